@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# make                 build into build/$(MODE): bin/ and obj/
+# make check           unit tests, then every mounted case (as root; what cannot run is skipped by name)
+# make demo            the main job on a real trace
+# make bench           medians against the same calls on the bare tmpfs
+# MODE=release|debug|asan|tsan   V=1   CI=1 (warnings are errors)   DESTDIR= PREFIX=
+
+MODE ?= release
+B := build/$(MODE)
+PREFIX ?= /usr
+VERSION := 0.1.0
+
+# With no target, or any that builds, scripts/setup has the packages there first.
+DEPS := build/deps/lib/pkgconfig
+PKG := PKG_CONFIG_PATH=$(DEPS) pkg-config
+
+opt_release := -O2 -DNDEBUG
+opt_debug   := -Og
+opt_asan    := -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+opt_tsan    := -O1 -fsanitize=thread
+ifeq ($(opt_$(MODE)),)
+$(error MODE=$(MODE): it is one of release, debug, asan, tsan)
+endif
+
+WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wwrite-strings -Wvla -Wno-format-truncation
+ifneq ($(CI),)
+WARN += -Werror
+endif
+CC := gcc
+CFLAGS_ALL := -std=gnu11 -g $(opt_$(MODE)) $(WARN) -fno-strict-aliasing -pthread -D_GNU_SOURCE \
+	-D_FILE_OFFSET_BITS=64 -DKVC_VERSION='"$(VERSION)"' $(CFLAGS)
+LDFLAGS_ALL := $(filter -fsanitize%,$(opt_$(MODE))) -pthread $(LDFLAGS)
+
+# Who may include whom: each folder sees its own headers and those named here, and no others.
+inc_engine := -Iengine
+inc_tiers  := -Itiers -Iengine
+inc_fs     := -Ifs -Iengine -Itiers
+inc_mkfs   := -Imkfs -Iengine -Itiers
+inc_tests  := -Iengine -Itiers -Ifs
+lib_engine := -lsqlite3 -lxxhash
+
+src = $(sort $(wildcard $(1)/*.c))
+obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
+ENGINE := $(call obj,$(call src,engine))
+TIERS  := $(call obj,$(call src,tiers))
+FS     := $(call obj,$(call src,fs))
+TOOLS  := mkfs.kvcachefs fsck.kvcachefs mount.kvcachefs
+UNIT   := $(patsubst tests/unit/%.c,%,$(sort $(wildcard tests/unit/*.c)))
+TTOOLS := $(patsubst tests/tools/%.c,%,$(sort $(wildcard tests/tools/*.c)))
+BINS   := $(B)/bin/kvcachefs $(TOOLS:%=$(B)/bin/%)
+MAN    := $(sort $(wildcard man/*.[1-9]))
+
+Q := $(if $(V),,@)
+say = $(if $(V),,@printf '  %-5s %s\n' $(1) $(2))
+
+all: $(BINS)
+
+build/.setup: scripts/setup scripts/libfuse-uring-late-reply.patch
+	@scripts/setup
+	@touch $@
+setup: build/.setup
+
+$(B)/flags: FORCE | build/.setup
+	@mkdir -p $(B)/bin $(B)/obj
+	@echo '$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL)' | cmp -s - $@ || echo '$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL)' > $@
+FORCE:
+
+define compile
+$(B)/obj/$(1)/%.o: $(1)/%.c $(B)/flags
+	$$(call say,CC,$$<)
+	@mkdir -p $$(@D)
+	$$(Q)$(CC) $(CFLAGS_ALL) $(2) $(inc_$(firstword $(subst /, ,$(1)))) -MMD -MP -c -o $$@ $$<
+endef
+$(foreach d,engine tiers mkfs tests/unit tests/tools,$(eval $(call compile,$(d))))
+$(eval $(call compile,fs,$$$$($(PKG) --cflags fuse3)))
+
+$(B)/bin/kvcachefs: $(FS) $(TIERS) $(ENGINE)
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $$($(PKG) --static --libs fuse3) $(lib_engine)
+
+$(B)/bin/mkfs.kvcachefs: $(call obj,mkfs/mkfs.c mkfs/tool.c)
+$(B)/bin/fsck.kvcachefs: $(call obj,mkfs/fsck.c mkfs/fsck_rebuild.c mkfs/tool.c)
+$(B)/bin/mount.kvcachefs: $(call obj,mkfs/mount.c)
+$(TOOLS:%=$(B)/bin/%): $(TIERS) $(ENGINE)
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter $(B)/obj/mkfs/%,$^) $(TIERS) $(ENGINE) $(lib_engine)
+
+$(B)/bin/unit-%: $(B)/obj/tests/unit/%.o $(TIERS) $(ENGINE)
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_engine) -lcmocka
+$(B)/bin/test-%: $(B)/obj/tests/tools/%.o
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ -luring
+
+tests: all $(UNIT:%=$(B)/bin/unit-%) $(TTOOLS:%=$(B)/bin/test-%)
+
+check: tests
+	@tests/run $(B)
+check-unit: tests
+	@tests/run $(B) unit
+demo: all
+	@scripts/demo $(B)
+bench: tests
+	@scripts/bench $(B)
+late-replies: tests
+	@SECONDS_LATE=3600 tests/run $(B) late_replies
+crash-campaign: tests
+	@KILLS=100 tests/run $(B) crash
+
+install: all
+	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)/sbin
+	install -m 755 $(filter-out %/mount.kvcachefs %/fsck.kvcachefs,$(BINS)) $(DESTDIR)$(PREFIX)/sbin
+	install -m 755 $(filter %/mount.kvcachefs %/fsck.kvcachefs,$(BINS)) $(DESTDIR)/sbin
+	for m in $(MAN); do install -D -m 644 $$m $(DESTDIR)$(PREFIX)/share/man/man$${m##*.}/$${m##*/} || exit 1; done
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/sbin/kvcachefs $(DESTDIR)$(PREFIX)/sbin/mkfs.kvcachefs
+	rm -f $(DESTDIR)/sbin/mount.kvcachefs $(DESTDIR)/sbin/fsck.kvcachefs
+	for m in $(MAN); do rm -f $(DESTDIR)$(PREFIX)/share/man/man$${m##*.}/$${m##*/}; done
+
+clean:
+	rm -rf build/release build/debug build/asan build/tsan
+distclean:
+	rm -rf build
+
+-include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
+.PHONY: all setup tests check check-unit demo bench late-replies crash-campaign install uninstall clean distclean FORCE
+.SECONDARY:

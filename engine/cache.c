@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The engine's start and end. See cache.h. */
+#include "core.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static void init_lists(struct kvc *k)
+{
+	struct kvc_list *all[] = { &k->room_waiters, &k->timed, &k->woken, &k->dirty_nodes, &k->dirty_chunks, &k->trash,
+				   &k->sync_waiters, &k->notices };
+	pthread_cond_t *conds[] = { &k->woken_cond, &k->commit_cond, &k->committed_cond, &k->jobs_cond, &k->evict_cond };
+	pthread_condattr_t attr;
+
+	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+		kvc_list_init(all[i]);
+	for (int p = 0; p < KVC_PRIORITIES; p++)
+		kvc_list_init(&k->jobs[p]);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	for (size_t i = 0; i < sizeof conds / sizeof conds[0]; i++)
+		pthread_cond_init(conds[i], &attr);
+	pthread_condattr_destroy(&attr);
+	pthread_mutex_init(&k->lock, NULL);
+	pthread_mutex_init(&k->rehead_lock, NULL);
+	pthread_mutex_init(&k->notify_lock, NULL);
+	pthread_cond_init(&k->notify_cond, NULL);
+}
+
+int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s, struct kvc_tier **tiers, unsigned ntiers, char *error)
+{
+	struct kvc *k = calloc(1, sizeof *k);
+	char path[1280];
+	int err;
+
+	*error = 0;
+	if (!k) {
+		snprintf(error, 512, "out of memory");
+		return -ENOMEM;
+	}
+	k->opt = *o;
+	k->store = s;
+	k->pool.dir = -1;
+	init_lists(k);
+	err = kvc_catalog_open(&k->cat, kvc_store_path(s, KVC_STORE_CATALOG, path), error);
+	if (!err)
+		err = kvc_pool_open(&k->pool, o, s, error);
+	if (!err) {
+		k->ntiers = ntiers;
+		for (unsigned t = 0; t < ntiers; t++)
+			k->tier[t].t = tiers[t];
+		err = kvc_recover(k, error);
+		if (err)
+			k->ntiers = 0; /* they stay the caller's */
+	}
+	if (err) {
+		kvc_node_free_all(k);
+		if (k->pool.dir >= 0)
+			kvc_pool_close(&k->pool, true);
+		if (k->cat)
+			kvc_catalog_close(k->cat);
+		free(k);
+		return err;
+	}
+	while (!kvc_list_empty(&k->notices)) { /* nobody has seen those names yet */
+		struct kvc_list *e = k->notices.next;
+
+		kvc_list_del(e);
+		free(e);
+	}
+	*out = k;
+	return 0;
+}
+
+void kvc_set_events(struct kvc *k, const struct kvc_events *ev)
+{
+	kvc_lock(k);
+	k->ev = *ev;
+	kvc_unlock(k);
+}
+
+int kvc_start(struct kvc *k)
+{
+	int err = 0;
+
+	for (unsigned t = 0; t < k->ntiers && !err; t++)
+		if (k->tier[t].t->ops->start)
+			err = k->tier[t].t->ops->start(k->tier[t].t);
+	if (!err)
+		err = -pthread_create(&k->committer, NULL, kvc_committer, k);
+	if (!err)
+		err = -pthread_create(&k->answerer, NULL, kvc_answerer, k);
+	if (!err)
+		err = -pthread_create(&k->notifier, NULL, kvc_notifier, k);
+	if (!err)
+		err = -pthread_create(&k->evictor, NULL, kvc_evictor, k);
+	for (int i = 0; i < KVC_WORKERS && !err; i++)
+		err = -pthread_create(&k->workers[i], NULL, kvc_worker, k);
+	if (err) {
+		kvc_error("cannot start threads: %s", strerror(-err));
+		return err;
+	}
+	kvc_lock(k);
+	k->started = true;
+	/* What an earlier daemon could not copy down. */
+	for (size_t i = 0; i < KVC_HASH_SIZE && k->opt.write == KVC_THROUGH; i++)
+		for (struct kvc_node *n = k->nodes[i]; n; n = n->hash_next)
+			if (n->state == KVC_RESIDENT || n->verify)
+				kvc_spill_queue_locked(k, n, false);
+	kvc_unlock(k);
+	return 0;
+}
+
+/* Waits until no tier work is left; a tier that hangs ends the patience after a deadline without progress. */
+static void drain_jobs(struct kvc *k)
+{
+	uint64_t spills = 0, since = kvc_mono_ns();
+
+	for (;;) {
+		kvc_lock(k);
+		bool busy = k->jobs_queued || k->jobs_running;
+
+		pthread_cond_broadcast(&k->jobs_cond);
+		kvc_unlock(k);
+		if (!busy)
+			return;
+		if (kvc_counted(&k->stats, spills) != spills) {
+			spills = kvc_counted(&k->stats, spills);
+			since = kvc_mono_ns();
+		}
+		if (kvc_mono_ns() - since > 2 * k->opt.deadline_ms * 1000000) {
+			kvc_warn("a tier does not finish; what it did not take stays in the pool");
+			return;
+		}
+		usleep(2000);
+	}
+}
+
+void kvc_stop(struct kvc *k)
+{
+	kvc_lock(k);
+	if (!k->started) {
+		kvc_unlock(k);
+		return;
+	}
+	k->stopping = true;
+	pthread_cond_broadcast(&k->evict_cond);
+	pthread_cond_broadcast(&k->woken_cond);
+	kvc_unlock(k);
+	pthread_join(k->evictor, NULL);
+	pthread_mutex_lock(&k->notify_lock);
+	k->notify_stop = true;
+	pthread_cond_signal(&k->notify_cond);
+	pthread_mutex_unlock(&k->notify_lock);
+	pthread_join(k->notifier, NULL);
+
+	kvc_lock(k);
+	for (size_t i = 0; i < KVC_HASH_SIZE; i++)
+		for (struct kvc_node *n = k->nodes[i]; n; n = n->hash_next) {
+			n->snapshot = false;
+			if (n->state == KVC_RESIDENT || ((n->state == KVC_BOTH || n->state == KVC_LOWER) && n->verify))
+				kvc_spill_queue_locked(k, n, true);
+			if (n->touched)
+				kvc_node_dirty_locked(k, n);
+		}
+	kvc_unlock(k);
+	drain_jobs(k);
+	kvc_commit_once(k); /* frees the trash, which makes jobs again */
+	drain_jobs(k);
+	kvc_lock(k);
+	k->draining = true;
+	pthread_cond_broadcast(&k->commit_cond);
+	pthread_cond_broadcast(&k->jobs_cond);
+	pthread_cond_broadcast(&k->woken_cond);
+	kvc_unlock(k);
+	pthread_join(k->committer, NULL);
+	pthread_join(k->answerer, NULL);
+	for (int i = 0; i < KVC_WORKERS; i++)
+		pthread_join(k->workers[i], NULL);
+	kvc_catalog_lock(k->cat);
+	kvc_meta_set(k->cat, "clean", "1");
+	kvc_catalog_unlock(k->cat);
+	kvc_commit_once(k);
+	for (unsigned t = 0; t < k->ntiers; t++) {
+		if (k->tier[t].t->ops->sync)
+			k->tier[t].t->ops->sync(k->tier[t].t);
+		if (k->tier[t].t->ops->stop)
+			k->tier[t].t->ops->stop(k->tier[t].t);
+	}
+	k->started = false;
+}
+
+void kvc_close(struct kvc *k)
+{
+	bool keep = k->opt.keep_pool;
+	uint64_t only_here = 0;
+
+	for (size_t i = 0; i < KVC_HASH_SIZE; i++)
+		for (struct kvc_node *n = k->nodes[i]; n; n = n->hash_next)
+			only_here += n->state == KVC_RESIDENT || (n->state == KVC_BOTH && n->verify);
+	if (only_here && !keep && k->ntiers) {
+		kvc_warn("%" PRIu64 " objects could not be copied down: the pool %s stays for the next mount", only_here, k->pool.path);
+		keep = true;
+	} else if (only_here && !keep) {
+		kvc_info("%" PRIu64 " objects were in the pool only (disk=off) and go with it", only_here);
+	}
+	kvc_list_each_safe(e, &k->trash)
+		free(kvc_of(e, struct kvc_trash, link));
+	kvc_node_free_all(k);
+	if (kvc_catalog_close(k->cat))
+		kvc_error("the catalog could not be closed cleanly; the next start recovers it");
+	kvc_pool_close(&k->pool, keep);
+	for (unsigned t = 0; t < k->ntiers; t++)
+		k->tier[t].t->ops->close(k->tier[t].t);
+	free(k);
+}
+
+struct kvc_stats *kvc_stats(struct kvc *k)
+{
+	return &k->stats;
+}
+
+const struct kvc_options *kvc_options(struct kvc *k)
+{
+	return &k->opt;
+}
+
+void kvc_space(struct kvc *k, struct kvc_space *s)
+{
+	uint64_t total = 0, used = 0, pool_only = 0;
+
+	for (unsigned t = 0; t < k->ntiers; t++)
+		if (k->tier[t].t->ops->caps & KVC_TIER_BOUNDED) {
+			struct kvc_tier_usage u;
+
+			k->tier[t].t->ops->usage(k->tier[t].t, &u);
+			total += u.total;
+			used += u.used;
+		}
+	kvc_lock(k);
+	pool_only = k->used;
+	s->files = k->next_ino;
+	if (!total) {
+		total = k->pool.bytes;
+		used = pool_only;
+	}
+	kvc_unlock(k);
+	s->total = total;
+	s->free = total - kvc_min(total, used);
+}

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine as the FUSE side sees it: files and names whose bytes live in the pool and in tiers.
+ *
+ * Calls return 0 or a negative errno unless said otherwise, and may come from any thread. Those that take a
+ * `struct kvc_wait` may also return KVC_WAIT: the call could not finish now (a load is under way, the pool has no
+ * room yet). Then w->wake(w) is called once, later, from a thread of the engine that holds no lock; the caller
+ * makes the same call again with the same w, unless w->err tells that it is over. So no request ever blocks
+ * a thread of the caller's. A wait ends at the deadline at the latest.
+ */
+#ifndef KVC_CACHE_H
+#define KVC_CACHE_H
+
+#include "catalog.h"
+#include "options.h"
+#include "stats.h"
+#include "store.h"
+#include "tier.h"
+
+#include <stdio.h>
+#include <sys/stat.h>
+
+struct kvc;
+
+#define KVC_ROOT 1
+#define KVC_WAIT 1
+
+struct kvc_wait {
+	void (*wake)(struct kvc_wait *w);
+	int err;             /* set before wake: 0 try again, or why it is over */
+	/* the engine's own: zero before the first call */
+	struct kvc_list link, timed;
+	uint64_t deadline_ns;
+	uint64_t want, granted; /* bytes of room asked for, and given (kept for the next try) */
+	uint64_t ino;           /* what it waits for */
+	int stage;
+};
+
+/* What the engine asks of the FUSE side. All are called without locks. */
+struct kvc_events {
+	void *arg;
+	/* A name that the kernel may know has gone without its asking. From a thread that serves no request. */
+	void (*gone)(void *arg, uint64_t parent, uint64_t ino, const char *name);
+	/* Registers a descriptor for passthrough: an id above 0, or a negative errno. NULL: no passthrough. */
+	int (*backing_open)(void *arg, int fd);
+	void (*backing_close)(void *arg, int id);
+};
+
+/*
+ * Opens the engine over an opened store: checks, mounts the pool, recovers. Takes over the tiers on success.
+ * On failure one line for people in error[512].
+ */
+int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s, struct kvc_tier **tiers, unsigned ntiers, char *error);
+int kvc_start(struct kvc *k);
+/* Passthrough is known only when the kernel has answered: call before the first request. NULL ops: none. */
+void kvc_set_events(struct kvc *k, const struct kvc_events *ev);
+/* Ends every wait, copies down what is due (unless keep_pool), commits, ends the threads. No call may be under way after it. */
+void kvc_stop(struct kvc *k);
+/* Releases all; the pool is unmounted unless keep_pool is set or something could not be copied down. */
+void kvc_close(struct kvc *k);
+
+struct kvc_stats *kvc_stats(struct kvc *k);
+const struct kvc_options *kvc_options(struct kvc *k);
+
+/* Nodes. lookup, make, link and create count a reference that the kernel gives back with forget. */
+int kvc_lookup(struct kvc *k, uint64_t parent, const char *name, struct kvc_row *attr);
+void kvc_forget(struct kvc *k, uint64_t ino, uint64_t n);
+int kvc_getattr(struct kvc *k, uint64_t ino, struct kvc_row *attr);
+
+enum { KVC_SET_MODE = 1, KVC_SET_UID = 2, KVC_SET_GID = 4, KVC_SET_SIZE = 8, KVC_SET_ATIME = 16, KVC_SET_MTIME = 32, KVC_SET_CTIME = 64 };
+/* attr in: the new values; out: the whole. */
+int kvc_setattr(struct kvc *k, uint64_t ino, unsigned set, struct kvc_row *attr, struct kvc_wait *w);
+
+/* Makes a folder, a symbolic link (target) or an empty file, by mode. */
+int kvc_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, uint32_t uid, uint32_t gid, const char *target, struct kvc_row *attr);
+int kvc_readlink(struct kvc *k, uint64_t ino, char *target, size_t room);
+int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, struct kvc_row *attr);
+int kvc_unlink(struct kvc *k, uint64_t parent, const char *name);
+int kvc_rmdir(struct kvc *k, uint64_t parent, const char *name);
+/*
+ * flags as renameat2: 0 or RENAME_NOREPLACE; RENAME_EXCHANGE gives EINVAL. May wait a moment for the close of a file
+ * that is to replace another; w->err = -ETIMEDOUT then means: make the call again.
+ */
+int kvc_rename(struct kvc *k, uint64_t parent, const char *name, uint64_t to, const char *to_name, unsigned flags, struct kvc_wait *w);
+/*
+ * Calls fn for the names in a folder after the cookie `after` (a name's hash; 0: from the start) until it answers
+ * non-zero. fn runs under the catalog's lock and may only copy.
+ */
+int kvc_readdir(struct kvc *k, uint64_t ino, uint64_t after, kvc_name_fn *fn, void *arg);
+int kvc_parent(struct kvc *k, uint64_t ino, uint64_t *parent);
+
+struct kvc_opened {
+	int backing;  /* passthrough id, or 0: plain requests */
+};
+int kvc_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, uint32_t uid, uint32_t gid, int flags,
+	       struct kvc_row *attr, struct kvc_opened *out, struct kvc_wait *w);
+/* -ESTALE: the file was dropped meanwhile; the kernel then looks the name up again. */
+int kvc_file_open(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out, struct kvc_wait *w);
+/* One for each successful open or create, with its flags. */
+void kvc_file_release(struct kvc *k, uint64_t ino, int flags);
+/*
+ * A descriptor of the segment of an open file, for plain requests: valid until its release. -EBADF when not open.
+ */
+int kvc_file_fd(struct kvc *k, uint64_t ino);
+/* Plain write: *n bytes written. Gets room first. */
+int kvc_file_write(struct kvc *k, uint64_t ino, const void *buf, size_t len, off_t off, int flags, size_t *n, struct kvc_wait *w);
+int kvc_file_fallocate(struct kvc *k, uint64_t ino, int mode, off_t off, off_t len, struct kvc_wait *w);
+/* Of a file or a folder; returns once it would survive power loss. */
+int kvc_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w);
+
+struct kvc_space {
+	uint64_t total, free, files;
+};
+void kvc_space(struct kvc *k, struct kvc_space *s);
+
+/* Extended attributes. Those under user.kvcachefs. are the engine's own (xattr.c has their table). */
+int kvc_getxattr(struct kvc *k, uint64_t ino, const char *name, void *value, size_t *len);
+int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *value, size_t len, int flags);
+int kvc_removexattr(struct kvc *k, uint64_t ino, const char *name);
+int kvc_listxattr(struct kvc *k, uint64_t ino, char *names, size_t *len);
+
+/*
+ * A lease (DESIGN section 8): the objects named by `paths` (newline separated, relative to the mount; a folder means
+ * all files in it) stay in the pool until it is freed. `prefetch` loads without holding.
+ */
+struct kvc_lease;
+int kvc_lease_new(struct kvc *k, const char *paths, size_t len, bool prefetch, struct kvc_lease **out);
+/* Once all are resident: 0 and *text (the lease owns it). KVC_WAIT as usual. */
+int kvc_lease_text(struct kvc *k, struct kvc_lease *l, const char **text, size_t *len, struct kvc_wait *w);
+void kvc_lease_free(struct kvc *k, struct kvc_lease *l);
+
+/* The contents of .kvcachefs/stats, /metrics and /config; config takes lines that only the FUSE side knows. */
+void kvc_print_stats(struct kvc *k, FILE *out);
+void kvc_print_metrics(struct kvc *k, FILE *out);
+void kvc_print_config(struct kvc *k, FILE *out);
+
+#endif

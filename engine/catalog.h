@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The catalog: names, attributes, where each object is, and the eviction state, in SQLite (WAL mode). This is the only
+ * room that knows SQLite. kvcachefs-format(5) documents the tables.
+ *
+ * One connection, guarded by the catalog's lock, is both writer and reader, so every change is visible at once to whoever
+ * takes the lock next. A transaction is always open; the commit thread ends it every few milliseconds (group commit)
+ * with kvc_catalog_commit(). cache_spill is off, so nothing reaches the disk before that and a full disk shows only
+ * there, where it is tried again. What a transaction makes dispensable (segments, extents) may be freed only after it
+ * is committed: kvc_catalog_txn() numbers them.
+ *
+ * Unless said otherwise every function needs the catalog's lock, blocks for the time of a few page accesses, and returns
+ * 0, -ENOENT (no such row), -ENOMEM or -EIO (the database is damaged or unreadable; logged once).
+ */
+#ifndef KVC_CATALOG_H
+#define KVC_CATALOG_H
+
+#include "tier.h"
+#include "util.h"
+
+struct kvc_catalog;
+
+#define KVC_TIERS 4 /* lower tiers a store can have; placements name them by number, 0 is the disk */
+
+struct kvc_row { /* a node */
+	uint64_t ino;
+	uint32_t mode, uid, gid, nlink; /* mode with its S_IFMT bits */
+	uint64_t size, blocks;          /* bytes, and 512-byte blocks */
+	uint64_t atime_ns, mtime_ns, ctime_ns, btime_ns;
+	uint64_t parent;                /* a folder: its parent. A file: the folder of its newest name */
+	uint64_t chunk;                 /* a file: its chunk's id */
+};
+
+struct kvc_object_row {
+	uint64_t gen;  /* counts publishes; 0: never published */
+	uint64_t size;
+	struct kvc_sum sum;
+	bool has_sum;
+	bool lower;    /* a lower tier has this generation */
+};
+
+struct kvc_place {
+	uint64_t gen; /* of the object that lies there; 0: nothing does */
+	struct kvc_where where;
+};
+
+struct kvc_chunk_row {
+	uint64_t id, created_ns, last_ns, hits;
+	int64_t rank;
+	uint64_t pin_until_ns; /* INT64_MAX: for ever */
+	uint64_t ttl_s, expires_ns; /* 0: none */
+};
+
+/* Makes an empty catalog with a root folder at path (which must not exist). Needs no lock. */
+int kvc_catalog_create(const char *path);
+/*
+ * Opens it and begins a transaction. 0, or one line for people in error[512] and -ENOENT, -EBADMSG (damaged: run
+ * fsck.kvcachefs), -EPROTO (newer), -EIO.
+ */
+int kvc_catalog_open(struct kvc_catalog **out, const char *path, char *error);
+/* Commits what is open and closes. */
+int kvc_catalog_close(struct kvc_catalog *c);
+void kvc_catalog_lock(struct kvc_catalog *c);
+void kvc_catalog_unlock(struct kvc_catalog *c);
+
+/* The number of the open transaction; any thread. */
+uint64_t kvc_catalog_txn(struct kvc_catalog *c);
+/* Ends the open transaction and begins the next. On failure it stays open and nothing is lost: try again. */
+int kvc_catalog_commit(struct kvc_catalog *c);
+/* After a commit: brings the log to stable storage. Needs no lock. */
+int kvc_catalog_sync(struct kvc_catalog *c);
+/* Moves the log into the database. Needs no lock; from one thread only. */
+void kvc_catalog_checkpoint(struct kvc_catalog *c);
+
+int kvc_meta_get(struct kvc_catalog *c, const char *key, char *value, size_t room);
+int kvc_meta_set(struct kvc_catalog *c, const char *key, const char *value);
+
+/* Names. A name is at most 255 bytes. `kind` is S_IFMT bits. */
+struct kvc_name {
+	uint64_t parent, hash, ino;
+	uint32_t kind;
+	const char *name;
+};
+typedef int kvc_name_fn(void *arg, const struct kvc_name *n); /* non-zero ends the walk and is returned */
+int kvc_name_get(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t *ino, uint32_t *kind);
+int kvc_name_put(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t ino, uint32_t kind);
+int kvc_name_del(struct kvc_catalog *c, uint64_t parent, const char *name);
+/* All names in a folder whose hash is above `after`, in order of hash. fn may not change the catalog. */
+int kvc_name_each(struct kvc_catalog *c, uint64_t parent, uint64_t after, kvc_name_fn *fn, void *arg);
+/* All names of a node. fn may not change the catalog. */
+int kvc_name_of(struct kvc_catalog *c, uint64_t ino, kvc_name_fn *fn, void *arg);
+
+int kvc_row_get(struct kvc_catalog *c, uint64_t ino, struct kvc_row *r);
+int kvc_row_put(struct kvc_catalog *c, const struct kvc_row *r);
+int kvc_row_del(struct kvc_catalog *c, uint64_t ino); /* with its xattrs, link target, object and placements */
+uint64_t kvc_row_max(struct kvc_catalog *c);
+int kvc_target_get(struct kvc_catalog *c, uint64_t ino, char *target, size_t room);
+int kvc_target_put(struct kvc_catalog *c, uint64_t ino, const char *target);
+
+int kvc_object_get(struct kvc_catalog *c, uint64_t ino, struct kvc_object_row *o);
+int kvc_object_put(struct kvc_catalog *c, uint64_t ino, const struct kvc_object_row *o);
+/* Objects that no lower tier has. fn may change the catalog, and so gets them in batches. */
+int kvc_object_each_unplaced(struct kvc_catalog *c, int (*fn)(void *arg, uint64_t ino, const struct kvc_object_row *o), void *arg);
+
+int kvc_place_get(struct kvc_catalog *c, uint64_t ino, struct kvc_place place[KVC_TIERS]);
+int kvc_place_put(struct kvc_catalog *c, uint64_t ino, unsigned tier, const struct kvc_place *p);
+int kvc_place_del(struct kvc_catalog *c, uint64_t ino, unsigned tier);
+int kvc_place_each(struct kvc_catalog *c, unsigned tier,
+		   int (*fn)(void *arg, uint64_t ino, const struct kvc_place *p), void *arg);
+
+int kvc_xattr_get(struct kvc_catalog *c, uint64_t ino, const char *name, void *value, size_t *len /* in: room */);
+int kvc_xattr_set(struct kvc_catalog *c, uint64_t ino, const char *name, const void *value, size_t len);
+int kvc_xattr_del(struct kvc_catalog *c, uint64_t ino, const char *name);
+/* All names, each with its NUL, as listxattr gives them: *len in: room, out: bytes. -ERANGE where it does not fit. */
+int kvc_xattr_list(struct kvc_catalog *c, uint64_t ino, char *names, size_t *len);
+
+int kvc_chunk_get(struct kvc_catalog *c, uint64_t id, struct kvc_chunk_row *r);
+int kvc_chunk_put(struct kvc_catalog *c, const struct kvc_chunk_row *r);
+int kvc_chunk_del(struct kvc_catalog *c, uint64_t id);
+/* Chunks by ascending (rank, id), from after that pair; fn as for names. */
+int kvc_chunk_each_ranked(struct kvc_catalog *c, int64_t rank, uint64_t id,
+			  int (*fn)(void *arg, const struct kvc_chunk_row *r), void *arg);
+/* Chunks whose ttl has run out. */
+int kvc_chunk_each_expired(struct kvc_catalog *c, uint64_t now_ns,
+			   int (*fn)(void *arg, const struct kvc_chunk_row *r), void *arg);
+/* Gives every chunk a new rank (the policy changed since). */
+int kvc_chunk_rerank(struct kvc_catalog *c, int64_t (*rank)(const struct kvc_chunk_row *r));
+
+#endif

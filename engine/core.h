@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside the engine: its structures, locks and the life of an object.
+ *
+ * Threads: any number of callers; one committer (commit.c), one evictor (evict.c), one answerer that runs the wakes
+ * (wait.c), one notifier (notify.c), tier workers (tierq.c).
+ *
+ * Locks, in this order:
+ *   1. the catalog's lock ("the tree"): names, rows, the open transaction. Taken by what changes or reads names.
+ *   2. k->lock: nodes in memory, chunks, room, queues. Held for short: memory, and single system calls on the
+ *      pool's tmpfs (rename, fstat, ftruncate), never tier I/O, a commit, a reply or a wake.
+ *   3. leaf locks inside tiers and the notifier.
+ * A function that needs k->lock ends in _locked; one that needs both ends in _both.
+ *
+ * An object's life (n->state), and which segment the pool has:
+ *
+ *   state      segment                         goes to
+ *   NONE       (not a regular file)            -
+ *   OPEN       w-ino-gen (never published)     RESIDENT, BOTH: last writer's close; GONE
+ *              or o-ino-gen (published as gen
+ *              and open for writing again)
+ *   RESIDENT   p-ino-gen                       OPEN; BOTH: a tier has it; GONE
+ *   BOTH       p-ino-gen                       OPEN; RESIDENT: the tier lost it; LOWER: evicted; GONE
+ *   LOWER      none                            LOADING; OPEN: truncated to nothing; GONE
+ *   LOADING    l-ino-gen                       BOTH; LOWER: the load failed; GONE: unlinked or every copy was bad
+ *   GONE       none                            -
+ *
+ * After a kill the name of a segment tells all: p is taken over when its generation is the catalog's or newer; o is
+ * taken over when nothing was written (its mtime is still KVC_MARK_NS, set when it was opened), else it is removed and
+ * a lower copy serves; w and l are removed.
+ *
+ * Order on disk: frame, placement row, commit; only then may the segment go. Row deleted, commit; only then are its
+ * segment and its extents freed (k->trash).
+ */
+#ifndef KVC_CORE_H
+#define KVC_CORE_H
+
+#include "cache.h"
+#include "log.h"
+#include "policy.h"
+
+#include <pthread.h>
+
+#define KVC_WORKERS 4
+#define KVC_HASH_SIZE (1u << 16)
+#define KVC_MARK_NS 1000000001ull /* mtime of a segment that nobody wrote to since it was opened for writing */
+#define KVC_HINTS 256
+
+enum kvc_state { KVC_NONE, KVC_OPEN, KVC_RESIDENT, KVC_BOTH, KVC_LOWER, KVC_LOADING, KVC_GONE, KVC_STATES };
+extern const char *const kvc_state_names[];
+
+struct kvc_pool {
+	char path[512];
+	int dir;         /* O_PATH descriptor of the folder with the segments */
+	uint64_t bytes;  /* bound */
+	bool mounted;    /* a tmpfs of our own, not a folder of another one */
+	bool huge, noswap, warm; /* what the kernel gave; found segments of an earlier daemon */
+};
+
+struct kvc_chunk {
+	uint64_t id;
+	struct kvc_use use;
+	uint64_t pin_until_ns, ttl_s, expires_ns;
+	int64_t rank;
+	size_t heap_at;              /* index in k->heap + 1; 0: not in it */
+	struct kvc_list nodes;       /* its nodes that have a segment */
+	unsigned nnodes;
+	unsigned inflight;           /* nodes that hold a pointer */
+	bool dirty, known;           /* to be written; has a row */
+	struct kvc_list dirty_link;
+	struct kvc_chunk *hash_next;
+};
+
+struct kvc_node {
+	struct kvc *cache;
+	struct kvc_row row;
+	struct kvc_node *hash_next;
+	uint64_t nlookup;            /* references of the kernel */
+	unsigned holds;              /* references of the engine's own: workers, leases, operations under way */
+	bool dirty, touched;         /* to be written; its atime is, when it leaves memory */
+	bool lost;                   /* it has no row any more: unlinked or dropped */
+	struct kvc_list dirty_link;
+
+	/* regular files */
+	enum kvc_state state;
+	struct kvc_object_row object;
+	struct kvc_place place[KVC_TIERS];
+	uint64_t place_txn;          /* the transaction that records the newest placement */
+	uint64_t room;               /* bytes accounted for the segment */
+	uint64_t prepared;           /* bytes from the start that are prepared for plain writes */
+	unsigned nopen, nwriters, leases;
+	int fd, backing;             /* -1 and 0 while not there */
+	bool plain;                  /* how it is open now */
+	bool fresh;                  /* the segment is a w-, not an o- */
+	bool verify;                 /* was open for writing and seems untouched: compare before trusting the lower copy */
+	bool failing;                /* the last spill failed */
+	unsigned spilling;           /* bit per tier: a job is queued or runs */
+	struct kvc_job *queued[KVC_TIERS]; /* the job while it is queued */
+	bool snapshot;               /* fsync waits for a copy of the file as it is now */
+	uint64_t epoch;              /* counts openings for writing, so a copy knows that it is old */
+	uint64_t model;
+	struct kvc_chunk *chunk;
+	struct kvc_list chunk_link;
+	struct kvc_list waiters;     /* opens and leases that wait for the load, renames that wait for the publish */
+	struct kvc_list sync_waiters;
+	struct kvc_wait load_wait;   /* the load's own wait for room */
+};
+
+enum kvc_priority { KVC_P_LOAD, KVC_P_PREFETCH, KVC_P_REMOVE, KVC_P_URGENT, KVC_P_SPILL, KVC_PRIORITIES };
+
+struct kvc_job {
+	struct kvc_list link;
+	void (*run)(struct kvc *k, struct kvc_job *j);
+	struct kvc_node *node;       /* held while the job lives, or NULL */
+	unsigned tier;
+	uint64_t due_ns;             /* KVC_P_SPILL: not before */
+	uint64_t gen;
+	struct kvc_where where;
+};
+
+/* A tier with its circuit breaker (tierq.c). */
+struct kvc_tier_state {
+	struct kvc_tier *t;
+	unsigned failures;           /* in a row */
+	uint64_t open_until_ns;      /* breaker: no calls before; 0: closed */
+	uint64_t backoff_ns;
+	bool probing, full;
+};
+
+/* What a transaction made dispensable. */
+struct kvc_trash {
+	struct kvc_list link;
+	char kind;                   /* of the segment: p, o, w; 0: none */
+	uint64_t ino, gen, room;
+	int tier;                    /* of the extent; -1: none */
+	struct kvc_where where;
+};
+
+struct kvc_hint {
+	uint64_t model, sizes[8];
+	unsigned at;
+	char unit;                   /* of the model: 0 not looked up, - none set, d, f */
+};
+
+struct kvc {
+	struct kvc_options opt;
+	struct kvc_store *store;
+	struct kvc_catalog *cat;
+	struct kvc_pool pool;
+	struct kvc_stats stats;
+	struct kvc_events ev;
+	struct kvc_tier_state tier[KVC_TIERS];
+	unsigned ntiers;
+
+	pthread_mutex_t lock;
+	bool stopping, draining, started;
+	struct kvc_node *nodes[KVC_HASH_SIZE];
+	struct kvc_chunk *chunks[KVC_HASH_SIZE];
+	uint64_t nnodes, next_ino;
+	uint64_t clock_ns;           /* the last use stamp given out */
+	uint64_t open_files, resident, nbacking;
+	struct kvc_hint hints[KVC_HINTS];
+
+	/* room.c */
+	uint64_t used;               /* bytes of the pool accounted for */
+	struct kvc_list room_waiters;
+	/* wait.c */
+	struct kvc_list timed, woken;
+	pthread_cond_t woken_cond;
+	/* chunk.c */
+	struct kvc_chunk **heap;
+	size_t nheap, heap_room;
+	/* commit.c */
+	struct kvc_list dirty_nodes, dirty_chunks, trash, sync_waiters;
+	uint64_t committed;          /* the last committed transaction */
+	pthread_cond_t commit_cond, committed_cond;
+	bool commit_soon, commit_now;
+	uint64_t chunks_written_ns;  /* when the use of known chunks was last written */
+	/* spill.c: rewriting a header and freeing an extent exclude each other; taken before k->lock */
+	pthread_mutex_t rehead_lock;
+	/* tierq.c */
+	struct kvc_list jobs[KVC_PRIORITIES];
+	pthread_cond_t jobs_cond;
+	unsigned jobs_running, jobs_queued;
+	/* evict.c */
+	pthread_cond_t evict_cond;
+	unsigned stuck;
+	/* notify.c */
+	pthread_mutex_t notify_lock;
+	pthread_cond_t notify_cond;
+	struct kvc_list notices;
+	bool notify_stop;
+
+	pthread_t committer, evictor, answerer, notifier, workers[KVC_WORKERS];
+	unsigned nthreads;
+};
+
+/* pool.c: the tmpfs and its segments. No lock needed. */
+int kvc_pool_open(struct kvc_pool *p, const struct kvc_options *o, const struct kvc_store *s, char *error);
+void kvc_pool_close(struct kvc_pool *p, bool keep);
+struct kvc_segment {
+	char kind;
+	uint64_t ino, gen;
+};
+bool kvc_segment_parse(const char *name, struct kvc_segment *s);
+int kvc_segment_open(struct kvc_pool *p, const struct kvc_segment *s, int flags); /* a descriptor or -errno */
+int kvc_segment_rename(struct kvc_pool *p, const struct kvc_segment *from, const struct kvc_segment *to);
+int kvc_segment_remove(struct kvc_pool *p, const struct kvc_segment *s);
+/* Whether anybody but the caller has it open or mapped: for writing, or at all. */
+bool kvc_segment_in_use(struct kvc_pool *p, const struct kvc_segment *s, bool for_writing);
+
+/* room.c */
+/*
+ * Accounts `bytes` of the pool for the caller: 0, KVC_WAIT (w is woken when the room is w->granted, or with
+ * -ENOSPC), or -ENOSPC. A wait that has a grant uses it up first. w may be NULL: then no waiting, -EAGAIN.
+ */
+int kvc_room_get_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w);
+void kvc_room_put_locked(struct kvc *k, uint64_t bytes);
+/* Gives back what a wait was granted and did not use. */
+void kvc_room_cancel_locked(struct kvc *k, struct kvc_wait *w);
+/* Sets what a node's segment is accounted with. */
+void kvc_room_set_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes);
+
+/* wait.c */
+void *kvc_answerer(void *arg);
+/* Parks a wait on a list; it is woken by kvc_wake_locked or at its deadline. Always KVC_WAIT. */
+int kvc_park_locked(struct kvc *k, struct kvc_list *on, struct kvc_wait *w);
+void kvc_wake_locked(struct kvc *k, struct kvc_wait *w, int err);
+void kvc_wake_all_locked(struct kvc *k, struct kvc_list *on, int err);
+
+/* node.c */
+struct kvc_node *kvc_node_find_locked(struct kvc *k, uint64_t ino);
+/* From memory or the catalog. 0 with *n, -ENOENT, -ENOMEM, -EIO. */
+int kvc_node_get_both(struct kvc *k, uint64_t ino, struct kvc_node **n);
+struct kvc_node *kvc_node_new_locked(struct kvc *k, const struct kvc_row *row);
+/* Frees it if nothing needs it in memory. Call after dropping any reference. */
+void kvc_node_settle_locked(struct kvc *k, struct kvc_node *n);
+void kvc_node_dirty_locked(struct kvc *k, struct kvc_node *n);
+/* The node's attributes as of now (an open file's come from its segment). */
+void kvc_node_attr_locked(struct kvc *k, struct kvc_node *n, struct kvc_row *attr);
+/* The model a folder belongs to (0: the root itself) and its depth below the root. */
+int kvc_node_model_both(struct kvc *k, struct kvc_node *folder, uint64_t *model, unsigned *depth);
+/* The chunk that a file in this folder belongs to: the folder, or 0 for a chunk of its own. */
+int kvc_chunk_of_both(struct kvc *k, struct kvc_node *folder, uint64_t *chunk);
+void kvc_node_free_all(struct kvc *k);
+
+/* file.c: the life of an object */
+/* Written or given away: the set-id bits go, as they do on any filesystem. */
+void kvc_drop_setid(struct kvc_row *row);
+/* The one place where n->state changes: checks the table above, keeps counts and the chunk's list. */
+void kvc_become_locked(struct kvc *k, struct kvc_node *n, enum kvc_state to);
+struct kvc_segment kvc_segment_of(const struct kvc_node *n);
+static inline bool kvc_has_segment(const struct kvc_node *n)
+{
+	return n->state == KVC_OPEN || n->state == KVC_RESIDENT || n->state == KVC_BOTH;
+}
+bool kvc_placed(const struct kvc *k, const struct kvc_node *n); /* some tier has this generation */
+/* A new, empty segment for a file that has none: room must be accounted. 0 or -errno (then the room is the caller's again). */
+int kvc_segment_new_locked(struct kvc *k, struct kvc_node *n, uint64_t room);
+/* A descriptor for the segment, kept in n->fd. */
+int kvc_node_fd_locked(struct kvc *k, struct kvc_node *n);
+/* The file is about to be written: RESIDENT or BOTH -> OPEN. */
+int kvc_begin_write_locked(struct kvc *k, struct kvc_node *n);
+/* The last writer has gone: OPEN -> RESIDENT or BOTH. */
+void kvc_publish_locked(struct kvc *k, struct kvc_node *n);
+/* Forgets the lower copies; their space is freed after the commit. */
+void kvc_unplace_locked(struct kvc *k, struct kvc_node *n);
+/* The file has no name and no open left, or is dropped: everything of it goes after the commit. */
+void kvc_destroy_locked(struct kvc *k, struct kvc_node *n);
+void kvc_close_segment_locked(struct kvc *k, struct kvc_node *n);
+struct kvc_hint *kvc_hint_of_locked(struct kvc *k, uint64_t model);
+uint64_t kvc_hint_locked(struct kvc *k, uint64_t model);
+void kvc_hint_add_locked(struct kvc *k, uint64_t model, uint64_t size);
+
+/* chunk.c */
+struct kvc_chunk *kvc_chunk_find_locked(struct kvc *k, uint64_t id);
+/* The chunk of a node, from memory or its row, or a new one; sets n->chunk. */
+int kvc_chunk_join_both(struct kvc *k, struct kvc_node *n);
+void kvc_chunk_leave_locked(struct kvc *k, struct kvc_node *n);
+void kvc_chunk_add_locked(struct kvc *k, struct kvc_node *n);    /* it has a segment now */
+void kvc_chunk_remove_locked(struct kvc *k, struct kvc_node *n); /* it has none any more */
+void kvc_chunk_used_locked(struct kvc *k, struct kvc_chunk *c, bool hit);
+void kvc_chunk_dirty_locked(struct kvc *k, struct kvc_chunk *c);
+struct kvc_chunk *kvc_chunk_pop_locked(struct kvc *k); /* lowest rank with segments, out of the heap */
+void kvc_chunk_push_locked(struct kvc *k, struct kvc_chunk *c);
+void kvc_chunk_row(const struct kvc_chunk *c, struct kvc_chunk_row *r);
+bool kvc_chunk_pinned(const struct kvc_chunk *c);
+int64_t kvc_chunk_rank_row(struct kvc *k, const struct kvc_chunk_row *r);
+void kvc_chunk_settle_locked(struct kvc *k, struct kvc_chunk *c);
+
+/* commit.c */
+void *kvc_committer(void *arg);
+void kvc_commit_soon_locked(struct kvc *k, bool now);
+void kvc_trash_segment_locked(struct kvc *k, const struct kvc_segment *s, uint64_t room);
+void kvc_trash_extent_locked(struct kvc *k, unsigned tier, const struct kvc_where *w);
+/* One turn of the committer: writes what is dirty, commits, frees the trash. Used by stop too. */
+int kvc_commit_once(struct kvc *k);
+
+/* tierq.c */
+void *kvc_worker(void *arg);
+int kvc_job_add_locked(struct kvc *k, enum kvc_priority p, void (*run)(struct kvc *, struct kvc_job *), struct kvc_node *n,
+		       unsigned tier, uint64_t due_ns, struct kvc_job **out);
+/* May a call be made to this tier now? And how it went: -EBADMSG, -ENOENT and -ENOSPC are answers, not failures. */
+bool kvc_tier_allowed_locked(struct kvc *k, unsigned tier);
+void kvc_tier_result_locked(struct kvc *k, unsigned tier, int err);
+
+/* load.c, spill.c */
+/* Starts loading a LOWER object; who waits parks on n->waiters. */
+int kvc_load_start_locked(struct kvc *k, struct kvc_node *n, bool prefetch);
+/* Queues copies of a published object for every tier that lacks one. */
+void kvc_spill_queue_locked(struct kvc *k, struct kvc_node *n, bool urgent);
+bool kvc_spill_needed(const struct kvc *k, const struct kvc_node *n, unsigned tier);
+void kvc_frame_name_both(struct kvc *k, struct kvc_node *n, struct kvc_frame *f);
+void kvc_rehead_locked(struct kvc *k, struct kvc_node *n);
+struct kvc_frame *kvc_frame_new(void);
+
+/* evict.c */
+void *kvc_evictor(void *arg);
+/* Drops a chunk whole: all its files, wherever they are. 0, -EBUSY (in use or pinned), -ENOENT (empty), or another. */
+int kvc_chunk_drop(struct kvc *k, uint64_t id, bool only_if_lower);
+/* Takes every name off a file and destroys it; the kernel is told. */
+int kvc_drop_file_both(struct kvc *k, struct kvc_node *n);
+
+/* name.c */
+void kvc_touch_folder_locked(struct kvc *k, struct kvc_node *folder, int nlink);
+
+/* notify.c */
+void *kvc_notifier(void *arg);
+void kvc_notify_gone(struct kvc *k, uint64_t parent, uint64_t ino, const char *name);
+
+/* recover.c */
+int kvc_recover(struct kvc *k, char *error);
+
+static inline void kvc_lock(struct kvc *k)
+{
+	pthread_mutex_lock(&k->lock);
+}
+static inline void kvc_unlock(struct kvc *k)
+{
+	pthread_mutex_unlock(&k->lock);
+}
+static inline void kvc_lock_both(struct kvc *k)
+{
+	kvc_catalog_lock(k->cat);
+	kvc_lock(k);
+}
+static inline void kvc_unlock_both(struct kvc *k)
+{
+	kvc_unlock(k);
+	kvc_catalog_unlock(k->cat);
+}
+
+#endif

@@ -1,0 +1,492 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The evictor: keeps the pool and the disk between their watermarks, by chunk, lowest rank first, and never inside a
+ * request. A chunk leaves the pool when every object of it has a committed copy in a tier; one that has not is copied
+ * first or, where no tier can take it, dropped whole. A disk that is full drops its lowest chunks whole. It also drops
+ * chunks whose ttl has run out.
+ *
+ * Open, leased and pinned objects, and those that a client still has mapped, stay, and their chunk with them.
+ */
+#include "core.h"
+
+#include <string.h>
+
+#define LOOK_NS 10000000ull
+#define IDLE_NS 250000000ull
+#define STUCK_LOOKS 12
+
+enum verdict { EVICT, COPY, DROP, KEEP };
+
+static bool pool_tier_possible(struct kvc *k, const struct kvc_node *n)
+{
+	for (unsigned t = 0; t < k->ntiers; t++)
+		if (!k->tier[t].open_until_ns && !k->tier[t].full && !(n->failing && k->tier[t].failures))
+			return true;
+	return false;
+}
+
+static enum verdict judge_locked(struct kvc *k, struct kvc_chunk *c)
+{
+	enum verdict v = EVICT;
+
+	if (kvc_chunk_pinned(c))
+		return KEEP;
+	kvc_list_each(e, &c->nodes) {
+		struct kvc_node *n = kvc_of(e, struct kvc_node, chunk_link);
+
+		if (n->nopen || n->leases || n->state == KVC_OPEN || n->snapshot)
+			return KEEP;
+		if (n->state == KVC_BOTH && !n->verify) {
+			if (n->place_txn > k->committed && v == EVICT) {
+				kvc_commit_soon_locked(k, true);
+				v = COPY;
+			}
+			continue;
+		}
+		if (!pool_tier_possible(k, n))
+			v = DROP;
+		else if (v != DROP)
+			v = COPY;
+	}
+	return v;
+}
+
+static bool mapped(struct kvc *k, struct kvc_chunk *c)
+{
+	kvc_list_each(e, &c->nodes) {
+		struct kvc_node *n = kvc_of(e, struct kvc_node, chunk_link);
+		struct kvc_segment s = kvc_segment_of(n);
+
+		kvc_close_segment_locked(k, n);
+		if (kvc_segment_in_use(&k->pool, &s, false))
+			return true;
+	}
+	return false;
+}
+
+static uint64_t chunk_room(const struct kvc_chunk *c)
+{
+	uint64_t room = 0;
+
+	kvc_list_each(e, &c->nodes)
+		room += kvc_of(e, struct kvc_node, chunk_link)->room;
+	return room;
+}
+
+static void evict_chunk_locked(struct kvc *k, struct kvc_chunk *c)
+{
+	c->inflight++; /* stays while its nodes leave */
+	kvc_list_each_safe(e, &c->nodes) {
+		struct kvc_node *n = kvc_of(e, struct kvc_node, chunk_link);
+		struct kvc_segment s = kvc_segment_of(n);
+
+		kvc_segment_remove(&k->pool, &s);
+		kvc_become_locked(k, n, KVC_LOWER);
+		kvc_room_set_locked(k, n, 0);
+		kvc_count(&k->stats, evictions);
+		kvc_node_settle_locked(k, n);
+	}
+	kvc_count(&k->stats, evicted_chunks);
+	c->inflight--;
+	kvc_chunk_settle_locked(k, c);
+}
+
+/* How many bytes the pool should lose now. */
+static uint64_t wanted_locked(struct kvc *k)
+{
+	uint64_t high = k->pool.bytes / 100 * k->opt.high_pct, low = k->pool.bytes / 100 * k->opt.low_pct, want = 0;
+
+	if (k->used > high)
+		want = k->used - low;
+	if (!kvc_list_empty(&k->room_waiters)) {
+		uint64_t need = kvc_of(k->room_waiters.next, struct kvc_wait, link)->want;
+
+		if (k->used + need > k->pool.bytes)
+			want = kvc_max(want, k->used + need - k->pool.bytes);
+	}
+	return want;
+}
+
+/* One pass over the pool. Returns whether anything was or will soon be freed. */
+static bool pool_pass(struct kvc *k)
+{
+	struct kvc_chunk **aside = NULL, *c;
+	size_t naside = 0, aside_room = 0;
+	uint64_t want, coming = 0;
+	bool progress = false;
+
+	kvc_lock(k);
+	while ((want = wanted_locked(k)) > coming && (c = kvc_chunk_pop_locked(k))) {
+		enum verdict v = judge_locked(k, c);
+		uint64_t id = c->id;
+
+		if ((v == EVICT || v == DROP) && mapped(k, c))
+			v = KEEP;
+		if (v == EVICT) {
+			evict_chunk_locked(k, c);
+			progress = true;
+			continue;
+		}
+		if (v == DROP) {
+			uint64_t room = chunk_room(c);
+
+			kvc_chunk_push_locked(k, c);
+			kvc_unlock(k);
+			int err = kvc_chunk_drop(k, id, false);
+
+			kvc_lock(k);
+			if (!err) {
+				coming += room; /* once committed */
+				progress = true;
+				continue;
+			}
+			c = kvc_chunk_find_locked(k, id);
+			if (!c || !c->heap_at)
+				continue;
+			struct kvc_chunk *top = kvc_chunk_pop_locked(k);
+
+			if (top != c) { /* another came first meanwhile */
+				kvc_chunk_push_locked(k, top);
+				continue;
+			}
+		}
+		if (v == COPY) {
+			coming += chunk_room(c);
+			progress = true;
+			kvc_list_each(e, &c->nodes) {
+				struct kvc_node *n = kvc_of(e, struct kvc_node, chunk_link);
+
+				if (n->state == KVC_RESIDENT || n->verify)
+					kvc_spill_queue_locked(k, n, true);
+			}
+		}
+		if (kvc_grow(&aside, naside, &aside_room, sizeof *aside)) {
+			kvc_chunk_push_locked(k, c);
+			break;
+		}
+		aside[naside++] = c;
+		c->inflight++;
+	}
+	for (size_t i = 0; i < naside; i++) {
+		aside[i]->inflight--;
+		kvc_chunk_push_locked(k, aside[i]);
+		kvc_chunk_settle_locked(k, aside[i]);
+	}
+	if (!kvc_list_empty(&k->trash)) {
+		progress = true;
+		kvc_commit_soon_locked(k, want > 0);
+	}
+	kvc_unlock(k);
+	free(aside);
+	return progress;
+}
+
+/* Candidates from the catalog, lowest rank first. */
+struct victims {
+	struct kvc_chunk_row r[64];
+	size_t n;
+};
+
+static int take_victim(void *arg, const struct kvc_chunk_row *r)
+{
+	struct victims *v = arg;
+
+	v->r[v->n++] = *r;
+	return v->n == 64;
+}
+
+/* A tier of bounded size is above its high mark, or refused a frame: drop its lowest chunks down to the low mark. */
+static void tier_pass(struct kvc *k, unsigned tier)
+{
+	struct kvc_tier *t = k->tier[tier].t;
+	struct victims *v;
+	struct kvc_tier_usage u;
+	int64_t rank = INT64_MIN;
+	uint64_t id = 0, freed = 0, goal;
+
+	if (!(t->ops->caps & KVC_TIER_BOUNDED))
+		return;
+	t->ops->usage(t, &u);
+	kvc_lock(k);
+	bool full = k->tier[tier].full;
+	kvc_unlock(k);
+	if (!full && u.used <= u.total / 100 * k->opt.high_pct)
+		return;
+	goal = u.used > u.total / 100 * k->opt.low_pct ? u.used - u.total / 100 * k->opt.low_pct : u.total / 16;
+	v = malloc(sizeof *v);
+	do {
+		if (!v)
+			return;
+		v->n = 0;
+		kvc_catalog_lock(k->cat);
+		kvc_chunk_each_ranked(k->cat, rank, id, take_victim, v);
+		kvc_catalog_unlock(k->cat);
+		for (size_t i = 0; i < v->n && freed < goal; i++) {
+			struct kvc_tier_usage now;
+
+			rank = v->r[i].rank;
+			id = v->r[i].id;
+			int err = kvc_chunk_drop(k, id, true);
+
+			if (err)
+				continue;
+			/* Freed once committed and removed: wait for that, so as not to drop more than needed. */
+			for (int look = 0; look < 50; look++) {
+				kvc_lock(k);
+				kvc_commit_soon_locked(k, true);
+				kvc_unlock(k);
+				usleep(2000);
+				t->ops->usage(t, &now);
+				if (now.used < u.used)
+					break;
+			}
+			freed += u.used > now.used ? u.used - now.used : 0;
+			u.used = now.used;
+		}
+	} while (v->n == 64 && freed < goal);
+	free(v);
+	kvc_lock(k);
+	if (freed)
+		k->tier[tier].full = false;
+	kvc_unlock(k);
+}
+
+static void expire_pass(struct kvc *k)
+{
+	struct victims *v = malloc(sizeof *v);
+
+	if (!v)
+		return;
+	v->n = 0;
+	kvc_catalog_lock(k->cat);
+	kvc_chunk_each_expired(k->cat, kvc_now_ns(), take_victim, v);
+	kvc_catalog_unlock(k->cat);
+	for (size_t i = 0; i < v->n; i++)
+		if (!kvc_chunk_drop(k, v->r[i].id, false))
+			kvc_count(&k->stats, expired_chunks);
+	free(v);
+}
+
+/* The members of a chunk: the files of its folder that belong to it, or the one file. */
+struct members {
+	struct kvc_node **n;
+	uint64_t *ino;
+	size_t count, room;
+};
+
+static int take_member(void *arg, const struct kvc_name *n)
+{
+	struct members *m = arg;
+
+	if (!S_ISREG(n->kind))
+		return 0;
+	if (kvc_grow(&m->ino, m->count, &m->room, sizeof *m->ino))
+		return -ENOMEM;
+	m->ino[m->count++] = n->ino;
+	return 0;
+}
+
+struct name_copy {
+	uint64_t parent;
+	char name[256];
+};
+struct names {
+	struct name_copy *v;
+	size_t n, room;
+};
+
+static int take_name(void *arg, const struct kvc_name *n)
+{
+	struct names *v = arg;
+
+	if (kvc_grow(&v->v, v->n, &v->room, sizeof *v->v))
+		return -ENOMEM;
+	v->v[v->n].parent = n->parent;
+	snprintf(v->v[v->n++].name, 256, "%s", n->name);
+	return 0;
+}
+
+/* Takes every name off a node. */
+static int unname_both(struct kvc *k, struct kvc_node *n)
+{
+	struct names v = { 0 };
+	int err = kvc_name_of(k->cat, n->row.ino, take_name, &v);
+
+	for (size_t i = 0; i < v.n && !err; i++) {
+		struct kvc_node *folder;
+
+		err = kvc_name_del(k->cat, v.v[i].parent, v.v[i].name);
+		if (!err)
+			kvc_notify_gone(k, v.v[i].parent, n->row.ino, v.v[i].name);
+		if (!err && !kvc_node_get_both(k, v.v[i].parent, &folder)) {
+			kvc_touch_folder_locked(k, folder, S_ISDIR(n->row.mode) ? -1 : 0);
+			kvc_node_settle_locked(k, folder);
+		}
+	}
+	free(v.v);
+	return err;
+}
+
+int kvc_drop_file_both(struct kvc *k, struct kvc_node *n)
+{
+	int err = unname_both(k, n);
+
+	if (err)
+		return err;
+	kvc_row_del(k->cat, n->row.ino);
+	kvc_destroy_locked(k, n);
+	n->row.nlink = 0;
+	kvc_count(&k->stats, drops);
+	kvc_node_settle_locked(k, n);
+	return 0;
+}
+
+static int any_name(void *arg, const struct kvc_name *n)
+{
+	(void)arg;
+	(void)n;
+	return 1;
+}
+
+/* Looks at the members: -EBUSY where one is in use; *lower says that some have no segment. */
+static int members_both(struct kvc *k, uint64_t id, struct kvc_node *self, struct members *m, bool *lower, bool *placed)
+{
+	size_t keep = 0;
+	int err = 0;
+
+	*lower = *placed = false;
+	if (S_ISDIR(self->row.mode))
+		err = kvc_name_each(k->cat, id, 0, take_member, m);
+	else
+		err = take_member(m, &(struct kvc_name){ .ino = id, .kind = self->row.mode });
+	m->n = calloc(m->count ? m->count : 1, sizeof *m->n);
+	if (err || !m->n)
+		return err ?: -ENOMEM;
+	for (size_t i = 0; i < m->count; i++) {
+		struct kvc_node *n;
+
+		if ((err = kvc_node_get_both(k, m->ino[i], &n)))
+			break;
+		if (n->row.chunk != id) {
+			kvc_node_settle_locked(k, n);
+			continue;
+		}
+		n->holds++;
+		m->n[keep++] = n;
+		if (n->nopen || n->leases || n->state == KVC_OPEN || n->state == KVC_LOADING || n->snapshot)
+			err = -EBUSY;
+		*lower |= n->state == KVC_LOWER;
+		*placed |= n->object.lower;
+	}
+	m->count = keep;
+	return err;
+}
+
+int kvc_chunk_drop(struct kvc *k, uint64_t id, bool only_if_lower)
+{
+	struct members m = { 0 };
+	struct kvc_chunk_row row;
+	struct kvc_node *self;
+	bool lower = false, placed = false;
+	int err;
+
+	kvc_lock_both(k);
+	struct kvc_chunk *c = kvc_chunk_find_locked(k, id);
+
+	if (c)
+		kvc_chunk_row(c, &row);
+	else if ((err = kvc_chunk_get(k->cat, id, &row)))
+		goto out;
+	err = row.pin_until_ns && (row.pin_until_ns == INT64_MAX || row.pin_until_ns > kvc_now_ns()) ? -EBUSY : 0;
+	if (!err)
+		err = kvc_node_get_both(k, id, &self);
+	if (err == -ENOENT)
+		kvc_chunk_del(k->cat, id);
+	if (err)
+		goto out;
+	self->holds++;
+	err = members_both(k, id, self, &m, &lower, &placed);
+	if (!err && only_if_lower && !placed)
+		err = -ENOENT;
+	for (size_t i = 0; i < m.count; i++) {
+		struct kvc_node *n = m.n[i];
+
+		if (!err && only_if_lower && !lower) {
+			/* All of it is in the pool: only the copies go. */
+			for (unsigned t = 0; t < k->ntiers; t++)
+				kvc_place_del(k->cat, n->row.ino, t);
+			kvc_unplace_locked(k, n);
+			if (n->state == KVC_BOTH)
+				kvc_become_locked(k, n, KVC_RESIDENT);
+			n->verify = false;
+			kvc_node_dirty_locked(k, n);
+		} else if (!err) {
+			err = kvc_drop_file_both(k, n);
+		}
+		n->holds--;
+		kvc_node_settle_locked(k, n);
+	}
+	if (!err && !(only_if_lower && !lower)) {
+		kvc_count(&k->stats, dropped_chunks);
+		kvc_chunk_del(k->cat, id);
+		c = kvc_chunk_find_locked(k, id);
+		if (c && c->dirty) {
+			kvc_list_del(&c->dirty_link);
+			c->dirty = false;
+			kvc_chunk_settle_locked(k, c);
+		}
+		if (S_ISDIR(self->row.mode) && !kvc_name_each(k->cat, id, 0, any_name, NULL) && !unname_both(k, self)) {
+			kvc_row_del(k->cat, id);
+			self->row.nlink = 0;
+			kvc_destroy_locked(k, self);
+		}
+	}
+	self->holds--;
+	kvc_node_settle_locked(k, self);
+	kvc_commit_soon_locked(k, false);
+out:
+	kvc_unlock_both(k);
+	free(m.n);
+	free(m.ino);
+	return err;
+}
+
+void *kvc_evictor(void *arg)
+{
+	struct kvc *k = arg;
+	uint64_t expire_ns = 0;
+
+	kvc_lock(k);
+	while (!k->stopping) {
+		bool pressed = wanted_locked(k) > 0;
+		struct timespec t = kvc_timespec(kvc_mono_ns() + (pressed ? LOOK_NS : IDLE_NS));
+
+		pthread_cond_timedwait(&k->evict_cond, &k->lock, &t);
+		if (k->stopping)
+			break;
+		pressed = wanted_locked(k) > 0;
+		kvc_unlock(k);
+		for (unsigned i = 0; i < k->ntiers; i++)
+			tier_pass(k, i);
+		bool progress = pressed && pool_pass(k);
+
+		if (kvc_mono_ns() > expire_ns) {
+			expire_pass(k);
+			expire_ns = kvc_mono_ns() + 1000000000;
+		}
+		kvc_lock(k);
+		if (progress || kvc_list_empty(&k->room_waiters) || k->jobs_running) {
+			k->stuck = 0;
+		} else if (++k->stuck >= STUCK_LOOKS) {
+			/* All that is left is open, leased or pinned. */
+			struct kvc_wait *w = kvc_of(k->room_waiters.next, struct kvc_wait, link);
+
+			kvc_count(&k->stats, room_refusals);
+			w->want = 0;
+			kvc_wake_locked(k, w, -ENOSPC);
+			k->stuck = 0;
+		}
+	}
+	kvc_unlock(k);
+	return NULL;
+}

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The life of an object: its state, its segment, publishing, destroying. The table is in core.h. */
+#include "core.h"
+
+#include <assert.h>
+#include <fcntl.h>
+#include <string.h>
+
+const char *const kvc_state_names[KVC_STATES] = { "none", "open", "resident", "resident+lower", "lower", "loading", "gone" };
+
+#define B(s) (1u << KVC_##s)
+static const unsigned allowed[KVC_STATES] = {
+	[KVC_OPEN] = B(RESIDENT) | B(BOTH) | B(GONE),
+	[KVC_RESIDENT] = B(OPEN) | B(BOTH) | B(GONE),
+	[KVC_BOTH] = B(OPEN) | B(RESIDENT) | B(LOWER) | B(GONE),
+	[KVC_LOWER] = B(LOADING) | B(OPEN) | B(RESIDENT) | B(BOTH) | B(GONE),
+	[KVC_LOADING] = B(BOTH) | B(LOWER) | B(GONE),
+};
+
+void kvc_become_locked(struct kvc *k, struct kvc_node *n, enum kvc_state to)
+{
+	bool had = kvc_has_segment(n);
+
+	if (n->state == to)
+		return;
+	if (!(allowed[n->state] & (1u << to))) {
+		kvc_error("inode %llx: %s -> %s is no transition", (unsigned long long)n->row.ino, kvc_state_names[n->state], kvc_state_names[to]);
+		assert(!"transition");
+	}
+	if (n->state == KVC_RESIDENT || n->state == KVC_BOTH)
+		k->resident--;
+	n->state = to;
+	if (to == KVC_RESIDENT || to == KVC_BOTH)
+		k->resident++;
+	if (kvc_has_segment(n) && !had)
+		kvc_chunk_add_locked(k, n);
+	else if (!kvc_has_segment(n) && had)
+		kvc_chunk_remove_locked(k, n);
+}
+
+void kvc_drop_setid(struct kvc_row *row)
+{
+	row->mode &= ~(uint32_t)S_ISUID;
+	if (row->mode & S_IXGRP)
+		row->mode &= ~(uint32_t)S_ISGID;
+}
+
+struct kvc_segment kvc_segment_of(const struct kvc_node *n)
+{
+	char kind = n->state == KVC_LOADING ? 'l' : n->state != KVC_OPEN ? 'p' : n->fresh ? 'w' : 'o';
+
+	return (struct kvc_segment){ kind, n->row.ino, n->object.gen };
+}
+
+bool kvc_placed(const struct kvc *k, const struct kvc_node *n)
+{
+	for (unsigned t = 0; t < k->ntiers; t++)
+		if (n->place[t].gen && n->place[t].gen == n->object.gen)
+			return true;
+	return false;
+}
+
+int kvc_node_fd_locked(struct kvc *k, struct kvc_node *n)
+{
+	struct kvc_segment s = kvc_segment_of(n);
+
+	if (n->fd < 0) {
+		int fd = kvc_segment_open(&k->pool, &s, O_RDWR);
+
+		if (fd < 0)
+			return fd;
+		n->fd = fd;
+	}
+	return n->fd;
+}
+
+int kvc_segment_new_locked(struct kvc *k, struct kvc_node *n, uint64_t room)
+{
+	struct kvc_segment s = { 'w', n->row.ino, n->object.gen };
+	int fd = kvc_segment_open(&k->pool, &s, O_RDWR | O_CREAT | O_EXCL);
+
+	if (fd < 0)
+		return fd;
+	if (room && fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)room)) {
+		int err = -errno;
+
+		close(fd);
+		kvc_segment_remove(&k->pool, &s);
+		return err;
+	}
+	n->fd = fd;
+	n->fresh = true;
+	n->room = n->prepared = room;
+	n->epoch++;
+	kvc_become_locked(k, n, KVC_OPEN);
+	return 0;
+}
+
+int kvc_begin_write_locked(struct kvc *k, struct kvc_node *n)
+{
+	struct kvc_segment from = kvc_segment_of(n), to = from;
+	const struct timespec mark[2] = { { .tv_nsec = UTIME_OMIT }, kvc_timespec(KVC_MARK_NS) };
+	int fd, err;
+
+	n->epoch++;
+	if (n->state == KVC_OPEN)
+		return 0;
+	if ((fd = kvc_node_fd_locked(k, n)) < 0)
+		return fd;
+	to.kind = 'o';
+	if ((err = kvc_segment_rename(&k->pool, &from, &to)))
+		return err;
+	futimens(fd, mark);
+	n->fresh = false;
+	kvc_become_locked(k, n, KVC_OPEN);
+	return 0;
+}
+
+void kvc_close_segment_locked(struct kvc *k, struct kvc_node *n)
+{
+	if (n->backing) {
+		k->ev.backing_close(k->ev.arg, n->backing);
+		k->nbacking--;
+	}
+	n->backing = 0;
+	if (n->fd >= 0)
+		close(n->fd);
+	n->fd = -1;
+}
+
+void kvc_unplace_locked(struct kvc *k, struct kvc_node *n)
+{
+	for (unsigned t = 0; t < KVC_TIERS; t++)
+		if (n->place[t].gen) {
+			kvc_trash_extent_locked(k, t, &n->place[t].where);
+			n->place[t] = (struct kvc_place){ 0 };
+		}
+	n->object.lower = false;
+}
+
+void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
+{
+	struct kvc_segment from = kvc_segment_of(n), to;
+	const struct timespec keep[2] = { { .tv_nsec = UTIME_OMIT }, kvc_timespec(n->row.mtime_ns) };
+	struct stat st;
+	int fd = kvc_node_fd_locked(k, n);
+
+	if (fd < 0 || fstat(fd, &st)) {
+		kvc_error("inode %llx: its segment cannot be read: %s", (unsigned long long)n->row.ino, strerror(errno));
+		return;
+	}
+	uint64_t size = (uint64_t)st.st_size, mtime = kvc_ns(st.st_mtim);
+
+	if (mtime == KVC_MARK_NS) {
+		/* Nothing was written, unless through a mapping, which leaves no trace: compare before trusting lower copies. */
+		n->verify = n->object.lower;
+		futimens(fd, keep);
+	} else {
+		n->object.gen++;
+		n->object.has_sum = n->verify = false;
+		kvc_unplace_locked(k, n);
+		kvc_drop_setid(&n->row);
+		n->row.mtime_ns = mtime;
+		n->row.ctime_ns = kvc_max(n->row.ctime_ns, mtime);
+		kvc_count(&k->stats, publishes);
+	}
+	/* Give back what was prepared and not used. */
+	if (n->prepared > kvc_round_up(size, KVC_PAGE) && !ftruncate(fd, st.st_size)) {
+		const struct timespec again[2] = { { .tv_nsec = UTIME_OMIT }, kvc_timespec(n->row.mtime_ns) };
+
+		futimens(fd, again);
+		fstat(fd, &st);
+	}
+	n->prepared = 0;
+	n->object.size = n->row.size = size;
+	n->row.blocks = (uint64_t)st.st_blocks;
+	kvc_room_set_locked(k, n, (uint64_t)st.st_blocks * 512);
+	kvc_hint_add_locked(k, n->model, size);
+	to = (struct kvc_segment){ 'p', n->row.ino, n->object.gen };
+	if (kvc_segment_rename(&k->pool, &from, &to))
+		kvc_error("inode %llx: its segment cannot be renamed: %s", (unsigned long long)n->row.ino, strerror(errno));
+	kvc_become_locked(k, n, kvc_placed(k, n) ? KVC_BOTH : KVC_RESIDENT);
+	if (n->chunk)
+		kvc_chunk_used_locked(k, n->chunk, false);
+	kvc_node_dirty_locked(k, n);
+	kvc_wake_all_locked(k, &n->waiters, 0); /* renames that waited for it */
+	if (k->opt.write == KVC_THROUGH || n->verify)
+		kvc_spill_queue_locked(k, n, false);
+}
+
+void kvc_destroy_locked(struct kvc *k, struct kvc_node *n)
+{
+	if (n->state == KVC_GONE)
+		return;
+	if (kvc_has_segment(n)) {
+		struct kvc_segment s = kvc_segment_of(n);
+
+		kvc_trash_segment_locked(k, &s, n->room);
+		n->room = 0;
+		kvc_close_segment_locked(k, n);
+	}
+	if (S_ISREG(n->row.mode)) {
+		kvc_unplace_locked(k, n);
+		kvc_become_locked(k, n, KVC_GONE);
+		kvc_wake_all_locked(k, &n->waiters, -ESTALE);
+		kvc_wake_all_locked(k, &n->sync_waiters, 0);
+	}
+	n->lost = true;
+	if (n->dirty) {
+		n->dirty = false;
+		kvc_list_del(&n->dirty_link);
+	}
+	kvc_commit_soon_locked(k, false);
+}
+
+struct kvc_hint *kvc_hint_of_locked(struct kvc *k, uint64_t model)
+{
+	struct kvc_hint *h = &k->hints[model % KVC_HINTS];
+
+	if (h->model != model)
+		*h = (struct kvc_hint){ .model = model };
+	return h;
+}
+
+/* The size to prepare: the largest of the model's last objects; 0 while none is known. */
+uint64_t kvc_hint_locked(struct kvc *k, uint64_t model)
+{
+	struct kvc_hint *h = kvc_hint_of_locked(k, model);
+	uint64_t max = 0;
+
+	for (int i = 0; i < 8; i++)
+		max = kvc_max(max, h->sizes[i]);
+	return kvc_round_up(max, KVC_PAGE);
+}
+
+void kvc_hint_add_locked(struct kvc *k, uint64_t model, uint64_t size)
+{
+	struct kvc_hint *h = kvc_hint_of_locked(k, model);
+
+	/* What is larger than a part of the pool is an arena, not a chunk; preparing that for each file would starve all. */
+	if (size && size <= k->pool.bytes / 8)
+		h->sizes[h->at++ % 8] = size;
+}

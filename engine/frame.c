@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See frame.h. The layouts here are what lies on disk; all integers are little endian. */
+#include "frame.h"
+
+#include <endian.h>
+#include <string.h>
+
+static const char magic[8] = "KVCFRAME";
+
+struct identity {
+	char magic[8];
+	uint32_t version, flags;
+	uint8_t store[16];
+	uint64_t ino, gen, size, raw_len, stored_len;
+	uint32_t codec, key_id;
+	uint8_t raw_sum[16], stored_sum[16];
+	uint8_t nonce[12], pad[4], tag[16];
+	uint8_t reserved[KVC_FRAME_IDENTITY - 144 - 16];
+	uint8_t sum[16]; /* of what precedes it */
+};
+_Static_assert(sizeof(struct identity) == KVC_FRAME_IDENTITY, "identity part");
+
+struct name_part {
+	uint32_t mode, uid, gid, path_len;
+	uint64_t mtime_ns, btime_ns;
+	char path[KVC_FRAME_PATH_MAX];
+	uint8_t reserved[KVC_FRAME_HEADER - KVC_FRAME_IDENTITY - 32 - KVC_FRAME_PATH_MAX - 16];
+	uint8_t sum[16];
+};
+_Static_assert(sizeof(struct name_part) == KVC_FRAME_HEADER - KVC_FRAME_IDENTITY, "name part");
+
+void kvc_frame_encode(const struct kvc_frame *f, uint8_t page[KVC_FRAME_HEADER])
+{
+	struct identity *id = (struct identity *)page;
+	struct name_part *np = (struct name_part *)(page + KVC_FRAME_IDENTITY);
+	size_t plen = strlen(f->path);
+	struct kvc_sum s;
+
+	memset(page, 0, KVC_FRAME_HEADER);
+	memcpy(id->magic, magic, sizeof magic);
+	id->version = htole32(KVC_FRAME_VERSION);
+	id->flags = htole32(f->flags);
+	memcpy(id->store, f->store, 16);
+	id->ino = htole64(f->ino);
+	id->gen = htole64(f->gen);
+	id->size = htole64(f->size);
+	id->raw_len = htole64(f->raw_len);
+	id->stored_len = htole64(f->stored_len);
+	id->codec = htole32(f->codec);
+	id->key_id = htole32(f->key_id);
+	memcpy(id->raw_sum, f->raw_sum.b, 16);
+	memcpy(id->stored_sum, f->stored_sum.b, 16);
+	memcpy(id->nonce, f->nonce, 12);
+	memcpy(id->tag, f->tag, 16);
+	s = kvc_sum_of(id, offsetof(struct identity, sum));
+	memcpy(id->sum, s.b, 16);
+
+	np->mode = htole32(f->mode);
+	np->uid = htole32(f->uid);
+	np->gid = htole32(f->gid);
+	np->path_len = htole32((uint32_t)plen);
+	np->mtime_ns = htole64(f->mtime_ns);
+	np->btime_ns = htole64(f->btime_ns);
+	memcpy(np->path, f->path, plen);
+	s = kvc_sum_of(np, offsetof(struct name_part, sum));
+	memcpy(np->sum, s.b, 16);
+}
+
+int kvc_frame_decode(const uint8_t page[KVC_FRAME_HEADER], struct kvc_frame *f)
+{
+	const struct identity *id = (const struct identity *)page;
+	const struct name_part *np = (const struct name_part *)(page + KVC_FRAME_IDENTITY);
+	struct kvc_sum s = kvc_sum_of(id, offsetof(struct identity, sum));
+
+	if (memcmp(id->magic, magic, sizeof magic) || memcmp(s.b, id->sum, 16))
+		return -EBADMSG;
+	if (le32toh(id->version) != KVC_FRAME_VERSION)
+		return -EPROTO;
+	memset(f, 0, sizeof *f);
+	memcpy(f->store, id->store, 16);
+	f->flags = le32toh(id->flags);
+	f->ino = le64toh(id->ino);
+	f->gen = le64toh(id->gen);
+	f->size = le64toh(id->size);
+	f->raw_len = le64toh(id->raw_len);
+	f->stored_len = le64toh(id->stored_len);
+	f->codec = le32toh(id->codec);
+	f->key_id = le32toh(id->key_id);
+	memcpy(f->raw_sum.b, id->raw_sum, 16);
+	memcpy(f->stored_sum.b, id->stored_sum, 16);
+	memcpy(f->nonce, id->nonce, 12);
+	memcpy(f->tag, id->tag, 16);
+	if (f->size >> 62 || f->raw_len >> 62 || f->stored_len >> 62)
+		return -EBADMSG;
+
+	s = kvc_sum_of(np, offsetof(struct name_part, sum));
+	if (!memcmp(s.b, np->sum, 16) && le32toh(np->path_len) <= KVC_FRAME_PATH_MAX) {
+		f->mode = le32toh(np->mode);
+		f->uid = le32toh(np->uid);
+		f->gid = le32toh(np->gid);
+		f->mtime_ns = le64toh(np->mtime_ns);
+		f->btime_ns = le64toh(np->btime_ns);
+		memcpy(f->path, np->path, le32toh(np->path_len));
+	}
+	return 0;
+}
+
+/* A range table: u64 count, then (offset, length) pairs, padded to a page. */
+#define RANGES_MAX (1u << 20)
+
+size_t kvc_ranges_size(uint64_t n)
+{
+	return n > RANGES_MAX ? 0 : (size_t)kvc_round_up(8 + n * 16, KVC_PAGE);
+}
+
+void kvc_ranges_encode(const struct kvc_range *r, size_t n, uint8_t *out)
+{
+	uint64_t *w = (uint64_t *)out;
+
+	memset(out, 0, kvc_ranges_size(n));
+	*w++ = htole64(n);
+	for (size_t i = 0; i < n; i++) {
+		*w++ = htole64(r[i].off);
+		*w++ = htole64(r[i].len);
+	}
+}
+
+int kvc_ranges_decode(const uint8_t *in, size_t len, uint64_t size, struct kvc_range **out, size_t *n_out)
+{
+	const uint64_t *w = (const uint64_t *)in;
+	uint64_t n, end = 0;
+	KVC_MEM struct kvc_range *r = NULL;
+
+	if (len < 8 || (n = le64toh(*w++)) > RANGES_MAX || kvc_ranges_size(n) > len)
+		return -EBADMSG;
+	r = calloc(n ? n : 1, sizeof *r);
+	if (!r)
+		return -ENOMEM;
+	for (uint64_t i = 0; i < n; i++) {
+		r[i].off = le64toh(*w++);
+		r[i].len = le64toh(*w++);
+		if (r[i].off < end || r[i].len > size || r[i].off > size - r[i].len)
+			return -EBADMSG;
+		end = r[i].off + r[i].len;
+	}
+	*out = r;
+	r = NULL;
+	*n_out = n;
+	return 0;
+}

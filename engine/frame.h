@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A frame: an object as a tier stores it. A 4-KiB header, then the payload. The header is two parts with a
+ * checksum each: 512 bytes of identity that never change, and the name part (path and attributes), which a rename
+ * brings up to date in place, and whose loss costs only the name in a rebuild. Documented in
+ * kvcachefs-format(5).
+ *
+ * The payload of a sparse object is a range table (one page or more, see frame.c) and the bytes of those ranges;
+ * of any other object its bytes.
+ */
+#ifndef KVC_FRAME_H
+#define KVC_FRAME_H
+
+#include "util.h"
+
+#define KVC_FRAME_HEADER 4096
+#define KVC_FRAME_IDENTITY 512
+#define KVC_FRAME_VERSION 1
+#define KVC_FRAME_PATH_MAX 3072
+
+enum { KVC_FRAME_SPARSE = 1 };
+enum kvc_codec { KVC_CODEC_NONE };
+
+struct kvc_frame {
+	/* identity */
+	uint8_t store[16];
+	uint64_t ino, gen;
+	uint64_t size;       /* of the file */
+	uint64_t raw_len;    /* of the payload before coding */
+	uint64_t stored_len; /* of the payload as it follows the header */
+	uint32_t flags, codec;
+	struct kvc_sum raw_sum, stored_sum; /* of the payload before and after coding */
+	uint32_t key_id;
+	uint8_t nonce[12], tag[16];
+	/* name part */
+	uint32_t mode, uid, gid;
+	uint64_t mtime_ns, btime_ns;
+	char path[KVC_FRAME_PATH_MAX + 1]; /* "" when it does not fit */
+};
+
+/* Encodes into a header page. */
+void kvc_frame_encode(const struct kvc_frame *f, uint8_t page[KVC_FRAME_HEADER]);
+/*
+ * Decodes and checks a header page from outside. 0; -EBADMSG: no frame, or a damaged one; -EPROTO: a newer version.
+ * A damaged name part gives path "" and mode 0 and is no error.
+ */
+int kvc_frame_decode(const uint8_t page[KVC_FRAME_HEADER], struct kvc_frame *f);
+
+struct kvc_range {
+	uint64_t off, len;
+};
+/* The size in bytes of a table of n ranges (a multiple of a page), or 0 where n is beyond what a frame may hold. */
+size_t kvc_ranges_size(uint64_t n);
+void kvc_ranges_encode(const struct kvc_range *r, size_t n, uint8_t *out);
+/*
+ * Reads a table of at most `len` bytes for a file of `size` bytes: ranges ascend, do not touch each other's bytes
+ * and end within the size. 0 with *r (the caller frees) and *n, -EBADMSG, or -ENOMEM.
+ */
+int kvc_ranges_decode(const uint8_t *in, size_t len, uint64_t size, struct kvc_range **r, size_t *n);
+
+#endif

@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Changing a file's bytes and size by requests: plain writes, truncate, fallocate; and fsync. Each gets room in the
+ * account before the pages, and waits for it.
+ */
+#include "core.h"
+
+#include <fcntl.h>
+#include <string.h>
+
+#define AHEAD (8ull << 20) /* plain writes prepare so far ahead at most */
+
+static struct kvc_node *open_node_locked(struct kvc *k, uint64_t ino)
+{
+	struct kvc_node *n = kvc_node_find_locked(k, ino);
+
+	return n && S_ISREG(n->row.mode) && n->state != KVC_GONE ? n : NULL;
+}
+
+/* What the segment takes now, as the kernel counts it. */
+static void recount_locked(struct kvc *k, struct kvc_node *n)
+{
+	struct stat st;
+
+	if (n->fd >= 0 && !fstat(n->fd, &st))
+		kvc_room_set_locked(k, n, (uint64_t)st.st_blocks * 512);
+}
+
+/* Makes sure that [off, off + len) has pages of its own. */
+static int prepare_locked(struct kvc *k, struct kvc_node *n, int fd, uint64_t off, uint64_t len, struct kvc_wait *w)
+{
+	uint64_t start = off / KVC_PAGE * KVC_PAGE, end = kvc_round_up(off + len, KVC_PAGE), ahead;
+	int err;
+
+	if (end <= n->prepared)
+		return 0;
+	if (start <= n->prepared) { /* goes on where it ended: take more at a time, as long as there is plenty */
+		start = n->prepared;
+		ahead = kvc_min(kvc_max(n->prepared, end - start), AHEAD);
+		if (!w->granted && end - start < ahead && k->used + ahead < k->pool.bytes / 100 * k->opt.low_pct)
+			end = start + ahead;
+	}
+	if ((err = kvc_room_get_locked(k, end - start, w)))
+		return err;
+	if (fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)start, (off_t)(end - start))) {
+		err = -errno;
+		kvc_room_put_locked(k, end - start);
+		return err;
+	}
+	k->used -= kvc_min(k->used, end - start); /* recount_locked accounts for what it really was */
+	if (start <= n->prepared)
+		n->prepared = end;
+	recount_locked(k, n);
+	return 0;
+}
+
+int kvc_file_write(struct kvc *k, uint64_t ino, const void *buf, size_t len, off_t off, int flags, size_t *done, struct kvc_wait *w)
+{
+	struct kvc_node *n;
+	struct stat st;
+	int fd = -1, err = 0;
+
+	kvc_count(&k->stats, plain_writes);
+	kvc_lock(k);
+	n = open_node_locked(k, ino);
+	if (!n || !n->nopen)
+		err = -EBADF;
+	else if (n->state != KVC_OPEN) /* a mapping's pages written back after the last writer's close */
+		err = kvc_begin_write_locked(k, n);
+	if (!err)
+		fd = kvc_node_fd_locked(k, n);
+	if (!err && fd < 0)
+		err = fd;
+	if (!err && (flags & O_APPEND) && !fstat(fd, &st))
+		off = st.st_size;
+	if (!err)
+		err = prepare_locked(k, n, fd, (uint64_t)off, len, w);
+	if (err != KVC_WAIT)
+		kvc_room_cancel_locked(k, w);
+	kvc_unlock(k);
+	if (err)
+		return err;
+	err = kvc_pwrite_all(fd, buf, len, off);
+	if (err)
+		return err;
+	*done = len;
+	kvc_lock(k);
+	n = open_node_locked(k, ino);
+	if (n && n->state == KVC_OPEN && !n->nwriters && !n->lost) {
+		recount_locked(k, n);
+		kvc_publish_locked(k, n);
+	}
+	kvc_unlock(k);
+	return 0;
+}
+
+/* Sets the size of a file that may be open or not. */
+static int truncate_locked(struct kvc *k, struct kvc_node *n, uint64_t size, struct kvc_wait *w)
+{
+	int fd, err;
+
+	if (n->state == KVC_LOWER && !size) {
+		if ((err = kvc_segment_new_locked(k, n, 0)))
+			return err;
+	} else if (n->state == KVC_LOWER || n->state == KVC_LOADING) {
+		err = kvc_load_start_locked(k, n, false);
+		return err ? (err == -ENOENT ? -EIO : err) : kvc_park_locked(k, &n->waiters, w);
+	}
+	if ((err = kvc_begin_write_locked(k, n)))
+		return err;
+	if ((fd = kvc_node_fd_locked(k, n)) < 0)
+		return fd;
+	if (ftruncate(fd, (off_t)size))
+		return -errno;
+	n->prepared = kvc_min(n->prepared, size / KVC_PAGE * KVC_PAGE);
+	recount_locked(k, n);
+	if (!n->nwriters && !n->lost) {
+		kvc_publish_locked(k, n);
+		if (!n->nopen) {
+			close(n->fd);
+			n->fd = -1;
+		}
+	}
+	return 0;
+}
+
+int kvc_setattr(struct kvc *k, uint64_t ino, unsigned set, struct kvc_row *attr, struct kvc_wait *w)
+{
+	struct kvc_node *n;
+	uint64_t now = kvc_now_ns();
+	int err = 0;
+
+	if ((set & KVC_SET_SIZE) && attr->size >> 62)
+		return -EFBIG;
+	kvc_lock_both(k);
+	err = kvc_node_get_both(k, ino, &n);
+	if (!err && (set & KVC_SET_SIZE))
+		err = S_ISREG(n->row.mode) ? truncate_locked(k, n, attr->size, w) : -EISDIR;
+	if (err)
+		goto out;
+	if (set & KVC_SET_MODE)
+		n->row.mode = (n->row.mode & S_IFMT) | (attr->mode & 07777);
+	if ((set & (KVC_SET_UID | KVC_SET_GID | KVC_SET_SIZE)) && S_ISREG(n->row.mode))
+		kvc_drop_setid(&n->row);
+	if (set & KVC_SET_UID)
+		n->row.uid = attr->uid;
+	if (set & KVC_SET_GID)
+		n->row.gid = attr->gid;
+	if (set & KVC_SET_ATIME)
+		n->row.atime_ns = attr->atime_ns;
+	if (set & KVC_SET_MTIME) {
+		n->row.mtime_ns = attr->mtime_ns;
+		if (n->state == KVC_OPEN) {
+			const struct timespec t[2] = { { .tv_nsec = UTIME_OMIT }, kvc_timespec(attr->mtime_ns) };
+			int fd = kvc_node_fd_locked(k, n);
+			struct stat st;
+
+			/* Unless nothing was written yet, the time is kept with the segment, where writes move it on. */
+			if (fd >= 0 && !fstat(fd, &st) && kvc_ns(st.st_mtim) != KVC_MARK_NS)
+				futimens(fd, t);
+		}
+	}
+	n->row.ctime_ns = set & KVC_SET_CTIME ? attr->ctime_ns : now;
+	kvc_node_dirty_locked(k, n);
+	kvc_node_attr_locked(k, n, attr);
+out:
+	if (err != KVC_WAIT)
+		kvc_room_cancel_locked(k, w);
+	kvc_unlock_both(k);
+	return err;
+}
+
+int kvc_file_fallocate(struct kvc *k, uint64_t ino, int mode, off_t off, off_t len, struct kvc_wait *w)
+{
+	struct kvc_node *n;
+	uint64_t need;
+	int fd, err = 0;
+
+	if (mode & ~(FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE))
+		return -EOPNOTSUPP;
+	kvc_lock(k);
+	n = open_node_locked(k, ino);
+	if (!n || n->state != KVC_OPEN || (fd = kvc_node_fd_locked(k, n)) < 0) {
+		err = -EBADF;
+		goto out;
+	}
+	if (mode & FALLOC_FL_PUNCH_HOLE) {
+		if (fallocate(fd, mode, off, len))
+			err = -errno;
+		n->prepared = kvc_min(n->prepared, (uint64_t)off / KVC_PAGE * KVC_PAGE);
+		recount_locked(k, n);
+		goto out;
+	}
+	need = kvc_round_up((uint64_t)off + (uint64_t)len, KVC_PAGE) - (uint64_t)off / KVC_PAGE * KVC_PAGE;
+	if (n->room < (uint64_t)off + (uint64_t)len || (uint64_t)off > n->prepared) {
+		/* What of it is there already is counted twice for a moment, unless it starts where all is prepared. */
+		if ((uint64_t)off <= n->prepared && n->prepared < (uint64_t)off + (uint64_t)len)
+			need = kvc_round_up((uint64_t)off + (uint64_t)len, KVC_PAGE) - n->prepared;
+		if ((err = kvc_room_get_locked(k, need, w)))
+			goto out;
+		if (fallocate(fd, mode, off, len))
+			err = -errno;
+		kvc_room_put_locked(k, need);
+	} else if (fallocate(fd, mode, off, len)) {
+		err = -errno;
+	}
+	if (!err && (uint64_t)off <= n->prepared)
+		n->prepared = kvc_max(n->prepared, (uint64_t)(off + len) / KVC_PAGE * KVC_PAGE);
+	recount_locked(k, n);
+out:
+	if (err != KVC_WAIT)
+		kvc_room_cancel_locked(k, w);
+	kvc_unlock(k);
+	return err;
+}
+
+/*
+ * Stage 0: the bytes of a file are not in a durable tier: ask for a copy and wait for it. Stage 1: wait for a commit that
+ * has been brought to stable storage. Without a durable tier the promise ends at the catalog.
+ */
+int kvc_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w)
+{
+	struct kvc_node *n;
+	struct stat st;
+	bool durable = false, needed = false;
+	int err = 0;
+
+	if (w->stage == 2)
+		return 0;
+	kvc_lock(k);
+	n = kvc_node_find_locked(k, ino);
+	for (unsigned t = 0; t < k->ntiers; t++)
+		durable |= (k->tier[t].t->ops->caps & KVC_TIER_DURABLE) != 0;
+	if (n && S_ISREG(n->row.mode) && durable && !n->lost && w->stage < 1) {
+		if (n->state == KVC_OPEN && (kvc_node_fd_locked(k, n) < 0 || fstat(n->fd, &st)))
+			err = -EIO;
+		else if (n->state == KVC_OPEN)
+			needed = n->fresh || kvc_ns(st.st_mtim) != KVC_MARK_NS || !n->object.lower;
+		else if (n->state == KVC_RESIDENT || n->state == KVC_BOTH)
+			needed = !n->object.lower || n->verify;
+	}
+	if (!err && needed) {
+		n->snapshot = n->state == KVC_OPEN;
+		kvc_spill_queue_locked(k, n, true);
+		err = kvc_park_locked(k, &n->sync_waiters, w);
+	} else if (!err) {
+		w->stage = 2;
+		err = kvc_park_locked(k, &k->sync_waiters, w);
+		kvc_commit_soon_locked(k, true);
+	}
+	kvc_unlock(k);
+	return err;
+}

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Leases: many objects loaded at once and held. A lease belongs to an open of .kvcachefs/lease; it counts on each node
+ * (n->leases), which the evictor respects, and ends with the descriptor. Loads run side by side; the text is
+ * given when none is under way any more. An object that cannot be had has its error in its line.
+ */
+#include "core.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define LEASE_MAX 1000000
+
+struct item {
+	char *path;
+	struct kvc_node *n; /* held by n->leases, or NULL */
+	int err;
+};
+
+struct kvc_lease {
+	struct item *v;
+	size_t n, room;
+	char *text;
+	size_t len;
+	bool prefetch;
+};
+
+struct found {
+	uint64_t ino;
+	char name[256];
+};
+struct folder {
+	struct found *v;
+	size_t n, room;
+};
+
+static int take(void *arg, const struct kvc_name *n)
+{
+	struct folder *f = arg;
+
+	if (!S_ISREG(n->kind))
+		return 0;
+	if (kvc_grow(&f->v, f->n, &f->room, sizeof *f->v))
+		return -ENOMEM;
+	f->v[f->n].ino = n->ino;
+	snprintf(f->v[f->n++].name, 256, "%s", n->name);
+	return 0;
+}
+
+static int add(struct kvc_lease *l, const char *path, const char *name, struct kvc_node *n, int err)
+{
+	struct item *i;
+
+	if (l->n >= LEASE_MAX)
+		return -E2BIG;
+	if (kvc_grow(&l->v, l->n, &l->room, sizeof *l->v))
+		return -ENOMEM;
+	i = &l->v[l->n];
+	i->path = NULL;
+	if (asprintf(&i->path, "%s%s%s", path, name ? "/" : "", name ? name : "") < 0)
+		return -ENOMEM;
+	i->n = n;
+	i->err = err;
+	l->n++;
+	if (n)
+		n->leases++;
+	return 0;
+}
+
+/* Walks a path from the root; *n is not counted. */
+static int walk_both(struct kvc *k, const char *path, struct kvc_node **n)
+{
+	KVC_MEM char *copy = strdup(path);
+	char *save = NULL;
+	uint64_t ino = KVC_ROOT;
+	uint32_t kind = S_IFDIR;
+	int err = 0;
+
+	if (!copy)
+		return -ENOMEM;
+	for (char *w = strtok_r(copy, "/", &save); w && !err; w = strtok_r(NULL, "/", &save)) {
+		if (!strcmp(w, "."))
+			continue;
+		err = strcmp(w, "..") && strlen(w) < 256 ? kvc_name_get(k->cat, ino, w, &ino, &kind) : -EINVAL;
+	}
+	return err ?: kvc_node_get_both(k, ino, n);
+}
+
+static int add_path_both(struct kvc *k, struct kvc_lease *l, const char *path)
+{
+	struct folder f = { 0 };
+	struct kvc_node *n;
+	int err = walk_both(k, path, &n);
+
+	if (err)
+		return err == -ENOMEM ? err : add(l, path, NULL, NULL, err);
+	if (S_ISREG(n->row.mode))
+		return add(l, path, NULL, n, 0);
+	if (!S_ISDIR(n->row.mode)) {
+		kvc_node_settle_locked(k, n);
+		return add(l, path, NULL, NULL, -EINVAL);
+	}
+	err = kvc_name_each(k->cat, n->row.ino, 0, take, &f);
+	kvc_node_settle_locked(k, n);
+	for (size_t i = 0; i < f.n && !err; i++) {
+		struct kvc_node *m;
+		int e = kvc_node_get_both(k, f.v[i].ino, &m);
+
+		err = add(l, path, f.v[i].name, e ? NULL : m, e);
+	}
+	free(f.v);
+	return err;
+}
+
+int kvc_lease_new(struct kvc *k, const char *paths, size_t len, bool prefetch, struct kvc_lease **out)
+{
+	KVC_MEM char *copy = strndup(paths, len);
+	struct kvc_lease *l = calloc(1, sizeof *l);
+	char *save = NULL;
+	int err = 0;
+
+	if (!copy || !l) {
+		free(l);
+		return -ENOMEM;
+	}
+	l->prefetch = prefetch;
+	kvc_count(&k->stats, leases);
+	kvc_lock_both(k);
+	for (char *p = strtok_r(copy, "\n", &save); p && !err; p = strtok_r(NULL, "\n", &save))
+		err = add_path_both(k, l, p);
+	for (size_t i = 0; i < l->n && !err; i++) {
+		struct kvc_node *n = l->v[i].n;
+
+		if (n && n->state == KVC_LOWER)
+			l->v[i].err = kvc_load_start_locked(k, n, prefetch);
+		if (n && n->chunk && !prefetch)
+			kvc_chunk_used_locked(k, n->chunk, true);
+	}
+	kvc_unlock_both(k);
+	if (err) {
+		kvc_lease_free(k, l);
+		return err;
+	}
+	*out = l;
+	return 0;
+}
+
+int kvc_lease_text(struct kvc *k, struct kvc_lease *l, const char **text, size_t *len, struct kvc_wait *w)
+{
+	FILE *f;
+
+	if (!l->text && !l->prefetch) {
+		kvc_lock(k);
+		for (size_t i = 0; i < l->n; i++) {
+			struct kvc_node *n = l->v[i].n;
+
+			if (n && !l->v[i].err && n->state == KVC_LOADING) {
+				int err = kvc_park_locked(k, &n->waiters, w);
+
+				kvc_unlock(k);
+				return err;
+			}
+		}
+		kvc_unlock(k);
+	}
+	if (!l->text) {
+		f = open_memstream(&l->text, &l->len);
+		if (!f)
+			return -ENOMEM;
+		kvc_lock(k);
+		for (size_t i = 0; i < l->n; i++) {
+			struct item *it = &l->v[i];
+			struct kvc_row a;
+
+			if (!it->n || it->n->state == KVC_GONE) {
+				fprintf(f, "%s 0 0 %s\n", it->path, strerrorname_np(it->err ? -it->err : ENOENT));
+				continue;
+			}
+			kvc_node_attr_locked(k, it->n, &a);
+			fprintf(f, "%s %" PRIu64 " %" PRIu64 " %s\n", it->path, a.ino, a.size,
+				it->err ? strerrorname_np(-it->err) : kvc_state_names[it->n->state]);
+		}
+		kvc_unlock(k);
+		if (fclose(f))
+			return -ENOMEM;
+	}
+	*text = l->text;
+	*len = l->len;
+	return 0;
+}
+
+void kvc_lease_free(struct kvc *k, struct kvc_lease *l)
+{
+	kvc_lock(k);
+	for (size_t i = 0; i < l->n; i++) {
+		struct kvc_node *n = l->v[i].n;
+
+		free(l->v[i].path);
+		if (!n)
+			continue;
+		n->leases--;
+		if (n->lost && !n->nopen && !n->leases)
+			kvc_destroy_locked(k, n);
+		kvc_node_settle_locked(k, n);
+	}
+	pthread_cond_signal(&k->evict_cond);
+	kvc_unlock(k);
+	free(l->v);
+	free(l->text);
+	free(l);
+}

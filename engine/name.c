@@ -1,0 +1,427 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Names: lookup, folders, links, renames. All of it under the catalog's lock, so each call is one step to everybody
+ * else; the kernel has checked permissions and name lengths, and holds the folders' own locks.
+ */
+#include "core.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+/* A folder's names changed: its times, and its link count by `nlink`. */
+void kvc_touch_folder_locked(struct kvc *k, struct kvc_node *folder, int nlink)
+{
+	folder->row.mtime_ns = folder->row.ctime_ns = kvc_now_ns();
+	folder->row.nlink += (uint32_t)nlink;
+	kvc_node_dirty_locked(k, folder);
+}
+
+static int folder_both(struct kvc *k, uint64_t ino, struct kvc_node **folder)
+{
+	int err = kvc_node_get_both(k, ino, folder);
+
+	if (!err && !S_ISDIR((*folder)->row.mode))
+		err = -ENOTDIR;
+	if (!err && (*folder)->lost)
+		err = -ENOENT;
+	return err;
+}
+
+int kvc_lookup(struct kvc *k, uint64_t parent, const char *name, struct kvc_row *attr)
+{
+	struct kvc_node *n;
+	uint64_t ino;
+	uint32_t kind;
+	int err;
+
+	kvc_count(&k->stats, lookups);
+	kvc_lock_both(k);
+	err = kvc_name_get(k->cat, parent, name, &ino, &kind);
+	if (!err)
+		err = kvc_node_get_both(k, ino, &n);
+	if (!err) {
+		n->nlookup++;
+		kvc_node_attr_locked(k, n, attr);
+	}
+	kvc_unlock_both(k);
+	return err;
+}
+
+void kvc_forget(struct kvc *k, uint64_t ino, uint64_t count)
+{
+	struct kvc_node *n;
+
+	kvc_lock(k);
+	n = kvc_node_find_locked(k, ino);
+	if (n) {
+		n->nlookup -= kvc_min(count, n->nlookup);
+		kvc_node_settle_locked(k, n);
+	}
+	kvc_unlock(k);
+}
+
+int kvc_getattr(struct kvc *k, uint64_t ino, struct kvc_row *attr)
+{
+	struct kvc_node *n;
+	int err = 0;
+
+	kvc_count(&k->stats, getattrs);
+	kvc_lock(k);
+	n = kvc_node_find_locked(k, ino);
+	if (n)
+		kvc_node_attr_locked(k, n, attr);
+	kvc_unlock(k);
+	if (!n) { /* only the root is asked for without a lookup before */
+		kvc_lock_both(k);
+		err = kvc_node_get_both(k, ino, &n);
+		if (!err)
+			kvc_node_attr_locked(k, n, attr);
+		kvc_unlock_both(k);
+	}
+	return err;
+}
+
+int kvc_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, uint32_t uid, uint32_t gid, const char *target,
+	     struct kvc_row *attr)
+{
+	struct kvc_node *folder, *n = NULL;
+	uint64_t now = kvc_now_ns(), ino;
+	uint32_t kind;
+	int err;
+
+	kvc_lock_both(k);
+	err = folder_both(k, parent, &folder);
+	if (!err) {
+		err = kvc_name_get(k->cat, parent, name, &ino, &kind);
+		err = !err ? -EEXIST : err == -ENOENT ? 0 : err;
+	}
+	if (!err) {
+		struct kvc_row row = { .ino = k->next_ino++, .mode = mode, .uid = uid, .gid = gid, .nlink = S_ISDIR(mode) ? 2 : 1,
+				       .size = target ? strlen(target) : 0, .atime_ns = now, .mtime_ns = now, .ctime_ns = now,
+				       .btime_ns = now, .parent = parent };
+
+		if (folder->row.mode & S_ISGID) {
+			row.gid = folder->row.gid;
+			if (S_ISDIR(mode))
+				row.mode |= S_ISGID;
+		}
+		n = kvc_node_new_locked(k, &row);
+		if (!n)
+			err = -ENOMEM;
+	}
+	if (n && target)
+		err = kvc_target_put(k->cat, n->row.ino, target);
+	if (n && !err)
+		err = kvc_name_put(k->cat, parent, name, n->row.ino, mode & S_IFMT);
+	if (n && !err) {
+		n->nlookup = 1;
+		kvc_node_dirty_locked(k, n);
+		kvc_touch_folder_locked(k, folder, S_ISDIR(mode) ? 1 : 0);
+		*attr = n->row;
+	} else if (n) {
+		kvc_node_settle_locked(k, n);
+	}
+	kvc_unlock_both(k);
+	return err;
+}
+
+int kvc_readlink(struct kvc *k, uint64_t ino, char *target, size_t room)
+{
+	int err;
+
+	kvc_catalog_lock(k->cat);
+	err = kvc_target_get(k->cat, ino, target, room);
+	kvc_catalog_unlock(k->cat);
+	return err == -ENOENT ? -EINVAL : err;
+}
+
+/* A file that moved to this folder belongs to the chunk there. */
+static int rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder)
+{
+	uint64_t chunk;
+	int err = kvc_chunk_of_both(k, folder, &chunk);
+
+	if (err)
+		return err;
+	chunk = chunk ? chunk : n->row.ino;
+	if (n->row.chunk == chunk)
+		return 0;
+	bool has = kvc_has_segment(n);
+	uint64_t old = n->row.chunk;
+
+	kvc_chunk_leave_locked(k, n);
+	n->row.chunk = chunk;
+	if (old == n->row.ino)
+		kvc_chunk_del(k->cat, old); /* it was a chunk of its own */
+	err = kvc_chunk_join_both(k, n);
+	if (!err && has) {
+		kvc_chunk_add_locked(k, n);
+		kvc_chunk_used_locked(k, n->chunk, false);
+	} else if (!err && n->object.lower) {
+		kvc_chunk_used_locked(k, n->chunk, false);
+	}
+	return err;
+}
+
+int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, struct kvc_row *attr)
+{
+	struct kvc_node *folder, *n;
+	uint64_t other;
+	uint32_t kind;
+	int err;
+
+	kvc_lock_both(k);
+	err = folder_both(k, parent, &folder);
+	if (!err)
+		err = kvc_node_get_both(k, ino, &n);
+	if (!err && (n->lost || !n->row.nlink))
+		err = -ENOENT;
+	if (!err) {
+		err = kvc_name_get(k->cat, parent, name, &other, &kind);
+		err = !err ? -EEXIST : err == -ENOENT ? 0 : err;
+	}
+	if (!err && n->row.nlink >= 65000)
+		err = -EMLINK;
+	if (!err)
+		err = kvc_name_put(k->cat, parent, name, ino, n->row.mode & S_IFMT);
+	if (!err) {
+		n->row.nlink++;
+		n->row.parent = parent;
+		n->row.ctime_ns = kvc_now_ns();
+		n->nlookup++;
+		rechunk_both(k, n, folder);
+		kvc_node_dirty_locked(k, n);
+		kvc_touch_folder_locked(k, folder, 0);
+		kvc_node_attr_locked(k, n, attr);
+	}
+	kvc_unlock_both(k);
+	return err;
+}
+
+static int other_parent(void *arg, const struct kvc_name *n)
+{
+	*(uint64_t *)arg = n->parent;
+	return 1;
+}
+
+/* A file lost one of its names, in folder `parent`. */
+static void unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent)
+{
+	n->row.nlink--;
+	n->row.ctime_ns = kvc_now_ns();
+	if (n->row.nlink) {
+		struct kvc_node *folder;
+		uint64_t left = n->row.parent;
+
+		if (n->row.parent == parent && kvc_name_of(k->cat, n->row.ino, other_parent, &left) == 1) {
+			n->row.parent = left;
+			if (!kvc_node_get_both(k, left, &folder)) {
+				rechunk_both(k, n, folder);
+				kvc_node_settle_locked(k, folder);
+			}
+		}
+		kvc_node_dirty_locked(k, n);
+		return;
+	}
+	kvc_row_del(k->cat, n->row.ino);
+	if (n->row.chunk == n->row.ino)
+		kvc_chunk_del(k->cat, n->row.ino);
+	if (!n->nopen && !n->leases) {
+		kvc_destroy_locked(k, n);
+		return;
+	}
+	/* Still open: it lives on in the pool until the last close. */
+	n->lost = true;
+	if (n->dirty) {
+		n->dirty = false;
+		kvc_list_del(&n->dirty_link);
+	}
+	kvc_unplace_locked(k, n);
+	if (n->state == KVC_BOTH)
+		kvc_become_locked(k, n, KVC_RESIDENT);
+	kvc_commit_soon_locked(k, false);
+}
+
+int kvc_unlink(struct kvc *k, uint64_t parent, const char *name)
+{
+	struct kvc_node *folder, *n;
+	uint64_t ino;
+	uint32_t kind;
+	int err;
+
+	kvc_lock_both(k);
+	err = folder_both(k, parent, &folder);
+	if (!err)
+		err = kvc_name_get(k->cat, parent, name, &ino, &kind);
+	if (!err && S_ISDIR(kind))
+		err = -EISDIR;
+	if (!err)
+		err = kvc_node_get_both(k, ino, &n);
+	if (!err)
+		err = kvc_name_del(k->cat, parent, name);
+	if (!err) {
+		unlinked_both(k, n, parent);
+		kvc_touch_folder_locked(k, folder, 0);
+		kvc_node_settle_locked(k, n);
+	}
+	kvc_unlock_both(k);
+	return err;
+}
+
+static int any_name(void *arg, const struct kvc_name *n)
+{
+	(void)arg;
+	(void)n;
+	return 1;
+}
+
+static int rmdir_both(struct kvc *k, struct kvc_node *folder, const char *name, struct kvc_node *n)
+{
+	int err = kvc_name_each(k->cat, n->row.ino, 0, any_name, NULL);
+
+	if (err)
+		return err > 0 ? -ENOTEMPTY : err;
+	if (name && (err = kvc_name_del(k->cat, folder->row.ino, name)))
+		return err;
+	kvc_row_del(k->cat, n->row.ino);
+	kvc_chunk_del(k->cat, n->row.ino);
+	n->row.nlink = 0;
+	kvc_destroy_locked(k, n);
+	kvc_touch_folder_locked(k, folder, -1);
+	kvc_node_settle_locked(k, n);
+	return 0;
+}
+
+int kvc_rmdir(struct kvc *k, uint64_t parent, const char *name)
+{
+	struct kvc_node *folder, *n;
+	uint64_t ino;
+	uint32_t kind;
+	int err;
+
+	kvc_lock_both(k);
+	err = folder_both(k, parent, &folder);
+	if (!err)
+		err = kvc_name_get(k->cat, parent, name, &ino, &kind);
+	if (!err && !S_ISDIR(kind))
+		err = -ENOTDIR;
+	if (!err)
+		err = kvc_node_get_both(k, ino, &n);
+	if (!err)
+		err = rmdir_both(k, folder, name, n);
+	kvc_unlock_both(k);
+	return err;
+}
+
+/* May n take the place of what is at the target? Takes that away. */
+static int replace_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder, uint64_t old_ino)
+{
+	struct kvc_node *old;
+	int err = kvc_node_get_both(k, old_ino, &old);
+
+	if (err)
+		return err;
+	if (S_ISDIR(n->row.mode) && !S_ISDIR(old->row.mode))
+		return -ENOTDIR;
+	if (!S_ISDIR(n->row.mode) && S_ISDIR(old->row.mode))
+		return -EISDIR;
+	if (S_ISDIR(old->row.mode))
+		return rmdir_both(k, folder, NULL, old);
+	return 0;
+}
+
+static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_t to, const char *to_name, unsigned flags)
+{
+	struct kvc_node *from_folder, *to_folder, *n, *old;
+	uint64_t ino, old_ino = 0;
+	uint32_t kind, old_kind;
+	int err = folder_both(k, parent, &from_folder) ?: folder_both(k, to, &to_folder);
+
+	if (!err)
+		err = kvc_name_get(k->cat, parent, name, &ino, &kind) ?: kvc_node_get_both(k, ino, &n);
+	if (err)
+		return err;
+	err = kvc_name_get(k->cat, to, to_name, &old_ino, &old_kind);
+	if (err && err != -ENOENT)
+		return err;
+	if (!err && (flags & 1)) /* RENAME_NOREPLACE */
+		return -EEXIST;
+	if (!err && old_ino == ino)
+		return 0;
+	if (!err && (err = replace_both(k, n, to_folder, old_ino)))
+		return err;
+	err = kvc_name_del(k->cat, parent, name);
+	if (!err)
+		err = kvc_name_put(k->cat, to, to_name, ino, kind);
+	if (err)
+		return err;
+	if (old_ino && !S_ISDIR(old_kind) && !kvc_node_get_both(k, old_ino, &old)) {
+		unlinked_both(k, old, to);
+		kvc_node_settle_locked(k, old);
+	}
+	n->row.ctime_ns = kvc_now_ns();
+	n->row.parent = to;
+	if (S_ISREG(n->row.mode))
+		rechunk_both(k, n, to_folder);
+	kvc_node_dirty_locked(k, n);
+	kvc_rehead_locked(k, n);
+	kvc_touch_folder_locked(k, from_folder, S_ISDIR(kind) ? -1 : 0);
+	kvc_touch_folder_locked(k, to_folder, S_ISDIR(kind) ? 1 : 0);
+	kvc_node_settle_locked(k, n);
+	return 0;
+}
+
+/*
+ * close() and rename() in a row: the kernel sends the close without waiting, so the rename can come first. An
+ * unfinished file must not replace a finished one (a kill now would lose both), so the rename waits a moment for the
+ * close; who really renames an open file over another waits for nothing and goes on.
+ */
+#define CLOSE_WAIT_NS 50000000ull
+
+static bool unfinished_both(struct kvc *k, uint64_t parent, const char *name, uint64_t to, const char *to_name, struct kvc_node **n)
+{
+	uint64_t ino, old;
+	uint32_t kind;
+
+	return !kvc_name_get(k->cat, to, to_name, &old, &kind) && !kvc_name_get(k->cat, parent, name, &ino, &kind) &&
+	       (*n = kvc_node_find_locked(k, ino)) && (*n)->state == KVC_OPEN && (*n)->fresh && old != ino;
+}
+
+int kvc_rename(struct kvc *k, uint64_t parent, const char *name, uint64_t to, const char *to_name, unsigned flags, struct kvc_wait *w)
+{
+	struct kvc_node *n;
+	int err;
+
+	if (flags & ~1u)
+		return -EINVAL;
+	kvc_lock_both(k);
+	if (!w->stage && unfinished_both(k, parent, name, to, to_name, &n)) {
+		w->stage = 1;
+		w->deadline_ns = kvc_mono_ns() + CLOSE_WAIT_NS;
+		err = kvc_park_locked(k, &n->waiters, w);
+	} else {
+		err = rename_both(k, parent, name, to, to_name, flags);
+	}
+	kvc_unlock_both(k);
+	return err;
+}
+
+int kvc_readdir(struct kvc *k, uint64_t ino, uint64_t after, kvc_name_fn *fn, void *arg)
+{
+	int err;
+
+	kvc_catalog_lock(k->cat);
+	err = kvc_name_each(k->cat, ino, after, fn, arg);
+	kvc_catalog_unlock(k->cat);
+	return err < 0 ? err : 0;
+}
+
+int kvc_parent(struct kvc *k, uint64_t ino, uint64_t *parent)
+{
+	struct kvc_row row;
+	int err = kvc_getattr(k, ino, &row);
+
+	if (!err)
+		*parent = row.parent;
+	return err;
+}

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Nodes in memory: those that the kernel holds, those with a segment in the pool, those in use or not yet written
+ * down. All others are rows in the catalog and are brought in when asked for.
+ */
+#include "core.h"
+
+#include <string.h>
+
+static struct kvc_node **bucket(struct kvc *k, uint64_t ino)
+{
+	return &k->nodes[(ino * 0x9e3779b97f4a7c15ull) >> 48 & (KVC_HASH_SIZE - 1)];
+}
+
+struct kvc_node *kvc_node_find_locked(struct kvc *k, uint64_t ino)
+{
+	struct kvc_node *n = *bucket(k, ino);
+
+	while (n && n->row.ino != ino)
+		n = n->hash_next;
+	return n;
+}
+
+struct kvc_node *kvc_node_new_locked(struct kvc *k, const struct kvc_row *row)
+{
+	struct kvc_node *n = calloc(1, sizeof *n);
+
+	if (!n)
+		return NULL;
+	n->cache = k;
+	n->row = *row;
+	n->fd = -1;
+	kvc_list_init(&n->dirty_link);
+	kvc_list_init(&n->chunk_link);
+	kvc_list_init(&n->waiters);
+	kvc_list_init(&n->sync_waiters);
+	n->state = S_ISREG(row->mode) ? KVC_LOWER : KVC_NONE;
+	n->hash_next = *bucket(k, row->ino);
+	*bucket(k, row->ino) = n;
+	k->nnodes++;
+	return n;
+}
+
+int kvc_node_get_both(struct kvc *k, uint64_t ino, struct kvc_node **out)
+{
+	struct kvc_node *n = kvc_node_find_locked(k, ino);
+	struct kvc_object_row object = { 0 };
+	struct kvc_place place[KVC_TIERS];
+	struct kvc_row row;
+	int err;
+
+	if (n) {
+		*out = n;
+		return n->state == KVC_GONE ? -ENOENT : 0;
+	}
+	if ((err = kvc_row_get(k->cat, ino, &row)))
+		return err;
+	if (S_ISREG(row.mode)) {
+		err = kvc_object_get(k->cat, ino, &object);
+		if (err && err != -ENOENT)
+			return err;
+		if ((err = kvc_place_get(k->cat, ino, place)))
+			return err;
+	}
+	n = kvc_node_new_locked(k, &row);
+	if (!n)
+		return -ENOMEM;
+	if (S_ISREG(row.mode)) {
+		n->object = object;
+		memcpy(n->place, place, sizeof place);
+	}
+	*out = n;
+	return 0;
+}
+
+void kvc_node_settle_locked(struct kvc *k, struct kvc_node *n)
+{
+	struct kvc_node **at;
+
+	if (n->nlookup || n->holds || n->dirty || n->nopen || n->leases || kvc_has_segment(n) || n->state == KVC_LOADING ||
+	    !kvc_list_empty(&n->waiters) || !kvc_list_empty(&n->sync_waiters))
+		return;
+	if (n->touched && !n->lost && !k->stopping) {
+		kvc_node_dirty_locked(k, n); /* it comes back here once that is written */
+		return;
+	}
+	kvc_chunk_leave_locked(k, n);
+	for (at = bucket(k, n->row.ino); *at != n; at = &(*at)->hash_next)
+		;
+	*at = n->hash_next;
+	k->nnodes--;
+	free(n);
+}
+
+void kvc_node_dirty_locked(struct kvc *k, struct kvc_node *n)
+{
+	if (!n->dirty && n->state != KVC_GONE && !n->lost) {
+		n->dirty = true;
+		kvc_list_add_tail(&k->dirty_nodes, &n->dirty_link);
+	}
+	kvc_commit_soon_locked(k, false);
+}
+
+void kvc_node_attr_locked(struct kvc *k, struct kvc_node *n, struct kvc_row *attr)
+{
+	struct stat st;
+
+	(void)k;
+	*attr = n->row;
+	if (n->state == KVC_OPEN && n->fd >= 0 && !fstat(n->fd, &st)) {
+		uint64_t mtime = kvc_ns(st.st_mtim);
+
+		attr->size = (uint64_t)st.st_size;
+		attr->blocks = (uint64_t)st.st_blocks;
+		if (mtime != KVC_MARK_NS) {
+			attr->mtime_ns = mtime;
+			attr->ctime_ns = kvc_max(attr->ctime_ns, mtime);
+		}
+	}
+}
+
+static int row_of_both(struct kvc *k, uint64_t ino, struct kvc_row *row)
+{
+	struct kvc_node *n = kvc_node_find_locked(k, ino);
+
+	if (!n)
+		return kvc_row_get(k->cat, ino, row);
+	*row = n->row;
+	return 0;
+}
+
+int kvc_node_model_both(struct kvc *k, struct kvc_node *folder, uint64_t *model, unsigned *depth)
+{
+	struct kvc_row row = folder->row;
+	int err;
+
+	*model = 0;
+	for (*depth = 0; row.ino != KVC_ROOT; ++*depth) {
+		*model = row.ino;
+		if (*depth > 4096)
+			return -ELOOP;
+		if ((err = row_of_both(k, row.parent, &row)))
+			return err;
+	}
+	return 0;
+}
+
+int kvc_chunk_of_both(struct kvc *k, struct kvc_node *folder, uint64_t *chunk)
+{
+	uint64_t model;
+	unsigned depth;
+	int err = kvc_node_model_both(k, folder, &model, &depth);
+
+	*chunk = 0;
+	if (err || !model)
+		return err;
+	struct kvc_hint *h = kvc_hint_of_locked(k, model);
+
+	if (!h->unit) {
+		char unit[8] = "";
+		size_t len = sizeof unit;
+
+		err = kvc_xattr_get(k->cat, model, "user.kvcachefs.unit", unit, &len);
+		if (err && err != -ENOENT)
+			return err;
+		h->unit = err ? '-' : unit[0];
+	}
+	if (h->unit == 'd' || (h->unit == '-' && depth == 2))
+		*chunk = folder->row.ino;
+	return 0;
+}
+
+void kvc_node_free_all(struct kvc *k)
+{
+	for (size_t i = 0; i < KVC_HASH_SIZE; i++)
+		while (k->nodes[i]) {
+			struct kvc_node *n = k->nodes[i];
+
+			k->nodes[i] = n->hash_next;
+			if (n->fd >= 0)
+				close(n->fd);
+			free(n);
+		}
+	for (size_t i = 0; i < KVC_HASH_SIZE; i++)
+		while (k->chunks[i]) {
+			struct kvc_chunk *c = k->chunks[i];
+
+			k->chunks[i] = c->hash_next;
+			free(c);
+		}
+	free(k->heap);
+}

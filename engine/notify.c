@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The notifier: tells the kernel about names that went without its asking. A thread of its own, because such a call
+ * waits for the folder's lock in the kernel, whose holder may be waiting for us.
+ */
+#include "core.h"
+
+#include <string.h>
+
+struct notice {
+	struct kvc_list link;
+	uint64_t parent, ino;
+	char name[256];
+};
+
+void kvc_notify_gone(struct kvc *k, uint64_t parent, uint64_t ino, const char *name)
+{
+	struct notice *n = malloc(sizeof *n);
+
+	if (!n)
+		return; /* the kernel then learns it when its entry runs out or is used */
+	n->parent = parent;
+	n->ino = ino;
+	memset(n->name, 0, sizeof n->name);
+	strncpy(n->name, name, sizeof n->name - 1);
+	pthread_mutex_lock(&k->notify_lock);
+	kvc_list_add_tail(&k->notices, &n->link);
+	pthread_cond_signal(&k->notify_cond);
+	pthread_mutex_unlock(&k->notify_lock);
+}
+
+void *kvc_notifier(void *arg)
+{
+	struct kvc *k = arg;
+
+	pthread_mutex_lock(&k->notify_lock);
+	for (;;) {
+		while (kvc_list_empty(&k->notices) && !k->notify_stop)
+			pthread_cond_wait(&k->notify_cond, &k->notify_lock);
+		if (kvc_list_empty(&k->notices))
+			break;
+		struct notice *n = kvc_of(k->notices.next, struct notice, link);
+
+		kvc_list_del(&n->link);
+		bool tell = !k->notify_stop;
+
+		pthread_mutex_unlock(&k->notify_lock);
+		if (tell && k->ev.gone)
+			k->ev.gone(k->ev.arg, n->parent, n->ino, n->name);
+		free(n);
+		pthread_mutex_lock(&k->notify_lock);
+	}
+	pthread_mutex_unlock(&k->notify_lock);
+	return NULL;
+}

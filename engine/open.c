@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opening, creating and releasing files. An open answered from the pool takes k->lock once and, the first time, two
+ * system calls to register the segment for passthrough; the registration is kept for the next open. All opens of
+ * a file that are there together are served the same way (n->plain), as the kernel asks for.
+ */
+#include "core.h"
+
+#include <fcntl.h>
+#include <string.h>
+
+#define BACKINGS_MAX 32768 /* registrations kept for files that nobody has open */
+
+static bool writes(int flags)
+{
+	return (flags & O_ACCMODE) != O_RDONLY;
+}
+
+/* Registers the segment unless that is done. Where it fails, plain requests serve. */
+static void back_locked(struct kvc *k, struct kvc_node *n)
+{
+	struct kvc_segment s = kvc_segment_of(n);
+	KVC_FD int fd = -1;
+	int id;
+
+	if (n->nopen) /* as the others have it */
+		return;
+	n->plain = true;
+	if (!k->ev.backing_open)
+		return;
+	if (!n->backing) {
+		fd = kvc_segment_open(&k->pool, &s, O_RDONLY);
+		id = fd < 0 ? fd : k->ev.backing_open(k->ev.arg, fd);
+		if (id <= 0)
+			return;
+		n->backing = id;
+		k->nbacking++;
+	}
+	n->plain = false;
+}
+
+static int opened_locked(struct kvc *k, struct kvc_node *n, int flags, struct kvc_opened *out)
+{
+	if (n->plain) {
+		int fd = kvc_node_fd_locked(k, n);
+
+		if (fd < 0)
+			return fd;
+		kvc_count(&k->stats, plain_opens);
+	} else {
+		kvc_count(&k->stats, passthrough_opens);
+	}
+	n->nopen++;
+	n->nwriters += writes(flags);
+	k->open_files++;
+	out->backing = n->plain ? 0 : n->backing;
+	kvc_count(&k->stats, opens);
+	return 0;
+}
+
+/* O_TRUNC: the file starts anew; what it held, here or below, is not needed. */
+static int truncate_open_locked(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
+{
+	uint64_t hint = n->backing || k->ev.backing_open ? kvc_hint_locked(k, n->model) : 0;
+	int err, fd;
+
+	if (n->state == KVC_LOADING)
+		return kvc_park_locked(k, &n->waiters, w);
+	if (n->state == KVC_LOWER) {
+		if ((err = kvc_room_get_locked(k, hint, w)))
+			return err;
+		if ((err = kvc_segment_new_locked(k, n, hint)))
+			kvc_room_put_locked(k, hint);
+		return err;
+	}
+	uint64_t more = hint > n->room ? hint - n->room : 0;
+
+	if ((err = kvc_room_get_locked(k, more, w)))
+		return err;
+	n->room += more;
+	if ((err = kvc_begin_write_locked(k, n)) || (fd = kvc_node_fd_locked(k, n)) < 0) {
+		kvc_room_set_locked(k, n, n->room - more);
+		return err ?: fd;
+	}
+	if (ftruncate(fd, 0))
+		return -errno;
+	n->prepared = hint && !fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)hint) ? hint : 0;
+	kvc_room_set_locked(k, n, n->prepared);
+	return 0;
+}
+
+int kvc_file_open(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out, struct kvc_wait *w)
+{
+	struct kvc_node *n;
+	bool waited = w->deadline_ns != 0;
+	int err = 0;
+
+	kvc_lock(k);
+	n = kvc_node_find_locked(k, ino);
+	if (!n || n->state == KVC_GONE || (n->lost && !n->nopen)) {
+		err = -ESTALE;
+		goto out;
+	}
+	if (!S_ISREG(n->row.mode)) {
+		err = -EINVAL;
+		goto out;
+	}
+	if ((flags & O_TRUNC) && writes(flags)) {
+		err = truncate_open_locked(k, n, w);
+	} else if (n->state == KVC_LOWER || n->state == KVC_LOADING) {
+		if (!waited)
+			kvc_count(&k->stats, pool_misses);
+		err = kvc_load_start_locked(k, n, false);
+		if (err == -ENOENT)
+			err = -EIO; /* no copy anywhere: recovery or the load would have dropped it */
+		if (!err)
+			err = kvc_park_locked(k, &n->waiters, w);
+	} else if (writes(flags)) {
+		err = kvc_begin_write_locked(k, n);
+	}
+	if (err)
+		goto out;
+	if (!waited && !(flags & O_TRUNC))
+		kvc_count(&k->stats, pool_hits);
+	back_locked(k, n);
+	err = opened_locked(k, n, flags, out);
+	if (!err) {
+		if (n->chunk)
+			kvc_chunk_used_locked(k, n->chunk, true);
+		if (!(flags & O_NOATIME) && (flags & O_ACCMODE) != O_WRONLY) {
+			n->row.atime_ns = kvc_now_ns();
+			n->touched = true;
+		}
+	}
+out:
+	if (err != KVC_WAIT)
+		kvc_room_cancel_locked(k, w);
+	kvc_unlock(k);
+	return err;
+}
+
+struct creation {
+	struct kvc_row row;
+	uint64_t model, room;
+};
+
+/* The first half of a create: may it be, and how? */
+static int plan_both(struct kvc *k, uint64_t parent, const char *name, struct creation *c, uint64_t *existing)
+{
+	struct kvc_node *folder;
+	uint32_t kind;
+	unsigned depth;
+	int err = kvc_node_get_both(k, parent, &folder);
+
+	if (!err && folder->lost)
+		err = -ENOENT;
+	if (!err)
+		err = kvc_name_get(k->cat, parent, name, existing, &kind);
+	if (err != -ENOENT || folder->lost)
+		return err ?: -EEXIST;
+	if ((err = kvc_node_model_both(k, folder, &c->model, &depth)) || (err = kvc_chunk_of_both(k, folder, &c->row.chunk)))
+		return err;
+	if (folder->row.mode & S_ISGID)
+		c->row.gid = folder->row.gid;
+	/* Where passthrough serves, room is prepared for the whole; plain writes get it as they come. */
+	c->room = k->ev.backing_open ? kvc_hint_locked(k, c->model) : 0;
+	return 0;
+}
+
+/* The second half: the segment is there, the file becomes visible. */
+static int enter_both(struct kvc *k, const struct creation *c, const char *name, int fd, int backing, int flags, struct kvc_row *attr,
+		      struct kvc_opened *out)
+{
+	struct kvc_node *folder, *n;
+	int err = kvc_node_get_both(k, c->row.parent, &folder);
+
+	if (!err && folder->lost)
+		err = -ENOENT;
+	if (err)
+		return err;
+	n = kvc_node_new_locked(k, &c->row);
+	if (!n)
+		return -ENOMEM;
+	n->model = c->model;
+	err = kvc_chunk_join_both(k, n);
+	if (!err)
+		err = kvc_name_put(k->cat, c->row.parent, name, c->row.ino, S_IFREG);
+	if (err) {
+		kvc_node_settle_locked(k, n);
+		return err;
+	}
+	n->fd = fd;
+	n->fresh = true;
+	n->room = n->prepared = c->room;
+	n->epoch = 1;
+	n->nlookup = 1;
+	n->backing = backing;
+	n->plain = !backing;
+	k->nbacking += backing > 0;
+	kvc_become_locked(k, n, KVC_OPEN);
+	kvc_node_dirty_locked(k, n);
+	kvc_touch_folder_locked(k, folder, 0);
+	opened_locked(k, n, flags, out); /* cannot fail: fd is there */
+	kvc_count(&k->stats, creates);
+	*attr = n->row;
+	return 0;
+}
+
+int kvc_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, uint32_t uid, uint32_t gid, int flags,
+	       struct kvc_row *attr, struct kvc_opened *out, struct kvc_wait *w)
+{
+	uint64_t now = kvc_now_ns(), existing = 0;
+	struct creation c = { .row = { .mode = S_IFREG | (mode & 07777), .uid = uid, .gid = gid, .nlink = 1, .atime_ns = now,
+				       .mtime_ns = now, .ctime_ns = now, .btime_ns = now, .parent = parent } };
+	struct stat st;
+	int fd = -1, backing = 0, err;
+
+	kvc_lock_both(k);
+	err = plan_both(k, parent, name, &c, &existing);
+	if (!err) {
+		err = kvc_room_get_locked(k, c.room, w);
+		c.row.ino = k->next_ino++;
+	}
+	kvc_unlock_both(k);
+	if (err == -EEXIST && existing && !(flags & O_EXCL)) {
+		/* Another made it meanwhile: open that one. */
+		if ((err = kvc_lookup(k, parent, name, attr)))
+			return err;
+		err = S_ISREG(attr->mode) ? kvc_file_open(k, attr->ino, flags, out, w) : -EEXIST;
+		if (err)
+			kvc_forget(k, attr->ino, 1);
+		else
+			kvc_getattr(k, attr->ino, attr);
+		return err;
+	}
+	if (err)
+		return err;
+
+	struct kvc_segment s = { 'w', c.row.ino, 0 };
+
+	if (!c.row.chunk)
+		c.row.chunk = c.row.ino;
+	fd = kvc_segment_open(&k->pool, &s, O_RDWR | O_CREAT | O_EXCL);
+	err = fd < 0 ? fd : 0;
+	if (!err && c.room && fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)c.room))
+		err = -errno;
+	if (!err && !fstat(fd, &st)) /* the times that a file carries while nobody writes it */
+		c.row.atime_ns = c.row.mtime_ns = c.row.ctime_ns = c.row.btime_ns = kvc_ns(st.st_mtim);
+	if (!err && c.room) {
+		/* For the kernel a read-only descriptor does: it opens the segment anew with the caller's flags. */
+		KVC_FD int ro = kvc_segment_open(&k->pool, &s, O_RDONLY);
+
+		backing = ro < 0 ? 0 : k->ev.backing_open(k->ev.arg, ro);
+		if (backing < 0)
+			backing = 0;
+	}
+	kvc_lock_both(k);
+	if (!err)
+		err = enter_both(k, &c, name, fd, backing, flags, attr, out);
+	if (err) {
+		kvc_room_put_locked(k, c.room);
+		kvc_segment_remove(&k->pool, &s);
+		if (backing)
+			k->ev.backing_close(k->ev.arg, backing);
+		if (fd >= 0)
+			close(fd);
+	}
+	kvc_unlock_both(k);
+	return err;
+}
+
+void kvc_file_release(struct kvc *k, uint64_t ino, int flags)
+{
+	struct kvc_node *n;
+
+	kvc_lock(k);
+	n = kvc_node_find_locked(k, ino);
+	if (!n || !n->nopen) {
+		kvc_unlock(k);
+		return;
+	}
+	n->nopen--;
+	k->open_files--;
+	n->nwriters -= writes(flags) && n->nwriters;
+	if (n->state == KVC_OPEN && !n->nwriters && !n->lost)
+		kvc_publish_locked(k, n);
+	if (!n->nopen && n->lost && !n->leases) {
+		kvc_destroy_locked(k, n);
+	} else if (!n->nopen && n->state != KVC_OPEN) {
+		if (n->fd >= 0)
+			close(n->fd);
+		n->fd = -1;
+		if (n->backing && k->nbacking > BACKINGS_MAX)
+			kvc_close_segment_locked(k, n);
+	} else if (n->fd >= 0 && n->state != KVC_OPEN && !n->plain) {
+		close(n->fd);
+		n->fd = -1;
+	}
+	kvc_node_settle_locked(k, n);
+	if (!kvc_list_empty(&k->room_waiters))
+		pthread_cond_signal(&k->evict_cond);
+	kvc_unlock(k);
+}
+
+int kvc_file_fd(struct kvc *k, uint64_t ino)
+{
+	struct kvc_node *n;
+	int fd = -EBADF;
+
+	kvc_lock(k);
+	n = kvc_node_find_locked(k, ino);
+	if (n && n->nopen)
+		fd = kvc_node_fd_locked(k, n);
+	kvc_unlock(k);
+	return fd;
+}

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See options.h. */
+#include "options.h"
+
+#include "policy.h"
+#include "util.h"
+
+#include <string.h>
+
+const char *const kvc_huge_names[] = { "within_size", "always", "never", NULL };
+static const char *const write_names[] = { "through", "back", NULL };
+static const char *const auto_names[] = { "auto", "on", "off", NULL };
+static const char *const switch_names[] = { "off", "on", NULL };
+
+enum type { SIZE, NUMBER, CHOICE, FLAG, TEXT };
+
+struct row {
+	const char *name, *value, *help;
+	enum type type;
+	size_t at;
+	const char *const *names; /* CHOICE */
+	uint64_t min, max;        /* SIZE and NUMBER; for TEXT max is the room */
+	const char *def;
+};
+
+#define AT(field) offsetof(struct kvc_options, field)
+
+static const struct row rows[] = {
+	{ "cpu", "SIZE", "memory that the pool may use", SIZE, AT(cpu_bytes), NULL, 16 << 20, 1ull << 50, "1G" },
+	{ "high", "PCT", "eviction starts when the pool or the disk is this full", NUMBER, AT(high_pct), NULL, 2, 100, "90" },
+	{ "low", "PCT", "eviction stops when it is this full", NUMBER, AT(low_pct), NULL, 1, 99, "80" },
+	{ "policy", "NAME", "who is evicted first: lru, fifo, lfu, mru", CHOICE, AT(policy), kvc_policy_names, 0, 0, "lru" },
+	{ "write", "through|back", "copy to the tiers at publish, or only when evicted", CHOICE, AT(write), write_names, 0, 0, "through" },
+	{ "disk", "on|off", "use the store's disk tier", CHOICE, AT(disk), switch_names, 0, 0, "on" },
+	{ "passthrough", "auto|on|off", "let the kernel move data between callers and the pool", CHOICE, AT(passthrough), auto_names, 0, 0, "auto" },
+	{ "io_uring", "auto|on|off", "take requests through io_uring", CHOICE, AT(io_uring), auto_names, 0, 0, "auto" },
+	{ "huge", "within_size|always|never", "huge pages in the pool", CHOICE, AT(huge), kvc_huge_names, 0, 0, "within_size" },
+	{ "numa", "POLICY", "NUMA policy of the pool, as tmpfs mpol= takes it (with ; for ,)", TEXT, AT(numa), NULL, 0, 64, "" },
+	{ "keep_pool", NULL, "leave the pool in memory at unmount, for a warm start", FLAG, AT(keep_pool), NULL, 0, 0, "0" },
+	{ "settle", "MS", "wait so long after publish before copying down", NUMBER, AT(settle_ms), NULL, 0, 3600000, "200" },
+	{ "deadline", "MS", "longest wait for a tier or for room", NUMBER, AT(deadline_ms), NULL, 1, 3600000, "10000" },
+	{ "commit", "MS", "longest time that a change to the catalog waits for others", NUMBER, AT(commit_ms), NULL, 1, 40, "10" },
+	{ "run", "DIR", "folder below which the pool is mounted", TEXT, AT(run_dir), NULL, 0, 256, "/run/kvcachefs" },
+	{ "shim", "SPEC", "delay or break tier operations, for tests", TEXT, AT(shim), NULL, 0, 128, "" },
+	{ "allow_other", NULL, "let other users in", FLAG, AT(allow_other), NULL, 0, 0, "0" },
+	{ "debug", NULL, "log more", FLAG, AT(debug), NULL, 0, 0, "0" },
+};
+#define NROWS (sizeof rows / sizeof rows[0])
+
+/* Options that mount(2) knows, and those of fstab that only mount(8) looks at. */
+static const char *const generic[] = { "ro", "rw", "nosuid", "suid", "nodev", "dev", "noexec", "exec", "noatime", "atime",
+	"nodiratime", "relatime", "sync", "async", "dirsync", NULL };
+static const char *const ignored[] = { "defaults", "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users",
+	"owner", "x-", NULL };
+
+static bool among(const char *const *list, const char *word)
+{
+	for (; *list; list++)
+		if (!strcmp(*list, word) || (!strcmp(*list, "x-") && !strncmp(word, "x-", 2)))
+			return true;
+	return false;
+}
+
+static void fail(char *error, const char *format, const char *a, const char *b)
+{
+	snprintf(error, 256, format, a, b);
+}
+
+static int set(struct kvc_options *o, const struct row *r, const char *value, char *error)
+{
+	uint64_t *n = (uint64_t *)((char *)o + r->at), v;
+	char a[32], b[32], range[96];
+	char *end;
+
+	switch (r->type) {
+	case FLAG:
+		if (value && strcmp(value, "0") && strcmp(value, "1")) {
+			fail(error, "option %s takes no value%s", r->name, "");
+			return -EINVAL;
+		}
+		*n = !value || *value == '1';
+		return 0;
+	case SIZE:
+	case NUMBER:
+		if (r->type == SIZE) {
+			if (!value || kvc_size_parse(value, &v)) {
+				fail(error, "option %s: '%s' is not a size; give a number with K, M, G or T, such as 16G", r->name, value ? value : "");
+				return -EINVAL;
+			}
+		} else {
+			v = value && *value >= '0' && *value <= '9' ? strtoull(value, &end, 10) : 0;
+			if (!value || *value < '0' || *value > '9' || *end) {
+				fail(error, "option %s: '%s' is not a number", r->name, value ? value : "");
+				return -EINVAL;
+			}
+		}
+		if (v < r->min || v > r->max) {
+			if (r->type == SIZE)
+				snprintf(range, sizeof range, "%s to %s", kvc_size_text(r->min, a), kvc_size_text(r->max, b));
+			else
+				snprintf(range, sizeof range, "%llu to %llu", (unsigned long long)r->min, (unsigned long long)r->max);
+			fail(error, "option %s: it goes from %s", r->name, range);
+			return -EINVAL;
+		}
+		*n = v;
+		return 0;
+	case CHOICE:
+		for (uint64_t i = 0; value && r->names[i]; i++)
+			if (!strcmp(r->names[i], value)) {
+				*n = i;
+				return 0;
+			}
+		snprintf(error, 256, "option %s: '%s' is not one of", r->name, value ? value : "");
+		for (uint64_t i = 0; r->names[i]; i++)
+			snprintf(error + strlen(error), 256 - strlen(error), "%s %s", i ? "," : "", r->names[i]);
+		return -EINVAL;
+	case TEXT:
+		if (!value || strlen(value) >= r->max) {
+			fail(error, "option %s: it takes a value of less than %s characters", r->name, r->max == 64 ? "64" : r->max == 128 ? "128" : "256");
+			return -EINVAL;
+		}
+		memset((char *)n, 0, r->max);
+		memcpy((char *)n, value, strlen(value));
+		return 0;
+	}
+	return -EINVAL;
+}
+
+static int one(struct kvc_options *o, char *word, char *error)
+{
+	char *value = strchr(word, '=');
+
+	if (!value && among(ignored, word))
+		return 0;
+	if (!value && among(generic, word)) {
+		size_t len = strlen(o->generic);
+
+		if (len + strlen(word) + 2 > sizeof o->generic) {
+			fail(error, "too many options at '%s'%s", word, "");
+			return -EINVAL;
+		}
+		snprintf(o->generic + len, sizeof o->generic - len, "%s%s", len ? "," : "", word);
+		return 0;
+	}
+	if (value)
+		*value++ = 0;
+	for (size_t i = 0; i < NROWS; i++)
+		if (!strcmp(rows[i].name, word))
+			return set(o, &rows[i], value, error);
+	if (value && !strncmp(word, "x-", 2))
+		return 0;
+	fail(error, "unknown option '%s'; kvcachefs --help lists them%s", word, "");
+	return -EINVAL;
+}
+
+void kvc_options_init(struct kvc_options *o)
+{
+	char error[256];
+
+	memset(o, 0, sizeof *o);
+	for (size_t i = 0; i < NROWS; i++)
+		set(o, &rows[i], rows[i].def, error);
+}
+
+int kvc_options_parse(struct kvc_options *o, const char *text, char *error)
+{
+	struct kvc_options n = *o;
+	KVC_MEM char *copy = strdup(text);
+	char *save = NULL;
+	int err;
+
+	if (!copy) {
+		fail(error, "out of memory%s%s", "", "");
+		return -EINVAL;
+	}
+	for (char *w = strtok_r(copy, ",", &save); w; w = strtok_r(NULL, ",", &save))
+		if ((err = one(&n, w, error)))
+			return err;
+	*o = n;
+	return 0;
+}
+
+int kvc_options_check(const struct kvc_options *o, char *error)
+{
+	if (o->low_pct >= o->high_pct) {
+		fail(error, "option low must be below option high%s%s", "", "");
+		return -EINVAL;
+	}
+	return 0;
+}
+
+void kvc_options_print(const struct kvc_options *o, FILE *out)
+{
+	for (size_t i = 0; i < NROWS; i++) {
+		const struct row *r = &rows[i];
+		const uint64_t *n = (const uint64_t *)((const char *)o + r->at);
+
+		if (r->type == TEXT)
+			fprintf(out, "%s=%s\n", r->name, (const char *)n);
+		else if (r->type == CHOICE)
+			fprintf(out, "%s=%s\n", r->name, r->names[*n]);
+		else
+			fprintf(out, "%s=%llu\n", r->name, (unsigned long long)*n);
+	}
+	fprintf(out, "generic=%s\n", o->generic);
+}
+
+void kvc_options_help(FILE *out)
+{
+	for (size_t i = 0; i < NROWS; i++) {
+		char left[64];
+
+		snprintf(left, sizeof left, "%s%s%s", rows[i].name, rows[i].value ? "=" : "", rows[i].value ? rows[i].value : "");
+		fprintf(out, "  %-30s %s", left, rows[i].help);
+		if (rows[i].value && *rows[i].def)
+			fprintf(out, " (%s)", rows[i].def);
+		fprintf(out, "\n");
+	}
+	fprintf(out, "  ro, nosuid, nodev, noexec, noatime and the like, as mount(8) has them\n");
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See policy.h. */
+#include "policy.h"
+
+#include <stddef.h>
+
+static int64_t lru(const struct kvc_use *u)
+{
+	return (int64_t)u->last_ns;
+}
+
+static int64_t fifo(const struct kvc_use *u)
+{
+	return (int64_t)u->created_ns;
+}
+
+/* Hits first; among equals the one not used for longest. 2^21 hits are told apart, and times to 2^21 ns (2 ms). */
+static int64_t lfu(const struct kvc_use *u)
+{
+	uint64_t hits = u->hits < (1u << 21) ? u->hits : (1u << 21) - 1;
+
+	return (int64_t)(hits << 42 | (u->last_ns >> 21 & ((1ull << 42) - 1)));
+}
+
+static int64_t mru(const struct kvc_use *u)
+{
+	return -(int64_t)u->last_ns;
+}
+
+#define KVC_POLICIES(X) X(lru) X(fifo) X(lfu) X(mru)
+
+#define X(name) { #name, name },
+const struct kvc_policy kvc_policies[] = { KVC_POLICIES(X) };
+#undef X
+#define X(name) #name,
+const char *const kvc_policy_names[] = { KVC_POLICIES(X) NULL };
+#undef X

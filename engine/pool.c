@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The pool: a tmpfs of our own, one file (segment) per object, all in one folder. A segment's name carries its state,
+ * so that it survives the daemon: KIND-INO-GEN, numbers in hex (core.h has the kinds). Where tmpfs cannot be mounted
+ * (no CAP_SYS_ADMIN) and run= lies on a tmpfs already, a folder there serves, bounded by our own account alone.
+ */
+#include "core.h"
+
+#include <ctype.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/magic.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/statfs.h>
+
+static uint64_t mem_available(void)
+{
+	FILE *f = fopen("/proc/meminfo", "re");
+	char line[128];
+	unsigned long long kb = 0;
+
+	while (f && fgets(line, sizeof line, f))
+		if (sscanf(line, "MemAvailable: %llu kB", &kb) == 1)
+			break;
+	if (f)
+		fclose(f);
+	return kb ? kb << 10 : UINT64_MAX;
+}
+
+static bool is_tmpfs(const char *path)
+{
+	struct statfs s;
+
+	return !statfs(path, &s) && s.f_type == TMPFS_MAGIC;
+}
+
+/* Is path the root of a mount of its own? */
+static bool is_mount(const char *path)
+{
+	char up[600];
+	struct stat a, b;
+
+	snprintf(up, sizeof up, "%s/..", path);
+	return !stat(path, &a) && !stat(up, &b) && a.st_dev != b.st_dev;
+}
+
+static int make_dirs(const char *path)
+{
+	char buf[600];
+
+	snprintf(buf, sizeof buf, "%s", path);
+	for (char *p = buf + 1; ; p++)
+		if (*p == '/' || !*p) {
+			char c = *p;
+
+			*p = 0;
+			if (mkdir(buf, c ? 0755 : 0700) && errno != EEXIST)
+				return -errno;
+			if (!(*p = c))
+				return 0;
+		}
+}
+
+/* Mounts with as much of what we would like as this kernel knows. */
+static int mount_tmpfs(struct kvc_pool *p, const struct kvc_options *o, unsigned long flags)
+{
+	char mpol[80] = "", data[512];
+	int err = 0;
+
+	if (*o->numa) {
+		snprintf(mpol, sizeof mpol, ",mpol=%s", o->numa);
+		for (char *c = mpol + 1; *c; c++)
+			if (*c == ';')
+				*c = ',';
+	}
+	for (int without = 0; without < 4; without++) {
+		p->huge = !(without & 1) && strcmp(kvc_huge_names[o->huge], "never");
+		p->noswap = !(without & 2);
+		snprintf(data, sizeof data, "size=%" PRIu64 ",nr_inodes=0,mode=0700%s%s%s%s", p->bytes, without & 1 ? "" : ",huge=",
+			 without & 1 ? "" : kvc_huge_names[o->huge], p->noswap ? ",noswap" : "", mpol);
+		if (!mount("kvcachefs", p->path, "tmpfs", flags | MS_NOSUID | MS_NODEV | MS_NOEXEC, data))
+			return 0;
+		err = -errno;
+		if (err != -EINVAL)
+			break;
+	}
+	return err;
+}
+
+int kvc_pool_open(struct kvc_pool *p, const struct kvc_options *o, const struct kvc_store *s, char *error)
+{
+	char a[32], b[32];
+	struct statfs st;
+	uint64_t avail, there = 0;
+	int err;
+
+	memset(p, 0, sizeof *p);
+	p->dir = -1;
+	p->bytes = o->cpu_bytes / KVC_PAGE * KVC_PAGE;
+	snprintf(p->path, sizeof p->path, "%s/%s", o->run_dir, s->uuid_text);
+	if ((err = make_dirs(p->path))) {
+		snprintf(error, 512, "cannot make %s for the pool: %s", p->path, strerror(-err));
+		return err;
+	}
+	p->mounted = is_mount(p->path) && is_tmpfs(p->path);
+	if (p->mounted && !statfs(p->path, &st))
+		there = (st.f_blocks - st.f_bfree) * (uint64_t)st.f_bsize;
+	avail = mem_available();
+	if (p->bytes > there && p->bytes - there > avail) {
+		snprintf(error, 512, "cpu=%s is more than this machine's free memory (%s); give a smaller cpu=",
+			 kvc_size_text(p->bytes, a), kvc_size_text(avail + there, b));
+		if (!p->mounted)
+			rmdir(p->path);
+		return -ENOMEM;
+	}
+	err = mount_tmpfs(p, o, p->mounted ? MS_REMOUNT : 0);
+	if (err == -EINVAL && p->mounted) {
+		/* Smaller than what lies there: recovery evicts down to the bound, then the next mount can shrink it. */
+		kvc_warn("the pool %s holds more than cpu=; its tmpfs keeps its old size until it is emptied", p->path);
+		err = 0;
+	}
+	if (err == -EPERM && is_tmpfs(p->path)) {
+		kvc_info("no right to mount a tmpfs: the pool is a folder of the one at %s", o->run_dir);
+		p->noswap = p->huge = false;
+		err = 0;
+	} else if (!err) {
+		p->mounted = true;
+	}
+	if (err) {
+		snprintf(error, 512, "cannot mount the pool's tmpfs at %s: %s", p->path, strerror(-err));
+		if (err == -EPERM)
+			snprintf(error + strlen(error), 512 - strlen(error), " (run as root, or give run= a folder on a tmpfs)");
+		rmdir(p->path);
+		return err;
+	}
+	p->dir = open(p->path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (p->dir < 0) {
+		err = -errno;
+		snprintf(error, 512, "cannot open the pool %s: %s", p->path, strerror(-err));
+	}
+	return err;
+}
+
+void kvc_pool_close(struct kvc_pool *p, bool keep)
+{
+	if (p->dir >= 0)
+		close(p->dir);
+	p->dir = -1;
+	if (keep)
+		return;
+	if (p->mounted && umount2(p->path, MNT_DETACH))
+		kvc_warn("cannot unmount the pool %s: %s", p->path, strerror(errno));
+	rmdir(p->path);
+}
+
+static const char *segment_name(const struct kvc_segment *s, char *buf)
+{
+	snprintf(buf, 48, "%c-%" PRIx64 "-%" PRIx64, s->kind, s->ino, s->gen);
+	return buf;
+}
+
+bool kvc_segment_parse(const char *name, struct kvc_segment *s)
+{
+	char check[48];
+	int end = 0;
+
+	if (sscanf(name, "%c-%" SCNx64 "-%" SCNx64 "%n", &s->kind, &s->ino, &s->gen, &end) != 3 || name[end])
+		return false;
+	return strchr("wolp", s->kind) && !strcmp(segment_name(s, check), name);
+}
+
+int kvc_segment_open(struct kvc_pool *p, const struct kvc_segment *s, int flags)
+{
+	char name[48];
+	int fd = openat(p->dir, segment_name(s, name), flags | O_CLOEXEC | O_NOFOLLOW, 0600);
+
+	return fd < 0 ? -errno : fd;
+}
+
+int kvc_segment_rename(struct kvc_pool *p, const struct kvc_segment *from, const struct kvc_segment *to)
+{
+	char a[48], b[48];
+
+	return renameat(p->dir, segment_name(from, a), p->dir, segment_name(to, b)) ? -errno : 0;
+}
+
+int kvc_segment_remove(struct kvc_pool *p, const struct kvc_segment *s)
+{
+	char name[48];
+
+	return unlinkat(p->dir, segment_name(s, name), 0) ? -errno : 0;
+}
+
+/*
+ * With passthrough a mapping outlives its FUSE file, and the daemon is not told when it ends. The kernel counts
+ * such users on the segment, and taking a lease on it shows them: F_RDLCK fails while anybody may write, F_WRLCK while
+ * anybody else has it open.
+ */
+bool kvc_segment_in_use(struct kvc_pool *p, const struct kvc_segment *s, bool for_writing)
+{
+	KVC_FD int fd = kvc_segment_open(p, s, O_RDONLY);
+
+	if (fd < 0)
+		return false;
+	if (fcntl(fd, F_SETLEASE, for_writing ? F_RDLCK : F_WRLCK))
+		return errno == EAGAIN;
+	fcntl(fd, F_SETLEASE, F_UNLCK);
+	return false;
+}

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Start: takes over what an earlier daemon left in the pool, tells the tiers what they hold, and drops files that are
+ * unfinished or have lost their only copy. The rules are at the head of core.h. Runs alone, before any thread.
+ */
+#include "core.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <string.h>
+
+/* A segment that seems whole. Returns whether it is kept. */
+static bool adopt(struct kvc *k, struct kvc_segment *s, const struct stat *st, bool untouched)
+{
+	struct kvc_segment to = { 'p', s->ino, s->gen };
+	struct kvc_node *n;
+
+	if (kvc_node_get_both(k, s->ino, &n))
+		return false;
+	if (!S_ISREG(n->row.mode) || kvc_has_segment(n) || s->gen < n->object.gen || !s->gen) {
+		kvc_node_settle_locked(k, n);
+		return false;
+	}
+	if (untouched) {
+		const struct timespec t[2] = { { .tv_nsec = UTIME_OMIT }, kvc_timespec(n->row.mtime_ns) };
+		KVC_FD int fd = -1;
+
+		if (s->gen != n->object.gen || (uint64_t)st->st_size != n->object.size || kvc_segment_rename(&k->pool, s, &to) ||
+		    (fd = kvc_segment_open(&k->pool, &to, O_RDWR)) < 0) {
+			kvc_node_settle_locked(k, n);
+			return false;
+		}
+		futimens(fd, t);
+		*s = to;
+		n->verify = n->object.lower;
+	}
+	if (s->gen > n->object.gen) {
+		/* Published, but the catalog had no time to learn of it. */
+		n->object.gen = s->gen;
+		n->object.has_sum = false;
+		kvc_unplace_locked(k, n);
+		n->row.mtime_ns = kvc_ns(st->st_mtim);
+		n->row.ctime_ns = kvc_max(n->row.ctime_ns, n->row.mtime_ns);
+	}
+	n->object.size = n->row.size = (uint64_t)st->st_size;
+	n->row.blocks = (uint64_t)st->st_blocks;
+	n->object.lower = kvc_placed(k, n);
+	if (kvc_chunk_join_both(k, n)) {
+		kvc_node_settle_locked(k, n);
+		return false;
+	}
+	kvc_become_locked(k, n, n->object.lower ? KVC_BOTH : KVC_RESIDENT);
+	if (!n->chunk->use.last_ns)
+		kvc_chunk_used_locked(k, n->chunk, false); /* its row was not written yet */
+	kvc_room_set_locked(k, n, (uint64_t)st->st_blocks * 512);
+	kvc_node_dirty_locked(k, n);
+	kvc_count(&k->stats, recovered);
+	return true;
+}
+
+static int scan_pool(struct kvc *k, char *error)
+{
+	int fd = openat(k->pool.dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *d = fd < 0 ? NULL : fdopendir(fd);
+	struct dirent *e;
+
+	if (!d) {
+		snprintf(error, 512, "cannot read the pool %s: %s", k->pool.path, strerror(errno));
+		if (fd >= 0)
+			close(fd);
+		return -errno;
+	}
+	while ((e = readdir(d))) {
+		struct kvc_segment s = { 0 };
+		struct stat st;
+		bool keep = false;
+
+		if (e->d_name[0] == '.')
+			continue;
+		k->pool.warm = true;
+		if (kvc_segment_parse(e->d_name, &s) && !fstatat(k->pool.dir, e->d_name, &st, AT_SYMLINK_NOFOLLOW) && S_ISREG(st.st_mode)) {
+			if (s.kind == 'p')
+				keep = adopt(k, &s, &st, false);
+			else if (s.kind == 'o' && kvc_ns(st.st_mtim) == KVC_MARK_NS)
+				keep = adopt(k, &s, &st, true);
+		}
+		if (!keep)
+			unlinkat(k->pool.dir, e->d_name, 0);
+	}
+	closedir(d);
+	return 0;
+}
+
+struct claims {
+	struct kvc *k;
+	unsigned tier;
+	uint64_t *bad;
+	size_t n, room;
+};
+
+static int claim(void *arg, uint64_t ino, const struct kvc_place *p)
+{
+	struct claims *c = arg;
+	struct kvc_tier *t = c->k->tier[c->tier].t;
+	int err = t->ops->claim ? t->ops->claim(t, &p->where) : 0;
+
+	if (!err)
+		return 0;
+	if (err == -ENOMEM || kvc_grow(&c->bad, c->n, &c->room, sizeof *c->bad))
+		return -ENOMEM;
+	c->bad[c->n++] = ino;
+	return 0;
+}
+
+static int claim_all(struct kvc *k, unsigned tier, char *error)
+{
+	struct claims c = { .k = k, .tier = tier };
+	int err = kvc_place_each(k->cat, tier, claim, &c);
+
+	if (err)
+		snprintf(error, 512, "cannot read the placements of tier %s: %s", k->tier[tier].t->ops->name, strerror(-err));
+	for (size_t i = 0; i < c.n && !err; i++) {
+		struct kvc_object_row o;
+
+		kvc_warn("tier %s: the placement of inode %" PRIx64 " is impossible and is forgotten; run fsck.kvcachefs", k->tier[tier].t->ops->name,
+			 c.bad[i]);
+		kvc_count(&k->stats, corrupt);
+		err = kvc_place_del(k->cat, c.bad[i], tier);
+		if (!err && !kvc_object_get(k->cat, c.bad[i], &o)) {
+			struct kvc_place left[KVC_TIERS];
+
+			o.lower = false;
+			if (!kvc_place_get(k->cat, c.bad[i], left))
+				for (unsigned t = 0; t < KVC_TIERS; t++)
+					o.lower |= left[t].gen == o.gen;
+			err = kvc_object_put(k->cat, c.bad[i], &o);
+		}
+	}
+	free(c.bad);
+	return err;
+}
+
+static int any_name(void *arg, const struct kvc_name *n)
+{
+	(void)arg;
+	(void)n;
+	return 1;
+}
+
+/* A file whose bytes are nowhere: it goes, and with its last file the folder of its chunk. */
+static int drop_lost(void *arg, uint64_t ino, const struct kvc_object_row *o)
+{
+	struct kvc *k = arg;
+	struct kvc_node *n = kvc_node_find_locked(k, ino), *folder;
+	uint64_t chunk;
+	int err;
+
+	(void)o;
+	if (n && kvc_has_segment(n))
+		return 0;
+	err = kvc_node_get_both(k, ino, &n);
+	if (err == -ENOENT)
+		return kvc_row_del(k->cat, ino);
+	if (err)
+		return err;
+	chunk = n->row.chunk;
+	kvc_count(&k->stats, recovery_drops);
+	if ((err = kvc_drop_file_both(k, n)))
+		return err;
+	if (chunk != ino && !kvc_name_each(k->cat, chunk, 0, any_name, NULL) && !kvc_node_get_both(k, chunk, &folder)) {
+		/* Taken off as a file is: names, row, memory. */
+		err = kvc_drop_file_both(k, folder);
+		kvc_chunk_del(k->cat, chunk);
+	}
+	return err;
+}
+
+static int64_t rank_row(struct kvc *k, const struct kvc_chunk_row *r)
+{
+	return kvc_chunk_rank_row(k, r);
+}
+
+static struct kvc *reranking; /* kvc_chunk_rerank takes no argument; recovery runs alone */
+static int64_t rerank(const struct kvc_chunk_row *r)
+{
+	return rank_row(reranking, r);
+}
+
+int kvc_recover(struct kvc *k, char *error)
+{
+	char text[64] = "";
+	const char *policy = kvc_policy_names[k->opt.policy];
+	bool clean;
+	int err;
+
+	kvc_lock_both(k);
+	clean = !kvc_meta_get(k->cat, "clean", text, sizeof text) && !strcmp(text, "1");
+	/* After a kill, frames of numbers that the catalog never learnt of may lie about: stay clear of those. */
+	k->next_ino = kvc_row_max(k->cat) + 1 + (clean ? 0 : 1 << 20);
+	if (kvc_meta_get(k->cat, "policy", text, sizeof text) || strcmp(text, policy)) {
+		reranking = k;
+		kvc_chunk_rerank(k->cat, rerank);
+		kvc_meta_set(k->cat, "policy", policy);
+	}
+	err = kvc_meta_set(k->cat, "clean", "0");
+	for (unsigned t = 0; t < k->ntiers && !err; t++)
+		err = claim_all(k, t, error);
+	if (!err)
+		err = scan_pool(k, error);
+	if (!err)
+		err = kvc_object_each_unplaced(k->cat, drop_lost, k);
+	kvc_unlock_both(k);
+	if (!err)
+		err = kvc_commit_once(k);
+	if (err && !*error)
+		snprintf(error, 512, "the catalog cannot be written: %s", strerror(-err));
+	if (!err && kvc_counted(&k->stats, recovery_drops))
+		kvc_info("%" PRIu64 " files were unfinished or had lost their only copy and are dropped",
+			 kvc_counted(&k->stats, recovery_drops));
+	if (!err && k->pool.warm)
+		kvc_info("%" PRIu64 " objects are still in the pool", kvc_counted(&k->stats, recovered));
+	return err;
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Counters: one row each in KVC_COUNTERS, shown by .kvcachefs/stats and .kvcachefs/metrics. They only grow;
+ * relaxed atomics, because nothing is decided by them.
+ */
+#ifndef KVC_STATS_H
+#define KVC_STATS_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+/*      name                what one count is */
+#define KVC_COUNTERS(X)                                                                \
+	X(opens,              "files opened")                                          \
+	X(creates,            "files created")                                         \
+	X(publishes,          "objects published by their last writer's close")        \
+	X(pool_hits,          "opens answered from the pool")                          \
+	X(pool_misses,        "opens that waited for a load")                          \
+	X(loads,              "objects loaded into the pool from a tier")              \
+	X(load_bytes,         "bytes loaded into the pool")                            \
+	X(load_failures,      "loads for which no tier had a good copy")               \
+	X(load_timeouts,      "opens that gave up at the deadline")                    \
+	X(spills,             "objects written to a tier")                             \
+	X(spill_bytes,        "bytes written to a tier")                               \
+	X(spill_failures,     "writes to a tier that failed and are tried again")      \
+	X(spill_stale,        "writes to a tier undone because the object changed")    \
+	X(evictions,          "objects that left the pool and stay in a tier")         \
+	X(evicted_chunks,     "chunks evicted from the pool")                          \
+	X(drops,              "objects dropped from their last tier")                  \
+	X(dropped_chunks,     "chunks dropped whole")                                  \
+	X(expired_chunks,     "chunks dropped because their ttl ran out")              \
+	X(corrupt,            "copies in a tier found damaged and discarded")          \
+	X(tier_errors,        "failed tier operations")                                \
+	X(breaker_opened,     "times a tier was taken out by its breaker")             \
+	X(breaker_closed,     "times a tier came back")                                \
+	X(room_waits,         "creates and writes that waited for room in the pool")   \
+	X(room_refusals,      "creates and writes refused with ENOSPC")                \
+	X(plain_opens,        "opens served by plain requests")                        \
+	X(passthrough_opens,  "opens served by passthrough")                           \
+	X(plain_reads,        "read requests served by the daemon")                    \
+	X(plain_writes,       "write requests served by the daemon")                   \
+	X(lookups,            "lookup requests")                                       \
+	X(getattrs,           "getattr requests")                                      \
+	X(requests,           "requests of all kinds that a caller waited for")        \
+	X(late_replies,       "requests answered after waiting")                       \
+	X(commits,            "catalog transactions committed")                        \
+	X(commit_failures,    "catalog commits that failed and are tried again")       \
+	X(leases,             "lease transactions")                                    \
+	X(recovered,          "objects found in the pool at start")                    \
+	X(recovery_drops,     "files dropped at start: unfinished or without a copy")
+
+struct kvc_stats {
+#define X(name, what) _Atomic uint64_t name;
+	KVC_COUNTERS(X)
+#undef X
+};
+
+#define kvc_count(stats, name) kvc_count_by(stats, name, 1)
+#define kvc_count_by(stats, name, n) atomic_fetch_add_explicit(&(stats)->name, n, memory_order_relaxed)
+#define kvc_counted(stats, name) atomic_load_explicit(&(stats)->name, memory_order_relaxed)
+
+#endif

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See store.h. */
+#include "store.h"
+
+#include <endian.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+
+static const char magic[8] = "KVCACHFS";
+
+struct super {
+	char magic[8];
+	uint32_t version, flags; /* flags: 1 = device */
+	uint8_t uuid[16];
+	uint64_t data_size, created_ns;
+	char device[1024];
+	uint8_t reserved[KVC_PAGE - 48 - 1024 - 16];
+	uint8_t sum[16];
+};
+_Static_assert(sizeof(struct super) == KVC_PAGE, "superblock");
+
+static void uuid_text(struct kvc_store *s)
+{
+	char *p = s->uuid_text;
+
+	for (int i = 0; i < 16; i++)
+		p += snprintf(p, 4, "%02x%s", s->uuid[i], i == 3 || i == 5 || i == 7 || i == 9 ? "-" : "");
+}
+
+const char *kvc_store_path(const struct kvc_store *s, const char *name, char *buf)
+{
+	snprintf(buf, 1280, "%s/%s", s->dir, name);
+	return buf;
+}
+
+int kvc_store_create(struct kvc_store *s)
+{
+	KVC_MEM struct super *p = calloc(1, sizeof *p);
+	char path[1280];
+	KVC_FD int fd = -1;
+	struct kvc_sum sum;
+	int err;
+
+	if (!p)
+		return -ENOMEM;
+	if (getrandom(s->uuid, 16, 0) != 16)
+		return -EIO;
+	s->uuid[6] = (s->uuid[6] & 0x0f) | 0x40;
+	s->uuid[8] = (s->uuid[8] & 0x3f) | 0x80;
+	uuid_text(s);
+	s->created_ns = kvc_now_ns();
+	memcpy(p->magic, magic, sizeof magic);
+	p->version = htole32(KVC_STORE_VERSION);
+	p->flags = htole32(s->device);
+	memcpy(p->uuid, s->uuid, 16);
+	p->data_size = htole64(s->data_size);
+	p->created_ns = htole64(s->created_ns);
+	if (s->device)
+		snprintf(p->device, sizeof p->device, "%s", s->data);
+	sum = kvc_sum_of(p, offsetof(struct super, sum));
+	memcpy(p->sum, sum.b, 16);
+	fd = open(kvc_store_path(s, KVC_STORE_SUPER, path), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return -errno;
+	if ((err = kvc_pwrite_all(fd, p, sizeof *p, 0)))
+		return err;
+	return fsync(fd) ? -errno : 0;
+}
+
+int kvc_store_open(struct kvc_store *s, const char *dir, char *error)
+{
+	KVC_MEM struct super *p = malloc(sizeof *p);
+	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+	char path[1280];
+	KVC_FD int fd = -1;
+	struct kvc_sum sum;
+	struct stat st;
+	int err;
+
+	memset(s, 0, sizeof *s);
+	s->lock_fd = -1;
+	if (!p)
+		return -ENOMEM;
+	if (strlen(dir) >= sizeof s->dir) {
+		snprintf(error, 512, "the store's path is too long");
+		return -ENAMETOOLONG;
+	}
+	errno = ENOTDIR;
+	if (stat(dir, &st) || !S_ISDIR(st.st_mode)) {
+		err = -errno;
+		snprintf(error, 512, "no store at %s: %s; mkfs.kvcachefs makes one", dir, errno == EACCES ? "no permission" : "no such folder");
+		return err;
+	}
+	snprintf(s->dir, sizeof s->dir, "%s", dir);
+	fd = open(kvc_store_path(s, KVC_STORE_SUPER, path), O_RDWR | O_CLOEXEC);
+	if (fd < 0) {
+		err = -errno;
+		if (err == -ENOENT)
+			snprintf(error, 512, "%s is not a kvcachefs store; mkfs.kvcachefs makes one", dir);
+		else
+			snprintf(error, 512, "cannot open %s: %s", path, strerror(-err));
+		return err == -ENOENT ? -EINVAL : err;
+	}
+	err = kvc_pread_all(fd, p, sizeof *p, 0);
+	if (err == -ENODATA || (!err && memcmp(p->magic, magic, sizeof magic))) {
+		snprintf(error, 512, "%s is not a kvcachefs store; mkfs.kvcachefs makes one", dir);
+		return -EINVAL;
+	}
+	if (err) {
+		snprintf(error, 512, "cannot read %s: %s", path, strerror(-err));
+		return err;
+	}
+	if (le32toh(p->version) > KVC_STORE_VERSION) {
+		snprintf(error, 512, "%s has format %u and this kvcachefs knows %d; use a newer one", dir, le32toh(p->version), KVC_STORE_VERSION);
+		return -EPROTO;
+	}
+	sum = kvc_sum_of(p, offsetof(struct super, sum));
+	if (memcmp(sum.b, p->sum, 16) || memchr(p->device, 0, sizeof p->device) == NULL) {
+		snprintf(error, 512, "the superblock of %s is damaged; fsck.kvcachefs --rebuild makes a new one", dir);
+		return -EBADMSG;
+	}
+	if (fcntl(fd, F_OFD_SETLK, &lock)) {
+		snprintf(error, 512, "the store %s is in use by another process", dir);
+		return -EBUSY;
+	}
+	memcpy(s->uuid, p->uuid, 16);
+	uuid_text(s);
+	s->data_size = le64toh(p->data_size);
+	s->created_ns = le64toh(p->created_ns);
+	s->device = le32toh(p->flags) & 1;
+	if (s->device)
+		snprintf(s->data, sizeof s->data, "%s", p->device);
+	else
+		kvc_store_path(s, KVC_STORE_DATA, s->data);
+	s->lock_fd = fd;
+	fd = -1;
+	return 0;
+}
+
+void kvc_store_close(struct kvc_store *s)
+{
+	if (s->lock_fd >= 0)
+		close(s->lock_fd);
+	s->lock_fd = -1;
+}

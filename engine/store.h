@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A store: a folder with a superblock, the catalog and the disk tier's data file (or the name of its block device).
+ * The superblock is one page with a checksum; kvcachefs-format(5) documents it. A store in use is locked by an
+ * open-file-description lock on the superblock, which ends with its process: two daemons never mount one store.
+ */
+#ifndef KVC_STORE_H
+#define KVC_STORE_H
+
+#include "util.h"
+
+#define KVC_STORE_VERSION 1
+#define KVC_STORE_SUPER "superblock"
+#define KVC_STORE_CATALOG "catalog.sqlite"
+#define KVC_STORE_DATA "data"
+#define KVC_STORE_MIN_SIZE (16ull << 20)
+
+struct kvc_store {
+	char dir[1024];
+	char data[1280];   /* path of the data file or device */
+	bool device;       /* `data` is a block device given to mkfs */
+	uint8_t uuid[16];
+	char uuid_text[37];
+	uint64_t data_size; /* bytes */
+	uint64_t created_ns;
+	int lock_fd;       /* the superblock, locked; -1 while not open */
+};
+
+/* Writes a new superblock into s->dir from the fields of *s (uuid is made here). 0 or -errno. */
+int kvc_store_create(struct kvc_store *s);
+/*
+ * Opens and locks the store in folder dir. 0, or one line for people in error[512] and: -ENOENT (no such folder),
+ * -EINVAL (not a store), -EPROTO (newer format), -EBADMSG (superblock damaged), -EBUSY (in use), or another errno.
+ */
+int kvc_store_open(struct kvc_store *s, const char *dir, char *error);
+void kvc_store_close(struct kvc_store *s);
+/* The path of a file in the store, in buf[1280]. */
+const char *kvc_store_path(const struct kvc_store *s, const char *name, char *buf);
+
+#endif

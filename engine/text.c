@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What .kvcachefs/ shows: stats for people, metrics for Prometheus, config as in effect. */
+#include "core.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static const struct {
+	const char *name, *what;
+	size_t at;
+} counters[] = {
+#define X(name, what) { #name, what, offsetof(struct kvc_stats, name) },
+	KVC_COUNTERS(X)
+#undef X
+};
+#define NCOUNTERS (sizeof counters / sizeof counters[0])
+
+struct gauges {
+	uint64_t pool_bytes, pool_used_bytes, files_open, objects_resident, nodes_in_memory, room_waiters, jobs;
+};
+
+#define GAUGES(X)                                                          \
+	X(pool_bytes, "bound of the pool")                                 \
+	X(pool_used_bytes, "bytes of the pool accounted for")              \
+	X(files_open, "opens that have not been released")                 \
+	X(objects_resident, "published objects in the pool")               \
+	X(nodes_in_memory, "nodes held in memory")                         \
+	X(room_waiters, "requests that wait for room")                     \
+	X(jobs, "tier operations queued or running")
+
+static struct gauges gauges(struct kvc *k)
+{
+	struct gauges g;
+
+	kvc_lock(k);
+	g = (struct gauges){ k->pool.bytes, k->used, k->open_files, k->resident, k->nnodes, 0, k->jobs_queued + k->jobs_running };
+	kvc_list_each(e, &k->room_waiters)
+		g.room_waiters++;
+	kvc_unlock(k);
+	return g;
+}
+
+static uint64_t counter(struct kvc *k, size_t i)
+{
+	return atomic_load_explicit((_Atomic uint64_t *)((char *)&k->stats + counters[i].at), memory_order_relaxed);
+}
+
+void kvc_print_stats(struct kvc *k, FILE *out)
+{
+	struct gauges g = gauges(k);
+
+#define X(name, what) fprintf(out, "%-22s %" PRIu64 "\n", #name, g.name);
+	GAUGES(X)
+#undef X
+	for (unsigned t = 0; t < k->ntiers; t++) {
+		struct kvc_tier_usage u;
+		bool up;
+
+		k->tier[t].t->ops->usage(k->tier[t].t, &u);
+		kvc_lock(k);
+		up = !k->tier[t].open_until_ns;
+		kvc_unlock(k);
+		fprintf(out, "tier_%s_bytes %*s %" PRIu64 "\n", k->tier[t].t->ops->name, (int)(10 - strlen(k->tier[t].t->ops->name)), "", u.total);
+		fprintf(out, "tier_%s_used_bytes %*s %" PRIu64 "\n", k->tier[t].t->ops->name, (int)(5 - strlen(k->tier[t].t->ops->name)), "", u.used);
+		fprintf(out, "tier_%s_up %*s %d\n", k->tier[t].t->ops->name, (int)(13 - strlen(k->tier[t].t->ops->name)), "", up);
+	}
+	for (size_t i = 0; i < NCOUNTERS; i++)
+		fprintf(out, "%-22s %" PRIu64 "\n", counters[i].name, counter(k, i));
+}
+
+void kvc_print_metrics(struct kvc *k, FILE *out)
+{
+	struct gauges g = gauges(k);
+
+#define X(name, what) fprintf(out, "# HELP kvcachefs_%s %s\n# TYPE kvcachefs_%s gauge\nkvcachefs_%s %" PRIu64 "\n", #name, what, #name, #name, g.name);
+	GAUGES(X)
+#undef X
+	fprintf(out, "# HELP kvcachefs_tier_bytes size of a tier\n# TYPE kvcachefs_tier_bytes gauge\n");
+	for (unsigned t = 0; t < k->ntiers; t++) {
+		struct kvc_tier_usage u;
+
+		k->tier[t].t->ops->usage(k->tier[t].t, &u);
+		fprintf(out, "kvcachefs_tier_bytes{tier=\"%s\"} %" PRIu64 "\n", k->tier[t].t->ops->name, u.total);
+	}
+	fprintf(out, "# HELP kvcachefs_tier_used_bytes bytes in use in a tier\n# TYPE kvcachefs_tier_used_bytes gauge\n");
+	for (unsigned t = 0; t < k->ntiers; t++) {
+		struct kvc_tier_usage u;
+
+		k->tier[t].t->ops->usage(k->tier[t].t, &u);
+		fprintf(out, "kvcachefs_tier_used_bytes{tier=\"%s\"} %" PRIu64 "\n", k->tier[t].t->ops->name, u.used);
+	}
+	for (size_t i = 0; i < NCOUNTERS; i++)
+		fprintf(out, "# HELP kvcachefs_%s_total %s\n# TYPE kvcachefs_%s_total counter\nkvcachefs_%s_total %" PRIu64 "\n",
+			counters[i].name, counters[i].what, counters[i].name, counters[i].name, counter(k, i));
+}
+
+void kvc_print_config(struct kvc *k, FILE *out)
+{
+	kvc_options_print(&k->opt, out);
+	fprintf(out, "store=%s\nuuid=%s\npool=%s\npool_is=%s\npool_noswap=%s\npool_huge=%s\npool_warm=%s\n", k->store->dir, k->store->uuid_text,
+		k->pool.path, k->pool.mounted ? "a tmpfs of its own" : "a folder", k->pool.noswap ? "yes" : "no",
+		k->pool.huge ? "yes" : "no", k->pool.warm ? "yes" : "no");
+	for (unsigned t = 0; t < k->ntiers; t++)
+		fprintf(out, "tier=%s\n", k->tier[t].t->ops->name);
+}

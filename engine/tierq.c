@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The queues of tier work and their threads, and each tier's circuit breaker. Priorities: loads that someone waits for,
+ * prefetch, removes, urgent copies, copies. One thread never takes copies, so that a load does not wait for one.
+ *
+ * Breaker: closed; after FAILURES failures in a row open for a time that doubles with each failed probe (with jitter);
+ * then half open: one call is let through, whose result closes or opens it again.
+ */
+#include "core.h"
+
+#include <string.h>
+
+#define FAILURES 5
+#define BACKOFF_MIN_NS 500000000ull
+#define BACKOFF_MAX_NS 30000000000ull
+
+int kvc_job_add_locked(struct kvc *k, enum kvc_priority p, void (*run)(struct kvc *, struct kvc_job *), struct kvc_node *n,
+		       unsigned tier, uint64_t due_ns, struct kvc_job **out)
+{
+	struct kvc_job *j = calloc(1, sizeof *j);
+
+	if (!j)
+		return -ENOMEM;
+	j->run = run;
+	j->node = n;
+	j->tier = tier;
+	j->due_ns = due_ns;
+	if (n)
+		n->holds++;
+	kvc_list_add_tail(&k->jobs[p], &j->link);
+	k->jobs_queued++;
+	pthread_cond_signal(&k->jobs_cond);
+	if (out)
+		*out = j;
+	return 0;
+}
+
+bool kvc_tier_allowed_locked(struct kvc *k, unsigned tier)
+{
+	struct kvc_tier_state *t = &k->tier[tier];
+
+	if (!t->open_until_ns)
+		return true;
+	if (t->probing || kvc_mono_ns() < t->open_until_ns)
+		return false;
+	t->probing = true;
+	return true;
+}
+
+void kvc_tier_result_locked(struct kvc *k, unsigned tier, int err)
+{
+	struct kvc_tier_state *t = &k->tier[tier];
+	bool was_probe = t->probing;
+
+	t->probing = false;
+	if (!err || err == -EBADMSG || err == -ENOENT || err == -ENOSPC || err == -ENOMEM || err == -ECANCELED) {
+		if (t->open_until_ns) {
+			kvc_info("tier %s answers again", t->t->ops->name);
+			kvc_count(&k->stats, breaker_closed);
+		}
+		t->failures = 0;
+		t->open_until_ns = t->backoff_ns = 0;
+		return;
+	}
+	kvc_count(&k->stats, tier_errors);
+	if (++t->failures < FAILURES && !was_probe)
+		return;
+	t->backoff_ns = t->backoff_ns ? kvc_min(t->backoff_ns * 2, BACKOFF_MAX_NS) : BACKOFF_MIN_NS;
+	t->open_until_ns = kvc_mono_ns() + t->backoff_ns + kvc_now_ns() % (t->backoff_ns / 4);
+	if (!was_probe) {
+		kvc_warn("tier %s fails (%s): taken out, probed again in %llu ms", t->t->ops->name, strerror(-err),
+			 (unsigned long long)(t->backoff_ns / 1000000));
+		kvc_count(&k->stats, breaker_opened);
+	}
+}
+
+/* The next job for this thread, or NULL with the time until which none is due. */
+static struct kvc_job *take_locked(struct kvc *k, bool copies, uint64_t *until)
+{
+	uint64_t now = kvc_mono_ns();
+
+	for (int p = 0; p < KVC_PRIORITIES; p++) {
+		if (p >= KVC_P_URGENT && !copies)
+			break;
+		kvc_list_each(e, &k->jobs[p]) {
+			struct kvc_job *j = kvc_of(e, struct kvc_job, link);
+
+			if (j->due_ns <= now || k->stopping) {
+				kvc_list_del(&j->link);
+				return j;
+			}
+			*until = kvc_min(*until, j->due_ns);
+			if (p == KVC_P_SPILL)
+				break; /* in order of their time */
+		}
+	}
+	return NULL;
+}
+
+void *kvc_worker(void *arg)
+{
+	struct kvc *k = arg;
+
+	kvc_lock(k);
+	bool copies = ++k->nthreads % KVC_WORKERS != 0;
+
+	for (;;) {
+		uint64_t until = kvc_mono_ns() + 1000000000;
+		struct kvc_job *j = take_locked(k, copies, &until);
+
+		if (j) {
+			struct kvc_node *n = j->node;
+
+			k->jobs_queued--;
+			k->jobs_running++;
+			kvc_unlock(k);
+			j->run(k, j);
+			kvc_lock(k);
+			k->jobs_running--;
+			if (n) {
+				n->holds--;
+				kvc_node_settle_locked(k, n);
+			}
+			free(j);
+			continue;
+		}
+		if (k->draining && !k->jobs_queued && !k->jobs_running)
+			break;
+		struct timespec t = kvc_timespec(k->draining ? kvc_mono_ns() + 10000000 : until);
+
+		pthread_cond_timedwait(&k->jobs_cond, &k->lock, &t);
+	}
+	pthread_cond_broadcast(&k->jobs_cond);
+	kvc_unlock(k);
+	return NULL;
+}

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See util.h. */
+#include "util.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <xxhash.h>
+
+static uint64_t clock_ns(clockid_t id)
+{
+	struct timespec t;
+
+	clock_gettime(id, &t);
+	return kvc_ns(t);
+}
+
+uint64_t kvc_now_ns(void)
+{
+	return clock_ns(CLOCK_REALTIME);
+}
+
+uint64_t kvc_mono_ns(void)
+{
+	return clock_ns(CLOCK_MONOTONIC);
+}
+
+int kvc_size_parse(const char *text, uint64_t *bytes)
+{
+	static const char units[] = "KMGT";
+	char *end;
+	double v, mult = 1;
+	const char *u;
+
+	if (*text < '0' || *text > '9')
+		return -EINVAL;
+	v = strtod(text, &end);
+	if (*end && (u = strchr(units, *end >= 'a' ? *end - 32 : *end))) {
+		for (mult = 1024; u > units; u--)
+			mult *= 1024;
+		end++;
+		if (end[0] == 'i' && end[1] == 'B')
+			end += 2;
+	}
+	if (*end || strpbrk(text, "xXpPeE"))
+		return -EINVAL;
+	if (v * mult >= (double)(1ull << 62))
+		return -ERANGE;
+	*bytes = (uint64_t)(v * mult);
+	return 0;
+}
+
+const char *kvc_size_text(uint64_t bytes, char *buf)
+{
+	static const char *unit[] = { "B", "KiB", "MiB", "GiB", "TiB" };
+	double v = (double)bytes;
+	int i = 0;
+
+	while (v >= 1024 && i < 4) {
+		v /= 1024;
+		i++;
+	}
+	snprintf(buf, 32, i && v < 100 ? "%.1f %s" : "%.0f %s", v, unit[i]);
+	return buf;
+}
+
+uint64_t kvc_name_hash(const char *name)
+{
+	uint64_t h = XXH3_64bits(name, strlen(name)) >> 2;
+
+	return h < 16 ? h + 16 : h;
+}
+
+struct kvc_sum kvc_sum_of(const void *data, size_t len)
+{
+	XXH128_canonical_t c;
+	struct kvc_sum s;
+
+	XXH128_canonicalFromHash(&c, XXH3_128bits(data, len));
+	memcpy(s.b, c.digest, sizeof s.b);
+	return s;
+}
+
+const char *kvc_sum_text(const struct kvc_sum *s, char *buf)
+{
+	for (int i = 0; i < 16; i++)
+		snprintf(buf + 2 * i, 3, "%02x", s->b[i]);
+	return buf;
+}
+
+int kvc_pread_all(int fd, void *buf, size_t len, off_t off)
+{
+	while (len) {
+		ssize_t n = pread(fd, buf, len, off);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -errno;
+		if (!n)
+			return -ENODATA;
+		buf = (char *)buf + n;
+		len -= (size_t)n;
+		off += n;
+	}
+	return 0;
+}
+
+int kvc_pwrite_all(int fd, const void *buf, size_t len, off_t off)
+{
+	while (len) {
+		ssize_t n = pwrite(fd, buf, len, off);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -errno;
+		buf = (const char *)buf + n;
+		len -= (size_t)n;
+		off += n;
+	}
+	return 0;
+}
+
+int kvc_grow(void *array, size_t n, size_t *room, size_t elem)
+{
+	void **a = array;
+
+	if (n < *room)
+		return 0;
+	size_t more = *room ? *room * 2 : 16;
+	void *p = reallocarray(*a, more, elem);
+
+	if (!p)
+		return -ENOMEM;
+	*a = p;
+	*room = more;
+	return 0;
+}

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Small things that every room needs: lists, time, sizes, hashes, scope cleanup.
+ */
+#ifndef KVC_UTIL_H
+#define KVC_UTIL_H
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/types.h>
+#include <time.h>
+#include <unistd.h>
+
+#define KVC_PAGE 4096ull
+
+static inline uint64_t kvc_round_up(uint64_t n, uint64_t to)
+{
+	return (n + to - 1) / to * to;
+}
+
+static inline uint64_t kvc_min(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+static inline uint64_t kvc_max(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+/* A doubly linked ring; an unlinked element points at itself. */
+struct kvc_list {
+	struct kvc_list *next, *prev;
+};
+
+static inline void kvc_list_init(struct kvc_list *l)
+{
+	l->next = l->prev = l;
+}
+
+static inline bool kvc_list_empty(const struct kvc_list *l)
+{
+	return l->next == l;
+}
+
+static inline void kvc_list_add_tail(struct kvc_list *head, struct kvc_list *e)
+{
+	e->prev = head->prev;
+	e->next = head;
+	head->prev->next = e;
+	head->prev = e;
+}
+
+static inline void kvc_list_add_head(struct kvc_list *head, struct kvc_list *e)
+{
+	kvc_list_add_tail(head->next, e);
+}
+
+static inline void kvc_list_del(struct kvc_list *e)
+{
+	e->prev->next = e->next;
+	e->next->prev = e->prev;
+	kvc_list_init(e);
+}
+
+/* Moves all of `from` to the end of `to`. */
+static inline void kvc_list_splice(struct kvc_list *to, struct kvc_list *from)
+{
+	if (kvc_list_empty(from))
+		return;
+	from->next->prev = to->prev;
+	to->prev->next = from->next;
+	from->prev->next = to;
+	to->prev = from->prev;
+	kvc_list_init(from);
+}
+
+#define kvc_of(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
+#define kvc_list_each(pos, head) for (struct kvc_list *pos = (head)->next; pos != (head); pos = pos->next)
+#define kvc_list_each_safe(pos, head)                                                                   \
+	for (struct kvc_list *pos = (head)->next, *pos##_next = pos->next; pos != (head);               \
+	     pos = pos##_next, pos##_next = pos->next)
+
+/* Now, in ns: of the calendar (what files carry), and one that never jumps (for deadlines). */
+uint64_t kvc_now_ns(void);
+uint64_t kvc_mono_ns(void);
+
+static inline struct timespec kvc_timespec(uint64_t ns)
+{
+	return (struct timespec){ .tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u) };
+}
+
+static inline uint64_t kvc_ns(struct timespec t)
+{
+	return t.tv_sec < 0 ? 0 : (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/*
+ * Reads a size such as 512M, 1.5G or 4096 (suffixes K M G T, powers of 1024) into *bytes.
+ * 0, or -EINVAL (not a size) or -ERANGE (does not fit).
+ */
+int kvc_size_parse(const char *text, uint64_t *bytes);
+/* Writes a size for people into buf (at least 32 bytes) and returns buf. */
+const char *kvc_size_text(uint64_t bytes, char *buf);
+
+/* The position of a name in its directory: a 62-bit hash (XXH3), never below 16. Also readdir's cookie. */
+uint64_t kvc_name_hash(const char *name);
+
+struct kvc_sum { /* an XXH3-128, in canonical (big endian) order */
+	uint8_t b[16];
+};
+struct kvc_sum kvc_sum_of(const void *data, size_t len);
+const char *kvc_sum_text(const struct kvc_sum *s, char *buf /* 33 bytes */);
+
+/* pread/pwrite until all is moved: 0, -errno, or -ENODATA where the file ends first. */
+int kvc_pread_all(int fd, void *buf, size_t len, off_t off);
+int kvc_pwrite_all(int fd, const void *buf, size_t len, off_t off);
+
+static inline void kvc_close_fd(int *fd)
+{
+	if (*fd >= 0)
+		close(*fd);
+}
+static inline void kvc_free_ptr(void *p)
+{
+	free(*(void **)p);
+}
+#define KVC_FD __attribute__((cleanup(kvc_close_fd)))
+#define KVC_MEM __attribute__((cleanup(kvc_free_ptr)))
+
+/* A growing array of pointers or of plain values: 0 or -ENOMEM; *n counts what is used, *room what is there. */
+int kvc_grow(void *array, size_t n, size_t *room, size_t elem);
+
+#endif

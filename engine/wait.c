@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Waits and the answerer: one thread that runs every wake, without locks, and ends waits at their deadline. It does
+ * nothing that blocks, because late replies over io_uring tie the next request of their entry to the thread
+ * that sent them.
+ */
+#include "core.h"
+
+static void unlink_wait(struct kvc_wait *w)
+{
+	kvc_list_del(&w->link);
+	kvc_list_del(&w->timed);
+}
+
+int kvc_park_locked(struct kvc *k, struct kvc_list *on, struct kvc_wait *w)
+{
+	w->err = 0;
+	if (!w->deadline_ns)
+		w->deadline_ns = kvc_mono_ns() + k->opt.deadline_ms * 1000000;
+	kvc_list_init(&w->timed);
+	kvc_list_add_tail(on, &w->link);
+	/* Deadlines are nearly in order: all waits are given the same time. */
+	struct kvc_list *at = &k->timed;
+
+	while (at->prev != &k->timed && kvc_of(at->prev, struct kvc_wait, timed)->deadline_ns > w->deadline_ns)
+		at = at->prev;
+	kvc_list_add_tail(at, &w->timed);
+	if (k->timed.next == &w->timed)
+		pthread_cond_signal(&k->woken_cond);
+	if (k->stopping)
+		kvc_wake_locked(k, w, -ESHUTDOWN);
+	return KVC_WAIT;
+}
+
+void kvc_wake_locked(struct kvc *k, struct kvc_wait *w, int err)
+{
+	unlink_wait(w);
+	w->err = err;
+	if (err && w->granted)
+		kvc_room_cancel_locked(k, w);
+	kvc_list_add_tail(&k->woken, &w->link);
+	pthread_cond_signal(&k->woken_cond);
+}
+
+void kvc_wake_all_locked(struct kvc *k, struct kvc_list *on, int err)
+{
+	while (!kvc_list_empty(on))
+		kvc_wake_locked(k, kvc_of(on->next, struct kvc_wait, link), err);
+}
+
+void *kvc_answerer(void *arg)
+{
+	struct kvc *k = arg;
+
+	kvc_lock(k);
+	for (;;) {
+		uint64_t now = kvc_mono_ns(), until = now + 1000000000;
+
+		while (!kvc_list_empty(&k->timed)) {
+			struct kvc_wait *w = kvc_of(k->timed.next, struct kvc_wait, timed);
+
+			if (w->deadline_ns > now && !k->stopping) {
+				until = kvc_min(until, w->deadline_ns);
+				break;
+			}
+			if (w->want) {
+				kvc_count(&k->stats, room_refusals);
+				w->want = 0;
+				kvc_wake_locked(k, w, -ENOSPC);
+			} else {
+				kvc_count(&k->stats, load_timeouts);
+				kvc_wake_locked(k, w, k->stopping ? -ESHUTDOWN : -ETIMEDOUT);
+			}
+		}
+		if (!kvc_list_empty(&k->woken)) {
+			struct kvc_wait *w = kvc_of(k->woken.next, struct kvc_wait, link);
+
+			kvc_list_del(&w->link);
+			kvc_unlock(k);
+			w->wake(w);
+			kvc_lock(k);
+			continue;
+		}
+		if (k->stopping && k->draining)
+			break;
+		struct timespec t = kvc_timespec(until);
+
+		pthread_cond_timedwait(&k->woken_cond, &k->lock, &t);
+	}
+	kvc_unlock(k);
+	return NULL;
+}

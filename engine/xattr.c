@@ -1,0 +1,398 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Extended attributes: those of clients are rows in the catalog and travel with the file; those under
+ * user.kvcachefs. are made here, one row each in `virtuals`.
+ */
+#include "core.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define PREFIX "user.kvcachefs."
+
+enum on { ON_FILE = 1, ON_CHUNK_FOLDER = 2, ON_MODEL = 4 };
+
+/* What a virtual attribute is asked about. */
+struct subject {
+	struct kvc_node *n;
+	unsigned kind; /* enum on */
+	uint64_t chunk;
+	struct kvc_chunk_row row;
+};
+
+struct summary { /* of a chunk's files */
+	struct kvc *k;
+	uint64_t chunk;
+	unsigned tiers; /* bit 0 the pool, then the tiers */
+	int state;      /* enum kvc_state, or -1: several */
+	bool any;
+};
+
+static void add_node(struct kvc *k, struct summary *s, const struct kvc_node *n)
+{
+	if (kvc_has_segment(n))
+		s->tiers |= 1;
+	for (unsigned t = 0; t < k->ntiers; t++)
+		if (n->place[t].gen && n->place[t].gen == n->object.gen && !n->verify)
+			s->tiers |= 2u << t;
+	s->state = !s->any || s->state == (int)n->state ? (int)n->state : -1;
+	s->any = true;
+}
+
+struct members {
+	uint64_t *ino;
+	size_t n, room;
+};
+
+static int take_member(void *arg, const struct kvc_name *n)
+{
+	struct members *m = arg;
+
+	if (!S_ISREG(n->kind))
+		return 0;
+	if (kvc_grow(&m->ino, m->n, &m->room, sizeof *m->ino))
+		return -ENOMEM;
+	m->ino[m->n++] = n->ino;
+	return 0;
+}
+
+static int summarize_both(struct kvc *k, struct subject *s, struct summary *sum)
+{
+	struct members m = { 0 };
+	int err = 0;
+
+	*sum = (struct summary){ .k = k, .chunk = s->chunk };
+	if (s->kind & ON_FILE) {
+		add_node(k, sum, s->n);
+		return 0;
+	}
+	err = kvc_name_each(k->cat, s->n->row.ino, 0, take_member, &m);
+	for (size_t i = 0; i < m.n && !err; i++) {
+		struct kvc_node *n;
+
+		if (!(err = kvc_node_get_both(k, m.ino[i], &n))) {
+			if (n->row.chunk == s->chunk)
+				add_node(k, sum, n);
+			kvc_node_settle_locked(k, n);
+		}
+	}
+	free(m.ino);
+	return err;
+}
+
+static int get_tiers(struct kvc *k, struct subject *s, char *value)
+{
+	struct summary sum;
+	int err = summarize_both(k, s, &sum);
+
+	value[0] = 0;
+	for (unsigned t = 0; t <= k->ntiers && !err; t++)
+		if (sum.tiers & (1u << t))
+			snprintf(value + strlen(value), 128 - strlen(value), "%s%s", *value ? "," : "", t ? k->tier[t - 1].t->ops->name : "cpu");
+	return err;
+}
+
+static int get_state(struct kvc *k, struct subject *s, char *value)
+{
+	struct summary sum;
+	int err = summarize_both(k, s, &sum);
+
+	if (!err)
+		snprintf(value, 128, "%s", !sum.any ? "empty" : sum.state < 0 ? "mixed" : kvc_state_names[sum.state]);
+	return err;
+}
+
+static int get_checksum(struct kvc *k, struct subject *s, char *value)
+{
+	(void)k;
+	if (!s->n->object.has_sum || s->n->state == KVC_OPEN || s->n->verify)
+		return -ENODATA;
+	kvc_sum_text(&s->n->object.sum, value);
+	return 0;
+}
+
+static int get_hits(struct kvc *k, struct subject *s, char *value)
+{
+	(void)k;
+	snprintf(value, 128, "%" PRIu64, s->row.hits);
+	return 0;
+}
+
+static int get_pin(struct kvc *k, struct subject *s, char *value)
+{
+	uint64_t now = kvc_now_ns(), until = s->row.pin_until_ns;
+
+	(void)k;
+	snprintf(value, 128, "%" PRIu64, until == INT64_MAX ? 1 : until > now ? kvc_max(2, (until - now) / 1000000000) : 0);
+	return 0;
+}
+
+static int get_ttl(struct kvc *k, struct subject *s, char *value)
+{
+	(void)k;
+	snprintf(value, 128, "%" PRIu64, s->row.ttl_s);
+	return 0;
+}
+
+static int get_unit(struct kvc *k, struct subject *s, char *value)
+{
+	size_t len = 8;
+
+	memset(value, 0, 16);
+	return kvc_xattr_get(k->cat, s->n->row.ino, PREFIX "unit", value, &len) == -ENOENT ? -ENODATA : 0;
+}
+
+static int number(const char *value, uint64_t *v)
+{
+	char *end;
+
+	if (*value < '0' || *value > '9')
+		return -EINVAL;
+	errno = 0;
+	*v = strtoull(value, &end, 10);
+	return *end || errno || *v > 10000000000ull ? -EINVAL : 0;
+}
+
+static int set_pin(struct kvc *k, struct subject *s, const char *value)
+{
+	uint64_t v;
+
+	(void)k;
+	if (number(value, &v))
+		return -EINVAL;
+	s->row.pin_until_ns = v == 0 ? 0 : v == 1 ? INT64_MAX : kvc_now_ns() + v * 1000000000;
+	return 0;
+}
+
+static int set_ttl(struct kvc *k, struct subject *s, const char *value)
+{
+	uint64_t v;
+
+	(void)k;
+	if (number(value, &v))
+		return -EINVAL;
+	s->row.ttl_s = v;
+	s->row.expires_ns = v ? kvc_now_ns() + v * 1000000000 : 0;
+	return 0;
+}
+
+static int set_unit(struct kvc *k, struct subject *s, const char *value)
+{
+	if (strcmp(value, "dir") && strcmp(value, "file"))
+		return -EINVAL;
+	kvc_hint_of_locked(k, s->n->row.ino)->unit = value[0];
+	return kvc_xattr_set(k->cat, s->n->row.ino, PREFIX "unit", value, strlen(value));
+}
+
+static const struct virtual {
+	const char *name;
+	unsigned on;
+	int (*get)(struct kvc *k, struct subject *s, char *value /* 128 bytes */);
+	int (*set)(struct kvc *k, struct subject *s, const char *value); /* NULL: read only */
+} virtuals[] = {
+	{ "checksum", ON_FILE, get_checksum, NULL },
+	{ "hits", ON_FILE | ON_CHUNK_FOLDER, get_hits, NULL },
+	{ "pin", ON_FILE | ON_CHUNK_FOLDER, get_pin, set_pin },
+	{ "state", ON_FILE | ON_CHUNK_FOLDER, get_state, NULL },
+	{ "tiers", ON_FILE | ON_CHUNK_FOLDER, get_tiers, NULL },
+	{ "ttl", ON_FILE | ON_CHUNK_FOLDER, get_ttl, set_ttl },
+	{ "unit", ON_MODEL, get_unit, set_unit },
+};
+#define NVIRTUALS (sizeof virtuals / sizeof virtuals[0])
+
+static const struct virtual *virtual_of(const char *name)
+{
+	for (size_t i = 0; i < NVIRTUALS; i++)
+		if (!strcmp(virtuals[i].name, name + strlen(PREFIX)))
+			return &virtuals[i];
+	return NULL;
+}
+
+static bool is_virtual(const char *name)
+{
+	return !strncmp(name, PREFIX, strlen(PREFIX));
+}
+
+/* Finds the node and what it is; the caller settles s->n. */
+static int subject_both(struct kvc *k, uint64_t ino, struct subject *s)
+{
+	int err = kvc_node_get_both(k, ino, &s->n);
+
+	if (err)
+		return err;
+	s->kind = 0;
+	if (S_ISREG(s->n->row.mode)) {
+		s->kind = ON_FILE;
+		s->chunk = s->n->row.chunk;
+	} else if (S_ISDIR(s->n->row.mode) && ino != KVC_ROOT) {
+		if (s->n->row.parent == KVC_ROOT)
+			s->kind |= ON_MODEL;
+		if ((err = kvc_chunk_of_both(k, s->n, &s->chunk)))
+			return err;
+		if (s->chunk)
+			s->kind |= ON_CHUNK_FOLDER;
+	}
+	if (s->kind & (ON_FILE | ON_CHUNK_FOLDER)) {
+		struct kvc_chunk *c = kvc_chunk_find_locked(k, s->chunk);
+
+		if (c)
+			kvc_chunk_row(c, &s->row);
+		else if (kvc_chunk_get(k->cat, s->chunk, &s->row))
+			s->row = (struct kvc_chunk_row){ .id = s->chunk };
+	}
+	return 0;
+}
+
+static int give(const char *from, size_t n, void *value, size_t *len)
+{
+	if (*len && n > *len)
+		return -ERANGE;
+	if (*len)
+		memcpy(value, from, n);
+	*len = n;
+	return 0;
+}
+
+int kvc_getxattr(struct kvc *k, uint64_t ino, const char *name, void *value, size_t *len)
+{
+	const struct virtual *v;
+	struct subject s;
+	char text[128];
+	int err;
+
+	if (!is_virtual(name)) {
+		kvc_catalog_lock(k->cat);
+		err = kvc_xattr_get(k->cat, ino, name, value, len);
+		kvc_catalog_unlock(k->cat);
+		return err == -ENOENT ? -ENODATA : err;
+	}
+	v = virtual_of(name);
+	if (!v)
+		return -ENODATA;
+	kvc_lock_both(k);
+	err = subject_both(k, ino, &s);
+	if (!err) {
+		err = v->on & s.kind ? v->get(k, &s, text) : -ENODATA;
+		kvc_node_settle_locked(k, s.n);
+	}
+	kvc_unlock_both(k);
+	return err ?: give(text, strlen(text), value, len);
+}
+
+static void chunk_changed_both(struct kvc *k, struct subject *s)
+{
+	struct kvc_chunk *c = kvc_chunk_find_locked(k, s->chunk);
+
+	if (c) {
+		c->pin_until_ns = s->row.pin_until_ns;
+		c->ttl_s = s->row.ttl_s;
+		c->expires_ns = s->row.expires_ns;
+		c->known = false; /* write it with the next commit */
+		kvc_chunk_dirty_locked(k, c);
+	} else {
+		kvc_chunk_put(k->cat, &s->row);
+	}
+}
+
+int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *value, size_t len, int flags)
+{
+	const struct virtual *v = is_virtual(name) ? virtual_of(name) : NULL;
+	struct subject s;
+	char text[128];
+	size_t there = 0;
+	int err;
+
+	if (is_virtual(name) && !v)
+		return -EINVAL;
+	if (v && !v->set)
+		return -EPERM;
+	if (v && len >= sizeof text)
+		return -EINVAL;
+	kvc_lock_both(k);
+	err = subject_both(k, ino, &s);
+	if (err)
+		goto out;
+	if (v) {
+		memcpy(text, value, len);
+		text[len] = 0;
+		err = v->on & s.kind && strlen(text) == len ? v->set(k, &s, text) : -EINVAL;
+		if (!err && (s.kind & (ON_FILE | ON_CHUNK_FOLDER)))
+			chunk_changed_both(k, &s);
+	} else {
+		err = kvc_xattr_get(k->cat, ino, name, NULL, &there);
+		if (!err && (flags & 1)) /* XATTR_CREATE */
+			err = -EEXIST;
+		else if (err == -ENOENT)
+			err = flags & 2 ? -ENODATA : 0; /* XATTR_REPLACE */
+		if (!err)
+			err = s.n->lost ? 0 : kvc_xattr_set(k->cat, ino, name, value, len);
+	}
+	if (!err) {
+		s.n->row.ctime_ns = kvc_now_ns();
+		kvc_node_dirty_locked(k, s.n);
+	}
+	kvc_node_settle_locked(k, s.n);
+out:
+	kvc_unlock_both(k);
+	return err;
+}
+
+int kvc_removexattr(struct kvc *k, uint64_t ino, const char *name)
+{
+	size_t there = 0;
+	int err;
+
+	if (is_virtual(name))
+		return virtual_of(name) ? -EPERM : -EINVAL;
+	kvc_catalog_lock(k->cat);
+	err = kvc_xattr_get(k->cat, ino, name, NULL, &there);
+	if (!err)
+		err = kvc_xattr_del(k->cat, ino, name);
+	kvc_catalog_unlock(k->cat);
+	kvc_lock(k);
+	kvc_commit_soon_locked(k, false);
+	kvc_unlock(k);
+	return err == -ENOENT ? -ENODATA : err;
+}
+
+int kvc_listxattr(struct kvc *k, uint64_t ino, char *names, size_t *len)
+{
+	char own[512], all[65536];
+	size_t n = 0, theirs = sizeof all;
+	struct subject s;
+	int err;
+
+	kvc_lock_both(k);
+	err = subject_both(k, ino, &s);
+	if (!err) {
+		for (size_t i = 0; i < NVIRTUALS; i++) {
+			char text[128];
+
+			if (!(virtuals[i].on & s.kind) || virtuals[i].get(k, &s, text))
+				continue; /* not for this one, or it has none */
+			n += (size_t)snprintf(own + n, sizeof own - n, PREFIX "%s", virtuals[i].name) + 1;
+		}
+		err = kvc_xattr_list(k->cat, ino, all, &theirs);
+		kvc_node_settle_locked(k, s.n);
+	}
+	kvc_unlock_both(k);
+	if (err)
+		return err;
+	/* A stored unit is one of ours and is listed once. */
+	for (size_t at = 0; at < theirs; at += strlen(all + at) + 1)
+		if (is_virtual(all + at)) {
+			size_t l = strlen(all + at) + 1;
+
+			memmove(all + at, all + at + l, theirs - at - l);
+			theirs -= l;
+			break;
+		}
+	if (*len && n + theirs > *len)
+		return -ERANGE;
+	if (*len) {
+		memcpy(names, own, n);
+		memcpy(names + n, all, theirs);
+	}
+	*len = n + theirs;
+	return 0;
+}

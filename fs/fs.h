@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The FUSE side: libfuse's low-level interface in front of the engine. Each request is one call of the engine; those
+ * that can wait are a `struct call` on the heap, whose `run` makes the engine's call, and makes it again when the
+ * engine says so (late, from the engine's answerer). No handler blocks on a tier.
+ */
+#ifndef KVFS_FS_H
+#define KVFS_FS_H
+
+#define FUSE_USE_VERSION 317
+
+#include "cache.h"
+
+#include <fuse_lowlevel.h>
+
+struct kvfs {
+	struct kvc *k;
+	struct fuse_session *se;
+	const char *mountpoint;
+	bool can_passthrough, want_uring;
+	bool passthrough, uring; /* what the kernel agreed to */
+	char passthrough_why[96], uring_why[128]; /* when not, why */
+};
+
+/* The kernel keeps names and attributes this long: every change of ours that it has not asked for is told to it. */
+#define KVFS_TIMEOUT 86400.0
+/* Folders' attributes change with every name made or removed; a race of many leaves it an old answer for so long. */
+#define KVFS_FOLDER_TIMEOUT 1.0
+
+struct call {
+	struct kvc_wait w; /* first */
+	struct kvfs *f;
+	fuse_req_t req;
+	void (*run)(struct call *c);
+	uint64_t ino, to;
+	struct fuse_file_info fi;
+	struct kvc_row attr;
+	unsigned set;
+	int mode;
+	off_t off, len;
+	const void *data;
+	void *copy;          /* of data, where the buffer does not outlive the handler */
+	char *name, *to_name;
+};
+
+static inline struct kvfs *kvfs_of(fuse_req_t req)
+{
+	return fuse_req_userdata(req);
+}
+/* A new call, ready to run; NULL after answering ENOMEM. Names are copied. */
+struct call *kvfs_call(fuse_req_t req, uint64_t ino, void (*run)(struct call *), const char *name, const char *to_name);
+/* An answered call's memory. */
+void kvfs_done(struct call *c);
+/* True when the call waits: nothing more to do. Otherwise *err is the result to answer with. */
+bool kvfs_waits(struct call *c, int *err);
+/* The engine's results as an errno for the kernel (positive). */
+int kvfs_errno(int err);
+void kvfs_stat(const struct kvc_row *a, struct stat *st);
+double kvfs_timeout(const struct kvc_row *a);
+
+/* session.c */
+int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store, const char *mountpoint, int ready_fd);
+/* ops.c, io.c: handlers */
+void kvfs_ops_names(struct fuse_lowlevel_ops *ops);
+void kvfs_ops_io(struct fuse_lowlevel_ops *ops);
+
+/* virtual.c: .kvcachefs/. Each answers the request and returns true when the inode is one of its own. */
+#define KVFS_VIRTUAL (1ull << 62)
+static inline bool kvfs_is_virtual(uint64_t ino)
+{
+	return ino >= KVFS_VIRTUAL;
+}
+bool kvfs_virtual_lookup(fuse_req_t req, uint64_t parent, const char *name);
+void kvfs_virtual_getattr(fuse_req_t req, uint64_t ino);
+void kvfs_virtual_readdir(fuse_req_t req, uint64_t ino, size_t size, off_t off);
+void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi);
+void kvfs_virtual_read(fuse_req_t req, uint64_t ino, size_t size, off_t off, struct fuse_file_info *fi);
+void kvfs_virtual_write(fuse_req_t req, uint64_t ino, const char *buf, size_t size, off_t off, struct fuse_file_info *fi);
+void kvfs_virtual_release(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi);
+
+#endif

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Handlers for open files. With passthrough the kernel moves the data itself, and what comes here is open, create
+ * and release. Plain files use direct I/O, so that their bytes are in the pool only and not in the page cache too.
+ */
+#include "fs.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void count(fuse_req_t req)
+{
+	kvc_count(kvc_stats(kvfs_of(req)->k), requests);
+}
+
+static void set_way(struct fuse_file_info *fi, const struct kvc_opened *o)
+{
+	if (o->backing)
+		fi->backing_id = o->backing;
+	else
+		fi->direct_io = 1;
+	fi->parallel_direct_writes = 1;
+	fi->noflush = 0;
+}
+
+static void run_open(struct call *c)
+{
+	struct kvc_opened o = { 0 };
+	int err = c->w.err ?: kvc_file_open(c->f->k, c->ino, c->fi.flags, &o, &c->w);
+
+	if (kvfs_waits(c, &err))
+		return;
+	if (err) {
+		fuse_reply_err(c->req, kvfs_errno(err));
+	} else {
+		set_way(&c->fi, &o);
+		if (fuse_reply_open(c->req, &c->fi) == -ENOENT) /* interrupted: no release will come */
+			kvc_file_release(c->f->k, c->ino, c->fi.flags);
+	}
+	kvfs_done(c);
+}
+
+static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	struct call *c;
+
+	count(req);
+	if (kvfs_is_virtual(ino)) {
+		kvfs_virtual_open(req, ino, fi);
+		return;
+	}
+	c = kvfs_call(req, ino, run_open, NULL, NULL);
+	if (!c)
+		return;
+	c->fi = *fi;
+	c->run(c);
+}
+
+static void run_create(struct call *c)
+{
+	const struct fuse_ctx *ctx = fuse_req_ctx(c->req);
+	struct kvc_opened o = { 0 };
+	struct fuse_entry_param e = { .entry_timeout = KVFS_TIMEOUT };
+	int err = c->w.err ?: kvc_create(c->f->k, c->ino, c->name, (uint32_t)c->mode, ctx->uid, ctx->gid, c->fi.flags, &c->attr, &o, &c->w);
+
+	if (kvfs_waits(c, &err))
+		return;
+	if (err) {
+		fuse_reply_err(c->req, kvfs_errno(err));
+	} else {
+		uint64_t ino = e.ino = c->attr.ino;
+
+		e.attr_timeout = KVFS_TIMEOUT;
+		kvfs_stat(&c->attr, &e.attr);
+		set_way(&c->fi, &o);
+		if (fuse_reply_create(c->req, &e, &c->fi) == -ENOENT) {
+			kvc_file_release(c->f->k, ino, c->fi.flags);
+			kvc_forget(c->f->k, ino, 1);
+		}
+	}
+	kvfs_done(c);
+}
+
+static void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, struct fuse_file_info *fi)
+{
+	struct call *c;
+
+	count(req);
+	if (kvfs_is_virtual(parent) || (parent == KVC_ROOT && !strcmp(name, ".kvcachefs"))) {
+		fuse_reply_err(req, EPERM);
+		return;
+	}
+	if (strlen(name) > 255) {
+		fuse_reply_err(req, ENAMETOOLONG);
+		return;
+	}
+	c = kvfs_call(req, parent, run_create, name, NULL);
+	if (!c)
+		return;
+	c->fi = *fi;
+	c->mode = (int)mode;
+	c->run(c);
+}
+
+static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	if (kvfs_is_virtual(ino)) {
+		kvfs_virtual_release(req, ino, fi);
+		return;
+	}
+	kvc_file_release(kvfs_of(req)->k, ino, fi->flags);
+	fuse_reply_err(req, 0);
+}
+
+/* Asked once: nothing is buffered here, so the kernel need not ask at every close. */
+static void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	(void)ino;
+	(void)fi;
+	fuse_reply_err(req, ENOSYS);
+}
+
+static void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
+{
+	struct fuse_bufvec v = FUSE_BUFVEC_INIT(size);
+	int fd;
+
+	count(req);
+	if (kvfs_is_virtual(ino)) {
+		kvfs_virtual_read(req, ino, size, off, fi);
+		return;
+	}
+	kvc_count(kvc_stats(kvfs_of(req)->k), plain_reads);
+	fd = kvc_file_fd(kvfs_of(req)->k, ino);
+	if (fd < 0) {
+		fuse_reply_err(req, kvfs_errno(fd));
+		return;
+	}
+	v.buf[0].flags = FUSE_BUF_IS_FD | FUSE_BUF_FD_SEEK;
+	v.buf[0].fd = fd;
+	v.buf[0].pos = off;
+	fuse_reply_data(req, &v, 0);
+}
+
+static void run_write(struct call *c)
+{
+	size_t n = 0;
+	int err = c->w.err ?: kvc_file_write(c->f->k, c->ino, c->data, (size_t)c->len, c->off, c->fi.flags, &n, &c->w);
+
+	if (kvfs_waits(c, &err))
+		return;
+	if (err)
+		fuse_reply_err(c->req, kvfs_errno(err));
+	else
+		fuse_reply_write(c->req, n);
+	kvfs_done(c);
+}
+
+static bool is_uring(fuse_req_t req)
+{
+#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 18)
+	return fuse_req_is_uring(req);
+#else
+	(void)req;
+	return false;
+#endif
+}
+
+static void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_t off, struct fuse_file_info *fi)
+{
+	struct call *c;
+
+	count(req);
+	if (kvfs_is_virtual(ino)) {
+		kvfs_virtual_write(req, ino, buf, size, off, fi);
+		return;
+	}
+	c = kvfs_call(req, ino, run_write, NULL, NULL);
+	if (!c)
+		return;
+	c->fi = *fi;
+	c->off = off;
+	c->len = (off_t)size;
+	c->data = buf;
+	/* A ring's entry keeps its buffer until the reply; libfuse's other buffers are used again after this handler. */
+	if (!is_uring(req)) {
+		c->copy = malloc(size ? size : 1);
+		if (!c->copy) {
+			fuse_reply_err(req, ENOMEM);
+			kvfs_done(c);
+			return;
+		}
+		c->data = memcpy(c->copy, buf, size);
+	}
+	c->run(c);
+}
+
+static void run_fallocate(struct call *c)
+{
+	int err = c->w.err ?: kvc_file_fallocate(c->f->k, c->ino, c->mode, c->off, c->len, &c->w);
+
+	if (kvfs_waits(c, &err))
+		return;
+	fuse_reply_err(c->req, kvfs_errno(err));
+	kvfs_done(c);
+}
+
+static void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len, struct fuse_file_info *fi)
+{
+	struct call *c;
+
+	(void)fi;
+	count(req);
+	if (kvfs_is_virtual(ino)) {
+		fuse_reply_err(req, EPERM);
+		return;
+	}
+	c = kvfs_call(req, ino, run_fallocate, NULL, NULL);
+	if (!c)
+		return;
+	c->mode = mode;
+	c->off = off;
+	c->len = len;
+	c->run(c);
+}
+
+static void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse_file_info *fi)
+{
+	int fd = kvfs_is_virtual(ino) ? -EINVAL : kvc_file_fd(kvfs_of(req)->k, ino);
+	off_t at;
+
+	(void)fi;
+	count(req);
+	if (fd < 0) {
+		fuse_reply_err(req, kvfs_errno(fd));
+		return;
+	}
+	at = lseek(fd, off, whence); /* SEEK_DATA or SEEK_HOLE: the position itself is not used */
+	if (at < 0)
+		fuse_reply_err(req, errno);
+	else
+		fuse_reply_lseek(req, at);
+}
+
+void kvfs_ops_io(struct fuse_lowlevel_ops *ops)
+{
+	ops->open = op_open;
+	ops->create = op_create;
+	ops->release = op_release;
+	ops->flush = op_flush;
+	ops->read = op_read;
+	ops->write = op_write;
+	ops->fallocate = op_fallocate;
+	ops->lseek = op_lseek;
+}

@@ -1,0 +1,557 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Handlers for names and attributes. See fs.h. */
+#include "fs.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/sysmacros.h>
+
+int kvfs_errno(int err)
+{
+	switch (err) {
+	case 0: return 0;
+	case -EBADMSG: return EIO;
+	case -EPROTO: return EIO;
+	default: return err < 0 ? -err : EIO;
+	}
+}
+
+double kvfs_timeout(const struct kvc_row *a)
+{
+	return S_ISDIR(a->mode) ? KVFS_FOLDER_TIMEOUT : KVFS_TIMEOUT;
+}
+
+void kvfs_stat(const struct kvc_row *a, struct stat *st)
+{
+	*st = (struct stat){ .st_ino = a->ino, .st_mode = a->mode, .st_nlink = a->nlink, .st_uid = a->uid, .st_gid = a->gid,
+			     .st_size = (off_t)a->size, .st_blocks = (blkcnt_t)a->blocks, .st_blksize = 4096,
+			     .st_atim = kvc_timespec(a->atime_ns), .st_mtim = kvc_timespec(a->mtime_ns), .st_ctim = kvc_timespec(a->ctime_ns) };
+}
+
+static void wake(struct kvc_wait *w)
+{
+	struct call *c = (struct call *)w;
+
+	kvc_count(kvc_stats(c->f->k), late_replies);
+	c->run(c);
+}
+
+struct call *kvfs_call(fuse_req_t req, uint64_t ino, void (*run)(struct call *), const char *name, const char *to_name)
+{
+	struct call *c = calloc(1, sizeof *c);
+
+	if (c && ((name && !(c->name = strdup(name))) || (to_name && !(c->to_name = strdup(to_name))))) {
+		free(c->name);
+		free(c);
+		c = NULL;
+	}
+	if (!c) {
+		fuse_reply_err(req, ENOMEM);
+		return NULL;
+	}
+	c->w.wake = wake;
+	c->f = kvfs_of(req);
+	c->req = req;
+	c->ino = ino;
+	c->run = run;
+	return c;
+}
+
+void kvfs_done(struct call *c)
+{
+	free(c->copy);
+	free(c->name);
+	free(c->to_name);
+	free(c);
+}
+
+bool kvfs_waits(struct call *c, int *err)
+{
+	(void)c;
+	return *err == KVC_WAIT;
+}
+
+static void count(fuse_req_t req)
+{
+	kvc_count(kvc_stats(kvfs_of(req)->k), requests);
+}
+
+static void reply_entry(fuse_req_t req, int err, const struct kvc_row *a)
+{
+	struct fuse_entry_param e = { .entry_timeout = KVFS_TIMEOUT };
+
+	if (err == -ENOENT) { /* remembered as missing, until somebody makes it through this mount */
+		fuse_reply_entry(req, &e);
+		return;
+	}
+	if (err) {
+		fuse_reply_err(req, kvfs_errno(err));
+		return;
+	}
+	e.ino = a->ino;
+	e.attr_timeout = kvfs_timeout(a);
+	kvfs_stat(a, &e.attr);
+	if (fuse_reply_entry(req, &e) == -ENOENT) /* interrupted: the kernel did not take the reference */
+		kvc_forget(kvfs_of(req)->k, a->ino, 1);
+}
+
+static void reply_new(fuse_req_t req, int err, const struct kvc_row *a)
+{
+	if (err)
+		fuse_reply_err(req, kvfs_errno(err));
+	else
+		reply_entry(req, 0, a);
+}
+
+static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+	struct kvc_row a;
+
+	count(req);
+	if (!kvfs_virtual_lookup(req, parent, name))
+		reply_entry(req, kvc_lookup(kvfs_of(req)->k, parent, name, &a), &a);
+}
+
+static void op_forget(fuse_req_t req, fuse_ino_t ino, uint64_t n)
+{
+	kvc_forget(kvfs_of(req)->k, ino, n);
+	fuse_reply_none(req);
+}
+
+static void op_forget_multi(fuse_req_t req, size_t count_, struct fuse_forget_data *v)
+{
+	for (size_t i = 0; i < count_; i++)
+		kvc_forget(kvfs_of(req)->k, v[i].ino, v[i].nlookup);
+	fuse_reply_none(req);
+}
+
+static void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	struct kvc_row a;
+	struct stat st;
+	int err;
+
+	(void)fi;
+	count(req);
+	if (kvfs_is_virtual(ino)) {
+		kvfs_virtual_getattr(req, ino);
+		return;
+	}
+	err = kvc_getattr(kvfs_of(req)->k, ino, &a);
+	if (err) {
+		fuse_reply_err(req, kvfs_errno(err));
+		return;
+	}
+	kvfs_stat(&a, &st);
+	fuse_reply_attr(req, &st, kvfs_timeout(&a));
+}
+
+#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 18)
+static struct statx_timestamp stamp(uint64_t ns)
+{
+	return (struct statx_timestamp){ .tv_sec = (int64_t)(ns / 1000000000), .tv_nsec = (uint32_t)(ns % 1000000000) };
+}
+
+/* Sent when somebody asks for the birth time. */
+static void op_statx(fuse_req_t req, fuse_ino_t ino, int flags, int mask, struct fuse_file_info *fi)
+{
+	struct kvc_row a;
+	struct statx x = { .stx_mask = STATX_BASIC_STATS | STATX_BTIME, .stx_blksize = 4096 };
+	int err;
+
+	(void)flags;
+	(void)mask;
+	(void)fi;
+	count(req);
+	err = kvfs_is_virtual(ino) ? -ENOSYS : kvc_getattr(kvfs_of(req)->k, ino, &a);
+	if (err) {
+		fuse_reply_err(req, kvfs_errno(err));
+		return;
+	}
+	x.stx_ino = a.ino;
+	x.stx_mode = (uint16_t)a.mode;
+	x.stx_nlink = a.nlink;
+	x.stx_uid = a.uid;
+	x.stx_gid = a.gid;
+	x.stx_size = a.size;
+	x.stx_blocks = a.blocks;
+	x.stx_atime = stamp(a.atime_ns);
+	x.stx_mtime = stamp(a.mtime_ns);
+	x.stx_ctime = stamp(a.ctime_ns);
+	x.stx_btime = stamp(a.btime_ns);
+	fuse_reply_statx(req, 0, &x, kvfs_timeout(&a));
+}
+#endif
+
+static void run_setattr(struct call *c)
+{
+	struct stat st;
+	int err = c->w.err ?: kvc_setattr(c->f->k, c->ino, c->set, &c->attr, &c->w);
+
+	if (kvfs_waits(c, &err))
+		return;
+	if (err) {
+		fuse_reply_err(c->req, kvfs_errno(err));
+	} else {
+		kvfs_stat(&c->attr, &st);
+		fuse_reply_attr(c->req, &st, kvfs_timeout(&c->attr));
+	}
+	kvfs_done(c);
+}
+
+static void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set, struct fuse_file_info *fi)
+{
+	static const struct {
+		int fuse;
+		unsigned kvc;
+	} map[] = { { FUSE_SET_ATTR_MODE, KVC_SET_MODE }, { FUSE_SET_ATTR_UID, KVC_SET_UID }, { FUSE_SET_ATTR_GID, KVC_SET_GID },
+		    { FUSE_SET_ATTR_SIZE, KVC_SET_SIZE }, { FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_ATIME_NOW, KVC_SET_ATIME },
+		    { FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_MTIME_NOW, KVC_SET_MTIME }, { FUSE_SET_ATTR_CTIME, KVC_SET_CTIME } };
+	struct call *c;
+	uint64_t now = kvc_now_ns();
+
+	(void)fi;
+	count(req);
+	if (kvfs_is_virtual(ino)) {
+		/* Opening one for writing with O_TRUNC is harmless; nothing else can be set. */
+		if (to_set & ~(FUSE_SET_ATTR_SIZE | FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_MTIME_NOW | FUSE_SET_ATTR_CTIME))
+			fuse_reply_err(req, EPERM);
+		else
+			kvfs_virtual_getattr(req, ino);
+		return;
+	}
+	c = kvfs_call(req, ino, run_setattr, NULL, NULL);
+	if (!c)
+		return;
+	for (size_t i = 0; i < sizeof map / sizeof map[0]; i++)
+		if (to_set & map[i].fuse)
+			c->set |= map[i].kvc;
+	c->attr = (struct kvc_row){ .mode = st->st_mode, .uid = st->st_uid, .gid = st->st_gid, .size = (uint64_t)st->st_size,
+				    .atime_ns = to_set & FUSE_SET_ATTR_ATIME_NOW ? now : kvc_ns(st->st_atim),
+				    .mtime_ns = to_set & FUSE_SET_ATTR_MTIME_NOW ? now : kvc_ns(st->st_mtim),
+				    .ctime_ns = kvc_ns(st->st_ctim) };
+	c->run(c);
+}
+
+static void op_readlink(fuse_req_t req, fuse_ino_t ino)
+{
+	char target[4097];
+	int err = kvc_readlink(kvfs_of(req)->k, ino, target, sizeof target);
+
+	count(req);
+	if (err)
+		fuse_reply_err(req, kvfs_errno(err));
+	else
+		fuse_reply_readlink(req, target);
+}
+
+static bool refuse_virtual(fuse_req_t req, uint64_t ino)
+{
+	count(req);
+	if (kvfs_is_virtual(ino))
+		fuse_reply_err(req, EPERM);
+	return kvfs_is_virtual(ino);
+}
+
+static bool refuse_name(fuse_req_t req, uint64_t parent, const char *name)
+{
+	if (refuse_virtual(req, parent))
+		return true;
+	if (strlen(name) > 255) {
+		fuse_reply_err(req, ENAMETOOLONG);
+		return true;
+	}
+	if (parent == KVC_ROOT && !strcmp(name, ".kvcachefs")) {
+		fuse_reply_err(req, EPERM);
+		return true;
+	}
+	return false;
+}
+
+static void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
+{
+	const struct fuse_ctx *ctx = fuse_req_ctx(req);
+	struct kvc_row a;
+
+	if (!refuse_name(req, parent, name))
+		reply_new(req, kvc_make(kvfs_of(req)->k, parent, name, S_IFDIR | (mode & 07777), ctx->uid, ctx->gid, NULL, &a), &a);
+}
+
+static void op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const char *name)
+{
+	const struct fuse_ctx *ctx = fuse_req_ctx(req);
+	struct kvc_row a;
+
+	if (!refuse_name(req, parent, name))
+		reply_new(req, kvc_make(kvfs_of(req)->k, parent, name, S_IFLNK | 0777, ctx->uid, ctx->gid, target, &a), &a);
+}
+
+static void run_mknod(struct call *c)
+{
+	const struct fuse_ctx *ctx = fuse_req_ctx(c->req);
+	struct kvc_opened o;
+	int err = c->w.err ?: kvc_create(c->f->k, c->ino, c->name, (uint32_t)c->mode, ctx->uid, ctx->gid, O_WRONLY | O_EXCL, &c->attr, &o, &c->w);
+
+	if (kvfs_waits(c, &err))
+		return;
+	if (!err)
+		kvc_file_release(c->f->k, c->attr.ino, O_WRONLY);
+	reply_new(c->req, err, &c->attr);
+	kvfs_done(c);
+}
+
+static void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t rdev)
+{
+	struct call *c;
+
+	(void)rdev;
+	if (refuse_name(req, parent, name))
+		return;
+	if (!S_ISREG(mode)) {
+		fuse_reply_err(req, EPERM);
+		return;
+	}
+	c = kvfs_call(req, parent, run_mknod, name, NULL);
+	if (!c)
+		return;
+	c->mode = (int)mode;
+	c->run(c);
+}
+
+static void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const char *name)
+{
+	struct kvc_row a;
+
+	if (!refuse_name(req, parent, name) && !refuse_virtual(req, ino))
+		reply_new(req, kvc_link(kvfs_of(req)->k, ino, parent, name, &a), &a);
+}
+
+static void op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+	if (!refuse_name(req, parent, name))
+		fuse_reply_err(req, kvfs_errno(kvc_unlink(kvfs_of(req)->k, parent, name)));
+}
+
+static void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+	if (!refuse_name(req, parent, name))
+		fuse_reply_err(req, kvfs_errno(kvc_rmdir(kvfs_of(req)->k, parent, name)));
+}
+
+static void run_rename(struct call *c)
+{
+	int err = c->w.err == -ESHUTDOWN ? c->w.err :
+		  kvc_rename(c->f->k, c->ino, c->name, c->to, c->to_name, (unsigned)c->mode, &c->w);
+
+	if (kvfs_waits(c, &err))
+		return;
+	fuse_reply_err(c->req, kvfs_errno(err));
+	kvfs_done(c);
+}
+
+static void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t to, const char *to_name, unsigned flags)
+{
+	struct call *c;
+
+	if (refuse_name(req, parent, name) || refuse_name(req, to, to_name))
+		return;
+	c = kvfs_call(req, parent, run_rename, name, to_name);
+	if (!c)
+		return;
+	c->to = to;
+	c->mode = (int)flags;
+	c->run(c);
+}
+
+/* Without it the kernel lists and caches folders without asking to open them. */
+static void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	(void)ino;
+	(void)fi;
+	fuse_reply_err(req, ENOSYS);
+}
+
+struct listing {
+	fuse_req_t req;
+	char *buf;
+	size_t size, used;
+};
+
+static bool list_add(struct listing *l, const char *name, uint64_t ino, uint32_t kind, off_t off)
+{
+	struct stat st = { .st_ino = ino, .st_mode = kind };
+	size_t n = fuse_add_direntry(l->req, l->buf + l->used, l->size - l->used, name, &st, off);
+
+	if (n > l->size - l->used)
+		return false;
+	l->used += n;
+	return true;
+}
+
+static int list_name(void *arg, const struct kvc_name *n)
+{
+	return !list_add(arg, n->name, n->ino, n->kind, (off_t)n->hash);
+}
+
+static void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
+{
+	struct listing l = { .req = req, .size = size };
+	uint64_t parent = ino;
+	int err = 0;
+
+	(void)fi;
+	count(req);
+	if (kvfs_is_virtual(ino)) {
+		kvfs_virtual_readdir(req, ino, size, off);
+		return;
+	}
+	l.buf = malloc(size);
+	if (!l.buf) {
+		fuse_reply_err(req, ENOMEM);
+		return;
+	}
+	if (off < 2)
+		err = kvc_parent(kvfs_of(req)->k, ino, &parent);
+	bool more = (off >= 1 || list_add(&l, ".", ino, S_IFDIR, 1)) && (off >= 2 || list_add(&l, "..", parent, S_IFDIR, 2));
+
+	if (!err && more)
+		err = kvc_readdir(kvfs_of(req)->k, ino, off < 2 ? 2 : (uint64_t)off, list_name, &l);
+	if (err)
+		fuse_reply_err(req, kvfs_errno(err));
+	else
+		fuse_reply_buf(req, l.buf, l.used);
+	free(l.buf);
+}
+
+static void run_fsync(struct call *c)
+{
+	int err = c->w.err ?: kvc_fsync(c->f->k, c->ino, &c->w);
+
+	if (kvfs_waits(c, &err))
+		return;
+	fuse_reply_err(c->req, kvfs_errno(err));
+	kvfs_done(c);
+}
+
+static void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi)
+{
+	struct call *c;
+
+	(void)datasync;
+	(void)fi;
+	count(req);
+	if (kvfs_is_virtual(ino)) {
+		fuse_reply_err(req, 0);
+		return;
+	}
+	c = kvfs_call(req, ino, run_fsync, NULL, NULL);
+	if (c)
+		c->run(c);
+}
+
+static void op_statfs(fuse_req_t req, fuse_ino_t ino)
+{
+	struct kvc_space s;
+	struct statvfs v = { .f_bsize = 4096, .f_frsize = 4096, .f_namemax = 255 };
+
+	(void)ino;
+	count(req);
+	kvc_space(kvfs_of(req)->k, &s);
+	v.f_blocks = s.total / 4096;
+	v.f_bfree = v.f_bavail = s.free / 4096;
+	v.f_files = 1ull << 40;
+	v.f_ffree = v.f_favail = v.f_files - s.files;
+	fuse_reply_statfs(req, &v);
+}
+
+/* user. and trusted. are kept; the kernel has no use for others here. */
+static bool xattr_kept(const char *name)
+{
+	return !strncmp(name, "user.", 5) || !strncmp(name, "trusted.", 8);
+}
+
+static void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
+{
+	char value[65536];
+	size_t len = size;
+	int err;
+
+	count(req);
+	if (kvfs_is_virtual(ino) || !xattr_kept(name)) {
+		fuse_reply_err(req, kvfs_is_virtual(ino) ? ENODATA : EOPNOTSUPP);
+		return;
+	}
+	err = size > sizeof value ? (len = sizeof value, kvc_getxattr(kvfs_of(req)->k, ino, name, value, &len)) :
+				    kvc_getxattr(kvfs_of(req)->k, ino, name, value, &len);
+	if (err)
+		fuse_reply_err(req, kvfs_errno(err));
+	else if (!size)
+		fuse_reply_xattr(req, len);
+	else
+		fuse_reply_buf(req, value, len);
+}
+
+static void op_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
+{
+	char names[65536];
+	size_t len = size > sizeof names ? sizeof names : size;
+	int err = 0;
+
+	count(req);
+	if (kvfs_is_virtual(ino))
+		len = 0;
+	else
+		err = kvc_listxattr(kvfs_of(req)->k, ino, names, &len);
+	if (err)
+		fuse_reply_err(req, kvfs_errno(err));
+	else if (!size)
+		fuse_reply_xattr(req, len);
+	else
+		fuse_reply_buf(req, names, len);
+}
+
+static void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value, size_t size, int flags)
+{
+	int err = EOPNOTSUPP;
+
+	if (refuse_virtual(req, ino))
+		return;
+	if (xattr_kept(name))
+		err = kvfs_errno(kvc_setxattr(kvfs_of(req)->k, ino, name, value, size, flags));
+	fuse_reply_err(req, err);
+}
+
+static void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
+{
+	if (!refuse_virtual(req, ino))
+		fuse_reply_err(req, xattr_kept(name) ? kvfs_errno(kvc_removexattr(kvfs_of(req)->k, ino, name)) : EOPNOTSUPP);
+}
+
+void kvfs_ops_names(struct fuse_lowlevel_ops *ops)
+{
+	ops->lookup = op_lookup;
+	ops->forget = op_forget;
+	ops->forget_multi = op_forget_multi;
+	ops->getattr = op_getattr;
+	ops->setattr = op_setattr;
+	ops->readlink = op_readlink;
+	ops->mkdir = op_mkdir;
+	ops->mknod = op_mknod;
+	ops->symlink = op_symlink;
+	ops->link = op_link;
+	ops->unlink = op_unlink;
+	ops->rmdir = op_rmdir;
+	ops->rename = op_rename;
+	ops->opendir = op_opendir;
+	ops->readdir = op_readdir;
+	ops->fsync = op_fsync;
+	ops->fsyncdir = op_fsync;
+	ops->statfs = op_statfs;
+	ops->getxattr = op_getxattr;
+	ops->listxattr = op_listxattr;
+	ops->setxattr = op_setxattr;
+	ops->removexattr = op_removexattr;
+#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 18)
+	ops->statx = op_statx;
+#endif
+}

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The session: what is agreed with the kernel (passthrough, io_uring), mounting, the loop, and the end in the right
+ * order: loop, unmount, engine, session. Late replies after the loop's end go nowhere and touch nothing freed, because the
+ * session is destroyed last.
+ */
+#include "fs.h"
+
+#include "log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/statvfs.h>
+
+#define RING_DEPTH 64
+#define PASSTHROUGH_MAX_WRITE (128u << 10) /* what still comes by requests then is small; each ring entry has such a buffer */
+#define PLAIN_MAX_WRITE (1u << 20)
+
+/* From linux/fuse.h of 6.9, which older systems' headers lack. */
+struct backing_map {
+	int32_t fd;
+	uint32_t flags;
+	uint64_t padding;
+};
+#define BACKING_OPEN _IOW(229, 1, struct backing_map)
+#define BACKING_CLOSE _IOW(229, 2, uint32_t)
+
+static int backing_open(void *arg, int fd)
+{
+	struct kvfs *f = arg;
+	struct backing_map m = { .fd = fd };
+	int id = ioctl(fuse_session_fd(f->se), BACKING_OPEN, &m);
+
+	return id < 0 ? -errno : id;
+}
+
+static void backing_close(void *arg, int id)
+{
+	struct kvfs *f = arg;
+	uint32_t n = (uint32_t)id;
+
+	ioctl(fuse_session_fd(f->se), BACKING_CLOSE, &n);
+}
+
+static void gone(void *arg, uint64_t parent, uint64_t ino, const char *name)
+{
+	struct kvfs *f = arg;
+
+	(void)ino;
+	fuse_lowlevel_notify_inval_entry(f->se, parent, name, strlen(name));
+	fuse_lowlevel_notify_inval_inode(f->se, parent, -1, 0);
+}
+
+static bool kernel_allows_uring(void)
+{
+	FILE *p = fopen("/sys/module/fuse/parameters/enable_uring", "re");
+	int c = p ? fgetc(p) : 0;
+
+	if (p)
+		fclose(p);
+	return c == 'Y' || c == '1';
+}
+
+/* Can the kernel do it for us? A try shows: the right to, and the kernel's part, both. */
+static void op_init(void *userdata, struct fuse_conn_info *conn)
+{
+	struct kvfs *f = userdata;
+	const struct kvc_options *o = kvc_options(f->k);
+	struct kvc_events ev = { .arg = f, .gone = gone };
+
+	f->passthrough = f->can_passthrough && fuse_set_feature_flag(conn, FUSE_CAP_PASSTHROUGH);
+	if (f->can_passthrough && !f->passthrough)
+		snprintf(f->passthrough_why, sizeof f->passthrough_why, "the kernel does not offer it (6.9 or later does)");
+	if (f->passthrough) {
+		ev.backing_open = backing_open;
+		ev.backing_close = backing_close;
+	}
+#ifdef FUSE_CAP_OVER_IO_URING
+	f->uring = f->want_uring && fuse_set_feature_flag(conn, FUSE_CAP_OVER_IO_URING);
+	if (f->want_uring && !f->uring)
+		snprintf(f->uring_why, sizeof f->uring_why, "the kernel does not offer it (6.14 or later does)");
+#endif
+	fuse_set_feature_flag(conn, FUSE_CAP_DIRECT_IO_ALLOW_MMAP);
+	fuse_set_feature_flag(conn, FUSE_CAP_ATOMIC_O_TRUNC);
+	fuse_set_feature_flag(conn, FUSE_CAP_NO_OPENDIR_SUPPORT);
+	/*
+	 * Without this the kernel asks for security.capability before every write, passthrough or not. The engine
+	 * takes the set-id bits off when a file was written, truncated or given away.
+	 */
+	fuse_set_feature_flag(conn, FUSE_CAP_HANDLE_KILLPRIV_V2);
+	fuse_unset_feature_flag(conn, FUSE_CAP_SPLICE_READ);
+	conn->max_write = f->passthrough ? PASSTHROUGH_MAX_WRITE : PLAIN_MAX_WRITE;
+	conn->max_backing_stack_depth = 1;
+	conn->time_gran = 1;
+	kvc_set_events(f->k, &ev);
+	kvc_info("serving by %s, requests by %s", f->passthrough ? "passthrough" : "plain requests", f->uring ? "io_uring" : "/dev/fuse");
+	if (!f->passthrough && o->passthrough == KVC_ON)
+		kvc_warn("passthrough=on, but %s", f->passthrough_why);
+}
+
+static void decide(struct kvfs *f, const struct kvc_options *o)
+{
+	f->can_passthrough = o->passthrough != KVC_OFF && geteuid() == 0;
+	if (o->passthrough == KVC_OFF)
+		snprintf(f->passthrough_why, sizeof f->passthrough_why, "passthrough=off");
+	else if (!f->can_passthrough)
+		snprintf(f->passthrough_why, sizeof f->passthrough_why, "it needs root (CAP_SYS_ADMIN)");
+#ifdef FUSE_CAP_OVER_IO_URING
+	f->want_uring = o->io_uring != KVC_OFF && kernel_allows_uring();
+	if (o->io_uring == KVC_OFF)
+		snprintf(f->uring_why, sizeof f->uring_why, "io_uring=off");
+	else if (!f->want_uring)
+		snprintf(f->uring_why, sizeof f->uring_why, "echo Y > /sys/module/fuse/parameters/enable_uring allows it");
+#else
+	snprintf(f->uring_why, sizeof f->uring_why, "this libfuse is older than 3.18");
+#endif
+}
+
+static int add(struct fuse_args *args, const char *format, const char *value)
+{
+	char buf[1600];
+
+	snprintf(buf, sizeof buf, format, value);
+	return fuse_opt_add_arg(args, "-o") || fuse_opt_add_arg(args, buf) ? -ENOMEM : 0;
+}
+
+/* A comma in the store's path would end the option there. */
+static const char *source_name(const char *store, char *buf, size_t room)
+{
+	snprintf(buf, room, "%s", store);
+	for (char *p = buf; *p; p++)
+		if (*p == ',')
+			*p = '_';
+	return buf;
+}
+
+int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store, const char *mountpoint, int ready_fd)
+{
+	struct fuse_lowlevel_ops ops = { .init = op_init };
+	struct fuse_args args = FUSE_ARGS_INIT(0, NULL);
+	struct fuse_loop_config *loop = NULL;
+	char source[1100], number[16];
+	sigset_t all, old;
+	bool mounted = false;
+	int err;
+
+	f->mountpoint = mountpoint;
+	decide(f, o);
+	kvfs_ops_names(&ops);
+	kvfs_ops_io(&ops);
+	snprintf(number, sizeof number, "%d", RING_DEPTH);
+	err = fuse_opt_add_arg(&args, "kvcachefs") ? -ENOMEM : 0;
+	err = err ?: add(&args, "fsname=%s,subtype=kvcachefs,default_permissions", source_name(store, source, sizeof source));
+	if (!err && o->allow_other)
+		err = add(&args, "%s", "allow_other");
+	if (!err && *o->generic)
+		err = add(&args, "%s", o->generic);
+	if (!err && f->want_uring)
+		err = add(&args, "io_uring,io_uring_q_depth=%s", number);
+	f->se = err ? NULL : fuse_session_new(&args, &ops, sizeof ops, f);
+	fuse_opt_free_args(&args);
+	if (!f->se) {
+		kvc_error("cannot set up the FUSE session");
+		return err ?: -EINVAL;
+	}
+	/* Signals are for the thread in the loop; all others are made with them blocked. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_BLOCK, &all, &old);
+	err = kvc_start(f->k);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (!err && fuse_set_signal_handlers(f->se))
+		err = -EINVAL;
+	if (!err) {
+		mounted = !fuse_session_mount(f->se, mountpoint);
+		if (!mounted) {
+			kvc_error("cannot mount on %s: %s", mountpoint, geteuid() ? "no permission, or fusermount3 is missing" : strerror(errno));
+			err = -EPERM;
+		}
+	}
+	if (!err && !(loop = fuse_loop_cfg_create()))
+		err = -ENOMEM;
+	if (!err) {
+		fuse_loop_cfg_set_clone_fd(loop, 0);
+		fuse_loop_cfg_set_max_threads(loop, 16);
+		fuse_loop_cfg_set_idle_threads(loop, 4);
+		if (ready_fd >= 0) {
+			char ok = 0;
+
+			kvc_log_setup(true, o->debug);
+			if (write(ready_fd, &ok, 1) == 1)
+				close(ready_fd);
+			int null = open("/dev/null", O_RDWR);
+
+			for (int fd = 0; fd < 3 && null >= 0; fd++)
+				dup2(null, fd);
+			if (null > 2)
+				close(null);
+		}
+		err = fuse_session_loop_mt(f->se, loop);
+		err = err > 0 ? 0 : err; /* a signal's number is a wanted end */
+	}
+	if (loop)
+		fuse_loop_cfg_destroy(loop);
+	if (mounted)
+		fuse_session_unmount(f->se);
+	fuse_remove_signal_handlers(f->se);
+	kvc_stop(f->k);
+	kvc_close(f->k);
+	fuse_session_destroy(f->se);
+	return err;
+}

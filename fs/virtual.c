@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * .kvcachefs/ in the root: not listed there, and made up here. stats, metrics and config are written out at open;
+ * lease is a transaction file (DESIGN section 8): what is written is the list, the first read takes the lease and waits,
+ * and closing ends it.
+ */
+#include "fs.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { V_DIR, V_STATS, V_METRICS, V_CONFIG, V_LEASE, V_COUNT };
+static const char *const names[V_COUNT] = { ".", "stats", "metrics", "config", "lease" };
+
+#define LEASE_TEXT_MAX (64u << 20)
+
+struct handle {
+	pthread_mutex_t lock;
+	char *text;
+	size_t len, room;
+	struct kvc_lease *lease;
+	bool taken;
+};
+
+static void attr(uint64_t ino, struct stat *st)
+{
+	unsigned v = (unsigned)(ino - KVFS_VIRTUAL);
+
+	*st = (struct stat){ .st_ino = ino, .st_nlink = v ? 1 : 2, .st_blksize = 4096,
+			     .st_mode = v == V_DIR ? S_IFDIR | 0555 : v == V_LEASE ? S_IFREG | 0666 : S_IFREG | 0444 };
+	clock_gettime(CLOCK_REALTIME, &st->st_mtim);
+	st->st_ctim = st->st_atim = st->st_mtim;
+}
+
+bool kvfs_virtual_lookup(fuse_req_t req, uint64_t parent, const char *name)
+{
+	struct fuse_entry_param e = { .entry_timeout = KVFS_TIMEOUT, .attr_timeout = 1 };
+
+	if (parent == KVC_ROOT && !strcmp(name, ".kvcachefs"))
+		e.ino = KVFS_VIRTUAL;
+	else if (parent != KVFS_VIRTUAL)
+		return false;
+	for (unsigned v = 1; v < V_COUNT && !e.ino; v++)
+		if (!strcmp(name, names[v]))
+			e.ino = KVFS_VIRTUAL + v;
+	if (e.ino) {
+		attr(e.ino, &e.attr);
+		fuse_reply_entry(req, &e);
+	} else {
+		fuse_reply_err(req, ENOENT);
+	}
+	return true;
+}
+
+void kvfs_virtual_getattr(fuse_req_t req, uint64_t ino)
+{
+	struct stat st;
+
+	attr(ino, &st);
+	fuse_reply_attr(req, &st, 1);
+}
+
+void kvfs_virtual_readdir(fuse_req_t req, uint64_t ino, size_t size, off_t off)
+{
+	char buf[1024];
+	size_t used = 0;
+
+	size = size < sizeof buf ? size : sizeof buf;
+	for (off_t i = off; i <= V_COUNT; i++) {
+		const char *name = i == 1 ? ".." : names[i ? i - 1 : 0];
+		struct stat st = { .st_ino = i == 1 ? KVC_ROOT : i ? ino + (uint64_t)i - 1 : ino, .st_mode = i < 2 ? S_IFDIR : S_IFREG };
+		size_t n = fuse_add_direntry(req, buf + used, size - used, name, &st, i + 1);
+
+		if (n > size - used)
+			break;
+		used += n;
+	}
+	fuse_reply_buf(req, buf, used);
+}
+
+static void config(struct kvfs *f, FILE *out)
+{
+	kvc_print_config(f->k, out);
+	fprintf(out, "mountpoint=%s\nserved_by=%s\n", f->mountpoint, f->passthrough ? "passthrough" : "plain requests");
+	if (!f->passthrough)
+		fprintf(out, "passthrough_is_off=%s\n", f->passthrough_why);
+	fprintf(out, "requests_by=%s\n", f->uring ? "io_uring" : "/dev/fuse");
+	if (!f->uring)
+		fprintf(out, "io_uring_is_off=%s\n", f->uring_why);
+	fprintf(out, "libfuse=%s\nversion=%s\n", fuse_pkgversion(), KVC_VERSION);
+}
+
+void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
+{
+	struct kvfs *f = kvfs_of(req);
+	struct handle *h;
+	FILE *out;
+
+	if ((fi->flags & O_ACCMODE) != O_RDONLY && ino - KVFS_VIRTUAL != V_LEASE) {
+		fuse_reply_err(req, EACCES);
+		return;
+	}
+	h = calloc(1, sizeof *h);
+	if (!h) {
+		fuse_reply_err(req, ENOMEM);
+		return;
+	}
+	pthread_mutex_init(&h->lock, NULL);
+	if (ino - KVFS_VIRTUAL != V_LEASE && (out = open_memstream(&h->text, &h->len))) {
+		switch (ino - KVFS_VIRTUAL) {
+		case V_STATS: kvc_print_stats(f->k, out); break;
+		case V_METRICS: kvc_print_metrics(f->k, out); break;
+		case V_CONFIG: config(f, out); break;
+		}
+		fclose(out);
+	}
+	fi->fh = (uint64_t)(uintptr_t)h;
+	fi->direct_io = 1;
+	fuse_reply_open(req, fi);
+}
+
+static void reply_part(fuse_req_t req, const char *text, size_t len, size_t size, off_t off)
+{
+	size_t at = (size_t)off < len ? (size_t)off : len;
+
+	fuse_reply_buf(req, text + at, len - at < size ? len - at : size);
+}
+
+/* Takes the lease for what was written. */
+static int take(struct kvfs *f, struct handle *h)
+{
+	static const char word[] = "prefetch\n";
+	const char *list = h->text;
+	size_t len = h->len;
+	bool prefetch = len >= sizeof word - 1 && !memcmp(list, word, sizeof word - 1);
+	int err;
+
+	if (h->taken)
+		return h->lease ? 0 : -EINVAL;
+	if (prefetch) {
+		list += sizeof word - 1;
+		len -= sizeof word - 1;
+	}
+	h->taken = true;
+	err = len ? kvc_lease_new(f->k, list, len, prefetch, &h->lease) : -EINVAL;
+	return err;
+}
+
+static void run_read(struct call *c)
+{
+	struct handle *h = (struct handle *)(uintptr_t)c->fi.fh;
+	const char *text = NULL;
+	size_t len = 0;
+	int err = c->w.err ?: kvc_lease_text(c->f->k, h->lease, &text, &len, &c->w);
+
+	if (kvfs_waits(c, &err))
+		return;
+	if (err)
+		fuse_reply_err(c->req, kvfs_errno(err));
+	else
+		reply_part(c->req, text, len, (size_t)c->len, c->off);
+	kvfs_done(c);
+}
+
+void kvfs_virtual_read(fuse_req_t req, uint64_t ino, size_t size, off_t off, struct fuse_file_info *fi)
+{
+	struct handle *h = (struct handle *)(uintptr_t)fi->fh;
+	struct call *c;
+	int err;
+
+	if (ino - KVFS_VIRTUAL != V_LEASE) {
+		reply_part(req, h->text, h->len, size, off);
+		return;
+	}
+	pthread_mutex_lock(&h->lock);
+	err = take(kvfs_of(req), h);
+	pthread_mutex_unlock(&h->lock);
+	if (err) {
+		fuse_reply_err(req, kvfs_errno(err));
+		return;
+	}
+	c = kvfs_call(req, ino, run_read, NULL, NULL);
+	if (!c)
+		return;
+	c->fi = *fi;
+	c->off = off;
+	c->len = (off_t)size;
+	c->run(c);
+}
+
+void kvfs_virtual_write(fuse_req_t req, uint64_t ino, const char *buf, size_t size, off_t off, struct fuse_file_info *fi)
+{
+	struct handle *h = (struct handle *)(uintptr_t)fi->fh;
+	int err = 0;
+
+	(void)ino;
+	(void)off;
+	pthread_mutex_lock(&h->lock);
+	if (h->taken)
+		err = EBUSY; /* one list an open */
+	else if (h->len + size > LEASE_TEXT_MAX)
+		err = EFBIG;
+	while (!err && h->len + size > h->room) {
+		size_t more = h->room ? 2 * h->room : 4096;
+		char *p = realloc(h->text, more);
+
+		if (!p) {
+			err = ENOMEM;
+		} else {
+			h->text = p;
+			h->room = more;
+		}
+	}
+	if (!err) {
+		memcpy(h->text + h->len, buf, size);
+		h->len += size;
+	}
+	pthread_mutex_unlock(&h->lock);
+	if (err)
+		fuse_reply_err(req, err);
+	else
+		fuse_reply_write(req, size);
+}
+
+void kvfs_virtual_release(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
+{
+	struct handle *h = (struct handle *)(uintptr_t)fi->fh;
+	struct kvfs *f = kvfs_of(req);
+
+	if (ino - KVFS_VIRTUAL == V_LEASE && !h->taken && h->len > 9 && !memcmp(h->text, "prefetch\n", 9))
+		take(f, h); /* written and closed: that asks for it too */
+	if (h->lease)
+		kvc_lease_free(f->k, h->lease);
+	pthread_mutex_destroy(&h->lock);
+	free(h->text);
+	free(h);
+	fuse_reply_err(req, 0);
+}

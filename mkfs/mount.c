@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * mount.kvcachefs STORE MOUNTPOINT [-o OPTIONS] [-sfnv]: what mount(8) calls for `mount -t kvcachefs` and fstab. It hands
+ * on to kvcachefs, which lies in one of the usual places or beside this program.
+ */
+#include <errno.h>
+#include <libgen.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void beside(char *path, size_t room)
+{
+	ssize_t n = readlink("/proc/self/exe", path, room - 16);
+
+	path[n > 0 ? n : 0] = 0;
+	char *slash = strrchr(path, '/');
+
+	if (slash)
+		memcpy(slash + 1, "kvcachefs", sizeof "kvcachefs");
+}
+
+int main(int argc, char **argv)
+{
+	static const char *const places[] = { "/usr/sbin/kvcachefs", "/usr/local/sbin/kvcachefs", "/sbin/kvcachefs", "/usr/bin/kvcachefs" };
+	char own[PATH_MAX + 16] = "";
+
+	if (argc == 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
+		printf("usage: mount -t kvcachefs STORE MOUNTPOINT [-o OPTIONS]\nmount.kvcachefs(8) and kvcachefs(8) tell more.\n");
+		return 0;
+	}
+	if (argc == 2 && !strcmp(argv[1], "--version")) {
+		printf("mount.kvcachefs %s\n", KVC_VERSION);
+		return 0;
+	}
+	argv[0] = (char *)"kvcachefs";
+	beside(own, sizeof own);
+	if (*own)
+		execv(own, argv);
+	for (size_t i = 0; i < sizeof places / sizeof places[0]; i++)
+		execv(places[i], argv);
+	fprintf(stderr, "mount.kvcachefs: cannot start kvcachefs: %s\n", strerror(errno));
+	return 1;
+}

@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the tools share: one clear line and an exit status. */
+#ifndef KVM_TOOL_H
+#define KVM_TOOL_H
+
+/* Prints "NAME: message" to stderr and returns 1. */
+int kvm_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+extern const char *kvm_name;
+
+#endif

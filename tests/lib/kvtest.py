@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What mounted cases use: a store in a folder of its own, mounted the way the runner says."""
+import contextlib, errno, hashlib, os, random, signal, subprocess, sys, time
+
+BUILD = os.environ["KV_BUILD"]
+WAY = os.environ.get("KV_WAY", "fast")
+TMP = os.environ["KV_CASE_TMP"]
+MODE = os.path.basename(BUILD)
+SLOW = 6 if MODE in ("asan", "tsan") else 1
+KiB, MiB = 1 << 10, 1 << 20
+WAYS = {"fast": "", "plain": "passthrough=off,io_uring=off", "passthrough": "io_uring=off", "none": ""}
+
+
+def skip(why):
+    print(why)
+    sys.exit(77)
+
+
+def need_mount():
+    if os.geteuid() != 0:
+        skip("needs root")
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        skip("needs /dev/fuse")
+
+
+def binary(name):
+    return f"{BUILD}/bin/{name}"
+
+
+def run(*command, ok=None, **more):
+    p = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more)
+    if ok is not None and (p.returncode == 0) != ok:
+        raise AssertionError(f"{command} ended with {p.returncode}: {p.stdout}")
+    return p
+
+
+def blob(seed, size):
+    """Bytes that any process can make again from the seed."""
+    return random.Random(seed).randbytes(size)
+
+
+def wait_for(what, seconds=20, every=0.01):
+    end = time.time() + seconds * SLOW
+    while time.time() < end:
+        got = what()
+        if got:
+            return got
+        time.sleep(every)
+    raise AssertionError(f"did not come about within {seconds * SLOW} s: {getattr(what, '__name__', what)}")
+
+
+@contextlib.contextmanager
+def fails(number):
+    try:
+        yield
+    except OSError as e:
+        assert e.errno == number, f"{errno.errorcode.get(e.errno)} where {errno.errorcode[number]} was expected"
+    else:
+        raise AssertionError(f"no error where {errno.errorcode[number]} was expected")
+
+
+class Store:
+    def __init__(self, name="s", size="256M", cpu="64M", options="", make=True):
+        need_mount()
+        self.path, self.mnt = f"{TMP}/{name}", f"{TMP}/{name}.mnt"
+        self.cpu, self.options, self.daemon = cpu, options, None
+        os.makedirs(self.mnt, exist_ok=True)
+        if make:
+            run(binary("mkfs.kvcachefs"), "--size", size, self.path, ok=True)
+
+    def mount(self, options=None, cpu=None):
+        o = ",".join(filter(None, [f"cpu={cpu or self.cpu}", f"run={TMP}/run", WAYS[WAY], self.options if options is None else options]))
+        log = open(f"{TMP}/log", "ab")
+        before = os.stat(f"{TMP}").st_dev
+        self.daemon = subprocess.Popen([binary("kvcachefs"), self.path, self.mnt, "-f", "-o", o], stdin=subprocess.DEVNULL,
+                                       stdout=log, stderr=log, start_new_session=True)
+        log.close()
+
+        def up():
+            if self.daemon.poll() is not None:
+                raise AssertionError(f"the daemon ended: {self.log()}")
+            try:
+                return os.stat(self.mnt).st_dev != before
+            except OSError:
+                return False
+        wait_for(up, 30)
+        return self
+
+    def log(self):
+        with open(f"{TMP}/log", errors="replace") as f:
+            return f.read()
+
+    def umount(self):
+        for _ in range(50):
+            p = run("umount", self.mnt)
+            if p.returncode == 0:
+                break
+            time.sleep(0.1)
+        else:
+            raise AssertionError(f"umount: {p.stdout} {run('sh', '-c', 'ls -l /proc/*/fd 2>/dev/null | grep ' + self.mnt).stdout}")
+        self.ended()
+
+    def term(self):
+        self.daemon.send_signal(signal.SIGTERM)
+        self.ended()
+
+    def ended(self):
+        rc = self.daemon.wait(timeout=120 * SLOW)
+        assert rc == 0, f"the daemon ended with {rc}: {self.log()[-3000:]}"
+
+    def kill(self):
+        self.daemon.kill()
+        self.daemon.wait()
+
+    def drop_pool(self):
+        """What a reboot does to it."""
+        run("sh", "-c", f"umount -l {TMP}/run/* 2>/dev/null; rmdir {TMP}/run/* 2>/dev/null")
+
+    def stats(self):
+        with open(f"{self.mnt}/.kvcachefs/stats") as f:
+            return {l.split()[0]: int(l.split()[1]) for l in f}
+
+    def config(self):
+        with open(f"{self.mnt}/.kvcachefs/config") as f:
+            return dict(l.rstrip("\n").split("=", 1) for l in f if "=" in l)
+
+    def settle(self):
+        """Until every close has arrived and every copy is made."""
+        def done():
+            s = self.stats()
+            return s["files_open"] == 0 and s["jobs"] == 0
+        time.sleep(0.02)
+        wait_for(done, 60)
+
+    def attr(self, path, name):
+        return os.getxattr(f"{self.mnt}/{path}", f"user.kvcachefs.{name}").decode()
+
+    def fsck(self, *options, ok=True):
+        return run(binary("fsck.kvcachefs"), *options, self.path, ok=ok)
+
+    def write(self, path, data, **more):
+        full = f"{self.mnt}/{path}"
+        os.makedirs(os.path.dirname(full), exist_ok=True)
+        with open(full, "wb", **more) as f:
+            f.write(data)
+
+    def read(self, path):
+        with open(f"{self.mnt}/{path}", "rb", buffering=0) as f:
+            return f.readall()

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A tier in front of another that delays or breaks its calls, so that tests change behaviour without branches in
+ * the code. The spec is words joined by '+':
+ *   delay-get:MS delay-put:MS     sleep first
+ *   fail-get:N fail-put:N         every Nth call fails with EIO (1: all)
+ *   flip-get:N                    every Nth read has one bit flipped
+ *   fail-while:PATH               all calls fail with EIO while that file exists
+ *   delay-while:PATH              with a delay: only while that file exists
+ */
+#include "registry.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+struct shim {
+	struct kvc_tier tier;
+	struct kvc_tier_ops ops;
+	struct kvc_tier *below;
+	unsigned long delay_get, delay_put, fail_get, fail_put, flip_get;
+	char fail_while[128], delay_while[128];
+	_Atomic unsigned long gets, puts;
+};
+
+static struct shim *of(struct kvc_tier *t)
+{
+	return kvc_of(t, struct shim, tier);
+}
+
+static int before(struct shim *s, unsigned long delay, unsigned long nth, unsigned long count)
+{
+	if (delay && (!*s->delay_while || !access(s->delay_while, F_OK))) {
+		uint64_t until = kvc_mono_ns() + delay * 1000000;
+
+		while (kvc_mono_ns() < until)
+			usleep((useconds_t)kvc_min(delay * 1000, 10000));
+	}
+	if (*s->fail_while && !access(s->fail_while, F_OK))
+		return -EIO;
+	return nth && count % nth == 0 ? -EIO : 0;
+}
+
+static void shim_close(struct kvc_tier *t)
+{
+	struct shim *s = of(t);
+
+	s->below->ops->close(s->below);
+	free(s);
+}
+
+static int shim_claim(struct kvc_tier *t, const struct kvc_where *w)
+{
+	struct shim *s = of(t);
+
+	return s->below->ops->claim(s->below, w);
+}
+
+static int shim_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_where *out)
+{
+	struct shim *s = of(t);
+	int err = before(s, s->delay_put, s->fail_put, atomic_fetch_add(&s->puts, 1) + 1);
+
+	return err ?: s->below->ops->put(s->below, p, out);
+}
+
+static int shim_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off, const struct iovec *iov, int n)
+{
+	struct shim *s = of(t);
+	unsigned long count = atomic_fetch_add(&s->gets, 1) + 1;
+	int err = before(s, s->delay_get, s->fail_get, count);
+
+	if (!err)
+		err = s->below->ops->get(s->below, w, off, iov, n);
+	if (!err && s->flip_get && count % s->flip_get == 0) {
+		const struct iovec *last = &iov[n - 1];
+
+		((uint8_t *)last->iov_base)[count * 7919 % (n > 1 ? last->iov_len : 100)] ^= 1 << count % 8;
+	}
+	return err;
+}
+
+static int shim_rehead(struct kvc_tier *t, const struct kvc_where *w, const uint8_t page[KVC_FRAME_HEADER])
+{
+	struct shim *s = of(t);
+
+	return s->below->ops->rehead(s->below, w, page);
+}
+
+static int shim_remove(struct kvc_tier *t, const struct kvc_where *w)
+{
+	struct shim *s = of(t);
+
+	return s->below->ops->remove(s->below, w);
+}
+
+static int shim_sync(struct kvc_tier *t)
+{
+	struct shim *s = of(t);
+
+	return s->below->ops->sync(s->below);
+}
+
+static void shim_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
+{
+	struct shim *s = of(t);
+
+	s->below->ops->usage(s->below, u);
+}
+
+static int word(struct shim *s, const char *w, char *error)
+{
+	const struct {
+		const char *name;
+		unsigned long *n;
+		char *path;
+	} words[] = {
+		{ "delay-get", &s->delay_get, NULL }, { "delay-put", &s->delay_put, NULL },
+		{ "fail-get", &s->fail_get, NULL }, { "fail-put", &s->fail_put, NULL },
+		{ "flip-get", &s->flip_get, NULL }, { "fail-while", NULL, s->fail_while },
+		{ "delay-while", NULL, s->delay_while },
+	};
+	const char *colon = strchr(w, ':');
+
+	for (size_t i = 0; colon && i < sizeof words / sizeof words[0]; i++) {
+		char *end;
+
+		if (strncmp(words[i].name, w, (size_t)(colon - w)) || words[i].name[colon - w])
+			continue;
+		if (words[i].path) {
+			snprintf(words[i].path, 128, "%s", colon + 1);
+			return 0;
+		}
+		*words[i].n = strtoul(colon + 1, &end, 10);
+		if (colon[1] && !*end)
+			return 0;
+	}
+	snprintf(error, 512, "option shim: '%s' is not understood", w);
+	return -EINVAL;
+}
+
+int kvct_shim_open(struct kvc_tier *below, const char *spec, struct kvc_tier **out, char *error)
+{
+	struct shim *s = calloc(1, sizeof *s);
+	KVC_MEM char *copy = strdup(spec);
+	char *save = NULL;
+	int err = 0;
+
+	if (!s || !copy) {
+		free(s);
+		snprintf(error, 512, "out of memory");
+		return -ENOMEM;
+	}
+	for (char *w = strtok_r(copy, "+", &save); w && !err; w = strtok_r(NULL, "+", &save))
+		err = word(s, w, error);
+	if (err) {
+		free(s);
+		return err;
+	}
+	s->below = below;
+	s->ops = *below->ops; /* its name and capabilities; what is not broken is passed on */
+	s->ops.close = shim_close;
+	s->ops.start = NULL;
+	s->ops.stop = NULL;
+	s->ops.claim = shim_claim;
+	s->ops.put = shim_put;
+	s->ops.get = shim_get;
+	s->ops.rehead = shim_rehead;
+	s->ops.remove = shim_remove;
+	s->ops.list = NULL;
+	s->ops.sync = shim_sync;
+	s->ops.usage = shim_usage;
+	s->tier.ops = &s->ops;
+	*out = &s->tier;
+	return 0;
+}

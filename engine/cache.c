@@ -178,6 +178,16 @@ void kvc_stop(struct kvc *k)
 	for (int i = 0; i < KVC_WORKERS; i++)
 		pthread_join(k->workers[i], NULL);
 	kvc_catalog_lock(k->cat);
+	for (unsigned t = 0; t < k->ntiers; t++)
+		if (k->tier[t].t->ops->caps & KVC_TIER_BOUNDED) {
+			struct kvc_tier_usage u;
+			char key[64], value[32];
+
+			k->tier[t].t->ops->usage(k->tier[t].t, &u);
+			snprintf(key, sizeof key, "%s_used_bytes", k->tier[t].t->ops->name);
+			snprintf(value, sizeof value, "%" PRIu64, u.used);
+			kvc_meta_set(k->cat, key, value);
+		}
 	kvc_meta_set(k->cat, "clean", "1");
 	kvc_catalog_unlock(k->cat);
 	kvc_commit_once(k);

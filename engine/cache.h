@@ -39,8 +39,11 @@ struct kvc_wait {
 /* What the engine asks of the FUSE side. All are called without locks. */
 struct kvc_events {
 	void *arg;
-	/* A name that the kernel may know has gone without its asking. From a thread that serves no request. */
-	void (*gone)(void *arg, uint64_t parent, uint64_t ino, const char *name);
+	/*
+	 * A name that the kernel may know has gone without its asking; `last` of those known now. From a thread that
+	 * serves no request.
+	 */
+	void (*gone)(void *arg, uint64_t parent, uint64_t ino, const char *name, bool last);
 	/* Registers a descriptor for passthrough: an id above 0, or a negative errno. NULL: no passthrough. */
 	int (*backing_open)(void *arg, int fd);
 	void (*backing_close)(void *arg, int id);

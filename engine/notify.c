@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The notifier: tells the kernel about names that went without its asking. A thread of its own, because such a call
- * waits for the folder's lock in the kernel, whose holder may be waiting for us.
+ * may wait in the kernel for somebody who waits for us. Notices are collected for a moment, so that a chunk of many files
+ * is told at once.
  */
 #include "core.h"
 
 #include <string.h>
+
+#define GATHER_US 2000
 
 struct notice {
 	struct kvc_list link;
@@ -39,15 +42,23 @@ void *kvc_notifier(void *arg)
 			pthread_cond_wait(&k->notify_cond, &k->notify_lock);
 		if (kvc_list_empty(&k->notices))
 			break;
-		struct notice *n = kvc_of(k->notices.next, struct notice, link);
-
-		kvc_list_del(&n->link);
+		struct kvc_list batch;
 		bool tell = !k->notify_stop;
 
 		pthread_mutex_unlock(&k->notify_lock);
-		if (tell && k->ev.gone)
-			k->ev.gone(k->ev.arg, n->parent, n->ino, n->name);
-		free(n);
+		usleep(GATHER_US);
+		pthread_mutex_lock(&k->notify_lock);
+		kvc_list_init(&batch);
+		kvc_list_splice(&batch, &k->notices);
+		pthread_mutex_unlock(&k->notify_lock);
+		while (!kvc_list_empty(&batch)) {
+			struct notice *n = kvc_of(batch.next, struct notice, link);
+
+			kvc_list_del(&n->link);
+			if (tell && k->ev.gone)
+				k->ev.gone(k->ev.arg, n->parent, n->ino, n->name, kvc_list_empty(&batch));
+			free(n);
+		}
 		pthread_mutex_lock(&k->notify_lock);
 	}
 	pthread_mutex_unlock(&k->notify_lock);

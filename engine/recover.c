@@ -203,6 +203,8 @@ int kvc_recover(struct kvc *k, char *error)
 		kvc_chunk_rerank(k->cat, rerank);
 		kvc_meta_set(k->cat, "policy", policy);
 	}
+	if (!clean && kvc_row_max(k->cat) > KVC_ROOT)
+		kvc_meta_set(k->cat, "killed", "1"); /* frames that were not in the catalog yet may lie in free space: fsck */
 	err = kvc_meta_set(k->cat, "clean", "0");
 	for (unsigned t = 0; t < k->ntiers && !err; t++)
 		err = claim_all(k, t, error);

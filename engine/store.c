@@ -46,10 +46,14 @@ int kvc_store_create(struct kvc_store *s)
 
 	if (!p)
 		return -ENOMEM;
-	if (getrandom(s->uuid, 16, 0) != 16)
-		return -EIO;
-	s->uuid[6] = (s->uuid[6] & 0x0f) | 0x40;
-	s->uuid[8] = (s->uuid[8] & 0x3f) | 0x80;
+	static const uint8_t none[16];
+
+	if (!memcmp(s->uuid, none, 16)) {
+		if (getrandom(s->uuid, 16, 0) != 16)
+			return -EIO;
+		s->uuid[6] = (s->uuid[6] & 0x0f) | 0x40;
+		s->uuid[8] = (s->uuid[8] & 0x3f) | 0x80;
+	}
 	uuid_text(s);
 	s->created_ns = kvc_now_ns();
 	memcpy(p->magic, magic, sizeof magic);

@@ -26,7 +26,7 @@ struct kvc_store {
 	int lock_fd;       /* the superblock, locked; -1 while not open */
 };
 
-/* Writes a new superblock into s->dir from the fields of *s (uuid is made here). 0 or -errno. */
+/* Writes a new superblock into s->dir from the fields of *s (the uuid is made here unless it is set). 0 or -errno. */
 int kvc_store_create(struct kvc_store *s);
 /*
  * Opens and locks the store in folder dir. 0, or one line for people in error[512] and: -ENOENT (no such folder),

@@ -78,7 +78,7 @@ static void count(fuse_req_t req)
 
 static void reply_entry(fuse_req_t req, int err, const struct kvc_row *a)
 {
-	struct fuse_entry_param e = { .entry_timeout = KVFS_TIMEOUT };
+	struct fuse_entry_param e = { .entry_timeout = kvfs_of(req)->entry_timeout };
 
 	if (err == -ENOENT) { /* remembered as missing, until somebody makes it through this mount */
 		fuse_reply_entry(req, &e);

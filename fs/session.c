@@ -19,6 +19,7 @@
 #include <sys/statvfs.h>
 
 #define RING_DEPTH 64
+#define EPOCH_MINOR 44 /* of the protocol: from here on names have an epoch */
 #define PASSTHROUGH_MAX_WRITE (128u << 10) /* what still comes by requests then is small; each ring entry has such a buffer */
 #define PLAIN_MAX_WRITE (1u << 20)
 
@@ -48,13 +49,19 @@ static void backing_close(void *arg, int id)
 	ioctl(fuse_session_fd(f->se), BACKING_CLOSE, &n);
 }
 
-static void gone(void *arg, uint64_t parent, uint64_t ino, const char *name)
+/* Attributes first, so that a stat asks and learns; then the names. None of these waits for a lock that a client holds. */
+static void gone(void *arg, uint64_t parent, uint64_t ino, const char *name, bool last)
 {
 	struct kvfs *f = arg;
 
-	(void)ino;
-	fuse_lowlevel_notify_inval_entry(f->se, parent, name, strlen(name));
+	(void)name;
+	fuse_lowlevel_notify_inval_inode(f->se, ino, -1, 0);
 	fuse_lowlevel_notify_inval_inode(f->se, parent, -1, 0);
+#ifdef FUSE_CAP_OVER_IO_URING
+	if (last && f->entry_timeout == KVFS_TIMEOUT)
+		fuse_lowlevel_notify_increment_epoch(f->se);
+#endif
+	(void)last;
 }
 
 static bool kernel_allows_uring(void)
@@ -98,6 +105,10 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	conn->max_write = f->passthrough ? PASSTHROUGH_MAX_WRITE : PLAIN_MAX_WRITE;
 	conn->max_backing_stack_depth = 1;
 	conn->time_gran = 1;
+#ifdef FUSE_CAP_OVER_IO_URING
+	if (conn->proto_major > 7 || conn->proto_minor >= EPOCH_MINOR)
+		f->entry_timeout = KVFS_TIMEOUT;
+#endif
 	kvc_set_events(f->k, &ev);
 	kvc_info("serving by %s, requests by %s", f->passthrough ? "passthrough" : "plain requests", f->uring ? "io_uring" : "/dev/fuse");
 	if (!f->passthrough && o->passthrough == KVC_ON)
@@ -151,6 +162,7 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store, c
 	int err;
 
 	f->mountpoint = mountpoint;
+	f->entry_timeout = KVFS_SHORT_TIMEOUT;
 	decide(f, o);
 	kvfs_ops_names(&ops);
 	kvfs_ops_io(&ops);

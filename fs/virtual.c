@@ -89,6 +89,7 @@ static void config(struct kvfs *f, FILE *out)
 	fprintf(out, "requests_by=%s\n", f->uring ? "io_uring" : "/dev/fuse");
 	if (!f->uring)
 		fprintf(out, "io_uring_is_off=%s\n", f->uring_why);
+	fprintf(out, "names_kept_seconds=%.0f\n", f->entry_timeout);
 	fprintf(out, "libfuse=%s\nversion=%s\n", fuse_pkgversion(), KVC_VERSION);
 }
 

@@ -22,6 +22,8 @@
 
 #define PIECE (1u << 20)
 
+static const uint8_t no_header[KVC_FRAME_HEADER] __attribute__((aligned(4096)));
+
 struct disk {
 	struct kvc_tier tier;
 	pthread_mutex_t lock;
@@ -70,6 +72,9 @@ static int disk_remove(struct kvc_tier *t, const struct kvc_where *w)
 
 	if (!valid(d, w))
 		return -ENOENT;
+	/* The header goes, so that a rebuild does not bring back what was deleted. */
+	if ((err = kvc_pwrite_all(d->fd, no_header, KVC_FRAME_HEADER, (off_t)w->at)))
+		return err;
 	pthread_mutex_lock(&d->lock);
 	err = kvct_extents_give(d->free, w->at, w->len);
 	pthread_mutex_unlock(&d->lock);

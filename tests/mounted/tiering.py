@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast plain
+"""Spill, evict, promote: both write modes; open files stay; one load for many openers; a slow or dead tier costs a miss and not
+a hang; the breaker; renames, unlinks and overwrites while tiers work."""
+import errno, os, threading, time
+from kvtest import *
+
+N = 2 * MiB
+
+
+def evict(s, *keep):
+    """Fills the pool until nothing else is in it."""
+    for i in range(48):
+        s.write(f"fill/{i}/x", bytes(MiB))
+    s.settle()
+
+
+def state(s, path):
+    return s.attr(path, "state")
+
+
+s = Store(cpu="64M", size="512M").mount()
+for i in range(4):
+    s.write(f"m/c{i}/l", blob(i, N))
+s.settle()
+assert all(state(s, f"m/c{i}/l") == "resident+lower" and s.attr(f"m/c{i}/l", "tiers") == "cpu,disk" for i in range(4))
+fd = os.open(f"{s.mnt}/m/c3/l", os.O_RDONLY)
+evict(s)
+assert [state(s, f"m/c{i}/l") for i in range(3)] == ["lower"] * 3 and state(s, "m/c3/l") == "resident+lower"
+assert s.attr("m/c0/l", "tiers") == "disk" and s.attr("m/c0", "tiers") == "disk"
+assert os.stat(f"{s.mnt}/m/c0/l").st_size == N and os.stat(f"{s.mnt}/m/c0/l").st_blocks == N // 512
+os.close(fd)
+
+# one load for many openers
+before = s.stats()
+bad = []
+def reader():
+    if s.read("m/c0/l") != blob(0, N):
+        bad.append(1)
+t = [threading.Thread(target=reader) for _ in range(16)]
+[x.start() for x in t]
+[x.join() for x in t]
+after = s.stats()
+assert not bad and after["loads"] - before["loads"] == 1
+assert state(s, "m/c0/l") == "resident+lower"
+
+# of a lower object: rename, truncate, overwrite in place, O_TRUNC, unlink
+os.rename(f"{s.mnt}/m/c1/l", f"{s.mnt}/m/c1/renamed")
+assert s.read("m/c1/renamed") == blob(1, N)
+evict(s)
+assert state(s, "m/c1/renamed") == "lower"
+os.truncate(f"{s.mnt}/m/c1/renamed", 1000)
+assert s.read("m/c1/renamed") == blob(1, N)[:1000]
+evict(s)
+with open(f"{s.mnt}/m/c2/l", "r+b") as f:
+    f.seek(5000)
+    f.write(b"changed")
+want = bytearray(blob(2, N))
+want[5000:5007] = b"changed"
+s.settle()
+assert s.read("m/c2/l") == bytes(want)
+evict(s)
+assert state(s, "m/c2/l") == "lower" and s.read("m/c2/l") == bytes(want)
+evict(s)
+s.write("m/c0/l", b"anew")
+assert s.read("m/c0/l") == b"anew"
+evict(s)
+used = s.stats()["tier_disk_used_bytes"]
+os.unlink(f"{s.mnt}/m/c2/l")
+wait_for(lambda: s.stats()["tier_disk_used_bytes"] == used - N - 4096)
+
+# opened for writing and not written: no new copy
+before = s.stats()["spill_bytes"]
+os.close(os.open(f"{s.mnt}/m/c3/l", os.O_RDWR))
+s.settle()
+assert s.stats()["spill_bytes"] == before and state(s, "m/c3/l") == "resident+lower"
+# written through a mapping only: noticed
+import mmap
+fd = os.open(f"{s.mnt}/m/c3/l", os.O_RDWR)
+mm = mmap.mmap(fd, N)
+assert mm[0:1] == blob(3, N)[0:1]
+mm[0:4] = b"MMAP"
+mm.close()
+os.close(fd)
+s.settle()
+evict(s)
+assert state(s, "m/c3/l") == "lower" and s.read("m/c3/l") == b"MMAP" + blob(3, N)[4:]
+
+# a mapping that outlives its file keeps the segment
+fd = os.open(f"{s.mnt}/m/c3/l", os.O_RDONLY)
+mm = mmap.mmap(fd, N, prot=mmap.PROT_READ)
+os.close(fd)
+evict(s)
+assert mm[4:N] == blob(3, N)[4:]
+mm.close()
+s.umount()
+s.fsck("-n", "--data")
+
+# write=back: nothing goes down before eviction
+s = Store("back", cpu="64M", size="512M", options="write=back").mount()
+s.write("m/c/l", blob(9, N))
+time.sleep(0.5)
+s.settle()
+assert state(s, "m/c/l") == "resident" and s.stats()["spills"] == 0
+evict(s)
+assert state(s, "m/c/l") == "lower" and s.read("m/c/l") == blob(9, N)
+s.umount()
+s.mount()
+assert s.read("m/c/l") == blob(9, N)
+s.umount()
+
+# a slow tier: the deadline is kept, and others are served meanwhile
+flag = f"{TMP}/slow"
+s = Store("slow", cpu="64M", size="512M", options=f"deadline=500,shim=delay-get:3000+delay-while:{flag}").mount()
+s.write("m/c/l", blob(9, N))
+s.write("m/d/l", blob(8, N))
+s.settle()
+evict(s)
+open(flag, "w").close()
+t0 = time.time()
+with fails(errno.ETIMEDOUT):
+    s.read("m/c/l")
+assert 0.3 < time.time() - t0 < 2.5 * SLOW
+s.write("m/e/l", b"others go on")
+assert s.read("m/e/l") == b"others go on"
+os.unlink(flag)
+wait_for(lambda: state(s, "m/c/l") == "resident+lower")
+assert s.read("m/c/l") == blob(9, N) and s.stats()["load_timeouts"] == 1
+s.umount()
+
+# a dead tier: errors, the breaker opens, stores go on, and it comes back
+flag = f"{TMP}/dead"
+s = Store("dead", cpu="64M", size="512M", options=f"settle=0,shim=fail-while:{flag}").mount()
+s.write("m/c/l", blob(9, N))
+s.settle()
+evict(s)
+open(flag, "w").close()
+for i in range(8):
+    s.write(f"m/n{i}/l", blob(i, MiB))
+    with fails(errno.EIO):
+        s.read("m/c/l")
+wait_for(lambda: s.stats()["breaker_opened"] >= 1)
+assert all(s.read(f"m/n{i}/l") == blob(i, MiB) for i in range(8)) and s.stats()["tier_disk_up"] == 0
+os.unlink(flag)
+wait_for(lambda: s.stats()["breaker_closed"] >= 1, 60)
+s.settle()
+assert s.read("m/c/l") == blob(9, N)
+wait_for(lambda: all(state(s, f"m/n{i}/l") == "resident+lower" for i in range(8)))
+s.umount()
+s.fsck("-n")

@@ -124,13 +124,13 @@ class Store:
         with open(f"{self.mnt}/.kvcachefs/config") as f:
             return dict(l.rstrip("\n").split("=", 1) for l in f if "=" in l)
 
-    def settle(self):
+    def settle(self, still_open=0):
         """Until every close has arrived and every copy is made."""
         def done():
             s = self.stats()
-            return s["files_open"] == 0 and s["jobs"] == 0
+            return s["files_open"] <= still_open and s["jobs"] == 0
         time.sleep(0.02)
-        wait_for(done, 60)
+        wait_for(done, 30)
 
     def attr(self, path, name):
         return os.getxattr(f"{self.mnt}/{path}", f"user.kvcachefs.{name}").decode()

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the cases of the engines share: a mount, file calls as the engines make them, and the end: everything is read
+again with its bytes compared, after it went down to the disk and after a restart."""
+import ctypes, mmap
+from kvtest import *
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def aligned(data):
+    b = mmap.mmap(-1, (len(data) + 4095) // 4096 * 4096)
+    b[:len(data)] = data
+    return b
+
+
+def through_the_tiers(s, check):
+    check()
+    s.settle()
+    for i in range(100):
+        s.write(f"filler/{i}/x", bytes(MiB))
+    s.settle()
+    check()
+    s.umount()
+    s.fsck("-n")
+    s.mount()
+    check()
+    s.umount()
+
+
+def store():
+    return Store(cpu="48M", size="512M").mount()

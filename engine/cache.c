@@ -42,9 +42,9 @@ int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 	k->store = s;
 	k->pool.dir = -1;
 	init_lists(k);
-	err = kvc_catalog_open(&k->cat, kvc_store_path(s, KVC_STORE_CATALOG, path), error);
+	err = kvc_pool_open(&k->pool, o, s, error);
 	if (!err)
-		err = kvc_pool_open(&k->pool, o, s, error);
+		err = kvc_catalog_open(&k->cat, kvc_store_path(s, KVC_STORE_CATALOG, path), error);
 	if (!err) {
 		k->ntiers = ntiers;
 		for (unsigned t = 0; t < ntiers; t++)
@@ -56,7 +56,7 @@ int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 	if (err) {
 		kvc_node_free_all(k);
 		if (k->pool.dir >= 0)
-			kvc_pool_close(&k->pool, true);
+			kvc_pool_close(&k->pool, k->pool.found);
 		if (k->cat)
 			kvc_catalog_close(k->cat);
 		free(k);

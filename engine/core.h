@@ -54,6 +54,7 @@ struct kvc_pool {
 	int dir;         /* O_PATH descriptor of the folder with the segments */
 	uint64_t bytes;  /* bound */
 	bool mounted;    /* a tmpfs of our own, not a folder of another one */
+	bool found;      /* it was mounted already */
 	bool huge, noswap, warm; /* what the kernel gave; found segments of an earlier daemon */
 };
 
@@ -94,6 +95,7 @@ struct kvc_node {
 	bool fresh;                  /* the segment is a w-, not an o- */
 	bool verify;                 /* was open for writing and seems untouched: compare before trusting the lower copy */
 	bool failing;                /* the last spill failed */
+	int load_error;              /* of the last load */
 	unsigned spilling;           /* bit per tier: a job is queued or runs */
 	struct kvc_job *queued[KVC_TIERS]; /* the job while it is queued */
 	bool snapshot;               /* fsync waits for a copy of the file as it is now */

@@ -149,12 +149,18 @@ int kvc_lease_text(struct kvc *k, struct kvc_lease *l, const char **text, size_t
 {
 	FILE *f;
 
+	if (w->err == -ESHUTDOWN)
+		return w->err;
 	if (!l->text && !l->prefetch) {
 		kvc_lock(k);
 		for (size_t i = 0; i < l->n; i++) {
 			struct kvc_node *n = l->v[i].n;
 
+			/* What one object's wait ended with is its own line's matter. */
+			if (n && w->err && w->ino == n->row.ino)
+				l->v[i].err = w->err;
 			if (n && !l->v[i].err && n->state == KVC_LOADING) {
+				w->ino = n->row.ino;
 				int err = kvc_park_locked(k, &n->waiters, w);
 
 				kvc_unlock(k);
@@ -177,6 +183,8 @@ int kvc_lease_text(struct kvc *k, struct kvc_lease *l, const char **text, size_t
 				continue;
 			}
 			kvc_node_attr_locked(k, it->n, &a);
+			if (!it->err && it->n->state == KVC_LOWER)
+				it->err = it->n->load_error;
 			fprintf(f, "%s %" PRIu64 " %" PRIu64 " %s\n", it->path, a.ino, a.size,
 				it->err ? strerrorname_np(-it->err) : kvc_state_names[it->n->state]);
 		}

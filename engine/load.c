@@ -215,6 +215,7 @@ static void load_run(struct kvc *k, struct kvc_job *j)
 		n->row.blocks = (uint64_t)st.st_blocks;
 		kvc_room_set_locked(k, n, (uint64_t)st.st_blocks * 512);
 		kvc_become_locked(k, n, KVC_BOTH);
+		n->load_error = 0;
 		kvc_count(&k->stats, loads);
 		kvc_count_by(&k->stats, load_bytes, size);
 		if (bad) {
@@ -224,6 +225,7 @@ static void load_run(struct kvc *k, struct kvc_job *j)
 		kvc_wake_all_locked(k, &n->waiters, 0);
 	} else if (n->state == KVC_LOADING) {
 		kvc_count(&k->stats, load_failures);
+		n->load_error = err;
 		kvc_become_locked(k, n, KVC_LOWER);
 		if (bad)
 			forget_both(k, n, bad);
@@ -240,6 +242,7 @@ static void fail_locked(struct kvc *k, struct kvc_node *n, int err)
 {
 	if (n->state != KVC_LOADING)
 		return;
+	n->load_error = err;
 	kvc_become_locked(k, n, KVC_LOWER);
 	kvc_wake_all_locked(k, &n->waiters, err);
 }
@@ -290,7 +293,9 @@ int kvc_load_start_locked(struct kvc *k, struct kvc_node *n, bool prefetch)
 		if (err)
 			kvc_room_set_locked(k, n, 0);
 	}
-	if (err)
+	if (err) {
+		n->load_error = err;
 		kvc_become_locked(k, n, KVC_LOWER);
+	}
 	return err;
 }

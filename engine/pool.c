@@ -99,20 +99,18 @@ int kvc_pool_open(struct kvc_pool *p, const struct kvc_options *o, const struct 
 	p->dir = -1;
 	p->bytes = o->cpu_bytes / KVC_PAGE * KVC_PAGE;
 	snprintf(p->path, sizeof p->path, "%s/%s", o->run_dir, s->uuid_text);
-	if ((err = make_dirs(p->path))) {
-		snprintf(error, 512, "cannot make %s for the pool: %s", p->path, strerror(-err));
-		return err;
-	}
-	p->mounted = is_mount(p->path) && is_tmpfs(p->path);
+	p->mounted = p->found = is_mount(p->path) && is_tmpfs(p->path);
 	if (p->mounted && !statfs(p->path, &st))
 		there = (st.f_blocks - st.f_bfree) * (uint64_t)st.f_bsize;
 	avail = mem_available();
 	if (p->bytes > there && p->bytes - there > avail) {
 		snprintf(error, 512, "cpu=%s is more than this machine's free memory (%s); give a smaller cpu=",
 			 kvc_size_text(p->bytes, a), kvc_size_text(avail + there, b));
-		if (!p->mounted)
-			rmdir(p->path);
 		return -ENOMEM;
+	}
+	if ((err = make_dirs(p->path))) {
+		snprintf(error, 512, "cannot make %s for the pool: %s", p->path, strerror(-err));
+		return err;
 	}
 	err = mount_tmpfs(p, o, p->mounted ? MS_REMOUNT : 0);
 	if (err == -EINVAL && p->mounted) {

@@ -154,7 +154,7 @@ static void run_read(struct call *c)
 	struct handle *h = (struct handle *)(uintptr_t)c->fi.fh;
 	const char *text = NULL;
 	size_t len = 0;
-	int err = c->w.err ?: kvc_lease_text(c->f->k, h->lease, &text, &len, &c->w);
+	int err = kvc_lease_text(c->f->k, h->lease, &text, &len, &c->w);
 
 	if (kvfs_waits(c, &err))
 		return;

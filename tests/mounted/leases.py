@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast plain
+"""Leases (DESIGN section 8): a list in, a line for each object out once all are resident; held until closed or killed; prefetch; pins and
+ttl; what is wrong in a list."""
+import errno, os, signal, time
+from kvtest import *
+
+N = MiB
+s = Store(cpu="48M", size="512M").mount()
+
+
+def fill(still_open=0):
+    for i in range(100):
+        s.write(f"fill/{i}/x", bytes(N))
+    s.settle(still_open)
+
+
+def lease(text, *more):
+    fd = os.open(f"{s.mnt}/.kvcachefs/lease", os.O_RDWR)
+    os.write(fd, text.encode())
+    return fd
+
+
+def answer(fd):
+    out, at = b"", 0
+    while piece := os.pread(fd, 65536, at):
+        out, at = out + piece, at + len(piece)
+    return [l.rsplit(" ", 3) for l in out.decode().splitlines()]
+
+
+for c in range(4):
+    for l in range(4):
+        s.write(f"m/c{c}/l{l}", blob((c, l).__repr__(), N))
+s.settle()
+fill()
+assert s.attr("m/c0", "state") == "lower"
+fd = lease("m/c0\nm/c1/l2\nm/none\n")
+rows = {r[0]: r[1:] for r in answer(fd)}
+assert len(rows) == 6 and all(rows[f"m/c0/l{l}"][1:] == [str(N), "resident+lower"] for l in range(4)), rows
+assert rows["m/c0/l1"][0] == str(os.stat(f"{s.mnt}/m/c0/l1").st_ino)
+assert rows["m/none"][2] == "ENOENT"
+with fails(errno.EBUSY):
+    os.write(fd, b"more\n")
+fill()
+assert s.attr("m/c0", "state") == "resident+lower" and s.attr("m/c1/l2", "state") == "resident+lower"
+os.close(fd)
+fill()
+assert s.attr("m/c0", "state") == "lower"
+
+# a client that dies holds nothing
+r, w = os.pipe()
+pid = os.fork()
+if not pid:
+    answer(lease("m/c0\n"))
+    os.write(w, b"x")
+    signal.pause()
+os.read(r, 1)
+fill(0)
+assert s.attr("m/c0", "state") == "resident+lower"
+os.kill(pid, signal.SIGKILL)
+os.waitpid(pid, 0)
+fill()
+assert s.attr("m/c0", "state") == "lower"
+
+# prefetch: no waiting, no holding
+fd = lease("prefetch\nm/c2\n")
+os.close(fd)
+wait_for(lambda: s.attr("m/c2", "state") == "resident+lower")
+fill()
+assert s.attr("m/c2", "state") == "lower"
+fd = os.open(f"{s.mnt}/.kvcachefs/lease", os.O_RDWR)
+with fails(errno.EINVAL):
+    os.read(fd, 100)
+os.close(fd)
+
+# more than the pool holds: an error for what does not fit, and the mount stays healthy
+s.write("big/a/x", bytes(20 * MiB))
+s.write("big/b/x", bytes(20 * MiB))
+s.write("big/c/x", bytes(20 * MiB))
+s.settle()
+fill()
+fd = lease("big/a\nbig/b\nbig/c\n")
+rows = answer(fd)
+assert sorted(r[3] for r in rows) == ["ENOSPC", "resident+lower", "resident+lower"] or \
+    [r[3] for r in rows].count("resident+lower") == 2, rows
+os.close(fd)
+assert s.read("m/c3/l1") == blob((3, 1).__repr__(), N)
+
+# pin and ttl
+os.setxattr(f"{s.mnt}/m/c3", "user.kvcachefs.pin", b"1")
+assert s.read("m/c3/l0") == blob((3, 0).__repr__(), N) and s.attr("m/c3", "pin") == "1"
+for l in range(4):
+    s.read(f"m/c3/l{l}")
+fill()
+assert s.attr("m/c3", "state") == "resident+lower"
+os.setxattr(f"{s.mnt}/m/c3", "user.kvcachefs.pin", b"0")
+fill()
+assert s.attr("m/c3", "state") == "lower"
+os.setxattr(f"{s.mnt}/m/c1", "user.kvcachefs.ttl", b"1")
+assert s.attr("m/c1", "ttl") == "1"
+wait_for(lambda: not os.path.exists(f"{s.mnt}/m/c1"), 10)
+assert s.stats()["expired_chunks"] == 1
+s.umount()
+s.fsck("-n")

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""One suite over every policy: who is evicted first, and that a restart (after a clean unmount, and after a kill) does not change it."""
+import os, time
+from kvtest import *
+
+N = MiB
+# 10 chunks made in order; then some are used: 0 three times, 1 twice, 2 last of all once
+USE = [0, 0, 0, 1, 1, 5, 2]
+ORDER = {  # from first evicted to last, of chunks 0 to 9
+    "lru": [3, 4, 6, 7, 8, 9, 0, 1, 5, 2],
+    "fifo": list(range(10)),
+    "lfu": [3, 4, 6, 7, 8, 9, 5, 2, 1, 0],
+    "mru": [2, 5, 1, 0, 9, 8, 7, 6, 4, 3],
+}
+for policy, order in ORDER.items():
+    for end in ("none", "umount", "kill"):
+        s = Store(f"{policy}-{end}", cpu="16M", size="128M", options=f"policy={policy},keep_pool,settle=0,high=95,low=94").mount()
+        for c in range(10):
+            s.write(f"m/c{c}/l", blob(c, N))
+            time.sleep(0.006)  # lfu tells times apart to 2 ms
+        s.settle()
+        for c in USE:
+            s.read(f"m/c{c}/l")
+            time.sleep(0.006)
+        s.settle()
+        if end == "umount":
+            s.umount()
+            s.mount()
+        elif end == "kill":
+            time.sleep(2.2)  # uses are written every second
+            s.kill()
+            run("umount", "-l", s.mnt)
+            s.mount()
+        state = lambda: [s.attr(f"m/c{c}/l", "state") == "lower" for c in range(10)]
+        assert not any(state())
+        # room for two chunks at a time, held open so that they are no candidates
+        held, gone = [], []
+        for i in range(8):
+            f = open(f"{s.mnt}/x{i}", "wb")
+            f.write(bytes(2 * MiB))
+            f.flush()
+            held.append(f)
+            wait_for(lambda: s.stats()["room_waiters"] == 0)
+            time.sleep(0.05)
+            gone.append({c for c, l in enumerate(state()) if l})
+            if len(gone[-1]) >= 8:
+                break
+        for g in gone:
+            assert g == set(order[:len(g)]), f"{policy} after {end}: evicted {sorted(g)}, expected {order[:len(g)]}"
+        assert len(gone[-1]) >= 5, gone
+        [f.close() for f in held]
+        s.settle()
+        s.umount()
+        run("sh", "-c", f"umount -l {TMP}/run/*")
+print("ok")

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""Bad input of any kind gets one clear line on stderr, a non-zero exit, and changes nothing."""
+import os, struct
+from kvtest import *
+
+need_mount()
+kv, mkfs, fsck = binary("kvcachefs"), binary("mkfs.kvcachefs"), binary("fsck.kvcachefs")
+mnt, store = f"{TMP}/mnt", f"{TMP}/store"
+os.mkdir(mnt)
+run(mkfs, "--size", "16M", store, ok=True)
+o = f"run={TMP}/run,cpu=32M"
+
+
+def tree():
+    return {os.path.join(d, n): (os.lstat(os.path.join(d, n)).st_size, os.lstat(os.path.join(d, n)).st_mtime_ns)
+            for d, ds, ns in os.walk(TMP) for n in ns + ds if not n.endswith(("-shm", "-wal"))}
+
+
+def refused(*command, says, code=1):
+    before = tree()
+    p = run(*command)
+    assert p.returncode == code, f"{command}: {p.returncode}: {p.stdout}"
+    assert p.stdout.count("\n") == 1 and says in p.stdout, f"{command}: {p.stdout!r} lacks {says!r}"
+    after = tree()
+    assert before == after, (command, [k for k in before | after if before.get(k) != after.get(k)])
+    assert not os.path.ismount(mnt)
+
+
+refused(kv, f"{TMP}/nothing", mnt, says="no store at")
+refused(kv, mnt, mnt, says="not a kvcachefs store")
+refused(kv, store, f"{TMP}/nowhere", says="mount point")
+refused(kv, store, f"{store}/superblock", says="not a folder")
+refused(kv, store, mnt, "-o", f"{o},cpu=9000G", says="more than this machine's free memory")
+refused(kv, store, mnt, "-o", f"{o},cpu=1M", says="option cpu")
+refused(kv, store, mnt, "-o", f"{o},cpu=lots", says="is not a size")
+refused(kv, store, mnt, "-o", f"{o},polcy=lru", says="unknown option 'polcy'")
+refused(kv, store, mnt, "-o", f"{o},policy=best", says="lru, fifo, lfu, mru")
+refused(kv, store, mnt, "-o", f"{o},high=50,low=60", says="low must be below")
+refused(kv, store, mnt, "-o", f"{o},settle=soon", says="not a number")
+refused(kv, store, mnt, "-o", f"{o},write=maybe", says="through, back")
+refused(kv, store, mnt, "-o", f"{o},keep_pool=7", says="takes no value")
+refused(kv, store, mnt, "-o", f"{o},shim=explode:1", says="not understood")
+refused(kv, store, says="a store and a mount point")
+p = run(kv, "--wrong", ok=False)
+assert "--help" in p.stdout
+# a newer format, a damaged superblock
+good = open(f"{store}/superblock", "rb").read()
+for change, says in ((struct.pack("<I", 2), "use a newer one"), (b"\x01\0\0\0\xff", "damaged")):
+    with open(f"{store}/superblock", "r+b") as f:
+        f.seek(8)
+        f.write(change)
+    refused(kv, store, mnt, "-o", o, says=says)
+    with open(f"{store}/superblock", "wb") as f:
+        f.write(good)
+# the tools
+refused(mkfs, store, says="--force")
+refused(mkfs, "--size", "1M", f"{TMP}/new", says="too small")
+refused(mkfs, "--size", "900T", f"{TMP}/new", says="more than")
+refused(mkfs, "--size", "much", f"{TMP}/new", says="not a size")
+refused(mkfs, "--size", "16M", f"{TMP}/a/b/c", says="cannot make")
+refused(mkfs, "--device", f"{store}/data", f"{TMP}/new", says="not a block device")
+refused(mkfs, "--device", "/dev/nothing", f"{TMP}/new", says="cannot open the device")
+refused(mkfs, says="one store")
+refused(fsck, f"{TMP}/nothing", says="no store at", code=8)
+refused(fsck, says="one store", code=8)
+
+# without the right to
+def as_nobody(*command):
+    return run("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *command)
+
+
+os.chmod(TMP, 0o755)
+p = as_nobody(mkfs, "--size", "16M", f"{TMP}/new")
+if "setpriv" not in p.stdout:
+    assert p.returncode == 1 and "ermission" in p.stdout and p.stdout.count("\n") == 1, p.stdout
+    p = as_nobody(kv, store, mnt, "-o", o)
+    assert p.returncode == 1 and p.stdout.count("\n") == 1, p.stdout
+# without /dev/fuse
+p = run("unshare", "-m", "sh", "-c", f"mount -t tmpfs none /dev && exec {kv} {store} {mnt} -o {o}")
+assert p.returncode and "/dev/fuse" in p.stdout, p.stdout
+run(kv, store, mnt, "-o", o, ok=True)
+run("umount", mnt, ok=True)
+wait_for(lambda: run(fsck, "-n", store).returncode == 0)
+# over a device, where a loop device can be made
+p = run("losetup", "--find", "--show", f"{store}/data")
+if p.returncode == 0:
+    dev = p.stdout.strip()
+    try:
+        run(mkfs, "--device", dev, f"{TMP}/ondev", ok=True)
+        s = Store("ondev", make=False).mount()
+        s.write("m/c/l", blob(1, MiB))
+        s.settle()
+        s.umount()
+        s.mount()
+        assert s.read("m/c/l") == blob(1, MiB)
+        s.umount()
+        s.fsck("-n", "--data")
+    finally:
+        run("losetup", "-d", dev)

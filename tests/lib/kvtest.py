@@ -50,13 +50,14 @@ def wait_for(what, seconds=20, every=0.01):
 
 
 @contextlib.contextmanager
-def fails(number):
+def fails(*numbers):
+    names = " or ".join(errno.errorcode[n] for n in numbers)
     try:
         yield
     except OSError as e:
-        assert e.errno == number, f"{errno.errorcode.get(e.errno)} where {errno.errorcode[number]} was expected"
+        assert e.errno in numbers, f"{errno.errorcode.get(e.errno)} where {names} was expected"
     else:
-        raise AssertionError(f"no error where {errno.errorcode[number]} was expected")
+        raise AssertionError(f"no error where {names} was expected")
 
 
 class Store:

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The free extents of a disk tier against a plain bitmap, with a printed seed. */
+#include "extent.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#define SIZE 4096
+
+static void edges(void **state)
+{
+	struct kvct_extents *x = kvct_extents_new(100);
+	uint64_t at = 77;
+
+	(void)state;
+	assert_int_equal(kvct_extents_take(x, 0, &at), -ENOSPC);
+	assert_int_equal(kvct_extents_take(x, 101, &at), -ENOSPC);
+	assert_int_equal(at, 77);
+	assert_int_equal(kvct_extents_claim(x, 90, 11), -ERANGE);
+	assert_int_equal(kvct_extents_claim(x, UINT64_MAX, 2), -ERANGE);
+	assert_int_equal(kvct_extents_give(x, 10, 10), -EEXIST);
+	assert_int_equal(kvct_extents_take(x, 100, &at), 0);
+	assert_int_equal(at, 0);
+	assert_int_equal(kvct_extents_give(x, 40, 20), 0);
+	assert_int_equal(kvct_extents_give(x, 30, 11), -EEXIST);
+	assert_int_equal(kvct_extents_give(x, 59, 2), -EEXIST);
+	assert_int_equal(kvct_extents_give(x, 40, 20), -EEXIST);
+	assert_int_equal(kvct_extents_claim(x, 39, 2), -EEXIST);
+	assert_int_equal(kvct_extents_give(x, 0, 40), 0);
+	assert_int_equal(kvct_extents_give(x, 60, 40), 0);
+	assert_int_equal(kvct_extents_take(x, 100, &at), 0); /* joined again */
+	kvct_extents_free(x);
+}
+
+struct seen {
+	uint8_t *map;
+	uint64_t end;
+};
+
+static void check_extent(void *arg, uint64_t at, uint64_t len)
+{
+	struct seen *s = arg;
+
+	assert_true(at > s->end || (at == 0 && s->end == 0)); /* ordered, and never touching */
+	for (uint64_t i = 0; i < len; i++) {
+		assert_int_equal(s->map[at + i], 0);
+		s->map[at + i] = 2;
+	}
+	s->end = at + len;
+}
+
+static void random_walk(void **state)
+{
+	unsigned seed = (unsigned)time(NULL);
+	static uint8_t used[SIZE];
+	struct kvct_extents *x = kvct_extents_new(SIZE);
+	struct {
+		uint64_t at, len;
+	} held[600];
+	int n = 0;
+
+	(void)state;
+	printf("seed %u\n", seed);
+	for (int step = 0; step < 20000; step++) {
+		if (n < 600 && rand_r(&seed) % 2) {
+			uint64_t len = 1 + rand_r(&seed) % 40, at, first = SIZE;
+			int err = kvct_extents_take(x, len, &at);
+
+			for (uint64_t i = 0, run = 0; i < SIZE && first == SIZE; i++) {
+				run = used[i] ? 0 : run + 1;
+				if (run == len)
+					first = i + 1 - len;
+			}
+			assert_int_equal(err, first == SIZE ? -ENOSPC : 0);
+			if (err)
+				continue;
+			assert_int_equal(at, first); /* first fit */
+			memset(used + at, 1, len);
+			held[n].at = at;
+			held[n++].len = len;
+		} else if (n) {
+			int i = rand_r(&seed) % n;
+
+			assert_int_equal(kvct_extents_give(x, held[i].at, held[i].len), 0);
+			memset(used + held[i].at, 0, held[i].len);
+			held[i] = held[--n];
+		}
+		if (step % 500 == 0) {
+			uint8_t map[SIZE];
+			struct seen s = { map, 0 };
+			uint64_t free_bytes = 0;
+
+			memcpy(map, used, SIZE);
+			kvct_extents_each(x, check_extent, &s);
+			for (int i = 0; i < SIZE; i++) {
+				assert_int_not_equal(map[i], 0); /* all that is free is known */
+				free_bytes += map[i] == 2;
+			}
+			assert_int_equal(kvct_extents_total_free(x), free_bytes);
+		}
+	}
+	kvct_extents_free(x);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = { cmocka_unit_test(edges), cmocka_unit_test(random_walk) };
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Options, sizes and policies. */
+#include "options.h"
+#include "policy.h"
+#include "util.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void defaults_and_values(void **state)
+{
+	struct kvc_options o;
+	char error[256];
+
+	(void)state;
+	kvc_options_init(&o);
+	assert_int_equal(o.cpu_bytes, 1ull << 30);
+	assert_int_equal(o.settle_ms, 200);
+	assert_int_equal(o.write, KVC_THROUGH);
+	assert_int_equal(o.disk, 1);
+	assert_int_equal(kvc_options_check(&o, error), 0);
+	assert_int_equal(kvc_options_parse(&o, "cpu=1.5G,policy=mru,write=back,keep_pool,ro,nosuid,passthrough=off,x-systemd.automount", error), 0);
+	assert_int_equal(o.cpu_bytes, 3ull << 29);
+	assert_string_equal(kvc_policy_names[o.policy], "mru");
+	assert_int_equal(o.write, KVC_BACK);
+	assert_int_equal(o.keep_pool, 1);
+	assert_int_equal(o.passthrough, KVC_OFF);
+	assert_string_equal(o.generic, "ro,nosuid");
+	assert_int_equal(kvc_options_parse(&o, "numa=bind:0;1", error), 0);
+	assert_string_equal(o.numa, "bind:0;1");
+}
+
+static void refused(void **state)
+{
+	static const char *const bad[] = { "cpu", "cpu=", "cpu=x", "cpu=1", "cpu=-5G", "cpu=1e9", "cpu=99999999T", "high=0", "high=101", "high=5x",
+					   "policy=", "policy=LRU", "keep_pool=2", "unknown", "unknown=1", "settle=-1", "commit=0", "commit=41",
+					   "deadline=99999999999999999999", "disk=1" };
+	struct kvc_options o, before;
+	char error[256];
+
+	(void)state;
+	kvc_options_init(&o);
+	before = o;
+	for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+		char text[128];
+
+		*error = 0;
+		snprintf(text, sizeof text, "settle=77,%s", bad[i]);
+		assert_int_not_equal(kvc_options_parse(&o, text, error), 0);
+		assert_true(strlen(error) > 10 && !strchr(error, '\n'));
+		assert_memory_equal(&o, &before, sizeof o); /* nothing of it is taken */
+	}
+	assert_int_equal(kvc_options_parse(&o, "low=90,high=90", error), 0);
+	assert_int_not_equal(kvc_options_check(&o, error), 0);
+}
+
+static void sizes(void **state)
+{
+	char buf[32];
+	uint64_t n;
+
+	(void)state;
+	assert_int_equal(kvc_size_parse("4096", &n), 0);
+	assert_int_equal(n, 4096);
+	assert_int_equal(kvc_size_parse("2k", &n), 0);
+	assert_int_equal(n, 2048);
+	assert_int_equal(kvc_size_parse("1TiB", &n), 0);
+	assert_int_equal(n, 1ull << 40);
+	assert_int_not_equal(kvc_size_parse("", &n), 0);
+	assert_int_not_equal(kvc_size_parse("1GB", &n), 0);
+	assert_int_not_equal(kvc_size_parse("0x10", &n), 0);
+	assert_int_not_equal(kvc_size_parse("99999999999T", &n), 0);
+	assert_string_equal(kvc_size_text(1536ull << 20, buf), "1.5 GiB");
+}
+
+static void ranks(void **state)
+{
+	struct kvc_use old = { 1000000000000000000, 1000000000000000000, 5 }, new = { 1000000001000000000, 1000000009000000000, 1 };
+	int64_t a[4], b[4];
+
+	(void)state;
+	for (int i = 0; i < 4; i++) {
+		a[i] = kvc_policies[i].rank(&old);
+		b[i] = kvc_policies[i].rank(&new);
+	}
+	assert_string_equal(kvc_policy_names[0], "lru");
+	assert_true(a[0] < b[0]); /* lru: old goes first */
+	assert_true(a[1] < b[1]); /* fifo */
+	assert_true(a[2] > b[2]); /* lfu: the less used goes first */
+	assert_true(a[3] > b[3]); /* mru */
+	old.hits = new.hits = UINT64_MAX;
+	assert_true(kvc_policies[2].rank(&old) < kvc_policies[2].rank(&new) && kvc_policies[2].rank(&old) > 0);
+}
+
+static void name_hashes(void **state)
+{
+	(void)state;
+	assert_true(kvc_name_hash("") >= 16);
+	assert_true(kvc_name_hash("a") != kvc_name_hash("b"));
+	assert_true(kvc_name_hash("layer") < 1ull << 62);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = { cmocka_unit_test(defaults_and_values), cmocka_unit_test(refused), cmocka_unit_test(sizes),
+					    cmocka_unit_test(ranks), cmocka_unit_test(name_hashes) };
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

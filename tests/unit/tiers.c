@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One suite over every tier and over it behind a shim: put, get, rehead, remove, list, full, claims. */
+#include "registry.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <cmocka.h>
+
+#define SIZE (4ull << 20)
+
+static struct kvc_store store;
+static char dir[] = "/tmp/kvc-unit-XXXXXX";
+
+struct body {
+	const uint8_t *data;
+	struct kvc_frame f;
+	int fail; /* with this, in the middle */
+};
+
+static int body_read(void *arg, void *buf, size_t len, uint64_t off)
+{
+	struct body *b = arg;
+
+	if (b->fail && off)
+		return b->fail;
+	memcpy(buf, b->data + off, len);
+	return 0;
+}
+
+static int body_head(void *arg, uint8_t page[KVC_FRAME_HEADER])
+{
+	struct body *b = arg;
+
+	kvc_frame_encode(&b->f, page);
+	return 0;
+}
+
+static int put(struct kvc_tier *t, uint64_t ino, const uint8_t *data, uint64_t len, int fail, struct kvc_where *w)
+{
+	struct body b = { .data = data, .fail = fail };
+	struct kvc_put p = { ino, 1, len, &b, body_read, body_head };
+
+	memcpy(b.f.store, store.uuid, 16);
+	b.f.ino = ino;
+	b.f.gen = 1;
+	b.f.size = b.f.raw_len = b.f.stored_len = len;
+	b.f.stored_sum = kvc_sum_of(data, len);
+	return t->ops->put(t, &p, w);
+}
+
+static struct kvc_tier *open_tier(const char *shim)
+{
+	struct kvc_options o;
+	struct kvc_tier *tiers[KVCT_MAX];
+	char error[512] = "", text[200];
+	unsigned n;
+
+	kvc_options_init(&o);
+	snprintf(text, sizeof text, "shim=%s", shim);
+	if (*shim)
+		assert_int_equal(kvc_options_parse(&o, text, error), 0);
+	assert_int_equal(kvct_open_all(&store, &o, tiers, &n, error), 0);
+	assert_int_equal(n, 1);
+	return tiers[0];
+}
+
+static int count_frames(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
+{
+	(void)w;
+	(void)f;
+	++*(int *)arg;
+	return 1;
+}
+
+static void conformance(struct kvc_tier *t, bool lists)
+{
+	uint8_t *data = aligned_alloc(4096, 3 << 20), *page = aligned_alloc(4096, 4096), *back = aligned_alloc(4096, 3 << 20);
+	struct kvc_where w[3], none;
+	struct kvc_tier_usage u;
+	struct kvc_frame f;
+	int n = 0;
+
+	for (int i = 0; i < 3 << 20; i++)
+		data[i] = (uint8_t)(i * 31 >> 3);
+	t->ops->usage(t, &u);
+	assert_int_equal(u.total, SIZE);
+	assert_int_equal(u.used, 0);
+	assert_int_equal(put(t, 10, data, 5000, 0, &w[0]), 0);
+	assert_int_equal(put(t, 11, data, 0, 0, &w[1]), 0);
+	assert_int_equal(put(t, 12, data + 1, 2 << 20, 0, &w[2]), 0);
+	assert_int_equal(put(t, 13, data, 3 << 20, 0, &none), -ENOSPC);
+	assert_int_equal(put(t, 14, data, (1 << 20) + 8192, -ECANCELED, &none), -ECANCELED); /* nothing is left of it */
+	t->ops->usage(t, &u);
+	assert_int_equal(u.used, w[0].len + w[1].len + w[2].len);
+
+	struct iovec iov[2] = { { page, 4096 }, { back, 2 << 20 } };
+
+	assert_int_equal(t->ops->get(t, &w[2], 0, iov, 2), 0);
+	assert_int_equal(kvc_frame_decode(page, &f), 0);
+	assert_int_equal(f.ino, 12);
+	assert_memory_equal(back, data + 1, 2 << 20);
+	iov[1].iov_len = 8192;
+	assert_int_equal(t->ops->get(t, &w[0], 0, iov, 2), 0);
+	assert_memory_equal(back, data, 5000);
+	iov[1].iov_len = 3 << 20;
+	assert_int_equal(t->ops->get(t, &w[0], 0, iov, 2), -EBADMSG); /* beyond what is there */
+	strcpy(f.path, "new/name");
+	kvc_frame_encode(&f, page);
+	assert_int_equal(t->ops->rehead(t, &w[2], page), 0);
+	memset(page, 0, 4096);
+	assert_int_equal(t->ops->get(t, &w[2], 0, iov, 1), 0);
+	assert_int_equal(kvc_frame_decode(page, &f), 0);
+	assert_string_equal(f.path, "new/name");
+	if (lists) {
+		assert_int_equal(t->ops->list(t, count_frames, &n), 0);
+		assert_int_equal(n, 3);
+	}
+	assert_int_equal(t->ops->claim(t, &w[2]), -EEXIST);
+	assert_int_equal(t->ops->claim(t, &(struct kvc_where){ SIZE, 4096 }), -ERANGE);
+	assert_int_equal(t->ops->claim(t, &(struct kvc_where){ 1, 4096 }), -ERANGE);
+	assert_int_equal(t->ops->remove(t, &w[2]), 0);
+	assert_int_equal(t->ops->remove(t, &w[2]), -ENOENT);
+	assert_int_equal(put(t, 13, data, 3 << 20, 0, &w[2]), 0);
+	assert_int_equal(t->ops->sync(t), 0);
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(t->ops->remove(t, &w[i]), 0);
+	n = 0;
+	if (lists) {
+		assert_int_equal(t->ops->list(t, count_frames, &n), 0);
+		assert_int_equal(n, 0);
+	}
+	t->ops->close(t);
+	free(data);
+	free(page);
+	free(back);
+}
+
+static void disk(void **state)
+{
+	(void)state;
+	conformance(open_tier(""), true);
+}
+
+static void disk_behind_delay(void **state)
+{
+	(void)state;
+	conformance(open_tier("delay-get:1+delay-put:1"), false);
+}
+
+static void faults(void **state)
+{
+	struct kvc_tier *t = open_tier("fail-put:2+fail-get:2");
+	uint8_t *data = calloc(1, 4096), *page = aligned_alloc(4096, 4096);
+	struct iovec iov = { page, 4096 };
+	struct kvc_where w;
+
+	(void)state;
+	assert_int_equal(put(t, 1, data, 100, 0, &w), 0);
+	assert_int_equal(put(t, 2, data, 100, 0, &w), -EIO);
+	assert_int_equal(t->ops->get(t, &w, 0, &iov, 1), 0);
+	assert_int_equal(t->ops->get(t, &w, 0, &iov, 1), -EIO);
+	assert_int_equal(t->ops->remove(t, &w), 0);
+	t->ops->close(t);
+	free(data);
+	free(page);
+}
+
+static int make_store(void **state)
+{
+	char path[1280];
+	int fd;
+
+	(void)state;
+	if (!mkdtemp(dir))
+		return -1;
+	snprintf(store.dir, sizeof store.dir, "%s", dir);
+	kvc_store_path(&store, KVC_STORE_DATA, store.data);
+	store.data_size = SIZE;
+	fd = open(kvc_store_path(&store, KVC_STORE_DATA, path), O_CREAT | O_RDWR, 0600);
+	if (fd < 0 || ftruncate(fd, SIZE))
+		return -1;
+	close(fd);
+	return kvc_store_create(&store);
+}
+
+static int remove_store(void **state)
+{
+	char path[1280];
+
+	(void)state;
+	unlink(kvc_store_path(&store, KVC_STORE_DATA, path));
+	unlink(kvc_store_path(&store, KVC_STORE_SUPER, path));
+	return rmdir(dir);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = { cmocka_unit_test(disk), cmocka_unit_test(disk_behind_delay), cmocka_unit_test(faults) };
+
+	return cmocka_run_group_tests(tests, make_store, remove_store);
+}

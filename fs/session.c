@@ -105,6 +105,7 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	conn->max_write = f->passthrough ? PASSTHROUGH_MAX_WRITE : PLAIN_MAX_WRITE;
 	conn->max_backing_stack_depth = 1;
 	conn->time_gran = 1;
+	conn->no_interrupt = 1; /* waits end at their deadline; libfuse would keep an interrupt it cannot place for ever */
 #ifdef FUSE_CAP_OVER_IO_URING
 	if (conn->proto_major > 7 || conn->proto_minor >= EPOCH_MINOR)
 		f->entry_timeout = KVFS_TIMEOUT;

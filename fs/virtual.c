@@ -6,6 +6,7 @@
  */
 #include "fs.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -124,9 +125,14 @@ void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 
 static void reply_part(fuse_req_t req, const char *text, size_t len, size_t size, off_t off)
 {
-	size_t at = (size_t)off < len ? (size_t)off : len;
+	size_t at = (size_t)off < len ? (size_t)off : len, n = len - at < size ? len - at : size;
+	char *copy = malloc(n ? n : 1); /* the text goes with the release, which may come right behind the reply */
 
-	fuse_reply_buf(req, text + at, len - at < size ? len - at : size);
+	if (copy)
+		fuse_reply_buf(req, memcpy(copy, text + at, n), n);
+	else
+		fuse_reply_err(req, ENOMEM);
+	free(copy);
 }
 
 /* Takes the lease for what was written. */

@@ -136,7 +136,7 @@ static void drain_jobs(struct kvc *k)
 	}
 }
 
-void kvc_stop(struct kvc *k)
+void kvc_detach(struct kvc *k)
 {
 	kvc_lock(k);
 	if (!k->started) {
@@ -153,7 +153,13 @@ void kvc_stop(struct kvc *k)
 	pthread_cond_signal(&k->notify_cond);
 	pthread_mutex_unlock(&k->notify_lock);
 	pthread_join(k->notifier, NULL);
+	kvc_set_events(k, &(struct kvc_events){ 0 });
+}
 
+void kvc_stop(struct kvc *k)
+{
+	if (!k->started)
+		return;
 	kvc_lock(k);
 	for (size_t i = 0; i < KVC_HASH_SIZE; i++)
 		for (struct kvc_node *n = k->nodes[i]; n; n = n->hash_next) {

@@ -57,7 +57,11 @@ int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 int kvc_start(struct kvc *k);
 /* Passthrough is known only when the kernel has answered: call before the first request. NULL ops: none. */
 void kvc_set_events(struct kvc *k, const struct kvc_events *ev);
-/* Ends every wait, copies down what is due (unless keep_pool), commits, ends the threads. No call may be under way after it. */
+/*
+ * The FUSE session is about to close: ends every wait, evicts no more, and makes no call of the events after it returns.
+ */
+void kvc_detach(struct kvc *k);
+/* After kvc_detach: copies down what is due (unless keep_pool), commits, ends the threads. No call may be under way after it. */
 void kvc_stop(struct kvc *k);
 /* Releases all; the pool is unmounted unless keep_pool is set or something could not be copied down. */
 void kvc_close(struct kvc *k);
@@ -95,6 +99,7 @@ int kvc_parent(struct kvc *k, uint64_t ino, uint64_t *parent);
 struct kvc_opened {
 	int backing;  /* passthrough id, or 0: plain requests */
 };
+/* To be called again also when w->err is set: it then cleans up and returns that. */
 int kvc_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, uint32_t uid, uint32_t gid, int flags,
 	       struct kvc_row *attr, struct kvc_opened *out, struct kvc_wait *w);
 /* -ESTALE: the file was dropped meanwhile; the kernel then looks the name up again. */

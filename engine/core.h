@@ -89,6 +89,7 @@ struct kvc_node {
 	uint64_t place_txn;          /* the transaction that records the newest placement */
 	uint64_t room;               /* bytes accounted for the segment */
 	uint64_t prepared;           /* bytes from the start that are prepared for plain writes */
+	unsigned creating;           /* a folder: creates that wait for room, so its chunk is in use */
 	unsigned nopen, nwriters, leases;
 	int fd, backing;             /* -1 and 0 while not there */
 	bool plain;                  /* how it is open now */

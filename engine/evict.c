@@ -14,8 +14,10 @@
 #define LOOK_NS 10000000ull
 #define IDLE_NS 250000000ull
 #define STUCK_LOOKS 12
+/* A chunk used so lately is not dropped: somebody may be between two of its files. */
+#define YOUNG_NS 300000000ull
 
-enum verdict { EVICT, COPY, DROP, KEEP };
+enum verdict { EVICT, COPY, DROP, YOUNG, KEEP };
 
 static bool pool_tier_possible(struct kvc *k, const struct kvc_node *n)
 {
@@ -48,7 +50,7 @@ static enum verdict judge_locked(struct kvc *k, struct kvc_chunk *c)
 		else if (v != DROP)
 			v = COPY;
 	}
-	return v;
+	return v == DROP && c->use.last_ns + YOUNG_NS > kvc_now_ns() ? YOUNG : v;
 }
 
 static bool mapped(struct kvc *k, struct kvc_chunk *c)
@@ -150,6 +152,10 @@ static bool pool_pass(struct kvc *k)
 				continue;
 			}
 		}
+		if (v == YOUNG) {
+			coming += chunk_room(c);
+			progress = true; /* it grows older */
+		}
 		if (v == COPY) {
 			coming += chunk_room(c);
 			progress = true;
@@ -226,7 +232,7 @@ static void tier_pass(struct kvc *k, unsigned tier)
 
 			rank = v->r[i].rank;
 			id = v->r[i].id;
-			int err = kvc_chunk_drop(k, id, true);
+			int err = v->r[i].last_ns + YOUNG_NS > kvc_now_ns() ? -EBUSY : kvc_chunk_drop(k, id, true);
 
 			if (err)
 				continue;
@@ -405,7 +411,7 @@ int kvc_chunk_drop(struct kvc *k, uint64_t id, bool only_if_lower)
 	if (err)
 		goto out;
 	self->holds++;
-	err = members_both(k, id, self, &m, &lower, &placed);
+	err = self->creating ? -EBUSY : members_both(k, id, self, &m, &lower, &placed);
 	if (!err && only_if_lower && !placed)
 		err = -ENOENT;
 	for (size_t i = 0; i < m.count; i++) {

@@ -118,7 +118,7 @@ int kvc_begin_write_locked(struct kvc *k, struct kvc_node *n)
 
 void kvc_close_segment_locked(struct kvc *k, struct kvc_node *n)
 {
-	if (n->backing) {
+	if (n->backing && k->ev.backing_close) { /* after the session's end the kernel has forgotten them all */
 		k->ev.backing_close(k->ev.arg, n->backing);
 		k->nbacking--;
 	}

@@ -212,14 +212,23 @@ int kvc_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, 
 	uint64_t now = kvc_now_ns(), existing = 0;
 	struct creation c = { .row = { .mode = S_IFREG | (mode & 07777), .uid = uid, .gid = gid, .nlink = 1, .atime_ns = now,
 				       .mtime_ns = now, .ctime_ns = now, .btime_ns = now, .parent = parent } };
+	struct kvc_node *folder;
 	struct stat st;
 	int fd = -1, backing = 0, err;
 
 	kvc_lock_both(k);
-	err = plan_both(k, parent, name, &c, &existing);
+	if (w->stage && (folder = kvc_node_find_locked(k, parent)))
+		folder->creating--;
+	w->stage = 0;
+	err = w->err ?: plan_both(k, parent, name, &c, &existing);
 	if (!err) {
 		err = kvc_room_get_locked(k, c.room, w);
 		c.row.ino = k->next_ino++;
+	}
+	/* While it waits its chunk is in use, however long ago the last file of it was written. */
+	if (err == KVC_WAIT && (folder = kvc_node_find_locked(k, parent))) {
+		folder->creating++;
+		w->stage = 1;
 	}
 	kvc_unlock_both(k);
 	if (err == -EEXIST && existing && !(flags & O_EXCL)) {

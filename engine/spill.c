@@ -292,7 +292,6 @@ static void spill_run(struct kvc *k, struct kvc_job *j)
 	int err = 0;
 
 	kvc_lock(k);
-	n->queued[j->tier] = NULL;
 	snap = n->state == KVC_OPEN && n->snapshot;
 	if (n->lost || (!snap && n->state != KVC_RESIDENT && n->state != KVC_BOTH) || (!snap && !kvc_spill_needed(k, n, j->tier)))
 		goto out;

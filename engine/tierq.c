@@ -111,6 +111,8 @@ void *kvc_worker(void *arg)
 		if (j) {
 			struct kvc_node *n = j->node;
 
+			if (n && n->queued[j->tier] == j)
+				n->queued[j->tier] = NULL; /* from here on nobody may move it to another queue */
 			k->jobs_queued--;
 			k->jobs_running++;
 			kvc_unlock(k);

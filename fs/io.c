@@ -62,7 +62,7 @@ static void run_create(struct call *c)
 	const struct fuse_ctx *ctx = fuse_req_ctx(c->req);
 	struct kvc_opened o = { 0 };
 	struct fuse_entry_param e = { .entry_timeout = c->f->entry_timeout };
-	int err = c->w.err ?: kvc_create(c->f->k, c->ino, c->name, (uint32_t)c->mode, ctx->uid, ctx->gid, c->fi.flags, &c->attr, &o, &c->w);
+	int err = kvc_create(c->f->k, c->ino, c->name, (uint32_t)c->mode, ctx->uid, ctx->gid, c->fi.flags, &c->attr, &o, &c->w);
 
 	if (kvfs_waits(c, &err))
 		return;

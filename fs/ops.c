@@ -290,7 +290,7 @@ static void run_mknod(struct call *c)
 {
 	const struct fuse_ctx *ctx = fuse_req_ctx(c->req);
 	struct kvc_opened o;
-	int err = c->w.err ?: kvc_create(c->f->k, c->ino, c->name, (uint32_t)c->mode, ctx->uid, ctx->gid, O_WRONLY | O_EXCL, &c->attr, &o, &c->w);
+	int err = kvc_create(c->f->k, c->ino, c->name, (uint32_t)c->mode, ctx->uid, ctx->gid, O_WRONLY | O_EXCL, &c->attr, &o, &c->w);
 
 	if (kvfs_waits(c, &err))
 		return;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The session: what is agreed with the kernel (passthrough, io_uring), mounting, the loop, and the end in the right
- * order: loop, unmount, engine, session. Late replies after the loop's end go nowhere and touch nothing freed, because the
+ * order: loop, the engine's calls to us, unmount, engine, session. Late replies after the loop's end go nowhere and touch nothing freed, because the
  * session is destroyed last.
  */
 #include "fs.h"
@@ -220,6 +220,7 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store, c
 	}
 	if (loop)
 		fuse_loop_cfg_destroy(loop);
+	kvc_detach(f->k); /* unmounting closes the session's descriptor */
 	if (mounted)
 		fuse_session_unmount(f->se);
 	fuse_remove_signal_handlers(f->se);

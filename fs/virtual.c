@@ -110,6 +110,7 @@ void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 		return;
 	}
 	pthread_mutex_init(&h->lock, NULL);
+	pthread_mutex_lock(&h->lock);
 	if (ino - KVFS_VIRTUAL != V_LEASE && (out = open_memstream(&h->text, &h->len))) {
 		switch (ino - KVFS_VIRTUAL) {
 		case V_STATS: kvc_print_stats(f->k, out); break;
@@ -118,6 +119,7 @@ void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 		}
 		fclose(out);
 	}
+	pthread_mutex_unlock(&h->lock);
 	fi->fh = (uint64_t)(uintptr_t)h;
 	fi->direct_io = 1;
 	fuse_reply_open(req, fi);
@@ -177,11 +179,12 @@ void kvfs_virtual_read(fuse_req_t req, uint64_t ino, size_t size, off_t off, str
 	struct call *c;
 	int err;
 
+	pthread_mutex_lock(&h->lock);
 	if (ino - KVFS_VIRTUAL != V_LEASE) {
 		reply_part(req, h->text, h->len, size, off);
+		pthread_mutex_unlock(&h->lock);
 		return;
 	}
-	pthread_mutex_lock(&h->lock);
 	err = take(kvfs_of(req), h);
 	pthread_mutex_unlock(&h->lock);
 	if (err) {
@@ -236,8 +239,10 @@ void kvfs_virtual_release(fuse_req_t req, uint64_t ino, struct fuse_file_info *f
 	struct handle *h = (struct handle *)(uintptr_t)fi->fh;
 	struct kvfs *f = kvfs_of(req);
 
+	pthread_mutex_lock(&h->lock);
 	if (ino - KVFS_VIRTUAL == V_LEASE && !h->taken && h->len > 9 && !memcmp(h->text, "prefetch\n", 9))
 		take(f, h); /* written and closed: that asks for it too */
+	pthread_mutex_unlock(&h->lock);
 	if (h->lease)
 		kvc_lease_free(f->k, h->lease);
 	pthread_mutex_destroy(&h->lock);

@@ -17,8 +17,10 @@ static const char *const names[V_COUNT] = { ".", "stats", "metrics", "config", "
 
 #define LEASE_TEXT_MAX (64u << 20)
 
+/* Guards all handles: there are few, and one is opened, read and closed by different threads. */
+static pthread_mutex_t handles = PTHREAD_MUTEX_INITIALIZER;
+
 struct handle {
-	pthread_mutex_t lock;
 	char *text;
 	size_t len, room;
 	struct kvc_lease *lease;
@@ -104,13 +106,13 @@ void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 		fuse_reply_err(req, EACCES);
 		return;
 	}
+	pthread_mutex_lock(&handles);
 	h = calloc(1, sizeof *h);
 	if (!h) {
+		pthread_mutex_unlock(&handles);
 		fuse_reply_err(req, ENOMEM);
 		return;
 	}
-	pthread_mutex_init(&h->lock, NULL);
-	pthread_mutex_lock(&h->lock);
 	if (ino - KVFS_VIRTUAL != V_LEASE && (out = open_memstream(&h->text, &h->len))) {
 		switch (ino - KVFS_VIRTUAL) {
 		case V_STATS: kvc_print_stats(f->k, out); break;
@@ -119,22 +121,28 @@ void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 		}
 		fclose(out);
 	}
-	pthread_mutex_unlock(&h->lock);
+	pthread_mutex_unlock(&handles);
 	fi->fh = (uint64_t)(uintptr_t)h;
 	fi->direct_io = 1;
 	fuse_reply_open(req, fi);
 }
 
-static void reply_part(fuse_req_t req, const char *text, size_t len, size_t size, off_t off)
+/* A copy of what a read asks for: the text goes with the release, which may come right behind the reply. */
+static size_t copy_part(const char *text, size_t len, size_t size, off_t off, char **part)
 {
 	size_t at = (size_t)off < len ? (size_t)off : len, n = len - at < size ? len - at : size;
-	char *copy = malloc(n ? n : 1); /* the text goes with the release, which may come right behind the reply */
 
-	if (copy)
-		fuse_reply_buf(req, memcpy(copy, text + at, n), n);
+	*part = malloc(n ? n : 1);
+	return *part ? (memcpy(*part, text + at, n), n) : 0;
+}
+
+static void reply_part(fuse_req_t req, char *part, size_t n)
+{
+	if (part)
+		fuse_reply_buf(req, part, n);
 	else
 		fuse_reply_err(req, ENOMEM);
-	free(copy);
+	free(part);
 }
 
 /* Takes the lease for what was written. */
@@ -161,15 +169,21 @@ static void run_read(struct call *c)
 {
 	struct handle *h = (struct handle *)(uintptr_t)c->fi.fh;
 	const char *text = NULL;
+	char *part = NULL;
 	size_t len = 0;
-	int err = kvc_lease_text(c->f->k, h->lease, &text, &len, &c->w);
+	int err;
 
+	pthread_mutex_lock(&handles);
+	err = kvc_lease_text(c->f->k, h->lease, &text, &len, &c->w);
+	if (!err)
+		len = copy_part(text, len, (size_t)c->len, c->off, &part);
+	pthread_mutex_unlock(&handles);
 	if (kvfs_waits(c, &err))
 		return;
 	if (err)
 		fuse_reply_err(c->req, kvfs_errno(err));
 	else
-		reply_part(c->req, text, len, (size_t)c->len, c->off);
+		reply_part(c->req, part, len);
 	kvfs_done(c);
 }
 
@@ -179,14 +193,17 @@ void kvfs_virtual_read(fuse_req_t req, uint64_t ino, size_t size, off_t off, str
 	struct call *c;
 	int err;
 
-	pthread_mutex_lock(&h->lock);
+	pthread_mutex_lock(&handles);
 	if (ino - KVFS_VIRTUAL != V_LEASE) {
-		reply_part(req, h->text, h->len, size, off);
-		pthread_mutex_unlock(&h->lock);
+		char *part = NULL;
+		size_t n = copy_part(h->text, h->len, size, off, &part);
+
+		pthread_mutex_unlock(&handles);
+		reply_part(req, part, n);
 		return;
 	}
 	err = take(kvfs_of(req), h);
-	pthread_mutex_unlock(&h->lock);
+	pthread_mutex_unlock(&handles);
 	if (err) {
 		fuse_reply_err(req, kvfs_errno(err));
 		return;
@@ -207,7 +224,7 @@ void kvfs_virtual_write(fuse_req_t req, uint64_t ino, const char *buf, size_t si
 
 	(void)ino;
 	(void)off;
-	pthread_mutex_lock(&h->lock);
+	pthread_mutex_lock(&handles);
 	if (h->taken)
 		err = EBUSY; /* one list an open */
 	else if (h->len + size > LEASE_TEXT_MAX)
@@ -227,7 +244,7 @@ void kvfs_virtual_write(fuse_req_t req, uint64_t ino, const char *buf, size_t si
 		memcpy(h->text + h->len, buf, size);
 		h->len += size;
 	}
-	pthread_mutex_unlock(&h->lock);
+	pthread_mutex_unlock(&handles);
 	if (err)
 		fuse_reply_err(req, err);
 	else
@@ -239,14 +256,13 @@ void kvfs_virtual_release(fuse_req_t req, uint64_t ino, struct fuse_file_info *f
 	struct handle *h = (struct handle *)(uintptr_t)fi->fh;
 	struct kvfs *f = kvfs_of(req);
 
-	pthread_mutex_lock(&h->lock);
+	pthread_mutex_lock(&handles);
 	if (ino - KVFS_VIRTUAL == V_LEASE && !h->taken && h->len > 9 && !memcmp(h->text, "prefetch\n", 9))
 		take(f, h); /* written and closed: that asks for it too */
-	pthread_mutex_unlock(&h->lock);
 	if (h->lease)
 		kvc_lease_free(f->k, h->lease);
-	pthread_mutex_destroy(&h->lock);
 	free(h->text);
 	free(h);
+	pthread_mutex_unlock(&handles);
 	fuse_reply_err(req, 0);
 }

@@ -325,6 +325,20 @@ int kvc_chunk_drop(struct kvc *k, uint64_t id, bool only_if_lower);
 int kvc_drop_file_both(struct kvc *k, struct kvc_node *n);
 
 /* name.c */
+struct kvc_entry {
+	uint64_t parent, ino;
+	uint32_t kind;
+	char name[256];
+};
+struct kvc_entries { /* zero before the first use; the caller frees v, also after an error */
+	struct kvc_entry *v;
+	size_t n, room;
+};
+/* Copies out the names in a folder, or the names of a node, so that the catalog can be changed while walking them. */
+int kvc_entries_in_both(struct kvc *k, uint64_t folder, struct kvc_entries *e);
+int kvc_entries_of_both(struct kvc *k, uint64_t ino, struct kvc_entries *e);
+/* 1: no name is in the folder; 0: some are; or a negative errno. */
+int kvc_folder_empty_both(struct kvc *k, uint64_t folder);
 void kvc_touch_folder_locked(struct kvc *k, struct kvc_node *folder, int nlink);
 
 /* notify.c */

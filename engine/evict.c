@@ -276,60 +276,27 @@ static void expire_pass(struct kvc *k)
 /* The members of a chunk: the files of its folder that belong to it, or the one file. */
 struct members {
 	struct kvc_node **n;
-	uint64_t *ino;
-	size_t count, room;
+	size_t count;
 };
-
-static int take_member(void *arg, const struct kvc_name *n)
-{
-	struct members *m = arg;
-
-	if (!S_ISREG(n->kind))
-		return 0;
-	if (kvc_grow(&m->ino, m->count, &m->room, sizeof *m->ino))
-		return -ENOMEM;
-	m->ino[m->count++] = n->ino;
-	return 0;
-}
-
-struct name_copy {
-	uint64_t parent;
-	char name[256];
-};
-struct names {
-	struct name_copy *v;
-	size_t n, room;
-};
-
-static int take_name(void *arg, const struct kvc_name *n)
-{
-	struct names *v = arg;
-
-	if (kvc_grow(&v->v, v->n, &v->room, sizeof *v->v))
-		return -ENOMEM;
-	v->v[v->n].parent = n->parent;
-	snprintf(v->v[v->n++].name, 256, "%s", n->name);
-	return 0;
-}
 
 /* Takes every name off a node. */
 static int unname_both(struct kvc *k, struct kvc_node *n)
 {
-	struct names v = { 0 };
-	int err = kvc_name_of(k->cat, n->row.ino, take_name, &v);
+	struct kvc_entries e = { 0 };
+	int err = kvc_entries_of_both(k, n->row.ino, &e);
 
-	for (size_t i = 0; i < v.n && !err; i++) {
+	for (size_t i = 0; i < e.n && !err; i++) {
 		struct kvc_node *folder;
 
-		err = kvc_name_del(k->cat, v.v[i].parent, v.v[i].name);
+		err = kvc_name_del(k->cat, e.v[i].parent, e.v[i].name);
 		if (!err)
-			kvc_notify_gone(k, v.v[i].parent, n->row.ino, v.v[i].name);
-		if (!err && !kvc_node_get_both(k, v.v[i].parent, &folder)) {
+			kvc_notify_gone(k, e.v[i].parent, n->row.ino, e.v[i].name);
+		if (!err && !kvc_node_get_both(k, e.v[i].parent, &folder)) {
 			kvc_touch_folder_locked(k, folder, S_ISDIR(n->row.mode) ? -1 : 0);
 			kvc_node_settle_locked(k, folder);
 		}
 	}
-	free(v.v);
+	free(e.v);
 	return err;
 }
 
@@ -347,44 +314,39 @@ int kvc_drop_file_both(struct kvc *k, struct kvc_node *n)
 	return 0;
 }
 
-static int any_name(void *arg, const struct kvc_name *n)
-{
-	(void)arg;
-	(void)n;
-	return 1;
-}
-
 /* Looks at the members: -EBUSY where one is in use; *lower says that some have no segment. */
 static int members_both(struct kvc *k, uint64_t id, struct kvc_node *self, struct members *m, bool *lower, bool *placed)
 {
-	size_t keep = 0;
+	struct kvc_entries e = { 0 };
 	int err = 0;
 
 	*lower = *placed = false;
 	if (S_ISDIR(self->row.mode))
-		err = kvc_name_each(k->cat, id, 0, take_member, m);
-	else
-		err = take_member(m, &(struct kvc_name){ .ino = id, .kind = self->row.mode });
-	m->n = calloc(m->count ? m->count : 1, sizeof *m->n);
-	if (err || !m->n)
-		return err ?: -ENOMEM;
-	for (size_t i = 0; i < m->count; i++) {
-		struct kvc_node *n;
+		err = kvc_entries_in_both(k, id, &e);
+	m->n = calloc(e.n + 1, sizeof *m->n);
+	if (!m->n)
+		err = -ENOMEM;
+	for (size_t i = 0; i < (S_ISDIR(self->row.mode) ? e.n : 1) && !err; i++) {
+		struct kvc_node *n = self;
 
-		if ((err = kvc_node_get_both(k, m->ino[i], &n)))
-			break;
+		if (S_ISDIR(self->row.mode)) {
+			if (!S_ISREG(e.v[i].kind))
+				continue;
+			if ((err = kvc_node_get_both(k, e.v[i].ino, &n)))
+				break;
+		}
 		if (n->row.chunk != id) {
 			kvc_node_settle_locked(k, n);
 			continue;
 		}
 		n->holds++;
-		m->n[keep++] = n;
+		m->n[m->count++] = n;
 		if (n->nopen || n->leases || n->state == KVC_OPEN || n->state == KVC_LOADING || n->snapshot)
 			err = -EBUSY;
 		*lower |= n->state == KVC_LOWER;
 		*placed |= n->object.lower;
 	}
-	m->count = keep;
+	free(e.v);
 	return err;
 }
 
@@ -441,7 +403,7 @@ int kvc_chunk_drop(struct kvc *k, uint64_t id, bool only_if_lower)
 			c->dirty = false;
 			kvc_chunk_settle_locked(k, c);
 		}
-		if (S_ISDIR(self->row.mode) && !kvc_name_each(k->cat, id, 0, any_name, NULL) && !unname_both(k, self)) {
+		if (S_ISDIR(self->row.mode) && kvc_folder_empty_both(k, id) == 1 && !unname_both(k, self)) {
 			kvc_row_del(k->cat, id);
 			self->row.nlink = 0;
 			kvc_destroy_locked(k, self);
@@ -453,7 +415,6 @@ int kvc_chunk_drop(struct kvc *k, uint64_t id, bool only_if_lower)
 out:
 	kvc_unlock_both(k);
 	free(m.n);
-	free(m.ino);
 	return err;
 }
 

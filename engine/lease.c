@@ -25,28 +25,6 @@ struct kvc_lease {
 	bool prefetch;
 };
 
-struct found {
-	uint64_t ino;
-	char name[256];
-};
-struct folder {
-	struct found *v;
-	size_t n, room;
-};
-
-static int take(void *arg, const struct kvc_name *n)
-{
-	struct folder *f = arg;
-
-	if (!S_ISREG(n->kind))
-		return 0;
-	if (kvc_grow(&f->v, f->n, &f->room, sizeof *f->v))
-		return -ENOMEM;
-	f->v[f->n].ino = n->ino;
-	snprintf(f->v[f->n++].name, 256, "%s", n->name);
-	return 0;
-}
-
 static int add(struct kvc_lease *l, const char *path, const char *name, struct kvc_node *n, int err)
 {
 	struct item *i;
@@ -88,7 +66,7 @@ static int walk_both(struct kvc *k, const char *path, struct kvc_node **n)
 
 static int add_path_both(struct kvc *k, struct kvc_lease *l, const char *path)
 {
-	struct folder f = { 0 };
+	struct kvc_entries e = { 0 };
 	struct kvc_node *n;
 	int err = walk_both(k, path, &n);
 
@@ -100,15 +78,18 @@ static int add_path_both(struct kvc *k, struct kvc_lease *l, const char *path)
 		kvc_node_settle_locked(k, n);
 		return add(l, path, NULL, NULL, -EINVAL);
 	}
-	err = kvc_name_each(k->cat, n->row.ino, 0, take, &f);
+	err = kvc_entries_in_both(k, n->row.ino, &e);
 	kvc_node_settle_locked(k, n);
-	for (size_t i = 0; i < f.n && !err; i++) {
-		struct kvc_node *m;
-		int e = kvc_node_get_both(k, f.v[i].ino, &m);
+	for (size_t i = 0; i < e.n && !err; i++) {
+		struct kvc_node *m = NULL;
+		int missing;
 
-		err = add(l, path, f.v[i].name, e ? NULL : m, e);
+		if (!S_ISREG(e.v[i].kind))
+			continue;
+		missing = kvc_node_get_both(k, e.v[i].ino, &m);
+		err = add(l, path, e.v[i].name, missing ? NULL : m, missing);
 	}
-	free(f.v);
+	free(e.v);
 	return err;
 }
 

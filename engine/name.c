@@ -16,6 +16,43 @@ void kvc_touch_folder_locked(struct kvc *k, struct kvc_node *folder, int nlink)
 	kvc_node_dirty_locked(k, folder);
 }
 
+static int take_entry(void *arg, const struct kvc_name *n)
+{
+	struct kvc_entries *e = arg;
+
+	if (kvc_grow(&e->v, e->n, &e->room, sizeof *e->v))
+		return -ENOMEM;
+	e->v[e->n].parent = n->parent;
+	e->v[e->n].ino = n->ino;
+	e->v[e->n].kind = n->kind;
+	snprintf(e->v[e->n++].name, sizeof e->v->name, "%s", n->name);
+	return 0;
+}
+
+int kvc_entries_in_both(struct kvc *k, uint64_t folder, struct kvc_entries *e)
+{
+	return kvc_name_each(k->cat, folder, 0, take_entry, e);
+}
+
+int kvc_entries_of_both(struct kvc *k, uint64_t ino, struct kvc_entries *e)
+{
+	return kvc_name_of(k->cat, ino, take_entry, e);
+}
+
+static int any_name(void *arg, const struct kvc_name *n)
+{
+	(void)arg;
+	(void)n;
+	return 1;
+}
+
+int kvc_folder_empty_both(struct kvc *k, uint64_t folder)
+{
+	int err = kvc_name_each(k->cat, folder, 0, any_name, NULL);
+
+	return err < 0 ? err : !err;
+}
+
 static int folder_both(struct kvc *k, uint64_t ino, struct kvc_node **folder)
 {
 	int err = kvc_node_get_both(k, ino, folder);
@@ -268,19 +305,12 @@ int kvc_unlink(struct kvc *k, uint64_t parent, const char *name)
 	return err;
 }
 
-static int any_name(void *arg, const struct kvc_name *n)
-{
-	(void)arg;
-	(void)n;
-	return 1;
-}
-
 static int rmdir_both(struct kvc *k, struct kvc_node *folder, const char *name, struct kvc_node *n)
 {
-	int err = kvc_name_each(k->cat, n->row.ino, 0, any_name, NULL);
+	int err = kvc_folder_empty_both(k, n->row.ino);
 
-	if (err)
-		return err > 0 ? -ENOTEMPTY : err;
+	if (err != 1)
+		return err ?: -ENOTEMPTY;
 	if (name && (err = kvc_name_del(k->cat, folder->row.ino, name)))
 		return err;
 	kvc_row_del(k->cat, n->row.ino);

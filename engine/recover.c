@@ -141,13 +141,6 @@ static int claim_all(struct kvc *k, unsigned tier, char *error)
 	return err;
 }
 
-static int any_name(void *arg, const struct kvc_name *n)
-{
-	(void)arg;
-	(void)n;
-	return 1;
-}
-
 /* A file whose bytes are nowhere: it goes, and with its last file the folder of its chunk. */
 static int drop_lost(void *arg, uint64_t ino, const struct kvc_object_row *o)
 {
@@ -168,7 +161,7 @@ static int drop_lost(void *arg, uint64_t ino, const struct kvc_object_row *o)
 	kvc_count(&k->stats, recovery_drops);
 	if ((err = kvc_drop_file_both(k, n)))
 		return err;
-	if (chunk != ino && !kvc_name_each(k->cat, chunk, 0, any_name, NULL) && !kvc_node_get_both(k, chunk, &folder)) {
+	if (chunk != ino && kvc_folder_empty_both(k, chunk) == 1 && !kvc_node_get_both(k, chunk, &folder)) {
 		/* Taken off as a file is: names, row, memory. */
 		err = kvc_drop_file_both(k, folder);
 		kvc_chunk_del(k->cat, chunk);

@@ -439,38 +439,23 @@ static void rehead_run(struct kvc *k, struct kvc_job *j)
 	kvc_unlock(k);
 }
 
-struct members {
-	uint64_t *ino;
-	size_t n, room;
-};
-
-static int take_member(void *arg, const struct kvc_name *n)
-{
-	struct members *m = arg;
-
-	if (kvc_grow(&m->ino, m->n, &m->room, sizeof *m->ino))
-		return -ENOMEM;
-	m->ino[m->n++] = n->ino;
-	return 0;
-}
-
 /* Of a folder: of all that lies below it. */
 static void rehead_folder_run(struct kvc *k, struct kvc_job *j)
 {
-	struct members m = { 0 };
+	struct kvc_entries e = { 0 };
 
 	kvc_lock_both(k);
-	kvc_name_each(k->cat, j->node->row.ino, 0, take_member, &m);
-	for (size_t i = 0; i < m.n; i++) {
+	kvc_entries_in_both(k, j->node->row.ino, &e);
+	for (size_t i = 0; i < e.n; i++) {
 		struct kvc_node *n;
 
-		if (!kvc_node_get_both(k, m.ino[i], &n)) {
+		if (!kvc_node_get_both(k, e.v[i].ino, &n)) {
 			kvc_rehead_locked(k, n);
 			kvc_node_settle_locked(k, n);
 		}
 	}
 	kvc_unlock_both(k);
-	free(m.ino);
+	free(e.v);
 }
 
 void kvc_rehead_locked(struct kvc *k, struct kvc_node *n)

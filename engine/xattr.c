@@ -39,26 +39,9 @@ static void add_node(struct kvc *k, struct summary *s, const struct kvc_node *n)
 	s->any = true;
 }
 
-struct members {
-	uint64_t *ino;
-	size_t n, room;
-};
-
-static int take_member(void *arg, const struct kvc_name *n)
-{
-	struct members *m = arg;
-
-	if (!S_ISREG(n->kind))
-		return 0;
-	if (kvc_grow(&m->ino, m->n, &m->room, sizeof *m->ino))
-		return -ENOMEM;
-	m->ino[m->n++] = n->ino;
-	return 0;
-}
-
 static int summarize_both(struct kvc *k, struct subject *s, struct summary *sum)
 {
-	struct members m = { 0 };
+	struct kvc_entries e = { 0 };
 	int err = 0;
 
 	*sum = (struct summary){ .k = k, .chunk = s->chunk };
@@ -66,17 +49,19 @@ static int summarize_both(struct kvc *k, struct subject *s, struct summary *sum)
 		add_node(k, sum, s->n);
 		return 0;
 	}
-	err = kvc_name_each(k->cat, s->n->row.ino, 0, take_member, &m);
-	for (size_t i = 0; i < m.n && !err; i++) {
+	err = kvc_entries_in_both(k, s->n->row.ino, &e);
+	for (size_t i = 0; i < e.n && !err; i++) {
 		struct kvc_node *n;
 
-		if (!(err = kvc_node_get_both(k, m.ino[i], &n))) {
+		if (!S_ISREG(e.v[i].kind))
+			continue;
+		if (!(err = kvc_node_get_both(k, e.v[i].ino, &n))) {
 			if (n->row.chunk == s->chunk)
 				add_node(k, sum, n);
 			kvc_node_settle_locked(k, n);
 		}
 	}
-	free(m.ino);
+	free(e.v);
 	return err;
 }
 

@@ -52,7 +52,8 @@ extern const char *const kvc_state_names[];
 struct kvc_pool {
 	char path[512];
 	int dir;         /* O_PATH descriptor of the folder with the segments */
-	uint64_t bytes;  /* bound */
+	uint64_t size;   /* of the tmpfs: the bound, cpu= */
+	uint64_t bytes;  /* what the account gives out; the rest is for growth */
 	bool mounted;    /* a tmpfs of our own, not a folder of another one */
 	bool found;      /* it was mounted already */
 	bool huge, noswap, warm; /* what the kernel gave; found segments of an earlier daemon */
@@ -200,6 +201,8 @@ struct kvc {
 
 /* pool.c: the tmpfs and its segments. No lock needed. */
 int kvc_pool_open(struct kvc_pool *p, const struct kvc_options *o, const struct kvc_store *s, char *error);
+/* Bytes that the tmpfs holds, growth included; 0 where it is not our own. */
+uint64_t kvc_pool_real_used(const struct kvc_pool *p);
 void kvc_pool_close(struct kvc_pool *p, bool keep);
 struct kvc_segment {
 	char kind;

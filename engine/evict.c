@@ -98,8 +98,10 @@ static uint64_t wanted_locked(struct kvc *k)
 {
 	uint64_t high = k->pool.bytes / 100 * k->opt.high_pct, low = k->pool.bytes / 100 * k->opt.low_pct, want = 0;
 
-	if (k->used > high)
-		want = k->used - low;
+	uint64_t used = kvc_max(k->used, kvc_pool_real_used(&k->pool));
+
+	if (used > high)
+		want = used - low;
 	if (!kvc_list_empty(&k->room_waiters)) {
 		uint64_t need = kvc_of(k->room_waiters.next, struct kvc_wait, link)->want;
 

@@ -14,6 +14,12 @@
 #include <sys/mount.h>
 #include <sys/statfs.h>
 
+/*
+ * A passthrough write beyond what was prepared for its file takes pages that the account learns of only at the close. A
+ * sixteenth of the tmpfs, at most this much, is kept out of the account for that.
+ */
+#define GROWTH_MAX (256ull << 20)
+
 static uint64_t mem_available(void)
 {
 	FILE *f = fopen("/proc/meminfo", "re");
@@ -77,7 +83,7 @@ static int mount_tmpfs(struct kvc_pool *p, const struct kvc_options *o, unsigned
 	for (int without = 0; without < 4; without++) {
 		p->huge = !(without & 1) && strcmp(kvc_huge_names[o->huge], "never");
 		p->noswap = !(without & 2);
-		snprintf(data, sizeof data, "size=%" PRIu64 ",nr_inodes=0,mode=0700%s%s%s%s", p->bytes, without & 1 ? "" : ",huge=",
+		snprintf(data, sizeof data, "size=%" PRIu64 ",nr_inodes=0,mode=0700%s%s%s%s", p->size, without & 1 ? "" : ",huge=",
 			 without & 1 ? "" : kvc_huge_names[o->huge], p->noswap ? ",noswap" : "", mpol);
 		if (!mount("kvcachefs", p->path, "tmpfs", flags | MS_NOSUID | MS_NODEV | MS_NOEXEC, data))
 			return 0;
@@ -97,15 +103,16 @@ int kvc_pool_open(struct kvc_pool *p, const struct kvc_options *o, const struct 
 
 	memset(p, 0, sizeof *p);
 	p->dir = -1;
-	p->bytes = o->cpu_bytes / KVC_PAGE * KVC_PAGE;
+	p->size = o->cpu_bytes / KVC_PAGE * KVC_PAGE;
+	p->bytes = p->size - kvc_min(p->size / 16, GROWTH_MAX) / KVC_PAGE * KVC_PAGE;
 	snprintf(p->path, sizeof p->path, "%s/%s", o->run_dir, s->uuid_text);
 	p->mounted = p->found = is_mount(p->path) && is_tmpfs(p->path);
 	if (p->mounted && !statfs(p->path, &st))
 		there = (st.f_blocks - st.f_bfree) * (uint64_t)st.f_bsize;
 	avail = mem_available();
-	if (p->bytes > there && p->bytes - there > avail) {
+	if (p->size > there && p->size - there > avail) {
 		snprintf(error, 512, "cpu=%s is more than this machine's free memory (%s); give a smaller cpu=",
-			 kvc_size_text(p->bytes, a), kvc_size_text(avail + there, b));
+			 kvc_size_text(p->size, a), kvc_size_text(avail + there, b));
 		return -ENOMEM;
 	}
 	if ((err = make_dirs(p->path))) {
@@ -138,6 +145,13 @@ int kvc_pool_open(struct kvc_pool *p, const struct kvc_options *o, const struct 
 		snprintf(error, 512, "cannot open the pool %s: %s", p->path, strerror(-err));
 	}
 	return err;
+}
+
+uint64_t kvc_pool_real_used(const struct kvc_pool *p)
+{
+	struct statfs s;
+
+	return p->mounted && !fstatfs(p->dir, &s) ? (s.f_blocks - s.f_bfree) * (uint64_t)s.f_bsize : 0;
 }
 
 void kvc_pool_close(struct kvc_pool *p, bool keep)

@@ -33,7 +33,7 @@ static struct gauges gauges(struct kvc *k)
 	struct gauges g;
 
 	kvc_lock(k);
-	g = (struct gauges){ k->pool.bytes, k->used, k->open_files, k->resident, k->nnodes, 0, k->jobs_queued + k->jobs_running };
+	g = (struct gauges){ k->pool.size, k->used, k->open_files, k->resident, k->nnodes, 0, k->jobs_queued + k->jobs_running };
 	kvc_list_each(e, &k->room_waiters)
 		g.room_waiters++;
 	kvc_unlock(k);

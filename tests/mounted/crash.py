@@ -31,8 +31,12 @@ def worker(number, round_, mnt, journal):
                 os.makedirs(os.path.dirname(f"{mnt}/{path}"), exist_ok=True)
                 tmp = f"{mnt}/{path}_{rng.randrange(1 << 62)}.tmp"
                 fd = os.open(tmp, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
-                os.write(fd, blob(path + version, size))
+                short = os.write(fd, blob(path + version, size)) != size
                 os.close(fd)
+                if short:  # as the engine does: an error, the file goes
+                    tell("short", path, version, size)
+                    os.unlink(tmp)
+                    continue
                 tell("try", path, version, size)
                 os.replace(tmp, f"{mnt}/{path}")
                 tell("put", path, version, size)
@@ -41,8 +45,15 @@ def worker(number, round_, mnt, journal):
                 path = f"flat/w{number}@{round_}.{n}.pt"
                 version, size = f"{round_}.{number}.{n}", rng.choice([65536, 262144])
                 os.makedirs(f"{mnt}/flat", exist_ok=True)
-                with open(f"{mnt}/{path}", "wb") as f:
-                    f.write(blob(path + version, size))
+                try:
+                    with open(f"{mnt}/{path}", "wb") as f:
+                        f.write(blob(path + version, size))
+                except OSError as e:
+                    if e.errno != errno.ENOSPC:
+                        raise
+                    tell("full", path, version, size)
+                    os.unlink(f"{mnt}/{path}")
+                    continue
                 tell("put", path, version, size)
                 mine[path] = (version, size)
             elif kind < 0.8 and mine:

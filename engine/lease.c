@@ -23,6 +23,7 @@ struct kvc_lease {
 	char *text;
 	size_t len;
 	bool prefetch;
+	uint32_t uid, gid; /* who asks */
 };
 
 static int add(struct kvc_lease *l, const char *path, const char *name, struct kvc_node *n, int err)
@@ -45,8 +46,16 @@ static int add(struct kvc_lease *l, const char *path, const char *name, struct k
 	return 0;
 }
 
+/* The kernel checks the path of an open; a lease names paths itself. bits: 4 read, 1 search. */
+static bool may(const struct kvc_lease *l, const struct kvc_row *r, uint32_t bits)
+{
+	uint32_t mode = r->uid == l->uid ? r->mode >> 6 : r->gid == l->gid ? r->mode >> 3 : r->mode;
+
+	return !l->uid || (mode & bits) == bits;
+}
+
 /* Walks a path from the root; *n is not counted. */
-static int walk_both(struct kvc *k, const char *path, struct kvc_node **n)
+static int walk_both(struct kvc *k, const struct kvc_lease *l, const char *path, struct kvc_node **n)
 {
 	KVC_MEM char *copy = strdup(path);
 	char *save = NULL;
@@ -59,16 +68,27 @@ static int walk_both(struct kvc *k, const char *path, struct kvc_node **n)
 	for (char *w = strtok_r(copy, "/", &save); w && !err; w = strtok_r(NULL, "/", &save)) {
 		if (!strcmp(w, "."))
 			continue;
-		err = strcmp(w, "..") && strlen(w) < 256 ? kvc_name_get(k->cat, ino, w, &ino, &kind) : -EINVAL;
+		err = strcmp(w, "..") && strlen(w) < 256 ? kvc_node_get_both(k, ino, n) : -EINVAL;
+		if (!err) {
+			err = may(l, &(*n)->row, 1) ? 0 : -EACCES;
+			kvc_node_settle_locked(k, *n);
+		}
+		if (!err)
+			err = kvc_name_get(k->cat, ino, w, &ino, &kind);
 	}
-	return err ?: kvc_node_get_both(k, ino, n);
+	err = err ?: kvc_node_get_both(k, ino, n);
+	if (!err && !may(l, &(*n)->row, S_ISDIR((*n)->row.mode) ? 5 : 4)) {
+		kvc_node_settle_locked(k, *n);
+		err = -EACCES;
+	}
+	return err;
 }
 
 static int add_path_both(struct kvc *k, struct kvc_lease *l, const char *path)
 {
 	struct kvc_entries e = { 0 };
 	struct kvc_node *n;
-	int err = walk_both(k, path, &n);
+	int err = walk_both(k, l, path, &n);
 
 	if (err)
 		return err == -ENOMEM ? err : add(l, path, NULL, NULL, err);
@@ -87,13 +107,17 @@ static int add_path_both(struct kvc *k, struct kvc_lease *l, const char *path)
 		if (!S_ISREG(e.v[i].kind))
 			continue;
 		missing = kvc_node_get_both(k, e.v[i].ino, &m);
+		if (!missing && !may(l, &m->row, 4)) {
+			kvc_node_settle_locked(k, m);
+			missing = -EACCES;
+		}
 		err = add(l, path, e.v[i].name, missing ? NULL : m, missing);
 	}
 	free(e.v);
 	return err;
 }
 
-int kvc_lease_new(struct kvc *k, const char *paths, size_t len, bool prefetch, struct kvc_lease **out)
+int kvc_lease_new(struct kvc *k, const char *paths, size_t len, bool prefetch, uint32_t uid, uint32_t gid, struct kvc_lease **out)
 {
 	KVC_MEM char *copy = strndup(paths, len);
 	struct kvc_lease *l = calloc(1, sizeof *l);
@@ -105,6 +129,8 @@ int kvc_lease_new(struct kvc *k, const char *paths, size_t len, bool prefetch, s
 		return -ENOMEM;
 	}
 	l->prefetch = prefetch;
+	l->uid = uid;
+	l->gid = gid;
 	kvc_count(&k->stats, leases);
 	kvc_lock_both(k);
 	for (char *p = strtok_r(copy, "\n", &save); p && !err; p = strtok_r(NULL, "\n", &save))

@@ -25,6 +25,7 @@ struct handle {
 	size_t len, room;
 	struct kvc_lease *lease;
 	bool taken;
+	uint32_t uid, gid; /* who opened it */
 };
 
 static void attr(uint64_t ino, struct stat *st)
@@ -113,6 +114,8 @@ void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 		fuse_reply_err(req, ENOMEM);
 		return;
 	}
+	h->uid = fuse_req_ctx(req)->uid;
+	h->gid = fuse_req_ctx(req)->gid;
 	if (ino - KVFS_VIRTUAL != V_LEASE && (out = open_memstream(&h->text, &h->len))) {
 		switch (ino - KVFS_VIRTUAL) {
 		case V_STATS: kvc_print_stats(f->k, out); break;
@@ -161,7 +164,7 @@ static int take(struct kvfs *f, struct handle *h)
 		len -= sizeof word - 1;
 	}
 	h->taken = true;
-	err = len ? kvc_lease_new(f->k, list, len, prefetch, &h->lease) : -EINVAL;
+	err = len ? kvc_lease_new(f->k, list, len, prefetch, h->uid, h->gid, &h->lease) : -EINVAL;
 	return err;
 }
 

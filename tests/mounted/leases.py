@@ -6,7 +6,7 @@ import errno, os, signal, time
 from kvtest import *
 
 N = MiB
-s = Store(cpu="48M", size="512M").mount()
+s = Store(cpu="48M", size="512M", options="allow_other").mount()
 
 
 def fill(still_open=0):
@@ -85,6 +85,26 @@ assert sorted(r[3] for r in rows) == ["ENOSPC", "resident+lower", "resident+lowe
     [r[3] for r in rows].count("resident+lower") == 2, rows
 os.close(fd)
 assert s.read("m/c3/l1") == blob((3, 1).__repr__(), N)
+
+# another user learns nothing of what he may not read
+os.chmod(TMP, 0o755)
+os.chmod(os.path.dirname(TMP), 0o755)
+s.write("m/open/l", b"1")
+s.write("m/shut/l", b"1")
+s.write("m/open/own", b"1")
+os.chmod(f"{s.mnt}/m/shut", 0o700)
+os.chmod(f"{s.mnt}/m/open/own", 0o600)
+r, w = os.pipe()
+pid = os.fork()
+if not pid:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+    os.write(w, repr({x[0]: x[1:] for x in answer(lease("m/open\nm/shut\nm/shut/l\nm/open/own\n"))}).encode())
+    os._exit(0)
+os.waitpid(pid, 0)
+rows = eval(os.read(r, 10000))
+assert rows["m/open/l"][1] == "1" and all(rows[p] == ["0", "0", "EACCES"] for p in ("m/shut", "m/shut/l", "m/open/own")), rows
 
 # pin and ttl
 os.setxattr(f"{s.mnt}/m/c3", "user.kvcachefs.pin", b"1")

@@ -95,12 +95,12 @@ int kvc_file_write(struct kvc *k, uint64_t ino, const void *buf, size_t len, off
 }
 
 /* Sets the size of a file that may be open or not. */
-static int truncate_locked(struct kvc *k, struct kvc_node *n, uint64_t size, struct kvc_wait *w)
+static int truncate_both(struct kvc *k, struct kvc_node *n, uint64_t size, struct kvc_wait *w)
 {
 	int fd, err;
 
 	if (n->state == KVC_LOWER && !size) {
-		if ((err = kvc_segment_new_locked(k, n, 0)))
+		if ((err = kvc_chunk_join_both(k, n)) || (err = kvc_segment_new_locked(k, n, 0)))
 			return err;
 	} else if (n->state == KVC_LOWER || n->state == KVC_LOADING) {
 		err = kvc_load_start_locked(k, n, false);
@@ -135,7 +135,7 @@ int kvc_setattr(struct kvc *k, uint64_t ino, unsigned set, struct kvc_row *attr,
 	kvc_lock_both(k);
 	err = kvc_node_get_both(k, ino, &n);
 	if (!err && (set & KVC_SET_SIZE))
-		err = S_ISREG(n->row.mode) ? truncate_locked(k, n, attr->size, w) : -EISDIR;
+		err = S_ISREG(n->row.mode) ? truncate_both(k, n, attr->size, w) : -EISDIR;
 	if (err)
 		goto out;
 	if (set & KVC_SET_MODE)

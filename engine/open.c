@@ -59,7 +59,7 @@ static int opened_locked(struct kvc *k, struct kvc_node *n, int flags, struct kv
 }
 
 /* O_TRUNC: the file starts anew; what it held, here or below, is not needed. */
-static int truncate_open_locked(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
+static int truncate_open_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
 {
 	uint64_t hint = n->backing || k->ev.backing_open ? kvc_hint_locked(k, n->model) : 0;
 	int err, fd;
@@ -67,7 +67,7 @@ static int truncate_open_locked(struct kvc *k, struct kvc_node *n, struct kvc_wa
 	if (n->state == KVC_LOADING)
 		return kvc_park_locked(k, &n->waiters, w);
 	if (n->state == KVC_LOWER) {
-		if ((err = kvc_room_get_locked(k, hint, w)))
+		if ((err = kvc_chunk_join_both(k, n)) || (err = kvc_room_get_locked(k, hint, w)))
 			return err;
 		if ((err = kvc_segment_new_locked(k, n, hint)))
 			kvc_room_put_locked(k, hint);
@@ -93,8 +93,11 @@ int kvc_file_open(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out
 {
 	struct kvc_node *n;
 	bool waited = w->deadline_ns != 0;
+	bool anew = (flags & O_TRUNC) && writes(flags); /* may need the chunk's row */
 	int err = 0;
 
+	if (anew)
+		kvc_catalog_lock(k->cat);
 	kvc_lock(k);
 	n = kvc_node_find_locked(k, ino);
 	if (!n || n->state == KVC_GONE || (n->lost && !n->nopen)) {
@@ -105,8 +108,8 @@ int kvc_file_open(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out
 		err = -EINVAL;
 		goto out;
 	}
-	if ((flags & O_TRUNC) && writes(flags)) {
-		err = truncate_open_locked(k, n, w);
+	if (anew) {
+		err = truncate_open_both(k, n, w);
 	} else if (n->state == KVC_LOWER || n->state == KVC_LOADING) {
 		if (!waited)
 			kvc_count(&k->stats, pool_misses);
@@ -136,6 +139,8 @@ out:
 	if (err != KVC_WAIT)
 		kvc_room_cancel_locked(k, w);
 	kvc_unlock(k);
+	if (anew)
+		kvc_catalog_unlock(k->cat);
 	return err;
 }
 
@@ -225,6 +230,8 @@ int kvc_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, 
 		err = kvc_room_get_locked(k, c.room, w);
 		c.row.ino = k->next_ino++;
 	}
+	if (err && err != KVC_WAIT)
+		kvc_room_cancel_locked(k, w); /* granted, but the folder or the name has changed meanwhile */
 	/* While it waits its chunk is in use, however long ago the last file of it was written. */
 	if (err == KVC_WAIT && (folder = kvc_node_find_locked(k, parent))) {
 		folder->creating++;

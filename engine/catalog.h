@@ -20,7 +20,7 @@
 
 struct kvc_catalog;
 
-#define KVC_TIERS 4 /* lower tiers a store can have; placements name them by number, 0 is the disk */
+#define KVC_TIERS 4 /* lower tiers a store can have; placements name them by number, 0 is the disk, the others shared tiers */
 
 struct kvc_row { /* a node */
 	uint64_t ino;
@@ -39,9 +39,12 @@ struct kvc_object_row {
 	bool lower;    /* a lower tier has this generation */
 };
 
+#define KVC_PLACE_CODED 256u
 struct kvc_place {
 	uint64_t gen; /* of the object that lies there; 0: nothing does */
 	struct kvc_where where;
+	uint32_t codec, key;  /* enum kvc_codec with KVC_PLACE_CODED, and the key's id or 0 */
+	struct kvc_sum sum;   /* shared tiers: stored_sum of the frame, which tells its version */
 };
 
 struct kvc_chunk_row {
@@ -58,6 +61,8 @@ int kvc_catalog_create(const char *path);
  * fsck.kvcachefs), -EPROTO (newer), -EIO.
  */
 int kvc_catalog_open(struct kvc_catalog **out, const char *path, char *error);
+/* Gives up what the open transaction holds. */
+void kvc_catalog_rollback(struct kvc_catalog *c);
 /* Commits what is open and closes. */
 int kvc_catalog_close(struct kvc_catalog *c);
 void kvc_catalog_lock(struct kvc_catalog *c);
@@ -103,10 +108,29 @@ int kvc_object_put(struct kvc_catalog *c, uint64_t ino, const struct kvc_object_
 int kvc_object_each_unplaced(struct kvc_catalog *c, int (*fn)(void *arg, uint64_t ino, const struct kvc_object_row *o), void *arg);
 
 int kvc_place_get(struct kvc_catalog *c, uint64_t ino, struct kvc_place place[KVC_TIERS]);
+/* A place as a frame is stored there. */
+struct kvc_place kvc_place_of(uint64_t gen, const struct kvc_where *w, const struct kvc_frame *f);
 int kvc_place_put(struct kvc_catalog *c, uint64_t ino, unsigned tier, const struct kvc_place *p);
 int kvc_place_del(struct kvc_catalog *c, uint64_t ino, unsigned tier);
 int kvc_place_each(struct kvc_catalog *c, unsigned tier,
 		   int (*fn)(void *arg, uint64_t ino, const struct kvc_place *p), void *arg);
+
+struct kvc_placed {
+	uint64_t ino;
+	unsigned tier;
+	struct kvc_place place;
+};
+/* Up to `room` placements after (*ino, *tier), which move on to the last one given; *n is 0 at the end. */
+int kvc_place_next(struct kvc_catalog *c, uint64_t *ino, unsigned *tier, size_t room, struct kvc_placed *out, size_t *n);
+
+/*
+ * Paths that were deleted here while a shared tier still has them: not asked for again before that time.
+ * kvc_gone_get: 0 while one is remembered.
+ */
+int kvc_gone_get(struct kvc_catalog *c, const struct kvc_where *path, uint64_t now_ns);
+int kvc_gone_put(struct kvc_catalog *c, const struct kvc_where *path, uint64_t until_ns);
+int kvc_gone_del(struct kvc_catalog *c, const struct kvc_where *path);
+int kvc_gone_purge(struct kvc_catalog *c, uint64_t now_ns);
 
 int kvc_xattr_get(struct kvc_catalog *c, uint64_t ino, const char *name, void *value, size_t *len /* in: room */);
 int kvc_xattr_set(struct kvc_catalog *c, uint64_t ino, const char *name, const void *value, size_t len);

@@ -36,11 +36,16 @@
 	X(OBJECT_PUT, "INSERT OR REPLACE INTO objects(ino, gen, size, sum, lower) VALUES(?, ?, ?, ?, ?)")              \
 	X(OBJECT_DEL, "DELETE FROM objects WHERE ino = ?")                                                             \
 	X(OBJECT_UNPLACED, "SELECT ino, gen, size, sum, lower FROM objects WHERE lower = 0 AND ino > ? ORDER BY ino LIMIT 256") \
-	X(PLACE_GET, "SELECT tier, gen, at, len FROM placements WHERE ino = ?")                                        \
-	X(PLACE_PUT, "INSERT OR REPLACE INTO placements(ino, tier, gen, at, len, codec) VALUES(?, ?, ?, ?, ?, 0)")     \
+	X(PLACE_GET, "SELECT tier, gen, at, len, hi, codec, key, sum FROM placements WHERE ino = ?")                   \
+	X(PLACE_PUT, "INSERT OR REPLACE INTO placements(ino, tier, gen, at, len, hi, codec, key, sum) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)") \
 	X(PLACE_DEL, "DELETE FROM placements WHERE ino = ? AND tier = ?")                                              \
 	X(PLACE_DEL_ALL, "DELETE FROM placements WHERE ino = ?")                                                       \
-	X(PLACE_EACH, "SELECT tier, gen, at, len, ino FROM placements WHERE tier = ?")                                 \
+	X(PLACE_EACH, "SELECT tier, gen, at, len, hi, codec, key, sum, ino FROM placements WHERE tier = ?")            \
+	X(PLACE_NEXT, "SELECT tier, gen, at, len, hi, codec, key, sum, ino FROM placements WHERE (ino, tier) > (?, ?) ORDER BY ino, tier LIMIT 256") \
+	X(GONE_GET, "SELECT 1 FROM gone WHERE at = ? AND hi = ? AND until_ns > ?")                                     \
+	X(GONE_PUT, "INSERT OR REPLACE INTO gone(at, hi, until_ns) VALUES(?, ?, ?)")                                   \
+	X(GONE_DEL, "DELETE FROM gone WHERE at = ? AND hi = ?")                                                        \
+	X(GONE_PURGE, "DELETE FROM gone WHERE until_ns <= ?")                                                          \
 	X(XATTR_GET, "SELECT value FROM xattrs WHERE ino = ? AND name = ?")                                            \
 	X(XATTR_SET, "INSERT OR REPLACE INTO xattrs(ino, name, value) VALUES(?, ?, ?)")                                \
 	X(XATTR_DEL, "DELETE FROM xattrs WHERE ino = ? AND name = ?")                                                  \

@@ -189,6 +189,16 @@ int kvc_object_each_unplaced(struct kvc_catalog *c, int (*fn)(void *arg, uint64_
 	return 0;
 }
 
+static struct kvc_place place_columns(sqlite3_stmt *st)
+{
+	struct kvc_place p = { .gen = kvc_sql_u64(st, 1), .where = { kvc_sql_u64(st, 2), kvc_sql_u64(st, 3), kvc_sql_u64(st, 4) },
+			       .codec = (uint32_t)sqlite3_column_int64(st, 5), .key = (uint32_t)sqlite3_column_int64(st, 6) };
+
+	if (sqlite3_column_bytes(st, 7) == 16)
+		memcpy(p.sum.b, sqlite3_column_blob(st, 7), 16);
+	return p;
+}
+
 int kvc_place_get(struct kvc_catalog *c, uint64_t ino, struct kvc_place place[KVC_TIERS])
 {
 	sqlite3_stmt *st = kvc_sql(c, ST_PLACE_GET, "i", I(ino));
@@ -199,15 +209,26 @@ int kvc_place_get(struct kvc_catalog *c, uint64_t ino, struct kvc_place place[KV
 		uint64_t tier = kvc_sql_u64(st, 0);
 
 		if (tier < KVC_TIERS)
-			place[tier] = (struct kvc_place){ kvc_sql_u64(st, 1), { kvc_sql_u64(st, 2), kvc_sql_u64(st, 3) } };
+			place[tier] = place_columns(st);
 	}
 	kvc_sql_done(st);
 	return got;
 }
 
+struct kvc_place kvc_place_of(uint64_t gen, const struct kvc_where *w, const struct kvc_frame *f)
+{
+	struct kvc_place p = { .gen = gen, .where = *w, .codec = f->codec | (f->flags & KVC_FRAME_CODED ? KVC_PLACE_CODED : 0),
+			       .key = f->flags & KVC_FRAME_SEALED ? f->key_id : 0 };
+
+	if (f->flags & KVC_FRAME_SHARED)
+		p.sum = f->stored_sum;
+	return p;
+}
+
 int kvc_place_put(struct kvc_catalog *c, uint64_t ino, unsigned tier, const struct kvc_place *p)
 {
-	return kvc_sql_run(c, ST_PLACE_PUT, "iiiii", I(ino), I(tier), I(p->gen), I(p->where.at), I(p->where.len));
+	return kvc_sql_run(c, ST_PLACE_PUT, "iiiiiiiib", I(ino), I(tier), I(p->gen), I(p->where.at), I(p->where.len), I(p->where.hi), I(p->codec),
+			   I(p->key), tier ? p->sum.b : NULL, (size_t)16);
 }
 
 int kvc_place_del(struct kvc_catalog *c, uint64_t ino, unsigned tier)
@@ -222,13 +243,49 @@ int kvc_place_each(struct kvc_catalog *c, unsigned tier,
 	int got;
 
 	while ((got = kvc_sql_step(c, st)) == 1) {
-		struct kvc_place p = { kvc_sql_u64(st, 1), { kvc_sql_u64(st, 2), kvc_sql_u64(st, 3) } };
+		struct kvc_place p = place_columns(st);
 
-		if ((got = fn(arg, kvc_sql_u64(st, 4), &p)))
+		if ((got = fn(arg, kvc_sql_u64(st, 8), &p)))
 			break;
 	}
 	kvc_sql_done(st);
 	return got;
+}
+
+int kvc_place_next(struct kvc_catalog *c, uint64_t *ino, unsigned *tier, size_t room, struct kvc_placed *out, size_t *n)
+{
+	sqlite3_stmt *st = kvc_sql(c, ST_PLACE_NEXT, "ii", I(*ino), I(*tier));
+	int got = 0;
+
+	for (*n = 0; *n < room && (got = kvc_sql_step(c, st)) == 1; ++*n) {
+		out[*n].ino = *ino = kvc_sql_u64(st, 8);
+		out[*n].tier = *tier = (unsigned)kvc_sql_u64(st, 0);
+		out[*n].place = place_columns(st);
+	}
+	kvc_sql_done(st);
+	return got < 0 ? got : 0;
+}
+
+int kvc_gone_get(struct kvc_catalog *c, const struct kvc_where *path, uint64_t now_ns)
+{
+	sqlite3_stmt *st = kvc_sql(c, ST_GONE_GET, "iii", I(path->at), I(path->hi), I(now_ns));
+
+	return one(st, kvc_sql_step(c, st));
+}
+
+int kvc_gone_put(struct kvc_catalog *c, const struct kvc_where *path, uint64_t until_ns)
+{
+	return kvc_sql_run(c, ST_GONE_PUT, "iii", I(path->at), I(path->hi), I(until_ns));
+}
+
+int kvc_gone_del(struct kvc_catalog *c, const struct kvc_where *path)
+{
+	return kvc_sql_run(c, ST_GONE_DEL, "ii", I(path->at), I(path->hi));
+}
+
+int kvc_gone_purge(struct kvc_catalog *c, uint64_t now_ns)
+{
+	return kvc_sql_run(c, ST_GONE_PURGE, "i", I(now_ns));
 }
 
 int kvc_xattr_get(struct kvc_catalog *c, uint64_t ino, const char *name, void *value, size_t *len)

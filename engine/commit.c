@@ -45,9 +45,26 @@ void kvc_trash_segment_locked(struct kvc *k, const struct kvc_segment *s, uint64
 	trash_add(k, &(struct kvc_trash){ .kind = s->kind, .ino = s->ino, .gen = s->gen, .room = room, .tier = -1 });
 }
 
-void kvc_trash_extent_locked(struct kvc *k, unsigned tier, const struct kvc_where *w)
+/* A shared tier's frame stays for the others: it goes only by kvc_unshare_both. */
+void kvc_trash_extent_locked(struct kvc *k, unsigned tier, const struct kvc_place *p)
 {
-	trash_add(k, &(struct kvc_trash){ .tier = (int)tier, .where = *w });
+	if (k->tier[tier].t && !(k->tier[tier].t->ops->caps & KVC_TIER_SHARED))
+		trash_add(k, &(struct kvc_trash){ .tier = (int)tier, .where = p->where });
+}
+
+void kvc_trash_shared_locked(struct kvc *k, unsigned tier, const struct kvc_place *p)
+{
+	trash_add(k, &(struct kvc_trash){ .tier = (int)tier, .where = p->where, .sum = p->sum });
+}
+
+/* A name in a shared tier may have another's newer frame by now: that one stays. */
+static bool still_ours(struct kvc_tier *t, const struct kvc_job *j)
+{
+	KVC_MEM uint8_t *page = aligned_alloc(KVC_PAGE, KVC_FRAME_HEADER);
+	KVC_MEM struct kvc_frame *f = kvc_frame_new();
+	struct iovec iov = { page, KVC_FRAME_HEADER };
+
+	return page && f && !t->ops->get(t, &j->where, 0, &iov, 1) && !kvc_frame_decode(page, f) && !memcmp(f->stored_sum.b, j->sum.b, 16);
 }
 
 static void remove_run(struct kvc *k, struct kvc_job *j)
@@ -55,9 +72,13 @@ static void remove_run(struct kvc *k, struct kvc_job *j)
 	struct kvc_tier *t = k->tier[j->tier].t;
 	int err;
 
-	pthread_mutex_lock(&k->rehead_lock);
-	err = t->ops->remove(t, &j->where);
-	pthread_mutex_unlock(&k->rehead_lock);
+	if (t->ops->caps & KVC_TIER_SHARED) {
+		err = still_ours(t, j) ? t->ops->remove(t, &j->where) : 0;
+	} else {
+		pthread_mutex_lock(&k->rehead_lock);
+		err = t->ops->remove(t, &j->where);
+		pthread_mutex_unlock(&k->rehead_lock);
+	}
 	kvc_lock(k);
 	kvc_tier_result_locked(k, j->tier, err);
 	k->tier[j->tier].full = false;
@@ -78,9 +99,9 @@ static void empty_trash(struct kvc *k, struct kvc_list *trash)
 			kvc_segment_remove(&k->pool, &s);
 		kvc_lock(k);
 		kvc_room_put_locked(k, t->room);
-		if (t->tier >= 0 && (unsigned)t->tier < k->ntiers &&
+		if (t->tier >= 0 && k->tier[t->tier].t &&
 		    !kvc_job_add_locked(k, KVC_P_REMOVE, remove_run, NULL, (unsigned)t->tier, 0, &j))
-			j->where = t->where;
+			j->where = t->where, j->sum = t->sum;
 		kvc_unlock(k);
 		free(t);
 	}
@@ -146,7 +167,7 @@ static int write_node(struct kvc *k, const struct dirty *d)
 
 	if (!err && S_ISREG(d->row.mode)) {
 		err = kvc_object_put(k->cat, d->row.ino, &d->object);
-		for (unsigned t = 0; t < k->ntiers && !err && !d->object.lower; t++)
+		for (unsigned t = 0; t < KVC_TIERS && !err && !d->object.lower; t++)
 			err = kvc_place_del(k->cat, d->row.ino, t);
 	}
 	return err;
@@ -157,8 +178,8 @@ static void sync_run(struct kvc *k, struct kvc_job *j)
 	struct sync_job *s = kvc_of(j, struct sync_job, job);
 	int err = 0;
 
-	for (unsigned t = 0; t < k->ntiers && !err; t++)
-		if (k->tier[t].t->ops->sync)
+	kvc_tier_each(k, t)
+		if (!err && k->tier[t].t->ops->sync)
 			err = k->tier[t].t->ops->sync(k->tier[t].t);
 	if (!err)
 		err = kvc_catalog_sync(k->cat);
@@ -214,9 +235,10 @@ int kvc_commit_once(struct kvc *k)
 				kvc_list_init(&s->waits);
 				kvc_list_splice(&s->waits, &waits);
 				s->job.run = sync_run;
-				kvc_list_add_tail(&k->jobs[KVC_P_LOAD], &s->job.link);
+				s->job.tier = KVC_COMMON;
+				kvc_list_add_tail(&k->tier[KVC_COMMON].jobs[KVC_P_LOAD], &s->job.link);
 				k->jobs_queued++;
-				pthread_cond_signal(&k->jobs_cond);
+				pthread_cond_signal(&k->tier[KVC_COMMON].cond);
 			} else {
 				kvc_wake_all_locked(k, &waits, -ENOMEM);
 			}

@@ -36,12 +36,14 @@
 #define KVC_CORE_H
 
 #include "cache.h"
+#include "keys.h"
 #include "log.h"
 #include "policy.h"
 
 #include <pthread.h>
 
-#define KVC_WORKERS 4
+#define KVC_WORKERS 8        /* threads of a tier at most */
+#define KVC_COMMON KVC_TIERS /* the queue of work that is no tier's */
 #define KVC_HASH_SIZE (1u << 16)
 #define KVC_MARK_NS 1000000001ull /* mtime of a segment that nobody wrote to since it was opened for writing */
 #define KVC_HINTS 256
@@ -93,6 +95,7 @@ struct kvc_node {
 	unsigned creating;           /* a folder: creates that wait for room, so its chunk is in use */
 	unsigned nopen, nwriters, leases;
 	int fd, backing;             /* -1 and 0 while not there */
+	unsigned folder_shared;      /* a folder: bit per tier that has its frame */
 	bool plain;                  /* how it is open now */
 	bool fresh;                  /* the segment is a w-, not an o- */
 	bool verify;                 /* was open for writing and seems untouched: compare before trusting the lower copy */
@@ -118,13 +121,21 @@ struct kvc_job {
 	struct kvc_node *node;       /* held while the job lives, or NULL */
 	unsigned tier;
 	uint64_t due_ns;             /* KVC_P_SPILL: not before */
-	uint64_t gen;
+	unsigned tried, bad;         /* a load: bit per tier that failed, that had a bad copy */
+	int err;                     /* a load: of the last try */
 	struct kvc_where where;
+	struct kvc_sum sum;          /* a removal from a shared tier: of this version only */
 };
 
-/* A tier with its circuit breaker (tierq.c). */
+/* A tier with its queues, threads and circuit breaker (tierq.c). */
 struct kvc_tier_state {
-	struct kvc_tier *t;
+	struct kvc *k;
+	struct kvc_tier *t;          /* NULL: no such tier now, or the common queue */
+	struct kvc_list jobs[KVC_PRIORITIES];
+	pthread_cond_t cond;
+	unsigned ncopies;            /* queued in KVC_P_SPILL */
+	unsigned nthreads, started;  /* threads: wanted and running */
+	pthread_t workers[KVC_WORKERS];
 	unsigned failures;           /* in a row */
 	uint64_t open_until_ns;      /* breaker: no calls before; 0: closed */
 	uint64_t backoff_ns;
@@ -138,12 +149,14 @@ struct kvc_trash {
 	uint64_t ino, gen, room;
 	int tier;                    /* of the extent; -1: none */
 	struct kvc_where where;
+	struct kvc_sum sum;
 };
 
 struct kvc_hint {
 	uint64_t model, sizes[8];
 	unsigned at;
 	char unit;                   /* of the model: 0 not looked up, - none set, d, f */
+	char codec, shared;          /* the same: 0 not looked up; '0' + enum kvc_codec or '-'; k(eep) or d(elete) */
 };
 
 struct kvc {
@@ -153,8 +166,10 @@ struct kvc {
 	struct kvc_pool pool;
 	struct kvc_stats stats;
 	struct kvc_events ev;
-	struct kvc_tier_state tier[KVC_TIERS];
-	unsigned ntiers;
+	struct kvc_tier_state tier[KVC_TIERS + 1];
+	unsigned order[KVC_TIERS], ntiers; /* the tiers there are, in the order in which they are asked */
+	bool shared;                 /* one of them is a shared one */
+	struct kvc_keys *keys;       /* NULL: frames are not sealed */
 
 	pthread_mutex_t lock;
 	bool stopping, draining, started;
@@ -183,9 +198,12 @@ struct kvc {
 	/* spill.c: rewriting a header and freeing an extent exclude each other; taken before k->lock */
 	pthread_mutex_t rehead_lock;
 	/* tierq.c */
-	struct kvc_list jobs[KVC_PRIORITIES];
-	pthread_cond_t jobs_cond;
 	unsigned jobs_running, jobs_queued;
+	/* share.c */
+	struct kvc_list asks;        /* under way */
+	struct kvc_miss *misses;     /* names that no shared tier had a moment ago */
+	/* sweep.c: import and rekey */
+	struct kvc_sweep *sweep;
 	/* evict.c */
 	pthread_cond_t evict_cond;
 	unsigned stuck;
@@ -195,8 +213,7 @@ struct kvc {
 	struct kvc_list notices;
 	bool notify_stop;
 
-	pthread_t committer, evictor, answerer, notifier, workers[KVC_WORKERS];
-	unsigned nthreads;
+	pthread_t committer, evictor, answerer, notifier;
 };
 
 /* pool.c: the tmpfs and its segments. No lock needed. */
@@ -260,7 +277,9 @@ static inline bool kvc_has_segment(const struct kvc_node *n)
 {
 	return n->state == KVC_OPEN || n->state == KVC_RESIDENT || n->state == KVC_BOTH;
 }
-bool kvc_placed(const struct kvc *k, const struct kvc_node *n); /* some tier has this generation */
+/* Some tier has this generation: one that is here now, or any. */
+bool kvc_placed(const struct kvc *k, const struct kvc_node *n);
+bool kvc_placed_anywhere(const struct kvc_node *n);
 /* A new, empty segment for a file that has none: room must be accounted. 0 or -errno (then the room is the caller's again). */
 int kvc_segment_new_locked(struct kvc *k, struct kvc_node *n, uint64_t room);
 /* A descriptor for the segment, kept in n->fd. */
@@ -298,12 +317,19 @@ void kvc_chunk_settle_locked(struct kvc *k, struct kvc_chunk *c);
 void *kvc_committer(void *arg);
 void kvc_commit_soon_locked(struct kvc *k, bool now);
 void kvc_trash_segment_locked(struct kvc *k, const struct kvc_segment *s, uint64_t room);
-void kvc_trash_extent_locked(struct kvc *k, unsigned tier, const struct kvc_where *w);
+/* A frame in a shared tier that nobody else shall have either: it is removed if it still is this version. */
+void kvc_trash_shared_locked(struct kvc *k, unsigned tier, const struct kvc_place *p);
+void kvc_trash_extent_locked(struct kvc *k, unsigned tier, const struct kvc_place *p);
 /* One turn of the committer: writes what is dirty, commits, frees the trash. Used by stop too. */
 int kvc_commit_once(struct kvc *k);
 
+/* What there is of tiers: for (...) { k->tier[t].t is one }. */
+#define kvc_tier_each(k, nr) for (unsigned nr = 0; nr < KVC_TIERS; nr++) if (!(k)->tier[nr].t) {} else
+
 /* tierq.c */
-void *kvc_worker(void *arg);
+int kvc_tiers_start(struct kvc *k);
+void kvc_tiers_join(struct kvc *k);
+void kvc_tiers_wake_locked(struct kvc *k);
 int kvc_job_add_locked(struct kvc *k, enum kvc_priority p, void (*run)(struct kvc *, struct kvc_job *), struct kvc_node *n,
 		       unsigned tier, uint64_t due_ns, struct kvc_job **out);
 /* May a call be made to this tier now? And how it went: -EBADMSG, -ENOENT and -ENOSPC are answers, not failures. */
@@ -319,11 +345,42 @@ bool kvc_spill_needed(const struct kvc *k, const struct kvc_node *n, unsigned ti
 void kvc_frame_name_both(struct kvc *k, struct kvc_node *n, struct kvc_frame *f);
 void kvc_rehead_locked(struct kvc *k, struct kvc_node *n);
 struct kvc_frame *kvc_frame_new(void);
+/* A path in the mount, "" where it is too long for a frame; buf has KVC_FRAME_PATH_MAX + 1 bytes. */
+void kvc_path_both(struct kvc *k, uint64_t ino, char *buf);
+/* The node's model: its folder's name, in name[256], or "". */
+void kvc_model_name(const char *path, char *name);
+
+/* fetch.c: reads a frame into a segment (fd), straight into its pages where it is not coded. Without locks. */
+struct kvc_want {
+	uint64_t ino, size, room;
+	struct kvc_place place;
+	bool shared;
+};
+/* 0; -EBADMSG damaged, -ENOENT not there, -ESTALE another version; -ENOKEY; or another. */
+int kvc_fetch(struct kvc *k, struct kvc_tier *t, const struct kvc_want *w, int fd);
+
+/* share.c */
+/*
+ * Asks the shared tiers for a name that is not in the catalog. KVC_WAIT: parked, look again after; -ENOENT: nobody has it.
+ */
+int kvc_ask_both(struct kvc *k, uint64_t parent, const char *name, struct kvc_wait *w);
+/* Makes a node for a frame that a shared tier has; 0, -EEXIST, -EBADMSG (not one of ours to take), or another. */
+int kvc_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *name, const struct kvc_where *w, const struct kvc_frame *f);
+/* Puts frames for the folders above a file, so that other nodes find their way. Without locks. */
+int kvc_share_folders(struct kvc *k, struct kvc_node *n, unsigned tier);
+/* The file lost this path by a caller's doing (unlink, rename): see user.kvcachefs.shared. */
+void kvc_unshare_both(struct kvc *k, struct kvc_node *n, const char *path);
+
+/* sweep.c */
+void kvc_sweep_stop(struct kvc *k);
 
 /* evict.c */
 void *kvc_evictor(void *arg);
-/* Drops a chunk whole: all its files, wherever they are. 0, -EBUSY (in use or pinned), -ENOENT (empty), or another. */
-int kvc_chunk_drop(struct kvc *k, uint64_t id, bool only_if_lower);
+/*
+ * Drops a chunk whole: all its files, wherever they are; copies in shared tiers are left to the others. With a tier (not -1) only
+ * that tier's copies go, where all is elsewhere too. 0, -EBUSY (in use or pinned), -ENOENT (empty), or another.
+ */
+int kvc_chunk_drop(struct kvc *k, uint64_t id, int tier);
 /* Takes every name off a file and destroys it; the kernel is told. */
 int kvc_drop_file_both(struct kvc *k, struct kvc_node *n);
 

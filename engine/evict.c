@@ -21,7 +21,7 @@ enum verdict { EVICT, COPY, DROP, YOUNG, KEEP };
 
 static bool pool_tier_possible(struct kvc *k, const struct kvc_node *n)
 {
-	for (unsigned t = 0; t < k->ntiers; t++)
+	kvc_tier_each(k, t)
 		if (!k->tier[t].open_until_ns && !k->tier[t].full && !(n->failing && k->tier[t].failures))
 			return true;
 	return false;
@@ -136,7 +136,7 @@ static bool pool_pass(struct kvc *k)
 
 			kvc_chunk_push_locked(k, c);
 			kvc_unlock(k);
-			int err = kvc_chunk_drop(k, id, false);
+			int err = kvc_chunk_drop(k, id, -1);
 
 			kvc_lock(k);
 			if (!err) {
@@ -234,7 +234,7 @@ static void tier_pass(struct kvc *k, unsigned tier)
 
 			rank = v->r[i].rank;
 			id = v->r[i].id;
-			int err = v->r[i].last_ns + YOUNG_NS > kvc_now_ns() ? -EBUSY : kvc_chunk_drop(k, id, true);
+			int err = v->r[i].last_ns + YOUNG_NS > kvc_now_ns() ? -EBUSY : kvc_chunk_drop(k, id, (int)tier);
 
 			if (err)
 				continue;
@@ -270,9 +270,14 @@ static void expire_pass(struct kvc *k)
 	kvc_chunk_each_expired(k->cat, kvc_now_ns(), take_victim, v);
 	kvc_catalog_unlock(k->cat);
 	for (size_t i = 0; i < v->n; i++)
-		if (!kvc_chunk_drop(k, v->r[i].id, false))
+		if (!kvc_chunk_drop(k, v->r[i].id, -1))
 			kvc_count(&k->stats, expired_chunks);
 	free(v);
+	if (k->shared) {
+		kvc_catalog_lock(k->cat);
+		kvc_gone_purge(k->cat, kvc_now_ns());
+		kvc_catalog_unlock(k->cat);
+	}
 }
 
 /* The members of a chunk: the files of its folder that belong to it, or the one file. */
@@ -316,13 +321,25 @@ int kvc_drop_file_both(struct kvc *k, struct kvc_node *n)
 	return 0;
 }
 
-/* Looks at the members: -EBUSY where one is in use; *lower says that some have no segment. */
-static int members_both(struct kvc *k, uint64_t id, struct kvc_node *self, struct members *m, bool *lower, bool *placed)
+/* A copy of it in a tier that is here now, other than this one. */
+static bool elsewhere(const struct kvc *k, const struct kvc_node *n, int tier)
+{
+	kvc_tier_each(k, t)
+		if ((int)t != tier && n->place[t].gen && n->place[t].gen == n->object.gen)
+			return true;
+	return false;
+}
+
+/*
+ * Looks at the members: -EBUSY where one is in use; *needed says that some have no copy but in this tier, *placed that some
+ * have one there.
+ */
+static int members_both(struct kvc *k, uint64_t id, struct kvc_node *self, int tier, struct members *m, bool *needed, bool *placed)
 {
 	struct kvc_entries e = { 0 };
 	int err = 0;
 
-	*lower = *placed = false;
+	*needed = *placed = false;
 	if (S_ISDIR(self->row.mode))
 		err = kvc_entries_in_both(k, id, &e);
 	m->n = calloc(e.n + 1, sizeof *m->n);
@@ -345,19 +362,19 @@ static int members_both(struct kvc *k, uint64_t id, struct kvc_node *self, struc
 		m->n[m->count++] = n;
 		if (n->nopen || n->leases || n->state == KVC_OPEN || n->state == KVC_LOADING || n->snapshot)
 			err = -EBUSY;
-		*lower |= n->state == KVC_LOWER;
-		*placed |= n->object.lower;
+		*needed |= n->state == KVC_LOWER && !elsewhere(k, n, tier);
+		*placed |= tier < 0 || n->place[tier].gen;
 	}
 	free(e.v);
 	return err;
 }
 
-int kvc_chunk_drop(struct kvc *k, uint64_t id, bool only_if_lower)
+int kvc_chunk_drop(struct kvc *k, uint64_t id, int tier)
 {
 	struct members m = { 0 };
 	struct kvc_chunk_row row;
 	struct kvc_node *self;
-	bool lower = false, placed = false;
+	bool needed = false, placed = false;
 	int err;
 
 	kvc_lock_both(k);
@@ -375,20 +392,23 @@ int kvc_chunk_drop(struct kvc *k, uint64_t id, bool only_if_lower)
 	if (err)
 		goto out;
 	self->holds++;
-	err = self->creating ? -EBUSY : members_both(k, id, self, &m, &lower, &placed);
-	if (!err && only_if_lower && !placed)
+	err = self->creating ? -EBUSY : members_both(k, id, self, tier, &m, &needed, &placed);
+	if (!err && tier >= 0 && !placed)
 		err = -ENOENT;
 	for (size_t i = 0; i < m.count; i++) {
 		struct kvc_node *n = m.n[i];
 
-		if (!err && only_if_lower && !lower) {
-			/* All of it is in the pool: only the copies go. */
-			for (unsigned t = 0; t < k->ntiers; t++)
-				kvc_place_del(k->cat, n->row.ino, t);
-			kvc_unplace_locked(k, n);
-			if (n->state == KVC_BOTH)
+		if (!err && tier >= 0 && !needed) {
+			/* All of it is in the pool or in another tier: only this tier's copies go. */
+			if (n->place[tier].gen) {
+				kvc_place_del(k->cat, n->row.ino, (unsigned)tier);
+				kvc_trash_extent_locked(k, (unsigned)tier, &n->place[tier]);
+				n->place[tier] = (struct kvc_place){ 0 };
+			}
+			n->object.lower = kvc_placed_anywhere(n);
+			if (n->state == KVC_BOTH && !kvc_placed(k, n))
 				kvc_become_locked(k, n, KVC_RESIDENT);
-			n->verify = false;
+			n->verify = n->verify && n->object.lower;
 			kvc_node_dirty_locked(k, n);
 		} else if (!err) {
 			err = kvc_drop_file_both(k, n);
@@ -396,7 +416,7 @@ int kvc_chunk_drop(struct kvc *k, uint64_t id, bool only_if_lower)
 		n->holds--;
 		kvc_node_settle_locked(k, n);
 	}
-	if (!err && !(only_if_lower && !lower)) {
+	if (!err && !(tier >= 0 && !needed)) {
 		kvc_count(&k->stats, dropped_chunks);
 		kvc_chunk_del(k->cat, id);
 		c = kvc_chunk_find_locked(k, id);
@@ -435,7 +455,7 @@ void *kvc_evictor(void *arg)
 			break;
 		pressed = wanted_locked(k) > 0;
 		kvc_unlock(k);
-		for (unsigned i = 0; i < k->ntiers; i++)
+		kvc_tier_each(k, i)
 			tier_pass(k, i);
 		bool progress = pressed && pool_pass(k);
 

@@ -54,7 +54,15 @@ struct kvc_segment kvc_segment_of(const struct kvc_node *n)
 
 bool kvc_placed(const struct kvc *k, const struct kvc_node *n)
 {
-	for (unsigned t = 0; t < k->ntiers; t++)
+	kvc_tier_each(k, t)
+		if (n->place[t].gen && n->place[t].gen == n->object.gen)
+			return true;
+	return false;
+}
+
+bool kvc_placed_anywhere(const struct kvc_node *n)
+{
+	for (unsigned t = 0; t < KVC_TIERS; t++)
 		if (n->place[t].gen && n->place[t].gen == n->object.gen)
 			return true;
 	return false;
@@ -132,7 +140,7 @@ void kvc_unplace_locked(struct kvc *k, struct kvc_node *n)
 {
 	for (unsigned t = 0; t < KVC_TIERS; t++)
 		if (n->place[t].gen) {
-			kvc_trash_extent_locked(k, t, &n->place[t].where);
+			kvc_trash_extent_locked(k, t, &n->place[t]);
 			n->place[t] = (struct kvc_place){ 0 };
 		}
 	n->object.lower = false;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See frame.h. The layouts here are what lies on disk; all integers are little endian. */
-#include "frame.h"
+#include "tier.h"
 
 #include <endian.h>
+#include <stdio.h>
 #include <string.h>
 
 static const char magic[8] = "KVCFRAME";
@@ -14,8 +15,9 @@ struct identity {
 	uint64_t ino, gen, size, raw_len, stored_len;
 	uint32_t codec, key_id;
 	uint8_t raw_sum[16], stored_sum[16];
-	uint8_t nonce[12], pad[4], tag[16];
-	uint8_t reserved[KVC_FRAME_IDENTITY - 144 - 16];
+	uint8_t nonce[12], pad[4];
+	char key_model[KVC_MODEL_NAME + 1];
+	uint8_t reserved[KVC_FRAME_IDENTITY - 128 - (KVC_MODEL_NAME + 1) - 16];
 	uint8_t sum[16]; /* of what precedes it */
 };
 _Static_assert(sizeof(struct identity) == KVC_FRAME_IDENTITY, "identity part");
@@ -51,7 +53,7 @@ void kvc_frame_encode(const struct kvc_frame *f, uint8_t page[KVC_FRAME_HEADER])
 	memcpy(id->raw_sum, f->raw_sum.b, 16);
 	memcpy(id->stored_sum, f->stored_sum.b, 16);
 	memcpy(id->nonce, f->nonce, 12);
-	memcpy(id->tag, f->tag, 16);
+	memcpy(id->key_model, f->key_model, strlen(f->key_model));
 	s = kvc_sum_of(id, offsetof(struct identity, sum));
 	memcpy(id->sum, s.b, 16);
 
@@ -89,7 +91,7 @@ int kvc_frame_decode(const uint8_t page[KVC_FRAME_HEADER], struct kvc_frame *f)
 	memcpy(f->raw_sum.b, id->raw_sum, 16);
 	memcpy(f->stored_sum.b, id->stored_sum, 16);
 	memcpy(f->nonce, id->nonce, 12);
-	memcpy(f->tag, id->tag, 16);
+	memcpy(f->key_model, id->key_model, KVC_MODEL_NAME);
 	if (f->size >> 62 || f->raw_len >> 62 || f->stored_len >> 62)
 		return -EBADMSG;
 
@@ -147,4 +149,22 @@ int kvc_ranges_decode(const uint8_t *in, size_t len, uint64_t size, struct kvc_r
 	r = NULL;
 	*n_out = n;
 	return 0;
+}
+
+struct kvc_where kvc_where_of(const char *path)
+{
+	struct kvc_sum s = kvc_sum_of(path, strlen(path));
+	struct kvc_where w = { 0 };
+
+	memcpy(&w.at, s.b, 8);
+	memcpy(&w.hi, s.b + 8, 8);
+	w.at = be64toh(w.at);
+	w.hi = be64toh(w.hi);
+	return w;
+}
+
+const char *kvc_where_text(const struct kvc_where *w, char *buf)
+{
+	snprintf(buf, 33, "%016llx%016llx", (unsigned long long)w->at, (unsigned long long)w->hi);
+	return buf;
 }

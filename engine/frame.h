@@ -6,11 +6,13 @@
  * kvcachefs-format(5).
  *
  * The payload of a sparse object is a range table (one page or more, see frame.c) and the bytes of those ranges;
- * of any other object its bytes.
+ * of any other object its bytes. Coding comes after that (payload.h).
  */
 #ifndef KVC_FRAME_H
 #define KVC_FRAME_H
 
+#include "codec.h"
+#include "keys.h"
 #include "util.h"
 
 #define KVC_FRAME_HEADER 4096
@@ -18,8 +20,13 @@
 #define KVC_FRAME_VERSION 1
 #define KVC_FRAME_PATH_MAX 3072
 
-enum { KVC_FRAME_SPARSE = 1 };
-enum kvc_codec { KVC_CODEC_NONE };
+enum {
+	KVC_FRAME_SPARSE = 1, /* the payload is ranges, before coding */
+	KVC_FRAME_CODED = 2,  /* the payload is coded blocks (payload.h) */
+	KVC_FRAME_SEALED = 4, /* and they are encrypted */
+	KVC_FRAME_SHARED = 8, /* of a shared tier: known by its path, which is then part of what is checked */
+	KVC_FRAME_FOLDER = 16, /* a folder, so that other nodes find it; without payload */
+};
 
 struct kvc_frame {
 	/* identity */
@@ -29,9 +36,10 @@ struct kvc_frame {
 	uint64_t raw_len;    /* of the payload before coding */
 	uint64_t stored_len; /* of the payload as it follows the header */
 	uint32_t flags, codec;
-	struct kvc_sum raw_sum, stored_sum; /* of the payload before and after coding */
+	struct kvc_sum raw_sum, stored_sum; /* of the payload before and after coding; raw_sum is zero in sealed frames */
 	uint32_t key_id;
-	uint8_t nonce[12], tag[16];
+	uint8_t nonce[12];   /* of the frame's key (keys.h) */
+	char key_model[KVC_MODEL_NAME + 1]; /* the model that it was derived for */
 	/* name part */
 	uint32_t mode, uid, gid;
 	uint64_t mtime_ns, btime_ns;

@@ -229,7 +229,7 @@ int kvc_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w)
 		return 0;
 	kvc_lock(k);
 	n = kvc_node_find_locked(k, ino);
-	for (unsigned t = 0; t < k->ntiers; t++)
+	kvc_tier_each(k, t)
 		durable |= (k->tier[t].t->ops->caps & KVC_TIER_DURABLE) != 0;
 	if (n && S_ISREG(n->row.mode) && durable && !n->lost && w->stage < 1) {
 		if (n->state == KVC_OPEN && (kvc_node_fd_locked(k, n) < 0 || fstat(n->fd, &st)))

@@ -64,7 +64,7 @@ static int folder_both(struct kvc *k, uint64_t ino, struct kvc_node **folder)
 	return err;
 }
 
-int kvc_lookup(struct kvc *k, uint64_t parent, const char *name, struct kvc_row *attr)
+int kvc_lookup(struct kvc *k, uint64_t parent, const char *name, struct kvc_row *attr, struct kvc_wait *w)
 {
 	struct kvc_node *n;
 	uint64_t ino;
@@ -74,7 +74,9 @@ int kvc_lookup(struct kvc *k, uint64_t parent, const char *name, struct kvc_row 
 	kvc_count(&k->stats, lookups);
 	kvc_lock_both(k);
 	err = kvc_name_get(k->cat, parent, name, &ino, &kind);
-	if (!err)
+	if (err == -ENOENT && k->shared)
+		err = kvc_ask_both(k, parent, name, w);
+	else if (!err)
 		err = kvc_node_get_both(k, ino, &n);
 	if (!err) {
 		n->nlookup++;
@@ -279,6 +281,22 @@ static void unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent)
 	kvc_commit_soon_locked(k, false);
 }
 
+/* A name goes by a caller's doing: others may have it still. */
+static void unshare_name_both(struct kvc *k, struct kvc_node *n, uint64_t parent, const char *name)
+{
+	KVC_MEM char *path = malloc(KVC_FRAME_PATH_MAX + 1);
+	size_t len;
+
+	if (!path)
+		return;
+	kvc_path_both(k, parent, path);
+	len = strlen(path);
+	if ((len || parent == KVC_ROOT) && len + 1 + strlen(name) <= KVC_FRAME_PATH_MAX) {
+		snprintf(path + len, KVC_FRAME_PATH_MAX + 1 - len, "%s%s", len ? "/" : "", name);
+		kvc_unshare_both(k, n, path);
+	}
+}
+
 int kvc_unlink(struct kvc *k, uint64_t parent, const char *name)
 {
 	struct kvc_node *folder, *n;
@@ -294,6 +312,8 @@ int kvc_unlink(struct kvc *k, uint64_t parent, const char *name)
 		err = -EISDIR;
 	if (!err)
 		err = kvc_node_get_both(k, ino, &n);
+	if (!err && k->shared)
+		unshare_name_both(k, n, parent, name);
 	if (!err)
 		err = kvc_name_del(k->cat, parent, name);
 	if (!err) {
@@ -311,6 +331,8 @@ static int rmdir_both(struct kvc *k, struct kvc_node *folder, const char *name, 
 
 	if (err != 1)
 		return err ?: -ENOTEMPTY;
+	if (name && k->shared)
+		unshare_name_both(k, n, folder->row.ino, name);
 	if (name && (err = kvc_name_del(k->cat, folder->row.ino, name)))
 		return err;
 	kvc_row_del(k->cat, n->row.ino);
@@ -380,6 +402,8 @@ static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_
 		return 0;
 	if (!err && (err = replace_both(k, n, to_folder, old_ino)))
 		return err;
+	if (k->shared)
+		unshare_name_both(k, n, parent, name);
 	err = kvc_name_del(k->cat, parent, name);
 	if (!err)
 		err = kvc_name_put(k->cat, to, to_name, ino, kind);

@@ -240,7 +240,7 @@ int kvc_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, 
 	kvc_unlock_both(k);
 	if (err == -EEXIST && existing && !(flags & O_EXCL)) {
 		/* Another made it meanwhile: open that one. */
-		if ((err = kvc_lookup(k, parent, name, attr)))
+		if ((err = kvc_lookup(k, parent, name, attr, NULL)))
 			return err;
 		err = S_ISREG(attr->mode) ? kvc_file_open(k, attr->ino, flags, out, w) : -EEXIST;
 		if (err)

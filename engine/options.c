@@ -2,6 +2,7 @@
 /* See options.h. */
 #include "options.h"
 
+#include "codec.h"
 #include "policy.h"
 #include "util.h"
 
@@ -12,7 +13,7 @@ static const char *const write_names[] = { "through", "back", NULL };
 static const char *const auto_names[] = { "auto", "on", "off", NULL };
 static const char *const switch_names[] = { "off", "on", NULL };
 
-enum type { SIZE, NUMBER, CHOICE, FLAG, TEXT };
+enum type { SIZE, NUMBER, CHOICE, FLAG, TEXT, TEXTS /* may be given several times; kept with spaces between */ };
 
 struct row {
 	const char *name, *value, *help;
@@ -32,6 +33,11 @@ static const struct row rows[] = {
 	{ "policy", "NAME", "who is evicted first: lru, fifo, lfu, mru", CHOICE, AT(policy), kvc_policy_names, 0, 0, "lru" },
 	{ "write", "through|back", "copy to the tiers at publish, or only when evicted", CHOICE, AT(write), write_names, 0, 0, "through" },
 	{ "disk", "on|off", "use the store's disk tier", CHOICE, AT(disk), switch_names, 0, 0, "on" },
+	{ "remote", "URL", "a shared tier: dir://, redis://, rediss://, redis+cluster://, s3://; may be repeated", TEXTS, AT(remote), NULL, 0, 1024, "" },
+	{ "compress", "none|zstd|bf16+zstd", "codec of copies in the tiers", CHOICE, AT(compress), kvc_codec_names, 0, 0, "none" },
+	{ "level", "N", "of zstd, for compress=zstd", NUMBER, AT(level), NULL, 1, 19, "1" },
+	{ "keyfile", "PATH", "encrypt what leaves the pool with the keys in this file", TEXT, AT(keyfile), NULL, 0, 256, "" },
+	{ "metrics", "ADDR:PORT", "serve .kvcachefs/metrics by HTTP there", TEXT, AT(metrics), NULL, 0, 64, "" },
 	{ "passthrough", "auto|on|off", "let the kernel move data between callers and the pool", CHOICE, AT(passthrough), auto_names, 0, 0, "auto" },
 	{ "io_uring", "auto|on|off", "take requests through io_uring", CHOICE, AT(io_uring), auto_names, 0, 0, "auto" },
 	{ "huge", "within_size|always|never", "huge pages in the pool", CHOICE, AT(huge), kvc_huge_names, 0, 0, "within_size" },
@@ -64,6 +70,13 @@ static bool among(const char *const *list, const char *word)
 static void fail(char *error, const char *format, const char *a, const char *b)
 {
 	snprintf(error, 256, format, a, b);
+}
+
+static void strcat_bounded(char *to, const char *from, size_t room)
+{
+	size_t len = strlen(to);
+
+	snprintf(to + len, room - len, "%s", from);
 }
 
 static int set(struct kvc_options *o, const struct row *r, const char *value, char *error)
@@ -114,6 +127,15 @@ static int set(struct kvc_options *o, const struct row *r, const char *value, ch
 		for (uint64_t i = 0; r->names[i]; i++)
 			snprintf(error + strlen(error), 256 - strlen(error), "%s %s", i ? "," : "", r->names[i]);
 		return -EINVAL;
+	case TEXTS:
+		if (!value || !*value || strpbrk(value, " \t\n") || strlen((char *)n) + strlen(value) + 2 > r->max) {
+			fail(error, "option %s: it takes a URL without spaces, all of them together less than %s characters", r->name, "1000");
+			return -EINVAL;
+		}
+		if (*(char *)n)
+			strcat_bounded((char *)n, " ", r->max);
+		strcat_bounded((char *)n, value, r->max);
+		return 0;
 	case TEXT:
 		if (!value || strlen(value) >= r->max) {
 			fail(error, "option %s: it takes a value of less than %s characters", r->name, r->max == 64 ? "64" : r->max == 128 ? "128" : "256");
@@ -159,7 +181,8 @@ void kvc_options_init(struct kvc_options *o)
 
 	memset(o, 0, sizeof *o);
 	for (size_t i = 0; i < NROWS; i++)
-		set(o, &rows[i], rows[i].def, error);
+		if (rows[i].type != TEXTS)
+			set(o, &rows[i], rows[i].def, error);
 }
 
 int kvc_options_parse(struct kvc_options *o, const char *text, char *error)
@@ -189,13 +212,30 @@ int kvc_options_check(const struct kvc_options *o, char *error)
 	return 0;
 }
 
+/* One line each; a password or token in a URL is not shown. */
+static void print_urls(const char *name, const char *urls, FILE *out)
+{
+	while (*urls) {
+		int len = (int)strcspn(urls, " ");
+		const char *host = strstr(urls, "://"), *at = memchr(urls, '@', (size_t)len);
+
+		if (host && at && host < at)
+			fprintf(out, "%s=%.*s***%.*s\n", name, (int)(host + 3 - urls), urls, (int)(urls + len - at), at);
+		else
+			fprintf(out, "%s=%.*s\n", name, len, urls);
+		urls += len + (urls[len] == ' ');
+	}
+}
+
 void kvc_options_print(const struct kvc_options *o, FILE *out)
 {
 	for (size_t i = 0; i < NROWS; i++) {
 		const struct row *r = &rows[i];
 		const uint64_t *n = (const uint64_t *)((const char *)o + r->at);
 
-		if (r->type == TEXT)
+		if (r->type == TEXTS)
+			print_urls(r->name, (const char *)n, out);
+		else if (r->type == TEXT)
 			fprintf(out, "%s=%s\n", r->name, (const char *)n);
 		else if (r->type == CHOICE)
 			fprintf(out, "%s=%s\n", r->name, r->names[*n]);

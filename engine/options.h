@@ -23,6 +23,11 @@ struct kvc_options {
 	char numa[64];         /* tmpfs mpol=, empty: the kernel's default */
 	uint64_t keep_pool;    /* bool */
 	uint64_t settle_ms, deadline_ms, commit_ms;
+	char remote[1024];     /* remote= as given, one after the other, separated by spaces */
+	uint64_t compress;     /* enum kvc_codec */
+	uint64_t level;        /* of zstd */
+	char keyfile[256];
+	char metrics[64];      /* ADDR:PORT, empty: none */
 	char shim[128];        /* faults to inject below the engine, for tests */
 	char run_dir[256];     /* where pools are mounted */
 	uint64_t allow_other, debug; /* bool */

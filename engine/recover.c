@@ -45,12 +45,12 @@ static bool adopt(struct kvc *k, struct kvc_segment *s, const struct stat *st, b
 	}
 	n->object.size = n->row.size = (uint64_t)st->st_size;
 	n->row.blocks = (uint64_t)st->st_blocks;
-	n->object.lower = kvc_placed(k, n);
+	n->object.lower = kvc_placed_anywhere(n);
 	if (kvc_chunk_join_both(k, n)) {
 		kvc_node_settle_locked(k, n);
 		return false;
 	}
-	kvc_become_locked(k, n, n->object.lower ? KVC_BOTH : KVC_RESIDENT);
+	kvc_become_locked(k, n, kvc_placed(k, n) ? KVC_BOTH : KVC_RESIDENT);
 	if (!n->chunk->use.last_ns)
 		kvc_chunk_used_locked(k, n->chunk, false); /* its row was not written yet */
 	kvc_room_set_locked(k, n, (uint64_t)st->st_blocks * 512);
@@ -199,8 +199,9 @@ int kvc_recover(struct kvc *k, char *error)
 	if (!clean && kvc_row_max(k->cat) > KVC_ROOT)
 		kvc_meta_set(k->cat, "killed", "1"); /* frames that were not in the catalog yet may lie in free space: fsck */
 	err = kvc_meta_set(k->cat, "clean", "0");
-	for (unsigned t = 0; t < k->ntiers && !err; t++)
-		err = claim_all(k, t, error);
+	kvc_tier_each(k, t)
+		if (!err && !(k->tier[t].t->ops->caps & KVC_TIER_SHARED))
+			err = claim_all(k, t, error);
 	if (!err)
 		err = scan_pool(k, error);
 	if (!err)

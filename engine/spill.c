@@ -2,10 +2,12 @@
 /*
  * Spills: copies of published objects to the tiers, and of files still open where fsync asks for one (a snapshot).
  * A worker reads the segment through a descriptor of its own (no mapping: a client may truncate the file meanwhile),
- * sums what it reads, and the driver writes the header last. When the object changed meanwhile (its epoch tells) the
- * copy is undone.
+ * sums what it reads, codes and seals it where that is asked for (payload.h), and the driver writes the header last. When the
+ * object changed meanwhile (its epoch tells) the copy is undone.
  */
 #include "core.h"
+
+#include "payload.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -24,8 +26,12 @@ struct copy {
 	size_t nranges, table_len;
 	size_t at;           /* the range that is read */
 	uint64_t at_off;     /* bytes of it already read */
-	XXH3_state_t *sum;
+	XXH3_state_t *sum, *stored_sum; /* of the raw payload, and of what the tier gets where that is another */
+	struct kvc_sum raw;
+	struct kvc_encoder *enc;
 	struct kvc_frame *f;
+	bool shared;
+	struct kvc_where name;          /* in a shared tier */
 };
 
 bool kvc_spill_needed(const struct kvc *k, const struct kvc_node *n, unsigned tier)
@@ -57,8 +63,8 @@ static int find_ranges(struct copy *c, uint64_t size)
 	return 0;
 }
 
-/* The payload in order: of a dense object its bytes, of a sparse one the table and the ranges. */
-static int copy_read(void *arg, void *buf, size_t len, uint64_t off)
+/* The raw payload in order: of a dense object its bytes, of a sparse one the table and the ranges. */
+static int raw_read(void *arg, void *buf, size_t len, uint64_t off)
 {
 	struct copy *c = arg;
 	uint8_t *p = buf;
@@ -97,12 +103,25 @@ static int copy_read(void *arg, void *buf, size_t len, uint64_t off)
 	return 0;
 }
 
-static struct kvc_sum digest(struct copy *c)
+static int copy_read(void *arg, void *buf, size_t len, uint64_t off)
+{
+	struct copy *c = arg;
+	int err;
+
+	if (!c->enc)
+		return raw_read(c, buf, len, off);
+	err = kvc_encoder_read(c->enc, buf, len);
+	if (!err)
+		XXH3_128bits_update(c->stored_sum, buf, len);
+	return err;
+}
+
+static struct kvc_sum digest(XXH3_state_t *x)
 {
 	XXH128_canonical_t canon;
 	struct kvc_sum s;
 
-	XXH128_canonicalFromHash(&canon, XXH3_128bits_digest(c->sum));
+	XXH128_canonicalFromHash(&canon, XXH3_128bits_digest(x));
 	memcpy(s.b, canon.digest, 16);
 	return s;
 }
@@ -111,10 +130,15 @@ static int copy_head(void *arg, uint8_t page[KVC_FRAME_HEADER])
 {
 	struct copy *c = arg;
 
-	c->f->raw_sum = c->f->stored_sum = digest(c);
-	kvc_lock_both(c->k);
-	kvc_frame_name_both(c->k, c->n, c->f);
-	kvc_unlock_both(c->k);
+	c->raw = c->f->raw_sum = digest(c->sum);
+	c->f->stored_sum = c->enc ? digest(c->stored_sum) : c->raw;
+	if (c->f->flags & KVC_FRAME_SEALED)
+		c->f->raw_sum = (struct kvc_sum){ 0 };
+	if (!c->shared) {
+		kvc_lock_both(c->k);
+		kvc_frame_name_both(c->k, c->n, c->f);
+		kvc_unlock_both(c->k);
+	}
 	kvc_frame_encode(c->f, page);
 	return 0;
 }
@@ -133,19 +157,13 @@ static int take_name(void *arg, const struct kvc_name *n)
 	return 1;
 }
 
-void kvc_frame_name_both(struct kvc *k, struct kvc_node *n, struct kvc_frame *f)
+void kvc_path_both(struct kvc *k, uint64_t ino, char *buf)
 {
 	char path[KVC_FRAME_PATH_MAX + 1];
 	size_t at = sizeof path - 1;
-	uint64_t ino = n->row.ino;
 	struct first_name name;
 
-	f->mode = n->row.mode;
-	f->uid = n->row.uid;
-	f->gid = n->row.gid;
-	f->mtime_ns = n->row.mtime_ns;
-	f->btime_ns = n->row.btime_ns;
-	f->path[0] = path[at] = 0;
+	buf[0] = path[at] = 0;
 	while (ino != KVC_ROOT) {
 		size_t len;
 
@@ -160,7 +178,28 @@ void kvc_frame_name_both(struct kvc *k, struct kvc_node *n, struct kvc_frame *f)
 		memcpy(path + at, name.name, len);
 		ino = name.parent;
 	}
-	snprintf(f->path, sizeof f->path, "%s", path + at);
+	memcpy(buf, path + at, sizeof path - at);
+}
+
+void kvc_model_name(const char *path, char *name)
+{
+	size_t len = strcspn(path, "/");
+
+	*name = 0;
+	if (path[len] == '/' && len <= KVC_MODEL_NAME) {
+		memcpy(name, path, len);
+		name[len] = 0;
+	}
+}
+
+void kvc_frame_name_both(struct kvc *k, struct kvc_node *n, struct kvc_frame *f)
+{
+	f->mode = n->row.mode;
+	f->uid = n->row.uid;
+	f->gid = n->row.gid;
+	f->mtime_ns = n->row.mtime_ns;
+	f->btime_ns = n->row.btime_ns;
+	kvc_path_both(k, n->row.ino, f->path);
 }
 
 /* The file was open for writing and seems untouched: has a mapping changed it? */
@@ -168,7 +207,6 @@ static int verify(struct kvc *k, struct kvc_node *n, int fd, uint64_t size)
 {
 	KVC_MEM uint8_t *buf = malloc(1 << 20);
 	XXH3_state_t *x = XXH3_createState();
-	struct copy c = { .sum = x };
 	struct kvc_sum sum;
 	uint64_t off = 0;
 	int err = buf && x ? 0 : -ENOMEM;
@@ -184,7 +222,7 @@ static int verify(struct kvc *k, struct kvc_node *n, int fd, uint64_t size)
 		off += len;
 	}
 	if (!err)
-		sum = digest(&c);
+		sum = digest(x);
 	XXH3_freeState(x);
 	if (err)
 		return err;
@@ -206,34 +244,105 @@ static int verify(struct kvc *k, struct kvc_node *n, int fd, uint64_t size)
 	return 0;
 }
 
-/* Makes the frame's fields and writes it. Without locks. */
-static int write_copy(struct kvc *k, struct copy *c, struct kvc_tier *t, uint64_t gen, uint64_t size, uint64_t blocks, struct kvc_where *where)
+/* The codec that was chosen for the model, if any was; -1 otherwise. */
+static int model_codec_both(struct kvc *k, struct kvc_node *n)
 {
+	struct kvc_node *folder;
+	struct kvc_hint *h;
+	uint64_t model = 0;
+	unsigned depth;
+
+	if (kvc_node_get_both(k, n->row.parent, &folder))
+		return -1;
+	kvc_node_model_both(k, folder, &model, &depth);
+	kvc_node_settle_locked(k, folder);
+	if (!model)
+		return -1;
+	h = kvc_hint_of_locked(k, model);
+	if (!h->codec) {
+		char text[16] = "";
+		size_t len = sizeof text - 1;
+
+		h->codec = '-';
+		if (!kvc_xattr_get(k->cat, model, "user.kvcachefs.codec", text, &len))
+			for (int c = 0; c < KVC_CODECS; c++)
+				if (!strcmp(text, kvc_codec_names[c]))
+					h->codec = (char)('0' + c);
+	}
+	return h->codec == '-' ? -1 : h->codec - '0';
+}
+
+/* How this object goes to this tier. Fills in the name part, which a shared tier's frame is checked by. */
+static int choose_both(struct kvc *k, struct copy *c, unsigned tier, struct kvc_recipe *r)
+{
+	int codec = model_codec_both(k, c->n);
+
+	kvc_frame_name_both(k, c->n, c->f);
+	kvc_model_name(c->f->path, c->f->key_model);
+	r->level = (int)k->opt.level;
+	r->codec = codec >= 0 ? (enum kvc_codec)codec : (enum kvc_codec)(k->tier[tier].t->codec < KVC_CODECS ? k->tier[tier].t->codec : k->opt.compress);
+	r->keys = k->keys;
+	r->key_id = k->keys ? kvc_keys_for(k->keys, c->f->key_model) : 0;
+	if (c->shared) {
+		if (!*c->f->path)
+			return -ENAMETOOLONG;
+		c->name = kvc_where_of(c->f->path);
+		c->f->flags |= KVC_FRAME_SHARED;
+	}
+	return k->keys && !r->key_id ? -ENOKEY : 0;
+}
+
+/* Makes the frame's fields and writes it. Without locks. */
+static int write_copy(struct kvc *k, struct copy *c, unsigned tier, uint64_t gen, uint64_t size, uint64_t blocks, struct kvc_where *where)
+{
+	struct kvc_tier *t = k->tier[tier].t;
 	struct kvc_put put = { .ino = c->n->row.ino, .gen = gen, .arg = c, .read = copy_read, .head = copy_head };
+	struct kvc_recipe r = { 0 };
 	int err = 0;
 
 	c->f = kvc_frame_new();
 	c->sum = XXH3_createState();
-	if (!c->f || !c->sum)
+	c->stored_sum = XXH3_createState();
+	if (!c->f || !c->sum || !c->stored_sum)
 		return -ENOMEM;
 	XXH3_128bits_reset(c->sum);
+	XXH3_128bits_reset(c->stored_sum);
+	c->shared = t->ops->caps & KVC_TIER_SHARED;
 	memcpy(c->f->store, k->store->uuid, 16);
 	c->f->ino = put.ino;
 	c->f->gen = gen;
-	c->f->size = put.stored_len = size;
+	c->f->size = c->f->raw_len = size;
 	if (blocks * 512 + SPARSE_GAIN < size) {
 		err = find_ranges(c, size);
 		if (!err) {
 			c->f->flags = KVC_FRAME_SPARSE;
-			put.stored_len = c->table_len;
+			c->f->raw_len = c->table_len;
 			for (size_t i = 0; i < c->nranges; i++)
-				put.stored_len += c->ranges[i].len;
+				c->f->raw_len += c->ranges[i].len;
 		} else if (err == -E2BIG) {
 			err = 0; /* too many holes: as they are */
 		}
 	}
-	c->f->raw_len = c->f->stored_len = put.stored_len;
-	return err ?: t->ops->put(t, &put, where);
+	if (!err) {
+		kvc_lock_both(k);
+		err = choose_both(k, c, tier, &r);
+		put.expires_ns = c->n->chunk ? c->n->chunk->expires_ns : 0;
+		kvc_unlock_both(k);
+	}
+	if (!err && c->shared)
+		err = kvc_share_folders(k, c->n, tier);
+	if (!err)
+		err = kvc_encoder_new(&c->enc, c->f, &r, raw_read, c);
+	if (err)
+		return err;
+	put.name = c->name;
+	put.stored_len = c->f->stored_len;
+	err = t->ops->put(t, &put, where);
+	if (!err && c->enc) {
+		kvc_count_by(&k->stats, coded_bytes, c->f->raw_len);
+		kvc_count_by(&k->stats, coded_stored_bytes, c->f->stored_len);
+	}
+	return err;
 }
 
 /* The copy is good: record it. Returns whether it still is of the object as it stands. */
@@ -253,11 +362,23 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 		n->object.size = n->row.size = c->f->size;
 		n->fresh = n->snapshot = false;
 	}
+	if (c->shared) {
+		struct kvc_where now;
+
+		kvc_path_both(k, n->row.ino, c->f->path);
+		now = kvc_where_of(c->f->path);
+		if (now.at != c->name.at || now.hi != c->name.hi)
+			return false; /* renamed meanwhile */
+		kvc_gone_del(k->cat, &now);
+	}
 	if (n->place[tier].gen)
-		kvc_trash_extent_locked(k, tier, &n->place[tier].where);
-	n->place[tier] = (struct kvc_place){ gen, *where };
+		kvc_trash_extent_locked(k, tier, &n->place[tier]);
+	n->place[tier] = kvc_place_of(gen, where, c->f);
+	for (unsigned t = 1; t < KVC_TIERS && k->shared; t++) /* rows of an older generation, forgotten and not yet written */
+		if (!n->place[t].gen)
+			kvc_place_del(k->cat, n->row.ino, t);
 	if (!c->table) {
-		n->object.sum = c->f->raw_sum;
+		n->object.sum = c->raw;
 		n->object.has_sum = true;
 	}
 	n->object.lower = true;
@@ -332,19 +453,26 @@ static void spill_run(struct kvc *k, struct kvc_job *j)
 		again = !err && kvc_has_segment(n) && n->state != KVC_OPEN && kvc_spill_needed(k, n, j->tier);
 		goto out;
 	}
-	err = write_copy(k, &c, t, gen, (uint64_t)st.st_size, (uint64_t)st.st_blocks, &where);
+	err = write_copy(k, &c, j->tier, gen, (uint64_t)st.st_size, (uint64_t)st.st_blocks, &where);
 
 	kvc_lock_both(k);
 	kvc_tier_result_locked(k, j->tier, err);
 	if (!err && (!snap && n->epoch != epoch ? true : !record_both(k, n, j->tier, &c, gen, snap, &where))) {
 		kvc_count(&k->stats, spill_stale);
-		kvc_trash_extent_locked(k, j->tier, &where);
+		struct kvc_place stale = kvc_place_of(gen, &where, c.f);
+
+		if (c.shared)
+			kvc_trash_shared_locked(k, j->tier, &stale);
+		else
+			kvc_trash_extent_locked(k, j->tier, &stale);
 		again = !n->lost && (n->state == KVC_RESIDENT || n->state == KVC_BOTH);
 		if (n->state == KVC_OPEN && n->snapshot)
 			again = true;
 	} else if (err == -ENOSPC) {
 		k->tier[j->tier].full = again = true;
 		pthread_cond_signal(&k->evict_cond);
+	} else if (err == -ENAMETOOLONG) {
+		err = 0; /* a path that no frame can carry is not shared */
 	} else if (err == -ECANCELED) {
 		again = n->state == KVC_RESIDENT || n->state == KVC_BOTH;
 		kvc_count(&k->stats, spill_stale);
@@ -369,6 +497,8 @@ out:
 	if (c.fd >= 0)
 		close(c.fd);
 	XXH3_freeState(c.sum);
+	XXH3_freeState(c.stored_sum);
+	kvc_encoder_free(c.enc);
 	free(c.f);
 	free(c.ranges);
 	free(c.table);
@@ -379,10 +509,13 @@ static void queue_locked(struct kvc *k, struct kvc_node *n, unsigned tier, enum 
 	struct kvc_job *j = n->queued[tier];
 
 	if (j && p == KVC_P_URGENT && j->due_ns) { /* sooner than it was going to be */
+		struct kvc_tier_state *ts = &k->tier[tier];
+
 		kvc_list_del(&j->link);
+		ts->ncopies--;
 		j->due_ns = 0;
-		kvc_list_add_tail(&k->jobs[KVC_P_URGENT], &j->link);
-		pthread_cond_signal(&k->jobs_cond);
+		kvc_list_add_tail(&ts->jobs[KVC_P_URGENT], &j->link);
+		pthread_cond_signal(&ts->cond);
 	}
 	if (n->spilling & (1u << tier))
 		return;
@@ -397,7 +530,7 @@ void kvc_spill_queue_locked(struct kvc *k, struct kvc_node *n, bool urgent)
 {
 	uint64_t due = urgent ? 0 : kvc_mono_ns() + k->opt.settle_ms * 1000000;
 
-	for (unsigned t = 0; t < k->ntiers; t++)
+	kvc_tier_each(k, t)
 		if (n->snapshot || kvc_spill_needed(k, n, t))
 			queue_locked(k, n, t, urgent ? KVC_P_URGENT : KVC_P_SPILL, due);
 }
@@ -461,8 +594,21 @@ static void rehead_folder_run(struct kvc *k, struct kvc_job *j)
 void kvc_rehead_locked(struct kvc *k, struct kvc_node *n)
 {
 	if (S_ISDIR(n->row.mode))
-		kvc_job_add_locked(k, KVC_P_SPILL, rehead_folder_run, n, 0, kvc_mono_ns(), NULL);
-	for (unsigned t = 0; t < k->ntiers && S_ISREG(n->row.mode); t++)
-		if (n->place[t].gen && k->tier[t].t->ops->rehead)
-			kvc_job_add_locked(k, KVC_P_SPILL, rehead_run, n, t, kvc_mono_ns(), NULL);
+		kvc_job_add_locked(k, KVC_P_SPILL, rehead_folder_run, n, KVC_COMMON, kvc_mono_ns(), NULL);
+	if (!S_ISREG(n->row.mode))
+		return;
+	kvc_tier_each(k, t) {
+		if (!(k->tier[t].t->ops->caps & KVC_TIER_SHARED)) {
+			if (n->place[t].gen)
+				kvc_job_add_locked(k, KVC_P_SPILL, rehead_run, n, t, kvc_mono_ns(), NULL);
+		} else if (kvc_has_segment(n) && n->state != KVC_OPEN && n->place[t].gen) {
+			/* Known there by the old path: under the new one it is another frame. What is not in memory keeps the old. */
+			n->place[t] = (struct kvc_place){ 0 };
+			n->object.lower = kvc_placed_anywhere(n);
+			if (n->state == KVC_BOTH && !kvc_placed(k, n))
+				kvc_become_locked(k, n, KVC_RESIDENT);
+			kvc_node_dirty_locked(k, n);
+			kvc_spill_queue_locked(k, n, false);
+		}
+	}
 }

@@ -23,6 +23,7 @@
 	X(spills,             "objects written to a tier")                             \
 	X(spill_bytes,        "bytes written to a tier")                               \
 	X(spill_failures,     "writes to a tier that failed and are tried again")      \
+	X(spills_dropped,     "copies to a shared tier given up because too many waited") \
 	X(spill_stale,        "writes to a tier undone because the object changed")    \
 	X(evictions,          "objects that left the pool and stay in a tier")         \
 	X(evicted_chunks,     "chunks evicted from the pool")                          \
@@ -43,6 +44,13 @@
 	X(getattrs,           "getattr requests")                                      \
 	X(requests,           "requests of all kinds that a caller waited for")        \
 	X(late_replies,       "requests answered after waiting")                       \
+	X(asks,               "names asked for in the shared tiers")                   \
+	X(ask_hits,           "names that a shared tier had")                          \
+	X(imports,            "objects taken in from a remote listing")               \
+	X(rekeyed,            "copies sealed again with a newer key")                  \
+	X(unsealable,         "loads that failed for want of a key")                   \
+	X(coded_bytes,        "bytes before coding of copies that were coded")         \
+	X(coded_stored_bytes, "what those take after it")                             \
 	X(commits,            "catalog transactions committed")                        \
 	X(commit_failures,    "catalog commits that failed and are tried again")       \
 	X(leases,             "lease transactions")                                    \

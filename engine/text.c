@@ -52,7 +52,7 @@ void kvc_print_stats(struct kvc *k, FILE *out)
 #define X(name, what) fprintf(out, "%-22s %" PRIu64 "\n", #name, g.name);
 	GAUGES(X)
 #undef X
-	for (unsigned t = 0; t < k->ntiers; t++) {
+	kvc_tier_each(k, t) {
 		struct kvc_tier_usage u;
 		bool up;
 
@@ -76,14 +76,14 @@ void kvc_print_metrics(struct kvc *k, FILE *out)
 	GAUGES(X)
 #undef X
 	fprintf(out, "# HELP kvcachefs_tier_bytes size of a tier\n# TYPE kvcachefs_tier_bytes gauge\n");
-	for (unsigned t = 0; t < k->ntiers; t++) {
+	kvc_tier_each(k, t) {
 		struct kvc_tier_usage u;
 
 		k->tier[t].t->ops->usage(k->tier[t].t, &u);
 		fprintf(out, "kvcachefs_tier_bytes{tier=\"%s\"} %" PRIu64 "\n", k->tier[t].t->ops->name, u.total);
 	}
 	fprintf(out, "# HELP kvcachefs_tier_used_bytes bytes in use in a tier\n# TYPE kvcachefs_tier_used_bytes gauge\n");
-	for (unsigned t = 0; t < k->ntiers; t++) {
+	kvc_tier_each(k, t) {
 		struct kvc_tier_usage u;
 
 		k->tier[t].t->ops->usage(k->tier[t].t, &u);
@@ -100,6 +100,7 @@ void kvc_print_config(struct kvc *k, FILE *out)
 	fprintf(out, "store=%s\nuuid=%s\npool=%s\npool_is=%s\npool_noswap=%s\npool_huge=%s\npool_warm=%s\n", k->store->dir, k->store->uuid_text,
 		k->pool.path, k->pool.mounted ? "a tmpfs of its own" : "a folder", k->pool.noswap ? "yes" : "no",
 		k->pool.huge ? "yes" : "no", k->pool.warm ? "yes" : "no");
-	for (unsigned t = 0; t < k->ntiers; t++)
-		fprintf(out, "tier=%s\n", k->tier[t].t->ops->name);
+	for (unsigned i = 0; i < k->ntiers; i++)
+		fprintf(out, "tier=%s\n", k->tier[k->order[i]].t->id);
+	fprintf(out, "sealing=%s\n", k->keys ? "on" : "off");
 }

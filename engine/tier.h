@@ -18,11 +18,19 @@
 
 struct kvc_tier;
 
-/* Where a tier keeps an object; written to the catalog as it is. `at` means something to the driver only. */
+/*
+ * Where a tier keeps an object; written to the catalog as it is. For a tier of its own places `at` means something to the
+ * driver only. In a shared tier (at, hi) is the name: the XXH3-128 of the object's path, so every node finds it there.
+ */
 struct kvc_where {
 	uint64_t at;
 	uint64_t len; /* what it occupies, header included, in bytes */
+	uint64_t hi;
 };
+/* The name of a path in a shared tier; len is 0. */
+struct kvc_where kvc_where_of(const char *path);
+/* The same as 32 hex digits in buf[33], for drivers that need a text. */
+const char *kvc_where_text(const struct kvc_where *w, char *buf);
 
 /*
  * What to store. `read` gives the next `len` bytes of the payload (always the whole length) into buf, which is
@@ -31,6 +39,8 @@ struct kvc_where {
 struct kvc_put {
 	uint64_t ino, gen;
 	uint64_t stored_len;
+	struct kvc_where name; /* shared tiers: where to */
+	uint64_t expires_ns;   /* it may go by then; 0: never. For tiers that can expire */
 	void *arg;
 	int (*read)(void *arg, void *buf, size_t len, uint64_t off);
 	int (*head)(void *arg, uint8_t page[KVC_FRAME_HEADER]);
@@ -43,6 +53,7 @@ struct kvc_tier_usage {
 enum {
 	KVC_TIER_DURABLE = 1, /* survives power loss once sync() returned */
 	KVC_TIER_BOUNDED = 2, /* has a size of its own; usage() tells */
+	KVC_TIER_SHARED = 4,  /* other nodes use it too: frames are known by path; claim and rehead are not called */
 };
 
 struct kvc_tier_ops {
@@ -57,7 +68,10 @@ struct kvc_tier_ops {
 	int (*claim)(struct kvc_tier *t, const struct kvc_where *w);
 	/* Stores a frame. The header is written last, so a torn frame is never a good one. */
 	int (*put)(struct kvc_tier *t, const struct kvc_put *p, struct kvc_where *out);
-	/* Reads part of a frame from byte `off` of it (0: the header), all of iov; both aligned to pages where possible. */
+	/*
+	 * Reads part of a frame from byte `off` of it (0: the header), all of iov; both aligned to pages where possible. In a
+	 * shared tier w->len may be 0 (not known).
+	 */
 	int (*get)(struct kvc_tier *t, const struct kvc_where *w, uint64_t off, const struct iovec *iov, int n);
 	/* Rewrites the header of a stored frame (its name part changed). */
 	int (*rehead)(struct kvc_tier *t, const struct kvc_where *w, const uint8_t page[KVC_FRAME_HEADER]);
@@ -72,6 +86,8 @@ struct kvc_tier_ops {
 
 struct kvc_tier {
 	const struct kvc_tier_ops *ops;
+	char id[256]; /* which one it is, without secrets: the same at every mount */
+	uint64_t codec; /* enum kvc_codec asked for in its URL; KVC_CODECS: as compress= says */
 };
 
 #endif

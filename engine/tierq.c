@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The queues of tier work and their threads, and each tier's circuit breaker. Priorities: loads that someone waits for,
- * prefetch, removes, urgent copies, copies. One thread never takes copies, so that a load does not wait for one.
+ * prefetch, removes, urgent copies, copies. Each tier has its own queues and threads, so that a slow one keeps nobody else
+ * waiting, and one thread of each never takes copies, so that a load does not wait for one.
  *
  * Breaker: closed; after FAILURES failures in a row open for a time that doubles with each failed probe (with jitter);
  * then half open: one call is let through, whose result closes or opens it again.
@@ -10,13 +11,34 @@
 
 #include <string.h>
 
+#define COPIES_MAX 4096u /* that wait for a shared tier; then the oldest are dropped */
 #define FAILURES 5
 #define BACKOFF_MIN_NS 500000000ull
 #define BACKOFF_MAX_NS 30000000000ull
 
+static void drop_oldest_locked(struct kvc *k, struct kvc_tier_state *ts)
+{
+	struct kvc_job *j = kvc_of(ts->jobs[KVC_P_SPILL].next, struct kvc_job, link);
+	struct kvc_node *n = j->node;
+
+	kvc_list_del(&j->link);
+	k->jobs_queued--;
+	ts->ncopies--;
+	kvc_count(&k->stats, spills_dropped);
+	if (n) {
+		n->spilling &= ~(1u << j->tier);
+		if (n->queued[j->tier] == j)
+			n->queued[j->tier] = NULL;
+		n->holds--;
+		kvc_node_settle_locked(k, n);
+	}
+	free(j);
+}
+
 int kvc_job_add_locked(struct kvc *k, enum kvc_priority p, void (*run)(struct kvc *, struct kvc_job *), struct kvc_node *n,
 		       unsigned tier, uint64_t due_ns, struct kvc_job **out)
 {
+	struct kvc_tier_state *ts = &k->tier[tier];
 	struct kvc_job *j = calloc(1, sizeof *j);
 
 	if (!j)
@@ -27,13 +49,16 @@ int kvc_job_add_locked(struct kvc *k, enum kvc_priority p, void (*run)(struct kv
 	j->due_ns = due_ns;
 	if (n)
 		n->holds++;
+	if (p == KVC_P_SPILL && ts->t && (ts->t->ops->caps & KVC_TIER_SHARED) && ts->ncopies >= COPIES_MAX)
+		drop_oldest_locked(k, ts);
 	/* Copies wait for their time: only the first of them tells a worker until when to sleep, which spares a store its wake. */
-	bool tell = p != KVC_P_SPILL || kvc_list_empty(&k->jobs[p]) || due_ns <= kvc_mono_ns();
+	bool tell = p != KVC_P_SPILL || kvc_list_empty(&ts->jobs[p]) || due_ns <= kvc_mono_ns();
 
-	kvc_list_add_tail(&k->jobs[p], &j->link);
+	kvc_list_add_tail(&ts->jobs[p], &j->link);
+	ts->ncopies += p == KVC_P_SPILL;
 	k->jobs_queued++;
 	if (tell)
-		pthread_cond_signal(&k->jobs_cond);
+		pthread_cond_signal(&ts->cond);
 	if (out)
 		*out = j;
 	return 0;
@@ -79,18 +104,19 @@ void kvc_tier_result_locked(struct kvc *k, unsigned tier, int err)
 }
 
 /* The next job for this thread, or NULL with the time until which none is due. */
-static struct kvc_job *take_locked(struct kvc *k, bool copies, uint64_t *until)
+static struct kvc_job *take_locked(struct kvc *k, struct kvc_tier_state *ts, bool copies, uint64_t *until)
 {
 	uint64_t now = kvc_mono_ns();
 
 	for (int p = 0; p < KVC_PRIORITIES; p++) {
 		if (p >= KVC_P_URGENT && !copies)
 			break;
-		kvc_list_each(e, &k->jobs[p]) {
+		kvc_list_each(e, &ts->jobs[p]) {
 			struct kvc_job *j = kvc_of(e, struct kvc_job, link);
 
 			if (j->due_ns <= now || k->stopping) {
 				kvc_list_del(&j->link);
+				ts->ncopies -= p == KVC_P_SPILL;
 				return j;
 			}
 			*until = kvc_min(*until, j->due_ns);
@@ -101,26 +127,27 @@ static struct kvc_job *take_locked(struct kvc *k, bool copies, uint64_t *until)
 	return NULL;
 }
 
-void *kvc_worker(void *arg)
+static void *work(void *arg)
 {
-	struct kvc *k = arg;
+	struct kvc_tier_state *ts = arg;
+	struct kvc *k = ts->k;
 
 	kvc_lock(k);
-	bool copies = ++k->nthreads % KVC_WORKERS != 0;
+	bool copies = ts->started++ || ts->nthreads == 1;
 
 	for (;;) {
 		uint64_t until = kvc_mono_ns() + 1000000000;
-		struct kvc_job *j = take_locked(k, copies, &until);
+		struct kvc_job *j = take_locked(k, ts, copies, &until);
 
 		if (j) {
 			struct kvc_node *n = j->node;
 
-			if (n && n->queued[j->tier] == j)
+			if (n && j->tier < KVC_TIERS && n->queued[j->tier] == j)
 				n->queued[j->tier] = NULL; /* from here on nobody may move it to another queue */
 			k->jobs_queued--;
 			k->jobs_running++;
 			if (k->jobs_queued)
-				pthread_cond_signal(&k->jobs_cond); /* the next may be due too, and nobody else be awake */
+				pthread_cond_signal(&ts->cond); /* the next may be due too, and nobody else be awake */
 			kvc_unlock(k);
 			j->run(k, j);
 			kvc_lock(k);
@@ -136,9 +163,37 @@ void *kvc_worker(void *arg)
 			break;
 		struct timespec t = kvc_timespec(k->draining ? kvc_mono_ns() + 10000000 : until);
 
-		pthread_cond_timedwait(&k->jobs_cond, &k->lock, &t);
+		pthread_cond_timedwait(&ts->cond, &k->lock, &t);
 	}
-	pthread_cond_broadcast(&k->jobs_cond);
+	kvc_tiers_wake_locked(k);
 	kvc_unlock(k);
 	return NULL;
+}
+
+void kvc_tiers_wake_locked(struct kvc *k)
+{
+	for (unsigned t = 0; t <= KVC_COMMON; t++)
+		pthread_cond_broadcast(&k->tier[t].cond);
+}
+
+int kvc_tiers_start(struct kvc *k)
+{
+	int err = 0;
+
+	for (unsigned t = 0; t <= KVC_COMMON && !err; t++) {
+		struct kvc_tier_state *ts = &k->tier[t];
+		unsigned want = t == KVC_COMMON ? 2 : !ts->t ? 0 : ts->t->ops->caps & KVC_TIER_SHARED ? KVC_WORKERS : 4;
+
+		while (ts->nthreads < want && !err)
+			if (!(err = -pthread_create(&ts->workers[ts->nthreads], NULL, work, ts)))
+				ts->nthreads++;
+	}
+	return err;
+}
+
+void kvc_tiers_join(struct kvc *k)
+{
+	for (unsigned t = 0; t <= KVC_COMMON; t++)
+		for (unsigned i = 0; i < k->tier[t].nthreads; i++)
+			pthread_join(k->tier[t].workers[i], NULL);
 }

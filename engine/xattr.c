@@ -32,7 +32,7 @@ static void add_node(struct kvc *k, struct summary *s, const struct kvc_node *n)
 {
 	if (kvc_has_segment(n))
 		s->tiers |= 1;
-	for (unsigned t = 0; t < k->ntiers; t++)
+	kvc_tier_each(k, t)
 		if (n->place[t].gen && n->place[t].gen == n->object.gen && !n->verify)
 			s->tiers |= 2u << t;
 	s->state = !s->any || s->state == (int)n->state ? (int)n->state : -1;
@@ -71,8 +71,8 @@ static int get_tiers(struct kvc *k, struct subject *s, char *value)
 	int err = summarize_both(k, s, &sum);
 
 	value[0] = 0;
-	for (unsigned t = 0; t <= k->ntiers && !err; t++)
-		if (sum.tiers & (1u << t))
+	for (unsigned t = 0; t <= KVC_TIERS && !err; t++)
+		if ((sum.tiers & (1u << t)) && (!t || k->tier[t - 1].t))
 			snprintf(value + strlen(value), 128 - strlen(value), "%s%s", *value ? "," : "", t ? k->tier[t - 1].t->ops->name : "cpu");
 	return err;
 }
@@ -169,6 +169,43 @@ static int set_unit(struct kvc *k, struct subject *s, const char *value)
 	return kvc_xattr_set(k->cat, s->n->row.ino, PREFIX "unit", value, strlen(value));
 }
 
+/* An attribute of the model that is kept as it was given; `cached` is where the hint remembers it. */
+static int get_kept(struct kvc *k, struct subject *s, const char *name, char *value)
+{
+	size_t len = 64;
+
+	memset(value, 0, 65);
+	return kvc_xattr_get(k->cat, s->n->row.ino, name, value, &len) == -ENOENT ? -ENODATA : 0;
+}
+
+static int get_codec(struct kvc *k, struct subject *s, char *value)
+{
+	return get_kept(k, s, PREFIX "codec", value);
+}
+
+static int set_codec(struct kvc *k, struct subject *s, const char *value)
+{
+	for (int c = 0; c < KVC_CODECS; c++)
+		if (!strcmp(value, kvc_codec_names[c])) {
+			kvc_hint_of_locked(k, s->n->row.ino)->codec = (char)('0' + c);
+			return kvc_xattr_set(k->cat, s->n->row.ino, PREFIX "codec", value, strlen(value));
+		}
+	return -EINVAL;
+}
+
+static int get_shared(struct kvc *k, struct subject *s, char *value)
+{
+	return get_kept(k, s, PREFIX "shared", value);
+}
+
+static int set_shared(struct kvc *k, struct subject *s, const char *value)
+{
+	if (strcmp(value, "keep") && strcmp(value, "delete"))
+		return -EINVAL;
+	kvc_hint_of_locked(k, s->n->row.ino)->shared = value[0];
+	return kvc_xattr_set(k->cat, s->n->row.ino, PREFIX "shared", value, strlen(value));
+}
+
 static const struct virtual {
 	const char *name;
 	unsigned on;
@@ -176,8 +213,10 @@ static const struct virtual {
 	int (*set)(struct kvc *k, struct subject *s, const char *value); /* NULL: read only */
 } virtuals[] = {
 	{ "checksum", ON_FILE, get_checksum, NULL },
+	{ "codec", ON_MODEL, get_codec, set_codec },
 	{ "hits", ON_FILE | ON_CHUNK_FOLDER, get_hits, NULL },
 	{ "pin", ON_FILE | ON_CHUNK_FOLDER, get_pin, set_pin },
+	{ "shared", ON_MODEL, get_shared, set_shared },
 	{ "state", ON_FILE | ON_CHUNK_FOLDER, get_state, NULL },
 	{ "tiers", ON_FILE | ON_CHUNK_FOLDER, get_tiers, NULL },
 	{ "ttl", ON_FILE | ON_CHUNK_FOLDER, get_ttl, set_ttl },
@@ -363,15 +402,17 @@ int kvc_listxattr(struct kvc *k, uint64_t ino, char *names, size_t *len)
 	kvc_unlock_both(k);
 	if (err)
 		return err;
-	/* A stored unit is one of ours and is listed once. */
-	for (size_t at = 0; at < theirs; at += strlen(all + at) + 1)
-		if (is_virtual(all + at)) {
-			size_t l = strlen(all + at) + 1;
+	/* Stored ones of ours are in the list already. */
+	for (size_t at = 0; at < theirs;) {
+		size_t l = strlen(all + at) + 1;
 
+		if (is_virtual(all + at)) {
 			memmove(all + at, all + at + l, theirs - at - l);
 			theirs -= l;
-			break;
+		} else {
+			at += l;
 		}
+	}
 	if (*len && n + theirs > *len)
 		return -ERANGE;
 	if (*len) {

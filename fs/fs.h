@@ -20,6 +20,7 @@ struct kvfs {
 	bool can_passthrough, want_uring;
 	bool passthrough, uring; /* what the kernel agreed to */
 	double entry_timeout;    /* how long the kernel may keep a name */
+	double miss_timeout;     /* and that one is missing */
 	char passthrough_why[96], uring_why[128]; /* when not, why */
 };
 
@@ -31,6 +32,8 @@ struct kvfs {
  */
 #define KVFS_TIMEOUT 86400.0
 #define KVFS_SHORT_TIMEOUT 1.0
+/* With a shared tier another node may store a missing name at any time. */
+#define KVFS_MISS_TIMEOUT 1.0
 /* Folders' attributes change with every name made or removed; a race of many leaves it an old answer for so long. */
 #define KVFS_FOLDER_TIMEOUT 1.0
 

@@ -81,6 +81,7 @@ static void reply_entry(fuse_req_t req, int err, const struct kvc_row *a)
 	struct fuse_entry_param e = { .entry_timeout = kvfs_of(req)->entry_timeout };
 
 	if (err == -ENOENT) { /* remembered as missing, until somebody makes it through this mount */
+		e.entry_timeout = kvfs_of(req)->miss_timeout;
 		fuse_reply_entry(req, &e);
 		return;
 	}
@@ -103,13 +104,33 @@ static void reply_new(fuse_req_t req, int err, const struct kvc_row *a)
 		reply_entry(req, 0, a);
 }
 
+static void run_lookup(struct call *c)
+{
+	int err = c->w.err == -ETIMEDOUT ? -ENOENT : c->w.err ?: kvc_lookup(c->f->k, c->ino, c->name, &c->attr, &c->w);
+
+	if (kvfs_waits(c, &err))
+		return;
+	reply_entry(c->req, err, &c->attr);
+	kvfs_done(c);
+}
+
 static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
 	struct kvc_row a;
+	struct call *c;
+	int err;
 
 	count(req);
-	if (!kvfs_virtual_lookup(req, parent, name))
-		reply_entry(req, kvc_lookup(kvfs_of(req)->k, parent, name, &a), &a);
+	if (kvfs_virtual_lookup(req, parent, name))
+		return;
+	err = kvc_lookup(kvfs_of(req)->k, parent, name, &a, NULL);
+	if (err != -EAGAIN) {
+		reply_entry(req, err, &a);
+		return;
+	}
+	c = kvfs_call(req, parent, run_lookup, name, NULL); /* a shared tier is asked */
+	if (c)
+		c->run(c);
 }
 
 static void op_forget(fuse_req_t req, fuse_ino_t ino, uint64_t n)

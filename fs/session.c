@@ -111,6 +111,7 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	if (conn->proto_major > 7 || conn->proto_minor >= EPOCH_MINOR)
 		f->entry_timeout = KVFS_TIMEOUT;
 #endif
+	f->miss_timeout = kvc_shares(f->k) ? KVFS_MISS_TIMEOUT : f->entry_timeout;
 	kvc_set_events(f->k, &ev);
 	kvc_info("serving by %s, requests by %s", f->passthrough ? "passthrough" : "plain requests", f->uring ? "io_uring" : "/dev/fuse");
 	if (!f->passthrough && o->passthrough == KVC_ON)

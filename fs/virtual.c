@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * .kvcachefs/ in the root: not listed there, and made up here. stats, metrics and config are written out at open;
- * lease is a transaction file (DESIGN section 8): what is written is the list, the first read takes the lease and waits,
+ * control takes a word that begins a sweep (engine/sweep.c) and shows how it goes; lease is a transaction file (DESIGN section 8): what is written is the list, the first read takes the lease and waits,
  * and closing ends it.
  */
 #include "fs.h"
@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { V_DIR, V_STATS, V_METRICS, V_CONFIG, V_LEASE, V_COUNT };
-static const char *const names[V_COUNT] = { ".", "stats", "metrics", "config", "lease" };
+enum { V_DIR, V_STATS, V_METRICS, V_CONFIG, V_LEASE, V_CONTROL, V_COUNT };
+static const char *const names[V_COUNT] = { ".", "stats", "metrics", "config", "lease", "control" };
 
 #define LEASE_TEXT_MAX (64u << 20)
 
@@ -33,7 +33,7 @@ static void attr(uint64_t ino, struct stat *st)
 	unsigned v = (unsigned)(ino - KVFS_VIRTUAL);
 
 	*st = (struct stat){ .st_ino = ino, .st_nlink = v ? 1 : 2, .st_blksize = 4096,
-			     .st_mode = v == V_DIR ? S_IFDIR | 0555 : v == V_LEASE ? S_IFREG | 0666 : S_IFREG | 0444 };
+			     .st_mode = v == V_DIR ? S_IFDIR | 0555 : v == V_LEASE ? S_IFREG | 0666 : v == V_CONTROL ? S_IFREG | 0600 : S_IFREG | 0444 };
 	clock_gettime(CLOCK_REALTIME, &st->st_mtim);
 	st->st_ctim = st->st_atim = st->st_mtim;
 }
@@ -103,7 +103,7 @@ void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 	struct handle *h;
 	FILE *out;
 
-	if ((fi->flags & O_ACCMODE) != O_RDONLY && ino - KVFS_VIRTUAL != V_LEASE) {
+	if ((fi->flags & O_ACCMODE) != O_RDONLY && ino - KVFS_VIRTUAL != V_LEASE && ino - KVFS_VIRTUAL != V_CONTROL) {
 		fuse_reply_err(req, EACCES);
 		return;
 	}
@@ -121,6 +121,7 @@ void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 		case V_STATS: kvc_print_stats(f->k, out); break;
 		case V_METRICS: kvc_print_metrics(f->k, out); break;
 		case V_CONFIG: config(f, out); break;
+		case V_CONTROL: kvc_print_control(f->k, out); break;
 		}
 		fclose(out);
 	}
@@ -220,13 +221,36 @@ void kvfs_virtual_read(fuse_req_t req, uint64_t ino, size_t size, off_t off, str
 	c->run(c);
 }
 
+/* One word a write; its end, if it takes time, is seen by reading. */
+static void control(fuse_req_t req, const char *buf, size_t size)
+{
+	char word[32];
+	int err;
+
+	if (size >= sizeof word) {
+		fuse_reply_err(req, EINVAL);
+		return;
+	}
+	memcpy(word, buf, size);
+	word[size] = 0;
+	word[strcspn(word, "\n")] = 0;
+	err = kvc_control(kvfs_of(req)->k, word);
+	if (err)
+		fuse_reply_err(req, kvfs_errno(err));
+	else
+		fuse_reply_write(req, size);
+}
+
 void kvfs_virtual_write(fuse_req_t req, uint64_t ino, const char *buf, size_t size, off_t off, struct fuse_file_info *fi)
 {
 	struct handle *h = (struct handle *)(uintptr_t)fi->fh;
 	int err = 0;
 
-	(void)ino;
 	(void)off;
+	if (ino - KVFS_VIRTUAL == V_CONTROL) {
+		control(req, buf, size);
+		return;
+	}
 	pthread_mutex_lock(&handles);
 	if (h->taken)
 		err = EBUSY; /* one list an open */

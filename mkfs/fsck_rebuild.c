@@ -11,8 +11,8 @@ struct frame {
 	uint64_t ino, gen, size, mtime_ns, btime_ns, blocks;
 	uint32_t mode, uid, gid;
 	struct kvc_sum sum;
-	bool dense, dropped;
-	struct kvc_where where;
+	bool dense, sealed, dropped;
+	struct kvc_place place;
 	char *path;
 };
 
@@ -32,8 +32,9 @@ static int take(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
 	if (kvc_grow(&all->v, all->n, &all->room, sizeof *all->v))
 		return -ENOMEM;
 	x = &all->v[all->n];
-	*x = (struct frame){ f->ino, f->gen, f->size, f->mtime_ns, f->btime_ns, (f->stored_len + 511) / 512, f->mode, f->uid, f->gid,
-			     f->raw_sum, !(f->flags & KVC_FRAME_SPARSE), false, *w, NULL };
+	*x = (struct frame){ f->ino, f->gen, f->size, f->mtime_ns, f->btime_ns, (f->raw_len + 511) / 512, f->mode, f->uid, f->gid,
+			     f->raw_sum, !(f->flags & KVC_FRAME_SPARSE), f->flags & KVC_FRAME_SEALED, false,
+			     kvc_place_of(f->gen, w, f), NULL };
 	if (f->path[0]) {
 		x->path = strdup(f->path);
 	} else if (asprintf(&x->path, "lost+found/%" PRIu64, f->ino) < 0) {
@@ -114,8 +115,7 @@ static int enter(struct kvc_catalog *c, struct frame *f, uint64_t *next)
 	struct kvc_row row = { .ino = f->ino, .mode = f->mode, .uid = f->uid, .gid = f->gid, .nlink = 1, .size = f->size,
 			       .blocks = f->dense ? kvc_round_up(f->size, KVC_PAGE) / 512 : f->blocks, .atime_ns = f->mtime_ns,
 			       .mtime_ns = f->mtime_ns, .ctime_ns = f->mtime_ns, .btime_ns = f->btime_ns };
-	struct kvc_object_row o = { f->gen, f->size, f->sum, f->dense, true };
-	struct kvc_place p = { f->gen, f->where };
+	struct kvc_object_row o = { f->gen, f->size, f->sum, f->dense && !f->sealed, true };
 	struct kvc_chunk_row chunk = { .created_ns = f->mtime_ns, .last_ns = f->mtime_ns, .rank = (int64_t)f->mtime_ns };
 	unsigned depth;
 	char *name = f->path;
@@ -128,7 +128,7 @@ static int enter(struct kvc_catalog *c, struct frame *f, uint64_t *next)
 	}
 	row.chunk = chunk.id = depth == 2 ? row.parent : row.ino;
 	return err ?: kvc_row_put(c, &row) ?: kvc_name_put(c, row.parent, name, f->ino, S_IFREG) ?: kvc_object_put(c, f->ino, &o) ?:
-	       kvc_place_put(c, f->ino, 0, &p) ?: kvc_chunk_put(c, &chunk);
+	       kvc_place_put(c, f->ino, 0, &f->place) ?: kvc_chunk_put(c, &chunk);
 }
 
 static void keep_old(const char *path)
@@ -171,7 +171,7 @@ int kvm_rebuild(struct kvc_store *s, struct kvc_tier *disk)
 	}
 	for (size_t i = 0; i < all.n; i++) {
 		if (all.v[i].dropped) {
-			disk->ops->remove(disk, &all.v[i].where);
+			disk->ops->remove(disk, &all.v[i].place.where);
 			free(all.v[i].path);
 		} else {
 			all.v[kept++] = all.v[i];
@@ -195,7 +195,7 @@ int kvm_rebuild(struct kvc_store *s, struct kvc_tier *disk)
 		if (!all.v[i].dropped)
 			err = enter(c, &all.v[i], &next);
 		if (all.v[i].dropped)
-			disk->ops->remove(disk, &all.v[i].where);
+			disk->ops->remove(disk, &all.v[i].place.where);
 		else
 			files++;
 	}

@@ -108,7 +108,7 @@ static int write_frame(struct disk *d, const struct kvc_put *p, uint64_t at)
 static int disk_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_where *out)
 {
 	struct disk *d = of(t);
-	struct kvc_where w = { 0, KVC_FRAME_HEADER + kvc_round_up(p->stored_len, KVC_PAGE) };
+	struct kvc_where w = { .len = KVC_FRAME_HEADER + kvc_round_up(p->stored_len, KVC_PAGE) };
 	int err;
 
 	pthread_mutex_lock(&d->lock);
@@ -183,7 +183,7 @@ static int disk_list(struct kvc_tier *t, int (*fn)(void *arg, const struct kvc_w
 		if ((err = kvc_pread_all(d->fd, buf, len, (off_t)at)))
 			break;
 		for (uint64_t o = 0; o < len && !err; o += KVC_PAGE) {
-			struct kvc_where w = { at + o, 0 };
+			struct kvc_where w = { .at = at + o };
 
 			if (at + o < skip || kvc_frame_decode(buf + o, f))
 				continue;
@@ -234,6 +234,7 @@ int kvct_disk_open(const struct kvc_store *s, struct kvc_tier **out, char *error
 		return -ENOMEM;
 	}
 	d->tier.ops = &disk_ops;
+	snprintf(d->tier.id, sizeof d->tier.id, "disk");
 	d->fd = open(s->data, O_RDWR | O_DIRECT | O_CLOEXEC | (s->device ? O_EXCL : 0));
 	if (d->fd < 0 && errno == EINVAL) {
 		d->fd = open(s->data, O_RDWR | O_CLOEXEC);

@@ -2,7 +2,23 @@
 /* See registry.h. */
 #include "registry.h"
 
+#include <ctype.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+
+static const struct {
+	const char *scheme;
+	int (*open)(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out, char *error);
+} remotes[] = {
+	{ "dir", kvct_dir_open },
+	{ "redis", kvct_redis_open },
+	{ "rediss", kvct_redis_open },
+	{ "redis+cluster", kvct_redis_open },
+	{ "rediss+cluster", kvct_redis_open },
+	{ "s3", kvct_s3_open },
+};
 
 void kvct_close_all(struct kvc_tier **tiers, unsigned n)
 {
@@ -10,20 +26,189 @@ void kvct_close_all(struct kvc_tier **tiers, unsigned n)
 		tiers[t]->ops->close(tiers[t]);
 }
 
-int kvct_open_all(const struct kvc_store *s, const struct kvc_options *o, struct kvc_tier *tiers[KVCT_MAX], unsigned *n, char *error)
+static int part(char *to, size_t room, const char *from, size_t len)
 {
+	if (len >= room)
+		return -EINVAL;
+	memcpy(to, from, len);
+	to[len] = 0;
+	return 0;
+}
+
+int kvct_url_parse(const char *text, struct kvct_url *u, char *error)
+{
+	const char *rest = strstr(text, "://"), *end, *host, *colon;
+	char *number_end;
 	int err;
 
+	memset(u, 0, sizeof *u);
+	snprintf(error, 512, "option remote: '%.200s' is not a URL such as redis://host:6379/prefix", text);
+	if (!rest || part(u->scheme, sizeof u->scheme, text, (size_t)(rest - text)))
+		return -EINVAL;
+	host = rest + 3;
+	end = host + strcspn(host, "/?");
+	const char *at = memchr(host, '@', (size_t)(end - host));
+
+	if (at) {
+		if (part(u->user, sizeof u->user, host, (size_t)(at - host)))
+			return -EINVAL;
+		if (strchr(u->user, ':')) {
+			snprintf(error, 512, "option remote: a password does not belong into a URL; put it into a file and give password_file=");
+			return -EINVAL;
+		}
+		host = at + 1;
+	}
+	if (*host == '[' && memchr(host, ']', (size_t)(end - host))) { /* an IPv6 address */
+		const char *close = memchr(host, ']', (size_t)(end - host));
+
+		err = part(u->host, sizeof u->host, host + 1, (size_t)(close - host - 1));
+		colon = close[1] == ':' ? close + 1 : NULL;
+	} else {
+		colon = memchr(host, ':', (size_t)(end - host));
+		err = part(u->host, sizeof u->host, host, (size_t)((colon ? colon : end) - host));
+	}
+	if (err)
+		return err;
+	if (colon) {
+		unsigned long port = strtoul(colon + 1, &number_end, 10);
+
+		if (!isdigit((unsigned char)colon[1]) || number_end != end || !port || port > 65535)
+			return -EINVAL;
+		u->port = (unsigned)port;
+	}
+	const char *q = end + strcspn(end, "?");
+
+	if (part(u->path, sizeof u->path, end + (*end == '/'), (size_t)(q - end) - (*end == '/')))
+		return -EINVAL;
+	if (*q && part(u->query, sizeof u->query, q + 1, strlen(q + 1)))
+		return -EINVAL;
+	*error = 0;
+	return 0;
+}
+
+const char *kvct_url_get(const struct kvct_url *u, const char *name, char *buf, size_t room)
+{
+	size_t len = strlen(name);
+
+	*buf = 0;
+	for (const char *p = u->query; *p; p += strcspn(p, "&"), p += *p == '&')
+		if (!strncmp(p, name, len) && p[len] == '=')
+			part(buf, room, p + len + 1, strcspn(p + len + 1, "&"));
+	return buf;
+}
+
+int kvct_url_check(const struct kvct_url *u, const char *const *names, char *error)
+{
+	for (const char *p = u->query; *p; p += strcspn(p, "&"), p += *p == '&') {
+		size_t len = strcspn(p, "=&");
+		bool known = len == 8 && !strncmp(p, "compress", 8);
+
+		for (const char *const *n = names; *n; n++)
+			known |= strlen(*n) == len && !strncmp(p, *n, len);
+		if (!known || p[len] != '=') {
+			snprintf(error, 512, "option remote: %s:// has no parameter '%.*s' (kvcachefs-tiers(7))", u->scheme, (int)len, p);
+			return -EINVAL;
+		}
+	}
+	return 0;
+}
+
+int kvct_secret(const char *path, char *buf, size_t room, char *error)
+{
+	KVC_FD int fd = open(path, O_RDONLY | O_CLOEXEC);
+	struct stat st;
+	ssize_t n;
+
+	if (fd < 0 || fstat(fd, &st)) {
+		snprintf(error, 512, "option remote: cannot open %s: %s", path, strerror(errno));
+		return -EINVAL;
+	}
+	if (st.st_mode & 077) {
+		snprintf(error, 512, "option remote: %s can be read by others; make it yours alone: chmod 600", path);
+		return -EACCES;
+	}
+	n = read(fd, buf, room - 1);
+	if (n < 0 || (size_t)n == room - 1) {
+		snprintf(error, 512, "option remote: %s holds no password", path);
+		return -EINVAL;
+	}
+	buf[n] = 0;
+	buf[strcspn(buf, "\r\n")] = 0;
+	return 0;
+}
+
+static int open_remote(const char *url, const struct kvc_options *o, struct kvc_tier **out, char *error)
+{
+	struct kvct_url u;
+	char codec[32];
+	int err = kvct_url_parse(url, &u, error);
+
+	if (err)
+		return err;
+	for (size_t i = 0; i < sizeof remotes / sizeof remotes[0]; i++) {
+		uint64_t c = KVC_CODECS;
+
+		if (strcmp(remotes[i].scheme, u.scheme))
+			continue;
+		kvct_url_get(&u, "compress", codec, sizeof codec);
+		for (char *p = codec; *p; p++)
+			if (*p == ' ')
+				*p = '+';
+		if (*codec)
+			for (c = 0; c < KVC_CODECS && strcmp(codec, kvc_codec_names[c]);)
+				c++;
+		if (*codec && c == KVC_CODECS) {
+			snprintf(error, 512, "option remote: compress=%s is not one of none, zstd, bf16+zstd", codec);
+			return -EINVAL;
+		}
+		err = remotes[i].open(&u, o->deadline_ms, out, error);
+		if (!err)
+			(*out)->codec = c;
+		return err;
+	}
+	snprintf(error, 512, "option remote: there is no kind '%s'; there are dir, redis, rediss, redis+cluster, rediss+cluster, s3", u.scheme);
+	return -EINVAL;
+}
+
+/* "only:NAME" in the shim's words: for that tier alone. */
+static bool shimmed(const char *spec, const struct kvc_tier *t)
+{
+	const char *only = strstr(spec, "only:");
+	size_t len = only ? strcspn(only + 5, "+") : 0;
+
+	return *spec && (!only || (strlen(t->ops->name) == len && !strncmp(only + 5, t->ops->name, len)));
+}
+
+int kvct_open_all(const struct kvc_store *s, const struct kvc_options *o, struct kvc_tier *tiers[KVCT_MAX], unsigned *n, char *error)
+{
+	KVC_MEM char *urls = strdup(o->remote);
+	char *save = NULL;
+	int err = urls ? 0 : -ENOMEM;
+
 	*n = 0;
-	if (o->disk) {
+	*error = 0;
+	if (o->disk && !err) {
 		if ((err = kvct_disk_open(s, &tiers[*n], error)))
 			return err;
+		tiers[*n]->codec = KVC_CODECS;
 		++*n;
 	}
-	for (unsigned t = 0; t < *n && *o->shim; t++)
-		if ((err = kvct_shim_open(tiers[t], o->shim, &tiers[t], error))) {
-			kvct_close_all(tiers, *n);
-			return err;
+	for (char *url = urls ? strtok_r(urls, " ", &save) : NULL; url && !err; url = strtok_r(NULL, " ", &save)) {
+		if (*n == KVCT_MAX - !o->disk) {
+			snprintf(error, 512, "option remote: at most %d are possible", KVCT_MAX - 1);
+			err = -EINVAL;
+		} else if (!(err = open_remote(url, o, &tiers[*n], error))) {
+			++*n;
 		}
-	return 0;
+	}
+	for (unsigned t = 0; t < *n && !err; t++)
+		if (shimmed(o->shim, tiers[t]))
+			err = kvct_shim_open(tiers[t], o->shim, &tiers[t], error);
+	if (err) {
+		kvct_close_all(tiers, *n);
+		*n = 0;
+		if (!*error)
+			snprintf(error, 512, "out of memory");
+	}
+	return err;
 }

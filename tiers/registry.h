@@ -9,7 +9,8 @@
 #include "store.h"
 #include "tier.h"
 
-#define KVCT_MAX 4
+#define KVCT_MAX KVCT_TIERS
+enum { KVCT_TIERS = 4 }; /* the disk and three remotes, as catalog.h has it */
 
 /* Opens the tiers that the options ask for, in order. 0 with *n, or one line in error[512] and a negative errno. */
 int kvct_open_all(const struct kvc_store *s, const struct kvc_options *o, struct kvc_tier *tiers[KVCT_MAX], unsigned *n, char *error);
@@ -21,5 +22,24 @@ int kvct_disk_open(const struct kvc_store *s, struct kvc_tier **out, char *error
  * A tier that stands in front of another and breaks it as `spec` says (shim.c). Takes over `below`. -EINVAL with a line.
  */
 int kvct_shim_open(struct kvc_tier *below, const char *spec, struct kvc_tier **out, char *error);
+
+/* A remote's URL: scheme://[user@]host[:port]/path?name=value&... ; what is not there is "". */
+struct kvct_url {
+	char scheme[32], user[128], host[256], path[512]; /* path without its first / */
+	unsigned port;
+	char query[512];
+};
+int kvct_url_parse(const char *text, struct kvct_url *u, char *error);
+/* The value of a query parameter in buf, or "" . */
+const char *kvct_url_get(const struct kvct_url *u, const char *name, char *buf, size_t room);
+/* Every parameter must be one of `names` (ended by NULL): -EINVAL with a line. */
+int kvct_url_check(const struct kvct_url *u, const char *const *names, char *error);
+/* Reads the first line of a file that holds a secret (mode 0600) into buf. */
+int kvct_secret(const char *path, char *buf, size_t room, char *error);
+
+/* Shared tiers, one row each in registry.c. */
+int kvct_dir_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out, char *error);
+int kvct_redis_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out, char *error);
+int kvct_s3_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out, char *error);
 
 #endif

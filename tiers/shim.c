@@ -7,6 +7,7 @@
  *   flip-get:N                    every Nth read has one bit flipped
  *   fail-while:PATH               all calls fail with EIO while that file exists
  *   delay-while:PATH              with a delay: only while that file exists
+ *   only:NAME                     the tier of that name alone (registry.c looks at it)
  */
 #include "registry.h"
 
@@ -94,6 +95,27 @@ static int shim_remove(struct kvc_tier *t, const struct kvc_where *w)
 	return s->below->ops->remove(s->below, w);
 }
 
+static int shim_list(struct kvc_tier *t, int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f), void *arg)
+{
+	struct shim *s = of(t);
+
+	return s->below->ops->list(s->below, fn, arg);
+}
+
+static int shim_start(struct kvc_tier *t)
+{
+	struct shim *s = of(t);
+
+	return s->below->ops->start(s->below);
+}
+
+static void shim_stop(struct kvc_tier *t)
+{
+	struct shim *s = of(t);
+
+	s->below->ops->stop(s->below);
+}
+
 static int shim_sync(struct kvc_tier *t)
 {
 	struct shim *s = of(t);
@@ -122,6 +144,8 @@ static int word(struct shim *s, const char *w, char *error)
 	};
 	const char *colon = strchr(w, ':');
 
+	if (!strncmp(w, "only:", 5))
+		return 0;
 	for (size_t i = 0; colon && i < sizeof words / sizeof words[0]; i++) {
 		char *end;
 
@@ -160,16 +184,17 @@ int kvct_shim_open(struct kvc_tier *below, const char *spec, struct kvc_tier **o
 	s->below = below;
 	s->ops = *below->ops; /* its name and capabilities; what is not broken is passed on */
 	s->ops.close = shim_close;
-	s->ops.start = NULL;
-	s->ops.stop = NULL;
-	s->ops.claim = shim_claim;
+	s->ops.start = below->ops->start ? shim_start : NULL;
+	s->ops.stop = below->ops->stop ? shim_stop : NULL;
+	s->ops.claim = below->ops->claim ? shim_claim : NULL;
 	s->ops.put = shim_put;
 	s->ops.get = shim_get;
-	s->ops.rehead = shim_rehead;
+	s->ops.rehead = below->ops->rehead ? shim_rehead : NULL;
 	s->ops.remove = shim_remove;
-	s->ops.list = NULL;
-	s->ops.sync = shim_sync;
+	s->ops.list = below->ops->list ? shim_list : NULL;
+	s->ops.sync = below->ops->sync ? shim_sync : NULL;
 	s->ops.usage = shim_usage;
+	s->tier = *below; /* its id and codec */
 	s->tier.ops = &s->ops;
 	*out = &s->tier;
 	return 0;

@@ -43,7 +43,7 @@ static int body_head(void *arg, uint8_t page[KVC_FRAME_HEADER])
 static int put(struct kvc_tier *t, uint64_t ino, const uint8_t *data, uint64_t len, int fail, struct kvc_where *w)
 {
 	struct body b = { .data = data, .fail = fail };
-	struct kvc_put p = { ino, 1, len, &b, body_read, body_head };
+	struct kvc_put p = { .ino = ino, .gen = 1, .stored_len = len, .arg = &b, .read = body_read, .head = body_head };
 
 	memcpy(b.f.store, store.uuid, 16);
 	b.f.ino = ino;
@@ -121,8 +121,8 @@ static void conformance(struct kvc_tier *t, bool lists)
 		assert_int_equal(n, 3);
 	}
 	assert_int_equal(t->ops->claim(t, &w[2]), -EEXIST);
-	assert_int_equal(t->ops->claim(t, &(struct kvc_where){ SIZE, 4096 }), -ERANGE);
-	assert_int_equal(t->ops->claim(t, &(struct kvc_where){ 1, 4096 }), -ERANGE);
+	assert_int_equal(t->ops->claim(t, &(struct kvc_where){ .at = SIZE, .len = 4096 }), -ERANGE);
+	assert_int_equal(t->ops->claim(t, &(struct kvc_where){ .at = 1, .len = 4096 }), -ERANGE);
 	assert_int_equal(t->ops->remove(t, &w[2]), 0);
 	assert_int_equal(t->ops->remove(t, &w[2]), -ENOENT);
 	assert_int_equal(put(t, 13, data, 3 << 20, 0, &w[2]), 0);

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * See codec.h. KV caches are 2-byte floats whose upper byte (sign and most of the exponent) takes few values and whose
+ * lower byte (mantissa) is noise. There is nothing to match in either, so the upper plane is coded by zstd's Huffman
+ * stage alone (a large negative level with literal compression on), and the lower kept raw. A sample's
+ * entropy decides which of planes, whole bytes (fp8) or nothing is tried; zstd proper, which also finds repeats, is
+ * codec "zstd".
+ *
+ * A block of kind PLANES: u32 length of the upper plane as stored, u32 of the lower, then both; a plane whose stored
+ * length is its own is raw; an odd last byte follows raw. Little endian.
+ */
+#pragma GCC optimize("O3") /* the byte loops below are worth vectors */
+#define ZSTD_STATIC_LINKING_ONLY
+#include "codec.h"
+
+#include <endian.h>
+#include <math.h>
+#include <string.h>
+#include <zstd.h>
+
+#define FAST (-64)         /* zstd's level for a plane: hardly looks for matches */
+#define SAMPLES 8192u      /* elements looked at to decide */
+#define RUNS 8u
+#define GAIN 0.97          /* coding must promise at least this */
+
+const char *const kvc_codec_names[] = { "none", "zstd", "bf16+zstd", NULL };
+
+struct kvc_work {
+	ZSTD_CCtx *c;
+	ZSTD_DCtx *d;
+	uint8_t hi[KVC_BLOCK / 2], lo[KVC_BLOCK / 2];
+};
+
+struct kvc_work *kvc_work_new(void)
+{
+	struct kvc_work *w = malloc(sizeof *w);
+
+	if (!w)
+		return NULL;
+	w->c = ZSTD_createCCtx();
+	w->d = ZSTD_createDCtx();
+	if (!w->c || !w->d) {
+		kvc_work_free(w);
+		return NULL;
+	}
+	return w;
+}
+
+void kvc_work_free(struct kvc_work *w)
+{
+	if (!w)
+		return;
+	ZSTD_freeCCtx(w->c);
+	ZSTD_freeDCtx(w->d);
+	free(w);
+}
+
+/* zstd over one stretch; 0 where it fails or is not shorter. */
+static size_t squeeze(struct kvc_work *w, int level, const uint8_t *in, size_t len, uint8_t *out, size_t room)
+{
+	size_t n;
+
+	ZSTD_CCtx_reset(w->c, ZSTD_reset_session_and_parameters);
+	ZSTD_CCtx_setParameter(w->c, ZSTD_c_compressionLevel, level);
+	ZSTD_CCtx_setParameter(w->c, ZSTD_c_checksumFlag, 0);
+	if (level < 0)
+		ZSTD_CCtx_setParameter(w->c, ZSTD_c_literalCompressionMode, ZSTD_lcm_huffman);
+	n = ZSTD_compress2(w->c, out, room, in, len);
+	return ZSTD_isError(n) || n >= len ? 0 : n;
+}
+
+static int stretch(struct kvc_work *w, const uint8_t *in, size_t stored, uint8_t *out, size_t len)
+{
+	/* The frame's own idea of its size may be a lie; the room given is not. */
+	return ZSTD_decompressDCtx(w->d, out, len, in, stored) == len ? 0 : -EBADMSG;
+}
+
+static double entropy(const uint32_t h[256], uint32_t n)
+{
+	double bits = 0;
+
+	for (int i = 0; i < 256; i++)
+		if (h[i])
+			bits -= h[i] * log2((double)h[i] / n);
+	return n ? bits / n / 8 : 1;
+}
+
+struct look {
+	double hi, lo, all; /* stored length promised per byte */
+};
+
+static struct look look_at(const uint8_t *in, size_t len)
+{
+	uint32_t hi[256] = { 0 }, lo[256] = { 0 }, all[256], n = 0;
+	size_t elements = len / 2, run = SAMPLES / RUNS, step = elements / RUNS;
+
+	for (size_t r = 0; r < RUNS && step; r++)
+		for (size_t i = r * step; i < r * step + (run < step ? run : step); i++, n++) {
+			lo[in[2 * i]]++;
+			hi[in[2 * i + 1]]++;
+		}
+	for (int i = 0; i < 256; i++)
+		all[i] = hi[i] + lo[i];
+	return (struct look){ entropy(hi, n), entropy(lo, n), entropy(all, 2 * n) };
+}
+
+static size_t plane(struct kvc_work *w, double promise, const uint8_t *in, size_t len, uint8_t *out, size_t room)
+{
+	size_t n = promise < GAIN ? squeeze(w, FAST, in, len, out, room) : 0;
+
+	if (!n) {
+		memcpy(out, in, len);
+		n = len;
+	}
+	return n;
+}
+
+static size_t split(struct kvc_work *w, const struct look *l, const uint8_t *in, size_t len, uint8_t *out)
+{
+	size_t half = len / 2, at = 8, n;
+	uint32_t stored[2];
+
+	for (size_t i = 0; i < half; i++) {
+		w->lo[i] = in[2 * i];
+		w->hi[i] = in[2 * i + 1];
+	}
+	at += n = plane(w, l->hi, w->hi, half, out + at, KVC_BLOCK_ROOM - at);
+	stored[0] = htole32((uint32_t)n);
+	if (at + half + 8 > KVC_BLOCK_ROOM)
+		return 0;
+	at += n = plane(w, l->lo, w->lo, half, out + at, KVC_BLOCK_ROOM - at);
+	stored[1] = htole32((uint32_t)n);
+	if (len & 1)
+		out[at++] = in[len - 1];
+	memcpy(out, stored, 8);
+	return at < len ? at : 0;
+}
+
+static int join(struct kvc_work *w, const uint8_t *in, size_t stored, uint8_t *out, size_t len)
+{
+	size_t half = len / 2, n[2];
+	uint32_t word[2];
+	const uint8_t *from[2] = { in + 8, NULL };
+	uint8_t *to[2] = { w->hi, w->lo };
+
+	if (stored < 8)
+		return -EBADMSG;
+	memcpy(word, in, 8);
+	n[0] = le32toh(word[0]);
+	n[1] = le32toh(word[1]);
+	if (n[0] > half || n[1] > half || 8 + n[0] + n[1] + (len & 1) != stored)
+		return -EBADMSG;
+	from[1] = from[0] + n[0];
+	for (int p = 0; p < 2; p++) {
+		if (n[p] == half)
+			to[p] = NULL; /* raw: taken from where it lies */
+		else if (stretch(w, from[p], n[p], to[p], half))
+			return -EBADMSG;
+	}
+	const uint8_t *hi = to[0] ? to[0] : from[0], *lo = to[1] ? to[1] : from[1];
+
+	for (size_t i = 0; i < half; i++) {
+		out[2 * i] = lo[i];
+		out[2 * i + 1] = hi[i];
+	}
+	if (len & 1)
+		out[len - 1] = in[stored - 1];
+	return 0;
+}
+
+static size_t encode_zstd(struct kvc_work *w, int level, const uint8_t *in, size_t len, uint8_t *out, uint32_t *kind)
+{
+	*kind = KVC_KIND_ZSTD;
+	return squeeze(w, level, in, len, out, KVC_BLOCK_ROOM);
+}
+
+static size_t encode_bf16(struct kvc_work *w, int level, const uint8_t *in, size_t len, uint8_t *out, uint32_t *kind)
+{
+	struct look l = look_at(in, len);
+	double planes = ((l.hi < GAIN ? l.hi : 1) + (l.lo < GAIN ? l.lo : 1)) / 2;
+
+	(void)level;
+	if (len >= 64 && planes < GAIN && planes <= l.all) {
+		*kind = KVC_KIND_PLANES;
+		return split(w, &l, in, len, out);
+	}
+	*kind = KVC_KIND_ZSTD;
+	return l.all < GAIN ? squeeze(w, FAST, in, len, out, KVC_BLOCK_ROOM) : 0;
+}
+
+static size_t (*const encoders[KVC_CODECS])(struct kvc_work *, int, const uint8_t *, size_t, uint8_t *, uint32_t *) = {
+	[KVC_CODEC_ZSTD] = encode_zstd,
+	[KVC_CODEC_BF16] = encode_bf16,
+};
+
+static int decode_raw(struct kvc_work *w, const uint8_t *in, size_t stored, uint8_t *out, size_t len)
+{
+	(void)w;
+	if (stored != len)
+		return -EBADMSG;
+	if (out != in)
+		memcpy(out, in, len);
+	return 0;
+}
+
+static int (*const decoders[KVC_KINDS])(struct kvc_work *, const uint8_t *, size_t, uint8_t *, size_t) = {
+	[KVC_KIND_RAW] = decode_raw,
+	[KVC_KIND_ZSTD] = stretch,
+	[KVC_KIND_PLANES] = join,
+};
+
+size_t kvc_block_encode(struct kvc_work *w, enum kvc_codec codec, int level, const uint8_t *in, size_t len, uint8_t *out, uint32_t *kind)
+{
+	size_t n = codec < KVC_CODECS && encoders[codec] ? encoders[codec](w, level, in, len, out, kind) : 0;
+
+	/* A page saved is the least that any tier notices. */
+	if (n + (len > 2 * KVC_PAGE ? KVC_PAGE : 0) >= len)
+		n = 0;
+	if (!n)
+		*kind = KVC_KIND_RAW;
+	return n;
+}
+
+int kvc_block_decode(struct kvc_work *w, uint32_t kind, const uint8_t *in, size_t stored, uint8_t *out, size_t len)
+{
+	if (kind >= KVC_KINDS || len > KVC_BLOCK || stored > KVC_BLOCK)
+		return -EBADMSG;
+	return decoders[kind](w, in, stored, out, len);
+}

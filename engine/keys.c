@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See keys.h. */
+#include "keys.h"
+
+#include <ctype.h>
+#include <endian.h>
+#include <fcntl.h>
+#include <openssl/core_names.h>
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/kdf.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+
+#define KEYS_MAX 256
+#define FILE_MAX 262144
+
+struct key {
+	uint32_t id;
+	uint8_t bytes[32];
+	char model[KVC_MODEL_NAME + 1];
+};
+
+struct kvc_keys {
+	size_t n;
+	struct key v[KEYS_MAX];
+};
+
+void kvc_wipe(void *p, size_t len)
+{
+	OPENSSL_cleanse(p, len);
+}
+
+int kvc_random(void *out, size_t len)
+{
+	return getrandom(out, len, 0) == (ssize_t)len ? 0 : -EIO;
+}
+
+/* Memory that is neither swapped nor dumped. */
+static void *secret_new(size_t len)
+{
+	void *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (p == MAP_FAILED)
+		return NULL;
+	if (mlock(p, len) || madvise(p, len, MADV_DONTDUMP)) {
+		munmap(p, len);
+		return NULL;
+	}
+	madvise(p, len, MADV_WIPEONFORK);
+	return p;
+}
+
+static void secret_free(void *p, size_t len)
+{
+	kvc_wipe(p, len);
+	munmap(p, len);
+}
+
+void kvc_keys_close(struct kvc_keys *k)
+{
+	if (k)
+		secret_free(k, sizeof *k);
+}
+
+static int digit(char c)
+{
+	return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* One line, already ended by NUL: 0, or -EINVAL with what is wrong in *why. Never puts the line itself into a message. */
+static int parse_line(struct kvc_keys *k, char *line, const char **why)
+{
+	struct key *key = &k->v[k->n];
+	char *save = NULL, *id = strtok_r(line, " \t\r", &save), *hex = strtok_r(NULL, " \t\r", &save), *model = strtok_r(NULL, " \t\r", &save), *end;
+	unsigned long long n;
+
+	if (!id || *id == '#')
+		return 0;
+	*why = "it is \"ID HEX [MODEL]\"";
+	if (!isdigit((unsigned char)*id) || !hex || strtok_r(NULL, " \t\r", &save))
+		return -EINVAL;
+	n = strtoull(id, &end, 10);
+	*why = "ID goes from 1 to 4294967295";
+	if (*end || !n || n > UINT32_MAX)
+		return -EINVAL;
+	*why = "HEX is 64 hexadecimal digits";
+	if (strlen(hex) != 64)
+		return -EINVAL;
+	for (int i = 0; i < 32; i++) {
+		int a = digit(hex[2 * i]), b = digit(hex[2 * i + 1]);
+
+		if (a < 0 || b < 0)
+			return -EINVAL;
+		key->bytes[i] = (uint8_t)(a << 4 | b);
+	}
+	*why = "MODEL is a folder's name";
+	if (model && (strlen(model) > KVC_MODEL_NAME || strchr(model, '/')))
+		return -EINVAL;
+	*why = "an ID may be there once only";
+	if (kvc_keys_has(k, (uint32_t)n))
+		return -EINVAL;
+	*why = "there are too many keys";
+	if (k->n + 1 == KEYS_MAX)
+		return -EINVAL;
+	key->id = (uint32_t)n;
+	memset(key->model, 0, sizeof key->model);
+	if (model)
+		memcpy(key->model, model, strlen(model));
+	k->n++;
+	return 0;
+}
+
+int kvc_keys_open(struct kvc_keys **out, const char *path, char *error)
+{
+	KVC_FD int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+	struct kvc_keys *k = NULL;
+	char *text = NULL, *save = NULL;
+	const char *why = "";
+	struct stat st;
+	int err = 0, line = 0;
+
+	if (fd < 0 || fstat(fd, &st)) {
+		err = -errno;
+		snprintf(error, 512, "option keyfile: cannot open %s: %s", path, strerror(-err));
+		return err;
+	}
+	if (!S_ISREG(st.st_mode) || (st.st_mode & 077) || (st.st_uid != geteuid() && st.st_uid)) {
+		snprintf(error, 512, "option keyfile: %s can be used by others; make it yours alone: chmod 600", path);
+		return -EACCES;
+	}
+	if (st.st_size <= 0 || st.st_size > FILE_MAX) {
+		snprintf(error, 512, "option keyfile: %s has no keys in it", path);
+		return -EINVAL;
+	}
+	k = secret_new(sizeof *k);
+	text = secret_new(FILE_MAX + 1);
+	if (!k || !text) {
+		err = -ENOMEM;
+		snprintf(error, 512, "option keyfile: cannot lock memory for keys (ulimit -l)");
+	}
+	if (!err && (err = kvc_pread_all(fd, text, (size_t)st.st_size, 0)))
+		snprintf(error, 512, "option keyfile: cannot read %s: %s", path, strerror(-err));
+	for (char *at = text; !err && (at = line++ ? NULL : text, at = strtok_r(at, "\n", &save));)
+		if ((err = parse_line(k, at, &why)))
+			snprintf(error, 512, "option keyfile: a key in %s is wrong (number %d): %s", path, line, why);
+	if (!err && !k->n) {
+		err = -EINVAL;
+		snprintf(error, 512, "option keyfile: %s has no keys in it", path);
+	}
+	if (text)
+		secret_free(text, FILE_MAX + 1);
+	if (err)
+		kvc_keys_close(k);
+	else
+		*out = k;
+	return err;
+}
+
+static const struct key *find(const struct kvc_keys *k, uint32_t id)
+{
+	for (size_t i = 0; k && i < k->n; i++)
+		if (k->v[i].id == id)
+			return &k->v[i];
+	return NULL;
+}
+
+bool kvc_keys_has(const struct kvc_keys *k, uint32_t id)
+{
+	return find(k, id) != NULL;
+}
+
+uint32_t kvc_keys_for(const struct kvc_keys *k, const char *model)
+{
+	uint32_t own = 0, master = 0;
+
+	for (size_t i = 0; k && i < k->n; i++) {
+		const struct key *x = &k->v[i];
+
+		if (!*x->model && x->id > master)
+			master = x->id;
+		else if (*x->model && !strcmp(x->model, model) && x->id > own)
+			own = x->id;
+	}
+	return own ? own : master;
+}
+
+int kvc_keys_each(const struct kvc_keys *k, int (*fn)(void *arg, uint32_t id), void *arg)
+{
+	int err = 0;
+
+	for (size_t i = 0; k && i < k->n && !err; i++)
+		err = fn(arg, k->v[i].id);
+	return err;
+}
+
+int kvc_hkdf(const void *key, size_t key_len, const void *salt, size_t salt_len, const void *info, size_t info_len, uint8_t *out, size_t len)
+{
+	EVP_KDF *kdf = EVP_KDF_fetch(NULL, "HKDF", NULL);
+	EVP_KDF_CTX *c = kdf ? EVP_KDF_CTX_new(kdf) : NULL;
+	OSSL_PARAM p[] = {
+		OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_DIGEST, (char[]){ "SHA256" }, 0),
+		OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_KEY, (void *)(uintptr_t)key, key_len),
+		OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_SALT, (void *)(uintptr_t)salt, salt_len),
+		OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_INFO, (void *)(uintptr_t)info, info_len),
+		OSSL_PARAM_construct_end(),
+	};
+	int ok = c && EVP_KDF_derive(c, out, len, p) > 0;
+
+	EVP_KDF_CTX_free(c);
+	EVP_KDF_free(kdf);
+	return ok ? 0 : -EIO;
+}
+
+int kvc_keys_proof(const struct kvc_keys *k, uint32_t id, char text[33])
+{
+	static const char salt[] = "kvcachefs proof 1";
+	const struct key *x = find(k, id);
+	uint8_t sum[16];
+	int err = x ? kvc_hkdf(x->bytes, 32, salt, sizeof salt - 1, &x->id, sizeof x->id, sum, sizeof sum) : -ENOENT;
+
+	for (int i = 0; i < 16 && !err; i++)
+		snprintf(text + 2 * i, 3, "%02x", sum[i]);
+	return err;
+}
+
+int kvc_frame_key(const struct kvc_keys *k, uint32_t id, const char *model, const uint8_t nonce[12], uint64_t ino, uint64_t gen, uint8_t out[32])
+{
+	static const char model_salt[] = "kvcachefs model 1";
+	struct {
+		char text[17];
+		uint64_t ino, gen;
+	} __attribute__((packed)) info = { .ino = htole64(ino), .gen = htole64(gen) };
+	const struct key *x = find(k, id);
+	uint8_t own[32];
+	int err;
+
+	if (!x || (*x->model && strcmp(x->model, model)))
+		return -ENOKEY;
+	memcpy(info.text, "kvcachefs frame 1", 17);
+	err = kvc_hkdf(x->bytes, 32, model_salt, sizeof model_salt - 1, model, strlen(model), own, 32);
+	if (!err)
+		err = kvc_hkdf(own, 32, nonce, 12, &info, sizeof info, out, 32);
+	kvc_wipe(own, sizeof own);
+	return err;
+}
+
+static void block_nonce(uint64_t block, uint8_t iv[12])
+{
+	uint64_t be = htobe64(block);
+
+	memset(iv, 0, 4);
+	memcpy(iv + 4, &be, 8);
+}
+
+static int gcm(bool seal, const uint8_t key[32], uint64_t block, const void *aad, size_t aad_len, const uint8_t *in, size_t len, uint8_t *out,
+	       uint8_t tag[16])
+{
+	EVP_CIPHER_CTX *c = EVP_CIPHER_CTX_new();
+	uint8_t iv[12], none[16];
+	int n = 0, ok = c != NULL;
+
+	block_nonce(block, iv);
+	ok = ok && EVP_CipherInit_ex(c, EVP_aes_256_gcm(), NULL, key, iv, seal) == 1;
+	ok = ok && EVP_CipherUpdate(c, NULL, &n, aad, (int)aad_len) == 1;
+	if (len)
+		ok = ok && EVP_CipherUpdate(c, out, &n, in, (int)len) == 1;
+	if (!seal)
+		ok = ok && EVP_CIPHER_CTX_ctrl(c, EVP_CTRL_GCM_SET_TAG, 16, tag) == 1;
+	ok = ok && EVP_CipherFinal_ex(c, none, &n) == 1;
+	if (seal)
+		ok = ok && EVP_CIPHER_CTX_ctrl(c, EVP_CTRL_GCM_GET_TAG, 16, tag) == 1;
+	EVP_CIPHER_CTX_free(c);
+	return ok ? 0 : -EIO;
+}
+
+int kvc_seal(const uint8_t key[32], uint64_t block, const void *aad, size_t aad_len, const uint8_t *in, size_t len, uint8_t *out, uint8_t tag[16])
+{
+	return gcm(true, key, block, aad, aad_len, in, len, out, tag);
+}
+
+int kvc_unseal(const uint8_t key[32], uint64_t block, const void *aad, size_t aad_len, const uint8_t *in, size_t len, uint8_t *out, const uint8_t tag[16])
+{
+	uint8_t copy[16];
+
+	memcpy(copy, tag, 16);
+	if (!gcm(false, key, block, aad, aad_len, in, len, out, copy))
+		return 0;
+	memset(out, 0, len);
+	return -EBADMSG;
+}

@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sharing: what other nodes stored in a shared tier opens here too. A name that the catalog does not know is asked for there
+ * by its path: one request for the header, in a worker of that tier, while the lookup waits; all who ask for the same name
+ * share the question, and a miss is remembered for a moment. What is found gets a node (LOWER, placed there) and is loaded
+ * when it is opened. Folders have frames of their own (KVC_FRAME_FOLDER), so that a walk from the root finds its way.
+ *
+ * Names that engines give to unfinished files (".tmp" in them) and dotfiles are not asked for.
+ *
+ * A path that is deleted here while others may still have it is remembered as gone for GONE_NS, so that it does not come back.
+ */
+#include "core.h"
+
+#include <string.h>
+
+#define MISSES 4096u
+#define MISS_NS 1000000000ull
+#define ASK_MS 2000ull            /* the longest that a lookup waits */
+#define GONE_NS (24ull * 3600 * 1000000000)
+#define GONE_SOON_NS 10000000000ull
+
+struct kvc_miss {
+	uint64_t parent, hash, until_ns;
+};
+
+struct ask {
+	struct kvc_job job; /* first: the queue frees it */
+	struct kvc_list link, waiters;
+	uint64_t parent;
+	char name[256];
+	char path[KVC_FRAME_PATH_MAX + 1];
+};
+
+bool kvc_shares(struct kvc *k)
+{
+	return k->shared;
+}
+
+static bool askable(const char *name)
+{
+	return name[0] != '.' && !strstr(name, ".tmp");
+}
+
+static struct kvc_miss *miss_of(struct kvc *k, uint64_t parent, const char *name)
+{
+	if (!k->misses)
+		k->misses = calloc(MISSES, sizeof *k->misses);
+	return k->misses ? &k->misses[(kvc_name_hash(name) ^ parent * 0x9e3779b97f4a7c15ull) % MISSES] : NULL;
+}
+
+static int path_in(struct kvc *k, uint64_t parent, const char *name, char *path)
+{
+	size_t len;
+
+	kvc_path_both(k, parent, path);
+	if (parent != KVC_ROOT && !*path)
+		return -ENAMETOOLONG;
+	len = strlen(path);
+	if (len + strlen(name) + 1 > KVC_FRAME_PATH_MAX)
+		return -ENAMETOOLONG;
+	snprintf(path + len, KVC_FRAME_PATH_MAX + 1 - len, "%s%s", len ? "/" : "", name);
+	return 0;
+}
+
+/* Asks one tier: 0 with *f, or a negative errno. */
+static int head(struct kvc *k, unsigned tier, const char *path, uint8_t *page, struct kvc_frame *f)
+{
+	struct kvc_tier *t = k->tier[tier].t;
+	struct kvc_where w = kvc_where_of(path);
+	struct iovec iov = { page, KVC_FRAME_HEADER };
+	int err;
+
+	kvc_lock(k);
+	bool allowed = kvc_tier_allowed_locked(k, tier);
+	kvc_unlock(k);
+	if (!allowed)
+		return -EIO;
+	err = t->ops->get(t, &w, 0, &iov, 1);
+	kvc_lock(k);
+	kvc_tier_result_locked(k, tier, err);
+	kvc_unlock(k);
+	err = err ?: kvc_frame_decode(page, f);
+	if (!err && (!(f->flags & KVC_FRAME_SHARED) || strcmp(f->path, path)))
+		err = -EBADMSG; /* another's frame under this name */
+	if (err == -EBADMSG)
+		kvc_count(&k->stats, corrupt);
+	return err;
+}
+
+static void ask_run(struct kvc *k, struct kvc_job *j)
+{
+	struct ask *a = kvc_of(j, struct ask, job);
+	KVC_MEM uint8_t *page = aligned_alloc(KVC_PAGE, KVC_FRAME_HEADER);
+	KVC_MEM struct kvc_frame *f = kvc_frame_new();
+	struct kvc_where w = kvc_where_of(a->path);
+	struct kvc_miss *m;
+	bool found = false;
+
+	for (unsigned i = 0; i < k->ntiers && page && f && !found; i++) {
+		unsigned t = k->order[i];
+
+		if (!(k->tier[t].t->ops->caps & KVC_TIER_SHARED) || head(k, t, a->path, page, f))
+			continue;
+		kvc_lock_both(k);
+		w.len = KVC_FRAME_HEADER + kvc_round_up(f->stored_len, KVC_PAGE);
+		int err = kvc_adopt_both(k, t, a->parent, a->name, &w, f);
+
+		found = !err || err == -EEXIST;
+		kvc_unlock_both(k);
+	}
+	kvc_lock(k);
+	if (found)
+		kvc_count(&k->stats, ask_hits);
+	else if ((m = miss_of(k, a->parent, a->name)))
+		*m = (struct kvc_miss){ a->parent, kvc_name_hash(a->name), kvc_mono_ns() + MISS_NS };
+	kvc_list_del(&a->link);
+	kvc_wake_all_locked(k, &a->waiters, 0);
+	kvc_unlock(k);
+}
+
+int kvc_ask_both(struct kvc *k, uint64_t parent, const char *name, struct kvc_wait *w)
+{
+	struct kvc_miss *m;
+	struct kvc_where where;
+	struct ask *a = NULL;
+
+	if (!k->shared || !askable(name) || k->stopping)
+		return -ENOENT;
+	m = miss_of(k, parent, name);
+	if (m && m->parent == parent && m->hash == kvc_name_hash(name) && m->until_ns > kvc_mono_ns())
+		return -ENOENT;
+	if (!w)
+		return -EAGAIN;
+	if (w->deadline_ns && kvc_mono_ns() >= w->deadline_ns)
+		return -ENOENT;
+	kvc_list_each(e, &k->asks) {
+		struct ask *x = kvc_of(e, struct ask, link);
+
+		if (x->parent == parent && !strcmp(x->name, name))
+			a = x;
+	}
+	if (!a) {
+		a = calloc(1, sizeof *a);
+		if (!a || path_in(k, parent, name, a->path)) {
+			free(a);
+			return -ENOENT;
+		}
+		where = kvc_where_of(a->path);
+		if (!kvc_gone_get(k->cat, &where, kvc_now_ns())) {
+			free(a);
+			return -ENOENT;
+		}
+		a->parent = parent;
+		snprintf(a->name, sizeof a->name, "%s", name);
+		kvc_list_init(&a->waiters);
+		kvc_list_add_tail(&k->asks, &a->link);
+		unsigned t = 0;
+
+		for (unsigned i = k->ntiers; i-- > 0;)
+			if (k->tier[k->order[i]].t->ops->caps & KVC_TIER_SHARED)
+				t = k->order[i];
+		a->job.run = ask_run;
+		a->job.tier = t;
+		kvc_list_add_tail(&k->tier[t].jobs[KVC_P_LOAD], &a->job.link);
+		k->jobs_queued++;
+		pthread_cond_signal(&k->tier[t].cond);
+		kvc_count(&k->stats, asks);
+	}
+	if (!w->deadline_ns)
+		w->deadline_ns = kvc_mono_ns() + kvc_min(k->opt.deadline_ms, ASK_MS) * 1000000;
+	return kvc_park_locked(k, &a->waiters, w);
+}
+
+int kvc_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *name, const struct kvc_where *w, const struct kvc_frame *f)
+{
+	bool is_folder = f->flags & KVC_FRAME_FOLDER;
+	uint64_t now = kvc_now_ns(), other, chunk = 0, bytes = f->flags & KVC_FRAME_SPARSE ? f->raw_len : f->size;
+	struct kvc_row row = { .mode = (is_folder ? S_IFDIR : S_IFREG) | (f->mode & 0777), .uid = f->uid, .gid = f->gid, .nlink = is_folder ? 2 : 1,
+			       .size = is_folder ? 0 : f->size, .blocks = is_folder ? 0 : kvc_round_up(bytes, KVC_PAGE) / 512, .atime_ns = now,
+			       .mtime_ns = f->mtime_ns, .ctime_ns = now, .btime_ns = f->btime_ns, .parent = parent };
+	struct kvc_node *folder, *n;
+	uint32_t kind;
+	int err = kvc_node_get_both(k, parent, &folder);
+
+	if (!err && (folder->lost || !S_ISDIR(folder->row.mode)))
+		err = -ENOENT;
+	if (!err) {
+		err = kvc_name_get(k->cat, parent, name, &other, &kind);
+		err = !err ? -EEXIST : err == -ENOENT ? 0 : err;
+	}
+	if (!err && !is_folder) {
+		if (f->size > k->pool.bytes || bytes > f->size + (16u << 20) || (f->flags & KVC_FRAME_CODED ? 0 : f->raw_len != f->stored_len))
+			err = -EBADMSG;
+		else if ((f->flags & KVC_FRAME_SEALED) && !kvc_keys_has(k->keys, f->key_id))
+			err = -ENOKEY;
+		else
+			err = kvc_chunk_of_both(k, folder, &chunk);
+	}
+	if (err)
+		return err;
+	row.ino = k->next_ino++;
+	row.chunk = is_folder ? 0 : chunk ? chunk : row.ino;
+	n = kvc_node_new_locked(k, &row);
+	if (!n)
+		return -ENOMEM;
+	if (is_folder) {
+		n->folder_shared = 1u << tier;
+		err = kvc_row_put(k->cat, &row);
+	} else {
+		n->object = (struct kvc_object_row){ 1, f->size, f->raw_sum, !(f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_SEALED)), true };
+		n->place[tier] = kvc_place_of(1, w, f);
+		err = kvc_chunk_join_both(k, n);
+		if (!err)
+			kvc_chunk_used_locked(k, n->chunk, false);
+		err = err ?: kvc_row_put(k->cat, &row) ?: kvc_object_put(k->cat, row.ino, &n->object) ?:
+		      kvc_place_put(k->cat, row.ino, tier, &n->place[tier]);
+	}
+	err = err ?: kvc_name_put(k->cat, parent, name, row.ino, row.mode & S_IFMT);
+	if (!err)
+		kvc_touch_folder_locked(k, folder, is_folder ? 1 : 0);
+	kvc_node_settle_locked(k, n);
+	return err;
+}
+
+/* A folder's frame: header only. */
+static int put_read(void *arg, void *buf, size_t len, uint64_t off)
+{
+	(void)arg;
+	(void)buf;
+	(void)len;
+	(void)off;
+	return -EIO;
+}
+
+static int put_head(void *arg, uint8_t page[KVC_FRAME_HEADER])
+{
+	kvc_frame_encode(arg, page);
+	return 0;
+}
+
+static int put_folder(struct kvc *k, unsigned tier, struct kvc_frame *f)
+{
+	struct kvc_tier *t = k->tier[tier].t;
+	struct kvc_put put = { .ino = f->ino, .gen = 1, .name = kvc_where_of(f->path), .arg = f, .read = put_read, .head = put_head };
+	struct kvc_where where;
+
+	memcpy(f->store, k->store->uuid, 16);
+	f->gen = 1;
+	f->flags = KVC_FRAME_SHARED | KVC_FRAME_FOLDER;
+	f->raw_sum = f->stored_sum = kvc_sum_of("", 0);
+	return t->ops->put(t, &put, &where);
+}
+
+int kvc_share_folders(struct kvc *k, struct kvc_node *n, unsigned tier)
+{
+	KVC_MEM struct kvc_frame *f = kvc_frame_new();
+	int err = f ? 0 : -ENOMEM;
+
+	/* From the file upwards, one at a time: nearly always the first is there already, and all above it with it. */
+	while (!err) {
+		struct kvc_node *folder = NULL;
+		uint64_t ino;
+
+		kvc_lock_both(k);
+		for (ino = n->row.parent; ino != KVC_ROOT; ino = folder->row.parent)
+			if (kvc_node_get_both(k, ino, &folder) || !(folder->folder_shared & (1u << tier)))
+				break;
+		if (ino == KVC_ROOT || !folder || folder->row.ino != ino || folder->lost) {
+			kvc_unlock_both(k);
+			return 0;
+		}
+		memset(f, 0, sizeof *f);
+		f->ino = ino;
+		kvc_frame_name_both(k, folder, f);
+		folder->holds++;
+		kvc_unlock_both(k);
+		err = *f->path ? put_folder(k, tier, f) : -ENAMETOOLONG;
+		kvc_lock(k);
+		if (!err)
+			folder->folder_shared |= 1u << tier;
+		folder->holds--;
+		kvc_node_settle_locked(k, folder);
+		kvc_unlock(k);
+	}
+	return err;
+}
+
+/* What user.kvcachefs.shared says of the model: are other nodes' copies to go when a file is deleted here? */
+static bool delete_wanted_both(struct kvc *k, struct kvc_node *n)
+{
+	struct kvc_node *folder;
+	struct kvc_hint *h;
+	uint64_t model = 0;
+	unsigned depth;
+
+	if (kvc_node_get_both(k, n->row.parent, &folder) || kvc_node_model_both(k, folder, &model, &depth) || !model)
+		return false;
+	h = kvc_hint_of_locked(k, model);
+	if (!h->shared) {
+		char text[16] = "";
+		size_t len = sizeof text - 1;
+
+		h->shared = kvc_xattr_get(k->cat, model, "user.kvcachefs.shared", text, &len) || strcmp(text, "delete") ? 'k' : 'd';
+	}
+	return h->shared == 'd';
+}
+
+void kvc_unshare_both(struct kvc *k, struct kvc_node *n, const char *path)
+{
+	struct kvc_where w = kvc_where_of(path);
+	bool gone = false;
+
+	if (!k->shared || !*path)
+		return;
+	if (S_ISREG(n->row.mode) && delete_wanted_both(k, n)) {
+		kvc_tier_each(k, t)
+			if (n->place[t].gen && (k->tier[t].t->ops->caps & KVC_TIER_SHARED)) {
+				kvc_trash_shared_locked(k, t, &n->place[t]);
+				gone = true;
+			}
+	}
+	kvc_gone_put(k->cat, &w, kvc_now_ns() + (gone ? GONE_SOON_NS : GONE_NS));
+}

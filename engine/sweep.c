@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sweeps: long work that somebody asked for by .kvcachefs/control, in a thread of its own, one at a time.
+ *
+ *   import   takes in the listing of the shared tiers: every frame whose path is not known here gets a node
+ *   rekey    seals again, with the key that new frames get, what is sealed with another or not at all. Each object is brought
+ *            into the pool, its copies are forgotten and it is copied down anew. What is done is in the
+ *            placements, so a sweep that was cut off is simply begun again.
+ */
+#include "core.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define BATCH 64
+
+struct kvc_sweep {
+	struct kvc *k;
+	pthread_t thread;
+	_Atomic bool stop, done;
+	_Atomic uint64_t seen, changed, failed;
+	int (*run)(struct kvc_sweep *s);
+	const char *name;
+	int err;
+};
+
+/* The folder of a path, made where it is missing; *rest is the name in it. */
+static int folders_both(struct kvc *k, char *path, uint64_t *parent, char **rest)
+{
+	char *slash;
+
+	*parent = KVC_ROOT;
+	for (; (slash = strchr(path, '/')); path = slash + 1) {
+		struct kvc_frame *f;
+		uint64_t ino;
+		uint32_t kind;
+		int err;
+
+		*slash = 0;
+		if (!*path || !strcmp(path, ".") || !strcmp(path, "..") || strlen(path) > 255)
+			return -EBADMSG;
+		err = kvc_name_get(k->cat, *parent, path, &ino, &kind);
+		if (err == -ENOENT) {
+			f = kvc_frame_new();
+			if (!f)
+				return -ENOMEM;
+			f->flags = KVC_FRAME_FOLDER;
+			f->mode = 0755;
+			f->mtime_ns = f->btime_ns = kvc_now_ns();
+			err = kvc_adopt_both(k, 1, *parent, path, &(struct kvc_where){ 0 }, f);
+			free(f);
+			err = err ?: kvc_name_get(k->cat, *parent, path, &ino, &kind);
+		}
+		if (err)
+			return err;
+		if (!S_ISDIR(kind))
+			return -ENOTDIR;
+		*parent = ino;
+	}
+	*rest = path;
+	return !*path || strlen(path) > 255 || !strcmp(path, ".") || !strcmp(path, "..") ? -EBADMSG : 0;
+}
+
+struct import {
+	struct kvc_sweep *s;
+	unsigned tier;
+};
+
+static int import_one(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
+{
+	struct import *im = arg;
+	struct kvc *k = im->s->k;
+	struct kvc_where named = kvc_where_of(f->path), full = *w;
+	char path[KVC_FRAME_PATH_MAX + 1], *name;
+	uint64_t parent;
+	int err;
+
+	im->s->seen++;
+	if (!(f->flags & KVC_FRAME_SHARED) || (f->flags & KVC_FRAME_FOLDER) || named.at != w->at || named.hi != w->hi)
+		return im->s->stop;
+	memcpy(path, f->path, sizeof path);
+	full.len = KVC_FRAME_HEADER + kvc_round_up(f->stored_len, KVC_PAGE);
+	kvc_lock_both(k);
+	err = folders_both(k, path, &parent, &name) ?: kvc_adopt_both(k, im->tier, parent, name, &full, f);
+	kvc_commit_soon_locked(k, false);
+	kvc_unlock_both(k);
+	if (!err) {
+		im->s->changed++;
+		kvc_count(&k->stats, imports);
+	} else if (err != -EEXIST) {
+		im->s->failed++;
+	}
+	return im->s->stop;
+}
+
+static int import_run(struct kvc_sweep *s)
+{
+	struct kvc *k = s->k;
+	int err = k->shared ? 0 : -ENODEV;
+
+	for (unsigned i = 0; i < k->ntiers && !err && !s->stop; i++) {
+		struct kvc_tier *t = k->tier[k->order[i]].t;
+		struct import im = { s, k->order[i] };
+
+		if (t->ops->caps & KVC_TIER_SHARED)
+			err = t->ops->list ? t->ops->list(t, import_one, &im) : -EOPNOTSUPP;
+	}
+	return err > 0 ? 0 : err;
+}
+
+struct waiter {
+	struct kvc_wait w;
+	pthread_mutex_t lock;
+	pthread_cond_t cond;
+	bool woken;
+};
+
+static void wake(struct kvc_wait *w)
+{
+	struct waiter *x = kvc_of(w, struct waiter, w);
+
+	pthread_mutex_lock(&x->lock);
+	x->woken = true;
+	pthread_cond_signal(&x->cond);
+	pthread_mutex_unlock(&x->lock);
+}
+
+/* Brings an object into the pool and holds it there by n->holds and n->leases. */
+static int bring(struct kvc *k, uint64_t ino, struct kvc_node **n)
+{
+	struct waiter x = { .w.wake = wake, .lock = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER };
+	int err;
+
+	kvc_lock_both(k);
+	err = kvc_node_get_both(k, ino, n);
+	if (!err)
+		(*n)->leases++;
+	if (!err && (*n)->state == KVC_LOWER)
+		err = kvc_load_start_locked(k, *n, true);
+	while (!err && (*n)->state == KVC_LOADING) {
+		x.woken = false;
+		x.w = (struct kvc_wait){ .wake = wake };
+		kvc_park_locked(k, &(*n)->waiters, &x.w);
+		kvc_unlock_both(k);
+		pthread_mutex_lock(&x.lock);
+		while (!x.woken)
+			pthread_cond_wait(&x.cond, &x.lock);
+		pthread_mutex_unlock(&x.lock);
+		kvc_lock_both(k);
+		err = x.w.err;
+	}
+	if (!err && (*n)->state != KVC_BOTH && (*n)->state != KVC_RESIDENT)
+		err = -EBUSY; /* open for writing: its next publish uses the new key anyway */
+	kvc_unlock_both(k);
+	return err;
+}
+
+static void let_go(struct kvc *k, struct kvc_node *n)
+{
+	kvc_lock(k);
+	n->leases--;
+	if (n->lost && !n->nopen && !n->leases)
+		kvc_destroy_locked(k, n);
+	kvc_node_settle_locked(k, n);
+	kvc_unlock(k);
+}
+
+static int rekey_one(struct kvc_sweep *s, const struct kvc_placed *p)
+{
+	struct kvc *k = s->k;
+	struct kvc_node *n = NULL;
+	char path[KVC_FRAME_PATH_MAX + 1], model[KVC_MODEL_NAME + 1];
+	uint32_t want;
+	bool again;
+	int err;
+
+	kvc_lock_both(k);
+	kvc_path_both(k, p->ino, path);
+	kvc_unlock_both(k);
+	kvc_model_name(path, model);
+	want = kvc_keys_for(k->keys, model);
+	if (!k->tier[p->tier].t || p->place.key == want)
+		return 0;
+	err = bring(k, p->ino, &n);
+	if (!err) {
+		kvc_lock_both(k);
+		again = !n->lost && n->place[p->tier].gen && n->place[p->tier].key != want && (n->state == KVC_BOTH);
+		if (again) {
+			kvc_trash_extent_locked(k, p->tier, &n->place[p->tier]);
+			n->place[p->tier] = (struct kvc_place){ 0 };
+			kvc_place_del(k->cat, p->ino, p->tier);
+			n->object.lower = kvc_placed_anywhere(n);
+			if (!kvc_placed(k, n))
+				kvc_become_locked(k, n, KVC_RESIDENT);
+			kvc_node_dirty_locked(k, n);
+			kvc_spill_queue_locked(k, n, true);
+		}
+		kvc_unlock_both(k);
+		/* One after the other, so that the pool keeps room for those it is for. */
+		for (int i = 0; again && i < 10000 && !s->stop; i++) {
+			kvc_lock(k);
+			again = !n->lost && n->place[p->tier].gen != n->object.gen;
+			kvc_unlock(k);
+			if (again)
+				usleep(1000);
+		}
+		err = again ? -EIO : 0;
+		s->changed += !err;
+		kvc_count_by(&k->stats, rekeyed, !err);
+	}
+	if (n)
+		let_go(k, n);
+	if (err && err != -ENOENT && err != -ESTALE)
+		s->failed++;
+	return 0;
+}
+
+static int rekey_run(struct kvc_sweep *s)
+{
+	struct kvc *k = s->k;
+	struct kvc_placed batch[BATCH];
+	uint64_t ino = 0;
+	unsigned tier = 0;
+	size_t n;
+	int err = k->keys ? 0 : -ENOKEY;
+
+	while (!err && !s->stop) {
+		kvc_catalog_lock(k->cat);
+		err = kvc_place_next(k->cat, &ino, &tier, BATCH, batch, &n);
+		kvc_catalog_unlock(k->cat);
+		if (err || !n)
+			break;
+		for (size_t i = 0; i < n && !s->stop; i++) {
+			s->seen++;
+			rekey_one(s, &batch[i]);
+		}
+	}
+	return err;
+}
+
+static const struct {
+	const char *name;
+	int (*run)(struct kvc_sweep *s);
+} sweeps[] = {
+	{ "import", import_run },
+	{ "rekey", rekey_run },
+};
+
+static void *thread(void *arg)
+{
+	struct kvc_sweep *s = arg;
+
+	s->err = s->run(s);
+	kvc_info("%s: %" PRIu64 " looked at, %" PRIu64 " changed, %" PRIu64 " failed%s%s", s->name, s->seen, s->changed, s->failed, s->err ? ": " : "",
+		 s->err ? strerror(-s->err) : "");
+	s->done = true;
+	return NULL;
+}
+
+int kvc_control(struct kvc *k, const char *word)
+{
+	struct kvc_sweep *s = k->sweep;
+	int err = -EINVAL;
+
+	kvc_lock(k);
+	if (k->stopping || !k->started) {
+		kvc_unlock(k);
+		return -ESHUTDOWN;
+	}
+	if (s && !s->done) {
+		kvc_unlock(k);
+		return -EBUSY;
+	}
+	k->sweep = NULL;
+	for (size_t i = 0; i < sizeof sweeps / sizeof sweeps[0]; i++)
+		if (!strcmp(word, sweeps[i].name)) {
+			k->sweep = calloc(1, sizeof *k->sweep);
+			if (!k->sweep) {
+				err = -ENOMEM;
+				break;
+			}
+			k->sweep->k = k;
+			k->sweep->name = sweeps[i].name;
+			k->sweep->run = sweeps[i].run;
+			err = -pthread_create(&k->sweep->thread, NULL, thread, k->sweep);
+		}
+	if (err && k->sweep) {
+		free(k->sweep);
+		k->sweep = NULL;
+	}
+	kvc_unlock(k);
+	if (s) {
+		pthread_join(s->thread, NULL);
+		free(s);
+	}
+	return err;
+}
+
+void kvc_print_control(struct kvc *k, FILE *out)
+{
+	struct kvc_sweep *s;
+
+	kvc_lock(k);
+	s = k->sweep;
+	if (!s)
+		fprintf(out, "idle\n");
+	else
+		fprintf(out, "%s %s %" PRIu64 " looked at, %" PRIu64 " changed, %" PRIu64 " failed%s%s\n", s->name, s->done ? "done:" : "running:", s->seen,
+			s->changed, s->failed, s->done && s->err ? ": " : "", s->done && s->err ? strerror(-s->err) : "");
+	kvc_unlock(k);
+}
+
+void kvc_sweep_stop(struct kvc *k)
+{
+	struct kvc_sweep *s;
+
+	kvc_lock(k);
+	s = k->sweep;
+	k->sweep = NULL;
+	kvc_unlock(k);
+	if (!s)
+		return;
+	s->stop = true;
+	pthread_join(s->thread, NULL);
+	free(s);
+}

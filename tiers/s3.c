@@ -189,8 +189,8 @@ static int attempt(struct s3 *s, struct request *q, uint64_t left_ns)
 	q->status = 0;
 	*q->etag = 0;
 	h = curl_slist_append(h, "x-amz-content-sha256: UNSIGNED-PAYLOAD");
-	h = curl_slist_append(h, "Expect:");
-	h = curl_slist_append(h, "Content-Type: application/octet-stream");
+	if (!strcmp(q->method, "POST"))
+		h = curl_slist_append(h, "Content-Type: application/xml");
 	if (*s->token) {
 		snprintf(header, sizeof header, "x-amz-security-token: %s", s->token);
 		h = curl_slist_append(h, header);
@@ -200,6 +200,7 @@ static int attempt(struct s3 *s, struct request *q, uint64_t left_ns)
 	curl_easy_setopt(c, CURLOPT_AWS_SIGV4, s->sign);
 	curl_easy_setopt(c, CURLOPT_USERPWD, s->login);
 	curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
+	curl_easy_setopt(c, CURLOPT_EXPECT_100_TIMEOUT_MS, 300L); /* an empty Expect: header would be signed wrongly */
 	curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https");
 	curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT_MS, (long)kvc_min(left_ns / 1000000 + 1, 5000));
 	curl_easy_setopt(c, CURLOPT_TIMEOUT_MS, (long)(left_ns / 1000000 + 1 + bytes * 1000 / SLOWEST));

@@ -138,8 +138,7 @@ static int fetch_sealed(struct fetch *x)
 	if (!x->span)
 		iov[1] = iov[2];
 	err = err ?: x->t->ops->get(x->t, &x->w->place.where, 0, iov, x->span ? 3 : 2) ?: check(x);
-	if (!err && (x->f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_CODED | KVC_FRAME_SEALED)) == (KVC_FRAME_CODED | KVC_FRAME_SEALED) &&
-	    x->f->codec == KVC_CODEC_NONE)
+	if (!err && (x->f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_CODED)) == KVC_FRAME_CODED && x->f->codec == KVC_CODEC_NONE)
 		err = kvc_payload_decode(x->f, x->k->keys, x->map, table, x->map);
 	else if (!err)
 		err = -EBADMSG; /* the catalog says otherwise */

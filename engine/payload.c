@@ -91,6 +91,7 @@ struct kvc_encoder {
 	uint8_t *buf;
 	size_t room, len, at; /* what is in buf, and how much of it has been given */
 	uint64_t data_len, given; /* of the stored payload */
+	uint64_t table_at;        /* after the padding */
 };
 
 static void entry_put(struct kvc_encoder *e, uint64_t i, uint32_t kind, size_t stored, const uint8_t tag[16])
@@ -199,7 +200,13 @@ int kvc_encoder_new(struct kvc_encoder **out, struct kvc_frame *f, const struct 
 		if (!err && e->held)
 			err = seal_all(e);
 	}
-	f->stored_len = kvc_round_up(e->data_len, KVC_PAGE) + e->table_len;
+	e->table_at = kvc_round_up(e->data_len, KVC_PAGE);
+	if (!e->sealed && f->codec == KVC_CODEC_NONE) { /* nothing gained: plain, from what was read already */
+		f->flags &= ~(uint32_t)KVC_FRAME_CODED;
+		e->table_at = e->data_len;
+		e->table_len = 0;
+	}
+	f->stored_len = e->table_at + e->table_len;
 	if (err)
 		kvc_encoder_free(e);
 	else
@@ -223,7 +230,7 @@ static int next_block(struct kvc_encoder *e)
 int kvc_encoder_read(struct kvc_encoder *e, void *to, size_t len)
 {
 	uint8_t *p = to;
-	uint64_t table_at = kvc_round_up(e->data_len, KVC_PAGE);
+	uint64_t table_at = e->table_at;
 	int err;
 
 	while (len) {

@@ -33,7 +33,8 @@ struct kvc_encoder;
 /*
  * Begins to code f->raw_len bytes, which `read` gives in order (as struct kvc_put). f has its identity, and in a shared tier its
  * name part; the encoder sets f's flags, codec, key, nonce, stored_len. With a codec the whole is coded here, for the length
- * must be known; where nothing is gained f->codec ends as none. Without a codec and without keys f stays as it was
+ * must be known; where nothing is gained f->codec ends as none,
+ * and without keys the frame as a plain one. Without a codec and without keys f stays as it was
  * (not CODED) and *out is NULL: the payload goes as it is. 0, -ENOMEM, -EIO, or what `read` answered.
  */
 int kvc_encoder_new(struct kvc_encoder **out, struct kvc_frame *f, const struct kvc_recipe *r,

@@ -593,6 +593,7 @@ static void rehead_folder_run(struct kvc *k, struct kvc_job *j)
 
 void kvc_rehead_locked(struct kvc *k, struct kvc_node *n)
 {
+	n->folder_shared = 0; /* its frame has the old path */
 	if (S_ISDIR(n->row.mode))
 		kvc_job_add_locked(k, KVC_P_SPILL, rehead_folder_run, n, KVC_COMMON, kvc_mono_ns(), NULL);
 	if (!S_ISREG(n->row.mode))

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kvcachectl COMMAND ...: what one asks of a running mount, through the files in its .kvcachefs. One row each in `commands`.
+ */
+#include "tool.h"
+
+#include "util.h"
+
+#include <fcntl.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+
+static int open_in(const char *mnt, const char *name, int flags)
+{
+	char path[4200];
+	int fd;
+
+	snprintf(path, sizeof path, "%s/.kvcachefs/%s", mnt, name);
+	fd = open(path, flags | O_CLOEXEC);
+	if (fd < 0)
+		kvm_fail("%s: %s", path, errno == ENOENT ? "this is no kvcachefs mount" : strerror(errno));
+	return fd;
+}
+
+/* Copies a file to stdout. */
+static int show(const char *mnt, const char *name)
+{
+	int fd = open_in(mnt, name, O_RDONLY);
+	char buf[65536];
+	ssize_t n = 0;
+
+	if (fd < 0)
+		return 1;
+	while ((n = read(fd, buf, sizeof buf)) > 0)
+		fwrite(buf, 1, (size_t)n, stdout);
+	close(fd);
+	return n < 0 ? kvm_fail("%s: %s", name, strerror(errno)) : 0;
+}
+
+static int run_stats(int argc, char **argv)
+{
+	(void)argc;
+	return show(argv[0], "stats");
+}
+
+static int run_config(int argc, char **argv)
+{
+	(void)argc;
+	return show(argv[0], "config");
+}
+
+/* Starts a sweep and waits for its end. */
+static int sweep(const char *mnt, const char *word)
+{
+	int fd = open_in(mnt, "control", O_WRONLY);
+	char line[256];
+
+	if (fd < 0)
+		return 1;
+	if (write(fd, word, strlen(word)) < 0) {
+		int err = errno;
+
+		close(fd);
+		return kvm_fail("%s: %s", word, err == EBUSY ? "another sweep is under way" : strerror(err));
+	}
+	close(fd);
+	for (;;) {
+		ssize_t n;
+
+		fd = open_in(mnt, "control", O_RDONLY);
+		if (fd < 0)
+			return 1;
+		n = read(fd, line, sizeof line - 1);
+		close(fd);
+		line[n > 0 ? n : 0] = 0;
+		if (!strstr(line, "running:"))
+			break;
+		usleep(100000);
+	}
+	fputs(line, stdout);
+	return strncmp(line, word, strlen(word)) || strstr(line, "failed: ") || !strstr(line, " 0 failed");
+}
+
+static int run_import(int argc, char **argv)
+{
+	(void)argc;
+	return sweep(argv[0], "import");
+}
+
+static int run_rekey(int argc, char **argv)
+{
+	(void)argc;
+	return sweep(argv[0], "rekey");
+}
+
+/* prefetch MOUNT PATH...: asks for them without waiting. lease: prints the lines and holds until a signal. */
+static int ask(const char *mnt, char **paths, int n, bool hold)
+{
+	int fd = open_in(mnt, "lease", O_RDWR);
+	char buf[65536];
+	ssize_t got;
+	FILE *text;
+	char *list = NULL;
+	size_t len = 0, at = 0;
+
+	if (fd < 0)
+		return 1;
+	text = open_memstream(&list, &len);
+	if (!text)
+		return kvm_fail("out of memory");
+	if (!hold)
+		fputs("prefetch\n", text);
+	for (int i = 0; i < n; i++)
+		fprintf(text, "%s\n", paths[i]);
+	fclose(text);
+	while (at < len) {
+		ssize_t w = write(fd, list + at, len - at);
+
+		if (w < 0)
+			return kvm_fail("lease: %s", strerror(errno));
+		at += (size_t)w;
+	}
+	free(list);
+	if (!hold) {
+		close(fd);
+		return 0;
+	}
+	while ((got = read(fd, buf, sizeof buf)) > 0)
+		fwrite(buf, 1, (size_t)got, stdout);
+	fflush(stdout);
+	if (got < 0)
+		return kvm_fail("lease: %s", strerror(errno));
+	pause();
+	return 0;
+}
+
+static int run_prefetch(int argc, char **argv)
+{
+	return ask(argv[0], argv + 1, argc - 1, false);
+}
+
+static int run_lease(int argc, char **argv)
+{
+	return ask(argv[0], argv + 1, argc - 1, true);
+}
+
+/* Adds a random key to a key file, made with mode 0600 where it is missing. */
+static int run_newkey(int argc, char **argv)
+{
+	uint8_t key[32];
+	char line[512];
+	unsigned long id = 0, max = 0;
+	int fd = open(argv[0], O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+	struct stat st;
+	FILE *f = fd < 0 ? NULL : fdopen(fd, "a+");
+
+	if (!f)
+		return kvm_fail("%s: %s", argv[0], strerror(errno));
+	if (fstat(fd, &st) || (st.st_mode & 077)) {
+		fclose(f);
+		return kvm_fail("%s can be used by others; make it yours alone: chmod 600", argv[0]);
+	}
+	rewind(f);
+	while (fgets(line, sizeof line, f))
+		if (sscanf(line, "%lu ", &id) == 1 && id > max)
+			max = id;
+	if (max >= UINT32_MAX || getrandom(key, sizeof key, 0) != sizeof key) {
+		fclose(f);
+		return kvm_fail("no key could be made");
+	}
+	fprintf(f, "%lu ", max + 1);
+	for (int i = 0; i < 32; i++)
+		fprintf(f, "%02x", key[i]);
+	fprintf(f, "%s%s\n", argc > 1 ? " " : "", argc > 1 ? argv[1] : "");
+	memset(key, 0, sizeof key);
+	if (fflush(f) || fsync(fd))
+		return kvm_fail("%s: %s", argv[0], strerror(errno));
+	fclose(f);
+	printf("key %lu added to %s\n", max + 1, argv[0]);
+	return 0;
+}
+
+static const struct {
+	const char *name, *args, *help;
+	int min, max;
+	int (*run)(int argc, char **argv);
+} commands[] = {
+	{ "stats", "MOUNT", "counters of a mount", 1, 1, run_stats },
+	{ "config", "MOUNT", "its options and what was decided", 1, 1, run_config },
+	{ "prefetch", "MOUNT PATH...", "load these into the pool; a folder means all files in it", 2, 1 << 20, run_prefetch },
+	{ "lease", "MOUNT PATH...", "load them, print a line each, and hold them until a signal", 2, 1 << 20, run_lease },
+	{ "import", "MOUNT", "take in the listing of the shared tiers", 1, 1, run_import },
+	{ "rekey", "MOUNT", "seal again what is not sealed with the newest key", 1, 1, run_rekey },
+	{ "newkey", "FILE [MODEL]", "add a random key to a key file", 1, 2, run_newkey },
+};
+
+static void usage(FILE *out)
+{
+	fprintf(out, "usage: kvcachectl COMMAND ...\nAsks something of a mounted kvcachefs.\n\n");
+	for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+		char left[64];
+
+		snprintf(left, sizeof left, "%s %s", commands[i].name, commands[i].args);
+		fprintf(out, "  %-24s %s\n", left, commands[i].help);
+	}
+	fprintf(out, "\n  -h, --help  this\n  -V, --version  the version\n");
+}
+
+int main(int argc, char **argv)
+{
+	kvm_name = "kvcachectl";
+	if (argc > 1 && (!strcmp(argv[1], "-h") || !strcmp(argv[1], "--help"))) {
+		usage(stdout);
+		return 0;
+	}
+	if (argc > 1 && (!strcmp(argv[1], "-V") || !strcmp(argv[1], "--version"))) {
+		printf("kvcachectl %s\n", KVC_VERSION);
+		return 0;
+	}
+	for (size_t i = 0; argc > 1 && i < sizeof commands / sizeof commands[0]; i++)
+		if (!strcmp(commands[i].name, argv[1])) {
+			if (argc - 2 < commands[i].min || argc - 2 > commands[i].max)
+				return kvm_fail("usage: kvcachectl %s %s", commands[i].name, commands[i].args);
+			return commands[i].run(argc - 2, argv + 2);
+		}
+	return kvm_fail("%s; kvcachectl --help lists the commands", argc > 1 ? "there is no such command" : "a command is missing");
+}

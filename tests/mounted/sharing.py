@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast plain
+"""Two daemons on two stores with one remote: what one stores opens on the other, by name alone; with codecs, sealed, sparse, renamed,
+deleted, changed; and import. KIND picks one remote of dir, redis, s3."""
+import errno, os, secrets, time
+from kvtest import MiB, KiB, Store, TMP, WAY, blob, fails, need_mount, run, binary, wait_for
+import servers
+
+need_mount()
+
+
+def dir_url():
+    os.makedirs(f"{TMP}/shared", exist_ok=True)
+    return f"dir://{TMP}/shared"
+
+
+def key_file(name, *lines):
+    path = f"{TMP}/{name}"
+    with open(path, "w", opener=lambda p, f: os.open(p, f, 0o600)) as f:
+        f.write("\n".join(lines) + "\n")
+    return path
+
+
+def pair(url, extra=""):
+    a = Store("a", options=f"settle=50,remote={url}{extra}").mount()
+    b = Store("b", options=f"settle=50,remote={url}{extra}").mount()
+    return a, b
+
+
+def later(what, seconds=10):
+    """A miss is remembered for a moment, by the daemon and by the kernel."""
+    def look():
+        try:
+            return what()
+        except FileNotFoundError:
+            return None
+    return wait_for(look, seconds, every=0.2)
+
+
+def story(url, extra=""):
+    a, b = pair(url, extra)
+    one, two = blob(1, MiB), blob(2, 300 * KiB + 5)
+    a.write("model/chunk/layer0", one)
+    a.write("model/chunk/layer1", two)
+    a.write("flat-name@1.data", b"")
+    with open(f"{a.mnt}/model/sparse", "wb") as f:
+        f.write(b"x" * 5000)
+        f.truncate(8 * MiB)
+        f.seek(6 * MiB)
+        f.write(two)
+    a.settle()
+    with fails(errno.ENOENT):
+        os.stat(f"{b.mnt}/nobody/has/this")
+    # by name alone, from nothing
+    assert b.read("model/chunk/layer0") == one
+    assert b.read("model/chunk/layer1") == two
+    assert b.read("flat-name@1.data") == b""
+    s = b.read("model/sparse")
+    assert len(s) == 8 * MiB and s[:5000] == b"x" * 5000 and s[6 * MiB:6 * MiB + len(two)] == two and not any(s[5000:6 * MiB])
+    assert os.stat(f"{b.mnt}/model/sparse").st_blocks * 512 < 8 * MiB
+    assert sorted(os.listdir(f"{b.mnt}/model/chunk")) == ["layer0", "layer1"]
+    st = b.stats()
+    assert st["ask_hits"] >= 6 and st["corrupt"] == 0, st
+    b.settle()
+    assert "disk" in b.attr("model/chunk/layer0", "tiers").split(",")  # brought home
+    # a temporary name and a rename: only the last name is shared
+    a.write("model/chunk/layer2.tmp.77", two)
+    os.rename(f"{a.mnt}/model/chunk/layer2.tmp.77", f"{a.mnt}/model/chunk/layer2")
+    a.settle()
+    assert later(lambda: b.read("model/chunk/layer2")) == two
+    # a rename of a whole folder: the files go under their new names
+    os.rename(f"{a.mnt}/model/chunk", f"{a.mnt}/model/moved")
+    a.settle()
+    assert later(lambda: b.read("model/moved/layer0")) == one
+    assert not os.path.exists(f"{a.mnt}/model/chunk"), "a deleted name came back"
+    # deleted here: gone here, also after a while; the others have theirs
+    os.unlink(f"{a.mnt}/model/moved/layer1")
+    time.sleep(1.2)
+    assert not os.path.exists(f"{a.mnt}/model/moved/layer1")
+    assert later(lambda: b.read("model/moved/layer1")) == two
+    # written anew here: others that have not read it see the new one
+    a.write("model/moved/layer3", one)
+    a.settle()
+    a.write("model/moved/layer3", two)
+    a.settle()
+    assert later(lambda: b.read("model/moved/layer3")) == two
+    # user.kvcachefs.shared=delete takes it from all who have no copy of their own
+    os.setxattr(f"{a.mnt}/model", "user.kvcachefs.shared", b"delete")
+    a.write("model/moved/layer4", one)
+    a.settle()
+    os.unlink(f"{a.mnt}/model/moved/layer4")
+    time.sleep(0.3)
+    a.settle()
+    with fails(errno.ENOENT):
+        b.read("model/moved/layer4")
+    # a restart on both sides; then the pool and the disk of b are of no use: only the remote has it
+    a.umount()
+    b.umount()
+    a.fsck()
+    b.fsck()
+    b.mount(options=b.options + ",disk=off")
+    later(lambda: b.read("model/moved/layer0") == one)
+    b.umount()
+    a.mount()
+    assert a.read("model/moved/layer3") == two and a.stats()["corrupt"] == 0
+    a.umount()
+    # import: a third node takes in the listing
+    c = Store("c", options=f"settle=50,remote={url}{extra}").mount()
+    p = run(binary("kvcachectl"), "import", c.mnt)
+    assert p.returncode == 0, p.stdout
+    assert set(os.listdir(f"{c.mnt}/model/moved")) >= {"layer0", "layer2", "layer3"}, os.listdir(f"{c.mnt}/model/moved")
+    assert c.read("model/moved/layer2") == two
+    c.umount()
+    c.fsck()
+    for s in (a, b, c):
+        run("rm", "-rf", s.path, s.mnt, f"{TMP}/shared")
+
+
+kinds = {"dir": None, "redis": servers.Redis, "s3": servers.Ceph} if WAY == "fast" else {"dir": None}
+keys = key_file("keys", "1 " + secrets.token_hex(32), f"7 {secrets.token_hex(32)} other-model")
+for kind, make in kinds.items():
+    if os.environ.get("KIND", kind) != kind:
+        continue
+    try:
+        server = make() if make else None
+    except SystemExit:
+        continue
+    for n, extra in enumerate(["", ",compress=bf16+zstd", f",keyfile={keys}", f",compress=zstd,keyfile={keys}"]):
+        story(server.url(f"story{n}") if server else dir_url(), extra)
+        print(kind, extra.split("/")[0], "done")
+    if server:
+        server.stop()

@@ -79,33 +79,48 @@ static int seat_tiers(struct kvc *k, struct kvc_tier **tiers, unsigned n, char *
 	return err;
 }
 
+struct proofs {
+	struct kvc *k;
+	unsigned matched;
+	uint32_t wrong;
+};
+
 static int compare_proof(void *arg, uint32_t id)
 {
-	struct kvc *k = arg;
+	struct proofs *p = arg;
 	char key[32], text[33], known[64];
-	int err = kvc_keys_proof(k->keys, id, text);
+	int err = kvc_keys_proof(p->k->keys, id, text);
 
 	snprintf(key, sizeof key, "key_%u", id);
-	if (!err && !kvc_meta_get(k->cat, key, known, sizeof known) && strcmp(known, text))
-		err = (int)id;
-	return err ?: kvc_meta_set(k->cat, key, text);
+	if (!err && !kvc_meta_get(p->k->cat, key, known, sizeof known)) {
+		if (strcmp(known, text))
+			p->wrong = id;
+		p->matched++;
+	}
+	return err ?: kvc_meta_set(p->k->cat, key, text);
 }
 
 /* Reads the key file. A store that has frames of a key remembers a proof of it, and a wrong one is refused. */
 static int open_keys(struct kvc *k, char *error)
 {
+	struct proofs p = { .k = k };
 	char text[64];
 	int err;
 
 	kvc_catalog_lock(k->cat);
+	bool sealed = !kvc_meta_get(k->cat, "sealed", text, sizeof text);
+
 	if (!*k->opt.keyfile) {
-		err = kvc_meta_get(k->cat, "sealed", text, sizeof text) ? 0 : -ENOKEY;
+		err = sealed ? -ENOKEY : 0;
 		if (err)
 			snprintf(error, 512, "the store is encrypted: give keyfile= (kvcachefs-security(7))");
 	} else if (!(err = kvc_keys_open(&k->keys, k->opt.keyfile, error))) {
-		err = kvc_keys_each(k->keys, compare_proof, k);
-		if (err > 0) {
-			snprintf(error, 512, "option keyfile: key %d is not the one that this store was encrypted with", err);
+		err = kvc_keys_each(k->keys, compare_proof, &p);
+		if (!err && p.wrong) {
+			snprintf(error, 512, "option keyfile: key %u is not the one that this store was encrypted with", p.wrong);
+			err = -EINVAL;
+		} else if (!err && sealed && !p.matched) {
+			snprintf(error, 512, "option keyfile: none of its keys is one that this store was encrypted with");
 			err = -EINVAL;
 		} else if (err) {
 			snprintf(error, 512, "the catalog cannot be written: %s", strerror(-err));

@@ -81,6 +81,7 @@ class Store:
             if self.daemon.poll() is not None:
                 raise AssertionError(f"the daemon ended: {self.log()}")
             try:
+                os.statvfs(self.mnt)  # a dead daemon's mount may still tell its cached attributes, but not this
                 return os.stat(self.mnt).st_dev != before
             except OSError:
                 return False

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""keyfile=: nothing below the pool is readable; wrong or missing keys are refused in one line; keys rotate while the mount is used; a
+model's own key, once removed, takes its data along and no other's; a frame in another's place or from before is refused."""
+import errno, os, secrets, shutil, signal, subprocess, time
+from kvtest import MiB, KiB, Store, TMP, binary, blob, fails, run, wait_for
+
+keys = f"{TMP}/keys"
+assert run(binary("kvcachectl"), "newkey", keys).returncode == 0
+assert os.stat(keys).st_mode & 0o777 == 0o600
+MARK = b"this is a prompt that nobody else may read. "
+secret = MARK * (MiB // len(MARK))
+
+
+def data_has(s, what):
+    return what in open(f"{s.path}/data", "rb").read()
+
+
+def refused(s, options, word):
+    p = run(binary("kvcachefs"), s.path, s.mnt, "-o", f"cpu=64M,run={TMP}/run," + options)
+    assert p.returncode and word in p.stdout and len(p.stdout.strip().splitlines()) == 1, p.stdout
+
+
+for compress in ("none", "zstd"):
+    s = Store(f"s-{compress}", options=f"settle=20,compress={compress},keyfile={keys}").mount()
+    assert s.config()["sealing"] == "on"
+    s.write("model/c/layer", secret)
+    s.write("other/c/layer", secret[::-1])
+    os.setxattr(f"{s.mnt}/model/c/layer", "user.note", b"x")
+    s.settle()
+    s.umount()
+    assert not data_has(s, MARK) and not data_has(s, MARK[::-1])
+    s.fsck("-n", "--data")
+    refused(s, "", "encrypted")
+    wrong = f"{TMP}/wrong"
+    if os.path.exists(wrong):
+        os.unlink(wrong)
+    with open(wrong, "w", opener=lambda p, f: os.open(p, f, 0o600)) as f:
+        f.write("1 " + secrets.token_hex(32) + "\n")
+    refused(s, f"keyfile={wrong}", "key 1 is not the one" if compress == "none" else "none of its keys")
+    os.chmod(wrong, 0o644)
+    refused(s, f"keyfile={wrong}", "chmod 600")
+    refused(s, f"keyfile={TMP}/none", "cannot open")
+    s.mount()
+    assert s.read("model/c/layer") == secret and s.read("other/c/layer") == secret[::-1]
+    # core dumps and /proc: not for others
+    assert os.stat(f"/proc/{s.daemon.pid}/mem").st_uid == 0
+    # rotate: a second key, then the first is taken away
+    s.umount()
+    run(binary("kvcachectl"), "newkey", keys, ok=True)
+    s.mount()
+    s.write("model/c/new", secret)
+    s.settle()
+    p = run(binary("kvcachectl"), "rekey", s.mnt)
+    assert p.returncode == 0, p.stdout
+    s.settle()
+    assert s.stats()["rekeyed"] == 2, s.stats()
+    s.umount()
+    lines = open(keys).read().splitlines()
+    with open(keys, "w") as f:
+        f.write(lines[-1] + "\n")
+    s.mount()
+    for path, d in (("model/c/layer", secret), ("other/c/layer", secret[::-1]), ("model/c/new", secret)):
+        assert s.read(path) == d
+    s.umount()
+    s.fsck()
+
+# a rekey that is cut off is begun again; a store that was clear is sealed by it
+s = Store("clear", options="settle=20").mount()
+for i in range(30):
+    s.write(f"m/{i}/l", secret[i:])
+s.settle()
+s.umount()
+assert data_has(s, MARK)
+s.options += f",keyfile={keys}"
+s.mount()
+p = subprocess.Popen([binary("kvcachectl"), "rekey", s.mnt], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+wait_for(lambda: s.stats()["rekeyed"] >= 3, every=0.001)
+s.kill()
+p.wait()
+s.drop_pool()
+s.mount()
+p = run(binary("kvcachectl"), "rekey", s.mnt)
+assert p.returncode == 0, p.stdout + s.log()[-3000:]
+s.settle()
+for i in range(30):
+    assert s.read(f"m/{i}/l") == secret[i:]
+s.umount()
+# Kills leave old frames in free space; -y wipes what no placement names.
+s.fsck("-y")
+s.mount()
+for i in range(30):
+    assert s.read(f"m/{i}/l") == secret[i:]
+s.umount()
+
+# a key for one model alone
+run(binary("kvcachectl"), "newkey", keys, "private", ok=True)
+s = Store("private", options=f"settle=20,keyfile={keys}").mount()
+s.write("private/c/l", secret)
+s.write("public/c/l", secret)
+s.settle()
+s.umount()
+lines = open(keys).read().splitlines()
+with open(keys, "w") as f:
+    f.write("\n".join(l for l in lines if "private" not in l) + "\n")
+s.mount()
+assert s.read("public/c/l") == secret
+with fails(errno.ENOKEY, errno.EIO):
+    s.read("private/c/l")
+assert s.stats()["unsealable"] == 1
+s.umount()
+
+# frames exchanged on the disk, and one from before put back over a newer one
+s = Store("swap", options=f"settle=20,keyfile={keys}").mount()
+s.write("m/a/l", secret)
+s.write("m/b/l", secret[::-1])
+s.settle()
+s.umount()
+old = open(f"{s.path}/data", "rb").read()
+rows = run("sqlite3", f"{s.path}/catalog.sqlite", "select at, len from placements order by ino", ok=True).stdout.split()
+(a, n), (b, m) = (tuple(map(int, r.split("|"))) for r in rows)
+assert n == m
+with open(f"{s.path}/data", "r+b") as f:
+    for at, frm in ((a, b), (b, a)):
+        f.seek(at + 4096)  # payloads under each other's headers
+        f.write(old[frm + 4096:frm + n])
+s.mount()
+for path in ("m/a/l", "m/b/l"):
+    with fails(errno.ESTALE, errno.ENOENT, errno.EIO):
+        s.read(path)
+assert s.stats()["corrupt"] == 2
+s.umount()

@@ -1,0 +1,400 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Codecs, sealing and coded payloads: published vectors, every path there and back, and damage of every kind refused. */
+#include "payload.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <cmocka.h>
+
+static size_t unhex(const char *hex, uint8_t *out)
+{
+	size_t n = strlen(hex) / 2;
+
+	for (size_t i = 0; i < n; i++) {
+		unsigned v;
+
+		assert_int_equal(sscanf(hex + 2 * i, "%2x", &v), 1);
+		out[i] = (uint8_t)v;
+	}
+	return n;
+}
+
+/* RFC 5869, appendix A, test cases 1 and 3. */
+static void hkdf_vectors(void **state)
+{
+	uint8_t key[32], salt[16], info[16], want[64], got[64];
+	size_t k, s, i, n;
+
+	(void)state;
+	k = unhex("0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b", key);
+	s = unhex("000102030405060708090a0b0c", salt);
+	i = unhex("f0f1f2f3f4f5f6f7f8f9", info);
+	n = unhex("3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf34007208d5b887185865", want);
+	assert_int_equal(kvc_hkdf(key, k, salt, s, info, i, got, n), 0);
+	assert_memory_equal(got, want, n);
+	n = unhex("8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d9d201395faa4b61a96c8", want);
+	assert_int_equal(kvc_hkdf(key, k, salt, 0, info, 0, got, n), 0);
+	assert_memory_equal(got, want, n);
+}
+
+/*
+ * AES-256-GCM: the McGrew and Viega test cases 13 and 14 (zero key, zero nonce), which a block 0 is: its nonce is 96 zero bits.
+ */
+static void gcm_vectors(void **state)
+{
+	uint8_t key[32] = { 0 }, zero[16] = { 0 }, out[16], tag[16], want[16];
+
+	(void)state;
+	assert_int_equal(kvc_seal(key, 0, "", 0, zero, 0, out, tag), 0);
+	unhex("530f8afbc74536b9a963b4f1c4cb738b", want);
+	assert_memory_equal(tag, want, 16);
+	assert_int_equal(kvc_seal(key, 0, "", 0, zero, 16, out, tag), 0);
+	unhex("cea7403d4d606b6e074ec5d3baf39d18", want);
+	assert_memory_equal(out, want, 16);
+	unhex("d0d1c8a799996bf0265b98b5d48ab919", want);
+	assert_memory_equal(tag, want, 16);
+	assert_int_equal(kvc_unseal(key, 0, "", 0, out, 16, out, tag), 0);
+	assert_memory_equal(out, zero, 16);
+}
+
+static char *key_text(const char *text, mode_t mode)
+{
+	static char path[64];
+	int fd;
+
+	snprintf(path, sizeof path, "/tmp/kvc-keys-%d", (int)getpid());
+	unlink(path);
+	fd = open(path, O_WRONLY | O_CREAT, 0600);
+	assert_true(fd >= 0);
+	assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+	assert_int_equal(fchmod(fd, mode), 0);
+	close(fd);
+	return path;
+}
+
+#define K1 "0101010101010101010101010101010101010101010101010101010101010101"
+#define K2 "0202020202020202020202020202020202020202020202020202020202020202"
+
+static void key_files(void **state)
+{
+	static const char *const bad[] = { "", "\n# nothing\n", "1\n", "x " K1 "\n", "0 " K1 "\n", "1 0101\n", "1 " K1 "\n1 " K2 "\n", "1 " K1 " a/b\n",
+					   "1 " K1 " a b\n", "4294967296 " K1 "\n", "1 " K1 "\n2 " K2 "g\n" };
+	struct kvc_keys *k;
+	char error[512], a[33], b[33];
+	uint8_t one[32], two[32], nonce[12] = { 0 };
+
+	(void)state;
+	for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+		*error = 0;
+		assert_int_not_equal(kvc_keys_open(&k, key_text(bad[i], 0600), error), 0);
+		assert_non_null(strstr(error, "keyfile"));
+		assert_null(strstr(error, "0101")); /* a key is never shown */
+	}
+	assert_int_equal(kvc_keys_open(&k, key_text("1 " K1 "\n", 0640), error), -EACCES);
+	assert_int_equal(kvc_keys_open(&k, "/nonexistent", error), -ENOENT);
+	assert_int_equal(kvc_keys_open(&k, key_text("# two\n1 " K1 "\n5 " K2 "\n9 " K1 " llama\n", 0600), error), 0);
+	assert_int_equal(kvc_keys_for(k, "other"), 5);
+	assert_int_equal(kvc_keys_for(k, "llama"), 9);
+	assert_true(kvc_keys_has(k, 1) && !kvc_keys_has(k, 2));
+	assert_int_equal(kvc_keys_proof(k, 1, a), 0);
+	assert_int_equal(kvc_keys_proof(k, 5, b), 0);
+	assert_string_not_equal(a, b);
+	assert_int_equal(kvc_frame_key(k, 1, "m", nonce, 2, 3, one), 0);
+	assert_int_equal(kvc_frame_key(k, 1, "m", nonce, 2, 4, two), 0);
+	assert_memory_not_equal(one, two, 32);
+	assert_int_equal(kvc_frame_key(k, 1, "n", nonce, 2, 3, two), 0);
+	assert_memory_not_equal(one, two, 32);
+	assert_int_equal(kvc_frame_key(k, 9, "m", nonce, 2, 3, two), -ENOKEY); /* another model's own */
+	assert_int_equal(kvc_frame_key(k, 2, "m", nonce, 2, 3, two), -ENOKEY);
+	kvc_keys_close(k);
+	unlink(key_text("x", 0600));
+}
+
+/* Data of a kind; 2-byte floats as K and V have them: normal, with a scale for each channel of 128. */
+static void fill(uint8_t *p, size_t len, int kind, unsigned seed)
+{
+	for (size_t i = 0; i < len; i++)
+		switch (kind) {
+		case 0: p[i] = 0; break;
+		case 1: p[i] = (uint8_t)(rand_r(&seed) >> 7); break;
+		case 2: {
+			float f = (float)((rand_r(&seed) & 0xffff) + (rand_r(&seed) & 0xffff) + (rand_r(&seed) & 0xffff) - 98301) / 30000.0f *
+				  (float)(1 + i / 2 % 128 * 7 % 13);
+			uint32_t u;
+
+			memcpy(&u, &f, 4);
+			p[i] = (uint8_t)(u >> 16);
+			if (i + 1 < len)
+				p[++i] = (uint8_t)(u >> 24);
+			break;
+		}
+		case 3: p[i] = (uint8_t)("the same words again and again, "[i % 32]); break;
+		case 4: p[i] = (uint8_t)((rand_r(&seed) & 7) * (rand_r(&seed) & 15)); break; /* fp8-like: few values */
+		}
+}
+
+struct source {
+	const uint8_t *p;
+};
+
+static int give(void *arg, void *buf, size_t len, uint64_t off)
+{
+	memcpy(buf, ((struct source *)arg)->p + off, len);
+	return 0;
+}
+
+struct coded {
+	struct kvc_frame f;
+	uint8_t *stored;
+};
+
+static struct coded *code(const uint8_t *p, size_t len, enum kvc_codec codec, struct kvc_keys *keys, bool shared, size_t step)
+{
+	struct coded *c = calloc(1, sizeof *c);
+	struct kvc_recipe r = { codec, 1, keys, keys ? 1 : 0 };
+	struct source s = { p };
+	struct kvc_encoder *e;
+
+	c->f.ino = 5;
+	c->f.gen = 6;
+	c->f.size = c->f.raw_len = len;
+	c->f.flags = shared ? KVC_FRAME_SHARED : 0;
+	strcpy(c->f.path, "model/chunk/layer");
+	strcpy(c->f.key_model, "model");
+	assert_int_equal(kvc_encoder_new(&e, &c->f, &r, give, &s), 0);
+	c->f.raw_sum = keys ? (struct kvc_sum){ 0 } : kvc_sum_of(p, len);
+	c->stored = malloc(c->f.stored_len + 1);
+	for (uint64_t at = 0; e && at < c->f.stored_len; at += step)
+		assert_int_equal(kvc_encoder_read(e, c->stored + at, kvc_min(step, c->f.stored_len - at)), 0);
+	if (!e)
+		memcpy(c->stored, p, len);
+	kvc_encoder_free(e);
+	return c;
+}
+
+static int decode(const struct coded *c, const struct kvc_keys *keys, uint8_t *out)
+{
+	uint64_t table = kvc_payload_table(c->f.raw_len);
+
+	return kvc_payload_decode(&c->f, keys, c->stored, c->stored + c->f.stored_len - table, out);
+}
+
+static void drop(struct coded *c)
+{
+	free(c->stored);
+	free(c);
+}
+
+static struct kvc_keys *keys_new(void)
+{
+	struct kvc_keys *k;
+	char error[512];
+
+	assert_int_equal(kvc_keys_open(&k, key_text("1 " K1 "\n", 0600), error), 0);
+	unlink(key_text("x", 0600));
+	return k;
+}
+
+static void there_and_back(void **state)
+{
+	static const size_t sizes[] = { 0, 1, 4096, 5001, 300001, 1 << 20, (1 << 20) + 1, (3 << 20) + 77 };
+	struct kvc_keys *keys = keys_new();
+	uint8_t *in = malloc(4 << 20), *out = malloc(4 << 20);
+
+	(void)state;
+	for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
+		for (int kind = 0; kind < 5; kind++)
+			for (int codec = 0; codec < KVC_CODECS; codec++)
+				for (int sealed = 0; sealed < 2; sealed++) {
+					fill(in, sizes[s], kind, (unsigned)(s * 7 + 1));
+					struct coded *c = code(in, sizes[s], (enum kvc_codec)codec, sealed ? keys : NULL, kind & 1, 70000);
+
+					assert_true(c->f.stored_len <= sizes[s] + 2 * KVC_PAGE + kvc_payload_table(sizes[s]));
+					if (sealed)
+						assert_true(c->f.flags & KVC_FRAME_SEALED);
+					if (c->f.flags & KVC_FRAME_CODED) {
+						memset(out, 0xaa, 4 << 20);
+						assert_int_equal(decode(c, keys, out), 0);
+						assert_memory_equal(out, in, sizes[s]);
+						if (sealed)
+							assert_int_equal(decode(c, NULL, out), -ENOKEY);
+					} else {
+						assert_int_equal(c->f.stored_len, sizes[s]);
+						assert_memory_equal(c->stored, in, sizes[s]);
+					}
+					drop(c);
+				}
+	/* what it is for: bf16 at 1.3 times smaller, and repeats by zstd */
+	fill(in, 3 << 20, 2, 1);
+	struct coded *c = code(in, 3 << 20, KVC_CODEC_BF16, NULL, false, 1 << 20);
+
+	assert_true(c->f.stored_len * 13 < (3 << 20) * 10);
+	drop(c);
+	free(in);
+	free(out);
+	kvc_keys_close(keys);
+}
+
+/* Anything but what was sealed, where it was sealed, as what it was sealed, does not open. */
+static void sealed_means_sealed(void **state)
+{
+	struct kvc_keys *keys = keys_new();
+	size_t len = (2 << 20) + 9000;
+	uint8_t *in = malloc(len), *out = malloc(len), swap[KVC_BLOCK];
+
+	(void)state;
+	fill(in, len, 1, 3);
+	struct coded *c = code(in, len, KVC_CODEC_NONE, keys, true, 1 << 20), *other;
+	uint64_t table = c->f.stored_len - kvc_payload_table(len);
+	struct kvc_frame f = c->f;
+
+	assert_int_equal(decode(c, keys, out), 0);
+#define refused(change, undo)                                        \
+	do {                                                         \
+		change;                                              \
+		assert_int_equal(decode(c, keys, out), -EBADMSG);   \
+		undo;                                                \
+		c->f = f;                                            \
+	} while (0)
+	refused(c->stored[100] ^= 1, c->stored[100] ^= 1);
+	refused(c->stored[len - 1] ^= 128, c->stored[len - 1] ^= 128);
+	refused(c->stored[table + 9] ^= 1, c->stored[table + 9] ^= 1); /* a tag */
+	refused(c->f.ino++, );
+	refused(c->f.gen--, );
+	refused(c->f.size++, );
+	refused(c->f.store[3] ^= 1, );
+	refused(c->f.nonce[0] ^= 1, );
+	refused(strcpy(c->f.path, "model/chunk/other"), );
+	refused(strcpy(c->f.key_model, "modem"), );
+	refused(c->f.mode ^= 04000, );
+	refused(c->f.flags &= ~(unsigned)KVC_FRAME_SHARED, );
+	refused(c->f.codec = KVC_CODEC_ZSTD, );
+	refused((c->f.raw_len = len - KVC_BLOCK), );
+	/* two blocks in each other's place, tags too */
+	memcpy(swap, c->stored, KVC_BLOCK);
+	memcpy(c->stored, c->stored + KVC_BLOCK, KVC_BLOCK);
+	memcpy(c->stored + KVC_BLOCK, swap, KVC_BLOCK);
+	assert_int_equal(decode(c, keys, out), -EBADMSG);
+	memcpy(swap, c->stored + table, 24);
+	memcpy(c->stored + table, c->stored + table + 24, 24);
+	memcpy(c->stored + table + 24, swap, 24);
+	assert_int_equal(decode(c, keys, out), -EBADMSG);
+	/* the same bytes sealed twice have nothing in common */
+	other = code(in, len, KVC_CODEC_NONE, keys, true, 1 << 20);
+	assert_memory_not_equal(other->f.nonce, c->f.nonce, 12);
+	assert_memory_not_equal(other->stored, c->stored + KVC_BLOCK, 64);
+	/* an older version's header with the newer's payload */
+	c->f.nonce[0]++;
+	assert_int_equal(kvc_payload_decode(&c->f, keys, other->stored, other->stored + table, out), -EBADMSG);
+	drop(other);
+	drop(c);
+	free(in);
+	free(out);
+	kvc_keys_close(keys);
+}
+
+/* Hostile payloads: every byte of header, table and blocks may be anything. FUZZ in the environment is how many are tried. */
+static void hostile(void **state)
+{
+	unsigned long rounds = getenv("FUZZ") ? strtoul(getenv("FUZZ"), NULL, 10) : 3000;
+	unsigned seed = getenv("SEED") ? (unsigned)atoi(getenv("SEED")) : (unsigned)time(NULL);
+	size_t len = 200000;
+	uint8_t *in = malloc(len), *out = malloc(len);
+	struct coded *base[4];
+
+	(void)state;
+	print_message("SEED=%u\n", seed);
+	for (int i = 0; i < 4; i++) {
+		fill(in, len, i == 3 ? 4 : 2 + (i & 1), seed + (unsigned)i);
+		base[i] = code(in, len, i < 2 ? KVC_CODEC_BF16 : KVC_CODEC_ZSTD, NULL, false, 1 << 20);
+		assert_true(base[i]->f.flags & KVC_FRAME_CODED);
+	}
+	for (unsigned long r = 0; r < rounds; r++) {
+		const struct coded *b = base[r & 3];
+		uint64_t table_len = kvc_payload_table(len), room = b->f.stored_len;
+		/* exact allocations, so that a sanitizer sees the first byte beyond */
+		uint8_t *stored = malloc(room);
+		struct coded c = { b->f, stored };
+		int flips = 1 + (int)(rand_r(&seed) % 8), err;
+
+		memcpy(stored, b->stored, room);
+		for (int i = 0; i < flips; i++) {
+			uint64_t at = rand_r(&seed) % 3 ? room - table_len + rand_r(&seed) % 24 : rand_r(&seed) % (room - table_len);
+
+			if (rand_r(&seed) & 1)
+				at = rand_r(&seed) % 64; /* the codec's own headers */
+			stored[at] = (uint8_t)(rand_r(&seed) % 3 ? rand_r(&seed) : rand_r(&seed) & 1 ? 0xff : 0);
+		}
+		if (rand_r(&seed) % 16 == 0)
+			c.f.codec = rand_r(&seed) % 5;
+		err = decode(&c, NULL, out);
+		assert_true(err == 0 || err == -EBADMSG);
+		if (!err) { /* only where nothing that counts was changed */
+			struct kvc_sum s = kvc_sum_of(out, len);
+
+			assert_memory_equal(s.b, b->f.raw_sum.b, 16);
+		}
+		free(stored);
+	}
+	/* a bomb: a tiny block that says it is a megabyte of zeros, and one that is */
+	uint8_t *zeros = calloc(1, 2 << 20);
+	struct coded *bomb = code(zeros, 2 << 20, KVC_CODEC_ZSTD, NULL, false, 1 << 20);
+
+	assert_true(bomb->f.stored_len < 100000);
+	bomb->f.raw_len = bomb->f.size = 100000; /* less room than it unpacks to */
+	assert_int_equal(kvc_payload_decode(&bomb->f, NULL, bomb->stored, bomb->stored + bomb->f.stored_len - 4096, out), -EBADMSG);
+	drop(bomb);
+	for (int i = 0; i < 4; i++)
+		drop(base[i]);
+	free(zeros);
+	free(in);
+	free(out);
+}
+
+/* Header pages of any content: decoded, or refused; never beyond the page. */
+static void hostile_headers(void **state)
+{
+	unsigned seed = (unsigned)time(NULL);
+	struct kvc_frame *f = calloc(1, sizeof *f), *g = calloc(1, sizeof *g);
+	uint8_t *page = malloc(KVC_FRAME_HEADER);
+
+	(void)state;
+	f->size = f->raw_len = f->stored_len = 77;
+	memset(f->path, 'x', KVC_FRAME_PATH_MAX);
+	memset(f->key_model, 'y', KVC_MODEL_NAME);
+	kvc_frame_encode(f, page);
+	assert_int_equal(kvc_frame_decode(page, g), 0);
+	assert_string_equal(g->path, f->path);
+	assert_string_equal(g->key_model, f->key_model);
+	for (int r = 0; r < 20000; r++) {
+		int at = rand_r(&seed) % KVC_FRAME_HEADER;
+		uint8_t old = page[at];
+
+		page[at] ^= (uint8_t)(1 << rand_r(&seed) % 8);
+		int err = kvc_frame_decode(page, g);
+
+		if (at < KVC_FRAME_IDENTITY)
+			assert_int_equal(err, -EBADMSG);
+		else
+			assert_true(!err && !*g->path);
+		page[at] = old;
+	}
+	free(page);
+	free(f);
+	free(g);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(hkdf_vectors), cmocka_unit_test(gcm_vectors), cmocka_unit_test(key_files), cmocka_unit_test(there_and_back),
+		cmocka_unit_test(sealed_means_sealed), cmocka_unit_test(hostile), cmocka_unit_test(hostile_headers),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -76,11 +76,11 @@ $(B)/obj/$(1)/%.o: $(1)/%.c $(B)/flags
 endef
 $(foreach d,engine mkfs tests/unit tests/tools,$(eval $(call compile,$(d))))
 $(eval $(call compile,tiers,$$$$($(PKG) --cflags hiredis hiredis_ssl libcurl)))
-$(eval $(call compile,fs,$$$$($(PKG) --cflags fuse3)))
+$(eval $(call compile,fs,$$$$($(PKG) --cflags fuse3 libmicrohttpd)))
 
 $(B)/bin/kvcachefs: $(FS) $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
-	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $$($(PKG) --static --libs fuse3) $(lib_tiers) $(lib_engine)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $$($(PKG) --static --libs fuse3) $$($(PKG) --libs libmicrohttpd) $(lib_tiers) $(lib_engine)
 
 $(B)/bin/mkfs.kvcachefs: $(call obj,mkfs/mkfs.c mkfs/tool.c)
 $(B)/bin/fsck.kvcachefs: $(call obj,mkfs/fsck.c mkfs/fsck_rebuild.c mkfs/tool.c)

@@ -103,6 +103,7 @@ struct kvc_node {
 	int load_error;              /* of the last load */
 	unsigned spilling;           /* bit per tier: a job is queued or runs */
 	struct kvc_job *queued[KVC_TIERS]; /* the job while it is queued */
+	unsigned resealing;          /* bit per tier: its copy is to be made anew, and stays until that is done */
 	bool snapshot;               /* fsync waits for a copy of the file as it is now */
 	uint64_t epoch;              /* counts openings for writing, so a copy knows that it is old */
 	uint64_t model;

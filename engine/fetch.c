@@ -38,6 +38,8 @@ static int check(const struct fetch *x)
 
 	if (err)
 		return err;
+	if (w->place.key != (f->flags & KVC_FRAME_SEALED ? f->key_id : 0))
+		return -EBADMSG; /* a clear frame where a sealed one was put is not ours */
 	if (KVC_FRAME_HEADER + f->stored_len > w->place.where.len || (f->flags & KVC_FRAME_FOLDER))
 		return -EBADMSG;
 	if (!(f->flags & KVC_FRAME_CODED) && (f->raw_len != f->stored_len || f->codec != KVC_CODEC_NONE))

@@ -191,8 +191,8 @@ int kvc_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *na
 	if (!err && !is_folder) {
 		if (f->size > k->pool.bytes || bytes > f->size + (16u << 20) || (f->flags & KVC_FRAME_CODED ? 0 : f->raw_len != f->stored_len))
 			err = -EBADMSG;
-		else if ((f->flags & KVC_FRAME_SEALED) && !kvc_keys_has(k->keys, f->key_id))
-			err = -ENOKEY;
+		else if (f->flags & KVC_FRAME_SEALED ? !kvc_keys_has(k->keys, f->key_id) : k->keys != NULL)
+			err = -ENOKEY; /* with keys, what is not sealed is not trusted */
 		else
 			err = kvc_chunk_of_both(k, folder, &chunk);
 	}

@@ -37,7 +37,7 @@ struct copy {
 bool kvc_spill_needed(const struct kvc *k, const struct kvc_node *n, unsigned tier)
 {
 	(void)k;
-	return n->place[tier].gen != n->object.gen || n->verify;
+	return n->place[tier].gen != n->object.gen || n->verify || (n->resealing & (1u << tier));
 }
 
 /* The ranges of the file that hold data. */
@@ -374,6 +374,7 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 	if (n->place[tier].gen)
 		kvc_trash_extent_locked(k, tier, &n->place[tier]);
 	n->place[tier] = kvc_place_of(gen, where, c->f);
+	n->resealing &= ~(1u << tier);
 	for (unsigned t = 1; t < KVC_TIERS && k->shared; t++) /* rows of an older generation, forgotten and not yet written */
 		if (!n->place[t].gen)
 			kvc_place_del(k->cat, n->row.ino, t);

@@ -4,7 +4,7 @@
  *
  *   import   takes in the listing of the shared tiers: every frame whose path is not known here gets a node
  *   rekey    seals again, with the key that new frames get, what is sealed with another or not at all. Each object is brought
- *            into the pool, its copies are forgotten and it is copied down anew. What is done is in the
+ *            into the pool and copied down anew; the old copy goes when the new one is recorded. What is done is in the
  *            placements, so a sweep that was cut off is simply begun again.
  */
 #include "core.h"
@@ -186,24 +186,21 @@ static int rekey_one(struct kvc_sweep *s, const struct kvc_placed *p)
 		kvc_lock_both(k);
 		again = !n->lost && n->place[p->tier].gen && n->place[p->tier].key != want && (n->state == KVC_BOTH);
 		if (again) {
-			kvc_trash_extent_locked(k, p->tier, &n->place[p->tier]);
-			n->place[p->tier] = (struct kvc_place){ 0 };
-			kvc_place_del(k->cat, p->ino, p->tier);
-			n->object.lower = kvc_placed_anywhere(n);
-			if (!kvc_placed(k, n))
-				kvc_become_locked(k, n, KVC_RESIDENT);
-			kvc_node_dirty_locked(k, n);
+			n->resealing |= 1u << p->tier;
 			kvc_spill_queue_locked(k, n, true);
 		}
 		kvc_unlock_both(k);
 		/* One after the other, so that the pool keeps room for those it is for. */
 		for (int i = 0; again && i < 10000 && !s->stop; i++) {
 			kvc_lock(k);
-			again = !n->lost && n->place[p->tier].gen != n->object.gen;
+			again = !n->lost && (n->resealing & (1u << p->tier));
 			kvc_unlock(k);
 			if (again)
 				usleep(1000);
 		}
+		kvc_lock(k);
+		n->resealing &= ~(1u << p->tier);
+		kvc_unlock(k);
 		err = again ? -EIO : 0;
 		s->changed += !err;
 		kvc_count_by(&k->stats, rekeyed, !err);

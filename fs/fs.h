@@ -17,6 +17,7 @@ struct kvfs {
 	struct kvc *k;
 	struct fuse_session *se;
 	const char *mountpoint;
+	struct MHD_Daemon *metrics; /* NULL: not asked for */
 	bool can_passthrough, want_uring;
 	bool passthrough, uring; /* what the kernel agreed to */
 	double entry_timeout;    /* how long the kernel may keep a name */
@@ -70,6 +71,9 @@ double kvfs_timeout(const struct kvc_row *a);
 
 /* session.c */
 int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store, const char *mountpoint, int ready_fd);
+/* metrics.c: 0, or a negative errno after a line on stderr. Stop before the engine. */
+int kvfs_metrics_start(struct kvfs *f, const char *where);
+void kvfs_metrics_stop(struct kvfs *f);
 /* ops.c, io.c: handlers */
 void kvfs_ops_names(struct fuse_lowlevel_ops *ops);
 void kvfs_ops_io(struct fuse_lowlevel_ops *ops);

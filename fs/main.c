@@ -151,6 +151,8 @@ int main(int argc, char **argv)
 	if (!store || !mountpoint)
 		return fail("out of memory%s%s", "", "");
 	kvc_log_setup(false, o.debug);
+	if (*o.keyfile)
+		prctl(PR_SET_DUMPABLE, 0); /* keys are for nobody's core dump or debugger */
 	signal(SIGPIPE, SIG_IGN);
 	signal(SIGIO, SIG_IGN); /* a lease probe that meets an open is told by its result */
 	/* Descriptors 0 to 2 must be taken, or a segment could get one of them. */

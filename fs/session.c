@@ -200,7 +200,9 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store, c
 	/* Signals are for the thread in the loop; all others are made with them blocked. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_BLOCK, &all, &old);
-	err = kvc_start(f->k);
+	err = kvfs_metrics_start(f, o->metrics);
+	if (!err)
+		err = kvc_start(f->k);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (!err && fuse_set_signal_handlers(f->se))
 		err = -EINVAL;
@@ -236,6 +238,7 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store, c
 	}
 	if (loop)
 		fuse_loop_cfg_destroy(loop);
+	kvfs_metrics_stop(f);
 	kvc_detach(f->k); /* unmounting closes the session's descriptor */
 	if (mounted)
 		fuse_session_unmount(f->se);

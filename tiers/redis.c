@@ -3,7 +3,7 @@
  * The redis tier: Redis or Valkey through hiredis.
  *
  *   redis://[USER@]HOST[:PORT]/[PREFIX]   rediss:// the same with TLS   redis+cluster://, rediss+cluster:// a cluster by one of its nodes
- *   ?password_file=PATH  ?db=N  ?ca=PATH  ?cert=PATH&key=PATH
+ *   ?also=HOST:PORT+HOST:PORT (other nodes to begin with)  ?password_file=PATH  ?db=N  ?ca=PATH  ?cert=PATH&key=PATH
  *
  * A frame is a head and pieces, since a value should not be large:
  *   PREFIX:{HEX}          the header, struct trailer, and the payload itself where that is at most INLINE bytes
@@ -692,7 +692,7 @@ static const struct kvc_tier_ops redis_ops = {
 
 int kvct_redis_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out, char *error)
 {
-	static const char *const params[] = { "password_file", "db", "ca", "cert", "key", NULL };
+	static const char *const params[] = { "password_file", "db", "ca", "cert", "key", "also", NULL };
 	struct redis *r;
 	char value[512], ca[512], cert[512], key[512];
 	redisSSLContextError tls_error = 0;
@@ -734,6 +734,14 @@ int kvct_redis_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_t
 		return err;
 	}
 	node_locked(r, u->host, u->port ? (int)u->port : 6379);
+	kvct_url_get(u, "also", value, sizeof value);
+	for (char *save = NULL, *seed = strtok_r(value, "+", &save); seed && r->cluster; seed = strtok_r(NULL, "+", &save)) {
+		char *colon = strrchr(seed, ':');
+
+		if (colon)
+			*colon = 0;
+		node_locked(r, seed, colon ? atoi(colon + 1) : 6379);
+	}
 	if (r->cluster && learn_slots(r, kvc_mono_ns() + 1000000000))
 		kvc_warn("tier redis: the cluster at %s does not answer now; it is asked again when it is needed", u->host);
 	snprintf(r->tier.id, sizeof r->tier.id, "redis:%.100s:%u/%d/%.100s", u->host, u->port ? u->port : 6379, r->db, r->prefix);

@@ -81,7 +81,7 @@ class Cluster:
         wait_for(lambda: all("cluster_state:ok" in n.command("cluster", "info") for n in self.nodes), 30)
 
     def url(self, prefix="kv"):
-        return f"redis+cluster://127.0.0.1:{self.nodes[0].port}/{prefix}"
+        return f"redis+cluster://127.0.0.1:{self.nodes[0].port}/{prefix}?also=127.0.0.1:{self.nodes[1].port}+127.0.0.1:{self.nodes[5].port}"
 
     def masters(self):
         return [n for n in self.nodes if n.process.poll() is None and n.command("role").startswith("master")]

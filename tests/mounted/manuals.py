@@ -6,7 +6,8 @@ from kvtest import *
 
 man = os.path.join(os.path.dirname(__file__), "../../man")
 pages = {n: open(f"{man}/{n}").read() for n in os.listdir(man)}
-assert set(pages) == {"kvcachefs.8", "mkfs.kvcachefs.8", "fsck.kvcachefs.8", "mount.kvcachefs.8", "kvcachefs-format.5", "kvcachefs-design.7"}
+assert set(pages) == {"kvcachefs.8", "mkfs.kvcachefs.8", "fsck.kvcachefs.8", "mount.kvcachefs.8", "kvcachectl.8", "kvcachefs-format.5",
+                      "kvcachefs-design.7", "kvcachefs-tiers.7", "kvcachefs-security.7"}
 for name in pages:
     p = run("mandoc", "-T", "lint", "-W", "error", f"{man}/{name}")
     assert p.returncode == 0, p.stdout
@@ -14,7 +15,10 @@ for name in pages:
     assert len(text) > 400
     for ref, section in re.findall(r"^\.BR (\S*kvcachefs\S*) \((\d)\)", pages[name], re.M):
         assert f"{ref}.{section}" in pages, f"{name} refers to {ref}({section})"
-    if name.endswith(".8"):
+    if name == "kvcachectl.8":
+        for command in re.findall(r"^  ([a-z]+) [A-Z]", run(binary("kvcachectl"), "--help", ok=True).stdout, re.M):
+            assert f".B {command} " in pages[name] or f".BI {command} " in pages[name], f"kvcachectl.8 lacks {command}"
+    elif name.endswith(".8"):
         tool = name[:-2]
         out = run(binary(tool), "--help", ok=True).stdout
         assert run(binary(tool), "--version", ok=True).stdout.split()[0] == tool
@@ -40,5 +44,5 @@ for t, columns in re.findall(r"CREATE TABLE (\w+)\((.*?)\)(?: WITHOUT ROWID)?;",
     names = [c.split()[0] for c in columns.split(", ") if c.split()[0].islower()]
     names = [n for n in names if re.fullmatch(r"[a-z_]+", n)]
     assert f".B {t}({', '.join(dict.fromkeys(names))})" in pages["kvcachefs-format.5"], (t, names)
-for n in ("tiers", "state", "checksum", "hits", "pin", "ttl", "unit"):
+for n in ("tiers", "state", "checksum", "hits", "pin", "ttl", "unit", "codec", "shared"):
     assert n in pages["kvcachefs.8"]

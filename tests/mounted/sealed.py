@@ -110,6 +110,20 @@ with fails(errno.ENOKEY, errno.EIO):
 assert s.stats()["unsealable"] == 1
 s.umount()
 
+# a clear frame in a shared tier is not taken in by a node that has keys, and a sealed one not by a node without
+os.makedirs(f"{TMP}/shared")
+remote = f"remote=dir://{TMP}/shared"
+clear, closed = Store("n1", options=f"settle=20,{remote}").mount(), Store("n2", options=f"settle=20,{remote},keyfile={keys}").mount()
+clear.write("m/clear/l", secret)
+closed.write("m/closed/l", secret)
+clear.settle()
+closed.settle()
+for s, path in ((clear, "m/closed/l"), (closed, "m/clear/l")):
+    with fails(errno.ENOENT):
+        s.read(path)
+clear.umount()
+closed.umount()
+
 # frames exchanged on the disk, and one from before put back over a newer one
 s = Store("swap", options=f"settle=20,keyfile={keys}").mount()
 s.write("m/a/l", secret)

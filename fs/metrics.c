@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* metrics=ADDR:PORT: what .kvcachefs/metrics says, by HTTP, for Prometheus. One thread of libmicrohttpd's, and no more than GET /metrics. */
+#include "fs.h"
+
+#include "log.h"
+
+#include <microhttpd.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if MHD_VERSION < 0x00097002
+typedef int mhd_result;
+#else
+typedef enum MHD_Result mhd_result;
+#endif
+
+static mhd_result answer(void *arg, struct MHD_Connection *c, const char *url, const char *method, const char *version, const char *upload,
+			 size_t *upload_size, void **state)
+{
+	static const char none[] = "see /metrics\n";
+	struct kvfs *f = arg;
+	struct MHD_Response *r;
+	char *text = NULL;
+	size_t len = 0;
+	FILE *out;
+	mhd_result result;
+
+	(void)version;
+	(void)upload;
+	(void)upload_size;
+	(void)state;
+	if (strcmp(method, "GET") || strcmp(url, "/metrics")) {
+		r = MHD_create_response_from_buffer(sizeof none - 1, (void *)(uintptr_t)none, MHD_RESPMEM_PERSISTENT);
+		result = MHD_queue_response(c, MHD_HTTP_NOT_FOUND, r);
+	} else {
+		out = open_memstream(&text, &len);
+		if (!out)
+			return MHD_NO;
+		kvc_print_metrics(f->k, out);
+		fclose(out);
+		r = MHD_create_response_from_buffer(len, text, MHD_RESPMEM_MUST_FREE);
+		MHD_add_response_header(r, "Content-Type", "text/plain; version=0.0.4");
+		result = MHD_queue_response(c, MHD_HTTP_OK, r);
+	}
+	MHD_destroy_response(r);
+	return result;
+}
+
+int kvfs_metrics_start(struct kvfs *f, const char *where)
+{
+	char host[64];
+	const char *colon = strrchr(where, ':');
+	struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICHOST }, *a = NULL;
+
+	if (!*where)
+		return 0;
+	snprintf(host, sizeof host, "%.*s", colon ? (int)(colon - where) : 0, where);
+	if (*host == '[' && host[strlen(host) - 1] == ']') {
+		memmove(host, host + 1, strlen(host));
+		host[strlen(host) - 1] = 0;
+	}
+	if (!colon || getaddrinfo(*host ? host : NULL, colon + 1, &hints, &a) || !a) {
+		kvc_error("option metrics: '%s' is not ADDR:PORT such as 127.0.0.1:9464", where);
+		return -EINVAL;
+	}
+	f->metrics = MHD_start_daemon(MHD_USE_INTERNAL_POLLING_THREAD | (a->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0), 0, NULL, NULL, answer, f,
+				      MHD_OPTION_SOCK_ADDR, a->ai_addr, MHD_OPTION_CONNECTION_LIMIT, 16u, MHD_OPTION_CONNECTION_TIMEOUT, 10u,
+				      MHD_OPTION_END);
+	freeaddrinfo(a);
+	if (!f->metrics) {
+		kvc_error("option metrics: cannot listen on %s: %s", where, strerror(errno));
+		return -EADDRINUSE;
+	}
+	return 0;
+}
+
+void kvfs_metrics_stop(struct kvfs *f)
+{
+	if (f->metrics)
+		MHD_stop_daemon(f->metrics);
+	f->metrics = NULL;
+}

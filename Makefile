@@ -4,6 +4,7 @@
 # make check           unit tests, then every mounted case (as root; what cannot run is skipped by name)
 # make demo            the main job on a real trace
 # make bench           medians against the same calls on the bare tmpfs
+# CUDA=0 builds the library without CUDA where there is an nvcc (NVCC= names another)
 # MODE=release|debug|asan|tsan   V=1   CI=1 (warnings are errors)   DESTDIR= PREFIX=
 
 MODE ?= release
@@ -36,8 +37,9 @@ LDFLAGS_ALL := $(filter -fsanitize%,$(opt_$(MODE))) -pthread $(LDFLAGS)
 inc_engine := -Iengine
 inc_tiers  := -Itiers -Iengine
 inc_fs     := -Ifs -Iengine -Itiers
-inc_mkfs   := -Imkfs -Iengine -Itiers
-inc_tests  := -Iengine -Itiers -Ifs
+inc_mkfs   := -Imkfs -Iengine -Itiers -Igpu
+inc_gpu    := -Igpu
+inc_tests  := -Iengine -Itiers -Ifs -Igpu
 lib_engine := -lsqlite3 -lxxhash -lzstd -lcrypto -lm
 
 lib_tiers   = $$($(PKG) --libs hiredis_ssl hiredis libcurl) -lssl
@@ -48,15 +50,27 @@ ENGINE := $(call obj,$(call src,engine))
 TIERS  := $(call obj,$(call src,tiers))
 FS     := $(call obj,$(call src,fs))
 TOOLS  := mkfs.kvcachefs fsck.kvcachefs mount.kvcachefs kvcachectl
+NVCC   ?= $(firstword $(wildcard /usr/local/cuda/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
+CUDA   ?= $(if $(filter release debug,$(MODE)),$(if $(NVCC),1,0),0)
+ARCHS  ?= 80 90
+# Without CUDA: a file that refuses devices. With it: the kernels, and CUDA's own runtime linked in.
+ifeq ($(CUDA),1)
+GPU    := $(call obj,$(filter-out gpu/cuda_none.c gpu/example%,$(call src,gpu))) $(B)/obj/gpu/cuda.o
+lib_gpu := -lcrypto -lm -L$(patsubst %/bin/nvcc,%/lib64,$(realpath $(NVCC))) -lcudart_static -lstdc++ -ldl -lrt
+else
+GPU    := $(call obj,$(filter-out gpu/example%,$(call src,gpu)))
+lib_gpu := -lcrypto -lm
+endif
 UNIT   := $(patsubst tests/unit/%.c,%,$(sort $(wildcard tests/unit/*.c)))
 TTOOLS := $(patsubst tests/tools/%.c,%,$(sort $(wildcard tests/tools/*.c)))
 BINS   := $(B)/bin/kvcachefs $(TOOLS:%=$(B)/bin/%)
+LIBS   := $(B)/lib/libkvcachefs.a $(B)/lib/libkvcachefs.so.0 $(B)/lib/kvcachefs.pc
 MAN    := $(sort $(wildcard man/*.[1-9]))
 
 Q := $(if $(V),,@)
 say = $(if $(V),,@printf '  %-5s %s\n' $(1) $(2))
 
-all: $(BINS)
+all: $(BINS) $(LIBS) $(B)/bin/example_offload
 
 build/.setup: scripts/setup scripts/libfuse-uring-late-reply.patch
 	@scripts/setup
@@ -64,8 +78,8 @@ build/.setup: scripts/setup scripts/libfuse-uring-late-reply.patch
 setup: build/.setup
 
 $(B)/flags: FORCE | build/.setup
-	@mkdir -p $(B)/bin $(B)/obj
-	@echo '$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL)' | cmp -s - $@ || echo '$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL)' > $@
+	@mkdir -p $(B)/bin $(B)/obj $(B)/lib
+	@echo '$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL) $(CUDA)' | cmp -s - $@ || echo '$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL) $(CUDA)' > $@
 FORCE:
 
 define compile
@@ -76,6 +90,7 @@ $(B)/obj/$(1)/%.o: $(1)/%.c $(B)/flags
 endef
 $(foreach d,engine mkfs tests/unit tests/tools,$(eval $(call compile,$(d))))
 $(eval $(call compile,tiers,$$$$($(PKG) --cflags hiredis hiredis_ssl libcurl)))
+$(eval $(call compile,gpu,-fPIC -fvisibility=default $(if $(filter 1,$(CUDA)),-DKVCACHEFS_CUDA)))
 $(eval $(call compile,fs,$$$$($(PKG) --cflags fuse3 libmicrohttpd)))
 
 $(B)/bin/kvcachefs: $(FS) $(TIERS) $(ENGINE)
@@ -85,11 +100,35 @@ $(B)/bin/kvcachefs: $(FS) $(TIERS) $(ENGINE)
 $(B)/bin/mkfs.kvcachefs: $(call obj,mkfs/mkfs.c mkfs/tool.c)
 $(B)/bin/fsck.kvcachefs: $(call obj,mkfs/fsck.c mkfs/fsck_rebuild.c mkfs/tool.c)
 $(B)/bin/mount.kvcachefs: $(call obj,mkfs/mount.c)
-$(B)/bin/kvcachectl: $(call obj,mkfs/ctl.c mkfs/tool.c)
+$(B)/bin/kvcachectl: $(call obj,mkfs/ctl.c mkfs/tool.c) $(B)/lib/libkvcachefs.a
 $(TOOLS:%=$(B)/bin/%): $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
-	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter $(B)/obj/mkfs/%,$^) $(TIERS) $(ENGINE) $(lib_tiers) $(lib_engine)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter $(B)/obj/mkfs/% %.a,$^) $(TIERS) $(ENGINE) $(lib_tiers) $(lib_engine) $(if $(filter %.a,$^),$(lib_gpu))
 
+$(B)/obj/gpu/cuda.o: gpu/cuda.cu gpu/layout.h gpu/priv.h gpu/kvcachefs.h $(B)/flags
+	$(call say,NVCC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(NVCC) -O3 -g -std=c++17 $(foreach a,$(ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) -gencode arch=compute_$(lastword $(ARCHS)),code=compute_$(lastword $(ARCHS)) \
+		-Xcompiler -fPIC,-Wall -DKVC_VERSION='"$(VERSION)"' $(inc_gpu) -c -o $@ $<
+$(B)/lib/libkvcachefs.a: $(GPU)
+	$(call say,AR,$@)
+	$(Q)rm -f $@ && ar rcs $@ $^
+$(B)/lib/libkvcachefs.so.0: $(GPU) gpu/libkvcachefs.map
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) -shared -Wl,-soname,libkvcachefs.so.0 -Wl,--version-script=gpu/libkvcachefs.map -o $@ $(GPU) $(lib_gpu)
+	$(Q)ln -sf libkvcachefs.so.0 $(@D)/libkvcachefs.so
+$(B)/lib/kvcachefs.pc: gpu/kvcachefs.pc.in $(B)/flags
+	$(Q)sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|@PRIVATE@|$(lib_gpu)|' $< > $@
+$(B)/bin/example_offload: $(B)/obj/gpu/example_offload.o $(B)/lib/libkvcachefs.a
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_gpu)
+
+$(B)/bin/unit-library: $(B)/obj/tests/unit/library.o $(B)/lib/libkvcachefs.a
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_gpu) -lcmocka
+$(B)/bin/test-library: $(B)/obj/tests/tools/library.o $(B)/lib/libkvcachefs.a
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_gpu)
 $(B)/bin/unit-%: $(B)/obj/tests/unit/%.o $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_tiers) $(lib_engine) -lcmocka
@@ -116,9 +155,17 @@ install: all
 	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)/sbin
 	install -m 755 $(filter-out %/mount.kvcachefs %/fsck.kvcachefs,$(BINS)) $(DESTDIR)$(PREFIX)/sbin
 	install -m 755 $(filter %/mount.kvcachefs %/fsck.kvcachefs,$(BINS)) $(DESTDIR)/sbin
+	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include
+	install -m 644 $(B)/lib/libkvcachefs.a $(DESTDIR)$(PREFIX)/lib
+	install -m 755 $(B)/lib/libkvcachefs.so.0 $(DESTDIR)$(PREFIX)/lib
+	ln -sf libkvcachefs.so.0 $(DESTDIR)$(PREFIX)/lib/libkvcachefs.so
+	install -m 644 $(B)/lib/kvcachefs.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	install -m 644 gpu/kvcachefs.h $(DESTDIR)$(PREFIX)/include
 	for m in $(MAN); do install -D -m 644 $$m $(DESTDIR)$(PREFIX)/share/man/man$${m##*.}/$${m##*/} || exit 1; done
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/sbin/kvcachefs $(DESTDIR)$(PREFIX)/sbin/mkfs.kvcachefs
+	rm -f $(DESTDIR)$(PREFIX)/sbin/kvcachefs $(DESTDIR)$(PREFIX)/sbin/mkfs.kvcachefs $(DESTDIR)$(PREFIX)/sbin/kvcachectl
+	rm -f $(DESTDIR)$(PREFIX)/lib/libkvcachefs.a $(DESTDIR)$(PREFIX)/lib/libkvcachefs.so.0 $(DESTDIR)$(PREFIX)/lib/libkvcachefs.so
+	rm -f $(DESTDIR)$(PREFIX)/lib/pkgconfig/kvcachefs.pc $(DESTDIR)$(PREFIX)/include/kvcachefs.h
 	rm -f $(DESTDIR)/sbin/mount.kvcachefs $(DESTDIR)/sbin/fsck.kvcachefs
 	for m in $(MAN); do rm -f $(DESTDIR)$(PREFIX)/share/man/man$${m##*.}/$${m##*/}; done
 

@@ -132,11 +132,12 @@ int kvc_listxattr(struct kvc *k, uint64_t ino, char *names, size_t *len);
 
 /*
  * A lease (DESIGN section 8): the objects named by `paths` (newline separated, relative to the mount; a folder means
- * all files in it) stay in the pool until it is freed. `prefetch` loads without holding. What this user could not open for
+ * all files in it) stay in the pool until it is freed. PREFETCH loads without holding, LOOK only tells what is there. What this user could not open for
  * reading by that path gets EACCES in its line.
  */
 struct kvc_lease;
-int kvc_lease_new(struct kvc *k, const char *paths, size_t len, bool prefetch, uint32_t uid, uint32_t gid, struct kvc_lease **out);
+enum kvc_lease_mode { KVC_LEASE_HOLD, KVC_LEASE_PREFETCH, KVC_LEASE_LOOK };
+int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_mode mode, uint32_t uid, uint32_t gid, struct kvc_lease **out);
 /* Once all are resident: 0 and *text (the lease owns it). KVC_WAIT as usual. */
 int kvc_lease_text(struct kvc *k, struct kvc_lease *l, const char **text, size_t *len, struct kvc_wait *w);
 void kvc_lease_free(struct kvc *k, struct kvc_lease *l);

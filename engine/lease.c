@@ -22,7 +22,7 @@ struct kvc_lease {
 	size_t n, room;
 	char *text;
 	size_t len;
-	bool prefetch;
+	bool wait;
 	uint32_t uid, gid; /* who asks */
 };
 
@@ -117,7 +117,7 @@ static int add_path_both(struct kvc *k, struct kvc_lease *l, const char *path)
 	return err;
 }
 
-int kvc_lease_new(struct kvc *k, const char *paths, size_t len, bool prefetch, uint32_t uid, uint32_t gid, struct kvc_lease **out)
+int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_mode mode, uint32_t uid, uint32_t gid, struct kvc_lease **out)
 {
 	KVC_MEM char *copy = strndup(paths, len);
 	struct kvc_lease *l = calloc(1, sizeof *l);
@@ -128,7 +128,7 @@ int kvc_lease_new(struct kvc *k, const char *paths, size_t len, bool prefetch, u
 		free(l);
 		return -ENOMEM;
 	}
-	l->prefetch = prefetch;
+	l->wait = mode == KVC_LEASE_HOLD;
 	l->uid = uid;
 	l->gid = gid;
 	kvc_count(&k->stats, leases);
@@ -138,9 +138,9 @@ int kvc_lease_new(struct kvc *k, const char *paths, size_t len, bool prefetch, u
 	for (size_t i = 0; i < l->n && !err; i++) {
 		struct kvc_node *n = l->v[i].n;
 
-		if (n && n->state == KVC_LOWER)
-			l->v[i].err = kvc_load_start_locked(k, n, prefetch);
-		if (n && n->chunk && !prefetch)
+		if (n && n->state == KVC_LOWER && mode != KVC_LEASE_LOOK)
+			l->v[i].err = kvc_load_start_locked(k, n, mode == KVC_LEASE_PREFETCH);
+		if (n && n->chunk && mode == KVC_LEASE_HOLD)
 			kvc_chunk_used_locked(k, n->chunk, true);
 	}
 	kvc_unlock_both(k);
@@ -158,7 +158,7 @@ int kvc_lease_text(struct kvc *k, struct kvc_lease *l, const char **text, size_t
 
 	if (w->err == -ESHUTDOWN)
 		return w->err;
-	if (!l->text && !l->prefetch) {
+	if (!l->text && l->wait) {
 		kvc_lock(k);
 		for (size_t i = 0; i < l->n; i++) {
 			struct kvc_node *n = l->v[i].n;

@@ -152,20 +152,23 @@ static void reply_part(fuse_req_t req, char *part, size_t n)
 /* Takes the lease for what was written. */
 static int take(struct kvfs *f, struct handle *h)
 {
-	static const char word[] = "prefetch\n";
+	static const char *const words[] = { [KVC_LEASE_PREFETCH] = "prefetch\n", [KVC_LEASE_LOOK] = "look\n" };
 	const char *list = h->text;
 	size_t len = h->len;
-	bool prefetch = len >= sizeof word - 1 && !memcmp(list, word, sizeof word - 1);
+	enum kvc_lease_mode mode = KVC_LEASE_HOLD;
 	int err;
 
 	if (h->taken)
 		return h->lease ? 0 : -EINVAL;
-	if (prefetch) {
-		list += sizeof word - 1;
-		len -= sizeof word - 1;
-	}
+	for (unsigned m = KVC_LEASE_PREFETCH; m <= KVC_LEASE_LOOK; m++)
+		if (len >= strlen(words[m]) && !memcmp(list, words[m], strlen(words[m]))) {
+			mode = m;
+			list += strlen(words[m]);
+			len -= strlen(words[m]);
+			break;
+		}
 	h->taken = true;
-	err = len ? kvc_lease_new(f->k, list, len, prefetch, h->uid, h->gid, &h->lease) : -EINVAL;
+	err = len ? kvc_lease_new(f->k, list, len, mode, h->uid, h->gid, &h->lease) : -EINVAL;
 	return err;
 }
 

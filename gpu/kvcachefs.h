@@ -170,12 +170,13 @@ int kvcachefs_gather(const struct kvcachefs_paged *p, uint32_t layer, uint32_t n
 int kvcachefs_scatter(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers, const struct kvcachefs_tokens *t, const void *in);
 
 /* Re-rotates cached keys to other positions (RoPE): each token moves by delta. */
+enum kvcachefs_float { KVCACHEFS_F32, KVCACHEFS_F16, KVCACHEFS_BF16 };
 struct kvcachefs_rope {
 	double theta;        /* base, such as 10000 or 500000 */
 	uint32_t dims;       /* how many of a head's elements are rotated; 0: all */
 	bool interleaved;    /* pairs are neighbours (GPT-J); otherwise halves (NeoX, Llama) */
 	int64_t delta;       /* new position - old position */
-	enum { KVCACHEFS_F32, KVCACHEFS_F16, KVCACHEFS_BF16 } type;
+	enum kvcachefs_float type;
 };
 /* The keys of n tokens of `heads` heads in place, [token][head][element], in host memory. */
 int kvcachefs_rope_shift(const struct kvcachefs_rope *r, void *keys, size_t n, uint32_t heads, uint32_t head_size);

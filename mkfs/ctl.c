@@ -4,6 +4,7 @@
  */
 #include "tool.h"
 
+#include "kvcachefs.h"
 #include "util.h"
 
 #include <fcntl.h>
@@ -183,6 +184,58 @@ static int run_newkey(int argc, char **argv)
 	return 0;
 }
 
+/* hash SCHEME FILE [MODEL]: the keys of a file of token ids (decimal, anything between them), as paths when a model is named. */
+static int run_hash(int argc, char **argv)
+{
+	static const char *const schemes[] = { [KVCACHEFS_VLLM] = "vllm", [KVCACHEFS_LMCACHE] = "lmcache", [KVCACHEFS_LMCACHE_BLAKE3] = "lmcache-blake3",
+					       [KVCACHEFS_SGLANG] = "sglang" };
+	struct kvcachefs_keys keys = { .seed = getenv("PYTHONHASHSEED") };
+	struct kvcachefs_hasher *h;
+	size_t scheme = 0, made;
+	FILE *f = strcmp(argv[1], "-") ? fopen(argv[1], "re") : stdin;
+	int c, err = 0;
+	char *colon = strchr(argv[0], ':');
+
+	if (!f)
+		return kvm_fail("%s: %s", argv[1], strerror(errno));
+	if (colon) {
+		*colon = 0;
+		keys.block_tokens = (unsigned)strtoul(colon + 1, NULL, 10);
+	}
+	while (scheme < 4 && strcmp(schemes[scheme], argv[0]))
+		scheme++;
+	keys.scheme = (enum kvcachefs_scheme)scheme;
+	if (scheme == 4 || keys.block_tokens > 1 << 20 || (colon && !keys.block_tokens))
+		return kvm_fail("SCHEME is vllm, lmcache, lmcache-blake3 or sglang, with :TOKENS for another block than its own");
+	if (kvcachefs_hasher_new(&h, &keys))
+		return kvm_fail("%s", kvcachefs_error());
+	do {
+		uint64_t token = 0;
+		bool any = false;
+		uint8_t key[32];
+		char hex[65];
+
+		while ((c = getc(f)) >= '0' && c <= '9') {
+			token = token * 10 + (uint64_t)(c - '0');
+			any = true;
+			if (token > UINT32_MAX)
+				err = kvm_fail("%s: a token id is larger than 4294967295", argv[1]);
+		}
+		if (!any || err)
+			continue;
+		if (kvcachefs_hasher_feed(h, &(uint32_t){ (uint32_t)token }, 1, &key, 1, &made))
+			err = kvm_fail("%s", kvcachefs_error());
+		else if (made) {
+			kvcachefs_hex(key, 32, hex);
+			printf("%s%s%s\n", argc > 2 ? argv[2] : "", argc > 2 ? "/" : "", hex);
+		}
+	} while (c != EOF && !err);
+	kvcachefs_hasher_free(h);
+	if (f != stdin)
+		fclose(f);
+	return err;
+}
+
 static const struct {
 	const char *name, *args, *help;
 	int min, max;
@@ -194,6 +247,7 @@ static const struct {
 	{ "lease", "MOUNT PATH...", "load them, print a line each, and hold them until a signal", 2, 1 << 20, run_lease },
 	{ "import", "MOUNT", "take in the listing of the shared tiers", 1, 1, run_import },
 	{ "rekey", "MOUNT", "seal again what is not sealed with the newest key", 1, 1, run_rekey },
+	{ "hash", "SCHEME FILE [MODEL]", "chunk keys of a file of token ids", 2, 3, run_hash },
 	{ "newkey", "FILE [MODEL]", "add a random key to a key file", 1, 2, run_newkey },
 };
 

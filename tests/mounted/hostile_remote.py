@@ -152,7 +152,7 @@ for how in ("short", "long", "flip", "other", "zeros", "whole", "500", "503", "4
     wait_for(healed, 40, every=0.2)  # the breaker lets a probe through
     print(how, "->", type(got).__name__ if isinstance(got, bytes) else got, f"{took:.1f} s")
 st = b.stats()
-assert st["corrupt"] >= 4 and st["tier_errors"] >= 4, st
+assert st["corrupt"] >= 4 and st["tier_errors"] >= 1, st
 assert fds(b) <= before + 20, (before, fds(b))
 
 # Writing: what cannot be put waits and is tried again; nothing is lost, nobody waits.

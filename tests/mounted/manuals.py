@@ -7,7 +7,7 @@ from kvtest import *
 man = os.path.join(os.path.dirname(__file__), "../../man")
 pages = {n: open(f"{man}/{n}").read() for n in os.listdir(man)}
 assert set(pages) == {"kvcachefs.8", "mkfs.kvcachefs.8", "fsck.kvcachefs.8", "mount.kvcachefs.8", "kvcachectl.8", "kvcachefs-format.5",
-                      "kvcachefs-design.7", "kvcachefs-tiers.7", "kvcachefs-security.7"}
+                      "kvcachefs-design.7", "kvcachefs-tiers.7", "kvcachefs-security.7", "libkvcachefs.3", "kvcachefs-gpu.7"}
 for name in pages:
     p = run("mandoc", "-T", "lint", "-W", "error", f"{man}/{name}")
     assert p.returncode == 0, p.stdout
@@ -44,5 +44,8 @@ for t, columns in re.findall(r"CREATE TABLE (\w+)\((.*?)\)(?: WITHOUT ROWID)?;",
     names = [c.split()[0] for c in columns.split(", ") if c.split()[0].islower()]
     names = [n for n in names if re.fullmatch(r"[a-z_]+", n)]
     assert f".B {t}({', '.join(dict.fromkeys(names))})" in pages["kvcachefs-format.5"], (t, names)
+header = open(os.path.join(man, "../gpu/kvcachefs.h")).read()
+for call in re.findall(r"^\.BR (kvcachefs_\w+) \(\)", pages["libkvcachefs.3"], re.M):
+    assert f"{call}(" in header, f"libkvcachefs.3 has {call}"
 for n in ("tiers", "state", "checksum", "hits", "pin", "ttl", "unit", "codec", "shared"):
     assert n in pages["kvcachefs.8"]

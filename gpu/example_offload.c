@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * example_offload MOUNT [DEVICE]: stores a paged KV cache in a mount, a file a layer under the chunk's own key, wipes the cache, loads it again, and
+ * compares. Without DEVICE (or with -1) the cache is in host memory; with one it would be the engine's memory on that GPU, which this
+ * example, being plain C, only takes as managed memory when it is built with -DEXAMPLE_CUDA against CUDA's runtime.
+ *
+ * cc example_offload.c $(pkg-config --cflags --libs kvcachefs)
+ */
+#include "kvcachefs.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef EXAMPLE_CUDA
+#include <cuda_runtime_api.h>
+#endif
+
+#define LAYERS 4
+#define BLOCKS 64
+#define BLOCK_SIZE 16
+#define TOKENS 256
+#define LAYER_BYTES (2ull * BLOCKS * BLOCK_SIZE * 8 * 128 * 2)
+
+static void *memory(int device, size_t len)
+{
+#ifdef EXAMPLE_CUDA
+	void *p = NULL;
+
+	if (device >= 0)
+		return cudaMallocManaged(&p, len, cudaMemAttachGlobal) ? NULL : p;
+#endif
+	(void)device;
+	return malloc(len);
+}
+
+int main(int argc, char **argv)
+{
+	int device = argc > 2 ? atoi(argv[2]) : -1, err;
+	void *layers[LAYERS];
+	uint8_t *before = malloc(LAYERS * LAYER_BYTES);
+	struct kvcachefs_paged cache = { .format = KVCACHEFS_NL_X_TWO_NB_BS_NH_HS, .layers = LAYERS, .heads = 8, .head_size = 128, .block_size = BLOCK_SIZE,
+					 .blocks = BLOCKS, .elem = 2, .pointers = layers, .device = device };
+	struct kvcachefs_keys how = { .scheme = KVCACHEFS_LMCACHE };
+	struct kvcachefs_hasher *hasher;
+	struct kvcachefs_item items[LAYERS];
+	struct kvcachefs_transfer *transfer;
+	uint32_t tokens[TOKENS];
+	int64_t blocks[TOKENS / BLOCK_SIZE];
+	uint8_t key[2][32];
+	char hex[65], paths[LAYERS][128];
+	size_t made;
+
+	if (argc < 2 || !before) {
+		fprintf(stderr, "usage: example_offload MOUNT [DEVICE]\n");
+		return 2;
+	}
+	/* 1. The chunk's key, from its tokens. */
+	for (uint32_t i = 0; i < TOKENS; i++)
+		tokens[i] = i * 31 + 5;
+	if (kvcachefs_hasher_new(&hasher, &how) || kvcachefs_hasher_feed(hasher, tokens, TOKENS, key, 2, &made) || made != 1)
+		goto fail;
+	kvcachefs_hasher_free(hasher);
+	kvcachefs_hex(key[0], 32, hex);
+	/* 2. A cache as an engine has it: the chunk's blocks are anywhere in it. */
+	for (int l = 0; l < LAYERS; l++) {
+		layers[l] = memory(device, LAYER_BYTES);
+		if (!layers[l])
+			return 2;
+		for (size_t i = 0; i < LAYER_BYTES; i++)
+			((uint8_t *)layers[l])[i] = (uint8_t)((i * 2654435761u + (size_t)l) >> 9);
+		memcpy(before + (size_t)l * LAYER_BYTES, layers[l], LAYER_BYTES);
+	}
+	for (int b = 0; b < TOKENS / BLOCK_SIZE; b++)
+		blocks[b] = (b * 23 + 7) % BLOCKS;
+	for (int l = 0; l < LAYERS; l++) {
+		snprintf(paths[l], sizeof paths[l], "example/%s/layer_%d", hex, l);
+		items[l] = (struct kvcachefs_item){ .path = paths[l], .layer = (uint32_t)l, .nlayers = 1,
+						    .tokens = { .block_ids = blocks, .n = TOKENS / BLOCK_SIZE } };
+	}
+	/* 3. Store all layers in one call. */
+	if (kvcachefs_store(&transfer, argv[1], &cache, items, LAYERS, NULL) || kvcachefs_transfer_free(transfer))
+		goto fail;
+	/* 4. The engine reuses the memory. */
+	for (int l = 0; l < LAYERS; l++)
+		for (int b = 0; b < TOKENS / BLOCK_SIZE; b++)
+			for (size_t kv = 0; kv < 2; kv++)
+				memset((uint8_t *)layers[l] + (kv * BLOCKS + (size_t)blocks[b]) * BLOCK_SIZE * 8 * 128 * 2, 0, BLOCK_SIZE * 8 * 128 * 2);
+	/* 5. Load it back. */
+	if (kvcachefs_load(&transfer, argv[1], &cache, items, LAYERS, NULL) || kvcachefs_transfer_free(transfer))
+		goto fail;
+	err = 0;
+	for (int l = 0; l < LAYERS; l++)
+		err |= memcmp(before + (size_t)l * LAYER_BYTES, layers[l], LAYER_BYTES);
+	printf("%s: %d layers of %d tokens stored under example/%s and loaded again: %s\n", kvcachefs_version(), LAYERS, TOKENS, hex,
+	       err ? "DIFFERENT" : "the same");
+	free(before);
+#ifndef EXAMPLE_CUDA
+	for (int l = 0; l < LAYERS; l++)
+		free(layers[l]);
+#endif
+	return err != 0;
+fail:
+	fprintf(stderr, "example_offload: %s\n", kvcachefs_error());
+	return 1;
+}

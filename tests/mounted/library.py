@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast plain
+"""libkvcachefs on a real mount: leases and mappings, host transfers, bad input; the example; kvcachectl hash; and as an installed library, found
+by pkg-config. On a machine with a GPU the example runs there too."""
+import os, shutil, subprocess
+from kvtest import BUILD, MiB, Store, TMP, binary, run, wait_for
+
+s = Store(options="settle=20").mount()
+p = run(f"{BUILD}/bin/test-library", s.mnt)
+assert p.returncode == 0, p.stdout
+assert not [f for _, _, files in os.walk(s.mnt) for f in files if ".tmp." in f], "a temporary file is left"
+# nothing is held any more: it can all be evicted
+s.settle()
+p = run(f"{BUILD}/bin/example_offload", s.mnt)
+assert p.returncode == 0 and "the same" in p.stdout, p.stdout
+assert run(f"{BUILD}/bin/example_offload", "/nonexistent").returncode == 1
+# evicted and loaded again through the library
+for i in range(40):
+    s.write(f"fill/{i}", bytes([i]) * 2 * MiB)
+s.settle()
+p = run(f"{BUILD}/bin/test-library", s.mnt)
+assert p.returncode == 0, p.stdout
+# keys
+tokens = f"{TMP}/tokens"
+with open(tokens, "w") as f:
+    f.write("[" + ", ".join(map(str, range(1, 17))) + "]")
+p = run(binary("kvcachectl"), "hash", "vllm", tokens, "my-model", env={"PYTHONHASHSEED": "0"})
+assert p.stdout.strip() == "my-model/202da172482d928bbc42ab25b0151e2b895f13f41002e27b2ceabcfae6d332ea", p.stdout
+p = run(binary("kvcachectl"), "hash", "sglang:16", tokens)
+assert p.stdout.strip() == "77d735ce838418aa151bd96b5b1e78ee63860892e0a95c00fe34178442be9b07", p.stdout
+for bad in (["hash", "nobody", tokens], ["hash", "vllm", "/nonexistent"], ["hash", "vllm:x", tokens], ["hash"]):
+    p = run(binary("kvcachectl"), *bad)
+    assert p.returncode and len(p.stdout.strip().splitlines()) == 1, (bad, p.stdout)
+# installed: header, library, pkg-config
+top = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
+root = f"{TMP}/root"
+os.makedirs(f"{root}/include")
+os.makedirs(f"{root}/lib/pkgconfig")
+shutil.copy(f"{top}/gpu/kvcachefs.h", f"{root}/include")
+for f in ("libkvcachefs.so.0", "libkvcachefs.a"):
+    shutil.copy(f"{BUILD}/lib/{f}", f"{root}/lib")
+os.symlink("libkvcachefs.so.0", f"{root}/lib/libkvcachefs.so")
+with open(f"{BUILD}/lib/kvcachefs.pc") as f, open(f"{root}/lib/pkgconfig/kvcachefs.pc", "w") as out:
+    out.write(f.read().replace("prefix=/usr", f"prefix={root}", 1))
+if os.path.basename(BUILD) not in ("asan", "tsan"):
+    env = dict(os.environ, PKG_CONFIG_PATH=f"{root}/lib/pkgconfig", LD_LIBRARY_PATH=f"{root}/lib")
+    flags = subprocess.check_output(["pkg-config", "--cflags", "--libs", "kvcachefs"], env=env, text=True).split()
+    run("gcc", "-o", f"{TMP}/example", f"{top}/gpu/example_offload.c", *flags, ok=True, env=env)
+    p = run(f"{TMP}/example", s.mnt, env=env)
+    assert p.returncode == 0 and "the same" in p.stdout, p.stdout
+s.umount()
+s.fsck()

@@ -3,8 +3,9 @@
 # make                 build into build/$(MODE): bin/ and obj/
 # make check           unit tests, then every mounted case (as root; what cannot run is skipped by name)
 # make demo            the main job on a real trace
-# make bench           medians against the same calls on the bare tmpfs
+# make bench           medians against the same calls on the bare tmpfs and other peers (bench-quick: its first table)
 # CUDA=0 builds the library without CUDA where there is an nvcc (NVCC= names another)
+# make scale N="1000 1000000"   how it behaves with so many objects
 # MODE=release|debug|asan|tsan   V=1   CI=1 (warnings are errors)   DESTDIR= PREFIX=
 
 MODE ?= release
@@ -88,7 +89,8 @@ $(B)/obj/$(1)/%.o: $(1)/%.c $(B)/flags
 	@mkdir -p $$(@D)
 	$$(Q)$(CC) $(CFLAGS_ALL) $(2) $(inc_$(firstword $(subst /, ,$(1)))) -MMD -MP -c -o $$@ $$<
 endef
-$(foreach d,engine mkfs tests/unit tests/tools,$(eval $(call compile,$(d))))
+$(foreach d,engine mkfs tests/unit,$(eval $(call compile,$(d))))
+$(eval $(call compile,tests/tools,$$$$($(PKG) --cflags hiredis)))
 $(eval $(call compile,tiers,$$$$($(PKG) --cflags hiredis hiredis_ssl libcurl)))
 $(eval $(call compile,gpu,-fPIC -fvisibility=default $(if $(filter 1,$(CUDA)),-DKVCACHEFS_CUDA)))
 $(eval $(call compile,fs,$$$$($(PKG) --cflags fuse3 libmicrohttpd)))
@@ -146,6 +148,10 @@ demo: all
 	@scripts/demo $(B)
 bench: tests
 	@scripts/bench $(B)
+bench-quick: tests
+	@QUICK=1 scripts/bench $(B)
+scale: tests
+	@scripts/scale $(B) $(N)
 late-replies: tests
 	@SECONDS_LATE=3600 tests/run $(B) late_replies
 crash-campaign: tests
@@ -175,5 +181,5 @@ distclean:
 	rm -rf build
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
-.PHONY: all setup tests check check-unit demo bench late-replies crash-campaign install uninstall clean distclean FORCE
+.PHONY: all setup tests check check-unit demo bench bench-quick scale late-replies crash-campaign install uninstall clean distclean FORCE
 .SECONDARY:

@@ -2,10 +2,14 @@
 /*
  * bench CASE SIZE COUNT ROUNDS NAME=DIR...: the same file calls in several folders, interleaved, ROUNDS times. COUNT files of SIZE
  * bytes are there for the cases that load. Prints, for each folder, the median of the rounds in microseconds a call:
- * "NAME MEDIAN". Cases: load (open, read all, close), store (create, write, close), rename (the same to a temporary name, then
+ * "NAME MEDIAN". NAME=unix:SOCKET is a Redis or Valkey server: load is GET and a copy into the caller's buffer, store is SET. THREADS in
+ * the environment share the calls of a round (each with a part of the files). Cases: load (open, read all, close), store (create, write, close), rename (the same to a temporary name, then
  * rename), overwrite, mmap (open, map, touch each line, close), stat, miss (stat of a missing name), open (open, close), delete.
  */
+#include <dirent.h>
 #include <fcntl.h>
+#include <hiredis.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +19,8 @@
 #include <time.h>
 #include <unistd.h>
 
-static char *buf;
+static _Thread_local char *buf;
+static _Thread_local redisContext *redis;
 static size_t size;
 static volatile unsigned long sink;
 
@@ -44,8 +49,56 @@ static void move(int fd, int writing)
 	}
 }
 
+/* unix:SOCKET/NAME: the connection of this thread, and the key. */
+static const char *redis_key(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	char socket[256];
+
+	if (strncmp(path, "unix:", 5))
+		return NULL;
+	if (!redis) {
+		snprintf(socket, sizeof socket, "%.*s", (int)(slash - path - 5), path + 5);
+		redis = redisConnectUnix(socket);
+		if (!redis || redis->err)
+			die(socket);
+	}
+	return slash + 1;
+}
+
+static int redis_load(const char *path)
+{
+	const char *key = redis_key(path);
+	redisReply *r;
+
+	if (!key)
+		return 0;
+	r = redisCommand(redis, "GET %s", key);
+	if (!r || r->type != REDIS_REPLY_STRING || r->len != size)
+		die("GET");
+	memcpy(buf, r->str, size);
+	freeReplyObject(r);
+	return 1;
+}
+
+static int redis_store(const char *path)
+{
+	const char *key = redis_key(path);
+	redisReply *r;
+
+	if (!key)
+		return 0;
+	r = redisCommand(redis, "SET %s %b", key, buf, size);
+	if (!r || r->type != REDIS_REPLY_STATUS)
+		die("SET");
+	freeReplyObject(r);
+	return 1;
+}
+
 static void load(const char *path)
 {
+	if (redis_load(path))
+		return;
 	int fd = open(path, O_RDONLY);
 
 	if (fd < 0)
@@ -56,6 +109,8 @@ static void load(const char *path)
 
 static void store(const char *path)
 {
+	if (redis_store(path))
+		return;
 	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
 
 	if (fd < 0)
@@ -132,14 +187,85 @@ static void delete_(const char *path)
 		die(path);
 }
 
+/* All names of the folder that the file is in. */
+static void list(const char *path)
+{
+	char folder[4100];
+	const char *slash = strrchr(path, '/');
+	DIR *d;
+
+	snprintf(folder, sizeof folder, "%.*s", (int)(slash - path), path);
+	d = opendir(folder);
+	while (d && readdir(d))
+		sink++;
+	if (d)
+		closedir(d);
+}
+
 static const struct {
 	const char *name;
 	void (*run)(const char *path);
 	int makes, deletes; /* files of its own that are removed before each round; its files are made again after */
 } cases[] = {
 	{ "load", load, 0, 0 }, { "store", store, 1, 0 }, { "rename", store_rename, 1, 0 }, { "overwrite", overwrite, 0, 0 }, { "mmap", map, 0, 0 },
-	{ "stat", stat_, 0, 0 }, { "miss", miss, 0, 0 }, { "open", open_, 0, 0 }, { "delete", delete_, 0, 1 },
+	{ "stat", stat_, 0, 0 }, { "miss", miss, 0, 0 }, { "open", open_, 0, 0 }, { "delete", delete_, 0, 1 }, { "list", list, 0, 0 },
 };
+
+struct work {
+	const char *dir;
+	size_t c;
+	int first, step, count;
+};
+
+static pthread_barrier_t go;
+
+static void *work(void *arg)
+{
+	struct work *w = arg;
+	char path[4100];
+
+	buf = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	if (buf == MAP_FAILED)
+		die("mmap");
+	memset(buf, w->first + 1, size);
+	if (w->count && !strncmp(w->dir, "unix:", 5)) {
+		snprintf(path, sizeof path, "%s/x", w->dir);
+		redis_key(path);
+	}
+	pthread_barrier_wait(&go);
+	for (int i = w->first; i < w->count; i += w->step) {
+		snprintf(path, sizeof path, "%s/%s%d", w->dir, cases[w->c].makes ? "new" : "f", i);
+		cases[w->c].run(path);
+	}
+	pthread_barrier_wait(&go);
+	munmap(buf, size);
+	if (redis)
+		redisFree(redis);
+	redis = NULL;
+	return NULL;
+}
+
+/* The time in us that `threads` threads need for all files together. */
+static double together(const char *dir, size_t c, int count, int threads)
+{
+	pthread_t th[64];
+	struct work w[64];
+	double start;
+
+	pthread_barrier_init(&go, NULL, (unsigned)threads + 1);
+	for (int i = 0; i < threads; i++) {
+		w[i] = (struct work){ dir, c, i, threads, count };
+		pthread_create(&th[i], NULL, work, &w[i]);
+	}
+	pthread_barrier_wait(&go);
+	start = now_us();
+	pthread_barrier_wait(&go);
+	start = now_us() - start;
+	for (int i = 0; i < threads; i++)
+		pthread_join(th[i], NULL);
+	pthread_barrier_destroy(&go);
+	return start;
+}
 
 static int by_value(const void *a, const void *b)
 {
@@ -151,7 +277,7 @@ static int by_value(const void *a, const void *b)
 int main(int argc, char **argv)
 {
 	size_t c = 0;
-	int count, rounds, folders = argc - 5;
+	int count, rounds, folders = argc - 5, threads = getenv("THREADS") ? atoi(getenv("THREADS")) : 1;
 	double *t;
 
 	if (argc < 6)
@@ -177,19 +303,27 @@ int main(int argc, char **argv)
 
 			for (int i = 0; i < count; i++) {
 				snprintf(path, sizeof path, "%s/%s%d", dir, cases[c].makes ? "new" : "f", i);
-				if (cases[c].makes)
+				if (cases[c].makes && strncmp(dir, "unix:", 5))
 					unlink(path);
 				else if (r < 0 || cases[c].deletes)
 					store(path);
 			}
 			usleep(cases[c].makes || cases[c].deletes || r < 0 ? 60000 : 2000); /* what goes on behind a close is not timed */
-			start = now_us();
-			for (int i = 0; i < count; i++) {
-				snprintf(path, sizeof path, "%s/%s%d", dir, cases[c].makes ? "new" : "f", i);
-				cases[c].run(path);
+			if (threads > 1) {
+				start = together(dir, c, count, threads);
+			} else {
+				start = now_us();
+				for (int i = 0; i < count; i++) {
+					snprintf(path, sizeof path, "%s/%s%d", dir, cases[c].makes ? "new" : "f", i);
+					cases[c].run(path);
+				}
+				start = now_us() - start;
 			}
 			if (r >= 0)
-				t[f * rounds + r] = (now_us() - start) / count;
+				t[f * rounds + r] = start / count;
+			if (redis)
+				redisFree(redis);
+			redis = NULL;
 		}
 	for (int f = 0; f < folders; f++) {
 		char path[4100];
@@ -198,7 +332,8 @@ int main(int argc, char **argv)
 		printf("%.*s %.3f\n", (int)(strchr(argv[5 + f], '=') - argv[5 + f]), argv[5 + f], t[f * rounds + rounds / 2]);
 		for (int i = 0; i < count; i++) {
 			snprintf(path, sizeof path, "%s/%s%d", strchr(argv[5 + f], '=') + 1, cases[c].makes ? "new" : "f", i);
-			unlink(path);
+			if (strncmp(path, "unix:", 5))
+				unlink(path);
 		}
 	}
 	return 0;

@@ -14,7 +14,9 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #define LAYERS 8
 #define SIZE 4000
@@ -229,8 +231,94 @@ static int timed(const char *call, const char *mnt, int count, unsigned seed)
 	return !n;
 }
 
+/*
+ * crowd MOUNT N SECONDS: N processes, each with 50 files of 16 KiB of its own, mixing stat (50 %), load (45 %) of anybody's files and overwriting (5 %) of its
+ * own. Prints calls a second, the p99.9 and the longest of a call in ms.
+ */
+#define LATENCIES 200000
+
+struct kid {
+	uint64_t calls;
+	uint32_t n;
+	float us[LATENCIES]; /* a sample: the first ones, then every so often */
+};
+
+static void crowd_kid(const char *mnt, int me, uint64_t start, uint64_t end, struct kid *k)
+{
+	static char buf[16384];
+	unsigned seed = (unsigned)me + 1;
+	char path[512];
+
+	for (int i = 0; i < 50; i++) {
+		snprintf(path, sizeof path, "%s/crowd/%d-%d", mnt, me, i);
+		int fd = open(path, O_WRONLY | O_CREAT, 0644);
+
+		if (fd < 0 || write(fd, buf, sizeof buf) != sizeof buf)
+			die(path, -errno);
+		close(fd);
+	}
+	while (kvc_mono_ns() < start)
+		usleep(1000);
+	for (uint64_t t = kvc_mono_ns(), then; t < end; t = then) {
+		unsigned dice = rand_r(&seed) % 100;
+		struct stat st;
+		int fd;
+
+		snprintf(path, sizeof path, "%s/crowd/%d-%d", mnt, dice < 5 || !me ? me : (int)(rand_r(&seed) % (unsigned)(me + 1)), (int)(rand_r(&seed) % 50));
+		if (dice >= 50) {
+			if (stat(path, &st))
+				die(path, -errno);
+		} else {
+			fd = open(path, dice < 5 ? O_WRONLY : O_RDONLY);
+			if (fd < 0 || (dice < 5 ? write(fd, buf, sizeof buf) : read(fd, buf, sizeof buf)) != sizeof buf)
+				die(path, -errno);
+			close(fd);
+		}
+		then = kvc_mono_ns();
+		k->us[k->calls++ % LATENCIES] = (float)(then - t) / 1e3f;
+	}
+	k->n = (uint32_t)kvc_min(k->calls, LATENCIES);
+}
+
+static int by_float(const void *a, const void *b)
+{
+	float x = *(const float *)a, y = *(const float *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static int crowd(const char *mnt, int n, int seconds)
+{
+	struct kid *k = mmap(NULL, (size_t)n * sizeof *k, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	uint64_t start = kvc_mono_ns() + 1500000000ull, calls = 0;
+	char path[512];
+	float worst = 0, p999 = 0;
+
+	snprintf(path, sizeof path, "%s/crowd", mnt);
+	mkdir(path, 0755);
+	for (int i = 0; i < n; i++)
+		if (!fork()) {
+			crowd_kid(mnt, i, start, start + (uint64_t)seconds * 1000000000ull, &k[i]);
+			_exit(0);
+		}
+	while (wait(NULL) > 0)
+		;
+	for (int i = 0; i < n; i++) {
+		calls += k[i].calls;
+		qsort(k[i].us, k[i].n, sizeof *k[i].us, by_float);
+		if (k[i].n) {
+			p999 = p999 > k[i].us[k[i].n * 999ull / 1000] ? p999 : k[i].us[k[i].n * 999ull / 1000];
+			worst = worst > k[i].us[k[i].n - 1] ? worst : k[i].us[k[i].n - 1];
+		}
+	}
+	printf("%.0f %.2f %.2f\n", (double)calls / seconds, p999 / 1e3, worst / 1e3);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
+	if (argc == 5 && !strcmp(argv[1], "crowd"))
+		return crowd(argv[2], atoi(argv[3]), atoi(argv[4]));
 	if (argc == 4 && !strcmp(argv[1], "make"))
 		return make(argv[2], strtoull(argv[3], NULL, 10));
 	if (argc == 4 && !strcmp(argv[1], "size"))

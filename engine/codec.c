@@ -15,6 +15,7 @@
 
 #include <endian.h>
 #include <math.h>
+#include <pthread.h>
 #include <string.h>
 #include <zstd.h>
 
@@ -26,33 +27,79 @@
 const char *const kvc_codec_names[] = { "none", "zstd", "bf16+zstd", NULL };
 
 struct kvc_work {
+	struct kvc_work *next;
 	ZSTD_CCtx *c;
 	ZSTD_DCtx *d;
-	uint8_t hi[KVC_BLOCK / 2], lo[KVC_BLOCK / 2];
+	uint8_t hi[KVC_BLOCK / 2], lo[KVC_BLOCK / 2], in[KVC_BLOCK], out[KVC_BLOCK_ROOM];
 };
 
-struct kvc_work *kvc_work_new(void)
-{
-	struct kvc_work *w = malloc(sizeof *w);
+#define KEPT 16
 
-	if (!w)
-		return NULL;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct kvc_work *kept;
+static unsigned nkept;
+
+static void work_free(struct kvc_work *w)
+{
+	ZSTD_freeCCtx(w->c);
+	ZSTD_freeDCtx(w->d);
+	free(w);
+}
+
+struct kvc_work *kvc_work_take(void)
+{
+	struct kvc_work *w;
+
+	pthread_mutex_lock(&lock);
+	w = kept;
+	if (w) {
+		kept = w->next;
+		nkept--;
+	}
+	pthread_mutex_unlock(&lock);
+	if (w || !(w = malloc(sizeof *w)))
+		return w;
 	w->c = ZSTD_createCCtx();
 	w->d = ZSTD_createDCtx();
 	if (!w->c || !w->d) {
-		kvc_work_free(w);
+		work_free(w);
 		return NULL;
 	}
 	return w;
 }
 
-void kvc_work_free(struct kvc_work *w)
+void kvc_work_give(struct kvc_work *w, bool wipe)
 {
+	bool keep;
+
 	if (!w)
 		return;
-	ZSTD_freeCCtx(w->c);
-	ZSTD_freeDCtx(w->d);
-	free(w);
+	if (wipe) {
+		explicit_bzero(w->hi, sizeof w->hi);
+		explicit_bzero(w->lo, sizeof w->lo);
+		explicit_bzero(w->in, sizeof w->in);
+		explicit_bzero(w->out, sizeof w->out);
+	}
+	pthread_mutex_lock(&lock);
+	keep = nkept < KEPT;
+	if (keep) {
+		w->next = kept;
+		kept = w;
+		nkept++;
+	}
+	pthread_mutex_unlock(&lock);
+	if (!keep)
+		work_free(w);
+}
+
+uint8_t *kvc_work_in(struct kvc_work *w)
+{
+	return w->in;
+}
+
+uint8_t *kvc_work_out(struct kvc_work *w)
+{
+	return w->out;
 }
 
 /* zstd over one stretch; 0 where it fails or is not shorter. */

@@ -26,10 +26,16 @@ extern const char *const kvc_codec_names[]; /* in the order of the enum, ended b
 /* Of a block. */
 enum kvc_kind { KVC_KIND_RAW, KVC_KIND_ZSTD, KVC_KIND_PLANES, KVC_KINDS };
 
-/* The contexts and scratch memory of one coding at a time. NULL: out of memory. */
+/*
+ * The contexts and scratch memory of one coding at a time. They are kept for the next: making them anew would cost more than coding a
+ * block. NULL: out of memory. After secrets passed through it, `wipe` clears the scratch.
+ */
 struct kvc_work;
-struct kvc_work *kvc_work_new(void);
-void kvc_work_free(struct kvc_work *w);
+struct kvc_work *kvc_work_take(void);
+void kvc_work_give(struct kvc_work *w, bool wipe);
+/* Two buffers of it for the caller, of KVC_BLOCK and KVC_BLOCK_ROOM bytes. */
+uint8_t *kvc_work_in(struct kvc_work *w);
+uint8_t *kvc_work_out(struct kvc_work *w);
 
 /*
  * Codes `len` bytes (1 to KVC_BLOCK) into out, which has KVC_BLOCK_ROOM bytes. Returns the length of what it wrote and its

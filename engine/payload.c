@@ -76,6 +76,10 @@ static size_t aad_block(struct aad *a, uint64_t i, uint32_t kind, size_t stored)
 	return len;
 }
 
+/*
+ * Either all blocks are coded and held in buf, or they are made one by one as they are asked for; then block 0 may be in buf already, because it was looked
+ * at to see whether coding pays.
+ */
 struct kvc_encoder {
 	struct kvc_frame *f;
 	int (*read)(void *arg, void *buf, size_t len, uint64_t off);
@@ -85,9 +89,7 @@ struct kvc_encoder {
 	size_t table_len;
 	struct aad aad;
 	uint8_t key[32];
-	bool sealed;
-	/* whole: all coded blocks (with a codec), or the block in hand */
-	bool held;
+	bool sealed, held, peeked;
 	uint8_t *buf;
 	size_t room, len, at; /* what is in buf, and how much of it has been given */
 	uint64_t data_len, given; /* of the stored payload */
@@ -113,34 +115,42 @@ static int seal_block(struct kvc_encoder *e, uint64_t i, uint32_t kind, uint8_t 
 	return err;
 }
 
-/* All blocks coded into e->buf. Seals them once it is known that the codec stays. */
-static int code_all(struct kvc_encoder *e, const struct kvc_recipe *r)
+static int buffer(struct kvc_encoder *e, size_t room)
 {
-	KVC_MEM uint8_t *in = malloc(KVC_BLOCK);
-	KVC_MEM uint8_t *out = malloc(KVC_BLOCK_ROOM);
-	struct kvc_work *w = kvc_work_new();
+	e->buf = malloc(e->room = room ? room : 1);
+	return e->buf ? 0 : -ENOMEM;
+}
+
+/* All blocks coded into e->buf; or only looked at block 0, where that does not pay. They are sealed once the frame's fields are final. */
+static int code_all(struct kvc_encoder *e, const struct kvc_recipe *r, struct kvc_work *w)
+{
+	uint8_t *in = kvc_work_in(w), *out = kvc_work_out(w);
 	uint64_t raw = 0;
 	int err = 0;
 
-	e->buf = malloc(e->room = e->f->raw_len);
-	if (!in || !out || !w || !e->buf)
-		err = -ENOMEM;
-	for (uint64_t i = 0; i < e->n && !err; i++) {
+	for (uint64_t i = 0; i < e->n; i++) {
 		size_t len = block_len(e->f->raw_len, i), stored;
 		uint32_t kind;
 
 		if ((err = e->read(e->arg, in, len, i * KVC_BLOCK)))
-			break;
+			return err;
 		stored = kvc_block_encode(w, r->codec, r->level, in, len, out, &kind);
+		if (!i) {
+			if ((err = buffer(e, stored ? e->f->raw_len : len)))
+				return err;
+			if (!stored) { /* the rest will be like it */
+				memcpy(e->buf, in, len);
+				e->len = len;
+				e->peeked = true;
+				return 0;
+			}
+		}
 		raw += stored == 0;
 		memcpy(e->buf + e->len, stored ? out : in, stored ? stored : len);
 		stored = stored ? stored : len;
 		entry_put(e, i, kind, stored, NULL);
 		e->len += stored;
 	}
-	kvc_work_free(w);
-	if (err)
-		return err;
 	e->held = true;
 	e->f->codec = raw == e->n ? KVC_CODEC_NONE : r->codec;
 	e->data_len = e->len;
@@ -162,16 +172,25 @@ static int seal_all(struct kvc_encoder *e)
 	return err;
 }
 
+static int compress(struct kvc_encoder *e, const struct kvc_recipe *r)
+{
+	struct kvc_work *w = kvc_work_take();
+	int err = w ? code_all(e, r, w) : -ENOMEM;
+
+	kvc_work_give(w, e->sealed);
+	return err;
+}
+
 int kvc_encoder_new(struct kvc_encoder **out, struct kvc_frame *f, const struct kvc_recipe *r,
 		    int (*read)(void *arg, void *buf, size_t len, uint64_t off), void *arg)
 {
-	bool compress = r->codec != KVC_CODEC_NONE && f->raw_len > KVC_PAGE && f->raw_len <= KVC_PAYLOAD_COMPRESS_MAX;
+	bool coded = r->codec != KVC_CODEC_NONE && f->raw_len > KVC_PAGE && f->raw_len <= KVC_PAYLOAD_COMPRESS_MAX;
 	struct kvc_encoder *e;
 	int err = 0;
 
 	*out = NULL;
 	f->stored_len = f->raw_len;
-	if (!compress && !(r->keys && r->key_id))
+	if (!coded && !(r->keys && r->key_id))
 		return 0;
 	e = calloc(1, sizeof *e);
 	if (!e)
@@ -187,10 +206,8 @@ int kvc_encoder_new(struct kvc_encoder **out, struct kvc_frame *f, const struct 
 	e->data_len = f->raw_len;
 	if (!e->table)
 		err = -ENOMEM;
-	if (!err && compress)
-		err = code_all(e, r);
-	if (!err && !e->held && !(e->buf = malloc(e->room = KVC_BLOCK)))
-		err = -ENOMEM;
+	if (!err && coded)
+		err = compress(e, r);
 	if (!err && e->sealed) {
 		f->key_id = r->key_id;
 		err = kvc_random(f->nonce, sizeof f->nonce);
@@ -201,7 +218,7 @@ int kvc_encoder_new(struct kvc_encoder **out, struct kvc_frame *f, const struct 
 			err = seal_all(e);
 	}
 	e->table_at = kvc_round_up(e->data_len, KVC_PAGE);
-	if (!e->sealed && f->codec == KVC_CODEC_NONE) { /* nothing gained: plain, from what was read already */
+	if (!e->sealed && f->codec == KVC_CODEC_NONE) { /* nothing gained: plain */
 		f->flags &= ~(uint32_t)KVC_FRAME_CODED;
 		e->table_at = e->data_len;
 		e->table_len = 0;
@@ -214,49 +231,70 @@ int kvc_encoder_new(struct kvc_encoder **out, struct kvc_frame *f, const struct 
 	return err;
 }
 
-/* Without a codec: the next block, as it is or sealed. */
-static int next_block(struct kvc_encoder *e)
+/* Not held: block i, as it is or sealed, into p. */
+static int make_block(struct kvc_encoder *e, uint64_t i, uint8_t *p)
 {
-	uint64_t i = e->next++;
+	size_t len = block_len(e->f->raw_len, i);
 	int err = 0;
 
-	e->at = 0;
-	e->len = block_len(e->f->raw_len, i);
-	if (e->len)
-		err = e->read(e->arg, e->buf, e->len, i * KVC_BLOCK);
-	return err ?: seal_block(e, i, KVC_KIND_RAW, e->buf, e->len);
+	if (!i && e->peeked) {
+		if (p != e->buf)
+			memcpy(p, e->buf, len);
+	} else if (len) {
+		err = e->read(e->arg, p, len, i * KVC_BLOCK);
+	}
+	return err || !e->sealed ? err : seal_block(e, i, KVC_KIND_RAW, p, len);
+}
+
+/* Not held: the next bytes of the data, straight to where they are wanted when a whole block is. */
+static int make_some(struct kvc_encoder *e, uint8_t *p, size_t len, size_t *made)
+{
+	int err = 0;
+
+	if (e->at < e->len && !(e->peeked && !e->next)) {
+		*made = kvc_min(len, e->len - e->at);
+		memcpy(p, e->buf + e->at, *made);
+		e->at += *made;
+		return 0;
+	}
+	*made = block_len(e->f->raw_len, e->next);
+	if (len >= *made)
+		return make_block(e, e->next++, p);
+	if (!e->buf || e->room < *made) {
+		free(e->buf);
+		err = buffer(e, KVC_BLOCK);
+	}
+	err = err ?: make_block(e, e->next++, e->buf);
+	e->len = *made;
+	e->at = *made = 0;
+	return err;
 }
 
 int kvc_encoder_read(struct kvc_encoder *e, void *to, size_t len)
 {
 	uint8_t *p = to;
-	uint64_t table_at = e->table_at;
 	int err;
 
 	while (len) {
-		const uint8_t *from;
 		size_t n;
 
 		if (e->given < e->data_len) {
-			if (e->at == e->len && !e->held && (err = next_block(e)))
+			n = kvc_min(len, e->data_len - e->given);
+			if (e->held)
+				memcpy(p, e->buf + e->given, n);
+			else if ((err = make_some(e, p, n, &n)))
 				return err;
-			from = e->buf + e->at;
-			n = kvc_min(len, e->len - e->at);
-			e->at += n;
-		} else if (e->given < table_at) {
-			static const uint8_t zeros[KVC_PAGE];
-
-			from = zeros;
-			n = kvc_min(len, table_at - e->given);
+		} else if (e->given < e->table_at) {
+			n = kvc_min(len, e->table_at - e->given);
+			memset(p, 0, n);
 		} else {
-			if (!e->f->raw_len && !e->held && !e->next && (err = next_block(e)))
+			if (!e->f->raw_len && !e->held && !e->next && (err = make_block(e, e->next++, p)))
 				return err; /* the one block of an empty object has no bytes but a tag */
-			from = e->table + (e->given - table_at);
-			n = kvc_min(len, table_at + e->table_len - e->given);
+			n = kvc_min(len, e->table_at + e->table_len - e->given);
 			if (!n)
 				return -EIO;
+			memcpy(p, e->table + (e->given - e->table_at), n);
 		}
-		memcpy(p, from, n);
 		p += n;
 		len -= n;
 		e->given += n;
@@ -281,7 +319,6 @@ int kvc_payload_decode(const struct kvc_frame *f, const struct kvc_keys *keys, c
 	uint64_t n = nblocks(f->raw_len), table_len = kvc_payload_table(f->raw_len), at = 0, room;
 	bool sealed = f->flags & KVC_FRAME_SEALED;
 	KVC_MEM struct aad *aad = malloc(sizeof *aad);
-	KVC_MEM uint8_t *clear = NULL;
 	struct kvc_work *w = NULL;
 	uint8_t key[32];
 	int err = 0;
@@ -299,10 +336,8 @@ int kvc_payload_decode(const struct kvc_frame *f, const struct kvc_keys *keys, c
 		aad_frame(aad, f);
 	}
 	if (f->codec != KVC_CODEC_NONE) {
-		w = kvc_work_new();
-		if (sealed)
-			clear = malloc(KVC_BLOCK);
-		if (!w || (sealed && !clear))
+		w = kvc_work_take();
+		if (!w)
 			err = -ENOMEM;
 	}
 	for (uint64_t i = 0; i < n && !err; i++) {
@@ -321,7 +356,7 @@ int kvc_payload_decode(const struct kvc_frame *f, const struct kvc_keys *keys, c
 			break;
 		}
 		if (sealed) {
-			uint8_t *open = kind == KVC_KIND_RAW ? to : clear;
+			uint8_t *open = kind == KVC_KIND_RAW ? to : kvc_work_in(w);
 
 			err = kvc_unseal(key, i, aad->b, aad_block(aad, i, kind, stored), in, stored, open, e + 8);
 			in = open;
@@ -330,9 +365,7 @@ int kvc_payload_decode(const struct kvc_frame *f, const struct kvc_keys *keys, c
 			err = w ? kvc_block_decode(w, kind, in, stored, to, len) : (memmove(to, in, len), 0);
 		at += stored;
 	}
-	kvc_work_free(w);
-	if (clear)
-		kvc_wipe(clear, KVC_BLOCK);
+	kvc_work_give(w, sealed);
 	kvc_wipe(key, sizeof key);
 	if (!err && kvc_round_up(at, KVC_PAGE) != room)
 		err = -EBADMSG;

@@ -182,7 +182,7 @@ int kvc_tiers_start(struct kvc *k)
 
 	for (unsigned t = 0; t <= KVC_COMMON && !err; t++) {
 		struct kvc_tier_state *ts = &k->tier[t];
-		unsigned want = t == KVC_COMMON ? 2 : !ts->t ? 0 : ts->t->ops->caps & KVC_TIER_SHARED ? KVC_WORKERS : 4;
+		unsigned want = t == KVC_COMMON ? 2 : !ts->t ? 0 : ts->t->ops->caps & KVC_TIER_SHARED ? KVC_WORKERS : 5;
 
 		while (ts->nthreads < want && !err)
 			if (!(err = -pthread_create(&ts->workers[ts->nthreads], NULL, work, ts)))

@@ -21,6 +21,7 @@
 #include <linux/fs.h>
 
 #define PIECE (1u << 20)
+#define SPARES 8
 
 static const uint8_t no_header[KVC_FRAME_HEADER] __attribute__((aligned(4096)));
 
@@ -30,6 +31,8 @@ struct disk {
 	struct kvct_extents *free;
 	uint64_t size;
 	int fd;
+	uint8_t *spare[SPARES]; /* buffers of PIECE bytes for the next put: new ones would cost a fault a page */
+	unsigned nspare;
 };
 
 static struct disk *of(struct kvc_tier *t)
@@ -42,6 +45,8 @@ static void disk_close(struct kvc_tier *t)
 	struct disk *d = of(t);
 
 	kvct_extents_free(d->free);
+	while (d->nspare)
+		free(d->spare[--d->nspare]);
 	close(d->fd);
 	pthread_mutex_destroy(&d->lock);
 	free(d);
@@ -81,15 +86,35 @@ static int disk_remove(struct kvc_tier *t, const struct kvc_where *w)
 	return err == -EEXIST ? -ENOENT : err;
 }
 
-/* Pieces of the payload, then the header. The last piece is padded to a page with zeros. */
-static int write_frame(struct disk *d, const struct kvc_put *p, uint64_t at)
+static uint8_t *take_buffer(struct disk *d)
 {
-	KVC_MEM uint8_t *buf = aligned_alloc(KVC_PAGE, PIECE);
+	uint8_t *buf = NULL;
+
+	pthread_mutex_lock(&d->lock);
+	if (d->nspare)
+		buf = d->spare[--d->nspare];
+	pthread_mutex_unlock(&d->lock);
+	return buf ? buf : aligned_alloc(KVC_PAGE, PIECE);
+}
+
+static void give_buffer(struct disk *d, uint8_t *buf)
+{
+	pthread_mutex_lock(&d->lock);
+	bool keep = buf && d->nspare < SPARES;
+
+	if (keep)
+		d->spare[d->nspare++] = buf;
+	pthread_mutex_unlock(&d->lock);
+	if (!keep)
+		free(buf);
+}
+
+/* Pieces of the payload, then the header. The last piece is padded to a page with zeros. */
+static int write_pieces(struct disk *d, const struct kvc_put *p, uint64_t at, uint8_t *buf)
+{
 	uint64_t off = 0;
 	int err;
 
-	if (!buf)
-		return -ENOMEM;
 	while (off < p->stored_len) {
 		size_t len = kvc_min(p->stored_len - off, PIECE), padded = kvc_round_up(len, KVC_PAGE);
 
@@ -103,6 +128,15 @@ static int write_frame(struct disk *d, const struct kvc_put *p, uint64_t at)
 	if ((err = p->head(p->arg, buf)))
 		return err;
 	return kvc_pwrite_all(d->fd, buf, KVC_FRAME_HEADER, (off_t)at);
+}
+
+static int write_frame(struct disk *d, const struct kvc_put *p, uint64_t at)
+{
+	uint8_t *buf = take_buffer(d);
+	int err = buf ? write_pieces(d, p, at, buf) : -ENOMEM;
+
+	give_buffer(d, buf);
+	return err;
 }
 
 static int disk_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_where *out)

@@ -215,6 +215,7 @@ struct work {
 	const char *dir;
 	size_t c;
 	int first, step, count;
+	double start, end; /* when this thread began and ended */
 };
 
 static pthread_barrier_t go;
@@ -233,11 +234,12 @@ static void *work(void *arg)
 		redis_key(path);
 	}
 	pthread_barrier_wait(&go);
+	w->start = now_us();
 	for (int i = w->first; i < w->count; i += w->step) {
 		snprintf(path, sizeof path, "%s/%s%d", w->dir, cases[w->c].makes ? "new" : "f", i);
 		cases[w->c].run(path);
 	}
-	pthread_barrier_wait(&go);
+	w->end = now_us();
 	munmap(buf, size);
 	if (redis)
 		redisFree(redis);
@@ -250,21 +252,20 @@ static double together(const char *dir, size_t c, int count, int threads)
 {
 	pthread_t th[64];
 	struct work w[64];
-	double start;
+	double start = 0, end = 0;
 
-	pthread_barrier_init(&go, NULL, (unsigned)threads + 1);
+	pthread_barrier_init(&go, NULL, (unsigned)threads);
 	for (int i = 0; i < threads; i++) {
-		w[i] = (struct work){ dir, c, i, threads, count };
+		w[i] = (struct work){ dir, c, i, threads, count, 0, 0 };
 		pthread_create(&th[i], NULL, work, &w[i]);
 	}
-	pthread_barrier_wait(&go);
-	start = now_us();
-	pthread_barrier_wait(&go);
-	start = now_us() - start;
-	for (int i = 0; i < threads; i++)
+	for (int i = 0; i < threads; i++) {
 		pthread_join(th[i], NULL);
+		start = i && start < w[i].start ? start : w[i].start;
+		end = i && end > w[i].end ? end : w[i].end;
+	}
 	pthread_barrier_destroy(&go);
-	return start;
+	return end - start;
 }
 
 static int by_value(const void *a, const void *b)

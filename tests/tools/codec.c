@@ -52,7 +52,7 @@ int main(void)
 	static const char *const kinds[] = { "bf16", "fp16", "fp8", "random" };
 	size_t len = (size_t)BLOCKS * KVC_BLOCK;
 	uint8_t *in = malloc(len), *out = malloc((size_t)BLOCKS * KVC_BLOCK_ROOM), *back = malloc(KVC_BLOCK);
-	struct kvc_work *w = kvc_work_new();
+	struct kvc_work *w = kvc_work_take();
 
 	if (!in || !out || !back || !w)
 		return 2;
@@ -89,7 +89,7 @@ int main(void)
 			printf("%s on %s data %.2f %.2f %.2f\n", kvc_codec_names[codec], kinds[kind], (double)len / (double)total, enc, dec);
 		}
 	}
-	kvc_work_free(w);
+	kvc_work_give(w, false);
 	free(in);
 	free(out);
 	free(back);

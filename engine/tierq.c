@@ -133,7 +133,7 @@ static void *work(void *arg)
 	struct kvc *k = ts->k;
 
 	kvc_lock(k);
-	bool copies = ts->started++ || ts->nthreads == 1;
+	bool copies = ts->started++ > 0;
 
 	for (;;) {
 		uint64_t until = kvc_mono_ns() + 1000000000;

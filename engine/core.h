@@ -281,6 +281,8 @@ static inline bool kvc_has_segment(const struct kvc_node *n)
 /* Some tier has this generation: one that is here now, or any. */
 bool kvc_placed(const struct kvc *k, const struct kvc_node *n);
 bool kvc_placed_anywhere(const struct kvc_node *n);
+/* A tier that survives power loss has it. */
+bool kvc_placed_durably(const struct kvc *k, const struct kvc_node *n);
 /* A new, empty segment for a file that has none: room must be accounted. 0 or -errno (then the room is the caller's again). */
 int kvc_segment_new_locked(struct kvc *k, struct kvc_node *n, uint64_t room);
 /* A descriptor for the segment, kept in n->fd. */
@@ -370,7 +372,7 @@ int kvc_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *na
 /* Puts frames for the folders above a file, so that other nodes find their way. Without locks. */
 int kvc_share_folders(struct kvc *k, struct kvc_node *n, unsigned tier);
 /* The file lost this path by a caller's doing (unlink, rename): see user.kvcachefs.shared. */
-void kvc_unshare_both(struct kvc *k, struct kvc_node *n, const char *path);
+void kvc_unshare_both(struct kvc *k, struct kvc_node *n, const char *path, bool moved);
 
 /* sweep.c */
 void kvc_sweep_stop(struct kvc *k);

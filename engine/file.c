@@ -60,6 +60,14 @@ bool kvc_placed(const struct kvc *k, const struct kvc_node *n)
 	return false;
 }
 
+bool kvc_placed_durably(const struct kvc *k, const struct kvc_node *n)
+{
+	kvc_tier_each(k, t)
+		if ((k->tier[t].t->ops->caps & KVC_TIER_DURABLE) && n->place[t].gen && n->place[t].gen == n->object.gen)
+			return true;
+	return false;
+}
+
 bool kvc_placed_anywhere(const struct kvc_node *n)
 {
 	for (unsigned t = 0; t < KVC_TIERS; t++)
@@ -180,6 +188,7 @@ void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 		fstat(fd, &st);
 	}
 	n->prepared = 0;
+	n->snapshot = false; /* who waits for one is served by the copy of what is published now */
 	n->object.size = n->row.size = size;
 	n->row.blocks = (uint64_t)st.st_blocks;
 	kvc_room_set_locked(k, n, (uint64_t)st.st_blocks * 512);

@@ -15,8 +15,8 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 
-#define KEYS_MAX 256
-#define FILE_MAX 262144
+#define KEYS_MAX 64     /* with the file they fit into the 64 KiB that anybody may lock */
+#define FILE_MAX 24576
 
 struct key {
 	uint32_t id;

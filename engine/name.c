@@ -282,7 +282,7 @@ static void unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent)
 }
 
 /* A name goes by a caller's doing: others may have it still. */
-static void unshare_name_both(struct kvc *k, struct kvc_node *n, uint64_t parent, const char *name)
+static void unshare_name_both(struct kvc *k, struct kvc_node *n, uint64_t parent, const char *name, bool moved)
 {
 	KVC_MEM char *path = malloc(KVC_FRAME_PATH_MAX + 1);
 	size_t len;
@@ -293,7 +293,7 @@ static void unshare_name_both(struct kvc *k, struct kvc_node *n, uint64_t parent
 	len = strlen(path);
 	if ((len || parent == KVC_ROOT) && len + 1 + strlen(name) <= KVC_FRAME_PATH_MAX) {
 		snprintf(path + len, KVC_FRAME_PATH_MAX + 1 - len, "%s%s", len ? "/" : "", name);
-		kvc_unshare_both(k, n, path);
+		kvc_unshare_both(k, n, path, moved);
 	}
 }
 
@@ -313,7 +313,7 @@ int kvc_unlink(struct kvc *k, uint64_t parent, const char *name)
 	if (!err)
 		err = kvc_node_get_both(k, ino, &n);
 	if (!err && k->shared)
-		unshare_name_both(k, n, parent, name);
+		unshare_name_both(k, n, parent, name, false);
 	if (!err)
 		err = kvc_name_del(k->cat, parent, name);
 	if (!err) {
@@ -332,7 +332,7 @@ static int rmdir_both(struct kvc *k, struct kvc_node *folder, const char *name, 
 	if (err != 1)
 		return err ?: -ENOTEMPTY;
 	if (name && k->shared)
-		unshare_name_both(k, n, folder->row.ino, name);
+		unshare_name_both(k, n, folder->row.ino, name, false);
 	if (name && (err = kvc_name_del(k->cat, folder->row.ino, name)))
 		return err;
 	kvc_row_del(k->cat, n->row.ino);
@@ -403,7 +403,7 @@ static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_
 	if (!err && (err = replace_both(k, n, to_folder, old_ino)))
 		return err;
 	if (k->shared)
-		unshare_name_both(k, n, parent, name);
+		unshare_name_both(k, n, parent, name, true);
 	err = kvc_name_del(k->cat, parent, name);
 	if (!err)
 		err = kvc_name_put(k->cat, to, to_name, ino, kind);

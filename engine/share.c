@@ -204,7 +204,7 @@ int kvc_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *na
 	if (!n)
 		return -ENOMEM;
 	if (is_folder) {
-		n->folder_shared = 1u << tier;
+		n->folder_shared = w->at || w->hi ? 1u << tier : 0; /* otherwise an import made it up */
 		err = kvc_row_put(k->cat, &row);
 	} else {
 		n->object = (struct kvc_object_row){ 1, f->size, f->raw_sum, !(f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_SEALED)), true };
@@ -262,9 +262,13 @@ int kvc_share_folders(struct kvc *k, struct kvc_node *n, unsigned tier)
 		uint64_t ino;
 
 		kvc_lock_both(k);
-		for (ino = n->row.parent; ino != KVC_ROOT; ino = folder->row.parent)
+		for (uint64_t up = n->row.parent; (ino = up) != KVC_ROOT;) {
 			if (kvc_node_get_both(k, ino, &folder) || !(folder->folder_shared & (1u << tier)))
 				break;
+			up = folder->row.parent;
+			kvc_node_settle_locked(k, folder);
+			folder = NULL;
+		}
 		if (ino == KVC_ROOT || !folder || folder->row.ino != ino || folder->lost) {
 			kvc_unlock_both(k);
 			return 0;
@@ -293,7 +297,12 @@ static bool delete_wanted_both(struct kvc *k, struct kvc_node *n)
 	uint64_t model = 0;
 	unsigned depth;
 
-	if (kvc_node_get_both(k, n->row.parent, &folder) || kvc_node_model_both(k, folder, &model, &depth) || !model)
+	if (kvc_node_get_both(k, n->row.parent, &folder))
+		return false;
+	kvc_node_model_both(k, folder, &model, &depth);
+	if (folder != n)
+		kvc_node_settle_locked(k, folder);
+	if (!model)
 		return false;
 	h = kvc_hint_of_locked(k, model);
 	if (!h->shared) {
@@ -305,14 +314,15 @@ static bool delete_wanted_both(struct kvc *k, struct kvc_node *n)
 	return h->shared == 'd';
 }
 
-void kvc_unshare_both(struct kvc *k, struct kvc_node *n, const char *path)
+void kvc_unshare_both(struct kvc *k, struct kvc_node *n, const char *path, bool moved)
 {
 	struct kvc_where w = kvc_where_of(path);
 	bool gone = false;
 
 	if (!k->shared || !*path)
 		return;
-	if (S_ISREG(n->row.mode) && delete_wanted_both(k, n)) {
+	/* Not while another name needs it, nor where what was renamed has no copy but this. */
+	if (S_ISREG(n->row.mode) && n->row.nlink <= 1 && (!moved || kvc_has_segment(n)) && delete_wanted_both(k, n)) {
 		kvc_tier_each(k, t)
 			if (n->place[t].gen && (k->tier[t].t->ops->caps & KVC_TIER_SHARED)) {
 				kvc_trash_shared_locked(k, t, &n->place[t]);

@@ -392,8 +392,9 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 	if (n->state == KVC_RESIDENT)
 		kvc_become_locked(k, n, KVC_BOTH);
 	n->failing = false;
-	kvc_list_each(e, &n->sync_waiters) /* what they waited for is in the tier: now the commit */
-		kvc_of(e, struct kvc_wait, link)->stage = 1;
+	if (k->tier[tier].t->ops->caps & KVC_TIER_DURABLE)
+		kvc_list_each(e, &n->sync_waiters) /* what they waited for is in the tier: now the commit */
+			kvc_of(e, struct kvc_wait, link)->stage = 1;
 	kvc_count(&k->stats, spills);
 	kvc_count_by(&k->stats, spill_bytes, c->f->stored_len);
 	return true;
@@ -414,7 +415,7 @@ static void spill_run(struct kvc *k, struct kvc_job *j)
 	int err = 0;
 
 	kvc_lock(k);
-	snap = n->state == KVC_OPEN && n->snapshot;
+	snap = n->state == KVC_OPEN && n->snapshot && (t->ops->caps & KVC_TIER_DURABLE);
 	if (n->lost || (!snap && n->state != KVC_RESIDENT && n->state != KVC_BOTH) || (!snap && !kvc_spill_needed(k, n, j->tier)))
 		goto out;
 	seg = kvc_segment_of(n);
@@ -467,7 +468,7 @@ static void spill_run(struct kvc *k, struct kvc_job *j)
 		else
 			kvc_trash_extent_locked(k, j->tier, &stale);
 		again = !n->lost && (n->state == KVC_RESIDENT || n->state == KVC_BOTH);
-		if (n->state == KVC_OPEN && n->snapshot)
+		if (n->state == KVC_OPEN && n->snapshot && snap)
 			again = true;
 	} else if (err == -ENOSPC) {
 		k->tier[j->tier].full = again = true;
@@ -532,7 +533,7 @@ void kvc_spill_queue_locked(struct kvc *k, struct kvc_node *n, bool urgent)
 	uint64_t due = urgent ? 0 : kvc_mono_ns() + k->opt.settle_ms * 1000000;
 
 	kvc_tier_each(k, t)
-		if (n->snapshot || kvc_spill_needed(k, n, t))
+		if (n->snapshot ? k->tier[t].t->ops->caps & KVC_TIER_DURABLE : kvc_spill_needed(k, n, t))
 			queue_locked(k, n, t, urgent ? KVC_P_URGENT : KVC_P_SPILL, due);
 }
 

@@ -50,14 +50,14 @@ struct redis {
 	struct kvc_tier tier;
 	pthread_mutex_t lock;
 	struct node nodes[NODES];
-	unsigned nnodes;
+	_Atomic unsigned nnodes;
 	uint8_t slot[SLOTS]; /* the node of each; in a cluster */
 	bool cluster;
 	redisSSLContext *tls;
 	char user[128], password[256], prefix[256];
 	int db;
 	uint64_t deadline_ms;
-	bool logged;
+	_Atomic bool logged; /* once, until it works again */
 };
 
 static struct redis *of(struct kvc_tier *t)

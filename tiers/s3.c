@@ -37,7 +37,7 @@ struct s3 {
 	char prefix[300];  /* "" or ends with / */
 	char sign[160], login[400], token[2048], ca[512];
 	uint64_t deadline_ms;
-	bool logged;
+	_Atomic bool logged; /* once, until it works again */
 };
 
 static struct s3 *of(struct kvc_tier *t)

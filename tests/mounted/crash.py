@@ -12,6 +12,15 @@ WORKERS = 4
 print(f"KILLS={KILLS} SEED={SEED}", flush=True)
 
 
+def folder(path):
+    """makedirs(exist_ok) finds the folder there, looks whether it is one, and it is gone: a chunk was dropped between the two."""
+    for _ in range(20):
+        try:
+            return os.makedirs(path, exist_ok=True)
+        except FileExistsError:
+            pass
+
+
 def worker(number, round_, mnt, journal):
     """Stores, loads and deletes; tells each finished change with its time to the journal. Content follows from (path, version)."""
     rng = random.Random(SEED * 1000003 + round_ * 101 + number)
@@ -28,7 +37,7 @@ def worker(number, round_, mnt, journal):
             if kind < 0.45:      # vLLM's file tier: a temporary name, one write, rename
                 path = f"m_r0/{rng.randrange(16):03x}/w{number}-{rng.randrange(40)}.bin"
                 version, size = f"{round_}.{number}.{n}", rng.choice([4096, 131072, 655360])
-                os.makedirs(os.path.dirname(f"{mnt}/{path}"), exist_ok=True)
+                folder(os.path.dirname(f"{mnt}/{path}"))
                 tmp = f"{mnt}/{path}_{rng.randrange(1 << 62)}.tmp"
                 fd = os.open(tmp, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
                 short = os.write(fd, blob(path + version, size)) != size
@@ -44,7 +53,7 @@ def worker(number, round_, mnt, journal):
             elif kind < 0.7:     # LMCache's local disk: straight to the final name
                 path = f"flat/w{number}@{round_}.{n}.pt"
                 version, size = f"{round_}.{number}.{n}", rng.choice([65536, 262144])
-                os.makedirs(f"{mnt}/flat", exist_ok=True)
+                folder(f"{mnt}/flat")
                 try:
                     with open(f"{mnt}/{path}", "wb") as f:
                         f.write(blob(path + version, size))

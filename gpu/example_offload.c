@@ -35,13 +35,13 @@ static void *memory(int device, size_t len)
 
 int main(int argc, char **argv)
 {
-	int device = argc > 2 ? atoi(argv[2]) : -1, err;
-	void *layers[LAYERS];
+	int device = argc > 2 ? atoi(argv[2]) : -1, err = 1;
+	void *layers[LAYERS] = { NULL };
 	uint8_t *before = malloc(LAYERS * LAYER_BYTES);
 	struct kvcachefs_paged cache = { .format = KVCACHEFS_NL_X_TWO_NB_BS_NH_HS, .layers = LAYERS, .heads = 8, .head_size = 128, .block_size = BLOCK_SIZE,
 					 .blocks = BLOCKS, .elem = 2, .pointers = layers, .device = device };
 	struct kvcachefs_keys how = { .scheme = KVCACHEFS_LMCACHE };
-	struct kvcachefs_hasher *hasher;
+	struct kvcachefs_hasher *hasher = NULL;
 	struct kvcachefs_item items[LAYERS];
 	struct kvcachefs_transfer *transfer;
 	uint32_t tokens[TOKENS];
@@ -59,13 +59,12 @@ int main(int argc, char **argv)
 		tokens[i] = i * 31 + 5;
 	if (kvcachefs_hasher_new(&hasher, &how) || kvcachefs_hasher_feed(hasher, tokens, TOKENS, key, 2, &made) || made != 1)
 		goto fail;
-	kvcachefs_hasher_free(hasher);
 	kvcachefs_hex(key[0], 32, hex);
 	/* 2. A cache as an engine has it: the chunk's blocks are anywhere in it. */
 	for (int l = 0; l < LAYERS; l++) {
 		layers[l] = memory(device, LAYER_BYTES);
 		if (!layers[l])
-			return 2;
+			goto done;
 		for (size_t i = 0; i < LAYER_BYTES; i++)
 			((uint8_t *)layers[l])[i] = (uint8_t)((i * 2654435761u + (size_t)l) >> 9);
 		memcpy(before + (size_t)l * LAYER_BYTES, layers[l], LAYER_BYTES);
@@ -93,13 +92,15 @@ int main(int argc, char **argv)
 		err |= memcmp(before + (size_t)l * LAYER_BYTES, layers[l], LAYER_BYTES);
 	printf("%s: %d layers of %d tokens stored under example/%s and loaded again: %s\n", kvcachefs_version(), LAYERS, TOKENS, hex,
 	       err ? "DIFFERENT" : "the same");
+	goto done;
+fail:
+	fprintf(stderr, "example_offload: %s\n", kvcachefs_error());
+done:
+	kvcachefs_hasher_free(hasher);
 	free(before);
 #ifndef EXAMPLE_CUDA
 	for (int l = 0; l < LAYERS; l++)
 		free(layers[l]);
 #endif
 	return err != 0;
-fail:
-	fprintf(stderr, "example_offload: %s\n", kvcachefs_error());
-	return 1;
 }

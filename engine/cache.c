@@ -100,7 +100,7 @@ static int compare_proof(void *arg, uint32_t id)
 	return err ?: kvc_meta_set(p->k->cat, key, text);
 }
 
-/* Reads the key file. A store that has frames of a key remembers a proof of it, and a wrong one is refused. */
+/* Are these the store's keys? A store that has frames of a key remembers a proof of it, and a wrong one is refused. */
 static int open_keys(struct kvc *k, char *error)
 {
 	struct proofs p = { .k = k };
@@ -114,7 +114,7 @@ static int open_keys(struct kvc *k, char *error)
 		err = sealed ? -ENOKEY : 0;
 		if (err)
 			snprintf(error, 512, "the store is encrypted: give keyfile= (kvcachefs-security(7))");
-	} else if (!(err = kvc_keys_open(&k->keys, k->opt.keyfile, error))) {
+	} else {
 		err = kvc_keys_each(k->keys, compare_proof, &p);
 		if (!err && p.wrong) {
 			snprintf(error, 512, "option keyfile: key %u is not the one that this store was encrypted with", p.wrong);
@@ -147,7 +147,9 @@ int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 	k->store = s;
 	k->pool.dir = -1;
 	init_lists(k);
-	err = kvc_pool_open(&k->pool, o, s, error);
+	err = *o->keyfile ? kvc_keys_open(&k->keys, o->keyfile, error) : 0;
+	if (!err)
+		err = kvc_pool_open(&k->pool, o, s, error);
 	if (!err)
 		err = kvc_catalog_open(&k->cat, kvc_store_path(s, KVC_STORE_CATALOG, path), error);
 	if (!err) {

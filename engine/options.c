@@ -209,6 +209,13 @@ int kvc_options_check(const struct kvc_options *o, char *error)
 		fail(error, "option low must be below option high%s%s", "", "");
 		return -EINVAL;
 	}
+	const char *port = strrchr(o->metrics, ':');
+	char *end;
+
+	if (*o->metrics && (!port || !port[1] || strtoul(port + 1, &end, 10) > 65535 || *end)) {
+		fail(error, "option metrics: '%s' is not ADDR:PORT such as 127.0.0.1:9464%s", o->metrics, "");
+		return -EINVAL;
+	}
 	return 0;
 }
 

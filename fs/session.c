@@ -174,7 +174,7 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store, c
 	struct fuse_loop_config *loop = NULL;
 	char source[1100], number[16];
 	sigset_t all, old;
-	bool mounted = false;
+	bool mounted = false, signals = false;
 	int err;
 
 	f->mountpoint = mountpoint;
@@ -204,7 +204,7 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store, c
 	if (!err)
 		err = kvc_start(f->k);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	if (!err && fuse_set_signal_handlers(f->se))
+	if (!err && !(signals = !fuse_set_signal_handlers(f->se)))
 		err = -EINVAL;
 	if (!err) {
 		mounted = !fuse_session_mount(f->se, mountpoint);
@@ -242,7 +242,8 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store, c
 	kvc_detach(f->k); /* unmounting closes the session's descriptor */
 	if (mounted)
 		fuse_session_unmount(f->se);
-	fuse_remove_signal_handlers(f->se);
+	if (signals)
+		fuse_remove_signal_handlers(f->se);
 	kvc_stop(f->k);
 	kvc_close(f->k);
 	fuse_session_destroy(f->se);

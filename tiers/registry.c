@@ -198,6 +198,11 @@ int kvct_open_all(const struct kvc_store *s, const struct kvc_options *o, struct
 			snprintf(error, 512, "option remote: at most %d are possible", KVCT_MAX - 1);
 			err = -EINVAL;
 		} else if (!(err = open_remote(url, o, &tiers[*n], error))) {
+			for (unsigned t = 0; t < *n; t++)
+				if (!strcmp(tiers[t]->id, tiers[*n]->id)) {
+					snprintf(error, 512, "option remote: %s is there twice", tiers[t]->id);
+					err = -EINVAL;
+				}
 			++*n;
 		}
 	}

@@ -41,6 +41,18 @@ refused(kv, store, mnt, "-o", f"{o},settle=soon", says="not a number")
 refused(kv, store, mnt, "-o", f"{o},write=maybe", says="through, back")
 refused(kv, store, mnt, "-o", f"{o},keep_pool=7", says="takes no value")
 refused(kv, store, mnt, "-o", f"{o},shim=explode:1", says="not understood")
+for remote, says in (("foo", "is not a URL"), ("ftp://x", "no kind 'ftp'"), ("redis://u:p@h", "a password does not belong into a URL"),
+                     ("redis://", "needs a host"), ("redis://h?pass=x", "no parameter 'pass'"), ("redis://h?password_file=/nonexistent", "cannot open"),
+                     ("redis://h:99999/x", "is not a URL"), ("redis://h?compress=lz4", "compress=lz4 is not one of"), ("s3:///x", "needs a bucket"),
+                     ("s3://b?credentials=/nonexistent", "cannot open"), ("s3://b?endpoint=h", "http:// or https://"), ("dir://host/x", "dir:///PATH"),
+                     ("dir:///nonexistent", "no folder"), ("rediss://h?ca=/nonexistent", "TLS")):
+    refused(kv, store, mnt, "-o", f"{o},remote={remote}", says=says)
+os.mkdir(f"{TMP}/dir")
+refused(kv, store, mnt, "-o", f"{o},remote=dir://{TMP}/dir,remote=dir://{TMP}/dir", says="is there twice")
+refused(kv, store, mnt, "-o", f"{o},compress=lz4", says="none, zstd, bf16+zstd")
+refused(kv, store, mnt, "-o", f"{o},level=0", says="1 to 19")
+refused(kv, store, mnt, "-o", f"{o},metrics=9464", says="ADDR:PORT")
+refused(kv, store, mnt, "-o", f"{o},keyfile=/nonexistent", says="cannot open")
 refused(kv, store, says="a store and a mount point")
 p = run(kv, "--wrong", ok=False)
 assert "--help" in p.stdout

@@ -47,6 +47,7 @@
 #define KVC_HASH_SIZE (1u << 16)
 #define KVC_MARK_NS 1000000001ull /* mtime of a segment that nobody wrote to since it was opened for writing */
 #define KVC_HINTS 256
+#define KVC_FOLDERS 4096
 
 enum kvc_state { KVC_NONE, KVC_OPEN, KVC_RESIDENT, KVC_BOTH, KVC_LOWER, KVC_LOADING, KVC_GONE, KVC_STATES };
 extern const char *const kvc_state_names[];
@@ -95,7 +96,6 @@ struct kvc_node {
 	unsigned creating;           /* a folder: creates that wait for room, so its chunk is in use */
 	unsigned nopen, nwriters, leases;
 	int fd, backing;             /* -1 and 0 while not there */
-	unsigned folder_shared;      /* a folder: bit per tier that has its frame */
 	bool plain;                  /* how it is open now */
 	bool fresh;                  /* the segment is a w-, not an o- */
 	bool verify;                 /* was open for writing and seems untouched: compare before trusting the lower copy */
@@ -203,6 +203,7 @@ struct kvc {
 	/* share.c */
 	struct kvc_list asks;        /* under way */
 	struct kvc_miss *misses;     /* names that no shared tier had a moment ago */
+	uint64_t folders_put[KVC_TIERS][KVC_FOLDERS]; /* folders whose frames a tier has from us, by number */
 	/* sweep.c: import and rekey */
 	struct kvc_sweep *sweep;
 	/* evict.c */

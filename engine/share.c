@@ -204,7 +204,8 @@ int kvc_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *na
 	if (!n)
 		return -ENOMEM;
 	if (is_folder) {
-		n->folder_shared = w->at || w->hi ? 1u << tier : 0; /* otherwise an import made it up */
+		if (w->at || w->hi) /* otherwise an import made it up */
+			k->folders_put[tier][row.ino % KVC_FOLDERS] = row.ino;
 		err = kvc_row_put(k->cat, &row);
 	} else {
 		n->object = (struct kvc_object_row){ 1, f->size, f->raw_sum, !(f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_SEALED)), true };
@@ -256,35 +257,29 @@ int kvc_share_folders(struct kvc *k, struct kvc_node *n, unsigned tier)
 	KVC_MEM struct kvc_frame *f = kvc_frame_new();
 	int err = f ? 0 : -ENOMEM;
 
-	/* From the file upwards, one at a time: nearly always the first is there already, and all above it with it. */
-	while (!err) {
-		struct kvc_node *folder = NULL;
-		uint64_t ino;
+	uint64_t ino = n->row.parent, up;
+
+	/* From the file upwards, until one that was put before: all above it were, too. */
+	while (!err && ino != KVC_ROOT) {
+		struct kvc_node *folder;
 
 		kvc_lock_both(k);
-		for (uint64_t up = n->row.parent; (ino = up) != KVC_ROOT;) {
-			if (kvc_node_get_both(k, ino, &folder) || !(folder->folder_shared & (1u << tier)))
-				break;
-			up = folder->row.parent;
-			kvc_node_settle_locked(k, folder);
-			folder = NULL;
-		}
-		if (ino == KVC_ROOT || !folder || folder->row.ino != ino || folder->lost) {
+		if (k->folders_put[tier][ino % KVC_FOLDERS] == ino || kvc_node_get_both(k, ino, &folder)) {
 			kvc_unlock_both(k);
 			return 0;
 		}
 		memset(f, 0, sizeof *f);
 		f->ino = ino;
+		up = folder->row.parent;
 		kvc_frame_name_both(k, folder, f);
-		folder->holds++;
+		kvc_node_settle_locked(k, folder);
 		kvc_unlock_both(k);
 		err = *f->path ? put_folder(k, tier, f) : -ENAMETOOLONG;
 		kvc_lock(k);
 		if (!err)
-			folder->folder_shared |= 1u << tier;
-		folder->holds--;
-		kvc_node_settle_locked(k, folder);
+			k->folders_put[tier][ino % KVC_FOLDERS] = ino;
 		kvc_unlock(k);
+		ino = up;
 	}
 	return err;
 }

@@ -595,7 +595,9 @@ static void rehead_folder_run(struct kvc *k, struct kvc_job *j)
 
 void kvc_rehead_locked(struct kvc *k, struct kvc_node *n)
 {
-	n->folder_shared = 0; /* its frame has the old path */
+	for (unsigned t = 0; t < KVC_TIERS && S_ISDIR(n->row.mode); t++) /* its frame has the old path */
+		if (k->folders_put[t][n->row.ino % KVC_FOLDERS] == n->row.ino)
+			k->folders_put[t][n->row.ino % KVC_FOLDERS] = 0;
 	if (S_ISDIR(n->row.mode))
 		kvc_job_add_locked(k, KVC_P_SPILL, rehead_folder_run, n, KVC_COMMON, kvc_mono_ns(), NULL);
 	if (!S_ISREG(n->row.mode))

@@ -93,6 +93,15 @@ def story(url, extra=""):
     a.settle()
     with fails(errno.ENOENT):
         b.read("model/moved/layer4")
+    # after a kill the kernel holds no folder: copies go on all the same
+    a.write("deep/er/than/usual/x", one)
+    time.sleep(0.1)
+    a.kill()
+    a.mount()
+    for i in range(40):
+        a.write(f"after/kill/{i}", two)
+    a.settle()
+    assert later(lambda: b.read("after/kill/39")) == two
     # a restart on both sides; then the pool and the disk of b are of no use: only the remote has it
     a.umount()
     b.umount()

@@ -258,8 +258,10 @@ static int make_some(struct kvc_encoder *e, uint8_t *p, size_t len, size_t *made
 		return 0;
 	}
 	*made = block_len(e->f->raw_len, e->next);
-	if (len >= *made)
+	if (len >= *made) {
+		e->at = e->len = 0; /* a block 0 that was looked at is given now: not once more from buf */
 		return make_block(e, e->next++, p);
+	}
 	if (!e->buf || e->room < *made) {
 		free(e->buf);
 		err = buffer(e, KVC_BLOCK);

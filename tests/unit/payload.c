@@ -203,6 +203,7 @@ static struct kvc_keys *keys_new(void)
 static void there_and_back(void **state)
 {
 	static const size_t sizes[] = { 0, 1, 4096, 5001, 300001, 1 << 20, (1 << 20) + 1, (3 << 20) + 77 };
+	static const size_t steps[] = { 70000, 1 << 20, 5 << 20 }; /* parts of a block, whole blocks, all at once */
 	struct kvc_keys *keys = keys_new();
 	uint8_t *in = malloc(4 << 20), *out = malloc(4 << 20);
 
@@ -210,9 +211,11 @@ static void there_and_back(void **state)
 	for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
 		for (int kind = 0; kind < 5; kind++)
 			for (int codec = 0; codec < KVC_CODECS; codec++)
-				for (int sealed = 0; sealed < 2; sealed++) {
+				for (int way = 0; way < 6; way++) {
+					int sealed = way & 1;
+
 					fill(in, sizes[s], kind, (unsigned)(s * 7 + 1));
-					struct coded *c = code(in, sizes[s], (enum kvc_codec)codec, sealed ? keys : NULL, kind & 1, 70000);
+					struct coded *c = code(in, sizes[s], (enum kvc_codec)codec, sealed ? keys : NULL, kind & 1, steps[way / 2]);
 
 					assert_true(c->f.stored_len <= sizes[s] + 2 * KVC_PAGE + kvc_payload_table(sizes[s]));
 					if (sealed)

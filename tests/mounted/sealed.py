@@ -65,6 +65,20 @@ for compress in ("none", "zstd"):
     s.umount()
     s.fsck()
 
+# what does not compress, over several blocks, with a key and without, comes back from the disk as it was
+for n, options in enumerate(("compress=zstd", "compress=bf16+zstd", f"compress=zstd,keyfile={keys}")):
+    s = Store(f"random-{n}", options="settle=20," + options).mount()
+    random = [blob(n * 10 + i, size) for i, size in enumerate((2 * MiB, 3 * MiB + 5, 5 * MiB + 64 * KiB))]
+    for i, d in enumerate(random):
+        s.write(f"m/{i}/l", d)
+    s.settle()
+    s.umount()
+    s.mount()
+    for i, d in enumerate(random):
+        assert s.read(f"m/{i}/l") == d, (options, i)
+    s.umount()
+    s.fsck("-n", "--data")
+
 # a rekey that is cut off is begun again; a store that was clear is sealed by it
 s = Store("clear", options="settle=20").mount()
 for i in range(30):

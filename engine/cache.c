@@ -8,12 +8,14 @@
 static void init_lists(struct kvc *k)
 {
 	struct kvc_list *all[] = { &k->room_waiters, &k->timed, &k->woken, &k->dirty_nodes, &k->dirty_chunks, &k->trash,
-				   &k->sync_waiters, &k->notices, &k->asks };
+				   &k->sync_waiters, &k->notices, &k->asks, &k->quotas, &k->untold, &k->told };
 	pthread_cond_t *conds[] = { &k->woken_cond, &k->commit_cond, &k->committed_cond, &k->evict_cond };
 	pthread_condattr_t attr;
 
 	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
 		kvc_list_init(all[i]);
+	for (size_t i = 0; i < KVC_GHOSTS; i++)
+		kvc_list_init(&k->ghosts[i]);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	for (size_t i = 0; i < sizeof conds / sizeof conds[0]; i++)
@@ -23,6 +25,7 @@ static void init_lists(struct kvc *k)
 		for (int p = 0; p < KVC_PRIORITIES; p++)
 			kvc_list_init(&k->tier[t].jobs[p]);
 		pthread_cond_init(&k->tier[t].cond, &attr);
+		pthread_cond_init(&k->tier[t].load_cond, &attr);
 	}
 	pthread_condattr_destroy(&attr);
 	pthread_mutex_init(&k->lock, NULL);
@@ -162,6 +165,7 @@ int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 	if (err) { /* the tiers stay the caller's */
 		kvc_keys_close(k->keys);
 		kvc_node_free_all(k);
+		kvc_quotas_free(k);
 		if (k->pool.dir >= 0)
 			kvc_pool_close(&k->pool, k->pool.found);
 		if (k->cat) {
@@ -292,7 +296,9 @@ void kvc_stop(struct kvc *k)
 	pthread_join(k->committer, NULL);
 	pthread_join(k->answerer, NULL);
 	kvc_tiers_join(k);
-	kvc_catalog_lock(k->cat);
+	kvc_lock_both(k);
+	kvc_quotas_save_both(k);
+	kvc_unlock(k);
 	kvc_tier_each(k, t)
 		if (k->tier[t].t->ops->caps & KVC_TIER_BOUNDED) {
 			struct kvc_tier_usage u;
@@ -332,6 +338,7 @@ void kvc_close(struct kvc *k)
 	kvc_list_each_safe(e, &k->trash)
 		free(kvc_of(e, struct kvc_trash, link));
 	kvc_node_free_all(k);
+	kvc_quotas_free(k);
 	if (kvc_catalog_close(k->cat))
 		kvc_error("the catalog could not be closed cleanly; the next start recovers it");
 	kvc_pool_close(&k->pool, keep);

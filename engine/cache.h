@@ -32,7 +32,9 @@ struct kvc_wait {
 	struct kvc_list link, timed;
 	uint64_t deadline_ns;
 	uint64_t want, granted; /* bytes of room asked for, and given (kept for the next try) */
-	uint64_t ino;           /* what it waits for */
+	uint64_t quota, quota_granted; /* which quota (its serial), and bytes of it given */
+	bool for_quota;         /* what it wants is of the quota, not of the pool */
+	uint64_t ino;           /* the node whose chunk is not to be dropped meanwhile */
 	int stage;
 };
 
@@ -44,6 +46,7 @@ struct kvc_events {
 	 * serves no request.
 	 */
 	void (*gone)(void *arg, uint64_t parent, uint64_t ino, const char *name, bool last);
+	uint64_t kept_ns; /* how long the kernel goes on using such a name all the same */
 	/* Registers a descriptor for passthrough: an id above 0, or a negative errno. NULL: no passthrough. */
 	int (*backing_open)(void *arg, int fd);
 	void (*backing_close)(void *arg, int id);
@@ -70,7 +73,10 @@ struct kvc_stats *kvc_stats(struct kvc *k);
 const struct kvc_options *kvc_options(struct kvc *k);
 
 /* Nodes. lookup, make, link and create count a reference that the kernel gives back with forget. */
-/* Without w: -EAGAIN where it would have to ask a shared tier. */
+/*
+ * Without w: -EAGAIN where it would have to ask a shared tier. With -ENOENT attr->ino is not 0 where the name may come back
+ * without the kernel's doing, so that it must not be remembered as missing.
+ */
 int kvc_lookup(struct kvc *k, uint64_t parent, const char *name, struct kvc_row *attr, struct kvc_wait *w);
 /* Names may come to be known without the kernel's asking: it must not remember for long that one is missing. */
 bool kvc_shares(struct kvc *k);
@@ -105,7 +111,10 @@ struct kvc_opened {
 /* To be called again also when w->err is set: it then cleans up and returns that. */
 int kvc_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, uint32_t uid, uint32_t gid, int flags,
 	       struct kvc_row *attr, struct kvc_opened *out, struct kvc_wait *w);
-/* -ESTALE: the file was dropped meanwhile; the kernel then looks the name up again. */
+/*
+ * -ESTALE: the file was dropped meanwhile; the kernel then looks the name up again. To be called again also when w->err is set: it then
+ * cleans up and returns that.
+ */
 int kvc_file_open(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out, struct kvc_wait *w);
 /* One for each successful open or create, with its flags. */
 void kvc_file_release(struct kvc *k, uint64_t ino, int flags);

@@ -6,14 +6,16 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#define FORMAT "2"
+#define FORMAT "3"
 
 /*
  * Tables keyed by more than a number are WITHOUT ROWID with the key columns first. `names` is ordered by the hash of
  * the name, which is readdir's cookie. objects_unplaced lets recovery find what only the pool has without a scan.
+ * A chunk's policy and quota are those of its model, so that victims are found in order without looking at the tree.
  */
 const char *const kvc_schema =
 	"CREATE TABLE meta(key TEXT PRIMARY KEY NOT NULL, value TEXT) WITHOUT ROWID;"
@@ -34,8 +36,9 @@ const char *const kvc_schema =
 	"CREATE TABLE xattrs(ino INTEGER NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY(ino, name)) WITHOUT ROWID;"
 	"CREATE TABLE chunks(id INTEGER PRIMARY KEY, created_ns INTEGER NOT NULL, last_ns INTEGER NOT NULL,"
 	" hits INTEGER NOT NULL, rank INTEGER NOT NULL, pin_until_ns INTEGER NOT NULL, ttl_s INTEGER NOT NULL,"
-	" expires_ns INTEGER NOT NULL);"
-	"CREATE INDEX chunks_rank ON chunks(rank, id);"
+	" expires_ns INTEGER NOT NULL, policy INTEGER NOT NULL, quota INTEGER NOT NULL);"
+	"CREATE INDEX chunks_rank ON chunks(policy, rank, id);"
+	"CREATE INDEX chunks_quota ON chunks(quota, rank, id) WHERE quota > 0;"
 	"CREATE INDEX chunks_expire ON chunks(expires_ns) WHERE expires_ns > 0;"
 	"INSERT INTO meta VALUES('format', '" FORMAT "');";
 
@@ -184,7 +187,9 @@ int kvc_catalog_open(struct kvc_catalog **out, const char *path, char *error)
 		sqlite3_busy_timeout(c->db, 2000);
 		err = kvc_meta_get(c, "format", format, sizeof format);
 		if (!err && strcmp(format, FORMAT)) {
-			snprintf(error, 512, "the catalog %s has format %s and this kvcachefs knows " FORMAT "; use a newer one", path, format);
+			snprintf(error, 512, "the catalog %s has format %s and this kvcachefs knows " FORMAT "; %s", path, format,
+				 strtoul(format, NULL, 10) < strtoul(FORMAT, NULL, 10) ? "make the store anew (mkfs.kvcachefs --force)" :
+											   "use a newer one");
 			err = -EPROTO;
 		}
 	}

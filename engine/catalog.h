@@ -15,6 +15,7 @@
 #ifndef KVC_CATALOG_H
 #define KVC_CATALOG_H
 
+#include "policy.h"
 #include "tier.h"
 #include "util.h"
 
@@ -52,6 +53,8 @@ struct kvc_chunk_row {
 	int64_t rank;
 	uint64_t pin_until_ns; /* INT64_MAX: for ever */
 	uint64_t ttl_s, expires_ns; /* 0: none */
+	unsigned policy;            /* its class, see policy.h */
+	uint64_t quota;             /* the model whose quota it counts to; 0: none */
 };
 
 /* Makes an empty catalog with a root folder at path (which must not exist). Needs no lock. */
@@ -79,6 +82,9 @@ void kvc_catalog_checkpoint(struct kvc_catalog *c);
 
 int kvc_meta_get(struct kvc_catalog *c, const char *key, char *value, size_t room);
 int kvc_meta_set(struct kvc_catalog *c, const char *key, const char *value);
+int kvc_meta_del(struct kvc_catalog *c, const char *key);
+/* The next key after `key` (in and out, 64 bytes) that begins with `prefix`. */
+int kvc_meta_next(struct kvc_catalog *c, const char *prefix, char *key, char *value, size_t room);
 
 /* Names. A name is at most 255 bytes. `kind` is S_IFMT bits. */
 struct kvc_name {
@@ -141,9 +147,16 @@ int kvc_xattr_list(struct kvc_catalog *c, uint64_t ino, char *names, size_t *len
 int kvc_chunk_get(struct kvc_catalog *c, uint64_t id, struct kvc_chunk_row *r);
 int kvc_chunk_put(struct kvc_catalog *c, const struct kvc_chunk_row *r);
 int kvc_chunk_del(struct kvc_catalog *c, uint64_t id);
-/* Chunks by ascending (rank, id), from after that pair; fn as for names. */
-int kvc_chunk_each_ranked(struct kvc_catalog *c, int64_t rank, uint64_t id,
-			  int (*fn)(void *arg, const struct kvc_chunk_row *r), void *arg);
+/*
+ * The next chunk by ascending (rank, id) after r's own pair (begin with rank INT64_MIN), into *r: of those in r's policy class,
+ * or of those that count to the quota of a model.
+ */
+int kvc_chunk_next_ranked(struct kvc_catalog *c, struct kvc_chunk_row *r);
+int kvc_chunk_next_quota(struct kvc_catalog *c, uint64_t model, struct kvc_chunk_row *r);
+/* The chunks of a folder and of all below it, copied out: *out is the caller's to free. */
+int kvc_chunk_below(struct kvc_catalog *c, uint64_t folder, struct kvc_chunk_row **out, size_t *n);
+/* The 512-byte blocks of all files below a folder; each counts where its newest name is. Takes a moment for each million. */
+int kvc_blocks_below(struct kvc_catalog *c, uint64_t folder, uint64_t *blocks);
 /* Chunks whose ttl has run out. */
 int kvc_chunk_each_expired(struct kvc_catalog *c, uint64_t now_ns,
 			   int (*fn)(void *arg, const struct kvc_chunk_row *r), void *arg);

@@ -58,10 +58,13 @@ static const struct rule {
 	  "DELETE FROM xattrs WHERE ino NOT IN (SELECT ino FROM nodes)" },
 	{ "SELECT printf('link target of inode %d has no node', ino) FROM targets WHERE ino NOT IN (SELECT ino FROM nodes)",
 	  "DELETE FROM targets WHERE ino NOT IN (SELECT ino FROM nodes)" },
+	{ "SELECT printf('chunk %d counts to the quota of model %d, which has none', id, quota) FROM chunks"
+	  " WHERE quota <> 0 AND NOT EXISTS (SELECT 1 FROM meta WHERE key = printf('quota:%x', quota))",
+	  "UPDATE chunks SET quota = 0 WHERE quota <> 0 AND NOT EXISTS (SELECT 1 FROM meta WHERE key = printf('quota:%x', quota))" },
 	{ "SELECT printf('the chunk of inode %d is not known', n.ino) FROM nodes n JOIN objects o ON o.ino = n.ino"
 	  " WHERE o.lower = 1 AND n.chunk NOT IN (SELECT id FROM chunks)",
-	  "INSERT OR IGNORE INTO chunks(id, created_ns, last_ns, hits, rank, pin_until_ns, ttl_s, expires_ns)"
-	  " SELECT n.chunk, n.mtime_ns, n.mtime_ns, 0, 0, 0, 0, 0 FROM nodes n JOIN objects o ON o.ino = n.ino"
+	  "INSERT OR IGNORE INTO chunks(id, created_ns, last_ns, hits, rank, pin_until_ns, ttl_s, expires_ns, policy, quota)"
+	  " SELECT n.chunk, n.mtime_ns, n.mtime_ns, 0, 0, 0, 0, 0, 0, 0 FROM nodes n JOIN objects o ON o.ino = n.ino"
 	  " WHERE o.lower = 1 AND n.chunk NOT IN (SELECT id FROM chunks)" },
 };
 

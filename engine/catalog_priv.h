@@ -13,12 +13,17 @@
 #include <stdatomic.h>
 
 #define ROW_COLUMNS "ino, mode, uid, gid, nlink, size, blocks, atime_ns, mtime_ns, ctime_ns, btime_ns, parent, chunk"
-#define CHUNK_COLUMNS "id, created_ns, last_ns, hits, rank, pin_until_ns, ttl_s, expires_ns"
+#define CHUNK_COLUMNS "id, created_ns, last_ns, hits, rank, pin_until_ns, ttl_s, expires_ns, policy, quota"
+
+/* The folder ? and all folders below it. */
+#define FOLDERS_BELOW "below(ino) AS (VALUES(?) UNION ALL SELECT n.ino FROM names n JOIN below ON n.parent = below.ino WHERE n.kind = 16384) "
 
 #define KVC_STATEMENTS(X)                                                                                              \
 	X(BEGIN, "BEGIN IMMEDIATE")                                                                                     \
 	X(COMMIT, "COMMIT")                                                                                            \
 	X(META_GET, "SELECT value FROM meta WHERE key = ?")                                                            \
+	X(META_DEL, "DELETE FROM meta WHERE key = ?")                                                                  \
+	X(META_EACH, "SELECT key, value FROM meta WHERE key > ? AND substr(key, 1, ?) = ? ORDER BY key LIMIT 1")       \
 	X(META_SET, "INSERT OR REPLACE INTO meta(key, value) VALUES(?, ?)")                                            \
 	X(NAME_GET, "SELECT ino, kind FROM names WHERE parent = ? AND hash = ? AND name = ?")                          \
 	X(NAME_PUT, "INSERT OR REPLACE INTO names(parent, hash, name, ino, kind) VALUES(?, ?, ?, ?, ?)")               \
@@ -52,9 +57,14 @@
 	X(XATTR_DEL_ALL, "DELETE FROM xattrs WHERE ino = ?")                                                           \
 	X(XATTR_LIST, "SELECT name FROM xattrs WHERE ino = ? ORDER BY name")                                           \
 	X(CHUNK_GET, "SELECT " CHUNK_COLUMNS " FROM chunks WHERE id = ?")                                              \
-	X(CHUNK_PUT, "INSERT OR REPLACE INTO chunks(" CHUNK_COLUMNS ") VALUES(?, ?, ?, ?, ?, ?, ?, ?)")                \
+	X(CHUNK_PUT, "INSERT OR REPLACE INTO chunks(" CHUNK_COLUMNS ") VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")          \
 	X(CHUNK_DEL, "DELETE FROM chunks WHERE id = ?")                                                                \
-	X(CHUNK_RANKED, "SELECT " CHUNK_COLUMNS " FROM chunks WHERE (rank, id) > (?, ?) ORDER BY rank, id")            \
+	X(CHUNK_RANKED, "SELECT " CHUNK_COLUMNS " FROM chunks WHERE policy = ? AND (rank, id) > (?, ?) ORDER BY rank, id LIMIT 1") \
+	X(CHUNK_QUOTA, "SELECT " CHUNK_COLUMNS " FROM chunks WHERE quota = ? AND quota > 0 AND (rank, id) > (?, ?) ORDER BY rank, id LIMIT 1") \
+	X(CHUNK_BELOW, "WITH RECURSIVE " FOLDERS_BELOW "SELECT " CHUNK_COLUMNS " FROM chunks WHERE id IN (SELECT ino FROM below"  \
+	  " UNION SELECT n.ino FROM below JOIN names n ON n.parent = below.ino WHERE n.kind <> 16384)")                \
+	X(BLOCKS_BELOW, "WITH RECURSIVE " FOLDERS_BELOW "SELECT ifnull(sum(blocks), 0) FROM (SELECT DISTINCT m.ino, m.blocks FROM below"  \
+	  " JOIN names n ON n.parent = below.ino JOIN nodes m ON m.ino = n.ino AND m.parent = n.parent WHERE n.kind = 32768)") \
 	X(CHUNK_EXPIRED, "SELECT " CHUNK_COLUMNS " FROM chunks WHERE expires_ns > 0 AND expires_ns <= ?")              \
 	X(CHUNK_ALL, "SELECT " CHUNK_COLUMNS " FROM chunks WHERE id > ? ORDER BY id LIMIT 1024")
 

@@ -2,6 +2,8 @@
 /* The catalog's rows: each function is one statement or two. See catalog.h. */
 #include "catalog_priv.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -33,6 +35,29 @@ int kvc_meta_get(struct kvc_catalog *c, const char *key, char *value, size_t roo
 int kvc_meta_set(struct kvc_catalog *c, const char *key, const char *value)
 {
 	return kvc_sql_run(c, ST_META_SET, "ss", key, value);
+}
+
+int kvc_meta_del(struct kvc_catalog *c, const char *key)
+{
+	return kvc_sql_run(c, ST_META_DEL, "s", key);
+}
+
+int kvc_meta_next(struct kvc_catalog *c, const char *prefix, char *key, char *value, size_t room)
+{
+	char after[64];
+	sqlite3_stmt *st;
+	int got;
+
+	snprintf(after, sizeof after, "%s", key);
+	st = kvc_sql(c, ST_META_EACH, "sis", after, I(strlen(prefix)), prefix);
+	got = kvc_sql_step(c, st);
+	if (got == 1) {
+		const char *k = (const char *)sqlite3_column_text(st, 0), *v = (const char *)sqlite3_column_text(st, 1);
+
+		snprintf(key, sizeof after, "%s", k ? k : "");
+		snprintf(value, room, "%s", v ? v : "");
+	}
+	return one(st, got);
 }
 
 int kvc_name_get(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t *ino, uint32_t *kind)
@@ -342,7 +367,10 @@ int kvc_xattr_list(struct kvc_catalog *c, uint64_t ino, char *list, size_t *len)
 static void chunk_columns(sqlite3_stmt *st, struct kvc_chunk_row *r)
 {
 	*r = (struct kvc_chunk_row){ kvc_sql_u64(st, 0), kvc_sql_u64(st, 1), kvc_sql_u64(st, 2), kvc_sql_u64(st, 3),
-				     sqlite3_column_int64(st, 4), kvc_sql_u64(st, 5), kvc_sql_u64(st, 6), kvc_sql_u64(st, 7) };
+				     sqlite3_column_int64(st, 4), kvc_sql_u64(st, 5), kvc_sql_u64(st, 6), kvc_sql_u64(st, 7),
+				     (unsigned)sqlite3_column_int(st, 8), kvc_sql_u64(st, 9) };
+	if (r->policy >= KVC_CLASSES) /* of another version, or damaged */
+		r->policy = 0;
 }
 
 int kvc_chunk_get(struct kvc_catalog *c, uint64_t id, struct kvc_chunk_row *r)
@@ -357,8 +385,8 @@ int kvc_chunk_get(struct kvc_catalog *c, uint64_t id, struct kvc_chunk_row *r)
 
 int kvc_chunk_put(struct kvc_catalog *c, const struct kvc_chunk_row *r)
 {
-	return kvc_sql_run(c, ST_CHUNK_PUT, "iiiiiiii", I(r->id), I(r->created_ns), I(r->last_ns), I(r->hits), I(r->rank),
-			   I(r->pin_until_ns), I(r->ttl_s), I(r->expires_ns));
+	return kvc_sql_run(c, ST_CHUNK_PUT, "iiiiiiiiii", I(r->id), I(r->created_ns), I(r->last_ns), I(r->hits), I(r->rank),
+			   I(r->pin_until_ns), I(r->ttl_s), I(r->expires_ns), I(r->policy), I(r->quota));
 }
 
 int kvc_chunk_del(struct kvc_catalog *c, uint64_t id)
@@ -380,10 +408,62 @@ static int chunks(struct kvc_catalog *c, sqlite3_stmt *st, int (*fn)(void *arg, 
 	return got;
 }
 
-int kvc_chunk_each_ranked(struct kvc_catalog *c, int64_t rank, uint64_t id,
-			  int (*fn)(void *arg, const struct kvc_chunk_row *r), void *arg)
+static int next_chunk(struct kvc_catalog *c, sqlite3_stmt *st, struct kvc_chunk_row *r)
 {
-	return chunks(c, kvc_sql(c, ST_CHUNK_RANKED, "ii", I(rank), I(id)), fn, arg);
+	int got = kvc_sql_step(c, st);
+
+	if (got == 1)
+		chunk_columns(st, r);
+	return one(st, got);
+}
+
+int kvc_chunk_next_ranked(struct kvc_catalog *c, struct kvc_chunk_row *r)
+{
+	return next_chunk(c, kvc_sql(c, ST_CHUNK_RANKED, "iii", I(r->policy), I(r->rank), I(r->id)), r);
+}
+
+int kvc_chunk_next_quota(struct kvc_catalog *c, uint64_t model, struct kvc_chunk_row *r)
+{
+	return next_chunk(c, kvc_sql(c, ST_CHUNK_QUOTA, "iii", I(model), I(r->rank), I(r->id)), r);
+}
+
+struct rows {
+	struct kvc_chunk_row *v;
+	size_t n, room;
+};
+
+static int keep_row(void *arg, const struct kvc_chunk_row *r)
+{
+	struct rows *a = arg;
+
+	if (kvc_grow(&a->v, a->n, &a->room, sizeof *a->v))
+		return -ENOMEM;
+	a->v[a->n++] = *r;
+	return 0;
+}
+
+int kvc_chunk_below(struct kvc_catalog *c, uint64_t folder, struct kvc_chunk_row **out, size_t *n)
+{
+	struct rows a = { 0 };
+	int err = chunks(c, kvc_sql(c, ST_CHUNK_BELOW, "i", I(folder)), keep_row, &a);
+
+	if (err) {
+		free(a.v);
+		return err;
+	}
+	*out = a.v;
+	*n = a.n;
+	return 0;
+}
+
+int kvc_blocks_below(struct kvc_catalog *c, uint64_t folder, uint64_t *blocks)
+{
+	sqlite3_stmt *st = kvc_sql(c, ST_BLOCKS_BELOW, "i", I(folder));
+	int got = kvc_sql_step(c, st);
+
+	if (got == 1)
+		*blocks = kvc_sql_u64(st, 0);
+	return one(st, got);
 }
 
 int kvc_chunk_each_expired(struct kvc_catalog *c, uint64_t now_ns,

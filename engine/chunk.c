@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Chunks: what is evicted as one. In memory are those with a segment in the pool, those in use, and those whose
- * row is to be written; the ones with segments are in a binary heap by rank, lowest first.
+ * row is to be written; the ones with segments are in binary heaps by rank, lowest first, one for each class of
+ * policies.
  */
 #include "core.h"
 
@@ -12,64 +13,96 @@ static struct kvc_chunk **bucket(struct kvc *k, uint64_t id)
 	return &k->chunks[(id * 0x9e3779b97f4a7c15ull) >> 48 & (KVC_HASH_SIZE - 1)];
 }
 
-/* The heap. Order by (rank, id), so that it is total and a restart finds the same. */
+/* Order by (rank, id), so that it is total and a restart finds the same. */
 static bool before(const struct kvc_chunk *a, const struct kvc_chunk *b)
 {
 	return a->rank != b->rank ? a->rank < b->rank : a->id < b->id;
 }
 
-static void place(struct kvc *k, size_t at, struct kvc_chunk *c)
+static void place(struct kvc_heap *h, size_t at, struct kvc_chunk *c)
 {
-	k->heap[at] = c;
+	h->v[at] = c;
 	c->heap_at = at + 1;
 }
 
-static void sift(struct kvc *k, size_t at)
+static void sift(struct kvc_heap *h, size_t at)
 {
-	struct kvc_chunk *c = k->heap[at];
+	struct kvc_chunk *c = h->v[at];
 
-	while (at && before(c, k->heap[(at - 1) / 2])) {
-		place(k, at, k->heap[(at - 1) / 2]);
+	while (at && before(c, h->v[(at - 1) / 2])) {
+		place(h, at, h->v[(at - 1) / 2]);
 		at = (at - 1) / 2;
 	}
-	for (size_t child; (child = 2 * at + 1) < k->nheap; at = child) {
-		if (child + 1 < k->nheap && before(k->heap[child + 1], k->heap[child]))
+	for (size_t child; (child = 2 * at + 1) < h->n; at = child) {
+		if (child + 1 < h->n && before(h->v[child + 1], h->v[child]))
 			child++;
-		if (!before(k->heap[child], c))
+		if (!before(h->v[child], c))
 			break;
-		place(k, at, k->heap[child]);
+		place(h, at, h->v[child]);
 	}
-	place(k, at, c);
+	place(h, at, c);
 }
 
 static void heap_remove(struct kvc *k, struct kvc_chunk *c)
 {
+	struct kvc_heap *h = &k->heap[c->policy];
 	size_t at = c->heap_at - 1;
-	struct kvc_chunk *last = k->heap[--k->nheap];
+	struct kvc_chunk *last = h->v[--h->n];
 
 	c->heap_at = 0;
 	if (last != c) {
-		place(k, at, last);
-		sift(k, at);
+		place(h, at, last);
+		sift(h, at);
 	}
 }
 
 void kvc_chunk_push_locked(struct kvc *k, struct kvc_chunk *c)
 {
+	struct kvc_heap *h = &k->heap[c->policy];
+
 	if (c->heap_at || !c->nnodes)
 		return;
-	if (kvc_grow(&k->heap, k->nheap, &k->heap_room, sizeof *k->heap))
+	if (kvc_grow(&h->v, h->n, &h->room, sizeof *h->v))
 		return; /* out of memory: it is tried again with its next use, until then it is not evicted */
-	place(k, k->nheap++, c);
-	sift(k, k->nheap - 1);
+	place(h, h->n++, c);
+	sift(h, h->n - 1);
+}
+
+static const struct kvc_policy *policy(const struct kvc *k, unsigned class)
+{
+	return &kvc_policies[class ? class - 1 : (unsigned)k->opt.policy];
+}
+
+int kvc_class_next(const double turn[KVC_CLASSES], unsigned mask)
+{
+	int best = -1;
+
+	for (int i = 0; i < KVC_CLASSES; i++)
+		if ((mask & (1u << i)) && (best < 0 || turn[i] < turn[best]))
+			best = i;
+	return best;
+}
+
+void kvc_class_gave_locked(struct kvc *k, double turn[KVC_CLASSES], unsigned class)
+{
+	for (int i = 0; i < KVC_CLASSES; i++) /* who had nothing to give for a while does not make up for it */
+		turn[i] = turn[i] > turn[class] ? turn[i] : turn[class];
+	turn[class] += 1.0 / (double)(1 + k->heap[class].n);
 }
 
 struct kvc_chunk *kvc_chunk_pop_locked(struct kvc *k)
 {
-	struct kvc_chunk *c = k->nheap ? k->heap[0] : NULL;
+	struct kvc_chunk *c;
+	unsigned mask = 0;
+	int class;
 
-	if (c)
-		heap_remove(k, c);
+	for (int i = 0; i < KVC_CLASSES; i++)
+		mask |= k->heap[i].n ? 1u << i : 0;
+	class = kvc_class_next(k->turn, mask);
+	if (class < 0)
+		return NULL;
+	c = k->heap[class].v[0];
+	heap_remove(k, c);
 	return c;
 }
 
@@ -82,16 +115,23 @@ struct kvc_chunk *kvc_chunk_find_locked(struct kvc *k, uint64_t id)
 	return c;
 }
 
-static int64_t rank(const struct kvc *k, const struct kvc_use *u)
+static struct kvc_use use_of(const struct kvc_chunk_row *r)
 {
-	return kvc_policies[k->opt.policy].rank(u);
+	return (struct kvc_use){ r->created_ns, r->last_ns, r->hits };
 }
 
 int64_t kvc_chunk_rank_row(struct kvc *k, const struct kvc_chunk_row *r)
 {
-	struct kvc_use u = { r->created_ns, r->last_ns, r->hits };
+	struct kvc_use u = use_of(r);
 
-	return rank(k, &u);
+	return policy(k, r->policy)->rank(&u);
+}
+
+/* The class and the quota of a model's chunks. */
+static void belongs_both(struct kvc *k, uint64_t model, unsigned *class, uint64_t *quota)
+{
+	*class = (unsigned)(kvc_model_attr_both(k, model, KVC_MODEL_POLICY) + 1);
+	*quota = kvc_quota_of_locked(k, model) ? model : 0;
 }
 
 int kvc_chunk_join_both(struct kvc *k, struct kvc_node *n)
@@ -112,12 +152,16 @@ int kvc_chunk_join_both(struct kvc *k, struct kvc_node *n)
 			return -ENOMEM;
 		c->id = n->row.chunk;
 		if (!err) {
-			c->use = (struct kvc_use){ r.created_ns, r.last_ns, r.hits };
+			c->use = use_of(&r);
 			c->pin_until_ns = r.pin_until_ns;
 			c->ttl_s = r.ttl_s;
 			c->expires_ns = r.expires_ns;
 			c->rank = r.rank;
+			c->policy = r.policy;
+			c->quota = r.quota;
 			c->known = true;
+		} else {
+			belongs_both(k, n->model, &c->policy, &c->quota);
 		}
 		kvc_list_init(&c->nodes);
 		kvc_list_init(&c->dirty_link);
@@ -191,16 +235,85 @@ void kvc_chunk_used_locked(struct kvc *k, struct kvc_chunk *c, bool hit)
 	if (!c->use.created_ns)
 		c->use.created_ns = k->clock_ns;
 	c->use.hits += hit;
-	c->rank = rank(k, &c->use);
+	c->rank = policy(k, c->policy)->rank(&c->use);
 	if (c->heap_at)
-		sift(k, c->heap_at - 1);
+		sift(&k->heap[c->policy], c->heap_at - 1);
 	kvc_chunk_dirty_locked(k, c);
 }
 
 void kvc_chunk_row(const struct kvc_chunk *c, struct kvc_chunk_row *r)
 {
 	*r = (struct kvc_chunk_row){ c->id, c->use.created_ns, c->use.last_ns, c->use.hits, c->rank, c->pin_until_ns, c->ttl_s,
-				     c->expires_ns };
+				     c->expires_ns, c->policy, c->quota };
+}
+
+static void set_class_locked(struct kvc *k, struct kvc_chunk *c, unsigned class, uint64_t quota)
+{
+	if (c->heap_at)
+		heap_remove(k, c);
+	c->policy = class;
+	c->quota = quota;
+	c->rank = policy(k, class)->rank(&c->use);
+	kvc_chunk_push_locked(k, c);
+	c->known = false; /* write it with the next commit */
+	kvc_chunk_dirty_locked(k, c);
+}
+
+int kvc_chunk_moved_both(struct kvc *k, struct kvc_node *n)
+{
+	struct kvc_chunk *c = kvc_chunk_find_locked(k, n->row.chunk);
+	struct kvc_chunk_row r;
+	unsigned class;
+	uint64_t quota;
+	int err;
+
+	belongs_both(k, n->model, &class, &quota);
+	if (c) {
+		set_class_locked(k, c, class, quota);
+		return 0;
+	}
+	err = kvc_chunk_get(k->cat, n->row.chunk, &r);
+	if (err)
+		return err == -ENOENT ? 0 : err;
+	r.policy = class;
+	r.quota = quota;
+	r.rank = kvc_chunk_rank_row(k, &r);
+	return kvc_chunk_put(k->cat, &r);
+}
+
+int kvc_chunk_reclass_both(struct kvc *k, uint64_t model)
+{
+	struct kvc_chunk_row *r = NULL;
+	unsigned class;
+	uint64_t quota, of;
+	size_t n = 0;
+	int err;
+
+	belongs_both(k, model, &class, &quota);
+	for (size_t i = 0; i < KVC_HASH_SIZE; i++)
+		for (struct kvc_chunk *c = k->chunks[i]; c; c = c->hash_next) {
+			struct kvc_row row;
+
+			/* A chunk's number is that of its folder or of its only file. */
+			if (kvc_row_of_both(k, c->id, &row) || kvc_model_of_both(k, S_ISDIR(row.mode) ? c->id : row.parent, &of) || of != model)
+				continue;
+			set_class_locked(k, c, class, quota);
+		}
+	err = kvc_chunk_below(k->cat, model, &r, &n);
+	for (size_t i = 0; i < n && !err; i++) {
+		r[i].policy = class;
+		r[i].quota = quota;
+		r[i].rank = kvc_chunk_rank_row(k, &r[i]);
+		err = kvc_chunk_put(k->cat, &r[i]);
+	}
+	free(r);
+	kvc_commit_soon_locked(k, false);
+	return err;
+}
+
+bool kvc_chunk_young(uint64_t last_ns)
+{
+	return last_ns + KVC_YOUNG_NS > kvc_now_ns();
 }
 
 bool kvc_chunk_pinned(const struct kvc_chunk *c)

@@ -238,7 +238,7 @@ int kvc_commit_once(struct kvc *k)
 				s->job.tier = KVC_COMMON;
 				kvc_list_add_tail(&k->tier[KVC_COMMON].jobs[KVC_P_LOAD], &s->job.link);
 				k->jobs_queued++;
-				pthread_cond_signal(&k->tier[KVC_COMMON].cond);
+				kvc_tier_tell_locked(&k->tier[KVC_COMMON], KVC_P_LOAD);
 			} else {
 				kvc_wake_all_locked(k, &waits, -ENOMEM);
 			}

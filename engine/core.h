@@ -48,6 +48,8 @@
 #define KVC_MARK_NS 1000000001ull /* mtime of a segment that nobody wrote to since it was opened for writing */
 #define KVC_HINTS 256
 #define KVC_FOLDERS 4096
+#define KVC_GHOSTS 256
+#define KVC_YOUNG_NS 300000000ull /* see kvc_chunk_young */
 
 enum kvc_state { KVC_NONE, KVC_OPEN, KVC_RESIDENT, KVC_BOTH, KVC_LOWER, KVC_LOADING, KVC_GONE, KVC_STATES };
 extern const char *const kvc_state_names[];
@@ -67,7 +69,9 @@ struct kvc_chunk {
 	struct kvc_use use;
 	uint64_t pin_until_ns, ttl_s, expires_ns;
 	int64_t rank;
-	size_t heap_at;              /* index in k->heap + 1; 0: not in it */
+	unsigned policy;             /* its class (policy.h) */
+	uint64_t quota;              /* the model whose quota it counts to; 0: none */
+	size_t heap_at;              /* index in its class's heap + 1; 0: not in it */
 	struct kvc_list nodes;       /* its nodes that have a segment */
 	unsigned nnodes;
 	unsigned inflight;           /* nodes that hold a pointer */
@@ -92,8 +96,11 @@ struct kvc_node {
 	struct kvc_place place[KVC_TIERS];
 	uint64_t place_txn;          /* the transaction that records the newest placement */
 	uint64_t room;               /* bytes accounted for the segment */
+	uint64_t charged;            /* bytes counted to its model's quota */
 	uint64_t prepared;           /* bytes from the start that are prepared for plain writes */
-	unsigned creating;           /* a folder: creates that wait for room, so its chunk is in use */
+	uint64_t ahead;              /* what was prepared when it was opened to be written anew; part of k->ahead */
+	unsigned waiting;            /* opens, and of a folder creates in it, that wait for room: its chunk is not dropped */
+	struct kvc_ghost *ghost;     /* a folder that was dropped with its chunk (drop.c) */
 	unsigned nopen, nwriters, leases;
 	int fd, backing;             /* -1 and 0 while not there */
 	bool plain;                  /* how it is open now */
@@ -124,6 +131,7 @@ struct kvc_job {
 	uint64_t due_ns;             /* KVC_P_SPILL: not before */
 	unsigned tried, bad;         /* a load: bit per tier that failed, that had a bad copy */
 	int err;                     /* a load: of the last try */
+	bool prefetch;               /* a load that nobody waited for when it was asked for */
 	struct kvc_where where;
 	struct kvc_sum sum;          /* a removal from a shared tier: of this version only */
 };
@@ -133,7 +141,8 @@ struct kvc_tier_state {
 	struct kvc *k;
 	struct kvc_tier *t;          /* NULL: no such tier now, or the common queue */
 	struct kvc_list jobs[KVC_PRIORITIES];
-	pthread_cond_t cond;
+	pthread_cond_t cond, load_cond; /* for the threads that take all, and for the one that takes no copies */
+	bool load_idle;              /* that one sleeps */
 	unsigned ncopies;            /* queued in KVC_P_SPILL */
 	unsigned nthreads, started;  /* threads: wanted and running */
 	pthread_t workers[KVC_WORKERS];
@@ -153,11 +162,30 @@ struct kvc_trash {
 	struct kvc_sum sum;
 };
 
+/* Attributes of a model's folder with a fixed set of values (model.c). */
+enum kvc_model_attr { KVC_MODEL_CODEC, KVC_MODEL_POLICY, KVC_MODEL_SHARED, KVC_MODEL_UNIT, KVC_MODEL_ATTRS };
+enum kvc_shared { KVC_SHARED_KEEP, KVC_SHARED_DELETE };
+enum kvc_unit { KVC_UNIT_DIR, KVC_UNIT_FILE };
+
 struct kvc_hint {
 	uint64_t model, sizes[8];
 	unsigned at;
-	char unit;                   /* of the model: 0 not looked up, - none set, d, f */
-	char codec, shared;          /* the same: 0 not looked up; '0' + enum kvc_codec or '-'; k(eep) or d(elete) */
+	int8_t attr[KVC_MODEL_ATTRS]; /* 0: not looked up; 1: none is set; 2 + value */
+};
+
+/* The bound on a model's files (quota.c). */
+struct kvc_quota {
+	struct kvc_list link, waiters;
+	uint64_t model, limit, used; /* bytes */
+	uint64_t serial;
+	unsigned stuck;
+	bool trimming;
+};
+
+/* Chunks with segments in the pool, lowest rank first. */
+struct kvc_heap {
+	struct kvc_chunk **v;
+	size_t n, room;
 };
 
 struct kvc {
@@ -183,13 +211,19 @@ struct kvc {
 
 	/* room.c */
 	uint64_t used;               /* bytes of the pool accounted for */
+	uint64_t ahead;              /* of these, prepared for files being written, used by now or not */
 	struct kvc_list room_waiters;
 	/* wait.c */
 	struct kvc_list timed, woken;
 	pthread_cond_t woken_cond;
 	/* chunk.c */
-	struct kvc_chunk **heap;
-	size_t nheap, heap_room;
+	struct kvc_heap heap[KVC_CLASSES];
+	double turn[KVC_CLASSES];    /* whose is the lowest gives next; each victim moves it on by its part of the class */
+	/* quota.c */
+	struct kvc_list quotas;
+	uint64_t quota_serial;
+	/* drop.c */
+	struct kvc_list ghosts[KVC_GHOSTS], untold, told;
 	/* commit.c */
 	struct kvc_list dirty_nodes, dirty_chunks, trash, sync_waiters;
 	uint64_t committed;          /* the last committed transaction */
@@ -209,6 +243,7 @@ struct kvc {
 	/* evict.c */
 	pthread_cond_t evict_cond;
 	unsigned stuck;
+	bool trimming;
 	/* notify.c */
 	pthread_mutex_t notify_lock;
 	pthread_cond_t notify_cond;
@@ -241,7 +276,7 @@ bool kvc_segment_in_use(struct kvc_pool *p, const struct kvc_segment *s, bool fo
  */
 int kvc_room_get_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w);
 void kvc_room_put_locked(struct kvc *k, uint64_t bytes);
-/* Gives back what a wait was granted and did not use. */
+/* Gives back what a wait was granted, of the pool and of a quota, and did not use. */
 void kvc_room_cancel_locked(struct kvc *k, struct kvc_wait *w);
 /* Sets what a node's segment is accounted with. */
 void kvc_room_set_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes);
@@ -263,10 +298,8 @@ void kvc_node_settle_locked(struct kvc *k, struct kvc_node *n);
 void kvc_node_dirty_locked(struct kvc *k, struct kvc_node *n);
 /* The node's attributes as of now (an open file's come from its segment). */
 void kvc_node_attr_locked(struct kvc *k, struct kvc_node *n, struct kvc_row *attr);
-/* The model a folder belongs to (0: the root itself) and its depth below the root. */
-int kvc_node_model_both(struct kvc *k, struct kvc_node *folder, uint64_t *model, unsigned *depth);
-/* The chunk that a file in this folder belongs to: the folder, or 0 for a chunk of its own. */
-int kvc_chunk_of_both(struct kvc *k, struct kvc_node *folder, uint64_t *chunk);
+/* The row of a node, in memory or not. */
+int kvc_row_of_both(struct kvc *k, uint64_t ino, struct kvc_row *row);
 void kvc_node_free_all(struct kvc *k);
 
 /* file.c: the life of an object */
@@ -284,6 +317,8 @@ bool kvc_placed(const struct kvc *k, const struct kvc_node *n);
 bool kvc_placed_anywhere(const struct kvc_node *n);
 /* A tier that survives power loss has it. */
 bool kvc_placed_durably(const struct kvc *k, const struct kvc_node *n);
+/* Sets what was prepared ahead for a node; 0 once it is published or gone. */
+void kvc_ahead_set_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes);
 /* A new, empty segment for a file that has none: room must be accounted. 0 or -errno (then the room is the caller's again). */
 int kvc_segment_new_locked(struct kvc *k, struct kvc_node *n, uint64_t room);
 /* A descriptor for the segment, kept in n->fd. */
@@ -297,9 +332,47 @@ void kvc_unplace_locked(struct kvc *k, struct kvc_node *n);
 /* The file has no name and no open left, or is dropped: everything of it goes after the commit. */
 void kvc_destroy_locked(struct kvc *k, struct kvc_node *n);
 void kvc_close_segment_locked(struct kvc *k, struct kvc_node *n);
-struct kvc_hint *kvc_hint_of_locked(struct kvc *k, uint64_t model);
+
+/* model.c */
+/* The model of what lies in this folder; 0 at the root. */
+int kvc_model_of_both(struct kvc *k, uint64_t folder, uint64_t *model);
+/* The same from the folder's row, with the folder's depth below the root. */
+int kvc_model_of_row_both(struct kvc *k, const struct kvc_row *folder, uint64_t *model, unsigned *depth);
+/* The chunk that a file in this folder belongs to: the folder, or 0 for a chunk of its own. */
+int kvc_chunk_of_both(struct kvc *k, struct kvc_node *folder, uint64_t *chunk);
+/* The value of an attribute of the model; -1: none is set. */
+int kvc_model_attr_both(struct kvc *k, uint64_t model, enum kvc_model_attr a);
+const char *kvc_model_attr_text(enum kvc_model_attr a, int value);
+/* Sets it by its text, or takes it away (NULL). -EINVAL: no such value. */
+int kvc_model_attr_set_both(struct kvc *k, uint64_t model, enum kvc_model_attr a, const char *text);
+/* The model has a quota or a policy of its own, so its files do not go in or out with a whole folder or by a hard link. */
+bool kvc_model_apart_both(struct kvc *k, uint64_t model);
 uint64_t kvc_hint_locked(struct kvc *k, uint64_t model);
 void kvc_hint_add_locked(struct kvc *k, uint64_t model, uint64_t size);
+
+/* quota.c */
+struct kvc_quota *kvc_quota_of_locked(struct kvc *k, uint64_t model);
+/* Sets the model's bound and counts what it holds; 0 takes it away. */
+int kvc_quota_set_both(struct kvc *k, uint64_t model, uint64_t limit);
+/*
+ * May the model grow by so many bytes? 0, KVC_WAIT (parked; w keeps what is granted) or -EDQUOT. The growth itself is counted
+ * by kvc_quota_count_locked; kvc_room_cancel_locked then gives back what was granted.
+ */
+int kvc_quota_get_locked(struct kvc *k, uint64_t model, uint64_t bytes, struct kvc_wait *w);
+/* The same without waiting. */
+int kvc_quota_allows_locked(struct kvc *k, uint64_t model, uint64_t bytes);
+void kvc_quota_cancel_locked(struct kvc *k, struct kvc_wait *w);
+/* Brings what a file counts up to date. Cheap where its model has no quota. */
+void kvc_quota_count_locked(struct kvc *k, struct kvc_node *n);
+/* The file belongs to another model now. */
+void kvc_quota_move_locked(struct kvc *k, struct kvc_node *n, uint64_t model);
+/* At start, and at the end of a clean run. */
+int kvc_quotas_load_both(struct kvc *k, bool clean);
+void kvc_quotas_save_both(struct kvc *k);
+/* One pass of the evictor over the models that are near or over their bound. Returns whether anything was or will soon be freed. */
+bool kvc_quota_pass(struct kvc *k);
+bool kvc_quota_pressed_locked(struct kvc *k);
+void kvc_quotas_free(struct kvc *k);
 
 /* chunk.c */
 struct kvc_chunk *kvc_chunk_find_locked(struct kvc *k, uint64_t id);
@@ -313,8 +386,17 @@ void kvc_chunk_dirty_locked(struct kvc *k, struct kvc_chunk *c);
 struct kvc_chunk *kvc_chunk_pop_locked(struct kvc *k); /* lowest rank with segments, out of the heap */
 void kvc_chunk_push_locked(struct kvc *k, struct kvc_chunk *c);
 void kvc_chunk_row(const struct kvc_chunk *c, struct kvc_chunk_row *r);
+/* The node's own chunk is in another model now. */
+int kvc_chunk_moved_both(struct kvc *k, struct kvc_node *n);
+/* Gives the chunks of a model the class and the quota that it has now. */
+int kvc_chunk_reclass_both(struct kvc *k, uint64_t model);
+/* Was it used so lately that somebody may be between two of its files? */
+bool kvc_chunk_young(uint64_t last_ns);
 bool kvc_chunk_pinned(const struct kvc_chunk *c);
 int64_t kvc_chunk_rank_row(struct kvc *k, const struct kvc_chunk_row *r);
+/* Of the classes in the mask the one that gives next (-1: none); and its turn moves on. */
+int kvc_class_next(const double turn[KVC_CLASSES], unsigned mask);
+void kvc_class_gave_locked(struct kvc *k, double turn[KVC_CLASSES], unsigned class);
 void kvc_chunk_settle_locked(struct kvc *k, struct kvc_chunk *c);
 
 /* commit.c */
@@ -336,9 +418,13 @@ void kvc_tiers_join(struct kvc *k);
 void kvc_tiers_wake_locked(struct kvc *k);
 int kvc_job_add_locked(struct kvc *k, enum kvc_priority p, void (*run)(struct kvc *, struct kvc_job *), struct kvc_node *n,
 		       unsigned tier, uint64_t due_ns, struct kvc_job **out);
+/* After a job was put on a queue: wakes a thread that takes such. */
+void kvc_tier_tell_locked(struct kvc_tier_state *ts, enum kvc_priority p);
 /* May a call be made to this tier now? And how it went: -EBADMSG, -ENOENT and -ENOSPC are answers, not failures. */
 bool kvc_tier_allowed_locked(struct kvc *k, unsigned tier);
 void kvc_tier_result_locked(struct kvc *k, unsigned tier, int err);
+/* The call that was allowed was not made. */
+void kvc_tier_uncalled_locked(struct kvc *k, unsigned tier);
 
 /* load.c, spill.c */
 /* Starts loading a LOWER object; who waits parks on n->waiters. */
@@ -351,6 +437,8 @@ void kvc_rehead_locked(struct kvc *k, struct kvc_node *n);
 struct kvc_frame *kvc_frame_new(void);
 /* A path in the mount, "" where it is too long for a frame; buf has KVC_FRAME_PATH_MAX + 1 bytes. */
 void kvc_path_both(struct kvc *k, uint64_t ino, char *buf);
+/* The same of a name in a folder; -ENAMETOOLONG. */
+int kvc_path_in_both(struct kvc *k, uint64_t parent, const char *name, char *path);
 /* The node's model: its folder's name, in name[256], or "". */
 void kvc_model_name(const char *path, char *name);
 
@@ -380,13 +468,28 @@ void kvc_sweep_stop(struct kvc *k);
 
 /* evict.c */
 void *kvc_evictor(void *arg);
+/* How much of `used` is to go: above high= it begins, and goes on down to low=. */
+uint64_t kvc_trim(uint64_t used, uint64_t size, const struct kvc_options *o, bool *trimming);
+
+/* drop.c */
 /*
  * Drops a chunk whole: all its files, wherever they are; copies in shared tiers are left to the others. With a tier (not -1) only
- * that tier's copies go, where all is elsewhere too. 0, -EBUSY (in use or pinned), -ENOENT (empty), or another.
+ * that tier's copies go, where all is elsewhere too. 0, -EBUSY (in use, pinned, or used a moment ago), -ENOENT (empty), or another.
  */
 int kvc_chunk_drop(struct kvc *k, uint64_t id, int tier);
 /* Takes every name off a file and destroys it; the kernel is told. */
 int kvc_drop_file_both(struct kvc *k, struct kvc_node *n);
+/* A chunk's folder that is empty goes, with its names; a model's stays, for what is set on it. */
+void kvc_drop_folder_both(struct kvc *k, struct kvc_node *folder);
+/* The folder that was dropped under this name and can come back (NULL: none); shown where a caller may just have seen it. */
+struct kvc_node *kvc_ghost_find_locked(struct kvc *k, uint64_t parent, const char *name, bool *shown);
+/* Somebody makes a file in a folder that was dropped: it comes back, or *folder becomes the one that took its place. */
+int kvc_ghost_revive_both(struct kvc *k, struct kvc_node **folder);
+void kvc_ghost_free_locked(struct kvc_node *folder);
+/* The kernel knows that these are gone. */
+void kvc_ghosts_told_locked(struct kvc *k, struct kvc_list *told);
+/* Now and then. */
+void kvc_ghosts_expire_locked(struct kvc *k);
 
 /* name.c */
 struct kvc_entry {
@@ -401,6 +504,8 @@ struct kvc_entries { /* zero before the first use; the caller frees v, also afte
 /* Copies out the names in a folder, or the names of a node, so that the catalog can be changed while walking them. */
 int kvc_entries_in_both(struct kvc *k, uint64_t folder, struct kvc_entries *e);
 int kvc_entries_of_both(struct kvc *k, uint64_t ino, struct kvc_entries *e);
+/* A folder by its number: -ENOENT where it is gone, -ENOTDIR. With anew, where something is to be made in it, a dropped one comes back. */
+int kvc_folder_both(struct kvc *k, uint64_t ino, bool anew, struct kvc_node **folder);
 /* 1: no name is in the folder; 0: some are; or a negative errno. */
 int kvc_folder_empty_both(struct kvc *k, uint64_t folder);
 void kvc_touch_folder_locked(struct kvc *k, struct kvc_node *folder, int nlink);

@@ -2,8 +2,8 @@
 /*
  * The evictor: keeps the pool and the disk between their watermarks, by chunk, lowest rank first, and never inside a
  * request. A chunk leaves the pool when every object of it has a committed copy in a tier; one that has not is copied
- * first or, where no tier can take it, dropped whole. A disk that is full drops its lowest chunks whole. It also drops
- * chunks whose ttl has run out.
+ * first or, where no tier can take it, dropped whole. A disk that is full drops its lowest chunks whole, and so does a model that
+ * outgrows its quota (quota.c). It also drops chunks whose ttl has run out.
  *
  * Open, leased and pinned objects, and those that a client still has mapped, stay, and their chunk with them.
  */
@@ -14,8 +14,6 @@
 #define LOOK_NS 10000000ull
 #define IDLE_NS 250000000ull
 #define STUCK_LOOKS 12
-/* A chunk used so lately is not dropped: somebody may be between two of its files. */
-#define YOUNG_NS 300000000ull
 
 enum verdict { EVICT, COPY, DROP, YOUNG, KEEP };
 
@@ -50,7 +48,7 @@ static enum verdict judge_locked(struct kvc *k, struct kvc_chunk *c)
 		else if (v != DROP)
 			v = COPY;
 	}
-	return v == DROP && c->use.last_ns + YOUNG_NS > kvc_now_ns() ? YOUNG : v;
+	return v == DROP && kvc_chunk_young(c->use.last_ns) ? YOUNG : v;
 }
 
 static bool mapped(struct kvc *k, struct kvc_chunk *c)
@@ -93,15 +91,19 @@ static void evict_chunk_locked(struct kvc *k, struct kvc_chunk *c)
 	kvc_chunk_settle_locked(k, c);
 }
 
+uint64_t kvc_trim(uint64_t used, uint64_t size, const struct kvc_options *o, bool *trimming)
+{
+	uint64_t high = size / 100 * o->high_pct, low = size / 100 * o->low_pct;
+
+	*trimming = used > high || (*trimming && used > low);
+	return *trimming && used > low ? used - low : 0;
+}
+
 /* How many bytes the pool should lose now. */
 static uint64_t wanted_locked(struct kvc *k)
 {
-	uint64_t high = k->pool.bytes / 100 * k->opt.high_pct, low = k->pool.bytes / 100 * k->opt.low_pct, want = 0;
+	uint64_t used = kvc_max(k->used, kvc_pool_real_used(&k->pool)), want = kvc_trim(used, k->pool.bytes, &k->opt, &k->trimming);
 
-	uint64_t used = kvc_max(k->used, kvc_pool_real_used(&k->pool));
-
-	if (used > high)
-		want = used - low;
 	if (!kvc_list_empty(&k->room_waiters)) {
 		uint64_t need = kvc_of(k->room_waiters.next, struct kvc_wait, link)->want;
 
@@ -123,9 +125,12 @@ static bool pool_pass(struct kvc *k)
 	while ((want = wanted_locked(k)) > coming && (c = kvc_chunk_pop_locked(k))) {
 		enum verdict v = judge_locked(k, c);
 		uint64_t id = c->id;
+		unsigned class = c->policy;
 
 		if ((v == EVICT || v == DROP) && mapped(k, c))
 			v = KEEP;
+		if (v != KEEP)
+			kvc_class_gave_locked(k, k->turn, class);
 		if (v == EVICT) {
 			evict_chunk_locked(k, c);
 			progress = true;
@@ -189,28 +194,43 @@ static bool pool_pass(struct kvc *k)
 	return progress;
 }
 
-/* Candidates from the catalog, lowest rank first. */
+/* A walk over the catalog's chunks, the first victim first. */
 struct victims {
-	struct kvc_chunk_row r[64];
-	size_t n;
+	struct kvc_chunk_row head[KVC_CLASSES]; /* the next of each class */
+	enum { UNKNOWN, THERE, NONE } is[KVC_CLASSES];
+	double turn[KVC_CLASSES];
 };
 
-static int take_victim(void *arg, const struct kvc_chunk_row *r)
+static bool next_victim(struct kvc *k, struct victims *v, struct kvc_chunk_row *r)
 {
-	struct victims *v = arg;
+	unsigned mask = 0;
+	int class;
 
-	v->r[v->n++] = *r;
-	return v->n == 64;
+	kvc_catalog_lock(k->cat);
+	for (int i = 0; i < KVC_CLASSES; i++) {
+		if (v->is[i] == UNKNOWN) {
+			v->head[i].policy = (unsigned)i;
+			v->is[i] = kvc_chunk_next_ranked(k->cat, &v->head[i]) ? NONE : THERE;
+		}
+		mask |= v->is[i] == THERE ? 1u << i : 0;
+	}
+	kvc_catalog_unlock(k->cat);
+	class = kvc_class_next(v->turn, mask);
+	if (class < 0)
+		return false;
+	*r = v->head[class];
+	v->is[class] = UNKNOWN;
+	return true;
 }
 
-/* A tier of bounded size is above its high mark, or refused a frame: drop its lowest chunks down to the low mark. */
+/* A tier of bounded size is above its high mark, or refused a frame: drop its first victims down to the low mark. */
 static void tier_pass(struct kvc *k, unsigned tier)
 {
 	struct kvc_tier *t = k->tier[tier].t;
-	struct victims *v;
-	struct kvc_tier_usage u;
-	int64_t rank = INT64_MIN;
-	uint64_t id = 0, freed = 0, goal;
+	struct victims v = { 0 };
+	struct kvc_tier_usage u, now;
+	struct kvc_chunk_row r;
+	uint64_t freed = 0, goal;
 
 	if (!(t->ops->caps & KVC_TIER_BOUNDED))
 		return;
@@ -221,223 +241,63 @@ static void tier_pass(struct kvc *k, unsigned tier)
 	if (!full && u.used <= u.total / 100 * k->opt.high_pct)
 		return;
 	goal = u.used > u.total / 100 * k->opt.low_pct ? u.used - u.total / 100 * k->opt.low_pct : u.total / 16;
-	v = malloc(sizeof *v);
-	do {
-		if (!v)
-			return;
-		v->n = 0;
-		kvc_catalog_lock(k->cat);
-		kvc_chunk_each_ranked(k->cat, rank, id, take_victim, v);
-		kvc_catalog_unlock(k->cat);
-		for (size_t i = 0; i < v->n && freed < goal; i++) {
-			struct kvc_tier_usage now;
-
-			rank = v->r[i].rank;
-			id = v->r[i].id;
-			int err = v->r[i].last_ns + YOUNG_NS > kvc_now_ns() ? -EBUSY : kvc_chunk_drop(k, id, (int)tier);
-
-			if (err)
-				continue;
-			/* Freed once committed and removed: wait for that, so as not to drop more than needed. */
-			for (int look = 0; look < 50; look++) {
-				kvc_lock(k);
-				kvc_commit_soon_locked(k, true);
-				kvc_unlock(k);
-				usleep(2000);
-				t->ops->usage(t, &now);
-				if (now.used < u.used)
-					break;
-			}
-			freed += u.used > now.used ? u.used - now.used : 0;
-			u.used = now.used;
+	for (int i = 0; i < KVC_CLASSES; i++)
+		v.head[i].rank = INT64_MIN;
+	while (freed < goal && next_victim(k, &v, &r)) {
+		if (kvc_chunk_drop(k, r.id, (int)tier))
+			continue;
+		kvc_lock(k);
+		kvc_class_gave_locked(k, v.turn, r.policy);
+		kvc_unlock(k);
+		/* Freed once committed and removed: wait for that, so as not to drop more than needed. */
+		for (int look = 0; look < 50; look++) {
+			kvc_lock(k);
+			kvc_commit_soon_locked(k, true);
+			kvc_unlock(k);
+			usleep(2000);
+			t->ops->usage(t, &now);
+			if (now.used < u.used)
+				break;
 		}
-	} while (v->n == 64 && freed < goal);
-	free(v);
+		freed += u.used > now.used ? u.used - now.used : 0;
+		u.used = now.used;
+	}
 	kvc_lock(k);
 	if (freed)
 		k->tier[tier].full = false;
 	kvc_unlock(k);
 }
 
+#define EXPIRED_AT_ONCE 64
+
+struct expired {
+	uint64_t id[EXPIRED_AT_ONCE];
+	size_t n;
+};
+
+static int take_expired(void *arg, const struct kvc_chunk_row *r)
+{
+	struct expired *x = arg;
+
+	x->id[x->n++] = r->id;
+	return x->n == EXPIRED_AT_ONCE;
+}
+
 static void expire_pass(struct kvc *k)
 {
-	struct victims *v = malloc(sizeof *v);
+	struct expired x = { .n = 0 };
 
-	if (!v)
-		return;
-	v->n = 0;
 	kvc_catalog_lock(k->cat);
-	kvc_chunk_each_expired(k->cat, kvc_now_ns(), take_victim, v);
+	kvc_chunk_each_expired(k->cat, kvc_now_ns(), take_expired, &x);
 	kvc_catalog_unlock(k->cat);
-	for (size_t i = 0; i < v->n; i++)
-		if (!kvc_chunk_drop(k, v->r[i].id, -1))
+	for (size_t i = 0; i < x.n; i++)
+		if (!kvc_chunk_drop(k, x.id[i], -1))
 			kvc_count(&k->stats, expired_chunks);
-	free(v);
 	if (k->shared) {
 		kvc_catalog_lock(k->cat);
 		kvc_gone_purge(k->cat, kvc_now_ns());
 		kvc_catalog_unlock(k->cat);
 	}
-}
-
-/* The members of a chunk: the files of its folder that belong to it, or the one file. */
-struct members {
-	struct kvc_node **n;
-	size_t count;
-};
-
-/* Takes every name off a node. */
-static int unname_both(struct kvc *k, struct kvc_node *n)
-{
-	struct kvc_entries e = { 0 };
-	int err = kvc_entries_of_both(k, n->row.ino, &e);
-
-	for (size_t i = 0; i < e.n && !err; i++) {
-		struct kvc_node *folder;
-
-		err = kvc_name_del(k->cat, e.v[i].parent, e.v[i].name);
-		if (!err)
-			kvc_notify_gone(k, e.v[i].parent, n->row.ino, e.v[i].name);
-		if (!err && !kvc_node_get_both(k, e.v[i].parent, &folder)) {
-			kvc_touch_folder_locked(k, folder, S_ISDIR(n->row.mode) ? -1 : 0);
-			kvc_node_settle_locked(k, folder);
-		}
-	}
-	free(e.v);
-	return err;
-}
-
-int kvc_drop_file_both(struct kvc *k, struct kvc_node *n)
-{
-	int err = unname_both(k, n);
-
-	if (err)
-		return err;
-	kvc_row_del(k->cat, n->row.ino);
-	kvc_destroy_locked(k, n);
-	n->row.nlink = 0;
-	kvc_count(&k->stats, drops);
-	kvc_node_settle_locked(k, n);
-	return 0;
-}
-
-/* A copy of it in a tier that is here now, other than this one. */
-static bool elsewhere(const struct kvc *k, const struct kvc_node *n, int tier)
-{
-	kvc_tier_each(k, t)
-		if ((int)t != tier && n->place[t].gen && n->place[t].gen == n->object.gen)
-			return true;
-	return false;
-}
-
-/*
- * Looks at the members: -EBUSY where one is in use; *needed says that some have no copy but in this tier, *placed that some
- * have one there.
- */
-static int members_both(struct kvc *k, uint64_t id, struct kvc_node *self, int tier, struct members *m, bool *needed, bool *placed)
-{
-	struct kvc_entries e = { 0 };
-	int err = 0;
-
-	*needed = *placed = false;
-	if (S_ISDIR(self->row.mode))
-		err = kvc_entries_in_both(k, id, &e);
-	m->n = calloc(e.n + 1, sizeof *m->n);
-	if (!m->n)
-		err = -ENOMEM;
-	for (size_t i = 0; i < (S_ISDIR(self->row.mode) ? e.n : 1) && !err; i++) {
-		struct kvc_node *n = self;
-
-		if (S_ISDIR(self->row.mode)) {
-			if (!S_ISREG(e.v[i].kind))
-				continue;
-			if ((err = kvc_node_get_both(k, e.v[i].ino, &n)))
-				break;
-		}
-		if (n->row.chunk != id) {
-			kvc_node_settle_locked(k, n);
-			continue;
-		}
-		n->holds++;
-		m->n[m->count++] = n;
-		if (n->nopen || n->leases || n->state == KVC_OPEN || n->state == KVC_LOADING || n->snapshot)
-			err = -EBUSY;
-		*needed |= n->state == KVC_LOWER && !elsewhere(k, n, tier);
-		*placed |= tier < 0 || n->place[tier].gen;
-	}
-	free(e.v);
-	return err;
-}
-
-int kvc_chunk_drop(struct kvc *k, uint64_t id, int tier)
-{
-	struct members m = { 0 };
-	struct kvc_chunk_row row;
-	struct kvc_node *self;
-	bool needed = false, placed = false;
-	int err;
-
-	kvc_lock_both(k);
-	struct kvc_chunk *c = kvc_chunk_find_locked(k, id);
-
-	if (c)
-		kvc_chunk_row(c, &row);
-	else if ((err = kvc_chunk_get(k->cat, id, &row)))
-		goto out;
-	err = row.pin_until_ns && (row.pin_until_ns == INT64_MAX || row.pin_until_ns > kvc_now_ns()) ? -EBUSY : 0;
-	if (!err)
-		err = kvc_node_get_both(k, id, &self);
-	if (err == -ENOENT)
-		kvc_chunk_del(k->cat, id);
-	if (err)
-		goto out;
-	self->holds++;
-	err = self->creating ? -EBUSY : members_both(k, id, self, tier, &m, &needed, &placed);
-	if (!err && tier >= 0 && !placed)
-		err = -ENOENT;
-	for (size_t i = 0; i < m.count; i++) {
-		struct kvc_node *n = m.n[i];
-
-		if (!err && tier >= 0 && !needed) {
-			/* All of it is in the pool or in another tier: only this tier's copies go. */
-			if (n->place[tier].gen) {
-				kvc_place_del(k->cat, n->row.ino, (unsigned)tier);
-				kvc_trash_extent_locked(k, (unsigned)tier, &n->place[tier]);
-				n->place[tier] = (struct kvc_place){ 0 };
-			}
-			n->object.lower = kvc_placed_anywhere(n);
-			if (n->state == KVC_BOTH && !kvc_placed(k, n))
-				kvc_become_locked(k, n, KVC_RESIDENT);
-			n->verify = n->verify && n->object.lower;
-			kvc_node_dirty_locked(k, n);
-		} else if (!err) {
-			err = kvc_drop_file_both(k, n);
-		}
-		n->holds--;
-		kvc_node_settle_locked(k, n);
-	}
-	if (!err && !(tier >= 0 && !needed)) {
-		kvc_count(&k->stats, dropped_chunks);
-		kvc_chunk_del(k->cat, id);
-		c = kvc_chunk_find_locked(k, id);
-		if (c && c->dirty) {
-			kvc_list_del(&c->dirty_link);
-			c->dirty = false;
-			kvc_chunk_settle_locked(k, c);
-		}
-		if (S_ISDIR(self->row.mode) && kvc_folder_empty_both(k, id) == 1 && !unname_both(k, self)) {
-			kvc_row_del(k->cat, id);
-			self->row.nlink = 0;
-			kvc_destroy_locked(k, self);
-		}
-	}
-	self->holds--;
-	kvc_node_settle_locked(k, self);
-	kvc_commit_soon_locked(k, false);
-out:
-	kvc_unlock_both(k);
-	free(m.n);
-	return err;
 }
 
 void *kvc_evictor(void *arg)
@@ -447,7 +307,8 @@ void *kvc_evictor(void *arg)
 
 	kvc_lock(k);
 	while (!k->stopping) {
-		bool pressed = wanted_locked(k) > 0;
+		kvc_ghosts_expire_locked(k);
+		bool pressed = wanted_locked(k) > 0 || kvc_quota_pressed_locked(k);
 		struct timespec t = kvc_timespec(kvc_mono_ns() + (pressed ? LOOK_NS : IDLE_NS));
 
 		pthread_cond_timedwait(&k->evict_cond, &k->lock, &t);
@@ -457,6 +318,7 @@ void *kvc_evictor(void *arg)
 		kvc_unlock(k);
 		kvc_tier_each(k, i)
 			tier_pass(k, i);
+		kvc_quota_pass(k);
 		bool progress = pressed && pool_pass(k);
 
 		if (kvc_mono_ns() > expire_ns) {

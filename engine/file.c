@@ -90,6 +90,12 @@ int kvc_node_fd_locked(struct kvc *k, struct kvc_node *n)
 	return n->fd;
 }
 
+void kvc_ahead_set_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes)
+{
+	k->ahead += bytes - n->ahead;
+	n->ahead = bytes;
+}
+
 int kvc_segment_new_locked(struct kvc *k, struct kvc_node *n, uint64_t room)
 {
 	struct kvc_segment s = { 'w', n->row.ino, n->object.gen };
@@ -107,8 +113,10 @@ int kvc_segment_new_locked(struct kvc *k, struct kvc_node *n, uint64_t room)
 	n->fd = fd;
 	n->fresh = true;
 	n->room = n->prepared = room;
+	kvc_ahead_set_locked(k, n, room);
 	n->epoch++;
 	kvc_become_locked(k, n, KVC_OPEN);
+	kvc_quota_count_locked(k, n);
 	return 0;
 }
 
@@ -188,6 +196,7 @@ void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 		fstat(fd, &st);
 	}
 	n->prepared = 0;
+	kvc_ahead_set_locked(k, n, 0);
 	n->snapshot = false; /* who waits for one is served by the copy of what is published now */
 	n->object.size = n->row.size = size;
 	n->row.blocks = (uint64_t)st.st_blocks;
@@ -197,6 +206,7 @@ void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 	if (kvc_segment_rename(&k->pool, &from, &to))
 		kvc_error("inode %llx: its segment cannot be renamed: %s", (unsigned long long)n->row.ino, strerror(errno));
 	kvc_become_locked(k, n, kvc_placed(k, n) ? KVC_BOTH : KVC_RESIDENT);
+	kvc_quota_count_locked(k, n);
 	if (n->chunk)
 		kvc_chunk_used_locked(k, n->chunk, false);
 	kvc_node_dirty_locked(k, n);
@@ -223,38 +233,11 @@ void kvc_destroy_locked(struct kvc *k, struct kvc_node *n)
 		kvc_wake_all_locked(k, &n->sync_waiters, 0);
 	}
 	n->lost = true;
+	kvc_ahead_set_locked(k, n, 0);
+	kvc_quota_count_locked(k, n);
 	if (n->dirty) {
 		n->dirty = false;
 		kvc_list_del(&n->dirty_link);
 	}
 	kvc_commit_soon_locked(k, false);
-}
-
-struct kvc_hint *kvc_hint_of_locked(struct kvc *k, uint64_t model)
-{
-	struct kvc_hint *h = &k->hints[model % KVC_HINTS];
-
-	if (h->model != model)
-		*h = (struct kvc_hint){ .model = model };
-	return h;
-}
-
-/* The size to prepare: the largest of the model's last objects; 0 while none is known. */
-uint64_t kvc_hint_locked(struct kvc *k, uint64_t model)
-{
-	struct kvc_hint *h = kvc_hint_of_locked(k, model);
-	uint64_t max = 0;
-
-	for (int i = 0; i < 8; i++)
-		max = kvc_max(max, h->sizes[i]);
-	return kvc_round_up(max, KVC_PAGE);
-}
-
-void kvc_hint_add_locked(struct kvc *k, uint64_t model, uint64_t size)
-{
-	struct kvc_hint *h = kvc_hint_of_locked(k, model);
-
-	/* What is larger than a part of the pool is an arena, not a chunk; preparing that for each file would starve all. */
-	if (size && size <= k->pool.bytes / 8)
-		h->sizes[h->at++ % 8] = size;
 }

@@ -49,9 +49,10 @@ static int queue_load_locked(struct kvc *k, struct kvc_node *n, bool prefetch, c
 	if (t < 0)
 		return err ?: -EIO;
 	if (kvc_job_add_locked(k, prefetch ? KVC_P_PREFETCH : KVC_P_LOAD, load_run, n, (unsigned)t, 0, &j)) {
-		kvc_tier_result_locked(k, (unsigned)t, 0);
+		kvc_tier_uncalled_locked(k, (unsigned)t);
 		return -ENOMEM;
 	}
+	j->prefetch = prefetch;
 	j->tried = (before ? before->tried : 0) | 1u << t;
 	j->bad = before ? before->bad : 0;
 	return 0;
@@ -66,7 +67,7 @@ static int try_tier(struct kvc *k, struct kvc_job *j, const struct kvc_segment *
 
 	if (fd < 0) {
 		kvc_lock(k);
-		kvc_tier_result_locked(k, j->tier, 0);
+		kvc_tier_uncalled_locked(k, j->tier);
 		kvc_unlock(k);
 		return fd;
 	}
@@ -112,13 +113,13 @@ static void load_run(struct kvc *k, struct kvc_job *j)
 	bool wanted = n->state == KVC_LOADING && want.place.gen == n->object.gen;
 
 	if (!wanted)
-		kvc_tier_result_locked(k, j->tier, 0);
+		kvc_tier_uncalled_locked(k, j->tier);
 	kvc_unlock(k);
 	err = wanted ? try_tier(k, j, &seg, mtime, &want, &st) : -ESTALE;
 
 	kvc_lock_both(k);
 	j->err = err;
-	if (err && n->state == KVC_LOADING && n->object.gen == seg.gen && !queue_load_locked(k, n, false, j)) {
+	if (err && n->state == KVC_LOADING && n->object.gen == seg.gen && !queue_load_locked(k, n, j->prefetch && kvc_list_empty(&n->waiters), j)) {
 		kvc_unlock_both(k);
 		return; /* the next one's turn */
 	}

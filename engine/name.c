@@ -53,14 +53,14 @@ int kvc_folder_empty_both(struct kvc *k, uint64_t folder)
 	return err < 0 ? err : !err;
 }
 
-static int folder_both(struct kvc *k, uint64_t ino, struct kvc_node **folder)
+int kvc_folder_both(struct kvc *k, uint64_t ino, bool anew, struct kvc_node **folder)
 {
 	int err = kvc_node_get_both(k, ino, folder);
 
 	if (!err && !S_ISDIR((*folder)->row.mode))
 		err = -ENOTDIR;
 	if (!err && (*folder)->lost)
-		err = -ENOENT;
+		err = anew ? kvc_ghost_revive_both(k, folder) : -ENOENT;
 	return err;
 }
 
@@ -69,15 +69,21 @@ int kvc_lookup(struct kvc *k, uint64_t parent, const char *name, struct kvc_row 
 	struct kvc_node *n;
 	uint64_t ino;
 	uint32_t kind;
+	bool shown;
 	int err;
 
 	kvc_count(&k->stats, lookups);
 	kvc_lock_both(k);
 	err = kvc_name_get(k->cat, parent, name, &ino, &kind);
-	if (err == -ENOENT && k->shared)
+	attr->ino = 0;
+	if (err == -ENOENT && (n = kvc_ghost_find_locked(k, parent, name, &shown))) {
+		attr->ino = n->row.ino;
+		err = shown ? 0 : -ENOENT;
+	} else if (err == -ENOENT && k->shared) {
 		err = kvc_ask_both(k, parent, name, w);
-	else if (!err)
+	} else if (!err) {
 		err = kvc_node_get_both(k, ino, &n);
+	}
 	if (!err) {
 		n->nlookup++;
 		kvc_node_attr_locked(k, n, attr);
@@ -129,8 +135,9 @@ int kvc_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, ui
 	int err;
 
 	kvc_lock_both(k);
-	err = folder_both(k, parent, &folder);
+	err = kvc_folder_both(k, parent, true, &folder);
 	if (!err) {
+		parent = folder->row.ino;
 		err = kvc_name_get(k->cat, parent, name, &ino, &kind);
 		err = !err ? -EEXIST : err == -ENOENT ? 0 : err;
 	}
@@ -177,12 +184,17 @@ int kvc_readlink(struct kvc *k, uint64_t ino, char *target, size_t room)
 /* A file that moved to this folder belongs to the chunk there. */
 static int rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder)
 {
-	uint64_t chunk;
+	uint64_t chunk, model;
 	int err = kvc_chunk_of_both(k, folder, &chunk);
 
 	if (err)
 		return err;
 	chunk = chunk ? chunk : n->row.ino;
+	if (!kvc_model_of_both(k, folder->row.ino, &model) && model != n->model) {
+		kvc_quota_move_locked(k, n, model);
+		if (n->row.chunk == chunk)
+			return kvc_chunk_moved_both(k, n);
+	}
 	if (n->row.chunk == chunk)
 		return 0;
 	bool has = kvc_has_segment(n);
@@ -205,16 +217,21 @@ static int rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *fold
 int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, struct kvc_row *attr)
 {
 	struct kvc_node *folder, *n;
-	uint64_t other;
+	uint64_t other, model;
 	uint32_t kind;
 	int err;
 
 	kvc_lock_both(k);
-	err = folder_both(k, parent, &folder);
-	if (!err)
+	err = kvc_folder_both(k, parent, true, &folder);
+	if (!err) {
+		parent = folder->row.ino;
 		err = kvc_node_get_both(k, ino, &n);
+	}
 	if (!err && (n->lost || !n->row.nlink))
 		err = -ENOENT;
+	if (!err && (err = kvc_model_of_both(k, parent, &model)) == 0 && model != n->model &&
+	    (kvc_model_apart_both(k, model) || kvc_model_apart_both(k, n->model)))
+		err = -EXDEV;
 	if (!err) {
 		err = kvc_name_get(k->cat, parent, name, &other, &kind);
 		err = !err ? -EEXIST : err == -ENOENT ? 0 : err;
@@ -271,6 +288,7 @@ static void unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent)
 	}
 	/* Still open: it lives on in the pool until the last close. */
 	n->lost = true;
+	kvc_quota_count_locked(k, n);
 	if (n->dirty) {
 		n->dirty = false;
 		kvc_list_del(&n->dirty_link);
@@ -285,16 +303,9 @@ static void unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent)
 static void unshare_name_both(struct kvc *k, struct kvc_node *n, uint64_t parent, const char *name, bool moved)
 {
 	KVC_MEM char *path = malloc(KVC_FRAME_PATH_MAX + 1);
-	size_t len;
 
-	if (!path)
-		return;
-	kvc_path_both(k, parent, path);
-	len = strlen(path);
-	if ((len || parent == KVC_ROOT) && len + 1 + strlen(name) <= KVC_FRAME_PATH_MAX) {
-		snprintf(path + len, KVC_FRAME_PATH_MAX + 1 - len, "%s%s", len ? "/" : "", name);
+	if (path && !kvc_path_in_both(k, parent, name, path))
 		kvc_unshare_both(k, n, path, moved);
-	}
 }
 
 int kvc_unlink(struct kvc *k, uint64_t parent, const char *name)
@@ -305,7 +316,7 @@ int kvc_unlink(struct kvc *k, uint64_t parent, const char *name)
 	int err;
 
 	kvc_lock_both(k);
-	err = folder_both(k, parent, &folder);
+	err = kvc_folder_both(k, parent, false, &folder);
 	if (!err)
 		err = kvc_name_get(k->cat, parent, name, &ino, &kind);
 	if (!err && S_ISDIR(kind))
@@ -335,6 +346,7 @@ static int rmdir_both(struct kvc *k, struct kvc_node *folder, const char *name, 
 		unshare_name_both(k, n, folder->row.ino, name, false);
 	if (name && (err = kvc_name_del(k->cat, folder->row.ino, name)))
 		return err;
+	kvc_quota_set_both(k, n->row.ino, 0);
 	kvc_row_del(k->cat, n->row.ino);
 	kvc_chunk_del(k->cat, n->row.ino);
 	n->row.nlink = 0;
@@ -352,7 +364,7 @@ int kvc_rmdir(struct kvc *k, uint64_t parent, const char *name)
 	int err;
 
 	kvc_lock_both(k);
-	err = folder_both(k, parent, &folder);
+	err = kvc_folder_both(k, parent, false, &folder);
 	if (!err)
 		err = kvc_name_get(k->cat, parent, name, &ino, &kind);
 	if (!err && !S_ISDIR(kind))
@@ -382,15 +394,41 @@ static int replace_both(struct kvc *k, struct kvc_node *n, struct kvc_node *fold
 	return 0;
 }
 
+/*
+ * A folder does not move in or out of a model with a quota or a policy of its own: that would count and class all in it anew. A
+ * file does, where the quota has room for it.
+ */
+static int may_move_both(struct kvc *k, struct kvc_node *n, uint64_t parent, uint64_t to)
+{
+	uint64_t from_model, to_model;
+	int err = kvc_model_of_both(k, parent, &from_model) ?: kvc_model_of_both(k, to, &to_model);
+
+	if (err)
+		return err;
+	if (S_ISDIR(n->row.mode)) { /* in the root it is a model itself */
+		from_model = parent == KVC_ROOT ? n->row.ino : from_model;
+		to_model = to == KVC_ROOT ? n->row.ino : to_model;
+	}
+	if (from_model == to_model)
+		return 0;
+	if (S_ISDIR(n->row.mode))
+		return kvc_model_apart_both(k, from_model) || kvc_model_apart_both(k, to_model) ? -EXDEV : 0;
+	return S_ISREG(n->row.mode) ? kvc_quota_allows_locked(k, to_model, n->charged) : 0;
+}
+
 static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_t to, const char *to_name, unsigned flags)
 {
 	struct kvc_node *from_folder, *to_folder, *n, *old;
 	uint64_t ino, old_ino = 0;
 	uint32_t kind, old_kind;
-	int err = folder_both(k, parent, &from_folder) ?: folder_both(k, to, &to_folder);
+	int err = kvc_folder_both(k, parent, false, &from_folder) ?: kvc_folder_both(k, to, true, &to_folder);
 
-	if (!err)
+	if (!err) {
+		to = to_folder->row.ino;
 		err = kvc_name_get(k->cat, parent, name, &ino, &kind) ?: kvc_node_get_both(k, ino, &n);
+	}
+	if (!err)
+		err = may_move_both(k, n, parent, to);
 	if (err)
 		return err;
 	err = kvc_name_get(k->cat, to, to_name, &old_ino, &old_kind);

@@ -68,6 +68,8 @@ int kvc_node_get_both(struct kvc *k, uint64_t ino, struct kvc_node **out)
 	if (S_ISREG(row.mode)) {
 		n->object = object;
 		memcpy(n->place, place, sizeof place);
+		n->charged = row.blocks * 512;
+		kvc_model_of_both(k, row.parent, &n->model);
 	}
 	*out = n;
 	return 0;
@@ -77,7 +79,7 @@ void kvc_node_settle_locked(struct kvc *k, struct kvc_node *n)
 {
 	struct kvc_node **at;
 
-	if (n->nlookup || n->holds || n->dirty || n->nopen || n->leases || kvc_has_segment(n) || n->state == KVC_LOADING ||
+	if (n->nlookup || n->holds || n->dirty || n->nopen || n->leases || n->waiting || kvc_has_segment(n) || n->state == KVC_LOADING ||
 	    !kvc_list_empty(&n->waiters) || !kvc_list_empty(&n->sync_waiters))
 		return;
 	if (n->touched && !n->lost && !k->stopping) {
@@ -89,6 +91,7 @@ void kvc_node_settle_locked(struct kvc *k, struct kvc_node *n)
 		;
 	*at = n->hash_next;
 	k->nnodes--;
+	kvc_ghost_free_locked(n);
 	free(n);
 }
 
@@ -119,54 +122,13 @@ void kvc_node_attr_locked(struct kvc *k, struct kvc_node *n, struct kvc_row *att
 	}
 }
 
-static int row_of_both(struct kvc *k, uint64_t ino, struct kvc_row *row)
+int kvc_row_of_both(struct kvc *k, uint64_t ino, struct kvc_row *row)
 {
 	struct kvc_node *n = kvc_node_find_locked(k, ino);
 
 	if (!n)
 		return kvc_row_get(k->cat, ino, row);
 	*row = n->row;
-	return 0;
-}
-
-int kvc_node_model_both(struct kvc *k, struct kvc_node *folder, uint64_t *model, unsigned *depth)
-{
-	struct kvc_row row = folder->row;
-	int err;
-
-	*model = 0;
-	for (*depth = 0; row.ino != KVC_ROOT; ++*depth) {
-		*model = row.ino;
-		if (*depth > 4096)
-			return -ELOOP;
-		if ((err = row_of_both(k, row.parent, &row)))
-			return err;
-	}
-	return 0;
-}
-
-int kvc_chunk_of_both(struct kvc *k, struct kvc_node *folder, uint64_t *chunk)
-{
-	uint64_t model;
-	unsigned depth;
-	int err = kvc_node_model_both(k, folder, &model, &depth);
-
-	*chunk = 0;
-	if (err || !model)
-		return err;
-	struct kvc_hint *h = kvc_hint_of_locked(k, model);
-
-	if (!h->unit) {
-		char unit[8] = "";
-		size_t len = sizeof unit;
-
-		err = kvc_xattr_get(k->cat, model, "user.kvcachefs.unit", unit, &len);
-		if (err && err != -ENOENT)
-			return err;
-		h->unit = err ? '-' : unit[0];
-	}
-	if (h->unit == 'd' || (h->unit == '-' && depth == 2))
-		*chunk = folder->row.ino;
 	return 0;
 }
 
@@ -179,6 +141,7 @@ void kvc_node_free_all(struct kvc *k)
 			k->nodes[i] = n->hash_next;
 			if (n->fd >= 0)
 				close(n->fd);
+			kvc_ghost_free_locked(n);
 			free(n);
 		}
 	for (size_t i = 0; i < KVC_HASH_SIZE; i++)
@@ -188,5 +151,6 @@ void kvc_node_free_all(struct kvc *k)
 			k->chunks[i] = c->hash_next;
 			free(c);
 		}
-	free(k->heap);
+	for (int i = 0; i < KVC_CLASSES; i++)
+		free(k->heap[i].v);
 }

@@ -42,11 +42,16 @@ void *kvc_notifier(void *arg)
 			pthread_cond_wait(&k->notify_cond, &k->notify_lock);
 		if (kvc_list_empty(&k->notices))
 			break;
-		struct kvc_list batch;
+		struct kvc_list batch, ghosts;
 		bool tell = !k->notify_stop;
 
 		pthread_mutex_unlock(&k->notify_lock);
 		usleep(GATHER_US);
+		/* Their notices were queued before them, and so are in this batch. */
+		kvc_list_init(&ghosts);
+		kvc_lock(k);
+		kvc_list_splice(&ghosts, &k->untold);
+		kvc_unlock(k);
 		pthread_mutex_lock(&k->notify_lock);
 		kvc_list_init(&batch);
 		kvc_list_splice(&batch, &k->notices);
@@ -59,6 +64,9 @@ void *kvc_notifier(void *arg)
 				k->ev.gone(k->ev.arg, n->parent, n->ino, n->name, kvc_list_empty(&batch));
 			free(n);
 		}
+		kvc_lock(k);
+		kvc_ghosts_told_locked(k, &ghosts);
+		kvc_unlock(k);
 		pthread_mutex_lock(&k->notify_lock);
 	}
 	pthread_mutex_unlock(&k->notify_lock);

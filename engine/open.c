@@ -16,8 +16,14 @@ static bool writes(int flags)
 	return (flags & O_ACCMODE) != O_RDONLY;
 }
 
+/* May the model's files be written by passthrough? Not where every byte must be granted first. */
+static bool passes_locked(struct kvc *k, uint64_t model)
+{
+	return k->ev.backing_open && !kvc_quota_of_locked(k, model);
+}
+
 /* Registers the segment unless that is done. Where it fails, plain requests serve. */
-static void back_locked(struct kvc *k, struct kvc_node *n)
+static void back_locked(struct kvc *k, struct kvc_node *n, bool writer)
 {
 	struct kvc_segment s = kvc_segment_of(n);
 	KVC_FD int fd = -1;
@@ -26,7 +32,7 @@ static void back_locked(struct kvc *k, struct kvc_node *n)
 	if (n->nopen) /* as the others have it */
 		return;
 	n->plain = true;
-	if (!k->ev.backing_open)
+	if (!k->ev.backing_open || (writer && !passes_locked(k, n->model)))
 		return;
 	if (!n->backing) {
 		fd = kvc_segment_open(&k->pool, &s, O_RDONLY);
@@ -58,10 +64,21 @@ static int opened_locked(struct kvc *k, struct kvc_node *n, int flags, struct kv
 	return 0;
 }
 
+/*
+ * What to prepare for a file of this model that is written anew: its usual size where passthrough serves; plain writes get room as they
+ * come. Not more than half of the pool lies prepared: many files open together, whose model had one large file lately, would take all.
+ */
+static uint64_t room_ahead_locked(struct kvc *k, uint64_t model)
+{
+	uint64_t hint = passes_locked(k, model) ? kvc_hint_locked(k, model) : 0;
+
+	return k->ahead + hint > k->pool.bytes / 2 ? 0 : hint;
+}
+
 /* O_TRUNC: the file starts anew; what it held, here or below, is not needed. */
 static int truncate_open_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
 {
-	uint64_t hint = n->backing || k->ev.backing_open ? kvc_hint_locked(k, n->model) : 0;
+	uint64_t hint = room_ahead_locked(k, n->model);
 	int err, fd;
 
 	if (n->state == KVC_LOADING)
@@ -85,8 +102,27 @@ static int truncate_open_both(struct kvc *k, struct kvc_node *n, struct kvc_wait
 	if (ftruncate(fd, 0))
 		return -errno;
 	n->prepared = hint && !fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)hint) ? hint : 0;
+	kvc_ahead_set_locked(k, n, n->prepared);
 	kvc_room_set_locked(k, n, n->prepared);
 	return 0;
+}
+
+/* While a call waits, the chunk of this node is not dropped, however long ago it was used. */
+static void wait_in_locked(struct kvc_node *n, struct kvc_wait *w)
+{
+	n->waiting++;
+	w->ino = n->row.ino;
+}
+
+static void wait_out_locked(struct kvc *k, struct kvc_wait *w)
+{
+	struct kvc_node *n = w->ino ? kvc_node_find_locked(k, w->ino) : NULL;
+
+	w->ino = 0;
+	if (n) {
+		n->waiting--;
+		kvc_node_settle_locked(k, n);
+	}
 }
 
 int kvc_file_open(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out, struct kvc_wait *w)
@@ -99,7 +135,10 @@ int kvc_file_open(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out
 	if (anew)
 		kvc_catalog_lock(k->cat);
 	kvc_lock(k);
+	wait_out_locked(k, w);
 	n = kvc_node_find_locked(k, ino);
+	if ((err = w->err))
+		goto out;
 	if (!n || n->state == KVC_GONE || (n->lost && !n->nopen)) {
 		err = -ESTALE;
 		goto out;
@@ -125,7 +164,7 @@ int kvc_file_open(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out
 		goto out;
 	if (!waited && !(flags & O_TRUNC))
 		kvc_count(&k->stats, pool_hits);
-	back_locked(k, n);
+	back_locked(k, n, writes(flags));
 	err = opened_locked(k, n, flags, out);
 	if (!err) {
 		if (n->chunk)
@@ -136,7 +175,9 @@ int kvc_file_open(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out
 		}
 	}
 out:
-	if (err != KVC_WAIT)
+	if (err == KVC_WAIT)
+		wait_in_locked(n, w);
+	else
 		kvc_room_cancel_locked(k, w);
 	kvc_unlock(k);
 	if (anew)
@@ -154,21 +195,19 @@ static int plan_both(struct kvc *k, uint64_t parent, const char *name, struct cr
 {
 	struct kvc_node *folder;
 	uint32_t kind;
-	unsigned depth;
-	int err = kvc_node_get_both(k, parent, &folder);
+	int err = kvc_folder_both(k, parent, true, &folder);
 
-	if (!err && folder->lost)
-		err = -ENOENT;
-	if (!err)
-		err = kvc_name_get(k->cat, parent, name, existing, &kind);
-	if (err != -ENOENT || folder->lost)
+	if (err)
+		return err;
+	c->row.parent = folder->row.ino; /* another, where this one was dropped and made again */
+	err = kvc_name_get(k->cat, c->row.parent, name, existing, &kind);
+	if (err != -ENOENT)
 		return err ?: -EEXIST;
-	if ((err = kvc_node_model_both(k, folder, &c->model, &depth)) || (err = kvc_chunk_of_both(k, folder, &c->row.chunk)))
+	if ((err = kvc_model_of_both(k, c->row.parent, &c->model)))
 		return err;
 	if (folder->row.mode & S_ISGID)
 		c->row.gid = folder->row.gid;
-	/* Where passthrough serves, room is prepared for the whole; plain writes get it as they come. */
-	c->room = k->ev.backing_open ? kvc_hint_locked(k, c->model) : 0;
+	c->room = room_ahead_locked(k, c->model);
 	return 0;
 }
 
@@ -177,32 +216,35 @@ static int enter_both(struct kvc *k, const struct creation *c, const char *name,
 		      struct kvc_opened *out)
 {
 	struct kvc_node *folder, *n;
-	int err = kvc_node_get_both(k, c->row.parent, &folder);
+	int err = kvc_folder_both(k, c->row.parent, true, &folder);
 
-	if (!err && folder->lost)
-		err = -ENOENT;
 	if (err)
 		return err;
 	n = kvc_node_new_locked(k, &c->row);
 	if (!n)
 		return -ENOMEM;
+	n->row.parent = folder->row.ino;
 	n->model = c->model;
-	err = kvc_chunk_join_both(k, n);
+	err = kvc_chunk_of_both(k, folder, &n->row.chunk);
+	if (!n->row.chunk)
+		n->row.chunk = n->row.ino;
+	err = err ?: kvc_chunk_join_both(k, n);
 	if (!err)
-		err = kvc_name_put(k->cat, c->row.parent, name, c->row.ino, S_IFREG);
+		err = kvc_name_put(k->cat, n->row.parent, name, c->row.ino, S_IFREG);
 	if (err) {
 		kvc_node_settle_locked(k, n);
 		return err;
 	}
 	n->fd = fd;
 	n->fresh = true;
-	n->room = n->prepared = c->room;
+	n->room = n->prepared = n->ahead = c->room; /* it is in k->ahead already */
 	n->epoch = 1;
 	n->nlookup = 1;
 	n->backing = backing;
 	n->plain = !backing;
 	k->nbacking += backing > 0;
 	kvc_become_locked(k, n, KVC_OPEN);
+	kvc_quota_count_locked(k, n);
 	kvc_node_dirty_locked(k, n);
 	kvc_touch_folder_locked(k, folder, 0);
 	opened_locked(k, n, flags, out); /* cannot fail: fd is there */
@@ -222,25 +264,30 @@ int kvc_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, 
 	int fd = -1, backing = 0, err;
 
 	kvc_lock_both(k);
-	if (w->stage && (folder = kvc_node_find_locked(k, parent)))
-		folder->creating--;
-	w->stage = 0;
+	wait_out_locked(k, w);
+	/* Preparing the usual size is a help, no condition: who cannot have it writes by plain requests, each of which asks. */
+	if (w->err == -ENOSPC && !w->stage) {
+		w->err = 0;
+		w->stage = 1;
+		w->deadline_ns = 0;
+	}
 	err = w->err ?: plan_both(k, parent, name, &c, &existing);
+	if (w->stage)
+		c.room = 0;
 	if (!err) {
 		err = kvc_room_get_locked(k, c.room, w);
+		k->ahead += err ? 0 : c.room;
 		c.row.ino = k->next_ino++;
 	}
 	if (err && err != KVC_WAIT)
 		kvc_room_cancel_locked(k, w); /* granted, but the folder or the name has changed meanwhile */
 	/* While it waits its chunk is in use, however long ago the last file of it was written. */
-	if (err == KVC_WAIT && (folder = kvc_node_find_locked(k, parent))) {
-		folder->creating++;
-		w->stage = 1;
-	}
+	if (err == KVC_WAIT && (folder = kvc_node_find_locked(k, c.row.parent)))
+		wait_in_locked(folder, w);
 	kvc_unlock_both(k);
 	if (err == -EEXIST && existing && !(flags & O_EXCL)) {
 		/* Another made it meanwhile: open that one. */
-		if ((err = kvc_lookup(k, parent, name, attr, NULL)))
+		if ((err = kvc_lookup(k, c.row.parent, name, attr, NULL)))
 			return err;
 		err = S_ISREG(attr->mode) ? kvc_file_open(k, attr->ino, flags, out, w) : -EEXIST;
 		if (err)
@@ -254,8 +301,6 @@ int kvc_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, 
 
 	struct kvc_segment s = { 'w', c.row.ino, 0 };
 
-	if (!c.row.chunk)
-		c.row.chunk = c.row.ino;
 	fd = kvc_segment_open(&k->pool, &s, O_RDWR | O_CREAT | O_EXCL);
 	err = fd < 0 ? fd : 0;
 	if (!err && c.room && fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)c.room))
@@ -275,6 +320,7 @@ int kvc_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, 
 		err = enter_both(k, &c, name, fd, backing, flags, attr, out);
 	if (err) {
 		kvc_room_put_locked(k, c.room);
+		k->ahead -= c.room;
 		kvc_segment_remove(&k->pool, &s);
 		if (backing)
 			k->ev.backing_close(k->ev.arg, backing);

@@ -27,8 +27,6 @@ static int64_t mru(const struct kvc_use *u)
 	return -(int64_t)u->last_ns;
 }
 
-#define KVC_POLICIES(X) X(lru) X(fifo) X(lfu) X(mru)
-
 #define X(name) { #name, name },
 const struct kvc_policy kvc_policies[] = { KVC_POLICIES(X) };
 #undef X

@@ -161,12 +161,12 @@ static int drop_lost(void *arg, uint64_t ino, const struct kvc_object_row *o)
 	kvc_count(&k->stats, recovery_drops);
 	if ((err = kvc_drop_file_both(k, n)))
 		return err;
-	if (chunk != ino && kvc_folder_empty_both(k, chunk) == 1 && !kvc_node_get_both(k, chunk, &folder)) {
-		/* Taken off as a file is: names, row, memory. */
-		err = kvc_drop_file_both(k, folder);
-		kvc_chunk_del(k->cat, chunk);
+	if (chunk != ino && !kvc_node_get_both(k, chunk, &folder)) {
+		if (kvc_folder_empty_both(k, chunk) == 1)
+			kvc_chunk_del(k->cat, chunk);
+		kvc_drop_folder_both(k, folder);
 	}
-	return err;
+	return 0;
 }
 
 static int64_t rank_row(struct kvc *k, const struct kvc_chunk_row *r)
@@ -198,7 +198,7 @@ int kvc_recover(struct kvc *k, char *error)
 	}
 	if (!clean && kvc_row_max(k->cat) > KVC_ROOT)
 		kvc_meta_set(k->cat, "killed", "1"); /* frames that were not in the catalog yet may lie in free space: fsck */
-	err = kvc_meta_set(k->cat, "clean", "0");
+	err = kvc_quotas_load_both(k, clean) ?: kvc_meta_set(k->cat, "clean", "0");
 	kvc_tier_each(k, t)
 		if (!err && !(k->tier[t].t->ops->caps & KVC_TIER_SHARED))
 			err = claim_all(k, t, error);

@@ -28,8 +28,11 @@ int kvc_room_get_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w)
 			w->granted = 0;
 			return 0;
 		}
-		kvc_room_cancel_locked(k, w);
+		kvc_room_put_locked(k, w->granted);
+		w->granted = 0;
 	}
+	if (!bytes)
+		return 0;
 	if (kvc_list_empty(&k->room_waiters) && k->used + bytes <= k->pool.bytes) {
 		k->used += bytes;
 		if (k->used > k->pool.bytes / 100 * k->opt.high_pct)
@@ -44,6 +47,7 @@ int kvc_room_get_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w)
 	}
 	kvc_count(&k->stats, room_waits);
 	w->want = bytes;
+	w->for_quota = false;
 	pthread_cond_signal(&k->evict_cond);
 	return kvc_park_locked(k, &k->room_waiters, w);
 }
@@ -63,6 +67,7 @@ void kvc_room_cancel_locked(struct kvc *k, struct kvc_wait *w)
 
 	w->granted = 0;
 	kvc_room_put_locked(k, bytes);
+	kvc_quota_cancel_locked(k, w);
 }
 
 void kvc_room_set_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes)
@@ -74,4 +79,5 @@ void kvc_room_set_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes)
 		k->used += bytes - old;
 	else
 		kvc_room_put_locked(k, old - bytes);
+	kvc_quota_count_locked(k, n);
 }

@@ -48,7 +48,7 @@ static struct kvc_miss *miss_of(struct kvc *k, uint64_t parent, const char *name
 	return k->misses ? &k->misses[(kvc_name_hash(name) ^ parent * 0x9e3779b97f4a7c15ull) % MISSES] : NULL;
 }
 
-static int path_in(struct kvc *k, uint64_t parent, const char *name, char *path)
+int kvc_path_in_both(struct kvc *k, uint64_t parent, const char *name, char *path)
 {
 	size_t len;
 
@@ -141,7 +141,7 @@ int kvc_ask_both(struct kvc *k, uint64_t parent, const char *name, struct kvc_wa
 	}
 	if (!a) {
 		a = calloc(1, sizeof *a);
-		if (!a || path_in(k, parent, name, a->path)) {
+		if (!a || kvc_path_in_both(k, parent, name, a->path)) {
 			free(a);
 			return -ENOENT;
 		}
@@ -163,7 +163,7 @@ int kvc_ask_both(struct kvc *k, uint64_t parent, const char *name, struct kvc_wa
 		a->job.tier = t;
 		kvc_list_add_tail(&k->tier[t].jobs[KVC_P_LOAD], &a->job.link);
 		k->jobs_queued++;
-		pthread_cond_signal(&k->tier[t].cond);
+		kvc_tier_tell_locked(&k->tier[t], KVC_P_LOAD);
 		kvc_count(&k->stats, asks);
 	}
 	if (!w->deadline_ns)
@@ -174,7 +174,7 @@ int kvc_ask_both(struct kvc *k, uint64_t parent, const char *name, struct kvc_wa
 int kvc_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *name, const struct kvc_where *w, const struct kvc_frame *f)
 {
 	bool is_folder = f->flags & KVC_FRAME_FOLDER;
-	uint64_t now = kvc_now_ns(), other, chunk = 0, bytes = f->flags & KVC_FRAME_SPARSE ? f->raw_len : f->size;
+	uint64_t now = kvc_now_ns(), other, chunk = 0, model = 0, bytes = f->flags & KVC_FRAME_SPARSE ? f->raw_len : f->size;
 	struct kvc_row row = { .mode = (is_folder ? S_IFDIR : S_IFREG) | (f->mode & 0777), .uid = f->uid, .gid = f->gid, .nlink = is_folder ? 2 : 1,
 			       .size = is_folder ? 0 : f->size, .blocks = is_folder ? 0 : kvc_round_up(bytes, KVC_PAGE) / 512, .atime_ns = now,
 			       .mtime_ns = f->mtime_ns, .ctime_ns = now, .btime_ns = f->btime_ns, .parent = parent };
@@ -194,7 +194,8 @@ int kvc_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *na
 		else if (f->flags & KVC_FRAME_SEALED ? !kvc_keys_has(k->keys, f->key_id) : k->keys != NULL)
 			err = -ENOKEY; /* with keys, what is not sealed is not trusted */
 		else
-			err = kvc_chunk_of_both(k, folder, &chunk);
+			err = kvc_chunk_of_both(k, folder, &chunk) ?: kvc_model_of_both(k, parent, &model) ?:
+			      kvc_quota_allows_locked(k, model, row.blocks * 512);
 	}
 	if (err)
 		return err;
@@ -210,6 +211,7 @@ int kvc_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *na
 	} else {
 		n->object = (struct kvc_object_row){ 1, f->size, f->raw_sum, !(f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_SEALED)), true };
 		n->place[tier] = kvc_place_of(1, w, f);
+		n->model = model;
 		err = kvc_chunk_join_both(k, n);
 		if (!err)
 			kvc_chunk_used_locked(k, n->chunk, false);
@@ -217,8 +219,10 @@ int kvc_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *na
 		      kvc_place_put(k->cat, row.ino, tier, &n->place[tier]);
 	}
 	err = err ?: kvc_name_put(k->cat, parent, name, row.ino, row.mode & S_IFMT);
-	if (!err)
+	if (!err) {
 		kvc_touch_folder_locked(k, folder, is_folder ? 1 : 0);
+		kvc_quota_count_locked(k, n);
+	}
 	kvc_node_settle_locked(k, n);
 	return err;
 }
@@ -255,9 +259,8 @@ static int put_folder(struct kvc *k, unsigned tier, struct kvc_frame *f)
 int kvc_share_folders(struct kvc *k, struct kvc_node *n, unsigned tier)
 {
 	KVC_MEM struct kvc_frame *f = kvc_frame_new();
-	int err = f ? 0 : -ENOMEM;
-
 	uint64_t ino = n->row.parent, up;
+	int err = f ? 0 : -ENOMEM;
 
 	/* From the file upwards, until one that was put before: all above it were, too. */
 	while (!err && ino != KVC_ROOT) {
@@ -284,31 +287,6 @@ int kvc_share_folders(struct kvc *k, struct kvc_node *n, unsigned tier)
 	return err;
 }
 
-/* What user.kvcachefs.shared says of the model: are other nodes' copies to go when a file is deleted here? */
-static bool delete_wanted_both(struct kvc *k, struct kvc_node *n)
-{
-	struct kvc_node *folder;
-	struct kvc_hint *h;
-	uint64_t model = 0;
-	unsigned depth;
-
-	if (kvc_node_get_both(k, n->row.parent, &folder))
-		return false;
-	kvc_node_model_both(k, folder, &model, &depth);
-	if (folder != n)
-		kvc_node_settle_locked(k, folder);
-	if (!model)
-		return false;
-	h = kvc_hint_of_locked(k, model);
-	if (!h->shared) {
-		char text[16] = "";
-		size_t len = sizeof text - 1;
-
-		h->shared = kvc_xattr_get(k->cat, model, "user.kvcachefs.shared", text, &len) || strcmp(text, "delete") ? 'k' : 'd';
-	}
-	return h->shared == 'd';
-}
-
 void kvc_unshare_both(struct kvc *k, struct kvc_node *n, const char *path, bool moved)
 {
 	struct kvc_where w = kvc_where_of(path);
@@ -317,7 +295,8 @@ void kvc_unshare_both(struct kvc *k, struct kvc_node *n, const char *path, bool 
 	if (!k->shared || !*path)
 		return;
 	/* Not while another name needs it, nor where what was renamed has no copy but this. */
-	if (S_ISREG(n->row.mode) && n->row.nlink <= 1 && (!moved || kvc_has_segment(n)) && delete_wanted_both(k, n)) {
+	if (S_ISREG(n->row.mode) && n->row.nlink <= 1 && (!moved || kvc_has_segment(n)) &&
+	    kvc_model_attr_both(k, n->model, KVC_MODEL_SHARED) == KVC_SHARED_DELETE) {
 		kvc_tier_each(k, t)
 			if (n->place[t].gen && (k->tier[t].t->ops->caps & KVC_TIER_SHARED)) {
 				kvc_trash_shared_locked(k, t, &n->place[t]);

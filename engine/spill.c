@@ -244,38 +244,10 @@ static int verify(struct kvc *k, struct kvc_node *n, int fd, uint64_t size)
 	return 0;
 }
 
-/* The codec that was chosen for the model, if any was; -1 otherwise. */
-static int model_codec_both(struct kvc *k, struct kvc_node *n)
-{
-	struct kvc_node *folder;
-	struct kvc_hint *h;
-	uint64_t model = 0;
-	unsigned depth;
-
-	if (kvc_node_get_both(k, n->row.parent, &folder))
-		return -1;
-	kvc_node_model_both(k, folder, &model, &depth);
-	kvc_node_settle_locked(k, folder);
-	if (!model)
-		return -1;
-	h = kvc_hint_of_locked(k, model);
-	if (!h->codec) {
-		char text[16] = "";
-		size_t len = sizeof text - 1;
-
-		h->codec = '-';
-		if (!kvc_xattr_get(k->cat, model, "user.kvcachefs.codec", text, &len))
-			for (int c = 0; c < KVC_CODECS; c++)
-				if (!strcmp(text, kvc_codec_names[c]))
-					h->codec = (char)('0' + c);
-	}
-	return h->codec == '-' ? -1 : h->codec - '0';
-}
-
 /* How this object goes to this tier. Fills in the name part, which a shared tier's frame is checked by. */
 static int choose_both(struct kvc *k, struct copy *c, unsigned tier, struct kvc_recipe *r)
 {
-	int codec = model_codec_both(k, c->n);
+	int codec = kvc_model_attr_both(k, c->n->model, KVC_MODEL_CODEC);
 
 	kvc_frame_name_both(k, c->n, c->f);
 	kvc_model_name(c->f->path, c->f->key_model);
@@ -517,7 +489,7 @@ static void queue_locked(struct kvc *k, struct kvc_node *n, unsigned tier, enum 
 		ts->ncopies--;
 		j->due_ns = 0;
 		kvc_list_add_tail(&ts->jobs[KVC_P_URGENT], &j->link);
-		pthread_cond_signal(&ts->cond);
+		kvc_tier_tell_locked(ts, KVC_P_URGENT);
 	}
 	if (n->spilling & (1u << tier))
 		return;

@@ -36,6 +36,9 @@
 	X(breaker_closed,     "times a tier came back")                                \
 	X(room_waits,         "creates and writes that waited for room in the pool")   \
 	X(room_refusals,      "creates and writes refused with ENOSPC")                \
+	X(quota_waits,        "creates and writes that waited for their model's quota") \
+	X(quota_refusals,     "creates and writes refused with EDQUOT")                \
+	X(quota_drops,        "chunks dropped to keep a model within its quota")       \
 	X(plain_opens,        "opens served by plain requests")                        \
 	X(passthrough_opens,  "opens served by passthrough")                           \
 	X(plain_reads,        "read requests served by the daemon")                    \

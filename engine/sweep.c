@@ -125,7 +125,7 @@ static void wake(struct kvc_wait *w)
 	pthread_mutex_unlock(&x->lock);
 }
 
-/* Brings an object into the pool and holds it there by n->holds and n->leases. */
+/* Brings an object into the pool and holds it there by n->leases. */
 static int bring(struct kvc *k, uint64_t ino, struct kvc_node **n)
 {
 	struct waiter x = { .w.wake = wake, .lock = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER };
@@ -256,10 +256,11 @@ static void *thread(void *arg)
 
 int kvc_control(struct kvc *k, const char *word)
 {
-	struct kvc_sweep *s = k->sweep;
+	struct kvc_sweep *s;
 	int err = -EINVAL;
 
 	kvc_lock(k);
+	s = k->sweep;
 	if (k->stopping || !k->started) {
 		kvc_unlock(k);
 		return -ESHUTDOWN;

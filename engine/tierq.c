@@ -35,6 +35,17 @@ static void drop_oldest_locked(struct kvc *k, struct kvc_tier_state *ts)
 	free(j);
 }
 
+/* Were there one condition for all, a copy's signal could be lost on the thread that takes no copies. */
+void kvc_tier_tell_locked(struct kvc_tier_state *ts, enum kvc_priority p)
+{
+	if (p < KVC_P_URGENT && ts->load_idle) {
+		ts->load_idle = false; /* the next job is for another thread */
+		pthread_cond_signal(&ts->load_cond);
+	} else {
+		pthread_cond_signal(&ts->cond);
+	}
+}
+
 int kvc_job_add_locked(struct kvc *k, enum kvc_priority p, void (*run)(struct kvc *, struct kvc_job *), struct kvc_node *n,
 		       unsigned tier, uint64_t due_ns, struct kvc_job **out)
 {
@@ -58,7 +69,7 @@ int kvc_job_add_locked(struct kvc *k, enum kvc_priority p, void (*run)(struct kv
 	ts->ncopies += p == KVC_P_SPILL;
 	k->jobs_queued++;
 	if (tell)
-		pthread_cond_signal(&ts->cond);
+		kvc_tier_tell_locked(ts, p);
 	if (out)
 		*out = j;
 	return 0;
@@ -74,6 +85,11 @@ bool kvc_tier_allowed_locked(struct kvc *k, unsigned tier)
 		return false;
 	t->probing = true;
 	return true;
+}
+
+void kvc_tier_uncalled_locked(struct kvc *k, unsigned tier)
+{
+	k->tier[tier].probing = false; /* the next one is the probe */
 }
 
 void kvc_tier_result_locked(struct kvc *k, unsigned tier, int err)
@@ -147,7 +163,7 @@ static void *work(void *arg)
 			k->jobs_queued--;
 			k->jobs_running++;
 			if (k->jobs_queued)
-				pthread_cond_signal(&ts->cond); /* the next may be due too, and nobody else be awake */
+				kvc_tier_tell_locked(ts, copies ? KVC_P_SPILL : KVC_P_LOAD); /* the next may be due too, and nobody else be awake */
 			kvc_unlock(k);
 			j->run(k, j);
 			kvc_lock(k);
@@ -163,7 +179,11 @@ static void *work(void *arg)
 			break;
 		struct timespec t = kvc_timespec(k->draining ? kvc_mono_ns() + 10000000 : until);
 
-		pthread_cond_timedwait(&ts->cond, &k->lock, &t);
+		if (!copies)
+			ts->load_idle = true;
+		pthread_cond_timedwait(copies ? &ts->cond : &ts->load_cond, &k->lock, &t);
+		if (!copies)
+			ts->load_idle = false;
 	}
 	kvc_tiers_wake_locked(k);
 	kvc_unlock(k);
@@ -172,8 +192,10 @@ static void *work(void *arg)
 
 void kvc_tiers_wake_locked(struct kvc *k)
 {
-	for (unsigned t = 0; t <= KVC_COMMON; t++)
+	for (unsigned t = 0; t <= KVC_COMMON; t++) {
 		pthread_cond_broadcast(&k->tier[t].cond);
+		pthread_cond_broadcast(&k->tier[t].load_cond);
+	}
 }
 
 int kvc_tiers_start(struct kvc *k)

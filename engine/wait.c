@@ -36,7 +36,7 @@ void kvc_wake_locked(struct kvc *k, struct kvc_wait *w, int err)
 {
 	unlink_wait(w);
 	w->err = err;
-	if (err && w->granted)
+	if (err && (w->granted || w->quota_granted))
 		kvc_room_cancel_locked(k, w);
 	kvc_list_add_tail(&k->woken, &w->link);
 	pthread_cond_signal(&k->woken_cond);
@@ -63,7 +63,11 @@ void *kvc_answerer(void *arg)
 				until = kvc_min(until, w->deadline_ns);
 				break;
 			}
-			if (w->want) {
+			if (w->want && w->for_quota) {
+				kvc_count(&k->stats, quota_refusals);
+				w->want = 0;
+				kvc_wake_locked(k, w, -EDQUOT);
+			} else if (w->want) {
 				kvc_count(&k->stats, room_refusals);
 				w->want = 0;
 				kvc_wake_locked(k, w, -ENOSPC);

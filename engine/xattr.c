@@ -10,6 +10,8 @@
 
 #define PREFIX "user.kvcachefs."
 
+#define QUOTA_MIN (1u << 20)
+
 enum on { ON_FILE = 1, ON_CHUNK_FOLDER = 2, ON_MODEL = 4 };
 
 /* What a virtual attribute is asked about. */
@@ -119,14 +121,6 @@ static int get_ttl(struct kvc *k, struct subject *s, char *value)
 	return 0;
 }
 
-static int get_unit(struct kvc *k, struct subject *s, char *value)
-{
-	size_t len = 8;
-
-	memset(value, 0, 16);
-	return kvc_xattr_get(k->cat, s->n->row.ino, PREFIX "unit", value, &len) == -ENOENT ? -ENODATA : 0;
-}
-
 static int number(const char *value, uint64_t *v)
 {
 	char *end;
@@ -161,66 +155,77 @@ static int set_ttl(struct kvc *k, struct subject *s, const char *value)
 	return 0;
 }
 
-static int set_unit(struct kvc *k, struct subject *s, const char *value)
+/* Those of a model with a fixed set of values (model.c). */
+#define MODEL_ATTR(name, which)                                                              \
+	static int get_##name(struct kvc *k, struct subject *s, char *value)                 \
+	{                                                                                    \
+		int v = kvc_model_attr_both(k, s->n->row.ino, which);                        \
+                                                                                             \
+		if (v >= 0)                                                                  \
+			snprintf(value, 128, "%s", kvc_model_attr_text(which, v));           \
+		return v < 0 ? -ENODATA : 0;                                                 \
+	}                                                                                    \
+	static int put_##name(struct kvc *k, struct subject *s, const char *value)           \
+	{                                                                                    \
+		return kvc_model_attr_set_both(k, s->n->row.ino, which, value);              \
+	}
+MODEL_ATTR(codec, KVC_MODEL_CODEC)
+MODEL_ATTR(shared, KVC_MODEL_SHARED)
+MODEL_ATTR(unit, KVC_MODEL_UNIT)
+MODEL_ATTR(policy, KVC_MODEL_POLICY)
+
+/* The chunks that are there already change their class. */
+static int set_policy(struct kvc *k, struct subject *s, const char *value)
 {
-	if (strcmp(value, "dir") && strcmp(value, "file"))
+	return put_policy(k, s, value) ?: kvc_chunk_reclass_both(k, s->n->row.ino);
+}
+
+static int get_quota(struct kvc *k, struct subject *s, char *value)
+{
+	struct kvc_quota *q = kvc_quota_of_locked(k, s->n->row.ino);
+
+	if (q)
+		snprintf(value, 128, "%" PRIu64, q->limit);
+	return q ? 0 : -ENODATA;
+}
+
+static int get_used(struct kvc *k, struct subject *s, char *value)
+{
+	struct kvc_quota *q = kvc_quota_of_locked(k, s->n->row.ino);
+
+	if (q)
+		snprintf(value, 128, "%" PRIu64, q->used);
+	return q ? 0 : -ENODATA;
+}
+
+static int set_quota(struct kvc *k, struct subject *s, const char *value)
+{
+	uint64_t limit = 0;
+
+	if (value && strcmp(value, "0") && (kvc_size_parse(value, &limit) || limit < QUOTA_MIN))
 		return -EINVAL;
-	kvc_hint_of_locked(k, s->n->row.ino)->unit = value[0];
-	return kvc_xattr_set(k->cat, s->n->row.ino, PREFIX "unit", value, strlen(value));
-}
-
-/* An attribute of the model that is kept as it was given; `cached` is where the hint remembers it. */
-static int get_kept(struct kvc *k, struct subject *s, const char *name, char *value)
-{
-	size_t len = 64;
-
-	memset(value, 0, 65);
-	return kvc_xattr_get(k->cat, s->n->row.ino, name, value, &len) == -ENOENT ? -ENODATA : 0;
-}
-
-static int get_codec(struct kvc *k, struct subject *s, char *value)
-{
-	return get_kept(k, s, PREFIX "codec", value);
-}
-
-static int set_codec(struct kvc *k, struct subject *s, const char *value)
-{
-	for (int c = 0; c < KVC_CODECS; c++)
-		if (!strcmp(value, kvc_codec_names[c])) {
-			kvc_hint_of_locked(k, s->n->row.ino)->codec = (char)('0' + c);
-			return kvc_xattr_set(k->cat, s->n->row.ino, PREFIX "codec", value, strlen(value));
-		}
-	return -EINVAL;
-}
-
-static int get_shared(struct kvc *k, struct subject *s, char *value)
-{
-	return get_kept(k, s, PREFIX "shared", value);
-}
-
-static int set_shared(struct kvc *k, struct subject *s, const char *value)
-{
-	if (strcmp(value, "keep") && strcmp(value, "delete"))
-		return -EINVAL;
-	kvc_hint_of_locked(k, s->n->row.ino)->shared = value[0];
-	return kvc_xattr_set(k->cat, s->n->row.ino, PREFIX "shared", value, strlen(value));
+	return kvc_quota_set_both(k, s->n->row.ino, limit);
 }
 
 static const struct virtual {
 	const char *name;
 	unsigned on;
 	int (*get)(struct kvc *k, struct subject *s, char *value /* 128 bytes */);
-	int (*set)(struct kvc *k, struct subject *s, const char *value); /* NULL: read only */
+	/* NULL: read only. Those of a model take NULL for "take it away". */
+	int (*set)(struct kvc *k, struct subject *s, const char *value);
 } virtuals[] = {
 	{ "checksum", ON_FILE, get_checksum, NULL },
-	{ "codec", ON_MODEL, get_codec, set_codec },
+	{ "codec", ON_MODEL, get_codec, put_codec },
 	{ "hits", ON_FILE | ON_CHUNK_FOLDER, get_hits, NULL },
 	{ "pin", ON_FILE | ON_CHUNK_FOLDER, get_pin, set_pin },
-	{ "shared", ON_MODEL, get_shared, set_shared },
+	{ "policy", ON_MODEL, get_policy, set_policy },
+	{ "quota", ON_MODEL, get_quota, set_quota },
+	{ "shared", ON_MODEL, get_shared, put_shared },
 	{ "state", ON_FILE | ON_CHUNK_FOLDER, get_state, NULL },
 	{ "tiers", ON_FILE | ON_CHUNK_FOLDER, get_tiers, NULL },
 	{ "ttl", ON_FILE | ON_CHUNK_FOLDER, get_ttl, set_ttl },
-	{ "unit", ON_MODEL, get_unit, set_unit },
+	{ "unit", ON_MODEL, get_unit, put_unit },
+	{ "used", ON_MODEL, get_used, NULL },
 };
 #define NVIRTUALS (sizeof virtuals / sizeof virtuals[0])
 
@@ -361,13 +366,34 @@ out:
 	return err;
 }
 
+static int remove_virtual(struct kvc *k, uint64_t ino, const struct virtual *v)
+{
+	struct subject s;
+	char text[128];
+	int err;
+
+	if (!v)
+		return -EINVAL;
+	if (!v->set || v->on != ON_MODEL)
+		return -EPERM;
+	kvc_lock_both(k);
+	err = subject_both(k, ino, &s);
+	if (!err) {
+		err = !(s.kind & ON_MODEL) ? -ENODATA : v->get(k, &s, text) ?: v->set(k, &s, NULL);
+		kvc_node_settle_locked(k, s.n);
+		kvc_commit_soon_locked(k, false);
+	}
+	kvc_unlock_both(k);
+	return err;
+}
+
 int kvc_removexattr(struct kvc *k, uint64_t ino, const char *name)
 {
 	size_t there = 0;
 	int err;
 
 	if (is_virtual(name))
-		return virtual_of(name) ? -EPERM : -EINVAL;
+		return remove_virtual(k, ino, virtual_of(name));
 	kvc_catalog_lock(k->cat);
 	err = kvc_xattr_get(k->cat, ino, name, NULL, &there);
 	if (!err)

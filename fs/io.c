@@ -27,7 +27,7 @@ static void set_way(struct fuse_file_info *fi, const struct kvc_opened *o)
 static void run_open(struct call *c)
 {
 	struct kvc_opened o = { 0 };
-	int err = c->w.err ?: kvc_file_open(c->f->k, c->ino, c->fi.flags, &o, &c->w);
+	int err = kvc_file_open(c->f->k, c->ino, c->fi.flags, &o, &c->w);
 
 	if (kvfs_waits(c, &err))
 		return;

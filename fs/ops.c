@@ -81,7 +81,7 @@ static void reply_entry(fuse_req_t req, int err, const struct kvc_row *a)
 	struct fuse_entry_param e = { .entry_timeout = kvfs_of(req)->entry_timeout };
 
 	if (err == -ENOENT) { /* remembered as missing, until somebody makes it through this mount */
-		e.entry_timeout = kvfs_of(req)->miss_timeout;
+		e.entry_timeout = a->ino ? 0 : kvfs_of(req)->miss_timeout;
 		fuse_reply_entry(req, &e);
 		return;
 	}
@@ -91,6 +91,8 @@ static void reply_entry(fuse_req_t req, int err, const struct kvc_row *a)
 	}
 	e.ino = a->ino;
 	e.attr_timeout = kvfs_timeout(a);
+	if (!a->nlink) /* dropped a moment ago, and shown once more */
+		e.entry_timeout = e.attr_timeout = 0;
 	kvfs_stat(a, &e.attr);
 	if (fuse_reply_entry(req, &e) == -ENOENT) /* interrupted: the kernel did not take the reference */
 		kvc_forget(kvfs_of(req)->k, a->ino, 1);

@@ -112,10 +112,13 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 		f->entry_timeout = KVFS_TIMEOUT;
 #endif
 	f->miss_timeout = kvc_shares(f->k) ? KVFS_MISS_TIMEOUT : f->entry_timeout;
+	ev.kept_ns = f->entry_timeout == KVFS_TIMEOUT ? 0 : (uint64_t)(f->entry_timeout * 1e9);
 	kvc_set_events(f->k, &ev);
 	kvc_info("serving by %s, requests by %s", f->passthrough ? "passthrough" : "plain requests", f->uring ? "io_uring" : "/dev/fuse");
 	if (!f->passthrough && o->passthrough == KVC_ON)
 		kvc_warn("passthrough=on, but %s", f->passthrough_why);
+	if (!f->uring && o->io_uring == KVC_ON)
+		kvc_warn("io_uring=on, but %s", f->uring_why);
 }
 
 static void decide(struct kvfs *f, const struct kvc_options *o)

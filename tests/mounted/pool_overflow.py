@@ -95,3 +95,15 @@ s.settle()
 s.write("m/after", blob(1, MiB))
 assert s.read("m/after") == blob(1, MiB)
 s.umount()
+
+# one large file must not keep many small ones of its model from being open together: what is prepared for each is a help only
+s = Store("outlier", cpu="64M", options="deadline=3000").mount()
+s.write("m/large", bytes(7 * MiB))
+s.settle()
+held = [open(f"{s.mnt}/m/{i}", "wb", buffering=0) for i in range(24)]
+for i, f in enumerate(held):
+    f.write(blob(i, MiB))
+[f.close() for f in held]
+for i in range(24):
+    assert s.read(f"m/{i}") == blob(i, MiB)
+s.umount()

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is known of a model: the sizes of its last objects, and the attributes that are set on its folder
+ * (user.kvcachefs.codec, policy, shared, unit). Those are rows in the catalog; k->hints remembers them, by the model's number, and
+ * may forget any of it at any time.
+ */
+#include "core.h"
+
+#include <string.h>
+
+#define PREFIX "user.kvcachefs."
+
+static const char *const shared_names[] = { "keep", "delete", NULL }; /* enum kvc_shared */
+static const char *const unit_names[] = { "dir", "file", NULL };      /* enum kvc_unit */
+
+/* One row an attribute: its values, ended by NULL. */
+static const struct {
+	const char *name;
+	const char *const *values;
+} attrs[KVC_MODEL_ATTRS] = {
+	[KVC_MODEL_CODEC] = { PREFIX "codec", kvc_codec_names },
+	[KVC_MODEL_POLICY] = { PREFIX "policy", kvc_policy_names },
+	[KVC_MODEL_SHARED] = { PREFIX "shared", shared_names },
+	[KVC_MODEL_UNIT] = { PREFIX "unit", unit_names },
+};
+
+static struct kvc_hint *hint_of(struct kvc *k, uint64_t model)
+{
+	struct kvc_hint *h = &k->hints[model % KVC_HINTS];
+
+	if (h->model != model)
+		*h = (struct kvc_hint){ .model = model };
+	return h;
+}
+
+static int value_of(enum kvc_model_attr a, const char *text)
+{
+	for (int i = 0; attrs[a].values[i]; i++)
+		if (!strcmp(text, attrs[a].values[i]))
+			return i;
+	return -1;
+}
+
+int kvc_model_of_both(struct kvc *k, uint64_t folder, uint64_t *model)
+{
+	struct kvc_row row;
+	unsigned depth;
+	int err = kvc_row_of_both(k, folder, &row);
+
+	*model = 0;
+	return err ?: kvc_model_of_row_both(k, &row, model, &depth);
+}
+
+int kvc_model_of_row_both(struct kvc *k, const struct kvc_row *folder, uint64_t *model, unsigned *depth)
+{
+	struct kvc_row row = *folder;
+	int err;
+
+	*model = 0;
+	for (*depth = 0; row.ino != KVC_ROOT; ++*depth) {
+		*model = row.ino;
+		if (*depth > 4096)
+			return -ELOOP;
+		if ((err = kvc_row_of_both(k, row.parent, &row)))
+			return err;
+	}
+	return 0;
+}
+
+/* The chunk that a file in this folder belongs to. */
+int kvc_chunk_of_both(struct kvc *k, struct kvc_node *folder, uint64_t *chunk)
+{
+	uint64_t model;
+	unsigned depth;
+	int err = kvc_model_of_row_both(k, &folder->row, &model, &depth), unit;
+
+	*chunk = 0;
+	if (err || !model)
+		return err;
+	unit = kvc_model_attr_both(k, model, KVC_MODEL_UNIT);
+	if (unit == KVC_UNIT_DIR || (unit < 0 && depth == 2))
+		*chunk = folder->row.ino;
+	return 0;
+}
+
+int kvc_model_attr_both(struct kvc *k, uint64_t model, enum kvc_model_attr a)
+{
+	struct kvc_hint *h = hint_of(k, model);
+
+	if (!model)
+		return -1;
+	if (!h->attr[a]) {
+		char text[32] = "";
+		size_t len = sizeof text - 1;
+		int v = kvc_xattr_get(k->cat, model, attrs[a].name, text, &len) ? -1 : value_of(a, text);
+
+		h->attr[a] = (int8_t)(v + 2);
+	}
+	return h->attr[a] - 2;
+}
+
+const char *kvc_model_attr_text(enum kvc_model_attr a, int value)
+{
+	return attrs[a].values[value];
+}
+
+int kvc_model_attr_set_both(struct kvc *k, uint64_t model, enum kvc_model_attr a, const char *text)
+{
+	int v = text ? value_of(a, text) : -1, err;
+
+	if (text && v < 0)
+		return -EINVAL;
+	err = text ? kvc_xattr_set(k->cat, model, attrs[a].name, text, strlen(text)) : kvc_xattr_del(k->cat, model, attrs[a].name);
+	hint_of(k, model)->attr[a] = err ? 0 : (int8_t)(v + 2);
+	return err;
+}
+
+bool kvc_model_apart_both(struct kvc *k, uint64_t model)
+{
+	return model && (kvc_quota_of_locked(k, model) || kvc_model_attr_both(k, model, KVC_MODEL_POLICY) >= 0);
+}
+
+/* The size to prepare: the largest of the model's last objects; 0 while none is known. */
+uint64_t kvc_hint_locked(struct kvc *k, uint64_t model)
+{
+	struct kvc_hint *h = hint_of(k, model);
+	uint64_t max = 0;
+
+	for (int i = 0; i < 8; i++)
+		max = kvc_max(max, h->sizes[i]);
+	return kvc_round_up(max, KVC_PAGE);
+}
+
+void kvc_hint_add_locked(struct kvc *k, uint64_t model, uint64_t size)
+{
+	struct kvc_hint *h = hint_of(k, model);
+
+	/* What is larger than a part of the pool is an arena, not a chunk; preparing that for each file would starve all. */
+	if (size && size <= k->pool.bytes / 8)
+		h->sizes[h->at++ % 8] = size;
+}

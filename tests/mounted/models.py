@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast plain
+"""What is set on a model: its quota is never exceeded and costs others nothing, its policy orders its own chunks, over restarts too."""
+import errno, os, random, threading, time
+from kvtest import *
+
+N = MiB
+
+
+def put(path, name, value):
+    os.setxattr(path, f"user.kvcachefs.{name}", value.encode())
+
+
+def du(path):
+    total = 0
+    for folder, _, files in os.walk(path):
+        for f in files:
+            with contextlib.suppress(FileNotFoundError):
+                total += os.stat(f"{folder}/{f}").st_blocks * 512
+    return total
+
+
+def used(s, model="q"):
+    return int(s.attr(model, "used"))
+
+
+# the attributes themselves
+s = Store("a").mount()
+s.write("q/c/l", b"x" * 5000)
+m = f"{s.mnt}/q"
+for name, good, bad in (("quota", "2G", ("-1", "x", "", "1000", "1Q")), ("policy", "mru", ("MRU", "", "best")), ("unit", "file", ("files", "")),
+                        ("codec", "zstd", ("gzip", "")), ("shared", "delete", ("yes", ""))):
+    with fails(errno.ENODATA):
+        s.attr("q", name)
+    with fails(errno.ENODATA):
+        os.removexattr(m, f"user.kvcachefs.{name}")
+    for value in bad:
+        with fails(errno.EINVAL):
+            put(m, name, value)
+    for other in (f"{m}/c", f"{m}/c/l"):
+        with fails(errno.EINVAL):
+            put(other, name, good)
+    put(m, name, good)
+    assert s.attr("q", name) == ("2147483648" if name == "quota" else good)
+assert used(s) == 8192 == du(m)
+with fails(errno.EPERM):
+    put(m, "used", "1")
+assert {f"user.kvcachefs.{n}" for n in ("quota", "used", "policy", "unit", "codec", "shared")} <= set(os.listxattr(m))
+s.umount()
+s.mount()
+assert (s.attr("q", "quota"), s.attr("q", "policy"), used(s)) == ("2147483648", "mru", 8192)
+for name in ("quota", "policy", "unit", "codec", "shared"):
+    os.removexattr(m, f"user.kvcachefs.{name}")
+    with fails(errno.ENODATA):
+        s.attr("q", name)
+put(m, "quota", "3M")
+put(m, "quota", "0")
+with fails(errno.ENODATA):
+    s.attr("q", "quota")
+put(m, "quota", "3M")
+os.unlink(f"{m}/c/l")
+os.rmdir(f"{m}/c")
+os.rmdir(m)
+os.mkdir(m)
+with fails(errno.ENODATA):
+    s.attr("q", "quota")
+s.umount()
+s.fsck("-n")
+
+# eight writers write ten times the quota, past the pool, and never see an error; the bound holds at every look; others lose nothing
+QUOTA = 48 * MiB
+s = Store("w", size="512M", cpu="96M", options="settle=5").mount()
+for c in range(20):
+    s.write(f"other/{c}/l", blob(c, N))
+os.mkdir(f"{s.mnt}/q")
+put(f"{s.mnt}/q", "quota", "48M")
+errors, most, stop = [], [0], threading.Event()
+
+
+def writer(w):
+    try:
+        for c in range(30):
+            for l in range(2):
+                s.write(f"q/{w}-{c}/{l}", blob(w * 1000 + c * 2 + l, N))
+    except OSError as e:
+        errors.append((w, e))
+
+
+def look():
+    while not stop.is_set():
+        most[0] = max(most[0], used(s))
+        time.sleep(0.003)
+
+
+threads = [threading.Thread(target=writer, args=(w,)) for w in range(8)]
+watch = threading.Thread(target=look)
+watch.start()
+[t.start() for t in threads]
+[t.join() for t in threads]
+stop.set()
+watch.join()
+assert not errors, errors
+assert 30 * MiB < most[0] <= QUOTA, most
+s.settle()
+wait_for(lambda: used(s) <= QUOTA * 0.81)  # down to low=, in the background
+assert s.stats()["quota_drops"] > 50 and s.stats()["quota_refusals"] == 0
+chunks = os.listdir(f"{s.mnt}/q")
+assert len(chunks) >= 10 and all(len(os.listdir(f"{s.mnt}/q/{c}")) == 2 for c in chunks), "chunks go whole"
+assert du(f"{s.mnt}/q") == used(s)
+for c in range(20):
+    assert s.read(f"other/{c}/l") == blob(c, N)
+for end in ("umount", "kill", "reboot"):
+    before = used(s)
+    if end == "umount":
+        s.umount()
+    else:
+        time.sleep(0.3)
+        s.kill()
+        run("umount", "-l", s.mnt)
+        if end == "reboot":
+            s.drop_pool()
+    s.mount()
+    assert used(s) == du(f"{s.mnt}/q") == before, (end, used(s), du(f"{s.mnt}/q"), before)
+for c in chunks:
+    w, n = map(int, c.split("-"))
+    for l in range(2):
+        assert s.read(f"q/{c}/{l}") == blob(w * 1000 + n * 2 + l, N)
+assert used(s) == before  # where it lies does not matter
+
+# a smaller quota is reached by dropping; what is kept is the newest
+put(f"{s.mnt}/q", "quota", "16M")
+wait_for(lambda: used(s) <= 13 * MiB)
+assert used(s) == du(f"{s.mnt}/q") > 8 * MiB
+
+# all that is left is open: EDQUOT at the write or the create, and after the close all is well
+held = []
+with fails(errno.EDQUOT):
+    for i in range(40):
+        held.append(open(f"{s.mnt}/q/open{i}", "wb", buffering=0))
+        held[-1].write(bytes(N))
+assert 12 <= len(held) <= 17 and used(s) <= 16 * MiB, (len(held), used(s))
+assert s.stats()["quota_refusals"] > 0
+s.write("other/new/l", b"y" * N)
+[f.close() for f in held]
+s.settle(still_open=1)
+s.write("q/after/l", blob(5, N))
+assert s.read("q/after/l") == blob(5, N)
+# one file that can never fit
+with fails(errno.EDQUOT):
+    with open(f"{s.mnt}/q/large", "wb", buffering=0) as f:
+        for _ in range(20):
+            f.write(bytes(N))
+assert used(s) <= 16 * MiB
+with open(f"{s.mnt}/q/room", "wb") as f, fails(errno.EDQUOT):
+    os.posix_fallocate(f.fileno(), 0, 20 * MiB)
+
+# every way in and out is counted; folders and hard links do not cross
+put(f"{s.mnt}/q", "quota", "64M")
+q, other = f"{s.mnt}/q", f"{s.mnt}/other"
+s.write("q/after/l", blob(5, N))
+s.settle()
+before = used(s)
+s.write("other/f", bytes(N))
+s.settle()
+os.rename(f"{other}/f", f"{q}/f")
+assert used(s) == before + N
+os.truncate(f"{q}/f", 4096)
+assert used(s) == before + 4096
+os.rename(f"{q}/f", f"{other}/f")
+assert used(s) == before
+for a, b in ((f"{q}/after", f"{other}/after"), (f"{other}/1", f"{q}/1"), (f"{q}/after", f"{s.mnt}/top"), (f"{other}/1", f"{q}/after/in")):
+    with fails(errno.EXDEV):
+        os.rename(a, b)
+with fails(errno.EXDEV):
+    os.link(f"{other}/f", f"{q}/hard")
+os.link(f"{q}/after/l", f"{q}/after/again")
+assert used(s) == before
+os.unlink(f"{q}/after/l")
+assert used(s) == before
+with open(f"{q}/after/again", "rb") as f:
+    os.unlink(f"{q}/after/again")
+    assert used(s) == before - N, (used(s), before)
+s.settle()
+wait_for(lambda: used(s) == du(q))
+os.rename(q, f"{s.mnt}/renamed")  # the model itself
+assert used(s, "renamed") == du(f"{s.mnt}/renamed")
+s.umount()
+s.fsck()
+
+
+# a policy of its own: a's chunks go newest first, b's as the mount says, oldest first; a kill in between changes nothing
+def gone(s, model):
+    return [c for c in range(8) if s.attr(f"{model}/{c}/l", "state") == "lower"]
+
+
+for end in ("none", "kill"):
+    s = Store(f"p-{end}", cpu="24M", size="256M", options="policy=lru,settle=0,high=95,low=94,keep_pool").mount()
+    os.mkdir(f"{s.mnt}/a")
+    if end == "kill":
+        put(f"{s.mnt}/a", "policy", "mru")
+    for c in range(8):
+        for model in "ab":
+            s.write(f"{model}/{c}/l", blob(c, N))
+            time.sleep(0.005)
+    if end == "none":  # set later it holds for what is there
+        put(f"{s.mnt}/a", "policy", "mru")
+    s.settle()
+    if end == "kill":
+        time.sleep(1.3)
+        s.kill()
+        run("umount", "-l", s.mnt)
+        s.mount()
+    held = []
+    for i in range(6):
+        held.append(open(f"{s.mnt}/x{i}", "wb", buffering=0))
+        held[-1].write(bytes(2 * MiB))
+        wait_for(lambda: s.stats()["room_waiters"] == 0)
+        time.sleep(0.05)
+        a, b = gone(s, "a"), gone(s, "b")
+        assert a == list(range(8))[8 - len(a):], ("mru", a)
+        assert b == list(range(len(b))), ("lru", b)
+    assert len(a) >= 2 and len(b) >= 2, (a, b)
+    [f.close() for f in held]
+    s.settle()
+    os.removexattr(f"{s.mnt}/a", "user.kvcachefs.policy")
+    s.umount()
+    run("sh", "-c", f"umount -l {TMP}/run/*")
+print("ok")

@@ -5,6 +5,7 @@
 # make demo            the main job on a real trace
 # make bench           medians against the same calls on the bare tmpfs and other peers (bench-quick: its first table)
 # CUDA=0 builds the library without CUDA where there is an nvcc (NVCC= names another)
+# make gpu-measure DIR=MOUNT    what a GPU reaches: the numbers of kvcachefs-gpu(7)
 # make scale N="1000 1000000"   how it behaves with so many objects
 # MODE=release|debug|asan|tsan   V=1   CI=1 (warnings are errors)   DESTDIR= PREFIX=
 
@@ -54,6 +55,7 @@ TOOLS  := mkfs.kvcachefs fsck.kvcachefs mount.kvcachefs kvcachectl
 NVCC   ?= $(firstword $(wildcard /usr/local/cuda/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
 CUDA   ?= $(if $(filter release debug,$(MODE)),$(if $(NVCC),1,0),0)
 ARCHS  ?= 80 90
+gencode := $(foreach a,$(ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) -gencode arch=compute_$(lastword $(ARCHS)),code=compute_$(lastword $(ARCHS))
 # Without CUDA: a file that refuses devices. With it: the kernels, and CUDA's own runtime linked in.
 ifeq ($(CUDA),1)
 GPU    := $(call obj,$(filter-out gpu/cuda_none.c gpu/example%,$(call src,gpu))) $(B)/obj/gpu/cuda.o
@@ -62,6 +64,7 @@ else
 GPU    := $(call obj,$(filter-out gpu/example%,$(call src,gpu)))
 lib_gpu := -lcrypto -lm
 endif
+GPU_HOST := $(call obj,$(filter-out gpu/cuda_none.c gpu/example%,$(call src,gpu)))
 UNIT   := $(patsubst tests/unit/%.c,%,$(sort $(wildcard tests/unit/*.c)))
 TTOOLS := $(patsubst tests/tools/%.c,%,$(sort $(wildcard tests/tools/*.c)))
 BINS   := $(B)/bin/kvcachefs $(TOOLS:%=$(B)/bin/%)
@@ -110,7 +113,7 @@ $(TOOLS:%=$(B)/bin/%): $(TIERS) $(ENGINE)
 $(B)/obj/gpu/cuda.o: gpu/cuda.cu gpu/layout.h gpu/priv.h gpu/kvcachefs.h $(B)/flags
 	$(call say,NVCC,$<)
 	@mkdir -p $(@D)
-	$(Q)$(NVCC) -O3 -g -std=c++17 $(foreach a,$(ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) -gencode arch=compute_$(lastword $(ARCHS)),code=compute_$(lastword $(ARCHS)) \
+	$(Q)$(NVCC) -O3 -g -std=c++17 $(gencode) \
 		-Xcompiler -fPIC,-Wall -DKVC_VERSION='"$(VERSION)"' $(inc_gpu) -c -o $@ $<
 $(B)/lib/libkvcachefs.a: $(GPU)
 	$(call say,AR,$@)
@@ -121,9 +124,29 @@ $(B)/lib/libkvcachefs.so.0: $(GPU) gpu/libkvcachefs.map
 	$(Q)ln -sf libkvcachefs.so.0 $(@D)/libkvcachefs.so
 $(B)/lib/kvcachefs.pc: gpu/kvcachefs.pc.in $(B)/flags
 	$(Q)sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|@PRIVATE@|$(lib_gpu)|' $< > $@
+ifeq ($(CUDA),1)
+$(B)/obj/gpu/example_offload.o: CFLAGS_ALL += -DEXAMPLE_CUDA -isystem $(patsubst %/bin/nvcc,%/include,$(realpath $(NVCC)))
+endif
 $(B)/bin/example_offload: $(B)/obj/gpu/example_offload.o $(B)/lib/libkvcachefs.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_gpu)
+
+# The device's half under a CUDA of our own (tests/fakecuda), on any machine; and with CUDA itself where there is an nvcc.
+FAKE := g++ -std=c++17 -g $(opt_$(MODE)) -Wall -Wextra $(if $(CI),-Werror) -Wno-missing-field-initializers -Wno-subobject-linkage -pthread -Itests/fakecuda $(inc_gpu)
+$(B)/obj/tests/fakecuda/%.o: tests/fakecuda/%.cpp $(wildcard tests/fakecuda/*.h) $(B)/flags
+	$(call say,CXX,$<)
+	@mkdir -p $(@D)
+	$(Q)$(FAKE) -c -o $@ $<
+$(B)/obj/tests/fakecuda/gpu.o: tests/tools/gpu.cu gpu/cuda.cu $(wildcard tests/fakecuda/*.h gpu/*.h) $(B)/flags
+	$(call say,CXX,$<)
+	@mkdir -p $(@D)
+	$(Q)$(FAKE) -x c++ -c -o $@ $<
+$(B)/bin/test-gpu-fake: $(B)/obj/tests/fakecuda/gpu.o $(B)/obj/tests/fakecuda/fake.o $(GPU_HOST)
+	$(call say,LINK,$@)
+	$(Q)g++ $(LDFLAGS_ALL) -o $@ $^ -lcrypto -lm
+$(B)/bin/test-gpu: tests/tools/gpu.cu gpu/cuda.cu $(wildcard gpu/*.h) $(GPU_HOST)
+	$(call say,NVCC,$@)
+	$(Q)$(NVCC) -O3 -g -std=c++17 $(gencode) -Xcompiler -pthread $(inc_gpu) -o $@ $< $(GPU_HOST) -lcrypto -lm
 
 $(B)/bin/unit-library: $(B)/obj/tests/unit/library.o $(B)/lib/libkvcachefs.a
 	$(call say,LINK,$@)
@@ -138,7 +161,7 @@ $(B)/bin/test-%: $(B)/obj/tests/tools/%.o $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_tiers) $(lib_engine) -luring
 
-tests: all $(UNIT:%=$(B)/bin/unit-%) $(TTOOLS:%=$(B)/bin/test-%)
+tests: all $(UNIT:%=$(B)/bin/unit-%) $(TTOOLS:%=$(B)/bin/test-%) $(B)/bin/test-gpu-fake $(if $(filter 1,$(CUDA)),$(B)/bin/test-gpu)
 
 check: tests
 	@tests/run $(B)
@@ -150,6 +173,8 @@ bench: tests
 	@scripts/bench $(B)
 bench-quick: tests
 	@QUICK=1 scripts/bench $(B)
+gpu-measure: tests
+	@$(B)/bin/test-gpu measure $(or $(DIR),$(error DIR=: a folder on a mount, or on a tmpfs of huge pages))
 scale: tests
 	@scripts/scale $(B) $(N)
 late-replies: tests
@@ -181,5 +206,5 @@ distclean:
 	rm -rf build
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
-.PHONY: all setup tests check check-unit demo bench bench-quick scale late-replies crash-campaign install uninstall clean distclean FORCE
+.PHONY: all setup tests check check-unit demo bench bench-quick gpu-measure scale late-replies crash-campaign install uninstall clean distclean FORCE
 .SECONDARY:

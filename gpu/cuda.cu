@@ -1,14 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The work of one transfer on a device, all of it queued on the caller's stream. For each file: the slots go up, and
- *   load:  the file's bytes are copied to a buffer on the device, its keys are rotated there where that is asked for, and a kernel scatters it
- *   store: a kernel gathers into the buffer, which is copied to the file's pages
- * The file's mapping is registered (cudaHostRegister), so the copy engine reads and writes its very pages; where the mount does not take that (no
- * passthrough) the bytes pass through pinned memory and are moved by a host function on the stream. Slot lists and buffers come from the stream's own
- * pool (cudaMallocAsync) and are given back on it. Nothing here waits but kvcachefs_cuda_wait and _free.
+ * The work of one transfer on a device. A file's bytes are runs (kvcachefs_at: what lies in a row in the cache as in the file), and
+ * a transfer is cut into pieces of at most PIECE bytes, whole runs each, and pieces are gathered into groups of at most BUFFER bytes. The two
+ * buffers on the device take turns:
  *
- * The kernels share kvcachefs_at() with the host path. One warp moves one run (the heads that lie in a row) in the widest pieces that
- * its length and both addresses allow.
+ *   load    copies:  file pages ─► buffer (one batch a group)    then the caller's stream: rotate keys, scatter to the cache
+ *   store   the caller's stream: gather from the cache ─► buffer      then copies:  buffer ─► file pages
+ *
+ * Copies have a stream of their own, so that one group is copied while the other is scattered or gathered; events order the two. A
+ * load's copies do not wait for what the caller queued before; a load is complete on the caller's stream when all is scattered, a store leaves
+ * that stream when all is gathered and is complete when all is copied.
+ *
+ * A file's mapping is registered (pinned for the device) where the mount takes that, and the copy engine moves its very pages. Otherwise,
+ * and for small pieces of a store, where registering would cost more than a copy, the bytes pass through pinned memory, moved by a
+ * host function on the stream of copies.
+ *
+ * All this (stream, events, buffers, pinned memory) is a lane. A transfer takes one for itself; lanes are kept for the next. Calls that
+ * wait: kvcachefs_cuda_wait, _free, and what makes a lane or registers memory.
  */
 #include "layout.h"
 
@@ -16,42 +24,69 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include <atomic>
+#include <mutex>
 #include <new>
 #include <vector>
 
+#ifndef KVCACHEFS_LAUNCH /* tests have their own */
+#define KVCACHEFS_LAUNCH(kernel, grid, block, stream, ...) kernel<<<grid, block, 0, stream>>>(__VA_ARGS__)
+#endif
+
 namespace {
 
-struct Piece { /* of one file, until the transfer is freed */
-	void *host = nullptr;       /* the mapping */
-	size_t len = 0;
-	bool registered = false;
-	void *pinned = nullptr;     /* instead */
-	int64_t *ids = nullptr;     /* pinned copy of the caller's slots or block ids, which the stream reads later */
-	bool store = false;
+constexpr size_t BUFFER = 8u << 20, LANES_KEPT = 8, ALIGN = 256;
+constexpr size_t STAGED = 256u << 10; /* files of a store below this are not registered */
+
+struct Shape { /* of the cache, for the kernels */
+	kvcachefs_strides s;
+	uint32_t heads, head_size, elem;
+	void *const *pointers;
+};
+
+struct Part { /* one piece of a file, for the kernels */
+	const int64_t *slots, *block_ids;
+	uint64_t ntokens, skip, first, runs; /* runs [first, first + runs) of the file */
+	uint64_t at;                         /* where it is in the buffer */
+	uint32_t layer, nlayers;
+	const float *turns;                  /* cos and sin of each pair; NULL: keys are not rotated */
+	uint64_t key_runs;                   /* the file's first so many runs are keys */
+	uint32_t dims, type;
+	bool interleaved;
+};
+
+struct Piece { /* the same for the host */
+	uint8_t *host;
+	size_t len, at;
+	bool pinned;
+};
+
+struct Group {
+	std::vector<Piece> pieces;
+	size_t first_part, bytes, runs;
+	bool rotates, staged;
 };
 
 int failed(cudaError_t e, const char *what)
 {
-	return e == cudaSuccess ? 0 : kvcachefs_fail(e == cudaErrorMemoryAllocation ? -ENOMEM : -EIO, "CUDA: %s: %s", what, cudaGetErrorString(e));
+	if (e == cudaSuccess)
+		return 0;
+	cudaGetLastError(); /* not for the caller's next call to stumble over */
+	return kvcachefs_fail(e == cudaErrorMemoryAllocation ? -ENOMEM : -EIO, "CUDA: %s: %s", what, cudaGetErrorString(e));
 }
 
-#define TRY(call)                                            \
-	do {                                                 \
-		int err_ = failed((call), #call);            \
-		if (err_)                                    \
-			return err_;                         \
+#define TRY(call)                                  \
+	do {                                       \
+		int err_ = failed((call), #call);  \
+		if (err_)                          \
+			return err_;               \
 	} while (0)
 
-struct Move { /* what the kernels need to know */
-	kvcachefs_strides s;
-	const int64_t *slots, *block_ids;
-	uint64_t ntokens, skip;
-	uint32_t layer, nlayers, heads, head_size, elem;
-	void *const *pointers;
-};
+/* ---- Kernels ---- */
 
 template <typename T> __device__ void copy_run(void *to, const void *from, uint32_t bytes, uint32_t lane)
 {
@@ -59,6 +94,7 @@ template <typename T> __device__ void copy_run(void *to, const void *from, uint3
 		static_cast<T *>(to)[i] = static_cast<const T *>(from)[i];
 }
 
+/* One warp moves one run, in the widest pieces that its length and both addresses allow. */
 __device__ void copy_widest(void *to, const void *from, uint32_t bytes, uint32_t lane)
 {
 	uintptr_t all = (uintptr_t)to | (uintptr_t)from | bytes;
@@ -75,26 +111,27 @@ __device__ void copy_widest(void *to, const void *from, uint32_t bytes, uint32_t
 		copy_run<uint8_t>(to, from, bytes, lane);
 }
 
-template <bool STORE> __global__ void move_kernel(Move m, uint8_t *file)
+/* blockIdx.y is the part. */
+template <bool STORE> __global__ void move_kernel(Shape c, const Part *parts, uint8_t *buffer)
 {
-	uint64_t warps = (uint64_t)gridDim.x * (blockDim.x / 32), runs_head = m.heads / m.s.run_heads;
-	uint64_t total = (uint64_t)m.s.kvs * m.nlayers * m.ntokens * runs_head;
-	uint32_t lane = threadIdx.x % 32, bytes = m.s.run_heads * m.head_size * m.elem;
+	const Part p = parts[blockIdx.y];
+	uint64_t warps = (uint64_t)gridDim.x * (blockDim.x / 32), runs_a_token = c.heads / c.s.run_heads;
+	uint32_t lane = threadIdx.x % 32, bytes = c.s.run_heads * c.head_size * c.elem;
 
-	for (uint64_t r = (uint64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; r < total; r += warps) {
-		uint32_t head = (uint32_t)(r % runs_head) * m.s.run_heads;
-		uint64_t token = r / runs_head % m.ntokens, rest = r / runs_head / m.ntokens;
-		uint32_t layer = m.layer + (uint32_t)(rest % m.nlayers), kv = (uint32_t)(rest / m.nlayers);
-		int64_t slot = token < m.skip ? -1 : kvcachefs_slot(m.slots, m.block_ids, m.s.block_size, token);
-		uint8_t *at = file + r * bytes;
+	for (uint64_t i = (uint64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; i < p.runs; i += warps) {
+		uint64_t r = p.first + i, token = r / runs_a_token % p.ntokens, rest = r / runs_a_token / p.ntokens;
+		uint32_t head = (uint32_t)(r % runs_a_token) * c.s.run_heads;
+		uint32_t layer = p.layer + (uint32_t)(rest % p.nlayers), kv = (uint32_t)(rest / p.nlayers);
+		int64_t slot = token < p.skip ? -1 : kvcachefs_slot(p.slots, p.block_ids, c.s.block_size, token);
+		uint8_t *at = buffer + p.at + i * bytes;
 
 		if (slot < 0) {
-			if (STORE)
-				for (uint32_t i = lane; i < bytes; i += 32)
-					at[i] = 0;
+			if (STORE) /* what is not there is zero, and never what was in memory before */
+				for (uint32_t k = lane; k < bytes; k += 32)
+					at[k] = 0;
 			continue;
 		}
-		uint8_t *cache = (uint8_t *)m.pointers[kvcachefs_pointer(&m.s, layer, kv)] + kvcachefs_at(&m.s, layer, kv, (uint64_t)slot, head) * m.elem;
+		uint8_t *cache = (uint8_t *)c.pointers[kvcachefs_pointer(&c.s, layer, kv)] + kvcachefs_at(&c.s, layer, kv, (uint64_t)slot, head) * c.elem;
 
 		if (STORE)
 			copy_widest(at, cache, bytes, lane);
@@ -110,47 +147,55 @@ __device__ void set(float *p, float v) { *p = v; }
 __device__ void set(__half *p, float v) { *p = __float2half_rn(v); }
 __device__ void set(__nv_bfloat16 *p, float v) { *p = __float2bfloat16_rn(v); }
 
-/* One thread a pair of a head. Angles in double: positions go to millions, and a float's angle would be noise there. */
-template <typename T> __global__ void rope_kernel(T *keys, uint64_t heads, uint32_t head_size, uint32_t dims, bool interleaved, double theta, double delta)
+template <typename T> __device__ void rotate(T *keys, const Part &p, uint64_t heads, uint32_t head_size, uint64_t from, uint64_t step)
 {
-	uint32_t half = dims / 2;
-	uint64_t n = heads * half;
+	uint32_t half = p.dims / 2;
 
-	for (uint64_t k = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; k < n; k += (uint64_t)gridDim.x * blockDim.x) {
+	for (uint64_t k = from; k < heads * half; k += step) {
 		uint32_t i = (uint32_t)(k % half);
-		T *head = keys + k / half * head_size, *a = head + (interleaved ? 2 * i : i), *b = head + (interleaved ? 2 * i + 1 : i + half);
-		double sin_, cos_, x = get(a), y = get(b);
+		T *head = keys + k / half * head_size, *a = head + (p.interleaved ? 2 * i : i), *b = head + (p.interleaved ? 2 * i + 1 : i + half);
+		float x = get(a), y = get(b), cos_ = p.turns[2 * i], sin_ = p.turns[2 * i + 1];
 
-		sincos(delta * pow(theta, -2.0 * i / dims), &sin_, &cos_);
-		set(a, (float)(x * cos_ - y * sin_));
-		set(b, (float)(y * cos_ + x * sin_));
+		set(a, x * cos_ - y * sin_);
+		set(b, y * cos_ + x * sin_);
 	}
 }
 
-/* On the stream: between pinned memory and the file's pages. */
-void CUDART_CB host_copy(void *arg)
+/* One thread a pair of a head; a run has whole heads. */
+__global__ void rope_kernel(Shape c, const Part *parts, uint8_t *buffer)
 {
-	Piece *p = static_cast<Piece *>(arg);
+	const Part p = parts[blockIdx.y];
+	uint64_t from = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x, step = (uint64_t)gridDim.x * blockDim.x;
+	uint64_t runs = !p.turns || p.first >= p.key_runs ? 0 : p.key_runs - p.first < p.runs ? p.key_runs - p.first : p.runs;
+	uint64_t heads = runs * c.s.run_heads;
+	uint8_t *keys = buffer + p.at;
 
-	memcpy(p->store ? p->host : p->pinned, p->store ? p->pinned : p->host, p->len);
+	if (p.type == KVCACHEFS_F32)
+		rotate((float *)keys, p, heads, c.head_size, from, step);
+	else if (p.type == KVCACHEFS_F16)
+		rotate((__half *)keys, p, heads, c.head_size, from, step);
+	else
+		rotate((__nv_bfloat16 *)keys, p, heads, c.head_size, from, step);
 }
 
-} // namespace
+/* ---- Lanes ---- */
 
-struct kvcachefs_cuda {
-	int device;
-	cudaStream_t stream;
-	cudaEvent_t event = nullptr;
-	bool queued = false, waited = false;
-	void **pointers = nullptr; /* on the device */
-	void **pointers_host = nullptr;
-	int sms = 0;
-	kvcachefs_paged p;
-	kvcachefs_strides s;
-	std::vector<Piece *> pieces;
+struct Grow { /* memory that only grows */
+	void *p = nullptr;
+	size_t len = 0;
 };
 
-namespace {
+struct Lane {
+	int device = -1, sms = 0;
+	cudaStream_t copies = nullptr;
+	cudaEvent_t copied[2] = {}, moved[2] = {}, ready = nullptr, done = nullptr;
+	uint8_t *buffer[2] = {}, *staging[2] = {};
+	Grow args, args_host; /* what the kernels read, and its pinned original */
+};
+
+std::mutex lock;
+std::vector<Lane *> kept;
+std::atomic<bool> no_batches; /* the driver is older than the toolkit */
 
 /* The caller's device is his again when a call ends. */
 struct Device {
@@ -167,155 +212,463 @@ struct Device {
 	}
 };
 
-int begin(kvcachefs_cuda *c)
+void lane_free(Lane *l)
 {
-	int n = 0;
+	for (int i = 0; i < 2; i++) {
+		cudaFree(l->buffer[i]);
+		cudaFreeHost(l->staging[i]);
+		if (l->copied[i])
+			cudaEventDestroy(l->copied[i]);
+		if (l->moved[i])
+			cudaEventDestroy(l->moved[i]);
+	}
+	if (l->ready)
+		cudaEventDestroy(l->ready);
+	if (l->done)
+		cudaEventDestroy(l->done);
+	if (l->copies)
+		cudaStreamDestroy(l->copies);
+	cudaFree(l->args.p);
+	cudaFreeHost(l->args_host.p);
+	delete l;
+}
 
-	if (cudaGetDeviceCount(&n) != cudaSuccess || !n)
-		return kvcachefs_fail(-ENODEV, "there is no CUDA device, or no driver for it");
-	if (c->device >= n)
-		return kvcachefs_fail(-ENODEV, "device %d: there are %d", c->device, n);
-	Device here(c->device);
+int lane_open(Lane *l)
+{
+	cudaEvent_t *events[] = { &l->copied[0], &l->copied[1], &l->moved[0], &l->moved[1], &l->ready, &l->done };
 
-	TRY(cudaDeviceGetAttribute(&c->sms, cudaDevAttrMultiProcessorCount, c->device));
-	TRY(cudaEventCreateWithFlags(&c->event, cudaEventDisableTiming));
-	TRY(cudaMallocHost(&c->pointers_host, c->s.npointers * sizeof(void *)));
-	memcpy(c->pointers_host, c->p.pointers, c->s.npointers * sizeof(void *));
-	TRY(cudaMallocAsync(&c->pointers, c->s.npointers * sizeof(void *), c->stream));
-	TRY(cudaMemcpyAsync(c->pointers, c->pointers_host, c->s.npointers * sizeof(void *), cudaMemcpyHostToDevice, c->stream));
+	TRY(cudaDeviceGetAttribute(&l->sms, cudaDevAttrMultiProcessorCount, l->device));
+	TRY(cudaStreamCreateWithFlags(&l->copies, cudaStreamNonBlocking));
+	for (cudaEvent_t *e : events)
+		TRY(cudaEventCreateWithFlags(e, cudaEventDisableTiming));
+	for (int i = 0; i < 2; i++)
+		TRY(cudaMalloc((void **)&l->buffer[i], BUFFER));
 	return 0;
 }
 
-int rotate(kvcachefs_cuda *c, void *keys, uint64_t heads, const kvcachefs_rope *r)
+int lane_get(int device, Lane **out)
 {
-	uint32_t dims = r->dims ? r->dims : c->p.head_size, blocks = (uint32_t)c->sms * 8;
+	Lane *l = nullptr;
+	int n = 0, err;
 
-	if (dims % 2 || dims > c->p.head_size || !(r->theta > 0))
-		return kvcachefs_fail(-EINVAL, "a rotation of %u of %u elements with base %g is none", dims, c->p.head_size, r->theta);
-	if (r->type == KVCACHEFS_F32)
-		rope_kernel<<<blocks, 256, 0, c->stream>>>((float *)keys, heads, c->p.head_size, dims, r->interleaved, r->theta, (double)r->delta);
-	else if (r->type == KVCACHEFS_F16)
-		rope_kernel<<<blocks, 256, 0, c->stream>>>((__half *)keys, heads, c->p.head_size, dims, r->interleaved, r->theta, (double)r->delta);
-	else
-		rope_kernel<<<blocks, 256, 0, c->stream>>>((__nv_bfloat16 *)keys, heads, c->p.head_size, dims, r->interleaved, r->theta, (double)r->delta);
-	return failed(cudaGetLastError(), "rotating keys");
+	if (cudaGetDeviceCount(&n) != cudaSuccess || !n) {
+		cudaGetLastError();
+		return kvcachefs_fail(-ENODEV, "there is no CUDA device, or no driver for it");
+	}
+	if (device >= n)
+		return kvcachefs_fail(-ENODEV, "device %d: there are %d", device, n);
+	{
+		std::lock_guard<std::mutex> hold(lock);
+
+		for (size_t i = 0; i < kept.size() && !l; i++)
+			if (kept[i]->device == device) {
+				l = kept[i];
+				kept.erase(kept.begin() + (ptrdiff_t)i);
+			}
+	}
+	if (!l) {
+		l = new (std::nothrow) Lane();
+		if (!l)
+			return kvcachefs_fail(-ENOMEM, "out of memory");
+		l->device = device;
+		err = lane_open(l);
+		if (err) {
+			lane_free(l);
+			return err;
+		}
+	}
+	*out = l;
+	return 0;
 }
 
-int queue(kvcachefs_cuda *c, Piece *p, uint32_t layer, uint32_t nlayers, const kvcachefs_tokens *t, uint64_t ntokens, const kvcachefs_rope *rope)
+void lane_put(Lane *l)
 {
-	Device here(c->device);
-	Move m = { c->s, nullptr, nullptr, ntokens, t->skip, layer, nlayers, c->p.heads, c->p.head_size, c->p.elem, c->pointers };
-	uint64_t runs = (uint64_t)c->s.kvs * nlayers * ntokens * (c->p.heads / c->s.run_heads), blocks = (runs + 7) / 8;
-	int64_t *ids = nullptr;
-	uint8_t *buffer = nullptr;
-	size_t ids_len = t->n * sizeof *ids;
+	{
+		std::lock_guard<std::mutex> hold(lock);
 
-	/* Registered pages when the mount gives them; a mapping that another transfer of this process registered already will do too. */
-	cudaError_t e = cudaHostRegister(p->host, p->len, p->store ? cudaHostRegisterDefault : cudaHostRegisterReadOnly);
-
-	p->registered = e == cudaSuccess;
-	if (e != cudaSuccess && e != cudaErrorHostMemoryAlreadyRegistered) {
-		cudaGetLastError();
-		TRY(cudaMallocHost(&p->pinned, p->len));
-	} else {
-		cudaGetLastError();
-	}
-	TRY(cudaMallocHost(&p->ids, ids_len ? ids_len : 1));
-	memcpy(p->ids, t->slots ? t->slots : t->block_ids, ids_len);
-	TRY(cudaMallocAsync(&ids, ids_len ? ids_len : 1, c->stream));
-	TRY(cudaMallocAsync(&buffer, p->len, c->stream));
-	TRY(cudaMemcpyAsync(ids, p->ids, ids_len, cudaMemcpyHostToDevice, c->stream));
-	(t->slots ? m.slots : m.block_ids) = ids;
-	if (blocks > (uint64_t)c->sms * 16)
-		blocks = (uint64_t)c->sms * 16;
-	void *side = p->pinned ? p->pinned : p->host;
-
-	if (p->store) {
-		move_kernel<true><<<(unsigned)blocks, 256, 0, c->stream>>>(m, buffer);
-		TRY(cudaGetLastError());
-		TRY(cudaMemcpyAsync(side, buffer, p->len, cudaMemcpyDeviceToHost, c->stream));
-		if (p->pinned)
-			TRY(cudaLaunchHostFunc(c->stream, host_copy, p));
-	} else {
-		if (p->pinned)
-			TRY(cudaLaunchHostFunc(c->stream, host_copy, p));
-		TRY(cudaMemcpyAsync(buffer, side, p->len, cudaMemcpyHostToDevice, c->stream));
-		if (rope) {
-			int err = rotate(c, buffer, (uint64_t)nlayers * ntokens * c->p.heads, rope);
-
-			if (err)
-				return err;
+		if (kept.size() < LANES_KEPT) {
+			kept.push_back(l);
+			return;
 		}
-		move_kernel<false><<<(unsigned)blocks, 256, 0, c->stream>>>(m, buffer);
-		TRY(cudaGetLastError());
 	}
-	TRY(cudaFreeAsync(buffer, c->stream));
-	TRY(cudaFreeAsync(ids, c->stream));
+	lane_free(l);
+}
+
+int lane_args(Lane *l, size_t len)
+{
+	if (l->args.len >= len)
+		return 0;
+	cudaFree(l->args.p);
+	cudaFreeHost(l->args_host.p);
+	l->args = l->args_host = Grow();
+	TRY(cudaMalloc(&l->args.p, len));
+	TRY(cudaMallocHost(&l->args_host.p, len));
+	l->args.len = l->args_host.len = len;
+	return 0;
+}
+
+int lane_staging(Lane *l)
+{
+	for (int i = 0; i < 2; i++)
+		if (!l->staging[i])
+			TRY(cudaMallocHost((void **)&l->staging[i], BUFFER));
 	return 0;
 }
 
 } // namespace
 
-extern "C" int kvcachefs_cuda_new(struct kvcachefs_cuda **out, const struct kvcachefs_paged *p, const struct kvcachefs_strides *s, void *stream)
+struct kvcachefs_cuda {
+	Lane *lane = nullptr;
+	cudaStream_t stream;
+	bool store, queued = false, waited = false, begun = false;
+	kvcachefs_paged p;
+	kvcachefs_strides s;
+	std::vector<kvcachefs_work> work;
+	std::vector<void *> registered; /* by this transfer: a store's mappings */
+	std::vector<Group> groups;
+	struct Stage { /* what a host function moves */
+		kvcachefs_cuda *c;
+		size_t group;
+		uint8_t *staging;
+	};
+	std::vector<Stage> stages;
+};
+
+namespace {
+
+/* On the stream of copies: between pinned memory and the file's pages. */
+void CUDART_CB host_copy(void *arg)
+{
+	kvcachefs_cuda::Stage *s = static_cast<kvcachefs_cuda::Stage *>(arg);
+
+	for (const Piece &p : s->c->groups[s->group].pieces)
+		if (!p.pinned)
+			memcpy(s->c->store ? p.host : s->staging + p.at, s->c->store ? s->staging + p.at : p.host, p.len);
+}
+
+/* Lays out the memory that the kernels read: pointers, ids, turns, parts. On the host it is filled, on the device it is the same. */
+struct Args {
+	std::vector<uint8_t> bytes;
+	size_t add(const void *p, size_t len)
+	{
+		size_t at = (bytes.size() + 15) / 16 * 16;
+
+		bytes.resize(at + len);
+		if (len)
+			memcpy(bytes.data() + at, p, len);
+		return at;
+	}
+};
+
+std::vector<float> turns_of(const kvcachefs_rope *r, uint32_t head_size)
+{
+	uint32_t dims = r->dims ? r->dims : head_size;
+	std::vector<float> t(dims);
+
+	/* Angles in double: positions go to millions, and a float's angle would be noise there. */
+	for (uint32_t i = 0; i < dims / 2; i++) {
+		double angle = (double)r->delta * pow(r->theta, -2.0 * i / dims);
+
+		t[2 * i] = (float)cos(angle);
+		t[2 * i + 1] = (float)sin(angle);
+	}
+	return t;
+}
+
+/* Cuts the work into groups and makes the kernels' arguments; offsets become addresses once the lane's memory is there. */
+int cut(kvcachefs_cuda *c, Args *a, std::vector<Part> *parts, size_t *pointers)
+{
+	size_t run = (size_t)c->s.run_heads * c->p.head_size * c->p.elem, most = BUFFER / run;
+	Group *g = nullptr;
+
+	if (!most)
+		return kvcachefs_fail(-EINVAL, "a token of %zu bytes does not fit the buffer of %zu", run, BUFFER);
+	*pointers = a->add(c->p.pointers, c->s.npointers * sizeof(void *));
+	for (const kvcachefs_work &w : c->work) {
+		const kvcachefs_tokens *t = &w.item->tokens;
+		const kvcachefs_rope *r = c->store ? nullptr : w.item->rope;
+		size_t ids = a->add(t->slots ? t->slots : t->block_ids, t->n * sizeof(int64_t)), turns = 0;
+		uint64_t runs = w.len / run;
+
+		if (r) {
+			std::vector<float> v = turns_of(r, c->p.head_size);
+
+			turns = a->add(v.data(), v.size() * sizeof(float));
+		}
+		for (uint64_t first = 0, n; first < runs; first += n) {
+			Part p = {};
+
+			n = runs - first < most ? runs - first : most;
+			if (!g || g->bytes + n * run > BUFFER) {
+				c->groups.push_back(Group{ {}, parts->size(), 0, 0, false, false });
+				g = &c->groups.back();
+			}
+			(t->slots ? p.slots : p.block_ids) = (const int64_t *)ids;
+			p.ntokens = w.ntokens;
+			p.skip = t->skip;
+			p.first = first;
+			p.runs = n;
+			p.at = g->bytes;
+			p.layer = w.item->layer;
+			p.nlayers = w.item->nlayers;
+			p.key_runs = runs / c->s.kvs;
+			if (r) {
+				p.turns = (const float *)turns;
+				p.dims = r->dims ? r->dims : c->p.head_size;
+				p.type = r->type;
+				p.interleaved = r->interleaved;
+				g->rotates = true;
+			}
+			parts->push_back(p);
+			g->pieces.push_back(Piece{ (uint8_t *)w.host + first * run, n * run, (size_t)p.at, w.pinned });
+			g->staged |= !w.pinned;
+			g->runs = g->runs > n ? g->runs : n;
+			g->bytes = (g->bytes + n * run + ALIGN - 1) / ALIGN * ALIGN;
+		}
+	}
+	return 0;
+}
+
+/* One group's copies, all in one call where the toolkit and the driver have that. */
+int copy_group(kvcachefs_cuda *c, const Group &g, int b)
+{
+	Lane *l = c->lane;
+	std::vector<void *> to;
+	std::vector<const void *> from;
+	std::vector<size_t> len;
+
+	for (const Piece &p : g.pieces) {
+		uint8_t *host = p.pinned ? p.host : l->staging[b] + p.at, *device = l->buffer[b] + p.at;
+
+		to.push_back(c->store ? host : device);
+		from.push_back(c->store ? device : host);
+		len.push_back(p.len);
+	}
+#if CUDART_VERSION >= 12080
+	if (to.size() > 1 && !no_batches) {
+		cudaMemcpyAttributes how = {};
+		size_t all = 0;
+		cudaError_t e;
+
+		how.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+#if CUDART_VERSION >= 13000
+		e = cudaMemcpyBatchAsync(to.data(), from.data(), len.data(), to.size(), &how, &all, 1, l->copies);
+#else
+		size_t bad;
+
+		e = cudaMemcpyBatchAsync(to.data(), const_cast<void **>(from.data()), len.data(), to.size(), &how, &all, 1, &bad, l->copies);
+#endif
+		if (e == cudaSuccess)
+			return 0;
+		cudaGetLastError();
+		if (e != cudaErrorCallRequiresNewerDriver && e != cudaErrorNotSupported)
+			return failed(e, "copying a batch");
+		no_batches = true;
+	}
+#endif
+	for (size_t i = 0; i < to.size(); i++)
+		TRY(cudaMemcpyAsync(to[i], from[i], len[i], c->store ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, l->copies));
+	return 0;
+}
+
+int launch(kvcachefs_cuda *c, const Shape &shape, const Part *parts, const Group &g, int b)
+{
+	Lane *l = c->lane;
+	/* Eight runs a block of threads; no more blocks than keep the device busy. */
+	uint64_t blocks = (g.runs + 7) / 8, busy = (uint64_t)l->sms * 16 / g.pieces.size() + 1;
+	dim3 grid((unsigned)(blocks < busy ? blocks : busy), (unsigned)g.pieces.size());
+
+	if (c->store) {
+		KVCACHEFS_LAUNCH(move_kernel<true>, grid, 256, c->stream, shape, parts + g.first_part, l->buffer[b]);
+	} else {
+		if (g.rotates) {
+			KVCACHEFS_LAUNCH(rope_kernel, grid, 256, c->stream, shape, parts + g.first_part, l->buffer[b]);
+			TRY(cudaGetLastError());
+		}
+		KVCACHEFS_LAUNCH(move_kernel<false>, grid, 256, c->stream, shape, parts + g.first_part, l->buffer[b]);
+	}
+	return failed(cudaGetLastError(), "starting a kernel");
+}
+
+int queue_group(kvcachefs_cuda *c, const Shape &shape, const Part *parts, size_t i)
+{
+	Lane *l = c->lane;
+	const Group &g = c->groups[i];
+	int b = (int)(i % 2);
+
+	if (g.staged)
+		c->stages[i] = { c, i, l->staging[b] };
+	if (c->store) {
+		if (i >= 2) /* the buffer is free when its last copy is made */
+			TRY(cudaStreamWaitEvent(c->stream, l->copied[b], 0));
+		if (int err = launch(c, shape, parts, g, b))
+			return err;
+		TRY(cudaEventRecord(l->moved[b], c->stream));
+		TRY(cudaStreamWaitEvent(l->copies, l->moved[b], 0));
+		if (int err = copy_group(c, g, b))
+			return err;
+		if (g.staged)
+			TRY(cudaLaunchHostFunc(l->copies, host_copy, &c->stages[i]));
+		TRY(cudaEventRecord(l->copied[b], l->copies));
+	} else {
+		if (i >= 2)
+			TRY(cudaStreamWaitEvent(l->copies, l->moved[b], 0));
+		if (g.staged)
+			TRY(cudaLaunchHostFunc(l->copies, host_copy, &c->stages[i]));
+		if (int err = copy_group(c, g, b))
+			return err;
+		TRY(cudaEventRecord(l->copied[b], l->copies));
+		TRY(cudaStreamWaitEvent(c->stream, l->copied[b], 0));
+		if (int err = launch(c, shape, parts, g, b))
+			return err;
+		TRY(cudaEventRecord(l->moved[b], c->stream));
+	}
+	return 0;
+}
+
+/* A store's mappings are new: those worth it are registered for this transfer. */
+void register_stores(kvcachefs_cuda *c)
+{
+	for (kvcachefs_work &w : c->work)
+		if (!w.pinned && w.len >= STAGED && !kvcachefs_cuda_register(c->p.device, w.host, w.len, false)) {
+			w.pinned = true;
+			c->registered.push_back(w.host);
+		}
+}
+
+int run(kvcachefs_cuda *c)
+{
+	Args a;
+	std::vector<Part> parts;
+	size_t pointers, at;
+	int err;
+
+	if (c->store)
+		register_stores(c);
+	err = cut(c, &a, &parts, &pointers);
+	if (err)
+		return err;
+	at = a.add(nullptr, 0); /* the parts come after all that they point at */
+	err = lane_args(c->lane, at + parts.size() * sizeof(Part));
+	for (const Group &g : c->groups)
+		if (!err && g.staged)
+			err = lane_staging(c->lane);
+	if (err)
+		return err;
+	Lane *l = c->lane;
+	uint8_t *device = (uint8_t *)l->args.p;
+
+	for (Part &p : parts) {
+		if (p.slots)
+			p.slots = (const int64_t *)(device + (uintptr_t)p.slots);
+		else
+			p.block_ids = (const int64_t *)(device + (uintptr_t)p.block_ids);
+		if (p.turns)
+			p.turns = (const float *)(device + (uintptr_t)p.turns);
+	}
+	memcpy(l->args_host.p, a.bytes.data(), a.bytes.size());
+	if (!parts.empty())
+		memcpy((uint8_t *)l->args_host.p + at, parts.data(), parts.size() * sizeof(Part));
+	c->stages.resize(c->groups.size());
+	c->begun = true;
+	TRY(cudaMemcpyAsync(device, l->args_host.p, at + parts.size() * sizeof(Part), cudaMemcpyHostToDevice, l->copies));
+	TRY(cudaEventRecord(l->ready, l->copies));
+	TRY(cudaStreamWaitEvent(c->stream, l->ready, 0));
+	Shape shape = { c->s, c->p.heads, c->p.head_size, c->p.elem, (void *const *)(device + pointers) };
+
+	for (size_t i = 0; i < c->groups.size(); i++)
+		if ((err = queue_group(c, shape, (const Part *)(device + at), i)))
+			return err;
+	TRY(cudaEventRecord(l->done, c->store ? l->copies : c->stream));
+	c->queued = true;
+	return 0;
+}
+
+} // namespace
+
+extern "C" int kvcachefs_cuda_register(int device, void *p, size_t len, bool readonly)
+{
+	Device here(device);
+	cudaError_t e = cudaHostRegister(p, len, cudaHostRegisterPortable | (readonly ? cudaHostRegisterReadOnly : 0));
+
+	if (e == cudaErrorNotSupported && readonly) { /* not every system has read-only registration */
+		cudaGetLastError();
+		e = cudaHostRegister(p, len, cudaHostRegisterPortable);
+	}
+	if (e != cudaSuccess)
+		cudaGetLastError();
+	return e == cudaSuccess ? 0 : -EFAULT;
+}
+
+extern "C" void kvcachefs_cuda_unregister(void *p)
+{
+	cudaHostUnregister(p);
+}
+
+extern "C" int kvcachefs_cuda_new(struct kvcachefs_cuda **out, const struct kvcachefs_paged *p, const struct kvcachefs_strides *s, bool store, void *stream)
 {
 	kvcachefs_cuda *c = new (std::nothrow) kvcachefs_cuda();
+	Device here(p->device);
 	int err;
 
 	if (!c)
 		return kvcachefs_fail(-ENOMEM, "out of memory");
-	c->device = p->device;
 	c->stream = static_cast<cudaStream_t>(stream);
+	c->store = store;
 	c->p = *p;
 	c->s = *s;
-	err = begin(c);
+	err = lane_get(p->device, &c->lane);
 	if (err) {
-		kvcachefs_cuda_free(c);
+		delete c;
 		return err;
 	}
 	*out = c;
 	return 0;
 }
 
-extern "C" int kvcachefs_cuda_move(struct kvcachefs_cuda *c, bool store, uint32_t layer, uint32_t nlayers, const struct kvcachefs_tokens *t, uint64_t ntokens,
-				   void *host, uint64_t len, const struct kvcachefs_rope *rope)
+extern "C" int kvcachefs_cuda_add(struct kvcachefs_cuda *c, const struct kvcachefs_work *w)
 {
-	Piece *p = new (std::nothrow) Piece();
-
-	if (!p)
+	try {
+		c->work.push_back(*w);
+	} catch (const std::bad_alloc &) {
 		return kvcachefs_fail(-ENOMEM, "out of memory");
-	p->host = host;
-	p->len = len;
-	p->store = store;
-	c->pieces.push_back(p);
-	return queue(c, p, layer, nlayers, t, ntokens, rope);
+	}
+	return 0;
 }
 
-extern "C" int kvcachefs_cuda_queued(struct kvcachefs_cuda *c)
+extern "C" int kvcachefs_cuda_run(struct kvcachefs_cuda *c)
 {
-	Device here(c->device);
+	Device here(c->p.device);
 
-	TRY(cudaFreeAsync(c->pointers, c->stream));
-	c->pointers = nullptr;
-	TRY(cudaEventRecord(c->event, c->stream));
-	c->queued = true;
-	return 0;
+	try {
+		return run(c);
+	} catch (const std::bad_alloc &) {
+		return kvcachefs_fail(-ENOMEM, "out of memory");
+	}
 }
 
 extern "C" int kvcachefs_cuda_poll(struct kvcachefs_cuda *c)
 {
-	Device here(c->device);
-	cudaError_t e = c->queued ? cudaEventQuery(c->event) : cudaErrorNotReady;
+	Device here(c->p.device);
+	cudaError_t e = c->queued ? cudaEventQuery(c->lane->done) : cudaErrorNotReady;
 
-	return e == cudaErrorNotReady ? -EAGAIN : failed(e, "the transfer");
+	return e == cudaErrorNotReady ? (cudaGetLastError(), -EAGAIN) : failed(e, "the transfer");
 }
 
 extern "C" int kvcachefs_cuda_wait(struct kvcachefs_cuda *c)
 {
-	Device here(c->device);
+	Device here(c->p.device);
 
-	if (!c->waited)
-		TRY(c->queued ? cudaEventSynchronize(c->event) : cudaStreamSynchronize(c->stream));
+	if (c->waited || !c->begun)
+		return 0;
 	c->waited = true;
+	if (c->queued) {
+		TRY(cudaEventSynchronize(c->lane->done));
+		return 0;
+	}
+	/* It ended half way: nothing may still read or write the buffers or the files. */
+	TRY(cudaStreamSynchronize(c->stream));
+	TRY(cudaStreamSynchronize(c->lane->copies));
 	return 0;
 }
 
@@ -323,23 +676,15 @@ extern "C" void kvcachefs_cuda_free(struct kvcachefs_cuda *c)
 {
 	if (!c)
 		return;
-	if (c->sms) {
-		Device here(c->device);
+	Device here(c->p.device);
 
-		kvcachefs_cuda_wait(c);
-		for (Piece *p : c->pieces) {
-			if (p->registered)
-				cudaHostUnregister(p->host);
-			cudaFreeHost(p->pinned);
-			cudaFreeHost(p->ids);
-		}
-		if (c->pointers)
-			cudaFreeAsync(c->pointers, c->stream);
-		cudaFreeHost(c->pointers_host);
-		if (c->event)
-			cudaEventDestroy(c->event);
-	}
-	for (Piece *p : c->pieces)
-		delete p;
+	int err = kvcachefs_cuda_wait(c);
+
+	for (void *p : c->registered)
+		kvcachefs_cuda_unregister(p);
+	if (err)
+		lane_free(c->lane);
+	else
+		lane_put(c->lane);
 	delete c;
 }

@@ -1,31 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where the library was built without CUDA: a device is refused, in one place. */
+/* Where the library was built without CUDA: a device is refused, in one place, and so nothing else is called. */
 #include "layout.h"
 
-int kvcachefs_cuda_new(struct kvcachefs_cuda **out, const struct kvcachefs_paged *p, const struct kvcachefs_strides *s, void *stream)
+int kvcachefs_cuda_new(struct kvcachefs_cuda **out, const struct kvcachefs_paged *p, const struct kvcachefs_strides *s, bool store, void *stream)
 {
 	(void)s;
+	(void)store;
 	(void)stream;
 	*out = NULL;
 	return kvcachefs_fail(-ENODEV, "device %d: this library was built without CUDA", p->device);
 }
 
-int kvcachefs_cuda_move(struct kvcachefs_cuda *c, bool store, uint32_t layer, uint32_t nlayers, const struct kvcachefs_tokens *t, uint64_t ntokens,
-			void *host, uint64_t len, const struct kvcachefs_rope *rope)
+int kvcachefs_cuda_add(struct kvcachefs_cuda *c, const struct kvcachefs_work *w)
 {
 	(void)c;
-	(void)store;
-	(void)layer;
-	(void)nlayers;
-	(void)t;
-	(void)ntokens;
-	(void)host;
-	(void)len;
-	(void)rope;
+	(void)w;
 	return -ENODEV;
 }
 
-int kvcachefs_cuda_queued(struct kvcachefs_cuda *c)
+int kvcachefs_cuda_run(struct kvcachefs_cuda *c)
 {
 	(void)c;
 	return -ENODEV;
@@ -46,4 +39,18 @@ int kvcachefs_cuda_wait(struct kvcachefs_cuda *c)
 void kvcachefs_cuda_free(struct kvcachefs_cuda *c)
 {
 	(void)c;
+}
+
+int kvcachefs_cuda_register(int device, void *p, size_t len, bool readonly)
+{
+	(void)device;
+	(void)p;
+	(void)len;
+	(void)readonly;
+	return -ENODEV;
+}
+
+void kvcachefs_cuda_unregister(void *p)
+{
+	(void)p;
 }

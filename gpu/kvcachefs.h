@@ -192,9 +192,9 @@ struct kvcachefs_item { /* one file and what of the cache it holds */
 };
 struct kvcachefs_transfer;
 /*
- * Stores or loads many objects. With device >= 0 the work goes to `stream` (a cudaStream_t, NULL: the default one) and the call returns when all is
- * queued; with device -1 it is done when the call returns. Files are created at their final size, written through their pages and published
- * when the transfer is complete; their layout is kept in user.kvc.layout, and a load of another layout is refused (-EPROTOTYPE). Loads lease their
+ * Stores or loads many objects. With device >= 0 the work is ordered with `stream` (a cudaStream_t, NULL: the default one) and the call returns when
+ * all is queued: what is queued there later sees what was loaded, and may change what is being stored. With device -1 it is done when the call
+ * returns. Files are created at their final size, written through their pages and published when the transfer is freed; their layout is kept in user.kvc.layout, and a load of another layout is refused (-EPROTOTYPE). Loads lease their
  * objects. A store that fails leaves no file. The arrays must live until kvcachefs_transfer_free.
  */
 int kvcachefs_store(struct kvcachefs_transfer **out, const char *mount, const struct kvcachefs_paged *p, struct kvcachefs_item *items, size_t n, void *stream);

@@ -51,17 +51,28 @@ int kvcachefs_strides_of(const struct kvcachefs_paged *p, struct kvcachefs_strid
 /* Checks all slots, the layers and the skip; *ntokens is how many tokens there are. 0, -EINVAL, -ERANGE. */
 int kvcachefs_check(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers, const struct kvcachefs_tokens *t, uint64_t *ntokens);
 
+/* lease.c: registers the mapping of object i, which is mapped, for devices; once. false: it cannot be. */
+bool kvcachefs_lease_pin(struct kvcachefs_lease *l, size_t i, int device);
+
 /* cuda.cu, or cuda_none.c where there is no CUDA: one transfer's work on a device. */
+struct kvcachefs_work { /* one file */
+	const struct kvcachefs_item *item; /* with its arrays it lives until free */
+	uint64_t ntokens;
+	void *host;    /* its mapping, until free */
+	uint64_t len;  /* bytes, not 0 */
+	bool pinned;   /* the mapping is registered */
+};
 struct kvcachefs_cuda;
-int kvcachefs_cuda_new(struct kvcachefs_cuda **out, const struct kvcachefs_paged *p, const struct kvcachefs_strides *s, void *stream);
-/* Queues the move of one file's bytes (mapped host memory of len bytes, which lives until free). */
-int kvcachefs_cuda_move(struct kvcachefs_cuda *c, bool store, uint32_t layer, uint32_t nlayers, const struct kvcachefs_tokens *t, uint64_t ntokens,
-			void *host, uint64_t len, const struct kvcachefs_rope *rope);
-/* After the last move. */
-int kvcachefs_cuda_queued(struct kvcachefs_cuda *c);
+int kvcachefs_cuda_new(struct kvcachefs_cuda **out, const struct kvcachefs_paged *p, const struct kvcachefs_strides *s, bool store, void *stream);
+int kvcachefs_cuda_add(struct kvcachefs_cuda *c, const struct kvcachefs_work *w);
+/* Queues all that was added; once. */
+int kvcachefs_cuda_run(struct kvcachefs_cuda *c);
 int kvcachefs_cuda_poll(struct kvcachefs_cuda *c); /* 0, -EAGAIN, -EIO */
 int kvcachefs_cuda_wait(struct kvcachefs_cuda *c);
-void kvcachefs_cuda_free(struct kvcachefs_cuda *c);
+void kvcachefs_cuda_free(struct kvcachefs_cuda *c); /* waits first */
+/* Pins host memory for devices. */
+int kvcachefs_cuda_register(int device, void *p, size_t len, bool readonly);
+void kvcachefs_cuda_unregister(void *p);
 #pragma GCC visibility pop
 #ifdef __cplusplus
 }

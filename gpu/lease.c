@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Leases over .kvcachefs/lease, and mappings. A lease is that file's descriptor: the kernel closes it when the process dies. Mappings are found by
+ * Leases over .kvcachefs/lease, and mappings. A mapping that a device uses is registered once and stays so as long as it is kept. A lease is that file's descriptor: the kernel closes it when the process dies. Mappings are found by
  * (device, inode, size); those of a lease are counted, and with kvcachefs_map_cache() the least lately used stay mapped after it, up to that many bytes.
  */
-#include "priv.h"
+#include "layout.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -23,9 +23,10 @@ struct map {
 	size_t len;
 	void *data;
 	unsigned users;
+	int pinned; /* 1: registered for devices; -1: that was refused; 0: not tried */
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER, pin_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct map *buckets[BUCKETS], *oldest, *newest;
 static size_t unused_bytes, cache_bytes;
 
@@ -60,6 +61,8 @@ static void trim_locked(void)
 		while (*at != m)
 			at = &(*at)->next;
 		*at = m->next;
+		if (m->pinned > 0)
+			kvcachefs_cuda_unregister(m->data);
 		if (m->len)
 			munmap(m->data, m->len);
 		free(m);
@@ -352,6 +355,17 @@ int kvcachefs_lease_map(struct kvcachefs_lease *l, size_t i, const void **data, 
 	*data = l->maps[i]->data;
 	*len = l->maps[i]->len;
 	return 0;
+}
+
+bool kvcachefs_lease_pin(struct kvcachefs_lease *l, size_t i, int device)
+{
+	struct map *m = l->maps[i]; /* this lease uses it, so it stays */
+
+	pthread_mutex_lock(&pin_lock);
+	if (!m->pinned)
+		m->pinned = kvcachefs_cuda_register(device, m->data, m->len, true) ? -1 : 1;
+	pthread_mutex_unlock(&pin_lock);
+	return m->pinned > 0;
 }
 
 int kvcachefs_prefetch(const char *mount, const char *const *paths, size_t n)

@@ -23,6 +23,7 @@ struct piece {
 	void *map;
 	size_t len;
 	int fd;
+	bool pinned;
 };
 
 struct kvcachefs_transfer {
@@ -40,9 +41,17 @@ struct kvcachefs_transfer {
 
 static int item_fail(struct kvcachefs_transfer *t, size_t i, int err)
 {
+	const char *path = t->items[i].path;
+
 	t->items[i].err = err;
 	if (!t->err)
 		t->err = err;
+	if (!strstr(kvcachefs_error(), path)) { /* say which object it was */
+		char text[512];
+
+		snprintf(text, sizeof text, "%s", kvcachefs_error());
+		kvcachefs_fail(err, "%s: %s", path, text);
+	}
 	return err;
 }
 
@@ -139,6 +148,7 @@ static int load_open(struct kvcachefs_transfer *t, size_t i)
 	if (len != c->len)
 		return kvcachefs_fail(-EPROTOTYPE, "%s has %zu bytes, and %s takes %zu", c->path, len, want, c->len);
 	c->map = (void *)(uintptr_t)data;
+	c->pinned = t->cuda && len && kvcachefs_lease_pin(t->lease, i, t->p.device);
 	return 0;
 }
 
@@ -167,9 +177,16 @@ static int move_host(struct kvcachefs_transfer *t, size_t i)
 
 static int check_rope(const struct kvcachefs_transfer *t, const struct kvcachefs_item *it)
 {
-	uint32_t elem = !it->rope ? t->p.elem : it->rope->type == KVCACHEFS_F32 ? 4 : 2;
+	const struct kvcachefs_rope *r = t->store ? NULL : it->rope;
+	uint32_t elem = r && r->type == KVCACHEFS_F32 ? 4 : 2, dims = r && r->dims ? r->dims : t->p.head_size;
 
-	return elem == t->p.elem ? 0 : kvcachefs_fail(-EINVAL, "the rotation is of %u-byte keys and the cache has %u", elem, t->p.elem);
+	if (!r)
+		return 0;
+	if (elem != t->p.elem)
+		return kvcachefs_fail(-EINVAL, "the rotation is of %u-byte keys and the cache has %u", elem, t->p.elem);
+	if (dims % 2 || dims > t->p.head_size || !(r->theta > 0) || (unsigned)r->type > KVCACHEFS_BF16)
+		return kvcachefs_fail(-EINVAL, "a rotation of %u of %u elements with base %g is none", dims, t->p.head_size, r->theta);
+	return 0;
 }
 
 static int run_items(struct kvcachefs_transfer *t)
@@ -183,14 +200,15 @@ static int run_items(struct kvcachefs_transfer *t)
 			err = check_rope(t, it);
 		if (!err)
 			err = t->store ? store_open(t, i) : load_open(t, i);
-		if (!err && t->pieces[i].len)
-			err = t->cuda ? kvcachefs_cuda_move(t->cuda, t->store, it->layer, it->nlayers, &it->tokens, tokens, t->pieces[i].map,
-							    t->pieces[i].len, it->rope) :
-					move_host(t, i);
+		if (!err && t->pieces[i].len) {
+			struct kvcachefs_work w = { it, tokens, t->pieces[i].map, t->pieces[i].len, t->pieces[i].pinned };
+
+			err = t->cuda ? kvcachefs_cuda_add(t->cuda, &w) : move_host(t, i);
+		}
 		if (err)
 			item_fail(t, i, err);
 	}
-	return t->cuda ? kvcachefs_cuda_queued(t->cuda) : 0;
+	return t->cuda ? kvcachefs_cuda_run(t->cuda) : 0;
 }
 
 static int lease_all(struct kvcachefs_transfer *t)
@@ -235,7 +253,7 @@ static int begin(struct kvcachefs_transfer **out, bool store, const char *mount,
 	if (!err && !store)
 		err = lease_all(t);
 	if (!err && p->device >= 0)
-		err = kvcachefs_cuda_new(&t->cuda, p, &t->s, stream);
+		err = kvcachefs_cuda_new(&t->cuda, p, &t->s, store, stream);
 	if (!err)
 		err = run_items(t);
 	if (err) {

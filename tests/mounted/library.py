@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
 """libkvcachefs on a real mount: leases and mappings, host transfers, bad input; the example; kvcachectl hash; and as an installed library, found
-by pkg-config. On a machine with a GPU the example runs there too."""
+by pkg-config. The device's half runs under tests/fakecuda, and on a machine with a GPU there too, with the example."""
 import os, shutil, subprocess
 from kvtest import BUILD, MiB, Store, TMP, binary, run, wait_for
 
-s = Store(options="settle=20").mount()
+s = Store(options="settle=20", size="1G", cpu="384M").mount()
 p = run(f"{BUILD}/bin/test-library", s.mnt)
 assert p.returncode == 0, p.stdout
 assert not [f for _, _, files in os.walk(s.mnt) for f in files if ".tmp." in f], "a temporary file is left"
@@ -20,6 +20,17 @@ for i in range(40):
 s.settle()
 p = run(f"{BUILD}/bin/test-library", s.mnt)
 assert p.returncode == 0, p.stdout
+# the device's half, with mappings that can be pinned and with some that cannot
+p = run(f"{BUILD}/bin/test-gpu-fake", "test", s.mnt)
+assert p.returncode == 0 and p.stdout == "ok\n", p.stdout
+p = run(f"{BUILD}/bin/test-gpu-fake", "measure", s.mnt)  # its numbers mean nothing here
+assert p.returncode == 0 and "gather" in p.stdout, p.stdout
+if os.path.exists(f"{BUILD}/bin/test-gpu"):
+    p = run(f"{BUILD}/bin/test-gpu", "test", s.mnt)
+    assert p.returncode in (0, 77), p.stdout
+    if p.returncode == 0:
+        p = run(f"{BUILD}/bin/example_offload", s.mnt, "0")
+        assert p.returncode == 0 and "the same" in p.stdout, p.stdout
 # keys
 tokens = f"{TMP}/tokens"
 with open(tokens, "w") as f:
@@ -31,6 +42,17 @@ assert p.stdout.strip() == "77d735ce838418aa151bd96b5b1e78ee63860892e0a95c00fe34
 for bad in (["hash", "nobody", tokens], ["hash", "vllm", "/nonexistent"], ["hash", "vllm:x", tokens], ["hash"]):
     p = run(binary("kvcachectl"), *bad)
     assert p.returncode and len(p.stdout.strip().splitlines()) == 1, (bad, p.stdout)
+# where to put a pool
+for name, vendor, kind, node in (("0000:01:00.0", "0x10de", "0x030200", "1"), ("0000:02:00.0", "0x10de", "0x060400", "0"), ("0000:03:00.0", "0x8086", "0x030000", "0"),
+                                 ("0000:04:00.0", "0x10de", "0x030000", "-1")):
+    os.makedirs(f"{TMP}/pci/{name}")
+    for file, value in (("vendor", vendor), ("class", kind), ("numa_node", node)):
+        with open(f"{TMP}/pci/{name}/{file}", "w") as f:
+            f.write(value + "\n")
+p = run(binary("kvcachectl"), "gpus", f"{TMP}/pci", ok=True)
+assert sorted(p.stdout.splitlines()) == ["0000:01:00.0 node 1: mount with numa=bind:1", "0000:04:00.0 on no particular node"], p.stdout
+assert "no NVIDIA device" in run(binary("kvcachectl"), "gpus", TMP, ok=True).stdout
+assert run(binary("kvcachectl"), "gpus", "/nonexistent").returncode == 1
 # installed: header, library, pkg-config
 top = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
 root = f"{TMP}/root"

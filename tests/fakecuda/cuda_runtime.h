@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A CUDA runtime for machines without a GPU, so that gpu/cuda.cu itself is tested there: as much of the interface as it uses, with the
+ * rules that it must keep. Streams run in threads of their own, so what an event does not order races, and the thread sanitizer sees it.
+ * Device memory is memory that only kernels and copies may touch; asynchronous copies want pinned host memory; both are checked, and a
+ * breach ends the program (fake.cpp). A kernel is run block by block and thread by thread: those of cuda.cu need no more.
+ */
+#ifndef FAKE_CUDA_RUNTIME_H
+#define FAKE_CUDA_RUNTIME_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define CUDART_VERSION 13000
+#define CUDART_CB
+#define __host__
+#define __device__
+#define __global__
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+typedef enum {
+	cudaSuccess = 0,
+	cudaErrorInvalidValue = 1,
+	cudaErrorMemoryAllocation = 2,
+	cudaErrorCallRequiresNewerDriver = 36,
+	cudaErrorNoDevice = 100,
+	cudaErrorInvalidDevice = 101,
+	cudaErrorNotReady = 600,
+	cudaErrorHostMemoryAlreadyRegistered = 712,
+	cudaErrorHostMemoryNotRegistered = 713,
+	cudaErrorNotSupported = 801,
+	cudaErrorUnknown = 999
+} cudaError_t;
+enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3, cudaMemcpyDefault = 4 };
+enum { cudaHostRegisterDefault = 0, cudaHostRegisterPortable = 1, cudaHostRegisterReadOnly = 8 };
+enum { cudaStreamNonBlocking = 1, cudaEventDefault = 0, cudaEventDisableTiming = 2, cudaDevAttrMultiProcessorCount = 16, cudaMemcpySrcAccessOrderStream = 1 };
+enum { cudaMemAttachGlobal = 1 };
+typedef struct fake_stream *cudaStream_t;
+typedef struct fake_event *cudaEvent_t;
+typedef void (*cudaHostFn_t)(void *);
+struct cudaMemcpyAttributes {
+	int srcAccessOrder;
+};
+
+cudaError_t cudaGetLastError(void);
+const char *cudaGetErrorString(cudaError_t e);
+cudaError_t cudaGetDeviceCount(int *n);
+cudaError_t cudaGetDevice(int *device);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaDeviceGetAttribute(int *value, int attr, int device);
+cudaError_t cudaDeviceSynchronize(void);
+cudaError_t cudaMalloc(void **p, size_t len);
+cudaError_t cudaMallocManaged(void **p, size_t len, unsigned flags);
+cudaError_t cudaFree(void *p);
+cudaError_t cudaMallocHost(void **p, size_t len);
+cudaError_t cudaFreeHost(void *p);
+cudaError_t cudaHostRegister(void *p, size_t len, unsigned flags);
+cudaError_t cudaHostUnregister(void *p);
+cudaError_t cudaMemcpy(void *to, const void *from, size_t len, enum cudaMemcpyKind kind);
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t len, enum cudaMemcpyKind kind, cudaStream_t s);
+cudaError_t cudaMemcpyBatchAsync(void *const *to, const void *const *from, const size_t *len, size_t n, struct cudaMemcpyAttributes *attrs, size_t *at,
+				 size_t nattrs, cudaStream_t s);
+cudaError_t cudaMemsetAsync(void *p, int value, size_t len, cudaStream_t s);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t s);
+cudaError_t cudaStreamSynchronize(cudaStream_t s);
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags);
+cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *arg);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags);
+cudaError_t cudaEventCreate(cudaEvent_t *e);
+cudaError_t cudaEventDestroy(cudaEvent_t e);
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s);
+cudaError_t cudaEventQuery(cudaEvent_t e);
+cudaError_t cudaEventSynchronize(cudaEvent_t e);
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to);
+
+/* For tests: what is refused from now on, and what was done. */
+extern int fake_devices, fake_no_register, fake_no_batch;
+struct fake_counts {
+	unsigned long registers, batches, copies, host_functions, kernels;
+};
+struct fake_counts fake_counted(void);
+#ifdef __cplusplus
+}
+
+#include <functional>
+
+struct uint2 {
+	uint32_t x, y;
+};
+struct uint4 {
+	uint32_t x, y, z, w;
+};
+struct dim3 {
+	unsigned x, y, z;
+	dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+extern thread_local dim3 gridDim, blockDim, blockIdx, threadIdx;
+void fake_launch(cudaStream_t s, dim3 grid, dim3 block, std::function<void()> thread);
+template <typename... P, typename... A> void fake_call(void (*kernel)(P...), cudaStream_t s, dim3 grid, dim3 block, A... args)
+{
+	fake_launch(s, grid, block, [=] { kernel(args...); });
+}
+#define KVCACHEFS_LAUNCH(kernel, grid, block, stream, ...) fake_call(kernel, stream, grid, block, __VA_ARGS__)
+
+template <typename T> cudaError_t cudaMalloc(T **p, size_t len)
+{
+	return cudaMalloc((void **)p, len);
+}
+#endif
+#endif

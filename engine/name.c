@@ -76,13 +76,13 @@ int kvc_lookup(struct kvc *k, uint64_t parent, const char *name, struct kvc_row 
 	kvc_lock_both(k);
 	err = kvc_name_get(k->cat, parent, name, &ino, &kind);
 	attr->ino = 0;
+	if (!err)
+		err = kvc_node_get_both(k, ino, &n);
+	else if (err == -ENOENT && k->shared)
+		err = kvc_ask_both(k, parent, name, w);
 	if (err == -ENOENT && (n = kvc_ghost_find_locked(k, parent, name, &shown))) {
 		attr->ino = n->row.ino;
 		err = shown ? 0 : -ENOENT;
-	} else if (err == -ENOENT && k->shared) {
-		err = kvc_ask_both(k, parent, name, w);
-	} else if (!err) {
-		err = kvc_node_get_both(k, ino, &n);
 	}
 	if (!err) {
 		n->nlookup++;

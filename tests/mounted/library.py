@@ -3,7 +3,7 @@
 """libkvcachefs on a real mount: leases and mappings, host transfers, bad input; the example; kvcachectl hash; and as an installed library, found
 by pkg-config. The device's half runs under tests/fakecuda, and on a machine with a GPU there too, with the example."""
 import os, shutil, subprocess
-from kvtest import BUILD, MiB, Store, TMP, binary, run, wait_for
+from kvtest import BUILD, SLOW, MiB, Store, TMP, binary, run, wait_for
 
 s = Store(options="settle=20", size="1G", cpu="384M").mount()
 p = run(f"{BUILD}/bin/test-library", s.mnt)
@@ -23,8 +23,9 @@ assert p.returncode == 0, p.stdout
 # the device's half, with mappings that can be pinned and with some that cannot
 p = run(f"{BUILD}/bin/test-gpu-fake", "test", s.mnt)
 assert p.returncode == 0 and p.stdout == "ok\n", p.stdout
-p = run(f"{BUILD}/bin/test-gpu-fake", "measure", s.mnt)  # its numbers mean nothing here
-assert p.returncode == 0 and "gather" in p.stdout, p.stdout
+if SLOW == 1:
+    p = run(f"{BUILD}/bin/test-gpu-fake", "measure", s.mnt)  # its numbers mean nothing here
+    assert p.returncode == 0 and "gather" in p.stdout, p.stdout
 if os.path.exists(f"{BUILD}/bin/test-gpu"):
     p = run(f"{BUILD}/bin/test-gpu", "test", s.mnt)
     assert p.returncode in (0, 77), p.stdout

@@ -210,7 +210,7 @@ static const struct {
 } cases[] = {
 	{ "load", load, 0, 0, 0 }, { "store", store, 1, 0, 0 }, { "rename", store_rename, 1, 0, 0 }, { "overwrite", overwrite, 0, 0, 0 }, { "mmap", map, 0, 0, 0 },
 	{ "stat", stat_, 0, 0, 0 }, { "miss", miss, 0, 0, 0 }, { "open", open_, 0, 0, 0 }, { "delete", delete_, 0, 1, 0 }, { "list", list, 0, 0, 0 },
-	{ "names", list, 0, 0, 1, 0 },
+	{ "names", list, 0, 0, 1 },
 };
 
 struct work {

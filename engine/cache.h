@@ -122,6 +122,8 @@ void kvc_file_release(struct kvc *k, uint64_t ino, int flags);
  * A descriptor of the segment of an open file, for plain requests: valid until its release. -EBADF when not open.
  */
 int kvc_file_fd(struct kvc *k, uint64_t ino);
+/* After its use: the kernel sends the release later, but only the kernel knows that. */
+void kvc_file_fd_done(struct kvc *k);
 /* Plain write: *n bytes written. Gets room first. */
 int kvc_file_write(struct kvc *k, uint64_t ino, const void *buf, size_t len, off_t off, int flags, size_t *n, struct kvc_wait *w);
 int kvc_file_fallocate(struct kvc *k, uint64_t ino, int mode, off_t off, off_t len, struct kvc_wait *w);

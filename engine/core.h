@@ -207,6 +207,7 @@ struct kvc {
 	uint64_t nnodes, next_ino;
 	uint64_t clock_ns;           /* the last use stamp given out */
 	uint64_t open_files, resident, nbacking;
+	_Atomic uint64_t fd_uses;    /* see kvc_file_fd_done */
 	struct kvc_hint hints[KVC_HINTS];
 
 	/* room.c */

@@ -140,8 +140,9 @@ int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_m
 
 		if (n && n->state == KVC_LOWER && mode != KVC_LEASE_LOOK)
 			l->v[i].err = kvc_load_start_locked(k, n, mode == KVC_LEASE_PREFETCH);
-		if (n && n->chunk && mode == KVC_LEASE_HOLD)
-			kvc_chunk_used_locked(k, n->chunk, true);
+		/* Asked for is used: else what was loaded would be the next to go. */
+		if (n && mode != KVC_LEASE_LOOK && !kvc_chunk_join_both(k, n))
+			kvc_chunk_used_locked(k, n->chunk, mode == KVC_LEASE_HOLD);
 	}
 	kvc_unlock_both(k);
 	if (err) {

@@ -341,6 +341,7 @@ void kvc_file_release(struct kvc *k, uint64_t ino, int flags)
 		kvc_unlock(k);
 		return;
 	}
+	atomic_load_explicit(&k->fd_uses, memory_order_acquire);
 	n->nopen--;
 	k->open_files--;
 	n->nwriters -= writes(flags) && n->nwriters;
@@ -362,6 +363,11 @@ void kvc_file_release(struct kvc *k, uint64_t ino, int flags)
 	if (!kvc_list_empty(&k->room_waiters))
 		pthread_cond_signal(&k->evict_cond);
 	kvc_unlock(k);
+}
+
+void kvc_file_fd_done(struct kvc *k)
+{
+	atomic_fetch_add_explicit(&k->fd_uses, 1, memory_order_release); /* pairs with the load before the close */
 }
 
 int kvc_file_fd(struct kvc *k, uint64_t ino)

@@ -124,6 +124,7 @@ static void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 static void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
 	struct fuse_bufvec v = FUSE_BUFVEC_INIT(size);
+	struct kvc *k = kvfs_of(req)->k; /* the request is gone once it is answered */
 	int fd;
 
 	count(req);
@@ -131,8 +132,8 @@ static void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, stru
 		kvfs_virtual_read(req, ino, size, off, fi);
 		return;
 	}
-	kvc_count(kvc_stats(kvfs_of(req)->k), plain_reads);
-	fd = kvc_file_fd(kvfs_of(req)->k, ino);
+	kvc_count(kvc_stats(k), plain_reads);
+	fd = kvc_file_fd(k, ino);
 	if (fd < 0) {
 		fuse_reply_err(req, kvfs_errno(fd));
 		return;
@@ -141,6 +142,7 @@ static void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, stru
 	v.buf[0].fd = fd;
 	v.buf[0].pos = off;
 	fuse_reply_data(req, &v, 0);
+	kvc_file_fd_done(k);
 }
 
 static void run_write(struct call *c)
@@ -237,6 +239,7 @@ static void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, stru
 		return;
 	}
 	at = lseek(fd, off, whence); /* SEEK_DATA or SEEK_HOLE: the position itself is not used */
+	kvc_file_fd_done(kvfs_of(req)->k);
 	if (at < 0)
 		fuse_reply_err(req, errno);
 	else

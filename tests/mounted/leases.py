@@ -66,6 +66,10 @@ assert s.attr("m/c0", "state") == "lower"
 fd = lease("prefetch\nm/c2\n")
 os.close(fd)
 wait_for(lambda: s.attr("m/c2", "state") == "resident+lower")
+for i in range(6):  # others go before what was just asked for
+    s.write(f"m/more{i}/l", bytes(2 * MiB))
+    s.settle()
+assert s.attr("m/c2", "state") == "resident+lower"
 fill()
 assert s.attr("m/c2", "state") == "lower"
 fd = os.open(f"{s.mnt}/.kvcachefs/lease", os.O_RDWR)

@@ -90,7 +90,10 @@ if "setpriv" not in p.stdout:
     assert p.returncode == 1 and p.stdout.count("\n") == 1, p.stdout
 # without /dev/fuse
 p = run("unshare", "-m", "sh", "-c", f"mount -t tmpfs none /dev && exec {kv} {store} {mnt} -o {o}")
-assert p.returncode and "/dev/fuse" in p.stdout, p.stdout
+if p.stdout.startswith("unshare:"):
+    print("no mount namespace can be made here: not tried without /dev/fuse")
+else:
+    assert p.returncode and "/dev/fuse" in p.stdout, p.stdout
 run(kv, store, mnt, "-o", o, ok=True)
 run("umount", mnt, ok=True)
 wait_for(lambda: run(fsck, "-n", store).returncode == 0)

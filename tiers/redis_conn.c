@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See redis_conn.h. */
+#include "redis_conn.h"
+
+#include "log.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* CRC-16/XMODEM, as the cluster specification has it. */
+unsigned kvct_redis_slot(const char *hex)
+{
+	unsigned crc = 0;
+
+	for (; *hex; hex++) {
+		crc ^= (unsigned)(unsigned char)*hex << 8;
+		for (int i = 0; i < 8; i++)
+			crc = crc & 0x8000 ? (crc << 1) ^ 0x1021 : crc << 1;
+	}
+	return (crc & 0xffff) % KVCT_REDIS_SLOTS;
+}
+
+static void once(struct kvct_redis *r, const char *what, const char *why)
+{
+	if (!r->logged)
+		kvc_warn("tier redis: %s: %s", what, why);
+	r->logged = true;
+}
+
+static int simple(redisContext *c, int argc, const char **argv)
+{
+	redisReply *reply = redisCommandArgv(c, argc, argv, NULL);
+	int err = !reply ? -EIO : reply->type == REDIS_REPLY_ERROR ? -EACCES : 0;
+
+	freeReplyObject(reply);
+	return err;
+}
+
+static int connect_to(struct kvct_redis *r, const char *host, int port, uint64_t until_ns, redisContext **out)
+{
+	uint64_t now = kvc_mono_ns(), left = until_ns > now ? until_ns - now : 1000000;
+	struct timeval limit = { .tv_sec = (time_t)(left / 1000000000), .tv_usec = (suseconds_t)(left % 1000000000 / 1000) };
+	redisOptions o = { 0 };
+	redisContext *c;
+	char db[16];
+	int err = 0;
+
+	REDIS_OPTIONS_SET_TCP(&o, host, port);
+	o.connect_timeout = &limit;
+	o.command_timeout = &limit;
+	c = redisConnectWithOptions(&o);
+	if (!c || c->err) {
+		once(r, "cannot connect", c ? c->errstr : "out of memory");
+		err = -ECONNREFUSED;
+	}
+	if (!err && r->tls && redisInitiateSSLWithContext(c, r->tls)) {
+		once(r, "TLS", c->errstr);
+		err = -EACCES;
+	}
+	if (!err && *r->password)
+		err = *r->user ? simple(c, 3, (const char *[]){ "AUTH", r->user, r->password }) : simple(c, 2, (const char *[]){ "AUTH", r->password });
+	snprintf(db, sizeof db, "%d", r->db);
+	if (!err && r->db)
+		err = simple(c, 2, (const char *[]){ "SELECT", db });
+	if (err == -EACCES)
+		once(r, "refused", "check user, password_file, db and certificates");
+	if (err && c)
+		redisFree(c);
+	if (!err)
+		*out = c;
+	return err;
+}
+
+static void set_limit(redisContext *c, uint64_t until_ns)
+{
+	uint64_t now = kvc_mono_ns(), left = until_ns > now ? until_ns - now : 1000000;
+
+	redisSetTimeout(c, (struct timeval){ .tv_sec = (time_t)(left / 1000000000), .tv_usec = (suseconds_t)(left % 1000000000 / 1000) });
+}
+
+int kvct_redis_node_locked(struct kvct_redis *r, const char *host, int port)
+{
+	for (unsigned i = 0; i < r->nnodes; i++)
+		if (r->nodes[i].port == port && !strcmp(r->nodes[i].host, host))
+			return (int)i;
+	if (r->nnodes == KVCT_REDIS_NODES || strlen(host) >= sizeof r->nodes[0].host)
+		return -1;
+	memset(&r->nodes[r->nnodes], 0, sizeof r->nodes[0]);
+	memcpy(r->nodes[r->nnodes].host, host, strlen(host) + 1);
+	r->nodes[r->nnodes].port = port;
+	return (int)r->nnodes++;
+}
+
+/* A connection to a node; *fresh says that it is new, so that a failure on it is the server's. */
+int kvct_redis_take(struct kvct_redis *r, unsigned node, uint64_t until_ns, redisContext **c, bool *fresh)
+{
+	char host[256];
+	int port;
+
+	pthread_mutex_lock(&r->lock);
+	struct kvct_redis_node *n = &r->nodes[node];
+
+	*c = n->nidle ? n->idle[--n->nidle] : NULL;
+	memcpy(host, n->host, sizeof host);
+	port = n->port;
+	pthread_mutex_unlock(&r->lock);
+	*fresh = !*c;
+	if (*c) {
+		set_limit(*c, until_ns);
+		return 0;
+	}
+	return connect_to(r, host, port, until_ns, c);
+}
+
+void kvct_redis_give(struct kvct_redis *r, unsigned node, redisContext *c)
+{
+	pthread_mutex_lock(&r->lock);
+	struct kvct_redis_node *n = &r->nodes[node];
+	bool keep = !c->err && n->nidle < KVCT_REDIS_IDLE;
+
+	if (keep)
+		n->idle[n->nidle++] = c;
+	pthread_mutex_unlock(&r->lock);
+	if (!keep)
+		redisFree(c);
+}
+
+/* Asks any node that answers for the map of slots. */
+int kvct_redis_learn(struct kvct_redis *r, uint64_t until_ns)
+{
+	for (unsigned i = 0; i < r->nnodes && kvc_mono_ns() < until_ns; i++) {
+		redisContext *c;
+		redisReply *reply;
+		bool fresh, good = false;
+
+		if (kvct_redis_take(r, i, kvc_min(until_ns, kvc_mono_ns() + 1000000000), &c, &fresh))
+			continue;
+		reply = redisCommand(c, "CLUSTER SLOTS");
+		if (reply && reply->type == REDIS_REPLY_ARRAY && reply->elements) {
+			pthread_mutex_lock(&r->lock);
+			good = true;
+			for (size_t e = 0; e < reply->elements; e++) {
+				redisReply *x = reply->element[e], *m = x->type == REDIS_REPLY_ARRAY && x->elements > 2 ? x->element[2] : NULL;
+				const char *host;
+				int n;
+
+				if (!m || m->type != REDIS_REPLY_ARRAY || m->elements < 2 || x->element[0]->type != REDIS_REPLY_INTEGER)
+					continue;
+				host = m->element[0]->type == REDIS_REPLY_STRING && m->element[0]->len ? m->element[0]->str : r->nodes[i].host;
+				n = kvct_redis_node_locked(r, host, (int)m->element[1]->integer);
+				for (long long s = x->element[0]->integer; n >= 0 && s >= 0 && s <= x->element[1]->integer && s < KVCT_REDIS_SLOTS; s++)
+					r->slot[s] = (uint8_t)n;
+			}
+			pthread_mutex_unlock(&r->lock);
+		}
+		freeReplyObject(reply);
+		kvct_redis_give(r, i, c);
+		if (good)
+			return 0;
+	}
+	return -EIO;
+}
+
+/* "MOVED 3999 host:port" or "ASK ...": the node. */
+static int redirected(struct kvct_redis *r, const char *text, unsigned from, bool moved)
+{
+	char host[256] = "";
+	unsigned slot;
+	int port, n;
+	const char *where = strchr(text, ' '), *colon;
+
+	if (!where || sscanf(where, " %u", &slot) != 1 || slot >= KVCT_REDIS_SLOTS || !(where = strchr(where + 1, ' ')) || !(colon = strrchr(++where, ':')) ||
+	    (size_t)(colon - where) >= sizeof host)
+		return -1;
+	memcpy(host, where, (size_t)(colon - where));
+	port = atoi(colon + 1);
+	pthread_mutex_lock(&r->lock);
+	n = kvct_redis_node_locked(r, *host ? host : r->nodes[from].host, port);
+	if (n >= 0 && moved)
+		r->slot[slot] = (uint8_t)n;
+	pthread_mutex_unlock(&r->lock);
+	return n;
+}
+
+int kvct_redis_ask(struct kvct_redis *r, unsigned slot, const struct kvct_redis_command *cmd, uint64_t until_ns, redisReply **out)
+{
+	int forced = -1; /* ASK: only this once */
+	unsigned nap_ms = 20, stale = 0;
+	int err = -EIO;
+
+	do {
+		redisContext *c;
+		redisReply *reply;
+		unsigned node;
+		bool fresh, asking = forced >= 0;
+
+		pthread_mutex_lock(&r->lock);
+		node = asking ? (unsigned)forced : r->cluster ? r->slot[slot] : 0;
+		pthread_mutex_unlock(&r->lock);
+		forced = -1;
+		err = kvct_redis_take(r, node, until_ns, &c, &fresh);
+		if (err == -EACCES || (err && !r->cluster))
+			return err;
+		if (err) { /* a node that is gone: who has its slots now? */
+			usleep(nap_ms * 1000);
+			nap_ms = nap_ms < 400 ? nap_ms * 2 : 400;
+			kvct_redis_learn(r, until_ns);
+			continue;
+		}
+		reply = asking && simple(c, 1, (const char *[]){ "ASKING" }) ? NULL : redisCommandArgv(c, cmd->argc, (const char **)(uintptr_t)cmd->argv, cmd->len);
+		if (!reply) {
+			err = c->err == REDIS_ERR_IO && errno == EAGAIN ? -ETIMEDOUT : -EIO;
+			redisFree(c);
+			if (!fresh && err != -ETIMEDOUT && stale++ < KVCT_REDIS_IDLE)
+				continue; /* an idle connection that the server had closed */
+			if (!r->cluster || err == -ETIMEDOUT)
+				return err;
+			kvct_redis_learn(r, until_ns);
+			continue;
+		}
+		kvct_redis_give(r, node, c);
+		if (reply->type != REDIS_REPLY_ERROR) {
+			*out = reply;
+			r->logged = false;
+			return 0;
+		}
+		if (r->cluster && (starts(reply->str, "MOVED ") || starts(reply->str, "ASK "))) {
+			bool moved = starts(reply->str, "MOVED ");
+			int n = redirected(r, reply->str, node, moved);
+
+			forced = moved ? -1 : n;
+			err = -EIO;
+			freeReplyObject(reply);
+			if (n < 0)
+				return -EIO;
+			continue;
+		}
+		bool passing = starts(reply->str, "TRYAGAIN") || starts(reply->str, "CLUSTERDOWN") || starts(reply->str, "LOADING") ||
+			       starts(reply->str, "MASTERDOWN");
+
+		err = starts(reply->str, "OOM") ? -EDQUOT :
+		      starts(reply->str, "NO") || starts(reply->str, "WRONGPASS") ? -EACCES : -EIO;
+		if (!passing)
+			once(r, cmd->argv[0], reply->str);
+		freeReplyObject(reply);
+		if (!passing)
+			return err;
+		usleep(nap_ms * 1000);
+		nap_ms = nap_ms < 400 ? nap_ms * 2 : 400;
+		if (r->cluster)
+			kvct_redis_learn(r, until_ns);
+	} while (kvc_mono_ns() < until_ns);
+	return err == -EIO ? -ETIMEDOUT : err;
+}

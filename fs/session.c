@@ -65,6 +65,7 @@ static void gone(void *arg, uint64_t parent, uint64_t ino, const char *name, boo
 	(void)last;
 }
 
+#ifdef FUSE_CAP_OVER_IO_URING
 static bool kernel_allows_uring(void)
 {
 	FILE *p = fopen("/sys/module/fuse/parameters/enable_uring", "re");
@@ -74,6 +75,7 @@ static bool kernel_allows_uring(void)
 		fclose(p);
 	return c == 'Y' || c == '1';
 }
+#endif
 
 /* Can the kernel do it for us? A try shows: the right to, and the kernel's part, both. */
 static void op_init(void *userdata, struct fuse_conn_info *conn)
@@ -135,7 +137,7 @@ static void decide(struct kvfs *f, const struct kvc_options *o)
 	else if (!f->want_uring)
 		snprintf(f->uring_why, sizeof f->uring_why, "echo Y > /sys/module/fuse/parameters/enable_uring allows it");
 #else
-	snprintf(f->uring_why, sizeof f->uring_why, "this libfuse is older than 3.18");
+	snprintf(f->uring_why, sizeof f->uring_why, "%s", o->io_uring == KVC_OFF ? "io_uring=off" : "this libfuse is older than 3.18");
 #endif
 }
 

@@ -194,7 +194,7 @@ struct Lane {
 };
 
 std::mutex lock;
-std::vector<Lane *> kept;
+std::vector<Lane *> &kept = *new std::vector<Lane *>; /* never destroyed: at the process's end there may be no CUDA to call any more */
 std::atomic<bool> no_batches; /* the driver is older than the toolkit */
 
 /* The caller's device is his again when a call ends. */

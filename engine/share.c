@@ -291,12 +291,13 @@ void kvc_unshare_both(struct kvc *k, struct kvc_node *n, const char *path, bool 
 {
 	struct kvc_where w = kvc_where_of(path);
 	bool gone = false;
+	uint64_t model;
 
 	if (!k->shared || !*path)
 		return;
 	/* Not while another name needs it, nor where what was renamed has no copy but this. */
 	if (S_ISREG(n->row.mode) && n->row.nlink <= 1 && (!moved || kvc_has_segment(n)) &&
-	    kvc_model_attr_both(k, n->model, KVC_MODEL_SHARED) == KVC_SHARED_DELETE) {
+	    !kvc_model_of_both(k, n->row.parent, &model) && kvc_model_attr_both(k, model, KVC_MODEL_SHARED) == KVC_SHARED_DELETE) {
 		kvc_tier_each(k, t)
 			if (n->place[t].gen && (k->tier[t].t->ops->caps & KVC_TIER_SHARED)) {
 				kvc_trash_shared_locked(k, t, &n->place[t]);

@@ -247,7 +247,8 @@ static int verify(struct kvc *k, struct kvc_node *n, int fd, uint64_t size)
 /* How this object goes to this tier. Fills in the name part, which a shared tier's frame is checked by. */
 static int choose_both(struct kvc *k, struct copy *c, unsigned tier, struct kvc_recipe *r)
 {
-	int codec = kvc_model_attr_both(k, c->n->model, KVC_MODEL_CODEC);
+	uint64_t model; /* as of now: the folder may have moved since the node came into memory */
+	int codec = kvc_model_of_both(k, c->n->row.parent, &model) ? -1 : kvc_model_attr_both(k, model, KVC_MODEL_CODEC);
 
 	kvc_frame_name_both(k, c->n, c->f);
 	kvc_model_name(c->f->path, c->f->key_model);

@@ -195,6 +195,17 @@ s.umount()
 s.fsck()
 
 
+# a folder that moves to another model takes that one's codec, though its files are in memory
+s = Store("codec", options="settle=1500").mount()
+os.mkdir(f"{s.mnt}/b")
+put(f"{s.mnt}/b", "codec", "zstd")
+s.write("a/c/l", b"x" * N)
+os.rename(f"{s.mnt}/a/c", f"{s.mnt}/b/c")
+s.settle()
+assert s.stats()["coded_bytes"] == N, s.stats()["coded_bytes"]
+s.umount()
+
+
 # a policy of its own: a's chunks go newest first, b's as the mount says, oldest first; a kill in between changes nothing
 def gone(s, model):
     return [c for c in range(8) if s.attr(f"{model}/{c}/l", "state") == "lower"]

@@ -8,14 +8,16 @@
 static void init_lists(struct kvc *k)
 {
 	struct kvc_list *all[] = { &k->room_waiters, &k->timed, &k->woken, &k->dirty_nodes, &k->dirty_chunks, &k->trash,
-				   &k->sync_waiters, &k->notices, &k->asks, &k->quotas, &k->untold, &k->told };
-	pthread_cond_t *conds[] = { &k->woken_cond, &k->commit_cond, &k->committed_cond, &k->evict_cond };
+				   &k->sync_waiters, &k->notices, &k->asks, &k->quotas, &k->pace.waiters };
+	pthread_cond_t *conds[] = { &k->woken_cond, &k->commit_cond, &k->committed_cond, &k->evict_cond, &k->keep_cond };
 	pthread_condattr_t attr;
 
 	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
 		kvc_list_init(all[i]);
-	for (size_t i = 0; i < KVC_GHOSTS; i++)
+	for (size_t i = 0; i < KVC_GHOSTS; i++) {
 		kvc_list_init(&k->ghosts[i]);
+		kvc_list_init(&k->knocks[i]);
+	}
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	for (size_t i = 0; i < sizeof conds / sizeof conds[0]; i++)
@@ -26,6 +28,7 @@ static void init_lists(struct kvc *k)
 			kvc_list_init(&k->tier[t].jobs[p]);
 		pthread_cond_init(&k->tier[t].cond, &attr);
 		pthread_cond_init(&k->tier[t].load_cond, &attr);
+		pthread_cond_init(&k->tier[t].trim_cond, &attr);
 	}
 	pthread_condattr_destroy(&attr);
 	pthread_mutex_init(&k->lock, NULL);
@@ -209,6 +212,8 @@ int kvc_start(struct kvc *k)
 		err = -pthread_create(&k->evictor, NULL, kvc_evictor, k);
 	if (!err)
 		err = kvc_tiers_start(k);
+	if (!err)
+		err = kvc_trim_start(k);
 	if (err) {
 		kvc_error("cannot start threads: %s", strerror(-err));
 		return err;
@@ -261,6 +266,7 @@ void kvc_detach(struct kvc *k)
 	pthread_cond_broadcast(&k->woken_cond);
 	kvc_unlock(k);
 	pthread_join(k->evictor, NULL);
+	kvc_trim_join(k);
 	kvc_sweep_stop(k);
 	pthread_mutex_lock(&k->notify_lock);
 	k->notify_stop = true;
@@ -345,7 +351,9 @@ void kvc_close(struct kvc *k)
 	kvc_tier_each(k, t)
 		k->tier[t].t->ops->close(k->tier[t].t);
 	kvc_keys_close(k->keys);
+	kvc_knocks_free_locked(k, 0);
 	free(k->misses);
+	free(k->runs);
 	free(k);
 }
 

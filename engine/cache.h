@@ -34,6 +34,8 @@ struct kvc_wait {
 	uint64_t want, granted; /* bytes of room asked for, and given (kept for the next try) */
 	uint64_t quota, quota_granted; /* which quota (its serial), and bytes of it given */
 	bool for_quota;         /* what it wants is of the quota, not of the pool */
+	uint64_t since_ns;      /* a store: when it first came */
+	bool paced, pacing;     /* it had its turn; waits for it */
 	uint64_t ino;           /* the node whose chunk is not to be dropped meanwhile */
 	int stage;
 };
@@ -88,7 +90,11 @@ enum { KVC_SET_MODE = 1, KVC_SET_UID = 2, KVC_SET_GID = 4, KVC_SET_SIZE = 8, KVC
 int kvc_setattr(struct kvc *k, uint64_t ino, unsigned set, struct kvc_row *attr, struct kvc_wait *w);
 
 /* Makes a folder, a symbolic link (target) or an empty file, by mode. */
-int kvc_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, uint32_t uid, uint32_t gid, const char *target, struct kvc_row *attr);
+struct kvc_caller {
+	uint32_t uid, gid;
+	uint32_t pid; /* of the thread */
+};
+int kvc_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, const struct kvc_caller *who, const char *target, struct kvc_row *attr);
 int kvc_readlink(struct kvc *k, uint64_t ino, char *target, size_t room);
 int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, struct kvc_row *attr);
 int kvc_unlink(struct kvc *k, uint64_t parent, const char *name);

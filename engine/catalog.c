@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define FORMAT "3"
+#define FORMAT "4"
 
 /*
  * Tables keyed by more than a number are WITHOUT ROWID with the key columns first. `names` is ordered by the hash of
@@ -25,7 +25,7 @@ const char *const kvc_schema =
 	"CREATE TABLE nodes(ino INTEGER PRIMARY KEY, mode INTEGER NOT NULL, uid INTEGER NOT NULL, gid INTEGER NOT NULL,"
 	" nlink INTEGER NOT NULL, size INTEGER NOT NULL, blocks INTEGER NOT NULL, atime_ns INTEGER NOT NULL,"
 	" mtime_ns INTEGER NOT NULL, ctime_ns INTEGER NOT NULL, btime_ns INTEGER NOT NULL, parent INTEGER NOT NULL,"
-	" chunk INTEGER NOT NULL);"
+	" chunk INTEGER NOT NULL, container INTEGER NOT NULL DEFAULT 0);"
 	"CREATE TABLE targets(ino INTEGER PRIMARY KEY, target TEXT NOT NULL);"
 	"CREATE TABLE objects(ino INTEGER PRIMARY KEY, gen INTEGER NOT NULL, size INTEGER NOT NULL, sum BLOB,"
 	" lower INTEGER NOT NULL);"
@@ -153,7 +153,7 @@ int kvc_catalog_create(const char *path)
 	if (!rc)
 		rc = sqlite3_exec(db, kvc_schema, NULL, NULL, NULL);
 	snprintf(sql, sizeof sql,
-		 "INSERT INTO nodes VALUES(1, %d, %u, %u, 2, 0, 0, %llu, %llu, %llu, %llu, 1, 0);"
+		 "INSERT INTO nodes VALUES(1, %d, %u, %u, 2, 0, 0, %llu, %llu, %llu, %llu, 1, 0, 1);"
 		 "COMMIT; PRAGMA wal_checkpoint(TRUNCATE);",
 		 S_IFDIR | 0755, getuid(), getgid(), (unsigned long long)now, (unsigned long long)now,
 		 (unsigned long long)now, (unsigned long long)now);
@@ -162,6 +162,58 @@ int kvc_catalog_create(const char *path)
 	if (rc)
 		kvc_error("cannot make the catalog %s: %s", path, sqlite3_errmsg(db));
 	sqlite3_close(db);
+	return rc ? to_errno(rc) : 0;
+}
+
+/*
+ * From format 3, which had chunks by depth: folders with folders in them, and those with too many files for a chunk, are
+ * containers, and the latter's files chunks of their own.
+ */
+static const char *const from_3 =
+	"BEGIN IMMEDIATE;"
+	"ALTER TABLE nodes ADD COLUMN container INTEGER NOT NULL DEFAULT 0;"
+	"UPDATE nodes SET container = 1 WHERE ino = 1 OR ino IN (SELECT parent FROM names WHERE kind = 16384);"
+	"CREATE TEMP TABLE large AS SELECT parent AS ino FROM names WHERE kind = 32768 GROUP BY parent HAVING count(*) > 1024;"
+	"UPDATE nodes SET container = 1 WHERE ino IN (SELECT ino FROM large);"
+	"INSERT OR IGNORE INTO chunks SELECT n.ino, c.created_ns, c.last_ns, c.hits, c.rank, c.pin_until_ns, c.ttl_s, c.expires_ns, c.policy,"
+	" c.quota FROM large JOIN names d ON d.parent = large.ino JOIN nodes n ON n.ino = d.ino AND n.chunk = large.ino"
+	" JOIN chunks c ON c.id = large.ino;"
+	"UPDATE nodes SET chunk = ino WHERE chunk IN (SELECT ino FROM large);"
+	"DELETE FROM chunks WHERE id IN (SELECT ino FROM large);"
+	"DROP TABLE large;"
+	"UPDATE meta SET value = '4' WHERE key = 'format';"
+	"COMMIT;";
+
+/* For a rebuild, which knows nothing of how files came but their birth times: the same limits as in unit.c. */
+static const char *const by_birth =
+	"UPDATE nodes SET container = 1 WHERE ino = 1 OR ino IN (SELECT parent FROM names WHERE kind = 16384);"
+	"CREATE TEMP TABLE whole AS SELECT n.parent AS ino FROM names n JOIN nodes m ON m.ino = n.ino JOIN nodes d ON d.ino = n.parent"
+	" WHERE n.kind = 32768 AND d.container = 0 GROUP BY n.parent"
+	" HAVING count(*) <= 1024 AND max(m.btime_ns) - min(m.btime_ns) <= 60000000000;"
+	"UPDATE nodes SET container = 1 WHERE mode & 61440 = 16384 AND ino NOT IN (SELECT ino FROM whole);"
+	"INSERT OR REPLACE INTO chunks SELECT w.ino, min(c.created_ns), max(c.last_ns), max(c.hits), max(c.rank), 0, 0, 0, 0, 0"
+	" FROM whole w JOIN names n ON n.parent = w.ino JOIN chunks c ON c.id = n.ino GROUP BY w.ino;"
+	"DELETE FROM chunks WHERE id IN (SELECT n.ino FROM whole w JOIN names n ON n.parent = w.ino);"
+	"UPDATE nodes SET chunk = parent WHERE parent IN (SELECT ino FROM whole) AND mode & 61440 = 32768;"
+	"DROP TABLE whole;";
+
+int kvc_catalog_group(struct kvc_catalog *c)
+{
+	int rc = sqlite3_exec(c->db, by_birth, NULL, NULL, NULL);
+
+	return rc ? trouble(c, "grouping files by their birth", rc) : 0;
+}
+
+static int migrate(struct kvc_catalog *c, const char *format)
+{
+	int rc;
+
+	if (strcmp(format, "3"))
+		return -EPROTO;
+	kvc_info("the catalog has format 3 and is brought to " FORMAT);
+	rc = sqlite3_exec(c->db, from_3, NULL, NULL, NULL);
+	if (rc)
+		sqlite3_exec(c->db, "ROLLBACK", NULL, NULL, NULL);
 	return rc ? to_errno(rc) : 0;
 }
 
@@ -186,11 +238,10 @@ int kvc_catalog_open(struct kvc_catalog **out, const char *path, char *error)
 	if (!rc) {
 		sqlite3_busy_timeout(c->db, 2000);
 		err = kvc_meta_get(c, "format", format, sizeof format);
-		if (!err && strcmp(format, FORMAT)) {
+		if (!err && strcmp(format, FORMAT) && (err = migrate(c, format)) == -EPROTO) {
 			snprintf(error, 512, "the catalog %s has format %s and this kvcachefs knows " FORMAT "; %s", path, format,
 				 strtoul(format, NULL, 10) < strtoul(FORMAT, NULL, 10) ? "make the store anew (mkfs.kvcachefs --force)" :
 											   "use a newer one");
-			err = -EPROTO;
 		}
 	}
 	if (!rc && !err)

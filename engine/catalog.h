@@ -30,6 +30,7 @@ struct kvc_row { /* a node */
 	uint64_t atime_ns, mtime_ns, ctime_ns, btime_ns;
 	uint64_t parent;                /* a folder: its parent. A file: the folder of its newest name */
 	uint64_t chunk;                 /* a file: its chunk's id */
+	uint32_t container;             /* a folder: known to be no chunk (unit.c) */
 };
 
 struct kvc_object_row {
@@ -64,6 +65,8 @@ int kvc_catalog_create(const char *path);
  * fsck.kvcachefs), -EPROTO (newer), -EIO.
  */
 int kvc_catalog_open(struct kvc_catalog **out, const char *path, char *error);
+/* After a rebuild entered every file as a chunk of its own: folders whose files were made together are chunks. */
+int kvc_catalog_group(struct kvc_catalog *c);
 /* Gives up what the open transaction holds. */
 void kvc_catalog_rollback(struct kvc_catalog *c);
 /* Commits what is open and closes. */

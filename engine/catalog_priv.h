@@ -12,7 +12,7 @@
 #include <sqlite3.h>
 #include <stdatomic.h>
 
-#define ROW_COLUMNS "ino, mode, uid, gid, nlink, size, blocks, atime_ns, mtime_ns, ctime_ns, btime_ns, parent, chunk"
+#define ROW_COLUMNS "ino, mode, uid, gid, nlink, size, blocks, atime_ns, mtime_ns, ctime_ns, btime_ns, parent, chunk, container"
 #define CHUNK_COLUMNS "id, created_ns, last_ns, hits, rank, pin_until_ns, ttl_s, expires_ns, policy, quota"
 
 /* The folder ? and all folders below it. */
@@ -31,7 +31,7 @@
 	X(NAME_EACH, "SELECT parent, hash, name, ino, kind FROM names WHERE parent = ? AND hash > ? ORDER BY hash, name") \
 	X(NAME_OF, "SELECT parent, hash, name, ino, kind FROM names WHERE ino = ?")                                    \
 	X(ROW_GET, "SELECT " ROW_COLUMNS " FROM nodes WHERE ino = ?")                                                  \
-	X(ROW_PUT, "INSERT OR REPLACE INTO nodes(" ROW_COLUMNS ") VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")      \
+	X(ROW_PUT, "INSERT OR REPLACE INTO nodes(" ROW_COLUMNS ") VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")   \
 	X(ROW_DEL, "DELETE FROM nodes WHERE ino = ?")                                                                  \
 	X(ROW_MAX, "SELECT max(ino) FROM nodes")                                                                       \
 	X(TARGET_GET, "SELECT target FROM targets WHERE ino = ?")                                                      \

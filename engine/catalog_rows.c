@@ -117,14 +117,15 @@ int kvc_row_get(struct kvc_catalog *c, uint64_t ino, struct kvc_row *r)
 			.uid = (uint32_t)sqlite3_column_int64(st, 2), .gid = (uint32_t)sqlite3_column_int64(st, 3),
 			.nlink = (uint32_t)sqlite3_column_int64(st, 4), .size = kvc_sql_u64(st, 5), .blocks = kvc_sql_u64(st, 6),
 			.atime_ns = kvc_sql_u64(st, 7), .mtime_ns = kvc_sql_u64(st, 8), .ctime_ns = kvc_sql_u64(st, 9),
-			.btime_ns = kvc_sql_u64(st, 10), .parent = kvc_sql_u64(st, 11), .chunk = kvc_sql_u64(st, 12) };
+			.btime_ns = kvc_sql_u64(st, 10), .parent = kvc_sql_u64(st, 11), .chunk = kvc_sql_u64(st, 12),
+			.container = (uint32_t)sqlite3_column_int(st, 13) };
 	return one(st, got);
 }
 
 int kvc_row_put(struct kvc_catalog *c, const struct kvc_row *r)
 {
-	return kvc_sql_run(c, ST_ROW_PUT, "iiiiiiiiiiiii", I(r->ino), I(r->mode), I(r->uid), I(r->gid), I(r->nlink), I(r->size),
-			   I(r->blocks), I(r->atime_ns), I(r->mtime_ns), I(r->ctime_ns), I(r->btime_ns), I(r->parent), I(r->chunk));
+	return kvc_sql_run(c, ST_ROW_PUT, "iiiiiiiiiiiiii", I(r->ino), I(r->mode), I(r->uid), I(r->gid), I(r->nlink), I(r->size),
+			   I(r->blocks), I(r->atime_ns), I(r->mtime_ns), I(r->ctime_ns), I(r->btime_ns), I(r->parent), I(r->chunk), I(r->container));
 }
 
 int kvc_row_del(struct kvc_catalog *c, uint64_t ino)

@@ -168,6 +168,11 @@ int kvc_chunk_join_both(struct kvc *k, struct kvc_node *n)
 		c->hash_next = *bucket(k, c->id);
 		*bucket(k, c->id) = c;
 	}
+	if (c->gone) { /* it has files again */
+		c->gone = false;
+		c->known = false;
+		kvc_chunk_dirty_locked(k, c);
+	}
 	n->chunk = c;
 	c->inflight++;
 	return 0;
@@ -219,7 +224,7 @@ void kvc_chunk_remove_locked(struct kvc *k, struct kvc_node *n)
 
 void kvc_chunk_dirty_locked(struct kvc *k, struct kvc_chunk *c)
 {
-	if (!c->dirty) {
+	if (!c->dirty && !c->gone) {
 		c->dirty = true;
 		kvc_list_add_tail(&k->dirty_chunks, &c->dirty_link);
 	}
@@ -238,6 +243,34 @@ void kvc_chunk_used_locked(struct kvc *k, struct kvc_chunk *c, bool hit)
 	c->rank = policy(k, c->policy)->rank(&c->use);
 	if (c->heap_at)
 		sift(&k->heap[c->policy], c->heap_at - 1);
+	kvc_chunk_dirty_locked(k, c);
+}
+
+void kvc_chunk_forget_both(struct kvc *k, uint64_t id)
+{
+	struct kvc_chunk *c = kvc_chunk_find_locked(k, id);
+
+	kvc_chunk_del(k->cat, id);
+	if (!c)
+		return;
+	c->gone = true;
+	if (c->dirty)
+		kvc_list_del(&c->dirty_link);
+	c->dirty = false;
+	kvc_chunk_settle_locked(k, c);
+}
+
+void kvc_chunk_take_use_locked(struct kvc *k, struct kvc_chunk *c, const struct kvc_chunk_row *r)
+{
+	if (r->last_ns > c->use.last_ns)
+		c->use.last_ns = r->last_ns;
+	if (!c->use.created_ns || (r->created_ns && r->created_ns < c->use.created_ns))
+		c->use.created_ns = r->created_ns;
+	c->use.hits = kvc_max(c->use.hits, r->hits);
+	c->rank = policy(k, c->policy)->rank(&c->use);
+	if (c->heap_at)
+		sift(&k->heap[c->policy], c->heap_at - 1);
+	c->known = false; /* write it with the next commit */
 	kvc_chunk_dirty_locked(k, c);
 }
 
@@ -316,7 +349,12 @@ bool kvc_chunk_young(uint64_t last_ns)
 	return last_ns + KVC_YOUNG_NS > kvc_now_ns();
 }
 
+bool kvc_pin_holds(uint64_t until_ns)
+{
+	return until_ns && (until_ns == INT64_MAX || until_ns > kvc_now_ns());
+}
+
 bool kvc_chunk_pinned(const struct kvc_chunk *c)
 {
-	return c->pin_until_ns && (c->pin_until_ns == INT64_MAX || c->pin_until_ns > kvc_now_ns());
+	return kvc_pin_holds(c->pin_until_ns);
 }

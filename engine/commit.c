@@ -37,6 +37,9 @@ static void trash_add(struct kvc *k, const struct kvc_trash *t)
 	}
 	*copy = *t;
 	kvc_list_add_tail(&k->trash, &copy->link);
+	k->leaving += t->room;
+	if (t->tier >= 0)
+		k->tier[t->tier].leaving += t->where.len;
 	kvc_commit_soon_locked(k, !kvc_list_empty(&k->room_waiters));
 }
 
@@ -82,7 +85,7 @@ static void remove_run(struct kvc *k, struct kvc_job *j)
 	kvc_lock(k);
 	kvc_tier_result_locked(k, j->tier, err);
 	k->tier[j->tier].full = false;
-	pthread_cond_signal(&k->evict_cond);
+	k->tier[j->tier].leaving -= kvc_min(k->tier[j->tier].leaving, j->where.len);
 	kvc_unlock(k);
 	if (err)
 		kvc_warn("tier %s: cannot remove a frame: %s", t->ops->name, strerror(-err));
@@ -98,10 +101,14 @@ static void empty_trash(struct kvc *k, struct kvc_list *trash)
 		if (t->kind)
 			kvc_segment_remove(&k->pool, &s);
 		kvc_lock(k);
+		k->leaving -= kvc_min(k->leaving, t->room);
+		kvc_pace_freed_locked(k, t->room);
 		kvc_room_put_locked(k, t->room);
 		if (t->tier >= 0 && k->tier[t->tier].t &&
 		    !kvc_job_add_locked(k, KVC_P_REMOVE, remove_run, NULL, (unsigned)t->tier, 0, &j))
 			j->where = t->where, j->sum = t->sum;
+		else if (t->tier >= 0)
+			k->tier[t->tier].leaving -= kvc_min(k->tier[t->tier].leaving, t->where.len);
 		kvc_unlock(k);
 		free(t);
 	}

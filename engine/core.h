@@ -76,6 +76,7 @@ struct kvc_chunk {
 	unsigned nnodes;
 	unsigned inflight;           /* nodes that hold a pointer */
 	bool dirty, known;           /* to be written; has a row */
+	bool gone;                   /* its row was deleted and is not to come back */
 	struct kvc_list dirty_link;
 	struct kvc_chunk *hash_next;
 };
@@ -97,10 +98,16 @@ struct kvc_node {
 	uint64_t place_txn;          /* the transaction that records the newest placement */
 	uint64_t room;               /* bytes accounted for the segment */
 	uint64_t charged;            /* bytes counted to its model's quota */
+	uint64_t uncopied;           /* bytes counted to k->uncopied */
 	uint64_t prepared;           /* bytes from the start that are prepared for plain writes */
 	uint64_t ahead;              /* what was prepared when it was opened to be written anew; part of k->ahead */
 	unsigned waiting;            /* opens, and of a folder creates in it, that wait for room: its chunk is not dropped */
 	struct kvc_ghost *ghost;     /* a folder that was dropped with its chunk (drop.c) */
+	/* of a folder: when it was made (0: not known) and last filled, with how many files and bytes (unit.c) */
+	uint64_t made_ns, filled_ns, fill_bytes;
+	unsigned files;
+	int8_t unit_set;             /* its own user.kvcachefs.unit: 0 not looked up; 1 none; 2 + enum kvc_unit */
+	bool splitting;              /* its files are being given to other chunks */
 	unsigned nopen, nwriters, leases;
 	int fd, backing;             /* -1 and 0 while not there */
 	bool plain;                  /* how it is open now */
@@ -149,7 +156,14 @@ struct kvc_tier_state {
 	unsigned failures;           /* in a row */
 	uint64_t open_until_ns;      /* breaker: no calls before; 0: closed */
 	uint64_t backoff_ns;
-	bool probing, full;
+	bool probing, full;          /* full: it refused a frame for want of room */
+	uint64_t full_until_ns;      /* where nobody trims: not tried again before */
+	/* trim.c */
+	pthread_t trimmer;
+	pthread_cond_t trim_cond;
+	bool has_trimmer, trimming;
+	bool jammed;                 /* a whole walk found nothing to drop */
+	uint64_t leaving;            /* bytes of frames that are trash and not removed yet */
 };
 
 /* What a transaction made dispensable. */
@@ -163,7 +177,7 @@ struct kvc_trash {
 };
 
 /* Attributes of a model's folder with a fixed set of values (model.c). */
-enum kvc_model_attr { KVC_MODEL_CODEC, KVC_MODEL_POLICY, KVC_MODEL_SHARED, KVC_MODEL_UNIT, KVC_MODEL_ATTRS };
+enum kvc_model_attr { KVC_MODEL_CODEC, KVC_MODEL_POLICY, KVC_MODEL_SHARED, KVC_MODEL_ATTRS };
 enum kvc_shared { KVC_SHARED_KEEP, KVC_SHARED_DELETE };
 enum kvc_unit { KVC_UNIT_DIR, KVC_UNIT_FILE };
 
@@ -180,6 +194,15 @@ struct kvc_quota {
 	uint64_t serial;
 	unsigned stuck;
 	bool trimming;
+};
+
+/* How fast the pool gets room back, and who waits for his turn (pace.c). */
+struct kvc_pace {
+	struct kvc_list waiters;
+	uint64_t rate;               /* bytes a second; 0: not known yet */
+	uint64_t next_ns;            /* the next turn */
+	uint64_t freed, copied, since_ns; /* what the rate is measured by */
+	bool busy;                   /* the window began with work to do */
 };
 
 /* Chunks with segments in the pool, lowest rank first. */
@@ -213,6 +236,7 @@ struct kvc {
 	/* room.c */
 	uint64_t used;               /* bytes of the pool accounted for */
 	uint64_t ahead;              /* of these, prepared for files being written, used by now or not */
+	uint64_t uncopied;           /* of these, of published objects that no tier has */
 	struct kvc_list room_waiters;
 	/* wait.c */
 	struct kvc_list timed, woken;
@@ -223,8 +247,11 @@ struct kvc {
 	/* quota.c */
 	struct kvc_list quotas;
 	uint64_t quota_serial;
+	/* unit.c */
+	struct kvc_run *runs;
 	/* drop.c */
-	struct kvc_list ghosts[KVC_GHOSTS], untold, told;
+	struct kvc_list ghosts[KVC_GHOSTS];
+	struct kvc_list knocks[KVC_GHOSTS];
 	/* commit.c */
 	struct kvc_list dirty_nodes, dirty_chunks, trash, sync_waiters;
 	uint64_t committed;          /* the last committed transaction */
@@ -245,10 +272,19 @@ struct kvc {
 	pthread_cond_t evict_cond;
 	unsigned stuck;
 	bool trimming;
+	uint64_t leaving;            /* bytes of segments that are trash and not removed yet */
+	/* pace.c */
+	struct kvc_pace pace;
+	/* trim.c */
+	pthread_t keeper;
+	pthread_cond_t keep_cond;
+	bool has_keeper;
 	/* notify.c */
 	pthread_mutex_t notify_lock;
 	pthread_cond_t notify_cond;
 	struct kvc_list notices;
+	uint64_t noticed;            /* notices so far; notified: of these, told */
+	_Atomic uint64_t notified;
 	bool notify_stop;
 
 	pthread_t committer, evictor, answerer, notifier;
@@ -281,6 +317,21 @@ void kvc_room_put_locked(struct kvc *k, uint64_t bytes);
 void kvc_room_cancel_locked(struct kvc *k, struct kvc_wait *w);
 /* Sets what a node's segment is accounted with. */
 void kvc_room_set_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes);
+
+/* pace.c */
+/*
+ * A store's turn: 0 at once, or KVC_WAIT; once for each wait. Notes in w->since_ns when its call first came.
+ */
+int kvc_pace_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w);
+/* The wait's turn has come. */
+void kvc_pace_over_locked(struct kvc *k, struct kvc_wait *w);
+/* A node's state or room changed. */
+void kvc_pace_uncopied_locked(struct kvc *k, struct kvc_node *n);
+/* So much is without a copy that copies do not wait for settle=. */
+bool kvc_pace_hurry_locked(const struct kvc *k);
+/* The pool got room back; and now and then, by the evictor, how fast. */
+void kvc_pace_freed_locked(struct kvc *k, uint64_t bytes);
+void kvc_pace_measure_locked(struct kvc *k);
 
 /* wait.c */
 void *kvc_answerer(void *arg);
@@ -339,8 +390,8 @@ void kvc_close_segment_locked(struct kvc *k, struct kvc_node *n);
 int kvc_model_of_both(struct kvc *k, uint64_t folder, uint64_t *model);
 /* The same from the folder's row, with the folder's depth below the root. */
 int kvc_model_of_row_both(struct kvc *k, const struct kvc_row *folder, uint64_t *model, unsigned *depth);
-/* The chunk that a file in this folder belongs to: the folder, or 0 for a chunk of its own. */
-int kvc_chunk_of_both(struct kvc *k, struct kvc_node *folder, uint64_t *chunk);
+/* Something is set on this folder as on a model: a quota or one of the attributes. */
+bool kvc_model_set_both(struct kvc *k, struct kvc_node *folder);
 /* The value of an attribute of the model; -1: none is set. */
 int kvc_model_attr_both(struct kvc *k, uint64_t model, enum kvc_model_attr a);
 const char *kvc_model_attr_text(enum kvc_model_attr a, int value);
@@ -350,6 +401,31 @@ int kvc_model_attr_set_both(struct kvc *k, uint64_t model, enum kvc_model_attr a
 bool kvc_model_apart_both(struct kvc *k, uint64_t model);
 uint64_t kvc_hint_locked(struct kvc *k, uint64_t model);
 void kvc_hint_add_locked(struct kvc *k, uint64_t model, uint64_t size);
+
+/* unit.c */
+#define KVC_UNIT_ATTR "user.kvcachefs.unit"
+#define KVC_UNIT_FILES 1024u /* what has more is no chunk */
+/* Is this folder one chunk, that is dropped with its name? */
+bool kvc_unit_whole_both(struct kvc *k, struct kvc_node *folder);
+/* Has it files, as far as its unit is concerned? */
+bool kvc_unit_filled_both(struct kvc *k, struct kvc_node *folder);
+/*
+ * A file comes into the folder, by a caller's doing (here) or from a shared tier: the chunk that it joins, the folder's
+ * number or 0 for one of its own.
+ */
+int kvc_unit_join_both(struct kvc *k, struct kvc_node *folder, bool here, uint64_t *chunk);
+/* A file of the folder was published with so many bytes. */
+void kvc_unit_grew_locked(struct kvc *k, const struct kvc_node *n, uint64_t bytes);
+/* A folder is new. */
+void kvc_unit_made_locked(struct kvc_node *folder);
+/* Thread pid made a folder in parent. */
+void kvc_unit_folder_made_both(struct kvc *k, struct kvc_node *parent, struct kvc_node *folder, uint32_t pid);
+/* Gives the files in and below the folder the chunks that they should have now, in the background. */
+void kvc_unit_regroup_locked(struct kvc *k, struct kvc_node *folder);
+/* What is set on the folder itself: enum kvc_unit, or -1; its text; and to set it, or take it away (NULL). */
+int kvc_unit_get_both(struct kvc *k, struct kvc_node *folder);
+const char *kvc_unit_text(int unit);
+int kvc_unit_set_both(struct kvc *k, struct kvc_node *folder, const char *text);
 
 /* quota.c */
 struct kvc_quota *kvc_quota_of_locked(struct kvc *k, uint64_t model);
@@ -384,6 +460,10 @@ void kvc_chunk_add_locked(struct kvc *k, struct kvc_node *n);    /* it has a seg
 void kvc_chunk_remove_locked(struct kvc *k, struct kvc_node *n); /* it has none any more */
 void kvc_chunk_used_locked(struct kvc *k, struct kvc_chunk *c, bool hit);
 void kvc_chunk_dirty_locked(struct kvc *k, struct kvc_chunk *c);
+/* It has no files any more: its row goes. */
+void kvc_chunk_forget_both(struct kvc *k, uint64_t id);
+/* A chunk whose files were in another one: was used when that was, if later. */
+void kvc_chunk_take_use_locked(struct kvc *k, struct kvc_chunk *c, const struct kvc_chunk_row *r);
 struct kvc_chunk *kvc_chunk_pop_locked(struct kvc *k); /* lowest rank with segments, out of the heap */
 void kvc_chunk_push_locked(struct kvc *k, struct kvc_chunk *c);
 void kvc_chunk_row(const struct kvc_chunk *c, struct kvc_chunk_row *r);
@@ -394,6 +474,7 @@ int kvc_chunk_reclass_both(struct kvc *k, uint64_t model);
 /* Was it used so lately that somebody may be between two of its files? */
 bool kvc_chunk_young(uint64_t last_ns);
 bool kvc_chunk_pinned(const struct kvc_chunk *c);
+bool kvc_pin_holds(uint64_t pin_until_ns);
 int64_t kvc_chunk_rank_row(struct kvc *k, const struct kvc_chunk_row *r);
 /* Of the classes in the mask the one that gives next (-1: none); and its turn moves on. */
 int kvc_class_next(const double turn[KVC_CLASSES], unsigned mask);
@@ -472,25 +553,36 @@ void *kvc_evictor(void *arg);
 /* How much of `used` is to go: above high= it begins, and goes on down to low=. */
 uint64_t kvc_trim(uint64_t used, uint64_t size, const struct kvc_options *o, bool *trimming);
 
+/* trim.c */
+int kvc_trim_start(struct kvc *k);
+void kvc_trim_join(struct kvc *k); /* after k->stopping was set */
+/* The tier may be above its mark, or refused a frame. */
+void kvc_trim_tell_locked(struct kvc *k, unsigned tier);
+/* Would a copy be taken now, or soon? Not where the tier is out, or is full and nothing can be dropped. */
+bool kvc_tier_takes_locked(const struct kvc *k, unsigned tier);
+
 /* drop.c */
 /*
- * Drops a chunk whole: all its files, wherever they are; copies in shared tiers are left to the others. With a tier (not -1) only
- * that tier's copies go, where all is elsewhere too. 0, -EBUSY (in use, pinned, or used a moment ago), -ENOENT (empty), or another.
+ * Drops a chunk whole: all its files, wherever they are; copies in shared tiers are left to the
+ * others. With a tier (not -1) only that tier's copies go, where all is elsewhere too. `seen`: the row
+ * by which it was chosen, or NULL. 0, -EAGAIN (its folder was knocked at: come back in a moment),
+ * -EBUSY (in use, pinned, or used a moment ago), -ESTALE (used since `seen`), -ENOENT (empty), or
+ * another. With 0 and -EAGAIN *bytes is what goes: of the tier, or what the files take. May be NULL.
  */
-int kvc_chunk_drop(struct kvc *k, uint64_t id, int tier);
+int kvc_chunk_drop(struct kvc *k, uint64_t id, int tier, const struct kvc_chunk_row *seen, uint64_t *bytes);
 /* Takes every name off a file and destroys it; the kernel is told. */
 int kvc_drop_file_both(struct kvc *k, struct kvc_node *n);
-/* A chunk's folder that is empty goes, with its names; a model's stays, for what is set on it. */
+/* A folder that is one chunk and empty goes, with its names. */
 void kvc_drop_folder_both(struct kvc *k, struct kvc_node *folder);
-/* The folder that was dropped under this name and can come back (NULL: none); shown where a caller may just have seen it. */
-struct kvc_node *kvc_ghost_find_locked(struct kvc *k, uint64_t parent, const char *name, bool *shown);
+/* Somebody looks at a folder: it is not dropped in the next moment. */
+void kvc_looked_locked(struct kvc *k, uint64_t folder);
+/* Forgets folders that were about to go so long ago. */
+void kvc_knocks_free_locked(struct kvc *k, uint64_t older_ns);
+/* The folder that was dropped under this name and can come back, or NULL. */
+struct kvc_node *kvc_ghost_find_locked(struct kvc *k, uint64_t parent, const char *name);
 /* Somebody makes a file in a folder that was dropped: it comes back, or *folder becomes the one that took its place. */
 int kvc_ghost_revive_both(struct kvc *k, struct kvc_node **folder);
 void kvc_ghost_free_locked(struct kvc_node *folder);
-/* The kernel knows that these are gone. */
-void kvc_ghosts_told_locked(struct kvc *k, struct kvc_list *told);
-/* Now and then. */
-void kvc_ghosts_expire_locked(struct kvc *k);
 
 /* name.c */
 struct kvc_entry {
@@ -513,7 +605,9 @@ void kvc_touch_folder_locked(struct kvc *k, struct kvc_node *folder, int nlink);
 
 /* notify.c */
 void *kvc_notifier(void *arg);
-void kvc_notify_gone(struct kvc *k, uint64_t parent, uint64_t ino, const char *name);
+/* The number of the notice, and whether the kernel has been told up to it. */
+uint64_t kvc_notify_gone(struct kvc *k, uint64_t parent, uint64_t ino, const char *name);
+bool kvc_notified(struct kvc *k, uint64_t nr);
 
 /* recover.c */
 int kvc_recover(struct kvc *k, char *error);

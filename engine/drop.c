@@ -1,25 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Dropping: a chunk goes whole, with its files' names, rows, segments and extents, and with its folder when that is empty then. A
- * model's folder stays, for what is set on it.
+ * Dropping: a chunk goes whole, with its files' names, rows, segments and extents, and with its
+ * folder where that is one chunk (unit.c). What is set on a model keeps its folder.
  *
- * Engines make a chunk's folder if it is not there, and then files in it; a drop can come between. So a folder that was
- * dropped stays a ghost: whoever looks its name up is still shown it until a moment after the kernel was told (makedirs looks again, after
- * "exists already"), and whoever makes something in it brings it back, then and as long as the kernel holds it. Meanwhile the kernel may not
- * remember that the name is missing.
+ * The kernel remembers names and answers from them without asking: a client could find the folder
+ * and then none of its files. So a folder is knocked at first: the kernel is told to forget its
+ * names, which costs those who use it one lookup. Who looks within a moment keeps the folder, whole;
+ * if nobody does, nobody has it in hand, and it goes in one step. Where somebody only looks, again
+ * and again, it goes all the same.
+ *
+ * A call that was on its way in may still name a folder that has gone, by its number. So it stays a
+ * ghost as long as the kernel holds it: whoever makes something in it brings it back. Meanwhile the
+ * kernel may not remember that its name is missing.
  */
 #include "core.h"
 
 #include <string.h>
 
-#define SHOWN_NS 300000000ull       /* from when the kernel was told, or the last look */
-#define SHOWN_MOST_NS 1000000000ull /* from when it was told */
+#define KNOCK_NS 100000000ull /* from the knock on; and on kernels that keep names, so much longer */
+#define KNOCKS 3
+
+/* A folder that is about to go; it need not be in memory. */
+struct knock {
+	struct kvc_list link; /* in k->knocks */
+	uint64_t ino;
+	uint64_t use_ns;      /* the chunk's last use as of then */
+	uint64_t at_ns, nr;   /* when, and its notice; 0: somebody looked since */
+	uint64_t looked_ns;
+	uint64_t n;           /* how often since that use */
+};
 
 struct kvc_ghost {
 	struct kvc_list link; /* in k->ghosts */
-	struct kvc_list told_link; /* in k->untold until the kernel is told, then in k->told while it is shown; the node is held so long */
 	struct kvc_node *n;
-	uint64_t since_ns, until_ns; /* told, and shown until; 0 before that: then it is shown */
 	char name[256];
 };
 
@@ -55,7 +68,6 @@ void kvc_ghost_free_locked(struct kvc_node *folder)
 	if (!folder->ghost)
 		return;
 	kvc_list_del(&folder->ghost->link);
-	kvc_list_del(&folder->ghost->told_link);
 	free(folder->ghost);
 	folder->ghost = NULL;
 }
@@ -67,74 +79,25 @@ static struct kvc_list *bucket(struct kvc *k, uint64_t parent, const char *name)
 
 static void ghost_new_locked(struct kvc *k, struct kvc_node *folder, const char *name)
 {
-	struct kvc_ghost *g = k->started && !folder->ghost ? malloc(sizeof *g) : NULL;
+	struct kvc_ghost *g = k->started && folder->nlookup && !folder->ghost ? malloc(sizeof *g) : NULL;
 
 	if (!g)
 		return; /* nobody can know it; or no memory, and then a create in that very moment fails */
-	folder->holds++;
 	g->n = folder;
-	g->since_ns = g->until_ns = 0;
 	snprintf(g->name, sizeof g->name, "%s", name);
 	kvc_list_add_tail(bucket(k, folder->row.parent, name), &g->link);
-	kvc_list_add_tail(&k->untold, &g->told_link);
 	folder->ghost = g;
 }
 
-void kvc_ghosts_told_locked(struct kvc *k, struct kvc_list *told)
+struct kvc_node *kvc_ghost_find_locked(struct kvc *k, uint64_t parent, const char *name)
 {
-	uint64_t now = kvc_mono_ns();
-
-	while (!kvc_list_empty(told)) {
-		struct kvc_ghost *g = kvc_of(told->next, struct kvc_ghost, told_link);
-
-		kvc_list_del(&g->told_link);
-		kvc_list_add_tail(&k->told, &g->told_link);
-		g->since_ns = now;
-		g->until_ns = now + k->ev.kept_ns + SHOWN_NS;
-	}
-}
-
-static void unhold_locked(struct kvc_ghost *g)
-{
-	kvc_list_del(&g->told_link);
-	kvc_list_init(&g->told_link);
-	g->n->holds--;
-}
-
-void kvc_ghosts_expire_locked(struct kvc *k)
-{
-	uint64_t now = kvc_mono_ns();
-
-	kvc_list_each_safe(e, &k->told) {
-		struct kvc_ghost *g = kvc_of(e, struct kvc_ghost, told_link);
-
-		if (g->until_ns < now) {
-			unhold_locked(g);
-			kvc_node_settle_locked(k, g->n);
-		}
-	}
-}
-
-struct kvc_node *kvc_ghost_find_locked(struct kvc *k, uint64_t parent, const char *name, bool *shown)
-{
-	uint64_t now = kvc_mono_ns();
-	struct kvc_node *n = NULL;
-
-	*shown = false;
 	kvc_list_each(e, bucket(k, parent, name)) {
 		struct kvc_ghost *g = kvc_of(e, struct kvc_ghost, link);
 
-		if (g->n->row.parent != parent || strcmp(g->name, name))
-			continue;
-		n = g->n;
-		if (!g->since_ns || g->until_ns > now) {
-			if (g->since_ns)
-				g->until_ns = kvc_min(kvc_max(g->until_ns, now + SHOWN_NS), g->since_ns + k->ev.kept_ns + SHOWN_MOST_NS);
-			*shown = true;
-			break;
-		}
+		if (g->n->row.parent == parent && !strcmp(g->name, name))
+			return g->n;
 	}
-	return n;
+	return NULL;
 }
 
 int kvc_ghost_revive_both(struct kvc *k, struct kvc_node **folder)
@@ -162,21 +125,111 @@ int kvc_ghost_revive_both(struct kvc *k, struct kvc_node **folder)
 	kvc_node_dirty_locked(k, n);
 	kvc_touch_folder_locked(k, up, 1);
 	kvc_notify_gone(k, up->row.ino, n->row.ino, n->ghost->name); /* it may remember that the name is missing */
-	if (!kvc_list_empty(&n->ghost->told_link))
-		unhold_locked(n->ghost);
 	kvc_ghost_free_locked(n);
 	return 0;
+}
+
+static struct kvc_list *knock_bucket(struct kvc *k, uint64_t ino)
+{
+	return &k->knocks[ino % KVC_GHOSTS];
+}
+
+static struct knock *knock_find(struct kvc *k, uint64_t ino)
+{
+	kvc_list_each(e, knock_bucket(k, ino)) {
+		struct knock *x = kvc_of(e, struct knock, link);
+
+		if (x->ino == ino)
+			return x;
+	}
+	return NULL;
+}
+
+static void knock_free(struct knock *x)
+{
+	kvc_list_del(&x->link);
+	free(x);
+}
+
+/* Tells the kernel to ask anew for a folder's names. */
+static int knock_both(struct kvc *k, struct knock *x, uint64_t ino)
+{
+	struct kvc_entries e = { 0 };
+	int err = kvc_entries_of_both(k, ino, &e);
+
+	x->nr = 0;
+	for (size_t i = 0; i < e.n && !err; i++)
+		if (!(x->nr = kvc_notify_gone(k, e.v[i].parent, ino, e.v[i].name)))
+			err = -ENOMEM;
+	free(e.v);
+	x->at_ns = err ? 0 : kvc_mono_ns();
+	x->n++;
+	kvc_count(&k->stats, knocks);
+	return err ?: -EAGAIN;
+}
+
+/*
+ * May the folder go, whose chunk was last used then? 0; -EAGAIN: not before a moment; -EBUSY: somebody has just looked at it.
+ */
+static int may_go_both(struct kvc *k, struct kvc_node *folder, uint64_t last_ns)
+{
+	struct knock *x = knock_find(k, folder->row.ino);
+	uint64_t now = kvc_mono_ns();
+
+	if (!k->started)
+		return 0;
+	if (!x) {
+		if (!(x = calloc(1, sizeof *x)))
+			return -ENOMEM;
+		x->ino = folder->row.ino;
+		x->use_ns = last_ns;
+		kvc_list_add_tail(knock_bucket(k, x->ino), &x->link);
+	}
+	if (x->use_ns != last_ns) {
+		x->use_ns = last_ns;
+		x->at_ns = x->n = 0;
+	}
+	if (!x->at_ns)
+		return x->looked_ns && now - x->looked_ns < KVC_YOUNG_NS ? -EBUSY : knock_both(k, x, folder->row.ino);
+	return kvc_notified(k, x->nr) && now - x->at_ns >= KNOCK_NS + k->ev.kept_ns ? 0 : -EAGAIN;
+}
+
+void kvc_looked_locked(struct kvc *k, uint64_t folder)
+{
+	struct knock *x = knock_find(k, folder);
+
+	if (!x)
+		return;
+	x->looked_ns = kvc_mono_ns();
+	if (x->n < KNOCKS)
+		x->at_ns = 0;
+}
+
+void kvc_knocks_free_locked(struct kvc *k, uint64_t older_ns)
+{
+	uint64_t now = kvc_mono_ns();
+
+	for (size_t i = 0; i < KVC_GHOSTS; i++)
+		kvc_list_each_safe(e, &k->knocks[i]) {
+			struct knock *x = kvc_of(e, struct knock, link);
+
+			if (now - kvc_max(x->at_ns, x->looked_ns) >= older_ns)
+				knock_free(x);
+		}
 }
 
 void kvc_drop_folder_both(struct kvc *k, struct kvc_node *folder)
 {
 	struct kvc_entries e = { 0 };
+	struct knock *x;
 
-	if (folder->row.parent != KVC_ROOT && kvc_folder_empty_both(k, folder->row.ino) == 1 && !kvc_entries_of_both(k, folder->row.ino, &e) &&
-	    !unname_both(k, folder)) {
+	if (kvc_unit_whole_both(k, folder) && kvc_folder_empty_both(k, folder->row.ino) == 1 &&
+	    !kvc_entries_of_both(k, folder->row.ino, &e) && !unname_both(k, folder)) {
 		kvc_row_del(k->cat, folder->row.ino);
 		folder->row.nlink = 0;
 		kvc_destroy_locked(k, folder);
+		if ((x = knock_find(k, folder->row.ino)))
+			knock_free(x);
 		if (e.n)
 			ghost_new_locked(k, folder, e.v[0].name);
 	}
@@ -246,70 +299,94 @@ static int members_both(struct kvc *k, uint64_t id, struct kvc_node *self, int t
 	return err;
 }
 
-int kvc_chunk_drop(struct kvc *k, uint64_t id, int tier)
+/* Only this tier's copies go: all of the chunk is in the pool or in another tier. */
+static void forget_copies_both(struct kvc *k, struct kvc_node *n, unsigned tier)
 {
-	struct members m = { 0 };
-	struct kvc_chunk_row row;
-	struct kvc_node *self;
-	bool needed = false, placed = false;
-	int err;
+	if (n->place[tier].gen) {
+		kvc_place_del(k->cat, n->row.ino, tier);
+		kvc_trash_extent_locked(k, tier, &n->place[tier]);
+		n->place[tier] = (struct kvc_place){ 0 };
+	}
+	n->object.lower = kvc_placed_anywhere(n);
+	if (n->state == KVC_BOTH && !kvc_placed(k, n))
+		kvc_become_locked(k, n, KVC_RESIDENT);
+	n->verify = n->verify && n->object.lower;
+	kvc_node_dirty_locked(k, n);
+}
 
-	kvc_lock_both(k);
+/* The chunk's row as of now. -ESTALE: the walk that found `seen` did not know of its last use. */
+static int row_both(struct kvc *k, uint64_t id, const struct kvc_chunk_row *seen, struct kvc_chunk_row *row)
+{
 	struct kvc_chunk *c = kvc_chunk_find_locked(k, id);
 
-	if (c)
-		kvc_chunk_row(c, &row);
-	else if ((err = kvc_chunk_get(k->cat, id, &row)))
-		goto out;
-	err = kvc_chunk_young(row.last_ns) || (row.pin_until_ns && (row.pin_until_ns == INT64_MAX || row.pin_until_ns > kvc_now_ns())) ? -EBUSY : 0;
-	if (!err)
-		err = kvc_node_get_both(k, id, &self);
-	if (err == -ENOENT)
-		kvc_chunk_del(k->cat, id);
-	if (err)
-		goto out;
-	self->holds++;
-	err = self->waiting ? -EBUSY : members_both(k, id, self, tier, &m, &needed, &placed);
+	if (!c)
+		return kvc_chunk_get(k->cat, id, row);
+	kvc_chunk_row(c, row);
+	if (!seen || seen->rank == c->rank)
+		return 0;
+	c->known = false; /* so that it is written with the next commit */
+	kvc_chunk_dirty_locked(k, c);
+	return -ESTALE;
+}
+
+static int drop_members_both(struct kvc *k, uint64_t id, struct kvc_node *self, int tier, uint64_t last_ns, uint64_t *bytes)
+{
+	struct members m = { 0 };
+	bool needed = false, placed = false, whole;
+	int err = self->waiting || self->splitting ? -EBUSY : 0;
+
+	err = err ?: members_both(k, id, self, tier, &m, &needed, &placed);
 	if (!err && tier >= 0 && !placed)
 		err = -ENOENT;
+	*bytes = 0;
+	for (size_t i = 0; i < m.count; i++)
+		*bytes += tier < 0 ? m.n[i]->row.blocks * 512 : m.n[i]->place[tier].gen ? m.n[i]->place[tier].where.len : 0;
+	whole = tier < 0 || needed;
+	if (!err && whole && S_ISDIR(self->row.mode) && kvc_unit_whole_both(k, self))
+		err = may_go_both(k, self, last_ns);
 	for (size_t i = 0; i < m.count; i++) {
 		struct kvc_node *n = m.n[i];
 
-		if (!err && tier >= 0 && !needed) {
-			/* All of it is in the pool or in another tier: only this tier's copies go. */
-			if (n->place[tier].gen) {
-				kvc_place_del(k->cat, n->row.ino, (unsigned)tier);
-				kvc_trash_extent_locked(k, (unsigned)tier, &n->place[tier]);
-				n->place[tier] = (struct kvc_place){ 0 };
-			}
-			n->object.lower = kvc_placed_anywhere(n);
-			if (n->state == KVC_BOTH && !kvc_placed(k, n))
-				kvc_become_locked(k, n, KVC_RESIDENT);
-			n->verify = n->verify && n->object.lower;
-			kvc_node_dirty_locked(k, n);
-		} else if (!err) {
+		if (!err && !whole)
+			forget_copies_both(k, n, (unsigned)tier);
+		else if (!err)
 			err = kvc_drop_file_both(k, n);
-		}
 		n->holds--;
 		kvc_node_settle_locked(k, n);
 	}
-	if (!err && !(tier >= 0 && !needed)) {
+	free(m.n);
+	if (!err && whole) {
 		kvc_count(&k->stats, dropped_chunks);
-		kvc_chunk_del(k->cat, id);
-		c = kvc_chunk_find_locked(k, id);
-		if (c && c->dirty) {
-			kvc_list_del(&c->dirty_link);
-			c->dirty = false;
-			kvc_chunk_settle_locked(k, c);
-		}
+		kvc_chunk_forget_both(k, id);
 		if (S_ISDIR(self->row.mode))
 			kvc_drop_folder_both(k, self);
 	}
-	self->holds--;
-	kvc_node_settle_locked(k, self);
-	kvc_commit_soon_locked(k, false);
-out:
+	return err;
+}
+
+int kvc_chunk_drop(struct kvc *k, uint64_t id, int tier, const struct kvc_chunk_row *seen, uint64_t *bytes)
+{
+	struct kvc_chunk_row row;
+	struct kvc_node *self;
+	uint64_t none;
+	int err;
+
+	kvc_lock_both(k);
+	err = row_both(k, id, seen, &row);
+	if (!err && (kvc_chunk_young(row.last_ns) || kvc_pin_holds(row.pin_until_ns)))
+		err = -EBUSY;
+	if (!err) {
+		err = kvc_node_get_both(k, id, &self);
+		if (err == -ENOENT)
+			kvc_chunk_forget_both(k, id);
+	}
+	if (!err) {
+		self->holds++;
+		err = drop_members_both(k, id, self, tier, row.last_ns, bytes ? bytes : &none);
+		self->holds--;
+		kvc_node_settle_locked(k, self);
+		kvc_commit_soon_locked(k, false);
+	}
 	kvc_unlock_both(k);
-	free(m.n);
 	return err;
 }

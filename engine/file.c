@@ -36,6 +36,7 @@ void kvc_become_locked(struct kvc *k, struct kvc_node *n, enum kvc_state to)
 		kvc_chunk_add_locked(k, n);
 	else if (!kvc_has_segment(n) && had)
 		kvc_chunk_remove_locked(k, n);
+	kvc_pace_uncopied_locked(k, n);
 }
 
 void kvc_drop_setid(struct kvc_row *row)
@@ -187,6 +188,8 @@ void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 		n->row.mtime_ns = mtime;
 		n->row.ctime_ns = kvc_max(n->row.ctime_ns, mtime);
 		kvc_count(&k->stats, publishes);
+		if (n->object.gen == 1)
+			kvc_unit_grew_locked(k, n, size);
 	}
 	/* Give back what was prepared and not used. */
 	if (n->prepared > kvc_round_up(size, KVC_PAGE) && !ftruncate(fd, st.st_size)) {

@@ -41,7 +41,8 @@ static int prepare_locked(struct kvc *k, struct kvc_node *n, int fd, uint64_t of
 		    !kvc_quota_allows_locked(k, n->model, ahead))
 			end = start + ahead;
 	}
-	if ((err = kvc_quota_get_locked(k, n->model, end - start, w)) || (err = kvc_room_get_locked(k, end - start, w)))
+	if ((err = kvc_pace_locked(k, end - start, w)) || (err = kvc_quota_get_locked(k, n->model, end - start, w)) ||
+	    (err = kvc_room_get_locked(k, end - start, w)))
 		return err;
 	if (fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)start, (off_t)(end - start))) {
 		err = -errno;
@@ -197,7 +198,8 @@ int kvc_file_fallocate(struct kvc *k, uint64_t ino, int mode, off_t off, off_t l
 		/* What of it is there already is counted twice for a moment, unless it starts where all is prepared. */
 		if ((uint64_t)off <= n->prepared && n->prepared < (uint64_t)off + (uint64_t)len)
 			need = kvc_round_up((uint64_t)off + (uint64_t)len, KVC_PAGE) - n->prepared;
-		if ((err = kvc_quota_get_locked(k, n->model, need, w)) || (err = kvc_room_get_locked(k, need, w)))
+		if ((err = kvc_pace_locked(k, need, w)) || (err = kvc_quota_get_locked(k, n->model, need, w)) ||
+		    (err = kvc_room_get_locked(k, need, w)))
 			goto out;
 		if (fallocate(fd, mode, off, len))
 			err = -errno;

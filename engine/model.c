@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What is known of a model: the sizes of its last objects, and the attributes that are set on its folder
- * (user.kvcachefs.codec, policy, shared, unit). Those are rows in the catalog; k->hints remembers them, by the model's number, and
+ * (user.kvcachefs.codec, policy, shared). Those are rows in the catalog; k->hints remembers them, by the model's number, and
  * may forget any of it at any time.
  */
 #include "core.h"
@@ -11,7 +11,6 @@
 #define PREFIX "user.kvcachefs."
 
 static const char *const shared_names[] = { "keep", "delete", NULL }; /* enum kvc_shared */
-static const char *const unit_names[] = { "dir", "file", NULL };      /* enum kvc_unit */
 
 /* One row an attribute: its values, ended by NULL. */
 static const struct {
@@ -21,7 +20,6 @@ static const struct {
 	[KVC_MODEL_CODEC] = { PREFIX "codec", kvc_codec_names },
 	[KVC_MODEL_POLICY] = { PREFIX "policy", kvc_policy_names },
 	[KVC_MODEL_SHARED] = { PREFIX "shared", shared_names },
-	[KVC_MODEL_UNIT] = { PREFIX "unit", unit_names },
 };
 
 static struct kvc_hint *hint_of(struct kvc *k, uint64_t model)
@@ -67,20 +65,14 @@ int kvc_model_of_row_both(struct kvc *k, const struct kvc_row *folder, uint64_t 
 	return 0;
 }
 
-/* The chunk that a file in this folder belongs to. */
-int kvc_chunk_of_both(struct kvc *k, struct kvc_node *folder, uint64_t *chunk)
+bool kvc_model_set_both(struct kvc *k, struct kvc_node *folder)
 {
-	uint64_t model;
-	unsigned depth;
-	int err = kvc_model_of_row_both(k, &folder->row, &model, &depth), unit;
-
-	*chunk = 0;
-	if (err || !model)
-		return err;
-	unit = kvc_model_attr_both(k, model, KVC_MODEL_UNIT);
-	if (unit == KVC_UNIT_DIR || (unit < 0 && depth == 2))
-		*chunk = folder->row.ino;
-	return 0;
+	if (folder->row.parent != KVC_ROOT || folder->row.ino == KVC_ROOT)
+		return false;
+	for (int a = 0; a < KVC_MODEL_ATTRS; a++)
+		if (kvc_model_attr_both(k, folder->row.ino, (enum kvc_model_attr)a) >= 0)
+			return true;
+	return kvc_quota_of_locked(k, folder->row.ino) != NULL;
 }
 
 int kvc_model_attr_both(struct kvc *k, uint64_t model, enum kvc_model_attr a)

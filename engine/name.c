@@ -69,7 +69,6 @@ int kvc_lookup(struct kvc *k, uint64_t parent, const char *name, struct kvc_row 
 	struct kvc_node *n;
 	uint64_t ino;
 	uint32_t kind;
-	bool shown;
 	int err;
 
 	kvc_count(&k->stats, lookups);
@@ -80,11 +79,11 @@ int kvc_lookup(struct kvc *k, uint64_t parent, const char *name, struct kvc_row 
 		err = kvc_node_get_both(k, ino, &n);
 	else if (err == -ENOENT && k->shared)
 		err = kvc_ask_both(k, parent, name, w);
-	if (err == -ENOENT && (n = kvc_ghost_find_locked(k, parent, name, &shown))) {
+	if (err == -ENOENT && (n = kvc_ghost_find_locked(k, parent, name)))
 		attr->ino = n->row.ino;
-		err = shown ? 0 : -ENOENT;
-	}
 	if (!err) {
+		if (S_ISDIR(n->row.mode))
+			kvc_looked_locked(k, n->row.ino);
 		n->nlookup++;
 		kvc_node_attr_locked(k, n, attr);
 	}
@@ -126,7 +125,7 @@ int kvc_getattr(struct kvc *k, uint64_t ino, struct kvc_row *attr)
 	return err;
 }
 
-int kvc_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, uint32_t uid, uint32_t gid, const char *target,
+int kvc_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, const struct kvc_caller *who, const char *target,
 	     struct kvc_row *attr)
 {
 	struct kvc_node *folder, *n = NULL;
@@ -142,7 +141,7 @@ int kvc_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, ui
 		err = !err ? -EEXIST : err == -ENOENT ? 0 : err;
 	}
 	if (!err) {
-		struct kvc_row row = { .ino = k->next_ino++, .mode = mode, .uid = uid, .gid = gid, .nlink = S_ISDIR(mode) ? 2 : 1,
+		struct kvc_row row = { .ino = k->next_ino++, .mode = mode, .uid = who->uid, .gid = who->gid, .nlink = S_ISDIR(mode) ? 2 : 1,
 				       .size = target ? strlen(target) : 0, .atime_ns = now, .mtime_ns = now, .ctime_ns = now,
 				       .btime_ns = now, .parent = parent };
 
@@ -163,6 +162,10 @@ int kvc_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, ui
 		n->nlookup = 1;
 		kvc_node_dirty_locked(k, n);
 		kvc_touch_folder_locked(k, folder, S_ISDIR(mode) ? 1 : 0);
+		if (S_ISDIR(mode)) {
+			kvc_unit_made_locked(n);
+			kvc_unit_folder_made_both(k, folder, n, who->pid);
+		}
 		*attr = n->row;
 	} else if (n) {
 		kvc_node_settle_locked(k, n);
@@ -184,9 +187,13 @@ int kvc_readlink(struct kvc *k, uint64_t ino, char *target, size_t room)
 /* A file that moved to this folder belongs to the chunk there. */
 static int rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder)
 {
-	uint64_t chunk, model;
-	int err = kvc_chunk_of_both(k, folder, &chunk);
+	uint64_t chunk = 0, model;
+	int err = 0;
 
+	if (n->row.chunk != folder->row.ino) /* else it is a member already */
+		err = kvc_unit_join_both(k, folder, true, &chunk);
+	else if (kvc_unit_whole_both(k, folder))
+		chunk = folder->row.ino;
 	if (err)
 		return err;
 	chunk = chunk ? chunk : n->row.ino;
@@ -203,7 +210,7 @@ static int rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *fold
 	kvc_chunk_leave_locked(k, n);
 	n->row.chunk = chunk;
 	if (old == n->row.ino)
-		kvc_chunk_del(k->cat, old); /* it was a chunk of its own */
+		kvc_chunk_forget_both(k, old); /* it was a chunk of its own */
 	err = kvc_chunk_join_both(k, n);
 	if (!err && has) {
 		kvc_chunk_add_locked(k, n);
@@ -281,7 +288,7 @@ static void unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent)
 	}
 	kvc_row_del(k->cat, n->row.ino);
 	if (n->row.chunk == n->row.ino)
-		kvc_chunk_del(k->cat, n->row.ino);
+		kvc_chunk_forget_both(k, n->row.ino);
 	if (!n->nopen && !n->leases) {
 		kvc_destroy_locked(k, n);
 		return;
@@ -348,7 +355,7 @@ static int rmdir_both(struct kvc *k, struct kvc_node *folder, const char *name, 
 		return err;
 	kvc_quota_set_both(k, n->row.ino, 0);
 	kvc_row_del(k->cat, n->row.ino);
-	kvc_chunk_del(k->cat, n->row.ino);
+	kvc_chunk_forget_both(k, n->row.ino);
 	n->row.nlink = 0;
 	kvc_destroy_locked(k, n);
 	kvc_touch_folder_locked(k, folder, -1);

@@ -16,20 +16,28 @@ struct notice {
 	char name[256];
 };
 
-void kvc_notify_gone(struct kvc *k, uint64_t parent, uint64_t ino, const char *name)
+uint64_t kvc_notify_gone(struct kvc *k, uint64_t parent, uint64_t ino, const char *name)
 {
 	struct notice *n = malloc(sizeof *n);
+	uint64_t nr;
 
 	if (!n)
-		return; /* the kernel then learns it when its entry runs out or is used */
+		return 0; /* the kernel then learns it when its entry runs out or is used */
 	n->parent = parent;
 	n->ino = ino;
 	memset(n->name, 0, sizeof n->name);
 	strncpy(n->name, name, sizeof n->name - 1);
 	pthread_mutex_lock(&k->notify_lock);
 	kvc_list_add_tail(&k->notices, &n->link);
+	nr = ++k->noticed;
 	pthread_cond_signal(&k->notify_cond);
 	pthread_mutex_unlock(&k->notify_lock);
+	return nr;
+}
+
+bool kvc_notified(struct kvc *k, uint64_t nr)
+{
+	return atomic_load_explicit(&k->notified, memory_order_acquire) >= nr; /* what it tells came before */
 }
 
 void *kvc_notifier(void *arg)
@@ -42,19 +50,16 @@ void *kvc_notifier(void *arg)
 			pthread_cond_wait(&k->notify_cond, &k->notify_lock);
 		if (kvc_list_empty(&k->notices))
 			break;
-		struct kvc_list batch, ghosts;
+		struct kvc_list batch;
 		bool tell = !k->notify_stop;
+		uint64_t nr;
 
 		pthread_mutex_unlock(&k->notify_lock);
 		usleep(GATHER_US);
-		/* Their notices were queued before them, and so are in this batch. */
-		kvc_list_init(&ghosts);
-		kvc_lock(k);
-		kvc_list_splice(&ghosts, &k->untold);
-		kvc_unlock(k);
 		pthread_mutex_lock(&k->notify_lock);
 		kvc_list_init(&batch);
 		kvc_list_splice(&batch, &k->notices);
+		nr = k->noticed;
 		pthread_mutex_unlock(&k->notify_lock);
 		while (!kvc_list_empty(&batch)) {
 			struct notice *n = kvc_of(batch.next, struct notice, link);
@@ -64,9 +69,7 @@ void *kvc_notifier(void *arg)
 				k->ev.gone(k->ev.arg, n->parent, n->ino, n->name, kvc_list_empty(&batch));
 			free(n);
 		}
-		kvc_lock(k);
-		kvc_ghosts_told_locked(k, &ghosts);
-		kvc_unlock(k);
+		atomic_store_explicit(&k->notified, nr, memory_order_release);
 		pthread_mutex_lock(&k->notify_lock);
 	}
 	pthread_mutex_unlock(&k->notify_lock);

@@ -84,7 +84,8 @@ static int truncate_open_both(struct kvc *k, struct kvc_node *n, struct kvc_wait
 	if (n->state == KVC_LOADING)
 		return kvc_park_locked(k, &n->waiters, w);
 	if (n->state == KVC_LOWER) {
-		if ((err = kvc_chunk_join_both(k, n)) || (err = kvc_room_get_locked(k, hint, w)))
+		if ((err = kvc_chunk_join_both(k, n)) || (err = kvc_pace_locked(k, hint, w)) ||
+		    (err = kvc_room_get_locked(k, hint, w)))
 			return err;
 		if ((err = kvc_segment_new_locked(k, n, hint)))
 			kvc_room_put_locked(k, hint);
@@ -92,7 +93,7 @@ static int truncate_open_both(struct kvc *k, struct kvc_node *n, struct kvc_wait
 	}
 	uint64_t more = hint > n->room ? hint - n->room : 0;
 
-	if ((err = kvc_room_get_locked(k, more, w)))
+	if ((err = kvc_pace_locked(k, more, w)) || (err = kvc_room_get_locked(k, more, w)))
 		return err;
 	n->room += more;
 	if ((err = kvc_begin_write_locked(k, n)) || (fd = kvc_node_fd_locked(k, n)) < 0) {
@@ -225,7 +226,7 @@ static int enter_both(struct kvc *k, const struct creation *c, const char *name,
 		return -ENOMEM;
 	n->row.parent = folder->row.ino;
 	n->model = c->model;
-	err = kvc_chunk_of_both(k, folder, &n->row.chunk);
+	err = kvc_unit_join_both(k, folder, true, &n->row.chunk);
 	if (!n->row.chunk)
 		n->row.chunk = n->row.ino;
 	err = err ?: kvc_chunk_join_both(k, n);
@@ -269,13 +270,13 @@ int kvc_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, 
 	if (w->err == -ENOSPC && !w->stage) {
 		w->err = 0;
 		w->stage = 1;
-		w->deadline_ns = 0;
+		w->deadline_ns = w->since_ns = 0;
 	}
 	err = w->err ?: plan_both(k, parent, name, &c, &existing);
 	if (w->stage)
 		c.room = 0;
 	if (!err) {
-		err = kvc_room_get_locked(k, c.room, w);
+		err = kvc_pace_locked(k, c.room, w) ?: kvc_room_get_locked(k, c.room, w);
 		k->ahead += err ? 0 : c.room;
 		c.row.ino = k->next_ino++;
 	}

@@ -11,6 +11,7 @@
 const char *const kvc_huge_names[] = { "within_size", "always", "never", NULL };
 static const char *const write_names[] = { "through", "back", NULL };
 static const char *const auto_names[] = { "auto", "on", "off", NULL };
+static const char *const unit_names[] = { "auto", "dir", "file", NULL };
 static const char *const switch_names[] = { "off", "on", NULL };
 
 enum type { SIZE, NUMBER, CHOICE, FLAG, TEXT, TEXTS /* may be given several times; kept with spaces between */ };
@@ -31,6 +32,7 @@ static const struct row rows[] = {
 	{ "high", "PCT", "eviction starts when the pool or the disk is this full", NUMBER, AT(high_pct), NULL, 2, 100, "90" },
 	{ "low", "PCT", "eviction stops when it is this full", NUMBER, AT(low_pct), NULL, 1, 99, "80" },
 	{ "policy", "NAME", "who is evicted first: lru, fifo, lfu, mru", CHOICE, AT(policy), kvc_policy_names, 0, 0, "lru" },
+	{ "unit", "auto|dir|file", "what is one chunk: found by behaviour, every folder, or every file", CHOICE, AT(unit), unit_names, 0, 0, "auto" },
 	{ "write", "through|back", "copy to the tiers at publish, or only when evicted", CHOICE, AT(write), write_names, 0, 0, "through" },
 	{ "disk", "on|off", "use the store's disk tier", CHOICE, AT(disk), switch_names, 0, 0, "on" },
 	{ "remote", "URL", "a shared tier: dir://, redis://, rediss://, redis+cluster://, s3://; may be repeated", TEXTS, AT(remote), NULL, 0, 1024, "" },
@@ -45,6 +47,8 @@ static const struct row rows[] = {
 	{ "keep_pool", NULL, "leave the pool in memory at unmount, for a warm start", FLAG, AT(keep_pool), NULL, 0, 0, "0" },
 	{ "settle", "MS", "wait so long after publish before copying down", NUMBER, AT(settle_ms), NULL, 0, 3600000, "200" },
 	{ "deadline", "MS", "longest wait for a tier or for room", NUMBER, AT(deadline_ms), NULL, 1, 3600000, "10000" },
+	{ "pace", "MS", "longest that a store waits for copies that are behind; then the coldest chunks without a copy go", NUMBER,
+	  AT(pace_ms), NULL, 0, 3600000, "100" },
 	{ "commit", "MS", "longest time that a change to the catalog waits for others", NUMBER, AT(commit_ms), NULL, 1, 40, "10" },
 	{ "run", "DIR", "folder below which the pool is mounted", TEXT, AT(run_dir), NULL, 0, 256, "/run/kvcachefs" },
 	{ "shim", "SPEC", "delay or break tier operations, for tests", TEXT, AT(shim), NULL, 0, 128, "" },

@@ -16,13 +16,14 @@ struct kvc_options {
 	uint64_t cpu_bytes;    /* size of the pool */
 	uint64_t high_pct, low_pct;
 	uint64_t policy;       /* index into kvc_policies */
+	uint64_t unit;         /* 0: by behaviour; 1 + enum kvc_unit */
 	uint64_t write;        /* enum kvc_write_mode */
 	uint64_t disk;         /* bool */
 	uint64_t passthrough, io_uring; /* enum kvc_auto */
 	uint64_t huge;         /* index into kvc_huge_names */
 	char numa[64];         /* tmpfs mpol=, empty: the kernel's default */
 	uint64_t keep_pool;    /* bool */
-	uint64_t settle_ms, deadline_ms, commit_ms;
+	uint64_t settle_ms, deadline_ms, commit_ms, pace_ms;
 	char remote[1024];     /* remote= as given, one after the other, separated by spaces */
 	uint64_t compress;     /* enum kvc_codec */
 	uint64_t level;        /* of zstd */

@@ -67,7 +67,7 @@ static void changed_locked(struct kvc *k, struct kvc_quota *q, int64_t by)
 		q->stuck = 0;
 		grant_locked(k, q);
 	} else if (wanted(k, q)) {
-		pthread_cond_signal(&k->evict_cond);
+		pthread_cond_signal(&k->keep_cond);
 	}
 }
 
@@ -121,7 +121,7 @@ int kvc_quota_get_locked(struct kvc *k, uint64_t model, uint64_t bytes, struct k
 	kvc_count(&k->stats, quota_waits);
 	w->want = bytes;
 	w->for_quota = true;
-	pthread_cond_signal(&k->evict_cond);
+	pthread_cond_signal(&k->keep_cond);
 	return kvc_park_locked(k, &q->waiters, w);
 }
 
@@ -233,7 +233,7 @@ int kvc_quota_set_both(struct kvc *k, uint64_t model, uint64_t limit)
 		return err;
 	}
 	grant_locked(k, q);
-	pthread_cond_signal(&k->evict_cond);
+	pthread_cond_signal(&k->keep_cond);
 	return err;
 }
 
@@ -290,10 +290,11 @@ void kvc_quotas_free(struct kvc *k)
 	kvc_list_init(&k->quotas);
 }
 
-/* Drops chunks of the model until it is small enough. */
+/* Drops chunks of the model until it is small enough, or those are on their way that will do. */
 static bool shrink(struct kvc *k, uint64_t model)
 {
 	struct kvc_chunk_row r = { .rank = INT64_MIN };
+	uint64_t coming = 0, bytes;
 	struct kvc_quota *q;
 	bool progress = false;
 
@@ -302,16 +303,18 @@ static bool shrink(struct kvc *k, uint64_t model)
 
 		kvc_lock_both(k);
 		q = kvc_quota_of_locked(k, model);
-		bool enough = !q || !wanted(k, q);
+		bool enough = !q || wanted(k, q) <= coming || k->stopping;
 
 		err = enough ? -ENOENT : kvc_chunk_next_quota(k->cat, model, &r);
 		kvc_unlock_both(k);
 		if (err)
 			return progress;
-		err = kvc_chunk_drop(k, r.id, -1);
+		err = kvc_chunk_drop(k, r.id, -1, NULL, &bytes);
 		if (!err)
 			kvc_count(&k->stats, quota_drops);
-		progress |= !err || (err == -EBUSY && kvc_chunk_young(r.last_ns)); /* it grows older */
+		if (err == -EAGAIN)
+			coming += bytes;
+		progress |= !err || err == -EAGAIN || (err == -EBUSY && kvc_chunk_young(r.last_ns)); /* it grows older */
 	}
 }
 

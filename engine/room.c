@@ -79,5 +79,6 @@ void kvc_room_set_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes)
 		k->used += bytes - old;
 	else
 		kvc_room_put_locked(k, old - bytes);
+	kvc_pace_uncopied_locked(k, n);
 	kvc_quota_count_locked(k, n);
 }

@@ -194,7 +194,7 @@ int kvc_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *na
 		else if (f->flags & KVC_FRAME_SEALED ? !kvc_keys_has(k->keys, f->key_id) : k->keys != NULL)
 			err = -ENOKEY; /* with keys, what is not sealed is not trusted */
 		else
-			err = kvc_chunk_of_both(k, folder, &chunk) ?: kvc_model_of_both(k, parent, &model) ?:
+			err = kvc_unit_join_both(k, folder, false, &chunk) ?: kvc_model_of_both(k, parent, &model) ?:
 			      kvc_quota_allows_locked(k, model, row.blocks * 512);
 	}
 	if (err)
@@ -212,6 +212,7 @@ int kvc_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *na
 		n->object = (struct kvc_object_row){ 1, f->size, f->raw_sum, !(f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_SEALED)), true };
 		n->place[tier] = kvc_place_of(1, w, f);
 		n->model = model;
+		kvc_unit_grew_locked(k, n, f->size);
 		err = kvc_chunk_join_both(k, n);
 		if (!err)
 			kvc_chunk_used_locked(k, n->chunk, false);

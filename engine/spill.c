@@ -16,6 +16,8 @@
 #define SPARSE_GAIN (256u << 10) /* holes of this much make it worth a range table */
 #define AGAIN_NS 200000000ull
 #define FAILED_AGAIN_NS 1000000000ull
+#define ROOM_AGAIN_NS 10000000ull
+#define FULL_NS 1000000000ull
 
 struct copy {
 	struct kvc *k;
@@ -375,6 +377,20 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 
 static void queue_locked(struct kvc *k, struct kvc_node *n, unsigned tier, enum kvc_priority p, uint64_t due_ns);
 
+/* The tier has no room. Returns whether the copy is tried again: somebody makes room there. */
+static bool full_locked(struct kvc *k, unsigned tier)
+{
+	struct kvc_tier_state *ts = &k->tier[tier];
+
+	ts->full = true;
+	ts->full_until_ns = kvc_mono_ns() + FULL_NS;
+	if (ts->has_trimmer)
+		kvc_trim_tell_locked(k, tier);
+	else
+		kvc_count(&k->stats, spills_dropped); /* others fill it too: it is for them or for the server to make room */
+	return ts->has_trimmer;
+}
+
 static void spill_run(struct kvc *k, struct kvc_job *j)
 {
 	struct kvc_node *n = j->node;
@@ -432,6 +448,10 @@ static void spill_run(struct kvc *k, struct kvc_job *j)
 
 	kvc_lock_both(k);
 	kvc_tier_result_locked(k, j->tier, err);
+	if (!err) {
+		k->tier[j->tier].full = false;
+		kvc_trim_tell_locked(k, j->tier);
+	}
 	if (!err && (!snap && n->epoch != epoch ? true : !record_both(k, n, j->tier, &c, gen, snap, &where))) {
 		kvc_count(&k->stats, spill_stale);
 		struct kvc_place stale = kvc_place_of(gen, &where, c.f);
@@ -444,8 +464,7 @@ static void spill_run(struct kvc *k, struct kvc_job *j)
 		if (n->state == KVC_OPEN && n->snapshot && snap)
 			again = true;
 	} else if (err == -ENOSPC) {
-		k->tier[j->tier].full = again = true;
-		pthread_cond_signal(&k->evict_cond);
+		again = full_locked(k, j->tier);
 	} else if (err == -ENAMETOOLONG) {
 		err = 0; /* a path that no frame can carry is not shared */
 	} else if (err == -ECANCELED) {
@@ -464,7 +483,7 @@ out:
 	}
 	if (again && !n->lost && !k->stopping)
 		queue_locked(k, n, j->tier, err == -ENOSPC ? KVC_P_URGENT : KVC_P_SPILL,
-			     kvc_mono_ns() + (err == -ENOSPC ? 20000000 : err ? FAILED_AGAIN_NS : AGAIN_NS));
+			     kvc_mono_ns() + (err == -ENOSPC && !k->tier[j->tier].jammed ? ROOM_AGAIN_NS : err ? FAILED_AGAIN_NS : AGAIN_NS));
 	if (!again || (err && err != -ENOSPC))
 		kvc_wake_all_locked(k, &n->sync_waiters, err == -ECANCELED ? 0 : err);
 	pthread_cond_signal(&k->evict_cond);

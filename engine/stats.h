@@ -23,12 +23,16 @@
 	X(spills,             "objects written to a tier")                             \
 	X(spill_bytes,        "bytes written to a tier")                               \
 	X(spill_failures,     "writes to a tier that failed and are tried again")      \
-	X(spills_dropped,     "copies to a shared tier given up because too many waited") \
+	X(spills_dropped,     "copies to a shared tier given up because too many waited or it is full") \
 	X(spill_stale,        "writes to a tier undone because the object changed")    \
 	X(evictions,          "objects that left the pool and stay in a tier")         \
 	X(evicted_chunks,     "chunks evicted from the pool")                          \
 	X(drops,              "objects dropped from their last tier")                  \
 	X(dropped_chunks,     "chunks dropped whole")                                  \
+	X(trimmed_chunks,     "chunks that left a tier to keep it below its mark")     \
+	X(behind_drops,       "chunks dropped because copies were behind for longer than pace=") \
+	X(paced,              "stores that waited their turn because copies were behind") \
+	X(knocks,             "chunk folders whose names the kernel was told to ask for anew before they go") \
 	X(expired_chunks,     "chunks dropped because their ttl ran out")              \
 	X(corrupt,            "copies in a tier found damaged and discarded")          \
 	X(tier_errors,        "failed tier operations")                                \

@@ -13,6 +13,7 @@
 
 #define COPIES_MAX 4096u /* that wait for a shared tier; then the oldest are dropped */
 #define FAILURES 5
+#define SETTLE_LEAST_MS 5u
 #define BACKOFF_MIN_NS 500000000ull
 #define BACKOFF_MAX_NS 30000000000ull
 
@@ -122,20 +123,25 @@ void kvc_tier_result_locked(struct kvc *k, unsigned tier, int err)
 /* The next job for this thread, or NULL with the time until which none is due. */
 static struct kvc_job *take_locked(struct kvc *k, struct kvc_tier_state *ts, bool copies, uint64_t *until)
 {
-	uint64_t now = kvc_mono_ns();
+	uint64_t now = kvc_mono_ns(), early = 0;
 
+	/* A file's rename comes at once after its close; so much they wait all the same. */
+	if (kvc_pace_hurry_locked(k) && k->opt.settle_ms > SETTLE_LEAST_MS)
+		early = (k->opt.settle_ms - SETTLE_LEAST_MS) * 1000000;
 	for (int p = 0; p < KVC_PRIORITIES; p++) {
 		if (p >= KVC_P_URGENT && !copies)
 			break;
 		kvc_list_each(e, &ts->jobs[p]) {
 			struct kvc_job *j = kvc_of(e, struct kvc_job, link);
 
-			if (j->due_ns <= now || k->stopping) {
+			uint64_t due = j->due_ns - (p == KVC_P_SPILL ? kvc_min(early, j->due_ns) : 0);
+
+			if (due <= now || k->stopping) {
 				kvc_list_del(&j->link);
 				ts->ncopies -= p == KVC_P_SPILL;
 				return j;
 			}
-			*until = kvc_min(*until, j->due_ns);
+			*until = kvc_min(*until, due);
 			if (p == KVC_P_SPILL)
 				break; /* in order of their time */
 		}

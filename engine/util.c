@@ -136,3 +136,19 @@ int kvc_grow(void *array, size_t n, size_t *room, size_t elem)
 	*room = more;
 	return 0;
 }
+
+int kvc_stack_push(struct kvc_stack *s, uint64_t v)
+{
+	if (kvc_grow(&s->v, s->n, &s->room, sizeof *s->v))
+		return -ENOMEM;
+	s->v[s->n++] = v;
+	return 0;
+}
+
+bool kvc_stack_pop(struct kvc_stack *s, uint64_t *v)
+{
+	if (!s->n)
+		return false;
+	*v = s->v[--s->n];
+	return true;
+}

@@ -131,6 +131,14 @@ static inline void kvc_free_ptr(void *p)
 #define KVC_FD __attribute__((cleanup(kvc_close_fd)))
 #define KVC_MEM __attribute__((cleanup(kvc_free_ptr)))
 
+/* Numbers, last in first out. Zero before the first use; the owner frees v. */
+struct kvc_stack {
+	uint64_t *v;
+	size_t n, room;
+};
+int kvc_stack_push(struct kvc_stack *s, uint64_t v); /* 0 or -ENOMEM */
+bool kvc_stack_pop(struct kvc_stack *s, uint64_t *v);
+
 /* A growing array of pointers or of plain values: 0 or -ENOMEM; *n counts what is used, *room what is there. */
 int kvc_grow(void *array, size_t n, size_t *room, size_t elem);
 

@@ -16,7 +16,7 @@ int kvc_park_locked(struct kvc *k, struct kvc_list *on, struct kvc_wait *w)
 {
 	w->err = 0;
 	if (!w->deadline_ns)
-		w->deadline_ns = kvc_mono_ns() + k->opt.deadline_ms * 1000000;
+		w->deadline_ns = (w->since_ns ? w->since_ns : kvc_mono_ns()) + k->opt.deadline_ms * 1000000;
 	kvc_list_init(&w->timed);
 	kvc_list_add_tail(on, &w->link);
 	/* Deadlines are nearly in order: all waits are given the same time. */
@@ -63,7 +63,9 @@ void *kvc_answerer(void *arg)
 				until = kvc_min(until, w->deadline_ns);
 				break;
 			}
-			if (w->want && w->for_quota) {
+			if (w->pacing && !k->stopping) {
+				kvc_pace_over_locked(k, w);
+			} else if (w->want && w->for_quota) {
 				kvc_count(&k->stats, quota_refusals);
 				w->want = 0;
 				kvc_wake_locked(k, w, -EDQUOT);

@@ -12,7 +12,7 @@
 
 #define QUOTA_MIN (1u << 20)
 
-enum on { ON_FILE = 1, ON_CHUNK_FOLDER = 2, ON_MODEL = 4 };
+enum on { ON_FILE = 1, ON_CHUNK_FOLDER = 2, ON_MODEL = 4, ON_FOLDER = 8 };
 
 /* What a virtual attribute is asked about. */
 struct subject {
@@ -171,13 +171,33 @@ static int set_ttl(struct kvc *k, struct subject *s, const char *value)
 	}
 MODEL_ATTR(codec, KVC_MODEL_CODEC)
 MODEL_ATTR(shared, KVC_MODEL_SHARED)
-MODEL_ATTR(unit, KVC_MODEL_UNIT)
 MODEL_ATTR(policy, KVC_MODEL_POLICY)
 
 /* The chunks that are there already change their class. */
 static int set_policy(struct kvc *k, struct subject *s, const char *value)
 {
 	return put_policy(k, s, value) ?: kvc_chunk_reclass_both(k, s->n->row.ino);
+}
+
+static int get_unit(struct kvc *k, struct subject *s, char *value)
+{
+	int v = kvc_unit_get_both(k, s->n);
+
+	if (v >= 0)
+		snprintf(value, 128, "%s", kvc_unit_text(v));
+	return v < 0 ? -ENODATA : 0;
+}
+
+static int set_unit(struct kvc *k, struct subject *s, const char *value)
+{
+	return kvc_unit_set_both(k, s->n, value);
+}
+
+/* What holds for its files now, asked for or found. */
+static int get_unit_now(struct kvc *k, struct subject *s, char *value)
+{
+	snprintf(value, 128, "%s", kvc_unit_text(kvc_unit_whole_both(k, s->n) ? KVC_UNIT_DIR : KVC_UNIT_FILE));
+	return 0;
 }
 
 static int get_quota(struct kvc *k, struct subject *s, char *value)
@@ -211,7 +231,7 @@ static const struct virtual {
 	const char *name;
 	unsigned on;
 	int (*get)(struct kvc *k, struct subject *s, char *value /* 128 bytes */);
-	/* NULL: read only. Those of a model take NULL for "take it away". */
+	/* NULL: read only. Those of a model or a folder take NULL for "take it away". */
 	int (*set)(struct kvc *k, struct subject *s, const char *value);
 } virtuals[] = {
 	{ "checksum", ON_FILE, get_checksum, NULL },
@@ -224,7 +244,8 @@ static const struct virtual {
 	{ "state", ON_FILE | ON_CHUNK_FOLDER, get_state, NULL },
 	{ "tiers", ON_FILE | ON_CHUNK_FOLDER, get_tiers, NULL },
 	{ "ttl", ON_FILE | ON_CHUNK_FOLDER, get_ttl, set_ttl },
-	{ "unit", ON_MODEL, get_unit, put_unit },
+	{ "unit", ON_FOLDER, get_unit, set_unit },
+	{ "unit_now", ON_FOLDER, get_unit_now, NULL },
 	{ "used", ON_MODEL, get_used, NULL },
 };
 #define NVIRTUALS (sizeof virtuals / sizeof virtuals[0])
@@ -253,13 +274,15 @@ static int subject_both(struct kvc *k, uint64_t ino, struct subject *s)
 	if (S_ISREG(s->n->row.mode)) {
 		s->kind = ON_FILE;
 		s->chunk = s->n->row.chunk;
-	} else if (S_ISDIR(s->n->row.mode) && ino != KVC_ROOT) {
-		if (s->n->row.parent == KVC_ROOT)
+	} else if (S_ISDIR(s->n->row.mode)) {
+		s->kind = ON_FOLDER;
+		if (ino != KVC_ROOT && s->n->row.parent == KVC_ROOT)
 			s->kind |= ON_MODEL;
-		if ((err = kvc_chunk_of_both(k, s->n, &s->chunk)))
-			return err;
-		if (s->chunk)
+		/* An empty folder in the root is about to be a model, any other a chunk. */
+		if (kvc_unit_whole_both(k, s->n) && (!(s->kind & ON_MODEL) || kvc_unit_filled_both(k, s->n))) {
 			s->kind |= ON_CHUNK_FOLDER;
+			s->chunk = ino;
+		}
 	}
 	if (s->kind & (ON_FILE | ON_CHUNK_FOLDER)) {
 		struct kvc_chunk *c = kvc_chunk_find_locked(k, s->chunk);
@@ -345,8 +368,10 @@ int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *valu
 		memcpy(text, value, len);
 		text[len] = 0;
 		err = v->on & s.kind && strlen(text) == len ? v->set(k, &s, text) : -EINVAL;
-		if (!err && (s.kind & (ON_FILE | ON_CHUNK_FOLDER)))
+		if (!err && (v->on & (ON_FILE | ON_CHUNK_FOLDER)))
 			chunk_changed_both(k, &s);
+		else if (!err && v->on == ON_MODEL && s.n->files)
+			kvc_unit_regroup_locked(k, s.n); /* a model's folder is no chunk */
 	} else {
 		err = kvc_xattr_get(k->cat, ino, name, NULL, &there);
 		if (!err && (flags & 1)) /* XATTR_CREATE */
@@ -374,12 +399,12 @@ static int remove_virtual(struct kvc *k, uint64_t ino, const struct virtual *v)
 
 	if (!v)
 		return -EINVAL;
-	if (!v->set || v->on != ON_MODEL)
+	if (!v->set || !(v->on & (ON_MODEL | ON_FOLDER)))
 		return -EPERM;
 	kvc_lock_both(k);
 	err = subject_both(k, ino, &s);
 	if (!err) {
-		err = !(s.kind & ON_MODEL) ? -ENODATA : v->get(k, &s, text) ?: v->set(k, &s, NULL);
+		err = !(s.kind & v->on) ? -ENODATA : v->get(k, &s, text) ?: v->set(k, &s, NULL);
 		kvc_node_settle_locked(k, s.n);
 		kvc_commit_soon_locked(k, false);
 	}

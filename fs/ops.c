@@ -291,22 +291,29 @@ static bool refuse_name(fuse_req_t req, uint64_t parent, const char *name)
 	return false;
 }
 
-static void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
+static struct kvc_caller caller(fuse_req_t req)
 {
 	const struct fuse_ctx *ctx = fuse_req_ctx(req);
+
+	return (struct kvc_caller){ ctx->uid, ctx->gid, (uint32_t)ctx->pid };
+}
+
+static void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
+{
+	const struct kvc_caller who = caller(req);
 	struct kvc_row a;
 
 	if (!refuse_name(req, parent, name))
-		reply_new(req, kvc_make(kvfs_of(req)->k, parent, name, S_IFDIR | (mode & 07777), ctx->uid, ctx->gid, NULL, &a), &a);
+		reply_new(req, kvc_make(kvfs_of(req)->k, parent, name, S_IFDIR | (mode & 07777), &who, NULL, &a), &a);
 }
 
 static void op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const char *name)
 {
-	const struct fuse_ctx *ctx = fuse_req_ctx(req);
+	const struct kvc_caller who = caller(req);
 	struct kvc_row a;
 
 	if (!refuse_name(req, parent, name))
-		reply_new(req, kvc_make(kvfs_of(req)->k, parent, name, S_IFLNK | 0777, ctx->uid, ctx->gid, target, &a), &a);
+		reply_new(req, kvc_make(kvfs_of(req)->k, parent, name, S_IFLNK | 0777, &who, target, &a), &a);
 }
 
 static void run_mknod(struct call *c)

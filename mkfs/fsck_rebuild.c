@@ -80,14 +80,14 @@ int kvm_find_uuid(struct kvc_tier *disk, uint8_t uuid[16])
 }
 
 /* The folder of a path, made where it is missing; *rest is the name in it. */
-static int folders(struct kvc_catalog *c, char *path, uint64_t *next, uint64_t *parent, char **rest, unsigned *depth)
+static int folders(struct kvc_catalog *c, char *path, uint64_t *next, uint64_t *parent, char **rest)
 {
 	uint64_t now = kvc_now_ns();
 	char *slash;
 	int err;
 
 	*parent = 1;
-	for (*depth = 0; (slash = strchr(path, '/')); path = slash + 1, ++*depth) {
+	for (; (slash = strchr(path, '/')); path = slash + 1) {
 		uint64_t ino;
 		uint32_t kind;
 
@@ -117,16 +117,15 @@ static int enter(struct kvc_catalog *c, struct frame *f, uint64_t *next)
 			       .mtime_ns = f->mtime_ns, .ctime_ns = f->mtime_ns, .btime_ns = f->btime_ns };
 	struct kvc_object_row o = { f->gen, f->size, f->sum, f->dense && !f->sealed, true };
 	struct kvc_chunk_row chunk = { .created_ns = f->mtime_ns, .last_ns = f->mtime_ns, .rank = (int64_t)f->mtime_ns };
-	unsigned depth;
 	char *name = f->path;
-	int err = folders(c, f->path, next, &row.parent, &name, &depth);
+	int err = folders(c, f->path, next, &row.parent, &name);
 
 	if (err == -ENOTDIR) {
 		printf("inode %" PRIu64 ": a file stands where its folder was\n", f->ino);
 		f->dropped = true;
 		return 0;
 	}
-	row.chunk = chunk.id = depth == 2 ? row.parent : row.ino;
+	row.chunk = chunk.id = row.ino;
 	return err ?: kvc_row_put(c, &row) ?: kvc_name_put(c, row.parent, name, f->ino, S_IFREG) ?: kvc_object_put(c, f->ino, &o) ?:
 	       kvc_place_put(c, f->ino, 0, &f->place) ?: kvc_chunk_put(c, &chunk);
 }
@@ -199,6 +198,7 @@ int kvm_rebuild(struct kvc_store *s, struct kvc_tier *disk)
 		else
 			files++;
 	}
+	err = err ?: kvc_catalog_group(c);
 	if (!err)
 		err = kvc_check_rules(c, true, found, NULL); /* link counts of folders */
 	kvc_catalog_unlock(c);

@@ -241,7 +241,7 @@ int kvct_redis_ask(struct kvct_redis *r, unsigned slot, const struct kvct_redis_
 		bool passing = starts(reply->str, "TRYAGAIN") || starts(reply->str, "CLUSTERDOWN") || starts(reply->str, "LOADING") ||
 			       starts(reply->str, "MASTERDOWN");
 
-		err = starts(reply->str, "OOM") ? -EDQUOT :
+		err = starts(reply->str, "OOM") ? -ENOSPC :
 		      starts(reply->str, "NO") || starts(reply->str, "WRONGPASS") ? -EACCES : -EIO;
 		if (!passing)
 			once(r, cmd->argv[0], reply->str);

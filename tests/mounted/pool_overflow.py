@@ -69,12 +69,12 @@ def fill(name, size, options, holds_all):
     return st
 
 
-st = fill("all", "1G", "", True)
+st = fill("all", "1G", "pace=8000", True)  # may wait, so nothing goes for want of a copy
 assert st["evictions"] > 0 and st["drops"] == 0
 st = fill("part", "128M", "", False)
 assert st["dropped_chunks"] > 0
 fill("none", "16M", "disk=off", False)
-fill("back", "1G", "write=back", True)
+fill("back", "1G", "write=back,pace=8000", True)
 
 s = Store("refuse", cpu="32M", options="deadline=2000").mount()
 s.write("m/warm", bytes(MiB))

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Pacing: a store is as fast as memory, a copy as fast as the disk, so under load the pool fills with
+ * objects that have no copy yet and cannot leave. From a quarter of the pool on copies do not wait
+ * for settle= any more. From half of it on stores get turns: so many bytes a second as copies are
+ * made, twice that where there are few without a copy and ever less as they become more. So stores
+ * settle at the pace of the disk with some of the pool to spare; each waits a little, and none finds
+ * a wall. No turn is further away than pace=; who then still finds no room waits for it, and the
+ * evictor drops the coldest chunks that have no copy (evict.c).
+ *
+ * With write=back all is without a copy until it is evicted: there the same is done from high= on, by
+ * what the evictor frees. Loads are not paced, nor anything where no tier takes copies. A wait for a
+ * turn is in k->pace.waiters until its time has come (wait.c).
+ */
+#include "core.h"
+
+#define RATE_FIRST (500ull << 20) /* bytes a second, until it is known */
+#define RATE_LEAST (1ull << 20)
+#define WINDOW_NS 25000000ull
+#define WORTH_NS 100000ull        /* shorter waits are not worth the wake */
+
+struct zone {
+	uint64_t at, from, to; /* bytes: now, and where pacing begins and where nothing goes any more */
+};
+
+static struct zone zone_locked(const struct kvc *k)
+{
+	if (k->opt.write == KVC_BACK)
+		return (struct zone){ k->used, k->pool.bytes / 100 * k->opt.high_pct, k->pool.bytes };
+	return (struct zone){ k->uncopied, k->pool.bytes / 2, k->pool.bytes / 20 * 19 };
+}
+
+bool kvc_pace_hurry_locked(const struct kvc *k)
+{
+	return k->uncopied > k->pool.bytes / 4;
+}
+
+void kvc_pace_uncopied_locked(struct kvc *k, struct kvc_node *n)
+{
+	uint64_t now = n->state == KVC_RESIDENT ? n->room : 0, was = n->uncopied;
+	bool hurried = kvc_pace_hurry_locked(k);
+
+	if (now == was)
+		return;
+	k->uncopied += now - was;
+	n->uncopied = now;
+	if (now < was)
+		k->pace.copied += was - now;
+	if (!hurried && kvc_pace_hurry_locked(k))
+		kvc_tiers_wake_locked(k); /* what they wait for is due now */
+}
+
+void kvc_pace_freed_locked(struct kvc *k, uint64_t bytes)
+{
+	k->pace.freed += bytes;
+}
+
+void kvc_pace_measure_locked(struct kvc *k)
+{
+	struct kvc_pace *p = &k->pace;
+	uint64_t now = kvc_mono_ns(), took = now - p->since_ns, seen;
+	bool back = k->opt.write == KVC_BACK;
+
+	if (took < WINDOW_NS)
+		return;
+	seen = (uint64_t)((double)(back ? p->freed : p->copied) * 1e9 / (double)took);
+	/* While there is little to do, little is done, and that tells nothing. A slow moment must not slow down the next ones. */
+	if (p->busy && (back ? k->used > zone_locked(k).from : kvc_pace_hurry_locked(k)))
+		p->rate = kvc_max(!p->rate ? seen : seen > p->rate ? (p->rate + seen) / 2 : (p->rate * 7 + seen) / 8, RATE_LEAST);
+	p->busy = back ? k->used > zone_locked(k).from : kvc_pace_hurry_locked(k);
+	p->freed = p->copied = 0;
+	p->since_ns = now;
+}
+
+static bool any_takes_locked(const struct kvc *k)
+{
+	kvc_tier_each(k, t)
+		if (kvc_tier_takes_locked(k, t))
+			return true;
+	return false;
+}
+
+int kvc_pace_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w)
+{
+	struct kvc_pace *p = &k->pace;
+	uint64_t now = kvc_mono_ns(), most = k->opt.pace_ms * 1000000, left, rate, due;
+	struct zone z = zone_locked(k);
+
+	if (!w->since_ns)
+		w->since_ns = now;
+	if (w->paced || !bytes || z.at <= z.from || !most || k->stopping || !any_takes_locked(k))
+		return 0;
+	left = z.to - kvc_min(z.at, z.to);
+	rate = (uint64_t)(2.0 * (double)(p->rate ? p->rate : RATE_FIRST) * (double)left / (double)(z.to - z.from + 1));
+	due = kvc_max(p->next_ns, now);
+	p->next_ns = kvc_min(due + (uint64_t)((double)bytes * 1e9 / (double)kvc_max(rate, RATE_LEAST)), now + most);
+	if (due - now < WORTH_NS)
+		return 0;
+	kvc_count(&k->stats, paced);
+	w->paced = w->pacing = true;
+	w->deadline_ns = due;
+	return kvc_park_locked(k, &p->waiters, w);
+}
+
+void kvc_pace_over_locked(struct kvc *k, struct kvc_wait *w)
+{
+	w->pacing = false;
+	w->deadline_ns = 0;
+	kvc_wake_locked(k, w, 0);
+}

@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is one chunk, by behaviour and at any depth.
+ *
+ * A folder is one chunk while its files come in one burst, soon after it was made: each within GAP_NS
+ * of the one before, all within SPAN_NS, not more than KVC_UNIT_FILES of them nor more bytes than a
+ * quarter of the pool. Then its files are dropped together, and the folder with them, since an engine
+ * takes the folder for a hit. The first file that comes late or is one too many, or a folder made
+ * inside, shows that it is a container (row.container, for ever): its files are chunks of their own,
+ * the cache never removes it, and those that came before are split off in the background (regroup).
+ *
+ * Engines that spread files over buckets make those in one go, and never again. So folders that
+ * one thread makes one after the other in the same place, RUN of them without a file in any, are
+ * containers from the start, and so are the next ones.
+ *
+ * user.kvcachefs.unit on the folder or the nearest one above that has it, then unit= of the mount, go
+ * before all that. What is set on a model (quota, policy, codec, shared) makes its folder a container.
+ *
+ * What a folder has seen is in its node while that is in memory; else its names are counted and its
+ * times tell how long ago it was made and last changed. Files taken in from a shared tier come in no
+ * order of time, so only their number and their bytes tell.
+ */
+#include "core.h"
+
+#include <string.h>
+
+#define GAP_NS 5000000000ull
+#define SPAN_NS 60000000000ull
+#define RUN 16
+#define RUNS 64
+#define BATCH 32 /* files regrouped under one hold of the locks */
+
+/* Folders that a thread made one after the other in the same place. */
+struct kvc_run {
+	uint64_t parent;
+	uint32_t pid;
+	bool told;          /* those in it are known as containers */
+	unsigned n;
+	uint64_t ino[RUN];  /* the last of them */
+};
+
+static struct kvc_run *run_of(struct kvc *k, uint64_t parent)
+{
+	if (!k->runs)
+		k->runs = calloc(RUNS, sizeof *k->runs); /* without it no bucket is known early */
+	return k->runs ? &k->runs[parent % RUNS] : NULL;
+}
+
+static const char *const names[] = { "dir", "file", NULL }; /* enum kvc_unit */
+
+const char *kvc_unit_text(int unit)
+{
+	return names[unit];
+}
+
+int kvc_unit_get_both(struct kvc *k, struct kvc_node *folder)
+{
+	char text[32] = "";
+	size_t len = sizeof text - 1;
+
+	if (!folder->unit_set) {
+		folder->unit_set = 1;
+		if (!kvc_xattr_get(k->cat, folder->row.ino, KVC_UNIT_ATTR, text, &len))
+			for (int i = 0; names[i]; i++)
+				if (!strcmp(names[i], text))
+					folder->unit_set = (int8_t)(i + 2);
+	}
+	return folder->unit_set - 2;
+}
+
+/* What is asked for the folder: by an attribute on it or above, or by unit=; -1: nothing is. */
+static int asked_both(struct kvc *k, struct kvc_node *folder)
+{
+	int unit = kvc_unit_get_both(k, folder);
+
+	for (uint64_t up = folder->row.parent, depth = 0; unit < 0 && depth < 4096; depth++) {
+		struct kvc_node *n;
+
+		if (kvc_node_get_both(k, up, &n))
+			break;
+		unit = kvc_unit_get_both(k, n);
+		if (up == KVC_ROOT)
+			break;
+		up = n->row.parent;
+		kvc_node_settle_locked(k, n);
+	}
+	return unit >= 0 ? unit : k->opt.unit ? (int)k->opt.unit - 1 : -1;
+}
+
+bool kvc_unit_whole_both(struct kvc *k, struct kvc_node *folder)
+{
+	int unit;
+
+	if (folder->row.ino == KVC_ROOT || kvc_model_set_both(k, folder))
+		return false;
+	unit = asked_both(k, folder);
+	return unit >= 0 ? unit == KVC_UNIT_DIR : !folder->row.container;
+}
+
+static int count_name(void *arg, const struct kvc_name *n)
+{
+	unsigned *files = arg;
+
+	(void)n;
+	return ++*files > KVC_UNIT_FILES;
+}
+
+static uint64_t ago(uint64_t mono, uint64_t wall, uint64_t then)
+{
+	uint64_t age = wall > then ? wall - then : 0;
+
+	return mono > age ? mono - age : 1;
+}
+
+/* Fills in what the node does not know because it was not in memory. */
+static int recall_both(struct kvc *k, struct kvc_node *folder)
+{
+	uint64_t mono = kvc_mono_ns(), wall = kvc_now_ns();
+	unsigned files = 0;
+	int err;
+
+	if (folder->made_ns)
+		return 0;
+	err = kvc_name_each(k->cat, folder->row.ino, 0, count_name, &files);
+	if (err < 0)
+		return err;
+	folder->made_ns = ago(mono, wall, folder->row.btime_ns);
+	folder->filled_ns = ago(mono, wall, kvc_max(folder->row.btime_ns, folder->row.mtime_ns));
+	folder->files = files;
+	return 0;
+}
+
+bool kvc_unit_filled_both(struct kvc *k, struct kvc_node *folder)
+{
+	return !recall_both(k, folder) && folder->files;
+}
+
+void kvc_unit_made_locked(struct kvc_node *folder)
+{
+	folder->made_ns = folder->filled_ns = kvc_mono_ns();
+}
+
+static bool bursting(const struct kvc *k, const struct kvc_node *folder, bool here)
+{
+	uint64_t now = kvc_mono_ns();
+
+	if (folder->files >= KVC_UNIT_FILES || folder->fill_bytes > k->pool.bytes / 4)
+		return false;
+	return !here || (now - folder->filled_ns <= GAP_NS && now - folder->made_ns <= SPAN_NS);
+}
+
+static void container_locked(struct kvc *k, struct kvc_node *folder)
+{
+	if (folder->row.container || folder->row.ino == KVC_ROOT)
+		return;
+	folder->row.container = 1;
+	kvc_node_dirty_locked(k, folder);
+	if (folder->files)
+		kvc_unit_regroup_locked(k, folder);
+}
+
+int kvc_unit_join_both(struct kvc *k, struct kvc_node *folder, bool here, uint64_t *chunk)
+{
+	struct kvc_run *run = run_of(k, folder->row.parent);
+	int err, unit;
+
+	*chunk = 0;
+	if (folder->row.ino == KVC_ROOT || (err = recall_both(k, folder)))
+		return folder->row.ino == KVC_ROOT ? 0 : err;
+	for (unsigned i = 0; run && run->parent == folder->row.parent && i < kvc_min(run->n, RUN); i++)
+		if (run->ino[i] == folder->row.ino)
+			run->n = 0; /* it is no row of empty folders any more */
+	unit = asked_both(k, folder);
+	if (unit < 0 && !folder->row.container && !bursting(k, folder, here))
+		container_locked(k, folder);
+	folder->files++;
+	folder->filled_ns = kvc_mono_ns();
+	if (kvc_unit_whole_both(k, folder))
+		*chunk = folder->row.ino;
+	return 0;
+}
+
+void kvc_unit_grew_locked(struct kvc *k, const struct kvc_node *n, uint64_t bytes)
+{
+	struct kvc_node *folder = n->row.chunk == n->row.parent ? kvc_node_find_locked(k, n->row.parent) : NULL;
+
+	if (folder)
+		folder->fill_bytes += bytes;
+}
+
+void kvc_unit_folder_made_both(struct kvc *k, struct kvc_node *parent, struct kvc_node *folder, uint32_t pid)
+{
+	struct kvc_run *run = run_of(k, parent->row.ino);
+	struct kvc_node *n;
+
+	if (!parent->row.container && !recall_both(k, parent))
+		container_locked(k, parent);
+	if (!run)
+		return;
+	if (run->parent != parent->row.ino || run->pid != pid)
+		*run = (struct kvc_run){ .parent = parent->row.ino, .pid = pid };
+	run->told = run->told && run->n;
+	run->ino[run->n++ % RUN] = folder->row.ino;
+	if (run->n < RUN)
+		return;
+	container_locked(k, folder);
+	for (unsigned i = 0; i < RUN && !run->told; i++)
+		if (!kvc_node_get_both(k, run->ino[i], &n)) {
+			if (S_ISDIR(n->row.mode))
+				container_locked(k, n);
+			kvc_node_settle_locked(k, n);
+		}
+	run->told = true;
+}
+
+/* The file belongs to another chunk from now on, and takes the use of its old one along. */
+static int rechunk_both(struct kvc *k, struct kvc_node *n, uint64_t chunk)
+{
+	struct kvc_chunk *c = n->chunk ? n->chunk : kvc_chunk_find_locked(k, n->row.chunk);
+	struct kvc_chunk_row row = { 0 };
+	bool has = kvc_has_segment(n);
+	int err;
+
+	if (c)
+		kvc_chunk_row(c, &row);
+	else if ((err = kvc_chunk_get(k->cat, n->row.chunk, &row)) && err != -ENOENT)
+		return err;
+	if (n->row.chunk == n->row.ino)
+		kvc_chunk_forget_both(k, n->row.ino);
+	kvc_chunk_leave_locked(k, n);
+	n->row.chunk = chunk;
+	kvc_node_dirty_locked(k, n);
+	if ((err = kvc_chunk_join_both(k, n)))
+		return err;
+	kvc_chunk_take_use_locked(k, n->chunk, &row);
+	if (has)
+		kvc_chunk_add_locked(k, n);
+	return 0;
+}
+
+struct some {
+	struct kvc_entry v[BATCH];
+	uint64_t hash; /* of the last one */
+	size_t n;
+};
+
+/* A batch ends between two hashes, so that none is passed over. */
+static int take(void *arg, const struct kvc_name *name)
+{
+	struct some *s = arg;
+
+	if (s->n >= BATCH / 2 && (name->hash != s->hash || s->n == BATCH))
+		return 1;
+	s->v[s->n].ino = name->ino;
+	s->v[s->n++].kind = name->kind;
+	s->hash = name->hash;
+	return 0;
+}
+
+static void regroup_one_both(struct kvc *k, struct kvc_node *folder, bool whole, const struct kvc_entry *e)
+{
+	struct kvc_node *n;
+	uint64_t want;
+
+	if (kvc_node_get_both(k, e->ino, &n))
+		return;
+	want = whole ? folder->row.ino : n->row.ino;
+	if (n->row.parent == folder->row.ino && n->row.chunk != want && n->state != KVC_GONE && !n->lost &&
+	    rechunk_both(k, n, want))
+		kvc_warn("inode %llx keeps its old chunk", (unsigned long long)n->row.ino);
+	kvc_node_settle_locked(k, n);
+}
+
+/* Files of a folder that join another chunk than they are in. Subfolders are added to *deeper where they may follow. */
+static void regroup_folder(struct kvc *k, uint64_t ino, struct kvc_stack *deeper)
+{
+	struct some s = { 0 };
+	struct kvc_node *folder;
+	uint64_t after = 0;
+	int more = 1;
+
+	while (more == 1 && !k->stopping) {
+		s.n = 0;
+		kvc_lock_both(k);
+		if (kvc_node_get_both(k, ino, &folder)) {
+			kvc_unlock_both(k);
+			return;
+		}
+		bool whole = kvc_unit_whole_both(k, folder);
+
+		more = kvc_name_each(k->cat, ino, after, take, &s);
+		after = s.hash;
+		for (size_t i = 0; i < s.n; i++)
+			if (S_ISREG(s.v[i].kind))
+				regroup_one_both(k, folder, whole, &s.v[i]);
+			else if (S_ISDIR(s.v[i].kind))
+				kvc_stack_push(deeper, s.v[i].ino);
+		folder->splitting = more == 1;
+		if (more != 1 && !whole)
+			kvc_chunk_forget_both(k, ino);
+		kvc_node_settle_locked(k, folder);
+		kvc_unlock_both(k);
+	}
+}
+
+static void regroup_run(struct kvc *k, struct kvc_job *j)
+{
+	struct kvc_stack deeper = { 0 };
+	uint64_t ino = j->node->row.ino;
+
+	do
+		regroup_folder(k, ino, &deeper);
+	while (kvc_stack_pop(&deeper, &ino) && !k->stopping);
+	free(deeper.v);
+	kvc_lock(k);
+	j->node->splitting = false;
+	kvc_unlock(k);
+}
+
+void kvc_unit_regroup_locked(struct kvc *k, struct kvc_node *folder)
+{
+	if (!kvc_job_add_locked(k, KVC_P_REMOVE, regroup_run, folder, KVC_COMMON, 0, NULL))
+		folder->splitting = true;
+}
+
+int kvc_unit_set_both(struct kvc *k, struct kvc_node *folder, const char *text)
+{
+	int v = -1, err;
+
+	for (int i = 0; text && names[i]; i++)
+		if (!strcmp(names[i], text))
+			v = i;
+	if (text && v < 0)
+		return -EINVAL;
+	err = text ? kvc_xattr_set(k->cat, folder->row.ino, KVC_UNIT_ATTR, text, strlen(text)) :
+		     kvc_xattr_del(k->cat, folder->row.ino, KVC_UNIT_ATTR);
+	folder->unit_set = err ? 0 : (int8_t)(v + 2);
+	if (!err)
+		kvc_unit_regroup_locked(k, folder);
+	return err;
+}

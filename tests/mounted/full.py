@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast plain
+"""A cache lives full. Stores go on at a disk, a remote, a quota that has been full for several times its size: no error, no
+refusal, whatever the codec, the key and the mode of writing; what is read all the time stays; a disk that is slower than
+the stores paces them, and then the coldest go; nothing of it keeps an unmount."""
+import errno, os, threading, time
+from kvtest import *
+from servers import Redis
+
+SIZE = 256 * KiB
+run(binary("kvcachectl"), "newkey", f"{TMP}/keys", ok=True)
+
+
+def name(i):
+    return f"{i:08x}"
+
+
+class Load:
+    """Threads that store new objects by a temporary name, and one that reads a hot set all the time."""
+
+    def __init__(self, s, folder, hot=0, size=SIZE):
+        self.s, self.folder, self.size, self.errors, self.lost = s, f"{s.mnt}/{folder}", size, [], []
+        self.lock, self.at, self.stop = threading.Lock(), 0, threading.Event()
+        os.makedirs(f"{self.folder}/hot", exist_ok=True)
+        for i in range(hot):
+            self.put(f"hot/{name(i)}", i)
+        self.hot = hot
+
+    def put(self, path, seed):
+        with open(f"{self.folder}/{path}.tmp", "xb", buffering=0) as f:
+            assert f.write(blob(seed, self.size)) == self.size
+        os.rename(f"{self.folder}/{path}.tmp", f"{self.folder}/{path}")
+
+    def writer(self, n):
+        while not self.stop.is_set():
+            with self.lock:
+                i, self.at = self.at, self.at + 1
+            if i >= n:
+                return
+            try:
+                self.put(name(i), i)
+            except Exception as e:
+                self.errors.append((i, e))
+
+    def reader(self):
+        while not self.stop.is_set():
+            for i in range(self.hot):
+                try:
+                    with open(f"{self.folder}/hot/{name(i)}", "rb", buffering=0) as f:
+                        if f.read() != blob(i, self.size):
+                            self.errors.append((i, "other bytes"))
+                except OSError as e:
+                    self.lost.append((i, e))
+            time.sleep(0.01)
+
+    def start(self, n, threads=4):
+        self.threads = [threading.Thread(target=self.writer, args=(n,)) for _ in range(threads)]
+        self.reading = threading.Thread(target=self.reader)
+        [t.start() for t in self.threads + [self.reading]]
+        return self
+
+    def join(self):
+        [t.join() for t in self.threads]
+        self.stop.set()
+        self.reading.join()
+        assert not self.errors, (len(self.errors), self.errors[:3])
+        assert not self.lost, (len(self.lost), self.lost[:3])
+        return self
+
+    def check(self):
+        """What is still there has its bytes; returns how many of the stored ones are. Reading itself may cost others their place."""
+        there, gone = [x for x in os.listdir(self.folder) if x != "hot"], 0
+        for x in there[::7]:
+            try:
+                with open(f"{self.folder}/{x}", "rb", buffering=0) as f:
+                    assert f.read() == blob(int(x, 16), self.size), x
+            except FileNotFoundError:
+                gone += 1
+        assert gone <= len(there[::7]) // 2, (gone, len(there))
+        return len(there)
+
+
+def full(kind, options, folder, times=4, disk=96 * MiB):
+    s = Store(kind, size=str(disk), cpu="32M", options=options).mount()
+    n = times * disk // SIZE
+    load = Load(s, folder, hot=8).start(n).join()
+    st = s.stats()
+    assert st["room_refusals"] == 0 and st["corrupt"] == 0 and st["tier_disk_used_bytes"] <= disk, (kind, st)
+    assert st["trimmed_chunks"] > n // 4 and st["dropped_chunks"] < n, (kind, st)
+    s.settle()
+    wait_for(lambda: s.stats()["tier_disk_used_bytes"] <= 0.9 * disk)
+    kept = load.check()
+    assert kept * SIZE > disk // 2, (kind, kept)
+    assert os.path.isdir(load.folder) and len(os.listdir(f"{load.folder}/hot")) == 8
+    s.umount()
+    s.fsck("-n")
+    s.mount()
+    assert load.check() >= kept * 9 // 10
+    s.umount()
+    os.unlink(f"{s.path}/data")
+
+
+full("plain", "", "a")
+full("deep", "", "a/b/c")
+full("sealed", f"keyfile={TMP}/keys", "a/b")
+full("coded", "compress=bf16+zstd", "a/b")
+full("back", "write=back", "a/b")
+full("back-sealed", f"write=back,keyfile={TMP}/keys,compress=zstd", "a")
+
+# a disk that is slower than the stores: paced, and when that does not do, the coldest without a copy go; never an error. A store
+# that may wait long enough loses nothing before its turn
+for pace, drops in (("20", True), ("0", True), ("8000", False)):
+    s = Store(f"slow{pace}", size="256M", cpu="32M", options=f"shim=delay-put:60+only:disk,pace={pace},settle=0").mount()
+    load = Load(s, "a").start(300)
+    load.join()
+    st = s.stats()
+    assert st["room_refusals"] == 0 and (st["behind_drops"] > 0) == drops, (pace, st["behind_drops"], st["room_refusals"])
+    if pace == "8000":
+        assert st["paced"] > 20 and st["drops"] == 0, st
+    load.check()
+    s.umount()
+
+# a remote that is full and may not evict: stores go on, what finds no room there is given up and counted
+r = Redis()
+r.command("config", "set", "maxmemory", "24mb")
+r.command("config", "set", "maxmemory-policy", "noeviction")
+s = Store("remote", cpu="32M", options=f"disk=off,remote={r.url()}").mount()
+load = Load(s, "a").start(500).join()
+st = s.stats()
+assert st["room_refusals"] == 0 and st["spills_dropped"] > 0 and st["spills"] > 10 and st["breaker_opened"] == 0, st
+load.check()
+# with room again there, copies are made again
+r.command("flushall")
+before = s.stats()["spills"]
+time.sleep(1.1)
+s.write("b/after", blob(1, SIZE))
+wait_for(lambda: s.stats()["spills"] > before)
+s.umount()
+r.stop()
+
+# a quota at its bound, beside a disk at its own: the one does not cost the other anything but its room
+s = Store("quota", size="96M", cpu="32M").mount()
+os.mkdir(f"{s.mnt}/q")
+os.setxattr(f"{s.mnt}/q", "user.kvcachefs.quota", b"16M")
+a, b = Load(s, "q/flat", hot=4), Load(s, "other")
+a.start(400, 2)
+b.start(1200, 2)
+a.join()
+b.join()
+st = s.stats()
+assert st["quota_refusals"] == 0 and st["room_refusals"] == 0 and st["quota_drops"] > 50, st
+assert int(s.attr("q", "used")) <= 16 * MiB
+a.check(), b.check()
+s.umount()
+s.fsck("-n")
+
+# an unmount, and a kill, in the middle of it all
+s = Store("end", size="96M", cpu="32M").mount()
+for end in ("umount", "kill", "umount"):
+    load = Load(s, end).start(100000)
+    wait_for(lambda: load.at > 900)
+    load.stop.set()
+    [t.join() for t in load.threads + [load.reading]]
+    assert not load.errors, load.errors[:3]
+    if end == "kill":
+        s.kill()
+        run("umount", "-l", s.mnt)
+    else:
+        s.umount()
+    s.fsck("-n" if end == "umount" else "-y", ok=None)
+    s.fsck("-n")
+    s.mount()
+    load.check()
+s.umount()
+print("ok")

@@ -8,8 +8,8 @@
 static void init_lists(struct kvc *k)
 {
 	struct kvc_list *all[] = { &k->room_waiters, &k->timed, &k->woken, &k->dirty_nodes, &k->dirty_chunks, &k->trash,
-				   &k->sync_waiters, &k->notices, &k->asks, &k->quotas, &k->pace.waiters };
-	pthread_cond_t *conds[] = { &k->woken_cond, &k->commit_cond, &k->committed_cond, &k->evict_cond, &k->keep_cond };
+				   &k->unsynced, &k->sync_waiters, &k->notices, &k->asks, &k->quotas, &k->pace.waiters };
+	pthread_cond_t *conds[] = { &k->woken_cond, &k->commit_cond, &k->committed_cond, &k->sync_cond, &k->evict_cond, &k->keep_cond };
 	pthread_condattr_t attr;
 
 	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
@@ -159,6 +159,7 @@ int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 	if (!err)
 		err = kvc_catalog_open(&k->cat, kvc_store_path(s, KVC_STORE_CATALOG, path), error);
 	if (!err) {
+		kvc_catalog_use_reserve(k->cat);
 		err = seat_tiers(k, tiers, ntiers, error);
 		if (!err)
 			err = open_keys(k, error);
@@ -203,7 +204,11 @@ int kvc_start(struct kvc *k)
 		if (!err && k->tier[t].t->ops->start)
 			err = k->tier[t].t->ops->start(k->tier[t].t);
 	if (!err)
+		err = kvc_catalog_start(k->cat, k->opt.log_bytes);
+	if (!err)
 		err = -pthread_create(&k->committer, NULL, kvc_committer, k);
+	if (!err)
+		err = -pthread_create(&k->syncer, NULL, kvc_syncer, k);
 	if (!err)
 		err = -pthread_create(&k->answerer, NULL, kvc_answerer, k);
 	if (!err)
@@ -236,7 +241,7 @@ static void drain_jobs(struct kvc *k)
 
 	for (;;) {
 		kvc_lock(k);
-		bool busy = k->jobs_queued || k->jobs_running;
+		bool busy = k->jobs_queued || k->jobs_running || k->nunsynced;
 
 		kvc_tiers_wake_locked(k);
 		kvc_unlock(k);
@@ -252,6 +257,18 @@ static void drain_jobs(struct kvc *k)
 		}
 		usleep(2000);
 	}
+}
+
+/* What is acknowledged is to be written: a full filesystem may find space, a busy one time. */
+static void commit_last(struct kvc *k)
+{
+	uint64_t until = kvc_mono_ns() + 3 * k->opt.deadline_ms * 1000000;
+	int err;
+
+	while ((err = kvc_commit_once(k)) && kvc_mono_ns() < until)
+		usleep(50000);
+	if (err)
+		kvc_error("the catalog cannot be written: %s; the last changes are lost", strerror(-err));
 }
 
 void kvc_detach(struct kvc *k)
@@ -291,19 +308,22 @@ void kvc_stop(struct kvc *k)
 		}
 	kvc_unlock(k);
 	drain_jobs(k);
-	kvc_commit_once(k); /* frees the trash, which makes jobs again */
+	commit_last(k); /* frees the trash, which makes jobs again */
 	drain_jobs(k);
 	kvc_lock(k);
 	k->draining = true;
 	pthread_cond_broadcast(&k->commit_cond);
+	pthread_cond_broadcast(&k->sync_cond);
 	kvc_tiers_wake_locked(k);
 	pthread_cond_broadcast(&k->woken_cond);
 	kvc_unlock(k);
 	pthread_join(k->committer, NULL);
+	pthread_join(k->syncer, NULL);
 	pthread_join(k->answerer, NULL);
 	kvc_tiers_join(k);
 	kvc_lock_both(k);
 	kvc_quotas_save_both(k);
+	kvc_ino_save_both(k);
 	kvc_unlock(k);
 	kvc_tier_each(k, t)
 		if (k->tier[t].t->ops->caps & KVC_TIER_BOUNDED) {
@@ -317,7 +337,7 @@ void kvc_stop(struct kvc *k)
 		}
 	kvc_meta_set(k->cat, "clean", "1");
 	kvc_catalog_unlock(k->cat);
-	kvc_commit_once(k);
+	commit_last(k);
 	kvc_tier_each(k, t) {
 		if (k->tier[t].t->ops->sync)
 			k->tier[t].t->ops->sync(k->tier[t].t);
@@ -341,8 +361,7 @@ void kvc_close(struct kvc *k)
 	} else if (only_here && !keep) {
 		kvc_info("%" PRIu64 " objects were in the pool only (disk=off) and go with it", only_here);
 	}
-	kvc_list_each_safe(e, &k->trash)
-		free(kvc_of(e, struct kvc_trash, link));
+	kvc_trash_free(k);
 	kvc_node_free_all(k);
 	kvc_quotas_free(k);
 	if (kvc_catalog_close(k->cat))

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The catalog's connection, schema, transactions and statements. See catalog.h; rows are in catalog_rows.c. */
+/* The catalog's connections, schema and statements. See catalog.h and catalog_priv.h; rows are in catalog_rows.c. */
 #include "catalog_priv.h"
 
 #include "log.h"
 
+#include <fcntl.h>
+#include <libgen.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,39 +50,42 @@ static const char *const texts[] = {
 #undef X
 };
 
-static int to_errno(int rc)
+int kvc_sql_errno(sqlite3 *db, int rc)
 {
+	int os = db ? sqlite3_system_errno(db) : 0;
+
 	switch (rc & 0xff) {
 	case SQLITE_NOMEM: return -ENOMEM;
 	case SQLITE_FULL: return -ENOSPC;
 	case SQLITE_CORRUPT:
 	case SQLITE_NOTADB: return -EBADMSG;
-	case SQLITE_CANTOPEN: return -ENOENT;
+	case SQLITE_IOERR: return os == ENOSPC || os == EDQUOT ? -ENOSPC : -EIO;
 	default: return -EIO;
 	}
 }
 
-static int trouble(struct kvc_catalog *c, const char *what, int rc)
+static int trouble(struct kvc_conn *n, const char *what, int rc)
 {
-	if (!c->logged)
-		kvc_error("catalog: %s: %s", what, sqlite3_errmsg(c->db));
-	c->logged = true;
-	return to_errno(rc);
+	if (n == &n->c->w) /* catalog_write.c tells */
+		snprintf(n->c->why, sizeof n->c->why, "%s, %.60s", sqlite3_errmsg(n->db), what);
+	else if (!atomic_exchange(&n->c->logged, true))
+		kvc_error("catalog: %s: %s", what, sqlite3_errmsg(n->db));
+	return kvc_sql_errno(n->db, rc);
 }
 
-sqlite3_stmt *kvc_sql(struct kvc_catalog *c, enum kvc_statement s, const char *types, ...)
+sqlite3_stmt *kvc_sql(struct kvc_conn *n, enum kvc_statement s, const char *types, ...)
 {
-	sqlite3_stmt *st = c->st[s];
+	sqlite3_stmt *st = n->st[s];
 	va_list ap;
 	int rc;
 
 	if (!st) {
-		rc = sqlite3_prepare_v3(c->db, texts[s], -1, SQLITE_PREPARE_PERSISTENT, &c->st[s], NULL);
+		rc = sqlite3_prepare_v3(n->db, texts[s], -1, SQLITE_PREPARE_PERSISTENT, &n->st[s], NULL);
 		if (rc) {
-			trouble(c, texts[s], rc);
+			trouble(n, texts[s], rc);
 			return NULL;
 		}
-		st = c->st[s];
+		st = n->st[s];
 	}
 	va_start(ap, types);
 	for (int i = 1; *types; types++, i++)
@@ -93,10 +98,10 @@ sqlite3_stmt *kvc_sql(struct kvc_catalog *c, enum kvc_statement s, const char *t
 			break;
 		case 'b': {
 			const void *p = va_arg(ap, const void *);
-			size_t n = va_arg(ap, size_t);
+			size_t len = va_arg(ap, size_t);
 
 			if (p)
-				sqlite3_bind_blob(st, i, p, (int)n, SQLITE_STATIC);
+				sqlite3_bind_blob(st, i, p, (int)len, SQLITE_STATIC);
 			else
 				sqlite3_bind_null(st, i);
 			break;
@@ -106,7 +111,7 @@ sqlite3_stmt *kvc_sql(struct kvc_catalog *c, enum kvc_statement s, const char *t
 	return st;
 }
 
-int kvc_sql_step(struct kvc_catalog *c, sqlite3_stmt *st)
+int kvc_sql_step(struct kvc_conn *n, sqlite3_stmt *st)
 {
 	int rc = st ? sqlite3_step(st) : SQLITE_ERROR;
 
@@ -114,7 +119,10 @@ int kvc_sql_step(struct kvc_catalog *c, sqlite3_stmt *st)
 		return 1;
 	if (rc == SQLITE_DONE)
 		return 0;
-	return st ? trouble(c, sqlite3_sql(st), rc) : -EIO;
+	if (st)
+		return trouble(n, sqlite3_sql(st), rc);
+	rc = sqlite3_errcode(n->db); /* it could not be prepared */
+	return rc ? kvc_sql_errno(n->db, rc) : -EIO;
 }
 
 void kvc_sql_done(sqlite3_stmt *st)
@@ -123,9 +131,9 @@ void kvc_sql_done(sqlite3_stmt *st)
 		sqlite3_reset(st);
 }
 
-int kvc_sql_finish(struct kvc_catalog *c, sqlite3_stmt *st)
+int kvc_sql_finish(struct kvc_conn *n, sqlite3_stmt *st)
 {
-	int err = kvc_sql_step(c, st);
+	int err = kvc_sql_step(n, st);
 
 	kvc_sql_done(st);
 	return err < 0 ? err : 0;
@@ -135,7 +143,7 @@ static int settings(sqlite3 *db)
 {
 	return sqlite3_exec(db,
 			    "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA wal_autocheckpoint=0;"
-			    "PRAGMA cache_spill=OFF; PRAGMA cache_size=-65536; PRAGMA temp_store=MEMORY;",
+			    "PRAGMA cache_spill=OFF; PRAGMA cache_size=-49152; PRAGMA temp_store=MEMORY;",
 			    NULL, NULL, NULL);
 }
 
@@ -162,7 +170,7 @@ int kvc_catalog_create(const char *path)
 	if (rc)
 		kvc_error("cannot make the catalog %s: %s", path, sqlite3_errmsg(db));
 	sqlite3_close(db);
-	return rc ? to_errno(rc) : 0;
+	return rc ? kvc_sql_errno(NULL, rc) : 0;
 }
 
 /*
@@ -186,6 +194,7 @@ static const char *const from_3 =
 
 /* For a rebuild, which knows nothing of how files came but their birth times: the same limits as in unit.c. */
 static const char *const by_birth =
+	"BEGIN IMMEDIATE;"
 	"UPDATE nodes SET container = 1 WHERE ino = 1 OR ino IN (SELECT parent FROM names WHERE kind = 16384);"
 	"CREATE TEMP TABLE whole AS SELECT n.parent AS ino FROM names n JOIN nodes m ON m.ino = n.ino JOIN nodes d ON d.ino = n.parent"
 	" WHERE n.kind = 32768 AND d.container = 0 GROUP BY n.parent"
@@ -195,13 +204,24 @@ static const char *const by_birth =
 	" FROM whole w JOIN names n ON n.parent = w.ino JOIN chunks c ON c.id = n.ino GROUP BY w.ino;"
 	"DELETE FROM chunks WHERE id IN (SELECT n.ino FROM whole w JOIN names n ON n.parent = w.ino);"
 	"UPDATE nodes SET chunk = parent WHERE parent IN (SELECT ino FROM whole) AND mode & 61440 = 32768;"
-	"DROP TABLE whole;";
+	"DROP TABLE whole;"
+	"COMMIT;";
 
 int kvc_catalog_group(struct kvc_catalog *c)
 {
-	int rc = sqlite3_exec(c->db, by_birth, NULL, NULL, NULL);
+	int err = kvc_catalog_flush(c, 0), rc;
 
-	return rc ? trouble(c, "grouping files by their birth", rc) : 0;
+	if (err)
+		return err;
+	pthread_mutex_lock(&c->writer);
+	rc = sqlite3_exec(c->w.db, by_birth, NULL, NULL, NULL);
+	if (rc) {
+		kvc_error("catalog: grouping files by their birth: %s", sqlite3_errmsg(c->w.db));
+		rc = kvc_sql_errno(c->w.db, rc);
+		sqlite3_exec(c->w.db, "ROLLBACK", NULL, NULL, NULL);
+	}
+	pthread_mutex_unlock(&c->writer);
+	return rc;
 }
 
 static int migrate(struct kvc_catalog *c, const char *format)
@@ -211,72 +231,153 @@ static int migrate(struct kvc_catalog *c, const char *format)
 	if (strcmp(format, "3"))
 		return -EPROTO;
 	kvc_info("the catalog has format 3 and is brought to " FORMAT);
-	rc = sqlite3_exec(c->db, from_3, NULL, NULL, NULL);
+	rc = sqlite3_exec(c->w.db, from_3, NULL, NULL, NULL);
 	if (rc)
-		sqlite3_exec(c->db, "ROLLBACK", NULL, NULL, NULL);
-	return rc ? to_errno(rc) : 0;
+		sqlite3_exec(c->w.db, "ROLLBACK", NULL, NULL, NULL);
+	return rc ? kvc_sql_errno(c->w.db, rc) : 0;
+}
+
+int kvc_conn_open(struct kvc_catalog *c, struct kvc_conn *n, bool writes)
+{
+	int rc;
+
+	n->c = c;
+	rc = sqlite3_open_v2(c->path, &n->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
+	if (!rc)
+		sqlite3_busy_timeout(n->db, 2000);
+	if (!rc && writes)
+		rc = settings(n->db);
+	else if (!rc) /* a reader's pages are of no use after the next commit, so few of them */
+		rc = sqlite3_exec(n->db, "PRAGMA wal_autocheckpoint=0; PRAGMA cache_size=-4096; PRAGMA temp_store=MEMORY;",
+				  NULL, NULL, NULL);
+	return rc;
+}
+
+void kvc_conn_close(struct kvc_conn *n)
+{
+	for (int i = 0; i < ST_COUNT; i++)
+		sqlite3_finalize(n->st[i]);
+	memset(n->st, 0, sizeof n->st);
+	sqlite3_close(n->db);
+	n->db = NULL;
+}
+
+struct kvc_conn *kvc_reader_get(struct kvc_catalog *c)
+{
+	unsigned first = atomic_fetch_add_explicit(&c->next_reader, 1, memory_order_relaxed);
+
+	for (unsigned i = 0; i < KVC_READERS; i++) /* the first that is free, lowest number first: its pages may be there */
+		if (!pthread_mutex_trylock(&c->reader[i].lock))
+			return &c->reader[i];
+	pthread_mutex_lock(&c->reader[first % KVC_READERS].lock);
+	return &c->reader[first % KVC_READERS];
+}
+
+void kvc_reader_put(struct kvc_conn *n)
+{
+	pthread_mutex_unlock(&n->lock);
+}
+
+/* A descriptor for the log, and the log's name on stable storage. */
+static int open_log(struct kvc_catalog *c)
+{
+	char wal[1300], dir[1280];
+	int fd, err;
+
+	snprintf(wal, sizeof wal, "%s-wal", c->path);
+	snprintf(dir, sizeof dir, "%s", c->path);
+	c->wal_fd = open(wal, O_RDWR | O_CLOEXEC);
+	fd = open(dirname(dir), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	err = c->wal_fd < 0 || fd < 0 || fsync(fd) ? -errno : 0;
+	if (fd >= 0)
+		close(fd);
+	return err;
+}
+
+/* All of it but the threads. */
+static int open_all(struct kvc_catalog *c, char *error)
+{
+	char format[16] = "";
+	int rc = kvc_conn_open(c, &c->w, true), err = 0;
+	sqlite3 *db = c->w.db;
+
+	for (int i = 0; i < KVC_READERS && !rc; i++) {
+		rc = kvc_conn_open(c, &c->reader[i], false);
+		db = rc ? c->reader[i].db : db;
+	}
+	if (!rc)
+		err = kvc_meta_get(c, "format", format, sizeof format);
+	if (!rc && !err && strcmp(format, FORMAT) && (err = migrate(c, format)) == -EPROTO) {
+		snprintf(error, 512, "the catalog %s has format %s and this kvcachefs knows " FORMAT "; %s", c->path, format,
+			 strtoul(format, NULL, 10) < strtoul(FORMAT, NULL, 10) ?
+				 "make the store anew (mkfs.kvcachefs --force)" :
+				 "use a newer one");
+		return err;
+	}
+	/* A transaction of nothing: can it be written, and the log is there. */
+	if (!rc && !err)
+		err = kvc_sql_run(&c->w, ST_BEGIN, "") ?: kvc_sql_run(&c->w, ST_COMMIT, "");
+	if (rc || err) {
+		snprintf(error, 512, "the catalog %s cannot be used: %s; run fsck.kvcachefs on the store", c->path,
+			 sqlite3_errmsg(rc ? db : sqlite3_errcode(c->w.db) ? c->w.db : c->reader[0].db));
+		return rc == SQLITE_CANTOPEN ? -ENOENT : rc ? kvc_sql_errno(db, rc) : err;
+	}
+	if ((err = open_log(c)))
+		snprintf(error, 512, "the log of the catalog %s cannot be opened: %s", c->path, strerror(-err));
+	return err;
 }
 
 int kvc_catalog_open(struct kvc_catalog **out, const char *path, char *error)
 {
 	struct kvc_catalog *c = calloc(1, sizeof *c);
-	char format[16] = "";
-	int rc, err = 0;
+	int err;
 
 	if (!c)
 		return -ENOMEM;
 	pthread_mutex_init(&c->lock, NULL);
-	atomic_store(&c->txn, 1);
-	c->logged = true; /* what goes wrong here is told by the caller */
-	rc = sqlite3_open_v2(path, &c->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
-	if (!rc)
-		rc = settings(c->db);
-	if (!rc)
-		rc = sqlite3_open_v2(path, &c->checkpointer, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
-	if (!rc)
-		sqlite3_exec(c->checkpointer, "PRAGMA wal_autocheckpoint=0; PRAGMA synchronous=NORMAL;", NULL, NULL, NULL);
-	if (!rc) {
-		sqlite3_busy_timeout(c->db, 2000);
-		err = kvc_meta_get(c, "format", format, sizeof format);
-		if (!err && strcmp(format, FORMAT) && (err = migrate(c, format)) == -EPROTO) {
-			snprintf(error, 512, "the catalog %s has format %s and this kvcachefs knows " FORMAT "; %s", path, format,
-				 strtoul(format, NULL, 10) < strtoul(FORMAT, NULL, 10) ? "make the store anew (mkfs.kvcachefs --force)" :
-											   "use a newer one");
-		}
-	}
-	if (!rc && !err)
-		err = kvc_sql_finish(c, kvc_sql(c, ST_BEGIN, ""));
-	if (!rc && !err && (sqlite3_file_control(c->db, "main", SQLITE_FCNTL_JOURNAL_POINTER, &c->wal) || !c->wal || !c->wal->pMethods))
-		err = -EIO;
-	if (rc || (err && err != -EPROTO)) {
-		snprintf(error, 512, "the catalog %s cannot be used: %s; run fsck.kvcachefs on the store", path, sqlite3_errmsg(c->db));
-		err = rc ? to_errno(rc) : err;
-	}
+	pthread_mutex_init(&c->writer, NULL);
+	for (int i = 0; i < KVC_READERS; i++)
+		pthread_mutex_init(&c->reader[i].lock, NULL);
+	snprintf(c->path, sizeof c->path, "%s", path);
+	c->wal_fd = -1;
+	atomic_store(&c->logged, true); /* what goes wrong here is told by the caller */
+	c->filter = kvc_filter_new();
+	err = kvc_overlay_init(&c->over) ?: c->filter ? 0 : -ENOMEM;
+	atomic_store(&c->txn, c->over.txn);
+	if (err)
+		snprintf(error, 512, "out of memory");
+	else
+		err = open_all(c, error);
 	if (err) {
 		kvc_catalog_close(c);
 		return err;
 	}
-	c->logged = false;
+	atomic_store(&c->logged, false);
 	*out = c;
 	return 0;
-}
-
-void kvc_catalog_rollback(struct kvc_catalog *c)
-{
-	sqlite3_exec(c->db, "ROLLBACK", NULL, NULL, NULL);
 }
 
 int kvc_catalog_close(struct kvc_catalog *c)
 {
 	int err = 0;
 
-	if (!sqlite3_get_autocommit(c->db))
-		err = kvc_sql_finish(c, kvc_sql(c, ST_COMMIT, ""));
-	for (int i = 0; i < ST_COUNT; i++)
-		sqlite3_finalize(c->st[i]);
-	sqlite3_close(c->checkpointer);
-	sqlite3_close(c->db); /* the last connection: SQLite moves the log into the database */
+	kvc_catalog_stop(c);
+	if (c->w.db) {
+		kvc_catalog_lock(c);
+		err = kvc_catalog_flush(c, 0);
+		kvc_catalog_unlock(c);
+	}
+	kvc_overlay_fini(&c->over);
+	for (int i = 0; i < KVC_READERS; i++) {
+		kvc_conn_close(&c->reader[i]);
+		pthread_mutex_destroy(&c->reader[i].lock);
+	}
+	kvc_conn_close(&c->w); /* the last connection: SQLite moves the log into the database */
+	if (c->wal_fd >= 0)
+		close(c->wal_fd);
+	kvc_filter_free(c->filter);
 	pthread_mutex_destroy(&c->lock);
+	pthread_mutex_destroy(&c->writer);
 	free(c);
 	return err;
 }
@@ -289,32 +390,4 @@ void kvc_catalog_lock(struct kvc_catalog *c)
 void kvc_catalog_unlock(struct kvc_catalog *c)
 {
 	pthread_mutex_unlock(&c->lock);
-}
-
-uint64_t kvc_catalog_txn(struct kvc_catalog *c)
-{
-	return atomic_load(&c->txn);
-}
-
-int kvc_catalog_commit(struct kvc_catalog *c)
-{
-	int err = 0;
-
-	if (!sqlite3_get_autocommit(c->db))
-		err = kvc_sql_finish(c, kvc_sql(c, ST_COMMIT, ""));
-	if (err)
-		return err;
-	c->logged = false;
-	atomic_fetch_add(&c->txn, 1);
-	return kvc_sql_finish(c, kvc_sql(c, ST_BEGIN, ""));
-}
-
-int kvc_catalog_sync(struct kvc_catalog *c)
-{
-	return c->wal->pMethods->xSync(c->wal, SQLITE_SYNC_NORMAL) ? -EIO : 0;
-}
-
-void kvc_catalog_checkpoint(struct kvc_catalog *c)
-{
-	sqlite3_wal_checkpoint_v2(c->checkpointer, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
 }

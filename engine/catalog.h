@@ -3,14 +3,14 @@
  * The catalog: names, attributes, where each object is, and the eviction state, in SQLite (WAL mode). This is the only
  * room that knows SQLite. kvcachefs-format(5) documents the tables.
  *
- * One connection, guarded by the catalog's lock, is both writer and reader, so every change is visible at once to whoever
- * takes the lock next. A transaction is always open; the commit thread ends it every few milliseconds (group commit)
- * with kvc_catalog_commit(). cache_spill is off, so nothing reaches the disk before that and a full disk shows only
- * there, where it is tried again. What a transaction makes dispensable (segments, extents) may be freed only after it
- * is committed: kvc_catalog_txn() numbers them.
+ * A change goes into an overlay in memory, where every later read sees it; kvc_catalog_seal() makes what is there
+ * a batch and kvc_catalog_write() writes it in one transaction, and drops it from memory only when its COMMIT has
+ * returned. A batch that fails is tried again with what came since. What a transaction makes dispensable (segments,
+ * extents) may be freed only after it is committed: kvc_catalog_txn() numbers them.
  *
  * Unless said otherwise every function needs the catalog's lock, blocks for the time of a few page accesses, and returns
- * 0, -ENOENT (no such row), -ENOMEM or -EIO (the database is damaged or unreadable; logged once).
+ * 0, -ENOENT (no such row), -ENOMEM or -EIO (the database is damaged or unreadable; logged once). A change can only
+ * fail with -ENOMEM, and then has not happened.
  */
 #ifndef KVC_CATALOG_H
 #define KVC_CATALOG_H
@@ -61,27 +61,58 @@ struct kvc_chunk_row {
 /* Makes an empty catalog with a root folder at path (which must not exist). Needs no lock. */
 int kvc_catalog_create(const char *path);
 /*
- * Opens it and begins a transaction. 0, or one line for people in error[512] and -ENOENT, -EBADMSG (damaged: run
- * fsck.kvcachefs), -EPROTO (newer), -EIO.
+ * Opens it. 0, or one line for people in error[512] and -ENOENT, -EBADMSG (damaged: run fsck.kvcachefs), -EPROTO
+ * (newer), -EIO.
  */
 int kvc_catalog_open(struct kvc_catalog **out, const char *path, char *error);
+/* From now on the store's reserve is given up when there is no space. Tools do without. Needs no lock. */
+void kvc_catalog_use_reserve(struct kvc_catalog *c);
+/*
+ * Starts its threads: the checkpoints, which keep the log at about log_bytes, and the one that fills the filter of
+ * names. 0 or -errno. Tools do without. Needs no lock, nor does stop.
+ */
+int kvc_catalog_start(struct kvc_catalog *c, uint64_t log_bytes);
+void kvc_catalog_stop(struct kvc_catalog *c);
 /* After a rebuild entered every file as a chunk of its own: folders whose files were made together are chunks. */
 int kvc_catalog_group(struct kvc_catalog *c);
-/* Gives up what the open transaction holds. */
+/* Gives up what is not committed yet. */
 void kvc_catalog_rollback(struct kvc_catalog *c);
-/* Commits what is open and closes. */
+/* Commits what is pending and closes; with an error that is lost. */
 int kvc_catalog_close(struct kvc_catalog *c);
 void kvc_catalog_lock(struct kvc_catalog *c);
 void kvc_catalog_unlock(struct kvc_catalog *c);
 
-/* The number of the open transaction; any thread. */
+/* The number of the transaction that changes go into now; any thread. */
 uint64_t kvc_catalog_txn(struct kvc_catalog *c);
-/* Ends the open transaction and begins the next. On failure it stays open and nothing is lost: try again. */
+/* Writes and commits what is pending. On failure nothing is lost: try again. Keeps the lock all the time. */
 int kvc_catalog_commit(struct kvc_catalog *c);
+/*
+ * The same in two steps, for the committer: makes what is pending a batch and returns its number; and, without the
+ * lock, from the same thread, writes it. 0: committed. Every seal is followed by a write.
+ */
+uint64_t kvc_catalog_seal(struct kvc_catalog *c);
+int kvc_catalog_write(struct kvc_catalog *c);
+/* Before a seal, without locks: where the log is to be restarted this waits a moment for it. */
+void kvc_catalog_gate(struct kvc_catalog *c);
 /* After a commit: brings the log to stable storage. Needs no lock. */
 int kvc_catalog_sync(struct kvc_catalog *c);
-/* Moves the log into the database. Needs no lock; from one thread only. */
+/* Moves what it can of the log into the database. Needs no lock. */
 void kvc_catalog_checkpoint(struct kvc_catalog *c);
+
+/*
+ * May a call make a change that a user asks for? 0, or the error that the call fails with, before it changes anything:
+ * -ENOSPC or -EIO while commits fail and the changes that wait take all the memory they may, or the filesystem is
+ * full. A removal may be made longer. Needs no lock.
+ */
+int kvc_catalog_takes(struct kvc_catalog *c, bool removal);
+
+struct kvc_catalog_state {
+	uint64_t pending_bytes; /* of memory, for changes that are not committed */
+	uint64_t log_bytes;     /* the size of the log's file */
+	bool ok;                /* the last commit went well */
+};
+/* Needs no lock. */
+void kvc_catalog_state(struct kvc_catalog *c, struct kvc_catalog_state *s);
 
 int kvc_meta_get(struct kvc_catalog *c, const char *key, char *value, size_t room);
 int kvc_meta_set(struct kvc_catalog *c, const char *key, const char *value);
@@ -97,6 +128,8 @@ struct kvc_name {
 };
 typedef int kvc_name_fn(void *arg, const struct kvc_name *n); /* non-zero ends the walk and is returned */
 int kvc_name_get(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t *ino, uint32_t *kind);
+/* Is this name surely not there? Needs no lock; by memory alone, so false where that does not tell. */
+bool kvc_name_absent(struct kvc_catalog *c, uint64_t parent, const char *name);
 int kvc_name_put(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t ino, uint32_t kind);
 int kvc_name_del(struct kvc_catalog *c, uint64_t parent, const char *name);
 /* All names in a folder whose hash is above `after`, in order of hash. fn may not change the catalog. */
@@ -113,7 +146,7 @@ int kvc_target_put(struct kvc_catalog *c, uint64_t ino, const char *target);
 
 int kvc_object_get(struct kvc_catalog *c, uint64_t ino, struct kvc_object_row *o);
 int kvc_object_put(struct kvc_catalog *c, uint64_t ino, const struct kvc_object_row *o);
-/* Objects that no lower tier has. fn may change the catalog, and so gets them in batches. */
+/* Objects that no lower tier has; commits what is pending, now and then. fn may change the catalog, and so gets them in batches. */
 int kvc_object_each_unplaced(struct kvc_catalog *c, int (*fn)(void *arg, uint64_t ino, const struct kvc_object_row *o), void *arg);
 
 int kvc_place_get(struct kvc_catalog *c, uint64_t ino, struct kvc_place place[KVC_TIERS]);
@@ -129,7 +162,7 @@ struct kvc_placed {
 	unsigned tier;
 	struct kvc_place place;
 };
-/* Up to `room` placements after (*ino, *tier), which move on to the last one given; *n is 0 at the end. */
+/* Commits what is pending. Up to `room` placements after (*ino, *tier), which move on to the last one given; *n is 0 at the end. */
 int kvc_place_next(struct kvc_catalog *c, uint64_t *ino, unsigned *tier, size_t room, struct kvc_placed *out, size_t *n);
 
 /*
@@ -156,9 +189,9 @@ int kvc_chunk_del(struct kvc_catalog *c, uint64_t id);
  */
 int kvc_chunk_next_ranked(struct kvc_catalog *c, struct kvc_chunk_row *r);
 int kvc_chunk_next_quota(struct kvc_catalog *c, uint64_t model, struct kvc_chunk_row *r);
-/* The chunks of a folder and of all below it, copied out: *out is the caller's to free. */
+/* Commits what is pending. The chunks of a folder and of all below it, copied out: *out is the caller's to free. */
 int kvc_chunk_below(struct kvc_catalog *c, uint64_t folder, struct kvc_chunk_row **out, size_t *n);
-/* The 512-byte blocks of all files below a folder; each counts where its newest name is. Takes a moment for each million. */
+/* Commits what is pending. The 512-byte blocks of all files below a folder; each counts where its newest name is. Takes a moment for each million. */
 int kvc_blocks_below(struct kvc_catalog *c, uint64_t folder, uint64_t *blocks);
 /* Chunks whose ttl has run out. */
 int kvc_chunk_each_expired(struct kvc_catalog *c, uint64_t now_ns,

@@ -112,30 +112,40 @@ int kvc_check_pages(const char *path, bool mend, kvc_found_fn *fn, void *arg)
 
 int kvc_check_rules(struct kvc_catalog *c, bool mend, kvc_found_fn *fn, void *arg)
 {
-	for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
-		int n = lines(c->db, rules[i].find, NULL, mend, fn, arg);
+	int err = kvc_catalog_flush(c, 0);
 
-		if (n < 0)
-			return n;
-		if (n && mend && sqlite3_exec(c->db, rules[i].mend, NULL, NULL, NULL)) {
-			fn(arg, false, sqlite3_errmsg(c->db));
-			return -EIO;
+	pthread_mutex_lock(&c->writer);
+	for (size_t i = 0; i < sizeof rules / sizeof rules[0] && !err; i++) {
+		int n = lines(c->w.db, rules[i].find, NULL, mend, fn, arg);
+
+		err = n < 0 ? n : 0;
+		if (n > 0 && mend && sqlite3_exec(c->w.db, rules[i].mend, NULL, NULL, NULL)) {
+			fn(arg, false, sqlite3_errmsg(c->w.db));
+			err = -EIO;
 		}
 	}
-	return 0;
+	pthread_mutex_unlock(&c->writer);
+	return err;
 }
 
 int kvc_check_placed_bytes(struct kvc_catalog *c, unsigned tier, uint64_t *bytes)
 {
 	sqlite3_stmt *st;
-	int err = sqlite3_prepare_v2(c->db, "SELECT ifnull(sum(len), 0) FROM placements WHERE tier = ?", -1, &st, NULL) ? -EIO : 0;
+	int err = kvc_catalog_flush(c, 0);
 
+	if (err)
+		return err;
+	pthread_mutex_lock(&c->writer);
+	err = sqlite3_prepare_v2(c->w.db, "SELECT ifnull(sum(len), 0) FROM placements WHERE tier = ?", -1, &st, NULL) ?
+		      -EIO :
+		      0;
 	if (!err) {
 		sqlite3_bind_int(st, 1, (int)tier);
 		err = sqlite3_step(st) == SQLITE_ROW ? 0 : -EIO;
 		*bytes = kvc_sql_u64(st, 0);
 	}
 	sqlite3_finalize(st);
+	pthread_mutex_unlock(&c->writer);
 	return err;
 }
 

@@ -1,12 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside the catalog: the connection and its prepared statements, one row each. Statements are prepared when first
+ * Inside the catalog: its connections and their prepared statements, one row each. Statements are prepared when first
  * used and kept. Each function binds, steps and resets; kvc_sql_* do that in one line.
+ *
+ * How changes go (catalog_write.c, overlay.c), and how reads see them (catalog_rows.c, catalog_range.c):
+ *
+ *   a change -> overlay, active -> sealed as a batch -> one transaction of the writer's connection -> dropped
+ *                    ^                                      | failed: ROLLBACK
+ *                    +------------- merged back ------------+
+ *
+ * A read asks the overlay and, where that knows nothing of the row, SQLite by a reader's connection, whose read
+ * transaction lasts as long as the statement. Both under the catalog's lock, so there is no gap: what is not in the
+ * overlay any more was dropped under that lock after its COMMIT had returned, and the statement that begins now has a
+ * snapshot with it. What is in the overlay and in SQLite already (between COMMIT and drop) is the same in both, or
+ * newer in the overlay.
+ *
+ * Locks: c->lock, then c->writer, then a connection's own. c->writer is held from the seal to the end of the
+ * transaction; the committer takes it under c->lock, gives c->lock back, writes, gives c->writer back, and only then
+ * takes c->lock again to work in how it went. Who holds c->lock may therefore wait for c->writer (kvc_catalog_flush).
  */
 #ifndef KVC_CATALOG_PRIV_H
 #define KVC_CATALOG_PRIV_H
 
 #include "catalog.h"
+#include "filter.h"
+#include "overlay.h"
 
 #include <pthread.h>
 #include <sqlite3.h>
@@ -21,14 +39,17 @@
 #define KVC_STATEMENTS(X)                                                                                              \
 	X(BEGIN, "BEGIN IMMEDIATE")                                                                                     \
 	X(COMMIT, "COMMIT")                                                                                            \
+	X(ROLLBACK, "ROLLBACK")                                                                                        \
 	X(META_GET, "SELECT value FROM meta WHERE key = ?")                                                            \
 	X(META_DEL, "DELETE FROM meta WHERE key = ?")                                                                  \
-	X(META_EACH, "SELECT key, value FROM meta WHERE key > ? AND substr(key, 1, ?) = ? ORDER BY key LIMIT 1")       \
+	X(META_EACH, "SELECT key, value FROM meta WHERE key > ? AND substr(key, 1, ?) = ? ORDER BY key")               \
 	X(META_SET, "INSERT OR REPLACE INTO meta(key, value) VALUES(?, ?)")                                            \
 	X(NAME_GET, "SELECT ino, kind FROM names WHERE parent = ? AND hash = ? AND name = ?")                          \
 	X(NAME_PUT, "INSERT OR REPLACE INTO names(parent, hash, name, ino, kind) VALUES(?, ?, ?, ?, ?)")               \
 	X(NAME_DEL, "DELETE FROM names WHERE parent = ? AND hash = ? AND name = ?")                                    \
 	X(NAME_EACH, "SELECT parent, hash, name, ino, kind FROM names WHERE parent = ? AND hash > ? ORDER BY hash, name") \
+	X(NAME_COUNT, "SELECT count(*) FROM names")                                                                    \
+	X(NAME_SCAN, "SELECT parent, hash FROM names WHERE (parent, hash) > (?, ?) ORDER BY parent, hash LIMIT ?")     \
 	X(NAME_OF, "SELECT parent, hash, name, ino, kind FROM names WHERE ino = ?")                                    \
 	X(ROW_GET, "SELECT " ROW_COLUMNS " FROM nodes WHERE ino = ?")                                                  \
 	X(ROW_PUT, "INSERT OR REPLACE INTO nodes(" ROW_COLUMNS ") VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")   \
@@ -59,8 +80,8 @@
 	X(CHUNK_GET, "SELECT " CHUNK_COLUMNS " FROM chunks WHERE id = ?")                                              \
 	X(CHUNK_PUT, "INSERT OR REPLACE INTO chunks(" CHUNK_COLUMNS ") VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")          \
 	X(CHUNK_DEL, "DELETE FROM chunks WHERE id = ?")                                                                \
-	X(CHUNK_RANKED, "SELECT " CHUNK_COLUMNS " FROM chunks WHERE policy = ? AND (rank, id) > (?, ?) ORDER BY rank, id LIMIT 1") \
-	X(CHUNK_QUOTA, "SELECT " CHUNK_COLUMNS " FROM chunks WHERE quota = ? AND quota > 0 AND (rank, id) > (?, ?) ORDER BY rank, id LIMIT 1") \
+	X(CHUNK_RANKED, "SELECT " CHUNK_COLUMNS " FROM chunks WHERE policy = ? AND (rank, id) > (?, ?) ORDER BY rank, id") \
+	X(CHUNK_QUOTA, "SELECT " CHUNK_COLUMNS " FROM chunks WHERE quota = ? AND quota > 0 AND (rank, id) > (?, ?) ORDER BY rank, id") \
 	X(CHUNK_BELOW, "WITH RECURSIVE " FOLDERS_BELOW "SELECT " CHUNK_COLUMNS " FROM chunks WHERE id IN (SELECT ino FROM below"  \
 	  " UNION SELECT n.ino FROM below JOIN names n ON n.parent = below.ino WHERE n.kind <> 16384)")                \
 	X(BLOCKS_BELOW, "WITH RECURSIVE " FOLDERS_BELOW "SELECT ifnull(sum(blocks), 0) FROM (SELECT DISTINCT m.ino, m.blocks FROM below"  \
@@ -75,29 +96,101 @@ enum kvc_statement {
 	ST_COUNT
 };
 
-struct kvc_catalog {
+/* A connection: of one thread at a time. */
+struct kvc_conn {
 	pthread_mutex_t lock;
 	sqlite3 *db;
-	sqlite3 *checkpointer; /* a connection of its own, so that a checkpoint does not keep the writer */
 	sqlite3_stmt *st[ST_COUNT];
-	sqlite3_file *wal;     /* the log, for kvc_catalog_sync */
-	_Atomic uint64_t txn;
-	bool logged;
+	struct kvc_catalog *c;
+};
+
+#define KVC_READERS 3
+/*
+ * What the overlay may take while commits fail: enough for the changes of a second at full speed, little beside a
+ * pool. While they only are slow, as on a busy disk, SLOW times that. Deletes have REMOVALS more, so that a full
+ * filesystem can be emptied. Once no user's change is taken any more, the engine's own are few: what is in memory.
+ */
+#define KVC_PENDING_MAX (64u << 20)
+#define KVC_PENDING_SLOW 4
+#define KVC_PENDING_REMOVALS (16u << 20)
+
+struct kvc_catalog {
+	char path[1280];
+	pthread_mutex_t lock;      /* "the tree" */
+	struct kvc_overlay over;   /* under lock */
+	struct kvc_filter *filter; /* of names; its own lock */
+
+	pthread_mutex_t writer;    /* the connection w, and: */
+	struct kvc_conn w;
+	int result;                /* of the batch that is out, once it has ended */
+	char why[160];             /* what SQLite says of the last failure */
+
+	struct kvc_conn reader[KVC_READERS];
+	_Atomic unsigned next_reader;
+	_Atomic uint64_t txn;      /* over.txn, for any thread */
+
+	/* how writing goes (catalog_write.c); changed under lock */
+	_Atomic size_t pending;    /* over.bytes */
+	_Atomic int failing;       /* the errno of the last commit, or 0 */
+	_Atomic bool full;         /* for want of space; until there is some, and the reserve is whole again */
+	bool told;                 /* of trouble, in the log */
+	uint64_t reserve;          /* bytes of the file set aside, when whole; 0: there is none */
+	bool reserve_given;
+	uint64_t reserve_ns;       /* when it was last looked whether it can be had back */
+
+	/* checkpoint.c */
+	struct kvc_checkpoint *checkpoint;
+	_Atomic uint64_t log_pages; /* frames in the log after the last commit */
+	_Atomic uint64_t commits;
+	int wal_fd;                /* the log, to sync it */
+	_Atomic bool logged;
 };
 
 extern const char *const kvc_schema;
+
+int kvc_conn_open(struct kvc_catalog *c, struct kvc_conn *n, bool writes);
+void kvc_conn_close(struct kvc_conn *n);
+/* A reader's connection, locked. Give it back with kvc_reader_put. */
+struct kvc_conn *kvc_reader_get(struct kvc_catalog *c);
+void kvc_reader_put(struct kvc_conn *n);
+int kvc_sql_errno(sqlite3 *db, int rc);
 
 /*
  * The statement with its arguments bound: 'i' int64, 's' text, 'b' (const void *, size_t) blob or NULL. NULL after
  * an error, which is logged. Give it back with kvc_sql_done.
  */
-sqlite3_stmt *kvc_sql(struct kvc_catalog *c, enum kvc_statement s, const char *types, ...);
+sqlite3_stmt *kvc_sql(struct kvc_conn *n, enum kvc_statement s, const char *types, ...);
 /* Steps: 1 a row, 0 the end, or a negative errno. */
-int kvc_sql_step(struct kvc_catalog *c, sqlite3_stmt *st);
+int kvc_sql_step(struct kvc_conn *n, sqlite3_stmt *st);
 void kvc_sql_done(sqlite3_stmt *st);
 /* Binds and runs a statement that gives no rows. */
-#define kvc_sql_run(c, s, ...) kvc_sql_finish(c, kvc_sql(c, s, __VA_ARGS__))
-int kvc_sql_finish(struct kvc_catalog *c, sqlite3_stmt *st);
+#define kvc_sql_run(n, s, ...) kvc_sql_finish(n, kvc_sql(n, s, __VA_ARGS__))
+int kvc_sql_finish(struct kvc_conn *n, sqlite3_stmt *st);
+
+/* The columns of a row, as the statements above have them (catalog_rows.c). */
+void kvc_row_columns(sqlite3_stmt *st, struct kvc_row *r);
+void kvc_object_columns(sqlite3_stmt *st, int at, struct kvc_object_row *o);
+struct kvc_place kvc_place_columns(sqlite3_stmt *st);
+void kvc_chunk_columns(sqlite3_stmt *st, struct kvc_chunk_row *r);
+
+/*
+ * Under the catalog's lock: writes and commits what is pending, if any of it is in one of the tables (a mask of
+ * 1 << enum kvc_table; 0: any). For questions that only SQLite answers. 0, or the changes stay and what went wrong.
+ */
+int kvc_catalog_flush(struct kvc_catalog *c, unsigned tables);
+/* The inode's row is gone and SQLite's rows of other tables do not count. */
+bool kvc_wiped(struct kvc_catalog *c, uint64_t ino);
+
+/* checkpoint.c. kvc_checkpoint_gate: where the log is to be restarted, the committer waits here a moment; without locks. */
+int kvc_checkpoint_start(struct kvc_catalog *c, uint64_t log_bytes);
+void kvc_checkpoint_stop(struct kvc_catalog *c);
+void kvc_checkpoint_gate(struct kvc_catalog *c);
+/* The writer's connection is new: it tells how long the log is. */
+void kvc_checkpoint_watch(struct kvc_catalog *c);
+
+/* filter.c: fills the filter, now and when it is to be made anew, in a thread. */
+int kvc_filter_start(struct kvc_catalog *c);
+void kvc_filter_stop(struct kvc_catalog *c);
 
 static inline uint64_t kvc_sql_u64(sqlite3_stmt *st, int column)
 {

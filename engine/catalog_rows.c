@@ -1,5 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The catalog's rows: each function is one statement or two. See catalog.h. */
+/*
+ * The catalog's rows one by one: a change goes into the overlay, a question to the overlay and then to SQLite. See
+ * catalog.h and, for how the two fit together, catalog_priv.h; what walks many rows is in catalog_range.c.
+ *
+ * A row that is deleted takes what belongs to its inode along without looking at it (kvc_change.wipes). Should the
+ * inode come back before that is committed (a folder that was dropped and is made in again), what SQLite has of it
+ * is first marked gone row by row: revive().
+ */
 #include "catalog_priv.h"
 
 #include <stdio.h>
@@ -8,164 +15,252 @@
 #include <sys/stat.h>
 
 #define I(v) ((sqlite3_int64)(v))
-#define BATCH 256
 
 /* Ends a one-row query: what `got` (kvc_sql_step's answer) means to the caller. */
-static int one(sqlite3_stmt *st, int got)
+static int one(struct kvc_conn *n, sqlite3_stmt *st, int got)
 {
 	kvc_sql_done(st);
+	kvc_reader_put(n);
 	return got < 0 ? got : got ? 0 : -ENOENT;
 }
 
+/* A change of a row; value NULL: it is gone. */
+static int put(struct kvc_catalog *c, enum kvc_table t, uint64_t a, uint64_t b, const char *text, const void *value,
+	       size_t len)
+{
+	int err = kvc_overlay_put(&c->over, t, a, b, text, value, len);
+
+	atomic_store_explicit(&c->pending, c->over.bytes, memory_order_relaxed);
+	return err;
+}
+
+/*
+ * Does the overlay know the row? 0: it has this value (*x); -ENOENT: it is gone, or its inode is; 1: ask SQLite.
+ * `of` is the inode that the row belongs to, 0 where it is a row of its own.
+ */
+static int known(struct kvc_catalog *c, enum kvc_table t, uint64_t a, uint64_t b, const char *text, uint64_t of,
+		 struct kvc_change **x)
+{
+	*x = kvc_overlay_find(&c->over, t, a, b, text);
+	if (*x)
+		return (*x)->gone ? -ENOENT : 0;
+	return of && kvc_wiped(c, of) ? -ENOENT : 1;
+}
+
+bool kvc_wiped(struct kvc_catalog *c, uint64_t ino)
+{
+	struct kvc_change *x = kvc_overlay_find(&c->over, KVC_T_ROW, ino, 0, NULL);
+
+	return x && x->wipes;
+}
+
+/* The inode comes back, or something of it: what it had in SQLite is gone row by row, the wipe is a plain delete. */
+static int revive(struct kvc_catalog *c, uint64_t ino)
+{
+	static const enum kvc_table one_each[] = { KVC_T_TARGET, KVC_T_OBJECT };
+	struct kvc_conn *n;
+	sqlite3_stmt *st;
+	int err = 0, got;
+
+	if (!kvc_wiped(c, ino))
+		return 0;
+	for (size_t i = 0; i < 2 && !err; i++)
+		err = put(c, one_each[i], ino, 0, NULL, NULL, 0);
+	for (unsigned t = 0; t < KVC_TIERS && !err; t++)
+		err = put(c, KVC_T_PLACE, ino, t, NULL, NULL, 0);
+	if (err)
+		return err;
+	n = kvc_reader_get(c);
+	st = kvc_sql(n, ST_XATTR_LIST, "i", I(ino));
+	while (!err && (got = kvc_sql_step(n, st)))
+		err = got < 0 ? got :
+				put(c, KVC_T_XATTR, ino, 0, (const char *)sqlite3_column_text(st, 0), NULL, 0);
+	kvc_sql_done(st);
+	kvc_reader_put(n);
+	/* And what a batch that is out is about to put there. */
+	kvc_list_each(e, &c->over.covered) {
+		const struct kvc_change *x = kvc_of(e, struct kvc_change, over);
+
+		if (!err && x->table == KVC_T_XATTR && x->a == ino)
+			err = put(c, KVC_T_XATTR, ino, 0, x->text, NULL, 0);
+	}
+	return err ?: put(c, KVC_T_ROW, ino, 0, NULL, NULL, 0);
+}
+
+/* ---- meta ---- */
+
 int kvc_meta_get(struct kvc_catalog *c, const char *key, char *value, size_t room)
 {
-	sqlite3_stmt *st = kvc_sql(c, ST_META_GET, "s", key);
-	int got = kvc_sql_step(c, st);
+	struct kvc_change *x;
+	struct kvc_conn *n;
+	sqlite3_stmt *st;
+	int got = known(c, KVC_T_META, 0, 0, key, 0, &x);
 
+	if (!got)
+		snprintf(value, room, "%s", (const char *)x->value);
+	if (got <= 0)
+		return got;
+	n = kvc_reader_get(c);
+	st = kvc_sql(n, ST_META_GET, "s", key);
+	got = kvc_sql_step(n, st);
 	if (got == 1) {
 		const char *text = (const char *)sqlite3_column_text(st, 0);
 
-		value[0] = 0;
-		if (text)
-			strncat(value, text, room - 1);
+		snprintf(value, room, "%s", text ? text : "");
 	}
-	return one(st, got);
+	return one(n, st, got);
 }
 
 int kvc_meta_set(struct kvc_catalog *c, const char *key, const char *value)
 {
-	return kvc_sql_run(c, ST_META_SET, "ss", key, value);
+	return put(c, KVC_T_META, 0, 0, key, value, strlen(value) + 1);
 }
 
 int kvc_meta_del(struct kvc_catalog *c, const char *key)
 {
-	return kvc_sql_run(c, ST_META_DEL, "s", key);
+	return put(c, KVC_T_META, 0, 0, key, NULL, 0);
 }
 
-int kvc_meta_next(struct kvc_catalog *c, const char *prefix, char *key, char *value, size_t room)
+/* ---- names ---- */
+
+bool kvc_name_absent(struct kvc_catalog *c, uint64_t parent, const char *name)
 {
-	char after[64];
-	sqlite3_stmt *st;
-	int got;
-
-	snprintf(after, sizeof after, "%s", key);
-	st = kvc_sql(c, ST_META_EACH, "sis", after, I(strlen(prefix)), prefix);
-	got = kvc_sql_step(c, st);
-	if (got == 1) {
-		const char *k = (const char *)sqlite3_column_text(st, 0), *v = (const char *)sqlite3_column_text(st, 1);
-
-		snprintf(key, sizeof after, "%s", k ? k : "");
-		snprintf(value, room, "%s", v ? v : "");
-	}
-	return one(st, got);
+	return !kvc_filter_may_have(c->filter, parent, kvc_name_hash(name));
 }
 
 int kvc_name_get(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t *ino, uint32_t *kind)
 {
-	sqlite3_stmt *st = kvc_sql(c, ST_NAME_GET, "iis", I(parent), I(kvc_name_hash(name)), name);
-	int got = kvc_sql_step(c, st);
+	uint64_t hash = kvc_name_hash(name);
+	struct kvc_change *x;
+	struct kvc_conn *n;
+	sqlite3_stmt *st;
+	int got = known(c, KVC_T_NAME, parent, hash, name, 0, &x);
 
+	if (!got) {
+		const struct kvc_name_value *v = x->value;
+
+		*ino = v->ino;
+		*kind = v->kind;
+	}
+	if (got <= 0)
+		return got;
+	if (!kvc_filter_may_have(c->filter, parent, hash))
+		return -ENOENT;
+	n = kvc_reader_get(c);
+	st = kvc_sql(n, ST_NAME_GET, "iis", I(parent), I(hash), name);
+	got = kvc_sql_step(n, st);
 	if (got == 1) {
 		*ino = kvc_sql_u64(st, 0);
 		*kind = (uint32_t)sqlite3_column_int(st, 1);
 	}
-	return one(st, got);
+	return one(n, st, got);
 }
 
 int kvc_name_put(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t ino, uint32_t kind)
 {
-	return kvc_sql_run(c, ST_NAME_PUT, "iisii", I(parent), I(kvc_name_hash(name)), name, I(ino), I(kind));
+	struct kvc_name_value v = { ino, kind };
+	uint64_t hash = kvc_name_hash(name);
+
+	kvc_filter_add(c->filter, parent, hash);
+	return put(c, KVC_T_NAME, parent, hash, name, &v, sizeof v);
 }
 
 int kvc_name_del(struct kvc_catalog *c, uint64_t parent, const char *name)
 {
-	return kvc_sql_run(c, ST_NAME_DEL, "iis", I(parent), I(kvc_name_hash(name)), name);
+	kvc_filter_removed(c->filter);
+	return put(c, KVC_T_NAME, parent, kvc_name_hash(name), name, NULL, 0);
 }
 
-static int names(struct kvc_catalog *c, sqlite3_stmt *st, kvc_name_fn *fn, void *arg)
+/* ---- nodes and what belongs to them ---- */
+
+void kvc_row_columns(sqlite3_stmt *st, struct kvc_row *r)
 {
-	int got;
-
-	while ((got = kvc_sql_step(c, st)) == 1) {
-		struct kvc_name n = { kvc_sql_u64(st, 0), kvc_sql_u64(st, 1), kvc_sql_u64(st, 3),
-				      (uint32_t)sqlite3_column_int(st, 4), (const char *)sqlite3_column_text(st, 2) };
-
-		if ((got = fn(arg, &n)))
-			break;
-	}
-	kvc_sql_done(st);
-	return got;
-}
-
-int kvc_name_each(struct kvc_catalog *c, uint64_t parent, uint64_t after, kvc_name_fn *fn, void *arg)
-{
-	return names(c, kvc_sql(c, ST_NAME_EACH, "ii", I(parent), I(after)), fn, arg);
-}
-
-int kvc_name_of(struct kvc_catalog *c, uint64_t ino, kvc_name_fn *fn, void *arg)
-{
-	return names(c, kvc_sql(c, ST_NAME_OF, "i", I(ino)), fn, arg);
+	*r = (struct kvc_row){ .ino = kvc_sql_u64(st, 0), .mode = (uint32_t)sqlite3_column_int64(st, 1),
+			       .uid = (uint32_t)sqlite3_column_int64(st, 2), .gid = (uint32_t)sqlite3_column_int64(st, 3),
+			       .nlink = (uint32_t)sqlite3_column_int64(st, 4), .size = kvc_sql_u64(st, 5),
+			       .blocks = kvc_sql_u64(st, 6), .atime_ns = kvc_sql_u64(st, 7),
+			       .mtime_ns = kvc_sql_u64(st, 8), .ctime_ns = kvc_sql_u64(st, 9),
+			       .btime_ns = kvc_sql_u64(st, 10), .parent = kvc_sql_u64(st, 11),
+			       .chunk = kvc_sql_u64(st, 12), .container = (uint32_t)sqlite3_column_int(st, 13) };
 }
 
 int kvc_row_get(struct kvc_catalog *c, uint64_t ino, struct kvc_row *r)
 {
-	sqlite3_stmt *st = kvc_sql(c, ST_ROW_GET, "i", I(ino));
-	int got = kvc_sql_step(c, st);
+	struct kvc_change *x;
+	struct kvc_conn *n;
+	sqlite3_stmt *st;
+	int got = known(c, KVC_T_ROW, ino, 0, NULL, 0, &x);
 
+	if (!got)
+		memcpy(r, x->value, sizeof *r);
+	if (got <= 0)
+		return got;
+	n = kvc_reader_get(c);
+	st = kvc_sql(n, ST_ROW_GET, "i", I(ino));
+	got = kvc_sql_step(n, st);
 	if (got == 1)
-		*r = (struct kvc_row){ .ino = ino, .mode = (uint32_t)sqlite3_column_int64(st, 1),
-			.uid = (uint32_t)sqlite3_column_int64(st, 2), .gid = (uint32_t)sqlite3_column_int64(st, 3),
-			.nlink = (uint32_t)sqlite3_column_int64(st, 4), .size = kvc_sql_u64(st, 5), .blocks = kvc_sql_u64(st, 6),
-			.atime_ns = kvc_sql_u64(st, 7), .mtime_ns = kvc_sql_u64(st, 8), .ctime_ns = kvc_sql_u64(st, 9),
-			.btime_ns = kvc_sql_u64(st, 10), .parent = kvc_sql_u64(st, 11), .chunk = kvc_sql_u64(st, 12),
-			.container = (uint32_t)sqlite3_column_int(st, 13) };
-	return one(st, got);
+		kvc_row_columns(st, r);
+	return one(n, st, got);
 }
 
 int kvc_row_put(struct kvc_catalog *c, const struct kvc_row *r)
 {
-	return kvc_sql_run(c, ST_ROW_PUT, "iiiiiiiiiiiiii", I(r->ino), I(r->mode), I(r->uid), I(r->gid), I(r->nlink), I(r->size),
-			   I(r->blocks), I(r->atime_ns), I(r->mtime_ns), I(r->ctime_ns), I(r->btime_ns), I(r->parent), I(r->chunk), I(r->container));
+	return revive(c, r->ino) ?: put(c, KVC_T_ROW, r->ino, 0, NULL, r, sizeof *r);
 }
 
 int kvc_row_del(struct kvc_catalog *c, uint64_t ino)
 {
-	static const enum kvc_statement all[] = { ST_ROW_DEL, ST_TARGET_DEL, ST_OBJECT_DEL, ST_PLACE_DEL_ALL, ST_XATTR_DEL_ALL };
-	int err = 0;
+	int err = kvc_overlay_wipe(&c->over, ino);
 
-	for (size_t i = 0; i < sizeof all / sizeof all[0] && !err; i++)
-		err = kvc_sql_run(c, all[i], "i", I(ino));
+	atomic_store_explicit(&c->pending, c->over.bytes, memory_order_relaxed);
 	return err;
 }
 
 uint64_t kvc_row_max(struct kvc_catalog *c)
 {
-	sqlite3_stmt *st = kvc_sql(c, ST_ROW_MAX, "");
-	uint64_t max = kvc_sql_step(c, st) == 1 ? kvc_sql_u64(st, 0) : 1;
+	struct kvc_conn *n = kvc_reader_get(c);
+	sqlite3_stmt *st = kvc_sql(n, ST_ROW_MAX, "");
+	uint64_t max = kvc_sql_step(n, st) == 1 ? kvc_sql_u64(st, 0) : 1;
+	const struct kvc_list *all[] = { &c->over.active, &c->over.batch };
 
 	kvc_sql_done(st);
+	kvc_reader_put(n);
+	for (int i = 0; i < 2; i++)
+		kvc_list_each(e, all[i]) {
+			const struct kvc_change *x = kvc_of(e, struct kvc_change, link);
+
+			if (x->table == KVC_T_ROW && !x->gone)
+				max = kvc_max(max, x->a);
+		}
 	return max;
 }
 
 int kvc_target_get(struct kvc_catalog *c, uint64_t ino, char *target, size_t room)
 {
-	sqlite3_stmt *st = kvc_sql(c, ST_TARGET_GET, "i", I(ino));
-	int got = kvc_sql_step(c, st);
+	struct kvc_change *x;
+	struct kvc_conn *n;
+	sqlite3_stmt *st;
+	int got = known(c, KVC_T_TARGET, ino, 0, NULL, ino, &x);
 
-	if (got == 1) {
-		target[0] = 0;
-		strncat(target, (const char *)sqlite3_column_text(st, 0), room - 1);
-	}
-	return one(st, got);
+	if (!got)
+		snprintf(target, room, "%s", (const char *)x->value);
+	if (got <= 0)
+		return got;
+	n = kvc_reader_get(c);
+	st = kvc_sql(n, ST_TARGET_GET, "i", I(ino));
+	got = kvc_sql_step(n, st);
+	if (got == 1)
+		snprintf(target, room, "%s", (const char *)sqlite3_column_text(st, 0));
+	return one(n, st, got);
 }
 
 int kvc_target_put(struct kvc_catalog *c, uint64_t ino, const char *target)
 {
-	return kvc_sql_run(c, ST_TARGET_PUT, "is", I(ino), target);
+	return revive(c, ino) ?: put(c, KVC_T_TARGET, ino, 0, NULL, target, strlen(target) + 1);
 }
 
 /* Columns gen, size, sum, lower from column `at` on. */
-static void object_columns(sqlite3_stmt *st, int at, struct kvc_object_row *o)
+void kvc_object_columns(sqlite3_stmt *st, int at, struct kvc_object_row *o)
 {
 	*o = (struct kvc_object_row){ .gen = kvc_sql_u64(st, at), .size = kvc_sql_u64(st, at + 1),
 				      .lower = sqlite3_column_int(st, at + 3) };
@@ -176,49 +271,34 @@ static void object_columns(sqlite3_stmt *st, int at, struct kvc_object_row *o)
 
 int kvc_object_get(struct kvc_catalog *c, uint64_t ino, struct kvc_object_row *o)
 {
-	sqlite3_stmt *st = kvc_sql(c, ST_OBJECT_GET, "i", I(ino));
-	int got = kvc_sql_step(c, st);
+	struct kvc_change *x;
+	struct kvc_conn *n;
+	sqlite3_stmt *st;
+	int got = known(c, KVC_T_OBJECT, ino, 0, NULL, ino, &x);
 
+	if (!got)
+		memcpy(o, x->value, sizeof *o);
+	if (got <= 0)
+		return got;
+	n = kvc_reader_get(c);
+	st = kvc_sql(n, ST_OBJECT_GET, "i", I(ino));
+	got = kvc_sql_step(n, st);
 	if (got == 1)
-		object_columns(st, 0, o);
-	return one(st, got);
+		kvc_object_columns(st, 0, o);
+	return one(n, st, got);
 }
 
 int kvc_object_put(struct kvc_catalog *c, uint64_t ino, const struct kvc_object_row *o)
 {
-	return kvc_sql_run(c, ST_OBJECT_PUT, "iiibi", I(ino), I(o->gen), I(o->size), o->has_sum ? o->sum.b : NULL, (size_t)16, I(o->lower));
+	return revive(c, ino) ?: put(c, KVC_T_OBJECT, ino, 0, NULL, o, sizeof *o);
 }
 
-int kvc_object_each_unplaced(struct kvc_catalog *c, int (*fn)(void *arg, uint64_t ino, const struct kvc_object_row *o), void *arg)
+struct kvc_place kvc_place_columns(sqlite3_stmt *st)
 {
-	struct {
-		uint64_t ino;
-		struct kvc_object_row o;
-	} batch[BATCH];
-	uint64_t after = 0;
-	int n, got;
-
-	do {
-		sqlite3_stmt *st = kvc_sql(c, ST_OBJECT_UNPLACED, "i", I(after));
-
-		for (n = 0; n < BATCH && (got = kvc_sql_step(c, st)) == 1; n++) {
-			batch[n].ino = after = kvc_sql_u64(st, 0);
-			object_columns(st, 1, &batch[n].o);
-		}
-		kvc_sql_done(st);
-		if (n < BATCH && got < 0)
-			return got;
-		for (int i = 0; i < n; i++)
-			if ((got = fn(arg, batch[i].ino, &batch[i].o)))
-				return got;
-	} while (n == BATCH);
-	return 0;
-}
-
-static struct kvc_place place_columns(sqlite3_stmt *st)
-{
-	struct kvc_place p = { .gen = kvc_sql_u64(st, 1), .where = { kvc_sql_u64(st, 2), kvc_sql_u64(st, 3), kvc_sql_u64(st, 4) },
-			       .codec = (uint32_t)sqlite3_column_int64(st, 5), .key = (uint32_t)sqlite3_column_int64(st, 6) };
+	struct kvc_place p = { .gen = kvc_sql_u64(st, 1),
+			       .where = { kvc_sql_u64(st, 2), kvc_sql_u64(st, 3), kvc_sql_u64(st, 4) },
+			       .codec = (uint32_t)sqlite3_column_int64(st, 5),
+			       .key = (uint32_t)sqlite3_column_int64(st, 6) };
 
 	if (sqlite3_column_bytes(st, 7) == 16)
 		memcpy(p.sum.b, sqlite3_column_blob(st, 7), 16);
@@ -227,17 +307,31 @@ static struct kvc_place place_columns(sqlite3_stmt *st)
 
 int kvc_place_get(struct kvc_catalog *c, uint64_t ino, struct kvc_place place[KVC_TIERS])
 {
-	sqlite3_stmt *st = kvc_sql(c, ST_PLACE_GET, "i", I(ino));
-	int got;
+	struct kvc_change *x[KVC_TIERS];
+	bool ask = false;
+	int got = 0;
 
 	memset(place, 0, sizeof place[0] * KVC_TIERS);
-	while ((got = kvc_sql_step(c, st)) == 1) {
-		uint64_t tier = kvc_sql_u64(st, 0);
+	for (unsigned t = 0; t < KVC_TIERS; t++)
+		ask |= known(c, KVC_T_PLACE, ino, t, NULL, ino, &x[t]) > 0;
+	if (ask) {
+		struct kvc_conn *n = kvc_reader_get(c);
+		sqlite3_stmt *st = kvc_sql(n, ST_PLACE_GET, "i", I(ino));
 
-		if (tier < KVC_TIERS)
-			place[tier] = place_columns(st);
+		while ((got = kvc_sql_step(n, st)) == 1) {
+			uint64_t tier = kvc_sql_u64(st, 0);
+
+			if (tier < KVC_TIERS)
+				place[tier] = kvc_place_columns(st);
+		}
+		kvc_sql_done(st);
+		kvc_reader_put(n);
 	}
-	kvc_sql_done(st);
+	for (unsigned t = 0; t < KVC_TIERS; t++)
+		if (x[t] && x[t]->gone)
+			place[t] = (struct kvc_place){ 0 };
+		else if (x[t])
+			memcpy(&place[t], x[t]->value, sizeof place[t]);
 	return got;
 }
 
@@ -253,119 +347,96 @@ struct kvc_place kvc_place_of(uint64_t gen, const struct kvc_where *w, const str
 
 int kvc_place_put(struct kvc_catalog *c, uint64_t ino, unsigned tier, const struct kvc_place *p)
 {
-	return kvc_sql_run(c, ST_PLACE_PUT, "iiiiiiiib", I(ino), I(tier), I(p->gen), I(p->where.at), I(p->where.len), I(p->where.hi), I(p->codec),
-			   I(p->key), tier ? p->sum.b : NULL, (size_t)16);
+	return revive(c, ino) ?: put(c, KVC_T_PLACE, ino, tier, NULL, p, sizeof *p);
 }
 
 int kvc_place_del(struct kvc_catalog *c, uint64_t ino, unsigned tier)
 {
-	return kvc_sql_run(c, ST_PLACE_DEL, "ii", I(ino), I(tier));
+	if (kvc_wiped(c, ino))
+		return 0;
+	return put(c, KVC_T_PLACE, ino, tier, NULL, NULL, 0);
 }
 
-int kvc_place_each(struct kvc_catalog *c, unsigned tier,
-		   int (*fn)(void *arg, uint64_t ino, const struct kvc_place *p), void *arg)
-{
-	sqlite3_stmt *st = kvc_sql(c, ST_PLACE_EACH, "i", I(tier));
-	int got;
-
-	while ((got = kvc_sql_step(c, st)) == 1) {
-		struct kvc_place p = place_columns(st);
-
-		if ((got = fn(arg, kvc_sql_u64(st, 8), &p)))
-			break;
-	}
-	kvc_sql_done(st);
-	return got;
-}
-
-int kvc_place_next(struct kvc_catalog *c, uint64_t *ino, unsigned *tier, size_t room, struct kvc_placed *out, size_t *n)
-{
-	sqlite3_stmt *st = kvc_sql(c, ST_PLACE_NEXT, "ii", I(*ino), I(*tier));
-	int got = 0;
-
-	for (*n = 0; *n < room && (got = kvc_sql_step(c, st)) == 1; ++*n) {
-		out[*n].ino = *ino = kvc_sql_u64(st, 8);
-		out[*n].tier = *tier = (unsigned)kvc_sql_u64(st, 0);
-		out[*n].place = place_columns(st);
-	}
-	kvc_sql_done(st);
-	return got < 0 ? got : 0;
-}
+/* ---- paths that were deleted here ---- */
 
 int kvc_gone_get(struct kvc_catalog *c, const struct kvc_where *path, uint64_t now_ns)
 {
-	sqlite3_stmt *st = kvc_sql(c, ST_GONE_GET, "iii", I(path->at), I(path->hi), I(now_ns));
+	struct kvc_change *x;
+	struct kvc_conn *n;
+	sqlite3_stmt *st;
+	int got = known(c, KVC_T_GONE, path->at, path->hi, NULL, 0, &x);
 
-	return one(st, kvc_sql_step(c, st));
+	if (!got)
+		return *(const uint64_t *)x->value > now_ns ? 0 : -ENOENT;
+	if (got < 0)
+		return got;
+	n = kvc_reader_get(c);
+	st = kvc_sql(n, ST_GONE_GET, "iii", I(path->at), I(path->hi), I(now_ns));
+	return one(n, st, kvc_sql_step(n, st));
 }
 
 int kvc_gone_put(struct kvc_catalog *c, const struct kvc_where *path, uint64_t until_ns)
 {
-	return kvc_sql_run(c, ST_GONE_PUT, "iii", I(path->at), I(path->hi), I(until_ns));
+	return put(c, KVC_T_GONE, path->at, path->hi, NULL, &until_ns, sizeof until_ns);
 }
 
 int kvc_gone_del(struct kvc_catalog *c, const struct kvc_where *path)
 {
-	return kvc_sql_run(c, ST_GONE_DEL, "ii", I(path->at), I(path->hi));
+	return put(c, KVC_T_GONE, path->at, path->hi, NULL, NULL, 0);
 }
 
+/* Those that are over tell nobody anything any more, so they only leave SQLite: with the next batch. */
 int kvc_gone_purge(struct kvc_catalog *c, uint64_t now_ns)
 {
-	return kvc_sql_run(c, ST_GONE_PURGE, "i", I(now_ns));
+	return put(c, KVC_T_PURGE, 0, 0, NULL, &now_ns, sizeof now_ns);
+}
+
+/* ---- attributes ---- */
+
+static int give(const void *from, size_t n, void *value, size_t *len)
+{
+	size_t room = *len;
+
+	*len = n;
+	if (room && n > room)
+		return -ERANGE;
+	if (room && n)
+		memcpy(value, from, n);
+	return 0;
 }
 
 int kvc_xattr_get(struct kvc_catalog *c, uint64_t ino, const char *name, void *value, size_t *len)
 {
-	sqlite3_stmt *st = kvc_sql(c, ST_XATTR_GET, "is", I(ino), name);
-	int got = kvc_sql_step(c, st);
+	struct kvc_change *x;
+	struct kvc_conn *n;
+	sqlite3_stmt *st;
+	int got = known(c, KVC_T_XATTR, ino, 0, name, ino, &x);
 
-	if (got == 1) {
-		size_t n = (size_t)sqlite3_column_bytes(st, 0);
-
-		if (*len && n > *len)
-			got = -ERANGE;
-		else if (*len && n)
-			memcpy(value, sqlite3_column_blob(st, 0), n);
-		*len = n;
-	}
-	return one(st, got);
+	if (got <= 0)
+		return got ?: give(x->value, x->len, value, len);
+	n = kvc_reader_get(c);
+	st = kvc_sql(n, ST_XATTR_GET, "is", I(ino), name);
+	got = kvc_sql_step(n, st);
+	if (got == 1)
+		got = give(sqlite3_column_blob(st, 0), (size_t)sqlite3_column_bytes(st, 0), value, len) ?: 1;
+	return one(n, st, got);
 }
 
 int kvc_xattr_set(struct kvc_catalog *c, uint64_t ino, const char *name, const void *value, size_t len)
 {
-	return kvc_sql_run(c, ST_XATTR_SET, "isb", I(ino), name, len ? value : "", len);
+	return revive(c, ino) ?: put(c, KVC_T_XATTR, ino, 0, name, len ? value : "", len);
 }
 
 int kvc_xattr_del(struct kvc_catalog *c, uint64_t ino, const char *name)
 {
-	return kvc_sql_run(c, ST_XATTR_DEL, "is", I(ino), name);
+	if (kvc_wiped(c, ino))
+		return 0;
+	return put(c, KVC_T_XATTR, ino, 0, name, NULL, 0);
 }
 
-int kvc_xattr_list(struct kvc_catalog *c, uint64_t ino, char *list, size_t *len)
-{
-	sqlite3_stmt *st = kvc_sql(c, ST_XATTR_LIST, "i", I(ino));
-	size_t used = 0;
-	int got;
+/* ---- chunks ---- */
 
-	while ((got = kvc_sql_step(c, st)) == 1) {
-		const char *name = (const char *)sqlite3_column_text(st, 0);
-		size_t n = strlen(name) + 1;
-
-		if (*len) {
-			if (used + n > *len) {
-				got = -ERANGE;
-				break;
-			}
-			memcpy(list + used, name, n);
-		}
-		used += n;
-	}
-	kvc_sql_done(st);
-	*len = used;
-	return got;
-}
-
-static void chunk_columns(sqlite3_stmt *st, struct kvc_chunk_row *r)
+void kvc_chunk_columns(sqlite3_stmt *st, struct kvc_chunk_row *r)
 {
 	*r = (struct kvc_chunk_row){ kvc_sql_u64(st, 0), kvc_sql_u64(st, 1), kvc_sql_u64(st, 2), kvc_sql_u64(st, 3),
 				     sqlite3_column_int64(st, 4), kvc_sql_u64(st, 5), kvc_sql_u64(st, 6), kvc_sql_u64(st, 7),
@@ -376,134 +447,29 @@ static void chunk_columns(sqlite3_stmt *st, struct kvc_chunk_row *r)
 
 int kvc_chunk_get(struct kvc_catalog *c, uint64_t id, struct kvc_chunk_row *r)
 {
-	sqlite3_stmt *st = kvc_sql(c, ST_CHUNK_GET, "i", I(id));
-	int got = kvc_sql_step(c, st);
+	struct kvc_change *x;
+	struct kvc_conn *n;
+	sqlite3_stmt *st;
+	int got = known(c, KVC_T_CHUNK, id, 0, NULL, 0, &x);
 
+	if (!got)
+		memcpy(r, x->value, sizeof *r);
+	if (got <= 0)
+		return got;
+	n = kvc_reader_get(c);
+	st = kvc_sql(n, ST_CHUNK_GET, "i", I(id));
+	got = kvc_sql_step(n, st);
 	if (got == 1)
-		chunk_columns(st, r);
-	return one(st, got);
+		kvc_chunk_columns(st, r);
+	return one(n, st, got);
 }
 
 int kvc_chunk_put(struct kvc_catalog *c, const struct kvc_chunk_row *r)
 {
-	return kvc_sql_run(c, ST_CHUNK_PUT, "iiiiiiiiii", I(r->id), I(r->created_ns), I(r->last_ns), I(r->hits), I(r->rank),
-			   I(r->pin_until_ns), I(r->ttl_s), I(r->expires_ns), I(r->policy), I(r->quota));
+	return put(c, KVC_T_CHUNK, r->id, 0, NULL, r, sizeof *r);
 }
 
 int kvc_chunk_del(struct kvc_catalog *c, uint64_t id)
 {
-	return kvc_sql_run(c, ST_CHUNK_DEL, "i", I(id));
-}
-
-static int chunks(struct kvc_catalog *c, sqlite3_stmt *st, int (*fn)(void *arg, const struct kvc_chunk_row *r), void *arg)
-{
-	struct kvc_chunk_row r;
-	int got;
-
-	while ((got = kvc_sql_step(c, st)) == 1) {
-		chunk_columns(st, &r);
-		if ((got = fn(arg, &r)))
-			break;
-	}
-	kvc_sql_done(st);
-	return got;
-}
-
-static int next_chunk(struct kvc_catalog *c, sqlite3_stmt *st, struct kvc_chunk_row *r)
-{
-	int got = kvc_sql_step(c, st);
-
-	if (got == 1)
-		chunk_columns(st, r);
-	return one(st, got);
-}
-
-int kvc_chunk_next_ranked(struct kvc_catalog *c, struct kvc_chunk_row *r)
-{
-	return next_chunk(c, kvc_sql(c, ST_CHUNK_RANKED, "iii", I(r->policy), I(r->rank), I(r->id)), r);
-}
-
-int kvc_chunk_next_quota(struct kvc_catalog *c, uint64_t model, struct kvc_chunk_row *r)
-{
-	return next_chunk(c, kvc_sql(c, ST_CHUNK_QUOTA, "iii", I(model), I(r->rank), I(r->id)), r);
-}
-
-struct rows {
-	struct kvc_chunk_row *v;
-	size_t n, room;
-};
-
-static int keep_row(void *arg, const struct kvc_chunk_row *r)
-{
-	struct rows *a = arg;
-
-	if (kvc_grow(&a->v, a->n, &a->room, sizeof *a->v))
-		return -ENOMEM;
-	a->v[a->n++] = *r;
-	return 0;
-}
-
-int kvc_chunk_below(struct kvc_catalog *c, uint64_t folder, struct kvc_chunk_row **out, size_t *n)
-{
-	struct rows a = { 0 };
-	int err = chunks(c, kvc_sql(c, ST_CHUNK_BELOW, "i", I(folder)), keep_row, &a);
-
-	if (err) {
-		free(a.v);
-		return err;
-	}
-	*out = a.v;
-	*n = a.n;
-	return 0;
-}
-
-int kvc_blocks_below(struct kvc_catalog *c, uint64_t folder, uint64_t *blocks)
-{
-	sqlite3_stmt *st = kvc_sql(c, ST_BLOCKS_BELOW, "i", I(folder));
-	int got = kvc_sql_step(c, st);
-
-	if (got == 1)
-		*blocks = kvc_sql_u64(st, 0);
-	return one(st, got);
-}
-
-int kvc_chunk_each_expired(struct kvc_catalog *c, uint64_t now_ns,
-			   int (*fn)(void *arg, const struct kvc_chunk_row *r), void *arg)
-{
-	return chunks(c, kvc_sql(c, ST_CHUNK_EXPIRED, "i", I(now_ns)), fn, arg);
-}
-
-struct batch {
-	struct kvc_chunk_row r[1024];
-	size_t n;
-};
-
-static int collect(void *arg, const struct kvc_chunk_row *r)
-{
-	struct batch *b = arg;
-
-	b->r[b->n++] = *r;
-	return 0;
-}
-
-int kvc_chunk_rerank(struct kvc_catalog *c, int64_t (*rank)(const struct kvc_chunk_row *r))
-{
-	KVC_MEM struct batch *b = malloc(sizeof *b);
-	uint64_t after = 0;
-	int err;
-
-	if (!b)
-		return -ENOMEM;
-	do {
-		b->n = 0;
-		if ((err = chunks(c, kvc_sql(c, ST_CHUNK_ALL, "i", I(after)), collect, b)))
-			return err;
-		for (size_t i = 0; i < b->n; i++) {
-			b->r[i].rank = rank(&b->r[i]);
-			after = b->r[i].id;
-			if ((err = kvc_chunk_put(c, &b->r[i])))
-				return err;
-		}
-	} while (b->n == 1024);
-	return 0;
+	return put(c, KVC_T_CHUNK, id, 0, NULL, NULL, 0);
 }

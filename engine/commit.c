@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The committer: every few milliseconds it writes what is dirty into the open transaction, commits it, and frees what the
- * transaction made dispensable. k->lock is not held meanwhile, the catalog's lock is.
+ * The committer: every few milliseconds it puts what is dirty in memory into the catalog's overlay, makes that a batch,
+ * commits it, and frees what the transaction made dispensable (trash.c). Both locks are held for the first two, k->lock
+ * for a few nodes at a time; none while the batch is written. After a failure all stays as it is and is tried again.
+ *
+ * The trash is taken before the dirty nodes, so that a batch has every change that its trash belongs to.
  */
 #include "core.h"
 
 #include <string.h>
 
 #define CHUNKS_EVERY_NS 1000000000ull
-
-struct dirty {
-	struct kvc_row row;
-	struct kvc_object_row object;
-};
+#define AGAIN_NS 100000000ull /* after a failure */
+#define AT_ONCE 64            /* nodes or chunks under one hold of k->lock */
 
 struct sync_job {
 	struct kvc_job job;
@@ -27,156 +27,83 @@ void kvc_commit_soon_locked(struct kvc *k, bool now)
 	k->commit_now |= now;
 }
 
-static void trash_add(struct kvc *k, const struct kvc_trash *t)
+static int put_node_both(struct kvc *k, struct kvc_node *n)
 {
-	struct kvc_trash *copy = malloc(sizeof *copy);
+	int err = kvc_row_put(k->cat, &n->row);
 
-	if (!copy) {
-		kvc_error("out of memory: space is not given back before the next start");
-		return;
-	}
-	*copy = *t;
-	kvc_list_add_tail(&k->trash, &copy->link);
-	k->leaving += t->room;
-	if (t->tier >= 0)
-		k->tier[t->tier].leaving += t->where.len;
-	kvc_commit_soon_locked(k, !kvc_list_empty(&k->room_waiters));
+	if (err || !S_ISREG(n->row.mode))
+		return err;
+	err = kvc_object_put(k->cat, n->row.ino, &n->object);
+	for (unsigned t = 0; t < KVC_TIERS && !err && n->has_places && !n->object.lower; t++)
+		err = kvc_place_del(k->cat, n->row.ino, t);
+	n->has_places &= err || n->object.lower;
+	return err;
 }
 
-void kvc_trash_segment_locked(struct kvc *k, const struct kvc_segment *s, uint64_t room)
+/* The dirty nodes go into the overlay. Under the catalog's lock. -ENOMEM: those that are left stay dirty. */
+static int put_nodes(struct kvc *k)
 {
-	trash_add(k, &(struct kvc_trash){ .kind = s->kind, .ino = s->ino, .gen = s->gen, .room = room, .tier = -1 });
-}
+	struct kvc_list todo;
+	int err = 0;
 
-/* A shared tier's frame stays for the others: it goes only by kvc_unshare_both. */
-void kvc_trash_extent_locked(struct kvc *k, unsigned tier, const struct kvc_place *p)
-{
-	if (k->tier[tier].t && !(k->tier[tier].t->ops->caps & KVC_TIER_SHARED))
-		trash_add(k, &(struct kvc_trash){ .tier = (int)tier, .where = p->where });
-}
-
-void kvc_trash_shared_locked(struct kvc *k, unsigned tier, const struct kvc_place *p)
-{
-	trash_add(k, &(struct kvc_trash){ .tier = (int)tier, .where = p->where, .sum = p->sum });
-}
-
-/* A name in a shared tier may have another's newer frame by now: that one stays. */
-static bool still_ours(struct kvc_tier *t, const struct kvc_job *j)
-{
-	KVC_MEM uint8_t *page = aligned_alloc(KVC_PAGE, KVC_FRAME_HEADER);
-	KVC_MEM struct kvc_frame *f = kvc_frame_new();
-	struct iovec iov = { page, KVC_FRAME_HEADER };
-
-	return page && f && !t->ops->get(t, &j->where, 0, &iov, 1) && !kvc_frame_decode(page, f) && !memcmp(f->stored_sum.b, j->sum.b, 16);
-}
-
-static void remove_run(struct kvc *k, struct kvc_job *j)
-{
-	struct kvc_tier *t = k->tier[j->tier].t;
-	int err;
-
-	if (t->ops->caps & KVC_TIER_SHARED) {
-		err = still_ours(t, j) ? t->ops->remove(t, &j->where) : 0;
-	} else {
-		pthread_mutex_lock(&k->rehead_lock);
-		err = t->ops->remove(t, &j->where);
-		pthread_mutex_unlock(&k->rehead_lock);
-	}
+	kvc_list_init(&todo);
 	kvc_lock(k);
-	kvc_tier_result_locked(k, j->tier, err);
-	k->tier[j->tier].full = false;
-	k->tier[j->tier].leaving -= kvc_min(k->tier[j->tier].leaving, j->where.len);
-	kvc_unlock(k);
-	if (err)
-		kvc_warn("tier %s: cannot remove a frame: %s", t->ops->name, strerror(-err));
-}
+	kvc_list_splice(&todo, &k->dirty_nodes);
+	while (!err && !kvc_list_empty(&todo)) {
+		for (int i = 0; i < AT_ONCE && !err && !kvc_list_empty(&todo); i++) {
+			struct kvc_node *n = kvc_of(todo.next, struct kvc_node, dirty_link);
 
-static void empty_trash(struct kvc *k, struct kvc_list *trash)
-{
-	kvc_list_each_safe(e, trash) {
-		struct kvc_trash *t = kvc_of(e, struct kvc_trash, link);
-		struct kvc_segment s = { t->kind, t->ino, t->gen };
-		struct kvc_job *j;
-
-		if (t->kind)
-			kvc_segment_remove(&k->pool, &s);
-		kvc_lock(k);
-		k->leaving -= kvc_min(k->leaving, t->room);
-		kvc_pace_freed_locked(k, t->room);
-		kvc_room_put_locked(k, t->room);
-		if (t->tier >= 0 && k->tier[t->tier].t &&
-		    !kvc_job_add_locked(k, KVC_P_REMOVE, remove_run, NULL, (unsigned)t->tier, 0, &j))
-			j->where = t->where, j->sum = t->sum;
-		else if (t->tier >= 0)
-			k->tier[t->tier].leaving -= kvc_min(k->tier[t->tier].leaving, t->where.len);
+			if ((err = put_node_both(k, n)))
+				break;
+			kvc_list_del(&n->dirty_link);
+			n->dirty = n->touched = false;
+			kvc_node_settle_locked(k, n);
+		}
 		kvc_unlock(k);
-		free(t);
+		kvc_lock(k);
 	}
-}
-
-/* Copies the dirty nodes out. Under k->lock. */
-static struct dirty *take_nodes(struct kvc *k, size_t *n)
-{
-	size_t room = 0;
-	struct dirty *d;
-
-	kvc_list_each(e, &k->dirty_nodes)
-		room++;
-	*n = 0;
-	d = calloc(room ? room : 1, sizeof *d);
-	kvc_list_each_safe(e, &k->dirty_nodes) {
-		struct kvc_node *node = kvc_of(e, struct kvc_node, dirty_link);
-
-		if (!d)
-			break; /* they stay dirty for the next turn */
-		d[*n].row = node->row;
-		d[(*n)++].object = node->object;
-		kvc_list_del(&node->dirty_link);
-		node->dirty = node->touched = false;
-		kvc_node_settle_locked(k, node);
-	}
-	return d;
+	kvc_list_splice(&todo, &k->dirty_nodes); /* none, but after an error */
+	kvc_list_splice(&k->dirty_nodes, &todo);
+	kvc_unlock(k);
+	return err;
 }
 
 /* The same for chunks; rows of known ones, whose use only has changed, once a second. */
-static struct kvc_chunk_row *take_chunks(struct kvc *k, size_t *n, bool all)
+static int put_chunks(struct kvc *k, bool all)
 {
 	uint64_t now = kvc_mono_ns();
-	struct kvc_chunk_row *r;
-	size_t room = 0;
+	struct kvc_chunk_row r;
+	struct kvc_list todo;
+	int err = 0;
 
 	all |= now - k->chunks_written_ns >= CHUNKS_EVERY_NS;
 	if (all)
 		k->chunks_written_ns = now;
-	kvc_list_each(e, &k->dirty_chunks)
-		room++;
-	*n = 0;
-	r = calloc(room ? room : 1, sizeof *r);
-	kvc_list_each_safe(e, &k->dirty_chunks) {
-		struct kvc_chunk *c = kvc_of(e, struct kvc_chunk, dirty_link);
+	kvc_list_init(&todo);
+	kvc_lock(k);
+	kvc_list_splice(&todo, &k->dirty_chunks);
+	while (!err && !kvc_list_empty(&todo)) {
+		for (int i = 0; i < AT_ONCE && !err && !kvc_list_empty(&todo); i++) {
+			struct kvc_chunk *c = kvc_of(todo.next, struct kvc_chunk, dirty_link);
 
-		if (!r)
-			break;
-		if (c->known && !all)
-			continue;
-		kvc_chunk_row(c, &r[(*n)++]);
-		kvc_list_del(&c->dirty_link);
-		c->dirty = false;
-		c->known = true;
-		kvc_chunk_settle_locked(k, c);
+			if (c->known && !all) {
+				kvc_list_del(&c->dirty_link);
+				kvc_list_add_tail(&k->dirty_chunks, &c->dirty_link);
+				continue;
+			}
+			kvc_chunk_row(c, &r);
+			if ((err = kvc_chunk_put(k->cat, &r)))
+				break;
+			kvc_list_del(&c->dirty_link);
+			c->dirty = false;
+			c->known = true;
+			kvc_chunk_settle_locked(k, c);
+		}
+		kvc_unlock(k);
+		kvc_lock(k);
 	}
-	return r;
-}
-
-static int write_node(struct kvc *k, const struct dirty *d)
-{
-	int err = kvc_row_put(k->cat, &d->row);
-
-	if (!err && S_ISREG(d->row.mode)) {
-		err = kvc_object_put(k->cat, d->row.ino, &d->object);
-		for (unsigned t = 0; t < KVC_TIERS && !err && !d->object.lower; t++)
-			err = kvc_place_del(k->cat, d->row.ino, t);
-	}
+	kvc_list_splice(&k->dirty_chunks, &todo);
+	kvc_unlock(k);
 	return err;
 }
 
@@ -195,36 +122,52 @@ static void sync_run(struct kvc *k, struct kvc_job *j)
 	kvc_unlock(k);
 }
 
+/* Who waited for the commit in fsync now waits for the disk. */
+static void sync_locked(struct kvc *k, struct kvc_list *waits)
+{
+	struct sync_job *s;
+
+	if (kvc_list_empty(waits))
+		return;
+	s = calloc(1, sizeof *s);
+	if (!s) {
+		kvc_wake_all_locked(k, waits, -ENOMEM);
+		return;
+	}
+	kvc_list_init(&s->waits);
+	kvc_list_splice(&s->waits, waits);
+	s->job.run = sync_run;
+	s->job.tier = KVC_COMMON;
+	kvc_list_add_tail(&k->tier[KVC_COMMON].jobs[KVC_P_LOAD], &s->job.link);
+	k->jobs_queued++;
+	kvc_tier_tell_locked(&k->tier[KVC_COMMON], KVC_P_LOAD);
+}
+
 int kvc_commit_once(struct kvc *k)
 {
-	KVC_MEM struct dirty *d = NULL;
-	KVC_MEM struct kvc_chunk_row *c = NULL;
 	struct kvc_list trash, waits;
-	size_t nd, nc;
-	uint64_t txn;
-	int err = 0;
+	uint64_t txn = 0;
+	bool stopping;
+	int err;
 
 	kvc_list_init(&trash);
 	kvc_list_init(&waits);
+	kvc_catalog_gate(k->cat);
 	kvc_lock_both(k);
 	k->commit_soon = k->commit_now = false;
-	d = take_nodes(k, &nd);
-	c = take_chunks(k, &nc, k->stopping);
+	stopping = k->stopping;
 	kvc_list_splice(&trash, &k->trash);
 	kvc_list_splice(&waits, &k->sync_waiters);
 	kvc_unlock(k);
-
-	for (size_t i = 0; i < nd; i++)
-		err = write_node(k, &d[i]) ?: err;
-	for (size_t i = 0; i < nc; i++)
-		err = kvc_chunk_put(k->cat, &c[i]) ?: err;
-	txn = kvc_catalog_txn(k->cat);
-	err = kvc_catalog_commit(k->cat) ?: err;
+	err = put_nodes(k) ?: put_chunks(k, stopping);
+	if (!err)
+		txn = kvc_catalog_seal(k->cat);
 	kvc_catalog_unlock(k->cat);
+	if (!err)
+		err = kvc_catalog_write(k->cat);
 
 	kvc_lock(k);
 	if (err) {
-		/* What was written is still in the open transaction: it is tried again, and until then nothing is freed. */
 		kvc_count(&k->stats, commit_failures);
 		kvc_list_splice(&trash, &k->trash);
 		kvc_list_splice(&k->trash, &trash);
@@ -235,31 +178,16 @@ int kvc_commit_once(struct kvc *k)
 		k->committed = txn;
 		pthread_cond_broadcast(&k->committed_cond);
 		pthread_cond_signal(&k->evict_cond);
-		if (!kvc_list_empty(&waits)) {
-			struct sync_job *s = calloc(1, sizeof *s);
-
-			if (s) {
-				kvc_list_init(&s->waits);
-				kvc_list_splice(&s->waits, &waits);
-				s->job.run = sync_run;
-				s->job.tier = KVC_COMMON;
-				kvc_list_add_tail(&k->tier[KVC_COMMON].jobs[KVC_P_LOAD], &s->job.link);
-				k->jobs_queued++;
-				kvc_tier_tell_locked(&k->tier[KVC_COMMON], KVC_P_LOAD);
-			} else {
-				kvc_wake_all_locked(k, &waits, -ENOMEM);
-			}
-		}
+		sync_locked(k, &waits);
 	}
 	kvc_unlock(k);
-	empty_trash(k, &trash);
+	kvc_trash_committed(k, &trash);
 	return err;
 }
 
 void *kvc_committer(void *arg)
 {
 	struct kvc *k = arg;
-	int turns = 0;
 
 	kvc_lock(k);
 	while (!k->draining) {
@@ -268,8 +196,8 @@ void *kvc_committer(void *arg)
 		if (!k->commit_soon) {
 			t = kvc_timespec(kvc_mono_ns() + CHUNKS_EVERY_NS);
 			pthread_cond_timedwait(&k->commit_cond, &k->lock, &t);
-			if (!k->commit_soon && kvc_list_empty(&k->dirty_chunks))
-				continue;
+			if (!k->commit_soon && kvc_list_empty(&k->dirty_chunks) && !kvc_catalog_takes(k->cat, false))
+				continue; /* while it takes nothing: to see whether it would again */
 		}
 		t = kvc_timespec(kvc_mono_ns() + k->opt.commit_ms * 1000000);
 		while (!k->commit_now && !k->draining &&
@@ -277,9 +205,7 @@ void *kvc_committer(void *arg)
 			;
 		kvc_unlock(k);
 		if (kvc_commit_once(k))
-			usleep(100000);
-		if (++turns % 128 == 0)
-			kvc_catalog_checkpoint(k->cat);
+			usleep(AGAIN_NS / 1000);
 		kvc_lock(k);
 	}
 	kvc_unlock(k);

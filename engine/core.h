@@ -2,11 +2,12 @@
 /*
  * Inside the engine: its structures, locks and the life of an object.
  *
- * Threads: any number of callers; one committer (commit.c), one evictor (evict.c), one answerer that runs the wakes
+ * Threads: any number of callers; one committer (commit.c), one syncer (trash.c), one evictor (evict.c), one answerer that runs the wakes
  * (wait.c), one notifier (notify.c), tier workers (tierq.c).
  *
  * Locks, in this order:
- *   1. the catalog's lock ("the tree"): names, rows, the open transaction. Taken by what changes or reads names.
+ *   1. the catalog's lock ("the tree"): names, rows, the changes not committed yet. Taken by what changes or reads
+ *      names; not held while they are written.
  *   2. k->lock: nodes in memory, chunks, room, queues. Held for short: memory, and single system calls on the
  *      pool's tmpfs (rename, fstat, ftruncate), never tier I/O, a commit, a reply or a wake.
  *   3. leaf locks inside tiers and the notifier.
@@ -30,7 +31,7 @@
  * a lower copy serves; w and l are removed.
  *
  * Order on disk: frame, placement row, commit; only then may the segment go. Row deleted, commit; only then are its
- * segment and its extents freed (k->trash).
+ * segment freed; and brought to stable storage; only then its extents (trash.c).
  */
 #ifndef KVC_CORE_H
 #define KVC_CORE_H
@@ -95,6 +96,7 @@ struct kvc_node {
 	enum kvc_state state;
 	struct kvc_object_row object;
 	struct kvc_place place[KVC_TIERS];
+	bool has_places;             /* the catalog may have rows of places */
 	uint64_t place_txn;          /* the transaction that records the newest placement */
 	uint64_t room;               /* bytes accounted for the segment */
 	uint64_t charged;            /* bytes counted to its model's quota */
@@ -228,6 +230,8 @@ struct kvc {
 	struct kvc_node *nodes[KVC_HASH_SIZE];
 	struct kvc_chunk *chunks[KVC_HASH_SIZE];
 	uint64_t nnodes, next_ino;
+	uint64_t ino_limit, ino_reserved; /* recover.c: numbers below were reserved by a commit; by one that is pending */
+	uint64_t ino_txn;            /* that one */
 	uint64_t clock_ns;           /* the last use stamp given out */
 	uint64_t open_files, resident, nbacking;
 	_Atomic uint64_t fd_uses;    /* see kvc_file_fd_done */
@@ -257,6 +261,10 @@ struct kvc {
 	uint64_t committed;          /* the last committed transaction */
 	pthread_cond_t commit_cond, committed_cond;
 	bool commit_soon, commit_now;
+	/* trash.c */
+	struct kvc_list unsynced;    /* trash whose commit is not on stable storage yet */
+	uint64_t nunsynced, unsynced_bytes, unsynced_ns; /* until it is handed on; since when the oldest waits */
+	pthread_cond_t sync_cond;
 	uint64_t chunks_written_ns;  /* when the use of known chunks was last written */
 	/* spill.c: rewriting a header and freeing an extent exclude each other; taken before k->lock */
 	pthread_mutex_t rehead_lock;
@@ -287,7 +295,7 @@ struct kvc {
 	_Atomic uint64_t notified;
 	bool notify_stop;
 
-	pthread_t committer, evictor, answerer, notifier;
+	pthread_t committer, syncer, evictor, answerer, notifier;
 };
 
 /* pool.c: the tmpfs and its segments. No lock needed. */
@@ -484,12 +492,17 @@ void kvc_chunk_settle_locked(struct kvc *k, struct kvc_chunk *c);
 /* commit.c */
 void *kvc_committer(void *arg);
 void kvc_commit_soon_locked(struct kvc *k, bool now);
+/* One turn of the committer: writes what is dirty, commits, frees the trash. Used by stop too. */
+int kvc_commit_once(struct kvc *k);
+
+/* trash.c */
+void *kvc_syncer(void *arg);
+void kvc_trash_committed(struct kvc *k, struct kvc_list *trash);
+void kvc_trash_free(struct kvc *k);
 void kvc_trash_segment_locked(struct kvc *k, const struct kvc_segment *s, uint64_t room);
 /* A frame in a shared tier that nobody else shall have either: it is removed if it still is this version. */
 void kvc_trash_shared_locked(struct kvc *k, unsigned tier, const struct kvc_place *p);
 void kvc_trash_extent_locked(struct kvc *k, unsigned tier, const struct kvc_place *p);
-/* One turn of the committer: writes what is dirty, commits, frees the trash. Used by stop too. */
-int kvc_commit_once(struct kvc *k);
 
 /* What there is of tiers: for (...) { k->tier[t].t is one }. */
 #define kvc_tier_each(k, nr) for (unsigned nr = 0; nr < KVC_TIERS; nr++) if (!(k)->tier[nr].t) {} else
@@ -611,7 +624,20 @@ bool kvc_notified(struct kvc *k, uint64_t nr);
 
 /* recover.c */
 int kvc_recover(struct kvc *k, char *error);
+/* A number that no inode of this store ever had. 0, -EAGAIN (the catalog cannot write that more are in use) or -ENOMEM. */
+int kvc_ino_new_both(struct kvc *k, uint64_t *ino);
+/* At the end of a clean run: numbers that were reserved and not used are free again. */
+void kvc_ino_save_both(struct kvc *k);
 
+/* Does the catalog take a user's change now? 0, or what the call fails with; before it changes anything. No lock needed. */
+static inline int kvc_takes(struct kvc *k, bool removal)
+{
+	int err = kvc_catalog_takes(k->cat, removal);
+
+	if (err)
+		kvc_count(&k->stats, refused_changes);
+	return err;
+}
 static inline void kvc_lock(struct kvc *k)
 {
 	pthread_mutex_lock(&k->lock);

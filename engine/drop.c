@@ -371,6 +371,8 @@ int kvc_chunk_drop(struct kvc *k, uint64_t id, int tier, const struct kvc_chunk_
 	uint64_t none;
 	int err;
 
+	if (kvc_catalog_takes(k->cat, false)) /* what it frees comes with a commit, and that fails now */
+		return -EBUSY;
 	kvc_lock_both(k);
 	err = row_both(k, id, seen, &row);
 	if (!err && (kvc_chunk_young(row.last_ns) || kvc_pin_holds(row.pin_until_ns)))

@@ -135,7 +135,7 @@ int kvc_setattr(struct kvc *k, uint64_t ino, unsigned set, struct kvc_row *attr,
 	if ((set & KVC_SET_SIZE) && attr->size >> 62)
 		return -EFBIG;
 	kvc_lock_both(k);
-	err = kvc_node_get_both(k, ino, &n);
+	err = kvc_node_get_both(k, ino, &n) ?: kvc_takes(k, false);
 	if (!err && (set & KVC_SET_SIZE))
 		err = S_ISREG(n->row.mode) ? truncate_both(k, n, attr->size, w) : -EISDIR;
 	if (err)

@@ -72,9 +72,16 @@ int kvc_lookup(struct kvc *k, uint64_t parent, const char *name, struct kvc_row 
 	int err;
 
 	kvc_count(&k->stats, lookups);
+	attr->ino = 0;
+	if (!k->shared && kvc_name_absent(k->cat, parent, name)) { /* without the tree's lock */
+		kvc_lock(k);
+		if ((n = kvc_ghost_find_locked(k, parent, name)))
+			attr->ino = n->row.ino;
+		kvc_unlock(k);
+		return -ENOENT;
+	}
 	kvc_lock_both(k);
 	err = kvc_name_get(k->cat, parent, name, &ino, &kind);
-	attr->ino = 0;
 	if (!err)
 		err = kvc_node_get_both(k, ino, &n);
 	else if (err == -ENOENT && k->shared)
@@ -140,8 +147,9 @@ int kvc_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, co
 		err = kvc_name_get(k->cat, parent, name, &ino, &kind);
 		err = !err ? -EEXIST : err == -ENOENT ? 0 : err;
 	}
+	err = err ?: kvc_takes(k, false) ?: kvc_ino_new_both(k, &ino);
 	if (!err) {
-		struct kvc_row row = { .ino = k->next_ino++, .mode = mode, .uid = who->uid, .gid = who->gid, .nlink = S_ISDIR(mode) ? 2 : 1,
+		struct kvc_row row = { .ino = ino, .mode = mode, .uid = who->uid, .gid = who->gid, .nlink = S_ISDIR(mode) ? 2 : 1,
 				       .size = target ? strlen(target) : 0, .atime_ns = now, .mtime_ns = now, .ctime_ns = now,
 				       .btime_ns = now, .parent = parent };
 
@@ -243,6 +251,7 @@ int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, str
 		err = kvc_name_get(k->cat, parent, name, &other, &kind);
 		err = !err ? -EEXIST : err == -ENOENT ? 0 : err;
 	}
+	err = err ?: kvc_takes(k, false);
 	if (!err && n->row.nlink >= 65000)
 		err = -EMLINK;
 	if (!err)
@@ -323,7 +332,7 @@ int kvc_unlink(struct kvc *k, uint64_t parent, const char *name)
 	int err;
 
 	kvc_lock_both(k);
-	err = kvc_folder_both(k, parent, false, &folder);
+	err = kvc_folder_both(k, parent, false, &folder) ?: kvc_takes(k, true);
 	if (!err)
 		err = kvc_name_get(k->cat, parent, name, &ino, &kind);
 	if (!err && S_ISDIR(kind))
@@ -371,7 +380,7 @@ int kvc_rmdir(struct kvc *k, uint64_t parent, const char *name)
 	int err;
 
 	kvc_lock_both(k);
-	err = kvc_folder_both(k, parent, false, &folder);
+	err = kvc_folder_both(k, parent, false, &folder) ?: kvc_takes(k, true);
 	if (!err)
 		err = kvc_name_get(k->cat, parent, name, &ino, &kind);
 	if (!err && !S_ISDIR(kind))
@@ -435,7 +444,7 @@ static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_
 		err = kvc_name_get(k->cat, parent, name, &ino, &kind) ?: kvc_node_get_both(k, ino, &n);
 	}
 	if (!err)
-		err = may_move_both(k, n, parent, to);
+		err = kvc_takes(k, false) ?: may_move_both(k, n, parent, to);
 	if (err)
 		return err;
 	err = kvc_name_get(k->cat, to, to_name, &old_ino, &old_kind);

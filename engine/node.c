@@ -68,6 +68,8 @@ int kvc_node_get_both(struct kvc *k, uint64_t ino, struct kvc_node **out)
 	if (S_ISREG(row.mode)) {
 		n->object = object;
 		memcpy(n->place, place, sizeof place);
+		for (unsigned t = 0; t < KVC_TIERS; t++)
+			n->has_places |= place[t].gen != 0;
 		n->charged = row.blocks * 512;
 		kvc_model_of_both(k, row.parent, &n->model);
 	}

@@ -138,7 +138,7 @@ int kvc_file_open(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out
 	kvc_lock(k);
 	wait_out_locked(k, w);
 	n = kvc_node_find_locked(k, ino);
-	if ((err = w->err))
+	if ((err = w->err ?: writes(flags) ? kvc_takes(k, false) : 0))
 		goto out;
 	if (!n || n->state == KVC_GONE || (n->lost && !n->nopen)) {
 		err = -ESTALE;
@@ -204,6 +204,8 @@ static int plan_both(struct kvc *k, uint64_t parent, const char *name, struct cr
 	err = kvc_name_get(k->cat, c->row.parent, name, existing, &kind);
 	if (err != -ENOENT)
 		return err ?: -EEXIST;
+	if ((err = kvc_takes(k, false)))
+		return err;
 	if ((err = kvc_model_of_both(k, c->row.parent, &c->model)))
 		return err;
 	if (folder->row.mode & S_ISGID)
@@ -276,9 +278,8 @@ int kvc_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, 
 	if (w->stage)
 		c.room = 0;
 	if (!err) {
-		err = kvc_pace_locked(k, c.room, w) ?: kvc_room_get_locked(k, c.room, w);
+		err = kvc_ino_new_both(k, &c.row.ino) ?: kvc_pace_locked(k, c.room, w) ?: kvc_room_get_locked(k, c.room, w);
 		k->ahead += err ? 0 : c.room;
-		c.row.ino = k->next_ino++;
 	}
 	if (err && err != KVC_WAIT)
 		kvc_room_cancel_locked(k, w); /* granted, but the folder or the name has changed meanwhile */

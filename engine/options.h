@@ -24,6 +24,7 @@ struct kvc_options {
 	char numa[64];         /* tmpfs mpol=, empty: the kernel's default */
 	uint64_t keep_pool;    /* bool */
 	uint64_t settle_ms, deadline_ms, commit_ms, pace_ms;
+	uint64_t log_bytes;    /* of the catalog */
 	char remote[1024];     /* remote= as given, one after the other, separated by spaces */
 	uint64_t compress;     /* enum kvc_codec */
 	uint64_t level;        /* of zstd */

@@ -199,7 +199,8 @@ int kvc_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *na
 	}
 	if (err)
 		return err;
-	row.ino = k->next_ino++;
+	if ((err = kvc_catalog_takes(k->cat, false) ?: kvc_ino_new_both(k, &row.ino)))
+		return err;
 	row.chunk = is_folder ? 0 : chunk ? chunk : row.ino;
 	n = kvc_node_new_locked(k, &row);
 	if (!n)
@@ -211,6 +212,7 @@ int kvc_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *na
 	} else {
 		n->object = (struct kvc_object_row){ 1, f->size, f->raw_sum, !(f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_SEALED)), true };
 		n->place[tier] = kvc_place_of(1, w, f);
+		n->has_places = true;
 		n->model = model;
 		kvc_unit_grew_locked(k, n, f->size);
 		err = kvc_chunk_join_both(k, n);

@@ -359,6 +359,7 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 	}
 	n->object.lower = true;
 	n->place_txn = kvc_catalog_txn(k->cat);
+	n->has_places = true;
 	kvc_node_dirty_locked(k, n);
 	/* Row and object are written with it: a placement is of no use without them. */
 	if (kvc_row_put(k->cat, &n->row) || kvc_object_put(k->cat, n->row.ino, &n->object) ||

@@ -59,6 +59,8 @@
 	X(coded_bytes,        "bytes before coding of copies that were coded")         \
 	X(coded_stored_bytes, "what those take after it")                             \
 	X(commits,            "catalog transactions committed")                        \
+	X(syncs,              "times the catalog's log was brought to stable storage for freed space") \
+	X(refused_changes,    "changes refused because the catalog could not write")   \
 	X(commit_failures,    "catalog commits that failed and are tried again")       \
 	X(leases,             "lease transactions")                                    \
 	X(recovered,          "objects found in the pool at start")                    \

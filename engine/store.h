@@ -13,6 +13,8 @@
 #define KVC_STORE_SUPER "superblock"
 #define KVC_STORE_CATALOG "catalog.sqlite"
 #define KVC_STORE_DATA "data"
+#define KVC_STORE_RESERVE "reserve" /* space that the daemon gives up when the filesystem is full (catalog_write.c) */
+#define KVC_STORE_RESERVE_SIZE (8ull << 20)
 #define KVC_STORE_MIN_SIZE (16ull << 20)
 
 struct kvc_store {

@@ -16,7 +16,8 @@ static const struct {
 #define NCOUNTERS (sizeof counters / sizeof counters[0])
 
 struct gauges {
-	uint64_t pool_bytes, pool_used_bytes, files_open, objects_resident, nodes_in_memory, room_waiters, jobs;
+	uint64_t pool_bytes, pool_used_bytes, files_open, objects_resident, nodes_in_memory, room_waiters, jobs, catalog_ok, catalog_pending_bytes,
+		catalog_log_bytes, unsynced_bytes;
 };
 
 #define GAUGES(X)                                                          \
@@ -26,14 +27,22 @@ struct gauges {
 	X(objects_resident, "published objects in the pool")               \
 	X(nodes_in_memory, "nodes held in memory")                         \
 	X(room_waiters, "requests that wait for room")                     \
-	X(jobs, "tier operations queued or running")
+	X(jobs, "tier operations queued or running")                       \
+	X(catalog_ok, "1: the catalog writes and takes changes; 0: it waits for space or a disk") \
+	X(catalog_pending_bytes, "memory that changes take which are not committed yet") \
+	X(catalog_log_bytes, "size of the catalog's log")                  \
+	X(unsynced_bytes, "bytes in the tiers that are freed once the log is on stable storage")
 
 static struct gauges gauges(struct kvc *k)
 {
+	struct kvc_catalog_state c;
 	struct gauges g;
 
+	kvc_catalog_state(k->cat, &c);
 	kvc_lock(k);
-	g = (struct gauges){ k->pool.size, k->used, k->open_files, k->resident, k->nnodes, 0, k->jobs_queued + k->jobs_running };
+	g = (struct gauges){ k->pool.size, k->used, k->open_files, k->resident, k->nnodes, 0,
+			     k->jobs_queued + k->jobs_running + k->nunsynced, c.ok, c.pending_bytes, c.log_bytes,
+			     k->unsynced_bytes };
 	kvc_list_each(e, &k->room_waiters)
 		g.room_waiters++;
 	kvc_unlock(k);

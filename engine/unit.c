@@ -138,6 +138,7 @@ bool kvc_unit_filled_both(struct kvc *k, struct kvc_node *folder)
 void kvc_unit_made_locked(struct kvc_node *folder)
 {
 	folder->made_ns = folder->filled_ns = kvc_mono_ns();
+	folder->unit_set = 1; /* nobody can have set any */
 }
 
 static bool bursting(const struct kvc *k, const struct kvc_node *folder, bool here)

@@ -361,7 +361,7 @@ int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *valu
 	if (v && len >= sizeof text)
 		return -EINVAL;
 	kvc_lock_both(k);
-	err = subject_both(k, ino, &s);
+	err = kvc_takes(k, false) ?: subject_both(k, ino, &s);
 	if (err)
 		goto out;
 	if (v) {
@@ -402,7 +402,7 @@ static int remove_virtual(struct kvc *k, uint64_t ino, const struct virtual *v)
 	if (!v->set || !(v->on & (ON_MODEL | ON_FOLDER)))
 		return -EPERM;
 	kvc_lock_both(k);
-	err = subject_both(k, ino, &s);
+	err = kvc_takes(k, false) ?: subject_both(k, ino, &s);
 	if (!err) {
 		err = !(s.kind & v->on) ? -ENODATA : v->get(k, &s, text) ?: v->set(k, &s, NULL);
 		kvc_node_settle_locked(k, s.n);
@@ -419,6 +419,8 @@ int kvc_removexattr(struct kvc *k, uint64_t ino, const char *name)
 
 	if (is_virtual(name))
 		return remove_virtual(k, ino, virtual_of(name));
+	if ((err = kvc_takes(k, true)))
+		return err;
 	kvc_catalog_lock(k->cat);
 	err = kvc_xattr_get(k->cat, ino, name, NULL, &there);
 	if (!err)

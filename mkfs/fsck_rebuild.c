@@ -197,6 +197,14 @@ int kvm_rebuild(struct kvc_store *s, struct kvc_tier *disk)
 			disk->ops->remove(disk, &all.v[i].place.where);
 		else
 			files++;
+		if (!err && i % 4096 == 4095)
+			err = kvc_catalog_commit(c); /* what is pending is in memory */
+	}
+	if (!err) { /* no number of before is used again */
+		char text[32];
+
+		snprintf(text, sizeof text, "%" PRIu64, next);
+		err = kvc_meta_set(c, "next_ino", text);
 	}
 	err = err ?: kvc_catalog_group(c);
 	if (!err)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * mkfs.kvcachefs [--size SIZE] [--device PATH] [--force] STORE: makes a store: its folder, the data file (preallocated,
- * so that the disk tier never meets a full filesystem) or the name of a block device, the catalog, and last the
- * superblock, which makes it a store. What fails leaves nothing behind.
+ * so that the disk tier never meets a full filesystem) or the name of a block device, a reserve that the daemon gives up
+ * when the catalog finds no space, the catalog, and last the superblock, which makes it a store. What fails leaves nothing behind.
  */
 #include "tool.h"
 
@@ -18,7 +18,8 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
-static const char *const files[] = { KVC_STORE_SUPER, KVC_STORE_CATALOG, KVC_STORE_CATALOG "-wal", KVC_STORE_CATALOG "-shm", KVC_STORE_DATA };
+static const char *const files[] = { KVC_STORE_SUPER, KVC_STORE_CATALOG, KVC_STORE_CATALOG "-wal", KVC_STORE_CATALOG "-shm", KVC_STORE_DATA,
+				    KVC_STORE_RESERVE };
 
 static void usage(FILE *out)
 {
@@ -75,6 +76,21 @@ static int make_data(const struct kvc_store *s)
 	return fsync(fd) ? kvm_fail("%s: %s", s->data, strerror(errno)) : 0;
 }
 
+/* A store without one works too: then what is full stays full until somebody else makes room. */
+static void make_reserve(const struct kvc_store *s)
+{
+	char path[1280];
+	KVC_FD int fd = open(kvc_store_path(s, KVC_STORE_RESERVE, path), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	int err = fd < 0 ? errno : posix_fallocate(fd, 0, KVC_STORE_RESERVE_SIZE);
+
+	if (!err && fsync(fd))
+		err = errno;
+	if (!err)
+		return;
+	unlink(path);
+	fprintf(stderr, "mkfs.kvcachefs: no reserve for a full filesystem is made: %s\n", strerror(err));
+}
+
 static int make(struct kvc_store *s, bool force, bool made_dir)
 {
 	char path[1280], a[32], b[32];
@@ -114,6 +130,7 @@ static int make(struct kvc_store *s, bool force, bool made_dir)
 		remove_files(s);
 		return 1;
 	}
+	make_reserve(s);
 	if ((err = kvc_catalog_create(kvc_store_path(s, KVC_STORE_CATALOG, path)))) {
 		remove_files(s);
 		return kvm_fail("cannot make the catalog: %s", strerror(-err));

@@ -1,0 +1,443 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The catalog's walks over many rows, see catalog.h. Those that calls wait for merge the overlay's order with SQLite's: of a
+ * row that both have the overlay's counts. Questions about whole tables are asked of SQLite alone, after what is pending
+ * was committed (kvc_catalog_flush).
+ */
+#include "catalog_priv.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define I(v) ((sqlite3_int64)(v))
+#define BATCH 256
+#define HEAVY (16u << 20) /* an overlay of this size is written in the middle of a long walk */
+
+static int done(struct kvc_conn *n, sqlite3_stmt *st, int got)
+{
+	kvc_sql_done(st);
+	kvc_reader_put(n);
+	return got;
+}
+
+/* The smallest key in the overlay above `after` that begins with prefix. */
+static const struct kvc_change *meta_after(struct kvc_catalog *c, const char *prefix, const char *after)
+{
+	const struct kvc_change *best = NULL;
+
+	for (size_t i = 0; i < c->over.size && c->over.count[KVC_T_META]; i++) /* there are few, and few ask */
+		for (const struct kvc_change *x = c->over.hash[i]; x; x = x->next)
+			if (x->table == KVC_T_META && !x->gone && !strncmp(x->text, prefix, strlen(prefix)) &&
+			    strcmp(x->text, after) > 0 && (!best || strcmp(x->text, best->text) < 0))
+				best = x;
+	return best;
+}
+
+int kvc_meta_next(struct kvc_catalog *c, const char *prefix, char *key, char *value, size_t room)
+{
+	struct kvc_conn *n = kvc_reader_get(c);
+	const struct kvc_change *x;
+	char after[64];
+	sqlite3_stmt *st;
+	const char *k = NULL, *v = NULL;
+	int got;
+
+	snprintf(after, sizeof after, "%s", key);
+	x = meta_after(c, prefix, after);
+	st = kvc_sql(n, ST_META_EACH, "sis", after, I(strlen(prefix)), prefix);
+	while ((got = kvc_sql_step(n, st)) == 1) {
+		k = (const char *)sqlite3_column_text(st, 0);
+		if (k && !kvc_overlay_find(&c->over, KVC_T_META, 0, 0, k))
+			break;
+	}
+	if (got == 1)
+		v = (const char *)sqlite3_column_text(st, 1);
+	if (x && (got == 0 || (got == 1 && strcmp(x->text, k) < 0))) {
+		k = x->text;
+		v = x->value;
+		got = 1;
+	}
+	if (got == 1) {
+		snprintf(key, sizeof after, "%s", k);
+		snprintf(value, room, "%s", v ? v : "");
+	}
+	got = done(n, st, got);
+	return got < 0 ? got : got ? 0 : -ENOENT;
+}
+
+/* ---- names ---- */
+
+static struct kvc_name name_columns(sqlite3_stmt *st)
+{
+	return (struct kvc_name){ kvc_sql_u64(st, 0), kvc_sql_u64(st, 1), kvc_sql_u64(st, 3),
+				  (uint32_t)sqlite3_column_int(st, 4), (const char *)sqlite3_column_text(st, 2) };
+}
+
+static struct kvc_name name_of(const struct kvc_change *x)
+{
+	const struct kvc_name_value *v = x->value;
+
+	return (struct kvc_name){ x->a, x->b, v->ino, v->kind, x->text };
+}
+
+static int order(const struct kvc_name *n, const struct kvc_change *x)
+{
+	return n->hash != x->b ? (n->hash < x->b ? -1 : 1) : strcmp(n->name, x->text);
+}
+
+int kvc_name_each(struct kvc_catalog *c, uint64_t parent, uint64_t after, kvc_name_fn *fn, void *arg)
+{
+	struct kvc_conn *n = kvc_reader_get(c);
+	sqlite3_stmt *st = kvc_sql(n, ST_NAME_EACH, "ii", I(parent), I(after));
+	struct kvc_change *x = kvc_overlay_after(&c->over, KVC_IX_NAME, parent, after, 0, NULL);
+	int got = kvc_sql_step(n, st), end = 0;
+
+	while (got >= 0 && !end) {
+		struct kvc_name name = { 0 };
+		int which; /* below 0: SQLite's is the next; above: the overlay's; 0: both are of one row */
+
+		x = x && x->a == parent ? x : NULL;
+		if (got == 1)
+			name = name_columns(st);
+		if (!x && !got)
+			break;
+		which = !x ? -1 : !got ? 1 : order(&name, x);
+		if (which < 0) {
+			end = fn(arg, &name);
+		} else if (!x->gone) {
+			name = name_of(x);
+			end = fn(arg, &name);
+		}
+		if (which <= 0 && !end)
+			got = kvc_sql_step(n, st);
+		if (which >= 0 && !end)
+			x = kvc_overlay_after(&c->over, KVC_IX_NAME, x->a, x->b, 0, x->text);
+	}
+	done(n, st, 0);
+	return got < 0 ? got : end;
+}
+
+int kvc_name_of(struct kvc_catalog *c, uint64_t ino, kvc_name_fn *fn, void *arg)
+{
+	struct kvc_change *x = kvc_overlay_after(&c->over, KVC_IX_OF, ino, 0, 0, "");
+	struct kvc_conn *n;
+	struct kvc_name name;
+	sqlite3_stmt *st;
+	int got, end = 0;
+
+	for (; x && ((struct kvc_name_value *)x->value)->ino == ino && !end;
+	     x = kvc_overlay_after(&c->over, KVC_IX_OF, ino, x->a, x->b, x->text)) {
+		name = name_of(x);
+		end = fn(arg, &name);
+	}
+	if (end)
+		return end;
+	n = kvc_reader_get(c);
+	st = kvc_sql(n, ST_NAME_OF, "i", I(ino));
+	while ((got = kvc_sql_step(n, st)) == 1) {
+		name = name_columns(st);
+		if (!kvc_overlay_find(&c->over, KVC_T_NAME, name.parent, name.hash, name.name) && (got = fn(arg, &name)))
+			break;
+	}
+	return done(n, st, got);
+}
+
+/* ---- attributes ---- */
+
+static int by_text(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+struct texts {
+	const char **v;
+	size_t n, room;
+};
+
+/* The names of an inode's attributes that the overlay has, in order. */
+static int pending_xattrs(struct kvc_catalog *c, uint64_t ino, struct texts *t)
+{
+	for (struct kvc_change *x = NULL; (x = kvc_overlay_xattr(&c->over, ino, x));)
+		if (!x->gone) {
+			if (kvc_grow(&t->v, t->n, &t->room, sizeof *t->v))
+				return -ENOMEM;
+			t->v[t->n++] = x->text;
+		}
+	if (t->n)
+		qsort(t->v, t->n, sizeof *t->v, by_text);
+	return 0;
+}
+
+static int list_one(char *list, size_t room, size_t *used, const char *name)
+{
+	size_t n = strlen(name) + 1;
+
+	if (room && *used + n > room)
+		return -ERANGE;
+	if (room)
+		memcpy(list + *used, name, n);
+	*used += n;
+	return 0;
+}
+
+int kvc_xattr_list(struct kvc_catalog *c, uint64_t ino, char *list, size_t *len)
+{
+	size_t used = 0, room = *len, i = 0;
+	struct texts t = { 0 };
+	struct kvc_conn *n;
+	sqlite3_stmt *st;
+	int err = pending_xattrs(c, ino, &t), got = 0;
+
+	n = kvc_reader_get(c);
+	st = kvc_sql(n, ST_XATTR_LIST, "i", I(ino));
+	while (!err && !kvc_wiped(c, ino) && (got = kvc_sql_step(n, st)) == 1) {
+		const char *name = (const char *)sqlite3_column_text(st, 0);
+
+		if (kvc_overlay_find(&c->over, KVC_T_XATTR, ino, 0, name))
+			continue;
+		while (!err && i < t.n && strcmp(t.v[i], name) < 0)
+			err = list_one(list, room, &used, t.v[i++]);
+		err = err ?: list_one(list, room, &used, name);
+	}
+	done(n, st, 0);
+	while (!err && got >= 0 && i < t.n)
+		err = list_one(list, room, &used, t.v[i++]);
+	free(t.v);
+	*len = used;
+	return err ?: got < 0 ? got : 0;
+}
+
+/* ---- chunks ---- */
+
+static int next_chunk(struct kvc_catalog *c, enum kvc_statement s, uint64_t first, struct kvc_chunk_row *r)
+{
+	enum kvc_order ix = s == ST_CHUNK_RANKED ? KVC_IX_RANK : KVC_IX_QUOTA;
+	struct kvc_change *x = kvc_overlay_after(&c->over, ix, first, kvc_overlay_rank(r->rank), r->id, NULL);
+	const struct kvc_chunk_row *over = x ? x->value : NULL;
+	struct kvc_conn *n = kvc_reader_get(c);
+	sqlite3_stmt *st = kvc_sql(n, s, "iii", I(first), I(r->rank), I(r->id));
+	struct kvc_chunk_row row;
+	int got;
+
+	if (over && (ix == KVC_IX_RANK ? over->policy : over->quota) != first)
+		over = NULL;
+	while ((got = kvc_sql_step(n, st)) == 1)
+		if (!kvc_overlay_find(&c->over, KVC_T_CHUNK, kvc_sql_u64(st, 0), 0, NULL))
+			break;
+	if (got == 1)
+		kvc_chunk_columns(st, &row);
+	done(n, st, 0);
+	if (got < 0)
+		return got;
+	if (!got && !over)
+		return -ENOENT;
+	if (!got || (over && (over->rank != row.rank ? over->rank < row.rank : over->id < row.id)))
+		*r = *over;
+	else
+		*r = row;
+	return 0;
+}
+
+int kvc_chunk_next_ranked(struct kvc_catalog *c, struct kvc_chunk_row *r)
+{
+	return next_chunk(c, ST_CHUNK_RANKED, r->policy, r);
+}
+
+int kvc_chunk_next_quota(struct kvc_catalog *c, uint64_t model, struct kvc_chunk_row *r)
+{
+	return model ? next_chunk(c, ST_CHUNK_QUOTA, model, r) : -ENOENT;
+}
+
+int kvc_chunk_each_expired(struct kvc_catalog *c, uint64_t now_ns,
+			   int (*fn)(void *arg, const struct kvc_chunk_row *r), void *arg)
+{
+	struct kvc_change *x = kvc_overlay_after(&c->over, KVC_IX_EXPIRE, 0, 0, 0, "");
+	struct kvc_chunk_row row;
+	struct kvc_conn *n;
+	sqlite3_stmt *st;
+	int got = 0;
+
+	for (; x && !got; x = kvc_overlay_after(&c->over, KVC_IX_EXPIRE, row.expires_ns, row.id, 0, NULL)) {
+		memcpy(&row, x->value, sizeof row);
+		if (row.expires_ns > now_ns)
+			break;
+		got = fn(arg, &row);
+	}
+	if (got)
+		return got;
+	n = kvc_reader_get(c);
+	st = kvc_sql(n, ST_CHUNK_EXPIRED, "i", I(now_ns));
+	while ((got = kvc_sql_step(n, st)) == 1) {
+		kvc_chunk_columns(st, &row);
+		if (!kvc_overlay_find(&c->over, KVC_T_CHUNK, row.id, 0, NULL) && (got = fn(arg, &row)))
+			break;
+	}
+	return done(n, st, got);
+}
+
+struct rows {
+	struct kvc_chunk_row *v;
+	size_t n, room;
+};
+
+/* Collects a query's chunks. On an error *a is empty. */
+static int chunks(struct kvc_catalog *c, struct kvc_conn *n, sqlite3_stmt *st, struct rows *a)
+{
+	int got, err = 0;
+
+	(void)c;
+	while (!err && (got = kvc_sql_step(n, st))) {
+		err = got < 0 ? got : kvc_grow(&a->v, a->n, &a->room, sizeof *a->v);
+		if (!err)
+			kvc_chunk_columns(st, &a->v[a->n++]);
+	}
+	done(n, st, 0);
+	if (err) {
+		free(a->v);
+		*a = (struct rows){ 0 };
+	}
+	return err;
+}
+
+int kvc_chunk_below(struct kvc_catalog *c, uint64_t folder, struct kvc_chunk_row **out, size_t *count)
+{
+	int err = kvc_catalog_flush(c, 1u << KVC_T_NAME | 1u << KVC_T_CHUNK);
+	struct rows a = { 0 };
+	struct kvc_conn *n;
+
+	if (err)
+		return err;
+	n = kvc_reader_get(c);
+	err = chunks(c, n, kvc_sql(n, ST_CHUNK_BELOW, "i", I(folder)), &a);
+	if (err)
+		return err;
+	*out = a.v;
+	*count = a.n;
+	return 0;
+}
+
+int kvc_blocks_below(struct kvc_catalog *c, uint64_t folder, uint64_t *blocks)
+{
+	int got = kvc_catalog_flush(c, 1u << KVC_T_NAME | 1u << KVC_T_ROW);
+	struct kvc_conn *n;
+	sqlite3_stmt *st;
+
+	if (got)
+		return got;
+	n = kvc_reader_get(c);
+	st = kvc_sql(n, ST_BLOCKS_BELOW, "i", I(folder));
+	got = kvc_sql_step(n, st);
+	if (got == 1)
+		*blocks = kvc_sql_u64(st, 0);
+	got = done(n, st, got);
+	return got < 0 ? got : got ? 0 : -ENOENT;
+}
+
+int kvc_chunk_rerank(struct kvc_catalog *c, int64_t (*rank)(const struct kvc_chunk_row *r))
+{
+	uint64_t after = 0;
+	size_t n;
+	int err;
+
+	do {
+		struct rows a = { 0 };
+		struct kvc_conn *r;
+
+		/* What is pending goes first; of our own changes, those behind us, only where they grow many. */
+		err = !after || c->over.bytes > HEAVY ? kvc_catalog_flush(c, 0) : 0;
+		if (err)
+			return err;
+		r = kvc_reader_get(c);
+		err = chunks(c, r, kvc_sql(r, ST_CHUNK_ALL, "i", I(after)), &a);
+		for (size_t i = 0; i < a.n && !err; i++) {
+			a.v[i].rank = rank(&a.v[i]);
+			after = a.v[i].id;
+			err = kvc_chunk_put(c, &a.v[i]);
+		}
+		n = a.n;
+		free(a.v);
+	} while (!err && n == 1024);
+	return err;
+}
+
+/* ---- objects and placements ---- */
+
+int kvc_object_each_unplaced(struct kvc_catalog *c,
+			     int (*fn)(void *arg, uint64_t ino, const struct kvc_object_row *o), void *arg)
+{
+	struct {
+		uint64_t ino;
+		struct kvc_object_row o;
+	} batch[BATCH];
+	uint64_t after = 0;
+	int n, got = 0;
+
+	do {
+		/* fn's own changes are about objects that were given to it, or take such away that are still to come. */
+		int err = !after || c->over.bytes > HEAVY ? kvc_catalog_flush(c, 0) : 0;
+
+		if (err)
+			return err;
+		struct kvc_conn *r = kvc_reader_get(c);
+		sqlite3_stmt *st = kvc_sql(r, ST_OBJECT_UNPLACED, "i", I(after));
+
+		for (n = 0; n < BATCH && (got = kvc_sql_step(r, st)) == 1; n++) {
+			batch[n].ino = after = kvc_sql_u64(st, 0);
+			kvc_object_columns(st, 1, &batch[n].o);
+		}
+		done(r, st, 0);
+		if (n < BATCH && got < 0)
+			return got;
+		for (int i = 0; i < n; i++) {
+			const struct kvc_change *x = kvc_overlay_find(&c->over, KVC_T_OBJECT, batch[i].ino, 0, NULL);
+
+			if (kvc_wiped(c, batch[i].ino) || (x && (x->gone || ((struct kvc_object_row *)x->value)->lower)))
+				continue;
+			if ((got = fn(arg, batch[i].ino, &batch[i].o)))
+				return got;
+		}
+	} while (n == BATCH);
+	return 0;
+}
+
+int kvc_place_each(struct kvc_catalog *c, unsigned tier,
+		   int (*fn)(void *arg, uint64_t ino, const struct kvc_place *p), void *arg)
+{
+	int got = kvc_catalog_flush(c, 1u << KVC_T_PLACE | 1u << KVC_T_ROW);
+	struct kvc_conn *n;
+	sqlite3_stmt *st;
+
+	if (got)
+		return got;
+	n = kvc_reader_get(c);
+	st = kvc_sql(n, ST_PLACE_EACH, "i", I(tier));
+	while ((got = kvc_sql_step(n, st)) == 1) {
+		struct kvc_place p = kvc_place_columns(st);
+
+		if ((got = fn(arg, kvc_sql_u64(st, 8), &p)))
+			break;
+	}
+	return done(n, st, got);
+}
+
+int kvc_place_next(struct kvc_catalog *c, uint64_t *ino, unsigned *tier, size_t room, struct kvc_placed *out, size_t *count)
+{
+	int got = kvc_catalog_flush(c, 1u << KVC_T_PLACE | 1u << KVC_T_ROW);
+	struct kvc_conn *n;
+	sqlite3_stmt *st;
+
+	*count = 0;
+	if (got)
+		return got;
+	n = kvc_reader_get(c);
+	st = kvc_sql(n, ST_PLACE_NEXT, "ii", I(*ino), I(*tier));
+	for (; *count < room && (got = kvc_sql_step(n, st)) == 1; ++*count) {
+		out[*count].ino = *ino = kvc_sql_u64(st, 8);
+		out[*count].tier = *tier = (unsigned)kvc_sql_u64(st, 0);
+		out[*count].place = kvc_place_columns(st);
+	}
+	got = done(n, st, got);
+	return got < 0 ? got : 0;
+}

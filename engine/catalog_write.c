@@ -1,0 +1,412 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How changes get from the overlay into SQLite, and what happens while they cannot. The picture and the locks are at
+ * the head of catalog_priv.h.
+ *
+ * A batch is one transaction: BEGIN IMMEDIATE, a statement or a few for each change, COMMIT. SQLite ends a
+ * transaction by itself after some failures and not after others; whatever it did, after a failure there is none open
+ * (else the connection is made anew) and all of the batch counts as not written. A COMMIT that failed after its
+ * last frame reached the log may still be found by the recovery after a kill: its changes are true, only not yet
+ * relied upon.
+ *
+ * Without space (c->full): the file `reserve` is given up at once, and the batch tried again. From then on no user's
+ * change is taken but removals, which so have room to be written, until there is space to take the reserve back.
+ */
+#include "catalog_priv.h"
+
+#include "log.h"
+#include "store.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#define I(v) ((sqlite3_int64)(v))
+#define AT_ONCE 256               /* changes dropped under one hold of the lock */
+#define RESERVE_NS 500000000ull   /* between two looks whether there is space for the reserve */
+#define RESERVE_ROOM 3            /* so many times its size must be free to take it back */
+
+static int write_row(struct kvc_conn *n, const struct kvc_change *c)
+{
+	static const enum kvc_statement all[] = { ST_TARGET_DEL, ST_OBJECT_DEL, ST_PLACE_DEL_ALL, ST_XATTR_DEL_ALL };
+	const struct kvc_row *r = c->value;
+	int err;
+
+	if (!c->gone)
+		return kvc_sql_run(n, ST_ROW_PUT, "iiiiiiiiiiiiii", I(r->ino), I(r->mode), I(r->uid), I(r->gid),
+				   I(r->nlink), I(r->size), I(r->blocks), I(r->atime_ns), I(r->mtime_ns),
+				   I(r->ctime_ns), I(r->btime_ns), I(r->parent), I(r->chunk), I(r->container));
+	err = kvc_sql_run(n, ST_ROW_DEL, "i", I(c->a));
+	for (size_t i = 0; c->wipes && i < sizeof all / sizeof all[0] && !err; i++)
+		err = kvc_sql_run(n, all[i], "i", I(c->a));
+	return err;
+}
+
+static int write_place(struct kvc_conn *n, const struct kvc_change *c)
+{
+	const struct kvc_place *p = c->value;
+
+	if (c->gone)
+		return kvc_sql_run(n, ST_PLACE_DEL, "ii", I(c->a), I(c->b));
+	return kvc_sql_run(n, ST_PLACE_PUT, "iiiiiiiib", I(c->a), I(c->b), I(p->gen), I(p->where.at), I(p->where.len),
+			   I(p->where.hi), I(p->codec), I(p->key), c->b ? p->sum.b : NULL, (size_t)16);
+}
+
+static int write_chunk(struct kvc_conn *n, const struct kvc_change *c)
+{
+	const struct kvc_chunk_row *r = c->value;
+
+	if (c->gone)
+		return kvc_sql_run(n, ST_CHUNK_DEL, "i", I(c->a));
+	return kvc_sql_run(n, ST_CHUNK_PUT, "iiiiiiiiii", I(r->id), I(r->created_ns), I(r->last_ns), I(r->hits),
+			   I(r->rank), I(r->pin_until_ns), I(r->ttl_s), I(r->expires_ns), I(r->policy), I(r->quota));
+}
+
+static int write_change(struct kvc_conn *n, const struct kvc_change *c)
+{
+	const struct kvc_name_value *name = c->value;
+	const struct kvc_object_row *o = c->value;
+	const uint64_t *until = c->value;
+
+	switch ((enum kvc_table)c->table) {
+	case KVC_T_ROW:
+		return write_row(n, c);
+	case KVC_T_META:
+		return c->gone ? kvc_sql_run(n, ST_META_DEL, "s", c->text) :
+				 kvc_sql_run(n, ST_META_SET, "ss", c->text, (const char *)c->value);
+	case KVC_T_NAME:
+		return c->gone ? kvc_sql_run(n, ST_NAME_DEL, "iis", I(c->a), I(c->b), c->text) :
+				 kvc_sql_run(n, ST_NAME_PUT, "iisii", I(c->a), I(c->b), c->text, I(name->ino),
+					     I(name->kind));
+	case KVC_T_TARGET:
+		return c->gone ? kvc_sql_run(n, ST_TARGET_DEL, "i", I(c->a)) :
+				 kvc_sql_run(n, ST_TARGET_PUT, "is", I(c->a), (const char *)c->value);
+	case KVC_T_OBJECT:
+		return c->gone ? kvc_sql_run(n, ST_OBJECT_DEL, "i", I(c->a)) :
+				 kvc_sql_run(n, ST_OBJECT_PUT, "iiibi", I(c->a), I(o->gen), I(o->size),
+					     o->has_sum ? o->sum.b : NULL, (size_t)16, I(o->lower));
+	case KVC_T_PLACE:
+		return write_place(n, c);
+	case KVC_T_XATTR:
+		return c->gone ? kvc_sql_run(n, ST_XATTR_DEL, "is", I(c->a), c->text) :
+				 kvc_sql_run(n, ST_XATTR_SET, "isb", I(c->a), c->text, c->value, (size_t)c->len);
+	case KVC_T_CHUNK:
+		return write_chunk(n, c);
+	case KVC_T_PURGE:
+		return kvc_sql_run(n, ST_GONE_PURGE, "i", I(*until));
+	case KVC_T_GONE:
+		return c->gone ? kvc_sql_run(n, ST_GONE_DEL, "ii", I(c->a), I(c->b)) :
+				 kvc_sql_run(n, ST_GONE_PUT, "iii", I(c->a), I(c->b), I(*until));
+	case KVC_TABLES:
+		break;
+	}
+	return -EINVAL;
+}
+
+/* By table and key, so that one page after the other is touched. Rows first: a wipe comes before what belongs to it. */
+static int by_key(const void *x, const void *y)
+{
+	const struct kvc_change *a = *(struct kvc_change *const *)x, *b = *(struct kvc_change *const *)y;
+
+	if (a->table != b->table)
+		return a->table < b->table ? -1 : 1;
+	if (a->a != b->a)
+		return a->a < b->a ? -1 : 1;
+	return a->b < b->b ? -1 : a->b > b->b;
+}
+
+static int write_all(struct kvc_conn *n, struct kvc_overlay *o)
+{
+	KVC_MEM struct kvc_change **v = NULL;
+	size_t count = 0, i = 0;
+	int err = 0;
+
+	kvc_list_each(e, &o->batch)
+		count++;
+	v = malloc(count * sizeof *v);
+	if (!v)
+		return -ENOMEM;
+	kvc_list_each(e, &o->batch)
+		v[i++] = kvc_of(e, struct kvc_change, link);
+	qsort(v, count, sizeof *v, by_key);
+	for (i = 0; i < count && !err; i++)
+		err = write_change(n, v[i]);
+	return err;
+}
+
+static int open_writer(struct kvc_catalog *c)
+{
+	int rc = kvc_conn_open(c, &c->w, true), err = rc ? kvc_sql_errno(c->w.db, rc) : 0;
+
+	if (err)
+		kvc_conn_close(&c->w);
+	else
+		kvc_checkpoint_watch(c);
+	return err;
+}
+
+/* Whatever became of a transaction that failed: there is none now. */
+static void none_open(struct kvc_catalog *c)
+{
+	if (!sqlite3_get_autocommit(c->w.db))
+		kvc_sql_run(&c->w, ST_ROLLBACK, "");
+	if (sqlite3_get_autocommit(c->w.db))
+		return;
+	kvc_conn_close(&c->w);
+	open_writer(c); /* or the next try does */
+}
+
+/* One transaction. Under c->writer. */
+static int transaction(struct kvc_catalog *c)
+{
+	int err = c->w.db ? 0 : open_writer(c);
+
+	if (err)
+		return err;
+	err = kvc_sql_run(&c->w, ST_BEGIN, "") ?: write_all(&c->w, &c->over) ?: kvc_sql_run(&c->w, ST_COMMIT, "");
+	if (err || !sqlite3_get_autocommit(c->w.db)) {
+		none_open(c);
+		return err ?: -EIO;
+	}
+	return 0;
+}
+
+/* ---- the reserve ---- */
+
+static void reserve_path(const struct kvc_catalog *c, char *path)
+{
+	const char *slash = strrchr(c->path, '/');
+
+	snprintf(path, 1300, "%.*s" KVC_STORE_RESERVE, slash ? (int)(slash - c->path + 1) : 0, c->path);
+}
+
+/* Gives the reserve up. Returns whether that made room. Under c->writer, like all of these. */
+static bool give_reserve(struct kvc_catalog *c)
+{
+	char path[1300];
+
+	if (!c->reserve || c->reserve_given)
+		return false;
+	reserve_path(c, path);
+	if (truncate(path, 0)) /* as it may be, on a filesystem that copies on write */
+		return false;
+	c->reserve_given = true;
+	return true;
+}
+
+/* Takes it back where there is plenty of room again. Returns whether it is whole. */
+static bool take_reserve(struct kvc_catalog *c)
+{
+	char path[1300];
+	struct statvfs v;
+	KVC_FD int fd = -1;
+
+	if (!c->reserve_given)
+		return true;
+	if (kvc_mono_ns() - c->reserve_ns < RESERVE_NS)
+		return false;
+	c->reserve_ns = kvc_mono_ns();
+	reserve_path(c, path);
+	fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	if (fd < 0 || fstatvfs(fd, &v) || (uint64_t)v.f_bavail * v.f_frsize < RESERVE_ROOM * c->reserve)
+		return false;
+	if (posix_fallocate(fd, 0, (off_t)c->reserve)) {
+		if (ftruncate(fd, 0))
+			kvc_warn("catalog: the reserve keeps what it got");
+		return false;
+	}
+	c->reserve_given = false;
+	return true;
+}
+
+/* ---- a batch's way ---- */
+
+/* One line when it begins, and one when it is over. */
+static void told_locked(struct kvc_catalog *c, int err)
+{
+	bool trouble = err || atomic_load(&c->full);
+
+	atomic_store(&c->failing, err);
+	if (!err)
+		atomic_store(&c->logged, false);
+	if (trouble == c->told)
+		return;
+	c->told = trouble;
+	if (!trouble)
+		kvc_info("catalog: changes are written again, and all are taken");
+	else if (atomic_load(&c->full))
+		kvc_error("catalog: there is no space left on the store's filesystem: what is there is served, deleting "
+			  "goes on, all other changes are refused");
+	else
+		kvc_error("catalog: changes cannot be written (%s) and wait in memory; more than %u MiB are refused",
+			  *c->why ? c->why : strerror(-err), KVC_PENDING_MAX >> 20);
+}
+
+static void seal_locked(struct kvc_catalog *c)
+{
+	kvc_overlay_seal(&c->over);
+	atomic_store(&c->txn, c->over.txn);
+}
+
+/* Writes what is out. Under c->writer. */
+static int write_batch(struct kvc_catalog *c)
+{
+	int err = kvc_list_empty(&c->over.batch) ? 0 : transaction(c);
+
+	if (err == -ENOSPC) {
+		atomic_store(&c->full, true);
+		if (give_reserve(c))
+			err = transaction(c);
+	} else if (!err && atomic_load(&c->full) && take_reserve(c)) {
+		atomic_store(&c->full, false);
+	}
+	if (!err)
+		atomic_fetch_add(&c->commits, 1);
+	c->result = err;
+	return err;
+}
+
+/* Works in how the batch went. Returns whether all of it is. Under c->lock. */
+static bool settle_locked(struct kvc_catalog *c, size_t max)
+{
+	bool all = true;
+
+	if (!c->over.out)
+		return true;
+	if (c->result)
+		kvc_overlay_merge(&c->over);
+	else
+		all = kvc_overlay_drop(&c->over, max);
+	atomic_store(&c->pending, c->over.bytes);
+	if (all)
+		told_locked(c, c->result);
+	return all;
+}
+
+uint64_t kvc_catalog_seal(struct kvc_catalog *c)
+{
+	pthread_mutex_lock(&c->writer);
+	settle_locked(c, SIZE_MAX);
+	seal_locked(c);
+	return c->over.txn - 1;
+}
+
+int kvc_catalog_write(struct kvc_catalog *c)
+{
+	int err = write_batch(c);
+	uint64_t txn = c->over.txn; /* nobody seals before we give c->writer back */
+	bool all;
+
+	pthread_mutex_unlock(&c->writer);
+	do {
+		kvc_catalog_lock(c);
+		/* Or somebody who flushed has done it for us, and has sealed anew. */
+		all = c->over.txn != txn || settle_locked(c, AT_ONCE);
+		kvc_catalog_unlock(c);
+	} while (!all);
+	return err;
+}
+
+int kvc_catalog_flush(struct kvc_catalog *c, unsigned tables)
+{
+	size_t n = 0;
+	int err = 0;
+
+	for (unsigned t = 0; t < KVC_TABLES; t++)
+		n += tables && !(tables & 1u << t) ? 0 : c->over.count[t];
+	if (!n)
+		return 0;
+	pthread_mutex_lock(&c->writer);
+	settle_locked(c, SIZE_MAX);
+	if (c->over.n) {
+		seal_locked(c);
+		err = write_batch(c);
+		settle_locked(c, SIZE_MAX);
+	}
+	pthread_mutex_unlock(&c->writer);
+	return err;
+}
+
+int kvc_catalog_commit(struct kvc_catalog *c)
+{
+	return kvc_catalog_flush(c, 0);
+}
+
+void kvc_catalog_rollback(struct kvc_catalog *c)
+{
+	kvc_overlay_fini(&c->over);
+	if (kvc_overlay_init(&c->over))
+		abort(); /* 8 KiB */
+	atomic_store(&c->pending, 0);
+}
+
+uint64_t kvc_catalog_txn(struct kvc_catalog *c)
+{
+	return atomic_load(&c->txn);
+}
+
+int kvc_catalog_takes(struct kvc_catalog *c, bool removal)
+{
+	size_t most = removal ? KVC_PENDING_MAX + KVC_PENDING_REMOVALS : KVC_PENDING_MAX;
+	int failing = atomic_load(&c->failing);
+	bool full = atomic_load(&c->full);
+
+	if (full && !removal)
+		return -ENOSPC;
+	if (!failing && !full)
+		most *= KVC_PENDING_SLOW;
+	if (atomic_load(&c->pending) <= most)
+		return 0;
+	return failing == -EIO || failing == -EBADMSG ? -EIO : -ENOSPC;
+}
+
+void kvc_catalog_state(struct kvc_catalog *c, struct kvc_catalog_state *s)
+{
+	struct stat st;
+
+	s->pending_bytes = atomic_load(&c->pending);
+	s->log_bytes = !fstat(c->wal_fd, &st) ? (uint64_t)st.st_size : 0;
+	s->ok = !atomic_load(&c->failing) && !atomic_load(&c->full);
+}
+
+int kvc_catalog_sync(struct kvc_catalog *c)
+{
+	return fdatasync(c->wal_fd) ? -errno : 0;
+}
+
+void kvc_catalog_use_reserve(struct kvc_catalog *c)
+{
+	char path[1300];
+	struct stat st;
+
+	reserve_path(c, path);
+	if (stat(path, &st))
+		return; /* a store of an older mkfs has none */
+	pthread_mutex_lock(&c->writer);
+	c->reserve = KVC_STORE_RESERVE_SIZE;
+	c->reserve_given = (uint64_t)st.st_blocks * 512 < c->reserve;
+	atomic_store(&c->full, !take_reserve(c));
+	pthread_mutex_unlock(&c->writer);
+}
+
+int kvc_catalog_start(struct kvc_catalog *c, uint64_t log_bytes)
+{
+	int err = kvc_checkpoint_start(c, log_bytes) ?: kvc_filter_start(c);
+	if (err)
+		kvc_catalog_stop(c);
+	return err;
+}
+
+void kvc_catalog_stop(struct kvc_catalog *c)
+{
+	kvc_filter_stop(c);
+	kvc_checkpoint_stop(c);
+}
+
+void kvc_catalog_gate(struct kvc_catalog *c)
+{
+	kvc_checkpoint_gate(c);
+}

@@ -1,0 +1,392 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The overlay's changes: see overlay.h. All of it is under the catalog's lock, but for one thing: while a batch is out
+ * the committer reads its changes (their keys and values, and their link in `batch`) without a lock. So a change of
+ * the batch is never altered or freed: where a newer one takes its place it leaves the hash table and the orders,
+ * goes onto `covered` and stays in the batch until that is dropped or merged.
+ *
+ * Structure: one hash table over all tables by (table, key), which holds the newest change of a row and no other; and
+ * a treap for each order. T_XATTR hashes by inode alone, so a bucket has all of an inode's.
+ *
+ * Invariants: what is in the hash table is in exactly one of active and batch; active has changes with txn = o->txn,
+ * or older ones of batches that failed; batch is empty unless `out`.
+ */
+#include "overlay.h"
+
+#include "catalog.h"
+
+#include <string.h>
+
+#define HASH_LEAST 1024
+
+static const uint8_t kvc_spots[KVC_TABLES] = { [KVC_T_NAME] = 2, [KVC_T_CHUNK] = 3 };
+
+int kvc_overlay_init(struct kvc_overlay *o)
+{
+	memset(o, 0, sizeof *o);
+	kvc_list_init(&o->active);
+	kvc_list_init(&o->batch);
+	kvc_list_init(&o->covered);
+	o->size = HASH_LEAST;
+	o->hash = calloc(o->size, sizeof *o->hash);
+	o->txn = 1;
+	o->seed = 0x9e3779b97f4a7c15ull;
+	return o->hash ? 0 : -ENOMEM;
+}
+
+void kvc_overlay_fini(struct kvc_overlay *o)
+{
+	struct kvc_list *all[] = { &o->active, &o->batch };
+
+	for (int i = 0; i < 2 && o->hash; i++)
+		kvc_list_each_safe(e, all[i])
+			free(kvc_of(e, struct kvc_change, link));
+	free(o->hash);
+	o->hash = NULL;
+}
+
+/* ---- the orders ---- */
+
+/* at NULL: above every text. */
+static int compare(const uint64_t *a, const char *at, const uint64_t *b, const char *bt)
+{
+	for (int i = 0; i < 3; i++)
+		if (a[i] != b[i])
+			return a[i] < b[i] ? -1 : 1;
+	return at ? strcmp(at, bt) : 1;
+}
+
+static void rotate_right(struct kvc_spot **at)
+{
+	struct kvc_spot *top = *at, *left = top->left;
+
+	top->left = left->right;
+	left->right = top;
+	*at = left;
+}
+
+static void rotate_left(struct kvc_spot **at)
+{
+	struct kvc_spot *top = *at, *right = top->right;
+
+	top->right = right->left;
+	right->left = top;
+	*at = right;
+}
+
+static void insert(struct kvc_spot **at, struct kvc_spot *s)
+{
+	if (!*at) {
+		*at = s;
+	} else if (compare(s->key, s->change->text, (*at)->key, (*at)->change->text) < 0) {
+		insert(&(*at)->left, s);
+		if ((*at)->left->weight > (*at)->weight)
+			rotate_right(at);
+	} else {
+		insert(&(*at)->right, s);
+		if ((*at)->right->weight > (*at)->weight)
+			rotate_left(at);
+	}
+}
+
+static void take_out(struct kvc_spot **at, struct kvc_spot *s)
+{
+	while (*at && *at != s)
+		at = compare(s->key, s->change->text, (*at)->key, (*at)->change->text) < 0 ? &(*at)->left :
+											     &(*at)->right;
+	if (!*at)
+		return;
+	while (s->left && s->right) {
+		if (s->left->weight > s->right->weight) {
+			rotate_right(at);
+			at = &(*at)->right;
+		} else {
+			rotate_left(at);
+			at = &(*at)->left;
+		}
+	}
+	*at = s->left ? s->left : s->right;
+	s->left = s->right = NULL;
+}
+
+static void enter(struct kvc_overlay *o, struct kvc_change *c, int spot, enum kvc_order ix, uint64_t k0, uint64_t k1,
+		  uint64_t k2)
+{
+	struct kvc_spot *s = &c->spots[spot];
+
+	o->seed ^= o->seed << 13;
+	o->seed ^= o->seed >> 7;
+	o->seed ^= o->seed << 17;
+	*s = (struct kvc_spot){ .key = { k0, k1, k2 }, .change = c, .weight = (uint32_t)(o->seed >> 32), .in = true };
+	insert(&o->root[ix], s);
+}
+
+static void enter_all(struct kvc_overlay *o, struct kvc_change *c)
+{
+	if (c->table == KVC_T_NAME) {
+		const struct kvc_name_value *v = c->value;
+
+		enter(o, c, 0, KVC_IX_NAME, c->a, c->b, 0);
+		if (!c->gone)
+			enter(o, c, 1, KVC_IX_OF, v->ino, c->a, c->b);
+	} else if (c->table == KVC_T_CHUNK && !c->gone) {
+		const struct kvc_chunk_row *r = c->value;
+
+		enter(o, c, 0, KVC_IX_RANK, r->policy, kvc_overlay_rank(r->rank), r->id);
+		if (r->quota)
+			enter(o, c, 1, KVC_IX_QUOTA, r->quota, kvc_overlay_rank(r->rank), r->id);
+		if (r->expires_ns)
+			enter(o, c, 2, KVC_IX_EXPIRE, r->expires_ns, r->id, 0);
+	}
+}
+
+static void leave_all(struct kvc_overlay *o, struct kvc_change *c)
+{
+	enum kvc_order first = c->table == KVC_T_NAME ? KVC_IX_NAME : KVC_IX_RANK;
+
+	for (unsigned i = 0; i < kvc_spots[c->table]; i++)
+		if (c->spots[i].in) {
+			take_out(&o->root[first + i], &c->spots[i]);
+			c->spots[i].in = false;
+		}
+}
+
+struct kvc_change *kvc_overlay_after(const struct kvc_overlay *o, enum kvc_order ix, uint64_t k0, uint64_t k1,
+				     uint64_t k2, const char *text)
+{
+	const uint64_t key[3] = { k0, k1, k2 };
+	struct kvc_spot *s = o->root[ix], *best = NULL;
+
+	while (s) {
+		if (compare(key, text, s->key, s->change->text) < 0) {
+			best = s;
+			s = s->left;
+		} else {
+			s = s->right;
+		}
+	}
+	return best ? best->change : NULL;
+}
+
+/* ---- the hash table ---- */
+
+static uint64_t hash_of(enum kvc_table t, uint64_t a, uint64_t b, const char *text)
+{
+	uint64_t h = (a + 0x9e3779b97f4a7c15ull) * 0xff51afd7ed558ccdull ^ (uint64_t)t << 56;
+
+	if (t != KVC_T_XATTR) {
+		h = (h ^ h >> 33 ^ b) * 0xc4ceb9fe1a85ec53ull;
+		if (t == KVC_T_META)
+			h ^= kvc_name_hash(text);
+	}
+	h ^= h >> 29;
+	return h * 0x9e3779b97f4a7c15ull >> 20;
+}
+
+static struct kvc_change **bucket(const struct kvc_overlay *o, enum kvc_table t, uint64_t a, uint64_t b,
+				  const char *text)
+{
+	return &o->hash[hash_of(t, a, b, text) & (o->size - 1)];
+}
+
+struct kvc_change *kvc_overlay_find(const struct kvc_overlay *o, enum kvc_table t, uint64_t a, uint64_t b,
+				    const char *text)
+{
+	struct kvc_change *c;
+
+	if (!o->count[t])
+		return NULL;
+	text = text ? text : "";
+	for (c = *bucket(o, t, a, b, text); c; c = c->next)
+		if (c->table == t && c->a == a && c->b == b && !strcmp(c->text, text))
+			return c;
+	return NULL;
+}
+
+struct kvc_change *kvc_overlay_xattr(const struct kvc_overlay *o, uint64_t ino, const struct kvc_change *c)
+{
+	struct kvc_change *x = c ? c->next : *bucket(o, KVC_T_XATTR, ino, 0, "");
+
+	while (x && (x->table != KVC_T_XATTR || x->a != ino))
+		x = x->next;
+	return x;
+}
+
+/* A larger table where chains grow long; without memory for one they do. */
+static void grow(struct kvc_overlay *o)
+{
+	struct kvc_change **old = o->hash, **all;
+	size_t size = o->size;
+
+	if (o->n < o->size || !(all = calloc(size * 2, sizeof *all)))
+		return;
+	o->hash = all;
+	o->size = size * 2;
+	for (size_t i = 0; i < size; i++)
+		while (old[i]) {
+			struct kvc_change *c = old[i], **to = bucket(o, c->table, c->a, c->b, c->text);
+
+			old[i] = c->next;
+			c->next = *to;
+			*to = c;
+		}
+	free(old);
+}
+
+static void map(struct kvc_overlay *o, struct kvc_change *c)
+{
+	struct kvc_change **at;
+
+	grow(o);
+	at = bucket(o, c->table, c->a, c->b, c->text);
+	c->next = *at;
+	*at = c;
+	o->count[c->table]++;
+	enter_all(o, c);
+}
+
+static void unmap(struct kvc_overlay *o, struct kvc_change *c)
+{
+	struct kvc_change **at = bucket(o, c->table, c->a, c->b, c->text);
+
+	while (*at != c)
+		at = &(*at)->next;
+	*at = c->next;
+	c->next = NULL;
+	o->count[c->table]--;
+	leave_all(o, c);
+}
+
+static bool is_out(const struct kvc_overlay *o, const struct kvc_change *c)
+{
+	return o->out && c->txn < o->txn;
+}
+
+static void discard(struct kvc_overlay *o, struct kvc_change *c)
+{
+	kvc_list_del(&c->link);
+	if (c->covered)
+		kvc_list_del(&c->over);
+	o->n--;
+	o->bytes -= c->bytes;
+	free(c);
+}
+
+/* It is not the newest any more. */
+static void cover(struct kvc_overlay *o, struct kvc_change *c)
+{
+	unmap(o, c);
+	if (!is_out(o, c)) {
+		discard(o, c);
+		return;
+	}
+	c->covered = true;
+	kvc_list_add_tail(&o->covered, &c->over);
+}
+
+static struct kvc_change *change_new(struct kvc_overlay *o, enum kvc_table t, uint64_t a, uint64_t b, const char *text,
+				     const void *value, size_t len)
+{
+	size_t spots = kvc_spots[t] * sizeof(struct kvc_spot), text_len = strlen(text) + 1;
+	size_t bytes = sizeof(struct kvc_change) + spots + kvc_round_up(len, 8) + text_len;
+	struct kvc_change *c = malloc(bytes);
+
+	if (!c)
+		return NULL;
+	*c = (struct kvc_change){ .a = a, .b = b, .txn = o->txn, .bytes = bytes + 16, .len = (uint32_t)len,
+				  .table = (uint8_t)t, .gone = !value };
+	c->spots = (struct kvc_spot *)(c + 1);
+	memset(c->spots, 0, spots);
+	c->value = (char *)c->spots + spots;
+	c->text = (char *)c->value + kvc_round_up(len, 8);
+	if (value && len)
+		memcpy(c->value, value, len);
+	memcpy(c->text, text, text_len);
+	return c;
+}
+
+/* The change is there now; what it replaces is covered. */
+static void add(struct kvc_overlay *o, struct kvc_change *c, struct kvc_change *old)
+{
+	if (old)
+		cover(o, old);
+	o->n++;
+	o->bytes += c->bytes;
+	kvc_list_add_tail(&o->active, &c->link);
+	map(o, c);
+}
+
+int kvc_overlay_put(struct kvc_overlay *o, enum kvc_table t, uint64_t a, uint64_t b, const char *text,
+		    const void *value, size_t len)
+{
+	struct kvc_change *c, *old;
+
+	text = text ? text : "";
+	old = kvc_overlay_find(o, t, a, b, text);
+	if (old && !kvc_spots[t] && !is_out(o, old) && old->gone == !value && old->len == len) {
+		if (len)
+			memcpy(old->value, value, len);
+		old->wipes = false; /* kvc_overlay_wipe sets it again */
+		return 0;
+	}
+	c = change_new(o, t, a, b, text, value, value ? len : 0);
+	if (!c)
+		return -ENOMEM;
+	add(o, c, old);
+	return 0;
+}
+
+int kvc_overlay_wipe(struct kvc_overlay *o, uint64_t ino)
+{
+	static const enum kvc_table one[] = { KVC_T_TARGET, KVC_T_OBJECT };
+	int err = kvc_overlay_put(o, KVC_T_ROW, ino, 0, NULL, NULL, 0);
+	struct kvc_change *c;
+
+	if (err)
+		return err;
+	kvc_overlay_find(o, KVC_T_ROW, ino, 0, NULL)->wipes = true;
+	for (size_t i = 0; i < 2; i++)
+		if ((c = kvc_overlay_find(o, one[i], ino, 0, NULL)))
+			cover(o, c);
+	for (unsigned t = 0; t < KVC_TIERS; t++)
+		if ((c = kvc_overlay_find(o, KVC_T_PLACE, ino, t, NULL)))
+			cover(o, c);
+	while ((c = kvc_overlay_xattr(o, ino, NULL)))
+		cover(o, c);
+	return 0;
+}
+
+/* ---- batches ---- */
+
+uint64_t kvc_overlay_seal(struct kvc_overlay *o)
+{
+	kvc_list_splice(&o->batch, &o->active);
+	o->out = true;
+	return o->txn++;
+}
+
+bool kvc_overlay_drop(struct kvc_overlay *o, size_t max)
+{
+	for (; max && !kvc_list_empty(&o->batch); max--) {
+		struct kvc_change *c = kvc_of(o->batch.next, struct kvc_change, link);
+
+		if (!c->covered)
+			unmap(o, c);
+		discard(o, c);
+	}
+	o->out = !kvc_list_empty(&o->batch);
+	return !o->out;
+}
+
+void kvc_overlay_merge(struct kvc_overlay *o)
+{
+	struct kvc_list newer;
+
+	kvc_list_each_safe(e, &o->covered)
+		discard(o, kvc_of(e, struct kvc_change, over));
+	kvc_list_init(&newer);
+	kvc_list_splice(&newer, &o->active);
+	kvc_list_splice(&o->active, &o->batch);
+	kvc_list_splice(&o->active, &newer);
+	o->out = false;
+}

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Trash: what a transaction makes dispensable, on its way out. Segments are memory, and go once it is committed. Extents
+ * and shared frames outlive a power failure, and what a failure undoes must find them as they were: they go once the
+ * commit is on stable storage. That is a sync of the log, by a thread of its own, for all that was committed within
+ * SYNC_NS; sooner where the tier is above its mark or full, or we stop.
+ *
+ * k->trash belongs to the transaction that is being collected; the committer takes it with the batch, and gives it
+ * back (a failure) or on (kvc_trash_committed). k->unsynced waits for a sync. All under k->lock.
+ */
+#include "core.h"
+
+#include <string.h>
+
+#define SYNC_NS 1000000000ull
+#define PRESSED_NS 5000000ull /* between two syncs where a tier is pressed */
+
+static void trash_add(struct kvc *k, const struct kvc_trash *t)
+{
+	struct kvc_trash *copy = malloc(sizeof *copy);
+
+	if (!copy) {
+		kvc_error("out of memory: space is not given back before the next start");
+		return;
+	}
+	*copy = *t;
+	kvc_list_add_tail(&k->trash, &copy->link);
+	k->leaving += t->room;
+	if (t->tier >= 0)
+		k->tier[t->tier].leaving += t->where.len;
+	kvc_commit_soon_locked(k, !kvc_list_empty(&k->room_waiters));
+}
+
+void kvc_trash_segment_locked(struct kvc *k, const struct kvc_segment *s, uint64_t room)
+{
+	trash_add(k, &(struct kvc_trash){ .kind = s->kind, .ino = s->ino, .gen = s->gen, .room = room, .tier = -1 });
+}
+
+/* A shared tier's frame stays for the others: it goes only by kvc_unshare_both. */
+void kvc_trash_extent_locked(struct kvc *k, unsigned tier, const struct kvc_place *p)
+{
+	if (k->tier[tier].t && !(k->tier[tier].t->ops->caps & KVC_TIER_SHARED))
+		trash_add(k, &(struct kvc_trash){ .tier = (int)tier, .where = p->where });
+}
+
+void kvc_trash_shared_locked(struct kvc *k, unsigned tier, const struct kvc_place *p)
+{
+	trash_add(k, &(struct kvc_trash){ .tier = (int)tier, .where = p->where, .sum = p->sum });
+}
+
+/* A name in a shared tier may have another's newer frame by now: that one stays. */
+static bool still_ours(struct kvc_tier *t, const struct kvc_job *j)
+{
+	KVC_MEM uint8_t *page = aligned_alloc(KVC_PAGE, KVC_FRAME_HEADER);
+	KVC_MEM struct kvc_frame *f = kvc_frame_new();
+	struct iovec iov = { page, KVC_FRAME_HEADER };
+
+	return page && f && !t->ops->get(t, &j->where, 0, &iov, 1) && !kvc_frame_decode(page, f) && !memcmp(f->stored_sum.b, j->sum.b, 16);
+}
+
+static void remove_run(struct kvc *k, struct kvc_job *j)
+{
+	struct kvc_tier *t = k->tier[j->tier].t;
+	int err;
+
+	if (t->ops->caps & KVC_TIER_SHARED) {
+		err = still_ours(t, j) ? t->ops->remove(t, &j->where) : 0;
+	} else {
+		pthread_mutex_lock(&k->rehead_lock);
+		err = t->ops->remove(t, &j->where);
+		pthread_mutex_unlock(&k->rehead_lock);
+	}
+	kvc_lock(k);
+	kvc_tier_result_locked(k, j->tier, err);
+	k->tier[j->tier].full = false;
+	k->tier[j->tier].leaving -= kvc_min(k->tier[j->tier].leaving, j->where.len);
+	kvc_unlock(k);
+	if (err)
+		kvc_warn("tier %s: cannot remove a frame: %s", t->ops->name, strerror(-err));
+}
+
+/* The trash of a transaction that is committed. Empties the list. */
+void kvc_trash_committed(struct kvc *k, struct kvc_list *trash)
+{
+	kvc_list_each_safe(e, trash) {
+		struct kvc_trash *t = kvc_of(e, struct kvc_trash, link);
+		struct kvc_segment s = { t->kind, t->ino, t->gen };
+
+		kvc_list_del(e);
+		if (t->kind)
+			kvc_segment_remove(&k->pool, &s);
+		kvc_lock(k);
+		k->leaving -= kvc_min(k->leaving, t->room);
+		kvc_pace_freed_locked(k, t->room);
+		kvc_room_put_locked(k, t->room);
+		if (t->tier >= 0) {
+			if (kvc_list_empty(&k->unsynced))
+				k->unsynced_ns = kvc_mono_ns();
+			kvc_list_add_tail(&k->unsynced, &t->link);
+			k->nunsynced++;
+			k->unsynced_bytes += t->where.len;
+			pthread_cond_signal(&k->sync_cond);
+			t = NULL;
+		}
+		kvc_unlock(k);
+		free(t);
+	}
+}
+
+static bool pressed_locked(struct kvc *k)
+{
+	if (k->stopping)
+		return true;
+	kvc_tier_each(k, t)
+		if ((k->tier[t].trimming || k->tier[t].full) && k->tier[t].leaving)
+			return true;
+	return false;
+}
+
+/* The commits are on stable storage: the tiers' threads remove the frames. */
+static void remove_all_locked(struct kvc *k, struct kvc_list *all)
+{
+	kvc_list_each_safe(e, all) {
+		struct kvc_trash *t = kvc_of(e, struct kvc_trash, link);
+		struct kvc_tier_state *ts = &k->tier[t->tier];
+		struct kvc_job *j;
+
+		kvc_list_del(e);
+		if (ts->t && !kvc_job_add_locked(k, KVC_P_REMOVE, remove_run, NULL, (unsigned)t->tier, 0, &j))
+			j->where = t->where, j->sum = t->sum;
+		else
+			ts->leaving -= kvc_min(ts->leaving, t->where.len);
+		k->nunsynced--;
+		k->unsynced_bytes -= t->where.len;
+		free(t);
+	}
+}
+
+void *kvc_syncer(void *arg)
+{
+	struct kvc *k = arg;
+	uint64_t last_ns = 0;
+	bool told = false;
+
+	kvc_lock(k);
+	while (!k->draining) {
+		uint64_t now = kvc_mono_ns(), due;
+		struct kvc_list all;
+		struct timespec t;
+		int err;
+
+		due = kvc_list_empty(&k->unsynced) ? now + SYNC_NS :
+		      pressed_locked(k)		   ? last_ns + PRESSED_NS :
+						     kvc_max(k->unsynced_ns, last_ns) + SYNC_NS;
+		if (due > now) {
+			t = kvc_timespec(due);
+			pthread_cond_timedwait(&k->sync_cond, &k->lock, &t);
+			continue;
+		}
+		kvc_list_init(&all);
+		kvc_list_splice(&all, &k->unsynced);
+		kvc_unlock(k);
+		err = kvc_catalog_sync(k->cat);
+		kvc_lock(k);
+		last_ns = kvc_mono_ns();
+		if (err && !told)
+			kvc_error("catalog: its log cannot be brought to stable storage: %s; the space of what is deleted "
+				  "waits for it", strerror(-err));
+		told = err != 0;
+		if (!err) {
+			kvc_count(&k->stats, syncs);
+			remove_all_locked(k, &all);
+			continue;
+		}
+		kvc_list_splice(&all, &k->unsynced);
+		kvc_list_splice(&k->unsynced, &all);
+		t = kvc_timespec(last_ns + SYNC_NS);
+		pthread_cond_timedwait(&k->sync_cond, &k->lock, &t);
+	}
+	kvc_unlock(k);
+	return NULL;
+}
+
+void kvc_trash_free(struct kvc *k)
+{
+	struct kvc_list *all[] = { &k->trash, &k->unsynced };
+
+	for (int i = 0; i < 2; i++)
+		kvc_list_each_safe(e, all[i])
+			free(kvc_of(e, struct kvc_trash, link));
+}

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The catalog's walks over many rows, see catalog.h. Those that calls wait for merge the overlay's order with SQLite's: of a
- * row that both have the overlay's counts. Questions about whole tables are asked of SQLite alone, after what is pending
- * was committed (kvc_catalog_flush).
+ * The catalog's walks over many rows, see catalog.h. Those that calls wait for merge the overlay's
+ * order with SQLite's: of a row that both have the overlay's counts. Questions about whole tables
+ * are asked of SQLite alone, after what is pending was committed (kvc_catalog_flush).
  */
 #include "catalog_priv.h"
 
@@ -23,14 +23,18 @@ static int done(struct kvc_conn *n, sqlite3_stmt *st, int got)
 }
 
 /* The smallest key in the overlay above `after` that begins with prefix. */
-static const struct kvc_change *meta_after(struct kvc_catalog *c, const char *prefix, const char *after)
+static const struct kvc_change *meta_after(struct kvc_catalog *c, const char *prefix,
+					   const char *after)
 {
 	const struct kvc_change *best = NULL;
 
-	for (size_t i = 0; i < c->over.size && c->over.count[KVC_T_META]; i++) /* there are few, and few ask */
+	for (size_t i = 0; i < c->over.size && c->over.count[KVC_T_META];
+	     i++) /* there are few, and few ask */
 		for (const struct kvc_change *x = c->over.hash[i]; x; x = x->next)
-			if (x->table == KVC_T_META && !x->gone && !strncmp(x->text, prefix, strlen(prefix)) &&
-			    strcmp(x->text, after) > 0 && (!best || strcmp(x->text, best->text) < 0))
+			if (x->table == KVC_T_META && !x->gone &&
+			    !strncmp(x->text, prefix, strlen(prefix)) &&
+			    strcmp(x->text, after) > 0 &&
+			    (!best || strcmp(x->text, best->text) < 0))
 				best = x;
 	return best;
 }
@@ -72,7 +76,8 @@ int kvc_meta_next(struct kvc_catalog *c, const char *prefix, char *key, char *va
 static struct kvc_name name_columns(sqlite3_stmt *st)
 {
 	return (struct kvc_name){ kvc_sql_u64(st, 0), kvc_sql_u64(st, 1), kvc_sql_u64(st, 3),
-				  (uint32_t)sqlite3_column_int(st, 4), (const char *)sqlite3_column_text(st, 2) };
+				  (uint32_t)sqlite3_column_int(st, 4),
+				  (const char *)sqlite3_column_text(st, 2) };
 }
 
 static struct kvc_name name_of(const struct kvc_change *x)
@@ -87,7 +92,8 @@ static int order(const struct kvc_name *n, const struct kvc_change *x)
 	return n->hash != x->b ? (n->hash < x->b ? -1 : 1) : strcmp(n->name, x->text);
 }
 
-int kvc_name_each(struct kvc_catalog *c, uint64_t parent, uint64_t after, kvc_name_fn *fn, void *arg)
+int kvc_name_each(struct kvc_catalog *c, uint64_t parent, uint64_t after, kvc_name_fn *fn,
+		  void *arg)
 {
 	struct kvc_conn *n = kvc_reader_get(c);
 	sqlite3_stmt *st = kvc_sql(n, ST_NAME_EACH, "ii", I(parent), I(after));
@@ -96,7 +102,8 @@ int kvc_name_each(struct kvc_catalog *c, uint64_t parent, uint64_t after, kvc_na
 
 	while (got >= 0 && !end) {
 		struct kvc_name name = { 0 };
-		int which; /* below 0: SQLite's is the next; above: the overlay's; 0: both are of one row */
+		int which; /* below 0: SQLite's is the next; above: the overlay's; 0: both are of
+			      one row */
 
 		x = x && x->a == parent ? x : NULL;
 		if (got == 1)
@@ -138,7 +145,8 @@ int kvc_name_of(struct kvc_catalog *c, uint64_t ino, kvc_name_fn *fn, void *arg)
 	st = kvc_sql(n, ST_NAME_OF, "i", I(ino));
 	while ((got = kvc_sql_step(n, st)) == 1) {
 		name = name_columns(st);
-		if (!kvc_overlay_find(&c->over, KVC_T_NAME, name.parent, name.hash, name.name) && (got = fn(arg, &name)))
+		if (!kvc_overlay_find(&c->over, KVC_T_NAME, name.parent, name.hash, name.name) &&
+		    (got = fn(arg, &name)))
 			break;
 	}
 	return done(n, st, got);
@@ -211,10 +219,12 @@ int kvc_xattr_list(struct kvc_catalog *c, uint64_t ino, char *list, size_t *len)
 
 /* ---- chunks ---- */
 
-static int next_chunk(struct kvc_catalog *c, enum kvc_statement s, uint64_t first, struct kvc_chunk_row *r)
+static int next_chunk(struct kvc_catalog *c, enum kvc_statement s, uint64_t first,
+		      struct kvc_chunk_row *r)
 {
 	enum kvc_order ix = s == ST_CHUNK_RANKED ? KVC_IX_RANK : KVC_IX_QUOTA;
-	struct kvc_change *x = kvc_overlay_after(&c->over, ix, first, kvc_overlay_rank(r->rank), r->id, NULL);
+	struct kvc_change *x =
+		kvc_overlay_after(&c->over, ix, first, kvc_overlay_rank(r->rank), r->id, NULL);
 	const struct kvc_chunk_row *over = x ? x->value : NULL;
 	struct kvc_conn *n = kvc_reader_get(c);
 	sqlite3_stmt *st = kvc_sql(n, s, "iii", I(first), I(r->rank), I(r->id));
@@ -259,7 +269,8 @@ int kvc_chunk_each_expired(struct kvc_catalog *c, uint64_t now_ns,
 	sqlite3_stmt *st;
 	int got = 0;
 
-	for (; x && !got; x = kvc_overlay_after(&c->over, KVC_IX_EXPIRE, row.expires_ns, row.id, 0, NULL)) {
+	for (; x && !got;
+	     x = kvc_overlay_after(&c->over, KVC_IX_EXPIRE, row.expires_ns, row.id, 0, NULL)) {
 		memcpy(&row, x->value, sizeof row);
 		if (row.expires_ns > now_ns)
 			break;
@@ -271,7 +282,8 @@ int kvc_chunk_each_expired(struct kvc_catalog *c, uint64_t now_ns,
 	st = kvc_sql(n, ST_CHUNK_EXPIRED, "i", I(now_ns));
 	while ((got = kvc_sql_step(n, st)) == 1) {
 		kvc_chunk_columns(st, &row);
-		if (!kvc_overlay_find(&c->over, KVC_T_CHUNK, row.id, 0, NULL) && (got = fn(arg, &row)))
+		if (!kvc_overlay_find(&c->over, KVC_T_CHUNK, row.id, 0, NULL) &&
+		    (got = fn(arg, &row)))
 			break;
 	}
 	return done(n, st, got);
@@ -301,7 +313,8 @@ static int chunks(struct kvc_catalog *c, struct kvc_conn *n, sqlite3_stmt *st, s
 	return err;
 }
 
-int kvc_chunk_below(struct kvc_catalog *c, uint64_t folder, struct kvc_chunk_row **out, size_t *count)
+int kvc_chunk_below(struct kvc_catalog *c, uint64_t folder, struct kvc_chunk_row **out,
+		    size_t *count)
 {
 	int err = kvc_catalog_flush(c, 1u << KVC_T_NAME | 1u << KVC_T_CHUNK);
 	struct rows a = { 0 };
@@ -345,7 +358,8 @@ int kvc_chunk_rerank(struct kvc_catalog *c, int64_t (*rank)(const struct kvc_chu
 		struct rows a = { 0 };
 		struct kvc_conn *r;
 
-		/* What is pending goes first; of our own changes, those behind us, only where they grow many. */
+		/* What is pending goes first; of our own changes, those behind us, only where they
+		 * grow many. */
 		err = !after || c->over.bytes > HEAVY ? kvc_catalog_flush(c, 0) : 0;
 		if (err)
 			return err;
@@ -365,7 +379,8 @@ int kvc_chunk_rerank(struct kvc_catalog *c, int64_t (*rank)(const struct kvc_chu
 /* ---- objects and placements ---- */
 
 int kvc_object_each_unplaced(struct kvc_catalog *c,
-			     int (*fn)(void *arg, uint64_t ino, const struct kvc_object_row *o), void *arg)
+			     int (*fn)(void *arg, uint64_t ino, const struct kvc_object_row *o),
+			     void *arg)
 {
 	struct {
 		uint64_t ino;
@@ -375,7 +390,8 @@ int kvc_object_each_unplaced(struct kvc_catalog *c,
 	int n, got = 0;
 
 	do {
-		/* fn's own changes are about objects that were given to it, or take such away that are still to come. */
+		/* fn's own changes are about objects that were given to it, or take such away that
+		 * are still to come. */
 		int err = !after || c->over.bytes > HEAVY ? kvc_catalog_flush(c, 0) : 0;
 
 		if (err)
@@ -391,9 +407,11 @@ int kvc_object_each_unplaced(struct kvc_catalog *c,
 		if (n < BATCH && got < 0)
 			return got;
 		for (int i = 0; i < n; i++) {
-			const struct kvc_change *x = kvc_overlay_find(&c->over, KVC_T_OBJECT, batch[i].ino, 0, NULL);
+			const struct kvc_change *x =
+				kvc_overlay_find(&c->over, KVC_T_OBJECT, batch[i].ino, 0, NULL);
 
-			if (kvc_wiped(c, batch[i].ino) || (x && (x->gone || ((struct kvc_object_row *)x->value)->lower)))
+			if (kvc_wiped(c, batch[i].ino) ||
+			    (x && (x->gone || ((struct kvc_object_row *)x->value)->lower)))
 				continue;
 			if ((got = fn(arg, batch[i].ino, &batch[i].o)))
 				return got;
@@ -422,7 +440,8 @@ int kvc_place_each(struct kvc_catalog *c, unsigned tier,
 	return done(n, st, got);
 }
 
-int kvc_place_next(struct kvc_catalog *c, uint64_t *ino, unsigned *tier, size_t room, struct kvc_placed *out, size_t *count)
+int kvc_place_next(struct kvc_catalog *c, uint64_t *ino, unsigned *tier, size_t room,
+		   struct kvc_placed *out, size_t *count)
 {
 	int got = kvc_catalog_flush(c, 1u << KVC_T_PLACE | 1u << KVC_T_ROW);
 	struct kvc_conn *n;

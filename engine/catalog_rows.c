@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The catalog's rows one by one: a change goes into the overlay, a question to the overlay and then to SQLite. See
- * catalog.h and, for how the two fit together, catalog_priv.h; what walks many rows is in catalog_range.c.
+ * The catalog's rows one by one: a change goes into the overlay, a question to the overlay and then
+ * to SQLite. See catalog.h and, for how the two fit together, catalog_priv.h; what walks many rows
+ * is in catalog_range.c.
  *
- * A row that is deleted takes what belongs to its inode along without looking at it (kvc_change.wipes). Should the
- * inode come back before that is committed (a folder that was dropped and is made in again), what SQLite has of it
- * is first marked gone row by row: revive().
+ * A row that is deleted takes what belongs to its inode along without looking at it
+ * (kvc_change.wipes). Should the inode come back before that is committed (a folder that was
+ * dropped and is made in again), what SQLite has of it is first marked gone row by row: revive().
  */
 #include "catalog_priv.h"
 
@@ -25,8 +26,8 @@ static int one(struct kvc_conn *n, sqlite3_stmt *st, int got)
 }
 
 /* A change of a row; value NULL: it is gone. */
-static int put(struct kvc_catalog *c, enum kvc_table t, uint64_t a, uint64_t b, const char *text, const void *value,
-	       size_t len)
+static int put(struct kvc_catalog *c, enum kvc_table t, uint64_t a, uint64_t b, const char *text,
+	       const void *value, size_t len)
 {
 	int err = kvc_overlay_put(&c->over, t, a, b, text, value, len);
 
@@ -35,11 +36,11 @@ static int put(struct kvc_catalog *c, enum kvc_table t, uint64_t a, uint64_t b, 
 }
 
 /*
- * Does the overlay know the row? 0: it has this value (*x); -ENOENT: it is gone, or its inode is; 1: ask SQLite.
- * `of` is the inode that the row belongs to, 0 where it is a row of its own.
+ * Does the overlay know the row? 0: it has this value (*x); -ENOENT: it is gone, or its inode is;
+ * 1: ask SQLite. `of` is the inode that the row belongs to, 0 where it is a row of its own.
  */
-static int known(struct kvc_catalog *c, enum kvc_table t, uint64_t a, uint64_t b, const char *text, uint64_t of,
-		 struct kvc_change **x)
+static int known(struct kvc_catalog *c, enum kvc_table t, uint64_t a, uint64_t b, const char *text,
+		 uint64_t of, struct kvc_change **x)
 {
 	*x = kvc_overlay_find(&c->over, t, a, b, text);
 	if (*x)
@@ -54,7 +55,8 @@ bool kvc_wiped(struct kvc_catalog *c, uint64_t ino)
 	return x && x->wipes;
 }
 
-/* The inode comes back, or something of it: what it had in SQLite is gone row by row, the wipe is a plain delete. */
+/* The inode comes back, or something of it: what it had in SQLite is gone row by row, the wipe is a
+ * plain delete. */
 static int revive(struct kvc_catalog *c, uint64_t ino)
 {
 	static const enum kvc_table one_each[] = { KVC_T_TARGET, KVC_T_OBJECT };
@@ -73,12 +75,13 @@ static int revive(struct kvc_catalog *c, uint64_t ino)
 	n = kvc_reader_get(c);
 	st = kvc_sql(n, ST_XATTR_LIST, "i", I(ino));
 	while (!err && (got = kvc_sql_step(n, st)))
-		err = got < 0 ? got :
-				put(c, KVC_T_XATTR, ino, 0, (const char *)sqlite3_column_text(st, 0), NULL, 0);
+		err = got < 0 ? got
+			      : put(c, KVC_T_XATTR, ino, 0,
+				    (const char *)sqlite3_column_text(st, 0), NULL, 0);
 	kvc_sql_done(st);
 	kvc_reader_put(n);
 	/* And what a batch that is out is about to put there. */
-	kvc_list_each(e, &c->over.covered) {
+	kvc_list_each (e, &c->over.covered) {
 		const struct kvc_change *x = kvc_of(e, struct kvc_change, over);
 
 		if (!err && x->table == KVC_T_XATTR && x->a == ino)
@@ -128,7 +131,8 @@ bool kvc_name_absent(struct kvc_catalog *c, uint64_t parent, const char *name)
 	return !kvc_filter_may_have(c->filter, parent, kvc_name_hash(name));
 }
 
-int kvc_name_get(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t *ino, uint32_t *kind)
+int kvc_name_get(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t *ino,
+		 uint32_t *kind)
 {
 	uint64_t hash = kvc_name_hash(name);
 	struct kvc_change *x;
@@ -156,7 +160,8 @@ int kvc_name_get(struct kvc_catalog *c, uint64_t parent, const char *name, uint6
 	return one(n, st, got);
 }
 
-int kvc_name_put(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t ino, uint32_t kind)
+int kvc_name_put(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t ino,
+		 uint32_t kind)
 {
 	struct kvc_name_value v = { ino, kind };
 	uint64_t hash = kvc_name_hash(name);
@@ -175,13 +180,20 @@ int kvc_name_del(struct kvc_catalog *c, uint64_t parent, const char *name)
 
 void kvc_row_columns(sqlite3_stmt *st, struct kvc_row *r)
 {
-	*r = (struct kvc_row){ .ino = kvc_sql_u64(st, 0), .mode = (uint32_t)sqlite3_column_int64(st, 1),
-			       .uid = (uint32_t)sqlite3_column_int64(st, 2), .gid = (uint32_t)sqlite3_column_int64(st, 3),
-			       .nlink = (uint32_t)sqlite3_column_int64(st, 4), .size = kvc_sql_u64(st, 5),
-			       .blocks = kvc_sql_u64(st, 6), .atime_ns = kvc_sql_u64(st, 7),
-			       .mtime_ns = kvc_sql_u64(st, 8), .ctime_ns = kvc_sql_u64(st, 9),
-			       .btime_ns = kvc_sql_u64(st, 10), .parent = kvc_sql_u64(st, 11),
-			       .chunk = kvc_sql_u64(st, 12), .container = (uint32_t)sqlite3_column_int(st, 13) };
+	*r = (struct kvc_row){ .ino = kvc_sql_u64(st, 0),
+			       .mode = (uint32_t)sqlite3_column_int64(st, 1),
+			       .uid = (uint32_t)sqlite3_column_int64(st, 2),
+			       .gid = (uint32_t)sqlite3_column_int64(st, 3),
+			       .nlink = (uint32_t)sqlite3_column_int64(st, 4),
+			       .size = kvc_sql_u64(st, 5),
+			       .blocks = kvc_sql_u64(st, 6),
+			       .atime_ns = kvc_sql_u64(st, 7),
+			       .mtime_ns = kvc_sql_u64(st, 8),
+			       .ctime_ns = kvc_sql_u64(st, 9),
+			       .btime_ns = kvc_sql_u64(st, 10),
+			       .parent = kvc_sql_u64(st, 11),
+			       .chunk = kvc_sql_u64(st, 12),
+			       .container = (uint32_t)sqlite3_column_int(st, 13) };
 }
 
 int kvc_row_get(struct kvc_catalog *c, uint64_t ino, struct kvc_row *r)
@@ -226,7 +238,7 @@ uint64_t kvc_row_max(struct kvc_catalog *c)
 	kvc_sql_done(st);
 	kvc_reader_put(n);
 	for (int i = 0; i < 2; i++)
-		kvc_list_each(e, all[i]) {
+		kvc_list_each (e, all[i]) {
 			const struct kvc_change *x = kvc_of(e, struct kvc_change, link);
 
 			if (x->table == KVC_T_ROW && !x->gone)
@@ -262,7 +274,8 @@ int kvc_target_put(struct kvc_catalog *c, uint64_t ino, const char *target)
 /* Columns gen, size, sum, lower from column `at` on. */
 void kvc_object_columns(sqlite3_stmt *st, int at, struct kvc_object_row *o)
 {
-	*o = (struct kvc_object_row){ .gen = kvc_sql_u64(st, at), .size = kvc_sql_u64(st, at + 1),
+	*o = (struct kvc_object_row){ .gen = kvc_sql_u64(st, at),
+				      .size = kvc_sql_u64(st, at + 1),
 				      .lower = sqlite3_column_int(st, at + 3) };
 	o->has_sum = sqlite3_column_bytes(st, at + 2) == 16;
 	if (o->has_sum)
@@ -296,7 +309,8 @@ int kvc_object_put(struct kvc_catalog *c, uint64_t ino, const struct kvc_object_
 struct kvc_place kvc_place_columns(sqlite3_stmt *st)
 {
 	struct kvc_place p = { .gen = kvc_sql_u64(st, 1),
-			       .where = { kvc_sql_u64(st, 2), kvc_sql_u64(st, 3), kvc_sql_u64(st, 4) },
+			       .where = { kvc_sql_u64(st, 2), kvc_sql_u64(st, 3),
+					  kvc_sql_u64(st, 4) },
 			       .codec = (uint32_t)sqlite3_column_int64(st, 5),
 			       .key = (uint32_t)sqlite3_column_int64(st, 6) };
 
@@ -337,7 +351,10 @@ int kvc_place_get(struct kvc_catalog *c, uint64_t ino, struct kvc_place place[KV
 
 struct kvc_place kvc_place_of(uint64_t gen, const struct kvc_where *w, const struct kvc_frame *f)
 {
-	struct kvc_place p = { .gen = gen, .where = *w, .codec = f->codec | (f->flags & KVC_FRAME_CODED ? KVC_PLACE_CODED : 0),
+	struct kvc_place p = { .gen = gen,
+			       .where = *w,
+			       .codec = f->codec |
+					(f->flags & KVC_FRAME_CODED ? KVC_PLACE_CODED : 0),
 			       .key = f->flags & KVC_FRAME_SEALED ? f->key_id : 0 };
 
 	if (f->flags & KVC_FRAME_SHARED)
@@ -385,7 +402,8 @@ int kvc_gone_del(struct kvc_catalog *c, const struct kvc_where *path)
 	return put(c, KVC_T_GONE, path->at, path->hi, NULL, NULL, 0);
 }
 
-/* Those that are over tell nobody anything any more, so they only leave SQLite: with the next batch. */
+/* Those that are over tell nobody anything any more, so they only leave SQLite: with the next
+ * batch. */
 int kvc_gone_purge(struct kvc_catalog *c, uint64_t now_ns)
 {
 	return put(c, KVC_T_PURGE, 0, 0, NULL, &now_ns, sizeof now_ns);
@@ -418,11 +436,14 @@ int kvc_xattr_get(struct kvc_catalog *c, uint64_t ino, const char *name, void *v
 	st = kvc_sql(n, ST_XATTR_GET, "is", I(ino), name);
 	got = kvc_sql_step(n, st);
 	if (got == 1)
-		got = give(sqlite3_column_blob(st, 0), (size_t)sqlite3_column_bytes(st, 0), value, len) ?: 1;
+		got = give(sqlite3_column_blob(st, 0), (size_t)sqlite3_column_bytes(st, 0), value,
+			   len)
+			      ?: 1;
 	return one(n, st, got);
 }
 
-int kvc_xattr_set(struct kvc_catalog *c, uint64_t ino, const char *name, const void *value, size_t len)
+int kvc_xattr_set(struct kvc_catalog *c, uint64_t ino, const char *name, const void *value,
+		  size_t len)
 {
 	return revive(c, ino) ?: put(c, KVC_T_XATTR, ino, 0, name, len ? value : "", len);
 }
@@ -438,9 +459,16 @@ int kvc_xattr_del(struct kvc_catalog *c, uint64_t ino, const char *name)
 
 void kvc_chunk_columns(sqlite3_stmt *st, struct kvc_chunk_row *r)
 {
-	*r = (struct kvc_chunk_row){ kvc_sql_u64(st, 0), kvc_sql_u64(st, 1), kvc_sql_u64(st, 2), kvc_sql_u64(st, 3),
-				     sqlite3_column_int64(st, 4), kvc_sql_u64(st, 5), kvc_sql_u64(st, 6), kvc_sql_u64(st, 7),
-				     (unsigned)sqlite3_column_int(st, 8), kvc_sql_u64(st, 9) };
+	*r = (struct kvc_chunk_row){ kvc_sql_u64(st, 0),
+				     kvc_sql_u64(st, 1),
+				     kvc_sql_u64(st, 2),
+				     kvc_sql_u64(st, 3),
+				     sqlite3_column_int64(st, 4),
+				     kvc_sql_u64(st, 5),
+				     kvc_sql_u64(st, 6),
+				     kvc_sql_u64(st, 7),
+				     (unsigned)sqlite3_column_int(st, 8),
+				     kvc_sql_u64(st, 9) };
 	if (r->policy >= KVC_CLASSES) /* of another version, or damaged */
 		r->policy = 0;
 }

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How changes get from the overlay into SQLite, and what happens while they cannot. The picture and the locks are at
- * the head of catalog_priv.h.
+ * How changes get from the overlay into SQLite, and what happens while they cannot. The picture and
+ * the locks are at the head of catalog_priv.h.
  *
- * A batch is one transaction: BEGIN IMMEDIATE, a statement or a few for each change, COMMIT. SQLite ends a
- * transaction by itself after some failures and not after others; whatever it did, after a failure there is none open
- * (else the connection is made anew) and all of the batch counts as not written. A COMMIT that failed after its
- * last frame reached the log may still be found by the recovery after a kill: its changes are true, only not yet
- * relied upon.
+ * A batch is one transaction: BEGIN IMMEDIATE, a statement or a few for each change, COMMIT. SQLite
+ * ends a transaction by itself after some failures and not after others; whatever it did, after a
+ * failure there is none open (else the connection is made anew) and all of the batch counts as not
+ * written. A COMMIT that failed after its last frame reached the log may still be found by the
+ * recovery after a kill: its changes are true, only not yet relied upon.
  *
- * Without space (c->full): the file `reserve` is given up at once, and the batch tried again. From then on no user's
- * change is taken but removals, which so have room to be written, until there is space to take the reserve back.
+ * Without space (c->full): the file `reserve` is given up at once, and the batch tried again. From
+ * then on no user's change is taken but removals, which so have room to be written, until there is
+ * space to take the reserve back.
  */
 #include "catalog_priv.h"
 
@@ -25,20 +26,22 @@
 #include <sys/statvfs.h>
 
 #define I(v) ((sqlite3_int64)(v))
-#define AT_ONCE 256               /* changes dropped under one hold of the lock */
-#define RESERVE_NS 500000000ull   /* between two looks whether there is space for the reserve */
-#define RESERVE_ROOM 3            /* so many times its size must be free to take it back */
+#define AT_ONCE 256		/* changes dropped under one hold of the lock */
+#define RESERVE_NS 500000000ull /* between two looks whether there is space for the reserve */
+#define RESERVE_ROOM 3		/* so many times its size must be free to take it back */
 
 static int write_row(struct kvc_conn *n, const struct kvc_change *c)
 {
-	static const enum kvc_statement all[] = { ST_TARGET_DEL, ST_OBJECT_DEL, ST_PLACE_DEL_ALL, ST_XATTR_DEL_ALL };
+	static const enum kvc_statement all[] = { ST_TARGET_DEL, ST_OBJECT_DEL, ST_PLACE_DEL_ALL,
+						  ST_XATTR_DEL_ALL };
 	const struct kvc_row *r = c->value;
 	int err;
 
 	if (!c->gone)
-		return kvc_sql_run(n, ST_ROW_PUT, "iiiiiiiiiiiiii", I(r->ino), I(r->mode), I(r->uid), I(r->gid),
-				   I(r->nlink), I(r->size), I(r->blocks), I(r->atime_ns), I(r->mtime_ns),
-				   I(r->ctime_ns), I(r->btime_ns), I(r->parent), I(r->chunk), I(r->container));
+		return kvc_sql_run(n, ST_ROW_PUT, "iiiiiiiiiiiiii", I(r->ino), I(r->mode),
+				   I(r->uid), I(r->gid), I(r->nlink), I(r->size), I(r->blocks),
+				   I(r->atime_ns), I(r->mtime_ns), I(r->ctime_ns), I(r->btime_ns),
+				   I(r->parent), I(r->chunk), I(r->container));
 	err = kvc_sql_run(n, ST_ROW_DEL, "i", I(c->a));
 	for (size_t i = 0; c->wipes && i < sizeof all / sizeof all[0] && !err; i++)
 		err = kvc_sql_run(n, all[i], "i", I(c->a));
@@ -51,8 +54,9 @@ static int write_place(struct kvc_conn *n, const struct kvc_change *c)
 
 	if (c->gone)
 		return kvc_sql_run(n, ST_PLACE_DEL, "ii", I(c->a), I(c->b));
-	return kvc_sql_run(n, ST_PLACE_PUT, "iiiiiiiib", I(c->a), I(c->b), I(p->gen), I(p->where.at), I(p->where.len),
-			   I(p->where.hi), I(p->codec), I(p->key), c->b ? p->sum.b : NULL, (size_t)16);
+	return kvc_sql_run(n, ST_PLACE_PUT, "iiiiiiiib", I(c->a), I(c->b), I(p->gen),
+			   I(p->where.at), I(p->where.len), I(p->where.hi), I(p->codec), I(p->key),
+			   c->b ? p->sum.b : NULL, (size_t)16);
 }
 
 static int write_chunk(struct kvc_conn *n, const struct kvc_change *c)
@@ -61,8 +65,9 @@ static int write_chunk(struct kvc_conn *n, const struct kvc_change *c)
 
 	if (c->gone)
 		return kvc_sql_run(n, ST_CHUNK_DEL, "i", I(c->a));
-	return kvc_sql_run(n, ST_CHUNK_PUT, "iiiiiiiiii", I(r->id), I(r->created_ns), I(r->last_ns), I(r->hits),
-			   I(r->rank), I(r->pin_until_ns), I(r->ttl_s), I(r->expires_ns), I(r->policy), I(r->quota));
+	return kvc_sql_run(n, ST_CHUNK_PUT, "iiiiiiiiii", I(r->id), I(r->created_ns), I(r->last_ns),
+			   I(r->hits), I(r->rank), I(r->pin_until_ns), I(r->ttl_s),
+			   I(r->expires_ns), I(r->policy), I(r->quota));
 }
 
 static int write_change(struct kvc_conn *n, const struct kvc_change *c)
@@ -72,44 +77,44 @@ static int write_change(struct kvc_conn *n, const struct kvc_change *c)
 	const uint64_t *until = c->value;
 
 	switch ((enum kvc_table)c->table) {
-	case KVC_T_ROW:
-		return write_row(n, c);
+	case KVC_T_ROW: return write_row(n, c);
 	case KVC_T_META:
-		return c->gone ? kvc_sql_run(n, ST_META_DEL, "s", c->text) :
-				 kvc_sql_run(n, ST_META_SET, "ss", c->text, (const char *)c->value);
+		return c->gone ? kvc_sql_run(n, ST_META_DEL, "s", c->text)
+			       : kvc_sql_run(n, ST_META_SET, "ss", c->text, (const char *)c->value);
 	case KVC_T_NAME:
-		return c->gone ? kvc_sql_run(n, ST_NAME_DEL, "iis", I(c->a), I(c->b), c->text) :
-				 kvc_sql_run(n, ST_NAME_PUT, "iisii", I(c->a), I(c->b), c->text, I(name->ino),
-					     I(name->kind));
+		return c->gone ? kvc_sql_run(n, ST_NAME_DEL, "iis", I(c->a), I(c->b), c->text)
+			       : kvc_sql_run(n, ST_NAME_PUT, "iisii", I(c->a), I(c->b), c->text,
+					     I(name->ino), I(name->kind));
 	case KVC_T_TARGET:
-		return c->gone ? kvc_sql_run(n, ST_TARGET_DEL, "i", I(c->a)) :
-				 kvc_sql_run(n, ST_TARGET_PUT, "is", I(c->a), (const char *)c->value);
+		return c->gone ? kvc_sql_run(n, ST_TARGET_DEL, "i", I(c->a))
+			       : kvc_sql_run(n, ST_TARGET_PUT, "is", I(c->a),
+					     (const char *)c->value);
 	case KVC_T_OBJECT:
-		return c->gone ? kvc_sql_run(n, ST_OBJECT_DEL, "i", I(c->a)) :
-				 kvc_sql_run(n, ST_OBJECT_PUT, "iiibi", I(c->a), I(o->gen), I(o->size),
-					     o->has_sum ? o->sum.b : NULL, (size_t)16, I(o->lower));
-	case KVC_T_PLACE:
-		return write_place(n, c);
+		return c->gone ? kvc_sql_run(n, ST_OBJECT_DEL, "i", I(c->a))
+			       : kvc_sql_run(n, ST_OBJECT_PUT, "iiibi", I(c->a), I(o->gen),
+					     I(o->size), o->has_sum ? o->sum.b : NULL, (size_t)16,
+					     I(o->lower));
+	case KVC_T_PLACE: return write_place(n, c);
 	case KVC_T_XATTR:
-		return c->gone ? kvc_sql_run(n, ST_XATTR_DEL, "is", I(c->a), c->text) :
-				 kvc_sql_run(n, ST_XATTR_SET, "isb", I(c->a), c->text, c->value, (size_t)c->len);
-	case KVC_T_CHUNK:
-		return write_chunk(n, c);
-	case KVC_T_PURGE:
-		return kvc_sql_run(n, ST_GONE_PURGE, "i", I(*until));
+		return c->gone ? kvc_sql_run(n, ST_XATTR_DEL, "is", I(c->a), c->text)
+			       : kvc_sql_run(n, ST_XATTR_SET, "isb", I(c->a), c->text, c->value,
+					     (size_t)c->len);
+	case KVC_T_CHUNK: return write_chunk(n, c);
+	case KVC_T_PURGE: return kvc_sql_run(n, ST_GONE_PURGE, "i", I(*until));
 	case KVC_T_GONE:
-		return c->gone ? kvc_sql_run(n, ST_GONE_DEL, "ii", I(c->a), I(c->b)) :
-				 kvc_sql_run(n, ST_GONE_PUT, "iii", I(c->a), I(c->b), I(*until));
-	case KVC_TABLES:
-		break;
+		return c->gone ? kvc_sql_run(n, ST_GONE_DEL, "ii", I(c->a), I(c->b))
+			       : kvc_sql_run(n, ST_GONE_PUT, "iii", I(c->a), I(c->b), I(*until));
+	case KVC_TABLES: break;
 	}
 	return -EINVAL;
 }
 
-/* By table and key, so that one page after the other is touched. Rows first: a wipe comes before what belongs to it. */
+/* By table and key, so that one page after the other is touched. Rows first: a wipe comes before
+ * what belongs to it. */
 static int by_key(const void *x, const void *y)
 {
-	const struct kvc_change *a = *(struct kvc_change *const *)x, *b = *(struct kvc_change *const *)y;
+	const struct kvc_change *a = *(struct kvc_change *const *)x,
+				*b = *(struct kvc_change *const *)y;
 
 	if (a->table != b->table)
 		return a->table < b->table ? -1 : 1;
@@ -124,12 +129,12 @@ static int write_all(struct kvc_conn *n, struct kvc_overlay *o)
 	size_t count = 0, i = 0;
 	int err = 0;
 
-	kvc_list_each(e, &o->batch)
+	kvc_list_each (e, &o->batch)
 		count++;
 	v = malloc(count * sizeof *v);
 	if (!v)
 		return -ENOMEM;
-	kvc_list_each(e, &o->batch)
+	kvc_list_each (e, &o->batch)
 		v[i++] = kvc_of(e, struct kvc_change, link);
 	qsort(v, count, sizeof *v, by_key);
 	for (i = 0; i < count && !err; i++)
@@ -180,7 +185,8 @@ static void reserve_path(const struct kvc_catalog *c, char *path)
 {
 	const char *slash = strrchr(c->path, '/');
 
-	snprintf(path, 1300, "%.*s" KVC_STORE_RESERVE, slash ? (int)(slash - c->path + 1) : 0, c->path);
+	snprintf(path, 1300, "%.*s" KVC_STORE_RESERVE, slash ? (int)(slash - c->path + 1) : 0,
+		 c->path);
 }
 
 /* Gives the reserve up. Returns whether that made room. Under c->writer, like all of these. */
@@ -211,7 +217,8 @@ static bool take_reserve(struct kvc_catalog *c)
 	c->reserve_ns = kvc_mono_ns();
 	reserve_path(c, path);
 	fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-	if (fd < 0 || fstatvfs(fd, &v) || (uint64_t)v.f_bavail * v.f_frsize < RESERVE_ROOM * c->reserve)
+	if (fd < 0 || fstatvfs(fd, &v) ||
+	    (uint64_t)v.f_bavail * v.f_frsize < RESERVE_ROOM * c->reserve)
 		return false;
 	if (posix_fallocate(fd, 0, (off_t)c->reserve)) {
 		if (ftruncate(fd, 0))
@@ -238,10 +245,12 @@ static void told_locked(struct kvc_catalog *c, int err)
 	if (!trouble)
 		kvc_info("catalog: changes are written again, and all are taken");
 	else if (atomic_load(&c->full))
-		kvc_error("catalog: there is no space left on the store's filesystem: what is there is served, deleting "
+		kvc_error("catalog: there is no space left on the store's filesystem: what is "
+			  "there is served, deleting "
 			  "goes on, all other changes are refused");
 	else
-		kvc_error("catalog: changes cannot be written (%s) and wait in memory; more than %u MiB are refused",
+		kvc_error("catalog: changes cannot be written (%s) and wait in memory; more than "
+			  "%u MiB are refused",
 			  *c->why ? c->why : strerror(-err), KVC_PENDING_MAX >> 20);
 }
 

@@ -2,15 +2,16 @@
 /*
  * The log's way into the database, in a thread with a connection of its own.
  *
- * A PASSIVE checkpoint goes on beside commits and reads: it copies what no reader needs any more from the log, and its
- * fsyncs keep nobody. The log begins anew by itself at the first commit after one that has copied all of it; where
- * commits follow each other closely there is always one more. So when the log is past its bound the committer is asked
- * to stay away for the length of one such checkpoint (kvc_checkpoint_gate): for GATE_NS at most, so that a disk that is
- * busy does not stretch promise 1. Where the log has reached twice its bound all the same, he waits until all of it is
- * copied, or that was tried in vain (somebody reads for long, or the disk does not take it).
+ * A PASSIVE checkpoint goes on beside commits and reads: it copies what no reader needs any more
+ * from the log, and its fsyncs keep nobody. The log begins anew by itself at the first commit after
+ * one that has copied all of it; where commits follow each other closely there is always one more.
+ * So when the log is past its bound the committer is asked to stay away for the length of one such
+ * checkpoint (kvc_checkpoint_gate): for GATE_NS at most, so that a disk that is busy does not
+ * stretch promise 1. Where the log has reached twice its bound all the same, he waits until all of
+ * it is copied, or that was tried in vain (somebody reads for long, or the disk does not take it).
  *
- * When little is going on the log's file is cut off. That takes SQLite's write lock, and only a moment, because
- * a PASSIVE one went before.
+ * When little is going on the log's file is cut off. That takes SQLite's write lock, and only a
+ * moment, because a PASSIVE one went before.
  *
  * c->checkpoint's own lock guards its fields; it is a leaf.
  */
@@ -22,8 +23,8 @@
 
 #define GATE_NS 25000000ull
 #define LOOK_NS 1000000000ull
-#define TIDY_NS 5000000000ull  /* what is in the log goes over this often, however little it is */
-#define QUIET 16               /* commits since the last look: little is going on */
+#define TIDY_NS 5000000000ull	/* what is in the log goes over this often, however little it is */
+#define QUIET 16		/* commits since the last look: little is going on */
 #define KEEP_BYTES (256u << 10) /* a log of this size is not cut off */
 
 struct kvc_checkpoint {
@@ -32,14 +33,14 @@ struct kvc_checkpoint {
 	pthread_cond_t wake, open;
 	struct kvc_conn conn;
 	bool started, stop, asked;
-	bool gate;             /* the committer stays away, until: */
+	bool gate; /* the committer stays away, until: */
 	uint64_t gate_until_ns;
 	uint64_t rounds;       /* checkpoints so far */
 	_Atomic bool clean;    /* all of the log is copied: the next commit begins it anew */
 	_Atomic uint64_t seq;  /* commits that the hook has seen */
-	uint64_t bound; /* bytes */
+	uint64_t bound;	       /* bytes */
 	_Atomic uint64_t done; /* frames that the last checkpoint had copied */
-	uint64_t step;  /* frames */
+	uint64_t step;	       /* frames */
 };
 
 static uint64_t bytes_of(uint64_t frames)
@@ -80,7 +81,8 @@ void kvc_checkpoint_watch(struct kvc_catalog *c)
 	sqlite3_wal_hook(c->w.db, committed, c);
 	if (!c->checkpoint)
 		return;
-	snprintf(sql, sizeof sql, "PRAGMA journal_size_limit=%llu", (unsigned long long)c->checkpoint->bound);
+	snprintf(sql, sizeof sql, "PRAGMA journal_size_limit=%llu",
+		 (unsigned long long)c->checkpoint->bound);
 	sqlite3_exec(c->w.db, sql, NULL, NULL, NULL);
 }
 
@@ -95,7 +97,8 @@ void kvc_checkpoint_gate(struct kvc_catalog *c)
 	pthread_mutex_lock(&p->lock);
 	first = p->rounds;
 	while (!p->stop) {
-		if (bytes_of(atomic_load(&c->log_pages)) > 2 * p->bound && !atomic_load(&p->clean) && p->rounds < first + 3) {
+		if (bytes_of(atomic_load(&c->log_pages)) > 2 * p->bound &&
+		    !atomic_load(&p->clean) && p->rounds < first + 3) {
 			p->asked = true;
 			pthread_cond_signal(&p->wake);
 			pthread_cond_wait(&p->open, &p->lock);
@@ -167,7 +170,8 @@ static void *checkpointer(void *arg)
 {
 	struct kvc_catalog *c = arg;
 	struct kvc_checkpoint *p = c->checkpoint;
-	uint64_t tidy_ns = kvc_mono_ns() + TIDY_NS, look_ns = kvc_mono_ns(), commits = atomic_load(&c->commits);
+	uint64_t tidy_ns = kvc_mono_ns() + TIDY_NS, look_ns = kvc_mono_ns(),
+		 commits = atomic_load(&c->commits);
 	bool quiet = false;
 
 	pthread_mutex_lock(&p->lock);
@@ -217,7 +221,9 @@ int kvc_checkpoint_start(struct kvc_catalog *c, uint64_t log_bytes)
 	rc = kvc_conn_open(c, &p->conn, false);
 	err = rc ? kvc_sql_errno(p->conn.db, rc) : 0;
 	if (!err)
-		sqlite3_busy_timeout(p->conn.db, 0); /* it comes back rather than wait with the write lock held */
+		sqlite3_busy_timeout(
+			p->conn.db,
+			0); /* it comes back rather than wait with the write lock held */
 	pthread_mutex_lock(&c->writer);
 	c->checkpoint = p;
 	if (!err)

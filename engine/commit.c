@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The committer: every few milliseconds it puts what is dirty in memory into the catalog's overlay, makes that a batch,
- * commits it, and frees what the transaction made dispensable (trash.c). Both locks are held for the first two, k->lock
- * for a few nodes at a time; none while the batch is written. After a failure all stays as it is and is tried again.
+ * The committer: every few milliseconds it puts what is dirty in memory into the catalog's overlay,
+ * makes that a batch, commits it, and frees what the transaction made dispensable (trash.c). Both
+ * locks are held for the first two, k->lock for a few nodes at a time; none while the batch is
+ * written. After a failure all stays as it is and is tried again.
  *
- * The trash is taken before the dirty nodes, so that a batch has every change that its trash belongs to.
+ * The trash is taken before the dirty nodes, so that a batch has every change that its trash
+ * belongs to.
  */
 #include "core.h"
 
@@ -12,7 +14,7 @@
 
 #define CHUNKS_EVERY_NS 1000000000ull
 #define AGAIN_NS 100000000ull /* after a failure */
-#define AT_ONCE 64            /* nodes or chunks under one hold of k->lock */
+#define AT_ONCE 64	      /* nodes or chunks under one hold of k->lock */
 
 struct sync_job {
 	struct kvc_job job;
@@ -40,7 +42,8 @@ static int put_node_both(struct kvc *k, struct kvc_node *n)
 	return err;
 }
 
-/* The dirty nodes go into the overlay. Under the catalog's lock. -ENOMEM: those that are left stay dirty. */
+/* The dirty nodes go into the overlay. Under the catalog's lock. -ENOMEM: those that are left stay
+ * dirty. */
 static int put_nodes(struct kvc *k)
 {
 	struct kvc_list todo;
@@ -112,7 +115,7 @@ static void sync_run(struct kvc *k, struct kvc_job *j)
 	struct sync_job *s = kvc_of(j, struct sync_job, job);
 	int err = 0;
 
-	kvc_tier_each(k, t)
+	kvc_tier_each (k, t)
 		if (!err && k->tier[t].t->ops->sync)
 			err = k->tier[t].t->ops->sync(k->tier[t].t);
 	if (!err)
@@ -196,8 +199,10 @@ void *kvc_committer(void *arg)
 		if (!k->commit_soon) {
 			t = kvc_timespec(kvc_mono_ns() + CHUNKS_EVERY_NS);
 			pthread_cond_timedwait(&k->commit_cond, &k->lock, &t);
-			if (!k->commit_soon && kvc_list_empty(&k->dirty_chunks) && !kvc_catalog_takes(k->cat, false))
-				continue; /* while it takes nothing: to see whether it would again */
+			if (!k->commit_soon && kvc_list_empty(&k->dirty_chunks) &&
+			    !kvc_catalog_takes(k->cat, false))
+				continue; /* while it takes nothing: to see whether it would again
+					   */
 		}
 		t = kvc_timespec(kvc_mono_ns() + k->opt.commit_ms * 1000000);
 		while (!k->commit_now && !k->draining &&

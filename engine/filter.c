@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The filter of names: a blocked Bloom filter over (folder, hash of the name), ten bits a name, five of them set, all in one
- * cache line. Names that go leave their bits; where half of it is of such, or it holds more than it was made for, it
- * is made anew: a thread walks the table of names in slices, each a read of its own, so that it keeps no snapshot.
+ * The filter of names: a blocked Bloom filter over (folder, hash of the name), ten bits a name,
+ * five of them set, all in one cache line. Names that go leave their bits; where half of it is of
+ * such, or it holds more than it was made for, it is made anew: a thread walks the table of names
+ * in slices, each a read of its own, so that it keeps no snapshot.
  *
- * That misses no name: kvc_filter_begin() comes with the catalog's lock held, and with it go in all names of the overlay.
- * What is put later goes into both filters. All others are in SQLite already, so the walk meets them unless they were removed.
+ * That misses no name: kvc_filter_begin() comes with the catalog's lock held, and with it go in all
+ * names of the overlay. What is put later goes into both filters. All others are in SQLite already,
+ * so the walk meets them unless they were removed.
  *
- * Bits are set and read with relaxed atomics: who must see a name has been told of it by a lock (or a reply) that
- * came after it was added. The rwlock only keeps a filter that is asked from being freed.
+ * Bits are set and read with relaxed atomics: who must see a name has been told of it by a lock (or
+ * a reply) that came after it was added. The rwlock only keeps a filter that is asked from being
+ * freed.
  */
 #include "filter.h"
 
@@ -32,7 +35,7 @@ struct kvc_filter {
 	pthread_rwlock_t lock;
 	struct bits *now, *next;
 	_Atomic uint64_t added, removed; /* in now */
-	uint64_t filled;                 /* names put in while next is filled */
+	uint64_t filled;		 /* names put in while next is filled */
 
 	struct kvc_catalog *c;
 	pthread_t thread;
@@ -77,24 +80,28 @@ static uint64_t mix(uint64_t parent, uint64_t hash)
 }
 
 /* The five bits of a name: word and mask of each. */
-#define EACH_BIT(h, word, mask)                                                                                   \
-	for (uint64_t bit_ = 0, at_ = (h) * 0x9e3779b97f4a7c15ull, word = at_ >> 58 & 7, mask = 1ull << (at_ >> 52 & 63); \
-	     bit_ < 5; bit_++, at_ = at_ * 0xd1342543de82ef95ull + 1, word = at_ >> 58 & 7, mask = 1ull << (at_ >> 52 & 63))
+#define EACH_BIT(h, word, mask)                                                             \
+	for (uint64_t bit_ = 0, at_ = (h)*0x9e3779b97f4a7c15ull, word = at_ >> 58 & 7,      \
+		      mask = 1ull << (at_ >> 52 & 63);                                      \
+	     bit_ < 5; bit_++, at_ = at_ * 0xd1342543de82ef95ull + 1, word = at_ >> 58 & 7, \
+		      mask = 1ull << (at_ >> 52 & 63))
 
 static void set(struct bits *b, uint64_t h)
 {
-	_Atomic uint64_t *block = &b->words[(uint64_t)((unsigned __int128)h * b->blocks >> 64) * WORDS];
+	_Atomic uint64_t *block =
+		&b->words[(uint64_t)((unsigned __int128)h * b->blocks >> 64) * WORDS];
 
-	EACH_BIT(h, word, mask)
+	EACH_BIT (h, word, mask)
 		if (!(atomic_load_explicit(&block[word], memory_order_relaxed) & mask))
 			atomic_fetch_or_explicit(&block[word], mask, memory_order_relaxed);
 }
 
 static bool has(const struct bits *b, uint64_t h)
 {
-	const _Atomic uint64_t *block = &b->words[(uint64_t)((unsigned __int128)h * b->blocks >> 64) * WORDS];
+	const _Atomic uint64_t *block =
+		&b->words[(uint64_t)((unsigned __int128)h * b->blocks >> 64) * WORDS];
 
-	EACH_BIT(h, word, mask)
+	EACH_BIT (h, word, mask)
 		if (!(atomic_load_explicit(&block[word], memory_order_relaxed) & mask))
 			return false;
 	return true;
@@ -194,11 +201,12 @@ static int count(struct kvc_catalog *c, uint64_t *names)
 static int slice(struct kvc_catalog *c, uint64_t *parent, uint64_t *hash)
 {
 	struct kvc_conn *n = kvc_reader_get(c);
-	sqlite3_stmt *st = kvc_sql(n, ST_NAME_SCAN, "iii", (sqlite3_int64)*parent, (sqlite3_int64)*hash,
-				   (sqlite3_int64)SLICE);
+	sqlite3_stmt *st = kvc_sql(n, ST_NAME_SCAN, "iii", (sqlite3_int64)*parent,
+				   (sqlite3_int64)*hash, (sqlite3_int64)SLICE);
 	int got, seen = 0;
 
-	/* Two names of one folder with one hash have the same bits: the second may be passed over. */
+	/* Two names of one folder with one hash have the same bits: the second may be passed over.
+	 */
 	while ((got = kvc_sql_step(n, st)) == 1) {
 		*parent = kvc_sql_u64(st, 0);
 		*hash = kvc_sql_u64(st, 1);
@@ -231,8 +239,8 @@ static void fill(struct kvc_filter *f)
 		return;
 	kvc_catalog_lock(c);
 	err = kvc_filter_begin(f, names + c->over.count[KVC_T_NAME]);
-	while (!err && (x = x ? kvc_overlay_after(&c->over, KVC_IX_NAME, x->a, x->b, 0, x->text) :
-				kvc_overlay_after(&c->over, KVC_IX_NAME, 0, 0, 0, "")))
+	while (!err && (x = x ? kvc_overlay_after(&c->over, KVC_IX_NAME, x->a, x->b, 0, x->text)
+			      : kvc_overlay_after(&c->over, KVC_IX_NAME, 0, 0, 0, "")))
 		if (!x->gone)
 			kvc_filter_add_old(f, x->a, x->b);
 	kvc_catalog_unlock(c);

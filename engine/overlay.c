@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The overlay's changes: see overlay.h. All of it is under the catalog's lock, but for one thing: while a batch is out
- * the committer reads its changes (their keys and values, and their link in `batch`) without a lock. So a change of
- * the batch is never altered or freed: where a newer one takes its place it leaves the hash table and the orders,
- * goes onto `covered` and stays in the batch until that is dropped or merged.
+ * The overlay's changes: see overlay.h. All of it is under the catalog's lock, but for one thing:
+ * while a batch is out the committer reads its changes (their keys and values, and their link in
+ * `batch`) without a lock. So a change of the batch is never altered or freed: where a newer one
+ * takes its place it leaves the hash table and the orders, goes onto `covered` and stays in the
+ * batch until that is dropped or merged.
  *
- * Structure: one hash table over all tables by (table, key), which holds the newest change of a row and no other; and
- * a treap for each order. T_XATTR hashes by inode alone, so a bucket has all of an inode's.
+ * Structure: one hash table over all tables by (table, key), which holds the newest change of a row
+ * and no other; and a treap for each order. T_XATTR hashes by inode alone, so a bucket has all of
+ * an inode's.
  *
- * Invariants: what is in the hash table is in exactly one of active and batch; active has changes with txn = o->txn,
- * or older ones of batches that failed; batch is empty unless `out`.
+ * Invariants: what is in the hash table is in exactly one of active and batch; active has changes
+ * with txn = o->txn, or older ones of batches that failed; batch is empty unless `out`.
  */
 #include "overlay.h"
 
@@ -39,7 +41,7 @@ void kvc_overlay_fini(struct kvc_overlay *o)
 	struct kvc_list *all[] = { &o->active, &o->batch };
 
 	for (int i = 0; i < 2 && o->hash; i++)
-		kvc_list_each_safe(e, all[i])
+		kvc_list_each_safe (e, all[i])
 			free(kvc_of(e, struct kvc_change, link));
 	free(o->hash);
 	o->hash = NULL;
@@ -92,8 +94,9 @@ static void insert(struct kvc_spot **at, struct kvc_spot *s)
 static void take_out(struct kvc_spot **at, struct kvc_spot *s)
 {
 	while (*at && *at != s)
-		at = compare(s->key, s->change->text, (*at)->key, (*at)->change->text) < 0 ? &(*at)->left :
-											     &(*at)->right;
+		at = compare(s->key, s->change->text, (*at)->key, (*at)->change->text) < 0
+			     ? &(*at)->left
+			     : &(*at)->right;
 	if (!*at)
 		return;
 	while (s->left && s->right) {
@@ -109,15 +112,17 @@ static void take_out(struct kvc_spot **at, struct kvc_spot *s)
 	s->left = s->right = NULL;
 }
 
-static void enter(struct kvc_overlay *o, struct kvc_change *c, int spot, enum kvc_order ix, uint64_t k0, uint64_t k1,
-		  uint64_t k2)
+static void enter(struct kvc_overlay *o, struct kvc_change *c, int spot, enum kvc_order ix,
+		  uint64_t k0, uint64_t k1, uint64_t k2)
 {
 	struct kvc_spot *s = &c->spots[spot];
 
 	o->seed ^= o->seed << 13;
 	o->seed ^= o->seed >> 7;
 	o->seed ^= o->seed << 17;
-	*s = (struct kvc_spot){ .key = { k0, k1, k2 }, .change = c, .weight = (uint32_t)(o->seed >> 32), .in = true };
+	*s = (struct kvc_spot){
+		.key = { k0, k1, k2 }, .change = c, .weight = (uint32_t)(o->seed >> 32), .in = true
+	};
 	insert(&o->root[ix], s);
 }
 
@@ -151,8 +156,8 @@ static void leave_all(struct kvc_overlay *o, struct kvc_change *c)
 		}
 }
 
-struct kvc_change *kvc_overlay_after(const struct kvc_overlay *o, enum kvc_order ix, uint64_t k0, uint64_t k1,
-				     uint64_t k2, const char *text)
+struct kvc_change *kvc_overlay_after(const struct kvc_overlay *o, enum kvc_order ix, uint64_t k0,
+				     uint64_t k1, uint64_t k2, const char *text)
 {
 	const uint64_t key[3] = { k0, k1, k2 };
 	struct kvc_spot *s = o->root[ix], *best = NULL;
@@ -183,14 +188,14 @@ static uint64_t hash_of(enum kvc_table t, uint64_t a, uint64_t b, const char *te
 	return h * 0x9e3779b97f4a7c15ull >> 20;
 }
 
-static struct kvc_change **bucket(const struct kvc_overlay *o, enum kvc_table t, uint64_t a, uint64_t b,
-				  const char *text)
+static struct kvc_change **bucket(const struct kvc_overlay *o, enum kvc_table t, uint64_t a,
+				  uint64_t b, const char *text)
 {
 	return &o->hash[hash_of(t, a, b, text) & (o->size - 1)];
 }
 
-struct kvc_change *kvc_overlay_find(const struct kvc_overlay *o, enum kvc_table t, uint64_t a, uint64_t b,
-				    const char *text)
+struct kvc_change *kvc_overlay_find(const struct kvc_overlay *o, enum kvc_table t, uint64_t a,
+				    uint64_t b, const char *text)
 {
 	struct kvc_change *c;
 
@@ -203,7 +208,8 @@ struct kvc_change *kvc_overlay_find(const struct kvc_overlay *o, enum kvc_table 
 	return NULL;
 }
 
-struct kvc_change *kvc_overlay_xattr(const struct kvc_overlay *o, uint64_t ino, const struct kvc_change *c)
+struct kvc_change *kvc_overlay_xattr(const struct kvc_overlay *o, uint64_t ino,
+				     const struct kvc_change *c)
 {
 	struct kvc_change *x = c ? c->next : *bucket(o, KVC_T_XATTR, ino, 0, "");
 
@@ -224,7 +230,8 @@ static void grow(struct kvc_overlay *o)
 	o->size = size * 2;
 	for (size_t i = 0; i < size; i++)
 		while (old[i]) {
-			struct kvc_change *c = old[i], **to = bucket(o, c->table, c->a, c->b, c->text);
+			struct kvc_change *c = old[i],
+					  **to = bucket(o, c->table, c->a, c->b, c->text);
 
 			old[i] = c->next;
 			c->next = *to;
@@ -284,8 +291,8 @@ static void cover(struct kvc_overlay *o, struct kvc_change *c)
 	kvc_list_add_tail(&o->covered, &c->over);
 }
 
-static struct kvc_change *change_new(struct kvc_overlay *o, enum kvc_table t, uint64_t a, uint64_t b, const char *text,
-				     const void *value, size_t len)
+static struct kvc_change *change_new(struct kvc_overlay *o, enum kvc_table t, uint64_t a,
+				     uint64_t b, const char *text, const void *value, size_t len)
 {
 	size_t spots = kvc_spots[t] * sizeof(struct kvc_spot), text_len = strlen(text) + 1;
 	size_t bytes = sizeof(struct kvc_change) + spots + kvc_round_up(len, 8) + text_len;
@@ -293,8 +300,13 @@ static struct kvc_change *change_new(struct kvc_overlay *o, enum kvc_table t, ui
 
 	if (!c)
 		return NULL;
-	*c = (struct kvc_change){ .a = a, .b = b, .txn = o->txn, .bytes = bytes + 16, .len = (uint32_t)len,
-				  .table = (uint8_t)t, .gone = !value };
+	*c = (struct kvc_change){ .a = a,
+				  .b = b,
+				  .txn = o->txn,
+				  .bytes = bytes + 16,
+				  .len = (uint32_t)len,
+				  .table = (uint8_t)t,
+				  .gone = !value };
 	c->spots = (struct kvc_spot *)(c + 1);
 	memset(c->spots, 0, spots);
 	c->value = (char *)c->spots + spots;
@@ -316,8 +328,8 @@ static void add(struct kvc_overlay *o, struct kvc_change *c, struct kvc_change *
 	map(o, c);
 }
 
-int kvc_overlay_put(struct kvc_overlay *o, enum kvc_table t, uint64_t a, uint64_t b, const char *text,
-		    const void *value, size_t len)
+int kvc_overlay_put(struct kvc_overlay *o, enum kvc_table t, uint64_t a, uint64_t b,
+		    const char *text, const void *value, size_t len)
 {
 	struct kvc_change *c, *old;
 
@@ -382,7 +394,7 @@ void kvc_overlay_merge(struct kvc_overlay *o)
 {
 	struct kvc_list newer;
 
-	kvc_list_each_safe(e, &o->covered)
+	kvc_list_each_safe (e, &o->covered)
 		discard(o, kvc_of(e, struct kvc_change, over));
 	kvc_list_init(&newer);
 	kvc_list_splice(&newer, &o->active);

@@ -1,28 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The overlay: changes of the catalog that SQLite does not have yet, in memory (overlay.c). Inside the catalog only.
+ * The overlay: changes of the catalog that SQLite does not have yet, in memory (overlay.c). Inside
+ * the catalog only.
  *
- * A change is the newest value of one row, or that the row is gone. Reads ask here first. Changes are kept until
- * their transaction is committed: kvc_overlay_seal() makes those of now a batch, which is written without any lock,
- * and then dropped (committed) or merged back below what came since (failed). At most one batch is out.
+ * A change is the newest value of one row, or that the row is gone. Reads ask here first. Changes
+ * are kept until their transaction is committed: kvc_overlay_seal() makes those of now a batch,
+ * which is written without any lock, and then dropped (committed) or merged back below what came
+ * since (failed). At most one batch is out.
  */
 #ifndef KVC_OVERLAY_H
 #define KVC_OVERLAY_H
 
 #include "util.h"
 
-enum kvc_table { /* the key, beside the table: a, b, text */
-	KVC_T_ROW,    /* ino */
-	KVC_T_META,   /* text */
-	KVC_T_NAME,   /* parent, hash, text */
-	KVC_T_TARGET, /* ino */
-	KVC_T_OBJECT, /* ino */
-	KVC_T_PLACE,  /* ino, tier */
-	KVC_T_XATTR,  /* ino, text */
-	KVC_T_CHUNK,  /* id */
-	KVC_T_PURGE,  /* (one) the time up to which T_GONE's rows are not needed any more */
-	KVC_T_GONE,   /* at, hi */
-	KVC_TABLES
+enum kvc_table {	       /* the key, beside the table: a, b, text */
+		 KVC_T_ROW,    /* ino */
+		 KVC_T_META,   /* text */
+		 KVC_T_NAME,   /* parent, hash, text */
+		 KVC_T_TARGET, /* ino */
+		 KVC_T_OBJECT, /* ino */
+		 KVC_T_PLACE,  /* ino, tier */
+		 KVC_T_XATTR,  /* ino, text */
+		 KVC_T_CHUNK,  /* id */
+		 KVC_T_PURGE, /* (one) the time up to which T_GONE's rows are not needed any more */
+		 KVC_T_GONE,  /* at, hi */
+		 KVC_TABLES
 };
 
 /* Orders in which changes that are not `gone` (KVC_IX_NAME: all) can be walked, and their keys. */
@@ -44,19 +46,20 @@ struct kvc_spot { /* a change's place in an order: a node of a treap */
 };
 
 struct kvc_change {
-	struct kvc_list link;      /* in active, or in the batch */
-	struct kvc_list over;      /* in `covered`, where a newer change or a wipe took its place */
-	struct kvc_change *next;   /* of its hash bucket */
+	struct kvc_list link;	 /* in active, or in the batch */
+	struct kvc_list over;	 /* in `covered`, where a newer change or a wipe took its place */
+	struct kvc_change *next; /* of its hash bucket */
 	uint64_t a, b, txn;
 	size_t bytes;
-	uint32_t len;              /* of the value */
+	uint32_t len; /* of the value */
 	uint8_t table;
-	bool gone;                 /* the row is deleted; there is no value */
-	bool wipes;                /* a T_ROW that is gone: and all rows of other tables that belong to the inode */
+	bool gone;  /* the row is deleted; there is no value */
+	bool wipes; /* a T_ROW that is gone: and all rows of other tables that belong to the inode
+		     */
 	bool covered;
-	char *text;                /* "" where the key has none */
+	char *text; /* "" where the key has none */
 	void *value;
-	struct kvc_spot *spots;    /* kvc_spots of them */
+	struct kvc_spot *spots; /* kvc_spots of them */
 };
 
 struct kvc_name_value {
@@ -66,31 +69,32 @@ struct kvc_name_value {
 
 struct kvc_overlay {
 	struct kvc_change **hash;
-	size_t size;               /* of the table, a power of two */
-	size_t n, bytes;           /* changes, and the memory they take */
+	size_t size;	 /* of the table, a power of two */
+	size_t n, bytes; /* changes, and the memory they take */
 	size_t count[KVC_TABLES];
 	struct kvc_list active, batch, covered;
 	struct kvc_spot *root[KVC_ORDERS];
-	uint64_t txn, seed;        /* the number of the transaction that changes go into now */
-	bool out;                  /* a batch is being written, or its end is not worked in */
+	uint64_t txn, seed; /* the number of the transaction that changes go into now */
+	bool out;	    /* a batch is being written, or its end is not worked in */
 };
 
 int kvc_overlay_init(struct kvc_overlay *o); /* 0 or -ENOMEM */
 void kvc_overlay_fini(struct kvc_overlay *o);
 
 /* The newest change of a row, or NULL. text may be NULL for "". */
-struct kvc_change *kvc_overlay_find(const struct kvc_overlay *o, enum kvc_table t, uint64_t a, uint64_t b,
-				    const char *text);
+struct kvc_change *kvc_overlay_find(const struct kvc_overlay *o, enum kvc_table t, uint64_t a,
+				    uint64_t b, const char *text);
 /* The row has this value now, or is gone (value NULL). 0, or -ENOMEM and nothing has changed. */
-int kvc_overlay_put(struct kvc_overlay *o, enum kvc_table t, uint64_t a, uint64_t b, const char *text,
-		    const void *value, size_t len);
+int kvc_overlay_put(struct kvc_overlay *o, enum kvc_table t, uint64_t a, uint64_t b,
+		    const char *text, const void *value, size_t len);
 /* The inode is gone with all that belongs to it. 0, or -ENOMEM and nothing has changed. */
 int kvc_overlay_wipe(struct kvc_overlay *o, uint64_t ino);
 /* Walks T_XATTR of an inode, in no order: the next after `c` (NULL: the first). */
-struct kvc_change *kvc_overlay_xattr(const struct kvc_overlay *o, uint64_t ino, const struct kvc_change *c);
+struct kvc_change *kvc_overlay_xattr(const struct kvc_overlay *o, uint64_t ino,
+				     const struct kvc_change *c);
 /* The first in this order above the key (text NULL: above all of the same numbers), or NULL. */
-struct kvc_change *kvc_overlay_after(const struct kvc_overlay *o, enum kvc_order ix, uint64_t k0, uint64_t k1,
-				     uint64_t k2, const char *text);
+struct kvc_change *kvc_overlay_after(const struct kvc_overlay *o, enum kvc_order ix, uint64_t k0,
+				     uint64_t k1, uint64_t k2, const char *text);
 /* A rank as part of a key. */
 static inline uint64_t kvc_overlay_rank(int64_t rank)
 {

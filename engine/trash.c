@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Trash: what a transaction makes dispensable, on its way out. Segments are memory, and go once it is committed. Extents
- * and shared frames outlive a power failure, and what a failure undoes must find them as they were: they go once the
- * commit is on stable storage. That is a sync of the log, by a thread of its own, for all that was committed within
- * SYNC_NS; sooner where the tier is above its mark or full, or we stop.
+ * Trash: what a transaction makes dispensable, on its way out. Segments are memory, and go once it
+ * is committed. Extents and shared frames outlive a power failure, and what a failure undoes must
+ * find them as they were: they go once the commit is on stable storage. That is a sync of the log,
+ * by a thread of its own, for all that was committed within SYNC_NS; sooner where the tier is above
+ * its mark or full, or we stop.
  *
- * k->trash belongs to the transaction that is being collected; the committer takes it with the batch, and gives it
- * back (a failure) or on (kvc_trash_committed). k->unsynced waits for a sync. All under k->lock.
+ * k->trash belongs to the transaction that is being collected; the committer takes it with the
+ * batch, and gives it back (a failure) or on (kvc_trash_committed). k->unsynced waits for a sync.
+ * All under k->lock.
  */
 #include "core.h"
 
@@ -33,7 +35,10 @@ static void trash_add(struct kvc *k, const struct kvc_trash *t)
 
 void kvc_trash_segment_locked(struct kvc *k, const struct kvc_segment *s, uint64_t room)
 {
-	trash_add(k, &(struct kvc_trash){ .kind = s->kind, .ino = s->ino, .gen = s->gen, .room = room, .tier = -1 });
+	trash_add(
+		k,
+		&(struct kvc_trash){
+			.kind = s->kind, .ino = s->ino, .gen = s->gen, .room = room, .tier = -1 });
 }
 
 /* A shared tier's frame stays for the others: it goes only by kvc_unshare_both. */
@@ -55,7 +60,8 @@ static bool still_ours(struct kvc_tier *t, const struct kvc_job *j)
 	KVC_MEM struct kvc_frame *f = kvc_frame_new();
 	struct iovec iov = { page, KVC_FRAME_HEADER };
 
-	return page && f && !t->ops->get(t, &j->where, 0, &iov, 1) && !kvc_frame_decode(page, f) && !memcmp(f->stored_sum.b, j->sum.b, 16);
+	return page && f && !t->ops->get(t, &j->where, 0, &iov, 1) && !kvc_frame_decode(page, f) &&
+	       !memcmp(f->stored_sum.b, j->sum.b, 16);
 }
 
 static void remove_run(struct kvc *k, struct kvc_job *j)
@@ -82,7 +88,7 @@ static void remove_run(struct kvc *k, struct kvc_job *j)
 /* The trash of a transaction that is committed. Empties the list. */
 void kvc_trash_committed(struct kvc *k, struct kvc_list *trash)
 {
-	kvc_list_each_safe(e, trash) {
+	kvc_list_each_safe (e, trash) {
 		struct kvc_trash *t = kvc_of(e, struct kvc_trash, link);
 		struct kvc_segment s = { t->kind, t->ino, t->gen };
 
@@ -111,7 +117,7 @@ static bool pressed_locked(struct kvc *k)
 {
 	if (k->stopping)
 		return true;
-	kvc_tier_each(k, t)
+	kvc_tier_each (k, t)
 		if ((k->tier[t].trimming || k->tier[t].full) && k->tier[t].leaving)
 			return true;
 	return false;
@@ -120,13 +126,14 @@ static bool pressed_locked(struct kvc *k)
 /* The commits are on stable storage: the tiers' threads remove the frames. */
 static void remove_all_locked(struct kvc *k, struct kvc_list *all)
 {
-	kvc_list_each_safe(e, all) {
+	kvc_list_each_safe (e, all) {
 		struct kvc_trash *t = kvc_of(e, struct kvc_trash, link);
 		struct kvc_tier_state *ts = &k->tier[t->tier];
 		struct kvc_job *j;
 
 		kvc_list_del(e);
-		if (ts->t && !kvc_job_add_locked(k, KVC_P_REMOVE, remove_run, NULL, (unsigned)t->tier, 0, &j))
+		if (ts->t && !kvc_job_add_locked(k, KVC_P_REMOVE, remove_run, NULL,
+						 (unsigned)t->tier, 0, &j))
 			j->where = t->where, j->sum = t->sum;
 		else
 			ts->leaving -= kvc_min(ts->leaving, t->where.len);
@@ -149,9 +156,9 @@ void *kvc_syncer(void *arg)
 		struct timespec t;
 		int err;
 
-		due = kvc_list_empty(&k->unsynced) ? now + SYNC_NS :
-		      pressed_locked(k)		   ? last_ns + PRESSED_NS :
-						     kvc_max(k->unsynced_ns, last_ns) + SYNC_NS;
+		due = kvc_list_empty(&k->unsynced) ? now + SYNC_NS
+		      : pressed_locked(k)	   ? last_ns + PRESSED_NS
+						   : kvc_max(k->unsynced_ns, last_ns) + SYNC_NS;
 		if (due > now) {
 			t = kvc_timespec(due);
 			pthread_cond_timedwait(&k->sync_cond, &k->lock, &t);
@@ -164,8 +171,10 @@ void *kvc_syncer(void *arg)
 		kvc_lock(k);
 		last_ns = kvc_mono_ns();
 		if (err && !told)
-			kvc_error("catalog: its log cannot be brought to stable storage: %s; the space of what is deleted "
-				  "waits for it", strerror(-err));
+			kvc_error("catalog: its log cannot be brought to stable storage: %s; the "
+				  "space of what is deleted "
+				  "waits for it",
+				  strerror(-err));
 		told = err != 0;
 		if (!err) {
 			kvc_count(&k->stats, syncs);
@@ -186,6 +195,6 @@ void kvc_trash_free(struct kvc *k)
 	struct kvc_list *all[] = { &k->trash, &k->unsynced };
 
 	for (int i = 0; i < 2; i++)
-		kvc_list_each_safe(e, all[i])
+		kvc_list_each_safe (e, all[i])
 			free(kvc_of(e, struct kvc_trash, link));
 }

@@ -142,9 +142,7 @@ static int make(const char *path, uint64_t n)
 		if (i % 100000 == 99999) {
 			if ((err = kvc_catalog_commit(cat)))
 				die("commit", err);
-			kvc_catalog_unlock(cat);
 			kvc_catalog_checkpoint(cat);
-			kvc_catalog_lock(cat);
 		}
 	}
 	struct kvc_row r;

@@ -4,6 +4,7 @@
 # make check           unit tests, then every mounted case (as root; what cannot run is skipped by name)
 # make demo            the main job on a real trace
 # make bench           medians against the same calls on the bare tmpfs and other peers (bench-quick: its first table)
+# make bench-full      the part of it where the tier is full, alone (QUICK=1: shorter)
 # CUDA=0 builds the library without CUDA where there is an nvcc (NVCC= names another)
 # make gpu-measure DIR=MOUNT    what a GPU reaches: the numbers of kvcachefs-gpu(7)
 # make scale N="1000 1000000"   how it behaves with so many objects
@@ -173,6 +174,8 @@ bench: tests
 	@scripts/bench $(B)
 bench-quick: tests
 	@QUICK=1 scripts/bench $(B)
+bench-full: tests
+	@scripts/bench-full $(B)
 gpu-measure: tests
 	@$(B)/bin/test-gpu measure $(or $(DIR),$(error DIR=: a folder on a mount, or on a tmpfs of huge pages))
 scale: tests
@@ -206,5 +209,5 @@ distclean:
 	rm -rf build
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
-.PHONY: all setup tests check check-unit demo bench bench-quick gpu-measure scale late-replies crash-campaign install uninstall clean distclean FORCE
+.PHONY: all setup tests check check-unit demo bench bench-quick bench-full gpu-measure scale late-replies crash-campaign install uninstall clean distclean FORCE
 .SECONDARY:

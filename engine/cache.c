@@ -226,6 +226,7 @@ int kvc_start(struct kvc *k)
 			if (n->state == KVC_RESIDENT || n->verify)
 				kvc_spill_queue_locked(k, n, false);
 	kvc_unlock(k);
+	kvc_prefault_start(k);
 	return 0;
 }
 
@@ -265,6 +266,7 @@ void kvc_detach(struct kvc *k)
 	pthread_cond_broadcast(&k->evict_cond);
 	pthread_cond_broadcast(&k->woken_cond);
 	kvc_unlock(k);
+	kvc_prefault_stop(k);
 	pthread_join(k->evictor, NULL);
 	kvc_trim_join(k);
 	kvc_sweep_stop(k);
@@ -370,6 +372,7 @@ const struct kvc_options *kvc_options(struct kvc *k)
 void kvc_space(struct kvc *k, struct kvc_space *s)
 {
 	uint64_t total = 0, used = 0, pool_only = 0;
+	struct kvc_prefaulted p;
 
 	kvc_tier_each(k, t)
 		if (k->tier[t].t->ops->caps & KVC_TIER_BOUNDED) {
@@ -380,7 +383,8 @@ void kvc_space(struct kvc *k, struct kvc_space *s)
 			used += u.used;
 		}
 	kvc_lock(k);
-	pool_only = k->used;
+	kvc_prefault_show_locked(k, &p);
+	pool_only = k->used - kvc_min(k->used, p.held);
 	s->files = k->next_ino;
 	if (!total) {
 		total = k->pool.bytes;

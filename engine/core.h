@@ -3,7 +3,8 @@
  * Inside the engine: its structures, locks and the life of an object.
  *
  * Threads: any number of callers; one committer (commit.c), one evictor (evict.c), one answerer that runs the wakes
- * (wait.c), one notifier (notify.c), tier workers (tierq.c).
+ * (wait.c), one notifier (notify.c), tier workers (tierq.c), one that touches the pool
+ * (prefault.c).
  *
  * Locks, in this order:
  *   1. the catalog's lock ("the tree"): names, rows, the open transaction. Taken by what changes or reads names.
@@ -268,6 +269,8 @@ struct kvc {
 	uint64_t folders_put[KVC_TIERS][KVC_FOLDERS]; /* folders whose frames a tier has from us, by number */
 	/* sweep.c: import and rekey */
 	struct kvc_sweep *sweep;
+	/* prefault.c */
+	struct kvc_prefault *prefault; /* NULL before the start and after the end */
 	/* evict.c */
 	pthread_cond_t evict_cond;
 	unsigned stuck;
@@ -305,6 +308,25 @@ int kvc_segment_rename(struct kvc_pool *p, const struct kvc_segment *from, const
 int kvc_segment_remove(struct kvc_pool *p, const struct kvc_segment *s);
 /* Whether anybody but the caller has it open or mapped: for writing, or at all. */
 bool kvc_segment_in_use(struct kvc_pool *p, const struct kvc_segment *s, bool for_writing);
+
+/* memory.c: what the machine has. No lock needed. */
+uint64_t kvc_memory_available(void); /* bytes, as the kernel estimates it */
+/* Bytes that could be taken without pressing the machine or a memory cgroup of ours. */
+uint64_t kvc_memory_spare(void);
+/* What the guest frees goes back to its host (free page reporting), and is slow to get again. */
+bool kvc_memory_reported(void);
+
+/* prefault.c */
+struct kvc_prefaulted {
+	uint64_t bytes, total; /* touched so far, and what there is to touch */
+	uint64_t held;         /* of k->used: touched, kept to the end or until somebody needs it */
+	char what[200];        /* what was decided, and why: one line */
+};
+/* A failure to begin is only told: all works without. */
+void kvc_prefault_start(struct kvc *k);
+/* After k->stopping is set. Gives back what it holds. */
+void kvc_prefault_stop(struct kvc *k);
+void kvc_prefault_show_locked(struct kvc *k, struct kvc_prefaulted *p);
 
 /* room.c */
 /*

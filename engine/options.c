@@ -12,6 +12,7 @@ const char *const kvc_huge_names[] = { "within_size", "always", "never", NULL };
 static const char *const write_names[] = { "through", "back", NULL };
 static const char *const auto_names[] = { "auto", "on", "off", NULL };
 static const char *const unit_names[] = { "auto", "dir", "file", NULL };
+static const char *const prefault_names[] = { "auto", "on", "hold", "off", NULL };
 static const char *const switch_names[] = { "off", "on", NULL };
 
 enum type { SIZE, NUMBER, CHOICE, FLAG, TEXT, TEXTS /* may be given several times; kept with spaces between */ };
@@ -44,6 +45,8 @@ static const struct row rows[] = {
 	{ "io_uring", "auto|on|off", "take requests through io_uring", CHOICE, AT(io_uring), auto_names, 0, 0, "auto" },
 	{ "huge", "within_size|always|never", "huge pages in the pool", CHOICE, AT(huge), kvc_huge_names, 0, 0, "within_size" },
 	{ "numa", "POLICY", "NUMA policy of the pool, as tmpfs mpol= takes it (with ; for ,)", TEXT, AT(numa), NULL, 0, 64, "" },
+	{ "prefault", "auto|on|hold|off", "touch the pool's memory in the background", CHOICE,
+	  AT(prefault), prefault_names, 0, 0, "auto" },
 	{ "keep_pool", NULL, "leave the pool in memory at unmount, for a warm start", FLAG, AT(keep_pool), NULL, 0, 0, "0" },
 	{ "settle", "MS", "wait so long after publish before copying down", NUMBER, AT(settle_ms), NULL, 0, 3600000, "200" },
 	{ "deadline", "MS", "longest wait for a tier or for room", NUMBER, AT(deadline_ms), NULL, 1, 3600000, "10000" },

@@ -10,6 +10,7 @@
 #include <stdio.h>
 
 enum kvc_auto { KVC_AUTO, KVC_ON, KVC_OFF };
+enum kvc_prefault_mode { KVC_PREFAULT_AUTO, KVC_PREFAULT_ON, KVC_PREFAULT_HOLD, KVC_PREFAULT_OFF };
 enum kvc_write_mode { KVC_THROUGH, KVC_BACK };
 
 struct kvc_options {
@@ -22,6 +23,7 @@ struct kvc_options {
 	uint64_t passthrough, io_uring; /* enum kvc_auto */
 	uint64_t huge;         /* index into kvc_huge_names */
 	char numa[64];         /* tmpfs mpol=, empty: the kernel's default */
+	uint64_t prefault;     /* enum kvc_prefault_mode */
 	uint64_t keep_pool;    /* bool */
 	uint64_t settle_ms, deadline_ms, commit_ms, pace_ms;
 	char remote[1024];     /* remote= as given, one after the other, separated by spaces */

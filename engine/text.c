@@ -17,6 +17,7 @@ static const struct {
 
 struct gauges {
 	uint64_t pool_bytes, pool_used_bytes, files_open, objects_resident, nodes_in_memory, room_waiters, jobs;
+	uint64_t prefault_bytes, prefault_total, prefault_held;
 };
 
 #define GAUGES(X)                                                          \
@@ -26,14 +27,21 @@ struct gauges {
 	X(objects_resident, "published objects in the pool")               \
 	X(nodes_in_memory, "nodes held in memory")                         \
 	X(room_waiters, "requests that wait for room")                     \
-	X(jobs, "tier operations queued or running")
+	X(jobs, "tier operations queued or running")                       \
+	X(prefault_bytes, "bytes of the pool touched ahead so far")        \
+	X(prefault_total, "bytes of the pool to be touched ahead")         \
+	X(prefault_held, "bytes touched ahead and not yet given back")
 
 static struct gauges gauges(struct kvc *k)
 {
+	struct kvc_prefaulted p;
 	struct gauges g;
 
 	kvc_lock(k);
-	g = (struct gauges){ k->pool.size, k->used, k->open_files, k->resident, k->nnodes, 0, k->jobs_queued + k->jobs_running };
+	kvc_prefault_show_locked(k, &p);
+	g = (struct gauges){ k->pool.size, k->used - kvc_min(k->used, p.held), k->open_files,
+			     k->resident, k->nnodes, 0, k->jobs_queued + k->jobs_running,
+			     p.bytes, p.total, p.held };
 	kvc_list_each(e, &k->room_waiters)
 		g.room_waiters++;
 	kvc_unlock(k);
@@ -96,10 +104,16 @@ void kvc_print_metrics(struct kvc *k, FILE *out)
 
 void kvc_print_config(struct kvc *k, FILE *out)
 {
+	struct kvc_prefaulted p;
+
+	kvc_lock(k);
+	kvc_prefault_show_locked(k, &p);
+	kvc_unlock(k);
 	kvc_options_print(&k->opt, out);
 	fprintf(out, "store=%s\nuuid=%s\npool=%s\npool_is=%s\npool_noswap=%s\npool_huge=%s\npool_warm=%s\n", k->store->dir, k->store->uuid_text,
 		k->pool.path, k->pool.mounted ? "a tmpfs of its own" : "a folder", k->pool.noswap ? "yes" : "no",
 		k->pool.huge ? "yes" : "no", k->pool.warm ? "yes" : "no");
+	fprintf(out, "prefault_is=%s\n", p.what);
 	for (unsigned i = 0; i < k->ntiers; i++)
 		fprintf(out, "tier=%s\n", k->tier[k->order[i]].t->id);
 	fprintf(out, "sealing=%s\n", k->keys ? "on" : "off");

@@ -268,7 +268,7 @@ void kvc_detach(struct kvc *k)
 	kvc_unlock(k);
 	kvc_prefault_stop(k);
 	pthread_join(k->evictor, NULL);
-	kvc_trim_join(k);
+	kvc_trim_detach(k);
 	kvc_sweep_stop(k);
 	pthread_mutex_lock(&k->notify_lock);
 	k->notify_stop = true;
@@ -293,6 +293,7 @@ void kvc_stop(struct kvc *k)
 		}
 	kvc_unlock(k);
 	drain_jobs(k);
+	kvc_trim_stop(k);
 	kvc_commit_once(k); /* frees the trash, which makes jobs again */
 	drain_jobs(k);
 	kvc_lock(k);

@@ -136,7 +136,8 @@ struct kvc_job {
 	void (*run)(struct kvc *k, struct kvc_job *j);
 	struct kvc_node *node;       /* held while the job lives, or NULL */
 	unsigned tier;
-	uint64_t due_ns;             /* KVC_P_SPILL: not before */
+	enum kvc_priority priority;  /* the queue it is on */
+	uint64_t due_ns;             /* KVC_P_SPILL and KVC_P_URGENT: not before */
 	unsigned tried, bad;         /* a load: bit per tier that failed, that had a bad copy */
 	int err;                     /* a load: of the last try */
 	bool prefetch;               /* a load that nobody waited for when it was asked for */
@@ -282,6 +283,7 @@ struct kvc {
 	pthread_t keeper;
 	pthread_cond_t keep_cond;
 	bool has_keeper;
+	bool trimmed;                /* no copy is made any more */
 	/* notify.c */
 	pthread_mutex_t notify_lock;
 	pthread_cond_t notify_cond;
@@ -577,7 +579,8 @@ uint64_t kvc_trim(uint64_t used, uint64_t size, const struct kvc_options *o, boo
 
 /* trim.c */
 int kvc_trim_start(struct kvc *k);
-void kvc_trim_join(struct kvc *k); /* after k->stopping was set */
+void kvc_trim_detach(struct kvc *k); /* after k->stopping was set: ends the keeper */
+void kvc_trim_stop(struct kvc *k);   /* after the last copy: ends the trimmers */
 /* The tier may be above its mark, or refused a frame. */
 void kvc_trim_tell_locked(struct kvc *k, unsigned tier);
 /* Would a copy be taken now, or soon? Not where the tier is out, or is full and nothing can be dropped. */

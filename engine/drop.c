@@ -176,8 +176,8 @@ static int may_go_both(struct kvc *k, struct kvc_node *folder, uint64_t last_ns)
 	struct knock *x = knock_find(k, folder->row.ino);
 	uint64_t now = kvc_mono_ns();
 
-	if (!k->started)
-		return 0;
+	if (!k->started || k->stopping)
+		return 0; /* nobody asks us any more */
 	if (!x) {
 		if (!(x = calloc(1, sizeof *x)))
 			return -ENOMEM;

@@ -481,7 +481,7 @@ out:
 		kvc_count(&k->stats, spill_failures);
 		n->failing = true;
 	}
-	if (again && !n->lost && !k->stopping)
+	if (again && !n->lost && (!k->stopping || (err == -ENOSPC && !k->tier[j->tier].jammed)))
 		queue_locked(k, n, j->tier, err == -ENOSPC ? KVC_P_URGENT : KVC_P_SPILL,
 			     kvc_mono_ns() + (err == -ENOSPC && !k->tier[j->tier].jammed ? ROOM_AGAIN_NS : err ? FAILED_AGAIN_NS : AGAIN_NS));
 	if (!again || (err && err != -ENOSPC))
@@ -506,7 +506,8 @@ static void queue_locked(struct kvc *k, struct kvc_node *n, unsigned tier, enum 
 		struct kvc_tier_state *ts = &k->tier[tier];
 
 		kvc_list_del(&j->link);
-		ts->ncopies--;
+		ts->ncopies -= j->priority == KVC_P_SPILL;
+		j->priority = KVC_P_URGENT;
 		j->due_ns = 0;
 		kvc_list_add_tail(&ts->jobs[KVC_P_URGENT], &j->link);
 		kvc_tier_tell_locked(ts, KVC_P_URGENT);

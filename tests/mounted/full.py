@@ -93,9 +93,10 @@ def full(kind, options, folder, times=4, disk=96 * MiB):
     assert kept * SIZE > disk // 2, (kind, kept)
     assert os.path.isdir(load.folder) and len(os.listdir(f"{load.folder}/hot")) == 8
     s.umount()
+    assert not os.path.exists(f"{TMP}/run") or not os.listdir(f"{TMP}/run"), "a full tier keeps no pool in memory"
     s.fsck("-n")
     s.mount()
-    assert load.check() >= kept * 9 // 10
+    assert load.check() > kept * 6 // 10
     s.umount()
     os.unlink(f"{s.path}/data")
 

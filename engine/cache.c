@@ -5,6 +5,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#define ALIVE_NS 1000000000ull
+
 static void init_lists(struct kvc *k)
 {
 	struct kvc_list *all[] = { &k->room_waiters, &k->timed, &k->woken, &k->dirty_nodes, &k->dirty_chunks, &k->trash,
@@ -227,7 +229,7 @@ int kvc_start(struct kvc *k)
 /* Waits until no tier work is left; a tier that hangs ends the patience after a deadline without progress. */
 static void drain_jobs(struct kvc *k)
 {
-	uint64_t spills = 0, since = kvc_mono_ns();
+	uint64_t spills = 0, since = kvc_mono_ns(), told = 0;
 
 	for (;;) {
 		kvc_lock(k);
@@ -240,6 +242,10 @@ static void drain_jobs(struct kvc *k)
 		if (kvc_counted(&k->stats, spills) != spills) {
 			spills = kvc_counted(&k->stats, spills);
 			since = kvc_mono_ns();
+			if (since - told > ALIVE_NS) {
+				kvc_store_alive(k->store);
+				told = since;
+			}
 		}
 		if (kvc_mono_ns() - since > 2 * k->opt.deadline_ms * 1000000) {
 			kvc_warn("a tier does not finish; what it did not take stays in the pool");
@@ -251,6 +257,7 @@ static void drain_jobs(struct kvc *k)
 
 void kvc_detach(struct kvc *k)
 {
+	kvc_store_ending(k->store);
 	kvc_lock(k);
 	if (!k->started) {
 		kvc_unlock(k);

@@ -94,7 +94,7 @@ int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, str
 int kvc_unlink(struct kvc *k, uint64_t parent, const char *name);
 int kvc_rmdir(struct kvc *k, uint64_t parent, const char *name);
 /*
- * flags as renameat2: 0 or RENAME_NOREPLACE; RENAME_EXCHANGE gives EINVAL. May wait a moment for the close of a file
+ * flags as renameat2: 0, RENAME_NOREPLACE or RENAME_EXCHANGE; others give EINVAL. May wait a moment for the close of a file
  * that is to replace another; w->err = -ETIMEDOUT then means: make the call again.
  */
 int kvc_rename(struct kvc *k, uint64_t parent, const char *name, uint64_t to, const char *to_name, unsigned flags, struct kvc_wait *w);

@@ -353,6 +353,8 @@ void kvc_hint_add_locked(struct kvc *k, uint64_t model, uint64_t size);
 
 /* quota.c */
 struct kvc_quota *kvc_quota_of_locked(struct kvc *k, uint64_t model);
+/* What a file counts, or would in a model with a quota. */
+uint64_t kvc_quota_bytes(const struct kvc_node *n);
 /* Sets the model's bound and counts what it holds; 0 takes it away. */
 int kvc_quota_set_both(struct kvc *k, uint64_t model, uint64_t limit);
 /*

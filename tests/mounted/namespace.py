@@ -98,6 +98,50 @@ assert libc.renameat2(-100, P("r/x").encode(), -100, P("r/old").encode(), 1) == 
 os.rename(P("r/x"), P("d2/sub/y"))
 assert s.read("d2/sub/y") == b"x"
 
+# RENAME_EXCHANGE: files, folders, one of each, in one folder and over two; both names or neither
+def exchange(a, b):
+    if libc.renameat2(-100, P(a).encode(), -100, P(b).encode(), 2):
+        raise OSError(ctypes.get_errno(), f"{a} {b}")
+
+
+s.write("x/one/a", b"first")
+s.write("x/one/b", b"second one")
+s.write("x/two/deep/c", b"third")
+os.symlink("one/a", P("x/sym"))
+ino = {n: os.lstat(P("x", n)).st_ino for n in ("one/a", "one/b", "two/deep", "two/deep/c", "sym", "one")}
+before = time.time_ns()
+exchange("x/one/a", "x/one/b")
+assert s.read("x/one/a") == b"second one" and s.read("x/one/b") == b"first" and os.stat(P("x/one/a")).st_ino == ino["one/b"]
+assert os.stat(P("x/one")).st_mtime_ns >= before and os.stat(P("x/one/a")).st_ctime_ns >= before
+assert os.stat(P("x/one")).st_nlink == 2 and os.stat(P("x/two")).st_nlink == 3
+exchange("x/one/a", "x/two/deep")  # a file and a folder: both parents' links change
+wait_for(lambda: os.stat(P("x/one")).st_nlink == 3 and os.stat(P("x/two")).st_nlink == 2)
+assert s.read("x/two/deep") == b"second one" and s.read("x/one/a/c") == b"third" and os.listdir(P("x/two")) == ["deep"]
+exchange("x/sym", "x/one/b")
+assert os.readlink(P("x/one/b")) == "one/a" and s.read("x/sym") == b"first"
+os.mkdir(P("x/full"))
+s.write("x/full/f", b"4")
+exchange("x/full", "x/one")  # neither is empty
+assert s.read("x/one/f") == b"4" and os.stat(P("x/full")).st_ino == ino["one"] and s.read("x/full/a/c") == b"third"
+with fails(errno.ENOENT):
+    exchange("x/full", "x/none")
+with fails(errno.ENOENT):
+    exchange("x/none", "x/full")
+with fails(errno.EINVAL):
+    exchange("x", "x/full")
+with fails(errno.EINVAL):
+    exchange("x/full", "x")
+for bad in (3, 4, 6, 8):
+    assert libc.renameat2(-100, P("x/sym").encode(), -100, P("x/none").encode(), bad) == -1 and ctypes.get_errno() == errno.EINVAL
+os.link(P("x/sym"), P("x/same"))
+exchange("x/sym", "x/same")
+assert os.stat(P("x/sym")).st_nlink == 2
+with open(P("x/tmp"), "wb") as f:  # one that is still open, and its name is taken away at once
+    f.write(b"new")
+exchange("x/tmp", "x/sym")
+os.unlink(P("x/tmp"))
+assert s.read("x/sym") == b"new" and s.read("x/same") == b"first"
+
 # links
 os.link(P("r/old"), P("d2/link"))
 assert os.stat(P("d2/link")).st_nlink == 2 and os.path.samefile(P("r/old"), P("d2/link"))

@@ -281,6 +281,7 @@ void kvc_stop(struct kvc *k)
 {
 	if (!k->started)
 		return;
+	kvc_unnamed_end_all(k);
 	kvc_lock(k);
 	for (size_t i = 0; i < KVC_HASH_SIZE; i++)
 		for (struct kvc_node *n = k->nodes[i]; n; n = n->hash_next) {

@@ -108,7 +108,10 @@ int kvc_parent(struct kvc *k, uint64_t ino, uint64_t *parent);
 struct kvc_opened {
 	int backing;  /* passthrough id, or 0: plain requests */
 };
-/* To be called again also when w->err is set: it then cleans up and returns that. */
+/*
+ * To be called again also when w->err is set: it then cleans up and returns that. With name NULL the file has none, as by O_TMPFILE,
+ * until kvc_link gives it one.
+ */
 int kvc_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, uint32_t uid, uint32_t gid, int flags,
 	       struct kvc_row *attr, struct kvc_opened *out, struct kvc_wait *w);
 /*

@@ -88,6 +88,7 @@ struct kvc_node {
 	unsigned holds;              /* references of the engine's own: workers, leases, operations under way */
 	bool dirty, touched;         /* to be written; its atime is, when it leaves memory */
 	bool lost;                   /* it has no row any more: unlinked or dropped */
+	bool unnamed;                /* it has no name yet (unnamed.c) */
 	struct kvc_list dirty_link;
 
 	/* regular files */
@@ -435,6 +436,13 @@ int kvc_load_start_locked(struct kvc *k, struct kvc_node *n, bool prefetch);
 /* Queues copies of a published object for every tier that lacks one. */
 void kvc_spill_queue_locked(struct kvc *k, struct kvc_node *n, bool urgent);
 bool kvc_spill_needed(const struct kvc *k, const struct kvc_node *n, unsigned tier);
+/* Does an fsync bring this file (NULL: any) to this tier? In a shared one it would need its name. */
+static inline bool kvc_snapshot_takes(const struct kvc *k, const struct kvc_node *n, unsigned tier)
+{
+	unsigned caps = k->tier[tier].t->ops->caps;
+
+	return (caps & KVC_TIER_DURABLE) && !(n && n->unnamed && (caps & KVC_TIER_SHARED));
+}
 void kvc_frame_name_both(struct kvc *k, struct kvc_node *n, struct kvc_frame *f);
 void kvc_rehead_locked(struct kvc *k, struct kvc_node *n);
 struct kvc_frame *kvc_frame_new(void);
@@ -516,6 +524,17 @@ void kvc_touch_folder_locked(struct kvc *k, struct kvc_node *folder, int nlink);
 /* notify.c */
 void *kvc_notifier(void *arg);
 void kvc_notify_gone(struct kvc *k, uint64_t parent, uint64_t ino, const char *name);
+
+/* unnamed.c: O_TMPFILE */
+/* Marks a new node as one without a name. */
+int kvc_unnamed_note_both(struct kvc *k, struct kvc_node *n);
+/* It has got a name. */
+void kvc_unnamed_named_both(struct kvc *k, struct kvc_node *n);
+/* To be called after an open or the kernel's reference has gone: destroys it when that was the last. */
+void kvc_unnamed_settle_both(struct kvc *k, struct kvc_node *n);
+/* All of them, at the end; and what an earlier daemon had, before anything else is taken over. */
+void kvc_unnamed_end_all(struct kvc *k);
+int kvc_unnamed_recover_both(struct kvc *k);
 
 /* recover.c */
 int kvc_recover(struct kvc *k, char *error);

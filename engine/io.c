@@ -87,7 +87,7 @@ int kvc_file_write(struct kvc *k, uint64_t ino, const void *buf, size_t len, off
 	*done = len;
 	kvc_lock(k);
 	n = open_node_locked(k, ino);
-	if (n && n->state == KVC_OPEN && !n->nwriters && !n->lost) {
+	if (n && n->state == KVC_OPEN && !n->nwriters && !n->lost && !n->unnamed) {
 		recount_locked(k, n);
 		kvc_publish_locked(k, n);
 	}
@@ -115,7 +115,7 @@ static int truncate_both(struct kvc *k, struct kvc_node *n, uint64_t size, struc
 		return -errno;
 	n->prepared = kvc_min(n->prepared, size / KVC_PAGE * KVC_PAGE);
 	recount_locked(k, n);
-	if (!n->nwriters && !n->lost) {
+	if (!n->nwriters && !n->lost && !n->unnamed) {
 		kvc_publish_locked(k, n);
 		if (!n->nopen) {
 			close(n->fd);
@@ -177,7 +177,7 @@ int kvc_file_fallocate(struct kvc *k, uint64_t ino, int mode, off_t off, off_t l
 	uint64_t need;
 	int fd, err = 0;
 
-	if (mode & ~(FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE))
+	if (mode & ~(FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE))
 		return -EOPNOTSUPP;
 	kvc_lock(k);
 	n = open_node_locked(k, ino);
@@ -231,7 +231,7 @@ int kvc_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w)
 	kvc_lock(k);
 	n = kvc_node_find_locked(k, ino);
 	kvc_tier_each(k, t)
-		durable |= (k->tier[t].t->ops->caps & KVC_TIER_DURABLE) != 0;
+		durable |= kvc_snapshot_takes(k, n, t);
 	if (n && S_ISREG(n->row.mode) && durable && !n->lost && w->stage < 1) {
 		if (n->state == KVC_OPEN && (kvc_node_fd_locked(k, n) < 0 || fstat(n->fd, &st)))
 			err = -EIO;

@@ -95,14 +95,25 @@ int kvc_lookup(struct kvc *k, uint64_t parent, const char *name, struct kvc_row 
 void kvc_forget(struct kvc *k, uint64_t ino, uint64_t count)
 {
 	struct kvc_node *n;
+	bool both = false;
 
 	kvc_lock(k);
 	n = kvc_node_find_locked(k, ino);
+	if (n && n->unnamed) { /* its row may go */
+		both = true;
+		kvc_unlock(k);
+		kvc_lock_both(k);
+		n = kvc_node_find_locked(k, ino);
+	}
 	if (n) {
 		n->nlookup -= kvc_min(count, n->nlookup);
+		if (both)
+			kvc_unnamed_settle_both(k, n);
 		kvc_node_settle_locked(k, n);
 	}
 	kvc_unlock(k);
+	if (both)
+		kvc_catalog_unlock(k->cat);
 }
 
 int kvc_getattr(struct kvc *k, uint64_t ino, struct kvc_row *attr)
@@ -227,7 +238,7 @@ int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, str
 		parent = folder->row.ino;
 		err = kvc_node_get_both(k, ino, &n);
 	}
-	if (!err && (n->lost || !n->row.nlink))
+	if (!err && (n->lost || (!n->row.nlink && !n->unnamed)))
 		err = -ENOENT;
 	if (!err && (err = kvc_model_of_both(k, parent, &model)) == 0 && model != n->model &&
 	    (kvc_model_apart_both(k, model) || kvc_model_apart_both(k, n->model)))
@@ -246,6 +257,10 @@ int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, str
 		n->row.ctime_ns = kvc_now_ns();
 		n->nlookup++;
 		rechunk_both(k, n, folder);
+		if (n->unnamed) {
+			kvc_unnamed_named_both(k, n);
+			kvc_rehead_locked(k, n);
+		}
 		kvc_node_dirty_locked(k, n);
 		kvc_touch_folder_locked(k, folder, 0);
 		kvc_node_attr_locked(k, n, attr);

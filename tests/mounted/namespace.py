@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain passthrough
 """What DESIGN section 2 says of names, files and attributes, call by call, through a remount."""
-import ctypes, errno, fcntl, mmap, os, stat, subprocess, threading, time
+import ctypes, errno, fcntl, mmap, os, random, stat, subprocess, threading, time
 from kvtest import *
 
 s = Store().mount()
@@ -65,6 +65,54 @@ fd = os.open(P("huge"), os.O_CREAT | os.O_RDWR)
 assert libc.fallocate(fd, 0, ctypes.c_long(0), ctypes.c_long(1 << 40)) == -1 and ctypes.get_errno() == errno.ENOSPC
 os.close(fd)
 os.unlink(P("huge"))
+
+# fallocate: room, holes and zeros, as a copy in memory has them
+KEEP, PUNCH, ZERO = 1, 2, 16
+
+
+def fallocate(fd, mode, off, length):
+    if libc.fallocate(fd, mode, ctypes.c_long(off), ctypes.c_long(length)):
+        raise OSError(ctypes.get_errno(), f"fallocate {mode} {off} {length}")
+
+
+fd = os.open(P("zeros"), os.O_CREAT | os.O_RDWR)
+os.write(fd, blob(9, MiB))
+before = os.fstat(fd)
+fallocate(fd, ZERO, 5000, 300000)
+assert os.pread(fd, 2 * MiB, 0) == blob(9, MiB)[:5000] + bytes(300000) + blob(9, MiB)[305000:]
+assert os.fstat(fd).st_blocks == before.st_blocks and os.fstat(fd).st_mtime_ns > before.st_mtime_ns
+fallocate(fd, ZERO | KEEP, MiB - 100, MiB)
+assert os.fstat(fd).st_size == MiB and os.fstat(fd).st_blocks * 512 >= 2 * MiB - 4096
+fallocate(fd, ZERO, MiB - 100, 2 * MiB)
+assert os.fstat(fd).st_size == 3 * MiB - 100 and os.fstat(fd).st_blocks * 512 >= 3 * MiB - 4096
+with fails(errno.ENOSPC):
+    fallocate(fd, ZERO, 0, 1 << 40)
+assert os.fstat(fd).st_size == 3 * MiB - 100 and os.pread(fd, 5000, 0) == blob(9, MiB)[:5000]
+for bad in (ZERO | PUNCH, PUNCH, 8, 32, 64):
+    with fails(errno.EOPNOTSUPP, errno.EINVAL):
+        fallocate(fd, bad, 0, 4096)
+seed = time.time_ns() % 10**6
+print("seed", seed)
+rng, want = random.Random(seed), bytearray(os.pread(fd, 4 * MiB, 0))
+for turn in range(300):
+    off, n, what = rng.randrange(3 * MiB), rng.randrange(1, 400000), rng.choice(("write", "truncate", KEEP, PUNCH | KEEP, ZERO, ZERO | KEEP))
+    if what == "truncate":
+        off, n = rng.randrange(len(want) + 100000), 0
+        os.ftruncate(fd, off)
+        del want[off:]
+    elif what == "write":
+        os.pwrite(fd, blob(turn, n), off)
+    else:
+        fallocate(fd, what, off, n)
+    if what in ("truncate", "write", ZERO):
+        want += bytes(max(0, off + n - len(want)))
+    end = min(off + n, len(want))
+    if off < end and what != KEEP:
+        want[off:end] = blob(turn, n) if what == "write" else bytes(end - off)
+    got = os.pread(fd, 8 * MiB, 0)
+    assert len(got) == len(want) == os.fstat(fd).st_size and got == want, (seed, turn, what, off, n, len(got), len(want))
+os.close(fd)
+assert s.read("zeros") == bytes(want)
 
 # mmap, shared for writing and private for reading
 fd = os.open(P("mapped"), os.O_CREAT | os.O_RDWR)

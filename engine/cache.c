@@ -137,6 +137,26 @@ static int open_keys(struct kvc *k, char *error)
 	return err;
 }
 
+/* uid=, gid= and mode=: kept, as by chown and chmod. */
+static int own_root(struct kvc *k)
+{
+	const struct kvc_options *o = &k->opt;
+	struct kvc_wait none = { 0 };
+	struct kvc_row r;
+	unsigned set = 0;
+	int err = kvc_getattr(k, KVC_ROOT, &r);
+
+	if (err)
+		return err;
+	if (o->uid != KVC_UNSET && o->uid != r.uid)
+		r.uid = (uint32_t)o->uid, set |= KVC_SET_UID;
+	if (o->gid != KVC_UNSET && o->gid != r.gid)
+		r.gid = (uint32_t)o->gid, set |= KVC_SET_GID;
+	if (o->mode != KVC_UNSET && o->mode != (r.mode & 07777))
+		r.mode = S_IFDIR | (uint32_t)o->mode, set |= KVC_SET_MODE;
+	return set ? kvc_setattr(k, KVC_ROOT, set, &r, &none) ?: kvc_commit_once(k) : 0;
+}
+
 int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s, struct kvc_tier **tiers, unsigned ntiers, char *error)
 {
 	struct kvc *k = calloc(1, sizeof *k);
@@ -163,6 +183,8 @@ int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 			err = open_keys(k, error);
 		if (!err)
 			err = kvc_recover(k, error);
+		if (!err && (err = own_root(k)))
+			snprintf(error, 512, "the root folder cannot be given its owner: %s", strerror(-err));
 	}
 	if (err) { /* the tiers stay the caller's */
 		kvc_keys_close(k->keys);

@@ -61,7 +61,7 @@ assert all(s.read(f"m/t{i}/l") == blob(i, MiB) for i in range(8))
 s.write("m/k/l", blob(77, MiB))
 time.sleep(0.2)
 s.kill()
-with fails(errno.ENOTCONN, errno.ECONNABORTED):
+with fails(errno.ENOTCONN, errno.ECONNABORTED, errno.ECANCELED):
     os.statvfs(s.mnt)
 run(kv, s.path, s.mnt, "-o", o, ok=True)
 assert s.read("m/k/l") == blob(77, MiB)
@@ -136,6 +136,56 @@ assert all(s.read(f"m/two{i}/l") == blob(100 + i, MiB) for i in range(6))
 run("umount", s.mnt, ok=True)
 ended()
 assert not os.listdir(s.mnt) and not os.listdir(other)
+
+# a plain user: uid=, gid=, mode=, which stay
+def as_nobody(what):
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            os.chdir(s.mnt)  # the folders above are root's
+            os.setgroups([])
+            os.setresgid(65534, 65534, 65534)
+            os.setresuid(65534, 65534, 65534)
+            code = what()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def store_and_load():
+    try:
+        os.makedirs("mine/c")
+        with open("mine/c/l", "wb") as f:
+            f.write(blob(3, 300000))
+        os.rename("mine/c/l", "mine/c/renamed")
+        with open("mine/c/renamed", "rb") as f:
+            return 0 if f.read() == blob(3, 300000) else 2
+    except PermissionError:
+        return 13
+
+
+s.mount("allow_other")
+before = os.stat(s.mnt)
+assert as_nobody(store_and_load) == 13 and (before.st_uid, before.st_gid, before.st_mode & 0o7777) == (0, 0, 0o755)
+s.umount()
+s.mount("allow_other,uid=65534,gid=1234,mode=2750")
+st = os.stat(s.mnt)
+assert (st.st_uid, st.st_gid, st.st_mode & 0o7777) == (65534, 1234, 0o2750) and s.config()["mode"] == "2750" and s.config()["uid"] == "65534"
+assert as_nobody(store_and_load) == 0
+assert os.stat(f"{s.mnt}/mine").st_uid == 65534 and os.stat(f"{s.mnt}/mine").st_gid == 1234
+s.umount()
+s.mount("allow_other,uid=0,mode=1777")
+st = os.stat(s.mnt)
+assert (st.st_uid, st.st_gid, st.st_mode & 0o7777) == (0, 1234, 0o1777)
+assert as_nobody(lambda: os.mkdir("another") or 0) == 0
+s.kill()
+s.mount("allow_other")
+st2 = os.stat(s.mnt)
+assert (st2.st_uid, st2.st_gid, st2.st_mode) == (st.st_uid, st.st_gid, st.st_mode)
+assert s.config()["mode"] == "", (s.config(), s.log()[-2000:])
+s.umount()
+s.fsck("-n")
 
 # ro
 s.mount("ro")

@@ -389,25 +389,29 @@ const struct kvc_options *kvc_options(struct kvc *k)
 	return &k->opt;
 }
 
+/*
+ * What can be stored is the disk tier up to high=, above which it is trimmed, or the pool where there is none. Of that is taken what lies
+ * there, and what is in the pool only and has still to go there. What was just deleted counts as free, though it takes a
+ * moment: who deletes until enough is free would else delete too much. Shared tiers do not count: what they can take is not known.
+ */
 void kvc_space(struct kvc *k, struct kvc_space *s)
 {
-	uint64_t total = 0, used = 0, pool_only = 0;
+	uint64_t total = 0, used = 0;
 
 	kvc_tier_each(k, t)
 		if (k->tier[t].t->ops->caps & KVC_TIER_BOUNDED) {
 			struct kvc_tier_usage u;
 
 			k->tier[t].t->ops->usage(k->tier[t].t, &u);
-			total += u.total;
+			total += u.total / 100 * k->opt.high_pct;
 			used += u.used;
 		}
 	kvc_lock(k);
-	pool_only = k->used;
+	if (!total)
+		total = k->pool.bytes / 100 * k->opt.high_pct;
+	used -= kvc_min(used, k->leaving_lower);
+	used += k->used - kvc_min(k->used, k->copied + k->leaving);
 	s->files = k->next_ino;
-	if (!total) {
-		total = k->pool.bytes;
-		used = pool_only;
-	}
 	kvc_unlock(k);
 	s->total = total;
 	s->free = total - kvc_min(total, used);

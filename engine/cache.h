@@ -134,7 +134,8 @@ int kvc_file_fallocate(struct kvc *k, uint64_t ino, int mode, off_t off, off_t l
 int kvc_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w);
 
 struct kvc_space {
-	uint64_t total, free, files;
+	uint64_t total, free; /* bytes: all that can be stored, and what now can be without anything being dropped */
+	uint64_t files;       /* node numbers given out */
 };
 void kvc_space(struct kvc *k, struct kvc_space *s);
 

@@ -27,6 +27,12 @@ void kvc_commit_soon_locked(struct kvc *k, bool now)
 	k->commit_now |= now;
 }
 
+/* A tier of our own, whose bytes df counts. */
+static bool of_lower(const struct kvc *k, int tier)
+{
+	return tier >= 0 && k->tier[tier].t && !(k->tier[tier].t->ops->caps & KVC_TIER_SHARED);
+}
+
 static void trash_add(struct kvc *k, const struct kvc_trash *t)
 {
 	struct kvc_trash *copy = malloc(sizeof *copy);
@@ -36,6 +42,8 @@ static void trash_add(struct kvc *k, const struct kvc_trash *t)
 		return;
 	}
 	*copy = *t;
+	k->leaving += t->room;
+	k->leaving_lower += of_lower(k, t->tier) ? t->where.len : 0;
 	kvc_list_add_tail(&k->trash, &copy->link);
 	kvc_commit_soon_locked(k, !kvc_list_empty(&k->room_waiters));
 }
@@ -80,6 +88,7 @@ static void remove_run(struct kvc *k, struct kvc_job *j)
 		pthread_mutex_unlock(&k->rehead_lock);
 	}
 	kvc_lock(k);
+	k->leaving_lower -= of_lower(k, (int)j->tier) ? j->where.len : 0;
 	kvc_tier_result_locked(k, j->tier, err);
 	k->tier[j->tier].full = false;
 	pthread_cond_signal(&k->evict_cond);
@@ -98,10 +107,13 @@ static void empty_trash(struct kvc *k, struct kvc_list *trash)
 		if (t->kind)
 			kvc_segment_remove(&k->pool, &s);
 		kvc_lock(k);
+		k->leaving -= t->room;
 		kvc_room_put_locked(k, t->room);
 		if (t->tier >= 0 && k->tier[t->tier].t &&
 		    !kvc_job_add_locked(k, KVC_P_REMOVE, remove_run, NULL, (unsigned)t->tier, 0, &j))
 			j->where = t->where, j->sum = t->sum;
+		else
+			k->leaving_lower -= of_lower(k, t->tier) ? t->where.len : 0;
 		kvc_unlock(k);
 		free(t);
 	}

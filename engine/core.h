@@ -100,6 +100,7 @@ struct kvc_node {
 	uint64_t charged;            /* bytes counted to its model's quota */
 	uint64_t prepared;           /* bytes from the start that are prepared for plain writes */
 	uint64_t ahead;              /* what was prepared when it was opened to be written anew; part of k->ahead */
+	uint64_t copied;             /* its part of k->copied */
 	unsigned waiting;            /* opens, and of a folder creates in it, that wait for room: its chunk is not dropped */
 	struct kvc_ghost *ghost;     /* a folder that was dropped with its chunk (drop.c) */
 	unsigned nopen, nwriters, leases;
@@ -214,6 +215,8 @@ struct kvc {
 	/* room.c */
 	uint64_t used;               /* bytes of the pool accounted for */
 	uint64_t ahead;              /* of these, prepared for files being written, used by now or not */
+	uint64_t copied;             /* of these, files that a tier has too (BOTH) */
+	uint64_t leaving, leaving_lower; /* of these, and of the disk tier: given up, and free in a moment (k->trash) */
 	struct kvc_list room_waiters;
 	/* wait.c */
 	struct kvc_list timed, woken;

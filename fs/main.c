@@ -43,8 +43,12 @@ static int fail(const char *format, const char *a, const char *b)
 static bool is_dead(const char *path)
 {
 	struct statvfs v;
+	int err = 0;
 
-	return statvfs(path, &v) && (errno == ENOTCONN || errno == ECONNABORTED);
+	do /* a daemon's death cancels what it was asked last; who asks again is told */
+		err = statvfs(path, &v) ? errno : 0;
+	while (err == ECANCELED && !usleep(1000));
+	return err == ENOTCONN || err == ECONNABORTED;
 }
 
 static int check_mountpoint(const char *path)

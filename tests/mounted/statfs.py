@@ -78,7 +78,7 @@ def evictor(s, enough, target, count=200):
 for enough, target, low in ((lambda t, f: f >= 16 * MiB, lambda t, f: f >= 16 * MiB, total - 16 * MiB),
                             (lambda t, f: t - f < 0.8 * t, lambda t, f: t - f <= 0.7 * t, 0.7 * total)):
     for left in evictor(s, enough, target):  # what is being copied just then, by eight at most, counts twice
-        assert low - 10 * (MiB + 4096) <= left <= low, (left, low)
+        assert abs(low - left) <= 10 * (MiB + 4096), (left, low)
     for name in os.listdir(f"{s.mnt}/m"):
         os.unlink(f"{s.mnt}/m/{name}")
     s.settle()

@@ -390,9 +390,10 @@ const struct kvc_options *kvc_options(struct kvc *k)
 }
 
 /*
- * What can be stored is the disk tier up to high=, above which it is trimmed, or the pool where there is none. Of that is taken what lies
- * there, and what is in the pool only and has still to go there. What was just deleted counts as free, though it takes a
- * moment: who deletes until enough is free would else delete too much. Shared tiers do not count: what they can take is not known.
+ * What can be stored is the disk tier up to high=, above which it is trimmed, or the pool where
+ * there is none. Of that is taken what lies there, and what is in the pool only and has still to go
+ * there. What was just deleted counts as free, though it takes a moment: who deletes until enough
+ * is free would else delete too much. Shared tiers do not count: what they can take is not known.
  */
 void kvc_space(struct kvc *k, struct kvc_space *s)
 {

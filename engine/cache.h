@@ -94,8 +94,9 @@ int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, str
 int kvc_unlink(struct kvc *k, uint64_t parent, const char *name);
 int kvc_rmdir(struct kvc *k, uint64_t parent, const char *name);
 /*
- * flags as renameat2: 0, RENAME_NOREPLACE or RENAME_EXCHANGE; others give EINVAL. May wait a moment for the close of a file
- * that is to replace another; w->err = -ETIMEDOUT then means: make the call again.
+ * flags as renameat2: 0, RENAME_NOREPLACE or RENAME_EXCHANGE; others give EINVAL. May wait a moment
+ * for the close of a file that is to replace another; w->err = -ETIMEDOUT then means: make the call
+ * again.
  */
 int kvc_rename(struct kvc *k, uint64_t parent, const char *name, uint64_t to, const char *to_name, unsigned flags, struct kvc_wait *w);
 /*
@@ -109,8 +110,8 @@ struct kvc_opened {
 	int backing;  /* passthrough id, or 0: plain requests */
 };
 /*
- * To be called again also when w->err is set: it then cleans up and returns that. With name NULL the file has none, as by O_TMPFILE,
- * until kvc_link gives it one.
+ * To be called again also when w->err is set: it then cleans up and returns that. With name NULL
+ * the file has none, as by O_TMPFILE, until kvc_link gives it one.
  */
 int kvc_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, uint32_t uid, uint32_t gid, int flags,
 	       struct kvc_row *attr, struct kvc_opened *out, struct kvc_wait *w);

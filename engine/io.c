@@ -172,8 +172,8 @@ out:
 }
 
 /*
- * At most so many bytes of pages are not there yet between off and end: of all that the file has, as much lies elsewhere as there is
- * room for.
+ * At most so many bytes of pages are not there yet between off and end: of all that the file has,
+ * as much lies elsewhere as there is room for.
  */
 static uint64_t missing(const struct kvc_node *n, uint64_t off, uint64_t end, uint64_t size)
 {

@@ -501,8 +501,8 @@ static int may_exchange_both(struct kvc *k, struct kvc_node *a, struct kvc_node 
 }
 
 /*
- * In a shared tier a name is the place: what is only there would be overwritten by who gets its name, so it is loaded first. (What lies
- * below a folder and only there may be lost: a miss.)
+ * In a shared tier a name is the place: what is only there would be overwritten by who gets its
+ * name, so it is loaded first. (What lies below a folder and only there may be lost: a miss.)
  */
 static int at_hand_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
 {

@@ -115,8 +115,9 @@ static bool mount_seen(const char *dir)
 }
 
 /*
- * A holder that serves is not waited for. One that has let go of its byte is, for as long as it gets on; and so, for a
- * moment, is one whose mount is not seen: umount(8) returns before the daemon knows of it.
+ * A holder that serves is not waited for. One that has let go of its byte is, for as long as it
+ * gets on; and so, for a moment, is one whose mount is not seen: umount(8) returns before the
+ * daemon knows of it.
  */
 static int lock_store(int fd, const char *dir, char *error)
 {

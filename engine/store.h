@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A store: a folder with a superblock, the catalog and the disk tier's data file (or the name of its block device).
- * The superblock is one page with a checksum; kvcachefs-format(5) documents it. A store in use is locked by an
- * open-file-description lock on the superblock, which ends with its process: two daemons never mount one store.
+ * A store: a folder with a superblock, the catalog and the disk tier's data file (or the name of
+ * its block device). The superblock is one page with a checksum; kvcachefs-format(5) documents it.
+ * A store in use is locked by an open-file-description lock on the superblock, which ends with its
+ * process: two daemons never mount one store.
  *
- * The lock covers every byte, up to the last there can be. A daemon whose mount has ended and which is still copying
- * down gives up one far byte of it, KVC_STORE_SERVING; so who comes next knows that it is worth waiting. It also stamps
- * the superblock's mtime as long as it gets on.
+ * The lock covers every byte, up to the last there can be. A daemon whose mount has ended and which
+ * is still copying down gives up one far byte of it, KVC_STORE_SERVING; so who comes next knows
+ * that it is worth waiting. It also stamps the superblock's mtime as long as it gets on.
  */
 #ifndef KVC_STORE_H
 #define KVC_STORE_H

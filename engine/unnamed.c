@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files that were made without a name (O_TMPFILE). Such a file is an ordinary node with nlink 0, open for writing, a chunk of its own. It is
- * counted to its model's quota like any other, and fsync brings it to the disk tier; but it is not published and not shared as long as it
- * has no name. linkat gives it one, and then nothing of it is special any more. When the kernel has let go of it before that,
- * it is destroyed.
+ * Files that were made without a name (O_TMPFILE). Such a file is an ordinary node with nlink 0,
+ * open for writing, a chunk of its own. It is counted to its model's quota like any other, and
+ * fsync brings it to the disk tier; but it is not published and not shared as long as it has no
+ * name. linkat gives it one, and then nothing of it is special any more. When the kernel has let go
+ * of it before that, it is destroyed.
  *
- * The catalog notes it under meta unnamed:INO, in the transaction that writes its row: so the next start finds what a killed daemon had.
+ * The catalog notes it under meta unnamed:INO, in the transaction that writes its row: so the next
+ * start finds what a killed daemon had.
  */
 #include "core.h"
 

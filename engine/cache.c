@@ -5,6 +5,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#define ALIVE_NS 1000000000ull
+
 static void init_lists(struct kvc *k)
 {
 	struct kvc_list *all[] = { &k->room_waiters, &k->timed, &k->woken, &k->dirty_nodes, &k->dirty_chunks, &k->trash,
@@ -138,6 +140,26 @@ static int open_keys(struct kvc *k, char *error)
 	return err;
 }
 
+/* uid=, gid= and mode=: kept, as by chown and chmod. */
+static int own_root(struct kvc *k)
+{
+	const struct kvc_options *o = &k->opt;
+	struct kvc_wait none = { 0 };
+	struct kvc_row r;
+	unsigned set = 0;
+	int err = kvc_getattr(k, KVC_ROOT, &r);
+
+	if (err)
+		return err;
+	if (o->uid != KVC_UNSET && o->uid != r.uid)
+		r.uid = (uint32_t)o->uid, set |= KVC_SET_UID;
+	if (o->gid != KVC_UNSET && o->gid != r.gid)
+		r.gid = (uint32_t)o->gid, set |= KVC_SET_GID;
+	if (o->mode != KVC_UNSET && o->mode != (r.mode & 07777))
+		r.mode = S_IFDIR | (uint32_t)o->mode, set |= KVC_SET_MODE;
+	return set ? kvc_setattr(k, KVC_ROOT, set, &r, &none) ?: kvc_commit_once(k) : 0;
+}
+
 int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s, struct kvc_tier **tiers, unsigned ntiers, char *error)
 {
 	struct kvc *k = calloc(1, sizeof *k);
@@ -164,6 +186,8 @@ int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 			err = open_keys(k, error);
 		if (!err)
 			err = kvc_recover(k, error);
+		if (!err && (err = own_root(k)))
+			snprintf(error, 512, "the root folder cannot be given its owner: %s", strerror(-err));
 	}
 	if (err) { /* the tiers stay the caller's */
 		kvc_keys_close(k->keys);
@@ -233,7 +257,7 @@ int kvc_start(struct kvc *k)
 /* Waits until no tier work is left; a tier that hangs ends the patience after a deadline without progress. */
 static void drain_jobs(struct kvc *k)
 {
-	uint64_t spills = 0, since = kvc_mono_ns();
+	uint64_t spills = 0, since = kvc_mono_ns(), told = 0;
 
 	for (;;) {
 		kvc_lock(k);
@@ -246,6 +270,10 @@ static void drain_jobs(struct kvc *k)
 		if (kvc_counted(&k->stats, spills) != spills) {
 			spills = kvc_counted(&k->stats, spills);
 			since = kvc_mono_ns();
+			if (since - told > ALIVE_NS) {
+				kvc_store_alive(k->store);
+				told = since;
+			}
 		}
 		if (kvc_mono_ns() - since > 2 * k->opt.deadline_ms * 1000000) {
 			kvc_warn("a tier does not finish; what it did not take stays in the pool");
@@ -257,6 +285,7 @@ static void drain_jobs(struct kvc *k)
 
 void kvc_detach(struct kvc *k)
 {
+	kvc_store_ending(k->store);
 	kvc_lock(k);
 	if (!k->started) {
 		kvc_unlock(k);
@@ -282,6 +311,7 @@ void kvc_stop(struct kvc *k)
 {
 	if (!k->started)
 		return;
+	kvc_unnamed_end_all(k);
 	kvc_lock(k);
 	for (size_t i = 0; i < KVC_HASH_SIZE; i++)
 		for (struct kvc_node *n = k->nodes[i]; n; n = n->hash_next) {
@@ -370,9 +400,15 @@ const struct kvc_options *kvc_options(struct kvc *k)
 	return &k->opt;
 }
 
+/*
+ * What can be stored is the disk tier up to high=, above which it is trimmed, or the pool where
+ * there is none. Of that is taken what lies there, and what is in the pool only and has still to go
+ * there. What was just deleted counts as free, though it takes a moment: who deletes until enough
+ * is free would else delete too much. Shared tiers do not count: what they can take is not known.
+ */
 void kvc_space(struct kvc *k, struct kvc_space *s)
 {
-	uint64_t total = 0, used = 0, pool_only = 0;
+	uint64_t total = 0, used = 0, leaving = 0;
 	struct kvc_prefaulted p;
 
 	kvc_tier_each(k, t)
@@ -380,17 +416,19 @@ void kvc_space(struct kvc *k, struct kvc_space *s)
 			struct kvc_tier_usage u;
 
 			k->tier[t].t->ops->usage(k->tier[t].t, &u);
-			total += u.total;
+			total += u.total / 100 * k->opt.high_pct;
 			used += u.used;
 		}
 	kvc_lock(k);
 	kvc_prefault_show_locked(k, &p);
-	pool_only = k->used - kvc_min(k->used, p.held);
+	if (!total)
+		total = k->pool.bytes / 100 * k->opt.high_pct;
+	kvc_tier_each(k, t)
+		if (k->tier[t].t->ops->caps & KVC_TIER_BOUNDED)
+			leaving += k->tier[t].leaving;
+	used -= kvc_min(used, leaving);
+	used += k->used - kvc_min(k->used, k->copied + k->leaving + p.held);
 	s->files = k->next_ino;
-	if (!total) {
-		total = k->pool.bytes;
-		used = pool_only;
-	}
 	kvc_unlock(k);
 	s->total = total;
 	s->free = total - kvc_min(total, used);

@@ -90,6 +90,7 @@ struct kvc_node {
 	unsigned holds;              /* references of the engine's own: workers, leases, operations under way */
 	bool dirty, touched;         /* to be written; its atime is, when it leaves memory */
 	bool lost;                   /* it has no row any more: unlinked or dropped */
+	bool unnamed;                /* it has no name yet (unnamed.c) */
 	struct kvc_list dirty_link;
 
 	/* regular files */
@@ -102,6 +103,7 @@ struct kvc_node {
 	uint64_t uncopied;           /* bytes counted to k->uncopied */
 	uint64_t prepared;           /* bytes from the start that are prepared for plain writes */
 	uint64_t ahead;              /* what was prepared when it was opened to be written anew; part of k->ahead */
+	uint64_t copied;             /* its part of k->copied */
 	unsigned waiting;            /* opens, and of a folder creates in it, that wait for room: its chunk is not dropped */
 	struct kvc_ghost *ghost;     /* a folder that was dropped with its chunk (drop.c) */
 	/* of a folder: when it was made (0: not known) and last filled, with how many files and bytes (unit.c) */
@@ -239,6 +241,7 @@ struct kvc {
 	uint64_t used;               /* bytes of the pool accounted for */
 	uint64_t ahead;              /* of these, prepared for files being written, used by now or not */
 	uint64_t uncopied;           /* of these, of published objects that no tier has */
+	uint64_t copied;             /* of these, files that a tier has too (BOTH) */
 	struct kvc_list room_waiters;
 	/* wait.c */
 	struct kvc_list timed, woken;
@@ -442,7 +445,8 @@ int kvc_unit_join_both(struct kvc *k, struct kvc_node *folder, bool here, uint64
 void kvc_unit_grew_locked(struct kvc *k, const struct kvc_node *n, uint64_t bytes);
 /* A folder is new. */
 void kvc_unit_made_locked(struct kvc_node *folder);
-/* Thread pid made a folder in parent. */
+/* A folder was moved into parent; thread pid made one there. */
+void kvc_unit_folder_came_both(struct kvc *k, struct kvc_node *parent);
 void kvc_unit_folder_made_both(struct kvc *k, struct kvc_node *parent, struct kvc_node *folder, uint32_t pid);
 /* Gives the files in and below the folder the chunks that they should have now, in the background. */
 void kvc_unit_regroup_locked(struct kvc *k, struct kvc_node *folder);
@@ -453,6 +457,8 @@ int kvc_unit_set_both(struct kvc *k, struct kvc_node *folder, const char *text);
 
 /* quota.c */
 struct kvc_quota *kvc_quota_of_locked(struct kvc *k, uint64_t model);
+/* What a file counts, or would in a model with a quota. */
+uint64_t kvc_quota_bytes(const struct kvc_node *n);
 /* Sets the model's bound and counts what it holds; 0 takes it away. */
 int kvc_quota_set_both(struct kvc *k, uint64_t model, uint64_t limit);
 /*
@@ -538,6 +544,13 @@ int kvc_load_start_locked(struct kvc *k, struct kvc_node *n, bool prefetch);
 /* Queues copies of a published object for every tier that lacks one. */
 void kvc_spill_queue_locked(struct kvc *k, struct kvc_node *n, bool urgent);
 bool kvc_spill_needed(const struct kvc *k, const struct kvc_node *n, unsigned tier);
+/* Does an fsync bring this file (NULL: any) to this tier? In a shared one it would need its name. */
+static inline bool kvc_snapshot_takes(const struct kvc *k, const struct kvc_node *n, unsigned tier)
+{
+	unsigned caps = k->tier[tier].t->ops->caps;
+
+	return (caps & KVC_TIER_DURABLE) && !(n && n->unnamed && (caps & KVC_TIER_SHARED));
+}
 void kvc_frame_name_both(struct kvc *k, struct kvc_node *n, struct kvc_frame *f);
 void kvc_rehead_locked(struct kvc *k, struct kvc_node *n);
 struct kvc_frame *kvc_frame_new(void);
@@ -633,6 +646,17 @@ void *kvc_notifier(void *arg);
 /* The number of the notice, and whether the kernel has been told up to it. */
 uint64_t kvc_notify_gone(struct kvc *k, uint64_t parent, uint64_t ino, const char *name);
 bool kvc_notified(struct kvc *k, uint64_t nr);
+
+/* unnamed.c: O_TMPFILE */
+/* Marks a new node as one without a name. */
+int kvc_unnamed_note_both(struct kvc *k, struct kvc_node *n);
+/* It has got a name. */
+void kvc_unnamed_named_both(struct kvc *k, struct kvc_node *n);
+/* To be called after an open or the kernel's reference has gone: destroys it when that was the last. */
+void kvc_unnamed_settle_both(struct kvc *k, struct kvc_node *n);
+/* All of them, at the end; and what an earlier daemon had, before anything else is taken over. */
+void kvc_unnamed_end_all(struct kvc *k);
+int kvc_unnamed_recover_both(struct kvc *k);
 
 /* recover.c */
 int kvc_recover(struct kvc *k, char *error);

@@ -32,6 +32,9 @@ void kvc_become_locked(struct kvc *k, struct kvc_node *n, enum kvc_state to)
 	n->state = to;
 	if (to == KVC_RESIDENT || to == KVC_BOTH)
 		k->resident++;
+	k->copied -= n->copied;
+	n->copied = to == KVC_BOTH ? n->room : 0;
+	k->copied += n->copied;
 	if (kvc_has_segment(n) && !had)
 		kvc_chunk_add_locked(k, n);
 	else if (!kvc_has_segment(n) && had)

@@ -15,7 +15,16 @@ static const char *const unit_names[] = { "auto", "dir", "file", NULL };
 static const char *const prefault_names[] = { "auto", "on", "hold", "off", NULL };
 static const char *const switch_names[] = { "off", "on", NULL };
 
-enum type { SIZE, NUMBER, CHOICE, FLAG, TEXT, TEXTS /* may be given several times; kept with spaces between */ };
+enum type {
+	SIZE,
+	NUMBER,
+	CHOICE,
+	FLAG,
+	TEXT,
+	TEXTS, /* may be given several times; kept with spaces between */
+	ID,    /* a number or KVC_UNSET */
+	MODE,  /* the same, octal */
+};
 
 struct row {
 	const char *name, *value, *help;
@@ -56,6 +65,9 @@ static const struct row rows[] = {
 	{ "run", "DIR", "folder below which the pool is mounted", TEXT, AT(run_dir), NULL, 0, 256, "/run/kvcachefs" },
 	{ "shim", "SPEC", "delay or break tier operations, for tests", TEXT, AT(shim), NULL, 0, 128, "" },
 	{ "allow_other", NULL, "let other users in", FLAG, AT(allow_other), NULL, 0, 0, "0" },
+	{ "uid", "NUMBER", "owner of the mount's root folder, from now on", ID, AT(uid), NULL, 0, UINT32_MAX - 1, "" },
+	{ "gid", "NUMBER", "its group", ID, AT(gid), NULL, 0, UINT32_MAX - 1, "" },
+	{ "mode", "OCTAL", "its permissions, such as 1777", MODE, AT(mode), NULL, 0, 07777, "" },
 	{ "debug", NULL, "log more", FLAG, AT(debug), NULL, 0, 0, "0" },
 };
 #define NROWS (sizeof rows / sizeof rows[0])
@@ -124,6 +136,16 @@ static int set(struct kvc_options *o, const struct row *r, const char *value, ch
 		}
 		*n = v;
 		return 0;
+	case ID:
+	case MODE:
+		v = value && *value >= '0' && *value <= '9' ? strtoull(value, &end, r->type == MODE ? 8 : 10) : 0;
+		if (!value || *value < '0' || *value > '9' || *end || v > r->max) {
+			fail(error, r->type == MODE ? "option %s: '%s' is not an octal mode from 0 to 7777" : "option %s: '%s' is not the number of a user or group",
+			     r->name, value ? value : "");
+			return -EINVAL;
+		}
+		*n = v;
+		return 0;
 	case CHOICE:
 		for (uint64_t i = 0; value && r->names[i]; i++)
 			if (!strcmp(r->names[i], value)) {
@@ -188,7 +210,9 @@ void kvc_options_init(struct kvc_options *o)
 
 	memset(o, 0, sizeof *o);
 	for (size_t i = 0; i < NROWS; i++)
-		if (rows[i].type != TEXTS)
+		if (rows[i].type == ID || rows[i].type == MODE)
+			*(uint64_t *)((char *)o + rows[i].at) = KVC_UNSET;
+		else if (rows[i].type != TEXTS)
 			set(o, &rows[i], rows[i].def, error);
 }
 
@@ -253,6 +277,10 @@ void kvc_options_print(const struct kvc_options *o, FILE *out)
 			fprintf(out, "%s=%s\n", r->name, (const char *)n);
 		else if (r->type == CHOICE)
 			fprintf(out, "%s=%s\n", r->name, r->names[*n]);
+		else if ((r->type == ID || r->type == MODE) && *n == KVC_UNSET)
+			fprintf(out, "%s=\n", r->name);
+		else if (r->type == MODE)
+			fprintf(out, "%s=%04llo\n", r->name, (unsigned long long)*n);
 		else
 			fprintf(out, "%s=%llu\n", r->name, (unsigned long long)*n);
 	}

@@ -13,6 +13,8 @@ enum kvc_auto { KVC_AUTO, KVC_ON, KVC_OFF };
 enum kvc_prefault_mode { KVC_PREFAULT_AUTO, KVC_PREFAULT_ON, KVC_PREFAULT_HOLD, KVC_PREFAULT_OFF };
 enum kvc_write_mode { KVC_THROUGH, KVC_BACK };
 
+#define KVC_UNSET UINT64_MAX
+
 struct kvc_options {
 	uint64_t cpu_bytes;    /* size of the pool */
 	uint64_t high_pct, low_pct;
@@ -33,6 +35,7 @@ struct kvc_options {
 	char metrics[64];      /* ADDR:PORT, empty: none */
 	char shim[128];        /* faults to inject below the engine, for tests */
 	char run_dir[256];     /* where pools are mounted */
+	uint64_t uid, gid, mode; /* of the root folder; KVC_UNSET: as it is */
 	uint64_t allow_other, debug; /* bool */
 	char generic[256];     /* options for mount(2), comma separated */
 };

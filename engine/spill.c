@@ -404,7 +404,7 @@ static void spill_run(struct kvc *k, struct kvc_job *j)
 	int err = 0;
 
 	kvc_lock(k);
-	snap = n->state == KVC_OPEN && n->snapshot && (t->ops->caps & KVC_TIER_DURABLE);
+	snap = n->state == KVC_OPEN && n->snapshot && kvc_snapshot_takes(k, n, j->tier);
 	if (n->lost || (!snap && n->state != KVC_RESIDENT && n->state != KVC_BOTH) || (!snap && !kvc_spill_needed(k, n, j->tier)))
 		goto out;
 	seg = kvc_segment_of(n);
@@ -526,7 +526,7 @@ void kvc_spill_queue_locked(struct kvc *k, struct kvc_node *n, bool urgent)
 	uint64_t due = urgent ? 0 : kvc_mono_ns() + k->opt.settle_ms * 1000000;
 
 	kvc_tier_each(k, t)
-		if (n->snapshot ? k->tier[t].t->ops->caps & KVC_TIER_DURABLE : kvc_spill_needed(k, n, t))
+		if (n->snapshot ? kvc_snapshot_takes(k, n, t) : kvc_spill_needed(k, n, t))
 			queue_locked(k, n, t, urgent ? KVC_P_URGENT : KVC_P_SPILL, due);
 }
 

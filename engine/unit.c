@@ -188,13 +188,18 @@ void kvc_unit_grew_locked(struct kvc *k, const struct kvc_node *n, uint64_t byte
 		folder->fill_bytes += bytes;
 }
 
+void kvc_unit_folder_came_both(struct kvc *k, struct kvc_node *parent)
+{
+	if (!parent->row.container && !recall_both(k, parent))
+		container_locked(k, parent);
+}
+
 void kvc_unit_folder_made_both(struct kvc *k, struct kvc_node *parent, struct kvc_node *folder, uint32_t pid)
 {
 	struct kvc_run *run = run_of(k, parent->row.ino);
 	struct kvc_node *n;
 
-	if (!parent->row.container && !recall_both(k, parent))
-		container_locked(k, parent);
+	kvc_unit_folder_came_both(k, parent);
 	if (!run)
 		return;
 	if (run->parent != parent->row.ino || run->pid != pid)

@@ -603,7 +603,7 @@ bool kvc_tier_takes_locked(const struct kvc *k, unsigned tier);
 /*
  * Drops a chunk whole: all its files, wherever they are; copies in shared tiers are left to the
  * others. With a tier (not -1) only that tier's copies go, where all is elsewhere too. `seen`: the row
- * by which it was chosen, or NULL. 0, -EAGAIN (its folder was knocked at: come back in a moment),
+ * by which it was chosen, or NULL. 0, -EAGAIN (its folder was knocked or looked at: come back in a moment),
  * -EBUSY (in use, pinned, or used a moment ago), -ESTALE (used since `seen`), -ENOENT (empty), or
  * another. With 0 and -EAGAIN *bytes is what goes: of the tier, or what the files take. May be NULL.
  */

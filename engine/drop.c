@@ -169,7 +169,7 @@ static int knock_both(struct kvc *k, struct knock *x, uint64_t ino)
 }
 
 /*
- * May the folder go, whose chunk was last used then? 0; -EAGAIN: not before a moment; -EBUSY: somebody has just looked at it.
+ * May the folder go, whose chunk was last used then? 0, or -EAGAIN: not before a moment.
  */
 static int may_go_both(struct kvc *k, struct kvc_node *folder, uint64_t last_ns)
 {
@@ -189,8 +189,10 @@ static int may_go_both(struct kvc *k, struct kvc_node *folder, uint64_t last_ns)
 		x->use_ns = last_ns;
 		x->at_ns = x->n = 0;
 	}
+	if (!x->at_ns && now - x->looked_ns < KVC_YOUNG_NS)
+		return -EAGAIN; /* somebody has just looked at it */
 	if (!x->at_ns)
-		return x->looked_ns && now - x->looked_ns < KVC_YOUNG_NS ? -EBUSY : knock_both(k, x, folder->row.ino);
+		return knock_both(k, x, folder->row.ino);
 	return kvc_notified(k, x->nr) && now - x->at_ns >= KNOCK_NS + k->ev.kept_ns ? 0 : -EAGAIN;
 }
 

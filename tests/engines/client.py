@@ -38,18 +38,12 @@ class Client:
     own        folders below its own that it makes once and relies on ("" is its own folder)
     remembers  its index lives in its memory, so only the process that stored can load
     database   not a cache of files: what it wrote must stay, so it is not driven beyond the disk
+    partial    it takes for a hit what it has not written to its end
     depths     how many folders down it is tried
     """
 
-    name, size, batch, own, remembers, database, depths = (
-        "",
-        MiB,
-        8,
-        ("",),
-        False,
-        False,
-        (0, 1, 2, 3),
-    )
+    name, size, batch, own, depths = "", MiB, 8, ("",), (0, 1, 2, 3)
+    remembers = database = partial = False
 
     def __init__(self, folder):
         self.folder = folder
@@ -153,7 +147,7 @@ def serve(kinds, versions, skipped=()):
     listener.listen(8)
     table = {c.name: c for c in kinds}
     known = {
-        c.name: {k: getattr(c, k) for k in ("size", "remembers", "database", "depths")}
+        c.name: {k: getattr(c, k) for k in ("size", "remembers", "database", "partial", "depths")}
         for c in kinds
     }
     out = os.fdopen(os.dup(1), "w")

@@ -124,7 +124,7 @@ LAYERS, BLOCK, HEADS, WIDTH = 4, 32, 2, 128
 class Example(Client):
     """A folder a prompt, a file a layer; the folder's existence is the hit."""
 
-    name, batch = "vllm ExampleConnector", 4
+    name, batch, partial = "vllm ExampleConnector", 4, True
 
     def __init__(self, folder):
         super().__init__(folder)

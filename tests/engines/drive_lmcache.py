@@ -133,6 +133,15 @@ class FsNativeDirect(Adapter):
     )
 
 
+class Memory(AdHocMemoryAllocator):
+    """Aligned, as what the engine's own pool gives out is; O_DIRECT on a disk insists."""
+
+    def allocate(self, *arguments, **more):
+        o = super().allocate(*arguments, **more)
+        o.raw_data = aligned(o.raw_data.numel())
+        return o
+
+
 class InProcess(Client):
     """What LMCache's in-process engine has: a loop in a thread, a CPU backend that gives memory."""
 
@@ -150,7 +159,7 @@ class InProcess(Client):
             kv_shape=(self.layers, 2, 256, 2, 128),
         )
         self.config = LMCacheEngineConfig.from_defaults(chunk_size=256, **self.settings(folder))
-        self.memory = AdHocMemoryAllocator("cpu")
+        self.memory = Memory("cpu")
         self.cpu = LocalCPUBackend(self.config, self.meta, memory_allocator=self.memory)
         self.loop = asyncio.new_event_loop()
         threading.Thread(target=self.loop.run_forever, daemon=True).start()
@@ -260,7 +269,7 @@ class LocalDiskDirect(LocalDisk):
 
 class HostGds(gds_backend.GdsBackend):
     def initialize_allocator(self, config, metadata):
-        return AdHocMemoryAllocator("cpu")
+        return Memory("cpu")
 
 
 class Gds(InProcess):

@@ -2,7 +2,7 @@
 """NIXL's POSIX plugin, by its agent: files opened by the caller, registered, and moved by
 libaio, io_uring or POSIX AIO."""
 
-import os, time
+import contextlib, os, time
 
 os.environ.setdefault("NIXL_LOG_LEVEL", "ERROR")
 import numpy
@@ -80,12 +80,10 @@ class Posix(Client):
     def load(self, numbers):
         self.memory[:] = 0
         have = {}
-        for i, n in enumerate(numbers):
-            try:
-                have[i] = os.open(self.path(n), os.O_RDONLY | self.flags)
-            except FileNotFoundError:
-                pass
         try:
+            for i, n in enumerate(numbers):
+                with contextlib.suppress(FileNotFoundError):
+                    have[i] = os.open(self.path(n), os.O_RDONLY | self.flags)
             if have and not self.move("READ", list(have.values()), list(have)):
                 raise OSError("NIXL could not read")
         finally:

@@ -17,7 +17,7 @@ def put(s, name, size=MiB):
 
 
 # disk: as soon as it is closed a file takes its pages, and a page for the frame once it is copied; deleted, it is free at once
-s = Store("disk", size="128M", cpu="32M", options="settle=300").mount()
+s = Store("disk", size="128M", cpu="64M", options="settle=300").mount()  # large enough that no copy is hurried
 os.mkdir(f"{s.mnt}/m")
 total, free = space(s)
 assert total == 128 * MiB // 100 * 90 // 4096 * 4096 and free == total

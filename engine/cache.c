@@ -254,14 +254,24 @@ int kvc_start(struct kvc *k)
 	return 0;
 }
 
-/* Waits until no tier work is left; a tier that hangs ends the patience after a deadline without progress. */
-static void drain_jobs(struct kvc *k)
+/* What was dropped and is not yet removed. */
+static bool leaving_locked(const struct kvc *k)
+{
+	bool any = !kvc_list_empty(&k->trash) || k->leaving;
+
+	kvc_tier_each(k, t)
+		any |= k->tier[t].leaving > 0;
+	return any;
+}
+
+/* Waits until no tier work is left, nor trash; a tier that hangs ends the patience after a deadline without progress. */
+static void drain_jobs(struct kvc *k, bool trash)
 {
 	uint64_t spills = 0, since = kvc_mono_ns(), told = 0;
 
 	for (;;) {
 		kvc_lock(k);
-		bool busy = k->jobs_queued || k->jobs_running;
+		bool busy = k->jobs_queued || k->jobs_running || (trash && leaving_locked(k));
 
 		kvc_tiers_wake_locked(k);
 		kvc_unlock(k);
@@ -322,10 +332,10 @@ void kvc_stop(struct kvc *k)
 				kvc_node_dirty_locked(k, n);
 		}
 	kvc_unlock(k);
-	drain_jobs(k);
+	drain_jobs(k, false);
 	kvc_trim_stop(k);
 	kvc_commit_once(k); /* frees the trash, which makes jobs again */
-	drain_jobs(k);
+	drain_jobs(k, true); /* some of it may be in the committer's hands */
 	kvc_lock(k);
 	k->draining = true;
 	pthread_cond_broadcast(&k->commit_cond);
@@ -387,6 +397,7 @@ void kvc_close(struct kvc *k)
 	kvc_knocks_free_locked(k, 0);
 	free(k->misses);
 	free(k->runs);
+	free(k->trees);
 	free(k);
 }
 

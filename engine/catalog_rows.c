@@ -118,7 +118,7 @@ int kvc_row_get(struct kvc_catalog *c, uint64_t ino, struct kvc_row *r)
 			.nlink = (uint32_t)sqlite3_column_int64(st, 4), .size = kvc_sql_u64(st, 5), .blocks = kvc_sql_u64(st, 6),
 			.atime_ns = kvc_sql_u64(st, 7), .mtime_ns = kvc_sql_u64(st, 8), .ctime_ns = kvc_sql_u64(st, 9),
 			.btime_ns = kvc_sql_u64(st, 10), .parent = kvc_sql_u64(st, 11), .chunk = kvc_sql_u64(st, 12),
-			.container = (uint32_t)sqlite3_column_int(st, 13) };
+			.container = kvc_sql_u64(st, 13) };
 	return one(st, got);
 }
 

@@ -272,20 +272,27 @@ static int members_both(struct kvc *k, uint64_t id, struct kvc_node *self, int t
 	int err = 0;
 
 	*needed = *placed = false;
-	if (S_ISDIR(self->row.mode))
+	bool folder = S_ISDIR(self->row.mode);
+
+	if (folder)
 		err = kvc_entries_in_both(k, id, &e);
-	m->n = calloc(e.n + 1, sizeof *m->n);
+	m->n = calloc(e.n + 2, sizeof *m->n);
 	if (!m->n)
 		err = -ENOMEM;
-	for (size_t i = 0; i < (S_ISDIR(self->row.mode) ? e.n : 1) && !err; i++) {
+	/* Of a folder its files, of a file itself and its companion. */
+	for (size_t i = 0; i < (folder ? e.n : self->row.container ? 2 : 1) && !err; i++) {
 		struct kvc_node *n = self;
 
-		if (S_ISDIR(self->row.mode)) {
-			if (!S_ISREG(e.v[i].kind))
-				continue;
-			if ((err = kvc_node_get_both(k, e.v[i].ino, &n)))
-				break;
+		if (folder && !S_ISREG(e.v[i].kind))
+			continue;
+		if (folder || i)
+			err = kvc_node_get_both(k, folder ? e.v[i].ino : self->row.container, &n);
+		if (err == -ENOENT && !folder) {
+			err = 0; /* it has been deleted */
+			continue;
 		}
+		if (err)
+			break;
 		if (n->row.chunk != id) {
 			kvc_node_settle_locked(k, n);
 			continue;

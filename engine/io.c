@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <string.h>
 
+#define KVC_USUAL_LEAST (1ull << 20) /* while a model's usual size is not known, or small */
 #define AHEAD (8ull << 20) /* plain writes prepare so far ahead at most */
 
 static struct kvc_node *open_node_locked(struct kvc *k, uint64_t ino)
@@ -96,6 +97,19 @@ int kvc_file_write(struct kvc *k, uint64_t ino, const void *buf, size_t len, off
 	return 0;
 }
 
+/*
+ * A file that grows to the usual size of its model's objects is about to be written, perhaps through a mapping, which dies of a
+ * page that it cannot have: it gets its room now. What grows beyond that is an arena and stays sparse.
+ */
+static int prepare_ahead_locked(struct kvc *k, struct kvc_node *n, int fd, uint64_t size, struct kvc_wait *w)
+{
+	uint64_t usual = kvc_hint_locked(k, n->model);
+
+	if (!n->nwriters || size <= n->prepared || size > kvc_max(usual, KVC_USUAL_LEAST))
+		return 0;
+	return prepare_locked(k, n, fd, n->prepared, size - n->prepared, w);
+}
+
 /* Sets the size of a file that may be open or not. */
 static int truncate_both(struct kvc *k, struct kvc_node *n, uint64_t size, struct kvc_wait *w)
 {
@@ -112,6 +126,8 @@ static int truncate_both(struct kvc *k, struct kvc_node *n, uint64_t size, struc
 		return err;
 	if ((fd = kvc_node_fd_locked(k, n)) < 0)
 		return fd;
+	if ((err = prepare_ahead_locked(k, n, fd, size, w)))
+		return err;
 	if (ftruncate(fd, (off_t)size))
 		return -errno;
 	n->prepared = kvc_min(n->prepared, size / KVC_PAGE * KVC_PAGE);

@@ -175,7 +175,7 @@ int kvc_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, co
 		kvc_touch_folder_locked(k, folder, S_ISDIR(mode) ? 1 : 0);
 		if (S_ISDIR(mode)) {
 			kvc_unit_made_locked(n);
-			kvc_unit_folder_made_both(k, folder, n, who->pid);
+			kvc_unit_folder_made_both(k, folder, n, name, who->pid);
 		}
 		*attr = n->row;
 	} else if (n) {
@@ -196,13 +196,13 @@ int kvc_readlink(struct kvc *k, uint64_t ino, char *target, size_t room)
 }
 
 /* A file that moved to this folder belongs to the chunk there. */
-static int rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder)
+static int rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder, const char *name)
 {
 	uint64_t chunk = 0, model;
 	int err = 0;
 
 	if (n->row.chunk != folder->row.ino) /* else it is a member already */
-		err = kvc_unit_join_both(k, folder, true, &chunk);
+		err = kvc_unit_join_both(k, folder, n, name, true, &chunk);
 	else if (kvc_unit_whole_both(k, folder))
 		chunk = folder->row.ino;
 	if (err)
@@ -218,6 +218,8 @@ static int rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *fold
 	bool has = kvc_has_segment(n);
 	uint64_t old = n->row.chunk;
 
+	if (old == n->row.ino)
+		kvc_unit_part_both(k, n);
 	kvc_chunk_leave_locked(k, n);
 	n->row.chunk = chunk;
 	if (old == n->row.ino)
@@ -263,7 +265,7 @@ int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, str
 		n->row.parent = parent;
 		n->row.ctime_ns = kvc_now_ns();
 		n->nlookup++;
-		rechunk_both(k, n, folder);
+		rechunk_both(k, n, folder, name);
 		if (n->unnamed) {
 			kvc_unnamed_named_both(k, n);
 			kvc_rehead_locked(k, n);
@@ -294,13 +296,14 @@ static void unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent)
 		if (n->row.parent == parent && kvc_name_of(k->cat, n->row.ino, other_parent, &left) == 1) {
 			n->row.parent = left;
 			if (!kvc_node_get_both(k, left, &folder)) {
-				rechunk_both(k, n, folder);
+				rechunk_both(k, n, folder, NULL);
 				kvc_node_settle_locked(k, folder);
 			}
 		}
 		kvc_node_dirty_locked(k, n);
 		return;
 	}
+	kvc_unit_part_both(k, n);
 	kvc_row_del(k->cat, n->row.ino);
 	if (n->row.chunk == n->row.ino)
 		kvc_chunk_forget_both(k, n->row.ino);
@@ -476,7 +479,7 @@ static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_
 	n->row.ctime_ns = kvc_now_ns();
 	n->row.parent = to;
 	if (S_ISREG(n->row.mode))
-		rechunk_both(k, n, to_folder);
+		rechunk_both(k, n, to_folder, to_name);
 	else if (S_ISDIR(n->row.mode))
 		kvc_unit_folder_came_both(k, to_folder);
 	kvc_node_dirty_locked(k, n);
@@ -495,7 +498,7 @@ static void arrived_both(struct kvc *k, struct kvc_node *n, struct kvc_node *fol
 	n->row.ctime_ns = kvc_now_ns();
 	n->row.parent = folder->row.ino;
 	if (S_ISREG(n->row.mode))
-		rechunk_both(k, n, folder);
+		rechunk_both(k, n, folder, NULL);
 	else if (S_ISDIR(n->row.mode))
 		kvc_unit_folder_came_both(k, folder);
 	kvc_node_dirty_locked(k, n);

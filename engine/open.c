@@ -226,7 +226,7 @@ static int enter_both(struct kvc *k, const struct creation *c, const char *name,
 		return -ENOMEM;
 	n->row.parent = folder->row.ino;
 	n->model = c->model;
-	err = name ? kvc_unit_join_both(k, folder, true, &n->row.chunk) : 0;
+	err = name ? kvc_unit_join_both(k, folder, n, name, true, &n->row.chunk) : 0;
 	if (!n->row.chunk)
 		n->row.chunk = n->row.ino;
 	err = err ?: kvc_chunk_join_both(k, n);

@@ -69,7 +69,7 @@ class Load:
 
     def check(self):
         """What is still there has its bytes; returns how many of the stored ones are. Reading itself may cost others their place."""
-        there, gone = [x for x in os.listdir(self.folder) if x != "hot"], 0
+        there, gone = [x for x in os.listdir(self.folder) if len(x) == 8], 0  # not hot, nor what a kill left unfinished
         for x in there[::7]:
             try:
                 with open(f"{self.folder}/{x}", "rb", buffering=0) as f:

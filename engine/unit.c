@@ -213,7 +213,7 @@ static uint64_t head_both(struct kvc *k, struct kvc_node *folder, struct kvc_nod
 int kvc_unit_join_both(struct kvc *k, struct kvc_node *folder, struct kvc_node *n, const char *name, bool here, uint64_t *chunk)
 {
 	struct kvc_run *run = run_of(k, folder->row.parent);
-	int err, unit;
+	int err = 0, unit;
 
 	*chunk = 0;
 	if (folder->row.ino == KVC_ROOT || (err = recall_both(k, folder)))

@@ -23,18 +23,58 @@ const char *kvcachefs_error(void);
 /* "0.1.0" and, where it was built with CUDA, " cuda". */
 const char *kvcachefs_version(void);
 
-/* ---- Chunk keys ---------------------------------------------------------------------------------------------------------- */
+/* ---- Chunk keys -------------------------------------------------------------------------- */
 
+/*
+ * How an engine names a block or chunk of tokens. A key is H(parent, tokens, extra), the parent of the
+ * first block being NONE_HASH, which comes from PYTHONHASHSEED. Keys of a scheme have one length,
+ * kvcachefs_hasher_key_len(); none is longer than KVCACHEFS_KEY_MAX.
+ */
 enum kvcachefs_scheme {
-	/* vLLM sha256_cbor: SHA-256 of canonical CBOR [parent, tokens, extra], 16 tokens a block. vllm/v1/core/kv_cache_utils.py */
-	KVCACHEFS_VLLM,
-	/* LMCache in-process with sha256_cbor: the same with 256 tokens. lmcache/v1/token_database.py */
-	KVCACHEFS_LMCACHE,
-	/* LMCache multi-process: BLAKE3(prefix || tokens as 32-bit big endian), 256 tokens. multiprocess/token_hasher.py */
-	KVCACHEFS_LMCACHE_BLAKE3,
-	/* SGLang get_hash_str: SHA-256(prior || tokens as 32-bit little endian), a page (64 tokens unless told). */
+	/*
+	 * vLLM, blocks of 16 tokens unless told: hash((parent bytes, tuple of tokens, extra)), as
+	 * --prefix-caching-hash-algo names it (vllm/utils/hashing.py, v1/core/kv_cache_utils.py).
+	 * sha256 and xxhash are over pickle protocol 5, the _cbor ones over canonical CBOR; xxhash is
+	 * XXH3-128 with keys of 16 bytes, the others have 32.
+	 */
+	KVCACHEFS_VLLM_SHA256, /* vLLM's own choice */
+	KVCACHEFS_VLLM_SHA256_CBOR,
+	KVCACHEFS_VLLM_XXHASH,
+	KVCACHEFS_VLLM_XXHASH_CBOR,
+	/*
+	 * LMCache in the engine's process, 0.5.6 (lmcache/v1/token_database.py), chunks of 256: vLLM's
+	 * hash of (parent, tokens, ()), folded to the number that its first 8 bytes are, big endian;
+	 * NONE_HASH is folded too, and the fold is the next parent. Keys have 8 bytes, and their text is
+	 * that number in hex without leading zeros. (LMCache's own choice there, Python's hash(), is
+	 * not offered.)
+	 */
+	KVCACHEFS_LMCACHE_SHA256,
+	KVCACHEFS_LMCACHE_SHA256_CBOR,
+	KVCACHEFS_LMCACHE_XXHASH,
+	KVCACHEFS_LMCACHE_XXHASH_CBOR,
+	/*
+	 * LMCache's multiprocess server (multiprocess/token_hasher.py), chunks of 256, whole digests.
+	 * BLAKE3, its own choice: BLAKE3(parent || tokens as 32-bit big endian), NONE_HASH as it is where
+	 * vLLM gives none: BLAKE3(8 zero bytes || one zero token). The others: as vLLM's, extra None.
+	 */
+	KVCACHEFS_LMCACHE_MP_BLAKE3,
+	KVCACHEFS_LMCACHE_MP_SHA256,
+	KVCACHEFS_LMCACHE_MP_SHA256_CBOR,
+	KVCACHEFS_LMCACHE_MP_XXHASH,
+	KVCACHEFS_LMCACHE_MP_XXHASH_CBOR,
+	/*
+	 * SGLang get_hash_str (srt/mem_cache/utils.py): SHA-256(parent || tokens as 32-bit little endian),
+	 * a page of 64 unless told. The first page has no parent, or a namespace's seed (extra_key, cache_salt).
+	 */
 	KVCACHEFS_SGLANG,
+	KVCACHEFS_SCHEMES
 };
+#define KVCACHEFS_KEY_MAX 32
+
+/* "vllm-sha256_cbor" and so on; NULL where there is no such scheme. Never freed. */
+const char *kvcachefs_scheme_name(enum kvcachefs_scheme scheme);
+/* The scheme of that name to *out. -EINVAL: there is none; kvcachefs_error() lists them. */
+int kvcachefs_scheme_find(const char *name, enum kvcachefs_scheme *out);
 
 struct kvcachefs_mm { /* a multimodal item among the tokens */
 	const char *hash;      /* its identifier */
@@ -44,49 +84,107 @@ struct kvcachefs_mm { /* a multimodal item among the tokens */
 /* Zero is a good beginning. Strings and arrays are the caller's and must outlive the hasher. */
 struct kvcachefs_keys {
 	enum kvcachefs_scheme scheme;
-	unsigned block_tokens;       /* 0: the scheme's own */
+	unsigned block_tokens;  /* 0: the scheme's own; at most 2^24 */
 	/*
-	 * vLLM and LMCache: PYTHONHASHSEED as text; NULL: not set, which newer vLLM takes for "vllm-none-hash". Older ones use random bytes then:
-	 * give those as `none` (32 bytes).
+	 * PYTHONHASHSEED as text, below 64 KiB. NULL: not set, which newer vLLM takes for "vllm-none-hash";
+	 * with xxhash it takes random bytes then, so a hasher without seed and `none` is refused.
 	 */
 	const char *seed;
-	const uint8_t *none;
-	bool empty_extra_is_array;   /* no extra keys are [] and not null: what some versions of LMCache do */
-	/* Extra keys, in vLLM's order. */
-	const char *lora_name;       /* every block */
+	/*
+	 * NONE_HASH itself, where it is not the seed's (older vLLM without a seed: random). none_len is the
+	 * length of the scheme's digest; LMCache in process also takes the 8 bytes of the fold.
+	 */
+	const void *none;
+	size_t none_len;
+	/* No extra keys are an empty array and not null, as some versions have it. CBOR without the fold only. */
+	bool empty_extra_is_array;
+	/*
+	 * Extra keys, in vLLM's order, and for its _cbor schemes only: a pickle of them depends on which
+	 * Python objects are the same. LMCache has none. Given to another scheme, they are refused.
+	 * With tagged_extra they are as from vLLM 0.32 on: ("lora", name, path), ("mm", hash, offset),
+	 * ("cache_salt", salt), ("prompt_embeds", sha); without: name, (hash, offset), salt, sha.
+	 */
+	bool tagged_extra;
+	const char *lora_name;  /* every block */
+	const char *lora_path;  /* tagged only; NULL: "" */
 	const struct kvcachefs_mm *mm;
-	size_t nmm;                  /* (hash, start - block's start) in every block that an item touches */
-	const char *cache_salt;      /* first block only */
-	/* SHA-256 of the prompt embeddings of a block into sha: 1 there is one, 0 none. NULL: there are no embeddings. */
+	size_t nmm;             /* (hash, start - block's start) in every block that an item touches */
+	/* vLLM: first block only; "" is none. SGLang: part of the namespace, and there "" is not NULL. */
+	const char *cache_salt;
+	const char *extra_key;  /* SGLang's namespace only */
+	/* SHA-256 of the prompt embeddings of a block into sha: 1 there is one, 0 none. NULL: there are none. */
 	int (*embeds)(void *arg, uint64_t block, uint8_t sha[32]);
 	void *embeds_arg;
 };
 
 struct kvcachefs_hasher;
+/*
+ * A hasher to *out, freed by kvcachefs_hasher_free(). -EINVAL: no such scheme, or what cannot be
+ * written in it (extra keys, a missing seed, none_len); -ENOMEM; -EIO: OpenSSL has no such digest.
+ */
 int kvcachefs_hasher_new(struct kvcachefs_hasher **out, const struct kvcachefs_keys *keys);
 void kvcachefs_hasher_free(struct kvcachefs_hasher *h);
 /*
- * Goes on with n more tokens. The keys of the blocks that became full go to out (room for `room`; n / block_tokens + 1 is always enough) and their
- * number to *made. A growing prompt costs its new blocks only. -ENOSPC: out is too small; nothing was taken.
+ * Goes on with n more tokens. The keys of the blocks that became full go to out, one after another
+ * without gaps, and their number to *made. There is room for `room` keys; n / block_tokens + 1 is always
+ * enough. A growing prompt costs its new blocks only. -ENOSPC: out is too small; nothing was taken.
+ * After any other error the hasher can only be freed.
  */
-int kvcachefs_hasher_feed(struct kvcachefs_hasher *h, const uint32_t *tokens, size_t n, uint8_t (*out)[32], size_t room, size_t *made);
-/* NONE_HASH: the parent of the first block. */
-const uint8_t *kvcachefs_hasher_none(const struct kvcachefs_hasher *h);
-unsigned kvcachefs_hasher_block(const struct kvcachefs_hasher *h);
-
-/* vLLM's key of a KV cache group: the digest and the group as 32-bit big endian. */
-void kvcachefs_group_key(const uint8_t key[32], uint32_t group, uint8_t out[36]);
-/* vLLM's integer form: the last 8 bytes, big endian. */
-uint64_t kvcachefs_key_int(const uint8_t key[32]);
-/* 2 * len hex digits and a NUL. */
-void kvcachefs_hex(const uint8_t *p, size_t len, char *out);
+int kvcachefs_hasher_feed(struct kvcachefs_hasher *h, const uint32_t *tokens, size_t n, void *out,
+			  size_t room, size_t *made);
 /*
- * The folder of vLLM's ExampleConnector: MD5 of the tokens as 64-bit little endian, then "-" and the multimodal hashes joined by "-" where there are
- * any; only whole blocks of block_tokens count (0: 16).
+ * The key that the tokens which fill no block yet would have as a shorter block of their own: LMCache's with
+ * save_unfull_chunk. The hasher stays as it is. -ENODATA: there are none.
  */
-int kvcachefs_example_folder(const uint32_t *tokens, size_t n, unsigned block_tokens, const char *const *mm_hashes, size_t nmm, char out[33]);
+int kvcachefs_hasher_rest(struct kvcachefs_hasher *h, void *out);
+/* Bytes of a key; tokens of a block. */
+size_t kvcachefs_hasher_key_len(const struct kvcachefs_hasher *h);
+unsigned kvcachefs_hasher_block(const struct kvcachefs_hasher *h);
+/* NONE_HASH, the parent of the first block: as long as a key. SGLang without a namespace has none: zeros. */
+const uint8_t *kvcachefs_hasher_none(const struct kvcachefs_hasher *h);
+/* A key as the engine writes it in names: hex; LMCache in process: a number in hex. With its NUL. */
+#define KVCACHEFS_TEXT_MAX (2 * KVCACHEFS_KEY_MAX + 1)
+void kvcachefs_hasher_text(const struct kvcachefs_hasher *h, const void *key, char out[KVCACHEFS_TEXT_MAX]);
+
+/* vLLM's key of a KV cache group: the digest and the group as 32-bit big endian; len + 4 bytes to out. */
+void kvcachefs_group_key(const void *key, size_t len, uint32_t group, void *out);
+/* vLLM's integer form: the last 8 bytes, big endian. */
+uint64_t kvcachefs_key_int(const void *key, size_t len);
+/* 2 * len hex digits and a NUL. */
+void kvcachefs_hex(const void *p, size_t len, char *out);
+/*
+ * The folder of vLLM's ExampleConnector: MD5 of the tokens as 64-bit little endian, then "-" and
+ * the multimodal hashes joined by "-" where there are any; only whole blocks of block_tokens
+ * count (0: 16).
+ */
+int kvcachefs_example_folder(const uint32_t *tokens, size_t n, unsigned block_tokens,
+			     const char *const *mm_hashes, size_t nmm, char out[33]);
 /* BLAKE3 (256 bits) of anything. */
 void kvcachefs_blake3(const void *data, size_t len, uint8_t out[32]);
+
+/* ---- CacheBlend: content wherever it stands ---------------------------------------------------- */
+
+struct kvcachefs_segment {
+	size_t start, end; /* tokens [start, end), as LMCache counts them */
+	uint8_t key[8];    /* of a key_len of 8: KVCACHEFS_LMCACHE_* only */
+};
+/*
+ * LMCache in process with blending (SegmentTokenDatabase): the tokens are split where the separator
+ * stands, and each segment is hashed with NONE_HASH as its parent, the separators left out; segments may
+ * be empty. At most `room` go to out, *made says how many there are. `h` lends its scheme and
+ * NONE_HASH, and is not changed. Separators that overlap cut as LMCache's do. -EINVAL: another scheme
+ * than KVCACHEFS_LMCACHE_*, or no separator; -ENOSPC: out is too small, *made is set.
+ */
+int kvcachefs_segments(struct kvcachefs_hasher *h, const uint32_t *tokens, size_t n,
+		       const uint32_t *separator, size_t nsep, struct kvcachefs_segment *out,
+		       size_t room, size_t *made);
+/*
+ * LMCache's multiprocess server with blending (modules/blend/matcher.py) finds chunks of k tokens at any
+ * offset by H = sum of x_i * b^(k-1-i) mod 2^64, b = 0x9E3779B97F4A7C15. The H of each window
+ * [i, i + k) to out[i], n - k + 1 of them; k = n is the fingerprint of one chunk. -EINVAL: k is 0
+ * or above n.
+ */
+int kvcachefs_fingerprints(const uint32_t *tokens, size_t n, size_t k, uint64_t *out);
 
 /* ---- Leases -------------------------------------------------------------------------------------------------------------- */
 

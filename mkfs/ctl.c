@@ -185,51 +185,58 @@ static int run_newkey(int argc, char **argv)
 	return 0;
 }
 
-/* hash SCHEME FILE [MODEL]: the keys of a file of token ids (decimal, anything between them), as paths when a model is named. */
+/* Prints one key: alone, or as MODEL/KEY. */
+static void print_key(const struct kvcachefs_hasher *h, const void *key, const char *model)
+{
+	char text[KVCACHEFS_TEXT_MAX];
+
+	kvcachefs_hasher_text(h, key, text);
+	printf("%s%s%s\n", model ? model : "", model ? "/" : "", text);
+}
+
+/* hash SCHEME FILE [MODEL]: the keys of a file of token ids (decimal, anything between them). */
 static int run_hash(int argc, char **argv)
 {
-	static const char *const schemes[] = { [KVCACHEFS_VLLM] = "vllm", [KVCACHEFS_LMCACHE] = "lmcache", [KVCACHEFS_LMCACHE_BLAKE3] = "lmcache-blake3",
-					       [KVCACHEFS_SGLANG] = "sglang" };
 	struct kvcachefs_keys keys = { .seed = getenv("PYTHONHASHSEED") };
+	const char *model = argc > 2 ? argv[2] : NULL;
 	struct kvcachefs_hasher *h;
-	size_t scheme = 0, made;
-	FILE *f = strcmp(argv[1], "-") ? fopen(argv[1], "re") : stdin;
+	char *colon = strchr(argv[0], ':'), *end;
+	size_t made;
+	FILE *f;
 	int c, err = 0;
-	char *colon = strchr(argv[0], ':');
 
-	if (!f)
-		return kvm_fail("%s: %s", argv[1], strerror(errno));
 	if (colon) {
 		*colon = 0;
-		keys.block_tokens = (unsigned)strtoul(colon + 1, NULL, 10);
+		keys.block_tokens = (unsigned)strtoul(colon + 1, &end, 10);
+		if (!keys.block_tokens || *end || colon[1] < '0' || colon[1] > '9' || keys.block_tokens > 1 << 20)
+			return kvm_fail("%s: a block has 1 to 1048576 tokens", colon + 1);
 	}
-	while (scheme < 4 && strcmp(schemes[scheme], argv[0]))
-		scheme++;
-	keys.scheme = (enum kvcachefs_scheme)scheme;
-	if (scheme == 4 || keys.block_tokens > 1 << 20 || (colon && !keys.block_tokens))
-		return kvm_fail("SCHEME is vllm, lmcache, lmcache-blake3 or sglang, with :TOKENS for another block than its own");
-	if (kvcachefs_hasher_new(&h, &keys))
+	if (kvcachefs_scheme_find(argv[0], &keys.scheme) || kvcachefs_hasher_new(&h, &keys))
 		return kvm_fail("%s", kvcachefs_error());
+	f = strcmp(argv[1], "-") ? fopen(argv[1], "re") : stdin;
+	if (!f) {
+		kvcachefs_hasher_free(h);
+		return kvm_fail("%s: %s", argv[1], strerror(errno));
+	}
 	do {
 		uint64_t token = 0;
 		bool any = false;
-		uint8_t key[32];
-		char hex[65];
+		uint8_t key[KVCACHEFS_KEY_MAX];
 
 		while ((c = getc(f)) >= '0' && c <= '9') {
 			token = token * 10 + (uint64_t)(c - '0');
 			any = true;
-			if (token > UINT32_MAX)
+			if (token > UINT32_MAX) {
 				err = kvm_fail("%s: a token id is larger than 4294967295", argv[1]);
+				break;
+			}
 		}
 		if (!any || err)
 			continue;
-		if (kvcachefs_hasher_feed(h, &(uint32_t){ (uint32_t)token }, 1, &key, 1, &made))
+		if (kvcachefs_hasher_feed(h, &(uint32_t){ (uint32_t)token }, 1, key, 1, &made))
 			err = kvm_fail("%s", kvcachefs_error());
-		else if (made) {
-			kvcachefs_hex(key, 32, hex);
-			printf("%s%s%s\n", argc > 2 ? argv[2] : "", argc > 2 ? "/" : "", hex);
-		}
+		else if (made)
+			print_key(h, key, model);
 	} while (c != EOF && !err);
 	kvcachefs_hasher_free(h);
 	if (f != stdin)

@@ -149,7 +149,7 @@ $(B)/bin/test-gpu: tests/tools/gpu.cu gpu/cuda.cu $(wildcard gpu/*.h) $(GPU_HOST
 	$(call say,NVCC,$@)
 	$(Q)$(NVCC) -O3 -g -std=c++17 $(gencode) -Xcompiler -pthread $(inc_gpu) -o $@ $< $(GPU_HOST) -lcrypto -lm
 
-$(patsubst %,$(B)/bin/unit-%,library keys): $(B)/bin/unit-%: $(B)/obj/tests/unit/%.o $(B)/lib/libkvcachefs.a
+$(patsubst %,$(B)/bin/unit-%,library keys names): $(B)/bin/unit-%: $(B)/obj/tests/unit/%.o $(B)/lib/libkvcachefs.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_gpu) -lcmocka
 $(B)/bin/test-library: $(B)/obj/tests/tools/library.o $(B)/lib/libkvcachefs.a

@@ -186,6 +186,79 @@ int kvcachefs_segments(struct kvcachefs_hasher *h, const uint32_t *tokens, size_
  */
 int kvcachefs_fingerprints(const uint32_t *tokens, size_t n, size_t k, uint64_t *out);
 
+/* ---- Names on disk ----------------------------------------------------------------------------- */
+
+/* How an engine names the file of a key, below the folder that it was given. */
+enum kvcachefs_naming {
+	/*
+	 * LMCache FSConnector: CacheEngineKey.to_string() with "/" as "-SEP-", ".data" (lmcache/utils.py,
+	 * connector/fs_connector.py): MODEL@WORLD_SIZE@WORKER@KEY@DTYPE[@LAYER][@TAG%VALUE...]
+	 */
+	KVCACHEFS_NAME_LMCACHE_FS,
+	/* LMCache LocalDiskBackend: the same with "/" as "-" (the model cannot be told from it), ".pt". */
+	KVCACHEFS_NAME_LMCACHE_DISK,
+	/*
+	 * LMCache's fs L2 adapters, ObjectKey (distributed/l2_adapters/fs_l2_adapter.py):
+	 * MODEL@0xKV_RANK@GROUP@KEY[@SALT].data, KV_RANK and GROUP in hex, "/" in MODEL as "-SEP-"
+	 */
+	KVCACHEFS_NAME_LMCACHE_L2,
+	/*
+	 * SGLang HiCacheFile (srt/mem_cache/hicache_storage.py): KEY[.POOL]_MODEL[_TP_RANK_TP_SIZE]
+	 * [_PP_SIZE_PP_RANK][_cpR_N][_tpN_dcpR_N_pageP].bin, "/" in MODEL as "-"; MLA models without their
+	 * TP pair, but for the pool mamba. A model whose own name ends in "_1_2" cannot be told from ranks.
+	 */
+	KVCACHEFS_NAME_SGLANG_FILE,
+	/*
+	 * vLLM's file tier (v1/kv_offload/file_mapper.py): MODEL_CONFIG_rRANK/KKK/KK_gGROUP/KEY.bin, "/" in
+	 * MODEL as "_"; KKK and KK are the key's first digits, CONFIG 12 hex digits of the run's
+	 * configuration, which stand in the name of the folder with its config.json.
+	 */
+	KVCACHEFS_NAME_VLLM_FS,
+	KVCACHEFS_NAMINGS
+};
+
+/* All that a name says; zero is a good beginning, and sizes of 0 are 1. What a naming has not, it ignores. */
+struct kvcachefs_name {
+	char model[256];
+	char key[KVCACHEFS_TEXT_MAX + 1]; /* as kvcachefs_hasher_text() writes it */
+	/* LMCache's CacheEngineKey. */
+	uint32_t world_size, worker;
+	char dtype[16];        /* half, bfloat16, float, fp8_e4m3fn, ... as LMCache says it; "" is bfloat16 */
+	bool has_layer;        /* layer-wise */
+	uint32_t layer;
+	char tags[256];        /* "tag%value" joined by "@" */
+	/* LMCache's ObjectKey. */
+	uint32_t kv_rank;      /* world_size << 24 | global_rank << 16 | local_world_size << 8 | local_rank */
+	uint32_t group;        /* object group; vLLM: KV cache group */
+	char salt[513];        /* at most 128 characters */
+	/* SGLang. */
+	char pool[32];         /* "": the KV pool */
+	bool mla;
+	uint32_t tp_rank, tp_size, pp_rank, pp_size, cp_rank, cp_size;
+	uint32_t dcp_rank, dcp_size, page; /* dcp_size above 1: MLA only, page is the logical page's tokens */
+	/* vLLM. */
+	char config[13];
+	uint32_t rank;
+};
+/* A path of more is none. */
+#define KVCACHEFS_PATH_MAX 1024
+
+/* "lmcache-fs" and so on; NULL: there is no such naming. And back: -EINVAL, with their list as the error. */
+const char *kvcachefs_naming_name(enum kvcachefs_naming as);
+int kvcachefs_naming_find(const char *name, enum kvcachefs_naming *out);
+/*
+ * The path of a name, relative, with its NUL, to out. -EINVAL: something in it cannot be said in that
+ * naming (kvcachefs_error() says what); -ENAMETOOLONG: a part has more than 255 bytes. Then out is unchanged.
+ */
+int kvcachefs_name_build(enum kvcachefs_naming as, const struct kvcachefs_name *n, char out[KVCACHEFS_PATH_MAX]);
+/*
+ * What a relative path says, to *out. Exactly what kvcachefs_name_build() writes is taken, so that building what
+ * was parsed gives the same path. -EINVAL: it is none of that naming; *out is unchanged.
+ */
+int kvcachefs_name_parse(enum kvcachefs_naming as, const char *path, struct kvcachefs_name *out);
+/* Sets the member of that name from text ("tp_size", "2"). -EINVAL: there is none, or it is not its kind. */
+int kvcachefs_name_set(struct kvcachefs_name *n, const char *member, const char *value);
+
 /* ---- Leases -------------------------------------------------------------------------------------------------------------- */
 
 struct kvcachefs_object {

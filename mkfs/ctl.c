@@ -185,26 +185,72 @@ static int run_newkey(int argc, char **argv)
 	return 0;
 }
 
-/* Prints one key: alone, or as MODEL/KEY. */
-static void print_key(const struct kvcachefs_hasher *h, const void *key, const char *model)
+struct naming { /* how a key is printed */
+	const char *model; /* NULL: the key alone */
+	bool as;           /* as the path of `how`; otherwise MODEL/KEY */
+	enum kvcachefs_naming how;
+	struct kvcachefs_name name;
+};
+
+static int print_key(const struct kvcachefs_hasher *h, const void *key, struct naming *n)
 {
-	char text[KVCACHEFS_TEXT_MAX];
+	char text[KVCACHEFS_TEXT_MAX], path[KVCACHEFS_PATH_MAX];
 
 	kvcachefs_hasher_text(h, key, text);
-	printf("%s%s%s\n", model ? model : "", model ? "/" : "", text);
+	if (n->as) {
+		if (kvcachefs_name_set(&n->name, "key", text) || kvcachefs_name_build(n->how, &n->name, path))
+			return kvm_fail("%s", kvcachefs_error());
+		puts(path);
+	} else {
+		printf("%s%s%s\n", n->model ? n->model : "", n->model ? "/" : "", text);
+	}
+	return 0;
 }
 
-/* hash SCHEME FILE [MODEL]: the keys of a file of token ids (decimal, anything between them). */
+/* --as NAMING before, MODEL and MEMBER=VALUE... behind the scheme and the file. */
+static int read_naming(struct naming *n, int *argc, char ***argv)
+{
+	char **v = *argv;
+	int left = *argc;
+
+	if (!strcmp(v[0], "--as")) {
+		n->as = true;
+		if (kvcachefs_naming_find(v[1], &n->how))
+			return kvm_fail("%s", kvcachefs_error());
+		*argv = v += 2;
+		*argc = left -= 2;
+		if (left < 3)
+			return kvm_fail("--as wants SCHEME FILE MODEL");
+	}
+	n->model = left > 2 ? v[2] : NULL;
+	if (n->model && n->as && kvcachefs_name_set(&n->name, "model", n->model))
+		return kvm_fail("%s", kvcachefs_error());
+	for (int i = 3; i < left; i++) {
+		char *value = strchr(v[i], '=');
+
+		if (!n->as || !value)
+			return kvm_fail("%s: it is MEMBER=VALUE, with --as", v[i]);
+		*value++ = 0;
+		if (kvcachefs_name_set(&n->name, v[i], value))
+			return kvm_fail("%s", kvcachefs_error());
+	}
+	return 0;
+}
+
+/* hash [--as NAMING] SCHEME FILE [MODEL [MEMBER=VALUE...]]: keys of a file of token ids (decimal, anything between). */
 static int run_hash(int argc, char **argv)
 {
 	struct kvcachefs_keys keys = { .seed = getenv("PYTHONHASHSEED") };
-	const char *model = argc > 2 ? argv[2] : NULL;
+	struct naming naming = { .model = NULL };
 	struct kvcachefs_hasher *h;
-	char *colon = strchr(argv[0], ':'), *end;
+	char *colon, *end;
 	size_t made;
 	FILE *f;
-	int c, err = 0;
+	int c, err = read_naming(&naming, &argc, &argv);
 
+	if (err)
+		return err;
+	colon = strchr(argv[0], ':');
 	if (colon) {
 		*colon = 0;
 		keys.block_tokens = (unsigned)strtoul(colon + 1, &end, 10);
@@ -236,7 +282,7 @@ static int run_hash(int argc, char **argv)
 		if (kvcachefs_hasher_feed(h, &(uint32_t){ (uint32_t)token }, 1, key, 1, &made))
 			err = kvm_fail("%s", kvcachefs_error());
 		else if (made)
-			print_key(h, key, model);
+			err = print_key(h, key, &naming);
 	} while (c != EOF && !err);
 	kvcachefs_hasher_free(h);
 	if (f != stdin)
@@ -302,7 +348,7 @@ static const struct {
 	{ "import", "MOUNT", "take in the listing of the shared tiers", 1, 1, run_import },
 	{ "rekey", "MOUNT", "seal again what is not sealed with the newest key", 1, 1, run_rekey },
 	{ "gpus", "[PCI-FOLDER]", "NVIDIA devices, and the numa= that puts a pool near each", 0, 1, run_gpus },
-	{ "hash", "SCHEME FILE [MODEL]", "chunk keys of a file of token ids", 2, 3, run_hash },
+	{ "hash", "SCHEME FILE [MODEL]", "chunk keys of a file of token ids, or the paths that engines give them", 2, 40, run_hash },
 	{ "newkey", "FILE [MODEL]", "add a random key to a key file", 1, 2, run_newkey },
 };
 

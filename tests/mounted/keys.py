@@ -101,4 +101,33 @@ for lo, hi in WIDTHS[1:]:
     for n in (13098, 13099, 13100, 13101, 13102, 21830, 21831, 21832, 21833, 21834, 50000):
         check("lmcache", "sha256", n, [r.randint(lo, hi) for _ in range(n)], "0")
         check("vllm", "xxhash", n, [r.randint(lo, hi) for _ in range(n)], "0")
+# as paths
+with open(f"{TMP}/tokens", "w") as f:
+    f.write(" ".join(map(str, range(256))))
+
+
+def path(*words, seed="0"):
+    return run(binary("kvcachectl"), "hash", *words, env={"PYTHONHASHSEED": seed})
+
+
+for words, name in (
+    (("lmcache-fs", "lmcache-sha256_cbor", "{}", "meta-llama/Llama-3.1-8B", "world_size=2", "worker=1"),
+     "meta-llama-SEP-Llama-3.1-8B@2@1@b8a960cfcc69e7a5@bfloat16.data"),
+    (("lmcache-disk", "lmcache-sha256_cbor", "{}", "org/m", "dtype=half", "layer=3"), "org-m@1@0@b8a960cfcc69e7a5@half@3.pt"),
+    (("lmcache-l2", "lmcache-mp-blake3", "{}", "m", "kv_rank=0x01000100", "salt=me"),
+     "m@0x01000100@0@084547b6c40ed5b05ba8cd0305db5bf74d5617673948d9ed193ab7d6cbc484d4@me.data"),
+    (("sglang-file", "sglang:256", "{}", "Qwen/Qwen3-8B", "tp_rank=1", "tp_size=4"),
+     hashlib.sha256(struct.pack("<256I", *range(256))).hexdigest() + "_Qwen-Qwen3-8B_1_4.bin"),
+):
+    p = path("--as", *(w.format(f"{TMP}/tokens") for w in words))
+    assert p.returncode == 0 and p.stdout.strip() == name, (words, p.stdout)
+first = want("vllm-sha256", "0", 16, range(256))
+p = path("--as", "vllm-fs", "vllm-sha256", f"{TMP}/tokens", "Qwen/Qwen3-8B", "config=1a2b3c4d5e6f", "rank=3", "group=1")
+assert p.stdout.split() == [f"Qwen_Qwen3-8B_1a2b3c4d5e6f_r3/{k[:3]}/{k[3:5]}_g1/{k}.bin" for k in first], p.stdout
+for bad in (("--as", "nobody", "sglang", f"{TMP}/tokens", "m"), ("--as", "vllm-fs", "vllm-sha256", f"{TMP}/tokens", "m"),
+            ("--as", "sglang-file", "sglang", f"{TMP}/tokens"), ("--as", "sglang-file", "sglang", f"{TMP}/tokens", "m", "x=1"),
+            ("--as", "sglang-file", "sglang", f"{TMP}/tokens", "m", "tp_size"), ("sglang", f"{TMP}/tokens", "m", "tp_size=2"),
+            ("--as", "sglang-file")):
+    p = path(*bad)
+    assert p.returncode and len(p.stdout.strip().splitlines()) == 1, (bad, p.stdout)
 print("ok")

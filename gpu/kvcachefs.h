@@ -291,32 +291,68 @@ int kvcachefs_prefetch(const char *mount, const char *const *paths, size_t n);
 /* What is resident now, one call for all: as a lease, but loads nothing. err is -ENODATA for what is not in the pool. */
 int kvcachefs_look(struct kvcachefs_lease **out, const char *mount, const char *const *paths, size_t n);
 
-/* ---- Paged KV caches ----------------------------------------------------------------------------------------------------- */
+/* ---- Paged KV caches --------------------------------------------------------------------------- */
 
-/* Engine formats, numbered as in LMCache's engine_kv_format.h. NB blocks, NL layers, BS slots a block, NH heads, HS head size. */
+/*
+ * How an engine lays its cache out, by LMCache's names (csrc/engine_kv_format.h of 0.5.6; the last two are of
+ * its main branch and have numbers of ours). NB blocks, NL layers, BS slots a block, NH heads, HS head size,
+ * CS content of a head: its K, then its V, each HS; X between a list of pointers and what they point at.
+ */
 enum kvcachefs_format {
-	KVCACHEFS_NB_NL_TWO_BS_NH_HS,   /* 0  vLLM across layers; one pointer */
-	KVCACHEFS_NL_X_TWO_NB_BS_NH_HS, /* 1  FlashAttention NHD; a pointer a layer */
-	KVCACHEFS_NL_X_NB_TWO_BS_NH_HS, /* 2  FlashInfer NHD */
-	KVCACHEFS_NL_X_NB_BS_HS,        /* 3  vLLM MLA */
-	KVCACHEFS_TWO_X_NL_X_NBBS_NH_HS,/* 4  SGLang MHA; pointers of all K layers, then of all V layers */
-	KVCACHEFS_NL_X_NBBS_ONE_HS,     /* 5  SGLang MLA */
-	KVCACHEFS_NL_X_TWO_NB_NH_BS_HS, /* 6  FlashAttention HND */
-	KVCACHEFS_NL_X_NB_TWO_NH_BS_HS, /* 7  FlashInfer HND */
-	KVCACHEFS_NB_NL_TWO_NH_BS_HS,   /* 8  TensorRT-LLM across layers, HND; one pointer */
-	KVCACHEFS_TWO_X_NL_X_NB_BS_NH_HS, /* 9  SGLang multi-process: as 4 in blocks (taken from its name; check yours) */
-	KVCACHEFS_NL_X_NB_NH_BS_TWO_HS, /* 10 vLLM >= 0.26: K and V of a token beside each other */
+	KVCACHEFS_NB_NL_TWO_BS_NH_HS,      /* 0  vLLM across layers; one pointer */
+	KVCACHEFS_NL_X_TWO_NB_BS_NH_HS,    /* 1  FlashAttention NHD; a pointer a layer, as where nothing else is said */
+	KVCACHEFS_NL_X_NB_TWO_BS_NH_HS,    /* 2  FlashInfer NHD */
+	KVCACHEFS_NL_X_NB_BS_HS,           /* 3  vLLM MLA; SGLang MLA through the multiprocess daemon */
+	KVCACHEFS_TWO_X_NL_X_NBBS_NH_HS,   /* 4  SGLang MHA; pointers of all K layers, then of all V layers */
+	KVCACHEFS_NL_X_NBBS_ONE_HS,        /* 5  SGLang MLA */
+	KVCACHEFS_NL_X_TWO_NB_NH_BS_HS,    /* 6  FlashAttention HND */
+	KVCACHEFS_NL_X_NB_TWO_NH_BS_HS,    /* 7  FlashInfer HND */
+	KVCACHEFS_NB_NL_TWO_NH_BS_HS,      /* 8  TensorRT-LLM across layers, HND; one pointer */
+	KVCACHEFS_TWO_X_NL_X_NB_BS_NH_HS,  /* 9  SGLang MHA through the multiprocess daemon; pointers as 4 */
+	KVCACHEFS_NL_X_NB_NH_BS_TWO_HS,    /* 10 as 12, its older name */
+	KVCACHEFS_NL_X_NB_BS_NH_TWO_HS,    /* 11 as 13, its older name */
+	KVCACHEFS_NL_X_NB_NH_BS_CS,        /* 12 vLLM's newer back ends, HND */
+	KVCACHEFS_NL_X_NB_BS_NH_CS,        /* 13 the same, NHD */
+	/*
+	 * 14 vLLM's DSA indexer: in a block the values of all slots, then 4 bytes of scale for each. head_size is
+	 * a token's row of both (132 with elem 1); in a file the scale stands behind the token's values.
+	 */
+	KVCACHEFS_NL_X_NB_BSV_BSS,
+	KVCACHEFS_NL_X_TWO_NB_NH_ONE_BS_HS,/* 15 vLLM-RBLN; bytes as 6 */
+	KVCACHEFS_NL_X_TWO_X_NB_BS_NH_HS,  /* 16 (K, V) of each layer: pointers K0, V0, K1, V1, ... */
+	/*
+	 * 17 vLLM-Ascend MLA and DSA: each layer has `planes` of them, [NB, BS, 1, plane_width[i]]; pointers layer
+	 * by layer. In a file a token's planes stand behind each other; head_size is the sum of their widths.
+	 * Planes of different types: elem 1, and widths in bytes.
+	 */
+	KVCACHEFS_NL_X_NP_X_NB_BS_ONE_HS,
+	KVCACHEFS_NL_X_NB_BS_NH_HS,        /* 18 single components: each "layer" is a K or a V of its own */
+	KVCACHEFS_NB_NL_NH_BS_CS,          /* 19 blocks first across layers, HND; one pointer */
+	KVCACHEFS_NB_NL_BS_NH_CS,          /* 20 the same, NHD */
 	KVCACHEFS_FORMATS
 };
+#define KVCACHEFS_PLANES 4
+
+/* "NL_X_NB_BS_HS" and so on; NULL: there is no such format. And back: -EINVAL. */
+const char *kvcachefs_format_name(enum kvcachefs_format format);
+int kvcachefs_format_find(const char *name, enum kvcachefs_format *out);
 
 struct kvcachefs_paged {
 	enum kvcachefs_format format;
-	uint32_t layers, heads, head_size, block_size; /* MLA: heads 1 */
+	uint32_t layers, heads, head_size, block_size; /* 3, 5, 14, 17: heads 1 */
 	uint64_t blocks;
 	uint32_t elem;              /* bytes of an element: 1, 2 or 4 */
-	uint64_t block_stride;      /* elements from one block to the next; 0: dense */
-	void *const *pointers;      /* host array: 1, `layers` or 2 * `layers` of them, as the format says */
+	/* Elements from one block to the next, where that is more than a block (a padded view); 0: dense. Not for 17. */
+	uint64_t block_stride;
+	void *const *pointers;      /* host array; how many: the format says */
 	int device;                 /* -1: host memory; else a CUDA device */
+	/*
+	 * 10 to 13, 19, 20, whose K and V of a head lie together: files hold them so, as LMCache's do, [layer][token][head][K, V]
+	 * (its kv size 1 and doubled head size), and not all K before all V.
+	 */
+	bool fused;
+	uint32_t planes, plane_width[KVCACHEFS_PLANES]; /* 17 */
+	uint64_t plane_stride[KVCACHEFS_PLANES];        /* 17: as block_stride, of each plane */
 };
 
 /* Which tokens: by slots (block * block_size + offset, negative: skipped), or by block ids (all slots of each). Host arrays. */
@@ -328,8 +364,9 @@ struct kvcachefs_tokens {
 };
 
 /*
- * A file holds [K and V][layer][token][head][element] (LMCache's KV_2LTD); of MLA [layer][token][element]. A layer's file has one layer. Its
- * length in bytes for these tokens: 0 where the shape is none.
+ * A file holds [K and V][layer][token][head][element] (LMCache's KV_2LTD), without the first dimension
+ * where there is one component (MLA, 14, 17, 18, fused). A layer's file has one layer. Its length in bytes for
+ * these tokens: 0 where the shape is none. The pointers may be missing.
  */
 uint64_t kvcachefs_file_size(const struct kvcachefs_paged *p, uint32_t nlayers, const struct kvcachefs_tokens *t);
 
@@ -340,16 +377,44 @@ uint64_t kvcachefs_file_size(const struct kvcachefs_paged *p, uint32_t nlayers, 
 int kvcachefs_gather(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers, const struct kvcachefs_tokens *t, void *out);
 int kvcachefs_scatter(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers, const struct kvcachefs_tokens *t, const void *in);
 
-/* Re-rotates cached keys to other positions (RoPE): each token moves by delta. */
-enum kvcachefs_float { KVCACHEFS_F32, KVCACHEFS_F16, KVCACHEFS_BF16 };
+/* ---- RoPE: cached keys at other positions -------------------------------------------------------- */
+
+/* fp8 as in PyTorch: e4m3fn (no infinity) and e5m2. What is too large becomes the largest number. */
+enum kvcachefs_float { KVCACHEFS_F32, KVCACHEFS_F16, KVCACHEFS_BF16, KVCACHEFS_E4M3, KVCACHEFS_E5M2 };
+
+/*
+ * Each key moves by delta positions: the pair i of a head's rotated elements turns by delta * f_i. Exactly one of
+ * theta, inv_freq and cos_sin says what f is. Turns are computed once and kept for the next transfers, by value.
+ * A scale of quantised keys, and the factor that YaRN puts on cos and sin, are in the keys already and stay.
+ */
 struct kvcachefs_rope {
-	double theta;        /* base, such as 10000 or 500000 */
-	uint32_t dims;       /* how many of a head's elements are rotated; 0: all */
-	bool interleaved;    /* pairs are neighbours (GPT-J); otherwise halves (NeoX, Llama) */
-	int64_t delta;       /* new position - old position */
+	double theta;            /* f_i = theta^(-2i / dims), such as 10000 or 500000; 0: not this */
+	const double *inv_freq;  /* the f_i themselves, dims / 2 of them, as the model scales them; NULL: not this */
+	/*
+	 * The engine's table (vLLM's cos_sin_cache): [rows][dims] floats, a row a position: cos of all pairs, then sin.
+	 * Row |delta| is taken, and scaled to length 1. |delta| at or above rows: -ERANGE. NULL: not this.
+	 */
+	const float *cos_sin;
+	uint64_t rows;
+	uint32_t first;          /* the first rotated element of a head: MLA rotates the last 64 of 576, so 512 */
+	uint32_t dims;           /* how many are rotated; even; 0: all behind the first */
+	bool interleaved;        /* pairs are neighbours (GPT-J, DeepSeek); otherwise halves (NeoX, Llama) */
+	int64_t delta;           /* new position - old position */
 	enum kvcachefs_float type;
 };
-/* The keys of n tokens of `heads` heads in place, [token][head][element], in host memory. */
+/*
+ * f_i as models scale them, dims / 2 to out. Llama 3.1's "llama3" (factor 8, low 1, high 4, original 8192 there) and
+ * "yarn" (beta_fast 32, beta_slow 1 unless the model says otherwise; `original` positions; truncated bounds):
+ * transformers/modeling_rope_utils.py, _compute_llama3_parameters and _compute_yarn_parameters. -EINVAL: numbers that
+ * are none.
+ */
+int kvcachefs_rope_llama3(double theta, uint32_t dims, double factor, double low, double high, double original, double *out);
+int kvcachefs_rope_yarn(double theta, uint32_t dims, double factor, double beta_fast, double beta_slow, double original,
+			double *out);
+/*
+ * The keys of n tokens of `heads` heads in place, [token][head][element], in host memory. -EINVAL: a rotation that is none;
+ * -ERANGE: delta is outside the table; -ENOMEM.
+ */
 int kvcachefs_rope_shift(const struct kvcachefs_rope *r, void *keys, size_t n, uint32_t heads, uint32_t head_size);
 
 /* ---- Transfers ----------------------------------------------------------------------------------------------------------- */
@@ -359,6 +424,11 @@ struct kvcachefs_item { /* one file and what of the cache it holds */
 	uint32_t layer, nlayers;
 	struct kvcachefs_tokens tokens;
 	const struct kvcachefs_rope *rope; /* loads: shift the keys on the way; NULL: as they are */
+	/*
+	 * The cache that it belongs to; NULL: the call's. Hybrid models have several, of other shapes (full and
+	 * window attention, indexer), each with its own pointers; all on the call's device.
+	 */
+	const struct kvcachefs_paged *cache;
 	int err;                 /* out */
 };
 struct kvcachefs_transfer;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libkvcachefs without a mount: layouts against a naive index, RoPE against doubles, bad input. */
+/* libkvcachefs without a mount: layouts against a naive index, bad input. */
 #include "kvcachefs.h"
 
 #include <errno.h>
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,103 +12,188 @@
 
 #include <cmocka.h>
 
-/* The element's place by plain nested arrays, written out for each format from its name. */
+static const uint32_t widths[3] = { 2, 1, 2 };
+
+/* The element's place by plain nested arrays, written out for each format from its name. B: from block to block. */
 static uint64_t naive(int f, const struct kvcachefs_paged *p, uint32_t l, uint32_t kv, uint64_t slot, uint32_t h, uint32_t e, uint32_t *pointer)
 {
 	uint64_t NB = p->blocks, NL = p->layers, BS = p->block_size, NH = p->heads, HS = p->head_size, b = slot / BS, s = slot % BS;
+	uint64_t B = p->block_stride, all = BS * NH * HS, vals = HS - 4 / p->elem;
 
 	*pointer = l;
 	switch (f) {
-	case 0: *pointer = 0; return ((((b * NL + l) * 2 + kv) * BS + s) * NH + h) * HS + e;
-	case 1: return (((kv * NB + b) * BS + s) * NH + h) * HS + e;
-	case 2: return (((b * 2 + kv) * BS + s) * NH + h) * HS + e;
-	case 3: return (b * BS + s) * HS + e;
-	case 4: *pointer = (uint32_t)(kv * NL + l); return (slot * NH + h) * HS + e;
-	case 5: return slot * HS + e;
-	case 6: return (((kv * NB + b) * NH + h) * BS + s) * HS + e;
-	case 7: return (((b * 2 + kv) * NH + h) * BS + s) * HS + e;
-	case 8: *pointer = 0; return ((((b * NL + l) * 2 + kv) * NH + h) * BS + s) * HS + e;
-	case 9: *pointer = (uint32_t)(kv * NL + l); return ((b * BS + s) * NH + h) * HS + e;
-	default: return (((b * NH + h) * BS + s) * 2 + kv) * HS + e;
+	case 0: *pointer = 0; return b * (B ? B : NL * 2 * all) + (((l * 2 + kv) * BS + s) * NH + h) * HS + e;
+	case 1: return (kv * NB + b) * (B ? B : all) + (s * NH + h) * HS + e;
+	case 2: return b * (B ? B : 2 * all) + ((kv * BS + s) * NH + h) * HS + e;
+	case 3: case 5: return b * (B ? B : all) + s * HS + e;
+	case 4: case 9: *pointer = (uint32_t)(kv * NL + l); return b * (B ? B : all) + (s * NH + h) * HS + e;
+	case 6: case 15: return (kv * NB + b) * (B ? B : all) + (h * BS + s) * HS + e;
+	case 7: return b * (B ? B : 2 * all) + ((kv * NH + h) * BS + s) * HS + e;
+	case 8: *pointer = 0; return b * (B ? B : NL * 2 * all) + (((l * 2 + kv) * NH + h) * BS + s) * HS + e;
+	case 10: case 12: return b * (B ? B : 2 * all) + ((h * BS + s) * 2 + kv) * HS + e;
+	case 11: case 13: return b * (B ? B : 2 * all) + ((s * NH + h) * 2 + kv) * HS + e;
+	case 14: return b * (B ? B : all) + (e < vals ? s * vals + e : BS * vals + s * (HS - vals) + e - vals);
+	case 16: *pointer = l * 2 + kv; return b * (B ? B : all) + (s * NH + h) * HS + e;
+	case 17: {
+		uint32_t i = 0;
+
+		for (; e >= widths[i]; i++)
+			e -= widths[i];
+		*pointer = l * 3 + i;
+		return b * (p->plane_stride[i] ? p->plane_stride[i] : BS * widths[i]) + s * widths[i] + e;
 	}
+	case 18: return b * (B ? B : all) + (s * NH + h) * HS + e;
+	case 19: *pointer = 0; return b * (B ? B : NL * 2 * all) + (((l * NH + h) * BS + s) * 2 + kv) * HS + e;
+	case 20: *pointer = 0; return b * (B ? B : NL * 2 * all) + (((l * BS + s) * NH + h) * 2 + kv) * HS + e;
+	}
+	return UINT64_MAX;
+}
+
+static bool is_single(int f) /* one head */
+{
+	return f == KVCACHEFS_NL_X_NB_BS_HS || f == KVCACHEFS_NL_X_NBBS_ONE_HS || f == KVCACHEFS_NL_X_NB_BSV_BSS ||
+	       f == KVCACHEFS_NL_X_NP_X_NB_BS_ONE_HS;
+}
+
+static bool can_fuse(int f)
+{
+	return (f >= KVCACHEFS_NL_X_NB_NH_BS_TWO_HS && f <= KVCACHEFS_NL_X_NB_BS_NH_CS) || f >= KVCACHEFS_NB_NL_NH_BS_CS;
+}
+
+/* `room` bytes behind each pointer are enough for every format. */
+static void layout(int f, uint32_t elem, bool by_block, bool padded, bool fused, uint32_t block_size, unsigned *seed)
+{
+	enum { POINTERS = 9 };
+	const uint32_t NB = 24 / block_size;
+	struct kvcachefs_paged p = { .format = (enum kvcachefs_format)f, .layers = 3, .heads = is_single(f) ? 1 : 2, .head_size = 5,
+				     .block_size = block_size, .blocks = NB, .elem = elem, .device = -1, .fused = fused };
+	uint32_t kvs = is_single(f) || f == KVCACHEFS_NL_X_NB_BS_NH_HS ? 1 : 2, outer = fused ? 1 : kvs, inner = fused ? kvs : 1;
+	uint64_t room = (6ull * block_size * 2 * 5 + 3) * NB * 2 * elem, n = by_block ? 3 * block_size : 9, at = 0, changed = 0, moved = 0;
+	uint8_t *cache = malloc(room * POINTERS), *again = malloc(room * POINTERS), *out, *back;
+	void *pointers[POINTERS], *pointers2[POINTERS];
+	int64_t slots[9], blocks[3] = { 4, -1, 1 };
+	struct kvcachefs_tokens t = by_block ? (struct kvcachefs_tokens){ .block_ids = blocks, .n = 3, .skip = 1 } :
+					       (struct kvcachefs_tokens){ .slots = slots, .n = 9, .skip = 2 };
+
+	if (f == KVCACHEFS_NL_X_NP_X_NB_BS_ONE_HS) {
+		p.planes = 3;
+		memcpy(p.plane_width, widths, sizeof widths);
+		for (int i = 0; i < 3 && padded; i++)
+			p.plane_stride[i] = block_size * widths[i] + (uint64_t)i * 3;
+	} else if (padded) {
+		p.block_stride = 6ull * block_size * p.heads * 5 + 3;
+	}
+	for (int i = 0; i < 9; i++)
+		slots[i] = i == 5 ? -1 : (i * 7 + 3) % 24;
+	for (int i = 0; i < POINTERS; i++) {
+		pointers[i] = cache + (uint64_t)i * room;
+		pointers2[i] = again + (uint64_t)i * room;
+	}
+	for (uint64_t i = 0; i < room * POINTERS; i++)
+		cache[i] = (uint8_t)rand_r(seed);
+	p.pointers = NULL;
+	uint64_t file = kvcachefs_file_size(&p, 2, &t);
+
+	p.pointers = pointers;
+	assert_int_equal(file, kvs * 2 * n * p.heads * p.head_size * elem);
+	out = malloc(file);
+	back = malloc(file);
+	assert_int_equal(kvcachefs_gather(&p, 1, 2, &t, out), 0);
+	for (uint32_t o = 0; o < outer; o++)
+		for (uint32_t l = 1; l < 3; l++)
+			for (uint64_t i = 0; i < n; i++)
+				for (uint32_t h = 0; h < p.heads; h++)
+					for (uint32_t in = 0; in < inner; in++)
+						for (uint32_t e = 0; e < p.head_size; e++, at += elem) {
+							int64_t slot = !by_block ? slots[i] : blocks[i / block_size] < 0 ? -1 :
+								       blocks[i / block_size] * (int64_t)block_size + (int64_t)(i % block_size);
+							uint32_t which;
+							uint8_t zero[4] = { 0 };
+
+							if (i < t.skip || slot < 0) {
+								assert_memory_equal(out + at, zero, elem);
+								continue;
+							}
+							uint64_t off = naive(f, &p, l, fused ? in : o, (uint64_t)slot, h, e, &which);
+
+							assert_true(which < POINTERS && (off + 1) * elem <= room);
+							assert_memory_equal(out + at, (uint8_t *)pointers[which] + off * elem, elem);
+							moved += elem;
+						}
+	/* and back into another cache: what was given is there, nothing else is touched */
+	memcpy(again, cache, room * POINTERS);
+	for (uint64_t i = 0; i < file; i++)
+		out[i] ^= 0x5a;
+	p.pointers = pointers2;
+	assert_int_equal(kvcachefs_scatter(&p, 1, 2, &t, out), 0);
+	for (uint64_t i = 0; i < room * POINTERS; i++)
+		changed += again[i] != cache[i];
+	assert_int_equal(changed, moved);
+	assert_int_equal(kvcachefs_gather(&p, 1, 2, &t, back), 0);
+	at = file / n / outer / 2; /* one token */
+	for (uint64_t i = 0; i < file; i++) {
+		uint64_t token = i / at % n;
+		bool there = token >= t.skip && (by_block ? blocks[token / block_size] >= 0 : slots[token] >= 0);
+
+		assert_int_equal(back[i], there ? out[i] : 0);
+	}
+	free(back);
+	free(out);
+	free(cache);
+	free(again);
 }
 
 static void layouts(void **state)
 {
 	unsigned seed = (unsigned)time(NULL);
+	enum kvcachefs_format found;
 
 	(void)state;
 	print_message("seed %u\n", seed);
-	for (int f = 0; f < KVCACHEFS_FORMATS; f++)
+	for (int f = 0; f < KVCACHEFS_FORMATS; f++) {
 		for (uint32_t elem = 1; elem <= 4; elem *= 2)
-			for (int by_block = 0; by_block < 2; by_block++) {
-				bool mla = f == KVCACHEFS_NL_X_NB_BS_HS || f == KVCACHEFS_NL_X_NBBS_ONE_HS;
-				struct kvcachefs_paged p = { .format = (enum kvcachefs_format)f, .layers = 3, .heads = mla ? 1 : 2, .head_size = 5, .block_size = 4,
-							     .blocks = 6, .elem = elem, .device = -1 };
-				uint64_t kvs = mla ? 1 : 2, size = 3 * kvs * p.blocks * p.block_size * p.heads * p.head_size * elem, file;
-				uint8_t *cache = malloc(size * 6), *again = malloc(size * 6), *out;
-				void *pointers[6], *pointers2[6];
-				int64_t slots[9], blocks[3] = { 4, -1, 1 };
-				struct kvcachefs_tokens t = by_block ? (struct kvcachefs_tokens){ .block_ids = blocks, .n = 3, .skip = 1 } :
-								      (struct kvcachefs_tokens){ .slots = slots, .n = 9, .skip = 2 };
-				uint64_t n = by_block ? 12 : 9, at = 0;
+			for (int by_block = 0; by_block < 2; by_block++)
+				for (int padded = 0; padded < 2; padded++)
+					for (int fused = 0; fused <= can_fuse(f); fused++)
+						for (uint32_t block_size = 1; block_size <= 4; block_size += 3)
+							layout(f, elem, by_block, padded && block_size > 1, fused, block_size, &seed);
+		assert_int_equal(kvcachefs_format_find(kvcachefs_format_name((enum kvcachefs_format)f), &found), 0);
+		assert_int_equal(found, f);
+	}
+	assert_string_equal(kvcachefs_format_name(KVCACHEFS_TWO_X_NL_X_NB_BS_NH_HS), "TWO_X_NL_X_NB_BS_NH_HS");
+	assert_null(kvcachefs_format_name(KVCACHEFS_FORMATS));
+	assert_int_equal(kvcachefs_format_find("NL", &found), -EINVAL);
+}
 
-				for (int i = 0; i < 9; i++)
-					slots[i] = i == 5 ? -1 : (i * 7 + 3) % 24;
-				for (int i = 0; i < 6; i++) {
-					pointers[i] = cache + i * size;
-					pointers2[i] = again + i * size;
+/* The bytes that LMCache's own arithmetic gives (csrc/cuda/mem_kernels.cu, page_buffer_offset and key_value_offset) for its fused formats. */
+static void lmcache_bytes(void **state)
+{
+	enum { L = 2, NB = 3, BS = 4, NH = 2, HS = 8, T = 5, HS2 = 2 * HS, ROW = NH * HS2 };
+	static uint16_t cache[L][NB * BS * ROW], out[L * T * ROW];
+	void *pointers[L] = { cache[0], cache[1] };
+	int64_t slots[T] = { 9, 2, 11, 0, 5 };
+	struct kvcachefs_tokens t = { .slots = slots, .n = T };
+
+	(void)state;
+	for (int l = 0; l < L; l++)
+		for (int i = 0; i < NB * BS * ROW; i++)
+			cache[l][i] = (uint16_t)(i * 3 + l * 7777);
+	for (int f = KVCACHEFS_NL_X_NB_NH_BS_TWO_HS; f <= KVCACHEFS_NL_X_NB_BS_NH_CS; f++) {
+		bool hnd = f == KVCACHEFS_NL_X_NB_NH_BS_TWO_HS || f == KVCACHEFS_NL_X_NB_NH_BS_CS;
+		struct kvcachefs_paged p = { .format = (enum kvcachefs_format)f, .layers = L, .heads = NH, .head_size = HS, .block_size = BS,
+					     .blocks = NB, .elem = 2, .pointers = pointers, .device = -1, .fused = true };
+
+		assert_int_equal(kvcachefs_file_size(&p, L, &t), sizeof out);
+		assert_int_equal(kvcachefs_gather(&p, 0, L, &t, out), 0);
+		for (int l = 0; l < L; l++)
+			for (int i = 0; i < T; i++)
+				for (int k = 0; k < ROW; k++) {
+					int64_t block = slots[i] / BS, in = slots[i] % BS;
+					int64_t at = hnd ? block * (NH * BS * HS2) + k / HS2 * BS * HS2 + in * HS2 + k % HS2 : block * (BS * ROW) + in * ROW + k;
+
+					assert_int_equal(out[(l * T + i) * ROW + k], cache[l][at]);
 				}
-				for (uint64_t i = 0; i < size * 6; i++)
-					cache[i] = (uint8_t)rand_r(&seed);
-				p.pointers = pointers;
-				file = kvcachefs_file_size(&p, 2, &t);
-				assert_int_equal(file, kvs * 2 * n * p.heads * p.head_size * elem);
-				out = malloc(file);
-				assert_int_equal(kvcachefs_gather(&p, 1, 2, &t, out), 0);
-				for (uint32_t kv = 0; kv < kvs; kv++)
-					for (uint32_t l = 1; l < 3; l++)
-						for (uint64_t i = 0; i < n; i++)
-							for (uint32_t h = 0; h < p.heads; h++)
-								for (uint32_t e = 0; e < p.head_size; e++, at += elem) {
-									int64_t slot = by_block ? (blocks[i / 4] < 0 ? -1 : blocks[i / 4] * 4 + (int64_t)(i % 4)) : slots[i];
-									uint32_t which;
-									uint8_t zero[4] = { 0 };
-
-									if (i < t.skip || slot < 0) {
-										assert_memory_equal(out + at, zero, elem);
-										continue;
-									}
-									uint64_t off = naive(f, &p, l, kv, (uint64_t)slot, h, e, &which);
-
-									assert_memory_equal(out + at, (uint8_t *)pointers[which] + off * elem, elem);
-								}
-				/* and back into another cache: what was given is there, nothing else is touched */
-				memcpy(again, cache, size * 6);
-				for (uint64_t i = 0; i < file; i++)
-					out[i] ^= 0x5a;
-				p.pointers = pointers2;
-				assert_int_equal(kvcachefs_scatter(&p, 1, 2, &t, out), 0);
-				uint64_t changed = 0;
-
-				for (uint64_t i = 0; i < size * 6; i++)
-					changed += again[i] != cache[i];
-				assert_int_equal(changed, kvs * 2 * (by_block ? 7 : 6) * p.heads * p.head_size * elem);
-				uint8_t *back = malloc(file);
-
-				assert_int_equal(kvcachefs_gather(&p, 1, 2, &t, back), 0);
-				at = file / n / kvs / 2; /* one token */
-				for (uint64_t i = 0; i < file; i++) {
-					uint64_t token = i / at % n;
-					bool there = token >= t.skip && (by_block ? blocks[token / 4] >= 0 : slots[token] >= 0);
-
-					assert_int_equal(back[i], there ? out[i] : 0);
-				}
-				free(back);
-				free(out);
-				free(cache);
-				free(again);
-			}
+	}
 }
 
 static void refused(void **state)
@@ -136,7 +220,15 @@ static void refused(void **state)
 		(void)layer;                                                    \
 		(void)n;                                                        \
 	} while (0)
-	BAD(-EINVAL, p.format = (enum kvcachefs_format)11);
+	BAD(-EINVAL, p.format = KVCACHEFS_FORMATS);
+	BAD(-EINVAL, p.fused = true);
+	BAD(-EINVAL, (p.format = KVCACHEFS_NL_X_NB_BSV_BSS, p.heads = 1, p.head_size = 2));
+	BAD(-EINVAL, p.format = KVCACHEFS_NL_X_NP_X_NB_BS_ONE_HS); /* no planes */
+	BAD(-EINVAL, (p.format = KVCACHEFS_NL_X_NP_X_NB_BS_ONE_HS, p.planes = 5));
+	BAD(-EINVAL, (p.format = KVCACHEFS_NL_X_NP_X_NB_BS_ONE_HS, p.planes = 1, p.plane_width[0] = 7));
+	BAD(-EINVAL, (p.format = KVCACHEFS_NL_X_NP_X_NB_BS_ONE_HS, p.planes = 1, p.plane_width[0] = 8, p.block_stride = 64));
+	BAD(-EINVAL, (p.format = KVCACHEFS_NL_X_NP_X_NB_BS_ONE_HS, p.planes = 1, p.plane_width[0] = 8, p.plane_stride[0] = 31));
+	BAD(-EINVAL, p.layers = 1u << 21);
 	BAD(-EINVAL, p.layers = 0);
 	BAD(-EINVAL, p.elem = 3);
 	BAD(-EINVAL, p.pointers = NULL);
@@ -157,75 +249,9 @@ static void refused(void **state)
 		assert_int_equal(out[i], 9); /* nothing was written */
 }
 
-static void rope(void **state)
-{
-	enum { N = 7, H = 3, D = 64 };
-	static float keys[N * H * D], moved[N * H * D];
-	unsigned seed = 5;
-
-	(void)state;
-	for (int interleaved = 0; interleaved < 2; interleaved++)
-		for (uint32_t dims = 32; dims <= D; dims += 32) {
-			struct kvcachefs_rope r = { .theta = 500000, .dims = dims, .interleaved = interleaved, .delta = 131071, .type = KVCACHEFS_F32 };
-
-			for (int i = 0; i < N * H * D; i++)
-				keys[i] = (float)(rand_r(&seed) % 2001 - 1000) / 250;
-			memcpy(moved, keys, sizeof keys);
-			assert_int_equal(kvcachefs_rope_shift(&r, moved, N, H, D), 0);
-			for (int k = 0; k < N * H; k++)
-				for (uint32_t i = 0; i < dims / 2; i++) {
-					uint32_t a = interleaved ? 2 * i : i, b = interleaved ? 2 * i + 1 : i + dims / 2;
-					double angle = 131071.0 * pow(500000.0, -2.0 * i / dims), x = keys[k * D + (int)a], y = keys[k * D + (int)b];
-
-					assert_true(fabs(moved[k * D + (int)a] - (x * cos(angle) - y * sin(angle))) < 1e-5);
-					assert_true(fabs(moved[k * D + (int)b] - (y * cos(angle) + x * sin(angle))) < 1e-5);
-				}
-			for (int k = 0; k < N * H; k++) /* the rest of a head stays */
-				assert_memory_equal(moved + k * D + dims, keys + k * D + dims, (D - dims) * sizeof(float));
-			/* there and back */
-			r.delta = -r.delta;
-			assert_int_equal(kvcachefs_rope_shift(&r, moved, N, H, D), 0);
-			for (int i = 0; i < N * H * D; i++)
-				assert_true(fabsf(moved[i] - keys[i]) < 1e-4f);
-		}
-	/* 16-bit types: within half a unit in the last place of the double result */
-	uint16_t b16[D], f16[D];
-	struct kvcachefs_rope r = { .theta = 10000, .delta = 77, .type = KVCACHEFS_BF16 };
-
-	for (int i = 0; i < D; i++) {
-		float f = (float)(i - 31) / 8;
-		uint32_t u;
-		_Float16 h = (_Float16)f;
-
-		memcpy(&u, &f, 4);
-		b16[i] = (uint16_t)(u >> 16);
-		memcpy(&f16[i], &h, 2);
-		keys[i] = f;
-	}
-	assert_int_equal(kvcachefs_rope_shift(&r, b16, 1, 1, D), 0);
-	r.type = KVCACHEFS_F16;
-	assert_int_equal(kvcachefs_rope_shift(&r, f16, 1, 1, D), 0);
-	for (int i = 0; i < D / 2; i++) {
-		double angle = 77 * pow(10000, -2.0 * i / D), want = keys[i] * cos(angle) - keys[i + D / 2] * sin(angle);
-		uint32_t u = (uint32_t)b16[i] << 16;
-		_Float16 h;
-		float f;
-
-		memcpy(&f, &u, 4);
-		memcpy(&h, &f16[i], 2);
-		assert_true(fabs(f - want) <= fabs(want) / 256 + 1e-6);
-		assert_true(fabs((double)h - want) <= fabs(want) / 2048 + 1e-4);
-	}
-	r.dims = 63;
-	assert_int_equal(kvcachefs_rope_shift(&r, f16, 1, 1, D), -EINVAL);
-	r = (struct kvcachefs_rope){ .theta = 0 };
-	assert_int_equal(kvcachefs_rope_shift(&r, f16, 1, 1, D), -EINVAL);
-}
-
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(layouts), cmocka_unit_test(refused),
-					    cmocka_unit_test(rope) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(layouts), cmocka_unit_test(lmcache_bytes), cmocka_unit_test(refused) };
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

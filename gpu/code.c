@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See code.h. Pickle's stream is PROTO 5, then frames: a frame is opened by the first write after the
- * last one closed, and closed where a value begins once it has 64 KiB or more (CPython's
+ * See code.h. Pickle's stream is PROTO 5, then frames: a frame is opened by the first write after
+ * the last one closed, and closed where a value begins once it has 64 KiB or more (CPython's
  * Modules/_pickle.c: save(), _Pickler_OpcodeBoundary). The last one is closed by the stream's end,
  * without its head where it has less than 4 bytes. Every bytes, text and tuple but the empty one
  * is followed by MEMOIZE.
@@ -18,9 +18,23 @@
 
 /* Opcodes, from Lib/pickle.py. */
 enum {
-	PROTO = 0x80, FRAME = 0x95, MEMOIZE = 0x94, STOP = '.', NONE = 'N', BININT = 'J', BININT1 = 'K',
-	BININT2 = 'M', LONG1 = 0x8a, SHORT_BINUNICODE = 0x8c, BINUNICODE = 'X', SHORT_BINBYTES = 'C',
-	BINBYTES = 'B', EMPTY_TUPLE = ')', MARK = '(', TUPLE = 't', TUPLE1 = 0x85
+	PROTO = 0x80,
+	FRAME = 0x95,
+	MEMOIZE = 0x94,
+	STOP = '.',
+	NONE = 'N',
+	BININT = 'J',
+	BININT1 = 'K',
+	BININT2 = 'M',
+	LONG1 = 0x8a,
+	SHORT_BINUNICODE = 0x8c,
+	BINUNICODE = 'X',
+	SHORT_BINBYTES = 'C',
+	BINBYTES = 'B',
+	EMPTY_TUPLE = ')',
+	MARK = '(',
+	TUPLE = 't',
+	TUPLE1 = 0x85
 };
 
 void kvcachefs_put(struct kvcachefs_buf *b, const void *p, size_t n)

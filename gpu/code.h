@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writers of the two codings that engines hash: canonical CBOR (RFC 8949, 4.2.1) and Python's pickle,
- * protocol 5. A writer that finds no memory sets `failed` and goes on doing nothing, so that only the
- * end of a stream is checked.
+ * Writers of the two codings that engines hash: canonical CBOR (RFC 8949, 4.2.1) and Python's
+ * pickle, protocol 5. A writer that finds no memory sets `failed` and goes on doing nothing, so
+ * that only the end of a stream is checked.
  */
 #ifndef KVCACHEFS_CODE_H
 #define KVCACHEFS_CODE_H

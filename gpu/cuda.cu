@@ -1,22 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The work of one transfer on a device. A file's bytes are rows (a token's of one layer and component), and those runs
- * (kvcachefs_at: what lies in a row in the cache as in the file). A transfer is cut into pieces of whole rows, and pieces are gathered
- * into groups of at most BUFFER bytes. The two buffers on the device take turns:
+ * The work of one transfer on a device. A file's bytes are rows (a token's of one layer and
+ * component), and those runs (kvcachefs_at: what lies in a row in the cache as in the file). A
+ * transfer is cut into pieces of whole rows, and pieces are gathered into groups of at most BUFFER
+ * bytes. The two buffers on the device take turns:
  *
- *   load    copies:  file pages ─► buffer (one batch a group)    then the caller's stream: rotate keys, scatter to the cache
- *   store   the caller's stream: gather from the cache ─► buffer      then copies:  buffer ─► file pages
+ *   load    copies:               file pages -> buffer (one batch a group)
+ *           the caller's stream:  rotate keys, scatter to the cache
+ *   store   the caller's stream:  gather from the cache -> buffer
+ *           copies:               buffer -> file pages
  *
- * Copies have a stream of their own, so that one group is copied while the other is scattered or gathered; events order the two. A
- * load's copies do not wait for what the caller queued before; a load is complete on the caller's stream when all is scattered, a store leaves
- * that stream when all is gathered and is complete when all is copied.
+ * Copies have a stream of their own, so that one group is copied while the other is scattered or
+ * gathered; events order the two. A load's copies do not wait for what the caller queued before; a
+ * load is complete on the caller's stream when all is scattered, a store leaves that stream when
+ * all is gathered and is complete when all is copied.
  *
- * A file's mapping is registered (pinned for the device) where the mount takes that, and the copy engine moves its very pages. Otherwise,
- * and for small pieces of a store, where registering would cost more than a copy, the bytes pass through pinned memory, moved by a
- * host function on the stream of copies.
+ * A file's mapping is registered (pinned for the device) where the mount takes that, and the copy
+ * engine moves its very pages. Otherwise, and for small files of a store, where registering would
+ * cost more than a copy, the bytes pass through pinned memory, moved by a host function on the
+ * stream of copies.
  *
- * All this (stream, events, buffers, pinned memory) is a lane. A transfer takes one for itself; lanes are kept for the next. Calls that
- * wait: kvcachefs_cuda_wait, _free, and what makes a lane or registers memory.
+ * All this (stream, events, buffers, pinned memory) is a lane. A transfer takes one for itself;
+ * lanes are kept for the next. Calls that wait: kvcachefs_cuda_wait, _free, and what makes a lane
+ * or registers memory.
  */
 #include "layout.h"
 
@@ -53,10 +59,10 @@ struct Part { /* one piece of a file, for the kernels */
 	const int64_t *slots, *block_ids;
 	uint64_t ntokens, skip, first, rows; /* rows [first, first + rows) of the file */
 	uint64_t at;                         /* where it is in the buffer */
-	uint32_t shape;                      /* which cache */
+	uint32_t shape;			     /* which cache */
 	uint32_t layer, nlayers;
 	const float *turns;                  /* cos and sin of each pair; NULL: keys are not rotated */
-	uint64_t key_rows;                   /* the file's first so many rows have keys */
+	uint64_t key_rows;		     /* the file's first so many rows have keys */
 	uint32_t turn_first, turn_dims, type;
 	bool interleaved;
 	bool by_slots; /* for the host: which of slots and block_ids is to become an address */
@@ -115,18 +121,23 @@ __device__ void copy_widest(void *to, const void *from, uint32_t bytes, uint32_t
 }
 
 /* blockIdx.y is the part. */
-template <bool STORE> __global__ void move_kernel(const Shape *__restrict__ shapes, const Part *__restrict__ parts, uint8_t *buffer)
+template <bool STORE> __global__ void move_kernel(const Shape *__restrict__ shapes,
+						  const Part *__restrict__ parts, uint8_t *buffer)
 {
 	const Part p = parts[blockIdx.y];
 	const Shape &c = shapes[p.shape];
-	uint64_t warps = (uint64_t)gridDim.x * (blockDim.x / 32), row_bytes = (uint64_t)c.s.heads * c.s.width * c.elem;
+	uint64_t warps = (uint64_t)gridDim.x * (blockDim.x / 32),
+		 row_bytes = (uint64_t)c.s.heads * c.s.width * c.elem;
 	uint32_t lane = threadIdx.x % 32;
 
-	for (uint64_t i = (uint64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; i < p.rows * c.s.runs; i += warps) {
-		uint64_t row = p.first + i / c.s.runs, token = row % p.ntokens, rest = row / p.ntokens;
+	for (uint64_t i = (uint64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+	     i < p.rows * c.s.runs; i += warps) {
+		uint64_t row = p.first + i / c.s.runs, token = row % p.ntokens,
+			 rest = row / p.ntokens;
 		uint32_t layer = p.layer + (uint32_t)(rest % p.nlayers), kv = (uint32_t)(rest / p.nlayers);
 		int64_t slot = token < p.skip ? -1 : kvcachefs_slot(p.slots, p.block_ids, c.s.block_size, token);
-		kvcachefs_run r = kvcachefs_at(&c.s, layer, kv, slot < 0 ? 0 : (uint64_t)slot, (uint32_t)(i % c.s.runs));
+		kvcachefs_run r = kvcachefs_at(&c.s, layer, kv, slot < 0 ? 0 : (uint64_t)slot,
+					       (uint32_t)(i % c.s.runs));
 		uint8_t *at = buffer + p.at + i / c.s.runs * row_bytes + (uint64_t)r.at * c.elem;
 		uint32_t bytes = r.len * c.elem;
 
@@ -152,10 +163,22 @@ struct E5m2 {
 	uint8_t bits;
 };
 
-__device__ float get(const E4m3 *p) { return kvcachefs_from_fp8(p->bits, false); }
-__device__ float get(const E5m2 *p) { return kvcachefs_from_fp8(p->bits, true); }
-__device__ void set(E4m3 *p, float v) { p->bits = kvcachefs_to_fp8(v, false); }
-__device__ void set(E5m2 *p, float v) { p->bits = kvcachefs_to_fp8(v, true); }
+__device__ float get(const E4m3 *p)
+{
+	return kvcachefs_from_fp8(p->bits, false);
+}
+__device__ float get(const E5m2 *p)
+{
+	return kvcachefs_from_fp8(p->bits, true);
+}
+__device__ void set(E4m3 *p, float v)
+{
+	p->bits = kvcachefs_to_fp8(v, false);
+}
+__device__ void set(E5m2 *p, float v)
+{
+	p->bits = kvcachefs_to_fp8(v, true);
+}
 __device__ float get(const float *p) { return *p; }
 __device__ float get(const __half *p) { return __half2float(*p); }
 __device__ float get(const __nv_bfloat16 *p) { return __bfloat162float(*p); }
@@ -163,14 +186,16 @@ __device__ void set(float *p, float v) { *p = v; }
 __device__ void set(__half *p, float v) { *p = __float2half_rn(v); }
 __device__ void set(__nv_bfloat16 *p, float v) { *p = __float2bfloat16_rn(v); }
 
-template <typename T> __device__ void rotate(T *keys, const Part &p, uint64_t heads, uint32_t width, uint64_t from, uint64_t step)
+template <typename T> __device__ void rotate(T *keys, const Part &p, uint64_t heads, uint32_t width,
+					     uint64_t from, uint64_t step)
 {
 	uint32_t half = p.turn_dims / 2;
 
 	for (uint64_t k = from; k < heads * half; k += step) {
 		uint32_t i = (uint32_t)(k % half);
 		T *head = keys + k / half * width + p.turn_first;
-		T *a = head + (p.interleaved ? 2 * i : i), *b = head + (p.interleaved ? 2 * i + 1 : i + half);
+		T *a = head + (p.interleaved ? 2 * i : i),
+		  *b = head + (p.interleaved ? 2 * i + 1 : i + half);
 		float x = get(a), y = get(b), cos_ = p.turns[2 * i], sin_ = p.turns[2 * i + 1];
 
 		set(a, x * cos_ - y * sin_);
@@ -179,12 +204,15 @@ template <typename T> __device__ void rotate(T *keys, const Part &p, uint64_t he
 }
 
 /* One thread a pair of a head. */
-__global__ void rope_kernel(const Shape *__restrict__ shapes, const Part *__restrict__ parts, uint8_t *buffer)
+__global__ void rope_kernel(const Shape *__restrict__ shapes, const Part *__restrict__ parts,
+			    uint8_t *buffer)
 {
 	const Part p = parts[blockIdx.y];
 	const Shape &c = shapes[p.shape];
 	uint64_t from = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x, step = (uint64_t)gridDim.x * blockDim.x;
-	uint64_t rows = !p.turns || p.first >= p.key_rows ? 0 : p.key_rows - p.first < p.rows ? p.key_rows - p.first : p.rows;
+	uint64_t rows = !p.turns || p.first >= p.key_rows ? 0
+			: p.key_rows - p.first < p.rows	  ? p.key_rows - p.first
+							  : p.rows;
 	uint64_t heads = rows * c.s.heads;
 	uint8_t *keys = buffer + p.at;
 
@@ -215,7 +243,10 @@ struct Lane {
 std::mutex lock;
 std::vector<Lane *> &kept = *new std::vector<Lane *>; /* never destroyed: at the process's end there may be no CUDA to call any more */
 
-/* Of the driver itself: the runtime's cudaSetDevice() would leave the caller's thread another device, or make a context there. */
+/*
+ * Of the driver itself: the runtime's cudaSetDevice() would leave the caller's thread another
+ * device, or make a context there.
+ */
 struct Driver {
 	CUresult (*device)(CUdevice *, int);
 	CUresult (*retain)(CUcontext *, CUdevice);
@@ -228,7 +259,8 @@ template <typename F> bool find_entry(const char *name, F *fn)
 	void *p = nullptr;
 	cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
 #if CUDART_VERSION >= 12050
-	cudaError_t e = cudaGetDriverEntryPointByVersion(name, &p, 12000, cudaEnableDefault, &found);
+	cudaError_t e =
+		cudaGetDriverEntryPointByVersion(name, &p, 12000, cudaEnableDefault, &found);
 #else
 	cudaError_t e = cudaGetDriverEntryPoint(name, &p, cudaEnableDefault, &found);
 #endif
@@ -249,8 +281,10 @@ int primary(int device, CUcontext *out, Driver *driver)
 	std::lock_guard<std::mutex> hold(mutex);
 	CUdevice d;
 
-	have = have || (find_entry("cuDeviceGet", &known.device) && find_entry("cuDevicePrimaryCtxRetain", &known.retain) &&
-			find_entry("cuCtxPushCurrent", &known.push) && find_entry("cuCtxPopCurrent", &known.pop));
+	have = have || (find_entry("cuDeviceGet", &known.device) &&
+			find_entry("cuDevicePrimaryCtxRetain", &known.retain) &&
+			find_entry("cuCtxPushCurrent", &known.push) &&
+			find_entry("cuCtxPopCurrent", &known.pop));
 	if (!have)
 		return kvcachefs_fail(-ENODEV, "the CUDA driver lacks what is needed");
 	auto i = contexts.find(device);
@@ -268,9 +302,9 @@ int primary(int device, CUcontext *out, Driver *driver)
 }
 
 /*
- * While one lives, the thread works on that device. The context that was current before, which may be none, is so again
- * afterwards: a thread without one never gets one on device 0. And a graph that is being captured elsewhere in the process
- * is not broken by an allocation here.
+ * While one lives, the thread works on that device. The context that was current before, which may
+ * be none, is so again afterwards: a thread without one never gets one on device 0. And a graph
+ * that is being captured elsewhere in the process is not broken by an allocation here.
  */
 struct Device {
 	int err;
@@ -447,7 +481,8 @@ struct Turns {
 		for (auto &t : at)
 			kvcachefs_turns_put(t.first);
 	}
-	int add(Args *a, const kvcachefs_rope *r, uint32_t head_size, const kvcachefs_turns **out, size_t *where)
+	int add(Args *a, const kvcachefs_rope *r, uint32_t head_size, const kvcachefs_turns **out,
+		size_t *where)
 	{
 		int err = kvcachefs_turns_get(r, head_size, out);
 
@@ -467,8 +502,12 @@ struct Turns {
 	}
 };
 
-/* The shape of a cache, once; its pointers are an offset among the arguments until they are an address. */
-uint32_t shape_of(Args *a, std::map<const kvcachefs_strides *, uint32_t> *known, std::vector<Shape> *shapes, const kvcachefs_work &w)
+/*
+ * The shape of a cache, once; its pointers are an offset among the arguments until they are an
+ * address.
+ */
+uint32_t shape_of(Args *a, std::map<const kvcachefs_strides *, uint32_t> *known,
+		  std::vector<Shape> *shapes, const kvcachefs_work &w)
 {
 	auto i = known->find(w.s);
 
@@ -492,14 +531,17 @@ int cut(kvcachefs_cuda *c, Args *a, std::vector<Part> *parts, std::vector<Shape>
 		const kvcachefs_tokens *t = &w.item->tokens;
 		const kvcachefs_rope *r = c->store ? nullptr : w.item->rope;
 		const kvcachefs_turns *turn = nullptr;
-		size_t row = (size_t)w.s->heads * w.s->width * w.p->elem, most = BUFFER / row, where = 0;
+		size_t row = (size_t)w.s->heads * w.s->width * w.p->elem, most = BUFFER / row,
+		       where = 0;
 		size_t ids = a->add(t->slots ? t->slots : t->block_ids, t->n * sizeof(int64_t));
 		uint32_t shape = shape_of(a, &known, shapes, w);
 		uint64_t rows = w.len / row;
 		int err = r ? turns.add(a, r, w.p->head_size, &turn, &where) : 0;
 
 		if (!err && !most)
-			err = kvcachefs_fail(-EINVAL, "a token of %zu bytes does not fit the buffer of %zu", row, BUFFER);
+			err = kvcachefs_fail(-EINVAL,
+					     "a token of %zu bytes does not fit the buffer of %zu",
+					     row, BUFFER);
 		if (err)
 			return err;
 		for (uint64_t first = 0, n; first < rows; first += n) {
@@ -530,7 +572,8 @@ int cut(kvcachefs_cuda *c, Args *a, std::vector<Part> *parts, std::vector<Shape>
 				g->rotates = true;
 			}
 			parts->push_back(p);
-			g->pieces.push_back(Piece{ (uint8_t *)w.host + first * row, n * row, (size_t)p.at, w.pinned });
+			g->pieces.push_back(Piece{ (uint8_t *)w.host + first * row, n * row,
+						   (size_t)p.at, w.pinned });
 			g->staged |= !w.pinned;
 			g->runs = g->runs > n * w.s->runs ? g->runs : n * w.s->runs;
 			g->bytes = (g->bytes + n * row + ALIGN - 1) / ALIGN * ALIGN;
@@ -584,13 +627,16 @@ int launch(kvcachefs_cuda *c, const Shape *shapes, const Part *parts, const Grou
 	dim3 grid((unsigned)(blocks < busy ? blocks : busy), (unsigned)g.pieces.size());
 
 	if (c->store) {
-		KVCACHEFS_LAUNCH(move_kernel<true>, grid, 256, c->stream, shapes, parts + g.first_part, l->buffer[b]);
+		KVCACHEFS_LAUNCH(move_kernel<true>, grid, 256, c->stream, shapes,
+				 parts + g.first_part, l->buffer[b]);
 	} else {
 		if (g.rotates) {
-			KVCACHEFS_LAUNCH(rope_kernel, grid, 256, c->stream, shapes, parts + g.first_part, l->buffer[b]);
+			KVCACHEFS_LAUNCH(rope_kernel, grid, 256, c->stream, shapes,
+					 parts + g.first_part, l->buffer[b]);
 			TRY(cudaGetLastError());
 		}
-		KVCACHEFS_LAUNCH(move_kernel<false>, grid, 256, c->stream, shapes, parts + g.first_part, l->buffer[b]);
+		KVCACHEFS_LAUNCH(move_kernel<false>, grid, 256, c->stream, shapes,
+				 parts + g.first_part, l->buffer[b]);
 	}
 	return failed(cudaGetLastError(), "starting a kernel");
 }
@@ -635,7 +681,8 @@ int queue_group(kvcachefs_cuda *c, const Shape *shapes, const Part *parts, size_
 void register_stores(kvcachefs_cuda *c)
 {
 	for (kvcachefs_work &w : c->work)
-		if (!w.pinned && w.len >= STAGED && !kvcachefs_cuda_register(c->device, w.host, w.len, false)) {
+		if (!w.pinned && w.len >= STAGED &&
+		    !kvcachefs_cuda_register(c->device, w.host, w.len, false)) {
 			w.pinned = true;
 			c->registered.push_back(w.host);
 		}
@@ -676,12 +723,15 @@ int run(kvcachefs_cuda *c)
 			p.turns = (const float *)(device + (uintptr_t)p.turns);
 	}
 	a.add(shapes.data(), shapes.size() * sizeof(Shape));
-	const Part *parts_at = (const Part *)(device + a.add(parts.data(), parts.size() * sizeof(Part)));
+	const Part *parts_at =
+		(const Part *)(device + a.add(parts.data(), parts.size() * sizeof(Part)));
 
-	memcpy(l->args_host.p, a.bytes.data(), a.bytes.size());
+	if (!a.bytes.empty())
+		memcpy(l->args_host.p, a.bytes.data(), a.bytes.size());
 	c->stages.resize(c->groups.size());
 	c->begun = true;
-	TRY(cudaMemcpyAsync(device, l->args_host.p, a.bytes.size(), cudaMemcpyHostToDevice, l->copies));
+	TRY(cudaMemcpyAsync(device, l->args_host.p, a.bytes.size(), cudaMemcpyHostToDevice,
+			    l->copies));
 	TRY(cudaEventRecord(l->ready, l->copies));
 	TRY(cudaStreamWaitEvent(c->stream, l->ready, 0));
 	for (size_t i = 0; i < c->groups.size(); i++)
@@ -692,15 +742,20 @@ int run(kvcachefs_cuda *c)
 	return 0;
 }
 
-/* A stream that is being captured would make a graph of what must run now, and waiting for it breaks the graph. */
+/*
+ * A stream that is being captured would make a graph of what must run now, and waiting for it
+ * breaks the graph.
+ */
 int check_stream(cudaStream_t stream)
 {
 	cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
 	cudaError_t e = cudaStreamIsCapturing(stream, &status);
 
-	if (e == cudaErrorStreamCaptureImplicit || (e == cudaSuccess && status != cudaStreamCaptureStatusNone)) {
+	if (e == cudaErrorStreamCaptureImplicit ||
+	    (e == cudaSuccess && status != cudaStreamCaptureStatusNone)) {
 		cudaGetLastError();
-		return kvcachefs_fail(-EBUSY, "the stream is being captured into a graph; transfers cannot be part of one");
+		return kvcachefs_fail(-EBUSY, "the stream is being captured into a graph; "
+					      "transfers cannot be part of one");
 	}
 	return failed(e, "asking whether the stream is being captured");
 }
@@ -726,9 +781,11 @@ extern "C" int kvcachefs_cuda_register(int device, void *p, size_t len, bool rea
 
 	if (here.err)
 		return here.err;
-	if (readonly && cudaDeviceGetAttribute(&can, cudaDevAttrHostRegisterReadOnlySupported, device) != cudaSuccess)
+	if (readonly && cudaDeviceGetAttribute(&can, cudaDevAttrHostRegisterReadOnlySupported,
+					       device) != cudaSuccess)
 		cudaGetLastError();
-	e = cudaHostRegister(p, len, cudaHostRegisterPortable | (can ? cudaHostRegisterReadOnly : 0));
+	e = cudaHostRegister(p, len,
+			     cudaHostRegisterPortable | (can ? cudaHostRegisterReadOnly : 0));
 	if (e != cudaSuccess)
 		cudaGetLastError();
 	return e == cudaSuccess ? 0 : -EFAULT;
@@ -808,7 +865,8 @@ extern "C" int kvcachefs_cuda_poll(struct kvcachefs_cuda *c)
 	return c->result = failed(e, "the transfer");
 }
 
-namespace {
+namespace
+{
 
 int wait_for(kvcachefs_cuda *c)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chunk keys. A scheme is a row: how (parent, tokens, extra) is written, what digest is taken of it,
- * and whether that is folded to a number. One context of OpenSSL's digest is used over and over; a
- * block is written into one buffer and hashed in one pass. Tokens that do not fill a block wait in h->tokens.
+ * Chunk keys. A scheme is a row: how (parent, tokens, extra) is written, what digest is taken of
+ * it, and whether that is folded to a number. One context of OpenSSL's digest is used over and
+ * over; a block is written into one buffer and hashed in one pass. Tokens that do not fill a block
+ * wait in h->tokens.
  */
 #include "code.h"
 
@@ -75,9 +76,11 @@ static const struct scheme {
 	[KVCACHEFS_LMCACHE_XXHASH_CBOR] = { "lmcache-xxhash_cbor", LMCACHE, CBOR, XXH3, 256 },
 	[KVCACHEFS_LMCACHE_MP_BLAKE3] = { "lmcache-mp-blake3", LMCACHE_MP, BIG_WORDS, BLAKE, 256 },
 	[KVCACHEFS_LMCACHE_MP_SHA256] = { "lmcache-mp-sha256", LMCACHE_MP, PICKLE, SHA, 256 },
-	[KVCACHEFS_LMCACHE_MP_SHA256_CBOR] = { "lmcache-mp-sha256_cbor", LMCACHE_MP, CBOR, SHA, 256 },
+	[KVCACHEFS_LMCACHE_MP_SHA256_CBOR] = { "lmcache-mp-sha256_cbor", LMCACHE_MP, CBOR, SHA,
+					       256 },
 	[KVCACHEFS_LMCACHE_MP_XXHASH] = { "lmcache-mp-xxhash", LMCACHE_MP, PICKLE, XXH3, 256 },
-	[KVCACHEFS_LMCACHE_MP_XXHASH_CBOR] = { "lmcache-mp-xxhash_cbor", LMCACHE_MP, CBOR, XXH3, 256 },
+	[KVCACHEFS_LMCACHE_MP_XXHASH_CBOR] = { "lmcache-mp-xxhash_cbor", LMCACHE_MP, CBOR, XXH3,
+					       256 },
 	[KVCACHEFS_SGLANG] = { "sglang", SGLANG, LITTLE_WORDS, SHA, 64 },
 };
 
@@ -97,7 +100,8 @@ int kvcachefs_scheme_find(const char *name, enum kvcachefs_scheme *out)
 			return 0;
 		}
 	for (int i = 0; i < KVCACHEFS_SCHEMES && n < sizeof list; i++)
-		n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", i ? ", " : "", schemes[i].name);
+		n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", i ? ", " : "",
+				      schemes[i].name);
 	return kvcachefs_fail(-EINVAL, "there is no scheme '%.60s'; there are %s", name, list);
 }
 
@@ -107,8 +111,8 @@ static int sha256(struct kvcachefs_hasher *h, const void *p, size_t len, uint8_t
 {
 	unsigned n = 32;
 
-	if (EVP_DigestInit_ex2(h->ctx, h->sha, NULL) != 1 || EVP_DigestUpdate(h->ctx, p, len) != 1 ||
-	    EVP_DigestFinal_ex(h->ctx, out, &n) != 1)
+	if (EVP_DigestInit_ex2(h->ctx, h->sha, NULL) != 1 ||
+	    EVP_DigestUpdate(h->ctx, p, len) != 1 || EVP_DigestFinal_ex(h->ctx, out, &n) != 1)
 		return kvcachefs_fail(-EIO, "OpenSSL cannot compute SHA-256");
 	return 0;
 }
@@ -123,16 +127,12 @@ static int digest(struct kvcachefs_hasher *h, uint8_t *out)
 	if (h->buf.failed)
 		return kvcachefs_fail(-ENOMEM, "out of memory for the coding of a block of tokens");
 	switch (h->s->digest) {
-	case SHA:
-		err = sha256(h, h->buf.p, h->buf.len, sum);
-		break;
+	case SHA: err = sha256(h, h->buf.p, h->buf.len, sum); break;
 	case XXH3:
 		XXH128_canonicalFromHash(&xxh, XXH3_128bits(h->buf.p, h->buf.len));
 		memcpy(sum, xxh.digest, 16);
 		break;
-	case BLAKE:
-		kvcachefs_blake3(h->buf.p, h->buf.len, sum);
-		break;
+	case BLAKE: kvcachefs_blake3(h->buf.p, h->buf.len, sum); break;
 	}
 	if (!err)
 		memcpy(out, sum, h->key_len); /* the fold is the first 8 bytes, big endian */
@@ -174,8 +174,9 @@ static int extra(struct kvcachefs_hasher *h)
 	int has = k->embeds ? k->embeds(k->embeds_arg, h->blocks, sha) : 0;
 
 	if (has < 0)
-		return kvcachefs_fail(has, "the hash of the prompt embeddings of block %llu is not known",
-				      (unsigned long long)h->blocks);
+		return kvcachefs_fail(
+			has, "the hash of the prompt embeddings of block %llu is not known",
+			(unsigned long long)h->blocks);
 	n = (uint64_t)(k->lora_name != NULL) + salt + (has > 0);
 	for (size_t i = 0; i < k->nmm; i++)
 		n += touches(&k->mm[i], start, end);
@@ -200,7 +201,8 @@ static int extra(struct kvcachefs_hasher *h)
 		else
 			kvcachefs_cbor_array(b, 2);
 		kvcachefs_cbor_text(b, m->hash);
-		kvcachefs_cbor_int(b, m->start < start, m->start < start ? start - m->start : m->start - start);
+		kvcachefs_cbor_int(b, m->start < start,
+				   m->start < start ? start - m->start : m->start - start);
 	}
 	if (salt) {
 		tag(h, 2, "cache_salt");
@@ -213,7 +215,8 @@ static int extra(struct kvcachefs_hasher *h)
 	return 0;
 }
 
-static int write_cbor(struct kvcachefs_hasher *h, const uint8_t *parent, const uint32_t *tokens, size_t n)
+static int write_cbor(struct kvcachefs_hasher *h, const uint8_t *parent, const uint32_t *tokens,
+		      size_t n)
 {
 	struct kvcachefs_buf *b = &h->buf;
 
@@ -231,7 +234,8 @@ static int write_cbor(struct kvcachefs_hasher *h, const uint8_t *parent, const u
 	return 0;
 }
 
-static void write_pickle(struct kvcachefs_hasher *h, const uint8_t *parent, const uint32_t *tokens, size_t n)
+static void write_pickle(struct kvcachefs_hasher *h, const uint8_t *parent, const uint32_t *tokens,
+			 size_t n)
 {
 	struct kvcachefs_buf *b = &h->buf;
 
@@ -255,7 +259,8 @@ static void write_pickle(struct kvcachefs_hasher *h, const uint8_t *parent, cons
 	kvcachefs_pickle_end(b);
 }
 
-static void write_words(struct kvcachefs_hasher *h, const uint8_t *parent, const uint32_t *tokens, size_t n)
+static void write_words(struct kvcachefs_hasher *h, const uint8_t *parent, const uint32_t *tokens,
+			size_t n)
 {
 	bool big = h->s->code == BIG_WORDS;
 
@@ -272,7 +277,8 @@ static void write_words(struct kvcachefs_hasher *h, const uint8_t *parent, const
 }
 
 /* The key of these tokens after that parent; out may be parent. */
-static int key_of(struct kvcachefs_hasher *h, const uint8_t *parent, const uint32_t *tokens, size_t n, uint8_t *out)
+static int key_of(struct kvcachefs_hasher *h, const uint8_t *parent, const uint32_t *tokens,
+		  size_t n, uint8_t *out)
 {
 	int err = 0;
 
@@ -288,7 +294,10 @@ static int key_of(struct kvcachefs_hasher *h, const uint8_t *parent, const uint3
 
 /* ---- The first parent ---- */
 
-/* storage_namespace_seed of sglang/srt/mem_cache/utils.py: who is there and how long, then the bytes. */
+/*
+ * storage_namespace_seed of sglang/srt/mem_cache/utils.py: who is there and how long, then the
+ * bytes.
+ */
 static int sglang_namespace(struct kvcachefs_hasher *h)
 {
 	const char *parts[] = { h->k.extra_key, h->k.cache_salt };
@@ -317,16 +326,18 @@ static int first_parent(struct kvcachefs_hasher *h)
 
 	if (h->k.none) {
 		if (h->k.none_len != h->digest_len && h->k.none_len != h->key_len)
-			return kvcachefs_fail(-EINVAL, "%s: NONE_HASH has %zu bytes, not %zu", h->s->name,
-					      h->digest_len, h->k.none_len);
+			return kvcachefs_fail(-EINVAL, "%s: NONE_HASH has %zu bytes, not %zu",
+					      h->s->name, h->digest_len, h->k.none_len);
 		memcpy(h->none, h->k.none, h->key_len);
 		return 0;
 	}
 	if (h->s->engine == SGLANG)
 		return sglang_namespace(h);
 	if (h->s->digest == XXH3 && !h->k.seed)
-		return kvcachefs_fail(-EINVAL, "%s: without PYTHONHASHSEED its NONE_HASH is random: give "
-					       "the seed, or NONE_HASH itself", h->s->name);
+		return kvcachefs_fail(-EINVAL,
+				      "%s: without PYTHONHASHSEED its NONE_HASH is random: give "
+				      "the seed, or NONE_HASH itself",
+				      h->s->name);
 	if (h->s->code == BIG_WORDS) {
 		kvcachefs_put(&h->buf, zeros, sizeof zeros);
 	} else if (h->s->code == CBOR) {
@@ -345,21 +356,27 @@ static int check_keys(const struct kvcachefs_keys *k)
 	bool vllm = k->lora_name || k->nmm || k->embeds || k->tagged_extra;
 
 	if ((unsigned)k->scheme >= KVCACHEFS_SCHEMES)
-		return kvcachefs_fail(-EINVAL, "there is no scheme %d of chunk keys", (int)k->scheme);
+		return kvcachefs_fail(-EINVAL, "there is no scheme %d of chunk keys",
+				      (int)k->scheme);
 	s = &schemes[k->scheme];
 	if (k->block_tokens > 1u << 24)
-		return kvcachefs_fail(-EINVAL, "a block of %u tokens is too large", k->block_tokens);
+		return kvcachefs_fail(-EINVAL, "a block of %u tokens is too large",
+				      k->block_tokens);
 	if (s->engine != SGLANG)
 		vllm |= k->cache_salt && *k->cache_salt;
 	if (vllm && s->engine == VLLM && s->code == PICKLE)
-		return kvcachefs_fail(-EINVAL, "%s: extra keys cannot be written: their pickle depends on Python's "
-					       "objects; vLLM's _cbor hashes can", s->name);
+		return kvcachefs_fail(
+			-EINVAL,
+			"%s: extra keys cannot be written: their pickle depends on Python's "
+			"objects; vLLM's _cbor hashes can",
+			s->name);
 	if (vllm && s->engine != VLLM)
 		return kvcachefs_fail(-EINVAL, "%s: there are no extra keys", s->name);
 	if (k->extra_key && s->engine != SGLANG)
 		return kvcachefs_fail(-EINVAL, "%s: extra_key is SGLang's", s->name);
 	if (k->empty_extra_is_array && (s->code != CBOR || s->engine == LMCACHE))
-		return kvcachefs_fail(-EINVAL, "%s: empty_extra_is_array says nothing there", s->name);
+		return kvcachefs_fail(-EINVAL, "%s: empty_extra_is_array says nothing there",
+				      s->name);
 	if (k->seed && strlen(k->seed) >= 65536)
 		return kvcachefs_fail(-EINVAL, "a seed of %zu bytes is too long", strlen(k->seed));
 	return 0;
@@ -466,7 +483,8 @@ unsigned kvcachefs_hasher_block(const struct kvcachefs_hasher *h)
 	return h->block;
 }
 
-void kvcachefs_hasher_text(const struct kvcachefs_hasher *h, const void *key, char out[KVCACHEFS_TEXT_MAX])
+void kvcachefs_hasher_text(const struct kvcachefs_hasher *h, const void *key,
+			   char out[KVCACHEFS_TEXT_MAX])
 {
 	if (h->s->engine == LMCACHE)
 		snprintf(out, KVCACHEFS_TEXT_MAX, "%llx", (unsigned long long)big_endian(key, 8));
@@ -483,11 +501,17 @@ int kvcachefs_segments(struct kvcachefs_hasher *h, const uint32_t *tokens, size_
 	size_t start = 0, count = 0, at = 0;
 
 	if (h->s->engine != LMCACHE || !nsep)
-		return kvcachefs_fail(-EINVAL, "%s: segments need a separator and LMCache's in-process keys", h->s->name);
+		return kvcachefs_fail(-EINVAL,
+				      "%s: segments need a separator and LMCache's in-process keys",
+				      h->s->name);
 	for (size_t i = 0; i <= n; i++) {
 		bool last = i == n;
-		/* where separators overlap, LMCache cuts an empty piece and goes on behind the second */
-		size_t end = i > start ? i : start, len = (last ? n > start ? n : start : end) - start;
+		/*
+		 * where separators overlap, LMCache cuts an empty piece and goes on behind the
+		 * second
+		 */
+		size_t end = i > start ? i : start,
+		       len = (last ? n > start ? n : start : end) - start;
 
 		if (!last && (n - i < nsep || memcmp(tokens + i, separator, nsep * sizeof *tokens)))
 			continue;
@@ -558,7 +582,8 @@ void kvcachefs_hex(const void *p, size_t len, char *out)
 	out[2 * len] = 0;
 }
 
-int kvcachefs_example_folder(const uint32_t *tokens, size_t n, unsigned block_tokens, const char *const *mm_hashes, size_t nmm, char out[33])
+int kvcachefs_example_folder(const uint32_t *tokens, size_t n, unsigned block_tokens,
+			     const char *const *mm_hashes, size_t nmm, char out[33])
 {
 	EVP_MD_CTX *c = EVP_MD_CTX_new();
 	uint8_t sum[16];
@@ -566,12 +591,14 @@ int kvcachefs_example_folder(const uint32_t *tokens, size_t n, unsigned block_to
 	int ok = c && EVP_DigestInit_ex(c, EVP_md5(), NULL) == 1;
 
 	for (size_t i = 0; i < n / block * block && ok; i++) {
-		uint8_t b[8] = { (uint8_t)tokens[i], (uint8_t)(tokens[i] >> 8), (uint8_t)(tokens[i] >> 16), (uint8_t)(tokens[i] >> 24) };
+		uint8_t b[8] = { (uint8_t)tokens[i], (uint8_t)(tokens[i] >> 8),
+				 (uint8_t)(tokens[i] >> 16), (uint8_t)(tokens[i] >> 24) };
 
 		ok = EVP_DigestUpdate(c, b, 8) == 1;
 	}
 	for (size_t i = 0; i < nmm && ok; i++)
-		ok = EVP_DigestUpdate(c, "-", 1) == 1 && EVP_DigestUpdate(c, mm_hashes[i], strlen(mm_hashes[i])) == 1;
+		ok = EVP_DigestUpdate(c, "-", 1) == 1 &&
+		     EVP_DigestUpdate(c, mm_hashes[i], strlen(mm_hashes[i])) == 1;
 	ok = ok && EVP_DigestFinal_ex(c, sum, &len) == 1;
 	EVP_MD_CTX_free(c);
 	if (!ok)

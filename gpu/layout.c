@@ -5,8 +5,9 @@
 #include <string.h>
 
 /*
- * Dimensions: L layer, K key or value, B block, S slot in a block, H head, E element; P plane of a layer. Where K stands
- * before E, a file may hold the two together (fused). `single`: heads must be 1.
+ * Dimensions: L layer, K key or value, B block, S slot in a block, H head, E element; P plane of a
+ * layer. Where K stands before E, a file may hold the two together (fused). `single`: heads must
+ * be 1.
  */
 #define ROW(name, p, o, one) [KVCACHEFS_##name] = { #name, p, o, one }
 static const struct {
@@ -58,23 +59,28 @@ static int check_shape(const struct kvcachefs_paged *p)
 {
 	if ((unsigned)p->format >= KVCACHEFS_FORMATS)
 		return kvcachefs_fail(-EINVAL, "there is no KV cache format %d", (int)p->format);
-	if (!p->layers || !p->heads || !p->head_size || !p->block_size || !p->blocks || p->layers > 1u << 20 || p->blocks > MOST ||
-	    p->block_size > MOST || (uint64_t)p->heads * p->head_size > MOST / 2)
+	if (!p->layers || !p->heads || !p->head_size || !p->block_size || !p->blocks ||
+	    p->layers > 1u << 20 || p->blocks > MOST || p->block_size > MOST ||
+	    (uint64_t)p->heads * p->head_size > MOST / 2)
 		return kvcachefs_fail(-EINVAL, "a dimension of the KV cache is zero or too large");
 	if (p->elem != 1 && p->elem != 2 && p->elem != 4)
 		return kvcachefs_fail(-EINVAL, "elements have 1, 2 or 4 bytes, not %u", p->elem);
 	if (formats[p->format].single && p->heads != 1)
-		return kvcachefs_fail(-EINVAL, "%s has one head, not %u", formats[p->format].name, p->heads);
+		return kvcachefs_fail(-EINVAL, "%s has one head, not %u", formats[p->format].name,
+				      p->heads);
 	if (p->fused && !strstr(formats[p->format].order, "KE"))
-		return kvcachefs_fail(-EINVAL, "%s has its K and V apart: its files cannot be fused", formats[p->format].name);
+		return kvcachefs_fail(-EINVAL,
+				      "%s has its K and V apart: its files cannot be fused",
+				      formats[p->format].name);
 	return 0;
 }
 
 static int padded(uint64_t given, uint64_t dense, uint64_t *stride)
 {
 	if (given && given < dense)
-		return kvcachefs_fail(-EINVAL, "a block stride of %llu is less than a block of %llu elements", (unsigned long long)given,
-				      (unsigned long long)dense);
+		return kvcachefs_fail(
+			-EINVAL, "a block stride of %llu is less than a block of %llu elements",
+			(unsigned long long)given, (unsigned long long)dense);
 	*stride = given ? given : dense;
 	return 0;
 }
@@ -89,10 +95,22 @@ static int by_order(const struct kvcachefs_paged *p, const char *order, struct k
 
 		switch (*d) {
 		case 'E': n = p->head_size; break;
-		case 'H': s->head = stride; n = p->heads; break;
-		case 'S': s->slot = stride; n = p->block_size; break;
-		case 'K': s->kv = stride; n = 2; break;
-		case 'L': s->layer = stride; n = p->layers; break;
+		case 'H':
+			s->head = stride;
+			n = p->heads;
+			break;
+		case 'S':
+			s->slot = stride;
+			n = p->block_size;
+			break;
+		case 'K':
+			s->kv = stride;
+			n = 2;
+			break;
+		case 'L':
+			s->layer = stride;
+			n = p->layers;
+			break;
 		case 'B':
 			if (padded(p->block_stride, stride, &s->block))
 				return -EINVAL;
@@ -128,11 +146,15 @@ static int by_planes(const struct kvcachefs_paged *p, struct kvcachefs_strides *
 	s->planes = s->runs = indexer ? 2 : p->planes;
 	s->run_heads = 1;
 	if (!s->planes || s->planes > KVCACHEFS_PLANES)
-		return kvcachefs_fail(-EINVAL, "%u planes a layer: there may be 1 to %d", s->planes, KVCACHEFS_PLANES);
+		return kvcachefs_fail(-EINVAL, "%u planes a layer: there may be 1 to %d", s->planes,
+				      KVCACHEFS_PLANES);
 	if (indexer && p->head_size <= scale)
-		return kvcachefs_fail(-EINVAL, "a row of %u elements has no values before its scale", p->head_size);
+		return kvcachefs_fail(-EINVAL,
+				      "a row of %u elements has no values before its scale",
+				      p->head_size);
 	if (!indexer && p->block_stride)
-		return kvcachefs_fail(-EINVAL, "%s takes plane_stride, not block_stride", formats[p->format].name);
+		return kvcachefs_fail(-EINVAL, "%s takes plane_stride, not block_stride",
+				      formats[p->format].name);
 	for (uint32_t i = 0; i < s->planes; i++) {
 		uint32_t width = indexer ? widths[i] : p->plane_width[i];
 		uint64_t dense = (uint64_t)p->block_size * (indexer ? p->head_size : width);
@@ -142,15 +164,18 @@ static int by_planes(const struct kvcachefs_paged *p, struct kvcachefs_strides *
 		s->plane[i].slot = width;
 		s->plane[i].base = indexer ? at * p->block_size : 0;
 		s->plane[i].pointer = indexer ? 0 : i;
-		if (!width || padded(indexer ? p->block_stride : p->plane_stride[i], dense, &s->plane[i].block))
-			return width ? -EINVAL : kvcachefs_fail(-EINVAL, "plane %u has no width", i);
+		if (!width || padded(indexer ? p->block_stride : p->plane_stride[i], dense,
+				     &s->plane[i].block))
+			return width ? -EINVAL
+				     : kvcachefs_fail(-EINVAL, "plane %u has no width", i);
 		if (s->plane[i].block > LARGEST / p->blocks)
 			return kvcachefs_fail(-EINVAL, "the KV cache is too large");
 		at += width;
 	}
 	if (at != p->head_size)
-		return kvcachefs_fail(-EINVAL, "the planes have %llu elements together, and head_size is %u", (unsigned long long)at,
-				      p->head_size);
+		return kvcachefs_fail(-EINVAL,
+				      "the planes have %llu elements together, and head_size is %u",
+				      (unsigned long long)at, p->head_size);
 	return 0;
 }
 
@@ -169,10 +194,17 @@ int kvcachefs_shape_of(const struct kvcachefs_paged *p, struct kvcachefs_strides
 	s->block_size = p->block_size;
 	err = *order ? by_order(p, order, s) : by_planes(p, s);
 	s->npointers = 1;
-	for (const char *d = pointers + strlen(pointers); d-- > pointers;) /* from the one that changes fastest */
+	for (const char *d = pointers + strlen(pointers);
+	     d-- > pointers;) /* from the one that changes fastest */
 		switch (*d) {
-		case 'L': s->pointer_layer = s->npointers; s->npointers *= p->layers; break;
-		case 'K': s->pointer_kv = s->npointers; s->npointers *= 2; break;
+		case 'L':
+			s->pointer_layer = s->npointers;
+			s->npointers *= p->layers;
+			break;
+		case 'K':
+			s->pointer_kv = s->npointers;
+			s->npointers *= 2;
+			break;
 		case 'P': s->npointers *= s->planes; break;
 		}
 	return err;
@@ -195,35 +227,43 @@ static uint64_t tokens_of(const struct kvcachefs_paged *p, const struct kvcachef
 	return t->slots ? t->n : (uint64_t)t->n * p->block_size;
 }
 
-uint64_t kvcachefs_file_size(const struct kvcachefs_paged *p, uint32_t nlayers, const struct kvcachefs_tokens *t)
+uint64_t kvcachefs_file_size(const struct kvcachefs_paged *p, uint32_t nlayers,
+			     const struct kvcachefs_tokens *t)
 {
 	struct kvcachefs_strides s;
 
-	return kvcachefs_shape_of(p, &s) ? 0 : (uint64_t)s.kvs * nlayers * tokens_of(p, t) * s.heads * s.width * p->elem;
+	return kvcachefs_shape_of(p, &s)
+		       ? 0
+		       : (uint64_t)s.kvs * nlayers * tokens_of(p, t) * s.heads * s.width * p->elem;
 }
 
-int kvcachefs_check(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers, const struct kvcachefs_tokens *t, uint64_t *ntokens)
+int kvcachefs_check(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers,
+		    const struct kvcachefs_tokens *t, uint64_t *ntokens)
 {
 	uint64_t slots = p->blocks * p->block_size;
 
 	if (!t->slots == !t->block_ids)
 		return kvcachefs_fail(-EINVAL, "tokens are given by slots or by block ids");
 	if (!nlayers || layer >= p->layers || nlayers > p->layers - layer)
-		return kvcachefs_fail(-ERANGE, "layers %u to %llu are outside the cache's %u", layer, (unsigned long long)layer + nlayers - 1, p->layers);
+		return kvcachefs_fail(-ERANGE, "layers %u to %llu are outside the cache's %u",
+				      layer, (unsigned long long)layer + nlayers - 1, p->layers);
 	*ntokens = tokens_of(p, t);
 	if (t->skip > *ntokens)
-		return kvcachefs_fail(-ERANGE, "%zu tokens are to be skipped of %llu", t->skip, (unsigned long long)*ntokens);
+		return kvcachefs_fail(-ERANGE, "%zu tokens are to be skipped of %llu", t->skip,
+				      (unsigned long long)*ntokens);
 	for (size_t i = 0; i < t->n; i++) {
 		int64_t v = t->slots ? t->slots[i] : t->block_ids[i];
 
 		if (v >= 0 && (uint64_t)v >= (t->slots ? slots : p->blocks))
-			return kvcachefs_fail(-ERANGE, "%s %lld is outside the cache's %llu", t->slots ? "slot" : "block", (long long)v,
+			return kvcachefs_fail(-ERANGE, "%s %lld is outside the cache's %llu",
+					      t->slots ? "slot" : "block", (long long)v,
 					      (unsigned long long)(t->slots ? slots : p->blocks));
 	}
 	return 0;
 }
 
-static int move(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers, const struct kvcachefs_tokens *t, uint8_t *file, bool store)
+static int move(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers,
+		const struct kvcachefs_tokens *t, uint8_t *file, bool store)
 {
 	struct kvcachefs_strides s;
 	uint64_t n;
@@ -232,7 +272,8 @@ static int move(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayer
 	if (!err)
 		err = kvcachefs_check(p, layer, nlayers, t, &n);
 	if (!err && p->device >= 0)
-		err = kvcachefs_fail(-EINVAL, "gather and scatter work on host memory; kvcachefs_store and kvcachefs_load on a device");
+		err = kvcachefs_fail(-EINVAL, "gather and scatter work on host memory; "
+					      "kvcachefs_store and kvcachefs_load on a device");
 	if (err)
 		return err;
 	size_t row = (size_t)s.heads * s.width * p->elem;
@@ -240,29 +281,38 @@ static int move(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayer
 	for (uint32_t kv = 0; kv < s.kvs; kv++)
 		for (uint32_t l = layer; l < layer + nlayers; l++)
 			for (uint64_t i = 0; i < n; i++, file += row) {
-				int64_t slot = i < t->skip ? -1 : kvcachefs_slot(t->slots, t->block_ids, p->block_size, i);
+				int64_t slot = i < t->skip ? -1
+							   : kvcachefs_slot(t->slots, t->block_ids,
+									    p->block_size, i);
 
 				if (slot < 0) {
-					if (store) /* what is not there is zero, and never what was in memory before */
+					if (store) /* what is not there is zero, and never what was
+						      in memory before */
 						memset(file, 0, row);
 					continue;
 				}
 				for (uint32_t k = 0; k < s.runs; k++) {
-					struct kvcachefs_run r = kvcachefs_at(&s, l, kv, (uint64_t)slot, k);
-					uint8_t *cache = (uint8_t *)p->pointers[r.pointer] + r.offset * p->elem, *in = file + (size_t)r.at * p->elem;
+					struct kvcachefs_run r =
+						kvcachefs_at(&s, l, kv, (uint64_t)slot, k);
+					uint8_t *cache = (uint8_t *)p->pointers[r.pointer] +
+							 r.offset * p->elem,
+						*in = file + (size_t)r.at * p->elem;
 
-					memcpy(store ? in : cache, store ? cache : in, (size_t)r.len * p->elem);
+					memcpy(store ? in : cache, store ? cache : in,
+					       (size_t)r.len * p->elem);
 				}
 			}
 	return 0;
 }
 
-int kvcachefs_gather(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers, const struct kvcachefs_tokens *t, void *out)
+int kvcachefs_gather(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers,
+		     const struct kvcachefs_tokens *t, void *out)
 {
 	return move(p, layer, nlayers, t, out, true);
 }
 
-int kvcachefs_scatter(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers, const struct kvcachefs_tokens *t, const void *in)
+int kvcachefs_scatter(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers,
+		      const struct kvcachefs_tokens *t, const void *in)
 {
 	return move(p, layer, nlayers, t, (uint8_t *)(uintptr_t)in, false);
 }

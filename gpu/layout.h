@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where an element of a paged KV cache lies. A format is a row in layout.c: which dimensions choose the pointer, and the order of
- * the others from the outermost in. From it and the shape come strides, and kvcachefs_at() is the one place where they become an
- * offset, on the host and in the kernels.
+ * Where an element of a paged KV cache lies. A format is a row in layout.c: which dimensions choose
+ * the pointer, and the order of the others from the outermost in. From it and the shape come
+ * strides, and kvcachefs_at() is the one place where they become an offset, on the host and in the
+ * kernels.
  */
 #ifndef KVCACHEFS_LAYOUT_H
 #define KVCACHEFS_LAYOUT_H
@@ -10,33 +11,36 @@
 #include "rope.h"
 
 /*
- * A token's row in a file, of one component (K or V) and one layer, is cut into runs: what lies in a row in the cache as well. By
- * heads they are all alike; planes (formats 14 and 17) each have their own place.
+ * A token's row in a file, of one component (K or V) and one layer, is cut into runs: what lies in
+ * a row in the cache as well. By heads they are all alike; planes (formats 14 and 17) each have
+ * their own place.
  */
 struct kvcachefs_strides { /* in elements */
 	uint64_t layer, kv, block, slot, head;
-	uint32_t pointer_layer, pointer_kv; /* which pointer: layer * pointer_layer + kv * pointer_kv + the plane's */
+	uint32_t pointer_layer, pointer_kv; /* which pointer: layer * pointer_layer + kv *
+					       pointer_kv + the plane's */
 	uint32_t npointers;
-	uint32_t kvs;          /* components of a file: 2 or 1 */
+	uint32_t kvs;	       /* components of a file: 2 or 1 */
 	uint32_t heads, width; /* of a row */
 	uint32_t block_size;
-	uint32_t runs;         /* of a row */
-	uint32_t run;          /* elements of one, by heads */
-	uint32_t run_heads;    /* heads of one: all, or 1 */
-	uint32_t planes;       /* 0: by heads */
+	uint32_t runs;	    /* of a row */
+	uint32_t run;	    /* elements of one, by heads */
+	uint32_t run_heads; /* heads of one: all, or 1 */
+	uint32_t planes;    /* 0: by heads */
 	struct {
 		uint64_t base, block, slot;
 		uint32_t pointer, at, width; /* at: in the row */
 	} plane[KVCACHEFS_PLANES];
 };
 
-struct kvcachefs_run { /* in elements */
+struct kvcachefs_run {	  /* in elements */
 	uint64_t offset;  /* from the pointer */
 	uint32_t pointer; /* which */
 	uint32_t at, len; /* in the row */
 };
 
-static inline KVCACHEFS_BOTH struct kvcachefs_run kvcachefs_at(const struct kvcachefs_strides *s, uint32_t layer, uint32_t kv,
+static inline KVCACHEFS_BOTH struct kvcachefs_run kvcachefs_at(const struct kvcachefs_strides *s,
+							       uint32_t layer, uint32_t kv,
 							       uint64_t slot, uint32_t run)
 {
 	uint64_t block = slot / s->block_size, in = slot % s->block_size;
@@ -45,11 +49,13 @@ static inline KVCACHEFS_BOTH struct kvcachefs_run kvcachefs_at(const struct kvca
 	r.pointer = s->pointer_layer * layer + s->pointer_kv * kv;
 	if (s->planes) {
 		r.pointer += s->plane[run].pointer;
-		r.offset = s->plane[run].base + s->plane[run].block * block + s->plane[run].slot * in;
+		r.offset =
+			s->plane[run].base + s->plane[run].block * block + s->plane[run].slot * in;
 		r.at = s->plane[run].at;
 		r.len = s->plane[run].width;
 	} else {
-		r.offset = s->layer * layer + s->kv * kv + s->block * block + s->slot * in + s->head * ((uint64_t)run * s->run_heads);
+		r.offset = s->layer * layer + s->kv * kv + s->block * block + s->slot * in +
+			   s->head * ((uint64_t)run * s->run_heads);
 		r.at = run * s->run;
 		r.len = s->run;
 	}
@@ -68,7 +74,9 @@ static inline KVCACHEFS_BOTH int64_t kvcachefs_slot(const int64_t *slots, const 
 extern "C" {
 #endif
 #pragma GCC visibility push(hidden)
-/* 0, or -EINVAL where the shape is none or a pointer is missing; shape_of does not look at those. */
+/*
+ * 0, or -EINVAL where the shape is none or a pointer is missing; shape_of does not look at those.
+ */
 int kvcachefs_shape_of(const struct kvcachefs_paged *p, struct kvcachefs_strides *s);
 int kvcachefs_strides_of(const struct kvcachefs_paged *p, struct kvcachefs_strides *s);
 /* Checks all slots, the layers and the skip; *ntokens is how many tokens there are. 0, -EINVAL, -ERANGE. */

@@ -23,10 +23,10 @@ struct map {
 	size_t len;
 	void *data;
 	unsigned users;
-	bool pinned;        /* registered for devices, on this one */
+	bool pinned; /* registered for devices, on this one */
 	int device;
-	unsigned refusals;  /* of registering, in a row, up to 6 */
-	unsigned wait;      /* so many uses more without trying again */
+	unsigned refusals; /* of registering, in a row, up to 6 */
+	unsigned wait;	   /* so many uses more without trying again */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER, pin_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -360,7 +360,10 @@ int kvcachefs_lease_map(struct kvcachefs_lease *l, size_t i, const void **data, 
 	return 0;
 }
 
-/* A refusal may be of the moment (memory, limits): it is tried again after 1, 3, 7, ... 63 more uses. */
+/*
+ * A refusal may be of the moment (memory, limits): it is tried again after 1, 3, 7, ... 63 more
+ * uses.
+ */
 bool kvcachefs_lease_pin(struct kvcachefs_lease *l, size_t i, int device)
 {
 	struct map *m = l->maps[i]; /* this lease uses it, so it stays */

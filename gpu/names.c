@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names on disk: a row each, a builder and a parser. A parser takes a path apart leniently and then builds
- * it anew: only where that gives the same path was it one of that naming, so the two cannot disagree.
+ * Names on disk: a row each, a builder and a parser. A parser takes a path apart leniently and then
+ * builds it anew: only where that gives the same path was it one of that naming, so the two cannot
+ * disagree.
  */
 #include "priv.h"
 
@@ -13,17 +14,33 @@
 
 #define PART_MAX 255 /* NAME_MAX */
 
-static const char *const dtypes[] = { "half", "bfloat16", "float", "double", "int8", "uint8", "int16", "int32",
-				      "int64", "bool", "fp8_e4m3fn", "fp8_e4m3fnuz", "fp8_e5m2", "fp8_e5m2fnuz" };
+static const char *const dtypes[] = { "half",	  "bfloat16",	 "float",      "double",
+				      "int8",	  "uint8",	 "int16",      "int32",
+				      "int64",	  "bool",	 "fp8_e4m3fn", "fp8_e4m3fnuz",
+				      "fp8_e5m2", "fp8_e5m2fnuz" };
 /* SGLang's PoolName, but for kv, whose files have no pool in their names. */
-static const char *const pools[] = {
-	"mamba", "swa", "auxiliary_swa", "indexer", "deepseek_v4_c1", "deepseek_v4_c1_indexer",
-	"deepseek_v4_c1_indexer_scale", "deepseek_v4_c2", "deepseek_v4_c2_indexer",
-	"deepseek_v4_c2_indexer_scale", "deepseek_v4_c4", "deepseek_v4_c4_indexer",
-	"deepseek_v4_c4_indexer_scale", "deepseek_v4_c128", "deepseek_v4_c4_rope",
-	"deepseek_v4_c128_rope", "deepseek_v4_c4_state", "deepseek_v4_c4_indexer_state",
-	"deepseek_v4_c128_state", "draft", "draft_indexer", "draft_swa"
-};
+static const char *const pools[] = { "mamba",
+				     "swa",
+				     "auxiliary_swa",
+				     "indexer",
+				     "deepseek_v4_c1",
+				     "deepseek_v4_c1_indexer",
+				     "deepseek_v4_c1_indexer_scale",
+				     "deepseek_v4_c2",
+				     "deepseek_v4_c2_indexer",
+				     "deepseek_v4_c2_indexer_scale",
+				     "deepseek_v4_c4",
+				     "deepseek_v4_c4_indexer",
+				     "deepseek_v4_c4_indexer_scale",
+				     "deepseek_v4_c128",
+				     "deepseek_v4_c4_rope",
+				     "deepseek_v4_c128_rope",
+				     "deepseek_v4_c4_state",
+				     "deepseek_v4_c4_indexer_state",
+				     "deepseek_v4_c128_state",
+				     "draft",
+				     "draft_indexer",
+				     "draft_swa" };
 
 struct text { /* what is being built */
 	char *p;
@@ -97,7 +114,8 @@ static bool is_printable(const char *s, const char *refused)
 static int check_rank(const char *what, uint32_t rank, uint32_t size)
 {
 	if (rank >= at_least_1(size))
-		return kvcachefs_fail(-EINVAL, "%s %u is not below its size %u", what, rank, at_least_1(size));
+		return kvcachefs_fail(-EINVAL, "%s %u is not below its size %u", what, rank,
+				      at_least_1(size));
 	return 0;
 }
 
@@ -110,7 +128,8 @@ static int check_model(const struct kvcachefs_name *n, bool may_lack)
 
 /* ---- LMCache ---- */
 
-static int lmcache_build(const struct kvcachefs_name *n, struct text *t, const char *slash, const char *suffix)
+static int lmcache_build(const struct kvcachefs_name *n, struct text *t, const char *slash,
+			 const char *suffix)
 {
 	const char *digits = n->key + (*n->key == '-');
 	const char *dtype = *n->dtype ? n->dtype : "bfloat16";
@@ -119,11 +138,14 @@ static int lmcache_build(const struct kvcachefs_name *n, struct text *t, const c
 	if (err)
 		return err;
 	if (strchr(n->model, '@'))
-		return kvcachefs_fail(-EINVAL, "LMCache's names cannot have '@' in the model '%s'", n->model);
+		return kvcachefs_fail(-EINVAL, "LMCache's names cannot have '@' in the model '%s'",
+				      n->model);
 	if (!is_hex(digits, 1, 2 * KVCACHEFS_KEY_MAX))
 		return kvcachefs_fail(-EINVAL, "'%s' is no key in hex", n->key);
 	if (!AMONG(dtype, dtypes))
-		return kvcachefs_fail(-EINVAL, "'%s' is none of LMCache's types, such as bfloat16 or half", dtype);
+		return kvcachefs_fail(-EINVAL,
+				      "'%s' is none of LMCache's types, such as bfloat16 or half",
+				      dtype);
 	if (check_rank("worker", n->worker, n->world_size))
 		return -EINVAL;
 	if (!is_printable(n->tags, ""))
@@ -132,7 +154,9 @@ static int lmcache_build(const struct kvcachefs_name *n, struct text *t, const c
 		size_t len = strcspn(s, "@");
 
 		if (!memchr(s, '%', len) || (s[len] && !s[len + 1]))
-			return kvcachefs_fail(-EINVAL, "tags are TAG%%VALUE joined by '@', and not '%s'", n->tags);
+			return kvcachefs_fail(-EINVAL,
+					      "tags are TAG%%VALUE joined by '@', and not '%s'",
+					      n->tags);
 		s += len + (s[len] == '@');
 	}
 	add_flat(t, n->model, slash);
@@ -165,13 +189,16 @@ static int l2_build(const struct kvcachefs_name *n, struct text *t)
 	if (err)
 		return err;
 	if (strchr(n->model, '@'))
-		return kvcachefs_fail(-EINVAL, "LMCache's names cannot have '@' in the model '%s'", n->model);
+		return kvcachefs_fail(-EINVAL, "LMCache's names cannot have '@' in the model '%s'",
+				      n->model);
 	if (!is_hex(n->key, 2, 2 * KVCACHEFS_KEY_MAX) || strlen(n->key) % 2)
 		return kvcachefs_fail(-EINVAL, "'%s' is no key of whole bytes in hex", n->key);
 	for (const char *s = n->salt; *s; s++)
 		chars += (*s & 0xc0) != 0x80;
 	if (!is_printable(n->salt, "@/\\") || chars > 128)
-		return kvcachefs_fail(-EINVAL, "a salt has at most 128 characters and none of @ / \\: '%s'", n->salt);
+		return kvcachefs_fail(-EINVAL,
+				      "a salt has at most 128 characters and none of @ / \\: '%s'",
+				      n->salt);
 	add_flat(t, n->model, "-SEP-");
 	addf(t, "@0x%08x@%x@%s", n->kv_rank, n->group, n->key);
 	if (*n->salt) {
@@ -203,20 +230,24 @@ static int sglang_build(const struct kvcachefs_name *n, struct text *t)
 	if (*n->pool && !AMONG(n->pool, pools))
 		return kvcachefs_fail(-EINVAL, "SGLang has no pool '%s'", n->pool);
 	if (n->dcp_size > 1 && (!n->mla || !n->page))
-		return kvcachefs_fail(-EINVAL, "dcp_size above 1 is for MLA, with a page of some tokens");
+		return kvcachefs_fail(-EINVAL,
+				      "dcp_size above 1 is for MLA, with a page of some tokens");
 	add(t, n->key, 64);
 	if (*n->pool)
 		addf(t, ".%s", n->pool);
 	add(t, "_", 1);
 	add_flat(t, n->model, "-");
-	if (!n->mla || !strcmp(n->pool, "mamba")) /* MLA's KV is the same on all of them, mamba's state is not */
+	if (!n->mla ||
+	    !strcmp(n->pool,
+		    "mamba")) /* MLA's KV is the same on all of them, mamba's state is not */
 		addf(t, "_%u_%u", n->tp_rank, at_least_1(n->tp_size));
 	if (n->pp_size > 1)
 		addf(t, "_%u_%u", n->pp_size, n->pp_rank);
 	if (n->cp_size > 1)
 		addf(t, "_cp%u_%u", n->cp_rank, n->cp_size);
 	if (n->dcp_size > 1)
-		addf(t, "_tp%u_dcp%u_%u_page%u", at_least_1(n->tp_size), n->dcp_rank, n->dcp_size, n->page);
+		addf(t, "_tp%u_dcp%u_%u_page%u", at_least_1(n->tp_size), n->dcp_rank, n->dcp_size,
+		     n->page);
 	add(t, ".bin", 4);
 	return 0;
 }
@@ -232,9 +263,12 @@ static int vllm_build(const struct kvcachefs_name *n, struct text *t)
 	if (!is_hex(n->key, 6, 2 * KVCACHEFS_KEY_MAX) || strlen(n->key) % 2)
 		return kvcachefs_fail(-EINVAL, "'%s' is no key of whole bytes in hex", n->key);
 	if (!is_hex(n->config, 12, 12))
-		return kvcachefs_fail(-EINVAL, "config is the 12 hex digits at the end of the folder with config.json");
+		return kvcachefs_fail(
+			-EINVAL,
+			"config is the 12 hex digits at the end of the folder with config.json");
 	add_flat(t, n->model, "_");
-	addf(t, "_%s_r%u/%.3s/%.2s_g%u/%s.bin", n->config, n->rank, n->key, n->key + 3, n->group, n->key);
+	addf(t, "_%s_r%u/%.3s/%.2s_g%u/%s.bin", n->config, n->rank, n->key, n->key + 3, n->group,
+	     n->key);
 	return 0;
 }
 
@@ -247,7 +281,9 @@ static bool number(const char *s, size_t len, int base, uint32_t *out)
 	if (!len || len > 10)
 		return false;
 	for (size_t i = 0; i < len; i++) {
-		int d = s[i] >= '0' && s[i] <= '9' ? s[i] - '0' : base == 16 && s[i] >= 'a' && s[i] <= 'f' ? s[i] - 'a' + 10 : -1;
+		int d = s[i] >= '0' && s[i] <= '9'		   ? s[i] - '0'
+			: base == 16 && s[i] >= 'a' && s[i] <= 'f' ? s[i] - 'a' + 10
+								   : -1;
 
 		if (d < 0)
 			return false;
@@ -286,7 +322,8 @@ static const char *without(const char *s, const char *suffix)
 }
 
 /* The parts between the "@"s of [s, end): at most n; how many there are. */
-static size_t split(const char *s, const char *end, const char *part[], const char *part_end[], size_t n)
+static size_t split(const char *s, const char *end, const char *part[], const char *part_end[],
+		    size_t n)
 {
 	size_t count = 0;
 
@@ -304,7 +341,8 @@ static size_t split(const char *s, const char *end, const char *part[], const ch
 	}
 }
 
-static bool lmcache_take(const char *path, struct kvcachefs_name *n, const char *slash, const char *suffix)
+static bool lmcache_take(const char *path, struct kvcachefs_name *n, const char *slash,
+			 const char *suffix)
 {
 	const char *end = without(path, suffix), *part[7], *stop[7];
 	size_t parts = end ? split(path, end, part, stop, 7) : 0, tags = 5;
@@ -338,7 +376,8 @@ static bool l2_parse(const char *path, struct kvcachefs_name *n)
 
 	return (parts == 4 || parts == 5) && TAKE(n->model, part[0], stop[0], "-SEP-") &&
 	       stop[1] - part[1] == 10 && number(part[1] + 2, 8, 16, &n->kv_rank) &&
-	       number(part[2], (size_t)(stop[2] - part[2]), 16, &n->group) && TAKE(n->key, part[3], stop[3], NULL) &&
+	       number(part[2], (size_t)(stop[2] - part[2]), 16, &n->group) &&
+	       TAKE(n->key, part[3], stop[3], NULL) &&
 	       (parts == 4 || TAKE(n->salt, part[4], stop[4], NULL));
 }
 
@@ -389,13 +428,15 @@ static bool sglang_parse(const char *path, struct kvcachefs_name *n)
 	for (page = end; page > s && page[-1] != '_';)
 		page--;
 	at = page - 1;
-	if (page > s && !strncmp(page, "page", 4) && number(page + 4, (size_t)(end - page - 4), 10, &n->page) &&
+	if (page > s && !strncmp(page, "page", 4) &&
+	    number(page + 4, (size_t)(end - page - 4), 10, &n->page) &&
 	    pair(s, &at, "_dcp", &n->dcp_rank, &n->dcp_size)) {
 		const char *tp = at;
 
 		while (tp > s && tp[-1] != '_')
 			tp--;
-		if (tp <= s || strncmp(tp, "tp", 2) || !number(tp + 2, (size_t)(at - tp - 2), 10, &n->tp_size))
+		if (tp <= s || strncmp(tp, "tp", 2) ||
+		    !number(tp + 2, (size_t)(at - tp - 2), 10, &n->tp_size))
 			return false;
 		end = tp - 1;
 	} else {
@@ -413,7 +454,8 @@ static bool sglang_parse(const char *path, struct kvcachefs_name *n)
 		end = at;
 	}
 	at = end;
-	if (pair(s, &at, "_", &a, &b) && a < b && (!n->dcp_size || b == n->tp_size)) { /* rank, size */
+	if (pair(s, &at, "_", &a, &b) && a < b &&
+	    (!n->dcp_size || b == n->tp_size)) { /* rank, size */
 		n->tp_rank = a;
 		n->tp_size = b;
 		n->mla = n->dcp_size > 1;
@@ -424,7 +466,8 @@ static bool sglang_parse(const char *path, struct kvcachefs_name *n)
 
 static bool vllm_parse(const char *path, struct kvcachefs_name *n)
 {
-	const char *end = without(path, ".bin"), *slash = strchr(path, '/'), *key = strrchr(path, '/'), *r, *g;
+	const char *end = without(path, ".bin"), *slash = strchr(path, '/'),
+		   *key = strrchr(path, '/'), *r, *g;
 
 	if (!end || !slash || key - slash < 4)
 		return false;
@@ -432,9 +475,9 @@ static bool vllm_parse(const char *path, struct kvcachefs_name *n)
 		r--;
 	for (g = key; g > slash && g[-1] != 'g';)
 		g--;
-	return r - path > 15 && number(r, (size_t)(slash - r), 10, &n->rank) && TAKE(n->config, r - 14, r - 2, NULL) &&
-	       TAKE(n->model, path, r - 15, NULL) && number(g, (size_t)(key - g), 10, &n->group) &&
-	       TAKE(n->key, key + 1, end, NULL);
+	return r - path > 15 && number(r, (size_t)(slash - r), 10, &n->rank) &&
+	       TAKE(n->config, r - 14, r - 2, NULL) && TAKE(n->model, path, r - 15, NULL) &&
+	       number(g, (size_t)(key - g), 10, &n->group) && TAKE(n->key, key + 1, end, NULL);
 }
 
 static const struct {
@@ -461,11 +504,15 @@ int kvcachefs_naming_find(const char *name, enum kvcachefs_naming *out)
 			*out = (enum kvcachefs_naming)i;
 			return 0;
 		}
-	return kvcachefs_fail(-EINVAL, "there is no naming '%.60s'; there are lmcache-fs, lmcache-disk, lmcache-l2, "
-				       "sglang-file, vllm-fs", name);
+	return kvcachefs_fail(
+		-EINVAL,
+		"there is no naming '%.60s'; there are lmcache-fs, lmcache-disk, lmcache-l2, "
+		"sglang-file, vllm-fs",
+		name);
 }
 
-int kvcachefs_name_build(enum kvcachefs_naming as, const struct kvcachefs_name *n, char out[KVCACHEFS_PATH_MAX])
+int kvcachefs_name_build(enum kvcachefs_naming as, const struct kvcachefs_name *n,
+			 char out[KVCACHEFS_PATH_MAX])
 {
 	char path[KVCACHEFS_PATH_MAX] = "";
 	struct text t = { path, 0, sizeof path, false };
@@ -481,7 +528,8 @@ int kvcachefs_name_build(enum kvcachefs_naming as, const struct kvcachefs_name *
 		s += len + (s[len] == '/');
 	}
 	if (!err && t.full)
-		err = kvcachefs_fail(-ENAMETOOLONG, "a file name has at most %d bytes: %.60s...", PART_MAX, path);
+		err = kvcachefs_fail(-ENAMETOOLONG, "a file name has at most %d bytes: %.60s...",
+				     PART_MAX, path);
 	if (!err)
 		memcpy(out, path, t.len + 1);
 	return err;
@@ -494,7 +542,8 @@ int kvcachefs_name_parse(enum kvcachefs_naming as, const char *path, struct kvca
 
 	if ((unsigned)as >= KVCACHEFS_NAMINGS)
 		return kvcachefs_fail(-EINVAL, "there is no naming %d", (int)as);
-	if (!namings[as].parse(path, &n) || kvcachefs_name_build(as, &n, again) || strcmp(again, path))
+	if (!namings[as].parse(path, &n) || kvcachefs_name_build(as, &n, again) ||
+	    strcmp(again, path))
 		return kvcachefs_fail(-EINVAL, "'%.300s' is no name of %s", path, namings[as].name);
 	*out = n;
 	return 0;
@@ -503,23 +552,30 @@ int kvcachefs_name_parse(enum kvcachefs_naming as, const char *path, struct kvca
 /* ---- Members by name ---- */
 
 enum kind { TEXT, NUMBER, YES };
-#define M(kind, member) { #member, kind, offsetof(struct kvcachefs_name, member), sizeof(((struct kvcachefs_name *)0)->member) }
+#define M(kind, member)                                                                            \
+	{                                                                                          \
+#member, kind, offsetof(struct kvcachefs_name, member),                            \
+			sizeof(((struct kvcachefs_name *)0)->member)                               \
+	}
 static const struct {
 	const char *name;
 	enum kind kind;
 	size_t at, room;
 } members[] = {
-	M(TEXT, model), M(TEXT, key), M(NUMBER, world_size), M(NUMBER, worker), M(TEXT, dtype), M(NUMBER, layer),
-	M(TEXT, tags), M(NUMBER, kv_rank), M(NUMBER, group), M(TEXT, salt), M(TEXT, pool), M(YES, mla),
-	M(NUMBER, tp_rank), M(NUMBER, tp_size), M(NUMBER, pp_rank), M(NUMBER, pp_size), M(NUMBER, cp_rank),
-	M(NUMBER, cp_size), M(NUMBER, dcp_rank), M(NUMBER, dcp_size), M(NUMBER, page), M(TEXT, config), M(NUMBER, rank),
+	M(TEXT, model),	    M(TEXT, key),	M(NUMBER, world_size), M(NUMBER, worker),
+	M(TEXT, dtype),	    M(NUMBER, layer),	M(TEXT, tags),	       M(NUMBER, kv_rank),
+	M(NUMBER, group),   M(TEXT, salt),	M(TEXT, pool),	       M(YES, mla),
+	M(NUMBER, tp_rank), M(NUMBER, tp_size), M(NUMBER, pp_rank),    M(NUMBER, pp_size),
+	M(NUMBER, cp_rank), M(NUMBER, cp_size), M(NUMBER, dcp_rank),   M(NUMBER, dcp_size),
+	M(NUMBER, page),    M(TEXT, config),	M(NUMBER, rank),
 };
 
 int kvcachefs_name_set(struct kvcachefs_name *n, const char *member, const char *value)
 {
 	for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
 		char *to = (char *)n + members[i].at;
-		bool hex = !strncmp(value, "0x", 2), yes = !strcmp(value, "1") || !strcmp(value, "true");
+		bool hex = !strncmp(value, "0x", 2),
+		     yes = !strcmp(value, "1") || !strcmp(value, "true");
 		uint32_t v;
 
 		if (strcmp(members[i].name, member))
@@ -527,18 +583,21 @@ int kvcachefs_name_set(struct kvcachefs_name *n, const char *member, const char 
 		switch (members[i].kind) {
 		case TEXT:
 			if (strlen(value) >= members[i].room)
-				return kvcachefs_fail(-EINVAL, "%s: '%.40s...' is too long", member, value);
+				return kvcachefs_fail(-EINVAL, "%s: '%.40s...' is too long", member,
+						      value);
 			memcpy(to, value, strlen(value) + 1);
 			return 0;
 		case NUMBER:
 			if (!number(value + 2 * hex, strlen(value + 2 * hex), hex ? 16 : 10, &v))
-				return kvcachefs_fail(-EINVAL, "%s: '%s' is no number", member, value);
+				return kvcachefs_fail(-EINVAL, "%s: '%s' is no number", member,
+						      value);
 			memcpy(to, &v, sizeof v);
 			n->has_layer |= members[i].at == offsetof(struct kvcachefs_name, layer);
 			return 0;
 		case YES:
 			if (!yes && strcmp(value, "0") && strcmp(value, "false"))
-				return kvcachefs_fail(-EINVAL, "%s: '%s' is neither true nor false", member, value);
+				return kvcachefs_fail(-EINVAL, "%s: '%s' is neither true nor false",
+						      member, value);
 			*(bool *)to = yes;
 			return 0;
 		}

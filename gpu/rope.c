@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * RoPE on the host, and the turns for both sides. Turns are kept in a small table under one lock, found by what they were
- * made of (delta, dims, and theta, the frequencies or the table's row); the least lately used that nobody holds makes room.
+ * RoPE on the host, and the turns for both sides. Turns are kept in a small table under one lock,
+ * found by what they were made of (delta, dims, and theta, the frequencies or the table's row); the
+ * least lately used that nobody holds makes room.
  */
 #include "rope.h"
 
@@ -43,16 +44,20 @@ int kvcachefs_rope_check(const struct kvcachefs_rope *r, uint32_t head_size)
 
 	if ((unsigned)r->type > KVCACHEFS_E5M2)
 		return kvcachefs_fail(-EINVAL, "there is no type %d of elements", (int)r->type);
-	if (r->first >= head_size || dims_of(r, head_size) % 2 || dims_of(r, head_size) > head_size - r->first)
-		return kvcachefs_fail(-EINVAL, "a rotation of %u elements from %u of a head's %u is none", dims_of(r, head_size),
-				      r->first, head_size);
+	if (r->first >= head_size || dims_of(r, head_size) % 2 ||
+	    dims_of(r, head_size) > head_size - r->first)
+		return kvcachefs_fail(-EINVAL,
+				      "a rotation of %u elements from %u of a head's %u is none",
+				      dims_of(r, head_size), r->first, head_size);
 	if (ways != 1)
-		return kvcachefs_fail(-EINVAL, "a rotation has a theta, frequencies or a table, and exactly one of them");
+		return kvcachefs_fail(
+			-EINVAL,
+			"a rotation has a theta, frequencies or a table, and exactly one of them");
 	if (!r->inv_freq && !r->cos_sin && (!(r->theta > 0) || !isfinite(r->theta)))
 		return kvcachefs_fail(-EINVAL, "a rotation with base %g is none", r->theta);
 	if (r->cos_sin && distance(r->delta) >= r->rows)
-		return kvcachefs_fail(-ERANGE, "the table of %llu positions has no turn by %lld", (unsigned long long)r->rows,
-				      (long long)r->delta);
+		return kvcachefs_fail(-ERANGE, "the table of %llu positions has no turn by %lld",
+				      (unsigned long long)r->rows, (long long)r->delta);
 	return 0;
 }
 
@@ -88,7 +93,8 @@ static void compute(const struct kvcachefs_rope *r, uint32_t dims, double *v)
 			continue;
 		}
 		/* in double: positions go to millions, and a float's angle would be noise there */
-		angle = (double)r->delta * (r->inv_freq ? r->inv_freq[i] : pow(r->theta, -2.0 * i / dims));
+		angle = (double)r->delta *
+			(r->inv_freq ? r->inv_freq[i] : pow(r->theta, -2.0 * i / dims));
 		v[2 * i] = cos(angle);
 		v[2 * i + 1] = sin(angle);
 	}
@@ -103,12 +109,14 @@ static void kept_free(struct kept *k)
 	}
 }
 
-static struct kept *find_locked(const struct kvcachefs_rope *r, uint32_t dims, const void *of, size_t len)
+static struct kept *find_locked(const struct kvcachefs_rope *r, uint32_t dims, const void *of,
+				size_t len)
 {
 	for (int i = 0; i < KEPT; i++) {
 		struct kept *k = kept[i];
 
-		if (k && k->delta == r->delta && k->t.first == r->first && k->t.dims == dims && k->len == len && !memcmp(k->of, of, len)) {
+		if (k && k->delta == r->delta && k->t.first == r->first && k->t.dims == dims &&
+		    k->len == len && !memcmp(k->of, of, len)) {
 			k->users++;
 			k->used = ++now;
 			return k;
@@ -138,7 +146,8 @@ static void list_locked(struct kept *k)
 	k->used = ++now;
 }
 
-int kvcachefs_turns_get(const struct kvcachefs_rope *r, uint32_t head_size, const struct kvcachefs_turns **out)
+int kvcachefs_turns_get(const struct kvcachefs_rope *r, uint32_t head_size,
+			const struct kvcachefs_turns **out)
 {
 	uint32_t dims = dims_of(r, head_size);
 	size_t len;
@@ -246,7 +255,8 @@ static void set(uint8_t *p, enum kvcachefs_float type, float f)
 	}
 }
 
-void kvcachefs_turn(const struct kvcachefs_turns *t, const struct kvcachefs_rope *r, void *keys, size_t n, size_t width)
+void kvcachefs_turn(const struct kvcachefs_turns *t, const struct kvcachefs_rope *r, void *keys,
+		    size_t n, size_t width)
 {
 	size_t elem = kvcachefs_float_size(r->type), half = t->dims / 2;
 
@@ -254,8 +264,10 @@ void kvcachefs_turn(const struct kvcachefs_turns *t, const struct kvcachefs_rope
 		uint8_t *head = (uint8_t *)keys + (k * width + t->first) * elem;
 
 		for (size_t i = 0; i < half; i++) {
-			uint8_t *a = head + (r->interleaved ? 2 * i : i) * elem, *b = head + (r->interleaved ? 2 * i + 1 : i + half) * elem;
-			double x = get(a, r->type), y = get(b, r->type), c = t->v[2 * i], s = t->v[2 * i + 1];
+			uint8_t *a = head + (r->interleaved ? 2 * i : i) * elem,
+				*b = head + (r->interleaved ? 2 * i + 1 : i + half) * elem;
+			double x = get(a, r->type), y = get(b, r->type), c = t->v[2 * i],
+			       s = t->v[2 * i + 1];
 
 			set(a, r->type, (float)(x * c - y * s));
 			set(b, r->type, (float)(y * c + x * s));
@@ -263,7 +275,8 @@ void kvcachefs_turn(const struct kvcachefs_turns *t, const struct kvcachefs_rope
 	}
 }
 
-int kvcachefs_rope_shift(const struct kvcachefs_rope *r, void *keys, size_t n, uint32_t heads, uint32_t head_size)
+int kvcachefs_rope_shift(const struct kvcachefs_rope *r, void *keys, size_t n, uint32_t heads,
+			 uint32_t head_size)
 {
 	const struct kvcachefs_turns *t;
 	int err = kvcachefs_rope_check(r, head_size);
@@ -279,23 +292,29 @@ int kvcachefs_rope_shift(const struct kvcachefs_rope *r, void *keys, size_t n, u
 
 /* ---- Frequencies as models scale them ---- */
 
-static int check_scaling(double theta, uint32_t dims, double factor, double a, double b, double original)
+static int check_scaling(double theta, uint32_t dims, double factor, double a, double b,
+			 double original)
 {
-	if (!(theta > 1) || !dims || dims % 2 || !(factor > 0) || !(a > 0) || !(b > 0) || a == b || !(original > 0) ||
-	    !isfinite(theta + factor + a + b + original))
-		return kvcachefs_fail(-EINVAL, "frequencies of base %g, %u dimensions, factor %g, %g and %g, %g positions are none", theta,
-				      dims, factor, a, b, original);
+	if (!(theta > 1) || !dims || dims % 2 || !(factor > 0) || !(a > 0) || !(b > 0) || a == b ||
+	    !(original > 0) || !isfinite(theta + factor + a + b + original))
+		return kvcachefs_fail(-EINVAL,
+				      "frequencies of base %g, %u dimensions, factor %g, %g and "
+				      "%g, %g positions are none",
+				      theta, dims, factor, a, b, original);
 	return 0;
 }
 
-int kvcachefs_rope_llama3(double theta, uint32_t dims, double factor, double low, double high, double original, double *out)
+int kvcachefs_rope_llama3(double theta, uint32_t dims, double factor, double low, double high,
+			  double original, double *out)
 {
 	int err = check_scaling(theta, dims, factor, low, high, original);
 
 	for (uint32_t i = 0; !err && i < dims / 2; i++) {
-		double f = pow(theta, -2.0 * i / dims), wave = 2 * M_PI / f, smooth = (original / wave - low) / (high - low);
+		double f = pow(theta, -2.0 * i / dims), wave = 2 * M_PI / f,
+		       smooth = (original / wave - low) / (high - low);
 
-		if (wave > original / low) /* long waves are stretched, short ones left, those between in between */
+		if (wave > original / low) /* long waves are stretched, short ones left, those
+					      between in between */
 			out[i] = f / factor;
 		else if (wave < original / high)
 			out[i] = f;
@@ -311,8 +330,8 @@ static double turns_dimension(double turns, uint32_t dims, double theta, double 
 	return dims * log(original / (turns * 2 * M_PI)) / (2 * log(theta));
 }
 
-int kvcachefs_rope_yarn(double theta, uint32_t dims, double factor, double beta_fast, double beta_slow, double original,
-			double *out)
+int kvcachefs_rope_yarn(double theta, uint32_t dims, double factor, double beta_fast,
+			double beta_slow, double original, double *out)
 {
 	int err = check_scaling(theta, dims, factor, beta_fast, beta_slow, original);
 	double low, high;
@@ -324,7 +343,8 @@ int kvcachefs_rope_yarn(double theta, uint32_t dims, double factor, double beta_
 	if (low == high)
 		high += 0.001;
 	for (uint32_t i = 0; i < dims / 2; i++) {
-		double f = pow(theta, -2.0 * i / dims), ramp = fmin(fmax((i - low) / (high - low), 0), 1);
+		double f = pow(theta, -2.0 * i / dims),
+		       ramp = fmin(fmax((i - low) / (high - low), 0), 1);
 
 		out[i] = f / factor * ramp + f * (1 - ramp);
 	}

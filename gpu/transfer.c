@@ -36,7 +36,7 @@ struct kvcachefs_transfer {
 	bool store, done;
 	char *mount;
 	struct kvcachefs_paged p; /* the call's */
-	struct cache **caches;    /* its, and what the items name */
+	struct cache **caches;	  /* its, and what the items name */
 	size_t ncaches;
 	struct kvcachefs_item *items;
 	struct piece *pieces;
@@ -67,10 +67,11 @@ static void layout_text(const struct kvcachefs_transfer *t, size_t i, char *buf,
 {
 	const struct kvcachefs_item *it = &t->items[i];
 	const struct cache *c = t->pieces[i].cache;
-	uint64_t tokens = it->tokens.slots ? it->tokens.n : (uint64_t)it->tokens.n * c->p->block_size;
+	uint64_t tokens =
+		it->tokens.slots ? it->tokens.n : (uint64_t)it->tokens.n * c->p->block_size;
 
-	snprintf(buf, room, "kv=%u layers=%u tokens=%llu heads=%u head_size=%u elem=%u", c->s.kvs, it->nlayers,
-		 (unsigned long long)tokens, c->s.heads, c->s.width, c->p->elem);
+	snprintf(buf, room, "kv=%u layers=%u tokens=%llu heads=%u head_size=%u elem=%u", c->s.kvs,
+		 it->nlayers, (unsigned long long)tokens, c->s.heads, c->s.width, c->p->elem);
 }
 
 static int make_folders(char *path, size_t from)
@@ -184,7 +185,8 @@ static int move_host(struct kvcachefs_transfer *t, size_t i)
 	if (copy) {
 		memcpy(copy, c->map, c->len);
 		/* keys are the first half; fused, the first half of each head */
-		kvcachefs_turn(turns, it->rope, copy, c->len / s->kvs / ((size_t)s->width * p->elem), s->width);
+		kvcachefs_turn(turns, it->rope, copy,
+			       c->len / s->kvs / ((size_t)s->width * p->elem), s->width);
 		err = kvcachefs_scatter(p, it->layer, it->nlayers, &it->tokens, copy);
 	} else {
 		err = kvcachefs_fail(-ENOMEM, "out of memory");
@@ -201,8 +203,9 @@ static int check_rope(const struct kvcachefs_transfer *t, size_t i)
 	int err = r ? kvcachefs_rope_check(r, p->head_size) : 0;
 
 	if (r && !err && kvcachefs_float_size(r->type) != p->elem)
-		err = kvcachefs_fail(-EINVAL, "the rotation is of %u-byte keys and the cache has %u", kvcachefs_float_size(r->type),
-				     p->elem);
+		err = kvcachefs_fail(-EINVAL,
+				     "the rotation is of %u-byte keys and the cache has %u",
+				     kvcachefs_float_size(r->type), p->elem);
 	return err;
 }
 
@@ -219,7 +222,13 @@ static int run_items(struct kvcachefs_transfer *t)
 		if (!err)
 			err = t->store ? store_open(t, i) : load_open(t, i);
 		if (!err && t->pieces[i].len) {
-			struct kvcachefs_work w = { it, cache->p, &cache->s, tokens, t->pieces[i].map, t->pieces[i].len, t->pieces[i].pinned };
+			struct kvcachefs_work w = { it,
+						    cache->p,
+						    &cache->s,
+						    tokens,
+						    t->pieces[i].map,
+						    t->pieces[i].len,
+						    t->pieces[i].pinned };
 
 			err = t->cuda ? kvcachefs_cuda_add(t->cuda, &w) : move_host(t, i);
 		}
@@ -246,7 +255,8 @@ static int lease_all(struct kvcachefs_transfer *t)
 }
 
 /* The cache of an item: one entry for each that is named. */
-static int find_cache(struct kvcachefs_transfer *t, const struct kvcachefs_paged *p, const struct cache **out)
+static int find_cache(struct kvcachefs_transfer *t, const struct kvcachefs_paged *p,
+		      const struct cache **out)
 {
 	struct cache *c, **more;
 	int err;
@@ -257,7 +267,8 @@ static int find_cache(struct kvcachefs_transfer *t, const struct kvcachefs_paged
 			return 0;
 		}
 	if (p->device != t->p.device && (p->device >= 0 || t->p.device >= 0))
-		return kvcachefs_fail(-EINVAL, "a cache on device %d in a transfer on device %d", p->device, t->p.device);
+		return kvcachefs_fail(-EINVAL, "a cache on device %d in a transfer on device %d",
+				      p->device, t->p.device);
 	more = realloc(t->caches, (t->ncaches + 1) * sizeof *more);
 	if (more)
 		t->caches = more;
@@ -296,9 +307,11 @@ static int begin(struct kvcachefs_transfer **out, bool store, const char *mount,
 			err = kvcachefs_fail(-ENOMEM, "out of memory");
 		}
 		if (!err)
-			err = find_cache(t, items[i].cache ? items[i].cache : &t->p, &t->pieces[i].cache);
+			err = find_cache(t, items[i].cache ? items[i].cache : &t->p,
+					 &t->pieces[i].cache);
 		if (!err)
-			t->pieces[i].len = kvcachefs_file_size(t->pieces[i].cache->p, items[i].nlayers, &items[i].tokens);
+			t->pieces[i].len = kvcachefs_file_size(t->pieces[i].cache->p,
+							       items[i].nlayers, &items[i].tokens);
 	}
 	if (!err && !store)
 		err = lease_all(t);

@@ -198,7 +198,8 @@ static int print_key(const struct kvcachefs_hasher *h, const void *key, struct n
 
 	kvcachefs_hasher_text(h, key, text);
 	if (n->as) {
-		if (kvcachefs_name_set(&n->name, "key", text) || kvcachefs_name_build(n->how, &n->name, path))
+		if (kvcachefs_name_set(&n->name, "key", text) ||
+		    kvcachefs_name_build(n->how, &n->name, path))
 			return kvm_fail("%s", kvcachefs_error());
 		puts(path);
 	} else {
@@ -237,7 +238,10 @@ static int read_naming(struct naming *n, int *argc, char ***argv)
 	return 0;
 }
 
-/* hash [--as NAMING] SCHEME FILE [MODEL [MEMBER=VALUE...]]: keys of a file of token ids (decimal, anything between). */
+/*
+ * hash [--as NAMING] SCHEME FILE [MODEL [MEMBER=VALUE...]]: keys of a file of token ids (decimal,
+ * anything between).
+ */
 static int run_hash(int argc, char **argv)
 {
 	struct kvcachefs_keys keys = { .seed = getenv("PYTHONHASHSEED") };
@@ -254,7 +258,8 @@ static int run_hash(int argc, char **argv)
 	if (colon) {
 		*colon = 0;
 		keys.block_tokens = (unsigned)strtoul(colon + 1, &end, 10);
-		if (!keys.block_tokens || *end || colon[1] < '0' || colon[1] > '9' || keys.block_tokens > 1 << 20)
+		if (!keys.block_tokens || *end || colon[1] < '0' || colon[1] > '9' ||
+		    keys.block_tokens > 1 << 20)
 			return kvm_fail("%s: a block has 1 to 1048576 tokens", colon + 1);
 	}
 	if (kvcachefs_scheme_find(argv[0], &keys.scheme) || kvcachefs_hasher_new(&h, &keys))
@@ -343,12 +348,17 @@ static const struct {
 } commands[] = {
 	{ "stats", "MOUNT", "counters of a mount", 1, 1, run_stats },
 	{ "config", "MOUNT", "its options and what was decided", 1, 1, run_config },
-	{ "prefetch", "MOUNT PATH...", "load these into the pool; a folder means all files in it", 2, 1 << 20, run_prefetch },
-	{ "lease", "MOUNT PATH...", "load them, print a line each, and hold them until a signal", 2, 1 << 20, run_lease },
+	{ "prefetch", "MOUNT PATH...", "load these into the pool; a folder means all files in it",
+	  2, 1 << 20, run_prefetch },
+	{ "lease", "MOUNT PATH...", "load them, print a line each, and hold them until a signal", 2,
+	  1 << 20, run_lease },
 	{ "import", "MOUNT", "take in the listing of the shared tiers", 1, 1, run_import },
 	{ "rekey", "MOUNT", "seal again what is not sealed with the newest key", 1, 1, run_rekey },
-	{ "gpus", "[PCI-FOLDER]", "NVIDIA devices, and the numa= that puts a pool near each", 0, 1, run_gpus },
-	{ "hash", "SCHEME FILE [MODEL]", "chunk keys of a file of token ids, or the paths that engines give them", 2, 40, run_hash },
+	{ "gpus", "[PCI-FOLDER]", "NVIDIA devices, and the numa= that puts a pool near each", 0, 1,
+	  run_gpus },
+	{ "hash", "SCHEME FILE [MODEL]",
+	  "chunk keys of a file of token ids, or the paths that engines give them", 2, 40,
+	  run_hash },
 	{ "newkey", "FILE [MODEL]", "add a random key to a key file", 1, 2, run_newkey },
 };
 

@@ -30,11 +30,11 @@ std::map<char *, int> registered_on;
 fake_counts counts;
 fake_context contexts[8] = { { 0 }, { 1 }, { 2 }, { 3 }, { 4 }, { 5 }, { 6 }, { 7 } };
 bool alive[8];
-thread_local int current;                         /* the device of a thread that has no context */
-thread_local std::vector<fake_context *> stack;   /* the last is current, and may be NULL */
-thread_local cudaStreamCaptureMode capture_mode;  /* global unless it was exchanged */
+thread_local int current;			 /* the device of a thread that has no context */
+thread_local std::vector<fake_context *> stack;	 /* the last is current, and may be NULL */
+thread_local cudaStreamCaptureMode capture_mode; /* global unless it was exchanged */
 std::set<cudaStream_t> captured;
-bool broken;                                      /* a capture that goes on */
+bool broken; /* a capture that goes on */
 
 [[noreturn]] void breach(const char *what)
 {
@@ -294,12 +294,15 @@ static CUresult context_pop(CUcontext *out)
 	return CUDA_SUCCESS;
 }
 
-cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **fn, unsigned, unsigned long long,
+cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **fn, unsigned,
+					     unsigned long long,
 					     cudaDriverEntryPointQueryResult *found)
 {
 	static const std::map<std::string, void *> known = {
-		{ "cuDeviceGet", (void *)device_get }, { "cuDevicePrimaryCtxRetain", (void *)context_retain },
-		{ "cuCtxPushCurrent", (void *)context_push }, { "cuCtxPopCurrent", (void *)context_pop }
+		{ "cuDeviceGet", (void *)device_get },
+		{ "cuDevicePrimaryCtxRetain", (void *)context_retain },
+		{ "cuCtxPushCurrent", (void *)context_push },
+		{ "cuCtxPopCurrent", (void *)context_pop }
 	};
 	auto i = known.find(name);
 
@@ -320,7 +323,9 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus *statu
 
 	if (!s && !captured.empty())
 		return cudaErrorStreamCaptureImplicit;
-	*status = !captured.count(s) ? cudaStreamCaptureStatusNone : broken ? cudaStreamCaptureStatusInvalidated : cudaStreamCaptureStatusActive;
+	*status = !captured.count(s) ? cudaStreamCaptureStatusNone
+		  : broken	     ? cudaStreamCaptureStatusInvalidated
+				     : cudaStreamCaptureStatusActive;
 	return cudaSuccess;
 }
 

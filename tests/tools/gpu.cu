@@ -36,12 +36,14 @@ std::string mnt;
 
 bool is_single(int f) /* one head */
 {
-	return f == KVCACHEFS_NL_X_NB_BS_HS || f == KVCACHEFS_NL_X_NBBS_ONE_HS || f == KVCACHEFS_NL_X_NB_BSV_BSS || f == KVCACHEFS_NL_X_NP_X_NB_BS_ONE_HS;
+	return f == KVCACHEFS_NL_X_NB_BS_HS || f == KVCACHEFS_NL_X_NBBS_ONE_HS ||
+	       f == KVCACHEFS_NL_X_NB_BSV_BSS || f == KVCACHEFS_NL_X_NP_X_NB_BS_ONE_HS;
 }
 
 bool can_fuse(int f)
 {
-	return (f >= KVCACHEFS_NL_X_NB_NH_BS_TWO_HS && f <= KVCACHEFS_NL_X_NB_BS_NH_CS) || f >= KVCACHEFS_NB_NL_NH_BS_CS;
+	return (f >= KVCACHEFS_NL_X_NB_NH_BS_TWO_HS && f <= KVCACHEFS_NL_X_NB_BS_NH_CS) ||
+	       f >= KVCACHEFS_NB_NL_NH_BS_CS;
 }
 
 /* A paged cache on the device and the same in host memory. */
@@ -52,8 +54,8 @@ struct Cache {
 	std::vector<std::vector<uint8_t>> host;
 	std::vector<void *> host_pointers;
 
-	Cache(int format, uint32_t layers, uint32_t heads, uint32_t head_size, uint32_t block_size, uint64_t blocks, uint32_t elem, unsigned seed,
-	      bool fused = false, uint64_t pad = 0)
+	Cache(int format, uint32_t layers, uint32_t heads, uint32_t head_size, uint32_t block_size,
+	      uint64_t blocks, uint32_t elem, unsigned seed, bool fused = false, uint64_t pad = 0)
 	{
 		kvcachefs_strides s;
 
@@ -71,11 +73,13 @@ struct Cache {
 			p.plane_width[2] = 2;
 		}
 		check(!kvcachefs_shape_of(&p, &s));
-		size_t n = s.npointers, all = (size_t)s.kvs * layers * blocks * block_size * p.heads * head_size;
+		size_t n = s.npointers,
+		       all = (size_t)s.kvs * layers * blocks * block_size * p.heads * head_size;
 
 		len = s.planes ? blocks * block_size * head_size : all / n;
 		p.fused = fused;
-		if (pad && !s.planes) { /* blocks further apart, where all of a block lies together */
+		if (pad &&
+		    !s.planes) { /* blocks further apart, where all of a block lies together */
 			p.block_stride = s.block + pad;
 			len += (s.kvs == 2 && s.kv > s.block ? 2 : 1) * blocks * pad;
 		}
@@ -157,9 +161,13 @@ void formats()
 	for (int f = 0; f < KVCACHEFS_FORMATS; f++)
 		for (uint32_t elem = 1; elem <= 4; elem *= 2)
 			for (int by_block = 0; by_block < 2; by_block++)
-				for (uint32_t size : { 8u, 5u }) { /* 5: nothing is aligned, and blocks are padded */
-					bool fused = can_fuse(f) && (elem == 2 || size == 5) && by_block;
-					Cache c(f, 3, 2, size, 4, 6, elem, (unsigned)f + elem, fused, size == 5 ? 3 : 0);
+				for (uint32_t size :
+				     { 8u,
+				       5u }) { /* 5: nothing is aligned, and blocks are padded */
+					bool fused =
+						can_fuse(f) && (elem == 2 || size == 5) && by_block;
+					Cache c(f, 3, 2, size, 4, 6, elem, (unsigned)f + elem,
+						fused, size == 5 ? 3 : 0);
 					kvcachefs_item it = {};
 					std::string path = "gpu/f" + std::to_string(f) + "/l" + std::to_string(elem) + std::to_string(by_block);
 
@@ -178,7 +186,8 @@ void formats()
 					check(!move_all(c, 0, true, items));
 					check(contents(path) == want);
 					/* what was not named stays as it was */
-					Cache d(f, 3, 2, size, 4, 6, elem, 99, fused, size == 5 ? 3 : 0);
+					Cache d(f, 3, 2, size, 4, 6, elem, 99, fused,
+						size == 5 ? 3 : 0);
 					kvcachefs_paged dhost = d.on(-1);
 
 					check(!move_all(d, 0, false, items));
@@ -428,7 +437,10 @@ void kept_mappings()
 	kvcachefs_map_cache(0);
 }
 
-/* Rotations of every kind, on the device against the host: a table, frequencies, parts of a head, fp8, fused files. */
+/*
+ * Rotations of every kind, on the device against the host: a table, frequencies, parts of a head,
+ * fp8, fused files.
+ */
 void rotations()
 {
 	std::vector<float> table(300 * 8);
@@ -441,16 +453,20 @@ void rotations()
 			table[i * 8 + k] = (float)cos(i * freq[k]);
 			table[i * 8 + 4 + k] = (float)sin(i * freq[k]);
 		}
-	for (int format : { KVCACHEFS_NL_X_NB_BS_HS, KVCACHEFS_NL_X_NB_NH_BS_CS, KVCACHEFS_NL_X_TWO_NB_NH_BS_HS, KVCACHEFS_NL_X_NP_X_NB_BS_ONE_HS })
+	for (int format : { KVCACHEFS_NL_X_NB_BS_HS, KVCACHEFS_NL_X_NB_NH_BS_CS,
+			    KVCACHEFS_NL_X_TWO_NB_NH_BS_HS, KVCACHEFS_NL_X_NP_X_NB_BS_ONE_HS })
 		for (int type = KVCACHEFS_F32; type <= KVCACHEFS_E5M2; type++)
 			for (int way = 0; way < 3; way++) {
 				uint32_t elem = kvcachefs_float_size((kvcachefs_float)type);
-				Cache c(format, 2, 2, 24, 4, 6, elem, 5, format == KVCACHEFS_NL_X_NB_NH_BS_CS);
+				Cache c(format, 2, 2, 24, 4, 6, elem, 5,
+					format == KVCACHEFS_NL_X_NB_NH_BS_CS);
 				kvcachefs_rope rope = {};
 				kvcachefs_item it = {};
-				std::string path = "rotations/" + std::to_string(format * 100 + type * 10 + way);
+				std::string path = "rotations/" +
+						   std::to_string(format * 100 + type * 10 + way);
 
-				for (auto &h : c.host) /* the tops of small numbers of any type: no NaN, no infinity */
+				for (auto &h : c.host) /* the tops of small numbers of any type: no
+							  NaN, no infinity */
 					for (size_t i = 0; i < h.size(); i++)
 						if (i % elem == elem - 1)
 							h[i] = (uint8_t)((h[i] & 0x83) | 0x38);
@@ -473,29 +489,46 @@ void rotations()
 				items[0].rope = &rope;
 				auto before = c.host;
 
-				check(!move_all(c, 0, false, items) && !move_all(c, -1, false, items));
+				check(!move_all(c, 0, false, items) &&
+				      !move_all(c, -1, false, items));
 				auto got = c.down();
 				size_t moved = 0;
 
 				for (size_t k = 0; k < got.size(); k++)
 					for (size_t e = 0; e < c.len; e += elem) {
 						bool fp8 = elem == 1, e5m2 = type == KVCACHEFS_E5M2;
-						float a = fp8 ? kvcachefs_from_fp8(got[k][e], e5m2) : value(&got[k][e], type);
-						float b = fp8 ? kvcachefs_from_fp8(c.host[k][e], e5m2) : value(&c.host[k][e], type);
-						float step = fp8 ? (e5m2 ? .25f : .125f) : type == KVCACHEFS_F32 ? 1e-5f : type == KVCACHEFS_F16 ? 1.f / 512 : 1.f / 128;
+						float a = fp8 ? kvcachefs_from_fp8(got[k][e], e5m2)
+							      : value(&got[k][e], type);
+						float b =
+							fp8 ? kvcachefs_from_fp8(c.host[k][e], e5m2)
+							    : value(&c.host[k][e], type);
+						float step = fp8 ? (e5m2 ? .25f : .125f)
+							     : type == KVCACHEFS_F32 ? 1e-5f
+							     : type == KVCACHEFS_F16 ? 1.f / 512
+										     : 1.f / 128;
 
-						/* one rounding apart at most: floats there, doubles here */
-						check(fabsf(a - b) <= fabsf(b) * step + (fp8 ? .02f : 1e-4f) * (1 + fabsf(b)));
-						moved += memcmp(&before[k][e], &c.host[k][e], elem) != 0;
+						/*
+						 * one rounding apart at most: floats there, doubles
+						 * here
+						 */
+						check(fabsf(a - b) <=
+						      fabsf(b) * step + (fp8 ? .02f : 1e-4f) *
+										(1 + fabsf(b)));
+						moved += memcmp(&before[k][e], &c.host[k][e],
+								elem) != 0;
 					}
 				check(moved > 0);
 			}
 }
 
-/* Caches of several shapes in one call, each with its own pointers, on the device as in host memory. */
+/*
+ * Caches of several shapes in one call, each with its own pointers, on the device as in host
+ * memory.
+ */
 void several()
 {
-	Cache full(KVCACHEFS_NL_X_NB_BS_NH_CS, 3, 4, 64, 16, 32, 2, 1, true), window(KVCACHEFS_NL_X_TWO_NB_BS_NH_HS, 2, 2, 128, 32, 8, 2, 2),
+	Cache full(KVCACHEFS_NL_X_NB_BS_NH_CS, 3, 4, 64, 16, 32, 2, 1, true),
+		window(KVCACHEFS_NL_X_TWO_NB_BS_NH_HS, 2, 2, 128, 32, 8, 2, 2),
 		indexer(KVCACHEFS_NL_X_NB_BSV_BSS, 3, 1, 132, 64, 6, 1, 3);
 	Cache *caches[] = { &full, &window, &indexer };
 	int64_t ids[3][4] = { { 31, 2, 9, 17 }, { 7, 0, 3, 5 }, { 4, 1, 5, 0 } };
@@ -514,14 +547,19 @@ void several()
 		items[i].cache = i ? &device[i] : nullptr; /* the first is the call's own */
 	}
 	items.resize(3);
-	check(!kvcachefs_store(&t, mnt.c_str(), &call, items.data(), 3, nullptr) && !kvcachefs_transfer_free(t));
+	check(!kvcachefs_store(&t, mnt.c_str(), &call, items.data(), 3, nullptr) &&
+	      !kvcachefs_transfer_free(t));
 	for (int i = 0; i < 3; i++) {
-		std::vector<uint8_t> want(kvcachefs_file_size(&host[i], items[i].nlayers, &items[i].tokens));
+		std::vector<uint8_t> want(
+			kvcachefs_file_size(&host[i], items[i].nlayers, &items[i].tokens));
 
-		check(!kvcachefs_gather(&host[i], 0, items[i].nlayers, &items[i].tokens, want.data()));
+		check(!kvcachefs_gather(&host[i], 0, items[i].nlayers, &items[i].tokens,
+					want.data()));
 		check(contents(paths[i]) == want);
 	}
-	/* other bytes on the device, then back; in host memory the same with all pointers at once */
+	/*
+	 * other bytes on the device, then back; in host memory the same with all pointers at once
+	 */
 	for (int where = 0; where >= -1; where--) {
 		for (int i = 0; i < 3; i++) {
 			auto keep = caches[i]->host;
@@ -537,7 +575,9 @@ void several()
 			}
 			items[i].cache = where < 0 ? &host[i] : &device[i];
 		}
-		check(!kvcachefs_load(&t, mnt.c_str(), where < 0 ? &none : &call, items.data(), 3, nullptr) && !kvcachefs_transfer_free(t));
+		check(!kvcachefs_load(&t, mnt.c_str(), where < 0 ? &none : &call, items.data(), 3,
+				      nullptr) &&
+		      !kvcachefs_transfer_free(t));
 	}
 	for (int i = 0; i < 3; i++) /* both got the same blocks into zeros */
 		check(caches[i]->down() == caches[i]->host);
@@ -558,6 +598,7 @@ void capture()
 	kvcachefs_item it = {};
 	auto before = c.host;
 
+	unlink((mnt + "/capture/x").c_str()); /* of a run before on this mount */
 	it.path = "capture/x";
 	it.nlayers = 2;
 	it.tokens = { nullptr, ids, 8, 0 };
@@ -566,19 +607,27 @@ void capture()
 	cuda(cudaStreamCreateWithFlags(&captured, cudaStreamNonBlocking));
 	cuda(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
 	cuda(cudaStreamBeginCapture(captured, cudaStreamCaptureModeGlobal));
-	check(move_all(c, 0, true, items, captured) == -EBUSY && strstr(kvcachefs_error(), "captured"));
+	check(move_all(c, 0, true, items, captured) == -EBUSY &&
+	      strstr(kvcachefs_error(), "captured"));
 	check(access((mnt + "/capture/x").c_str(), F_OK));
 	check(!move_all(c, 0, true, items, other));
 	check(move_all(c, 0, false, items, captured) == -EBUSY);
 	check(!move_all(c, 0, false, items, other));
 	cuda(cudaStreamEndCapture(captured, &graph));
+	cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal; /* the thread has its own again */
+
+	cuda(cudaThreadExchangeStreamCaptureMode(&mode));
+	check(mode == cudaStreamCaptureModeGlobal);
 	check(!move_all(c, 0, false, items, captured) && c.down() == before);
 	cuda(cudaStreamDestroy(captured));
 	cuda(cudaStreamDestroy(other));
 }
 
 #ifdef FAKE_CUDA_RUNTIME_H
-/* A helper thread without a context works on device 1 and has none afterwards, and nothing is made on device 0. */
+/*
+ * A helper thread without a context works on device 1 and has none afterwards, and nothing is made
+ * on device 0.
+ */
 void contexts()
 {
 	Cache *c = nullptr;
@@ -603,32 +652,45 @@ void contexts()
 				int device;
 
 				fn();
-				check(fake_current() == -1 && !cudaGetDevice(&device) && device == 0);
+				check(fake_current() == -1 && !cudaGetDevice(&device) &&
+				      device == 0);
 			}).join();
 		};
 		cudaStream_t stream;
 
-		std::thread([&] { cuda(cudaSetDevice(1)); cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)); }).join();
-		step([&] { check(!(round ? kvcachefs_load : kvcachefs_store)(&t, mnt.c_str(), &p, &it, 1, stream)); });
+		std::thread([&] {
+			cuda(cudaSetDevice(1));
+			cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+		}).join();
+		step([&] {
+			check(!(round ? kvcachefs_load : kvcachefs_store)(&t, mnt.c_str(), &p, &it,
+									  1, stream));
+		});
 		step([&] { kvcachefs_transfer_poll(t); });
 		step([&] { check(!kvcachefs_transfer_wait(t)); });
 		step([&] { check(!kvcachefs_transfer_free(t)); });
 		cudaStreamDestroy(stream);
 	}
-	std::thread([&] { kvcachefs_map_cache(0); }).join(); /* unregisters, which fake.cpp wants on device 1 */
+	std::thread([&] {
+		kvcachefs_map_cache(0);
+	}).join(); /* unregisters, which fake.cpp wants on device 1 */
 	check(fake_counted().contexts[0] == 0 && fake_counted().contexts[1] == 1);
 	/* a thread that has device 0 keeps it */
 	std::thread([&] {
 		kvcachefs_transfer *u;
 
 		cuda(cudaSetDevice(0));
-		check(!kvcachefs_load(&u, mnt.c_str(), &p, &it, 1, nullptr) && !kvcachefs_transfer_free(u) && fake_current() == 0);
+		check(!kvcachefs_load(&u, mnt.c_str(), &p, &it, 1, nullptr) &&
+		      !kvcachefs_transfer_free(u) && fake_current() == 0);
 	}).join();
 	delete c;
 	fake_devices = 1;
 }
 
-/* A device that is lost: the wait fails and stays failed, the store leaves no file, and its lane is not used again. */
+/*
+ * A device that is lost: the wait fails and stays failed, the store leaves no file, and its lane is
+ * not used again.
+ */
 void lost()
 {
 	Cache c(KVCACHEFS_NL_X_TWO_NB_BS_NH_HS, 2, 2, 64, 16, 64, 2, 1);
@@ -649,7 +711,8 @@ void lost()
 		fake_lost = 1;
 		check((polls ? kvcachefs_transfer_poll : kvcachefs_transfer_wait)(t) == -EIO);
 		fake_lost = 0;
-		check(kvcachefs_transfer_wait(t) == -EIO && kvcachefs_transfer_wait(t) == -EIO && kvcachefs_transfer_poll(t) == -EIO);
+		check(kvcachefs_transfer_wait(t) == -EIO && kvcachefs_transfer_wait(t) == -EIO &&
+		      kvcachefs_transfer_poll(t) == -EIO);
 		check(kvcachefs_transfer_free(t) == -EIO && items[0].err == -EIO);
 		check(access((mnt + "/lost/x").c_str(), F_OK));
 	}
@@ -879,7 +942,10 @@ void transfers(const std::string &dir)
 			items[i].layer = files == 1 ? 0 : (uint32_t)i;
 			items[i].nlayers = files == 1 ? 32 : 1;
 			items[i].tokens = { nullptr, ids.data(), ids.size(), 0 };
-			kvcachefs_work w = { &items[i], &p, &s, 256, f.p + i * layer, files == 1 ? all : layer, true };
+			kvcachefs_work w = {
+				&items[i], &p, &s, 256, f.p + i * layer, files == 1 ? all : layer,
+				true
+			};
 			check(!kvcachefs_cuda_add(t, &w));
 		}
 		check(!kvcachefs_cuda_run(t) && !kvcachefs_cuda_wait(t));
@@ -961,9 +1027,16 @@ void kernels()
 		       });
 	};
 	double copy = rate([&] { cudaMemcpyAsync(l->buffer[0], l->buffer[1], BUFFER, cudaMemcpyDeviceToDevice, stream); });
-	double gather = rate([&] { KVCACHEFS_LAUNCH(move_kernel<true>, grid, 256, stream, shapes, parts, l->buffer[0]); });
-	double scatter = rate([&] { KVCACHEFS_LAUNCH(move_kernel<false>, grid, 256, stream, shapes, parts, l->buffer[0]); });
-	double rope = rate([&] { KVCACHEFS_LAUNCH(rope_kernel, grid, 256, stream, shapes, parts, l->buffer[0]); });
+	double gather = rate([&] {
+		KVCACHEFS_LAUNCH(move_kernel<true>, grid, 256, stream, shapes, parts, l->buffer[0]);
+	});
+	double scatter = rate([&] {
+		KVCACHEFS_LAUNCH(move_kernel<false>, grid, 256, stream, shapes, parts,
+				 l->buffer[0]);
+	});
+	double rope = rate([&] {
+		KVCACHEFS_LAUNCH(rope_kernel, grid, 256, stream, shapes, parts, l->buffer[0]);
+	});
 
 	printf("kernels, 8 MiB, GB/s read and written: copy within the device %.0f; gather %.0f, %.2f of it; scatter %.0f, %.2f; rotation %.0f, %.2f\n", copy, gather,
 	       gather / copy, scatter, scatter / copy, rope, rope / copy);

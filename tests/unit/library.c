@@ -14,25 +14,43 @@
 
 static const uint32_t widths[3] = { 2, 1, 2 };
 
-/* The element's place by plain nested arrays, written out for each format from its name. B: from block to block. */
-static uint64_t naive(int f, const struct kvcachefs_paged *p, uint32_t l, uint32_t kv, uint64_t slot, uint32_t h, uint32_t e, uint32_t *pointer)
+/*
+ * The element's place by plain nested arrays, written out for each format from its name. B: from
+ * block to block.
+ */
+static uint64_t naive(int f, const struct kvcachefs_paged *p, uint32_t l, uint32_t kv,
+		      uint64_t slot, uint32_t h, uint32_t e, uint32_t *pointer)
 {
-	uint64_t NB = p->blocks, NL = p->layers, BS = p->block_size, NH = p->heads, HS = p->head_size, b = slot / BS, s = slot % BS;
+	uint64_t NB = p->blocks, NL = p->layers, BS = p->block_size, NH = p->heads,
+		 HS = p->head_size, b = slot / BS, s = slot % BS;
 	uint64_t B = p->block_stride, all = BS * NH * HS, vals = HS - 4 / p->elem;
 
 	*pointer = l;
 	switch (f) {
-	case 0: *pointer = 0; return b * (B ? B : NL * 2 * all) + (((l * 2 + kv) * BS + s) * NH + h) * HS + e;
+	case 0:
+		*pointer = 0;
+		return b * (B ? B : NL * 2 * all) + (((l * 2 + kv) * BS + s) * NH + h) * HS + e;
 	case 1: return (kv * NB + b) * (B ? B : all) + (s * NH + h) * HS + e;
 	case 2: return b * (B ? B : 2 * all) + ((kv * BS + s) * NH + h) * HS + e;
-	case 3: case 5: return b * (B ? B : all) + s * HS + e;
-	case 4: case 9: *pointer = (uint32_t)(kv * NL + l); return b * (B ? B : all) + (s * NH + h) * HS + e;
-	case 6: case 15: return (kv * NB + b) * (B ? B : all) + (h * BS + s) * HS + e;
+	case 3:
+	case 5: return b * (B ? B : all) + s * HS + e;
+	case 4:
+	case 9:
+		*pointer = (uint32_t)(kv * NL + l);
+		return b * (B ? B : all) + (s * NH + h) * HS + e;
+	case 6:
+	case 15: return (kv * NB + b) * (B ? B : all) + (h * BS + s) * HS + e;
 	case 7: return b * (B ? B : 2 * all) + ((kv * NH + h) * BS + s) * HS + e;
-	case 8: *pointer = 0; return b * (B ? B : NL * 2 * all) + (((l * 2 + kv) * NH + h) * BS + s) * HS + e;
-	case 10: case 12: return b * (B ? B : 2 * all) + ((h * BS + s) * 2 + kv) * HS + e;
-	case 11: case 13: return b * (B ? B : 2 * all) + ((s * NH + h) * 2 + kv) * HS + e;
-	case 14: return b * (B ? B : all) + (e < vals ? s * vals + e : BS * vals + s * (HS - vals) + e - vals);
+	case 8:
+		*pointer = 0;
+		return b * (B ? B : NL * 2 * all) + (((l * 2 + kv) * NH + h) * BS + s) * HS + e;
+	case 10:
+	case 12: return b * (B ? B : 2 * all) + ((h * BS + s) * 2 + kv) * HS + e;
+	case 11:
+	case 13: return b * (B ? B : 2 * all) + ((s * NH + h) * 2 + kv) * HS + e;
+	case 14:
+		return b * (B ? B : all) +
+		       (e < vals ? s * vals + e : BS * vals + s * (HS - vals) + e - vals);
 	case 16: *pointer = l * 2 + kv; return b * (B ? B : all) + (s * NH + h) * HS + e;
 	case 17: {
 		uint32_t i = 0;
@@ -40,40 +58,66 @@ static uint64_t naive(int f, const struct kvcachefs_paged *p, uint32_t l, uint32
 		for (; e >= widths[i]; i++)
 			e -= widths[i];
 		*pointer = l * 3 + i;
-		return b * (p->plane_stride[i] ? p->plane_stride[i] : BS * widths[i]) + s * widths[i] + e;
+		return b * (p->plane_stride[i] ? p->plane_stride[i] : BS * widths[i]) +
+		       s * widths[i] + e;
 	}
 	case 18: return b * (B ? B : all) + (s * NH + h) * HS + e;
-	case 19: *pointer = 0; return b * (B ? B : NL * 2 * all) + (((l * NH + h) * BS + s) * 2 + kv) * HS + e;
-	case 20: *pointer = 0; return b * (B ? B : NL * 2 * all) + (((l * BS + s) * NH + h) * 2 + kv) * HS + e;
+	case 19:
+		*pointer = 0;
+		return b * (B ? B : NL * 2 * all) + (((l * NH + h) * BS + s) * 2 + kv) * HS + e;
+	case 20:
+		*pointer = 0;
+		return b * (B ? B : NL * 2 * all) + (((l * BS + s) * NH + h) * 2 + kv) * HS + e;
 	}
 	return UINT64_MAX;
 }
 
 static bool is_single(int f) /* one head */
 {
-	return f == KVCACHEFS_NL_X_NB_BS_HS || f == KVCACHEFS_NL_X_NBBS_ONE_HS || f == KVCACHEFS_NL_X_NB_BSV_BSS ||
-	       f == KVCACHEFS_NL_X_NP_X_NB_BS_ONE_HS;
+	return f == KVCACHEFS_NL_X_NB_BS_HS || f == KVCACHEFS_NL_X_NBBS_ONE_HS ||
+	       f == KVCACHEFS_NL_X_NB_BSV_BSS || f == KVCACHEFS_NL_X_NP_X_NB_BS_ONE_HS;
 }
 
 static bool can_fuse(int f)
 {
-	return (f >= KVCACHEFS_NL_X_NB_NH_BS_TWO_HS && f <= KVCACHEFS_NL_X_NB_BS_NH_CS) || f >= KVCACHEFS_NB_NL_NH_BS_CS;
+	return (f >= KVCACHEFS_NL_X_NB_NH_BS_TWO_HS && f <= KVCACHEFS_NL_X_NB_BS_NH_CS) ||
+	       f >= KVCACHEFS_NB_NL_NH_BS_CS;
 }
 
-/* `room` bytes behind each pointer are enough for every format. */
-static void layout(int f, uint32_t elem, bool by_block, bool padded, bool fused, uint32_t block_size, unsigned *seed)
+static int64_t slot_of(const struct kvcachefs_tokens *t, uint32_t block_size, uint64_t i)
+{
+	if (t->slots)
+		return t->slots[i];
+	if (t->block_ids[i / block_size] < 0)
+		return -1;
+	return t->block_ids[i / block_size] * (int64_t)block_size + (int64_t)(i % block_size);
+}
+
+/* One format and shape; the room behind each pointer is enough for all of them. */
+static void layout(int f, uint32_t elem, bool by_block, bool padded, bool fused,
+		   uint32_t block_size, unsigned *seed)
 {
 	enum { POINTERS = 9 };
 	const uint32_t NB = 24 / block_size;
-	struct kvcachefs_paged p = { .format = (enum kvcachefs_format)f, .layers = 3, .heads = is_single(f) ? 1 : 2, .head_size = 5,
-				     .block_size = block_size, .blocks = NB, .elem = elem, .device = -1, .fused = fused };
-	uint32_t kvs = is_single(f) || f == KVCACHEFS_NL_X_NB_BS_NH_HS ? 1 : 2, outer = fused ? 1 : kvs, inner = fused ? kvs : 1;
-	uint64_t room = (6ull * block_size * 2 * 5 + 3) * NB * 2 * elem, n = by_block ? 3 * block_size : 9, at = 0, changed = 0, moved = 0;
+	struct kvcachefs_paged p = { .format = (enum kvcachefs_format)f,
+				     .layers = 3,
+				     .heads = is_single(f) ? 1 : 2,
+				     .head_size = 5,
+				     .block_size = block_size,
+				     .blocks = NB,
+				     .elem = elem,
+				     .device = -1,
+				     .fused = fused };
+	uint32_t kvs = is_single(f) || f == KVCACHEFS_NL_X_NB_BS_NH_HS ? 1 : 2,
+		 outer = fused ? 1 : kvs, inner = fused ? kvs : 1;
+	uint64_t room = (6ull * block_size * 2 * 5 + 3) * NB * 2 * elem,
+		 n = by_block ? 3 * block_size : 9, at = 0, changed = 0, moved = 0;
 	uint8_t *cache = malloc(room * POINTERS), *again = malloc(room * POINTERS), *out, *back;
 	void *pointers[POINTERS], *pointers2[POINTERS];
 	int64_t slots[9], blocks[3] = { 4, -1, 1 };
-	struct kvcachefs_tokens t = by_block ? (struct kvcachefs_tokens){ .block_ids = blocks, .n = 3, .skip = 1 } :
-					       (struct kvcachefs_tokens){ .slots = slots, .n = 9, .skip = 2 };
+	struct kvcachefs_tokens t =
+		by_block ? (struct kvcachefs_tokens){ .block_ids = blocks, .n = 3, .skip = 1 }
+			 : (struct kvcachefs_tokens){ .slots = slots, .n = 9, .skip = 2 };
 
 	if (f == KVCACHEFS_NL_X_NP_X_NB_BS_ONE_HS) {
 		p.planes = 3;
@@ -104,20 +148,28 @@ static void layout(int f, uint32_t elem, bool by_block, bool padded, bool fused,
 			for (uint64_t i = 0; i < n; i++)
 				for (uint32_t h = 0; h < p.heads; h++)
 					for (uint32_t in = 0; in < inner; in++)
-						for (uint32_t e = 0; e < p.head_size; e++, at += elem) {
-							int64_t slot = !by_block ? slots[i] : blocks[i / block_size] < 0 ? -1 :
-								       blocks[i / block_size] * (int64_t)block_size + (int64_t)(i % block_size);
+						for (uint32_t e = 0; e < p.head_size;
+						     e++, at += elem) {
+							int64_t slot = slot_of(&t, block_size, i);
 							uint32_t which;
 							uint8_t zero[4] = { 0 };
 
 							if (i < t.skip || slot < 0) {
-								assert_memory_equal(out + at, zero, elem);
+								assert_memory_equal(out + at, zero,
+										    elem);
 								continue;
 							}
-							uint64_t off = naive(f, &p, l, fused ? in : o, (uint64_t)slot, h, e, &which);
+							uint64_t off =
+								naive(f, &p, l, fused ? in : o,
+								      (uint64_t)slot, h, e, &which);
 
-							assert_true(which < POINTERS && (off + 1) * elem <= room);
-							assert_memory_equal(out + at, (uint8_t *)pointers[which] + off * elem, elem);
+							assert_true(which < POINTERS &&
+								    (off + 1) * elem <= room);
+							assert_memory_equal(
+								out + at,
+								(uint8_t *)pointers[which] +
+									off * elem,
+								elem);
 							moved += elem;
 						}
 	/* and back into another cache: what was given is there, nothing else is touched */
@@ -133,7 +185,8 @@ static void layout(int f, uint32_t elem, bool by_block, bool padded, bool fused,
 	at = file / n / outer / 2; /* one token */
 	for (uint64_t i = 0; i < file; i++) {
 		uint64_t token = i / at % n;
-		bool there = token >= t.skip && (by_block ? blocks[token / block_size] >= 0 : slots[token] >= 0);
+		bool there = token >= t.skip &&
+			     (by_block ? blocks[token / block_size] >= 0 : slots[token] >= 0);
 
 		assert_int_equal(back[i], there ? out[i] : 0);
 	}
@@ -155,17 +208,26 @@ static void layouts(void **state)
 			for (int by_block = 0; by_block < 2; by_block++)
 				for (int padded = 0; padded < 2; padded++)
 					for (int fused = 0; fused <= can_fuse(f); fused++)
-						for (uint32_t block_size = 1; block_size <= 4; block_size += 3)
-							layout(f, elem, by_block, padded && block_size > 1, fused, block_size, &seed);
-		assert_int_equal(kvcachefs_format_find(kvcachefs_format_name((enum kvcachefs_format)f), &found), 0);
+						for (uint32_t block_size = 1; block_size <= 4;
+						     block_size += 3)
+							layout(f, elem, by_block,
+							       padded && block_size > 1, fused,
+							       block_size, &seed);
+		assert_int_equal(kvcachefs_format_find(
+					 kvcachefs_format_name((enum kvcachefs_format)f), &found),
+				 0);
 		assert_int_equal(found, f);
 	}
-	assert_string_equal(kvcachefs_format_name(KVCACHEFS_TWO_X_NL_X_NB_BS_NH_HS), "TWO_X_NL_X_NB_BS_NH_HS");
+	assert_string_equal(kvcachefs_format_name(KVCACHEFS_TWO_X_NL_X_NB_BS_NH_HS),
+			    "TWO_X_NL_X_NB_BS_NH_HS");
 	assert_null(kvcachefs_format_name(KVCACHEFS_FORMATS));
 	assert_int_equal(kvcachefs_format_find("NL", &found), -EINVAL);
 }
 
-/* The bytes that LMCache's own arithmetic gives (csrc/cuda/mem_kernels.cu, page_buffer_offset and key_value_offset) for its fused formats. */
+/*
+ * The bytes that LMCache's own arithmetic gives (csrc/cuda/mem_kernels.cu, page_buffer_offset and
+ * key_value_offset) for its fused formats.
+ */
 static void lmcache_bytes(void **state)
 {
 	enum { L = 2, NB = 3, BS = 4, NH = 2, HS = 8, T = 5, HS2 = 2 * HS, ROW = NH * HS2 };
@@ -180,8 +242,16 @@ static void lmcache_bytes(void **state)
 			cache[l][i] = (uint16_t)(i * 3 + l * 7777);
 	for (int f = KVCACHEFS_NL_X_NB_NH_BS_TWO_HS; f <= KVCACHEFS_NL_X_NB_BS_NH_CS; f++) {
 		bool hnd = f == KVCACHEFS_NL_X_NB_NH_BS_TWO_HS || f == KVCACHEFS_NL_X_NB_NH_BS_CS;
-		struct kvcachefs_paged p = { .format = (enum kvcachefs_format)f, .layers = L, .heads = NH, .head_size = HS, .block_size = BS,
-					     .blocks = NB, .elem = 2, .pointers = pointers, .device = -1, .fused = true };
+		struct kvcachefs_paged p = { .format = (enum kvcachefs_format)f,
+					     .layers = L,
+					     .heads = NH,
+					     .head_size = HS,
+					     .block_size = BS,
+					     .blocks = NB,
+					     .elem = 2,
+					     .pointers = pointers,
+					     .device = -1,
+					     .fused = true };
 
 		assert_int_equal(kvcachefs_file_size(&p, L, &t), sizeof out);
 		assert_int_equal(kvcachefs_gather(&p, 0, L, &t, out), 0);
@@ -189,7 +259,10 @@ static void lmcache_bytes(void **state)
 			for (int i = 0; i < T; i++)
 				for (int k = 0; k < ROW; k++) {
 					int64_t block = slots[i] / BS, in = slots[i] % BS;
-					int64_t at = hnd ? block * (NH * BS * HS2) + k / HS2 * BS * HS2 + in * HS2 + k % HS2 : block * (BS * ROW) + in * ROW + k;
+					int64_t at = hnd ? block * (NH * BS * HS2) +
+								     k / HS2 * BS * HS2 + in * HS2 +
+								     k % HS2
+							 : block * (BS * ROW) + in * ROW + k;
 
 					assert_int_equal(out[(l * T + i) * ROW + k], cache[l][at]);
 				}
@@ -201,33 +274,44 @@ static void refused(void **state)
 	uint8_t cache[4096], out[4096];
 	void *pointers[2] = { cache, cache };
 	int64_t slot = 16, fine = 3;
-	struct kvcachefs_paged good = { .format = KVCACHEFS_NL_X_TWO_NB_BS_NH_HS, .layers = 2, .heads = 1, .head_size = 8, .block_size = 4, .blocks = 4, .elem = 2,
-					.pointers = pointers, .device = -1 }, p;
+	struct kvcachefs_paged good = { .format = KVCACHEFS_NL_X_TWO_NB_BS_NH_HS,
+					.layers = 2,
+					.heads = 1,
+					.head_size = 8,
+					.block_size = 4,
+					.blocks = 4,
+					.elem = 2,
+					.pointers = pointers,
+					.device = -1 },
+			       p;
 	struct kvcachefs_tokens t = { .slots = &fine, .n = 1 };
 
 	(void)state;
 	memset(out, 9, sizeof out);
 	assert_int_equal(kvcachefs_gather(&good, 0, 1, &t, out), 0);
 	memset(out, 9, sizeof out);
-#define BAD(err, change)                                                        \
-	do {                                                                    \
-		p = good;                                                       \
-		t = (struct kvcachefs_tokens){ .slots = &fine, .n = 1 };        \
-		uint32_t layer = 0, n = 1;                                      \
-		change;                                                         \
-		assert_int_equal(kvcachefs_gather(&p, layer, n, &t, out), err); \
-		assert_true(*kvcachefs_error());                                \
-		(void)layer;                                                    \
-		(void)n;                                                        \
+#define BAD(err, change)                                                                           \
+	do {                                                                                       \
+		p = good;                                                                          \
+		t = (struct kvcachefs_tokens){ .slots = &fine, .n = 1 };                           \
+		uint32_t layer = 0, n = 1;                                                         \
+		change;                                                                            \
+		assert_int_equal(kvcachefs_gather(&p, layer, n, &t, out), err);                    \
+		assert_true(*kvcachefs_error());                                                   \
+		(void)layer;                                                                       \
+		(void)n;                                                                           \
 	} while (0)
 	BAD(-EINVAL, p.format = KVCACHEFS_FORMATS);
 	BAD(-EINVAL, p.fused = true);
 	BAD(-EINVAL, (p.format = KVCACHEFS_NL_X_NB_BSV_BSS, p.heads = 1, p.head_size = 2));
 	BAD(-EINVAL, p.format = KVCACHEFS_NL_X_NP_X_NB_BS_ONE_HS); /* no planes */
 	BAD(-EINVAL, (p.format = KVCACHEFS_NL_X_NP_X_NB_BS_ONE_HS, p.planes = 5));
-	BAD(-EINVAL, (p.format = KVCACHEFS_NL_X_NP_X_NB_BS_ONE_HS, p.planes = 1, p.plane_width[0] = 7));
-	BAD(-EINVAL, (p.format = KVCACHEFS_NL_X_NP_X_NB_BS_ONE_HS, p.planes = 1, p.plane_width[0] = 8, p.block_stride = 64));
-	BAD(-EINVAL, (p.format = KVCACHEFS_NL_X_NP_X_NB_BS_ONE_HS, p.planes = 1, p.plane_width[0] = 8, p.plane_stride[0] = 31));
+	BAD(-EINVAL,
+	    (p.format = KVCACHEFS_NL_X_NP_X_NB_BS_ONE_HS, p.planes = 1, p.plane_width[0] = 7));
+	BAD(-EINVAL, (p.format = KVCACHEFS_NL_X_NP_X_NB_BS_ONE_HS, p.planes = 1,
+		      p.plane_width[0] = 8, p.block_stride = 64));
+	BAD(-EINVAL, (p.format = KVCACHEFS_NL_X_NP_X_NB_BS_ONE_HS, p.planes = 1,
+		      p.plane_width[0] = 8, p.plane_stride[0] = 31));
 	BAD(-EINVAL, p.layers = 1u << 21);
 	BAD(-EINVAL, p.layers = 0);
 	BAD(-EINVAL, p.elem = 3);
@@ -251,7 +335,9 @@ static void refused(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(layouts), cmocka_unit_test(lmcache_bytes), cmocka_unit_test(refused) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(layouts),
+					    cmocka_unit_test(lmcache_bytes),
+					    cmocka_unit_test(refused) };
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * RoPE against doubles: every way to say a rotation, parts of heads, all types; frequencies against those that
- * transformers computes; fp8 against PyTorch's. Turns are made once.
+ * RoPE against doubles: every way to say a rotation, parts of heads, all types; frequencies against
+ * those that transformers computes; fp8 against PyTorch's. Turns are made once.
  */
 #include "kvcachefs.h"
 #include "rope.h"
@@ -25,7 +25,11 @@ static void rope(void **state)
 	(void)state;
 	for (int interleaved = 0; interleaved < 2; interleaved++)
 		for (uint32_t dims = 32; dims <= D; dims += 32) {
-			struct kvcachefs_rope r = { .theta = 500000, .dims = dims, .interleaved = interleaved, .delta = 131071, .type = KVCACHEFS_F32 };
+			struct kvcachefs_rope r = { .theta = 500000,
+						    .dims = dims,
+						    .interleaved = interleaved,
+						    .delta = 131071,
+						    .type = KVCACHEFS_F32 };
 
 			for (int i = 0; i < N * H * D; i++)
 				keys[i] = (float)(rand_r(&seed) % 2001 - 1000) / 250;
@@ -33,14 +37,19 @@ static void rope(void **state)
 			assert_int_equal(kvcachefs_rope_shift(&r, moved, N, H, D), 0);
 			for (int k = 0; k < N * H; k++)
 				for (uint32_t i = 0; i < dims / 2; i++) {
-					uint32_t a = interleaved ? 2 * i : i, b = interleaved ? 2 * i + 1 : i + dims / 2;
-					double angle = 131071.0 * pow(500000.0, -2.0 * i / dims), x = keys[k * D + (int)a], y = keys[k * D + (int)b];
+					uint32_t a = interleaved ? 2 * i : i,
+						 b = interleaved ? 2 * i + 1 : i + dims / 2;
+					double angle = 131071.0 * pow(500000.0, -2.0 * i / dims),
+					       x = keys[k * D + (int)a], y = keys[k * D + (int)b];
 
-					assert_true(fabs(moved[k * D + (int)a] - (x * cos(angle) - y * sin(angle))) < 1e-5);
-					assert_true(fabs(moved[k * D + (int)b] - (y * cos(angle) + x * sin(angle))) < 1e-5);
+					assert_true(fabs(moved[k * D + (int)a] -
+							 (x * cos(angle) - y * sin(angle))) < 1e-5);
+					assert_true(fabs(moved[k * D + (int)b] -
+							 (y * cos(angle) + x * sin(angle))) < 1e-5);
 				}
 			for (int k = 0; k < N * H; k++) /* the rest of a head stays */
-				assert_memory_equal(moved + k * D + dims, keys + k * D + dims, (D - dims) * sizeof(float));
+				assert_memory_equal(moved + k * D + dims, keys + k * D + dims,
+						    (D - dims) * sizeof(float));
 			/* there and back */
 			r.delta = -r.delta;
 			assert_int_equal(kvcachefs_rope_shift(&r, moved, N, H, D), 0);
@@ -65,7 +74,8 @@ static void rope(void **state)
 	r.type = KVCACHEFS_F16;
 	assert_int_equal(kvcachefs_rope_shift(&r, f16, 1, 1, D), 0);
 	for (int i = 0; i < D / 2; i++) {
-		double angle = 77 * pow(10000, -2.0 * i / D), want = keys[i] * cos(angle) - keys[i + D / 2] * sin(angle);
+		double angle = 77 * pow(10000, -2.0 * i / D),
+		       want = keys[i] * cos(angle) - keys[i + D / 2] * sin(angle);
 		uint32_t u = (uint32_t)b16[i] << 16;
 		_Float16 h;
 		float f;
@@ -99,7 +109,10 @@ static void ways(void **state)
 	for (int interleaved = 0; interleaved < 2; interleaved++)
 		for (int by_table = 0; by_table < 2; by_table++)
 			for (int64_t delta = -299; delta <= 299; delta += 46) {
-				struct kvcachefs_rope r = { .first = FIRST, .interleaved = interleaved, .delta = delta, .type = KVCACHEFS_F32,
+				struct kvcachefs_rope r = { .first = FIRST,
+							    .interleaved = interleaved,
+							    .delta = delta,
+							    .type = KVCACHEFS_F32,
 							    .rows = ROWS };
 
 				if (by_table)
@@ -111,17 +124,25 @@ static void ways(void **state)
 				memcpy(moved, keys, sizeof keys);
 				assert_int_equal(kvcachefs_rope_shift(&r, moved, N, 1, D), 0);
 				for (int n = 0; n < N; n++) {
-					assert_memory_equal(moved + n * D, keys + n * D, FIRST * sizeof(float));
+					assert_memory_equal(moved + n * D, keys + n * D,
+							    FIRST * sizeof(float));
 					for (int i = 0; i < DIMS / 2; i++) {
-						int a = n * D + FIRST + (interleaved ? 2 * i : i), b = interleaved ? a + 1 : a + DIMS / 2;
+						int a = n * D + FIRST + (interleaved ? 2 * i : i),
+						    b = interleaved ? a + 1 : a + DIMS / 2;
 						double angle = (double)delta * freq[i];
 
-						assert_true(fabs(moved[a] - (keys[a] * cos(angle) - keys[b] * sin(angle))) < 1e-5);
-						assert_true(fabs(moved[b] - (keys[b] * cos(angle) + keys[a] * sin(angle))) < 1e-5);
+						assert_true(fabs(moved[a] -
+								 (keys[a] * cos(angle) -
+								  keys[b] * sin(angle))) < 1e-5);
+						assert_true(fabs(moved[b] -
+								 (keys[b] * cos(angle) +
+								  keys[a] * sin(angle))) < 1e-5);
 					}
 				}
 			}
-	struct kvcachefs_rope bad = { .first = FIRST, .delta = ROWS, .type = KVCACHEFS_F32, .rows = ROWS, .cos_sin = table };
+	struct kvcachefs_rope bad = {
+		.first = FIRST, .delta = ROWS, .type = KVCACHEFS_F32, .rows = ROWS, .cos_sin = table
+	};
 
 	assert_int_equal(kvcachefs_rope_shift(&bad, moved, N, 1, D), -ERANGE);
 	bad.delta = INT64_MIN;
@@ -146,12 +167,26 @@ static void scaled(void **state)
 	static const struct {
 		int i;
 		double f;
-	} llama[] = { { 0, 1.0 }, { 1, 0.8146172165870667 }, { 20, 0.016560440883040428 }, { 28, 0.0032114461064338684 },
-		      { 30, 0.0013718936825171113 }, { 32, 0.0005248460220173001 }, { 35, 9.556212171446532e-05 },
-		      { 36, 7.784655463183299e-05 }, { 40, 3.428102354519069e-05 }, { 63, 3.068925877869333e-07 } },
-	  yarn[] = { { 0, 1.0 }, { 5, 0.23713736236095428 }, { 10, 0.05623412877321243 }, { 11, 0.039006926119327545 },
-		     { 14, 0.012447956018149853 }, { 17, 0.0035619973205029964 }, { 20, 0.0007905694073997438 },
-		     { 23, 3.333803397254087e-05 }, { 24, 2.499999936844688e-05 }, { 31, 3.3338035336782923e-06 } };
+	} llama[] = { { 0, 1.0 },
+		      { 1, 0.8146172165870667 },
+		      { 20, 0.016560440883040428 },
+		      { 28, 0.0032114461064338684 },
+		      { 30, 0.0013718936825171113 },
+		      { 32, 0.0005248460220173001 },
+		      { 35, 9.556212171446532e-05 },
+		      { 36, 7.784655463183299e-05 },
+		      { 40, 3.428102354519069e-05 },
+		      { 63, 3.068925877869333e-07 } },
+	  yarn[] = { { 0, 1.0 },
+		     { 5, 0.23713736236095428 },
+		     { 10, 0.05623412877321243 },
+		     { 11, 0.039006926119327545 },
+		     { 14, 0.012447956018149853 },
+		     { 17, 0.0035619973205029964 },
+		     { 20, 0.0007905694073997438 },
+		     { 23, 3.333803397254087e-05 },
+		     { 24, 2.499999936844688e-05 },
+		     { 31, 3.3338035336782923e-06 } };
 	double f[64];
 
 	(void)state;
@@ -192,39 +227,58 @@ static void fp8(void **state)
 			else if (!isinf(f)) /* each finite number is itself again */
 				assert_int_equal(kvcachefs_to_fp8(f, e), b);
 		}
-	assert_true(kvcachefs_from_fp8(0x01, false) == 0.001953125f && kvcachefs_from_fp8(0x7e, false) == 448 && isnan(kvcachefs_from_fp8(0xff, false)));
-	assert_true(kvcachefs_from_fp8(0x7b, true) == 57344 && isinf(kvcachefs_from_fp8(0x7c, true)) && isnan(kvcachefs_from_fp8(0x7d, true)));
+	assert_true(kvcachefs_from_fp8(0x01, false) == 0.001953125f &&
+		    kvcachefs_from_fp8(0x7e, false) == 448 &&
+		    isnan(kvcachefs_from_fp8(0xff, false)));
+	assert_true(kvcachefs_from_fp8(0x7b, true) == 57344 &&
+		    isinf(kvcachefs_from_fp8(0x7c, true)) && isnan(kvcachefs_from_fp8(0x7d, true)));
 	assert_int_equal(kvcachefs_to_fp8(1e30f, false), 0x7e);
 	assert_int_equal(kvcachefs_to_fp8(-INFINITY, true), 0xfb);
 	assert_int_equal(kvcachefs_to_fp8(1e-30f, false), 0);
 	assert_int_equal(kvcachefs_to_fp8(-1e-30f, true), 0x80);
-	/* what PyTorch 2.13 makes of these numbers (clamped to 448 for e4m3fn, which has no infinity) */
+	/*
+	 * what PyTorch 2.13 makes of these numbers (clamped to 448 for e4m3fn, which has no
+	 * infinity)
+	 */
 	for (int i = 0; i < 20000; i++) {
 		float x = (float)(i - 10000) * 0.0437f;
 
 		e4m3[i] = kvcachefs_to_fp8(x, false);
 		e5m2[i] = kvcachefs_to_fp8(x, true);
 	}
-	hash_is(e4m3, sizeof e4m3, "1688099b62b0d24460db41dd40e740dc33a726cb6dcb5fdc6ab895713583a11a");
-	hash_is(e5m2, sizeof e5m2, "e97961a1695bc05bf4d5dabfdf423bdd78cf7dc5b5d4a33d4770d4dfba7643fb");
+	hash_is(e4m3, sizeof e4m3,
+		"1688099b62b0d24460db41dd40e740dc33a726cb6dcb5fdc6ab895713583a11a");
+	hash_is(e5m2, sizeof e5m2,
+		"e97961a1695bc05bf4d5dabfdf423bdd78cf7dc5b5d4a33d4770d4dfba7643fb");
 	/* a rotation of them: the fp8 nearest to the double's result */
 	for (int e = 0; e < 2; e++) {
-		struct kvcachefs_rope r = { .theta = 10000, .delta = 1234, .type = e ? KVCACHEFS_E5M2 : KVCACHEFS_E4M3 };
+		struct kvcachefs_rope r = { .theta = 10000,
+					    .delta = 1234,
+					    .type = e ? KVCACHEFS_E5M2 : KVCACHEFS_E4M3 };
 		uint8_t keys[64], moved[64];
 
 		for (int i = 0; i < 64; i++)
 			keys[i] = moved[i] = kvcachefs_to_fp8((float)(i - 31) / 8, e);
 		assert_int_equal(kvcachefs_rope_shift(&r, moved, 1, 1, 64), 0);
 		for (int i = 0; i < 32; i++) {
-			double angle = 1234 * pow(10000, -2.0 * i / 64), x = kvcachefs_from_fp8(keys[i], e), y = kvcachefs_from_fp8(keys[i + 32], e);
+			double angle = 1234 * pow(10000, -2.0 * i / 64),
+			       x = kvcachefs_from_fp8(keys[i], e),
+			       y = kvcachefs_from_fp8(keys[i + 32], e);
 
-			assert_int_equal(moved[i], kvcachefs_to_fp8((float)(x * cos(angle) - y * sin(angle)), e));
-			assert_int_equal(moved[i + 32], kvcachefs_to_fp8((float)(y * cos(angle) + x * sin(angle)), e));
+			assert_int_equal(
+				moved[i],
+				kvcachefs_to_fp8((float)(x * cos(angle) - y * sin(angle)), e));
+			assert_int_equal(
+				moved[i + 32],
+				kvcachefs_to_fp8((float)(y * cos(angle) + x * sin(angle)), e));
 		}
 	}
 }
 
-/* The same turns are not made again, whoever asks and from wherever the numbers come; more than are kept still work. */
+/*
+ * The same turns are not made again, whoever asks and from wherever the numbers come; more than are
+ * kept still work.
+ */
 static void kept(void **state)
 {
 	float keys[64];
@@ -263,7 +317,8 @@ static void kept(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(rope), cmocka_unit_test(ways), cmocka_unit_test(scaled), cmocka_unit_test(fp8),
+	const struct CMUnitTest tests[] = { cmocka_unit_test(rope), cmocka_unit_test(ways),
+					    cmocka_unit_test(scaled), cmocka_unit_test(fp8),
 					    cmocka_unit_test(kept) };
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

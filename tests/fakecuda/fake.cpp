@@ -9,6 +9,7 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string>
@@ -144,6 +145,7 @@ struct fake_stream {
 };
 
 struct fake_event {
+	std::shared_ptr<fake_event> self{ this }; /* destroyed, it lives until the work with it is done */
 	int device = 0;
 	std::mutex mutex;
 	std::condition_variable changed;
@@ -481,7 +483,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
 		std::lock_guard<std::mutex> hold(e->mutex);
 		n = e->recorded; /* the last record before this call */
 	}
-	of(s)->add([=] { e->wait_for(n); });
+	of(s)->add([n, keep = e->self] { keep->wait_for(n); });
 	return cudaSuccess;
 }
 
@@ -506,7 +508,8 @@ cudaError_t cudaEventCreate(cudaEvent_t *e) { return cudaEventCreateWithFlags(e,
 
 cudaError_t cudaEventDestroy(cudaEvent_t e)
 {
-	delete e;
+	auto keep = std::move(e->self);
+
 	return cudaSuccess;
 }
 
@@ -519,12 +522,12 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 		std::lock_guard<std::mutex> hold(e->mutex);
 		n = ++e->recorded;
 	}
-	of(s)->add([=] {
-		std::lock_guard<std::mutex> hold(e->mutex);
+	of(s)->add([n, keep = e->self] {
+		std::lock_guard<std::mutex> hold(keep->mutex);
 
-		e->done = n;
-		e->at = seconds();
-		e->changed.notify_all();
+		keep->done = n;
+		keep->at = seconds();
+		keep->changed.notify_all();
 	});
 	return cudaSuccess;
 }

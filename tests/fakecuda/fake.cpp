@@ -145,7 +145,7 @@ struct fake_stream {
 };
 
 struct fake_event {
-	std::shared_ptr<fake_event> self{ this }; /* destroyed, it lives until the work with it is done */
+	std::shared_ptr<fake_event> self{ this }; /* until destroyed and done with */
 	int device = 0;
 	std::mutex mutex;
 	std::condition_variable changed;

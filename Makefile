@@ -112,7 +112,7 @@ $(TOOLS:%=$(B)/bin/%): $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter $(B)/obj/mkfs/% %.a,$^) $(TIERS) $(ENGINE) $(lib_tiers) $(lib_engine) $(if $(filter %.a,$^),$(lib_gpu))
 
-$(B)/obj/gpu/cuda.o: gpu/cuda.cu gpu/layout.h gpu/priv.h gpu/kvcachefs.h $(B)/flags
+$(B)/obj/gpu/cuda.o: gpu/cuda.cu $(wildcard gpu/*.h) $(B)/flags
 	$(call say,NVCC,$<)
 	@mkdir -p $(@D)
 	$(Q)$(NVCC) -O3 -g -std=c++17 $(gencode) \
@@ -150,7 +150,7 @@ $(B)/bin/test-gpu: tests/tools/gpu.cu gpu/cuda.cu $(wildcard gpu/*.h) $(GPU_HOST
 	$(call say,NVCC,$@)
 	$(Q)$(NVCC) -O3 -g -std=c++17 $(gencode) -Xcompiler -pthread $(inc_gpu) -o $@ $< $(GPU_HOST) -lcrypto -lm
 
-$(B)/bin/unit-library: $(B)/obj/tests/unit/library.o $(B)/lib/libkvcachefs.a
+$(patsubst %,$(B)/bin/unit-%,library keys names rope): $(B)/bin/unit-%: $(B)/obj/tests/unit/%.o $(B)/lib/libkvcachefs.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_gpu) -lcmocka
 $(B)/bin/test-library: $(B)/obj/tests/tools/library.o $(B)/lib/libkvcachefs.a

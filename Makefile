@@ -4,7 +4,9 @@
 # make check           unit tests, then every mounted case (as root; what cannot run is skipped by name)
 # make demo            the main job on a real trace
 # make bench           medians against the same calls on the bare tmpfs and other peers (bench-quick: its first table)
+# make bench-full      the part of it where the tier is full, alone (QUICK=1: shorter)
 # CUDA=0 builds the library without CUDA where there is an nvcc (NVCC= names another)
+# make engines E="lmcache nixl"   the engines' own storage code on mounts (all: half an hour, 7 GB)
 # make gpu-measure DIR=MOUNT    what a GPU reaches: the numbers of kvcachefs-gpu(7)
 # make scale N="1000 1000000"   how it behaves with so many objects
 # MODE=release|debug|asan|tsan   V=1   CI=1 (warnings are errors)   DESTDIR= PREFIX=
@@ -110,7 +112,7 @@ $(TOOLS:%=$(B)/bin/%): $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter $(B)/obj/mkfs/% %.a,$^) $(TIERS) $(ENGINE) $(lib_tiers) $(lib_engine) $(if $(filter %.a,$^),$(lib_gpu))
 
-$(B)/obj/gpu/cuda.o: gpu/cuda.cu gpu/layout.h gpu/priv.h gpu/kvcachefs.h $(B)/flags
+$(B)/obj/gpu/cuda.o: gpu/cuda.cu $(wildcard gpu/*.h) $(B)/flags
 	$(call say,NVCC,$<)
 	@mkdir -p $(@D)
 	$(Q)$(NVCC) -O3 -g -std=c++17 $(gencode) \
@@ -148,7 +150,7 @@ $(B)/bin/test-gpu: tests/tools/gpu.cu gpu/cuda.cu $(wildcard gpu/*.h) $(GPU_HOST
 	$(call say,NVCC,$@)
 	$(Q)$(NVCC) -O3 -g -std=c++17 $(gencode) -Xcompiler -pthread $(inc_gpu) -o $@ $< $(GPU_HOST) -lcrypto -lm
 
-$(B)/bin/unit-library: $(B)/obj/tests/unit/library.o $(B)/lib/libkvcachefs.a
+$(patsubst %,$(B)/bin/unit-%,library keys names rope): $(B)/bin/unit-%: $(B)/obj/tests/unit/%.o $(B)/lib/libkvcachefs.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_gpu) -lcmocka
 $(B)/bin/test-library: $(B)/obj/tests/tools/library.o $(B)/lib/libkvcachefs.a
@@ -173,6 +175,10 @@ bench: tests
 	@scripts/bench $(B)
 bench-quick: tests
 	@QUICK=1 scripts/bench $(B)
+bench-full: tests
+	@scripts/bench-full $(B)
+engines: all
+	@tests/engines/run $(B) $(E)
 gpu-measure: tests
 	@$(B)/bin/test-gpu measure $(or $(DIR),$(error DIR=: a folder on a mount, or on a tmpfs of huge pages))
 scale: tests
@@ -206,5 +212,5 @@ distclean:
 	rm -rf build
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
-.PHONY: all setup tests check check-unit demo bench bench-quick gpu-measure scale late-replies crash-campaign install uninstall clean distclean FORCE
+.PHONY: all setup tests check check-unit demo bench bench-quick bench-full engines gpu-measure scale late-replies crash-campaign install uninstall clean distclean FORCE
 .SECONDARY:

@@ -5,6 +5,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#define ALIVE_NS 1000000000ull
+
 static void init_lists(struct kvc *k)
 {
 	struct kvc_list *all[] = { &k->room_waiters, &k->timed, &k->woken, &k->dirty_nodes, &k->dirty_chunks, &k->trash,
@@ -138,6 +140,26 @@ static int open_keys(struct kvc *k, char *error)
 	return err;
 }
 
+/* uid=, gid= and mode=: kept, as by chown and chmod. */
+static int own_root(struct kvc *k)
+{
+	const struct kvc_options *o = &k->opt;
+	struct kvc_wait none = { 0 };
+	struct kvc_row r;
+	unsigned set = 0;
+	int err = kvc_getattr(k, KVC_ROOT, &r);
+
+	if (err)
+		return err;
+	if (o->uid != KVC_UNSET && o->uid != r.uid)
+		r.uid = (uint32_t)o->uid, set |= KVC_SET_UID;
+	if (o->gid != KVC_UNSET && o->gid != r.gid)
+		r.gid = (uint32_t)o->gid, set |= KVC_SET_GID;
+	if (o->mode != KVC_UNSET && o->mode != (r.mode & 07777))
+		r.mode = S_IFDIR | (uint32_t)o->mode, set |= KVC_SET_MODE;
+	return set ? kvc_setattr(k, KVC_ROOT, set, &r, &none) ?: kvc_commit_once(k) : 0;
+}
+
 int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s, struct kvc_tier **tiers, unsigned ntiers, char *error)
 {
 	struct kvc *k = calloc(1, sizeof *k);
@@ -165,6 +187,8 @@ int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 			err = open_keys(k, error);
 		if (!err)
 			err = kvc_recover(k, error);
+		if (!err && (err = own_root(k)))
+			snprintf(error, 512, "the root folder cannot be given its owner: %s", strerror(-err));
 	}
 	if (err) { /* the tiers stay the caller's */
 		kvc_keys_close(k->keys);
@@ -231,17 +255,29 @@ int kvc_start(struct kvc *k)
 			if (n->state == KVC_RESIDENT || n->verify)
 				kvc_spill_queue_locked(k, n, false);
 	kvc_unlock(k);
+	kvc_prefault_start(k);
 	return 0;
 }
 
-/* Waits until no tier work is left; a tier that hangs ends the patience after a deadline without progress. */
-static void drain_jobs(struct kvc *k)
+/* What was dropped and is not yet removed. */
+static bool leaving_locked(const struct kvc *k)
 {
-	uint64_t spills = 0, since = kvc_mono_ns();
+	bool any = !kvc_list_empty(&k->trash) || k->leaving;
+
+	kvc_tier_each(k, t)
+		any |= k->tier[t].leaving > 0;
+	return any;
+}
+
+/* Waits until no tier work is left, nor trash; a tier that hangs ends the patience after a deadline without progress. */
+static void drain_jobs(struct kvc *k, bool trash)
+{
+	uint64_t spills = 0, since = kvc_mono_ns(), told = 0;
 
 	for (;;) {
 		kvc_lock(k);
-		bool busy = k->jobs_queued || k->jobs_running || k->nunsynced;
+		bool busy = k->jobs_queued || k->jobs_running || k->nunsynced ||
+			    (trash && leaving_locked(k));
 
 		kvc_tiers_wake_locked(k);
 		kvc_unlock(k);
@@ -250,6 +286,10 @@ static void drain_jobs(struct kvc *k)
 		if (kvc_counted(&k->stats, spills) != spills) {
 			spills = kvc_counted(&k->stats, spills);
 			since = kvc_mono_ns();
+			if (since - told > ALIVE_NS) {
+				kvc_store_alive(k->store);
+				told = since;
+			}
 		}
 		if (kvc_mono_ns() - since > 2 * k->opt.deadline_ms * 1000000) {
 			kvc_warn("a tier does not finish; what it did not take stays in the pool");
@@ -273,6 +313,7 @@ static void commit_last(struct kvc *k)
 
 void kvc_detach(struct kvc *k)
 {
+	kvc_store_ending(k->store);
 	kvc_lock(k);
 	if (!k->started) {
 		kvc_unlock(k);
@@ -282,8 +323,9 @@ void kvc_detach(struct kvc *k)
 	pthread_cond_broadcast(&k->evict_cond);
 	pthread_cond_broadcast(&k->woken_cond);
 	kvc_unlock(k);
+	kvc_prefault_stop(k);
 	pthread_join(k->evictor, NULL);
-	kvc_trim_join(k);
+	kvc_trim_detach(k);
 	kvc_sweep_stop(k);
 	pthread_mutex_lock(&k->notify_lock);
 	k->notify_stop = true;
@@ -297,6 +339,7 @@ void kvc_stop(struct kvc *k)
 {
 	if (!k->started)
 		return;
+	kvc_unnamed_end_all(k);
 	kvc_lock(k);
 	for (size_t i = 0; i < KVC_HASH_SIZE; i++)
 		for (struct kvc_node *n = k->nodes[i]; n; n = n->hash_next) {
@@ -307,9 +350,10 @@ void kvc_stop(struct kvc *k)
 				kvc_node_dirty_locked(k, n);
 		}
 	kvc_unlock(k);
-	drain_jobs(k);
+	drain_jobs(k, false);
+	kvc_trim_stop(k);
 	commit_last(k); /* frees the trash, which makes jobs again */
-	drain_jobs(k);
+	drain_jobs(k, true); /* some of it may be in the committer's hands */
 	kvc_lock(k);
 	k->draining = true;
 	pthread_cond_broadcast(&k->commit_cond);
@@ -373,6 +417,7 @@ void kvc_close(struct kvc *k)
 	kvc_knocks_free_locked(k, 0);
 	free(k->misses);
 	free(k->runs);
+	free(k->trees);
 	free(k);
 }
 
@@ -386,25 +431,35 @@ const struct kvc_options *kvc_options(struct kvc *k)
 	return &k->opt;
 }
 
+/*
+ * What can be stored is the disk tier up to high=, above which it is trimmed, or the pool where
+ * there is none. Of that is taken what lies there, and what is in the pool only and has still to go
+ * there. What was just deleted counts as free, though it takes a moment: who deletes until enough
+ * is free would else delete too much. Shared tiers do not count: what they can take is not known.
+ */
 void kvc_space(struct kvc *k, struct kvc_space *s)
 {
-	uint64_t total = 0, used = 0, pool_only = 0;
+	uint64_t total = 0, used = 0, leaving = 0;
+	struct kvc_prefaulted p;
 
 	kvc_tier_each(k, t)
 		if (k->tier[t].t->ops->caps & KVC_TIER_BOUNDED) {
 			struct kvc_tier_usage u;
 
 			k->tier[t].t->ops->usage(k->tier[t].t, &u);
-			total += u.total;
+			total += u.total / 100 * k->opt.high_pct;
 			used += u.used;
 		}
 	kvc_lock(k);
-	pool_only = k->used;
+	kvc_prefault_show_locked(k, &p);
+	if (!total)
+		total = k->pool.bytes / 100 * k->opt.high_pct;
+	kvc_tier_each(k, t)
+		if (k->tier[t].t->ops->caps & KVC_TIER_BOUNDED)
+			leaving += k->tier[t].leaving;
+	used -= kvc_min(used, leaving);
+	used += k->used - kvc_min(k->used, k->copied + k->leaving + p.held);
 	s->files = k->next_ino;
-	if (!total) {
-		total = k->pool.bytes;
-		used = pool_only;
-	}
 	kvc_unlock(k);
 	s->total = total;
 	s->free = total - kvc_min(total, used);

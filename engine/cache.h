@@ -100,8 +100,9 @@ int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, str
 int kvc_unlink(struct kvc *k, uint64_t parent, const char *name);
 int kvc_rmdir(struct kvc *k, uint64_t parent, const char *name);
 /*
- * flags as renameat2: 0 or RENAME_NOREPLACE; RENAME_EXCHANGE gives EINVAL. May wait a moment for the close of a file
- * that is to replace another; w->err = -ETIMEDOUT then means: make the call again.
+ * flags as renameat2: 0, RENAME_NOREPLACE or RENAME_EXCHANGE; others give EINVAL. May wait a moment
+ * for the close of a file that is to replace another; w->err = -ETIMEDOUT then means: make the call
+ * again.
  */
 int kvc_rename(struct kvc *k, uint64_t parent, const char *name, uint64_t to, const char *to_name, unsigned flags, struct kvc_wait *w);
 /*
@@ -114,7 +115,10 @@ int kvc_parent(struct kvc *k, uint64_t ino, uint64_t *parent);
 struct kvc_opened {
 	int backing;  /* passthrough id, or 0: plain requests */
 };
-/* To be called again also when w->err is set: it then cleans up and returns that. */
+/*
+ * To be called again also when w->err is set: it then cleans up and returns that. With name NULL
+ * the file has none, as by O_TMPFILE, until kvc_link gives it one.
+ */
 int kvc_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, uint32_t uid, uint32_t gid, int flags,
 	       struct kvc_row *attr, struct kvc_opened *out, struct kvc_wait *w);
 /*
@@ -137,7 +141,8 @@ int kvc_file_fallocate(struct kvc *k, uint64_t ino, int mode, off_t off, off_t l
 int kvc_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w);
 
 struct kvc_space {
-	uint64_t total, free, files;
+	uint64_t total, free; /* bytes: all that can be stored, and what now can be without anything being dropped */
+	uint64_t files;       /* node numbers given out */
 };
 void kvc_space(struct kvc *k, struct kvc_space *s);
 

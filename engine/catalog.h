@@ -23,6 +23,7 @@ struct kvc_catalog;
 
 #define KVC_TIERS 4 /* lower tiers a store can have; placements name them by number, 0 is the disk, the others shared tiers */
 
+enum { KVC_CONTAINER = 1, KVC_BUCKETS = 2 };
 struct kvc_row { /* a node */
 	uint64_t ino;
 	uint32_t mode, uid, gid, nlink; /* mode with its S_IFMT bits */
@@ -30,7 +31,8 @@ struct kvc_row { /* a node */
 	uint64_t atime_ns, mtime_ns, ctime_ns, btime_ns;
 	uint64_t parent;                /* a folder: its parent. A file: the folder of its newest name */
 	uint64_t chunk;                 /* a file: its chunk's id */
-	uint32_t container;             /* a folder: known to be no chunk (unit.c) */
+	/* A folder: KVC_CONTAINER it is known to be no chunk, KVC_BUCKETS those two levels down are none; a file: its companion (unit.c). */
+	uint64_t container;
 };
 
 struct kvc_object_row {

@@ -9,6 +9,8 @@
 
 #define IS_FILE "(n.mode & 61440) = 32768"
 #define IS_FOLDER "(n.mode & 61440) = 16384"
+/* Made by O_TMPFILE and not linked when its daemon was killed: the next mount takes it away. */
+#define UNNAMED(ino) "EXISTS (SELECT 1 FROM meta WHERE key = printf('unnamed:%x', " ino "))"
 
 static const struct rule {
 	const char *find, *mend;
@@ -21,8 +23,8 @@ static const struct rule {
 	{ "SELECT printf('name %s is in inode %d, which is no folder', name, parent) FROM names"
 	  " WHERE parent NOT IN (SELECT n.ino FROM nodes n WHERE " IS_FOLDER ")",
 	  "DELETE FROM names WHERE parent NOT IN (SELECT n.ino FROM nodes n WHERE " IS_FOLDER ")" },
-	{ "SELECT printf('inode %d has no name', ino) FROM nodes WHERE ino <> 1 AND ino NOT IN (SELECT ino FROM names)",
-	  "DELETE FROM nodes WHERE ino <> 1 AND ino NOT IN (SELECT ino FROM names)" },
+	{ "SELECT printf('inode %d has no name', ino) FROM nodes WHERE ino <> 1 AND ino NOT IN (SELECT ino FROM names) AND NOT " UNNAMED("ino"),
+	  "DELETE FROM nodes WHERE ino <> 1 AND ino NOT IN (SELECT ino FROM names) AND NOT " UNNAMED("ino") },
 	{ "SELECT printf('name %s of inode %d is of another kind than its node', name, m.ino) FROM names m JOIN nodes n ON n.ino = m.ino"
 	  " WHERE m.kind <> (n.mode & 61440)",
 	  "UPDATE names SET kind = (SELECT n.mode & 61440 FROM nodes n WHERE n.ino = names.ino)"
@@ -62,7 +64,7 @@ static const struct rule {
 	  " WHERE quota <> 0 AND NOT EXISTS (SELECT 1 FROM meta WHERE key = printf('quota:%x', quota))",
 	  "UPDATE chunks SET quota = 0 WHERE quota <> 0 AND NOT EXISTS (SELECT 1 FROM meta WHERE key = printf('quota:%x', quota))" },
 	{ "SELECT printf('the chunk of inode %d is not known', n.ino) FROM nodes n JOIN objects o ON o.ino = n.ino"
-	  " WHERE o.lower = 1 AND n.chunk NOT IN (SELECT id FROM chunks)",
+	  " WHERE o.lower = 1 AND n.chunk NOT IN (SELECT id FROM chunks) AND NOT " UNNAMED("n.ino"),
 	  "INSERT OR IGNORE INTO chunks(id, created_ns, last_ns, hits, rank, pin_until_ns, ttl_s, expires_ns, policy, quota)"
 	  " SELECT n.chunk, n.mtime_ns, n.mtime_ns, 0, 0, 0, 0, 0, 0, 0 FROM nodes n JOIN objects o ON o.ino = n.ino"
 	  " WHERE o.lower = 1 AND n.chunk NOT IN (SELECT id FROM chunks)" },

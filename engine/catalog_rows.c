@@ -193,7 +193,7 @@ void kvc_row_columns(sqlite3_stmt *st, struct kvc_row *r)
 			       .btime_ns = kvc_sql_u64(st, 10),
 			       .parent = kvc_sql_u64(st, 11),
 			       .chunk = kvc_sql_u64(st, 12),
-			       .container = (uint32_t)sqlite3_column_int(st, 13) };
+			       .container = kvc_sql_u64(st, 13) };
 }
 
 int kvc_row_get(struct kvc_catalog *c, uint64_t ino, struct kvc_row *r)

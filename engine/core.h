@@ -2,8 +2,9 @@
 /*
  * Inside the engine: its structures, locks and the life of an object.
  *
- * Threads: any number of callers; one committer (commit.c), one syncer (trash.c), one evictor (evict.c), one answerer that runs the wakes
- * (wait.c), one notifier (notify.c), tier workers (tierq.c).
+ * Threads: any number of callers; one committer (commit.c), one syncer (trash.c), one evictor
+ * (evict.c), one answerer that runs the wakes (wait.c), one notifier (notify.c), tier workers
+ * (tierq.c), one that touches the pool (prefault.c).
  *
  * Locks, in this order:
  *   1. the catalog's lock ("the tree"): names, rows, the changes not committed yet. Taken by what changes or reads
@@ -90,6 +91,7 @@ struct kvc_node {
 	unsigned holds;              /* references of the engine's own: workers, leases, operations under way */
 	bool dirty, touched;         /* to be written; its atime is, when it leaves memory */
 	bool lost;                   /* it has no row any more: unlinked or dropped */
+	bool unnamed;                /* it has no name yet (unnamed.c) */
 	struct kvc_list dirty_link;
 
 	/* regular files */
@@ -103,6 +105,7 @@ struct kvc_node {
 	uint64_t uncopied;           /* bytes counted to k->uncopied */
 	uint64_t prepared;           /* bytes from the start that are prepared for plain writes */
 	uint64_t ahead;              /* what was prepared when it was opened to be written anew; part of k->ahead */
+	uint64_t copied;             /* its part of k->copied */
 	unsigned waiting;            /* opens, and of a folder creates in it, that wait for room: its chunk is not dropped */
 	struct kvc_ghost *ghost;     /* a folder that was dropped with its chunk (drop.c) */
 	/* of a folder: when it was made (0: not known) and last filled, with how many files and bytes (unit.c) */
@@ -137,7 +140,8 @@ struct kvc_job {
 	void (*run)(struct kvc *k, struct kvc_job *j);
 	struct kvc_node *node;       /* held while the job lives, or NULL */
 	unsigned tier;
-	uint64_t due_ns;             /* KVC_P_SPILL: not before */
+	enum kvc_priority priority;  /* the queue it is on */
+	uint64_t due_ns;             /* KVC_P_SPILL and KVC_P_URGENT: not before */
 	unsigned tried, bad;         /* a load: bit per tier that failed, that had a bad copy */
 	int err;                     /* a load: of the last try */
 	bool prefetch;               /* a load that nobody waited for when it was asked for */
@@ -241,6 +245,7 @@ struct kvc {
 	uint64_t used;               /* bytes of the pool accounted for */
 	uint64_t ahead;              /* of these, prepared for files being written, used by now or not */
 	uint64_t uncopied;           /* of these, of published objects that no tier has */
+	uint64_t copied;             /* of these, files that a tier has too (BOTH) */
 	struct kvc_list room_waiters;
 	/* wait.c */
 	struct kvc_list timed, woken;
@@ -253,6 +258,7 @@ struct kvc {
 	uint64_t quota_serial;
 	/* unit.c */
 	struct kvc_run *runs;
+	struct kvc_tree *trees;
 	/* drop.c */
 	struct kvc_list ghosts[KVC_GHOSTS];
 	struct kvc_list knocks[KVC_GHOSTS];
@@ -276,6 +282,8 @@ struct kvc {
 	uint64_t folders_put[KVC_TIERS][KVC_FOLDERS]; /* folders whose frames a tier has from us, by number */
 	/* sweep.c: import and rekey */
 	struct kvc_sweep *sweep;
+	/* prefault.c */
+	struct kvc_prefault *prefault; /* NULL before the start and after the end */
 	/* evict.c */
 	pthread_cond_t evict_cond;
 	unsigned stuck;
@@ -287,6 +295,7 @@ struct kvc {
 	pthread_t keeper;
 	pthread_cond_t keep_cond;
 	bool has_keeper;
+	bool trimmed;                /* no copy is made any more */
 	/* notify.c */
 	pthread_mutex_t notify_lock;
 	pthread_cond_t notify_cond;
@@ -313,6 +322,25 @@ int kvc_segment_rename(struct kvc_pool *p, const struct kvc_segment *from, const
 int kvc_segment_remove(struct kvc_pool *p, const struct kvc_segment *s);
 /* Whether anybody but the caller has it open or mapped: for writing, or at all. */
 bool kvc_segment_in_use(struct kvc_pool *p, const struct kvc_segment *s, bool for_writing);
+
+/* memory.c: what the machine has. No lock needed. */
+uint64_t kvc_memory_available(void); /* bytes, as the kernel estimates it */
+/* Bytes that could be taken without pressing the machine or a memory cgroup of ours. */
+uint64_t kvc_memory_spare(void);
+/* What the guest frees goes back to its host (free page reporting), and is slow to get again. */
+bool kvc_memory_reported(void);
+
+/* prefault.c */
+struct kvc_prefaulted {
+	uint64_t bytes, total; /* touched so far, and what there is to touch */
+	uint64_t held;         /* of k->used: touched, kept to the end or until somebody needs it */
+	char what[200];        /* what was decided, and why: one line */
+};
+/* A failure to begin is only told: all works without. */
+void kvc_prefault_start(struct kvc *k);
+/* After k->stopping is set. Gives back what it holds. */
+void kvc_prefault_stop(struct kvc *k);
+void kvc_prefault_show_locked(struct kvc *k, struct kvc_prefaulted *p);
 
 /* room.c */
 /*
@@ -418,16 +446,19 @@ bool kvc_unit_whole_both(struct kvc *k, struct kvc_node *folder);
 /* Has it files, as far as its unit is concerned? */
 bool kvc_unit_filled_both(struct kvc *k, struct kvc_node *folder);
 /*
- * A file comes into the folder, by a caller's doing (here) or from a shared tier: the chunk that it joins, the folder's
- * number or 0 for one of its own.
+ * File n comes into the folder under this name, by a caller's doing (here) or from a shared tier (n may be NULL): the chunk
+ * that it joins, the folder's number, that of a file whose companion it is, or 0 for one of its own.
  */
-int kvc_unit_join_both(struct kvc *k, struct kvc_node *folder, bool here, uint64_t *chunk);
+int kvc_unit_join_both(struct kvc *k, struct kvc_node *folder, struct kvc_node *n, const char *name, bool here, uint64_t *chunk);
+/* The file's own chunk ends: what was its companion becomes a chunk of its own. */
+void kvc_unit_part_both(struct kvc *k, struct kvc_node *n);
 /* A file of the folder was published with so many bytes. */
 void kvc_unit_grew_locked(struct kvc *k, const struct kvc_node *n, uint64_t bytes);
 /* A folder is new. */
 void kvc_unit_made_locked(struct kvc_node *folder);
-/* Thread pid made a folder in parent. */
-void kvc_unit_folder_made_both(struct kvc *k, struct kvc_node *parent, struct kvc_node *folder, uint32_t pid);
+/* A folder was moved into parent; thread pid made one there. */
+void kvc_unit_folder_came_both(struct kvc *k, struct kvc_node *parent);
+void kvc_unit_folder_made_both(struct kvc *k, struct kvc_node *parent, struct kvc_node *folder, const char *name, uint32_t pid);
 /* Gives the files in and below the folder the chunks that they should have now, in the background. */
 void kvc_unit_regroup_locked(struct kvc *k, struct kvc_node *folder);
 /* What is set on the folder itself: enum kvc_unit, or -1; its text; and to set it, or take it away (NULL). */
@@ -437,6 +468,8 @@ int kvc_unit_set_both(struct kvc *k, struct kvc_node *folder, const char *text);
 
 /* quota.c */
 struct kvc_quota *kvc_quota_of_locked(struct kvc *k, uint64_t model);
+/* What a file counts, or would in a model with a quota. */
+uint64_t kvc_quota_bytes(const struct kvc_node *n);
 /* Sets the model's bound and counts what it holds; 0 takes it away. */
 int kvc_quota_set_both(struct kvc *k, uint64_t model, uint64_t limit);
 /*
@@ -527,6 +560,13 @@ int kvc_load_start_locked(struct kvc *k, struct kvc_node *n, bool prefetch);
 /* Queues copies of a published object for every tier that lacks one. */
 void kvc_spill_queue_locked(struct kvc *k, struct kvc_node *n, bool urgent);
 bool kvc_spill_needed(const struct kvc *k, const struct kvc_node *n, unsigned tier);
+/* Does an fsync bring this file (NULL: any) to this tier? In a shared one it would need its name. */
+static inline bool kvc_snapshot_takes(const struct kvc *k, const struct kvc_node *n, unsigned tier)
+{
+	unsigned caps = k->tier[tier].t->ops->caps;
+
+	return (caps & KVC_TIER_DURABLE) && !(n && n->unnamed && (caps & KVC_TIER_SHARED));
+}
 void kvc_frame_name_both(struct kvc *k, struct kvc_node *n, struct kvc_frame *f);
 void kvc_rehead_locked(struct kvc *k, struct kvc_node *n);
 struct kvc_frame *kvc_frame_new(void);
@@ -568,7 +608,8 @@ uint64_t kvc_trim(uint64_t used, uint64_t size, const struct kvc_options *o, boo
 
 /* trim.c */
 int kvc_trim_start(struct kvc *k);
-void kvc_trim_join(struct kvc *k); /* after k->stopping was set */
+void kvc_trim_detach(struct kvc *k); /* after k->stopping was set: ends the keeper */
+void kvc_trim_stop(struct kvc *k);   /* after the last copy: ends the trimmers */
 /* The tier may be above its mark, or refused a frame. */
 void kvc_trim_tell_locked(struct kvc *k, unsigned tier);
 /* Would a copy be taken now, or soon? Not where the tier is out, or is full and nothing can be dropped. */
@@ -578,7 +619,7 @@ bool kvc_tier_takes_locked(const struct kvc *k, unsigned tier);
 /*
  * Drops a chunk whole: all its files, wherever they are; copies in shared tiers are left to the
  * others. With a tier (not -1) only that tier's copies go, where all is elsewhere too. `seen`: the row
- * by which it was chosen, or NULL. 0, -EAGAIN (its folder was knocked at: come back in a moment),
+ * by which it was chosen, or NULL. 0, -EAGAIN (its folder was knocked or looked at: come back in a moment),
  * -EBUSY (in use, pinned, or used a moment ago), -ESTALE (used since `seen`), -ENOENT (empty), or
  * another. With 0 and -EAGAIN *bytes is what goes: of the tier, or what the files take. May be NULL.
  */
@@ -621,6 +662,17 @@ void *kvc_notifier(void *arg);
 /* The number of the notice, and whether the kernel has been told up to it. */
 uint64_t kvc_notify_gone(struct kvc *k, uint64_t parent, uint64_t ino, const char *name);
 bool kvc_notified(struct kvc *k, uint64_t nr);
+
+/* unnamed.c: O_TMPFILE */
+/* Marks a new node as one without a name. */
+int kvc_unnamed_note_both(struct kvc *k, struct kvc_node *n);
+/* It has got a name. */
+void kvc_unnamed_named_both(struct kvc *k, struct kvc_node *n);
+/* To be called after an open or the kernel's reference has gone: destroys it when that was the last. */
+void kvc_unnamed_settle_both(struct kvc *k, struct kvc_node *n);
+/* All of them, at the end; and what an earlier daemon had, before anything else is taken over. */
+void kvc_unnamed_end_all(struct kvc *k);
+int kvc_unnamed_recover_both(struct kvc *k);
 
 /* recover.c */
 int kvc_recover(struct kvc *k, char *error);

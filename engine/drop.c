@@ -169,15 +169,15 @@ static int knock_both(struct kvc *k, struct knock *x, uint64_t ino)
 }
 
 /*
- * May the folder go, whose chunk was last used then? 0; -EAGAIN: not before a moment; -EBUSY: somebody has just looked at it.
+ * May the folder go, whose chunk was last used then? 0, or -EAGAIN: not before a moment.
  */
 static int may_go_both(struct kvc *k, struct kvc_node *folder, uint64_t last_ns)
 {
 	struct knock *x = knock_find(k, folder->row.ino);
 	uint64_t now = kvc_mono_ns();
 
-	if (!k->started)
-		return 0;
+	if (!k->started || k->stopping)
+		return 0; /* nobody asks us any more */
 	if (!x) {
 		if (!(x = calloc(1, sizeof *x)))
 			return -ENOMEM;
@@ -189,8 +189,10 @@ static int may_go_both(struct kvc *k, struct kvc_node *folder, uint64_t last_ns)
 		x->use_ns = last_ns;
 		x->at_ns = x->n = 0;
 	}
+	if (!x->at_ns && now - x->looked_ns < KVC_YOUNG_NS)
+		return -EAGAIN; /* somebody has just looked at it */
 	if (!x->at_ns)
-		return x->looked_ns && now - x->looked_ns < KVC_YOUNG_NS ? -EBUSY : knock_both(k, x, folder->row.ino);
+		return knock_both(k, x, folder->row.ino);
 	return kvc_notified(k, x->nr) && now - x->at_ns >= KNOCK_NS + k->ev.kept_ns ? 0 : -EAGAIN;
 }
 
@@ -270,20 +272,27 @@ static int members_both(struct kvc *k, uint64_t id, struct kvc_node *self, int t
 	int err = 0;
 
 	*needed = *placed = false;
-	if (S_ISDIR(self->row.mode))
+	bool folder = S_ISDIR(self->row.mode);
+
+	if (folder)
 		err = kvc_entries_in_both(k, id, &e);
-	m->n = calloc(e.n + 1, sizeof *m->n);
+	m->n = calloc(e.n + 2, sizeof *m->n);
 	if (!m->n)
 		err = -ENOMEM;
-	for (size_t i = 0; i < (S_ISDIR(self->row.mode) ? e.n : 1) && !err; i++) {
+	/* Of a folder its files, of a file itself and its companion. */
+	for (size_t i = 0; i < (folder ? e.n : self->row.container ? 2 : 1) && !err; i++) {
 		struct kvc_node *n = self;
 
-		if (S_ISDIR(self->row.mode)) {
-			if (!S_ISREG(e.v[i].kind))
-				continue;
-			if ((err = kvc_node_get_both(k, e.v[i].ino, &n)))
-				break;
+		if (folder && !S_ISREG(e.v[i].kind))
+			continue;
+		if (folder || i)
+			err = kvc_node_get_both(k, folder ? e.v[i].ino : self->row.container, &n);
+		if (err == -ENOENT && !folder) {
+			err = 0; /* it has been deleted */
+			continue;
 		}
+		if (err)
+			break;
 		if (n->row.chunk != id) {
 			kvc_node_settle_locked(k, n);
 			continue;

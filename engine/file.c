@@ -32,6 +32,9 @@ void kvc_become_locked(struct kvc *k, struct kvc_node *n, enum kvc_state to)
 	n->state = to;
 	if (to == KVC_RESIDENT || to == KVC_BOTH)
 		k->resident++;
+	k->copied -= n->copied;
+	n->copied = to == KVC_BOTH ? n->room : 0;
+	k->copied += n->copied;
 	if (kvc_has_segment(n) && !had)
 		kvc_chunk_add_locked(k, n);
 	else if (!kvc_has_segment(n) && had)
@@ -188,8 +191,8 @@ void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 		n->row.mtime_ns = mtime;
 		n->row.ctime_ns = kvc_max(n->row.ctime_ns, mtime);
 		kvc_count(&k->stats, publishes);
-		if (n->object.gen == 1)
-			kvc_unit_grew_locked(k, n, size);
+		if (size > n->object.size)
+			kvc_unit_grew_locked(k, n, size - n->object.size);
 	}
 	/* Give back what was prepared and not used. */
 	if (n->prepared > kvc_round_up(size, KVC_PAGE) && !ftruncate(fd, st.st_size)) {

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <string.h>
 
+#define KVC_USUAL_LEAST (1ull << 20) /* while a model's usual size is not known, or small */
 #define AHEAD (8ull << 20) /* plain writes prepare so far ahead at most */
 
 static struct kvc_node *open_node_locked(struct kvc *k, uint64_t ino)
@@ -88,12 +89,25 @@ int kvc_file_write(struct kvc *k, uint64_t ino, const void *buf, size_t len, off
 	*done = len;
 	kvc_lock(k);
 	n = open_node_locked(k, ino);
-	if (n && n->state == KVC_OPEN && !n->nwriters && !n->lost) {
+	if (n && n->state == KVC_OPEN && !n->nwriters && !n->lost && !n->unnamed) {
 		recount_locked(k, n);
 		kvc_publish_locked(k, n);
 	}
 	kvc_unlock(k);
 	return 0;
+}
+
+/*
+ * A file that grows to the usual size of its model's objects is about to be written, perhaps through a mapping, which dies of a
+ * page that it cannot have: it gets its room now. What grows beyond that is an arena and stays sparse.
+ */
+static int prepare_ahead_locked(struct kvc *k, struct kvc_node *n, int fd, uint64_t size, struct kvc_wait *w)
+{
+	uint64_t usual = kvc_hint_locked(k, n->model);
+
+	if (!n->nwriters || size <= n->prepared || size > kvc_max(usual, KVC_USUAL_LEAST))
+		return 0;
+	return prepare_locked(k, n, fd, n->prepared, size - n->prepared, w);
 }
 
 /* Sets the size of a file that may be open or not. */
@@ -112,11 +126,13 @@ static int truncate_both(struct kvc *k, struct kvc_node *n, uint64_t size, struc
 		return err;
 	if ((fd = kvc_node_fd_locked(k, n)) < 0)
 		return fd;
+	if ((err = prepare_ahead_locked(k, n, fd, size, w)))
+		return err;
 	if (ftruncate(fd, (off_t)size))
 		return -errno;
 	n->prepared = kvc_min(n->prepared, size / KVC_PAGE * KVC_PAGE);
 	recount_locked(k, n);
-	if (!n->nwriters && !n->lost) {
+	if (!n->nwriters && !n->lost && !n->unnamed) {
 		kvc_publish_locked(k, n);
 		if (!n->nopen) {
 			close(n->fd);
@@ -172,13 +188,32 @@ out:
 	return err;
 }
 
+/*
+ * At most so many bytes of pages are not there yet between off and end: of all that the file has,
+ * as much lies elsewhere as there is room for.
+ */
+static uint64_t missing(const struct kvc_node *n, uint64_t off, uint64_t end, uint64_t size)
+{
+	uint64_t start = off / KVC_PAGE * KVC_PAGE, range, span, elsewhere, there;
+
+	end = kvc_round_up(end, KVC_PAGE);
+	range = end - start;
+	span = kvc_max(kvc_max(kvc_round_up(size, KVC_PAGE), n->prepared), end);
+	elsewhere = span - range;
+	there = n->room > elsewhere ? n->room - elsewhere : 0;
+	if (start < n->prepared)
+		there = kvc_max(there, kvc_min(n->prepared, end) - start);
+	return range - kvc_min(range, there);
+}
+
 int kvc_file_fallocate(struct kvc *k, uint64_t ino, int mode, off_t off, off_t len, struct kvc_wait *w)
 {
 	struct kvc_node *n;
+	struct stat st;
 	uint64_t need;
 	int fd, err = 0;
 
-	if (mode & ~(FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE))
+	if (mode & ~(FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE))
 		return -EOPNOTSUPP;
 	kvc_lock(k);
 	n = open_node_locked(k, ino);
@@ -193,20 +228,25 @@ int kvc_file_fallocate(struct kvc *k, uint64_t ino, int mode, off_t off, off_t l
 		recount_locked(k, n);
 		goto out;
 	}
-	need = kvc_round_up((uint64_t)off + (uint64_t)len, KVC_PAGE) - (uint64_t)off / KVC_PAGE * KVC_PAGE;
-	if (n->room < (uint64_t)off + (uint64_t)len || (uint64_t)off > n->prepared) {
-		/* What of it is there already is counted twice for a moment, unless it starts where all is prepared. */
-		if ((uint64_t)off <= n->prepared && n->prepared < (uint64_t)off + (uint64_t)len)
-			need = kvc_round_up((uint64_t)off + (uint64_t)len, KVC_PAGE) - n->prepared;
-		if ((err = kvc_pace_locked(k, need, w)) || (err = kvc_quota_get_locked(k, n->model, need, w)) ||
-		    (err = kvc_room_get_locked(k, need, w)))
-			goto out;
-		if (fallocate(fd, mode, off, len))
+	if (fstat(fd, &st)) {
+		err = -errno;
+		goto out;
+	}
+	kvc_room_set_locked(k, n, (uint64_t)st.st_blocks * 512);
+	need = missing(n, (uint64_t)off, (uint64_t)off + (uint64_t)len, (uint64_t)st.st_size);
+	if ((err = kvc_pace_locked(k, need, w)) || (err = kvc_quota_get_locked(k, n->model, need, w)) ||
+	    (err = kvc_room_get_locked(k, need, w)))
+		goto out;
+	if (mode & FALLOC_FL_ZERO_RANGE) { /* whatever fails then, the range reads as zeros or as it was */
+		mode &= ~FALLOC_FL_ZERO_RANGE;
+		if (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off, len))
 			err = -errno;
-		kvc_room_put_locked(k, need);
+		else if (fallocate(fd, mode, off, len))
+			err = -errno, n->prepared = kvc_min(n->prepared, (uint64_t)off / KVC_PAGE * KVC_PAGE);
 	} else if (fallocate(fd, mode, off, len)) {
 		err = -errno;
 	}
+	kvc_room_put_locked(k, need);
 	if (!err && (uint64_t)off <= n->prepared)
 		n->prepared = kvc_max(n->prepared, (uint64_t)(off + len) / KVC_PAGE * KVC_PAGE);
 	recount_locked(k, n);
@@ -233,7 +273,7 @@ int kvc_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w)
 	kvc_lock(k);
 	n = kvc_node_find_locked(k, ino);
 	kvc_tier_each(k, t)
-		durable |= (k->tier[t].t->ops->caps & KVC_TIER_DURABLE) != 0;
+		durable |= kvc_snapshot_takes(k, n, t);
 	if (n && S_ISREG(n->row.mode) && durable && !n->lost && w->stage < 1) {
 		if (n->state == KVC_OPEN && (kvc_node_fd_locked(k, n) < 0 || fstat(n->fd, &st)))
 			err = -EIO;

@@ -3,10 +3,11 @@
 #include "log.h"
 
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <syslog.h>
 
-static bool use_syslog, with_debug;
+static atomic_bool use_syslog, with_debug; /* set anew when the daemon leaves its terminal, with threads running */
 
 void kvc_log_setup(bool to_syslog, bool debug)
 {

@@ -101,14 +101,25 @@ int kvc_lookup(struct kvc *k, uint64_t parent, const char *name, struct kvc_row 
 void kvc_forget(struct kvc *k, uint64_t ino, uint64_t count)
 {
 	struct kvc_node *n;
+	bool both = false;
 
 	kvc_lock(k);
 	n = kvc_node_find_locked(k, ino);
+	if (n && n->unnamed) { /* its row may go */
+		both = true;
+		kvc_unlock(k);
+		kvc_lock_both(k);
+		n = kvc_node_find_locked(k, ino);
+	}
 	if (n) {
 		n->nlookup -= kvc_min(count, n->nlookup);
+		if (both)
+			kvc_unnamed_settle_both(k, n);
 		kvc_node_settle_locked(k, n);
 	}
 	kvc_unlock(k);
+	if (both)
+		kvc_catalog_unlock(k->cat);
 }
 
 int kvc_getattr(struct kvc *k, uint64_t ino, struct kvc_row *attr)
@@ -172,7 +183,7 @@ int kvc_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, co
 		kvc_touch_folder_locked(k, folder, S_ISDIR(mode) ? 1 : 0);
 		if (S_ISDIR(mode)) {
 			kvc_unit_made_locked(n);
-			kvc_unit_folder_made_both(k, folder, n, who->pid);
+			kvc_unit_folder_made_both(k, folder, n, name, who->pid);
 		}
 		*attr = n->row;
 	} else if (n) {
@@ -193,13 +204,13 @@ int kvc_readlink(struct kvc *k, uint64_t ino, char *target, size_t room)
 }
 
 /* A file that moved to this folder belongs to the chunk there. */
-static int rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder)
+static int rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder, const char *name)
 {
 	uint64_t chunk = 0, model;
 	int err = 0;
 
 	if (n->row.chunk != folder->row.ino) /* else it is a member already */
-		err = kvc_unit_join_both(k, folder, true, &chunk);
+		err = kvc_unit_join_both(k, folder, n, name, true, &chunk);
 	else if (kvc_unit_whole_both(k, folder))
 		chunk = folder->row.ino;
 	if (err)
@@ -215,6 +226,8 @@ static int rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *fold
 	bool has = kvc_has_segment(n);
 	uint64_t old = n->row.chunk;
 
+	if (old == n->row.ino)
+		kvc_unit_part_both(k, n);
 	kvc_chunk_leave_locked(k, n);
 	n->row.chunk = chunk;
 	if (old == n->row.ino)
@@ -242,7 +255,7 @@ int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, str
 		parent = folder->row.ino;
 		err = kvc_node_get_both(k, ino, &n);
 	}
-	if (!err && (n->lost || !n->row.nlink))
+	if (!err && (n->lost || (!n->row.nlink && !n->unnamed)))
 		err = -ENOENT;
 	if (!err && (err = kvc_model_of_both(k, parent, &model)) == 0 && model != n->model &&
 	    (kvc_model_apart_both(k, model) || kvc_model_apart_both(k, n->model)))
@@ -261,7 +274,11 @@ int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, str
 		n->row.parent = parent;
 		n->row.ctime_ns = kvc_now_ns();
 		n->nlookup++;
-		rechunk_both(k, n, folder);
+		rechunk_both(k, n, folder, name);
+		if (n->unnamed) {
+			kvc_unnamed_named_both(k, n);
+			kvc_rehead_locked(k, n);
+		}
 		kvc_node_dirty_locked(k, n);
 		kvc_touch_folder_locked(k, folder, 0);
 		kvc_node_attr_locked(k, n, attr);
@@ -288,13 +305,14 @@ static void unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent)
 		if (n->row.parent == parent && kvc_name_of(k->cat, n->row.ino, other_parent, &left) == 1) {
 			n->row.parent = left;
 			if (!kvc_node_get_both(k, left, &folder)) {
-				rechunk_both(k, n, folder);
+				rechunk_both(k, n, folder, NULL);
 				kvc_node_settle_locked(k, folder);
 			}
 		}
 		kvc_node_dirty_locked(k, n);
 		return;
 	}
+	kvc_unit_part_both(k, n);
 	kvc_row_del(k->cat, n->row.ino);
 	if (n->row.chunk == n->row.ino)
 		kvc_chunk_forget_both(k, n->row.ino);
@@ -412,9 +430,9 @@ static int replace_both(struct kvc *k, struct kvc_node *n, struct kvc_node *fold
 
 /*
  * A folder does not move in or out of a model with a quota or a policy of its own: that would count and class all in it anew. A
- * file does, where the quota has room for it.
+ * file does, where the quota has room for its `bytes`.
  */
-static int may_move_both(struct kvc *k, struct kvc_node *n, uint64_t parent, uint64_t to)
+static int may_move_both(struct kvc *k, struct kvc_node *n, uint64_t bytes, uint64_t parent, uint64_t to)
 {
 	uint64_t from_model, to_model;
 	int err = kvc_model_of_both(k, parent, &from_model) ?: kvc_model_of_both(k, to, &to_model);
@@ -429,7 +447,7 @@ static int may_move_both(struct kvc *k, struct kvc_node *n, uint64_t parent, uin
 		return 0;
 	if (S_ISDIR(n->row.mode))
 		return kvc_model_apart_both(k, from_model) || kvc_model_apart_both(k, to_model) ? -EXDEV : 0;
-	return S_ISREG(n->row.mode) ? kvc_quota_allows_locked(k, to_model, n->charged) : 0;
+	return S_ISREG(n->row.mode) ? kvc_quota_allows_locked(k, to_model, bytes) : 0;
 }
 
 static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_t to, const char *to_name, unsigned flags)
@@ -444,13 +462,14 @@ static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_
 		err = kvc_name_get(k->cat, parent, name, &ino, &kind) ?: kvc_node_get_both(k, ino, &n);
 	}
 	if (!err)
-		err = kvc_takes(k, false) ?: may_move_both(k, n, parent, to);
+		err = kvc_takes(k, false)
+			      ?: may_move_both(k, n, kvc_quota_bytes(n), parent, to);
 	if (err)
 		return err;
 	err = kvc_name_get(k->cat, to, to_name, &old_ino, &old_kind);
 	if (err && err != -ENOENT)
 		return err;
-	if (!err && (flags & 1)) /* RENAME_NOREPLACE */
+	if (!err && (flags & RENAME_NOREPLACE))
 		return -EEXIST;
 	if (!err && old_ino == ino)
 		return 0;
@@ -470,12 +489,93 @@ static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_
 	n->row.ctime_ns = kvc_now_ns();
 	n->row.parent = to;
 	if (S_ISREG(n->row.mode))
-		rechunk_both(k, n, to_folder);
+		rechunk_both(k, n, to_folder, to_name);
+	else if (S_ISDIR(n->row.mode))
+		kvc_unit_folder_came_both(k, to_folder);
 	kvc_node_dirty_locked(k, n);
 	kvc_rehead_locked(k, n);
 	kvc_touch_folder_locked(k, from_folder, S_ISDIR(kind) ? -1 : 0);
 	kvc_touch_folder_locked(k, to_folder, S_ISDIR(kind) ? 1 : 0);
 	kvc_node_settle_locked(k, n);
+	return 0;
+}
+
+enum { CLOSED = 1, BOTH_CLOSED, LOADED }; /* how far a rename's wait has come */
+
+/* One of two that change their places: it has come to `folder`. */
+static void arrived_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder)
+{
+	n->row.ctime_ns = kvc_now_ns();
+	n->row.parent = folder->row.ino;
+	if (S_ISREG(n->row.mode))
+		rechunk_both(k, n, folder, NULL);
+	else if (S_ISDIR(n->row.mode))
+		kvc_unit_folder_came_both(k, folder);
+	kvc_node_dirty_locked(k, n);
+	kvc_rehead_locked(k, n);
+	kvc_node_settle_locked(k, n);
+}
+
+/* May both of RENAME_EXCHANGE? Between two models each makes room for the other. */
+static int may_exchange_both(struct kvc *k, struct kvc_node *a, struct kvc_node *b, uint64_t from, uint64_t to)
+{
+	uint64_t a_bytes = kvc_quota_bytes(a), b_bytes = kvc_quota_bytes(b), less = kvc_min(a_bytes, b_bytes);
+
+	return may_move_both(k, a, a_bytes - less, from, to) ?: may_move_both(k, b, b_bytes - less, to, from);
+}
+
+/*
+ * In a shared tier a name is the place: what is only there would be overwritten by who gets its
+ * name, so it is loaded first. (What lies below a folder and only there may be lost: a miss.)
+ */
+static int at_hand_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
+{
+	int err;
+
+	if (!k->shared || !S_ISREG(n->row.mode) || (n->state != KVC_LOWER && n->state != KVC_LOADING))
+		return 0;
+	kvc_tier_each(k, t)
+		if (!(k->tier[t].t->ops->caps & KVC_TIER_SHARED) && n->place[t].gen && n->place[t].gen == n->object.gen)
+			return 0;
+	if (w->stage == LOADED && w->err)
+		return w->err;
+	w->stage = LOADED;
+	w->deadline_ns = 0;
+	err = kvc_load_start_locked(k, n, false);
+	return err == -ENOENT ? -EIO : err ?: kvc_park_locked(k, &n->waiters, w);
+}
+
+/* RENAME_EXCHANGE: two names change what they name, in one step. */
+static int exchange_both(struct kvc *k, uint64_t parent, const char *name, uint64_t to, const char *to_name, struct kvc_wait *w)
+{
+	struct kvc_node *from_folder, *to_folder, *a, *b;
+	uint64_t a_ino, b_ino;
+	uint32_t a_kind, b_kind;
+	int err = kvc_folder_both(k, parent, false, &from_folder) ?: kvc_folder_both(k, to, false, &to_folder);
+
+	err = err ?: kvc_name_get(k->cat, parent, name, &a_ino, &a_kind) ?: kvc_name_get(k->cat, to, to_name, &b_ino, &b_kind);
+	err = err ?: kvc_node_get_both(k, a_ino, &a) ?: kvc_node_get_both(k, b_ino, &b);
+	if (err || a == b)
+		return err;
+	err = kvc_takes(k, false) ?: may_exchange_both(k, a, b, parent, to) ?: at_hand_both(k, a, w)
+	      ?: at_hand_both(k, b, w);
+	if (err)
+		return err;
+	if (k->shared) {
+		unshare_name_both(k, a, parent, name, true);
+		unshare_name_both(k, b, to, to_name, true);
+	}
+	err = kvc_name_put(k->cat, parent, name, b_ino, b_kind);
+	if (!err && (err = kvc_name_put(k->cat, to, to_name, a_ino, a_kind)))
+		kvc_name_put(k->cat, parent, name, a_ino, a_kind);
+	if (err)
+		return err;
+	int moved = S_ISDIR(a_kind) - S_ISDIR(b_kind); /* folders from the one to the other */
+
+	arrived_both(k, a, to_folder);
+	arrived_both(k, b, from_folder);
+	kvc_touch_folder_locked(k, from_folder, -moved);
+	kvc_touch_folder_locked(k, to_folder, moved);
 	return 0;
 }
 
@@ -497,18 +597,20 @@ static bool unfinished_both(struct kvc *k, uint64_t parent, const char *name, ui
 
 int kvc_rename(struct kvc *k, uint64_t parent, const char *name, uint64_t to, const char *to_name, unsigned flags, struct kvc_wait *w)
 {
+	bool exchange = flags == RENAME_EXCHANGE;
 	struct kvc_node *n;
 	int err;
 
-	if (flags & ~1u)
+	if (flags & ~(unsigned)RENAME_NOREPLACE && !exchange)
 		return -EINVAL;
 	kvc_lock_both(k);
-	if (!w->stage && unfinished_both(k, parent, name, to, to_name, &n)) {
-		w->stage = 1;
+	if ((w->stage < CLOSED && unfinished_both(k, parent, name, to, to_name, &n)) ||
+	    (w->stage < BOTH_CLOSED && exchange && unfinished_both(k, to, to_name, parent, name, &n))) {
+		w->stage++;
 		w->deadline_ns = kvc_mono_ns() + CLOSE_WAIT_NS;
 		err = kvc_park_locked(k, &n->waiters, w);
 	} else {
-		err = rename_both(k, parent, name, to, to_name, flags);
+		err = exchange ? exchange_both(k, parent, name, to, to_name, w) : rename_both(k, parent, name, to, to_name, flags);
 	}
 	kvc_unlock_both(k);
 	return err;

@@ -28,6 +28,11 @@ uint64_t kvc_notify_gone(struct kvc *k, uint64_t parent, uint64_t ino, const cha
 	memset(n->name, 0, sizeof n->name);
 	strncpy(n->name, name, sizeof n->name - 1);
 	pthread_mutex_lock(&k->notify_lock);
+	if (k->notify_stop) {
+		pthread_mutex_unlock(&k->notify_lock);
+		free(n);
+		return 0; /* the session has ended */
+	}
 	kvc_list_add_tail(&k->notices, &n->link);
 	nr = ++k->noticed;
 	pthread_cond_signal(&k->notify_cond);

@@ -201,7 +201,7 @@ static int plan_both(struct kvc *k, uint64_t parent, const char *name, struct cr
 	if (err)
 		return err;
 	c->row.parent = folder->row.ino; /* another, where this one was dropped and made again */
-	err = kvc_name_get(k->cat, c->row.parent, name, existing, &kind);
+	err = name ? kvc_name_get(k->cat, c->row.parent, name, existing, &kind) : -ENOENT;
 	if (err != -ENOENT)
 		return err ?: -EEXIST;
 	if ((err = kvc_takes(k, false)))
@@ -228,12 +228,12 @@ static int enter_both(struct kvc *k, const struct creation *c, const char *name,
 		return -ENOMEM;
 	n->row.parent = folder->row.ino;
 	n->model = c->model;
-	err = kvc_unit_join_both(k, folder, true, &n->row.chunk);
+	err = name ? kvc_unit_join_both(k, folder, n, name, true, &n->row.chunk) : 0;
 	if (!n->row.chunk)
 		n->row.chunk = n->row.ino;
 	err = err ?: kvc_chunk_join_both(k, n);
 	if (!err)
-		err = kvc_name_put(k->cat, n->row.parent, name, c->row.ino, S_IFREG);
+		err = name ? kvc_name_put(k->cat, n->row.parent, name, c->row.ino, S_IFREG) : kvc_unnamed_note_both(k, n);
 	if (err) {
 		kvc_node_settle_locked(k, n);
 		return err;
@@ -249,7 +249,8 @@ static int enter_both(struct kvc *k, const struct creation *c, const char *name,
 	kvc_become_locked(k, n, KVC_OPEN);
 	kvc_quota_count_locked(k, n);
 	kvc_node_dirty_locked(k, n);
-	kvc_touch_folder_locked(k, folder, 0);
+	if (name)
+		kvc_touch_folder_locked(k, folder, 0);
 	opened_locked(k, n, flags, out); /* cannot fail: fd is there */
 	kvc_count(&k->stats, creates);
 	*attr = n->row;
@@ -336,19 +337,26 @@ int kvc_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, 
 void kvc_file_release(struct kvc *k, uint64_t ino, int flags)
 {
 	struct kvc_node *n;
+	bool both = false;
 
 	kvc_lock(k);
 	n = kvc_node_find_locked(k, ino);
-	if (!n || !n->nopen) {
+	if (n && n->unnamed) { /* its row may go */
+		both = true;
 		kvc_unlock(k);
-		return;
+		kvc_lock_both(k);
+		n = kvc_node_find_locked(k, ino);
 	}
+	if (!n || !n->nopen)
+		goto out;
 	atomic_load_explicit(&k->fd_uses, memory_order_acquire);
 	n->nopen--;
 	k->open_files--;
 	n->nwriters -= writes(flags) && n->nwriters;
-	if (n->state == KVC_OPEN && !n->nwriters && !n->lost)
+	if (n->state == KVC_OPEN && !n->nwriters && !n->lost && !n->unnamed)
 		kvc_publish_locked(k, n);
+	if (both)
+		kvc_unnamed_settle_both(k, n);
 	if (!n->nopen && n->lost && !n->leases) {
 		kvc_destroy_locked(k, n);
 	} else if (!n->nopen && n->state != KVC_OPEN) {
@@ -364,7 +372,10 @@ void kvc_file_release(struct kvc *k, uint64_t ino, int flags)
 	kvc_node_settle_locked(k, n);
 	if (!kvc_list_empty(&k->room_waiters))
 		pthread_cond_signal(&k->evict_cond);
+out:
 	kvc_unlock(k);
+	if (both)
+		kvc_catalog_unlock(k->cat);
 }
 
 void kvc_file_fd_done(struct kvc *k)

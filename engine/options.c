@@ -12,9 +12,19 @@ const char *const kvc_huge_names[] = { "within_size", "always", "never", NULL };
 static const char *const write_names[] = { "through", "back", NULL };
 static const char *const auto_names[] = { "auto", "on", "off", NULL };
 static const char *const unit_names[] = { "auto", "dir", "file", NULL };
+static const char *const prefault_names[] = { "auto", "on", "hold", "off", NULL };
 static const char *const switch_names[] = { "off", "on", NULL };
 
-enum type { SIZE, NUMBER, CHOICE, FLAG, TEXT, TEXTS /* may be given several times; kept with spaces between */ };
+enum type {
+	SIZE,
+	NUMBER,
+	CHOICE,
+	FLAG,
+	TEXT,
+	TEXTS, /* may be given several times; kept with spaces between */
+	ID,    /* a number or KVC_UNSET */
+	MODE,  /* the same, octal */
+};
 
 struct row {
 	const char *name, *value, *help;
@@ -44,6 +54,8 @@ static const struct row rows[] = {
 	{ "io_uring", "auto|on|off", "take requests through io_uring", CHOICE, AT(io_uring), auto_names, 0, 0, "auto" },
 	{ "huge", "within_size|always|never", "huge pages in the pool", CHOICE, AT(huge), kvc_huge_names, 0, 0, "within_size" },
 	{ "numa", "POLICY", "NUMA policy of the pool, as tmpfs mpol= takes it (with ; for ,)", TEXT, AT(numa), NULL, 0, 64, "" },
+	{ "prefault", "auto|on|hold|off", "touch the pool's memory in the background", CHOICE,
+	  AT(prefault), prefault_names, 0, 0, "auto" },
 	{ "keep_pool", NULL, "leave the pool in memory at unmount, for a warm start", FLAG, AT(keep_pool), NULL, 0, 0, "0" },
 	{ "settle", "MS", "wait so long after publish before copying down", NUMBER, AT(settle_ms), NULL, 0, 3600000, "200" },
 	{ "deadline", "MS", "longest wait for a tier or for room", NUMBER, AT(deadline_ms), NULL, 1, 3600000, "10000" },
@@ -54,6 +66,9 @@ static const struct row rows[] = {
 	{ "run", "DIR", "folder below which the pool is mounted", TEXT, AT(run_dir), NULL, 0, 256, "/run/kvcachefs" },
 	{ "shim", "SPEC", "delay or break tier operations, for tests", TEXT, AT(shim), NULL, 0, 128, "" },
 	{ "allow_other", NULL, "let other users in", FLAG, AT(allow_other), NULL, 0, 0, "0" },
+	{ "uid", "NUMBER", "owner of the mount's root folder, from now on", ID, AT(uid), NULL, 0, UINT32_MAX - 1, "" },
+	{ "gid", "NUMBER", "its group", ID, AT(gid), NULL, 0, UINT32_MAX - 1, "" },
+	{ "mode", "OCTAL", "its permissions, such as 1777", MODE, AT(mode), NULL, 0, 07777, "" },
 	{ "debug", NULL, "log more", FLAG, AT(debug), NULL, 0, 0, "0" },
 };
 #define NROWS (sizeof rows / sizeof rows[0])
@@ -122,6 +137,16 @@ static int set(struct kvc_options *o, const struct row *r, const char *value, ch
 		}
 		*n = v;
 		return 0;
+	case ID:
+	case MODE:
+		v = value && *value >= '0' && *value <= '9' ? strtoull(value, &end, r->type == MODE ? 8 : 10) : 0;
+		if (!value || *value < '0' || *value > '9' || *end || v > r->max) {
+			fail(error, r->type == MODE ? "option %s: '%s' is not an octal mode from 0 to 7777" : "option %s: '%s' is not the number of a user or group",
+			     r->name, value ? value : "");
+			return -EINVAL;
+		}
+		*n = v;
+		return 0;
 	case CHOICE:
 		for (uint64_t i = 0; value && r->names[i]; i++)
 			if (!strcmp(r->names[i], value)) {
@@ -186,7 +211,9 @@ void kvc_options_init(struct kvc_options *o)
 
 	memset(o, 0, sizeof *o);
 	for (size_t i = 0; i < NROWS; i++)
-		if (rows[i].type != TEXTS)
+		if (rows[i].type == ID || rows[i].type == MODE)
+			*(uint64_t *)((char *)o + rows[i].at) = KVC_UNSET;
+		else if (rows[i].type != TEXTS)
 			set(o, &rows[i], rows[i].def, error);
 }
 
@@ -251,6 +278,10 @@ void kvc_options_print(const struct kvc_options *o, FILE *out)
 			fprintf(out, "%s=%s\n", r->name, (const char *)n);
 		else if (r->type == CHOICE)
 			fprintf(out, "%s=%s\n", r->name, r->names[*n]);
+		else if ((r->type == ID || r->type == MODE) && *n == KVC_UNSET)
+			fprintf(out, "%s=\n", r->name);
+		else if (r->type == MODE)
+			fprintf(out, "%s=%04llo\n", r->name, (unsigned long long)*n);
 		else
 			fprintf(out, "%s=%llu\n", r->name, (unsigned long long)*n);
 	}

@@ -10,7 +10,10 @@
 #include <stdio.h>
 
 enum kvc_auto { KVC_AUTO, KVC_ON, KVC_OFF };
+enum kvc_prefault_mode { KVC_PREFAULT_AUTO, KVC_PREFAULT_ON, KVC_PREFAULT_HOLD, KVC_PREFAULT_OFF };
 enum kvc_write_mode { KVC_THROUGH, KVC_BACK };
+
+#define KVC_UNSET UINT64_MAX
 
 struct kvc_options {
 	uint64_t cpu_bytes;    /* size of the pool */
@@ -22,6 +25,7 @@ struct kvc_options {
 	uint64_t passthrough, io_uring; /* enum kvc_auto */
 	uint64_t huge;         /* index into kvc_huge_names */
 	char numa[64];         /* tmpfs mpol=, empty: the kernel's default */
+	uint64_t prefault;     /* enum kvc_prefault_mode */
 	uint64_t keep_pool;    /* bool */
 	uint64_t settle_ms, deadline_ms, commit_ms, pace_ms;
 	uint64_t log_bytes;    /* of the catalog */
@@ -32,6 +36,7 @@ struct kvc_options {
 	char metrics[64];      /* ADDR:PORT, empty: none */
 	char shim[128];        /* faults to inject below the engine, for tests */
 	char run_dir[256];     /* where pools are mounted */
+	uint64_t uid, gid, mode; /* of the root folder; KVC_UNSET: as it is */
 	uint64_t allow_other, debug; /* bool */
 	char generic[256];     /* options for mount(2), comma separated */
 };

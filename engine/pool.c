@@ -20,20 +20,6 @@
  */
 #define GROWTH_MAX (256ull << 20)
 
-static uint64_t mem_available(void)
-{
-	FILE *f = fopen("/proc/meminfo", "re");
-	char line[128];
-	unsigned long long kb = 0;
-
-	while (f && fgets(line, sizeof line, f))
-		if (sscanf(line, "MemAvailable: %llu kB", &kb) == 1)
-			break;
-	if (f)
-		fclose(f);
-	return kb ? kb << 10 : UINT64_MAX;
-}
-
 static bool is_tmpfs(const char *path)
 {
 	struct statfs s;
@@ -109,7 +95,7 @@ int kvc_pool_open(struct kvc_pool *p, const struct kvc_options *o, const struct 
 	p->mounted = p->found = is_mount(p->path) && is_tmpfs(p->path);
 	if (p->mounted && !statfs(p->path, &st))
 		there = (st.f_blocks - st.f_bfree) * (uint64_t)st.f_bsize;
-	avail = mem_available();
+	avail = kvc_memory_available();
 	if (p->size > there && p->size - there > avail) {
 		snprintf(error, 512, "cpu=%s is more than this machine's free memory (%s); give a smaller cpu=",
 			 kvc_size_text(p->size, a), kvc_size_text(avail + there, b));

@@ -71,7 +71,7 @@ static void changed_locked(struct kvc *k, struct kvc_quota *q, int64_t by)
 	}
 }
 
-static uint64_t charge(const struct kvc_node *n)
+uint64_t kvc_quota_bytes(const struct kvc_node *n)
 {
 	if (n->lost || n->state == KVC_GONE || !S_ISREG(n->row.mode))
 		return 0;
@@ -81,7 +81,7 @@ static uint64_t charge(const struct kvc_node *n)
 void kvc_quota_count_locked(struct kvc *k, struct kvc_node *n)
 {
 	struct kvc_quota *q = kvc_list_empty(&k->quotas) ? NULL : kvc_quota_of_locked(k, n->model);
-	uint64_t now = q ? charge(n) : 0, before = n->charged;
+	uint64_t now = q ? kvc_quota_bytes(n) : 0, before = n->charged;
 
 	if (!q || now == before)
 		return;
@@ -183,7 +183,7 @@ static int count_both(struct kvc *k, struct kvc_quota *q)
 	for (size_t i = 0; i < KVC_HASH_SIZE && !err; i++)
 		for (struct kvc_node *n = k->nodes[i]; n; n = n->hash_next) {
 			struct kvc_row row;
-			uint64_t model, now = charge(n);
+			uint64_t model, now = kvc_quota_bytes(n);
 
 			if (!S_ISREG(n->row.mode) || n->lost || kvc_model_of_both(k, n->row.parent, &model))
 				continue;
@@ -270,7 +270,7 @@ void kvc_quotas_save_both(struct kvc *k)
 		for (size_t i = 0; i < KVC_HASH_SIZE; i++)
 			for (struct kvc_node *n = k->nodes[i]; n; n = n->hash_next)
 				if (n->model == q.model && n->state == KVC_OPEN)
-					q.used -= charge(n) - (n->lost ? 0 : n->row.blocks * 512);
+					q.used -= kvc_quota_bytes(n) - (n->lost ? 0 : n->row.blocks * 512);
 		save(k, &q);
 	}
 }

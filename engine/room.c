@@ -75,6 +75,10 @@ void kvc_room_set_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes)
 	uint64_t old = n->room;
 
 	n->room = bytes;
+	if (n->state == KVC_BOTH) {
+		k->copied += bytes - n->copied;
+		n->copied = bytes;
+	}
 	if (bytes > old)
 		k->used += bytes - old;
 	else

@@ -194,7 +194,7 @@ int kvc_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *na
 		else if (f->flags & KVC_FRAME_SEALED ? !kvc_keys_has(k->keys, f->key_id) : k->keys != NULL)
 			err = -ENOKEY; /* with keys, what is not sealed is not trusted */
 		else
-			err = kvc_unit_join_both(k, folder, false, &chunk) ?: kvc_model_of_both(k, parent, &model) ?:
+			err = kvc_unit_join_both(k, folder, NULL, name, false, &chunk) ?: kvc_model_of_both(k, parent, &model) ?:
 			      kvc_quota_allows_locked(k, model, row.blocks * 512);
 	}
 	if (err)

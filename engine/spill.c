@@ -405,7 +405,7 @@ static void spill_run(struct kvc *k, struct kvc_job *j)
 	int err = 0;
 
 	kvc_lock(k);
-	snap = n->state == KVC_OPEN && n->snapshot && (t->ops->caps & KVC_TIER_DURABLE);
+	snap = n->state == KVC_OPEN && n->snapshot && kvc_snapshot_takes(k, n, j->tier);
 	if (n->lost || (!snap && n->state != KVC_RESIDENT && n->state != KVC_BOTH) || (!snap && !kvc_spill_needed(k, n, j->tier)))
 		goto out;
 	seg = kvc_segment_of(n);
@@ -482,7 +482,7 @@ out:
 		kvc_count(&k->stats, spill_failures);
 		n->failing = true;
 	}
-	if (again && !n->lost && !k->stopping)
+	if (again && !n->lost && (!k->stopping || (err == -ENOSPC && !k->tier[j->tier].jammed)))
 		queue_locked(k, n, j->tier, err == -ENOSPC ? KVC_P_URGENT : KVC_P_SPILL,
 			     kvc_mono_ns() + (err == -ENOSPC && !k->tier[j->tier].jammed ? ROOM_AGAIN_NS : err ? FAILED_AGAIN_NS : AGAIN_NS));
 	if (!again || (err && err != -ENOSPC))
@@ -507,7 +507,8 @@ static void queue_locked(struct kvc *k, struct kvc_node *n, unsigned tier, enum 
 		struct kvc_tier_state *ts = &k->tier[tier];
 
 		kvc_list_del(&j->link);
-		ts->ncopies--;
+		ts->ncopies -= j->priority == KVC_P_SPILL;
+		j->priority = KVC_P_URGENT;
 		j->due_ns = 0;
 		kvc_list_add_tail(&ts->jobs[KVC_P_URGENT], &j->link);
 		kvc_tier_tell_locked(ts, KVC_P_URGENT);
@@ -526,7 +527,7 @@ void kvc_spill_queue_locked(struct kvc *k, struct kvc_node *n, bool urgent)
 	uint64_t due = urgent ? 0 : kvc_mono_ns() + k->opt.settle_ms * 1000000;
 
 	kvc_tier_each(k, t)
-		if (n->snapshot ? k->tier[t].t->ops->caps & KVC_TIER_DURABLE : kvc_spill_needed(k, n, t))
+		if (n->snapshot ? kvc_snapshot_takes(k, n, t) : kvc_spill_needed(k, n, t))
 			queue_locked(k, n, t, urgent ? KVC_P_URGENT : KVC_P_SPILL, due);
 }
 

@@ -2,12 +2,19 @@
 /* See store.h. */
 #include "store.h"
 
+#include "log.h"
+
 #include <endian.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+
+#define LOOK_US 10000
+#define SAY_NS 1000000000ull     /* a wait longer than this is told */
+#define UNSEEN_NS 3000000000ull  /* for a holder whose mount is not seen: it may be about to notice its end */
+#define ENDING_NS 60000000000ull /* for one that is ending, since it last got on */
 
 static const char magic[8] = "KVCACHFS";
 
@@ -74,10 +81,101 @@ int kvc_store_create(struct kvc_store *s)
 	return fsync(fd) ? -errno : 0;
 }
 
+/* As /proc/self/mountinfo writes it: spaces and the like are octal there. */
+static bool same_source(const char *field, const char *dir)
+{
+	for (; *field && *field != ' ' && *dir; dir++) {
+		unsigned c = (unsigned char)*field++;
+
+		if (c == '\\' && sscanf(field, "%3o", &c) == 1)
+			field += 3;
+		if (c != (unsigned char)(*dir == ',' ? '_' : *dir)) /* a comma cannot be in a mount's source */
+			return false;
+	}
+	return !*dir && (!*field || *field == ' ');
+}
+
+/* Is this store mounted, as far as this process can see? */
+static bool mount_seen(const char *dir)
+{
+	FILE *f = fopen("/proc/self/mountinfo", "re");
+	KVC_MEM char *line = NULL, *real = realpath(dir, NULL);
+	size_t room = 0;
+	bool seen = false;
+
+	while (f && !seen && getline(&line, &room, f) > 0) {
+		const char *type = strstr(line, " - fuse.kvcachefs ");
+
+		line[strcspn(line, "\n")] = 0;
+		seen = type && same_source(type + strlen(" - fuse.kvcachefs "), real ?: dir);
+	}
+	if (f)
+		fclose(f);
+	return seen;
+}
+
+/*
+ * A holder that serves is not waited for. One that has let go of its byte is, for as long as it
+ * gets on; and so, for a moment, is one whose mount is not seen: umount(8) returns before the
+ * daemon knows of it.
+ */
+static int lock_store(int fd, const char *dir, char *error)
+{
+	uint64_t start = kvc_mono_ns(), since = start, stamp = 0;
+	bool said = false;
+
+	for (;;) {
+		struct flock all = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+		struct flock byte = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = KVC_STORE_SERVING, .l_len = 1 };
+		uint64_t now = kvc_mono_ns();
+		struct stat st;
+
+		if (!fcntl(fd, F_OFD_SETLK, &all))
+			return 0;
+		if (errno != EAGAIN && errno != EACCES) {
+			int err = -errno;
+
+			snprintf(error, 512, "cannot lock the store %s: %s", dir, strerror(-err));
+			return err;
+		}
+		if (!fcntl(fd, F_OFD_GETLK, &byte) && byte.l_type == F_UNLCK) {
+			if (!fstat(fd, &st) && kvc_ns(st.st_mtim) != stamp) {
+				stamp = kvc_ns(st.st_mtim);
+				since = now;
+			}
+			if (now - since > ENDING_NS) {
+				snprintf(error, 512, "the store %s is in use by a daemon that is ending and does not get on", dir);
+				return -EBUSY;
+			}
+		} else if (now - start > UNSEEN_NS || mount_seen(dir)) {
+			snprintf(error, 512, "the store %s is in use by another process", dir);
+			return -EBUSY;
+		}
+		if (!said && now - start > SAY_NS) {
+			kvc_info("waiting for another process to leave the store %s", dir);
+			said = true;
+		}
+		usleep(LOOK_US);
+	}
+}
+
+void kvc_store_ending(const struct kvc_store *s)
+{
+	struct flock byte = { .l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = KVC_STORE_SERVING, .l_len = 1 };
+
+	if (s->lock_fd >= 0)
+		fcntl(s->lock_fd, F_OFD_SETLK, &byte);
+}
+
+void kvc_store_alive(const struct kvc_store *s)
+{
+	if (s->lock_fd >= 0)
+		futimens(s->lock_fd, NULL);
+}
+
 int kvc_store_open(struct kvc_store *s, const char *dir, char *error)
 {
 	KVC_MEM struct super *p = malloc(sizeof *p);
-	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
 	char path[1280];
 	KVC_FD int fd = -1;
 	struct kvc_sum sum;
@@ -126,10 +224,8 @@ int kvc_store_open(struct kvc_store *s, const char *dir, char *error)
 		snprintf(error, 512, "the superblock of %s is damaged; fsck.kvcachefs --rebuild makes a new one", dir);
 		return -EBADMSG;
 	}
-	if (fcntl(fd, F_OFD_SETLK, &lock)) {
-		snprintf(error, 512, "the store %s is in use by another process", dir);
-		return -EBUSY;
-	}
+	if ((err = lock_store(fd, dir, error)))
+		return err;
 	memcpy(s->uuid, p->uuid, 16);
 	uuid_text(s);
 	s->data_size = le64toh(p->data_size);

@@ -18,6 +18,7 @@ static const struct {
 struct gauges {
 	uint64_t pool_bytes, pool_used_bytes, files_open, objects_resident, nodes_in_memory, room_waiters, jobs, catalog_ok, catalog_pending_bytes,
 		catalog_log_bytes, unsynced_bytes;
+	uint64_t prefault_bytes, prefault_total, prefault_held;
 };
 
 #define GAUGES(X)                                                          \
@@ -31,18 +32,24 @@ struct gauges {
 	X(catalog_ok, "1: the catalog writes and takes changes; 0: it waits for space or a disk") \
 	X(catalog_pending_bytes, "memory that changes take which are not committed yet") \
 	X(catalog_log_bytes, "size of the catalog's log")                  \
-	X(unsynced_bytes, "bytes in the tiers that are freed once the log is on stable storage")
+	X(unsynced_bytes, "bytes in the tiers that are freed once the log is on stable storage") \
+	X(prefault_bytes, "bytes of the pool touched ahead so far")        \
+	X(prefault_total, "bytes of the pool to be touched ahead")         \
+	X(prefault_held, "bytes touched ahead and not yet given back")
 
 static struct gauges gauges(struct kvc *k)
 {
 	struct kvc_catalog_state c;
+	struct kvc_prefaulted p;
 	struct gauges g;
 
 	kvc_catalog_state(k->cat, &c);
 	kvc_lock(k);
-	g = (struct gauges){ k->pool.size, k->used, k->open_files, k->resident, k->nnodes, 0,
-			     k->jobs_queued + k->jobs_running + k->nunsynced, c.ok, c.pending_bytes, c.log_bytes,
-			     k->unsynced_bytes };
+	kvc_prefault_show_locked(k, &p);
+	g = (struct gauges){ k->pool.size, k->used - kvc_min(k->used, p.held), k->open_files,
+			     k->resident, k->nnodes, 0,
+			     k->jobs_queued + k->jobs_running + k->nunsynced, c.ok, c.pending_bytes,
+			     c.log_bytes, k->unsynced_bytes, p.bytes, p.total, p.held };
 	kvc_list_each(e, &k->room_waiters)
 		g.room_waiters++;
 	kvc_unlock(k);
@@ -105,10 +112,16 @@ void kvc_print_metrics(struct kvc *k, FILE *out)
 
 void kvc_print_config(struct kvc *k, FILE *out)
 {
+	struct kvc_prefaulted p;
+
+	kvc_lock(k);
+	kvc_prefault_show_locked(k, &p);
+	kvc_unlock(k);
 	kvc_options_print(&k->opt, out);
 	fprintf(out, "store=%s\nuuid=%s\npool=%s\npool_is=%s\npool_noswap=%s\npool_huge=%s\npool_warm=%s\n", k->store->dir, k->store->uuid_text,
 		k->pool.path, k->pool.mounted ? "a tmpfs of its own" : "a folder", k->pool.noswap ? "yes" : "no",
 		k->pool.huge ? "yes" : "no", k->pool.warm ? "yes" : "no");
+	fprintf(out, "prefault_is=%s\n", p.what);
 	for (unsigned i = 0; i < k->ntiers; i++)
 		fprintf(out, "tier=%s\n", k->tier[k->order[i]].t->id);
 	fprintf(out, "sealing=%s\n", k->keys ? "on" : "off");

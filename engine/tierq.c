@@ -59,6 +59,7 @@ int kvc_job_add_locked(struct kvc *k, enum kvc_priority p, void (*run)(struct kv
 	j->node = n;
 	j->tier = tier;
 	j->due_ns = due_ns;
+	j->priority = p;
 	if (n)
 		n->holds++;
 	if (p == KVC_P_SPILL && ts->t && (ts->t->ops->caps & KVC_TIER_SHARED) && ts->ncopies >= COPIES_MAX)
@@ -136,7 +137,7 @@ static struct kvc_job *take_locked(struct kvc *k, struct kvc_tier_state *ts, boo
 
 			uint64_t due = j->due_ns - (p == KVC_P_SPILL ? kvc_min(early, j->due_ns) : 0);
 
-			if (due <= now || k->stopping) {
+			if (due <= now || (k->stopping && p == KVC_P_SPILL)) {
 				kvc_list_del(&j->link);
 				ts->ncopies -= p == KVC_P_SPILL;
 				return j;

@@ -10,6 +10,9 @@
  * catalog's chunks in the order of their ranks and keeps its place from turn to turn, so that pinned
  * and open ones at the front are looked at once a walk. A chunk folder's first visit only makes the
  * kernel ask again for its name (kvc_chunk_drop: -EAGAIN); the trimmer comes back for it.
+ *
+ * Trimmers go on while the daemon stops, until the last copy is made: what the pool alone has may be more
+ * than a full tier has room for.
  */
 #include "core.h"
 
@@ -179,7 +182,7 @@ static void *trimmer(void *arg)
 	t->tier = (unsigned)(ts - k->tier);
 	walk_begin(&t->walk);
 	kvc_lock(k);
-	while (!k->stopping) {
+	while (!k->trimmed) {
 		struct kvc_tier_usage u;
 		uint64_t goal;
 
@@ -188,7 +191,7 @@ static void *trimmer(void *arg)
 			struct timespec until = kvc_timespec(kvc_mono_ns() + (more ? AGAIN_NS : IDLE_NS));
 
 			pthread_cond_timedwait(&ts->trim_cond, &k->lock, &until);
-			if (k->stopping)
+			if (k->trimmed)
 				break;
 		}
 		kvc_unlock(k);
@@ -298,15 +301,23 @@ int kvc_trim_start(struct kvc *k)
 	return err;
 }
 
-void kvc_trim_join(struct kvc *k)
+void kvc_trim_detach(struct kvc *k)
 {
 	kvc_lock(k);
 	pthread_cond_signal(&k->keep_cond);
-	for (unsigned t = 0; t < KVC_TIERS; t++)
-		pthread_cond_signal(&k->tier[t].trim_cond);
 	kvc_unlock(k);
 	if (k->has_keeper)
 		pthread_join(k->keeper, NULL);
+	k->has_keeper = false;
+}
+
+void kvc_trim_stop(struct kvc *k)
+{
+	kvc_lock(k);
+	k->trimmed = true;
+	for (unsigned t = 0; t < KVC_TIERS; t++)
+		pthread_cond_signal(&k->tier[t].trim_cond);
+	kvc_unlock(k);
 	for (unsigned t = 0; t < KVC_TIERS; t++)
 		if (k->tier[t].has_trimmer)
 			pthread_join(k->tier[t].trimmer, NULL);

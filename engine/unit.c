@@ -11,7 +11,12 @@
  *
  * Engines that spread files over buckets make those in one go, and never again. So folders that
  * one thread makes one after the other in the same place, RUN of them without a file in any, are
- * containers from the start, and so are the next ones.
+ * containers from the start, and so are the next ones. Others make them as they need them and never
+ * look again, in two levels named by a few hex digits each: once TREE of the upper ones are there,
+ * all folders of the lower level are containers (KVC_BUCKETS of the folder above both).
+ *
+ * In a container a file NAME.EXT that comes after NAME is its companion (an engine's metadata beside its
+ * data): both are one chunk, NAME's, so that what only one of them is read for stays with the other.
  *
  * user.kvcachefs.unit on the folder or the nearest one above that has it, then unit= of the mount, go
  * before all that. What is set on a model (quota, policy, codec, shared) makes its folder a container.
@@ -28,6 +33,9 @@
 #define SPAN_NS 60000000000ull
 #define RUN 16
 #define RUNS 64
+#define TREE 3
+#define TREES 16
+#define DIGITS 4
 #define BATCH 32 /* files regrouped under one hold of the locks */
 
 /* Folders that a thread made one after the other in the same place. */
@@ -39,11 +47,25 @@ struct kvc_run {
 	uint64_t ino[RUN];  /* the last of them */
 };
 
+/* Folders named by a few hex digits, with such folders in them. */
+struct kvc_tree {
+	uint64_t top;
+	unsigned n;
+	uint64_t ino[TREE];
+};
+
 static struct kvc_run *run_of(struct kvc *k, uint64_t parent)
 {
 	if (!k->runs)
 		k->runs = calloc(RUNS, sizeof *k->runs); /* without it no bucket is known early */
 	return k->runs ? &k->runs[parent % RUNS] : NULL;
+}
+
+static struct kvc_tree *tree_of(struct kvc *k, uint64_t top)
+{
+	if (!k->trees)
+		k->trees = calloc(TREES, sizeof *k->trees);
+	return k->trees ? &k->trees[top % TREES] : NULL;
 }
 
 static const char *const names[] = { "dir", "file", NULL }; /* enum kvc_unit */
@@ -94,7 +116,7 @@ bool kvc_unit_whole_both(struct kvc *k, struct kvc_node *folder)
 	if (folder->row.ino == KVC_ROOT || kvc_model_set_both(k, folder))
 		return false;
 	unit = asked_both(k, folder);
-	return unit >= 0 ? unit == KVC_UNIT_DIR : !folder->row.container;
+	return unit >= 0 ? unit == KVC_UNIT_DIR : !(folder->row.container & KVC_CONTAINER);
 }
 
 static int count_name(void *arg, const struct kvc_name *n)
@@ -152,18 +174,47 @@ static bool bursting(const struct kvc *k, const struct kvc_node *folder, bool he
 
 static void container_locked(struct kvc *k, struct kvc_node *folder)
 {
-	if (folder->row.container || folder->row.ino == KVC_ROOT)
+	if ((folder->row.container & KVC_CONTAINER) || folder->row.ino == KVC_ROOT)
 		return;
-	folder->row.container = 1;
+	folder->row.container |= KVC_CONTAINER;
 	kvc_node_dirty_locked(k, folder);
 	if (folder->files)
 		kvc_unit_regroup_locked(k, folder);
 }
 
-int kvc_unit_join_both(struct kvc *k, struct kvc_node *folder, bool here, uint64_t *chunk)
+/* The file in this folder whose companion n is by its name, or 0. Its chunk must be its own, or about to be. */
+static uint64_t head_both(struct kvc *k, struct kvc_node *folder, struct kvc_node *n, const char *name)
+{
+	const char *dot = strrchr(name, '.');
+	char base[256];
+	struct kvc_node *head, *other;
+	uint64_t ino = 0;
+	uint32_t kind;
+
+	if (!dot || dot == name || strstr(name, ".tmp"))
+		return 0;
+	snprintf(base, sizeof base, "%.*s", (int)(dot - name), name);
+	if (kvc_name_get(k->cat, folder->row.ino, base, &ino, &kind) || !S_ISREG(kind) || ino == n->row.ino ||
+	    kvc_node_get_both(k, ino, &head))
+		return 0;
+	bool own = head->row.chunk == ino || head->row.chunk == folder->row.ino;
+
+	if (own && head->row.container && head->row.container != n->row.ino && !kvc_node_get_both(k, head->row.container, &other)) {
+		own = false; /* it has one */
+		kvc_node_settle_locked(k, other);
+	}
+	if (own) {
+		head->row.container = n->row.ino;
+		kvc_node_dirty_locked(k, head);
+	}
+	kvc_node_settle_locked(k, head);
+	return own ? ino : 0;
+}
+
+int kvc_unit_join_both(struct kvc *k, struct kvc_node *folder, struct kvc_node *n, const char *name, bool here, uint64_t *chunk)
 {
 	struct kvc_run *run = run_of(k, folder->row.parent);
-	int err, unit;
+	int err = 0, unit;
 
 	*chunk = 0;
 	if (folder->row.ino == KVC_ROOT || (err = recall_both(k, folder)))
@@ -172,12 +223,14 @@ int kvc_unit_join_both(struct kvc *k, struct kvc_node *folder, bool here, uint64
 		if (run->ino[i] == folder->row.ino)
 			run->n = 0; /* it is no row of empty folders any more */
 	unit = asked_both(k, folder);
-	if (unit < 0 && !folder->row.container && !bursting(k, folder, here))
+	if (unit < 0 && !(folder->row.container & KVC_CONTAINER) && !bursting(k, folder, here))
 		container_locked(k, folder);
 	folder->files++;
 	folder->filled_ns = kvc_mono_ns();
 	if (kvc_unit_whole_both(k, folder))
 		*chunk = folder->row.ino;
+	else if (n && name)
+		*chunk = head_both(k, folder, n, name);
 	return 0;
 }
 
@@ -189,13 +242,82 @@ void kvc_unit_grew_locked(struct kvc *k, const struct kvc_node *n, uint64_t byte
 		folder->fill_bytes += bytes;
 }
 
-void kvc_unit_folder_made_both(struct kvc *k, struct kvc_node *parent, struct kvc_node *folder, uint32_t pid)
+void kvc_unit_folder_came_both(struct kvc *k, struct kvc_node *parent)
+{
+	if (!(parent->row.container & KVC_CONTAINER) && !recall_both(k, parent))
+		container_locked(k, parent);
+}
+
+static bool few_digits(const char *name)
+{
+	size_t n = strspn(name, "0123456789abcdef");
+
+	return n && n <= DIGITS && !name[n];
+}
+
+static int is_few_digits(void *arg, const struct kvc_name *n)
+{
+	(void)arg;
+	return few_digits(n->name);
+}
+
+/* All folders in this one are buckets. */
+static void buckets_both(struct kvc *k, uint64_t ino)
+{
+	struct kvc_entries e = { 0 };
+	struct kvc_node *n;
+	int err = kvc_entries_in_both(k, ino, &e);
+
+	for (size_t i = 0; i < e.n && !err; i++)
+		if (S_ISDIR(e.v[i].kind) && !kvc_node_get_both(k, e.v[i].ino, &n)) {
+			container_locked(k, n);
+			kvc_node_settle_locked(k, n);
+		}
+	free(e.v);
+}
+
+/* A folder was made in one that is named by a few digits, as it is itself. */
+static void branch_both(struct kvc *k, struct kvc_node *top, struct kvc_node *parent)
+{
+	struct kvc_tree *t = tree_of(k, top->row.ino);
+
+	if (!t)
+		return;
+	if (t->top != top->row.ino)
+		*t = (struct kvc_tree){ .top = top->row.ino };
+	for (unsigned i = 0; i < t->n; i++)
+		if (t->ino[i] == parent->row.ino)
+			return;
+	t->ino[t->n++] = parent->row.ino;
+	if (t->n < TREE)
+		return;
+	top->row.container |= KVC_BUCKETS;
+	kvc_node_dirty_locked(k, top);
+	while (t->n)
+		buckets_both(k, t->ino[--t->n]);
+}
+
+/* Is it the lower level of a tree of buckets? */
+static void tree_both(struct kvc *k, struct kvc_node *parent, struct kvc_node *folder, const char *name)
+{
+	struct kvc_node *top;
+
+	if (parent->row.ino == KVC_ROOT || !few_digits(name) || kvc_node_get_both(k, parent->row.parent, &top))
+		return;
+	if (!(top->row.container & KVC_BUCKETS) && kvc_name_of(k->cat, parent->row.ino, is_few_digits, NULL) == 1)
+		branch_both(k, top, parent);
+	if (top->row.container & KVC_BUCKETS)
+		container_locked(k, folder);
+	kvc_node_settle_locked(k, top);
+}
+
+void kvc_unit_folder_made_both(struct kvc *k, struct kvc_node *parent, struct kvc_node *folder, const char *name, uint32_t pid)
 {
 	struct kvc_run *run = run_of(k, parent->row.ino);
 	struct kvc_node *n;
 
-	if (!parent->row.container && !recall_both(k, parent))
-		container_locked(k, parent);
+	kvc_unit_folder_came_both(k, parent);
+	tree_both(k, parent, folder, name);
 	if (!run)
 		return;
 	if (run->parent != parent->row.ino || run->pid != pid)
@@ -239,6 +361,20 @@ static int rechunk_both(struct kvc *k, struct kvc_node *n, uint64_t chunk)
 	return 0;
 }
 
+void kvc_unit_part_both(struct kvc *k, struct kvc_node *n)
+{
+	struct kvc_node *other;
+
+	if (!S_ISREG(n->row.mode) || !n->row.container)
+		return;
+	if (!kvc_node_get_both(k, n->row.container, &other)) {
+		if (other->row.chunk == n->row.ino && rechunk_both(k, other, other->row.ino))
+			kvc_warn("inode %llx keeps its old chunk", (unsigned long long)other->row.ino);
+		kvc_node_settle_locked(k, other);
+	}
+	n->row.container = 0;
+}
+
 struct some {
 	struct kvc_entry v[BATCH];
 	uint64_t hash; /* of the last one */
@@ -253,6 +389,7 @@ static int take(void *arg, const struct kvc_name *name)
 	if (s->n >= BATCH / 2 && (name->hash != s->hash || s->n == BATCH))
 		return 1;
 	s->v[s->n].ino = name->ino;
+	snprintf(s->v[s->n].name, sizeof s->v[s->n].name, "%s", name->name);
 	s->v[s->n++].kind = name->kind;
 	s->hash = name->hash;
 	return 0;
@@ -265,7 +402,7 @@ static void regroup_one_both(struct kvc *k, struct kvc_node *folder, bool whole,
 
 	if (kvc_node_get_both(k, e->ino, &n))
 		return;
-	want = whole ? folder->row.ino : n->row.ino;
+	want = whole ? folder->row.ino : head_both(k, folder, n, e->name) ?: n->row.ino;
 	if (n->row.parent == folder->row.ino && n->row.chunk != want && n->state != KVC_GONE && !n->lost &&
 	    rechunk_both(k, n, want))
 		kvc_warn("inode %llx keeps its old chunk", (unsigned long long)n->row.ino);

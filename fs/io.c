@@ -103,6 +103,24 @@ static void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_
 	c->run(c);
 }
 
+/* The same without a name; link gives it one. */
+static void op_tmpfile(fuse_req_t req, fuse_ino_t parent, mode_t mode, struct fuse_file_info *fi)
+{
+	struct call *c;
+
+	count(req);
+	if (kvfs_is_virtual(parent)) {
+		fuse_reply_err(req, EPERM);
+		return;
+	}
+	c = kvfs_call(req, parent, run_create, NULL, NULL);
+	if (!c)
+		return;
+	c->fi = *fi;
+	c->mode = (int)mode;
+	c->run(c);
+}
+
 static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	if (kvfs_is_virtual(ino)) {
@@ -250,6 +268,7 @@ void kvfs_ops_io(struct fuse_lowlevel_ops *ops)
 {
 	ops->open = op_open;
 	ops->create = op_create;
+	ops->tmpfile = op_tmpfile;
 	ops->release = op_release;
 	ops->flush = op_flush;
 	ops->read = op_read;

@@ -40,22 +40,43 @@ static int fail(const char *format, const char *a, const char *b)
 	return 1;
 }
 
-/* What a dead daemon left mounted answers ENOTCONN; it goes, so that mounting again needs no cleaning by hand. */
-static int check_mountpoint(const char *path)
+static bool is_dead(const char *path)
 {
 	struct statvfs v;
+	int err = 0;
+
+	do /* a daemon's death cancels what it was asked last; who asks again is told */
+		err = statvfs(path, &v) ? errno : 0;
+	while (err == ECANCELED && !usleep(1000));
+	return err == ENOTCONN || err == ECONNABORTED;
+}
+
+static int check_mountpoint(const char *path)
+{
 	struct stat st;
 
-	if (statvfs(path, &v) && (errno == ENOTCONN || errno == ECONNABORTED)) {
-		if (umount2(path, MNT_DETACH))
-			return fail("%s is the mount of a daemon that has died, and cannot be detached: %s", path, strerror(errno));
-		kvc_info("detached the mount that a dead daemon left on %s", path);
-	}
+	if (is_dead(path)) /* of the store's last daemon, perhaps: who has the lock knows */
+		return 0;
 	if (stat(path, &st))
 		return fail("mount point %s: %s", path, strerror(errno));
 	if (!S_ISDIR(st.st_mode))
 		return fail("mount point %s is not a folder%s", path, "");
 	return 0;
+}
+
+/* What a dead daemon left mounted answers ENOTCONN; it goes, so that mounting again needs no cleaning by hand. */
+static int clear_mountpoint(const char *path)
+{
+	int err;
+
+	if (!is_dead(path))
+		return 0;
+	err = umount2(path, MNT_DETACH) ? errno : 0;
+	if (!err)
+		kvc_info("detached the mount that a dead daemon left on %s", path);
+	else if (is_dead(path)) /* and not just unmounted by its daemon, which was ending */
+		return fail("%s is the mount of a daemon that has died, and cannot be detached: %s", path, strerror(err));
+	return check_mountpoint(path);
 }
 
 static int run(const struct kvc_options *o, const char *store_path, const char *mountpoint, int ready_fd)
@@ -73,6 +94,10 @@ static int run(const struct kvc_options *o, const char *store_path, const char *
 		return fail("/dev/fuse: %s; FUSE is needed (modprobe fuse, or give the container the device)%s", strerror(errno), "");
 	if (kvc_store_open(&store, store_path, error))
 		return fail("%s%s", error, "");
+	if (clear_mountpoint(mountpoint)) {
+		kvc_store_close(&store);
+		return 1;
+	}
 	err = kvct_open_all(&store, o, tiers, &n, error);
 	if (!err) {
 		err = kvc_open(&f.k, o, &store, tiers, n, error);

@@ -1,25 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The work of one transfer on a device. A file's bytes are runs (kvcachefs_at: what lies in a row in the cache as in the file), and
- * a transfer is cut into pieces of at most PIECE bytes, whole runs each, and pieces are gathered into groups of at most BUFFER bytes. The two
- * buffers on the device take turns:
+ * The work of one transfer on a device. A file's bytes are rows (a token's of one layer and
+ * component), and those runs (kvcachefs_at: what lies in a row in the cache as in the file). A
+ * transfer is cut into pieces of whole rows, and pieces are gathered into groups of at most BUFFER
+ * bytes. The two buffers on the device take turns:
  *
- *   load    copies:  file pages ─► buffer (one batch a group)    then the caller's stream: rotate keys, scatter to the cache
- *   store   the caller's stream: gather from the cache ─► buffer      then copies:  buffer ─► file pages
+ *   load    copies:               file pages -> buffer (one batch a group)
+ *           the caller's stream:  rotate keys, scatter to the cache
+ *   store   the caller's stream:  gather from the cache -> buffer
+ *           copies:               buffer -> file pages
  *
- * Copies have a stream of their own, so that one group is copied while the other is scattered or gathered; events order the two. A
- * load's copies do not wait for what the caller queued before; a load is complete on the caller's stream when all is scattered, a store leaves
- * that stream when all is gathered and is complete when all is copied.
+ * Copies have a stream of their own, so that one group is copied while the other is scattered or
+ * gathered; events order the two. A load's copies do not wait for what the caller queued before; a
+ * load is complete on the caller's stream when all is scattered, a store leaves that stream when
+ * all is gathered and is complete when all is copied.
  *
- * A file's mapping is registered (pinned for the device) where the mount takes that, and the copy engine moves its very pages. Otherwise,
- * and for small pieces of a store, where registering would cost more than a copy, the bytes pass through pinned memory, moved by a
- * host function on the stream of copies.
+ * A file's mapping is registered (pinned for the device) where the mount takes that, and the copy
+ * engine moves its very pages. Otherwise, and for small files of a store, where registering would
+ * cost more than a copy, the bytes pass through pinned memory, moved by a host function on the
+ * stream of copies.
  *
- * All this (stream, events, buffers, pinned memory) is a lane. A transfer takes one for itself; lanes are kept for the next. Calls that
- * wait: kvcachefs_cuda_wait, _free, and what makes a lane or registers memory.
+ * All this (stream, events, buffers, pinned memory) is a lane. A transfer takes one for itself;
+ * lanes are kept for the next. Calls that wait: kvcachefs_cuda_wait, _free, and what makes a lane
+ * or registers memory.
  */
 #include "layout.h"
 
+#include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -28,7 +35,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <atomic>
+#include <map>
 #include <mutex>
 #include <new>
 #include <vector>
@@ -42,21 +49,23 @@ namespace {
 constexpr size_t BUFFER = 8u << 20, LANES_KEPT = 8, ALIGN = 256;
 constexpr size_t STAGED = 256u << 10; /* files of a store below this are not registered */
 
-struct Shape { /* of the cache, for the kernels */
+struct Shape { /* of a cache, for the kernels */
 	kvcachefs_strides s;
-	uint32_t heads, head_size, elem;
+	uint32_t elem;
 	void *const *pointers;
 };
 
 struct Part { /* one piece of a file, for the kernels */
 	const int64_t *slots, *block_ids;
-	uint64_t ntokens, skip, first, runs; /* runs [first, first + runs) of the file */
+	uint64_t ntokens, skip, first, rows; /* rows [first, first + rows) of the file */
 	uint64_t at;                         /* where it is in the buffer */
+	uint32_t shape;			     /* which cache */
 	uint32_t layer, nlayers;
 	const float *turns;                  /* cos and sin of each pair; NULL: keys are not rotated */
-	uint64_t key_runs;                   /* the file's first so many runs are keys */
-	uint32_t dims, type;
+	uint64_t key_rows;		     /* the file's first so many rows have keys */
+	uint32_t turn_first, turn_dims, type;
 	bool interleaved;
+	bool by_slots; /* for the host: which of slots and block_ids is to become an address */
 };
 
 struct Piece { /* the same for the host */
@@ -67,7 +76,7 @@ struct Piece { /* the same for the host */
 
 struct Group {
 	std::vector<Piece> pieces;
-	size_t first_part, bytes, runs;
+	size_t first_part, bytes, runs; /* runs: the most of a piece */
 	bool rotates, staged;
 };
 
@@ -112,18 +121,25 @@ __device__ void copy_widest(void *to, const void *from, uint32_t bytes, uint32_t
 }
 
 /* blockIdx.y is the part. */
-template <bool STORE> __global__ void move_kernel(Shape c, const Part *parts, uint8_t *buffer)
+template <bool STORE> __global__ void move_kernel(const Shape *__restrict__ shapes,
+						  const Part *__restrict__ parts, uint8_t *buffer)
 {
 	const Part p = parts[blockIdx.y];
-	uint64_t warps = (uint64_t)gridDim.x * (blockDim.x / 32), runs_a_token = c.heads / c.s.run_heads;
-	uint32_t lane = threadIdx.x % 32, bytes = c.s.run_heads * c.head_size * c.elem;
+	const Shape &c = shapes[p.shape];
+	uint64_t warps = (uint64_t)gridDim.x * (blockDim.x / 32),
+		 row_bytes = (uint64_t)c.s.heads * c.s.width * c.elem;
+	uint32_t lane = threadIdx.x % 32;
 
-	for (uint64_t i = (uint64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; i < p.runs; i += warps) {
-		uint64_t r = p.first + i, token = r / runs_a_token % p.ntokens, rest = r / runs_a_token / p.ntokens;
-		uint32_t head = (uint32_t)(r % runs_a_token) * c.s.run_heads;
+	for (uint64_t i = (uint64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+	     i < p.rows * c.s.runs; i += warps) {
+		uint64_t row = p.first + i / c.s.runs, token = row % p.ntokens,
+			 rest = row / p.ntokens;
 		uint32_t layer = p.layer + (uint32_t)(rest % p.nlayers), kv = (uint32_t)(rest / p.nlayers);
 		int64_t slot = token < p.skip ? -1 : kvcachefs_slot(p.slots, p.block_ids, c.s.block_size, token);
-		uint8_t *at = buffer + p.at + i * bytes;
+		kvcachefs_run r = kvcachefs_at(&c.s, layer, kv, slot < 0 ? 0 : (uint64_t)slot,
+					       (uint32_t)(i % c.s.runs));
+		uint8_t *at = buffer + p.at + i / c.s.runs * row_bytes + (uint64_t)r.at * c.elem;
+		uint32_t bytes = r.len * c.elem;
 
 		if (slot < 0) {
 			if (STORE) /* what is not there is zero, and never what was in memory before */
@@ -131,7 +147,7 @@ template <bool STORE> __global__ void move_kernel(Shape c, const Part *parts, ui
 					at[k] = 0;
 			continue;
 		}
-		uint8_t *cache = (uint8_t *)c.pointers[kvcachefs_pointer(&c.s, layer, kv)] + kvcachefs_at(&c.s, layer, kv, (uint64_t)slot, head) * c.elem;
+		uint8_t *cache = (uint8_t *)c.pointers[r.pointer] + r.offset * c.elem;
 
 		if (STORE)
 			copy_widest(at, cache, bytes, lane);
@@ -140,6 +156,29 @@ template <bool STORE> __global__ void move_kernel(Shape c, const Part *parts, ui
 	}
 }
 
+struct E4m3 {
+	uint8_t bits;
+};
+struct E5m2 {
+	uint8_t bits;
+};
+
+__device__ float get(const E4m3 *p)
+{
+	return kvcachefs_from_fp8(p->bits, false);
+}
+__device__ float get(const E5m2 *p)
+{
+	return kvcachefs_from_fp8(p->bits, true);
+}
+__device__ void set(E4m3 *p, float v)
+{
+	p->bits = kvcachefs_to_fp8(v, false);
+}
+__device__ void set(E5m2 *p, float v)
+{
+	p->bits = kvcachefs_to_fp8(v, true);
+}
 __device__ float get(const float *p) { return *p; }
 __device__ float get(const __half *p) { return __half2float(*p); }
 __device__ float get(const __nv_bfloat16 *p) { return __bfloat162float(*p); }
@@ -147,13 +186,16 @@ __device__ void set(float *p, float v) { *p = v; }
 __device__ void set(__half *p, float v) { *p = __float2half_rn(v); }
 __device__ void set(__nv_bfloat16 *p, float v) { *p = __float2bfloat16_rn(v); }
 
-template <typename T> __device__ void rotate(T *keys, const Part &p, uint64_t heads, uint32_t head_size, uint64_t from, uint64_t step)
+template <typename T> __device__ void rotate(T *keys, const Part &p, uint64_t heads, uint32_t width,
+					     uint64_t from, uint64_t step)
 {
-	uint32_t half = p.dims / 2;
+	uint32_t half = p.turn_dims / 2;
 
 	for (uint64_t k = from; k < heads * half; k += step) {
 		uint32_t i = (uint32_t)(k % half);
-		T *head = keys + k / half * head_size, *a = head + (p.interleaved ? 2 * i : i), *b = head + (p.interleaved ? 2 * i + 1 : i + half);
+		T *head = keys + k / half * width + p.turn_first;
+		T *a = head + (p.interleaved ? 2 * i : i),
+		  *b = head + (p.interleaved ? 2 * i + 1 : i + half);
 		float x = get(a), y = get(b), cos_ = p.turns[2 * i], sin_ = p.turns[2 * i + 1];
 
 		set(a, x * cos_ - y * sin_);
@@ -161,21 +203,26 @@ template <typename T> __device__ void rotate(T *keys, const Part &p, uint64_t he
 	}
 }
 
-/* One thread a pair of a head; a run has whole heads. */
-__global__ void rope_kernel(Shape c, const Part *parts, uint8_t *buffer)
+/* One thread a pair of a head. */
+__global__ void rope_kernel(const Shape *__restrict__ shapes, const Part *__restrict__ parts,
+			    uint8_t *buffer)
 {
 	const Part p = parts[blockIdx.y];
+	const Shape &c = shapes[p.shape];
 	uint64_t from = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x, step = (uint64_t)gridDim.x * blockDim.x;
-	uint64_t runs = !p.turns || p.first >= p.key_runs ? 0 : p.key_runs - p.first < p.runs ? p.key_runs - p.first : p.runs;
-	uint64_t heads = runs * c.s.run_heads;
+	uint64_t rows = !p.turns || p.first >= p.key_rows ? 0
+			: p.key_rows - p.first < p.rows	  ? p.key_rows - p.first
+							  : p.rows;
+	uint64_t heads = rows * c.s.heads;
 	uint8_t *keys = buffer + p.at;
 
-	if (p.type == KVCACHEFS_F32)
-		rotate((float *)keys, p, heads, c.head_size, from, step);
-	else if (p.type == KVCACHEFS_F16)
-		rotate((__half *)keys, p, heads, c.head_size, from, step);
-	else
-		rotate((__nv_bfloat16 *)keys, p, heads, c.head_size, from, step);
+	switch (p.type) {
+	case KVCACHEFS_F32: rotate((float *)keys, p, heads, c.s.width, from, step); break;
+	case KVCACHEFS_F16: rotate((__half *)keys, p, heads, c.s.width, from, step); break;
+	case KVCACHEFS_BF16: rotate((__nv_bfloat16 *)keys, p, heads, c.s.width, from, step); break;
+	case KVCACHEFS_E4M3: rotate((E4m3 *)keys, p, heads, c.s.width, from, step); break;
+	case KVCACHEFS_E5M2: rotate((E5m2 *)keys, p, heads, c.s.width, from, step); break;
+	}
 }
 
 /* ---- Lanes ---- */
@@ -195,21 +242,93 @@ struct Lane {
 
 std::mutex lock;
 std::vector<Lane *> &kept = *new std::vector<Lane *>; /* never destroyed: at the process's end there may be no CUDA to call any more */
-std::atomic<bool> no_batches; /* the driver is older than the toolkit */
 
-/* The caller's device is his again when a call ends. */
+/*
+ * Of the driver itself: the runtime's cudaSetDevice() would leave the caller's thread another
+ * device, or make a context there.
+ */
+struct Driver {
+	CUresult (*device)(CUdevice *, int);
+	CUresult (*retain)(CUcontext *, CUdevice);
+	CUresult (*push)(CUcontext);
+	CUresult (*pop)(CUcontext *);
+};
+
+template <typename F> bool find_entry(const char *name, F *fn)
+{
+	void *p = nullptr;
+	cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+	cudaError_t e =
+		cudaGetDriverEntryPointByVersion(name, &p, 12000, cudaEnableDefault, &found);
+#else
+	cudaError_t e = cudaGetDriverEntryPoint(name, &p, cudaEnableDefault, &found);
+#endif
+
+	if (e != cudaSuccess)
+		cudaGetLastError();
+	*fn = reinterpret_cast<F>(p);
+	return e == cudaSuccess && found == cudaDriverEntryPointSuccess && p;
+}
+
+/* The device's own context, which the runtime uses too; kept for as long as the process lives. */
+int primary(int device, CUcontext *out, Driver *driver)
+{
+	static std::mutex mutex;
+	static Driver &known = *new Driver();
+	static bool &have = *new bool(false);
+	static std::map<int, CUcontext> &contexts = *new std::map<int, CUcontext>;
+	std::lock_guard<std::mutex> hold(mutex);
+	CUdevice d;
+
+	have = have || (find_entry("cuDeviceGet", &known.device) &&
+			find_entry("cuDevicePrimaryCtxRetain", &known.retain) &&
+			find_entry("cuCtxPushCurrent", &known.push) &&
+			find_entry("cuCtxPopCurrent", &known.pop));
+	if (!have)
+		return kvcachefs_fail(-ENODEV, "the CUDA driver lacks what is needed");
+	auto i = contexts.find(device);
+
+	if (i == contexts.end()) {
+		CUcontext c;
+
+		if (known.device(&d, device) != CUDA_SUCCESS || known.retain(&c, d) != CUDA_SUCCESS)
+			return kvcachefs_fail(-EIO, "device %d gives no context", device);
+		i = contexts.emplace(device, c).first;
+	}
+	*out = i->second;
+	*driver = known;
+	return 0;
+}
+
+/*
+ * While one lives, the thread works on that device. The context that was current before, which may
+ * be none, is so again afterwards: a thread without one never gets one on device 0. And a graph
+ * that is being captured elsewhere in the process is not broken by an allocation here.
+ */
 struct Device {
-	int before = -1;
+	int err;
+	Driver driver = {};
+	cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+
 	explicit Device(int device)
 	{
-		cudaGetDevice(&before);
-		cudaSetDevice(device);
+		CUcontext c = nullptr;
+
+		err = primary(device, &c, &driver);
+		if (!err && driver.push(c) != CUDA_SUCCESS)
+			err = kvcachefs_fail(-EIO, "device %d cannot be made current", device);
+		cudaThreadExchangeStreamCaptureMode(&mode);
 	}
 	~Device()
 	{
-		if (before >= 0)
-			cudaSetDevice(before);
+		CUcontext c;
+
+		cudaThreadExchangeStreamCaptureMode(&mode);
+		if (!err)
+			driver.pop(&c);
 	}
+	Device(const Device &) = delete;
 };
 
 void lane_free(Lane *l)
@@ -249,14 +368,8 @@ int lane_open(Lane *l)
 int lane_get(int device, Lane **out)
 {
 	Lane *l = nullptr;
-	int n = 0, err;
+	int err;
 
-	if (cudaGetDeviceCount(&n) != cudaSuccess || !n) {
-		cudaGetLastError();
-		return kvcachefs_fail(-ENODEV, "there is no CUDA device, or no driver for it");
-	}
-	if (device >= n)
-		return kvcachefs_fail(-ENODEV, "device %d: there are %d", device, n);
 	{
 		std::lock_guard<std::mutex> hold(lock);
 
@@ -320,9 +433,9 @@ int lane_staging(Lane *l)
 struct kvcachefs_cuda {
 	Lane *lane = nullptr;
 	cudaStream_t stream;
-	bool store, queued = false, waited = false, begun = false;
-	kvcachefs_paged p;
-	kvcachefs_strides s;
+	int device;
+	bool store, batches = false, queued = false, waited = false, begun = false;
+	int result = 0; /* of a poll or wait that failed: it stays so */
 	std::vector<kvcachefs_work> work;
 	std::vector<void *> registered; /* by this transfer: a store's mappings */
 	std::vector<Group> groups;
@@ -360,70 +473,110 @@ struct Args {
 	}
 };
 
-std::vector<float> turns_of(const kvcachefs_rope *r, uint32_t head_size)
-{
-	uint32_t dims = r->dims ? r->dims : head_size;
-	std::vector<float> t(dims);
-
-	/* Angles in double: positions go to millions, and a float's angle would be noise there. */
-	for (uint32_t i = 0; i < dims / 2; i++) {
-		double angle = (double)r->delta * pow(r->theta, -2.0 * i / dims);
-
-		t[2 * i] = (float)cos(angle);
-		t[2 * i + 1] = (float)sin(angle);
+/* Where each rotation's turns are among the arguments; the host's are held until all is copied. */
+struct Turns {
+	std::map<const kvcachefs_turns *, size_t> at;
+	~Turns()
+	{
+		for (auto &t : at)
+			kvcachefs_turns_put(t.first);
 	}
-	return t;
+	int add(Args *a, const kvcachefs_rope *r, uint32_t head_size, const kvcachefs_turns **out,
+		size_t *where)
+	{
+		int err = kvcachefs_turns_get(r, head_size, out);
+
+		if (err)
+			return err;
+		auto i = at.find(*out);
+
+		if (i != at.end()) {
+			kvcachefs_turns_put(*out);
+		} else {
+			std::vector<float> v((*out)->v, (*out)->v + (*out)->dims);
+
+			i = at.emplace(*out, a->add(v.data(), v.size() * sizeof(float))).first;
+		}
+		*where = i->second;
+		return 0;
+	}
+};
+
+/*
+ * The shape of a cache, once; its pointers are an offset among the arguments until they are an
+ * address.
+ */
+uint32_t shape_of(Args *a, std::map<const kvcachefs_strides *, uint32_t> *known,
+		  std::vector<Shape> *shapes, const kvcachefs_work &w)
+{
+	auto i = known->find(w.s);
+
+	if (i == known->end()) {
+		size_t at = a->add(w.p->pointers, w.s->npointers * sizeof(void *));
+
+		shapes->push_back(Shape{ *w.s, w.p->elem, (void *const *)at });
+		i = known->emplace(w.s, (uint32_t)shapes->size() - 1).first;
+	}
+	return i->second;
 }
 
 /* Cuts the work into groups and makes the kernels' arguments; offsets become addresses once the lane's memory is there. */
-int cut(kvcachefs_cuda *c, Args *a, std::vector<Part> *parts, size_t *pointers)
+int cut(kvcachefs_cuda *c, Args *a, std::vector<Part> *parts, std::vector<Shape> *shapes)
 {
-	size_t run = (size_t)c->s.run_heads * c->p.head_size * c->p.elem, most = BUFFER / run;
+	std::map<const kvcachefs_strides *, uint32_t> known;
+	Turns turns;
 	Group *g = nullptr;
 
-	if (!most)
-		return kvcachefs_fail(-EINVAL, "a token of %zu bytes does not fit the buffer of %zu", run, BUFFER);
-	*pointers = a->add(c->p.pointers, c->s.npointers * sizeof(void *));
 	for (const kvcachefs_work &w : c->work) {
 		const kvcachefs_tokens *t = &w.item->tokens;
 		const kvcachefs_rope *r = c->store ? nullptr : w.item->rope;
-		size_t ids = a->add(t->slots ? t->slots : t->block_ids, t->n * sizeof(int64_t)), turns = 0;
-		uint64_t runs = w.len / run;
+		const kvcachefs_turns *turn = nullptr;
+		size_t row = (size_t)w.s->heads * w.s->width * w.p->elem, most = BUFFER / row,
+		       where = 0;
+		size_t ids = a->add(t->slots ? t->slots : t->block_ids, t->n * sizeof(int64_t));
+		uint32_t shape = shape_of(a, &known, shapes, w);
+		uint64_t rows = w.len / row;
+		int err = r ? turns.add(a, r, w.p->head_size, &turn, &where) : 0;
 
-		if (r) {
-			std::vector<float> v = turns_of(r, c->p.head_size);
-
-			turns = a->add(v.data(), v.size() * sizeof(float));
-		}
-		for (uint64_t first = 0, n; first < runs; first += n) {
+		if (!err && !most)
+			err = kvcachefs_fail(-EINVAL,
+					     "a token of %zu bytes does not fit the buffer of %zu",
+					     row, BUFFER);
+		if (err)
+			return err;
+		for (uint64_t first = 0, n; first < rows; first += n) {
 			Part p = {};
 
-			n = runs - first < most ? runs - first : most;
-			if (!g || g->bytes + n * run > BUFFER) {
+			n = rows - first < most ? rows - first : most;
+			if (!g || g->bytes + n * row > BUFFER) {
 				c->groups.push_back(Group{ {}, parts->size(), 0, 0, false, false });
 				g = &c->groups.back();
 			}
 			(t->slots ? p.slots : p.block_ids) = (const int64_t *)ids;
+			p.by_slots = t->slots != nullptr;
 			p.ntokens = w.ntokens;
 			p.skip = t->skip;
 			p.first = first;
-			p.runs = n;
+			p.rows = n;
 			p.at = g->bytes;
+			p.shape = shape;
 			p.layer = w.item->layer;
 			p.nlayers = w.item->nlayers;
-			p.key_runs = runs / c->s.kvs;
+			p.key_rows = rows / w.s->kvs;
 			if (r) {
-				p.turns = (const float *)turns;
-				p.dims = r->dims ? r->dims : c->p.head_size;
+				p.turns = (const float *)where;
+				p.turn_first = turn->first;
+				p.turn_dims = turn->dims;
 				p.type = r->type;
 				p.interleaved = r->interleaved;
 				g->rotates = true;
 			}
 			parts->push_back(p);
-			g->pieces.push_back(Piece{ (uint8_t *)w.host + first * run, n * run, (size_t)p.at, w.pinned });
+			g->pieces.push_back(Piece{ (uint8_t *)w.host + first * row, n * row,
+						   (size_t)p.at, w.pinned });
 			g->staged |= !w.pinned;
-			g->runs = g->runs > n ? g->runs : n;
-			g->bytes = (g->bytes + n * run + ALIGN - 1) / ALIGN * ALIGN;
+			g->runs = g->runs > n * w.s->runs ? g->runs : n * w.s->runs;
+			g->bytes = (g->bytes + n * row + ALIGN - 1) / ALIGN * ALIGN;
 		}
 	}
 	return 0;
@@ -445,7 +598,7 @@ int copy_group(kvcachefs_cuda *c, const Group &g, int b)
 		len.push_back(p.len);
 	}
 #if CUDART_VERSION >= 12080
-	if (to.size() > 1 && !no_batches) {
+	if (to.size() > 1 && c->batches) {
 		cudaMemcpyAttributes how = {};
 		size_t all = 0;
 		cudaError_t e;
@@ -458,12 +611,7 @@ int copy_group(kvcachefs_cuda *c, const Group &g, int b)
 
 		e = cudaMemcpyBatchAsync(to.data(), const_cast<void **>(from.data()), len.data(), to.size(), &how, &all, 1, &bad, l->copies);
 #endif
-		if (e == cudaSuccess)
-			return 0;
-		cudaGetLastError();
-		if (e != cudaErrorCallRequiresNewerDriver && e != cudaErrorNotSupported)
-			return failed(e, "copying a batch");
-		no_batches = true;
+		return failed(e, "copying a batch");
 	}
 #endif
 	for (size_t i = 0; i < to.size(); i++)
@@ -471,7 +619,7 @@ int copy_group(kvcachefs_cuda *c, const Group &g, int b)
 	return 0;
 }
 
-int launch(kvcachefs_cuda *c, const Shape &shape, const Part *parts, const Group &g, int b)
+int launch(kvcachefs_cuda *c, const Shape *shapes, const Part *parts, const Group &g, int b)
 {
 	Lane *l = c->lane;
 	/* Eight runs a block of threads; no more blocks than keep the device busy. */
@@ -479,18 +627,21 @@ int launch(kvcachefs_cuda *c, const Shape &shape, const Part *parts, const Group
 	dim3 grid((unsigned)(blocks < busy ? blocks : busy), (unsigned)g.pieces.size());
 
 	if (c->store) {
-		KVCACHEFS_LAUNCH(move_kernel<true>, grid, 256, c->stream, shape, parts + g.first_part, l->buffer[b]);
+		KVCACHEFS_LAUNCH(move_kernel<true>, grid, 256, c->stream, shapes,
+				 parts + g.first_part, l->buffer[b]);
 	} else {
 		if (g.rotates) {
-			KVCACHEFS_LAUNCH(rope_kernel, grid, 256, c->stream, shape, parts + g.first_part, l->buffer[b]);
+			KVCACHEFS_LAUNCH(rope_kernel, grid, 256, c->stream, shapes,
+					 parts + g.first_part, l->buffer[b]);
 			TRY(cudaGetLastError());
 		}
-		KVCACHEFS_LAUNCH(move_kernel<false>, grid, 256, c->stream, shape, parts + g.first_part, l->buffer[b]);
+		KVCACHEFS_LAUNCH(move_kernel<false>, grid, 256, c->stream, shapes,
+				 parts + g.first_part, l->buffer[b]);
 	}
 	return failed(cudaGetLastError(), "starting a kernel");
 }
 
-int queue_group(kvcachefs_cuda *c, const Shape &shape, const Part *parts, size_t i)
+int queue_group(kvcachefs_cuda *c, const Shape *shapes, const Part *parts, size_t i)
 {
 	Lane *l = c->lane;
 	const Group &g = c->groups[i];
@@ -501,7 +652,7 @@ int queue_group(kvcachefs_cuda *c, const Shape &shape, const Part *parts, size_t
 	if (c->store) {
 		if (i >= 2) /* the buffer is free when its last copy is made */
 			TRY(cudaStreamWaitEvent(c->stream, l->copied[b], 0));
-		if (int err = launch(c, shape, parts, g, b))
+		if (int err = launch(c, shapes, parts, g, b))
 			return err;
 		TRY(cudaEventRecord(l->moved[b], c->stream));
 		TRY(cudaStreamWaitEvent(l->copies, l->moved[b], 0));
@@ -519,7 +670,7 @@ int queue_group(kvcachefs_cuda *c, const Shape &shape, const Part *parts, size_t
 			return err;
 		TRY(cudaEventRecord(l->copied[b], l->copies));
 		TRY(cudaStreamWaitEvent(c->stream, l->copied[b], 0));
-		if (int err = launch(c, shape, parts, g, b))
+		if (int err = launch(c, shapes, parts, g, b))
 			return err;
 		TRY(cudaEventRecord(l->moved[b], c->stream));
 	}
@@ -530,7 +681,8 @@ int queue_group(kvcachefs_cuda *c, const Shape &shape, const Part *parts, size_t
 void register_stores(kvcachefs_cuda *c)
 {
 	for (kvcachefs_work &w : c->work)
-		if (!w.pinned && w.len >= STAGED && !kvcachefs_cuda_register(c->p.device, w.host, w.len, false)) {
+		if (!w.pinned && w.len >= STAGED &&
+		    !kvcachefs_cuda_register(c->device, w.host, w.len, false)) {
 			w.pinned = true;
 			c->registered.push_back(w.host);
 		}
@@ -540,16 +692,18 @@ int run(kvcachefs_cuda *c)
 {
 	Args a;
 	std::vector<Part> parts;
-	size_t pointers, at;
+	std::vector<Shape> shapes;
+	size_t at, len;
 	int err;
 
 	if (c->store)
 		register_stores(c);
-	err = cut(c, &a, &parts, &pointers);
+	err = cut(c, &a, &parts, &shapes);
 	if (err)
 		return err;
-	at = a.add(nullptr, 0); /* the parts come after all that they point at */
-	err = lane_args(c->lane, at + parts.size() * sizeof(Part));
+	at = a.add(nullptr, 0); /* the shapes and parts come after all that they point at */
+	len = at + shapes.size() * sizeof(Shape) + 16 + parts.size() * sizeof(Part);
+	err = lane_args(c->lane, len);
 	for (const Group &g : c->groups)
 		if (!err && g.staged)
 			err = lane_staging(c->lane);
@@ -558,30 +712,63 @@ int run(kvcachefs_cuda *c)
 	Lane *l = c->lane;
 	uint8_t *device = (uint8_t *)l->args.p;
 
+	for (Shape &s : shapes)
+		s.pointers = (void *const *)(device + (uintptr_t)s.pointers);
 	for (Part &p : parts) {
-		if (p.slots)
+		if (p.by_slots)
 			p.slots = (const int64_t *)(device + (uintptr_t)p.slots);
 		else
 			p.block_ids = (const int64_t *)(device + (uintptr_t)p.block_ids);
-		if (p.turns)
+		if (p.turn_dims)
 			p.turns = (const float *)(device + (uintptr_t)p.turns);
 	}
-	memcpy(l->args_host.p, a.bytes.data(), a.bytes.size());
-	if (!parts.empty())
-		memcpy((uint8_t *)l->args_host.p + at, parts.data(), parts.size() * sizeof(Part));
+	a.add(shapes.data(), shapes.size() * sizeof(Shape));
+	const Part *parts_at =
+		(const Part *)(device + a.add(parts.data(), parts.size() * sizeof(Part)));
+
+	if (!a.bytes.empty())
+		memcpy(l->args_host.p, a.bytes.data(), a.bytes.size());
 	c->stages.resize(c->groups.size());
 	c->begun = true;
-	TRY(cudaMemcpyAsync(device, l->args_host.p, at + parts.size() * sizeof(Part), cudaMemcpyHostToDevice, l->copies));
+	TRY(cudaMemcpyAsync(device, l->args_host.p, a.bytes.size(), cudaMemcpyHostToDevice,
+			    l->copies));
 	TRY(cudaEventRecord(l->ready, l->copies));
 	TRY(cudaStreamWaitEvent(c->stream, l->ready, 0));
-	Shape shape = { c->s, c->p.heads, c->p.head_size, c->p.elem, (void *const *)(device + pointers) };
-
 	for (size_t i = 0; i < c->groups.size(); i++)
-		if ((err = queue_group(c, shape, (const Part *)(device + at), i)))
+		if ((err = queue_group(c, (const Shape *)(device + at), parts_at, i)))
 			return err;
 	TRY(cudaEventRecord(l->done, c->store ? l->copies : c->stream));
 	c->queued = true;
 	return 0;
+}
+
+/*
+ * A stream that is being captured would make a graph of what must run now, and waiting for it
+ * breaks the graph.
+ */
+int check_stream(cudaStream_t stream)
+{
+	cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+	cudaError_t e = cudaStreamIsCapturing(stream, &status);
+
+	if (e == cudaErrorStreamCaptureImplicit ||
+	    (e == cudaSuccess && status != cudaStreamCaptureStatusNone)) {
+		cudaGetLastError();
+		return kvcachefs_fail(-EBUSY, "the stream is being captured into a graph; "
+					      "transfers cannot be part of one");
+	}
+	return failed(e, "asking whether the stream is being captured");
+}
+
+int open_transfer(kvcachefs_cuda *c)
+{
+	int driver = 0, err = check_stream(c->stream);
+
+	if (err)
+		return err;
+	TRY(cudaDriverGetVersion(&driver));
+	c->batches = driver >= 12080;
+	return lane_get(c->device, &c->lane);
 }
 
 } // namespace
@@ -589,35 +776,51 @@ int run(kvcachefs_cuda *c)
 extern "C" int kvcachefs_cuda_register(int device, void *p, size_t len, bool readonly)
 {
 	Device here(device);
-	cudaError_t e = cudaHostRegister(p, len, cudaHostRegisterPortable | (readonly ? cudaHostRegisterReadOnly : 0));
+	int can = 0;
+	cudaError_t e;
 
-	if (e == cudaErrorNotSupported && readonly) { /* not every system has read-only registration */
+	if (here.err)
+		return here.err;
+	if (readonly && cudaDeviceGetAttribute(&can, cudaDevAttrHostRegisterReadOnlySupported,
+					       device) != cudaSuccess)
 		cudaGetLastError();
-		e = cudaHostRegister(p, len, cudaHostRegisterPortable);
-	}
+	e = cudaHostRegister(p, len,
+			     cudaHostRegisterPortable | (can ? cudaHostRegisterReadOnly : 0));
 	if (e != cudaSuccess)
 		cudaGetLastError();
 	return e == cudaSuccess ? 0 : -EFAULT;
 }
 
-extern "C" void kvcachefs_cuda_unregister(void *p)
+extern "C" void kvcachefs_cuda_unregister(int device, void *p)
 {
-	cudaHostUnregister(p);
+	Device here(device);
+
+	if (cudaHostUnregister(p) != cudaSuccess)
+		cudaGetLastError();
 }
 
-extern "C" int kvcachefs_cuda_new(struct kvcachefs_cuda **out, const struct kvcachefs_paged *p, const struct kvcachefs_strides *s, bool store, void *stream)
+extern "C" int kvcachefs_cuda_new(struct kvcachefs_cuda **out, int device, bool store, void *stream)
 {
-	kvcachefs_cuda *c = new (std::nothrow) kvcachefs_cuda();
-	Device here(p->device);
-	int err;
+	kvcachefs_cuda *c;
+	int n = 0, err;
 
+	if (cudaGetDeviceCount(&n) != cudaSuccess || !n) {
+		cudaGetLastError();
+		return kvcachefs_fail(-ENODEV, "there is no CUDA device, or no driver for it");
+	}
+	if (device >= n)
+		return kvcachefs_fail(-ENODEV, "device %d: there are %d", device, n);
+	Device here(device);
+
+	if (here.err)
+		return here.err;
+	c = new (std::nothrow) kvcachefs_cuda();
 	if (!c)
 		return kvcachefs_fail(-ENOMEM, "out of memory");
 	c->stream = static_cast<cudaStream_t>(stream);
 	c->store = store;
-	c->p = *p;
-	c->s = *s;
-	err = lane_get(p->device, &c->lane);
+	c->device = device;
+	err = open_transfer(c);
 	if (err) {
 		delete c;
 		return err;
@@ -638,7 +841,7 @@ extern "C" int kvcachefs_cuda_add(struct kvcachefs_cuda *c, const struct kvcache
 
 extern "C" int kvcachefs_cuda_run(struct kvcachefs_cuda *c)
 {
-	Device here(c->p.device);
+	Device here(c->device);
 
 	try {
 		return run(c);
@@ -649,19 +852,24 @@ extern "C" int kvcachefs_cuda_run(struct kvcachefs_cuda *c)
 
 extern "C" int kvcachefs_cuda_poll(struct kvcachefs_cuda *c)
 {
-	Device here(c->p.device);
-	cudaError_t e = c->queued ? cudaEventQuery(c->lane->done) : cudaErrorNotReady;
+	Device here(c->device);
+	cudaError_t e;
 
-	return e == cudaErrorNotReady ? (cudaGetLastError(), -EAGAIN) : failed(e, "the transfer");
+	if (c->result || c->waited)
+		return c->result;
+	e = c->queued ? cudaEventQuery(c->lane->done) : cudaErrorNotReady;
+	if (e == cudaErrorNotReady) {
+		cudaGetLastError();
+		return -EAGAIN;
+	}
+	return c->result = failed(e, "the transfer");
 }
 
-extern "C" int kvcachefs_cuda_wait(struct kvcachefs_cuda *c)
+namespace
 {
-	Device here(c->p.device);
 
-	if (c->waited || !c->begun)
-		return 0;
-	c->waited = true;
+int wait_for(kvcachefs_cuda *c)
+{
 	if (c->queued) {
 		TRY(cudaEventSynchronize(c->lane->done));
 		return 0;
@@ -672,16 +880,31 @@ extern "C" int kvcachefs_cuda_wait(struct kvcachefs_cuda *c)
 	return 0;
 }
 
+} // namespace
+
+extern "C" int kvcachefs_cuda_wait(struct kvcachefs_cuda *c)
+{
+	Device here(c->device);
+
+	if (!c->waited && c->begun) {
+		int err = wait_for(c);
+
+		if (!c->result)
+			c->result = err;
+	}
+	c->waited = true;
+	return c->result;
+}
+
 extern "C" void kvcachefs_cuda_free(struct kvcachefs_cuda *c)
 {
 	if (!c)
 		return;
-	Device here(c->p.device);
-
+	Device here(c->device);
 	int err = kvcachefs_cuda_wait(c);
 
 	for (void *p : c->registered)
-		kvcachefs_cuda_unregister(p);
+		kvcachefs_cuda_unregister(c->device, p);
 	if (err)
 		lane_free(c->lane);
 	else

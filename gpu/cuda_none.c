@@ -2,13 +2,12 @@
 /* Where the library was built without CUDA: a device is refused, in one place, and so nothing else is called. */
 #include "layout.h"
 
-int kvcachefs_cuda_new(struct kvcachefs_cuda **out, const struct kvcachefs_paged *p, const struct kvcachefs_strides *s, bool store, void *stream)
+int kvcachefs_cuda_new(struct kvcachefs_cuda **out, int device, bool store, void *stream)
 {
-	(void)s;
 	(void)store;
 	(void)stream;
 	*out = NULL;
-	return kvcachefs_fail(-ENODEV, "device %d: this library was built without CUDA", p->device);
+	return kvcachefs_fail(-ENODEV, "device %d: this library was built without CUDA", device);
 }
 
 int kvcachefs_cuda_add(struct kvcachefs_cuda *c, const struct kvcachefs_work *w)
@@ -50,7 +49,8 @@ int kvcachefs_cuda_register(int device, void *p, size_t len, bool readonly)
 	return -ENODEV;
 }
 
-void kvcachefs_cuda_unregister(void *p)
+void kvcachefs_cuda_unregister(int device, void *p)
 {
+	(void)device;
 	(void)p;
 }

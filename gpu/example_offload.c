@@ -40,14 +40,14 @@ int main(int argc, char **argv)
 	uint8_t *before = malloc(LAYERS * LAYER_BYTES);
 	struct kvcachefs_paged cache = { .format = KVCACHEFS_NL_X_TWO_NB_BS_NH_HS, .layers = LAYERS, .heads = 8, .head_size = 128, .block_size = BLOCK_SIZE,
 					 .blocks = BLOCKS, .elem = 2, .pointers = layers, .device = device };
-	struct kvcachefs_keys how = { .scheme = KVCACHEFS_LMCACHE };
+	struct kvcachefs_keys how = { .scheme = KVCACHEFS_LMCACHE_MP_BLAKE3 };
 	struct kvcachefs_hasher *hasher = NULL;
 	struct kvcachefs_item items[LAYERS];
 	struct kvcachefs_transfer *transfer;
 	uint32_t tokens[TOKENS];
 	int64_t blocks[TOKENS / BLOCK_SIZE];
-	uint8_t key[2][32];
-	char hex[65], paths[LAYERS][128];
+	uint8_t key[2][KVCACHEFS_KEY_MAX];
+	char hex[KVCACHEFS_TEXT_MAX], paths[LAYERS][128];
 	size_t made;
 
 	if (argc < 2 || !before) {
@@ -59,7 +59,7 @@ int main(int argc, char **argv)
 		tokens[i] = i * 31 + 5;
 	if (kvcachefs_hasher_new(&hasher, &how) || kvcachefs_hasher_feed(hasher, tokens, TOKENS, key, 2, &made) || made != 1)
 		goto fail;
-	kvcachefs_hex(key[0], 32, hex);
+	kvcachefs_hasher_text(hasher, key[0], hex);
 	/* 2. A cache as an engine has it: the chunk's blocks are anywhere in it. */
 	for (int l = 0; l < LAYERS; l++) {
 		layers[l] = memory(device, LAYER_BYTES);

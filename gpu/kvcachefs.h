@@ -23,18 +23,60 @@ const char *kvcachefs_error(void);
 /* "0.1.0" and, where it was built with CUDA, " cuda". */
 const char *kvcachefs_version(void);
 
-/* ---- Chunk keys ---------------------------------------------------------------------------------------------------------- */
+/* ---- Chunk keys ------------------------------------------------------------------------------ */
 
+/*
+ * How an engine names a block or chunk of tokens. A key is H(parent, tokens, extra), the parent of
+ * the first block being NONE_HASH, which comes from PYTHONHASHSEED. Keys of a scheme have one
+ * length, kvcachefs_hasher_key_len(); none is longer than KVCACHEFS_KEY_MAX.
+ */
 enum kvcachefs_scheme {
-	/* vLLM sha256_cbor: SHA-256 of canonical CBOR [parent, tokens, extra], 16 tokens a block. vllm/v1/core/kv_cache_utils.py */
-	KVCACHEFS_VLLM,
-	/* LMCache in-process with sha256_cbor: the same with 256 tokens. lmcache/v1/token_database.py */
-	KVCACHEFS_LMCACHE,
-	/* LMCache multi-process: BLAKE3(prefix || tokens as 32-bit big endian), 256 tokens. multiprocess/token_hasher.py */
-	KVCACHEFS_LMCACHE_BLAKE3,
-	/* SGLang get_hash_str: SHA-256(prior || tokens as 32-bit little endian), a page (64 tokens unless told). */
+	/*
+	 * vLLM, blocks of 16 tokens unless told: hash((parent bytes, tuple of tokens, extra)), as
+	 * --prefix-caching-hash-algo names it (vllm/utils/hashing.py, v1/core/kv_cache_utils.py).
+	 * sha256 and xxhash are over pickle protocol 5, the _cbor ones over canonical CBOR; xxhash
+	 * is XXH3-128 with keys of 16 bytes, the others have 32.
+	 */
+	KVCACHEFS_VLLM_SHA256, /* vLLM's own choice */
+	KVCACHEFS_VLLM_SHA256_CBOR,
+	KVCACHEFS_VLLM_XXHASH,
+	KVCACHEFS_VLLM_XXHASH_CBOR,
+	/*
+	 * LMCache in the engine's process, 0.5.6 (lmcache/v1/token_database.py), chunks of 256:
+	 * vLLM's hash of (parent, tokens, ()), folded to the number that its first 8 bytes are, big
+	 * endian; NONE_HASH is folded too, and the fold is the next parent. Keys have 8 bytes, and
+	 * their text is that number in hex without leading zeros. (LMCache's own choice there,
+	 * Python's hash(), is not offered.)
+	 */
+	KVCACHEFS_LMCACHE_SHA256,
+	KVCACHEFS_LMCACHE_SHA256_CBOR,
+	KVCACHEFS_LMCACHE_XXHASH,
+	KVCACHEFS_LMCACHE_XXHASH_CBOR,
+	/*
+	 * LMCache's multiprocess server (multiprocess/token_hasher.py), chunks of 256, whole
+	 * digests. BLAKE3, its own choice: BLAKE3(parent || tokens as 32-bit big endian), NONE_HASH
+	 * as it is where vLLM gives none: BLAKE3(8 zero bytes || one zero token). The others: as
+	 * vLLM's, extra None.
+	 */
+	KVCACHEFS_LMCACHE_MP_BLAKE3,
+	KVCACHEFS_LMCACHE_MP_SHA256,
+	KVCACHEFS_LMCACHE_MP_SHA256_CBOR,
+	KVCACHEFS_LMCACHE_MP_XXHASH,
+	KVCACHEFS_LMCACHE_MP_XXHASH_CBOR,
+	/*
+	 * SGLang get_hash_str (srt/mem_cache/utils.py): SHA-256(parent || tokens as 32-bit little
+	 * endian), a page of 64 unless told. The first page has no parent, or a namespace's seed
+	 * (extra_key, cache_salt).
+	 */
 	KVCACHEFS_SGLANG,
+	KVCACHEFS_SCHEMES
 };
+#define KVCACHEFS_KEY_MAX 32
+
+/* "vllm-sha256_cbor" and so on; NULL where there is no such scheme. Never freed. */
+const char *kvcachefs_scheme_name(enum kvcachefs_scheme scheme);
+/* The scheme of that name to *out. -EINVAL: there is none; kvcachefs_error() lists them. */
+int kvcachefs_scheme_find(const char *name, enum kvcachefs_scheme *out);
 
 struct kvcachefs_mm { /* a multimodal item among the tokens */
 	const char *hash;      /* its identifier */
@@ -44,51 +86,223 @@ struct kvcachefs_mm { /* a multimodal item among the tokens */
 /* Zero is a good beginning. Strings and arrays are the caller's and must outlive the hasher. */
 struct kvcachefs_keys {
 	enum kvcachefs_scheme scheme;
-	unsigned block_tokens;       /* 0: the scheme's own */
+	unsigned block_tokens; /* 0: the scheme's own; at most 2^24 */
 	/*
-	 * vLLM and LMCache: PYTHONHASHSEED as text; NULL: not set, which newer vLLM takes for "vllm-none-hash". Older ones use random bytes then:
-	 * give those as `none` (32 bytes).
+	 * PYTHONHASHSEED as text, below 64 KiB. NULL: not set, which newer vLLM takes for
+	 * "vllm-none-hash"; with xxhash it takes random bytes then, so a hasher without seed and
+	 * `none` is refused.
 	 */
 	const char *seed;
-	const uint8_t *none;
-	bool empty_extra_is_array;   /* no extra keys are [] and not null: what some versions of LMCache do */
-	/* Extra keys, in vLLM's order. */
-	const char *lora_name;       /* every block */
+	/*
+	 * NONE_HASH itself, where it is not the seed's (older vLLM without a seed: random).
+	 * none_len is the length of the scheme's digest; LMCache in process also takes the 8 bytes
+	 * of the fold.
+	 */
+	const void *none;
+	size_t none_len;
+	/*
+	 * No extra keys are an empty array and not null, as some versions have it. CBOR without the
+	 * fold only.
+	 */
+	bool empty_extra_is_array;
+	/*
+	 * Extra keys, in vLLM's order, and for its _cbor schemes only: a pickle of them depends on
+	 * which Python objects are the same. LMCache has none. Given to another scheme, they are
+	 * refused. With tagged_extra they are as from vLLM 0.32 on: ("lora", name, path), ("mm",
+	 * hash, offset), ("cache_salt", salt), ("prompt_embeds",
+	 * sha); without: name, (hash, offset), salt, sha.
+	 */
+	bool tagged_extra;
+	const char *lora_name; /* every block */
+	const char *lora_path; /* tagged only; NULL: "" */
 	const struct kvcachefs_mm *mm;
-	size_t nmm;                  /* (hash, start - block's start) in every block that an item touches */
-	const char *cache_salt;      /* first block only */
-	/* SHA-256 of the prompt embeddings of a block into sha: 1 there is one, 0 none. NULL: there are no embeddings. */
+	size_t nmm; /* (hash, start - block's start) in every block that an item touches */
+	/*
+	 * vLLM: first block only; "" is none. SGLang: part of the namespace, and there "" is not
+	 * NULL.
+	 */
+	const char *cache_salt;
+	const char *extra_key; /* SGLang's namespace only */
+	/*
+	 * SHA-256 of the prompt embeddings of a block into sha: 1 there is one, 0 none. NULL: there
+	 * are none.
+	 */
 	int (*embeds)(void *arg, uint64_t block, uint8_t sha[32]);
 	void *embeds_arg;
 };
 
 struct kvcachefs_hasher;
+/*
+ * A hasher to *out, freed by kvcachefs_hasher_free(). -EINVAL: no such scheme, or what cannot be
+ * written in it (extra keys, a missing seed, none_len); -ENOMEM; -EIO: OpenSSL has no such digest.
+ */
 int kvcachefs_hasher_new(struct kvcachefs_hasher **out, const struct kvcachefs_keys *keys);
 void kvcachefs_hasher_free(struct kvcachefs_hasher *h);
 /*
- * Goes on with n more tokens. The keys of the blocks that became full go to out (room for `room`; n / block_tokens + 1 is always enough) and their
- * number to *made. A growing prompt costs its new blocks only. -ENOSPC: out is too small; nothing was taken.
+ * Goes on with n more tokens. The keys of the blocks that became full go to out, one after another
+ * without gaps, and their number to *made. There is room for `room` keys; n / block_tokens + 1 is
+ * always enough. A growing prompt costs its new blocks only. -ENOSPC: out is too small; nothing was
+ * taken. After any other error the hasher can only be freed.
  */
-int kvcachefs_hasher_feed(struct kvcachefs_hasher *h, const uint32_t *tokens, size_t n, uint8_t (*out)[32], size_t room, size_t *made);
-/* NONE_HASH: the parent of the first block. */
-const uint8_t *kvcachefs_hasher_none(const struct kvcachefs_hasher *h);
-unsigned kvcachefs_hasher_block(const struct kvcachefs_hasher *h);
-
-/* vLLM's key of a KV cache group: the digest and the group as 32-bit big endian. */
-void kvcachefs_group_key(const uint8_t key[32], uint32_t group, uint8_t out[36]);
-/* vLLM's integer form: the last 8 bytes, big endian. */
-uint64_t kvcachefs_key_int(const uint8_t key[32]);
-/* 2 * len hex digits and a NUL. */
-void kvcachefs_hex(const uint8_t *p, size_t len, char *out);
+int kvcachefs_hasher_feed(struct kvcachefs_hasher *h, const uint32_t *tokens, size_t n, void *out,
+			  size_t room, size_t *made);
 /*
- * The folder of vLLM's ExampleConnector: MD5 of the tokens as 64-bit little endian, then "-" and the multimodal hashes joined by "-" where there are
- * any; only whole blocks of block_tokens count (0: 16).
+ * The key that the tokens which fill no block yet would have as a shorter block of their own:
+ * LMCache's with save_unfull_chunk. The hasher stays as it is. -ENODATA: there are none.
  */
-int kvcachefs_example_folder(const uint32_t *tokens, size_t n, unsigned block_tokens, const char *const *mm_hashes, size_t nmm, char out[33]);
+int kvcachefs_hasher_rest(struct kvcachefs_hasher *h, void *out);
+/* Bytes of a key; tokens of a block. */
+size_t kvcachefs_hasher_key_len(const struct kvcachefs_hasher *h);
+unsigned kvcachefs_hasher_block(const struct kvcachefs_hasher *h);
+/*
+ * NONE_HASH, the parent of the first block: as long as a key. SGLang without a namespace has none:
+ * zeros.
+ */
+const uint8_t *kvcachefs_hasher_none(const struct kvcachefs_hasher *h);
+/*
+ * A key as the engine writes it in names: hex; LMCache in process: a number in hex. With its NUL.
+ */
+#define KVCACHEFS_TEXT_MAX (2 * KVCACHEFS_KEY_MAX + 1)
+void kvcachefs_hasher_text(const struct kvcachefs_hasher *h, const void *key,
+			   char out[KVCACHEFS_TEXT_MAX]);
+
+/*
+ * vLLM's key of a KV cache group: the digest and the group as 32-bit big endian; len + 4 bytes to
+ * out.
+ */
+void kvcachefs_group_key(const void *key, size_t len, uint32_t group, void *out);
+/* vLLM's integer form: the last 8 bytes, big endian. */
+uint64_t kvcachefs_key_int(const void *key, size_t len);
+/* 2 * len hex digits and a NUL. */
+void kvcachefs_hex(const void *p, size_t len, char *out);
+/*
+ * The folder of vLLM's ExampleConnector: MD5 of the tokens as 64-bit little endian, then "-" and
+ * the multimodal hashes joined by "-" where there are any; only whole blocks of block_tokens
+ * count (0: 16).
+ */
+int kvcachefs_example_folder(const uint32_t *tokens, size_t n, unsigned block_tokens,
+			     const char *const *mm_hashes, size_t nmm, char out[33]);
 /* BLAKE3 (256 bits) of anything. */
 void kvcachefs_blake3(const void *data, size_t len, uint8_t out[32]);
 
-/* ---- Leases -------------------------------------------------------------------------------------------------------------- */
+/* ---- CacheBlend: content wherever it stands -------------------------------------------------- */
+
+struct kvcachefs_segment {
+	size_t start, end; /* tokens [start, end), as LMCache counts them */
+	uint8_t key[8];	   /* of a key_len of 8: KVCACHEFS_LMCACHE_* only */
+};
+/*
+ * LMCache in process with blending (SegmentTokenDatabase): the tokens are split where the separator
+ * stands, and each segment is hashed with NONE_HASH as its parent, the separators left out;
+ * segments may be empty. At most `room` go to out, *made says how many there are. `h` lends its
+ * scheme and NONE_HASH, and is not changed. Separators that overlap cut as LMCache's do. -EINVAL:
+ * another scheme than KVCACHEFS_LMCACHE_*, or no separator; -ENOSPC: out is too small, *made is
+ * set.
+ */
+int kvcachefs_segments(struct kvcachefs_hasher *h, const uint32_t *tokens, size_t n,
+		       const uint32_t *separator, size_t nsep, struct kvcachefs_segment *out,
+		       size_t room, size_t *made);
+/*
+ * LMCache's multiprocess server with blending (modules/blend/matcher.py) finds chunks of k tokens
+ * at any offset by H = sum of x_i * b^(k-1-i) mod 2^64, b = 0x9E3779B97F4A7C15. The H of each
+ * window [i, i + k) to out[i], n - k + 1 of them; k = n is the fingerprint of one chunk. -EINVAL: k
+ * is 0 or above n.
+ */
+int kvcachefs_fingerprints(const uint32_t *tokens, size_t n, size_t k, uint64_t *out);
+
+/* ---- Names on disk --------------------------------------------------------------------------- */
+
+/* How an engine names the file of a key, below the folder that it was given. */
+enum kvcachefs_naming {
+	/*
+	 * LMCache FSConnector: CacheEngineKey.to_string() with "/" as "-SEP-", ".data"
+	 * (lmcache/utils.py, connector/fs_connector.py):
+	 * MODEL@WORLD_SIZE@WORKER@KEY@DTYPE[@LAYER][@TAG%VALUE...]
+	 */
+	KVCACHEFS_NAME_LMCACHE_FS,
+	/* LMCache LocalDiskBackend: the same with "/" as "-" (the model cannot be told from it),
+	   ".pt". */
+	KVCACHEFS_NAME_LMCACHE_DISK,
+	/*
+	 * LMCache's fs L2 adapters, ObjectKey (distributed/l2_adapters/fs_l2_adapter.py):
+	 * MODEL@0xKV_RANK@GROUP@KEY[@SALT].data, KV_RANK and GROUP in hex, "/" in MODEL as "-SEP-"
+	 */
+	KVCACHEFS_NAME_LMCACHE_L2,
+	/*
+	 * SGLang HiCacheFile (srt/mem_cache/hicache_storage.py): KEY[.POOL]_MODEL[_TP_RANK_TP_SIZE]
+	 * [_PP_SIZE_PP_RANK][_cpR_N][_tpN_dcpR_N_pageP].bin, "/" in MODEL as "-"; MLA models
+	 * without their TP pair, but for the pool mamba. A model whose own name ends in "_1_2"
+	 * cannot be told from ranks.
+	 */
+	KVCACHEFS_NAME_SGLANG_FILE,
+	/*
+	 * vLLM's file tier (v1/kv_offload/file_mapper.py):
+	 * MODEL_CONFIG_rRANK/KKK/KK_gGROUP/KEY.bin, "/" in MODEL as "_"; KKK and KK are the key's
+	 * first digits, CONFIG 12 hex digits of the run's configuration, which stand in the name of
+	 * the folder with its config.json.
+	 */
+	KVCACHEFS_NAME_VLLM_FS,
+	KVCACHEFS_NAMINGS
+};
+
+/*
+ * All that a name says; zero is a good beginning, and sizes of 0 are 1. What a naming has not, it
+ * ignores.
+ */
+struct kvcachefs_name {
+	char model[256];
+	char key[KVCACHEFS_TEXT_MAX + 1]; /* as kvcachefs_hasher_text() writes it */
+	/* LMCache's CacheEngineKey. */
+	uint32_t world_size, worker;
+	char dtype[16]; /* half, bfloat16, float, fp8_e4m3fn, ... as LMCache says it; "" is bfloat16
+			 */
+	bool has_layer; /* layer-wise */
+	uint32_t layer;
+	char tags[256]; /* "tag%value" joined by "@" */
+	/* LMCache's ObjectKey. */
+	uint32_t kv_rank; /* world_size << 24 | global_rank << 16 | local_world_size << 8 |
+			     local_rank */
+	uint32_t group;	  /* object group; vLLM: KV cache group */
+	char salt[513];	  /* at most 128 characters */
+	/* SGLang. */
+	char pool[32]; /* "": the KV pool */
+	bool mla;
+	uint32_t tp_rank, tp_size, pp_rank, pp_size, cp_rank, cp_size;
+	uint32_t dcp_rank, dcp_size,
+		page; /* dcp_size above 1: MLA only, page is the logical page's tokens */
+	/* vLLM. */
+	char config[13];
+	uint32_t rank;
+};
+/* A path of more is none. */
+#define KVCACHEFS_PATH_MAX 1024
+
+/*
+ * "lmcache-fs" and so on; NULL: there is no such naming. And back: -EINVAL, with their list as the
+ * error.
+ */
+const char *kvcachefs_naming_name(enum kvcachefs_naming as);
+int kvcachefs_naming_find(const char *name, enum kvcachefs_naming *out);
+/*
+ * The path of a name, relative, with its NUL, to out. -EINVAL: something in it cannot be said in
+ * that naming (kvcachefs_error() says what); -ENAMETOOLONG: a part has more than 255 bytes. Then
+ * out is unchanged.
+ */
+int kvcachefs_name_build(enum kvcachefs_naming as, const struct kvcachefs_name *n,
+			 char out[KVCACHEFS_PATH_MAX]);
+/*
+ * What a relative path says, to *out. Exactly what kvcachefs_name_build() writes is taken, so that
+ * building what was parsed gives the same path. -EINVAL: it is none of that naming; *out is
+ * unchanged.
+ */
+int kvcachefs_name_parse(enum kvcachefs_naming as, const char *path, struct kvcachefs_name *out);
+/*
+ * Sets the member of that name from text ("tp_size", "2"). -EINVAL: there is none, or it is not its
+ * kind.
+ */
+int kvcachefs_name_set(struct kvcachefs_name *n, const char *member, const char *value);
+
+/* ---- Leases ---------------------------------------------------------------------------------- */
 
 struct kvcachefs_object {
 	const char *path;  /* below the mount */
@@ -120,32 +334,74 @@ int kvcachefs_prefetch(const char *mount, const char *const *paths, size_t n);
 /* What is resident now, one call for all: as a lease, but loads nothing. err is -ENODATA for what is not in the pool. */
 int kvcachefs_look(struct kvcachefs_lease **out, const char *mount, const char *const *paths, size_t n);
 
-/* ---- Paged KV caches ----------------------------------------------------------------------------------------------------- */
+/* ---- Paged KV caches ------------------------------------------------------------------------- */
 
-/* Engine formats, numbered as in LMCache's engine_kv_format.h. NB blocks, NL layers, BS slots a block, NH heads, HS head size. */
-enum kvcachefs_format {
-	KVCACHEFS_NB_NL_TWO_BS_NH_HS,   /* 0  vLLM across layers; one pointer */
-	KVCACHEFS_NL_X_TWO_NB_BS_NH_HS, /* 1  FlashAttention NHD; a pointer a layer */
-	KVCACHEFS_NL_X_NB_TWO_BS_NH_HS, /* 2  FlashInfer NHD */
-	KVCACHEFS_NL_X_NB_BS_HS,        /* 3  vLLM MLA */
-	KVCACHEFS_TWO_X_NL_X_NBBS_NH_HS,/* 4  SGLang MHA; pointers of all K layers, then of all V layers */
-	KVCACHEFS_NL_X_NBBS_ONE_HS,     /* 5  SGLang MLA */
-	KVCACHEFS_NL_X_TWO_NB_NH_BS_HS, /* 6  FlashAttention HND */
-	KVCACHEFS_NL_X_NB_TWO_NH_BS_HS, /* 7  FlashInfer HND */
-	KVCACHEFS_NB_NL_TWO_NH_BS_HS,   /* 8  TensorRT-LLM across layers, HND; one pointer */
-	KVCACHEFS_TWO_X_NL_X_NB_BS_NH_HS, /* 9  SGLang multi-process: as 4 in blocks (taken from its name; check yours) */
-	KVCACHEFS_NL_X_NB_NH_BS_TWO_HS, /* 10 vLLM >= 0.26: K and V of a token beside each other */
+/*
+ * How an engine lays its cache out, by LMCache's names (csrc/engine_kv_format.h of 0.5.6; the last
+ * two are of its main branch and have numbers of ours). NB blocks, NL layers, BS slots a block, NH
+ * heads, HS head size, CS content of a head: its K, then its V, each HS; X between a list of
+ * pointers and what they point at.
+ */
+enum kvcachefs_format { /* a pointer a layer, where nothing else is said */
+	KVCACHEFS_NB_NL_TWO_BS_NH_HS,     /* 0  vLLM across layers; one pointer */
+	KVCACHEFS_NL_X_TWO_NB_BS_NH_HS,   /* 1  FlashAttention NHD */
+	KVCACHEFS_NL_X_NB_TWO_BS_NH_HS,   /* 2  FlashInfer NHD */
+	KVCACHEFS_NL_X_NB_BS_HS,          /* 3  vLLM MLA, SGLang MLA multiprocess */
+	KVCACHEFS_TWO_X_NL_X_NBBS_NH_HS,  /* 4  SGLang MHA; all K layers, then all V layers */
+	KVCACHEFS_NL_X_NBBS_ONE_HS,       /* 5  SGLang MLA */
+	KVCACHEFS_NL_X_TWO_NB_NH_BS_HS,   /* 6  FlashAttention HND */
+	KVCACHEFS_NL_X_NB_TWO_NH_BS_HS,   /* 7  FlashInfer HND */
+	KVCACHEFS_NB_NL_TWO_NH_BS_HS,     /* 8  TensorRT-LLM across layers; one pointer */
+	KVCACHEFS_TWO_X_NL_X_NB_BS_NH_HS, /* 9  SGLang MHA multiprocess; pointers as 4 */
+	KVCACHEFS_NL_X_NB_NH_BS_TWO_HS,   /* 10 as 12, its older name */
+	KVCACHEFS_NL_X_NB_BS_NH_TWO_HS,   /* 11 as 13, its older name */
+	KVCACHEFS_NL_X_NB_NH_BS_CS,       /* 12 vLLM's newer back ends, HND */
+	KVCACHEFS_NL_X_NB_BS_NH_CS,       /* 13 the same, NHD */
+	/*
+	 * 14 vLLM's DSA indexer: in a block the values of all slots, then 4 bytes of scale for
+	 * each. head_size is a token's row of both (132 with elem 1); in a file the scale stands
+	 * behind the token's values.
+	 */
+	KVCACHEFS_NL_X_NB_BSV_BSS,
+	KVCACHEFS_NL_X_TWO_NB_NH_ONE_BS_HS, /* 15 vLLM-RBLN; bytes as 6 */
+	KVCACHEFS_NL_X_TWO_X_NB_BS_NH_HS,   /* 16 vLLM-Ascend; pointers K0, V0, K1, V1, ... */
+	/*
+	 * 17 vLLM-Ascend MLA and DSA: each layer has `planes` of them, [NB, BS, 1, plane_width[i]];
+	 * pointers layer by layer. In a file a token's planes stand behind each other; head_size is
+	 * the sum of their widths. Planes of different types: elem 1, and widths in bytes.
+	 */
+	KVCACHEFS_NL_X_NP_X_NB_BS_ONE_HS,
+	KVCACHEFS_NL_X_NB_BS_NH_HS, /* 18 SGLang; each "layer" is a K or a V of its own */
+	KVCACHEFS_NB_NL_NH_BS_CS,   /* 19 blocks first across layers, HND; one pointer */
+	KVCACHEFS_NB_NL_BS_NH_CS,   /* 20 the same, NHD */
 	KVCACHEFS_FORMATS
 };
+#define KVCACHEFS_PLANES 4
+
+/* "NL_X_NB_BS_HS" and so on; NULL: there is no such format. And back: -EINVAL. */
+const char *kvcachefs_format_name(enum kvcachefs_format format);
+int kvcachefs_format_find(const char *name, enum kvcachefs_format *out);
 
 struct kvcachefs_paged {
 	enum kvcachefs_format format;
-	uint32_t layers, heads, head_size, block_size; /* MLA: heads 1 */
+	uint32_t layers, heads, head_size, block_size; /* 3, 5, 14, 17: heads 1 */
 	uint64_t blocks;
 	uint32_t elem;              /* bytes of an element: 1, 2 or 4 */
-	uint64_t block_stride;      /* elements from one block to the next; 0: dense */
-	void *const *pointers;      /* host array: 1, `layers` or 2 * `layers` of them, as the format says */
+	/*
+	 * Elements from one block to the next, where that is more than a block (a padded view); 0:
+	 * dense. Not for 17.
+	 */
+	uint64_t block_stride;
+	void *const *pointers;	    /* host array; how many: the format says */
 	int device;                 /* -1: host memory; else a CUDA device */
+	/*
+	 * 10 to 13, 19, 20, whose K and V of a head lie together: files hold them so, as LMCache's
+	 * do, [layer][token][head][K, V] (its kv size 1 and doubled head size), and not all K
+	 * before all V.
+	 */
+	bool fused;
+	uint32_t planes, plane_width[KVCACHEFS_PLANES]; /* 17 */
+	uint64_t plane_stride[KVCACHEFS_PLANES];	/* 17: as block_stride, of each plane */
 };
 
 /* Which tokens: by slots (block * block_size + offset, negative: skipped), or by block ids (all slots of each). Host arrays. */
@@ -157,8 +413,9 @@ struct kvcachefs_tokens {
 };
 
 /*
- * A file holds [K and V][layer][token][head][element] (LMCache's KV_2LTD); of MLA [layer][token][element]. A layer's file has one layer. Its
- * length in bytes for these tokens: 0 where the shape is none.
+ * A file holds [K and V][layer][token][head][element] (LMCache's KV_2LTD), without the first
+ * dimension where there is one component (MLA, 14, 17, 18, fused). A layer's file has one layer.
+ * Its length in bytes for these tokens: 0 where the shape is none. The pointers may be missing.
  */
 uint64_t kvcachefs_file_size(const struct kvcachefs_paged *p, uint32_t nlayers, const struct kvcachefs_tokens *t);
 
@@ -169,25 +426,72 @@ uint64_t kvcachefs_file_size(const struct kvcachefs_paged *p, uint32_t nlayers, 
 int kvcachefs_gather(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers, const struct kvcachefs_tokens *t, void *out);
 int kvcachefs_scatter(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers, const struct kvcachefs_tokens *t, const void *in);
 
-/* Re-rotates cached keys to other positions (RoPE): each token moves by delta. */
-enum kvcachefs_float { KVCACHEFS_F32, KVCACHEFS_F16, KVCACHEFS_BF16 };
+/* ---- RoPE: cached keys at other positions ---------------------------------------------------- */
+
+/*
+ * fp8 as in PyTorch: e4m3fn (no infinity) and e5m2. What is too large becomes the largest number.
+ */
+enum kvcachefs_float {
+	KVCACHEFS_F32,
+	KVCACHEFS_F16,
+	KVCACHEFS_BF16,
+	KVCACHEFS_E4M3,
+	KVCACHEFS_E5M2
+};
+
+/*
+ * Each key moves by delta positions: the pair i of a head's rotated elements turns by delta * f_i.
+ * Exactly one of theta, inv_freq and cos_sin says what f is. Turns are computed once and kept for
+ * the next transfers, by value. A scale of quantised keys, and the factor that YaRN puts on cos and
+ * sin, are in the keys already and stay.
+ */
 struct kvcachefs_rope {
-	double theta;        /* base, such as 10000 or 500000 */
-	uint32_t dims;       /* how many of a head's elements are rotated; 0: all */
-	bool interleaved;    /* pairs are neighbours (GPT-J); otherwise halves (NeoX, Llama) */
-	int64_t delta;       /* new position - old position */
+	/* f_i = theta^(-2i / dims), such as 10000 or 500000; 0: not this. */
+	double theta;
+	/* The f_i themselves, dims / 2 of them, as the model scales them; NULL: not this. */
+	const double *inv_freq;
+	/*
+	 * The engine's table (vLLM's cos_sin_cache): [rows][dims] floats, a row a position: cos of
+	 * all pairs, then sin. Row |delta| is taken, and scaled to length 1. |delta| at or above
+	 * rows: -ERANGE. NULL: not this.
+	 */
+	const float *cos_sin;
+	uint64_t rows;
+	uint32_t first;   /* the first rotated element: 512 where the last 64 of 576 are */
+	uint32_t dims;    /* how many are rotated; even; 0: all behind the first */
+	bool interleaved; /* pairs are neighbours (GPT-J, DeepSeek); else halves (NeoX, Llama) */
+	int64_t delta;    /* new position - old position */
 	enum kvcachefs_float type;
 };
-/* The keys of n tokens of `heads` heads in place, [token][head][element], in host memory. */
+/*
+ * f_i as models scale them, dims / 2 to out. Llama 3.1's "llama3" (factor 8, low 1, high 4,
+ * original 8192 there) and "yarn" (beta_fast 32, beta_slow 1 unless the model says otherwise;
+ * `original` positions; truncated bounds): transformers/modeling_rope_utils.py,
+ * _compute_llama3_parameters and _compute_yarn_parameters. -EINVAL: numbers that are none.
+ */
+int kvcachefs_rope_llama3(double theta, uint32_t dims, double factor, double low, double high,
+			  double original, double *out);
+int kvcachefs_rope_yarn(double theta, uint32_t dims, double factor, double beta_fast,
+			double beta_slow, double original, double *out);
+/*
+ * The keys of n tokens of `heads` heads in place, [token][head][element], in host memory. -EINVAL:
+ * a rotation that is none; -ERANGE: delta is outside the table; -ENOMEM.
+ */
 int kvcachefs_rope_shift(const struct kvcachefs_rope *r, void *keys, size_t n, uint32_t heads, uint32_t head_size);
 
-/* ---- Transfers ----------------------------------------------------------------------------------------------------------- */
+/* ---- Transfers ------------------------------------------------------------------------------- */
 
 struct kvcachefs_item { /* one file and what of the cache it holds */
 	const char *path;        /* below the mount */
 	uint32_t layer, nlayers;
 	struct kvcachefs_tokens tokens;
 	const struct kvcachefs_rope *rope; /* loads: shift the keys on the way; NULL: as they are */
+	/*
+	 * The cache that it belongs to; NULL: the call's. Hybrid models have several, of other
+	 * shapes (full and window attention, indexer), each with its own pointers; all on the
+	 * call's device.
+	 */
+	const struct kvcachefs_paged *cache;
 	int err;                 /* out */
 };
 struct kvcachefs_transfer;

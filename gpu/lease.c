@@ -23,7 +23,10 @@ struct map {
 	size_t len;
 	void *data;
 	unsigned users;
-	int pinned; /* 1: registered for devices; -1: that was refused; 0: not tried */
+	bool pinned; /* registered for devices, on this one */
+	int device;
+	unsigned refusals; /* of registering, in a row, up to 6 */
+	unsigned wait;	   /* so many uses more without trying again */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER, pin_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -61,8 +64,8 @@ static void trim_locked(void)
 		while (*at != m)
 			at = &(*at)->next;
 		*at = m->next;
-		if (m->pinned > 0)
-			kvcachefs_cuda_unregister(m->data);
+		if (m->pinned)
+			kvcachefs_cuda_unregister(m->device, m->data);
 		if (m->len)
 			munmap(m->data, m->len);
 		free(m);
@@ -357,15 +360,28 @@ int kvcachefs_lease_map(struct kvcachefs_lease *l, size_t i, const void **data, 
 	return 0;
 }
 
+/*
+ * A refusal may be of the moment (memory, limits): it is tried again after 1, 3, 7, ... 63 more
+ * uses.
+ */
 bool kvcachefs_lease_pin(struct kvcachefs_lease *l, size_t i, int device)
 {
 	struct map *m = l->maps[i]; /* this lease uses it, so it stays */
+	bool pinned;
 
 	pthread_mutex_lock(&pin_lock);
-	if (!m->pinned)
-		m->pinned = kvcachefs_cuda_register(device, m->data, m->len, true) ? -1 : 1;
+	if (!m->pinned && m->wait) {
+		m->wait--;
+	} else if (!m->pinned && !kvcachefs_cuda_register(device, m->data, m->len, true)) {
+		m->pinned = true;
+		m->device = device;
+	} else if (!m->pinned) {
+		m->refusals += m->refusals < 6;
+		m->wait = (1u << m->refusals) - 1;
+	}
+	pinned = m->pinned;
 	pthread_mutex_unlock(&pin_lock);
-	return m->pinned > 0;
+	return pinned;
 }
 
 int kvcachefs_prefetch(const char *mount, const char *const *paths, size_t n)

@@ -24,13 +24,20 @@ struct piece {
 	size_t len;
 	int fd;
 	bool pinned;
+	const struct cache *cache;
+};
+
+struct cache { /* one that items belong to, and what follows from its shape */
+	const struct kvcachefs_paged *p;
+	struct kvcachefs_strides s;
 };
 
 struct kvcachefs_transfer {
 	bool store, done;
 	char *mount;
-	struct kvcachefs_paged p;
-	struct kvcachefs_strides s;
+	struct kvcachefs_paged p; /* the call's */
+	struct cache **caches;	  /* its, and what the items name */
+	size_t ncaches;
 	struct kvcachefs_item *items;
 	struct piece *pieces;
 	size_t n;
@@ -56,12 +63,15 @@ static int item_fail(struct kvcachefs_transfer *t, size_t i, int err)
 }
 
 /* What a file holds, so that another layout is refused. */
-static void layout_text(const struct kvcachefs_transfer *t, const struct kvcachefs_item *it, char *buf, size_t room)
+static void layout_text(const struct kvcachefs_transfer *t, size_t i, char *buf, size_t room)
 {
-	uint64_t tokens = it->tokens.slots ? it->tokens.n : (uint64_t)it->tokens.n * t->p.block_size;
+	const struct kvcachefs_item *it = &t->items[i];
+	const struct cache *c = t->pieces[i].cache;
+	uint64_t tokens =
+		it->tokens.slots ? it->tokens.n : (uint64_t)it->tokens.n * c->p->block_size;
 
-	snprintf(buf, room, "kv=%u layers=%u tokens=%llu heads=%u head_size=%u elem=%u", t->s.kvs, it->nlayers, (unsigned long long)tokens, t->p.heads,
-		 t->p.head_size, t->p.elem);
+	snprintf(buf, room, "kv=%u layers=%u tokens=%llu heads=%u head_size=%u elem=%u", c->s.kvs,
+		 it->nlayers, (unsigned long long)tokens, c->s.heads, c->s.width, c->p->elem);
 }
 
 static int make_folders(char *path, size_t from)
@@ -114,7 +124,8 @@ static int store_finish(struct kvcachefs_transfer *t, size_t i)
 	if (c->map)
 		munmap(c->map, c->len);
 	c->map = NULL;
-	layout_text(t, &t->items[i], text, sizeof text);
+	if (!err)
+		layout_text(t, i, text, sizeof text);
 	if (!err && fsetxattr(c->fd, XATTR, text, strlen(text), 0))
 		err = kvcachefs_fail(-errno, "%s: its layout cannot be kept: %s", c->path, strerror(errno));
 	if (c->fd >= 0 && close(c->fd) && !err)
@@ -138,7 +149,7 @@ static int load_open(struct kvcachefs_transfer *t, size_t i)
 
 	if (err)
 		return err;
-	layout_text(t, &t->items[i], want, sizeof want);
+	layout_text(t, i, want, sizeof want);
 	n = getxattr(c->path, XATTR, have, sizeof have - 1);
 	if (n >= 0) {
 		have[n] = 0;
@@ -157,36 +168,45 @@ static int move_host(struct kvcachefs_transfer *t, size_t i)
 {
 	struct kvcachefs_item *it = &t->items[i];
 	struct piece *c = &t->pieces[i];
+	const struct kvcachefs_paged *p = c->cache->p;
+	const struct kvcachefs_strides *s = &c->cache->s;
+	const struct kvcachefs_turns *turns;
 	uint8_t *copy;
 	int err;
 
 	if (t->store)
-		return kvcachefs_gather(&t->p, it->layer, it->nlayers, &it->tokens, c->map);
+		return kvcachefs_gather(p, it->layer, it->nlayers, &it->tokens, c->map);
 	if (!it->rope)
-		return kvcachefs_scatter(&t->p, it->layer, it->nlayers, &it->tokens, c->map);
+		return kvcachefs_scatter(p, it->layer, it->nlayers, &it->tokens, c->map);
+	err = kvcachefs_turns_get(it->rope, p->head_size, &turns);
+	if (err)
+		return err;
 	copy = malloc(c->len ? c->len : 1);
-	if (!copy)
-		return kvcachefs_fail(-ENOMEM, "out of memory");
-	memcpy(copy, c->map, c->len);
-	err = kvcachefs_rope_shift(it->rope, copy, c->len / t->s.kvs / ((size_t)t->p.heads * t->p.head_size * t->p.elem), t->p.heads, t->p.head_size);
-	if (!err)
-		err = kvcachefs_scatter(&t->p, it->layer, it->nlayers, &it->tokens, copy);
+	if (copy) {
+		memcpy(copy, c->map, c->len);
+		/* keys are the first half; fused, the first half of each head */
+		kvcachefs_turn(turns, it->rope, copy,
+			       c->len / s->kvs / ((size_t)s->width * p->elem), s->width);
+		err = kvcachefs_scatter(p, it->layer, it->nlayers, &it->tokens, copy);
+	} else {
+		err = kvcachefs_fail(-ENOMEM, "out of memory");
+	}
 	free(copy);
+	kvcachefs_turns_put(turns);
 	return err;
 }
 
-static int check_rope(const struct kvcachefs_transfer *t, const struct kvcachefs_item *it)
+static int check_rope(const struct kvcachefs_transfer *t, size_t i)
 {
-	const struct kvcachefs_rope *r = t->store ? NULL : it->rope;
-	uint32_t elem = r && r->type == KVCACHEFS_F32 ? 4 : 2, dims = r && r->dims ? r->dims : t->p.head_size;
+	const struct kvcachefs_rope *r = t->store ? NULL : t->items[i].rope;
+	const struct kvcachefs_paged *p = t->pieces[i].cache->p;
+	int err = r ? kvcachefs_rope_check(r, p->head_size) : 0;
 
-	if (!r)
-		return 0;
-	if (elem != t->p.elem)
-		return kvcachefs_fail(-EINVAL, "the rotation is of %u-byte keys and the cache has %u", elem, t->p.elem);
-	if (dims % 2 || dims > t->p.head_size || !(r->theta > 0) || (unsigned)r->type > KVCACHEFS_BF16)
-		return kvcachefs_fail(-EINVAL, "a rotation of %u of %u elements with base %g is none", dims, t->p.head_size, r->theta);
-	return 0;
+	if (r && !err && kvcachefs_float_size(r->type) != p->elem)
+		err = kvcachefs_fail(-EINVAL,
+				     "the rotation is of %u-byte keys and the cache has %u",
+				     kvcachefs_float_size(r->type), p->elem);
+	return err;
 }
 
 static int run_items(struct kvcachefs_transfer *t)
@@ -194,14 +214,21 @@ static int run_items(struct kvcachefs_transfer *t)
 	for (size_t i = 0; i < t->n; i++) {
 		struct kvcachefs_item *it = &t->items[i];
 		uint64_t tokens;
-		int err = kvcachefs_check(&t->p, it->layer, it->nlayers, &it->tokens, &tokens);
+		const struct cache *cache = t->pieces[i].cache;
+		int err = kvcachefs_check(cache->p, it->layer, it->nlayers, &it->tokens, &tokens);
 
 		if (!err)
-			err = check_rope(t, it);
+			err = check_rope(t, i);
 		if (!err)
 			err = t->store ? store_open(t, i) : load_open(t, i);
 		if (!err && t->pieces[i].len) {
-			struct kvcachefs_work w = { it, tokens, t->pieces[i].map, t->pieces[i].len, t->pieces[i].pinned };
+			struct kvcachefs_work w = { it,
+						    cache->p,
+						    &cache->s,
+						    tokens,
+						    t->pieces[i].map,
+						    t->pieces[i].len,
+						    t->pieces[i].pinned };
 
 			err = t->cuda ? kvcachefs_cuda_add(t->cuda, &w) : move_host(t, i);
 		}
@@ -227,6 +254,38 @@ static int lease_all(struct kvcachefs_transfer *t)
 	return err;
 }
 
+/* The cache of an item: one entry for each that is named. */
+static int find_cache(struct kvcachefs_transfer *t, const struct kvcachefs_paged *p,
+		      const struct cache **out)
+{
+	struct cache *c, **more;
+	int err;
+
+	for (size_t i = t->ncaches; i-- > 0;)
+		if (t->caches[i]->p == p) {
+			*out = t->caches[i];
+			return 0;
+		}
+	if (p->device != t->p.device && (p->device >= 0 || t->p.device >= 0))
+		return kvcachefs_fail(-EINVAL, "a cache on device %d in a transfer on device %d",
+				      p->device, t->p.device);
+	more = realloc(t->caches, (t->ncaches + 1) * sizeof *more);
+	if (more)
+		t->caches = more;
+	c = more ? calloc(1, sizeof *c) : NULL;
+	if (!c)
+		return kvcachefs_fail(-ENOMEM, "out of memory");
+	c->p = p;
+	err = kvcachefs_strides_of(p, &c->s);
+	if (err) {
+		free(c);
+		return err;
+	}
+	t->caches[t->ncaches++] = c;
+	*out = c;
+	return 0;
+}
+
 static int begin(struct kvcachefs_transfer **out, bool store, const char *mount, const struct kvcachefs_paged *p, struct kvcachefs_item *items, size_t n,
 		 void *stream)
 {
@@ -238,8 +297,7 @@ static int begin(struct kvcachefs_transfer **out, bool store, const char *mount,
 	t->store = store;
 	t->p = *p;
 	t->items = items;
-	err = kvcachefs_strides_of(p, &t->s);
-	if (!err && (!(t->mount = strdup(mount)) || !(t->pieces = calloc(n ? n : 1, sizeof *t->pieces))))
+	if (!(t->mount = strdup(mount)) || !(t->pieces = calloc(n ? n : 1, sizeof *t->pieces)))
 		err = kvcachefs_fail(-ENOMEM, "out of memory");
 	for (size_t i = 0; i < n && !err; i++, t->n++) {
 		t->items[i].err = 0;
@@ -248,12 +306,17 @@ static int begin(struct kvcachefs_transfer **out, bool store, const char *mount,
 			t->pieces[i].path = NULL;
 			err = kvcachefs_fail(-ENOMEM, "out of memory");
 		}
-		t->pieces[i].len = kvcachefs_file_size(p, items[i].nlayers, &items[i].tokens);
+		if (!err)
+			err = find_cache(t, items[i].cache ? items[i].cache : &t->p,
+					 &t->pieces[i].cache);
+		if (!err)
+			t->pieces[i].len = kvcachefs_file_size(t->pieces[i].cache->p,
+							       items[i].nlayers, &items[i].tokens);
 	}
 	if (!err && !store)
 		err = lease_all(t);
 	if (!err && p->device >= 0)
-		err = kvcachefs_cuda_new(&t->cuda, p, &t->s, store, stream);
+		err = kvcachefs_cuda_new(&t->cuda, p->device, store, stream);
 	if (!err)
 		err = run_items(t);
 	if (err) {
@@ -309,6 +372,9 @@ int kvcachefs_transfer_free(struct kvcachefs_transfer *t)
 	}
 	kvcachefs_lease_free(t->lease);
 	err = t->err;
+	for (size_t i = 0; i < t->ncaches; i++)
+		free(t->caches[i]);
+	free(t->caches);
 	free(t->pieces);
 	free(t->mount);
 	free(t);

@@ -185,51 +185,109 @@ static int run_newkey(int argc, char **argv)
 	return 0;
 }
 
-/* hash SCHEME FILE [MODEL]: the keys of a file of token ids (decimal, anything between them), as paths when a model is named. */
+struct naming { /* how a key is printed */
+	const char *model; /* NULL: the key alone */
+	bool as;           /* as the path of `how`; otherwise MODEL/KEY */
+	enum kvcachefs_naming how;
+	struct kvcachefs_name name;
+};
+
+static int print_key(const struct kvcachefs_hasher *h, const void *key, struct naming *n)
+{
+	char text[KVCACHEFS_TEXT_MAX], path[KVCACHEFS_PATH_MAX];
+
+	kvcachefs_hasher_text(h, key, text);
+	if (n->as) {
+		if (kvcachefs_name_set(&n->name, "key", text) ||
+		    kvcachefs_name_build(n->how, &n->name, path))
+			return kvm_fail("%s", kvcachefs_error());
+		puts(path);
+	} else {
+		printf("%s%s%s\n", n->model ? n->model : "", n->model ? "/" : "", text);
+	}
+	return 0;
+}
+
+/* --as NAMING before, MODEL and MEMBER=VALUE... behind the scheme and the file. */
+static int read_naming(struct naming *n, int *argc, char ***argv)
+{
+	char **v = *argv;
+	int left = *argc;
+
+	if (!strcmp(v[0], "--as")) {
+		n->as = true;
+		if (kvcachefs_naming_find(v[1], &n->how))
+			return kvm_fail("%s", kvcachefs_error());
+		*argv = v += 2;
+		*argc = left -= 2;
+		if (left < 3)
+			return kvm_fail("--as wants SCHEME FILE MODEL");
+	}
+	n->model = left > 2 ? v[2] : NULL;
+	if (n->model && n->as && kvcachefs_name_set(&n->name, "model", n->model))
+		return kvm_fail("%s", kvcachefs_error());
+	for (int i = 3; i < left; i++) {
+		char *value = strchr(v[i], '=');
+
+		if (!n->as || !value)
+			return kvm_fail("%s: it is MEMBER=VALUE, with --as", v[i]);
+		*value++ = 0;
+		if (kvcachefs_name_set(&n->name, v[i], value))
+			return kvm_fail("%s", kvcachefs_error());
+	}
+	return 0;
+}
+
+/*
+ * hash [--as NAMING] SCHEME FILE [MODEL [MEMBER=VALUE...]]: keys of a file of token ids (decimal,
+ * anything between).
+ */
 static int run_hash(int argc, char **argv)
 {
-	static const char *const schemes[] = { [KVCACHEFS_VLLM] = "vllm", [KVCACHEFS_LMCACHE] = "lmcache", [KVCACHEFS_LMCACHE_BLAKE3] = "lmcache-blake3",
-					       [KVCACHEFS_SGLANG] = "sglang" };
 	struct kvcachefs_keys keys = { .seed = getenv("PYTHONHASHSEED") };
+	struct naming naming = { .model = NULL };
 	struct kvcachefs_hasher *h;
-	size_t scheme = 0, made;
-	FILE *f = strcmp(argv[1], "-") ? fopen(argv[1], "re") : stdin;
-	int c, err = 0;
-	char *colon = strchr(argv[0], ':');
+	char *colon, *end;
+	size_t made;
+	FILE *f;
+	int c, err = read_naming(&naming, &argc, &argv);
 
-	if (!f)
-		return kvm_fail("%s: %s", argv[1], strerror(errno));
+	if (err)
+		return err;
+	colon = strchr(argv[0], ':');
 	if (colon) {
 		*colon = 0;
-		keys.block_tokens = (unsigned)strtoul(colon + 1, NULL, 10);
+		keys.block_tokens = (unsigned)strtoul(colon + 1, &end, 10);
+		if (!keys.block_tokens || *end || colon[1] < '0' || colon[1] > '9' ||
+		    keys.block_tokens > 1 << 20)
+			return kvm_fail("%s: a block has 1 to 1048576 tokens", colon + 1);
 	}
-	while (scheme < 4 && strcmp(schemes[scheme], argv[0]))
-		scheme++;
-	keys.scheme = (enum kvcachefs_scheme)scheme;
-	if (scheme == 4 || keys.block_tokens > 1 << 20 || (colon && !keys.block_tokens))
-		return kvm_fail("SCHEME is vllm, lmcache, lmcache-blake3 or sglang, with :TOKENS for another block than its own");
-	if (kvcachefs_hasher_new(&h, &keys))
+	if (kvcachefs_scheme_find(argv[0], &keys.scheme) || kvcachefs_hasher_new(&h, &keys))
 		return kvm_fail("%s", kvcachefs_error());
+	f = strcmp(argv[1], "-") ? fopen(argv[1], "re") : stdin;
+	if (!f) {
+		kvcachefs_hasher_free(h);
+		return kvm_fail("%s: %s", argv[1], strerror(errno));
+	}
 	do {
 		uint64_t token = 0;
 		bool any = false;
-		uint8_t key[32];
-		char hex[65];
+		uint8_t key[KVCACHEFS_KEY_MAX];
 
 		while ((c = getc(f)) >= '0' && c <= '9') {
 			token = token * 10 + (uint64_t)(c - '0');
 			any = true;
-			if (token > UINT32_MAX)
+			if (token > UINT32_MAX) {
 				err = kvm_fail("%s: a token id is larger than 4294967295", argv[1]);
+				break;
+			}
 		}
 		if (!any || err)
 			continue;
-		if (kvcachefs_hasher_feed(h, &(uint32_t){ (uint32_t)token }, 1, &key, 1, &made))
+		if (kvcachefs_hasher_feed(h, &(uint32_t){ (uint32_t)token }, 1, key, 1, &made))
 			err = kvm_fail("%s", kvcachefs_error());
-		else if (made) {
-			kvcachefs_hex(key, 32, hex);
-			printf("%s%s%s\n", argc > 2 ? argv[2] : "", argc > 2 ? "/" : "", hex);
-		}
+		else if (made)
+			err = print_key(h, key, &naming);
 	} while (c != EOF && !err);
 	kvcachefs_hasher_free(h);
 	if (f != stdin)
@@ -290,12 +348,17 @@ static const struct {
 } commands[] = {
 	{ "stats", "MOUNT", "counters of a mount", 1, 1, run_stats },
 	{ "config", "MOUNT", "its options and what was decided", 1, 1, run_config },
-	{ "prefetch", "MOUNT PATH...", "load these into the pool; a folder means all files in it", 2, 1 << 20, run_prefetch },
-	{ "lease", "MOUNT PATH...", "load them, print a line each, and hold them until a signal", 2, 1 << 20, run_lease },
+	{ "prefetch", "MOUNT PATH...", "load these into the pool; a folder means all files in it",
+	  2, 1 << 20, run_prefetch },
+	{ "lease", "MOUNT PATH...", "load them, print a line each, and hold them until a signal", 2,
+	  1 << 20, run_lease },
 	{ "import", "MOUNT", "take in the listing of the shared tiers", 1, 1, run_import },
 	{ "rekey", "MOUNT", "seal again what is not sealed with the newest key", 1, 1, run_rekey },
-	{ "gpus", "[PCI-FOLDER]", "NVIDIA devices, and the numa= that puts a pool near each", 0, 1, run_gpus },
-	{ "hash", "SCHEME FILE [MODEL]", "chunk keys of a file of token ids", 2, 3, run_hash },
+	{ "gpus", "[PCI-FOLDER]", "NVIDIA devices, and the numa= that puts a pool near each", 0, 1,
+	  run_gpus },
+	{ "hash", "SCHEME FILE [MODEL]",
+	  "chunk keys of a file of token ids, or the paths that engines give them", 2, 40,
+	  run_hash },
 	{ "newkey", "FILE [MODEL]", "add a random key to a key file", 1, 2, run_newkey },
 };
 

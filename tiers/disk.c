@@ -21,6 +21,7 @@
 #include <linux/fs.h>
 
 #define PIECE (1u << 20)
+#define BUFFER (KVC_FRAME_HEADER + PIECE)
 #define SPARES 8
 
 static const uint8_t no_header[KVC_FRAME_HEADER] __attribute__((aligned(4096)));
@@ -31,7 +32,7 @@ struct disk {
 	struct kvct_extents *free;
 	uint64_t size;
 	int fd;
-	uint8_t *spare[SPARES]; /* buffers of PIECE bytes for the next put: new ones would cost a fault a page */
+	uint8_t *spare[SPARES]; /* buffers of BUFFER bytes for the next put: new ones would cost a fault a page */
 	unsigned nspare;
 };
 
@@ -94,7 +95,7 @@ static uint8_t *take_buffer(struct disk *d)
 	if (d->nspare)
 		buf = d->spare[--d->nspare];
 	pthread_mutex_unlock(&d->lock);
-	return buf ? buf : aligned_alloc(KVC_PAGE, PIECE);
+	return buf ? buf : aligned_alloc(KVC_PAGE, BUFFER);
 }
 
 static void give_buffer(struct disk *d, uint8_t *buf)
@@ -109,12 +110,28 @@ static void give_buffer(struct disk *d, uint8_t *buf)
 		free(buf);
 }
 
+/* All of a small frame by one call: should it be torn by a power loss, the payload's checksum tells. */
+static int write_small(struct disk *d, const struct kvc_put *p, uint64_t at, uint8_t *buf)
+{
+	size_t len = p->stored_len, padded = kvc_round_up(len, KVC_PAGE);
+	int err = len ? p->read(p->arg, buf + KVC_FRAME_HEADER, len, 0) : 0;
+
+	if (err)
+		return err;
+	memset(buf + KVC_FRAME_HEADER + len, 0, padded - len);
+	if ((err = p->head(p->arg, buf)))
+		return err;
+	return kvc_pwrite_all(d->fd, buf, KVC_FRAME_HEADER + padded, (off_t)at);
+}
+
 /* Pieces of the payload, then the header. The last piece is padded to a page with zeros. */
 static int write_pieces(struct disk *d, const struct kvc_put *p, uint64_t at, uint8_t *buf)
 {
 	uint64_t off = 0;
 	int err;
 
+	if (p->stored_len <= PIECE)
+		return write_small(d, p, at, buf);
 	while (off < p->stored_len) {
 		size_t len = kvc_min(p->stored_len - off, PIECE), padded = kvc_round_up(len, KVC_PAGE);
 

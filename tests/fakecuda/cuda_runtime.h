@@ -1,9 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A CUDA runtime for machines without a GPU, so that gpu/cuda.cu itself is tested there: as much of the interface as it uses, with the
- * rules that it must keep. Streams run in threads of their own, so what an event does not order races, and the thread sanitizer sees it.
- * Device memory is memory that only kernels and copies may touch; asynchronous copies want pinned host memory; both are checked, and a
- * breach ends the program (fake.cpp). A kernel is run block by block and thread by thread: those of cuda.cu need no more.
+ * A CUDA runtime for machines without a GPU, so that gpu/cuda.cu itself is tested there: as much of
+ * the interface as it uses, with the rules that it must keep. Streams run in threads of their own,
+ * so what an event does not order races, and the thread sanitizer sees it. Device memory is memory
+ * that only kernels and copies may touch; asynchronous copies want pinned host memory; both are
+ * checked, and a breach ends the program (fake.cpp). A kernel is run block by block and thread by
+ * thread: those of cuda.cu need no more.
+ *
+ * Contexts are as the runtime's: what needs one takes the thread's current one, and where there is
+ * none makes the primary one of the thread's device, which is 0 unless it was set. How many were
+ * made of each device is counted. Streams, events and registered memory belong to a device, and are
+ * used with its context current. A stream can be captured; what would break a capture does.
  */
 #ifndef FAKE_CUDA_RUNTIME_H
 #define FAKE_CUDA_RUNTIME_H
@@ -31,12 +38,36 @@ typedef enum {
 	cudaErrorHostMemoryAlreadyRegistered = 712,
 	cudaErrorHostMemoryNotRegistered = 713,
 	cudaErrorNotSupported = 801,
+	cudaErrorStreamCaptureInvalidated = 901,
+	cudaErrorStreamCaptureImplicit = 906,
 	cudaErrorUnknown = 999
 } cudaError_t;
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3, cudaMemcpyDefault = 4 };
 enum { cudaHostRegisterDefault = 0, cudaHostRegisterPortable = 1, cudaHostRegisterReadOnly = 8 };
-enum { cudaStreamNonBlocking = 1, cudaEventDefault = 0, cudaEventDisableTiming = 2, cudaDevAttrMultiProcessorCount = 16, cudaMemcpySrcAccessOrderStream = 1 };
-enum { cudaMemAttachGlobal = 1 };
+enum {
+	cudaStreamNonBlocking = 1,
+	cudaEventDefault = 0,
+	cudaEventDisableTiming = 2,
+	cudaDevAttrMultiProcessorCount = 16,
+	cudaDevAttrHostRegisterReadOnlySupported = 113,
+	cudaMemcpySrcAccessOrderStream = 1
+};
+enum { cudaMemAttachGlobal = 1, cudaEnableDefault = 0 };
+typedef enum {
+	cudaDriverEntryPointSuccess = 0,
+	cudaDriverEntryPointSymbolNotFound = 1
+} cudaDriverEntryPointQueryResult;
+typedef enum {
+	cudaStreamCaptureModeGlobal = 0,
+	cudaStreamCaptureModeThreadLocal = 1,
+	cudaStreamCaptureModeRelaxed = 2
+} cudaStreamCaptureMode;
+typedef enum {
+	cudaStreamCaptureStatusNone = 0,
+	cudaStreamCaptureStatusActive = 1,
+	cudaStreamCaptureStatusInvalidated = 2
+} cudaStreamCaptureStatus;
+typedef struct fake_graph *cudaGraph_t;
 typedef struct fake_stream *cudaStream_t;
 typedef struct fake_event *cudaEvent_t;
 typedef void (*cudaHostFn_t)(void *);
@@ -50,6 +81,14 @@ cudaError_t cudaGetDeviceCount(int *n);
 cudaError_t cudaGetDevice(int *device);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaDeviceGetAttribute(int *value, int attr, int device);
+cudaError_t cudaDriverGetVersion(int *version);
+cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **fn, unsigned version,
+					     unsigned long long flags,
+					     cudaDriverEntryPointQueryResult *found);
+cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus *status);
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph);
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode *mode);
 cudaError_t cudaDeviceSynchronize(void);
 cudaError_t cudaMalloc(void **p, size_t len);
 cudaError_t cudaMallocManaged(void **p, size_t len, unsigned flags);
@@ -77,10 +116,13 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e);
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to);
 
 /* For tests: what is refused from now on, and what was done. */
-extern int fake_devices, fake_no_register, fake_no_batch;
+extern int fake_devices, fake_no_register, fake_driver,
+	fake_lost; /* fake_driver: its version; fake_lost: events fail */
 struct fake_counts {
-	unsigned long registers, batches, copies, host_functions, kernels;
+	unsigned long registers, batches, copies, host_functions, kernels, streams, contexts[8];
 };
+/* The device of the thread's current context; -1: it has none. */
+int fake_current(void);
 struct fake_counts fake_counted(void);
 #ifdef __cplusplus
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See cuda_runtime.h. One lock guards the tables; each stream has its queue, condition and thread. */
 #include "cuda_runtime.h"
+#include "cuda.h"
 
 #include <condition_variable>
 #include <cstdio>
@@ -8,23 +9,77 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <set>
+#include <string>
 #include <thread>
+#include <vector>
 
-int fake_devices = 1, fake_no_register, fake_no_batch;
+int fake_devices = 1, fake_no_register, fake_driver = 13000, fake_lost;
 thread_local dim3 gridDim, blockDim, blockIdx, threadIdx;
+
+struct fake_context {
+	int device;
+};
 
 namespace {
 
 std::mutex lock;
 std::map<char *, size_t> device, pinned, registered; /* start and length */
+std::map<char *, int> registered_on;
 fake_counts counts;
-thread_local int current;
+fake_context contexts[8] = { { 0 }, { 1 }, { 2 }, { 3 }, { 4 }, { 5 }, { 6 }, { 7 } };
+bool alive[8];
+thread_local int current;			 /* the device of a thread that has no context */
+thread_local std::vector<fake_context *> stack;	 /* the last is current, and may be NULL */
+thread_local cudaStreamCaptureMode capture_mode; /* global unless it was exchanged */
+std::set<cudaStream_t> captured;
+bool broken; /* a capture that goes on */
 
 [[noreturn]] void breach(const char *what)
 {
 	fprintf(stderr, "fake CUDA: %s\n", what);
 	abort();
+}
+
+fake_context *primary(int d)
+{
+	std::lock_guard<std::mutex> hold(lock);
+
+	if (!alive[d]) {
+		alive[d] = true;
+		counts.contexts[d]++;
+	}
+	return &contexts[d];
+}
+
+/* What every call of the runtime does that needs a context. */
+int use()
+{
+	if (stack.empty())
+		stack.push_back(nullptr);
+	if (!stack.back())
+		stack.back() = primary(current);
+	return stack.back()->device;
+}
+
+/* A call that is not allowed while something is captured, unless the thread is relaxed. */
+void unsafe()
+{
+	std::lock_guard<std::mutex> hold(lock);
+
+	if (!captured.empty() && capture_mode != cudaStreamCaptureModeRelaxed)
+		broken = true;
+}
+
+/* A call on a stream that cannot be part of a graph. */
+void outside(cudaStream_t s)
+{
+	std::lock_guard<std::mutex> hold(lock);
+
+	if (captured.count(s))
+		broken = true;
 }
 
 bool in(const std::map<char *, size_t> &m, const void *p, size_t len)
@@ -40,6 +95,7 @@ bool in(const std::map<char *, size_t> &m, const void *p, size_t len)
 } // namespace
 
 struct fake_stream {
+	int device = 0;
 	std::mutex mutex;
 	std::condition_variable more, idle;
 	std::deque<std::function<void()>> queue;
@@ -89,6 +145,8 @@ struct fake_stream {
 };
 
 struct fake_event {
+	std::shared_ptr<fake_event> self{ this }; /* until destroyed and done with */
+	int device = 0;
 	std::mutex mutex;
 	std::condition_variable changed;
 	unsigned long recorded = 0, done = 0; /* how often */
@@ -115,6 +173,15 @@ fake_stream *of(cudaStream_t s)
 	return s ? s : null_stream();
 }
 
+/* A kernel or event on a stream: all of one device, and that device is current. */
+void same_device(cudaStream_t s, cudaEvent_t e)
+{
+	int d = use();
+
+	if ((s && s->device != d) || (e && e->device != d))
+		breach("a stream or event of another device than the current one");
+}
+
 /* What a copy may touch: device memory on its side, pinned memory on the other. */
 void check_copy(void *to, const void *from, size_t len, cudaMemcpyKind kind, bool async)
 {
@@ -133,6 +200,8 @@ void check_copy(void *to, const void *from, size_t len, cudaMemcpyKind kind, boo
 
 cudaError_t add_memory(std::map<char *, size_t> &m, void **p, size_t len)
 {
+	use();
+	unsafe();
 	*p = aligned_alloc(256, (len + 255) / 256 * 256);
 	if (!*p)
 		return cudaErrorMemoryAllocation;
@@ -146,6 +215,7 @@ cudaError_t remove_memory(std::map<char *, size_t> &m, void *p)
 {
 	if (!p)
 		return cudaSuccess;
+	unsafe();
 	{
 		std::lock_guard<std::mutex> hold(lock);
 
@@ -179,7 +249,7 @@ cudaError_t cudaGetDeviceCount(int *n)
 
 cudaError_t cudaGetDevice(int *d)
 {
-	*d = current;
+	*d = !stack.empty() && stack.back() ? stack.back()->device : current;
 	return cudaSuccess;
 }
 
@@ -188,12 +258,106 @@ cudaError_t cudaSetDevice(int d)
 	if (d < 0 || d >= fake_devices)
 		return cudaErrorInvalidDevice;
 	current = d;
+	if (stack.empty())
+		stack.push_back(nullptr);
+	stack.back() = primary(d); /* as from CUDA 12 on */
 	return cudaSuccess;
 }
 
-cudaError_t cudaDeviceGetAttribute(int *value, int, int)
+int fake_current(void)
 {
-	*value = 2;
+	return !stack.empty() && stack.back() ? stack.back()->device : -1;
+}
+
+static CUresult device_get(CUdevice *out, int d)
+{
+	*out = d;
+	return d >= 0 && d < fake_devices ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult context_retain(CUcontext *out, CUdevice d)
+{
+	*out = primary(d);
+	return CUDA_SUCCESS;
+}
+
+static CUresult context_push(CUcontext c)
+{
+	stack.push_back(c);
+	return CUDA_SUCCESS;
+}
+
+static CUresult context_pop(CUcontext *out)
+{
+	if (stack.empty())
+		return CUDA_ERROR_INVALID_CONTEXT;
+	*out = stack.back();
+	stack.pop_back();
+	return CUDA_SUCCESS;
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **fn, unsigned,
+					     unsigned long long,
+					     cudaDriverEntryPointQueryResult *found)
+{
+	static const std::map<std::string, void *> known = {
+		{ "cuDeviceGet", (void *)device_get },
+		{ "cuDevicePrimaryCtxRetain", (void *)context_retain },
+		{ "cuCtxPushCurrent", (void *)context_push },
+		{ "cuCtxPopCurrent", (void *)context_pop }
+	};
+	auto i = known.find(name);
+
+	*fn = i == known.end() ? nullptr : i->second;
+	*found = *fn ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+	return cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int *version)
+{
+	*version = fake_driver;
+	return cudaSuccess;
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus *status)
+{
+	std::lock_guard<std::mutex> hold(lock);
+
+	if (!s && !captured.empty())
+		return cudaErrorStreamCaptureImplicit;
+	*status = !captured.count(s) ? cudaStreamCaptureStatusNone
+		  : broken	     ? cudaStreamCaptureStatusInvalidated
+				     : cudaStreamCaptureStatusActive;
+	return cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode)
+{
+	std::lock_guard<std::mutex> hold(lock);
+
+	captured.insert(s);
+	broken = false;
+	return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph)
+{
+	std::lock_guard<std::mutex> hold(lock);
+
+	captured.erase(s);
+	*graph = nullptr;
+	return broken ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
+}
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode *mode)
+{
+	std::swap(*mode, capture_mode);
+	return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, int attr, int)
+{
+	*value = attr == cudaDevAttrHostRegisterReadOnlySupported ? 1 : 2;
 	return cudaSuccess;
 }
 
@@ -206,6 +370,9 @@ cudaError_t cudaFreeHost(void *p) { return remove_memory(pinned, p); }
 
 cudaError_t cudaHostRegister(void *p, size_t len, unsigned)
 {
+	int d = use();
+
+	unsafe();
 	std::lock_guard<std::mutex> hold(lock);
 
 	if (fake_no_register)
@@ -214,14 +381,20 @@ cudaError_t cudaHostRegister(void *p, size_t len, unsigned)
 		if ((char *)p < r.first + r.second && r.first < (char *)p + len)
 			return cudaErrorHostMemoryAlreadyRegistered;
 	registered[(char *)p] = len;
+	registered_on[(char *)p] = d;
 	counts.registers++;
 	return cudaSuccess;
 }
 
 cudaError_t cudaHostUnregister(void *p)
 {
+	int d = use();
+
+	unsafe();
 	std::lock_guard<std::mutex> hold(lock);
 
+	if (registered_on.count((char *)p) && registered_on[(char *)p] != d)
+		breach("memory is unregistered on another device than it was registered on");
 	if (!registered.erase((char *)p))
 		breach("memory is unregistered that was not registered");
 	return cudaSuccess;
@@ -237,6 +410,8 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t len, enum cudaMemcpyKi
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t len, enum cudaMemcpyKind kind, cudaStream_t s)
 {
+	use();
+	outside(s);
 	check_copy(to, from, len, kind, true);
 	{
 		std::lock_guard<std::mutex> hold(lock);
@@ -253,8 +428,9 @@ cudaError_t cudaMemcpyBatchAsync(void *const *to, const void *const *from, const
 		return cudaErrorInvalidValue; /* not on the legacy stream */
 	if (nattrs != 1 || at[0] != 0 || attrs[0].srcAccessOrder != cudaMemcpySrcAccessOrderStream || !n)
 		return cudaErrorInvalidValue;
-	if (fake_no_batch)
-		return cudaErrorCallRequiresNewerDriver;
+	if (fake_driver < 12080)
+		breach("a batch is tried on a driver that is too old: its version can be asked");
+	use();
 	{
 		std::lock_guard<std::mutex> hold(lock);
 		counts.batches++;
@@ -279,6 +455,9 @@ cudaError_t cudaMemsetAsync(void *p, int value, size_t len, cudaStream_t s)
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
 {
 	*s = new fake_stream;
+	(*s)->device = use();
+	std::lock_guard<std::mutex> hold(lock);
+	counts.streams++;
 	return cudaSuccess;
 }
 
@@ -290,18 +469,21 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
 
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
+	unsafe();
+	outside(s);
 	of(s)->wait();
 	return cudaSuccess;
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
 {
+	outside(s);
 	unsigned long n;
 	{
 		std::lock_guard<std::mutex> hold(e->mutex);
 		n = e->recorded; /* the last record before this call */
 	}
-	of(s)->add([=] { e->wait_for(n); });
+	of(s)->add([n, keep = e->self] { keep->wait_for(n); });
 	return cudaSuccess;
 }
 
@@ -318,6 +500,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *arg)
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned)
 {
 	*e = new fake_event;
+	(*e)->device = use();
 	return cudaSuccess;
 }
 
@@ -325,29 +508,34 @@ cudaError_t cudaEventCreate(cudaEvent_t *e) { return cudaEventCreateWithFlags(e,
 
 cudaError_t cudaEventDestroy(cudaEvent_t e)
 {
-	delete e;
+	auto keep = std::move(e->self);
+
 	return cudaSuccess;
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 {
+	same_device(s, e);
+	outside(s);
 	unsigned long n;
 	{
 		std::lock_guard<std::mutex> hold(e->mutex);
 		n = ++e->recorded;
 	}
-	of(s)->add([=] {
-		std::lock_guard<std::mutex> hold(e->mutex);
+	of(s)->add([n, keep = e->self] {
+		std::lock_guard<std::mutex> hold(keep->mutex);
 
-		e->done = n;
-		e->at = seconds();
-		e->changed.notify_all();
+		keep->done = n;
+		keep->at = seconds();
+		keep->changed.notify_all();
 	});
 	return cudaSuccess;
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t e)
 {
+	if (fake_lost)
+		return cudaErrorUnknown;
 	std::lock_guard<std::mutex> hold(e->mutex);
 
 	return e->done >= e->recorded ? cudaSuccess : cudaErrorNotReady;
@@ -361,7 +549,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e)
 		n = e->recorded;
 	}
 	e->wait_for(n);
-	return cudaSuccess;
+	return fake_lost ? cudaErrorUnknown : cudaSuccess;
 }
 
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
@@ -383,6 +571,8 @@ struct fake_counts fake_counted(void)
 
 void fake_launch(cudaStream_t s, dim3 grid, dim3 block, std::function<void()> thread)
 {
+	same_device(s, nullptr);
+	outside(s);
 	{
 		std::lock_guard<std::mutex> hold(lock);
 		counts.kernels++;

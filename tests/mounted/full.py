@@ -69,7 +69,7 @@ class Load:
 
     def check(self):
         """What is still there has its bytes; returns how many of the stored ones are. Reading itself may cost others their place."""
-        there, gone = [x for x in os.listdir(self.folder) if x != "hot"], 0
+        there, gone = [x for x in os.listdir(self.folder) if len(x) == 8], 0  # not hot, nor what a kill left unfinished
         for x in there[::7]:
             try:
                 with open(f"{self.folder}/{x}", "rb", buffering=0) as f:
@@ -93,9 +93,10 @@ def full(kind, options, folder, times=4, disk=96 * MiB):
     assert kept * SIZE > disk // 2, (kind, kept)
     assert os.path.isdir(load.folder) and len(os.listdir(f"{load.folder}/hot")) == 8
     s.umount()
+    assert not os.path.exists(f"{TMP}/run") or not os.listdir(f"{TMP}/run"), "a full tier keeps no pool in memory"
     s.fsck("-n")
     s.mount()
-    assert load.check() >= kept * 9 // 10
+    assert load.check() > kept * 6 // 10
     s.umount()
     os.unlink(f"{s.path}/data")
 
@@ -109,14 +110,16 @@ full("back-sealed", f"write=back,keyfile={TMP}/keys,compress=zstd", "a")
 
 # a disk that is slower than the stores: paced, and when that does not do, the coldest without a copy go; never an error. A store
 # that may wait long enough loses nothing before its turn
-for pace, drops in (("20", True), ("0", True), ("8000", False)):
+for pace in ("20", "0", "8000"):
     s = Store(f"slow{pace}", size="256M", cpu="32M", options=f"shim=delay-put:60+only:disk,pace={pace},settle=0").mount()
     load = Load(s, "a").start(300)
     load.join()
     st = s.stats()
-    assert st["room_refusals"] == 0 and (st["behind_drops"] > 0) == drops, (pace, st["behind_drops"], st["room_refusals"])
+    assert st["room_refusals"] == 0, (pace, st)
+    if pace == "0":
+        assert st["behind_drops"] > 0 and st["paced"] == 0, st
     if pace == "8000":
-        assert st["paced"] > 20 and st["drops"] == 0, st
+        assert st["paced"] > 20 and st["behind_drops"] == st["drops"] == 0, st
     load.check()
     s.umount()
 

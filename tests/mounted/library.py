@@ -36,11 +36,11 @@ if os.path.exists(f"{BUILD}/bin/test-gpu"):
 tokens = f"{TMP}/tokens"
 with open(tokens, "w") as f:
     f.write("[" + ", ".join(map(str, range(1, 17))) + "]")
-p = run(binary("kvcachectl"), "hash", "vllm", tokens, "my-model", env={"PYTHONHASHSEED": "0"})
+p = run(binary("kvcachectl"), "hash", "vllm-sha256_cbor", tokens, "my-model", env={"PYTHONHASHSEED": "0"})
 assert p.stdout.strip() == "my-model/202da172482d928bbc42ab25b0151e2b895f13f41002e27b2ceabcfae6d332ea", p.stdout
 p = run(binary("kvcachectl"), "hash", "sglang:16", tokens)
 assert p.stdout.strip() == "77d735ce838418aa151bd96b5b1e78ee63860892e0a95c00fe34178442be9b07", p.stdout
-for bad in (["hash", "nobody", tokens], ["hash", "vllm", "/nonexistent"], ["hash", "vllm:x", tokens], ["hash"]):
+for bad in (["hash", "nobody", tokens], ["hash", "sglang", "/nonexistent"], ["hash", "sglang:x", tokens], ["hash", "vllm-xxhash", tokens], ["hash"]):
     p = run(binary("kvcachectl"), *bad)
     assert p.returncode and len(p.stdout.strip().splitlines()) == 1, (bad, p.stdout)
 # where to put a pool

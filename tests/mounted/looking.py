@@ -24,7 +24,7 @@ def look():
     df = run("df", "-B1", "--output=size,used,avail", s.mnt, ok=True).stdout.splitlines()[1].split()
     size, used, avail = map(int, df)
     st = s.stats()
-    assert size == 256 * MiB and used == st["tier_disk_used_bytes"] and avail == size - used, (df, st)
+    assert size == 256 * MiB // 100 * 90 // 4096 * 4096 and used == st["tier_disk_used_bytes"] and avail == size - used, (df, st)
     out = run("getfattr", "-d", "-m", "user.kvcachefs", f"{s.mnt}/m/c/l1", ok=True).stdout
     got = dict(re.findall(r'user\.kvcachefs\.(\w+)="(.*)"', out))
     assert set(got) == {"checksum", "hits", "pin", "state", "tiers", "ttl"}, out

@@ -7,7 +7,8 @@ from kvtest import *
 man = os.path.join(os.path.dirname(__file__), "../../man")
 pages = {n: open(f"{man}/{n}").read() for n in os.listdir(man)}
 assert set(pages) == {"kvcachefs.8", "mkfs.kvcachefs.8", "fsck.kvcachefs.8", "mount.kvcachefs.8", "kvcachectl.8", "kvcachefs-format.5",
-                      "kvcachefs-design.7", "kvcachefs-tiers.7", "kvcachefs-security.7", "libkvcachefs.3", "kvcachefs-gpu.7"}
+                      "kvcachefs-design.7", "kvcachefs-tiers.7", "kvcachefs-security.7", "libkvcachefs.3", "kvcachefs-gpu.7",
+                      "kvcachefs-engines.7"}
 for name in pages:
     p = run("mandoc", "-T", "lint", "-W", "error", f"{man}/{name}")
     assert p.returncode == 0, p.stdout

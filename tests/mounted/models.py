@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
 """What is set on a model: its quota is never exceeded and costs others nothing, its policy orders its own chunks, over restarts too."""
-import errno, os, random, threading, time
+import ctypes, errno, os, random, threading, time
 from kvtest import *
 
 N = MiB
@@ -180,6 +180,47 @@ for a, b in ((f"{q}/after", f"{other}/after"), (f"{other}/1", f"{q}/1"), (f"{q}/
         os.rename(a, b)
 with fails(errno.EXDEV):
     os.link(f"{other}/f", f"{q}/hard")
+# RENAME_EXCHANGE: each makes room for the other; folders stay, as with a rename
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def exchange(a, b):
+    if libc.renameat2(-100, a.encode(), -100, b.encode(), 2):
+        raise OSError(ctypes.get_errno(), f"{a} {b}")
+
+
+s.write("q/x/one", bytes(N))
+s.write("other/x/same", blob(1, N))
+s.write("other/x/small", b"x" * 4096)
+s.write("other/x/large", bytes(2 * N))
+s.settle()
+exchange(f"{q}/x/one", f"{other}/x/small")
+assert used(s) == before + 4096 and s.read("q/x/one") == b"x" * 4096
+exchange(f"{q}/x/one", f"{other}/x/small")
+assert used(s) == before + N
+for a, b in ((f"{q}/x", f"{other}/x"), (f"{q}/x/one", f"{other}/x"), (f"{q}/x", f"{other}/x/small")):
+    with fails(errno.EXDEV):
+        exchange(a, b)
+tight = [open(os.path.join(d, n), "rb") for d, _, names in os.walk(q) for n in names]  # open files are not dropped
+put(q, "quota", str(max(used(s) + 4096, N)))
+with fails(errno.EDQUOT):
+    os.rename(f"{other}/x/same", f"{q}/x/in")
+with fails(errno.EDQUOT):
+    exchange(f"{q}/x/one", f"{other}/x/large")
+exchange(f"{q}/x/one", f"{other}/x/same")
+assert used(s) == before + N and s.read("q/x/one") == blob(1, N)
+with open(f"{q}/x/one", "r+b") as f:  # zeros over what is there take nothing, over a hole they do
+    assert libc.fallocate(f.fileno(), 16, ctypes.c_long(0), ctypes.c_long(N)) == 0
+    os.ftruncate(f.fileno(), 2 * N)
+    for mode in (16, 17):
+        assert libc.fallocate(f.fileno(), mode, ctypes.c_long(N // 2), ctypes.c_long(N)) == -1 and ctypes.get_errno() == errno.EDQUOT
+    assert os.fstat(f.fileno()).st_blocks * 512 == N and used(s) == before + N
+assert s.read("q/x/one") == bytes(2 * N)
+[f.close() for f in tight]
+put(q, "quota", "64M")
+os.unlink(f"{q}/x/one")
+os.rmdir(f"{q}/x")
+assert used(s) == before
 os.link(f"{q}/after/l", f"{q}/after/again")
 assert used(s) == before
 os.unlink(f"{q}/after/l")

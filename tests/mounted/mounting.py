@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 """Daemonising, mount(8) and fstab's way, SIGTERM, a stale mount after a kill, keep_pool, a second daemon, the pool's end."""
-import os, signal, time
+import os, select, signal, subprocess, time
 from kvtest import *
 
 s = Store()
@@ -61,7 +61,7 @@ assert all(s.read(f"m/t{i}/l") == blob(i, MiB) for i in range(8))
 s.write("m/k/l", blob(77, MiB))
 time.sleep(0.2)
 s.kill()
-with fails(errno.ENOTCONN, errno.ECONNABORTED):
+with fails(errno.ENOTCONN, errno.ECONNABORTED, errno.ECANCELED):
     os.statvfs(s.mnt)
 run(kv, s.path, s.mnt, "-o", o, ok=True)
 assert s.read("m/k/l") == blob(77, MiB)
@@ -82,6 +82,110 @@ s.umount()
 s.mount()
 s.umount()
 assert not os.listdir(f"{TMP}/run")
+
+# umount and mount at once: the next one waits while the daemon that is ending copies down, and nothing is written below the mount
+slow = o + ",settle=0,shim=delay-put:30"
+run(kv, s.path, s.mnt, "-o", slow, ok=True)
+for turn in range(12):
+    for i in range(6):
+        s.write(f"m/again{i}/l", blob(turn * 10 + i, MiB))
+    wait_for(lambda: s.stats()["files_open"] == 0)
+    p = run("sh", "-c", f"umount {s.mnt} && {kv} {s.path} {s.mnt} -o {slow}", ok=True)
+    assert os.path.ismount(s.mnt) and all(s.read(f"m/again{i}/l") == blob(turn * 10 + i, MiB) for i in range(6)), (turn, p.stdout)
+    wait_for(lambda: s.stats()["files_open"] == 0)
+# of two that wait one wins; SIGTERM with the mount in place, and another mount point
+for turn in range(4):
+    for i in range(6):
+        s.write(f"m/two{i}/l", blob(turn * 10 + i, MiB))
+    wait_for(lambda: s.stats()["files_open"] == 0)
+    if turn % 2:
+        run("sh", "-c", f"pkill -TERM -f 'kvcachef[s] {s.path} '", ok=True)
+        wait_for(lambda: not os.path.ismount(s.mnt))
+    else:
+        run("umount", s.mnt, ok=True)
+    pair = [subprocess.Popen([kv, s.path, m, "-o", slow], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                             text=True) for m in (s.mnt, other)]
+    said = [p.communicate()[0] for p in pair]
+    codes = [p.returncode for p in pair]
+    assert sorted(codes) == [0, 1], (codes, said)
+    assert "in use by another process" in said[codes.index(1)], said
+    there = (s.mnt, other)[codes.index(0)]
+    for i in range(6):
+        with open(f"{there}/m/two{i}/l", "rb") as f:
+            assert f.read() == blob(turn * 10 + i, MiB)
+    time.sleep(0.1)
+    if there == other:
+        run("sh", "-c", f"umount {other} && {kv} {s.path} {s.mnt} -o {slow}", ok=True)
+# fsck waits too; and a daemon that is killed while it ends holds nobody up
+for i in range(6):
+    s.write(f"m/two{i}/l", blob(i, MiB))
+wait_for(lambda: s.stats()["files_open"] == 0)
+run("umount", s.mnt, ok=True)
+s.fsck("-n")
+run(kv, s.path, s.mnt, "-o", slow.replace(":30", ":3000"), ok=True)
+for i in range(6):
+    s.write(f"m/two{i}/l", blob(100 + i, MiB))
+wait_for(lambda: s.stats()["files_open"] == 0)
+run("umount", s.mnt, ok=True)
+waiting = subprocess.Popen([kv, s.path, s.mnt, "-o", o], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+wait_for(lambda: select.select([waiting.stdout], [], [], 1)[0])
+assert "waiting for another process to leave the store" in waiting.stdout.readline()
+run("sh", "-c", f"pgrep -f 'kvcachef[s] {s.path} {s.mnt} .*3000' | xargs kill -KILL", ok=True)
+assert waiting.wait(60) == 0 and os.path.ismount(s.mnt)
+assert all(s.read(f"m/two{i}/l") == blob(100 + i, MiB) for i in range(6))
+run("umount", s.mnt, ok=True)
+ended()
+assert not os.listdir(s.mnt) and not os.listdir(other)
+
+# a plain user: uid=, gid=, mode=, which stay
+def as_nobody(what):
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            os.chdir(s.mnt)  # the folders above are root's
+            os.setgroups([])
+            os.setresgid(65534, 65534, 65534)
+            os.setresuid(65534, 65534, 65534)
+            code = what()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def store_and_load():
+    try:
+        os.makedirs("mine/c")
+        with open("mine/c/l", "wb") as f:
+            f.write(blob(3, 300000))
+        os.rename("mine/c/l", "mine/c/renamed")
+        with open("mine/c/renamed", "rb") as f:
+            return 0 if f.read() == blob(3, 300000) else 2
+    except PermissionError:
+        return 13
+
+
+s.mount("allow_other")
+before = os.stat(s.mnt)
+assert as_nobody(store_and_load) == 13 and (before.st_uid, before.st_gid, before.st_mode & 0o7777) == (0, 0, 0o755)
+s.umount()
+s.mount("allow_other,uid=65534,gid=1234,mode=2750")
+st = os.stat(s.mnt)
+assert (st.st_uid, st.st_gid, st.st_mode & 0o7777) == (65534, 1234, 0o2750) and s.config()["mode"] == "2750" and s.config()["uid"] == "65534"
+assert as_nobody(store_and_load) == 0
+assert os.stat(f"{s.mnt}/mine").st_uid == 65534 and os.stat(f"{s.mnt}/mine").st_gid == 1234
+s.umount()
+s.mount("allow_other,uid=0,mode=1777")
+st = os.stat(s.mnt)
+assert (st.st_uid, st.st_gid, st.st_mode & 0o7777) == (0, 1234, 0o1777)
+assert as_nobody(lambda: os.mkdir("another") or 0) == 0
+s.kill()
+s.mount("allow_other")
+st2 = os.stat(s.mnt)
+assert (st2.st_uid, st2.st_gid, st2.st_mode) == (st.st_uid, st.st_gid, st.st_mode)
+assert s.config()["mode"] == "", (s.config(), s.log()[-2000:])
+s.umount()
+s.fsck("-n")
 
 # ro
 s.mount("ro")

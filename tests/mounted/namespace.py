@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain passthrough
 """What DESIGN section 2 says of names, files and attributes, call by call, through a remount."""
-import ctypes, errno, fcntl, mmap, os, stat, subprocess, threading, time
+import ctypes, errno, fcntl, mmap, os, random, stat, subprocess, threading, time
 from kvtest import *
 
 s = Store().mount()
@@ -66,6 +66,54 @@ assert libc.fallocate(fd, 0, ctypes.c_long(0), ctypes.c_long(1 << 40)) == -1 and
 os.close(fd)
 os.unlink(P("huge"))
 
+# fallocate: room, holes and zeros, as a copy in memory has them
+KEEP, PUNCH, ZERO = 1, 2, 16
+
+
+def fallocate(fd, mode, off, length):
+    if libc.fallocate(fd, mode, ctypes.c_long(off), ctypes.c_long(length)):
+        raise OSError(ctypes.get_errno(), f"fallocate {mode} {off} {length}")
+
+
+fd = os.open(P("zeros"), os.O_CREAT | os.O_RDWR)
+os.write(fd, blob(9, MiB))
+before = os.fstat(fd)
+fallocate(fd, ZERO, 5000, 300000)
+assert os.pread(fd, 2 * MiB, 0) == blob(9, MiB)[:5000] + bytes(300000) + blob(9, MiB)[305000:]
+assert os.fstat(fd).st_blocks == before.st_blocks and os.fstat(fd).st_mtime_ns > before.st_mtime_ns
+fallocate(fd, ZERO | KEEP, MiB - 100, MiB)
+assert os.fstat(fd).st_size == MiB and os.fstat(fd).st_blocks * 512 >= 2 * MiB - 4096
+fallocate(fd, ZERO, MiB - 100, 2 * MiB)
+assert os.fstat(fd).st_size == 3 * MiB - 100 and os.fstat(fd).st_blocks * 512 >= 3 * MiB - 4096
+with fails(errno.ENOSPC):
+    fallocate(fd, ZERO, 0, 1 << 40)
+assert os.fstat(fd).st_size == 3 * MiB - 100 and os.pread(fd, 5000, 0) == blob(9, MiB)[:5000]
+for bad in (ZERO | PUNCH, PUNCH, 8, 32, 64):
+    with fails(errno.EOPNOTSUPP, errno.EINVAL):
+        fallocate(fd, bad, 0, 4096)
+seed = time.time_ns() % 10**6
+print("seed", seed)
+rng, want = random.Random(seed), bytearray(os.pread(fd, 4 * MiB, 0))
+for turn in range(300):
+    off, n, what = rng.randrange(3 * MiB), rng.randrange(1, 400000), rng.choice(("write", "truncate", KEEP, PUNCH | KEEP, ZERO, ZERO | KEEP))
+    if what == "truncate":
+        off, n = rng.randrange(len(want) + 100000), 0
+        os.ftruncate(fd, off)
+        del want[off:]
+    elif what == "write":
+        os.pwrite(fd, blob(turn, n), off)
+    else:
+        fallocate(fd, what, off, n)
+    if what in ("truncate", "write", ZERO):
+        want += bytes(max(0, off + n - len(want)))
+    end = min(off + n, len(want))
+    if off < end and what != KEEP:
+        want[off:end] = blob(turn, n) if what == "write" else bytes(end - off)
+    got = os.pread(fd, 8 * MiB, 0)
+    assert len(got) == len(want) == os.fstat(fd).st_size and got == want, (seed, turn, what, off, n, len(got), len(want))
+os.close(fd)
+assert s.read("zeros") == bytes(want)
+
 # mmap, shared for writing and private for reading
 fd = os.open(P("mapped"), os.O_CREAT | os.O_RDWR)
 os.ftruncate(fd, MiB)
@@ -97,6 +145,50 @@ s.write("r/x", b"x")
 assert libc.renameat2(-100, P("r/x").encode(), -100, P("r/old").encode(), 1) == -1 and ctypes.get_errno() == errno.EEXIST
 os.rename(P("r/x"), P("d2/sub/y"))
 assert s.read("d2/sub/y") == b"x"
+
+# RENAME_EXCHANGE: files, folders, one of each, in one folder and over two; both names or neither
+def exchange(a, b):
+    if libc.renameat2(-100, P(a).encode(), -100, P(b).encode(), 2):
+        raise OSError(ctypes.get_errno(), f"{a} {b}")
+
+
+s.write("x/one/a", b"first")
+s.write("x/one/b", b"second one")
+s.write("x/two/deep/c", b"third")
+os.symlink("one/a", P("x/sym"))
+ino = {n: os.lstat(P("x", n)).st_ino for n in ("one/a", "one/b", "two/deep", "two/deep/c", "sym", "one")}
+before = time.time_ns()
+exchange("x/one/a", "x/one/b")
+assert s.read("x/one/a") == b"second one" and s.read("x/one/b") == b"first" and os.stat(P("x/one/a")).st_ino == ino["one/b"]
+assert os.stat(P("x/one")).st_mtime_ns >= before and os.stat(P("x/one/a")).st_ctime_ns >= before
+assert os.stat(P("x/one")).st_nlink == 2 and os.stat(P("x/two")).st_nlink == 3
+exchange("x/one/a", "x/two/deep")  # a file and a folder: both parents' links change
+wait_for(lambda: os.stat(P("x/one")).st_nlink == 3 and os.stat(P("x/two")).st_nlink == 2)
+assert s.read("x/two/deep") == b"second one" and s.read("x/one/a/c") == b"third" and os.listdir(P("x/two")) == ["deep"]
+exchange("x/sym", "x/one/b")
+assert os.readlink(P("x/one/b")) == "one/a" and s.read("x/sym") == b"first"
+os.mkdir(P("x/full"))
+s.write("x/full/f", b"4")
+exchange("x/full", "x/one")  # neither is empty
+assert s.read("x/one/f") == b"4" and os.stat(P("x/full")).st_ino == ino["one"] and s.read("x/full/a/c") == b"third"
+with fails(errno.ENOENT):
+    exchange("x/full", "x/none")
+with fails(errno.ENOENT):
+    exchange("x/none", "x/full")
+with fails(errno.EINVAL):
+    exchange("x", "x/full")
+with fails(errno.EINVAL):
+    exchange("x/full", "x")
+for bad in (3, 4, 6, 8):
+    assert libc.renameat2(-100, P("x/sym").encode(), -100, P("x/none").encode(), bad) == -1 and ctypes.get_errno() == errno.EINVAL
+os.link(P("x/sym"), P("x/same"))
+exchange("x/sym", "x/same")
+assert os.stat(P("x/sym")).st_nlink == 2
+with open(P("x/tmp"), "wb") as f:  # one that is still open, and its name is taken away at once
+    f.write(b"new")
+exchange("x/tmp", "x/sym")
+os.unlink(P("x/tmp"))
+assert s.read("x/sym") == b"new" and s.read("x/same") == b"first"
 
 # links
 os.link(P("r/old"), P("d2/link"))
@@ -217,7 +309,7 @@ assert s.read("copied") == blob(3, MiB)
 
 # statfs that df can believe
 v = os.statvfs(m)
-assert v.f_blocks * v.f_frsize == 256 * MiB and 0 < v.f_bfree < v.f_blocks and v.f_namemax == 255
+assert v.f_blocks * v.f_frsize == 256 * MiB // 100 * 90 // 4096 * 4096 and 0 < v.f_bfree < v.f_blocks and v.f_namemax == 255
 
 # all of it after a clean remount
 def picture():

@@ -40,6 +40,10 @@ refused(kv, store, mnt, "-o", f"{o},high=50,low=60", says="low must be below")
 refused(kv, store, mnt, "-o", f"{o},settle=soon", says="not a number")
 refused(kv, store, mnt, "-o", f"{o},write=maybe", says="through, back")
 refused(kv, store, mnt, "-o", f"{o},keep_pool=7", says="takes no value")
+for bad in ("uid=nobody", "uid=", "uid=-1", "uid=4294967295", "gid=1x", "gid"):
+    refused(kv, store, mnt, "-o", f"{o},{bad}", says="is not the number of a user or group")
+for bad in ("mode=rwx", "mode=", "mode=10000", "mode=789", "mode"):
+    refused(kv, store, mnt, "-o", f"{o},{bad}", says="is not an octal mode")
 refused(kv, store, mnt, "-o", f"{o},shim=explode:1", says="not understood")
 for remote, says in (("foo", "is not a URL"), ("ftp://x", "no kind 'ftp'"), ("redis://u:p@h", "a password does not belong into a URL"),
                      ("redis://", "needs a host"), ("redis://h?pass=x", "no parameter 'pass'"), ("redis://h?password_file=/nonexistent", "cannot open"),

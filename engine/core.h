@@ -170,6 +170,7 @@ struct kvc_tier_state {
 	bool has_trimmer, trimming;
 	bool jammed;                 /* a whole walk found nothing to drop */
 	uint64_t leaving;            /* bytes of frames that are trash and not removed yet */
+	uint64_t unsynced, spare;    /* bytes of those that wait for a sync, and what is free above high= */
 };
 
 /* What a transaction made dispensable. */

@@ -4,7 +4,8 @@
  * is committed. Extents and shared frames outlive a power failure, and what a failure undoes must
  * find them as they were: they go once the commit is on stable storage. That is a sync of the log,
  * by a thread of its own, for all that was committed within SYNC_NS; sooner where the tier is above
- * its mark or full, or we stop.
+ * its mark or full, or what waits is a good part of what a trimmed tier has free (the trimmer takes
+ * it for gone, stores cannot have it yet), or we stop.
  *
  * k->trash belongs to the transaction that is being collected; the committer takes it with the
  * batch, and gives it back (a failure) or on (kvc_trash_committed). k->unsynced waits for a sync.
@@ -16,6 +17,7 @@
 
 #define SYNC_NS 1000000000ull
 #define PRESSED_NS 5000000ull /* between two syncs where a tier is pressed */
+#define SPARE_PART 4	      /* so much of what is kept free may wait for a second */
 
 static void trash_add(struct kvc *k, const struct kvc_trash *t)
 {
@@ -105,6 +107,7 @@ void kvc_trash_committed(struct kvc *k, struct kvc_list *trash)
 			kvc_list_add_tail(&k->unsynced, &t->link);
 			k->nunsynced++;
 			k->unsynced_bytes += t->where.len;
+			k->tier[t->tier].unsynced += t->where.len;
 			pthread_cond_signal(&k->sync_cond);
 			t = NULL;
 		}
@@ -117,9 +120,13 @@ static bool pressed_locked(struct kvc *k)
 {
 	if (k->stopping)
 		return true;
-	kvc_tier_each (k, t)
-		if ((k->tier[t].trimming || k->tier[t].full) && k->tier[t].leaving)
+	kvc_tier_each (k, t) {
+		const struct kvc_tier_state *ts = &k->tier[t];
+
+		if (ts->unsynced && ts->has_trimmer &&
+		    (ts->trimming || ts->full || ts->unsynced > ts->spare / SPARE_PART))
 			return true;
+	}
 	return false;
 }
 
@@ -139,6 +146,7 @@ static void remove_all_locked(struct kvc *k, struct kvc_list *all)
 			ts->leaving -= kvc_min(ts->leaving, t->where.len);
 		k->nunsynced--;
 		k->unsynced_bytes -= t->where.len;
+		ts->unsynced -= t->where.len;
 		free(t);
 	}
 }

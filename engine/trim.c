@@ -78,6 +78,7 @@ static uint64_t goal_locked(struct kvc *k, unsigned tier, const struct kvc_tier_
 	uint64_t used = u->used - kvc_min(u->used, ts->leaving);
 	uint64_t goal = kvc_trim(used, u->total, &k->opt, &ts->trimming);
 
+	ts->spare = u->total / 100 * (100 - k->opt.high_pct);
 	if (goal || !ts->full)
 		return goal;
 	/* It refused a frame all the same: the free space is in pieces. */

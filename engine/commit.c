@@ -102,7 +102,6 @@ static void empty_trash(struct kvc *k, struct kvc_list *trash)
 			kvc_segment_remove(&k->pool, &s);
 		kvc_lock(k);
 		k->leaving -= kvc_min(k->leaving, t->room);
-		kvc_pace_freed_locked(k, t->room);
 		kvc_room_put_locked(k, t->room);
 		if (t->tier >= 0 && k->tier[t->tier].t &&
 		    !kvc_job_add_locked(k, KVC_P_REMOVE, remove_run, NULL, (unsigned)t->tier, 0, &j))

@@ -97,7 +97,6 @@ static void evict_chunk_locked(struct kvc *k, struct kvc_chunk *c)
 
 		kvc_segment_remove(&k->pool, &s);
 		kvc_become_locked(k, n, KVC_LOWER);
-		kvc_pace_freed_locked(k, n->room);
 		kvc_room_set_locked(k, n, 0);
 		kvc_count(&k->stats, evictions);
 		kvc_node_settle_locked(k, n);

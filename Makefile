@@ -38,19 +38,24 @@ CFLAGS_ALL := -std=gnu11 -g $(opt_$(MODE)) $(WARN) -fno-strict-aliasing -pthread
 LDFLAGS_ALL := $(filter -fsanitize%,$(opt_$(MODE))) -pthread $(LDFLAGS)
 
 # Who may include whom: each folder sees its own headers and those named here, and no others.
-inc_engine := -Iengine
-inc_tiers  := -Itiers -Iengine
-inc_fs     := -Ifs -Iengine -Itiers
-inc_mkfs   := -Imkfs -Iengine -Itiers -Igpu
+# The engine's floors, the lowest first (engine/README): a folder sees itself and those below.
+FLOORS := base frames catalog pool objects copies names evict calls
+upto    = $(foreach f,$(shell echo $(FLOORS) | sed 's/\<$(1)\>.*/$(1)/'),-Iengine/$f)
+$(foreach f,$(FLOORS),$(eval inc_engine/$f := $(call upto,calls)))
+inc_tiers  := -Itiers $(call upto,frames)
+inc_fs     := -Ifs $(call upto,catalog) -Iengine/calls -Iengine/pool -Itiers
+inc_mkfs   := -Imkfs $(call upto,catalog) -Itiers -Igpu
 inc_gpu    := -Igpu
-inc_tests  := -Iengine -Itiers -Ifs -Igpu
+inc_tests  := $(call upto,calls) -Itiers -Ifs -Igpu
+inc_tests/unit := $(inc_tests)
+inc_tests/tools := $(inc_tests)
 lib_engine := -lsqlite3 -lxxhash -lzstd -lcrypto -lm
 
 lib_tiers   = $$($(PKG) --libs hiredis_ssl hiredis libcurl) -lssl
 
 src = $(sort $(wildcard $(1)/*.c))
 obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
-ENGINE := $(call obj,$(call src,engine))
+ENGINE := $(foreach f,$(FLOORS),$(call obj,$(call src,engine/$f)))
 TIERS  := $(call obj,$(call src,tiers))
 FS     := $(call obj,$(call src,fs))
 TOOLS  := mkfs.kvcachefs fsck.kvcachefs mount.kvcachefs kvcachectl
@@ -92,9 +97,9 @@ define compile
 $(B)/obj/$(1)/%.o: $(1)/%.c $(B)/flags
 	$$(call say,CC,$$<)
 	@mkdir -p $$(@D)
-	$$(Q)$(CC) $(CFLAGS_ALL) $(2) $(inc_$(firstword $(subst /, ,$(1)))) -MMD -MP -c -o $$@ $$<
+	$$(Q)$(CC) $(CFLAGS_ALL) $(2) $(inc_$(1)) -MMD -MP -c -o $$@ $$<
 endef
-$(foreach d,engine mkfs tests/unit,$(eval $(call compile,$(d))))
+$(foreach d,$(FLOORS:%=engine/%) mkfs tests/unit,$(eval $(call compile,$(d))))
 $(eval $(call compile,tests/tools,$$$$($(PKG) --cflags hiredis)))
 $(eval $(call compile,tiers,$$$$($(PKG) --cflags hiredis hiredis_ssl libcurl)))
 $(eval $(call compile,gpu,-fPIC -fvisibility=default $(if $(filter 1,$(CUDA)),-DKVCACHEFS_CUDA)))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * .kvcachefs/ in the root: not listed there, and made up here. stats, metrics and config are written out at open;
- * control takes a word that begins a sweep (engine/sweep.c) and shows how it goes; lease is a transaction file (DESIGN section 8): what is written is the list, the first read takes the lease and waits,
+ * control takes a word that begins a sweep (engine/calls/sweep.c) and shows how it goes; lease is a transaction file (DESIGN section 8): what is written is the list, the first read takes the lease and waits,
  * and closing ends it.
  */
 #include "fs.h"

@@ -40,7 +40,7 @@ defaults = dict(re.findall(r"^  (\w+)=\S+ .*\((\S+)\)$", run(binary("kvcachefs")
 for option, value in defaults.items():
     entry = pages["kvcachefs.8"].split(f".BI {option}= ")[1].split(".TP")[0]
     assert value in entry, f"kvcachefs.8 does not say that {option} is {value} by default"
-schema = open(os.path.join(man, "../engine/catalog.c")).read()
+schema = open(os.path.join(man, "../engine/catalog/catalog.c")).read()
 for t, columns in re.findall(r"CREATE TABLE (\w+)\((.*?)\)(?: WITHOUT ROWID)?;", schema.replace('"\n\t"', ""), re.S):
     names = [c.split()[0] for c in columns.split(", ") if c.split()[0].islower()]
     names = [n for n in names if re.fullmatch(r"[a-z_]+", n)]

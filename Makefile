@@ -41,9 +41,9 @@ LDFLAGS_ALL := $(filter -fsanitize%,$(opt_$(MODE))) -pthread $(LDFLAGS)
 # The engine's floors, the lowest first (engine/README): a folder sees itself and those below.
 FLOORS := base frames catalog pool objects copies names evict calls
 upto    = $(foreach f,$(shell echo $(FLOORS) | sed 's/\<$(1)\>.*/$(1)/'),-Iengine/$f)
-$(foreach f,$(FLOORS),$(eval inc_engine/$f := $(call upto,calls)))
+$(foreach f,$(FLOORS),$(eval inc_engine/$f := $(call upto,$f)))
 inc_tiers  := -Itiers $(call upto,frames)
-inc_fs     := -Ifs $(call upto,catalog) -Iengine/calls -Iengine/pool -Itiers
+inc_fs     := -Ifs $(call upto,catalog) -Iengine/calls -Itiers
 inc_mkfs   := -Imkfs $(call upto,catalog) -Itiers -Igpu
 inc_gpu    := -Igpu
 inc_tests  := $(call upto,calls) -Itiers -Ifs -Igpu

@@ -4,9 +4,12 @@
  * memory that is freed stays the guest's. Read from /proc and /sys at each call; what cannot be
  * read is no bound.
  */
-#include "core.h"
+#include "memory.h"
+
+#include "util.h"
 
 #include <glob.h>
+#include <stdio.h>
 #include <string.h>
 
 /* The kernel is left a sixteenth of every bound. */

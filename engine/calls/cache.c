@@ -1,25 +1,85 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The engine's start and end. See cache.h. */
-#include "core.h"
+#include "cache.h"
+
+#include "account.h"
+#include "calls.h"
+#include "commit.h"
+#include "copies.h"
+#include "dirty.h"
+#include "drop.h"
+#include "evict.h"
+#include "folders.h"
+#include "ino.h"
+#include "limit.h"
+#include "log.h"
+#include "model.h"
+#include "node.h"
+#include "notify.h"
+#include "pace.h"
+#include "prefault.h"
+#include "share.h"
+#include "spill.h"
+#include "tierq.h"
+#include "trash.h"
+#include "unit.h"
+#include "unnamed.h"
+#include "up.h"
 
 #include <inttypes.h>
 #include <string.h>
 
 #define ALIVE_NS 1000000000ull
 
+/* All floors' state, made and freed as one. */
+struct house {
+	struct kvc k; /* first */
+	struct kvc_dirty dirty;
+	struct kvc_inos inos;
+	struct kvc_nodes nodes;
+	struct kvc_chunks chunks;
+	struct kvc_models models;
+	struct kvc_account account;
+	struct kvc_work work;
+	struct kvc_tier_state tier[KVC_TIERS + 1];
+	struct kvc_trashcan trash;
+	struct kvc_folders folders;
+	struct kvc_pace pace;
+	struct kvc_notices notices;
+	struct kvc_units units;
+	struct kvc_drops drops;
+	struct kvc_share share;
+	struct kvc_evict evict;
+	pthread_t committer, syncer, evictor, answerer, notifier;
+};
+
+static const struct kvc_objects_up objects_up = {
+	.published_locked = kvc_pace_published_locked,
+	.freed_locked = kvc_ghost_free_locked,
+};
+
+static const struct kvc_copies_up copies_up = {
+	.lost_both = kvc_drop_file_both,
+};
+
+static struct house *house_of(struct kvc *k)
+{
+	return kvc_of(k, struct house, k);
+}
+
 static void init_lists(struct kvc *k)
 {
-	struct kvc_list *all[] = { &k->room_waiters, &k->timed, &k->woken, &k->dirty_nodes, &k->dirty_chunks, &k->trash,
-				   &k->unsynced, &k->sync_waiters, &k->notices, &k->asks, &k->quotas, &k->pace.waiters,
-				   &k->pace.behind };
-	pthread_cond_t *conds[] = { &k->woken_cond, &k->commit_cond, &k->committed_cond, &k->sync_cond, &k->evict_cond, &k->keep_cond };
+	struct kvc_list *all[] = { &k->room.waiters, &k->waits.timed, &k->waits.woken, &k->quotas.list, &k->dirty->nodes,
+				   &k->dirty->chunks, &k->dirty->sync_waiters, &k->account->behind, &k->trash->list,
+				   &k->trash->unsynced, &k->pace->waiters, &k->notices->list, &k->share->asks };
+	pthread_cond_t *conds[] = { &k->waits.cond, &k->room.pressed, &k->quotas.pressed, &k->dirty->cond, &k->trash->sync_cond };
 	pthread_condattr_t attr;
 
 	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
 		kvc_list_init(all[i]);
 	for (size_t i = 0; i < KVC_GHOSTS; i++) {
-		kvc_list_init(&k->ghosts[i]);
-		kvc_list_init(&k->knocks[i]);
+		kvc_list_init(&k->drops->ghosts[i]);
+		kvc_list_init(&k->drops->knocks[i]);
 	}
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -35,9 +95,46 @@ static void init_lists(struct kvc *k)
 	}
 	pthread_condattr_destroy(&attr);
 	pthread_mutex_init(&k->lock, NULL);
-	pthread_mutex_init(&k->rehead_lock, NULL);
-	pthread_mutex_init(&k->notify_lock, NULL);
-	pthread_cond_init(&k->notify_cond, NULL);
+	pthread_mutex_init(&k->trash->rehead_lock, NULL);
+	pthread_mutex_init(&k->notices->lock, NULL);
+	pthread_cond_init(&k->notices->cond, NULL);
+}
+
+static struct kvc *house_new(void)
+{
+	struct house *h = calloc(1, sizeof *h);
+
+	if (!h)
+		return NULL;
+	h->k.objects_up = &objects_up;
+	h->k.copies_up = &copies_up;
+	h->k.dirty = &h->dirty;
+	h->k.inos = &h->inos;
+	h->k.nodes = &h->nodes;
+	h->k.chunks = &h->chunks;
+	h->k.models = &h->models;
+	h->k.account = &h->account;
+	h->k.work = &h->work;
+	h->k.tier = h->tier;
+	h->k.trash = &h->trash;
+	h->k.folders = &h->folders;
+	h->k.pace = &h->pace;
+	h->k.notices = &h->notices;
+	h->k.units = &h->units;
+	h->k.drops = &h->drops;
+	h->k.share = &h->share;
+	h->k.evict = &h->evict;
+	init_lists(&h->k);
+	return &h->k;
+}
+
+static void house_free(struct kvc *k)
+{
+	kvc_knocks_free_locked(k, 0);
+	free(k->share->misses);
+	free(k->units->runs);
+	free(k->units->trees);
+	free(house_of(k));
 }
 
 /*
@@ -163,7 +260,7 @@ static int own_root(struct kvc *k)
 
 int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s, struct kvc_tier **tiers, unsigned ntiers, char *error)
 {
-	struct kvc *k = calloc(1, sizeof *k);
+	struct kvc *k = house_new();
 	char path[1280];
 	int err;
 
@@ -175,7 +272,6 @@ int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 	k->opt = *o;
 	k->store = s;
 	k->pool.dir = -1;
-	init_lists(k);
 	err = *o->keyfile ? kvc_keys_open(&k->keys, o->keyfile, error) : 0;
 	if (!err)
 		err = kvc_pool_open(&k->pool, o, s, error);
@@ -194,6 +290,7 @@ int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 	if (err) { /* the tiers stay the caller's */
 		kvc_keys_close(k->keys);
 		kvc_node_free_all(k);
+		kvc_chunks_free(k);
 		kvc_quotas_free(k);
 		if (k->pool.dir >= 0)
 			kvc_pool_close(&k->pool, k->pool.found);
@@ -201,15 +298,10 @@ int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 			kvc_catalog_rollback(k->cat);
 			kvc_catalog_close(k->cat);
 		}
-		free(k);
+		house_free(k);
 		return err;
 	}
-	while (!kvc_list_empty(&k->notices)) { /* nobody has seen those names yet */
-		struct kvc_list *e = k->notices.next;
-
-		kvc_list_del(e);
-		free(e);
-	}
+	kvc_notify_forget(k); /* nobody has seen those names yet */
 	*out = k;
 	return 0;
 }
@@ -231,17 +323,19 @@ int kvc_start(struct kvc *k)
 	if (!err)
 		err = kvc_catalog_start(k->cat, k->opt.log_bytes);
 	if (!err)
-		err = -pthread_create(&k->committer, NULL, kvc_committer, k);
+		err = -pthread_create(&house_of(k)->committer, NULL, kvc_committer, k);
 	if (!err)
-		err = -pthread_create(&k->syncer, NULL, kvc_syncer, k);
+		err = -pthread_create(&house_of(k)->syncer, NULL, kvc_syncer, k);
 	if (!err)
-		err = -pthread_create(&k->answerer, NULL, kvc_answerer, k);
+		err = -pthread_create(&house_of(k)->answerer, NULL, kvc_answerer, k);
 	if (!err)
-		err = -pthread_create(&k->notifier, NULL, kvc_notifier, k);
+		err = -pthread_create(&house_of(k)->notifier, NULL, kvc_notifier, k);
 	if (!err)
-		err = -pthread_create(&k->evictor, NULL, kvc_evictor, k);
+		err = -pthread_create(&house_of(k)->evictor, NULL, kvc_evictor, k);
 	if (!err)
 		err = kvc_tiers_start(k);
+	if (!err)
+		err = kvc_keeper_start(k);
 	if (!err)
 		err = kvc_trim_start(k);
 	if (err) {
@@ -252,7 +346,7 @@ int kvc_start(struct kvc *k)
 	k->started = true;
 	/* What an earlier daemon could not copy down. */
 	for (size_t i = 0; i < KVC_HASH_SIZE && k->opt.write == KVC_THROUGH; i++)
-		for (struct kvc_node *n = k->nodes[i]; n; n = n->hash_next)
+		for (struct kvc_node *n = k->nodes->hash[i]; n; n = n->hash_next)
 			if (n->state == KVC_RESIDENT || n->verify)
 				kvc_spill_queue_locked(k, n, false);
 	kvc_unlock(k);
@@ -263,7 +357,7 @@ int kvc_start(struct kvc *k)
 /* What was dropped and is not yet removed. */
 static bool leaving_locked(const struct kvc *k)
 {
-	bool any = !kvc_list_empty(&k->trash) || k->leaving;
+	bool any = !kvc_list_empty(&k->trash->list) || k->room.leaving;
 
 	kvc_tier_each(k, t)
 		any |= k->tier[t].leaving > 0;
@@ -277,7 +371,7 @@ static void drain_jobs(struct kvc *k, bool trash)
 
 	for (;;) {
 		kvc_lock(k);
-		bool busy = k->jobs_queued || k->jobs_running || k->nunsynced ||
+		bool busy = k->work->queued || k->work->running || k->trash->nunsynced ||
 			    (trash && leaving_locked(k));
 
 		kvc_tiers_wake_locked(k);
@@ -321,18 +415,15 @@ void kvc_detach(struct kvc *k)
 		return;
 	}
 	k->stopping = true;
-	pthread_cond_broadcast(&k->evict_cond);
-	pthread_cond_broadcast(&k->woken_cond);
+	pthread_cond_broadcast(&k->room.pressed);
+	pthread_cond_broadcast(&k->waits.cond);
 	kvc_unlock(k);
 	kvc_prefault_stop(k);
-	pthread_join(k->evictor, NULL);
-	kvc_trim_detach(k);
+	pthread_join(house_of(k)->evictor, NULL);
+	kvc_keeper_stop(k);
 	kvc_sweep_stop(k);
-	pthread_mutex_lock(&k->notify_lock);
-	k->notify_stop = true;
-	pthread_cond_signal(&k->notify_cond);
-	pthread_mutex_unlock(&k->notify_lock);
-	pthread_join(k->notifier, NULL);
+	kvc_notify_stop(k);
+	pthread_join(house_of(k)->notifier, NULL);
 	kvc_set_events(k, &(struct kvc_events){ 0 });
 }
 
@@ -343,7 +434,7 @@ void kvc_stop(struct kvc *k)
 	kvc_unnamed_end_all(k);
 	kvc_lock(k);
 	for (size_t i = 0; i < KVC_HASH_SIZE; i++)
-		for (struct kvc_node *n = k->nodes[i]; n; n = n->hash_next) {
+		for (struct kvc_node *n = k->nodes->hash[i]; n; n = n->hash_next) {
 			n->snapshot = false;
 			if (n->state == KVC_RESIDENT || ((n->state == KVC_BOTH || n->state == KVC_LOWER) && n->verify))
 				kvc_spill_queue_locked(k, n, true);
@@ -357,14 +448,14 @@ void kvc_stop(struct kvc *k)
 	drain_jobs(k, true); /* some of it may be in the committer's hands */
 	kvc_lock(k);
 	k->draining = true;
-	pthread_cond_broadcast(&k->commit_cond);
-	pthread_cond_broadcast(&k->sync_cond);
+	pthread_cond_broadcast(&k->dirty->cond);
+	pthread_cond_broadcast(&k->trash->sync_cond);
 	kvc_tiers_wake_locked(k);
-	pthread_cond_broadcast(&k->woken_cond);
+	pthread_cond_broadcast(&k->waits.cond);
 	kvc_unlock(k);
-	pthread_join(k->committer, NULL);
-	pthread_join(k->syncer, NULL);
-	pthread_join(k->answerer, NULL);
+	pthread_join(house_of(k)->committer, NULL);
+	pthread_join(house_of(k)->syncer, NULL);
+	pthread_join(house_of(k)->answerer, NULL);
 	kvc_tiers_join(k);
 	kvc_lock_both(k);
 	kvc_quotas_save_both(k);
@@ -398,7 +489,7 @@ void kvc_close(struct kvc *k)
 	uint64_t only_here = 0;
 
 	for (size_t i = 0; i < KVC_HASH_SIZE; i++)
-		for (struct kvc_node *n = k->nodes[i]; n; n = n->hash_next)
+		for (struct kvc_node *n = k->nodes->hash[i]; n; n = n->hash_next)
 			only_here += n->state == KVC_RESIDENT || (n->state == KVC_BOTH && n->verify);
 	if (only_here && !keep && k->ntiers) {
 		kvc_warn("%" PRIu64 " objects could not be copied down: the pool %s stays for the next mount", only_here, k->pool.path);
@@ -408,6 +499,7 @@ void kvc_close(struct kvc *k)
 	}
 	kvc_trash_free(k);
 	kvc_node_free_all(k);
+	kvc_chunks_free(k);
 	kvc_quotas_free(k);
 	if (kvc_catalog_close(k->cat))
 		kvc_error("the catalog could not be closed cleanly; the next start recovers it");
@@ -415,11 +507,12 @@ void kvc_close(struct kvc *k)
 	kvc_tier_each(k, t)
 		k->tier[t].t->ops->close(k->tier[t].t);
 	kvc_keys_close(k->keys);
-	kvc_knocks_free_locked(k, 0);
-	free(k->misses);
-	free(k->runs);
-	free(k->trees);
-	free(k);
+	house_free(k);
+}
+
+bool kvc_shares(struct kvc *k)
+{
+	return k->shared;
 }
 
 struct kvc_stats *kvc_stats(struct kvc *k)
@@ -459,8 +552,8 @@ void kvc_space(struct kvc *k, struct kvc_space *s)
 		if (k->tier[t].t->ops->caps & KVC_TIER_BOUNDED)
 			leaving += k->tier[t].leaving;
 	used -= kvc_min(used, leaving);
-	used += k->used - kvc_min(k->used, k->copied + k->leaving + p.held);
-	s->files = k->next_ino;
+	used += k->room.used - kvc_min(k->room.used, k->room.copied + k->room.leaving + p.held);
+	s->files = k->inos->next;
 	kvc_unlock(k);
 	s->total = total;
 	s->free = total - kvc_min(total, used);

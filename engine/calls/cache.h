@@ -11,6 +11,7 @@
 #ifndef KVC_CACHE_H
 #define KVC_CACHE_H
 
+#include "caller.h"
 #include "catalog.h"
 #include "options.h"
 #include "stats.h"
@@ -21,38 +22,6 @@
 #include <sys/stat.h>
 
 struct kvc;
-
-#define KVC_ROOT 1
-#define KVC_WAIT 1
-
-struct kvc_wait {
-	void (*wake)(struct kvc_wait *w);
-	int err;             /* set before wake: 0 try again, or why it is over */
-	/* the engine's own: zero before the first call */
-	struct kvc_list link, timed;
-	uint64_t deadline_ns;
-	uint64_t want, granted; /* bytes of room asked for, and given (kept for the next try) */
-	uint64_t quota, quota_granted; /* which quota (its serial), and bytes of it given */
-	bool for_quota;         /* what it wants is of the quota, not of the pool */
-	uint64_t since_ns;      /* a store: when it first came */
-	bool paced, pacing;     /* it had its turn; waits for it */
-	uint64_t ino;           /* the node whose chunk is not to be dropped meanwhile */
-	int stage;
-};
-
-/* What the engine asks of the FUSE side. All are called without locks. */
-struct kvc_events {
-	void *arg;
-	/*
-	 * A name that the kernel may know has gone without its asking; `last` of those known now. From a thread that
-	 * serves no request.
-	 */
-	void (*gone)(void *arg, uint64_t parent, uint64_t ino, const char *name, bool last);
-	uint64_t kept_ns; /* how long the kernel goes on using such a name all the same */
-	/* Registers a descriptor for passthrough: an id above 0, or a negative errno. NULL: no passthrough. */
-	int (*backing_open)(void *arg, int fd);
-	void (*backing_close)(void *arg, int id);
-};
 
 /*
  * Opens the engine over an opened store: checks, mounts the pool, recovers. Takes over the tiers on success.

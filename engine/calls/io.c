@@ -3,7 +3,16 @@
  * Changing a file's bytes and size by requests: plain writes, truncate, fallocate; and fsync. Each gets room in the
  * account before the pages, and waits for it.
  */
-#include "core.h"
+#include "account.h"
+#include "cache.h"
+#include "dirty.h"
+#include "file.h"
+#include "load.h"
+#include "member.h"
+#include "model.h"
+#include "pace.h"
+#include "spill.h"
+#include "tierq.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -38,7 +47,7 @@ static int prepare_locked(struct kvc *k, struct kvc_node *n, int fd, uint64_t of
 	if (start <= n->prepared) { /* goes on where it ended: take more at a time, as long as there is plenty */
 		start = n->prepared;
 		ahead = kvc_min(kvc_max(n->prepared, end - start), AHEAD);
-		if (!w->granted && end - start < ahead && k->used + ahead < k->pool.bytes / 100 * k->opt.low_pct &&
+		if (!w->granted && end - start < ahead && k->room.used + ahead < k->pool.bytes / 100 * k->opt.low_pct &&
 		    !kvc_quota_allows_locked(k, n->model, ahead))
 			end = start + ahead;
 	}
@@ -50,7 +59,7 @@ static int prepare_locked(struct kvc *k, struct kvc_node *n, int fd, uint64_t of
 		kvc_room_put_locked(k, end - start);
 		return err;
 	}
-	k->used -= kvc_min(k->used, end - start); /* recount_locked accounts for what it really was */
+	k->room.used -= kvc_min(k->room.used, end - start); /* recount_locked accounts for what it really was */
 	if (start <= n->prepared)
 		n->prepared = end;
 	recount_locked(k, n);
@@ -288,7 +297,7 @@ int kvc_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w)
 		err = kvc_park_locked(k, &n->sync_waiters, w);
 	} else if (!err) {
 		w->stage = 2;
-		err = kvc_park_locked(k, &k->sync_waiters, w);
+		err = kvc_park_locked(k, &k->dirty->sync_waiters, w);
 		kvc_commit_soon_locked(k, true);
 	}
 	kvc_unlock(k);

@@ -4,7 +4,11 @@
  * (n->leases), which the evictor respects, and ends with the descriptor. Loads run side by side; the text is
  * given when none is under way any more. An object that cannot be had has its error in its line.
  */
-#include "core.h"
+#include "cache.h"
+#include "file.h"
+#include "folder.h"
+#include "load.h"
+#include "member.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -219,7 +223,7 @@ void kvc_lease_free(struct kvc *k, struct kvc_lease *l)
 			kvc_destroy_locked(k, n);
 		kvc_node_settle_locked(k, n);
 	}
-	pthread_cond_signal(&k->evict_cond);
+	pthread_cond_signal(&k->room.pressed);
 	kvc_unlock(k);
 	free(l->v);
 	free(l->text);

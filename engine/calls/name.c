@@ -3,55 +3,27 @@
  * Names: lookup, folders, links, renames. All of it under the catalog's lock, so each call is one step to everybody
  * else; the kernel has checked permissions and name lengths, and holds the folders' own locks.
  */
-#include "core.h"
+#include "account.h"
+#include "cache.h"
+#include "calls.h"
+#include "dirty.h"
+#include "drop.h"
+#include "file.h"
+#include "folder.h"
+#include "ino.h"
+#include "limit.h"
+#include "load.h"
+#include "member.h"
+#include "model.h"
+#include "path.h"
+#include "rehead.h"
+#include "share.h"
+#include "tierq.h"
+#include "unit.h"
+#include "unnamed.h"
 
 #include <string.h>
 #include <sys/stat.h>
-
-/* A folder's names changed: its times, and its link count by `nlink`. */
-void kvc_touch_folder_locked(struct kvc *k, struct kvc_node *folder, int nlink)
-{
-	folder->row.mtime_ns = folder->row.ctime_ns = kvc_now_ns();
-	folder->row.nlink += (uint32_t)nlink;
-	kvc_node_dirty_locked(k, folder);
-}
-
-static int take_entry(void *arg, const struct kvc_name *n)
-{
-	struct kvc_entries *e = arg;
-
-	if (kvc_grow(&e->v, e->n, &e->room, sizeof *e->v))
-		return -ENOMEM;
-	e->v[e->n].parent = n->parent;
-	e->v[e->n].ino = n->ino;
-	e->v[e->n].kind = n->kind;
-	snprintf(e->v[e->n++].name, sizeof e->v->name, "%s", n->name);
-	return 0;
-}
-
-int kvc_entries_in_both(struct kvc *k, uint64_t folder, struct kvc_entries *e)
-{
-	return kvc_name_each(k->cat, folder, 0, take_entry, e);
-}
-
-int kvc_entries_of_both(struct kvc *k, uint64_t ino, struct kvc_entries *e)
-{
-	return kvc_name_of(k->cat, ino, take_entry, e);
-}
-
-static int any_name(void *arg, const struct kvc_name *n)
-{
-	(void)arg;
-	(void)n;
-	return 1;
-}
-
-int kvc_folder_empty_both(struct kvc *k, uint64_t folder)
-{
-	int err = kvc_name_each(k->cat, folder, 0, any_name, NULL);
-
-	return err < 0 ? err : !err;
-}
 
 int kvc_folder_both(struct kvc *k, uint64_t ino, bool anew, struct kvc_node **folder)
 {

@@ -4,7 +4,18 @@
  * system calls to register the segment for passthrough; the registration is kept for the next open. All opens of
  * a file that are there together are served the same way (n->plain), as the kernel asks for.
  */
-#include "core.h"
+#include "account.h"
+#include "cache.h"
+#include "calls.h"
+#include "file.h"
+#include "folder.h"
+#include "ino.h"
+#include "load.h"
+#include "member.h"
+#include "model.h"
+#include "pace.h"
+#include "unit.h"
+#include "unnamed.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -40,7 +51,7 @@ static void back_locked(struct kvc *k, struct kvc_node *n, bool writer)
 		if (id <= 0)
 			return;
 		n->backing = id;
-		k->nbacking++;
+		k->nodes->backings++;
 	}
 	n->plain = false;
 }
@@ -58,7 +69,7 @@ static int opened_locked(struct kvc *k, struct kvc_node *n, int flags, struct kv
 	}
 	n->nopen++;
 	n->nwriters += writes(flags);
-	k->open_files++;
+	k->nodes->opens++;
 	out->backing = n->plain ? 0 : n->backing;
 	kvc_count(&k->stats, opens);
 	return 0;
@@ -72,7 +83,7 @@ static uint64_t room_ahead_locked(struct kvc *k, uint64_t model)
 {
 	uint64_t hint = passes_locked(k, model) ? kvc_hint_locked(k, model) : 0;
 
-	return k->ahead + hint > k->pool.bytes / 2 ? 0 : hint;
+	return k->room.ahead + hint > k->pool.bytes / 2 ? 0 : hint;
 }
 
 /* O_TRUNC: the file starts anew; what it held, here or below, is not needed. */
@@ -240,12 +251,12 @@ static int enter_both(struct kvc *k, const struct creation *c, const char *name,
 	}
 	n->fd = fd;
 	n->fresh = true;
-	n->room = n->prepared = n->ahead = c->room; /* it is in k->ahead already */
+	n->room = n->prepared = n->ahead = c->room; /* it is in k->room.ahead already */
 	n->epoch = 1;
 	n->nlookup = 1;
 	n->backing = backing;
 	n->plain = !backing;
-	k->nbacking += backing > 0;
+	k->nodes->backings += backing > 0;
 	kvc_become_locked(k, n, KVC_OPEN);
 	kvc_quota_count_locked(k, n);
 	kvc_node_dirty_locked(k, n);
@@ -257,17 +268,12 @@ static int enter_both(struct kvc *k, const struct creation *c, const char *name,
 	return 0;
 }
 
-int kvc_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, uint32_t uid, uint32_t gid, int flags,
-	       struct kvc_row *attr, struct kvc_opened *out, struct kvc_wait *w)
+/* The first half of a create, and the room for it. 0, KVC_WAIT, or why not; -EEXIST with the one that is there. */
+static int ask_both(struct kvc *k, const char *name, struct creation *c, uint64_t *existing, struct kvc_wait *w)
 {
-	uint64_t now = kvc_now_ns(), existing = 0;
-	struct creation c = { .row = { .mode = S_IFREG | (mode & 07777), .uid = uid, .gid = gid, .nlink = 1, .atime_ns = now,
-				       .mtime_ns = now, .ctime_ns = now, .btime_ns = now, .parent = parent } };
 	struct kvc_node *folder;
-	struct stat st;
-	int fd = -1, backing = 0, err;
+	int err;
 
-	kvc_lock_both(k);
 	wait_out_locked(k, w);
 	/* Preparing the usual size is a help, no condition: who cannot have it writes by plain requests, each of which asks. */
 	if (w->err == -ENOSPC && !w->stage) {
@@ -275,55 +281,85 @@ int kvc_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, 
 		w->stage = 1;
 		w->deadline_ns = w->since_ns = 0;
 	}
-	err = w->err ?: plan_both(k, parent, name, &c, &existing);
+	err = w->err ?: plan_both(k, c->row.parent, name, c, existing);
 	if (w->stage)
-		c.room = 0;
+		c->room = 0;
 	if (!err) {
-		err = kvc_ino_new_both(k, &c.row.ino) ?: kvc_pace_locked(k, c.room, w) ?: kvc_room_get_locked(k, c.room, w);
-		k->ahead += err ? 0 : c.room;
+		err = kvc_ino_new_both(k, &c->row.ino) ?: kvc_pace_locked(k, c->room, w) ?: kvc_room_get_locked(k, c->room, w);
+		k->room.ahead += err ? 0 : c->room;
 	}
 	if (err && err != KVC_WAIT)
 		kvc_room_cancel_locked(k, w); /* granted, but the folder or the name has changed meanwhile */
 	/* While it waits its chunk is in use, however long ago the last file of it was written. */
-	if (err == KVC_WAIT && (folder = kvc_node_find_locked(k, c.row.parent)))
+	if (err == KVC_WAIT && (folder = kvc_node_find_locked(k, c->row.parent)))
 		wait_in_locked(folder, w);
-	kvc_unlock_both(k);
-	if (err == -EEXIST && existing && !(flags & O_EXCL)) {
-		/* Another made it meanwhile: open that one. */
-		if ((err = kvc_lookup(k, c.row.parent, name, attr, NULL)))
-			return err;
-		err = S_ISREG(attr->mode) ? kvc_file_open(k, attr->ino, flags, out, w) : -EEXIST;
-		if (err)
-			kvc_forget(k, attr->ino, 1);
-		else
-			kvc_getattr(k, attr->ino, attr);
+	return err;
+}
+
+/* Another made it meanwhile: open that one. */
+static int open_existing(struct kvc *k, uint64_t parent, const char *name, int flags, struct kvc_row *attr,
+			 struct kvc_opened *out, struct kvc_wait *w)
+{
+	int err = kvc_lookup(k, parent, name, attr, NULL);
+
+	if (err)
 		return err;
+	err = S_ISREG(attr->mode) ? kvc_file_open(k, attr->ino, flags, out, w) : -EEXIST;
+	if (err)
+		kvc_forget(k, attr->ino, 1);
+	else
+		kvc_getattr(k, attr->ino, attr);
+	return err;
+}
+
+/* The segment, with its room prepared and registered for passthrough. Without locks. */
+static int make_segment(struct kvc *k, struct creation *c, const struct kvc_segment *s, int *fd, int *backing)
+{
+	struct stat st;
+
+	*fd = kvc_segment_open(&k->pool, s, O_RDWR | O_CREAT | O_EXCL);
+	if (*fd < 0)
+		return *fd;
+	if (c->room && fallocate(*fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)c->room))
+		return -errno;
+	if (!fstat(*fd, &st)) /* the times that a file carries while nobody writes it */
+		c->row.atime_ns = c->row.mtime_ns = c->row.ctime_ns = c->row.btime_ns = kvc_ns(st.st_mtim);
+	if (c->room) {
+		/* For the kernel a read-only descriptor does: it opens the segment anew with the caller's flags. */
+		KVC_FD int ro = kvc_segment_open(&k->pool, s, O_RDONLY);
+
+		*backing = ro < 0 ? 0 : k->ev.backing_open(k->ev.arg, ro);
+		if (*backing < 0)
+			*backing = 0;
 	}
+	return 0;
+}
+
+int kvc_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, uint32_t uid, uint32_t gid, int flags,
+	       struct kvc_row *attr, struct kvc_opened *out, struct kvc_wait *w)
+{
+	uint64_t now = kvc_now_ns(), existing = 0;
+	struct creation c = { .row = { .mode = S_IFREG | (mode & 07777), .uid = uid, .gid = gid, .nlink = 1, .atime_ns = now,
+				       .mtime_ns = now, .ctime_ns = now, .btime_ns = now, .parent = parent } };
+	int fd = -1, backing = 0, err;
+
+	kvc_lock_both(k);
+	err = ask_both(k, name, &c, &existing, w);
+	kvc_unlock_both(k);
+	if (err == -EEXIST && existing && !(flags & O_EXCL))
+		return open_existing(k, c.row.parent, name, flags, attr, out, w);
 	if (err)
 		return err;
 
 	struct kvc_segment s = { 'w', c.row.ino, 0 };
 
-	fd = kvc_segment_open(&k->pool, &s, O_RDWR | O_CREAT | O_EXCL);
-	err = fd < 0 ? fd : 0;
-	if (!err && c.room && fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)c.room))
-		err = -errno;
-	if (!err && !fstat(fd, &st)) /* the times that a file carries while nobody writes it */
-		c.row.atime_ns = c.row.mtime_ns = c.row.ctime_ns = c.row.btime_ns = kvc_ns(st.st_mtim);
-	if (!err && c.room) {
-		/* For the kernel a read-only descriptor does: it opens the segment anew with the caller's flags. */
-		KVC_FD int ro = kvc_segment_open(&k->pool, &s, O_RDONLY);
-
-		backing = ro < 0 ? 0 : k->ev.backing_open(k->ev.arg, ro);
-		if (backing < 0)
-			backing = 0;
-	}
+	err = make_segment(k, &c, &s, &fd, &backing);
 	kvc_lock_both(k);
 	if (!err)
 		err = enter_both(k, &c, name, fd, backing, flags, attr, out);
 	if (err) {
 		kvc_room_put_locked(k, c.room);
-		k->ahead -= c.room;
+		k->room.ahead -= c.room;
 		kvc_segment_remove(&k->pool, &s);
 		if (backing)
 			k->ev.backing_close(k->ev.arg, backing);
@@ -349,9 +385,9 @@ void kvc_file_release(struct kvc *k, uint64_t ino, int flags)
 	}
 	if (!n || !n->nopen)
 		goto out;
-	atomic_load_explicit(&k->fd_uses, memory_order_acquire);
+	atomic_load_explicit(&k->nodes->fd_uses, memory_order_acquire);
 	n->nopen--;
-	k->open_files--;
+	k->nodes->opens--;
 	n->nwriters -= writes(flags) && n->nwriters;
 	if (n->state == KVC_OPEN && !n->nwriters && !n->lost && !n->unnamed)
 		kvc_publish_locked(k, n);
@@ -363,15 +399,15 @@ void kvc_file_release(struct kvc *k, uint64_t ino, int flags)
 		if (n->fd >= 0)
 			close(n->fd);
 		n->fd = -1;
-		if (n->backing && k->nbacking > BACKINGS_MAX)
+		if (n->backing && k->nodes->backings > BACKINGS_MAX)
 			kvc_close_segment_locked(k, n);
 	} else if (n->fd >= 0 && n->state != KVC_OPEN && !n->plain) {
 		close(n->fd);
 		n->fd = -1;
 	}
 	kvc_node_settle_locked(k, n);
-	if (!kvc_list_empty(&k->room_waiters))
-		pthread_cond_signal(&k->evict_cond);
+	if (!kvc_list_empty(&k->room.waiters))
+		pthread_cond_signal(&k->room.pressed);
 out:
 	kvc_unlock(k);
 	if (both)
@@ -380,7 +416,7 @@ out:
 
 void kvc_file_fd_done(struct kvc *k)
 {
-	atomic_fetch_add_explicit(&k->fd_uses, 1, memory_order_release); /* pairs with the load before the close */
+	atomic_fetch_add_explicit(&k->nodes->fd_uses, 1, memory_order_release); /* pairs with the load before the close */
 }
 
 int kvc_file_fd(struct kvc *k, uint64_t ino)

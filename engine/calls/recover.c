@@ -3,7 +3,18 @@
  * Start: takes over what an earlier daemon left in the pool, tells the tiers what they hold, and drops files that are
  * unfinished or have lost their only copy. The rules are at the head of core.h. Runs alone, before any thread.
  */
-#include "core.h"
+#include "account.h"
+#include "calls.h"
+#include "commit.h"
+#include "drop.h"
+#include "file.h"
+#include "folder.h"
+#include "ino.h"
+#include "limit.h"
+#include "log.h"
+#include "member.h"
+#include "tierq.h"
+#include "unnamed.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -180,62 +191,6 @@ static int64_t rerank(const struct kvc_chunk_row *r)
 	return rank_row(reranking, r);
 }
 
-/*
- * Inode numbers. The catalog has a number above all that may have been given out (meta: next_ino), which moves on in
- * steps, ahead of the need: a number is given out only below one that is committed. A clean unmount takes it back to
- * what was used. Frames of numbers that a kill or a power failure took from the catalog may lie about: a start after
- * one stays clear of as many again.
- */
-#define INO_STEP (1u << 20)
-
-static int reserve_inos_both(struct kvc *k)
-{
-	char text[32];
-	int err;
-
-	snprintf(text, sizeof text, "%" PRIu64, k->next_ino + INO_STEP);
-	err = kvc_meta_set(k->cat, "next_ino", text);
-	if (err)
-		return err;
-	k->ino_reserved = k->next_ino + INO_STEP;
-	k->ino_txn = kvc_catalog_txn(k->cat);
-	kvc_commit_soon_locked(k, false);
-	return 0;
-}
-
-int kvc_ino_new_both(struct kvc *k, uint64_t *ino)
-{
-	int err = 0;
-
-	if (k->ino_reserved > k->ino_limit && k->committed >= k->ino_txn)
-		k->ino_limit = k->ino_reserved;
-	if (k->ino_reserved - k->next_ino < INO_STEP / 2)
-		err = reserve_inos_both(k);
-	if (k->next_ino >= k->ino_limit)
-		return err ?: -EAGAIN; /* half a million creates, and not one commit */
-	*ino = k->next_ino++;
-	return 0;
-}
-
-void kvc_ino_save_both(struct kvc *k)
-{
-	char text[32];
-
-	snprintf(text, sizeof text, "%" PRIu64, k->next_ino);
-	kvc_meta_set(k->cat, "next_ino", text);
-}
-
-static int inos_load_both(struct kvc *k, bool clean)
-{
-	char text[32] = "";
-	int err = kvc_meta_get(k->cat, "next_ino", text, sizeof text);
-
-	if (err && err != -ENOENT) /* a store of before has none */
-		return err;
-	k->next_ino = kvc_max(kvc_row_max(k->cat) + 1, strtoull(text, NULL, 10)) + (clean ? 0 : INO_STEP);
-	return reserve_inos_both(k);
-}
-
 int kvc_recover(struct kvc *k, char *error)
 {
 	char text[64] = "";
@@ -253,7 +208,7 @@ int kvc_recover(struct kvc *k, char *error)
 	/* Frames that were not in the catalog yet, or not any more, may lie in free space: fsck. Not in a new store. */
 	if (!clean && (kvc_row_max(k->cat) > KVC_ROOT || !kvc_meta_get(k->cat, "next_ino", text, sizeof text)))
 		kvc_meta_set(k->cat, "killed", "1");
-	err = inos_load_both(k, clean) ?: kvc_unnamed_recover_both(k) ?: kvc_quotas_load_both(k, clean)
+	err = kvc_inos_load_both(k, clean) ?: kvc_unnamed_recover_both(k) ?: kvc_quotas_load_both(k, clean)
 	      ?: kvc_meta_set(k->cat, "clean", "0");
 	kvc_tier_each(k, t)
 		if (!err && !(k->tier[t].t->ops->caps & KVC_TIER_SHARED))

@@ -7,7 +7,16 @@
  *            into the pool and copied down anew; the old copy goes when the new one is recorded. What is done is in the
  *            placements, so a sweep that was cut off is simply begun again.
  */
-#include "core.h"
+#include "cache.h"
+#include "calls.h"
+#include "dirty.h"
+#include "file.h"
+#include "load.h"
+#include "log.h"
+#include "path.h"
+#include "share.h"
+#include "spill.h"
+#include "tierq.h"
 
 #include <inttypes.h>
 #include <string.h>

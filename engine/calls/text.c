@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What .kvcachefs/ shows: stats for people, metrics for Prometheus, config as in effect. */
-#include "core.h"
+#include "cache.h"
+#include "node.h"
+#include "prefault.h"
+#include "tierq.h"
+#include "trash.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -46,11 +50,11 @@ static struct gauges gauges(struct kvc *k)
 	kvc_catalog_state(k->cat, &c);
 	kvc_lock(k);
 	kvc_prefault_show_locked(k, &p);
-	g = (struct gauges){ k->pool.size, k->used - kvc_min(k->used, p.held), k->open_files,
-			     k->resident, k->nnodes, 0,
-			     k->jobs_queued + k->jobs_running + k->nunsynced, c.ok, c.pending_bytes,
-			     c.log_bytes, k->unsynced_bytes, p.bytes, p.total, p.held };
-	kvc_list_each(e, &k->room_waiters)
+	g = (struct gauges){ k->pool.size, k->room.used - kvc_min(k->room.used, p.held), k->nodes->opens,
+			     k->nodes->resident, k->nodes->n, 0,
+			     k->work->queued + k->work->running + k->trash->nunsynced, c.ok, c.pending_bytes,
+			     c.log_bytes, k->trash->unsynced_bytes, p.bytes, p.total, p.held };
+	kvc_list_each(e, &k->room.waiters)
 		g.room_waiters++;
 	kvc_unlock(k);
 	return g;

@@ -3,7 +3,15 @@
  * Extended attributes: those of clients are rows in the catalog and travel with the file; those under
  * user.kvcachefs. are made here, one row each in `virtuals`.
  */
-#include "core.h"
+#include "cache.h"
+#include "dirty.h"
+#include "folder.h"
+#include "limit.h"
+#include "member.h"
+#include "model.h"
+#include "node.h"
+#include "tierq.h"
+#include "unit.h"
 
 #include <inttypes.h>
 #include <string.h>

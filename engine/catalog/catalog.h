@@ -23,6 +23,8 @@ struct kvc_catalog;
 
 #define KVC_TIERS 4 /* lower tiers a store can have; placements name them by number, 0 is the disk, the others shared tiers */
 
+#define KVC_ROOT 1 /* the number of the root folder */
+
 enum { KVC_CONTAINER = 1, KVC_BUCKETS = 2 };
 struct kvc_row { /* a node */
 	uint64_t ino;

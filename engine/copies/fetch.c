@@ -4,18 +4,13 @@
  * a sealed one without codec, and is opened in place; others pass through memory of their stored size. Then it is checked:
  * is it the frame that the catalog speaks of, and are its bytes what was written?
  */
-#include "core.h"
+#include "fetch.h"
 
 #include "payload.h"
 
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
-
-struct kvc_frame *kvc_frame_new(void)
-{
-	return calloc(1, sizeof(struct kvc_frame));
-}
 
 /* One fetch in hand. */
 struct fetch {

@@ -5,7 +5,17 @@
  * share the one load. Where a tier fails the load goes to the next one's workers. A copy that is damaged, missing or no longer
  * ours is forgotten; where none is left, the file is dropped.
  */
-#include "core.h"
+#include "load.h"
+
+#include "account.h"
+#include "copies.h"
+#include "fetch.h"
+#include "file.h"
+#include "log.h"
+#include "member.h"
+#include "spill.h"
+#include "tierq.h"
+#include "trash.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -154,7 +164,7 @@ static void load_run(struct kvc *k, struct kvc_job *j)
 		if (j->bad)
 			forget_both(k, n, j->bad);
 		if (!kvc_placed_anywhere(n)) {
-			kvc_drop_file_both(k, n);
+			k->copies_up->lost_both(k, n);
 			err = -ESTALE;
 		}
 		kvc_wake_all_locked(k, &n->waiters, err);

@@ -9,9 +9,14 @@
  * evictor drops the coldest chunks that have no copy (evict.c).
  *
  * Loads are not paced, nor anything where no tier takes copies. A wait for a turn is in
- * k->pace.waiters until its time has come (wait.c).
+ * k->pace->waiters until its time has come (wait.c).
  */
-#include "core.h"
+#include "pace.h"
+
+#include "account.h"
+#include "node.h"
+#include "spill.h"
+#include "tierq.h"
 
 #define RATE_FIRST (500ull << 20) /* bytes a second, until it is known */
 #define RATE_LEAST (1ull << 20)
@@ -24,63 +29,44 @@ struct zone {
 
 static struct zone zone_locked(const struct kvc *k)
 {
-	return (struct zone){ k->uncopied, k->pool.bytes / 2, k->pool.bytes / 20 * 19 };
+	return (struct zone){ k->room.uncopied, k->pool.bytes / 2, k->pool.bytes / 20 * 19 };
 }
 
-bool kvc_pace_hurry_locked(const struct kvc *k)
+/* With write=back: asks for copies of the oldest while too much has none. */
+static void behind_locked(struct kvc *k)
 {
-	return k->uncopied > k->pool.bytes / 4;
-}
-
-void kvc_pace_uncopied_locked(struct kvc *k, struct kvc_node *n)
-{
-	uint64_t now = n->state == KVC_RESIDENT ? n->room : 0, was = n->uncopied;
-	bool hurried = kvc_pace_hurry_locked(k);
-
-	if (now == was)
-		return;
-	k->uncopied += now - was;
-	n->uncopied = now;
-	if (n->asked)
-		k->pace.asked += now - was;
-	else if (now && kvc_list_empty(&n->behind) && k->opt.write == KVC_BACK)
-		kvc_list_add_tail(&k->pace.behind, &n->behind);
-	if (!now) {
-		kvc_list_del(&n->behind);
-		n->asked = false;
-	}
-	if (now < was)
-		k->pace.copied += was - now;
-	if (!hurried && kvc_pace_hurry_locked(k))
-		kvc_tiers_wake_locked(k); /* what they wait for is due now */
-}
-
-void kvc_pace_behind_locked(struct kvc *k)
-{
-	while (k->uncopied - k->pace.asked > k->pool.bytes / 4 && !kvc_list_empty(&k->pace.behind)) {
-		struct kvc_node *n = kvc_of(k->pace.behind.next, struct kvc_node, behind);
+	while (k->room.uncopied - k->account->asked > k->pool.bytes / 4 && !kvc_list_empty(&k->account->behind)) {
+		struct kvc_node *n = kvc_of(k->account->behind.next, struct kvc_node, behind);
 
 		kvc_list_del(&n->behind);
 		n->asked = true;
-		k->pace.asked += n->uncopied;
+		k->account->asked += n->uncopied;
 		kvc_spill_queue_locked(k, n, false);
 	}
 }
 
+void kvc_pace_published_locked(struct kvc *k, struct kvc_node *n)
+{
+	if (k->opt.write == KVC_THROUGH || n->verify)
+		kvc_spill_queue_locked(k, n, false);
+	else
+		behind_locked(k);
+}
+
 void kvc_pace_measure_locked(struct kvc *k)
 {
-	struct kvc_pace *p = &k->pace;
+	struct kvc_pace *p = k->pace;
 	uint64_t now = kvc_mono_ns(), took = now - p->since_ns, seen;
 
 	if (took < WINDOW_NS)
 		return;
-	seen = (uint64_t)((double)p->copied * 1e9 / (double)took);
+	seen = (uint64_t)((double)k->account->copied * 1e9 / (double)took);
 	/* While there is little to do, little is done: that tells nothing. A slow moment must not slow
 	 * down the next ones. */
 	if (p->busy && kvc_pace_hurry_locked(k))
 		p->rate = kvc_max(!p->rate ? seen : seen > p->rate ? (p->rate + seen) / 2 : (p->rate * 7 + seen) / 8, RATE_LEAST);
 	p->busy = kvc_pace_hurry_locked(k);
-	p->copied = 0;
+	k->account->copied = 0;
 	p->since_ns = now;
 }
 
@@ -94,7 +80,7 @@ static bool any_takes_locked(const struct kvc *k)
 
 int kvc_pace_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w)
 {
-	struct kvc_pace *p = &k->pace;
+	struct kvc_pace *p = k->pace;
 	uint64_t now = kvc_mono_ns(), most = k->opt.pace_ms * 1000000, left, rate, due;
 	struct zone z = zone_locked(k);
 
@@ -112,11 +98,4 @@ int kvc_pace_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w)
 	w->paced = w->pacing = true;
 	w->deadline_ns = due;
 	return kvc_park_locked(k, &p->waiters, w);
-}
-
-void kvc_pace_over_locked(struct kvc *k, struct kvc_wait *w)
-{
-	w->pacing = false;
-	w->deadline_ns = 0;
-	kvc_wake_locked(k, w, 0);
 }

@@ -8,7 +8,16 @@
  *
  * Open, leased and pinned objects, and those that a client still has mapped, stay, and their chunk with them.
  */
-#include "core.h"
+#include "evict.h"
+
+#include "account.h"
+#include "dirty.h"
+#include "drop.h"
+#include "file.h"
+#include "pace.h"
+#include "spill.h"
+#include "tierq.h"
+#include "trash.h"
 
 #include <string.h>
 
@@ -52,7 +61,7 @@ static enum verdict judge_locked(struct kvc *k, struct kvc_chunk *c)
 		if (n->nopen || n->leases || n->state == KVC_OPEN || n->snapshot)
 			return KEEP;
 		if (n->state == KVC_BOTH && !n->verify) {
-			if (n->place_txn > k->committed && v == EVICT) {
+			if (n->place_txn > k->dirty->committed && v == EVICT) {
 				kvc_commit_soon_locked(k, true);
 				v = COPY;
 			}
@@ -106,27 +115,19 @@ static void evict_chunk_locked(struct kvc *k, struct kvc_chunk *c)
 	kvc_chunk_settle_locked(k, c);
 }
 
-uint64_t kvc_trim(uint64_t used, uint64_t size, const struct kvc_options *o, bool *trimming)
-{
-	uint64_t high = size / 100 * o->high_pct, low = size / 100 * o->low_pct;
-
-	*trimming = used > high || (*trimming && used > low);
-	return *trimming && used > low ? used - low : 0;
-}
-
 /* How many bytes the pool should lose now, beyond what is trash already. */
 static uint64_t wanted_locked(struct kvc *k)
 {
-	uint64_t used = kvc_max(k->used, kvc_pool_real_used(&k->pool));
-	uint64_t want = kvc_trim(used, k->pool.bytes, &k->opt, &k->trimming);
+	uint64_t used = kvc_max(k->room.used, kvc_pool_real_used(&k->pool));
+	uint64_t want = kvc_trim(used, k->pool.bytes, &k->opt, &k->evict->trimming);
 
-	if (!kvc_list_empty(&k->room_waiters)) {
-		uint64_t need = kvc_of(k->room_waiters.next, struct kvc_wait, link)->want;
+	if (!kvc_list_empty(&k->room.waiters)) {
+		uint64_t need = kvc_of(k->room.waiters.next, struct kvc_wait, link)->want;
 
-		if (k->used + need > k->pool.bytes)
-			want = kvc_max(want, k->used + need - k->pool.bytes);
+		if (k->room.used + need > k->pool.bytes)
+			want = kvc_max(want, k->room.used + need - k->pool.bytes);
 	}
-	return want - kvc_min(want, k->leaving);
+	return want - kvc_min(want, k->room.leaving);
 }
 
 /* What the stores need that have waited for longer than pace= says. */
@@ -134,13 +135,13 @@ static uint64_t overdue_locked(struct kvc *k)
 {
 	uint64_t now = kvc_mono_ns(), need = 0, have;
 
-	kvc_list_each(e, &k->room_waiters) {
+	kvc_list_each(e, &k->room.waiters) {
 		struct kvc_wait *w = kvc_of(e, struct kvc_wait, link);
 
 		if (w->since_ns && now - w->since_ns > k->opt.pace_ms * 1000000)
 			need += w->want;
 	}
-	have = k->pool.bytes - kvc_min(k->used, k->pool.bytes) + k->leaving;
+	have = k->pool.bytes - kvc_min(k->room.used, k->pool.bytes) + k->room.leaving;
 	return need - kvc_min(need, have);
 }
 
@@ -174,7 +175,7 @@ static bool one_locked(struct kvc *k, struct pass *p, struct kvc_chunk *c)
 	if ((v == EVICT || v == DROP) && mapped(k, c))
 		v = KEEP;
 	if (v != KEEP)
-		kvc_class_gave_locked(k, k->turn, c->policy);
+		kvc_class_gave_locked(k, k->chunks->turn, c->policy);
 	if (v == EVICT) {
 		evict_chunk_locked(k, c);
 		p->progress = true;
@@ -240,7 +241,7 @@ static bool pool_pass(struct kvc *k)
 		kvc_chunk_push_locked(k, c);
 		kvc_chunk_settle_locked(k, c);
 	}
-	if (!kvc_list_empty(&k->trash)) {
+	if (!kvc_list_empty(&k->trash->list)) {
 		p.progress = true;
 		kvc_commit_soon_locked(k, true);
 	}
@@ -258,7 +259,7 @@ void *kvc_evictor(void *arg)
 		bool pressed = wanted_locked(k) > 0;
 		struct timespec t = kvc_timespec(kvc_mono_ns() + (pressed ? LOOK_NS : IDLE_NS));
 
-		pthread_cond_timedwait(&k->evict_cond, &k->lock, &t);
+		pthread_cond_timedwait(&k->room.pressed, &k->lock, &t);
 		if (k->stopping)
 			break;
 		pressed = wanted_locked(k) > 0;
@@ -267,16 +268,16 @@ void *kvc_evictor(void *arg)
 
 		kvc_lock(k);
 		kvc_pace_measure_locked(k);
-		if (progress || kvc_list_empty(&k->room_waiters) || k->jobs_running || k->leaving) {
-			k->stuck = 0;
-		} else if (++k->stuck >= STUCK_LOOKS) {
+		if (progress || kvc_list_empty(&k->room.waiters) || k->work->running || k->room.leaving) {
+			k->room.stuck = 0;
+		} else if (++k->room.stuck >= STUCK_LOOKS) {
 			/* All that is left is open, leased or pinned. */
-			struct kvc_wait *w = kvc_of(k->room_waiters.next, struct kvc_wait, link);
+			struct kvc_wait *w = kvc_of(k->room.waiters.next, struct kvc_wait, link);
 
 			kvc_count(&k->stats, room_refusals);
 			w->want = 0;
 			kvc_wake_locked(k, w, -ENOSPC);
-			k->stuck = 0;
+			k->room.stuck = 0;
 		}
 	}
 	kvc_unlock(k);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Trimming: every tier of bounded size has a thread that keeps it between the watermarks, ahead of
- * demand, so that a copy finds room and a full cache goes on at the pace of its disk. Another
- * thread, the keeper, keeps models within their quotas and drops what has outlived its ttl. None of
+ * demand, so that a copy finds room and a full cache goes on at the pace of its disk. None of
  * them waits for another, nor the evictor of the pool (evict.c) for them.
  *
  * A trimmer counts by rows: what it dropped is on its way (kvc_tier_state.leaving) until the
@@ -14,7 +13,12 @@
  * Trimmers go on while the daemon stops, until the last copy is made: what the pool alone has may be more
  * than a full tier has room for.
  */
-#include "core.h"
+#include "chunk.h"
+#include "dirty.h"
+#include "drop.h"
+#include "evict.h"
+#include "log.h"
+#include "tierq.h"
 
 #include <string.h>
 
@@ -183,7 +187,7 @@ static void *trimmer(void *arg)
 	t->tier = (unsigned)(ts - k->tier);
 	walk_begin(&t->walk);
 	kvc_lock(k);
-	while (!k->trimmed) {
+	while (!k->evict->over) {
 		struct kvc_tier_usage u;
 		uint64_t goal;
 
@@ -192,7 +196,7 @@ static void *trimmer(void *arg)
 			struct timespec until = kvc_timespec(kvc_mono_ns() + (more ? AGAIN_NS : IDLE_NS));
 
 			pthread_cond_timedwait(&ts->trim_cond, &k->lock, &until);
-			if (k->trimmed)
+			if (k->evict->over)
 				break;
 		}
 		kvc_unlock(k);
@@ -210,90 +214,10 @@ static void *trimmer(void *arg)
 	return NULL;
 }
 
-void kvc_trim_tell_locked(struct kvc *k, unsigned tier)
-{
-	struct kvc_tier_state *ts = &k->tier[tier];
-
-	if (ts->has_trimmer)
-		pthread_cond_signal(&ts->trim_cond);
-}
-
-bool kvc_tier_takes_locked(const struct kvc *k, unsigned tier)
-{
-	const struct kvc_tier_state *ts = &k->tier[tier];
-
-	if (ts->open_until_ns)
-		return false;
-	if (!ts->full)
-		return true;
-	return ts->has_trimmer ? !ts->jammed : kvc_mono_ns() >= ts->full_until_ns;
-}
-
-#define EXPIRED_AT_ONCE 64
-
-struct expired {
-	uint64_t id[EXPIRED_AT_ONCE];
-	size_t n;
-};
-
-static int take_expired(void *arg, const struct kvc_chunk_row *r)
-{
-	struct expired *x = arg;
-
-	x->id[x->n++] = r->id;
-	return x->n == EXPIRED_AT_ONCE;
-}
-
-static void expire_pass(struct kvc *k)
-{
-	struct expired x = { .n = 0 };
-
-	kvc_catalog_lock(k->cat);
-	kvc_chunk_each_expired(k->cat, kvc_now_ns(), take_expired, &x);
-	kvc_catalog_unlock(k->cat);
-	for (size_t i = 0; i < x.n; i++)
-		if (!kvc_chunk_drop(k, x.id[i], -1, NULL, NULL))
-			kvc_count(&k->stats, expired_chunks);
-	if (k->shared) {
-		kvc_catalog_lock(k->cat);
-		kvc_gone_purge(k->cat, kvc_now_ns());
-		kvc_catalog_unlock(k->cat);
-	}
-}
-
-static void *keeper(void *arg)
-{
-	struct kvc *k = arg;
-	uint64_t expire_ns = 0;
-
-	kvc_lock(k);
-	while (!k->stopping) {
-		struct timespec until = kvc_timespec(
-			kvc_mono_ns() + (kvc_quota_pressed_locked(k) ? 2 * AGAIN_NS : IDLE_NS));
-
-		pthread_cond_timedwait(&k->keep_cond, &k->lock, &until);
-		if (k->stopping)
-			break;
-		kvc_unlock(k);
-		kvc_quota_pass(k);
-		if (kvc_mono_ns() > expire_ns) {
-			expire_pass(k);
-			expire_ns = kvc_mono_ns() + 1000000000;
-			kvc_lock(k);
-			kvc_knocks_free_locked(k, 60000000000ull);
-			kvc_unlock(k);
-		}
-		kvc_lock(k);
-	}
-	kvc_unlock(k);
-	return NULL;
-}
-
 int kvc_trim_start(struct kvc *k)
 {
-	int err = -pthread_create(&k->keeper, NULL, keeper, k);
+	int err = 0;
 
-	k->has_keeper = !err;
 	kvc_tier_each(k, t)
 		if (!err && (k->tier[t].t->ops->caps & KVC_TIER_BOUNDED)) {
 			err = -pthread_create(&k->tier[t].trimmer, NULL, trimmer, &k->tier[t]);
@@ -302,20 +226,10 @@ int kvc_trim_start(struct kvc *k)
 	return err;
 }
 
-void kvc_trim_detach(struct kvc *k)
-{
-	kvc_lock(k);
-	pthread_cond_signal(&k->keep_cond);
-	kvc_unlock(k);
-	if (k->has_keeper)
-		pthread_join(k->keeper, NULL);
-	k->has_keeper = false;
-}
-
 void kvc_trim_stop(struct kvc *k)
 {
 	kvc_lock(k);
-	k->trimmed = true;
+	k->evict->over = true;
 	for (unsigned t = 0; t < KVC_TIERS; t++)
 		pthread_cond_signal(&k->tier[t].trim_cond);
 	kvc_unlock(k);

@@ -168,3 +168,8 @@ const char *kvc_where_text(const struct kvc_where *w, char *buf)
 	snprintf(buf, 33, "%016llx%016llx", (unsigned long long)w->at, (unsigned long long)w->hi);
 	return buf;
 }
+
+struct kvc_frame *kvc_frame_new(void)
+{
+	return calloc(1, sizeof(struct kvc_frame));
+}

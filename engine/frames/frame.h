@@ -46,6 +46,8 @@ struct kvc_frame {
 	char path[KVC_FRAME_PATH_MAX + 1]; /* "" when it does not fit */
 };
 
+/* An empty one; the caller frees it. NULL: out of memory. */
+struct kvc_frame *kvc_frame_new(void);
 /* Encodes into a header page. */
 void kvc_frame_encode(const struct kvc_frame *f, uint8_t page[KVC_FRAME_HEADER]);
 /*

@@ -13,7 +13,15 @@
  * ghost as long as the kernel holds it: whoever makes something in it brings it back. Meanwhile the
  * kernel may not remember that its name is missing.
  */
-#include "core.h"
+#include "drop.h"
+
+#include "dirty.h"
+#include "file.h"
+#include "folder.h"
+#include "notify.h"
+#include "tierq.h"
+#include "trash.h"
+#include "unit.h"
 
 #include <string.h>
 
@@ -22,7 +30,7 @@
 
 /* A folder that is about to go; it need not be in memory. */
 struct knock {
-	struct kvc_list link; /* in k->knocks */
+	struct kvc_list link; /* in k->drops->knocks */
 	uint64_t ino;
 	uint64_t use_ns;      /* the chunk's last use as of then */
 	uint64_t at_ns, nr;   /* when, and its notice; 0: somebody looked since */
@@ -31,7 +39,7 @@ struct knock {
 };
 
 struct kvc_ghost {
-	struct kvc_list link; /* in k->ghosts */
+	struct kvc_list link; /* in k->drops->ghosts */
 	struct kvc_node *n;
 	char name[256];
 };
@@ -74,7 +82,7 @@ void kvc_ghost_free_locked(struct kvc_node *folder)
 
 static struct kvc_list *bucket(struct kvc *k, uint64_t parent, const char *name)
 {
-	return &k->ghosts[(kvc_name_hash(name) ^ parent) % KVC_GHOSTS];
+	return &k->drops->ghosts[(kvc_name_hash(name) ^ parent) % KVC_GHOSTS];
 }
 
 static void ghost_new_locked(struct kvc *k, struct kvc_node *folder, const char *name)
@@ -131,7 +139,7 @@ int kvc_ghost_revive_both(struct kvc *k, struct kvc_node **folder)
 
 static struct kvc_list *knock_bucket(struct kvc *k, uint64_t ino)
 {
-	return &k->knocks[ino % KVC_GHOSTS];
+	return &k->drops->knocks[ino % KVC_GHOSTS];
 }
 
 static struct knock *knock_find(struct kvc *k, uint64_t ino)
@@ -212,7 +220,7 @@ void kvc_knocks_free_locked(struct kvc *k, uint64_t older_ns)
 	uint64_t now = kvc_mono_ns();
 
 	for (size_t i = 0; i < KVC_GHOSTS; i++)
-		kvc_list_each_safe(e, &k->knocks[i]) {
+		kvc_list_each_safe(e, &k->drops->knocks[i]) {
 			struct knock *x = kvc_of(e, struct knock, link);
 
 			if (now - kvc_max(x->at_ns, x->looked_ns) >= older_ns)

@@ -3,13 +3,25 @@
  * Sharing: what other nodes stored in a shared tier opens here too. A name that the catalog does not know is asked for there
  * by its path: one request for the header, in a worker of that tier, while the lookup waits; all who ask for the same name
  * share the question, and a miss is remembered for a moment. What is found gets a node (LOWER, placed there) and is loaded
- * when it is opened. Folders have frames of their own (KVC_FRAME_FOLDER), so that a walk from the root finds its way.
+ * when it is opened. So are folders (copies/folders.c).
  *
  * Names that engines give to unfinished files (".tmp" in them) and dotfiles are not asked for.
  *
  * A path that is deleted here while others may still have it is remembered as gone for GONE_NS, so that it does not come back.
  */
-#include "core.h"
+#include "share.h"
+
+#include "account.h"
+#include "folder.h"
+#include "folders.h"
+#include "ino.h"
+#include "member.h"
+#include "model.h"
+#include "node.h"
+#include "path.h"
+#include "tierq.h"
+#include "trash.h"
+#include "unit.h"
 
 #include <string.h>
 
@@ -31,11 +43,6 @@ struct ask {
 	char path[KVC_FRAME_PATH_MAX + 1];
 };
 
-bool kvc_shares(struct kvc *k)
-{
-	return k->shared;
-}
-
 static bool askable(const char *name)
 {
 	return name[0] != '.' && !strstr(name, ".tmp");
@@ -43,23 +50,9 @@ static bool askable(const char *name)
 
 static struct kvc_miss *miss_of(struct kvc *k, uint64_t parent, const char *name)
 {
-	if (!k->misses)
-		k->misses = calloc(MISSES, sizeof *k->misses);
-	return k->misses ? &k->misses[(kvc_name_hash(name) ^ parent * 0x9e3779b97f4a7c15ull) % MISSES] : NULL;
-}
-
-int kvc_path_in_both(struct kvc *k, uint64_t parent, const char *name, char *path)
-{
-	size_t len;
-
-	kvc_path_both(k, parent, path);
-	if (parent != KVC_ROOT && !*path)
-		return -ENAMETOOLONG;
-	len = strlen(path);
-	if (len + strlen(name) + 1 > KVC_FRAME_PATH_MAX)
-		return -ENAMETOOLONG;
-	snprintf(path + len, KVC_FRAME_PATH_MAX + 1 - len, "%s%s", len ? "/" : "", name);
-	return 0;
+	if (!k->share->misses)
+		k->share->misses = calloc(MISSES, sizeof *k->share->misses);
+	return k->share->misses ? &k->share->misses[(kvc_name_hash(name) ^ parent * 0x9e3779b97f4a7c15ull) % MISSES] : NULL;
 }
 
 /* Asks one tier: 0 with *f, or a negative errno. */
@@ -133,7 +126,7 @@ int kvc_ask_both(struct kvc *k, uint64_t parent, const char *name, struct kvc_wa
 		return -EAGAIN;
 	if (w->deadline_ns && kvc_mono_ns() >= w->deadline_ns)
 		return -ENOENT;
-	kvc_list_each(e, &k->asks) {
+	kvc_list_each(e, &k->share->asks) {
 		struct ask *x = kvc_of(e, struct ask, link);
 
 		if (x->parent == parent && !strcmp(x->name, name))
@@ -153,7 +146,7 @@ int kvc_ask_both(struct kvc *k, uint64_t parent, const char *name, struct kvc_wa
 		a->parent = parent;
 		snprintf(a->name, sizeof a->name, "%s", name);
 		kvc_list_init(&a->waiters);
-		kvc_list_add_tail(&k->asks, &a->link);
+		kvc_list_add_tail(&k->share->asks, &a->link);
 		unsigned t = 0;
 
 		for (unsigned i = k->ntiers; i-- > 0;)
@@ -161,9 +154,7 @@ int kvc_ask_both(struct kvc *k, uint64_t parent, const char *name, struct kvc_wa
 				t = k->order[i];
 		a->job.run = ask_run;
 		a->job.tier = t;
-		kvc_list_add_tail(&k->tier[t].jobs[KVC_P_LOAD], &a->job.link);
-		k->jobs_queued++;
-		kvc_tier_tell_locked(&k->tier[t], KVC_P_LOAD);
+		kvc_job_put_locked(k, &a->job);
 		kvc_count(&k->stats, asks);
 	}
 	if (!w->deadline_ns)
@@ -207,7 +198,7 @@ int kvc_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *na
 		return -ENOMEM;
 	if (is_folder) {
 		if (w->at || w->hi) /* otherwise an import made it up */
-			k->folders_put[tier][row.ino % KVC_FOLDERS] = row.ino;
+			k->folders->put[tier][row.ino % KVC_FOLDERS] = row.ino;
 		err = kvc_row_put(k->cat, &row);
 	} else {
 		n->object = (struct kvc_object_row){ 1, f->size, f->raw_sum, !(f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_SEALED)), true };
@@ -227,66 +218,6 @@ int kvc_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *na
 		kvc_quota_count_locked(k, n);
 	}
 	kvc_node_settle_locked(k, n);
-	return err;
-}
-
-/* A folder's frame: header only. */
-static int put_read(void *arg, void *buf, size_t len, uint64_t off)
-{
-	(void)arg;
-	(void)buf;
-	(void)len;
-	(void)off;
-	return -EIO;
-}
-
-static int put_head(void *arg, uint8_t page[KVC_FRAME_HEADER])
-{
-	kvc_frame_encode(arg, page);
-	return 0;
-}
-
-static int put_folder(struct kvc *k, unsigned tier, struct kvc_frame *f)
-{
-	struct kvc_tier *t = k->tier[tier].t;
-	struct kvc_put put = { .ino = f->ino, .gen = 1, .name = kvc_where_of(f->path), .arg = f, .read = put_read, .head = put_head };
-	struct kvc_where where;
-
-	memcpy(f->store, k->store->uuid, 16);
-	f->gen = 1;
-	f->flags = KVC_FRAME_SHARED | KVC_FRAME_FOLDER;
-	f->raw_sum = f->stored_sum = kvc_sum_of("", 0);
-	return t->ops->put(t, &put, &where);
-}
-
-int kvc_share_folders(struct kvc *k, struct kvc_node *n, unsigned tier)
-{
-	KVC_MEM struct kvc_frame *f = kvc_frame_new();
-	uint64_t ino = n->row.parent, up;
-	int err = f ? 0 : -ENOMEM;
-
-	/* From the file upwards, until one that was put before: all above it were, too. */
-	while (!err && ino != KVC_ROOT) {
-		struct kvc_node *folder;
-
-		kvc_lock_both(k);
-		if (k->folders_put[tier][ino % KVC_FOLDERS] == ino || kvc_node_get_both(k, ino, &folder)) {
-			kvc_unlock_both(k);
-			return 0;
-		}
-		memset(f, 0, sizeof *f);
-		f->ino = ino;
-		up = folder->row.parent;
-		kvc_frame_name_both(k, folder, f);
-		kvc_node_settle_locked(k, folder);
-		kvc_unlock_both(k);
-		err = *f->path ? put_folder(k, tier, f) : -ENAMETOOLONG;
-		kvc_lock(k);
-		if (!err)
-			k->folders_put[tier][ino % KVC_FOLDERS] = ino;
-		kvc_unlock(k);
-		ino = up;
-	}
 	return err;
 }
 

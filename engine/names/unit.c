@@ -25,7 +25,14 @@
  * times tell how long ago it was made and last changed. Files taken in from a shared tier come in no
  * order of time, so only their number and their bytes tell.
  */
-#include "core.h"
+#include "unit.h"
+
+#include "folder.h"
+#include "log.h"
+#include "member.h"
+#include "model.h"
+#include "node.h"
+#include "tierq.h"
 
 #include <string.h>
 
@@ -56,16 +63,16 @@ struct kvc_tree {
 
 static struct kvc_run *run_of(struct kvc *k, uint64_t parent)
 {
-	if (!k->runs)
-		k->runs = calloc(RUNS, sizeof *k->runs); /* without it no bucket is known early */
-	return k->runs ? &k->runs[parent % RUNS] : NULL;
+	if (!k->units->runs)
+		k->units->runs = calloc(RUNS, sizeof *k->units->runs); /* without it no bucket is known early */
+	return k->units->runs ? &k->units->runs[parent % RUNS] : NULL;
 }
 
 static struct kvc_tree *tree_of(struct kvc *k, uint64_t top)
 {
-	if (!k->trees)
-		k->trees = calloc(TREES, sizeof *k->trees);
-	return k->trees ? &k->trees[top % TREES] : NULL;
+	if (!k->units->trees)
+		k->units->trees = calloc(TREES, sizeof *k->units->trees);
+	return k->units->trees ? &k->units->trees[top % TREES] : NULL;
 }
 
 static const char *const names[] = { "dir", "file", NULL }; /* enum kvc_unit */
@@ -232,14 +239,6 @@ int kvc_unit_join_both(struct kvc *k, struct kvc_node *folder, struct kvc_node *
 	else if (n && name)
 		*chunk = head_both(k, folder, n, name);
 	return 0;
-}
-
-void kvc_unit_grew_locked(struct kvc *k, const struct kvc_node *n, uint64_t bytes)
-{
-	struct kvc_node *folder = n->row.chunk == n->row.parent ? kvc_node_find_locked(k, n->row.parent) : NULL;
-
-	if (folder)
-		folder->fill_bytes += bytes;
 }
 
 void kvc_unit_folder_came_both(struct kvc *k, struct kvc_node *parent)

@@ -9,7 +9,9 @@
  * The catalog notes it under meta unnamed:INO, in the transaction that writes its row: so the next
  * start finds what a killed daemon had.
  */
-#include "core.h"
+#include "unnamed.h"
+
+#include "file.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -70,7 +72,7 @@ void kvc_unnamed_end_all(struct kvc *k)
 {
 	kvc_lock_both(k);
 	for (size_t i = 0; i < KVC_HASH_SIZE; i++)
-		for (struct kvc_node *n = k->nodes[i]; n; n = n->hash_next)
+		for (struct kvc_node *n = k->nodes->hash[i]; n; n = n->hash_next)
 			if (n->unnamed)
 				end_both(k, n);
 	kvc_unlock_both(k);

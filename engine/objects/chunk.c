@@ -4,13 +4,16 @@
  * row is to be written; the ones with segments are in binary heaps by rank, lowest first, one for each class of
  * policies.
  */
-#include "core.h"
+#include "chunk.h"
+
+#include "dirty.h"
+#include "node.h"
 
 #include <string.h>
 
 static struct kvc_chunk **bucket(struct kvc *k, uint64_t id)
 {
-	return &k->chunks[(id * 0x9e3779b97f4a7c15ull) >> 48 & (KVC_HASH_SIZE - 1)];
+	return &k->chunks->hash[(id * 0x9e3779b97f4a7c15ull) >> 48 & (KVC_HASH_SIZE - 1)];
 }
 
 /* Order by (rank, id), so that it is total and a restart finds the same. */
@@ -45,7 +48,7 @@ static void sift(struct kvc_heap *h, size_t at)
 
 static void heap_remove(struct kvc *k, struct kvc_chunk *c)
 {
-	struct kvc_heap *h = &k->heap[c->policy];
+	struct kvc_heap *h = &k->chunks->heap[c->policy];
 	size_t at = c->heap_at - 1;
 	struct kvc_chunk *last = h->v[--h->n];
 
@@ -58,7 +61,7 @@ static void heap_remove(struct kvc *k, struct kvc_chunk *c)
 
 void kvc_chunk_push_locked(struct kvc *k, struct kvc_chunk *c)
 {
-	struct kvc_heap *h = &k->heap[c->policy];
+	struct kvc_heap *h = &k->chunks->heap[c->policy];
 
 	if (c->heap_at || !c->nnodes)
 		return;
@@ -87,7 +90,7 @@ void kvc_class_gave_locked(struct kvc *k, double turn[KVC_CLASSES], unsigned cla
 {
 	for (int i = 0; i < KVC_CLASSES; i++) /* who had nothing to give for a while does not make up for it */
 		turn[i] = turn[i] > turn[class] ? turn[i] : turn[class];
-	turn[class] += 1.0 / (double)(1 + k->heap[class].n);
+	turn[class] += 1.0 / (double)(1 + k->chunks->heap[class].n);
 }
 
 struct kvc_chunk *kvc_chunk_pop_locked(struct kvc *k)
@@ -97,11 +100,11 @@ struct kvc_chunk *kvc_chunk_pop_locked(struct kvc *k)
 	int class;
 
 	for (int i = 0; i < KVC_CLASSES; i++)
-		mask |= k->heap[i].n ? 1u << i : 0;
-	class = kvc_class_next(k->turn, mask);
+		mask |= k->chunks->heap[i].n ? 1u << i : 0;
+	class = kvc_class_next(k->chunks->turn, mask);
 	if (class < 0)
 		return NULL;
-	c = k->heap[class].v[0];
+	c = k->chunks->heap[class].v[0];
 	heap_remove(k, c);
 	return c;
 }
@@ -127,55 +130,28 @@ int64_t kvc_chunk_rank_row(struct kvc *k, const struct kvc_chunk_row *r)
 	return policy(k, r->policy)->rank(&u);
 }
 
-/* The class and the quota of a model's chunks. */
-static void belongs_both(struct kvc *k, uint64_t model, unsigned *class, uint64_t *quota)
+struct kvc_chunk *kvc_chunk_new_locked(struct kvc *k, uint64_t id, const struct kvc_chunk_row *r)
 {
-	*class = (unsigned)(kvc_model_attr_both(k, model, KVC_MODEL_POLICY) + 1);
-	*quota = kvc_quota_of_locked(k, model) ? model : 0;
-}
+	struct kvc_chunk *c = calloc(1, sizeof *c);
 
-int kvc_chunk_join_both(struct kvc *k, struct kvc_node *n)
-{
-	struct kvc_chunk *c;
-	struct kvc_chunk_row r;
-	int err;
-
-	if (n->chunk)
-		return 0;
-	c = kvc_chunk_find_locked(k, n->row.chunk);
-	if (!c) {
-		err = kvc_chunk_get(k->cat, n->row.chunk, &r);
-		if (err && err != -ENOENT)
-			return err;
-		c = calloc(1, sizeof *c);
-		if (!c)
-			return -ENOMEM;
-		c->id = n->row.chunk;
-		if (!err) {
-			c->use = use_of(&r);
-			c->pin_until_ns = r.pin_until_ns;
-			c->ttl_s = r.ttl_s;
-			c->expires_ns = r.expires_ns;
-			c->rank = r.rank;
-			c->policy = r.policy;
-			c->quota = r.quota;
-			c->known = true;
-		} else {
-			belongs_both(k, n->model, &c->policy, &c->quota);
-		}
-		kvc_list_init(&c->nodes);
-		kvc_list_init(&c->dirty_link);
-		c->hash_next = *bucket(k, c->id);
-		*bucket(k, c->id) = c;
+	if (!c)
+		return NULL;
+	c->id = id;
+	if (r) {
+		c->use = use_of(r);
+		c->pin_until_ns = r->pin_until_ns;
+		c->ttl_s = r->ttl_s;
+		c->expires_ns = r->expires_ns;
+		c->rank = r->rank;
+		c->policy = r->policy;
+		c->quota = r->quota;
+		c->known = true;
 	}
-	if (c->gone) { /* it has files again */
-		c->gone = false;
-		c->known = false;
-		kvc_chunk_dirty_locked(k, c);
-	}
-	n->chunk = c;
-	c->inflight++;
-	return 0;
+	kvc_list_init(&c->nodes);
+	kvc_list_init(&c->dirty_link);
+	c->hash_next = *bucket(k, c->id);
+	*bucket(k, c->id) = c;
+	return c;
 }
 
 void kvc_chunk_settle_locked(struct kvc *k, struct kvc_chunk *c)
@@ -226,7 +202,7 @@ void kvc_chunk_dirty_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	if (!c->dirty && !c->gone) {
 		c->dirty = true;
-		kvc_list_add_tail(&k->dirty_chunks, &c->dirty_link);
+		kvc_list_add_tail(&k->dirty->chunks, &c->dirty_link);
 	}
 }
 
@@ -235,14 +211,14 @@ void kvc_chunk_used_locked(struct kvc *k, struct kvc_chunk *c, bool hit)
 {
 	uint64_t now = kvc_now_ns();
 
-	k->clock_ns = now > k->clock_ns ? now : k->clock_ns + 1;
-	c->use.last_ns = k->clock_ns;
+	k->chunks->clock_ns = now > k->chunks->clock_ns ? now : k->chunks->clock_ns + 1;
+	c->use.last_ns = k->chunks->clock_ns;
 	if (!c->use.created_ns)
-		c->use.created_ns = k->clock_ns;
+		c->use.created_ns = k->chunks->clock_ns;
 	c->use.hits += hit;
 	c->rank = policy(k, c->policy)->rank(&c->use);
 	if (c->heap_at)
-		sift(&k->heap[c->policy], c->heap_at - 1);
+		sift(&k->chunks->heap[c->policy], c->heap_at - 1);
 	kvc_chunk_dirty_locked(k, c);
 }
 
@@ -269,7 +245,7 @@ void kvc_chunk_take_use_locked(struct kvc *k, struct kvc_chunk *c, const struct 
 	c->use.hits = kvc_max(c->use.hits, r->hits);
 	c->rank = policy(k, c->policy)->rank(&c->use);
 	if (c->heap_at)
-		sift(&k->heap[c->policy], c->heap_at - 1);
+		sift(&k->chunks->heap[c->policy], c->heap_at - 1);
 	c->known = false; /* write it with the next commit */
 	kvc_chunk_dirty_locked(k, c);
 }
@@ -280,7 +256,7 @@ void kvc_chunk_row(const struct kvc_chunk *c, struct kvc_chunk_row *r)
 				     c->expires_ns, c->policy, c->quota };
 }
 
-static void set_class_locked(struct kvc *k, struct kvc_chunk *c, unsigned class, uint64_t quota)
+void kvc_chunk_set_class_locked(struct kvc *k, struct kvc_chunk *c, unsigned class, uint64_t quota)
 {
 	if (c->heap_at)
 		heap_remove(k, c);
@@ -290,58 +266,6 @@ static void set_class_locked(struct kvc *k, struct kvc_chunk *c, unsigned class,
 	kvc_chunk_push_locked(k, c);
 	c->known = false; /* write it with the next commit */
 	kvc_chunk_dirty_locked(k, c);
-}
-
-int kvc_chunk_moved_both(struct kvc *k, struct kvc_node *n)
-{
-	struct kvc_chunk *c = kvc_chunk_find_locked(k, n->row.chunk);
-	struct kvc_chunk_row r;
-	unsigned class;
-	uint64_t quota;
-	int err;
-
-	belongs_both(k, n->model, &class, &quota);
-	if (c) {
-		set_class_locked(k, c, class, quota);
-		return 0;
-	}
-	err = kvc_chunk_get(k->cat, n->row.chunk, &r);
-	if (err)
-		return err == -ENOENT ? 0 : err;
-	r.policy = class;
-	r.quota = quota;
-	r.rank = kvc_chunk_rank_row(k, &r);
-	return kvc_chunk_put(k->cat, &r);
-}
-
-int kvc_chunk_reclass_both(struct kvc *k, uint64_t model)
-{
-	struct kvc_chunk_row *r = NULL;
-	unsigned class;
-	uint64_t quota, of;
-	size_t n = 0;
-	int err;
-
-	belongs_both(k, model, &class, &quota);
-	for (size_t i = 0; i < KVC_HASH_SIZE; i++)
-		for (struct kvc_chunk *c = k->chunks[i]; c; c = c->hash_next) {
-			struct kvc_row row;
-
-			/* A chunk's number is that of its folder or of its only file. */
-			if (kvc_row_of_both(k, c->id, &row) || kvc_model_of_both(k, S_ISDIR(row.mode) ? c->id : row.parent, &of) || of != model)
-				continue;
-			set_class_locked(k, c, class, quota);
-		}
-	err = kvc_chunk_below(k->cat, model, &r, &n);
-	for (size_t i = 0; i < n && !err; i++) {
-		r[i].policy = class;
-		r[i].quota = quota;
-		r[i].rank = kvc_chunk_rank_row(k, &r[i]);
-		err = kvc_chunk_put(k->cat, &r[i]);
-	}
-	free(r);
-	kvc_commit_soon_locked(k, false);
-	return err;
 }
 
 bool kvc_chunk_young(uint64_t last_ns)
@@ -357,4 +281,17 @@ bool kvc_pin_holds(uint64_t until_ns)
 bool kvc_chunk_pinned(const struct kvc_chunk *c)
 {
 	return kvc_pin_holds(c->pin_until_ns);
+}
+
+void kvc_chunks_free(struct kvc *k)
+{
+	for (size_t i = 0; i < KVC_HASH_SIZE; i++)
+		while (k->chunks->hash[i]) {
+			struct kvc_chunk *c = k->chunks->hash[i];
+
+			k->chunks->hash[i] = c->hash_next;
+			free(c);
+		}
+	for (int i = 0; i < KVC_CLASSES; i++)
+		free(k->chunks->heap[i].v);
 }

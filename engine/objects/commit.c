@@ -8,7 +8,12 @@
  * The trash is taken before the dirty nodes, so that a batch has every change that its trash
  * belongs to.
  */
-#include "core.h"
+#include "commit.h"
+
+#include "dirty.h"
+#include "node.h"
+#include "tierq.h"
+#include "trash.h"
 
 #include <string.h>
 
@@ -20,14 +25,6 @@ struct sync_job {
 	struct kvc_job job;
 	struct kvc_list waits;
 };
-
-void kvc_commit_soon_locked(struct kvc *k, bool now)
-{
-	if (!k->commit_soon || (now && !k->commit_now))
-		pthread_cond_signal(&k->commit_cond);
-	k->commit_soon = true;
-	k->commit_now |= now;
-}
 
 static int put_node_both(struct kvc *k, struct kvc_node *n)
 {
@@ -51,7 +48,7 @@ static int put_nodes(struct kvc *k)
 
 	kvc_list_init(&todo);
 	kvc_lock(k);
-	kvc_list_splice(&todo, &k->dirty_nodes);
+	kvc_list_splice(&todo, &k->dirty->nodes);
 	while (!err && !kvc_list_empty(&todo)) {
 		for (int i = 0; i < AT_ONCE && !err && !kvc_list_empty(&todo); i++) {
 			struct kvc_node *n = kvc_of(todo.next, struct kvc_node, dirty_link);
@@ -65,8 +62,8 @@ static int put_nodes(struct kvc *k)
 		kvc_unlock(k);
 		kvc_lock(k);
 	}
-	kvc_list_splice(&todo, &k->dirty_nodes); /* none, but after an error */
-	kvc_list_splice(&k->dirty_nodes, &todo);
+	kvc_list_splice(&todo, &k->dirty->nodes); /* none, but after an error */
+	kvc_list_splice(&k->dirty->nodes, &todo);
 	kvc_unlock(k);
 	return err;
 }
@@ -79,19 +76,19 @@ static int put_chunks(struct kvc *k, bool all)
 	struct kvc_list todo;
 	int err = 0;
 
-	all |= now - k->chunks_written_ns >= CHUNKS_EVERY_NS;
+	all |= now - k->dirty->chunks_ns >= CHUNKS_EVERY_NS;
 	if (all)
-		k->chunks_written_ns = now;
+		k->dirty->chunks_ns = now;
 	kvc_list_init(&todo);
 	kvc_lock(k);
-	kvc_list_splice(&todo, &k->dirty_chunks);
+	kvc_list_splice(&todo, &k->dirty->chunks);
 	while (!err && !kvc_list_empty(&todo)) {
 		for (int i = 0; i < AT_ONCE && !err && !kvc_list_empty(&todo); i++) {
 			struct kvc_chunk *c = kvc_of(todo.next, struct kvc_chunk, dirty_link);
 
 			if (c->known && !all) {
 				kvc_list_del(&c->dirty_link);
-				kvc_list_add_tail(&k->dirty_chunks, &c->dirty_link);
+				kvc_list_add_tail(&k->dirty->chunks, &c->dirty_link);
 				continue;
 			}
 			kvc_chunk_row(c, &r);
@@ -105,7 +102,7 @@ static int put_chunks(struct kvc *k, bool all)
 		kvc_unlock(k);
 		kvc_lock(k);
 	}
-	kvc_list_splice(&k->dirty_chunks, &todo);
+	kvc_list_splice(&k->dirty->chunks, &todo);
 	kvc_unlock(k);
 	return err;
 }
@@ -141,9 +138,7 @@ static void sync_locked(struct kvc *k, struct kvc_list *waits)
 	kvc_list_splice(&s->waits, waits);
 	s->job.run = sync_run;
 	s->job.tier = KVC_COMMON;
-	kvc_list_add_tail(&k->tier[KVC_COMMON].jobs[KVC_P_LOAD], &s->job.link);
-	k->jobs_queued++;
-	kvc_tier_tell_locked(&k->tier[KVC_COMMON], KVC_P_LOAD);
+	kvc_job_put_locked(k, &s->job);
 }
 
 int kvc_commit_once(struct kvc *k)
@@ -157,10 +152,10 @@ int kvc_commit_once(struct kvc *k)
 	kvc_list_init(&waits);
 	kvc_catalog_gate(k->cat);
 	kvc_lock_both(k);
-	k->commit_soon = k->commit_now = false;
+	k->dirty->soon = k->dirty->now = false;
 	stopping = k->stopping;
-	kvc_list_splice(&trash, &k->trash);
-	kvc_list_splice(&waits, &k->sync_waiters);
+	kvc_list_splice(&trash, &k->trash->list);
+	kvc_list_splice(&waits, &k->dirty->sync_waiters);
 	kvc_unlock(k);
 	err = put_nodes(k) ?: put_chunks(k, stopping);
 	if (!err)
@@ -172,15 +167,14 @@ int kvc_commit_once(struct kvc *k)
 	kvc_lock(k);
 	if (err) {
 		kvc_count(&k->stats, commit_failures);
-		kvc_list_splice(&trash, &k->trash);
-		kvc_list_splice(&k->trash, &trash);
+		kvc_list_splice(&trash, &k->trash->list);
+		kvc_list_splice(&k->trash->list, &trash);
 		kvc_wake_all_locked(k, &waits, err);
-		k->commit_soon = true;
+		k->dirty->soon = true;
 	} else {
 		kvc_count(&k->stats, commits);
-		k->committed = txn;
-		pthread_cond_broadcast(&k->committed_cond);
-		pthread_cond_signal(&k->evict_cond);
+		k->dirty->committed = txn;
+		pthread_cond_signal(&k->room.pressed);
 		sync_locked(k, &waits);
 	}
 	kvc_unlock(k);
@@ -196,17 +190,17 @@ void *kvc_committer(void *arg)
 	while (!k->draining) {
 		struct timespec t;
 
-		if (!k->commit_soon) {
+		if (!k->dirty->soon) {
 			t = kvc_timespec(kvc_mono_ns() + CHUNKS_EVERY_NS);
-			pthread_cond_timedwait(&k->commit_cond, &k->lock, &t);
-			if (!k->commit_soon && kvc_list_empty(&k->dirty_chunks) &&
+			pthread_cond_timedwait(&k->dirty->cond, &k->lock, &t);
+			if (!k->dirty->soon && kvc_list_empty(&k->dirty->chunks) &&
 			    !kvc_catalog_takes(k->cat, false))
 				continue; /* while it takes nothing: to see whether it would again
 					   */
 		}
 		t = kvc_timespec(kvc_mono_ns() + k->opt.commit_ms * 1000000);
-		while (!k->commit_now && !k->draining &&
-		       pthread_cond_timedwait(&k->commit_cond, &k->lock, &t) != ETIMEDOUT)
+		while (!k->dirty->now && !k->draining &&
+		       pthread_cond_timedwait(&k->dirty->cond, &k->lock, &t) != ETIMEDOUT)
 			;
 		kvc_unlock(k);
 		if (kvc_commit_once(k))

@@ -1,6 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The life of an object: its state, its segment, publishing, destroying. The table is in core.h. */
-#include "core.h"
+#include "file.h"
+
+#include "account.h"
+#include "dirty.h"
+#include "folder.h"
+#include "log.h"
+#include "model.h"
+#include "tierq.h"
+#include "trash.h"
+#include "up.h"
 
 #include <assert.h>
 #include <fcntl.h>
@@ -28,13 +37,13 @@ void kvc_become_locked(struct kvc *k, struct kvc_node *n, enum kvc_state to)
 		assert(!"transition");
 	}
 	if (n->state == KVC_RESIDENT || n->state == KVC_BOTH)
-		k->resident--;
+		k->nodes->resident--;
 	n->state = to;
 	if (to == KVC_RESIDENT || to == KVC_BOTH)
-		k->resident++;
-	k->copied -= n->copied;
+		k->nodes->resident++;
+	k->room.copied -= n->copied;
 	n->copied = to == KVC_BOTH ? n->room : 0;
-	k->copied += n->copied;
+	k->room.copied += n->copied;
 	if (kvc_has_segment(n) && !had)
 		kvc_chunk_add_locked(k, n);
 	else if (!kvc_has_segment(n) && had)
@@ -94,12 +103,6 @@ int kvc_node_fd_locked(struct kvc *k, struct kvc_node *n)
 	return n->fd;
 }
 
-void kvc_ahead_set_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes)
-{
-	k->ahead += bytes - n->ahead;
-	n->ahead = bytes;
-}
-
 int kvc_segment_new_locked(struct kvc *k, struct kvc_node *n, uint64_t room)
 {
 	struct kvc_segment s = { 'w', n->row.ino, n->object.gen };
@@ -148,7 +151,7 @@ void kvc_close_segment_locked(struct kvc *k, struct kvc_node *n)
 {
 	if (n->backing && k->ev.backing_close) { /* after the session's end the kernel has forgotten them all */
 		k->ev.backing_close(k->ev.arg, n->backing);
-		k->nbacking--;
+		k->nodes->backings--;
 	}
 	n->backing = 0;
 	if (n->fd >= 0)
@@ -217,10 +220,7 @@ void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 		kvc_chunk_used_locked(k, n->chunk, false);
 	kvc_node_dirty_locked(k, n);
 	kvc_wake_all_locked(k, &n->waiters, 0); /* renames that waited for it */
-	if (k->opt.write == KVC_THROUGH || n->verify)
-		kvc_spill_queue_locked(k, n, false);
-	else
-		kvc_pace_behind_locked(k);
+	k->objects_up->published_locked(k, n);
 }
 
 void kvc_destroy_locked(struct kvc *k, struct kvc_node *n)

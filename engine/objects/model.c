@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What is known of a model: the sizes of its last objects, and the attributes that are set on its folder
- * (user.kvcachefs.codec, policy, shared). Those are rows in the catalog; k->hints remembers them, by the model's number, and
+ * (user.kvcachefs.codec, policy, shared). Those are rows in the catalog; k->models->hints remembers them, by the model's number, and
  * may forget any of it at any time.
  */
-#include "core.h"
+#include "model.h"
+
+#include "node.h"
 
 #include <string.h>
 
@@ -24,7 +26,7 @@ static const struct {
 
 static struct kvc_hint *hint_of(struct kvc *k, uint64_t model)
 {
-	struct kvc_hint *h = &k->hints[model % KVC_HINTS];
+	struct kvc_hint *h = &k->models->hints[model % KVC_HINTS];
 
 	if (h->model != model)
 		*h = (struct kvc_hint){ .model = model };
@@ -37,32 +39,6 @@ static int value_of(enum kvc_model_attr a, const char *text)
 		if (!strcmp(text, attrs[a].values[i]))
 			return i;
 	return -1;
-}
-
-int kvc_model_of_both(struct kvc *k, uint64_t folder, uint64_t *model)
-{
-	struct kvc_row row;
-	unsigned depth;
-	int err = kvc_row_of_both(k, folder, &row);
-
-	*model = 0;
-	return err ?: kvc_model_of_row_both(k, &row, model, &depth);
-}
-
-int kvc_model_of_row_both(struct kvc *k, const struct kvc_row *folder, uint64_t *model, unsigned *depth)
-{
-	struct kvc_row row = *folder;
-	int err;
-
-	*model = 0;
-	for (*depth = 0; row.ino != KVC_ROOT; ++*depth) {
-		*model = row.ino;
-		if (*depth > 4096)
-			return -ELOOP;
-		if ((err = kvc_row_of_both(k, row.parent, &row)))
-			return err;
-	}
-	return 0;
 }
 
 bool kvc_model_set_both(struct kvc *k, struct kvc_node *folder)

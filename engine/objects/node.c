@@ -3,13 +3,16 @@
  * Nodes in memory: those that the kernel holds, those with a segment in the pool, those in use or not yet written
  * down. All others are rows in the catalog and are brought in when asked for.
  */
-#include "core.h"
+#include "node.h"
+
+#include "dirty.h"
+#include "up.h"
 
 #include <string.h>
 
 static struct kvc_node **bucket(struct kvc *k, uint64_t ino)
 {
-	return &k->nodes[(ino * 0x9e3779b97f4a7c15ull) >> 48 & (KVC_HASH_SIZE - 1)];
+	return &k->nodes->hash[(ino * 0x9e3779b97f4a7c15ull) >> 48 & (KVC_HASH_SIZE - 1)];
 }
 
 struct kvc_node *kvc_node_find_locked(struct kvc *k, uint64_t ino)
@@ -38,8 +41,44 @@ struct kvc_node *kvc_node_new_locked(struct kvc *k, const struct kvc_row *row)
 	n->state = S_ISREG(row->mode) ? KVC_LOWER : KVC_NONE;
 	n->hash_next = *bucket(k, row->ino);
 	*bucket(k, row->ino) = n;
-	k->nnodes++;
+	k->nodes->n++;
 	return n;
+}
+
+int kvc_row_of_both(struct kvc *k, uint64_t ino, struct kvc_row *row)
+{
+	struct kvc_node *n = kvc_node_find_locked(k, ino);
+
+	if (!n)
+		return kvc_row_get(k->cat, ino, row);
+	*row = n->row;
+	return 0;
+}
+
+int kvc_model_of_both(struct kvc *k, uint64_t folder, uint64_t *model)
+{
+	struct kvc_row row;
+	unsigned depth;
+	int err = kvc_row_of_both(k, folder, &row);
+
+	*model = 0;
+	return err ?: kvc_model_of_row_both(k, &row, model, &depth);
+}
+
+int kvc_model_of_row_both(struct kvc *k, const struct kvc_row *folder, uint64_t *model, unsigned *depth)
+{
+	struct kvc_row row = *folder;
+	int err;
+
+	*model = 0;
+	for (*depth = 0; row.ino != KVC_ROOT; ++*depth) {
+		*model = row.ino;
+		if (*depth > 4096)
+			return -ELOOP;
+		if ((err = kvc_row_of_both(k, row.parent, &row)))
+			return err;
+	}
+	return 0;
 }
 
 int kvc_node_get_both(struct kvc *k, uint64_t ino, struct kvc_node **out)
@@ -93,8 +132,9 @@ void kvc_node_settle_locked(struct kvc *k, struct kvc_node *n)
 	for (at = bucket(k, n->row.ino); *at != n; at = &(*at)->hash_next)
 		;
 	*at = n->hash_next;
-	k->nnodes--;
-	kvc_ghost_free_locked(n);
+	k->nodes->n--;
+	if (n->ghost)
+		k->objects_up->freed_locked(n);
 	free(n);
 }
 
@@ -102,7 +142,7 @@ void kvc_node_dirty_locked(struct kvc *k, struct kvc_node *n)
 {
 	if (!n->dirty && n->state != KVC_GONE && !n->lost) {
 		n->dirty = true;
-		kvc_list_add_tail(&k->dirty_nodes, &n->dirty_link);
+		kvc_list_add_tail(&k->dirty->nodes, &n->dirty_link);
 	}
 	kvc_commit_soon_locked(k, false);
 }
@@ -125,35 +165,17 @@ void kvc_node_attr_locked(struct kvc *k, struct kvc_node *n, struct kvc_row *att
 	}
 }
 
-int kvc_row_of_both(struct kvc *k, uint64_t ino, struct kvc_row *row)
-{
-	struct kvc_node *n = kvc_node_find_locked(k, ino);
-
-	if (!n)
-		return kvc_row_get(k->cat, ino, row);
-	*row = n->row;
-	return 0;
-}
-
 void kvc_node_free_all(struct kvc *k)
 {
 	for (size_t i = 0; i < KVC_HASH_SIZE; i++)
-		while (k->nodes[i]) {
-			struct kvc_node *n = k->nodes[i];
+		while (k->nodes->hash[i]) {
+			struct kvc_node *n = k->nodes->hash[i];
 
-			k->nodes[i] = n->hash_next;
+			k->nodes->hash[i] = n->hash_next;
 			if (n->fd >= 0)
 				close(n->fd);
-			kvc_ghost_free_locked(n);
+			if (n->ghost)
+				k->objects_up->freed_locked(n);
 			free(n);
 		}
-	for (size_t i = 0; i < KVC_HASH_SIZE; i++)
-		while (k->chunks[i]) {
-			struct kvc_chunk *c = k->chunks[i];
-
-			k->chunks[i] = c->hash_next;
-			free(c);
-		}
-	for (int i = 0; i < KVC_CLASSES; i++)
-		free(k->heap[i].v);
 }

@@ -7,7 +7,10 @@
  * Breaker: closed; after FAILURES failures in a row open for a time that doubles with each failed probe (with jitter);
  * then half open: one call is let through, whose result closes or opens it again.
  */
-#include "core.h"
+#include "tierq.h"
+
+#include "log.h"
+#include "node.h"
 
 #include <string.h>
 
@@ -23,7 +26,7 @@ static void drop_oldest_locked(struct kvc *k, struct kvc_tier_state *ts)
 	struct kvc_node *n = j->node;
 
 	kvc_list_del(&j->link);
-	k->jobs_queued--;
+	k->work->queued--;
 	ts->ncopies--;
 	kvc_count(&k->stats, spills_dropped);
 	if (n) {
@@ -69,7 +72,7 @@ int kvc_job_add_locked(struct kvc *k, enum kvc_priority p, void (*run)(struct kv
 
 	kvc_list_add_tail(&ts->jobs[p], &j->link);
 	ts->ncopies += p == KVC_P_SPILL;
-	k->jobs_queued++;
+	k->work->queued++;
 	if (tell)
 		kvc_tier_tell_locked(ts, p);
 	if (out)
@@ -167,14 +170,14 @@ static void *work(void *arg)
 
 			if (n && j->tier < KVC_TIERS && n->queued[j->tier] == j)
 				n->queued[j->tier] = NULL; /* from here on nobody may move it to another queue */
-			k->jobs_queued--;
-			k->jobs_running++;
-			if (k->jobs_queued)
+			k->work->queued--;
+			k->work->running++;
+			if (k->work->queued)
 				kvc_tier_tell_locked(ts, copies ? KVC_P_SPILL : KVC_P_LOAD); /* the next may be due too, and nobody else be awake */
 			kvc_unlock(k);
 			j->run(k, j);
 			kvc_lock(k);
-			k->jobs_running--;
+			k->work->running--;
 			if (n) {
 				n->holds--;
 				kvc_node_settle_locked(k, n);
@@ -182,7 +185,7 @@ static void *work(void *arg)
 			free(j);
 			continue;
 		}
-		if (k->draining && !k->jobs_queued && !k->jobs_running)
+		if (k->draining && !k->work->queued && !k->work->running)
 			break;
 		struct timespec t = kvc_timespec(k->draining ? kvc_mono_ns() + 10000000 : until);
 
@@ -225,4 +228,30 @@ void kvc_tiers_join(struct kvc *k)
 	for (unsigned t = 0; t <= KVC_COMMON; t++)
 		for (unsigned i = 0; i < k->tier[t].nthreads; i++)
 			pthread_join(k->tier[t].workers[i], NULL);
+}
+
+void kvc_trim_tell_locked(struct kvc *k, unsigned tier)
+{
+	struct kvc_tier_state *ts = &k->tier[tier];
+
+	if (ts->has_trimmer)
+		pthread_cond_signal(&ts->trim_cond);
+}
+
+bool kvc_tier_takes_locked(const struct kvc *k, unsigned tier)
+{
+	const struct kvc_tier_state *ts = &k->tier[tier];
+
+	if (ts->open_until_ns)
+		return false;
+	if (!ts->full)
+		return true;
+	return ts->has_trimmer ? !ts->jammed : kvc_mono_ns() >= ts->full_until_ns;
+}
+
+void kvc_job_put_locked(struct kvc *k, struct kvc_job *j)
+{
+	kvc_list_add_tail(&k->tier[j->tier].jobs[KVC_P_LOAD], &j->link);
+	k->work->queued++;
+	kvc_tier_tell_locked(&k->tier[j->tier], KVC_P_LOAD);
 }

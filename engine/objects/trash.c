@@ -7,17 +7,31 @@
  * its mark or full, or what waits is a good part of what a trimmed tier has free (the trimmer takes
  * it for gone, stores cannot have it yet), or we stop.
  *
- * k->trash belongs to the transaction that is being collected; the committer takes it with the
- * batch, and gives it back (a failure) or on (kvc_trash_committed). k->unsynced waits for a sync.
+ * k->trash->list belongs to the transaction that is being collected; the committer takes it with the
+ * batch, and gives it back (a failure) or on (kvc_trash_committed). k->trash->unsynced waits for a sync.
  * All under k->lock.
  */
-#include "core.h"
+#include "trash.h"
+
+#include "dirty.h"
+#include "log.h"
+#include "tierq.h"
 
 #include <string.h>
 
 #define SYNC_NS 1000000000ull
 #define PRESSED_NS 5000000ull /* between two syncs where a tier is pressed */
 #define SPARE_PART 4	      /* so much of what is kept free may wait for a second */
+
+/* What a transaction made dispensable. */
+struct kvc_trash {
+	struct kvc_list link;
+	char kind;                   /* of the segment: p, o, w; 0: none */
+	uint64_t ino, gen, room;
+	int tier;                    /* of the extent; -1: none */
+	struct kvc_where where;
+	struct kvc_sum sum;
+};
 
 static void trash_add(struct kvc *k, const struct kvc_trash *t)
 {
@@ -28,11 +42,11 @@ static void trash_add(struct kvc *k, const struct kvc_trash *t)
 		return;
 	}
 	*copy = *t;
-	kvc_list_add_tail(&k->trash, &copy->link);
-	k->leaving += t->room;
+	kvc_list_add_tail(&k->trash->list, &copy->link);
+	k->room.leaving += t->room;
 	if (t->tier >= 0)
 		k->tier[t->tier].leaving += t->where.len;
-	kvc_commit_soon_locked(k, !kvc_list_empty(&k->room_waiters));
+	kvc_commit_soon_locked(k, !kvc_list_empty(&k->room.waiters));
 }
 
 void kvc_trash_segment_locked(struct kvc *k, const struct kvc_segment *s, uint64_t room)
@@ -74,9 +88,9 @@ static void remove_run(struct kvc *k, struct kvc_job *j)
 	if (t->ops->caps & KVC_TIER_SHARED) {
 		err = still_ours(t, j) ? t->ops->remove(t, &j->where) : 0;
 	} else {
-		pthread_mutex_lock(&k->rehead_lock);
+		pthread_mutex_lock(&k->trash->rehead_lock);
 		err = t->ops->remove(t, &j->where);
-		pthread_mutex_unlock(&k->rehead_lock);
+		pthread_mutex_unlock(&k->trash->rehead_lock);
 	}
 	kvc_lock(k);
 	kvc_tier_result_locked(k, j->tier, err);
@@ -98,16 +112,16 @@ void kvc_trash_committed(struct kvc *k, struct kvc_list *trash)
 		if (t->kind)
 			kvc_segment_remove(&k->pool, &s);
 		kvc_lock(k);
-		k->leaving -= kvc_min(k->leaving, t->room);
+		k->room.leaving -= kvc_min(k->room.leaving, t->room);
 		kvc_room_put_locked(k, t->room);
 		if (t->tier >= 0) {
-			if (kvc_list_empty(&k->unsynced))
-				k->unsynced_ns = kvc_mono_ns();
-			kvc_list_add_tail(&k->unsynced, &t->link);
-			k->nunsynced++;
-			k->unsynced_bytes += t->where.len;
+			if (kvc_list_empty(&k->trash->unsynced))
+				k->trash->unsynced_ns = kvc_mono_ns();
+			kvc_list_add_tail(&k->trash->unsynced, &t->link);
+			k->trash->nunsynced++;
+			k->trash->unsynced_bytes += t->where.len;
 			k->tier[t->tier].unsynced += t->where.len;
-			pthread_cond_signal(&k->sync_cond);
+			pthread_cond_signal(&k->trash->sync_cond);
 			t = NULL;
 		}
 		kvc_unlock(k);
@@ -143,8 +157,8 @@ static void remove_all_locked(struct kvc *k, struct kvc_list *all)
 			j->where = t->where, j->sum = t->sum;
 		else
 			ts->leaving -= kvc_min(ts->leaving, t->where.len);
-		k->nunsynced--;
-		k->unsynced_bytes -= t->where.len;
+		k->trash->nunsynced--;
+		k->trash->unsynced_bytes -= t->where.len;
 		ts->unsynced -= t->where.len;
 		free(t);
 	}
@@ -163,16 +177,16 @@ void *kvc_syncer(void *arg)
 		struct timespec t;
 		int err;
 
-		due = kvc_list_empty(&k->unsynced) ? now + SYNC_NS
+		due = kvc_list_empty(&k->trash->unsynced) ? now + SYNC_NS
 		      : pressed_locked(k)	   ? last_ns + PRESSED_NS
-						   : kvc_max(k->unsynced_ns, last_ns) + SYNC_NS;
+						   : kvc_max(k->trash->unsynced_ns, last_ns) + SYNC_NS;
 		if (due > now) {
 			t = kvc_timespec(due);
-			pthread_cond_timedwait(&k->sync_cond, &k->lock, &t);
+			pthread_cond_timedwait(&k->trash->sync_cond, &k->lock, &t);
 			continue;
 		}
 		kvc_list_init(&all);
-		kvc_list_splice(&all, &k->unsynced);
+		kvc_list_splice(&all, &k->trash->unsynced);
 		kvc_unlock(k);
 		err = kvc_catalog_sync(k->cat);
 		kvc_lock(k);
@@ -188,10 +202,10 @@ void *kvc_syncer(void *arg)
 			remove_all_locked(k, &all);
 			continue;
 		}
-		kvc_list_splice(&all, &k->unsynced);
-		kvc_list_splice(&k->unsynced, &all);
+		kvc_list_splice(&all, &k->trash->unsynced);
+		kvc_list_splice(&k->trash->unsynced, &all);
 		t = kvc_timespec(last_ns + SYNC_NS);
-		pthread_cond_timedwait(&k->sync_cond, &k->lock, &t);
+		pthread_cond_timedwait(&k->trash->sync_cond, &k->lock, &t);
 	}
 	kvc_unlock(k);
 	return NULL;
@@ -199,7 +213,7 @@ void *kvc_syncer(void *arg)
 
 void kvc_trash_free(struct kvc *k)
 {
-	struct kvc_list *all[] = { &k->trash, &k->unsynced };
+	struct kvc_list *all[] = { &k->trash->list, &k->trash->unsynced };
 
 	for (int i = 0; i < 2; i++)
 		kvc_list_each_safe (e, all[i])

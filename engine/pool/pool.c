@@ -4,14 +4,22 @@
  * so that it survives the daemon: KIND-INO-GEN, numbers in hex (core.h has the kinds). Where tmpfs cannot be mounted
  * (no CAP_SYS_ADMIN) and run= lies on a tmpfs already, a folder there serves, bounded by our own account alone.
  */
-#include "core.h"
+#include "pool.h"
+
+#include "log.h"
+#include "memory.h"
+#include "options.h"
+#include "store.h"
+#include "util.h"
 
 #include <ctype.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <linux/magic.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/statfs.h>
 
 /*

@@ -19,7 +19,11 @@
  * The thread is not a SCHED_IDLE one: it takes k->lock, and a holder that is never run would stop
  * all others.
  */
-#include "core.h"
+#include "prefault.h"
+
+#include "kvc.h"
+#include "log.h"
+#include "memory.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -51,7 +55,7 @@ struct kvc_prefault {
 	pthread_t thread;
 	pthread_cond_t cond;
 	int fd;
-	uint64_t held;               /* the file's size; accounted in k->used */
+	uint64_t held;               /* the file's size; accounted in k->room.used */
 	uint64_t bytes, total, piece;
 	char *data;                  /* TOUCH bytes to write */
 	char what[200];
@@ -79,9 +83,9 @@ static uint64_t bound(const struct kvc_prefault *p)
 static uint64_t needed_locked(const struct kvc_prefault *p)
 {
 	const struct kvc *k = p->k;
-	uint64_t over = k->used > bound(p) ? k->used - bound(p) : 0;
+	uint64_t over = k->room.used > bound(p) ? k->room.used - bound(p) : 0;
 
-	if (!kvc_list_empty(&k->room_waiters) || k->stopping)
+	if (!kvc_list_empty(&k->room.waiters) || k->stopping)
 		return p->held;
 	return kvc_min(p->held, kvc_round_up(over, p->piece));
 }
@@ -103,7 +107,7 @@ static bool take_locked(struct kvc_prefault *p, uint64_t bytes)
 {
 	struct kvc *k = p->k;
 
-	if (!kvc_list_empty(&k->room_waiters) || k->used + bytes > bound(p) ||
+	if (!kvc_list_empty(&k->room.waiters) || k->room.used + bytes > bound(p) ||
 	    kvc_room_get_locked(k, bytes, NULL))
 		return false;
 	p->held += bytes;
@@ -243,17 +247,17 @@ static void run_locked(struct kvc_prefault *p)
 	int err = 0;
 
 	memcpy(decided, p->what, sizeof decided);
-	p->total = k->used < bound(p) ? (bound(p) - k->used) / p->piece * p->piece : 0;
+	p->total = k->room.used < bound(p) ? (bound(p) - k->room.used) / p->piece * p->piece : 0;
 	while (!k->stopping && !err && (!all || p->held)) {
 		uint64_t over = needed_locked(p);
 
 		if (over) {
 			give_back_locked(p, over);
-		} else if (!kvc_list_empty(&k->room_waiters) || (all && hold)) {
+		} else if (!kvc_list_empty(&k->room.waiters) || (all && hold)) {
 			rest_locked(p, look_ns(p));
 		} else if (all) {
 			give_back_locked(p, kvc_min(p->held, p->piece));
-		} else if (p->bytes >= p->total || k->used + p->piece > bound(p)) {
+		} else if (p->bytes >= p->total || k->room.used + p->piece > bound(p)) {
 			all = true;
 			p->total = p->bytes; /* the rest was touched by those who use it */
 			say_locked(p, "%.120s; %s", decided,

@@ -2,26 +2,20 @@
 /*
  * Quotas: the bound on what the files of a model take, in memory or below (user.kvcachefs.quota on its folder).
  *
- * A file counts what stat says it takes; while it is written, the room that was prepared for it; from its last unlink on,
- * nothing. n->charged is what a file counts now, q->used the sum over all files of the model, and every change goes through
- * kvc_quota_count_locked. Bytes are granted before they are written, in the order in which they were asked for: so files of such a model
- * are written by plain requests, because what passthrough writes is learnt of at the close only. Where they would not
- * fit, the evictor drops the model's own chunks whole, lowest rank first, down to low= of the quota, and refuses the first wait with EDQUOT
- * when nothing can be dropped.
- *
- * The catalog keeps "limit used" under meta quota:MODEL. `used` is true after a clean stop; after a kill it is counted anew.
+ * q->used is the sum of what all files of the model count (n->charged, objects/account.c). Bytes are granted before they
+ * are written, in the order in which they were asked for: so files of such a model are written by plain requests, because
+ * what passthrough writes is learnt of at the close only. Where they would not fit, the keeper drops the model's own
+ * chunks whole (evict/keeper.c).
  */
-#include "core.h"
+#include "quota.h"
 
+#include "kvc.h"
 #include <inttypes.h>
 #include <string.h>
 
-#define KEY "quota:"
-#define STUCK_LOOKS 12
-
 struct kvc_quota *kvc_quota_of_locked(struct kvc *k, uint64_t model)
 {
-	kvc_list_each(e, &k->quotas) {
+	kvc_list_each(e, &k->quotas.list) {
 		struct kvc_quota *q = kvc_of(e, struct kvc_quota, link);
 
 		if (q->model == model)
@@ -30,7 +24,7 @@ struct kvc_quota *kvc_quota_of_locked(struct kvc *k, uint64_t model)
 	return NULL;
 }
 
-static void grant_locked(struct kvc *k, struct kvc_quota *q)
+void kvc_quota_grant_locked(struct kvc *k, struct kvc_quota *q)
 {
 	while (!kvc_list_empty(&q->waiters)) {
 		struct kvc_wait *w = kvc_of(q->waiters.next, struct kvc_wait, link);
@@ -47,7 +41,7 @@ static void grant_locked(struct kvc *k, struct kvc_quota *q)
 }
 
 /* How much the model should lose now: from above high= down to low=, and what the first wait needs. */
-static uint64_t wanted(const struct kvc *k, struct kvc_quota *q)
+uint64_t kvc_quota_wanted(const struct kvc *k, struct kvc_quota *q)
 {
 	uint64_t want = kvc_trim(q->used, q->limit, &k->opt, &q->trimming);
 
@@ -60,49 +54,20 @@ static uint64_t wanted(const struct kvc *k, struct kvc_quota *q)
 	return want;
 }
 
-static void changed_locked(struct kvc *k, struct kvc_quota *q, int64_t by)
+void kvc_quota_changed_locked(struct kvc *k, struct kvc_quota *q, int64_t by)
 {
 	q->used = by < 0 && (uint64_t)-by > q->used ? 0 : q->used + (uint64_t)by;
 	if (by < 0) {
 		q->stuck = 0;
-		grant_locked(k, q);
-	} else if (wanted(k, q)) {
-		pthread_cond_signal(&k->keep_cond);
+		kvc_quota_grant_locked(k, q);
+	} else if (kvc_quota_wanted(k, q)) {
+		pthread_cond_signal(&k->quotas.pressed);
 	}
-}
-
-uint64_t kvc_quota_bytes(const struct kvc_node *n)
-{
-	if (n->lost || n->state == KVC_GONE || !S_ISREG(n->row.mode))
-		return 0;
-	return n->state == KVC_OPEN ? n->room : n->row.blocks * 512;
-}
-
-void kvc_quota_count_locked(struct kvc *k, struct kvc_node *n)
-{
-	struct kvc_quota *q = kvc_list_empty(&k->quotas) ? NULL : kvc_quota_of_locked(k, n->model);
-	uint64_t now = q ? kvc_quota_bytes(n) : 0, before = n->charged;
-
-	if (!q || now == before)
-		return;
-	n->charged = now;
-	changed_locked(k, q, (int64_t)(now - before));
-}
-
-void kvc_quota_move_locked(struct kvc *k, struct kvc_node *n, uint64_t model)
-{
-	struct kvc_quota *q = kvc_quota_of_locked(k, n->model);
-
-	if (q)
-		changed_locked(k, q, -(int64_t)n->charged);
-	n->charged = 0;
-	n->model = model;
-	kvc_quota_count_locked(k, n);
 }
 
 int kvc_quota_get_locked(struct kvc *k, uint64_t model, uint64_t bytes, struct kvc_wait *w)
 {
-	struct kvc_quota *q = kvc_list_empty(&k->quotas) ? NULL : kvc_quota_of_locked(k, model);
+	struct kvc_quota *q = kvc_list_empty(&k->quotas.list) ? NULL : kvc_quota_of_locked(k, model);
 
 	if (!q || !bytes)
 		return 0;
@@ -121,7 +86,7 @@ int kvc_quota_get_locked(struct kvc *k, uint64_t model, uint64_t bytes, struct k
 	kvc_count(&k->stats, quota_waits);
 	w->want = bytes;
 	w->for_quota = true;
-	pthread_cond_signal(&k->keep_cond);
+	pthread_cond_signal(&k->quotas.pressed);
 	return kvc_park_locked(k, &q->waiters, w);
 }
 
@@ -137,26 +102,17 @@ void kvc_quota_cancel_locked(struct kvc *k, struct kvc_wait *w)
 	uint64_t bytes = w->quota_granted;
 
 	w->quota_granted = 0;
-	kvc_list_each(e, &k->quotas) {
+	kvc_list_each(e, &k->quotas.list) {
 		struct kvc_quota *q = kvc_of(e, struct kvc_quota, link);
 
 		if (bytes && q->serial == w->quota) {
-			changed_locked(k, q, -(int64_t)bytes);
+			kvc_quota_changed_locked(k, q, -(int64_t)bytes);
 			return;
 		}
 	}
 }
 
-static int save(struct kvc *k, const struct kvc_quota *q)
-{
-	char key[40], value[48];
-
-	snprintf(key, sizeof key, KEY "%" PRIx64, q->model);
-	snprintf(value, sizeof value, "%" PRIu64 " %" PRIu64, q->limit, q->used);
-	return kvc_meta_set(k->cat, key, value);
-}
-
-static struct kvc_quota *add_locked(struct kvc *k, uint64_t model, uint64_t limit)
+struct kvc_quota *kvc_quota_add_locked(struct kvc *k, uint64_t model, uint64_t limit)
 {
 	struct kvc_quota *q = calloc(1, sizeof *q);
 
@@ -164,39 +120,13 @@ static struct kvc_quota *add_locked(struct kvc *k, uint64_t model, uint64_t limi
 		return NULL;
 	q->model = model;
 	q->limit = limit;
-	q->serial = ++k->quota_serial;
+	q->serial = ++k->quotas.serial;
 	kvc_list_init(&q->waiters);
-	kvc_list_add_tail(&k->quotas, &q->link);
+	kvc_list_add_tail(&k->quotas.list, &q->link);
 	return q;
 }
 
-/* Counts the model from the catalog and what memory knows better. Nodes learn again whose they are: folders may have moved. */
-static int count_both(struct kvc *k, struct kvc_quota *q)
-{
-	uint64_t blocks = 0;
-	int err = 0;
-
-	kvc_list_each(e, &k->dirty_nodes)
-		err = kvc_row_put(k->cat, &kvc_of(e, struct kvc_node, dirty_link)->row) ?: err;
-	err = err ?: kvc_blocks_below(k->cat, q->model, &blocks);
-	q->used = blocks * 512;
-	for (size_t i = 0; i < KVC_HASH_SIZE && !err; i++)
-		for (struct kvc_node *n = k->nodes[i]; n; n = n->hash_next) {
-			struct kvc_row row;
-			uint64_t model, now = kvc_quota_bytes(n);
-
-			if (!S_ISREG(n->row.mode) || n->lost || kvc_model_of_both(k, n->row.parent, &model))
-				continue;
-			n->model = model;
-			if (model != q->model)
-				continue;
-			q->used += now - (kvc_row_get(k->cat, n->row.ino, &row) ? 0 : row.blocks * 512);
-			n->charged = now;
-		}
-	return err;
-}
-
-static void remove_locked(struct kvc *k, struct kvc_quota *q)
+void kvc_quota_remove_locked(struct kvc *k, struct kvc_quota *q)
 {
 	kvc_list_each_safe(e, &q->waiters)
 		kvc_of(e, struct kvc_wait, link)->want = 0;
@@ -205,156 +135,9 @@ static void remove_locked(struct kvc *k, struct kvc_quota *q)
 	free(q);
 }
 
-int kvc_quota_set_both(struct kvc *k, uint64_t model, uint64_t limit)
-{
-	struct kvc_quota *q = kvc_quota_of_locked(k, model);
-	bool made = !q && limit;
-	char key[40];
-	int err = 0;
-
-	if (!q && !limit)
-		return 0;
-	if (!limit) {
-		snprintf(key, sizeof key, KEY "%" PRIx64, model);
-		remove_locked(k, q);
-		err = kvc_meta_del(k->cat, key);
-		return err ?: kvc_chunk_reclass_both(k, model);
-	}
-	if (made && !(q = add_locked(k, model, limit)))
-		return -ENOMEM;
-	q->limit = limit;
-	if (made)
-		err = count_both(k, q);
-	err = err ?: save(k, q);
-	if (!err && made)
-		err = kvc_chunk_reclass_both(k, model);
-	if (err && made) {
-		remove_locked(k, q);
-		return err;
-	}
-	grant_locked(k, q);
-	pthread_cond_signal(&k->keep_cond);
-	return err;
-}
-
-int kvc_quotas_load_both(struct kvc *k, bool clean)
-{
-	char key[64] = KEY, value[64];
-	int err;
-
-	while (!(err = kvc_meta_next(k->cat, KEY, key, value, sizeof value))) {
-		uint64_t model = 0, limit = 0, used = 0;
-		struct kvc_quota *q;
-		struct kvc_row row;
-
-		if (sscanf(key, KEY "%" SCNx64, &model) != 1 || sscanf(value, "%" SCNu64 " %" SCNu64, &limit, &used) != 2 || !limit ||
-		    kvc_row_get(k->cat, model, &row)) {
-			kvc_meta_del(k->cat, key);
-			continue;
-		}
-		if (!(q = add_locked(k, model, limit)))
-			return -ENOMEM;
-		q->used = used;
-		if (!clean && (err = count_both(k, q)))
-			return err;
-	}
-	return err == -ENOENT ? 0 : err;
-}
-
-void kvc_quotas_save_both(struct kvc *k)
-{
-	kvc_list_each(e, &k->quotas) {
-		struct kvc_quota q = *kvc_of(e, struct kvc_quota, link);
-
-		/* A file that was never closed is not there at the next start. */
-		for (size_t i = 0; i < KVC_HASH_SIZE; i++)
-			for (struct kvc_node *n = k->nodes[i]; n; n = n->hash_next)
-				if (n->model == q.model && n->state == KVC_OPEN)
-					q.used -= kvc_quota_bytes(n) - (n->lost ? 0 : n->row.blocks * 512);
-		save(k, &q);
-	}
-}
-
-bool kvc_quota_pressed_locked(struct kvc *k)
-{
-	kvc_list_each(e, &k->quotas)
-		if (wanted(k, kvc_of(e, struct kvc_quota, link)))
-			return true;
-	return false;
-}
-
 void kvc_quotas_free(struct kvc *k)
 {
-	kvc_list_each_safe(e, &k->quotas)
+	kvc_list_each_safe(e, &k->quotas.list)
 		free(kvc_of(e, struct kvc_quota, link));
-	kvc_list_init(&k->quotas);
-}
-
-/* Drops chunks of the model until it is small enough, or those are on their way that will do. */
-static bool shrink(struct kvc *k, uint64_t model)
-{
-	struct kvc_chunk_row r = { .rank = INT64_MIN };
-	uint64_t coming = 0, bytes;
-	struct kvc_quota *q;
-	bool progress = false;
-
-	for (;;) {
-		int err;
-
-		kvc_lock_both(k);
-		q = kvc_quota_of_locked(k, model);
-		bool enough = !q || wanted(k, q) <= coming || k->stopping;
-
-		err = enough ? -ENOENT : kvc_chunk_next_quota(k->cat, model, &r);
-		kvc_unlock_both(k);
-		if (err)
-			return progress;
-		err = kvc_chunk_drop(k, r.id, -1, NULL, &bytes);
-		if (!err)
-			kvc_count(&k->stats, quota_drops);
-		if (err == -EAGAIN)
-			coming += bytes;
-		progress |= !err || err == -EAGAIN || (err == -EBUSY && kvc_chunk_young(r.last_ns)); /* it grows older */
-	}
-}
-
-bool kvc_quota_pass(struct kvc *k)
-{
-	uint64_t after = 0;
-	bool any = false;
-
-	for (;;) {
-		uint64_t model = UINT64_MAX;
-
-		kvc_lock(k);
-		kvc_list_each(e, &k->quotas) {
-			struct kvc_quota *q = kvc_of(e, struct kvc_quota, link);
-
-			if (q->model > after && q->model < model && wanted(k, q))
-				model = q->model;
-		}
-		kvc_unlock(k);
-		if (model == UINT64_MAX)
-			return any;
-		after = model;
-		bool progress = shrink(k, model);
-
-		any |= progress;
-		kvc_lock(k);
-		struct kvc_quota *q = kvc_quota_of_locked(k, model);
-
-		if (q && (progress || kvc_list_empty(&q->waiters))) {
-			q->stuck = 0;
-		} else if (q && ++q->stuck >= STUCK_LOOKS) {
-			/* All that is left of the model is open, leased or pinned. */
-			struct kvc_wait *w = kvc_of(q->waiters.next, struct kvc_wait, link);
-
-			kvc_count(&k->stats, quota_refusals);
-			w->want = 0;
-			w->for_quota = false;
-			kvc_wake_locked(k, w, -EDQUOT);
-			q->stuck = 0;
-		}
-		kvc_unlock(k);
-	}
+	kvc_list_init(&k->quotas.list);
 }

@@ -4,16 +4,18 @@
  * so that a large object is not overtaken for ever by small ones. The evictor frees what waits ask for, and
  * refuses the first of them when nothing can be freed any more.
  */
-#include "core.h"
+#include "room.h"
+
+#include "kvc.h"
 
 static void grant_locked(struct kvc *k)
 {
-	while (!kvc_list_empty(&k->room_waiters)) {
-		struct kvc_wait *w = kvc_of(k->room_waiters.next, struct kvc_wait, link);
+	while (!kvc_list_empty(&k->room.waiters)) {
+		struct kvc_wait *w = kvc_of(k->room.waiters.next, struct kvc_wait, link);
 
-		if (k->used + w->want > k->pool.bytes)
+		if (k->room.used + w->want > k->pool.bytes)
 			return;
-		k->used += w->want;
+		k->room.used += w->want;
 		w->granted += w->want;
 		w->want = 0;
 		kvc_wake_locked(k, w, 0);
@@ -33,10 +35,10 @@ int kvc_room_get_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w)
 	}
 	if (!bytes)
 		return 0;
-	if (kvc_list_empty(&k->room_waiters) && k->used + bytes <= k->pool.bytes) {
-		k->used += bytes;
-		if (k->used > k->pool.bytes / 100 * k->opt.high_pct)
-			pthread_cond_signal(&k->evict_cond);
+	if (kvc_list_empty(&k->room.waiters) && k->room.used + bytes <= k->pool.bytes) {
+		k->room.used += bytes;
+		if (k->room.used > k->pool.bytes / 100 * k->opt.high_pct)
+			pthread_cond_signal(&k->room.pressed);
 		return 0;
 	}
 	if (!w)
@@ -48,16 +50,16 @@ int kvc_room_get_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w)
 	kvc_count(&k->stats, room_waits);
 	w->want = bytes;
 	w->for_quota = false;
-	pthread_cond_signal(&k->evict_cond);
-	return kvc_park_locked(k, &k->room_waiters, w);
+	pthread_cond_signal(&k->room.pressed);
+	return kvc_park_locked(k, &k->room.waiters, w);
 }
 
 void kvc_room_put_locked(struct kvc *k, uint64_t bytes)
 {
 	if (!bytes)
 		return;
-	k->used -= kvc_min(bytes, k->used);
-	k->stuck = 0;
+	k->room.used -= kvc_min(bytes, k->room.used);
+	k->room.stuck = 0;
 	grant_locked(k);
 }
 
@@ -70,19 +72,15 @@ void kvc_room_cancel_locked(struct kvc *k, struct kvc_wait *w)
 	kvc_quota_cancel_locked(k, w);
 }
 
-void kvc_room_set_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes)
+bool kvc_pace_hurry_locked(const struct kvc *k)
 {
-	uint64_t old = n->room;
+	return k->room.uncopied > k->pool.bytes / 4;
+}
 
-	n->room = bytes;
-	if (n->state == KVC_BOTH) {
-		k->copied += bytes - n->copied;
-		n->copied = bytes;
-	}
-	if (bytes > old)
-		k->used += bytes - old;
-	else
-		kvc_room_put_locked(k, old - bytes);
-	kvc_pace_uncopied_locked(k, n);
-	kvc_quota_count_locked(k, n);
+uint64_t kvc_trim(uint64_t used, uint64_t size, const struct kvc_options *o, bool *trimming)
+{
+	uint64_t high = size / 100 * o->high_pct, low = size / 100 * o->low_pct;
+
+	*trimming = used > high || (*trimming && used > low);
+	return *trimming && used > low ? used - low : 0;
 }

@@ -4,7 +4,9 @@
  * nothing that blocks, because late replies over io_uring tie the next request of their entry to the thread
  * that sent them.
  */
-#include "core.h"
+#include "wait.h"
+
+#include "kvc.h"
 
 static void unlink_wait(struct kvc_wait *w)
 {
@@ -20,13 +22,13 @@ int kvc_park_locked(struct kvc *k, struct kvc_list *on, struct kvc_wait *w)
 	kvc_list_init(&w->timed);
 	kvc_list_add_tail(on, &w->link);
 	/* Deadlines are nearly in order: all waits are given the same time. */
-	struct kvc_list *at = &k->timed;
+	struct kvc_list *at = &k->waits.timed;
 
-	while (at->prev != &k->timed && kvc_of(at->prev, struct kvc_wait, timed)->deadline_ns > w->deadline_ns)
+	while (at->prev != &k->waits.timed && kvc_of(at->prev, struct kvc_wait, timed)->deadline_ns > w->deadline_ns)
 		at = at->prev;
 	kvc_list_add_tail(at, &w->timed);
-	if (k->timed.next == &w->timed)
-		pthread_cond_signal(&k->woken_cond);
+	if (k->waits.timed.next == &w->timed)
+		pthread_cond_signal(&k->waits.cond);
 	if (k->stopping)
 		kvc_wake_locked(k, w, -ESHUTDOWN);
 	return KVC_WAIT;
@@ -38,8 +40,8 @@ void kvc_wake_locked(struct kvc *k, struct kvc_wait *w, int err)
 	w->err = err;
 	if (err && (w->granted || w->quota_granted))
 		kvc_room_cancel_locked(k, w);
-	kvc_list_add_tail(&k->woken, &w->link);
-	pthread_cond_signal(&k->woken_cond);
+	kvc_list_add_tail(&k->waits.woken, &w->link);
+	pthread_cond_signal(&k->waits.cond);
 }
 
 void kvc_wake_all_locked(struct kvc *k, struct kvc_list *on, int err)
@@ -56,15 +58,17 @@ void *kvc_answerer(void *arg)
 	for (;;) {
 		uint64_t now = kvc_mono_ns(), until = now + 1000000000;
 
-		while (!kvc_list_empty(&k->timed)) {
-			struct kvc_wait *w = kvc_of(k->timed.next, struct kvc_wait, timed);
+		while (!kvc_list_empty(&k->waits.timed)) {
+			struct kvc_wait *w = kvc_of(k->waits.timed.next, struct kvc_wait, timed);
 
 			if (w->deadline_ns > now && !k->stopping) {
 				until = kvc_min(until, w->deadline_ns);
 				break;
 			}
 			if (w->pacing && !k->stopping) {
-				kvc_pace_over_locked(k, w);
+				w->pacing = false; /* its turn has come (copies/pace.c) */
+				w->deadline_ns = 0;
+				kvc_wake_locked(k, w, 0);
 			} else if (w->want && w->for_quota) {
 				kvc_count(&k->stats, quota_refusals);
 				w->want = 0;
@@ -78,8 +82,8 @@ void *kvc_answerer(void *arg)
 				kvc_wake_locked(k, w, k->stopping ? -ESHUTDOWN : -ETIMEDOUT);
 			}
 		}
-		if (!kvc_list_empty(&k->woken)) {
-			struct kvc_wait *w = kvc_of(k->woken.next, struct kvc_wait, link);
+		if (!kvc_list_empty(&k->waits.woken)) {
+			struct kvc_wait *w = kvc_of(k->waits.woken.next, struct kvc_wait, link);
 
 			kvc_list_del(&w->link);
 			kvc_unlock(k);
@@ -91,7 +95,7 @@ void *kvc_answerer(void *arg)
 			break;
 		struct timespec t = kvc_timespec(until);
 
-		pthread_cond_timedwait(&k->woken_cond, &k->lock, &t);
+		pthread_cond_timedwait(&k->waits.cond, &k->lock, &t);
 	}
 	kvc_unlock(k);
 	return NULL;

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the machine has of memory. No lock needed. */
+#ifndef KVC_MEMORY_H
+#define KVC_MEMORY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+uint64_t kvc_memory_available(void); /* bytes, as the kernel estimates it */
+/* Bytes that could be taken without pressing the machine or a memory cgroup of ours. */
+uint64_t kvc_memory_spare(void);
+/* What the guest frees goes back to its host (free page reporting), and is slow to get again. */
+bool kvc_memory_reported(void);
+
+#endif

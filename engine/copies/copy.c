@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One copy in the making. It reads the segment through a descriptor of its own (no mapping: a client may truncate the file
+ * meanwhile), sums what it reads, codes and seals it where that is asked for (payload.h), and the driver writes the header last.
+ */
+#include "copy.h"
+
+#include "folders.h"
+#include "model.h"
+#include "node.h"
+#include "path.h"
+#include "tierq.h"
+
+#include <string.h>
+
+#define SPARSE_GAIN (256u << 10) /* holes of this much make it worth a range table */
+
+/* The ranges of the file that hold data. */
+static int find_ranges(struct kvc_copy *c, uint64_t size)
+{
+	size_t room = 0;
+	off_t at = 0, end;
+
+	while ((uint64_t)at < size && (at = lseek(c->fd, at, SEEK_DATA)) >= 0) {
+		end = lseek(c->fd, at, SEEK_HOLE);
+		if (end < 0)
+			return -errno;
+		if (kvc_grow(&c->ranges, c->nranges, &room, sizeof *c->ranges))
+			return -ENOMEM;
+		c->ranges[c->nranges++] = (struct kvc_range){ (uint64_t)at, kvc_min((uint64_t)end, size) - (uint64_t)at };
+		at = end;
+	}
+	c->table_len = kvc_ranges_size(c->nranges);
+	c->table = c->table_len ? calloc(1, c->table_len) : NULL;
+	if (!c->table)
+		return c->table_len ? -ENOMEM : -E2BIG;
+	kvc_ranges_encode(c->ranges, c->nranges, c->table);
+	return 0;
+}
+
+/* The raw payload in order: of a dense object its bytes, of a sparse one the table and the ranges. */
+static int raw_read(void *arg, void *buf, size_t len, uint64_t off)
+{
+	struct kvc_copy *c = arg;
+	uint8_t *p = buf;
+	size_t left = len;
+	int err;
+
+	if (!c->table) {
+		err = kvc_pread_all(c->fd, p, len, (off_t)off);
+		if (err)
+			return err == -ENODATA ? -ECANCELED : err; /* truncated meanwhile */
+	} else {
+		if (off < c->table_len) {
+			size_t n = kvc_min(left, c->table_len - off);
+
+			memcpy(p, c->table + off, n);
+			p += n;
+			left -= n;
+		}
+		while (left) {
+			struct kvc_range *r = &c->ranges[c->at];
+			size_t n = kvc_min(left, r->len - c->at_off);
+
+			err = kvc_pread_all(c->fd, p, n, (off_t)(r->off + c->at_off));
+			if (err)
+				return err == -ENODATA ? -ECANCELED : err;
+			p += n;
+			left -= n;
+			c->at_off += n;
+			if (c->at_off == r->len) {
+				c->at++;
+				c->at_off = 0;
+			}
+		}
+	}
+	XXH3_128bits_update(c->sum, buf, len);
+	return 0;
+}
+
+static int copy_read(void *arg, void *buf, size_t len, uint64_t off)
+{
+	struct kvc_copy *c = arg;
+	int err;
+
+	if (!c->enc)
+		return raw_read(c, buf, len, off);
+	err = kvc_encoder_read(c->enc, buf, len);
+	if (!err)
+		XXH3_128bits_update(c->stored_sum, buf, len);
+	return err;
+}
+
+static struct kvc_sum digest(XXH3_state_t *x)
+{
+	XXH128_canonical_t canon;
+	struct kvc_sum s;
+
+	XXH128_canonicalFromHash(&canon, XXH3_128bits_digest(x));
+	memcpy(s.b, canon.digest, 16);
+	return s;
+}
+
+static int copy_head(void *arg, uint8_t page[KVC_FRAME_HEADER])
+{
+	struct kvc_copy *c = arg;
+
+	c->raw = c->f->raw_sum = digest(c->sum);
+	c->f->stored_sum = c->enc ? digest(c->stored_sum) : c->raw;
+	if (c->f->flags & KVC_FRAME_SEALED)
+		c->f->raw_sum = (struct kvc_sum){ 0 };
+	if (!c->shared) {
+		kvc_lock_both(c->k);
+		kvc_frame_name_both(c->k, c->n, c->f);
+		kvc_unlock_both(c->k);
+	}
+	kvc_frame_encode(c->f, page);
+	return 0;
+}
+
+/* How this object goes to this tier. Fills in the name part, which a shared tier's frame is checked by. */
+static int choose_both(struct kvc_copy *c, struct kvc_recipe *r)
+{
+	struct kvc *k = c->k;
+	uint64_t model; /* as of now: the folder may have moved since the node came into memory */
+	int codec = kvc_model_of_both(k, c->n->row.parent, &model) ? -1 : kvc_model_attr_both(k, model, KVC_MODEL_CODEC);
+
+	kvc_frame_name_both(k, c->n, c->f);
+	kvc_model_name(c->f->path, c->f->key_model);
+	r->level = (int)k->opt.level;
+	r->codec = codec >= 0 ? (enum kvc_codec)codec : (enum kvc_codec)(k->tier[c->tier].t->codec < KVC_CODECS ? k->tier[c->tier].t->codec : k->opt.compress);
+	r->keys = k->keys;
+	r->key_id = k->keys ? kvc_keys_for(k->keys, c->f->key_model) : 0;
+	if (c->shared) {
+		if (!*c->f->path)
+			return -ENAMETOOLONG;
+		c->name = kvc_where_of(c->f->path);
+		c->f->flags |= KVC_FRAME_SHARED;
+	}
+	return k->keys && !r->key_id ? -ENOKEY : 0;
+}
+
+/* The frame's identity, and what of the segment it carries. */
+static int begin(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t blocks)
+{
+	int err = 0;
+
+	c->f = kvc_frame_new();
+	c->sum = XXH3_createState();
+	c->stored_sum = XXH3_createState();
+	if (!c->f || !c->sum || !c->stored_sum)
+		return -ENOMEM;
+	XXH3_128bits_reset(c->sum);
+	XXH3_128bits_reset(c->stored_sum);
+	c->shared = c->k->tier[c->tier].t->ops->caps & KVC_TIER_SHARED;
+	memcpy(c->f->store, c->k->store->uuid, 16);
+	c->f->ino = c->n->row.ino;
+	c->f->gen = gen;
+	c->f->size = c->f->raw_len = size;
+	if (blocks * 512 + SPARSE_GAIN < size) {
+		err = find_ranges(c, size);
+		if (!err) {
+			c->f->flags = KVC_FRAME_SPARSE;
+			c->f->raw_len = c->table_len;
+			for (size_t i = 0; i < c->nranges; i++)
+				c->f->raw_len += c->ranges[i].len;
+		} else if (err == -E2BIG) {
+			err = 0; /* too many holes: as they are */
+		}
+	}
+	return err;
+}
+
+int kvc_copy_write(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t blocks, struct kvc_where *where)
+{
+	struct kvc *k = c->k;
+	struct kvc_tier *t = k->tier[c->tier].t;
+	struct kvc_put put = { .ino = c->n->row.ino, .gen = gen, .arg = c, .read = copy_read, .head = copy_head };
+	struct kvc_recipe r = { 0 };
+	int err = begin(c, gen, size, blocks);
+
+	if (!err) {
+		kvc_lock_both(k);
+		err = choose_both(c, &r);
+		put.expires_ns = c->n->chunk ? c->n->chunk->expires_ns : 0;
+		kvc_unlock_both(k);
+	}
+	if (!err && c->shared)
+		err = kvc_share_folders(k, c->n, c->tier);
+	if (!err)
+		err = kvc_encoder_new(&c->enc, c->f, &r, raw_read, c);
+	if (err)
+		return err;
+	put.name = c->name;
+	put.stored_len = c->f->stored_len;
+	err = t->ops->put(t, &put, where);
+	if (!err && c->enc) {
+		kvc_count_by(&k->stats, coded_bytes, c->f->raw_len);
+		kvc_count_by(&k->stats, coded_stored_bytes, c->f->stored_len);
+	}
+	return err;
+}
+
+int kvc_copy_sum(int fd, uint64_t size, struct kvc_sum *sum)
+{
+	KVC_MEM uint8_t *buf = malloc(1 << 20);
+	XXH3_state_t *x = XXH3_createState();
+	uint64_t off = 0;
+	int err = buf && x ? 0 : -ENOMEM;
+
+	if (!err)
+		XXH3_128bits_reset(x);
+	while (!err && off < size) {
+		size_t len = kvc_min(size - off, 1 << 20);
+
+		err = kvc_pread_all(fd, buf, len, (off_t)off);
+		if (!err)
+			XXH3_128bits_update(x, buf, len);
+		off += len;
+	}
+	if (!err)
+		*sum = digest(x);
+	XXH3_freeState(x);
+	return err;
+}
+
+void kvc_copy_fini(struct kvc_copy *c)
+{
+	if (c->fd >= 0)
+		close(c->fd);
+	XXH3_freeState(c->sum);
+	XXH3_freeState(c->stored_sum);
+	kvc_encoder_free(c->enc);
+	free(c->f);
+	free(c->ranges);
+	free(c->table);
+}

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads a frame into a segment (fd), straight into its pages where it is not coded. Without locks. */
+#ifndef KVC_FETCH_H
+#define KVC_FETCH_H
+
+#include "kvc.h"
+
+struct kvc_want {
+	uint64_t ino, size, room;
+	struct kvc_place place;
+	bool shared;
+};
+/* 0; -EBADMSG damaged, -ENOENT not there, -ESTALE another version; -ENOKEY; or another. */
+int kvc_fetch(struct kvc *k, struct kvc_tier *t, const struct kvc_want *w, int fd);
+
+#endif

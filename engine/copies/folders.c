@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Folders have frames of their own in shared tiers (KVC_FRAME_FOLDER), header only, so that another node's walk from the
+ * root finds its way.
+ */
+#include "folders.h"
+
+#include "node.h"
+#include "path.h"
+#include "tierq.h"
+
+#include <string.h>
+
+/* A folder's frame: header only. */
+static int put_read(void *arg, void *buf, size_t len, uint64_t off)
+{
+	(void)arg;
+	(void)buf;
+	(void)len;
+	(void)off;
+	return -EIO;
+}
+
+static int put_head(void *arg, uint8_t page[KVC_FRAME_HEADER])
+{
+	kvc_frame_encode(arg, page);
+	return 0;
+}
+
+static int put_folder(struct kvc *k, unsigned tier, struct kvc_frame *f)
+{
+	struct kvc_tier *t = k->tier[tier].t;
+	struct kvc_put put = { .ino = f->ino, .gen = 1, .name = kvc_where_of(f->path), .arg = f, .read = put_read, .head = put_head };
+	struct kvc_where where;
+
+	memcpy(f->store, k->store->uuid, 16);
+	f->gen = 1;
+	f->flags = KVC_FRAME_SHARED | KVC_FRAME_FOLDER;
+	f->raw_sum = f->stored_sum = kvc_sum_of("", 0);
+	return t->ops->put(t, &put, &where);
+}
+
+int kvc_share_folders(struct kvc *k, struct kvc_node *n, unsigned tier)
+{
+	KVC_MEM struct kvc_frame *f = kvc_frame_new();
+	uint64_t ino = n->row.parent, up;
+	int err = f ? 0 : -ENOMEM;
+
+	/* From the file upwards, until one that was put before: all above it were, too. */
+	while (!err && ino != KVC_ROOT) {
+		struct kvc_node *folder;
+
+		kvc_lock_both(k);
+		if (k->folders->put[tier][ino % KVC_FOLDERS] == ino || kvc_node_get_both(k, ino, &folder)) {
+			kvc_unlock_both(k);
+			return 0;
+		}
+		memset(f, 0, sizeof *f);
+		f->ino = ino;
+		up = folder->row.parent;
+		kvc_frame_name_both(k, folder, f);
+		kvc_node_settle_locked(k, folder);
+		kvc_unlock_both(k);
+		err = *f->path ? put_folder(k, tier, f) : -ENAMETOOLONG;
+		kvc_lock(k);
+		if (!err)
+			k->folders->put[tier][ino % KVC_FOLDERS] = ino;
+		kvc_unlock(k);
+		ino = up;
+	}
+	return err;
+}

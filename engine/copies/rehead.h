@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A rename brings the path in the frames up to date (rehead.c). */
+#ifndef KVC_REHEAD_H
+#define KVC_REHEAD_H
+
+#include "node.h"
+
+/* Of a file, or of all that lies below a folder, in the background. */
+void kvc_rehead_locked(struct kvc *k, struct kvc_node *n);
+
+#endif

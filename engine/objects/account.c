@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a file takes, kept as its state and its room change: n->room of the pool, n->uncopied of what
+ * has no copy yet, n->charged of its model's quota. The sums are k->room and the quotas.
+ *
+ * To its quota a file counts what stat says it takes; while it is written, the room that was prepared for it; from its last
+ * unlink on, nothing.
+ */
+#include "account.h"
+
+#include "node.h"
+#include "tierq.h"
+
+void kvc_room_set_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes)
+{
+	uint64_t old = n->room;
+
+	n->room = bytes;
+	if (n->state == KVC_BOTH) {
+		k->room.copied += bytes - n->copied;
+		n->copied = bytes;
+	}
+	if (bytes > old)
+		k->room.used += bytes - old;
+	else
+		kvc_room_put_locked(k, old - bytes);
+	kvc_pace_uncopied_locked(k, n);
+	kvc_quota_count_locked(k, n);
+}
+
+void kvc_ahead_set_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes)
+{
+	k->room.ahead += bytes - n->ahead;
+	n->ahead = bytes;
+}
+
+void kvc_pace_uncopied_locked(struct kvc *k, struct kvc_node *n)
+{
+	uint64_t now = n->state == KVC_RESIDENT ? n->room : 0, was = n->uncopied;
+	bool hurried = kvc_pace_hurry_locked(k);
+
+	if (now == was)
+		return;
+	k->room.uncopied += now - was;
+	n->uncopied = now;
+	if (n->asked)
+		k->account->asked += now - was;
+	else if (now && kvc_list_empty(&n->behind) && k->opt.write == KVC_BACK)
+		kvc_list_add_tail(&k->account->behind, &n->behind);
+	if (!now) {
+		kvc_list_del(&n->behind);
+		n->asked = false;
+	}
+	if (now < was)
+		k->account->copied += was - now;
+	if (!hurried && kvc_pace_hurry_locked(k))
+		kvc_tiers_wake_locked(k); /* what they wait for is due now */
+}
+
+uint64_t kvc_quota_bytes(const struct kvc_node *n)
+{
+	if (n->lost || n->state == KVC_GONE || !S_ISREG(n->row.mode))
+		return 0;
+	return n->state == KVC_OPEN ? n->room : n->row.blocks * 512;
+}
+
+void kvc_quota_count_locked(struct kvc *k, struct kvc_node *n)
+{
+	struct kvc_quota *q = kvc_list_empty(&k->quotas.list) ? NULL : kvc_quota_of_locked(k, n->model);
+	uint64_t now = q ? kvc_quota_bytes(n) : 0, before = n->charged;
+
+	if (!q || now == before)
+		return;
+	n->charged = now;
+	kvc_quota_changed_locked(k, q, (int64_t)(now - before));
+}
+
+void kvc_quota_move_locked(struct kvc *k, struct kvc_node *n, uint64_t model)
+{
+	struct kvc_quota *q = kvc_quota_of_locked(k, n->model);
+
+	if (q)
+		kvc_quota_changed_locked(k, q, -(int64_t)n->charged);
+	n->charged = 0;
+	n->model = model;
+	kvc_quota_count_locked(k, n);
+}

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the next commit is to write, and who waits for it. All under k->lock. */
+#ifndef KVC_DIRTY_H
+#define KVC_DIRTY_H
+
+#include "kvc.h"
+
+struct kvc_dirty {
+	struct kvc_list nodes, chunks; /* by dirty_link */
+	struct kvc_list sync_waiters;  /* fsyncs: for the commit, and then for the disk */
+	uint64_t committed;            /* the last committed transaction */
+	pthread_cond_t cond;           /* the committer's */
+	bool soon, now;
+	uint64_t chunks_ns;            /* when the use of known chunks was last written */
+};
+
+/* There is something to commit: within commit=, or now. */
+void kvc_commit_soon_locked(struct kvc *k, bool now);
+
+#endif

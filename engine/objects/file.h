@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The life of an object: its state (the table is in node.h), its segment, publishing, destroying. */
+#ifndef KVC_FILE_H
+#define KVC_FILE_H
+
+#include "node.h"
+
+/* Written or given away: the set-id bits go, as they do on any filesystem. */
+void kvc_drop_setid(struct kvc_row *row);
+/* The one place where n->state changes: checks the table, keeps counts and the chunk's list. */
+void kvc_become_locked(struct kvc *k, struct kvc_node *n, enum kvc_state to);
+struct kvc_segment kvc_segment_of(const struct kvc_node *n);
+/* Some tier has this generation: one that is here now, or any. */
+bool kvc_placed(const struct kvc *k, const struct kvc_node *n);
+bool kvc_placed_anywhere(const struct kvc_node *n);
+/* A tier that survives power loss has it. */
+bool kvc_placed_durably(const struct kvc *k, const struct kvc_node *n);
+/* A new, empty segment for a file that has none: room must be accounted. 0 or -errno (then the room is the caller's again). */
+int kvc_segment_new_locked(struct kvc *k, struct kvc_node *n, uint64_t room);
+/* A descriptor for the segment, kept in n->fd. */
+int kvc_node_fd_locked(struct kvc *k, struct kvc_node *n);
+/* The file is about to be written: RESIDENT or BOTH -> OPEN. */
+int kvc_begin_write_locked(struct kvc *k, struct kvc_node *n);
+/* The last writer has gone: OPEN -> RESIDENT or BOTH. */
+void kvc_publish_locked(struct kvc *k, struct kvc_node *n);
+/* Forgets the lower copies; their space is freed after the commit. */
+void kvc_unplace_locked(struct kvc *k, struct kvc_node *n);
+/* The file has no name and no open left, or is dropped: everything of it goes after the commit. */
+void kvc_destroy_locked(struct kvc *k, struct kvc_node *n);
+void kvc_close_segment_locked(struct kvc *k, struct kvc_node *n);
+
+#endif

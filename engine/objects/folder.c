@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Folders: the names in them, copied out of the catalog, and what changes when one comes or goes. */
+#include "folder.h"
+
+#include "node.h"
+
+#include <string.h>
+
+/* A folder's names changed: its times, and its link count by `nlink`. */
+void kvc_touch_folder_locked(struct kvc *k, struct kvc_node *folder, int nlink)
+{
+	folder->row.mtime_ns = folder->row.ctime_ns = kvc_now_ns();
+	folder->row.nlink += (uint32_t)nlink;
+	kvc_node_dirty_locked(k, folder);
+}
+
+static int take_entry(void *arg, const struct kvc_name *n)
+{
+	struct kvc_entries *e = arg;
+
+	if (kvc_grow(&e->v, e->n, &e->room, sizeof *e->v))
+		return -ENOMEM;
+	e->v[e->n].parent = n->parent;
+	e->v[e->n].ino = n->ino;
+	e->v[e->n].kind = n->kind;
+	snprintf(e->v[e->n++].name, sizeof e->v->name, "%s", n->name);
+	return 0;
+}
+
+int kvc_entries_in_both(struct kvc *k, uint64_t folder, struct kvc_entries *e)
+{
+	return kvc_name_each(k->cat, folder, 0, take_entry, e);
+}
+
+int kvc_entries_of_both(struct kvc *k, uint64_t ino, struct kvc_entries *e)
+{
+	return kvc_name_of(k->cat, ino, take_entry, e);
+}
+
+static int any_name(void *arg, const struct kvc_name *n)
+{
+	(void)arg;
+	(void)n;
+	return 1;
+}
+
+int kvc_folder_empty_both(struct kvc *k, uint64_t folder)
+{
+	int err = kvc_name_each(k->cat, folder, 0, any_name, NULL);
+
+	return err < 0 ? err : !err;
+}
+
+void kvc_unit_grew_locked(struct kvc *k, const struct kvc_node *n, uint64_t bytes)
+{
+	struct kvc_node *folder = n->row.chunk == n->row.parent ? kvc_node_find_locked(k, n->row.parent) : NULL;
+
+	if (folder)
+		folder->fill_bytes += bytes;
+}

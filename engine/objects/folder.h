@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Folders as the catalog has them: the names in one, the names of a node. Both locks. */
+#ifndef KVC_FOLDER_H
+#define KVC_FOLDER_H
+
+#include "node.h"
+
+struct kvc_entry {
+	uint64_t parent, ino;
+	uint32_t kind;
+	char name[256];
+};
+struct kvc_entries { /* zero before the first use; the caller frees v, also after an error */
+	struct kvc_entry *v;
+	size_t n, room;
+};
+/* Copies out the names in a folder, or the names of a node, so that the catalog can be changed while walking them. */
+int kvc_entries_in_both(struct kvc *k, uint64_t folder, struct kvc_entries *e);
+int kvc_entries_of_both(struct kvc *k, uint64_t ino, struct kvc_entries *e);
+/* 1: no name is in the folder; 0: some are; or a negative errno. */
+int kvc_folder_empty_both(struct kvc *k, uint64_t folder);
+/* A folder's names changed: its times, and its link count by `nlink`. */
+void kvc_touch_folder_locked(struct kvc *k, struct kvc_node *folder, int nlink);
+/* A file was published, or taken in, with so many bytes more: its folder is filled with them. */
+void kvc_unit_grew_locked(struct kvc *k, const struct kvc_node *n, uint64_t bytes);
+
+#endif

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Nodes in memory, and the life of an object. All under k->lock.
+ *
+ * An object's life (n->state), and which segment the pool has:
+ *
+ *   state      segment                         goes to
+ *   NONE       (not a regular file)            -
+ *   OPEN       w-ino-gen (never published)     RESIDENT, BOTH: last writer's close; GONE
+ *              or o-ino-gen (published as gen
+ *              and open for writing again)
+ *   RESIDENT   p-ino-gen                       OPEN; BOTH: a tier has it; GONE
+ *   BOTH       p-ino-gen                       OPEN; RESIDENT: the tier lost it; LOWER: evicted; GONE
+ *   LOWER      none                            LOADING; OPEN: truncated to nothing; GONE
+ *   LOADING    l-ino-gen                       BOTH; LOWER: the load failed; GONE: unlinked or every copy was bad
+ *   GONE       none                            -
+ *
+ * After a kill the name of a segment tells all: p is taken over when its generation is the catalog's or newer; o is
+ * taken over when nothing was written (its mtime is still KVC_MARK_NS, set when it was opened), else it is removed and
+ * a lower copy serves; w and l are removed.
+ *
+ * Order on disk: frame, placement row, commit; only then may the segment go. Row deleted, commit; only then are its
+ * segment freed; and brought to stable storage; only then its extents (trash.c).
+ */
+#ifndef KVC_NODE_H
+#define KVC_NODE_H
+
+#include "chunk.h"
+#include "kvc.h"
+
+#include <sys/stat.h>
+
+#define KVC_MARK_NS 1000000001ull /* mtime of a segment that nobody wrote to since it was opened for writing */
+
+enum kvc_state { KVC_NONE, KVC_OPEN, KVC_RESIDENT, KVC_BOTH, KVC_LOWER, KVC_LOADING, KVC_GONE, KVC_STATES };
+extern const char *const kvc_state_names[];
+
+struct kvc_node {
+	struct kvc *cache;
+	struct kvc_row row;
+	struct kvc_node *hash_next;
+	uint64_t nlookup;            /* references of the kernel */
+	unsigned holds;              /* references of the engine's own: workers, leases, operations under way */
+	bool dirty, touched;         /* to be written; its atime is, when it leaves memory */
+	bool lost;                   /* it has no row any more: unlinked or dropped */
+	bool unnamed;                /* it has no name yet (unnamed.c) */
+	struct kvc_list dirty_link;
+
+	/* regular files */
+	enum kvc_state state;
+	struct kvc_object_row object;
+	struct kvc_place place[KVC_TIERS];
+	bool has_places;             /* the catalog may have rows of places */
+	uint64_t place_txn;          /* the transaction that records the newest placement */
+	uint64_t room;               /* bytes accounted for the segment */
+	uint64_t charged;            /* bytes counted to its model's quota */
+	uint64_t uncopied;           /* bytes counted to k->room.uncopied */
+	struct kvc_list behind;      /* with write=back: in k->account->behind while no copy was asked for */
+	bool asked;                  /* and was taken from there: its bytes are in k->account->asked */
+	uint64_t prepared;           /* bytes from the start that are prepared for plain writes */
+	uint64_t ahead;              /* what was prepared when it was opened to be written anew; part of k->room.ahead */
+	uint64_t copied;             /* its part of k->room.copied */
+	unsigned waiting;            /* opens, and of a folder creates in it, that wait for room: its chunk is not dropped */
+	struct kvc_ghost *ghost;     /* a folder that was dropped with its chunk (drop.c) */
+	/* of a folder: when it was made (0: not known) and last filled, with how many files and bytes (unit.c) */
+	uint64_t made_ns, filled_ns, fill_bytes;
+	unsigned files;
+	int8_t unit_set;             /* its own user.kvcachefs.unit: 0 not looked up; 1 none; 2 + enum kvc_unit */
+	bool splitting;              /* its files are being given to other chunks */
+	unsigned nopen, nwriters, leases;
+	int fd, backing;             /* -1 and 0 while not there */
+	bool plain;                  /* how it is open now */
+	bool fresh;                  /* the segment is a w-, not an o- */
+	bool verify;                 /* was open for writing and seems untouched: compare before trusting the lower copy */
+	bool failing;                /* the last spill failed */
+	int load_error;              /* of the last load */
+	unsigned spilling;           /* bit per tier: a job is queued or runs */
+	struct kvc_job *queued[KVC_TIERS]; /* the job while it is queued */
+	unsigned resealing;          /* bit per tier: its copy is to be made anew, and stays until that is done */
+	bool snapshot;               /* fsync waits for a copy of the file as it is now */
+	uint64_t epoch;              /* counts openings for writing, so a copy knows that it is old */
+	uint64_t model;
+	struct kvc_chunk *chunk;
+	struct kvc_list chunk_link;
+	struct kvc_list waiters;     /* opens and leases that wait for the load, renames that wait for the publish */
+	struct kvc_list sync_waiters;
+	struct kvc_wait load_wait;   /* the load's own wait for room */
+};
+
+struct kvc_nodes {
+	struct kvc_node *hash[KVC_HASH_SIZE];
+	uint64_t n;
+	uint64_t opens, resident;    /* opens not released; nodes RESIDENT or BOTH */
+	uint64_t backings;           /* segments registered for passthrough */
+	_Atomic uint64_t fd_uses;    /* see kvc_file_fd_done; any thread */
+};
+
+static inline bool kvc_has_segment(const struct kvc_node *n)
+{
+	return n->state == KVC_OPEN || n->state == KVC_RESIDENT || n->state == KVC_BOTH;
+}
+
+struct kvc_node *kvc_node_find_locked(struct kvc *k, uint64_t ino);
+/* From memory or the catalog. 0 with *n, -ENOENT, -ENOMEM, -EIO. */
+int kvc_node_get_both(struct kvc *k, uint64_t ino, struct kvc_node **n);
+struct kvc_node *kvc_node_new_locked(struct kvc *k, const struct kvc_row *row);
+/* Frees it if nothing needs it in memory. Call after dropping any reference. */
+void kvc_node_settle_locked(struct kvc *k, struct kvc_node *n);
+void kvc_node_dirty_locked(struct kvc *k, struct kvc_node *n);
+/* The node's attributes as of now (an open file's come from its segment). */
+void kvc_node_attr_locked(struct kvc *k, struct kvc_node *n, struct kvc_row *attr);
+/* The row of a node, in memory or not. */
+int kvc_row_of_both(struct kvc *k, uint64_t ino, struct kvc_row *row);
+/* The model of what lies in this folder; 0 at the root. */
+int kvc_model_of_both(struct kvc *k, uint64_t folder, uint64_t *model);
+/* The same from the folder's row, with the folder's depth below the root. */
+int kvc_model_of_row_both(struct kvc *k, const struct kvc_row *folder, uint64_t *model, unsigned *depth);
+/* At the end. */
+void kvc_node_free_all(struct kvc *k);
+
+#endif

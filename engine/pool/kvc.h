@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * struct kvc, one mount's engine, and its locks. engine/README draws the floors.
+ *
+ * Here is what is basic, and what the pool's floor keeps. Each floor above has its state in structs
+ * of its own, in its own headers, which say what they guard and by which lock; of those there are
+ * only pointers here, so that who may not include such a header cannot reach into it either.
+ * calls/cache.c makes them all. They are there from before the first call until after the last.
+ *
+ * Threads: any number of callers; one committer (objects/commit.c), one syncer (objects/trash.c),
+ * one evictor (evict/evict.c), one keeper (evict/keeper.c), a trimmer for each bounded tier
+ * (evict/trim.c), one answerer that runs the wakes (pool/wait.c), one notifier (names/notify.c),
+ * tier workers (objects/tierq.c), one that touches the pool (pool/prefault.c), now and then a sweep
+ * (calls/sweep.c).
+ *
+ * Locks, in this order:
+ *   0. trash->rehead_lock: rewriting a header and freeing an extent exclude each other.
+ *   1. the catalog's lock ("the tree"): names, rows, the changes not committed yet. Taken by what
+ *      changes or reads names; not held while they are written.
+ *   2. k->lock: nodes in memory, chunks, room, queues; all of the structs below whose headers do not
+ *      say otherwise. Held for short: memory, and single system calls on the pool's tmpfs (rename,
+ *      fstat, ftruncate), never tier I/O, a commit, a reply or a wake.
+ *   3. leaf locks inside tiers and the notifier.
+ * A function that needs k->lock ends in _locked; one that needs both ends in _both.
+ */
+#ifndef KVC_KVC_H
+#define KVC_KVC_H
+
+#include "caller.h"
+#include "catalog.h"
+#include "options.h"
+#include "pool.h"
+#include "quota.h"
+#include "room.h"
+#include "stats.h"
+#include "wait.h"
+
+#include <pthread.h>
+
+struct kvc {
+	/* set by kvc_open, read by all */
+	struct kvc_options opt;
+	struct kvc_store *store;
+	struct kvc_catalog *cat;
+	struct kvc_keys *keys;       /* NULL: frames are not sealed */
+	unsigned order[KVC_TIERS], ntiers; /* the tiers there are, in the order in which they are asked */
+	bool shared;                 /* one of them is a shared one */
+	struct kvc_stats stats;
+	struct kvc_events ev;        /* under k->lock */
+
+	pthread_mutex_t lock;
+	bool stopping, draining, started; /* under k->lock */
+
+	/* this floor */
+	struct kvc_pool pool;
+	struct kvc_room room;
+	struct kvc_waits waits;
+	struct kvc_quotas quotas;
+	struct kvc_prefault *prefault; /* NULL before the start and after the end */
+
+	/* objects/ */
+	const struct kvc_objects_up *objects_up; /* up.h: what it asks of those above */
+	struct kvc_dirty *dirty;
+	struct kvc_inos *inos;
+	struct kvc_nodes *nodes;
+	struct kvc_chunks *chunks;
+	struct kvc_models *models;
+	struct kvc_account *account;
+	struct kvc_work *work;
+	struct kvc_tier_state *tier; /* KVC_TIERS + 1 of them: tierq.h */
+	struct kvc_trashcan *trash;
+
+	/* copies/ */
+	const struct kvc_copies_up *copies_up;
+	struct kvc_folders *folders;
+	struct kvc_pace *pace;
+
+	/* names/ */
+	struct kvc_notices *notices;
+	struct kvc_units *units;
+	struct kvc_drops *drops;
+	struct kvc_share *share;
+
+	/* evict/ */
+	struct kvc_evict *evict;
+
+	/* calls/ */
+	struct kvc_sweep *sweep;     /* import and rekey; NULL: none yet */
+};
+
+/* Does the catalog take a user's change now? 0, or what the call fails with; before it changes anything. No lock needed. */
+static inline int kvc_takes(struct kvc *k, bool removal)
+{
+	int err = kvc_catalog_takes(k->cat, removal);
+
+	if (err)
+		kvc_count(&k->stats, refused_changes);
+	return err;
+}
+static inline void kvc_lock(struct kvc *k)
+{
+	pthread_mutex_lock(&k->lock);
+}
+static inline void kvc_unlock(struct kvc *k)
+{
+	pthread_mutex_unlock(&k->lock);
+}
+static inline void kvc_lock_both(struct kvc *k)
+{
+	kvc_catalog_lock(k->cat);
+	kvc_lock(k);
+}
+static inline void kvc_unlock_both(struct kvc *k)
+{
+	kvc_unlock(k);
+	kvc_catalog_unlock(k->cat);
+}
+
+#endif

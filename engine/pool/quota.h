@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The bounds on what the files of a model take: bytes that are counted, and who waits for some. All
+ * under k->lock. What a file counts is objects/account.h's, who sets a bound objects/limit.h's, and
+ * who makes room evict/keeper.c.
+ */
+#ifndef KVC_QUOTA_H
+#define KVC_QUOTA_H
+
+#include "caller.h"
+
+#include <pthread.h>
+
+struct kvc_quota {
+	struct kvc_list link, waiters;
+	uint64_t model, limit, used; /* bytes */
+	uint64_t serial;
+	unsigned stuck;
+	bool trimming;
+};
+
+struct kvc_quotas {
+	struct kvc_list list;   /* struct kvc_quota */
+	uint64_t serial;        /* of the newest */
+	pthread_cond_t pressed; /* one is near or over its bound: the keeper's */
+};
+
+struct kvc_quota *kvc_quota_of_locked(struct kvc *k, uint64_t model);
+/*
+ * May the model grow by so many bytes? 0, KVC_WAIT (parked; w keeps what is granted) or -EDQUOT. The growth itself is counted
+ * by kvc_quota_count_locked; kvc_room_cancel_locked then gives back what was granted.
+ */
+int kvc_quota_get_locked(struct kvc *k, uint64_t model, uint64_t bytes, struct kvc_wait *w);
+/* The same without waiting. */
+int kvc_quota_allows_locked(struct kvc *k, uint64_t model, uint64_t bytes);
+void kvc_quota_cancel_locked(struct kvc *k, struct kvc_wait *w);
+/* What the model's files take has grown, or become less. */
+void kvc_quota_changed_locked(struct kvc *k, struct kvc_quota *q, int64_t by);
+/* How much the model should lose now: from above high= down to low=, and what the first wait needs. */
+uint64_t kvc_quota_wanted(const struct kvc *k, struct kvc_quota *q);
+/* Gives those who wait what there is. */
+void kvc_quota_grant_locked(struct kvc *k, struct kvc_quota *q);
+/* A new bound (NULL: out of memory), and the end of one: who waits for it asks again. */
+struct kvc_quota *kvc_quota_add_locked(struct kvc *k, uint64_t model, uint64_t limit);
+void kvc_quota_remove_locked(struct kvc *k, struct kvc_quota *q);
+void kvc_quotas_free(struct kvc *k);
+
+#endif

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The account of the pool's bytes, and who waits for some. All under k->lock. */
+#ifndef KVC_ROOM_H
+#define KVC_ROOM_H
+
+#include "caller.h"
+#include "options.h"
+
+#include <pthread.h>
+
+struct kvc_room {
+	uint64_t used;           /* bytes of the pool accounted for */
+	uint64_t ahead;          /* of these, prepared for files being written, used by now or not */
+	uint64_t uncopied;       /* of these, of published objects that no tier has */
+	uint64_t copied;         /* of these, files that a tier has too (BOTH) */
+	uint64_t leaving;        /* bytes of segments that are trash and not removed yet */
+	struct kvc_list waiters; /* in the order in which they asked */
+	pthread_cond_t pressed;  /* room is wanted, or something may have become free: the evictor's */
+	unsigned stuck;          /* looks of the evictor that found nothing to free for those who wait */
+};
+
+/*
+ * Accounts `bytes` of the pool for the caller: 0, KVC_WAIT (w is woken when the room is w->granted, or with
+ * -ENOSPC), or -ENOSPC. A wait that has a grant uses it up first. w may be NULL: then no waiting, -EAGAIN.
+ */
+int kvc_room_get_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w);
+void kvc_room_put_locked(struct kvc *k, uint64_t bytes);
+/* Gives back what a wait was granted, of the pool and of a quota, and did not use. */
+void kvc_room_cancel_locked(struct kvc *k, struct kvc_wait *w);
+/* So much is without a copy that copies do not wait for settle=. */
+bool kvc_pace_hurry_locked(const struct kvc *k);
+/* How much of `used` is to go: above high= it begins, and goes on down to low=. Needs no lock. */
+uint64_t kvc_trim(uint64_t used, uint64_t size, const struct kvc_options *o, bool *trimming);
+
+#endif

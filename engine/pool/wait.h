@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Calls that wait, and the answerer that wakes them (base/caller.h). All under k->lock. */
+#ifndef KVC_WAIT_H
+#define KVC_WAIT_H
+
+#include "caller.h"
+
+#include <pthread.h>
+
+struct kvc_waits {
+	struct kvc_list timed; /* all that are parked, by their deadlines */
+	struct kvc_list woken; /* those the answerer is to wake */
+	pthread_cond_t cond;   /* the answerer's */
+};
+
+/* The thread. */
+void *kvc_answerer(void *arg);
+/* Parks a wait on a list; it is woken by kvc_wake_locked or at its deadline. Always KVC_WAIT. */
+int kvc_park_locked(struct kvc *k, struct kvc_list *on, struct kvc_wait *w);
+void kvc_wake_locked(struct kvc *k, struct kvc_wait *w, int err);
+void kvc_wake_all_locked(struct kvc *k, struct kvc_list *on, int err);
+
+#endif

@@ -146,8 +146,10 @@ struct kvc_catalog {
 	_Atomic bool logged;
 };
 
-extern const char *const kvc_schema;
+extern const char *const kvc_schema; /* catalog.c */
 
+/* conn.c */
+int kvc_conn_settings(sqlite3 *db); /* of one that writes */
 int kvc_conn_open(struct kvc_catalog *c, struct kvc_conn *n, bool writes);
 void kvc_conn_close(struct kvc_conn *n);
 /* A reader's connection, locked. Give it back with kvc_reader_put. */

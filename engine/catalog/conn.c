@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The catalog's lock, its connections and their prepared statements. See catalog_priv.h. */
+#include "catalog_priv.h"
+
+#include "log.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *const texts[] = {
+#define X(name, sql) sql,
+	KVC_STATEMENTS(X)
+#undef X
+};
+
+int kvc_sql_errno(sqlite3 *db, int rc)
+{
+	int os = db ? sqlite3_system_errno(db) : 0;
+
+	switch (rc & 0xff) {
+	case SQLITE_NOMEM: return -ENOMEM;
+	case SQLITE_FULL: return -ENOSPC;
+	case SQLITE_CORRUPT:
+	case SQLITE_NOTADB: return -EBADMSG;
+	case SQLITE_IOERR: return os == ENOSPC || os == EDQUOT ? -ENOSPC : -EIO;
+	default: return -EIO;
+	}
+}
+
+static int trouble(struct kvc_conn *n, const char *what, int rc)
+{
+	if (n == &n->c->w) /* catalog_write.c tells */
+		snprintf(n->c->why, sizeof n->c->why, "%s, %.60s", sqlite3_errmsg(n->db), what);
+	else if (!atomic_exchange(&n->c->logged, true))
+		kvc_error("catalog: %s: %s", what, sqlite3_errmsg(n->db));
+	return kvc_sql_errno(n->db, rc);
+}
+
+sqlite3_stmt *kvc_sql(struct kvc_conn *n, enum kvc_statement s, const char *types, ...)
+{
+	sqlite3_stmt *st = n->st[s];
+	va_list ap;
+	int rc;
+
+	if (!st) {
+		rc = sqlite3_prepare_v3(n->db, texts[s], -1, SQLITE_PREPARE_PERSISTENT, &n->st[s], NULL);
+		if (rc) {
+			trouble(n, texts[s], rc);
+			return NULL;
+		}
+		st = n->st[s];
+	}
+	va_start(ap, types);
+	for (int i = 1; *types; types++, i++)
+		switch (*types) {
+		case 'i':
+			sqlite3_bind_int64(st, i, va_arg(ap, sqlite3_int64));
+			break;
+		case 's':
+			sqlite3_bind_text(st, i, va_arg(ap, const char *), -1, SQLITE_STATIC);
+			break;
+		case 'b': {
+			const void *p = va_arg(ap, const void *);
+			size_t len = va_arg(ap, size_t);
+
+			if (p)
+				sqlite3_bind_blob(st, i, p, (int)len, SQLITE_STATIC);
+			else
+				sqlite3_bind_null(st, i);
+			break;
+		}
+		}
+	va_end(ap);
+	return st;
+}
+
+int kvc_sql_step(struct kvc_conn *n, sqlite3_stmt *st)
+{
+	int rc = st ? sqlite3_step(st) : SQLITE_ERROR;
+
+	if (rc == SQLITE_ROW)
+		return 1;
+	if (rc == SQLITE_DONE)
+		return 0;
+	if (st)
+		return trouble(n, sqlite3_sql(st), rc);
+	rc = sqlite3_errcode(n->db); /* it could not be prepared */
+	return rc ? kvc_sql_errno(n->db, rc) : -EIO;
+}
+
+void kvc_sql_done(sqlite3_stmt *st)
+{
+	if (st)
+		sqlite3_reset(st);
+}
+
+int kvc_sql_finish(struct kvc_conn *n, sqlite3_stmt *st)
+{
+	int err = kvc_sql_step(n, st);
+
+	kvc_sql_done(st);
+	return err < 0 ? err : 0;
+}
+
+int kvc_conn_settings(sqlite3 *db)
+{
+	return sqlite3_exec(db,
+			    "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA wal_autocheckpoint=0;"
+			    "PRAGMA cache_spill=OFF; PRAGMA cache_size=-49152; PRAGMA temp_store=MEMORY;",
+			    NULL, NULL, NULL);
+}
+
+int kvc_conn_open(struct kvc_catalog *c, struct kvc_conn *n, bool writes)
+{
+	int rc;
+
+	n->c = c;
+	rc = sqlite3_open_v2(c->path, &n->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
+	if (!rc)
+		sqlite3_busy_timeout(n->db, 2000);
+	if (!rc && writes)
+		rc = kvc_conn_settings(n->db);
+	else if (!rc) /* a reader's pages are of no use after the next commit, so few of them */
+		rc = sqlite3_exec(n->db, "PRAGMA wal_autocheckpoint=0; PRAGMA cache_size=-4096; PRAGMA temp_store=MEMORY;",
+				  NULL, NULL, NULL);
+	return rc;
+}
+
+void kvc_conn_close(struct kvc_conn *n)
+{
+	for (int i = 0; i < ST_COUNT; i++)
+		sqlite3_finalize(n->st[i]);
+	memset(n->st, 0, sizeof n->st);
+	sqlite3_close(n->db);
+	n->db = NULL;
+}
+
+struct kvc_conn *kvc_reader_get(struct kvc_catalog *c)
+{
+	unsigned first = atomic_fetch_add_explicit(&c->next_reader, 1, memory_order_relaxed);
+
+	for (unsigned i = 0; i < KVC_READERS; i++) /* the first that is free, lowest number first: its pages may be there */
+		if (!pthread_mutex_trylock(&c->reader[i].lock))
+			return &c->reader[i];
+	pthread_mutex_lock(&c->reader[first % KVC_READERS].lock);
+	return &c->reader[first % KVC_READERS];
+}
+
+void kvc_reader_put(struct kvc_conn *n)
+{
+	pthread_mutex_unlock(&n->lock);
+}
+
+void kvc_catalog_lock(struct kvc_catalog *c)
+{
+	pthread_mutex_lock(&c->lock);
+}
+
+void kvc_catalog_unlock(struct kvc_catalog *c)
+{
+	pthread_mutex_unlock(&c->lock);
+}

@@ -38,7 +38,7 @@ CFLAGS_ALL := -std=gnu11 -g $(opt_$(MODE)) $(WARN) -fno-strict-aliasing -pthread
 LDFLAGS_ALL := $(filter -fsanitize%,$(opt_$(MODE))) -pthread $(LDFLAGS)
 
 # Who may include whom: each folder sees its own headers and those named here, and no others.
-# The engine's floors, the lowest first (engine/README): a folder sees itself and those below.
+# The engine's floors, the lowest first (engine/README): each sees itself and those below.
 FLOORS := base frames catalog pool objects copies names evict calls
 upto    = $(foreach f,$(shell echo $(FLOORS) | sed 's/\<$(1)\>.*/$(1)/'),-Iengine/$f)
 $(foreach f,$(FLOORS),$(eval inc_engine/$f := $(call upto,$f)))

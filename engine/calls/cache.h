@@ -3,10 +3,7 @@
  * The engine as the FUSE side sees it: files and names whose bytes live in the pool and in tiers.
  *
  * Calls return 0 or a negative errno unless said otherwise, and may come from any thread. Those that take a
- * `struct kvc_wait` may also return KVC_WAIT: the call could not finish now (a load is under way, the pool has no
- * room yet). Then w->wake(w) is called once, later, from a thread of the engine that holds no lock; the caller
- * makes the same call again with the same w, unless w->err tells that it is over. So no request ever blocks
- * a thread of the caller's. A wait ends at the deadline at the latest.
+ * `struct kvc_wait` may also return KVC_WAIT: see caller.h.
  */
 #ifndef KVC_CACHE_H
 #define KVC_CACHE_H

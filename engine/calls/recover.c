@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Start: takes over what an earlier daemon left in the pool, tells the tiers what they hold, and drops files that are
- * unfinished or have lost their only copy. The rules are at the head of core.h. Runs alone, before any thread.
+ * unfinished or have lost their only copy. The rules are at the head of objects/node.h. Runs alone, before any thread.
  */
 #include "account.h"
 #include "calls.h"

@@ -88,7 +88,7 @@ static const char *const from_3 =
 	"UPDATE meta SET value = '4' WHERE key = 'format';"
 	"COMMIT;";
 
-/* For a rebuild, which knows nothing of how files came but their birth times: the same limits as in unit.c. */
+/* For a rebuild, which knows nothing of how files came but their birth times: the same limits as in names/unit.c. */
 static const char *const by_birth =
 	"BEGIN IMMEDIATE;"
 	"UPDATE nodes SET container = 1 WHERE ino = 1 OR ino IN (SELECT parent FROM names WHERE kind = 16384);"

@@ -33,7 +33,7 @@ struct kvc_row { /* a node */
 	uint64_t atime_ns, mtime_ns, ctime_ns, btime_ns;
 	uint64_t parent;                /* a folder: its parent. A file: the folder of its newest name */
 	uint64_t chunk;                 /* a file: its chunk's id */
-	/* A folder: KVC_CONTAINER it is known to be no chunk, KVC_BUCKETS those two levels down are none; a file: its companion (unit.c). */
+	/* A folder: KVC_CONTAINER it is known to be no chunk, KVC_BUCKETS those two levels down are none; a file: its companion (names/unit.c). */
 	uint64_t container;
 };
 

@@ -6,10 +6,10 @@
  * made, twice that where there are few without a copy and ever less as they become more. So stores
  * settle at the pace of the disk with some of the pool to spare; each waits a little, and none finds
  * a wall. No turn is further away than pace=; who then still finds no room waits for it, and the
- * evictor drops the coldest chunks that have no copy (evict.c).
+ * evictor drops the coldest chunks that have no copy (evict/evict.c).
  *
  * Loads are not paced, nor anything where no tier takes copies. A wait for a turn is in
- * k->pace->waiters until its time has come (wait.c).
+ * k->pace->waiters until its time has come (pool/wait.c).
  */
 #include "pace.h"
 

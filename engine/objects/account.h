@@ -8,7 +8,7 @@
 struct kvc_account {
 	struct kvc_list behind; /* write=back: nodes without a copy, the oldest first */
 	uint64_t asked;         /* bytes of room.uncopied for which one is asked for */
-	uint64_t copied;        /* bytes that got one since pace.c looked */
+	uint64_t copied;        /* bytes that got one since copies/pace.c looked */
 };
 
 /* Sets what a node's segment is accounted with. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The life of an object: its state, its segment, publishing, destroying. The table is in core.h. */
+/* The life of an object: its state, its segment, publishing, destroying. The table is in node.h. */
 #include "file.h"
 
 #include "account.h"

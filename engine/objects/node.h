@@ -43,7 +43,7 @@ struct kvc_node {
 	unsigned holds;              /* references of the engine's own: workers, leases, operations under way */
 	bool dirty, touched;         /* to be written; its atime is, when it leaves memory */
 	bool lost;                   /* it has no row any more: unlinked or dropped */
-	bool unnamed;                /* it has no name yet (unnamed.c) */
+	bool unnamed;                /* it has no name yet (names/unnamed.c) */
 	struct kvc_list dirty_link;
 
 	/* regular files */
@@ -61,8 +61,8 @@ struct kvc_node {
 	uint64_t ahead;              /* what was prepared when it was opened to be written anew; part of k->room.ahead */
 	uint64_t copied;             /* its part of k->room.copied */
 	unsigned waiting;            /* opens, and of a folder creates in it, that wait for room: its chunk is not dropped */
-	struct kvc_ghost *ghost;     /* a folder that was dropped with its chunk (drop.c) */
-	/* of a folder: when it was made (0: not known) and last filled, with how many files and bytes (unit.c) */
+	struct kvc_ghost *ghost;     /* a folder that was dropped with its chunk (names/drop.c) */
+	/* of a folder: when it was made (0: not known) and last filled, with how many files and bytes (names/unit.c) */
 	uint64_t made_ns, filled_ns, fill_bytes;
 	unsigned files;
 	int8_t unit_set;             /* its own user.kvcachefs.unit: 0 not looked up; 1 none; 2 + enum kvc_unit */

@@ -39,7 +39,7 @@ struct kvc_tier_state {
 	uint64_t backoff_ns;
 	bool probing, full;          /* full: it refused a frame for want of room */
 	uint64_t full_until_ns;      /* where nobody trims: not tried again before */
-	/* trim.c */
+	/* evict/trim.c */
 	pthread_t trimmer;
 	pthread_cond_t trim_cond;
 	bool has_trimmer, trimming;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The pool: a tmpfs of our own, one file (segment) per object, all in one folder. A segment's name carries its state,
- * so that it survives the daemon: KIND-INO-GEN, numbers in hex (core.h has the kinds). Where tmpfs cannot be mounted
+ * so that it survives the daemon: KIND-INO-GEN, numbers in hex (objects/node.h has the kinds). Where tmpfs cannot be mounted
  * (no CAP_SYS_ADMIN) and run= lies on a tmpfs already, a folder there serves, bounded by our own account alone.
  */
 #include "pool.h"

@@ -20,16 +20,16 @@ struct kvc;
 
 struct kvc_wait {
 	void (*wake)(struct kvc_wait *w);
-	int err;             /* set before wake: 0 try again, or why it is over */
+	int err; /* set before wake: 0 try again, or why it is over */
 	/* the engine's own: zero before the first call */
 	struct kvc_list link, timed;
 	uint64_t deadline_ns;
 	uint64_t want, granted; /* bytes of room asked for, and given (kept for the next try) */
 	uint64_t quota, quota_granted; /* which quota (its serial), and bytes of it given */
-	bool for_quota;         /* what it wants is of the quota, not of the pool */
-	uint64_t since_ns;      /* a store: when it first came */
-	bool paced, pacing;     /* it had its turn; waits for it */
-	uint64_t ino;           /* the node whose chunk is not to be dropped meanwhile */
+	bool for_quota;                /* what it wants is of the quota, not of the pool */
+	uint64_t since_ns;             /* a store: when it first came */
+	bool paced, pacing;            /* it had its turn; waits for it */
+	uint64_t ino;                  /* the node whose chunk is not to be dropped meanwhile */
 	int stage;
 };
 
@@ -37,12 +37,15 @@ struct kvc_wait {
 struct kvc_events {
 	void *arg;
 	/*
-	 * A name that the kernel may know has gone without its asking; `last` of those known now. From a thread that
-	 * serves no request.
+	 * A name that the kernel may know has gone without its asking; `last` of those known now.
+	 * From a thread that serves no request.
 	 */
 	void (*gone)(void *arg, uint64_t parent, uint64_t ino, const char *name, bool last);
 	uint64_t kept_ns; /* how long the kernel goes on using such a name all the same */
-	/* Registers a descriptor for passthrough: an id above 0, or a negative errno. NULL: no passthrough. */
+	/*
+	 * Registers a descriptor for passthrough: an id above 0, or a negative errno. NULL: no
+	 * passthrough.
+	 */
 	int (*backing_open)(void *arg, int fd);
 	void (*backing_close)(void *arg, int id);
 };

@@ -6,7 +6,10 @@
 #include "cache.h"
 #include "node.h"
 
-/* name.c: a folder by its number: -ENOENT where it is gone, -ENOTDIR. With anew, where something is to be made in it, a dropped one comes back. */
+/*
+ * name.c: a folder by its number: -ENOENT where it is gone, -ENOTDIR. With anew, where something is
+ * to be made in it, a dropped one comes back.
+ */
 int kvc_folder_both(struct kvc *k, uint64_t ino, bool anew, struct kvc_node **folder);
 /* recover.c: takes over what an earlier daemon left. */
 int kvc_recover(struct kvc *k, char *error);

@@ -44,7 +44,8 @@ sqlite3_stmt *kvc_sql(struct kvc_conn *n, enum kvc_statement s, const char *type
 	int rc;
 
 	if (!st) {
-		rc = sqlite3_prepare_v3(n->db, texts[s], -1, SQLITE_PREPARE_PERSISTENT, &n->st[s], NULL);
+		rc = sqlite3_prepare_v3(n->db, texts[s], -1, SQLITE_PREPARE_PERSISTENT, &n->st[s],
+					NULL);
 		if (rc) {
 			trouble(n, texts[s], rc);
 			return NULL;
@@ -54,9 +55,7 @@ sqlite3_stmt *kvc_sql(struct kvc_conn *n, enum kvc_statement s, const char *type
 	va_start(ap, types);
 	for (int i = 1; *types; types++, i++)
 		switch (*types) {
-		case 'i':
-			sqlite3_bind_int64(st, i, va_arg(ap, sqlite3_int64));
-			break;
+		case 'i': sqlite3_bind_int64(st, i, va_arg(ap, sqlite3_int64)); break;
 		case 's':
 			sqlite3_bind_text(st, i, va_arg(ap, const char *), -1, SQLITE_STATIC);
 			break;
@@ -105,10 +104,11 @@ int kvc_sql_finish(struct kvc_conn *n, sqlite3_stmt *st)
 
 int kvc_conn_settings(sqlite3 *db)
 {
-	return sqlite3_exec(db,
-			    "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA wal_autocheckpoint=0;"
-			    "PRAGMA cache_spill=OFF; PRAGMA cache_size=-49152; PRAGMA temp_store=MEMORY;",
-			    NULL, NULL, NULL);
+	return sqlite3_exec(
+		db,
+		"PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA wal_autocheckpoint=0;"
+		"PRAGMA cache_spill=OFF; PRAGMA cache_size=-49152; PRAGMA temp_store=MEMORY;",
+		NULL, NULL, NULL);
 }
 
 int kvc_conn_open(struct kvc_catalog *c, struct kvc_conn *n, bool writes)
@@ -122,7 +122,9 @@ int kvc_conn_open(struct kvc_catalog *c, struct kvc_conn *n, bool writes)
 	if (!rc && writes)
 		rc = kvc_conn_settings(n->db);
 	else if (!rc) /* a reader's pages are of no use after the next commit, so few of them */
-		rc = sqlite3_exec(n->db, "PRAGMA wal_autocheckpoint=0; PRAGMA cache_size=-4096; PRAGMA temp_store=MEMORY;",
+		rc = sqlite3_exec(n->db,
+				  "PRAGMA wal_autocheckpoint=0; PRAGMA cache_size=-4096; PRAGMA "
+				  "temp_store=MEMORY;",
 				  NULL, NULL, NULL);
 	return rc;
 }
@@ -140,7 +142,8 @@ struct kvc_conn *kvc_reader_get(struct kvc_catalog *c)
 {
 	unsigned first = atomic_fetch_add_explicit(&c->next_reader, 1, memory_order_relaxed);
 
-	for (unsigned i = 0; i < KVC_READERS; i++) /* the first that is free, lowest number first: its pages may be there */
+	/* the first that is free, lowest number first: its pages may be there */
+	for (unsigned i = 0; i < KVC_READERS; i++)
 		if (!pthread_mutex_trylock(&c->reader[i].lock))
 			return &c->reader[i];
 	pthread_mutex_lock(&c->reader[first % KVC_READERS].lock);

@@ -7,7 +7,9 @@ struct kvc;
 struct kvc_node;
 
 struct kvc_copies_up {
-	/* No tier has a good copy, nor has the pool: the file goes, with its names (names/drop.c). */
+	/*
+	 * No tier has a good copy, nor has the pool: the file goes, with its names (names/drop.c).
+	 */
 	int (*lost_both)(struct kvc *k, struct kvc_node *n);
 };
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One copy in the making. It reads the segment through a descriptor of its own (no mapping: a client may truncate the file
- * meanwhile), sums what it reads, codes and seals it where that is asked for (payload.h), and the driver writes the header last.
+ * One copy in the making. It reads the segment through a descriptor of its own (no mapping: a
+ * client may truncate the file meanwhile), sums what it reads, codes and seals it where that is
+ * asked for (payload.h), and the driver writes the header last.
  */
 #include "copy.h"
 
@@ -27,7 +28,9 @@ static int find_ranges(struct kvc_copy *c, uint64_t size)
 			return -errno;
 		if (kvc_grow(&c->ranges, c->nranges, &room, sizeof *c->ranges))
 			return -ENOMEM;
-		c->ranges[c->nranges++] = (struct kvc_range){ (uint64_t)at, kvc_min((uint64_t)end, size) - (uint64_t)at };
+		c->ranges[c->nranges++] = (struct kvc_range){
+			(uint64_t)at, kvc_min((uint64_t)end, size) - (uint64_t)at
+		};
 		at = end;
 	}
 	c->table_len = kvc_ranges_size(c->nranges);
@@ -38,7 +41,9 @@ static int find_ranges(struct kvc_copy *c, uint64_t size)
 	return 0;
 }
 
-/* The raw payload in order: of a dense object its bytes, of a sparse one the table and the ranges. */
+/*
+ * The raw payload in order: of a dense object its bytes, of a sparse one the table and the ranges.
+ */
 static int raw_read(void *arg, void *buf, size_t len, uint64_t off)
 {
 	struct kvc_copy *c = arg;
@@ -118,17 +123,25 @@ static int copy_head(void *arg, uint8_t page[KVC_FRAME_HEADER])
 	return 0;
 }
 
-/* How this object goes to this tier. Fills in the name part, which a shared tier's frame is checked by. */
+/*
+ * How this object goes to this tier. Fills in the name part, which a shared tier's frame is checked
+ * by.
+ */
 static int choose_both(struct kvc_copy *c, struct kvc_recipe *r)
 {
 	struct kvc *k = c->k;
 	uint64_t model; /* as of now: the folder may have moved since the node came into memory */
-	int codec = kvc_model_of_both(k, c->n->row.parent, &model) ? -1 : kvc_model_attr_both(k, model, KVC_MODEL_CODEC);
+	int codec = kvc_model_of_both(k, c->n->row.parent, &model)
+			    ? -1
+			    : kvc_model_attr_both(k, model, KVC_MODEL_CODEC);
 
 	kvc_frame_name_both(k, c->n, c->f);
 	kvc_model_name(c->f->path, c->f->key_model);
 	r->level = (int)k->opt.level;
-	r->codec = codec >= 0 ? (enum kvc_codec)codec : (enum kvc_codec)(k->tier[c->tier].t->codec < KVC_CODECS ? k->tier[c->tier].t->codec : k->opt.compress);
+	r->codec = codec >= 0 ? (enum kvc_codec)codec
+			      : (enum kvc_codec)(k->tier[c->tier].t->codec < KVC_CODECS
+							 ? k->tier[c->tier].t->codec
+							 : k->opt.compress);
 	r->keys = k->keys;
 	r->key_id = k->keys ? kvc_keys_for(k->keys, c->f->key_model) : 0;
 	if (c->shared) {
@@ -171,11 +184,14 @@ static int begin(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t block
 	return err;
 }
 
-int kvc_copy_write(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t blocks, struct kvc_where *where)
+int kvc_copy_write(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t blocks,
+		   struct kvc_where *where)
 {
 	struct kvc *k = c->k;
 	struct kvc_tier *t = k->tier[c->tier].t;
-	struct kvc_put put = { .ino = c->n->row.ino, .gen = gen, .arg = c, .read = copy_read, .head = copy_head };
+	struct kvc_put put = {
+		.ino = c->n->row.ino, .gen = gen, .arg = c, .read = copy_read, .head = copy_head
+	};
 	struct kvc_recipe r = { 0 };
 	int err = begin(c, gen, size, blocks);
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One copy in the making: a segment read, made a frame, and put into a tier (copy.c). Without locks. */
+/*
+ * One copy in the making: a segment read, made a frame, and put into a tier (copy.c). Without
+ * locks.
+ */
 #ifndef KVC_COPY_H
 #define KVC_COPY_H
 
@@ -10,15 +13,16 @@
 
 struct kvc_copy {
 	struct kvc *k;
-	struct kvc_node *n;  /* held by the caller */
+	struct kvc_node *n; /* held by the caller */
 	unsigned tier;
-	int fd;              /* the segment, the caller's own descriptor; -1: none yet */
+	int fd; /* the segment, the caller's own descriptor; -1: none yet */
 	struct kvc_range *ranges;
 	uint8_t *table;
 	size_t nranges, table_len;
-	size_t at;           /* the range that is read */
-	uint64_t at_off;     /* bytes of it already read */
-	XXH3_state_t *sum, *stored_sum; /* of the raw payload, and of what the tier gets where that is another */
+	size_t at;       /* the range that is read */
+	uint64_t at_off; /* bytes of it already read */
+	/* of the raw payload, and of what the tier gets where that is another */
+	XXH3_state_t *sum, *stored_sum;
 	struct kvc_sum raw;
 	struct kvc_encoder *enc;
 	struct kvc_frame *f; /* as it was put */
@@ -26,8 +30,12 @@ struct kvc_copy {
 	struct kvc_where name; /* in a shared tier */
 };
 
-/* Makes the frame of generation gen and puts it; size and blocks are the segment's. 0 with *where, or the tier's error. */
-int kvc_copy_write(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t blocks, struct kvc_where *where);
+/*
+ * Makes the frame of generation gen and puts it; size and blocks are the segment's. 0 with *where,
+ * or the tier's error.
+ */
+int kvc_copy_write(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t blocks,
+		   struct kvc_where *where);
 /* The sum of the segment's first `size` bytes. */
 int kvc_copy_sum(int fd, uint64_t size, struct kvc_sum *sum);
 /* Closes fd and frees what it holds. */

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads a frame into a segment (fd), straight into its pages where it is not coded. Without locks. */
+/*
+ * Reads a frame into a segment (fd), straight into its pages where it is not coded. Without locks.
+ */
 #ifndef KVC_FETCH_H
 #define KVC_FETCH_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Folders have frames of their own in shared tiers (KVC_FRAME_FOLDER), header only, so that another node's walk from the
- * root finds its way.
+ * Folders have frames of their own in shared tiers (KVC_FRAME_FOLDER), header only, so that another
+ * node's walk from the root finds its way.
  */
 #include "folders.h"
 
@@ -30,7 +30,14 @@ static int put_head(void *arg, uint8_t page[KVC_FRAME_HEADER])
 static int put_folder(struct kvc *k, unsigned tier, struct kvc_frame *f)
 {
 	struct kvc_tier *t = k->tier[tier].t;
-	struct kvc_put put = { .ino = f->ino, .gen = 1, .name = kvc_where_of(f->path), .arg = f, .read = put_read, .head = put_head };
+	struct kvc_put put = {
+		.ino = f->ino,
+		.gen = 1,
+		.name = kvc_where_of(f->path),
+		.arg = f,
+		.read = put_read,
+		.head = put_head,
+	};
 	struct kvc_where where;
 
 	memcpy(f->store, k->store->uuid, 16);
@@ -51,7 +58,8 @@ int kvc_share_folders(struct kvc *k, struct kvc_node *n, unsigned tier)
 		struct kvc_node *folder;
 
 		kvc_lock_both(k);
-		if (k->folders->put[tier][ino % KVC_FOLDERS] == ino || kvc_node_get_both(k, ino, &folder)) {
+		if (k->folders->put[tier][ino % KVC_FOLDERS] == ino ||
+		    kvc_node_get_both(k, ino, &folder)) {
 			kvc_unlock_both(k);
 			return 0;
 		}

@@ -8,7 +8,8 @@
 #define KVC_FOLDERS 4096
 
 struct kvc_folders {
-	uint64_t put[KVC_TIERS][KVC_FOLDERS]; /* folders whose frames a tier has from us, by number */
+	/* folders whose frames a tier has from us, by number */
+	uint64_t put[KVC_TIERS][KVC_FOLDERS];
 };
 
 /* Puts frames for the folders above a file, so that other nodes find their way. Without locks. */

@@ -6,7 +6,9 @@
 #include "frame.h"
 #include "node.h"
 
-/* A path in the mount, "" where it is too long for a frame; buf has KVC_FRAME_PATH_MAX + 1 bytes. */
+/*
+ * A path in the mount, "" where it is too long for a frame; buf has KVC_FRAME_PATH_MAX + 1 bytes.
+ */
 void kvc_path_both(struct kvc *k, uint64_t ino, char *buf);
 /* The same of a name in a folder; -ENAMETOOLONG. */
 int kvc_path_in_both(struct kvc *k, uint64_t parent, const char *name, char *path);

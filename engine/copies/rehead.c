@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Renames, as the tiers see them. In a tier of our own the header's name part is rewritten, so that a rebuild finds the new
- * path. In a shared one the path is the place: under the new one it is another frame.
+ * Renames, as the tiers see them. In a tier of our own the header's name part is rewritten, so that
+ * a rebuild finds the new path. In a shared one the path is the place: under the new one it is
+ * another frame.
  */
 #include "rehead.h"
 
@@ -24,19 +25,23 @@ static void rehead_run(struct kvc *k, struct kvc_job *j)
 	struct kvc_place p;
 
 	kvc_lock(k);
-	bool wanted = page && f && !n->lost && n->place[j->tier].gen && !(n->spilling & (1u << j->tier));
+	bool wanted = page && f && !n->lost && n->place[j->tier].gen &&
+		      !(n->spilling & (1u << j->tier));
 
 	p = n->place[j->tier];
 	if (wanted)
-		n->spilling |= 1u << j->tier; /* nobody else calls the tier for this object meanwhile */
+		/* nobody else calls the tier for this object meanwhile */
+		n->spilling |= 1u << j->tier;
 	kvc_unlock(k);
 	if (!wanted)
 		return;
-	if (!t->ops->get(t, &p.where, 0, &iov, 1) && !kvc_frame_decode(page, f) && f->ino == n->row.ino && f->gen == p.gen) {
+	if (!t->ops->get(t, &p.where, 0, &iov, 1) && !kvc_frame_decode(page, f) &&
+	    f->ino == n->row.ino && f->gen == p.gen) {
 		pthread_mutex_lock(&k->trash->rehead_lock);
 		kvc_lock_both(k);
 		kvc_frame_name_both(k, n, f);
-		wanted = !n->lost && n->place[j->tier].gen == p.gen && n->place[j->tier].where.at == p.where.at;
+		wanted = !n->lost && n->place[j->tier].gen == p.gen &&
+			 n->place[j->tier].where.at == p.where.at;
 		kvc_unlock_both(k);
 		kvc_frame_encode(f, page);
 		if (wanted)
@@ -45,7 +50,8 @@ static void rehead_run(struct kvc *k, struct kvc_job *j)
 	}
 	kvc_lock(k);
 	n->spilling &= ~(1u << j->tier);
-	if (!n->lost && (n->state == KVC_RESIDENT || n->state == KVC_BOTH) && kvc_spill_needed(k, n, j->tier))
+	if (!n->lost && (n->state == KVC_RESIDENT || n->state == KVC_BOTH) &&
+	    kvc_spill_needed(k, n, j->tier))
 		kvc_spill_queue_locked(k, n, false); /* asked for while we were here */
 	kvc_unlock(k);
 }
@@ -71,19 +77,25 @@ static void rehead_folder_run(struct kvc *k, struct kvc_job *j)
 
 void kvc_rehead_locked(struct kvc *k, struct kvc_node *n)
 {
-	for (unsigned t = 0; t < KVC_TIERS && S_ISDIR(n->row.mode); t++) /* its frame has the old path */
+	/* its frame has the old path */
+	for (unsigned t = 0; t < KVC_TIERS && S_ISDIR(n->row.mode); t++)
 		if (k->folders->put[t][n->row.ino % KVC_FOLDERS] == n->row.ino)
 			k->folders->put[t][n->row.ino % KVC_FOLDERS] = 0;
 	if (S_ISDIR(n->row.mode))
-		kvc_job_add_locked(k, KVC_P_SPILL, rehead_folder_run, n, KVC_COMMON, kvc_mono_ns(), NULL);
+		kvc_job_add_locked(k, KVC_P_SPILL, rehead_folder_run, n, KVC_COMMON, kvc_mono_ns(),
+				   NULL);
 	if (!S_ISREG(n->row.mode))
 		return;
 	kvc_tier_each(k, t) {
 		if (!(k->tier[t].t->ops->caps & KVC_TIER_SHARED)) {
 			if (n->place[t].gen)
-				kvc_job_add_locked(k, KVC_P_SPILL, rehead_run, n, t, kvc_mono_ns(), NULL);
+				kvc_job_add_locked(k, KVC_P_SPILL, rehead_run, n, t, kvc_mono_ns(),
+						   NULL);
 		} else if (kvc_has_segment(n) && n->state != KVC_OPEN && n->place[t].gen) {
-			/* Known there by the old path: under the new one it is another frame. What is not in memory keeps the old. */
+			/*
+			 * Known there by the old path: under the new one it is another frame. What
+			 * is not in memory keeps the old.
+			 */
 			n->place[t] = (struct kvc_place){ 0 };
 			n->object.lower = kvc_placed_anywhere(n);
 			if (n->state == KVC_BOTH && !kvc_placed(k, n))

@@ -9,7 +9,9 @@
 /* Queues copies of a published object for every tier that lacks one. */
 void kvc_spill_queue_locked(struct kvc *k, struct kvc_node *n, bool urgent);
 bool kvc_spill_needed(const struct kvc *k, const struct kvc_node *n, unsigned tier);
-/* Does an fsync bring this file (NULL: any) to this tier? In a shared one it would need its name. */
+/*
+ * Does an fsync bring this file (NULL: any) to this tier? In a shared one it would need its name.
+ */
 static inline bool kvc_snapshot_takes(const struct kvc *k, const struct kvc_node *n, unsigned tier)
 {
 	unsigned caps = k->tier[tier].t->ops->caps;

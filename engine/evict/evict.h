@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who makes room: the evictor in the pool, the trimmers in the tiers, the keeper in the models. Under k->lock. */
+/*
+ * Who makes room: the evictor in the pool, the trimmers in the tiers, the keeper in the models.
+ * Under k->lock.
+ */
 #ifndef KVC_EVICT_H
 #define KVC_EVICT_H
 
 #include "kvc.h"
 
 struct kvc_evict {
-	bool trimming;          /* the pool was above high= and is not at low= yet */
-	bool over;              /* the trimmers end: no copy is made any more */
+	bool trimming; /* the pool was above high= and is not at low= yet */
+	bool over;     /* the trimmers end: no copy is made any more */
 	pthread_t keeper;
 	bool has_keeper;
 };

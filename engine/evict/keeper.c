@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The keeper: a thread that keeps models within their quotas and drops what has outlived its ttl. Where the bytes asked
- * for would not fit a quota, it drops the model's own chunks whole, lowest rank first, down to low= of the quota, and refuses
- * the first wait with EDQUOT when nothing can be dropped.
+ * The keeper: a thread that keeps models within their quotas and drops what has outlived its ttl.
+ * Where the bytes asked for would not fit a quota, it drops the model's own chunks whole, lowest
+ * rank first, down to low= of the quota, and refuses the first wait with EDQUOT when nothing can be
+ * dropped.
  */
 #include "chunk.h"
 #include "drop.h"
@@ -46,7 +47,8 @@ static bool shrink(struct kvc *k, uint64_t model)
 			kvc_count(&k->stats, quota_drops);
 		if (err == -EAGAIN)
 			coming += bytes;
-		progress |= !err || err == -EAGAIN || (err == -EBUSY && kvc_chunk_young(r.last_ns)); /* it grows older */
+		/* it grows older */
+		progress |= !err || err == -EAGAIN || (err == -EBUSY && kvc_chunk_young(r.last_ns));
 	}
 }
 
@@ -129,8 +131,8 @@ static void *keeper(void *arg)
 
 	kvc_lock(k);
 	while (!k->stopping) {
-		struct timespec until = kvc_timespec(
-			kvc_mono_ns() + (pressed_locked(k) ? PRESSED_NS : IDLE_NS));
+		struct timespec until =
+			kvc_timespec(kvc_mono_ns() + (pressed_locked(k) ? PRESSED_NS : IDLE_NS));
 
 		pthread_cond_timedwait(&k->quotas.pressed, &k->lock, &until);
 		if (k->stopping)

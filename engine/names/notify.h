@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Telling the kernel about names that went without its asking (notify.c). Under a lock of its own, a leaf. */
+/*
+ * Telling the kernel about names that went without its asking (notify.c). Under a lock of its own,
+ * a leaf.
+ */
 #ifndef KVC_NOTIFY_H
 #define KVC_NOTIFY_H
 
@@ -9,7 +12,7 @@ struct kvc_notices {
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
 	struct kvc_list list;
-	uint64_t given;          /* notices so far; told: of these, by the kernel known */
+	uint64_t given; /* notices so far; told: of these, by the kernel known */
 	_Atomic uint64_t told;
 	bool stop;
 };

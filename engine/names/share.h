@@ -7,16 +7,22 @@
 #include "node.h"
 
 struct kvc_share {
-	struct kvc_list asks;        /* under way */
-	struct kvc_miss *misses;     /* names that no shared tier had a moment ago; NULL: none yet */
+	struct kvc_list asks; /* under way */
+	/* names that no shared tier had a moment ago; NULL: none yet */
+	struct kvc_miss *misses;
 };
 
 /*
- * Asks the shared tiers for a name that is not in the catalog. KVC_WAIT: parked, look again after; -ENOENT: nobody has it.
+ * Asks the shared tiers for a name that is not in the catalog. KVC_WAIT: parked, look again after;
+ * -ENOENT: nobody has it.
  */
 int kvc_ask_both(struct kvc *k, uint64_t parent, const char *name, struct kvc_wait *w);
-/* Makes a node for a frame that a shared tier has; 0, -EEXIST, -EBADMSG (not one of ours to take), or another. */
-int kvc_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *name, const struct kvc_where *w, const struct kvc_frame *f);
+/*
+ * Makes a node for a frame that a shared tier has; 0, -EEXIST, -EBADMSG (not one of ours to take),
+ * or another.
+ */
+int kvc_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *name,
+		   const struct kvc_where *w, const struct kvc_frame *f);
 /* The file lost this path by a caller's doing (unlink, rename): see user.kvcachefs.shared. */
 void kvc_unshare_both(struct kvc *k, struct kvc_node *n, const char *path, bool moved);
 

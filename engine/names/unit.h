@@ -8,7 +8,7 @@
 enum kvc_unit { KVC_UNIT_DIR, KVC_UNIT_FILE };
 
 struct kvc_units {
-	struct kvc_run *runs;   /* folders made in a row, and trees of them; NULL: none yet */
+	struct kvc_run *runs; /* folders made in a row, and trees of them; NULL: none yet */
 	struct kvc_tree *trees;
 };
 
@@ -19,20 +19,28 @@ bool kvc_unit_whole_both(struct kvc *k, struct kvc_node *folder);
 /* Has it files, as far as its unit is concerned? */
 bool kvc_unit_filled_both(struct kvc *k, struct kvc_node *folder);
 /*
- * File n comes into the folder under this name, by a caller's doing (here) or from a shared tier (n may be NULL): the chunk
- * that it joins, the folder's number, that of a file whose companion it is, or 0 for one of its own.
+ * File n comes into the folder under this name, by a caller's doing (here) or from a shared tier (n
+ * may be NULL): the chunk that it joins, the folder's number, that of a file whose companion it is,
+ * or 0 for one of its own.
  */
-int kvc_unit_join_both(struct kvc *k, struct kvc_node *folder, struct kvc_node *n, const char *name, bool here, uint64_t *chunk);
+int kvc_unit_join_both(struct kvc *k, struct kvc_node *folder, struct kvc_node *n, const char *name,
+		       bool here, uint64_t *chunk);
 /* The file's own chunk ends: what was its companion becomes a chunk of its own. */
 void kvc_unit_part_both(struct kvc *k, struct kvc_node *n);
 /* A folder is new. */
 void kvc_unit_made_locked(struct kvc_node *folder);
 /* A folder was moved into parent; thread pid made one there. */
 void kvc_unit_folder_came_both(struct kvc *k, struct kvc_node *parent);
-void kvc_unit_folder_made_both(struct kvc *k, struct kvc_node *parent, struct kvc_node *folder, const char *name, uint32_t pid);
-/* Gives the files in and below the folder the chunks that they should have now, in the background. */
+void kvc_unit_folder_made_both(struct kvc *k, struct kvc_node *parent, struct kvc_node *folder,
+			       const char *name, uint32_t pid);
+/*
+ * Gives the files in and below the folder the chunks that they should have now, in the background.
+ */
 void kvc_unit_regroup_locked(struct kvc *k, struct kvc_node *folder);
-/* What is set on the folder itself: enum kvc_unit, or -1; its text; and to set it, or take it away (NULL). */
+/*
+ * What is set on the folder itself: enum kvc_unit, or -1; its text; and to set it, or take it away
+ * (NULL).
+ */
 int kvc_unit_get_both(struct kvc *k, struct kvc_node *folder);
 const char *kvc_unit_text(int unit);
 int kvc_unit_set_both(struct kvc *k, struct kvc_node *folder, const char *text);

@@ -9,7 +9,10 @@
 int kvc_unnamed_note_both(struct kvc *k, struct kvc_node *n);
 /* It has got a name. */
 void kvc_unnamed_named_both(struct kvc *k, struct kvc_node *n);
-/* To be called after an open or the kernel's reference has gone: destroys it when that was the last. */
+/*
+ * To be called after an open or the kernel's reference has gone: destroys it when that was the
+ * last.
+ */
 void kvc_unnamed_settle_both(struct kvc *k, struct kvc_node *n);
 /* All of them, at the end; and what an earlier daemon had, before anything else is taken over. */
 void kvc_unnamed_end_all(struct kvc *k);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a file takes, kept as its state and its room change: n->room of the pool, n->uncopied of what
- * has no copy yet, n->charged of its model's quota. The sums are k->room and the quotas.
+ * What a file takes, kept as its state and its room change: n->room of the pool, n->uncopied of
+ * what has no copy yet, n->charged of its model's quota. The sums are k->room and the quotas.
  *
- * To its quota a file counts what stat says it takes; while it is written, the room that was prepared for it; from its last
- * unlink on, nothing.
+ * To its quota a file counts what stat says it takes; while it is written, the room that was
+ * prepared for it; from its last unlink on, nothing.
  */
 #include "account.h"
 
@@ -66,7 +66,8 @@ uint64_t kvc_quota_bytes(const struct kvc_node *n)
 
 void kvc_quota_count_locked(struct kvc *k, struct kvc_node *n)
 {
-	struct kvc_quota *q = kvc_list_empty(&k->quotas.list) ? NULL : kvc_quota_of_locked(k, n->model);
+	struct kvc_quota *q = kvc_list_empty(&k->quotas.list) ? NULL
+							      : kvc_quota_of_locked(k, n->model);
 	uint64_t now = q ? kvc_quota_bytes(n) : 0, before = n->charged;
 
 	if (!q || now == before)

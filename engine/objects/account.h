@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a file takes: of the pool, of what has no copy yet, of its model's quota. All under k->lock. */
+/*
+ * What a file takes: of the pool, of what has no copy yet, of its model's quota. All under k->lock.
+ */
 #ifndef KVC_ACCOUNT_H
 #define KVC_ACCOUNT_H
 

@@ -15,14 +15,14 @@ struct kvc_chunk {
 	struct kvc_use use;
 	uint64_t pin_until_ns, ttl_s, expires_ns;
 	int64_t rank;
-	unsigned policy;             /* its class (policy.h) */
-	uint64_t quota;              /* the model whose quota it counts to; 0: none */
-	size_t heap_at;              /* index in its class's heap + 1; 0: not in it */
-	struct kvc_list nodes;       /* its nodes that have a segment */
+	unsigned policy;       /* its class (policy.h) */
+	uint64_t quota;        /* the model whose quota it counts to; 0: none */
+	size_t heap_at;        /* index in its class's heap + 1; 0: not in it */
+	struct kvc_list nodes; /* its nodes that have a segment */
 	unsigned nnodes;
-	unsigned inflight;           /* nodes that hold a pointer */
-	bool dirty, known;           /* to be written; has a row */
-	bool gone;                   /* its row was deleted and is not to come back */
+	unsigned inflight; /* nodes that hold a pointer */
+	bool dirty, known; /* to be written; has a row */
+	bool gone;         /* its row was deleted and is not to come back */
 	struct kvc_list dirty_link;
 	struct kvc_chunk *hash_next;
 };
@@ -36,8 +36,9 @@ struct kvc_heap {
 struct kvc_chunks {
 	struct kvc_chunk *hash[KVC_HASH_SIZE];
 	struct kvc_heap heap[KVC_CLASSES];
-	double turn[KVC_CLASSES];    /* whose is the lowest gives next; each victim moves it on by its part of the class */
-	uint64_t clock_ns;           /* the last use stamp given out */
+	/* whose is the lowest gives next; each victim moves it on by its part of the class */
+	double turn[KVC_CLASSES];
+	uint64_t clock_ns; /* the last use stamp given out */
 };
 
 struct kvc_chunk *kvc_chunk_find_locked(struct kvc *k, uint64_t id);
@@ -52,7 +53,8 @@ void kvc_chunk_dirty_locked(struct kvc *k, struct kvc_chunk *c);
 void kvc_chunk_forget_both(struct kvc *k, uint64_t id);
 /* A chunk whose files were in another one: was used when that was, if later. */
 void kvc_chunk_take_use_locked(struct kvc *k, struct kvc_chunk *c, const struct kvc_chunk_row *r);
-struct kvc_chunk *kvc_chunk_pop_locked(struct kvc *k); /* lowest rank with segments, out of the heap */
+/* lowest rank with segments, out of the heap */
+struct kvc_chunk *kvc_chunk_pop_locked(struct kvc *k);
 void kvc_chunk_push_locked(struct kvc *k, struct kvc_chunk *c);
 void kvc_chunk_row(const struct kvc_chunk *c, struct kvc_chunk_row *r);
 /* Its class and its quota are others now. */

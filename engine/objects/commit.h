@@ -7,7 +7,10 @@
 
 /* The thread. */
 void *kvc_committer(void *arg);
-/* One turn of the committer: writes what is dirty, commits, frees the trash. Used by stop too. Without locks. */
+/*
+ * One turn of the committer: writes what is dirty, commits, frees the trash. Used by stop too.
+ * Without locks.
+ */
 int kvc_commit_once(struct kvc *k);
 
 #endif

@@ -11,7 +11,7 @@ struct kvc_dirty {
 	uint64_t committed;            /* the last committed transaction */
 	pthread_cond_t cond;           /* the committer's */
 	bool soon, now;
-	uint64_t chunks_ns;            /* when the use of known chunks was last written */
+	uint64_t chunks_ns; /* when the use of known chunks was last written */
 };
 
 /* There is something to commit: within commit=, or now. */

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The life of an object: its state (the table is in node.h), its segment, publishing, destroying. */
+/*
+ * The life of an object: its state (the table is in node.h), its segment, publishing, destroying.
+ */
 #ifndef KVC_FILE_H
 #define KVC_FILE_H
 
@@ -15,7 +17,10 @@ bool kvc_placed(const struct kvc *k, const struct kvc_node *n);
 bool kvc_placed_anywhere(const struct kvc_node *n);
 /* A tier that survives power loss has it. */
 bool kvc_placed_durably(const struct kvc *k, const struct kvc_node *n);
-/* A new, empty segment for a file that has none: room must be accounted. 0 or -errno (then the room is the caller's again). */
+/*
+ * A new, empty segment for a file that has none: room must be accounted. 0 or -errno (then the room
+ * is the caller's again).
+ */
 int kvc_segment_new_locked(struct kvc *k, struct kvc_node *n, uint64_t room);
 /* A descriptor for the segment, kept in n->fd. */
 int kvc_node_fd_locked(struct kvc *k, struct kvc_node *n);

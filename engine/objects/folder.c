@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Folders: the names in them, copied out of the catalog, and what changes when one comes or goes. */
+/*
+ * Folders: the names in them, copied out of the catalog, and what changes when one comes or goes.
+ */
 #include "folder.h"
 
 #include "node.h"
@@ -53,7 +55,9 @@ int kvc_folder_empty_both(struct kvc *k, uint64_t folder)
 
 void kvc_unit_grew_locked(struct kvc *k, const struct kvc_node *n, uint64_t bytes)
 {
-	struct kvc_node *folder = n->row.chunk == n->row.parent ? kvc_node_find_locked(k, n->row.parent) : NULL;
+	struct kvc_node *folder = n->row.chunk == n->row.parent
+					  ? kvc_node_find_locked(k, n->row.parent)
+					  : NULL;
 
 	if (folder)
 		folder->fill_bytes += bytes;

@@ -14,7 +14,10 @@ struct kvc_entries { /* zero before the first use; the caller frees v, also afte
 	struct kvc_entry *v;
 	size_t n, room;
 };
-/* Copies out the names in a folder, or the names of a node, so that the catalog can be changed while walking them. */
+/*
+ * Copies out the names in a folder, or the names of a node, so that the catalog can be changed
+ * while walking them.
+ */
 int kvc_entries_in_both(struct kvc *k, uint64_t folder, struct kvc_entries *e);
 int kvc_entries_of_both(struct kvc *k, uint64_t ino, struct kvc_entries *e);
 /* 1: no name is in the folder; 0: some are; or a negative errno. */

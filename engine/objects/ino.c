@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inode numbers. The catalog has a number above all that may have been given out (meta: next_ino), which moves on in
- * steps, ahead of the need: a number is given out only below one that is committed. A clean unmount takes it back to
- * what was used. Frames of numbers that a kill or a power failure took from the catalog may lie about: a start after
- * one stays clear of as many again.
+ * Inode numbers. The catalog has a number above all that may have been given out (meta: next_ino),
+ * which moves on in steps, ahead of the need: a number is given out only below one that is
+ * committed. A clean unmount takes it back to what was used. Frames of numbers that a kill or a
+ * power failure took from the catalog may lie about: a start after one stays clear of as many
+ * again.
  */
 #include "ino.h"
 
@@ -57,6 +58,7 @@ int kvc_inos_load_both(struct kvc *k, bool clean)
 
 	if (err && err != -ENOENT) /* a store of before has none */
 		return err;
-	k->inos->next = kvc_max(kvc_row_max(k->cat) + 1, strtoull(text, NULL, 10)) + (clean ? 0 : INO_STEP);
+	k->inos->next = kvc_max(kvc_row_max(k->cat) + 1, strtoull(text, NULL, 10)) +
+			(clean ? 0 : INO_STEP);
 	return reserve_inos_both(k);
 }

@@ -7,11 +7,15 @@
 
 struct kvc_inos {
 	uint64_t next;
-	uint64_t limit, reserved; /* numbers below were reserved by a commit; by one that is pending */
-	uint64_t txn;             /* that one */
+	/* numbers below were reserved by a commit; by one that is pending */
+	uint64_t limit, reserved;
+	uint64_t txn; /* that one */
 };
 
-/* A number that no inode of this store ever had. 0, -EAGAIN (the catalog cannot write that more are in use) or -ENOMEM. */
+/*
+ * A number that no inode of this store ever had. 0, -EAGAIN (the catalog cannot write that more are
+ * in use) or -ENOMEM.
+ */
 int kvc_ino_new_both(struct kvc *k, uint64_t *ino);
 /* At the start; `clean`: the last daemon ended well. */
 int kvc_inos_load_both(struct kvc *k, bool clean);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Setting a model's bound, and counting what the model holds. The catalog keeps "limit used" under meta quota:MODEL.
- * `used` is true after a clean stop; after a kill it is counted anew.
+ * Setting a model's bound, and counting what the model holds. The catalog keeps "limit used" under
+ * meta quota:MODEL. `used` is true after a clean stop; after a kill it is counted anew.
  */
 #include "limit.h"
 
@@ -24,7 +24,10 @@ static int save(struct kvc *k, const struct kvc_quota *q)
 	return kvc_meta_set(k->cat, key, value);
 }
 
-/* Counts the model from the catalog and what memory knows better. Nodes learn again whose they are: folders may have moved. */
+/*
+ * Counts the model from the catalog and what memory knows better. Nodes learn again whose they are:
+ * folders may have moved.
+ */
 static int count_both(struct kvc *k, struct kvc_quota *q)
 {
 	uint64_t blocks = 0;
@@ -39,12 +42,14 @@ static int count_both(struct kvc *k, struct kvc_quota *q)
 			struct kvc_row row;
 			uint64_t model, now = kvc_quota_bytes(n);
 
-			if (!S_ISREG(n->row.mode) || n->lost || kvc_model_of_both(k, n->row.parent, &model))
+			if (!S_ISREG(n->row.mode) || n->lost ||
+			    kvc_model_of_both(k, n->row.parent, &model))
 				continue;
 			n->model = model;
 			if (model != q->model)
 				continue;
-			q->used += now - (kvc_row_get(k->cat, n->row.ino, &row) ? 0 : row.blocks * 512);
+			q->used += now -
+				   (kvc_row_get(k->cat, n->row.ino, &row) ? 0 : row.blocks * 512);
 			n->charged = now;
 		}
 	return err;
@@ -92,7 +97,8 @@ int kvc_quotas_load_both(struct kvc *k, bool clean)
 		struct kvc_quota *q;
 		struct kvc_row row;
 
-		if (sscanf(key, KEY "%" SCNx64, &model) != 1 || sscanf(value, "%" SCNu64 " %" SCNu64, &limit, &used) != 2 || !limit ||
+		if (sscanf(key, KEY "%" SCNx64, &model) != 1 ||
+		    sscanf(value, "%" SCNu64 " %" SCNu64, &limit, &used) != 2 || !limit ||
 		    kvc_row_get(k->cat, model, &row)) {
 			kvc_meta_del(k->cat, key);
 			continue;
@@ -115,7 +121,8 @@ void kvc_quotas_save_both(struct kvc *k)
 		for (size_t i = 0; i < KVC_HASH_SIZE; i++)
 			for (struct kvc_node *n = k->nodes->hash[i]; n; n = n->hash_next)
 				if (n->model == q.model && n->state == KVC_OPEN)
-					q.used -= kvc_quota_bytes(n) - (n->lost ? 0 : n->row.blocks * 512);
+					q.used -= kvc_quota_bytes(n) -
+						  (n->lost ? 0 : n->row.blocks * 512);
 		save(k, &q);
 	}
 }

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which chunk a node is in. What a model has set, a policy of its own or a quota, is noted on its chunks. */
+/*
+ * Which chunk a node is in. What a model has set, a policy of its own or a quota, is noted on its
+ * chunks.
+ */
 #include "member.h"
 
 #include "dirty.h"
@@ -78,7 +81,9 @@ int kvc_chunk_reclass_both(struct kvc *k, uint64_t model)
 			struct kvc_row row;
 
 			/* A chunk's number is that of its folder or of its only file. */
-			if (kvc_row_of_both(k, c->id, &row) || kvc_model_of_both(k, S_ISDIR(row.mode) ? c->id : row.parent, &of) || of != model)
+			if (kvc_row_of_both(k, c->id, &row) ||
+			    kvc_model_of_both(k, S_ISDIR(row.mode) ? c->id : row.parent, &of) ||
+			    of != model)
 				continue;
 			kvc_chunk_set_class_locked(k, c, class, quota);
 		}

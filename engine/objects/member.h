@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which chunk a node is in, and which class and quota its model gives the chunk (member.c). Both locks. */
+/*
+ * Which chunk a node is in, and which class and quota its model gives the chunk (member.c). Both
+ * locks.
+ */
 #ifndef KVC_MEMBER_H
 #define KVC_MEMBER_H
 

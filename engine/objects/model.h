@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is known of a model (model.c): the sizes of its objects, and the attributes on its folder. k->lock. */
+/*
+ * What is known of a model (model.c): the sizes of its objects, and the attributes on its folder.
+ * k->lock.
+ */
 #ifndef KVC_MODEL_H
 #define KVC_MODEL_H
 
@@ -28,7 +31,10 @@ int kvc_model_attr_both(struct kvc *k, uint64_t model, enum kvc_model_attr a);
 const char *kvc_model_attr_text(enum kvc_model_attr a, int value);
 /* Sets it by its text, or takes it away (NULL). -EINVAL: no such value. */
 int kvc_model_attr_set_both(struct kvc *k, uint64_t model, enum kvc_model_attr a, const char *text);
-/* The model has a quota or a policy of its own, so its files do not go in or out with a whole folder or by a hard link. */
+/*
+ * The model has a quota or a policy of its own, so its files do not go in or out with a whole
+ * folder or by a hard link.
+ */
 bool kvc_model_apart_both(struct kvc *k, uint64_t model);
 uint64_t kvc_hint_locked(struct kvc *k, uint64_t model);
 void kvc_hint_add_locked(struct kvc *k, uint64_t model, uint64_t size);

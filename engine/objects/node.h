@@ -15,12 +15,12 @@
  *   LOADING    l-ino-gen                       BOTH; LOWER: the load failed; GONE: unlinked or every copy was bad
  *   GONE       none                            -
  *
- * After a kill the name of a segment tells all: p is taken over when its generation is the catalog's or newer; o is
- * taken over when nothing was written (its mtime is still KVC_MARK_NS, set when it was opened), else it is removed and
- * a lower copy serves; w and l are removed.
+ * After a kill the name of a segment tells all: p is taken over when its generation is the
+ * catalog's or newer; o is taken over when nothing was written (its mtime is still KVC_MARK_NS, set
+ * when it was opened), else it is removed and a lower copy serves; w and l are removed.
  *
- * Order on disk: frame, placement row, commit; only then may the segment go. Row deleted, commit; only then are its
- * segment freed; and brought to stable storage; only then its extents (trash.c).
+ * Order on disk: frame, placement row, commit; only then may the segment go. Row deleted, commit;
+ * only then are its segment freed; and brought to stable storage; only then its extents (trash.c).
  */
 #ifndef KVC_NODE_H
 #define KVC_NODE_H
@@ -30,69 +30,92 @@
 
 #include <sys/stat.h>
 
-#define KVC_MARK_NS 1000000001ull /* mtime of a segment that nobody wrote to since it was opened for writing */
+/* mtime of a segment that nobody wrote to since it was opened for writing */
+#define KVC_MARK_NS 1000000001ull
 
-enum kvc_state { KVC_NONE, KVC_OPEN, KVC_RESIDENT, KVC_BOTH, KVC_LOWER, KVC_LOADING, KVC_GONE, KVC_STATES };
+enum kvc_state {
+	KVC_NONE,
+	KVC_OPEN,
+	KVC_RESIDENT,
+	KVC_BOTH,
+	KVC_LOWER,
+	KVC_LOADING,
+	KVC_GONE,
+	KVC_STATES
+};
 extern const char *const kvc_state_names[];
 
 struct kvc_node {
 	struct kvc *cache;
 	struct kvc_row row;
 	struct kvc_node *hash_next;
-	uint64_t nlookup;            /* references of the kernel */
-	unsigned holds;              /* references of the engine's own: workers, leases, operations under way */
-	bool dirty, touched;         /* to be written; its atime is, when it leaves memory */
-	bool lost;                   /* it has no row any more: unlinked or dropped */
-	bool unnamed;                /* it has no name yet (names/unnamed.c) */
+	uint64_t nlookup; /* references of the kernel */
+	/* references of the engine's own: workers, leases, operations under way */
+	unsigned holds;
+	bool dirty, touched; /* to be written; its atime is, when it leaves memory */
+	bool lost;           /* it has no row any more: unlinked or dropped */
+	bool unnamed;        /* it has no name yet (names/unnamed.c) */
 	struct kvc_list dirty_link;
 
 	/* regular files */
 	enum kvc_state state;
 	struct kvc_object_row object;
 	struct kvc_place place[KVC_TIERS];
-	bool has_places;             /* the catalog may have rows of places */
-	uint64_t place_txn;          /* the transaction that records the newest placement */
-	uint64_t room;               /* bytes accounted for the segment */
-	uint64_t charged;            /* bytes counted to its model's quota */
-	uint64_t uncopied;           /* bytes counted to k->room.uncopied */
-	struct kvc_list behind;      /* with write=back: in k->account->behind while no copy was asked for */
-	bool asked;                  /* and was taken from there: its bytes are in k->account->asked */
-	uint64_t prepared;           /* bytes from the start that are prepared for plain writes */
-	uint64_t ahead;              /* what was prepared when it was opened to be written anew; part of k->room.ahead */
-	uint64_t copied;             /* its part of k->room.copied */
-	unsigned waiting;            /* opens, and of a folder creates in it, that wait for room: its chunk is not dropped */
-	struct kvc_ghost *ghost;     /* a folder that was dropped with its chunk (names/drop.c) */
-	/* of a folder: when it was made (0: not known) and last filled, with how many files and bytes (names/unit.c) */
+	bool has_places;    /* the catalog may have rows of places */
+	uint64_t place_txn; /* the transaction that records the newest placement */
+	uint64_t room;      /* bytes accounted for the segment */
+	uint64_t charged;   /* bytes counted to its model's quota */
+	uint64_t uncopied;  /* bytes counted to k->room.uncopied */
+	/* with write=back: in k->account->behind while no copy was asked for */
+	struct kvc_list behind;
+	/* and was taken from there: its bytes are in k->account->asked */
+	bool asked;
+	uint64_t prepared; /* bytes from the start that are prepared for plain writes */
+	/* what was prepared when it was opened to be written anew; part of k->room.ahead */
+	uint64_t ahead;
+	uint64_t copied; /* its part of k->room.copied */
+	/* opens, and of a folder creates in it, that wait for room: its chunk is not dropped */
+	unsigned waiting;
+	struct kvc_ghost *ghost; /* a folder that was dropped with its chunk (names/drop.c) */
+	/*
+	 * of a folder: when it was made (0: not known) and last filled, with how many files and
+	 * bytes (names/unit.c)
+	 */
 	uint64_t made_ns, filled_ns, fill_bytes;
 	unsigned files;
-	int8_t unit_set;             /* its own user.kvcachefs.unit: 0 not looked up; 1 none; 2 + enum kvc_unit */
-	bool splitting;              /* its files are being given to other chunks */
+	/* its own user.kvcachefs.unit: 0 not looked up; 1 none; 2 + enum kvc_unit */
+	int8_t unit_set;
+	bool splitting; /* its files are being given to other chunks */
 	unsigned nopen, nwriters, leases;
-	int fd, backing;             /* -1 and 0 while not there */
-	bool plain;                  /* how it is open now */
-	bool fresh;                  /* the segment is a w-, not an o- */
-	bool verify;                 /* was open for writing and seems untouched: compare before trusting the lower copy */
-	bool failing;                /* the last spill failed */
-	int load_error;              /* of the last load */
-	unsigned spilling;           /* bit per tier: a job is queued or runs */
+	int fd, backing; /* -1 and 0 while not there */
+	bool plain;      /* how it is open now */
+	bool fresh;      /* the segment is a w-, not an o- */
+	/* was open for writing and seems untouched: compare before trusting the lower copy */
+	bool verify;
+	bool failing;                      /* the last spill failed */
+	int load_error;                    /* of the last load */
+	unsigned spilling;                 /* bit per tier: a job is queued or runs */
 	struct kvc_job *queued[KVC_TIERS]; /* the job while it is queued */
-	unsigned resealing;          /* bit per tier: its copy is to be made anew, and stays until that is done */
-	bool snapshot;               /* fsync waits for a copy of the file as it is now */
-	uint64_t epoch;              /* counts openings for writing, so a copy knows that it is old */
+	/* bit per tier: its copy is to be made anew, and stays until that is done */
+	unsigned resealing;
+	bool snapshot; /* fsync waits for a copy of the file as it is now */
+	/* counts openings for writing, so a copy knows that it is old */
+	uint64_t epoch;
 	uint64_t model;
 	struct kvc_chunk *chunk;
 	struct kvc_list chunk_link;
-	struct kvc_list waiters;     /* opens and leases that wait for the load, renames that wait for the publish */
+	/* opens and leases that wait for the load, renames that wait for the publish */
+	struct kvc_list waiters;
 	struct kvc_list sync_waiters;
-	struct kvc_wait load_wait;   /* the load's own wait for room */
+	struct kvc_wait load_wait; /* the load's own wait for room */
 };
 
 struct kvc_nodes {
 	struct kvc_node *hash[KVC_HASH_SIZE];
 	uint64_t n;
-	uint64_t opens, resident;    /* opens not released; nodes RESIDENT or BOTH */
-	uint64_t backings;           /* segments registered for passthrough */
-	_Atomic uint64_t fd_uses;    /* see kvc_file_fd_done; any thread */
+	uint64_t opens, resident; /* opens not released; nodes RESIDENT or BOTH */
+	uint64_t backings;        /* segments registered for passthrough */
+	_Atomic uint64_t fd_uses; /* see kvc_file_fd_done; any thread */
 };
 
 static inline bool kvc_has_segment(const struct kvc_node *n)
@@ -114,7 +137,8 @@ int kvc_row_of_both(struct kvc *k, uint64_t ino, struct kvc_row *row);
 /* The model of what lies in this folder; 0 at the root. */
 int kvc_model_of_both(struct kvc *k, uint64_t folder, uint64_t *model);
 /* The same from the folder's row, with the folder's depth below the root. */
-int kvc_model_of_row_both(struct kvc *k, const struct kvc_row *folder, uint64_t *model, unsigned *depth);
+int kvc_model_of_row_both(struct kvc *k, const struct kvc_row *folder, uint64_t *model,
+			  unsigned *depth);
 /* At the end. */
 void kvc_node_free_all(struct kvc *k);
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tiers there are, with their queues of work, threads and breakers (tierq.c). All under k->lock. */
+/*
+ * The tiers there are, with their queues of work, threads and breakers (tierq.c). All under
+ * k->lock.
+ */
 #ifndef KVC_TIERQ_H
 #define KVC_TIERQ_H
 
@@ -8,44 +11,53 @@
 #define KVC_WORKERS 8        /* threads of a tier at most */
 #define KVC_COMMON KVC_TIERS /* the queue of work that is no tier's */
 
-enum kvc_priority { KVC_P_LOAD, KVC_P_PREFETCH, KVC_P_REMOVE, KVC_P_URGENT, KVC_P_SPILL, KVC_PRIORITIES };
+enum kvc_priority {
+	KVC_P_LOAD,
+	KVC_P_PREFETCH,
+	KVC_P_REMOVE,
+	KVC_P_URGENT,
+	KVC_P_SPILL,
+	KVC_PRIORITIES
+};
 
 struct kvc_job {
 	struct kvc_list link;
 	void (*run)(struct kvc *k, struct kvc_job *j);
-	struct kvc_node *node;       /* held while the job lives, or NULL */
+	struct kvc_node *node; /* held while the job lives, or NULL */
 	unsigned tier;
-	enum kvc_priority priority;  /* the queue it is on */
-	uint64_t due_ns;             /* KVC_P_SPILL and KVC_P_URGENT: not before */
-	unsigned tried, bad;         /* a load: bit per tier that failed, that had a bad copy */
-	int err;                     /* a load: of the last try */
-	bool prefetch;               /* a load that nobody waited for when it was asked for */
+	enum kvc_priority priority; /* the queue it is on */
+	uint64_t due_ns;            /* KVC_P_SPILL and KVC_P_URGENT: not before */
+	unsigned tried, bad;        /* a load: bit per tier that failed, that had a bad copy */
+	int err;                    /* a load: of the last try */
+	bool prefetch;              /* a load that nobody waited for when it was asked for */
 	struct kvc_where where;
-	struct kvc_sum sum;          /* a removal from a shared tier: of this version only */
+	struct kvc_sum sum; /* a removal from a shared tier: of this version only */
 };
 
 /* A tier with its queues, threads and circuit breaker (tierq.c). */
 struct kvc_tier_state {
 	struct kvc *k;
-	struct kvc_tier *t;          /* NULL: no such tier now, or the common queue */
+	struct kvc_tier *t; /* NULL: no such tier now, or the common queue */
 	struct kvc_list jobs[KVC_PRIORITIES];
-	pthread_cond_t cond, load_cond; /* for the threads that take all, and for the one that takes no copies */
-	bool load_idle;              /* that one sleeps */
-	unsigned ncopies;            /* queued in KVC_P_SPILL */
-	unsigned nthreads, started;  /* threads: wanted and running */
+	/* for the threads that take all, and for the one that takes no copies */
+	pthread_cond_t cond, load_cond;
+	bool load_idle;             /* that one sleeps */
+	unsigned ncopies;           /* queued in KVC_P_SPILL */
+	unsigned nthreads, started; /* threads: wanted and running */
 	pthread_t workers[KVC_WORKERS];
-	unsigned failures;           /* in a row */
-	uint64_t open_until_ns;      /* breaker: no calls before; 0: closed */
+	unsigned failures;      /* in a row */
+	uint64_t open_until_ns; /* breaker: no calls before; 0: closed */
 	uint64_t backoff_ns;
-	bool probing, full;          /* full: it refused a frame for want of room */
-	uint64_t full_until_ns;      /* where nobody trims: not tried again before */
+	bool probing, full;     /* full: it refused a frame for want of room */
+	uint64_t full_until_ns; /* where nobody trims: not tried again before */
 	/* evict/trim.c */
 	pthread_t trimmer;
 	pthread_cond_t trim_cond;
 	bool has_trimmer, trimming;
-	bool jammed;                 /* a whole walk found nothing to drop */
-	uint64_t leaving;            /* bytes of frames that are trash and not removed yet */
-	uint64_t unsynced, spare;    /* bytes of those that wait for a sync, and what is free above high= */
+	bool jammed;      /* a whole walk found nothing to drop */
+	uint64_t leaving; /* bytes of frames that are trash and not removed yet */
+	/* bytes of those that wait for a sync, and what is free above high= */
+	uint64_t unsynced, spare;
 };
 
 struct kvc_work {
@@ -53,25 +65,35 @@ struct kvc_work {
 };
 
 /* What there is of tiers: for (...) { k->tier[t].t is one }. */
-#define kvc_tier_each(k, nr) for (unsigned nr = 0; nr < KVC_TIERS; nr++) if (!(k)->tier[nr].t) {} else
+#define kvc_tier_each(k, nr)                        \
+	for (unsigned nr = 0; nr < KVC_TIERS; nr++) \
+		if (!(k)->tier[nr].t) {             \
+		} else
 
 int kvc_tiers_start(struct kvc *k);
 void kvc_tiers_join(struct kvc *k);
 void kvc_tiers_wake_locked(struct kvc *k);
-int kvc_job_add_locked(struct kvc *k, enum kvc_priority p, void (*run)(struct kvc *, struct kvc_job *), struct kvc_node *n,
+int kvc_job_add_locked(struct kvc *k, enum kvc_priority p,
+		       void (*run)(struct kvc *, struct kvc_job *), struct kvc_node *n,
 		       unsigned tier, uint64_t due_ns, struct kvc_job **out);
 /* A job of the caller's own memory, that somebody waits for; the queue frees it after its run. */
 void kvc_job_put_locked(struct kvc *k, struct kvc_job *j);
 /* After a job was put on a queue: wakes a thread that takes such. */
 void kvc_tier_tell_locked(struct kvc_tier_state *ts, enum kvc_priority p);
-/* May a call be made to this tier now? And how it went: -EBADMSG, -ENOENT and -ENOSPC are answers, not failures. */
+/*
+ * May a call be made to this tier now? And how it went: -EBADMSG, -ENOENT and -ENOSPC are answers,
+ * not failures.
+ */
 bool kvc_tier_allowed_locked(struct kvc *k, unsigned tier);
 void kvc_tier_result_locked(struct kvc *k, unsigned tier, int err);
 /* The call that was allowed was not made. */
 void kvc_tier_uncalled_locked(struct kvc *k, unsigned tier);
 /* The tier may be above its mark, or refused a frame. */
 void kvc_trim_tell_locked(struct kvc *k, unsigned tier);
-/* Would a copy be taken now, or soon? Not where the tier is out, or is full and nothing can be dropped. */
+/*
+ * Would a copy be taken now, or soon? Not where the tier is out, or is full and nothing can be
+ * dropped.
+ */
 bool kvc_tier_takes_locked(const struct kvc *k, unsigned tier);
 
 #endif

@@ -1,16 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What transactions make dispensable, on its way out (trash.c). All under k->lock but rehead_lock. */
+/*
+ * What transactions make dispensable, on its way out (trash.c). All under k->lock but rehead_lock.
+ */
 #ifndef KVC_TRASH_H
 #define KVC_TRASH_H
 
 #include "kvc.h"
 
 struct kvc_trashcan {
-	struct kvc_list list;        /* of the transaction that is being collected */
-	struct kvc_list unsynced;    /* trash whose commit is not on stable storage yet */
-	uint64_t nunsynced, unsynced_bytes, unsynced_ns; /* until it is handed on; since when the oldest waits */
-	pthread_cond_t sync_cond;    /* the syncer's */
-	/* Rewriting a header and freeing an extent exclude each other; taken before all other locks. */
+	struct kvc_list list;     /* of the transaction that is being collected */
+	struct kvc_list unsynced; /* trash whose commit is not on stable storage yet */
+	/* until it is handed on; since when the oldest waits */
+	uint64_t nunsynced, unsynced_bytes, unsynced_ns;
+	pthread_cond_t sync_cond; /* the syncer's */
+	/*
+	 * Rewriting a header and freeing an extent exclude each other; taken before all other
+	 * locks.
+	 */
 	pthread_mutex_t rehead_lock;
 };
 
@@ -20,7 +26,10 @@ void *kvc_syncer(void *arg);
 void kvc_trash_committed(struct kvc *k, struct kvc_list *trash);
 void kvc_trash_free(struct kvc *k);
 void kvc_trash_segment_locked(struct kvc *k, const struct kvc_segment *s, uint64_t room);
-/* A frame in a shared tier that nobody else shall have either: it is removed if it still is this version. */
+/*
+ * A frame in a shared tier that nobody else shall have either: it is removed if it still is this
+ * version.
+ */
 void kvc_trash_shared_locked(struct kvc *k, unsigned tier, const struct kvc_place *p);
 void kvc_trash_extent_locked(struct kvc *k, unsigned tier, const struct kvc_place *p);
 

@@ -7,7 +7,10 @@ struct kvc;
 struct kvc_node;
 
 struct kvc_objects_up {
-	/* The last writer has gone: it is RESIDENT or BOTH now. Copies are to be made (copies/pace.c). */
+	/*
+	 * The last writer has gone: it is RESIDENT or BOTH now. Copies are to be made
+	 * (copies/pace.c).
+	 */
 	void (*published_locked)(struct kvc *k, struct kvc_node *n);
 	/* It leaves memory: what hangs on it goes too (names/drop.c: n->ghost). */
 	void (*freed_locked)(struct kvc_node *n);

@@ -42,11 +42,12 @@ struct kvc {
 	struct kvc_options opt;
 	struct kvc_store *store;
 	struct kvc_catalog *cat;
-	struct kvc_keys *keys;       /* NULL: frames are not sealed */
-	unsigned order[KVC_TIERS], ntiers; /* the tiers there are, in the order in which they are asked */
-	bool shared;                 /* one of them is a shared one */
+	struct kvc_keys *keys; /* NULL: frames are not sealed */
+	/* the tiers there are, in the order in which they are asked */
+	unsigned order[KVC_TIERS], ntiers;
+	bool shared; /* one of them is a shared one */
 	struct kvc_stats stats;
-	struct kvc_events ev;        /* under k->lock */
+	struct kvc_events ev; /* under k->lock */
 
 	pthread_mutex_t lock;
 	bool stopping, draining, started; /* under k->lock */
@@ -85,10 +86,13 @@ struct kvc {
 	struct kvc_evict *evict;
 
 	/* calls/ */
-	struct kvc_sweep *sweep;     /* import and rekey; NULL: none yet */
+	struct kvc_sweep *sweep; /* import and rekey; NULL: none yet */
 };
 
-/* Does the catalog take a user's change now? 0, or what the call fails with; before it changes anything. No lock needed. */
+/*
+ * Does the catalog take a user's change now? 0, or what the call fails with; before it changes
+ * anything. No lock needed.
+ */
 static inline int kvc_takes(struct kvc *k, bool removal)
 {
 	int err = kvc_catalog_takes(k->cat, removal);

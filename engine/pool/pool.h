@@ -11,15 +11,16 @@
 
 struct kvc_pool {
 	char path[512];
-	int dir;         /* O_PATH descriptor of the folder with the segments */
-	uint64_t size;   /* of the tmpfs: the bound, cpu= */
-	uint64_t bytes;  /* what the account gives out; the rest is for growth */
-	bool mounted;    /* a tmpfs of our own, not a folder of another one */
-	bool found;      /* it was mounted already */
+	int dir;                 /* O_PATH descriptor of the folder with the segments */
+	uint64_t size;           /* of the tmpfs: the bound, cpu= */
+	uint64_t bytes;          /* what the account gives out; the rest is for growth */
+	bool mounted;            /* a tmpfs of our own, not a folder of another one */
+	bool found;              /* it was mounted already */
 	bool huge, noswap, warm; /* what the kernel gave; found segments of an earlier daemon */
 };
 
-int kvc_pool_open(struct kvc_pool *p, const struct kvc_options *o, const struct kvc_store *s, char *error);
+int kvc_pool_open(struct kvc_pool *p, const struct kvc_options *o, const struct kvc_store *s,
+		  char *error);
 /* Bytes that the tmpfs holds, growth included; 0 where it is not our own. */
 uint64_t kvc_pool_real_used(const struct kvc_pool *p);
 void kvc_pool_close(struct kvc_pool *p, bool keep);
@@ -28,8 +29,10 @@ struct kvc_segment {
 	uint64_t ino, gen;
 };
 bool kvc_segment_parse(const char *name, struct kvc_segment *s);
-int kvc_segment_open(struct kvc_pool *p, const struct kvc_segment *s, int flags); /* a descriptor or -errno */
-int kvc_segment_rename(struct kvc_pool *p, const struct kvc_segment *from, const struct kvc_segment *to);
+/* a descriptor or -errno */
+int kvc_segment_open(struct kvc_pool *p, const struct kvc_segment *s, int flags);
+int kvc_segment_rename(struct kvc_pool *p, const struct kvc_segment *from,
+		       const struct kvc_segment *to);
 int kvc_segment_remove(struct kvc_pool *p, const struct kvc_segment *s);
 /* Whether anybody but the caller has it open or mapped: for writing, or at all. */
 bool kvc_segment_in_use(struct kvc_pool *p, const struct kvc_segment *s, bool for_writing);

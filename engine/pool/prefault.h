@@ -9,8 +9,9 @@ struct kvc;
 
 struct kvc_prefaulted {
 	uint64_t bytes, total; /* touched so far, and what there is to touch */
-	uint64_t held;         /* of k->room.used: touched, kept to the end or until somebody needs it */
-	char what[200];        /* what was decided, and why: one line */
+	/* of k->room.used: touched, kept to the end or until somebody needs it */
+	uint64_t held;
+	char what[200]; /* what was decided, and why: one line */
 };
 /* A failure to begin is only told: all works without. */
 void kvc_prefault_start(struct kvc *k);

@@ -27,8 +27,9 @@ struct kvc_quotas {
 
 struct kvc_quota *kvc_quota_of_locked(struct kvc *k, uint64_t model);
 /*
- * May the model grow by so many bytes? 0, KVC_WAIT (parked; w keeps what is granted) or -EDQUOT. The growth itself is counted
- * by kvc_quota_count_locked; kvc_room_cancel_locked then gives back what was granted.
+ * May the model grow by so many bytes? 0, KVC_WAIT (parked; w keeps what is granted) or -EDQUOT.
+ * The growth itself is counted by kvc_quota_count_locked; kvc_room_cancel_locked then gives back
+ * what was granted.
  */
 int kvc_quota_get_locked(struct kvc *k, uint64_t model, uint64_t bytes, struct kvc_wait *w);
 /* The same without waiting. */
@@ -36,7 +37,9 @@ int kvc_quota_allows_locked(struct kvc *k, uint64_t model, uint64_t bytes);
 void kvc_quota_cancel_locked(struct kvc *k, struct kvc_wait *w);
 /* What the model's files take has grown, or become less. */
 void kvc_quota_changed_locked(struct kvc *k, struct kvc_quota *q, int64_t by);
-/* How much the model should lose now: from above high= down to low=, and what the first wait needs. */
+/*
+ * How much the model should lose now: from above high= down to low=, and what the first wait needs.
+ */
 uint64_t kvc_quota_wanted(const struct kvc *k, struct kvc_quota *q);
 /* Gives those who wait what there is. */
 void kvc_quota_grant_locked(struct kvc *k, struct kvc_quota *q);

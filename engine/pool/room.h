@@ -9,19 +9,23 @@
 #include <pthread.h>
 
 struct kvc_room {
-	uint64_t used;           /* bytes of the pool accounted for */
-	uint64_t ahead;          /* of these, prepared for files being written, used by now or not */
+	uint64_t used; /* bytes of the pool accounted for */
+	/* of these, prepared for files being written, used by now or not */
+	uint64_t ahead;
 	uint64_t uncopied;       /* of these, of published objects that no tier has */
 	uint64_t copied;         /* of these, files that a tier has too (BOTH) */
 	uint64_t leaving;        /* bytes of segments that are trash and not removed yet */
 	struct kvc_list waiters; /* in the order in which they asked */
-	pthread_cond_t pressed;  /* room is wanted, or something may have become free: the evictor's */
-	unsigned stuck;          /* looks of the evictor that found nothing to free for those who wait */
+	/* room is wanted, or something may have become free: the evictor's */
+	pthread_cond_t pressed;
+	/* looks of the evictor that found nothing to free for those who wait */
+	unsigned stuck;
 };
 
 /*
- * Accounts `bytes` of the pool for the caller: 0, KVC_WAIT (w is woken when the room is w->granted, or with
- * -ENOSPC), or -ENOSPC. A wait that has a grant uses it up first. w may be NULL: then no waiting, -EAGAIN.
+ * Accounts `bytes` of the pool for the caller: 0, KVC_WAIT (w is woken when the room is w->granted,
+ * or with -ENOSPC), or -ENOSPC. A wait that has a grant uses it up first. w may be NULL: then no
+ * waiting, -EAGAIN.
  */
 int kvc_room_get_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w);
 void kvc_room_put_locked(struct kvc *k, uint64_t bytes);

@@ -175,7 +175,11 @@ int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 	k->store = s;
 	k->pool.dir = -1;
 	init_lists(k);
-	err = *o->keyfile ? kvc_keys_open(&k->keys, o->keyfile, error) : 0;
+	err = kvc_table_init(&k->nodes) ?: kvc_table_init(&k->chunks);
+	if (err)
+		snprintf(error, 512, "out of memory");
+	if (!err && *o->keyfile)
+		err = kvc_keys_open(&k->keys, o->keyfile, error);
 	if (!err)
 		err = kvc_pool_open(&k->pool, o, s, error);
 	if (!err)
@@ -250,10 +254,12 @@ int kvc_start(struct kvc *k)
 	kvc_lock(k);
 	k->started = true;
 	/* What an earlier daemon could not copy down. */
-	for (size_t i = 0; i < KVC_HASH_SIZE && k->opt.write == KVC_THROUGH; i++)
-		for (struct kvc_node *n = k->nodes[i]; n; n = n->hash_next)
-			if (n->state == KVC_RESIDENT || n->verify)
-				kvc_spill_queue_locked(k, n, false);
+	kvc_table_each(&k->nodes, s) {
+		struct kvc_node *n = kvc_of(s, struct kvc_node, slot);
+
+		if (k->opt.write == KVC_THROUGH && (n->state == KVC_RESIDENT || n->verify))
+			kvc_spill_queue_locked(k, n, false);
+	}
 	kvc_unlock(k);
 	kvc_prefault_start(k);
 	return 0;
@@ -341,14 +347,15 @@ void kvc_stop(struct kvc *k)
 		return;
 	kvc_unnamed_end_all(k);
 	kvc_lock(k);
-	for (size_t i = 0; i < KVC_HASH_SIZE; i++)
-		for (struct kvc_node *n = k->nodes[i]; n; n = n->hash_next) {
-			n->snapshot = false;
-			if (n->state == KVC_RESIDENT || ((n->state == KVC_BOTH || n->state == KVC_LOWER) && n->verify))
-				kvc_spill_queue_locked(k, n, true);
-			if (n->touched)
-				kvc_node_dirty_locked(k, n);
-		}
+	kvc_table_each(&k->nodes, s) {
+		struct kvc_node *n = kvc_of(s, struct kvc_node, slot);
+
+		n->snapshot = false;
+		if (n->state == KVC_RESIDENT || ((n->state == KVC_BOTH || n->state == KVC_LOWER) && n->verify))
+			kvc_spill_queue_locked(k, n, true);
+		if (n->touched)
+			kvc_node_dirty_locked(k, n);
+	}
 	kvc_unlock(k);
 	drain_jobs(k, false);
 	kvc_trim_stop(k);
@@ -396,9 +403,11 @@ void kvc_close(struct kvc *k)
 	bool keep = k->opt.keep_pool;
 	uint64_t only_here = 0;
 
-	for (size_t i = 0; i < KVC_HASH_SIZE; i++)
-		for (struct kvc_node *n = k->nodes[i]; n; n = n->hash_next)
-			only_here += n->state == KVC_RESIDENT || (n->state == KVC_BOTH && n->verify);
+	kvc_table_each(&k->nodes, s) {
+		struct kvc_node *n = kvc_of(s, struct kvc_node, slot);
+
+		only_here += n->state == KVC_RESIDENT || (n->state == KVC_BOTH && n->verify);
+	}
 	if (only_here && !keep && k->ntiers) {
 		kvc_warn("%" PRIu64 " objects could not be copied down: the pool %s stays for the next mount", only_here, k->pool.path);
 		keep = true;

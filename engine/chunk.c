@@ -8,11 +8,6 @@
 
 #include <string.h>
 
-static struct kvc_chunk **bucket(struct kvc *k, uint64_t id)
-{
-	return &k->chunks[(id * 0x9e3779b97f4a7c15ull) >> 48 & (KVC_HASH_SIZE - 1)];
-}
-
 /* Order by (rank, id), so that it is total and a restart finds the same. */
 static bool before(const struct kvc_chunk *a, const struct kvc_chunk *b)
 {
@@ -108,11 +103,9 @@ struct kvc_chunk *kvc_chunk_pop_locked(struct kvc *k)
 
 struct kvc_chunk *kvc_chunk_find_locked(struct kvc *k, uint64_t id)
 {
-	struct kvc_chunk *c = *bucket(k, id);
+	struct kvc_slot *s = kvc_table_find(&k->chunks, id);
 
-	while (c && c->id != id)
-		c = c->hash_next;
-	return c;
+	return s ? kvc_of(s, struct kvc_chunk, slot) : NULL;
 }
 
 static struct kvc_use use_of(const struct kvc_chunk_row *r)
@@ -165,8 +158,8 @@ int kvc_chunk_join_both(struct kvc *k, struct kvc_node *n)
 		}
 		kvc_list_init(&c->nodes);
 		kvc_list_init(&c->dirty_link);
-		c->hash_next = *bucket(k, c->id);
-		*bucket(k, c->id) = c;
+		c->slot.key = c->id;
+		kvc_table_add(&k->chunks, &c->slot);
 	}
 	if (c->gone) { /* it has files again */
 		c->gone = false;
@@ -180,15 +173,11 @@ int kvc_chunk_join_both(struct kvc *k, struct kvc_node *n)
 
 void kvc_chunk_settle_locked(struct kvc *k, struct kvc_chunk *c)
 {
-	struct kvc_chunk **at = bucket(k, c->id);
-
 	if (c->inflight || c->dirty)
 		return;
 	if (c->heap_at)
 		heap_remove(k, c);
-	while (*at != c)
-		at = &(*at)->hash_next;
-	*at = c->hash_next;
+	kvc_table_del(&k->chunks, &c->slot);
 	free(c);
 }
 
@@ -323,15 +312,15 @@ int kvc_chunk_reclass_both(struct kvc *k, uint64_t model)
 	int err;
 
 	belongs_both(k, model, &class, &quota);
-	for (size_t i = 0; i < KVC_HASH_SIZE; i++)
-		for (struct kvc_chunk *c = k->chunks[i]; c; c = c->hash_next) {
-			struct kvc_row row;
+	kvc_table_each(&k->chunks, s) {
+		struct kvc_chunk *c = kvc_of(s, struct kvc_chunk, slot);
+		struct kvc_row row;
 
-			/* A chunk's number is that of its folder or of its only file. */
-			if (kvc_row_of_both(k, c->id, &row) || kvc_model_of_both(k, S_ISDIR(row.mode) ? c->id : row.parent, &of) || of != model)
-				continue;
-			set_class_locked(k, c, class, quota);
-		}
+		/* A chunk's number is that of its folder or of its only file. */
+		if (kvc_row_of_both(k, c->id, &row) || kvc_model_of_both(k, S_ISDIR(row.mode) ? c->id : row.parent, &of) || of != model)
+			continue;
+		set_class_locked(k, c, class, quota);
+	}
 	err = kvc_chunk_below(k->cat, model, &r, &n);
 	for (size_t i = 0; i < n && !err; i++) {
 		r[i].policy = class;

@@ -41,12 +41,12 @@
 #include "keys.h"
 #include "log.h"
 #include "policy.h"
+#include "table.h"
 
 #include <pthread.h>
 
 #define KVC_WORKERS 8        /* threads of a tier at most */
 #define KVC_COMMON KVC_TIERS /* the queue of work that is no tier's */
-#define KVC_HASH_SIZE (1u << 16)
 #define KVC_MARK_NS 1000000001ull /* mtime of a segment that nobody wrote to since it was opened for writing */
 #define KVC_HINTS 256
 #define KVC_FOLDERS 4096
@@ -68,6 +68,7 @@ struct kvc_pool {
 
 struct kvc_chunk {
 	uint64_t id;
+	struct kvc_slot slot;        /* in k->chunks, by id */
 	struct kvc_use use;
 	uint64_t pin_until_ns, ttl_s, expires_ns;
 	int64_t rank;
@@ -80,13 +81,12 @@ struct kvc_chunk {
 	bool dirty, known;           /* to be written; has a row */
 	bool gone;                   /* its row was deleted and is not to come back */
 	struct kvc_list dirty_link;
-	struct kvc_chunk *hash_next;
 };
 
 struct kvc_node {
 	struct kvc *cache;
 	struct kvc_row row;
-	struct kvc_node *hash_next;
+	struct kvc_slot slot;        /* in k->nodes, by row.ino */
 	uint64_t nlookup;            /* references of the kernel */
 	unsigned holds;              /* references of the engine's own: workers, leases, operations under way */
 	bool dirty, touched;         /* to be written; its atime is, when it leaves memory */
@@ -232,9 +232,8 @@ struct kvc {
 
 	pthread_mutex_t lock;
 	bool stopping, draining, started;
-	struct kvc_node *nodes[KVC_HASH_SIZE];
-	struct kvc_chunk *chunks[KVC_HASH_SIZE];
-	uint64_t nnodes, next_ino;
+	struct kvc_table nodes, chunks;
+	uint64_t next_ino;
 	uint64_t ino_limit, ino_reserved; /* recover.c: numbers below were reserved by a commit; by one that is pending */
 	uint64_t ino_txn;            /* that one */
 	uint64_t clock_ns;           /* the last use stamp given out */

@@ -7,18 +7,11 @@
 
 #include <string.h>
 
-static struct kvc_node **bucket(struct kvc *k, uint64_t ino)
-{
-	return &k->nodes[(ino * 0x9e3779b97f4a7c15ull) >> 48 & (KVC_HASH_SIZE - 1)];
-}
-
 struct kvc_node *kvc_node_find_locked(struct kvc *k, uint64_t ino)
 {
-	struct kvc_node *n = *bucket(k, ino);
+	struct kvc_slot *s = kvc_table_find(&k->nodes, ino);
 
-	while (n && n->row.ino != ino)
-		n = n->hash_next;
-	return n;
+	return s ? kvc_of(s, struct kvc_node, slot) : NULL;
 }
 
 struct kvc_node *kvc_node_new_locked(struct kvc *k, const struct kvc_row *row)
@@ -35,9 +28,8 @@ struct kvc_node *kvc_node_new_locked(struct kvc *k, const struct kvc_row *row)
 	kvc_list_init(&n->waiters);
 	kvc_list_init(&n->sync_waiters);
 	n->state = S_ISREG(row->mode) ? KVC_LOWER : KVC_NONE;
-	n->hash_next = *bucket(k, row->ino);
-	*bucket(k, row->ino) = n;
-	k->nnodes++;
+	n->slot.key = row->ino;
+	kvc_table_add(&k->nodes, &n->slot);
 	return n;
 }
 
@@ -79,8 +71,6 @@ int kvc_node_get_both(struct kvc *k, uint64_t ino, struct kvc_node **out)
 
 void kvc_node_settle_locked(struct kvc *k, struct kvc_node *n)
 {
-	struct kvc_node **at;
-
 	if (n->nlookup || n->holds || n->dirty || n->nopen || n->leases || n->waiting || kvc_has_segment(n) || n->state == KVC_LOADING ||
 	    !kvc_list_empty(&n->waiters) || !kvc_list_empty(&n->sync_waiters))
 		return;
@@ -89,10 +79,7 @@ void kvc_node_settle_locked(struct kvc *k, struct kvc_node *n)
 		return;
 	}
 	kvc_chunk_leave_locked(k, n);
-	for (at = bucket(k, n->row.ino); *at != n; at = &(*at)->hash_next)
-		;
-	*at = n->hash_next;
-	k->nnodes--;
+	kvc_table_del(&k->nodes, &n->slot);
 	kvc_ghost_free_locked(n);
 	free(n);
 }
@@ -136,23 +123,18 @@ int kvc_row_of_both(struct kvc *k, uint64_t ino, struct kvc_row *row)
 
 void kvc_node_free_all(struct kvc *k)
 {
-	for (size_t i = 0; i < KVC_HASH_SIZE; i++)
-		while (k->nodes[i]) {
-			struct kvc_node *n = k->nodes[i];
+	kvc_table_each(&k->nodes, s) {
+		struct kvc_node *n = kvc_of(s, struct kvc_node, slot);
 
-			k->nodes[i] = n->hash_next;
-			if (n->fd >= 0)
-				close(n->fd);
-			kvc_ghost_free_locked(n);
-			free(n);
-		}
-	for (size_t i = 0; i < KVC_HASH_SIZE; i++)
-		while (k->chunks[i]) {
-			struct kvc_chunk *c = k->chunks[i];
-
-			k->chunks[i] = c->hash_next;
-			free(c);
-		}
+		if (n->fd >= 0)
+			close(n->fd);
+		kvc_ghost_free_locked(n);
+		free(n);
+	}
+	kvc_table_each(&k->chunks, s)
+		free(kvc_of(s, struct kvc_chunk, slot));
+	kvc_table_fini(&k->nodes);
+	kvc_table_fini(&k->chunks);
 	for (int i = 0; i < KVC_CLASSES; i++)
 		free(k->heap[i].v);
 }

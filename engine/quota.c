@@ -180,20 +180,22 @@ static int count_both(struct kvc *k, struct kvc_quota *q)
 		err = kvc_row_put(k->cat, &kvc_of(e, struct kvc_node, dirty_link)->row) ?: err;
 	err = err ?: kvc_blocks_below(k->cat, q->model, &blocks);
 	q->used = blocks * 512;
-	for (size_t i = 0; i < KVC_HASH_SIZE && !err; i++)
-		for (struct kvc_node *n = k->nodes[i]; n; n = n->hash_next) {
-			struct kvc_row row;
-			uint64_t model, now = kvc_quota_bytes(n);
+	if (err)
+		return err;
+	kvc_table_each(&k->nodes, s) {
+		struct kvc_node *n = kvc_of(s, struct kvc_node, slot);
+		struct kvc_row row;
+		uint64_t model, now = kvc_quota_bytes(n);
 
-			if (!S_ISREG(n->row.mode) || n->lost || kvc_model_of_both(k, n->row.parent, &model))
-				continue;
-			n->model = model;
-			if (model != q->model)
-				continue;
-			q->used += now - (kvc_row_get(k->cat, n->row.ino, &row) ? 0 : row.blocks * 512);
-			n->charged = now;
-		}
-	return err;
+		if (!S_ISREG(n->row.mode) || n->lost || kvc_model_of_both(k, n->row.parent, &model))
+			continue;
+		n->model = model;
+		if (model != q->model)
+			continue;
+		q->used += now - (kvc_row_get(k->cat, n->row.ino, &row) ? 0 : row.blocks * 512);
+		n->charged = now;
+	}
+	return 0;
 }
 
 static void remove_locked(struct kvc *k, struct kvc_quota *q)
@@ -267,10 +269,12 @@ void kvc_quotas_save_both(struct kvc *k)
 		struct kvc_quota q = *kvc_of(e, struct kvc_quota, link);
 
 		/* A file that was never closed is not there at the next start. */
-		for (size_t i = 0; i < KVC_HASH_SIZE; i++)
-			for (struct kvc_node *n = k->nodes[i]; n; n = n->hash_next)
-				if (n->model == q.model && n->state == KVC_OPEN)
-					q.used -= kvc_quota_bytes(n) - (n->lost ? 0 : n->row.blocks * 512);
+		kvc_table_each(&k->nodes, s) {
+			struct kvc_node *n = kvc_of(s, struct kvc_node, slot);
+
+			if (n->model == q.model && n->state == KVC_OPEN)
+				q.used -= kvc_quota_bytes(n) - (n->lost ? 0 : n->row.blocks * 512);
+		}
 		save(k, &q);
 	}
 }

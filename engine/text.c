@@ -47,7 +47,7 @@ static struct gauges gauges(struct kvc *k)
 	kvc_lock(k);
 	kvc_prefault_show_locked(k, &p);
 	g = (struct gauges){ k->pool.size, k->used - kvc_min(k->used, p.held), k->open_files,
-			     k->resident, k->nnodes, 0,
+			     k->resident, k->nodes.n, 0,
 			     k->jobs_queued + k->jobs_running + k->nunsynced, c.ok, c.pending_bytes,
 			     c.log_bytes, k->unsynced_bytes, p.bytes, p.total, p.held };
 	kvc_list_each(e, &k->room_waiters)

@@ -10,8 +10,9 @@
 static void init_lists(struct kvc *k)
 {
 	struct kvc_list *all[] = { &k->room_waiters, &k->timed, &k->woken, &k->dirty_nodes, &k->dirty_chunks, &k->trash,
-				   &k->unsynced, &k->sync_waiters, &k->notices, &k->asks, &k->quotas, &k->pace.waiters };
-	pthread_cond_t *conds[] = { &k->woken_cond, &k->commit_cond, &k->committed_cond, &k->sync_cond, &k->evict_cond, &k->keep_cond };
+				   &k->unsynced, &k->sync_waiters, &k->notices, &k->asks, &k->quotas, &k->pace.waiters, &k->survey.asked };
+	pthread_cond_t *conds[] = { &k->woken_cond, &k->commit_cond, &k->committed_cond, &k->sync_cond, &k->evict_cond, &k->keep_cond,
+				    &k->survey.cond };
 	pthread_condattr_t attr;
 
 	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
@@ -33,7 +34,7 @@ static void init_lists(struct kvc *k)
 		pthread_cond_init(&k->tier[t].trim_cond, &attr);
 	}
 	pthread_condattr_destroy(&attr);
-	pthread_mutex_init(&k->lock, NULL);
+	pthread_mutex_init(&k->lock.m, NULL);
 	pthread_mutex_init(&k->rehead_lock, NULL);
 	pthread_mutex_init(&k->notify_lock, NULL);
 	pthread_cond_init(&k->notify_cond, NULL);
@@ -198,6 +199,7 @@ int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 		kvc_keys_close(k->keys);
 		kvc_node_free_all(k);
 		kvc_quotas_free(k);
+		kvc_surveys_free(k);
 		if (k->pool.dir >= 0)
 			kvc_pool_close(&k->pool, k->pool.found);
 		if (k->cat) {
@@ -246,7 +248,7 @@ int kvc_start(struct kvc *k)
 	if (!err)
 		err = kvc_tiers_start(k);
 	if (!err)
-		err = kvc_trim_start(k);
+		err = kvc_trim_start(k) ?: kvc_survey_start(k);
 	if (err) {
 		kvc_error("cannot start threads: %s", strerror(-err));
 		return err;
@@ -262,6 +264,7 @@ int kvc_start(struct kvc *k)
 	}
 	kvc_unlock(k);
 	kvc_prefault_start(k);
+	kvc_survey_wait(k);
 	return 0;
 }
 
@@ -332,6 +335,7 @@ void kvc_detach(struct kvc *k)
 	kvc_prefault_stop(k);
 	pthread_join(k->evictor, NULL);
 	kvc_trim_detach(k);
+	kvc_survey_stop(k);
 	kvc_sweep_stop(k);
 	pthread_mutex_lock(&k->notify_lock);
 	k->notify_stop = true;
@@ -417,6 +421,7 @@ void kvc_close(struct kvc *k)
 	kvc_trash_free(k);
 	kvc_node_free_all(k);
 	kvc_quotas_free(k);
+	kvc_surveys_free(k);
 	if (kvc_catalog_close(k->cat))
 		kvc_error("the catalog could not be closed cleanly; the next start recovers it");
 	kvc_pool_close(&k->pool, keep);

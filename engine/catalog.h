@@ -15,6 +15,7 @@
 #ifndef KVC_CATALOG_H
 #define KVC_CATALOG_H
 
+#include "lock.h"
 #include "policy.h"
 #include "tier.h"
 #include "util.h"
@@ -81,7 +82,8 @@ int kvc_catalog_group(struct kvc_catalog *c);
 void kvc_catalog_rollback(struct kvc_catalog *c);
 /* Commits what is pending and closes; with an error that is lost. */
 int kvc_catalog_close(struct kvc_catalog *c);
-void kvc_catalog_lock(struct kvc_catalog *c);
+void kvc_catalog_lock_at(struct kvc_catalog *c, struct kvc_hold *here);
+#define kvc_catalog_lock(c) kvc_catalog_lock_at(c, KVC_HERE("tree"))
 void kvc_catalog_unlock(struct kvc_catalog *c);
 
 /* The number of the transaction that changes go into now; any thread. */
@@ -143,6 +145,8 @@ int kvc_row_get(struct kvc_catalog *c, uint64_t ino, struct kvc_row *r);
 int kvc_row_put(struct kvc_catalog *c, const struct kvc_row *r);
 int kvc_row_del(struct kvc_catalog *c, uint64_t ino); /* with its xattrs, link target, object and placements */
 uint64_t kvc_row_max(struct kvc_catalog *c);
+/* The next inode numbers above `after` and below that bound, of committed rows; changes since are left to the caller. */
+int kvc_row_inos(struct kvc_catalog *c, uint64_t after, uint64_t below, size_t room, uint64_t *ino, size_t *n);
 int kvc_target_get(struct kvc_catalog *c, uint64_t ino, char *target, size_t room);
 int kvc_target_put(struct kvc_catalog *c, uint64_t ino, const char *target);
 
@@ -191,10 +195,6 @@ int kvc_chunk_del(struct kvc_catalog *c, uint64_t id);
  */
 int kvc_chunk_next_ranked(struct kvc_catalog *c, struct kvc_chunk_row *r);
 int kvc_chunk_next_quota(struct kvc_catalog *c, uint64_t model, struct kvc_chunk_row *r);
-/* Commits what is pending. The chunks of a folder and of all below it, copied out: *out is the caller's to free. */
-int kvc_chunk_below(struct kvc_catalog *c, uint64_t folder, struct kvc_chunk_row **out, size_t *n);
-/* Commits what is pending. The 512-byte blocks of all files below a folder; each counts where its newest name is. Takes a moment for each million. */
-int kvc_blocks_below(struct kvc_catalog *c, uint64_t folder, uint64_t *blocks);
 /* Chunks whose ttl has run out. */
 int kvc_chunk_each_expired(struct kvc_catalog *c, uint64_t now_ns,
 			   int (*fn)(void *arg, const struct kvc_chunk_row *r), void *arg);

@@ -198,7 +198,7 @@ void *kvc_committer(void *arg)
 
 		if (!k->commit_soon) {
 			t = kvc_timespec(kvc_mono_ns() + CHUNKS_EVERY_NS);
-			pthread_cond_timedwait(&k->commit_cond, &k->lock, &t);
+			kvc_lock_wait(&k->lock, &k->commit_cond, &t);
 			if (!k->commit_soon && kvc_list_empty(&k->dirty_chunks) &&
 			    !kvc_catalog_takes(k->cat, false))
 				continue; /* while it takes nothing: to see whether it would again
@@ -206,7 +206,7 @@ void *kvc_committer(void *arg)
 		}
 		t = kvc_timespec(kvc_mono_ns() + k->opt.commit_ms * 1000000);
 		while (!k->commit_now && !k->draining &&
-		       pthread_cond_timedwait(&k->commit_cond, &k->lock, &t) != ETIMEDOUT)
+		       kvc_lock_wait(&k->lock, &k->commit_cond, &t) != ETIMEDOUT)
 			;
 		kvc_unlock(k);
 		if (kvc_commit_once(k))

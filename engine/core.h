@@ -39,6 +39,7 @@
 
 #include "cache.h"
 #include "keys.h"
+#include "lock.h"
 #include "log.h"
 #include "policy.h"
 #include "table.h"
@@ -201,6 +202,17 @@ struct kvc_quota {
 	uint64_t serial;
 	unsigned stuck;
 	bool trimming;
+	/* survey.c: its files are being counted; those up to `at` were, and those from `below` on are new */
+	bool counting;
+	uint64_t at, below;
+};
+
+/* What goes over all inodes (survey.c). */
+struct kvc_surveys {
+	struct kvc_list asked;
+	pthread_cond_t cond;         /* something was asked for, or is done */
+	pthread_t thread;
+	bool has_thread;
 };
 
 /* How fast the pool gets room back, and who waits for his turn (pace.c). */
@@ -230,7 +242,7 @@ struct kvc {
 	bool shared;                 /* one of them is a shared one */
 	struct kvc_keys *keys;       /* NULL: frames are not sealed */
 
-	pthread_mutex_t lock;
+	struct kvc_lock lock;
 	bool stopping, draining, started;
 	struct kvc_table nodes, chunks;
 	uint64_t next_ino;
@@ -256,6 +268,7 @@ struct kvc {
 	/* quota.c */
 	struct kvc_list quotas;
 	uint64_t quota_serial;
+	struct kvc_surveys survey;
 	/* unit.c */
 	struct kvc_run *runs;
 	struct kvc_tree *trees;
@@ -470,7 +483,7 @@ int kvc_unit_set_both(struct kvc *k, struct kvc_node *folder, const char *text);
 struct kvc_quota *kvc_quota_of_locked(struct kvc *k, uint64_t model);
 /* What a file counts, or would in a model with a quota. */
 uint64_t kvc_quota_bytes(const struct kvc_node *n);
-/* Sets the model's bound and counts what it holds; 0 takes it away. */
+/* Sets the model's bound; 0 takes it away. What it holds is counted by a survey. */
 int kvc_quota_set_both(struct kvc *k, uint64_t model, uint64_t limit);
 /*
  * May the model grow by so many bytes? 0, KVC_WAIT (parked; w keeps what is granted) or -EDQUOT. The growth itself is counted
@@ -491,6 +504,26 @@ void kvc_quotas_save_both(struct kvc *k);
 bool kvc_quota_pass(struct kvc *k);
 bool kvc_quota_pressed_locked(struct kvc *k);
 void kvc_quotas_free(struct kvc *k);
+/* By a survey: writes it down; and its sum is known. */
+int kvc_quota_save_both(struct kvc *k, const struct kvc_quota *q);
+void kvc_quota_counted_locked(struct kvc *k, struct kvc_quota *q);
+
+/* survey.c */
+/* Brings what is in the model up to what is set on it, in the background; and, where that is so, counts it for its quota. */
+int kvc_survey_ask_both(struct kvc *k, uint64_t model);
+/* The quota is to be counted by the next one. */
+void kvc_survey_count_locked(struct kvc *k, struct kvc_quota *q);
+/* Does a change of this file count now? Else the survey will come to it. */
+bool kvc_survey_counts(const struct kvc_quota *q, uint64_t ino);
+/* How far the model's is, if there is one: inodes up to *at of those below *limit. */
+bool kvc_survey_show_locked(struct kvc *k, uint64_t model, uint64_t *at, uint64_t *limit);
+/* Gives it a moment; without locks. */
+void kvc_survey_wait(struct kvc *k);
+/* Those that an earlier daemon did not end; after the quotas. */
+int kvc_surveys_load_both(struct kvc *k);
+int kvc_survey_start(struct kvc *k);
+void kvc_survey_stop(struct kvc *k); /* after k->stopping was set */
+void kvc_surveys_free(struct kvc *k);
 
 /* chunk.c */
 struct kvc_chunk *kvc_chunk_find_locked(struct kvc *k, uint64_t id);
@@ -510,8 +543,8 @@ void kvc_chunk_push_locked(struct kvc *k, struct kvc_chunk *c);
 void kvc_chunk_row(const struct kvc_chunk *c, struct kvc_chunk_row *r);
 /* The node's own chunk is in another model now. */
 int kvc_chunk_moved_both(struct kvc *k, struct kvc_node *n);
-/* Gives the chunks of a model the class and the quota that it has now. */
-int kvc_chunk_reclass_both(struct kvc *k, uint64_t model);
+/* Gives a chunk, if there is one of that number, the class and the quota that the model has now. */
+int kvc_chunk_reclass_both(struct kvc *k, uint64_t id, uint64_t model);
 /* Was it used so lately that somebody may be between two of its files? */
 bool kvc_chunk_young(uint64_t last_ns);
 bool kvc_chunk_pinned(const struct kvc_chunk *c);
@@ -690,19 +723,16 @@ static inline int kvc_takes(struct kvc *k, bool removal)
 		kvc_count(&k->stats, refused_changes);
 	return err;
 }
-static inline void kvc_lock(struct kvc *k)
-{
-	pthread_mutex_lock(&k->lock);
-}
+#define kvc_lock(k) kvc_lock_take(&(k)->lock, KVC_HERE("objects"))
 static inline void kvc_unlock(struct kvc *k)
 {
-	pthread_mutex_unlock(&k->lock);
+	kvc_lock_give(&k->lock);
 }
-static inline void kvc_lock_both(struct kvc *k)
-{
-	kvc_catalog_lock(k->cat);
-	kvc_lock(k);
-}
+#define kvc_lock_both(k)                                                                           \
+	do {                                                                                       \
+		kvc_catalog_lock((k)->cat);                                                        \
+		kvc_lock(k);                                                                       \
+	} while (0)
 static inline void kvc_unlock_both(struct kvc *k)
 {
 	kvc_unlock(k);

@@ -259,7 +259,7 @@ void *kvc_evictor(void *arg)
 		bool pressed = wanted_locked(k) > 0;
 		struct timespec t = kvc_timespec(kvc_mono_ns() + (pressed ? LOOK_NS : IDLE_NS));
 
-		pthread_cond_timedwait(&k->evict_cond, &k->lock, &t);
+		kvc_lock_wait(&k->lock, &k->evict_cond, &t);
 		if (k->stopping)
 			break;
 		pressed = wanted_locked(k) > 0;

@@ -9,7 +9,8 @@
  * fit, the evictor drops the model's own chunks whole, lowest rank first, down to low= of the quota, and refuses the first wait with EDQUOT
  * when nothing can be dropped.
  *
- * The catalog keeps "limit used" under meta quota:MODEL. `used` is true after a clean stop; after a kill it is counted anew.
+ * The catalog keeps "limit used" under meta quota:MODEL. `used` is true after a clean stop; after a kill, and where a quota is
+ * new, a survey counts it (survey.c); until then the sum is what it has counted, and nothing waits for it.
  */
 #include "core.h"
 
@@ -86,14 +87,15 @@ void kvc_quota_count_locked(struct kvc *k, struct kvc_node *n)
 	if (!q || now == before)
 		return;
 	n->charged = now;
-	changed_locked(k, q, (int64_t)(now - before));
+	if (kvc_survey_counts(q, n->row.ino))
+		changed_locked(k, q, (int64_t)(now - before));
 }
 
 void kvc_quota_move_locked(struct kvc *k, struct kvc_node *n, uint64_t model)
 {
 	struct kvc_quota *q = kvc_quota_of_locked(k, n->model);
 
-	if (q)
+	if (q && kvc_survey_counts(q, n->row.ino))
 		changed_locked(k, q, -(int64_t)n->charged);
 	n->charged = 0;
 	n->model = model;
@@ -147,7 +149,7 @@ void kvc_quota_cancel_locked(struct kvc *k, struct kvc_wait *w)
 	}
 }
 
-static int save(struct kvc *k, const struct kvc_quota *q)
+int kvc_quota_save_both(struct kvc *k, const struct kvc_quota *q)
 {
 	char key[40], value[48];
 
@@ -170,34 +172,6 @@ static struct kvc_quota *add_locked(struct kvc *k, uint64_t model, uint64_t limi
 	return q;
 }
 
-/* Counts the model from the catalog and what memory knows better. Nodes learn again whose they are: folders may have moved. */
-static int count_both(struct kvc *k, struct kvc_quota *q)
-{
-	uint64_t blocks = 0;
-	int err = 0;
-
-	kvc_list_each(e, &k->dirty_nodes)
-		err = kvc_row_put(k->cat, &kvc_of(e, struct kvc_node, dirty_link)->row) ?: err;
-	err = err ?: kvc_blocks_below(k->cat, q->model, &blocks);
-	q->used = blocks * 512;
-	if (err)
-		return err;
-	kvc_table_each(&k->nodes, s) {
-		struct kvc_node *n = kvc_of(s, struct kvc_node, slot);
-		struct kvc_row row;
-		uint64_t model, now = kvc_quota_bytes(n);
-
-		if (!S_ISREG(n->row.mode) || n->lost || kvc_model_of_both(k, n->row.parent, &model))
-			continue;
-		n->model = model;
-		if (model != q->model)
-			continue;
-		q->used += now - (kvc_row_get(k->cat, n->row.ino, &row) ? 0 : row.blocks * 512);
-		n->charged = now;
-	}
-	return 0;
-}
-
 static void remove_locked(struct kvc *k, struct kvc_quota *q)
 {
 	kvc_list_each_safe(e, &q->waiters)
@@ -212,31 +186,37 @@ int kvc_quota_set_both(struct kvc *k, uint64_t model, uint64_t limit)
 	struct kvc_quota *q = kvc_quota_of_locked(k, model);
 	bool made = !q && limit;
 	char key[40];
-	int err = 0;
+	int err;
 
 	if (!q && !limit)
 		return 0;
 	if (!limit) {
 		snprintf(key, sizeof key, KEY "%" PRIx64, model);
-		remove_locked(k, q);
 		err = kvc_meta_del(k->cat, key);
-		return err ?: kvc_chunk_reclass_both(k, model);
+		if (!err)
+			remove_locked(k, q);
+		return err ?: kvc_survey_ask_both(k, model);
 	}
 	if (made && !(q = add_locked(k, model, limit)))
 		return -ENOMEM;
-	q->limit = limit;
 	if (made)
-		err = count_both(k, q);
-	err = err ?: save(k, q);
+		kvc_survey_count_locked(k, q);
+	q->limit = limit;
+	err = kvc_quota_save_both(k, q);
 	if (!err && made)
-		err = kvc_chunk_reclass_both(k, model);
+		err = kvc_survey_ask_both(k, model);
 	if (err && made) {
 		remove_locked(k, q);
 		return err;
 	}
+	kvc_quota_counted_locked(k, q);
+	return err;
+}
+
+void kvc_quota_counted_locked(struct kvc *k, struct kvc_quota *q)
+{
 	grant_locked(k, q);
 	pthread_cond_signal(&k->keep_cond);
-	return err;
 }
 
 int kvc_quotas_load_both(struct kvc *k, bool clean)
@@ -256,8 +236,11 @@ int kvc_quotas_load_both(struct kvc *k, bool clean)
 		}
 		if (!(q = add_locked(k, model, limit)))
 			return -ENOMEM;
-		q->used = used;
-		if (!clean && (err = count_both(k, q)))
+		q->used = clean ? used : 0;
+		if (clean)
+			continue;
+		kvc_survey_count_locked(k, q);
+		if ((err = kvc_survey_ask_both(k, model)))
 			return err;
 	}
 	return err == -ENOENT ? 0 : err;
@@ -275,7 +258,7 @@ void kvc_quotas_save_both(struct kvc *k)
 			if (n->model == q.model && n->state == KVC_OPEN)
 				q.used -= kvc_quota_bytes(n) - (n->lost ? 0 : n->row.blocks * 512);
 		}
-		save(k, &q);
+		kvc_quota_save_both(k, &q);
 	}
 }
 

@@ -82,6 +82,7 @@ void kvc_print_stats(struct kvc *k, FILE *out)
 	}
 	for (size_t i = 0; i < NCOUNTERS; i++)
 		fprintf(out, "%-22s %" PRIu64 "\n", counters[i].name, counter(k, i));
+	kvc_holds_print(out);
 }
 
 void kvc_print_metrics(struct kvc *k, FILE *out)

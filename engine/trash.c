@@ -169,7 +169,7 @@ void *kvc_syncer(void *arg)
 						   : kvc_max(k->unsynced_ns, last_ns) + SYNC_NS;
 		if (due > now) {
 			t = kvc_timespec(due);
-			pthread_cond_timedwait(&k->sync_cond, &k->lock, &t);
+			kvc_lock_wait(&k->lock, &k->sync_cond, &t);
 			continue;
 		}
 		kvc_list_init(&all);
@@ -192,7 +192,7 @@ void *kvc_syncer(void *arg)
 		kvc_list_splice(&all, &k->unsynced);
 		kvc_list_splice(&k->unsynced, &all);
 		t = kvc_timespec(last_ns + SYNC_NS);
-		pthread_cond_timedwait(&k->sync_cond, &k->lock, &t);
+		kvc_lock_wait(&k->lock, &k->sync_cond, &t);
 	}
 	kvc_unlock(k);
 	return NULL;

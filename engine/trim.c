@@ -191,7 +191,7 @@ static void *trimmer(void *arg)
 			bool more = ts->trimming || ts->full || t->nknocked;
 			struct timespec until = kvc_timespec(kvc_mono_ns() + (more ? AGAIN_NS : IDLE_NS));
 
-			pthread_cond_timedwait(&ts->trim_cond, &k->lock, &until);
+			kvc_lock_wait(&k->lock, &ts->trim_cond, &until);
 			if (k->trimmed)
 				break;
 		}
@@ -271,7 +271,7 @@ static void *keeper(void *arg)
 		struct timespec until = kvc_timespec(
 			kvc_mono_ns() + (kvc_quota_pressed_locked(k) ? 2 * AGAIN_NS : IDLE_NS));
 
-		pthread_cond_timedwait(&k->keep_cond, &k->lock, &until);
+		kvc_lock_wait(&k->lock, &k->keep_cond, &until);
 		if (k->stopping)
 			break;
 		kvc_unlock(k);

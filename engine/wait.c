@@ -91,7 +91,7 @@ void *kvc_answerer(void *arg)
 			break;
 		struct timespec t = kvc_timespec(until);
 
-		pthread_cond_timedwait(&k->woken_cond, &k->lock, &t);
+		kvc_lock_wait(&k->lock, &k->woken_cond, &t);
 	}
 	kvc_unlock(k);
 	return NULL;

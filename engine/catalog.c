@@ -387,6 +387,11 @@ void kvc_catalog_lock_at(struct kvc_catalog *c, struct kvc_hold *here)
 	kvc_lock_take(&c->lock, here);
 }
 
+void kvc_catalog_pause(struct kvc_catalog *c)
+{
+	kvc_lock_pause(&c->lock);
+}
+
 void kvc_catalog_unlock(struct kvc_catalog *c)
 {
 	kvc_lock_give(&c->lock);

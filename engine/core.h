@@ -684,6 +684,11 @@ struct kvc_entries { /* zero before the first use; the caller frees v, also afte
 /* Copies out the names in a folder, or the names of a node, so that the catalog can be changed while walking them. */
 int kvc_entries_in_both(struct kvc *k, uint64_t folder, struct kvc_entries *e);
 int kvc_entries_of_both(struct kvc *k, uint64_t ino, struct kvc_entries *e);
+/*
+ * The next some in a folder, for a walk that lets others in between: *after is 0 at first. 1: there are
+ * more; 0: these were the last; or a negative errno.
+ */
+int kvc_entries_some_both(struct kvc *k, uint64_t folder, uint64_t *after, struct kvc_entries *e);
 /* A folder by its number: -ENOENT where it is gone, -ENOTDIR. With anew, where something is to be made in it, a dropped one comes back. */
 int kvc_folder_both(struct kvc *k, uint64_t ino, bool anew, struct kvc_node **folder);
 /* 1: no name is in the folder; 0: some are; or a negative errno. */
@@ -738,5 +743,19 @@ static inline void kvc_unlock_both(struct kvc *k)
 	kvc_unlock(k);
 	kvc_catalog_unlock(k->cat);
 }
+/* In the middle of a long work: lets others in. What they may change has to be looked at again. */
+#define kvc_pause_locked(k)                                                                        \
+	do {                                                                                       \
+		kvc_unlock(k);                                                                     \
+		kvc_lock_pause(&(k)->lock);                                                        \
+		kvc_lock(k);                                                                       \
+	} while (0)
+#define kvc_pause_both(k)                                                                          \
+	do {                                                                                       \
+		kvc_unlock_both(k);                                                                \
+		kvc_lock_pause(&(k)->lock);                                                        \
+		kvc_catalog_pause((k)->cat);                                                       \
+		kvc_lock_both(k);                                                                  \
+	} while (0)
 
 #endif

@@ -10,12 +10,15 @@
  */
 #include "core.h"
 
+#include <fcntl.h>
 #include <string.h>
 
 #define LOOK_NS 10000000ull
 #define IDLE_NS 250000000ull
 #define STUCK_LOOKS 12
-#define BATCH 32 /* chunks under one hold of the lock */
+#define BATCH 8    /* chunks under one hold of the lock */
+#define FREE_AT 16 /* segments whose pages go at once */
+#define KEPT 256
 
 enum verdict { EVICT, COPY, DROP, YOUNG, KEEP };
 
@@ -29,6 +32,9 @@ struct pass {
 	struct aside *aside;
 	size_t naside, aside_room;
 	uint64_t coming; /* bytes that will be free without more being done */
+	int kept[KEPT];  /* segments without a name whose pages are not freed yet */
+	size_t nkept;
+	uint64_t kept_room;
 	bool progress;
 };
 
@@ -88,20 +94,51 @@ static uint64_t chunk_room(const struct kvc_chunk *c)
 	return room;
 }
 
-static void evict_chunk_locked(struct kvc *k, struct kvc_chunk *c)
+/*
+ * A segment's name goes here and now, since a load may make it anew; its pages, which takes as long as it
+ * is large, when `p` gives back what it keeps (free_kept), and only then there is room.
+ */
+static void evict_node_locked(struct kvc *k, struct pass *p, struct kvc_node *n)
+{
+	struct kvc_segment s = kvc_segment_of(n);
+	int fd = p->nkept < KEPT ? kvc_segment_open(&k->pool, &s, O_PATH) : -1;
+
+	kvc_segment_remove(&k->pool, &s);
+	kvc_become_locked(k, n, KVC_LOWER);
+	if (fd >= 0) {
+		p->kept[p->nkept++] = fd;
+		p->kept_room += n->room;
+		k->leaving += n->room;
+		n->room = 0;
+		kvc_quota_count_locked(k, n);
+	} else {
+		kvc_room_set_locked(k, n, 0);
+	}
+	kvc_count(&k->stats, evictions);
+	kvc_node_settle_locked(k, n);
+}
+
+/* The lock is let go meanwhile. */
+static void free_kept_locked(struct kvc *k, struct pass *p)
+{
+	uint64_t room = p->kept_room;
+
+	kvc_unlock(k);
+	for (size_t i = 0; i < p->nkept; i++)
+		close(p->kept[i]);
+	p->nkept = 0;
+	p->kept_room = 0;
+	kvc_lock_pause(&k->lock);
+	kvc_lock(k);
+	k->leaving -= kvc_min(k->leaving, room);
+	kvc_room_put_locked(k, room);
+}
+
+static void evict_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk *c)
 {
 	c->inflight++; /* stays while its nodes leave */
-	kvc_list_each_safe(e, &c->nodes) {
-		struct kvc_node *n = kvc_of(e, struct kvc_node, chunk_link);
-		struct kvc_segment s = kvc_segment_of(n);
-
-		kvc_segment_remove(&k->pool, &s);
-		kvc_become_locked(k, n, KVC_LOWER);
-		kvc_pace_freed_locked(k, n->room);
-		kvc_room_set_locked(k, n, 0);
-		kvc_count(&k->stats, evictions);
-		kvc_node_settle_locked(k, n);
-	}
+	kvc_list_each_safe(e, &c->nodes)
+		evict_node_locked(k, p, kvc_of(e, struct kvc_node, chunk_link));
 	kvc_count(&k->stats, evicted_chunks);
 	c->inflight--;
 	kvc_chunk_settle_locked(k, c);
@@ -177,7 +214,7 @@ static bool one_locked(struct kvc *k, struct pass *p, struct kvc_chunk *c)
 	if (v != KEEP)
 		kvc_class_gave_locked(k, k->turn, c->policy);
 	if (v == EVICT) {
-		evict_chunk_locked(k, c);
+		evict_chunk_locked(k, p, c);
 		p->progress = true;
 		return true;
 	}
@@ -229,11 +266,10 @@ static bool pool_pass(struct kvc *k)
 	kvc_lock(k);
 	while (wanted_locked(k) > p.coming && (c = kvc_chunk_pop_locked(k))) {
 		one_locked(k, &p, c);
-		if (++n % BATCH == 0) {
-			kvc_unlock(k); /* let others in */
-			kvc_lock(k);
-		}
+		if (++n % BATCH == 0 || p.nkept >= FREE_AT)
+			free_kept_locked(k, &p);
 	}
+	free_kept_locked(k, &p);
 	drop_behind_locked(k, &p);
 	for (size_t i = 0; i < p.naside; i++) {
 		c = p.aside[i].chunk;

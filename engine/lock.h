@@ -8,8 +8,12 @@
 #define KVC_LOCK_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <unistd.h>
+
+#define KVC_PAUSE_US 20
 
 /* One for each place that takes a lock. */
 struct kvc_hold {
@@ -21,7 +25,8 @@ struct kvc_hold {
 
 struct kvc_lock {
 	pthread_mutex_t m;
-	struct kvc_hold *by; /* who holds it, since when */
+	_Atomic unsigned waiting; /* for it */
+	struct kvc_hold *by;      /* who holds it, since when */
 	uint64_t since_ns, since_cpu_ns;
 };
 
@@ -52,7 +57,11 @@ static inline struct kvc_hold *kvc_hold_end(struct kvc_lock *l)
 
 static inline void kvc_lock_take(struct kvc_lock *l, struct kvc_hold *here)
 {
-	pthread_mutex_lock(&l->m);
+	if (pthread_mutex_trylock(&l->m)) {
+		atomic_fetch_add_explicit(&l->waiting, 1, memory_order_relaxed);
+		pthread_mutex_lock(&l->m);
+		atomic_fetch_sub_explicit(&l->waiting, 1, memory_order_relaxed);
+	}
 	kvc_hold_begin(l, here);
 }
 
@@ -60,6 +69,16 @@ static inline void kvc_lock_give(struct kvc_lock *l)
 {
 	kvc_hold_end(l);
 	pthread_mutex_unlock(&l->m);
+}
+
+/*
+ * Between two holds of a long work: a mutex goes to who comes first, and who gave it back this moment
+ * is always the first. So he waits a moment where another one waits.
+ */
+static inline void kvc_lock_pause(const struct kvc_lock *l)
+{
+	if (atomic_load_explicit(&l->waiting, memory_order_relaxed))
+		usleep(KVC_PAUSE_US);
 }
 
 /* A wait on a condition, until then (NULL: for ever): the lock is not held meanwhile. */

@@ -174,16 +174,17 @@ static int some(struct kvc *k, struct survey *s, struct memo *m)
 	kvc_catalog_lock(k->cat);
 	err = kvc_row_inos(k->cat, s->at, s->limit, SOME, ino, &n);
 	kvc_catalog_unlock(k->cat);
+	kvc_lock_both(k);
 	for (size_t i = 0; i < n && !err;) {
-		kvc_lock_both(k);
 		m->folder = 0; /* it may have moved */
 		for (size_t end = kvc_min(i + HOLD, n); i < end && !err; i++) {
 			err = k->stopping || s->stale ? -ECANCELED : visit_both(k, s, ino[i], m);
 			if (!err)
 				s->at = ino[i];
 		}
-		kvc_unlock_both(k);
+		kvc_pause_both(k);
 	}
+	kvc_unlock_both(k);
 	return err ?: (int)n;
 }
 

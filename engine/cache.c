@@ -10,9 +10,10 @@
 static void init_lists(struct kvc *k)
 {
 	struct kvc_list *all[] = { &k->room_waiters, &k->timed, &k->woken, &k->dirty_nodes, &k->dirty_chunks, &k->trash,
-				   &k->unsynced, &k->sync_waiters, &k->notices, &k->asks, &k->quotas, &k->pace.waiters, &k->survey.asked };
-	pthread_cond_t *conds[] = { &k->woken_cond, &k->commit_cond, &k->committed_cond, &k->sync_cond, &k->evict_cond, &k->keep_cond,
-				    &k->survey.cond };
+				   &k->unsynced, &k->sync_waiters, &k->notices, &k->asks, &k->quotas,
+				   &k->pace.waiters, &k->pace.behind, &k->survey.asked };
+	pthread_cond_t *conds[] = { &k->woken_cond, &k->commit_cond, &k->committed_cond, &k->sync_cond,
+				    &k->evict_cond, &k->keep_cond, &k->survey.cond };
 	pthread_condattr_t attr;
 
 	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)

@@ -104,6 +104,8 @@ struct kvc_node {
 	uint64_t room;               /* bytes accounted for the segment */
 	uint64_t charged;            /* bytes counted to its model's quota */
 	uint64_t uncopied;           /* bytes counted to k->uncopied */
+	struct kvc_list behind;      /* with write=back: in k->pace.behind while no copy was asked for */
+	bool asked;                  /* and was taken from there: its bytes are in k->pace.asked */
 	uint64_t prepared;           /* bytes from the start that are prepared for plain writes */
 	uint64_t ahead;              /* what was prepared when it was opened to be written anew; part of k->ahead */
 	uint64_t copied;             /* its part of k->copied */
@@ -220,8 +222,10 @@ struct kvc_pace {
 	struct kvc_list waiters;
 	uint64_t rate;               /* bytes a second; 0: not known yet */
 	uint64_t next_ns;            /* the next turn */
-	uint64_t freed, copied, since_ns; /* what the rate is measured by */
+	uint64_t copied, since_ns;   /* what the rate is measured by */
 	bool busy;                   /* the window began with work to do */
+	struct kvc_list behind;      /* with write=back: published without a copy, oldest first */
+	uint64_t asked;              /* bytes of those whose copy was asked for */
 };
 
 /* Chunks with segments in the pool, lowest rank first. */
@@ -378,9 +382,10 @@ void kvc_pace_over_locked(struct kvc *k, struct kvc_wait *w);
 void kvc_pace_uncopied_locked(struct kvc *k, struct kvc_node *n);
 /* So much is without a copy that copies do not wait for settle=. */
 bool kvc_pace_hurry_locked(const struct kvc *k);
-/* The pool got room back; and now and then, by the evictor, how fast. */
-void kvc_pace_freed_locked(struct kvc *k, uint64_t bytes);
+/* Now and then, by the evictor: how fast copies are made. */
 void kvc_pace_measure_locked(struct kvc *k);
+/* With write=back: asks for copies of the oldest while too much has none. */
+void kvc_pace_behind_locked(struct kvc *k);
 
 /* wait.c */
 void *kvc_answerer(void *arg);

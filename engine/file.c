@@ -219,6 +219,8 @@ void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 	kvc_wake_all_locked(k, &n->waiters, 0); /* renames that waited for it */
 	if (k->opt.write == KVC_THROUGH || n->verify)
 		kvc_spill_queue_locked(k, n, false);
+	else
+		kvc_pace_behind_locked(k);
 }
 
 void kvc_destroy_locked(struct kvc *k, struct kvc_node *n)

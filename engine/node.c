@@ -25,6 +25,7 @@ struct kvc_node *kvc_node_new_locked(struct kvc *k, const struct kvc_row *row)
 	n->fd = -1;
 	kvc_list_init(&n->dirty_link);
 	kvc_list_init(&n->chunk_link);
+	kvc_list_init(&n->behind);
 	kvc_list_init(&n->waiters);
 	kvc_list_init(&n->sync_waiters);
 	n->state = S_ISREG(row->mode) ? KVC_LOWER : KVC_NONE;

@@ -2,15 +2,14 @@
 /*
  * Pacing: a store is as fast as memory, a copy as fast as the disk, so under load the pool fills with
  * objects that have no copy yet and cannot leave. From a quarter of the pool on copies do not wait
- * for settle= any more. From half of it on stores get turns: so many bytes a second as copies are
+ * for settle= any more, and with write=back those of the oldest are made although nothing has to leave yet. From half of it on stores get turns: so many bytes a second as copies are
  * made, twice that where there are few without a copy and ever less as they become more. So stores
  * settle at the pace of the disk with some of the pool to spare; each waits a little, and none finds
  * a wall. No turn is further away than pace=; who then still finds no room waits for it, and the
  * evictor drops the coldest chunks that have no copy (evict.c).
  *
- * With write=back all is without a copy until it is evicted: there the same is done from high= on, by
- * what the evictor frees. Loads are not paced, nor anything where no tier takes copies. A wait for a
- * turn is in k->pace.waiters until its time has come (wait.c).
+ * Loads are not paced, nor anything where no tier takes copies. A wait for a turn is in
+ * k->pace.waiters until its time has come (wait.c).
  */
 #include "core.h"
 
@@ -25,8 +24,6 @@ struct zone {
 
 static struct zone zone_locked(const struct kvc *k)
 {
-	if (k->opt.write == KVC_BACK)
-		return (struct zone){ k->used, k->pool.bytes / 100 * k->opt.high_pct, k->pool.bytes };
 	return (struct zone){ k->uncopied, k->pool.bytes / 2, k->pool.bytes / 20 * 19 };
 }
 
@@ -44,31 +41,46 @@ void kvc_pace_uncopied_locked(struct kvc *k, struct kvc_node *n)
 		return;
 	k->uncopied += now - was;
 	n->uncopied = now;
+	if (n->asked)
+		k->pace.asked += now - was;
+	else if (now && kvc_list_empty(&n->behind) && k->opt.write == KVC_BACK)
+		kvc_list_add_tail(&k->pace.behind, &n->behind);
+	if (!now) {
+		kvc_list_del(&n->behind);
+		n->asked = false;
+	}
 	if (now < was)
 		k->pace.copied += was - now;
 	if (!hurried && kvc_pace_hurry_locked(k))
 		kvc_tiers_wake_locked(k); /* what they wait for is due now */
 }
 
-void kvc_pace_freed_locked(struct kvc *k, uint64_t bytes)
+void kvc_pace_behind_locked(struct kvc *k)
 {
-	k->pace.freed += bytes;
+	while (k->uncopied - k->pace.asked > k->pool.bytes / 4 && !kvc_list_empty(&k->pace.behind)) {
+		struct kvc_node *n = kvc_of(k->pace.behind.next, struct kvc_node, behind);
+
+		kvc_list_del(&n->behind);
+		n->asked = true;
+		k->pace.asked += n->uncopied;
+		kvc_spill_queue_locked(k, n, false);
+	}
 }
 
 void kvc_pace_measure_locked(struct kvc *k)
 {
 	struct kvc_pace *p = &k->pace;
 	uint64_t now = kvc_mono_ns(), took = now - p->since_ns, seen;
-	bool back = k->opt.write == KVC_BACK;
 
 	if (took < WINDOW_NS)
 		return;
-	seen = (uint64_t)((double)(back ? p->freed : p->copied) * 1e9 / (double)took);
-	/* While there is little to do, little is done, and that tells nothing. A slow moment must not slow down the next ones. */
-	if (p->busy && (back ? k->used > zone_locked(k).from : kvc_pace_hurry_locked(k)))
+	seen = (uint64_t)((double)p->copied * 1e9 / (double)took);
+	/* While there is little to do, little is done: that tells nothing. A slow moment must not slow
+	 * down the next ones. */
+	if (p->busy && kvc_pace_hurry_locked(k))
 		p->rate = kvc_max(!p->rate ? seen : seen > p->rate ? (p->rate + seen) / 2 : (p->rate * 7 + seen) / 8, RATE_LEAST);
-	p->busy = back ? k->used > zone_locked(k).from : kvc_pace_hurry_locked(k);
-	p->freed = p->copied = 0;
+	p->busy = kvc_pace_hurry_locked(k);
+	p->copied = 0;
 	p->since_ns = now;
 }
 

@@ -263,8 +263,9 @@ int kvc_recover(struct kvc *k, char *error)
 	if (!err)
 		err = kvc_object_each_unplaced(k->cat, drop_lost, k);
 	kvc_unlock_both(k);
+	/* Extents are free that a killed daemon's last commits freed, and nobody has synced those. */
 	if (!err)
-		err = kvc_commit_once(k);
+		err = kvc_commit_once(k) ?: kvc_catalog_sync(k->cat);
 	if (err && !*error)
 		snprintf(error, 512, "the catalog cannot be written: %s", strerror(-err));
 	if (!err && kvc_counted(&k->stats, recovery_drops))

@@ -99,7 +99,6 @@ void kvc_trash_committed(struct kvc *k, struct kvc_list *trash)
 			kvc_segment_remove(&k->pool, &s);
 		kvc_lock(k);
 		k->leaving -= kvc_min(k->leaving, t->room);
-		kvc_pace_freed_locked(k, t->room);
 		kvc_room_put_locked(k, t->room);
 		if (t->tier >= 0) {
 			if (kvc_list_empty(&k->unsynced))

@@ -104,12 +104,17 @@ assert s.read("m/c0/l") == b"again" and s.read("m/c1/renamed") == b""
 s.umount()
 s.fsck("-n", "--data")
 
-# write=back: nothing goes down before eviction
+# write=back: nothing goes down before eviction, while little has no copy
 s = Store("back", cpu="64M", size="512M", options="write=back").mount()
 s.write("m/c/l", blob(9, N))
 time.sleep(0.5)
 s.settle()
 assert state(s, "m/c/l") == "resident" and s.stats()["spills"] == 0
+# beyond a quarter of the pool the oldest are copied although nothing has to leave yet, the newest not
+for i in range(24):
+    s.write(f"m/d{i}/l", blob(i, 1 << 20))
+wait_for(lambda: state(s, "m/d0/l") == "resident+lower")
+assert state(s, "m/d23/l") == "resident" and s.stats()["evictions"] == 0
 evict(s)
 assert state(s, "m/c/l") == "lower" and s.read("m/c/l") == blob(9, N)
 s.umount()

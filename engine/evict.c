@@ -17,8 +17,7 @@
 #define IDLE_NS 250000000ull
 #define STUCK_LOOKS 12
 #define BATCH 8    /* chunks under one hold of the lock */
-#define FREE_AT 16 /* segments whose pages go at once */
-#define KEPT 256
+#define FREE_AT 16 /* segments that are looked at, or whose pages go, at once */
 
 enum verdict { EVICT, COPY, DROP, YOUNG, KEEP };
 
@@ -32,7 +31,7 @@ struct pass {
 	struct aside *aside;
 	size_t naside, aside_room;
 	uint64_t coming; /* bytes that will be free without more being done */
-	int kept[KEPT];  /* segments without a name whose pages are not freed yet */
+	int kept[FREE_AT]; /* segments without a name whose pages are not freed yet */
 	size_t nkept;
 	uint64_t kept_room;
 	bool progress;
@@ -72,17 +71,40 @@ static enum verdict judge_locked(struct kvc *k, struct kvc_chunk *c)
 	return v == DROP && kvc_chunk_young(c->use.last_ns) ? YOUNG : v;
 }
 
+/* The first of its nodes goes to the end: so a walk of them can let others in, which change the list. */
+static struct kvc_node *turn_locked(struct kvc_chunk *c)
+{
+	struct kvc_list *e = c->nodes.next;
+
+	kvc_list_del(e);
+	kvc_list_add_tail(&c->nodes, e);
+	return kvc_of(e, struct kvc_node, chunk_link);
+}
+
+/* Has a client one of its files mapped? The lock is let go in between; the caller keeps the chunk in memory. */
 static bool mapped(struct kvc *k, struct kvc_chunk *c)
 {
-	kvc_list_each(e, &c->nodes) {
-		struct kvc_node *n = kvc_of(e, struct kvc_node, chunk_link);
+	bool any = false;
+
+	for (unsigned i = c->nnodes; i && c->nnodes && !any; i--) {
+		struct kvc_node *n = turn_locked(c);
 		struct kvc_segment s = kvc_segment_of(n);
 
-		kvc_close_segment_locked(k, n);
-		if (kvc_segment_in_use(&k->pool, &s, false))
+		if (n->nopen || n->leases)
 			return true;
+		kvc_close_segment_locked(k, n);
+		any = kvc_segment_in_use(&k->pool, &s, false);
+		if (i % FREE_AT == 0)
+			kvc_pause_locked(k);
 	}
-	return false;
+	return any;
+}
+
+/* It has a copy that counts, and nobody has it in hand. */
+static bool may_leave(const struct kvc *k, const struct kvc_node *n)
+{
+	return n->state == KVC_BOTH && !n->verify && !n->nopen && !n->leases && !n->snapshot &&
+	       n->place_txn <= k->committed;
 }
 
 static uint64_t chunk_room(const struct kvc_chunk *c)
@@ -101,7 +123,7 @@ static uint64_t chunk_room(const struct kvc_chunk *c)
 static void evict_node_locked(struct kvc *k, struct pass *p, struct kvc_node *n)
 {
 	struct kvc_segment s = kvc_segment_of(n);
-	int fd = p->nkept < KEPT ? kvc_segment_open(&k->pool, &s, O_PATH) : -1;
+	int fd = p->nkept < FREE_AT ? kvc_segment_open(&k->pool, &s, O_PATH) : -1;
 
 	kvc_segment_remove(&k->pool, &s);
 	kvc_become_locked(k, n, KVC_LOWER);
@@ -134,14 +156,19 @@ static void free_kept_locked(struct kvc *k, struct pass *p)
 	kvc_room_put_locked(k, room);
 }
 
+/* What somebody takes in hand while the others leave stays. */
 static void evict_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk *c)
 {
-	c->inflight++; /* stays while its nodes leave */
-	kvc_list_each_safe(e, &c->nodes)
-		evict_node_locked(k, p, kvc_of(e, struct kvc_node, chunk_link));
+	for (unsigned i = c->nnodes; i && c->nnodes; i--) {
+		struct kvc_node *n = turn_locked(c);
+
+		if (may_leave(k, n))
+			evict_node_locked(k, p, n);
+		if (p->nkept >= FREE_AT)
+			free_kept_locked(k, p);
+	}
+	kvc_chunk_push_locked(k, c);
 	kvc_count(&k->stats, evicted_chunks);
-	c->inflight--;
-	kvc_chunk_settle_locked(k, c);
 }
 
 uint64_t kvc_trim(uint64_t used, uint64_t size, const struct kvc_options *o, bool *trimming)
@@ -209,16 +236,18 @@ static bool one_locked(struct kvc *k, struct pass *p, struct kvc_chunk *c)
 	enum verdict v = judge_locked(k, c);
 	int err;
 
+	c->inflight++; /* stays, also while others are let in */
 	if ((v == EVICT || v == DROP) && mapped(k, c))
 		v = KEEP;
 	if (v != KEEP)
 		kvc_class_gave_locked(k, k->turn, c->policy);
 	if (v == EVICT) {
 		evict_chunk_locked(k, p, c);
+		c->inflight--;
+		kvc_chunk_settle_locked(k, c);
 		p->progress = true;
 		return true;
 	}
-	c->inflight++;
 	if (v == DROP) {
 		err = drop_locked(k, c->id);
 		p->progress |= !err || err == -EAGAIN;

@@ -135,6 +135,22 @@ typedef int kvc_name_fn(void *arg, const struct kvc_name *n); /* non-zero ends t
 int kvc_name_get(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t *ino, uint32_t *kind);
 /* Is this name surely not there? Needs no lock; by memory alone, so false where that does not tell. */
 bool kvc_name_absent(struct kvc_catalog *c, uint64_t parent, const char *name);
+/*
+ * The same, and what kvc_node_get_both reads of its inode, without the lock being held over SQLite: needs no lock.
+ * kvc_peek_node leaves p->node false where it is better read under the lock. kvc_peek_holds, under the lock: is
+ * all of it still so?
+ */
+struct kvc_peek {
+	uint64_t age, ino;
+	uint32_t kind;
+	bool node;
+	struct kvc_row row;
+	struct kvc_object_row object;
+	struct kvc_place place[KVC_TIERS];
+};
+int kvc_peek_name(struct kvc_catalog *c, uint64_t parent, const char *name, struct kvc_peek *p);
+int kvc_peek_node(struct kvc_catalog *c, struct kvc_peek *p);
+bool kvc_peek_holds(struct kvc_catalog *c, uint64_t parent, const char *name, const struct kvc_peek *p);
 int kvc_name_put(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t ino, uint32_t kind);
 int kvc_name_del(struct kvc_catalog *c, uint64_t parent, const char *name);
 /* All names in a folder whose hash is above `after`, in order of hash. fn may not change the catalog. */

@@ -113,6 +113,7 @@ struct kvc_catalog {
 	struct kvc_lock lock;      /* "the tree" */
 	struct kvc_overlay over;   /* under lock */
 	struct kvc_filter *filter; /* of names; its own lock */
+	uint64_t age;              /* how often the overlay dropped what is committed */
 
 	pthread_mutex_t writer;    /* the connection w, and: */
 	struct kvc_conn w;

@@ -127,6 +127,42 @@ static void belongs_both(struct kvc *k, uint64_t model, unsigned *class, uint64_
 	*quota = kvc_quota_of_locked(k, model) ? model : 0;
 }
 
+/* Brings a chunk into memory, by its row, or one without. */
+static struct kvc_chunk *bring_both(struct kvc *k, const struct kvc_node *n, const struct kvc_chunk_row *r)
+{
+	struct kvc_chunk *c = calloc(1, sizeof *c);
+
+	if (!c)
+		return NULL;
+	c->id = n->row.chunk;
+	if (r) {
+		c->use = use_of(r);
+		c->pin_until_ns = r->pin_until_ns;
+		c->ttl_s = r->ttl_s;
+		c->expires_ns = r->expires_ns;
+		c->rank = r->rank;
+		c->policy = r->policy;
+		c->quota = r->quota;
+		c->known = true;
+	} else {
+		belongs_both(k, n->model, &c->policy, &c->quota);
+	}
+	kvc_list_init(&c->nodes);
+	kvc_list_init(&c->dirty_link);
+	c->slot.key = c->id;
+	kvc_table_add(&k->chunks, &c->slot);
+	return c;
+}
+
+int kvc_chunk_found_both(struct kvc *k, struct kvc_node *n)
+{
+	n->chunk = bring_both(k, n, NULL);
+	if (!n->chunk)
+		return -ENOMEM;
+	n->chunk->inflight++;
+	return 0;
+}
+
 int kvc_chunk_join_both(struct kvc *k, struct kvc_node *n)
 {
 	struct kvc_chunk *c;
@@ -140,26 +176,9 @@ int kvc_chunk_join_both(struct kvc *k, struct kvc_node *n)
 		err = kvc_chunk_get(k->cat, n->row.chunk, &r);
 		if (err && err != -ENOENT)
 			return err;
-		c = calloc(1, sizeof *c);
+		c = bring_both(k, n, err ? NULL : &r);
 		if (!c)
 			return -ENOMEM;
-		c->id = n->row.chunk;
-		if (!err) {
-			c->use = use_of(&r);
-			c->pin_until_ns = r.pin_until_ns;
-			c->ttl_s = r.ttl_s;
-			c->expires_ns = r.expires_ns;
-			c->rank = r.rank;
-			c->policy = r.policy;
-			c->quota = r.quota;
-			c->known = true;
-		} else {
-			belongs_both(k, n->model, &c->policy, &c->quota);
-		}
-		kvc_list_init(&c->nodes);
-		kvc_list_init(&c->dirty_link);
-		c->slot.key = c->id;
-		kvc_table_add(&k->chunks, &c->slot);
 	}
 	if (c->gone) { /* it has files again */
 		c->gone = false;

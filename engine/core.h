@@ -398,6 +398,8 @@ void kvc_wake_all_locked(struct kvc *k, struct kvc_list *on, int err);
 struct kvc_node *kvc_node_find_locked(struct kvc *k, uint64_t ino);
 /* From memory or the catalog. 0 with *n, -ENOENT, -ENOMEM, -EIO. */
 int kvc_node_get_both(struct kvc *k, uint64_t ino, struct kvc_node **n);
+/* The same with what was read already, and still is so (kvc_peek_holds). */
+int kvc_node_get_peeked_both(struct kvc *k, const struct kvc_peek *p, struct kvc_node **out);
 struct kvc_node *kvc_node_new_locked(struct kvc *k, const struct kvc_row *row);
 /* Frees it if nothing needs it in memory. Call after dropping any reference. */
 void kvc_node_settle_locked(struct kvc *k, struct kvc_node *n);
@@ -534,6 +536,8 @@ void kvc_surveys_free(struct kvc *k);
 struct kvc_chunk *kvc_chunk_find_locked(struct kvc *k, uint64_t id);
 /* The chunk of a node, from memory or its row, or a new one; sets n->chunk. */
 int kvc_chunk_join_both(struct kvc *k, struct kvc_node *n);
+/* The same for a new file that is a chunk of its own: there is none of that number yet. */
+int kvc_chunk_found_both(struct kvc *k, struct kvc_node *n);
 void kvc_chunk_leave_locked(struct kvc *k, struct kvc_node *n);
 void kvc_chunk_add_locked(struct kvc *k, struct kvc_node *n);    /* it has a segment now */
 void kvc_chunk_remove_locked(struct kvc *k, struct kvc_node *n); /* it has none any more */

@@ -34,6 +34,26 @@ struct kvc_node *kvc_node_new_locked(struct kvc *k, const struct kvc_row *row)
 	return n;
 }
 
+/* A node of which the catalog has these rows. */
+static int bring_both(struct kvc *k, const struct kvc_row *row, const struct kvc_object_row *object,
+		      const struct kvc_place place[KVC_TIERS], struct kvc_node **out)
+{
+	struct kvc_node *n = kvc_node_new_locked(k, row);
+
+	if (!n)
+		return -ENOMEM;
+	if (S_ISREG(row->mode)) {
+		n->object = *object;
+		memcpy(n->place, place, sizeof n->place);
+		for (unsigned t = 0; t < KVC_TIERS; t++)
+			n->has_places |= place[t].gen != 0;
+		n->charged = row->blocks * 512;
+		kvc_model_of_both(k, row->parent, &n->model);
+	}
+	*out = n;
+	return 0;
+}
+
 int kvc_node_get_both(struct kvc *k, uint64_t ino, struct kvc_node **out)
 {
 	struct kvc_node *n = kvc_node_find_locked(k, ino);
@@ -55,19 +75,13 @@ int kvc_node_get_both(struct kvc *k, uint64_t ino, struct kvc_node **out)
 		if ((err = kvc_place_get(k->cat, ino, place)))
 			return err;
 	}
-	n = kvc_node_new_locked(k, &row);
-	if (!n)
-		return -ENOMEM;
-	if (S_ISREG(row.mode)) {
-		n->object = object;
-		memcpy(n->place, place, sizeof place);
-		for (unsigned t = 0; t < KVC_TIERS; t++)
-			n->has_places |= place[t].gen != 0;
-		n->charged = row.blocks * 512;
-		kvc_model_of_both(k, row.parent, &n->model);
-	}
-	*out = n;
-	return 0;
+	return bring_both(k, &row, &object, place, out);
+}
+
+int kvc_node_get_peeked_both(struct kvc *k, const struct kvc_peek *p, struct kvc_node **out)
+{
+	*out = kvc_node_find_locked(k, p->ino);
+	return *out ? ((*out)->state == KVC_GONE ? -ENOENT : 0) : bring_both(k, &p->row, &p->object, p->place, out);
 }
 
 void kvc_node_settle_locked(struct kvc *k, struct kvc_node *n)

@@ -21,7 +21,7 @@ DEPS := build/deps/lib/pkgconfig
 PKG := PKG_CONFIG_PATH=$(DEPS) pkg-config
 
 opt_release := -O2 -DNDEBUG
-opt_debug   := -Og
+opt_debug   := -Og -DKVC_HOLDS
 opt_asan    := -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 opt_tsan    := -O1 -fsanitize=thread
 ifeq ($(opt_$(MODE)),)

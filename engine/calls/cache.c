@@ -20,6 +20,7 @@
 #include "prefault.h"
 #include "share.h"
 #include "spill.h"
+#include "survey.h"
 #include "tierq.h"
 #include "trash.h"
 #include "unit.h"
@@ -40,6 +41,7 @@ struct house {
 	struct kvc_chunks chunks;
 	struct kvc_models models;
 	struct kvc_account account;
+	struct kvc_surveys surveys;
 	struct kvc_work work;
 	struct kvc_tier_state tier[KVC_TIERS + 1];
 	struct kvc_trashcan trash;
@@ -71,8 +73,10 @@ static void init_lists(struct kvc *k)
 {
 	struct kvc_list *all[] = { &k->room.waiters, &k->waits.timed, &k->waits.woken, &k->quotas.list, &k->dirty->nodes,
 				   &k->dirty->chunks, &k->dirty->sync_waiters, &k->account->behind, &k->trash->list,
-				   &k->trash->unsynced, &k->pace->waiters, &k->notices->list, &k->share->asks };
-	pthread_cond_t *conds[] = { &k->waits.cond, &k->room.pressed, &k->quotas.pressed, &k->dirty->cond, &k->trash->sync_cond };
+				   &k->trash->unsynced, &k->pace->waiters, &k->notices->list, &k->share->asks,
+				   &k->surveys->asked };
+	pthread_cond_t *conds[] = { &k->waits.cond, &k->room.pressed, &k->quotas.pressed, &k->dirty->cond,
+				    &k->dirty->committed_cond, &k->trash->sync_cond, &k->surveys->cond };
 	pthread_condattr_t attr;
 
 	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
@@ -94,7 +98,7 @@ static void init_lists(struct kvc *k)
 		pthread_cond_init(&k->tier[t].trim_cond, &attr);
 	}
 	pthread_condattr_destroy(&attr);
-	pthread_mutex_init(&k->lock, NULL);
+	pthread_mutex_init(&k->lock.m, NULL);
 	pthread_mutex_init(&k->trash->rehead_lock, NULL);
 	pthread_mutex_init(&k->notices->lock, NULL);
 	pthread_cond_init(&k->notices->cond, NULL);
@@ -114,6 +118,7 @@ static struct kvc *house_new(void)
 	h->k.chunks = &h->chunks;
 	h->k.models = &h->models;
 	h->k.account = &h->account;
+	h->k.surveys = &h->surveys;
 	h->k.work = &h->work;
 	h->k.tier = h->tier;
 	h->k.trash = &h->trash;
@@ -272,7 +277,11 @@ int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 	k->opt = *o;
 	k->store = s;
 	k->pool.dir = -1;
-	err = *o->keyfile ? kvc_keys_open(&k->keys, o->keyfile, error) : 0;
+	err = kvc_table_init(&k->nodes->table) ?: kvc_table_init(&k->chunks->table);
+	if (err)
+		snprintf(error, 512, "out of memory");
+	if (!err && *o->keyfile)
+		err = kvc_keys_open(&k->keys, o->keyfile, error);
 	if (!err)
 		err = kvc_pool_open(&k->pool, o, s, error);
 	if (!err)
@@ -292,6 +301,7 @@ int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 		kvc_node_free_all(k);
 		kvc_chunks_free(k);
 		kvc_quotas_free(k);
+		kvc_surveys_free(k);
 		if (k->pool.dir >= 0)
 			kvc_pool_close(&k->pool, k->pool.found);
 		if (k->cat) {
@@ -338,6 +348,8 @@ int kvc_start(struct kvc *k)
 		err = kvc_keeper_start(k);
 	if (!err)
 		err = kvc_trim_start(k);
+	if (!err)
+		err = kvc_survey_start(k);
 	if (err) {
 		kvc_error("cannot start threads: %s", strerror(-err));
 		return err;
@@ -345,12 +357,15 @@ int kvc_start(struct kvc *k)
 	kvc_lock(k);
 	k->started = true;
 	/* What an earlier daemon could not copy down. */
-	for (size_t i = 0; i < KVC_HASH_SIZE && k->opt.write == KVC_THROUGH; i++)
-		for (struct kvc_node *n = k->nodes->hash[i]; n; n = n->hash_next)
-			if (n->state == KVC_RESIDENT || n->verify)
-				kvc_spill_queue_locked(k, n, false);
+	kvc_table_each(&k->nodes->table, s) {
+		struct kvc_node *n = kvc_of(s, struct kvc_node, slot);
+
+		if (k->opt.write == KVC_THROUGH && (n->state == KVC_RESIDENT || n->verify))
+			kvc_spill_queue_locked(k, n, false);
+	}
 	kvc_unlock(k);
 	kvc_prefault_start(k);
+	kvc_survey_wait(k);
 	return 0;
 }
 
@@ -421,6 +436,7 @@ void kvc_detach(struct kvc *k)
 	kvc_prefault_stop(k);
 	pthread_join(house_of(k)->evictor, NULL);
 	kvc_keeper_stop(k);
+	kvc_survey_stop(k);
 	kvc_sweep_stop(k);
 	kvc_notify_stop(k);
 	pthread_join(house_of(k)->notifier, NULL);
@@ -433,14 +449,15 @@ void kvc_stop(struct kvc *k)
 		return;
 	kvc_unnamed_end_all(k);
 	kvc_lock(k);
-	for (size_t i = 0; i < KVC_HASH_SIZE; i++)
-		for (struct kvc_node *n = k->nodes->hash[i]; n; n = n->hash_next) {
-			n->snapshot = false;
-			if (n->state == KVC_RESIDENT || ((n->state == KVC_BOTH || n->state == KVC_LOWER) && n->verify))
-				kvc_spill_queue_locked(k, n, true);
-			if (n->touched)
-				kvc_node_dirty_locked(k, n);
-		}
+	kvc_table_each(&k->nodes->table, s) {
+		struct kvc_node *n = kvc_of(s, struct kvc_node, slot);
+
+		n->snapshot = false;
+		if (n->state == KVC_RESIDENT || ((n->state == KVC_BOTH || n->state == KVC_LOWER) && n->verify))
+			kvc_spill_queue_locked(k, n, true);
+		if (n->touched)
+			kvc_node_dirty_locked(k, n);
+	}
 	kvc_unlock(k);
 	drain_jobs(k, false);
 	kvc_trim_stop(k);
@@ -488,9 +505,11 @@ void kvc_close(struct kvc *k)
 	bool keep = k->opt.keep_pool;
 	uint64_t only_here = 0;
 
-	for (size_t i = 0; i < KVC_HASH_SIZE; i++)
-		for (struct kvc_node *n = k->nodes->hash[i]; n; n = n->hash_next)
-			only_here += n->state == KVC_RESIDENT || (n->state == KVC_BOTH && n->verify);
+	kvc_table_each(&k->nodes->table, s) {
+		struct kvc_node *n = kvc_of(s, struct kvc_node, slot);
+
+		only_here += n->state == KVC_RESIDENT || (n->state == KVC_BOTH && n->verify);
+	}
 	if (only_here && !keep && k->ntiers) {
 		kvc_warn("%" PRIu64 " objects could not be copied down: the pool %s stays for the next mount", only_here, k->pool.path);
 		keep = true;
@@ -501,6 +520,7 @@ void kvc_close(struct kvc *k)
 	kvc_node_free_all(k);
 	kvc_chunks_free(k);
 	kvc_quotas_free(k);
+	kvc_surveys_free(k);
 	if (kvc_catalog_close(k->cat))
 		kvc_error("the catalog could not be closed cleanly; the next start recovers it");
 	kvc_pool_close(&k->pool, keep);

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #define LEASE_MAX 1000000
+#define HOLD 64 /* objects under one hold of the locks */
 
 struct item {
 	char *path;
@@ -24,6 +25,7 @@ struct item {
 struct kvc_lease {
 	struct item *v;
 	size_t n, room;
+	size_t at;         /* before it none is being loaded any more */
 	char *text;
 	size_t len;
 	bool wait;
@@ -88,10 +90,24 @@ static int walk_both(struct kvc *k, const struct kvc_lease *l, const char *path,
 	return err;
 }
 
+static int add_entry_both(struct kvc *k, struct kvc_lease *l, const char *path, const struct kvc_entry *e)
+{
+	struct kvc_node *n = NULL;
+	int missing = kvc_node_get_both(k, e->ino, &n);
+
+	if (!missing && !may(l, &n->row, 4)) {
+		kvc_node_settle_locked(k, n);
+		missing = -EACCES;
+	}
+	return add(l, path, e->name, missing ? NULL : n, missing);
+}
+
+/* One path of the request. The locks are let go in between where it is a large folder. */
 static int add_path_both(struct kvc *k, struct kvc_lease *l, const char *path)
 {
 	struct kvc_entries e = { 0 };
 	struct kvc_node *n;
+	uint64_t after = 0;
 	int err = walk_both(k, l, path, &n);
 
 	if (err)
@@ -102,23 +118,33 @@ static int add_path_both(struct kvc *k, struct kvc_lease *l, const char *path)
 		kvc_node_settle_locked(k, n);
 		return add(l, path, NULL, NULL, -EINVAL);
 	}
-	err = kvc_entries_in_both(k, n->row.ino, &e);
-	kvc_node_settle_locked(k, n);
-	for (size_t i = 0; i < e.n && !err; i++) {
-		struct kvc_node *m = NULL;
-		int missing;
-
-		if (!S_ISREG(e.v[i].kind))
-			continue;
-		missing = kvc_node_get_both(k, e.v[i].ino, &m);
-		if (!missing && !may(l, &m->row, 4)) {
-			kvc_node_settle_locked(k, m);
-			missing = -EACCES;
-		}
-		err = add(l, path, e.v[i].name, missing ? NULL : m, missing);
+	n->holds++;
+	for (int more = 1; more == 1 && !err;) {
+		more = kvc_entries_some_both(k, n->row.ino, &after, &e);
+		err = more < 0 ? more : 0;
+		for (size_t i = 0; i < e.n && !err; i++)
+			if (S_ISREG(e.v[i].kind))
+				err = add_entry_both(k, l, path, &e.v[i]);
+		if (more == 1)
+			kvc_pause_both(k);
 	}
+	n->holds--;
+	kvc_node_settle_locked(k, n);
 	free(e.v);
 	return err;
+}
+
+/* Lets others in now and then; what is in the lease already stays, by n->leases. */
+static void pause_both(struct kvc *k, size_t done)
+{
+	if (done % HOLD == 0)
+		kvc_pause_both(k);
+}
+
+static void pause_locked(struct kvc *k, size_t done)
+{
+	if (done % HOLD == 0)
+		kvc_pause_locked(k);
 }
 
 int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_mode mode, uint32_t uid, uint32_t gid, struct kvc_lease **out)
@@ -126,6 +152,7 @@ int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_m
 	KVC_MEM char *copy = strndup(paths, len);
 	struct kvc_lease *l = calloc(1, sizeof *l);
 	char *save = NULL;
+	size_t done = 0;
 	int err = 0;
 
 	if (!copy || !l) {
@@ -137,11 +164,14 @@ int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_m
 	l->gid = gid;
 	kvc_count(&k->stats, leases);
 	kvc_lock_both(k);
-	for (char *p = strtok_r(copy, "\n", &save); p && !err; p = strtok_r(NULL, "\n", &save))
+	for (char *p = strtok_r(copy, "\n", &save); p && !err; p = strtok_r(NULL, "\n", &save)) {
 		err = add_path_both(k, l, p);
+		pause_both(k, ++done);
+	}
 	for (size_t i = 0; i < l->n && !err; i++) {
 		struct kvc_node *n = l->v[i].n;
 
+		pause_both(k, i);
 		if (n && n->state == KVC_LOWER && mode != KVC_LEASE_LOOK)
 			l->v[i].err = kvc_load_start_locked(k, n, mode == KVC_LEASE_PREFETCH);
 		/* Asked for is used: else what was loaded would be the next to go. */
@@ -165,9 +195,11 @@ int kvc_lease_text(struct kvc *k, struct kvc_lease *l, const char **text, size_t
 		return w->err;
 	if (!l->text && l->wait) {
 		kvc_lock(k);
-		for (size_t i = 0; i < l->n; i++) {
+		for (size_t i = l->at; i < l->n; i++) {
 			struct kvc_node *n = l->v[i].n;
 
+			l->at = i;
+			pause_locked(k, i);
 			/* What one object's wait ended with is its own line's matter. */
 			if (n && w->err && w->ino == n->row.ino)
 				l->v[i].err = w->err;
@@ -190,6 +222,7 @@ int kvc_lease_text(struct kvc *k, struct kvc_lease *l, const char **text, size_t
 			struct item *it = &l->v[i];
 			struct kvc_row a;
 
+			pause_locked(k, i);
 			if (!it->n || it->n->state == KVC_GONE) {
 				fprintf(f, "%s 0 0 %s\n", it->path, strerrorname_np(it->err ? -it->err : ENOENT));
 				continue;
@@ -215,6 +248,7 @@ void kvc_lease_free(struct kvc *k, struct kvc_lease *l)
 	for (size_t i = 0; i < l->n; i++) {
 		struct kvc_node *n = l->v[i].n;
 
+		pause_locked(k, i);
 		free(l->v[i].path);
 		if (!n)
 			continue;

@@ -36,11 +36,45 @@ int kvc_folder_both(struct kvc *k, uint64_t ino, bool anew, struct kvc_node **fo
 	return err;
 }
 
-int kvc_lookup(struct kvc *k, uint64_t parent, const char *name, struct kvc_row *attr, struct kvc_wait *w)
+static void found_locked(struct kvc *k, struct kvc_node *n, struct kvc_row *attr)
+{
+	if (S_ISDIR(n->row.mode))
+		kvc_looked_locked(k, n->row.ino);
+	n->nlookup++;
+	kvc_node_attr_locked(k, n, attr);
+}
+
+/* A lookup under both locks; p (or NULL) is what was read of the name and its node before. */
+static int lookup_both(struct kvc *k, uint64_t parent, const char *name, const struct kvc_peek *p, struct kvc_row *attr,
+		       struct kvc_wait *w)
 {
 	struct kvc_node *n;
 	uint64_t ino;
 	uint32_t kind;
+	int err;
+
+	kvc_lock_both(k);
+	if (p && kvc_peek_holds(k->cat, parent, name, p)) {
+		err = kvc_node_get_peeked_both(k, p, &n);
+	} else {
+		err = kvc_name_get(k->cat, parent, name, &ino, &kind);
+		if (!err)
+			err = kvc_node_get_both(k, ino, &n);
+		else if (err == -ENOENT && k->shared)
+			err = kvc_ask_both(k, parent, name, w);
+	}
+	if (err == -ENOENT && (n = kvc_ghost_find_locked(k, parent, name)))
+		attr->ino = n->row.ino;
+	if (!err)
+		found_locked(k, n, attr);
+	kvc_unlock_both(k);
+	return err;
+}
+
+int kvc_lookup(struct kvc *k, uint64_t parent, const char *name, struct kvc_row *attr, struct kvc_wait *w)
+{
+	struct kvc_node *n;
+	struct kvc_peek p;
 	int err;
 
 	kvc_count(&k->stats, lookups);
@@ -52,22 +86,24 @@ int kvc_lookup(struct kvc *k, uint64_t parent, const char *name, struct kvc_row 
 		kvc_unlock(k);
 		return -ENOENT;
 	}
-	kvc_lock_both(k);
-	err = kvc_name_get(k->cat, parent, name, &ino, &kind);
-	if (!err)
-		err = kvc_node_get_both(k, ino, &n);
-	else if (err == -ENOENT && k->shared)
-		err = kvc_ask_both(k, parent, name, w);
-	if (err == -ENOENT && (n = kvc_ghost_find_locked(k, parent, name)))
+	if (w && w->err)
+		return lookup_both(k, parent, name, NULL, attr, w); /* after a shared tier was asked */
+	err = kvc_peek_name(k->cat, parent, name, &p);
+	if (err && (err != -ENOENT || k->shared))
+		return lookup_both(k, parent, name, NULL, attr, w);
+	kvc_lock(k);
+	if (err && (n = kvc_ghost_find_locked(k, parent, name)))
 		attr->ino = n->row.ino;
-	if (!err) {
-		if (S_ISDIR(n->row.mode))
-			kvc_looked_locked(k, n->row.ino);
-		n->nlookup++;
-		kvc_node_attr_locked(k, n, attr);
-	}
-	kvc_unlock_both(k);
-	return err;
+	n = err ? NULL : kvc_node_find_locked(k, p.ino);
+	if (n && (n->lost || n->state == KVC_GONE))
+		n = NULL; /* it went this moment */
+	if (n)
+		found_locked(k, n, attr);
+	kvc_unlock(k);
+	if (err || n)
+		return err;
+	err = kvc_peek_node(k->cat, &p);
+	return err ?: lookup_both(k, parent, name, &p, attr, w);
 }
 
 void kvc_forget(struct kvc *k, uint64_t ino, uint64_t count)

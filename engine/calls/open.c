@@ -240,9 +240,12 @@ static int enter_both(struct kvc *k, const struct creation *c, const char *name,
 	n->row.parent = folder->row.ino;
 	n->model = c->model;
 	err = name ? kvc_unit_join_both(k, folder, n, name, true, &n->row.chunk) : 0;
-	if (!n->row.chunk)
+	if (!err && !n->row.chunk) {
 		n->row.chunk = n->row.ino;
-	err = err ?: kvc_chunk_join_both(k, n);
+		err = kvc_chunk_found_both(k, n);
+	} else if (!err) {
+		err = kvc_chunk_join_both(k, n);
+	}
 	if (!err)
 		err = name ? kvc_name_put(k->cat, n->row.parent, name, c->row.ino, S_IFREG) : kvc_unnamed_note_both(k, n);
 	if (err) {

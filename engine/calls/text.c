@@ -51,7 +51,7 @@ static struct gauges gauges(struct kvc *k)
 	kvc_lock(k);
 	kvc_prefault_show_locked(k, &p);
 	g = (struct gauges){ k->pool.size, k->room.used - kvc_min(k->room.used, p.held), k->nodes->opens,
-			     k->nodes->resident, k->nodes->n, 0,
+			     k->nodes->resident, k->nodes->table.n, 0,
 			     k->work->queued + k->work->running + k->trash->nunsynced, c.ok, c.pending_bytes,
 			     c.log_bytes, k->trash->unsynced_bytes, p.bytes, p.total, p.held };
 	kvc_list_each(e, &k->room.waiters)
@@ -86,6 +86,7 @@ void kvc_print_stats(struct kvc *k, FILE *out)
 	}
 	for (size_t i = 0; i < NCOUNTERS; i++)
 		fprintf(out, "%-22s %" PRIu64 "\n", counters[i].name, counter(k, i));
+	kvc_holds_print(out);
 }
 
 void kvc_print_metrics(struct kvc *k, FILE *out)

@@ -10,6 +10,7 @@
 #include "member.h"
 #include "model.h"
 #include "node.h"
+#include "survey.h"
 #include "tierq.h"
 #include "unit.h"
 
@@ -184,7 +185,7 @@ MODEL_ATTR(policy, KVC_MODEL_POLICY)
 /* The chunks that are there already change their class. */
 static int set_policy(struct kvc *k, struct subject *s, const char *value)
 {
-	return put_policy(k, s, value) ?: kvc_chunk_reclass_both(k, s->n->row.ino);
+	return put_policy(k, s, value) ?: kvc_survey_ask_both(k, s->n->row.ino);
 }
 
 static int get_unit(struct kvc *k, struct subject *s, char *value)
@@ -235,6 +236,17 @@ static int set_quota(struct kvc *k, struct subject *s, const char *value)
 	return kvc_quota_set_both(k, s->n->row.ino, limit);
 }
 
+/* How far a survey of the model's files is: inodes of all there are in the store. */
+static int get_survey(struct kvc *k, struct subject *s, char *value)
+{
+	uint64_t at, of;
+
+	if (!kvc_survey_show_locked(k, s->n->row.ino, &at, &of))
+		return -ENODATA;
+	snprintf(value, 128, "%" PRIu64 " of %" PRIu64, at, of);
+	return 0;
+}
+
 static const struct virtual {
 	const char *name;
 	unsigned on;
@@ -250,6 +262,7 @@ static const struct virtual {
 	{ "quota", ON_MODEL, get_quota, set_quota },
 	{ "shared", ON_MODEL, get_shared, put_shared },
 	{ "state", ON_FILE | ON_CHUNK_FOLDER, get_state, NULL },
+	{ "survey", ON_MODEL, get_survey, NULL },
 	{ "tiers", ON_FILE | ON_CHUNK_FOLDER, get_tiers, NULL },
 	{ "ttl", ON_FILE | ON_CHUNK_FOLDER, get_ttl, set_ttl },
 	{ "unit", ON_FOLDER, get_unit, set_unit },
@@ -396,6 +409,8 @@ int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *valu
 	kvc_node_settle_locked(k, s.n);
 out:
 	kvc_unlock_both(k);
+	if (v && !err)
+		kvc_survey_wait(k);
 	return err;
 }
 
@@ -417,6 +432,8 @@ static int remove_virtual(struct kvc *k, uint64_t ino, const struct virtual *v)
 		kvc_commit_soon_locked(k, false);
 	}
 	kvc_unlock_both(k);
+	if (!err)
+		kvc_survey_wait(k);
 	return err;
 }
 

@@ -189,7 +189,7 @@ int kvc_catalog_open(struct kvc_catalog **out, const char *path, char *error)
 
 	if (!c)
 		return -ENOMEM;
-	pthread_mutex_init(&c->lock, NULL);
+	pthread_mutex_init(&c->lock.m, NULL);
 	pthread_mutex_init(&c->writer, NULL);
 	for (int i = 0; i < KVC_READERS; i++)
 		pthread_mutex_init(&c->reader[i].lock, NULL);
@@ -231,7 +231,7 @@ int kvc_catalog_close(struct kvc_catalog *c)
 	if (c->wal_fd >= 0)
 		close(c->wal_fd);
 	kvc_filter_free(c->filter);
-	pthread_mutex_destroy(&c->lock);
+	pthread_mutex_destroy(&c->lock.m);
 	pthread_mutex_destroy(&c->writer);
 	free(c);
 	return err;

@@ -15,6 +15,7 @@
 #ifndef KVC_CATALOG_H
 #define KVC_CATALOG_H
 
+#include "lock.h"
 #include "policy.h"
 #include "tier.h"
 #include "util.h"
@@ -83,8 +84,10 @@ int kvc_catalog_group(struct kvc_catalog *c);
 void kvc_catalog_rollback(struct kvc_catalog *c);
 /* Commits what is pending and closes; with an error that is lost. */
 int kvc_catalog_close(struct kvc_catalog *c);
-void kvc_catalog_lock(struct kvc_catalog *c);
+void kvc_catalog_lock_at(struct kvc_catalog *c, struct kvc_hold *here);
+#define kvc_catalog_lock(c) kvc_catalog_lock_at(c, KVC_HERE("tree"))
 void kvc_catalog_unlock(struct kvc_catalog *c);
+void kvc_catalog_pause(struct kvc_catalog *c); /* see kvc_lock_pause */
 
 /* The number of the transaction that changes go into now; any thread. */
 uint64_t kvc_catalog_txn(struct kvc_catalog *c);
@@ -134,6 +137,22 @@ typedef int kvc_name_fn(void *arg, const struct kvc_name *n); /* non-zero ends t
 int kvc_name_get(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t *ino, uint32_t *kind);
 /* Is this name surely not there? Needs no lock; by memory alone, so false where that does not tell. */
 bool kvc_name_absent(struct kvc_catalog *c, uint64_t parent, const char *name);
+/*
+ * The same, and what kvc_node_get_both reads of its inode, without the lock being held over SQLite: needs no lock.
+ * kvc_peek_node leaves p->node false where it is better read under the lock. kvc_peek_holds, under the lock: is
+ * all of it still so?
+ */
+struct kvc_peek {
+	uint64_t age, ino;
+	uint32_t kind;
+	bool node;
+	struct kvc_row row;
+	struct kvc_object_row object;
+	struct kvc_place place[KVC_TIERS];
+};
+int kvc_peek_name(struct kvc_catalog *c, uint64_t parent, const char *name, struct kvc_peek *p);
+int kvc_peek_node(struct kvc_catalog *c, struct kvc_peek *p);
+bool kvc_peek_holds(struct kvc_catalog *c, uint64_t parent, const char *name, const struct kvc_peek *p);
 int kvc_name_put(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t ino, uint32_t kind);
 int kvc_name_del(struct kvc_catalog *c, uint64_t parent, const char *name);
 /* All names in a folder whose hash is above `after`, in order of hash. fn may not change the catalog. */
@@ -145,6 +164,8 @@ int kvc_row_get(struct kvc_catalog *c, uint64_t ino, struct kvc_row *r);
 int kvc_row_put(struct kvc_catalog *c, const struct kvc_row *r);
 int kvc_row_del(struct kvc_catalog *c, uint64_t ino); /* with its xattrs, link target, object and placements */
 uint64_t kvc_row_max(struct kvc_catalog *c);
+/* The next inode numbers above `after` and below that bound, of committed rows; changes since are left to the caller. */
+int kvc_row_inos(struct kvc_catalog *c, uint64_t after, uint64_t below, size_t room, uint64_t *ino, size_t *n);
 int kvc_target_get(struct kvc_catalog *c, uint64_t ino, char *target, size_t room);
 int kvc_target_put(struct kvc_catalog *c, uint64_t ino, const char *target);
 
@@ -193,10 +214,6 @@ int kvc_chunk_del(struct kvc_catalog *c, uint64_t id);
  */
 int kvc_chunk_next_ranked(struct kvc_catalog *c, struct kvc_chunk_row *r);
 int kvc_chunk_next_quota(struct kvc_catalog *c, uint64_t model, struct kvc_chunk_row *r);
-/* Commits what is pending. The chunks of a folder and of all below it, copied out: *out is the caller's to free. */
-int kvc_chunk_below(struct kvc_catalog *c, uint64_t folder, struct kvc_chunk_row **out, size_t *n);
-/* Commits what is pending. The 512-byte blocks of all files below a folder; each counts where its newest name is. Takes a moment for each million. */
-int kvc_blocks_below(struct kvc_catalog *c, uint64_t folder, uint64_t *blocks);
 /* Chunks whose ttl has run out. */
 int kvc_chunk_each_expired(struct kvc_catalog *c, uint64_t now_ns,
 			   int (*fn)(void *arg, const struct kvc_chunk_row *r), void *arg);

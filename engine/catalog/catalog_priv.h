@@ -33,9 +33,6 @@
 #define ROW_COLUMNS "ino, mode, uid, gid, nlink, size, blocks, atime_ns, mtime_ns, ctime_ns, btime_ns, parent, chunk, container"
 #define CHUNK_COLUMNS "id, created_ns, last_ns, hits, rank, pin_until_ns, ttl_s, expires_ns, policy, quota"
 
-/* The folder ? and all folders below it. */
-#define FOLDERS_BELOW "below(ino) AS (VALUES(?) UNION ALL SELECT n.ino FROM names n JOIN below ON n.parent = below.ino WHERE n.kind = 16384) "
-
 #define KVC_STATEMENTS(X)                                                                                              \
 	X(BEGIN, "BEGIN IMMEDIATE")                                                                                     \
 	X(COMMIT, "COMMIT")                                                                                            \
@@ -54,6 +51,7 @@
 	X(ROW_GET, "SELECT " ROW_COLUMNS " FROM nodes WHERE ino = ?")                                                  \
 	X(ROW_PUT, "INSERT OR REPLACE INTO nodes(" ROW_COLUMNS ") VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")   \
 	X(ROW_DEL, "DELETE FROM nodes WHERE ino = ?")                                                                  \
+	X(ROW_INOS, "SELECT ino FROM nodes WHERE ino > ? AND ino < ? ORDER BY ino LIMIT ?")                          \
 	X(ROW_MAX, "SELECT max(ino) FROM nodes")                                                                       \
 	X(TARGET_GET, "SELECT target FROM targets WHERE ino = ?")                                                      \
 	X(TARGET_PUT, "INSERT OR REPLACE INTO targets(ino, target) VALUES(?, ?)")                                      \
@@ -82,10 +80,6 @@
 	X(CHUNK_DEL, "DELETE FROM chunks WHERE id = ?")                                                                \
 	X(CHUNK_RANKED, "SELECT " CHUNK_COLUMNS " FROM chunks WHERE policy = ? AND (rank, id) > (?, ?) ORDER BY rank, id") \
 	X(CHUNK_QUOTA, "SELECT " CHUNK_COLUMNS " FROM chunks WHERE quota = ? AND quota > 0 AND (rank, id) > (?, ?) ORDER BY rank, id") \
-	X(CHUNK_BELOW, "WITH RECURSIVE " FOLDERS_BELOW "SELECT " CHUNK_COLUMNS " FROM chunks WHERE id IN (SELECT ino FROM below"  \
-	  " UNION SELECT n.ino FROM below JOIN names n ON n.parent = below.ino WHERE n.kind <> 16384)")                \
-	X(BLOCKS_BELOW, "WITH RECURSIVE " FOLDERS_BELOW "SELECT ifnull(sum(blocks), 0) FROM (SELECT DISTINCT m.ino, m.blocks FROM below"  \
-	  " JOIN names n ON n.parent = below.ino JOIN nodes m ON m.ino = n.ino AND m.parent = n.parent WHERE n.kind = 32768)") \
 	X(CHUNK_EXPIRED, "SELECT " CHUNK_COLUMNS " FROM chunks WHERE expires_ns > 0 AND expires_ns <= ?")              \
 	X(CHUNK_ALL, "SELECT " CHUNK_COLUMNS " FROM chunks WHERE id > ? ORDER BY id LIMIT 1024")
 
@@ -116,9 +110,10 @@ struct kvc_conn {
 
 struct kvc_catalog {
 	char path[1280];
-	pthread_mutex_t lock;      /* "the tree" */
+	struct kvc_lock lock;      /* "the tree" */
 	struct kvc_overlay over;   /* under lock */
 	struct kvc_filter *filter; /* of names; its own lock */
+	uint64_t age;              /* how often the overlay dropped what is committed */
 
 	pthread_mutex_t writer;    /* the connection w, and: */
 	struct kvc_conn w;

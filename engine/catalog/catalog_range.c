@@ -313,41 +313,6 @@ static int chunks(struct kvc_catalog *c, struct kvc_conn *n, sqlite3_stmt *st, s
 	return err;
 }
 
-int kvc_chunk_below(struct kvc_catalog *c, uint64_t folder, struct kvc_chunk_row **out,
-		    size_t *count)
-{
-	int err = kvc_catalog_flush(c, 1u << KVC_T_NAME | 1u << KVC_T_CHUNK);
-	struct rows a = { 0 };
-	struct kvc_conn *n;
-
-	if (err)
-		return err;
-	n = kvc_reader_get(c);
-	err = chunks(c, n, kvc_sql(n, ST_CHUNK_BELOW, "i", I(folder)), &a);
-	if (err)
-		return err;
-	*out = a.v;
-	*count = a.n;
-	return 0;
-}
-
-int kvc_blocks_below(struct kvc_catalog *c, uint64_t folder, uint64_t *blocks)
-{
-	int got = kvc_catalog_flush(c, 1u << KVC_T_NAME | 1u << KVC_T_ROW);
-	struct kvc_conn *n;
-	sqlite3_stmt *st;
-
-	if (got)
-		return got;
-	n = kvc_reader_get(c);
-	st = kvc_sql(n, ST_BLOCKS_BELOW, "i", I(folder));
-	got = kvc_sql_step(n, st);
-	if (got == 1)
-		*blocks = kvc_sql_u64(st, 0);
-	got = done(n, st, got);
-	return got < 0 ? got : got ? 0 : -ENOENT;
-}
-
 int kvc_chunk_rerank(struct kvc_catalog *c, int64_t (*rank)(const struct kvc_chunk_row *r))
 {
 	uint64_t after = 0;
@@ -374,6 +339,20 @@ int kvc_chunk_rerank(struct kvc_catalog *c, int64_t (*rank)(const struct kvc_chu
 		free(a.v);
 	} while (!err && n == 1024);
 	return err;
+}
+
+int kvc_row_inos(struct kvc_catalog *c, uint64_t after, uint64_t below, size_t room, uint64_t *ino,
+		 size_t *count)
+{
+	struct kvc_conn *n = kvc_reader_get(c);
+	sqlite3_stmt *st = kvc_sql(n, ST_ROW_INOS, "iii", I(after), I(below), I(room));
+	int got = 0;
+
+	for (*count = 0; *count < room && (got = kvc_sql_step(n, st)) == 1; ++*count)
+		ino[*count] = kvc_sql_u64(st, 0);
+	got = *count == room ? 0 : got;
+	done(n, st, 0);
+	return got < 0 ? got : 0;
 }
 
 /* ---- objects and placements ---- */

@@ -289,6 +289,7 @@ static bool settle_locked(struct kvc_catalog *c, size_t max)
 		kvc_overlay_merge(&c->over);
 	else
 		all = kvc_overlay_drop(&c->over, max);
+	c->age++;
 	atomic_store(&c->pending, c->over.bytes);
 	if (all)
 		told_locked(c, c->result);

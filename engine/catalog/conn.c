@@ -155,12 +155,17 @@ void kvc_reader_put(struct kvc_conn *n)
 	pthread_mutex_unlock(&n->lock);
 }
 
-void kvc_catalog_lock(struct kvc_catalog *c)
+void kvc_catalog_lock_at(struct kvc_catalog *c, struct kvc_hold *here)
 {
-	pthread_mutex_lock(&c->lock);
+	kvc_lock_take(&c->lock, here);
+}
+
+void kvc_catalog_pause(struct kvc_catalog *c)
+{
+	kvc_lock_pause(&c->lock);
 }
 
 void kvc_catalog_unlock(struct kvc_catalog *c)
 {
-	pthread_mutex_unlock(&c->lock);
+	kvc_lock_give(&c->lock);
 }

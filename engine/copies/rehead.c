@@ -60,16 +60,21 @@ static void rehead_run(struct kvc *k, struct kvc_job *j)
 static void rehead_folder_run(struct kvc *k, struct kvc_job *j)
 {
 	struct kvc_entries e = { 0 };
+	uint64_t after = 0;
+	int more = 1;
 
 	kvc_lock_both(k);
-	kvc_entries_in_both(k, j->node->row.ino, &e);
-	for (size_t i = 0; i < e.n; i++) {
-		struct kvc_node *n;
+	while (more == 1) {
+		more = kvc_entries_some_both(k, j->node->row.ino, &after, &e);
+		for (size_t i = 0; i < e.n && more >= 0; i++) {
+			struct kvc_node *n;
 
-		if (!kvc_node_get_both(k, e.v[i].ino, &n)) {
-			kvc_rehead_locked(k, n);
-			kvc_node_settle_locked(k, n);
+			if (!kvc_node_get_both(k, e.v[i].ino, &n)) {
+				kvc_rehead_locked(k, n);
+				kvc_node_settle_locked(k, n);
+			}
 		}
+		kvc_pause_both(k);
 	}
 	kvc_unlock_both(k);
 	free(e.v);

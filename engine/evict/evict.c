@@ -19,12 +19,14 @@
 #include "tierq.h"
 #include "trash.h"
 
+#include <fcntl.h>
 #include <string.h>
 
 #define LOOK_NS 10000000ull
 #define IDLE_NS 250000000ull
 #define STUCK_LOOKS 12
-#define BATCH 32 /* chunks under one hold of the lock */
+#define BATCH 8    /* chunks under one hold of the lock */
+#define FREE_AT 16 /* segments that are looked at, or whose pages go, at once */
 
 enum verdict { EVICT, COPY, DROP, YOUNG, KEEP };
 
@@ -38,6 +40,9 @@ struct pass {
 	struct aside *aside;
 	size_t naside, aside_room;
 	uint64_t coming; /* bytes that will be free without more being done */
+	int kept[FREE_AT]; /* segments without a name whose pages are not freed yet */
+	size_t nkept;
+	uint64_t kept_room;
 	bool progress;
 };
 
@@ -75,17 +80,40 @@ static enum verdict judge_locked(struct kvc *k, struct kvc_chunk *c)
 	return v == DROP && kvc_chunk_young(c->use.last_ns) ? YOUNG : v;
 }
 
+/* The first of its nodes goes to the end: so a walk of them can let others in, which change the list. */
+static struct kvc_node *turn_locked(struct kvc_chunk *c)
+{
+	struct kvc_list *e = c->nodes.next;
+
+	kvc_list_del(e);
+	kvc_list_add_tail(&c->nodes, e);
+	return kvc_of(e, struct kvc_node, chunk_link);
+}
+
+/* Has a client one of its files mapped? The lock is let go in between; the caller keeps the chunk in memory. */
 static bool mapped(struct kvc *k, struct kvc_chunk *c)
 {
-	kvc_list_each(e, &c->nodes) {
-		struct kvc_node *n = kvc_of(e, struct kvc_node, chunk_link);
+	bool any = false;
+
+	for (unsigned i = c->nnodes; i && c->nnodes && !any; i--) {
+		struct kvc_node *n = turn_locked(c);
 		struct kvc_segment s = kvc_segment_of(n);
 
-		kvc_close_segment_locked(k, n);
-		if (kvc_segment_in_use(&k->pool, &s, false))
+		if (n->nopen || n->leases)
 			return true;
+		kvc_close_segment_locked(k, n);
+		any = kvc_segment_in_use(&k->pool, &s, false);
+		if (i % FREE_AT == 0)
+			kvc_pause_locked(k);
 	}
-	return false;
+	return any;
+}
+
+/* It has a copy that counts, and nobody has it in hand. */
+static bool may_leave(const struct kvc *k, const struct kvc_node *n)
+{
+	return n->state == KVC_BOTH && !n->verify && !n->nopen && !n->leases && !n->snapshot &&
+	       n->place_txn <= k->dirty->committed;
 }
 
 static uint64_t chunk_room(const struct kvc_chunk *c)
@@ -97,22 +125,59 @@ static uint64_t chunk_room(const struct kvc_chunk *c)
 	return room;
 }
 
-static void evict_chunk_locked(struct kvc *k, struct kvc_chunk *c)
+/*
+ * A segment's name goes here and now, since a load may make it anew; its pages, which takes as long as it
+ * is large, when `p` gives back what it keeps (free_kept), and only then there is room.
+ */
+static void evict_node_locked(struct kvc *k, struct pass *p, struct kvc_node *n)
 {
-	c->inflight++; /* stays while its nodes leave */
-	kvc_list_each_safe(e, &c->nodes) {
-		struct kvc_node *n = kvc_of(e, struct kvc_node, chunk_link);
-		struct kvc_segment s = kvc_segment_of(n);
+	struct kvc_segment s = kvc_segment_of(n);
+	int fd = p->nkept < FREE_AT ? kvc_segment_open(&k->pool, &s, O_PATH) : -1;
 
-		kvc_segment_remove(&k->pool, &s);
-		kvc_become_locked(k, n, KVC_LOWER);
+	kvc_segment_remove(&k->pool, &s);
+	kvc_become_locked(k, n, KVC_LOWER);
+	if (fd >= 0) {
+		p->kept[p->nkept++] = fd;
+		p->kept_room += n->room;
+		k->room.leaving += n->room;
+		n->room = 0;
+		kvc_quota_count_locked(k, n);
+	} else {
 		kvc_room_set_locked(k, n, 0);
-		kvc_count(&k->stats, evictions);
-		kvc_node_settle_locked(k, n);
 	}
+	kvc_count(&k->stats, evictions);
+	kvc_node_settle_locked(k, n);
+}
+
+/* The lock is let go meanwhile. */
+static void free_kept_locked(struct kvc *k, struct pass *p)
+{
+	uint64_t room = p->kept_room;
+
+	kvc_unlock(k);
+	for (size_t i = 0; i < p->nkept; i++)
+		close(p->kept[i]);
+	p->nkept = 0;
+	p->kept_room = 0;
+	kvc_lock_pause(&k->lock);
+	kvc_lock(k);
+	k->room.leaving -= kvc_min(k->room.leaving, room);
+	kvc_room_put_locked(k, room);
+}
+
+/* What somebody takes in hand while the others leave stays. */
+static void evict_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk *c)
+{
+	for (unsigned i = c->nnodes; i && c->nnodes; i--) {
+		struct kvc_node *n = turn_locked(c);
+
+		if (may_leave(k, n))
+			evict_node_locked(k, p, n);
+		if (p->nkept >= FREE_AT)
+			free_kept_locked(k, p);
+	}
+	kvc_chunk_push_locked(k, c);
 	kvc_count(&k->stats, evicted_chunks);
-	c->inflight--;
-	kvc_chunk_settle_locked(k, c);
 }
 
 /* How many bytes the pool should lose now, beyond what is trash already. */
@@ -172,16 +237,18 @@ static bool one_locked(struct kvc *k, struct pass *p, struct kvc_chunk *c)
 	enum verdict v = judge_locked(k, c);
 	int err;
 
+	c->inflight++; /* stays, also while others are let in */
 	if ((v == EVICT || v == DROP) && mapped(k, c))
 		v = KEEP;
 	if (v != KEEP)
 		kvc_class_gave_locked(k, k->chunks->turn, c->policy);
 	if (v == EVICT) {
-		evict_chunk_locked(k, c);
+		evict_chunk_locked(k, p, c);
+		c->inflight--;
+		kvc_chunk_settle_locked(k, c);
 		p->progress = true;
 		return true;
 	}
-	c->inflight++;
 	if (v == DROP) {
 		err = drop_locked(k, c->id);
 		p->progress |= !err || err == -EAGAIN;
@@ -229,11 +296,10 @@ static bool pool_pass(struct kvc *k)
 	kvc_lock(k);
 	while (wanted_locked(k) > p.coming && (c = kvc_chunk_pop_locked(k))) {
 		one_locked(k, &p, c);
-		if (++n % BATCH == 0) {
-			kvc_unlock(k); /* let others in */
-			kvc_lock(k);
-		}
+		if (++n % BATCH == 0 || p.nkept >= FREE_AT)
+			free_kept_locked(k, &p);
 	}
+	free_kept_locked(k, &p);
 	drop_behind_locked(k, &p);
 	for (size_t i = 0; i < p.naside; i++) {
 		c = p.aside[i].chunk;
@@ -259,7 +325,7 @@ void *kvc_evictor(void *arg)
 		bool pressed = wanted_locked(k) > 0;
 		struct timespec t = kvc_timespec(kvc_mono_ns() + (pressed ? LOOK_NS : IDLE_NS));
 
-		pthread_cond_timedwait(&k->room.pressed, &k->lock, &t);
+		kvc_lock_wait(&k->lock, &k->room.pressed, &t);
 		if (k->stopping)
 			break;
 		pressed = wanted_locked(k) > 0;

@@ -134,7 +134,7 @@ static void *keeper(void *arg)
 		struct timespec until =
 			kvc_timespec(kvc_mono_ns() + (pressed_locked(k) ? PRESSED_NS : IDLE_NS));
 
-		pthread_cond_timedwait(&k->quotas.pressed, &k->lock, &until);
+		kvc_lock_wait(&k->lock, &k->quotas.pressed, &until);
 		if (k->stopping)
 			break;
 		kvc_unlock(k);

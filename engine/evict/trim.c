@@ -195,7 +195,7 @@ static void *trimmer(void *arg)
 			bool more = ts->trimming || ts->full || t->nknocked;
 			struct timespec until = kvc_timespec(kvc_mono_ns() + (more ? AGAIN_NS : IDLE_NS));
 
-			pthread_cond_timedwait(&ts->trim_cond, &k->lock, &until);
+			kvc_lock_wait(&k->lock, &ts->trim_cond, &until);
 			if (k->evict->over)
 				break;
 		}

@@ -71,10 +71,12 @@ void kvc_unnamed_settle_both(struct kvc *k, struct kvc_node *n)
 void kvc_unnamed_end_all(struct kvc *k)
 {
 	kvc_lock_both(k);
-	for (size_t i = 0; i < KVC_HASH_SIZE; i++)
-		for (struct kvc_node *n = k->nodes->hash[i]; n; n = n->hash_next)
-			if (n->unnamed)
-				end_both(k, n);
+	kvc_table_each(&k->nodes->table, s) {
+		struct kvc_node *n = kvc_of(s, struct kvc_node, slot);
+
+		if (n->unnamed)
+			end_both(k, n);
+	}
 	kvc_unlock_both(k);
 }
 

@@ -73,14 +73,15 @@ void kvc_quota_count_locked(struct kvc *k, struct kvc_node *n)
 	if (!q || now == before)
 		return;
 	n->charged = now;
-	kvc_quota_changed_locked(k, q, (int64_t)(now - before));
+	if (kvc_survey_counts(q, n->row.ino))
+		kvc_quota_changed_locked(k, q, (int64_t)(now - before));
 }
 
 void kvc_quota_move_locked(struct kvc *k, struct kvc_node *n, uint64_t model)
 {
 	struct kvc_quota *q = kvc_quota_of_locked(k, n->model);
 
-	if (q)
+	if (q && kvc_survey_counts(q, n->row.ino))
 		kvc_quota_changed_locked(k, q, -(int64_t)n->charged);
 	n->charged = 0;
 	n->model = model;

@@ -11,11 +11,6 @@
 
 #include <string.h>
 
-static struct kvc_chunk **bucket(struct kvc *k, uint64_t id)
-{
-	return &k->chunks->hash[(id * 0x9e3779b97f4a7c15ull) >> 48 & (KVC_HASH_SIZE - 1)];
-}
-
 /* Order by (rank, id), so that it is total and a restart finds the same. */
 static bool before(const struct kvc_chunk *a, const struct kvc_chunk *b)
 {
@@ -111,11 +106,9 @@ struct kvc_chunk *kvc_chunk_pop_locked(struct kvc *k)
 
 struct kvc_chunk *kvc_chunk_find_locked(struct kvc *k, uint64_t id)
 {
-	struct kvc_chunk *c = *bucket(k, id);
+	struct kvc_slot *s = kvc_table_find(&k->chunks->table, id);
 
-	while (c && c->id != id)
-		c = c->hash_next;
-	return c;
+	return s ? kvc_of(s, struct kvc_chunk, slot) : NULL;
 }
 
 static struct kvc_use use_of(const struct kvc_chunk_row *r)
@@ -149,22 +142,18 @@ struct kvc_chunk *kvc_chunk_new_locked(struct kvc *k, uint64_t id, const struct 
 	}
 	kvc_list_init(&c->nodes);
 	kvc_list_init(&c->dirty_link);
-	c->hash_next = *bucket(k, c->id);
-	*bucket(k, c->id) = c;
+	c->slot.key = c->id;
+	kvc_table_add(&k->chunks->table, &c->slot);
 	return c;
 }
 
 void kvc_chunk_settle_locked(struct kvc *k, struct kvc_chunk *c)
 {
-	struct kvc_chunk **at = bucket(k, c->id);
-
 	if (c->inflight || c->dirty)
 		return;
 	if (c->heap_at)
 		heap_remove(k, c);
-	while (*at != c)
-		at = &(*at)->hash_next;
-	*at = c->hash_next;
+	kvc_table_del(&k->chunks->table, &c->slot);
 	free(c);
 }
 
@@ -285,13 +274,9 @@ bool kvc_chunk_pinned(const struct kvc_chunk *c)
 
 void kvc_chunks_free(struct kvc *k)
 {
-	for (size_t i = 0; i < KVC_HASH_SIZE; i++)
-		while (k->chunks->hash[i]) {
-			struct kvc_chunk *c = k->chunks->hash[i];
-
-			k->chunks->hash[i] = c->hash_next;
-			free(c);
-		}
+	kvc_table_each(&k->chunks->table, s)
+		free(kvc_of(s, struct kvc_chunk, slot));
+	kvc_table_fini(&k->chunks->table);
 	for (int i = 0; i < KVC_CLASSES; i++)
 		free(k->chunks->heap[i].v);
 }

@@ -4,14 +4,15 @@
 #define KVC_CHUNK_H
 
 #include "kvc.h"
+#include "table.h"
 
-#define KVC_HASH_SIZE (1u << 16)
 #define KVC_YOUNG_NS 300000000ull /* see kvc_chunk_young */
 
 struct kvc_node;
 
 struct kvc_chunk {
 	uint64_t id;
+	struct kvc_slot slot; /* in k->chunks->table, by id */
 	struct kvc_use use;
 	uint64_t pin_until_ns, ttl_s, expires_ns;
 	int64_t rank;
@@ -24,7 +25,6 @@ struct kvc_chunk {
 	bool dirty, known; /* to be written; has a row */
 	bool gone;         /* its row was deleted and is not to come back */
 	struct kvc_list dirty_link;
-	struct kvc_chunk *hash_next;
 };
 
 /* Chunks with segments in the pool, lowest rank first. */
@@ -34,7 +34,7 @@ struct kvc_heap {
 };
 
 struct kvc_chunks {
-	struct kvc_chunk *hash[KVC_HASH_SIZE];
+	struct kvc_table table;
 	struct kvc_heap heap[KVC_CLASSES];
 	/* whose is the lowest gives next; each victim moves it on by its part of the class */
 	double turn[KVC_CLASSES];

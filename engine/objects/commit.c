@@ -39,9 +39,18 @@ static int put_node_both(struct kvc *k, struct kvc_node *n)
 	return err;
 }
 
+/* Between two holds of k->lock; gently: of the catalog's as well. */
+static void pause_put(struct kvc *k, bool gently)
+{
+	if (gently)
+		kvc_pause_both(k);
+	else
+		kvc_pause_locked(k);
+}
+
 /* The dirty nodes go into the overlay. Under the catalog's lock. -ENOMEM: those that are left stay
  * dirty. */
-static int put_nodes(struct kvc *k)
+static int put_nodes(struct kvc *k, bool gently)
 {
 	struct kvc_list todo;
 	int err = 0;
@@ -59,8 +68,7 @@ static int put_nodes(struct kvc *k)
 			n->dirty = n->touched = false;
 			kvc_node_settle_locked(k, n);
 		}
-		kvc_unlock(k);
-		kvc_lock(k);
+		pause_put(k, gently);
 	}
 	kvc_list_splice(&todo, &k->dirty->nodes); /* none, but after an error */
 	kvc_list_splice(&k->dirty->nodes, &todo);
@@ -69,16 +77,12 @@ static int put_nodes(struct kvc *k)
 }
 
 /* The same for chunks; rows of known ones, whose use only has changed, once a second. */
-static int put_chunks(struct kvc *k, bool all)
+static int put_chunks(struct kvc *k, bool all, bool gently)
 {
-	uint64_t now = kvc_mono_ns();
 	struct kvc_chunk_row r;
 	struct kvc_list todo;
 	int err = 0;
 
-	all |= now - k->dirty->chunks_ns >= CHUNKS_EVERY_NS;
-	if (all)
-		k->dirty->chunks_ns = now;
 	kvc_list_init(&todo);
 	kvc_lock(k);
 	kvc_list_splice(&todo, &k->dirty->chunks);
@@ -99,11 +103,21 @@ static int put_chunks(struct kvc *k, bool all)
 			c->known = true;
 			kvc_chunk_settle_locked(k, c);
 		}
-		kvc_unlock(k);
-		kvc_lock(k);
+		pause_put(k, gently);
 	}
 	kvc_list_splice(&k->dirty->chunks, &todo);
 	kvc_unlock(k);
+	return err;
+}
+
+/* What is dirty goes into the overlay. Afterwards only what became so meanwhile is left for the hold that seals. */
+static int put_most(struct kvc *k, bool all)
+{
+	int err;
+
+	kvc_catalog_lock(k->cat);
+	err = put_nodes(k, true) ?: put_chunks(k, all, true);
+	kvc_catalog_unlock(k->cat);
 	return err;
 }
 
@@ -144,20 +158,23 @@ static void sync_locked(struct kvc *k, struct kvc_list *waits)
 int kvc_commit_once(struct kvc *k)
 {
 	struct kvc_list trash, waits;
-	uint64_t txn = 0;
-	bool stopping;
+	uint64_t txn = 0, now = kvc_mono_ns();
+	bool all = now - k->dirty->chunks_ns >= CHUNKS_EVERY_NS;
 	int err;
 
+	if (all)
+		k->dirty->chunks_ns = now;
 	kvc_list_init(&trash);
 	kvc_list_init(&waits);
 	kvc_catalog_gate(k->cat);
+	err = put_most(k, all);
 	kvc_lock_both(k);
 	k->dirty->soon = k->dirty->now = false;
-	stopping = k->stopping;
+	all |= k->stopping;
 	kvc_list_splice(&trash, &k->trash->list);
 	kvc_list_splice(&waits, &k->dirty->sync_waiters);
 	kvc_unlock(k);
-	err = put_nodes(k) ?: put_chunks(k, stopping);
+	err = err ?: put_nodes(k, false) ?: put_chunks(k, all, false);
 	if (!err)
 		txn = kvc_catalog_seal(k->cat);
 	kvc_catalog_unlock(k->cat);
@@ -192,7 +209,7 @@ void *kvc_committer(void *arg)
 
 		if (!k->dirty->soon) {
 			t = kvc_timespec(kvc_mono_ns() + CHUNKS_EVERY_NS);
-			pthread_cond_timedwait(&k->dirty->cond, &k->lock, &t);
+			kvc_lock_wait(&k->lock, &k->dirty->cond, &t);
 			if (!k->dirty->soon && kvc_list_empty(&k->dirty->chunks) &&
 			    !kvc_catalog_takes(k->cat, false))
 				continue; /* while it takes nothing: to see whether it would again
@@ -200,7 +217,7 @@ void *kvc_committer(void *arg)
 		}
 		t = kvc_timespec(kvc_mono_ns() + k->opt.commit_ms * 1000000);
 		while (!k->dirty->now && !k->draining &&
-		       pthread_cond_timedwait(&k->dirty->cond, &k->lock, &t) != ETIMEDOUT)
+		       kvc_lock_wait(&k->lock, &k->dirty->cond, &t) != ETIMEDOUT)
 			;
 		kvc_unlock(k);
 		if (kvc_commit_once(k))

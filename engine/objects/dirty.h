@@ -10,6 +10,7 @@ struct kvc_dirty {
 	struct kvc_list sync_waiters;  /* fsyncs: for the commit, and then for the disk */
 	uint64_t committed;            /* the last committed transaction */
 	pthread_cond_t cond;           /* the committer's */
+	pthread_cond_t committed_cond; /* committed went up */
 	bool soon, now;
 	uint64_t chunks_ns; /* when the use of known chunks was last written */
 };

@@ -8,6 +8,8 @@
 
 #include <string.h>
 
+#define SOME 32 /* names under one hold of the locks */
+
 /* A folder's names changed: its times, and its link count by `nlink`. */
 void kvc_touch_folder_locked(struct kvc *k, struct kvc_node *folder, int nlink)
 {
@@ -32,6 +34,33 @@ static int take_entry(void *arg, const struct kvc_name *n)
 int kvc_entries_in_both(struct kvc *k, uint64_t folder, struct kvc_entries *e)
 {
 	return kvc_name_each(k->cat, folder, 0, take_entry, e);
+}
+
+struct some {
+	struct kvc_entries *e;
+	uint64_t hash; /* of the last one */
+};
+
+/* They end between two hashes, so that none is passed over. */
+static int take_some(void *arg, const struct kvc_name *n)
+{
+	struct some *s = arg;
+
+	if (s->e->n >= SOME && n->hash != s->hash)
+		return 1;
+	s->hash = n->hash;
+	return take_entry(s->e, n);
+}
+
+int kvc_entries_some_both(struct kvc *k, uint64_t folder, uint64_t *after, struct kvc_entries *e)
+{
+	struct some s = { e, *after };
+	int got;
+
+	e->n = 0;
+	got = kvc_name_each(k->cat, folder, *after, take_some, &s);
+	*after = s.hash;
+	return got;
 }
 
 int kvc_entries_of_both(struct kvc *k, uint64_t ino, struct kvc_entries *e)

@@ -20,6 +20,11 @@ struct kvc_entries { /* zero before the first use; the caller frees v, also afte
  */
 int kvc_entries_in_both(struct kvc *k, uint64_t folder, struct kvc_entries *e);
 int kvc_entries_of_both(struct kvc *k, uint64_t ino, struct kvc_entries *e);
+/*
+ * The next some in a folder, for a walk that lets others in between: *after is 0 at first. 1: there
+ * are more; 0: these were the last; or a negative errno.
+ */
+int kvc_entries_some_both(struct kvc *k, uint64_t folder, uint64_t *after, struct kvc_entries *e);
 /* 1: no name is in the folder; 0: some are; or a negative errno. */
 int kvc_folder_empty_both(struct kvc *k, uint64_t folder);
 /* A folder's names changed: its times, and its link count by `nlink`. */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Setting, counting and keeping the bounds on models (limit.c). Both locks. */
+/* Setting and keeping the bounds on models (limit.c). Both locks. */
 #ifndef KVC_LIMIT_H
 #define KVC_LIMIT_H
 
 #include "kvc.h"
 
-/* Sets the model's bound and counts what it holds; 0 takes it away. */
+/* Sets the model's bound, and has what it holds counted; 0 takes it away. */
 int kvc_quota_set_both(struct kvc *k, uint64_t model, uint64_t limit);
 /* At start, and at the end of a clean run. */
 int kvc_quotas_load_both(struct kvc *k, bool clean);

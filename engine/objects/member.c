@@ -45,56 +45,44 @@ int kvc_chunk_join_both(struct kvc *k, struct kvc_node *n)
 	return 0;
 }
 
-int kvc_chunk_moved_both(struct kvc *k, struct kvc_node *n)
+int kvc_chunk_found_both(struct kvc *k, struct kvc_node *n)
 {
-	struct kvc_chunk *c = kvc_chunk_find_locked(k, n->row.chunk);
+	struct kvc_chunk *c = kvc_chunk_new_locked(k, n->row.chunk, NULL);
+
+	if (!c)
+		return -ENOMEM;
+	belongs_both(k, n->model, &c->policy, &c->quota);
+	n->chunk = c;
+	c->inflight++;
+	return 0;
+}
+
+int kvc_chunk_reclass_both(struct kvc *k, uint64_t id, uint64_t model)
+{
+	struct kvc_chunk *c = kvc_chunk_find_locked(k, id);
 	struct kvc_chunk_row r;
 	unsigned class;
 	uint64_t quota;
 	int err;
 
-	belongs_both(k, n->model, &class, &quota);
+	belongs_both(k, model, &class, &quota);
 	if (c) {
-		kvc_chunk_set_class_locked(k, c, class, quota);
+		if (c->policy != class || c->quota != quota)
+			kvc_chunk_set_class_locked(k, c, class, quota);
 		return 0;
 	}
-	err = kvc_chunk_get(k->cat, n->row.chunk, &r);
+	err = kvc_chunk_get(k->cat, id, &r);
 	if (err)
 		return err == -ENOENT ? 0 : err;
+	if (r.policy == class && r.quota == quota)
+		return 0;
 	r.policy = class;
 	r.quota = quota;
 	r.rank = kvc_chunk_rank_row(k, &r);
 	return kvc_chunk_put(k->cat, &r);
 }
 
-int kvc_chunk_reclass_both(struct kvc *k, uint64_t model)
+int kvc_chunk_moved_both(struct kvc *k, struct kvc_node *n)
 {
-	struct kvc_chunk_row *r = NULL;
-	unsigned class;
-	uint64_t quota, of;
-	size_t n = 0;
-	int err;
-
-	belongs_both(k, model, &class, &quota);
-	for (size_t i = 0; i < KVC_HASH_SIZE; i++)
-		for (struct kvc_chunk *c = k->chunks->hash[i]; c; c = c->hash_next) {
-			struct kvc_row row;
-
-			/* A chunk's number is that of its folder or of its only file. */
-			if (kvc_row_of_both(k, c->id, &row) ||
-			    kvc_model_of_both(k, S_ISDIR(row.mode) ? c->id : row.parent, &of) ||
-			    of != model)
-				continue;
-			kvc_chunk_set_class_locked(k, c, class, quota);
-		}
-	err = kvc_chunk_below(k->cat, model, &r, &n);
-	for (size_t i = 0; i < n && !err; i++) {
-		r[i].policy = class;
-		r[i].quota = quota;
-		r[i].rank = kvc_chunk_rank_row(k, &r[i]);
-		err = kvc_chunk_put(k->cat, &r[i]);
-	}
-	free(r);
-	kvc_commit_soon_locked(k, false);
-	return err;
+	return kvc_chunk_reclass_both(k, n->row.chunk, n->model);
 }

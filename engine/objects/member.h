@@ -10,9 +10,11 @@
 
 /* The chunk of a node, from memory or its row, or a new one; sets n->chunk. */
 int kvc_chunk_join_both(struct kvc *k, struct kvc_node *n);
+/* The same for a new file that is a chunk of its own: there is none of that number yet. */
+int kvc_chunk_found_both(struct kvc *k, struct kvc_node *n);
 /* The node's own chunk is in another model now. */
 int kvc_chunk_moved_both(struct kvc *k, struct kvc_node *n);
-/* Gives the chunks of a model the class and the quota that it has now. */
-int kvc_chunk_reclass_both(struct kvc *k, uint64_t model);
+/* Gives a chunk, if there is one of that number, the class and the quota that the model has now. */
+int kvc_chunk_reclass_both(struct kvc *k, uint64_t id, uint64_t model);
 
 #endif

@@ -10,18 +10,11 @@
 
 #include <string.h>
 
-static struct kvc_node **bucket(struct kvc *k, uint64_t ino)
-{
-	return &k->nodes->hash[(ino * 0x9e3779b97f4a7c15ull) >> 48 & (KVC_HASH_SIZE - 1)];
-}
-
 struct kvc_node *kvc_node_find_locked(struct kvc *k, uint64_t ino)
 {
-	struct kvc_node *n = *bucket(k, ino);
+	struct kvc_slot *s = kvc_table_find(&k->nodes->table, ino);
 
-	while (n && n->row.ino != ino)
-		n = n->hash_next;
-	return n;
+	return s ? kvc_of(s, struct kvc_node, slot) : NULL;
 }
 
 struct kvc_node *kvc_node_new_locked(struct kvc *k, const struct kvc_row *row)
@@ -39,9 +32,8 @@ struct kvc_node *kvc_node_new_locked(struct kvc *k, const struct kvc_row *row)
 	kvc_list_init(&n->waiters);
 	kvc_list_init(&n->sync_waiters);
 	n->state = S_ISREG(row->mode) ? KVC_LOWER : KVC_NONE;
-	n->hash_next = *bucket(k, row->ino);
-	*bucket(k, row->ino) = n;
-	k->nodes->n++;
+	n->slot.key = row->ino;
+	kvc_table_add(&k->nodes->table, &n->slot);
 	return n;
 }
 
@@ -81,6 +73,26 @@ int kvc_model_of_row_both(struct kvc *k, const struct kvc_row *folder, uint64_t 
 	return 0;
 }
 
+/* A node of which the catalog has these rows. */
+static int bring_both(struct kvc *k, const struct kvc_row *row, const struct kvc_object_row *object,
+		      const struct kvc_place place[KVC_TIERS], struct kvc_node **out)
+{
+	struct kvc_node *n = kvc_node_new_locked(k, row);
+
+	if (!n)
+		return -ENOMEM;
+	if (S_ISREG(row->mode)) {
+		n->object = *object;
+		memcpy(n->place, place, sizeof n->place);
+		for (unsigned t = 0; t < KVC_TIERS; t++)
+			n->has_places |= place[t].gen != 0;
+		n->charged = row->blocks * 512;
+		kvc_model_of_both(k, row->parent, &n->model);
+	}
+	*out = n;
+	return 0;
+}
+
 int kvc_node_get_both(struct kvc *k, uint64_t ino, struct kvc_node **out)
 {
 	struct kvc_node *n = kvc_node_find_locked(k, ino);
@@ -102,25 +114,17 @@ int kvc_node_get_both(struct kvc *k, uint64_t ino, struct kvc_node **out)
 		if ((err = kvc_place_get(k->cat, ino, place)))
 			return err;
 	}
-	n = kvc_node_new_locked(k, &row);
-	if (!n)
-		return -ENOMEM;
-	if (S_ISREG(row.mode)) {
-		n->object = object;
-		memcpy(n->place, place, sizeof place);
-		for (unsigned t = 0; t < KVC_TIERS; t++)
-			n->has_places |= place[t].gen != 0;
-		n->charged = row.blocks * 512;
-		kvc_model_of_both(k, row.parent, &n->model);
-	}
-	*out = n;
-	return 0;
+	return bring_both(k, &row, &object, place, out);
+}
+
+int kvc_node_get_peeked_both(struct kvc *k, const struct kvc_peek *p, struct kvc_node **out)
+{
+	*out = kvc_node_find_locked(k, p->ino);
+	return *out ? ((*out)->state == KVC_GONE ? -ENOENT : 0) : bring_both(k, &p->row, &p->object, p->place, out);
 }
 
 void kvc_node_settle_locked(struct kvc *k, struct kvc_node *n)
 {
-	struct kvc_node **at;
-
 	if (n->nlookup || n->holds || n->dirty || n->nopen || n->leases || n->waiting || kvc_has_segment(n) || n->state == KVC_LOADING ||
 	    !kvc_list_empty(&n->waiters) || !kvc_list_empty(&n->sync_waiters))
 		return;
@@ -129,10 +133,7 @@ void kvc_node_settle_locked(struct kvc *k, struct kvc_node *n)
 		return;
 	}
 	kvc_chunk_leave_locked(k, n);
-	for (at = bucket(k, n->row.ino); *at != n; at = &(*at)->hash_next)
-		;
-	*at = n->hash_next;
-	k->nodes->n--;
+	kvc_table_del(&k->nodes->table, &n->slot);
 	if (n->ghost)
 		k->objects_up->freed_locked(n);
 	free(n);
@@ -167,15 +168,14 @@ void kvc_node_attr_locked(struct kvc *k, struct kvc_node *n, struct kvc_row *att
 
 void kvc_node_free_all(struct kvc *k)
 {
-	for (size_t i = 0; i < KVC_HASH_SIZE; i++)
-		while (k->nodes->hash[i]) {
-			struct kvc_node *n = k->nodes->hash[i];
+	kvc_table_each(&k->nodes->table, s) {
+		struct kvc_node *n = kvc_of(s, struct kvc_node, slot);
 
-			k->nodes->hash[i] = n->hash_next;
-			if (n->fd >= 0)
-				close(n->fd);
-			if (n->ghost)
-				k->objects_up->freed_locked(n);
-			free(n);
-		}
+		if (n->fd >= 0)
+			close(n->fd);
+		if (n->ghost)
+			k->objects_up->freed_locked(n);
+		free(n);
+	}
+	kvc_table_fini(&k->nodes->table);
 }

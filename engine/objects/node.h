@@ -27,6 +27,7 @@
 
 #include "chunk.h"
 #include "kvc.h"
+#include "table.h"
 
 #include <sys/stat.h>
 
@@ -48,7 +49,7 @@ extern const char *const kvc_state_names[];
 struct kvc_node {
 	struct kvc *cache;
 	struct kvc_row row;
-	struct kvc_node *hash_next;
+	struct kvc_slot slot; /* in k->nodes->table, by row.ino */
 	uint64_t nlookup; /* references of the kernel */
 	/* references of the engine's own: workers, leases, operations under way */
 	unsigned holds;
@@ -111,8 +112,7 @@ struct kvc_node {
 };
 
 struct kvc_nodes {
-	struct kvc_node *hash[KVC_HASH_SIZE];
-	uint64_t n;
+	struct kvc_table table;
 	uint64_t opens, resident; /* opens not released; nodes RESIDENT or BOTH */
 	uint64_t backings;        /* segments registered for passthrough */
 	_Atomic uint64_t fd_uses; /* see kvc_file_fd_done; any thread */
@@ -126,6 +126,8 @@ static inline bool kvc_has_segment(const struct kvc_node *n)
 struct kvc_node *kvc_node_find_locked(struct kvc *k, uint64_t ino);
 /* From memory or the catalog. 0 with *n, -ENOENT, -ENOMEM, -EIO. */
 int kvc_node_get_both(struct kvc *k, uint64_t ino, struct kvc_node **n);
+/* The same with what was read already, and still is so (kvc_peek_holds). */
+int kvc_node_get_peeked_both(struct kvc *k, const struct kvc_peek *p, struct kvc_node **n);
 struct kvc_node *kvc_node_new_locked(struct kvc *k, const struct kvc_row *row);
 /* Frees it if nothing needs it in memory. Call after dropping any reference. */
 void kvc_node_settle_locked(struct kvc *k, struct kvc_node *n);

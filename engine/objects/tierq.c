@@ -191,7 +191,7 @@ static void *work(void *arg)
 
 		if (!copies)
 			ts->load_idle = true;
-		pthread_cond_timedwait(copies ? &ts->cond : &ts->load_cond, &k->lock, &t);
+		kvc_lock_wait(&k->lock, copies ? &ts->cond : &ts->load_cond, &t);
 		if (!copies)
 			ts->load_idle = false;
 	}

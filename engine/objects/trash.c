@@ -182,7 +182,7 @@ void *kvc_syncer(void *arg)
 						   : kvc_max(k->trash->unsynced_ns, last_ns) + SYNC_NS;
 		if (due > now) {
 			t = kvc_timespec(due);
-			pthread_cond_timedwait(&k->trash->sync_cond, &k->lock, &t);
+			kvc_lock_wait(&k->lock, &k->trash->sync_cond, &t);
 			continue;
 		}
 		kvc_list_init(&all);
@@ -205,7 +205,7 @@ void *kvc_syncer(void *arg)
 		kvc_list_splice(&all, &k->trash->unsynced);
 		kvc_list_splice(&k->trash->unsynced, &all);
 		t = kvc_timespec(last_ns + SYNC_NS);
-		pthread_cond_timedwait(&k->trash->sync_cond, &k->lock, &t);
+		kvc_lock_wait(&k->lock, &k->trash->sync_cond, &t);
 	}
 	kvc_unlock(k);
 	return NULL;

@@ -28,6 +28,7 @@
 
 #include "caller.h"
 #include "catalog.h"
+#include "lock.h"
 #include "options.h"
 #include "pool.h"
 #include "quota.h"
@@ -49,7 +50,7 @@ struct kvc {
 	struct kvc_stats stats;
 	struct kvc_events ev; /* under k->lock */
 
-	pthread_mutex_t lock;
+	struct kvc_lock lock;
 	bool stopping, draining, started; /* under k->lock */
 
 	/* this floor */
@@ -67,6 +68,7 @@ struct kvc {
 	struct kvc_chunks *chunks;
 	struct kvc_models *models;
 	struct kvc_account *account;
+	struct kvc_surveys *surveys;
 	struct kvc_work *work;
 	struct kvc_tier_state *tier; /* KVC_TIERS + 1 of them: tierq.h */
 	struct kvc_trashcan *trash;
@@ -101,23 +103,34 @@ static inline int kvc_takes(struct kvc *k, bool removal)
 		kvc_count(&k->stats, refused_changes);
 	return err;
 }
-static inline void kvc_lock(struct kvc *k)
-{
-	pthread_mutex_lock(&k->lock);
-}
+#define kvc_lock(k) kvc_lock_take(&(k)->lock, KVC_HERE("objects"))
 static inline void kvc_unlock(struct kvc *k)
 {
-	pthread_mutex_unlock(&k->lock);
+	kvc_lock_give(&k->lock);
 }
-static inline void kvc_lock_both(struct kvc *k)
-{
-	kvc_catalog_lock(k->cat);
-	kvc_lock(k);
-}
+#define kvc_lock_both(k)                                                                           \
+	do {                                                                                       \
+		kvc_catalog_lock((k)->cat);                                                        \
+		kvc_lock(k);                                                                       \
+	} while (0)
 static inline void kvc_unlock_both(struct kvc *k)
 {
 	kvc_unlock(k);
 	kvc_catalog_unlock(k->cat);
 }
+/* In the middle of a long work: lets others in. What they may change has to be looked at again. */
+#define kvc_pause_locked(k)                                                                        \
+	do {                                                                                       \
+		kvc_unlock(k);                                                                     \
+		kvc_lock_pause(&(k)->lock);                                                        \
+		kvc_lock(k);                                                                       \
+	} while (0)
+#define kvc_pause_both(k)                                                                          \
+	do {                                                                                       \
+		kvc_unlock_both(k);                                                                \
+		kvc_lock_pause(&(k)->lock);                                                        \
+		kvc_catalog_pause((k)->cat);                                                       \
+		kvc_lock_both(k);                                                                  \
+	} while (0)
 
 #endif

@@ -119,7 +119,7 @@ static void rest_locked(struct kvc_prefault *p, uint64_t ns)
 	struct timespec t = kvc_timespec(kvc_mono_ns() + ns);
 
 	if (!p->k->stopping)
-		pthread_cond_timedwait(&p->cond, &p->k->lock, &t);
+		kvc_lock_wait(&p->k->lock, &p->cond, &t);
 }
 
 /* How long one may look away: while others fill the pool from low= to high=. */

@@ -11,6 +11,7 @@
 
 #include "kvc.h"
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 struct kvc_quota *kvc_quota_of_locked(struct kvc *k, uint64_t model)
@@ -133,6 +134,15 @@ void kvc_quota_remove_locked(struct kvc *k, struct kvc_quota *q)
 	kvc_wake_all_locked(k, &q->waiters, 0);
 	kvc_list_del(&q->link);
 	free(q);
+}
+
+int kvc_quota_save_both(struct kvc *k, const struct kvc_quota *q)
+{
+	char key[40], value[48];
+
+	snprintf(key, sizeof key, KVC_QUOTA_KEY "%" PRIx64, q->model);
+	snprintf(value, sizeof value, "%" PRIu64 " %" PRIu64, q->limit, q->used);
+	return kvc_meta_set(k->cat, key, value);
 }
 
 void kvc_quotas_free(struct kvc *k)

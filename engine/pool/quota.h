@@ -17,6 +17,12 @@ struct kvc_quota {
 	uint64_t serial;
 	unsigned stuck;
 	bool trimming;
+	/*
+	 * objects/survey.c: its files are being counted; those up to `at` were, and those from
+	 * `below` on are new
+	 */
+	bool counting;
+	uint64_t at, below;
 };
 
 struct kvc_quotas {
@@ -24,6 +30,12 @@ struct kvc_quotas {
 	uint64_t serial;        /* of the newest */
 	pthread_cond_t pressed; /* one is near or over its bound: the keeper's */
 };
+
+/* Does a change of this file count now? Else the survey will come to it. */
+static inline bool kvc_survey_counts(const struct kvc_quota *q, uint64_t ino)
+{
+	return !q->counting || ino <= q->at || ino >= q->below;
+}
 
 struct kvc_quota *kvc_quota_of_locked(struct kvc *k, uint64_t model);
 /*
@@ -47,5 +59,8 @@ void kvc_quota_grant_locked(struct kvc *k, struct kvc_quota *q);
 struct kvc_quota *kvc_quota_add_locked(struct kvc *k, uint64_t model, uint64_t limit);
 void kvc_quota_remove_locked(struct kvc *k, struct kvc_quota *q);
 void kvc_quotas_free(struct kvc *k);
+/* Writes it down: "limit used" under KVC_QUOTA_KEY and the model's number. With the catalog's lock. */
+#define KVC_QUOTA_KEY "quota:"
+int kvc_quota_save_both(struct kvc *k, const struct kvc_quota *q);
 
 #endif

@@ -95,7 +95,7 @@ void *kvc_answerer(void *arg)
 			break;
 		struct timespec t = kvc_timespec(until);
 
-		pthread_cond_timedwait(&k->waits.cond, &k->lock, &t);
+		kvc_lock_wait(&k->lock, &k->waits.cond, &t);
 	}
 	kvc_unlock(k);
 	return NULL;

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See lock.h. A place's figures change under its lock; they are read without, for people. */
+#include "lock.h"
+
+#ifdef KVC_HOLDS
+#include "util.h"
+
+#include <stdatomic.h>
+#include <time.h>
+
+static struct kvc_hold *_Atomic places;
+
+static uint64_t cpu_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return kvc_ns(t);
+}
+
+void kvc_hold_begin(struct kvc_lock *l, struct kvc_hold *h)
+{
+	l->by = h;
+	l->since_ns = kvc_mono_ns();
+	l->since_cpu_ns = cpu_ns();
+}
+
+struct kvc_hold *kvc_hold_end(struct kvc_lock *l)
+{
+	struct kvc_hold *h = l->by;
+	uint64_t took = kvc_mono_ns() - l->since_ns, cpu = cpu_ns() - l->since_cpu_ns;
+
+	if (!h->n++) {
+		h->next = atomic_load(&places);
+		while (!atomic_compare_exchange_weak(&places, &h->next, h))
+			;
+	}
+	h->max_ns = kvc_max(h->max_ns, took);
+	h->max_cpu_ns = kvc_max(h->max_cpu_ns, cpu);
+	h->total_ns += took;
+	return h;
+}
+
+void kvc_holds_print(FILE *out)
+{
+	for (const struct kvc_hold *h = atomic_load(&places); h; h = h->next)
+		fprintf(out, "hold_%s:%s:%d %llu %llu %llu %llu\n", h->lock, h->func, h->line,
+			(unsigned long long)h->max_cpu_ns / 1000, (unsigned long long)h->max_ns / 1000,
+			(unsigned long long)h->n, (unsigned long long)h->total_ns / 1000);
+}
+#else
+void kvc_holds_print(FILE *out)
+{
+	(void)out;
+}
+#endif

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A mutex that, in a build with KVC_HOLDS (MODE=debug), knows how long each place in the source has
+ * held it: by the clock, and in time of the processor, which leaves out what the machine did
+ * meanwhile. In other builds it is a mutex.
+ */
+#ifndef KVC_LOCK_H
+#define KVC_LOCK_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#define KVC_PAUSE_US 20
+
+/* One for each place that takes a lock. */
+struct kvc_hold {
+	const char *lock, *func;
+	int line;
+	uint64_t n, max_ns, max_cpu_ns, total_ns;
+	struct kvc_hold *next;
+};
+
+struct kvc_lock {
+	pthread_mutex_t m;
+	_Atomic unsigned waiting; /* for it */
+	struct kvc_hold *by;      /* who holds it, since when */
+	uint64_t since_ns, since_cpu_ns;
+};
+
+/* One line a place: the lock, the place, how often, and the longest in us. Nothing without KVC_HOLDS. */
+void kvc_holds_print(FILE *out);
+
+#ifdef KVC_HOLDS
+void kvc_hold_begin(struct kvc_lock *l, struct kvc_hold *h);
+struct kvc_hold *kvc_hold_end(struct kvc_lock *l);
+#define KVC_HERE(what)                                                                             \
+	({                                                                                         \
+		static struct kvc_hold here_ = { .lock = what, .func = __func__, .line = __LINE__ };         \
+		&here_;                                                                            \
+	})
+#else
+static inline void kvc_hold_begin(struct kvc_lock *l, struct kvc_hold *h)
+{
+	(void)l;
+	(void)h;
+}
+static inline struct kvc_hold *kvc_hold_end(struct kvc_lock *l)
+{
+	(void)l;
+	return NULL;
+}
+#define KVC_HERE(what) NULL
+#endif
+
+static inline void kvc_lock_take(struct kvc_lock *l, struct kvc_hold *here)
+{
+	if (pthread_mutex_trylock(&l->m)) {
+		atomic_fetch_add_explicit(&l->waiting, 1, memory_order_relaxed);
+		pthread_mutex_lock(&l->m);
+		atomic_fetch_sub_explicit(&l->waiting, 1, memory_order_relaxed);
+	}
+	kvc_hold_begin(l, here);
+}
+
+static inline void kvc_lock_give(struct kvc_lock *l)
+{
+	kvc_hold_end(l);
+	pthread_mutex_unlock(&l->m);
+}
+
+/*
+ * Between two holds of a long work: a mutex goes to who comes first, and who gave it back this moment
+ * is always the first. So he waits a moment where another one waits.
+ */
+static inline void kvc_lock_pause(const struct kvc_lock *l)
+{
+	if (atomic_load_explicit(&l->waiting, memory_order_relaxed))
+		usleep(KVC_PAUSE_US);
+}
+
+/* A wait on a condition, until then (NULL: for ever): the lock is not held meanwhile. */
+static inline int kvc_lock_wait(struct kvc_lock *l, pthread_cond_t *c, const struct timespec *until)
+{
+	struct kvc_hold *by = kvc_hold_end(l);
+	int rc = until ? pthread_cond_timedwait(c, &l->m, until) : pthread_cond_wait(c, &l->m);
+
+	kvc_hold_begin(l, by);
+	return rc;
+}
+
+#endif

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * See table.h. Linear hashing: there are `level` (a power of two) buckets and, of the next level, as
+ * many as were split: buckets [0, split) and those that were split off them, [level, level + split).
+ * Buckets are in parts of a fixed size, so that growing copies none.
+ */
+#include "table.h"
+
+#include "util.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#define PART 4096u /* buckets */
+
+static size_t at(const struct kvc_table *t, uint64_t key)
+{
+	uint64_t h = key * 0x9e3779b97f4a7c15ull;
+	size_t b;
+
+	h ^= h >> 32;
+	b = h & (2 * t->level - 1);
+	return b < t->buckets ? b : b & (t->level - 1);
+}
+
+static struct kvc_slot **head(const struct kvc_table *t, size_t bucket)
+{
+	return &t->part[bucket / PART][bucket % PART];
+}
+
+static int more(struct kvc_table *t)
+{
+	struct kvc_slot **p;
+
+	if (kvc_grow(&t->part, t->parts, &t->part_room, sizeof *t->part))
+		return -ENOMEM;
+	p = calloc(PART, sizeof *p);
+	if (!p)
+		return -ENOMEM;
+	t->part[t->parts++] = p;
+	return 0;
+}
+
+int kvc_table_init(struct kvc_table *t)
+{
+	*t = (struct kvc_table){ .level = PART, .buckets = PART };
+	return more(t);
+}
+
+void kvc_table_fini(struct kvc_table *t)
+{
+	for (size_t i = 0; i < t->parts; i++)
+		free(t->part[i]);
+	free(t->part);
+	*t = (struct kvc_table){ 0 };
+}
+
+/* One bucket more: what belongs there now leaves the one that is split. */
+static void split(struct kvc_table *t)
+{
+	struct kvc_slot **from, *s, *stay = NULL;
+	size_t to = t->buckets;
+
+	if (to / PART == t->parts && more(t))
+		return; /* chains grow longer */
+	from = head(t, to - t->level);
+	s = *from;
+	t->buckets++;
+	while (s) {
+		struct kvc_slot *next = s->next, **list = at(t, s->key) == to ? head(t, to) : &stay;
+
+		s->next = *list;
+		*list = s;
+		s = next;
+	}
+	*from = stay;
+	if (t->buckets == 2 * t->level)
+		t->level *= 2;
+}
+
+struct kvc_slot *kvc_table_find(const struct kvc_table *t, uint64_t key)
+{
+	struct kvc_slot *s = *head(t, at(t, key));
+
+	while (s && s->key != key)
+		s = s->next;
+	return s;
+}
+
+void kvc_table_add(struct kvc_table *t, struct kvc_slot *s)
+{
+	struct kvc_slot **list;
+
+	if (++t->n > t->buckets)
+		split(t);
+	list = head(t, at(t, s->key));
+	s->next = *list;
+	*list = s;
+}
+
+void kvc_table_del(struct kvc_table *t, struct kvc_slot *s)
+{
+	struct kvc_slot **p = head(t, at(t, s->key));
+
+	while (*p != s)
+		p = &(*p)->next;
+	*p = s->next;
+	t->n--;
+}
+
+struct kvc_slot *kvc_table_bucket(const struct kvc_table *t, size_t bucket)
+{
+	return *head(t, bucket);
+}

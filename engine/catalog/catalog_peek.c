@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reading without the catalog's lock, see catalog.h. The overlay is looked at under it, for a
+ * moment; what it does not know is read from SQLite after that, without. Whatever the overlay had
+ * dropped before is in the snapshot that SQLite reads; whatever changed since may be or not: so a
+ * single answer was true at some time between the call's begin and its end, which is all that a
+ * lookup can promise. Who builds on it (a node in memory) asks under the lock whether it still is.
+ */
+#include "catalog_priv.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+#define I(v) ((sqlite3_int64)(v))
+
+int kvc_peek_name(struct kvc_catalog *c, uint64_t parent, const char *name, struct kvc_peek *p)
+{
+	uint64_t hash = kvc_name_hash(name);
+	struct kvc_change *x;
+	struct kvc_conn *n;
+	sqlite3_stmt *st;
+	int got = 1;
+
+	memset(p, 0, sizeof *p);
+	kvc_catalog_lock(c);
+	p->age = c->age;
+	x = kvc_overlay_find(&c->over, KVC_T_NAME, parent, hash, name);
+	if (x) {
+		const struct kvc_name_value *v = x->value;
+
+		got = x->gone ? -ENOENT : 0;
+		p->ino = got ? 0 : v->ino;
+		p->kind = got ? 0 : v->kind;
+	}
+	kvc_catalog_unlock(c);
+	if (got <= 0)
+		return got;
+	if (!kvc_filter_may_have(c->filter, parent, hash))
+		return -ENOENT;
+	n = kvc_reader_get(c);
+	st = kvc_sql(n, ST_NAME_GET, "iis", I(parent), I(hash), name);
+	got = kvc_sql_step(n, st);
+	if (got == 1) {
+		p->ino = kvc_sql_u64(st, 0);
+		p->kind = (uint32_t)sqlite3_column_int(st, 1);
+	}
+	kvc_sql_done(st);
+	kvc_reader_put(n);
+	return got < 0 ? got : got ? 0 : -ENOENT;
+}
+
+/* Has the overlay anything of the inode that peek_node reads? */
+static bool pending(struct kvc_catalog *c, uint64_t ino)
+{
+	bool any = kvc_overlay_find(&c->over, KVC_T_ROW, ino, 0, NULL) ||
+		   kvc_overlay_find(&c->over, KVC_T_OBJECT, ino, 0, NULL);
+
+	for (unsigned t = 0; t < KVC_TIERS && !any; t++)
+		any = kvc_overlay_find(&c->over, KVC_T_PLACE, ino, t, NULL);
+	return any;
+}
+
+int kvc_peek_node(struct kvc_catalog *c, struct kvc_peek *p)
+{
+	struct kvc_conn *n;
+	sqlite3_stmt *st;
+	bool there;
+	int got;
+
+	kvc_catalog_lock(c);
+	there = !pending(c, p->ino);
+	kvc_catalog_unlock(c);
+	if (!there)
+		return 0;
+	n = kvc_reader_get(c);
+	st = kvc_sql(n, ST_ROW_GET, "i", I(p->ino));
+	there = (got = kvc_sql_step(n, st)) == 1;
+	if (there)
+		kvc_row_columns(st, &p->row);
+	kvc_sql_done(st);
+	if (there && S_ISREG(p->row.mode)) {
+		st = kvc_sql(n, ST_OBJECT_GET, "i", I(p->ino));
+		if ((got = kvc_sql_step(n, st)) == 1)
+			kvc_object_columns(st, 0, &p->object);
+		kvc_sql_done(st);
+		st = got < 0 ? NULL : kvc_sql(n, ST_PLACE_GET, "i", I(p->ino));
+		while (st && (got = kvc_sql_step(n, st)) == 1) {
+			uint64_t t = kvc_sql_u64(st, 0);
+
+			if (t < KVC_TIERS)
+				p->place[t] = kvc_place_columns(st);
+		}
+		kvc_sql_done(st);
+	}
+	kvc_reader_put(n);
+	p->node = there && got >= 0;
+	return got < 0 ? got : 0;
+}
+
+bool kvc_peek_holds(struct kvc_catalog *c, uint64_t parent, const char *name,
+		    const struct kvc_peek *p)
+{
+	return p->node && p->age == c->age && !pending(c, p->ino) &&
+	       !kvc_overlay_find(&c->over, KVC_T_NAME, parent, kvc_name_hash(name), name);
+}

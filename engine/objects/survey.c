@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Surveys: what is set on a model's folder (quota, policy) reaches the files that are there already, and
+ * a quota learns how much they take. A thread of its own goes over all inodes in order of their number, a
+ * few under each hold of the locks, so that a model of ten million files keeps nobody waiting; small
+ * stores are done before the call that asked returns. user.kvcachefs.survey shows how far it is.
+ *
+ *   asked: in k->surveys->asked, and in the catalog (meta survey:MODEL), so that a kill does not end it
+ *   begins when the commit has returned that has all inodes below `limit`, the next number then
+ *   at inode i: its chunk gets the class and the quota of its model; the file is counted
+ *   done: the key is deleted; in the same transaction as the quota's sum
+ *
+ * Exact while files change (kvc_survey_counts): inodes up to q->at were counted and their changes count at once, as do
+ * those from q->below on, which are younger than the survey; the others will be counted as they are when
+ * the survey comes to them. Numbers are never used twice, and folders do not move in or out of
+ * a model that has a quota or a policy. Who asks again while one is under way begins anew, but counts no file twice.
+ */
+#include "survey.h"
+
+#include "account.h"
+#include "dirty.h"
+#include "ino.h"
+#include "log.h"
+#include "member.h"
+#include "node.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define KEY "survey:"
+#define SOME 256           /* inodes read at once */
+#define HOLD 16            /* inodes under one hold of the locks */
+#define SMALL_MS 100       /* so long a caller waits for the end of it */
+#define AGAIN_NS 100000000ull
+
+struct survey {
+	struct kvc_list link; /* in k->surveys->asked; the first is the one under way */
+	uint64_t model, at, limit, txn;
+	bool stale;           /* asked for anew */
+};
+
+/* A file's folder and its model, remembered, since files of one folder mostly follow each other. */
+struct memo {
+	uint64_t folder, model;
+};
+
+static void key_of(uint64_t model, char key[64])
+{
+	snprintf(key, 64, KEY "%" PRIx64, model);
+}
+
+int kvc_survey_ask_both(struct kvc *k, uint64_t model)
+{
+	struct survey *s = calloc(1, sizeof *s);
+	char key[64];
+	int err;
+
+	if (!s)
+		return -ENOMEM;
+	key_of(model, key);
+	err = kvc_meta_set(k->cat, key, "1");
+	if (err) {
+		free(s);
+		return err;
+	}
+	kvc_list_each(e, &k->surveys->asked) {
+		struct survey *x = kvc_of(e, struct survey, link);
+
+		x->stale |= x->model == model;
+	}
+	s->model = model;
+	s->limit = k->inos->next;
+	s->txn = kvc_catalog_txn(k->cat);
+	kvc_list_add_tail(&k->surveys->asked, &s->link);
+	kvc_commit_soon_locked(k, true);
+	pthread_cond_broadcast(&k->surveys->cond);
+	return 0;
+}
+
+void kvc_survey_count_locked(struct kvc *k, struct kvc_quota *q)
+{
+	q->counting = true;
+	q->at = 0;
+	q->below = k->inos->next;
+}
+
+bool kvc_survey_show_locked(struct kvc *k, uint64_t model, uint64_t *at, uint64_t *limit)
+{
+	kvc_list_each(e, &k->surveys->asked) {
+		const struct survey *s = kvc_of(e, struct survey, link);
+
+		if (s->model == model && !s->stale) {
+			*at = s->at;
+			*limit = s->limit;
+			return true;
+		}
+	}
+	return false;
+}
+
+void kvc_survey_wait(struct kvc *k)
+{
+	struct timespec until = kvc_timespec(kvc_mono_ns() + SMALL_MS * 1000000ull);
+	int rc = 0;
+
+	kvc_lock(k);
+	while (!kvc_list_empty(&k->surveys->asked) && !k->stopping && !rc)
+		rc = kvc_lock_wait(&k->lock, &k->surveys->cond, &until);
+	kvc_unlock(k);
+}
+
+static int model_of_both(struct kvc *k, uint64_t folder, struct memo *m)
+{
+	int err = 0;
+
+	if (m->folder != folder || !folder)
+		err = kvc_model_of_both(k, folder, &m->model);
+	m->folder = err ? 0 : folder;
+	return err;
+}
+
+/* One inode of any model; it may have gone. */
+static int visit_both(struct kvc *k, struct survey *s, uint64_t ino, struct memo *m)
+{
+	struct kvc_quota *q = kvc_quota_of_locked(k, s->model);
+	struct kvc_node *n = kvc_node_find_locked(k, ino);
+	struct kvc_row row;
+	int err = kvc_row_of_both(k, ino, &row);
+
+	if (!err)
+		err = model_of_both(k, S_ISDIR(row.mode) ? ino : row.parent, m);
+	if (!err && m->model == s->model) {
+		err = kvc_chunk_reclass_both(k, ino, s->model);
+		if (q && q->counting && ino > q->at && S_ISREG(row.mode)) {
+			uint64_t bytes = n ? kvc_quota_bytes(n) : row.blocks * 512;
+
+			q->used += bytes;
+			if (n)
+				n->charged = bytes;
+		}
+	}
+	if (!err && n && S_ISREG(row.mode))
+		n->model = m->model; /* a folder above it may have moved since it learnt that */
+	if (q && q->counting && ino < q->below)
+		q->at = kvc_max(q->at, ino);
+	return err == -ENOENT ? 0 : err;
+}
+
+static void end_both(struct kvc *k, struct survey *s)
+{
+	struct kvc_quota *q = kvc_quota_of_locked(k, s->model);
+	char key[64];
+
+	if (!s->stale) {
+		key_of(s->model, key);
+		kvc_meta_del(k->cat, key);
+		if (q) {
+			q->counting = false;
+			kvc_quota_save_both(k, q);
+			kvc_quota_grant_locked(k, q);
+			pthread_cond_signal(&k->quotas.pressed);
+		}
+	}
+	kvc_list_del(&s->link);
+	free(s);
+	kvc_commit_soon_locked(k, false);
+	pthread_cond_broadcast(&k->surveys->cond);
+}
+
+/* Some inodes of it. Returns their number, 0 at the end, or a negative errno: -ECANCELED, it is over. */
+static int some(struct kvc *k, struct survey *s, struct memo *m)
+{
+	uint64_t ino[SOME];
+	size_t n = 0;
+	int err;
+
+	kvc_catalog_lock(k->cat);
+	err = kvc_row_inos(k->cat, s->at, s->limit, SOME, ino, &n);
+	kvc_catalog_unlock(k->cat);
+	kvc_lock_both(k);
+	for (size_t i = 0; i < n && !err;) {
+		m->folder = 0; /* it may have moved */
+		for (size_t end = kvc_min(i + HOLD, n); i < end && !err; i++) {
+			err = k->stopping || s->stale ? -ECANCELED : visit_both(k, s, ino[i], m);
+			if (!err)
+				s->at = ino[i];
+		}
+		kvc_pause_both(k);
+	}
+	kvc_unlock_both(k);
+	return err ?: (int)n;
+}
+
+static void run(struct kvc *k, struct survey *s)
+{
+	struct memo m = { 0 };
+	bool told = false;
+	int got;
+
+	while ((got = some(k, s, &m)) && got != -ECANCELED)
+		if (got < 0) {
+			if (!told)
+				kvc_warn("the survey of a model's files waits: %s", strerror(-got));
+			told = true;
+			usleep(AGAIN_NS / 1000);
+		}
+	kvc_lock_both(k);
+	if (!k->stopping)
+		end_both(k, s);
+	kvc_unlock_both(k);
+}
+
+static void *surveyor(void *arg)
+{
+	struct kvc *k = arg;
+
+	kvc_lock(k);
+	while (!k->stopping) {
+		struct timespec until = kvc_timespec(kvc_mono_ns() + AGAIN_NS);
+		struct survey *s;
+
+		if (kvc_list_empty(&k->surveys->asked)) {
+			kvc_lock_wait(&k->lock, &k->surveys->cond, NULL);
+			continue;
+		}
+		s = kvc_of(k->surveys->asked.next, struct survey, link);
+		if (k->dirty->committed < s->txn) { /* then SQLite has every inode below limit */
+			kvc_lock_wait(&k->lock, &k->dirty->committed_cond, &until);
+			continue;
+		}
+		kvc_unlock(k);
+		run(k, s);
+		kvc_lock(k);
+	}
+	kvc_unlock(k);
+	return NULL;
+}
+
+int kvc_surveys_load_both(struct kvc *k)
+{
+	char key[64] = KEY, value[64];
+	int err;
+
+	while (!(err = kvc_meta_next(k->cat, KEY, key, value, sizeof value))) {
+		uint64_t model = 0;
+		struct kvc_quota *q;
+		struct kvc_row row;
+
+		if (sscanf(key, KEY "%" SCNx64, &model) != 1 || kvc_row_get(k->cat, model, &row)) {
+			kvc_meta_del(k->cat, key);
+			continue;
+		}
+		if ((q = kvc_quota_of_locked(k, model)) && !q->counting) {
+			q->used = 0;
+			kvc_survey_count_locked(k, q);
+		}
+		if ((err = kvc_survey_ask_both(k, model)))
+			return err;
+	}
+	return err == -ENOENT ? 0 : err;
+}
+
+int kvc_survey_start(struct kvc *k)
+{
+	int err = -pthread_create(&k->surveys->thread, NULL, surveyor, k);
+
+	k->surveys->has_thread = !err;
+	return err;
+}
+
+void kvc_survey_stop(struct kvc *k)
+{
+	kvc_lock(k);
+	pthread_cond_broadcast(&k->surveys->cond);
+	pthread_cond_broadcast(&k->dirty->committed_cond);
+	kvc_unlock(k);
+	if (k->surveys->has_thread)
+		pthread_join(k->surveys->thread, NULL);
+	k->surveys->has_thread = false;
+}
+
+void kvc_surveys_free(struct kvc *k)
+{
+	kvc_list_each_safe(e, &k->surveys->asked)
+		free(kvc_of(e, struct survey, link));
+	kvc_list_init(&k->surveys->asked);
+}

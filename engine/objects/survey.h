@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Surveys: what is set on a model reaches the files that it has, in the background (survey.c). All
+ * under k->lock.
+ */
+#ifndef KVC_SURVEY_H
+#define KVC_SURVEY_H
+
+#include "kvc.h"
+
+struct kvc_surveys {
+	struct kvc_list asked; /* the first is under way */
+	pthread_cond_t cond;   /* something was asked for, or is done */
+	pthread_t thread;
+	bool has_thread;
+};
+
+/*
+ * Brings what is in the model up to what is set on it and, where the quota is to be counted, counts
+ * it.
+ */
+int kvc_survey_ask_both(struct kvc *k, uint64_t model);
+/* The quota is to be counted by the next one. */
+void kvc_survey_count_locked(struct kvc *k, struct kvc_quota *q);
+/* How far the model's is, if there is one: inodes up to *at of those below *limit. */
+bool kvc_survey_show_locked(struct kvc *k, uint64_t model, uint64_t *at, uint64_t *limit);
+/* Gives it a moment; without locks. */
+void kvc_survey_wait(struct kvc *k);
+/* Those that an earlier daemon did not end; after the quotas. */
+int kvc_surveys_load_both(struct kvc *k);
+int kvc_survey_start(struct kvc *k);
+void kvc_survey_stop(struct kvc *k); /* after k->stopping was set */
+void kvc_surveys_free(struct kvc *k);
+
+#endif

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""A quota and a policy on a model that has many files: the call returns, the rest happens in the
+background and can be seen, others go on meanwhile, and the sum is exact although files come, grow,
+move and go while they are counted; after a kill in the middle the next mount goes on. Before, one hold
+of both locks lasted as long as the model was large."""
+import os, random, subprocess, threading, time
+from kvtest import *
+from kvtest import BUILD
+
+N = 60000
+s = Store("survey", cpu="64M", size="256M")
+scale = f"{BUILD}/bin/test-scale"
+subprocess.run([scale, "size", s.path, str(4 << 30)], check=True)
+subprocess.run([scale, "make", s.path, str(N)], check=True)
+s.mount()
+model = f"{s.mnt}/model"
+chunks = sorted(os.listdir(model))
+other = f"{s.mnt}/other"
+os.mkdir(other)
+
+
+def took():
+    """What the model's files take, as du counts it."""
+    out = subprocess.run(["du", "-s", "--block-size=512", model], check=True,
+                         stdout=subprocess.PIPE, text=True).stdout
+    folders = sum(os.lstat(r).st_blocks for r, _, _ in os.walk(model))
+    return (int(out.split()[0]) - folders) * 512
+
+
+def survey():
+    try:
+        return os.getxattr(model, "user.kvcachefs.survey").decode()
+    except OSError:
+        return None
+
+
+def used():
+    return int(os.getxattr(model, "user.kvcachefs.used"))
+
+
+stop = False
+errors = []
+
+
+def change(seed):
+    rnd = random.Random(seed)
+    mine = []
+    try:
+        for i in range(1 << 30):
+            if stop:
+                return
+            what = rnd.randrange(5)
+            chunk = f"{model}/{rnd.choice(chunks)}"
+            if what == 0 or not mine:
+                mine.append(f"{chunk}/new-{seed}-{i}")
+                with open(mine[-1], "wb") as f:
+                    f.write(bytes(rnd.randrange(1, 20000)))
+            elif what == 1:
+                with open(rnd.choice(mine), "ab") as f:
+                    f.write(bytes(rnd.randrange(1, 20000)))
+            elif what == 2:
+                os.unlink(mine.pop(rnd.randrange(len(mine))))
+            elif what == 3:  # an old one goes
+                names = os.listdir(chunk)
+                if names:
+                    os.unlink(f"{chunk}/{names[0]}")
+            else:  # one moves out, one in
+                at = rnd.randrange(len(mine))
+                to = f"{other}/x-{seed}-{i}" if mine[at].startswith(model) else f"{chunk}/back-{seed}-{i}"
+                os.rename(mine[at], to)
+                mine[at] = to
+    except FileNotFoundError:
+        errors.append("a file that nobody took is gone")
+    except OSError as e:
+        errors.append(str(e))
+
+
+def with_changes(call):
+    global stop
+    stop = False
+    changes = threading.Thread(target=change, args=(len(shown),))
+    changes.start()
+    call()
+    wait_for(lambda: survey() is None, 60)
+    stop = True
+    changes.join()
+    assert not errors, errors
+
+
+shown = []
+
+
+def set_quota():
+    os.setxattr(model, "user.kvcachefs.quota", b"200G")
+    shown.append(survey())
+
+
+with_changes(set_quota)
+assert shown[0] and " of " in shown[0], f"the call did all of it itself: {shown}"
+assert used() == took(), (used(), took())
+with_changes(lambda: os.removexattr(model, "user.kvcachefs.quota"))
+with_changes(lambda: os.setxattr(model, "user.kvcachefs.policy", b"lfu"))
+# asked for again while one is under way: no file counts twice
+os.setxattr(model, "user.kvcachefs.quota", b"200G")
+os.setxattr(model, "user.kvcachefs.policy", b"fifo")
+wait_for(lambda: survey() is None, 60)
+assert used() == took(), (used(), took())
+# a kill in the middle
+os.removexattr(model, "user.kvcachefs.quota")
+os.setxattr(model, "user.kvcachefs.quota", b"200G")
+assert survey()
+time.sleep(0.2)
+s.kill()
+s.mount()
+wait_for(lambda: survey() is None, 60)
+assert used() == took(), (used(), took())
+# and a clean unmount in the middle
+os.removexattr(model, "user.kvcachefs.quota")
+os.setxattr(model, "user.kvcachefs.quota", b"200G")
+assert survey()
+s.umount()
+s.mount()
+wait_for(lambda: survey() is None, 60)
+assert used() == took(), (used(), took())
+s.umount()

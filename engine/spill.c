@@ -361,7 +361,16 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 	n->place_txn = kvc_catalog_txn(k->cat);
 	n->has_places = true;
 	kvc_node_dirty_locked(k, n);
-	/* Row and object are written with it: a placement is of no use without them. */
+	/*
+	 * Row and object are written with it: a placement is of no use without them. And so is the
+	 * chunk, or a flush that comes before the next commit leaves a file that nobody evicts.
+	 */
+	if (n->chunk && !n->chunk->known) {
+		struct kvc_chunk_row r;
+
+		kvc_chunk_row(n->chunk, &r);
+		n->chunk->known = !kvc_chunk_put(k->cat, &r);
+	}
 	if (kvc_row_put(k->cat, &n->row) || kvc_object_put(k->cat, n->row.ino, &n->object) ||
 	    kvc_place_put(k->cat, n->row.ino, tier, &n->place[tier]))
 		kvc_warn("the catalog does not take the placement of inode %llx", (unsigned long long)n->row.ino);
@@ -435,7 +444,7 @@ static void spill_run(struct kvc *k, struct kvc_job *j)
 		futimens(n->fd, mark);
 		n->row.blocks = (uint64_t)st.st_blocks;
 	}
-	bool check = n->verify && n->place[j->tier].gen == n->object.gen;
+	bool check = !snap && n->verify && n->place[j->tier].gen == n->object.gen;
 	kvc_unlock(k);
 
 	if (check) {

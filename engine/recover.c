@@ -263,8 +263,13 @@ int kvc_recover(struct kvc *k, char *error)
 	if (!err)
 		err = kvc_object_each_unplaced(k->cat, drop_lost, k);
 	kvc_unlock_both(k);
+	/*
+	 * On stable storage before anything is done: a power failure must not take the catalog back
+	 * to where it was clean (the numbers that are given out from here on would be given out
+	 * again), nor before what a daemon committed that was killed, and whose space is free here.
+	 */
 	if (!err)
-		err = kvc_commit_once(k);
+		err = kvc_commit_once(k) ?: kvc_catalog_sync(k->cat);
 	if (err && !*error)
 		snprintf(error, 512, "the catalog cannot be written: %s", strerror(-err));
 	if (!err && kvc_counted(&k->stats, recovery_drops))

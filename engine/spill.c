@@ -356,6 +356,8 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 	if (!c->table) {
 		n->object.sum = c->raw;
 		n->object.has_sum = true;
+	} else if (snap) {
+		n->object.has_sum = false; /* it was of what was there before */
 	}
 	n->object.lower = true;
 	n->place_txn = kvc_catalog_txn(k->cat);
@@ -410,10 +412,11 @@ static void spill_run(struct kvc *k, struct kvc_job *j)
 	struct kvc_segment seg;
 	struct stat st;
 	uint64_t gen, epoch;
-	bool snap, again = false;
+	bool snap, again = false, reseal;
 	int err = 0;
 
 	kvc_lock(k);
+	reseal = n->resealing & (1u << j->tier);
 	snap = n->state == KVC_OPEN && n->snapshot && kvc_snapshot_takes(k, n, j->tier);
 	if (n->lost || (!snap && n->state != KVC_RESIDENT && n->state != KVC_BOTH) || (!snap && !kvc_spill_needed(k, n, j->tier)))
 		goto out;
@@ -455,6 +458,9 @@ static void spill_run(struct kvc *k, struct kvc_job *j)
 		goto out;
 	}
 	err = write_copy(k, &c, j->tier, gen, (uint64_t)st.st_size, (uint64_t)st.st_blocks, &where);
+	/* The copy that it replaces may be the only one that an fsync has brought down. */
+	if (!err && reseal && t->ops->sync && (err = t->ops->sync(t)))
+		t->ops->remove(t, &where);
 
 	kvc_lock_both(k);
 	kvc_tier_result_locked(k, j->tier, err);
@@ -572,8 +578,10 @@ static void rehead_run(struct kvc *k, struct kvc_job *j)
 	}
 	kvc_lock(k);
 	n->spilling &= ~(1u << j->tier);
-	if (!n->lost && (n->state == KVC_RESIDENT || n->state == KVC_BOTH) && kvc_spill_needed(k, n, j->tier))
-		kvc_spill_queue_locked(k, n, false); /* asked for while we were here */
+	/* Asked for while we were here; by an fsync, it waits. */
+	if (!n->lost && (n->snapshot || ((n->state == KVC_RESIDENT || n->state == KVC_BOTH) &&
+					 kvc_spill_needed(k, n, j->tier))))
+		kvc_spill_queue_locked(k, n, !kvc_list_empty(&n->sync_waiters));
 	kvc_unlock(k);
 }
 

@@ -302,9 +302,23 @@ class Model:
             may.add(None)
         return may
 
-    def check(self, found, seq):
-        """`found`: path -> bytes of all that is there. Returns what is wrong."""
-        wrong = []
+    def must_read(self, path, seq):
+        """All that it may be had been brought to stable storage: if its name is there, so are its bytes."""
+        last = []
+        for c in self.of.get(path, ()):
+            if c.began > seq:
+                break
+            if c.durable is not None and c.durable <= seq:
+                last = []
+            last.append(c)
+        return bool(last) and all(c.effects[path] is None or (c.of or c).durable is not None and (c.of or c).durable <= seq
+                                  for c in last)
+
+    def check(self, found, unreadable, seq):
+        """`found`: path -> bytes of all that is there. `unreadable`: names that are there, and cannot be read. Returns what is
+        wrong."""
+        wrong = [f"{p} is there and cannot be read, and all that it may be had been synced; record {seq}"
+                 for p in unreadable if self.must_read(p, seq)]
         got = {p: self.identity(d) for p, d in found.items()}
         for path in set(self.of) | set(got):
             if path not in self.of:

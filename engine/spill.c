@@ -350,7 +350,7 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 		kvc_trash_extent_locked(k, tier, &n->place[tier]);
 	n->place[tier] = kvc_place_of(gen, where, c->f);
 	n->resealing &= ~(1u << tier);
-	for (unsigned t = 1; t < KVC_TIERS && k->shared; t++) /* rows of an older generation, forgotten and not yet written */
+	for (unsigned t = 0; t < KVC_TIERS && k->shared; t++) /* rows of an older generation, forgotten and not yet written */
 		if (!n->place[t].gen)
 			kvc_place_del(k->cat, n->row.ino, t);
 	if (!c->table) {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast
 """Power loss by replay (tests/lib/replay.py). Clients store, overwrite, delete and rename in a small store that is always
 full, so that extents are used again all the time; the daemon's writes and syncs are recorded. Then for many points of the
 record, at syncs and between them, with what was not synced there, not there, torn or mixed, the store is made as a failure of

@@ -168,7 +168,12 @@ $(B)/bin/test-%: $(B)/obj/tests/tools/%.o $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_tiers) $(lib_engine) -luring
 
-tests: all $(UNIT:%=$(B)/bin/unit-%) $(TTOOLS:%=$(B)/bin/test-%) $(B)/bin/test-gpu-fake $(if $(filter 1,$(CUDA)),$(B)/bin/test-gpu)
+# Loaded into daemons by tests: it replaces libc's calls, so it is built without the sanitizers' own.
+$(B)/lib/record.so: tests/preload/record.c $(B)/flags
+	$(call say,LINK,$@)
+	$(Q)$(CC) -std=gnu11 -g -O2 $(filter-out -Wmissing-prototypes,$(WARN)) -pthread -D_GNU_SOURCE -fPIC -shared -o $@ $<
+
+tests: all $(B)/lib/record.so $(UNIT:%=$(B)/bin/unit-%) $(TTOOLS:%=$(B)/bin/test-%) $(B)/bin/test-gpu-fake $(if $(filter 1,$(CUDA)),$(B)/bin/test-gpu)
 
 check: tests
 	@tests/run $(B)
@@ -192,6 +197,9 @@ late-replies: tests
 	@SECONDS_LATE=3600 tests/run $(B) late_replies
 crash-campaign: tests
 	@KILLS=100 tests/run $(B) crash
+# Power losses for MINUTES (10) with other seeds each time; SEED repeats one round of it.
+replay-campaign: tests
+	@MINUTES=$(or $(MINUTES),10) tests/run $(B) powerloss
 
 install: all
 	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)/sbin
@@ -217,5 +225,5 @@ distclean:
 	rm -rf build
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
-.PHONY: all setup tests check check-unit demo bench bench-quick bench-full engines gpu-measure scale late-replies crash-campaign install uninstall clean distclean FORCE
+.PHONY: all setup tests check check-unit demo bench bench-quick bench-full engines gpu-measure scale late-replies crash-campaign replay-campaign install uninstall clean distclean FORCE
 .SECONDARY:

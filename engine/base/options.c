@@ -61,7 +61,7 @@ static const struct row rows[] = {
 	{ "deadline", "MS", "longest wait for a tier or for room", NUMBER, AT(deadline_ms), NULL, 1, 3600000, "10000" },
 	{ "pace", "MS", "longest that a store waits for copies that are behind; then the coldest chunks without a copy go", NUMBER,
 	  AT(pace_ms), NULL, 0, 3600000, "100" },
-	{ "log", "SIZE", "the catalog's log is begun anew when it is this long", SIZE, AT(log_bytes), NULL, 1 << 20, 1ull << 40, "64M" },
+	{ "log", "SIZE", "the longest that the catalog's log becomes", SIZE, AT(log_bytes), NULL, 1 << 20, 1ull << 40, "64M" },
 	{ "commit", "MS", "longest time that a change to the catalog waits for others", NUMBER, AT(commit_ms), NULL, 1, 40, "10" },
 	{ "run", "DIR", "folder below which the pool is mounted", TEXT, AT(run_dir), NULL, 0, 256, "/run/kvcachefs" },
 	{ "shim", "SPEC", "delay or break tier operations, for tests", TEXT, AT(shim), NULL, 0, 128, "" },

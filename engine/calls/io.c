@@ -286,8 +286,9 @@ int kvc_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w)
 	if (n && S_ISREG(n->row.mode) && durable && !n->lost && w->stage < 1) {
 		if (n->state == KVC_OPEN && (kvc_node_fd_locked(k, n) < 0 || fstat(n->fd, &st)))
 			err = -EIO;
-		else if (n->state == KVC_OPEN)
-			needed = n->fresh || kvc_ns(st.st_mtim) != KVC_MARK_NS || !kvc_placed_durably(k, n);
+		else if (n->state == KVC_OPEN) /* a snapshot that failed has left its mark */
+			needed = n->fresh || n->snapshot || kvc_ns(st.st_mtim) != KVC_MARK_NS ||
+				 !kvc_placed_durably(k, n);
 		else if (n->state == KVC_RESIDENT || n->state == KVC_BOTH)
 			needed = !kvc_placed_durably(k, n) || n->verify;
 	}

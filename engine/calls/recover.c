@@ -219,7 +219,11 @@ int kvc_recover(struct kvc *k, char *error)
 	if (!err)
 		err = kvc_object_each_unplaced(k->cat, drop_lost, k);
 	kvc_unlock_both(k);
-	/* Extents are free that a killed daemon's last commits freed, and nobody has synced those. */
+	/*
+	 * On stable storage before anything is done: a power failure must not take the catalog back
+	 * to where it was clean (the numbers that are given out from here on would be given out
+	 * again), nor before what a daemon committed that was killed, and whose space is free here.
+	 */
 	if (!err)
 		err = kvc_commit_once(k) ?: kvc_catalog_sync(k->cat);
 	if (err && !*error)

@@ -5,10 +5,10 @@
  * A PASSIVE checkpoint goes on beside commits and reads: it copies what no reader needs any more
  * from the log, and its fsyncs keep nobody. The log begins anew by itself at the first commit after
  * one that has copied all of it; where commits follow each other closely there is always one more.
- * So when the log is past its bound the committer is asked to stay away for the length of one such
- * checkpoint (kvc_checkpoint_gate): for GATE_NS at most, so that a disk that is busy does not
- * stretch promise 1. Where the log has reached twice its bound all the same, he waits until all of
- * it is copied, or that was tried in vain (somebody reads for long, or the disk does not take it).
+ * So when the log is past half of its bound the committer is asked to stay away for the length of
+ * one such checkpoint (kvc_checkpoint_gate): for GATE_NS at most, so that a disk that is busy does
+ * not stretch promise 1. Where the log has reached its bound all the same, he waits until all of it
+ * is copied, or that was tried in vain (somebody reads for long, or the disk does not take it).
  *
  * When little is going on the log's file is cut off. That takes SQLite's write lock, and only a
  * moment, because a PASSIVE one went before.
@@ -38,7 +38,7 @@ struct kvc_checkpoint {
 	uint64_t rounds;       /* checkpoints so far */
 	_Atomic bool clean;    /* all of the log is copied: the next commit begins it anew */
 	_Atomic uint64_t seq;  /* commits that the hook has seen */
-	uint64_t bound;	       /* bytes */
+	uint64_t bound, half;  /* bytes */
 	_Atomic uint64_t done; /* frames that the last checkpoint had copied */
 	uint64_t step;	       /* frames */
 };
@@ -97,7 +97,7 @@ void kvc_checkpoint_gate(struct kvc_catalog *c)
 	pthread_mutex_lock(&p->lock);
 	first = p->rounds;
 	while (!p->stop) {
-		if (bytes_of(atomic_load(&c->log_pages)) > 2 * p->bound &&
+		if (bytes_of(atomic_load(&c->log_pages)) > p->bound &&
 		    !atomic_load(&p->clean) && p->rounds < first + 3) {
 			p->asked = true;
 			pthread_cond_signal(&p->wake);
@@ -159,7 +159,7 @@ static void look(struct kvc_catalog *c, bool tidy, bool quiet)
 	done = done > frames ? 0 : done;
 	if (frames - done > p->step || (tidy && frames > done))
 		checkpoint(c, SQLITE_CHECKPOINT_PASSIVE);
-	if (bytes_of(atomic_load(&c->log_pages)) > p->bound && !atomic_load(&p->clean))
+	if (bytes_of(atomic_load(&c->log_pages)) > p->half && !atomic_load(&p->clean))
 		gated(c);
 	if (tidy && quiet && !fstat(c->wal_fd, &st) && st.st_size > KEEP_BYTES &&
 	    checkpoint(c, SQLITE_CHECKPOINT_PASSIVE))
@@ -217,6 +217,7 @@ int kvc_checkpoint_start(struct kvc_catalog *c, uint64_t log_bytes)
 	pthread_cond_init(&p->open, &attr);
 	pthread_condattr_destroy(&attr);
 	p->bound = log_bytes;
+	p->half = log_bytes / 2;
 	p->step = log_bytes / 4 / bytes_of(1);
 	rc = kvc_conn_open(c, &p->conn, false);
 	err = rc ? kvc_sql_errno(p->conn.db, rc) : 0;

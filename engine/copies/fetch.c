@@ -41,6 +41,13 @@ static int check(const struct fetch *x)
 		return -EBADMSG;
 	if (!(f->flags & KVC_FRAME_SPARSE) && f->raw_len != f->size)
 		return -EBADMSG;
+	/*
+	 * A power failure can take the catalog back to before a frame was made, and what is made
+	 * then is of the same generation, and may be given the same extent.
+	 */
+	if (w->has_sum && !(f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_SEALED)) &&
+	    memcmp(f->raw_sum.b, w->sum.b, 16))
+		return w->shared ? -ESTALE : -EBADMSG;
 	if (w->shared) {
 		struct kvc_where named = kvc_where_of(f->path);
 
@@ -204,6 +211,10 @@ int kvc_fetch(struct kvc *k, struct kvc_tier *t, const struct kvc_want *w, int f
 		err = fetch_sealed(&x);
 	else if (!(err = fetch_plain(&x)) && (x.f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_CODED)))
 		err = fetch_through(&x, true);
+	/* A sealed one does not tell the sum of what it holds. */
+	if (!err && w->has_sum && (f->flags & KVC_FRAME_SEALED) && !(f->flags & KVC_FRAME_SPARSE) &&
+	    (x.map || !w->size))
+		err = sum_is(x.map, w->size, &w->sum);
 	if (x.map)
 		munmap(x.map, x.span);
 	return err;

@@ -10,7 +10,8 @@
 struct kvc_want {
 	uint64_t ino, size, room;
 	struct kvc_place place;
-	bool shared;
+	bool shared, has_sum;
+	struct kvc_sum sum; /* where it is known: of the object's bytes */
 };
 /* 0; -EBADMSG damaged, -ENOENT not there, -ESTALE another version; -ENOKEY; or another. */
 int kvc_fetch(struct kvc *k, struct kvc_tier *t, const struct kvc_want *w, int fd);

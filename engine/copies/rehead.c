@@ -50,9 +50,10 @@ static void rehead_run(struct kvc *k, struct kvc_job *j)
 	}
 	kvc_lock(k);
 	n->spilling &= ~(1u << j->tier);
-	if (!n->lost && (n->state == KVC_RESIDENT || n->state == KVC_BOTH) &&
-	    kvc_spill_needed(k, n, j->tier))
-		kvc_spill_queue_locked(k, n, false); /* asked for while we were here */
+	/* Asked for while we were here; by an fsync, it waits. */
+	if (!n->lost && (n->snapshot || ((n->state == KVC_RESIDENT || n->state == KVC_BOTH) &&
+					 kvc_spill_needed(k, n, j->tier))))
+		kvc_spill_queue_locked(k, n, !kvc_list_empty(&n->sync_waiters));
 	kvc_unlock(k);
 }
 

@@ -84,18 +84,30 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 		kvc_trash_extent_locked(k, tier, &n->place[tier]);
 	n->place[tier] = kvc_place_of(gen, where, c->f);
 	n->resealing &= ~(1u << tier);
-	for (unsigned t = 1; t < KVC_TIERS && k->shared; t++) /* rows of an older generation, forgotten and not yet written */
+	/* rows of an older generation, forgotten and not yet written */
+	for (unsigned t = 0; t < KVC_TIERS && k->shared; t++)
 		if (!n->place[t].gen)
 			kvc_place_del(k->cat, n->row.ino, t);
 	if (!c->table) {
 		n->object.sum = c->raw;
 		n->object.has_sum = true;
+	} else if (snap) {
+		n->object.has_sum = false; /* it was of what was there before */
 	}
 	n->object.lower = true;
 	n->place_txn = kvc_catalog_txn(k->cat);
 	n->has_places = true;
 	kvc_node_dirty_locked(k, n);
-	/* Row and object are written with it: a placement is of no use without them. */
+	/*
+	 * Row and object are written with it: a placement is of no use without them. And so is the
+	 * chunk, or a flush that comes before the next commit leaves a file that nobody evicts.
+	 */
+	if (n->chunk && !n->chunk->known) {
+		struct kvc_chunk_row r;
+
+		kvc_chunk_row(n->chunk, &r);
+		n->chunk->known = !kvc_chunk_put(k->cat, &r);
+	}
 	if (kvc_row_put(k->cat, &n->row) || kvc_object_put(k->cat, n->row.ino, &n->object) ||
 	    kvc_place_put(k->cat, n->row.ino, tier, &n->place[tier]))
 		kvc_warn("the catalog does not take the placement of inode %llx", (unsigned long long)n->row.ino);
@@ -131,6 +143,7 @@ struct spill {
 	struct kvc_node *n;
 	unsigned tier;
 	bool snap;           /* the file is open: fsync asked for it as it is now */
+	bool reseal;         /* it has a copy of this generation, which is made anew */
 	bool check;          /* the tier has it, unless a mapping changed it: compare */
 	uint64_t gen, epoch; /* the generation that is copied; as of the begin */
 	struct stat st;
@@ -157,6 +170,7 @@ static bool begin_locked(struct kvc *k, struct spill *s)
 	struct kvc_node *n = s->n;
 	struct kvc_segment seg;
 
+	s->reseal = n->resealing & (1u << s->tier);
 	s->snap = n->state == KVC_OPEN && n->snapshot && kvc_snapshot_takes(k, n, s->tier);
 	if (n->lost || (!s->snap && n->state != KVC_RESIDENT && n->state != KVC_BOTH) ||
 	    (!s->snap && !kvc_spill_needed(k, n, s->tier)))
@@ -182,7 +196,7 @@ static bool begin_locked(struct kvc *k, struct spill *s)
 	}
 	if (s->snap)
 		mark_locked(s);
-	s->check = n->verify && n->place[s->tier].gen == n->object.gen;
+	s->check = !s->snap && n->verify && n->place[s->tier].gen == n->object.gen;
 	return true;
 }
 
@@ -214,9 +228,13 @@ static void undo_both(struct kvc *k, struct spill *s)
 /* Copies. Comes back with k->lock. */
 static void copy(struct kvc *k, struct spill *s)
 {
+	struct kvc_tier *t = k->tier[s->tier].t;
 	struct kvc_node *n = s->n;
 
 	s->err = kvc_copy_write(&s->c, s->gen, (uint64_t)s->st.st_size, (uint64_t)s->st.st_blocks, &s->where);
+	/* The copy that it replaces may be the only one that an fsync has brought down. */
+	if (!s->err && s->reseal && t->ops->sync && (s->err = t->ops->sync(t)))
+		t->ops->remove(t, &s->where);
 	kvc_lock_both(k);
 	kvc_tier_result_locked(k, s->tier, s->err);
 	if (!s->err) {

@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Power loss by replay. A daemon with tests/preload/record.c records what it does to its files; from the records the files
+are made as a power failure at any record may leave them (Replay), and what clients were told is held against what is there
+(Model). The number of the last record is the clock of both.
+
+What a failure may do: an operation that a sync covered (it had returned when the sync was called, and the sync has returned)
+is there. Of the others each may be there or not; of a write each sector by itself. That is all that reordering can do too:
+on a medium two writes to one sector are kept in order, so a sector holds one of its versions since the last sync. The length
+of a file and the names in a folder are metadata, which filesystems keep in order: if a truncation is not there, what was
+written beyond it is not there, and of creations, renames and unlinks those up to some point are. A name is covered by a sync
+of its folder alone. What is below `remote` is another machine's: nothing of it is lost."""
+import hashlib, mmap, os, struct, threading
+
+OPEN, WRITE, TRUNCATE, SYNC, SYNC_DIR, UNLINK, RENAME, MKDIR, CLOSE, END = 1, 2, 3, 4, 5, 6, 7, 8, 9, 16
+HEADER = struct.Struct("<QQQQIIiI")  # seq, id, off, len, op, pid, fd, tid
+
+
+class State:
+    """The page shared with the daemon."""
+
+    def __init__(self, path):
+        with open(path, "wb") as f:
+            f.truncate(4096)
+        with open(path, "r+b") as f:
+            self.map = mmap.mmap(f.fileno(), 4096)
+
+    def seq(self):
+        return struct.unpack_from("<Q", self.map, 0)[0]
+
+    def kill(self, on):
+        struct.pack_into("<I", self.map, 8, on)
+
+
+class File:
+    def __init__(self, data=b""):
+        self.durable = bytearray(data)
+        self.pending = []  # operations in order
+
+    def sync(self, began):
+        """What had returned by then is durable."""
+        left = []
+        for o in self.pending:
+            if o.done and o.done < began:
+                o.apply(self.durable)
+            else:
+                left.append(o)
+        self.pending = left
+
+    def after(self, keep, grain, rng):
+        """The file as a failure leaves it: of what is not durable each piece of `grain` bytes (0: each operation) is there
+        with the probability `keep`."""
+        data, bound = bytearray(self.durable), None
+        for o in self.pending:
+            if o.op == TRUNCATE:
+                if bound is None and rng.random() < keep:
+                    o.apply(data)
+                else:
+                    bound = o.off if bound is None else min(bound, o.off)
+                continue
+            end = o.off + len(o.data) if bound is None else min(o.off + len(o.data), bound)
+            at = o.off
+            while at < end:
+                to = end if not grain else min(end, (at // grain + 1) * grain)
+                if rng.random() < keep:
+                    put(data, at, o.data[at - o.off:to - o.off])
+                at = to
+        return data
+
+
+def put(data, at, piece):
+    if at > len(data):
+        data.extend(bytes(at - len(data)))
+    data[at:at + len(piece)] = piece
+
+
+class Operation:
+    def __init__(self, seq, op, off=0, data=b"", target=None):
+        self.seq, self.op, self.off, self.data, self.target, self.done = seq, op, off, data, target, 0
+
+    def apply(self, data):
+        if self.op == TRUNCATE:
+            del data[self.off:]
+            data.extend(bytes(self.off - len(data)))
+        else:
+            put(data, self.off, self.data)
+
+
+class Replay:
+    """Goes through the records, from the files as they lie below `base` before the first."""
+
+    def __init__(self, log, base):
+        with open(log, "rb") as f:
+            self.log = memoryview(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ))
+        self.at = self.seq = 0
+        self.names, self.folders = {}, {""}  # as the daemon sees them
+        self.fds, self.under_way = {}, {}
+        for folder, folders, files in os.walk(base):
+            where = os.path.relpath(folder, base)
+            where = "" if where == "." else where + "/"
+            self.folders |= {where + f for f in folders}
+            for name in files:
+                if name.endswith("-shm") or name == "reserve":
+                    continue
+                with open(f"{folder}/{name}", "rb") as f:
+                    self.names[where + name] = File(f.read())
+        self.durable_names = dict(self.names)
+        self.pending_names = []
+
+    def all_records(self):
+        """(seq, op) of each, to choose cuts from."""
+        at, out = 0, []
+        ops = {}
+        while at + HEADER.size <= len(self.log):
+            seq, id, off, length, op, pid, fd, tid = HEADER.unpack_from(self.log, at)
+            ops[seq] = op
+            out.append((seq, ops.get(id, 0) if op == END else op))
+            at += HEADER.size + length
+        return out
+
+    def to(self, seq):
+        """Up to and with this record."""
+        while self.seq < seq and self.at + HEADER.size <= len(self.log):
+            head = HEADER.unpack_from(self.log, self.at)
+            data = self.log[self.at + HEADER.size:self.at + HEADER.size + head[3]]
+            self.at += HEADER.size + head[3]
+            self.seq = head[0]
+            self.one(head, data)
+
+    def one(self, head, data):
+        seq, id, off, length, op, pid, fd, tid = head
+        if op == END:
+            self.end(self.under_way.pop(id), off - (1 << 64) if off >> 63 else off, pid, seq)
+            return
+        o = Operation(seq, op, off)
+        if op in (OPEN, UNLINK, MKDIR):
+            o.target = bytes(data).decode()
+        elif op == RENAME:
+            o.target = bytes(data).decode().split("\0")
+        elif op == CLOSE:
+            self.fds.pop((pid, fd), None)
+        else:
+            o.target = self.fds[pid, fd]
+            o.data = data
+            if op in (WRITE, TRUNCATE):
+                o.target.pending.append(o)
+        if (op == OPEN and off) or op in (UNLINK, RENAME, MKDIR):
+            self.pending_names.append(o)
+            if op == OPEN:
+                o.made = self.names[o.target] = File()
+            else:
+                self.change_names(self.names, self.folders, o)
+        self.under_way[seq] = o
+
+    def end(self, o, result, pid, seq):
+        o.done = seq
+        if o.op == OPEN:
+            if result >= 0:
+                self.fds[pid, result] = self.names.get(o.target, o.target)
+        elif o.op == WRITE:
+            o.data = o.data[:max(result, 0)]
+        elif result < 0 and o.op in (UNLINK, RENAME, MKDIR, TRUNCATE):
+            assert o.op in (UNLINK, MKDIR), (o.op, o.target, result)  # there is no such file, or there is one
+        elif o.op == SYNC and result == 0:
+            o.target.sync(o.seq)
+        elif o.op == SYNC_DIR and result == 0:
+            assert isinstance(o.target, str), o.target
+            self.sync_names(o.target, o.seq)
+        if o.op in (OPEN, UNLINK, RENAME, MKDIR, WRITE, TRUNCATE):
+            self.remote(o)
+
+    def remote(self, o):
+        """Nothing is lost there."""
+        for path, f in self.names.items():
+            if path.startswith("remote/") and f.pending:
+                f.sync(o.done + 1)
+        self.pending_names = [p for p in self.pending_names if not self.is_remote(p)]
+
+    @staticmethod
+    def is_remote(o):
+        return (o.target if isinstance(o.target, str) else o.target[0]).startswith("remote")
+
+    @staticmethod
+    def change_names(names, folders, o):
+        if o.op == OPEN:
+            names[o.target] = o.made
+        elif o.op == UNLINK:
+            names.pop(o.target, None)
+        elif o.op == RENAME:
+            if o.target[0] in names:
+                names[o.target[1]] = names.pop(o.target[0])
+        elif o.op == MKDIR:
+            folders.add(o.target)
+
+    def sync_names(self, folder, began):
+        left = []
+        for o in self.pending_names:
+            paths = [o.target] if isinstance(o.target, str) else o.target
+            if o.done and o.done < began and all(os.path.dirname(p) == folder for p in paths) and not left:
+                self.change_names(self.durable_names, self.folders, o)
+            else:
+                left.append(o)
+        self.pending_names = left
+
+    def image(self, to, how, rng):
+        """Makes the files below `to`. `how`: what of the operations since the last sync is there: all, none, data (only the data
+        file's), log (only the catalog's log's), rest (all but the log's), torn, mixed."""
+        names = dict(self.durable_names)
+        folders = set(self.folders)
+        many = len(self.pending_names) if how == "all" else 0 if how == "none" else rng.randint(0, len(self.pending_names))
+        for o in self.pending_names[:many]:
+            self.change_names(names, folders, o)
+        for f in folders:
+            os.makedirs(f"{to}/{f}", exist_ok=True)
+        for path in [p for p in self.names if p.startswith("remote/")]:
+            names[path] = self.names[path]
+        for path, f in names.items():
+            log, data = path.endswith("-wal"), path.endswith("/data")
+            keep, grain = {"all": (1, 0), "none": (0, 0), "data": (data, 0), "log": (log, 0), "rest": (not log, 0),
+                           "torn": (rng.choice((.1, .5, .9)), rng.choice((512, 4096))),
+                           "mixed": (rng.choice((0, .5, .95, 1)), rng.choice((0, 512, 4096)))}[how]
+            if path.startswith("remote/"):
+                keep, grain = rng.choice((0, 1)), 0
+            with open(f"{to}/{path}", "wb") as out:
+                out.write(f.after(keep, grain, rng))
+
+    def same_as(self, base):
+        """At the end, with all applied: are these the files? What is not recorded would show here."""
+        for path, f in self.names.items():
+            mine = f.after(1, 0, None if not f.pending else ALWAYS)
+            with open(f"{base}/{path}", "rb") as real:
+                theirs = real.read()
+            if mine != theirs:
+                first = next((i for i in range(min(len(mine), len(theirs))) if mine[i] != theirs[i]), -1)
+                raise AssertionError(f"{path} was changed in a way that is not recorded: {len(mine)} and {len(theirs)} bytes, "
+                                     f"from {first} on")
+
+
+class Always:
+    @staticmethod
+    def random():
+        return 0
+
+
+ALWAYS = Always()
+
+
+class Change:
+    """What a client did, with the numbers of the records: not before `began`; not needed before `durable`."""
+
+    def __init__(self, began, effects):
+        self.began, self.effects, self.durable = began, effects, None
+        self.of = None  # of a move: the change that made the bytes
+
+
+class Model:
+    """For every path what it may hold, in order."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.of, self.evictable, self.moves = {}, set(), []
+
+    @staticmethod
+    def identity(data):
+        return None if data is None else hashlib.md5(data).hexdigest()
+
+    def begin(self, seq, effects):
+        """`effects`: path -> its bytes, or None: it goes. Before it is done."""
+        c = Change(seq, {p: self.identity(d) for p, d in effects.items()})
+        with self.lock:
+            for p in effects:
+                self.of.setdefault(p, []).append(c)
+        return c
+
+    def outlived(self, before, seq):
+        """A failure at `seq` has come between: what may be there is what `before` says."""
+        for path in before.of:
+            for id in before.may_be(path, seq):
+                c = Change(0, {})
+                c.effects[path] = id
+                self.of.setdefault(path, []).append(c)
+
+    def begin_move(self, seq, a, b, data):
+        c = self.begin(seq, {a: None, b: data})
+        with self.lock:
+            made = self.of[a][-2]
+            c.of = made.of or made
+            self.moves.append((c, a, b))
+        return c
+
+    def may_be(self, path, seq):
+        """All that the path may hold after a failure at `seq`."""
+        may, must = {None}, False
+        for c in self.of.get(path, ()):
+            if c.began > seq:
+                break
+            if c.durable is not None and c.durable <= seq:
+                may, must = set(), True
+            else:
+                may.add(None)
+            may.add(c.effects[path])
+        if path in self.evictable:
+            may.add(None)
+        return may
+
+    def must_read(self, path, seq):
+        """All that it may be had been brought to stable storage: if its name is there, so are its bytes."""
+        last = []
+        for c in self.of.get(path, ()):
+            if c.began > seq:
+                break
+            if c.durable is not None and c.durable <= seq:
+                last = []
+            last.append(c)
+        return bool(last) and all(c.effects[path] is None or (c.of or c).durable is not None and (c.of or c).durable <= seq
+                                  for c in last)
+
+    def check(self, found, unreadable, seq):
+        """`found`: path -> bytes of all that is there. `unreadable`: names that are there, and cannot be read. Returns what is
+        wrong."""
+        wrong = [f"{p} is there and cannot be read, and all that it may be had been synced; record {seq}"
+                 for p in unreadable if self.must_read(p, seq)]
+        got = {p: self.identity(d) for p, d in found.items()}
+        for path in set(self.of) | set(got):
+            if path not in self.of:
+                wrong.append(f"{path} was never made")
+                continue
+            if got.get(path) in self.may_be(path, seq):
+                continue
+            ever = [i for i, c in enumerate(self.of[path]) if c.effects[path] == got.get(path)]
+            other = [p for p, l in self.of.items() if got.get(path) and any(c.effects[p] == got[path] for c in l)]
+            last = [(c.began, c.durable, c.effects[path] and c.effects[path][:6]) for c in self.of[path]
+                    if c.began <= seq][-4:]
+            what = "is missing" if path not in got else \
+                f"has the bytes of an earlier or later time ({ever})" if ever else \
+                f"has the bytes of {other}" if other else f"has {len(found[path])} bytes that nobody wrote"
+            wrong.append(f"{path} {what}; record {seq}; its last changes: {last}")
+        for c, a, b in self.moves:
+            if c.began > seq or c.of.durable is None or c.of.durable >= c.began or {a, b} & self.evictable:
+                continue
+            if self.of[a][-1] is c and self.of[b][-1] is c and got.get(a) is None and got.get(b) is None:
+                wrong.append(f"{a} was synced and renamed to {b}, and is at neither; record {seq}")
+        return wrong

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""The catalog's log keeps its bound (log=) under an hour's worth of commits: one every 10 ms at most (commit=) are a hundred a
+second for as long as there is load; here commit=1, and small changes until thirty times the bound has
+gone through the log in thousands of commits. Its file is looked at all the time. Meanwhile readers hold on: a listing of a large folder
+that is read slowly, and a program that looks at the database with a read transaction of its own, as sqlite3 does; while that
+one reads, SQLite can take nothing from the log that it may still want, so the log may grow, and comes back afterwards. After
+a clean unmount there is next to nothing of it."""
+import os, sqlite3, threading, time
+from kvtest import *
+
+BOUND = 8 * MiB
+TIMES = 24 if SLOW == 1 else 6
+THREADS = 3
+
+need_mount()
+s = Store(size="64M", cpu="64M", options="log=8M,commit=1,unit=file,settle=3600000")
+s.mount()
+wal = f"{s.path}/catalog.sqlite-wal"
+stop, wrong = threading.Event(), []
+most = {"log": 0}
+
+
+def salt():
+    """The log's header changes whenever it begins anew."""
+    with open(wal, "rb") as f:
+        return f.read(32)[12:24]
+
+
+def watch():
+    while not stop.is_set():
+        try:
+            most["log"] = max(most["log"], os.stat(wal).st_size)
+        except FileNotFoundError:
+            pass
+        time.sleep(0.002)
+
+
+def work(n):
+    """Names, attributes and their removal: each touches many pages, and no tier."""
+    try:
+        os.makedirs(f"{s.mnt}/m{n}", exist_ok=True)
+        serial = 0
+        while not stop.is_set():
+            names = [f"{s.mnt}/m{n}/{serial + i:08x}{'n' * 60}" for i in range(12)]
+            serial += 12
+            for name in names:
+                os.symlink("x" * 200, name)
+                time.sleep(0.0003)
+            for name in names[:-1] if serial % 600 == 0 else names:  # few stay
+                os.unlink(name)
+                time.sleep(0.0003)
+    except OSError as e:
+        wrong.append(repr(e))
+
+
+def through():
+    """How many bytes the daemon has written, most of them into the log: it copies down nothing else here."""
+    with open(f"/proc/{s.daemon.pid}/io") as f:
+        return next(int(l.split()[1]) for l in f if l.startswith("wchar"))
+
+
+os.makedirs(f"{s.mnt}/large")
+for i in range(3000):
+    os.symlink("x", f"{s.mnt}/large/{i:05d}")
+watcher = threading.Thread(target=watch)
+threads = [threading.Thread(target=work, args=(n,)) for n in range(THREADS)]
+began, commits = through(), s.stats()["commits"]
+watcher.start()
+[t.start() for t in threads]
+
+
+def until(bytes_more):
+    end, start = through() + bytes_more, time.time()
+    while through() < end and not wrong and time.time() - start < 60 * SLOW:
+        time.sleep(0.02)
+    assert not wrong, wrong
+
+
+try:
+    # a listing that is read slowly: 3,000 names, a few at a time, over all of it
+    listing = iter(os.scandir(f"{s.mnt}/large"))
+    seen = 0
+    for part in range(TIMES):
+        for _ in range(3000 // TIMES):
+            next(listing)
+            seen += 1
+        until(BOUND)
+    seen += sum(1 for _ in listing)
+    assert seen == 3000, seen
+    kept = most["log"]
+    # beside it, one batch, which writes a page of the database once
+    batch = os.stat(f"{s.path}/catalog.sqlite").st_size + MiB
+    assert kept <= BOUND + batch, f"the log reached {kept} bytes with log={BOUND}, and a batch is at most {batch}"
+    assert through() - began >= TIMES * BOUND
+    # a transaction that reads, and stays
+    db = sqlite3.connect(f"file:{s.path}/catalog.sqlite?mode=ro", uri=True, isolation_level=None)
+    db.execute("BEGIN")
+    first = db.execute("SELECT count(*) FROM names").fetchone()
+    held = salt()
+    until(3 * BOUND)
+    assert db.execute("SELECT count(*) FROM names").fetchone() == first
+    grown = os.stat(wal).st_size
+    db.execute("ROLLBACK")
+    db.close()
+
+    def smaller():
+        return os.stat(wal).st_size <= BOUND
+    wait_for(smaller, 30)
+    assert salt() != held
+    most["log"] = 0
+    until(3 * BOUND)
+    again = most["log"]
+    assert again <= BOUND + batch, f"the log reached {again} bytes after somebody had read for long"
+finally:
+    stop.set()
+    [t.join() for t in threads]
+    watcher.join()
+st = s.stats()
+print(f"{st['commits'] - commits} commits, {(through() - began) >> 20} MiB written; the log was {kept >> 10} KiB at most, "
+      f"{grown >> 10} KiB while somebody held a snapshot, {again >> 10} KiB after that", flush=True)
+names = {n: sorted(os.listdir(f"{s.mnt}/m{n}")) for n in range(THREADS)}
+s.umount()
+left = os.stat(wal).st_size if os.path.exists(wal) else 0
+assert left <= 64 * KiB, left
+s.fsck("-n")
+s.mount()
+assert names == {n: sorted(os.listdir(f"{s.mnt}/m{n}")) for n in range(THREADS)}
+s.umount()

@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""Power loss by replay (tests/lib/replay.py). Clients store, overwrite, delete and rename in a small store that is always
+full, so that extents are used again all the time; the daemon's writes and syncs are recorded. Then for many points of the
+record, at syncs and between them, with what was not synced there, not there, torn or mixed, the store is made as a failure of
+the power there would have left it, and mounted, half of them after fsck. Promise 2: what was fsynced is there, byte for byte;
+the rest is there or not; nothing has other bytes, of an earlier time or of another file. In between daemons are killed and
+stores unmounted, and a store that had such a failure lives on and has another. SEED repeats a run, MINUTES repeats it with
+other seeds for so long, CUTS is how many points are tried in each life."""
+import os, random, shutil, sys, threading, time
+from kvtest import *
+from replay import *
+
+need_mount()
+if MODE in ("asan", "tsan"):
+    skip("the recorder stands in for libc's calls, as the sanitizers do")
+MINUTES = float(os.environ.get("MINUTES", 0))
+SEED = int(os.environ.get("SEED", time.time_ns() % 10**6))
+CUTS = int(os.environ.get("CUTS", 26))
+LIFE = 3.0  # seconds of load
+HOW = ("none", "all", "data", "log", "rest", "torn", "mixed", "mixed", "torn")
+TOP, IMAGE = f"{TMP}/top", f"{TMP}/image"
+KINDS = {  # name: options, whether there is a shared tier, whether the disk is used
+    "disk": ("log=1M,unit=file,settle=20", False),
+    "coded": ("log=1M,unit=file,settle=20,compress=zstd", False),
+    "shared": (f"log=1M,unit=file,settle=20,disk=on", True),
+}
+
+
+class Life:
+    """Clients at work on a mount below TOP, recorded."""
+
+    def __init__(self, store, model, state, seed):
+        self.s, self.model, self.state, self.stop = store, model, state, threading.Event()
+        self.quiet = threading.Event()
+        self.seed, self.wrong, self.kept = seed, [], {}
+        self.rounds = 0
+
+    def path(self, p):
+        return f"{self.s.mnt}/{p}"
+
+    def start(self):
+        self.stop.clear()
+        self.quiet.clear()
+        self.rounds += 1
+        self.threads = [threading.Thread(target=self.guard, args=(f, n)) for f, n in
+                        ((self.keeper, 0), (self.keeper, 1), (self.filler, 2))]
+        [t.start() for t in self.threads]
+
+    def end(self):
+        """The keepers first, and long enough for what they pinned to be in the catalog."""
+        self.quiet.set()
+        [t.join() for t in self.threads[:2]]
+        time.sleep(1.3)
+        self.stop.set()
+        [t.join() for t in self.threads]
+        assert not self.wrong, "\n".join(self.wrong) + str(self.s.stats())
+
+    def guard(self, work, n):
+        try:
+            work(n, random.Random(f"{self.seed}.{n}.{self.rounds}"))
+        except BaseException as e:
+            import traceback
+            self.wrong.append(traceback.format_exc())
+
+    def begin(self, effects):
+        return self.model.begin(self.state.seq() + 1, effects)
+
+    def sync(self, fd, *changes):
+        os.fsync(fd)
+        now = self.state.seq()
+        for c in changes:
+            c.durable = now
+
+    def sync_folder(self, path, *changes):
+        """Names are. A file that was not synced itself need not be."""
+        changes = [c for c in changes if not c.of or c.of.durable is not None]
+        fd = os.open(self.path(path), os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            self.sync(fd, *changes)
+        finally:
+            os.close(fd)
+
+    def pin(self, p):
+        try:
+            os.setxattr(self.path(p), "user.kvcachefs.pin", b"1")
+        except FileNotFoundError:  # the cache has let it go already, as it may
+            self.model.evictable.add(p)
+
+    def calm(self):
+        """Clients sync by turns only: else the engine would have no need to."""
+        return int(time.monotonic() / 0.7) % 2
+
+    def data(self, rng):
+        return rng.randbytes(rng.choice((100, 4096, 5000, 16384, 65536, 140000)))
+
+    def put(self, p, data, flags, rng, sync):
+        c = self.begin({p: data})
+        fd = os.open(self.path(p), flags | os.O_WRONLY | os.O_CREAT, 0o644)
+        try:
+            assert os.write(fd, data) == len(data)
+            if sync and rng.random() < 0.5:  # while it is open
+                self.sync(fd, c)
+        finally:
+            os.close(fd)
+        self.pin(p)
+        if sync and c.durable is None:
+            fd = os.open(self.path(p), os.O_RDONLY)
+            try:
+                self.sync(fd, c)
+            finally:
+                os.close(fd)
+
+    def keeper(self, n, rng):
+        """What is fsynced and pinned has to be there."""
+        mine = self.kept.setdefault(n, {})
+        top = f"keep{n}"
+        os.makedirs(self.path(top), exist_ok=True)
+        while not self.quiet.is_set():
+            p = f"{top}/{rng.randrange(14):02d}"
+            kind = rng.random()
+            try:
+                if kind < 0.35:  # a temporary name, synced, renamed over
+                    data, tmp = self.data(rng), f"{p}.tmp"
+                    self.put(tmp, data, os.O_EXCL, rng, not self.calm() and rng.random() < 0.8)
+                    if tmp in self.model.evictable:
+                        self.model.evictable.add(p)
+                    c = self.model.begin_move(self.state.seq() + 1, tmp, p, data)
+                    os.rename(self.path(tmp), self.path(p))
+                    mine[p] = data
+                    if not self.calm() and rng.random() < 0.6:
+                        self.sync_folder(top, c)
+                elif kind < 0.5:  # anew under its name
+                    data = self.data(rng)
+                    self.put(p, data, os.O_TRUNC, rng, not self.calm() and rng.random() < 0.8)
+                    mine[p] = data
+                elif kind < 0.65 and p in mine:  # in place
+                    data = bytearray(mine[p])
+                    at = rng.randrange(len(data))
+                    piece = rng.randbytes(min(len(data) - at, 9000))
+                    data[at:at + len(piece)] = piece
+                    fd = os.open(self.path(p), os.O_RDWR)
+                    try:
+                        c = self.begin({p: bytes(data)})
+                        os.pwrite(fd, piece, at)
+                        if not self.calm() and rng.random() < 0.7:
+                            self.sync(fd, c)
+                    finally:
+                        os.close(fd)
+                    mine[p] = bytes(data)
+                elif kind < 0.8 and p in mine:  # moved
+                    q = f"{top}/{rng.randrange(14):02d}"
+                    if q != p:
+                        c = self.model.begin_move(self.state.seq() + 1, p, q, mine[p])
+                        if p in self.model.evictable:
+                            self.model.evictable.add(q)
+                        os.rename(self.path(p), self.path(q))
+                        mine[q] = mine.pop(p)
+                        if rng.random() < 0.4:
+                            self.sync_folder(top, c)
+                elif kind < 0.88 and p in mine:
+                    c = self.begin({p: None})
+                    os.unlink(self.path(p))
+                    del mine[p]
+                    if not self.calm() and rng.random() < 0.5:
+                        self.sync_folder(top, c)
+                elif p in mine:
+                    with open(self.path(p), "rb") as f:
+                        assert f.read() == mine[p], p
+            except FileNotFoundError:
+                assert p in self.model.evictable or f"{p}.tmp" in self.model.evictable, p
+                mine.pop(p, None)
+                self.model.evictable.add(p)
+            time.sleep(rng.choice((0, 0, 0.002, 0.02)))
+
+    def filler(self, n, rng):
+        """Keeps the tier full. What of it is there is right."""
+        os.makedirs(self.path("bulk"), exist_ok=True)
+        held = []
+        while not self.stop.is_set():
+            p = f"bulk/{rng.randrange(400):03d}"
+            self.model.evictable.add(p)
+            if rng.random() < 0.1:
+                self.begin({p: None})
+                try:
+                    os.unlink(self.path(p))
+                except FileNotFoundError:
+                    pass
+                continue
+            data = rng.randbytes(rng.choice((4096, 16384, 65536, 131072, 262144)))
+            c = self.begin({p: data})
+            try:
+                with open(self.path(p), "wb", buffering=0) as f:
+                    f.write(data)
+                    if not self.calm() and rng.random() < 0.5:
+                        self.sync(f.fileno(), c)
+            except OSError as e:
+                if e.errno != errno.ENOSPC:
+                    raise
+            time.sleep(rng.choice((0, 0.004)))
+
+
+def store_at(top, options, mnt):
+    s = Store(make=False, options=options, cpu="16M")
+    s.path, s.mnt = f"{top}/s", mnt
+    os.makedirs(mnt, exist_ok=True)
+    return s
+
+
+def mount_recorded(s, log, state_path):
+    os.environ.update(LD_PRELOAD=f"{BUILD}/lib/record.so", RECORD_UNDER=TOP, RECORD_LOG=log, RECORD_STATE=state_path)
+    try:
+        s.mount()
+    finally:
+        for name in ("LD_PRELOAD", "RECORD_UNDER", "RECORD_LOG", "RECORD_STATE"):
+            del os.environ[name]
+
+
+def gone(s):
+    run("umount", "-l", s.mnt)
+    s.drop_pool()
+
+
+def look(s):
+    """All that can be read."""
+    found, unreadable = {}, []
+    for folder, _, files in os.walk(s.mnt):
+        for name in files:
+            path = os.path.join(folder, name)
+            try:
+                with open(path, "rb") as f:
+                    found[os.path.relpath(path, s.mnt)] = f.read()
+            except OSError as e:
+                assert e.errno in (errno.ENOENT, errno.EIO, errno.ESTALE), (path, e)
+                unreadable.append(os.path.relpath(path, s.mnt))
+    return found, unreadable
+
+
+def fsck_mends(s, rng):
+    p = s.fsck("-n", ok=None)
+    assert p.returncode in (0, 4), p.stdout
+    for line in p.stdout.splitlines():  # transactions are whole, so that only frames may be missing
+        assert any(w in line for w in ("points at no frame", "note: ", "nothing is wrong", "something is wrong")), p.stdout
+    p = s.fsck("-y", *(["--data"] if rng.random() < 0.3 else []), ok=None)
+    assert p.returncode in (0, 1), p.stdout
+    s.fsck("-n", ok=True)
+
+
+def life(kind, model, seed, seconds):
+    """One life of the store below TOP. Returns (log, folder of the files as they were before)."""
+    options, _ = KINDS[kind]
+    rng = random.Random(seed)
+    base, log, state_path = f"{TMP}/base", f"{TMP}/record", f"{TMP}/state"
+    shutil.rmtree(base, ignore_errors=True)
+    shutil.copytree(TOP, base)
+    if os.path.exists(log):
+        os.unlink(log)
+    state = State(state_path)
+    s = store_at(TOP, options + (f",remote=dir://{TOP}/remote" if KINDS[kind][1] else ""), f"{TMP}/mnt")
+    mount_recorded(s, log, state_path)
+    l = Life(s, model, state, seed)
+    for p, d in look(s)[0].items():  # of an earlier life: it has outlived a failure
+        c = model.begin(0, {p: d})
+        if p.startswith("bulk"):
+            model.evictable.add(p)
+        else:
+            model.evictable.discard(p)
+            l.pin(p)
+            if not p.endswith(".tmp"):
+                l.kept.setdefault(int(p[4]), {})[p] = d
+        l.sync_folder("", c)
+    for n in (0, 1):
+        for p in [p for p in os.listdir(s.mnt) if p == f"keep{n}"]:
+            for name in os.listdir(f"{s.mnt}/{p}"):
+                if name.endswith(".tmp"):
+                    l.begin({f"{p}/{name}": None})
+                    os.unlink(f"{s.mnt}/{p}/{name}")
+    l.start()
+    time.sleep(seconds * 0.6)
+    then = rng.choice(("on", "kill", "umount"))
+    if then != "on":
+        l.end()
+        if then == "kill":
+            state.kill(1)
+            s.daemon.wait()
+            state.kill(0)
+            run("umount", "-l", s.mnt)
+        else:
+            s.umount()
+        mount_recorded(s, log, state_path)
+        l.start()
+    time.sleep(seconds * 0.4)
+    l.end()
+    st = s.stats()
+    if rng.random() < 0.5:
+        s.umount()
+        then += ", umount"
+    else:
+        state.kill(1)
+        s.daemon.wait()
+        gone(s)
+        then += ", kill"
+    run("umount", "-l", s.mnt)
+    s.drop_pool()
+    assert st["trimmed_chunks"] or st["spills"] < 300, st
+    return log, base, f"{then}; {st['spills']} copies, {st['trimmed_chunks']} trimmed"
+
+
+def try_image(kind, model, replay, seq, how, seed):
+    """Makes the store as a failure leaves it, and looks. Leaves it in IMAGE as it was before it was looked at, if `keep`."""
+    rng = random.Random(f"{seed}.{seq}.{how}")
+    options, remote = KINDS[kind]
+    shutil.rmtree(IMAGE, ignore_errors=True)
+    replay.image(IMAGE, how, rng)
+    # full is as it is: nothing is to go for it
+    s = store_at(IMAGE, options + ",high=100,low=99" + (f",remote=dir://{IMAGE}/remote" if remote else ""), f"{TMP}/mnt2")
+    checked = rng.random() < 0.5
+    if checked:
+        fsck_mends(s, rng)
+    s.mount()
+    found, unreadable = look(s)
+    # fsck takes away what points at no frame, whatever the reason
+    wrong = model.check(found, [] if checked else unreadable, seq)
+    if wrong:
+        print(s.log()[-1500:])
+    assert not wrong, f"{kind}, SEED={seed}: power lost at record {seq} ({how}{', fsck' if checked else ''}): " + "\n".join(wrong[:8])
+    s.umount()
+    s.drop_pool()
+    s.fsck("-n", ok=None if remote else True)
+    return len(found)
+
+
+def cuts_of(replay, n, rng):
+    """(point, how) in order: before the syncs that had most to do, when what they were to bring is lost; at any syncs; and
+    between them."""
+    all = replay.all_records()
+    syncs = [seq for seq, op in all if op in (SYNC, SYNC_DIR)]
+    gaps = sorted(zip(syncs, syncs[1:]), key=lambda g: g[0] - g[1])[:n]
+    some = [(b - 1, rng.choice(("data", "data", "data", "none", "mixed"))) for a, b in rng.sample(gaps, min(len(gaps), n // 2))]
+    some += [(seq, rng.choice(HOW)) for seq in rng.sample(syncs, min(len(syncs), n // 4))]
+    some += [(seq, rng.choice(HOW)) for seq, _ in rng.sample(all, min(len(all), n - len(some)))]
+    return sorted(some), len(all), len(syncs)
+
+
+def one(kind, seed, cuts, lives):
+    rng = random.Random(seed)
+    shutil.rmtree(TOP, ignore_errors=True)
+    os.makedirs(f"{TOP}/remote")
+    run(binary("mkfs.kvcachefs"), "--size", "20M", f"{TOP}/s", ok=True)
+    os.unlink(f"{TOP}/s/reserve")
+    model = Model()
+    for n in range(lives):
+        log, base, story = life(kind, model, f"{seed}.{n}", LIFE)
+        replay = Replay(log, base)
+        points, records, syncs = cuts_of(replay, cuts, rng)
+        files = 0
+        for seq, how in points:
+            replay.to(seq)
+            files += try_image(kind, model, replay, seq, how, seed)
+        last = None
+        if n + 1 < lives:  # the power is lost somewhere, and life goes on from there
+            again = Replay(log, base)
+            last = rng.choice(points)[0]
+            again.to(last)
+            nxt = f"{TMP}/next"
+            shutil.rmtree(nxt, ignore_errors=True)
+            again.image(nxt, rng.choice(HOW), rng)
+        replay.to(1 << 62)
+        replay.same_as(TOP)
+        print(f"{kind}, SEED={seed}, life {n}: {records} records, {syncs} of syncs; {story}; "
+              f"{len(points)} failures, {files} files right", flush=True)
+        if last is not None:
+            shutil.rmtree(TOP)
+            os.rename(nxt, TOP)
+            before, model = model, Model()
+            model.outlived(before, last)
+
+
+if MINUTES:
+    end = time.time() + 60 * MINUTES
+    n = 0
+    while time.time() < end:
+        one(("disk", "coded", "shared")[n % 3] if not os.environ.get("KIND") else os.environ["KIND"],
+            SEED + n, CUTS, 1 + n % 3)
+        n += 1
+    print(f"{n} stores")
+else:
+    one("disk", SEED, CUTS, 2)
+print("ok")

@@ -10,7 +10,7 @@
 static void init_lists(struct kvc *k)
 {
 	struct kvc_list *all[] = { &k->room_waiters, &k->timed, &k->woken, &k->dirty_nodes, &k->dirty_chunks, &k->trash,
-				   &k->sync_waiters, &k->notices, &k->asks, &k->quotas, &k->pace.waiters, &k->pace.behind };
+				   &k->sync_waiters, &k->asks, &k->quotas, &k->pace.waiters, &k->pace.behind };
 	pthread_cond_t *conds[] = { &k->woken_cond, &k->commit_cond, &k->committed_cond, &k->evict_cond, &k->keep_cond };
 	pthread_condattr_t attr;
 
@@ -202,12 +202,7 @@ int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 		free(k);
 		return err;
 	}
-	while (!kvc_list_empty(&k->notices)) { /* nobody has seen those names yet */
-		struct kvc_list *e = k->notices.next;
-
-		kvc_list_del(e);
-		free(e);
-	}
+	k->nnotices = 0; /* nobody has seen those names yet */
 	*out = k;
 	return 0;
 }
@@ -395,6 +390,7 @@ void kvc_close(struct kvc *k)
 		k->tier[t].t->ops->close(k->tier[t].t);
 	kvc_keys_close(k->keys);
 	kvc_knocks_free_locked(k, 0);
+	free(k->notices);
 	free(k->misses);
 	free(k->runs);
 	free(k->trees);

@@ -40,15 +40,28 @@ struct kvc_wait {
 	int stage;
 };
 
+/*
+ * What the kernel is to be told, because it changed without the kernel's asking. parent: the folder
+ * whose names changed; ino: what it is about. Each is 0 where the kernel does not know it.
+ */
+enum kvc_telling {
+	KVC_TELL_PRUNE,  /* not needed any more, unless somebody uses it */
+	KVC_TELL_KNOCK,  /* a folder that may go: who uses it next shall ask us */
+	KVC_TELL_FILE,   /* a file has gone: asked for by its number it is answered with -ESTALE */
+	KVC_TELL_FOLDER, /* a folder has gone, and may come back: its number still works */
+	KVC_TELL_NAME,   /* a name is there that the kernel may remember as missing */
+};
+struct kvc_tell {
+	enum kvc_telling what;
+	uint64_t parent, ino;
+};
+
 /* What the engine asks of the FUSE side. All are called without locks. */
 struct kvc_events {
 	void *arg;
-	/*
-	 * A name that the kernel may know has gone without its asking; `last` of those known now. From a thread that
-	 * serves no request.
-	 */
-	void (*gone)(void *arg, uint64_t parent, uint64_t ino, const char *name, bool last);
-	uint64_t kept_ns; /* how long the kernel goes on using such a name all the same */
+	/* All that there is to tell now, in this order. From a thread that serves no request. */
+	void (*tell)(void *arg, const struct kvc_tell *v, size_t n);
+	uint64_t kept_ns; /* how long the kernel goes on using a name that it was told of */
 	/* Registers a descriptor for passthrough: an id above 0, or a negative errno. NULL: no passthrough. */
 	int (*backing_open)(void *arg, int fd);
 	void (*backing_close)(void *arg, int id);
@@ -83,6 +96,7 @@ int kvc_lookup(struct kvc *k, uint64_t parent, const char *name, struct kvc_row 
 /* Names may come to be known without the kernel's asking: it must not remember for long that one is missing. */
 bool kvc_shares(struct kvc *k);
 void kvc_forget(struct kvc *k, uint64_t ino, uint64_t n);
+/* -ESTALE: a file that was dropped; the kernel then looks its name up again. */
 int kvc_getattr(struct kvc *k, uint64_t ino, struct kvc_row *attr);
 
 enum { KVC_SET_MODE = 1, KVC_SET_UID = 2, KVC_SET_GID = 4, KVC_SET_SIZE = 8, KVC_SET_ATIME = 16, KVC_SET_MTIME = 32, KVC_SET_CTIME = 64 };

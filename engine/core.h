@@ -90,6 +90,7 @@ struct kvc_node {
 	unsigned holds;              /* references of the engine's own: workers, leases, operations under way */
 	bool dirty, touched;         /* to be written; its atime is, when it leaves memory */
 	bool lost;                   /* it has no row any more: unlinked or dropped */
+	bool dropped;                /* a file whose names went without the kernel's asking */
 	bool unnamed;                /* it has no name yet (unnamed.c) */
 	struct kvc_list dirty_link;
 
@@ -295,7 +296,8 @@ struct kvc {
 	/* notify.c */
 	pthread_mutex_t notify_lock;
 	pthread_cond_t notify_cond;
-	struct kvc_list notices;
+	struct kvc_tell *notices;
+	size_t nnotices, notices_room;
 	uint64_t noticed;            /* notices so far; notified: of these, told */
 	_Atomic uint64_t notified;
 	bool notify_stop;
@@ -651,8 +653,13 @@ void kvc_touch_folder_locked(struct kvc *k, struct kvc_node *folder, int nlink);
 
 /* notify.c */
 void *kvc_notifier(void *arg);
-/* The number of the notice, and whether the kernel has been told up to it. */
-uint64_t kvc_notify_gone(struct kvc *k, uint64_t parent, uint64_t ino, const char *name);
+/* The number of the notice (0: it could not be kept), and whether the kernel has been told up to it. */
+uint64_t kvc_notify(struct kvc *k, enum kvc_telling what, uint64_t parent, uint64_t ino);
+/* Does the kernel know this node? What it does not know it need not be told of. */
+static inline bool kvc_kernel_knows(const struct kvc_node *n)
+{
+	return n->nlookup || n->row.ino == KVC_ROOT;
+}
 bool kvc_notified(struct kvc *k, uint64_t nr);
 
 /* unnamed.c: O_TMPFILE */

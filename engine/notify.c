@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The notifier: tells the kernel about names that went without its asking. A thread of its own, because such a call
- * may wait in the kernel for somebody who waits for us. Notices are collected for a moment, so that a chunk of many files
- * is told at once.
+ * The notifier: tells the kernel about what changed without its asking. A thread of its own, because
+ * such a call may wait in the kernel for somebody who waits for us. Notices are collected for a
+ * moment, so that a chunk of many files is told at once.
  */
 #include "core.h"
 
@@ -10,32 +10,17 @@
 
 #define GATHER_US 2000
 
-struct notice {
-	struct kvc_list link;
-	uint64_t parent, ino;
-	char name[256];
-};
-
-uint64_t kvc_notify_gone(struct kvc *k, uint64_t parent, uint64_t ino, const char *name)
+uint64_t kvc_notify(struct kvc *k, enum kvc_telling what, uint64_t parent, uint64_t ino)
 {
-	struct notice *n = malloc(sizeof *n);
-	uint64_t nr;
+	uint64_t nr = 0;
 
-	if (!n)
-		return 0; /* the kernel then learns it when its entry runs out or is used */
-	n->parent = parent;
-	n->ino = ino;
-	memset(n->name, 0, sizeof n->name);
-	strncpy(n->name, name, sizeof n->name - 1);
 	pthread_mutex_lock(&k->notify_lock);
-	if (k->notify_stop) {
-		pthread_mutex_unlock(&k->notify_lock);
-		free(n);
-		return 0; /* the session has ended */
+	/* Not after the session's end; and without memory the kernel learns it when it asks. */
+	if (!k->notify_stop && !kvc_grow(&k->notices, k->nnotices, &k->notices_room, sizeof *k->notices)) {
+		k->notices[k->nnotices++] = (struct kvc_tell){ what, parent, ino };
+		nr = ++k->noticed;
+		pthread_cond_signal(&k->notify_cond);
 	}
-	kvc_list_add_tail(&k->notices, &n->link);
-	nr = ++k->noticed;
-	pthread_cond_signal(&k->notify_cond);
 	pthread_mutex_unlock(&k->notify_lock);
 	return nr;
 }
@@ -51,29 +36,24 @@ void *kvc_notifier(void *arg)
 
 	pthread_mutex_lock(&k->notify_lock);
 	for (;;) {
-		while (kvc_list_empty(&k->notices) && !k->notify_stop)
+		while (!k->nnotices && !k->notify_stop)
 			pthread_cond_wait(&k->notify_cond, &k->notify_lock);
-		if (kvc_list_empty(&k->notices))
+		if (!k->nnotices)
 			break;
-		struct kvc_list batch;
 		bool tell = !k->notify_stop;
-		uint64_t nr;
 
 		pthread_mutex_unlock(&k->notify_lock);
 		usleep(GATHER_US);
 		pthread_mutex_lock(&k->notify_lock);
-		kvc_list_init(&batch);
-		kvc_list_splice(&batch, &k->notices);
-		nr = k->noticed;
-		pthread_mutex_unlock(&k->notify_lock);
-		while (!kvc_list_empty(&batch)) {
-			struct notice *n = kvc_of(batch.next, struct notice, link);
+		KVC_MEM struct kvc_tell *batch = k->notices;
+		size_t n = k->nnotices;
+		uint64_t nr = k->noticed;
 
-			kvc_list_del(&n->link);
-			if (tell && k->ev.gone)
-				k->ev.gone(k->ev.arg, n->parent, n->ino, n->name, kvc_list_empty(&batch));
-			free(n);
-		}
+		k->notices = NULL;
+		k->nnotices = k->notices_room = 0;
+		pthread_mutex_unlock(&k->notify_lock);
+		if (tell && k->ev.tell)
+			k->ev.tell(k->ev.arg, batch, n);
 		atomic_store_explicit(&k->notified, nr, memory_order_release);
 		pthread_mutex_lock(&k->notify_lock);
 	}

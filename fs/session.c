@@ -21,6 +21,9 @@
 
 #define RING_DEPTH 64
 #define EPOCH_MINOR 44 /* of the protocol: from here on names have an epoch */
+#define PRUNE_MINOR 45 /* and nodes can be pruned */
+#define PRUNE_MAX 512u
+#define EPOCH_FROM 4096u /* so much to tell at once is told by an epoch: it would take some 10 ms */
 #define PASSTHROUGH_MAX_WRITE (128u << 10) /* what still comes by requests then is small; each ring entry has such a buffer */
 #define PLAIN_MAX_WRITE (1u << 20)
 
@@ -50,19 +53,68 @@ static void backing_close(void *arg, int id)
 	ioctl(fuse_session_fd(f->se), BACKING_CLOSE, &n);
 }
 
-/* Attributes first, so that a stat asks and learns; then the names. None of these waits for a lock that a client holds. */
-static void gone(void *arg, uint64_t parent, uint64_t ino, const char *name, bool last)
+/* From linux/fuse.h of 6.18. */
+#define NOTIFY_PRUNE 9
+struct prune {
+	struct {
+		uint32_t len;
+		int32_t code;
+		uint64_t unique; /* 0: a notice */
+	} head;
+	uint32_t count, padding;
+	uint64_t spare;
+	uint64_t ino[PRUNE_MAX];
+};
+
+/* Takes nodes, and their names, out of the kernel's memory where nobody uses them just now. */
+static int prune(struct kvfs *f, const struct kvc_tell *v, size_t n)
+{
+	struct prune p = { .head = { .code = NOTIFY_PRUNE } };
+
+	for (size_t i = 0; i < n; i++) {
+		if (v[i].ino && v[i].what != KVC_TELL_NAME)
+			p.ino[p.count++] = v[i].ino;
+		if (!p.count || (p.count < PRUNE_MAX && i + 1 < n))
+			continue;
+		p.head.len = (uint32_t)(offsetof(struct prune, ino) + p.count * sizeof *p.ino);
+		if (write(fuse_session_fd(f->se), &p, p.head.len) < 0)
+			return -errno;
+		p.count = 0;
+	}
+	return 0;
+}
+
+/*
+ * Tells the kernel what went. Invalidating a name, the call made for it, waits for the folder's lock where no signal
+ * reaches: a daemon killed there, while a client in that folder waits for it, would never end. These wait for nobody:
+ * - Attributes made old: the next use of the file asks for them, by whatever name, and learns ESTALE; then the kernel
+ *   looks the name up again. A node that the kernel does not know yet may be in a reply under way: then the epoch.
+ * - A prune (6.18): names that nobody holds are forgotten, and with them the nodes, here too.
+ * - The epoch (6.16): all names of the mount are looked up again.
+ */
+static void tell(void *arg, const struct kvc_tell *v, size_t n)
 {
 	struct kvfs *f = arg;
+	bool many = f->epochs && n > EPOCH_FROM, epoch = many;
+	uint64_t parent = 0;
 
-	(void)name;
-	fuse_lowlevel_notify_inval_inode(f->se, ino, -1, 0);
-	fuse_lowlevel_notify_inval_inode(f->se, parent, -1, 0);
+	for (size_t i = 0; i < n; i++) {
+		bool asks = v[i].what == KVC_TELL_KNOCK || v[i].what == KVC_TELL_FILE;
+
+		epoch |= v[i].what == KVC_TELL_FOLDER || v[i].what == KVC_TELL_NAME;
+		epoch |= v[i].what == KVC_TELL_KNOCK && !f->prunes;
+		if (v[i].ino && v[i].what != KVC_TELL_PRUNE && !many)
+			epoch |= fuse_lowlevel_notify_inval_inode(f->se, v[i].ino, -1, 0) == -ENOENT && asks;
+		if (v[i].parent && v[i].parent != parent) /* they come folder by folder */
+			fuse_lowlevel_notify_inval_inode(f->se, parent = v[i].parent, -1, 0);
+	}
+	epoch |= f->prunes && prune(f, v, n);
 #ifdef FUSE_CAP_OVER_IO_URING
-	if (last && f->entry_timeout == KVFS_TIMEOUT)
+	if (epoch && f->epochs) {
 		fuse_lowlevel_notify_increment_epoch(f->se);
+		kvc_count(kvc_stats(f->k), epochs);
+	}
 #endif
-	(void)last;
 }
 
 #ifdef FUSE_CAP_OVER_IO_URING
@@ -82,7 +134,7 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 {
 	struct kvfs *f = userdata;
 	const struct kvc_options *o = kvc_options(f->k);
-	struct kvc_events ev = { .arg = f, .gone = gone };
+	struct kvc_events ev = { .arg = f, .tell = tell };
 
 	f->passthrough = f->can_passthrough && fuse_set_feature_flag(conn, FUSE_CAP_PASSTHROUGH);
 	if (f->can_passthrough && !f->passthrough)
@@ -110,7 +162,9 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	conn->time_gran = 1;
 	conn->no_interrupt = 1; /* waits end at their deadline; libfuse would keep an interrupt it cannot place for ever */
 #ifdef FUSE_CAP_OVER_IO_URING
-	if (conn->proto_major > 7 || conn->proto_minor >= EPOCH_MINOR)
+	f->epochs = conn->proto_major > 7 || conn->proto_minor >= EPOCH_MINOR;
+	f->prunes = conn->proto_major > 7 || conn->proto_minor >= PRUNE_MINOR;
+	if (f->epochs)
 		f->entry_timeout = KVFS_TIMEOUT;
 #endif
 	f->miss_timeout = kvc_shares(f->k) ? KVFS_MISS_TIMEOUT : f->entry_timeout;

@@ -94,6 +94,7 @@ static void config(struct kvfs *f, FILE *out)
 	if (!f->uring)
 		fprintf(out, "io_uring_is_off=%s\n", f->uring_why);
 	fprintf(out, "names_kept_seconds=%.0f\n", f->entry_timeout);
+	fprintf(out, "names_told=%s\n", f->prunes ? "singly" : f->epochs ? "by epoch" : "not");
 	fprintf(out, "libfuse=%s\nversion=%s\n", fuse_pkgversion(), KVC_VERSION);
 }
 

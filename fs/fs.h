@@ -10,6 +10,7 @@
 #define FUSE_USE_VERSION 317
 
 #include "cache.h"
+#include "ring.h"
 
 #include <fuse_lowlevel.h>
 
@@ -20,6 +21,7 @@ struct kvfs {
 	struct MHD_Daemon *metrics; /* NULL: not asked for */
 	bool can_passthrough, want_uring;
 	bool passthrough, uring; /* what the kernel agreed to */
+	struct kvfs_ring ring;   /* where it comes by io_uring */
 	double entry_timeout;    /* how long the kernel may keep a name */
 	double miss_timeout;     /* and that one is missing */
 	bool epochs, prunes;     /* how it can be told of names that went (session.c) */

@@ -17,14 +17,15 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/statvfs.h>
+#include <sys/sysinfo.h>
 
-#define RING_DEPTH 64
 #define EPOCH_MINOR 44 /* of the protocol: from here on names have an epoch */
 #define PRUNE_MINOR 45 /* and nodes can be pruned */
 #define PRUNE_MAX 512u
 #define EPOCH_FROM 4096u /* so much to tell at once is told by an epoch: it would take some 10 ms */
-#define PASSTHROUGH_MAX_WRITE (128u << 10) /* what still comes by requests then is small; each ring entry has such a buffer */
+#define PASSTHROUGH_MAX_WRITE (128u << 10) /* by /dev/fuse; what still comes by requests then is small */
 #define PLAIN_MAX_WRITE (1u << 20)
 
 /* From linux/fuse.h of 6.9, which older systems' headers lack. */
@@ -148,6 +149,8 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	if (f->want_uring && !f->uring)
 		snprintf(f->uring_why, sizeof f->uring_why, "the kernel does not offer it (6.14 or later does)");
 #endif
+	if (f->uring && f->can_passthrough && !f->passthrough)
+		kvfs_ring_for_data(&f->ring);
 	fuse_set_feature_flag(conn, FUSE_CAP_DIRECT_IO_ALLOW_MMAP);
 	fuse_set_feature_flag(conn, FUSE_CAP_ATOMIC_O_TRUNC);
 	fuse_set_feature_flag(conn, FUSE_CAP_NO_OPENDIR_SUPPORT);
@@ -157,7 +160,7 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	 */
 	fuse_set_feature_flag(conn, FUSE_CAP_HANDLE_KILLPRIV_V2);
 	fuse_unset_feature_flag(conn, FUSE_CAP_SPLICE_READ);
-	conn->max_write = f->passthrough ? PASSTHROUGH_MAX_WRITE : PLAIN_MAX_WRITE;
+	conn->max_write = f->uring ? f->ring.payload : f->passthrough ? PASSTHROUGH_MAX_WRITE : PLAIN_MAX_WRITE;
 	conn->max_backing_stack_depth = 1;
 	conn->time_gran = 1;
 	conn->no_interrupt = 1; /* waits end at their deadline; libfuse would keep an interrupt it cannot place for ever */
@@ -171,6 +174,9 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	ev.kept_ns = f->entry_timeout == KVFS_TIMEOUT ? 0 : (uint64_t)(f->entry_timeout * 1e9);
 	kvc_set_events(f->k, &ev);
 	kvc_info("serving by %s, requests by %s", f->passthrough ? "passthrough" : "plain requests", f->uring ? "io_uring" : "/dev/fuse");
+	if (f->uring)
+		kvc_info("io_uring: %u queues, one a CPU, of %u entries of %u KiB: at most %llu MiB, taken as they are used", f->ring.queues,
+			 f->ring.depth, (f->ring.payload + f->ring.page) >> 10, (unsigned long long)(kvfs_ring_bytes(&f->ring) >> 20));
 	if (!f->passthrough && o->passthrough == KVC_ON)
 		kvc_warn("passthrough=on, but %s", f->passthrough_why);
 	if (!f->uring && o->io_uring == KVC_ON)
@@ -226,6 +232,18 @@ static void serve_as_batch(void)
 		kvc_info("cannot set SCHED_BATCH: %s", strerror(errno));
 }
 
+/* Each open file has a descriptor here, and each CPU's ring has two: the usual 1024 are few. */
+static void allow_descriptors(void)
+{
+	struct rlimit r;
+
+	if (getrlimit(RLIMIT_NOFILE, &r) || r.rlim_cur >= r.rlim_max)
+		return;
+	r.rlim_cur = r.rlim_max;
+	if (setrlimit(RLIMIT_NOFILE, &r))
+		kvc_info("cannot raise the limit of descriptors: %s", strerror(errno));
+}
+
 int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store, const char *mountpoint, int ready_fd)
 {
 	struct fuse_lowlevel_ops ops = { .init = op_init };
@@ -238,10 +256,12 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store, c
 
 	f->mountpoint = mountpoint;
 	f->entry_timeout = KVFS_SHORT_TIMEOUT;
+	allow_descriptors();
 	decide(f, o);
 	kvfs_ops_names(&ops);
 	kvfs_ops_io(&ops);
-	snprintf(number, sizeof number, "%d", RING_DEPTH);
+	kvfs_ring_choose(&f->ring, (unsigned)get_nprocs_conf(), (uint32_t)sysconf(_SC_PAGESIZE), !f->can_passthrough);
+	snprintf(number, sizeof number, "%u", f->ring.depth);
 	err = fuse_opt_add_arg(&args, "kvcachefs") ? -ENOMEM : 0;
 	err = err ?: add(&args, "fsname=%s,subtype=kvcachefs,default_permissions", source_name(store, source, sizeof source));
 	if (!err && o->allow_other)

@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +25,7 @@
 #define EPOCH_MINOR 44 /* of the protocol: from here on names have an epoch */
 #define PRUNE_MINOR 45 /* and nodes can be pruned */
 #define PRUNE_MAX 512u
-#define EPOCH_FROM 4096u /* so much to tell at once is told by an epoch: it would take some 10 ms */
+#define EPOCH_FROM 1024u /* more files that went at once are told by an epoch, with one call */
 #define PASSTHROUGH_MAX_WRITE (128u << 10) /* by /dev/fuse; what still comes by requests then is small */
 #define PLAIN_MAX_WRITE (1u << 20)
 
@@ -96,16 +97,20 @@ static int prune(struct kvfs *f, const struct kvc_tell *v, size_t n)
 static void tell(void *arg, const struct kvc_tell *v, size_t n)
 {
 	struct kvfs *f = arg;
-	bool many = f->epochs && n > EPOCH_FROM, epoch = many;
+	bool epoch = false, all;
 	uint64_t parent = 0;
+	size_t files = 0;
 
 	for (size_t i = 0; i < n; i++) {
-		bool asks = v[i].what == KVC_TELL_KNOCK || v[i].what == KVC_TELL_FILE;
-
-		epoch |= v[i].what == KVC_TELL_FOLDER || v[i].what == KVC_TELL_NAME;
-		epoch |= v[i].what == KVC_TELL_KNOCK && !f->prunes;
-		if (v[i].ino && v[i].what != KVC_TELL_PRUNE && !many)
-			epoch |= fuse_lowlevel_notify_inval_inode(f->se, v[i].ino, -1, 0) == -ENOENT && asks;
+		files += v[i].what == KVC_TELL_FILE;
+		epoch |= v[i].what == KVC_TELL_FOLDER || v[i].what == KVC_TELL_NAME ||
+			 (v[i].what == KVC_TELL_KNOCK && !f->prunes);
+	}
+	epoch |= files > EPOCH_FROM;
+	all = epoch && f->epochs; /* names are asked for in any case */
+	for (size_t i = 0; i < n; i++) {
+		if (v[i].ino && v[i].what != KVC_TELL_PRUNE && !(all && v[i].what == KVC_TELL_FILE))
+			epoch |= fuse_lowlevel_notify_inval_inode(f->se, v[i].ino, -1, 0) == -ENOENT;
 		if (v[i].parent && v[i].parent != parent) /* they come folder by folder */
 			fuse_lowlevel_notify_inval_inode(f->se, parent = v[i].parent, -1, 0);
 	}

@@ -2,7 +2,7 @@
 # ways: fast plain
 """A cache at capacity drops all the time, and the kernel keeps its other names: 16 hot files are looked at again and again
 while chunks (folders) and files are dropped, and the lookups that this costs are counted. What went is gone from every call."""
-import errno, os, time
+import errno, os, random, threading, time
 from kvtest import *
 
 HOT, ROUNDS = 16, 40
@@ -59,6 +59,47 @@ for folders in (False, True):
     if told == "singly" or not folders:  # before 6.18 a folder is told by the epoch
         assert sum(cost) <= 2 * HOT and epochs <= 2, (cost, epochs)
 
+# The same while others use those very names in every way, so that the kernel holds some of them as they go.
+stop, wrong, used = threading.Event(), [], [0]
+
+
+def use(seed):
+    r = random.Random(seed)
+    while not stop.is_set():
+        path = f"{s.mnt}/{r.choice(made[-400:])}"
+        try:
+            what = r.randrange(5)
+            if what == 0:
+                os.stat(path)
+            elif what == 1:
+                os.close(os.open(path, os.O_RDONLY))
+            elif what == 2:
+                os.access(path, os.R_OK)
+            elif what == 3:
+                os.close(os.open(path, os.O_PATH))
+            else:
+                os.listdir(os.path.dirname(path))
+            used[0] += 1
+        except FileNotFoundError:
+            pass
+        except OSError as e:
+            wrong.append((path, what, e))
+
+
+threads = [threading.Thread(target=use, args=(seed,)) for seed in range(6)]
+[t.start() for t in threads]
+try:
+    began = s.stats()["dropped_chunks"]
+    end = time.time() + 60 * SLOW
+    while s.stats()["dropped_chunks"] < began + 100 and time.time() < end and not wrong:
+        store(serial[0] % 2)
+        time.sleep(0.02)
+finally:
+    stop.set()
+    [t.join() for t in threads]
+assert not wrong and used[0] > 100 and s.stats()["dropped_chunks"] >= began + 100, (wrong[:5], used)
+s.settle()
+
 # What went has gone, whatever is asked: a stat, an open, an access; and a listing agrees.
 time.sleep(0.2)
 there = {f"{d}/{n}" for d in ["flat"] + [f"m/{c}" for c in os.listdir(f"{s.mnt}/m")] for n in os.listdir(f"{s.mnt}/{d}")}
@@ -82,7 +123,7 @@ for i, name in enumerate(gone):
 name = "flat/held"
 s.write(name, bytes(512 * KiB))
 held = os.open(f"{s.mnt}/{name}", os.O_PATH)
-while serial[0] < 10 ** 5 and "held" in os.listdir(f"{s.mnt}/flat"):
+while "held" in os.listdir(f"{s.mnt}/flat"):
     store(False)
 time.sleep(0.05)
 with fails(errno.ENOENT):
@@ -90,6 +131,17 @@ with fails(errno.ENOENT):
 s.write(name, b"anew")
 assert s.read(name) == b"anew" and os.stat(f"{s.mnt}/{name}").st_size == 4
 os.close(held)
-# The nodes of what went are forgotten, here and in the kernel.
+# Where somebody is in a folder that goes, the kernel does not forget it by itself: then all names are asked for anew.
+s.write("m/held/l", bytes(512 * KiB))
+held = os.open(f"{s.mnt}/m/held", os.O_RDONLY)
+epochs = s.stats()["epochs"]
+while "held" in os.listdir(f"{s.mnt}/m"):
+    store(True)
+wait_for(lambda: s.stats()["epochs"] > epochs)
+for what in (f"{s.mnt}/m/held", f"{s.mnt}/m/held/l"):
+    with fails(errno.ENOENT):
+        os.stat(what)
+assert os.stat(held).st_nlink == 0
+os.close(held)
 s.umount()
 s.fsck("-n")

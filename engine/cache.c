@@ -10,7 +10,8 @@
 static void init_lists(struct kvc *k)
 {
 	struct kvc_list *all[] = { &k->room_waiters, &k->timed, &k->woken, &k->dirty_nodes, &k->dirty_chunks, &k->trash,
-				   &k->sync_waiters, &k->asks, &k->quotas, &k->pace.waiters, &k->pace.behind };
+				   &k->sync_waiters, &k->asks, &k->quotas, &k->pace.waiters,
+				   &k->pace.behind };
 	pthread_cond_t *conds[] = { &k->woken_cond, &k->commit_cond, &k->committed_cond, &k->evict_cond, &k->keep_cond };
 	pthread_condattr_t attr;
 

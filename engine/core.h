@@ -653,7 +653,7 @@ void kvc_touch_folder_locked(struct kvc *k, struct kvc_node *folder, int nlink);
 
 /* notify.c */
 void *kvc_notifier(void *arg);
-/* The number of the notice (0: it could not be kept), and whether the kernel has been told up to it. */
+/* The number of the notice (0: not kept), and whether the kernel has been told up to it. */
 uint64_t kvc_notify(struct kvc *k, enum kvc_telling what, uint64_t parent, uint64_t ino);
 /* Does the kernel know this node? What it does not know it need not be told of. */
 static inline bool kvc_kernel_knows(const struct kvc_node *n)

@@ -5,15 +5,15 @@
  *
  * The kernel remembers names and answers from them without asking: a client could find the folder
  * and then none of its files. So a folder is knocked at first: the kernel is told to forget it and
- * its files, which costs those who use it a request each. Who looks within a moment keeps the folder,
- * whole; if nobody does, nobody has it in hand, and it goes in one step. Where somebody only looks,
- * again and again, it goes all the same.
+ * its files, which costs those who use it a request each. Who looks within a moment keeps the
+ * folder, whole; if nobody does, nobody has it in hand, and it goes in one step. Where somebody
+ * only looks, again and again, it goes all the same.
  *
  * So a folder that goes is mostly one that the kernel no longer knows, and then nothing has to be
  * told: all other names stay as they are. A file that goes by itself is told by its number: its
  * attributes are to be asked for, and that answer, ESTALE, has the kernel look the name up again.
- * Only where the kernel holds on to a folder (somebody is in it, or it keeps names missing there) are
- * all names made old at once.
+ * Only where the kernel holds on to a folder (somebody is in it, or it keeps names missing there)
+ * are all names made old at once.
  *
  * A call that was on its way in may still name a folder that has gone, by its number. So it stays a
  * ghost as long as the kernel holds it: whoever makes something in it brings it back. Meanwhile the
@@ -51,8 +51,12 @@ struct members {
 static void tell_gone(struct kvc *k, const struct kvc_node *folder, const struct kvc_node *n)
 {
 	if (kvc_kernel_knows(folder) || kvc_kernel_knows(n))
-		kvc_notify(k, !kvc_kernel_knows(n) ? KVC_TELL_PRUNE : S_ISDIR(n->row.mode) ? KVC_TELL_FOLDER : KVC_TELL_FILE,
-			   kvc_kernel_knows(folder) ? folder->row.ino : 0, kvc_kernel_knows(n) ? n->row.ino : 0);
+		kvc_notify(k,
+			   !kvc_kernel_knows(n)	  ? KVC_TELL_PRUNE :
+			   S_ISDIR(n->row.mode)	  ? KVC_TELL_FOLDER :
+						    KVC_TELL_FILE,
+			   kvc_kernel_knows(folder) ? folder->row.ino : 0,
+			   kvc_kernel_knows(n) ? n->row.ino : 0);
 }
 
 /* Takes every name off a node. */
@@ -179,7 +183,8 @@ static int knock_locked(struct kvc *k, struct knock *x, const struct members *m)
 /*
  * May the folder go, whose chunk was last used then? 0, or -EAGAIN: not before a moment.
  */
-static int may_go_locked(struct kvc *k, struct kvc_node *folder, const struct members *m, uint64_t last_ns)
+static int may_go_locked(struct kvc *k, struct kvc_node *folder, const struct members *m,
+			 uint64_t last_ns)
 {
 	struct knock *x = knock_find(k, folder->row.ino);
 	uint64_t now = kvc_mono_ns();

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The notifier: tells the kernel about what changed without its asking. A thread of its own, because
- * such a call may wait in the kernel for somebody who waits for us. Notices are collected for a
- * moment, so that a chunk of many files is told at once.
+ * The notifier: tells the kernel about what changed without its asking. A thread of its own,
+ * because such a call may wait in the kernel for somebody who waits for us. Notices are collected
+ * for a moment, so that a chunk of many files is told at once.
  */
 #include "core.h"
 
@@ -16,7 +16,8 @@ uint64_t kvc_notify(struct kvc *k, enum kvc_telling what, uint64_t parent, uint6
 
 	pthread_mutex_lock(&k->notify_lock);
 	/* Not after the session's end; and without memory the kernel learns it when it asks. */
-	if (!k->notify_stop && !kvc_grow(&k->notices, k->nnotices, &k->notices_room, sizeof *k->notices)) {
+	if (!k->notify_stop &&
+	    !kvc_grow(&k->notices, k->nnotices, &k->notices_room, sizeof *k->notices)) {
 		k->notices[k->nnotices++] = (struct kvc_tell){ what, parent, ino };
 		nr = ++k->noticed;
 		pthread_cond_signal(&k->notify_cond);

@@ -29,8 +29,9 @@ struct kvfs {
 };
 
 /*
- * The kernel keeps names and attributes this long: every change of ours that it has not asked for is told to it
- * (session.c says how). On kernels without epochs (before 6.16) names are kept for a short time instead.
+ * The kernel keeps names and attributes this long: every change of ours that it has not asked for
+ * is told to it (session.c says how). On kernels without epochs (before 6.16) names are kept for a
+ * short time instead.
  */
 #define KVFS_TIMEOUT 86400.0
 #define KVFS_SHORT_TIMEOUT 1.0

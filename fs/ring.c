@@ -18,7 +18,8 @@ static unsigned depth_within(const struct kvfs_ring *r, uint64_t bytes)
 {
 	uint64_t n = bytes / ((uint64_t)r->queues * ((uint64_t)r->payload + r->page));
 
-	return n > KVFS_RING_DEPTH ? KVFS_RING_DEPTH : n < KVFS_RING_LEAST ? KVFS_RING_LEAST : (unsigned)n;
+	n = n < KVFS_RING_LEAST ? KVFS_RING_LEAST : n;
+	return n > KVFS_RING_DEPTH ? KVFS_RING_DEPTH : (unsigned)n;
 }
 
 /* False where it cannot be smaller. */

@@ -26,7 +26,7 @@
 #define PRUNE_MINOR 45 /* and nodes can be pruned */
 #define PRUNE_MAX 512u
 #define EPOCH_FROM 1024u /* more files that went at once are told by an epoch, with one call */
-#define PASSTHROUGH_MAX_WRITE (128u << 10) /* by /dev/fuse; what still comes by requests then is small */
+#define PASSTHROUGH_MAX_WRITE (128u << 10) /* by /dev/fuse; what comes by requests then is small */
 #define PLAIN_MAX_WRITE (1u << 20)
 
 /* From linux/fuse.h of 6.9, which older systems' headers lack. */
@@ -87,10 +87,12 @@ static int prune(struct kvfs *f, const struct kvc_tell *v, size_t n)
 }
 
 /*
- * Tells the kernel what went. Invalidating a name, the call made for it, waits for the folder's lock where no signal
- * reaches: a daemon killed there, while a client in that folder waits for it, would never end. These wait for nobody:
- * - Attributes made old: the next use of the file asks for them, by whatever name, and learns ESTALE; then the kernel
- *   looks the name up again. A node that the kernel does not know yet may be in a reply under way: then the epoch.
+ * Tells the kernel what went. Invalidating a name, the call made for it, waits for the folder's
+ * lock where no signal reaches: a daemon killed there, while a client in that folder waits for it,
+ * would never end. These wait for nobody:
+ * - Attributes made old: the next use of the file asks for them, by whatever name, and learns
+ *   ESTALE; then the kernel looks the name up again. A node that the kernel does not know yet may
+ *   be in a reply under way: then the epoch.
  * - A prune (6.18): names that nobody holds are forgotten, and with them the nodes, here too.
  * - The epoch (6.16): all names of the mount are looked up again.
  */
@@ -110,7 +112,8 @@ static void tell(void *arg, const struct kvc_tell *v, size_t n)
 	all = epoch && f->epochs; /* names are asked for in any case */
 	for (size_t i = 0; i < n; i++) {
 		if (v[i].ino && v[i].what != KVC_TELL_PRUNE && !(all && v[i].what == KVC_TELL_FILE))
-			epoch |= fuse_lowlevel_notify_inval_inode(f->se, v[i].ino, -1, 0) == -ENOENT;
+			epoch |= fuse_lowlevel_notify_inval_inode(f->se, v[i].ino, -1, 0) ==
+				 -ENOENT;
 		if (v[i].parent && v[i].parent != parent) /* they come folder by folder */
 			fuse_lowlevel_notify_inval_inode(f->se, parent = v[i].parent, -1, 0);
 	}
@@ -165,7 +168,9 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	 */
 	fuse_set_feature_flag(conn, FUSE_CAP_HANDLE_KILLPRIV_V2);
 	fuse_unset_feature_flag(conn, FUSE_CAP_SPLICE_READ);
-	conn->max_write = f->uring ? f->ring.payload : f->passthrough ? PASSTHROUGH_MAX_WRITE : PLAIN_MAX_WRITE;
+	conn->max_write = f->uring	 ? f->ring.payload :
+			  f->passthrough ? PASSTHROUGH_MAX_WRITE :
+					   PLAIN_MAX_WRITE;
 	conn->max_backing_stack_depth = 1;
 	conn->time_gran = 1;
 	conn->no_interrupt = 1; /* waits end at their deadline; libfuse would keep an interrupt it cannot place for ever */
@@ -180,8 +185,10 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	kvc_set_events(f->k, &ev);
 	kvc_info("serving by %s, requests by %s", f->passthrough ? "passthrough" : "plain requests", f->uring ? "io_uring" : "/dev/fuse");
 	if (f->uring)
-		kvc_info("io_uring: %u queues, one a CPU, of %u entries of %u KiB: at most %llu MiB, taken as they are used", f->ring.queues,
-			 f->ring.depth, (f->ring.payload + f->ring.page) >> 10, (unsigned long long)(kvfs_ring_bytes(&f->ring) >> 20));
+		kvc_info("io_uring: %u queues, one a CPU, of %u entries of %u KiB: "
+			 "at most %llu MiB, taken as they are used",
+			 f->ring.queues, f->ring.depth, (f->ring.payload + f->ring.page) >> 10,
+			 (unsigned long long)(kvfs_ring_bytes(&f->ring) >> 20));
 	if (!f->passthrough && o->passthrough == KVC_ON)
 		kvc_warn("passthrough=on, but %s", f->passthrough_why);
 	if (!f->uring && o->io_uring == KVC_ON)
@@ -265,7 +272,8 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store, c
 	decide(f, o);
 	kvfs_ops_names(&ops);
 	kvfs_ops_io(&ops);
-	kvfs_ring_choose(&f->ring, (unsigned)get_nprocs_conf(), (uint32_t)sysconf(_SC_PAGESIZE), !f->can_passthrough);
+	kvfs_ring_choose(&f->ring, (unsigned)get_nprocs_conf(), (uint32_t)sysconf(_SC_PAGESIZE),
+			 !f->can_passthrough);
 	snprintf(number, sizeof number, "%u", f->ring.depth);
 	err = fuse_opt_add_arg(&args, "kvcachefs") ? -ENOMEM : 0;
 	err = err ?: add(&args, "fsname=%s,subtype=kvcachefs,default_permissions", source_name(store, source, sizeof source));

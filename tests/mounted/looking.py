@@ -49,7 +49,8 @@ config = s.config()
 assert config["cpu"] == str(48 * MiB) and config["policy"] == "lru" and config["store"] == s.path
 assert config["served_by"] in ("passthrough", "plain requests") and config["requests_by"] in ("io_uring", "/dev/fuse")
 if config["requests_by"] == "io_uring":
-    queues, depth, payload = (int(config[f"ring_{k}"]) for k in ("queues", "depth", "payload_bytes"))
+    queues, depth, payload = (
+        int(config[f"ring_{k}"]) for k in ("queues", "depth", "payload_bytes"))
     # one for each CPU, bounded together, and the largest attribute goes through
     assert queues == os.sysconf("SC_NPROCESSORS_CONF") and 8 <= depth <= 64, config
     taken = queues * depth * (payload + os.sysconf("SC_PAGESIZE"))

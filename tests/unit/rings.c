@@ -44,7 +44,8 @@ static void bounded(void **state)
 			kvfs_ring_for_data(&d);
 			assert_int_equal(d.depth, r.depth);
 			assert_true(d.payload >= r.payload && d.payload % pages[p] == 0);
-			assert_true(kvfs_ring_bytes(&d) <= KVFS_RINGS_DATA || d.payload == r.payload);
+			assert_true(kvfs_ring_bytes(&d) <= KVFS_RINGS_DATA ||
+				    d.payload == r.payload);
 		}
 }
 
@@ -53,8 +54,9 @@ static void told(void **state)
 {
 	static const struct {
 		unsigned cpus, depth, mib;
-	} rows[] = { { 2, 64, 9 },   { 8, 64, 36 },  { 14, 64, 63 },  { 16, 56, 63 },    { 32, 28, 63 },
-		     { 64, 14, 63 }, { 128, 8, 72 }, { 256, 8, 144 }, { 1024, 8, 576 } };
+	} rows[] = { { 2, 64, 9 },   { 8, 64, 36 },  { 14, 64, 63 },  { 16, 56, 63 },
+		     { 32, 28, 63 }, { 64, 14, 63 }, { 128, 8, 72 },
+		     { 256, 8, 144 }, { 1024, 8, 576 } };
 	struct kvfs_ring r;
 
 	(void)state;
@@ -64,7 +66,7 @@ static void told(void **state)
 		assert_int_equal(kvfs_ring_bytes(&r) >> 20, rows[i].mib);
 	}
 	kvfs_ring_choose(&r, 2, 4096, true);
-	assert_true(r.depth == 64 && r.payload == 1u << 20); /* few CPUs: as deep and as large as ever */
+	assert_true(r.depth == 64 && r.payload == 1u << 20); /* as deep and as large as ever */
 	kvfs_ring_choose(&r, 0, 4096, false);
 	assert_int_equal(r.queues, 1);
 }

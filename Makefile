@@ -161,6 +161,7 @@ $(patsubst %,$(B)/bin/unit-%,library keys names rope): $(B)/bin/unit-%: $(B)/obj
 $(B)/bin/test-library: $(B)/obj/tests/tools/library.o $(B)/lib/libkvcachefs.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_gpu)
+$(B)/bin/unit-rings: $(B)/obj/fs/ring.o
 $(B)/bin/unit-%: $(B)/obj/tests/unit/%.o $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_tiers) $(lib_engine) -lcmocka

@@ -10,6 +10,7 @@
 #define FUSE_USE_VERSION 317
 
 #include "cache.h"
+#include "ring.h"
 
 #include <fuse_lowlevel.h>
 
@@ -20,16 +21,17 @@ struct kvfs {
 	struct MHD_Daemon *metrics; /* NULL: not asked for */
 	bool can_passthrough, want_uring;
 	bool passthrough, uring; /* what the kernel agreed to */
+	struct kvfs_ring ring;   /* where it comes by io_uring */
 	double entry_timeout;    /* how long the kernel may keep a name */
 	double miss_timeout;     /* and that one is missing */
+	bool epochs, prunes;     /* how it can be told of names that went (session.c) */
 	char passthrough_why[96], uring_why[128]; /* when not, why */
 };
 
 /*
- * The kernel keeps names and attributes this long: every change of ours that it has not asked for is told to it, by
- * making the epoch of all its names an older one. The other way to tell, invalidating one name, waits for the folder's lock
- * where no signal reaches: a daemon killed there, while a client in that folder waits for it, would never end. So on
- * kernels without epochs (before 6.16) names are kept for a short time instead.
+ * The kernel keeps names and attributes this long: every change of ours that it has not asked for
+ * is told to it (session.c says how). On kernels without epochs (before 6.16) names are kept for a
+ * short time instead.
  */
 #define KVFS_TIMEOUT 86400.0
 #define KVFS_SHORT_TIMEOUT 1.0

@@ -65,7 +65,9 @@ int kvfs_metrics_start(struct kvfs *f, const char *where)
 		kvc_error("option metrics: '%s' is not ADDR:PORT such as 127.0.0.1:9464", where);
 		return -EINVAL;
 	}
-	f->metrics = MHD_start_daemon(MHD_USE_INTERNAL_POLLING_THREAD | (a->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0), 0, NULL, NULL, answer, f,
+	f->metrics = MHD_start_daemon(MHD_USE_AUTO_INTERNAL_THREAD |
+					      (a->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0),
+				      0, NULL, NULL, answer, f,
 				      MHD_OPTION_SOCK_ADDR, a->ai_addr, MHD_OPTION_CONNECTION_LIMIT, 16u, MHD_OPTION_CONNECTION_TIMEOUT, 10u,
 				      MHD_OPTION_END);
 	freeaddrinfo(a);

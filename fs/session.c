@@ -12,16 +12,21 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/statvfs.h>
+#include <sys/sysinfo.h>
 
-#define RING_DEPTH 64
 #define EPOCH_MINOR 44 /* of the protocol: from here on names have an epoch */
-#define PASSTHROUGH_MAX_WRITE (128u << 10) /* what still comes by requests then is small; each ring entry has such a buffer */
+#define PRUNE_MINOR 45 /* and nodes can be pruned */
+#define PRUNE_MAX 512u
+#define EPOCH_FROM 1024u /* more files that went at once are told by an epoch, with one call */
+#define PASSTHROUGH_MAX_WRITE (128u << 10) /* by /dev/fuse; what comes by requests then is small */
 #define PLAIN_MAX_WRITE (1u << 20)
 
 /* From linux/fuse.h of 6.9, which older systems' headers lack. */
@@ -50,19 +55,75 @@ static void backing_close(void *arg, int id)
 	ioctl(fuse_session_fd(f->se), BACKING_CLOSE, &n);
 }
 
-/* Attributes first, so that a stat asks and learns; then the names. None of these waits for a lock that a client holds. */
-static void gone(void *arg, uint64_t parent, uint64_t ino, const char *name, bool last)
+/* From linux/fuse.h of 6.18. */
+#define NOTIFY_PRUNE 9
+struct prune {
+	struct {
+		uint32_t len;
+		int32_t code;
+		uint64_t unique; /* 0: a notice */
+	} head;
+	uint32_t count, padding;
+	uint64_t spare;
+	uint64_t ino[PRUNE_MAX];
+};
+
+/* Takes nodes, and their names, out of the kernel's memory where nobody uses them just now. */
+static int prune(struct kvfs *f, const struct kvc_tell *v, size_t n)
+{
+	struct prune p = { .head = { .code = NOTIFY_PRUNE } };
+
+	for (size_t i = 0; i < n; i++) {
+		if (v[i].ino && v[i].what != KVC_TELL_NAME)
+			p.ino[p.count++] = v[i].ino;
+		if (!p.count || (p.count < PRUNE_MAX && i + 1 < n))
+			continue;
+		p.head.len = (uint32_t)(offsetof(struct prune, ino) + p.count * sizeof *p.ino);
+		if (write(fuse_session_fd(f->se), &p, p.head.len) < 0)
+			return -errno;
+		p.count = 0;
+	}
+	return 0;
+}
+
+/*
+ * Tells the kernel what went. Invalidating a name, the call made for it, waits for the folder's
+ * lock where no signal reaches: a daemon killed there, while a client in that folder waits for it,
+ * would never end. These wait for nobody:
+ * - Attributes made old: the next use of the file asks for them, by whatever name, and learns
+ *   ESTALE; then the kernel looks the name up again. A node that the kernel does not know yet may
+ *   be in a reply under way: then the epoch.
+ * - A prune (6.18): names that nobody holds are forgotten, and with them the nodes, here too.
+ * - The epoch (6.16): all names of the mount are looked up again.
+ */
+static void tell(void *arg, const struct kvc_tell *v, size_t n)
 {
 	struct kvfs *f = arg;
+	bool epoch = false, all;
+	uint64_t parent = 0;
+	size_t files = 0;
 
-	(void)name;
-	fuse_lowlevel_notify_inval_inode(f->se, ino, -1, 0);
-	fuse_lowlevel_notify_inval_inode(f->se, parent, -1, 0);
+	for (size_t i = 0; i < n; i++) {
+		files += v[i].what == KVC_TELL_FILE;
+		epoch |= v[i].what == KVC_TELL_FOLDER || v[i].what == KVC_TELL_NAME ||
+			 (v[i].what == KVC_TELL_KNOCK && !f->prunes);
+	}
+	epoch |= files > EPOCH_FROM;
+	all = epoch && f->epochs; /* names are asked for in any case */
+	for (size_t i = 0; i < n; i++) {
+		if (v[i].ino && v[i].what != KVC_TELL_PRUNE && !(all && v[i].what == KVC_TELL_FILE))
+			epoch |= fuse_lowlevel_notify_inval_inode(f->se, v[i].ino, -1, 0) ==
+				 -ENOENT;
+		if (v[i].parent && v[i].parent != parent) /* they come folder by folder */
+			fuse_lowlevel_notify_inval_inode(f->se, parent = v[i].parent, -1, 0);
+	}
+	epoch |= f->prunes && prune(f, v, n);
 #ifdef FUSE_CAP_OVER_IO_URING
-	if (last && f->entry_timeout == KVFS_TIMEOUT)
+	if (epoch && f->epochs) {
 		fuse_lowlevel_notify_increment_epoch(f->se);
+		kvc_count(kvc_stats(f->k), epochs);
+	}
 #endif
-	(void)last;
 }
 
 #ifdef FUSE_CAP_OVER_IO_URING
@@ -82,7 +143,7 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 {
 	struct kvfs *f = userdata;
 	const struct kvc_options *o = kvc_options(f->k);
-	struct kvc_events ev = { .arg = f, .gone = gone };
+	struct kvc_events ev = { .arg = f, .tell = tell };
 
 	f->passthrough = f->can_passthrough && fuse_set_feature_flag(conn, FUSE_CAP_PASSTHROUGH);
 	if (f->can_passthrough && !f->passthrough)
@@ -96,6 +157,8 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	if (f->want_uring && !f->uring)
 		snprintf(f->uring_why, sizeof f->uring_why, "the kernel does not offer it (6.14 or later does)");
 #endif
+	if (f->uring && f->can_passthrough && !f->passthrough)
+		kvfs_ring_for_data(&f->ring);
 	fuse_set_feature_flag(conn, FUSE_CAP_DIRECT_IO_ALLOW_MMAP);
 	fuse_set_feature_flag(conn, FUSE_CAP_ATOMIC_O_TRUNC);
 	fuse_set_feature_flag(conn, FUSE_CAP_NO_OPENDIR_SUPPORT);
@@ -105,18 +168,27 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	 */
 	fuse_set_feature_flag(conn, FUSE_CAP_HANDLE_KILLPRIV_V2);
 	fuse_unset_feature_flag(conn, FUSE_CAP_SPLICE_READ);
-	conn->max_write = f->passthrough ? PASSTHROUGH_MAX_WRITE : PLAIN_MAX_WRITE;
+	conn->max_write = f->uring	 ? f->ring.payload :
+			  f->passthrough ? PASSTHROUGH_MAX_WRITE :
+					   PLAIN_MAX_WRITE;
 	conn->max_backing_stack_depth = 1;
 	conn->time_gran = 1;
 	conn->no_interrupt = 1; /* waits end at their deadline; libfuse would keep an interrupt it cannot place for ever */
 #ifdef FUSE_CAP_OVER_IO_URING
-	if (conn->proto_major > 7 || conn->proto_minor >= EPOCH_MINOR)
+	f->epochs = conn->proto_major > 7 || conn->proto_minor >= EPOCH_MINOR;
+	f->prunes = conn->proto_major > 7 || conn->proto_minor >= PRUNE_MINOR;
+	if (f->epochs)
 		f->entry_timeout = KVFS_TIMEOUT;
 #endif
 	f->miss_timeout = kvc_shares(f->k) ? KVFS_MISS_TIMEOUT : f->entry_timeout;
 	ev.kept_ns = f->entry_timeout == KVFS_TIMEOUT ? 0 : (uint64_t)(f->entry_timeout * 1e9);
 	kvc_set_events(f->k, &ev);
 	kvc_info("serving by %s, requests by %s", f->passthrough ? "passthrough" : "plain requests", f->uring ? "io_uring" : "/dev/fuse");
+	if (f->uring)
+		kvc_info("io_uring: %u queues, one a CPU, of %u entries of %u KiB: "
+			 "at most %llu MiB, taken as they are used",
+			 f->ring.queues, f->ring.depth, (f->ring.payload + f->ring.page) >> 10,
+			 (unsigned long long)(kvfs_ring_bytes(&f->ring) >> 20));
 	if (!f->passthrough && o->passthrough == KVC_ON)
 		kvc_warn("passthrough=on, but %s", f->passthrough_why);
 	if (!f->uring && o->io_uring == KVC_ON)
@@ -172,6 +244,18 @@ static void serve_as_batch(void)
 		kvc_info("cannot set SCHED_BATCH: %s", strerror(errno));
 }
 
+/* Each open file has a descriptor here, and each CPU's ring has two: the usual 1024 are few. */
+static void allow_descriptors(void)
+{
+	struct rlimit r;
+
+	if (getrlimit(RLIMIT_NOFILE, &r) || r.rlim_cur >= r.rlim_max)
+		return;
+	r.rlim_cur = r.rlim_max;
+	if (setrlimit(RLIMIT_NOFILE, &r))
+		kvc_info("cannot raise the limit of descriptors: %s", strerror(errno));
+}
+
 int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store, const char *mountpoint, int ready_fd)
 {
 	struct fuse_lowlevel_ops ops = { .init = op_init };
@@ -184,10 +268,13 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store, c
 
 	f->mountpoint = mountpoint;
 	f->entry_timeout = KVFS_SHORT_TIMEOUT;
+	allow_descriptors();
 	decide(f, o);
 	kvfs_ops_names(&ops);
 	kvfs_ops_io(&ops);
-	snprintf(number, sizeof number, "%d", RING_DEPTH);
+	kvfs_ring_choose(&f->ring, (unsigned)get_nprocs_conf(), (uint32_t)sysconf(_SC_PAGESIZE),
+			 !f->can_passthrough);
+	snprintf(number, sizeof number, "%u", f->ring.depth);
 	err = fuse_opt_add_arg(&args, "kvcachefs") ? -ENOMEM : 0;
 	err = err ?: add(&args, "fsname=%s,subtype=kvcachefs,default_permissions", source_name(store, source, sizeof source));
 	if (!err && o->allow_other)

@@ -91,9 +91,15 @@ static void config(struct kvfs *f, FILE *out)
 	if (!f->passthrough)
 		fprintf(out, "passthrough_is_off=%s\n", f->passthrough_why);
 	fprintf(out, "requests_by=%s\n", f->uring ? "io_uring" : "/dev/fuse");
-	if (!f->uring)
+	if (f->uring)
+		fprintf(out, "ring_queues=%u\nring_depth=%u\n"
+			     "ring_payload_bytes=%u\nring_bytes=%llu\n",
+			f->ring.queues, f->ring.depth, f->ring.payload,
+			(unsigned long long)kvfs_ring_bytes(&f->ring));
+	else
 		fprintf(out, "io_uring_is_off=%s\n", f->uring_why);
 	fprintf(out, "names_kept_seconds=%.0f\n", f->entry_timeout);
+	fprintf(out, "names_told=%s\n", f->prunes ? "singly" : f->epochs ? "by epoch" : "not");
 	fprintf(out, "libfuse=%s\nversion=%s\n", fuse_pkgversion(), KVC_VERSION);
 }
 

@@ -33,15 +33,28 @@ struct kvc_wait {
 	int stage;
 };
 
+/*
+ * What the kernel is to be told, because it changed without the kernel's asking. parent: the folder
+ * whose names changed; ino: what it is about. Each is 0 where the kernel does not know it.
+ */
+enum kvc_telling {
+	KVC_TELL_PRUNE,  /* not needed any more, unless somebody uses it */
+	KVC_TELL_KNOCK,  /* a folder that may go: who uses it next shall ask us */
+	KVC_TELL_FILE,   /* a file has gone: asked for by its number it is answered with -ESTALE */
+	KVC_TELL_FOLDER, /* a folder has gone, and may come back: its number still works */
+	KVC_TELL_NAME,   /* a name is there that the kernel may remember as missing */
+};
+struct kvc_tell {
+	enum kvc_telling what;
+	uint64_t parent, ino;
+};
+
 /* What the engine asks of the FUSE side. All are called without locks. */
 struct kvc_events {
 	void *arg;
-	/*
-	 * A name that the kernel may know has gone without its asking; `last` of those known now.
-	 * From a thread that serves no request.
-	 */
-	void (*gone)(void *arg, uint64_t parent, uint64_t ino, const char *name, bool last);
-	uint64_t kept_ns; /* how long the kernel goes on using such a name all the same */
+	/* All that there is to tell now, in this order. From a thread that serves no request. */
+	void (*tell)(void *arg, const struct kvc_tell *v, size_t n);
+	uint64_t kept_ns; /* how long the kernel goes on using a name that it was told of */
 	/*
 	 * Registers a descriptor for passthrough: an id above 0, or a negative errno. NULL: no
 	 * passthrough.

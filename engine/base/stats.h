@@ -33,6 +33,7 @@
 	X(behind_drops,       "chunks dropped because copies were behind for longer than pace=") \
 	X(paced,              "stores that waited their turn because copies were behind") \
 	X(knocks,             "chunk folders whose names the kernel was told to ask for anew before they go") \
+	X(epochs,             "times the kernel was told to ask anew for all names at once") \
 	X(expired_chunks,     "chunks dropped because their ttl ran out")              \
 	X(corrupt,            "copies in a tier found damaged and discarded")          \
 	X(tier_errors,        "failed tier operations")                                \

@@ -73,7 +73,7 @@ static void init_lists(struct kvc *k)
 {
 	struct kvc_list *all[] = { &k->room.waiters, &k->waits.timed, &k->waits.woken, &k->quotas.list, &k->dirty->nodes,
 				   &k->dirty->chunks, &k->dirty->sync_waiters, &k->account->behind, &k->trash->list,
-				   &k->trash->unsynced, &k->pace->waiters, &k->notices->list, &k->share->asks,
+				   &k->trash->unsynced, &k->pace->waiters, &k->share->asks,
 				   &k->surveys->asked };
 	pthread_cond_t *conds[] = { &k->waits.cond, &k->room.pressed, &k->quotas.pressed, &k->dirty->cond,
 				    &k->dirty->committed_cond, &k->trash->sync_cond, &k->surveys->cond };
@@ -136,6 +136,7 @@ static struct kvc *house_new(void)
 static void house_free(struct kvc *k)
 {
 	kvc_knocks_free_locked(k, 0);
+	free(k->notices->v);
 	free(k->share->misses);
 	free(k->units->runs);
 	free(k->units->trees);

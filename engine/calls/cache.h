@@ -49,6 +49,7 @@ int kvc_lookup(struct kvc *k, uint64_t parent, const char *name, struct kvc_row 
 /* Names may come to be known without the kernel's asking: it must not remember for long that one is missing. */
 bool kvc_shares(struct kvc *k);
 void kvc_forget(struct kvc *k, uint64_t ino, uint64_t n);
+/* -ESTALE: a file that was dropped; the kernel then looks its name up again. */
 int kvc_getattr(struct kvc *k, uint64_t ino, struct kvc_row *attr);
 
 enum { KVC_SET_MODE = 1, KVC_SET_UID = 2, KVC_SET_GID = 4, KVC_SET_SIZE = 8, KVC_SET_ATIME = 16, KVC_SET_MTIME = 32, KVC_SET_CTIME = 64 };

@@ -138,8 +138,13 @@ int kvc_getattr(struct kvc *k, uint64_t ino, struct kvc_row *attr)
 	kvc_count(&k->stats, getattrs);
 	kvc_lock(k);
 	n = kvc_node_find_locked(k, ino);
-	if (n)
+	if (n && n->dropped) {
+		err = -ESTALE;
+	} else if (n) {
+		if (S_ISDIR(n->row.mode))
+			kvc_looked_locked(k, ino);
 		kvc_node_attr_locked(k, n, attr);
+	}
 	kvc_unlock(k);
 	if (!n) { /* only the root is asked for without a lookup before */
 		kvc_lock_both(k);

@@ -4,10 +4,16 @@
  * folder where that is one chunk (unit.c). What is set on a model keeps its folder.
  *
  * The kernel remembers names and answers from them without asking: a client could find the folder
- * and then none of its files. So a folder is knocked at first: the kernel is told to forget its
- * names, which costs those who use it one lookup. Who looks within a moment keeps the folder, whole;
- * if nobody does, nobody has it in hand, and it goes in one step. Where somebody only looks, again
- * and again, it goes all the same.
+ * and then none of its files. So a folder is knocked at first: the kernel is told to forget it and
+ * its files, which costs those who use it a request each. Who looks within a moment keeps the
+ * folder, whole; if nobody does, nobody has it in hand, and it goes in one step. Where somebody
+ * only looks, again and again, it goes all the same.
+ *
+ * So a folder that goes is mostly one that the kernel no longer knows, and then nothing has to be
+ * told: all other names stay as they are. A file that goes by itself is told by its number: its
+ * attributes are to be asked for, and that answer, ESTALE, has the kernel look the name up again.
+ * Only where the kernel holds on to a folder (somebody is in it, or it keeps names missing there)
+ * are all names made old at once.
  *
  * A call that was on its way in may still name a folder that has gone, by its number. So it stays a
  * ghost as long as the kernel holds it: whoever makes something in it brings it back. Meanwhile the
@@ -50,6 +56,17 @@ struct members {
 	size_t count;
 };
 
+static void tell_gone(struct kvc *k, const struct kvc_node *folder, const struct kvc_node *n)
+{
+	if (kvc_kernel_knows(folder) || kvc_kernel_knows(n))
+		kvc_notify(k,
+			   !kvc_kernel_knows(n)	  ? KVC_TELL_PRUNE :
+			   S_ISDIR(n->row.mode)	  ? KVC_TELL_FOLDER :
+						    KVC_TELL_FILE,
+			   kvc_kernel_knows(folder) ? folder->row.ino : 0,
+			   kvc_kernel_knows(n) ? n->row.ino : 0);
+}
+
 /* Takes every name off a node. */
 static int unname_both(struct kvc *k, struct kvc_node *n)
 {
@@ -60,9 +77,8 @@ static int unname_both(struct kvc *k, struct kvc_node *n)
 		struct kvc_node *folder;
 
 		err = kvc_name_del(k->cat, e.v[i].parent, e.v[i].name);
-		if (!err)
-			kvc_notify_gone(k, e.v[i].parent, n->row.ino, e.v[i].name);
 		if (!err && !kvc_node_get_both(k, e.v[i].parent, &folder)) {
+			tell_gone(k, folder, n);
 			kvc_touch_folder_locked(k, folder, S_ISDIR(n->row.mode) ? -1 : 0);
 			kvc_node_settle_locked(k, folder);
 		}
@@ -132,7 +148,7 @@ int kvc_ghost_revive_both(struct kvc *k, struct kvc_node **folder)
 	n->row.nlink = 2;
 	kvc_node_dirty_locked(k, n);
 	kvc_touch_folder_locked(k, up, 1);
-	kvc_notify_gone(k, up->row.ino, n->row.ino, n->ghost->name); /* it may remember that the name is missing */
+	kvc_notify(k, KVC_TELL_NAME, up->row.ino, n->row.ino);
 	kvc_ghost_free_locked(n);
 	return 0;
 }
@@ -159,33 +175,32 @@ static void knock_free(struct knock *x)
 	free(x);
 }
 
-/* Tells the kernel to ask anew for a folder's names. */
-static int knock_both(struct kvc *k, struct knock *x, uint64_t ino)
+/* Tells the kernel to ask anew for a folder and its files: these first, because they hold it. */
+static int knock_locked(struct kvc *k, struct knock *x, const struct members *m)
 {
-	struct kvc_entries e = { 0 };
-	int err = kvc_entries_of_both(k, ino, &e);
-
-	x->nr = 0;
-	for (size_t i = 0; i < e.n && !err; i++)
-		if (!(x->nr = kvc_notify_gone(k, e.v[i].parent, ino, e.v[i].name)))
-			err = -ENOMEM;
-	free(e.v);
-	x->at_ns = err ? 0 : kvc_mono_ns();
+	for (size_t i = 0; i < m->count; i++)
+		if (kvc_kernel_knows(m->n[i]))
+			kvc_notify(k, KVC_TELL_PRUNE, 0, m->n[i]->row.ino);
+	x->nr = kvc_notify(k, KVC_TELL_KNOCK, 0, x->ino);
+	x->at_ns = x->nr ? kvc_mono_ns() : 0;
 	x->n++;
 	kvc_count(&k->stats, knocks);
-	return err ?: -EAGAIN;
+	return x->nr ? -EAGAIN : -ENOMEM;
 }
 
 /*
  * May the folder go, whose chunk was last used then? 0, or -EAGAIN: not before a moment.
  */
-static int may_go_both(struct kvc *k, struct kvc_node *folder, uint64_t last_ns)
+static int may_go_locked(struct kvc *k, struct kvc_node *folder, const struct members *m,
+			 uint64_t last_ns)
 {
 	struct knock *x = knock_find(k, folder->row.ino);
 	uint64_t now = kvc_mono_ns();
 
 	if (!k->started || k->stopping)
 		return 0; /* nobody asks us any more */
+	if (!x && !kvc_kernel_knows(folder))
+		return 0; /* who wants it has to ask us first */
 	if (!x) {
 		if (!(x = calloc(1, sizeof *x)))
 			return -ENOMEM;
@@ -200,7 +215,7 @@ static int may_go_both(struct kvc *k, struct kvc_node *folder, uint64_t last_ns)
 	if (!x->at_ns && now - x->looked_ns < KVC_YOUNG_NS)
 		return -EAGAIN; /* somebody has just looked at it */
 	if (!x->at_ns)
-		return knock_both(k, x, folder->row.ino);
+		return knock_locked(k, x, m);
 	return kvc_notified(k, x->nr) && now - x->at_ns >= KNOCK_NS + k->ev.kept_ns ? 0 : -EAGAIN;
 }
 
@@ -256,6 +271,7 @@ int kvc_drop_file_both(struct kvc *k, struct kvc_node *n)
 	kvc_row_del(k->cat, n->row.ino);
 	kvc_destroy_locked(k, n);
 	n->row.nlink = 0;
+	n->dropped = true;
 	kvc_count(&k->stats, drops);
 	kvc_node_settle_locked(k, n);
 	return 0;
@@ -360,7 +376,7 @@ static int drop_members_both(struct kvc *k, uint64_t id, struct kvc_node *self, 
 		*bytes += tier < 0 ? m.n[i]->row.blocks * 512 : m.n[i]->place[tier].gen ? m.n[i]->place[tier].where.len : 0;
 	whole = tier < 0 || needed;
 	if (!err && whole && S_ISDIR(self->row.mode) && kvc_unit_whole_both(k, self))
-		err = may_go_both(k, self, last_ns);
+		err = may_go_locked(k, self, &m, last_ns);
 	for (size_t i = 0; i < m.count; i++) {
 		struct kvc_node *n = m.n[i];
 

@@ -1,42 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The notifier: tells the kernel about names that went without its asking. A thread of its own, because such a call
- * may wait in the kernel for somebody who waits for us. Notices are collected for a moment, so that a chunk of many files
- * is told at once.
+ * The notifier: tells the kernel about what changed without its asking. A thread of its own,
+ * because such a call may wait in the kernel for somebody who waits for us. Notices are collected
+ * for a moment, so that a chunk of many files is told at once.
  */
 #include "notify.h"
 
-#include <string.h>
-
 #define GATHER_US 2000
 
-struct notice {
-	struct kvc_list link;
-	uint64_t parent, ino;
-	char name[256];
-};
-
-uint64_t kvc_notify_gone(struct kvc *k, uint64_t parent, uint64_t ino, const char *name)
+uint64_t kvc_notify(struct kvc *k, enum kvc_telling what, uint64_t parent, uint64_t ino)
 {
-	struct notice *n = malloc(sizeof *n);
-	uint64_t nr;
+	struct kvc_notices *s = k->notices;
+	uint64_t nr = 0;
 
-	if (!n)
-		return 0; /* the kernel then learns it when its entry runs out or is used */
-	n->parent = parent;
-	n->ino = ino;
-	memset(n->name, 0, sizeof n->name);
-	strncpy(n->name, name, sizeof n->name - 1);
-	pthread_mutex_lock(&k->notices->lock);
-	if (k->notices->stop) {
-		pthread_mutex_unlock(&k->notices->lock);
-		free(n);
-		return 0; /* the session has ended */
+	pthread_mutex_lock(&s->lock);
+	/* Not after the session's end; and without memory the kernel learns it when it asks. */
+	if (!s->stop && !kvc_grow(&s->v, s->n, &s->room, sizeof *s->v)) {
+		s->v[s->n++] = (struct kvc_tell){ what, parent, ino };
+		nr = ++s->given;
+		pthread_cond_signal(&s->cond);
 	}
-	kvc_list_add_tail(&k->notices->list, &n->link);
-	nr = ++k->notices->given;
-	pthread_cond_signal(&k->notices->cond);
-	pthread_mutex_unlock(&k->notices->lock);
+	pthread_mutex_unlock(&s->lock);
 	return nr;
 }
 
@@ -48,36 +32,32 @@ bool kvc_notified(struct kvc *k, uint64_t nr)
 void *kvc_notifier(void *arg)
 {
 	struct kvc *k = arg;
+	struct kvc_notices *s = k->notices;
 
-	pthread_mutex_lock(&k->notices->lock);
+	pthread_mutex_lock(&s->lock);
 	for (;;) {
-		while (kvc_list_empty(&k->notices->list) && !k->notices->stop)
-			pthread_cond_wait(&k->notices->cond, &k->notices->lock);
-		if (kvc_list_empty(&k->notices->list))
+		while (!s->n && !s->stop)
+			pthread_cond_wait(&s->cond, &s->lock);
+		if (!s->n)
 			break;
-		struct kvc_list batch;
-		bool tell = !k->notices->stop;
-		uint64_t nr;
+		bool tell = !s->stop;
 
-		pthread_mutex_unlock(&k->notices->lock);
+		pthread_mutex_unlock(&s->lock);
 		usleep(GATHER_US);
-		pthread_mutex_lock(&k->notices->lock);
-		kvc_list_init(&batch);
-		kvc_list_splice(&batch, &k->notices->list);
-		nr = k->notices->given;
-		pthread_mutex_unlock(&k->notices->lock);
-		while (!kvc_list_empty(&batch)) {
-			struct notice *n = kvc_of(batch.next, struct notice, link);
+		pthread_mutex_lock(&s->lock);
+		KVC_MEM struct kvc_tell *batch = s->v;
+		size_t n = s->n;
+		uint64_t nr = s->given;
 
-			kvc_list_del(&n->link);
-			if (tell && k->ev.gone)
-				k->ev.gone(k->ev.arg, n->parent, n->ino, n->name, kvc_list_empty(&batch));
-			free(n);
-		}
-		atomic_store_explicit(&k->notices->told, nr, memory_order_release);
-		pthread_mutex_lock(&k->notices->lock);
+		s->v = NULL;
+		s->n = s->room = 0;
+		pthread_mutex_unlock(&s->lock);
+		if (tell && k->ev.tell)
+			k->ev.tell(k->ev.arg, batch, n);
+		atomic_store_explicit(&s->told, nr, memory_order_release);
+		pthread_mutex_lock(&s->lock);
 	}
-	pthread_mutex_unlock(&k->notices->lock);
+	pthread_mutex_unlock(&s->lock);
 	return NULL;
 }
 
@@ -91,10 +71,5 @@ void kvc_notify_stop(struct kvc *k)
 
 void kvc_notify_forget(struct kvc *k)
 {
-	while (!kvc_list_empty(&k->notices->list)) {
-		struct kvc_list *e = k->notices->list.next;
-
-		kvc_list_del(e);
-		free(kvc_of(e, struct notice, link));
-	}
+	k->notices->n = 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Telling the kernel about names that went without its asking (notify.c). Under a lock of its own,
- * a leaf.
+ * Telling the kernel about what changed without its asking (notify.c). Under a lock of its own, a
+ * leaf.
  */
 #ifndef KVC_NOTIFY_H
 #define KVC_NOTIFY_H
@@ -11,7 +11,8 @@
 struct kvc_notices {
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
-	struct kvc_list list;
+	struct kvc_tell *v;
+	size_t n, room;
 	uint64_t given; /* notices so far; told: of these, by the kernel known */
 	_Atomic uint64_t told;
 	bool stop;
@@ -23,8 +24,8 @@ void *kvc_notifier(void *arg);
 void kvc_notify_stop(struct kvc *k);
 /* Those so far are for nobody: no kernel has seen the names yet. */
 void kvc_notify_forget(struct kvc *k);
-/* The number of the notice, and whether the kernel has been told up to it. */
-uint64_t kvc_notify_gone(struct kvc *k, uint64_t parent, uint64_t ino, const char *name);
+/* The number of the notice (0: not kept), and whether the kernel has been told up to it. */
+uint64_t kvc_notify(struct kvc *k, enum kvc_telling what, uint64_t parent, uint64_t ino);
 bool kvc_notified(struct kvc *k, uint64_t nr);
 
 #endif

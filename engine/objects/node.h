@@ -55,6 +55,7 @@ struct kvc_node {
 	unsigned holds;
 	bool dirty, touched; /* to be written; its atime is, when it leaves memory */
 	bool lost;           /* it has no row any more: unlinked or dropped */
+	bool dropped;        /* a file whose names went without the kernel's asking */
 	bool unnamed;        /* it has no name yet (names/unnamed.c) */
 	struct kvc_list dirty_link;
 
@@ -121,6 +122,12 @@ struct kvc_nodes {
 static inline bool kvc_has_segment(const struct kvc_node *n)
 {
 	return n->state == KVC_OPEN || n->state == KVC_RESIDENT || n->state == KVC_BOTH;
+}
+
+/* Does the kernel know this node? What it does not know it need not be told of. */
+static inline bool kvc_kernel_knows(const struct kvc_node *n)
+{
+	return n->nlookup || n->row.ino == KVC_ROOT;
 }
 
 struct kvc_node *kvc_node_find_locked(struct kvc *k, uint64_t ino);

@@ -48,6 +48,18 @@ assert s.attr("m/c/own", "hits") == "0"
 config = s.config()
 assert config["cpu"] == str(48 * MiB) and config["policy"] == "lru" and config["store"] == s.path
 assert config["served_by"] in ("passthrough", "plain requests") and config["requests_by"] in ("io_uring", "/dev/fuse")
+if config["requests_by"] == "io_uring":
+    queues, depth, payload = (
+        int(config[f"ring_{k}"]) for k in ("queues", "depth", "payload_bytes"))
+    # one for each CPU, bounded together, and the largest attribute goes through
+    assert queues == os.sysconf("SC_NPROCESSORS_CONF") and 8 <= depth <= 64, config
+    taken = queues * depth * (payload + os.sysconf("SC_PAGESIZE"))
+    assert int(config["ring_bytes"]) == taken and (taken <= 64 * MiB or depth == 8), config
+    assert s.log().count(f"io_uring: {queues} queues") == 1, s.log()
+big = blob(1, 64 * KiB)
+os.setxattr(f"{s.mnt}/m/c/l0", "user." + "n" * 250, big)
+assert os.getxattr(f"{s.mnt}/m/c/l0", "user." + "n" * 250) == big
+os.removexattr(f"{s.mnt}/m/c/l0", "user." + "n" * 250)
 if WAY == "plain":
     assert config["passthrough_is_off"] == "passthrough=off" and config["io_uring_is_off"] == "io_uring=off"
 metrics = open(f"{s.mnt}/.kvcachefs/metrics").read()

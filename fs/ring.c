@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Chooses depth and payload of the io_uring queues. See ring.h. */
+#include "ring.h"
+
+#define DEPTH_WANTED 16u /* with data: below it the payload is halved first */
+
+static uint32_t payload_least(uint32_t page)
+{
+	return (KVFS_RING_PAYLOAD + page - 1) / page * page;
+}
+
+uint64_t kvfs_ring_bytes(const struct kvfs_ring *r)
+{
+	return (uint64_t)r->queues * r->depth * ((uint64_t)r->payload + r->page);
+}
+
+static unsigned depth_within(const struct kvfs_ring *r, uint64_t bytes)
+{
+	uint64_t n = bytes / ((uint64_t)r->queues * ((uint64_t)r->payload + r->page));
+
+	n = n < KVFS_RING_LEAST ? KVFS_RING_LEAST : n;
+	return n > KVFS_RING_DEPTH ? KVFS_RING_DEPTH : (unsigned)n;
+}
+
+/* False where it cannot be smaller. */
+static bool halve(struct kvfs_ring *r)
+{
+	uint32_t least = payload_least(r->page);
+
+	if (r->payload <= least)
+		return false;
+	r->payload = r->payload / 2 > least ? r->payload / 2 : least;
+	return true;
+}
+
+void kvfs_ring_choose(struct kvfs_ring *r, unsigned cpus, uint32_t page, bool data)
+{
+	uint64_t bytes = data ? KVFS_RINGS_DATA : KVFS_RINGS;
+
+	*r = (struct kvfs_ring){ .queues = cpus ? cpus : 1, .page = page };
+	r->payload = data ? KVFS_RING_PAYLOAD_DATA : payload_least(page);
+	r->depth = depth_within(r, bytes);
+	while (r->depth < DEPTH_WANTED && halve(r))
+		r->depth = depth_within(r, bytes);
+}
+
+void kvfs_ring_for_data(struct kvfs_ring *r)
+{
+	r->payload = KVFS_RING_PAYLOAD_DATA;
+	while (kvfs_ring_bytes(r) > KVFS_RINGS_DATA && halve(r))
+		;
+}

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # make                 build into build/$(MODE): bin/ and obj/
+# make format          lays the C, C++ and CUDA out by .clang-format
+# make lint            is it laid out so; lines of at most 100 columns; clang-tidy (.clang-tidy says what of it)
 # make check           unit tests, then every mounted case (as root; what cannot run is skipped by name)
 # make demo            the main job on a real trace
 # make bench           medians against the same calls on the bare tmpfs and other peers (bench-quick: its first table)
@@ -72,6 +74,7 @@ TTOOLS := $(patsubst tests/tools/%.c,%,$(sort $(wildcard tests/tools/*.c)))
 BINS   := $(B)/bin/kvcachefs $(TOOLS:%=$(B)/bin/%)
 LIBS   := $(B)/lib/libkvcachefs.a $(B)/lib/libkvcachefs.so.0 $(B)/lib/kvcachefs.pc
 MAN    := $(sort $(wildcard man/*.[1-9]))
+ALL_C   = $(shell find engine tiers fs mkfs gpu tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' | sort)
 
 Q := $(if $(V),,@)
 say = $(if $(V),,@printf '  %-5s %s\n' $(1) $(2))
@@ -93,7 +96,14 @@ $(B)/obj/$(1)/%.o: $(1)/%.c $(B)/flags
 	$$(call say,CC,$$<)
 	@mkdir -p $$(@D)
 	$$(Q)$(CC) $(CFLAGS_ALL) $(2) $(inc_$(firstword $(subst /, ,$(1)))) -MMD -MP -c -o $$@ $$<
+build/lint/$(1)/%.ok: $(1)/%.c $(filter %.h,$(ALL_C)) .clang-tidy tests/.clang-tidy | build/.setup
+	$$(call say,TIDY,$$<)
+	@mkdir -p $$(@D)
+	$$(Q)$(CLANG_TIDY) --quiet $$< -- $(CFLAGS_ALL) $(2) $(inc_$(firstword $(subst /, ,$(1)))) >$$@.log 2>&1 || { cat $$@.log; exit 1; }
+	@mv $$@.log $$@
+TIDY += $(patsubst %.c,build/lint/%.ok,$(wildcard $(1)/*.c))
 endef
+CLANG_TIDY := clang-tidy-19
 $(foreach d,engine mkfs tests/unit,$(eval $(call compile,$(d))))
 $(eval $(call compile,tests/tools,$$$$($(PKG) --cflags hiredis)))
 $(eval $(call compile,tiers,$$$$($(PKG) --cflags hiredis hiredis_ssl libcurl)))
@@ -165,6 +175,15 @@ $(B)/bin/test-%: $(B)/obj/tests/tools/%.o $(TIERS) $(ENGINE)
 
 tests: all $(UNIT:%=$(B)/bin/unit-%) $(TTOOLS:%=$(B)/bin/test-%) $(B)/bin/test-gpu-fake $(if $(filter 1,$(CUDA)),$(B)/bin/test-gpu)
 
+format:
+	@scripts/format $(ALL_C)
+lint: build/.setup
+	@scripts/lint
+# what scripts/lint asks for
+lint-layout:
+	@scripts/format --check $(ALL_C)
+lint-tidy: $(TIDY)
+
 check: tests
 	@tests/run $(B)
 check-unit: tests
@@ -212,5 +231,5 @@ distclean:
 	rm -rf build
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
-.PHONY: all setup tests check check-unit demo bench bench-quick bench-full engines gpu-measure scale late-replies crash-campaign install uninstall clean distclean FORCE
+.PHONY: all setup tests format lint lint-layout lint-tidy check check-unit demo bench bench-quick bench-full engines gpu-measure scale late-replies crash-campaign install uninstall clean distclean FORCE
 .SECONDARY:

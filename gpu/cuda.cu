@@ -41,7 +41,8 @@
 #include <vector>
 
 #ifndef KVCACHEFS_LAUNCH /* tests have their own */
-#define KVCACHEFS_LAUNCH(kernel, grid, block, stream, ...) kernel<<<grid, block, 0, stream>>>(__VA_ARGS__)
+#define KVCACHEFS_LAUNCH(kernel, grid, block, stream, ...) \
+	kernel<<<grid, block, 0, stream>>>(__VA_ARGS__)
 #endif
 
 namespace {
@@ -59,10 +60,11 @@ struct Part { /* one piece of a file, for the kernels */
 	const int64_t *slots, *block_ids;
 	uint64_t ntokens, skip, first, rows; /* rows [first, first + rows) of the file */
 	uint64_t at;                         /* where it is in the buffer */
-	uint32_t shape;			     /* which cache */
+	uint32_t shape;                      /* which cache */
 	uint32_t layer, nlayers;
-	const float *turns;                  /* cos and sin of each pair; NULL: keys are not rotated */
-	uint64_t key_rows;		     /* the file's first so many rows have keys */
+	/* cos and sin of each pair; NULL: keys are not rotated */
+	const float *turns;
+	uint64_t key_rows; /* the file's first so many rows have keys */
 	uint32_t turn_first, turn_dims, type;
 	bool interleaved;
 	bool by_slots; /* for the host: which of slots and block_ids is to become an address */
@@ -85,19 +87,21 @@ int failed(cudaError_t e, const char *what)
 	if (e == cudaSuccess)
 		return 0;
 	cudaGetLastError(); /* not for the caller's next call to stumble over */
-	return kvcachefs_fail(e == cudaErrorMemoryAllocation ? -ENOMEM : -EIO, "CUDA: %s: %s", what, cudaGetErrorString(e));
+	return kvcachefs_fail(e == cudaErrorMemoryAllocation ? -ENOMEM : -EIO, "CUDA: %s: %s", what,
+			      cudaGetErrorString(e));
 }
 
-#define TRY(call)                                  \
-	do {                                       \
-		int err_ = failed((call), #call);  \
-		if (err_)                          \
-			return err_;               \
+#define TRY(call)                                 \
+	do {                                      \
+		int err_ = failed((call), #call); \
+		if (err_)                         \
+			return err_;              \
 	} while (0)
 
 /* ---- Kernels ---- */
 
-template <typename T> __device__ void copy_run(void *to, const void *from, uint32_t bytes, uint32_t lane)
+template <typename T>
+__device__ void copy_run(void *to, const void *from, uint32_t bytes, uint32_t lane)
 {
 	for (uint32_t i = lane; i < bytes / sizeof(T); i += 32)
 		static_cast<T *>(to)[i] = static_cast<const T *>(from)[i];
@@ -121,8 +125,9 @@ __device__ void copy_widest(void *to, const void *from, uint32_t bytes, uint32_t
 }
 
 /* blockIdx.y is the part. */
-template <bool STORE> __global__ void move_kernel(const Shape *__restrict__ shapes,
-						  const Part *__restrict__ parts, uint8_t *buffer)
+template <bool STORE>
+__global__ void move_kernel(const Shape *__restrict__ shapes, const Part *__restrict__ parts,
+			    uint8_t *buffer)
 {
 	const Part p = parts[blockIdx.y];
 	const Shape &c = shapes[p.shape];
@@ -134,15 +139,19 @@ template <bool STORE> __global__ void move_kernel(const Shape *__restrict__ shap
 	     i < p.rows * c.s.runs; i += warps) {
 		uint64_t row = p.first + i / c.s.runs, token = row % p.ntokens,
 			 rest = row / p.ntokens;
-		uint32_t layer = p.layer + (uint32_t)(rest % p.nlayers), kv = (uint32_t)(rest / p.nlayers);
-		int64_t slot = token < p.skip ? -1 : kvcachefs_slot(p.slots, p.block_ids, c.s.block_size, token);
+		uint32_t layer = p.layer + (uint32_t)(rest % p.nlayers),
+			 kv = (uint32_t)(rest / p.nlayers);
+		int64_t slot = token < p.skip ? -1
+					      : kvcachefs_slot(p.slots, p.block_ids, c.s.block_size,
+							       token);
 		kvcachefs_run r = kvcachefs_at(&c.s, layer, kv, slot < 0 ? 0 : (uint64_t)slot,
 					       (uint32_t)(i % c.s.runs));
 		uint8_t *at = buffer + p.at + i / c.s.runs * row_bytes + (uint64_t)r.at * c.elem;
 		uint32_t bytes = r.len * c.elem;
 
 		if (slot < 0) {
-			if (STORE) /* what is not there is zero, and never what was in memory before */
+			/* what is not there is zero, and never what was in memory before */
+			if (STORE)
 				for (uint32_t k = lane; k < bytes; k += 32)
 					at[k] = 0;
 			continue;
@@ -163,6 +172,7 @@ struct E5m2 {
 	uint8_t bits;
 };
 
+/* clang-format off: a table */
 __device__ float get(const E4m3 *p)
 {
 	return kvcachefs_from_fp8(p->bits, false);
@@ -179,15 +189,35 @@ __device__ void set(E5m2 *p, float v)
 {
 	p->bits = kvcachefs_to_fp8(v, true);
 }
-__device__ float get(const float *p) { return *p; }
-__device__ float get(const __half *p) { return __half2float(*p); }
-__device__ float get(const __nv_bfloat16 *p) { return __bfloat162float(*p); }
-__device__ void set(float *p, float v) { *p = v; }
-__device__ void set(__half *p, float v) { *p = __float2half_rn(v); }
-__device__ void set(__nv_bfloat16 *p, float v) { *p = __float2bfloat16_rn(v); }
+__device__ float get(const float *p)
+{
+	return *p;
+}
+__device__ float get(const __half *p)
+{
+	return __half2float(*p);
+}
+__device__ float get(const __nv_bfloat16 *p)
+{
+	return __bfloat162float(*p);
+}
+__device__ void set(float *p, float v)
+{
+	*p = v;
+}
+__device__ void set(__half *p, float v)
+{
+	*p = __float2half_rn(v);
+}
+__device__ void set(__nv_bfloat16 *p, float v)
+{
+	*p = __float2bfloat16_rn(v);
+}
+/* clang-format on */
 
-template <typename T> __device__ void rotate(T *keys, const Part &p, uint64_t heads, uint32_t width,
-					     uint64_t from, uint64_t step)
+template <typename T>
+__device__ void rotate(T *keys, const Part &p, uint64_t heads, uint32_t width, uint64_t from,
+		       uint64_t step)
 {
 	uint32_t half = p.turn_dims / 2;
 
@@ -209,9 +239,10 @@ __global__ void rope_kernel(const Shape *__restrict__ shapes, const Part *__rest
 {
 	const Part p = parts[blockIdx.y];
 	const Shape &c = shapes[p.shape];
-	uint64_t from = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x, step = (uint64_t)gridDim.x * blockDim.x;
+	uint64_t from = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x,
+		 step = (uint64_t)gridDim.x * blockDim.x;
 	uint64_t rows = !p.turns || p.first >= p.key_rows ? 0
-			: p.key_rows - p.first < p.rows	  ? p.key_rows - p.first
+			: p.key_rows - p.first < p.rows   ? p.key_rows - p.first
 							  : p.rows;
 	uint64_t heads = rows * c.s.heads;
 	uint8_t *keys = buffer + p.at;
@@ -241,7 +272,8 @@ struct Lane {
 };
 
 std::mutex lock;
-std::vector<Lane *> &kept = *new std::vector<Lane *>; /* never destroyed: at the process's end there may be no CUDA to call any more */
+/* never destroyed: at the process's end there may be no CUDA to call any more */
+std::vector<Lane *> &kept = *new std::vector<Lane *>;
 
 /*
  * Of the driver itself: the runtime's cudaSetDevice() would leave the caller's thread another
@@ -259,8 +291,8 @@ template <typename F> bool find_entry(const char *name, F *fn)
 	void *p = nullptr;
 	cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
 #if CUDART_VERSION >= 12050
-	cudaError_t e =
-		cudaGetDriverEntryPointByVersion(name, &p, 12000, cudaEnableDefault, &found);
+	cudaError_t e = cudaGetDriverEntryPointByVersion(name, &p, 12000, cudaEnableDefault,
+							 &found);
 #else
 	cudaError_t e = cudaGetDriverEntryPoint(name, &p, cudaEnableDefault, &found);
 #endif
@@ -354,7 +386,9 @@ void lane_free(Lane *l)
 
 int lane_open(Lane *l)
 {
-	cudaEvent_t *events[] = { &l->copied[0], &l->copied[1], &l->moved[0], &l->moved[1], &l->ready, &l->done };
+	cudaEvent_t *events[] = {
+		&l->copied[0], &l->copied[1], &l->moved[0], &l->moved[1], &l->ready, &l->done,
+	};
 
 	TRY(cudaDeviceGetAttribute(&l->sms, cudaDevAttrMultiProcessorCount, l->device));
 	TRY(cudaStreamCreateWithFlags(&l->copies, cudaStreamNonBlocking));
@@ -456,10 +490,14 @@ void CUDART_CB host_copy(void *arg)
 
 	for (const Piece &p : s->c->groups[s->group].pieces)
 		if (!p.pinned)
-			memcpy(s->c->store ? p.host : s->staging + p.at, s->c->store ? s->staging + p.at : p.host, p.len);
+			memcpy(s->c->store ? p.host : s->staging + p.at,
+			       s->c->store ? s->staging + p.at : p.host, p.len);
 }
 
-/* Lays out the memory that the kernels read: pointers, ids, turns, parts. On the host it is filled, on the device it is the same. */
+/*
+ * Lays out the memory that the kernels read: pointers, ids, turns, parts. On the host it is filled,
+ * on the device it is the same.
+ */
 struct Args {
 	std::vector<uint8_t> bytes;
 	size_t add(const void *p, size_t len)
@@ -520,7 +558,10 @@ uint32_t shape_of(Args *a, std::map<const kvcachefs_strides *, uint32_t> *known,
 	return i->second;
 }
 
-/* Cuts the work into groups and makes the kernels' arguments; offsets become addresses once the lane's memory is there. */
+/*
+ * Cuts the work into groups and makes the kernels' arguments; offsets become addresses once the
+ * lane's memory is there.
+ */
 int cut(kvcachefs_cuda *c, Args *a, std::vector<Part> *parts, std::vector<Shape> *shapes)
 {
 	std::map<const kvcachefs_strides *, uint32_t> known;
@@ -591,7 +632,8 @@ int copy_group(kvcachefs_cuda *c, const Group &g, int b)
 	std::vector<size_t> len;
 
 	for (const Piece &p : g.pieces) {
-		uint8_t *host = p.pinned ? p.host : l->staging[b] + p.at, *device = l->buffer[b] + p.at;
+		uint8_t *host = p.pinned ? p.host : l->staging[b] + p.at,
+			*device = l->buffer[b] + p.at;
 
 		to.push_back(c->store ? host : device);
 		from.push_back(c->store ? device : host);
@@ -605,17 +647,21 @@ int copy_group(kvcachefs_cuda *c, const Group &g, int b)
 
 		how.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
 #if CUDART_VERSION >= 13000
-		e = cudaMemcpyBatchAsync(to.data(), from.data(), len.data(), to.size(), &how, &all, 1, l->copies);
+		e = cudaMemcpyBatchAsync(to.data(), from.data(), len.data(), to.size(), &how, &all,
+					 1, l->copies);
 #else
 		size_t bad;
 
-		e = cudaMemcpyBatchAsync(to.data(), const_cast<void **>(from.data()), len.data(), to.size(), &how, &all, 1, &bad, l->copies);
+		e = cudaMemcpyBatchAsync(to.data(), const_cast<void **>(from.data()), len.data(),
+					 to.size(), &how, &all, 1, &bad, l->copies);
 #endif
 		return failed(e, "copying a batch");
 	}
 #endif
 	for (size_t i = 0; i < to.size(); i++)
-		TRY(cudaMemcpyAsync(to[i], from[i], len[i], c->store ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, l->copies));
+		TRY(cudaMemcpyAsync(to[i], from[i], len[i],
+				    c->store ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice,
+				    l->copies));
 	return 0;
 }
 
@@ -865,8 +911,7 @@ extern "C" int kvcachefs_cuda_poll(struct kvcachefs_cuda *c)
 	return c->result = failed(e, "the transfer");
 }
 
-namespace
-{
+namespace {
 
 int wait_for(kvcachefs_cuda *c)
 {

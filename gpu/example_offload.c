@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * example_offload MOUNT [DEVICE]: stores a paged KV cache in a mount, a file a layer under the chunk's own key, wipes the cache, loads it again, and
- * compares. Without DEVICE (or with -1) the cache is in host memory; with one it would be the engine's memory on that GPU, which this
- * example, being plain C, only takes as managed memory when it is built with -DEXAMPLE_CUDA against CUDA's runtime.
+ * example_offload MOUNT [DEVICE]: stores a paged KV cache in a mount, a file a layer under the
+ * chunk's own key, wipes the cache, loads it again, and compares. Without DEVICE (or with -1) the
+ * cache is in host memory; with one it would be the engine's memory on that GPU, which this
+ * example, being plain C, only takes as managed memory when it is built with -DEXAMPLE_CUDA against
+ * CUDA's runtime.
  *
  * cc example_offload.c $(pkg-config --cflags --libs kvcachefs)
  */
@@ -38,8 +40,17 @@ int main(int argc, char **argv)
 	int device = argc > 2 ? atoi(argv[2]) : -1, err = 1;
 	void *layers[LAYERS] = { NULL };
 	uint8_t *before = malloc(LAYERS * LAYER_BYTES);
-	struct kvcachefs_paged cache = { .format = KVCACHEFS_NL_X_TWO_NB_BS_NH_HS, .layers = LAYERS, .heads = 8, .head_size = 128, .block_size = BLOCK_SIZE,
-					 .blocks = BLOCKS, .elem = 2, .pointers = layers, .device = device };
+	struct kvcachefs_paged cache = {
+		.format = KVCACHEFS_NL_X_TWO_NB_BS_NH_HS,
+		.layers = LAYERS,
+		.heads = 8,
+		.head_size = 128,
+		.block_size = BLOCK_SIZE,
+		.blocks = BLOCKS,
+		.elem = 2,
+		.pointers = layers,
+		.device = device,
+	};
 	struct kvcachefs_keys how = { .scheme = KVCACHEFS_LMCACHE_MP_BLAKE3 };
 	struct kvcachefs_hasher *hasher = NULL;
 	struct kvcachefs_item items[LAYERS];
@@ -57,7 +68,8 @@ int main(int argc, char **argv)
 	/* 1. The chunk's key, from its tokens. */
 	for (uint32_t i = 0; i < TOKENS; i++)
 		tokens[i] = i * 31 + 5;
-	if (kvcachefs_hasher_new(&hasher, &how) || kvcachefs_hasher_feed(hasher, tokens, TOKENS, key, 2, &made) || made != 1)
+	if (kvcachefs_hasher_new(&hasher, &how) ||
+	    kvcachefs_hasher_feed(hasher, tokens, TOKENS, key, 2, &made) || made != 1)
 		goto fail;
 	kvcachefs_hasher_text(hasher, key[0], hex);
 	/* 2. A cache as an engine has it: the chunk's blocks are anywhere in it. */
@@ -73,25 +85,32 @@ int main(int argc, char **argv)
 		blocks[b] = (b * 23 + 7) % BLOCKS;
 	for (int l = 0; l < LAYERS; l++) {
 		snprintf(paths[l], sizeof paths[l], "example/%s/layer_%d", hex, l);
-		items[l] = (struct kvcachefs_item){ .path = paths[l], .layer = (uint32_t)l, .nlayers = 1,
-						    .tokens = { .block_ids = blocks, .n = TOKENS / BLOCK_SIZE } };
+		items[l] = (struct kvcachefs_item){ .path = paths[l],
+						    .layer = (uint32_t)l,
+						    .nlayers = 1,
+						    .tokens = { .block_ids = blocks,
+								.n = TOKENS / BLOCK_SIZE } };
 	}
 	/* 3. Store all layers in one call. */
-	if (kvcachefs_store(&transfer, argv[1], &cache, items, LAYERS, NULL) || kvcachefs_transfer_free(transfer))
+	if (kvcachefs_store(&transfer, argv[1], &cache, items, LAYERS, NULL) ||
+	    kvcachefs_transfer_free(transfer))
 		goto fail;
 	/* 4. The engine reuses the memory. */
 	for (int l = 0; l < LAYERS; l++)
 		for (int b = 0; b < TOKENS / BLOCK_SIZE; b++)
 			for (size_t kv = 0; kv < 2; kv++)
-				memset((uint8_t *)layers[l] + (kv * BLOCKS + (size_t)blocks[b]) * BLOCK_SIZE * 8 * 128 * 2, 0, BLOCK_SIZE * 8 * 128 * 2);
+				memset((uint8_t *)layers[l] + (kv * BLOCKS + (size_t)blocks[b]) *
+								      BLOCK_SIZE * 8 * 128 * 2,
+				       0, BLOCK_SIZE * 8 * 128 * 2);
 	/* 5. Load it back. */
-	if (kvcachefs_load(&transfer, argv[1], &cache, items, LAYERS, NULL) || kvcachefs_transfer_free(transfer))
+	if (kvcachefs_load(&transfer, argv[1], &cache, items, LAYERS, NULL) ||
+	    kvcachefs_transfer_free(transfer))
 		goto fail;
 	err = 0;
 	for (int l = 0; l < LAYERS; l++)
 		err |= memcmp(before + (size_t)l * LAYER_BYTES, layers[l], LAYER_BYTES);
-	printf("%s: %d layers of %d tokens stored under example/%s and loaded again: %s\n", kvcachefs_version(), LAYERS, TOKENS, hex,
-	       err ? "DIFFERENT" : "the same");
+	printf("%s: %d layers of %d tokens stored under example/%s and loaded again: %s\n",
+	       kvcachefs_version(), LAYERS, TOKENS, hex, err ? "DIFFERENT" : "the same");
 	goto done;
 fail:
 	fprintf(stderr, "example_offload: %s\n", kvcachefs_error());

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The s3 tier: any S3 service through libcurl and its request signing (AWS Signature 4, x-amz-content-sha256: UNSIGNED-PAYLOAD; the
- * frame has checksums of its own).
+ * The s3 tier: any S3 service through libcurl and its request signing (AWS Signature 4,
+ * x-amz-content-sha256: UNSIGNED-PAYLOAD; the frame has checksums of its own).
  *
  *   s3://BUCKET/[PREFIX]?endpoint=URL&region=NAME   [&credentials=FILE] [&ca=FILE]
  *
- * Keys: PREFIX/HH/HEX. Access is path-style. Credentials come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or
- * from a file of mode 0600 with the lines "aws_access_key_id = ..." and so on. A frame up to SINGLE goes in one PUT; a larger
- * one in parts, of which the first, with the header, is sent last.
+ * Keys: PREFIX/HH/HEX. Access is path-style. Credentials come from AWS_ACCESS_KEY_ID,
+ * AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or from a file of mode 0600 with the lines
+ * "aws_access_key_id = ..." and so on. A frame up to SINGLE goes in one PUT; a larger one in parts,
+ * of which the first, with the header, is sent last.
  *
- * Handles are kept in a stack, one call each at a time, so connections are used again; the lock guards the stack. 5xx, 429 and
- * broken connections are tried again with jitter until the deadline.
+ * Handles are kept in a stack, one call each at a time, so connections are used again; the lock
+ * guards the stack. 5xx, 429 and broken connections are tried again with jitter until the deadline.
  */
 #include "registry.h"
 
@@ -25,7 +26,8 @@
 #define PART (16u << 20)
 #define SINGLE (PART + KVC_FRAME_HEADER)
 #define HANDLES 16
-#define SLOWEST (4ull << 20) /* bytes a second that a transfer is given time for, beside the deadline */
+/* bytes a second that a transfer is given time for, beside the deadline */
+#define SLOWEST (4ull << 20)
 #define ANSWER_MAX (4u << 20)
 
 struct s3 {
@@ -33,8 +35,8 @@ struct s3 {
 	pthread_mutex_t lock;
 	CURL *idle[HANDLES];
 	unsigned nidle;
-	char base[1024];   /* endpoint/bucket */
-	char prefix[300];  /* "" or ends with / */
+	char base[1024];  /* endpoint/bucket */
+	char prefix[300]; /* "" or ends with / */
 	char sign[160], login[400], token[2048], ca[512];
 	uint64_t deadline_ms;
 	_Atomic bool logged; /* once, until it works again */
@@ -74,10 +76,10 @@ static void give(struct s3 *s, CURL *c)
 struct request {
 	const char *method;
 	char url[2048];
-	uint64_t from, to;          /* Range, when to > 0: both included */
-	const uint8_t *body;        /* sent */
+	uint64_t from, to;   /* Range, when to > 0: both included */
+	const uint8_t *body; /* sent */
 	size_t body_len, body_at;
-	struct iovec *iov;          /* where the answer's body goes, or NULL: into text */
+	struct iovec *iov; /* where the answer's body goes, or NULL: into text */
 	int n;
 	uint64_t got;
 	char *text;
@@ -200,10 +202,12 @@ static int attempt(struct s3 *s, struct request *q, uint64_t left_ns)
 	curl_easy_setopt(c, CURLOPT_AWS_SIGV4, s->sign);
 	curl_easy_setopt(c, CURLOPT_USERPWD, s->login);
 	curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
-	curl_easy_setopt(c, CURLOPT_EXPECT_100_TIMEOUT_MS, 300L); /* an empty Expect: header would be signed wrongly */
+	/* an empty Expect: header would be signed wrongly */
+	curl_easy_setopt(c, CURLOPT_EXPECT_100_TIMEOUT_MS, 300L);
 	curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https");
 	curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT_MS, (long)kvc_min(left_ns / 1000000 + 1, 5000));
-	curl_easy_setopt(c, CURLOPT_TIMEOUT_MS, (long)(left_ns / 1000000 + 1 + bytes * 1000 / SLOWEST));
+	curl_easy_setopt(c, CURLOPT_TIMEOUT_MS,
+			 (long)(left_ns / 1000000 + 1 + bytes * 1000 / SLOWEST));
 	curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, on_data);
 	curl_easy_setopt(c, CURLOPT_WRITEDATA, q);
 	curl_easy_setopt(c, CURLOPT_HEADERFUNCTION, on_header);
@@ -213,7 +217,8 @@ static int attempt(struct s3 *s, struct request *q, uint64_t left_ns)
 	if (*s->ca)
 		curl_easy_setopt(c, CURLOPT_CAINFO, s->ca);
 	if (q->to) {
-		snprintf(range, sizeof range, "%llu-%llu", (unsigned long long)q->from, (unsigned long long)q->to);
+		snprintf(range, sizeof range, "%llu-%llu", (unsigned long long)q->from,
+			 (unsigned long long)q->to);
 		curl_easy_setopt(c, CURLOPT_RANGE, range);
 	}
 	if (!strcmp(q->method, "PUT")) {
@@ -243,8 +248,12 @@ static int attempt(struct s3 *s, struct request *q, uint64_t left_ns)
 	if (rc == CURLE_OPERATION_TIMEDOUT)
 		return -ETIMEDOUT;
 	if (rc != CURLE_OK)
-		return rc == CURLE_PARTIAL_FILE || rc == CURLE_RECV_ERROR || rc == CURLE_SEND_ERROR || rc == CURLE_GOT_NOTHING ? -EAGAIN :
-		       rc == CURLE_PEER_FAILED_VERIFICATION || rc == CURLE_SSL_CACERT_BADFILE ? -EACCES : -ECONNREFUSED;
+		return rc == CURLE_PARTIAL_FILE || rc == CURLE_RECV_ERROR ||
+				       rc == CURLE_SEND_ERROR || rc == CURLE_GOT_NOTHING
+			       ? -EAGAIN
+		       : rc == CURLE_PEER_FAILED_VERIFICATION || rc == CURLE_SSL_CACERT_BADFILE
+			       ? -EACCES
+			       : -ECONNREFUSED;
 	if (code >= 200 && code < 300)
 		return 0;
 	if (code == 404)
@@ -279,7 +288,8 @@ static int ask(struct s3 *s, struct request *q)
 		if (err != -EAGAIN)
 			break;
 		nap_ms = nap_ms < 1600 ? nap_ms * 2 : 1600;
-		uint64_t nap = (nap_ms / 2 + kvc_now_ns() / 1000 % nap_ms) * 1000000; /* jitter: half to one and a half */
+		/* jitter: half to one and a half */
+		uint64_t nap = (nap_ms / 2 + kvc_now_ns() / 1000 % nap_ms) * 1000000;
 
 		if (kvc_mono_ns() + nap >= until) {
 			err = -EIO;
@@ -288,18 +298,21 @@ static int ask(struct s3 *s, struct request *q)
 		usleep((useconds_t)(nap / 1000));
 	}
 	if (err == -EACCES && !s->logged) {
-		kvc_warn("tier s3: refused (%ld): check credentials, region and certificate", q->status);
+		kvc_warn("tier s3: refused (%ld): check credentials, region and certificate",
+			 q->status);
 		s->logged = true;
 	}
 	return err;
 }
 
-static void url_of(const struct s3 *s, const struct kvc_where *w, const char *query, char *url, size_t room)
+static void url_of(const struct s3 *s, const struct kvc_where *w, const char *query, char *url,
+		   size_t room)
 {
 	char hex[33];
 
 	kvc_where_text(w, hex);
-	snprintf(url, room, "%s/%s%.2s/%s%s%s", s->base, s->prefix, hex, hex, *query ? "?" : "", query);
+	snprintf(url, room, "%s/%s%.2s/%s%s%s", s->base, s->prefix, hex, hex, *query ? "?" : "",
+		 query);
 }
 
 /* The text between <tag> and </tag>, from *at on, which moves behind it. */
@@ -337,7 +350,8 @@ static int put_single(struct s3 *s, const struct kvc_put *p)
 	return err;
 }
 
-static int send_part(struct s3 *s, const struct kvc_put *p, const char *upload, unsigned number, const uint8_t *data, size_t len, char *etag)
+static int send_part(struct s3 *s, const struct kvc_put *p, const char *upload, unsigned number,
+		     const uint8_t *data, size_t len, char *etag)
 {
 	struct request q = { .method = "PUT", .body = data, .body_len = len };
 	char query[1200];
@@ -353,7 +367,8 @@ static int send_part(struct s3 *s, const struct kvc_put *p, const char *upload, 
 	return err;
 }
 
-static int complete(struct s3 *s, const struct kvc_put *p, const char *upload, char (*etags)[128], unsigned parts)
+static int complete(struct s3 *s, const struct kvc_put *p, const char *upload, char (*etags)[128],
+		    unsigned parts)
 {
 	struct request q = { .method = "POST" };
 	char *xml = NULL, query[1200];
@@ -365,7 +380,8 @@ static int complete(struct s3 *s, const struct kvc_put *p, const char *upload, c
 		return -ENOMEM;
 	fprintf(f, "<CompleteMultipartUpload>");
 	for (unsigned i = 0; i < parts; i++)
-		fprintf(f, "<Part><PartNumber>%u</PartNumber><ETag>%s</ETag></Part>", i + 1, etags[i]);
+		fprintf(f, "<Part><PartNumber>%u</PartNumber><ETag>%s</ETag></Part>", i + 1,
+			etags[i]);
 	fprintf(f, "</CompleteMultipartUpload>");
 	fclose(f);
 	snprintf(query, sizeof query, "uploadId=%s", upload);
@@ -405,7 +421,8 @@ static int put_parts(struct s3 *s, const struct kvc_put *p)
 		if (!err && i)
 			err = send_part(s, p, upload, i + 1, buf, len, etags[i]);
 	}
-	err = err ?: p->head(p->arg, first) ?: send_part(s, p, upload, 1, first, KVC_FRAME_HEADER + PART, etags[0]);
+	err = err ?: p->head(p->arg, first);
+	err = err ?: send_part(s, p, upload, 1, first, KVC_FRAME_HEADER + PART, etags[0]);
 	err = err ?: complete(s, p, upload, etags, parts);
 	if (err && *upload) {
 		struct request abort_ = { .method = "DELETE" };
@@ -431,7 +448,8 @@ static int s3_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_where 
 	return 0;
 }
 
-static int s3_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off, const struct iovec *iov, int n)
+static int s3_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
+		  const struct iovec *iov, int n)
 {
 	struct s3 *s = of(t);
 	struct iovec left[8];
@@ -477,7 +495,8 @@ static int s3_remove(struct kvc_tier *t, const struct kvc_where *w)
 }
 
 static int list_key(struct kvc_tier *t, const char *key, uint8_t *page, struct kvc_frame *f,
-		    int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f), void *arg)
+		    int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),
+		    void *arg)
 {
 	const char *hex = strrchr(key, '/');
 	struct kvc_where w = { 0 };
@@ -492,7 +511,9 @@ static int list_key(struct kvc_tier *t, const char *key, uint8_t *page, struct k
 	return s3_get(t, &w, 0, &iov, 1) || kvc_frame_decode(page, f) ? 0 : fn(arg, &w, f);
 }
 
-static int s3_list(struct kvc_tier *t, int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f), void *arg)
+static int s3_list(struct kvc_tier *t,
+		   int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),
+		   void *arg)
 {
 	struct s3 *s = of(t);
 	KVC_MEM uint8_t *page = malloc(KVC_FRAME_HEADER);
@@ -503,11 +524,13 @@ static int s3_list(struct kvc_tier *t, int (*fn)(void *arg, const struct kvc_whe
 
 	while (!err && more) {
 		struct request q = { .method = "GET" };
-		char *escaped = *token ? curl_easy_escape(NULL, token, 0) : NULL, *prefix = curl_easy_escape(NULL, s->prefix, 0);
+		char *escaped = *token ? curl_easy_escape(NULL, token, 0) : NULL,
+		     *prefix = curl_easy_escape(NULL, s->prefix, 0);
 		const char *at;
 
 		/* The parameters in the order in which they are signed. */
-		snprintf(q.url, sizeof q.url, "%s?%s%s%slist-type=2&prefix=%s", s->base, escaped ? "continuation-token=" : "", escaped ? escaped : "",
+		snprintf(q.url, sizeof q.url, "%s?%s%s%slist-type=2&prefix=%s", s->base,
+			 escaped ? "continuation-token=" : "", escaped ? escaped : "",
 			 escaped ? "&" : "", prefix ? prefix : "");
 		curl_free(escaped);
 		curl_free(prefix);
@@ -540,8 +563,14 @@ static void s3_close(struct kvc_tier *t)
 }
 
 static const struct kvc_tier_ops s3_ops = {
-	.name = "s3", .caps = KVC_TIER_SHARED | KVC_TIER_DURABLE,
-	.close = s3_close, .put = s3_put, .get = s3_get, .remove = s3_remove, .list = s3_list, .usage = s3_usage,
+	.name = "s3",
+	.caps = KVC_TIER_SHARED | KVC_TIER_DURABLE,
+	.close = s3_close,
+	.put = s3_put,
+	.get = s3_get,
+	.remove = s3_remove,
+	.list = s3_list,
+	.usage = s3_usage,
 };
 
 /* "name = value" lines, as AWS tools have them. */
@@ -579,7 +608,8 @@ static int credentials(struct s3 *s, const char *path, char *error)
 static int set_up(struct s3 *s, const struct kvct_url *u, char *error)
 {
 	char endpoint[512], region[64], file[512];
-	const char *id = getenv("AWS_ACCESS_KEY_ID"), *secret = getenv("AWS_SECRET_ACCESS_KEY"), *token = getenv("AWS_SESSION_TOKEN");
+	const char *id = getenv("AWS_ACCESS_KEY_ID"), *secret = getenv("AWS_SECRET_ACCESS_KEY"),
+		   *token = getenv("AWS_SESSION_TOKEN");
 
 	kvct_url_get(u, "region", region, sizeof region);
 	kvct_url_get(u, "endpoint", endpoint, sizeof endpoint);
@@ -590,23 +620,30 @@ static int set_up(struct s3 *s, const struct kvct_url *u, char *error)
 	if (!*endpoint)
 		snprintf(endpoint, sizeof endpoint, "https://s3.%.63s.amazonaws.com", region);
 	if (strncmp(endpoint, "http://", 7) && strncmp(endpoint, "https://", 8)) {
-		snprintf(error, 512, "option remote: endpoint= of s3:// begins with http:// or https://");
+		snprintf(error, 512,
+			 "option remote: endpoint= of s3:// begins with http:// or https://");
 		return -EINVAL;
 	}
 	endpoint[strlen(endpoint) - (endpoint[strlen(endpoint) - 1] == '/')] = 0;
 	snprintf(s->base, sizeof s->base, "%s/%s", endpoint, u->host);
-	snprintf(s->prefix, sizeof s->prefix, "%.250s%s", u->path, *u->path && u->path[strlen(u->path) - 1] != '/' ? "/" : "");
+	snprintf(s->prefix, sizeof s->prefix, "%.250s%s", u->path,
+		 *u->path && u->path[strlen(u->path) - 1] != '/' ? "/" : "");
 	for (const char *p = s->prefix; *p; p++)
 		if (!isalnum((unsigned char)*p) && !strchr("-_./", *p)) {
-			snprintf(error, 512, "option remote: the prefix of s3:// has letters, digits and -_./ only");
+			snprintf(error, 512,
+				 "option remote: the prefix of s3:// has letters, digits and -_./ "
+				 "only");
 			return -EINVAL;
 		}
 	snprintf(s->sign, sizeof s->sign, "aws:amz:%s:s3", region);
-	snprintf(s->tier.id, sizeof s->tier.id, "s3:%.100s/%.60s@%.80s", u->host, s->prefix, endpoint);
+	snprintf(s->tier.id, sizeof s->tier.id, "s3:%.100s/%.60s@%.80s", u->host, s->prefix,
+		 endpoint);
 	if (*file)
 		return credentials(s, file, error);
 	if (!id || !secret) {
-		snprintf(error, 512, "option remote: s3:// needs AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or credentials=FILE");
+		snprintf(error, 512,
+			 "option remote: s3:// needs AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+			 "or credentials=FILE");
 		return -EINVAL;
 	}
 	snprintf(s->login, sizeof s->login, "%s:%s", id, secret);
@@ -623,7 +660,8 @@ int kvct_s3_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier
 	if ((err = kvct_url_check(u, params, error)))
 		return err;
 	if (!*u->host) {
-		snprintf(error, 512, "option remote: s3:// needs a bucket: s3://BUCKET/PREFIX?endpoint=URL");
+		snprintf(error, 512,
+			 "option remote: s3:// needs a bucket: s3://BUCKET/PREFIX?endpoint=URL");
 		return -EINVAL;
 	}
 	curl_global_init(CURL_GLOBAL_DEFAULT);

@@ -44,10 +44,10 @@ struct worker {
 	pthread_t thread;
 	enum phase phase;
 	unsigned number;
-	double *us;      /* of each call */
+	double *us; /* of each call */
 	size_t n, room;
 	unsigned long errors, misses;
-	int err;         /* the first */
+	int err; /* the first */
 	double end;
 };
 

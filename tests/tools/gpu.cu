@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu test MOUNT: transfers between files of a mount and a paged cache on a device, against the same in host memory. Exit 1 and a line where
- * something is wrong, 77 where there is no device.
- * gpu measure DIR: what kvcachefs-gpu(7) has numbers of, on files in DIR (a mount, or a tmpfs of huge pages in its place).
+ * gpu test MOUNT: transfers between files of a mount and a paged cache on a device, against the
+ * same in host memory. Exit 1 and a line where something is wrong, 77 where there is no device. gpu
+ * measure DIR: what kvcachefs-gpu(7) has numbers of, on files in DIR (a mount, or a tmpfs of huge
+ * pages in its place).
  *
- * Built twice: with CUDA for a machine that has a device, and with tests/fakecuda for any. It contains gpu/cuda.cu, so as to reach the kernels.
+ * Built twice: with CUDA for a machine that has a device, and with tests/fakecuda for any. It
+ * contains gpu/cuda.cu, so as to reach the kernels.
  */
 #include "../../gpu/cuda.cu"
 
@@ -140,11 +142,13 @@ std::vector<uint8_t> contents(const std::string &path)
 	return v;
 }
 
-int move_all(Cache &c, int where, bool store, std::vector<kvcachefs_item> &items, cudaStream_t stream = nullptr)
+int move_all(Cache &c, int where, bool store, std::vector<kvcachefs_item> &items,
+	     cudaStream_t stream = nullptr)
 {
 	kvcachefs_paged p = c.on(where);
 	kvcachefs_transfer *t;
-	int err = (store ? kvcachefs_store : kvcachefs_load)(&t, mnt.c_str(), &p, items.data(), items.size(), stream);
+	int err = (store ? kvcachefs_store : kvcachefs_load)(&t, mnt.c_str(), &p, items.data(),
+							     items.size(), stream);
 
 	if (err)
 		return err;
@@ -153,7 +157,10 @@ int move_all(Cache &c, int where, bool store, std::vector<kvcachefs_item> &items
 	return kvcachefs_transfer_free(t);
 }
 
-/* Every format, element and way of addressing: out by the device, compared with the host's gather, and in again. */
+/*
+ * Every format, element and way of addressing: out by the device, compared with the host's gather,
+ * and in again.
+ */
 void formats()
 {
 	int64_t slots[9] = { 3, 10, 17, 0, 23, -1, 21, 4, 11 }, blocks[3] = { 4, -1, 1 };
@@ -164,12 +171,14 @@ void formats()
 				for (uint32_t size :
 				     { 8u,
 				       5u }) { /* 5: nothing is aligned, and blocks are padded */
-					bool fused =
-						can_fuse(f) && (elem == 2 || size == 5) && by_block;
+					bool fused = can_fuse(f) && (elem == 2 || size == 5) &&
+						     by_block;
 					Cache c(f, 3, 2, size, 4, 6, elem, (unsigned)f + elem,
 						fused, size == 5 ? 3 : 0);
 					kvcachefs_item it = {};
-					std::string path = "gpu/f" + std::to_string(f) + "/l" + std::to_string(elem) + std::to_string(by_block);
+					std::string path = "gpu/f" + std::to_string(f) + "/l" +
+							   std::to_string(elem) +
+							   std::to_string(by_block);
 
 					it.path = path.c_str();
 					it.layer = 1;
@@ -180,9 +189,11 @@ void formats()
 						it.tokens = { slots, nullptr, 9, 2 };
 					std::vector<kvcachefs_item> items{ it };
 					kvcachefs_paged host = c.on(-1);
-					std::vector<uint8_t> want(kvcachefs_file_size(&host, 2, &it.tokens));
+					std::vector<uint8_t> want(kvcachefs_file_size(&host, 2,
+										      &it.tokens));
 
-					check(!kvcachefs_gather(&host, 1, 2, &it.tokens, want.data()));
+					check(!kvcachefs_gather(&host, 1, 2, &it.tokens,
+								want.data()));
 					check(!move_all(c, 0, true, items));
 					check(contents(path) == want);
 					/* what was not named stays as it was */
@@ -191,7 +202,8 @@ void formats()
 					kvcachefs_paged dhost = d.on(-1);
 
 					check(!move_all(d, 0, false, items));
-					check(!kvcachefs_scatter(&dhost, 1, 2, &it.tokens, want.data()));
+					check(!kvcachefs_scatter(&dhost, 1, 2, &it.tokens,
+								 want.data()));
 					check(d.down() == d.host);
 				}
 }
@@ -218,10 +230,14 @@ float value(const uint8_t *p, int type)
 	return h >> 15 ? -f : f;
 }
 
-/* Many files in one call, one larger than both buffers, keys rotated on the way; the host does the same with doubles. */
+/*
+ * Many files in one call, one larger than both buffers, keys rotated on the way; the host does the
+ * same with doubles.
+ */
 void many(int type)
 {
-	const uint32_t elem = type == KVCACHEFS_F32 ? 4 : 2, H = 4, D = 64, BS = 16, NB = 320, N = 20;
+	const uint32_t elem = type == KVCACHEFS_F32 ? 4 : 2, H = 4, D = 64, BS = 16, NB = 320,
+		       N = 20;
 	Cache c(KVCACHEFS_NL_X_TWO_NB_BS_NH_HS, 4, H, D, BS, NB, elem, 7);
 	kvcachefs_rope rope = {};
 
@@ -248,7 +264,8 @@ void many(int type)
 		}
 	c.up();
 	for (uint32_t i = 0; i <= N; i++) {
-		paths.push_back(std::string(i == N ? "large/" : "many/") + std::to_string(type) + "/" + std::to_string(i));
+		paths.push_back(std::string(i == N ? "large/" : "many/") + std::to_string(type) +
+				"/" + std::to_string(i));
 		ids.emplace_back();
 		for (uint32_t b = 0; b < (i == N ? NB : 1 + i % 9); b++)
 			ids.back().push_back((b * 37 + i * 11) % NB);
@@ -265,9 +282,11 @@ void many(int type)
 	check(!move_all(c, 0, true, items));
 	for (uint32_t i = 0; i <= N; i++) {
 		kvcachefs_paged host = c.on(-1);
-		std::vector<uint8_t> want(kvcachefs_file_size(&host, items[i].nlayers, &items[i].tokens));
+		std::vector<uint8_t> want(kvcachefs_file_size(&host, items[i].nlayers,
+							      &items[i].tokens));
 
-		check(!kvcachefs_gather(&host, items[i].layer, items[i].nlayers, &items[i].tokens, want.data()));
+		check(!kvcachefs_gather(&host, items[i].layer, items[i].nlayers, &items[i].tokens,
+					want.data()));
 		check(contents(paths[i]) == want);
 	}
 	/* one file after the other: they overlap in the cache */
@@ -285,7 +304,11 @@ void many(int type)
 				float a = value(&got[k][e], type), b = value(&c.host[k][e], type);
 
 				/* one rounding apart at most: floats there, doubles here */
-				check(fabsf(a - b) <= fabsf(b) * (type == KVCACHEFS_F32 ? 1e-6f : type == KVCACHEFS_F16 ? 1.f / 1024 : 1.f / 128) + 1e-5f);
+				check(fabsf(a - b) <= fabsf(b) * (type == KVCACHEFS_F32 ? 1e-6f
+								  : type == KVCACHEFS_F16
+									  ? 1.f / 1024
+									  : 1.f / 128) +
+							      1e-5f);
 			}
 		c.up();
 	}
@@ -345,7 +368,8 @@ void threads()
 
 			cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
 			for (int r = 0; r < 10; r++) {
-				std::string path = "threads/" + std::to_string(w) + "-" + std::to_string(r);
+				std::string path = "threads/" + std::to_string(w) + "-" +
+						   std::to_string(r);
 				kvcachefs_item it = {};
 				auto before = c.host;
 
@@ -353,7 +377,8 @@ void threads()
 				it.nlayers = 2;
 				it.tokens = { nullptr, ids, 8, 0 };
 				std::vector<kvcachefs_item> items{ it };
-				check(!move_all(c, 0, true, items, stream) && !move_all(c, 0, false, items, stream));
+				check(!move_all(c, 0, true, items, stream) &&
+				      !move_all(c, 0, false, items, stream));
 				check(c.down() == before);
 			}
 			cuda(cudaStreamDestroy(stream));
@@ -379,11 +404,13 @@ void refused()
 	kvcachefs_paged p = c.on(0);
 
 	p.device = 7;
-	check(kvcachefs_load(&t, mnt.c_str(), &p, items.data(), 1, nullptr) == -ENODEV && strstr(kvcachefs_error(), "device 7"));
+	check(kvcachefs_load(&t, mnt.c_str(), &p, items.data(), 1, nullptr) == -ENODEV &&
+	      strstr(kvcachefs_error(), "device 7"));
 	auto bad = items;
 
 	bad[0].tokens.slots = &outside;
-	check(move_all(c, 0, false, bad) == -ERANGE && bad[0].err == -ERANGE && strstr(kvcachefs_error(), "refused/x: slot 16"));
+	check(move_all(c, 0, false, bad) == -ERANGE && bad[0].err == -ERANGE &&
+	      strstr(kvcachefs_error(), "refused/x: slot 16"));
 	bad = items;
 	bad[0].nlayers = 2; /* another layout than the file's */
 	check(move_all(c, 0, false, bad) == -EPROTOTYPE);
@@ -499,9 +526,9 @@ void rotations()
 						bool fp8 = elem == 1, e5m2 = type == KVCACHEFS_E5M2;
 						float a = fp8 ? kvcachefs_from_fp8(got[k][e], e5m2)
 							      : value(&got[k][e], type);
-						float b =
-							fp8 ? kvcachefs_from_fp8(c.host[k][e], e5m2)
-							    : value(&c.host[k][e], type);
+						float b = fp8 ? kvcachefs_from_fp8(c.host[k][e],
+										   e5m2)
+							      : value(&c.host[k][e], type);
 						float step = fp8 ? (e5m2 ? .25f : .125f)
 							     : type == KVCACHEFS_F32 ? 1e-5f
 							     : type == KVCACHEFS_F16 ? 1.f / 512
@@ -550,8 +577,8 @@ void several()
 	check(!kvcachefs_store(&t, mnt.c_str(), &call, items.data(), 3, nullptr) &&
 	      !kvcachefs_transfer_free(t));
 	for (int i = 0; i < 3; i++) {
-		std::vector<uint8_t> want(
-			kvcachefs_file_size(&host[i], items[i].nlayers, &items[i].tokens));
+		std::vector<uint8_t> want(kvcachefs_file_size(&host[i], items[i].nlayers,
+							      &items[i].tokens));
 
 		check(!kvcachefs_gather(&host[i], 0, items[i].nlayers, &items[i].tokens,
 					want.data()));
@@ -784,7 +811,9 @@ void test()
 	fake_counts before = fake_counted();
 
 	check(before.registers && before.batches && before.host_functions && before.kernels);
-	/* an older driver: copies one by one; a mount that gives no pins: all through pinned memory */
+	/*
+	 * an older driver: copies one by one; a mount that gives no pins: all through pinned memory
+	 */
 	fake_driver = 12060;
 	many(KVCACHEFS_BF16);
 	check(fake_counted().batches == before.batches);
@@ -808,7 +837,8 @@ void test()
 	it.path = "x";
 	it.nlayers = 1;
 	it.tokens = { &slot, nullptr, 1, 0 };
-	check(kvcachefs_store(&t, mnt.c_str(), &p, &it, 1, nullptr) == -ENODEV && strstr(kvcachefs_error(), "no CUDA device"));
+	check(kvcachefs_store(&t, mnt.c_str(), &p, &it, 1, nullptr) == -ENODEV &&
+	      strstr(kvcachefs_error(), "no CUDA device"));
 #endif
 	printf("ok\n");
 }
@@ -872,7 +902,8 @@ void rates(const std::string &dir)
 	cuda(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
 	cuda(cudaMalloc((void **)&device, 64 * MiB));
 	cuda(cudaMallocHost((void **)&pinned, 64 * MiB));
-	printf("%-9s %14s %14s   GB/s: %8s %8s %10s %10s %9s %9s\n", "size", "register us", "unregister us", "pin h2d", "pin d2h", "file h2d", "file d2h", "page h2d",
+	printf("%-9s %14s %14s   GB/s: %8s %8s %10s %10s %9s %9s\n", "size", "register us",
+	       "unregister us", "pin h2d", "pin d2h", "file h2d", "file d2h", "page h2d",
 	       "page d2h");
 	for (size_t n : sizes) {
 		File f(dir, "measure", n);
@@ -902,10 +933,13 @@ void rates(const std::string &dir)
 				       cuda(cudaStreamSynchronize(s));
 			       });
 		};
-		printf("%-9zu %14.1f %14.1f         %8.2f %8.2f %10.2f %10.2f %9.2f %9.2f\n", n, reg * 1e6, unreg * 1e6,
-		       rate(device, pinned, cudaMemcpyHostToDevice, true), rate(pinned, device, cudaMemcpyDeviceToHost, true),
-		       rate(device, f.p, cudaMemcpyHostToDevice, true), rate(f.p, device, cudaMemcpyDeviceToHost, true),
-		       rate(device, page.data(), cudaMemcpyHostToDevice, false), rate(page.data(), device, cudaMemcpyDeviceToHost, false));
+		printf("%-9zu %14.1f %14.1f         %8.2f %8.2f %10.2f %10.2f %9.2f %9.2f\n", n,
+		       reg * 1e6, unreg * 1e6, rate(device, pinned, cudaMemcpyHostToDevice, true),
+		       rate(pinned, device, cudaMemcpyDeviceToHost, true),
+		       rate(device, f.p, cudaMemcpyHostToDevice, true),
+		       rate(f.p, device, cudaMemcpyDeviceToHost, true),
+		       rate(device, page.data(), cudaMemcpyHostToDevice, false),
+		       rate(page.data(), device, cudaMemcpyDeviceToHost, false));
 		kvcachefs_cuda_unregister(0, f.p);
 	}
 	cudaFree(device);
@@ -913,7 +947,10 @@ void rates(const std::string &dir)
 	cudaStreamDestroy(s);
 }
 
-/* Whole transfers of Llama-8B's shape (32 layers of 8 heads of 128, bf16), against one plain pinned copy of the same bytes. */
+/*
+ * Whole transfers of Llama-8B's shape (32 layers of 8 heads of 128, bf16), against one plain pinned
+ * copy of the same bytes.
+ */
 void transfers(const std::string &dir)
 {
 	const size_t layer = MiB, all = 32 * MiB;
@@ -952,12 +989,16 @@ void transfers(const std::string &dir)
 		kvcachefs_cuda_free(t);
 	};
 	auto plain = [&](bool store) {
-		cuda(cudaMemcpyAsync(store ? pinned : device, store ? device : pinned, all, store ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, stream));
+		cuda(cudaMemcpyAsync(store ? pinned : device, store ? device : pinned, all,
+				     store ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice,
+				     stream));
 		cuda(cudaStreamSynchronize(stream));
 	};
 	for (int store = 0; store < 2; store++) {
 		/* interleaved: the medians of each are of the same minutes */
-		double one = median([&] { plain(store); }), whole = median([&] { transfer(store, 1); }), layers = median([&] { transfer(store, 32); });
+		double one = median([&] { plain(store); }),
+		       whole = median([&] { transfer(store, 1); }),
+		       layers = median([&] { transfer(store, 32); });
 		double pageable = median([&] {
 			if (store) {
 				cuda(cudaMemcpy(page.data(), device, all, cudaMemcpyDeviceToHost));
@@ -969,9 +1010,11 @@ void transfers(const std::string &dir)
 		});
 
 		one = (one + median([&] { plain(store); })) / 2;
-		printf("%s, 32 MiB: plain pinned copy %.1f us; one file %.1f us, %.2f of it; 32 files of 1 MiB %.1f us, %.2f; by read or write and a pageable "
+		printf("%s, 32 MiB: plain pinned copy %.1f us; one file %.1f us, %.2f of it; 32 "
+		       "files of 1 MiB %.1f us, %.2f; by read or write and a pageable "
 		       "copy %.1f us, %.1f times as long as one file\n",
-		       store ? "store" : "load", one * 1e6, whole * 1e6, one / whole, layers * 1e6, one / layers, pageable * 1e6, pageable / whole);
+		       store ? "store" : "load", one * 1e6, whole * 1e6, one / whole, layers * 1e6,
+		       one / layers, pageable * 1e6, pageable / whole);
 	}
 	kvcachefs_cuda_unregister(0, f.p);
 	cudaFree(device);
@@ -997,7 +1040,8 @@ void kernels()
 		ids.push_back((i * 37) % 512);
 	check(!kvcachefs_strides_of(&p, &s) && !lane_get(0, &l));
 	cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-	size_t pointers = a.add(p.pointers, s.npointers * sizeof(void *)), at_ids = a.add(ids.data(), ids.size() * 8), at_turns = a.add(turns.data(), 512),
+	size_t pointers = a.add(p.pointers, s.npointers * sizeof(void *)),
+	       at_ids = a.add(ids.data(), ids.size() * 8), at_turns = a.add(turns.data(), 512),
 	       at = a.add(nullptr, 0);
 
 	Shape shape = { s, p.elem, nullptr };
@@ -1026,7 +1070,10 @@ void kernels()
 			       cuda(cudaStreamSynchronize(stream));
 		       });
 	};
-	double copy = rate([&] { cudaMemcpyAsync(l->buffer[0], l->buffer[1], BUFFER, cudaMemcpyDeviceToDevice, stream); });
+	double copy = rate([&] {
+		cudaMemcpyAsync(l->buffer[0], l->buffer[1], BUFFER, cudaMemcpyDeviceToDevice,
+				stream);
+	});
 	double gather = rate([&] {
 		KVCACHEFS_LAUNCH(move_kernel<true>, grid, 256, stream, shapes, parts, l->buffer[0]);
 	});
@@ -1038,8 +1085,9 @@ void kernels()
 		KVCACHEFS_LAUNCH(rope_kernel, grid, 256, stream, shapes, parts, l->buffer[0]);
 	});
 
-	printf("kernels, 8 MiB, GB/s read and written: copy within the device %.0f; gather %.0f, %.2f of it; scatter %.0f, %.2f; rotation %.0f, %.2f\n", copy, gather,
-	       gather / copy, scatter, scatter / copy, rope, rope / copy);
+	printf("kernels, 8 MiB, GB/s read and written: copy within the device %.0f; gather %.0f, "
+	       "%.2f of it; scatter %.0f, %.2f; rotation %.0f, %.2f\n",
+	       copy, gather, gather / copy, scatter, scatter / copy, rope, rope / copy);
 	lane_put(l);
 	cudaStreamDestroy(stream);
 }

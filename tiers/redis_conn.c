@@ -204,6 +204,16 @@ static int redirected(struct kvct_redis *r, const char *text, unsigned from, boo
 	return n;
 }
 
+/* What an error is: *passing where it may be asked again in a moment. */
+static int refused(const char *text, bool *passing)
+{
+	*passing = starts(text, "TRYAGAIN") || starts(text, "CLUSTERDOWN") ||
+		   starts(text, "LOADING") || starts(text, "MASTERDOWN");
+	if (starts(text, "OOM"))
+		return -ENOSPC;
+	return starts(text, "NO") || starts(text, "WRONGPASS") ? -EACCES : -EIO;
+}
+
 int kvct_redis_ask(struct kvct_redis *r, unsigned slot, const struct kvct_redis_command *cmd,
 		   uint64_t until_ns, redisReply **out)
 {
@@ -215,7 +225,7 @@ int kvct_redis_ask(struct kvct_redis *r, unsigned slot, const struct kvct_redis_
 		redisContext *c;
 		redisReply *reply;
 		unsigned node;
-		bool fresh, asking = forced >= 0;
+		bool fresh, passing, asking = forced >= 0;
 
 		pthread_mutex_lock(&r->lock);
 		node = asking ? (unsigned)forced : r->cluster ? r->slot[slot] : 0;
@@ -261,13 +271,7 @@ int kvct_redis_ask(struct kvct_redis *r, unsigned slot, const struct kvct_redis_
 				return -EIO;
 			continue;
 		}
-		bool passing = starts(reply->str, "TRYAGAIN") ||
-			       starts(reply->str, "CLUSTERDOWN") || starts(reply->str, "LOADING") ||
-			       starts(reply->str, "MASTERDOWN");
-
-		err = starts(reply->str, "OOM")                                     ? -ENOSPC
-		      : starts(reply->str, "NO") || starts(reply->str, "WRONGPASS") ? -EACCES
-										    : -EIO;
+		err = refused(reply->str, &passing);
 		if (!passing)
 			once(r, cmd->argv[0], reply->str);
 		freeReplyObject(reply);

@@ -215,10 +215,9 @@ int kvct_dir_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tie
 	static const char *const params[] = { NULL };
 	struct dir *d;
 	struct stat st;
+	int err = 0;
 
-	/*
-	 * a filesystem's calls cannot be given one: its own mount options do (soft, timeo= for NFS)
-	 */
+	/* A filesystem's calls cannot have one: its own mount options do (soft, timeo= for NFS). */
 	(void)deadline_ms;
 	if (kvct_url_check(u, params, error))
 		return -EINVAL;
@@ -232,9 +231,13 @@ int kvct_dir_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tie
 		return -ENOMEM;
 	}
 	snprintf(d->path, sizeof d->path, "/%s", u->path);
-	if (stat(d->path, &st) || !S_ISDIR(st.st_mode) || access(d->path, R_OK | W_OK | X_OK)) {
-		int err = errno ? -errno : -ENOTDIR;
-
+	if (stat(d->path, &st))
+		err = -errno;
+	else if (!S_ISDIR(st.st_mode))
+		err = -ENOTDIR;
+	else if (access(d->path, R_OK | W_OK | X_OK))
+		err = -errno;
+	if (err) {
 		snprintf(error, 512, "option remote: %s is no folder that can be written to",
 			 d->path);
 		free(d);

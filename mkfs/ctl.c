@@ -139,9 +139,10 @@ static int ask(const char *mnt, char **paths, int n, bool hold)
 	}
 	while ((got = read(fd, buf, sizeof buf)) > 0)
 		fwrite(buf, 1, (size_t)got, stdout);
-	fflush(stdout);
 	if (got < 0)
 		return kvm_fail("lease: %s", strerror(errno));
+	if (fflush(stdout))
+		return kvm_fail("%s", strerror(errno));
 	pause();
 	return 0;
 }
@@ -156,13 +157,40 @@ static int run_lease(int argc, char **argv)
 	return ask(argv[0], argv + 1, argc - 1, true);
 }
 
+/* A key one above the highest id that is there; *id gets its id. What is secret stays in `text`. */
+static int add_key(FILE *f, const char *model, unsigned long *id, char *text, size_t room)
+{
+	uint8_t key[32];
+	unsigned long max = 0, n;
+	int err = 0;
+
+	while (fgets(text, (int)room, f))
+		if (sscanf(text, "%lu ", &n) == 1 && n > max)
+			max = n;
+	if (ferror(f) || fseek(f, 0, SEEK_END))
+		return -EIO;
+	if (max >= UINT32_MAX)
+		return -ERANGE;
+	if (getrandom(key, sizeof key, 0) != sizeof key)
+		return -EIO;
+	*id = max + 1;
+	for (size_t i = 0; i < sizeof key; i++)
+		snprintf(text + 2 * i, room - 2 * i, "%02x", key[i]);
+	if (fprintf(f, "%lu %s%s%s\n", *id, text, model ? " " : "", model ? model : "") < 0 ||
+	    fflush(f) || fsync(fileno(f)))
+		err = -errno;
+	explicit_bzero(key, sizeof key);
+	return err;
+}
+
 /* Adds a random key to a key file, made with mode 0600 where it is missing. */
 static int run_newkey(int argc, char **argv)
 {
-	uint8_t key[32];
-	char line[512];
-	unsigned long id = 0, max = 0;
-	int fd = open(argv[0], O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+	struct {
+		char line[512], stream[4096];
+	} secret;
+	unsigned long id = 0;
+	int fd = open(argv[0], O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600), err;
 	struct stat st;
 	FILE *f = fd < 0 ? NULL : fdopen(fd, "a+");
 
@@ -173,23 +201,14 @@ static int run_newkey(int argc, char **argv)
 		return kvm_fail("%s can be used by others; make it yours alone: chmod 600",
 				argv[0]);
 	}
-	rewind(f);
-	while (fgets(line, sizeof line, f))
-		if (sscanf(line, "%lu ", &id) == 1 && id > max)
-			max = id;
-	if (max >= UINT32_MAX || getrandom(key, sizeof key, 0) != sizeof key) {
-		fclose(f);
-		return kvm_fail("no key could be made");
-	}
-	fprintf(f, "%lu ", max + 1);
-	for (int i = 0; i < 32; i++)
-		fprintf(f, "%02x", key[i]);
-	fprintf(f, "%s%s\n", argc > 1 ? " " : "", argc > 1 ? argv[1] : "");
-	memset(key, 0, sizeof key);
-	if (fflush(f) || fsync(fd))
-		return kvm_fail("%s: %s", argv[0], strerror(errno));
+	err = setvbuf(f, secret.stream, _IOFBF, sizeof secret.stream) ? -ENOMEM : 0;
+	if (!err)
+		err = add_key(f, argc > 1 ? argv[1] : NULL, &id, secret.line, sizeof secret.line);
 	fclose(f);
-	printf("key %lu added to %s\n", max + 1, argv[0]);
+	explicit_bzero(&secret, sizeof secret);
+	if (err)
+		return kvm_fail("no key could be added to %s: %s", argv[0], strerror(-err));
+	printf("key %lu added to %s\n", id, argv[0]);
 	return 0;
 }
 

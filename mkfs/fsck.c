@@ -242,6 +242,30 @@ static int check(struct kvc_store *s, struct kvc_tier *t, bool data, struct kvm_
 	return err;
 }
 
+/* With rebuild also one whose superblock is damaged: what the frames say makes a new one. */
+static int open_store(struct kvc_store *s, const char *path, bool rebuild, char *error)
+{
+	int err = kvc_store_open(s, path, error);
+	struct kvc_tier *disk;
+	struct stat st;
+
+	if (err != -EBADMSG || !rebuild)
+		return err;
+	kvc_store_path(s, KVC_STORE_DATA, s->data);
+	if (!stat(s->data, &st))
+		s->data_size = (uint64_t)st.st_size;
+	err = s->data_size ? kvct_disk_open(s, &disk, error) : -EBADMSG;
+	if (!err) {
+		err = kvm_find_uuid(disk, s->uuid);
+		disk->ops->close(disk);
+	}
+	err = err ?: kvc_store_create(s);
+	if (err)
+		return err;
+	printf("made a new superblock for store %s\n", s->uuid_text);
+	return kvc_store_open(s, path, error);
+}
+
 int main(int argc, char **argv)
 {
 	enum { DATA = 256, REBUILD };
@@ -282,29 +306,7 @@ int main(int argc, char **argv)
 		kvm_fail("it takes one store; fsck.kvcachefs --help shows all");
 		return 8;
 	}
-	err = kvc_store_open(&s, argv[optind], error);
-	if (err == -EBADMSG && rebuild) {
-		/*
-		 * The superblock is damaged: what the frames say, and the data file's size, make a
-		 * new one.
-		 */
-		struct stat st;
-
-		kvc_store_path(&s, KVC_STORE_DATA, s.data);
-		if (!stat(s.data, &st))
-			s.data_size = (uint64_t)st.st_size;
-		err = s.data_size ? kvct_disk_open(&s, &disk, error) : -EBADMSG;
-		if (!err) {
-			err = kvm_find_uuid(disk, s.uuid);
-			disk->ops->close(disk);
-		}
-		err = err ?: kvc_store_create(&s);
-		if (!err) {
-			printf("made a new superblock for store %s\n", s.uuid_text);
-			snprintf(error, sizeof error, "%s", s.dir);
-			err = kvc_store_open(&s, argv[optind], error);
-		}
-	}
+	err = open_store(&s, argv[optind], rebuild, error);
 	if (err) {
 		kvm_fail("%s", error);
 		return err == -EBADMSG ? 4 : 8;

@@ -37,26 +37,14 @@ static void g(uint32_t s[16], int a, int b, int c, int d, uint32_t x, uint32_t y
 static void compress(const uint32_t cv[8], const uint8_t block[64], uint64_t counter, uint32_t len,
 		     uint32_t flags, uint32_t out[8])
 {
-	uint32_t s[16] = {
-		cv[0],
-		cv[1],
-		cv[2],
-		cv[3],
-		cv[4],
-		cv[5],
-		cv[6],
-		cv[7],
-		iv[0],
-		iv[1],
-		iv[2],
-		iv[3],
-		(uint32_t)counter,
-		(uint32_t)(counter >> 32),
-		len,
-		flags,
-	};
-	uint32_t m[16], next[16];
+	uint32_t s[16], m[16], next[16];
 
+	memcpy(s, cv, 32);
+	memcpy(s + 8, iv, 16);
+	s[12] = (uint32_t)counter;
+	s[13] = (uint32_t)(counter >> 32);
+	s[14] = len;
+	s[15] = flags;
 	for (int i = 0; i < 16; i++)
 		m[i] = (uint32_t)block[4 * i] | (uint32_t)block[4 * i + 1] << 8 |
 		       (uint32_t)block[4 * i + 2] << 16 | (uint32_t)block[4 * i + 3] << 24;

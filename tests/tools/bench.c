@@ -309,7 +309,7 @@ int main(int argc, char **argv)
 	count = atoi(argv[3]);
 	rounds = atoi(argv[4]);
 	buf = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	t = calloc((size_t)(folders * rounds), sizeof *t);
+	t = calloc((size_t)folders * (size_t)rounds, sizeof *t);
 	if (buf == MAP_FAILED || !t)
 		return 2;
 	for (size_t i = 0; i < size; i++)

@@ -323,7 +323,7 @@ static void hashes(void **state)
 		kvcachefs_hasher_free(h);
 	}
 	/* NONE_HASH given: the digest, or the fold */
-	memcpy(out, "\x4e\x11\x95\xdf\x02\x0d\xe5\x9e", 8);
+	memcpy(out, (uint8_t[]){ 0x4e, 0x11, 0x95, 0xdf, 0x02, 0x0d, 0xe5, 0x9e }, 8);
 	memset(out + 8, 0xaa, 24);
 	for (size_t n = 8; n <= 32; n += 24)
 		ARE(K(.scheme = KVCACHEFS_LMCACHE_SHA256_CBOR, .none = out, .none_len = n), 0, 256,

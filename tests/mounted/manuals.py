@@ -5,7 +5,7 @@ import os, re
 from kvtest import *
 
 man = os.path.join(os.path.dirname(__file__), "../../man")
-pages = {n: open(f"{man}/{n}").read() for n in os.listdir(man)}
+pages = {n: open(f"{man}/{n}").read().replace("\\\n", "") for n in os.listdir(man)}
 assert set(pages) == {"kvcachefs.8", "mkfs.kvcachefs.8", "fsck.kvcachefs.8", "mount.kvcachefs.8", "kvcachectl.8", "kvcachefs-format.5",
                       "kvcachefs-design.7", "kvcachefs-tiers.7", "kvcachefs-security.7", "libkvcachefs.3", "kvcachefs-gpu.7",
                       "kvcachefs-engines.7"}
@@ -41,7 +41,7 @@ for option, value in defaults.items():
     entry = pages["kvcachefs.8"].split(f".BI {option}= ")[1].split(".TP")[0]
     assert value in entry, f"kvcachefs.8 does not say that {option} is {value} by default"
 schema = open(os.path.join(man, "../engine/catalog.c")).read()
-for t, columns in re.findall(r"CREATE TABLE (\w+)\((.*?)\)(?: WITHOUT ROWID)?;", schema.replace('"\n\t"', ""), re.S):
+for t, columns in re.findall(r"CREATE TABLE (\w+)\((.*?)\)(?: WITHOUT ROWID)?;", re.sub(r'"\s*"', "", schema), re.S):
     names = [c.split()[0] for c in columns.split(", ") if c.split()[0].islower()]
     names = [n for n in names if re.fullmatch(r"[a-z_]+", n)]
     assert f".B {t}({', '.join(dict.fromkeys(names))})" in pages["kvcachefs-format.5"], (t, names)

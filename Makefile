@@ -122,7 +122,7 @@ $(TOOLS:%=$(B)/bin/%): $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter $(B)/obj/mkfs/% %.a,$^) $(TIERS) $(ENGINE) $(lib_tiers) $(lib_engine) $(if $(filter %.a,$^),$(lib_gpu))
 
-$(B)/obj/gpu/cuda.o: gpu/cuda.cu $(wildcard gpu/*.h) $(B)/flags
+$(B)/obj/gpu/cuda.o: gpu/cuda.cu $(wildcard gpu/*.h gpu/*.cuh) $(B)/flags
 	$(call say,NVCC,$<)
 	@mkdir -p $(@D)
 	$(Q)$(NVCC) -O3 -g -std=c++17 $(gencode) \
@@ -149,14 +149,14 @@ $(B)/obj/tests/fakecuda/%.o: tests/fakecuda/%.cpp $(wildcard tests/fakecuda/*.h)
 	$(call say,CXX,$<)
 	@mkdir -p $(@D)
 	$(Q)$(FAKE) -c -o $@ $<
-$(B)/obj/tests/fakecuda/gpu.o: tests/tools/gpu.cu gpu/cuda.cu $(wildcard tests/fakecuda/*.h gpu/*.h) $(B)/flags
+$(B)/obj/tests/fakecuda/gpu.o: tests/tools/gpu.cu gpu/cuda.cu $(wildcard tests/*/*.cuh tests/fakecuda/*.h gpu/*.h gpu/*.cuh) $(B)/flags
 	$(call say,CXX,$<)
 	@mkdir -p $(@D)
 	$(Q)$(FAKE) -x c++ -c -o $@ $<
 $(B)/bin/test-gpu-fake: $(B)/obj/tests/fakecuda/gpu.o $(B)/obj/tests/fakecuda/fake.o $(GPU_HOST)
 	$(call say,LINK,$@)
 	$(Q)g++ $(LDFLAGS_ALL) -o $@ $^ -lcrypto -lm
-$(B)/bin/test-gpu: tests/tools/gpu.cu gpu/cuda.cu $(wildcard gpu/*.h) $(GPU_HOST)
+$(B)/bin/test-gpu: tests/tools/gpu.cu gpu/cuda.cu $(wildcard tests/*/*.cuh gpu/*.h gpu/*.cuh) $(GPU_HOST)
 	$(call say,NVCC,$@)
 	$(Q)$(NVCC) -O3 -g -std=c++17 $(gencode) -Xcompiler -pthread $(inc_gpu) -o $@ $< $(GPU_HOST) -lcrypto -lm
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # make                 build into build/$(MODE): bin/ and obj/
+# make format          lays the C, C++ and CUDA out by .clang-format
+# make lint            is it laid out so; lines of at most 100 columns; clang-tidy (.clang-tidy says what of it)
 # make check           unit tests, then every mounted case (as root; what cannot run is skipped by name)
 # make demo            the main job on a real trace
 # make bench           medians against the same calls on the bare tmpfs and other peers (bench-quick: its first table)
@@ -77,6 +79,7 @@ TTOOLS := $(patsubst tests/tools/%.c,%,$(sort $(wildcard tests/tools/*.c)))
 BINS   := $(B)/bin/kvcachefs $(TOOLS:%=$(B)/bin/%)
 LIBS   := $(B)/lib/libkvcachefs.a $(B)/lib/libkvcachefs.so.0 $(B)/lib/kvcachefs.pc
 MAN    := $(sort $(wildcard man/*.[1-9]))
+ALL_C   = $(shell find engine tiers fs mkfs gpu tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' | sort)
 
 Q := $(if $(V),,@)
 say = $(if $(V),,@printf '  %-5s %s\n' $(1) $(2))
@@ -98,7 +101,14 @@ $(B)/obj/$(1)/%.o: $(1)/%.c $(B)/flags
 	$$(call say,CC,$$<)
 	@mkdir -p $$(@D)
 	$$(Q)$(CC) $(CFLAGS_ALL) $(2) $(inc_$(1)) -MMD -MP -c -o $$@ $$<
+build/lint/$(1)/%.ok: $(1)/%.c $(filter %.h,$(ALL_C)) .clang-tidy tests/.clang-tidy | build/.setup
+	$$(call say,TIDY,$$<)
+	@mkdir -p $$(@D)
+	$$(Q)$(CLANG_TIDY) --quiet $$< -- $(CFLAGS_ALL) $(2) $(inc_$(1)) >$$@.log 2>&1 || { cat $$@.log; exit 1; }
+	@mv $$@.log $$@
+TIDY += $(patsubst %.c,build/lint/%.ok,$(wildcard $(1)/*.c))
 endef
+CLANG_TIDY := clang-tidy-19
 $(foreach d,$(FLOORS:%=engine/%) mkfs tests/unit,$(eval $(call compile,$(d))))
 $(eval $(call compile,tests/tools,$$$$($(PKG) --cflags hiredis)))
 $(eval $(call compile,tiers,$$$$($(PKG) --cflags hiredis hiredis_ssl libcurl)))
@@ -117,7 +127,7 @@ $(TOOLS:%=$(B)/bin/%): $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter $(B)/obj/mkfs/% %.a,$^) $(TIERS) $(ENGINE) $(lib_tiers) $(lib_engine) $(if $(filter %.a,$^),$(lib_gpu))
 
-$(B)/obj/gpu/cuda.o: gpu/cuda.cu $(wildcard gpu/*.h) $(B)/flags
+$(B)/obj/gpu/cuda.o: gpu/cuda.cu $(wildcard gpu/*.h gpu/*.cuh) $(B)/flags
 	$(call say,NVCC,$<)
 	@mkdir -p $(@D)
 	$(Q)$(NVCC) -O3 -g -std=c++17 $(gencode) \
@@ -144,14 +154,14 @@ $(B)/obj/tests/fakecuda/%.o: tests/fakecuda/%.cpp $(wildcard tests/fakecuda/*.h)
 	$(call say,CXX,$<)
 	@mkdir -p $(@D)
 	$(Q)$(FAKE) -c -o $@ $<
-$(B)/obj/tests/fakecuda/gpu.o: tests/tools/gpu.cu gpu/cuda.cu $(wildcard tests/fakecuda/*.h gpu/*.h) $(B)/flags
+$(B)/obj/tests/fakecuda/gpu.o: tests/tools/gpu.cu gpu/cuda.cu $(wildcard tests/*/*.cuh tests/fakecuda/*.h gpu/*.h gpu/*.cuh) $(B)/flags
 	$(call say,CXX,$<)
 	@mkdir -p $(@D)
 	$(Q)$(FAKE) -x c++ -c -o $@ $<
 $(B)/bin/test-gpu-fake: $(B)/obj/tests/fakecuda/gpu.o $(B)/obj/tests/fakecuda/fake.o $(GPU_HOST)
 	$(call say,LINK,$@)
 	$(Q)g++ $(LDFLAGS_ALL) -o $@ $^ -lcrypto -lm
-$(B)/bin/test-gpu: tests/tools/gpu.cu gpu/cuda.cu $(wildcard gpu/*.h) $(GPU_HOST)
+$(B)/bin/test-gpu: tests/tools/gpu.cu gpu/cuda.cu $(wildcard tests/*/*.cuh gpu/*.h gpu/*.cuh) $(GPU_HOST)
 	$(call say,NVCC,$@)
 	$(Q)$(NVCC) -O3 -g -std=c++17 $(gencode) -Xcompiler -pthread $(inc_gpu) -o $@ $< $(GPU_HOST) -lcrypto -lm
 
@@ -175,6 +185,15 @@ $(B)/lib/record.so: tests/preload/record.c $(B)/flags
 	$(Q)$(CC) -std=gnu11 -g -O2 $(filter-out -Wmissing-prototypes,$(WARN)) -pthread -D_GNU_SOURCE -fPIC -shared -o $@ $<
 
 tests: all $(B)/lib/record.so $(UNIT:%=$(B)/bin/unit-%) $(TTOOLS:%=$(B)/bin/test-%) $(B)/bin/test-gpu-fake $(if $(filter 1,$(CUDA)),$(B)/bin/test-gpu)
+
+format:
+	@scripts/format $(ALL_C)
+lint: build/.setup
+	@scripts/lint
+# what scripts/lint asks for
+lint-layout:
+	@scripts/format --check $(ALL_C)
+lint-tidy: $(TIDY)
 
 check: tests
 	@tests/run $(B)
@@ -226,5 +245,5 @@ distclean:
 	rm -rf build
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
-.PHONY: all setup tests check check-unit demo bench bench-quick bench-full engines gpu-measure scale late-replies crash-campaign replay-campaign install uninstall clean distclean FORCE
+.PHONY: all setup tests format lint lint-layout lint-tidy check check-unit demo bench bench-quick bench-full engines gpu-measure scale late-replies crash-campaign replay-campaign install uninstall clean distclean FORCE
 .SECONDARY:

@@ -221,6 +221,39 @@ static int add(struct fuse_args *args, const char *format, const char *value)
 	return fuse_opt_add_arg(args, "-o") || fuse_opt_add_arg(args, buf) ? -ENOMEM : 0;
 }
 
+/* In the background: what was begun with stderr here goes on without it, and the parent may end. */
+static void tell_ready(int ready_fd, bool debug)
+{
+	char ok = 0;
+	int null = open("/dev/null", O_RDWR);
+
+	kvc_log_setup(true, debug);
+	if (write(ready_fd, &ok, 1) == 1)
+		close(ready_fd);
+	for (int fd = 0; fd < 3 && null >= 0; fd++)
+		dup2(null, fd);
+	if (null > 2)
+		close(null);
+}
+
+/* Answers requests until the end, which a signal or an unmount makes. */
+static int serve(struct fuse_session *se, int ready_fd, bool debug)
+{
+	struct fuse_loop_config *loop = fuse_loop_cfg_create();
+	int err;
+
+	if (!loop)
+		return -ENOMEM;
+	fuse_loop_cfg_set_clone_fd(loop, 0);
+	fuse_loop_cfg_set_max_threads(loop, 16);
+	fuse_loop_cfg_set_idle_threads(loop, 4);
+	if (ready_fd >= 0)
+		tell_ready(ready_fd, debug);
+	err = fuse_session_loop_mt(se, loop);
+	fuse_loop_cfg_destroy(loop);
+	return err > 0 ? 0 : err; /* a signal's number is a wanted end */
+}
+
 /* A comma in the store's path would end the option there. */
 static const char *source_name(const char *store, char *buf, size_t room)
 {
@@ -260,7 +293,6 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store, c
 {
 	struct fuse_lowlevel_ops ops = { .init = op_init };
 	struct fuse_args args = FUSE_ARGS_INIT(0, NULL);
-	struct fuse_loop_config *loop = NULL;
 	char source[1100], number[16];
 	sigset_t all, old;
 	bool mounted = false, signals = false;
@@ -305,31 +337,10 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store, c
 			err = -EPERM;
 		}
 	}
-	if (!err && !(loop = fuse_loop_cfg_create()))
-		err = -ENOMEM;
 	if (!err) {
-		fuse_loop_cfg_set_clone_fd(loop, 0);
-		fuse_loop_cfg_set_max_threads(loop, 16);
-		fuse_loop_cfg_set_idle_threads(loop, 4);
-		if (ready_fd >= 0) {
-			char ok = 0;
-
-			kvc_log_setup(true, o->debug);
-			if (write(ready_fd, &ok, 1) == 1)
-				close(ready_fd);
-			int null = open("/dev/null", O_RDWR);
-
-			for (int fd = 0; fd < 3 && null >= 0; fd++)
-				dup2(null, fd);
-			if (null > 2)
-				close(null);
-		}
 		serve_as_batch();
-		err = fuse_session_loop_mt(f->se, loop);
-		err = err > 0 ? 0 : err; /* a signal's number is a wanted end */
+		err = serve(f->se, ready_fd, o->debug);
 	}
-	if (loop)
-		fuse_loop_cfg_destroy(loop);
 	kvfs_metrics_stop(f);
 	kvc_detach(f->k); /* unmounting closes the session's descriptor */
 	if (mounted)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * BLAKE3, 256 bits, without key, in portable C: the specification's reference algorithm (github.com/BLAKE3-team/BLAKE3-specs), because
- * Debian 12 has no library of it. Chunks of 1024 bytes are compressed in blocks of 64 and joined by a binary tree whose left side is always full; a
- * stack of at most 54 chaining values holds the subtrees that wait for their right side.
+ * BLAKE3, 256 bits, without key, in portable C: the specification's reference algorithm
+ * (github.com/BLAKE3-team/BLAKE3-specs), because Debian 12 has no library of it. Chunks of 1024
+ * bytes are compressed in blocks of 64 and joined by a binary tree whose left side is always full;
+ * a stack of at most 54 chaining values holds the subtrees that wait for their right side.
  */
 #include "kvcachefs.h"
 
@@ -10,7 +11,10 @@
 
 enum { CHUNK_START = 1, CHUNK_END = 2, PARENT = 4, ROOT = 8 };
 
-static const uint32_t iv[8] = { 0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19 };
+static const uint32_t iv[8] = {
+	0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+	0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19,
+};
 static const uint8_t order[16] = { 2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8 };
 
 static uint32_t rotr(uint32_t x, int n)
@@ -30,14 +34,20 @@ static void g(uint32_t s[16], int a, int b, int c, int d, uint32_t x, uint32_t y
 	s[b] = rotr(s[b] ^ s[c], 7);
 }
 
-static void compress(const uint32_t cv[8], const uint8_t block[64], uint64_t counter, uint32_t len, uint32_t flags, uint32_t out[8])
+static void compress(const uint32_t cv[8], const uint8_t block[64], uint64_t counter, uint32_t len,
+		     uint32_t flags, uint32_t out[8])
 {
-	uint32_t s[16] = { cv[0], cv[1], cv[2], cv[3], cv[4], cv[5], cv[6], cv[7], iv[0], iv[1], iv[2], iv[3], (uint32_t)counter,
-			   (uint32_t)(counter >> 32), len, flags };
-	uint32_t m[16], next[16];
+	uint32_t s[16], m[16], next[16];
 
+	memcpy(s, cv, 32);
+	memcpy(s + 8, iv, 16);
+	s[12] = (uint32_t)counter;
+	s[13] = (uint32_t)(counter >> 32);
+	s[14] = len;
+	s[15] = flags;
 	for (int i = 0; i < 16; i++)
-		m[i] = (uint32_t)block[4 * i] | (uint32_t)block[4 * i + 1] << 8 | (uint32_t)block[4 * i + 2] << 16 | (uint32_t)block[4 * i + 3] << 24;
+		m[i] = (uint32_t)block[4 * i] | (uint32_t)block[4 * i + 1] << 8 |
+		       (uint32_t)block[4 * i + 2] << 16 | (uint32_t)block[4 * i + 3] << 24;
 	for (int r = 0; r < 7; r++) {
 		g(s, 0, 4, 8, 12, m[0], m[1]);
 		g(s, 1, 5, 9, 13, m[2], m[3]);

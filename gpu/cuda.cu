@@ -24,7 +24,8 @@
  * lanes are kept for the next. Calls that wait: kvcachefs_cuda_wait, _free, and what makes a lane
  * or registers memory.
  */
-#include "layout.h"
+#include "kernels.cuh"
+#include "lane.cuh"
 
 #include <cuda.h>
 #include <cuda_bf16.h>
@@ -41,34 +42,13 @@
 #include <vector>
 
 #ifndef KVCACHEFS_LAUNCH /* tests have their own */
-#define KVCACHEFS_LAUNCH(kernel, grid, block, stream, ...) kernel<<<grid, block, 0, stream>>>(__VA_ARGS__)
+#define KVCACHEFS_LAUNCH(kernel, grid, block, stream, ...) \
+	kernel<<<grid, block, 0, stream>>>(__VA_ARGS__)
 #endif
 
 namespace {
 
-constexpr size_t BUFFER = 8u << 20, LANES_KEPT = 8, ALIGN = 256;
-constexpr size_t STAGED = 256u << 10; /* files of a store below this are not registered */
-
-struct Shape { /* of a cache, for the kernels */
-	kvcachefs_strides s;
-	uint32_t elem;
-	void *const *pointers;
-};
-
-struct Part { /* one piece of a file, for the kernels */
-	const int64_t *slots, *block_ids;
-	uint64_t ntokens, skip, first, rows; /* rows [first, first + rows) of the file */
-	uint64_t at;                         /* where it is in the buffer */
-	uint32_t shape;			     /* which cache */
-	uint32_t layer, nlayers;
-	const float *turns;                  /* cos and sin of each pair; NULL: keys are not rotated */
-	uint64_t key_rows;		     /* the file's first so many rows have keys */
-	uint32_t turn_first, turn_dims, type;
-	bool interleaved;
-	bool by_slots; /* for the host: which of slots and block_ids is to become an address */
-};
-
-struct Piece { /* the same for the host */
+struct Piece { /* one piece of a file, for the host */
 	uint8_t *host;
 	size_t len, at;
 	bool pinned;
@@ -79,354 +59,6 @@ struct Group {
 	size_t first_part, bytes, runs; /* runs: the most of a piece */
 	bool rotates, staged;
 };
-
-int failed(cudaError_t e, const char *what)
-{
-	if (e == cudaSuccess)
-		return 0;
-	cudaGetLastError(); /* not for the caller's next call to stumble over */
-	return kvcachefs_fail(e == cudaErrorMemoryAllocation ? -ENOMEM : -EIO, "CUDA: %s: %s", what, cudaGetErrorString(e));
-}
-
-#define TRY(call)                                  \
-	do {                                       \
-		int err_ = failed((call), #call);  \
-		if (err_)                          \
-			return err_;               \
-	} while (0)
-
-/* ---- Kernels ---- */
-
-template <typename T> __device__ void copy_run(void *to, const void *from, uint32_t bytes, uint32_t lane)
-{
-	for (uint32_t i = lane; i < bytes / sizeof(T); i += 32)
-		static_cast<T *>(to)[i] = static_cast<const T *>(from)[i];
-}
-
-/* One warp moves one run, in the widest pieces that its length and both addresses allow. */
-__device__ void copy_widest(void *to, const void *from, uint32_t bytes, uint32_t lane)
-{
-	uintptr_t all = (uintptr_t)to | (uintptr_t)from | bytes;
-
-	if (all % 16 == 0)
-		copy_run<uint4>(to, from, bytes, lane);
-	else if (all % 8 == 0)
-		copy_run<uint2>(to, from, bytes, lane);
-	else if (all % 4 == 0)
-		copy_run<uint32_t>(to, from, bytes, lane);
-	else if (all % 2 == 0)
-		copy_run<uint16_t>(to, from, bytes, lane);
-	else
-		copy_run<uint8_t>(to, from, bytes, lane);
-}
-
-/* blockIdx.y is the part. */
-template <bool STORE> __global__ void move_kernel(const Shape *__restrict__ shapes,
-						  const Part *__restrict__ parts, uint8_t *buffer)
-{
-	const Part p = parts[blockIdx.y];
-	const Shape &c = shapes[p.shape];
-	uint64_t warps = (uint64_t)gridDim.x * (blockDim.x / 32),
-		 row_bytes = (uint64_t)c.s.heads * c.s.width * c.elem;
-	uint32_t lane = threadIdx.x % 32;
-
-	for (uint64_t i = (uint64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-	     i < p.rows * c.s.runs; i += warps) {
-		uint64_t row = p.first + i / c.s.runs, token = row % p.ntokens,
-			 rest = row / p.ntokens;
-		uint32_t layer = p.layer + (uint32_t)(rest % p.nlayers), kv = (uint32_t)(rest / p.nlayers);
-		int64_t slot = token < p.skip ? -1 : kvcachefs_slot(p.slots, p.block_ids, c.s.block_size, token);
-		kvcachefs_run r = kvcachefs_at(&c.s, layer, kv, slot < 0 ? 0 : (uint64_t)slot,
-					       (uint32_t)(i % c.s.runs));
-		uint8_t *at = buffer + p.at + i / c.s.runs * row_bytes + (uint64_t)r.at * c.elem;
-		uint32_t bytes = r.len * c.elem;
-
-		if (slot < 0) {
-			if (STORE) /* what is not there is zero, and never what was in memory before */
-				for (uint32_t k = lane; k < bytes; k += 32)
-					at[k] = 0;
-			continue;
-		}
-		uint8_t *cache = (uint8_t *)c.pointers[r.pointer] + r.offset * c.elem;
-
-		if (STORE)
-			copy_widest(at, cache, bytes, lane);
-		else
-			copy_widest(cache, at, bytes, lane);
-	}
-}
-
-struct E4m3 {
-	uint8_t bits;
-};
-struct E5m2 {
-	uint8_t bits;
-};
-
-__device__ float get(const E4m3 *p)
-{
-	return kvcachefs_from_fp8(p->bits, false);
-}
-__device__ float get(const E5m2 *p)
-{
-	return kvcachefs_from_fp8(p->bits, true);
-}
-__device__ void set(E4m3 *p, float v)
-{
-	p->bits = kvcachefs_to_fp8(v, false);
-}
-__device__ void set(E5m2 *p, float v)
-{
-	p->bits = kvcachefs_to_fp8(v, true);
-}
-__device__ float get(const float *p) { return *p; }
-__device__ float get(const __half *p) { return __half2float(*p); }
-__device__ float get(const __nv_bfloat16 *p) { return __bfloat162float(*p); }
-__device__ void set(float *p, float v) { *p = v; }
-__device__ void set(__half *p, float v) { *p = __float2half_rn(v); }
-__device__ void set(__nv_bfloat16 *p, float v) { *p = __float2bfloat16_rn(v); }
-
-template <typename T> __device__ void rotate(T *keys, const Part &p, uint64_t heads, uint32_t width,
-					     uint64_t from, uint64_t step)
-{
-	uint32_t half = p.turn_dims / 2;
-
-	for (uint64_t k = from; k < heads * half; k += step) {
-		uint32_t i = (uint32_t)(k % half);
-		T *head = keys + k / half * width + p.turn_first;
-		T *a = head + (p.interleaved ? 2 * i : i),
-		  *b = head + (p.interleaved ? 2 * i + 1 : i + half);
-		float x = get(a), y = get(b), cos_ = p.turns[2 * i], sin_ = p.turns[2 * i + 1];
-
-		set(a, x * cos_ - y * sin_);
-		set(b, y * cos_ + x * sin_);
-	}
-}
-
-/* One thread a pair of a head. */
-__global__ void rope_kernel(const Shape *__restrict__ shapes, const Part *__restrict__ parts,
-			    uint8_t *buffer)
-{
-	const Part p = parts[blockIdx.y];
-	const Shape &c = shapes[p.shape];
-	uint64_t from = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x, step = (uint64_t)gridDim.x * blockDim.x;
-	uint64_t rows = !p.turns || p.first >= p.key_rows ? 0
-			: p.key_rows - p.first < p.rows	  ? p.key_rows - p.first
-							  : p.rows;
-	uint64_t heads = rows * c.s.heads;
-	uint8_t *keys = buffer + p.at;
-
-	switch (p.type) {
-	case KVCACHEFS_F32: rotate((float *)keys, p, heads, c.s.width, from, step); break;
-	case KVCACHEFS_F16: rotate((__half *)keys, p, heads, c.s.width, from, step); break;
-	case KVCACHEFS_BF16: rotate((__nv_bfloat16 *)keys, p, heads, c.s.width, from, step); break;
-	case KVCACHEFS_E4M3: rotate((E4m3 *)keys, p, heads, c.s.width, from, step); break;
-	case KVCACHEFS_E5M2: rotate((E5m2 *)keys, p, heads, c.s.width, from, step); break;
-	}
-}
-
-/* ---- Lanes ---- */
-
-struct Grow { /* memory that only grows */
-	void *p = nullptr;
-	size_t len = 0;
-};
-
-struct Lane {
-	int device = -1, sms = 0;
-	cudaStream_t copies = nullptr;
-	cudaEvent_t copied[2] = {}, moved[2] = {}, ready = nullptr, done = nullptr;
-	uint8_t *buffer[2] = {}, *staging[2] = {};
-	Grow args, args_host; /* what the kernels read, and its pinned original */
-};
-
-std::mutex lock;
-std::vector<Lane *> &kept = *new std::vector<Lane *>; /* never destroyed: at the process's end there may be no CUDA to call any more */
-
-/*
- * Of the driver itself: the runtime's cudaSetDevice() would leave the caller's thread another
- * device, or make a context there.
- */
-struct Driver {
-	CUresult (*device)(CUdevice *, int);
-	CUresult (*retain)(CUcontext *, CUdevice);
-	CUresult (*push)(CUcontext);
-	CUresult (*pop)(CUcontext *);
-};
-
-template <typename F> bool find_entry(const char *name, F *fn)
-{
-	void *p = nullptr;
-	cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-#if CUDART_VERSION >= 12050
-	cudaError_t e =
-		cudaGetDriverEntryPointByVersion(name, &p, 12000, cudaEnableDefault, &found);
-#else
-	cudaError_t e = cudaGetDriverEntryPoint(name, &p, cudaEnableDefault, &found);
-#endif
-
-	if (e != cudaSuccess)
-		cudaGetLastError();
-	*fn = reinterpret_cast<F>(p);
-	return e == cudaSuccess && found == cudaDriverEntryPointSuccess && p;
-}
-
-/* The device's own context, which the runtime uses too; kept for as long as the process lives. */
-int primary(int device, CUcontext *out, Driver *driver)
-{
-	static std::mutex mutex;
-	static Driver &known = *new Driver();
-	static bool &have = *new bool(false);
-	static std::map<int, CUcontext> &contexts = *new std::map<int, CUcontext>;
-	std::lock_guard<std::mutex> hold(mutex);
-	CUdevice d;
-
-	have = have || (find_entry("cuDeviceGet", &known.device) &&
-			find_entry("cuDevicePrimaryCtxRetain", &known.retain) &&
-			find_entry("cuCtxPushCurrent", &known.push) &&
-			find_entry("cuCtxPopCurrent", &known.pop));
-	if (!have)
-		return kvcachefs_fail(-ENODEV, "the CUDA driver lacks what is needed");
-	auto i = contexts.find(device);
-
-	if (i == contexts.end()) {
-		CUcontext c;
-
-		if (known.device(&d, device) != CUDA_SUCCESS || known.retain(&c, d) != CUDA_SUCCESS)
-			return kvcachefs_fail(-EIO, "device %d gives no context", device);
-		i = contexts.emplace(device, c).first;
-	}
-	*out = i->second;
-	*driver = known;
-	return 0;
-}
-
-/*
- * While one lives, the thread works on that device. The context that was current before, which may
- * be none, is so again afterwards: a thread without one never gets one on device 0. And a graph
- * that is being captured elsewhere in the process is not broken by an allocation here.
- */
-struct Device {
-	int err;
-	Driver driver = {};
-	cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-
-	explicit Device(int device)
-	{
-		CUcontext c = nullptr;
-
-		err = primary(device, &c, &driver);
-		if (!err && driver.push(c) != CUDA_SUCCESS)
-			err = kvcachefs_fail(-EIO, "device %d cannot be made current", device);
-		cudaThreadExchangeStreamCaptureMode(&mode);
-	}
-	~Device()
-	{
-		CUcontext c;
-
-		cudaThreadExchangeStreamCaptureMode(&mode);
-		if (!err)
-			driver.pop(&c);
-	}
-	Device(const Device &) = delete;
-};
-
-void lane_free(Lane *l)
-{
-	for (int i = 0; i < 2; i++) {
-		cudaFree(l->buffer[i]);
-		cudaFreeHost(l->staging[i]);
-		if (l->copied[i])
-			cudaEventDestroy(l->copied[i]);
-		if (l->moved[i])
-			cudaEventDestroy(l->moved[i]);
-	}
-	if (l->ready)
-		cudaEventDestroy(l->ready);
-	if (l->done)
-		cudaEventDestroy(l->done);
-	if (l->copies)
-		cudaStreamDestroy(l->copies);
-	cudaFree(l->args.p);
-	cudaFreeHost(l->args_host.p);
-	delete l;
-}
-
-int lane_open(Lane *l)
-{
-	cudaEvent_t *events[] = { &l->copied[0], &l->copied[1], &l->moved[0], &l->moved[1], &l->ready, &l->done };
-
-	TRY(cudaDeviceGetAttribute(&l->sms, cudaDevAttrMultiProcessorCount, l->device));
-	TRY(cudaStreamCreateWithFlags(&l->copies, cudaStreamNonBlocking));
-	for (cudaEvent_t *e : events)
-		TRY(cudaEventCreateWithFlags(e, cudaEventDisableTiming));
-	for (int i = 0; i < 2; i++)
-		TRY(cudaMalloc((void **)&l->buffer[i], BUFFER));
-	return 0;
-}
-
-int lane_get(int device, Lane **out)
-{
-	Lane *l = nullptr;
-	int err;
-
-	{
-		std::lock_guard<std::mutex> hold(lock);
-
-		for (size_t i = 0; i < kept.size() && !l; i++)
-			if (kept[i]->device == device) {
-				l = kept[i];
-				kept.erase(kept.begin() + (ptrdiff_t)i);
-			}
-	}
-	if (!l) {
-		l = new (std::nothrow) Lane();
-		if (!l)
-			return kvcachefs_fail(-ENOMEM, "out of memory");
-		l->device = device;
-		err = lane_open(l);
-		if (err) {
-			lane_free(l);
-			return err;
-		}
-	}
-	*out = l;
-	return 0;
-}
-
-void lane_put(Lane *l)
-{
-	{
-		std::lock_guard<std::mutex> hold(lock);
-
-		if (kept.size() < LANES_KEPT) {
-			kept.push_back(l);
-			return;
-		}
-	}
-	lane_free(l);
-}
-
-int lane_args(Lane *l, size_t len)
-{
-	if (l->args.len >= len)
-		return 0;
-	cudaFree(l->args.p);
-	cudaFreeHost(l->args_host.p);
-	l->args = l->args_host = Grow();
-	TRY(cudaMalloc(&l->args.p, len));
-	TRY(cudaMallocHost(&l->args_host.p, len));
-	l->args.len = l->args_host.len = len;
-	return 0;
-}
-
-int lane_staging(Lane *l)
-{
-	for (int i = 0; i < 2; i++)
-		if (!l->staging[i])
-			TRY(cudaMallocHost((void **)&l->staging[i], BUFFER));
-	return 0;
-}
 
 } // namespace
 
@@ -456,10 +88,14 @@ void CUDART_CB host_copy(void *arg)
 
 	for (const Piece &p : s->c->groups[s->group].pieces)
 		if (!p.pinned)
-			memcpy(s->c->store ? p.host : s->staging + p.at, s->c->store ? s->staging + p.at : p.host, p.len);
+			memcpy(s->c->store ? p.host : s->staging + p.at,
+			       s->c->store ? s->staging + p.at : p.host, p.len);
 }
 
-/* Lays out the memory that the kernels read: pointers, ids, turns, parts. On the host it is filled, on the device it is the same. */
+/*
+ * Lays out the memory that the kernels read: pointers, ids, turns, parts. On the host it is filled,
+ * on the device it is the same.
+ */
 struct Args {
 	std::vector<uint8_t> bytes;
 	size_t add(const void *p, size_t len)
@@ -520,7 +156,10 @@ uint32_t shape_of(Args *a, std::map<const kvcachefs_strides *, uint32_t> *known,
 	return i->second;
 }
 
-/* Cuts the work into groups and makes the kernels' arguments; offsets become addresses once the lane's memory is there. */
+/*
+ * Cuts the work into groups and makes the kernels' arguments; offsets become addresses once the
+ * lane's memory is there.
+ */
 int cut(kvcachefs_cuda *c, Args *a, std::vector<Part> *parts, std::vector<Shape> *shapes)
 {
 	std::map<const kvcachefs_strides *, uint32_t> known;
@@ -591,7 +230,8 @@ int copy_group(kvcachefs_cuda *c, const Group &g, int b)
 	std::vector<size_t> len;
 
 	for (const Piece &p : g.pieces) {
-		uint8_t *host = p.pinned ? p.host : l->staging[b] + p.at, *device = l->buffer[b] + p.at;
+		uint8_t *host = p.pinned ? p.host : l->staging[b] + p.at,
+			*device = l->buffer[b] + p.at;
 
 		to.push_back(c->store ? host : device);
 		from.push_back(c->store ? device : host);
@@ -605,17 +245,21 @@ int copy_group(kvcachefs_cuda *c, const Group &g, int b)
 
 		how.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
 #if CUDART_VERSION >= 13000
-		e = cudaMemcpyBatchAsync(to.data(), from.data(), len.data(), to.size(), &how, &all, 1, l->copies);
+		e = cudaMemcpyBatchAsync(to.data(), from.data(), len.data(), to.size(), &how, &all,
+					 1, l->copies);
 #else
 		size_t bad;
 
-		e = cudaMemcpyBatchAsync(to.data(), const_cast<void **>(from.data()), len.data(), to.size(), &how, &all, 1, &bad, l->copies);
+		e = cudaMemcpyBatchAsync(to.data(), const_cast<void **>(from.data()), len.data(),
+					 to.size(), &how, &all, 1, &bad, l->copies);
 #endif
 		return failed(e, "copying a batch");
 	}
 #endif
 	for (size_t i = 0; i < to.size(); i++)
-		TRY(cudaMemcpyAsync(to[i], from[i], len[i], c->store ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, l->copies));
+		TRY(cudaMemcpyAsync(to[i], from[i], len[i],
+				    c->store ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice,
+				    l->copies));
 	return 0;
 }
 
@@ -865,8 +509,7 @@ extern "C" int kvcachefs_cuda_poll(struct kvcachefs_cuda *c)
 	return c->result = failed(e, "the transfer");
 }
 
-namespace
-{
+namespace {
 
 int wait_for(kvcachefs_cuda *c)
 {

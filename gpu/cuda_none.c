@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where the library was built without CUDA: a device is refused, in one place, and so nothing else is called. */
+/*
+ * Where the library was built without CUDA: a device is refused, in one place, and so nothing else
+ * is called.
+ */
 #include "layout.h"
 
 int kvcachefs_cuda_new(struct kvcachefs_cuda **out, int device, bool store, void *stream)

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * example_offload MOUNT [DEVICE]: stores a paged KV cache in a mount, a file a layer under the chunk's own key, wipes the cache, loads it again, and
- * compares. Without DEVICE (or with -1) the cache is in host memory; with one it would be the engine's memory on that GPU, which this
- * example, being plain C, only takes as managed memory when it is built with -DEXAMPLE_CUDA against CUDA's runtime.
+ * example_offload MOUNT [DEVICE]: stores a paged KV cache in a mount, a file a layer under the
+ * chunk's own key, wipes the cache, loads it again, and compares. Without DEVICE (or with -1) the
+ * cache is in host memory; with one it would be the engine's memory on that GPU, which this
+ * example, being plain C, only takes as managed memory when it is built with -DEXAMPLE_CUDA against
+ * CUDA's runtime.
  *
  * cc example_offload.c $(pkg-config --cflags --libs kvcachefs)
  */
@@ -33,70 +35,116 @@ static void *memory(int device, size_t len)
 	return malloc(len);
 }
 
+/* The chunk's key in hex, from its tokens. Whether that failed. */
+static bool key_of(char hex[KVCACHEFS_TEXT_MAX])
+{
+	struct kvcachefs_keys how = { .scheme = KVCACHEFS_LMCACHE_MP_BLAKE3 };
+	struct kvcachefs_hasher *hasher;
+	uint32_t tokens[TOKENS];
+	uint8_t key[2][KVCACHEFS_KEY_MAX];
+	size_t made;
+	int err = kvcachefs_hasher_new(&hasher, &how);
+
+	if (err)
+		return true;
+	for (uint32_t i = 0; i < TOKENS; i++)
+		tokens[i] = i * 31 + 5;
+	err = kvcachefs_hasher_feed(hasher, tokens, TOKENS, key, 2, &made);
+	if (!err)
+		kvcachefs_hasher_text(hasher, key[0], hex);
+	kvcachefs_hasher_free(hasher);
+	return err || made != 1;
+}
+
+/* A layer's memory as the engine fills it. */
+static void fill(uint8_t *layer, size_t l)
+{
+	for (size_t i = 0; i < LAYER_BYTES; i++)
+		layer[i] = (uint8_t)((i * 2654435761u + l) >> 9);
+}
+
+/* The engine gives a chunk's blocks to something else. */
+static void reuse(uint8_t *layer, const int64_t *blocks)
+{
+	const size_t block_bytes = LAYER_BYTES / 2 / BLOCKS;
+
+	for (size_t b = 0; b < TOKENS / BLOCK_SIZE; b++)
+		for (size_t kv = 0; kv < 2; kv++)
+			memset(layer + (kv * BLOCKS + (size_t)blocks[b]) * block_bytes, 0,
+			       block_bytes);
+}
+
+static struct kvcachefs_paged cache_of(void **layers, int device)
+{
+	return (struct kvcachefs_paged){
+		.format = KVCACHEFS_NL_X_TWO_NB_BS_NH_HS,
+		.layers = LAYERS,
+		.heads = 8,
+		.head_size = 128,
+		.block_size = BLOCK_SIZE,
+		.blocks = BLOCKS,
+		.elem = 2,
+		.pointers = layers,
+		.device = device,
+	};
+}
+
 int main(int argc, char **argv)
 {
 	int device = argc > 2 ? atoi(argv[2]) : -1, err = 1;
 	void *layers[LAYERS] = { NULL };
 	uint8_t *before = malloc(LAYERS * LAYER_BYTES);
-	struct kvcachefs_paged cache = { .format = KVCACHEFS_NL_X_TWO_NB_BS_NH_HS, .layers = LAYERS, .heads = 8, .head_size = 128, .block_size = BLOCK_SIZE,
-					 .blocks = BLOCKS, .elem = 2, .pointers = layers, .device = device };
-	struct kvcachefs_keys how = { .scheme = KVCACHEFS_LMCACHE_MP_BLAKE3 };
-	struct kvcachefs_hasher *hasher = NULL;
+	struct kvcachefs_paged cache = cache_of(layers, device);
 	struct kvcachefs_item items[LAYERS];
 	struct kvcachefs_transfer *transfer;
-	uint32_t tokens[TOKENS];
 	int64_t blocks[TOKENS / BLOCK_SIZE];
-	uint8_t key[2][KVCACHEFS_KEY_MAX];
 	char hex[KVCACHEFS_TEXT_MAX], paths[LAYERS][128];
-	size_t made;
 
 	if (argc < 2 || !before) {
 		fprintf(stderr, "usage: example_offload MOUNT [DEVICE]\n");
 		return 2;
 	}
 	/* 1. The chunk's key, from its tokens. */
-	for (uint32_t i = 0; i < TOKENS; i++)
-		tokens[i] = i * 31 + 5;
-	if (kvcachefs_hasher_new(&hasher, &how) || kvcachefs_hasher_feed(hasher, tokens, TOKENS, key, 2, &made) || made != 1)
+	if (key_of(hex))
 		goto fail;
-	kvcachefs_hasher_text(hasher, key[0], hex);
 	/* 2. A cache as an engine has it: the chunk's blocks are anywhere in it. */
 	for (int l = 0; l < LAYERS; l++) {
 		layers[l] = memory(device, LAYER_BYTES);
 		if (!layers[l])
 			goto done;
-		for (size_t i = 0; i < LAYER_BYTES; i++)
-			((uint8_t *)layers[l])[i] = (uint8_t)((i * 2654435761u + (size_t)l) >> 9);
+		fill(layers[l], (size_t)l);
 		memcpy(before + (size_t)l * LAYER_BYTES, layers[l], LAYER_BYTES);
 	}
 	for (int b = 0; b < TOKENS / BLOCK_SIZE; b++)
 		blocks[b] = (b * 23 + 7) % BLOCKS;
 	for (int l = 0; l < LAYERS; l++) {
 		snprintf(paths[l], sizeof paths[l], "example/%s/layer_%d", hex, l);
-		items[l] = (struct kvcachefs_item){ .path = paths[l], .layer = (uint32_t)l, .nlayers = 1,
-						    .tokens = { .block_ids = blocks, .n = TOKENS / BLOCK_SIZE } };
+		items[l] = (struct kvcachefs_item){ .path = paths[l],
+						    .layer = (uint32_t)l,
+						    .nlayers = 1,
+						    .tokens = { .block_ids = blocks,
+								.n = TOKENS / BLOCK_SIZE } };
 	}
 	/* 3. Store all layers in one call. */
-	if (kvcachefs_store(&transfer, argv[1], &cache, items, LAYERS, NULL) || kvcachefs_transfer_free(transfer))
+	if (kvcachefs_store(&transfer, argv[1], &cache, items, LAYERS, NULL) ||
+	    kvcachefs_transfer_free(transfer))
 		goto fail;
 	/* 4. The engine reuses the memory. */
 	for (int l = 0; l < LAYERS; l++)
-		for (int b = 0; b < TOKENS / BLOCK_SIZE; b++)
-			for (size_t kv = 0; kv < 2; kv++)
-				memset((uint8_t *)layers[l] + (kv * BLOCKS + (size_t)blocks[b]) * BLOCK_SIZE * 8 * 128 * 2, 0, BLOCK_SIZE * 8 * 128 * 2);
+		reuse(layers[l], blocks);
 	/* 5. Load it back. */
-	if (kvcachefs_load(&transfer, argv[1], &cache, items, LAYERS, NULL) || kvcachefs_transfer_free(transfer))
+	if (kvcachefs_load(&transfer, argv[1], &cache, items, LAYERS, NULL) ||
+	    kvcachefs_transfer_free(transfer))
 		goto fail;
 	err = 0;
 	for (int l = 0; l < LAYERS; l++)
-		err |= memcmp(before + (size_t)l * LAYER_BYTES, layers[l], LAYER_BYTES);
-	printf("%s: %d layers of %d tokens stored under example/%s and loaded again: %s\n", kvcachefs_version(), LAYERS, TOKENS, hex,
-	       err ? "DIFFERENT" : "the same");
+		err |= memcmp(before + (size_t)l * LAYER_BYTES, layers[l], LAYER_BYTES) != 0;
+	printf("%s: %d layers of %d tokens stored under example/%s and loaded again: %s\n",
+	       kvcachefs_version(), LAYERS, TOKENS, hex, err ? "DIFFERENT" : "the same");
 	goto done;
 fail:
 	fprintf(stderr, "example_offload: %s\n", kvcachefs_error());
 done:
-	kvcachefs_hasher_free(hasher);
 	free(before);
 #ifndef EXAMPLE_CUDA
 	for (int l = 0; l < LAYERS; l++)

@@ -591,8 +591,12 @@ int kvcachefs_example_folder(const uint32_t *tokens, size_t n, unsigned block_to
 	int ok = c && EVP_DigestInit_ex(c, EVP_md5(), NULL) == 1;
 
 	for (size_t i = 0; i < n / block * block && ok; i++) {
-		uint8_t b[8] = { (uint8_t)tokens[i], (uint8_t)(tokens[i] >> 8),
-				 (uint8_t)(tokens[i] >> 16), (uint8_t)(tokens[i] >> 24) };
+		uint8_t b[8] = {
+			(uint8_t)tokens[i],
+			(uint8_t)(tokens[i] >> 8),
+			(uint8_t)(tokens[i] >> 16),
+			(uint8_t)(tokens[i] >> 24),
+		};
 
 		ok = EVP_DigestUpdate(c, b, 8) == 1;
 	}

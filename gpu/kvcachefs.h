@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libkvcachefs: for programs that want more from a kvcachefs mount than file calls. Chunk keys from tokens, bit-identical to the engines';
- * leases on many objects at once; and transfers between files and a paged KV cache, in host memory or, where the library was built
- * with CUDA, on a GPU. libkvcachefs(3), kvcachefs-gpu(7).
+ * libkvcachefs: for programs that want more from a kvcachefs mount than file calls. Chunk keys from
+ * tokens, bit-identical to the engines'; leases on many objects at once; and transfers between
+ * files and a paged KV cache, in host memory or, where the library was built with CUDA, on a GPU.
+ * libkvcachefs(3), kvcachefs-gpu(7).
  *
- * Every fallible call returns 0 or a negative errno, and kvcachefs_error() says more. Calls are safe from any thread; one object (hasher, lease,
- * transfer) is used by one thread at a time. Nothing here needs the daemon's internals: it all goes through the mount.
+ * Every fallible call returns 0 or a negative errno, and kvcachefs_error() says more. Calls are
+ * safe from any thread; one object (hasher, lease, transfer) is used by one thread at a time.
+ * Nothing here needs the daemon's internals: it all goes through the mount.
  */
 #ifndef KVCACHEFS_H
 #define KVCACHEFS_H
@@ -18,7 +20,10 @@
 extern "C" {
 #endif
 
-/* What went wrong in the last call of this thread, for people. Never NULL; valid until the thread's next call. */
+/*
+ * What went wrong in the last call of this thread, for people. Never NULL; valid until the thread's
+ * next call.
+ */
 const char *kvcachefs_error(void);
 /* "0.1.0" and, where it was built with CUDA, " cuda". */
 const char *kvcachefs_version(void);
@@ -78,9 +83,9 @@ const char *kvcachefs_scheme_name(enum kvcachefs_scheme scheme);
 /* The scheme of that name to *out. -EINVAL: there is none; kvcachefs_error() lists them. */
 int kvcachefs_scheme_find(const char *name, enum kvcachefs_scheme *out);
 
-struct kvcachefs_mm { /* a multimodal item among the tokens */
-	const char *hash;      /* its identifier */
-	uint64_t start, len;   /* in tokens */
+struct kvcachefs_mm {        /* a multimodal item among the tokens */
+	const char *hash;    /* its identifier */
+	uint64_t start, len; /* in tokens */
 };
 
 /* Zero is a good beginning. Strings and arrays are the caller's and must outlive the hasher. */
@@ -189,7 +194,7 @@ void kvcachefs_blake3(const void *data, size_t len, uint8_t out[32]);
 
 struct kvcachefs_segment {
 	size_t start, end; /* tokens [start, end), as LMCache counts them */
-	uint8_t key[8];	   /* of a key_len of 8: KVCACHEFS_LMCACHE_* only */
+	uint8_t key[8];    /* of a key_len of 8: KVCACHEFS_LMCACHE_* only */
 };
 /*
  * LMCache in process with blending (SegmentTokenDatabase): the tokens are split where the separator
@@ -262,8 +267,8 @@ struct kvcachefs_name {
 	/* LMCache's ObjectKey. */
 	uint32_t kv_rank; /* world_size << 24 | global_rank << 16 | local_world_size << 8 |
 			     local_rank */
-	uint32_t group;	  /* object group; vLLM: KV cache group */
-	char salt[513];	  /* at most 128 characters */
+	uint32_t group;   /* object group; vLLM: KV cache group */
+	char salt[513];   /* at most 128 characters */
 	/* SGLang. */
 	char pool[32]; /* "": the KV pool */
 	bool mla;
@@ -305,34 +310,41 @@ int kvcachefs_name_set(struct kvcachefs_name *n, const char *member, const char 
 /* ---- Leases ---------------------------------------------------------------------------------- */
 
 struct kvcachefs_object {
-	const char *path;  /* below the mount */
+	const char *path; /* below the mount */
 	uint64_t ino, size;
 	int err;           /* 0: resident and held; or why not, negative */
 	const char *state; /* as the mount says it */
 };
 struct kvcachefs_lease;
 /*
- * Loads these objects into the pool and holds them there until the lease is freed or the process dies. A path may be a folder: all files in it. Waits
- * until all are there or have failed. 0 also where single objects failed: see their err.
+ * Loads these objects into the pool and holds them there until the lease is freed or the process
+ * dies. A path may be a folder: all files in it. Waits until all are there or have failed. 0 also
+ * where single objects failed: see their err.
  */
-int kvcachefs_lease_new(struct kvcachefs_lease **out, const char *mount, const char *const *paths, size_t n);
+int kvcachefs_lease_new(struct kvcachefs_lease **out, const char *mount, const char *const *paths,
+			size_t n);
 void kvcachefs_lease_free(struct kvcachefs_lease *l);
 size_t kvcachefs_lease_count(const struct kvcachefs_lease *l);
 const struct kvcachefs_object *kvcachefs_lease_object(const struct kvcachefs_lease *l, size_t i);
 /*
- * The bytes of object i, read-only; valid until the lease is freed. The first call for an object opens and maps it; with a cache of mappings
- * (below) a later lease on the same object finds the mapping without a system call.
+ * The bytes of object i, read-only; valid until the lease is freed. The first call for an object
+ * opens and maps it; with a cache of mappings (below) a later lease on the same object finds the
+ * mapping without a system call.
  */
 int kvcachefs_lease_map(struct kvcachefs_lease *l, size_t i, const void **data, size_t *len);
 /*
- * Keeps mappings of up to this many bytes for later leases; 0 (the beginning) keeps none. A mapped object stays in the pool while
- * its mapping is kept: choose a part of the pool.
+ * Keeps mappings of up to this many bytes for later leases; 0 (the beginning) keeps none. A mapped
+ * object stays in the pool while its mapping is kept: choose a part of the pool.
  */
 void kvcachefs_map_cache(size_t bytes);
 /* Asks for objects without waiting and without holding. */
 int kvcachefs_prefetch(const char *mount, const char *const *paths, size_t n);
-/* What is resident now, one call for all: as a lease, but loads nothing. err is -ENODATA for what is not in the pool. */
-int kvcachefs_look(struct kvcachefs_lease **out, const char *mount, const char *const *paths, size_t n);
+/*
+ * What is resident now, one call for all: as a lease, but loads nothing. err is -ENODATA for what
+ * is not in the pool.
+ */
+int kvcachefs_look(struct kvcachefs_lease **out, const char *mount, const char *const *paths,
+		   size_t n);
 
 /* ---- Paged KV caches ------------------------------------------------------------------------- */
 
@@ -343,38 +355,45 @@ int kvcachefs_look(struct kvcachefs_lease **out, const char *mount, const char *
  * pointers and what they point at.
  */
 enum kvcachefs_format { /* a pointer a layer, where nothing else is said */
-	KVCACHEFS_NB_NL_TWO_BS_NH_HS,     /* 0  vLLM across layers; one pointer */
-	KVCACHEFS_NL_X_TWO_NB_BS_NH_HS,   /* 1  FlashAttention NHD */
-	KVCACHEFS_NL_X_NB_TWO_BS_NH_HS,   /* 2  FlashInfer NHD */
-	KVCACHEFS_NL_X_NB_BS_HS,          /* 3  vLLM MLA, SGLang MLA multiprocess */
-	KVCACHEFS_TWO_X_NL_X_NBBS_NH_HS,  /* 4  SGLang MHA; all K layers, then all V layers */
-	KVCACHEFS_NL_X_NBBS_ONE_HS,       /* 5  SGLang MLA */
-	KVCACHEFS_NL_X_TWO_NB_NH_BS_HS,   /* 6  FlashAttention HND */
-	KVCACHEFS_NL_X_NB_TWO_NH_BS_HS,   /* 7  FlashInfer HND */
-	KVCACHEFS_NB_NL_TWO_NH_BS_HS,     /* 8  TensorRT-LLM across layers; one pointer */
-	KVCACHEFS_TWO_X_NL_X_NB_BS_NH_HS, /* 9  SGLang MHA multiprocess; pointers as 4 */
-	KVCACHEFS_NL_X_NB_NH_BS_TWO_HS,   /* 10 as 12, its older name */
-	KVCACHEFS_NL_X_NB_BS_NH_TWO_HS,   /* 11 as 13, its older name */
-	KVCACHEFS_NL_X_NB_NH_BS_CS,       /* 12 vLLM's newer back ends, HND */
-	KVCACHEFS_NL_X_NB_BS_NH_CS,       /* 13 the same, NHD */
-	/*
-	 * 14 vLLM's DSA indexer: in a block the values of all slots, then 4 bytes of scale for
-	 * each. head_size is a token's row of both (132 with elem 1); in a file the scale stands
-	 * behind the token's values.
-	 */
-	KVCACHEFS_NL_X_NB_BSV_BSS,
-	KVCACHEFS_NL_X_TWO_NB_NH_ONE_BS_HS, /* 15 vLLM-RBLN; bytes as 6 */
-	KVCACHEFS_NL_X_TWO_X_NB_BS_NH_HS,   /* 16 vLLM-Ascend; pointers K0, V0, K1, V1, ... */
-	/*
-	 * 17 vLLM-Ascend MLA and DSA: each layer has `planes` of them, [NB, BS, 1, plane_width[i]];
-	 * pointers layer by layer. In a file a token's planes stand behind each other; head_size is
-	 * the sum of their widths. Planes of different types: elem 1, and widths in bytes.
-	 */
-	KVCACHEFS_NL_X_NP_X_NB_BS_ONE_HS,
-	KVCACHEFS_NL_X_NB_BS_NH_HS, /* 18 SGLang; each "layer" is a K or a V of its own */
-	KVCACHEFS_NB_NL_NH_BS_CS,   /* 19 blocks first across layers, HND; one pointer */
-	KVCACHEFS_NB_NL_BS_NH_CS,   /* 20 the same, NHD */
-	KVCACHEFS_FORMATS
+			KVCACHEFS_NB_NL_TWO_BS_NH_HS,    /* 0  vLLM across layers; one pointer */
+			KVCACHEFS_NL_X_TWO_NB_BS_NH_HS,  /* 1  FlashAttention NHD */
+			KVCACHEFS_NL_X_NB_TWO_BS_NH_HS,  /* 2  FlashInfer NHD */
+			KVCACHEFS_NL_X_NB_BS_HS,         /* 3  vLLM MLA, SGLang MLA multiprocess */
+			KVCACHEFS_TWO_X_NL_X_NBBS_NH_HS, /* 4  SGLang MHA; all K layers, then all V
+							    layers */
+			KVCACHEFS_NL_X_NBBS_ONE_HS,      /* 5  SGLang MLA */
+			KVCACHEFS_NL_X_TWO_NB_NH_BS_HS,  /* 6  FlashAttention HND */
+			KVCACHEFS_NL_X_NB_TWO_NH_BS_HS,  /* 7  FlashInfer HND */
+			KVCACHEFS_NB_NL_TWO_NH_BS_HS, /* 8  TensorRT-LLM across layers; one pointer
+						       */
+			KVCACHEFS_TWO_X_NL_X_NB_BS_NH_HS, /* 9  SGLang MHA multiprocess; pointers as
+							     4 */
+			KVCACHEFS_NL_X_NB_NH_BS_TWO_HS,   /* 10 as 12, its older name */
+			KVCACHEFS_NL_X_NB_BS_NH_TWO_HS,   /* 11 as 13, its older name */
+			KVCACHEFS_NL_X_NB_NH_BS_CS,       /* 12 vLLM's newer back ends, HND */
+			KVCACHEFS_NL_X_NB_BS_NH_CS,       /* 13 the same, NHD */
+			/*
+			 * 14 vLLM's DSA indexer: in a block the values of all slots, then 4 bytes
+			 * of scale for each. head_size is a token's row of both (132 with elem 1);
+			 * in a file the scale stands behind the token's values.
+			 */
+			KVCACHEFS_NL_X_NB_BSV_BSS,
+			KVCACHEFS_NL_X_TWO_NB_NH_ONE_BS_HS, /* 15 vLLM-RBLN; bytes as 6 */
+			KVCACHEFS_NL_X_TWO_X_NB_BS_NH_HS,   /* 16 vLLM-Ascend; pointers K0, V0, K1,
+							       V1, ... */
+			/*
+			 * 17 vLLM-Ascend MLA and DSA: each layer has `planes` of them, [NB, BS, 1,
+			 * plane_width[i]]; pointers layer by layer. In a file a token's planes
+			 * stand behind each other; head_size is the sum of their widths. Planes of
+			 * different types: elem 1, and widths in bytes.
+			 */
+			KVCACHEFS_NL_X_NP_X_NB_BS_ONE_HS,
+			KVCACHEFS_NL_X_NB_BS_NH_HS, /* 18 SGLang; each "layer" is a K or a V of its
+						       own */
+			KVCACHEFS_NB_NL_NH_BS_CS, /* 19 blocks first across layers, HND; one pointer
+						   */
+			KVCACHEFS_NB_NL_BS_NH_CS, /* 20 the same, NHD */
+			KVCACHEFS_FORMATS
 };
 #define KVCACHEFS_PLANES 4
 
@@ -386,14 +405,14 @@ struct kvcachefs_paged {
 	enum kvcachefs_format format;
 	uint32_t layers, heads, head_size, block_size; /* 3, 5, 14, 17: heads 1 */
 	uint64_t blocks;
-	uint32_t elem;              /* bytes of an element: 1, 2 or 4 */
+	uint32_t elem; /* bytes of an element: 1, 2 or 4 */
 	/*
 	 * Elements from one block to the next, where that is more than a block (a padded view); 0:
 	 * dense. Not for 17.
 	 */
 	uint64_t block_stride;
-	void *const *pointers;	    /* host array; how many: the format says */
-	int device;                 /* -1: host memory; else a CUDA device */
+	void *const *pointers; /* host array; how many: the format says */
+	int device;            /* -1: host memory; else a CUDA device */
 	/*
 	 * 10 to 13, 19, 20, whose K and V of a head lie together: files hold them so, as LMCache's
 	 * do, [layer][token][head][K, V] (its kv size 1 and doubled head size), and not all K
@@ -401,15 +420,18 @@ struct kvcachefs_paged {
 	 */
 	bool fused;
 	uint32_t planes, plane_width[KVCACHEFS_PLANES]; /* 17 */
-	uint64_t plane_stride[KVCACHEFS_PLANES];	/* 17: as block_stride, of each plane */
+	uint64_t plane_stride[KVCACHEFS_PLANES];        /* 17: as block_stride, of each plane */
 };
 
-/* Which tokens: by slots (block * block_size + offset, negative: skipped), or by block ids (all slots of each). Host arrays. */
+/*
+ * Which tokens: by slots (block * block_size + offset, negative: skipped), or by block ids (all
+ * slots of each). Host arrays.
+ */
 struct kvcachefs_tokens {
 	const int64_t *slots;
 	const int64_t *block_ids;
-	size_t n;                   /* slots, or blocks */
-	size_t skip;                /* tokens at the beginning that are left alone */
+	size_t n;    /* slots, or blocks */
+	size_t skip; /* tokens at the beginning that are left alone */
 };
 
 /*
@@ -417,14 +439,18 @@ struct kvcachefs_tokens {
  * dimension where there is one component (MLA, 14, 17, 18, fused). A layer's file has one layer.
  * Its length in bytes for these tokens: 0 where the shape is none. The pointers may be missing.
  */
-uint64_t kvcachefs_file_size(const struct kvcachefs_paged *p, uint32_t nlayers, const struct kvcachefs_tokens *t);
+uint64_t kvcachefs_file_size(const struct kvcachefs_paged *p, uint32_t nlayers,
+			     const struct kvcachefs_tokens *t);
 
 /*
- * Copies between contiguous host memory of that size and the paged cache, layers [layer, layer + nlayers). Synchronous. -EINVAL: a shape that
- * is none; -ERANGE: a slot, block or layer outside; then nothing was written.
+ * Copies between contiguous host memory of that size and the paged cache, layers [layer, layer +
+ * nlayers). Synchronous. -EINVAL: a shape that is none; -ERANGE: a slot, block or layer outside;
+ * then nothing was written.
  */
-int kvcachefs_gather(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers, const struct kvcachefs_tokens *t, void *out);
-int kvcachefs_scatter(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers, const struct kvcachefs_tokens *t, const void *in);
+int kvcachefs_gather(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers,
+		     const struct kvcachefs_tokens *t, void *out);
+int kvcachefs_scatter(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers,
+		      const struct kvcachefs_tokens *t, const void *in);
 
 /* ---- RoPE: cached keys at other positions ---------------------------------------------------- */
 
@@ -477,12 +503,13 @@ int kvcachefs_rope_yarn(double theta, uint32_t dims, double factor, double beta_
  * The keys of n tokens of `heads` heads in place, [token][head][element], in host memory. -EINVAL:
  * a rotation that is none; -ERANGE: delta is outside the table; -ENOMEM.
  */
-int kvcachefs_rope_shift(const struct kvcachefs_rope *r, void *keys, size_t n, uint32_t heads, uint32_t head_size);
+int kvcachefs_rope_shift(const struct kvcachefs_rope *r, void *keys, size_t n, uint32_t heads,
+			 uint32_t head_size);
 
 /* ---- Transfers ------------------------------------------------------------------------------- */
 
-struct kvcachefs_item { /* one file and what of the cache it holds */
-	const char *path;        /* below the mount */
+struct kvcachefs_item {   /* one file and what of the cache it holds */
+	const char *path; /* below the mount */
 	uint32_t layer, nlayers;
 	struct kvcachefs_tokens tokens;
 	const struct kvcachefs_rope *rope; /* loads: shift the keys on the way; NULL: as they are */
@@ -492,17 +519,24 @@ struct kvcachefs_item { /* one file and what of the cache it holds */
 	 * call's device.
 	 */
 	const struct kvcachefs_paged *cache;
-	int err;                 /* out */
+	int err; /* out */
 };
 struct kvcachefs_transfer;
 /*
- * Stores or loads many objects. With device >= 0 the work is ordered with `stream` (a cudaStream_t, NULL: the default one) and the call returns when
- * all is queued: what is queued there later sees what was loaded, and may change what is being stored. With device -1 it is done when the call
- * returns. Files are created at their final size, written through their pages and published when the transfer is freed; their layout is kept in user.kvc.layout, and a load of another layout is refused (-EPROTOTYPE). Loads lease their
- * objects. A store that fails leaves no file. The arrays must live until kvcachefs_transfer_free.
+ * Stores or loads many objects. With device >= 0 the work is ordered with `stream` (a cudaStream_t,
+ * NULL: the default one) and the call returns when all is queued: what is queued there later sees
+ * what was loaded, and may change what is being stored. With device -1 it is done when the call
+ * returns. Files are created at their final size, written through their pages and published when
+ * the transfer is freed; their layout is kept in user.kvc.layout, and a load of another layout is
+ * refused (-EPROTOTYPE). Loads lease their objects. A store that fails leaves no file. The arrays
+ * must live until kvcachefs_transfer_free.
  */
-int kvcachefs_store(struct kvcachefs_transfer **out, const char *mount, const struct kvcachefs_paged *p, struct kvcachefs_item *items, size_t n, void *stream);
-int kvcachefs_load(struct kvcachefs_transfer **out, const char *mount, const struct kvcachefs_paged *p, struct kvcachefs_item *items, size_t n, void *stream);
+int kvcachefs_store(struct kvcachefs_transfer **out, const char *mount,
+		    const struct kvcachefs_paged *p, struct kvcachefs_item *items, size_t n,
+		    void *stream);
+int kvcachefs_load(struct kvcachefs_transfer **out, const char *mount,
+		   const struct kvcachefs_paged *p, struct kvcachefs_item *items, size_t n,
+		   void *stream);
 /* 0: complete; -EAGAIN: not yet; otherwise the first item's error. Never waits. */
 int kvcachefs_transfer_poll(struct kvcachefs_transfer *t);
 /* Waits for it. */

@@ -292,8 +292,8 @@ static int move(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayer
 					continue;
 				}
 				for (uint32_t k = 0; k < s.runs; k++) {
-					struct kvcachefs_run r =
-						kvcachefs_at(&s, l, kv, (uint64_t)slot, k);
+					struct kvcachefs_run r = kvcachefs_at(&s, l, kv,
+									      (uint64_t)slot, k);
 					uint8_t *cache = (uint8_t *)p->pointers[r.pointer] +
 							 r.offset * p->elem,
 						*in = file + (size_t)r.at * p->elem;

@@ -20,11 +20,11 @@ struct kvcachefs_strides { /* in elements */
 	uint32_t pointer_layer, pointer_kv; /* which pointer: layer * pointer_layer + kv *
 					       pointer_kv + the plane's */
 	uint32_t npointers;
-	uint32_t kvs;	       /* components of a file: 2 or 1 */
+	uint32_t kvs;          /* components of a file: 2 or 1 */
 	uint32_t heads, width; /* of a row */
 	uint32_t block_size;
-	uint32_t runs;	    /* of a row */
-	uint32_t run;	    /* elements of one, by heads */
+	uint32_t runs;      /* of a row */
+	uint32_t run;       /* elements of one, by heads */
 	uint32_t run_heads; /* heads of one: all, or 1 */
 	uint32_t planes;    /* 0: by heads */
 	struct {
@@ -33,7 +33,7 @@ struct kvcachefs_strides { /* in elements */
 	} plane[KVCACHEFS_PLANES];
 };
 
-struct kvcachefs_run {	  /* in elements */
+struct kvcachefs_run {    /* in elements */
 	uint64_t offset;  /* from the pointer */
 	uint32_t pointer; /* which */
 	uint32_t at, len; /* in the row */
@@ -49,8 +49,8 @@ static inline KVCACHEFS_BOTH struct kvcachefs_run kvcachefs_at(const struct kvca
 	r.pointer = s->pointer_layer * layer + s->pointer_kv * kv;
 	if (s->planes) {
 		r.pointer += s->plane[run].pointer;
-		r.offset =
-			s->plane[run].base + s->plane[run].block * block + s->plane[run].slot * in;
+		r.offset = s->plane[run].base + s->plane[run].block * block +
+			   s->plane[run].slot * in;
 		r.at = s->plane[run].at;
 		r.len = s->plane[run].width;
 	} else {
@@ -63,11 +63,14 @@ static inline KVCACHEFS_BOTH struct kvcachefs_run kvcachefs_at(const struct kvca
 }
 
 /* The slot of token i; negative: skipped. */
-static inline KVCACHEFS_BOTH int64_t kvcachefs_slot(const int64_t *slots, const int64_t *block_ids, uint32_t block_size, uint64_t i)
+static inline KVCACHEFS_BOTH int64_t kvcachefs_slot(const int64_t *slots, const int64_t *block_ids,
+						    uint32_t block_size, uint64_t i)
 {
 	if (slots)
 		return slots[i];
-	return block_ids[i / block_size] < 0 ? -1 : block_ids[i / block_size] * (int64_t)block_size + (int64_t)(i % block_size);
+	return block_ids[i / block_size] < 0 ? -1
+					     : block_ids[i / block_size] * (int64_t)block_size +
+						       (int64_t)(i % block_size);
 }
 
 #ifdef __cplusplus
@@ -79,21 +82,28 @@ extern "C" {
  */
 int kvcachefs_shape_of(const struct kvcachefs_paged *p, struct kvcachefs_strides *s);
 int kvcachefs_strides_of(const struct kvcachefs_paged *p, struct kvcachefs_strides *s);
-/* Checks all slots, the layers and the skip; *ntokens is how many tokens there are. 0, -EINVAL, -ERANGE. */
-int kvcachefs_check(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers, const struct kvcachefs_tokens *t, uint64_t *ntokens);
+/*
+ * Checks all slots, the layers and the skip; *ntokens is how many tokens there are. 0, -EINVAL,
+ * -ERANGE.
+ */
+int kvcachefs_check(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers,
+		    const struct kvcachefs_tokens *t, uint64_t *ntokens);
 
-/* lease.c: registers the mapping of object i, which is mapped, for devices; once. false: it cannot be. */
+/*
+ * lease.c: registers the mapping of object i, which is mapped, for devices; once. false: it cannot
+ * be.
+ */
 bool kvcachefs_lease_pin(struct kvcachefs_lease *l, size_t i, int device);
 
 /* cuda.cu, or cuda_none.c where there is no CUDA: one transfer's work on a device. */
-struct kvcachefs_work { /* one file */
+struct kvcachefs_work {                    /* one file */
 	const struct kvcachefs_item *item; /* with its arrays it lives until free */
 	const struct kvcachefs_paged *p;   /* its cache, until free */
 	const struct kvcachefs_strides *s;
 	uint64_t ntokens;
-	void *host;    /* its mapping, until free */
-	uint64_t len;  /* bytes, not 0 */
-	bool pinned;   /* the mapping is registered */
+	void *host;   /* its mapping, until free */
+	uint64_t len; /* bytes, not 0 */
+	bool pinned;  /* the mapping is registered */
 };
 struct kvcachefs_cuda;
 /* -EBUSY: the stream is being captured. */

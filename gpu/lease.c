@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Leases over .kvcachefs/lease, and mappings. A mapping that a device uses is registered once and stays so as long as it is kept. A lease is that file's descriptor: the kernel closes it when the process dies. Mappings are found by
- * (device, inode, size); those of a lease are counted, and with kvcachefs_map_cache() the least lately used stay mapped after it, up to that many bytes.
+ * Leases over .kvcachefs/lease, and mappings. A mapping that a device uses is registered once and
+ * stays so as long as it is kept. A lease is that file's descriptor: the kernel closes it when the
+ * process dies. Mappings are found by (device, inode, size); those of a lease are counted, and with
+ * kvcachefs_map_cache() the least lately used stay mapped after it, up to that many bytes.
  */
 #include "layout.h"
 
@@ -17,8 +19,8 @@
 #define BUCKETS 4096
 
 struct map {
-	struct map *next;            /* in its bucket */
-	struct map *newer, *older;   /* among the unused */
+	struct map *next;          /* in its bucket */
+	struct map *newer, *older; /* among the unused */
 	uint64_t dev, ino;
 	size_t len;
 	void *data;
@@ -26,7 +28,7 @@ struct map {
 	bool pinned; /* registered for devices, on this one */
 	int device;
 	unsigned refusals; /* of registering, in a row, up to 6 */
-	unsigned wait;	   /* so many uses more without trying again */
+	unsigned wait;     /* so many uses more without trying again */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER, pin_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -172,7 +174,8 @@ static int send_list(int fd, const char *word, const char *const *paths, size_t 
 	fputs(word, f);
 	for (size_t i = 0; i < n && !err; i++) {
 		if (!*paths[i] || strchr(paths[i], '\n'))
-			err = kvcachefs_fail(-EINVAL, "path %zu is empty or has a line end in it", i);
+			err = kvcachefs_fail(-EINVAL, "path %zu is empty or has a line end in it",
+					     i);
 		fprintf(f, "%s\n", paths[i]);
 	}
 	if (fclose(f) && !err)
@@ -200,7 +203,8 @@ static int open_lease(const char *mount, struct stat *st)
 
 		if (fd >= 0)
 			close(fd);
-		return kvcachefs_fail(err, "%s is no kvcachefs mount, or may not be used: %s", mount, strerror(-err));
+		return kvcachefs_fail(err, "%s is no kvcachefs mount, or may not be used: %s",
+				      mount, strerror(-err));
 	}
 	return fd;
 }
@@ -242,7 +246,9 @@ static int parse_line(struct kvcachefs_lease *l, char *line, bool look)
 		l->room = more;
 	}
 	o = &l->v[l->n++];
-	*o = (struct kvcachefs_object){ line, strtoull(ino, NULL, 10), strtoull(size, NULL, 10), error_of(state), state };
+	*o = (struct kvcachefs_object){
+		line, strtoull(ino, NULL, 10), strtoull(size, NULL, 10), error_of(state), state,
+	};
 	if (!o->err && look && (!strcmp(state, "lower") || !strcmp(state, "loading")))
 		o->err = -ENODATA;
 	else if (!o->err && !look && !strcmp(state, "lower"))
@@ -271,14 +277,16 @@ static int read_lines(struct kvcachefs_lease *l, bool look)
 		len += got > 0 ? (size_t)got : 0;
 	} while (got);
 	l->text[len] = 0;
-	for (char *line = strtok_r(l->text, "\n", &save); line && !err; line = strtok_r(NULL, "\n", &save))
+	for (char *line = strtok_r(l->text, "\n", &save); line && !err;
+	     line = strtok_r(NULL, "\n", &save))
 		err = parse_line(l, line, look);
 	if (!err && l->n && !(l->maps = calloc(l->n, sizeof *l->maps)))
 		err = kvcachefs_fail(-ENOMEM, "out of memory");
 	return err;
 }
 
-static int take(struct kvcachefs_lease **out, const char *mount, const char *word, const char *const *paths, size_t n)
+static int take(struct kvcachefs_lease **out, const char *mount, const char *word,
+		const char *const *paths, size_t n)
 {
 	struct kvcachefs_lease *l = calloc(1, sizeof *l);
 	struct stat st;
@@ -304,12 +312,14 @@ static int take(struct kvcachefs_lease **out, const char *mount, const char *wor
 	return 0;
 }
 
-int kvcachefs_lease_new(struct kvcachefs_lease **out, const char *mount, const char *const *paths, size_t n)
+int kvcachefs_lease_new(struct kvcachefs_lease **out, const char *mount, const char *const *paths,
+			size_t n)
 {
 	return take(out, mount, "", paths, n);
 }
 
-int kvcachefs_look(struct kvcachefs_lease **out, const char *mount, const char *const *paths, size_t n)
+int kvcachefs_look(struct kvcachefs_lease **out, const char *mount, const char *const *paths,
+		   size_t n)
 {
 	return take(out, mount, "look\n", paths, n);
 }

@@ -14,33 +14,35 @@
 
 #define PART_MAX 255 /* NAME_MAX */
 
-static const char *const dtypes[] = { "half",	  "bfloat16",	 "float",      "double",
-				      "int8",	  "uint8",	 "int16",      "int32",
-				      "int64",	  "bool",	 "fp8_e4m3fn", "fp8_e4m3fnuz",
-				      "fp8_e5m2", "fp8_e5m2fnuz" };
+static const char *const dtypes[] = {
+	"half",  "bfloat16", "float", "double",     "int8",         "uint8",    "int16",
+	"int32", "int64",    "bool",  "fp8_e4m3fn", "fp8_e4m3fnuz", "fp8_e5m2", "fp8_e5m2fnuz",
+};
 /* SGLang's PoolName, but for kv, whose files have no pool in their names. */
-static const char *const pools[] = { "mamba",
-				     "swa",
-				     "auxiliary_swa",
-				     "indexer",
-				     "deepseek_v4_c1",
-				     "deepseek_v4_c1_indexer",
-				     "deepseek_v4_c1_indexer_scale",
-				     "deepseek_v4_c2",
-				     "deepseek_v4_c2_indexer",
-				     "deepseek_v4_c2_indexer_scale",
-				     "deepseek_v4_c4",
-				     "deepseek_v4_c4_indexer",
-				     "deepseek_v4_c4_indexer_scale",
-				     "deepseek_v4_c128",
-				     "deepseek_v4_c4_rope",
-				     "deepseek_v4_c128_rope",
-				     "deepseek_v4_c4_state",
-				     "deepseek_v4_c4_indexer_state",
-				     "deepseek_v4_c128_state",
-				     "draft",
-				     "draft_indexer",
-				     "draft_swa" };
+static const char *const pools[] = {
+	"mamba",
+	"swa",
+	"auxiliary_swa",
+	"indexer",
+	"deepseek_v4_c1",
+	"deepseek_v4_c1_indexer",
+	"deepseek_v4_c1_indexer_scale",
+	"deepseek_v4_c2",
+	"deepseek_v4_c2_indexer",
+	"deepseek_v4_c2_indexer_scale",
+	"deepseek_v4_c4",
+	"deepseek_v4_c4_indexer",
+	"deepseek_v4_c4_indexer_scale",
+	"deepseek_v4_c128",
+	"deepseek_v4_c4_rope",
+	"deepseek_v4_c128_rope",
+	"deepseek_v4_c4_state",
+	"deepseek_v4_c4_indexer_state",
+	"deepseek_v4_c128_state",
+	"draft",
+	"draft_indexer",
+	"draft_swa",
+};
 
 struct text { /* what is being built */
 	char *p;
@@ -281,7 +283,7 @@ static bool number(const char *s, size_t len, int base, uint32_t *out)
 	if (!len || len > 10)
 		return false;
 	for (size_t i = 0; i < len; i++) {
-		int d = s[i] >= '0' && s[i] <= '9'		   ? s[i] - '0'
+		int d = s[i] >= '0' && s[i] <= '9'                 ? s[i] - '0'
 			: base == 16 && s[i] >= 'a' && s[i] <= 'f' ? s[i] - 'a' + 10
 								   : -1;
 
@@ -552,22 +554,20 @@ int kvcachefs_name_parse(enum kvcachefs_naming as, const char *path, struct kvca
 /* ---- Members by name ---- */
 
 enum kind { TEXT, NUMBER, YES };
-#define M(kind, member)                                                                            \
-	{                                                                                          \
-#member, kind, offsetof(struct kvcachefs_name, member),                            \
-			sizeof(((struct kvcachefs_name *)0)->member)                               \
-	}
+#define M(kind, member)                                           \
+	{ #member, kind, offsetof(struct kvcachefs_name, member), \
+	  sizeof(((struct kvcachefs_name *)0)->member) }
 static const struct {
 	const char *name;
 	enum kind kind;
 	size_t at, room;
 } members[] = {
-	M(TEXT, model),	    M(TEXT, key),	M(NUMBER, world_size), M(NUMBER, worker),
-	M(TEXT, dtype),	    M(NUMBER, layer),	M(TEXT, tags),	       M(NUMBER, kv_rank),
-	M(NUMBER, group),   M(TEXT, salt),	M(TEXT, pool),	       M(YES, mla),
+	M(TEXT, model),     M(TEXT, key),       M(NUMBER, world_size), M(NUMBER, worker),
+	M(TEXT, dtype),     M(NUMBER, layer),   M(TEXT, tags),         M(NUMBER, kv_rank),
+	M(NUMBER, group),   M(TEXT, salt),      M(TEXT, pool),         M(YES, mla),
 	M(NUMBER, tp_rank), M(NUMBER, tp_size), M(NUMBER, pp_rank),    M(NUMBER, pp_size),
 	M(NUMBER, cp_rank), M(NUMBER, cp_size), M(NUMBER, dcp_rank),   M(NUMBER, dcp_size),
-	M(NUMBER, page),    M(TEXT, config),	M(NUMBER, rank),
+	M(NUMBER, page),    M(TEXT, config),    M(NUMBER, rank),
 };
 
 int kvcachefs_name_set(struct kvcachefs_name *n, const char *member, const char *value)

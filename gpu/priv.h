@@ -11,7 +11,8 @@
 extern "C" {
 #endif
 /* Notes what went wrong for kvcachefs_error() and returns err. */
-int kvcachefs_fail(int err, const char *format, ...) __attribute__((format(printf, 2, 3), visibility("hidden")));
+int kvcachefs_fail(int err, const char *format, ...)
+	__attribute__((format(printf, 2, 3), visibility("hidden")));
 #ifdef __cplusplus
 }
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Many objects in one call. A store makes each file under a temporary name beside its own, at its final size with room prepared, and maps it; the bytes come
- * from the cache by gather (host) or from the device (cuda.cu); when all is there the layout is set and the file renamed to its name. A load leases
- * all its files at once and maps them.
+ * Many objects in one call. A store makes each file under a temporary name beside its own, at its
+ * final size with room prepared, and maps it; the bytes come from the cache by gather (host) or
+ * from the device (cuda.cu); when all is there the layout is set and the file renamed to its name.
+ * A load leases all its files at once and maps them.
  */
 #include "layout.h"
 
@@ -36,7 +37,7 @@ struct kvcachefs_transfer {
 	bool store, done;
 	char *mount;
 	struct kvcachefs_paged p; /* the call's */
-	struct cache **caches;	  /* its, and what the items name */
+	struct cache **caches;    /* its, and what the items name */
 	size_t ncaches;
 	struct kvcachefs_item *items;
 	struct piece *pieces;
@@ -67,8 +68,8 @@ static void layout_text(const struct kvcachefs_transfer *t, size_t i, char *buf,
 {
 	const struct kvcachefs_item *it = &t->items[i];
 	const struct cache *c = t->pieces[i].cache;
-	uint64_t tokens =
-		it->tokens.slots ? it->tokens.n : (uint64_t)it->tokens.n * c->p->block_size;
+	uint64_t tokens = it->tokens.slots ? it->tokens.n
+					   : (uint64_t)it->tokens.n * c->p->block_size;
 
 	snprintf(buf, room, "kv=%u layers=%u tokens=%llu heads=%u head_size=%u elem=%u", c->s.kvs,
 		 it->nlayers, (unsigned long long)tokens, c->s.heads, c->s.width, c->p->elem);
@@ -97,7 +98,8 @@ static int store_open(struct kvcachefs_transfer *t, size_t i)
 
 	if (err)
 		return err;
-	if (asprintf(&c->tmp, "%s.tmp.%d.%lu", c->path, (int)getpid(), atomic_fetch_add(&count, 1)) < 0) {
+	if (asprintf(&c->tmp, "%s.tmp.%d.%lu", c->path, (int)getpid(),
+		     atomic_fetch_add(&count, 1)) < 0) {
 		c->tmp = NULL;
 		return kvcachefs_fail(-ENOMEM, "out of memory");
 	}
@@ -106,7 +108,8 @@ static int store_open(struct kvcachefs_transfer *t, size_t i)
 		return kvcachefs_fail(-errno, "%s: %s", c->tmp, strerror(errno));
 	/* Room first: a mapping's write must not be the one that finds the pool full. */
 	if (c->len && fallocate(c->fd, 0, 0, (off_t)c->len))
-		return kvcachefs_fail(-errno, "%s: no room for %zu bytes: %s", c->path, c->len, strerror(errno));
+		return kvcachefs_fail(-errno, "%s: no room for %zu bytes: %s", c->path, c->len,
+				      strerror(errno));
 	c->map = c->len ? mmap(NULL, c->len, PROT_READ | PROT_WRITE, MAP_SHARED, c->fd, 0) : NULL;
 	if (c->map == MAP_FAILED) {
 		c->map = NULL;
@@ -127,7 +130,8 @@ static int store_finish(struct kvcachefs_transfer *t, size_t i)
 	if (!err)
 		layout_text(t, i, text, sizeof text);
 	if (!err && fsetxattr(c->fd, XATTR, text, strlen(text), 0))
-		err = kvcachefs_fail(-errno, "%s: its layout cannot be kept: %s", c->path, strerror(errno));
+		err = kvcachefs_fail(-errno, "%s: its layout cannot be kept: %s", c->path,
+				     strerror(errno));
 	if (c->fd >= 0 && close(c->fd) && !err)
 		err = kvcachefs_fail(-errno, "%s: %s", c->path, strerror(errno));
 	c->fd = -1;
@@ -154,10 +158,12 @@ static int load_open(struct kvcachefs_transfer *t, size_t i)
 	if (n >= 0) {
 		have[n] = 0;
 		if (strcmp(have, want))
-			return kvcachefs_fail(-EPROTOTYPE, "%s holds %s, and %s is asked for", c->path, have, want);
+			return kvcachefs_fail(-EPROTOTYPE, "%s holds %s, and %s is asked for",
+					      c->path, have, want);
 	}
 	if (len != c->len)
-		return kvcachefs_fail(-EPROTOTYPE, "%s has %zu bytes, and %s takes %zu", c->path, len, want, c->len);
+		return kvcachefs_fail(-EPROTOTYPE, "%s has %zu bytes, and %s takes %zu", c->path,
+				      len, want, c->len);
 	c->map = (void *)(uintptr_t)data;
 	c->pinned = t->cuda && len && kvcachefs_lease_pin(t->lease, i, t->p.device);
 	return 0;
@@ -222,13 +228,15 @@ static int run_items(struct kvcachefs_transfer *t)
 		if (!err)
 			err = t->store ? store_open(t, i) : load_open(t, i);
 		if (!err && t->pieces[i].len) {
-			struct kvcachefs_work w = { it,
-						    cache->p,
-						    &cache->s,
-						    tokens,
-						    t->pieces[i].map,
-						    t->pieces[i].len,
-						    t->pieces[i].pinned };
+			struct kvcachefs_work w = {
+				it,
+				cache->p,
+				&cache->s,
+				tokens,
+				t->pieces[i].map,
+				t->pieces[i].len,
+				t->pieces[i].pinned,
+			};
 
 			err = t->cuda ? kvcachefs_cuda_add(t->cuda, &w) : move_host(t, i);
 		}
@@ -286,7 +294,8 @@ static int find_cache(struct kvcachefs_transfer *t, const struct kvcachefs_paged
 	return 0;
 }
 
-static int begin(struct kvcachefs_transfer **out, bool store, const char *mount, const struct kvcachefs_paged *p, struct kvcachefs_item *items, size_t n,
+static int begin(struct kvcachefs_transfer **out, bool store, const char *mount,
+		 const struct kvcachefs_paged *p, struct kvcachefs_item *items, size_t n,
 		 void *stream)
 {
 	struct kvcachefs_transfer *t = calloc(1, sizeof *t);
@@ -330,12 +339,16 @@ static int begin(struct kvcachefs_transfer **out, bool store, const char *mount,
 	return 0;
 }
 
-int kvcachefs_store(struct kvcachefs_transfer **out, const char *mount, const struct kvcachefs_paged *p, struct kvcachefs_item *items, size_t n, void *stream)
+int kvcachefs_store(struct kvcachefs_transfer **out, const char *mount,
+		    const struct kvcachefs_paged *p, struct kvcachefs_item *items, size_t n,
+		    void *stream)
 {
 	return begin(out, true, mount, p, items, n, stream);
 }
 
-int kvcachefs_load(struct kvcachefs_transfer **out, const char *mount, const struct kvcachefs_paged *p, struct kvcachefs_item *items, size_t n, void *stream)
+int kvcachefs_load(struct kvcachefs_transfer **out, const char *mount,
+		   const struct kvcachefs_paged *p, struct kvcachefs_item *items, size_t n,
+		   void *stream)
 {
 	return begin(out, false, mount, p, items, n, stream);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvcachectl COMMAND ...: what one asks of a running mount, through the files in its .kvcachefs. One row each in `commands`.
+ * kvcachectl COMMAND ...: what one asks of a running mount, through the files in its .kvcachefs.
+ * One row each in `commands`.
  */
 #include "tool.h"
 
@@ -23,7 +24,8 @@ static int open_in(const char *mnt, const char *name, int flags)
 	snprintf(path, sizeof path, "%s/.kvcachefs/%s", mnt, name);
 	fd = open(path, flags | O_CLOEXEC);
 	if (fd < 0)
-		kvm_fail("%s: %s", path, errno == ENOENT ? "this is no kvcachefs mount" : strerror(errno));
+		kvm_fail("%s: %s", path,
+			 errno == ENOENT ? "this is no kvcachefs mount" : strerror(errno));
 	return fd;
 }
 
@@ -66,7 +68,8 @@ static int sweep(const char *mnt, const char *word)
 		int err = errno;
 
 		close(fd);
-		return kvm_fail("%s: %s", word, err == EBUSY ? "another sweep is under way" : strerror(err));
+		return kvm_fail("%s: %s", word,
+				err == EBUSY ? "another sweep is under way" : strerror(err));
 	}
 	close(fd);
 	for (;;) {
@@ -83,7 +86,8 @@ static int sweep(const char *mnt, const char *word)
 		usleep(100000);
 	}
 	fputs(line, stdout);
-	return strncmp(line, word, strlen(word)) || strstr(line, "failed: ") || !strstr(line, " 0 failed");
+	return strncmp(line, word, strlen(word)) || strstr(line, "failed: ") ||
+	       !strstr(line, " 0 failed");
 }
 
 static int run_import(int argc, char **argv)
@@ -98,7 +102,10 @@ static int run_rekey(int argc, char **argv)
 	return sweep(argv[0], "rekey");
 }
 
-/* prefetch MOUNT PATH...: asks for them without waiting. lease: prints the lines and holds until a signal. */
+/*
+ * prefetch MOUNT PATH...: asks for them without waiting. lease: prints the lines and holds until a
+ * signal.
+ */
 static int ask(const char *mnt, char **paths, int n, bool hold)
 {
 	int fd = open_in(mnt, "lease", O_RDWR);
@@ -132,9 +139,10 @@ static int ask(const char *mnt, char **paths, int n, bool hold)
 	}
 	while ((got = read(fd, buf, sizeof buf)) > 0)
 		fwrite(buf, 1, (size_t)got, stdout);
-	fflush(stdout);
 	if (got < 0)
 		return kvm_fail("lease: %s", strerror(errno));
+	if (fflush(stdout))
+		return kvm_fail("%s", strerror(errno));
 	pause();
 	return 0;
 }
@@ -149,13 +157,40 @@ static int run_lease(int argc, char **argv)
 	return ask(argv[0], argv + 1, argc - 1, true);
 }
 
+/* A key one above the highest id that is there; *id gets its id. What is secret stays in `text`. */
+static int add_key(FILE *f, const char *model, unsigned long *id, char *text, size_t room)
+{
+	uint8_t key[32];
+	unsigned long max = 0, n;
+	int err = 0;
+
+	while (fgets(text, (int)room, f))
+		if (sscanf(text, "%lu ", &n) == 1 && n > max)
+			max = n;
+	if (ferror(f) || fseek(f, 0, SEEK_END))
+		return -EIO;
+	if (max >= UINT32_MAX)
+		return -ERANGE;
+	if (getrandom(key, sizeof key, 0) != sizeof key)
+		return -EIO;
+	*id = max + 1;
+	for (size_t i = 0; i < sizeof key; i++)
+		snprintf(text + 2 * i, room - 2 * i, "%02x", key[i]);
+	if (fprintf(f, "%lu %s%s%s\n", *id, text, model ? " " : "", model ? model : "") < 0 ||
+	    fflush(f) || fsync(fileno(f)))
+		err = -errno;
+	explicit_bzero(key, sizeof key);
+	return err;
+}
+
 /* Adds a random key to a key file, made with mode 0600 where it is missing. */
 static int run_newkey(int argc, char **argv)
 {
-	uint8_t key[32];
-	char line[512];
-	unsigned long id = 0, max = 0;
-	int fd = open(argv[0], O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+	struct {
+		char line[512], stream[4096];
+	} secret;
+	unsigned long id = 0;
+	int fd = open(argv[0], O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600), err;
 	struct stat st;
 	FILE *f = fd < 0 ? NULL : fdopen(fd, "a+");
 
@@ -163,29 +198,21 @@ static int run_newkey(int argc, char **argv)
 		return kvm_fail("%s: %s", argv[0], strerror(errno));
 	if (fstat(fd, &st) || (st.st_mode & 077)) {
 		fclose(f);
-		return kvm_fail("%s can be used by others; make it yours alone: chmod 600", argv[0]);
+		return kvm_fail("%s can be used by others; make it yours alone: chmod 600",
+				argv[0]);
 	}
-	rewind(f);
-	while (fgets(line, sizeof line, f))
-		if (sscanf(line, "%lu ", &id) == 1 && id > max)
-			max = id;
-	if (max >= UINT32_MAX || getrandom(key, sizeof key, 0) != sizeof key) {
-		fclose(f);
-		return kvm_fail("no key could be made");
-	}
-	fprintf(f, "%lu ", max + 1);
-	for (int i = 0; i < 32; i++)
-		fprintf(f, "%02x", key[i]);
-	fprintf(f, "%s%s\n", argc > 1 ? " " : "", argc > 1 ? argv[1] : "");
-	memset(key, 0, sizeof key);
-	if (fflush(f) || fsync(fd))
-		return kvm_fail("%s: %s", argv[0], strerror(errno));
+	err = setvbuf(f, secret.stream, _IOFBF, sizeof secret.stream) ? -ENOMEM : 0;
+	if (!err)
+		err = add_key(f, argc > 1 ? argv[1] : NULL, &id, secret.line, sizeof secret.line);
 	fclose(f);
-	printf("key %lu added to %s\n", max + 1, argv[0]);
+	explicit_bzero(&secret, sizeof secret);
+	if (err)
+		return kvm_fail("no key could be added to %s: %s", argv[0], strerror(-err));
+	printf("key %lu added to %s\n", id, argv[0]);
 	return 0;
 }
 
-struct naming { /* how a key is printed */
+struct naming {            /* how a key is printed */
 	const char *model; /* NULL: the key alone */
 	bool as;           /* as the path of `how`; otherwise MODEL/KEY */
 	enum kvcachefs_naming how;
@@ -312,7 +339,10 @@ static bool read_number(const char *folder, const char *device, const char *name
 	return ok && end != text;
 }
 
-/* Memory is nearest to a device on the device's own NUMA node: a pool elsewhere halves the rate of copies on machines with two sockets. */
+/*
+ * Memory is nearest to a device on the device's own NUMA node: a pool elsewhere halves the rate of
+ * copies on machines with two sockets.
+ */
 static int run_gpus(int argc, char **argv)
 {
 	const char *folder = argc ? argv[0] : "/sys/bus/pci/devices";
@@ -325,8 +355,9 @@ static int run_gpus(int argc, char **argv)
 	while ((e = readdir(d))) {
 		long vendor, class, node = -1;
 
-		if (e->d_name[0] == '.' || !read_number(folder, e->d_name, "vendor", &vendor) || !read_number(folder, e->d_name, "class", &class) ||
-		    vendor != 0x10de || class >> 16 != 3) /* NVIDIA; a display or 3D controller */
+		if (e->d_name[0] == '.' || !read_number(folder, e->d_name, "vendor", &vendor) ||
+		    !read_number(folder, e->d_name, "class", &class) || vendor != 0x10de ||
+		    class >> 16 != 3) /* NVIDIA; a display or 3D controller */
 			continue;
 		read_number(folder, e->d_name, "numa_node", &node);
 		if (node < 0)
@@ -388,8 +419,10 @@ int main(int argc, char **argv)
 	for (size_t i = 0; argc > 1 && i < sizeof commands / sizeof commands[0]; i++)
 		if (!strcmp(commands[i].name, argv[1])) {
 			if (argc - 2 < commands[i].min || argc - 2 > commands[i].max)
-				return kvm_fail("usage: kvcachectl %s %s", commands[i].name, commands[i].args);
+				return kvm_fail("usage: kvcachectl %s %s", commands[i].name,
+						commands[i].args);
 			return commands[i].run(argc - 2, argv + 2);
 		}
-	return kvm_fail("%s; kvcachectl --help lists the commands", argc > 1 ? "there is no such command" : "a command is missing");
+	return kvm_fail("%s; kvcachectl --help lists the commands",
+			argc > 1 ? "there is no such command" : "a command is missing");
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fsck.kvcachefs [-n|-y] [--data] [--rebuild] STORE: checks a store that is not mounted. In order: superblock, the
- * database's pages, the catalog's rules, each placement against the frame that lies there, extents against each other, the
- * usage total, and frames that no placement names. Exit: 0 nothing wrong, 1 all mended, 4 something is left, 8 it
- * could not be done.
+ * fsck.kvcachefs [-n|-y] [--data] [--rebuild] STORE: checks a store that is not mounted. In order:
+ * superblock, the database's pages, the catalog's rules, each placement against the frame that lies
+ * there, extents against each other, the usage total, and frames that no placement names. Exit: 0
+ * nothing wrong, 1 all mended, 4 something is left, 8 it could not be done.
  */
 #include "fsck.h"
 
@@ -49,7 +49,10 @@ void kvm_foundf(struct kvm_report *r, bool mended, const char *format, ...)
 	kvm_found(r, mended, text);
 }
 
-/* The placements of the disk tier, copied out, so that the catalog can be changed while walking them. */
+/*
+ * The placements of the disk tier, copied out, so that the catalog can be changed while walking
+ * them.
+ */
 struct placements {
 	struct one {
 		uint64_t ino;
@@ -90,16 +93,19 @@ static bool payload_good(struct kvc_tier *t, const struct kvc_where *w, const st
 }
 
 /* Does the frame of this placement lie there? */
-static bool frame_there(const struct kvc_store *s, struct kvc_tier *t, const struct one *o, uint8_t *page, struct kvc_frame *f, bool data)
+static bool frame_there(const struct kvc_store *s, struct kvc_tier *t, const struct one *o,
+			uint8_t *page, struct kvc_frame *f, bool data)
 {
 	struct iovec iov = { page, KVC_FRAME_HEADER };
 
-	return !t->ops->get(t, &o->p.where, 0, &iov, 1) && !kvc_frame_decode(page, f) && !memcmp(f->store, s->uuid, 16) &&
-	       f->ino == o->ino && f->gen == o->p.gen && KVC_FRAME_HEADER + f->stored_len <= o->p.where.len &&
+	return !t->ops->get(t, &o->p.where, 0, &iov, 1) && !kvc_frame_decode(page, f) &&
+	       !memcmp(f->store, s->uuid, 16) && f->ino == o->ino && f->gen == o->p.gen &&
+	       KVC_FRAME_HEADER + f->stored_len <= o->p.where.len &&
 	       (!data || payload_good(t, &o->p.where, f));
 }
 
-static int check_placements(const struct kvc_store *s, struct kvc_catalog *c, struct kvc_tier *t, bool data, struct kvm_report *r)
+static int check_placements(const struct kvc_store *s, struct kvc_catalog *c, struct kvc_tier *t,
+			    bool data, struct kvm_report *r)
 {
 	struct placements all = { 0 };
 	KVC_MEM uint8_t *page = aligned_alloc(KVC_PAGE, KVC_FRAME_HEADER);
@@ -111,7 +117,9 @@ static int check_placements(const struct kvc_store *s, struct kvc_catalog *c, st
 	/* Those without their frame go first, so that of two that overlap the true one stays. */
 	for (size_t i = 0; i < all.n && !err; i++)
 		if (!frame_there(s, t, &all.v[i], page, f, data)) {
-			kvm_foundf(r, r->mend, "the placement of inode %" PRIu64 " at %" PRIu64 " points at %s", all.v[i].ino, all.v[i].p.where.at,
+			kvm_foundf(r, r->mend,
+				   "the placement of inode %" PRIu64 " at %" PRIu64 " points at %s",
+				   all.v[i].ino, all.v[i].p.where.at,
 				   data ? "no frame of it, or at damaged bytes" : "no frame of it");
 			all.v[i].bad = true;
 			if (r->mend)
@@ -124,8 +132,12 @@ static int check_placements(const struct kvc_store *s, struct kvc_catalog *c, st
 			int e = t->ops->claim(t, &all.v[i].p.where);
 
 			if (!e || pass == 1)
-				continue; /* a bad one that overlaps is told already, unless it is still there */
-			kvm_foundf(r, r->mend, "the extent of inode %" PRIu64 " at %" PRIu64 " %s", all.v[i].ino, all.v[i].p.where.at,
+				/*
+				 * a bad one that overlaps is told already, unless it is still there
+				 */
+				continue;
+			kvm_foundf(r, r->mend, "the extent of inode %" PRIu64 " at %" PRIu64 " %s",
+				   all.v[i].ino, all.v[i].p.where.at,
 				   e == -EEXIST ? "overlaps another" : "lies outside of the tier");
 			if (r->mend)
 				err = kvc_check_unplace(c, all.v[i].ino, 0);
@@ -168,13 +180,16 @@ static int orphan(void *arg, const struct kvc_where *w, const struct kvc_frame *
 		return 0;
 	o->n++;
 	if (!o->expected)
-		kvm_foundf(o->r, o->r->mend, "a frame of inode %" PRIu64 " (%s) at %" PRIu64 " belongs to nothing", f->ino, f->path, w->at);
+		kvm_foundf(o->r, o->r->mend,
+			   "a frame of inode %" PRIu64 " (%s) at %" PRIu64 " belongs to nothing",
+			   f->ino, f->path, w->at);
 	if (o->r->mend)
 		o->t->ops->remove(o->t, w); /* which makes it unreadable */
 	return 1;
 }
 
-static int check_orphans(const struct kvc_store *s, struct kvc_catalog *c, struct kvc_tier *t, struct kvm_report *r)
+static int check_orphans(const struct kvc_store *s, struct kvc_catalog *c, struct kvc_tier *t,
+			 struct kvm_report *r)
 {
 	struct orphans o = { t, s, r, false, 0 };
 	char text[8] = "";
@@ -186,7 +201,8 @@ static int check_orphans(const struct kvc_store *s, struct kvc_catalog *c, struc
 		o.expected = kvc_meta_get(c, "clean", text, sizeof text) || strcmp(text, "1");
 	err = t->ops->list(t, orphan, &o);
 	if (o.expected && o.n)
-		printf("note: %u frames that a killed daemon left lie in free space%s\n", o.n, r->mend ? " and are cleared" : "; -y clears them");
+		printf("note: %u frames that a killed daemon left lie in free space%s\n", o.n,
+		       r->mend ? " and are cleared" : "; -y clears them");
 	if (!err && r->mend && o.expected)
 		err = kvc_meta_set(c, "killed", "0");
 	return err;
@@ -226,11 +242,42 @@ static int check(struct kvc_store *s, struct kvc_tier *t, bool data, struct kvm_
 	return err;
 }
 
+/* With rebuild also one whose superblock is damaged: what the frames say makes a new one. */
+static int open_store(struct kvc_store *s, const char *path, bool rebuild, char *error)
+{
+	int err = kvc_store_open(s, path, error);
+	struct kvc_tier *disk;
+	struct stat st;
+
+	if (err != -EBADMSG || !rebuild)
+		return err;
+	kvc_store_path(s, KVC_STORE_DATA, s->data);
+	if (!stat(s->data, &st))
+		s->data_size = (uint64_t)st.st_size;
+	err = s->data_size ? kvct_disk_open(s, &disk, error) : -EBADMSG;
+	if (!err) {
+		err = kvm_find_uuid(disk, s->uuid);
+		disk->ops->close(disk);
+	}
+	err = err ?: kvc_store_create(s);
+	if (err)
+		return err;
+	printf("made a new superblock for store %s\n", s->uuid_text);
+	return kvc_store_open(s, path, error);
+}
+
 int main(int argc, char **argv)
 {
 	enum { DATA = 256, REBUILD };
-	static const struct option longs[] = { { "no-change", 0, 0, 'n' }, { "yes", 0, 0, 'y' }, { "data", 0, 0, DATA },
-					       { "rebuild", 0, 0, REBUILD }, { "help", 0, 0, 'h' }, { "version", 0, 0, 'V' }, { 0 } };
+	static const struct option longs[] = {
+		{ "no-change", 0, 0, 'n' },
+		{ "yes", 0, 0, 'y' },
+		{ "data", 0, 0, DATA },
+		{ "rebuild", 0, 0, REBUILD },
+		{ "help", 0, 0, 'h' },
+		{ "version", 0, 0, 'V' },
+		{ 0 },
+	};
 	struct kvm_report r = { 0 };
 	struct kvc_store s;
 	struct kvc_tier *disk;
@@ -242,38 +289,24 @@ int main(int argc, char **argv)
 	while ((c = getopt_long(argc, argv, "nyahVTM", longs, NULL)) != -1)
 		switch (c) {
 		case 'n': r.mend = false; break;
-		case 'y': case 'a': r.mend = true; break;
+		case 'y':
+		case 'a': r.mend = true; break;
 		case DATA: data = true; break;
 		case REBUILD: rebuild = true; break;
-		case 'T': case 'M': break; /* what fsck(8) hands on */
+		case 'T':
+		case 'M': break; /* what fsck(8) hands on */
 		case 'h': usage(stdout); return 0;
 		case 'V': printf("fsck.kvcachefs %s\n", KVC_VERSION); return 0;
-		default: fprintf(stderr, "fsck.kvcachefs: fsck.kvcachefs --help shows what it takes\n"); return 8;
+		default:
+			fprintf(stderr,
+				"fsck.kvcachefs: fsck.kvcachefs --help shows what it takes\n");
+			return 8;
 		}
 	if (argc - optind != 1) {
 		kvm_fail("it takes one store; fsck.kvcachefs --help shows all");
 		return 8;
 	}
-	err = kvc_store_open(&s, argv[optind], error);
-	if (err == -EBADMSG && rebuild) {
-		/* The superblock is damaged: what the frames say, and the data file's size, make a new one. */
-		struct stat st;
-
-		kvc_store_path(&s, KVC_STORE_DATA, s.data);
-		if (!stat(s.data, &st))
-			s.data_size = (uint64_t)st.st_size;
-		err = s.data_size ? kvct_disk_open(&s, &disk, error) : -EBADMSG;
-		if (!err) {
-			err = kvm_find_uuid(disk, s.uuid);
-			disk->ops->close(disk);
-		}
-		err = err ?: kvc_store_create(&s);
-		if (!err) {
-			printf("made a new superblock for store %s\n", s.uuid_text);
-			snprintf(error, sizeof error, "%s", s.dir);
-			err = kvc_store_open(&s, argv[optind], error);
-		}
-	}
+	err = open_store(&s, argv[optind], rebuild, error);
 	if (err) {
 		kvm_fail("%s", error);
 		return err == -EBADMSG ? 4 : 8;
@@ -292,6 +325,9 @@ int main(int argc, char **argv)
 		return 8;
 	}
 	if (!rebuild)
-		printf("%s: %s\n", argv[optind], !r.found ? "nothing is wrong" : r.mended == r.found ? "all is mended" : "something is wrong; -y mends");
+		printf("%s: %s\n", argv[optind],
+		       !r.found              ? "nothing is wrong"
+		       : r.mended == r.found ? "all is mended"
+					     : "something is wrong; -y mends");
 	return !r.found ? 0 : r.mended == r.found ? 1 : 4;
 }

@@ -13,11 +13,13 @@ struct kvm_report {
 };
 /* Tells one finding and counts it; a kvc_found_fn with the report as arg. */
 void kvm_found(void *report, bool mended, const char *what);
-void kvm_foundf(struct kvm_report *r, bool mended, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void kvm_foundf(struct kvm_report *r, bool mended, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
 
 /*
- * Makes a new catalog from the frames in the tier alone; the old one is kept beside it as *.old. Where several frames have
- * one inode the newest generation counts, where several have one path the newest file.
+ * Makes a new catalog from the frames in the tier alone; the old one is kept beside it as *.old.
+ * Where several frames have one inode the newest generation counts, where several have one path the
+ * newest file.
  */
 int kvm_rebuild(struct kvc_store *s, struct kvc_tier *disk);
 /* The store id that the frames carry, for a store whose superblock is damaged. 0 or -ENOENT. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mount.kvcachefs STORE MOUNTPOINT [-o OPTIONS] [-sfnv]: what mount(8) calls for `mount -t kvcachefs` and fstab. It hands
- * on to kvcachefs, which lies in one of the usual places or beside this program.
+ * mount.kvcachefs STORE MOUNTPOINT [-o OPTIONS] [-sfnv]: what mount(8) calls for `mount -t
+ * kvcachefs` and fstab. It hands on to kvcachefs, which lies in one of the usual places or beside
+ * this program.
  */
 #include <errno.h>
 #include <libgen.h>
@@ -24,11 +25,17 @@ static void beside(char *path, size_t room)
 
 int main(int argc, char **argv)
 {
-	static const char *const places[] = { "/usr/sbin/kvcachefs", "/usr/local/sbin/kvcachefs", "/sbin/kvcachefs", "/usr/bin/kvcachefs" };
+	static const char *const places[] = {
+		"/usr/sbin/kvcachefs",
+		"/usr/local/sbin/kvcachefs",
+		"/sbin/kvcachefs",
+		"/usr/bin/kvcachefs",
+	};
 	char own[PATH_MAX + 16] = "";
 
 	if (argc == 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
-		printf("usage: mount -t kvcachefs STORE MOUNTPOINT [-o OPTIONS]\nmount.kvcachefs(8) and kvcachefs(8) tell more.\n");
+		printf("usage: mount -t kvcachefs STORE MOUNTPOINT [-o "
+		       "OPTIONS]\nmount.kvcachefs(8) and kvcachefs(8) tell more.\n");
 		return 0;
 	}
 	if (argc == 2 && !strcmp(argv[1], "--version")) {

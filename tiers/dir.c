@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The dir tier, dir:///PATH: a folder on a filesystem that other nodes mount too (NFS, Lustre, CephFS). Each frame is one file,
- * PATH/HH/HEX, HEX the 32 digits of its name and HH the first two. It is written under a temporary name of its own, brought
- * to stable storage and renamed, so many writers are safe and a reader sees a whole frame or none.
+ * The dir tier, dir:///PATH: a folder on a filesystem that other nodes mount too (NFS, Lustre,
+ * CephFS). Each frame is one file, PATH/HH/HEX, HEX the 32 digits of its name and HH the first two.
+ * It is written under a temporary name of its own, brought to stable storage and renamed, so many
+ * writers are safe and a reader sees a whole frame or none.
  *
  * No state but the folder: every call stands for itself.
  */
@@ -51,7 +52,8 @@ static int write_all(int fd, const struct kvc_put *p)
 	for (uint64_t off = 0; off < p->stored_len && !err;) {
 		size_t len = kvc_min(p->stored_len - off, PIECE);
 
-		err = p->read(p->arg, buf, len, off) ?: kvc_pwrite_all(fd, buf, len, (off_t)(KVC_FRAME_HEADER + off));
+		err = p->read(p->arg, buf, len, off)
+			      ?: kvc_pwrite_all(fd, buf, len, (off_t)(KVC_FRAME_HEADER + off));
 		off += len;
 	}
 	err = err ?: p->head(p->arg, buf) ?: kvc_pwrite_all(fd, buf, KVC_FRAME_HEADER, 0);
@@ -65,7 +67,8 @@ static int dir_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_where
 	int fd, err;
 
 	file_of(d, &p->name, path, sizeof path);
-	snprintf(tmp, sizeof tmp, "%s.tmp.%s.%d.%lu", path, d->host, (int)getpid(), atomic_fetch_add(&d->count, 1));
+	snprintf(tmp, sizeof tmp, "%s.tmp.%s.%d.%lu", path, d->host, (int)getpid(),
+		 atomic_fetch_add(&d->count, 1));
 	fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	if (fd < 0 && errno == ENOENT) {
 		char *slash = strrchr(path, '/');
@@ -102,7 +105,10 @@ static int read_padded(int fd, const struct iovec *iov, int n, uint64_t off)
 		return -errno;
 	end = kvc_round_up((uint64_t)st.st_size, KVC_PAGE);
 	for (int i = 0; i < n; i++) {
-		uint64_t want = iov[i].iov_len, have = off < (uint64_t)st.st_size ? kvc_min(want, (uint64_t)st.st_size - off) : 0;
+		uint64_t want = iov[i].iov_len,
+			 have = off < (uint64_t)st.st_size
+					? kvc_min(want, (uint64_t)st.st_size - off)
+					: 0;
 		int err;
 
 		if (off + want > end)
@@ -115,7 +121,8 @@ static int read_padded(int fd, const struct iovec *iov, int n, uint64_t off)
 	return 0;
 }
 
-static int dir_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off, const struct iovec *iov, int n)
+static int dir_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
+		   const struct iovec *iov, int n)
 {
 	char path[700];
 	KVC_FD int fd = -1;
@@ -133,8 +140,10 @@ static int dir_remove(struct kvc_tier *t, const struct kvc_where *w)
 	return unlink(path) && errno != ENOENT ? -errno : 0;
 }
 
-static int list_one(struct dir *d, const char *sub, const char *name, uint8_t *page, struct kvc_frame *f,
-		    int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f), void *arg)
+static int list_one(struct dir *d, const char *sub, const char *name, uint8_t *page,
+		    struct kvc_frame *f,
+		    int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),
+		    void *arg)
 {
 	struct kvc_where w = { 0 };
 	char path[1024];
@@ -153,7 +162,9 @@ static int list_one(struct dir *d, const char *sub, const char *name, uint8_t *p
 	return fn(arg, &w, f);
 }
 
-static int dir_list(struct kvc_tier *t, int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f), void *arg)
+static int dir_list(struct kvc_tier *t,
+		    int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),
+		    void *arg)
 {
 	struct dir *d = of(t);
 	KVC_MEM uint8_t *page = malloc(KVC_FRAME_HEADER);
@@ -188,17 +199,26 @@ static void dir_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
 }
 
 static const struct kvc_tier_ops dir_ops = {
-	.name = "dir", .caps = KVC_TIER_SHARED | KVC_TIER_DURABLE,
-	.close = dir_close, .put = dir_put, .get = dir_get, .remove = dir_remove, .list = dir_list, .usage = dir_usage,
+	.name = "dir",
+	.caps = KVC_TIER_SHARED | KVC_TIER_DURABLE,
+	.close = dir_close,
+	.put = dir_put,
+	.get = dir_get,
+	.remove = dir_remove,
+	.list = dir_list,
+	.usage = dir_usage,
 };
 
-int kvct_dir_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out, char *error)
+int kvct_dir_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out,
+		  char *error)
 {
 	static const char *const params[] = { NULL };
 	struct dir *d;
 	struct stat st;
+	int err = 0;
 
-	(void)deadline_ms; /* a filesystem's calls cannot be given one: its own mount options do (soft, timeo= for NFS) */
+	/* A filesystem's calls cannot have one: its own mount options do (soft, timeo= for NFS). */
+	(void)deadline_ms;
 	if (kvct_url_check(u, params, error))
 		return -EINVAL;
 	if (*u->host || !*u->path || strlen(u->path) + 2 > sizeof d->path) {
@@ -211,10 +231,15 @@ int kvct_dir_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tie
 		return -ENOMEM;
 	}
 	snprintf(d->path, sizeof d->path, "/%s", u->path);
-	if (stat(d->path, &st) || !S_ISDIR(st.st_mode) || access(d->path, R_OK | W_OK | X_OK)) {
-		int err = errno ? -errno : -ENOTDIR;
-
-		snprintf(error, 512, "option remote: %s is no folder that can be written to", d->path);
+	if (stat(d->path, &st))
+		err = -errno;
+	else if (!S_ISDIR(st.st_mode))
+		err = -ENOTDIR;
+	else if (access(d->path, R_OK | W_OK | X_OK))
+		err = -errno;
+	if (err) {
+		snprintf(error, 512, "option remote: %s is no folder that can be written to",
+			 d->path);
 		free(d);
 		return err;
 	}

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The disk tier: frames in the store's preallocated data file or block device, each in one extent of whole pages. Free
- * extents are in memory and are rebuilt from the placements at start (claim). Direct I/O where the file takes
- * it, so that the page cache does not hold everything a second time; loads land in the segment's own pages.
+ * The disk tier: frames in the store's preallocated data file or block device, each in one extent
+ * of whole pages. Free extents are in memory and are rebuilt from the placements at start (claim).
+ * Direct I/O where the file takes it, so that the page cache does not hold everything a second
+ * time; loads land in the segment's own pages.
  *
- * `where.at` is the byte offset of the frame, `where.len` the extent's length. The lock guards the extents only; I/O
- * is done without it.
+ * `where.at` is the byte offset of the frame, `where.len` the extent's length. The lock guards the
+ * extents only; I/O is done without it.
  */
 #include "registry.h"
 
@@ -32,7 +33,8 @@ struct disk {
 	struct kvct_extents *free;
 	uint64_t size;
 	int fd;
-	uint8_t *spare[SPARES]; /* buffers of BUFFER bytes for the next put: new ones would cost a fault a page */
+	/* buffers of BUFFER bytes for the next put: new ones would cost a fault a page */
+	uint8_t *spare[SPARES];
 	unsigned nspare;
 };
 
@@ -55,7 +57,8 @@ static void disk_close(struct kvc_tier *t)
 
 static bool valid(const struct disk *d, const struct kvc_where *w)
 {
-	return w->at % KVC_PAGE == 0 && w->len % KVC_PAGE == 0 && w->len >= KVC_FRAME_HEADER && w->len <= d->size && w->at <= d->size - w->len;
+	return w->at % KVC_PAGE == 0 && w->len % KVC_PAGE == 0 && w->len >= KVC_FRAME_HEADER &&
+	       w->len <= d->size && w->at <= d->size - w->len;
 }
 
 static int disk_claim(struct kvc_tier *t, const struct kvc_where *w)
@@ -110,7 +113,10 @@ static void give_buffer(struct disk *d, uint8_t *buf)
 		free(buf);
 }
 
-/* All of a small frame by one call: should it be torn by a power loss, the payload's checksum tells. */
+/*
+ * All of a small frame by one call: should it be torn by a power loss, the payload's checksum
+ * tells.
+ */
 static int write_small(struct disk *d, const struct kvc_put *p, uint64_t at, uint8_t *buf)
 {
 	size_t len = p->stored_len, padded = kvc_round_up(len, KVC_PAGE);
@@ -133,12 +139,14 @@ static int write_pieces(struct disk *d, const struct kvc_put *p, uint64_t at, ui
 	if (p->stored_len <= PIECE)
 		return write_small(d, p, at, buf);
 	while (off < p->stored_len) {
-		size_t len = kvc_min(p->stored_len - off, PIECE), padded = kvc_round_up(len, KVC_PAGE);
+		size_t len = kvc_min(p->stored_len - off, PIECE),
+		       padded = kvc_round_up(len, KVC_PAGE);
 
 		if ((err = p->read(p->arg, buf, len, off)))
 			return err;
 		memset(buf + len, 0, padded - len);
-		if ((err = kvc_pwrite_all(d->fd, buf, padded, (off_t)(at + KVC_FRAME_HEADER + off))))
+		if ((err = kvc_pwrite_all(d->fd, buf, padded,
+					  (off_t)(at + KVC_FRAME_HEADER + off))))
 			return err;
 		off += len;
 	}
@@ -170,13 +178,15 @@ static int disk_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_wher
 	err = write_frame(d, p, w.at);
 	if (err) {
 		disk_remove(t, &w);
-		return err == -ENOSPC ? -EIO : err; /* the file is preallocated: this is no lack of extents */
+		/* the file is preallocated: this is no lack of extents */
+		return err == -ENOSPC ? -EIO : err;
 	}
 	*out = w;
 	return 0;
 }
 
-static int disk_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off, const struct iovec *iov, int n)
+static int disk_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
+		    const struct iovec *iov, int n)
 {
 	struct disk *d = of(t);
 	struct iovec left[8];
@@ -207,7 +217,8 @@ static int disk_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
 	return 0;
 }
 
-static int disk_rehead(struct kvc_tier *t, const struct kvc_where *w, const uint8_t page[KVC_FRAME_HEADER])
+static int disk_rehead(struct kvc_tier *t, const struct kvc_where *w,
+		       const uint8_t page[KVC_FRAME_HEADER])
 {
 	struct disk *d = of(t);
 	KVC_MEM uint8_t *buf = aligned_alloc(KVC_PAGE, KVC_FRAME_HEADER);
@@ -218,7 +229,9 @@ static int disk_rehead(struct kvc_tier *t, const struct kvc_where *w, const uint
 	return valid(d, w) ? kvc_pwrite_all(d->fd, buf, KVC_FRAME_HEADER, (off_t)w->at) : -ENOENT;
 }
 
-static int disk_list(struct kvc_tier *t, int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f), void *arg)
+static int disk_list(struct kvc_tier *t,
+		     int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),
+		     void *arg)
 {
 	struct disk *d = of(t);
 	KVC_MEM uint8_t *buf = aligned_alloc(KVC_PAGE, PIECE);
@@ -268,9 +281,17 @@ static void disk_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
 }
 
 static const struct kvc_tier_ops disk_ops = {
-	.name = "disk", .caps = KVC_TIER_DURABLE | KVC_TIER_BOUNDED,
-	.close = disk_close, .claim = disk_claim, .put = disk_put, .get = disk_get, .rehead = disk_rehead,
-	.remove = disk_remove, .list = disk_list, .sync = disk_sync, .usage = disk_usage,
+	.name = "disk",
+	.caps = KVC_TIER_DURABLE | KVC_TIER_BOUNDED,
+	.close = disk_close,
+	.claim = disk_claim,
+	.put = disk_put,
+	.get = disk_get,
+	.rehead = disk_rehead,
+	.remove = disk_remove,
+	.list = disk_list,
+	.sync = disk_sync,
+	.usage = disk_usage,
 };
 
 int kvct_disk_open(const struct kvc_store *s, struct kvc_tier **out, char *error)
@@ -290,17 +311,22 @@ int kvct_disk_open(const struct kvc_store *s, struct kvc_tier **out, char *error
 	if (d->fd < 0 && errno == EINVAL) {
 		d->fd = open(s->data, O_RDWR | O_CLOEXEC);
 		if (d->fd >= 0)
-			kvc_info("%s takes no direct I/O: the disk tier goes through the page cache", s->data);
+			kvc_info(
+				"%s takes no direct I/O: the disk tier goes through the page cache",
+				s->data);
 	}
 	if (d->fd < 0 || fstat(d->fd, &st)) {
 		err = -errno;
 		snprintf(error, 512, "cannot open the disk tier %s: %s", s->data, strerror(errno));
-	} else if (S_ISBLK(st.st_mode) ? ioctl(d->fd, BLKGETSIZE64, &size) : (size = (uint64_t)st.st_size, 0)) {
+	} else if (S_ISBLK(st.st_mode) ? ioctl(d->fd, BLKGETSIZE64, &size)
+				       : (size = (uint64_t)st.st_size, 0)) {
 		err = -errno;
 		snprintf(error, 512, "cannot size the disk tier %s: %s", s->data, strerror(errno));
 	} else if (size < s->data_size) {
 		err = -EBADMSG;
-		snprintf(error, 512, "the disk tier %s is shorter than it was made; run fsck.kvcachefs", s->data);
+		snprintf(error, 512,
+			 "the disk tier %s is shorter than it was made; run fsck.kvcachefs",
+			 s->data);
 	}
 	d->size = s->data_size / KVC_PAGE * KVC_PAGE;
 	if (!err && !(d->free = kvct_extents_new(d->size))) {

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See extent.h. Invariant: extents do not overlap or touch; each node's `max` is the largest length below it. */
+/*
+ * See extent.h. Invariant: extents do not overlap or touch; each node's `max` is the largest length
+ * below it.
+ */
 #include "extent.h"
 
 #include <errno.h>
@@ -244,7 +247,8 @@ static void each(const struct node *n, void (*fn)(void *, uint64_t, uint64_t), v
 	}
 }
 
-void kvct_extents_each(const struct kvct_extents *x, void (*fn)(void *arg, uint64_t at, uint64_t len), void *arg)
+void kvct_extents_each(const struct kvct_extents *x,
+		       void (*fn)(void *arg, uint64_t at, uint64_t len), void *arg)
 {
 	each(x->root, fn, arg);
 }

@@ -2,14 +2,20 @@
 /*
  * The redis tier: Redis or Valkey through hiredis.
  *
- *   redis://[USER@]HOST[:PORT]/[PREFIX]   rediss:// the same with TLS   redis+cluster://, rediss+cluster:// a cluster by one of its nodes
- *   ?also=HOST:PORT+HOST:PORT (other nodes to begin with)  ?password_file=PATH  ?db=N  ?ca=PATH  ?cert=PATH&key=PATH
+ *   redis://[USER@]HOST[:PORT]/[PREFIX]
+ *   rediss:// the same with TLS
+ *   redis+cluster://, rediss+cluster:// a cluster by one of its nodes
+ *   ?also=HOST:PORT+HOST:PORT (other nodes to begin with)
+ *   ?password_file=PATH  ?db=N  ?ca=PATH  ?cert=PATH&key=PATH
  *
  * A frame is a head and pieces, since a value should not be large:
- *   PREFIX:{HEX}          the header, struct trailer, and the payload itself where that is at most INLINE bytes
+ *   PREFIX:{HEX}          the header, struct trailer, and the payload itself where that is at most
+ *                         INLINE bytes
  *   PREFIX:{HEX}:TAG:I    piece I of the payload
- * TAG is random for each put, so a reader never mixes two versions; the head is written last (SET ... GET, Redis 6.2), and the
- * pieces of the version that it took the place of are removed then; a reader whose pieces went begins again. The braces keep all keys of a frame in one slot of a cluster.
+ * TAG is random for each put, so a reader never mixes two versions; the head is written last (SET
+ * ... GET, Redis 6.2), and the pieces of the version that it took the place of are removed then; a
+ * reader whose pieces went begins again. The braces keep all keys of a frame in one slot of a
+ * cluster.
  *
  * Connections and clusters are redis_conn.c's.
  */
@@ -56,7 +62,8 @@ static struct call call_of(struct kvc_tier *t, const struct kvc_where *w)
 
 static const char *piece_key(const struct call *c, uint64_t tag, uint64_t i, char *buf)
 {
-	snprintf(buf, 400, "%s:%016llx:%llu", c->head, (unsigned long long)tag, (unsigned long long)i);
+	snprintf(buf, 400, "%s:%016llx:%llu", c->head, (unsigned long long)tag,
+		 (unsigned long long)i);
 	return buf;
 }
 
@@ -91,7 +98,10 @@ static int trailer_read(const uint8_t *p, struct trailer *t)
 	t->tag = le64toh(t->tag);
 	t->stored_len = le64toh(t->stored_len);
 	t->piece = le32toh(t->piece);
-	return t->stored_len >> 48 || (t->piece && t->piece < 4096) || (!t->piece && t->stored_len > INLINE) ? -EBADMSG : 0;
+	return t->stored_len >> 48 || (t->piece && t->piece < 4096) ||
+			       (!t->piece && t->stored_len > INLINE)
+		       ? -EBADMSG
+		       : 0;
 }
 
 /* Header and trailer, of one and the same version. */
@@ -126,8 +136,12 @@ static void unlink_pieces(struct call *c, const struct trailer *t)
 	}
 }
 
-/* Sets a key. With `before` (a head): what was there is read from the old value, stored_len UINT64_MAX where there was none. */
-static int set(struct call *c, const char *key, const void *data, size_t len, uint64_t expires_ns, struct trailer *before)
+/*
+ * Sets a key. With `before` (a head): what was there is read from the old value, stored_len
+ * UINT64_MAX where there was none.
+ */
+static int set(struct call *c, const char *key, const void *data, size_t len, uint64_t expires_ns,
+	       struct trailer *before)
 {
 	struct kvct_redis_command cmd = { 0 };
 	uint64_t now = kvc_now_ns();
@@ -139,7 +153,10 @@ static int set(struct call *c, const char *key, const void *data, size_t len, ui
 	word(&cmd, key);
 	arg(&cmd, data, len);
 	if (expires_ns) {
-		snprintf(ms, sizeof ms, "%llu", (unsigned long long)(expires_ns > now + 1000000 ? (expires_ns - now) / 1000000 : 1));
+		snprintf(ms, sizeof ms, "%llu",
+			 (unsigned long long)(expires_ns > now + 1000000
+						      ? (expires_ns - now) / 1000000
+						      : 1));
 		word(&cmd, "PX");
 		word(&cmd, ms);
 	}
@@ -148,8 +165,9 @@ static int set(struct call *c, const char *key, const void *data, size_t len, ui
 	err = kvct_redis_ask(c->r, c->slot, &cmd, c->until_ns, &reply);
 	if (err)
 		return err;
-	if (before && (reply->type != REDIS_REPLY_STRING || reply->len < KVC_FRAME_HEADER + sizeof *before ||
-		       trailer_read((const uint8_t *)reply->str + KVC_FRAME_HEADER, before)))
+	if (before &&
+	    (reply->type != REDIS_REPLY_STRING || reply->len < KVC_FRAME_HEADER + sizeof *before ||
+	     trailer_read((const uint8_t *)reply->str + KVC_FRAME_HEADER, before)))
 		before->piece = 0;
 	freeReplyObject(reply);
 	return 0;
@@ -162,7 +180,8 @@ static int redis_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_whe
 	size_t room = KVC_FRAME_HEADER + sizeof(struct trailer) + (in_head ? p->stored_len : 0);
 	KVC_MEM uint8_t *head = malloc(room);
 	KVC_MEM uint8_t *piece = in_head ? NULL : malloc(PIECE);
-	struct trailer mine = { .stored_len = p->stored_len, .piece = in_head ? 0 : PIECE }, before, wire;
+	struct trailer mine = { .stored_len = p->stored_len, .piece = in_head ? 0 : PIECE }, before,
+		       wire;
 	char key[400];
 	int err = head && (in_head || piece) ? 0 : -ENOMEM;
 
@@ -173,12 +192,20 @@ static int redis_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_whe
 	for (uint64_t off = 0, i = 0; !in_head && off < p->stored_len && !err; i++) {
 		size_t len = kvc_min(p->stored_len - off, PIECE);
 
-		c.until_ns = kvc_mono_ns() + c.r->deadline_ms * 1000000; /* each piece has the whole deadline */
-		err = p->read(p->arg, piece, len, off) ?: set(&c, piece_key(&c, mine.tag, i, key), piece, len, p->expires_ns, NULL);
+		/* each piece has the whole deadline */
+		c.until_ns = kvc_mono_ns() + c.r->deadline_ms * 1000000;
+		err = p->read(p->arg, piece, len, off)
+			      ?: set(&c, piece_key(&c, mine.tag, i, key), piece, len, p->expires_ns,
+				     NULL);
 		off += len;
 	}
 	err = err ?: p->head(p->arg, head);
-	wire = (struct trailer){ htole64(mine.tag), htole64(mine.stored_len), htole32(mine.piece), 0 };
+	wire = (struct trailer){
+		htole64(mine.tag),
+		htole64(mine.stored_len),
+		htole32(mine.piece),
+		0,
+	};
 	memcpy(head + KVC_FRAME_HEADER, &wire, sizeof wire);
 	c.until_ns = kvc_mono_ns() + c.r->deadline_ms * 1000000;
 	err = err ?: set(&c, c.head, head, room, p->expires_ns, &before);
@@ -211,8 +238,11 @@ static void *space(struct cursor *c, uint64_t want, uint64_t *len)
 	return c->n ? (char *)c->iov->iov_base + c->at : NULL;
 }
 
-/* [off, off + len) of the payload, which ends at stored_len and is followed by zeros up to a page. */
-static int payload(struct call *c, const struct trailer *t, uint64_t off, uint64_t len, struct cursor *to)
+/*
+ * [off, off + len) of the payload, which ends at stored_len and is followed by zeros up to a page.
+ */
+static int payload(struct call *c, const struct trailer *t, uint64_t off, uint64_t len,
+		   struct cursor *to)
 {
 	char key[400];
 
@@ -231,13 +261,16 @@ static int payload(struct call *c, const struct trailer *t, uint64_t off, uint64
 			n = kvc_min(n, kvc_min(t->stored_len - off, unit - off % unit));
 			c->until_ns = kvc_mono_ns() + c->r->deadline_ms * 1000000;
 			if (t->piece)
-				got = range(c, piece_key(c, t->tag, off / unit, key), off % unit, off % unit + n - 1, p);
+				got = range(c, piece_key(c, t->tag, off / unit, key), off % unit,
+					    off % unit + n - 1, p);
 			else
-				got = range(c, c->head, KVC_FRAME_HEADER + sizeof *t + off, KVC_FRAME_HEADER + sizeof *t + off + n - 1, p);
+				got = range(c, c->head, KVC_FRAME_HEADER + sizeof *t + off,
+					    KVC_FRAME_HEADER + sizeof *t + off + n - 1, p);
 			if (got < 0)
 				return (int)got;
 			if ((uint64_t)got != n)
-				return got ? -EBADMSG : -EAGAIN; /* the piece is gone: is there a newer version? */
+				/* the piece is gone: is there a newer version? */
+				return got ? -EBADMSG : -EAGAIN;
 		}
 		to->at += n;
 		off += n;
@@ -246,7 +279,8 @@ static int payload(struct call *c, const struct trailer *t, uint64_t off, uint64
 	return 0;
 }
 
-static int redis_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off, const struct iovec *iov, int n)
+static int redis_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
+		     const struct iovec *iov, int n)
 {
 	struct call c = call_of(t, w);
 	struct trailer trailer, last = { 0 };
@@ -266,7 +300,8 @@ static int redis_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off
 			return -EBADMSG; /* the same version, and a piece of it is missing */
 		last = trailer;
 		if (off || len > KVC_FRAME_HEADER)
-			err = payload(&c, &trailer, off ? off - KVC_FRAME_HEADER : 0, off ? len : len - KVC_FRAME_HEADER, &to);
+			err = payload(&c, &trailer, off ? off - KVC_FRAME_HEADER : 0,
+				      off ? len : len - KVC_FRAME_HEADER, &to);
 	}
 	return err == -EAGAIN ? -EBUSY : err;
 }
@@ -296,7 +331,8 @@ static int redis_remove(struct kvc_tier *t, const struct kvc_where *w)
 
 /* One key of a SCAN: is it a head of ours? */
 static int list_key(struct kvc_tier *t, const char *key, uint8_t *page, struct kvc_frame *f,
-		    int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f), void *arg_)
+		    int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),
+		    void *arg_)
 {
 	struct kvc_where w = { 0 };
 	struct iovec iov = { page, KVC_FRAME_HEADER };
@@ -312,7 +348,8 @@ static int list_key(struct kvc_tier *t, const char *key, uint8_t *page, struct k
 }
 
 static int scan_node(struct kvc_tier *t, unsigned node, uint8_t *page, struct kvc_frame *f,
-		     int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f), void *arg_)
+		     int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),
+		     void *arg_)
 {
 	struct kvct_redis *r = of(t);
 	char cursor[32] = "0", pattern[300];
@@ -324,7 +361,8 @@ static int scan_node(struct kvc_tier *t, unsigned node, uint8_t *page, struct kv
 		redisReply *reply;
 		bool fresh;
 
-		if ((err = kvct_redis_take(r, node, kvc_mono_ns() + r->deadline_ms * 1000000, &c, &fresh)))
+		if ((err = kvct_redis_take(r, node, kvc_mono_ns() + r->deadline_ms * 1000000, &c,
+					   &fresh)))
 			return err;
 		reply = redisCommand(c, "SCAN %s MATCH %s COUNT 500", cursor, pattern);
 		if (!reply) {
@@ -346,7 +384,9 @@ static int scan_node(struct kvc_tier *t, unsigned node, uint8_t *page, struct kv
 	return err;
 }
 
-static int redis_list(struct kvc_tier *t, int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f), void *arg_)
+static int redis_list(struct kvc_tier *t,
+		      int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),
+		      void *arg_)
 {
 	struct kvct_redis *r = of(t);
 	KVC_MEM uint8_t *page = malloc(KVC_FRAME_HEADER);
@@ -366,7 +406,10 @@ static int redis_list(struct kvc_tier *t, int (*fn)(void *arg, const struct kvc_
 	return err;
 }
 
-/* What the server has is its own affair, and asking would make looking at .kvcachefs/stats wait for it. */
+/*
+ * What the server has is its own affair, and asking would make looking at .kvcachefs/stats wait for
+ * it.
+ */
 static void redis_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
 {
 	(void)t;
@@ -388,13 +431,22 @@ static void redis_close(struct kvc_tier *t)
 }
 
 static const struct kvc_tier_ops redis_ops = {
-	.name = "redis", .caps = KVC_TIER_SHARED,
-	.close = redis_close, .put = redis_put, .get = redis_get, .remove = redis_remove, .list = redis_list, .usage = redis_usage,
+	.name = "redis",
+	.caps = KVC_TIER_SHARED,
+	.close = redis_close,
+	.put = redis_put,
+	.get = redis_get,
+	.remove = redis_remove,
+	.list = redis_list,
+	.usage = redis_usage,
 };
 
-int kvct_redis_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out, char *error)
+int kvct_redis_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out,
+		    char *error)
 {
-	static const char *const params[] = { "password_file", "db", "ca", "cert", "key", "also", NULL };
+	static const char *const params[] = {
+		"password_file", "db", "ca", "cert", "key", "also", NULL,
+	};
 	struct kvct_redis *r;
 	char value[512], ca[512], cert[512], key[512];
 	redisSSLContextError tls_error = 0;
@@ -425,9 +477,12 @@ int kvct_redis_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_t
 		kvct_url_get(u, "ca", ca, sizeof ca);
 		kvct_url_get(u, "cert", cert, sizeof cert);
 		kvct_url_get(u, "key", key, sizeof key);
-		r->tls = redisCreateSSLContext(*ca ? ca : NULL, *ca ? NULL : "/etc/ssl/certs", *cert ? cert : NULL, *key ? key : NULL, u->host, &tls_error);
+		r->tls = redisCreateSSLContext(*ca ? ca : NULL, *ca ? NULL : "/etc/ssl/certs",
+					       *cert ? cert : NULL, *key ? key : NULL, u->host,
+					       &tls_error);
 		if (!r->tls) {
-			snprintf(error, 512, "option remote: TLS: %s", redisSSLContextGetError(tls_error));
+			snprintf(error, 512, "option remote: TLS: %s",
+				 redisSSLContextGetError(tls_error));
 			err = -EINVAL;
 		}
 	}
@@ -437,7 +492,8 @@ int kvct_redis_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_t
 	}
 	kvct_redis_node_locked(r, u->host, u->port ? (int)u->port : 6379);
 	kvct_url_get(u, "also", value, sizeof value);
-	for (char *save = NULL, *seed = strtok_r(value, "+", &save); seed && r->cluster; seed = strtok_r(NULL, "+", &save)) {
+	for (char *save = NULL, *seed = strtok_r(value, "+", &save); seed && r->cluster;
+	     seed = strtok_r(NULL, "+", &save)) {
 		char *colon = strrchr(seed, ':');
 
 		if (colon)
@@ -445,8 +501,11 @@ int kvct_redis_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_t
 		kvct_redis_node_locked(r, seed, colon ? atoi(colon + 1) : 6379);
 	}
 	if (r->cluster && kvct_redis_learn(r, kvc_mono_ns() + 1000000000))
-		kvc_warn("tier redis: the cluster at %s does not answer now; it is asked again when it is needed", u->host);
-	snprintf(r->tier.id, sizeof r->tier.id, "redis:%.100s:%u/%d/%.100s", u->host, u->port ? u->port : 6379, r->db, r->prefix);
+		kvc_warn("tier redis: the cluster at %s does not answer now; it is asked again "
+			 "when it is needed",
+			 u->host);
+	snprintf(r->tier.id, sizeof r->tier.id, "redis:%.100s:%u/%d/%.100s", u->host,
+		 u->port ? u->port : 6379, r->db, r->prefix);
 	r->tier.ops = &redis_ops;
 	*out = &r->tier;
 	return 0;

@@ -39,10 +39,14 @@ static int simple(redisContext *c, int argc, const char **argv)
 	return err;
 }
 
-static int connect_to(struct kvct_redis *r, const char *host, int port, uint64_t until_ns, redisContext **out)
+static int connect_to(struct kvct_redis *r, const char *host, int port, uint64_t until_ns,
+		      redisContext **out)
 {
 	uint64_t now = kvc_mono_ns(), left = until_ns > now ? until_ns - now : 1000000;
-	struct timeval limit = { .tv_sec = (time_t)(left / 1000000000), .tv_usec = (suseconds_t)(left % 1000000000 / 1000) };
+	struct timeval limit = {
+		.tv_sec = (time_t)(left / 1000000000),
+		.tv_usec = (suseconds_t)(left % 1000000000 / 1000),
+	};
 	redisOptions o = { 0 };
 	redisContext *c;
 	char db[16];
@@ -61,7 +65,8 @@ static int connect_to(struct kvct_redis *r, const char *host, int port, uint64_t
 		err = -EACCES;
 	}
 	if (!err && *r->password)
-		err = *r->user ? simple(c, 3, (const char *[]){ "AUTH", r->user, r->password }) : simple(c, 2, (const char *[]){ "AUTH", r->password });
+		err = *r->user ? simple(c, 3, (const char *[]){ "AUTH", r->user, r->password })
+			       : simple(c, 2, (const char *[]){ "AUTH", r->password });
 	snprintf(db, sizeof db, "%d", r->db);
 	if (!err && r->db)
 		err = simple(c, 2, (const char *[]){ "SELECT", db });
@@ -78,7 +83,8 @@ static void set_limit(redisContext *c, uint64_t until_ns)
 {
 	uint64_t now = kvc_mono_ns(), left = until_ns > now ? until_ns - now : 1000000;
 
-	redisSetTimeout(c, (struct timeval){ .tv_sec = (time_t)(left / 1000000000), .tv_usec = (suseconds_t)(left % 1000000000 / 1000) });
+	redisSetTimeout(c, (struct timeval){ .tv_sec = (time_t)(left / 1000000000),
+					     .tv_usec = (suseconds_t)(left % 1000000000 / 1000) });
 }
 
 int kvct_redis_node_locked(struct kvct_redis *r, const char *host, int port)
@@ -95,7 +101,8 @@ int kvct_redis_node_locked(struct kvct_redis *r, const char *host, int port)
 }
 
 /* A connection to a node; *fresh says that it is new, so that a failure on it is the server's. */
-int kvct_redis_take(struct kvct_redis *r, unsigned node, uint64_t until_ns, redisContext **c, bool *fresh)
+int kvct_redis_take(struct kvct_redis *r, unsigned node, uint64_t until_ns, redisContext **c,
+		    bool *fresh)
 {
 	char host[256];
 	int port;
@@ -136,22 +143,33 @@ int kvct_redis_learn(struct kvct_redis *r, uint64_t until_ns)
 		redisReply *reply;
 		bool fresh, good = false;
 
-		if (kvct_redis_take(r, i, kvc_min(until_ns, kvc_mono_ns() + 1000000000), &c, &fresh))
+		if (kvct_redis_take(r, i, kvc_min(until_ns, kvc_mono_ns() + 1000000000), &c,
+				    &fresh))
 			continue;
 		reply = redisCommand(c, "CLUSTER SLOTS");
 		if (reply && reply->type == REDIS_REPLY_ARRAY && reply->elements) {
 			pthread_mutex_lock(&r->lock);
 			good = true;
 			for (size_t e = 0; e < reply->elements; e++) {
-				redisReply *x = reply->element[e], *m = x->type == REDIS_REPLY_ARRAY && x->elements > 2 ? x->element[2] : NULL;
+				redisReply *x = reply->element[e],
+					   *m = x->type == REDIS_REPLY_ARRAY && x->elements > 2
+							? x->element[2]
+							: NULL;
 				const char *host;
 				int n;
 
-				if (!m || m->type != REDIS_REPLY_ARRAY || m->elements < 2 || x->element[0]->type != REDIS_REPLY_INTEGER)
+				if (!m || m->type != REDIS_REPLY_ARRAY || m->elements < 2 ||
+				    x->element[0]->type != REDIS_REPLY_INTEGER)
 					continue;
-				host = m->element[0]->type == REDIS_REPLY_STRING && m->element[0]->len ? m->element[0]->str : r->nodes[i].host;
+				host = m->element[0]->type == REDIS_REPLY_STRING &&
+						       m->element[0]->len
+					       ? m->element[0]->str
+					       : r->nodes[i].host;
 				n = kvct_redis_node_locked(r, host, (int)m->element[1]->integer);
-				for (long long s = x->element[0]->integer; n >= 0 && s >= 0 && s <= x->element[1]->integer && s < KVCT_REDIS_SLOTS; s++)
+				for (long long s = x->element[0]->integer;
+				     n >= 0 && s >= 0 && s <= x->element[1]->integer &&
+				     s < KVCT_REDIS_SLOTS;
+				     s++)
 					r->slot[s] = (uint8_t)n;
 			}
 			pthread_mutex_unlock(&r->lock);
@@ -172,7 +190,8 @@ static int redirected(struct kvct_redis *r, const char *text, unsigned from, boo
 	int port, n;
 	const char *where = strchr(text, ' '), *colon;
 
-	if (!where || sscanf(where, " %u", &slot) != 1 || slot >= KVCT_REDIS_SLOTS || !(where = strchr(where + 1, ' ')) || !(colon = strrchr(++where, ':')) ||
+	if (!where || sscanf(where, " %u", &slot) != 1 || slot >= KVCT_REDIS_SLOTS ||
+	    !(where = strchr(where + 1, ' ')) || !(colon = strrchr(++where, ':')) ||
 	    (size_t)(colon - where) >= sizeof host)
 		return -1;
 	memcpy(host, where, (size_t)(colon - where));
@@ -185,7 +204,18 @@ static int redirected(struct kvct_redis *r, const char *text, unsigned from, boo
 	return n;
 }
 
-int kvct_redis_ask(struct kvct_redis *r, unsigned slot, const struct kvct_redis_command *cmd, uint64_t until_ns, redisReply **out)
+/* What an error is: *passing where it may be asked again in a moment. */
+static int refused(const char *text, bool *passing)
+{
+	*passing = starts(text, "TRYAGAIN") || starts(text, "CLUSTERDOWN") ||
+		   starts(text, "LOADING") || starts(text, "MASTERDOWN");
+	if (starts(text, "OOM"))
+		return -ENOSPC;
+	return starts(text, "NO") || starts(text, "WRONGPASS") ? -EACCES : -EIO;
+}
+
+int kvct_redis_ask(struct kvct_redis *r, unsigned slot, const struct kvct_redis_command *cmd,
+		   uint64_t until_ns, redisReply **out)
 {
 	int forced = -1; /* ASK: only this once */
 	unsigned nap_ms = 20, stale = 0;
@@ -195,7 +225,7 @@ int kvct_redis_ask(struct kvct_redis *r, unsigned slot, const struct kvct_redis_
 		redisContext *c;
 		redisReply *reply;
 		unsigned node;
-		bool fresh, asking = forced >= 0;
+		bool fresh, passing, asking = forced >= 0;
 
 		pthread_mutex_lock(&r->lock);
 		node = asking ? (unsigned)forced : r->cluster ? r->slot[slot] : 0;
@@ -210,7 +240,10 @@ int kvct_redis_ask(struct kvct_redis *r, unsigned slot, const struct kvct_redis_
 			kvct_redis_learn(r, until_ns);
 			continue;
 		}
-		reply = asking && simple(c, 1, (const char *[]){ "ASKING" }) ? NULL : redisCommandArgv(c, cmd->argc, (const char **)(uintptr_t)cmd->argv, cmd->len);
+		reply = asking && simple(c, 1, (const char *[]){ "ASKING" })
+				? NULL
+				: redisCommandArgv(c, cmd->argc,
+						   (const char **)(uintptr_t)cmd->argv, cmd->len);
 		if (!reply) {
 			err = c->err == REDIS_ERR_IO && errno == EAGAIN ? -ETIMEDOUT : -EIO;
 			redisFree(c);
@@ -238,11 +271,7 @@ int kvct_redis_ask(struct kvct_redis *r, unsigned slot, const struct kvct_redis_
 				return -EIO;
 			continue;
 		}
-		bool passing = starts(reply->str, "TRYAGAIN") || starts(reply->str, "CLUSTERDOWN") || starts(reply->str, "LOADING") ||
-			       starts(reply->str, "MASTERDOWN");
-
-		err = starts(reply->str, "OOM") ? -ENOSPC :
-		      starts(reply->str, "NO") || starts(reply->str, "WRONGPASS") ? -EACCES : -EIO;
+		err = refused(reply->str, &passing);
 		if (!passing)
 			once(r, cmd->argv[0], reply->str);
 		freeReplyObject(reply);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The redis tier's connections: to one server, or to the nodes of a cluster. A stack of idle ones for each node, used by one call at a
- * time. The lock guards stacks, nodes and the slot map; nothing is sent under it. Every call ends at its time: connecting and
- * each command have what is left of it as their limit, and redirections are followed until then.
+ * The redis tier's connections: to one server, or to the nodes of a cluster. A stack of idle ones
+ * for each node, used by one call at a time. The lock guards stacks, nodes and the slot map;
+ * nothing is sent under it. Every call ends at its time: connecting and each command have what is
+ * left of it as their limit, and redirections are followed until then.
  */
 #ifndef KVCT_REDIS_CONN_H
 #define KVCT_REDIS_CONN_H
@@ -63,17 +64,25 @@ static inline bool starts(const char *s, const char *with)
 
 /* The slot of a key's hash tag. */
 unsigned kvct_redis_slot(const char *hex);
-/* The number of a node, a new one where it is not known; -1: there are too many. Needs r->lock, but before there are threads. */
+/*
+ * The number of a node, a new one where it is not known; -1: there are too many. Needs r->lock, but
+ * before there are threads.
+ */
 int kvct_redis_node_locked(struct kvct_redis *r, const char *host, int port);
-/* A connection to a node; fresh: it was made for this. 0; -EACCES: the server does not let us in; -EIO, -ETIMEDOUT. */
-int kvct_redis_take(struct kvct_redis *r, unsigned node, uint64_t until_ns, redisContext **c, bool *fresh);
+/*
+ * A connection to a node; fresh: it was made for this. 0; -EACCES: the server does not let us in;
+ * -EIO, -ETIMEDOUT.
+ */
+int kvct_redis_take(struct kvct_redis *r, unsigned node, uint64_t until_ns, redisContext **c,
+		    bool *fresh);
 void kvct_redis_give(struct kvct_redis *r, unsigned node, redisContext *c);
 /* Asks the cluster who has which slots. */
 int kvct_redis_learn(struct kvct_redis *r, uint64_t until_ns);
 /*
- * Sends a command to whoever has the slot. 0 with a reply that is no error, which the caller frees; -EDQUOT: the server has no memory left; -EACCES;
- * -ETIMEDOUT; -EIO.
+ * Sends a command to whoever has the slot. 0 with a reply that is no error, which the caller frees;
+ * -EDQUOT: the server has no memory left; -EACCES; -ETIMEDOUT; -EIO.
  */
-int kvct_redis_ask(struct kvct_redis *r, unsigned slot, const struct kvct_redis_command *cmd, uint64_t until_ns, redisReply **out);
+int kvct_redis_ask(struct kvct_redis *r, unsigned slot, const struct kvct_redis_command *cmd,
+		   uint64_t until_ns, redisReply **out);
 
 #endif

@@ -10,7 +10,8 @@
 
 static const struct {
 	const char *scheme;
-	int (*open)(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out, char *error);
+	int (*open)(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out,
+		    char *error);
 } remotes[] = {
 	{ "dir", kvct_dir_open },
 	{ "redis", kvct_redis_open },
@@ -42,7 +43,8 @@ int kvct_url_parse(const char *text, struct kvct_url *u, char *error)
 	int err;
 
 	memset(u, 0, sizeof *u);
-	snprintf(error, 512, "option remote: '%.200s' is not a URL such as redis://host:6379/prefix", text);
+	snprintf(error, 512,
+		 "option remote: '%.200s' is not a URL such as redis://host:6379/prefix", text);
 	if (!rest || part(u->scheme, sizeof u->scheme, text, (size_t)(rest - text)))
 		return -EINVAL;
 	host = rest + 3;
@@ -53,7 +55,9 @@ int kvct_url_parse(const char *text, struct kvct_url *u, char *error)
 		if (part(u->user, sizeof u->user, host, (size_t)(at - host)))
 			return -EINVAL;
 		if (strchr(u->user, ':')) {
-			snprintf(error, 512, "option remote: a password does not belong into a URL; put it into a file and give password_file=");
+			snprintf(error, 512,
+				 "option remote: a password does not belong into a URL; put it "
+				 "into a file and give password_file=");
 			return -EINVAL;
 		}
 		host = at + 1;
@@ -106,7 +110,10 @@ int kvct_url_check(const struct kvct_url *u, const char *const *names, char *err
 		for (const char *const *n = names; *n; n++)
 			known |= strlen(*n) == len && !strncmp(p, *n, len);
 		if (!known || p[len] != '=') {
-			snprintf(error, 512, "option remote: %s:// has no parameter '%.*s' (kvcachefs-tiers(7))", u->scheme, (int)len, p);
+			snprintf(
+				error, 512,
+				"option remote: %s:// has no parameter '%.*s' (kvcachefs-tiers(7))",
+				u->scheme, (int)len, p);
 			return -EINVAL;
 		}
 	}
@@ -124,7 +131,9 @@ int kvct_secret(const char *path, char *buf, size_t room, char *error)
 		return -EINVAL;
 	}
 	if (st.st_mode & 077) {
-		snprintf(error, 512, "option remote: %s can be read by others; make it yours alone: chmod 600", path);
+		snprintf(error, 512,
+			 "option remote: %s can be read by others; make it yours alone: chmod 600",
+			 path);
 		return -EACCES;
 	}
 	n = read(fd, buf, room - 1);
@@ -137,7 +146,8 @@ int kvct_secret(const char *path, char *buf, size_t room, char *error)
 	return 0;
 }
 
-static int open_remote(const char *url, const struct kvc_options *o, struct kvc_tier **out, char *error)
+static int open_remote(const char *url, const struct kvc_options *o, struct kvc_tier **out,
+		       char *error)
 {
 	struct kvct_url u;
 	char codec[32];
@@ -158,7 +168,9 @@ static int open_remote(const char *url, const struct kvc_options *o, struct kvc_
 			for (c = 0; c < KVC_CODECS && strcmp(codec, kvc_codec_names[c]);)
 				c++;
 		if (*codec && c == KVC_CODECS) {
-			snprintf(error, 512, "option remote: compress=%s is not one of none, zstd, bf16+zstd", codec);
+			snprintf(error, 512,
+				 "option remote: compress=%s is not one of none, zstd, bf16+zstd",
+				 codec);
 			return -EINVAL;
 		}
 		err = remotes[i].open(&u, o->deadline_ms, out, error);
@@ -166,7 +178,10 @@ static int open_remote(const char *url, const struct kvc_options *o, struct kvc_
 			(*out)->codec = c;
 		return err;
 	}
-	snprintf(error, 512, "option remote: there is no kind '%s'; there are dir, redis, rediss, redis+cluster, rediss+cluster, s3", u.scheme);
+	snprintf(error, 512,
+		 "option remote: there is no kind '%s'; there are dir, redis, rediss, "
+		 "redis+cluster, rediss+cluster, s3",
+		 u.scheme);
 	return -EINVAL;
 }
 
@@ -176,10 +191,12 @@ static bool shimmed(const char *spec, const struct kvc_tier *t)
 	const char *only = strstr(spec, "only:");
 	size_t len = only ? strcspn(only + 5, "+") : 0;
 
-	return *spec && (!only || (strlen(t->ops->name) == len && !strncmp(only + 5, t->ops->name, len)));
+	return *spec &&
+	       (!only || (strlen(t->ops->name) == len && !strncmp(only + 5, t->ops->name, len)));
 }
 
-int kvct_open_all(const struct kvc_store *s, const struct kvc_options *o, struct kvc_tier *tiers[KVCT_MAX], unsigned *n, char *error)
+int kvct_open_all(const struct kvc_store *s, const struct kvc_options *o,
+		  struct kvc_tier *tiers[KVCT_MAX], unsigned *n, char *error)
 {
 	KVC_MEM char *urls = strdup(o->remote);
 	char *save = NULL;
@@ -193,14 +210,17 @@ int kvct_open_all(const struct kvc_store *s, const struct kvc_options *o, struct
 		tiers[*n]->codec = KVC_CODECS;
 		++*n;
 	}
-	for (char *url = urls ? strtok_r(urls, " ", &save) : NULL; url && !err; url = strtok_r(NULL, " ", &save)) {
+	for (char *url = urls ? strtok_r(urls, " ", &save) : NULL; url && !err;
+	     url = strtok_r(NULL, " ", &save)) {
 		if (*n == KVCT_MAX - !o->disk) {
-			snprintf(error, 512, "option remote: at most %d are possible", KVCT_MAX - 1);
+			snprintf(error, 512, "option remote: at most %d are possible",
+				 KVCT_MAX - 1);
 			err = -EINVAL;
 		} else if (!(err = open_remote(url, o, &tiers[*n], error))) {
 			for (unsigned t = 0; t < *n; t++)
 				if (!strcmp(tiers[t]->id, tiers[*n]->id)) {
-					snprintf(error, 512, "option remote: %s is there twice", tiers[t]->id);
+					snprintf(error, 512, "option remote: %s is there twice",
+						 tiers[t]->id);
 					err = -EINVAL;
 				}
 			++*n;

@@ -12,14 +12,19 @@
 #define KVCT_MAX KVCT_TIERS
 enum { KVCT_TIERS = 4 }; /* the disk and three remotes, as catalog.h has it */
 
-/* Opens the tiers that the options ask for, in order. 0 with *n, or one line in error[512] and a negative errno. */
-int kvct_open_all(const struct kvc_store *s, const struct kvc_options *o, struct kvc_tier *tiers[KVCT_MAX], unsigned *n, char *error);
+/*
+ * Opens the tiers that the options ask for, in order. 0 with *n, or one line in error[512] and a
+ * negative errno.
+ */
+int kvct_open_all(const struct kvc_store *s, const struct kvc_options *o,
+		  struct kvc_tier *tiers[KVCT_MAX], unsigned *n, char *error);
 void kvct_close_all(struct kvc_tier **tiers, unsigned n);
 
 /* The disk tier (disk.c): the store's data file or device. */
 int kvct_disk_open(const struct kvc_store *s, struct kvc_tier **out, char *error);
 /*
- * A tier that stands in front of another and breaks it as `spec` says (shim.c). Takes over `below`. -EINVAL with a line.
+ * A tier that stands in front of another and breaks it as `spec` says (shim.c). Takes over `below`.
+ * -EINVAL with a line.
  */
 int kvct_shim_open(struct kvc_tier *below, const char *spec, struct kvc_tier **out, char *error);
 
@@ -38,8 +43,11 @@ int kvct_url_check(const struct kvct_url *u, const char *const *names, char *err
 int kvct_secret(const char *path, char *buf, size_t room, char *error);
 
 /* Shared tiers, one row each in registry.c. */
-int kvct_dir_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out, char *error);
-int kvct_redis_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out, char *error);
-int kvct_s3_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out, char *error);
+int kvct_dir_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out,
+		  char *error);
+int kvct_redis_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out,
+		    char *error);
+int kvct_s3_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out,
+		 char *error);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A tier in front of another that delays or breaks its calls, so that tests change behaviour without branches in
- * the code. The spec is words joined by '+':
+ * A tier in front of another that delays or breaks its calls, so that tests change behaviour
+ * without branches in the code. The spec is words joined by '+':
  *   delay-get:MS delay-put:MS     sleep first
  *   fail-get:N fail-put:N         every Nth call fails with EIO (1: all)
  *   flip-get:N                    every Nth read has one bit flipped
@@ -65,7 +65,8 @@ static int shim_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_wher
 	return err ?: s->below->ops->put(s->below, p, out);
 }
 
-static int shim_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off, const struct iovec *iov, int n)
+static int shim_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
+		    const struct iovec *iov, int n)
 {
 	struct shim *s = of(t);
 	unsigned long count = atomic_fetch_add(&s->gets, 1) + 1;
@@ -76,12 +77,14 @@ static int shim_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
 	if (!err && s->flip_get && count % s->flip_get == 0) {
 		const struct iovec *last = &iov[n - 1];
 
-		((uint8_t *)last->iov_base)[count * 7919 % (n > 1 ? last->iov_len : 100)] ^= 1 << count % 8;
+		((uint8_t *)last->iov_base)[count * 7919 % (n > 1 ? last->iov_len : 100)] ^=
+			1 << count % 8;
 	}
 	return err;
 }
 
-static int shim_rehead(struct kvc_tier *t, const struct kvc_where *w, const uint8_t page[KVC_FRAME_HEADER])
+static int shim_rehead(struct kvc_tier *t, const struct kvc_where *w,
+		       const uint8_t page[KVC_FRAME_HEADER])
 {
 	struct shim *s = of(t);
 
@@ -95,7 +98,9 @@ static int shim_remove(struct kvc_tier *t, const struct kvc_where *w)
 	return s->below->ops->remove(s->below, w);
 }
 
-static int shim_list(struct kvc_tier *t, int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f), void *arg)
+static int shim_list(struct kvc_tier *t,
+		     int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),
+		     void *arg)
 {
 	struct shim *s = of(t);
 
@@ -137,9 +142,9 @@ static int word(struct shim *s, const char *w, char *error)
 		unsigned long *n;
 		char *path;
 	} words[] = {
-		{ "delay-get", &s->delay_get, NULL }, { "delay-put", &s->delay_put, NULL },
-		{ "fail-get", &s->fail_get, NULL }, { "fail-put", &s->fail_put, NULL },
-		{ "flip-get", &s->flip_get, NULL }, { "fail-while", NULL, s->fail_while },
+		{ "delay-get", &s->delay_get, NULL },    { "delay-put", &s->delay_put, NULL },
+		{ "fail-get", &s->fail_get, NULL },      { "fail-put", &s->fail_put, NULL },
+		{ "flip-get", &s->flip_get, NULL },      { "fail-while", NULL, s->fail_while },
 		{ "delay-while", NULL, s->delay_while },
 	};
 	const char *colon = strchr(w, ':');

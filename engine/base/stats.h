@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+/* clang-format off: a table */
 /*      name                what one count is */
 #define KVC_COUNTERS(X)                                                                \
 	X(opens,              "files opened")                                          \
@@ -66,6 +67,7 @@
 	X(leases,             "lease transactions")                                    \
 	X(recovered,          "objects found in the pool at start")                    \
 	X(recovery_drops,     "files dropped at start: unfinished or without a copy")
+/* clang-format on */
 
 struct kvc_stats {
 #define X(name, what) _Atomic uint64_t name;

@@ -42,7 +42,12 @@ typedef enum {
 	cudaErrorStreamCaptureImplicit = 906,
 	cudaErrorUnknown = 999
 } cudaError_t;
-enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3, cudaMemcpyDefault = 4 };
+enum cudaMemcpyKind {
+	cudaMemcpyHostToDevice = 1,
+	cudaMemcpyDeviceToHost = 2,
+	cudaMemcpyDeviceToDevice = 3,
+	cudaMemcpyDefault = 4
+};
 enum { cudaHostRegisterDefault = 0, cudaHostRegisterPortable = 1, cudaHostRegisterReadOnly = 8 };
 enum {
 	cudaStreamNonBlocking = 1,
@@ -98,8 +103,10 @@ cudaError_t cudaFreeHost(void *p);
 cudaError_t cudaHostRegister(void *p, size_t len, unsigned flags);
 cudaError_t cudaHostUnregister(void *p);
 cudaError_t cudaMemcpy(void *to, const void *from, size_t len, enum cudaMemcpyKind kind);
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t len, enum cudaMemcpyKind kind, cudaStream_t s);
-cudaError_t cudaMemcpyBatchAsync(void *const *to, const void *const *from, const size_t *len, size_t n, struct cudaMemcpyAttributes *attrs, size_t *at,
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t len, enum cudaMemcpyKind kind,
+			    cudaStream_t s);
+cudaError_t cudaMemcpyBatchAsync(void *const *to, const void *const *from, const size_t *len,
+				 size_t n, struct cudaMemcpyAttributes *attrs, size_t *at,
 				 size_t nattrs, cudaStream_t s);
 cudaError_t cudaMemsetAsync(void *p, int value, size_t len, cudaStream_t s);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags);
@@ -141,11 +148,13 @@ struct dim3 {
 };
 extern thread_local dim3 gridDim, blockDim, blockIdx, threadIdx;
 void fake_launch(cudaStream_t s, dim3 grid, dim3 block, std::function<void()> thread);
-template <typename... P, typename... A> void fake_call(void (*kernel)(P...), cudaStream_t s, dim3 grid, dim3 block, A... args)
+template <typename... P, typename... A>
+void fake_call(void (*kernel)(P...), cudaStream_t s, dim3 grid, dim3 block, A... args)
 {
 	fake_launch(s, grid, block, [=] { kernel(args...); });
 }
-#define KVCACHEFS_LAUNCH(kernel, grid, block, stream, ...) fake_call(kernel, stream, grid, block, __VA_ARGS__)
+#define KVCACHEFS_LAUNCH(kernel, grid, block, stream, ...) \
+	fake_call(kernel, stream, grid, block, __VA_ARGS__)
 
 template <typename T> cudaError_t cudaMalloc(T **p, size_t len)
 {

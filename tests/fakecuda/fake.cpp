@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See cuda_runtime.h. One lock guards the tables; each stream has its queue, condition and thread. */
+/*
+ * See cuda_runtime.h. One lock guards the tables; each stream has its queue, condition and thread.
+ */
 #include "cuda_runtime.h"
 #include "cuda.h"
 
@@ -31,8 +33,8 @@ std::map<char *, int> registered_on;
 fake_counts counts;
 fake_context contexts[8] = { { 0 }, { 1 }, { 2 }, { 3 }, { 4 }, { 5 }, { 6 }, { 7 } };
 bool alive[8];
-thread_local int current;			 /* the device of a thread that has no context */
-thread_local std::vector<fake_context *> stack;	 /* the last is current, and may be NULL */
+thread_local int current;                        /* the device of a thread that has no context */
+thread_local std::vector<fake_context *> stack;  /* the last is current, and may be NULL */
 thread_local cudaStreamCaptureMode capture_mode; /* global unless it was exchanged */
 std::set<cudaStream_t> captured;
 bool broken; /* a capture that goes on */
@@ -168,10 +170,7 @@ fake_stream *null_stream()
 	return s;
 }
 
-fake_stream *of(cudaStream_t s)
-{
-	return s ? s : null_stream();
-}
+fake_stream *of(cudaStream_t s) { return s ? s : null_stream(); }
 
 /* A kernel or event on a stream: all of one device, and that device is current. */
 void same_device(cudaStream_t s, cudaEvent_t e)
@@ -188,13 +187,15 @@ void check_copy(void *to, const void *from, size_t len, cudaMemcpyKind kind, boo
 	std::lock_guard<std::mutex> hold(lock);
 	bool to_device = in(device, to, len), from_device = in(device, from, len);
 
-	if ((kind == cudaMemcpyHostToDevice && (!to_device || from_device)) || (kind == cudaMemcpyDeviceToHost && (to_device || !from_device)))
+	if ((kind == cudaMemcpyHostToDevice && (!to_device || from_device)) ||
+	    (kind == cudaMemcpyDeviceToHost && (to_device || !from_device)))
 		breach("a copy's direction is not that of its pointers");
 	if (to_device == from_device && kind != cudaMemcpyDeviceToDevice)
 		breach("a copy is outside what was allocated");
 	const void *host = to_device ? from : to;
 
-	if (async && to_device != from_device && !in(pinned, host, len) && !in(registered, host, len))
+	if (async && to_device != from_device && !in(pinned, host, len) &&
+	    !in(registered, host, len))
 		breach("an asynchronous copy of memory that is not pinned");
 }
 
@@ -239,7 +240,10 @@ double seconds()
 extern "C" {
 
 cudaError_t cudaGetLastError(void) { return cudaSuccess; }
-const char *cudaGetErrorString(cudaError_t e) { return e == cudaErrorMemoryAllocation ? "out of memory" : "refused"; }
+const char *cudaGetErrorString(cudaError_t e)
+{
+	return e == cudaErrorMemoryAllocation ? "out of memory" : "refused";
+}
 
 cudaError_t cudaGetDeviceCount(int *n)
 {
@@ -264,10 +268,7 @@ cudaError_t cudaSetDevice(int d)
 	return cudaSuccess;
 }
 
-int fake_current(void)
-{
-	return !stack.empty() && stack.back() ? stack.back()->device : -1;
-}
+int fake_current(void) { return !stack.empty() && stack.back() ? stack.back()->device : -1; }
 
 static CUresult device_get(CUdevice *out, int d)
 {
@@ -326,7 +327,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus *statu
 	if (!s && !captured.empty())
 		return cudaErrorStreamCaptureImplicit;
 	*status = !captured.count(s) ? cudaStreamCaptureStatusNone
-		  : broken	     ? cudaStreamCaptureStatusInvalidated
+		  : broken           ? cudaStreamCaptureStatusInvalidated
 				     : cudaStreamCaptureStatusActive;
 	return cudaSuccess;
 }
@@ -408,7 +409,8 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t len, enum cudaMemcpyKi
 	return cudaSuccess;
 }
 
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t len, enum cudaMemcpyKind kind, cudaStream_t s)
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t len, enum cudaMemcpyKind kind,
+			    cudaStream_t s)
 {
 	use();
 	outside(s);
@@ -421,12 +423,14 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t len, enum cudaMem
 	return cudaSuccess;
 }
 
-cudaError_t cudaMemcpyBatchAsync(void *const *to, const void *const *from, const size_t *len, size_t n, struct cudaMemcpyAttributes *attrs, size_t *at,
+cudaError_t cudaMemcpyBatchAsync(void *const *to, const void *const *from, const size_t *len,
+				 size_t n, struct cudaMemcpyAttributes *attrs, size_t *at,
 				 size_t nattrs, cudaStream_t s)
 {
 	if (!s)
 		return cudaErrorInvalidValue; /* not on the legacy stream */
-	if (nattrs != 1 || at[0] != 0 || attrs[0].srcAccessOrder != cudaMemcpySrcAccessOrderStream || !n)
+	if (nattrs != 1 || at[0] != 0 ||
+	    attrs[0].srcAccessOrder != cudaMemcpySrcAccessOrderStream || !n)
 		return cudaErrorInvalidValue;
 	if (fake_driver < 12080)
 		breach("a batch is tried on a driver that is too old: its version can be asked");

@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A one-node Ceph cluster with an S3 gateway on loopback, from Debian's packages, for tests of the s3 tier.
-#   ceph-rgw.sh up DIR [PORT]    start it in DIR (about 15 s); prints endpoint, bucket and keys as shell variables
+# A one-node Ceph cluster with an S3 gateway on loopback, from Debian's packages, for tests of the
+# s3 tier.
+#   ceph-rgw.sh up DIR [PORT]    start it in DIR (about 15 s); prints endpoint, bucket and keys as
+#                                shell variables
 #   ceph-rgw.sh down DIR         stop the daemons that `up` started there
-# Needs: apt-get install --no-install-recommends ceph-mon ceph-osd ceph-mgr radosgw ceph-common uuid-runtime curl
+# Needs: apt-get install --no-install-recommends
+#   ceph-mon ceph-osd ceph-mgr radosgw ceph-common uuid-runtime curl
 set -euo pipefail
 cmd=${1:?up or down}; dir=$(mkdir -p "${2:?directory}" && cd "$2" && pwd); port=${3:-17480}
 conf=$dir/ceph.conf
@@ -38,11 +41,14 @@ rgw data = $dir/rgw
 C
 {
 	ceph-authtool --create-keyring "$dir/keyring" --gen-key -n mon. --cap mon 'allow *'
-	ceph-authtool "$dir/keyring" --gen-key -n client.admin --cap mon 'allow *' --cap osd 'allow *' --cap mgr 'allow *'
+	ceph-authtool "$dir/keyring" --gen-key -n client.admin --cap mon 'allow *' \
+		--cap osd 'allow *' --cap mgr 'allow *'
 	for who in osd.0 mgr.a client.rgw; do
-		ceph-authtool "$dir/keyring" --gen-key -n $who --cap mon 'allow *' --cap osd 'allow *' --cap mgr 'allow *'
+		ceph-authtool "$dir/keyring" --gen-key -n $who --cap mon 'allow *' \
+			--cap osd 'allow *' --cap mgr 'allow *'
 	done
-	monmaptool --create --fsid "$fsid" --addv a "[v2:127.0.0.1:$mon2,v1:127.0.0.1:$mon1]" "$dir/monmap"
+	monmaptool --create --fsid "$fsid" --addv a "[v2:127.0.0.1:$mon2,v1:127.0.0.1:$mon1]" \
+		"$dir/monmap"
 	ceph-mon -c "$conf" --mkfs -i a --monmap "$dir/monmap" --keyring "$dir/keyring"
 	me=(--setuser root --setgroup root)
 	ceph-mon -c "$conf" -i a "${me[@]}"
@@ -51,8 +57,15 @@ C
 	ceph-osd -c "$conf" -i 0 "${me[@]}"
 	ceph-mgr -c "$conf" -i a "${me[@]}"
 	timeout 120 radosgw -c "$conf" -n client.rgw "${me[@]}"
-	for _ in $(seq 60); do curl -s -o /dev/null "http://127.0.0.1:$port/" && break; sleep 1; done
-	radosgw-admin -c "$conf" user create --uid=kvcachefs --display-name=kvcachefs --access-key=TESTKEY --secret-key=TESTSECRET
-	curl -sf --aws-sigv4 aws:amz:us-east-1:s3 --user TESTKEY:TESTSECRET -H 'x-amz-content-sha256: UNSIGNED-PAYLOAD' -X PUT "http://127.0.0.1:$port/kvcachefs"
+	for _ in $(seq 60); do
+		curl -s -o /dev/null "http://127.0.0.1:$port/" && break
+		sleep 1
+	done
+	radosgw-admin -c "$conf" user create --uid=kvcachefs --display-name=kvcachefs \
+		--access-key=TESTKEY --secret-key=TESTSECRET
+	curl -sf --aws-sigv4 aws:amz:us-east-1:s3 --user TESTKEY:TESTSECRET \
+		-H 'x-amz-content-sha256: UNSIGNED-PAYLOAD' \
+		-X PUT "http://127.0.0.1:$port/kvcachefs"
 } > "$dir/up.log" 2>&1 || { tail -20 "$dir/up.log" >&2; exit 1; }
-echo "S3_ENDPOINT=http://127.0.0.1:$port S3_BUCKET=kvcachefs S3_REGION=us-east-1 AWS_ACCESS_KEY_ID=TESTKEY AWS_SECRET_ACCESS_KEY=TESTSECRET"
+echo "S3_ENDPOINT=http://127.0.0.1:$port S3_BUCKET=kvcachefs S3_REGION=us-east-1" \
+	"AWS_ACCESS_KEY_ID=TESTKEY AWS_SECRET_ACCESS_KEY=TESTSECRET"

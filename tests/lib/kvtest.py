@@ -8,7 +8,8 @@ TMP = os.environ["KV_CASE_TMP"]
 MODE = os.path.basename(BUILD)
 SLOW = 6 if MODE in ("asan", "tsan") else 1
 KiB, MiB = 1 << 10, 1 << 20
-WAYS = {"fast": "", "plain": "passthrough=off,io_uring=off", "passthrough": "io_uring=off", "none": ""}
+WAYS = {"fast": "", "plain": "passthrough=off,io_uring=off", "passthrough": "io_uring=off",
+        "none": ""}
 
 
 def skip(why):
@@ -28,7 +29,8 @@ def binary(name):
 
 
 def run(*command, ok=None, **more):
-    p = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more)
+    p = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                       stderr=subprocess.STDOUT, text=True, **more)
     if ok is not None and (p.returncode == 0) != ok:
         raise AssertionError(f"{command} ended with {p.returncode}: {p.stdout}")
     return p
@@ -39,14 +41,16 @@ def blob(seed, size):
     return random.Random(seed).randbytes(size)
 
 
-def wait_for(what, seconds=20, every=0.01):
+def wait_for(what, seconds=60, every=0.01):
+    """The time is for what never comes about, on a machine that is busy with other work too."""
     end = time.time() + seconds * SLOW
     while time.time() < end:
         got = what()
         if got:
             return got
         time.sleep(every)
-    raise AssertionError(f"did not come about within {seconds * SLOW} s: {getattr(what, '__name__', what)}")
+    raise AssertionError(f"did not come about within {seconds * SLOW} s: "
+                         f"{getattr(what, '__name__', what)}")
 
 
 @contextlib.contextmanager
@@ -70,10 +74,12 @@ class Store:
             run(binary("mkfs.kvcachefs"), "--size", size, self.path, ok=True)
 
     def mount(self, options=None, cpu=None):
-        o = ",".join(filter(None, [f"cpu={cpu or self.cpu}", f"run={TMP}/run", WAYS[WAY], self.options if options is None else options]))
+        o = ",".join(filter(None, [f"cpu={cpu or self.cpu}", f"run={TMP}/run", WAYS[WAY],
+                                   self.options if options is None else options]))
         log = open(f"{TMP}/log", "ab")
         before = os.stat(f"{TMP}").st_dev
-        self.daemon = subprocess.Popen([binary("kvcachefs"), self.path, self.mnt, "-f", "-o", o], stdin=subprocess.DEVNULL,
+        self.daemon = subprocess.Popen([binary("kvcachefs"), self.path, self.mnt, "-f", "-o", o],
+                                       stdin=subprocess.DEVNULL,
                                        stdout=log, stderr=log, start_new_session=True)
         log.close()
 
@@ -81,11 +87,12 @@ class Store:
             if self.daemon.poll() is not None:
                 raise AssertionError(f"the daemon ended: {self.log()}")
             try:
-                os.statvfs(self.mnt)  # a dead daemon's mount may still tell its cached attributes, but not this
+                # a dead daemon's mount may still tell its cached attributes, but not this
+                os.statvfs(self.mnt)
                 return os.stat(self.mnt).st_dev != before
             except OSError:
                 return False
-        wait_for(up, 30)
+        wait_for(up)
         return self
 
     def log(self):
@@ -99,7 +106,8 @@ class Store:
                 break
             time.sleep(0.1)
         else:
-            raise AssertionError(f"umount: {p.stdout} {run('sh', '-c', 'ls -l /proc/*/fd 2>/dev/null | grep ' + self.mnt).stdout}")
+            users = run("sh", "-c", f"ls -l /proc/*/fd 2>/dev/null | grep {self.mnt}").stdout
+            raise AssertionError(f"umount: {p.stdout} {users}")
         self.ended()
 
     def term(self):
@@ -132,7 +140,7 @@ class Store:
             s = self.stats()
             return s["files_open"] <= still_open and s["jobs"] == 0
         time.sleep(0.02)
-        wait_for(done, 30)
+        wait_for(done)
 
     def attr(self, path, name):
         return os.getxattr(f"{self.mnt}/{path}", f"user.kvcachefs.{name}").decode()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real servers for the remote tiers, on loopback, each from Debian's packages; skip() by name where a package is missing."""
+"""Real servers for the remote tiers, on loopback, each from Debian's packages; skip() by name where
+a package is missing."""
 import os, random, shutil, socket, subprocess
 from kvtest import TMP, run, skip, wait_for
 
@@ -31,13 +32,17 @@ class Redis:
         self.cli = shutil.which("redis-cli") or shutil.which("valkey-cli")
         if not self.binary:
             skip("needs redis-server or valkey-server")
-        self.dir, self.port, self.tls, self.password = f"{TMP}/{name}", port or free_port(), tls, password
+        self.dir, self.port = f"{TMP}/{name}", port or free_port()
+        self.tls, self.password = tls, password
         os.makedirs(self.dir, exist_ok=True)
-        self.args = ["--bind", "127.0.0.1", "--dir", self.dir, "--save", "", "--appendonly", "no", "--enable-debug-command", "yes"]
+        self.args = ["--bind", "127.0.0.1", "--dir", self.dir, "--save", "", "--appendonly", "no",
+                     "--enable-debug-command", "yes"]
         if tls:
             self.certificate()
-            self.args += ["--port", "0", "--tls-port", str(self.port), "--tls-cert-file", f"{self.dir}/cert.pem", "--tls-key-file",
-                          f"{self.dir}/key.pem", "--tls-ca-cert-file", f"{self.dir}/cert.pem", "--tls-auth-clients", "no"]
+            self.args += ["--port", "0", "--tls-port", str(self.port), "--tls-cert-file",
+                          f"{self.dir}/cert.pem", "--tls-key-file",
+                          f"{self.dir}/key.pem", "--tls-ca-cert-file", f"{self.dir}/cert.pem",
+                          "--tls-auth-clients", "no"]
         else:
             self.args += ["--port", str(self.port)]
         if password:
@@ -45,16 +50,19 @@ class Redis:
             with open(f"{self.dir}/password", "w", opener=lambda p, f: os.open(p, f, 0o600)) as f:
                 f.write(password + "\n")
         if cluster:
-            self.args += ["--cluster-enabled", "yes", "--cluster-node-timeout", "1500", "--cluster-config-file", f"{self.dir}/nodes.conf"]
+            self.args += ["--cluster-enabled", "yes", "--cluster-node-timeout", "1500",
+                          "--cluster-config-file", f"{self.dir}/nodes.conf"]
         self.start()
 
     def certificate(self):
-        run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{self.dir}/key.pem", "-out", f"{self.dir}/cert.pem", "-days", "2",
+        run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout",
+            f"{self.dir}/key.pem", "-out", f"{self.dir}/cert.pem", "-days", "2",
             "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", ok=True)
 
     def start(self):
         log = open(f"{self.dir}/log", "ab")
-        self.process = subprocess.Popen([self.binary] + self.args, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.process = subprocess.Popen([self.binary] + self.args, stdin=subprocess.DEVNULL,
+                                        stdout=log, stderr=log)
         wait_for(lambda: answers(self.port))
 
     def stop(self):
@@ -62,12 +70,14 @@ class Redis:
         self.process.wait()
 
     def command(self, *words):
-        extra = (["--tls", "--cacert", f"{self.dir}/cert.pem"] if self.tls else []) + (["-a", self.password, "--no-auth-warning"] if self.password else [])
+        extra = (["--tls", "--cacert", f"{self.dir}/cert.pem"] if self.tls
+                 else []) + (["-a", self.password, "--no-auth-warning"] if self.password else [])
         return run(self.cli, "-p", str(self.port), *extra, *words).stdout.strip()
 
     def url(self, prefix="kv"):
         u = f"{'rediss' if self.tls else 'redis'}://127.0.0.1:{self.port}/{prefix}"
-        q = ([f"password_file={self.dir}/password"] if self.password else []) + ([f"ca={self.dir}/cert.pem"] if self.tls else [])
+        q = ([f"password_file={self.dir}/password"] if self.password
+             else []) + ([f"ca={self.dir}/cert.pem"] if self.tls else [])
         return u + ("?" + "&".join(q) if q else "")
 
 
@@ -76,15 +86,20 @@ class Cluster:
 
     def __init__(self):
         self.nodes = [Redis(f"cluster{i}", cluster=True) for i in range(6)]
-        p = run(self.nodes[0].cli, "--cluster", "create", *[f"127.0.0.1:{n.port}" for n in self.nodes], "--cluster-replicas", "1", "--cluster-yes")
+        p = run(self.nodes[0].cli, "--cluster", "create",
+                *[f"127.0.0.1:{n.port}" for n in self.nodes], "--cluster-replicas", "1",
+                "--cluster-yes")
         assert p.returncode == 0, p.stdout
-        wait_for(lambda: all("cluster_state:ok" in n.command("cluster", "info") for n in self.nodes), 30)
+        wait_for(lambda: all("cluster_state:ok" in n.command("cluster", "info")
+                             for n in self.nodes))
 
     def url(self, prefix="kv"):
-        return f"redis+cluster://127.0.0.1:{self.nodes[0].port}/{prefix}?also=127.0.0.1:{self.nodes[1].port}+127.0.0.1:{self.nodes[5].port}"
+        first, *also = [f"127.0.0.1:{self.nodes[n].port}" for n in (0, 1, 5)]
+        return f"redis+cluster://{first}/{prefix}?also={'+'.join(also)}"
 
     def masters(self):
-        return [n for n in self.nodes if n.process.poll() is None and n.command("role").startswith("master")]
+        return [n for n in self.nodes if n.process.poll() is None
+                and n.command("role").startswith("master")]
 
     def stop(self):
         for n in self.nodes:
@@ -95,7 +110,8 @@ class Ceph:
     """A Ceph cluster of one node in memory, with its S3 gateway."""
 
     def __init__(self):
-        for p in ("ceph-mon", "ceph-osd", "ceph-mgr", "radosgw", "radosgw-admin", "uuidgen", "curl"):
+        for p in ("ceph-mon", "ceph-osd", "ceph-mgr", "radosgw", "radosgw-admin", "uuidgen",
+                  "curl"):
             if not shutil.which(p):
                 skip(f"needs {p} (ceph-mon ceph-osd ceph-mgr radosgw ceph-common)")
         self.dir = f"{TMP}/ceph"
@@ -104,7 +120,8 @@ class Ceph:
         assert p.returncode == 0, p.stdout
         words = dict(w.split("=", 1) for w in p.stdout.strip().splitlines()[-1].split())
         self.endpoint, self.bucket = words["S3_ENDPOINT"], words["S3_BUCKET"]
-        os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"] = words["AWS_ACCESS_KEY_ID"], words["AWS_SECRET_ACCESS_KEY"]
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            os.environ[name] = words[name]
 
     def url(self, prefix="kv"):
         return f"s3://{self.bucket}/{prefix}?endpoint={self.endpoint}&region=us-east-1"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""A writer in a memory cgroup of 64 MiB stores 200 MiB and lives: prepared pages are the daemon's."""
+"""A writer in a memory cgroup of 64 MiB stores 200 MiB and lives: prepared pages are the
+daemon's."""
 import os, sys
 from kvtest import *
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""A Redis cluster as a shared tier: a master is killed while two nodes store and load; what was stored is found, what could not be is stored
-when a replica has taken over; a server that restarts empty is a miss; a ttl expires there too."""
+"""A Redis cluster as a shared tier: a master is killed while two nodes store and load; what was
+stored is found, what could not be is stored when a replica has taken over; a server that restarts
+empty is a miss; a ttl expires there too."""
 import errno, os, time
 from kvtest import KiB, Store, blob, need_mount, wait_for
 import servers
@@ -14,7 +15,8 @@ data = {f"m/{i}/l": blob(i, 100 * KiB + i) for i in range(60)}
 for path in list(data)[:30]:
     a.write(path, data[path])
 a.settle()
-# Replicas must have what the masters acknowledged, or a failover loses it (Redis replicates asynchronously).
+# Replicas must have what the masters acknowledged, or a failover loses it (Redis replicates
+# asynchronously).
 for n in c.masters():
     n.command("wait", "1", "3000")
 dead = c.masters()[0]
@@ -31,7 +33,8 @@ assert st["corrupt"] == 0 and st["load_failures"] == 0, st
 b.umount()
 # the lost node comes back, as a replica of the one that took over
 dead.start()
-wait_for(lambda: "role:slave" in dead.command("info", "replication") or "slave" in dead.command("role"), 30)
+wait_for(lambda: "role:slave" in dead.command("info", "replication")
+         or "slave" in dead.command("role"))
 a.write("m/after/l", b"x" * 5000)
 a.settle()
 a.umount()
@@ -48,7 +51,7 @@ assert b.read("m/c/l") == b"y" * 70000
 r.stop()
 r.start()
 a.write("m/d/l", b"z" * 70000)
-wait_for(lambda: "redis" in a.attr("m/d/l", "tiers"), 30, every=0.1)
+wait_for(lambda: "redis" in a.attr("m/d/l", "tiers"), every=0.1)
 assert a.read("m/c/l") == b"y" * 70000
 time.sleep(1.1)  # a miss is remembered for a second
 assert b.read("m/d/l") == b"z" * 70000
@@ -60,7 +63,7 @@ with open(f"{a.mnt}/m/e/l", "wb") as f:
 a.settle()
 assert any(0 < int(r.command("pttl", k)) <= 2000 for k in r.command("keys", "kv:*").splitlines())
 before = len(r.command("keys", "kv:*").splitlines())
-wait_for(lambda: len(r.command("keys", "kv:*").splitlines()) < before, 20, every=0.2)
+wait_for(lambda: len(r.command("keys", "kv:*").splitlines()) < before, every=0.2)
 a.umount()
 b.umount()
 r.stop()

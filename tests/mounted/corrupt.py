@@ -12,14 +12,16 @@ for i in range(COUNT):
 s.settle()
 s.umount()
 db = sqlite3.connect(f"{s.path}/catalog.sqlite")
-where = dict(db.execute("SELECT n.name || m.name, p.at FROM placements p JOIN names m ON m.ino = p.ino JOIN names n ON n.ino = m.parent"))
+where = dict(db.execute("SELECT n.name || m.name, p.at FROM placements p JOIN names m ON m.ino = "
+                        "p.ino JOIN names n ON n.ino = m.parent"))
 db.close()
 rng = random.Random(5)
 flipped = set()
 with open(f"{s.path}/data", "r+b") as f:
     for i in range(COUNT // 2):
         # identity part, its very ends, the payload; the name part is for rebuilds and not served
-        off = rng.choice([0, 511, rng.randrange(512), 4096, 4096 + N - 1, 4096 + rng.randrange(N), 4096 + rng.randrange(N)])
+        off = rng.choice([0, 511, rng.randrange(512), 4096, 4096 + N - 1, 4096 + rng.randrange(N),
+                          4096 + rng.randrange(N)])
         at = where[f"c{i}l"] + off
         f.seek(at)
         b = f.read(1)[0]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""SIGKILL under load, KILLS times (6): vLLM's and LMCache's stores and loads from many processes. After each kill the store
-is mounted again, every third time with the pool lost, and promise 1 is checked: what was closed, renamed or unlinked
-more than 50 ms before is exactly so, and nothing half-written is visible. SEED repeats a run."""
+"""SIGKILL under load, KILLS times (6): vLLM's and LMCache's stores and loads from many processes.
+After each kill the store is mounted again, every third time with the pool lost, and promise 1 is
+checked: what was closed, renamed or unlinked more than 50 ms before is exactly so, and nothing
+half-written is visible. SEED repeats a run."""
 import json, os, random, signal, sys, time
 from kvtest import *
 
@@ -13,7 +14,8 @@ print(f"KILLS={KILLS} SEED={SEED}", flush=True)
 
 
 def folder(path):
-    """makedirs(exist_ok) finds the folder there, looks whether it is one, and it is gone: a chunk was dropped between the two."""
+    """makedirs(exist_ok) finds the folder there, looks whether it is one, and it is gone: a chunk
+    was dropped between the two."""
     for _ in range(20):
         try:
             return os.makedirs(path, exist_ok=True)
@@ -22,7 +24,8 @@ def folder(path):
 
 
 def worker(number, round_, mnt, journal):
-    """Stores, loads and deletes; tells each finished change with its time to the journal. Content follows from (path, version)."""
+    """Stores, loads and deletes; tells each finished change with its time to the journal. Content
+    follows from (path, version)."""
     rng = random.Random(SEED * 1000003 + round_ * 101 + number)
     mine = {}
     j = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -78,7 +81,8 @@ def worker(number, round_, mnt, journal):
                     if f.read() != blob(path + version, size):
                         tell("WRONG", path, version, size)
     except OSError as e:
-        if e.errno not in (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.ENOENT, errno.ESHUTDOWN, errno.ECANCELED):
+        if e.errno not in (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.ENOENT,
+                           errno.ESHUTDOWN, errno.ECANCELED):
             tell("ERROR", str(e), None, 0)
     os._exit(0)
 
@@ -136,22 +140,28 @@ for round_ in range(KILLS):
                 continue
             data = open(full, "rb").read()
             may = known.get(path, [None])
-            # after a lost pool only what had been copied down is there, possibly an older version never: generations
-            assert any(m and len(data) == m[1] and data == blob(path + m[0], m[1]) for m in may) or path not in known, \
+            # after a lost pool only what had been copied down is there, possibly an older version
+            # never: generations
+            assert any(m and len(data) == m[1] and data == blob(path + m[0], m[1]) for m in may) \
+                or path not in known, \
                 f"round {round_}: {path} is {len(data)} bytes of none of {may[:3]}"
             if path not in known and data:
                 assert path.startswith("flat/"), path  # closed, the journal's line did not come
             counted += 1
-            known[path] = [next(m for m in may if m and data == blob(path + m[0], m[1]))] if path in known else [None]
+            known[path] = [next(m for m in may if m
+                                and data == blob(path + m[0], m[1]))] if path in known else [None]
     for path, may in list(known.items()):
         if not os.path.exists(f"{s.mnt}/{path}"):
-            assert lost or None in may, f"round {round_}: {path} is missing, it should be one of {may[:3]}"
+            assert lost or None in may, \
+            f"round {round_}: {path} is missing, it should be one of {may[:3]}"
             known[path] = [None]
     s.settle()
     st = s.stats()
     used = int(run("sh", "-c", f"du -s -B1 {TMP}/run/*/ | cut -f1", ok=True).stdout.split()[0])
-    assert abs(used - st["pool_used_bytes"]) <= 64 * KiB, f"the pool holds {used} and the account says {st['pool_used_bytes']}"
-    print(f"round {round_}: {counted} files right, {'pool lost' if lost else 'pool kept'}, recovered {st['recovered']}", flush=True)
+    assert abs(used - st["pool_used_bytes"]) <= 64 * KiB, \
+        f"the pool holds {used} and the account says {st['pool_used_bytes']}"
+    print(f"round {round_}: {counted} files right, {'pool lost' if lost else 'pool kept'}, "
+          f"recovered {st['recovered']}", flush=True)
 s.umount()
 s.fsck("-n")
 s.mount()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""A chunk's folder that is dropped while somebody is about to write in it: no create ever fails for that. And the watermarks."""
+"""A chunk's folder that is dropped while somebody is about to write in it: no create ever fails for
+that. And the watermarks."""
 import errno, os, random, threading, time
 from kvtest import *
 
@@ -46,7 +47,8 @@ for kind in ("create", "mkdir", "rename", "link", "new"):
             os.link(f"{m}/tmp-{kind}", "again", dst_dir_fd=folder)
         wait_for(lambda: os.path.exists(f"{m}/{kind}"))  # the kernel is told a moment later
         assert os.listdir(f"{m}/{kind}") == ["again"], kind
-        assert os.stat(folder).st_nlink == 2 + (kind == "mkdir") and os.stat(folder).st_ino == os.stat(f"{m}/{kind}").st_ino
+        assert os.stat(folder).st_nlink == 2 + (kind == "mkdir") \
+            and os.stat(folder).st_ino == os.stat(f"{m}/{kind}").st_ino
     os.close(folder)
 # what a caller took away himself stays away
 os.mkdir(f"{m}/mine")
@@ -67,14 +69,15 @@ s.fsck("-n")
 
 # engines' own way, makedirs and create, in folders that are dropped all the time
 s = Store("b", cpu="24M", options="disk=off").mount()
-end, errors, made = time.time() + 8 * min(SLOW, 3), [], [0]
+errors, made = [], [0]
 
 
 def writer(w):
     r = random.Random(w)
-    while time.time() < end and not errors:
+    while made[0] < 400 and not errors:
         try:
-            folder = f"{s.mnt}/m/{r.randrange(30)}"  # of at most 6 x 512 KiB, so that what is in use does not fill the pool
+            # of at most 6 x 512 KiB, so that what is in use does not fill the pool
+            folder = f"{s.mnt}/m/{r.randrange(30)}"
             os.makedirs(folder, exist_ok=True)
             with open(f"{folder}/{w}", "wb") as f:
                 f.write(bytes(N // 2))
@@ -88,7 +91,7 @@ threads = [threading.Thread(target=writer, args=(w,)) for w in range(6)]
 [t.start() for t in threads]
 [t.join() for t in threads]
 assert not errors, errors
-assert s.stats()["dropped_chunks"] > 10 and made[0] > 50, (s.stats()["dropped_chunks"], made)
+assert s.stats()["dropped_chunks"] > 10, s.stats()
 s.umount()
 s.fsck("-n")
 

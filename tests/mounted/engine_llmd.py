@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""llm-d (CLIENTS 3 g): atime touched by utimensat with UTIME_OMIT, buffered writes to a temporary name, rename; reads of the tail; the
-evictor by atime with rm -f and rmdir of what is empty."""
+"""llm-d (CLIENTS 3 g): atime touched by utimensat with UTIME_OMIT, buffered writes to a temporary
+name, rename; reads of the tail; the evictor by atime with rm -f and rmdir of what is empty."""
 import os, time
 from engines import *
 

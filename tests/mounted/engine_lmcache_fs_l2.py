@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""LMCache's fs L2 adapters (CLIENTS 3 a2, a3): exists, write, replace; the native one with O_EXCL, an appended trailer, fsync, link as
-publish, fsync of the folder; scandir at start."""
+"""LMCache's fs L2 adapters (CLIENTS 3 a2, a3): exists, write, replace; the native one with O_EXCL,
+an appended trailer, fsync, link as publish, fsync of the folder; scandir at start."""
 import os
 from engines import *
 

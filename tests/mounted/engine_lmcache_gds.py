@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain passthrough
-"""LMCache's GdsBackend, POSIX way (CLIENTS 3 c): header, ftruncate, a shared writable mapping, rename; metadata file; loads by
-a populated private mapping; scandir of two levels; O_NOATIME."""
+"""LMCache's GdsBackend, POSIX way (CLIENTS 3 c): header, ftruncate, a shared writable mapping,
+rename; metadata file; loads by a populated private mapping; scandir of two levels; O_NOATIME."""
 import os, struct
 from engines import *
 
 s = store()
 base = f"{s.mnt}/gds"
 SIZE = 2 * MiB
-path = lambda i: f"{base}/{i % 3:02x}/{i % 5:02x}/Qwen%2FQwen3-8B%401%400%40{i:x}.kvcache.safetensors"
+path = lambda i: f"{base}/{i % 3:02x}/{i % 5:02x}/" \
+    f"Qwen%2FQwen3-8B%401%400%40{i:x}.kvcache.safetensors"
 for i in range(8):
     os.makedirs(os.path.dirname(path(i)), exist_ok=True)
     tmp = path(i) + f".tmp{i:08x}"

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""Mooncake's offload (CLIENTS 3 h): buckets straight to their name with pwritev and fdatasync, metadata after; usage by st_blocks; recovery by
-birth time; one file with fallocate and records; a file unlinked while open."""
+"""Mooncake's offload (CLIENTS 3 h): buckets straight to their name with pwritev and fdatasync,
+metadata after; usage by st_blocks; recovery by birth time; one file with fallocate and records; a
+file unlinked while open."""
 import os
 from engines import *
 
@@ -23,7 +24,8 @@ for i in range(4):
     os.makedirs(d)
     with open(f"{d}/key{i}", "wb") as f:
         f.write(blob(i, 65536))
-birth = [run("stat", "-c", "%W", f"{base}/file_per_key_dir/{'abcd'[i]}/p/key{i}", ok=True).stdout for i in range(4)]
+birth = [run("stat", "-c", "%W", f"{base}/file_per_key_dir/{'abcd'[i]}/p/key{i}", ok=True).stdout
+         for i in range(4)]
 assert birth == sorted(birth)
 
 fd = os.open(f"{base}/arena", os.O_RDWR | os.O_CREAT | os.O_TRUNC)

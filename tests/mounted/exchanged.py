@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""RENAME_EXCHANGE under kill -9: two names always name the two things, each its own, also when the pool is lost; and with a remote as the only tier,
-where a file's name is its place."""
+"""RENAME_EXCHANGE under kill -9: two names always name the two things, each its own, also when the
+pool is lost; and with a remote as the only tier, where a file's name is its place."""
 import ctypes, os, random, signal, time
 from kvtest import *
 
@@ -46,13 +46,16 @@ for turn in range(6):
     for a, b, one, two in pairs:
         assert sorted((s.read(a), s.read(b)), key=len) == [one, two], (turn, a)
     folder, file = ("m/x", "m/y") if os.path.isdir(f"{s.mnt}/m/x") else ("m/y", "m/x")
-    assert sorted(os.listdir(f"{s.mnt}/{folder}")) == ["in0", "in1", "in2"] and s.read(file) == b"a file"
-    assert os.stat(f"{s.mnt}/m").st_nlink == 5 and os.listdir(f"{s.mnt}/m/a") and len(os.listdir(f"{s.mnt}/m")) == 4
+    assert sorted(os.listdir(f"{s.mnt}/{folder}")) == ["in0", "in1", "in2"] \
+        and s.read(file) == b"a file"
+    assert os.stat(f"{s.mnt}/m").st_nlink == 5 and os.listdir(f"{s.mnt}/m/a") \
+        and len(os.listdir(f"{s.mnt}/m")) == 4
 s.settle()
 s.umount()
 s.fsck("-n", "--data")
 
-# a remote only, and what is exchanged is not in the pool: it is loaded, and goes there again under its new name
+# a remote only, and what is exchanged is not in the pool: it is loaded, and goes there again under
+# its new name
 os.mkdir(f"{TMP}/shared")
 a = Store("one", cpu="16M", options=f"disk=off,settle=0,remote=dir://{TMP}/shared").mount()
 a.write("m/k/first", blob(1, MiB))
@@ -67,7 +70,8 @@ a.settle()
 for i in range(40):
     a.write(f"fill/{i}/again", bytes(MiB))
 wait_for(lambda: a.attr("m/k/first", "state") == a.attr("m/k/second", "state") == "lower")
-assert a.read("m/k/first") == blob(2, 2 * MiB) and a.read("m/k/second") == blob(1, MiB) and a.stats()["corrupt"] == 0
+assert a.read("m/k/first") == blob(2, 2 * MiB) and a.read("m/k/second") == blob(1, MiB) \
+    and a.stats()["corrupt"] == 0
 a.settle()
 b = Store("two", cpu="16M", options=f"disk=off,remote=dir://{TMP}/shared").mount()
 assert b.read("m/k/first") == blob(2, 2 * MiB) and b.read("m/k/second") == blob(1, MiB)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""fsck.kvcachefs finds each kind of damage, changes nothing with -n, mends it with -y; --rebuild makes a catalog from the frames alone."""
+"""fsck.kvcachefs finds each kind of damage, changes nothing with -n, mends it with -y; --rebuild
+makes a catalog from the frames alone."""
 import os, shutil, sqlite3
 from kvtest import *
 
@@ -72,22 +73,30 @@ CASES = {
     "dangling placement": (dangling, "points at no frame", 1),
     "overlapping extents": (overlap, "no frame of it", 1),
     "extent outside": (outside, "points at no frame", 1),
-    "usage total": (lambda: sql("UPDATE meta SET value = '12345' WHERE key = 'disk_used_bytes'"), "usage total", 0),
-    "name of nothing": (lambda: sql("INSERT INTO names VALUES(1, 77, 'x', 999999, 32768)"), "which is not there", 0),
-    "node without name": (lambda: sql("DELETE FROM names WHERE name = 'flat.bin'"), "has no name", 1),
-    "link count": (lambda: sql("UPDATE nodes SET nlink = 7 WHERE ino = (SELECT ino FROM names WHERE name = 'flat.bin')"), "counts 7", 0),
-    "folder's links": (lambda: sql("UPDATE nodes SET nlink = 9 WHERE ino = 1"), "counts 9 links", 0),
-    "lower flag": (lambda: sql("UPDATE objects SET lower = 0 WHERE ino = (SELECT min(ino) FROM objects)"), "says that a tier has it", 0),
+    "usage total": (lambda: sql("UPDATE meta SET value = '12345' WHERE key = 'disk_used_bytes'"),
+                    "usage total", 0),
+    "name of nothing": (lambda: sql("INSERT INTO names VALUES(1, 77, 'x', 999999, 32768)"),
+                        "which is not there", 0),
+    "node without name": (lambda: sql("DELETE FROM names WHERE name = 'flat.bin'"), "has no name",
+                          1),
+    "link count": (lambda: sql("UPDATE nodes SET nlink = 7 WHERE ino = (SELECT ino FROM names "
+                               "WHERE name = 'flat.bin')"), "counts 7", 0),
+    "folder's links": (lambda: sql("UPDATE nodes SET nlink = 9 WHERE ino = 1"), "counts 9 links",
+                       0),
+    "lower flag": (lambda: sql("UPDATE objects SET lower = 0 WHERE ino = (SELECT min(ino) FROM "
+                               "objects)"), "says that a tier has it", 0),
     "damaged page": (page, "", 0),
 }
 for name, (damage, text, lost) in CASES.items():
     shutil.rmtree(s.path)
     shutil.copytree(keep, s.path)
     damage()
-    before = hashlib.md5(open(f"{s.path}/data", "rb").read() + open(f"{s.path}/catalog.sqlite", "rb").read()).hexdigest()
+    before = hashlib.md5(open(f"{s.path}/data", "rb").read()
+                         + open(f"{s.path}/catalog.sqlite", "rb").read()).hexdigest()
     p = s.fsck("-n", ok=False)
     assert p.returncode == 4 and text in p.stdout, f"{name}: {p.returncode}: {p.stdout}"
-    after = hashlib.md5(open(f"{s.path}/data", "rb").read() + open(f"{s.path}/catalog.sqlite", "rb").read()).hexdigest()
+    after = hashlib.md5(open(f"{s.path}/data", "rb").read()
+                        + open(f"{s.path}/catalog.sqlite", "rb").read()).hexdigest()
     assert before == after, f"{name}: -n changed the store"
     p = s.fsck("-y", ok=False)
     assert p.returncode == 1, f"{name}: {p.returncode}: {p.stdout}"
@@ -104,7 +113,8 @@ for name, (damage, text, lost) in CASES.items():
     s.umount()
     s.fsck("-n")
 
-# a new catalog from the frames alone: names, folders, modes, times; deleted files stay deleted, renamed ones renamed
+# a new catalog from the frames alone: names, folders, modes, times; deleted files stay deleted,
+# renamed ones renamed
 shutil.rmtree(s.path)
 shutil.copytree(keep, s.path)
 s.mount()
@@ -125,7 +135,8 @@ s.fsck("--rebuild")
 s.fsck("-n")
 s.mount()
 want = {f: blob(f, N) for f in FILES if not f.startswith(("m/c0/", "m/c1/"))}
-want |= {"m/c0/renamed": blob("m/c0/l1", N), "m/c0/l2": blob("m/c0/l2", N), "flat.bin": blob("new", 2 * N)}
+want |= {"m/c0/renamed": blob("m/c0/l1", N), "m/c0/l2": blob("m/c0/l2", N),
+         "flat.bin": blob("new", 2 * N)}
 want |= {f"m/moved/l{j}": blob(f"m/c1/l{j}", N) for j in range(3)}
 got = {os.path.relpath(os.path.join(d, n), s.mnt) for d, _, ns in os.walk(s.mnt) for n in ns}
 assert got == set(want), got ^ set(want)

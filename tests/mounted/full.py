@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""A cache lives full. Stores go on at a disk, a remote, a quota that has been full for several times its size: no error, no
-refusal, whatever the codec, the key and the mode of writing; what is read all the time stays; a disk that is slower than
-the stores paces them, and then the coldest go; nothing of it keeps an unmount."""
+"""A cache lives full. Stores go on at a disk, a remote, a quota that has been full for several
+times its size: no error, no refusal, whatever the codec, the key and the mode of writing; what is
+read all the time stays; a disk that is slower than the stores paces them, and then the coldest go;
+nothing of it keeps an unmount."""
 import errno, os, threading, time
 from kvtest import *
 from servers import Redis
 
 SIZE = 256 * KiB
+LAG = 64  # so many objects may be stored while the hot ones are read once: hot is what is used more
 run(binary("kvcachectl"), "newkey", f"{TMP}/keys", ok=True)
 
 
@@ -16,15 +18,17 @@ def name(i):
 
 
 class Load:
-    """Threads that store new objects by a temporary name, and one that reads a hot set all the time."""
+    """Threads that store new objects by a temporary name, and one that reads a hot set all the
+    time."""
 
     def __init__(self, s, folder, hot=0, size=SIZE):
-        self.s, self.folder, self.size, self.errors, self.lost = s, f"{s.mnt}/{folder}", size, [], []
+        self.s, self.folder, self.size = s, f"{s.mnt}/{folder}", size
+        self.errors, self.lost = [], []
         self.lock, self.at, self.stop = threading.Lock(), 0, threading.Event()
         os.makedirs(f"{self.folder}/hot", exist_ok=True)
         for i in range(hot):
             self.put(f"hot/{name(i)}", i)
-        self.hot = hot
+        self.hot, self.seen = hot, 0
 
     def put(self, path, seed):
         with open(f"{self.folder}/{path}.tmp", "xb", buffering=0) as f:
@@ -33,6 +37,9 @@ class Load:
 
     def writer(self, n):
         while not self.stop.is_set():
+            if self.hot and self.at - self.seen > LAG:
+                time.sleep(0.001)
+                continue
             with self.lock:
                 i, self.at = self.at, self.at + 1
             if i >= n:
@@ -44,6 +51,7 @@ class Load:
 
     def reader(self):
         while not self.stop.is_set():
+            before = self.at
             for i in range(self.hot):
                 try:
                     with open(f"{self.folder}/hot/{name(i)}", "rb", buffering=0) as f:
@@ -51,6 +59,7 @@ class Load:
                             self.errors.append((i, "other bytes"))
                 except OSError as e:
                     self.lost.append((i, e))
+            self.seen = before
             time.sleep(0.01)
 
     def start(self, n, threads=4):
@@ -68,8 +77,10 @@ class Load:
         return self
 
     def check(self):
-        """What is still there has its bytes; returns how many of the stored ones are. Reading itself may cost others their place."""
-        there, gone = [x for x in os.listdir(self.folder) if len(x) == 8], 0  # not hot, nor what a kill left unfinished
+        """What is still there has its bytes; returns how many of the stored ones are. Reading
+        itself may cost others their place."""
+        # not hot, nor what a kill left unfinished
+        there, gone = [x for x in os.listdir(self.folder) if len(x) == 8], 0
         for x in there[::7]:
             try:
                 with open(f"{self.folder}/{x}", "rb", buffering=0) as f:
@@ -85,7 +96,8 @@ def full(kind, options, folder, times=4, disk=96 * MiB):
     n = times * disk // SIZE
     load = Load(s, folder, hot=8).start(n).join()
     st = s.stats()
-    assert st["room_refusals"] == 0 and st["corrupt"] == 0 and st["tier_disk_used_bytes"] <= disk, (kind, st)
+    assert st["room_refusals"] == 0 and st["corrupt"] == 0 \
+        and st["tier_disk_used_bytes"] <= disk, (kind, st)
     assert st["trimmed_chunks"] > n // 4 and st["dropped_chunks"] < n, (kind, st)
     s.settle()
     wait_for(lambda: s.stats()["tier_disk_used_bytes"] <= 0.9 * disk)
@@ -93,7 +105,8 @@ def full(kind, options, folder, times=4, disk=96 * MiB):
     assert kept * SIZE > disk // 2, (kind, kept)
     assert os.path.isdir(load.folder) and len(os.listdir(f"{load.folder}/hot")) == 8
     s.umount()
-    assert not os.path.exists(f"{TMP}/run") or not os.listdir(f"{TMP}/run"), "a full tier keeps no pool in memory"
+    assert not os.path.exists(f"{TMP}/run") or not os.listdir(f"{TMP}/run"), \
+        "a full tier keeps no pool in memory"
     s.fsck("-n")
     s.mount()
     assert load.check() > kept * 6 // 10
@@ -108,10 +121,11 @@ full("coded", "compress=bf16+zstd", "a/b")
 full("back", "write=back", "a/b")
 full("back-sealed", f"write=back,keyfile={TMP}/keys,compress=zstd", "a")
 
-# a disk that is slower than the stores: paced, and when that does not do, the coldest without a copy go; never an error. A store
-# that may wait long enough loses nothing before its turn
+# a disk that is slower than the stores: paced, and when that does not do, the coldest without a
+# copy go; never an error. A store that may wait long enough loses nothing before its turn
 for pace in ("20", "0", "8000"):
-    s = Store(f"slow{pace}", size="256M", cpu="32M", options=f"shim=delay-put:60+only:disk,pace={pace},settle=0").mount()
+    s = Store(f"slow{pace}", size="256M", cpu="32M",
+              options=f"shim=delay-put:60+only:disk,pace={pace},settle=0").mount()
     load = Load(s, "a").start(300)
     load.join()
     st = s.stats()
@@ -123,14 +137,16 @@ for pace in ("20", "0", "8000"):
     load.check()
     s.umount()
 
-# a remote that is full and may not evict: stores go on, what finds no room there is given up and counted
+# a remote that is full and may not evict: stores go on, what finds no room there is given up and
+# counted
 r = Redis()
 r.command("config", "set", "maxmemory", "24mb")
 r.command("config", "set", "maxmemory-policy", "noeviction")
 s = Store("remote", cpu="32M", options=f"disk=off,remote={r.url()}").mount()
 load = Load(s, "a").start(500).join()
 st = s.stats()
-assert st["room_refusals"] == 0 and st["spills_dropped"] > 0 and st["spills"] > 10 and st["breaker_opened"] == 0, st
+assert st["room_refusals"] == 0 and st["spills_dropped"] > 0 and st["spills"] > 10 \
+    and st["breaker_opened"] == 0, st
 load.check()
 # with room again there, copies are made again
 r.command("flushall")
@@ -141,7 +157,8 @@ wait_for(lambda: s.stats()["spills"] > before)
 s.umount()
 r.stop()
 
-# a quota at its bound, beside a disk at its own: the one does not cost the other anything but its room
+# a quota at its bound, beside a disk at its own: the one does not cost the other anything but its
+# room
 s = Store("quota", size="96M", cpu="32M").mount()
 os.mkdir(f"{s.mnt}/q")
 os.setxattr(f"{s.mnt}/q", "user.kvcachefs.quota", b"16M")

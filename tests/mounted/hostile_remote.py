@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""A remote that misbehaves, with a real socket on the other side (an S3 server of ours that can be told to): refuses, hangs, resets in
-the middle of a body, is slow, gives too little, too much, a flipped bit, another object's frame, errors. Each ends as a miss or a
-retry: never as wrong data, a hang or a leak; and the rest of the mount goes on."""
+"""A remote that misbehaves, with a real socket on the other side (an S3 server of ours that can be
+told to): refuses, hangs, resets in the middle of a body, is slow, gives too little, too much, a
+flipped bit, another object's frame, errors. Each ends as a miss or a retry: never as wrong data, a
+hang or a leak; and the rest of the mount goes on."""
 import errno, http.server, os, socket, threading, time
 from kvtest import KiB, MiB, SLOW, Store, TMP, blob, wait_for
 
@@ -93,7 +94,8 @@ class S3(http.server.BaseHTTPRequestHandler):
             at = len(part) * 2 // 3
             part = part[:at] + bytes([part[at] ^ 4]) + part[at + 1:]
         elif how == "other":
-            part = next(v for k, v in objects.items() if k != self.path and len(v) == len(body))[a:b + 1]
+            part = next(v for k, v in objects.items() if k != self.path
+                        and len(v) == len(body))[a:b + 1]
         elif how == "zeros":
             part = bytes(len(part))
         elif how == "whole":  # the range is ignored
@@ -121,24 +123,29 @@ def fds(store):
     return len(os.listdir(f"/proc/{store.daemon.pid}/fd"))
 
 
-# Reading: a node that has nothing but the remote. What comes back is right or is an error within the time.
+HANGS = 30 * SLOW  # what takes longer hangs; how long it takes is the machine's affair
+
+# Reading: a node that has nothing but the remote. What comes back is right or is an error within
+# the time.
 b = Store("b", options=options + ",disk=off").mount()
 names = iter(list(data))
 assert b.read("m/c/0") == data["m/c/0"]
 next(names)
 before = fds(b)
-for how in ("short", "long", "flip", "other", "zeros", "whole", "500", "503", "403", "reset", "slow", "hang"):
+for how in ("short", "long", "flip", "other", "zeros", "whole", "500", "503", "403", "reset",
+            "slow", "hang"):
     path, start = next(names), time.time()
     mode["get"] = how
     try:
         got = b.read(path)
     except OSError as e:
         got = e
-        assert e.errno in (errno.ENOENT, errno.EIO, errno.ETIMEDOUT, errno.ESTALE, errno.EACCES), (how, e)
+        assert e.errno in (errno.ENOENT, errno.EIO, errno.ETIMEDOUT, errno.ESTALE,
+                           errno.EACCES), (how, e)
     else:
         assert got == data[path], f"{how}: wrong bytes"
     took = time.time() - start
-    assert took < 3 * DEADLINE / 1000 + 5 * SLOW, (how, took)
+    assert took < 3 * DEADLINE / 1000 + HANGS, (how, took)
     # the mount goes on meanwhile
     b.write(f"own/{how}", d)
     assert b.read(f"own/{how}") == d
@@ -161,7 +168,7 @@ for how in ("500", "hang", "reset", "403"):
     start = time.time()
     for i in range(6):
         b.write(f"w/{how}/{i}", blob(100 + i, 150 * KiB))
-    assert time.time() - start < 5 * SLOW, how
+    assert time.time() - start < HANGS, how
     time.sleep(0.5)
     for i in range(6):
         assert b.read(f"w/{how}/{i}") == blob(100 + i, 150 * KiB)
@@ -169,7 +176,8 @@ for how in ("500", "hang", "reset", "403"):
     wait_for(lambda: all("s3" in b.attr(f"w/{how}/{i}", "tiers") for i in range(6)), 60, every=0.2)
     print("put", how)
 
-# Nobody is there at all: the names that are known fail in time, unknown ones are missing, own ones work, and the end comes in time.
+# Nobody is there at all: the names that are known fail in time, unknown ones are missing, own ones
+# work, and the end comes in time.
 mode["get"] = mode["put"] = "down"
 server.shutdown()
 server.server_close()
@@ -180,10 +188,10 @@ for path in list(data)[30:]:
         b.read(path)
     except OSError:
         missing += 1
-assert missing == 10 and time.time() - start < 20 * SLOW, (missing, time.time() - start)
+assert missing == 10 and time.time() - start < 2 * HANGS, (missing, time.time() - start)
 assert b.stats()["breaker_opened"] >= 1
 b.write("own/last", d)
 assert b.read("own/last") == d
 start = time.time()
 b.umount()
-assert time.time() - start < 30 * SLOW
+assert time.time() - start < 2 * HANGS

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
-"""kvcachectl hash against Python's own pickle and hashlib, and XXH3 of libxxhash: each scheme over both codings, at many block
-lengths, with tokens of every width, past the frames of a long pickle. CBOR is written here by hand, and by cbor2 where that is there."""
+"""kvcachectl hash against Python's own pickle and hashlib, and XXH3 of libxxhash: each scheme over
+both codings, at many block lengths, with tokens of every width, past the frames of a long pickle.
+CBOR is written here by hand, and by cbor2 where that is there."""
 import ctypes, hashlib, pickle, random, struct
 from kvtest import TMP, binary, run
 
@@ -69,7 +70,8 @@ def want(scheme, seed, block, tokens):
     fold = (lambda d: int.from_bytes(d[:8], "big")) if engine == "lmcache" else (lambda d: d)
     parent, keys = fold(fn(seed)), []
     for i in range(0, len(tokens) - block + 1, block):
-        parent = fold(fn((parent, tuple(tokens[i : i + block]), () if engine == "lmcache" else None)))
+        parent = fold(fn((parent, tuple(tokens[i : i + block]), () if engine == "lmcache"
+                          else None)))
         keys.append(f"{parent:x}" if engine == "lmcache" else parent.hex())
     return keys
 
@@ -78,7 +80,8 @@ def check(engine, name, block, tokens, seed):
     scheme = f"{engine}-{name}"
     with open(f"{TMP}/tokens", "w") as f:
         f.write(" ".join(map(str, tokens)))
-    p = run(binary("kvcachectl"), "hash", f"{scheme}:{block}", f"{TMP}/tokens", env={"PYTHONHASHSEED": seed}, ok=True)
+    p = run(binary("kvcachectl"), "hash", f"{scheme}:{block}", f"{TMP}/tokens",
+            env={"PYTHONHASHSEED": seed}, ok=True)
     assert p.stdout.split() == want(scheme, seed, block, tokens), (scheme, block, seed)
 
 
@@ -90,10 +93,12 @@ EDGES = [0, 23, 24, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**32 - 1]
 for engine in ("vllm", "lmcache", "lmcache-mp"):
     for name in HASHES:
         for block in (1, 2, 3, 4, 5, 10, 16, 23, 24, 64, 255, 256, 257):
-            check(engine, name, block, EDGES + [r.randint(*r.choice(WIDTHS)) for _ in range(2 * block)], str(block))
+            check(engine, name, block, EDGES
+                  + [r.randint(*r.choice(WIDTHS)) for _ in range(2 * block)], str(block))
         for text in ("", "0", "random", "s" * 255, "s" * 256, "s" * 5000, "sälz"):
             check(engine, name, 4, EDGES[:8], text)
-# where the first frame of a pickle is full, to the byte, and where several are; a tail below a frame's least
+# where the first frame of a pickle is full, to the byte, and where several are; a tail below a
+# frame's least
 for tokens in (range(32735, 32765), range(65520, 65530), (100000,)):
     for n in tokens:
         check("vllm", "sha256", n, [r.randint(0, 255)] * n, "0")
@@ -111,9 +116,11 @@ def path(*words, seed="0"):
 
 
 for words, name in (
-    (("lmcache-fs", "lmcache-sha256_cbor", "{}", "meta-llama/Llama-3.1-8B", "world_size=2", "worker=1"),
+    (("lmcache-fs", "lmcache-sha256_cbor", "{}", "meta-llama/Llama-3.1-8B", "world_size=2",
+      "worker=1"),
      "meta-llama-SEP-Llama-3.1-8B@2@1@b8a960cfcc69e7a5@bfloat16.data"),
-    (("lmcache-disk", "lmcache-sha256_cbor", "{}", "org/m", "dtype=half", "layer=3"), "org-m@1@0@b8a960cfcc69e7a5@half@3.pt"),
+    (("lmcache-disk", "lmcache-sha256_cbor", "{}", "org/m", "dtype=half", "layer=3"),
+     "org-m@1@0@b8a960cfcc69e7a5@half@3.pt"),
     (("lmcache-l2", "lmcache-mp-blake3", "{}", "m", "kv_rank=0x01000100", "salt=me"),
      "m@0x01000100@0@084547b6c40ed5b05ba8cd0305db5bf74d5617673948d9ed193ab7d6cbc484d4@me.data"),
     (("sglang-file", "sglang:256", "{}", "Qwen/Qwen3-8B", "tp_rank=1", "tp_size=4"),
@@ -122,11 +129,16 @@ for words, name in (
     p = path("--as", *(w.format(f"{TMP}/tokens") for w in words))
     assert p.returncode == 0 and p.stdout.strip() == name, (words, p.stdout)
 first = want("vllm-sha256", "0", 16, range(256))
-p = path("--as", "vllm-fs", "vllm-sha256", f"{TMP}/tokens", "Qwen/Qwen3-8B", "config=1a2b3c4d5e6f", "rank=3", "group=1")
-assert p.stdout.split() == [f"Qwen_Qwen3-8B_1a2b3c4d5e6f_r3/{k[:3]}/{k[3:5]}_g1/{k}.bin" for k in first], p.stdout
-for bad in (("--as", "nobody", "sglang", f"{TMP}/tokens", "m"), ("--as", "vllm-fs", "vllm-sha256", f"{TMP}/tokens", "m"),
-            ("--as", "sglang-file", "sglang", f"{TMP}/tokens"), ("--as", "sglang-file", "sglang", f"{TMP}/tokens", "m", "x=1"),
-            ("--as", "sglang-file", "sglang", f"{TMP}/tokens", "m", "tp_size"), ("sglang", f"{TMP}/tokens", "m", "tp_size=2"),
+p = path("--as", "vllm-fs", "vllm-sha256", f"{TMP}/tokens", "Qwen/Qwen3-8B", "config=1a2b3c4d5e6f",
+         "rank=3", "group=1")
+assert p.stdout.split() == [f"Qwen_Qwen3-8B_1a2b3c4d5e6f_r3/{k[:3]}/{k[3:5]}_g1/{k}.bin"
+                            for k in first], p.stdout
+for bad in (("--as", "nobody", "sglang", f"{TMP}/tokens", "m"),
+            ("--as", "vllm-fs", "vllm-sha256", f"{TMP}/tokens", "m"),
+            ("--as", "sglang-file", "sglang", f"{TMP}/tokens"),
+            ("--as", "sglang-file", "sglang", f"{TMP}/tokens", "m", "x=1"),
+            ("--as", "sglang-file", "sglang", f"{TMP}/tokens", "m", "tp_size"),
+            ("sglang", f"{TMP}/tokens", "m", "tp_size=2"),
             ("--as", "sglang-file")):
     p = path(*bad)
     assert p.returncode and len(p.stdout.strip().splitlines()) == 1, (bad, p.stdout)

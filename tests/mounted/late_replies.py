@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""SECONDS_LATE (60) of opens answered late, from many processes, some killed while they wait: none hangs."""
+"""SECONDS_LATE (60) of opens answered late, from many processes, some killed while they wait: none
+hangs."""
 import os
 from kvtest import *
 
@@ -9,7 +10,8 @@ s = Store(cpu="24M", size="512M", options="shim=delay-get:2").mount()
 for i in range(200):
     s.write(f"flat0/f{i:03}", blob(i, 256 * KiB))
 s.settle()
-p = subprocess.Popen([binary("test-late"), f"{s.mnt}/flat0", str(seconds), "24"], stdout=subprocess.PIPE, text=True)
+p = subprocess.Popen([binary("test-late"), f"{s.mnt}/flat0", str(seconds), "24"],
+                     stdout=subprocess.PIPE, text=True)
 out = p.communicate(timeout=seconds + 240)[0]
 print(out)
 assert p.returncode == 0, out

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""Leases (DESIGN section 8): a list in, a line for each object out once all are resident; held until closed or killed; prefetch; pins and
-ttl; what is wrong in a list."""
+"""Leases (DESIGN section 8): a list in, a line for each object out once all are resident; held
+until closed or killed; prefetch; pins and ttl; what is wrong in a list."""
 import errno, os, signal, time
 from kvtest import *
 
@@ -36,13 +36,15 @@ fill()
 assert s.attr("m/c0", "state") == "lower"
 fd = lease("m/c0\nm/c1/l2\nm/none\n")
 rows = {r[0]: r[1:] for r in answer(fd)}
-assert len(rows) == 6 and all(rows[f"m/c0/l{l}"][1:] == [str(N), "resident+lower"] for l in range(4)), rows
+assert len(rows) == 6 and all(rows[f"m/c0/l{l}"][1:] == [str(N), "resident+lower"]
+                              for l in range(4)), rows
 assert rows["m/c0/l1"][0] == str(os.stat(f"{s.mnt}/m/c0/l1").st_ino)
 assert rows["m/none"][2] == "ENOENT"
 with fails(errno.EBUSY):
     os.write(fd, b"more\n")
 fill()
-assert s.attr("m/c0", "state") == "resident+lower" and s.attr("m/c1/l2", "state") == "resident+lower"
+assert s.attr("m/c0", "state") == "resident+lower" and s.attr("m/c1/l2",
+                                                              "state") == "resident+lower"
 os.close(fd)
 fill()
 assert s.attr("m/c0", "state") == "lower"
@@ -104,11 +106,14 @@ if not pid:
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
-    os.write(w, repr({x[0]: x[1:] for x in answer(lease("m/open\nm/shut\nm/shut/l\nm/open/own\n"))}).encode())
+    os.write(w,
+             repr({x[0]: x[1:]
+                   for x in answer(lease("m/open\nm/shut\nm/shut/l\nm/open/own\n"))}).encode())
     os._exit(0)
 os.waitpid(pid, 0)
 rows = eval(os.read(r, 10000))
-assert rows["m/open/l"][1] == "1" and all(rows[p] == ["0", "0", "EACCES"] for p in ("m/shut", "m/shut/l", "m/open/own")), rows
+assert rows["m/open/l"][1] == "1" and all(rows[p] == ["0", "0", "EACCES"]
+                                          for p in ("m/shut", "m/shut/l", "m/open/own")), rows
 
 # pin and ttl
 os.setxattr(f"{s.mnt}/m/c3", "user.kvcachefs.pin", b"1")
@@ -122,7 +127,7 @@ fill()
 assert s.attr("m/c3", "state") == "lower"
 os.setxattr(f"{s.mnt}/m/c1", "user.kvcachefs.ttl", b"1")
 assert s.attr("m/c1", "ttl") == "1"
-wait_for(lambda: not os.path.exists(f"{s.mnt}/m/c1"), 10)
+wait_for(lambda: not os.path.exists(f"{s.mnt}/m/c1"))
 assert s.stats()["expired_chunks"] == 1
 s.umount()
 s.fsck("-n")

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""libkvcachefs on a real mount: leases and mappings, host transfers, bad input; the example; kvcachectl hash; and as an installed library, found
-by pkg-config. The device's half runs under tests/fakecuda, and on a machine with a GPU there too, with the example."""
+"""libkvcachefs on a real mount: leases and mappings, host transfers, bad input; the example;
+kvcachectl hash; and as an installed library, found by pkg-config. The device's half runs under
+tests/fakecuda, and on a machine with a GPU there too, with the example."""
 import os, shutil, subprocess
 from kvtest import BUILD, SLOW, MiB, Store, TMP, binary, run, wait_for
 
 s = Store(options="settle=20", size="1G", cpu="384M").mount()
 p = run(f"{BUILD}/bin/test-library", s.mnt)
 assert p.returncode == 0, p.stdout
-assert not [f for _, _, files in os.walk(s.mnt) for f in files if ".tmp." in f], "a temporary file is left"
+assert not [f for _, _, files in os.walk(s.mnt) for f in files if ".tmp." in f], \
+    "a temporary file is left"
 # nothing is held any more: it can all be evicted
 s.settle()
 p = run(f"{BUILD}/bin/example_offload", s.mnt)
@@ -36,22 +38,29 @@ if os.path.exists(f"{BUILD}/bin/test-gpu"):
 tokens = f"{TMP}/tokens"
 with open(tokens, "w") as f:
     f.write("[" + ", ".join(map(str, range(1, 17))) + "]")
-p = run(binary("kvcachectl"), "hash", "vllm-sha256_cbor", tokens, "my-model", env={"PYTHONHASHSEED": "0"})
-assert p.stdout.strip() == "my-model/202da172482d928bbc42ab25b0151e2b895f13f41002e27b2ceabcfae6d332ea", p.stdout
+p = run(binary("kvcachectl"), "hash", "vllm-sha256_cbor", tokens, "my-model",
+        env={"PYTHONHASHSEED": "0"})
+assert p.stdout.strip() == \
+    "my-model/202da172482d928bbc42ab25b0151e2b895f13f41002e27b2ceabcfae6d332ea", p.stdout
 p = run(binary("kvcachectl"), "hash", "sglang:16", tokens)
-assert p.stdout.strip() == "77d735ce838418aa151bd96b5b1e78ee63860892e0a95c00fe34178442be9b07", p.stdout
-for bad in (["hash", "nobody", tokens], ["hash", "sglang", "/nonexistent"], ["hash", "sglang:x", tokens], ["hash", "vllm-xxhash", tokens], ["hash"]):
+assert p.stdout.strip() == "77d735ce838418aa151bd96b5b1e78ee63860892e0a95c00fe34178442be9b07", \
+    p.stdout
+for bad in (["hash", "nobody", tokens], ["hash", "sglang", "/nonexistent"],
+            ["hash", "sglang:x", tokens], ["hash", "vllm-xxhash", tokens], ["hash"]):
     p = run(binary("kvcachectl"), *bad)
     assert p.returncode and len(p.stdout.strip().splitlines()) == 1, (bad, p.stdout)
 # where to put a pool
-for name, vendor, kind, node in (("0000:01:00.0", "0x10de", "0x030200", "1"), ("0000:02:00.0", "0x10de", "0x060400", "0"), ("0000:03:00.0", "0x8086", "0x030000", "0"),
+for name, vendor, kind, node in (("0000:01:00.0", "0x10de", "0x030200", "1"),
+                                 ("0000:02:00.0", "0x10de", "0x060400", "0"),
+                                 ("0000:03:00.0", "0x8086", "0x030000", "0"),
                                  ("0000:04:00.0", "0x10de", "0x030000", "-1")):
     os.makedirs(f"{TMP}/pci/{name}")
     for file, value in (("vendor", vendor), ("class", kind), ("numa_node", node)):
         with open(f"{TMP}/pci/{name}/{file}", "w") as f:
             f.write(value + "\n")
 p = run(binary("kvcachectl"), "gpus", f"{TMP}/pci", ok=True)
-assert sorted(p.stdout.splitlines()) == ["0000:01:00.0 node 1: mount with numa=bind:1", "0000:04:00.0 on no particular node"], p.stdout
+assert sorted(p.stdout.splitlines()) == ["0000:01:00.0 node 1: mount with numa=bind:1",
+                                         "0000:04:00.0 on no particular node"], p.stdout
 assert "no NVIDIA device" in run(binary("kvcachectl"), "gpus", TMP, ok=True).stdout
 assert run(binary("kvcachectl"), "gpus", "/nonexistent").returncode == 1
 # installed: header, library, pkg-config
@@ -67,7 +76,8 @@ with open(f"{BUILD}/lib/kvcachefs.pc") as f, open(f"{root}/lib/pkgconfig/kvcache
     out.write(f.read().replace("prefix=/usr", f"prefix={root}", 1))
 if os.path.basename(BUILD) not in ("asan", "tsan"):
     env = dict(os.environ, PKG_CONFIG_PATH=f"{root}/lib/pkgconfig", LD_LIBRARY_PATH=f"{root}/lib")
-    flags = subprocess.check_output(["pkg-config", "--cflags", "--libs", "kvcachefs"], env=env, text=True).split()
+    flags = subprocess.check_output(["pkg-config", "--cflags", "--libs", "kvcachefs"], env=env,
+                                    text=True).split()
     run("gcc", "-o", f"{TMP}/example", f"{top}/gpu/example_offload.c", *flags, ok=True, env=env)
     p = run(f"{TMP}/example", s.mnt, env=env)
     assert p.returncode == 0 and "the same" in p.stdout, p.stdout

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""ls, stat, df, du, getfattr tell the truth in both tiers; .kvcachefs/ is readable; the log says what was decided, once."""
+"""ls, stat, df, du, getfattr tell the truth in both tiers; .kvcachefs/ is readable; the log says
+what was decided, once."""
 import os, re
 from kvtest import *
 
@@ -20,11 +21,13 @@ def look():
     rows = run("ls", "-l", f"{s.mnt}/m/c", ok=True).stdout
     assert re.search(r"total 4096\n", rows) and rows.count(" 1048576 ") == 4, rows
     assert run("du", "-s", "-B1", f"{s.mnt}/m/c", ok=True).stdout.split()[0] == str(4 * MiB)
-    assert run("stat", "-c", "%s %b %F", f"{s.mnt}/m/c/l1", ok=True).stdout == "1048576 2048 regular file\n"
+    assert run("stat", "-c", "%s %b %F", f"{s.mnt}/m/c/l1",
+               ok=True).stdout == "1048576 2048 regular file\n"
     df = run("df", "-B1", "--output=size,used,avail", s.mnt, ok=True).stdout.splitlines()[1].split()
     size, used, avail = map(int, df)
     st = s.stats()
-    assert size == 256 * MiB // 100 * 90 // 4096 * 4096 and used == st["tier_disk_used_bytes"] and avail == size - used, (df, st)
+    assert size == 256 * MiB // 100 * 90 // 4096 * 4096 and used == st["tier_disk_used_bytes"] \
+        and avail == size - used, (df, st)
     out = run("getfattr", "-d", "-m", "user.kvcachefs", f"{s.mnt}/m/c/l1", ok=True).stdout
     got = dict(re.findall(r'user\.kvcachefs\.(\w+)="(.*)"', out))
     assert set(got) == {"checksum", "hits", "pin", "state", "tiers", "ttl"}, out
@@ -47,7 +50,8 @@ assert s.attr("m/c/own", "hits") == "0"
 
 config = s.config()
 assert config["cpu"] == str(48 * MiB) and config["policy"] == "lru" and config["store"] == s.path
-assert config["served_by"] in ("passthrough", "plain requests") and config["requests_by"] in ("io_uring", "/dev/fuse")
+assert config["served_by"] in ("passthrough", "plain requests") \
+    and config["requests_by"] in ("io_uring", "/dev/fuse")
 if config["requests_by"] == "io_uring":
     queues, depth, payload = (
         int(config[f"ring_{k}"]) for k in ("queues", "depth", "payload_bytes"))
@@ -61,13 +65,16 @@ os.setxattr(f"{s.mnt}/m/c/l0", "user." + "n" * 250, big)
 assert os.getxattr(f"{s.mnt}/m/c/l0", "user." + "n" * 250) == big
 os.removexattr(f"{s.mnt}/m/c/l0", "user." + "n" * 250)
 if WAY == "plain":
-    assert config["passthrough_is_off"] == "passthrough=off" and config["io_uring_is_off"] == "io_uring=off"
+    assert config["passthrough_is_off"] == "passthrough=off" \
+        and config["io_uring_is_off"] == "io_uring=off"
 metrics = open(f"{s.mnt}/.kvcachefs/metrics").read()
 for line in metrics.splitlines():
-    assert re.fullmatch(r"# (HELP|TYPE) kvcachefs_\w+ .+|kvcachefs_\w+(\{tier=\"\w+\"\})? \d+", line), line
+    assert re.fullmatch(r"# (HELP|TYPE) kvcachefs_\w+ .+|kvcachefs_\w+(\{tier=\"\w+\"\})? \d+",
+                        line), line
 assert f"kvcachefs_evictions_total {s.stats()['evictions']}" in metrics
 with fails(errno.EACCES):
     os.open(f"{s.mnt}/.kvcachefs/stats", os.O_WRONLY)
-assert sorted(os.listdir(f"{s.mnt}/.kvcachefs")) == ["config", "control", "lease", "metrics", "stats"]
+assert sorted(os.listdir(f"{s.mnt}/.kvcachefs")) == ["config", "control", "lease", "metrics",
+                                                     "stats"]
 assert s.log().count("serving by") == 1, s.log()
 s.umount()

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
-"""The manuals are well formed and agree with the option table, --help, the schema and the statistics' names."""
+"""The manuals are well formed and agree with the option table, --help, the schema and the
+statistics' names."""
 import os, re
 from kvtest import *
 
 man = os.path.join(os.path.dirname(__file__), "../../man")
-pages = {n: open(f"{man}/{n}").read() for n in os.listdir(man)}
-assert set(pages) == {"kvcachefs.8", "mkfs.kvcachefs.8", "fsck.kvcachefs.8", "mount.kvcachefs.8", "kvcachectl.8", "kvcachefs-format.5",
-                      "kvcachefs-design.7", "kvcachefs-tiers.7", "kvcachefs-security.7", "libkvcachefs.3", "kvcachefs-gpu.7",
+pages = {n: open(f"{man}/{n}").read().replace("\\\n", "") for n in os.listdir(man)}
+assert set(pages) == {"kvcachefs.8", "mkfs.kvcachefs.8", "fsck.kvcachefs.8", "mount.kvcachefs.8",
+                      "kvcachectl.8", "kvcachefs-format.5",
+                      "kvcachefs-design.7", "kvcachefs-tiers.7", "kvcachefs-security.7",
+                      "libkvcachefs.3", "kvcachefs-gpu.7",
                       "kvcachefs-engines.7"}
 for name in pages:
     p = run("mandoc", "-T", "lint", "-W", "error", f"{man}/{name}")
@@ -17,31 +20,39 @@ for name in pages:
     for ref, section in re.findall(r"^\.BR (\S*kvcachefs\S*) \((\d)\)", pages[name], re.M):
         assert f"{ref}.{section}" in pages, f"{name} refers to {ref}({section})"
     if name == "kvcachectl.8":
-        for command in re.findall(r"^  ([a-z]+) [A-Z]", run(binary("kvcachectl"), "--help", ok=True).stdout, re.M):
-            assert f".B {command} " in pages[name] or f".BI {command} " in pages[name], f"kvcachectl.8 lacks {command}"
+        for command in re.findall(r"^  ([a-z]+) [A-Z]",
+                                  run(binary("kvcachectl"), "--help", ok=True).stdout, re.M):
+            assert f".B {command} " in pages[name] or f".BI {command} " in pages[name], \
+                f"kvcachectl.8 lacks {command}"
     elif name.endswith(".8"):
         tool = name[:-2]
         out = run(binary(tool), "--help", ok=True).stdout
         assert run(binary(tool), "--version", ok=True).stdout.split()[0] == tool
         for option in re.findall(r"--[a-z-]+", out):
-            assert option.replace("-", r"\-") in pages[name] or option in pages[name], f"{name} does not know {option}"
-table = re.findall(r"^  (\w+)(=\S+)? ", run(binary("kvcachefs"), "--help", ok=True).stdout.split("options (default):")[1], re.M)
+            assert option.replace("-", r"\-") in pages[name] or option in pages[name], \
+                f"{name} does not know {option}"
+table = re.findall(r"^  (\w+)(=\S+)? ",
+                   run(binary("kvcachefs"), "--help",
+                       ok=True).stdout.split("options (default):")[1], re.M)
 assert len(table) >= 17
 for option, value in table:
     if option == "ro":
         continue
     if value:
-        assert f".BI {option}= {value[1:]}" in pages["kvcachefs.8"], f"kvcachefs.8 lacks {option}{value}"
+        assert f".BI {option}= {value[1:]}" in pages["kvcachefs.8"], \
+            f"kvcachefs.8 lacks {option}{value}"
     else:
         assert f".B {option}\n" in pages["kvcachefs.8"], f"kvcachefs.8 lacks {option}"
 for option in re.findall(r"^\.BI (\w+)= ", pages["kvcachefs.8"], re.M):
     assert option in dict(table), f"kvcachefs.8 has {option}, the table does not"
-defaults = dict(re.findall(r"^  (\w+)=\S+ .*\((\S+)\)$", run(binary("kvcachefs"), "--help").stdout, re.M))
+defaults = dict(re.findall(r"^  (\w+)=\S+ .*\((\S+)\)$", run(binary("kvcachefs"), "--help").stdout,
+                           re.M))
 for option, value in defaults.items():
     entry = pages["kvcachefs.8"].split(f".BI {option}= ")[1].split(".TP")[0]
     assert value in entry, f"kvcachefs.8 does not say that {option} is {value} by default"
 schema = open(os.path.join(man, "../engine/catalog/catalog.c")).read()
-for t, columns in re.findall(r"CREATE TABLE (\w+)\((.*?)\)(?: WITHOUT ROWID)?;", schema.replace('"\n\t"', ""), re.S):
+for t, columns in re.findall(r"CREATE TABLE (\w+)\((.*?)\)(?: WITHOUT ROWID)?;",
+                             re.sub(r'"\s*"', "", schema), re.S):
     names = [c.split()[0] for c in columns.split(", ") if c.split()[0].islower()]
     names = [n for n in names if re.fullmatch(r"[a-z_]+", n)]
     assert f".B {t}({', '.join(dict.fromkeys(names))})" in pages["kvcachefs-format.5"], (t, names)

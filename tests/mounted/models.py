@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""What is set on a model: its quota is never exceeded and costs others nothing, its policy orders its own chunks, over restarts too."""
+"""What is set on a model: its quota is never exceeded and costs others nothing, its policy orders
+its own chunks, over restarts too."""
 import ctypes, errno, os, random, threading, time
 from kvtest import *
 
@@ -35,7 +36,8 @@ def at_rest(s, quota):
 s = Store("a").mount()
 s.write("q/c/l", b"x" * 5000)
 m = f"{s.mnt}/q"
-for name, good, bad in (("quota", "2G", ("-1", "x", "", "1000", "1Q")), ("policy", "mru", ("MRU", "", "best")), ("unit", "file", ("files", "")),
+for name, good, bad in (("quota", "2G", ("-1", "x", "", "1000", "1Q")),
+                        ("policy", "mru", ("MRU", "", "best")), ("unit", "file", ("files", "")),
                         ("codec", "zstd", ("gzip", "")), ("shared", "delete", ("yes", ""))):
     with fails(errno.ENODATA):
         s.attr("q", name)
@@ -52,7 +54,8 @@ for name, good, bad in (("quota", "2G", ("-1", "x", "", "1000", "1Q")), ("policy
 assert used(s) == 8192 == du(m)
 with fails(errno.EPERM):
     put(m, "used", "1")
-assert {f"user.kvcachefs.{n}" for n in ("quota", "used", "policy", "unit", "codec", "shared")} <= set(os.listxattr(m))
+assert {f"user.kvcachefs.{n}"
+        for n in ("quota", "used", "policy", "unit", "codec", "shared")} <= set(os.listxattr(m))
 s.umount()
 s.mount()
 assert (s.attr("q", "quota"), s.attr("q", "policy"), used(s)) == ("2147483648", "mru", 8192)
@@ -74,7 +77,8 @@ with fails(errno.ENODATA):
 s.umount()
 s.fsck("-n")
 
-# eight writers write ten times the quota, past the pool, and never see an error; the bound holds at every look; others lose nothing
+# eight writers write ten times the quota, past the pool, and never see an error; the bound holds at
+# every look; others lose nothing
 QUOTA = 48 * MiB
 s = Store("w", size="512M", cpu="96M", options="settle=5").mount()
 for c in range(20):
@@ -112,7 +116,8 @@ s.settle()
 wait_for(lambda: at_rest(s, QUOTA))
 assert s.stats()["quota_drops"] > 50 and s.stats()["quota_refusals"] == 0
 chunks = os.listdir(f"{s.mnt}/q")
-assert len(chunks) >= 10 and all(len(os.listdir(f"{s.mnt}/q/{c}")) == 2 for c in chunks), "chunks go whole"
+assert len(chunks) >= 10 and all(len(os.listdir(f"{s.mnt}/q/{c}")) == 2 for c in chunks), \
+    "chunks go whole"
 assert du(f"{s.mnt}/q") == used(s)
 for c in range(20):
     assert s.read(f"other/{c}/l") == blob(c, N)
@@ -175,7 +180,8 @@ os.truncate(f"{q}/f", 4096)
 assert used(s) == before + 4096
 os.rename(f"{q}/f", f"{other}/f")
 assert used(s) == before
-for a, b in ((f"{q}/after", f"{other}/after"), (f"{other}/1", f"{q}/1"), (f"{q}/after", f"{s.mnt}/top"), (f"{other}/1", f"{q}/after/in")):
+for a, b in ((f"{q}/after", f"{other}/after"), (f"{other}/1", f"{q}/1"),
+             (f"{q}/after", f"{s.mnt}/top"), (f"{other}/1", f"{q}/after/in")):
     with fails(errno.EXDEV):
         os.rename(a, b)
 with fails(errno.EXDEV):
@@ -198,10 +204,12 @@ exchange(f"{q}/x/one", f"{other}/x/small")
 assert used(s) == before + 4096 and s.read("q/x/one") == b"x" * 4096
 exchange(f"{q}/x/one", f"{other}/x/small")
 assert used(s) == before + N
-for a, b in ((f"{q}/x", f"{other}/x"), (f"{q}/x/one", f"{other}/x"), (f"{q}/x", f"{other}/x/small")):
+for a, b in ((f"{q}/x", f"{other}/x"), (f"{q}/x/one", f"{other}/x"),
+             (f"{q}/x", f"{other}/x/small")):
     with fails(errno.EXDEV):
         exchange(a, b)
-tight = [open(os.path.join(d, n), "rb") for d, _, names in os.walk(q) for n in names]  # open files are not dropped
+# open files are not dropped
+tight = [open(os.path.join(d, n), "rb") for d, _, names in os.walk(q) for n in names]
 put(q, "quota", str(max(used(s) + 4096, N)))
 with fails(errno.EDQUOT):
     os.rename(f"{other}/x/same", f"{q}/x/in")
@@ -213,7 +221,8 @@ with open(f"{q}/x/one", "r+b") as f:  # zeros over what is there take nothing, o
     assert libc.fallocate(f.fileno(), 16, ctypes.c_long(0), ctypes.c_long(N)) == 0
     os.ftruncate(f.fileno(), 2 * N)
     for mode in (16, 17):
-        assert libc.fallocate(f.fileno(), mode, ctypes.c_long(N // 2), ctypes.c_long(N)) == -1 and ctypes.get_errno() == errno.EDQUOT
+        assert libc.fallocate(f.fileno(), mode, ctypes.c_long(N // 2), ctypes.c_long(N)) == -1 \
+            and ctypes.get_errno() == errno.EDQUOT
     assert os.fstat(f.fileno()).st_blocks * 512 == N and used(s) == before + N
 assert s.read("q/x/one") == bytes(2 * N)
 [f.close() for f in tight]
@@ -247,13 +256,15 @@ assert s.stats()["coded_bytes"] == N, s.stats()["coded_bytes"]
 s.umount()
 
 
-# a policy of its own: a's chunks go newest first, b's as the mount says, oldest first; a kill in between changes nothing
+# a policy of its own: a's chunks go newest first, b's as the mount says, oldest first; a kill in
+# between changes nothing
 def gone(s, model):
     return [c for c in range(8) if s.attr(f"{model}/{c}/l", "state") == "lower"]
 
 
 for end in ("none", "kill"):
-    s = Store(f"p-{end}", cpu="24M", size="256M", options="policy=lru,settle=0,high=95,low=94,keep_pool").mount()
+    s = Store(f"p-{end}", cpu="24M", size="256M",
+              options="policy=lru,settle=0,high=95,low=94,keep_pool").mount()
     os.mkdir(f"{s.mnt}/a")
     if end == "kill":
         put(f"{s.mnt}/a", "policy", "mru")

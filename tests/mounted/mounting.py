@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""Daemonising, mount(8) and fstab's way, SIGTERM, a stale mount after a kill, keep_pool, a second daemon, the pool's end."""
+"""Daemonising, mount(8) and fstab's way, SIGTERM, a stale mount after a kill, keep_pool, a second
+daemon, the pool's end."""
 import os, select, signal, subprocess, time
 from kvtest import *
 
@@ -75,7 +76,8 @@ s.settle()
 s.umount()
 assert os.listdir(f"{TMP}/run")
 s.mount("keep_pool", cpu="48M")
-assert s.stats()["recovered"] >= 1 and s.attr("m/warm/l", "state") == "resident+lower" and s.config()["pool_warm"] == "yes"
+assert s.stats()["recovered"] >= 1 and s.attr("m/warm/l", "state") == "resident+lower" \
+    and s.config()["pool_warm"] == "yes"
 before = s.stats()["loads"]
 assert s.read("m/warm/l") == blob(5, MiB) and s.stats()["loads"] == before
 s.umount()
@@ -83,7 +85,8 @@ s.mount()
 s.umount()
 assert not os.listdir(f"{TMP}/run")
 
-# umount and mount at once: the next one waits while the daemon that is ending copies down, and nothing is written below the mount
+# umount and mount at once: the next one waits while the daemon that is ending copies down, and
+# nothing is written below the mount
 slow = o + ",settle=0,shim=delay-put:30"
 run(kv, s.path, s.mnt, "-o", slow, ok=True)
 for turn in range(12):
@@ -91,7 +94,8 @@ for turn in range(12):
         s.write(f"m/again{i}/l", blob(turn * 10 + i, MiB))
     wait_for(lambda: s.stats()["files_open"] == 0)
     p = run("sh", "-c", f"umount {s.mnt} && {kv} {s.path} {s.mnt} -o {slow}", ok=True)
-    assert os.path.ismount(s.mnt) and all(s.read(f"m/again{i}/l") == blob(turn * 10 + i, MiB) for i in range(6)), (turn, p.stdout)
+    assert os.path.ismount(s.mnt) and all(s.read(f"m/again{i}/l") == blob(turn * 10 + i, MiB)
+                                          for i in range(6)), (turn, p.stdout)
     wait_for(lambda: s.stats()["files_open"] == 0)
 # of two that wait one wins; SIGTERM with the mount in place, and another mount point
 for turn in range(4):
@@ -103,7 +107,8 @@ for turn in range(4):
         wait_for(lambda: not os.path.ismount(s.mnt))
     else:
         run("umount", s.mnt, ok=True)
-    pair = [subprocess.Popen([kv, s.path, m, "-o", slow], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    pair = [subprocess.Popen([kv, s.path, m, "-o", slow], stdin=subprocess.DEVNULL,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                              text=True) for m in (s.mnt, other)]
     said = [p.communicate()[0] for p in pair]
     codes = [p.returncode for p in pair]
@@ -127,7 +132,8 @@ for i in range(6):
     s.write(f"m/two{i}/l", blob(100 + i, MiB))
 wait_for(lambda: s.stats()["files_open"] == 0)
 run("umount", s.mnt, ok=True)
-waiting = subprocess.Popen([kv, s.path, s.mnt, "-o", o], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+waiting = subprocess.Popen([kv, s.path, s.mnt, "-o", o], stdin=subprocess.DEVNULL,
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 wait_for(lambda: select.select([waiting.stdout], [], [], 1)[0])
 assert "waiting for another process to leave the store" in waiting.stdout.readline()
 run("sh", "-c", f"pgrep -f 'kvcachef[s] {s.path} {s.mnt} .*3000' | xargs kill -KILL", ok=True)
@@ -167,11 +173,13 @@ def store_and_load():
 
 s.mount("allow_other")
 before = os.stat(s.mnt)
-assert as_nobody(store_and_load) == 13 and (before.st_uid, before.st_gid, before.st_mode & 0o7777) == (0, 0, 0o755)
+assert as_nobody(store_and_load) == 13 and (before.st_uid, before.st_gid,
+                                            before.st_mode & 0o7777) == (0, 0, 0o755)
 s.umount()
 s.mount("allow_other,uid=65534,gid=1234,mode=2750")
 st = os.stat(s.mnt)
-assert (st.st_uid, st.st_gid, st.st_mode & 0o7777) == (65534, 1234, 0o2750) and s.config()["mode"] == "2750" and s.config()["uid"] == "65534"
+assert (st.st_uid, st.st_gid, st.st_mode & 0o7777) == (65534, 1234, 0o2750) \
+    and s.config()["mode"] == "2750" and s.config()["uid"] == "65534"
 assert as_nobody(store_and_load) == 0
 assert os.stat(f"{s.mnt}/mine").st_uid == 65534 and os.stat(f"{s.mnt}/mine").st_gid == 1234
 s.umount()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""One suite over every policy: who is evicted first, and that a restart (after a clean unmount, and after a kill) does not change it."""
+"""One suite over every policy: who is evicted first, and that a restart (after a clean unmount, and
+after a kill) does not change it."""
 import os, time
 from kvtest import *
 
@@ -15,7 +16,8 @@ ORDER = {  # from first evicted to last, of chunks 0 to 9
 }
 for policy, order in ORDER.items():
     for end in ("none", "umount", "kill"):
-        s = Store(f"{policy}-{end}", cpu="16M", size="128M", options=f"policy={policy},keep_pool,settle=0,high=95,low=94").mount()
+        s = Store(f"{policy}-{end}", cpu="16M", size="128M",
+                  options=f"policy={policy},keep_pool,settle=0,high=95,low=94").mount()
         for c in range(10):
             s.write(f"m/c{c}/l", blob(c, N))
             time.sleep(0.006)  # lfu tells times apart to 2 ms
@@ -47,7 +49,8 @@ for policy, order in ORDER.items():
             if len(gone[-1]) >= 8:
                 break
         for g in gone:
-            assert g == set(order[:len(g)]), f"{policy} after {end}: evicted {sorted(g)}, expected {order[:len(g)]}"
+            assert g == set(order[:len(g)]), \
+                f"{policy} after {end}: evicted {sorted(g)}, expected {order[:len(g)]}"
         assert len(gone[-1]) >= 5, gone
         [f.close() for f in held]
         s.settle()

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""Eight writers write twenty times the pool: never an error, never beyond the bound; with a disk that holds all, with one that
-does not, with none, and with write=back. Then: only when all that is left is open does a create get ENOSPC."""
+"""Eight writers write twenty times the pool: never an error, never beyond the bound; with a disk
+that holds all, with one that does not, with none, and with write=back. Then: only when all that is
+left is open does a create get ENOSPC."""
 import errno, os, time
 from kvtest import *
 
@@ -34,7 +35,8 @@ def fill(name, size, options, holds_all):
         kids.append(pid)
     most = 0
     while kids:
-        v = os.statvfs(next(f"{TMP}/run/{d}" for d in os.listdir(f"{TMP}/run") if os.path.ismount(f"{TMP}/run/{d}")))
+        v = os.statvfs(next(f"{TMP}/run/{d}" for d in os.listdir(f"{TMP}/run")
+                            if os.path.ismount(f"{TMP}/run/{d}")))
         most = max(most, (v.f_blocks - v.f_bfree) * v.f_frsize)
         for pid in kids[:]:
             got, status = os.waitpid(pid, os.WNOHANG)
@@ -96,7 +98,8 @@ s.write("m/after", blob(1, MiB))
 assert s.read("m/after") == blob(1, MiB)
 s.umount()
 
-# one large file must not keep many small ones of its model from being open together: what is prepared for each is a help only
+# one large file must not keep many small ones of its model from being open together: what is
+# prepared for each is a help only
 s = Store("outlier", cpu="64M", options="deadline=3000").mount()
 s.write("m/large", bytes(7 * MiB))
 s.settle()

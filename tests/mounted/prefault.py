@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""prefault=: the pool is touched, whoever needs the room gets it at once, and nothing of it outlives the daemon."""
+"""prefault=: the pool is touched, whoever needs the room gets it at once, and nothing of it
+outlives the daemon."""
 import os, sys
 from kvtest import *
 
@@ -68,7 +69,8 @@ for i in range(64):
     s.write(f"h/{i}", blob(i, MiB))
 wait_for(lambda: s.stats()["prefault_held"] <= held - 50 * MiB)
 st = s.stats()
-assert st["prefault_held"] > 0 and not (st["room_waits"] or st["room_refusals"] or st["evictions"]), st
+assert st["prefault_held"] > 0 and not (st["room_waits"] or st["room_refusals"]
+                                        or st["evictions"]), st
 for i in range(64, 160):
     s.write(f"h/{i}", blob(i, MiB))
 assert s.stats()["room_refusals"] == 0 and s.stats()["drops"] == 0

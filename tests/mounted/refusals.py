@@ -13,7 +13,8 @@ o = f"run={TMP}/run,cpu=32M"
 
 
 def tree():
-    return {os.path.join(d, n): (os.lstat(os.path.join(d, n)).st_size, os.lstat(os.path.join(d, n)).st_mtime_ns)
+    return {os.path.join(d, n): (os.lstat(os.path.join(d, n)).st_size,
+                                 os.lstat(os.path.join(d, n)).st_mtime_ns)
             for d, ds, ns in os.walk(TMP) for n in ns + ds if not n.endswith(("-shm", "-wal"))}
 
 
@@ -45,14 +46,20 @@ for bad in ("uid=nobody", "uid=", "uid=-1", "uid=4294967295", "gid=1x", "gid"):
 for bad in ("mode=rwx", "mode=", "mode=10000", "mode=789", "mode"):
     refused(kv, store, mnt, "-o", f"{o},{bad}", says="is not an octal mode")
 refused(kv, store, mnt, "-o", f"{o},shim=explode:1", says="not understood")
-for remote, says in (("foo", "is not a URL"), ("ftp://x", "no kind 'ftp'"), ("redis://u:p@h", "a password does not belong into a URL"),
-                     ("redis://", "needs a host"), ("redis://h?pass=x", "no parameter 'pass'"), ("redis://h?password_file=/nonexistent", "cannot open"),
-                     ("redis://h:99999/x", "is not a URL"), ("redis://h?compress=lz4", "compress=lz4 is not one of"), ("s3:///x", "needs a bucket"),
-                     ("s3://b?credentials=/nonexistent", "cannot open"), ("s3://b?endpoint=h", "http:// or https://"), ("dir://host/x", "dir:///PATH"),
+for remote, says in (("foo", "is not a URL"), ("ftp://x", "no kind 'ftp'"),
+                     ("redis://u:p@h", "a password does not belong into a URL"),
+                     ("redis://", "needs a host"), ("redis://h?pass=x", "no parameter 'pass'"),
+                     ("redis://h?password_file=/nonexistent", "cannot open"),
+                     ("redis://h:99999/x", "is not a URL"),
+                     ("redis://h?compress=lz4", "compress=lz4 is not one of"),
+                     ("s3:///x", "needs a bucket"),
+                     ("s3://b?credentials=/nonexistent", "cannot open"),
+                     ("s3://b?endpoint=h", "http:// or https://"), ("dir://host/x", "dir:///PATH"),
                      ("dir:///nonexistent", "no folder"), ("rediss://h?ca=/nonexistent", "TLS")):
     refused(kv, store, mnt, "-o", f"{o},remote={remote}", says=says)
 os.mkdir(f"{TMP}/dir")
-refused(kv, store, mnt, "-o", f"{o},remote=dir://{TMP}/dir,remote=dir://{TMP}/dir", says="is there twice")
+refused(kv, store, mnt, "-o", f"{o},remote=dir://{TMP}/dir,remote=dir://{TMP}/dir",
+        says="is there twice")
 refused(kv, store, mnt, "-o", f"{o},compress=lz4", says="none, zstd, bf16+zstd")
 refused(kv, store, mnt, "-o", f"{o},level=0", says="1 to 19")
 refused(kv, store, mnt, "-o", f"{o},metrics=9464", says="ADDR:PORT")

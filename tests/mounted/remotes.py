@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
-"""The conformance suite of shared tiers over every driver, against real servers: alone, behind a delay, and with faults. KIND in the
-environment picks one of them."""
+"""The conformance suite of shared tiers over every driver, against real servers: alone, behind a
+delay, and with faults. KIND in the environment picks one of them."""
 import os, subprocess, sys
 from kvtest import BUILD, TMP, run
 import servers

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast passthrough
-"""Counts what each call sends to the daemon: an open answered from the pool is one request that the caller waits for; stat,
-access and exists of known names, and of names known to be missing, none."""
+"""Counts what each call sends to the daemon: an open answered from the pool is one request that the
+caller waits for; stat, access and exists of known names, and of names known to be missing, none."""
 import os, time
 from kvtest import *
 
@@ -50,9 +50,11 @@ if quiet:
     assert cost(lambda: os.stat(path)) < 0.1
     assert cost(lambda: os.access(path, os.R_OK)) < 0.1
     assert cost(lambda: os.path.exists(missing)) < 0.1
-# Batches of 16 lookups, as engines make them. What the kernel knows costs nothing, whatever others store and delete in the folder meanwhile (the
-# folder's own attributes are asked for once a second); what was written or read since costs one request for each stat, because the kernel forgets
-# size or access time then, and none for each access; a name that it does not know costs one.
+# Batches of 16 lookups, as engines make them. What the kernel knows costs nothing, whatever others
+# store and delete in the folder meanwhile (the folder's own attributes are asked for once a
+# second); what was written or read since costs one request for each stat, because the kernel
+# forgets size or access time then, and none for each access; a name that it does not know costs
+# one.
 flat = [f"{s.mnt}/flat/{i}" for i in range(16)]
 absent = [f"{s.mnt}/flat/no{i}" for i in range(16)]
 for f in flat:
@@ -79,13 +81,15 @@ def others():
 
 
 n = [0]
-stats, accesses, misses = batch(os.stat, flat), batch(lambda f: os.access(f, os.F_OK), flat), batch(os.path.exists, absent)
+stats, accesses, misses = batch(os.stat, flat), batch(lambda f: os.access(f, os.F_OK),
+                                                      flat), batch(os.path.exists, absent)
 if quiet:
     accesses()
     assert once(accesses) <= 1, "after a store"
     first = once(stats)
     assert first <= 17, first
-    assert max(cost(stats), cost(accesses), cost(misses)) < 0.3, (cost(stats), cost(accesses), cost(misses))
+    assert max(cost(stats), cost(accesses), cost(misses)) < 0.3, \
+        (cost(stats), cost(accesses), cost(misses))
     alone = cost(others, 20)
     for what in (stats, accesses, misses):
         both = cost(lambda: (others(), what()), 20)
@@ -102,7 +106,8 @@ if quiet:
     s.mount()
     cold = (once(stats), once(misses))
     assert max(cold) <= 20, cold  # and one for each folder on the way
-    print(f"a batch of 16: after a store {first}, after a load {after}, after a mount {cold[0]}, missing ones {cold[1]}, otherwise 0")
+    print(f"a batch of 16: after a store {first}, after a load {after}, after a mount {cold[0]}, "
+          f"missing ones {cold[1]}, otherwise 0")
     load()
     os.stat(path)
 
@@ -114,6 +119,7 @@ def create():
     os.close(fd)
 
 
-# LOOKUP, CREATE, once security.capability, and the folder's attributes, which the kernel forgets after each create
+# LOOKUP, CREATE, once security.capability, and the folder's attributes, which the kernel forgets
+# after each create
 assert cost(create, 20) <= 4.2, cost(create, 20)
 s.umount()

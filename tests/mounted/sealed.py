@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""keyfile=: nothing below the pool is readable; wrong or missing keys are refused in one line; keys rotate while the mount is used; a
-model's own key, once removed, takes its data along and no other's; a frame in another's place or from before is refused."""
+"""keyfile=: nothing below the pool is readable; wrong or missing keys are refused in one line; keys
+rotate while the mount is used; a model's own key, once removed, takes its data along and no
+other's; a frame in another's place or from before is refused."""
 import errno, os, secrets, shutil, signal, subprocess, time
 from kvtest import MiB, KiB, Store, TMP, binary, blob, fails, run, wait_for
 
@@ -37,7 +38,8 @@ for compress in ("none", "zstd"):
         os.unlink(wrong)
     with open(wrong, "w", opener=lambda p, f: os.open(p, f, 0o600)) as f:
         f.write("1 " + secrets.token_hex(32) + "\n")
-    refused(s, f"keyfile={wrong}", "key 1 is not the one" if compress == "none" else "none of its keys")
+    refused(s, f"keyfile={wrong}", "key 1 is not the one" if compress == "none"
+            else "none of its keys")
     os.chmod(wrong, 0o644)
     refused(s, f"keyfile={wrong}", "chmod 600")
     refused(s, f"keyfile={TMP}/none", "cannot open")
@@ -60,15 +62,19 @@ for compress in ("none", "zstd"):
     with open(keys, "w") as f:
         f.write(lines[-1] + "\n")
     s.mount()
-    for path, d in (("model/c/layer", secret), ("other/c/layer", secret[::-1]), ("model/c/new", secret)):
+    for path, d in (("model/c/layer", secret), ("other/c/layer", secret[::-1]),
+                    ("model/c/new", secret)):
         assert s.read(path) == d
     s.umount()
     s.fsck()
 
-# what does not compress, over several blocks, with a key and without, comes back from the disk as it was
-for n, options in enumerate(("compress=zstd", "compress=bf16+zstd", f"compress=zstd,keyfile={keys}")):
+# what does not compress, over several blocks, with a key and without, comes back from the disk as
+# it was
+for n, options in enumerate(("compress=zstd", "compress=bf16+zstd",
+                             f"compress=zstd,keyfile={keys}")):
     s = Store(f"random-{n}", options="settle=20," + options).mount()
-    random = [blob(n * 10 + i, size) for i, size in enumerate((2 * MiB, 3 * MiB + 5, 5 * MiB + 64 * KiB))]
+    random = [blob(n * 10 + i, size)
+              for i, size in enumerate((2 * MiB, 3 * MiB + 5, 5 * MiB + 64 * KiB))]
     for i, d in enumerate(random):
         s.write(f"m/{i}/l", d)
     s.settle()
@@ -88,7 +94,8 @@ s.umount()
 assert data_has(s, MARK)
 s.options += f",keyfile={keys}"
 s.mount()
-p = subprocess.Popen([binary("kvcachectl"), "rekey", s.mnt], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+p = subprocess.Popen([binary("kvcachectl"), "rekey", s.mnt], stdout=subprocess.DEVNULL,
+                     stderr=subprocess.DEVNULL)
 wait_for(lambda: s.stats()["rekeyed"] >= 3, every=0.001)
 s.kill()
 p.wait()
@@ -124,10 +131,12 @@ with fails(errno.ENOKEY, errno.EIO):
 assert s.stats()["unsealable"] == 1
 s.umount()
 
-# a clear frame in a shared tier is not taken in by a node that has keys, and a sealed one not by a node without
+# a clear frame in a shared tier is not taken in by a node that has keys, and a sealed one not by a
+# node without
 os.makedirs(f"{TMP}/shared")
 remote = f"remote=dir://{TMP}/shared"
-clear, closed = Store("n1", options=f"settle=20,{remote}").mount(), Store("n2", options=f"settle=20,{remote},keyfile={keys}").mount()
+clear = Store("n1", options=f"settle=20,{remote}").mount()
+closed = Store("n2", options=f"settle=20,{remote},keyfile={keys}").mount()
 clear.write("m/clear/l", secret)
 closed.write("m/closed/l", secret)
 clear.settle()
@@ -145,7 +154,8 @@ s.write("m/b/l", secret[::-1])
 s.settle()
 s.umount()
 old = open(f"{s.path}/data", "rb").read()
-rows = run("sqlite3", f"{s.path}/catalog.sqlite", "select at, len from placements order by ino", ok=True).stdout.split()
+rows = run("sqlite3", f"{s.path}/catalog.sqlite", "select at, len from placements order by ino",
+           ok=True).stdout.split()
 (a, n), (b, m) = (tuple(map(int, r.split("|"))) for r in rows)
 assert n == m
 with open(f"{s.path}/data", "r+b") as f:

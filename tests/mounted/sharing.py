@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""Two daemons on two stores with one remote: what one stores opens on the other, by name alone; with codecs, sealed, sparse, renamed,
-deleted, changed; and import. KIND picks one remote of dir, redis, s3."""
+"""Two daemons on two stores with one remote: what one stores opens on the other, by name alone;
+with codecs, sealed, sparse, renamed, deleted, changed; and import. KIND picks one remote of dir,
+redis, s3."""
 import errno, os, secrets, time
 from kvtest import MiB, KiB, Store, TMP, WAY, blob, fails, need_mount, run, binary, wait_for
 import servers
@@ -56,7 +57,8 @@ def story(url, extra=""):
     assert b.read("model/chunk/layer1") == two
     assert b.read("flat-name@1.data") == b""
     s = b.read("model/sparse")
-    assert len(s) == 8 * MiB and s[:5000] == b"x" * 5000 and s[6 * MiB:6 * MiB + len(two)] == two and not any(s[5000:6 * MiB])
+    assert len(s) == 8 * MiB and s[:5000] == b"x" * 5000 and s[6 * MiB:6 * MiB + len(two)] == two \
+        and not any(s[5000:6 * MiB])
     assert os.stat(f"{b.mnt}/model/sparse").st_blocks * 512 < 8 * MiB
     assert sorted(os.listdir(f"{b.mnt}/model/chunk")) == ["layer0", "layer1"]
     st = b.stats()
@@ -117,7 +119,8 @@ def story(url, extra=""):
     c = Store("c", options=f"settle=50,remote={url}{extra}").mount()
     p = run(binary("kvcachectl"), "import", c.mnt)
     assert p.returncode == 0, p.stdout
-    assert set(os.listdir(f"{c.mnt}/model/moved")) >= {"layer0", "layer2", "layer3"}, os.listdir(f"{c.mnt}/model/moved")
+    assert set(os.listdir(f"{c.mnt}/model/moved")) >= {"layer0", "layer2", "layer3"}, \
+        os.listdir(f"{c.mnt}/model/moved")
     assert c.read("model/moved/layer2") == two
     c.umount()
     c.fsck()
@@ -125,7 +128,8 @@ def story(url, extra=""):
         run("rm", "-rf", s.path, s.mnt, f"{TMP}/shared")
 
 
-kinds = {"dir": None, "redis": servers.Redis, "s3": servers.Ceph} if WAY == "fast" else {"dir": None}
+kinds = {"dir": None, "redis": servers.Redis,
+         "s3": servers.Ceph} if WAY == "fast" else {"dir": None}
 keys = key_file("keys", "1 " + secrets.token_hex(32), f"7 {secrets.token_hex(32)} other-model")
 for kind, make in kinds.items():
     if os.environ.get("KIND", kind) != kind:
@@ -134,7 +138,8 @@ for kind, make in kinds.items():
         server = make() if make else None
     except SystemExit:
         continue
-    for n, extra in enumerate(["", ",compress=bf16+zstd", f",keyfile={keys}", f",compress=zstd,keyfile={keys}"]):
+    for n, extra in enumerate(["", ",compress=bf16+zstd", f",keyfile={keys}",
+                               f",compress=zstd,keyfile={keys}"]):
         story(server.url(f"story{n}") if server else dir_url(), extra)
         print(kind, extra.split("/")[0], "done")
     if server:
@@ -147,7 +152,8 @@ if WAY == "fast" and os.environ.get("KIND", "redis") == "redis":
     except SystemExit:
         server = None
     if server:
-        s = Store("sync", options=f"settle=0,shim=delay-put:400+only:disk,remote={server.url('sync')}").mount()
+        slow = "settle=0,shim=delay-put:400+only:disk"
+        s = Store("sync", options=f"{slow},remote={server.url('sync')}").mount()
         os.makedirs(f"{s.mnt}/m/c")
         for keep_open in (True, False):
             path = f"m/c/{keep_open}"
@@ -159,7 +165,8 @@ if WAY == "fast" and os.environ.get("KIND", "redis") == "redis":
                 f = open(f"{s.mnt}/{path}", "rb", buffering=0)
             os.fsync(f.fileno())
             on_disk = run("sqlite3", "-readonly", f"{s.path}/catalog.sqlite",
-                          f"select count(*) from placements p join names n on n.ino = p.ino where n.name = '{keep_open}' and p.tier = 0", ok=True).stdout.strip()
+                          f"select count(*) from placements p join names n on n.ino = p.ino where "
+                          f"n.name = '{keep_open}' and p.tier = 0", ok=True).stdout.strip()
             assert on_disk == "1", (keep_open, on_disk)
             f.close()
         s.settle()

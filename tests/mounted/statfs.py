@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""What statvfs tells is what can be stored without anything being dropped; engines that evict by it (a least free space, a highest
-percentage) keep the cache from ever dropping, and delete no more than they must."""
+"""What statvfs tells is what can be stored without anything being dropped; engines that evict by it
+(a least free space, a highest percentage) keep the cache from ever dropping, and delete no more
+than they must."""
 import os, time
 from kvtest import *
 
@@ -16,8 +17,10 @@ def put(s, name, size=MiB):
     s.write(f"m/{name}", blob(7, size))
 
 
-# disk: as soon as it is closed a file takes its pages, and a page for the frame once it is copied; deleted, it is free at once
-s = Store("disk", size="128M", cpu="64M", options="settle=300").mount()  # large enough that no copy is hurried
+# disk: as soon as it is closed a file takes its pages, and a page for the frame once it is copied;
+# deleted, it is free at once
+# large enough that no copy is hurried
+s = Store("disk", size="128M", cpu="64M", options="settle=300").mount()
 os.mkdir(f"{s.mnt}/m")
 total, free = space(s)
 assert total == 128 * MiB // 100 * 90 // 4096 * 4096 and free == total
@@ -50,7 +53,8 @@ wait_for(lambda: s.stats()["drops"] > 0)
 s.settle()
 wait_for(lambda: space(s)[1] > 0)
 time.sleep(0.5)
-assert space(s)[1] <= total - 128 * MiB // 100 * 80 + 16 * (MiB + 4096)  # trimmed to low=, no further
+# trimmed to low=, no further
+assert space(s)[1] <= total - 128 * MiB // 100 * 80 + 16 * (MiB + 4096)
 s.umount()
 s.mount()
 assert space(s)[0] == total and space(s)[1] < total // 2
@@ -60,7 +64,8 @@ assert space(s) == (total, total)
 
 
 def evictor(s, enough, target, count=200):
-    """Stores, and before each store deletes its oldest until `target`, once there is not `enough`."""
+    """Stores, and before each store deletes its oldest until `target`, once there is not
+    `enough`."""
     mine = []
     for i in range(count):
         if not enough(*space(s)):
@@ -75,9 +80,12 @@ def evictor(s, enough, target, count=200):
 
 
 # SGLang's: a least free space; NIXL's and llm-d's: from 80 % down to 70 %
-for enough, target, low in ((lambda t, f: f >= 16 * MiB, lambda t, f: f >= 16 * MiB, total - 16 * MiB),
-                            (lambda t, f: t - f < 0.8 * t, lambda t, f: t - f <= 0.7 * t, 0.7 * total)):
-    for left in evictor(s, enough, target):  # what is being copied just then, by eight at most, counts twice
+for enough, target, low in ((lambda t, f: f >= 16 * MiB, lambda t, f: f >= 16 * MiB, total
+                             - 16 * MiB),
+                            (lambda t, f: t - f < 0.8 * t, lambda t, f: t - f <= 0.7 * t,
+                             0.7 * total)):
+    # what is being copied just then, by eight at most, counts twice
+    for left in evictor(s, enough, target):
         assert abs(low - left) <= 10 * (MiB + 4096), (left, low)
     for name in os.listdir(f"{s.mnt}/m"):
         os.unlink(f"{s.mnt}/m/{name}")

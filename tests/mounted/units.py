@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""What is one chunk is found by behaviour, at the mount's root and one, two and three folders down: a folder whose files come in one
-burst goes whole and is never seen half; a flat folder's files go one by one and it stays; buckets that were made beforehand
-stay; a late file, an attribute, unit= change it, over remounts and a rebuild too."""
+"""What is one chunk is found by behaviour, at the mount's root and one, two and three folders down:
+a folder whose files come in one burst goes whole and is never seen half; a flat folder's files go
+one by one and it stays; buckets that were made beforehand stay; a late file, an attribute, unit=
+change it, over remounts and a rebuild too."""
 import errno, os, random, sqlite3, threading, time
 from kvtest import *
 
@@ -33,13 +34,15 @@ def press(s, n, tag):
     s.settle()
 
 
-# chunk folders, as ExampleConnector makes them: whole or not at all, for who asks the folder and then its files
+# chunk folders, as ExampleConnector makes them: whole or not at all, for who asks the folder and
+# then its files
 for number, depth in enumerate(DEPTHS):
     s = Store(f"chunk{number}", size="64M", cpu="32M").mount()
     top, errors, seen, end = at(s, depth), [], [0, 0], threading.Event()
 
     def store_all():
-        """The only writer: a chunk is written under another name and renamed, so that nobody sees it unfinished."""
+        """The only writer: a chunk is written under another name and renamed, so that nobody sees
+        it unfinished."""
         for c in range(400):
             folder = f"{top}/{c % 200:032x}"
             if os.path.exists(folder):
@@ -107,7 +110,8 @@ for number, depth in enumerate(DEPTHS[1:]):
     s.umount()
     s.fsck("-n")
 
-# 256 buckets made in one go; files come to them for the store's size three times over, some at once and some later
+# 256 buckets made in one go; files come to them for the store's size three times over, some at once
+# and some later
 for number, depth in enumerate(DEPTHS):
     s = Store(f"bucket{number}", size="64M", cpu="32M").mount()
     top = at(s, depth)
@@ -130,7 +134,8 @@ for number, depth in enumerate(DEPTHS):
     s.umount()
     s.fsck("-n")
 
-# two levels of buckets, made as they are needed and believed in from then on; a chunk folder elsewhere is not taken for one
+# two levels of buckets, made as they are needed and believed in from then on; a chunk folder
+# elsewhere is not taken for one
 for number, depth in enumerate(DEPTHS):
     s = Store(f"tree{number}", size="64M", cpu="32M").mount()
     top, known, r = at(s, depth), set(), random.Random(5)
@@ -145,7 +150,9 @@ for number, depth in enumerate(DEPTHS):
     assert s.stats()["dropped_chunks"] > 100 and all(os.path.isdir(f"{top}/{b}") for b in known)
     assert all(unit(f"{top}/{b}") == "file" for b in known)
     left = {f"{b}/{n}" for b in known for n in os.listdir(f"{top}/{b}")}
-    assert len(left) > 60 and all((n.removesuffix(".metadata") if n.endswith(".metadata") else n + ".metadata") in left for n in left), "data and metadata are one chunk"
+    assert len(left) > 60 and all((n.removesuffix(".metadata") if n.endswith(".metadata") else n
+                                   + ".metadata") in left
+                                   for n in left), "data and metadata are one chunk"
     os.makedirs(f"{s.mnt}/models/c0de/cafe")
     put(f"{s.mnt}/models/c0de/cafe", "l")
     assert unit(f"{s.mnt}/models/c0de/cafe") == "dir"
@@ -203,23 +210,27 @@ with fails(errno.EINVAL):
     os.setxattr(f"{s.mnt}/m/c/f1", "user.kvcachefs.unit", b"dir")
 with fails(errno.EPERM):
     os.setxattr(f"{s.mnt}/m/c", "user.kvcachefs.unit_now", b"dir")
-assert [unit(f"{s.mnt}/{w}") for w in ("m", "m/c", "m/d", "m/c/deep")] == ["file", "file", "dir", "dir"]
+assert [unit(f"{s.mnt}/{w}")
+        for w in ("m", "m/c", "m/d", "m/c/deep")] == ["file", "file", "dir", "dir"]
 os.setxattr(f"{s.mnt}/m", "user.kvcachefs.unit", b"file")
 assert [unit(f"{s.mnt}/{w}") for w in ("m", "m/c", "m/d", "m/c/deep")] == ["file"] * 4
 s.settle()
 s.read("m/d/f1")
 assert s.attr("m/d/f1", "hits") == "1" and s.attr("m/d/f0", "hits") == "0"
 os.setxattr(f"{s.mnt}/m/d", "user.kvcachefs.unit", b"dir")
-assert s.attr("m/d", "unit") == "dir" and unit(f"{s.mnt}/m/d") == "dir" and s.attr("m", "unit") == "file"
+assert s.attr("m/d", "unit") == "dir" and unit(f"{s.mnt}/m/d") == "dir" \
+    and s.attr("m", "unit") == "file"
 s.settle()
 assert s.attr("m/d/f0", "hits") == s.attr("m/d", "hits") == "1"
 os.removexattr(f"{s.mnt}/m", "user.kvcachefs.unit")
 with fails(errno.ENODATA):
     os.removexattr(f"{s.mnt}/m", "user.kvcachefs.unit")
-assert [unit(f"{s.mnt}/{w}") for w in ("m", "m/c", "m/d", "m/c/deep")] == ["file", "file", "dir", "dir"]
+assert [unit(f"{s.mnt}/{w}")
+        for w in ("m", "m/c", "m/d", "m/c/deep")] == ["file", "file", "dir", "dir"]
 s.umount()
 s.mount(options="unit=file")
-assert unit(f"{s.mnt}/m/c/deep") == "file" and unit(f"{s.mnt}/m/d") == "dir" and s.config()["unit"] == "file"
+assert unit(f"{s.mnt}/m/c/deep") == "file" and unit(f"{s.mnt}/m/d") == "dir" \
+    and s.config()["unit"] == "file"
 s.umount()
 s.mount(options="unit=dir")
 assert unit(f"{s.mnt}/m/c") == "dir"
@@ -240,14 +251,17 @@ os.unlink(f"{s.path}/catalog.sqlite")
 s.fsck("-y", "--rebuild")
 s.fsck("-n")
 s.mount()
-assert unit(f"{s.mnt}/m/c") == "dir" and unit(f"{s.mnt}/flat") == "file" and unit(f"{s.mnt}/m") == "file"
+assert unit(f"{s.mnt}/m/c") == "dir" and unit(f"{s.mnt}/flat") == "file" \
+    and unit(f"{s.mnt}/m") == "file"
 s.read("m/c/f1"), s.read("flat/f1")
-assert s.attr("m/c/f0", "hits") == "1" and s.attr("flat/f0", "hits") == "0" and s.attr("flat/f1", "hits") == "1"
+assert s.attr("m/c/f0", "hits") == "1" and s.attr("flat/f0", "hits") == "0" \
+    and s.attr("flat/f1", "hits") == "1"
 s.umount()
 db = sqlite3.connect(f"{s.path}/catalog.sqlite", isolation_level=None)
 flat, = db.execute("SELECT ino FROM names WHERE name = 'flat'").fetchone()
 db.execute("UPDATE nodes SET chunk = ? WHERE parent = ? AND mode & 61440 = 32768", (flat, flat))
-db.execute("INSERT INTO chunks SELECT ?, created_ns, last_ns, 7, rank, 0, 0, 0, 0, 0 FROM chunks LIMIT 1", (flat,))
+db.execute("INSERT INTO chunks SELECT ?, created_ns, last_ns, 7, rank, 0, 0, 0, 0, 0 FROM chunks "
+           "LIMIT 1", (flat,))
 db.execute("DELETE FROM chunks WHERE id <> ? AND id NOT IN (SELECT chunk FROM nodes)", (flat,))
 db.execute("ALTER TABLE nodes DROP COLUMN container")
 db.execute("UPDATE meta SET value = '3' WHERE key = 'format'")

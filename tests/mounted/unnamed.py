@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain passthrough
-"""O_TMPFILE: a file without a name leaves nothing behind, linkat makes an ordinary one of it, also after fsync, close, and a kill."""
+"""O_TMPFILE: a file without a name leaves nothing behind, linkat makes an ordinary one of it, also
+after fsync, close, and a kill."""
 import ctypes, errno, os, random, sqlite3, time
 from kvtest import *
 
@@ -16,7 +17,8 @@ def unnamed(folder=m, flags=os.O_RDWR, mode=0o640):
 
 
 def link(fd, path, by_proc=False):
-    a = (AT_FDCWD, f"/proc/self/fd/{fd}".encode(), AT_FDCWD, path.encode(), AT_SYMLINK_FOLLOW) if by_proc else \
+    a = (AT_FDCWD, f"/proc/self/fd/{fd}".encode(), AT_FDCWD, path.encode(),
+         AT_SYMLINK_FOLLOW) if by_proc else \
         (fd, b"", AT_FDCWD, path.encode(), AT_EMPTY_PATH)
     if libc.linkat(*a):
         raise OSError(ctypes.get_errno(), path)
@@ -45,7 +47,8 @@ ways = s.stats()["passthrough_opens"]
 fd = unnamed()
 st = os.fstat(fd)
 assert st.st_nlink == 0 and st.st_mode & 0o777 == 0o640 and st.st_size == 0
-assert os.write(fd, blob(5, MiB)) == MiB and os.pread(fd, MiB, 0) == blob(5, MiB) and os.fstat(fd).st_size == MiB
+assert os.write(fd, blob(5, MiB)) == MiB and os.pread(fd, MiB, 0) == blob(5, MiB) \
+    and os.fstat(fd).st_size == MiB
 assert sorted(os.listdir(m)) == ["first0", "first1"]
 if s.config()["served_by"] == "passthrough":
     assert s.stats()["passthrough_opens"] > ways
@@ -68,7 +71,8 @@ link(fd, f"{m}/b")
 os.close(fd)
 assert s.read("model/chunk/a") == blob(6, 300000) + b"more" and os.stat(f"{m}/b").st_nlink == 2
 s.settle()
-assert s.attr("model/chunk/a", "state") == "resident+lower" and s.attr("model/chunk/a", "tiers") == "cpu,disk"
+assert s.attr("model/chunk/a", "state") == "resident+lower" \
+    and s.attr("model/chunk/a", "tiers") == "cpu,disk"
 
 # by /proc; the writer has closed it before, a reader of it is left
 fd = unnamed()
@@ -134,10 +138,13 @@ os.close(fd)
 assert rows() == 0
 s.fsck("-n")
 s.mount()
-assert sorted(os.listdir(m)) == ["a", "b", "c", "d", "first0", "first1"] and os.stat(f"{m}/a").st_nlink == 2
-assert s.read("model/chunk/d") == blob(8, MiB) and s.read("q/f") == blob(9, 2 * MiB) and os.getxattr(f"{m}/c", "user.of") == b"it"
+assert sorted(os.listdir(m)) == ["a", "b", "c", "d", "first0", "first1"] \
+    and os.stat(f"{m}/a").st_nlink == 2
+assert s.read("model/chunk/d") == blob(8, MiB) and s.read("q/f") == blob(9, 2 * MiB) \
+    and os.getxattr(f"{m}/c", "user.of") == b"it"
 
-# killed: what was linked and closed 50 ms ago is there, what was fsynced before its link also when the pool is lost; of the others nothing
+# killed: what was linked and closed 50 ms ago is there, what was fsynced before its link also when
+# the pool is lost; of the others nothing
 seed = time.time_ns() % 10**6
 print("seed", seed)
 for turn in range(4):
@@ -171,7 +178,8 @@ for turn in range(4):
         s.drop_pool()
     s.fsck("-n")
     s.mount()
-    assert {n for n in os.listdir(m) if n.startswith(f"t{turn}-")} == {os.path.basename(p) for p in keep}
+    assert {n for n in os.listdir(m) if n.startswith(f"t{turn}-")} == {os.path.basename(p)
+                                                                       for p in keep}
     assert all(s.read(p) == body for p, body in keep.items())
     assert rows() == 0
     s.settle()

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench CASE SIZE COUNT ROUNDS NAME=DIR...: the same file calls in several folders, interleaved, ROUNDS times. COUNT files of SIZE
- * bytes are there for the cases that load. Prints, for each folder, the median of the rounds in microseconds a call:
- * "NAME MEDIAN". NAME=unix:SOCKET is a Redis or Valkey server: load is GET and a copy into the caller's buffer, store is SET. THREADS in
- * the environment share the calls of a round (each with a part of the files). Cases: load (open, read all, close), store (create, write, close), rename (the same to a temporary name, then
- * rename), overwrite, mmap (open, map, touch each line, close), stat, miss (stat of a missing name), open (open, close), delete, list (the folder of COUNT files, for each), names (the same once).
+ * bench CASE SIZE COUNT ROUNDS NAME=DIR...: the same file calls in several folders, interleaved,
+ * ROUNDS times. COUNT files of SIZE bytes are there for the cases that load. Prints, for each
+ * folder, the median of the rounds in microseconds a call: "NAME MEDIAN". NAME=unix:SOCKET is a
+ * Redis or Valkey server: load is GET and a copy into the caller's buffer, store is SET. THREADS in
+ * the environment share the calls of a round (each with a part of the files). Cases: load (open,
+ * read all, close), store (create, write, close), rename (the same to a temporary name, then
+ * rename), overwrite, mmap (open, map, touch each line, close), stat, miss (stat of a missing
+ * name), open (open, close), delete, list (the folder of COUNT files, for each), names (the same
+ * once).
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -41,7 +45,8 @@ static double now_us(void)
 static void move(int fd, int writing)
 {
 	for (size_t at = 0; at < size;) {
-		ssize_t n = writing ? pwrite(fd, buf + at, size - at, (off_t)at) : pread(fd, buf + at, size - at, (off_t)at);
+		ssize_t n = writing ? pwrite(fd, buf + at, size - at, (off_t)at)
+				    : pread(fd, buf + at, size - at, (off_t)at);
 
 		if (n <= 0)
 			die(writing ? "write" : "read");
@@ -205,11 +210,20 @@ static void list(const char *path)
 static const struct {
 	const char *name;
 	void (*run)(const char *path);
-	int makes, deletes; /* files of its own that are removed before each round; its files are made again after */
-	int once;           /* one call a round, for all files */
+	/* files of its own that are removed before each round; its files are made again after */
+	int makes, deletes;
+	int once; /* one call a round, for all files */
 } cases[] = {
-	{ "load", load, 0, 0, 0 }, { "store", store, 1, 0, 0 }, { "rename", store_rename, 1, 0, 0 }, { "overwrite", overwrite, 0, 0, 0 }, { "mmap", map, 0, 0, 0 },
-	{ "stat", stat_, 0, 0, 0 }, { "miss", miss, 0, 0, 0 }, { "open", open_, 0, 0, 0 }, { "delete", delete_, 0, 1, 0 }, { "list", list, 0, 0, 0 },
+	{ "load", load, 0, 0, 0 },
+	{ "store", store, 1, 0, 0 },
+	{ "rename", store_rename, 1, 0, 0 },
+	{ "overwrite", overwrite, 0, 0, 0 },
+	{ "mmap", map, 0, 0, 0 },
+	{ "stat", stat_, 0, 0, 0 },
+	{ "miss", miss, 0, 0, 0 },
+	{ "open", open_, 0, 0, 0 },
+	{ "delete", delete_, 0, 1, 0 },
+	{ "list", list, 0, 0, 0 },
 	{ "names", list, 0, 0, 1 },
 };
 
@@ -227,7 +241,8 @@ static void *work(void *arg)
 	struct work *w = arg;
 	char path[4100];
 
-	buf = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	buf = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE,
+		   -1, 0);
 	if (buf == MAP_FAILED)
 		die("mmap");
 	memset(buf, w->first + 1, size);
@@ -280,7 +295,8 @@ static int by_value(const void *a, const void *b)
 int main(int argc, char **argv)
 {
 	size_t c = 0;
-	int count, rounds, folders = argc - 5, threads = getenv("THREADS") ? atoi(getenv("THREADS")) : 1;
+	int count, rounds, folders = argc - 5,
+			   threads = getenv("THREADS") ? atoi(getenv("THREADS")) : 1;
 	double *t;
 
 	if (argc < 6)
@@ -293,7 +309,7 @@ int main(int argc, char **argv)
 	count = atoi(argv[3]);
 	rounds = atoi(argv[4]);
 	buf = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	t = calloc((size_t)(folders * rounds), sizeof *t);
+	t = calloc((size_t)folders * (size_t)rounds, sizeof *t);
 	if (buf == MAP_FAILED || !t)
 		return 2;
 	for (size_t i = 0; i < size; i++)
@@ -305,19 +321,22 @@ int main(int argc, char **argv)
 			double start;
 
 			for (int i = 0; i < count; i++) {
-				snprintf(path, sizeof path, "%s/%s%d", dir, cases[c].makes ? "new" : "f", i);
+				snprintf(path, sizeof path, "%s/%s%d", dir,
+					 cases[c].makes ? "new" : "f", i);
 				if (cases[c].makes && strncmp(dir, "unix:", 5))
 					unlink(path);
 				else if (r < 0 || cases[c].deletes)
 					store(path);
 			}
-			usleep(cases[c].makes || cases[c].deletes || r < 0 ? 60000 : 2000); /* what goes on behind a close is not timed */
+			/* what goes on behind a close is not timed */
+			usleep(cases[c].makes || cases[c].deletes || r < 0 ? 60000 : 2000);
 			if (threads > 1) {
 				start = together(dir, c, count, threads);
 			} else {
 				start = now_us();
 				for (int i = 0; i < (cases[c].once ? 1 : count); i++) {
-					snprintf(path, sizeof path, "%s/%s%d", dir, cases[c].makes ? "new" : "f", i);
+					snprintf(path, sizeof path, "%s/%s%d", dir,
+						 cases[c].makes ? "new" : "f", i);
 					cases[c].run(path);
 				}
 				start = now_us() - start;
@@ -332,9 +351,11 @@ int main(int argc, char **argv)
 		char path[4100];
 
 		qsort(t + f * rounds, (size_t)rounds, sizeof *t, by_value);
-		printf("%.*s %.3f\n", (int)(strchr(argv[5 + f], '=') - argv[5 + f]), argv[5 + f], t[f * rounds + rounds / 2]);
+		printf("%.*s %.3f\n", (int)(strchr(argv[5 + f], '=') - argv[5 + f]), argv[5 + f],
+		       t[f * rounds + rounds / 2]);
 		for (int i = 0; i < count; i++) {
-			snprintf(path, sizeof path, "%s/%s%d", strchr(argv[5 + f], '=') + 1, cases[c].makes ? "new" : "f", i);
+			snprintf(path, sizeof path, "%s/%s%d", strchr(argv[5 + f], '=') + 1,
+				 cases[c].makes ? "new" : "f", i);
 			if (strncmp(path, "unix:", 5))
 				unlink(path);
 		}

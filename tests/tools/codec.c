@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * codec: ratio and speed of the codecs on one core, a line each: LABEL RATIO ENCODE DECODE (GB/s). The data are made as K and V are: normal values whose
- * scale differs from channel to channel (log-normal, sigma 0.8, 128 channels), some channels ten times larger as K's outliers, in bf16, fp16 and fp8 (e4m3, by
- * truncation); and random bytes, which nothing makes smaller.
+ * codec: ratio and speed of the codecs on one core, a line each: LABEL RATIO ENCODE DECODE (GB/s).
+ * The data are made as K and V are: normal values whose scale differs from channel to channel
+ * (log-normal, sigma 0.8, 128 channels), some channels ten times larger as K's outliers, in bf16,
+ * fp16 and fp8 (e4m3, by truncation); and random bytes, which nothing makes smaller.
  */
 #include "codec.h"
 
@@ -39,7 +40,10 @@ static void make(uint8_t *p, size_t len, int kind)
 		} else if (kind == 2) { /* sign, 4 bits of exponent (bias 7), 3 of mantissa */
 			int e = (int)(u >> 23 & 255) - 127 + 7;
 
-			p[i] = (uint8_t)(u >> 24 & 0x80) | (uint8_t)(e < 0 ? 0 : e > 15 ? 0x7e : e << 3 | (u >> 20 & 7));
+			p[i] = (uint8_t)(u >> 24 & 0x80) |
+			       (uint8_t)(e < 0    ? 0
+					 : e > 15 ? 0x7e
+						  : e << 3 | (u >> 20 & 7));
 		} else {
 			w = (uint16_t)(u >> 16);
 			memcpy(p + 2 * i, kind ? (void *)&h : (void *)&w, 2);
@@ -51,7 +55,8 @@ int main(void)
 {
 	static const char *const kinds[] = { "bf16", "fp16", "fp8", "random" };
 	size_t len = (size_t)BLOCKS * KVC_BLOCK;
-	uint8_t *in = malloc(len), *out = malloc((size_t)BLOCKS * KVC_BLOCK_ROOM), *back = malloc(KVC_BLOCK);
+	uint8_t *in = malloc(len), *out = malloc((size_t)BLOCKS * KVC_BLOCK_ROOM),
+		*back = malloc(KVC_BLOCK);
 	struct kvc_work *w = kvc_work_take();
 
 	if (!in || !out || !back || !w)
@@ -72,12 +77,16 @@ int main(void)
 					uint32_t k;
 
 					t = kvc_mono_ns();
-					size_t n = kvc_block_encode(w, (enum kvc_codec)codec, 1, in + (size_t)b * KVC_BLOCK, KVC_BLOCK, to, &k);
+					size_t n = kvc_block_encode(w, (enum kvc_codec)codec, 1,
+								    in + (size_t)b * KVC_BLOCK,
+								    KVC_BLOCK, to, &k);
 
 					e += kvc_mono_ns() - t;
 					total += n ? n : KVC_BLOCK;
 					t = kvc_mono_ns();
-					if (kvc_block_decode(w, k, n ? to : in + (size_t)b * KVC_BLOCK, n ? n : KVC_BLOCK, back, KVC_BLOCK))
+					if (kvc_block_decode(w, k,
+							     n ? to : in + (size_t)b * KVC_BLOCK,
+							     n ? n : KVC_BLOCK, back, KVC_BLOCK))
 						return 1;
 					d += kvc_mono_ns() - t;
 					if (memcmp(back, in + (size_t)b * KVC_BLOCK, KVC_BLOCK))
@@ -86,7 +95,8 @@ int main(void)
 				enc = fmax(enc, (double)len / (double)e);
 				dec = fmax(dec, (double)len / (double)d);
 			}
-			printf("%s on %s data %.2f %.2f %.2f\n", kvc_codec_names[codec], kinds[kind], (double)len / (double)total, enc, dec);
+			printf("%s on %s data %.2f %.2f %.2f\n", kvc_codec_names[codec],
+			       kinds[kind], (double)len / (double)total, enc, dec);
 		}
 	}
 	kvc_work_give(w, false);

@@ -44,10 +44,10 @@ struct worker {
 	pthread_t thread;
 	enum phase phase;
 	unsigned number;
-	double *us;      /* of each call */
+	double *us; /* of each call */
 	size_t n, room;
 	unsigned long errors, misses;
-	int err;         /* the first */
+	int err; /* the first */
 	double end;
 };
 
@@ -291,9 +291,11 @@ static void *work(void *arg)
 		}
 		if (w->n == w->room) {
 			w->room = w->room ? 2 * w->room : 1024;
-			w->us = realloc(w->us, w->room * sizeof *w->us);
-			if (!w->us)
+			double *more = realloc(w->us, w->room * sizeof *w->us);
+
+			if (!more)
 				die("memory");
+			w->us = more;
 		}
 		w->us[w->n] = (now() - start) * 1e6;
 		if (err) {
@@ -459,7 +461,8 @@ int main(int argc, char **argv)
 	cleared = hot;
 	if (pthread_create(&th, NULL, keep_hot, NULL))
 		die("thread");
-	setvbuf(stdout, NULL, _IOLBF, 0);
+	if (setvbuf(stdout, NULL, _IOLBF, 0))
+		die("the buffer of stdout");
 	printf("ready\n");
 	while (fgets(line, sizeof line, stdin)) {
 		if (sscanf(line, "store %llu %lf", &bytes, &seconds) == 2)

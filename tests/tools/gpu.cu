@@ -1,159 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu test MOUNT: transfers between files of a mount and a paged cache on a device, against the same in host memory. Exit 1 and a line where
- * something is wrong, 77 where there is no device.
- * gpu measure DIR: what kvcachefs-gpu(7) has numbers of, on files in DIR (a mount, or a tmpfs of huge pages in its place).
+ * gpu test MOUNT: transfers between files of a mount and a paged cache on a device, against the
+ * same in host memory. Exit 1 and a line where something is wrong, 77 where there is no device. gpu
+ * measure DIR: what kvcachefs-gpu(7) has numbers of, on files in DIR (a mount, or a tmpfs of huge
+ * pages in its place).
  *
- * Built twice: with CUDA for a machine that has a device, and with tests/fakecuda for any. It contains gpu/cuda.cu, so as to reach the kernels.
+ * Built twice: with CUDA for a machine that has a device, and with tests/fakecuda for any. It
+ * contains gpu/cuda.cu, so as to reach the kernels.
  */
-#include "../../gpu/cuda.cu"
-
-#include <fcntl.h>
-#include <stdio.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/statfs.h>
-#include <time.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <string>
-#include <thread>
-
-#define check(what)                                                                       \
-	do {                                                                              \
-		if (!(what)) {                                                            \
-			printf("line %d: %s (%s)\n", __LINE__, #what, kvcachefs_error()); \
-			exit(1);                                                          \
-		}                                                                         \
-	} while (0)
-#define cuda(call) check((call) == cudaSuccess)
+#include "gpu_cache.cuh"
+#include "gpu_device.cuh"
+#include "gpu_measure.cuh"
 
 namespace {
 
-constexpr size_t MiB = 1u << 20;
-std::string mnt;
-
-bool is_single(int f) /* one head */
-{
-	return f == KVCACHEFS_NL_X_NB_BS_HS || f == KVCACHEFS_NL_X_NBBS_ONE_HS ||
-	       f == KVCACHEFS_NL_X_NB_BSV_BSS || f == KVCACHEFS_NL_X_NP_X_NB_BS_ONE_HS;
-}
-
-bool can_fuse(int f)
-{
-	return (f >= KVCACHEFS_NL_X_NB_NH_BS_TWO_HS && f <= KVCACHEFS_NL_X_NB_BS_NH_CS) ||
-	       f >= KVCACHEFS_NB_NL_NH_BS_CS;
-}
-
-/* A paged cache on the device and the same in host memory. */
-struct Cache {
-	kvcachefs_paged p = {};
-	size_t len; /* of what a pointer points at */
-	std::vector<void *> device;
-	std::vector<std::vector<uint8_t>> host;
-	std::vector<void *> host_pointers;
-
-	Cache(int format, uint32_t layers, uint32_t heads, uint32_t head_size, uint32_t block_size,
-	      uint64_t blocks, uint32_t elem, unsigned seed, bool fused = false, uint64_t pad = 0)
-	{
-		kvcachefs_strides s;
-
-		p.format = (kvcachefs_format)format;
-		p.layers = layers;
-		p.heads = is_single(format) ? 1 : heads;
-		p.head_size = head_size;
-		p.block_size = block_size;
-		p.blocks = blocks;
-		p.elem = elem;
-		if (format == KVCACHEFS_NL_X_NP_X_NB_BS_ONE_HS) {
-			p.planes = 3;
-			p.plane_width[0] = head_size - 3;
-			p.plane_width[1] = 1;
-			p.plane_width[2] = 2;
-		}
-		check(!kvcachefs_shape_of(&p, &s));
-		size_t n = s.npointers,
-		       all = (size_t)s.kvs * layers * blocks * block_size * p.heads * head_size;
-
-		len = s.planes ? blocks * block_size * head_size : all / n;
-		p.fused = fused;
-		if (pad &&
-		    !s.planes) { /* blocks further apart, where all of a block lies together */
-			p.block_stride = s.block + pad;
-			len += (s.kvs == 2 && s.kv > s.block ? 2 : 1) * blocks * pad;
-		}
-		len *= elem;
-		for (size_t i = 0; i < n; i++) {
-			void *d;
-
-			host.emplace_back(len);
-			for (uint8_t &b : host.back())
-				b = (uint8_t)((seed = seed * 1103515245 + 12345) >> 16);
-			cuda(cudaMalloc((void **)&d, len));
-			device.push_back(d);
-		}
-		for (auto &h : host)
-			host_pointers.push_back(h.data());
-		up();
-	}
-	~Cache()
-	{
-		for (void *d : device)
-			cudaFree(d);
-	}
-	Cache(const Cache &) = delete;
-	void up()
-	{
-		for (size_t i = 0; i < host.size(); i++)
-			cuda(cudaMemcpy(device[i], host[i].data(), len, cudaMemcpyHostToDevice));
-	}
-	std::vector<std::vector<uint8_t>> down()
-	{
-		auto v = host;
-
-		cuda(cudaDeviceSynchronize());
-		for (size_t i = 0; i < host.size(); i++)
-			cuda(cudaMemcpy(v[i].data(), device[i], len, cudaMemcpyDeviceToHost));
-		return v;
-	}
-	kvcachefs_paged on(int where)
-	{
-		kvcachefs_paged q = p;
-
-		q.device = where;
-		q.pointers = where < 0 ? host_pointers.data() : device.data();
-		return q;
-	}
-};
-
-std::vector<uint8_t> contents(const std::string &path)
-{
-	std::string full = mnt + "/" + path;
-	int fd = open(full.c_str(), O_RDONLY | O_CLOEXEC);
-	struct stat st;
-
-	check(fd >= 0 && !fstat(fd, &st));
-	std::vector<uint8_t> v((size_t)st.st_size);
-	check(read(fd, v.data(), v.size()) == (ssize_t)v.size());
-	close(fd);
-	return v;
-}
-
-int move_all(Cache &c, int where, bool store, std::vector<kvcachefs_item> &items, cudaStream_t stream = nullptr)
-{
-	kvcachefs_paged p = c.on(where);
-	kvcachefs_transfer *t;
-	int err = (store ? kvcachefs_store : kvcachefs_load)(&t, mnt.c_str(), &p, items.data(), items.size(), stream);
-
-	if (err)
-		return err;
-	while (kvcachefs_transfer_poll(t) == -EAGAIN)
-		usleep(100);
-	return kvcachefs_transfer_free(t);
-}
-
-/* Every format, element and way of addressing: out by the device, compared with the host's gather, and in again. */
+/*
+ * Every format, element and way of addressing: out by the device, compared with the host's gather,
+ * and in again.
+ */
 void formats()
 {
 	int64_t slots[9] = { 3, 10, 17, 0, 23, -1, 21, 4, 11 }, blocks[3] = { 4, -1, 1 };
@@ -164,12 +28,14 @@ void formats()
 				for (uint32_t size :
 				     { 8u,
 				       5u }) { /* 5: nothing is aligned, and blocks are padded */
-					bool fused =
-						can_fuse(f) && (elem == 2 || size == 5) && by_block;
+					bool fused = can_fuse(f) && (elem == 2 || size == 5) &&
+						     by_block;
 					Cache c(f, 3, 2, size, 4, 6, elem, (unsigned)f + elem,
 						fused, size == 5 ? 3 : 0);
 					kvcachefs_item it = {};
-					std::string path = "gpu/f" + std::to_string(f) + "/l" + std::to_string(elem) + std::to_string(by_block);
+					std::string path = "gpu/f" + std::to_string(f) + "/l" +
+							   std::to_string(elem) +
+							   std::to_string(by_block);
 
 					it.path = path.c_str();
 					it.layer = 1;
@@ -180,9 +46,11 @@ void formats()
 						it.tokens = { slots, nullptr, 9, 2 };
 					std::vector<kvcachefs_item> items{ it };
 					kvcachefs_paged host = c.on(-1);
-					std::vector<uint8_t> want(kvcachefs_file_size(&host, 2, &it.tokens));
+					std::vector<uint8_t> want(kvcachefs_file_size(&host, 2,
+										      &it.tokens));
 
-					check(!kvcachefs_gather(&host, 1, 2, &it.tokens, want.data()));
+					check(!kvcachefs_gather(&host, 1, 2, &it.tokens,
+								want.data()));
 					check(!move_all(c, 0, true, items));
 					check(contents(path) == want);
 					/* what was not named stays as it was */
@@ -191,7 +59,8 @@ void formats()
 					kvcachefs_paged dhost = d.on(-1);
 
 					check(!move_all(d, 0, false, items));
-					check(!kvcachefs_scatter(&dhost, 1, 2, &it.tokens, want.data()));
+					check(!kvcachefs_scatter(&dhost, 1, 2, &it.tokens,
+								 want.data()));
 					check(d.down() == d.host);
 				}
 }
@@ -218,10 +87,14 @@ float value(const uint8_t *p, int type)
 	return h >> 15 ? -f : f;
 }
 
-/* Many files in one call, one larger than both buffers, keys rotated on the way; the host does the same with doubles. */
+/*
+ * Many files in one call, one larger than both buffers, keys rotated on the way; the host does the
+ * same with doubles.
+ */
 void many(int type)
 {
-	const uint32_t elem = type == KVCACHEFS_F32 ? 4 : 2, H = 4, D = 64, BS = 16, NB = 320, N = 20;
+	const uint32_t elem = type == KVCACHEFS_F32 ? 4 : 2, H = 4, D = 64, BS = 16, NB = 320,
+		       N = 20;
 	Cache c(KVCACHEFS_NL_X_TWO_NB_BS_NH_HS, 4, H, D, BS, NB, elem, 7);
 	kvcachefs_rope rope = {};
 
@@ -248,7 +121,8 @@ void many(int type)
 		}
 	c.up();
 	for (uint32_t i = 0; i <= N; i++) {
-		paths.push_back(std::string(i == N ? "large/" : "many/") + std::to_string(type) + "/" + std::to_string(i));
+		paths.push_back(std::string(i == N ? "large/" : "many/") + std::to_string(type) +
+				"/" + std::to_string(i));
 		ids.emplace_back();
 		for (uint32_t b = 0; b < (i == N ? NB : 1 + i % 9); b++)
 			ids.back().push_back((b * 37 + i * 11) % NB);
@@ -265,9 +139,11 @@ void many(int type)
 	check(!move_all(c, 0, true, items));
 	for (uint32_t i = 0; i <= N; i++) {
 		kvcachefs_paged host = c.on(-1);
-		std::vector<uint8_t> want(kvcachefs_file_size(&host, items[i].nlayers, &items[i].tokens));
+		std::vector<uint8_t> want(kvcachefs_file_size(&host, items[i].nlayers,
+							      &items[i].tokens));
 
-		check(!kvcachefs_gather(&host, items[i].layer, items[i].nlayers, &items[i].tokens, want.data()));
+		check(!kvcachefs_gather(&host, items[i].layer, items[i].nlayers, &items[i].tokens,
+					want.data()));
 		check(contents(paths[i]) == want);
 	}
 	/* one file after the other: they overlap in the cache */
@@ -285,7 +161,11 @@ void many(int type)
 				float a = value(&got[k][e], type), b = value(&c.host[k][e], type);
 
 				/* one rounding apart at most: floats there, doubles here */
-				check(fabsf(a - b) <= fabsf(b) * (type == KVCACHEFS_F32 ? 1e-6f : type == KVCACHEFS_F16 ? 1.f / 1024 : 1.f / 128) + 1e-5f);
+				check(fabsf(a - b) <= fabsf(b) * (type == KVCACHEFS_F32 ? 1e-6f
+								  : type == KVCACHEFS_F16
+									  ? 1.f / 1024
+									  : 1.f / 128) +
+							      1e-5f);
 			}
 		c.up();
 	}
@@ -345,7 +225,8 @@ void threads()
 
 			cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
 			for (int r = 0; r < 10; r++) {
-				std::string path = "threads/" + std::to_string(w) + "-" + std::to_string(r);
+				std::string path = "threads/" + std::to_string(w) + "-" +
+						   std::to_string(r);
 				kvcachefs_item it = {};
 				auto before = c.host;
 
@@ -353,7 +234,8 @@ void threads()
 				it.nlayers = 2;
 				it.tokens = { nullptr, ids, 8, 0 };
 				std::vector<kvcachefs_item> items{ it };
-				check(!move_all(c, 0, true, items, stream) && !move_all(c, 0, false, items, stream));
+				check(!move_all(c, 0, true, items, stream) &&
+				      !move_all(c, 0, false, items, stream));
 				check(c.down() == before);
 			}
 			cuda(cudaStreamDestroy(stream));
@@ -379,11 +261,13 @@ void refused()
 	kvcachefs_paged p = c.on(0);
 
 	p.device = 7;
-	check(kvcachefs_load(&t, mnt.c_str(), &p, items.data(), 1, nullptr) == -ENODEV && strstr(kvcachefs_error(), "device 7"));
+	check(kvcachefs_load(&t, mnt.c_str(), &p, items.data(), 1, nullptr) == -ENODEV &&
+	      strstr(kvcachefs_error(), "device 7"));
 	auto bad = items;
 
 	bad[0].tokens.slots = &outside;
-	check(move_all(c, 0, false, bad) == -ERANGE && bad[0].err == -ERANGE && strstr(kvcachefs_error(), "refused/x: slot 16"));
+	check(move_all(c, 0, false, bad) == -ERANGE && bad[0].err == -ERANGE &&
+	      strstr(kvcachefs_error(), "refused/x: slot 16"));
 	bad = items;
 	bad[0].nlayers = 2; /* another layout than the file's */
 	check(move_all(c, 0, false, bad) == -EPROTOTYPE);
@@ -499,9 +383,9 @@ void rotations()
 						bool fp8 = elem == 1, e5m2 = type == KVCACHEFS_E5M2;
 						float a = fp8 ? kvcachefs_from_fp8(got[k][e], e5m2)
 							      : value(&got[k][e], type);
-						float b =
-							fp8 ? kvcachefs_from_fp8(c.host[k][e], e5m2)
-							    : value(&c.host[k][e], type);
+						float b = fp8 ? kvcachefs_from_fp8(c.host[k][e],
+										   e5m2)
+							      : value(&c.host[k][e], type);
 						float step = fp8 ? (e5m2 ? .25f : .125f)
 							     : type == KVCACHEFS_F32 ? 1e-5f
 							     : type == KVCACHEFS_F16 ? 1.f / 512
@@ -550,8 +434,8 @@ void several()
 	check(!kvcachefs_store(&t, mnt.c_str(), &call, items.data(), 3, nullptr) &&
 	      !kvcachefs_transfer_free(t));
 	for (int i = 0; i < 3; i++) {
-		std::vector<uint8_t> want(
-			kvcachefs_file_size(&host[i], items[i].nlayers, &items[i].tokens));
+		std::vector<uint8_t> want(kvcachefs_file_size(&host[i], items[i].nlayers,
+							      &items[i].tokens));
 
 		check(!kvcachefs_gather(&host[i], 0, items[i].nlayers, &items[i].tokens,
 					want.data()));
@@ -623,144 +507,6 @@ void capture()
 	cuda(cudaStreamDestroy(other));
 }
 
-#ifdef FAKE_CUDA_RUNTIME_H
-/*
- * A helper thread without a context works on device 1 and has none afterwards, and nothing is made
- * on device 0.
- */
-void contexts()
-{
-	Cache *c = nullptr;
-	int64_t ids[4] = { 1, 3, 7, 2 };
-	kvcachefs_item it = {};
-	kvcachefs_transfer *t = nullptr;
-
-	fake_devices = 2;
-	std::thread([&] {
-		cuda(cudaSetDevice(1));
-		c = new Cache(KVCACHEFS_NL_X_TWO_NB_BS_NH_HS, 2, 8, 64, 16, 32, 4, 1);
-	}).join();
-	kvcachefs_paged p = c->on(1);
-
-	it.path = "contexts/x";
-	it.nlayers = 2;
-	it.tokens = { nullptr, ids, 4, 0 };
-	kvcachefs_map_cache(64 * MiB);
-	for (int round = 0; round < 2; round++) {
-		auto step = [&](auto fn) {
-			std::thread([&] {
-				int device;
-
-				fn();
-				check(fake_current() == -1 && !cudaGetDevice(&device) &&
-				      device == 0);
-			}).join();
-		};
-		cudaStream_t stream;
-
-		std::thread([&] {
-			cuda(cudaSetDevice(1));
-			cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-		}).join();
-		step([&] {
-			check(!(round ? kvcachefs_load : kvcachefs_store)(&t, mnt.c_str(), &p, &it,
-									  1, stream));
-		});
-		step([&] { kvcachefs_transfer_poll(t); });
-		step([&] { check(!kvcachefs_transfer_wait(t)); });
-		step([&] { check(!kvcachefs_transfer_free(t)); });
-		cudaStreamDestroy(stream);
-	}
-	std::thread([&] {
-		kvcachefs_map_cache(0);
-	}).join(); /* unregisters, which fake.cpp wants on device 1 */
-	check(fake_counted().contexts[0] == 0 && fake_counted().contexts[1] == 1);
-	/* a thread that has device 0 keeps it */
-	std::thread([&] {
-		kvcachefs_transfer *u;
-
-		cuda(cudaSetDevice(0));
-		check(!kvcachefs_load(&u, mnt.c_str(), &p, &it, 1, nullptr) &&
-		      !kvcachefs_transfer_free(u) && fake_current() == 0);
-	}).join();
-	delete c;
-	fake_devices = 1;
-}
-
-/*
- * A device that is lost: the wait fails and stays failed, the store leaves no file, and its lane is
- * not used again.
- */
-void lost()
-{
-	Cache c(KVCACHEFS_NL_X_TWO_NB_BS_NH_HS, 2, 2, 64, 16, 64, 2, 1);
-	int64_t ids[2] = { 1, 60 };
-	kvcachefs_item it = {};
-	kvcachefs_transfer *t;
-	kvcachefs_cuda *d;
-	unsigned long streams;
-
-	it.path = "lost/x";
-	it.nlayers = 2;
-	it.tokens = { nullptr, ids, 2, 0 };
-	std::vector<kvcachefs_item> items{ it };
-	kvcachefs_paged p = c.on(0);
-
-	for (int polls = 0; polls < 2; polls++) {
-		check(!kvcachefs_store(&t, mnt.c_str(), &p, items.data(), 1, nullptr));
-		fake_lost = 1;
-		check((polls ? kvcachefs_transfer_poll : kvcachefs_transfer_wait)(t) == -EIO);
-		fake_lost = 0;
-		check(kvcachefs_transfer_wait(t) == -EIO && kvcachefs_transfer_wait(t) == -EIO &&
-		      kvcachefs_transfer_poll(t) == -EIO);
-		check(kvcachefs_transfer_free(t) == -EIO && items[0].err == -EIO);
-		check(access((mnt + "/lost/x").c_str(), F_OK));
-	}
-	/* and below: a wait that failed says so each time, and the lane goes */
-	for (Lane *l : kept)
-		lane_free(l);
-	kept.clear();
-	check(!kvcachefs_cuda_new(&d, 0, true, nullptr) && !kvcachefs_cuda_run(d));
-	fake_lost = 1;
-	check(kvcachefs_cuda_wait(d) == -EIO);
-	fake_lost = 0;
-	check(kvcachefs_cuda_wait(d) == -EIO && kvcachefs_cuda_poll(d) == -EIO);
-	kvcachefs_cuda_free(d);
-	check(kept.empty());
-	streams = fake_counted().streams;
-	check(!move_all(c, 0, true, items) && fake_counted().streams == streams + 1);
-}
-
-/* A refusal to pin is tried again later: after 1, 3, 7, ... more uses. */
-void refused_pin()
-{
-	Cache c(KVCACHEFS_NL_X_TWO_NB_BS_NH_HS, 2, 8, 64, 16, 64, 2, 1);
-	int64_t ids[4] = { 1, 60, 3, 4 };
-	kvcachefs_item it = {};
-	unsigned long registers, pinned_at = 0;
-
-	it.path = "pin/x";
-	it.nlayers = 2;
-	it.tokens = { nullptr, ids, 4, 0 };
-	std::vector<kvcachefs_item> items{ it };
-
-	check(!move_all(c, 0, true, items));
-	kvcachefs_map_cache(64 * MiB);
-	fake_no_register = 1;
-	for (int i = 0; i < 3; i++) /* refused, left alone, refused */
-		check(!move_all(c, 0, false, items));
-	fake_no_register = 0;
-	registers = fake_counted().registers;
-	for (int i = 1; i <= 10; i++) {
-		check(!move_all(c, 0, false, items));
-		if (!pinned_at && fake_counted().registers > registers)
-			pinned_at = (unsigned long)i;
-	}
-	check(pinned_at == 4 && fake_counted().registers == registers + 1 && c.down() == c.host);
-	kvcachefs_map_cache(0);
-}
-#endif
-
 void test()
 {
 #ifdef FAKE_CUDA_RUNTIME_H
@@ -784,7 +530,9 @@ void test()
 	fake_counts before = fake_counted();
 
 	check(before.registers && before.batches && before.host_functions && before.kernels);
-	/* an older driver: copies one by one; a mount that gives no pins: all through pinned memory */
+	/*
+	 * an older driver: copies one by one; a mount that gives no pins: all through pinned memory
+	 */
 	fake_driver = 12060;
 	many(KVCACHEFS_BF16);
 	check(fake_counted().batches == before.batches);
@@ -808,240 +556,10 @@ void test()
 	it.path = "x";
 	it.nlayers = 1;
 	it.tokens = { &slot, nullptr, 1, 0 };
-	check(kvcachefs_store(&t, mnt.c_str(), &p, &it, 1, nullptr) == -ENODEV && strstr(kvcachefs_error(), "no CUDA device"));
+	check(kvcachefs_store(&t, mnt.c_str(), &p, &it, 1, nullptr) == -ENODEV &&
+	      strstr(kvcachefs_error(), "no CUDA device"));
 #endif
 	printf("ok\n");
-}
-
-/* ---- Measuring ---- */
-
-double now()
-{
-	timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
-/* Median seconds of fn, which leaves the device idle. */
-template <typename F> double median(F fn, int rounds = 9)
-{
-	std::vector<double> v;
-
-	fn();
-	for (int i = 0; i < rounds; i++) {
-		double start = now();
-
-		fn();
-		v.push_back(now() - start);
-	}
-	std::sort(v.begin(), v.end());
-	return v[v.size() / 2];
-}
-
-struct File {
-	int fd;
-	uint8_t *p;
-	size_t len;
-	File(const std::string &dir, const char *name, size_t n) : len(n)
-	{
-		std::string path = dir + "/" + name;
-
-		fd = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-		check(fd >= 0 && !ftruncate(fd, (off_t)n));
-		std::vector<uint8_t> some(n, 0x5a);
-		check(pwrite(fd, some.data(), n, 0) == (ssize_t)n);
-		p = (uint8_t *)mmap(nullptr, n, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-		check(p != MAP_FAILED);
-		unlink(path.c_str());
-	}
-	~File()
-	{
-		munmap(p, len);
-		close(fd);
-	}
-	File(const File &) = delete;
-};
-
-void rates(const std::string &dir)
-{
-	static const size_t sizes[] = { 128u << 10, MiB, 2 * MiB, 32 * MiB, 64 * MiB };
-	cudaStream_t s;
-	uint8_t *device, *pinned;
-
-	cuda(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
-	cuda(cudaMalloc((void **)&device, 64 * MiB));
-	cuda(cudaMallocHost((void **)&pinned, 64 * MiB));
-	printf("%-9s %14s %14s   GB/s: %8s %8s %10s %10s %9s %9s\n", "size", "register us", "unregister us", "pin h2d", "pin d2h", "file h2d", "file d2h", "page h2d",
-	       "page d2h");
-	for (size_t n : sizes) {
-		File f(dir, "measure", n);
-		std::vector<uint8_t> page(n, 1);
-		double reg = 0, unreg = 0;
-
-		for (int i = 0; i < 9; i++) {
-			double a = now();
-			bool ok = !kvcachefs_cuda_register(0, f.p, n, i % 2);
-			double b = now();
-
-			if (!ok) {
-				printf("%-9zu a mapping of a file here cannot be registered\n", n);
-				return;
-			}
-			kvcachefs_cuda_unregister(0, f.p);
-			reg += (b - a) / 9;
-			unreg += (now() - b) / 9;
-		}
-		check(!kvcachefs_cuda_register(0, f.p, n, false));
-		auto rate = [&](void *to, const void *from, cudaMemcpyKind kind, bool async) {
-			return (double)n / 1e9 / median([&] {
-				       if (async)
-					       cuda(cudaMemcpyAsync(to, from, n, kind, s));
-				       else
-					       cuda(cudaMemcpy(to, from, n, kind));
-				       cuda(cudaStreamSynchronize(s));
-			       });
-		};
-		printf("%-9zu %14.1f %14.1f         %8.2f %8.2f %10.2f %10.2f %9.2f %9.2f\n", n, reg * 1e6, unreg * 1e6,
-		       rate(device, pinned, cudaMemcpyHostToDevice, true), rate(pinned, device, cudaMemcpyDeviceToHost, true),
-		       rate(device, f.p, cudaMemcpyHostToDevice, true), rate(f.p, device, cudaMemcpyDeviceToHost, true),
-		       rate(device, page.data(), cudaMemcpyHostToDevice, false), rate(page.data(), device, cudaMemcpyDeviceToHost, false));
-		kvcachefs_cuda_unregister(0, f.p);
-	}
-	cudaFree(device);
-	cudaFreeHost(pinned);
-	cudaStreamDestroy(s);
-}
-
-/* Whole transfers of Llama-8B's shape (32 layers of 8 heads of 128, bf16), against one plain pinned copy of the same bytes. */
-void transfers(const std::string &dir)
-{
-	const size_t layer = MiB, all = 32 * MiB;
-	Cache c(KVCACHEFS_NL_X_TWO_NB_BS_NH_HS, 32, 8, 128, 16, 256, 2, 1);
-	File f(dir, "measure", all);
-	kvcachefs_paged p = c.on(0);
-	kvcachefs_strides s;
-	std::vector<int64_t> ids;
-	cudaStream_t stream;
-	uint8_t *device, *pinned;
-	std::vector<uint8_t> page(all);
-
-	for (int64_t i = 0; i < 16; i++)
-		ids.push_back((i * 37) % 256);
-	check(!kvcachefs_strides_of(&p, &s));
-	cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-	cuda(cudaMalloc((void **)&device, all));
-	cuda(cudaMallocHost((void **)&pinned, all));
-	check(!kvcachefs_cuda_register(0, f.p, all, false));
-	auto transfer = [&](bool store, size_t files) {
-		kvcachefs_cuda *t;
-		std::vector<kvcachefs_item> items(files);
-
-		check(!kvcachefs_cuda_new(&t, 0, store, stream));
-		for (size_t i = 0; i < files; i++) {
-			items[i].layer = files == 1 ? 0 : (uint32_t)i;
-			items[i].nlayers = files == 1 ? 32 : 1;
-			items[i].tokens = { nullptr, ids.data(), ids.size(), 0 };
-			kvcachefs_work w = {
-				&items[i], &p, &s, 256, f.p + i * layer, files == 1 ? all : layer,
-				true
-			};
-			check(!kvcachefs_cuda_add(t, &w));
-		}
-		check(!kvcachefs_cuda_run(t) && !kvcachefs_cuda_wait(t));
-		kvcachefs_cuda_free(t);
-	};
-	auto plain = [&](bool store) {
-		cuda(cudaMemcpyAsync(store ? pinned : device, store ? device : pinned, all, store ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, stream));
-		cuda(cudaStreamSynchronize(stream));
-	};
-	for (int store = 0; store < 2; store++) {
-		/* interleaved: the medians of each are of the same minutes */
-		double one = median([&] { plain(store); }), whole = median([&] { transfer(store, 1); }), layers = median([&] { transfer(store, 32); });
-		double pageable = median([&] {
-			if (store) {
-				cuda(cudaMemcpy(page.data(), device, all, cudaMemcpyDeviceToHost));
-				check(pwrite(f.fd, page.data(), all, 0) == (ssize_t)all);
-			} else {
-				check(pread(f.fd, page.data(), all, 0) == (ssize_t)all);
-				cuda(cudaMemcpy(device, page.data(), all, cudaMemcpyHostToDevice));
-			}
-		});
-
-		one = (one + median([&] { plain(store); })) / 2;
-		printf("%s, 32 MiB: plain pinned copy %.1f us; one file %.1f us, %.2f of it; 32 files of 1 MiB %.1f us, %.2f; by read or write and a pageable "
-		       "copy %.1f us, %.1f times as long as one file\n",
-		       store ? "store" : "load", one * 1e6, whole * 1e6, one / whole, layers * 1e6, one / layers, pageable * 1e6, pageable / whole);
-	}
-	kvcachefs_cuda_unregister(0, f.p);
-	cudaFree(device);
-	cudaFreeHost(pinned);
-	cudaStreamDestroy(stream);
-}
-
-/* The kernels alone: bytes read and written a second, against a copy within the device. */
-void kernels()
-{
-	Cache c(KVCACHEFS_NL_X_TWO_NB_BS_NH_HS, 8, 8, 128, 16, 512, 2, 1);
-	Lane *l;
-	kvcachefs_paged p = c.on(0);
-	kvcachefs_strides s;
-	cudaStream_t stream;
-	std::vector<int64_t> ids;
-	std::vector<float> turns(128, 0.5f);
-	Part part = {};
-	Args a;
-	const int rounds = 20;
-
-	for (int64_t i = 0; i < 128; i++)
-		ids.push_back((i * 37) % 512);
-	check(!kvcachefs_strides_of(&p, &s) && !lane_get(0, &l));
-	cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-	size_t pointers = a.add(p.pointers, s.npointers * sizeof(void *)), at_ids = a.add(ids.data(), ids.size() * 8), at_turns = a.add(turns.data(), 512),
-	       at = a.add(nullptr, 0);
-
-	Shape shape = { s, p.elem, nullptr };
-
-	check(!lane_args(l, at + sizeof shape + 16 + sizeof part));
-	part.block_ids = (const int64_t *)((uint8_t *)l->args.p + at_ids);
-	part.turns = (const float *)((uint8_t *)l->args.p + at_turns);
-	part.turn_dims = 128;
-	part.type = KVCACHEFS_BF16;
-	part.ntokens = 2048;
-	part.nlayers = 1;
-	part.rows = part.key_rows = 4096; /* 8 MiB */
-	shape.pointers = (void *const *)((uint8_t *)l->args.p + pointers);
-	a.add(&shape, sizeof shape);
-	size_t at_part = a.add(&part, sizeof part);
-
-	cuda(cudaMemcpy(l->args.p, a.bytes.data(), a.bytes.size(), cudaMemcpyHostToDevice));
-	const Shape *shapes = (const Shape *)((uint8_t *)l->args.p + at);
-	const Part *parts = (const Part *)((uint8_t *)l->args.p + at_part);
-	dim3 grid((unsigned)l->sms * 16 < 512u ? (unsigned)l->sms * 16 : 512u);
-	auto rate = [&](auto fn) {
-		return 2.0 * BUFFER * rounds / 1e9 / median([&] {
-			       for (int i = 0; i < rounds; i++)
-				       fn();
-			       cuda(cudaGetLastError());
-			       cuda(cudaStreamSynchronize(stream));
-		       });
-	};
-	double copy = rate([&] { cudaMemcpyAsync(l->buffer[0], l->buffer[1], BUFFER, cudaMemcpyDeviceToDevice, stream); });
-	double gather = rate([&] {
-		KVCACHEFS_LAUNCH(move_kernel<true>, grid, 256, stream, shapes, parts, l->buffer[0]);
-	});
-	double scatter = rate([&] {
-		KVCACHEFS_LAUNCH(move_kernel<false>, grid, 256, stream, shapes, parts,
-				 l->buffer[0]);
-	});
-	double rope = rate([&] {
-		KVCACHEFS_LAUNCH(rope_kernel, grid, 256, stream, shapes, parts, l->buffer[0]);
-	});
-
-	printf("kernels, 8 MiB, GB/s read and written: copy within the device %.0f; gather %.0f, %.2f of it; scatter %.0f, %.2f; rotation %.0f, %.2f\n", copy, gather,
-	       gather / copy, scatter, scatter / copy, rope, rope / copy);
-	lane_put(l);
-	cudaStreamDestroy(stream);
 }
 
 } // namespace

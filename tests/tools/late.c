@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * late FOLDER SECONDS PROCESSES: processes open, read a little of, and close the files in a folder of which the pool holds a
- * part, so that many opens wait for a load; every half second one process is killed in the middle and replaced. Prints
- * what was done; exit 1 when a process makes no progress for 30 s (a hang).
+ * late FOLDER SECONDS PROCESSES: processes open, read a little of, and close the files in a folder
+ * of which the pool holds a part, so that many opens wait for a load; every half second one process
+ * is killed in the middle and replaced. Prints what was done; exit 1 when a process makes no
+ * progress for 30 s (a hang).
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -44,7 +45,8 @@ static _Noreturn void client(const char *folder, struct shared *s, int me)
 
 int main(int argc, char **argv)
 {
-	struct shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	struct shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+				-1, 0);
 	unsigned long last[MOST] = { 0 }, total = 0, failed = 0, killed = 0;
 	time_t moved[MOST], end;
 	pid_t kid[MOST];
@@ -69,7 +71,11 @@ int main(int argc, char **argv)
 
 		usleep(500000);
 		kill(kid[v], SIGKILL);
-		waitpid(kid[v], NULL, 0); /* a killed client still waits for its answer: a hang shows here too, by the runner's limit */
+		/*
+		 * a killed client still waits for its answer: a hang shows here too, by the
+		 * runner's limit
+		 */
+		waitpid(kid[v], NULL, 0);
 		killed++;
 		if (!(kid[v] = fork()))
 			client(argv[1], s, v);

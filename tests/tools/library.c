@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * library MOUNT: libkvcachefs on a live mount: leases, looking, mappings, host transfers, and what is refused. Exit 1 and a line where something is wrong.
- * library hash N: N tokens through each scheme, in millions a second. library lease MOUNT FOLDER: microseconds to lease a folder's files.
+ * library MOUNT: libkvcachefs on a live mount: leases, looking, mappings, host transfers, and what
+ * is refused. Exit 1 and a line where something is wrong. library hash N: N tokens through each
+ * scheme, in millions a second. library lease MOUNT FOLDER: microseconds to lease a folder's files.
  */
 #include "kvcachefs.h"
 
@@ -15,12 +16,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#define check(what)                                                                            \
-	do {                                                                                   \
-		if (!(what)) {                                                                 \
-			printf("line %d: %s (%s)\n", __LINE__, #what, kvcachefs_error());      \
-			exit(1);                                                               \
-		}                                                                              \
+#define check(what)                                                                       \
+	do {                                                                              \
+		if (!(what)) {                                                            \
+			printf("line %d: %s (%s)\n", __LINE__, #what, kvcachefs_error()); \
+			exit(1);                                                          \
+		}                                                                         \
 	} while (0)
 
 static double now(void)
@@ -112,7 +113,8 @@ static void leases(const char *mount)
 		o = kvcachefs_lease_object(l, i);
 		if (o->err) {
 			failed++;
-			check(o->err == -ENOENT && !strcmp(o->path, "m/none") && kvcachefs_lease_map(l, i, (const void **)&p, &len) == -ENOENT);
+			check(o->err == -ENOENT && !strcmp(o->path, "m/none") &&
+			      kvcachefs_lease_map(l, i, (const void **)&p, &len) == -ENOENT);
 			continue;
 		}
 		check(!kvcachefs_lease_map(l, i, (const void **)&p, &len) && len == o->size);
@@ -121,12 +123,14 @@ static void leases(const char *mount)
 		for (size_t b = 0; b < len; b++)
 			check(p[b] == (uint8_t)(b * 31 + (size_t)seed));
 	}
-	check(failed == 1 && !kvcachefs_lease_object(l, 23) && kvcachefs_lease_map(l, 23, (const void **)&p, &len) == -ERANGE);
+	check(failed == 1 && !kvcachefs_lease_object(l, 23) &&
+	      kvcachefs_lease_map(l, 23, (const void **)&p, &len) == -ERANGE);
 	/* with a cache the mapping outlives the lease and is found again */
 	check(!kvcachefs_lease_map(l, 22, (const void **)&p, &len));
 	kvcachefs_map_cache(1 << 20);
 	kvcachefs_lease_free(l);
-	check(!kvcachefs_lease_new(&second, mount, paths + 3, 1) && !kvcachefs_lease_map(second, 0, (const void **)&q, &len) && q == p);
+	check(!kvcachefs_lease_new(&second, mount, paths + 3, 1) &&
+	      !kvcachefs_lease_map(second, 0, (const void **)&q, &len) && q == p);
 	kvcachefs_lease_free(second);
 	/* a file that took another's place is another object */
 	write_file(mount, "m/c/new", 5000, 3);
@@ -135,11 +139,13 @@ static void leases(const char *mount)
 	snprintf(full, sizeof full, "%s/m/c/new", mount);
 	snprintf(to, sizeof to, "%s/m/c/0", mount);
 	check(!rename(full, to));
-	check(!kvcachefs_lease_new(&second, mount, paths + 3, 1) && !kvcachefs_lease_map(second, 0, (const void **)&q, &len) && q[0] == 3);
+	check(!kvcachefs_lease_new(&second, mount, paths + 3, 1) &&
+	      !kvcachefs_lease_map(second, 0, (const void **)&q, &len) && q[0] == 3);
 	kvcachefs_lease_free(second);
 	kvcachefs_map_cache(0);
 	/* look: loads nothing */
-	check(!kvcachefs_look(&l, mount, paths, 1) && kvcachefs_lease_count(l) == 20 && !kvcachefs_lease_object(l, 3)->err);
+	check(!kvcachefs_look(&l, mount, paths, 1) && kvcachefs_lease_count(l) == 20 &&
+	      !kvcachefs_lease_object(l, 3)->err);
 	kvcachefs_lease_free(l);
 	check(!kvcachefs_prefetch(mount, paths, 1));
 	check(kvcachefs_lease_new(&l, "/tmp", paths, 1) == -ENOENT);
@@ -165,103 +171,177 @@ static void dies(const char *mount)
 
 enum { LAYERS = 3, BLOCKS = 10, BS = 4, NH = 2, HS = 8 };
 
-static void transfers(const char *mount)
+static uint16_t a[LAYERS][2 * BLOCKS * BS * NH * HS], b[LAYERS][2 * BLOCKS * BS * NH * HS];
+static void *pa[LAYERS] = { a[0], a[1], a[2] }, *pb[LAYERS] = { b[0], b[1], b[2] };
+
+static struct kvcachefs_paged cache_at(void **pointers)
 {
-	static uint16_t a[LAYERS][2 * BLOCKS * BS * NH * HS], b[LAYERS][2 * BLOCKS * BS * NH * HS];
-	void *pa[LAYERS] = { a[0], a[1], a[2] }, *pb[LAYERS] = { b[0], b[1], b[2] };
-	struct kvcachefs_paged p = { .format = KVCACHEFS_NL_X_NB_TWO_NH_BS_HS, .layers = LAYERS, .heads = NH, .head_size = HS, .block_size = BS, .blocks = BLOCKS,
-				     .elem = 2, .pointers = pa, .device = -1 };
-	int64_t slots[12], blocks[3] = { 7, 2, 5 };
-	struct kvcachefs_item items[LAYERS + 1];
-	char paths[LAYERS][64], full[4200];
+	return (struct kvcachefs_paged){
+		.format = KVCACHEFS_NL_X_NB_TWO_NH_BS_HS,
+		.layers = LAYERS,
+		.heads = NH,
+		.head_size = HS,
+		.block_size = BS,
+		.blocks = BLOCKS,
+		.elem = 2,
+		.pointers = pointers,
+		.device = -1,
+	};
+}
+
+/* Single layers and the whole chunk give the same cache. */
+static void there_and_back(const char *mount, struct kvcachefs_item *items)
+{
+	struct kvcachefs_paged p = cache_at(pa);
+	char full[4200];
 	struct kvcachefs_transfer *t;
 	struct stat st;
 
 	for (int l = 0; l < LAYERS; l++)
 		for (size_t i = 0; i < sizeof a[0] / 2; i++)
 			a[l][i] = (uint16_t)(i * 7 + (size_t)l * 1000);
-	for (int i = 0; i < 12; i++)
-		slots[i] = (int64_t)blocks[i / 4] * BS + i % 4;
-	for (int l = 0; l < LAYERS; l++) {
-		snprintf(paths[l], sizeof paths[l], "model/chunk/layer_%d", l);
-		items[l] = (struct kvcachefs_item){ .path = paths[l], .layer = (uint32_t)l, .nlayers = 1, .tokens = { .block_ids = blocks, .n = 3 } };
-	}
-	items[LAYERS] = (struct kvcachefs_item){ .path = "model/whole", .nlayers = LAYERS, .tokens = { .slots = slots, .n = 12 } };
-	check(!kvcachefs_store(&t, mount, &p, items, LAYERS + 1, NULL) && !kvcachefs_transfer_poll(t) && !kvcachefs_transfer_free(t));
+	check(!kvcachefs_store(&t, mount, &p, items, LAYERS + 1, NULL) &&
+	      !kvcachefs_transfer_poll(t) && !kvcachefs_transfer_free(t));
 	snprintf(full, sizeof full, "%s/model/whole", mount);
-	check(!stat(full, &st) && (uint64_t)st.st_size == kvcachefs_file_size(&p, LAYERS, &items[LAYERS].tokens));
-	/* single layers and the whole chunk give the same cache, in another format too */
+	check(!stat(full, &st) &&
+	      (uint64_t)st.st_size == kvcachefs_file_size(&p, LAYERS, &items[LAYERS].tokens));
 	for (int whole = 0; whole < 2; whole++) {
 		memset(b, 0, sizeof b);
 		p.pointers = pb;
-		check(!kvcachefs_load(&t, mount, &p, whole ? items + LAYERS : items, whole ? 1 : LAYERS, NULL) && !kvcachefs_transfer_wait(t) &&
-		      !kvcachefs_transfer_free(t));
+		check(!kvcachefs_load(&t, mount, &p, whole ? items + LAYERS : items,
+				      whole ? 1 : LAYERS, NULL) &&
+		      !kvcachefs_transfer_wait(t) && !kvcachefs_transfer_free(t));
 		for (int l = 0; l < LAYERS; l++)
 			for (int64_t blk = 0; blk < BLOCKS; blk++) {
 				bool in = blk == 7 || blk == 2 || blk == 5;
 				size_t n = 2 * NH * BS * HS;
 
 				for (size_t i = 0; i < n; i++)
-					check(b[l][(size_t)blk * n + i] == (in ? a[l][(size_t)blk * n + i] : 0));
+					check(b[l][(size_t)blk * n + i] ==
+					      (in ? a[l][(size_t)blk * n + i] : 0));
 			}
 	}
-	/* another layout is refused, and nothing is written */
-	memset(b, 0xee, sizeof b);
-	struct kvcachefs_paged other = p;
+}
 
+/* What does not fit is refused by name, and nothing is written to the cache b. */
+static void refused(const char *mount, struct kvcachefs_item *items)
+{
+	struct kvcachefs_paged p = cache_at(pb), other = p;
+	struct kvcachefs_transfer *t;
+
+	memset(b, 0xee, sizeof b);
 	other.heads = 1;
 	other.head_size = NH * HS;
-	check(kvcachefs_load(&t, mount, &other, items, LAYERS, NULL) == 0 && kvcachefs_transfer_wait(t) == -EPROTOTYPE && items[1].err == -EPROTOTYPE);
+	check(kvcachefs_load(&t, mount, &other, items, LAYERS, NULL) == 0 &&
+	      kvcachefs_transfer_wait(t) == -EPROTOTYPE && items[1].err == -EPROTOTYPE);
 	kvcachefs_transfer_free(t);
 	items[1].tokens.n = 2;
-	check(!kvcachefs_load(&t, mount, &p, items + 1, 1, NULL) && kvcachefs_transfer_free(t) == -EPROTOTYPE);
+	check(!kvcachefs_load(&t, mount, &p, items + 1, 1, NULL) &&
+	      kvcachefs_transfer_free(t) == -EPROTOTYPE);
 	items[1].tokens.n = 3;
 	/* a file without a layout, too short */
 	write_file(mount, "model/short", 10, 1);
 	items[0].path = "model/short";
-	check(!kvcachefs_load(&t, mount, &p, items, 1, NULL) && kvcachefs_transfer_free(t) == -EPROTOTYPE);
+	check(!kvcachefs_load(&t, mount, &p, items, 1, NULL) &&
+	      kvcachefs_transfer_free(t) == -EPROTOTYPE);
 	items[0].path = "model/none";
-	check(!kvcachefs_load(&t, mount, &p, items, 1, NULL) && kvcachefs_transfer_free(t) == -ENOENT && items[0].err == -ENOENT);
+	check(!kvcachefs_load(&t, mount, &p, items, 1, NULL) &&
+	      kvcachefs_transfer_free(t) == -ENOENT && items[0].err == -ENOENT);
 	for (size_t i = 0; i < sizeof b; i++)
 		check(((uint8_t *)b)[i] == 0xee);
-	/* a slot outside: that item fails by name, leaves no file, and the others are stored */
-	blocks[1] = BLOCKS;
-	int64_t fine[3] = { 1, 2, 3 };
+}
 
-	p.pointers = pa;
-	items[0] = (struct kvcachefs_item){ .path = "model/bad", .nlayers = 1, .tokens = { .block_ids = blocks, .n = 3 } };
-	items[1] = (struct kvcachefs_item){ .path = "model/good", .nlayers = 1, .tokens = { .block_ids = fine, .n = 3 } };
-	check(!kvcachefs_store(&t, mount, &p, items, 2, NULL) && kvcachefs_transfer_free(t) == -ERANGE && items[0].err == -ERANGE && !items[1].err);
+/* A slot outside: that item fails by name, leaves no file, and the others are stored. */
+static void one_bad(const char *mount)
+{
+	struct kvcachefs_paged p = cache_at(pa);
+	int64_t outside[3] = { 7, BLOCKS, 5 }, fine[3] = { 1, 2, 3 };
+	struct kvcachefs_item items[2] = {
+		{ .path = "model/bad", .nlayers = 1, .tokens = { .block_ids = outside, .n = 3 } },
+		{ .path = "model/good", .nlayers = 1, .tokens = { .block_ids = fine, .n = 3 } },
+	};
+	char full[4200];
+	struct kvcachefs_transfer *t;
+	struct stat st;
+
+	check(!kvcachefs_store(&t, mount, &p, items, 2, NULL) &&
+	      kvcachefs_transfer_free(t) == -ERANGE && items[0].err == -ERANGE && !items[1].err);
 	snprintf(full, sizeof full, "%s/model/bad", mount);
 	check(stat(full, &st) && errno == ENOENT);
 	snprintf(full, sizeof full, "%s/model/good", mount);
 	check(!stat(full, &st));
-	/* what a store did not hold is zero in the file, never old memory; keys move on the way */
+}
+
+/*
+ * What a store did not hold is zero in the file, never old memory; keys move on the way; and there
+ * is no such device.
+ */
+static void moved(const char *mount)
+{
 	int64_t holes[4] = { 0, -1, 1, -1 };
 	float kf[2 * BLOCKS * BS * NH * HS], vf[2 * BLOCKS * BS * NH * HS];
 	void *pk[1] = { kf }, *pv[1] = { vf };
-	struct kvcachefs_paged f = { .format = KVCACHEFS_NL_X_TWO_NB_BS_NH_HS, .layers = 1, .heads = NH, .head_size = HS, .block_size = BS, .blocks = BLOCKS, .elem = 4,
-				     .pointers = pk, .device = -1 };
+	struct kvcachefs_paged f = {
+		.format = KVCACHEFS_NL_X_TWO_NB_BS_NH_HS,
+		.layers = 1,
+		.heads = NH,
+		.head_size = HS,
+		.block_size = BS,
+		.blocks = BLOCKS,
+		.elem = 4,
+		.pointers = pk,
+		.device = -1,
+	};
 	struct kvcachefs_rope r = { .theta = 10000, .delta = 100, .type = KVCACHEFS_F32 };
+	struct kvcachefs_item item = {
+		.path = "model/rope",
+		.nlayers = 1,
+		.tokens = { .slots = holes, .n = 4 },
+	};
+	struct kvcachefs_transfer *t;
 
 	for (size_t i = 0; i < sizeof kf / 4; i++)
 		kf[i] = (float)i / 100;
 	memset(vf, 0, sizeof vf);
-	items[0] = (struct kvcachefs_item){ .path = "model/rope", .nlayers = 1, .tokens = { .slots = holes, .n = 4 } };
-	check(!kvcachefs_store(&t, mount, &f, items, 1, NULL) && !kvcachefs_transfer_free(t));
-	items[0].rope = &r;
+	check(!kvcachefs_store(&t, mount, &f, &item, 1, NULL) && !kvcachefs_transfer_free(t));
+	item.rope = &r;
 	f.pointers = pv;
-	check(!kvcachefs_load(&t, mount, &f, items, 1, NULL) && !kvcachefs_transfer_free(t));
+	check(!kvcachefs_load(&t, mount, &f, &item, 1, NULL) && !kvcachefs_transfer_free(t));
 	size_t half = BLOCKS * BS * NH * HS;
 
 	check(!memcmp(vf + half, kf + half, NH * HS * sizeof(float))); /* values stay */
 	check(memcmp(vf, kf, NH * HS * sizeof(float)));
 	check(!kvcachefs_rope_shift(&r, kf, 1, NH, HS) && !memcmp(vf, kf, NH * HS * sizeof(float)));
 	r.type = KVCACHEFS_BF16;
-	check(!kvcachefs_load(&t, mount, &f, items, 1, NULL) && kvcachefs_transfer_free(t) == -EINVAL);
+	check(!kvcachefs_load(&t, mount, &f, &item, 1, NULL) &&
+	      kvcachefs_transfer_free(t) == -EINVAL);
 	/* a device where there is none */
 	f.device = 99;
-	check(kvcachefs_store(&t, mount, &f, items, 1, NULL) == -ENODEV && *kvcachefs_error());
+	check(kvcachefs_store(&t, mount, &f, &item, 1, NULL) == -ENODEV && *kvcachefs_error());
+}
+
+static void transfers(const char *mount)
+{
+	int64_t slots[12], blocks[3] = { 7, 2, 5 };
+	struct kvcachefs_item items[LAYERS + 1];
+	char paths[LAYERS][64];
+
+	for (int i = 0; i < 12; i++)
+		slots[i] = (int64_t)blocks[i / 4] * BS + i % 4;
+	for (int l = 0; l < LAYERS; l++) {
+		snprintf(paths[l], sizeof paths[l], "model/chunk/layer_%d", l);
+		items[l] = (struct kvcachefs_item){ .path = paths[l],
+						    .layer = (uint32_t)l,
+						    .nlayers = 1,
+						    .tokens = { .block_ids = blocks, .n = 3 } };
+	}
+	items[LAYERS] = (struct kvcachefs_item){ .path = "model/whole",
+						 .nlayers = LAYERS,
+						 .tokens = { .slots = slots, .n = 12 } };
+	there_and_back(mount, items);
+	refused(mount, items);
+	one_bad(mount);
+	moved(mount);
 }
 
 int main(int argc, char **argv)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * remote URL [SHIM]: the conformance suite of shared tiers, run against a live one. Every driver must pass it, alone, and behind
- * a shim that delays its calls. Prints what failed; exit 1 then. With "faults" as SHIM: every third call fails, and
- * what fails must leave either nothing or the whole frame.
+ * remote URL [SHIM]: the conformance suite of shared tiers, run against a live one. Every driver
+ * must pass it, alone, and behind a shim that delays its calls. Prints what failed; exit 1 then.
+ * With "faults" as SHIM: every third call fails, and what fails must leave either nothing or the
+ * whole frame.
  */
 #include "registry.h"
 
@@ -13,12 +14,12 @@
 static int failures;
 static uint8_t store[16] = "conformance....";
 
-#define check(what)                                                              \
-	do {                                                                     \
-		if (!(what)) {                                                   \
-			printf("line %d: %s\n", __LINE__, #what);               \
-			failures++;                                              \
-		}                                                                \
+#define check(what)                                               \
+	do {                                                      \
+		if (!(what)) {                                    \
+			printf("line %d: %s\n", __LINE__, #what); \
+			failures++;                               \
+		}                                                 \
 	} while (0)
 
 struct body {
@@ -43,10 +44,19 @@ static int body_head(void *arg, uint8_t page[KVC_FRAME_HEADER])
 	return 0;
 }
 
-static int put(struct kvc_tier *t, const char *path, uint64_t gen, const uint8_t *data, uint64_t len, int fail, struct kvc_where *w)
+static int put(struct kvc_tier *t, const char *path, uint64_t gen, const uint8_t *data,
+	       uint64_t len, int fail, struct kvc_where *w)
 {
 	struct body *b = calloc(1, sizeof *b);
-	struct kvc_put p = { .ino = 7, .gen = gen, .stored_len = len, .name = kvc_where_of(path), .arg = b, .read = body_read, .head = body_head };
+	struct kvc_put p = {
+		.ino = 7,
+		.gen = gen,
+		.stored_len = len,
+		.name = kvc_where_of(path),
+		.arg = b,
+		.read = body_read,
+		.head = body_head,
+	};
 	int err;
 
 	b->data = data;
@@ -76,7 +86,8 @@ static long whole(struct kvc_tier *t, const char *path, uint64_t len, const uint
 
 	if (err == -ENOENT)
 		gen = 0;
-	else if (!err && !kvc_frame_decode(page, f) && f->stored_len == len && !strcmp(f->path, path) && !memcmp(back, want, len)) {
+	else if (!err && !kvc_frame_decode(page, f) && f->stored_len == len &&
+		 !strcmp(f->path, path) && !memcmp(back, want, len)) {
 		gen = (long)f->gen;
 		for (uint64_t i = len; i < span; i++)
 			if (back[i])
@@ -116,19 +127,34 @@ static void *many(void *arg)
 
 	for (int i = 0; i < 20; i++) {
 		snprintf(path, sizeof path, "many/%d/%d", m->me, i);
-		if (put(m->t, path, 3, m->data + i * 64, 100000, 0, &w) || whole(m->t, path, 100000, m->data + i * 64) != 3)
+		if (put(m->t, path, 3, m->data + i * 64, 100000, 0, &w) ||
+		    whole(m->t, path, 100000, m->data + i * 64) != 3)
 			m->failed++;
 		/* all write this one: whoever wins, it is whole */
-		if (put(m->t, "many/one", (uint64_t)m->me + 1, m->data, 300000, 0, &w) || whole(m->t, "many/one", 300000, m->data) < 1)
+		if (put(m->t, "many/one", (uint64_t)m->me + 1, m->data, 300000, 0, &w) ||
+		    whole(m->t, "many/one", 300000, m->data) < 1)
 			m->failed++;
-		m->t->ops->remove(m->t, &(struct kvc_where){ .at = kvc_where_of(path).at, .hi = kvc_where_of(path).hi });
+		m->t->ops->remove(m->t, &(struct kvc_where){ .at = kvc_where_of(path).at,
+							     .hi = kvc_where_of(path).hi });
 	}
 	return NULL;
 }
 
 static void conformance(struct kvc_tier *t, const uint8_t *data)
 {
-	static const uint64_t sizes[] = { 0, 1, 4095, 4096, 65536, 65537, 1 << 20, (4 << 20) + 5, (16 << 20) - 4096, (16 << 20) + 1, (40 << 20) + 4097 };
+	static const uint64_t sizes[] = {
+		0,
+		1,
+		4095,
+		4096,
+		65536,
+		65537,
+		1 << 20,
+		(4 << 20) + 5,
+		(16 << 20) - 4096,
+		(16 << 20) + 1,
+		(40 << 20) + 4097,
+	};
 	struct kvc_where w, first;
 	struct seen seen = { 0 };
 	struct iovec iov;
@@ -141,22 +167,27 @@ static void conformance(struct kvc_tier *t, const uint8_t *data)
 		snprintf(path, sizeof path, "model/chunk %zu/\xc3\xa4%%&?#+", i);
 		check(whole(t, path, sizes[i], data) == 0);
 		check(put(t, path, 1, data, sizes[i], 0, &w) == 0);
-		check(w.len == KVC_FRAME_HEADER + kvc_round_up(sizes[i], KVC_PAGE) && w.at == kvc_where_of(path).at && w.hi == kvc_where_of(path).hi);
+		check(w.len == KVC_FRAME_HEADER + kvc_round_up(sizes[i], KVC_PAGE) &&
+		      w.at == kvc_where_of(path).at && w.hi == kvc_where_of(path).hi);
 		check(whole(t, path, sizes[i], data) == 1);
 	}
 	/* parts of it, and beyond its end */
 	iov = (struct iovec){ buf, 8192 };
-	check(t->ops->get(t, &w, KVC_FRAME_HEADER + (8 << 20), &iov, 1) == 0 && !memcmp(buf, data + (8 << 20), 8192));
+	check(t->ops->get(t, &w, KVC_FRAME_HEADER + (8 << 20), &iov, 1) == 0 &&
+	      !memcmp(buf, data + (8 << 20), 8192));
 	iov = (struct iovec){ buf, 1 << 20 };
 	check(t->ops->get(t, &w, w.len - 4096, &iov, 1) == -EBADMSG);
 	/* a newer one takes its place, shorter and longer */
 	snprintf(path, sizeof path, "model/chunk 7/\xc3\xa4%%&?#+");
-	check(put(t, path, 2, data + 5, 70000, 0, &first) == 0 && whole(t, path, 70000, data + 5) == 2);
-	check(put(t, path, 3, data + 9, (20 << 20) + 3, 0, &first) == 0 && whole(t, path, (20 << 20) + 3, data + 9) == 3);
+	check(put(t, path, 2, data + 5, 70000, 0, &first) == 0 &&
+	      whole(t, path, 70000, data + 5) == 2);
+	check(put(t, path, 3, data + 9, (20 << 20) + 3, 0, &first) == 0 &&
+	      whole(t, path, (20 << 20) + 3, data + 9) == 3);
 	/* a put that fails in the middle leaves what was there */
 	check(put(t, path, 4, data, (20 << 20) + 3, -ECANCELED, &w) == -ECANCELED);
 	check(whole(t, path, (20 << 20) + 3, data + 9) == 3);
-	check(put(t, "fails/anew", 1, data, 20 << 20, -ECANCELED, &w) == -ECANCELED && whole(t, "fails/anew", 20 << 20, data) == 0);
+	check(put(t, "fails/anew", 1, data, 20 << 20, -ECANCELED, &w) == -ECANCELED &&
+	      whole(t, "fails/anew", 20 << 20, data) == 0);
 	check(t->ops->list(t, see, &seen) == 0);
 	check(seen.n == sizeof sizes / sizeof sizes[0] && !seen.bad);
 	check(t->ops->remove(t, &first) == 0 && whole(t, path, (20 << 20) + 3, data + 9) == 0);
@@ -210,7 +241,8 @@ int main(int argc, char **argv)
 	kvc_options_init(o);
 	snprintf(text, sizeof text, "disk=off,deadline=5000,remote=%s", argv[1]);
 	if (argc > 2)
-		snprintf(text + strlen(text), sizeof text - strlen(text), ",shim=%s", !strcmp(argv[2], "faults") ? "fail-get:3+fail-put:3" : argv[2]);
+		snprintf(text + strlen(text), sizeof text - strlen(text), ",shim=%s",
+			 !strcmp(argv[2], "faults") ? "fail-get:3+fail-put:3" : argv[2]);
 	if (kvc_options_parse(o, text, error) || kvct_open_all(NULL, o, t, &n, error)) {
 		printf("%s\n", error);
 		return 1;

@@ -113,7 +113,10 @@ static void random_walk(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(edges), cmocka_unit_test(random_walk) };
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(edges),
+		cmocka_unit_test(random_walk),
+	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,8 +12,19 @@
 
 static struct kvc_frame sample(void)
 {
-	struct kvc_frame f = { .ino = 42, .gen = 7, .size = 1ull << 33, .raw_len = 99, .stored_len = 98, .flags = KVC_FRAME_SPARSE,
-			       .mode = 0100644, .uid = 1, .gid = 2, .mtime_ns = 3, .btime_ns = 4 };
+	struct kvc_frame f = {
+		.ino = 42,
+		.gen = 7,
+		.size = 1ull << 33,
+		.raw_len = 99,
+		.stored_len = 98,
+		.flags = KVC_FRAME_SPARSE,
+		.mode = 0100644,
+		.uid = 1,
+		.gid = 2,
+		.mtime_ns = 3,
+		.btime_ns = 4,
+	};
 
 	memset(f.store, 0xab, 16);
 	memset(f.raw_sum.b, 0x11, 16);
@@ -69,7 +80,8 @@ static void ranges(void **state)
 	assert_int_equal(n, 3);
 	assert_memory_equal(r, back, sizeof r);
 	free(back);
-	assert_int_equal(kvc_ranges_decode(page, sizeof page, 1 << 20, &back, &n), -EBADMSG); /* beyond the size */
+	/* beyond the size */
+	assert_int_equal(kvc_ranges_decode(page, sizeof page, 1 << 20, &back, &n), -EBADMSG);
 	assert_int_equal(kvc_ranges_decode(page, 7, 1 << 21, &back, &n), -EBADMSG);
 	r[1].off = 4000; /* overlap */
 	kvc_ranges_encode(r, 3, page);
@@ -104,8 +116,12 @@ static void noise(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(there_and_back), cmocka_unit_test(every_bit), cmocka_unit_test(ranges),
-					    cmocka_unit_test(noise) };
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(there_and_back),
+		cmocka_unit_test(every_bit),
+		cmocka_unit_test(ranges),
+		cmocka_unit_test(noise),
+	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -55,13 +55,10 @@ static void keys_are(const struct kvcachefs_keys *k, uint32_t first, size_t n, c
 	}
 }
 
-#define ARE(k, first, n, none, ...)                                                                \
-	keys_are(&(struct kvcachefs_keys)k, first, n, none, (const char *const[]){ __VA_ARGS__ },  \
+#define ARE(k, first, n, none, ...)                                                               \
+	keys_are(&(struct kvcachefs_keys)k, first, n, none, (const char *const[]){ __VA_ARGS__ }, \
 		 sizeof((const char *const[]){ __VA_ARGS__ }) / sizeof(char *))
-#define K(...)                                                                                     \
-	{                                                                                          \
-		__VA_ARGS__                                                                        \
-	}
+#define K(...) { __VA_ARGS__ }
 
 /*
  * Mooncake's conductor documentation for vLLM 0.22.0; third-party tests quoting vLLM at 0c16eee3f1
@@ -139,13 +136,15 @@ static void extras(void **state)
 {
 	static const struct kvcachefs_mm mm[] = { { "image-a", 2,
 						    5 } }; /* touches blocks 0 and 1 of 4 tokens */
-	struct kvcachefs_keys all = { .scheme = CBOR,
-				      .block_tokens = 4,
-				      .lora_name = "lora",
-				      .mm = mm,
-				      .nmm = 1,
-				      .cache_salt = "s",
-				      .embeds = embeds };
+	struct kvcachefs_keys all = {
+		.scheme = CBOR,
+		.block_tokens = 4,
+		.lora_name = "lora",
+		.mm = mm,
+		.nmm = 1,
+		.cache_salt = "s",
+		.embeds = embeds,
+	};
 	struct kvcachefs_keys plain = { .scheme = CBOR, .block_tokens = 4 };
 	struct kvcachefs_hasher *a, *b;
 	uint8_t x[4][32], y[4][32];
@@ -186,15 +185,17 @@ static void extras(void **state)
 	kvcachefs_hasher_free(b);
 	/* by vLLM's own code: untagged and tagged; embeddings in block 0 here */
 	static const struct kvcachefs_mm img[] = { { "img", 2, 5 } };
-	struct kvcachefs_keys k = { .scheme = CBOR,
-				    .seed = "0",
-				    .block_tokens = 4,
-				    .lora_name = "ad",
-				    .lora_path = "/p",
-				    .mm = img,
-				    .nmm = 1,
-				    .cache_salt = "s",
-				    .embeds = embeds_first };
+	struct kvcachefs_keys k = {
+		.scheme = CBOR,
+		.seed = "0",
+		.block_tokens = 4,
+		.lora_name = "ad",
+		.lora_path = "/p",
+		.mm = img,
+		.nmm = 1,
+		.cache_salt = "s",
+		.embeds = embeds_first,
+	};
 
 	keys_are(&k, 1, 8, NULL,
 		 (const char *const[]){
@@ -322,7 +323,7 @@ static void hashes(void **state)
 		kvcachefs_hasher_free(h);
 	}
 	/* NONE_HASH given: the digest, or the fold */
-	memcpy(out, "\x4e\x11\x95\xdf\x02\x0d\xe5\x9e", 8);
+	memcpy(out, (uint8_t[]){ 0x4e, 0x11, 0x95, 0xdf, 0x02, 0x0d, 0xe5, 0x9e }, 8);
 	memset(out + 8, 0xaa, 24);
 	for (size_t n = 8; n <= 32; n += 24)
 		ARE(K(.scheme = KVCACHEFS_LMCACHE_SHA256_CBOR, .none = out, .none_len = n), 0, 256,
@@ -368,11 +369,11 @@ static void segments(void **state)
 	size_t made;
 
 	(void)state;
-	assert_int_equal(
-		kvcachefs_hasher_new(
-			&h, &(struct kvcachefs_keys){ .scheme = KVCACHEFS_LMCACHE_SHA256_CBOR,
+	assert_int_equal(kvcachefs_hasher_new(&h,
+					      &(struct kvcachefs_keys){
+						      .scheme = KVCACHEFS_LMCACHE_SHA256_CBOR,
 						      .seed = "0" }),
-		0);
+			 0);
 	for (size_t i = 0; i < sizeof v / sizeof v[0]; i++) {
 		assert_int_equal(kvcachefs_segments(h, v[i].tokens, v[i].n, v[i].sep, v[i].nsep,
 						    out, 4, &made),
@@ -429,9 +430,9 @@ static void refused(void **state)
 	struct kvcachefs_hasher *h;
 
 	(void)state;
-#define NOT(...)                                                                                   \
-	assert_int_equal(kvcachefs_hasher_new(&h, &(struct kvcachefs_keys){ __VA_ARGS__ }),        \
-			 -EINVAL);                                                                 \
+#define NOT(...)                                                                            \
+	assert_int_equal(kvcachefs_hasher_new(&h, &(struct kvcachefs_keys){ __VA_ARGS__ }), \
+			 -EINVAL);                                                          \
 	assert_true(*kvcachefs_error())
 	NOT(.scheme = KVCACHEFS_SCHEMES);
 	NOT(.block_tokens = 1u << 25);
@@ -460,9 +461,10 @@ static void refused(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(vllm),	cmocka_unit_test(extras),
-					    cmocka_unit_test(others),	cmocka_unit_test(hashes),
-					    cmocka_unit_test(segments), cmocka_unit_test(refused) };
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(vllm),   cmocka_unit_test(extras),   cmocka_unit_test(others),
+		cmocka_unit_test(hashes), cmocka_unit_test(segments), cmocka_unit_test(refused),
+	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -99,15 +99,17 @@ static void layout(int f, uint32_t elem, bool by_block, bool padded, bool fused,
 {
 	enum { POINTERS = 9 };
 	const uint32_t NB = 24 / block_size;
-	struct kvcachefs_paged p = { .format = (enum kvcachefs_format)f,
-				     .layers = 3,
-				     .heads = is_single(f) ? 1 : 2,
-				     .head_size = 5,
-				     .block_size = block_size,
-				     .blocks = NB,
-				     .elem = elem,
-				     .device = -1,
-				     .fused = fused };
+	struct kvcachefs_paged p = {
+		.format = (enum kvcachefs_format)f,
+		.layers = 3,
+		.heads = is_single(f) ? 1 : 2,
+		.head_size = 5,
+		.block_size = block_size,
+		.blocks = NB,
+		.elem = elem,
+		.device = -1,
+		.fused = fused,
+	};
 	uint32_t kvs = is_single(f) || f == KVCACHEFS_NL_X_NB_BS_NH_HS ? 1 : 2,
 		 outer = fused ? 1 : kvs, inner = fused ? kvs : 1;
 	uint64_t room = (6ull * block_size * 2 * 5 + 3) * NB * 2 * elem,
@@ -242,16 +244,18 @@ static void lmcache_bytes(void **state)
 			cache[l][i] = (uint16_t)(i * 3 + l * 7777);
 	for (int f = KVCACHEFS_NL_X_NB_NH_BS_TWO_HS; f <= KVCACHEFS_NL_X_NB_BS_NH_CS; f++) {
 		bool hnd = f == KVCACHEFS_NL_X_NB_NH_BS_TWO_HS || f == KVCACHEFS_NL_X_NB_NH_BS_CS;
-		struct kvcachefs_paged p = { .format = (enum kvcachefs_format)f,
-					     .layers = L,
-					     .heads = NH,
-					     .head_size = HS,
-					     .block_size = BS,
-					     .blocks = NB,
-					     .elem = 2,
-					     .pointers = pointers,
-					     .device = -1,
-					     .fused = true };
+		struct kvcachefs_paged p = {
+			.format = (enum kvcachefs_format)f,
+			.layers = L,
+			.heads = NH,
+			.head_size = HS,
+			.block_size = BS,
+			.blocks = NB,
+			.elem = 2,
+			.pointers = pointers,
+			.device = -1,
+			.fused = true,
+		};
 
 		assert_int_equal(kvcachefs_file_size(&p, L, &t), sizeof out);
 		assert_int_equal(kvcachefs_gather(&p, 0, L, &t, out), 0);
@@ -290,16 +294,16 @@ static void refused(void **state)
 	memset(out, 9, sizeof out);
 	assert_int_equal(kvcachefs_gather(&good, 0, 1, &t, out), 0);
 	memset(out, 9, sizeof out);
-#define BAD(err, change)                                                                           \
-	do {                                                                                       \
-		p = good;                                                                          \
-		t = (struct kvcachefs_tokens){ .slots = &fine, .n = 1 };                           \
-		uint32_t layer = 0, n = 1;                                                         \
-		change;                                                                            \
-		assert_int_equal(kvcachefs_gather(&p, layer, n, &t, out), err);                    \
-		assert_true(*kvcachefs_error());                                                   \
-		(void)layer;                                                                       \
-		(void)n;                                                                           \
+#define BAD(err, change)                                                        \
+	do {                                                                    \
+		p = good;                                                       \
+		t = (struct kvcachefs_tokens){ .slots = &fine, .n = 1 };        \
+		uint32_t layer = 0, n = 1;                                      \
+		change;                                                         \
+		assert_int_equal(kvcachefs_gather(&p, layer, n, &t, out), err); \
+		assert_true(*kvcachefs_error());                                \
+		(void)layer;                                                    \
+		(void)n;                                                        \
 	} while (0)
 	BAD(-EINVAL, p.format = KVCACHEFS_FORMATS);
 	BAD(-EINVAL, p.fused = true);
@@ -335,9 +339,11 @@ static void refused(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(layouts),
-					    cmocka_unit_test(lmcache_bytes),
-					    cmocka_unit_test(refused) };
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(layouts),
+		cmocka_unit_test(lmcache_bytes),
+		cmocka_unit_test(refused),
+	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -146,9 +146,9 @@ static void there_and_back(void **state)
 		for (int as = 0; as < KVCACHEFS_NAMINGS;
 		     as++) /* no other naming takes it for its own */
 			if (as != (int)good[i].as)
-				assert_int_equal(
-					kvcachefs_name_parse((enum kvcachefs_naming)as, path, &n),
-					-EINVAL);
+				assert_int_equal(kvcachefs_name_parse((enum kvcachefs_naming)as,
+								      path, &n),
+						 -EINVAL);
 	}
 }
 
@@ -208,9 +208,9 @@ static void refused(void **state)
 		assert_true(*kvcachefs_error());
 	}
 	assert_memory_equal(&n, &before, sizeof n);
-#define NOT(err, as, ...)                                                                          \
-	assert_int_equal(kvcachefs_name_build(as, &(struct kvcachefs_name){ __VA_ARGS__ }, path),  \
-			 err);                                                                     \
+#define NOT(err, as, ...)                                                                         \
+	assert_int_equal(kvcachefs_name_build(as, &(struct kvcachefs_name){ __VA_ARGS__ }, path), \
+			 err);                                                                    \
 	assert_true(*kvcachefs_error())
 	NOT(-EINVAL, FS, .key = "ff");
 	NOT(-EINVAL, FS, .model = "a@b", .key = "ff");
@@ -292,9 +292,11 @@ static void mutations(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(there_and_back),
-					    cmocka_unit_test(refused),
-					    cmocka_unit_test(mutations) };
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(there_and_back),
+		cmocka_unit_test(refused),
+		cmocka_unit_test(mutations),
+	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,7 +22,11 @@ static void defaults_and_values(void **state)
 	assert_int_equal(o.write, KVC_THROUGH);
 	assert_int_equal(o.disk, 1);
 	assert_int_equal(kvc_options_check(&o, error), 0);
-	assert_int_equal(kvc_options_parse(&o, "cpu=1.5G,policy=mru,write=back,keep_pool,ro,nosuid,passthrough=off,x-systemd.automount", error), 0);
+	assert_int_equal(kvc_options_parse(&o,
+					   "cpu=1.5G,policy=mru,write=back,keep_pool,ro,nosuid,"
+					   "passthrough=off,x-systemd.automount",
+					   error),
+			 0);
 	assert_int_equal(o.cpu_bytes, 3ull << 29);
 	assert_string_equal(kvc_policy_names[o.policy], "mru");
 	assert_int_equal(o.write, KVC_BACK);
@@ -35,9 +39,28 @@ static void defaults_and_values(void **state)
 
 static void refused(void **state)
 {
-	static const char *const bad[] = { "cpu", "cpu=", "cpu=x", "cpu=1", "cpu=-5G", "cpu=1e9", "cpu=99999999T", "high=0", "high=101", "high=5x",
-					   "policy=", "policy=LRU", "keep_pool=2", "unknown", "unknown=1", "settle=-1", "commit=0", "commit=41",
-					   "deadline=99999999999999999999", "disk=1" };
+	static const char *const bad[] = {
+		"cpu",
+		"cpu=",
+		"cpu=x",
+		"cpu=1",
+		"cpu=-5G",
+		"cpu=1e9",
+		"cpu=99999999T",
+		"high=0",
+		"high=101",
+		"high=5x",
+		"policy=",
+		"policy=LRU",
+		"keep_pool=2",
+		"unknown",
+		"unknown=1",
+		"settle=-1",
+		"commit=0",
+		"commit=41",
+		"deadline=99999999999999999999",
+		"disk=1",
+	};
 	struct kvc_options o, before;
 	char error[256];
 
@@ -78,7 +101,11 @@ static void sizes(void **state)
 
 static void ranks(void **state)
 {
-	struct kvc_use old = { 1000000000000000000, 1000000000000000000, 5 }, new = { 1000000001000000000, 1000000009000000000, 1 };
+	struct kvc_use old = { 1000000000000000000, 1000000000000000000, 5 }, new = {
+		1000000001000000000,
+		1000000009000000000,
+		1,
+	};
 	int64_t a[4], b[4];
 
 	(void)state;
@@ -92,7 +119,8 @@ static void ranks(void **state)
 	assert_true(a[2] > b[2]); /* lfu: the less used goes first */
 	assert_true(a[3] > b[3]); /* mru */
 	old.hits = new.hits = UINT64_MAX;
-	assert_true(kvc_policies[2].rank(&old) < kvc_policies[2].rank(&new) && kvc_policies[2].rank(&old) > 0);
+	assert_true(kvc_policies[2].rank(&old) < kvc_policies[2].rank(&new) &&
+		    kvc_policies[2].rank(&old) > 0);
 }
 
 static void name_hashes(void **state)
@@ -105,8 +133,13 @@ static void name_hashes(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(defaults_and_values), cmocka_unit_test(refused), cmocka_unit_test(sizes),
-					    cmocka_unit_test(ranks), cmocka_unit_test(name_hashes) };
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(defaults_and_values),
+		cmocka_unit_test(refused),
+		cmocka_unit_test(sizes),
+		cmocka_unit_test(ranks),
+		cmocka_unit_test(name_hashes),
+	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

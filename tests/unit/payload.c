@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Codecs, sealing and coded payloads: published vectors, every path there and back, and damage of every kind refused. */
+/*
+ * Codecs, sealing and coded payloads: published vectors, every path there and back, and damage of
+ * every kind refused.
+ */
 #include "payload.h"
 
 #include <fcntl.h>
@@ -34,16 +37,21 @@ static void hkdf_vectors(void **state)
 	k = unhex("0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b", key);
 	s = unhex("000102030405060708090a0b0c", salt);
 	i = unhex("f0f1f2f3f4f5f6f7f8f9", info);
-	n = unhex("3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf34007208d5b887185865", want);
+	n = unhex("3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf34007208d5b88718"
+		  "5865",
+		  want);
 	assert_int_equal(kvc_hkdf(key, k, salt, s, info, i, got, n), 0);
 	assert_memory_equal(got, want, n);
-	n = unhex("8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d9d201395faa4b61a96c8", want);
+	n = unhex("8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d9d201395faa4b61a"
+		  "96c8",
+		  want);
 	assert_int_equal(kvc_hkdf(key, k, salt, 0, info, 0, got, n), 0);
 	assert_memory_equal(got, want, n);
 }
 
 /*
- * AES-256-GCM: the McGrew and Viega test cases 13 and 14 (zero key, zero nonce), which a block 0 is: its nonce is 96 zero bits.
+ * AES-256-GCM: the McGrew and Viega test cases 13 and 14 (zero key, zero nonce), which a block 0
+ * is: its nonce is 96 zero bits.
  */
 static void gcm_vectors(void **state)
 {
@@ -82,8 +90,19 @@ static char *key_text(const char *text, mode_t mode)
 
 static void key_files(void **state)
 {
-	static const char *const bad[] = { "", "\n# nothing\n", "1\n", "x " K1 "\n", "0 " K1 "\n", "1 0101\n", "1 " K1 "\n1 " K2 "\n", "1 " K1 " a/b\n",
-					   "1 " K1 " a b\n", "4294967296 " K1 "\n", "1 " K1 "\n2 " K2 "g\n" };
+	static const char *const bad[] = {
+		"",
+		"\n# nothing\n",
+		"1\n",
+		"x " K1 "\n",
+		"0 " K1 "\n",
+		"1 0101\n",
+		"1 " K1 "\n1 " K2 "\n",
+		"1 " K1 " a/b\n",
+		"1 " K1 " a b\n",
+		"4294967296 " K1 "\n",
+		"1 " K1 "\n2 " K2 "g\n",
+	};
 	struct kvc_keys *k;
 	char error[512], a[33], b[33];
 	uint8_t one[32], two[32], nonce[12] = { 0 };
@@ -97,7 +116,10 @@ static void key_files(void **state)
 	}
 	assert_int_equal(kvc_keys_open(&k, key_text("1 " K1 "\n", 0640), error), -EACCES);
 	assert_int_equal(kvc_keys_open(&k, "/nonexistent", error), -ENOENT);
-	assert_int_equal(kvc_keys_open(&k, key_text("# two\n1 " K1 "\n5 " K2 "\n9 " K1 " llama\n", 0600), error), 0);
+	assert_int_equal(
+		kvc_keys_open(&k, key_text("# two\n1 " K1 "\n5 " K2 "\n9 " K1 " llama\n", 0600),
+			      error),
+		0);
 	assert_int_equal(kvc_keys_for(k, "other"), 5);
 	assert_int_equal(kvc_keys_for(k, "llama"), 9);
 	assert_true(kvc_keys_has(k, 1) && !kvc_keys_has(k, 2));
@@ -109,13 +131,16 @@ static void key_files(void **state)
 	assert_memory_not_equal(one, two, 32);
 	assert_int_equal(kvc_frame_key(k, 1, "n", nonce, 2, 3, two), 0);
 	assert_memory_not_equal(one, two, 32);
-	assert_int_equal(kvc_frame_key(k, 9, "m", nonce, 2, 3, two), -ENOKEY); /* another model's own */
+	/* another model's own */
+	assert_int_equal(kvc_frame_key(k, 9, "m", nonce, 2, 3, two), -ENOKEY);
 	assert_int_equal(kvc_frame_key(k, 2, "m", nonce, 2, 3, two), -ENOKEY);
 	kvc_keys_close(k);
 	unlink(key_text("x", 0600));
 }
 
-/* Data of a kind; 2-byte floats as K and V have them: normal, with a scale for each channel of 128. */
+/*
+ * Data of a kind; 2-byte floats as K and V have them: normal, with a scale for each channel of 128.
+ */
 static void fill(uint8_t *p, size_t len, int kind, unsigned seed)
 {
 	for (size_t i = 0; i < len; i++)
@@ -123,8 +148,9 @@ static void fill(uint8_t *p, size_t len, int kind, unsigned seed)
 		case 0: p[i] = 0; break;
 		case 1: p[i] = (uint8_t)(rand_r(&seed) >> 7); break;
 		case 2: {
-			float f = (float)((rand_r(&seed) & 0xffff) + (rand_r(&seed) & 0xffff) + (rand_r(&seed) & 0xffff) - 98301) / 30000.0f *
-				  (float)(1 + i / 2 % 128 * 7 % 13);
+			float f = (float)((rand_r(&seed) & 0xffff) + (rand_r(&seed) & 0xffff) +
+					  (rand_r(&seed) & 0xffff) - 98301) /
+				  30000.0f * (float)(1 + i / 2 % 128 * 7 % 13);
 			uint32_t u;
 
 			memcpy(&u, &f, 4);
@@ -134,7 +160,9 @@ static void fill(uint8_t *p, size_t len, int kind, unsigned seed)
 			break;
 		}
 		case 3: p[i] = (uint8_t)("the same words again and again, "[i % 32]); break;
-		case 4: p[i] = (uint8_t)((rand_r(&seed) & 7) * (rand_r(&seed) & 15)); break; /* fp8-like: few values */
+		case 4:
+			p[i] = (uint8_t)((rand_r(&seed) & 7) * (rand_r(&seed) & 15));
+			break; /* fp8-like: few values */
 		}
 }
 
@@ -153,7 +181,8 @@ struct coded {
 	uint8_t *stored;
 };
 
-static struct coded *code(const uint8_t *p, size_t len, enum kvc_codec codec, struct kvc_keys *keys, bool shared, size_t step)
+static struct coded *code(const uint8_t *p, size_t len, enum kvc_codec codec, struct kvc_keys *keys,
+			  bool shared, size_t step)
 {
 	struct coded *c = calloc(1, sizeof *c);
 	struct kvc_recipe r = { codec, 1, keys, keys ? 1 : 0 };
@@ -170,7 +199,9 @@ static struct coded *code(const uint8_t *p, size_t len, enum kvc_codec codec, st
 	c->f.raw_sum = keys ? (struct kvc_sum){ 0 } : kvc_sum_of(p, len);
 	c->stored = malloc(c->f.stored_len + 1);
 	for (uint64_t at = 0; e && at < c->f.stored_len; at += step)
-		assert_int_equal(kvc_encoder_read(e, c->stored + at, kvc_min(step, c->f.stored_len - at)), 0);
+		assert_int_equal(kvc_encoder_read(e, c->stored + at,
+						  kvc_min(step, c->f.stored_len - at)),
+				 0);
 	if (!e)
 		memcpy(c->stored, p, len);
 	kvc_encoder_free(e);
@@ -202,8 +233,11 @@ static struct kvc_keys *keys_new(void)
 
 static void there_and_back(void **state)
 {
-	static const size_t sizes[] = { 0, 1, 4096, 5001, 300001, 1 << 20, (1 << 20) + 1, (3 << 20) + 77 };
-	static const size_t steps[] = { 70000, 1 << 20, 5 << 20 }; /* parts of a block, whole blocks, all at once */
+	static const size_t sizes[] = {
+		0, 1, 4096, 5001, 300001, 1 << 20, (1 << 20) + 1, (3 << 20) + 77,
+	};
+	/* parts of a block, whole blocks, all at once */
+	static const size_t steps[] = { 70000, 1 << 20, 5 << 20 };
 	struct kvc_keys *keys = keys_new();
 	uint8_t *in = malloc(4 << 20), *out = malloc(4 << 20);
 
@@ -215,9 +249,13 @@ static void there_and_back(void **state)
 					int sealed = way & 1;
 
 					fill(in, sizes[s], kind, (unsigned)(s * 7 + 1));
-					struct coded *c = code(in, sizes[s], (enum kvc_codec)codec, sealed ? keys : NULL, kind & 1, steps[way / 2]);
+					struct coded *c = code(in, sizes[s], (enum kvc_codec)codec,
+							       sealed ? keys : NULL, kind & 1,
+							       steps[way / 2]);
 
-					assert_true(c->f.stored_len <= sizes[s] + 2 * KVC_PAGE + kvc_payload_table(sizes[s]));
+					assert_true(c->f.stored_len <=
+						    sizes[s] + 2 * KVC_PAGE +
+							    kvc_payload_table(sizes[s]));
 					if (sealed)
 						assert_true(c->f.flags & KVC_FRAME_SEALED);
 					if (c->f.flags & KVC_FRAME_CODED) {
@@ -225,7 +263,8 @@ static void there_and_back(void **state)
 						assert_int_equal(decode(c, keys, out), 0);
 						assert_memory_equal(out, in, sizes[s]);
 						if (sealed)
-							assert_int_equal(decode(c, NULL, out), -ENOKEY);
+							assert_int_equal(decode(c, NULL, out),
+									 -ENOKEY);
 					} else {
 						assert_int_equal(c->f.stored_len, sizes[s]);
 						assert_memory_equal(c->stored, in, sizes[s]);
@@ -257,12 +296,12 @@ static void sealed_means_sealed(void **state)
 	struct kvc_frame f = c->f;
 
 	assert_int_equal(decode(c, keys, out), 0);
-#define refused(change, undo)                                        \
-	do {                                                         \
-		change;                                              \
-		assert_int_equal(decode(c, keys, out), -EBADMSG);   \
-		undo;                                                \
-		c->f = f;                                            \
+#define refused(change, undo)                                     \
+	do {                                                      \
+		change;                                           \
+		assert_int_equal(decode(c, keys, out), -EBADMSG); \
+		undo;                                             \
+		c->f = f;                                         \
 	} while (0)
 	refused(c->stored[100] ^= 1, c->stored[100] ^= 1);
 	refused(c->stored[len - 1] ^= 128, c->stored[len - 1] ^= 128);
@@ -293,7 +332,8 @@ static void sealed_means_sealed(void **state)
 	assert_memory_not_equal(other->stored, c->stored + KVC_BLOCK, 64);
 	/* an older version's header with the newer's payload */
 	c->f.nonce[0]++;
-	assert_int_equal(kvc_payload_decode(&c->f, keys, other->stored, other->stored + table, out), -EBADMSG);
+	assert_int_equal(kvc_payload_decode(&c->f, keys, other->stored, other->stored + table, out),
+			 -EBADMSG);
 	drop(other);
 	drop(c);
 	free(in);
@@ -301,7 +341,10 @@ static void sealed_means_sealed(void **state)
 	kvc_keys_close(keys);
 }
 
-/* Hostile payloads: every byte of header, table and blocks may be anything. FUZZ in the environment is how many are tried. */
+/*
+ * Hostile payloads: every byte of header, table and blocks may be anything. FUZZ in the environment
+ * is how many are tried.
+ */
 static void hostile(void **state)
 {
 	unsigned long rounds = getenv("FUZZ") ? strtoul(getenv("FUZZ"), NULL, 10) : 3000;
@@ -314,7 +357,8 @@ static void hostile(void **state)
 	print_message("SEED=%u\n", seed);
 	for (int i = 0; i < 4; i++) {
 		fill(in, len, i == 3 ? 4 : 2 + (i & 1), seed + (unsigned)i);
-		base[i] = code(in, len, i < 2 ? KVC_CODEC_BF16 : KVC_CODEC_ZSTD, NULL, false, 1 << 20);
+		base[i] = code(in, len, i < 2 ? KVC_CODEC_BF16 : KVC_CODEC_ZSTD, NULL, false,
+			       1 << 20);
 		assert_true(base[i]->f.flags & KVC_FRAME_CODED);
 	}
 	for (unsigned long r = 0; r < rounds; r++) {
@@ -327,11 +371,14 @@ static void hostile(void **state)
 
 		memcpy(stored, b->stored, room);
 		for (int i = 0; i < flips; i++) {
-			uint64_t at = rand_r(&seed) % 3 ? room - table_len + rand_r(&seed) % 24 : rand_r(&seed) % (room - table_len);
+			uint64_t at = rand_r(&seed) % 3 ? room - table_len + rand_r(&seed) % 24
+							: rand_r(&seed) % (room - table_len);
 
 			if (rand_r(&seed) & 1)
 				at = rand_r(&seed) % 64; /* the codec's own headers */
-			stored[at] = (uint8_t)(rand_r(&seed) % 3 ? rand_r(&seed) : rand_r(&seed) & 1 ? 0xff : 0);
+			stored[at] = (uint8_t)(rand_r(&seed) % 3   ? rand_r(&seed)
+					       : rand_r(&seed) & 1 ? 0xff
+								   : 0);
 		}
 		if (rand_r(&seed) % 16 == 0)
 			c.f.codec = rand_r(&seed) % 5;
@@ -350,7 +397,9 @@ static void hostile(void **state)
 
 	assert_true(bomb->f.stored_len < 100000);
 	bomb->f.raw_len = bomb->f.size = 100000; /* less room than it unpacks to */
-	assert_int_equal(kvc_payload_decode(&bomb->f, NULL, bomb->stored, bomb->stored + bomb->f.stored_len - 4096, out), -EBADMSG);
+	assert_int_equal(kvc_payload_decode(&bomb->f, NULL, bomb->stored,
+					    bomb->stored + bomb->f.stored_len - 4096, out),
+			 -EBADMSG);
 	drop(bomb);
 	for (int i = 0; i < 4; i++)
 		drop(base[i]);
@@ -395,8 +444,10 @@ static void hostile_headers(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(hkdf_vectors), cmocka_unit_test(gcm_vectors), cmocka_unit_test(key_files), cmocka_unit_test(there_and_back),
-		cmocka_unit_test(sealed_means_sealed), cmocka_unit_test(hostile), cmocka_unit_test(hostile_headers),
+		cmocka_unit_test(hkdf_vectors),        cmocka_unit_test(gcm_vectors),
+		cmocka_unit_test(key_files),           cmocka_unit_test(there_and_back),
+		cmocka_unit_test(sealed_means_sealed), cmocka_unit_test(hostile),
+		cmocka_unit_test(hostile_headers),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

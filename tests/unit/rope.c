@@ -25,11 +25,13 @@ static void rope(void **state)
 	(void)state;
 	for (int interleaved = 0; interleaved < 2; interleaved++)
 		for (uint32_t dims = 32; dims <= D; dims += 32) {
-			struct kvcachefs_rope r = { .theta = 500000,
-						    .dims = dims,
-						    .interleaved = interleaved,
-						    .delta = 131071,
-						    .type = KVCACHEFS_F32 };
+			struct kvcachefs_rope r = {
+				.theta = 500000,
+				.dims = dims,
+				.interleaved = interleaved,
+				.delta = 131071,
+				.type = KVCACHEFS_F32,
+			};
 
 			for (int i = 0; i < N * H * D; i++)
 				keys[i] = (float)(rand_r(&seed) % 2001 - 1000) / 250;
@@ -109,11 +111,13 @@ static void ways(void **state)
 	for (int interleaved = 0; interleaved < 2; interleaved++)
 		for (int by_table = 0; by_table < 2; by_table++)
 			for (int64_t delta = -299; delta <= 299; delta += 46) {
-				struct kvcachefs_rope r = { .first = FIRST,
-							    .interleaved = interleaved,
-							    .delta = delta,
-							    .type = KVCACHEFS_F32,
-							    .rows = ROWS };
+				struct kvcachefs_rope r = {
+					.first = FIRST,
+					.interleaved = interleaved,
+					.delta = delta,
+					.type = KVCACHEFS_F32,
+					.rows = ROWS,
+				};
 
 				if (by_table)
 					r.cos_sin = table;
@@ -252,9 +256,11 @@ static void fp8(void **state)
 		"e97961a1695bc05bf4d5dabfdf423bdd78cf7dc5b5d4a33d4770d4dfba7643fb");
 	/* a rotation of them: the fp8 nearest to the double's result */
 	for (int e = 0; e < 2; e++) {
-		struct kvcachefs_rope r = { .theta = 10000,
-					    .delta = 1234,
-					    .type = e ? KVCACHEFS_E5M2 : KVCACHEFS_E4M3 };
+		struct kvcachefs_rope r = {
+			.theta = 10000,
+			.delta = 1234,
+			.type = e ? KVCACHEFS_E5M2 : KVCACHEFS_E4M3,
+		};
 		uint8_t keys[64], moved[64];
 
 		for (int i = 0; i < 64; i++)
@@ -265,12 +271,12 @@ static void fp8(void **state)
 			       x = kvcachefs_from_fp8(keys[i], e),
 			       y = kvcachefs_from_fp8(keys[i + 32], e);
 
-			assert_int_equal(
-				moved[i],
-				kvcachefs_to_fp8((float)(x * cos(angle) - y * sin(angle)), e));
-			assert_int_equal(
-				moved[i + 32],
-				kvcachefs_to_fp8((float)(y * cos(angle) + x * sin(angle)), e));
+			assert_int_equal(moved[i],
+					 kvcachefs_to_fp8((float)(x * cos(angle) - y * sin(angle)),
+							  e));
+			assert_int_equal(moved[i + 32],
+					 kvcachefs_to_fp8((float)(y * cos(angle) + x * sin(angle)),
+							  e));
 		}
 	}
 }
@@ -317,9 +323,10 @@ static void kept(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(rope), cmocka_unit_test(ways),
-					    cmocka_unit_test(scaled), cmocka_unit_test(fp8),
-					    cmocka_unit_test(kept) };
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(rope), cmocka_unit_test(ways), cmocka_unit_test(scaled),
+		cmocka_unit_test(fp8),  cmocka_unit_test(kept),
+	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One suite over every tier and over it behind a shim: put, get, rehead, remove, list, full, claims. */
+/*
+ * One suite over every tier and over it behind a shim: put, get, rehead, remove, list, full,
+ * claims.
+ */
 #include "registry.h"
 
 #include <fcntl.h>
@@ -40,10 +43,18 @@ static int body_head(void *arg, uint8_t page[KVC_FRAME_HEADER])
 	return 0;
 }
 
-static int put(struct kvc_tier *t, uint64_t ino, const uint8_t *data, uint64_t len, int fail, struct kvc_where *w)
+static int put(struct kvc_tier *t, uint64_t ino, const uint8_t *data, uint64_t len, int fail,
+	       struct kvc_where *w)
 {
 	struct body b = { .data = data, .fail = fail };
-	struct kvc_put p = { .ino = ino, .gen = 1, .stored_len = len, .arg = &b, .read = body_read, .head = body_head };
+	struct kvc_put p = {
+		.ino = ino,
+		.gen = 1,
+		.stored_len = len,
+		.arg = &b,
+		.read = body_read,
+		.head = body_head,
+	};
 
 	memcpy(b.f.store, store.uuid, 16);
 	b.f.ino = ino;
@@ -79,7 +90,8 @@ static int count_frames(void *arg, const struct kvc_where *w, const struct kvc_f
 
 static void conformance(struct kvc_tier *t, bool lists)
 {
-	uint8_t *data = aligned_alloc(4096, 3 << 20), *page = aligned_alloc(4096, 4096), *back = aligned_alloc(4096, 3 << 20);
+	uint8_t *data = aligned_alloc(4096, 3 << 20), *page = aligned_alloc(4096, 4096),
+		*back = aligned_alloc(4096, 3 << 20);
 	struct kvc_where w[3], none;
 	struct kvc_tier_usage u;
 	struct kvc_frame f;
@@ -94,7 +106,8 @@ static void conformance(struct kvc_tier *t, bool lists)
 	assert_int_equal(put(t, 11, data, 0, 0, &w[1]), 0);
 	assert_int_equal(put(t, 12, data + 1, 2 << 20, 0, &w[2]), 0);
 	assert_int_equal(put(t, 13, data, 3 << 20, 0, &none), -ENOSPC);
-	assert_int_equal(put(t, 14, data, (1 << 20) + 8192, -ECANCELED, &none), -ECANCELED); /* nothing is left of it */
+	/* nothing is left of it */
+	assert_int_equal(put(t, 14, data, (1 << 20) + 8192, -ECANCELED, &none), -ECANCELED);
 	t->ops->usage(t, &u);
 	assert_int_equal(u.used, w[0].len + w[1].len + w[2].len);
 
@@ -200,7 +213,11 @@ static int remove_store(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(disk), cmocka_unit_test(disk_behind_delay), cmocka_unit_test(faults) };
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(disk),
+		cmocka_unit_test(disk_behind_delay),
+		cmocka_unit_test(faults),
+	};
 
 	return cmocka_run_group_tests(tests, make_store, remove_store);
 }

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What runs on the device: gather and scatter of runs, and the rotation of keys, over the parts of
+ * a group. Part of cuda.cu, which alone includes it.
+ */
+#pragma once
+
+#include "layout.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+namespace {
+
+struct Shape { /* of a cache, for the kernels */
+	kvcachefs_strides s;
+	uint32_t elem;
+	void *const *pointers;
+};
+
+struct Part { /* one piece of a file, for the kernels */
+	const int64_t *slots, *block_ids;
+	uint64_t ntokens, skip, first, rows; /* rows [first, first + rows) of the file */
+	uint64_t at;                         /* where it is in the buffer */
+	uint32_t shape;                      /* which cache */
+	uint32_t layer, nlayers;
+	/* cos and sin of each pair; NULL: keys are not rotated */
+	const float *turns;
+	uint64_t key_rows; /* the file's first so many rows have keys */
+	uint32_t turn_first, turn_dims, type;
+	bool interleaved;
+	bool by_slots; /* for the host: which of slots and block_ids is to become an address */
+};
+
+template <typename T>
+__device__ void copy_run(void *to, const void *from, uint32_t bytes, uint32_t lane)
+{
+	for (uint32_t i = lane; i < bytes / sizeof(T); i += 32)
+		static_cast<T *>(to)[i] = static_cast<const T *>(from)[i];
+}
+
+/* One warp moves one run, in the widest pieces that its length and both addresses allow. */
+__device__ void copy_widest(void *to, const void *from, uint32_t bytes, uint32_t lane)
+{
+	uintptr_t all = (uintptr_t)to | (uintptr_t)from | bytes;
+
+	if (all % 16 == 0)
+		copy_run<uint4>(to, from, bytes, lane);
+	else if (all % 8 == 0)
+		copy_run<uint2>(to, from, bytes, lane);
+	else if (all % 4 == 0)
+		copy_run<uint32_t>(to, from, bytes, lane);
+	else if (all % 2 == 0)
+		copy_run<uint16_t>(to, from, bytes, lane);
+	else
+		copy_run<uint8_t>(to, from, bytes, lane);
+}
+
+/* blockIdx.y is the part. */
+template <bool STORE>
+__global__ void move_kernel(const Shape *__restrict__ shapes, const Part *__restrict__ parts,
+			    uint8_t *buffer)
+{
+	const Part p = parts[blockIdx.y];
+	const Shape &c = shapes[p.shape];
+	uint64_t warps = (uint64_t)gridDim.x * (blockDim.x / 32),
+		 row_bytes = (uint64_t)c.s.heads * c.s.width * c.elem;
+	uint32_t lane = threadIdx.x % 32;
+
+	for (uint64_t i = (uint64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+	     i < p.rows * c.s.runs; i += warps) {
+		uint64_t row = p.first + i / c.s.runs, token = row % p.ntokens,
+			 rest = row / p.ntokens;
+		uint32_t layer = p.layer + (uint32_t)(rest % p.nlayers),
+			 kv = (uint32_t)(rest / p.nlayers);
+		int64_t slot = token < p.skip ? -1
+					      : kvcachefs_slot(p.slots, p.block_ids, c.s.block_size,
+							       token);
+		kvcachefs_run r = kvcachefs_at(&c.s, layer, kv, slot < 0 ? 0 : (uint64_t)slot,
+					       (uint32_t)(i % c.s.runs));
+		uint8_t *at = buffer + p.at + i / c.s.runs * row_bytes + (uint64_t)r.at * c.elem;
+		uint32_t bytes = r.len * c.elem;
+
+		if (slot < 0) {
+			/* what is not there is zero, and never what was in memory before */
+			if (STORE)
+				for (uint32_t k = lane; k < bytes; k += 32)
+					at[k] = 0;
+			continue;
+		}
+		uint8_t *cache = (uint8_t *)c.pointers[r.pointer] + r.offset * c.elem;
+
+		if (STORE)
+			copy_widest(at, cache, bytes, lane);
+		else
+			copy_widest(cache, at, bytes, lane);
+	}
+}
+
+struct E4m3 {
+	uint8_t bits;
+};
+struct E5m2 {
+	uint8_t bits;
+};
+
+/* clang-format off: a table */
+__device__ float get(const E4m3 *p)
+{
+	return kvcachefs_from_fp8(p->bits, false);
+}
+__device__ float get(const E5m2 *p)
+{
+	return kvcachefs_from_fp8(p->bits, true);
+}
+__device__ void set(E4m3 *p, float v)
+{
+	p->bits = kvcachefs_to_fp8(v, false);
+}
+__device__ void set(E5m2 *p, float v)
+{
+	p->bits = kvcachefs_to_fp8(v, true);
+}
+__device__ float get(const float *p)
+{
+	return *p;
+}
+__device__ float get(const __half *p)
+{
+	return __half2float(*p);
+}
+__device__ float get(const __nv_bfloat16 *p)
+{
+	return __bfloat162float(*p);
+}
+__device__ void set(float *p, float v)
+{
+	*p = v;
+}
+__device__ void set(__half *p, float v)
+{
+	*p = __float2half_rn(v);
+}
+__device__ void set(__nv_bfloat16 *p, float v)
+{
+	*p = __float2bfloat16_rn(v);
+}
+/* clang-format on */
+
+template <typename T>
+__device__ void rotate(T *keys, const Part &p, uint64_t heads, uint32_t width, uint64_t from,
+		       uint64_t step)
+{
+	uint32_t half = p.turn_dims / 2;
+
+	for (uint64_t k = from; k < heads * half; k += step) {
+		uint32_t i = (uint32_t)(k % half);
+		T *head = keys + k / half * width + p.turn_first;
+		T *a = head + (p.interleaved ? 2 * i : i),
+		  *b = head + (p.interleaved ? 2 * i + 1 : i + half);
+		float x = get(a), y = get(b), cos_ = p.turns[2 * i], sin_ = p.turns[2 * i + 1];
+
+		set(a, x * cos_ - y * sin_);
+		set(b, y * cos_ + x * sin_);
+	}
+}
+
+/* One thread a pair of a head. */
+__global__ void rope_kernel(const Shape *__restrict__ shapes, const Part *__restrict__ parts,
+			    uint8_t *buffer)
+{
+	const Part p = parts[blockIdx.y];
+	const Shape &c = shapes[p.shape];
+	uint64_t from = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x,
+		 step = (uint64_t)gridDim.x * blockDim.x;
+	uint64_t rows = !p.turns || p.first >= p.key_rows ? 0
+			: p.key_rows - p.first < p.rows   ? p.key_rows - p.first
+							  : p.rows;
+	uint64_t heads = rows * c.s.heads;
+	uint8_t *keys = buffer + p.at;
+
+	switch (p.type) {
+	case KVCACHEFS_F32: rotate((float *)keys, p, heads, c.s.width, from, step); break;
+	case KVCACHEFS_F16: rotate((__half *)keys, p, heads, c.s.width, from, step); break;
+	case KVCACHEFS_BF16: rotate((__nv_bfloat16 *)keys, p, heads, c.s.width, from, step); break;
+	case KVCACHEFS_E4M3: rotate((E4m3 *)keys, p, heads, c.s.width, from, step); break;
+	case KVCACHEFS_E5M2: rotate((E5m2 *)keys, p, heads, c.s.width, from, step); break;
+	}
+}
+
+} // namespace

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The FUSE side: libfuse's low-level interface in front of the engine. Each request is one call of the engine; those
- * that can wait are a `struct call` on the heap, whose `run` makes the engine's call, and makes it again when the
- * engine says so (late, from the engine's answerer). No handler blocks on a tier.
+ * The FUSE side: libfuse's low-level interface in front of the engine. Each request is one call of
+ * the engine; those that can wait are a `struct call` on the heap, whose `run` makes the engine's
+ * call, and makes it again when the engine says so (late, from the engine's answerer). No handler
+ * blocks on a tier.
  */
 #ifndef KVFS_FS_H
 #define KVFS_FS_H
@@ -37,7 +38,10 @@ struct kvfs {
 #define KVFS_SHORT_TIMEOUT 1.0
 /* With a shared tier another node may store a missing name at any time. */
 #define KVFS_MISS_TIMEOUT 1.0
-/* Folders' attributes change with every name made or removed; a race of many leaves it an old answer for so long. */
+/*
+ * Folders' attributes change with every name made or removed; a race of many leaves it an old
+ * answer for so long.
+ */
 #define KVFS_FOLDER_TIMEOUT 1.0
 
 struct call {
@@ -52,7 +56,7 @@ struct call {
 	int mode;
 	off_t off, len;
 	const void *data;
-	void *copy;          /* of data, where the buffer does not outlive the handler */
+	void *copy; /* of data, where the buffer does not outlive the handler */
 	char *name, *to_name;
 };
 
@@ -61,7 +65,8 @@ static inline struct kvfs *kvfs_of(fuse_req_t req)
 	return fuse_req_userdata(req);
 }
 /* A new call, ready to run; NULL after answering ENOMEM. Names are copied. */
-struct call *kvfs_call(fuse_req_t req, uint64_t ino, void (*run)(struct call *), const char *name, const char *to_name);
+struct call *kvfs_call(fuse_req_t req, uint64_t ino, void (*run)(struct call *), const char *name,
+		       const char *to_name);
 /* An answered call's memory. */
 void kvfs_done(struct call *c);
 /* True when the call waits: nothing more to do. Otherwise *err is the result to answer with. */
@@ -72,7 +77,8 @@ void kvfs_stat(const struct kvc_row *a, struct stat *st);
 double kvfs_timeout(const struct kvc_row *a);
 
 /* session.c */
-int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store, const char *mountpoint, int ready_fd);
+int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
+	       const char *mountpoint, int ready_fd);
 /* metrics.c: 0, or a negative errno after a line on stderr. Stop before the engine. */
 int kvfs_metrics_start(struct kvfs *f, const char *where);
 void kvfs_metrics_stop(struct kvfs *f);
@@ -80,7 +86,10 @@ void kvfs_metrics_stop(struct kvfs *f);
 void kvfs_ops_names(struct fuse_lowlevel_ops *ops);
 void kvfs_ops_io(struct fuse_lowlevel_ops *ops);
 
-/* virtual.c: .kvcachefs/. Each answers the request and returns true when the inode is one of its own. */
+/*
+ * virtual.c: .kvcachefs/. Each answers the request and returns true when the inode is one of its
+ * own.
+ */
 #define KVFS_VIRTUAL (1ull << 62)
 static inline bool kvfs_is_virtual(uint64_t ino)
 {
@@ -90,8 +99,10 @@ bool kvfs_virtual_lookup(fuse_req_t req, uint64_t parent, const char *name);
 void kvfs_virtual_getattr(fuse_req_t req, uint64_t ino);
 void kvfs_virtual_readdir(fuse_req_t req, uint64_t ino, size_t size, off_t off);
 void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi);
-void kvfs_virtual_read(fuse_req_t req, uint64_t ino, size_t size, off_t off, struct fuse_file_info *fi);
-void kvfs_virtual_write(fuse_req_t req, uint64_t ino, const char *buf, size_t size, off_t off, struct fuse_file_info *fi);
+void kvfs_virtual_read(fuse_req_t req, uint64_t ino, size_t size, off_t off,
+		       struct fuse_file_info *fi);
+void kvfs_virtual_write(fuse_req_t req, uint64_t ino, const char *buf, size_t size, off_t off,
+			struct fuse_file_info *fi);
 void kvfs_virtual_release(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Handlers for open files. With passthrough the kernel moves the data itself, and what comes here is open, create
- * and release. Plain files use direct I/O, so that their bytes are in the pool only and not in the page cache too.
+ * Handlers for open files. With passthrough the kernel moves the data itself, and what comes here
+ * is open, create and release. Plain files use direct I/O, so that their bytes are in the pool only
+ * and not in the page cache too.
  */
 #include "fs.h"
 
@@ -35,7 +36,8 @@ static void run_open(struct call *c)
 		fuse_reply_err(c->req, kvfs_errno(err));
 	} else {
 		set_way(&c->fi, &o);
-		if (fuse_reply_open(c->req, &c->fi) == -ENOENT) /* interrupted: no release will come */
+		/* interrupted: no release will come */
+		if (fuse_reply_open(c->req, &c->fi) == -ENOENT)
 			kvc_file_release(c->f->k, c->ino, c->fi.flags);
 	}
 	kvfs_done(c);
@@ -62,7 +64,8 @@ static void run_create(struct call *c)
 	const struct fuse_ctx *ctx = fuse_req_ctx(c->req);
 	struct kvc_opened o = { 0 };
 	struct fuse_entry_param e = { .entry_timeout = c->f->entry_timeout };
-	int err = kvc_create(c->f->k, c->ino, c->name, (uint32_t)c->mode, ctx->uid, ctx->gid, c->fi.flags, &c->attr, &o, &c->w);
+	int err = kvc_create(c->f->k, c->ino, c->name, (uint32_t)c->mode, ctx->uid, ctx->gid,
+			     c->fi.flags, &c->attr, &o, &c->w);
 
 	if (kvfs_waits(c, &err))
 		return;
@@ -82,7 +85,8 @@ static void run_create(struct call *c)
 	kvfs_done(c);
 }
 
-static void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, struct fuse_file_info *fi)
+static void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
+		      struct fuse_file_info *fi)
 {
 	struct call *c;
 
@@ -139,7 +143,8 @@ static void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	fuse_reply_err(req, ENOSYS);
 }
 
-static void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
+static void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
+		    struct fuse_file_info *fi)
 {
 	struct fuse_bufvec v = FUSE_BUFVEC_INIT(size);
 	struct kvc *k = kvfs_of(req)->k; /* the request is gone once it is answered */
@@ -166,7 +171,9 @@ static void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, stru
 static void run_write(struct call *c)
 {
 	size_t n = 0;
-	int err = c->w.err ?: kvc_file_write(c->f->k, c->ino, c->data, (size_t)c->len, c->off, c->fi.flags, &n, &c->w);
+	int err = c->w.err
+			  ?: kvc_file_write(c->f->k, c->ino, c->data, (size_t)c->len, c->off,
+					    c->fi.flags, &n, &c->w);
 
 	if (kvfs_waits(c, &err))
 		return;
@@ -187,7 +194,8 @@ static bool is_uring(fuse_req_t req)
 #endif
 }
 
-static void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_t off, struct fuse_file_info *fi)
+static void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_t off,
+		     struct fuse_file_info *fi)
 {
 	struct call *c;
 
@@ -203,7 +211,10 @@ static void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t siz
 	c->off = off;
 	c->len = (off_t)size;
 	c->data = buf;
-	/* A ring's entry keeps its buffer until the reply; libfuse's other buffers are used again after this handler. */
+	/*
+	 * A ring's entry keeps its buffer until the reply; libfuse's other buffers are used again
+	 * after this handler.
+	 */
 	if (!is_uring(req)) {
 		c->copy = malloc(size ? size : 1);
 		if (!c->copy) {
@@ -226,7 +237,8 @@ static void run_fallocate(struct call *c)
 	kvfs_done(c);
 }
 
-static void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len, struct fuse_file_info *fi)
+static void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len,
+			 struct fuse_file_info *fi)
 {
 	struct call *c;
 
@@ -245,7 +257,8 @@ static void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, of
 	c->run(c);
 }
 
-static void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse_file_info *fi)
+static void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence,
+		     struct fuse_file_info *fi)
 {
 	int fd = kvfs_is_virtual(ino) ? -EINVAL : kvc_file_fd(kvfs_of(req)->k, ino);
 	off_t at;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvcachefs STORE MOUNTPOINT [-f] [-o OPTIONS]. A child does all the work with stderr still here, so that every
- * refusal is one line for who started it; the parent returns when the mount answers, or with the child's error.
+ * kvcachefs STORE MOUNTPOINT [-f] [-o OPTIONS]. A child does all the work with stderr still here,
+ * so that every refusal is one line for who started it; the parent returns when the mount answers,
+ * or with the child's error.
  */
 #include "fs.h"
 
@@ -21,13 +22,12 @@
 
 static void usage(FILE *out)
 {
-	fprintf(out,
-		"usage: kvcachefs STORE MOUNTPOINT [-f] [-o OPTION[,OPTION...]]\n"
-		"Mounts a store made by mkfs.kvcachefs.\n\n"
-		"  -f, --foreground  stay in the foreground, log to stderr\n"
-		"  -o OPTIONS        mount options, below\n"
-		"  -h, --help        this\n"
-		"  -V, --version     the version\n\noptions (default):\n");
+	fprintf(out, "usage: kvcachefs STORE MOUNTPOINT [-f] [-o OPTION[,OPTION...]]\n"
+		     "Mounts a store made by mkfs.kvcachefs.\n\n"
+		     "  -f, --foreground  stay in the foreground, log to stderr\n"
+		     "  -o OPTIONS        mount options, below\n"
+		     "  -h, --help        this\n"
+		     "  -V, --version     the version\n\noptions (default):\n");
 	kvc_options_help(out);
 	fprintf(out, "\nkvcachefs(8) has the whole story.\n");
 }
@@ -64,7 +64,10 @@ static int check_mountpoint(const char *path)
 	return 0;
 }
 
-/* What a dead daemon left mounted answers ENOTCONN; it goes, so that mounting again needs no cleaning by hand. */
+/*
+ * What a dead daemon left mounted answers ENOTCONN; it goes, so that mounting again needs no
+ * cleaning by hand.
+ */
 static int clear_mountpoint(const char *path)
 {
 	int err;
@@ -75,11 +78,13 @@ static int clear_mountpoint(const char *path)
 	if (!err)
 		kvc_info("detached the mount that a dead daemon left on %s", path);
 	else if (is_dead(path)) /* and not just unmounted by its daemon, which was ending */
-		return fail("%s is the mount of a daemon that has died, and cannot be detached: %s", path, strerror(err));
+		return fail("%s is the mount of a daemon that has died, and cannot be detached: %s",
+			    path, strerror(err));
 	return check_mountpoint(path);
 }
 
-static int run(const struct kvc_options *o, const char *store_path, const char *mountpoint, int ready_fd)
+static int run(const struct kvc_options *o, const char *store_path, const char *mountpoint,
+	       int ready_fd)
 {
 	struct kvfs f = { 0 };
 	struct kvc_store store;
@@ -91,7 +96,9 @@ static int run(const struct kvc_options *o, const char *store_path, const char *
 	if (check_mountpoint(mountpoint))
 		return 1;
 	if (access("/dev/fuse", R_OK | W_OK))
-		return fail("/dev/fuse: %s; FUSE is needed (modprobe fuse, or give the container the device)%s", strerror(errno), "");
+		return fail("/dev/fuse: %s; FUSE is needed (modprobe fuse, or give the container "
+			    "the device)%s",
+			    strerror(errno), "");
 	if (kvc_store_open(&store, store_path, error))
 		return fail("%s%s", error, "");
 	if (clear_mountpoint(mountpoint)) {
@@ -147,7 +154,9 @@ static char *absolute(const char *path)
 
 int main(int argc, char **argv)
 {
-	static const struct option longs[] = { { "foreground", 0, 0, 'f' }, { "help", 0, 0, 'h' }, { "version", 0, 0, 'V' }, { 0 } };
+	static const struct option longs[] = {
+		{ "foreground", 0, 0, 'f' }, { "help", 0, 0, 'h' }, { "version", 0, 0, 'V' }, { 0 }
+	};
 	struct kvc_options o;
 	char error[256], *store, *mountpoint;
 	bool foreground = false;
@@ -164,11 +173,16 @@ int main(int argc, char **argv)
 			break;
 		case 'h': usage(stdout); return 0;
 		case 'V': printf("kvcachefs %s\n", KVC_VERSION); return 0;
-		case 's': case 'n': case 'v': break; /* what mount(8) hands on */
-		default: fprintf(stderr, "kvcachefs: kvcachefs --help shows what it takes\n"); return 1;
+		case 's':
+		case 'n':
+		case 'v': break; /* what mount(8) hands on */
+		default:
+			fprintf(stderr, "kvcachefs: kvcachefs --help shows what it takes\n");
+			return 1;
 		}
 	if (argc - optind != 2)
-		return fail("it takes a store and a mount point; kvcachefs --help shows all%s%s", "", "");
+		return fail("it takes a store and a mount point; kvcachefs --help shows all%s%s",
+			    "", "");
 	if (kvc_options_check(&o, error))
 		return fail("%s%s", error, "");
 	store = absolute(argv[optind]);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* metrics=ADDR:PORT: what .kvcachefs/metrics says, by HTTP, for Prometheus. One thread of libmicrohttpd's, and no more than GET /metrics. */
+/*
+ * metrics=ADDR:PORT: what .kvcachefs/metrics says, by HTTP, for Prometheus. One thread of
+ * libmicrohttpd's, and no more than GET /metrics.
+ */
 #include "fs.h"
 
 #include "log.h"
@@ -16,8 +19,8 @@ typedef int mhd_result;
 typedef enum MHD_Result mhd_result;
 #endif
 
-static mhd_result answer(void *arg, struct MHD_Connection *c, const char *url, const char *method, const char *version, const char *upload,
-			 size_t *upload_size, void **state)
+static mhd_result answer(void *arg, struct MHD_Connection *c, const char *url, const char *method,
+			 const char *version, const char *upload, size_t *upload_size, void **state)
 {
 	static const char none[] = "see /metrics\n";
 	struct kvfs *f = arg;
@@ -32,7 +35,8 @@ static mhd_result answer(void *arg, struct MHD_Connection *c, const char *url, c
 	(void)upload_size;
 	(void)state;
 	if (strcmp(method, "GET") || strcmp(url, "/metrics")) {
-		r = MHD_create_response_from_buffer(sizeof none - 1, (void *)(uintptr_t)none, MHD_RESPMEM_PERSISTENT);
+		r = MHD_create_response_from_buffer(sizeof none - 1, (void *)(uintptr_t)none,
+						    MHD_RESPMEM_PERSISTENT);
 		result = MHD_queue_response(c, MHD_HTTP_NOT_FOUND, r);
 	} else {
 		out = open_memstream(&text, &len);
@@ -52,7 +56,9 @@ int kvfs_metrics_start(struct kvfs *f, const char *where)
 {
 	char host[64];
 	const char *colon = strrchr(where, ':');
-	struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICHOST }, *a = NULL;
+	struct addrinfo hints = { .ai_socktype = SOCK_STREAM,
+				  .ai_flags = AI_PASSIVE | AI_NUMERICHOST },
+			*a = NULL;
 
 	if (!*where)
 		return 0;
@@ -67,9 +73,9 @@ int kvfs_metrics_start(struct kvfs *f, const char *where)
 	}
 	f->metrics = MHD_start_daemon(MHD_USE_AUTO_INTERNAL_THREAD |
 					      (a->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0),
-				      0, NULL, NULL, answer, f,
-				      MHD_OPTION_SOCK_ADDR, a->ai_addr, MHD_OPTION_CONNECTION_LIMIT, 16u, MHD_OPTION_CONNECTION_TIMEOUT, 10u,
-				      MHD_OPTION_END);
+				      0, NULL, NULL, answer, f, MHD_OPTION_SOCK_ADDR, a->ai_addr,
+				      MHD_OPTION_CONNECTION_LIMIT, 16u,
+				      MHD_OPTION_CONNECTION_TIMEOUT, 10u, MHD_OPTION_END);
 	freeaddrinfo(a);
 	if (!f->metrics) {
 		kvc_error("option metrics: cannot listen on %s: %s", where, strerror(errno));

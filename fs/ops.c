@@ -23,9 +23,19 @@ double kvfs_timeout(const struct kvc_row *a)
 
 void kvfs_stat(const struct kvc_row *a, struct stat *st)
 {
-	*st = (struct stat){ .st_ino = a->ino, .st_mode = a->mode, .st_nlink = a->nlink, .st_uid = a->uid, .st_gid = a->gid,
-			     .st_size = (off_t)a->size, .st_blocks = (blkcnt_t)a->blocks, .st_blksize = 4096,
-			     .st_atim = kvc_timespec(a->atime_ns), .st_mtim = kvc_timespec(a->mtime_ns), .st_ctim = kvc_timespec(a->ctime_ns) };
+	*st = (struct stat){
+		.st_ino = a->ino,
+		.st_mode = a->mode,
+		.st_nlink = a->nlink,
+		.st_uid = a->uid,
+		.st_gid = a->gid,
+		.st_size = (off_t)a->size,
+		.st_blocks = (blkcnt_t)a->blocks,
+		.st_blksize = 4096,
+		.st_atim = kvc_timespec(a->atime_ns),
+		.st_mtim = kvc_timespec(a->mtime_ns),
+		.st_ctim = kvc_timespec(a->ctime_ns),
+	};
 }
 
 static void wake(struct kvc_wait *w)
@@ -36,11 +46,13 @@ static void wake(struct kvc_wait *w)
 	c->run(c);
 }
 
-struct call *kvfs_call(fuse_req_t req, uint64_t ino, void (*run)(struct call *), const char *name, const char *to_name)
+struct call *kvfs_call(fuse_req_t req, uint64_t ino, void (*run)(struct call *), const char *name,
+		       const char *to_name)
 {
 	struct call *c = calloc(1, sizeof *c);
 
-	if (c && ((name && !(c->name = strdup(name))) || (to_name && !(c->to_name = strdup(to_name))))) {
+	if (c &&
+	    ((name && !(c->name = strdup(name))) || (to_name && !(c->to_name = strdup(to_name))))) {
 		free(c->name);
 		free(c);
 		c = NULL;
@@ -80,7 +92,8 @@ static void reply_entry(fuse_req_t req, int err, const struct kvc_row *a)
 {
 	struct fuse_entry_param e = { .entry_timeout = kvfs_of(req)->entry_timeout };
 
-	if (err == -ENOENT) { /* remembered as missing, until somebody makes it through this mount */
+	/* remembered as missing, until somebody makes it through this mount */
+	if (err == -ENOENT) {
 		e.entry_timeout = a->ino ? 0 : kvfs_of(req)->miss_timeout;
 		fuse_reply_entry(req, &e);
 		return;
@@ -94,7 +107,8 @@ static void reply_entry(fuse_req_t req, int err, const struct kvc_row *a)
 	if (!a->nlink) /* dropped a moment ago, and shown once more */
 		e.entry_timeout = e.attr_timeout = 0;
 	kvfs_stat(a, &e.attr);
-	if (fuse_reply_entry(req, &e) == -ENOENT) /* interrupted: the kernel did not take the reference */
+	/* interrupted: the kernel did not take the reference */
+	if (fuse_reply_entry(req, &e) == -ENOENT)
 		kvc_forget(kvfs_of(req)->k, a->ino, 1);
 }
 
@@ -172,7 +186,8 @@ static void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 #if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 18)
 static struct statx_timestamp stamp(uint64_t ns)
 {
-	return (struct statx_timestamp){ .tv_sec = (int64_t)(ns / 1000000000), .tv_nsec = (uint32_t)(ns % 1000000000) };
+	return (struct statx_timestamp){ .tv_sec = (int64_t)(ns / 1000000000),
+					 .tv_nsec = (uint32_t)(ns % 1000000000) };
 }
 
 /* Sent when somebody asks for the birth time. */
@@ -222,14 +237,19 @@ static void run_setattr(struct call *c)
 	kvfs_done(c);
 }
 
-static void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set, struct fuse_file_info *fi)
+static void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set,
+		       struct fuse_file_info *fi)
 {
 	static const struct {
 		int fuse;
 		unsigned kvc;
-	} map[] = { { FUSE_SET_ATTR_MODE, KVC_SET_MODE }, { FUSE_SET_ATTR_UID, KVC_SET_UID }, { FUSE_SET_ATTR_GID, KVC_SET_GID },
-		    { FUSE_SET_ATTR_SIZE, KVC_SET_SIZE }, { FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_ATIME_NOW, KVC_SET_ATIME },
-		    { FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_MTIME_NOW, KVC_SET_MTIME }, { FUSE_SET_ATTR_CTIME, KVC_SET_CTIME } };
+	} map[] = { { FUSE_SET_ATTR_MODE, KVC_SET_MODE },
+		    { FUSE_SET_ATTR_UID, KVC_SET_UID },
+		    { FUSE_SET_ATTR_GID, KVC_SET_GID },
+		    { FUSE_SET_ATTR_SIZE, KVC_SET_SIZE },
+		    { FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_ATIME_NOW, KVC_SET_ATIME },
+		    { FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_MTIME_NOW, KVC_SET_MTIME },
+		    { FUSE_SET_ATTR_CTIME, KVC_SET_CTIME } };
 	struct call *c;
 	uint64_t now = kvc_now_ns();
 
@@ -237,7 +257,8 @@ static void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_s
 	count(req);
 	if (kvfs_is_virtual(ino)) {
 		/* Opening one for writing with O_TRUNC is harmless; nothing else can be set. */
-		if (to_set & ~(FUSE_SET_ATTR_SIZE | FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_MTIME_NOW | FUSE_SET_ATTR_CTIME))
+		if (to_set & ~(FUSE_SET_ATTR_SIZE | FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_MTIME_NOW |
+			       FUSE_SET_ATTR_CTIME))
 			fuse_reply_err(req, EPERM);
 		else
 			kvfs_virtual_getattr(req, ino);
@@ -249,10 +270,15 @@ static void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_s
 	for (size_t i = 0; i < sizeof map / sizeof map[0]; i++)
 		if (to_set & map[i].fuse)
 			c->set |= map[i].kvc;
-	c->attr = (struct kvc_row){ .mode = st->st_mode, .uid = st->st_uid, .gid = st->st_gid, .size = (uint64_t)st->st_size,
-				    .atime_ns = to_set & FUSE_SET_ATTR_ATIME_NOW ? now : kvc_ns(st->st_atim),
-				    .mtime_ns = to_set & FUSE_SET_ATTR_MTIME_NOW ? now : kvc_ns(st->st_mtim),
-				    .ctime_ns = kvc_ns(st->st_ctim) };
+	c->attr = (struct kvc_row){
+		.mode = st->st_mode,
+		.uid = st->st_uid,
+		.gid = st->st_gid,
+		.size = (uint64_t)st->st_size,
+		.atime_ns = to_set & FUSE_SET_ATTR_ATIME_NOW ? now : kvc_ns(st->st_atim),
+		.mtime_ns = to_set & FUSE_SET_ATTR_MTIME_NOW ? now : kvc_ns(st->st_mtim),
+		.ctime_ns = kvc_ns(st->st_ctim)
+	};
 	c->run(c);
 }
 
@@ -304,7 +330,10 @@ static void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t
 	struct kvc_row a;
 
 	if (!refuse_name(req, parent, name))
-		reply_new(req, kvc_make(kvfs_of(req)->k, parent, name, S_IFDIR | (mode & 07777), &who, NULL, &a), &a);
+		reply_new(req,
+			  kvc_make(kvfs_of(req)->k, parent, name, S_IFDIR | (mode & 07777), &who,
+				   NULL, &a),
+			  &a);
 }
 
 static void op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const char *name)
@@ -313,14 +342,17 @@ static void op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, co
 	struct kvc_row a;
 
 	if (!refuse_name(req, parent, name))
-		reply_new(req, kvc_make(kvfs_of(req)->k, parent, name, S_IFLNK | 0777, &who, target, &a), &a);
+		reply_new(req,
+			  kvc_make(kvfs_of(req)->k, parent, name, S_IFLNK | 0777, &who, target, &a),
+			  &a);
 }
 
 static void run_mknod(struct call *c)
 {
 	const struct fuse_ctx *ctx = fuse_req_ctx(c->req);
 	struct kvc_opened o;
-	int err = kvc_create(c->f->k, c->ino, c->name, (uint32_t)c->mode, ctx->uid, ctx->gid, O_WRONLY | O_EXCL, &c->attr, &o, &c->w);
+	int err = kvc_create(c->f->k, c->ino, c->name, (uint32_t)c->mode, ctx->uid, ctx->gid,
+			     O_WRONLY | O_EXCL, &c->attr, &o, &c->w);
 
 	if (kvfs_waits(c, &err))
 		return;
@@ -370,8 +402,9 @@ static void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 
 static void run_rename(struct call *c)
 {
-	int err = c->w.err == -ESHUTDOWN ? c->w.err :
-		  kvc_rename(c->f->k, c->ino, c->name, c->to, c->to_name, (unsigned)c->mode, &c->w);
+	int err = c->w.err == -ESHUTDOWN ? c->w.err
+					 : kvc_rename(c->f->k, c->ino, c->name, c->to, c->to_name,
+						      (unsigned)c->mode, &c->w);
 
 	if (kvfs_waits(c, &err))
 		return;
@@ -379,7 +412,8 @@ static void run_rename(struct call *c)
 	kvfs_done(c);
 }
 
-static void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t to, const char *to_name, unsigned flags)
+static void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t to,
+		      const char *to_name, unsigned flags)
 {
 	struct call *c;
 
@@ -423,7 +457,8 @@ static int list_name(void *arg, const struct kvc_name *n)
 	return !list_add(arg, n->name, n->ino, n->kind, (off_t)n->hash);
 }
 
-static void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
+static void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
+		       struct fuse_file_info *fi)
 {
 	struct listing l = { .req = req, .size = size };
 	uint64_t parent = ino;
@@ -442,7 +477,8 @@ static void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, s
 	}
 	if (off < 2)
 		err = kvc_parent(kvfs_of(req)->k, ino, &parent);
-	bool more = (off >= 1 || list_add(&l, ".", ino, S_IFDIR, 1)) && (off >= 2 || list_add(&l, "..", parent, S_IFDIR, 2));
+	bool more = (off >= 1 || list_add(&l, ".", ino, S_IFDIR, 1)) &&
+		    (off >= 2 || list_add(&l, "..", parent, S_IFDIR, 2));
 
 	if (!err && more)
 		err = kvc_readdir(kvfs_of(req)->k, ino, off < 2 ? 2 : (uint64_t)off, list_name, &l);
@@ -511,8 +547,9 @@ static void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t
 		fuse_reply_err(req, kvfs_is_virtual(ino) ? ENODATA : EOPNOTSUPP);
 		return;
 	}
-	err = size > sizeof value ? (len = sizeof value, kvc_getxattr(kvfs_of(req)->k, ino, name, value, &len)) :
-				    kvc_getxattr(kvfs_of(req)->k, ino, name, value, &len);
+	err = size > sizeof value
+		      ? (len = sizeof value, kvc_getxattr(kvfs_of(req)->k, ino, name, value, &len))
+		      : kvc_getxattr(kvfs_of(req)->k, ino, name, value, &len);
 	if (err)
 		fuse_reply_err(req, kvfs_errno(err));
 	else if (!size)
@@ -540,7 +577,8 @@ static void op_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
 		fuse_reply_buf(req, names, len);
 }
 
-static void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value, size_t size, int flags)
+static void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value,
+			size_t size, int flags)
 {
 	int err = EOPNOTSUPP;
 
@@ -554,7 +592,9 @@ static void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const 
 static void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 {
 	if (!refuse_virtual(req, ino))
-		fuse_reply_err(req, xattr_kept(name) ? kvfs_errno(kvc_removexattr(kvfs_of(req)->k, ino, name)) : EOPNOTSUPP);
+		fuse_reply_err(req, xattr_kept(name) ? kvfs_errno(kvc_removexattr(kvfs_of(req)->k,
+										  ino, name))
+						     : EOPNOTSUPP);
 }
 
 void kvfs_ops_names(struct fuse_lowlevel_ops *ops)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The session: what is agreed with the kernel (passthrough, io_uring), mounting, the loop, and the end in the right
- * order: loop, the engine's calls to us, unmount, engine, session. Late replies after the loop's end go nowhere and touch nothing freed, because the
- * session is destroyed last.
+ * The session: what is agreed with the kernel (passthrough, io_uring), mounting, the loop, and the
+ * end in the right order: loop, the engine's calls to us, unmount, engine, session. Late replies
+ * after the loop's end go nowhere and touch nothing freed, because the session is destroyed last.
  */
 #include "fs.h"
 
@@ -26,7 +26,9 @@
 #define PRUNE_MINOR 45 /* and nodes can be pruned */
 #define PRUNE_MAX 512u
 #define EPOCH_FROM 1024u /* more files that went at once are told by an epoch, with one call */
-#define PASSTHROUGH_MAX_WRITE (128u << 10) /* by /dev/fuse; what comes by requests then is small */
+#define PASSTHROUGH_MAX_WRITE                                              \
+	(128u << 10) /* by /dev/fuse; what comes by requests then is small \
+		      */
 #define PLAIN_MAX_WRITE (1u << 20)
 
 /* From linux/fuse.h of 6.9, which older systems' headers lack. */
@@ -147,7 +149,8 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 
 	f->passthrough = f->can_passthrough && fuse_set_feature_flag(conn, FUSE_CAP_PASSTHROUGH);
 	if (f->can_passthrough && !f->passthrough)
-		snprintf(f->passthrough_why, sizeof f->passthrough_why, "the kernel does not offer it (6.9 or later does)");
+		snprintf(f->passthrough_why, sizeof f->passthrough_why,
+			 "the kernel does not offer it (6.9 or later does)");
 	if (f->passthrough) {
 		ev.backing_open = backing_open;
 		ev.backing_close = backing_close;
@@ -155,7 +158,8 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 #ifdef FUSE_CAP_OVER_IO_URING
 	f->uring = f->want_uring && fuse_set_feature_flag(conn, FUSE_CAP_OVER_IO_URING);
 	if (f->want_uring && !f->uring)
-		snprintf(f->uring_why, sizeof f->uring_why, "the kernel does not offer it (6.14 or later does)");
+		snprintf(f->uring_why, sizeof f->uring_why,
+			 "the kernel does not offer it (6.14 or later does)");
 #endif
 	if (f->uring && f->can_passthrough && !f->passthrough)
 		kvfs_ring_for_data(&f->ring);
@@ -163,17 +167,19 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	fuse_set_feature_flag(conn, FUSE_CAP_ATOMIC_O_TRUNC);
 	fuse_set_feature_flag(conn, FUSE_CAP_NO_OPENDIR_SUPPORT);
 	/*
-	 * Without this the kernel asks for security.capability before every write, passthrough or not. The engine
-	 * takes the set-id bits off when a file was written, truncated or given away.
+	 * Without this the kernel asks for security.capability before every write, passthrough or
+	 * not. The engine takes the set-id bits off when a file was written, truncated or given
+	 * away.
 	 */
 	fuse_set_feature_flag(conn, FUSE_CAP_HANDLE_KILLPRIV_V2);
 	fuse_unset_feature_flag(conn, FUSE_CAP_SPLICE_READ);
-	conn->max_write = f->uring	 ? f->ring.payload :
-			  f->passthrough ? PASSTHROUGH_MAX_WRITE :
-					   PLAIN_MAX_WRITE;
+	conn->max_write = f->uring         ? f->ring.payload
+			  : f->passthrough ? PASSTHROUGH_MAX_WRITE
+					   : PLAIN_MAX_WRITE;
 	conn->max_backing_stack_depth = 1;
 	conn->time_gran = 1;
-	conn->no_interrupt = 1; /* waits end at their deadline; libfuse would keep an interrupt it cannot place for ever */
+	/* waits end at their deadline; libfuse would keep an interrupt it cannot place for ever */
+	conn->no_interrupt = 1;
 #ifdef FUSE_CAP_OVER_IO_URING
 	f->epochs = conn->proto_major > 7 || conn->proto_minor >= EPOCH_MINOR;
 	f->prunes = conn->proto_major > 7 || conn->proto_minor >= PRUNE_MINOR;
@@ -183,7 +189,8 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	f->miss_timeout = kvc_shares(f->k) ? KVFS_MISS_TIMEOUT : f->entry_timeout;
 	ev.kept_ns = f->entry_timeout == KVFS_TIMEOUT ? 0 : (uint64_t)(f->entry_timeout * 1e9);
 	kvc_set_events(f->k, &ev);
-	kvc_info("serving by %s, requests by %s", f->passthrough ? "passthrough" : "plain requests", f->uring ? "io_uring" : "/dev/fuse");
+	kvc_info("serving by %s, requests by %s", f->passthrough ? "passthrough" : "plain requests",
+		 f->uring ? "io_uring" : "/dev/fuse");
 	if (f->uring)
 		kvc_info("io_uring: %u queues, one a CPU, of %u entries of %u KiB: "
 			 "at most %llu MiB, taken as they are used",
@@ -201,15 +208,18 @@ static void decide(struct kvfs *f, const struct kvc_options *o)
 	if (o->passthrough == KVC_OFF)
 		snprintf(f->passthrough_why, sizeof f->passthrough_why, "passthrough=off");
 	else if (!f->can_passthrough)
-		snprintf(f->passthrough_why, sizeof f->passthrough_why, "it needs root (CAP_SYS_ADMIN)");
+		snprintf(f->passthrough_why, sizeof f->passthrough_why,
+			 "it needs root (CAP_SYS_ADMIN)");
 #ifdef FUSE_CAP_OVER_IO_URING
 	f->want_uring = o->io_uring != KVC_OFF && kernel_allows_uring();
 	if (o->io_uring == KVC_OFF)
 		snprintf(f->uring_why, sizeof f->uring_why, "io_uring=off");
 	else if (!f->want_uring)
-		snprintf(f->uring_why, sizeof f->uring_why, "echo Y > /sys/module/fuse/parameters/enable_uring allows it");
+		snprintf(f->uring_why, sizeof f->uring_why,
+			 "echo Y > /sys/module/fuse/parameters/enable_uring allows it");
 #else
-	snprintf(f->uring_why, sizeof f->uring_why, "%s", o->io_uring == KVC_OFF ? "io_uring=off" : "this libfuse is older than 3.18");
+	snprintf(f->uring_why, sizeof f->uring_why, "%s",
+		 o->io_uring == KVC_OFF ? "io_uring=off" : "this libfuse is older than 3.18");
 #endif
 }
 
@@ -265,9 +275,10 @@ static const char *source_name(const char *store, char *buf, size_t room)
 }
 
 /*
- * The threads that serve are made after this and inherit it. A caller waits for an answer asleep, so a server runs at once all the
- * same; but a close, for which nobody waits, no longer takes the core from the caller in the middle of its work: two
- * switches of four less for an open and its close (21 us before, 16 after, on the machine where this was measured).
+ * The threads that serve are made after this and inherit it. A caller waits for an answer asleep,
+ * so a server runs at once all the same; but a close, for which nobody waits, no longer takes the
+ * core from the caller in the middle of its work: two switches of four less for an open and its
+ * close (21 us before, 16 after, on the machine where this was measured).
  */
 static void serve_as_batch(void)
 {
@@ -289,7 +300,8 @@ static void allow_descriptors(void)
 		kvc_info("cannot raise the limit of descriptors: %s", strerror(errno));
 }
 
-int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store, const char *mountpoint, int ready_fd)
+int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
+	       const char *mountpoint, int ready_fd)
 {
 	struct fuse_lowlevel_ops ops = { .init = op_init };
 	struct fuse_args args = FUSE_ARGS_INIT(0, NULL);
@@ -308,7 +320,9 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store, c
 			 !f->can_passthrough);
 	snprintf(number, sizeof number, "%u", f->ring.depth);
 	err = fuse_opt_add_arg(&args, "kvcachefs") ? -ENOMEM : 0;
-	err = err ?: add(&args, "fsname=%s,subtype=kvcachefs,default_permissions", source_name(store, source, sizeof source));
+	err = err
+		      ?: add(&args, "fsname=%s,subtype=kvcachefs,default_permissions",
+			     source_name(store, source, sizeof source));
 	if (!err && o->allow_other)
 		err = add(&args, "%s", "allow_other");
 	if (!err && *o->generic)
@@ -333,7 +347,9 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store, c
 	if (!err) {
 		mounted = !fuse_session_mount(f->se, mountpoint);
 		if (!mounted) {
-			kvc_error("cannot mount on %s: %s", mountpoint, geteuid() ? "no permission, or fusermount3 is missing" : strerror(errno));
+			kvc_error("cannot mount on %s: %s", mountpoint,
+				  geteuid() ? "no permission, or fusermount3 is missing"
+					    : strerror(errno));
 			err = -EPERM;
 		}
 	}

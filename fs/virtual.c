@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * .kvcachefs/ in the root: not listed there, and made up here. stats, metrics and config are written out at open;
- * control takes a word that begins a sweep (engine/calls/sweep.c) and shows how it goes; lease is a transaction file (DESIGN section 8): what is written is the list, the first read takes the lease and waits,
- * and closing ends it.
+ * .kvcachefs/ in the root: not listed there, and made up here. stats, metrics and config are
+ * written out at open; control takes a word that begins a sweep (engine/calls/sweep.c) and shows
+ * how it goes; lease is a transaction file (DESIGN section 8): what is written is the list, the
+ * first read takes the lease and waits, and closing ends it.
  */
 #include "fs.h"
 
@@ -32,8 +33,15 @@ static void attr(uint64_t ino, struct stat *st)
 {
 	unsigned v = (unsigned)(ino - KVFS_VIRTUAL);
 
-	*st = (struct stat){ .st_ino = ino, .st_nlink = v ? 1 : 2, .st_blksize = 4096,
-			     .st_mode = v == V_DIR ? S_IFDIR | 0555 : v == V_LEASE ? S_IFREG | 0666 : v == V_CONTROL ? S_IFREG | 0600 : S_IFREG | 0444 };
+	*st = (struct stat){
+		.st_ino = ino,
+		.st_nlink = v ? 1 : 2,
+		.st_blksize = 4096,
+		.st_mode = v == V_DIR       ? S_IFDIR | 0555
+			   : v == V_LEASE   ? S_IFREG | 0666
+			   : v == V_CONTROL ? S_IFREG | 0600
+					    : S_IFREG | 0444,
+	};
 	clock_gettime(CLOCK_REALTIME, &st->st_mtim);
 	st->st_ctim = st->st_atim = st->st_mtim;
 }
@@ -74,7 +82,12 @@ void kvfs_virtual_readdir(fuse_req_t req, uint64_t ino, size_t size, off_t off)
 	size = size < sizeof buf ? size : sizeof buf;
 	for (off_t i = off; i <= V_COUNT; i++) {
 		const char *name = i == 1 ? ".." : names[i ? i - 1 : 0];
-		struct stat st = { .st_ino = i == 1 ? KVC_ROOT : i ? ino + (uint64_t)i - 1 : ino, .st_mode = i < 2 ? S_IFDIR : S_IFREG };
+		struct stat st = {
+			.st_ino = i == 1 ? KVC_ROOT
+				  : i    ? ino + (uint64_t)i - 1
+					 : ino,
+			.st_mode = i < 2 ? S_IFDIR : S_IFREG,
+		};
 		size_t n = fuse_add_direntry(req, buf + used, size - used, name, &st, i + 1);
 
 		if (n > size - used)
@@ -87,13 +100,15 @@ void kvfs_virtual_readdir(fuse_req_t req, uint64_t ino, size_t size, off_t off)
 static void config(struct kvfs *f, FILE *out)
 {
 	kvc_print_config(f->k, out);
-	fprintf(out, "mountpoint=%s\nserved_by=%s\n", f->mountpoint, f->passthrough ? "passthrough" : "plain requests");
+	fprintf(out, "mountpoint=%s\nserved_by=%s\n", f->mountpoint,
+		f->passthrough ? "passthrough" : "plain requests");
 	if (!f->passthrough)
 		fprintf(out, "passthrough_is_off=%s\n", f->passthrough_why);
 	fprintf(out, "requests_by=%s\n", f->uring ? "io_uring" : "/dev/fuse");
 	if (f->uring)
-		fprintf(out, "ring_queues=%u\nring_depth=%u\n"
-			     "ring_payload_bytes=%u\nring_bytes=%llu\n",
+		fprintf(out,
+			"ring_queues=%u\nring_depth=%u\n"
+			"ring_payload_bytes=%u\nring_bytes=%llu\n",
 			f->ring.queues, f->ring.depth, f->ring.payload,
 			(unsigned long long)kvfs_ring_bytes(&f->ring));
 	else
@@ -109,7 +124,8 @@ void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 	struct handle *h;
 	FILE *out;
 
-	if ((fi->flags & O_ACCMODE) != O_RDONLY && ino - KVFS_VIRTUAL != V_LEASE && ino - KVFS_VIRTUAL != V_CONTROL) {
+	if ((fi->flags & O_ACCMODE) != O_RDONLY && ino - KVFS_VIRTUAL != V_LEASE &&
+	    ino - KVFS_VIRTUAL != V_CONTROL) {
 		fuse_reply_err(req, EACCES);
 		return;
 	}
@@ -137,7 +153,10 @@ void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 	fuse_reply_open(req, fi);
 }
 
-/* A copy of what a read asks for: the text goes with the release, which may come right behind the reply. */
+/*
+ * A copy of what a read asks for: the text goes with the release, which may come right behind the
+ * reply.
+ */
 static size_t copy_part(const char *text, size_t len, size_t size, off_t off, char **part)
 {
 	size_t at = (size_t)off < len ? (size_t)off : len, n = len - at < size ? len - at : size;
@@ -158,7 +177,9 @@ static void reply_part(fuse_req_t req, char *part, size_t n)
 /* Takes the lease for what was written. */
 static int take(struct kvfs *f, struct handle *h)
 {
-	static const char *const words[] = { [KVC_LEASE_PREFETCH] = "prefetch\n", [KVC_LEASE_LOOK] = "look\n" };
+	static const char *const words[] = {
+		[KVC_LEASE_PREFETCH] = "prefetch\n", [KVC_LEASE_LOOK] = "look\n"
+	};
 	const char *list = h->text;
 	size_t len = h->len;
 	enum kvc_lease_mode mode = KVC_LEASE_HOLD;
@@ -200,7 +221,8 @@ static void run_read(struct call *c)
 	kvfs_done(c);
 }
 
-void kvfs_virtual_read(fuse_req_t req, uint64_t ino, size_t size, off_t off, struct fuse_file_info *fi)
+void kvfs_virtual_read(fuse_req_t req, uint64_t ino, size_t size, off_t off,
+		       struct fuse_file_info *fi)
 {
 	struct handle *h = (struct handle *)(uintptr_t)fi->fh;
 	struct call *c;
@@ -250,7 +272,8 @@ static void control(fuse_req_t req, const char *buf, size_t size)
 		fuse_reply_write(req, size);
 }
 
-void kvfs_virtual_write(fuse_req_t req, uint64_t ino, const char *buf, size_t size, off_t off, struct fuse_file_info *fi)
+void kvfs_virtual_write(fuse_req_t req, uint64_t ino, const char *buf, size_t size, off_t off,
+			struct fuse_file_info *fi)
 {
 	struct handle *h = (struct handle *)(uintptr_t)fi->fh;
 	int err = 0;
@@ -293,7 +316,8 @@ void kvfs_virtual_release(fuse_req_t req, uint64_t ino, struct fuse_file_info *f
 	struct kvfs *f = kvfs_of(req);
 
 	pthread_mutex_lock(&handles);
-	if (ino - KVFS_VIRTUAL == V_LEASE && !h->taken && h->len > 9 && !memcmp(h->text, "prefetch\n", 9))
+	if (ino - KVFS_VIRTUAL == V_LEASE && !h->taken && h->len > 9 &&
+	    !memcmp(h->text, "prefetch\n", 9))
 		take(f, h); /* written and closed: that asks for it too */
 	if (h->lease)
 		kvc_lease_free(f->k, h->lease);

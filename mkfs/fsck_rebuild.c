@@ -32,9 +32,23 @@ static int take(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
 	if (kvc_grow(&all->v, all->n, &all->room, sizeof *all->v))
 		return -ENOMEM;
 	x = &all->v[all->n];
-	*x = (struct frame){ f->ino, f->gen, f->size, f->mtime_ns, f->btime_ns, (f->raw_len + 511) / 512, f->mode, f->uid, f->gid,
-			     f->raw_sum, !(f->flags & KVC_FRAME_SPARSE), f->flags & KVC_FRAME_SEALED, false,
-			     kvc_place_of(f->gen, w, f), NULL };
+	*x = (struct frame){
+		f->ino,
+		f->gen,
+		f->size,
+		f->mtime_ns,
+		f->btime_ns,
+		(f->raw_len + 511) / 512,
+		f->mode,
+		f->uid,
+		f->gid,
+		f->raw_sum,
+		!(f->flags & KVC_FRAME_SPARSE),
+		f->flags & KVC_FRAME_SEALED,
+		false,
+		kvc_place_of(f->gen, w, f),
+		NULL,
+	};
 	if (f->path[0]) {
 		x->path = strdup(f->path);
 	} else if (asprintf(&x->path, "lost+found/%" PRIu64, f->ino) < 0) {
@@ -94,8 +108,16 @@ static int folders(struct kvc_catalog *c, char *path, uint64_t *next, uint64_t *
 		*slash = 0;
 		err = kvc_name_get(c, *parent, path, &ino, &kind);
 		if (err == -ENOENT) {
-			struct kvc_row row = { .ino = (*next)++, .mode = S_IFDIR | 0755, .nlink = 2, .atime_ns = now, .mtime_ns = now,
-					       .ctime_ns = now, .btime_ns = now, .parent = *parent };
+			struct kvc_row row = {
+				.ino = (*next)++,
+				.mode = S_IFDIR | 0755,
+				.nlink = 2,
+				.atime_ns = now,
+				.mtime_ns = now,
+				.ctime_ns = now,
+				.btime_ns = now,
+				.parent = *parent,
+			};
 
 			ino = row.ino;
 			err = kvc_row_put(c, &row) ?: kvc_name_put(c, *parent, path, ino, S_IFDIR);
@@ -112,11 +134,25 @@ static int folders(struct kvc_catalog *c, char *path, uint64_t *next, uint64_t *
 
 static int enter(struct kvc_catalog *c, struct frame *f, uint64_t *next)
 {
-	struct kvc_row row = { .ino = f->ino, .mode = f->mode, .uid = f->uid, .gid = f->gid, .nlink = 1, .size = f->size,
-			       .blocks = f->dense ? kvc_round_up(f->size, KVC_PAGE) / 512 : f->blocks, .atime_ns = f->mtime_ns,
-			       .mtime_ns = f->mtime_ns, .ctime_ns = f->mtime_ns, .btime_ns = f->btime_ns };
+	struct kvc_row row = {
+		.ino = f->ino,
+		.mode = f->mode,
+		.uid = f->uid,
+		.gid = f->gid,
+		.nlink = 1,
+		.size = f->size,
+		.blocks = f->dense ? kvc_round_up(f->size, KVC_PAGE) / 512 : f->blocks,
+		.atime_ns = f->mtime_ns,
+		.mtime_ns = f->mtime_ns,
+		.ctime_ns = f->mtime_ns,
+		.btime_ns = f->btime_ns,
+	};
 	struct kvc_object_row o = { f->gen, f->size, f->sum, f->dense && !f->sealed, true };
-	struct kvc_chunk_row chunk = { .created_ns = f->mtime_ns, .last_ns = f->mtime_ns, .rank = (int64_t)f->mtime_ns };
+	struct kvc_chunk_row chunk = {
+		.created_ns = f->mtime_ns,
+		.last_ns = f->mtime_ns,
+		.rank = (int64_t)f->mtime_ns,
+	};
 	char *name = f->path;
 	int err = folders(c, f->path, next, &row.parent, &name);
 
@@ -212,7 +248,8 @@ int kvm_rebuild(struct kvc_store *s, struct kvc_tier *disk)
 	kvc_catalog_unlock(c);
 	err = kvc_catalog_close(c) ?: err;
 	if (!err)
-		printf("%s: a new catalog with %zu files from %zu frames; the old one is %s.old\n", s->dir, files, all.n, KVC_STORE_CATALOG);
+		printf("%s: a new catalog with %zu files from %zu frames; the old one is %s.old\n",
+		       s->dir, files, all.n, KVC_STORE_CATALOG);
 out:
 	for (size_t i = 0; i < all.n; i++)
 		free(all.v[i].path);

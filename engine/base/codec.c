@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See codec.h. KV caches are 2-byte floats whose upper byte (sign and most of the exponent) takes few values and whose
- * lower byte (mantissa) is noise. There is nothing to match in either, so the upper plane is coded by zstd's Huffman
- * stage alone (a large negative level with literal compression on), and the lower kept raw. A sample's
- * entropy decides which of planes, whole bytes (fp8) or nothing is tried; zstd proper, which also finds repeats, is
- * codec "zstd".
+ * See codec.h. KV caches are 2-byte floats whose upper byte (sign and most of the exponent) takes
+ * few values and whose lower byte (mantissa) is noise. There is nothing to match in either, so the
+ * upper plane is coded by zstd's Huffman stage alone (a large negative level with literal
+ * compression on), and the lower kept raw. A sample's entropy decides which of planes, whole bytes
+ * (fp8) or nothing is tried; zstd proper, which also finds repeats, is codec "zstd".
  *
- * A block of kind PLANES: u32 length of the upper plane as stored, u32 of the lower, then both; a plane whose stored
- * length is its own is raw; an odd last byte follows raw. Little endian.
+ * A block of kind PLANES: u32 length of the upper plane as stored, u32 of the lower, then both; a
+ * plane whose stored length is its own is raw; an odd last byte follows raw. Little endian.
  */
 #pragma GCC optimize("O3") /* the byte loops below are worth vectors */
 #define ZSTD_STATIC_LINKING_ONLY
@@ -19,10 +19,10 @@
 #include <string.h>
 #include <zstd.h>
 
-#define FAST (-64)         /* zstd's level for a plane: hardly looks for matches */
-#define SAMPLES 8192u      /* elements looked at to decide */
+#define FAST (-64)    /* zstd's level for a plane: hardly looks for matches */
+#define SAMPLES 8192u /* elements looked at to decide */
 #define RUNS 8u
-#define GAIN 0.97          /* coding must promise at least this */
+#define GAIN 0.97 /* coding must promise at least this */
 
 const char *const kvc_codec_names[] = { "none", "zstd", "bf16+zstd", NULL };
 
@@ -103,7 +103,8 @@ uint8_t *kvc_work_out(struct kvc_work *w)
 }
 
 /* zstd over one stretch; 0 where it fails or is not shorter. */
-static size_t squeeze(struct kvc_work *w, int level, const uint8_t *in, size_t len, uint8_t *out, size_t room)
+static size_t squeeze(struct kvc_work *w, int level, const uint8_t *in, size_t len, uint8_t *out,
+		      size_t room)
 {
 	size_t n;
 
@@ -151,7 +152,8 @@ static struct look look_at(const uint8_t *in, size_t len)
 	return (struct look){ entropy(hi, n), entropy(lo, n), entropy(all, 2 * n) };
 }
 
-static size_t plane(struct kvc_work *w, double promise, const uint8_t *in, size_t len, uint8_t *out, size_t room)
+static size_t plane(struct kvc_work *w, double promise, const uint8_t *in, size_t len, uint8_t *out,
+		    size_t room)
 {
 	size_t n = promise < GAIN ? squeeze(w, FAST, in, len, out, room) : 0;
 
@@ -162,7 +164,8 @@ static size_t plane(struct kvc_work *w, double promise, const uint8_t *in, size_
 	return n;
 }
 
-static size_t split(struct kvc_work *w, const struct look *l, const uint8_t *in, size_t len, uint8_t *out)
+static size_t split(struct kvc_work *w, const struct look *l, const uint8_t *in, size_t len,
+		    uint8_t *out)
 {
 	size_t half = len / 2, at = 8, n;
 	uint32_t stored[2];
@@ -215,13 +218,15 @@ static int join(struct kvc_work *w, const uint8_t *in, size_t stored, uint8_t *o
 	return 0;
 }
 
-static size_t encode_zstd(struct kvc_work *w, int level, const uint8_t *in, size_t len, uint8_t *out, uint32_t *kind)
+static size_t encode_zstd(struct kvc_work *w, int level, const uint8_t *in, size_t len,
+			  uint8_t *out, uint32_t *kind)
 {
 	*kind = KVC_KIND_ZSTD;
 	return squeeze(w, level, in, len, out, KVC_BLOCK_ROOM);
 }
 
-static size_t encode_bf16(struct kvc_work *w, int level, const uint8_t *in, size_t len, uint8_t *out, uint32_t *kind)
+static size_t encode_bf16(struct kvc_work *w, int level, const uint8_t *in, size_t len,
+			  uint8_t *out, uint32_t *kind)
 {
 	struct look l = look_at(in, len);
 	double planes = ((l.hi < GAIN ? l.hi : 1) + (l.lo < GAIN ? l.lo : 1)) / 2;
@@ -235,12 +240,14 @@ static size_t encode_bf16(struct kvc_work *w, int level, const uint8_t *in, size
 	return l.all < GAIN ? squeeze(w, FAST, in, len, out, KVC_BLOCK_ROOM) : 0;
 }
 
-static size_t (*const encoders[KVC_CODECS])(struct kvc_work *, int, const uint8_t *, size_t, uint8_t *, uint32_t *) = {
+static size_t (*const encoders[KVC_CODECS])(struct kvc_work *, int, const uint8_t *, size_t,
+					    uint8_t *, uint32_t *) = {
 	[KVC_CODEC_ZSTD] = encode_zstd,
 	[KVC_CODEC_BF16] = encode_bf16,
 };
 
-static int decode_raw(struct kvc_work *w, const uint8_t *in, size_t stored, uint8_t *out, size_t len)
+static int decode_raw(struct kvc_work *w, const uint8_t *in, size_t stored, uint8_t *out,
+		      size_t len)
 {
 	(void)w;
 	if (stored != len)
@@ -250,15 +257,19 @@ static int decode_raw(struct kvc_work *w, const uint8_t *in, size_t stored, uint
 	return 0;
 }
 
-static int (*const decoders[KVC_KINDS])(struct kvc_work *, const uint8_t *, size_t, uint8_t *, size_t) = {
+static int (*const decoders[KVC_KINDS])(struct kvc_work *, const uint8_t *, size_t, uint8_t *,
+					size_t) = {
 	[KVC_KIND_RAW] = decode_raw,
 	[KVC_KIND_ZSTD] = stretch,
 	[KVC_KIND_PLANES] = join,
 };
 
-size_t kvc_block_encode(struct kvc_work *w, enum kvc_codec codec, int level, const uint8_t *in, size_t len, uint8_t *out, uint32_t *kind)
+size_t kvc_block_encode(struct kvc_work *w, enum kvc_codec codec, int level, const uint8_t *in,
+			size_t len, uint8_t *out, uint32_t *kind)
 {
-	size_t n = codec < KVC_CODECS && encoders[codec] ? encoders[codec](w, level, in, len, out, kind) : 0;
+	size_t n = codec < KVC_CODECS && encoders[codec]
+			   ? encoders[codec](w, level, in, len, out, kind)
+			   : 0;
 
 	/* A page saved is the least that any tier notices. */
 	if (n + (len > 2 * KVC_PAGE ? KVC_PAGE : 0) >= len)
@@ -268,7 +279,8 @@ size_t kvc_block_encode(struct kvc_work *w, enum kvc_codec codec, int level, con
 	return n;
 }
 
-int kvc_block_decode(struct kvc_work *w, uint32_t kind, const uint8_t *in, size_t stored, uint8_t *out, size_t len)
+int kvc_block_decode(struct kvc_work *w, uint32_t kind, const uint8_t *in, size_t stored,
+		     uint8_t *out, size_t len)
 {
 	if (kind >= KVC_KINDS || len > KVC_BLOCK || stored > KVC_BLOCK)
 		return -EBADMSG;

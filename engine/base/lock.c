@@ -45,8 +45,9 @@ void kvc_holds_print(FILE *out)
 {
 	for (const struct kvc_hold *h = atomic_load(&places); h; h = h->next)
 		fprintf(out, "hold_%s:%s:%d %llu %llu %llu %llu\n", h->lock, h->func, h->line,
-			(unsigned long long)h->max_cpu_ns / 1000, (unsigned long long)h->max_ns / 1000,
-			(unsigned long long)h->n, (unsigned long long)h->total_ns / 1000);
+			(unsigned long long)h->max_cpu_ns / 1000,
+			(unsigned long long)h->max_ns / 1000, (unsigned long long)h->n,
+			(unsigned long long)h->total_ns / 1000);
 }
 #else
 void kvc_holds_print(FILE *out)

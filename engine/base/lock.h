@@ -30,16 +30,23 @@ struct kvc_lock {
 	uint64_t since_ns, since_cpu_ns;
 };
 
-/* One line a place: the lock, the place, how often, and the longest in us. Nothing without KVC_HOLDS. */
+/*
+ * One line a place: the lock, the place, how often, and the longest in us. Nothing without
+ * KVC_HOLDS.
+ */
 void kvc_holds_print(FILE *out);
 
 #ifdef KVC_HOLDS
 void kvc_hold_begin(struct kvc_lock *l, struct kvc_hold *h);
 struct kvc_hold *kvc_hold_end(struct kvc_lock *l);
-#define KVC_HERE(what)                                                                             \
-	({                                                                                         \
-		static struct kvc_hold here_ = { .lock = what, .func = __func__, .line = __LINE__ };         \
-		&here_;                                                                            \
+#define KVC_HERE(what)                           \
+	({                                       \
+		static struct kvc_hold here_ = { \
+			.lock = what,            \
+			.func = __func__,        \
+			.line = __LINE__,        \
+		};                               \
+		&here_;                          \
 	})
 #else
 static inline void kvc_hold_begin(struct kvc_lock *l, struct kvc_hold *h)
@@ -72,8 +79,8 @@ static inline void kvc_lock_give(struct kvc_lock *l)
 }
 
 /*
- * Between two holds of a long work: a mutex goes to who comes first, and who gave it back this moment
- * is always the first. So he waits a moment where another one waits.
+ * Between two holds of a long work: a mutex goes to who comes first, and who gave it back this
+ * moment is always the first. So he waits a moment where another one waits.
  */
 static inline void kvc_lock_pause(const struct kvc_lock *l)
 {

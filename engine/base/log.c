@@ -7,7 +7,8 @@
 #include <stdio.h>
 #include <syslog.h>
 
-static atomic_bool use_syslog, with_debug; /* set anew when the daemon leaves its terminal, with threads running */
+/* set anew when the daemon leaves its terminal, with threads running */
+static atomic_bool use_syslog, with_debug;
 
 void kvc_log_setup(bool to_syslog, bool debug)
 {

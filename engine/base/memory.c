@@ -110,7 +110,7 @@ bool kvc_memory_reported(void)
 {
 	static const unsigned reporting = 5; /* VIRTIO_BALLOON_F_REPORTING */
 	bool yes = false;
-	char bits[80];                       /* a digit for each feature, from the lowest */
+	char bits[80]; /* a digit for each feature, from the lowest */
 	glob_t g;
 
 	if (glob("/sys/bus/virtio/drivers/virtio_balloon/virtio*/features", 0, NULL, &g))

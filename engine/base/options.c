@@ -38,35 +38,62 @@ struct row {
 #define AT(field) offsetof(struct kvc_options, field)
 
 static const struct row rows[] = {
-	{ "cpu", "SIZE", "memory that the pool may use", SIZE, AT(cpu_bytes), NULL, 16 << 20, 1ull << 50, "1G" },
-	{ "high", "PCT", "eviction starts when the pool or the disk is this full", NUMBER, AT(high_pct), NULL, 2, 100, "90" },
-	{ "low", "PCT", "eviction stops when it is this full", NUMBER, AT(low_pct), NULL, 1, 99, "80" },
-	{ "policy", "NAME", "who is evicted first: lru, fifo, lfu, mru", CHOICE, AT(policy), kvc_policy_names, 0, 0, "lru" },
-	{ "unit", "auto|dir|file", "what is one chunk: found by behaviour, every folder, or every file", CHOICE, AT(unit), unit_names, 0, 0, "auto" },
-	{ "write", "through|back", "copy to the tiers at publish, or only when evicted", CHOICE, AT(write), write_names, 0, 0, "through" },
-	{ "disk", "on|off", "use the store's disk tier", CHOICE, AT(disk), switch_names, 0, 0, "on" },
-	{ "remote", "URL", "a shared tier: dir://, redis://, rediss://, redis+cluster://, s3://; may be repeated", TEXTS, AT(remote), NULL, 0, 1024, "" },
-	{ "compress", "none|zstd|bf16+zstd", "codec of copies in the tiers", CHOICE, AT(compress), kvc_codec_names, 0, 0, "none" },
+	{ "cpu", "SIZE", "memory that the pool may use", SIZE, AT(cpu_bytes), NULL, 16 << 20,
+	  1ull << 50, "1G" },
+	{ "high", "PCT", "eviction starts when the pool or the disk is this full", NUMBER,
+	  AT(high_pct), NULL, 2, 100, "90" },
+	{ "low", "PCT", "eviction stops when it is this full", NUMBER, AT(low_pct), NULL, 1, 99,
+	  "80" },
+	{ "policy", "NAME", "who is evicted first: lru, fifo, lfu, mru", CHOICE, AT(policy),
+	  kvc_policy_names, 0, 0, "lru" },
+	{ "unit", "auto|dir|file",
+	  "what is one chunk: found by behaviour, every folder, or every file", CHOICE, AT(unit),
+	  unit_names, 0, 0, "auto" },
+	{ "write", "through|back", "copy to the tiers at publish, or only when evicted", CHOICE,
+	  AT(write), write_names, 0, 0, "through" },
+	{ "disk", "on|off", "use the store's disk tier", CHOICE, AT(disk), switch_names, 0, 0,
+	  "on" },
+	{ "remote", "URL",
+	  "a shared tier: dir://, redis://, rediss://, redis+cluster://, s3://; may be repeated",
+	  TEXTS, AT(remote), NULL, 0, 1024, "" },
+	{ "compress", "none|zstd|bf16+zstd", "codec of copies in the tiers", CHOICE, AT(compress),
+	  kvc_codec_names, 0, 0, "none" },
 	{ "level", "N", "of zstd, for compress=zstd", NUMBER, AT(level), NULL, 1, 19, "1" },
-	{ "keyfile", "PATH", "encrypt what leaves the pool with the keys in this file", TEXT, AT(keyfile), NULL, 0, 256, "" },
-	{ "metrics", "ADDR:PORT", "serve .kvcachefs/metrics by HTTP there", TEXT, AT(metrics), NULL, 0, 64, "" },
-	{ "passthrough", "auto|on|off", "let the kernel move data between callers and the pool", CHOICE, AT(passthrough), auto_names, 0, 0, "auto" },
-	{ "io_uring", "auto|on|off", "take requests through io_uring", CHOICE, AT(io_uring), auto_names, 0, 0, "auto" },
-	{ "huge", "within_size|always|never", "huge pages in the pool", CHOICE, AT(huge), kvc_huge_names, 0, 0, "within_size" },
-	{ "numa", "POLICY", "NUMA policy of the pool, as tmpfs mpol= takes it (with ; for ,)", TEXT, AT(numa), NULL, 0, 64, "" },
+	{ "keyfile", "PATH", "encrypt what leaves the pool with the keys in this file", TEXT,
+	  AT(keyfile), NULL, 0, 256, "" },
+	{ "metrics", "ADDR:PORT", "serve .kvcachefs/metrics by HTTP there", TEXT, AT(metrics), NULL,
+	  0, 64, "" },
+	{ "passthrough", "auto|on|off", "let the kernel move data between callers and the pool",
+	  CHOICE, AT(passthrough), auto_names, 0, 0, "auto" },
+	{ "io_uring", "auto|on|off", "take requests through io_uring", CHOICE, AT(io_uring),
+	  auto_names, 0, 0, "auto" },
+	{ "huge", "within_size|always|never", "huge pages in the pool", CHOICE, AT(huge),
+	  kvc_huge_names, 0, 0, "within_size" },
+	{ "numa", "POLICY", "NUMA policy of the pool, as tmpfs mpol= takes it (with ; for ,)", TEXT,
+	  AT(numa), NULL, 0, 64, "" },
 	{ "prefault", "auto|on|hold|off", "touch the pool's memory in the background", CHOICE,
 	  AT(prefault), prefault_names, 0, 0, "auto" },
-	{ "keep_pool", NULL, "leave the pool in memory at unmount, for a warm start", FLAG, AT(keep_pool), NULL, 0, 0, "0" },
-	{ "settle", "MS", "wait so long after publish before copying down", NUMBER, AT(settle_ms), NULL, 0, 3600000, "200" },
-	{ "deadline", "MS", "longest wait for a tier or for room", NUMBER, AT(deadline_ms), NULL, 1, 3600000, "10000" },
-	{ "pace", "MS", "longest that a store waits for copies that are behind; then the coldest chunks without a copy go", NUMBER,
-	  AT(pace_ms), NULL, 0, 3600000, "100" },
-	{ "log", "SIZE", "the longest that the catalog's log becomes", SIZE, AT(log_bytes), NULL, 1 << 20, 1ull << 40, "64M" },
-	{ "commit", "MS", "longest time that a change to the catalog waits for others", NUMBER, AT(commit_ms), NULL, 1, 40, "10" },
-	{ "run", "DIR", "folder below which the pool is mounted", TEXT, AT(run_dir), NULL, 0, 256, "/run/kvcachefs" },
-	{ "shim", "SPEC", "delay or break tier operations, for tests", TEXT, AT(shim), NULL, 0, 128, "" },
+	{ "keep_pool", NULL, "leave the pool in memory at unmount, for a warm start", FLAG,
+	  AT(keep_pool), NULL, 0, 0, "0" },
+	{ "settle", "MS", "wait so long after publish before copying down", NUMBER, AT(settle_ms),
+	  NULL, 0, 3600000, "200" },
+	{ "deadline", "MS", "longest wait for a tier or for room", NUMBER, AT(deadline_ms), NULL, 1,
+	  3600000, "10000" },
+	{ "pace", "MS",
+	  "longest that a store waits for copies that are behind; then the coldest chunks without "
+	  "a copy go",
+	  NUMBER, AT(pace_ms), NULL, 0, 3600000, "100" },
+	{ "log", "SIZE", "the longest that the catalog's log becomes", SIZE, AT(log_bytes), NULL,
+	  1 << 20, 1ull << 40, "64M" },
+	{ "commit", "MS", "longest time that a change to the catalog waits for others", NUMBER,
+	  AT(commit_ms), NULL, 1, 40, "10" },
+	{ "run", "DIR", "folder below which the pool is mounted", TEXT, AT(run_dir), NULL, 0, 256,
+	  "/run/kvcachefs" },
+	{ "shim", "SPEC", "delay or break tier operations, for tests", TEXT, AT(shim), NULL, 0, 128,
+	  "" },
 	{ "allow_other", NULL, "let other users in", FLAG, AT(allow_other), NULL, 0, 0, "0" },
-	{ "uid", "NUMBER", "owner of the mount's root folder, from now on", ID, AT(uid), NULL, 0, UINT32_MAX - 1, "" },
+	{ "uid", "NUMBER", "owner of the mount's root folder, from now on", ID, AT(uid), NULL, 0,
+	  UINT32_MAX - 1, "" },
 	{ "gid", "NUMBER", "its group", ID, AT(gid), NULL, 0, UINT32_MAX - 1, "" },
 	{ "mode", "OCTAL", "its permissions, such as 1777", MODE, AT(mode), NULL, 0, 07777, "" },
 	{ "debug", NULL, "log more", FLAG, AT(debug), NULL, 0, 0, "0" },
@@ -74,10 +101,14 @@ static const struct row rows[] = {
 #define NROWS (sizeof rows / sizeof rows[0])
 
 /* Options that mount(2) knows, and those of fstab that only mount(8) looks at. */
-static const char *const generic[] = { "ro", "rw", "nosuid", "suid", "nodev", "dev", "noexec", "exec", "noatime", "atime",
-	"nodiratime", "relatime", "sync", "async", "dirsync", NULL };
-static const char *const ignored[] = { "defaults", "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users",
-	"owner", "x-", NULL };
+static const char *const generic[] = {
+	"ro",      "rw",    "nosuid",     "suid",     "nodev", "dev",   "noexec",  "exec",
+	"noatime", "atime", "nodiratime", "relatime", "sync",  "async", "dirsync", NULL,
+};
+static const char *const ignored[] = {
+	"defaults", "auto",  "noauto", "nofail", "_netdev", "user",
+	"nouser",   "users", "owner",  "x-",     NULL,
+};
 
 static bool among(const char *const *list, const char *word)
 {
@@ -117,21 +148,27 @@ static int set(struct kvc_options *o, const struct row *r, const char *value, ch
 	case NUMBER:
 		if (r->type == SIZE) {
 			if (!value || kvc_size_parse(value, &v)) {
-				fail(error, "option %s: '%s' is not a size; give a number with K, M, G or T, such as 16G", r->name, value ? value : "");
+				fail(error,
+				     "option %s: '%s' is not a size; give a number with K, M, G or "
+				     "T, such as 16G",
+				     r->name, value ? value : "");
 				return -EINVAL;
 			}
 		} else {
 			v = value && *value >= '0' && *value <= '9' ? strtoull(value, &end, 10) : 0;
 			if (!value || *value < '0' || *value > '9' || *end) {
-				fail(error, "option %s: '%s' is not a number", r->name, value ? value : "");
+				fail(error, "option %s: '%s' is not a number", r->name,
+				     value ? value : "");
 				return -EINVAL;
 			}
 		}
 		if (v < r->min || v > r->max) {
 			if (r->type == SIZE)
-				snprintf(range, sizeof range, "%s to %s", kvc_size_text(r->min, a), kvc_size_text(r->max, b));
+				snprintf(range, sizeof range, "%s to %s", kvc_size_text(r->min, a),
+					 kvc_size_text(r->max, b));
 			else
-				snprintf(range, sizeof range, "%llu to %llu", (unsigned long long)r->min, (unsigned long long)r->max);
+				snprintf(range, sizeof range, "%llu to %llu",
+					 (unsigned long long)r->min, (unsigned long long)r->max);
 			fail(error, "option %s: it goes from %s", r->name, range);
 			return -EINVAL;
 		}
@@ -139,9 +176,14 @@ static int set(struct kvc_options *o, const struct row *r, const char *value, ch
 		return 0;
 	case ID:
 	case MODE:
-		v = value && *value >= '0' && *value <= '9' ? strtoull(value, &end, r->type == MODE ? 8 : 10) : 0;
+		v = value && *value >= '0' && *value <= '9'
+			    ? strtoull(value, &end, r->type == MODE ? 8 : 10)
+			    : 0;
 		if (!value || *value < '0' || *value > '9' || *end || v > r->max) {
-			fail(error, r->type == MODE ? "option %s: '%s' is not an octal mode from 0 to 7777" : "option %s: '%s' is not the number of a user or group",
+			fail(error,
+			     r->type == MODE
+				     ? "option %s: '%s' is not an octal mode from 0 to 7777"
+				     : "option %s: '%s' is not the number of a user or group",
 			     r->name, value ? value : "");
 			return -EINVAL;
 		}
@@ -155,11 +197,16 @@ static int set(struct kvc_options *o, const struct row *r, const char *value, ch
 			}
 		snprintf(error, 256, "option %s: '%s' is not one of", r->name, value ? value : "");
 		for (uint64_t i = 0; r->names[i]; i++)
-			snprintf(error + strlen(error), 256 - strlen(error), "%s %s", i ? "," : "", r->names[i]);
+			snprintf(error + strlen(error), 256 - strlen(error), "%s %s", i ? "," : "",
+				 r->names[i]);
 		return -EINVAL;
 	case TEXTS:
-		if (!value || !*value || strpbrk(value, " \t\n") || strlen((char *)n) + strlen(value) + 2 > r->max) {
-			fail(error, "option %s: it takes a URL without spaces, all of them together less than %s characters", r->name, "1000");
+		if (!value || !*value || strpbrk(value, " \t\n") ||
+		    strlen((char *)n) + strlen(value) + 2 > r->max) {
+			fail(error,
+			     "option %s: it takes a URL without spaces, all of them together less "
+			     "than %s characters",
+			     r->name, "1000");
 			return -EINVAL;
 		}
 		if (*(char *)n)
@@ -168,7 +215,11 @@ static int set(struct kvc_options *o, const struct row *r, const char *value, ch
 		return 0;
 	case TEXT:
 		if (!value || strlen(value) >= r->max) {
-			fail(error, "option %s: it takes a value of less than %s characters", r->name, r->max == 64 ? "64" : r->max == 128 ? "128" : "256");
+			fail(error, "option %s: it takes a value of less than %s characters",
+			     r->name,
+			     r->max == 64    ? "64"
+			     : r->max == 128 ? "128"
+					     : "256");
 			return -EINVAL;
 		}
 		memset((char *)n, 0, r->max);
@@ -245,7 +296,8 @@ int kvc_options_check(const struct kvc_options *o, char *error)
 	char *end;
 
 	if (*o->metrics && (!port || !port[1] || strtoul(port + 1, &end, 10) > 65535 || *end)) {
-		fail(error, "option metrics: '%s' is not ADDR:PORT such as 127.0.0.1:9464%s", o->metrics, "");
+		fail(error, "option metrics: '%s' is not ADDR:PORT such as 127.0.0.1:9464%s",
+		     o->metrics, "");
 		return -EINVAL;
 	}
 	return 0;
@@ -259,7 +311,8 @@ static void print_urls(const char *name, const char *urls, FILE *out)
 		const char *host = strstr(urls, "://"), *at = memchr(urls, '@', (size_t)len);
 
 		if (host && at && host < at)
-			fprintf(out, "%s=%.*s***%.*s\n", name, (int)(host + 3 - urls), urls, (int)(urls + len - at), at);
+			fprintf(out, "%s=%.*s***%.*s\n", name, (int)(host + 3 - urls), urls,
+				(int)(urls + len - at), at);
 		else
 			fprintf(out, "%s=%.*s\n", name, len, urls);
 		urls += len + (urls[len] == ' ');
@@ -293,7 +346,8 @@ void kvc_options_help(FILE *out)
 	for (size_t i = 0; i < NROWS; i++) {
 		char left[64];
 
-		snprintf(left, sizeof left, "%s%s%s", rows[i].name, rows[i].value ? "=" : "", rows[i].value ? rows[i].value : "");
+		snprintf(left, sizeof left, "%s%s%s", rows[i].name, rows[i].value ? "=" : "",
+			 rows[i].value ? rows[i].value : "");
 		fprintf(out, "  %-30s %s", left, rows[i].help);
 		if (rows[i].value && *rows[i].def)
 			fprintf(out, " (%s)", rows[i].def);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The mount options: one table, which feeds the parser, --help, .kvcachefs/config and the test of the manual.
+ * The mount options: one table, which feeds the parser, --help, .kvcachefs/config and the test of
+ * the manual.
  */
 #ifndef KVC_OPTIONS_H
 #define KVC_OPTIONS_H
@@ -16,29 +17,29 @@ enum kvc_write_mode { KVC_THROUGH, KVC_BACK };
 #define KVC_UNSET UINT64_MAX
 
 struct kvc_options {
-	uint64_t cpu_bytes;    /* size of the pool */
+	uint64_t cpu_bytes; /* size of the pool */
 	uint64_t high_pct, low_pct;
-	uint64_t policy;       /* index into kvc_policies */
-	uint64_t unit;         /* 0: by behaviour; 1 + enum kvc_unit */
-	uint64_t write;        /* enum kvc_write_mode */
-	uint64_t disk;         /* bool */
+	uint64_t policy;                /* index into kvc_policies */
+	uint64_t unit;                  /* 0: by behaviour; 1 + enum kvc_unit */
+	uint64_t write;                 /* enum kvc_write_mode */
+	uint64_t disk;                  /* bool */
 	uint64_t passthrough, io_uring; /* enum kvc_auto */
-	uint64_t huge;         /* index into kvc_huge_names */
-	char numa[64];         /* tmpfs mpol=, empty: the kernel's default */
-	uint64_t prefault;     /* enum kvc_prefault_mode */
-	uint64_t keep_pool;    /* bool */
+	uint64_t huge;                  /* index into kvc_huge_names */
+	char numa[64];                  /* tmpfs mpol=, empty: the kernel's default */
+	uint64_t prefault;              /* enum kvc_prefault_mode */
+	uint64_t keep_pool;             /* bool */
 	uint64_t settle_ms, deadline_ms, commit_ms, pace_ms;
-	uint64_t log_bytes;    /* of the catalog */
-	char remote[1024];     /* remote= as given, one after the other, separated by spaces */
-	uint64_t compress;     /* enum kvc_codec */
-	uint64_t level;        /* of zstd */
+	uint64_t log_bytes; /* of the catalog */
+	char remote[1024];  /* remote= as given, one after the other, separated by spaces */
+	uint64_t compress;  /* enum kvc_codec */
+	uint64_t level;     /* of zstd */
 	char keyfile[256];
-	char metrics[64];      /* ADDR:PORT, empty: none */
-	char shim[128];        /* faults to inject below the engine, for tests */
-	char run_dir[256];     /* where pools are mounted */
-	uint64_t uid, gid, mode; /* of the root folder; KVC_UNSET: as it is */
+	char metrics[64];            /* ADDR:PORT, empty: none */
+	char shim[128];              /* faults to inject below the engine, for tests */
+	char run_dir[256];           /* where pools are mounted */
+	uint64_t uid, gid, mode;     /* of the root folder; KVC_UNSET: as it is */
 	uint64_t allow_other, debug; /* bool */
-	char generic[256];     /* options for mount(2), comma separated */
+	char generic[256];           /* options for mount(2), comma separated */
 };
 
 extern const char *const kvc_huge_names[];
@@ -46,8 +47,8 @@ extern const char *const kvc_huge_names[];
 /* Fills in the defaults. */
 void kvc_options_init(struct kvc_options *o);
 /*
- * Parses comma-separated options over what is there. 0, or -EINVAL with one line for people in error[] (256 bytes)
- * and *o unchanged.
+ * Parses comma-separated options over what is there. 0, or -EINVAL with one line for people in
+ * error[] (256 bytes) and *o unchanged.
  */
 int kvc_options_parse(struct kvc_options *o, const char *text, char *error);
 /* Checks what only makes sense together (low < high); as above. */

@@ -14,7 +14,10 @@ static int64_t fifo(const struct kvc_use *u)
 	return (int64_t)u->created_ns;
 }
 
-/* Hits first; among equals the one not used for longest. 2^21 hits are told apart, and times to 2^21 ns (2 ms). */
+/*
+ * Hits first; among equals the one not used for longest. 2^21 hits are told apart, and times to
+ * 2^21 ns (2 ms).
+ */
 static int64_t lfu(const struct kvc_use *u)
 {
 	uint64_t hits = u->hits < (1u << 21) ? u->hits : (1u << 21) - 1;

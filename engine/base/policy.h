@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Eviction policies: a rank for a chunk from what is known of its use; the lowest rank is evicted first. One row
- * each. Ranks are kept in the catalog, so after a restart the next victims are the ones that would have been.
+ * Eviction policies: a rank for a chunk from what is known of its use; the lowest rank is evicted
+ * first. One row each. Ranks are kept in the catalog, so after a restart the next victims are the
+ * ones that would have been.
  *
- * A model can have a policy of its own (user.kvcachefs.policy). Ranks of different policies do not compare, so chunks are in
- * classes: 0 is the mount's policy, 1 + n is the nth policy, chosen for a model. Each class has its own order of victims, and the classes
- * give in proportion to the chunks that they have in the pool.
+ * A model can have a policy of its own (user.kvcachefs.policy). Ranks of different policies do not
+ * compare, so chunks are in classes: 0 is the mount's policy, 1 + n is the nth policy, chosen for a
+ * model. Each class has its own order of victims, and the classes give in proportion to the chunks
+ * that they have in the pool.
  */
 #ifndef KVC_POLICY_H
 #define KVC_POLICY_H
@@ -24,7 +26,7 @@ struct kvc_policy {
 };
 
 #define KVC_POLICIES(X) X(lru) X(fifo) X(lfu) X(mru)
-#define X(name) + 1
+#define X(name) +1
 enum { KVC_CLASSES = 1 KVC_POLICIES(X) };
 #undef X
 

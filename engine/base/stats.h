@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counters: one row each in KVC_COUNTERS, shown by .kvcachefs/stats and .kvcachefs/metrics. They only grow;
- * relaxed atomics, because nothing is decided by them.
+ * Counters: one row each in KVC_COUNTERS, shown by .kvcachefs/stats and .kvcachefs/metrics. They
+ * only grow; relaxed atomics, because nothing is decided by them.
  */
 #ifndef KVC_STATS_H
 #define KVC_STATS_H
@@ -11,62 +11,63 @@
 
 /* clang-format off: a table */
 /*      name                what one count is */
-#define KVC_COUNTERS(X)                                                                \
-	X(opens,              "files opened")                                          \
-	X(creates,            "files created")                                         \
-	X(publishes,          "objects published by their last writer's close")        \
-	X(pool_hits,          "opens answered from the pool")                          \
-	X(pool_misses,        "opens that waited for a load")                          \
-	X(loads,              "objects loaded into the pool from a tier")              \
-	X(load_bytes,         "bytes loaded into the pool")                            \
-	X(load_failures,      "loads for which no tier had a good copy")               \
-	X(load_timeouts,      "opens that gave up at the deadline")                    \
-	X(spills,             "objects written to a tier")                             \
-	X(spill_bytes,        "bytes written to a tier")                               \
-	X(spill_failures,     "writes to a tier that failed and are tried again")      \
-	X(spills_dropped,     "copies to a shared tier given up because too many waited or it is full") \
-	X(spill_stale,        "writes to a tier undone because the object changed")    \
-	X(evictions,          "objects that left the pool and stay in a tier")         \
-	X(evicted_chunks,     "chunks evicted from the pool")                          \
-	X(drops,              "objects dropped from their last tier")                  \
-	X(dropped_chunks,     "chunks dropped whole")                                  \
-	X(trimmed_chunks,     "chunks that left a tier to keep it below its mark")     \
-	X(behind_drops,       "chunks dropped because copies were behind for longer than pace=") \
-	X(paced,              "stores that waited their turn because copies were behind") \
-	X(knocks,             "chunk folders whose names the kernel was told to ask for anew before they go") \
-	X(epochs,             "times the kernel was told to ask anew for all names at once") \
-	X(expired_chunks,     "chunks dropped because their ttl ran out")              \
-	X(corrupt,            "copies in a tier found damaged and discarded")          \
-	X(tier_errors,        "failed tier operations")                                \
-	X(breaker_opened,     "times a tier was taken out by its breaker")             \
-	X(breaker_closed,     "times a tier came back")                                \
-	X(room_waits,         "creates and writes that waited for room in the pool")   \
-	X(room_refusals,      "creates and writes refused with ENOSPC")                \
-	X(quota_waits,        "creates and writes that waited for their model's quota") \
-	X(quota_refusals,     "creates and writes refused with EDQUOT")                \
-	X(quota_drops,        "chunks dropped to keep a model within its quota")       \
-	X(plain_opens,        "opens served by plain requests")                        \
-	X(passthrough_opens,  "opens served by passthrough")                           \
-	X(plain_reads,        "read requests served by the daemon")                    \
-	X(plain_writes,       "write requests served by the daemon")                   \
-	X(lookups,            "lookup requests")                                       \
-	X(getattrs,           "getattr requests")                                      \
-	X(requests,           "requests of all kinds that a caller waited for")        \
-	X(late_replies,       "requests answered after waiting")                       \
-	X(asks,               "names asked for in the shared tiers")                   \
-	X(ask_hits,           "names that a shared tier had")                          \
-	X(imports,            "objects taken in from a remote listing")               \
-	X(rekeyed,            "copies sealed again with a newer key")                  \
-	X(unsealable,         "loads that failed for want of a key")                   \
-	X(coded_bytes,        "bytes before coding of copies that were coded")         \
-	X(coded_stored_bytes, "what those take after it")                             \
-	X(commits,            "catalog transactions committed")                        \
-	X(syncs,              "times the catalog's log was brought to stable storage for freed space") \
-	X(refused_changes,    "changes refused because the catalog could not write")   \
-	X(commit_failures,    "catalog commits that failed and are tried again")       \
-	X(leases,             "lease transactions")                                    \
-	X(recovered,          "objects found in the pool at start")                    \
-	X(recovery_drops,     "files dropped at start: unfinished or without a copy")
+#define KVC_COUNTERS(X)                                                                           \
+	X(opens, "files opened")                                                                  \
+	X(creates, "files created")                                                               \
+	X(publishes, "objects published by their last writer's close")                            \
+	X(pool_hits, "opens answered from the pool")                                              \
+	X(pool_misses, "opens that waited for a load")                                            \
+	X(loads, "objects loaded into the pool from a tier")                                      \
+	X(load_bytes, "bytes loaded into the pool")                                               \
+	X(load_failures, "loads for which no tier had a good copy")                               \
+	X(load_timeouts, "opens that gave up at the deadline")                                    \
+	X(spills, "objects written to a tier")                                                    \
+	X(spill_bytes, "bytes written to a tier")                                                 \
+	X(spill_failures, "writes to a tier that failed and are tried again")                     \
+	X(spills_dropped,                                                                         \
+	  "copies to a shared tier given up because too many waited or it is full")               \
+	X(spill_stale, "writes to a tier undone because the object changed")                      \
+	X(evictions, "objects that left the pool and stay in a tier")                             \
+	X(evicted_chunks, "chunks evicted from the pool")                                         \
+	X(drops, "objects dropped from their last tier")                                          \
+	X(dropped_chunks, "chunks dropped whole")                                                 \
+	X(trimmed_chunks, "chunks that left a tier to keep it below its mark")                    \
+	X(behind_drops, "chunks dropped because copies were behind for longer than pace=")        \
+	X(paced, "stores that waited their turn because copies were behind")                      \
+	X(knocks, "chunk folders whose names the kernel was told to ask for anew before they go") \
+	X(epochs, "times the kernel was told to ask anew for all names at once")                  \
+	X(expired_chunks, "chunks dropped because their ttl ran out")                             \
+	X(corrupt, "copies in a tier found damaged and discarded")                                \
+	X(tier_errors, "failed tier operations")                                                  \
+	X(breaker_opened, "times a tier was taken out by its breaker")                            \
+	X(breaker_closed, "times a tier came back")                                               \
+	X(room_waits, "creates and writes that waited for room in the pool")                      \
+	X(room_refusals, "creates and writes refused with ENOSPC")                                \
+	X(quota_waits, "creates and writes that waited for their model's quota")                  \
+	X(quota_refusals, "creates and writes refused with EDQUOT")                               \
+	X(quota_drops, "chunks dropped to keep a model within its quota")                         \
+	X(plain_opens, "opens served by plain requests")                                          \
+	X(passthrough_opens, "opens served by passthrough")                                       \
+	X(plain_reads, "read requests served by the daemon")                                      \
+	X(plain_writes, "write requests served by the daemon")                                    \
+	X(lookups, "lookup requests")                                                             \
+	X(getattrs, "getattr requests")                                                           \
+	X(requests, "requests of all kinds that a caller waited for")                             \
+	X(late_replies, "requests answered after waiting")                                        \
+	X(asks, "names asked for in the shared tiers")                                            \
+	X(ask_hits, "names that a shared tier had")                                               \
+	X(imports, "objects taken in from a remote listing")                                      \
+	X(rekeyed, "copies sealed again with a newer key")                                        \
+	X(unsealable, "loads that failed for want of a key")                                      \
+	X(coded_bytes, "bytes before coding of copies that were coded")                           \
+	X(coded_stored_bytes, "what those take after it")                                         \
+	X(commits, "catalog transactions committed")                                              \
+	X(syncs, "times the catalog's log was brought to stable storage for freed space")         \
+	X(refused_changes, "changes refused because the catalog could not write")                 \
+	X(commit_failures, "catalog commits that failed and are tried again")                     \
+	X(leases, "lease transactions")                                                           \
+	X(recovered, "objects found in the pool at start")                                        \
+	X(recovery_drops, "files dropped at start: unfinished or without a copy")
 /* clang-format on */
 
 struct kvc_stats {
@@ -76,7 +77,8 @@ struct kvc_stats {
 };
 
 #define kvc_count(stats, name) kvc_count_by(stats, name, 1)
-#define kvc_count_by(stats, name, n) atomic_fetch_add_explicit(&(stats)->name, n, memory_order_relaxed)
+#define kvc_count_by(stats, name, n) \
+	atomic_fetch_add_explicit(&(stats)->name, n, memory_order_relaxed)
 #define kvc_counted(stats, name) atomic_load_explicit(&(stats)->name, memory_order_relaxed)
 
 #endif

@@ -12,8 +12,9 @@
 #include <sys/stat.h>
 
 #define LOOK_US 10000
-#define SAY_NS 1000000000ull     /* a wait longer than this is told */
-#define UNSEEN_NS 3000000000ull  /* for a holder whose mount is not seen: it may be about to notice its end */
+#define SAY_NS 1000000000ull /* a wait longer than this is told */
+/* for a holder whose mount is not seen: it may be about to notice its end */
+#define UNSEEN_NS 3000000000ull
 #define ENDING_NS 60000000000ull /* for one that is ending, since it last got on */
 
 static const char magic[8] = "KVCACHFS";
@@ -34,7 +35,8 @@ static void uuid_text(struct kvc_store *s)
 	char *p = s->uuid_text;
 
 	for (int i = 0; i < 16; i++)
-		p += snprintf(p, 4, "%02x%s", s->uuid[i], i == 3 || i == 5 || i == 7 || i == 9 ? "-" : "");
+		p += snprintf(p, 4, "%02x%s", s->uuid[i],
+			      i == 3 || i == 5 || i == 7 || i == 9 ? "-" : "");
 }
 
 const char *kvc_store_path(const struct kvc_store *s, const char *name, char *buf)
@@ -73,7 +75,8 @@ int kvc_store_create(struct kvc_store *s)
 		snprintf(p->device, sizeof p->device, "%s", s->data);
 	sum = kvc_sum_of(p, offsetof(struct super, sum));
 	memcpy(p->sum, sum.b, 16);
-	fd = open(kvc_store_path(s, KVC_STORE_SUPER, path), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	fd = open(kvc_store_path(s, KVC_STORE_SUPER, path),
+		  O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return -errno;
 	if ((err = kvc_pwrite_all(fd, p, sizeof *p, 0)))
@@ -89,7 +92,8 @@ static bool same_source(const char *field, const char *dir)
 
 		if (c == '\\' && sscanf(field, "%3o", &c) == 1)
 			field += 3;
-		if (c != (unsigned char)(*dir == ',' ? '_' : *dir)) /* a comma cannot be in a mount's source */
+		/* a comma cannot be in a mount's source */
+		if (c != (unsigned char)(*dir == ',' ? '_' : *dir))
 			return false;
 	}
 	return !*dir && (!*field || *field == ' ');
@@ -126,7 +130,12 @@ static int lock_store(int fd, const char *dir, char *error)
 
 	for (;;) {
 		struct flock all = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
-		struct flock byte = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = KVC_STORE_SERVING, .l_len = 1 };
+		struct flock byte = {
+			.l_type = F_WRLCK,
+			.l_whence = SEEK_SET,
+			.l_start = KVC_STORE_SERVING,
+			.l_len = 1,
+		};
 		uint64_t now = kvc_mono_ns();
 		struct stat st;
 
@@ -144,7 +153,10 @@ static int lock_store(int fd, const char *dir, char *error)
 				since = now;
 			}
 			if (now - since > ENDING_NS) {
-				snprintf(error, 512, "the store %s is in use by a daemon that is ending and does not get on", dir);
+				snprintf(error, 512,
+					 "the store %s is in use by a daemon that is ending and "
+					 "does not get on",
+					 dir);
 				return -EBUSY;
 			}
 		} else if (now - start > UNSEEN_NS || mount_seen(dir)) {
@@ -161,7 +173,9 @@ static int lock_store(int fd, const char *dir, char *error)
 
 void kvc_store_ending(const struct kvc_store *s)
 {
-	struct flock byte = { .l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = KVC_STORE_SERVING, .l_len = 1 };
+	struct flock byte = {
+		.l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = KVC_STORE_SERVING, .l_len = 1
+	};
 
 	if (s->lock_fd >= 0)
 		fcntl(s->lock_fd, F_OFD_SETLK, &byte);
@@ -193,7 +207,8 @@ int kvc_store_open(struct kvc_store *s, const char *dir, char *error)
 	errno = ENOTDIR;
 	if (stat(dir, &st) || !S_ISDIR(st.st_mode)) {
 		err = -errno;
-		snprintf(error, 512, "no store at %s: %s; mkfs.kvcachefs makes one", dir, errno == EACCES ? "no permission" : "no such folder");
+		snprintf(error, 512, "no store at %s: %s; mkfs.kvcachefs makes one", dir,
+			 errno == EACCES ? "no permission" : "no such folder");
 		return err;
 	}
 	snprintf(s->dir, sizeof s->dir, "%s", dir);
@@ -201,7 +216,8 @@ int kvc_store_open(struct kvc_store *s, const char *dir, char *error)
 	if (fd < 0) {
 		err = -errno;
 		if (err == -ENOENT)
-			snprintf(error, 512, "%s is not a kvcachefs store; mkfs.kvcachefs makes one", dir);
+			snprintf(error, 512,
+				 "%s is not a kvcachefs store; mkfs.kvcachefs makes one", dir);
 		else
 			snprintf(error, 512, "cannot open %s: %s", path, strerror(-err));
 		return err == -ENOENT ? -EINVAL : err;
@@ -216,12 +232,17 @@ int kvc_store_open(struct kvc_store *s, const char *dir, char *error)
 		return err;
 	}
 	if (le32toh(p->version) > KVC_STORE_VERSION) {
-		snprintf(error, 512, "%s has format %u and this kvcachefs knows %d; use a newer one", dir, le32toh(p->version), KVC_STORE_VERSION);
+		snprintf(error, 512,
+			 "%s has format %u and this kvcachefs knows %d; use a newer one", dir,
+			 le32toh(p->version), KVC_STORE_VERSION);
 		return -EPROTO;
 	}
 	sum = kvc_sum_of(p, offsetof(struct super, sum));
 	if (memcmp(sum.b, p->sum, 16) || memchr(p->device, 0, sizeof p->device) == NULL) {
-		snprintf(error, 512, "the superblock of %s is damaged; fsck.kvcachefs --rebuild makes a new one", dir);
+		snprintf(
+			error, 512,
+			"the superblock of %s is damaged; fsck.kvcachefs --rebuild makes a new one",
+			dir);
 		return -EBADMSG;
 	}
 	if ((err = lock_store(fd, dir, error)))

@@ -18,28 +18,33 @@
 #define KVC_STORE_SUPER "superblock"
 #define KVC_STORE_CATALOG "catalog.sqlite"
 #define KVC_STORE_DATA "data"
-#define KVC_STORE_RESERVE "reserve" /* space that the daemon gives up when the filesystem is full (catalog_write.c) */
+/* space that the daemon gives up when the filesystem is full (catalog_write.c) */
+#define KVC_STORE_RESERVE "reserve"
 #define KVC_STORE_RESERVE_SIZE (8ull << 20)
 #define KVC_STORE_MIN_SIZE (16ull << 20)
 #define KVC_STORE_SERVING (1ll << 40)
 
 struct kvc_store {
 	char dir[1024];
-	char data[1280];   /* path of the data file or device */
-	bool device;       /* `data` is a block device given to mkfs */
+	char data[1280]; /* path of the data file or device */
+	bool device;     /* `data` is a block device given to mkfs */
 	uint8_t uuid[16];
 	char uuid_text[37];
 	uint64_t data_size; /* bytes */
 	uint64_t created_ns;
-	int lock_fd;       /* the superblock, locked; -1 while not open */
+	int lock_fd; /* the superblock, locked; -1 while not open */
 };
 
-/* Writes a new superblock into s->dir from the fields of *s (the uuid is made here unless it is set). 0 or -errno. */
+/*
+ * Writes a new superblock into s->dir from the fields of *s (the uuid is made here unless it is
+ * set). 0 or -errno.
+ */
 int kvc_store_create(struct kvc_store *s);
 /*
- * Opens and locks the store in folder dir. 0, or one line for people in error[512] and: -ENOENT (no such folder),
- * -EINVAL (not a store), -EPROTO (newer format), -EBADMSG (superblock damaged), -EBUSY (in use), or another errno.
- * Blocks while a daemon that is ending has the lock, as long as that one gets on.
+ * Opens and locks the store in folder dir. 0, or one line for people in error[512] and: -ENOENT (no
+ * such folder), -EINVAL (not a store), -EPROTO (newer format), -EBADMSG (superblock damaged),
+ * -EBUSY (in use), or another errno. Blocks while a daemon that is ending has the lock, as long as
+ * that one gets on.
  */
 int kvc_store_open(struct kvc_store *s, const char *dir, char *error);
 /* The mount has ended: who waits for the store may know that it will be free. */

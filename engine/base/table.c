@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See table.h. Linear hashing: there are `level` (a power of two) buckets and, of the next level, as
- * many as were split: buckets [0, split) and those that were split off them, [level, level + split).
- * Buckets are in parts of a fixed size, so that growing copies none.
+ * See table.h. Linear hashing: there are `level` (a power of two) buckets and, of the next level,
+ * as many as were split: buckets [0, split) and those that were split off them, [level, level +
+ * split). Buckets are in parts of a fixed size, so that growing copies none.
  */
 #include "table.h"
 

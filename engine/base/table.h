@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A hash table of things that have a number, by linear hashing: it grows by one bucket at a time, so
- * no single call moves more than a bucket's chain. The things carry their own link. It has no lock.
+ * A hash table of things that have a number, by linear hashing: it grows by one bucket at a time,
+ * so no single call moves more than a bucket's chain. The things carry their own link. It has no
+ * lock.
  *
  * A bucket is a number below kvc_table_buckets. Who walks all of them with pauses in between, by
  * number, meets everything that is there all the while at least once: growing moves things only to
@@ -33,10 +34,10 @@ void kvc_table_del(struct kvc_table *t, struct kvc_slot *s);
 struct kvc_slot *kvc_table_bucket(const struct kvc_table *t, size_t bucket);
 
 /* Walks all; the one it is at may be removed. Nothing may be added meanwhile. */
-#define kvc_table_each(t, pos)                                                                     \
-	for (size_t pos##_at = 0; pos##_at < (t)->buckets; pos##_at++)                             \
-		for (struct kvc_slot *pos = kvc_table_bucket(t, pos##_at),                         \
-				     *pos##_next = pos ? pos->next : NULL;                         \
+#define kvc_table_each(t, pos)                                             \
+	for (size_t pos##_at = 0; pos##_at < (t)->buckets; pos##_at++)     \
+		for (struct kvc_slot *pos = kvc_table_bucket(t, pos##_at), \
+				     *pos##_next = pos ? pos->next : NULL; \
 		     pos; pos = pos##_next, pos##_next = pos ? pos->next : NULL)
 
 #endif

@@ -79,9 +79,10 @@ static inline void kvc_list_splice(struct kvc_list *to, struct kvc_list *from)
 }
 
 #define kvc_of(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
-#define kvc_list_each(pos, head) for (struct kvc_list *pos = (head)->next; pos != (head); pos = pos->next)
-#define kvc_list_each_safe(pos, head)                                                                   \
-	for (struct kvc_list *pos = (head)->next, *pos##_next = pos->next; pos != (head);               \
+#define kvc_list_each(pos, head) \
+	for (struct kvc_list *pos = (head)->next; pos != (head); pos = pos->next)
+#define kvc_list_each_safe(pos, head)                                                     \
+	for (struct kvc_list *pos = (head)->next, *pos##_next = pos->next; pos != (head); \
 	     pos = pos##_next, pos##_next = pos->next)
 
 /* Now, in ns: of the calendar (what files carry), and one that never jumps (for deadlines). */
@@ -90,7 +91,8 @@ uint64_t kvc_mono_ns(void);
 
 static inline struct timespec kvc_timespec(uint64_t ns)
 {
-	return (struct timespec){ .tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u) };
+	return (struct timespec){ .tv_sec = (time_t)(ns / 1000000000u),
+				  .tv_nsec = (long)(ns % 1000000000u) };
 }
 
 static inline uint64_t kvc_ns(struct timespec t)
@@ -106,7 +108,10 @@ int kvc_size_parse(const char *text, uint64_t *bytes);
 /* Writes a size for people into buf (at least 32 bytes) and returns buf. */
 const char *kvc_size_text(uint64_t bytes, char *buf);
 
-/* The position of a name in its directory: a 62-bit hash (XXH3), never below 16. Also readdir's cookie. */
+/*
+ * The position of a name in its directory: a 62-bit hash (XXH3), never below 16. Also readdir's
+ * cookie.
+ */
 uint64_t kvc_name_hash(const char *name);
 
 struct kvc_sum { /* an XXH3-128, in canonical (big endian) order */
@@ -139,7 +144,10 @@ struct kvc_stack {
 int kvc_stack_push(struct kvc_stack *s, uint64_t v); /* 0 or -ENOMEM */
 bool kvc_stack_pop(struct kvc_stack *s, uint64_t *v);
 
-/* A growing array of pointers or of plain values: 0 or -ENOMEM; *n counts what is used, *room what is there. */
+/*
+ * A growing array of pointers or of plain values: 0 or -ENOMEM; *n counts what is used, *room what
+ * is there.
+ */
 int kvc_grow(void *array, size_t n, size_t *room, size_t elem);
 
 #endif

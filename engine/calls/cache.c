@@ -71,12 +71,18 @@ static struct house *house_of(struct kvc *k)
 
 static void init_lists(struct kvc *k)
 {
-	struct kvc_list *all[] = { &k->room.waiters, &k->waits.timed, &k->waits.woken, &k->quotas.list, &k->dirty->nodes,
-				   &k->dirty->chunks, &k->dirty->sync_waiters, &k->account->behind, &k->trash->list,
-				   &k->trash->unsynced, &k->pace->waiters, &k->share->asks,
-				   &k->surveys->asked };
-	pthread_cond_t *conds[] = { &k->waits.cond, &k->room.pressed, &k->quotas.pressed, &k->dirty->cond,
-				    &k->dirty->committed_cond, &k->trash->sync_cond, &k->surveys->cond };
+	struct kvc_list *all[] = {
+		&k->room.waiters,        &k->waits.timed,     &k->waits.woken,
+		&k->quotas.list,         &k->dirty->nodes,    &k->dirty->chunks,
+		&k->dirty->sync_waiters, &k->account->behind, &k->trash->list,
+		&k->trash->unsynced,     &k->pace->waiters,   &k->share->asks,
+		&k->surveys->asked,
+	};
+	pthread_cond_t *conds[] = {
+		&k->waits.cond,   &k->room.pressed,          &k->quotas.pressed,
+		&k->dirty->cond,  &k->dirty->committed_cond, &k->trash->sync_cond,
+		&k->surveys->cond
+	};
 	pthread_condattr_t attr;
 
 	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
@@ -144,8 +150,8 @@ static void house_free(struct kvc *k)
 }
 
 /*
- * Gives each tier the number by which placements name it: 0 the disk; a shared one has the number that it had before, which
- * the catalog remembers by its id, or the lowest that is free.
+ * Gives each tier the number by which placements name it: 0 the disk; a shared one has the number
+ * that it had before, which the catalog remembers by its id, or the lowest that is free.
  */
 static int seat_tiers(struct kvc *k, struct kvc_tier **tiers, unsigned n, char *error)
 {
@@ -174,10 +180,13 @@ static int seat_tiers(struct kvc *k, struct kvc_tier **tiers, unsigned n, char *
 		err = 0;
 		if (!seat || k->tier[seat].t) {
 			if (seat)
-				snprintf(error, 512, "option remote: %s is there twice", tiers[i]->id);
-			else
-				snprintf(error, 512, "option remote: this store has known %d remotes and has no number left for %s", KVC_TIERS - 1,
+				snprintf(error, 512, "option remote: %s is there twice",
 					 tiers[i]->id);
+			else
+				snprintf(error, 512,
+					 "option remote: this store has known %d remotes and has "
+					 "no number left for %s",
+					 KVC_TIERS - 1, tiers[i]->id);
 			err = -EINVAL;
 			break;
 		}
@@ -212,7 +221,10 @@ static int compare_proof(void *arg, uint32_t id)
 	return err ?: kvc_meta_set(p->k->cat, key, text);
 }
 
-/* Are these the store's keys? A store that has frames of a key remembers a proof of it, and a wrong one is refused. */
+/*
+ * Are these the store's keys? A store that has frames of a key remembers a proof of it, and a wrong
+ * one is refused.
+ */
 static int open_keys(struct kvc *k, char *error)
 {
 	struct proofs p = { .k = k };
@@ -225,14 +237,20 @@ static int open_keys(struct kvc *k, char *error)
 	if (!*k->opt.keyfile) {
 		err = sealed ? -ENOKEY : 0;
 		if (err)
-			snprintf(error, 512, "the store is encrypted: give keyfile= (kvcachefs-security(7))");
+			snprintf(error, 512,
+				 "the store is encrypted: give keyfile= (kvcachefs-security(7))");
 	} else {
 		err = kvc_keys_each(k->keys, compare_proof, &p);
 		if (!err && p.wrong) {
-			snprintf(error, 512, "option keyfile: key %u is not the one that this store was encrypted with", p.wrong);
+			snprintf(error, 512,
+				 "option keyfile: key %u is not the one that this store was "
+				 "encrypted with",
+				 p.wrong);
 			err = -EINVAL;
 		} else if (!err && sealed && !p.matched) {
-			snprintf(error, 512, "option keyfile: none of its keys is one that this store was encrypted with");
+			snprintf(error, 512,
+				 "option keyfile: none of its keys is one that this store was "
+				 "encrypted with");
 			err = -EINVAL;
 		} else if (err) {
 			snprintf(error, 512, "the catalog cannot be written: %s", strerror(-err));
@@ -264,7 +282,8 @@ static int own_root(struct kvc *k)
 	return set ? kvc_setattr(k, KVC_ROOT, set, &r, &none) ?: kvc_commit_once(k) : 0;
 }
 
-int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s, struct kvc_tier **tiers, unsigned ntiers, char *error)
+int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
+	     struct kvc_tier **tiers, unsigned ntiers, char *error)
 {
 	struct kvc *k = house_new();
 	char path[1280];
@@ -295,7 +314,8 @@ int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 		if (!err)
 			err = kvc_recover(k, error);
 		if (!err && (err = own_root(k)))
-			snprintf(error, 512, "the root folder cannot be given its owner: %s", strerror(-err));
+			snprintf(error, 512, "the root folder cannot be given its owner: %s",
+				 strerror(-err));
 	}
 	if (err) { /* the tiers stay the caller's */
 		kvc_keys_close(k->keys);
@@ -380,7 +400,10 @@ static bool leaving_locked(const struct kvc *k)
 	return any;
 }
 
-/* Waits until no tier work is left, nor trash; a tier that hangs ends the patience after a deadline without progress. */
+/*
+ * Waits until no tier work is left, nor trash; a tier that hangs ends the patience after a deadline
+ * without progress.
+ */
 static void drain_jobs(struct kvc *k, bool trash)
 {
 	uint64_t spills = 0, since = kvc_mono_ns(), told = 0;
@@ -419,7 +442,8 @@ static void commit_last(struct kvc *k)
 	while ((err = kvc_commit_once(k)) && kvc_mono_ns() < until)
 		usleep(50000);
 	if (err)
-		kvc_error("the catalog cannot be written: %s; the last changes are lost", strerror(-err));
+		kvc_error("the catalog cannot be written: %s; the last changes are lost",
+			  strerror(-err));
 }
 
 void kvc_detach(struct kvc *k)
@@ -454,7 +478,8 @@ void kvc_stop(struct kvc *k)
 		struct kvc_node *n = kvc_of(s, struct kvc_node, slot);
 
 		n->snapshot = false;
-		if (n->state == KVC_RESIDENT || ((n->state == KVC_BOTH || n->state == KVC_LOWER) && n->verify))
+		if (n->state == KVC_RESIDENT ||
+		    ((n->state == KVC_BOTH || n->state == KVC_LOWER) && n->verify))
 			kvc_spill_queue_locked(k, n, true);
 		if (n->touched)
 			kvc_node_dirty_locked(k, n);
@@ -462,7 +487,7 @@ void kvc_stop(struct kvc *k)
 	kvc_unlock(k);
 	drain_jobs(k, false);
 	kvc_trim_stop(k);
-	commit_last(k); /* frees the trash, which makes jobs again */
+	commit_last(k);      /* frees the trash, which makes jobs again */
 	drain_jobs(k, true); /* some of it may be in the committer's hands */
 	kvc_lock(k);
 	k->draining = true;
@@ -512,10 +537,13 @@ void kvc_close(struct kvc *k)
 		only_here += n->state == KVC_RESIDENT || (n->state == KVC_BOTH && n->verify);
 	}
 	if (only_here && !keep && k->ntiers) {
-		kvc_warn("%" PRIu64 " objects could not be copied down: the pool %s stays for the next mount", only_here, k->pool.path);
+		kvc_warn("%" PRIu64
+			 " objects could not be copied down: the pool %s stays for the next mount",
+			 only_here, k->pool.path);
 		keep = true;
 	} else if (only_here && !keep) {
-		kvc_info("%" PRIu64 " objects were in the pool only (disk=off) and go with it", only_here);
+		kvc_info("%" PRIu64 " objects were in the pool only (disk=off) and go with it",
+			 only_here);
 	}
 	kvc_trash_free(k);
 	kvc_node_free_all(k);

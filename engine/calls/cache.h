@@ -2,8 +2,8 @@
 /*
  * The engine as the FUSE side sees it: files and names whose bytes live in the pool and in tiers.
  *
- * Calls return 0 or a negative errno unless said otherwise, and may come from any thread. Those that take a
- * `struct kvc_wait` may also return KVC_WAIT: see caller.h.
+ * Calls return 0 or a negative errno unless said otherwise, and may come from any thread. Those
+ * that take a `struct kvc_wait` may also return KVC_WAIT: see caller.h.
  */
 #ifndef KVC_CACHE_H
 #define KVC_CACHE_H
@@ -21,20 +21,31 @@
 struct kvc;
 
 /*
- * Opens the engine over an opened store: checks, mounts the pool, recovers. Takes over the tiers on success.
- * On failure one line for people in error[512].
+ * Opens the engine over an opened store: checks, mounts the pool, recovers. Takes over the tiers on
+ * success. On failure one line for people in error[512].
  */
-int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s, struct kvc_tier **tiers, unsigned ntiers, char *error);
+int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
+	     struct kvc_tier **tiers, unsigned ntiers, char *error);
 int kvc_start(struct kvc *k);
-/* Passthrough is known only when the kernel has answered: call before the first request. NULL ops: none. */
+/*
+ * Passthrough is known only when the kernel has answered: call before the first request. NULL ops:
+ * none.
+ */
 void kvc_set_events(struct kvc *k, const struct kvc_events *ev);
 /*
- * The FUSE session is about to close: ends every wait, evicts no more, and makes no call of the events after it returns.
+ * The FUSE session is about to close: ends every wait, evicts no more, and makes no call of the
+ * events after it returns.
  */
 void kvc_detach(struct kvc *k);
-/* After kvc_detach: copies down what is due (unless keep_pool), commits, ends the threads. No call may be under way after it. */
+/*
+ * After kvc_detach: copies down what is due (unless keep_pool), commits, ends the threads. No call
+ * may be under way after it.
+ */
 void kvc_stop(struct kvc *k);
-/* Releases all; the pool is unmounted unless keep_pool is set or something could not be copied down. */
+/*
+ * Releases all; the pool is unmounted unless keep_pool is set or something could not be copied
+ * down.
+ */
 void kvc_close(struct kvc *k);
 
 struct kvc_stats *kvc_stats(struct kvc *k);
@@ -42,26 +53,41 @@ const struct kvc_options *kvc_options(struct kvc *k);
 
 /* Nodes. lookup, make, link and create count a reference that the kernel gives back with forget. */
 /*
- * Without w: -EAGAIN where it would have to ask a shared tier. With -ENOENT attr->ino is not 0 where the name may come back
- * without the kernel's doing, so that it must not be remembered as missing.
+ * Without w: -EAGAIN where it would have to ask a shared tier. With -ENOENT attr->ino is not 0
+ * where the name may come back without the kernel's doing, so that it must not be remembered as
+ * missing.
  */
-int kvc_lookup(struct kvc *k, uint64_t parent, const char *name, struct kvc_row *attr, struct kvc_wait *w);
-/* Names may come to be known without the kernel's asking: it must not remember for long that one is missing. */
+int kvc_lookup(struct kvc *k, uint64_t parent, const char *name, struct kvc_row *attr,
+	       struct kvc_wait *w);
+/*
+ * Names may come to be known without the kernel's asking: it must not remember for long that one is
+ * missing.
+ */
 bool kvc_shares(struct kvc *k);
 void kvc_forget(struct kvc *k, uint64_t ino, uint64_t n);
 /* -ESTALE: a file that was dropped; the kernel then looks its name up again. */
 int kvc_getattr(struct kvc *k, uint64_t ino, struct kvc_row *attr);
 
-enum { KVC_SET_MODE = 1, KVC_SET_UID = 2, KVC_SET_GID = 4, KVC_SET_SIZE = 8, KVC_SET_ATIME = 16, KVC_SET_MTIME = 32, KVC_SET_CTIME = 64 };
+enum {
+	KVC_SET_MODE = 1,
+	KVC_SET_UID = 2,
+	KVC_SET_GID = 4,
+	KVC_SET_SIZE = 8,
+	KVC_SET_ATIME = 16,
+	KVC_SET_MTIME = 32,
+	KVC_SET_CTIME = 64
+};
 /* attr in: the new values; out: the whole. */
-int kvc_setattr(struct kvc *k, uint64_t ino, unsigned set, struct kvc_row *attr, struct kvc_wait *w);
+int kvc_setattr(struct kvc *k, uint64_t ino, unsigned set, struct kvc_row *attr,
+		struct kvc_wait *w);
 
 /* Makes a folder, a symbolic link (target) or an empty file, by mode. */
 struct kvc_caller {
 	uint32_t uid, gid;
 	uint32_t pid; /* of the thread */
 };
-int kvc_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, const struct kvc_caller *who, const char *target, struct kvc_row *attr);
+int kvc_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mode,
+	     const struct kvc_caller *who, const char *target, struct kvc_row *attr);
 int kvc_readlink(struct kvc *k, uint64_t ino, char *target, size_t room);
 int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, struct kvc_row *attr);
 int kvc_unlink(struct kvc *k, uint64_t parent, const char *name);
@@ -71,72 +97,90 @@ int kvc_rmdir(struct kvc *k, uint64_t parent, const char *name);
  * for the close of a file that is to replace another; w->err = -ETIMEDOUT then means: make the call
  * again.
  */
-int kvc_rename(struct kvc *k, uint64_t parent, const char *name, uint64_t to, const char *to_name, unsigned flags, struct kvc_wait *w);
+int kvc_rename(struct kvc *k, uint64_t parent, const char *name, uint64_t to, const char *to_name,
+	       unsigned flags, struct kvc_wait *w);
 /*
- * Calls fn for the names in a folder after the cookie `after` (a name's hash; 0: from the start) until it answers
- * non-zero. fn runs under the catalog's lock and may only copy.
+ * Calls fn for the names in a folder after the cookie `after` (a name's hash; 0: from the start)
+ * until it answers non-zero. fn runs under the catalog's lock and may only copy.
  */
 int kvc_readdir(struct kvc *k, uint64_t ino, uint64_t after, kvc_name_fn *fn, void *arg);
 int kvc_parent(struct kvc *k, uint64_t ino, uint64_t *parent);
 
 struct kvc_opened {
-	int backing;  /* passthrough id, or 0: plain requests */
+	int backing; /* passthrough id, or 0: plain requests */
 };
 /*
  * To be called again also when w->err is set: it then cleans up and returns that. With name NULL
  * the file has none, as by O_TMPFILE, until kvc_link gives it one.
  */
-int kvc_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, uint32_t uid, uint32_t gid, int flags,
-	       struct kvc_row *attr, struct kvc_opened *out, struct kvc_wait *w);
+int kvc_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, uint32_t uid,
+	       uint32_t gid, int flags, struct kvc_row *attr, struct kvc_opened *out,
+	       struct kvc_wait *w);
 /*
- * -ESTALE: the file was dropped meanwhile; the kernel then looks the name up again. To be called again also when w->err is set: it then
- * cleans up and returns that.
+ * -ESTALE: the file was dropped meanwhile; the kernel then looks the name up again. To be called
+ * again also when w->err is set: it then cleans up and returns that.
  */
-int kvc_file_open(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out, struct kvc_wait *w);
+int kvc_file_open(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out,
+		  struct kvc_wait *w);
 /* One for each successful open or create, with its flags. */
 void kvc_file_release(struct kvc *k, uint64_t ino, int flags);
 /*
- * A descriptor of the segment of an open file, for plain requests: valid until its release. -EBADF when not open.
+ * A descriptor of the segment of an open file, for plain requests: valid until its release. -EBADF
+ * when not open.
  */
 int kvc_file_fd(struct kvc *k, uint64_t ino);
 /* After its use: the kernel sends the release later, but only the kernel knows that. */
 void kvc_file_fd_done(struct kvc *k);
 /* Plain write: *n bytes written. Gets room first. */
-int kvc_file_write(struct kvc *k, uint64_t ino, const void *buf, size_t len, off_t off, int flags, size_t *n, struct kvc_wait *w);
-int kvc_file_fallocate(struct kvc *k, uint64_t ino, int mode, off_t off, off_t len, struct kvc_wait *w);
+int kvc_file_write(struct kvc *k, uint64_t ino, const void *buf, size_t len, off_t off, int flags,
+		   size_t *n, struct kvc_wait *w);
+int kvc_file_fallocate(struct kvc *k, uint64_t ino, int mode, off_t off, off_t len,
+		       struct kvc_wait *w);
 /* Of a file or a folder; returns once it would survive power loss. */
 int kvc_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w);
 
 struct kvc_space {
-	uint64_t total, free; /* bytes: all that can be stored, and what now can be without anything being dropped */
-	uint64_t files;       /* node numbers given out */
+	/* bytes: all that can be stored, and what now can be without anything being dropped */
+	uint64_t total, free;
+	uint64_t files; /* node numbers given out */
 };
 void kvc_space(struct kvc *k, struct kvc_space *s);
 
-/* Extended attributes. Those under user.kvcachefs. are the engine's own (xattr.c has their table). */
+/*
+ * Extended attributes. Those under user.kvcachefs. are the engine's own (xattr.c has their table).
+ */
 int kvc_getxattr(struct kvc *k, uint64_t ino, const char *name, void *value, size_t *len);
-int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *value, size_t len, int flags);
+int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *value, size_t len,
+		 int flags);
 int kvc_removexattr(struct kvc *k, uint64_t ino, const char *name);
 int kvc_listxattr(struct kvc *k, uint64_t ino, char *names, size_t *len);
 
 /*
- * A lease (DESIGN section 8): the objects named by `paths` (newline separated, relative to the mount; a folder means
- * all files in it) stay in the pool until it is freed. PREFETCH loads without holding, LOOK only tells what is there. What this user could not open for
- * reading by that path gets EACCES in its line.
+ * A lease (DESIGN section 8): the objects named by `paths` (newline separated, relative to the
+ * mount; a folder means all files in it) stay in the pool until it is freed. PREFETCH loads without
+ * holding, LOOK only tells what is there. What this user could not open for reading by that path
+ * gets EACCES in its line.
  */
 struct kvc_lease;
 enum kvc_lease_mode { KVC_LEASE_HOLD, KVC_LEASE_PREFETCH, KVC_LEASE_LOOK };
-int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_mode mode, uint32_t uid, uint32_t gid, struct kvc_lease **out);
+int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_mode mode,
+		  uint32_t uid, uint32_t gid, struct kvc_lease **out);
 /* Once all are resident: 0 and *text (the lease owns it). KVC_WAIT as usual. */
-int kvc_lease_text(struct kvc *k, struct kvc_lease *l, const char **text, size_t *len, struct kvc_wait *w);
+int kvc_lease_text(struct kvc *k, struct kvc_lease *l, const char **text, size_t *len,
+		   struct kvc_wait *w);
 void kvc_lease_free(struct kvc *k, struct kvc_lease *l);
 
-/* The contents of .kvcachefs/stats, /metrics and /config; config takes lines that only the FUSE side knows. */
+/*
+ * The contents of .kvcachefs/stats, /metrics and /config; config takes lines that only the FUSE
+ * side knows.
+ */
 void kvc_print_stats(struct kvc *k, FILE *out);
 void kvc_print_metrics(struct kvc *k, FILE *out);
 void kvc_print_config(struct kvc *k, FILE *out);
 void kvc_print_control(struct kvc *k, FILE *out);
-/* Begins a sweep: "import" or "rekey" (sweep.c). 0, -EINVAL (no such), -EBUSY (one is under way). */
+/*
+ * Begins a sweep: "import" or "rekey" (sweep.c). 0, -EINVAL (no such), -EBUSY (one is under way).
+ */
 int kvc_control(struct kvc *k, const char *word);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Changing a file's bytes and size by requests: plain writes, truncate, fallocate; and fsync. Each gets room in the
- * account before the pages, and waits for it.
+ * Changing a file's bytes and size by requests: plain writes, truncate, fallocate; and fsync. Each
+ * gets room in the account before the pages, and waits for it.
  */
 #include "account.h"
 #include "cache.h"
@@ -18,7 +18,7 @@
 #include <string.h>
 
 #define KVC_USUAL_LEAST (1ull << 20) /* while a model's usual size is not known, or small */
-#define AHEAD (8ull << 20) /* plain writes prepare so far ahead at most */
+#define AHEAD (8ull << 20)           /* plain writes prepare so far ahead at most */
 
 static struct kvc_node *open_node_locked(struct kvc *k, uint64_t ino)
 {
@@ -37,21 +37,25 @@ static void recount_locked(struct kvc *k, struct kvc_node *n)
 }
 
 /* Makes sure that [off, off + len) has pages of its own. */
-static int prepare_locked(struct kvc *k, struct kvc_node *n, int fd, uint64_t off, uint64_t len, struct kvc_wait *w)
+static int prepare_locked(struct kvc *k, struct kvc_node *n, int fd, uint64_t off, uint64_t len,
+			  struct kvc_wait *w)
 {
 	uint64_t start = off / KVC_PAGE * KVC_PAGE, end = kvc_round_up(off + len, KVC_PAGE), ahead;
 	int err;
 
 	if (end <= n->prepared)
 		return 0;
-	if (start <= n->prepared) { /* goes on where it ended: take more at a time, as long as there is plenty */
+	/* goes on where it ended: take more at a time, as long as there is plenty */
+	if (start <= n->prepared) {
 		start = n->prepared;
 		ahead = kvc_min(kvc_max(n->prepared, end - start), AHEAD);
-		if (!w->granted && end - start < ahead && k->room.used + ahead < k->pool.bytes / 100 * k->opt.low_pct &&
+		if (!w->granted && end - start < ahead &&
+		    k->room.used + ahead < k->pool.bytes / 100 * k->opt.low_pct &&
 		    !kvc_quota_allows_locked(k, n->model, ahead))
 			end = start + ahead;
 	}
-	if ((err = kvc_pace_locked(k, end - start, w)) || (err = kvc_quota_get_locked(k, n->model, end - start, w)) ||
+	if ((err = kvc_pace_locked(k, end - start, w)) ||
+	    (err = kvc_quota_get_locked(k, n->model, end - start, w)) ||
 	    (err = kvc_room_get_locked(k, end - start, w)))
 		return err;
 	if (fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)start, (off_t)(end - start))) {
@@ -59,14 +63,16 @@ static int prepare_locked(struct kvc *k, struct kvc_node *n, int fd, uint64_t of
 		kvc_room_put_locked(k, end - start);
 		return err;
 	}
-	k->room.used -= kvc_min(k->room.used, end - start); /* recount_locked accounts for what it really was */
+	/* recount_locked accounts for what it really was */
+	k->room.used -= kvc_min(k->room.used, end - start);
 	if (start <= n->prepared)
 		n->prepared = end;
 	recount_locked(k, n);
 	return 0;
 }
 
-int kvc_file_write(struct kvc *k, uint64_t ino, const void *buf, size_t len, off_t off, int flags, size_t *done, struct kvc_wait *w)
+int kvc_file_write(struct kvc *k, uint64_t ino, const void *buf, size_t len, off_t off, int flags,
+		   size_t *done, struct kvc_wait *w)
 {
 	struct kvc_node *n;
 	struct stat st;
@@ -77,7 +83,8 @@ int kvc_file_write(struct kvc *k, uint64_t ino, const void *buf, size_t len, off
 	n = open_node_locked(k, ino);
 	if (!n || !n->nopen)
 		err = -EBADF;
-	else if (n->state != KVC_OPEN) /* a mapping's pages written back after the last writer's close */
+	else if (n->state !=
+		 KVC_OPEN) /* a mapping's pages written back after the last writer's close */
 		err = kvc_begin_write_locked(k, n);
 	if (!err)
 		fd = kvc_node_fd_locked(k, n);
@@ -107,10 +114,12 @@ int kvc_file_write(struct kvc *k, uint64_t ino, const void *buf, size_t len, off
 }
 
 /*
- * A file that grows to the usual size of its model's objects is about to be written, perhaps through a mapping, which dies of a
- * page that it cannot have: it gets its room now. What grows beyond that is an arena and stays sparse.
+ * A file that grows to the usual size of its model's objects is about to be written, perhaps
+ * through a mapping, which dies of a page that it cannot have: it gets its room now. What grows
+ * beyond that is an arena and stays sparse.
  */
-static int prepare_ahead_locked(struct kvc *k, struct kvc_node *n, int fd, uint64_t size, struct kvc_wait *w)
+static int prepare_ahead_locked(struct kvc *k, struct kvc_node *n, int fd, uint64_t size,
+				struct kvc_wait *w)
 {
 	uint64_t usual = kvc_hint_locked(k, n->model);
 
@@ -178,11 +187,17 @@ int kvc_setattr(struct kvc *k, uint64_t ino, unsigned set, struct kvc_row *attr,
 	if (set & KVC_SET_MTIME) {
 		n->row.mtime_ns = attr->mtime_ns;
 		if (n->state == KVC_OPEN) {
-			const struct timespec t[2] = { { .tv_nsec = UTIME_OMIT }, kvc_timespec(attr->mtime_ns) };
+			const struct timespec t[2] = {
+				{ .tv_nsec = UTIME_OMIT },
+				kvc_timespec(attr->mtime_ns),
+			};
 			int fd = kvc_node_fd_locked(k, n);
 			struct stat st;
 
-			/* Unless nothing was written yet, the time is kept with the segment, where writes move it on. */
+			/*
+			 * Unless nothing was written yet, the time is kept with the segment, where
+			 * writes move it on.
+			 */
 			if (fd >= 0 && !fstat(fd, &st) && kvc_ns(st.st_mtim) != KVC_MARK_NS)
 				futimens(fd, t);
 		}
@@ -215,7 +230,8 @@ static uint64_t missing(const struct kvc_node *n, uint64_t off, uint64_t end, ui
 	return range - kvc_min(range, there);
 }
 
-int kvc_file_fallocate(struct kvc *k, uint64_t ino, int mode, off_t off, off_t len, struct kvc_wait *w)
+int kvc_file_fallocate(struct kvc *k, uint64_t ino, int mode, off_t off, off_t len,
+		       struct kvc_wait *w)
 {
 	struct kvc_node *n;
 	struct stat st;
@@ -243,15 +259,18 @@ int kvc_file_fallocate(struct kvc *k, uint64_t ino, int mode, off_t off, off_t l
 	}
 	kvc_room_set_locked(k, n, (uint64_t)st.st_blocks * 512);
 	need = missing(n, (uint64_t)off, (uint64_t)off + (uint64_t)len, (uint64_t)st.st_size);
-	if ((err = kvc_pace_locked(k, need, w)) || (err = kvc_quota_get_locked(k, n->model, need, w)) ||
+	if ((err = kvc_pace_locked(k, need, w)) ||
+	    (err = kvc_quota_get_locked(k, n->model, need, w)) ||
 	    (err = kvc_room_get_locked(k, need, w)))
 		goto out;
-	if (mode & FALLOC_FL_ZERO_RANGE) { /* whatever fails then, the range reads as zeros or as it was */
+	/* whatever fails then, the range reads as zeros or as it was */
+	if (mode & FALLOC_FL_ZERO_RANGE) {
 		mode &= ~FALLOC_FL_ZERO_RANGE;
 		if (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off, len))
 			err = -errno;
 		else if (fallocate(fd, mode, off, len))
-			err = -errno, n->prepared = kvc_min(n->prepared, (uint64_t)off / KVC_PAGE * KVC_PAGE);
+			err = -errno,
+			n->prepared = kvc_min(n->prepared, (uint64_t)off / KVC_PAGE * KVC_PAGE);
 	} else if (fallocate(fd, mode, off, len)) {
 		err = -errno;
 	}
@@ -267,8 +286,9 @@ out:
 }
 
 /*
- * Stage 0: the bytes of a file are not in a durable tier: ask for a copy and wait for it. Stage 1: wait for a commit that
- * has been brought to stable storage. Without a durable tier the promise ends at the catalog.
+ * Stage 0: the bytes of a file are not in a durable tier: ask for a copy and wait for it. Stage 1:
+ * wait for a commit that has been brought to stable storage. Without a durable tier the promise
+ * ends at the catalog.
  */
 int kvc_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Leases: many objects loaded at once and held. A lease belongs to an open of .kvcachefs/lease; it counts on each node
- * (n->leases), which the evictor respects, and ends with the descriptor. Loads run side by side; the text is
- * given when none is under way any more. An object that cannot be had has its error in its line.
+ * Leases: many objects loaded at once and held. A lease belongs to an open of .kvcachefs/lease; it
+ * counts on each node (n->leases), which the evictor respects, and ends with the descriptor. Loads
+ * run side by side; the text is given when none is under way any more. An object that cannot be had
+ * has its error in its line.
  */
 #include "cache.h"
 #include "file.h"
@@ -25,7 +26,7 @@ struct item {
 struct kvc_lease {
 	struct item *v;
 	size_t n, room;
-	size_t at;         /* before it none is being loaded any more */
+	size_t at; /* before it none is being loaded any more */
 	char *text;
 	size_t len;
 	bool wait;
@@ -61,7 +62,8 @@ static bool may(const struct kvc_lease *l, const struct kvc_row *r, uint32_t bit
 }
 
 /* Walks a path from the root; *n is not counted. */
-static int walk_both(struct kvc *k, const struct kvc_lease *l, const char *path, struct kvc_node **n)
+static int walk_both(struct kvc *k, const struct kvc_lease *l, const char *path,
+		     struct kvc_node **n)
 {
 	KVC_MEM char *copy = strdup(path);
 	char *save = NULL;
@@ -90,7 +92,8 @@ static int walk_both(struct kvc *k, const struct kvc_lease *l, const char *path,
 	return err;
 }
 
-static int add_entry_both(struct kvc *k, struct kvc_lease *l, const char *path, const struct kvc_entry *e)
+static int add_entry_both(struct kvc *k, struct kvc_lease *l, const char *path,
+			  const struct kvc_entry *e)
 {
 	struct kvc_node *n = NULL;
 	int missing = kvc_node_get_both(k, e->ino, &n);
@@ -147,7 +150,8 @@ static void pause_locked(struct kvc *k, size_t done)
 		kvc_pause_locked(k);
 }
 
-int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_mode mode, uint32_t uid, uint32_t gid, struct kvc_lease **out)
+int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_mode mode,
+		  uint32_t uid, uint32_t gid, struct kvc_lease **out)
 {
 	KVC_MEM char *copy = strndup(paths, len);
 	struct kvc_lease *l = calloc(1, sizeof *l);
@@ -187,7 +191,8 @@ int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_m
 	return 0;
 }
 
-int kvc_lease_text(struct kvc *k, struct kvc_lease *l, const char **text, size_t *len, struct kvc_wait *w)
+int kvc_lease_text(struct kvc *k, struct kvc_lease *l, const char **text, size_t *len,
+		   struct kvc_wait *w)
 {
 	FILE *f;
 
@@ -224,14 +229,16 @@ int kvc_lease_text(struct kvc *k, struct kvc_lease *l, const char **text, size_t
 
 			pause_locked(k, i);
 			if (!it->n || it->n->state == KVC_GONE) {
-				fprintf(f, "%s 0 0 %s\n", it->path, strerrorname_np(it->err ? -it->err : ENOENT));
+				fprintf(f, "%s 0 0 %s\n", it->path,
+					strerrorname_np(it->err ? -it->err : ENOENT));
 				continue;
 			}
 			kvc_node_attr_locked(k, it->n, &a);
 			if (!it->err && it->n->state == KVC_LOWER)
 				it->err = it->n->load_error;
 			fprintf(f, "%s %" PRIu64 " %" PRIu64 " %s\n", it->path, a.ino, a.size,
-				it->err ? strerrorname_np(-it->err) : kvc_state_names[it->n->state]);
+				it->err ? strerrorname_np(-it->err)
+					: kvc_state_names[it->n->state]);
 		}
 		kvc_unlock(k);
 		if (fclose(f))

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names: lookup, folders, links, renames. All of it under the catalog's lock, so each call is one step to everybody
- * else; the kernel has checked permissions and name lengths, and holds the folders' own locks.
+ * Names: lookup, folders, links, renames. All of it under the catalog's lock, so each call is one
+ * step to everybody else; the kernel has checked permissions and name lengths, and holds the
+ * folders' own locks.
  */
 #include "account.h"
 #include "cache.h"
@@ -45,8 +46,8 @@ static void found_locked(struct kvc *k, struct kvc_node *n, struct kvc_row *attr
 }
 
 /* A lookup under both locks; p (or NULL) is what was read of the name and its node before. */
-static int lookup_both(struct kvc *k, uint64_t parent, const char *name, const struct kvc_peek *p, struct kvc_row *attr,
-		       struct kvc_wait *w)
+static int lookup_both(struct kvc *k, uint64_t parent, const char *name, const struct kvc_peek *p,
+		       struct kvc_row *attr, struct kvc_wait *w)
 {
 	struct kvc_node *n;
 	uint64_t ino;
@@ -71,7 +72,8 @@ static int lookup_both(struct kvc *k, uint64_t parent, const char *name, const s
 	return err;
 }
 
-int kvc_lookup(struct kvc *k, uint64_t parent, const char *name, struct kvc_row *attr, struct kvc_wait *w)
+int kvc_lookup(struct kvc *k, uint64_t parent, const char *name, struct kvc_row *attr,
+	       struct kvc_wait *w)
 {
 	struct kvc_node *n;
 	struct kvc_peek p;
@@ -87,7 +89,8 @@ int kvc_lookup(struct kvc *k, uint64_t parent, const char *name, struct kvc_row 
 		return -ENOENT;
 	}
 	if (w && w->err)
-		return lookup_both(k, parent, name, NULL, attr, w); /* after a shared tier was asked */
+		/* after a shared tier was asked */
+		return lookup_both(k, parent, name, NULL, attr, w);
 	err = kvc_peek_name(k->cat, parent, name, &p);
 	if (err && (err != -ENOENT || k->shared))
 		return lookup_both(k, parent, name, NULL, attr, w);
@@ -156,8 +159,8 @@ int kvc_getattr(struct kvc *k, uint64_t ino, struct kvc_row *attr)
 	return err;
 }
 
-int kvc_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, const struct kvc_caller *who, const char *target,
-	     struct kvc_row *attr)
+int kvc_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mode,
+	     const struct kvc_caller *who, const char *target, struct kvc_row *attr)
 {
 	struct kvc_node *folder, *n = NULL;
 	uint64_t now = kvc_now_ns(), ino;
@@ -173,9 +176,19 @@ int kvc_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, co
 	}
 	err = err ?: kvc_takes(k, false) ?: kvc_ino_new_both(k, &ino);
 	if (!err) {
-		struct kvc_row row = { .ino = ino, .mode = mode, .uid = who->uid, .gid = who->gid, .nlink = S_ISDIR(mode) ? 2 : 1,
-				       .size = target ? strlen(target) : 0, .atime_ns = now, .mtime_ns = now, .ctime_ns = now,
-				       .btime_ns = now, .parent = parent };
+		struct kvc_row row = {
+			.ino = ino,
+			.mode = mode,
+			.uid = who->uid,
+			.gid = who->gid,
+			.nlink = S_ISDIR(mode) ? 2 : 1,
+			.size = target ? strlen(target) : 0,
+			.atime_ns = now,
+			.mtime_ns = now,
+			.ctime_ns = now,
+			.btime_ns = now,
+			.parent = parent,
+		};
 
 		if (folder->row.mode & S_ISGID) {
 			row.gid = folder->row.gid;
@@ -217,7 +230,8 @@ int kvc_readlink(struct kvc *k, uint64_t ino, char *target, size_t room)
 }
 
 /* A file that moved to this folder belongs to the chunk there. */
-static int rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder, const char *name)
+static int rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder,
+			const char *name)
 {
 	uint64_t chunk = 0, model;
 	int err = 0;
@@ -315,7 +329,8 @@ static void unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent)
 		struct kvc_node *folder;
 		uint64_t left = n->row.parent;
 
-		if (n->row.parent == parent && kvc_name_of(k->cat, n->row.ino, other_parent, &left) == 1) {
+		if (n->row.parent == parent &&
+		    kvc_name_of(k->cat, n->row.ino, other_parent, &left) == 1) {
 			n->row.parent = left;
 			if (!kvc_node_get_both(k, left, &folder)) {
 				rechunk_both(k, n, folder, NULL);
@@ -347,7 +362,8 @@ static void unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent)
 }
 
 /* A name goes by a caller's doing: others may have it still. */
-static void unshare_name_both(struct kvc *k, struct kvc_node *n, uint64_t parent, const char *name, bool moved)
+static void unshare_name_both(struct kvc *k, struct kvc_node *n, uint64_t parent, const char *name,
+			      bool moved)
 {
 	KVC_MEM char *path = malloc(KVC_FRAME_PATH_MAX + 1);
 
@@ -425,7 +441,8 @@ int kvc_rmdir(struct kvc *k, uint64_t parent, const char *name)
 }
 
 /* May n take the place of what is at the target? Takes that away. */
-static int replace_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder, uint64_t old_ino)
+static int replace_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder,
+			uint64_t old_ino)
 {
 	struct kvc_node *old;
 	int err = kvc_node_get_both(k, old_ino, &old);
@@ -442,10 +459,11 @@ static int replace_both(struct kvc *k, struct kvc_node *n, struct kvc_node *fold
 }
 
 /*
- * A folder does not move in or out of a model with a quota or a policy of its own: that would count and class all in it anew. A
- * file does, where the quota has room for its `bytes`.
+ * A folder does not move in or out of a model with a quota or a policy of its own: that would count
+ * and class all in it anew. A file does, where the quota has room for its `bytes`.
  */
-static int may_move_both(struct kvc *k, struct kvc_node *n, uint64_t bytes, uint64_t parent, uint64_t to)
+static int may_move_both(struct kvc *k, struct kvc_node *n, uint64_t bytes, uint64_t parent,
+			 uint64_t to)
 {
 	uint64_t from_model, to_model;
 	int err = kvc_model_of_both(k, parent, &from_model) ?: kvc_model_of_both(k, to, &to_model);
@@ -459,24 +477,28 @@ static int may_move_both(struct kvc *k, struct kvc_node *n, uint64_t bytes, uint
 	if (from_model == to_model)
 		return 0;
 	if (S_ISDIR(n->row.mode))
-		return kvc_model_apart_both(k, from_model) || kvc_model_apart_both(k, to_model) ? -EXDEV : 0;
+		return kvc_model_apart_both(k, from_model) || kvc_model_apart_both(k, to_model)
+			       ? -EXDEV
+			       : 0;
 	return S_ISREG(n->row.mode) ? kvc_quota_allows_locked(k, to_model, bytes) : 0;
 }
 
-static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_t to, const char *to_name, unsigned flags)
+static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_t to,
+		       const char *to_name, unsigned flags)
 {
 	struct kvc_node *from_folder, *to_folder, *n, *old;
 	uint64_t ino, old_ino = 0;
 	uint32_t kind, old_kind;
-	int err = kvc_folder_both(k, parent, false, &from_folder) ?: kvc_folder_both(k, to, true, &to_folder);
+	int err = kvc_folder_both(k, parent, false, &from_folder)
+			  ?: kvc_folder_both(k, to, true, &to_folder);
 
 	if (!err) {
 		to = to_folder->row.ino;
-		err = kvc_name_get(k->cat, parent, name, &ino, &kind) ?: kvc_node_get_both(k, ino, &n);
+		err = kvc_name_get(k->cat, parent, name, &ino, &kind)
+			      ?: kvc_node_get_both(k, ino, &n);
 	}
 	if (!err)
-		err = kvc_takes(k, false)
-			      ?: may_move_both(k, n, kvc_quota_bytes(n), parent, to);
+		err = kvc_takes(k, false) ?: may_move_both(k, n, kvc_quota_bytes(n), parent, to);
 	if (err)
 		return err;
 	err = kvc_name_get(k->cat, to, to_name, &old_ino, &old_kind);
@@ -530,11 +552,14 @@ static void arrived_both(struct kvc *k, struct kvc_node *n, struct kvc_node *fol
 }
 
 /* May both of RENAME_EXCHANGE? Between two models each makes room for the other. */
-static int may_exchange_both(struct kvc *k, struct kvc_node *a, struct kvc_node *b, uint64_t from, uint64_t to)
+static int may_exchange_both(struct kvc *k, struct kvc_node *a, struct kvc_node *b, uint64_t from,
+			     uint64_t to)
 {
-	uint64_t a_bytes = kvc_quota_bytes(a), b_bytes = kvc_quota_bytes(b), less = kvc_min(a_bytes, b_bytes);
+	uint64_t a_bytes = kvc_quota_bytes(a), b_bytes = kvc_quota_bytes(b),
+		 less = kvc_min(a_bytes, b_bytes);
 
-	return may_move_both(k, a, a_bytes - less, from, to) ?: may_move_both(k, b, b_bytes - less, to, from);
+	return may_move_both(k, a, a_bytes - less, from, to)
+		       ?: may_move_both(k, b, b_bytes - less, to, from);
 }
 
 /*
@@ -545,10 +570,12 @@ static int at_hand_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
 {
 	int err;
 
-	if (!k->shared || !S_ISREG(n->row.mode) || (n->state != KVC_LOWER && n->state != KVC_LOADING))
+	if (!k->shared || !S_ISREG(n->row.mode) ||
+	    (n->state != KVC_LOWER && n->state != KVC_LOADING))
 		return 0;
 	kvc_tier_each(k, t)
-		if (!(k->tier[t].t->ops->caps & KVC_TIER_SHARED) && n->place[t].gen && n->place[t].gen == n->object.gen)
+		if (!(k->tier[t].t->ops->caps & KVC_TIER_SHARED) && n->place[t].gen &&
+		    n->place[t].gen == n->object.gen)
 			return 0;
 	if (w->stage == LOADED && w->err)
 		return w->err;
@@ -559,12 +586,14 @@ static int at_hand_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
 }
 
 /* RENAME_EXCHANGE: two names change what they name, in one step. */
-static int exchange_both(struct kvc *k, uint64_t parent, const char *name, uint64_t to, const char *to_name, struct kvc_wait *w)
+static int exchange_both(struct kvc *k, uint64_t parent, const char *name, uint64_t to,
+			 const char *to_name, struct kvc_wait *w)
 {
 	struct kvc_node *from_folder, *to_folder, *a, *b;
 	uint64_t a_ino, b_ino;
 	uint32_t a_kind, b_kind;
-	int err = kvc_folder_both(k, parent, false, &from_folder) ?: kvc_folder_both(k, to, false, &to_folder);
+	int err = kvc_folder_both(k, parent, false, &from_folder)
+			  ?: kvc_folder_both(k, to, false, &to_folder);
 
 	err = err ?: kvc_name_get(k->cat, parent, name, &a_ino, &a_kind) ?: kvc_name_get(k->cat, to, to_name, &b_ino, &b_kind);
 	err = err ?: kvc_node_get_both(k, a_ino, &a) ?: kvc_node_get_both(k, b_ino, &b);
@@ -593,22 +622,27 @@ static int exchange_both(struct kvc *k, uint64_t parent, const char *name, uint6
 }
 
 /*
- * close() and rename() in a row: the kernel sends the close without waiting, so the rename can come first. An
- * unfinished file must not replace a finished one (a kill now would lose both), so the rename waits a moment for the
- * close; who really renames an open file over another waits for nothing and goes on.
+ * close() and rename() in a row: the kernel sends the close without waiting, so the rename can come
+ * first. An unfinished file must not replace a finished one (a kill now would lose both), so the
+ * rename waits a moment for the close; who really renames an open file over another waits for
+ * nothing and goes on.
  */
 #define CLOSE_WAIT_NS 50000000ull
 
-static bool unfinished_both(struct kvc *k, uint64_t parent, const char *name, uint64_t to, const char *to_name, struct kvc_node **n)
+static bool unfinished_both(struct kvc *k, uint64_t parent, const char *name, uint64_t to,
+			    const char *to_name, struct kvc_node **n)
 {
 	uint64_t ino, old;
 	uint32_t kind;
 
-	return !kvc_name_get(k->cat, to, to_name, &old, &kind) && !kvc_name_get(k->cat, parent, name, &ino, &kind) &&
-	       (*n = kvc_node_find_locked(k, ino)) && (*n)->state == KVC_OPEN && (*n)->fresh && old != ino;
+	return !kvc_name_get(k->cat, to, to_name, &old, &kind) &&
+	       !kvc_name_get(k->cat, parent, name, &ino, &kind) &&
+	       (*n = kvc_node_find_locked(k, ino)) && (*n)->state == KVC_OPEN && (*n)->fresh &&
+	       old != ino;
 }
 
-int kvc_rename(struct kvc *k, uint64_t parent, const char *name, uint64_t to, const char *to_name, unsigned flags, struct kvc_wait *w)
+int kvc_rename(struct kvc *k, uint64_t parent, const char *name, uint64_t to, const char *to_name,
+	       unsigned flags, struct kvc_wait *w)
 {
 	bool exchange = flags == RENAME_EXCHANGE;
 	struct kvc_node *n;
@@ -618,12 +652,14 @@ int kvc_rename(struct kvc *k, uint64_t parent, const char *name, uint64_t to, co
 		return -EINVAL;
 	kvc_lock_both(k);
 	if ((w->stage < CLOSED && unfinished_both(k, parent, name, to, to_name, &n)) ||
-	    (w->stage < BOTH_CLOSED && exchange && unfinished_both(k, to, to_name, parent, name, &n))) {
+	    (w->stage < BOTH_CLOSED && exchange &&
+	     unfinished_both(k, to, to_name, parent, name, &n))) {
 		w->stage++;
 		w->deadline_ns = kvc_mono_ns() + CLOSE_WAIT_NS;
 		err = kvc_park_locked(k, &n->waiters, w);
 	} else {
-		err = exchange ? exchange_both(k, parent, name, to, to_name, w) : rename_both(k, parent, name, to, to_name, flags);
+		err = exchange ? exchange_both(k, parent, name, to, to_name, w)
+			       : rename_both(k, parent, name, to, to_name, flags);
 	}
 	kvc_unlock_both(k);
 	return err;

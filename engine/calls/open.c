@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opening, creating and releasing files. An open answered from the pool takes k->lock once and, the first time, two
- * system calls to register the segment for passthrough; the registration is kept for the next open. All opens of
- * a file that are there together are served the same way (n->plain), as the kernel asks for.
+ * Opening, creating and releasing files. An open answered from the pool takes k->lock once and, the
+ * first time, two system calls to register the segment for passthrough; the registration is kept
+ * for the next open. All opens of a file that are there together are served the same way
+ * (n->plain), as the kernel asks for.
  */
 #include "account.h"
 #include "cache.h"
@@ -76,8 +77,9 @@ static int opened_locked(struct kvc *k, struct kvc_node *n, int flags, struct kv
 }
 
 /*
- * What to prepare for a file of this model that is written anew: its usual size where passthrough serves; plain writes get room as they
- * come. Not more than half of the pool lies prepared: many files open together, whose model had one large file lately, would take all.
+ * What to prepare for a file of this model that is written anew: its usual size where passthrough
+ * serves; plain writes get room as they come. Not more than half of the pool lies prepared: many
+ * files open together, whose model had one large file lately, would take all.
  */
 static uint64_t room_ahead_locked(struct kvc *k, uint64_t model)
 {
@@ -137,7 +139,8 @@ static void wait_out_locked(struct kvc *k, struct kvc_wait *w)
 	}
 }
 
-int kvc_file_open(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out, struct kvc_wait *w)
+int kvc_file_open(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out,
+		  struct kvc_wait *w)
 {
 	struct kvc_node *n;
 	bool waited = w->deadline_ns != 0;
@@ -166,7 +169,8 @@ int kvc_file_open(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out
 			kvc_count(&k->stats, pool_misses);
 		err = kvc_load_start_locked(k, n, false);
 		if (err == -ENOENT)
-			err = -EIO; /* no copy anywhere: recovery or the load would have dropped it */
+			/* no copy anywhere: recovery or the load would have dropped it */
+			err = -EIO;
 		if (!err)
 			err = kvc_park_locked(k, &n->waiters, w);
 	} else if (writes(flags)) {
@@ -203,7 +207,8 @@ struct creation {
 };
 
 /* The first half of a create: may it be, and how? */
-static int plan_both(struct kvc *k, uint64_t parent, const char *name, struct creation *c, uint64_t *existing)
+static int plan_both(struct kvc *k, uint64_t parent, const char *name, struct creation *c,
+		     uint64_t *existing)
 {
 	struct kvc_node *folder;
 	uint32_t kind;
@@ -226,8 +231,8 @@ static int plan_both(struct kvc *k, uint64_t parent, const char *name, struct cr
 }
 
 /* The second half: the segment is there, the file becomes visible. */
-static int enter_both(struct kvc *k, const struct creation *c, const char *name, int fd, int backing, int flags, struct kvc_row *attr,
-		      struct kvc_opened *out)
+static int enter_both(struct kvc *k, const struct creation *c, const char *name, int fd,
+		      int backing, int flags, struct kvc_row *attr, struct kvc_opened *out)
 {
 	struct kvc_node *folder, *n;
 	int err = kvc_folder_both(k, c->row.parent, true, &folder);
@@ -247,7 +252,8 @@ static int enter_both(struct kvc *k, const struct creation *c, const char *name,
 		err = kvc_chunk_join_both(k, n);
 	}
 	if (!err)
-		err = name ? kvc_name_put(k->cat, n->row.parent, name, c->row.ino, S_IFREG) : kvc_unnamed_note_both(k, n);
+		err = name ? kvc_name_put(k->cat, n->row.parent, name, c->row.ino, S_IFREG)
+			   : kvc_unnamed_note_both(k, n);
 	if (err) {
 		kvc_node_settle_locked(k, n);
 		return err;
@@ -271,14 +277,21 @@ static int enter_both(struct kvc *k, const struct creation *c, const char *name,
 	return 0;
 }
 
-/* The first half of a create, and the room for it. 0, KVC_WAIT, or why not; -EEXIST with the one that is there. */
-static int ask_both(struct kvc *k, const char *name, struct creation *c, uint64_t *existing, struct kvc_wait *w)
+/*
+ * The first half of a create, and the room for it. 0, KVC_WAIT, or why not; -EEXIST with the one
+ * that is there.
+ */
+static int ask_both(struct kvc *k, const char *name, struct creation *c, uint64_t *existing,
+		    struct kvc_wait *w)
 {
 	struct kvc_node *folder;
 	int err;
 
 	wait_out_locked(k, w);
-	/* Preparing the usual size is a help, no condition: who cannot have it writes by plain requests, each of which asks. */
+	/*
+	 * Preparing the usual size is a help, no condition: who cannot have it writes by plain
+	 * requests, each of which asks.
+	 */
 	if (w->err == -ENOSPC && !w->stage) {
 		w->err = 0;
 		w->stage = 1;
@@ -292,7 +305,8 @@ static int ask_both(struct kvc *k, const char *name, struct creation *c, uint64_
 		k->room.ahead += err ? 0 : c->room;
 	}
 	if (err && err != KVC_WAIT)
-		kvc_room_cancel_locked(k, w); /* granted, but the folder or the name has changed meanwhile */
+		/* granted, but the folder or the name has changed meanwhile */
+		kvc_room_cancel_locked(k, w);
 	/* While it waits its chunk is in use, however long ago the last file of it was written. */
 	if (err == KVC_WAIT && (folder = kvc_node_find_locked(k, c->row.parent)))
 		wait_in_locked(folder, w);
@@ -300,8 +314,8 @@ static int ask_both(struct kvc *k, const char *name, struct creation *c, uint64_
 }
 
 /* Another made it meanwhile: open that one. */
-static int open_existing(struct kvc *k, uint64_t parent, const char *name, int flags, struct kvc_row *attr,
-			 struct kvc_opened *out, struct kvc_wait *w)
+static int open_existing(struct kvc *k, uint64_t parent, const char *name, int flags,
+			 struct kvc_row *attr, struct kvc_opened *out, struct kvc_wait *w)
 {
 	int err = kvc_lookup(k, parent, name, attr, NULL);
 
@@ -316,7 +330,8 @@ static int open_existing(struct kvc *k, uint64_t parent, const char *name, int f
 }
 
 /* The segment, with its room prepared and registered for passthrough. Without locks. */
-static int make_segment(struct kvc *k, struct creation *c, const struct kvc_segment *s, int *fd, int *backing)
+static int make_segment(struct kvc *k, struct creation *c, const struct kvc_segment *s, int *fd,
+			int *backing)
 {
 	struct stat st;
 
@@ -326,9 +341,13 @@ static int make_segment(struct kvc *k, struct creation *c, const struct kvc_segm
 	if (c->room && fallocate(*fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)c->room))
 		return -errno;
 	if (!fstat(*fd, &st)) /* the times that a file carries while nobody writes it */
-		c->row.atime_ns = c->row.mtime_ns = c->row.ctime_ns = c->row.btime_ns = kvc_ns(st.st_mtim);
+		c->row.atime_ns = c->row.mtime_ns = c->row.ctime_ns = c->row.btime_ns =
+			kvc_ns(st.st_mtim);
 	if (c->room) {
-		/* For the kernel a read-only descriptor does: it opens the segment anew with the caller's flags. */
+		/*
+		 * For the kernel a read-only descriptor does: it opens the segment anew with the
+		 * caller's flags.
+		 */
 		KVC_FD int ro = kvc_segment_open(&k->pool, s, O_RDONLY);
 
 		*backing = ro < 0 ? 0 : k->ev.backing_open(k->ev.arg, ro);
@@ -338,12 +357,20 @@ static int make_segment(struct kvc *k, struct creation *c, const struct kvc_segm
 	return 0;
 }
 
-int kvc_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, uint32_t uid, uint32_t gid, int flags,
-	       struct kvc_row *attr, struct kvc_opened *out, struct kvc_wait *w)
+int kvc_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, uint32_t uid,
+	       uint32_t gid, int flags, struct kvc_row *attr, struct kvc_opened *out,
+	       struct kvc_wait *w)
 {
 	uint64_t now = kvc_now_ns(), existing = 0;
-	struct creation c = { .row = { .mode = S_IFREG | (mode & 07777), .uid = uid, .gid = gid, .nlink = 1, .atime_ns = now,
-				       .mtime_ns = now, .ctime_ns = now, .btime_ns = now, .parent = parent } };
+	struct creation c = { .row = { .mode = S_IFREG | (mode & 07777),
+				       .uid = uid,
+				       .gid = gid,
+				       .nlink = 1,
+				       .atime_ns = now,
+				       .mtime_ns = now,
+				       .ctime_ns = now,
+				       .btime_ns = now,
+				       .parent = parent } };
 	int fd = -1, backing = 0, err;
 
 	kvc_lock_both(k);
@@ -419,7 +446,8 @@ out:
 
 void kvc_file_fd_done(struct kvc *k)
 {
-	atomic_fetch_add_explicit(&k->nodes->fd_uses, 1, memory_order_release); /* pairs with the load before the close */
+	/* pairs with the load before the close */
+	atomic_fetch_add_explicit(&k->nodes->fd_uses, 1, memory_order_release);
 }
 
 int kvc_file_fd(struct kvc *k, uint64_t ino)

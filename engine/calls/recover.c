@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Start: takes over what an earlier daemon left in the pool, tells the tiers what they hold, and drops files that are
- * unfinished or have lost their only copy. The rules are at the head of objects/node.h. Runs alone, before any thread.
+ * Start: takes over what an earlier daemon left in the pool, tells the tiers what they hold, and
+ * drops files that are unfinished or have lost their only copy. The rules are at the head of
+ * objects/node.h. Runs alone, before any thread.
  */
 #include "account.h"
 #include "calls.h"
@@ -35,10 +36,14 @@ static bool adopt(struct kvc *k, struct kvc_segment *s, const struct stat *st, b
 		return false;
 	}
 	if (untouched) {
-		const struct timespec t[2] = { { .tv_nsec = UTIME_OMIT }, kvc_timespec(n->row.mtime_ns) };
+		const struct timespec t[2] = {
+			{ .tv_nsec = UTIME_OMIT },
+			kvc_timespec(n->row.mtime_ns),
+		};
 		KVC_FD int fd = -1;
 
-		if (s->gen != n->object.gen || (uint64_t)st->st_size != n->object.size || kvc_segment_rename(&k->pool, s, &to) ||
+		if (s->gen != n->object.gen || (uint64_t)st->st_size != n->object.size ||
+		    kvc_segment_rename(&k->pool, s, &to) ||
 		    (fd = kvc_segment_open(&k->pool, &to, O_RDWR)) < 0) {
 			kvc_node_settle_locked(k, n);
 			return false;
@@ -91,7 +96,9 @@ static int scan_pool(struct kvc *k, char *error)
 		if (e->d_name[0] == '.')
 			continue;
 		k->pool.warm = true;
-		if (kvc_segment_parse(e->d_name, &s) && !fstatat(k->pool.dir, e->d_name, &st, AT_SYMLINK_NOFOLLOW) && S_ISREG(st.st_mode)) {
+		if (kvc_segment_parse(e->d_name, &s) &&
+		    !fstatat(k->pool.dir, e->d_name, &st, AT_SYMLINK_NOFOLLOW) &&
+		    S_ISREG(st.st_mode)) {
 			if (s.kind == 'p')
 				keep = adopt(k, &s, &st, false);
 			else if (s.kind == 'o' && kvc_ns(st.st_mtim) == KVC_MARK_NS)
@@ -131,12 +138,14 @@ static int claim_all(struct kvc *k, unsigned tier, char *error)
 	int err = kvc_place_each(k->cat, tier, claim, &c);
 
 	if (err)
-		snprintf(error, 512, "cannot read the placements of tier %s: %s", k->tier[tier].t->ops->name, strerror(-err));
+		snprintf(error, 512, "cannot read the placements of tier %s: %s",
+			 k->tier[tier].t->ops->name, strerror(-err));
 	for (size_t i = 0; i < c.n && !err; i++) {
 		struct kvc_object_row o;
 
-		kvc_warn("tier %s: the placement of inode %" PRIx64 " is impossible and is forgotten; run fsck.kvcachefs", k->tier[tier].t->ops->name,
-			 c.bad[i]);
+		kvc_warn("tier %s: the placement of inode %" PRIx64
+			 " is impossible and is forgotten; run fsck.kvcachefs",
+			 k->tier[tier].t->ops->name, c.bad[i]);
 		kvc_count(&k->stats, corrupt);
 		err = kvc_place_del(k->cat, c.bad[i], tier);
 		if (!err && !kvc_object_get(k->cat, c.bad[i], &o)) {
@@ -206,8 +215,12 @@ int kvc_recover(struct kvc *k, char *error)
 		kvc_chunk_rerank(k->cat, rerank);
 		kvc_meta_set(k->cat, "policy", policy);
 	}
-	/* Frames that were not in the catalog yet, or not any more, may lie in free space: fsck. Not in a new store. */
-	if (!clean && (kvc_row_max(k->cat) > KVC_ROOT || !kvc_meta_get(k->cat, "next_ino", text, sizeof text)))
+	/*
+	 * Frames that were not in the catalog yet, or not any more, may lie in free space: fsck.
+	 * Not in a new store.
+	 */
+	if (!clean && (kvc_row_max(k->cat) > KVC_ROOT ||
+		       !kvc_meta_get(k->cat, "next_ino", text, sizeof text)))
 		kvc_meta_set(k->cat, "killed", "1");
 	err = kvc_inos_load_both(k, clean) ?: kvc_unnamed_recover_both(k) ?: kvc_quotas_load_both(k, clean)
 	      ?: kvc_surveys_load_both(k) ?: kvc_meta_set(k->cat, "clean", "0");
@@ -229,9 +242,11 @@ int kvc_recover(struct kvc *k, char *error)
 	if (err && !*error)
 		snprintf(error, 512, "the catalog cannot be written: %s", strerror(-err));
 	if (!err && kvc_counted(&k->stats, recovery_drops))
-		kvc_info("%" PRIu64 " files were unfinished or had lost their only copy and are dropped",
+		kvc_info("%" PRIu64
+			 " files were unfinished or had lost their only copy and are dropped",
 			 kvc_counted(&k->stats, recovery_drops));
 	if (!err && k->pool.warm)
-		kvc_info("%" PRIu64 " objects are still in the pool", kvc_counted(&k->stats, recovered));
+		kvc_info("%" PRIu64 " objects are still in the pool",
+			 kvc_counted(&k->stats, recovered));
 	return err;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sweeps: long work that somebody asked for by .kvcachefs/control, in a thread of its own, one at a time.
+ * Sweeps: long work that somebody asked for by .kvcachefs/control, in a thread of its own, one at a
+ * time.
  *
  *   import   takes in the listing of the shared tiers: every frame whose path is not known here gets a node
  *   rekey    seals again, with the key that new frames get, what is sealed with another or not at all. Each object is brought
@@ -67,7 +68,8 @@ static int folders_both(struct kvc *k, char *path, uint64_t *parent, char **rest
 		*parent = ino;
 	}
 	*rest = path;
-	return !*path || strlen(path) > 255 || !strcmp(path, ".") || !strcmp(path, "..") ? -EBADMSG : 0;
+	return !*path || strlen(path) > 255 || !strcmp(path, ".") || !strcmp(path, "..") ? -EBADMSG
+											 : 0;
 }
 
 struct import {
@@ -85,12 +87,14 @@ static int import_one(void *arg, const struct kvc_where *w, const struct kvc_fra
 	int err;
 
 	im->s->seen++;
-	if (!(f->flags & KVC_FRAME_SHARED) || (f->flags & KVC_FRAME_FOLDER) || named.at != w->at || named.hi != w->hi)
+	if (!(f->flags & KVC_FRAME_SHARED) || (f->flags & KVC_FRAME_FOLDER) || named.at != w->at ||
+	    named.hi != w->hi)
 		return im->s->stop;
 	memcpy(path, f->path, sizeof path);
 	full.len = KVC_FRAME_HEADER + kvc_round_up(f->stored_len, KVC_PAGE);
 	kvc_lock_both(k);
-	err = folders_both(k, path, &parent, &name) ?: kvc_adopt_both(k, im->tier, parent, name, &full, f);
+	err = folders_both(k, path, &parent, &name)
+		      ?: kvc_adopt_both(k, im->tier, parent, name, &full, f);
 	kvc_commit_soon_locked(k, false);
 	kvc_unlock_both(k);
 	if (!err) {
@@ -137,7 +141,11 @@ static void wake(struct kvc_wait *w)
 /* Brings an object into the pool and holds it there by n->leases. */
 static int bring(struct kvc *k, uint64_t ino, struct kvc_node **n)
 {
-	struct waiter x = { .w.wake = wake, .lock = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER };
+	struct waiter x = {
+		.w.wake = wake,
+		.lock = PTHREAD_MUTEX_INITIALIZER,
+		.cond = PTHREAD_COND_INITIALIZER,
+	};
 	int err;
 
 	kvc_lock_both(k);
@@ -193,7 +201,8 @@ static int rekey_one(struct kvc_sweep *s, const struct kvc_placed *p)
 	err = bring(k, p->ino, &n);
 	if (!err) {
 		kvc_lock_both(k);
-		again = !n->lost && n->place[p->tier].gen && n->place[p->tier].key != want && (n->state == KVC_BOTH);
+		again = !n->lost && n->place[p->tier].gen && n->place[p->tier].key != want &&
+			(n->state == KVC_BOTH);
 		if (again) {
 			n->resealing |= 1u << p->tier;
 			kvc_spill_queue_locked(k, n, true);
@@ -257,7 +266,8 @@ static void *thread(void *arg)
 	struct kvc_sweep *s = arg;
 
 	s->err = s->run(s);
-	kvc_info("%s: %" PRIu64 " looked at, %" PRIu64 " changed, %" PRIu64 " failed%s%s", s->name, s->seen, s->changed, s->failed, s->err ? ": " : "",
+	kvc_info("%s: %" PRIu64 " looked at, %" PRIu64 " changed, %" PRIu64 " failed%s%s", s->name,
+		 s->seen, s->changed, s->failed, s->err ? ": " : "",
 		 s->err ? strerror(-s->err) : "");
 	s->done = true;
 	return NULL;
@@ -312,8 +322,11 @@ void kvc_print_control(struct kvc *k, FILE *out)
 	if (!s)
 		fprintf(out, "idle\n");
 	else
-		fprintf(out, "%s %s %" PRIu64 " looked at, %" PRIu64 " changed, %" PRIu64 " failed%s%s\n", s->name, s->done ? "done:" : "running:", s->seen,
-			s->changed, s->failed, s->done && s->err ? ": " : "", s->done && s->err ? strerror(-s->err) : "");
+		fprintf(out,
+			"%s %s %" PRIu64 " looked at, %" PRIu64 " changed, %" PRIu64
+			" failed%s%s\n",
+			s->name, s->done ? "done:" : "running:", s->seen, s->changed, s->failed,
+			s->done && s->err ? ": " : "", s->done && s->err ? strerror(-s->err) : "");
 	kvc_unlock(k);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Extended attributes: those of clients are rows in the catalog and travel with the file; those under
- * user.kvcachefs. are made here, one row each in `virtuals`.
+ * Extended attributes: those of clients are rows in the catalog and travel with the file; those
+ * under user.kvcachefs. are made here, one row each in `virtuals`.
  */
 #include "cache.h"
 #include "dirty.h"
@@ -84,7 +84,8 @@ static int get_tiers(struct kvc *k, struct subject *s, char *value)
 	value[0] = 0;
 	for (unsigned t = 0; t <= KVC_TIERS && !err; t++)
 		if ((sum.tiers & (1u << t)) && (!t || k->tier[t - 1].t))
-			snprintf(value + strlen(value), 128 - strlen(value), "%s%s", *value ? "," : "", t ? k->tier[t - 1].t->ops->name : "cpu");
+			snprintf(value + strlen(value), 128 - strlen(value), "%s%s",
+				 *value ? "," : "", t ? k->tier[t - 1].t->ops->name : "cpu");
 	return err;
 }
 
@@ -94,7 +95,10 @@ static int get_state(struct kvc *k, struct subject *s, char *value)
 	int err = summarize_both(k, s, &sum);
 
 	if (!err)
-		snprintf(value, 128, "%s", !sum.any ? "empty" : sum.state < 0 ? "mixed" : kvc_state_names[sum.state]);
+		snprintf(value, 128, "%s",
+			 !sum.any        ? "empty"
+			 : sum.state < 0 ? "mixed"
+					 : kvc_state_names[sum.state]);
 	return err;
 }
 
@@ -119,7 +123,10 @@ static int get_pin(struct kvc *k, struct subject *s, char *value)
 	uint64_t now = kvc_now_ns(), until = s->row.pin_until_ns;
 
 	(void)k;
-	snprintf(value, 128, "%" PRIu64, until == INT64_MAX ? 1 : until > now ? kvc_max(2, (until - now) / 1000000000) : 0);
+	snprintf(value, 128, "%" PRIu64,
+		 until == INT64_MAX ? 1
+		 : until > now      ? kvc_max(2, (until - now) / 1000000000)
+				    : 0);
 	return 0;
 }
 
@@ -165,18 +172,18 @@ static int set_ttl(struct kvc *k, struct subject *s, const char *value)
 }
 
 /* Those of a model with a fixed set of values (model.c). */
-#define MODEL_ATTR(name, which)                                                              \
-	static int get_##name(struct kvc *k, struct subject *s, char *value)                 \
-	{                                                                                    \
-		int v = kvc_model_attr_both(k, s->n->row.ino, which);                        \
-                                                                                             \
-		if (v >= 0)                                                                  \
-			snprintf(value, 128, "%s", kvc_model_attr_text(which, v));           \
-		return v < 0 ? -ENODATA : 0;                                                 \
-	}                                                                                    \
-	static int put_##name(struct kvc *k, struct subject *s, const char *value)           \
-	{                                                                                    \
-		return kvc_model_attr_set_both(k, s->n->row.ino, which, value);              \
+#define MODEL_ATTR(name, which)                                                    \
+	static int get_##name(struct kvc *k, struct subject *s, char *value)       \
+	{                                                                          \
+		int v = kvc_model_attr_both(k, s->n->row.ino, which);              \
+                                                                                   \
+		if (v >= 0)                                                        \
+			snprintf(value, 128, "%s", kvc_model_attr_text(which, v)); \
+		return v < 0 ? -ENODATA : 0;                                       \
+	}                                                                          \
+	static int put_##name(struct kvc *k, struct subject *s, const char *value) \
+	{                                                                          \
+		return kvc_model_attr_set_both(k, s->n->row.ino, which, value);    \
 	}
 MODEL_ATTR(codec, KVC_MODEL_CODEC)
 MODEL_ATTR(shared, KVC_MODEL_SHARED)
@@ -205,7 +212,8 @@ static int set_unit(struct kvc *k, struct subject *s, const char *value)
 /* What holds for its files now, asked for or found. */
 static int get_unit_now(struct kvc *k, struct subject *s, char *value)
 {
-	snprintf(value, 128, "%s", kvc_unit_text(kvc_unit_whole_both(k, s->n) ? KVC_UNIT_DIR : KVC_UNIT_FILE));
+	snprintf(value, 128, "%s",
+		 kvc_unit_text(kvc_unit_whole_both(k, s->n) ? KVC_UNIT_DIR : KVC_UNIT_FILE));
 	return 0;
 }
 
@@ -247,13 +255,15 @@ static int get_survey(struct kvc *k, struct subject *s, char *value)
 	return 0;
 }
 
-static const struct virtual {
+static const struct virtual
+{
 	const char *name;
 	unsigned on;
 	int (*get)(struct kvc *k, struct subject *s, char *value /* 128 bytes */);
 	/* NULL: read only. Those of a model or a folder take NULL for "take it away". */
 	int (*set)(struct kvc *k, struct subject *s, const char *value);
-} virtuals[] = {
+}
+virtuals[] = {
 	{ "checksum", ON_FILE, get_checksum, NULL },
 	{ "codec", ON_MODEL, get_codec, put_codec },
 	{ "hits", ON_FILE | ON_CHUNK_FOLDER, get_hits, NULL },
@@ -300,7 +310,8 @@ static int subject_both(struct kvc *k, uint64_t ino, struct subject *s)
 		if (ino != KVC_ROOT && s->n->row.parent == KVC_ROOT)
 			s->kind |= ON_MODEL;
 		/* An empty folder in the root is about to be a model, any other a chunk. */
-		if (kvc_unit_whole_both(k, s->n) && (!(s->kind & ON_MODEL) || kvc_unit_filled_both(k, s->n))) {
+		if (kvc_unit_whole_both(k, s->n) &&
+		    (!(s->kind & ON_MODEL) || kvc_unit_filled_both(k, s->n))) {
 			s->kind |= ON_CHUNK_FOLDER;
 			s->chunk = ino;
 		}
@@ -367,7 +378,8 @@ static void chunk_changed_both(struct kvc *k, struct subject *s)
 	}
 }
 
-int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *value, size_t len, int flags)
+int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *value, size_t len,
+		 int flags)
 {
 	const struct virtual *v = is_virtual(name) ? virtual_of(name) : NULL;
 	struct subject s;
@@ -472,7 +484,9 @@ int kvc_listxattr(struct kvc *k, uint64_t ino, char *names, size_t *len)
 
 			if (!(virtuals[i].on & s.kind) || virtuals[i].get(k, &s, text))
 				continue; /* not for this one, or it has none */
-			n += (size_t)snprintf(own + n, sizeof own - n, PREFIX "%s", virtuals[i].name) + 1;
+			n += (size_t)snprintf(own + n, sizeof own - n, PREFIX "%s",
+					      virtuals[i].name) +
+			     1;
 		}
 		err = kvc_xattr_list(k->cat, ino, all, &theirs);
 		kvc_node_settle_locked(k, s.n);

@@ -14,29 +14,41 @@
 #define FORMAT "4"
 
 /*
- * Tables keyed by more than a number are WITHOUT ROWID with the key columns first. `names` is ordered by the hash of
- * the name, which is readdir's cookie. objects_unplaced lets recovery find what only the pool has without a scan.
- * A chunk's policy and quota are those of its model, so that victims are found in order without looking at the tree.
+ * Tables keyed by more than a number are WITHOUT ROWID with the key columns first. `names` is
+ * ordered by the hash of the name, which is readdir's cookie. objects_unplaced lets recovery find
+ * what only the pool has without a scan. A chunk's policy and quota are those of its model, so that
+ * victims are found in order without looking at the tree.
  */
 const char *const kvc_schema =
 	"CREATE TABLE meta(key TEXT PRIMARY KEY NOT NULL, value TEXT) WITHOUT ROWID;"
-	"CREATE TABLE names(parent INTEGER NOT NULL, hash INTEGER NOT NULL, name TEXT NOT NULL, ino INTEGER NOT NULL,"
+	"CREATE TABLE names(parent INTEGER NOT NULL, hash INTEGER NOT NULL, name TEXT NOT NULL, "
+	"ino INTEGER NOT NULL,"
 	" kind INTEGER NOT NULL, PRIMARY KEY(parent, hash, name)) WITHOUT ROWID;"
 	"CREATE INDEX names_ino ON names(ino);"
-	"CREATE TABLE nodes(ino INTEGER PRIMARY KEY, mode INTEGER NOT NULL, uid INTEGER NOT NULL, gid INTEGER NOT NULL,"
-	" nlink INTEGER NOT NULL, size INTEGER NOT NULL, blocks INTEGER NOT NULL, atime_ns INTEGER NOT NULL,"
-	" mtime_ns INTEGER NOT NULL, ctime_ns INTEGER NOT NULL, btime_ns INTEGER NOT NULL, parent INTEGER NOT NULL,"
+	"CREATE TABLE nodes(ino INTEGER PRIMARY KEY, mode INTEGER NOT NULL, uid INTEGER NOT NULL, "
+	"gid INTEGER NOT NULL,"
+	" nlink INTEGER NOT NULL, size INTEGER NOT NULL, blocks INTEGER NOT NULL, atime_ns INTEGER "
+	"NOT NULL,"
+	" mtime_ns INTEGER NOT NULL, ctime_ns INTEGER NOT NULL, btime_ns INTEGER NOT NULL, parent "
+	"INTEGER NOT NULL,"
 	" chunk INTEGER NOT NULL, container INTEGER NOT NULL DEFAULT 0);"
 	"CREATE TABLE targets(ino INTEGER PRIMARY KEY, target TEXT NOT NULL);"
-	"CREATE TABLE objects(ino INTEGER PRIMARY KEY, gen INTEGER NOT NULL, size INTEGER NOT NULL, sum BLOB,"
+	"CREATE TABLE objects(ino INTEGER PRIMARY KEY, gen INTEGER NOT NULL, size INTEGER NOT "
+	"NULL, sum BLOB,"
 	" lower INTEGER NOT NULL);"
 	"CREATE INDEX objects_unplaced ON objects(ino) WHERE lower = 0;"
-	"CREATE TABLE placements(ino INTEGER NOT NULL, tier INTEGER NOT NULL, gen INTEGER NOT NULL, at INTEGER NOT NULL,"
-	" len INTEGER NOT NULL, hi INTEGER NOT NULL, codec INTEGER NOT NULL, key INTEGER NOT NULL, sum BLOB, PRIMARY KEY(ino, tier)) WITHOUT ROWID;"
-	"CREATE TABLE gone(at INTEGER NOT NULL, hi INTEGER NOT NULL, until_ns INTEGER NOT NULL, PRIMARY KEY(at, hi)) WITHOUT ROWID;"
-	"CREATE TABLE xattrs(ino INTEGER NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY(ino, name)) WITHOUT ROWID;"
-	"CREATE TABLE chunks(id INTEGER PRIMARY KEY, created_ns INTEGER NOT NULL, last_ns INTEGER NOT NULL,"
-	" hits INTEGER NOT NULL, rank INTEGER NOT NULL, pin_until_ns INTEGER NOT NULL, ttl_s INTEGER NOT NULL,"
+	"CREATE TABLE placements(ino INTEGER NOT NULL, tier INTEGER NOT NULL, gen INTEGER NOT "
+	"NULL, at INTEGER NOT NULL,"
+	" len INTEGER NOT NULL, hi INTEGER NOT NULL, codec INTEGER NOT NULL, key INTEGER NOT NULL, "
+	"sum BLOB, PRIMARY KEY(ino, tier)) WITHOUT ROWID;"
+	"CREATE TABLE gone(at INTEGER NOT NULL, hi INTEGER NOT NULL, until_ns INTEGER NOT NULL, "
+	"PRIMARY KEY(at, hi)) WITHOUT ROWID;"
+	"CREATE TABLE xattrs(ino INTEGER NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, "
+	"PRIMARY KEY(ino, name)) WITHOUT ROWID;"
+	"CREATE TABLE chunks(id INTEGER PRIMARY KEY, created_ns INTEGER NOT NULL, last_ns INTEGER "
+	"NOT NULL,"
+	" hits INTEGER NOT NULL, rank INTEGER NOT NULL, pin_until_ns INTEGER NOT NULL, ttl_s "
+	"INTEGER NOT NULL,"
 	" expires_ns INTEGER NOT NULL, policy INTEGER NOT NULL, quota INTEGER NOT NULL);"
 	"CREATE INDEX chunks_rank ON chunks(policy, rank, id);"
 	"CREATE INDEX chunks_quota ON chunks(quota, rank, id) WHERE quota > 0;"
@@ -56,11 +68,12 @@ int kvc_catalog_create(const char *path)
 		rc = sqlite3_exec(db, "BEGIN", NULL, NULL, NULL);
 	if (!rc)
 		rc = sqlite3_exec(db, kvc_schema, NULL, NULL, NULL);
-	snprintf(sql, sizeof sql,
-		 "INSERT INTO nodes VALUES(1, %d, %u, %u, 2, 0, 0, %llu, %llu, %llu, %llu, 1, 0, 1);"
-		 "COMMIT; PRAGMA wal_checkpoint(TRUNCATE);",
-		 S_IFDIR | 0755, getuid(), getgid(), (unsigned long long)now, (unsigned long long)now,
-		 (unsigned long long)now, (unsigned long long)now);
+	snprintf(
+		sql, sizeof sql,
+		"INSERT INTO nodes VALUES(1, %d, %u, %u, 2, 0, 0, %llu, %llu, %llu, %llu, 1, 0, 1);"
+		"COMMIT; PRAGMA wal_checkpoint(TRUNCATE);",
+		S_IFDIR | 0755, getuid(), getgid(), (unsigned long long)now,
+		(unsigned long long)now, (unsigned long long)now, (unsigned long long)now);
 	if (!rc)
 		rc = sqlite3_exec(db, sql, NULL, NULL, NULL);
 	if (rc)
@@ -70,17 +83,21 @@ int kvc_catalog_create(const char *path)
 }
 
 /*
- * From format 3, which had chunks by depth: folders with folders in them, and those with too many files for a chunk, are
- * containers, and the latter's files chunks of their own.
+ * From format 3, which had chunks by depth: folders with folders in them, and those with too many
+ * files for a chunk, are containers, and the latter's files chunks of their own.
  */
 static const char *const from_3 =
 	"BEGIN IMMEDIATE;"
 	"ALTER TABLE nodes ADD COLUMN container INTEGER NOT NULL DEFAULT 0;"
-	"UPDATE nodes SET container = 1 WHERE ino = 1 OR ino IN (SELECT parent FROM names WHERE kind = 16384);"
-	"CREATE TEMP TABLE large AS SELECT parent AS ino FROM names WHERE kind = 32768 GROUP BY parent HAVING count(*) > 1024;"
+	"UPDATE nodes SET container = 1 WHERE ino = 1 OR ino IN (SELECT parent FROM names WHERE "
+	"kind = 16384);"
+	"CREATE TEMP TABLE large AS SELECT parent AS ino FROM names WHERE kind = 32768 GROUP BY "
+	"parent HAVING count(*) > 1024;"
 	"UPDATE nodes SET container = 1 WHERE ino IN (SELECT ino FROM large);"
-	"INSERT OR IGNORE INTO chunks SELECT n.ino, c.created_ns, c.last_ns, c.hits, c.rank, c.pin_until_ns, c.ttl_s, c.expires_ns, c.policy,"
-	" c.quota FROM large JOIN names d ON d.parent = large.ino JOIN nodes n ON n.ino = d.ino AND n.chunk = large.ino"
+	"INSERT OR IGNORE INTO chunks SELECT n.ino, c.created_ns, c.last_ns, c.hits, c.rank, "
+	"c.pin_until_ns, c.ttl_s, c.expires_ns, c.policy,"
+	" c.quota FROM large JOIN names d ON d.parent = large.ino JOIN nodes n ON n.ino = d.ino "
+	"AND n.chunk = large.ino"
 	" JOIN chunks c ON c.id = large.ino;"
 	"UPDATE nodes SET chunk = ino WHERE chunk IN (SELECT ino FROM large);"
 	"DELETE FROM chunks WHERE id IN (SELECT ino FROM large);"
@@ -88,18 +105,28 @@ static const char *const from_3 =
 	"UPDATE meta SET value = '4' WHERE key = 'format';"
 	"COMMIT;";
 
-/* For a rebuild, which knows nothing of how files came but their birth times: the same limits as in names/unit.c. */
+/*
+ * For a rebuild, which knows nothing of how files came but their birth times: the same limits as in
+ * names/unit.c.
+ */
 static const char *const by_birth =
 	"BEGIN IMMEDIATE;"
-	"UPDATE nodes SET container = 1 WHERE ino = 1 OR ino IN (SELECT parent FROM names WHERE kind = 16384);"
-	"CREATE TEMP TABLE whole AS SELECT n.parent AS ino FROM names n JOIN nodes m ON m.ino = n.ino JOIN nodes d ON d.ino = n.parent"
+	"UPDATE nodes SET container = 1 WHERE ino = 1 OR ino IN (SELECT parent FROM names WHERE "
+	"kind = 16384);"
+	"CREATE TEMP TABLE whole AS SELECT n.parent AS ino FROM names n JOIN nodes m ON m.ino = "
+	"n.ino JOIN nodes d ON d.ino = n.parent"
 	" WHERE n.kind = 32768 AND d.container = 0 GROUP BY n.parent"
 	" HAVING count(*) <= 1024 AND max(m.btime_ns) - min(m.btime_ns) <= 60000000000;"
-	"UPDATE nodes SET container = 1 WHERE mode & 61440 = 16384 AND ino NOT IN (SELECT ino FROM whole);"
-	"INSERT OR REPLACE INTO chunks SELECT w.ino, min(c.created_ns), max(c.last_ns), max(c.hits), max(c.rank), 0, 0, 0, 0, 0"
-	" FROM whole w JOIN names n ON n.parent = w.ino JOIN chunks c ON c.id = n.ino GROUP BY w.ino;"
-	"DELETE FROM chunks WHERE id IN (SELECT n.ino FROM whole w JOIN names n ON n.parent = w.ino);"
-	"UPDATE nodes SET chunk = parent WHERE parent IN (SELECT ino FROM whole) AND mode & 61440 = 32768;"
+	"UPDATE nodes SET container = 1 WHERE mode & 61440 = 16384 AND ino NOT IN (SELECT ino FROM "
+	"whole);"
+	"INSERT OR REPLACE INTO chunks SELECT w.ino, min(c.created_ns), max(c.last_ns), "
+	"max(c.hits), max(c.rank), 0, 0, 0, 0, 0"
+	" FROM whole w JOIN names n ON n.parent = w.ino JOIN chunks c ON c.id = n.ino GROUP BY "
+	"w.ino;"
+	"DELETE FROM chunks WHERE id IN (SELECT n.ino FROM whole w JOIN names n ON n.parent = "
+	"w.ino);"
+	"UPDATE nodes SET chunk = parent WHERE parent IN (SELECT ino FROM whole) AND mode & 61440 "
+	"= 32768;"
 	"DROP TABLE whole;"
 	"COMMIT;";
 
@@ -163,22 +190,29 @@ static int open_all(struct kvc_catalog *c, char *error)
 	if (!rc)
 		err = kvc_meta_get(c, "format", format, sizeof format);
 	if (!rc && !err && strcmp(format, FORMAT) && (err = migrate(c, format)) == -EPROTO) {
-		snprintf(error, 512, "the catalog %s has format %s and this kvcachefs knows " FORMAT "; %s", c->path, format,
-			 strtoul(format, NULL, 10) < strtoul(FORMAT, NULL, 10) ?
-				 "make the store anew (mkfs.kvcachefs --force)" :
-				 "use a newer one");
+		snprintf(error, 512,
+			 "the catalog %s has format %s and this kvcachefs knows " FORMAT "; %s",
+			 c->path, format,
+			 strtoul(format, NULL, 10) < strtoul(FORMAT, NULL, 10)
+				 ? "make the store anew (mkfs.kvcachefs --force)"
+				 : "use a newer one");
 		return err;
 	}
 	/* A transaction of nothing: can it be written, and the log is there. */
 	if (!rc && !err)
 		err = kvc_sql_run(&c->w, ST_BEGIN, "") ?: kvc_sql_run(&c->w, ST_COMMIT, "");
 	if (rc || err) {
-		snprintf(error, 512, "the catalog %s cannot be used: %s; run fsck.kvcachefs on the store", c->path,
-			 sqlite3_errmsg(rc ? db : sqlite3_errcode(c->w.db) ? c->w.db : c->reader[0].db));
+		snprintf(error, 512,
+			 "the catalog %s cannot be used: %s; run fsck.kvcachefs on the store",
+			 c->path,
+			 sqlite3_errmsg(rc                         ? db
+					: sqlite3_errcode(c->w.db) ? c->w.db
+								   : c->reader[0].db));
 		return rc == SQLITE_CANTOPEN ? -ENOENT : rc ? kvc_sql_errno(db, rc) : err;
 	}
 	if ((err = open_log(c)))
-		snprintf(error, 512, "the log of the catalog %s cannot be opened: %s", c->path, strerror(-err));
+		snprintf(error, 512, "the log of the catalog %s cannot be opened: %s", c->path,
+			 strerror(-err));
 	return err;
 }
 

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The catalog: names, attributes, where each object is, and the eviction state, in SQLite (WAL mode). This is the only
- * room that knows SQLite. kvcachefs-format(5) documents the tables.
+ * The catalog: names, attributes, where each object is, and the eviction state, in SQLite (WAL
+ * mode). This is the only room that knows SQLite. kvcachefs-format(5) documents the tables.
  *
- * A change goes into an overlay in memory, where every later read sees it; kvc_catalog_seal() makes what is there
- * a batch and kvc_catalog_write() writes it in one transaction, and drops it from memory only when its COMMIT has
- * returned. A batch that fails is tried again with what came since. What a transaction makes dispensable (segments,
- * extents) may be freed only after it is committed: kvc_catalog_txn() numbers them.
+ * A change goes into an overlay in memory, where every later read sees it; kvc_catalog_seal() makes
+ * what is there a batch and kvc_catalog_write() writes it in one transaction, and drops it from
+ * memory only when its COMMIT has returned. A batch that fails is tried again with what came since.
+ * What a transaction makes dispensable (segments, extents) may be freed only after it is committed:
+ * kvc_catalog_txn() numbers them.
  *
- * Unless said otherwise every function needs the catalog's lock, blocks for the time of a few page accesses, and returns
- * 0, -ENOENT (no such row), -ENOMEM or -EIO (the database is damaged or unreadable; logged once). A change can only
- * fail with -ENOMEM, and then has not happened.
+ * Unless said otherwise every function needs the catalog's lock, blocks for the time of a few page
+ * accesses, and returns 0, -ENOENT (no such row), -ENOMEM or -EIO (the database is damaged or
+ * unreadable; logged once). A change can only fail with -ENOMEM, and then has not happened.
  */
 #ifndef KVC_CATALOG_H
 #define KVC_CATALOG_H
@@ -22,7 +23,11 @@
 
 struct kvc_catalog;
 
-#define KVC_TIERS 4 /* lower tiers a store can have; placements name them by number, 0 is the disk, the others shared tiers */
+/*
+ * lower tiers a store can have; placements name them by number, 0 is the disk, the others shared
+ * tiers
+ */
+#define KVC_TIERS 4
 
 #define KVC_ROOT 1 /* the number of the root folder */
 
@@ -32,32 +37,36 @@ struct kvc_row { /* a node */
 	uint32_t mode, uid, gid, nlink; /* mode with its S_IFMT bits */
 	uint64_t size, blocks;          /* bytes, and 512-byte blocks */
 	uint64_t atime_ns, mtime_ns, ctime_ns, btime_ns;
-	uint64_t parent;                /* a folder: its parent. A file: the folder of its newest name */
-	uint64_t chunk;                 /* a file: its chunk's id */
-	/* A folder: KVC_CONTAINER it is known to be no chunk, KVC_BUCKETS those two levels down are none; a file: its companion (names/unit.c). */
+	/* a folder: its parent. A file: the folder of its newest name */
+	uint64_t parent;
+	uint64_t chunk; /* a file: its chunk's id */
+	/*
+	 * A folder: KVC_CONTAINER it is known to be no chunk, KVC_BUCKETS those two levels down are
+	 * none; a file: its companion (names/unit.c).
+	 */
 	uint64_t container;
 };
 
 struct kvc_object_row {
-	uint64_t gen;  /* counts publishes; 0: never published */
+	uint64_t gen; /* counts publishes; 0: never published */
 	uint64_t size;
 	struct kvc_sum sum;
 	bool has_sum;
-	bool lower;    /* a lower tier has this generation */
+	bool lower; /* a lower tier has this generation */
 };
 
 #define KVC_PLACE_CODED 256u
 struct kvc_place {
 	uint64_t gen; /* of the object that lies there; 0: nothing does */
 	struct kvc_where where;
-	uint32_t codec, key;  /* enum kvc_codec with KVC_PLACE_CODED, and the key's id or 0 */
-	struct kvc_sum sum;   /* shared tiers: stored_sum of the frame, which tells its version */
+	uint32_t codec, key; /* enum kvc_codec with KVC_PLACE_CODED, and the key's id or 0 */
+	struct kvc_sum sum;  /* shared tiers: stored_sum of the frame, which tells its version */
 };
 
 struct kvc_chunk_row {
 	uint64_t id, created_ns, last_ns, hits;
 	int64_t rank;
-	uint64_t pin_until_ns; /* INT64_MAX: for ever */
+	uint64_t pin_until_ns;      /* INT64_MAX: for ever */
 	uint64_t ttl_s, expires_ns; /* 0: none */
 	unsigned policy;            /* its class, see policy.h */
 	uint64_t quota;             /* the model whose quota it counts to; 0: none */
@@ -66,19 +75,25 @@ struct kvc_chunk_row {
 /* Makes an empty catalog with a root folder at path (which must not exist). Needs no lock. */
 int kvc_catalog_create(const char *path);
 /*
- * Opens it. 0, or one line for people in error[512] and -ENOENT, -EBADMSG (damaged: run fsck.kvcachefs), -EPROTO
- * (newer), -EIO.
+ * Opens it. 0, or one line for people in error[512] and -ENOENT, -EBADMSG (damaged: run
+ * fsck.kvcachefs), -EPROTO (newer), -EIO.
  */
 int kvc_catalog_open(struct kvc_catalog **out, const char *path, char *error);
-/* From now on the store's reserve is given up when there is no space. Tools do without. Needs no lock. */
+/*
+ * From now on the store's reserve is given up when there is no space. Tools do without. Needs no
+ * lock.
+ */
 void kvc_catalog_use_reserve(struct kvc_catalog *c);
 /*
- * Starts its threads: the checkpoints, which keep the log at about log_bytes, and the one that fills the filter of
- * names. 0 or -errno. Tools do without. Needs no lock, nor does stop.
+ * Starts its threads: the checkpoints, which keep the log at about log_bytes, and the one that
+ * fills the filter of names. 0 or -errno. Tools do without. Needs no lock, nor does stop.
  */
 int kvc_catalog_start(struct kvc_catalog *c, uint64_t log_bytes);
 void kvc_catalog_stop(struct kvc_catalog *c);
-/* After a rebuild entered every file as a chunk of its own: folders whose files were made together are chunks. */
+/*
+ * After a rebuild entered every file as a chunk of its own: folders whose files were made together
+ * are chunks.
+ */
 int kvc_catalog_group(struct kvc_catalog *c);
 /* Gives up what is not committed yet. */
 void kvc_catalog_rollback(struct kvc_catalog *c);
@@ -91,11 +106,15 @@ void kvc_catalog_pause(struct kvc_catalog *c); /* see kvc_lock_pause */
 
 /* The number of the transaction that changes go into now; any thread. */
 uint64_t kvc_catalog_txn(struct kvc_catalog *c);
-/* Writes and commits what is pending. On failure nothing is lost: try again. Keeps the lock all the time. */
+/*
+ * Writes and commits what is pending. On failure nothing is lost: try again. Keeps the lock all the
+ * time.
+ */
 int kvc_catalog_commit(struct kvc_catalog *c);
 /*
- * The same in two steps, for the committer: makes what is pending a batch and returns its number; and, without the
- * lock, from the same thread, writes it. 0: committed. Every seal is followed by a write.
+ * The same in two steps, for the committer: makes what is pending a batch and returns its number;
+ * and, without the lock, from the same thread, writes it. 0: committed. Every seal is followed by a
+ * write.
  */
 uint64_t kvc_catalog_seal(struct kvc_catalog *c);
 int kvc_catalog_write(struct kvc_catalog *c);
@@ -107,9 +126,9 @@ int kvc_catalog_sync(struct kvc_catalog *c);
 void kvc_catalog_checkpoint(struct kvc_catalog *c);
 
 /*
- * May a call make a change that a user asks for? 0, or the error that the call fails with, before it changes anything:
- * -ENOSPC or -EIO while commits fail and the changes that wait take all the memory they may, or the filesystem is
- * full. A removal may be made longer. Needs no lock.
+ * May a call make a change that a user asks for? 0, or the error that the call fails with, before
+ * it changes anything: -ENOSPC or -EIO while commits fail and the changes that wait take all the
+ * memory they may, or the filesystem is full. A removal may be made longer. Needs no lock.
  */
 int kvc_catalog_takes(struct kvc_catalog *c, bool removal);
 
@@ -133,14 +152,18 @@ struct kvc_name {
 	uint32_t kind;
 	const char *name;
 };
-typedef int kvc_name_fn(void *arg, const struct kvc_name *n); /* non-zero ends the walk and is returned */
-int kvc_name_get(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t *ino, uint32_t *kind);
-/* Is this name surely not there? Needs no lock; by memory alone, so false where that does not tell. */
+/* non-zero ends the walk and is returned */
+typedef int kvc_name_fn(void *arg, const struct kvc_name *n);
+int kvc_name_get(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t *ino,
+		 uint32_t *kind);
+/*
+ * Is this name surely not there? Needs no lock; by memory alone, so false where that does not tell.
+ */
 bool kvc_name_absent(struct kvc_catalog *c, uint64_t parent, const char *name);
 /*
- * The same, and what kvc_node_get_both reads of its inode, without the lock being held over SQLite: needs no lock.
- * kvc_peek_node leaves p->node false where it is better read under the lock. kvc_peek_holds, under the lock: is
- * all of it still so?
+ * The same, and what kvc_node_get_both reads of its inode, without the lock being held over SQLite:
+ * needs no lock. kvc_peek_node leaves p->node false where it is better read under the lock.
+ * kvc_peek_holds, under the lock: is all of it still so?
  */
 struct kvc_peek {
 	uint64_t age, ino;
@@ -152,27 +175,43 @@ struct kvc_peek {
 };
 int kvc_peek_name(struct kvc_catalog *c, uint64_t parent, const char *name, struct kvc_peek *p);
 int kvc_peek_node(struct kvc_catalog *c, struct kvc_peek *p);
-bool kvc_peek_holds(struct kvc_catalog *c, uint64_t parent, const char *name, const struct kvc_peek *p);
-int kvc_name_put(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t ino, uint32_t kind);
+bool kvc_peek_holds(struct kvc_catalog *c, uint64_t parent, const char *name,
+		    const struct kvc_peek *p);
+int kvc_name_put(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t ino,
+		 uint32_t kind);
 int kvc_name_del(struct kvc_catalog *c, uint64_t parent, const char *name);
-/* All names in a folder whose hash is above `after`, in order of hash. fn may not change the catalog. */
-int kvc_name_each(struct kvc_catalog *c, uint64_t parent, uint64_t after, kvc_name_fn *fn, void *arg);
+/*
+ * All names in a folder whose hash is above `after`, in order of hash. fn may not change the
+ * catalog.
+ */
+int kvc_name_each(struct kvc_catalog *c, uint64_t parent, uint64_t after, kvc_name_fn *fn,
+		  void *arg);
 /* All names of a node. fn may not change the catalog. */
 int kvc_name_of(struct kvc_catalog *c, uint64_t ino, kvc_name_fn *fn, void *arg);
 
 int kvc_row_get(struct kvc_catalog *c, uint64_t ino, struct kvc_row *r);
 int kvc_row_put(struct kvc_catalog *c, const struct kvc_row *r);
-int kvc_row_del(struct kvc_catalog *c, uint64_t ino); /* with its xattrs, link target, object and placements */
+/* with its xattrs, link target, object and placements */
+int kvc_row_del(struct kvc_catalog *c, uint64_t ino);
 uint64_t kvc_row_max(struct kvc_catalog *c);
-/* The next inode numbers above `after` and below that bound, of committed rows; changes since are left to the caller. */
-int kvc_row_inos(struct kvc_catalog *c, uint64_t after, uint64_t below, size_t room, uint64_t *ino, size_t *n);
+/*
+ * The next inode numbers above `after` and below that bound, of committed rows; changes since are
+ * left to the caller.
+ */
+int kvc_row_inos(struct kvc_catalog *c, uint64_t after, uint64_t below, size_t room, uint64_t *ino,
+		 size_t *n);
 int kvc_target_get(struct kvc_catalog *c, uint64_t ino, char *target, size_t room);
 int kvc_target_put(struct kvc_catalog *c, uint64_t ino, const char *target);
 
 int kvc_object_get(struct kvc_catalog *c, uint64_t ino, struct kvc_object_row *o);
 int kvc_object_put(struct kvc_catalog *c, uint64_t ino, const struct kvc_object_row *o);
-/* Objects that no lower tier has; commits what is pending, now and then. fn may change the catalog, and so gets them in batches. */
-int kvc_object_each_unplaced(struct kvc_catalog *c, int (*fn)(void *arg, uint64_t ino, const struct kvc_object_row *o), void *arg);
+/*
+ * Objects that no lower tier has; commits what is pending, now and then. fn may change the catalog,
+ * and so gets them in batches.
+ */
+int kvc_object_each_unplaced(struct kvc_catalog *c,
+			     int (*fn)(void *arg, uint64_t ino, const struct kvc_object_row *o),
+			     void *arg);
 
 int kvc_place_get(struct kvc_catalog *c, uint64_t ino, struct kvc_place place[KVC_TIERS]);
 /* A place as a frame is stored there. */
@@ -187,30 +226,39 @@ struct kvc_placed {
 	unsigned tier;
 	struct kvc_place place;
 };
-/* Commits what is pending. Up to `room` placements after (*ino, *tier), which move on to the last one given; *n is 0 at the end. */
-int kvc_place_next(struct kvc_catalog *c, uint64_t *ino, unsigned *tier, size_t room, struct kvc_placed *out, size_t *n);
+/*
+ * Commits what is pending. Up to `room` placements after (*ino, *tier), which move on to the last
+ * one given; *n is 0 at the end.
+ */
+int kvc_place_next(struct kvc_catalog *c, uint64_t *ino, unsigned *tier, size_t room,
+		   struct kvc_placed *out, size_t *n);
 
 /*
- * Paths that were deleted here while a shared tier still has them: not asked for again before that time.
- * kvc_gone_get: 0 while one is remembered.
+ * Paths that were deleted here while a shared tier still has them: not asked for again before that
+ * time. kvc_gone_get: 0 while one is remembered.
  */
 int kvc_gone_get(struct kvc_catalog *c, const struct kvc_where *path, uint64_t now_ns);
 int kvc_gone_put(struct kvc_catalog *c, const struct kvc_where *path, uint64_t until_ns);
 int kvc_gone_del(struct kvc_catalog *c, const struct kvc_where *path);
 int kvc_gone_purge(struct kvc_catalog *c, uint64_t now_ns);
 
-int kvc_xattr_get(struct kvc_catalog *c, uint64_t ino, const char *name, void *value, size_t *len /* in: room */);
-int kvc_xattr_set(struct kvc_catalog *c, uint64_t ino, const char *name, const void *value, size_t len);
+int kvc_xattr_get(struct kvc_catalog *c, uint64_t ino, const char *name, void *value,
+		  size_t *len /* in: room */);
+int kvc_xattr_set(struct kvc_catalog *c, uint64_t ino, const char *name, const void *value,
+		  size_t len);
 int kvc_xattr_del(struct kvc_catalog *c, uint64_t ino, const char *name);
-/* All names, each with its NUL, as listxattr gives them: *len in: room, out: bytes. -ERANGE where it does not fit. */
+/*
+ * All names, each with its NUL, as listxattr gives them: *len in: room, out: bytes. -ERANGE where
+ * it does not fit.
+ */
 int kvc_xattr_list(struct kvc_catalog *c, uint64_t ino, char *names, size_t *len);
 
 int kvc_chunk_get(struct kvc_catalog *c, uint64_t id, struct kvc_chunk_row *r);
 int kvc_chunk_put(struct kvc_catalog *c, const struct kvc_chunk_row *r);
 int kvc_chunk_del(struct kvc_catalog *c, uint64_t id);
 /*
- * The next chunk by ascending (rank, id) after r's own pair (begin with rank INT64_MIN), into *r: of those in r's policy class,
- * or of those that count to the quota of a model.
+ * The next chunk by ascending (rank, id) after r's own pair (begin with rank INT64_MIN), into *r:
+ * of those in r's policy class, or of those that count to the quota of a model.
  */
 int kvc_chunk_next_ranked(struct kvc_catalog *c, struct kvc_chunk_row *r);
 int kvc_chunk_next_quota(struct kvc_catalog *c, uint64_t model, struct kvc_chunk_row *r);

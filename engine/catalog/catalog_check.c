@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See catalog_check.h. A rule is a query that gives one line for each thing wrong, and the statement that puts all of them right. */
+/*
+ * See catalog_check.h. A rule is a query that gives one line for each thing wrong, and the
+ * statement that puts all of them right.
+ */
 #include "catalog_check.h"
 
 #include "catalog_priv.h"
@@ -17,61 +20,88 @@ static const struct rule {
 } rules[] = {
 	{ "SELECT 'there is no root folder' WHERE NOT EXISTS (SELECT 1 FROM nodes WHERE ino = 1)",
 	  "INSERT OR IGNORE INTO nodes VALUES(1, 16877, 0, 0, 2, 0, 0, 0, 0, 0, 0, 1, 0)" },
-	{ "SELECT printf('name %d/%s points at inode %d, which is not there', parent, name, ino) FROM names"
+	{ "SELECT printf('name %d/%s points at inode %d, which is not there', parent, name, ino) "
+	  "FROM names"
 	  " WHERE ino NOT IN (SELECT ino FROM nodes)",
 	  "DELETE FROM names WHERE ino NOT IN (SELECT ino FROM nodes)" },
 	{ "SELECT printf('name %s is in inode %d, which is no folder', name, parent) FROM names"
 	  " WHERE parent NOT IN (SELECT n.ino FROM nodes n WHERE " IS_FOLDER ")",
 	  "DELETE FROM names WHERE parent NOT IN (SELECT n.ino FROM nodes n WHERE " IS_FOLDER ")" },
-	{ "SELECT printf('inode %d has no name', ino) FROM nodes WHERE ino <> 1 AND ino NOT IN (SELECT ino FROM names) AND NOT " UNNAMED("ino"),
-	  "DELETE FROM nodes WHERE ino <> 1 AND ino NOT IN (SELECT ino FROM names) AND NOT " UNNAMED("ino") },
-	{ "SELECT printf('name %s of inode %d is of another kind than its node', name, m.ino) FROM names m JOIN nodes n ON n.ino = m.ino"
+	{ "SELECT printf('inode %d has no name', ino) FROM nodes WHERE ino <> 1 AND ino NOT IN "
+	  "(SELECT ino FROM names) AND NOT " UNNAMED("ino"),
+	  "DELETE FROM nodes WHERE ino <> 1 AND ino NOT IN (SELECT ino FROM names) AND "
+	  "NOT " UNNAMED("ino") },
+	{ "SELECT printf('name %s of inode %d is of another kind than its node', name, m.ino) FROM "
+	  "names m JOIN nodes n ON n.ino = m.ino"
 	  " WHERE m.kind <> (n.mode & 61440)",
 	  "UPDATE names SET kind = (SELECT n.mode & 61440 FROM nodes n WHERE n.ino = names.ino)"
 	  " WHERE kind <> (SELECT n.mode & 61440 FROM nodes n WHERE n.ino = names.ino)" },
-	{ "SELECT printf('inode %d has %d names and counts %d', n.ino, (SELECT count(*) FROM names m WHERE m.ino = n.ino), n.nlink)"
-	  " FROM nodes n WHERE NOT " IS_FOLDER " AND n.nlink <> (SELECT count(*) FROM names m WHERE m.ino = n.ino)",
+	{ "SELECT printf('inode %d has %d names and counts %d', n.ino, (SELECT count(*) FROM names "
+	  "m WHERE m.ino = n.ino), n.nlink)"
+	  " FROM nodes n WHERE NOT " IS_FOLDER
+	  " AND n.nlink <> (SELECT count(*) FROM names m WHERE m.ino = n.ino)",
 	  "UPDATE nodes AS n SET nlink = (SELECT count(*) FROM names m WHERE m.ino = n.ino)"
-	  " WHERE NOT " IS_FOLDER " AND n.nlink <> (SELECT count(*) FROM names m WHERE m.ino = n.ino)" },
+	  " WHERE NOT " IS_FOLDER
+	  " AND n.nlink <> (SELECT count(*) FROM names m WHERE m.ino = n.ino)" },
 	{ "SELECT printf('folder %d has %d folders in it and counts %d links', n.ino,"
-	  " (SELECT count(*) FROM names m WHERE m.parent = n.ino AND m.kind = 16384), n.nlink) FROM nodes n WHERE " IS_FOLDER
-	  " AND n.nlink <> 2 + (SELECT count(*) FROM names m WHERE m.parent = n.ino AND m.kind = 16384)",
-	  "UPDATE nodes AS n SET nlink = 2 + (SELECT count(*) FROM names m WHERE m.parent = n.ino AND m.kind = 16384) WHERE " IS_FOLDER },
+	  " (SELECT count(*) FROM names m WHERE m.parent = n.ino AND m.kind = 16384), n.nlink) "
+	  "FROM nodes n WHERE " IS_FOLDER " AND n.nlink <> 2 + (SELECT count(*) FROM names m WHERE "
+	  "m.parent = n.ino AND m.kind = 16384)",
+	  "UPDATE nodes AS n SET nlink = 2 + (SELECT count(*) FROM names m WHERE m.parent = n.ino "
+	  "AND m.kind = 16384) WHERE " IS_FOLDER },
 	{ "SELECT printf('folder %d does not know its parent', n.ino) FROM nodes n WHERE " IS_FOLDER
-	  " AND n.ino <> 1 AND n.parent <> (SELECT m.parent FROM names m WHERE m.ino = n.ino LIMIT 1)",
-	  "UPDATE nodes AS n SET parent = (SELECT m.parent FROM names m WHERE m.ino = n.ino LIMIT 1) WHERE " IS_FOLDER " AND n.ino <> 1"
+	  " AND n.ino <> 1 AND n.parent <> (SELECT m.parent FROM names m WHERE m.ino = n.ino LIMIT "
+	  "1)",
+	  "UPDATE nodes AS n SET parent = (SELECT m.parent FROM names m WHERE m.ino = n.ino LIMIT "
+	  "1) WHERE " IS_FOLDER " AND n.ino <> 1"
 	  " AND EXISTS (SELECT 1 FROM names m WHERE m.ino = n.ino)" },
 	{ "SELECT printf('object %d has no file', ino) FROM objects o WHERE NOT EXISTS"
 	  " (SELECT 1 FROM nodes n WHERE n.ino = o.ino AND " IS_FILE ")",
-	  "DELETE FROM objects WHERE NOT EXISTS (SELECT 1 FROM nodes n WHERE n.ino = objects.ino AND " IS_FILE ")" },
-	{ "SELECT printf('file %d has no object', n.ino) FROM nodes n WHERE " IS_FILE " AND n.ino NOT IN (SELECT ino FROM objects)",
-	  "INSERT INTO objects(ino, gen, size, sum, lower) SELECT n.ino, 0, 0, NULL, 0 FROM nodes n WHERE " IS_FILE
-	  " AND n.ino NOT IN (SELECT ino FROM objects)" },
-	{ "SELECT printf('a placement of inode %d in tier %d has no object', ino, tier) FROM placements WHERE ino NOT IN (SELECT ino FROM objects)",
+	  "DELETE FROM objects WHERE NOT EXISTS (SELECT 1 FROM nodes n WHERE n.ino = objects.ino "
+	  "AND " IS_FILE ")" },
+	{ "SELECT printf('file %d has no object', n.ino) FROM nodes n WHERE " IS_FILE
+	  " AND n.ino NOT IN (SELECT ino FROM objects)",
+	  "INSERT INTO objects(ino, gen, size, sum, lower) SELECT n.ino, 0, 0, NULL, 0 FROM nodes "
+	  "n WHERE " IS_FILE " AND n.ino NOT IN (SELECT ino FROM objects)" },
+	{ "SELECT printf('a placement of inode %d in tier %d has no object', ino, tier) FROM "
+	  "placements WHERE ino NOT IN (SELECT ino FROM objects)",
 	  "DELETE FROM placements WHERE ino NOT IN (SELECT ino FROM objects)" },
-	{ "SELECT printf('a placement of inode %d in tier %d is of generation %d and the object of %d', p.ino, p.tier, p.gen, o.gen)"
+	{ "SELECT printf('a placement of inode %d in tier %d is of generation %d and the object of "
+	  "%d', p.ino, p.tier, p.gen, o.gen)"
 	  " FROM placements p JOIN objects o ON o.ino = p.ino WHERE p.gen <> o.gen",
-	  "DELETE FROM placements WHERE gen <> (SELECT o.gen FROM objects o WHERE o.ino = placements.ino)" },
-	{ "SELECT printf('object %d says that a tier has it: %d, and %d do', o.ino, o.lower, (SELECT count(*) FROM placements p WHERE p.ino = o.ino))"
-	  " FROM objects o WHERE o.lower <> EXISTS (SELECT 1 FROM placements p WHERE p.ino = o.ino)",
+	  "DELETE FROM placements WHERE gen <> (SELECT o.gen FROM objects o WHERE o.ino = "
+	  "placements.ino)" },
+	{ "SELECT printf('object %d says that a tier has it: %d, and %d do', o.ino, o.lower, "
+	  "(SELECT count(*) FROM placements p WHERE p.ino = o.ino))"
+	  " FROM objects o WHERE o.lower <> EXISTS (SELECT 1 FROM placements p WHERE p.ino = "
+	  "o.ino)",
 	  "UPDATE objects AS o SET lower = EXISTS (SELECT 1 FROM placements p WHERE p.ino = o.ino)"
 	  " WHERE o.lower <> EXISTS (SELECT 1 FROM placements p WHERE p.ino = o.ino)" },
-	{ "SELECT printf('attribute %s of inode %d has no node', name, ino) FROM xattrs WHERE ino NOT IN (SELECT ino FROM nodes)",
+	{ "SELECT printf('attribute %s of inode %d has no node', name, ino) FROM xattrs WHERE ino "
+	  "NOT IN (SELECT ino FROM nodes)",
 	  "DELETE FROM xattrs WHERE ino NOT IN (SELECT ino FROM nodes)" },
-	{ "SELECT printf('link target of inode %d has no node', ino) FROM targets WHERE ino NOT IN (SELECT ino FROM nodes)",
+	{ "SELECT printf('link target of inode %d has no node', ino) FROM targets WHERE ino NOT IN "
+	  "(SELECT ino FROM nodes)",
 	  "DELETE FROM targets WHERE ino NOT IN (SELECT ino FROM nodes)" },
-	{ "SELECT printf('chunk %d counts to the quota of model %d, which has none', id, quota) FROM chunks"
-	  " WHERE quota <> 0 AND NOT EXISTS (SELECT 1 FROM meta WHERE key = printf('quota:%x', quota))",
-	  "UPDATE chunks SET quota = 0 WHERE quota <> 0 AND NOT EXISTS (SELECT 1 FROM meta WHERE key = printf('quota:%x', quota))" },
-	{ "SELECT printf('the chunk of inode %d is not known', n.ino) FROM nodes n JOIN objects o ON o.ino = n.ino"
+	{ "SELECT printf('chunk %d counts to the quota of model %d, which has none', id, quota) "
+	  "FROM chunks"
+	  " WHERE quota <> 0 AND NOT EXISTS (SELECT 1 FROM meta WHERE key = printf('quota:%x', "
+	  "quota))",
+	  "UPDATE chunks SET quota = 0 WHERE quota <> 0 AND NOT EXISTS (SELECT 1 FROM meta WHERE "
+	  "key = printf('quota:%x', quota))" },
+	{ "SELECT printf('the chunk of inode %d is not known', n.ino) FROM nodes n JOIN objects o "
+	  "ON o.ino = n.ino"
 	  " WHERE o.lower = 1 AND n.chunk NOT IN (SELECT id FROM chunks) AND NOT " UNNAMED("n.ino"),
-	  "INSERT OR IGNORE INTO chunks(id, created_ns, last_ns, hits, rank, pin_until_ns, ttl_s, expires_ns, policy, quota)"
-	  " SELECT n.chunk, n.mtime_ns, n.mtime_ns, 0, 0, 0, 0, 0, 0, 0 FROM nodes n JOIN objects o ON o.ino = n.ino"
+	  "INSERT OR IGNORE INTO chunks(id, created_ns, last_ns, hits, rank, pin_until_ns, ttl_s, "
+	  "expires_ns, policy, quota)"
+	  " SELECT n.chunk, n.mtime_ns, n.mtime_ns, 0, 0, 0, 0, 0, 0, 0 FROM nodes n JOIN objects "
+	  "o ON o.ino = n.ino"
 	  " WHERE o.lower = 1 AND n.chunk NOT IN (SELECT id FROM chunks)" },
 };
 
 /* Runs a query for its lines; returns how many there were, or a negative errno. */
-static int lines(sqlite3 *db, const char *sql, const char *fine, bool mended, kvc_found_fn *fn, void *arg)
+static int lines(sqlite3 *db, const char *sql, const char *fine, bool mended, kvc_found_fn *fn,
+		 void *arg)
 {
 	sqlite3_stmt *st;
 	int n = 0, rc;
@@ -138,9 +168,11 @@ int kvc_check_placed_bytes(struct kvc_catalog *c, unsigned tier, uint64_t *bytes
 	if (err)
 		return err;
 	pthread_mutex_lock(&c->writer);
-	err = sqlite3_prepare_v2(c->w.db, "SELECT ifnull(sum(len), 0) FROM placements WHERE tier = ?", -1, &st, NULL) ?
-		      -EIO :
-		      0;
+	err = sqlite3_prepare_v2(c->w.db,
+				 "SELECT ifnull(sum(len), 0) FROM placements WHERE tier = ?", -1,
+				 &st, NULL)
+		      ? -EIO
+		      : 0;
 	if (!err) {
 		sqlite3_bind_int(st, 1, (int)tier);
 		err = sqlite3_step(st) == SQLITE_ROW ? 0 : -EIO;

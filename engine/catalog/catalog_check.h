@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checking and mending a catalog that nobody uses, for fsck: one row a rule in catalog_check.c. What lies in the tiers
- * is compared by fsck itself, with the placement calls here.
+ * Checking and mending a catalog that nobody uses, for fsck: one row a rule in catalog_check.c.
+ * What lies in the tiers is compared by fsck itself, with the placement calls here.
  */
 #ifndef KVC_CATALOG_CHECK_H
 #define KVC_CATALOG_CHECK_H
@@ -12,8 +12,8 @@
 typedef void kvc_found_fn(void *arg, bool mended, const char *what);
 
 /*
- * Is the database itself whole? 0, or -EBADMSG after telling fn (then only a rebuild helps; with `mend` damaged indexes
- * alone are made anew).
+ * Is the database itself whole? 0, or -EBADMSG after telling fn (then only a rebuild helps; with
+ * `mend` damaged indexes alone are made anew).
  */
 int kvc_check_pages(const char *path, bool mend, kvc_found_fn *fn, void *arg);
 /* All rules over an open catalog, under its lock. 0 or a negative errno. */

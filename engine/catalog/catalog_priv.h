@@ -1,23 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside the catalog: its connections and their prepared statements, one row each. Statements are prepared when first
- * used and kept. Each function binds, steps and resets; kvc_sql_* do that in one line.
+ * Inside the catalog: its connections and their prepared statements, one row each. Statements are
+ * prepared when first used and kept. Each function binds, steps and resets; kvc_sql_* do that in
+ * one line.
  *
- * How changes go (catalog_write.c, overlay.c), and how reads see them (catalog_rows.c, catalog_range.c):
+ * How changes go (catalog_write.c, overlay.c), and how reads see them (catalog_rows.c,
+ * catalog_range.c):
  *
  *   a change -> overlay, active -> sealed as a batch -> one transaction of the writer's connection -> dropped
  *                    ^                                      | failed: ROLLBACK
  *                    +------------- merged back ------------+
  *
- * A read asks the overlay and, where that knows nothing of the row, SQLite by a reader's connection, whose read
- * transaction lasts as long as the statement. Both under the catalog's lock, so there is no gap: what is not in the
- * overlay any more was dropped under that lock after its COMMIT had returned, and the statement that begins now has a
- * snapshot with it. What is in the overlay and in SQLite already (between COMMIT and drop) is the same in both, or
- * newer in the overlay.
+ * A read asks the overlay and, where that knows nothing of the row, SQLite by a reader's
+ * connection, whose read transaction lasts as long as the statement. Both under the catalog's lock,
+ * so there is no gap: what is not in the overlay any more was dropped under that lock after its
+ * COMMIT had returned, and the statement that begins now has a snapshot with it. What is in the
+ * overlay and in SQLite already (between COMMIT and drop) is the same in both, or newer in the
+ * overlay.
  *
- * Locks: c->lock, then c->writer, then a connection's own. c->writer is held from the seal to the end of the
- * transaction; the committer takes it under c->lock, gives c->lock back, writes, gives c->writer back, and only then
- * takes c->lock again to work in how it went. Who holds c->lock may therefore wait for c->writer (kvc_catalog_flush).
+ * Locks: c->lock, then c->writer, then a connection's own. c->writer is held from the seal to the
+ * end of the transaction; the committer takes it under c->lock, gives c->lock back, writes, gives
+ * c->writer back, and only then takes c->lock again to work in how it went. Who holds c->lock may
+ * therefore wait for c->writer (kvc_catalog_flush).
  */
 #ifndef KVC_CATALOG_PRIV_H
 #define KVC_CATALOG_PRIV_H
@@ -30,64 +34,83 @@
 #include <sqlite3.h>
 #include <stdatomic.h>
 
-#define ROW_COLUMNS "ino, mode, uid, gid, nlink, size, blocks, atime_ns, mtime_ns, ctime_ns, btime_ns, parent, chunk, container"
-#define CHUNK_COLUMNS "id, created_ns, last_ns, hits, rank, pin_until_ns, ttl_s, expires_ns, policy, quota"
+#define ROW_COLUMNS                                                                          \
+	"ino, mode, uid, gid, nlink, size, blocks, atime_ns, mtime_ns, ctime_ns, btime_ns, " \
+	"parent, chunk, container"
+#define CHUNK_COLUMNS \
+	"id, created_ns, last_ns, hits, rank, pin_until_ns, ttl_s, expires_ns, policy, quota"
 
-#define KVC_STATEMENTS(X)                                                                                              \
-	X(BEGIN, "BEGIN IMMEDIATE")                                                                                     \
-	X(COMMIT, "COMMIT")                                                                                            \
-	X(ROLLBACK, "ROLLBACK")                                                                                        \
-	X(META_GET, "SELECT value FROM meta WHERE key = ?")                                                            \
-	X(META_DEL, "DELETE FROM meta WHERE key = ?")                                                                  \
-	X(META_EACH, "SELECT key, value FROM meta WHERE key > ? AND substr(key, 1, ?) = ? ORDER BY key")               \
-	X(META_SET, "INSERT OR REPLACE INTO meta(key, value) VALUES(?, ?)")                                            \
-	X(NAME_GET, "SELECT ino, kind FROM names WHERE parent = ? AND hash = ? AND name = ?")                          \
-	X(NAME_PUT, "INSERT OR REPLACE INTO names(parent, hash, name, ino, kind) VALUES(?, ?, ?, ?, ?)")               \
-	X(NAME_DEL, "DELETE FROM names WHERE parent = ? AND hash = ? AND name = ?")                                    \
-	X(NAME_EACH, "SELECT parent, hash, name, ino, kind FROM names WHERE parent = ? AND hash > ? ORDER BY hash, name") \
-	X(NAME_COUNT, "SELECT count(*) FROM names")                                                                    \
-	X(NAME_SCAN, "SELECT parent, hash FROM names WHERE (parent, hash) > (?, ?) ORDER BY parent, hash LIMIT ?")     \
-	X(NAME_OF, "SELECT parent, hash, name, ino, kind FROM names WHERE ino = ?")                                    \
-	X(ROW_GET, "SELECT " ROW_COLUMNS " FROM nodes WHERE ino = ?")                                                  \
-	X(ROW_PUT, "INSERT OR REPLACE INTO nodes(" ROW_COLUMNS ") VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")   \
-	X(ROW_DEL, "DELETE FROM nodes WHERE ino = ?")                                                                  \
-	X(ROW_INOS, "SELECT ino FROM nodes WHERE ino > ? AND ino < ? ORDER BY ino LIMIT ?")                          \
-	X(ROW_MAX, "SELECT max(ino) FROM nodes")                                                                       \
-	X(TARGET_GET, "SELECT target FROM targets WHERE ino = ?")                                                      \
-	X(TARGET_PUT, "INSERT OR REPLACE INTO targets(ino, target) VALUES(?, ?)")                                      \
-	X(TARGET_DEL, "DELETE FROM targets WHERE ino = ?")                                                             \
-	X(OBJECT_GET, "SELECT gen, size, sum, lower FROM objects WHERE ino = ?")                                       \
-	X(OBJECT_PUT, "INSERT OR REPLACE INTO objects(ino, gen, size, sum, lower) VALUES(?, ?, ?, ?, ?)")              \
-	X(OBJECT_DEL, "DELETE FROM objects WHERE ino = ?")                                                             \
-	X(OBJECT_UNPLACED, "SELECT ino, gen, size, sum, lower FROM objects WHERE lower = 0 AND ino > ? ORDER BY ino LIMIT 256") \
-	X(PLACE_GET, "SELECT tier, gen, at, len, hi, codec, key, sum FROM placements WHERE ino = ?")                   \
-	X(PLACE_PUT, "INSERT OR REPLACE INTO placements(ino, tier, gen, at, len, hi, codec, key, sum) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)") \
-	X(PLACE_DEL, "DELETE FROM placements WHERE ino = ? AND tier = ?")                                              \
-	X(PLACE_DEL_ALL, "DELETE FROM placements WHERE ino = ?")                                                       \
-	X(PLACE_EACH, "SELECT tier, gen, at, len, hi, codec, key, sum, ino FROM placements WHERE tier = ?")            \
-	X(PLACE_NEXT, "SELECT tier, gen, at, len, hi, codec, key, sum, ino FROM placements WHERE (ino, tier) > (?, ?) ORDER BY ino, tier LIMIT 256") \
-	X(GONE_GET, "SELECT 1 FROM gone WHERE at = ? AND hi = ? AND until_ns > ?")                                     \
-	X(GONE_PUT, "INSERT OR REPLACE INTO gone(at, hi, until_ns) VALUES(?, ?, ?)")                                   \
-	X(GONE_DEL, "DELETE FROM gone WHERE at = ? AND hi = ?")                                                        \
-	X(GONE_PURGE, "DELETE FROM gone WHERE until_ns <= ?")                                                          \
-	X(XATTR_GET, "SELECT value FROM xattrs WHERE ino = ? AND name = ?")                                            \
-	X(XATTR_SET, "INSERT OR REPLACE INTO xattrs(ino, name, value) VALUES(?, ?, ?)")                                \
-	X(XATTR_DEL, "DELETE FROM xattrs WHERE ino = ? AND name = ?")                                                  \
-	X(XATTR_DEL_ALL, "DELETE FROM xattrs WHERE ino = ?")                                                           \
-	X(XATTR_LIST, "SELECT name FROM xattrs WHERE ino = ? ORDER BY name")                                           \
-	X(CHUNK_GET, "SELECT " CHUNK_COLUMNS " FROM chunks WHERE id = ?")                                              \
-	X(CHUNK_PUT, "INSERT OR REPLACE INTO chunks(" CHUNK_COLUMNS ") VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")          \
-	X(CHUNK_DEL, "DELETE FROM chunks WHERE id = ?")                                                                \
-	X(CHUNK_RANKED, "SELECT " CHUNK_COLUMNS " FROM chunks WHERE policy = ? AND (rank, id) > (?, ?) ORDER BY rank, id") \
-	X(CHUNK_QUOTA, "SELECT " CHUNK_COLUMNS " FROM chunks WHERE quota = ? AND quota > 0 AND (rank, id) > (?, ?) ORDER BY rank, id") \
-	X(CHUNK_EXPIRED, "SELECT " CHUNK_COLUMNS " FROM chunks WHERE expires_ns > 0 AND expires_ns <= ?")              \
+#define KVC_STATEMENTS(X)                                                                          \
+	X(BEGIN, "BEGIN IMMEDIATE")                                                                \
+	X(COMMIT, "COMMIT")                                                                        \
+	X(ROLLBACK, "ROLLBACK")                                                                    \
+	X(META_GET, "SELECT value FROM meta WHERE key = ?")                                        \
+	X(META_DEL, "DELETE FROM meta WHERE key = ?")                                              \
+	X(META_EACH,                                                                               \
+	  "SELECT key, value FROM meta WHERE key > ? AND substr(key, 1, ?) = ? ORDER BY key")      \
+	X(META_SET, "INSERT OR REPLACE INTO meta(key, value) VALUES(?, ?)")                        \
+	X(NAME_GET, "SELECT ino, kind FROM names WHERE parent = ? AND hash = ? AND name = ?")      \
+	X(NAME_PUT,                                                                                \
+	  "INSERT OR REPLACE INTO names(parent, hash, name, ino, kind) VALUES(?, ?, ?, ?, ?)")     \
+	X(NAME_DEL, "DELETE FROM names WHERE parent = ? AND hash = ? AND name = ?")                \
+	X(NAME_EACH, "SELECT parent, hash, name, ino, kind FROM names WHERE parent = ? AND hash "  \
+		     "> ? ORDER BY hash, name")                                                    \
+	X(NAME_COUNT, "SELECT count(*) FROM names")                                                \
+	X(NAME_SCAN, "SELECT parent, hash FROM names WHERE (parent, hash) > (?, ?) ORDER BY "      \
+		     "parent, hash LIMIT ?")                                                       \
+	X(NAME_OF, "SELECT parent, hash, name, ino, kind FROM names WHERE ino = ?")                \
+	X(ROW_GET, "SELECT " ROW_COLUMNS " FROM nodes WHERE ino = ?")                              \
+	X(ROW_PUT, "INSERT OR REPLACE INTO nodes(" ROW_COLUMNS                                     \
+		   ") VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")                           \
+	X(ROW_DEL, "DELETE FROM nodes WHERE ino = ?")                                              \
+	X(ROW_INOS, "SELECT ino FROM nodes WHERE ino > ? AND ino < ? ORDER BY ino LIMIT ?")        \
+	X(ROW_MAX, "SELECT max(ino) FROM nodes")                                                   \
+	X(TARGET_GET, "SELECT target FROM targets WHERE ino = ?")                                  \
+	X(TARGET_PUT, "INSERT OR REPLACE INTO targets(ino, target) VALUES(?, ?)")                  \
+	X(TARGET_DEL, "DELETE FROM targets WHERE ino = ?")                                         \
+	X(OBJECT_GET, "SELECT gen, size, sum, lower FROM objects WHERE ino = ?")                   \
+	X(OBJECT_PUT,                                                                              \
+	  "INSERT OR REPLACE INTO objects(ino, gen, size, sum, lower) VALUES(?, ?, ?, ?, ?)")      \
+	X(OBJECT_DEL, "DELETE FROM objects WHERE ino = ?")                                         \
+	X(OBJECT_UNPLACED, "SELECT ino, gen, size, sum, lower FROM objects WHERE lower = 0 AND "   \
+			   "ino > ? ORDER BY ino LIMIT 256")                                       \
+	X(PLACE_GET,                                                                               \
+	  "SELECT tier, gen, at, len, hi, codec, key, sum FROM placements WHERE ino = ?")          \
+	X(PLACE_PUT, "INSERT OR REPLACE INTO placements(ino, tier, gen, at, len, hi, codec, key, " \
+		     "sum) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)")                                     \
+	X(PLACE_DEL, "DELETE FROM placements WHERE ino = ? AND tier = ?")                          \
+	X(PLACE_DEL_ALL, "DELETE FROM placements WHERE ino = ?")                                   \
+	X(PLACE_EACH,                                                                              \
+	  "SELECT tier, gen, at, len, hi, codec, key, sum, ino FROM placements WHERE tier = ?")    \
+	X(PLACE_NEXT, "SELECT tier, gen, at, len, hi, codec, key, sum, ino FROM placements WHERE " \
+		      "(ino, tier) > (?, ?) ORDER BY ino, tier LIMIT 256")                         \
+	X(GONE_GET, "SELECT 1 FROM gone WHERE at = ? AND hi = ? AND until_ns > ?")                 \
+	X(GONE_PUT, "INSERT OR REPLACE INTO gone(at, hi, until_ns) VALUES(?, ?, ?)")               \
+	X(GONE_DEL, "DELETE FROM gone WHERE at = ? AND hi = ?")                                    \
+	X(GONE_PURGE, "DELETE FROM gone WHERE until_ns <= ?")                                      \
+	X(XATTR_GET, "SELECT value FROM xattrs WHERE ino = ? AND name = ?")                        \
+	X(XATTR_SET, "INSERT OR REPLACE INTO xattrs(ino, name, value) VALUES(?, ?, ?)")            \
+	X(XATTR_DEL, "DELETE FROM xattrs WHERE ino = ? AND name = ?")                              \
+	X(XATTR_DEL_ALL, "DELETE FROM xattrs WHERE ino = ?")                                       \
+	X(XATTR_LIST, "SELECT name FROM xattrs WHERE ino = ? ORDER BY name")                       \
+	X(CHUNK_GET, "SELECT " CHUNK_COLUMNS " FROM chunks WHERE id = ?")                          \
+	X(CHUNK_PUT,                                                                               \
+	  "INSERT OR REPLACE INTO chunks(" CHUNK_COLUMNS ") VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)") \
+	X(CHUNK_DEL, "DELETE FROM chunks WHERE id = ?")                                            \
+	X(CHUNK_RANKED, "SELECT " CHUNK_COLUMNS                                                    \
+			" FROM chunks WHERE policy = ? AND (rank, id) > (?, ?) ORDER BY rank, id") \
+	X(CHUNK_QUOTA,                                                                             \
+	  "SELECT " CHUNK_COLUMNS                                                                  \
+	  " FROM chunks WHERE quota = ? AND quota > 0 AND (rank, id) > (?, ?) ORDER BY rank, id")  \
+	X(CHUNK_EXPIRED,                                                                           \
+	  "SELECT " CHUNK_COLUMNS " FROM chunks WHERE expires_ns > 0 AND expires_ns <= ?")         \
 	X(CHUNK_ALL, "SELECT " CHUNK_COLUMNS " FROM chunks WHERE id > ? ORDER BY id LIMIT 1024")
 
 enum kvc_statement {
 #define X(name, sql) ST_##name,
 	KVC_STATEMENTS(X)
 #undef X
-	ST_COUNT
+		ST_COUNT
 };
 
 /* A connection: of one thread at a time. */
@@ -100,9 +123,10 @@ struct kvc_conn {
 
 #define KVC_READERS 3
 /*
- * What the overlay may take while commits fail: enough for the changes of a second at full speed, little beside a
- * pool. While they only are slow, as on a busy disk, SLOW times that. Deletes have REMOVALS more, so that a full
- * filesystem can be emptied. Once no user's change is taken any more, the engine's own are few: what is in memory.
+ * What the overlay may take while commits fail: enough for the changes of a second at full speed,
+ * little beside a pool. While they only are slow, as on a busy disk, SLOW times that. Deletes have
+ * REMOVALS more, so that a full filesystem can be emptied. Once no user's change is taken any more,
+ * the engine's own are few: what is in memory.
  */
 #define KVC_PENDING_MAX (64u << 20)
 #define KVC_PENDING_SLOW 4
@@ -115,29 +139,30 @@ struct kvc_catalog {
 	struct kvc_filter *filter; /* of names; its own lock */
 	uint64_t age;              /* how often the overlay dropped what is committed */
 
-	pthread_mutex_t writer;    /* the connection w, and: */
+	pthread_mutex_t writer; /* the connection w, and: */
 	struct kvc_conn w;
-	int result;                /* of the batch that is out, once it has ended */
-	char why[160];             /* what SQLite says of the last failure */
+	int result;    /* of the batch that is out, once it has ended */
+	char why[160]; /* what SQLite says of the last failure */
 
 	struct kvc_conn reader[KVC_READERS];
 	_Atomic unsigned next_reader;
-	_Atomic uint64_t txn;      /* over.txn, for any thread */
+	_Atomic uint64_t txn; /* over.txn, for any thread */
 
 	/* how writing goes (catalog_write.c); changed under lock */
-	_Atomic size_t pending;    /* over.bytes */
-	_Atomic int failing;       /* the errno of the last commit, or 0 */
-	_Atomic bool full;         /* for want of space; until there is some, and the reserve is whole again */
-	bool told;                 /* of trouble, in the log */
-	uint64_t reserve;          /* bytes of the file set aside, when whole; 0: there is none */
+	_Atomic size_t pending; /* over.bytes */
+	_Atomic int failing;    /* the errno of the last commit, or 0 */
+	/* for want of space; until there is some, and the reserve is whole again */
+	_Atomic bool full;
+	bool told;        /* of trouble, in the log */
+	uint64_t reserve; /* bytes of the file set aside, when whole; 0: there is none */
 	bool reserve_given;
-	uint64_t reserve_ns;       /* when it was last looked whether it can be had back */
+	uint64_t reserve_ns; /* when it was last looked whether it can be had back */
 
 	/* checkpoint.c */
 	struct kvc_checkpoint *checkpoint;
 	_Atomic uint64_t log_pages; /* frames in the log after the last commit */
 	_Atomic uint64_t commits;
-	int wal_fd;                /* the log, to sync it */
+	int wal_fd; /* the log, to sync it */
 	_Atomic bool logged;
 };
 
@@ -153,8 +178,8 @@ void kvc_reader_put(struct kvc_conn *n);
 int kvc_sql_errno(sqlite3 *db, int rc);
 
 /*
- * The statement with its arguments bound: 'i' int64, 's' text, 'b' (const void *, size_t) blob or NULL. NULL after
- * an error, which is logged. Give it back with kvc_sql_done.
+ * The statement with its arguments bound: 'i' int64, 's' text, 'b' (const void *, size_t) blob or
+ * NULL. NULL after an error, which is logged. Give it back with kvc_sql_done.
  */
 sqlite3_stmt *kvc_sql(struct kvc_conn *n, enum kvc_statement s, const char *types, ...);
 /* Steps: 1 a row, 0 the end, or a negative errno. */
@@ -171,14 +196,18 @@ struct kvc_place kvc_place_columns(sqlite3_stmt *st);
 void kvc_chunk_columns(sqlite3_stmt *st, struct kvc_chunk_row *r);
 
 /*
- * Under the catalog's lock: writes and commits what is pending, if any of it is in one of the tables (a mask of
- * 1 << enum kvc_table; 0: any). For questions that only SQLite answers. 0, or the changes stay and what went wrong.
+ * Under the catalog's lock: writes and commits what is pending, if any of it is in one of the
+ * tables (a mask of 1 << enum kvc_table; 0: any). For questions that only SQLite answers. 0, or the
+ * changes stay and what went wrong.
  */
 int kvc_catalog_flush(struct kvc_catalog *c, unsigned tables);
 /* The inode's row is gone and SQLite's rows of other tables do not count. */
 bool kvc_wiped(struct kvc_catalog *c, uint64_t ino);
 
-/* checkpoint.c. kvc_checkpoint_gate: where the log is to be restarted, the committer waits here a moment; without locks. */
+/*
+ * checkpoint.c. kvc_checkpoint_gate: where the log is to be restarted, the committer waits here a
+ * moment; without locks.
+ */
 int kvc_checkpoint_start(struct kvc_catalog *c, uint64_t log_bytes);
 void kvc_checkpoint_stop(struct kvc_catalog *c);
 void kvc_checkpoint_gate(struct kvc_catalog *c);

@@ -223,8 +223,8 @@ static int next_chunk(struct kvc_catalog *c, enum kvc_statement s, uint64_t firs
 		      struct kvc_chunk_row *r)
 {
 	enum kvc_order ix = s == ST_CHUNK_RANKED ? KVC_IX_RANK : KVC_IX_QUOTA;
-	struct kvc_change *x =
-		kvc_overlay_after(&c->over, ix, first, kvc_overlay_rank(r->rank), r->id, NULL);
+	struct kvc_change *x = kvc_overlay_after(&c->over, ix, first, kvc_overlay_rank(r->rank),
+						 r->id, NULL);
 	const struct kvc_chunk_row *over = x ? x->value : NULL;
 	struct kvc_conn *n = kvc_reader_get(c);
 	sqlite3_stmt *st = kvc_sql(n, s, "iii", I(first), I(r->rank), I(r->id));
@@ -386,8 +386,8 @@ int kvc_object_each_unplaced(struct kvc_catalog *c,
 		if (n < BATCH && got < 0)
 			return got;
 		for (int i = 0; i < n; i++) {
-			const struct kvc_change *x =
-				kvc_overlay_find(&c->over, KVC_T_OBJECT, batch[i].ino, 0, NULL);
+			const struct kvc_change *x = kvc_overlay_find(&c->over, KVC_T_OBJECT,
+								      batch[i].ino, 0, NULL);
 
 			if (kvc_wiped(c, batch[i].ino) ||
 			    (x && (x->gone || ((struct kvc_object_row *)x->value)->lower)))

@@ -81,7 +81,7 @@ static int revive(struct kvc_catalog *c, uint64_t ino)
 	kvc_sql_done(st);
 	kvc_reader_put(n);
 	/* And what a batch that is out is about to put there. */
-	kvc_list_each (e, &c->over.covered) {
+	kvc_list_each(e, &c->over.covered) {
 		const struct kvc_change *x = kvc_of(e, struct kvc_change, over);
 
 		if (!err && x->table == KVC_T_XATTR && x->a == ino)
@@ -180,20 +180,22 @@ int kvc_name_del(struct kvc_catalog *c, uint64_t parent, const char *name)
 
 void kvc_row_columns(sqlite3_stmt *st, struct kvc_row *r)
 {
-	*r = (struct kvc_row){ .ino = kvc_sql_u64(st, 0),
-			       .mode = (uint32_t)sqlite3_column_int64(st, 1),
-			       .uid = (uint32_t)sqlite3_column_int64(st, 2),
-			       .gid = (uint32_t)sqlite3_column_int64(st, 3),
-			       .nlink = (uint32_t)sqlite3_column_int64(st, 4),
-			       .size = kvc_sql_u64(st, 5),
-			       .blocks = kvc_sql_u64(st, 6),
-			       .atime_ns = kvc_sql_u64(st, 7),
-			       .mtime_ns = kvc_sql_u64(st, 8),
-			       .ctime_ns = kvc_sql_u64(st, 9),
-			       .btime_ns = kvc_sql_u64(st, 10),
-			       .parent = kvc_sql_u64(st, 11),
-			       .chunk = kvc_sql_u64(st, 12),
-			       .container = kvc_sql_u64(st, 13) };
+	*r = (struct kvc_row){
+		.ino = kvc_sql_u64(st, 0),
+		.mode = (uint32_t)sqlite3_column_int64(st, 1),
+		.uid = (uint32_t)sqlite3_column_int64(st, 2),
+		.gid = (uint32_t)sqlite3_column_int64(st, 3),
+		.nlink = (uint32_t)sqlite3_column_int64(st, 4),
+		.size = kvc_sql_u64(st, 5),
+		.blocks = kvc_sql_u64(st, 6),
+		.atime_ns = kvc_sql_u64(st, 7),
+		.mtime_ns = kvc_sql_u64(st, 8),
+		.ctime_ns = kvc_sql_u64(st, 9),
+		.btime_ns = kvc_sql_u64(st, 10),
+		.parent = kvc_sql_u64(st, 11),
+		.chunk = kvc_sql_u64(st, 12),
+		.container = kvc_sql_u64(st, 13),
+	};
 }
 
 int kvc_row_get(struct kvc_catalog *c, uint64_t ino, struct kvc_row *r)
@@ -238,7 +240,7 @@ uint64_t kvc_row_max(struct kvc_catalog *c)
 	kvc_sql_done(st);
 	kvc_reader_put(n);
 	for (int i = 0; i < 2; i++)
-		kvc_list_each (e, all[i]) {
+		kvc_list_each(e, all[i]) {
 			const struct kvc_change *x = kvc_of(e, struct kvc_change, link);
 
 			if (x->table == KVC_T_ROW && !x->gone)
@@ -274,9 +276,11 @@ int kvc_target_put(struct kvc_catalog *c, uint64_t ino, const char *target)
 /* Columns gen, size, sum, lower from column `at` on. */
 void kvc_object_columns(sqlite3_stmt *st, int at, struct kvc_object_row *o)
 {
-	*o = (struct kvc_object_row){ .gen = kvc_sql_u64(st, at),
-				      .size = kvc_sql_u64(st, at + 1),
-				      .lower = sqlite3_column_int(st, at + 3) };
+	*o = (struct kvc_object_row){
+		.gen = kvc_sql_u64(st, at),
+		.size = kvc_sql_u64(st, at + 1),
+		.lower = sqlite3_column_int(st, at + 3),
+	};
 	o->has_sum = sqlite3_column_bytes(st, at + 2) == 16;
 	if (o->has_sum)
 		memcpy(o->sum.b, sqlite3_column_blob(st, at + 2), 16);
@@ -308,11 +312,12 @@ int kvc_object_put(struct kvc_catalog *c, uint64_t ino, const struct kvc_object_
 
 struct kvc_place kvc_place_columns(sqlite3_stmt *st)
 {
-	struct kvc_place p = { .gen = kvc_sql_u64(st, 1),
-			       .where = { kvc_sql_u64(st, 2), kvc_sql_u64(st, 3),
-					  kvc_sql_u64(st, 4) },
-			       .codec = (uint32_t)sqlite3_column_int64(st, 5),
-			       .key = (uint32_t)sqlite3_column_int64(st, 6) };
+	struct kvc_place p = {
+		.gen = kvc_sql_u64(st, 1),
+		.where = { kvc_sql_u64(st, 2), kvc_sql_u64(st, 3), kvc_sql_u64(st, 4) },
+		.codec = (uint32_t)sqlite3_column_int64(st, 5),
+		.key = (uint32_t)sqlite3_column_int64(st, 6),
+	};
 
 	if (sqlite3_column_bytes(st, 7) == 16)
 		memcpy(p.sum.b, sqlite3_column_blob(st, 7), 16);
@@ -351,11 +356,12 @@ int kvc_place_get(struct kvc_catalog *c, uint64_t ino, struct kvc_place place[KV
 
 struct kvc_place kvc_place_of(uint64_t gen, const struct kvc_where *w, const struct kvc_frame *f)
 {
-	struct kvc_place p = { .gen = gen,
-			       .where = *w,
-			       .codec = f->codec |
-					(f->flags & KVC_FRAME_CODED ? KVC_PLACE_CODED : 0),
-			       .key = f->flags & KVC_FRAME_SEALED ? f->key_id : 0 };
+	struct kvc_place p = {
+		.gen = gen,
+		.where = *w,
+		.codec = f->codec | (f->flags & KVC_FRAME_CODED ? KVC_PLACE_CODED : 0),
+		.key = f->flags & KVC_FRAME_SEALED ? f->key_id : 0,
+	};
 
 	if (f->flags & KVC_FRAME_SHARED)
 		p.sum = f->stored_sum;
@@ -459,16 +465,18 @@ int kvc_xattr_del(struct kvc_catalog *c, uint64_t ino, const char *name)
 
 void kvc_chunk_columns(sqlite3_stmt *st, struct kvc_chunk_row *r)
 {
-	*r = (struct kvc_chunk_row){ kvc_sql_u64(st, 0),
-				     kvc_sql_u64(st, 1),
-				     kvc_sql_u64(st, 2),
-				     kvc_sql_u64(st, 3),
-				     sqlite3_column_int64(st, 4),
-				     kvc_sql_u64(st, 5),
-				     kvc_sql_u64(st, 6),
-				     kvc_sql_u64(st, 7),
-				     (unsigned)sqlite3_column_int(st, 8),
-				     kvc_sql_u64(st, 9) };
+	*r = (struct kvc_chunk_row){
+		kvc_sql_u64(st, 0),
+		kvc_sql_u64(st, 1),
+		kvc_sql_u64(st, 2),
+		kvc_sql_u64(st, 3),
+		sqlite3_column_int64(st, 4),
+		kvc_sql_u64(st, 5),
+		kvc_sql_u64(st, 6),
+		kvc_sql_u64(st, 7),
+		(unsigned)sqlite3_column_int(st, 8),
+		kvc_sql_u64(st, 9),
+	};
 	if (r->policy >= KVC_CLASSES) /* of another version, or damaged */
 		r->policy = 0;
 }

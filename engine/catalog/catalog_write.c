@@ -26,14 +26,18 @@
 #include <sys/statvfs.h>
 
 #define I(v) ((sqlite3_int64)(v))
-#define AT_ONCE 256		/* changes dropped under one hold of the lock */
+#define AT_ONCE 256             /* changes dropped under one hold of the lock */
 #define RESERVE_NS 500000000ull /* between two looks whether there is space for the reserve */
-#define RESERVE_ROOM 3		/* so many times its size must be free to take it back */
+#define RESERVE_ROOM 3          /* so many times its size must be free to take it back */
 
 static int write_row(struct kvc_conn *n, const struct kvc_change *c)
 {
-	static const enum kvc_statement all[] = { ST_TARGET_DEL, ST_OBJECT_DEL, ST_PLACE_DEL_ALL,
-						  ST_XATTR_DEL_ALL };
+	static const enum kvc_statement all[] = {
+		ST_TARGET_DEL,
+		ST_OBJECT_DEL,
+		ST_PLACE_DEL_ALL,
+		ST_XATTR_DEL_ALL,
+	};
 	const struct kvc_row *r = c->value;
 	int err;
 
@@ -129,12 +133,12 @@ static int write_all(struct kvc_conn *n, struct kvc_overlay *o)
 	size_t count = 0, i = 0;
 	int err = 0;
 
-	kvc_list_each (e, &o->batch)
+	kvc_list_each(e, &o->batch)
 		count++;
 	v = malloc(count * sizeof *v);
 	if (!v)
 		return -ENOMEM;
-	kvc_list_each (e, &o->batch)
+	kvc_list_each(e, &o->batch)
 		v[i++] = kvc_of(e, struct kvc_change, link);
 	qsort(v, count, sizeof *v, by_key);
 	for (i = 0; i < count && !err; i++)

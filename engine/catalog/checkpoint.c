@@ -23,8 +23,8 @@
 
 #define GATE_NS 25000000ull
 #define LOOK_NS 1000000000ull
-#define TIDY_NS 5000000000ull	/* what is in the log goes over this often, however little it is */
-#define QUIET 16		/* commits since the last look: little is going on */
+#define TIDY_NS 5000000000ull   /* what is in the log goes over this often, however little it is */
+#define QUIET 16                /* commits since the last look: little is going on */
 #define KEEP_BYTES (256u << 10) /* a log of this size is not cut off */
 
 struct kvc_checkpoint {
@@ -40,7 +40,7 @@ struct kvc_checkpoint {
 	_Atomic uint64_t seq;  /* commits that the hook has seen */
 	uint64_t bound, half;  /* bytes */
 	_Atomic uint64_t done; /* frames that the last checkpoint had copied */
-	uint64_t step;	       /* frames */
+	uint64_t step;         /* frames */
 };
 
 static uint64_t bytes_of(uint64_t frames)
@@ -97,8 +97,8 @@ void kvc_checkpoint_gate(struct kvc_catalog *c)
 	pthread_mutex_lock(&p->lock);
 	first = p->rounds;
 	while (!p->stop) {
-		if (bytes_of(atomic_load(&c->log_pages)) > p->bound &&
-		    !atomic_load(&p->clean) && p->rounds < first + 3) {
+		if (bytes_of(atomic_load(&c->log_pages)) > p->bound && !atomic_load(&p->clean) &&
+		    p->rounds < first + 3) {
 			p->asked = true;
 			pthread_cond_signal(&p->wake);
 			pthread_cond_wait(&p->open, &p->lock);

@@ -35,7 +35,7 @@ struct kvc_filter {
 	pthread_rwlock_t lock;
 	struct bits *now, *next;
 	_Atomic uint64_t added, removed; /* in now */
-	uint64_t filled;		 /* names put in while next is filled */
+	uint64_t filled;                 /* names put in while next is filled */
 
 	struct kvc_catalog *c;
 	pthread_t thread;
@@ -81,7 +81,7 @@ static uint64_t mix(uint64_t parent, uint64_t hash)
 
 /* The five bits of a name: word and mask of each. */
 #define EACH_BIT(h, word, mask)                                                             \
-	for (uint64_t bit_ = 0, at_ = (h)*0x9e3779b97f4a7c15ull, word = at_ >> 58 & 7,      \
+	for (uint64_t bit_ = 0, at_ = (h) * 0x9e3779b97f4a7c15ull, word = at_ >> 58 & 7,    \
 		      mask = 1ull << (at_ >> 52 & 63);                                      \
 	     bit_ < 5; bit_++, at_ = at_ * 0xd1342543de82ef95ull + 1, word = at_ >> 58 & 7, \
 		      mask = 1ull << (at_ >> 52 & 63))
@@ -91,9 +91,9 @@ static void set(struct bits *b, uint64_t h)
 	_Atomic uint64_t *block =
 		&b->words[(uint64_t)((unsigned __int128)h * b->blocks >> 64) * WORDS];
 
-	EACH_BIT (h, word, mask)
-		if (!(atomic_load_explicit(&block[word], memory_order_relaxed) & mask))
-			atomic_fetch_or_explicit(&block[word], mask, memory_order_relaxed);
+	EACH_BIT(h, word, mask)
+	if (!(atomic_load_explicit(&block[word], memory_order_relaxed) & mask))
+		atomic_fetch_or_explicit(&block[word], mask, memory_order_relaxed);
 }
 
 static bool has(const struct bits *b, uint64_t h)
@@ -101,9 +101,9 @@ static bool has(const struct bits *b, uint64_t h)
 	const _Atomic uint64_t *block =
 		&b->words[(uint64_t)((unsigned __int128)h * b->blocks >> 64) * WORDS];
 
-	EACH_BIT (h, word, mask)
-		if (!(atomic_load_explicit(&block[word], memory_order_relaxed) & mask))
-			return false;
+	EACH_BIT(h, word, mask)
+	if (!(atomic_load_explicit(&block[word], memory_order_relaxed) & mask))
+		return false;
 	return true;
 }
 

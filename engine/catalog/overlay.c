@@ -41,7 +41,7 @@ void kvc_overlay_fini(struct kvc_overlay *o)
 	struct kvc_list *all[] = { &o->active, &o->batch };
 
 	for (int i = 0; i < 2 && o->hash; i++)
-		kvc_list_each_safe (e, all[i])
+		kvc_list_each_safe(e, all[i])
 			free(kvc_of(e, struct kvc_change, link));
 	free(o->hash);
 	o->hash = NULL;
@@ -300,13 +300,15 @@ static struct kvc_change *change_new(struct kvc_overlay *o, enum kvc_table t, ui
 
 	if (!c)
 		return NULL;
-	*c = (struct kvc_change){ .a = a,
-				  .b = b,
-				  .txn = o->txn,
-				  .bytes = bytes + 16,
-				  .len = (uint32_t)len,
-				  .table = (uint8_t)t,
-				  .gone = !value };
+	*c = (struct kvc_change){
+		.a = a,
+		.b = b,
+		.txn = o->txn,
+		.bytes = bytes + 16,
+		.len = (uint32_t)len,
+		.table = (uint8_t)t,
+		.gone = !value,
+	};
 	c->spots = (struct kvc_spot *)(c + 1);
 	memset(c->spots, 0, spots);
 	c->value = (char *)c->spots + spots;
@@ -394,7 +396,7 @@ void kvc_overlay_merge(struct kvc_overlay *o)
 {
 	struct kvc_list newer;
 
-	kvc_list_each_safe (e, &o->covered)
+	kvc_list_each_safe(e, &o->covered)
 		discard(o, kvc_of(e, struct kvc_change, over));
 	kvc_list_init(&newer);
 	kvc_list_splice(&newer, &o->active);

@@ -13,7 +13,7 @@
 
 #include "util.h"
 
-enum kvc_table {	       /* the key, beside the table: a, b, text */
+enum kvc_table {               /* the key, beside the table: a, b, text */
 		 KVC_T_ROW,    /* ino */
 		 KVC_T_META,   /* text */
 		 KVC_T_NAME,   /* parent, hash, text */
@@ -46,8 +46,8 @@ struct kvc_spot { /* a change's place in an order: a node of a treap */
 };
 
 struct kvc_change {
-	struct kvc_list link;	 /* in active, or in the batch */
-	struct kvc_list over;	 /* in `covered`, where a newer change or a wipe took its place */
+	struct kvc_list link;    /* in active, or in the batch */
+	struct kvc_list over;    /* in `covered`, where a newer change or a wipe took its place */
 	struct kvc_change *next; /* of its hash bucket */
 	uint64_t a, b, txn;
 	size_t bytes;
@@ -69,13 +69,13 @@ struct kvc_name_value {
 
 struct kvc_overlay {
 	struct kvc_change **hash;
-	size_t size;	 /* of the table, a power of two */
+	size_t size;     /* of the table, a power of two */
 	size_t n, bytes; /* changes, and the memory they take */
 	size_t count[KVC_TABLES];
 	struct kvc_list active, batch, covered;
 	struct kvc_spot *root[KVC_ORDERS];
 	uint64_t txn, seed; /* the number of the transaction that changes go into now */
-	bool out;	    /* a batch is being written, or its end is not worked in */
+	bool out;           /* a batch is being written, or its end is not worked in */
 };
 
 int kvc_overlay_init(struct kvc_overlay *o); /* 0 or -ENOMEM */

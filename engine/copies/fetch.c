@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading a frame into a segment. A plain one comes straight into the segment's pages in the same call as its header; so does
- * a sealed one without codec, and is opened in place; others pass through memory of their stored size. Then it is checked:
- * is it the frame that the catalog speaks of, and are its bytes what was written?
+ * Reading a frame into a segment. A plain one comes straight into the segment's pages in the same
+ * call as its header; so does a sealed one without codec, and is opened in place; others pass
+ * through memory of their stored size. Then it is checked: is it the frame that the catalog speaks
+ * of, and are its bytes what was written?
  */
 #include "fetch.h"
 
@@ -18,8 +19,8 @@ struct fetch {
 	struct kvc_tier *t;
 	const struct kvc_want *w;
 	struct kvc_frame *f;
-	uint8_t *page;   /* the header */
-	uint8_t *map;    /* the segment, span bytes; NULL while not mapped */
+	uint8_t *page; /* the header */
+	uint8_t *map;  /* the segment, span bytes; NULL while not mapped */
 	uint64_t span;
 	int fd;
 };
@@ -37,7 +38,8 @@ static int check(const struct fetch *x)
 		return -EBADMSG; /* a clear frame where a sealed one was put is not ours */
 	if (KVC_FRAME_HEADER + f->stored_len > w->place.where.len || (f->flags & KVC_FRAME_FOLDER))
 		return -EBADMSG;
-	if (!(f->flags & KVC_FRAME_CODED) && (f->raw_len != f->stored_len || f->codec != KVC_CODEC_NONE))
+	if (!(f->flags & KVC_FRAME_CODED) &&
+	    (f->raw_len != f->stored_len || f->codec != KVC_CODEC_NONE))
 		return -EBADMSG;
 	if (!(f->flags & KVC_FRAME_SPARSE) && f->raw_len != f->size)
 		return -EBADMSG;
@@ -51,12 +53,17 @@ static int check(const struct fetch *x)
 	if (w->shared) {
 		struct kvc_where named = kvc_where_of(f->path);
 
-		if (!(f->flags & KVC_FRAME_SHARED) || named.at != w->place.where.at || named.hi != w->place.where.hi)
+		if (!(f->flags & KVC_FRAME_SHARED) || named.at != w->place.where.at ||
+		    named.hi != w->place.where.hi)
 			return -EBADMSG; /* another's frame under this name */
-		return f->size != w->size || memcmp(f->stored_sum.b, w->place.sum.b, 16) ? -ESTALE : 0;
+		return f->size != w->size || memcmp(f->stored_sum.b, w->place.sum.b, 16) ? -ESTALE
+											 : 0;
 	}
-	return memcmp(f->store, x->k->store->uuid, 16) || f->ino != w->ino || f->gen != w->place.gen || f->size != w->size ||
-			       (f->flags & KVC_FRAME_SHARED) ? -EBADMSG : 0;
+	return memcmp(f->store, x->k->store->uuid, 16) || f->ino != w->ino ||
+			       f->gen != w->place.gen || f->size != w->size ||
+			       (f->flags & KVC_FRAME_SHARED)
+		       ? -EBADMSG
+		       : 0;
 }
 
 static int map_segment(struct fetch *x)
@@ -135,14 +142,17 @@ static int fetch_sealed(struct fetch *x)
 {
 	uint64_t table_len = kvc_payload_table(x->w->size);
 	KVC_MEM uint8_t *table = aligned_alloc(KVC_PAGE, table_len);
-	struct iovec iov[3] = { { x->page, KVC_FRAME_HEADER }, { NULL, x->span }, { table, table_len } };
+	struct iovec iov[3] = { { x->page, KVC_FRAME_HEADER },
+				{ NULL, x->span },
+				{ table, table_len } };
 	int err = table ? prepare_dense(x) : -ENOMEM;
 
 	iov[1].iov_base = x->map;
 	if (!x->span)
 		iov[1] = iov[2];
 	err = err ?: x->t->ops->get(x->t, &x->w->place.where, 0, iov, x->span ? 3 : 2) ?: check(x);
-	if (!err && (x->f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_CODED)) == KVC_FRAME_CODED && x->f->codec == KVC_CODEC_NONE)
+	if (!err && (x->f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_CODED)) == KVC_FRAME_CODED &&
+	    x->f->codec == KVC_CODEC_NONE)
 		err = kvc_payload_decode(x->f, x->k->keys, x->map, table, x->map);
 	else if (!err)
 		err = -EBADMSG; /* the catalog says otherwise */
@@ -173,18 +183,23 @@ static int fetch_through(struct fetch *x, bool have_header)
 	iov = (struct iovec){ stored, len };
 	if (len && (err = x->t->ops->get(x->t, &x->w->place.where, KVC_FRAME_HEADER, &iov, 1)))
 		return err;
-	if (!(x->f->flags & KVC_FRAME_SEALED) && (err = sum_is(stored, x->f->stored_len, &x->f->stored_sum)))
+	if (!(x->f->flags & KVC_FRAME_SEALED) &&
+	    (err = sum_is(stored, x->f->stored_len, &x->f->stored_sum)))
 		return err;
 	if (coded) {
 		uint64_t table_len = kvc_payload_table(x->f->raw_len);
 
-		if (x->f->stored_len < table_len || x->f->raw_len > 2 * (x->w->size + (16ull << 20)))
+		if (x->f->stored_len < table_len ||
+		    x->f->raw_len > 2 * (x->w->size + (16ull << 20)))
 			return -EBADMSG;
 		if (!sparse)
 			err = prepare_dense(x);
 		else if (!(raw = malloc(x->f->raw_len)))
 			err = -ENOMEM;
-		err = err ?: kvc_payload_decode(x->f, x->k->keys, stored, stored + x->f->stored_len - table_len, sparse ? raw : x->map);
+		err = err
+			      ?: kvc_payload_decode(x->f, x->k->keys, stored,
+						    stored + x->f->stored_len - table_len,
+						    sparse ? raw : x->map);
 		if (x->f->flags & KVC_FRAME_SEALED && sparse && raw && err)
 			kvc_wipe(raw, x->f->raw_len);
 	}
@@ -197,7 +212,15 @@ int kvc_fetch(struct kvc *k, struct kvc_tier *t, const struct kvc_want *w, int f
 {
 	KVC_MEM uint8_t *page = aligned_alloc(KVC_PAGE, KVC_FRAME_HEADER);
 	KVC_MEM struct kvc_frame *f = kvc_frame_new();
-	struct fetch x = { .k = k, .t = t, .w = w, .f = f, .page = page, .span = kvc_round_up(w->size, KVC_PAGE), .fd = fd };
+	struct fetch x = {
+		.k = k,
+		.t = t,
+		.w = w,
+		.f = f,
+		.page = page,
+		.span = kvc_round_up(w->size, KVC_PAGE),
+		.fd = fd,
+	};
 	bool dense = w->room >= x.span; /* the row says how much of it is there */
 	int err;
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Loads: LOWER -> LOADING -> BOTH. First room is asked for, then a worker of the first tier that has a copy reads the frame
- * into a new segment (fetch.c) and gives the segment its published name. Who opened meanwhile waits on n->waiters; all
- * share the one load. Where a tier fails the load goes to the next one's workers. A copy that is damaged, missing or no longer
- * ours is forgotten; where none is left, the file is dropped.
+ * Loads: LOWER -> LOADING -> BOTH. First room is asked for, then a worker of the first tier that
+ * has a copy reads the frame into a new segment (fetch.c) and gives the segment its published name.
+ * Who opened meanwhile waits on n->waiters; all share the one load. Where a tier fails the load
+ * goes to the next one's workers. A copy that is damaged, missing or no longer ours is forgotten;
+ * where none is left, the file is dropped.
  */
 #include "load.h"
 
@@ -35,7 +36,10 @@ static void forget_both(struct kvc *k, struct kvc_node *n, unsigned bad)
 
 static void load_run(struct kvc *k, struct kvc_job *j);
 
-/* The next tier to try: in order, has a copy, not tried, not taken out by its breaker. -1: none; *err is -EIO where one was out. */
+/*
+ * The next tier to try: in order, has a copy, not tried, not taken out by its breaker. -1: none;
+ * *err is -EIO where one was out.
+ */
 static int next_tier_locked(struct kvc *k, struct kvc_node *n, unsigned tried, int *err)
 {
 	for (unsigned i = 0; i < k->ntiers; i++) {
@@ -51,14 +55,17 @@ static int next_tier_locked(struct kvc *k, struct kvc_node *n, unsigned tried, i
 }
 
 /* Queues the load with the next tier: 0, or why there is none. */
-static int queue_load_locked(struct kvc *k, struct kvc_node *n, bool prefetch, const struct kvc_job *before)
+static int queue_load_locked(struct kvc *k, struct kvc_node *n, bool prefetch,
+			     const struct kvc_job *before)
 {
-	int err = before ? before->err : -EIO, t = next_tier_locked(k, n, before ? before->tried : 0, &err);
+	int err = before ? before->err : -EIO,
+	    t = next_tier_locked(k, n, before ? before->tried : 0, &err);
 	struct kvc_job *j;
 
 	if (t < 0)
 		return err ?: -EIO;
-	if (kvc_job_add_locked(k, prefetch ? KVC_P_PREFETCH : KVC_P_LOAD, load_run, n, (unsigned)t, 0, &j)) {
+	if (kvc_job_add_locked(k, prefetch ? KVC_P_PREFETCH : KVC_P_LOAD, load_run, n, (unsigned)t,
+			       0, &j)) {
 		kvc_tier_uncalled_locked(k, (unsigned)t);
 		return -ENOMEM;
 	}
@@ -69,7 +76,8 @@ static int queue_load_locked(struct kvc *k, struct kvc_node *n, bool prefetch, c
 }
 
 /* One try of one tier. */
-static int try_tier(struct kvc *k, struct kvc_job *j, const struct kvc_segment *seg, uint64_t mtime, struct kvc_want *want, struct stat *st)
+static int try_tier(struct kvc *k, struct kvc_job *j, const struct kvc_segment *seg, uint64_t mtime,
+		    struct kvc_want *want, struct stat *st)
 {
 	struct kvc_tier *tier = k->tier[j->tier].t;
 	KVC_FD int fd = kvc_segment_open(&k->pool, seg, O_RDWR | O_CREAT | O_TRUNC);
@@ -89,15 +97,20 @@ static int try_tier(struct kvc *k, struct kvc_job *j, const struct kvc_segment *
 	if (!wanted)
 		return -ESTALE; /* unlinked: what was read may be anything */
 	if (err == -EBADMSG || err == -ENOENT || err == -EPROTO || err == -ESTALE) {
-		kvc_warn("tier %s: the copy of inode %llx is %s and is discarded", tier->ops->name, (unsigned long long)seg->ino,
-			 err == -ENOENT ? "missing" : err == -ESTALE ? "another node's by now" : "damaged");
+		kvc_warn("tier %s: the copy of inode %llx is %s and is discarded", tier->ops->name,
+			 (unsigned long long)seg->ino,
+			 err == -ENOENT   ? "missing"
+			 : err == -ESTALE ? "another node's by now"
+					  : "damaged");
 		kvc_count(&k->stats, corrupt);
 		j->bad |= 1u << j->tier;
 	} else if (err) {
 		if (err == -ENOKEY)
 			kvc_count(&k->stats, unsealable);
-		kvc_warn("tier %s: loading inode %llx: %s", tier->ops->name, (unsigned long long)seg->ino,
-			 err == -ENOKEY ? "it is sealed with a key that the key file does not have" : strerror(-err));
+		kvc_warn("tier %s: loading inode %llx: %s", tier->ops->name,
+			 (unsigned long long)seg->ino,
+			 err == -ENOKEY ? "it is sealed with a key that the key file does not have"
+					: strerror(-err));
 	} else {
 		const struct timespec times[2] = { { .tv_nsec = UTIME_OMIT }, kvc_timespec(mtime) };
 
@@ -118,9 +131,15 @@ static void load_run(struct kvc *k, struct kvc_job *j)
 
 	kvc_lock(k);
 	seg = (struct kvc_segment){ 'l', n->row.ino, n->object.gen };
-	want = (struct kvc_want){ n->row.ino, n->object.size, n->room, n->place[j->tier],
-				  k->tier[j->tier].t->ops->caps & KVC_TIER_SHARED,
-				  n->object.has_sum, n->object.sum };
+	want = (struct kvc_want){
+		n->row.ino,
+		n->object.size,
+		n->room,
+		n->place[j->tier],
+		k->tier[j->tier].t->ops->caps & KVC_TIER_SHARED,
+		n->object.has_sum,
+		n->object.sum,
+	};
 	mtime = n->row.mtime_ns;
 	bool wanted = n->state == KVC_LOADING && want.place.gen == n->object.gen;
 
@@ -131,7 +150,8 @@ static void load_run(struct kvc *k, struct kvc_job *j)
 
 	kvc_lock_both(k);
 	j->err = err;
-	if (err && n->state == KVC_LOADING && n->object.gen == seg.gen && !queue_load_locked(k, n, j->prefetch && kvc_list_empty(&n->waiters), j)) {
+	if (err && n->state == KVC_LOADING && n->object.gen == seg.gen &&
+	    !queue_load_locked(k, n, j->prefetch && kvc_list_empty(&n->waiters), j)) {
 		kvc_unlock_both(k);
 		return; /* the next one's turn */
 	}
@@ -209,7 +229,8 @@ static void room_ready(struct kvc_wait *w)
 
 int kvc_load_start_locked(struct kvc *k, struct kvc_node *n, bool prefetch)
 {
-	uint64_t span = kvc_round_up(n->object.size, KVC_PAGE), room = kvc_min(n->row.blocks * 512, span);
+	uint64_t span = kvc_round_up(n->object.size, KVC_PAGE),
+		 room = kvc_min(n->row.blocks * 512, span);
 	int err;
 
 	if (n->state == KVC_LOADING)

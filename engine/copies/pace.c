@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pacing: a store is as fast as memory, a copy as fast as the disk, so under load the pool fills with
- * objects that have no copy yet and cannot leave. From a quarter of the pool on copies do not wait
- * for settle= any more, and with write=back those of the oldest are made although nothing has to leave yet. From half of it on stores get turns: so many bytes a second as copies are
- * made, twice that where there are few without a copy and ever less as they become more. So stores
- * settle at the pace of the disk with some of the pool to spare; each waits a little, and none finds
- * a wall. No turn is further away than pace=; who then still finds no room waits for it, and the
+ * Pacing: a store is as fast as memory, a copy as fast as the disk, so under load the pool fills
+ * with objects that have no copy yet and cannot leave. From a quarter of the pool on copies do not
+ * wait for settle= any more, and with write=back those of the oldest are made although nothing has
+ * to leave yet. From half of it on stores get turns: so many bytes a second as copies are made,
+ * twice that where there are few without a copy and ever less as they become more. So stores settle
+ * at the pace of the disk with some of the pool to spare; each waits a little, and none finds a
+ * wall. No turn is further away than pace=; who then still finds no room waits for it, and the
  * evictor drops the coldest chunks that have no copy (evict/evict.c).
  *
  * Loads are not paced, nor anything where no tier takes copies. A wait for a turn is in
@@ -21,10 +22,11 @@
 #define RATE_FIRST (500ull << 20) /* bytes a second, until it is known */
 #define RATE_LEAST (1ull << 20)
 #define WINDOW_NS 25000000ull
-#define WORTH_NS 100000ull        /* shorter waits are not worth the wake */
+#define WORTH_NS 100000ull /* shorter waits are not worth the wake */
 
 struct zone {
-	uint64_t at, from, to; /* bytes: now, and where pacing begins and where nothing goes any more */
+	/* bytes: now, and where pacing begins and where nothing goes any more */
+	uint64_t at, from, to;
 };
 
 static struct zone zone_locked(const struct kvc *k)
@@ -35,7 +37,8 @@ static struct zone zone_locked(const struct kvc *k)
 /* With write=back: asks for copies of the oldest while too much has none. */
 static void behind_locked(struct kvc *k)
 {
-	while (k->room.uncopied - k->account->asked > k->pool.bytes / 4 && !kvc_list_empty(&k->account->behind)) {
+	while (k->room.uncopied - k->account->asked > k->pool.bytes / 4 &&
+	       !kvc_list_empty(&k->account->behind)) {
 		struct kvc_node *n = kvc_of(k->account->behind.next, struct kvc_node, behind);
 
 		kvc_list_del(&n->behind);
@@ -61,10 +64,13 @@ void kvc_pace_measure_locked(struct kvc *k)
 	if (took < WINDOW_NS)
 		return;
 	seen = (uint64_t)((double)k->account->copied * 1e9 / (double)took);
-	/* While there is little to do, little is done: that tells nothing. A slow moment must not slow
-	 * down the next ones. */
+	/* While there is little to do, little is done: that tells nothing. A slow moment must not
+	 * slow down the next ones. */
 	if (p->busy && kvc_pace_hurry_locked(k))
-		p->rate = kvc_max(!p->rate ? seen : seen > p->rate ? (p->rate + seen) / 2 : (p->rate * 7 + seen) / 8, RATE_LEAST);
+		p->rate = kvc_max(!p->rate         ? seen
+				  : seen > p->rate ? (p->rate + seen) / 2
+						   : (p->rate * 7 + seen) / 8,
+				  RATE_LEAST);
 	p->busy = kvc_pace_hurry_locked(k);
 	k->account->copied = 0;
 	p->since_ns = now;
@@ -89,9 +95,12 @@ int kvc_pace_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w)
 	if (w->paced || !bytes || z.at <= z.from || !most || k->stopping || !any_takes_locked(k))
 		return 0;
 	left = z.to - kvc_min(z.at, z.to);
-	rate = (uint64_t)(2.0 * (double)(p->rate ? p->rate : RATE_FIRST) * (double)left / (double)(z.to - z.from + 1));
+	rate = (uint64_t)(2.0 * (double)(p->rate ? p->rate : RATE_FIRST) * (double)left /
+			  (double)(z.to - z.from + 1));
 	due = kvc_max(p->next_ns, now);
-	p->next_ns = kvc_min(due + (uint64_t)((double)bytes * 1e9 / (double)kvc_max(rate, RATE_LEAST)), now + most);
+	p->next_ns =
+		kvc_min(due + (uint64_t)((double)bytes * 1e9 / (double)kvc_max(rate, RATE_LEAST)),
+			now + most);
 	if (due - now < WORTH_NS)
 		return 0;
 	kvc_count(&k->stats, paced);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Spills: copies of published objects to the tiers, and of files still open where fsync asks for one (a snapshot).
- * A worker makes the copy (copy.c). When the object changed meanwhile (its epoch tells) the copy is undone.
+ * Spills: copies of published objects to the tiers, and of files still open where fsync asks for
+ * one (a snapshot). A worker makes the copy (copy.c). When the object changed meanwhile (its epoch
+ * tells) the copy is undone.
  */
 #include "spill.h"
 
@@ -55,12 +56,13 @@ static int verify(struct kvc *k, struct kvc_node *n, int fd, uint64_t size)
 }
 
 /* The copy is good: record it. Returns whether it still is of the object as it stands. */
-static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const struct kvc_copy *c, uint64_t gen, bool snap,
-			const struct kvc_where *where)
+static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const struct kvc_copy *c,
+			uint64_t gen, bool snap, const struct kvc_where *where)
 {
 	struct kvc_segment from = kvc_segment_of(n), to;
 
-	if (n->lost || (snap ? n->state != KVC_OPEN || gen != n->object.gen + 1 : n->object.gen != gen))
+	if (n->lost ||
+	    (snap ? n->state != KVC_OPEN || gen != n->object.gen + 1 : n->object.gen != gen))
 		return false;
 	if (snap) {
 		to = (struct kvc_segment){ 'o', n->row.ino, gen };
@@ -110,12 +112,14 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 	}
 	if (kvc_row_put(k->cat, &n->row) || kvc_object_put(k->cat, n->row.ino, &n->object) ||
 	    kvc_place_put(k->cat, n->row.ino, tier, &n->place[tier]))
-		kvc_warn("the catalog does not take the placement of inode %llx", (unsigned long long)n->row.ino);
+		kvc_warn("the catalog does not take the placement of inode %llx",
+			 (unsigned long long)n->row.ino);
 	if (n->state == KVC_RESIDENT)
 		kvc_become_locked(k, n, KVC_BOTH);
 	n->failing = false;
 	if (k->tier[tier].t->ops->caps & KVC_TIER_DURABLE)
-		kvc_list_each(e, &n->sync_waiters) /* what they waited for is in the tier: now the commit */
+		/* what they waited for is in the tier: now the commit */
+		kvc_list_each(e, &n->sync_waiters)
 			kvc_of(e, struct kvc_wait, link)->stage = 1;
 	kvc_count(&k->stats, spills);
 	kvc_count_by(&k->stats, spill_bytes, c->f->stored_len);
@@ -132,11 +136,13 @@ static bool full_locked(struct kvc *k, unsigned tier)
 	if (ts->has_trimmer)
 		kvc_trim_tell_locked(k, tier);
 	else
-		kvc_count(&k->stats, spills_dropped); /* others fill it too: it is for them or for the server to make room */
+		kvc_count(&k->stats, spills_dropped); /* others fill it too: it is for them or for
+							 the server to make room */
 	return ts->has_trimmer;
 }
 
-static void queue_locked(struct kvc *k, struct kvc_node *n, unsigned tier, enum kvc_priority p, uint64_t due_ns);
+static void queue_locked(struct kvc *k, struct kvc_node *n, unsigned tier, enum kvc_priority p,
+			 uint64_t due_ns);
 
 /* A job under way. */
 struct spill {
@@ -176,7 +182,9 @@ static bool begin_locked(struct kvc *k, struct spill *s)
 	    (!s->snap && !kvc_spill_needed(k, n, s->tier)))
 		return false;
 	seg = kvc_segment_of(n);
-	/* A mapping that outlived its file may still write; its bytes are taken when it has gone. */
+	/*
+	 * A mapping that outlived its file may still write; its bytes are taken when it has gone.
+	 */
 	if (!s->snap && !k->stopping && kvc_segment_in_use(&k->pool, &seg, true)) {
 		s->again = true;
 		return false;
@@ -206,7 +214,8 @@ static void compare(struct kvc *k, struct spill *s)
 	s->err = verify(k, s->n, s->c.fd, (uint64_t)s->st.st_size);
 	kvc_lock(k);
 	kvc_tier_result_locked(k, s->tier, 0);
-	s->again = !s->err && kvc_has_segment(s->n) && s->n->state != KVC_OPEN && kvc_spill_needed(k, s->n, s->tier);
+	s->again = !s->err && kvc_has_segment(s->n) && s->n->state != KVC_OPEN &&
+		   kvc_spill_needed(k, s->n, s->tier);
 }
 
 /* The copy was made, but not of the object as it stands: it is undone. */
@@ -231,7 +240,8 @@ static void copy(struct kvc *k, struct spill *s)
 	struct kvc_tier *t = k->tier[s->tier].t;
 	struct kvc_node *n = s->n;
 
-	s->err = kvc_copy_write(&s->c, s->gen, (uint64_t)s->st.st_size, (uint64_t)s->st.st_blocks, &s->where);
+	s->err = kvc_copy_write(&s->c, s->gen, (uint64_t)s->st.st_size, (uint64_t)s->st.st_blocks,
+				&s->where);
 	/* The copy that it replaces may be the only one that an fsync has brought down. */
 	if (!s->err && s->reseal && t->ops->sync && (s->err = t->ops->sync(t)))
 		t->ops->remove(t, &s->where);
@@ -241,7 +251,8 @@ static void copy(struct kvc *k, struct spill *s)
 		k->tier[s->tier].full = false;
 		kvc_trim_tell_locked(k, s->tier);
 	}
-	if (!s->err && ((s->snap || n->epoch == s->epoch) && record_both(k, n, s->tier, &s->c, s->gen, s->snap, &s->where))) {
+	if (!s->err && ((s->snap || n->epoch == s->epoch) &&
+			record_both(k, n, s->tier, &s->c, s->gen, s->snap, &s->where))) {
 		s->again = false;
 	} else if (!s->err) {
 		undo_both(k, s);
@@ -254,8 +265,9 @@ static void copy(struct kvc *k, struct spill *s)
 		kvc_count(&k->stats, spill_stale);
 	} else {
 		s->again = true;
-		kvc_warn("tier %s: copying inode %llx: %s; tried again", k->tier[s->tier].t->ops->name,
-			 (unsigned long long)n->row.ino, strerror(-s->err));
+		kvc_warn("tier %s: copying inode %llx: %s; tried again",
+			 k->tier[s->tier].t->ops->name, (unsigned long long)n->row.ino,
+			 strerror(-s->err));
 	}
 	kvc_catalog_unlock(k->cat);
 }
@@ -273,7 +285,9 @@ static void finish_locked(struct kvc *k, struct spill *s)
 	}
 	if (s->again && !n->lost && (!k->stopping || makes_room))
 		queue_locked(k, n, s->tier, full ? KVC_P_URGENT : KVC_P_SPILL,
-			     kvc_mono_ns() + (makes_room ? ROOM_AGAIN_NS : s->err ? FAILED_AGAIN_NS : AGAIN_NS));
+			     kvc_mono_ns() + (makes_room ? ROOM_AGAIN_NS
+					      : s->err   ? FAILED_AGAIN_NS
+							 : AGAIN_NS));
 	if (!s->again || (s->err && !full))
 		kvc_wake_all_locked(k, &n->sync_waiters, s->err == -ECANCELED ? 0 : s->err);
 	pthread_cond_signal(&k->room.pressed);
@@ -281,7 +295,8 @@ static void finish_locked(struct kvc *k, struct spill *s)
 
 static void spill_run(struct kvc *k, struct kvc_job *j)
 {
-	struct spill s = { .n = j->node, .tier = j->tier,
+	struct spill s = { .n = j->node,
+			   .tier = j->tier,
 			   .c = { .k = k, .n = j->node, .tier = j->tier, .fd = -1 } };
 
 	kvc_lock(k);
@@ -297,7 +312,8 @@ static void spill_run(struct kvc *k, struct kvc_job *j)
 	kvc_copy_fini(&s.c);
 }
 
-static void queue_locked(struct kvc *k, struct kvc_node *n, unsigned tier, enum kvc_priority p, uint64_t due_ns)
+static void queue_locked(struct kvc *k, struct kvc_node *n, unsigned tier, enum kvc_priority p,
+			 uint64_t due_ns)
 {
 	struct kvc_job *j = n->queued[tier];
 

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The evictor: keeps the pool between its watermarks, by chunk, lowest rank first, and never inside
- * a request. A chunk leaves the pool when every object of it has a committed copy in a tier; one that
- * has not is copied first or, where no tier can take it, dropped whole. So are the coldest that have
- * no copy yet when stores have waited for the copies long enough (pace=). Bounded tiers and quotas
- * have threads of their own (trim.c).
+ * a request. A chunk leaves the pool when every object of it has a committed copy in a tier; one
+ * that has not is copied first or, where no tier can take it, dropped whole. So are the coldest
+ * that have no copy yet when stores have waited for the copies long enough (pace=). Bounded tiers
+ * and quotas have threads of their own (trim.c).
  *
- * Open, leased and pinned objects, and those that a client still has mapped, stay, and their chunk with them.
+ * Open, leased and pinned objects, and those that a client still has mapped, stay, and their chunk
+ * with them.
  */
 #include "evict.h"
 
@@ -39,7 +40,7 @@ struct aside {
 struct pass {
 	struct aside *aside;
 	size_t naside, aside_room;
-	uint64_t coming; /* bytes that will be free without more being done */
+	uint64_t coming;   /* bytes that will be free without more being done */
 	int kept[FREE_AT]; /* segments without a name whose pages are not freed yet */
 	size_t nkept;
 	uint64_t kept_room;
@@ -80,7 +81,10 @@ static enum verdict judge_locked(struct kvc *k, struct kvc_chunk *c)
 	return v == DROP && kvc_chunk_young(c->use.last_ns) ? YOUNG : v;
 }
 
-/* The first of its nodes goes to the end: so a walk of them can let others in, which change the list. */
+/*
+ * The first of its nodes goes to the end: so a walk of them can let others in, which change the
+ * list.
+ */
 static struct kvc_node *turn_locked(struct kvc_chunk *c)
 {
 	struct kvc_list *e = c->nodes.next;
@@ -90,7 +94,10 @@ static struct kvc_node *turn_locked(struct kvc_chunk *c)
 	return kvc_of(e, struct kvc_node, chunk_link);
 }
 
-/* Has a client one of its files mapped? The lock is let go in between; the caller keeps the chunk in memory. */
+/*
+ * Has a client one of its files mapped? The lock is let go in between; the caller keeps the chunk
+ * in memory.
+ */
 static bool mapped(struct kvc *k, struct kvc_chunk *c)
 {
 	bool any = false;
@@ -126,8 +133,8 @@ static uint64_t chunk_room(const struct kvc_chunk *c)
 }
 
 /*
- * A segment's name goes here and now, since a load may make it anew; its pages, which takes as long as it
- * is large, when `p` gives back what it keeps (free_kept), and only then there is room.
+ * A segment's name goes here and now, since a load may make it anew; its pages, which takes as long
+ * as it is large, when `p` gives back what it keeps (free_kept), and only then there is room.
  */
 static void evict_node_locked(struct kvc *k, struct pass *p, struct kvc_node *n)
 {
@@ -220,7 +227,10 @@ static void copy_locked(struct kvc *k, struct kvc_chunk *c)
 	}
 }
 
-/* Drops a chunk that is in memory; the lock is let go meanwhile. -ENOENT where it is not there any more. */
+/*
+ * Drops a chunk that is in memory; the lock is let go meanwhile. -ENOENT where it is not there any
+ * more.
+ */
 static int drop_locked(struct kvc *k, uint64_t id)
 {
 	int err;
@@ -277,7 +287,8 @@ static void drop_behind_locked(struct kvc *k, struct pass *p)
 		struct kvc_chunk *c = p->aside[i].chunk;
 		int err;
 
-		if (p->aside[i].verdict != COPY || kvc_list_empty(&c->nodes) || kvc_chunk_young(c->use.last_ns) || mapped(k, c))
+		if (p->aside[i].verdict != COPY || kvc_list_empty(&c->nodes) ||
+		    kvc_chunk_young(c->use.last_ns) || mapped(k, c))
 			continue;
 		err = drop_locked(k, c->id);
 		p->progress |= !err || err == -EAGAIN;
@@ -334,7 +345,8 @@ void *kvc_evictor(void *arg)
 
 		kvc_lock(k);
 		kvc_pace_measure_locked(k);
-		if (progress || kvc_list_empty(&k->room.waiters) || k->work->running || k->room.leaving) {
+		if (progress || kvc_list_empty(&k->room.waiters) || k->work->running ||
+		    k->room.leaving) {
 			k->room.stuck = 0;
 		} else if (++k->room.stuck >= STUCK_LOOKS) {
 			/* All that is left is open, leased or pinned. */

@@ -6,12 +6,12 @@
  *
  * A trimmer counts by rows: what it dropped is on its way (kvc_tier_state.leaving) until the
  * commit and the removal have given the space back, and is not asked for twice. It walks the
- * catalog's chunks in the order of their ranks and keeps its place from turn to turn, so that pinned
- * and open ones at the front are looked at once a walk. A chunk folder's first visit only makes the
- * kernel ask again for its name (kvc_chunk_drop: -EAGAIN); the trimmer comes back for it.
+ * catalog's chunks in the order of their ranks and keeps its place from turn to turn, so that
+ * pinned and open ones at the front are looked at once a walk. A chunk folder's first visit only
+ * makes the kernel ask again for its name (kvc_chunk_drop: -EAGAIN); the trimmer comes back for it.
  *
- * Trimmers go on while the daemon stops, until the last copy is made: what the pool alone has may be more
- * than a full tier has room for.
+ * Trimmers go on while the daemon stops, until the last copy is made: what the pool alone has may
+ * be more than a full tier has room for.
  */
 #include "chunk.h"
 #include "dirty.h"
@@ -22,8 +22,8 @@
 
 #include <string.h>
 
-#define BATCH 64            /* chunks a turn: what one turn adds to a commit */
-#define KNOCKED 256         /* chunk folders that may be on their way out at once */
+#define BATCH 64    /* chunks a turn: what one turn adds to a commit */
+#define KNOCKED 256 /* chunk folders that may be on their way out at once */
 #define IDLE_NS 250000000ull
 #define AGAIN_NS 5000000ull /* when all that is left to do is to wait */
 
@@ -193,7 +193,8 @@ static void *trimmer(void *arg)
 
 		if (!again) {
 			bool more = ts->trimming || ts->full || t->nknocked;
-			struct timespec until = kvc_timespec(kvc_mono_ns() + (more ? AGAIN_NS : IDLE_NS));
+			struct timespec until =
+				kvc_timespec(kvc_mono_ns() + (more ? AGAIN_NS : IDLE_NS));
 
 			kvc_lock_wait(&k->lock, &ts->trim_cond, &until);
 			if (k->evict->over)

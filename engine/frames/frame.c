@@ -127,7 +127,8 @@ void kvc_ranges_encode(const struct kvc_range *r, size_t n, uint8_t *out)
 	}
 }
 
-int kvc_ranges_decode(const uint8_t *in, size_t len, uint64_t size, struct kvc_range **out, size_t *n_out)
+int kvc_ranges_decode(const uint8_t *in, size_t len, uint64_t size, struct kvc_range **out,
+		      size_t *n_out)
 {
 	const uint64_t *w = (const uint64_t *)in;
 	uint64_t n, end = 0;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A frame: an object as a tier stores it. A 4-KiB header, then the payload. The header is two parts with a
- * checksum each: 512 bytes of identity that never change, and the name part (path and attributes), which a rename
- * brings up to date in place, and whose loss costs only the name in a rebuild. Documented in
- * kvcachefs-format(5).
+ * A frame: an object as a tier stores it. A 4-KiB header, then the payload. The header is two parts
+ * with a checksum each: 512 bytes of identity that never change, and the name part (path and
+ * attributes), which a rename brings up to date in place, and whose loss costs only the name in a
+ * rebuild. Documented in kvcachefs-format(5).
  *
- * The payload of a sparse object is a range table (one page or more, see frame.c) and the bytes of those ranges;
- * of any other object its bytes. Coding comes after that (payload.h).
+ * The payload of a sparse object is a range table (one page or more, see frame.c) and the bytes of
+ * those ranges; of any other object its bytes. Coding comes after that (payload.h).
  */
 #ifndef KVC_FRAME_H
 #define KVC_FRAME_H
@@ -24,7 +24,8 @@ enum {
 	KVC_FRAME_SPARSE = 1, /* the payload is ranges, before coding */
 	KVC_FRAME_CODED = 2,  /* the payload is coded blocks (payload.h) */
 	KVC_FRAME_SEALED = 4, /* and they are encrypted */
-	KVC_FRAME_SHARED = 8, /* of a shared tier: known by its path, which is then part of what is checked */
+	/* of a shared tier: known by its path, which is then part of what is checked */
+	KVC_FRAME_SHARED = 8,
 	KVC_FRAME_FOLDER = 16, /* a folder, so that other nodes find it; without payload */
 };
 
@@ -36,9 +37,10 @@ struct kvc_frame {
 	uint64_t raw_len;    /* of the payload before coding */
 	uint64_t stored_len; /* of the payload as it follows the header */
 	uint32_t flags, codec;
-	struct kvc_sum raw_sum, stored_sum; /* of the payload before and after coding; raw_sum is zero in sealed frames */
+	/* of the payload before and after coding; raw_sum is zero in sealed frames */
+	struct kvc_sum raw_sum, stored_sum;
 	uint32_t key_id;
-	uint8_t nonce[12];   /* of the frame's key (keys.h) */
+	uint8_t nonce[12];                  /* of the frame's key (keys.h) */
 	char key_model[KVC_MODEL_NAME + 1]; /* the model that it was derived for */
 	/* name part */
 	uint32_t mode, uid, gid;
@@ -51,21 +53,25 @@ struct kvc_frame *kvc_frame_new(void);
 /* Encodes into a header page. */
 void kvc_frame_encode(const struct kvc_frame *f, uint8_t page[KVC_FRAME_HEADER]);
 /*
- * Decodes and checks a header page from outside. 0; -EBADMSG: no frame, or a damaged one; -EPROTO: a newer version.
- * A damaged name part gives path "" and mode 0 and is no error.
+ * Decodes and checks a header page from outside. 0; -EBADMSG: no frame, or a damaged one; -EPROTO:
+ * a newer version. A damaged name part gives path "" and mode 0 and is no error.
  */
 int kvc_frame_decode(const uint8_t page[KVC_FRAME_HEADER], struct kvc_frame *f);
 
 struct kvc_range {
 	uint64_t off, len;
 };
-/* The size in bytes of a table of n ranges (a multiple of a page), or 0 where n is beyond what a frame may hold. */
+/*
+ * The size in bytes of a table of n ranges (a multiple of a page), or 0 where n is beyond what a
+ * frame may hold.
+ */
 size_t kvc_ranges_size(uint64_t n);
 void kvc_ranges_encode(const struct kvc_range *r, size_t n, uint8_t *out);
 /*
- * Reads a table of at most `len` bytes for a file of `size` bytes: ranges ascend, do not touch each other's bytes
- * and end within the size. 0 with *r (the caller frees) and *n, -EBADMSG, or -ENOMEM.
+ * Reads a table of at most `len` bytes for a file of `size` bytes: ranges ascend, do not touch each
+ * other's bytes and end within the size. 0 with *r (the caller frees) and *n, -EBADMSG, or -ENOMEM.
  */
-int kvc_ranges_decode(const uint8_t *in, size_t len, uint64_t size, struct kvc_range **r, size_t *n);
+int kvc_ranges_decode(const uint8_t *in, size_t len, uint64_t size, struct kvc_range **r,
+		      size_t *n);
 
 #endif

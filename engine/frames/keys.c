@@ -15,7 +15,7 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 
-#define KEYS_MAX 64     /* with the file they fit into the 64 KiB that anybody may lock */
+#define KEYS_MAX 64 /* with the file they fit into the 64 KiB that anybody may lock */
 #define FILE_MAX 24576
 
 struct key {
@@ -68,14 +68,21 @@ void kvc_keys_close(struct kvc_keys *k)
 
 static int digit(char c)
 {
-	return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+	return c >= '0' && c <= '9'   ? c - '0'
+	       : c >= 'a' && c <= 'f' ? c - 'a' + 10
+	       : c >= 'A' && c <= 'F' ? c - 'A' + 10
+				      : -1;
 }
 
-/* One line, already ended by NUL: 0, or -EINVAL with what is wrong in *why. Never puts the line itself into a message. */
+/*
+ * One line, already ended by NUL: 0, or -EINVAL with what is wrong in *why. Never puts the line
+ * itself into a message.
+ */
 static int parse_line(struct kvc_keys *k, char *line, const char **why)
 {
 	struct key *key = &k->v[k->n];
-	char *save = NULL, *id = strtok_r(line, " \t\r", &save), *hex = strtok_r(NULL, " \t\r", &save), *model = strtok_r(NULL, " \t\r", &save), *end;
+	char *save = NULL, *id = strtok_r(line, " \t\r", &save),
+	     *hex = strtok_r(NULL, " \t\r", &save), *model = strtok_r(NULL, " \t\r", &save), *end;
 	unsigned long long n;
 
 	if (!id || *id == '#')
@@ -129,7 +136,9 @@ int kvc_keys_open(struct kvc_keys **out, const char *path, char *error)
 		return err;
 	}
 	if (!S_ISREG(st.st_mode) || (st.st_mode & 077) || (st.st_uid != geteuid() && st.st_uid)) {
-		snprintf(error, 512, "option keyfile: %s can be used by others; make it yours alone: chmod 600", path);
+		snprintf(error, 512,
+			 "option keyfile: %s can be used by others; make it yours alone: chmod 600",
+			 path);
 		return -EACCES;
 	}
 	if (st.st_size <= 0 || st.st_size > FILE_MAX) {
@@ -146,7 +155,8 @@ int kvc_keys_open(struct kvc_keys **out, const char *path, char *error)
 		snprintf(error, 512, "option keyfile: cannot read %s: %s", path, strerror(-err));
 	for (char *at = text; !err && (at = line++ ? NULL : text, at = strtok_r(at, "\n", &save));)
 		if ((err = parse_line(k, at, &why)))
-			snprintf(error, 512, "option keyfile: a key in %s is wrong (number %d): %s", path, line, why);
+			snprintf(error, 512, "option keyfile: a key in %s is wrong (number %d): %s",
+				 path, line, why);
 	if (!err && !k->n) {
 		err = -EINVAL;
 		snprintf(error, 512, "option keyfile: %s has no keys in it", path);
@@ -197,15 +207,19 @@ int kvc_keys_each(const struct kvc_keys *k, int (*fn)(void *arg, uint32_t id), v
 	return err;
 }
 
-int kvc_hkdf(const void *key, size_t key_len, const void *salt, size_t salt_len, const void *info, size_t info_len, uint8_t *out, size_t len)
+int kvc_hkdf(const void *key, size_t key_len, const void *salt, size_t salt_len, const void *info,
+	     size_t info_len, uint8_t *out, size_t len)
 {
 	EVP_KDF *kdf = EVP_KDF_fetch(NULL, "HKDF", NULL);
 	EVP_KDF_CTX *c = kdf ? EVP_KDF_CTX_new(kdf) : NULL;
 	OSSL_PARAM p[] = {
 		OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_DIGEST, (char[]){ "SHA256" }, 0),
-		OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_KEY, (void *)(uintptr_t)key, key_len),
-		OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_SALT, (void *)(uintptr_t)salt, salt_len),
-		OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_INFO, (void *)(uintptr_t)info, info_len),
+		OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_KEY, (void *)(uintptr_t)key,
+						  key_len),
+		OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_SALT, (void *)(uintptr_t)salt,
+						  salt_len),
+		OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_INFO, (void *)(uintptr_t)info,
+						  info_len),
 		OSSL_PARAM_construct_end(),
 	};
 	int ok = c && EVP_KDF_derive(c, out, len, p) > 0;
@@ -220,14 +234,17 @@ int kvc_keys_proof(const struct kvc_keys *k, uint32_t id, char text[33])
 	static const char salt[] = "kvcachefs proof 1";
 	const struct key *x = find(k, id);
 	uint8_t sum[16];
-	int err = x ? kvc_hkdf(x->bytes, 32, salt, sizeof salt - 1, &x->id, sizeof x->id, sum, sizeof sum) : -ENOENT;
+	int err = x ? kvc_hkdf(x->bytes, 32, salt, sizeof salt - 1, &x->id, sizeof x->id, sum,
+			       sizeof sum)
+		    : -ENOENT;
 
 	for (int i = 0; i < 16 && !err; i++)
 		snprintf(text + 2 * i, 3, "%02x", sum[i]);
 	return err;
 }
 
-int kvc_frame_key(const struct kvc_keys *k, uint32_t id, const char *model, const uint8_t nonce[12], uint64_t ino, uint64_t gen, uint8_t out[32])
+int kvc_frame_key(const struct kvc_keys *k, uint32_t id, const char *model, const uint8_t nonce[12],
+		  uint64_t ino, uint64_t gen, uint8_t out[32])
 {
 	static const char model_salt[] = "kvcachefs model 1";
 	struct {
@@ -241,7 +258,8 @@ int kvc_frame_key(const struct kvc_keys *k, uint32_t id, const char *model, cons
 	if (!x || (*x->model && strcmp(x->model, model)))
 		return -ENOKEY;
 	memcpy(info.text, "kvcachefs frame 1", 17);
-	err = kvc_hkdf(x->bytes, 32, model_salt, sizeof model_salt - 1, model, strlen(model), own, 32);
+	err = kvc_hkdf(x->bytes, 32, model_salt, sizeof model_salt - 1, model, strlen(model), own,
+		       32);
 	if (!err)
 		err = kvc_hkdf(own, 32, nonce, 12, &info, sizeof info, out, 32);
 	kvc_wipe(own, sizeof own);
@@ -256,8 +274,8 @@ static void block_nonce(uint64_t block, uint8_t iv[12])
 	memcpy(iv + 4, &be, 8);
 }
 
-static int gcm(bool seal, const uint8_t key[32], uint64_t block, const void *aad, size_t aad_len, const uint8_t *in, size_t len, uint8_t *out,
-	       uint8_t tag[16])
+static int gcm(bool seal, const uint8_t key[32], uint64_t block, const void *aad, size_t aad_len,
+	       const uint8_t *in, size_t len, uint8_t *out, uint8_t tag[16])
 {
 	EVP_CIPHER_CTX *c = EVP_CIPHER_CTX_new();
 	uint8_t iv[12], none[16];
@@ -277,12 +295,14 @@ static int gcm(bool seal, const uint8_t key[32], uint64_t block, const void *aad
 	return ok ? 0 : -EIO;
 }
 
-int kvc_seal(const uint8_t key[32], uint64_t block, const void *aad, size_t aad_len, const uint8_t *in, size_t len, uint8_t *out, uint8_t tag[16])
+int kvc_seal(const uint8_t key[32], uint64_t block, const void *aad, size_t aad_len,
+	     const uint8_t *in, size_t len, uint8_t *out, uint8_t tag[16])
 {
 	return gcm(true, key, block, aad, aad_len, in, len, out, tag);
 }
 
-int kvc_unseal(const uint8_t key[32], uint64_t block, const void *aad, size_t aad_len, const uint8_t *in, size_t len, uint8_t *out, const uint8_t tag[16])
+int kvc_unseal(const uint8_t key[32], uint64_t block, const void *aad, size_t aad_len,
+	       const uint8_t *in, size_t len, uint8_t *out, const uint8_t tag[16])
 {
 	uint8_t copy[16];
 

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Keys and the sealing of blocks: AES-256-GCM (NIST SP 800-38D), keys derived by HKDF-SHA256 (RFC 5869). The only room that
- * knows OpenSSL's crypto.
+ * Keys and the sealing of blocks: AES-256-GCM (NIST SP 800-38D), keys derived by HKDF-SHA256 (RFC
+ * 5869). The only room that knows OpenSSL's crypto.
  *
- * The key file has mode 0600 and a line for each key: "ID HEX [MODEL]", ID from 1 to 2^32-1, HEX 64 digits (32 bytes).
- * Without MODEL the key is a master key, from which each model's own is derived; with it, it is used for that model
- * alone, so that its removal makes that model's frames unreadable and no others. New frames use the highest id that fits.
- * kvcachefs-security(7) tells how to live with it.
+ * The key file has mode 0600 and a line for each key: "ID HEX [MODEL]", ID from 1 to 2^32-1, HEX 64
+ * digits (32 bytes). Without MODEL the key is a master key, from which each model's own is derived;
+ * with it, it is used for that model alone, so that its removal makes that model's frames
+ * unreadable and no others. New frames use the highest id that fits. kvcachefs-security(7) tells
+ * how to live with it.
  *
  *   model key = HKDF(key, salt "kvcachefs model 1", info model)
  *   frame key = HKDF(model key, salt nonce (12 random bytes), info "kvcachefs frame 1" ino gen)
@@ -22,7 +23,10 @@
 
 struct kvc_keys; /* in memory that is locked and left out of core dumps */
 
-/* Reads a key file. 0; or -EACCES (others may read it), -EINVAL, -ENOENT... with one line for people in error[512]. */
+/*
+ * Reads a key file. 0; or -EACCES (others may read it), -EINVAL, -ENOENT... with one line for
+ * people in error[512].
+ */
 int kvc_keys_open(struct kvc_keys **out, const char *path, char *error);
 /* Wipes and frees; NULL is allowed. */
 void kvc_keys_close(struct kvc_keys *k);
@@ -31,16 +35,26 @@ uint32_t kvc_keys_for(const struct kvc_keys *k, const char *model);
 bool kvc_keys_has(const struct kvc_keys *k, uint32_t id);
 /* Calls fn for each id; a non-zero answer ends it and is returned. */
 int kvc_keys_each(const struct kvc_keys *k, int (*fn)(void *arg, uint32_t id), void *arg);
-/* A value that tells whether a key is the same as another time, and nothing else of it. -ENOENT: no such key. */
+/*
+ * A value that tells whether a key is the same as another time, and nothing else of it. -ENOENT: no
+ * such key.
+ */
 int kvc_keys_proof(const struct kvc_keys *k, uint32_t id, char text[33]);
 /* The key of one frame. 0, -ENOKEY (no such id), -EIO. The caller wipes it with kvc_wipe. */
-int kvc_frame_key(const struct kvc_keys *k, uint32_t id, const char *model, const uint8_t nonce[12], uint64_t ino, uint64_t gen, uint8_t key[32]);
+int kvc_frame_key(const struct kvc_keys *k, uint32_t id, const char *model, const uint8_t nonce[12],
+		  uint64_t ino, uint64_t gen, uint8_t key[32]);
 
-/* Seals or opens a block, in place where in == out. open: -EBADMSG where anything is not as it was sealed; out is then zero. */
-int kvc_seal(const uint8_t key[32], uint64_t block, const void *aad, size_t aad_len, const uint8_t *in, size_t len, uint8_t *out, uint8_t tag[16]);
-int kvc_unseal(const uint8_t key[32], uint64_t block, const void *aad, size_t aad_len, const uint8_t *in, size_t len, uint8_t *out, const uint8_t tag[16]);
+/*
+ * Seals or opens a block, in place where in == out. open: -EBADMSG where anything is not as it was
+ * sealed; out is then zero.
+ */
+int kvc_seal(const uint8_t key[32], uint64_t block, const void *aad, size_t aad_len,
+	     const uint8_t *in, size_t len, uint8_t *out, uint8_t tag[16]);
+int kvc_unseal(const uint8_t key[32], uint64_t block, const void *aad, size_t aad_len,
+	       const uint8_t *in, size_t len, uint8_t *out, const uint8_t tag[16]);
 /* HKDF-SHA256: `len` bytes into out. 0 or -EIO. */
-int kvc_hkdf(const void *key, size_t key_len, const void *salt, size_t salt_len, const void *info, size_t info_len, uint8_t *out, size_t len);
+int kvc_hkdf(const void *key, size_t key_len, const void *salt, size_t salt_len, const void *info,
+	     size_t info_len, uint8_t *out, size_t len);
 int kvc_random(void *out, size_t len);
 void kvc_wipe(void *p, size_t len);
 

@@ -77,26 +77,27 @@ static size_t aad_block(struct aad *a, uint64_t i, uint32_t kind, size_t stored)
 }
 
 /*
- * Either all blocks are coded and held in buf, or they are made one by one as they are asked for; then block 0 may be in buf already, because it was looked
- * at to see whether coding pays.
+ * Either all blocks are coded and held in buf, or they are made one by one as they are asked for;
+ * then block 0 may be in buf already, because it was looked at to see whether coding pays.
  */
 struct kvc_encoder {
 	struct kvc_frame *f;
 	int (*read)(void *arg, void *buf, size_t len, uint64_t off);
 	void *arg;
-	uint64_t n, next;     /* blocks: all, and the first that is not made yet */
+	uint64_t n, next; /* blocks: all, and the first that is not made yet */
 	uint8_t *table;
 	size_t table_len;
 	struct aad aad;
 	uint8_t key[32];
 	bool sealed, held, peeked;
 	uint8_t *buf;
-	size_t room, len, at; /* what is in buf, and how much of it has been given */
+	size_t room, len, at;     /* what is in buf, and how much of it has been given */
 	uint64_t data_len, given; /* of the stored payload */
 	uint64_t table_at;        /* after the padding */
 };
 
-static void entry_put(struct kvc_encoder *e, uint64_t i, uint32_t kind, size_t stored, const uint8_t tag[16])
+static void entry_put(struct kvc_encoder *e, uint64_t i, uint32_t kind, size_t stored,
+		      const uint8_t tag[16])
 {
 	uint32_t w[2] = { htole32((uint32_t)stored), htole32(kind) };
 
@@ -105,10 +106,12 @@ static void entry_put(struct kvc_encoder *e, uint64_t i, uint32_t kind, size_t s
 		memcpy(e->table + i * ENTRY + 8, tag, 16);
 }
 
-static int seal_block(struct kvc_encoder *e, uint64_t i, uint32_t kind, uint8_t *data, size_t stored)
+static int seal_block(struct kvc_encoder *e, uint64_t i, uint32_t kind, uint8_t *data,
+		      size_t stored)
 {
 	uint8_t tag[16];
-	int err = kvc_seal(e->key, i, e->aad.b, aad_block(&e->aad, i, kind, stored), data, stored, data, tag);
+	int err = kvc_seal(e->key, i, e->aad.b, aad_block(&e->aad, i, kind, stored), data, stored,
+			   data, tag);
 
 	if (!err)
 		entry_put(e, i, kind, stored, tag);
@@ -121,7 +124,10 @@ static int buffer(struct kvc_encoder *e, size_t room)
 	return e->buf ? 0 : -ENOMEM;
 }
 
-/* All blocks coded into e->buf; or only looked at block 0, where that does not pay. They are sealed once the frame's fields are final. */
+/*
+ * All blocks coded into e->buf; or only looked at block 0, where that does not pay. They are sealed
+ * once the frame's fields are final.
+ */
 static int code_all(struct kvc_encoder *e, const struct kvc_recipe *r, struct kvc_work *w)
 {
 	uint8_t *in = kvc_work_in(w), *out = kvc_work_out(w);
@@ -184,7 +190,8 @@ static int compress(struct kvc_encoder *e, const struct kvc_recipe *r)
 int kvc_encoder_new(struct kvc_encoder **out, struct kvc_frame *f, const struct kvc_recipe *r,
 		    int (*read)(void *arg, void *buf, size_t len, uint64_t off), void *arg)
 {
-	bool coded = r->codec != KVC_CODEC_NONE && f->raw_len > KVC_PAGE && f->raw_len <= KVC_PAYLOAD_COMPRESS_MAX;
+	bool coded = r->codec != KVC_CODEC_NONE && f->raw_len > KVC_PAGE &&
+		     f->raw_len <= KVC_PAYLOAD_COMPRESS_MAX;
 	struct kvc_encoder *e;
 	int err = 0;
 
@@ -212,7 +219,8 @@ int kvc_encoder_new(struct kvc_encoder **out, struct kvc_frame *f, const struct 
 		f->key_id = r->key_id;
 		err = kvc_random(f->nonce, sizeof f->nonce);
 		if (!err)
-			err = kvc_frame_key(r->keys, f->key_id, f->key_model, f->nonce, f->ino, f->gen, e->key);
+			err = kvc_frame_key(r->keys, f->key_id, f->key_model, f->nonce, f->ino,
+					    f->gen, e->key);
 		aad_frame(&e->aad, f);
 		if (!err && e->held)
 			err = seal_all(e);
@@ -259,7 +267,8 @@ static int make_some(struct kvc_encoder *e, uint8_t *p, size_t len, size_t *made
 	}
 	*made = block_len(e->f->raw_len, e->next);
 	if (len >= *made) {
-		e->at = e->len = 0; /* a block 0 that was looked at is given now: not once more from buf */
+		/* a block 0 that was looked at is given now: not once more from buf */
+		e->at = e->len = 0;
 		return make_block(e, e->next++, p);
 	}
 	if (!e->buf || e->room < *made) {
@@ -290,8 +299,10 @@ int kvc_encoder_read(struct kvc_encoder *e, void *to, size_t len)
 			n = kvc_min(len, e->table_at - e->given);
 			memset(p, 0, n);
 		} else {
-			if (!e->f->raw_len && !e->held && !e->next && (err = make_block(e, e->next++, p)))
-				return err; /* the one block of an empty object has no bytes but a tag */
+			if (!e->f->raw_len && !e->held && !e->next &&
+			    (err = make_block(e, e->next++, p)))
+				/* the one block of an empty object has no bytes but a tag */
+				return err;
 			n = kvc_min(len, e->table_at + e->table_len - e->given);
 			if (!n)
 				return -EIO;
@@ -316,7 +327,8 @@ void kvc_encoder_free(struct kvc_encoder *e)
 	free(e);
 }
 
-int kvc_payload_decode(const struct kvc_frame *f, const struct kvc_keys *keys, const uint8_t *data, const uint8_t *table, uint8_t *raw)
+int kvc_payload_decode(const struct kvc_frame *f, const struct kvc_keys *keys, const uint8_t *data,
+		       const uint8_t *table, uint8_t *raw)
 {
 	uint64_t n = nblocks(f->raw_len), table_len = kvc_payload_table(f->raw_len), at = 0, room;
 	bool sealed = f->flags & KVC_FRAME_SEALED;
@@ -333,7 +345,8 @@ int kvc_payload_decode(const struct kvc_frame *f, const struct kvc_keys *keys, c
 	if (sealed) {
 		if (!keys || !kvc_keys_has(keys, f->key_id))
 			return -ENOKEY;
-		if ((err = kvc_frame_key(keys, f->key_id, f->key_model, f->nonce, f->ino, f->gen, key)))
+		if ((err = kvc_frame_key(keys, f->key_id, f->key_model, f->nonce, f->ino, f->gen,
+					 key)))
 			return err;
 		aad_frame(aad, f);
 	}
@@ -352,7 +365,8 @@ int kvc_payload_decode(const struct kvc_frame *f, const struct kvc_keys *keys, c
 		stored = le32toh(word[0]);
 		uint32_t kind = le32toh(word[1]);
 
-		if (stored > KVC_BLOCK || stored > room - at || kind >= KVC_KINDS || (kind == KVC_KIND_RAW && stored != len) ||
+		if (stored > KVC_BLOCK || stored > room - at || kind >= KVC_KINDS ||
+		    (kind == KVC_KIND_RAW && stored != len) ||
 		    (kind != KVC_KIND_RAW && f->codec == KVC_CODEC_NONE)) {
 			err = -EBADMSG;
 			break;
@@ -360,11 +374,13 @@ int kvc_payload_decode(const struct kvc_frame *f, const struct kvc_keys *keys, c
 		if (sealed) {
 			uint8_t *open = kind == KVC_KIND_RAW ? to : kvc_work_in(w);
 
-			err = kvc_unseal(key, i, aad->b, aad_block(aad, i, kind, stored), in, stored, open, e + 8);
+			err = kvc_unseal(key, i, aad->b, aad_block(aad, i, kind, stored), in,
+					 stored, open, e + 8);
 			in = open;
 		}
 		if (!err && in != to)
-			err = w ? kvc_block_decode(w, kind, in, stored, to, len) : (memmove(to, in, len), 0);
+			err = w ? kvc_block_decode(w, kind, in, stored, to, len)
+				: (memmove(to, in, len), 0);
 		at += stored;
 	}
 	kvc_work_give(w, sealed);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a tier is: a place for frames below the pool, as a table of functions. Drivers (tiers/disk.c) and shims that
- * stand in front of a driver (tiers/shim.c) fill in the same table; main hands the opened tiers to the engine,
- * which never knows which driver it talks to.
+ * What a tier is: a place for frames below the pool, as a table of functions. Drivers
+ * (tiers/disk.c) and shims that stand in front of a driver (tiers/shim.c) fill in the same table;
+ * main hands the opened tiers to the engine, which never knows which driver it talks to.
  *
- * Calls are synchronous and come from the engine's tier threads, several at once. Two calls for the same object never
- * run at the same time. All fallible calls return 0 or a negative errno. -EBADMSG says that the stored bytes are
- * damaged, -ENOENT that they are not there, -ENOSPC that the tier is full: the engine then makes room and tries
- * again. Anything else counts against the tier's circuit breaker.
+ * Calls are synchronous and come from the engine's tier threads, several at once. Two calls for the
+ * same object never run at the same time. All fallible calls return 0 or a negative errno. -EBADMSG
+ * says that the stored bytes are damaged, -ENOENT that they are not there, -ENOSPC that the tier is
+ * full: the engine then makes room and tries again. Anything else counts against the tier's circuit
+ * breaker.
  */
 #ifndef KVC_TIER_H
 #define KVC_TIER_H
@@ -19,8 +20,9 @@
 struct kvc_tier;
 
 /*
- * Where a tier keeps an object; written to the catalog as it is. For a tier of its own places `at` means something to the
- * driver only. In a shared tier (at, hi) is the name: the XXH3-128 of the object's path, so every node finds it there.
+ * Where a tier keeps an object; written to the catalog as it is. For a tier of its own places `at`
+ * means something to the driver only. In a shared tier (at, hi) is the name: the XXH3-128 of the
+ * object's path, so every node finds it there.
  */
 struct kvc_where {
 	uint64_t at;
@@ -33,8 +35,9 @@ struct kvc_where kvc_where_of(const char *path);
 const char *kvc_where_text(const struct kvc_where *w, char *buf);
 
 /*
- * What to store. `read` gives the next `len` bytes of the payload (always the whole length) into buf, which is
- * aligned to a page; it is asked for stored_len bytes in order. `head` is called once, after them, and gives the header.
+ * What to store. `read` gives the next `len` bytes of the payload (always the whole length) into
+ * buf, which is aligned to a page; it is asked for stored_len bytes in order. `head` is called
+ * once, after them, and gives the header.
  */
 struct kvc_put {
 	uint64_t ino, gen;
@@ -53,7 +56,8 @@ struct kvc_tier_usage {
 enum {
 	KVC_TIER_DURABLE = 1, /* survives power loss once sync() returned */
 	KVC_TIER_BOUNDED = 2, /* has a size of its own; usage() tells */
-	KVC_TIER_SHARED = 4,  /* other nodes use it too: frames are known by path; claim and rehead are not called */
+	/* other nodes use it too: frames are known by path; claim and rehead are not called */
+	KVC_TIER_SHARED = 4,
 };
 
 struct kvc_tier_ops {
@@ -64,21 +68,31 @@ struct kvc_tier_ops {
 	void (*stop)(struct kvc_tier *t);
 	/* Frees t. */
 	void (*close)(struct kvc_tier *t);
-	/* Tells the driver what the catalog knows to be stored, before the first other call. -EEXIST: overlap; -ERANGE: outside. */
+	/*
+	 * Tells the driver what the catalog knows to be stored, before the first other call.
+	 * -EEXIST: overlap; -ERANGE: outside.
+	 */
 	int (*claim)(struct kvc_tier *t, const struct kvc_where *w);
 	/* Stores a frame. The header is written last, so a torn frame is never a good one. */
 	int (*put)(struct kvc_tier *t, const struct kvc_put *p, struct kvc_where *out);
 	/*
-	 * Reads part of a frame from byte `off` of it (0: the header), all of iov; both aligned to pages where possible. In a
-	 * shared tier w->len may be 0 (not known).
+	 * Reads part of a frame from byte `off` of it (0: the header), all of iov; both aligned to
+	 * pages where possible. In a shared tier w->len may be 0 (not known).
 	 */
-	int (*get)(struct kvc_tier *t, const struct kvc_where *w, uint64_t off, const struct iovec *iov, int n);
+	int (*get)(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
+		   const struct iovec *iov, int n);
 	/* Rewrites the header of a stored frame (its name part changed). */
-	int (*rehead)(struct kvc_tier *t, const struct kvc_where *w, const uint8_t page[KVC_FRAME_HEADER]);
+	int (*rehead)(struct kvc_tier *t, const struct kvc_where *w,
+		      const uint8_t page[KVC_FRAME_HEADER]);
 	/* Gives the space back. Nothing may read it any more. */
 	int (*remove)(struct kvc_tier *t, const struct kvc_where *w);
-	/* Calls fn for every frame found by looking at the tier itself; a non-zero answer ends it. For fsck. */
-	int (*list)(struct kvc_tier *t, int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f), void *arg);
+	/*
+	 * Calls fn for every frame found by looking at the tier itself; a non-zero answer ends it.
+	 * For fsck.
+	 */
+	int (*list)(struct kvc_tier *t,
+		    int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),
+		    void *arg);
 	/* Everything stored so far is on stable storage when it returns. */
 	int (*sync)(struct kvc_tier *t);
 	void (*usage)(struct kvc_tier *t, struct kvc_tier_usage *u);
@@ -86,7 +100,7 @@ struct kvc_tier_ops {
 
 struct kvc_tier {
 	const struct kvc_tier_ops *ops;
-	char id[256]; /* which one it is, without secrets: the same at every mount */
+	char id[256];   /* which one it is, without secrets: the same at every mount */
 	uint64_t codec; /* enum kvc_codec asked for in its URL; KVC_CODECS: as compress= says */
 };
 

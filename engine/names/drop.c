@@ -31,17 +31,18 @@
 
 #include <string.h>
 
-#define KNOCK_NS 100000000ull /* from the knock on; and on kernels that keep names, so much longer */
+/* from the knock on; and on kernels that keep names, so much longer */
+#define KNOCK_NS 100000000ull
 #define KNOCKS 3
 
 /* A folder that is about to go; it need not be in memory. */
 struct knock {
 	struct kvc_list link; /* in k->drops->knocks */
 	uint64_t ino;
-	uint64_t use_ns;      /* the chunk's last use as of then */
-	uint64_t at_ns, nr;   /* when, and its notice; 0: somebody looked since */
+	uint64_t use_ns;    /* the chunk's last use as of then */
+	uint64_t at_ns, nr; /* when, and its notice; 0: somebody looked since */
 	uint64_t looked_ns;
-	uint64_t n;           /* how often since that use */
+	uint64_t n; /* how often since that use */
 };
 
 struct kvc_ghost {
@@ -60,9 +61,9 @@ static void tell_gone(struct kvc *k, const struct kvc_node *folder, const struct
 {
 	if (kvc_kernel_knows(folder) || kvc_kernel_knows(n))
 		kvc_notify(k,
-			   !kvc_kernel_knows(n)	  ? KVC_TELL_PRUNE :
-			   S_ISDIR(n->row.mode)	  ? KVC_TELL_FOLDER :
-						    KVC_TELL_FILE,
+			   !kvc_kernel_knows(n)   ? KVC_TELL_PRUNE
+			   : S_ISDIR(n->row.mode) ? KVC_TELL_FOLDER
+						  : KVC_TELL_FILE,
 			   kvc_kernel_knows(folder) ? folder->row.ino : 0,
 			   kvc_kernel_knows(n) ? n->row.ino : 0);
 }
@@ -103,10 +104,12 @@ static struct kvc_list *bucket(struct kvc *k, uint64_t parent, const char *name)
 
 static void ghost_new_locked(struct kvc *k, struct kvc_node *folder, const char *name)
 {
-	struct kvc_ghost *g = k->started && folder->nlookup && !folder->ghost ? malloc(sizeof *g) : NULL;
+	struct kvc_ghost *g = k->started && folder->nlookup && !folder->ghost ? malloc(sizeof *g)
+									      : NULL;
 
 	if (!g)
-		return; /* nobody can know it; or no memory, and then a create in that very moment fails */
+		/* nobody can know it; or no memory, and then a create in that very moment fails */
+		return;
 	g->n = folder;
 	snprintf(g->name, sizeof g->name, "%s", name);
 	kvc_list_add_tail(bucket(k, folder->row.parent, name), &g->link);
@@ -287,10 +290,11 @@ static bool elsewhere(const struct kvc *k, const struct kvc_node *n, int tier)
 }
 
 /*
- * Looks at the members: -EBUSY where one is in use; *needed says that some have no copy but in this tier, *placed that some
- * have one there.
+ * Looks at the members: -EBUSY where one is in use; *needed says that some have no copy but in this
+ * tier, *placed that some have one there.
  */
-static int members_both(struct kvc *k, uint64_t id, struct kvc_node *self, int tier, struct members *m, bool *needed, bool *placed)
+static int members_both(struct kvc *k, uint64_t id, struct kvc_node *self, int tier,
+			struct members *m, bool *needed, bool *placed)
 {
 	struct kvc_entries e = { 0 };
 	int err = 0;
@@ -323,7 +327,8 @@ static int members_both(struct kvc *k, uint64_t id, struct kvc_node *self, int t
 		}
 		n->holds++;
 		m->n[m->count++] = n;
-		if (n->nopen || n->leases || n->waiting || n->state == KVC_OPEN || n->state == KVC_LOADING || n->snapshot)
+		if (n->nopen || n->leases || n->waiting || n->state == KVC_OPEN ||
+		    n->state == KVC_LOADING || n->snapshot)
 			err = -EBUSY;
 		*needed |= n->state == KVC_LOWER && !elsewhere(k, n, tier);
 		*placed |= tier < 0 || n->place[tier].gen;
@@ -348,7 +353,8 @@ static void forget_copies_both(struct kvc *k, struct kvc_node *n, unsigned tier)
 }
 
 /* The chunk's row as of now. -ESTALE: the walk that found `seen` did not know of its last use. */
-static int row_both(struct kvc *k, uint64_t id, const struct kvc_chunk_row *seen, struct kvc_chunk_row *row)
+static int row_both(struct kvc *k, uint64_t id, const struct kvc_chunk_row *seen,
+		    struct kvc_chunk_row *row)
 {
 	struct kvc_chunk *c = kvc_chunk_find_locked(k, id);
 
@@ -362,7 +368,8 @@ static int row_both(struct kvc *k, uint64_t id, const struct kvc_chunk_row *seen
 	return -ESTALE;
 }
 
-static int drop_members_both(struct kvc *k, uint64_t id, struct kvc_node *self, int tier, uint64_t last_ns, uint64_t *bytes)
+static int drop_members_both(struct kvc *k, uint64_t id, struct kvc_node *self, int tier,
+			     uint64_t last_ns, uint64_t *bytes)
 {
 	struct members m = { 0 };
 	bool needed = false, placed = false, whole;
@@ -373,7 +380,9 @@ static int drop_members_both(struct kvc *k, uint64_t id, struct kvc_node *self, 
 		err = -ENOENT;
 	*bytes = 0;
 	for (size_t i = 0; i < m.count; i++)
-		*bytes += tier < 0 ? m.n[i]->row.blocks * 512 : m.n[i]->place[tier].gen ? m.n[i]->place[tier].where.len : 0;
+		*bytes += tier < 0                  ? m.n[i]->row.blocks * 512
+			  : m.n[i]->place[tier].gen ? m.n[i]->place[tier].where.len
+						    : 0;
 	whole = tier < 0 || needed;
 	if (!err && whole && S_ISDIR(self->row.mode) && kvc_unit_whole_both(k, self))
 		err = may_go_locked(k, self, &m, last_ns);
@@ -397,14 +406,16 @@ static int drop_members_both(struct kvc *k, uint64_t id, struct kvc_node *self, 
 	return err;
 }
 
-int kvc_chunk_drop(struct kvc *k, uint64_t id, int tier, const struct kvc_chunk_row *seen, uint64_t *bytes)
+int kvc_chunk_drop(struct kvc *k, uint64_t id, int tier, const struct kvc_chunk_row *seen,
+		   uint64_t *bytes)
 {
 	struct kvc_chunk_row row;
 	struct kvc_node *self;
 	uint64_t none;
 	int err;
 
-	if (kvc_catalog_takes(k->cat, false)) /* what it frees comes with a commit, and that fails now */
+	/* what it frees comes with a commit, and that fails now */
+	if (kvc_catalog_takes(k->cat, false))
 		return -EBUSY;
 	kvc_lock_both(k);
 	err = row_both(k, id, seen, &row);

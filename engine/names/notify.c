@@ -26,7 +26,8 @@ uint64_t kvc_notify(struct kvc *k, enum kvc_telling what, uint64_t parent, uint6
 
 bool kvc_notified(struct kvc *k, uint64_t nr)
 {
-	return atomic_load_explicit(&k->notices->told, memory_order_acquire) >= nr; /* what it tells came before */
+	/* what it tells came before */
+	return atomic_load_explicit(&k->notices->told, memory_order_acquire) >= nr;
 }
 
 void *kvc_notifier(void *arg)

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sharing: what other nodes stored in a shared tier opens here too. A name that the catalog does not know is asked for there
- * by its path: one request for the header, in a worker of that tier, while the lookup waits; all who ask for the same name
- * share the question, and a miss is remembered for a moment. What is found gets a node (LOWER, placed there) and is loaded
- * when it is opened. So are folders (copies/folders.c).
+ * Sharing: what other nodes stored in a shared tier opens here too. A name that the catalog does
+ * not know is asked for there by its path: one request for the header, in a worker of that tier,
+ * while the lookup waits; all who ask for the same name share the question, and a miss is
+ * remembered for a moment. What is found gets a node (LOWER, placed there) and is loaded when it is
+ * opened. So are folders (copies/folders.c).
  *
  * Names that engines give to unfinished files (".tmp" in them) and dotfiles are not asked for.
  *
- * A path that is deleted here while others may still have it is remembered as gone for GONE_NS, so that it does not come back.
+ * A path that is deleted here while others may still have it is remembered as gone for GONE_NS, so
+ * that it does not come back.
  */
 #include "share.h"
 
@@ -27,7 +29,7 @@
 
 #define MISSES 4096u
 #define MISS_NS 1000000000ull
-#define ASK_MS 2000ull            /* the longest that a lookup waits */
+#define ASK_MS 2000ull /* the longest that a lookup waits */
 #define GONE_NS (24ull * 3600 * 1000000000)
 #define GONE_SOON_NS 10000000000ull
 
@@ -52,7 +54,10 @@ static struct kvc_miss *miss_of(struct kvc *k, uint64_t parent, const char *name
 {
 	if (!k->share->misses)
 		k->share->misses = calloc(MISSES, sizeof *k->share->misses);
-	return k->share->misses ? &k->share->misses[(kvc_name_hash(name) ^ parent * 0x9e3779b97f4a7c15ull) % MISSES] : NULL;
+	return k->share->misses
+		       ? &k->share->misses[(kvc_name_hash(name) ^ parent * 0x9e3779b97f4a7c15ull) %
+					   MISSES]
+		       : NULL;
 }
 
 /* Asks one tier: 0 with *f, or a negative errno. */
@@ -105,7 +110,11 @@ static void ask_run(struct kvc *k, struct kvc_job *j)
 	if (found)
 		kvc_count(&k->stats, ask_hits);
 	else if ((m = miss_of(k, a->parent, a->name)))
-		*m = (struct kvc_miss){ a->parent, kvc_name_hash(a->name), kvc_mono_ns() + MISS_NS };
+		*m = (struct kvc_miss){
+			a->parent,
+			kvc_name_hash(a->name),
+			kvc_mono_ns() + MISS_NS,
+		};
 	kvc_list_del(&a->link);
 	kvc_wake_all_locked(k, &a->waiters, 0);
 	kvc_unlock(k);
@@ -120,7 +129,8 @@ int kvc_ask_both(struct kvc *k, uint64_t parent, const char *name, struct kvc_wa
 	if (!k->shared || !askable(name) || k->stopping)
 		return -ENOENT;
 	m = miss_of(k, parent, name);
-	if (m && m->parent == parent && m->hash == kvc_name_hash(name) && m->until_ns > kvc_mono_ns())
+	if (m && m->parent == parent && m->hash == kvc_name_hash(name) &&
+	    m->until_ns > kvc_mono_ns())
 		return -ENOENT;
 	if (!w)
 		return -EAGAIN;
@@ -162,13 +172,25 @@ int kvc_ask_both(struct kvc *k, uint64_t parent, const char *name, struct kvc_wa
 	return kvc_park_locked(k, &a->waiters, w);
 }
 
-int kvc_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *name, const struct kvc_where *w, const struct kvc_frame *f)
+int kvc_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *name,
+		   const struct kvc_where *w, const struct kvc_frame *f)
 {
 	bool is_folder = f->flags & KVC_FRAME_FOLDER;
-	uint64_t now = kvc_now_ns(), other, chunk = 0, model = 0, bytes = f->flags & KVC_FRAME_SPARSE ? f->raw_len : f->size;
-	struct kvc_row row = { .mode = (is_folder ? S_IFDIR : S_IFREG) | (f->mode & 0777), .uid = f->uid, .gid = f->gid, .nlink = is_folder ? 2 : 1,
-			       .size = is_folder ? 0 : f->size, .blocks = is_folder ? 0 : kvc_round_up(bytes, KVC_PAGE) / 512, .atime_ns = now,
-			       .mtime_ns = f->mtime_ns, .ctime_ns = now, .btime_ns = f->btime_ns, .parent = parent };
+	uint64_t now = kvc_now_ns(), other, chunk = 0, model = 0,
+		 bytes = f->flags & KVC_FRAME_SPARSE ? f->raw_len : f->size;
+	struct kvc_row row = {
+		.mode = (is_folder ? S_IFDIR : S_IFREG) | (f->mode & 0777),
+		.uid = f->uid,
+		.gid = f->gid,
+		.nlink = is_folder ? 2 : 1,
+		.size = is_folder ? 0 : f->size,
+		.blocks = is_folder ? 0 : kvc_round_up(bytes, KVC_PAGE) / 512,
+		.atime_ns = now,
+		.mtime_ns = f->mtime_ns,
+		.ctime_ns = now,
+		.btime_ns = f->btime_ns,
+		.parent = parent,
+	};
 	struct kvc_node *folder, *n;
 	uint32_t kind;
 	int err = kvc_node_get_both(k, parent, &folder);
@@ -180,9 +202,11 @@ int kvc_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *na
 		err = !err ? -EEXIST : err == -ENOENT ? 0 : err;
 	}
 	if (!err && !is_folder) {
-		if (f->size > k->pool.bytes || bytes > f->size + (16u << 20) || (f->flags & KVC_FRAME_CODED ? 0 : f->raw_len != f->stored_len))
+		if (f->size > k->pool.bytes || bytes > f->size + (16u << 20) ||
+		    (f->flags & KVC_FRAME_CODED ? 0 : f->raw_len != f->stored_len))
 			err = -EBADMSG;
-		else if (f->flags & KVC_FRAME_SEALED ? !kvc_keys_has(k->keys, f->key_id) : k->keys != NULL)
+		else if (f->flags & KVC_FRAME_SEALED ? !kvc_keys_has(k->keys, f->key_id)
+						     : k->keys != NULL)
 			err = -ENOKEY; /* with keys, what is not sealed is not trusted */
 		else
 			err = kvc_unit_join_both(k, folder, NULL, name, false, &chunk) ?: kvc_model_of_both(k, parent, &model) ?:
@@ -201,7 +225,10 @@ int kvc_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *na
 			k->folders->put[tier][row.ino % KVC_FOLDERS] = row.ino;
 		err = kvc_row_put(k->cat, &row);
 	} else {
-		n->object = (struct kvc_object_row){ 1, f->size, f->raw_sum, !(f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_SEALED)), true };
+		n->object = (struct kvc_object_row){
+			1, f->size, f->raw_sum, !(f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_SEALED)),
+			true
+		};
 		n->place[tier] = kvc_place_of(1, w, f);
 		n->has_places = true;
 		n->model = model;
@@ -231,7 +258,8 @@ void kvc_unshare_both(struct kvc *k, struct kvc_node *n, const char *path, bool 
 		return;
 	/* Not while another name needs it, nor where what was renamed has no copy but this. */
 	if (S_ISREG(n->row.mode) && n->row.nlink <= 1 && (!moved || kvc_has_segment(n)) &&
-	    !kvc_model_of_both(k, n->row.parent, &model) && kvc_model_attr_both(k, model, KVC_MODEL_SHARED) == KVC_SHARED_DELETE) {
+	    !kvc_model_of_both(k, n->row.parent, &model) &&
+	    kvc_model_attr_both(k, model, KVC_MODEL_SHARED) == KVC_SHARED_DELETE) {
 		kvc_tier_each(k, t)
 			if (n->place[t].gen && (k->tier[t].t->ops->caps & KVC_TIER_SHARED)) {
 				kvc_trash_shared_locked(k, t, &n->place[t]);

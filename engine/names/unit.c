@@ -2,12 +2,13 @@
 /*
  * What is one chunk, by behaviour and at any depth.
  *
- * A folder is one chunk while its files come in one burst, soon after it was made: each within GAP_NS
- * of the one before, all within SPAN_NS, not more than KVC_UNIT_FILES of them nor more bytes than a
- * quarter of the pool. Then its files are dropped together, and the folder with them, since an engine
- * takes the folder for a hit. The first file that comes late or is one too many, or a folder made
- * inside, shows that it is a container (row.container, for ever): its files are chunks of their own,
- * the cache never removes it, and those that came before are split off in the background (regroup).
+ * A folder is one chunk while its files come in one burst, soon after it was made: each within
+ * GAP_NS of the one before, all within SPAN_NS, not more than KVC_UNIT_FILES of them nor more bytes
+ * than a quarter of the pool. Then its files are dropped together, and the folder with them, since
+ * an engine takes the folder for a hit. The first file that comes late or is one too many, or a
+ * folder made inside, shows that it is a container (row.container, for ever): its files are chunks
+ * of their own, the cache never removes it, and those that came before are split off in the
+ * background (regroup).
  *
  * Engines that spread files over buckets make those in one go, and never again. So folders that
  * one thread makes one after the other in the same place, RUN of them without a file in any, are
@@ -15,15 +16,17 @@
  * look again, in two levels named by a few hex digits each: once TREE of the upper ones are there,
  * all folders of the lower level are containers (KVC_BUCKETS of the folder above both).
  *
- * In a container a file NAME.EXT that comes after NAME is its companion (an engine's metadata beside its
- * data): both are one chunk, NAME's, so that what only one of them is read for stays with the other.
+ * In a container a file NAME.EXT that comes after NAME is its companion (an engine's metadata
+ * beside its data): both are one chunk, NAME's, so that what only one of them is read for stays
+ * with the other.
  *
- * user.kvcachefs.unit on the folder or the nearest one above that has it, then unit= of the mount, go
- * before all that. What is set on a model (quota, policy, codec, shared) makes its folder a container.
+ * user.kvcachefs.unit on the folder or the nearest one above that has it, then unit= of the mount,
+ * go before all that. What is set on a model (quota, policy, codec, shared) makes its folder a
+ * container.
  *
  * What a folder has seen is in its node while that is in memory; else its names are counted and its
- * times tell how long ago it was made and last changed. Files taken in from a shared tier come in no
- * order of time, so only their number and their bytes tell.
+ * times tell how long ago it was made and last changed. Files taken in from a shared tier come in
+ * no order of time, so only their number and their bytes tell.
  */
 #include "unit.h"
 
@@ -49,9 +52,9 @@
 struct kvc_run {
 	uint64_t parent;
 	uint32_t pid;
-	bool told;          /* those in it are known as containers */
+	bool told; /* those in it are known as containers */
 	unsigned n;
-	uint64_t ino[RUN];  /* the last of them */
+	uint64_t ino[RUN]; /* the last of them */
 };
 
 /* Folders named by a few hex digits, with such folders in them. */
@@ -64,7 +67,8 @@ struct kvc_tree {
 static struct kvc_run *run_of(struct kvc *k, uint64_t parent)
 {
 	if (!k->units->runs)
-		k->units->runs = calloc(RUNS, sizeof *k->units->runs); /* without it no bucket is known early */
+		/* without it no bucket is known early */
+		k->units->runs = calloc(RUNS, sizeof *k->units->runs);
 	return k->units->runs ? &k->units->runs[parent % RUNS] : NULL;
 }
 
@@ -189,8 +193,12 @@ static void container_locked(struct kvc *k, struct kvc_node *folder)
 		kvc_unit_regroup_locked(k, folder);
 }
 
-/* The file in this folder whose companion n is by its name, or 0. Its chunk must be its own, or about to be. */
-static uint64_t head_both(struct kvc *k, struct kvc_node *folder, struct kvc_node *n, const char *name)
+/*
+ * The file in this folder whose companion n is by its name, or 0. Its chunk must be its own, or
+ * about to be.
+ */
+static uint64_t head_both(struct kvc *k, struct kvc_node *folder, struct kvc_node *n,
+			  const char *name)
 {
 	const char *dot = strrchr(name, '.');
 	char base[256];
@@ -201,12 +209,13 @@ static uint64_t head_both(struct kvc *k, struct kvc_node *folder, struct kvc_nod
 	if (!dot || dot == name || strstr(name, ".tmp"))
 		return 0;
 	snprintf(base, sizeof base, "%.*s", (int)(dot - name), name);
-	if (kvc_name_get(k->cat, folder->row.ino, base, &ino, &kind) || !S_ISREG(kind) || ino == n->row.ino ||
-	    kvc_node_get_both(k, ino, &head))
+	if (kvc_name_get(k->cat, folder->row.ino, base, &ino, &kind) || !S_ISREG(kind) ||
+	    ino == n->row.ino || kvc_node_get_both(k, ino, &head))
 		return 0;
 	bool own = head->row.chunk == ino || head->row.chunk == folder->row.ino;
 
-	if (own && head->row.container && head->row.container != n->row.ino && !kvc_node_get_both(k, head->row.container, &other)) {
+	if (own && head->row.container && head->row.container != n->row.ino &&
+	    !kvc_node_get_both(k, head->row.container, &other)) {
 		own = false; /* it has one */
 		kvc_node_settle_locked(k, other);
 	}
@@ -218,7 +227,8 @@ static uint64_t head_both(struct kvc *k, struct kvc_node *folder, struct kvc_nod
 	return own ? ino : 0;
 }
 
-int kvc_unit_join_both(struct kvc *k, struct kvc_node *folder, struct kvc_node *n, const char *name, bool here, uint64_t *chunk)
+int kvc_unit_join_both(struct kvc *k, struct kvc_node *folder, struct kvc_node *n, const char *name,
+		       bool here, uint64_t *chunk)
 {
 	struct kvc_run *run = run_of(k, folder->row.parent);
 	int err = 0, unit;
@@ -226,7 +236,8 @@ int kvc_unit_join_both(struct kvc *k, struct kvc_node *folder, struct kvc_node *
 	*chunk = 0;
 	if (folder->row.ino == KVC_ROOT || (err = recall_both(k, folder)))
 		return folder->row.ino == KVC_ROOT ? 0 : err;
-	for (unsigned i = 0; run && run->parent == folder->row.parent && i < kvc_min(run->n, RUN); i++)
+	for (unsigned i = 0; run && run->parent == folder->row.parent && i < kvc_min(run->n, RUN);
+	     i++)
 		if (run->ino[i] == folder->row.ino)
 			run->n = 0; /* it is no row of empty folders any more */
 	unit = asked_both(k, folder);
@@ -297,20 +308,24 @@ static void branch_both(struct kvc *k, struct kvc_node *top, struct kvc_node *pa
 }
 
 /* Is it the lower level of a tree of buckets? */
-static void tree_both(struct kvc *k, struct kvc_node *parent, struct kvc_node *folder, const char *name)
+static void tree_both(struct kvc *k, struct kvc_node *parent, struct kvc_node *folder,
+		      const char *name)
 {
 	struct kvc_node *top;
 
-	if (parent->row.ino == KVC_ROOT || !few_digits(name) || kvc_node_get_both(k, parent->row.parent, &top))
+	if (parent->row.ino == KVC_ROOT || !few_digits(name) ||
+	    kvc_node_get_both(k, parent->row.parent, &top))
 		return;
-	if (!(top->row.container & KVC_BUCKETS) && kvc_name_of(k->cat, parent->row.ino, is_few_digits, NULL) == 1)
+	if (!(top->row.container & KVC_BUCKETS) &&
+	    kvc_name_of(k->cat, parent->row.ino, is_few_digits, NULL) == 1)
 		branch_both(k, top, parent);
 	if (top->row.container & KVC_BUCKETS)
 		container_locked(k, folder);
 	kvc_node_settle_locked(k, top);
 }
 
-void kvc_unit_folder_made_both(struct kvc *k, struct kvc_node *parent, struct kvc_node *folder, const char *name, uint32_t pid)
+void kvc_unit_folder_made_both(struct kvc *k, struct kvc_node *parent, struct kvc_node *folder,
+			       const char *name, uint32_t pid)
 {
 	struct kvc_run *run = run_of(k, parent->row.ino);
 	struct kvc_node *n;
@@ -368,7 +383,8 @@ void kvc_unit_part_both(struct kvc *k, struct kvc_node *n)
 		return;
 	if (!kvc_node_get_both(k, n->row.container, &other)) {
 		if (other->row.chunk == n->row.ino && rechunk_both(k, other, other->row.ino))
-			kvc_warn("inode %llx keeps its old chunk", (unsigned long long)other->row.ino);
+			kvc_warn("inode %llx keeps its old chunk",
+				 (unsigned long long)other->row.ino);
 		kvc_node_settle_locked(k, other);
 	}
 	n->row.container = 0;
@@ -394,7 +410,8 @@ static int take(void *arg, const struct kvc_name *name)
 	return 0;
 }
 
-static void regroup_one_both(struct kvc *k, struct kvc_node *folder, bool whole, const struct kvc_entry *e)
+static void regroup_one_both(struct kvc *k, struct kvc_node *folder, bool whole,
+			     const struct kvc_entry *e)
 {
 	struct kvc_node *n;
 	uint64_t want;
@@ -402,13 +419,16 @@ static void regroup_one_both(struct kvc *k, struct kvc_node *folder, bool whole,
 	if (kvc_node_get_both(k, e->ino, &n))
 		return;
 	want = whole ? folder->row.ino : head_both(k, folder, n, e->name) ?: n->row.ino;
-	if (n->row.parent == folder->row.ino && n->row.chunk != want && n->state != KVC_GONE && !n->lost &&
-	    rechunk_both(k, n, want))
+	if (n->row.parent == folder->row.ino && n->row.chunk != want && n->state != KVC_GONE &&
+	    !n->lost && rechunk_both(k, n, want))
 		kvc_warn("inode %llx keeps its old chunk", (unsigned long long)n->row.ino);
 	kvc_node_settle_locked(k, n);
 }
 
-/* Files of a folder that join another chunk than they are in. Subfolders are added to *deeper where they may follow. */
+/*
+ * Files of a folder that join another chunk than they are in. Subfolders are added to *deeper where
+ * they may follow.
+ */
 static void regroup_folder(struct kvc *k, uint64_t ino, struct kvc_stack *deeper)
 {
 	struct some s = { 0 };
@@ -469,8 +489,8 @@ int kvc_unit_set_both(struct kvc *k, struct kvc_node *folder, const char *text)
 			v = i;
 	if (text && v < 0)
 		return -EINVAL;
-	err = text ? kvc_xattr_set(k->cat, folder->row.ino, KVC_UNIT_ATTR, text, strlen(text)) :
-		     kvc_xattr_del(k->cat, folder->row.ino, KVC_UNIT_ATTR);
+	err = text ? kvc_xattr_set(k->cat, folder->row.ino, KVC_UNIT_ATTR, text, strlen(text))
+		   : kvc_xattr_del(k->cat, folder->row.ino, KVC_UNIT_ATTR);
 	folder->unit_set = err ? 0 : (int8_t)(v + 2);
 	if (!err)
 		kvc_unit_regroup_locked(k, folder);

@@ -89,7 +89,8 @@ int kvc_unnamed_recover_both(struct kvc *k)
 		uint64_t ino;
 		struct kvc_row row;
 
-		if (sscanf(key, KEY "%" SCNx64, &ino) == 1 && !kvc_row_get(k->cat, ino, &row) && !row.nlink) {
+		if (sscanf(key, KEY "%" SCNx64, &ino) == 1 && !kvc_row_get(k->cat, ino, &row) &&
+		    !row.nlink) {
 			err = kvc_row_del(k->cat, ino) ?: kvc_chunk_del(k->cat, ino);
 			kvc_count(&k->stats, recovery_drops);
 		}

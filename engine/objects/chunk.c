@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chunks: what is evicted as one. In memory are those with a segment in the pool, those in use, and those whose
- * row is to be written; the ones with segments are in binary heaps by rank, lowest first, one for each class of
- * policies.
+ * Chunks: what is evicted as one. In memory are those with a segment in the pool, those in use, and
+ * those whose row is to be written; the ones with segments are in binary heaps by rank, lowest
+ * first, one for each class of policies.
  */
 #include "chunk.h"
 
@@ -61,7 +61,10 @@ void kvc_chunk_push_locked(struct kvc *k, struct kvc_chunk *c)
 	if (c->heap_at || !c->nnodes)
 		return;
 	if (kvc_grow(&h->v, h->n, &h->room, sizeof *h->v))
-		return; /* out of memory: it is tried again with its next use, until then it is not evicted */
+		/*
+		 * out of memory: it is tried again with its next use, until then it is not evicted
+		 */
+		return;
 	place(h, h->n++, c);
 	sift(h, h->n - 1);
 }
@@ -83,7 +86,8 @@ int kvc_class_next(const double turn[KVC_CLASSES], unsigned mask)
 
 void kvc_class_gave_locked(struct kvc *k, double turn[KVC_CLASSES], unsigned class)
 {
-	for (int i = 0; i < KVC_CLASSES; i++) /* who had nothing to give for a while does not make up for it */
+	/* who had nothing to give for a while does not make up for it */
+	for (int i = 0; i < KVC_CLASSES; i++)
 		turn[i] = turn[i] > turn[class] ? turn[i] : turn[class];
 	turn[class] += 1.0 / (double)(1 + k->chunks->heap[class].n);
 }
@@ -241,8 +245,10 @@ void kvc_chunk_take_use_locked(struct kvc *k, struct kvc_chunk *c, const struct 
 
 void kvc_chunk_row(const struct kvc_chunk *c, struct kvc_chunk_row *r)
 {
-	*r = (struct kvc_chunk_row){ c->id, c->use.created_ns, c->use.last_ns, c->use.hits, c->rank, c->pin_until_ns, c->ttl_s,
-				     c->expires_ns, c->policy, c->quota };
+	*r = (struct kvc_chunk_row){
+		c->id,           c->use.created_ns, c->use.last_ns, c->use.hits, c->rank,
+		c->pin_until_ns, c->ttl_s,          c->expires_ns,  c->policy,   c->quota,
+	};
 }
 
 void kvc_chunk_set_class_locked(struct kvc *k, struct kvc_chunk *c, unsigned class, uint64_t quota)

@@ -19,7 +19,7 @@
 
 #define CHUNKS_EVERY_NS 1000000000ull
 #define AGAIN_NS 100000000ull /* after a failure */
-#define AT_ONCE 64	      /* nodes or chunks under one hold of k->lock */
+#define AT_ONCE 64            /* nodes or chunks under one hold of k->lock */
 
 struct sync_job {
 	struct kvc_job job;
@@ -110,7 +110,10 @@ static int put_chunks(struct kvc *k, bool all, bool gently)
 	return err;
 }
 
-/* What is dirty goes into the overlay. Afterwards only what became so meanwhile is left for the hold that seals. */
+/*
+ * What is dirty goes into the overlay. Afterwards only what became so meanwhile is left for the
+ * hold that seals.
+ */
 static int put_most(struct kvc *k, bool all)
 {
 	int err;
@@ -126,7 +129,7 @@ static void sync_run(struct kvc *k, struct kvc_job *j)
 	struct sync_job *s = kvc_of(j, struct sync_job, job);
 	int err = 0;
 
-	kvc_tier_each (k, t)
+	kvc_tier_each(k, t)
 		if (!err && k->tier[t].t->ops->sync)
 			err = k->tier[t].t->ops->sync(k->tier[t].t);
 	if (!err)

@@ -15,7 +15,9 @@
 #include <fcntl.h>
 #include <string.h>
 
-const char *const kvc_state_names[KVC_STATES] = { "none", "open", "resident", "resident+lower", "lower", "loading", "gone" };
+const char *const kvc_state_names[KVC_STATES] = {
+	"none", "open", "resident", "resident+lower", "lower", "loading", "gone",
+};
 
 #define B(s) (1u << KVC_##s)
 static const unsigned allowed[KVC_STATES] = {
@@ -33,7 +35,8 @@ void kvc_become_locked(struct kvc *k, struct kvc_node *n, enum kvc_state to)
 	if (n->state == to)
 		return;
 	if (!(allowed[n->state] & (1u << to))) {
-		kvc_error("inode %llx: %s -> %s is no transition", (unsigned long long)n->row.ino, kvc_state_names[n->state], kvc_state_names[to]);
+		kvc_error("inode %llx: %s -> %s is no transition", (unsigned long long)n->row.ino,
+			  kvc_state_names[n->state], kvc_state_names[to]);
 		assert(!"transition");
 	}
 	if (n->state == KVC_RESIDENT || n->state == KVC_BOTH)
@@ -60,7 +63,10 @@ void kvc_drop_setid(struct kvc_row *row)
 
 struct kvc_segment kvc_segment_of(const struct kvc_node *n)
 {
-	char kind = n->state == KVC_LOADING ? 'l' : n->state != KVC_OPEN ? 'p' : n->fresh ? 'w' : 'o';
+	char kind = n->state == KVC_LOADING ? 'l'
+		    : n->state != KVC_OPEN  ? 'p'
+		    : n->fresh              ? 'w'
+					    : 'o';
 
 	return (struct kvc_segment){ kind, n->row.ino, n->object.gen };
 }
@@ -76,7 +82,8 @@ bool kvc_placed(const struct kvc *k, const struct kvc_node *n)
 bool kvc_placed_durably(const struct kvc *k, const struct kvc_node *n)
 {
 	kvc_tier_each(k, t)
-		if ((k->tier[t].t->ops->caps & KVC_TIER_DURABLE) && n->place[t].gen && n->place[t].gen == n->object.gen)
+		if ((k->tier[t].t->ops->caps & KVC_TIER_DURABLE) && n->place[t].gen &&
+		    n->place[t].gen == n->object.gen)
 			return true;
 	return false;
 }
@@ -149,7 +156,8 @@ int kvc_begin_write_locked(struct kvc *k, struct kvc_node *n)
 
 void kvc_close_segment_locked(struct kvc *k, struct kvc_node *n)
 {
-	if (n->backing && k->ev.backing_close) { /* after the session's end the kernel has forgotten them all */
+	/* after the session's end the kernel has forgotten them all */
+	if (n->backing && k->ev.backing_close) {
 		k->ev.backing_close(k->ev.arg, n->backing);
 		k->nodes->backings--;
 	}
@@ -172,18 +180,25 @@ void kvc_unplace_locked(struct kvc *k, struct kvc_node *n)
 void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 {
 	struct kvc_segment from = kvc_segment_of(n), to;
-	const struct timespec keep[2] = { { .tv_nsec = UTIME_OMIT }, kvc_timespec(n->row.mtime_ns) };
+	const struct timespec keep[2] = {
+		{ .tv_nsec = UTIME_OMIT },
+		kvc_timespec(n->row.mtime_ns),
+	};
 	struct stat st;
 	int fd = kvc_node_fd_locked(k, n);
 
 	if (fd < 0 || fstat(fd, &st)) {
-		kvc_error("inode %llx: its segment cannot be read: %s", (unsigned long long)n->row.ino, strerror(errno));
+		kvc_error("inode %llx: its segment cannot be read: %s",
+			  (unsigned long long)n->row.ino, strerror(errno));
 		return;
 	}
 	uint64_t size = (uint64_t)st.st_size, mtime = kvc_ns(st.st_mtim);
 
 	if (mtime == KVC_MARK_NS) {
-		/* Nothing was written, unless through a mapping, which leaves no trace: compare before trusting lower copies. */
+		/*
+		 * Nothing was written, unless through a mapping, which leaves no trace: compare
+		 * before trusting lower copies.
+		 */
 		n->verify = n->object.lower;
 		futimens(fd, keep);
 	} else {
@@ -199,7 +214,10 @@ void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 	}
 	/* Give back what was prepared and not used. */
 	if (n->prepared > kvc_round_up(size, KVC_PAGE) && !ftruncate(fd, st.st_size)) {
-		const struct timespec again[2] = { { .tv_nsec = UTIME_OMIT }, kvc_timespec(n->row.mtime_ns) };
+		const struct timespec again[2] = {
+			{ .tv_nsec = UTIME_OMIT },
+			kvc_timespec(n->row.mtime_ns),
+		};
 
 		futimens(fd, again);
 		fstat(fd, &st);
@@ -213,7 +231,8 @@ void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 	kvc_hint_add_locked(k, n->model, size);
 	to = (struct kvc_segment){ 'p', n->row.ino, n->object.gen };
 	if (kvc_segment_rename(&k->pool, &from, &to))
-		kvc_error("inode %llx: its segment cannot be renamed: %s", (unsigned long long)n->row.ino, strerror(errno));
+		kvc_error("inode %llx: its segment cannot be renamed: %s",
+			  (unsigned long long)n->row.ino, strerror(errno));
 	kvc_become_locked(k, n, kvc_placed(k, n) ? KVC_BOTH : KVC_RESIDENT);
 	kvc_quota_count_locked(k, n);
 	if (n->chunk)

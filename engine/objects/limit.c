@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Setting a model's bound. The catalog keeps "limit used" under meta quota:MODEL. `used` is true
- * after a clean stop; after a kill, and where the bound is new, a survey counts it (survey.c); until
- * then the sum is what it has counted so far.
+ * after a clean stop; after a kill, and where the bound is new, a survey counts it (survey.c);
+ * until then the sum is what it has counted so far.
  */
 #include "limit.h"
 
@@ -86,8 +86,7 @@ void kvc_quotas_save_both(struct kvc *k)
 			struct kvc_node *n = kvc_of(s, struct kvc_node, slot);
 
 			if (n->model == q.model && n->state == KVC_OPEN)
-				q.used -= kvc_quota_bytes(n) -
-					  (n->lost ? 0 : n->row.blocks * 512);
+				q.used -= kvc_quota_bytes(n) - (n->lost ? 0 : n->row.blocks * 512);
 		}
 		kvc_quota_save_both(k, &q);
 	}

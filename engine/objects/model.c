@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is known of a model: the sizes of its last objects, and the attributes that are set on its folder
- * (user.kvcachefs.codec, policy, shared). Those are rows in the catalog; k->models->hints remembers them, by the model's number, and
- * may forget any of it at any time.
+ * What is known of a model: the sizes of its last objects, and the attributes that are set on its
+ * folder (user.kvcachefs.codec, policy, shared). Those are rows in the catalog; k->models->hints
+ * remembers them, by the model's number, and may forget any of it at any time.
  */
 #include "model.h"
 
@@ -60,7 +60,8 @@ int kvc_model_attr_both(struct kvc *k, uint64_t model, enum kvc_model_attr a)
 	if (!h->attr[a]) {
 		char text[32] = "";
 		size_t len = sizeof text - 1;
-		int v = kvc_xattr_get(k->cat, model, attrs[a].name, text, &len) ? -1 : value_of(a, text);
+		int v = kvc_xattr_get(k->cat, model, attrs[a].name, text, &len) ? -1
+										: value_of(a, text);
 
 		h->attr[a] = (int8_t)(v + 2);
 	}
@@ -78,14 +79,16 @@ int kvc_model_attr_set_both(struct kvc *k, uint64_t model, enum kvc_model_attr a
 
 	if (text && v < 0)
 		return -EINVAL;
-	err = text ? kvc_xattr_set(k->cat, model, attrs[a].name, text, strlen(text)) : kvc_xattr_del(k->cat, model, attrs[a].name);
+	err = text ? kvc_xattr_set(k->cat, model, attrs[a].name, text, strlen(text))
+		   : kvc_xattr_del(k->cat, model, attrs[a].name);
 	hint_of(k, model)->attr[a] = err ? 0 : (int8_t)(v + 2);
 	return err;
 }
 
 bool kvc_model_apart_both(struct kvc *k, uint64_t model)
 {
-	return model && (kvc_quota_of_locked(k, model) || kvc_model_attr_both(k, model, KVC_MODEL_POLICY) >= 0);
+	return model && (kvc_quota_of_locked(k, model) ||
+			 kvc_model_attr_both(k, model, KVC_MODEL_POLICY) >= 0);
 }
 
 /* The size to prepare: the largest of the model's last objects; 0 while none is known. */
@@ -103,7 +106,10 @@ void kvc_hint_add_locked(struct kvc *k, uint64_t model, uint64_t size)
 {
 	struct kvc_hint *h = hint_of(k, model);
 
-	/* What is larger than a part of the pool is an arena, not a chunk; preparing that for each file would starve all. */
+	/*
+	 * What is larger than a part of the pool is an arena, not a chunk; preparing that for each
+	 * file would starve all.
+	 */
 	if (size && size <= k->pool.bytes / 8)
 		h->sizes[h->at++ % 8] = size;
 }

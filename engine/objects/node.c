@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Nodes in memory: those that the kernel holds, those with a segment in the pool, those in use or not yet written
- * down. All others are rows in the catalog and are brought in when asked for.
+ * Nodes in memory: those that the kernel holds, those with a segment in the pool, those in use or
+ * not yet written down. All others are rows in the catalog and are brought in when asked for.
  */
 #include "node.h"
 
@@ -57,7 +57,8 @@ int kvc_model_of_both(struct kvc *k, uint64_t folder, uint64_t *model)
 	return err ?: kvc_model_of_row_both(k, &row, model, &depth);
 }
 
-int kvc_model_of_row_both(struct kvc *k, const struct kvc_row *folder, uint64_t *model, unsigned *depth)
+int kvc_model_of_row_both(struct kvc *k, const struct kvc_row *folder, uint64_t *model,
+			  unsigned *depth)
 {
 	struct kvc_row row = *folder;
 	int err;
@@ -120,13 +121,15 @@ int kvc_node_get_both(struct kvc *k, uint64_t ino, struct kvc_node **out)
 int kvc_node_get_peeked_both(struct kvc *k, const struct kvc_peek *p, struct kvc_node **out)
 {
 	*out = kvc_node_find_locked(k, p->ino);
-	return *out ? ((*out)->state == KVC_GONE ? -ENOENT : 0) : bring_both(k, &p->row, &p->object, p->place, out);
+	return *out ? ((*out)->state == KVC_GONE ? -ENOENT : 0)
+		    : bring_both(k, &p->row, &p->object, p->place, out);
 }
 
 void kvc_node_settle_locked(struct kvc *k, struct kvc_node *n)
 {
-	if (n->nlookup || n->holds || n->dirty || n->nopen || n->leases || n->waiting || kvc_has_segment(n) || n->state == KVC_LOADING ||
-	    !kvc_list_empty(&n->waiters) || !kvc_list_empty(&n->sync_waiters))
+	if (n->nlookup || n->holds || n->dirty || n->nopen || n->leases || n->waiting ||
+	    kvc_has_segment(n) || n->state == KVC_LOADING || !kvc_list_empty(&n->waiters) ||
+	    !kvc_list_empty(&n->sync_waiters))
 		return;
 	if (n->touched && !n->lost && !k->stopping) {
 		kvc_node_dirty_locked(k, n); /* it comes back here once that is written */

@@ -50,7 +50,7 @@ struct kvc_node {
 	struct kvc *cache;
 	struct kvc_row row;
 	struct kvc_slot slot; /* in k->nodes->table, by row.ino */
-	uint64_t nlookup; /* references of the kernel */
+	uint64_t nlookup;     /* references of the kernel */
 	/* references of the engine's own: workers, leases, operations under way */
 	unsigned holds;
 	bool dirty, touched; /* to be written; its atime is, when it leaves memory */

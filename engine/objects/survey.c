@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Surveys: what is set on a model's folder (quota, policy) reaches the files that are there already, and
- * a quota learns how much they take. A thread of its own goes over all inodes in order of their number, a
- * few under each hold of the locks, so that a model of ten million files keeps nobody waiting; small
- * stores are done before the call that asked returns. user.kvcachefs.survey shows how far it is.
+ * Surveys: what is set on a model's folder (quota, policy) reaches the files that are there
+ * already, and a quota learns how much they take. A thread of its own goes over all inodes in order
+ * of their number, a few under each hold of the locks, so that a model of ten million files keeps
+ * nobody waiting; small stores are done before the call that asked returns. user.kvcachefs.survey
+ * shows how far it is.
  *
  *   asked: in k->surveys->asked, and in the catalog (meta survey:MODEL), so that a kill does not end it
  *   begins when the commit has returned that has all inodes below `limit`, the next number then
  *   at inode i: its chunk gets the class and the quota of its model; the file is counted
  *   done: the key is deleted; in the same transaction as the quota's sum
  *
- * Exact while files change (kvc_survey_counts): inodes up to q->at were counted and their changes count at once, as do
- * those from q->below on, which are younger than the survey; the others will be counted as they are when
- * the survey comes to them. Numbers are never used twice, and folders do not move in or out of
- * a model that has a quota or a policy. Who asks again while one is under way begins anew, but counts no file twice.
+ * Exact while files change (kvc_survey_counts): inodes up to q->at were counted and their changes
+ * count at once, as do those from q->below on, which are younger than the survey; the others will
+ * be counted as they are when the survey comes to them. Numbers are never used twice, and folders
+ * do not move in or out of a model that has a quota or a policy. Who asks again while one is under
+ * way begins anew, but counts no file twice.
  */
 #include "survey.h"
 
@@ -28,15 +30,15 @@
 #include <string.h>
 
 #define KEY "survey:"
-#define SOME 256           /* inodes read at once */
-#define HOLD 16            /* inodes under one hold of the locks */
-#define SMALL_MS 100       /* so long a caller waits for the end of it */
+#define SOME 256     /* inodes read at once */
+#define HOLD 16      /* inodes under one hold of the locks */
+#define SMALL_MS 100 /* so long a caller waits for the end of it */
 #define AGAIN_NS 100000000ull
 
 struct survey {
 	struct kvc_list link; /* in k->surveys->asked; the first is the one under way */
 	uint64_t model, at, limit, txn;
-	bool stale;           /* asked for anew */
+	bool stale; /* asked for anew */
 };
 
 /* A file's folder and its model, remembered, since files of one folder mostly follow each other. */
@@ -167,7 +169,10 @@ static void end_both(struct kvc *k, struct survey *s)
 	pthread_cond_broadcast(&k->surveys->cond);
 }
 
-/* Some inodes of it. Returns their number, 0 at the end, or a negative errno: -ECANCELED, it is over. */
+/*
+ * Some inodes of it. Returns their number, 0 at the end, or a negative errno: -ECANCELED, it is
+ * over.
+ */
 static int some(struct kvc *k, struct survey *s, struct memo *m)
 {
 	uint64_t ino[SOME];

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The queues of tier work and their threads, and each tier's circuit breaker. Priorities: loads that someone waits for,
- * prefetch, removes, urgent copies, copies. Each tier has its own queues and threads, so that a slow one keeps nobody else
- * waiting, and one thread of each never takes copies, so that a load does not wait for one.
+ * The queues of tier work and their threads, and each tier's circuit breaker. Priorities: loads
+ * that someone waits for, prefetch, removes, urgent copies, copies. Each tier has its own queues
+ * and threads, so that a slow one keeps nobody else waiting, and one thread of each never takes
+ * copies, so that a load does not wait for one.
  *
- * Breaker: closed; after FAILURES failures in a row open for a time that doubles with each failed probe (with jitter);
- * then half open: one call is let through, whose result closes or opens it again.
+ * Breaker: closed; after FAILURES failures in a row open for a time that doubles with each failed
+ * probe (with jitter); then half open: one call is let through, whose result closes or opens it
+ * again.
  */
 #include "tierq.h"
 
@@ -39,7 +41,10 @@ static void drop_oldest_locked(struct kvc *k, struct kvc_tier_state *ts)
 	free(j);
 }
 
-/* Were there one condition for all, a copy's signal could be lost on the thread that takes no copies. */
+/*
+ * Were there one condition for all, a copy's signal could be lost on the thread that takes no
+ * copies.
+ */
 void kvc_tier_tell_locked(struct kvc_tier_state *ts, enum kvc_priority p)
 {
 	if (p < KVC_P_URGENT && ts->load_idle) {
@@ -50,7 +55,8 @@ void kvc_tier_tell_locked(struct kvc_tier_state *ts, enum kvc_priority p)
 	}
 }
 
-int kvc_job_add_locked(struct kvc *k, enum kvc_priority p, void (*run)(struct kvc *, struct kvc_job *), struct kvc_node *n,
+int kvc_job_add_locked(struct kvc *k, enum kvc_priority p,
+		       void (*run)(struct kvc *, struct kvc_job *), struct kvc_node *n,
 		       unsigned tier, uint64_t due_ns, struct kvc_job **out)
 {
 	struct kvc_tier_state *ts = &k->tier[tier];
@@ -65,9 +71,13 @@ int kvc_job_add_locked(struct kvc *k, enum kvc_priority p, void (*run)(struct kv
 	j->priority = p;
 	if (n)
 		n->holds++;
-	if (p == KVC_P_SPILL && ts->t && (ts->t->ops->caps & KVC_TIER_SHARED) && ts->ncopies >= COPIES_MAX)
+	if (p == KVC_P_SPILL && ts->t && (ts->t->ops->caps & KVC_TIER_SHARED) &&
+	    ts->ncopies >= COPIES_MAX)
 		drop_oldest_locked(k, ts);
-	/* Copies wait for their time: only the first of them tells a worker until when to sleep, which spares a store its wake. */
+	/*
+	 * Copies wait for their time: only the first of them tells a worker until when to sleep,
+	 * which spares a store its wake.
+	 */
 	bool tell = p != KVC_P_SPILL || kvc_list_empty(&ts->jobs[p]) || due_ns <= kvc_mono_ns();
 
 	kvc_list_add_tail(&ts->jobs[p], &j->link);
@@ -103,7 +113,8 @@ void kvc_tier_result_locked(struct kvc *k, unsigned tier, int err)
 	bool was_probe = t->probing;
 
 	t->probing = false;
-	if (!err || err == -EBADMSG || err == -ENOENT || err == -ENOSPC || err == -ENOMEM || err == -ECANCELED) {
+	if (!err || err == -EBADMSG || err == -ENOENT || err == -ENOSPC || err == -ENOMEM ||
+	    err == -ECANCELED) {
 		if (t->open_until_ns) {
 			kvc_info("tier %s answers again", t->t->ops->name);
 			kvc_count(&k->stats, breaker_closed);
@@ -118,14 +129,15 @@ void kvc_tier_result_locked(struct kvc *k, unsigned tier, int err)
 	t->backoff_ns = t->backoff_ns ? kvc_min(t->backoff_ns * 2, BACKOFF_MAX_NS) : BACKOFF_MIN_NS;
 	t->open_until_ns = kvc_mono_ns() + t->backoff_ns + kvc_now_ns() % (t->backoff_ns / 4);
 	if (!was_probe) {
-		kvc_warn("tier %s fails (%s): taken out, probed again in %llu ms", t->t->ops->name, strerror(-err),
-			 (unsigned long long)(t->backoff_ns / 1000000));
+		kvc_warn("tier %s fails (%s): taken out, probed again in %llu ms", t->t->ops->name,
+			 strerror(-err), (unsigned long long)(t->backoff_ns / 1000000));
 		kvc_count(&k->stats, breaker_opened);
 	}
 }
 
 /* The next job for this thread, or NULL with the time until which none is due. */
-static struct kvc_job *take_locked(struct kvc *k, struct kvc_tier_state *ts, bool copies, uint64_t *until)
+static struct kvc_job *take_locked(struct kvc *k, struct kvc_tier_state *ts, bool copies,
+				   uint64_t *until)
 {
 	uint64_t now = kvc_mono_ns(), early = 0;
 
@@ -138,7 +150,8 @@ static struct kvc_job *take_locked(struct kvc *k, struct kvc_tier_state *ts, boo
 		kvc_list_each(e, &ts->jobs[p]) {
 			struct kvc_job *j = kvc_of(e, struct kvc_job, link);
 
-			uint64_t due = j->due_ns - (p == KVC_P_SPILL ? kvc_min(early, j->due_ns) : 0);
+			uint64_t due = j->due_ns -
+				       (p == KVC_P_SPILL ? kvc_min(early, j->due_ns) : 0);
 
 			if (due <= now || (k->stopping && p == KVC_P_SPILL)) {
 				kvc_list_del(&j->link);
@@ -169,11 +182,13 @@ static void *work(void *arg)
 			struct kvc_node *n = j->node;
 
 			if (n && j->tier < KVC_TIERS && n->queued[j->tier] == j)
-				n->queued[j->tier] = NULL; /* from here on nobody may move it to another queue */
+				/* from here on nobody may move it to another queue */
+				n->queued[j->tier] = NULL;
 			k->work->queued--;
 			k->work->running++;
 			if (k->work->queued)
-				kvc_tier_tell_locked(ts, copies ? KVC_P_SPILL : KVC_P_LOAD); /* the next may be due too, and nobody else be awake */
+				/* the next may be due too, and nobody else be awake */
+				kvc_tier_tell_locked(ts, copies ? KVC_P_SPILL : KVC_P_LOAD);
 			kvc_unlock(k);
 			j->run(k, j);
 			kvc_lock(k);
@@ -214,7 +229,10 @@ int kvc_tiers_start(struct kvc *k)
 
 	for (unsigned t = 0; t <= KVC_COMMON && !err; t++) {
 		struct kvc_tier_state *ts = &k->tier[t];
-		unsigned want = t == KVC_COMMON ? 2 : !ts->t ? 0 : ts->t->ops->caps & KVC_TIER_SHARED ? KVC_WORKERS : 5;
+		unsigned want = t == KVC_COMMON                      ? 2
+				: !ts->t                             ? 0
+				: ts->t->ops->caps & KVC_TIER_SHARED ? KVC_WORKERS
+								     : 5;
 
 		while (ts->nthreads < want && !err)
 			if (!(err = -pthread_create(&ts->workers[ts->nthreads], NULL, work, ts)))

@@ -7,9 +7,9 @@
  * its mark or full, or what waits is a good part of what a trimmed tier has free (the trimmer takes
  * it for gone, stores cannot have it yet), or we stop.
  *
- * k->trash->list belongs to the transaction that is being collected; the committer takes it with the
- * batch, and gives it back (a failure) or on (kvc_trash_committed). k->trash->unsynced waits for a sync.
- * All under k->lock.
+ * k->trash->list belongs to the transaction that is being collected; the committer takes it with
+ * the batch, and gives it back (a failure) or on (kvc_trash_committed). k->trash->unsynced waits
+ * for a sync. All under k->lock.
  */
 #include "trash.h"
 
@@ -21,14 +21,14 @@
 
 #define SYNC_NS 1000000000ull
 #define PRESSED_NS 5000000ull /* between two syncs where a tier is pressed */
-#define SPARE_PART 4	      /* so much of what is kept free may wait for a second */
+#define SPARE_PART 4          /* so much of what is kept free may wait for a second */
 
 /* What a transaction made dispensable. */
 struct kvc_trash {
 	struct kvc_list link;
-	char kind;                   /* of the segment: p, o, w; 0: none */
+	char kind; /* of the segment: p, o, w; 0: none */
 	uint64_t ino, gen, room;
-	int tier;                    /* of the extent; -1: none */
+	int tier; /* of the extent; -1: none */
 	struct kvc_where where;
 	struct kvc_sum sum;
 };
@@ -104,7 +104,7 @@ static void remove_run(struct kvc *k, struct kvc_job *j)
 /* The trash of a transaction that is committed. Empties the list. */
 void kvc_trash_committed(struct kvc *k, struct kvc_list *trash)
 {
-	kvc_list_each_safe (e, trash) {
+	kvc_list_each_safe(e, trash) {
 		struct kvc_trash *t = kvc_of(e, struct kvc_trash, link);
 		struct kvc_segment s = { t->kind, t->ino, t->gen };
 
@@ -133,7 +133,7 @@ static bool pressed_locked(struct kvc *k)
 {
 	if (k->stopping)
 		return true;
-	kvc_tier_each (k, t) {
+	kvc_tier_each(k, t) {
 		const struct kvc_tier_state *ts = &k->tier[t];
 
 		if (ts->unsynced && ts->has_trimmer &&
@@ -146,7 +146,7 @@ static bool pressed_locked(struct kvc *k)
 /* The commits are on stable storage: the tiers' threads remove the frames. */
 static void remove_all_locked(struct kvc *k, struct kvc_list *all)
 {
-	kvc_list_each_safe (e, all) {
+	kvc_list_each_safe(e, all) {
 		struct kvc_trash *t = kvc_of(e, struct kvc_trash, link);
 		struct kvc_tier_state *ts = &k->tier[t->tier];
 		struct kvc_job *j;
@@ -178,8 +178,8 @@ void *kvc_syncer(void *arg)
 		int err;
 
 		due = kvc_list_empty(&k->trash->unsynced) ? now + SYNC_NS
-		      : pressed_locked(k)	   ? last_ns + PRESSED_NS
-						   : kvc_max(k->trash->unsynced_ns, last_ns) + SYNC_NS;
+		      : pressed_locked(k)                 ? last_ns + PRESSED_NS
+					  : kvc_max(k->trash->unsynced_ns, last_ns) + SYNC_NS;
 		if (due > now) {
 			t = kvc_timespec(due);
 			kvc_lock_wait(&k->lock, &k->trash->sync_cond, &t);
@@ -216,6 +216,6 @@ void kvc_trash_free(struct kvc *k)
 	struct kvc_list *all[] = { &k->trash->list, &k->trash->unsynced };
 
 	for (int i = 0; i < 2; i++)
-		kvc_list_each_safe (e, all[i])
+		kvc_list_each_safe(e, all[i])
 			free(kvc_of(e, struct kvc_trash, link));
 }

@@ -108,10 +108,10 @@ static inline void kvc_unlock(struct kvc *k)
 {
 	kvc_lock_give(&k->lock);
 }
-#define kvc_lock_both(k)                                                                           \
-	do {                                                                                       \
-		kvc_catalog_lock((k)->cat);                                                        \
-		kvc_lock(k);                                                                       \
+#define kvc_lock_both(k)                    \
+	do {                                \
+		kvc_catalog_lock((k)->cat); \
+		kvc_lock(k);                \
 	} while (0)
 static inline void kvc_unlock_both(struct kvc *k)
 {
@@ -119,18 +119,18 @@ static inline void kvc_unlock_both(struct kvc *k)
 	kvc_catalog_unlock(k->cat);
 }
 /* In the middle of a long work: lets others in. What they may change has to be looked at again. */
-#define kvc_pause_locked(k)                                                                        \
-	do {                                                                                       \
-		kvc_unlock(k);                                                                     \
-		kvc_lock_pause(&(k)->lock);                                                        \
-		kvc_lock(k);                                                                       \
+#define kvc_pause_locked(k)                 \
+	do {                                \
+		kvc_unlock(k);              \
+		kvc_lock_pause(&(k)->lock); \
+		kvc_lock(k);                \
 	} while (0)
-#define kvc_pause_both(k)                                                                          \
-	do {                                                                                       \
-		kvc_unlock_both(k);                                                                \
-		kvc_lock_pause(&(k)->lock);                                                        \
-		kvc_catalog_pause((k)->cat);                                                       \
-		kvc_lock_both(k);                                                                  \
+#define kvc_pause_both(k)                    \
+	do {                                 \
+		kvc_unlock_both(k);          \
+		kvc_lock_pause(&(k)->lock);  \
+		kvc_catalog_pause((k)->cat); \
+		kvc_lock_both(k);            \
 	} while (0)
 
 #endif

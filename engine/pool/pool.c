@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pool: a tmpfs of our own, one file (segment) per object, all in one folder. A segment's name carries its state,
- * so that it survives the daemon: KIND-INO-GEN, numbers in hex (objects/node.h has the kinds). Where tmpfs cannot be mounted
- * (no CAP_SYS_ADMIN) and run= lies on a tmpfs already, a folder there serves, bounded by our own account alone.
+ * The pool: a tmpfs of our own, one file (segment) per object, all in one folder. A segment's name
+ * carries its state, so that it survives the daemon: KIND-INO-GEN, numbers in hex (objects/node.h
+ * has the kinds). Where tmpfs cannot be mounted (no CAP_SYS_ADMIN) and run= lies on a tmpfs
+ * already, a folder there serves, bounded by our own account alone.
  */
 #include "pool.h"
 
@@ -23,8 +24,9 @@
 #include <sys/statfs.h>
 
 /*
- * A passthrough write beyond what was prepared for its file takes pages that the account learns of only at the close. A
- * sixteenth of the tmpfs, at most this much, is kept out of the account for that.
+ * A passthrough write beyond what was prepared for its file takes pages that the account learns of
+ * only at the close. A sixteenth of the tmpfs, at most this much, is kept out of the account for
+ * that.
  */
 #define GROWTH_MAX (256ull << 20)
 
@@ -50,7 +52,7 @@ static int make_dirs(const char *path)
 	char buf[600];
 
 	snprintf(buf, sizeof buf, "%s", path);
-	for (char *p = buf + 1; ; p++)
+	for (char *p = buf + 1;; p++)
 		if (*p == '/' || !*p) {
 			char c = *p;
 
@@ -77,9 +79,12 @@ static int mount_tmpfs(struct kvc_pool *p, const struct kvc_options *o, unsigned
 	for (int without = 0; without < 4; without++) {
 		p->huge = !(without & 1) && strcmp(kvc_huge_names[o->huge], "never");
 		p->noswap = !(without & 2);
-		snprintf(data, sizeof data, "size=%" PRIu64 ",nr_inodes=0,mode=0700%s%s%s%s", p->size, without & 1 ? "" : ",huge=",
-			 without & 1 ? "" : kvc_huge_names[o->huge], p->noswap ? ",noswap" : "", mpol);
-		if (!mount("kvcachefs", p->path, "tmpfs", flags | MS_NOSUID | MS_NODEV | MS_NOEXEC, data))
+		snprintf(data, sizeof data, "size=%" PRIu64 ",nr_inodes=0,mode=0700%s%s%s%s",
+			 p->size,
+			 without & 1 ? "" : ",huge=", without & 1 ? "" : kvc_huge_names[o->huge],
+			 p->noswap ? ",noswap" : "", mpol);
+		if (!mount("kvcachefs", p->path, "tmpfs", flags | MS_NOSUID | MS_NODEV | MS_NOEXEC,
+			   data))
 			return 0;
 		err = -errno;
 		if (err != -EINVAL)
@@ -88,7 +93,8 @@ static int mount_tmpfs(struct kvc_pool *p, const struct kvc_options *o, unsigned
 	return err;
 }
 
-int kvc_pool_open(struct kvc_pool *p, const struct kvc_options *o, const struct kvc_store *s, char *error)
+int kvc_pool_open(struct kvc_pool *p, const struct kvc_options *o, const struct kvc_store *s,
+		  char *error)
 {
 	char a[32], b[32];
 	struct statfs st;
@@ -105,7 +111,8 @@ int kvc_pool_open(struct kvc_pool *p, const struct kvc_options *o, const struct 
 		there = (st.f_blocks - st.f_bfree) * (uint64_t)st.f_bsize;
 	avail = kvc_memory_available();
 	if (p->size > there && p->size - there > avail) {
-		snprintf(error, 512, "cpu=%s is more than this machine's free memory (%s); give a smaller cpu=",
+		snprintf(error, 512,
+			 "cpu=%s is more than this machine's free memory (%s); give a smaller cpu=",
 			 kvc_size_text(p->size, a), kvc_size_text(avail + there, b));
 		return -ENOMEM;
 	}
@@ -115,21 +122,29 @@ int kvc_pool_open(struct kvc_pool *p, const struct kvc_options *o, const struct 
 	}
 	err = mount_tmpfs(p, o, p->mounted ? MS_REMOUNT : 0);
 	if (err == -EINVAL && p->mounted) {
-		/* Smaller than what lies there: recovery evicts down to the bound, then the next mount can shrink it. */
-		kvc_warn("the pool %s holds more than cpu=; its tmpfs keeps its old size until it is emptied", p->path);
+		/*
+		 * Smaller than what lies there: recovery evicts down to the bound, then the next
+		 * mount can shrink it.
+		 */
+		kvc_warn("the pool %s holds more than cpu=; its tmpfs keeps its old size until it "
+			 "is emptied",
+			 p->path);
 		err = 0;
 	}
 	if (err == -EPERM && is_tmpfs(p->path)) {
-		kvc_info("no right to mount a tmpfs: the pool is a folder of the one at %s", o->run_dir);
+		kvc_info("no right to mount a tmpfs: the pool is a folder of the one at %s",
+			 o->run_dir);
 		p->noswap = p->huge = false;
 		err = 0;
 	} else if (!err) {
 		p->mounted = true;
 	}
 	if (err) {
-		snprintf(error, 512, "cannot mount the pool's tmpfs at %s: %s", p->path, strerror(-err));
+		snprintf(error, 512, "cannot mount the pool's tmpfs at %s: %s", p->path,
+			 strerror(-err));
 		if (err == -EPERM)
-			snprintf(error + strlen(error), 512 - strlen(error), " (run as root, or give run= a folder on a tmpfs)");
+			snprintf(error + strlen(error), 512 - strlen(error),
+				 " (run as root, or give run= a folder on a tmpfs)");
 		rmdir(p->path);
 		return err;
 	}
@@ -145,7 +160,8 @@ uint64_t kvc_pool_real_used(const struct kvc_pool *p)
 {
 	struct statfs s;
 
-	return p->mounted && !fstatfs(p->dir, &s) ? (s.f_blocks - s.f_bfree) * (uint64_t)s.f_bsize : 0;
+	return p->mounted && !fstatfs(p->dir, &s) ? (s.f_blocks - s.f_bfree) * (uint64_t)s.f_bsize
+						  : 0;
 }
 
 void kvc_pool_close(struct kvc_pool *p, bool keep)
@@ -171,7 +187,8 @@ bool kvc_segment_parse(const char *name, struct kvc_segment *s)
 	char check[48];
 	int end = 0;
 
-	if (sscanf(name, "%c-%" SCNx64 "-%" SCNx64 "%n", &s->kind, &s->ino, &s->gen, &end) != 3 || name[end])
+	if (sscanf(name, "%c-%" SCNx64 "-%" SCNx64 "%n", &s->kind, &s->ino, &s->gen, &end) != 3 ||
+	    name[end])
 		return false;
 	return strchr("wolp", s->kind) && !strcmp(segment_name(s, check), name);
 }
@@ -184,7 +201,8 @@ int kvc_segment_open(struct kvc_pool *p, const struct kvc_segment *s, int flags)
 	return fd < 0 ? -errno : fd;
 }
 
-int kvc_segment_rename(struct kvc_pool *p, const struct kvc_segment *from, const struct kvc_segment *to)
+int kvc_segment_rename(struct kvc_pool *p, const struct kvc_segment *from,
+		       const struct kvc_segment *to)
 {
 	char a[48], b[48];
 
@@ -199,9 +217,9 @@ int kvc_segment_remove(struct kvc_pool *p, const struct kvc_segment *s)
 }
 
 /*
- * With passthrough a mapping outlives its FUSE file, and the daemon is not told when it ends. The kernel counts
- * such users on the segment, and taking a lease on it shows them: F_RDLCK fails while anybody may write, F_WRLCK while
- * anybody else has it open.
+ * With passthrough a mapping outlives its FUSE file, and the daemon is not told when it ends. The
+ * kernel counts such users on the segment, and taking a lease on it shows them: F_RDLCK fails while
+ * anybody may write, F_WRLCK while anybody else has it open.
  */
 bool kvc_segment_in_use(struct kvc_pool *p, const struct kvc_segment *s, bool for_writing)
 {

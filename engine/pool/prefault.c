@@ -33,18 +33,18 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define TOUCH (2ull << 20)           /* by one write: a huge page */
-#define BURST (8ull << 20)           /* between two rests */
-#define PIECE_MAX (64ull << 20)      /* of room, at a time */
-#define REST 3                       /* times as long as the work before it */
+#define TOUCH (2ull << 20)      /* by one write: a huge page */
+#define BURST (8ull << 20)      /* between two rests */
+#define PIECE_MAX (64ull << 20) /* of room, at a time */
+#define REST 3                  /* times as long as the work before it */
 #define REST_MIN_NS 1000000ull
 #define LOOK_MAX_NS 100000000ull
-#define FILL_BYTES_A_NS 10           /* nobody fills the pool faster */
+#define FILL_BYTES_A_NS 10 /* nobody fills the pool faster */
 #define TRIAL_NS 40000000ull
 #define TRIAL_SAMPLES 32
-#define TRIAL_FEW 4                  /* tell nothing */
+#define TRIAL_FEW 4 /* tell nothing */
 #define TRIAL_STEP_MAX (16ull << 20)
-#define SLOW_TENTHS 16               /* first against second touch; of touched memory: 11 to 14 */
+#define SLOW_TENTHS 16 /* first against second touch; of touched memory: 11 to 14 */
 
 #define REPORTED \
 	"free memory goes back to the host (free page reporting): a touch lasts only with hold"
@@ -55,9 +55,9 @@ struct kvc_prefault {
 	pthread_t thread;
 	pthread_cond_t cond;
 	int fd;
-	uint64_t held;               /* the file's size; accounted in k->room.used */
+	uint64_t held; /* the file's size; accounted in k->room.used */
 	uint64_t bytes, total, piece;
-	char *data;                  /* TOUCH bytes to write */
+	char *data; /* TOUCH bytes to write */
 	char what[200];
 };
 
@@ -203,7 +203,8 @@ static bool trial_locked(struct kvc_prefault *p)
 	qsort(second, n, sizeof second[0], by_value);
 	bool yes = slow >= kvc_max(2, n / 4);
 
-	say_locked(p, "%s: a first touch of 2 MiB takes %" PRIu64 " us, a second %" PRIu64
+	say_locked(p,
+		   "%s: a first touch of 2 MiB takes %" PRIu64 " us, a second %" PRIu64
 		   " us (medians; %u of %u slow)",
 		   yes ? "on" : "off", first[n / 2] / 1000, second[n / 2] / 1000, slow, n);
 	return yes;

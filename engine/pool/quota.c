@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Quotas: the bound on what the files of a model take, in memory or below (user.kvcachefs.quota on its folder).
+ * Quotas: the bound on what the files of a model take, in memory or below (user.kvcachefs.quota on
+ * its folder).
  *
- * q->used is the sum of what all files of the model count (n->charged, objects/account.c). Bytes are granted before they
- * are written, in the order in which they were asked for: so files of such a model are written by plain requests, because
- * what passthrough writes is learnt of at the close only. Where they would not fit, the keeper drops the model's own
- * chunks whole (evict/keeper.c).
+ * q->used is the sum of what all files of the model count (n->charged, objects/account.c). Bytes
+ * are granted before they are written, in the order in which they were asked for: so files of such
+ * a model are written by plain requests, because what passthrough writes is learnt of at the close
+ * only. Where they would not fit, the keeper drops the model's own chunks whole (evict/keeper.c).
  */
 #include "quota.h"
 
@@ -41,7 +42,9 @@ void kvc_quota_grant_locked(struct kvc *k, struct kvc_quota *q)
 	}
 }
 
-/* How much the model should lose now: from above high= down to low=, and what the first wait needs. */
+/*
+ * How much the model should lose now: from above high= down to low=, and what the first wait needs.
+ */
 uint64_t kvc_quota_wanted(const struct kvc *k, struct kvc_quota *q)
 {
 	uint64_t want = kvc_trim(q->used, q->limit, &k->opt, &q->trimming);
@@ -68,7 +71,8 @@ void kvc_quota_changed_locked(struct kvc *k, struct kvc_quota *q, int64_t by)
 
 int kvc_quota_get_locked(struct kvc *k, uint64_t model, uint64_t bytes, struct kvc_wait *w)
 {
-	struct kvc_quota *q = kvc_list_empty(&k->quotas.list) ? NULL : kvc_quota_of_locked(k, model);
+	struct kvc_quota *q = kvc_list_empty(&k->quotas.list) ? NULL
+							      : kvc_quota_of_locked(k, model);
 
 	if (!q || !bytes)
 		return 0;

@@ -59,7 +59,9 @@ void kvc_quota_grant_locked(struct kvc *k, struct kvc_quota *q);
 struct kvc_quota *kvc_quota_add_locked(struct kvc *k, uint64_t model, uint64_t limit);
 void kvc_quota_remove_locked(struct kvc *k, struct kvc_quota *q);
 void kvc_quotas_free(struct kvc *k);
-/* Writes it down: "limit used" under KVC_QUOTA_KEY and the model's number. With the catalog's lock. */
+/*
+ * Writes it down: "limit used" under KVC_QUOTA_KEY and the model's number. With the catalog's lock.
+ */
 #define KVC_QUOTA_KEY "quota:"
 int kvc_quota_save_both(struct kvc *k, const struct kvc_quota *q);
 

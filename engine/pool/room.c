@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The account of the pool: how much of its bound is promised. Room is given in the order in which it was asked for,
- * so that a large object is not overtaken for ever by small ones. The evictor frees what waits ask for, and
- * refuses the first of them when nothing can be freed any more.
+ * The account of the pool: how much of its bound is promised. Room is given in the order in which
+ * it was asked for, so that a large object is not overtaken for ever by small ones. The evictor
+ * frees what waits ask for, and refuses the first of them when nothing can be freed any more.
  */
 #include "room.h"
 

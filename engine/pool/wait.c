@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waits and the answerer: one thread that runs every wake, without locks, and ends waits at their deadline. It does
- * nothing that blocks, because late replies over io_uring tie the next request of their entry to the thread
- * that sent them.
+ * Waits and the answerer: one thread that runs every wake, without locks, and ends waits at their
+ * deadline. It does nothing that blocks, because late replies over io_uring tie the next request of
+ * their entry to the thread that sent them.
  */
 #include "wait.h"
 
@@ -18,13 +18,15 @@ int kvc_park_locked(struct kvc *k, struct kvc_list *on, struct kvc_wait *w)
 {
 	w->err = 0;
 	if (!w->deadline_ns)
-		w->deadline_ns = (w->since_ns ? w->since_ns : kvc_mono_ns()) + k->opt.deadline_ms * 1000000;
+		w->deadline_ns = (w->since_ns ? w->since_ns : kvc_mono_ns()) +
+				 k->opt.deadline_ms * 1000000;
 	kvc_list_init(&w->timed);
 	kvc_list_add_tail(on, &w->link);
 	/* Deadlines are nearly in order: all waits are given the same time. */
 	struct kvc_list *at = &k->waits.timed;
 
-	while (at->prev != &k->waits.timed && kvc_of(at->prev, struct kvc_wait, timed)->deadline_ns > w->deadline_ns)
+	while (at->prev != &k->waits.timed &&
+	       kvc_of(at->prev, struct kvc_wait, timed)->deadline_ns > w->deadline_ns)
 		at = at->prev;
 	kvc_list_add_tail(at, &w->timed);
 	if (k->waits.timed.next == &w->timed)

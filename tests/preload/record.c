@@ -146,8 +146,8 @@ __attribute__((constructor)) static void start(void)
 	pthread_rwlockattr_init(&attr); /* the killer is not to starve */
 	pthread_rwlockattr_setkind_np(&attr, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
 	pthread_rwlock_init(&busy, &attr);
-	log_fd = (int)syscall(SYS_openat, AT_FDCWD, log,
-			      O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+	log_fd = (int)syscall(SYS_openat, AT_FDCWD, log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC,
+			      0600);
 	fd = (int)syscall(SYS_openat, AT_FDCWD, page, O_RDWR | O_CLOEXEC);
 	if (log_fd < 0 || fd < 0)
 		die("cannot open the log");
@@ -234,16 +234,16 @@ static int open_at(int dir, const char *path, int flags, mode_t mode)
 	return fd;
 }
 
-#define MODE_OF(flags, last)                                            \
-	({                                                              \
-		mode_t m = 0;                                           \
+#define MODE_OF(flags, last)                                                   \
+	({                                                                     \
+		mode_t m = 0;                                                  \
 		if ((flags) & O_CREAT || ((flags) & O_TMPFILE) == O_TMPFILE) { \
-			va_list ap;                                     \
-			va_start(ap, last);                             \
-			m = va_arg(ap, mode_t);                         \
-			va_end(ap);                                     \
-		}                                                       \
-		m;                                                      \
+			va_list ap;                                            \
+			va_start(ap, last);                                    \
+			m = va_arg(ap, mode_t);                                \
+			va_end(ap);                                            \
+		}                                                              \
+		m;                                                             \
 	})
 
 int open(const char *path, int flags, ...)
@@ -284,8 +284,8 @@ static ssize_t write_at(int fd, const struct iovec *v, int n, off_t off, bool at
 	uint64_t id;
 
 	if (!kind(fd))
-		return at_end ? syscall(SYS_writev, fd, v, n) :
-				syscall(SYS_pwritev, fd, v, n, off, 0);
+		return at_end ? syscall(SYS_writev, fd, v, n)
+			      : syscall(SYS_pwritev, fd, v, n, off, 0);
 	if (n > 16)
 		die("too many pieces");
 	if (at_end)
@@ -320,8 +320,8 @@ ssize_t pwrite64(int fd, const void *buf, size_t len, off_t off)
 {
 	struct iovec v = { (void *)buf, len };
 
-	return kind(fd) ? write_at(fd, &v, 1, off, false) :
-			  syscall(SYS_pwrite64, fd, buf, len, off);
+	return kind(fd) ? write_at(fd, &v, 1, off, false)
+			: syscall(SYS_pwrite64, fd, buf, len, off);
 }
 
 ssize_t pwrite(int fd, const void *buf, size_t len, off_t off)

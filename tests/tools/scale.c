@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * scale make STORE N: fills the catalog of an unmounted store with N objects through the engine's own code: model/CHUNK/LAYER with 8 layers a chunk, and
- * N / 10 of them (at most a million) flat in one folder, "flat". Each has an extent on the disk tier; every 16th has its frame there too (the others would read
- * as damaged: a hundred gigabytes of frames prove nothing more about a catalog).
+ * scale make STORE N: fills the catalog of an unmounted store with N objects through the engine's
+ * own code: model/CHUNK/LAYER with 8 layers a chunk, and N / 10 of them (at most a million) flat in
+ * one folder, "flat". Each has an extent on the disk tier; every 16th has its frame there too (the
+ * others would read as damaged: a hundred gigabytes of frames prove nothing more about a catalog).
  * scale size STORE BYTES: makes the disk tier so large, with holes.
- * scale time CALL MOUNT COUNT SEED: microseconds of calls, "p50 p99 count": lookup (stat of names not seen before), open (of resident files), create.
+ * scale time CALL MOUNT COUNT SEED: microseconds of calls, "p50 p99 count": lookup (stat of names
+ * not seen before), open (of resident files), create.
  */
 #include "registry.h"
 
@@ -51,8 +53,18 @@ static int body_head(void *arg, uint8_t page[KVC_FRAME_HEADER])
 
 static uint64_t node(uint64_t parent, const char *name, uint32_t mode, uint64_t chunk)
 {
-	struct kvc_row r = { .ino = next_ino++, .mode = mode, .nlink = S_ISDIR(mode) ? 2 : 1, .size = S_ISDIR(mode) ? 0 : SIZE, .blocks = S_ISDIR(mode) ? 0 : 8,
-			     .atime_ns = now_ns, .mtime_ns = now_ns, .ctime_ns = now_ns, .btime_ns = now_ns, .parent = parent };
+	struct kvc_row r = {
+		.ino = next_ino++,
+		.mode = mode,
+		.nlink = S_ISDIR(mode) ? 2 : 1,
+		.size = S_ISDIR(mode) ? 0 : SIZE,
+		.blocks = S_ISDIR(mode) ? 0 : 8,
+		.atime_ns = now_ns,
+		.mtime_ns = now_ns,
+		.ctime_ns = now_ns,
+		.btime_ns = now_ns,
+		.parent = parent,
+	};
 	int err;
 
 	r.chunk = S_ISDIR(mode) ? 0 : chunk ? chunk : r.ino;
@@ -63,7 +75,12 @@ static uint64_t node(uint64_t parent, const char *name, uint32_t mode, uint64_t 
 
 static void chunk_row(uint64_t id)
 {
-	struct kvc_chunk_row c = { .id = id, .created_ns = now_ns + id, .last_ns = now_ns + id, .rank = (int64_t)(now_ns + id) };
+	struct kvc_chunk_row c = {
+		.id = id,
+		.created_ns = now_ns + id,
+		.last_ns = now_ns + id,
+		.rank = (int64_t)(now_ns + id),
+	};
 	int err = kvc_chunk_put(cat, &c);
 
 	if (err)
@@ -73,7 +90,14 @@ static void chunk_row(uint64_t id)
 static void object(uint64_t ino, const char *path)
 {
 	static struct body b;
-	struct kvc_put p = { .ino = ino, .gen = 1, .stored_len = SIZE, .arg = &b, .read = body_read, .head = body_head };
+	struct kvc_put p = {
+		.ino = ino,
+		.gen = 1,
+		.stored_len = SIZE,
+		.arg = &b,
+		.read = body_read,
+		.head = body_head,
+	};
 	struct kvc_object_row o = { .gen = 1, .size = SIZE, .lower = true };
 	struct kvc_place place;
 	struct kvc_where w = { .len = 8192, .at = (ino - 2) * 8192 };
@@ -109,8 +133,10 @@ static int make(const char *path, uint64_t n)
 	char error[512], name[64], full[128], file[1280];
 	int err;
 
-	if ((err = kvc_store_open(&store, path, error)) || (err = kvct_disk_open(&store, &disk, error)) ||
-	    (err = kvc_catalog_open(&cat, kvc_store_path(&store, KVC_STORE_CATALOG, file), error))) {
+	if ((err = kvc_store_open(&store, path, error)) ||
+	    (err = kvct_disk_open(&store, &disk, error)) ||
+	    (err = kvc_catalog_open(&cat, kvc_store_path(&store, KVC_STORE_CATALOG, file),
+				    error))) {
 		fprintf(stderr, "scale: %s\n", error);
 		return 1;
 	}
@@ -131,11 +157,14 @@ static int make(const char *path, uint64_t n)
 			uint64_t c = (i - flat) / LAYERS, l = (i - flat) % LAYERS;
 
 			if (!l) {
-				snprintf(name, sizeof name, "%016llx", (unsigned long long)(c * 0x9e3779b97f4a7c15ull));
+				snprintf(name, sizeof name, "%016llx",
+					 (unsigned long long)(c * 0x9e3779b97f4a7c15ull));
 				chunk = node(model, name, S_IFDIR | 0755, 0);
 				chunk_row(chunk);
 			}
-			snprintf(full, sizeof full, "model/%016llx/layer_%llu", (unsigned long long)(c * 0x9e3779b97f4a7c15ull), (unsigned long long)l);
+			snprintf(full, sizeof full, "model/%016llx/layer_%llu",
+				 (unsigned long long)(c * 0x9e3779b97f4a7c15ull),
+				 (unsigned long long)l);
 			ino = node(chunk, strrchr(full, '/') + 1, S_IFREG | 0644, chunk);
 		}
 		object(ino, full);
@@ -164,7 +193,9 @@ static int make(const char *path, uint64_t n)
 	return err != 0;
 }
 
-/* Makes the store's data file (and what the superblock says of it) `size` bytes long, with holes. */
+/*
+ * Makes the store's data file (and what the superblock says of it) `size` bytes long, with holes.
+ */
 static int resize(const char *path, uint64_t size)
 {
 	char error[512];
@@ -203,7 +234,8 @@ static int timed(const char *call, const char *mnt, int count, unsigned seed)
 		else
 			snprintf(path, sizeof path, "%s/flat/object-%llu", mnt,
 				 (unsigned long long)seed * 100000 + (unsigned long long)i);
-		if (!strcmp(call, "open") && i < 500) { /* brings it in: those that have a frame are at multiples of 16 less 4 */
+		/* brings it in: those that have a frame are at multiples of 16 less 4 */
+		if (!strcmp(call, "open") && i < 500) {
 			snprintf(path, sizeof path, "%s/flat/object-%d", mnt, i * 16 + 12);
 			fd = open(path, O_RDONLY);
 			if (fd >= 0)
@@ -216,7 +248,10 @@ static int timed(const char *call, const char *mnt, int count, unsigned seed)
 		if (!strcmp(call, "lookup"))
 			ok = !stat(path, &st);
 		else
-			ok = (fd = open(path, !strcmp(call, "open") ? O_RDONLY : O_WRONLY | O_CREAT | O_EXCL, 0644)) >= 0;
+			ok = (fd = open(path,
+					!strcmp(call, "open") ? O_RDONLY
+							      : O_WRONLY | O_CREAT | O_EXCL,
+					0644)) >= 0;
 		if (fd >= 0)
 			close(fd);
 		if (ok)
@@ -230,8 +265,9 @@ static int timed(const char *call, const char *mnt, int count, unsigned seed)
 }
 
 /*
- * crowd MOUNT N SECONDS: N processes, each with 50 files of 16 KiB of its own, mixing stat (50 %), load (45 %) of anybody's files and overwriting (5 %) of its
- * own. Prints calls a second, the p99.9 and the longest of a call in ms.
+ * crowd MOUNT N SECONDS: N processes, each with 50 files of 16 KiB of its own, mixing stat (50 %),
+ * load (45 %) of anybody's files and overwriting (5 %) of its own. Prints calls a second, the p99.9
+ * and the longest of a call in ms.
  */
 #define LATENCIES 200000
 
@@ -262,13 +298,16 @@ static void crowd_kid(const char *mnt, int me, uint64_t start, uint64_t end, str
 		struct stat st;
 		int fd;
 
-		snprintf(path, sizeof path, "%s/crowd/%d-%d", mnt, dice < 5 || !me ? me : (int)(rand_r(&seed) % (unsigned)(me + 1)), (int)(rand_r(&seed) % 50));
+		snprintf(path, sizeof path, "%s/crowd/%d-%d", mnt,
+			 dice < 5 || !me ? me : (int)(rand_r(&seed) % (unsigned)(me + 1)),
+			 (int)(rand_r(&seed) % 50));
 		if (dice >= 50) {
 			if (stat(path, &st))
 				die(path, -errno);
 		} else {
 			fd = open(path, dice < 5 ? O_WRONLY : O_RDONLY);
-			if (fd < 0 || (dice < 5 ? write(fd, buf, sizeof buf) : read(fd, buf, sizeof buf)) != sizeof buf)
+			if (fd < 0 || (dice < 5 ? write(fd, buf, sizeof buf)
+						: read(fd, buf, sizeof buf)) != sizeof buf)
 				die(path, -errno);
 			close(fd);
 		}
@@ -287,7 +326,8 @@ static int by_float(const void *a, const void *b)
 
 static int crowd(const char *mnt, int n, int seconds)
 {
-	struct kid *k = mmap(NULL, (size_t)n * sizeof *k, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	struct kid *k = mmap(NULL, (size_t)n * sizeof *k, PROT_READ | PROT_WRITE,
+			     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	uint64_t start = kvc_mono_ns() + 1500000000ull, calls = 0;
 	char path[512];
 	float worst = 0, p999 = 0;
@@ -305,7 +345,9 @@ static int crowd(const char *mnt, int n, int seconds)
 		calls += k[i].calls;
 		qsort(k[i].us, k[i].n, sizeof *k[i].us, by_float);
 		if (k[i].n) {
-			p999 = p999 > k[i].us[k[i].n * 999ull / 1000] ? p999 : k[i].us[k[i].n * 999ull / 1000];
+			p999 = p999 > k[i].us[k[i].n * 999ull / 1000]
+				       ? p999
+				       : k[i].us[k[i].n * 999ull / 1000];
 			worst = worst > k[i].us[k[i].n - 1] ? worst : k[i].us[k[i].n - 1];
 		}
 	}

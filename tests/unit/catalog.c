@@ -144,23 +144,25 @@ static void shim_register(void)
 	shim_vfs.zName = "shim";
 	shim_vfs.szOsFile = (int)sizeof(struct shim) + real_vfs->szOsFile;
 	shim_vfs.xOpen = x_open;
-	shim_io = (sqlite3_io_methods){ .iVersion = 2,
-					.xClose = x_close,
-					.xRead = x_read,
-					.xWrite = x_write,
-					.xTruncate = x_truncate,
-					.xSync = x_sync,
-					.xFileSize = x_size,
-					.xLock = x_lock,
-					.xUnlock = x_unlock,
-					.xCheckReservedLock = x_reserved,
-					.xFileControl = x_control,
-					.xSectorSize = x_sector,
-					.xDeviceCharacteristics = x_caps,
-					.xShmMap = x_shm_map,
-					.xShmLock = x_shm_lock,
-					.xShmBarrier = x_shm_barrier,
-					.xShmUnmap = x_shm_unmap };
+	shim_io = (sqlite3_io_methods){
+		.iVersion = 2,
+		.xClose = x_close,
+		.xRead = x_read,
+		.xWrite = x_write,
+		.xTruncate = x_truncate,
+		.xSync = x_sync,
+		.xFileSize = x_size,
+		.xLock = x_lock,
+		.xUnlock = x_unlock,
+		.xCheckReservedLock = x_reserved,
+		.xFileControl = x_control,
+		.xSectorSize = x_sector,
+		.xDeviceCharacteristics = x_caps,
+		.xShmMap = x_shm_map,
+		.xShmLock = x_shm_lock,
+		.xShmBarrier = x_shm_barrier,
+		.xShmUnmap = x_shm_unmap,
+	};
 	sqlite3_vfs_register(&shim_vfs, 1);
 }
 
@@ -242,18 +244,24 @@ static uint64_t draw(uint64_t n)
 
 static const char *name_text(int i)
 {
-	static const char *const all[NAMES] = { "a",	      "b",
-						"chunk-0001", "layer_000.bin",
-						".tmp",	      "\xff\xff\xff\xff\xff\xff\xff\xff",
-						"x@0@1@2",    "ein langer Name",
-						"0",	      "00" };
+	static const char *const all[NAMES] = {
+		"a",          "b",
+		"chunk-0001", "layer_000.bin",
+		".tmp",       "\xff\xff\xff\xff\xff\xff\xff\xff",
+		"x@0@1@2",    "ein langer Name",
+		"0",          "00",
+	};
 	return all[i];
 }
 
 static const char *attr_text(int i)
 {
-	static const char *const all[ATTRS] = { "user.b", "user.a", "user.kvcachefs.unit",
-						"user.zz" };
+	static const char *const all[ATTRS] = {
+		"user.b",
+		"user.a",
+		"user.kvcachefs.unit",
+		"user.zz",
+	};
 
 	return all[i];
 }
@@ -307,17 +315,19 @@ static int change_row(struct kvc_catalog *c)
 	int i = (int)draw(INOS), err;
 
 	if (draw(4)) {
-		struct kvc_row r = { .ino = ino_of(i),
-				     .mode = S_IFREG | 0644,
-				     .uid = (uint32_t)draw(1000),
-				     .gid = 4294967295u,
-				     .nlink = 1,
-				     .size = draw(1 << 30),
-				     .blocks = draw(1 << 20),
-				     .atime_ns = draw(1ull << 60),
-				     .parent = 1,
-				     .chunk = ino_of(i),
-				     .container = (uint32_t)draw(2) };
+		struct kvc_row r = {
+			.ino = ino_of(i),
+			.mode = S_IFREG | 0644,
+			.uid = (uint32_t)draw(1000),
+			.gid = 4294967295u,
+			.nlink = 1,
+			.size = draw(1 << 30),
+			.blocks = draw(1 << 20),
+			.atime_ns = draw(1ull << 60),
+			.parent = 1,
+			.chunk = ino_of(i),
+			.container = (uint32_t)draw(2),
+		};
 
 		if (!(err = kvc_row_put(c, &r))) {
 			model.row[i].there = true;
@@ -362,9 +372,11 @@ static int change_place(struct kvc_catalog *c)
 {
 	int i = (int)draw(INOS), err;
 	unsigned t = (unsigned)draw(KVC_TIERS);
-	struct kvc_place p = { .gen = 1 + draw(9),
-			       .where = { draw(1 << 30), draw(1 << 20), draw(100) },
-			       .codec = (uint32_t)draw(9) };
+	struct kvc_place p = {
+		.gen = 1 + draw(9),
+		.where = { draw(1 << 30), draw(1 << 20), draw(100) },
+		.codec = (uint32_t)draw(9),
+	};
 
 	memset(p.sum.b, t ? (int)draw(256) : 0, 16);
 	if (draw(3)) {
@@ -399,14 +411,16 @@ static int change_attr(struct kvc_catalog *c)
 static int change_chunk(struct kvc_catalog *c)
 {
 	int i = (int)draw(CHUNKS), err;
-	struct kvc_chunk_row r = { .id = 500 + (uint64_t)i,
-				   .created_ns = 1,
-				   .last_ns = draw(99),
-				   .hits = draw(9),
-				   .rank = (int64_t)draw(7) - 3,
-				   .expires_ns = draw(2) ? 1 + draw(50) : 0,
-				   .policy = (unsigned)draw(3),
-				   .quota = draw(2) ? 40 + draw(2) : 0 };
+	struct kvc_chunk_row r = {
+		.id = 500 + (uint64_t)i,
+		.created_ns = 1,
+		.last_ns = draw(99),
+		.hits = draw(9),
+		.rank = (int64_t)draw(7) - 3,
+		.expires_ns = draw(2) ? 1 + draw(50) : 0,
+		.policy = (unsigned)draw(3),
+		.quota = draw(2) ? 40 + draw(2) : 0,
+	};
 
 	if (draw(3)) {
 		if (!(err = kvc_chunk_put(c, &r))) {
@@ -452,9 +466,10 @@ static int change_rest(struct kvc_catalog *c)
 
 static int change(struct kvc_catalog *c)
 {
-	static int (*const all[])(
-		struct kvc_catalog *) = { change_name, change_row,   change_object, change_place,
-					  change_attr, change_chunk, change_rest };
+	static int (*const all[])(struct kvc_catalog *) = {
+		change_name, change_row,   change_object, change_place,
+		change_attr, change_chunk, change_rest,
+	};
 
 	return all[draw(sizeof all / sizeof all[0])](c);
 }
@@ -1023,10 +1038,12 @@ static void log_bound(void **state)
 	kvc_catalog_unlock(c);
 	assert_int_equal(kvc_catalog_start(c, bound), 0);
 	for (uint64_t i = 0; i < 4000; i++) {
-		struct kvc_row r = { .ino = 1000 + i * 7919 % 100000,
-				     .mode = S_IFREG | 0644,
-				     .nlink = 1,
-				     .size = i };
+		struct kvc_row r = {
+			.ino = 1000 + i * 7919 % 100000,
+			.mode = S_IFREG | 0644,
+			.nlink = 1,
+			.size = i,
+		};
 
 		kvc_catalog_gate(c);
 		kvc_catalog_lock(c);

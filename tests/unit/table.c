@@ -49,7 +49,8 @@ static void random_ops(void **state)
 		}
 		assert_int_equal(t.n, n);
 	}
-	assert_true(t.buckets > N / 2 && t.buckets <= N + 4096); /* it has grown with what it holds */
+	/* it has grown with what it holds */
+	assert_true(t.buckets > N / 2 && t.buckets <= N + 4096);
 	kvc_table_each(&t, s)
 		kvc_of(s, struct thing, slot)->seen++;
 	for (size_t i = 0; i < N; i++)

@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Power loss by replay. A daemon with tests/preload/record.c records what it does to its files; from the records the files
-are made as a power failure at any record may leave them (Replay), and what clients were told is held against what is there
-(Model). The number of the last record is the clock of both.
+"""Power loss by replay. A daemon with tests/preload/record.c records what it does to its files;
+from the records the files are made as a power failure at any record may leave them (Replay), and
+what clients were told is held against what is there (Model). The number of the last record is the
+clock of both.
 
-What a failure may do: an operation that a sync covered (it had returned when the sync was called, and the sync has returned)
-is there. Of the others each may be there or not; of a write each sector by itself. That is all that reordering can do too:
-on a medium two writes to one sector are kept in order, so a sector holds one of its versions since the last sync. The length
-of a file and the names in a folder are metadata, which filesystems keep in order: if a truncation is not there, what was
-written beyond it is not there, and of creations, renames and unlinks those up to some point are. A name is covered by a sync
-of its folder alone. What is below `remote` is another machine's: nothing of it is lost."""
+What a failure may do: an operation that a sync covered (it had returned when the sync was called,
+and the sync has returned) is there. Of the others each may be there or not; of a write each sector
+by itself. That is all that reordering can do too: on a medium two writes to one sector are kept in
+order, so a sector holds one of its versions since the last sync. The length of a file and the names
+in a folder are metadata, which filesystems keep in order: if a truncation is not there, what was
+written beyond it is not there, and of creations, renames and unlinks those up to some point are. A
+name is covered by a sync of its folder alone. What is below `remote` is another machine's: nothing
+of it is lost."""
 import hashlib, mmap, os, struct, threading
 
-OPEN, WRITE, TRUNCATE, SYNC, SYNC_DIR, UNLINK, RENAME, MKDIR, CLOSE, END = 1, 2, 3, 4, 5, 6, 7, 8, 9, 16
+OPEN, WRITE, TRUNCATE, SYNC, SYNC_DIR, UNLINK, RENAME, MKDIR, CLOSE, END = (
+    1, 2, 3, 4, 5, 6, 7, 8, 9, 16)
 HEADER = struct.Struct("<QQQQIIiI")  # seq, id, off, len, op, pid, fd, tid
 
 
@@ -47,8 +51,8 @@ class File:
         self.pending = left
 
     def after(self, keep, grain, rng):
-        """The file as a failure leaves it: of what is not durable each piece of `grain` bytes (0: each operation) is there
-        with the probability `keep`."""
+        """The file as a failure leaves it: of what is not durable each piece of `grain` bytes (0:
+        each operation) is there with the probability `keep`."""
         data, bound = bytearray(self.durable), None
         for o in self.pending:
             if o.op == TRUNCATE:
@@ -75,7 +79,8 @@ def put(data, at, piece):
 
 class Operation:
     def __init__(self, seq, op, off=0, data=b"", target=None):
-        self.seq, self.op, self.off, self.data, self.target, self.done = seq, op, off, data, target, 0
+        self.seq, self.op, self.off, self.data, self.target, self.done = (
+            seq, op, off, data, target, 0)
 
     def apply(self, data):
         if self.op == TRUNCATE:
@@ -159,7 +164,8 @@ class Replay:
         elif o.op == WRITE:
             o.data = o.data[:max(result, 0)]
         elif result < 0 and o.op in (UNLINK, RENAME, MKDIR, TRUNCATE):
-            assert o.op in (UNLINK, MKDIR), (o.op, o.target, result)  # there is no such file, or there is one
+            # there is no such file, or there is one
+            assert o.op in (UNLINK, MKDIR), (o.op, o.target, result)
         elif o.op == SYNC and result == 0:
             o.target.sync(o.seq)
         elif o.op == SYNC_DIR and result == 0:
@@ -195,18 +201,22 @@ class Replay:
         left = []
         for o in self.pending_names:
             paths = [o.target] if isinstance(o.target, str) else o.target
-            if o.done and o.done < began and all(os.path.dirname(p) == folder for p in paths) and not left:
+            if (o.done and o.done < began and all(os.path.dirname(p) == folder for p in paths)
+                    and not left):
                 self.change_names(self.durable_names, self.folders, o)
             else:
                 left.append(o)
         self.pending_names = left
 
     def image(self, to, how, rng):
-        """Makes the files below `to`. `how`: what of the operations since the last sync is there: all, none, data (only the data
-        file's), log (only the catalog's log's), rest (all but the log's), torn, mixed."""
+        """Makes the files below `to`. `how`: what of the operations since the last sync is there:
+        all, none, data (only the data file's), log (only the catalog's log's), rest (all but the
+        log's), torn, mixed."""
         names = dict(self.durable_names)
         folders = set(self.folders)
-        many = len(self.pending_names) if how == "all" else 0 if how == "none" else rng.randint(0, len(self.pending_names))
+        many = (len(self.pending_names) if how == "all" else
+                0 if how == "none" else
+                rng.randint(0, len(self.pending_names)))
         for o in self.pending_names[:many]:
             self.change_names(names, folders, o)
         for f in folders:
@@ -215,24 +225,32 @@ class Replay:
             names[path] = self.names[path]
         for path, f in names.items():
             log, data = path.endswith("-wal"), path.endswith("/data")
-            keep, grain = {"all": (1, 0), "none": (0, 0), "data": (data, 0), "log": (log, 0), "rest": (not log, 0),
-                           "torn": (rng.choice((.1, .5, .9)), rng.choice((512, 4096))),
-                           "mixed": (rng.choice((0, .5, .95, 1)), rng.choice((0, 512, 4096)))}[how]
+            keep, grain = {
+                "all": (1, 0),
+                "none": (0, 0),
+                "data": (data, 0),
+                "log": (log, 0),
+                "rest": (not log, 0),
+                "torn": (rng.choice((.1, .5, .9)), rng.choice((512, 4096))),
+                "mixed": (rng.choice((0, .5, .95, 1)), rng.choice((0, 512, 4096))),
+            }[how]
             if path.startswith("remote/"):
                 keep, grain = rng.choice((0, 1)), 0
             with open(f"{to}/{path}", "wb") as out:
                 out.write(f.after(keep, grain, rng))
 
     def same_as(self, base):
-        """At the end, with all applied: are these the files? What is not recorded would show here."""
+        """At the end, with all applied: are these the files? What is not recorded would show
+        here."""
         for path, f in self.names.items():
             mine = f.after(1, 0, None if not f.pending else ALWAYS)
             with open(f"{base}/{path}", "rb") as real:
                 theirs = real.read()
             if mine != theirs:
-                first = next((i for i in range(min(len(mine), len(theirs))) if mine[i] != theirs[i]), -1)
-                raise AssertionError(f"{path} was changed in a way that is not recorded: {len(mine)} and {len(theirs)} bytes, "
-                                     f"from {first} on")
+                first = next((i for i in range(min(len(mine), len(theirs)))
+                              if mine[i] != theirs[i]), -1)
+                raise AssertionError(f"{path} was changed in a way that is not recorded: "
+                                     f"{len(mine)} and {len(theirs)} bytes, from {first} on")
 
 
 class Always:
@@ -245,7 +263,8 @@ ALWAYS = Always()
 
 
 class Change:
-    """What a client did, with the numbers of the records: not before `began`; not needed before `durable`."""
+    """What a client did, with the numbers of the records: not before `began`; not needed before
+    `durable`."""
 
     def __init__(self, began, effects):
         self.began, self.effects, self.durable = began, effects, None
@@ -303,7 +322,8 @@ class Model:
         return may
 
     def must_read(self, path, seq):
-        """All that it may be had been brought to stable storage: if its name is there, so are its bytes."""
+        """All that it may be had been brought to stable storage: if its name is there, so are its
+        bytes."""
         last = []
         for c in self.of.get(path, ()):
             if c.began > seq:
@@ -311,13 +331,16 @@ class Model:
             if c.durable is not None and c.durable <= seq:
                 last = []
             last.append(c)
-        return bool(last) and all(c.effects[path] is None or (c.of or c).durable is not None and (c.of or c).durable <= seq
-                                  for c in last)
+        return bool(last) and all(
+            c.effects[path] is None
+            or (c.of or c).durable is not None and (c.of or c).durable <= seq
+            for c in last)
 
     def check(self, found, unreadable, seq):
-        """`found`: path -> bytes of all that is there. `unreadable`: names that are there, and cannot be read. Returns what is
-        wrong."""
-        wrong = [f"{p} is there and cannot be read, and all that it may be had been synced; record {seq}"
+        """`found`: path -> bytes of all that is there. `unreadable`: names that are there, and
+        cannot be read. Returns what is wrong."""
+        wrong = [f"{p} is there and cannot be read, and all that it may be had been synced; "
+                 f"record {seq}"
                  for p in unreadable if self.must_read(p, seq)]
         got = {p: self.identity(d) for p, d in found.items()}
         for path in set(self.of) | set(got):
@@ -327,16 +350,20 @@ class Model:
             if got.get(path) in self.may_be(path, seq):
                 continue
             ever = [i for i, c in enumerate(self.of[path]) if c.effects[path] == got.get(path)]
-            other = [p for p, l in self.of.items() if got.get(path) and any(c.effects[p] == got[path] for c in l)]
-            last = [(c.began, c.durable, c.effects[path] and c.effects[path][:6]) for c in self.of[path]
-                    if c.began <= seq][-4:]
-            what = "is missing" if path not in got else \
-                f"has the bytes of an earlier or later time ({ever})" if ever else \
-                f"has the bytes of {other}" if other else f"has {len(found[path])} bytes that nobody wrote"
+            other = [p for p, l in self.of.items()
+                     if got.get(path) and any(c.effects[p] == got[path] for c in l)]
+            last = [(c.began, c.durable, c.effects[path] and c.effects[path][:6])
+                    for c in self.of[path] if c.began <= seq][-4:]
+            what = ("is missing" if path not in got else
+                    f"has the bytes of an earlier or later time ({ever})" if ever else
+                    f"has the bytes of {other}" if other else
+                    f"has {len(found[path])} bytes that nobody wrote")
             wrong.append(f"{path} {what}; record {seq}; its last changes: {last}")
         for c, a, b in self.moves:
-            if c.began > seq or c.of.durable is None or c.of.durable >= c.began or {a, b} & self.evictable:
+            if (c.began > seq or c.of.durable is None or c.of.durable >= c.began
+                    or {a, b} & self.evictable):
                 continue
-            if self.of[a][-1] is c and self.of[b][-1] is c and got.get(a) is None and got.get(b) is None:
+            if (self.of[a][-1] is c and self.of[b][-1] is c
+                    and got.get(a) is None and got.get(b) is None):
                 wrong.append(f"{a} was synced and renamed to {b}, and is at neither; record {seq}")
         return wrong

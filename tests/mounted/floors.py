@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
-"""The engine is a house: calls between its folders go downwards only, and inside a folder files do not call each other
-in circles, but those that engine/README names. Looks at the objects that were built: who defines a symbol, who uses it."""
+"""The engine is a house: calls between its folders go downwards only, and inside a folder files do
+not call each other in circles, but those that engine/README names. Looks at the objects that were
+built: who defines a symbol, who uses it."""
 import collections, glob, os, re
 from kvtest import *
 
@@ -16,7 +17,8 @@ seen = {f"engine/{f}" for f in ("base", "frames", "catalog")}
 may |= {"tiers": {"tiers", "engine/base", "engine/frames"}, "mkfs": {"mkfs", "tiers", "gpu"} | seen,
         "fs": {"fs", "tiers", "engine/calls"} | seen}
 
-objects = [p for d in may for p in glob.glob(f"{BUILD}/obj/{d}/*.o") if os.path.exists(f"{top}/{d}/{os.path.basename(p)[:-2]}.c")]
+objects = [p for d in may for p in glob.glob(f"{BUILD}/obj/{d}/*.o")
+           if os.path.exists(f"{top}/{d}/{os.path.basename(p)[:-2]}.c")]
 defined, used = {}, {}
 for path in objects:
     name = os.path.relpath(path, f"{BUILD}/obj")[:-2]
@@ -26,10 +28,12 @@ for path in objects:
         if kind == "U":
             used[name].add(symbol)
         elif kind in "TDBRVC" and symbol.startswith(("kvc_", "kvct_", "kvfs_")):
-            assert symbol not in defined or "mkfs" in (name.split("/")[0], defined[symbol].split("/")[0]), symbol
+            assert (symbol not in defined or
+                    "mkfs" in (name.split("/")[0], defined[symbol].split("/")[0])), symbol
             defined[symbol] = name
 sources = glob.glob(f"{top}/engine/*/*.c")
-assert len([n for n in used if n.startswith("engine/")]) == len(sources), "not all of the engine is built"
+assert len([n for n in used if n.startswith("engine/")]) == len(sources), (
+    "not all of the engine is built")
 
 calls = collections.defaultdict(lambda: collections.defaultdict(set))
 for name, symbols in used.items():
@@ -53,9 +57,12 @@ def reach(start):
 
 
 within = {a: reach(a) for a in used if a.startswith("engine/")}
-circles = {" ".join(sorted(b for b in within[a] if a in within[b])) for a in within if a in within[a]} - {""}
-named = {" ".join(sorted(f"engine/{f}" for f in c.split())) for c in re.findall(r"^circle: (.*)$", readme, re.M)}
-assert not circles - named, f"files that call each other both ways, and engine/README does not name: {circles - named}"
+circles = {" ".join(sorted(b for b in within[a] if a in within[b]))
+           for a in within if a in within[a]} - {""}
+named = {" ".join(sorted(f"engine/{f}" for f in c.split()))
+         for c in re.findall(r"^circle: (.*)$", readme, re.M)}
+assert not circles - named, (
+    f"files that call each other both ways, and engine/README does not name: {circles - named}")
 assert not named - circles, f"engine/README names circles that are none: {named - circles}"
 
 # Each floor and each file has its line in the page that draws the house.

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""The filesystem under the store fills up under load, from outside, and is emptied again. Nothing that was acknowledged is
-gone, unreadable or wrong: while it is full, after it, after a kill in the middle of it, after a remount. While it is full names are
-found and files opened, read and deleted; what would need room is refused with ENOSPC, before anything of it happens."""
+"""The filesystem under the store fills up under load, from outside, and is emptied again. Nothing
+that was acknowledged is gone, unreadable or wrong: while it is full, after it, after a kill in the
+middle of it, after a remount. While it is full names are found and files opened, read and deleted;
+what would need room is refused with ENOSPC, before anything of it happens."""
 import errno, os, threading, time
 from kvtest import *
 
@@ -156,7 +157,8 @@ for d in ("m", "m/a", "m/b"):
 for i in range(600):
     assert create(s, "m/a") == 0
 
-# filled once: the reserve goes, deletes are committed; a kill in the middle of it, and a start while it is full
+# filled once: the reserve goes, deletes are committed; a kill in the middle of it, and a start
+# while it is full
 f = Filler(greedy=False)
 f.start()
 f.full.wait()
@@ -184,7 +186,8 @@ s.fsck("-n")
 s.mount()
 check(s, "after a remount")
 
-# filled by somebody who takes all there is again and again: what is acknowledged may have to wait in memory, and is right
+# filled by somebody who takes all there is again and again: what is acknowledged may have to wait
+# in memory, and is right
 f = Filler(greedy=True)
 f.start()
 f.full.wait()

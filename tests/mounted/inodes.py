@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""No inode number is used twice in the life of a store: not across clean unmounts, where all that had the highest ones is deleted
-before, not across kills, not after a rebuild of the catalog."""
+"""No inode number is used twice in the life of a store: not across clean unmounts, where all that
+had the highest ones is deleted before, not across kills, not after a rebuild of the catalog."""
 from kvtest import *
 
 s = Store(size="64M", options="settle=0").mount()
@@ -34,7 +34,8 @@ for turn in range(4):
     s.mount()
     make(5)
     remove()
-    assert min(seen - set(range(before + 1))) - before < 100, "a clean unmount takes back what was reserved"
+    assert min(seen - set(range(before + 1))) - before < 100, (
+        "a clean unmount takes back what was reserved")
 for turn in range(2):
     make(30)
     remove()

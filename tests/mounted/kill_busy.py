@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""SIGKILL while others saturate the disk under the store: FLOODERS processes write and fsync on its filesystem as hard as they
-can, while clients store, rename and delete; then the daemon is killed, KILLS times (4). What was acknowledged more than 50 ms
-before the kill is there (promise 1). The catalog's log is not large, so that
-checkpoints and their syncs go on meanwhile.
+"""SIGKILL while others saturate the disk under the store: FLOODERS processes write and fsync on its
+filesystem as hard as they can, while clients store, rename and delete; then the daemon is killed,
+KILLS times (4). What was acknowledged more than 50 ms before the kill is there (promise 1). The
+catalog's log is not large, so that checkpoints and their syncs go on meanwhile.
 
-What the promise cannot speak of is a machine that does not let the daemon run. So a witness of the same priority does beside
-it what a commit has to do at the least: it sleeps for 10 ms, as the committer does between two batches, and writes a page to a
-file on the same filesystem, without a sync. What it took longer than that in the last second before the kill, at its worst, is
-added to the 50 ms, and told. It is measured, not assumed, and a commit that waits for a sync is not excused by it, because the
-witness waits for none. One wait is known and is left out: when the log begins anew SQLite syncs its new header within the
-commit. A round whose log did so just before the kill is repeated, as is one in which the machine stood still so
-long that nothing is left to tell; that one with half of the flood."""
+What the promise cannot speak of is a machine that does not let the daemon run. So a witness of the
+same priority does beside it what a commit has to do at the least: it sleeps for 10 ms, as the
+committer does between two batches, and writes a page to a file on the same filesystem, without a
+sync. What it took longer than that in the last second before the kill, at its worst, is added to
+the 50 ms, and told. It is measured, not assumed, and a commit that waits for a sync is not excused
+by it, because the witness waits for none. One wait is known and is left out: when the log begins
+anew SQLite syncs its new header within the commit. A round whose log did so just before the kill is
+repeated, as is one in which the machine stood still so long that nothing is left to tell; that one
+with half of the flood."""
 import os, random, signal, sys, time
 from kvtest import *
 
@@ -30,8 +32,9 @@ def child(work, *args):
     try:
         work(*args)
     except BaseException as e:
-        if not isinstance(e, OSError) or e.errno not in (errno.ENOTCONN, errno.ECONNABORTED, errno.ECANCELED, errno.EIO, errno.ENOENT,
-                                                             errno.ESHUTDOWN):
+        if not isinstance(e, OSError) or e.errno not in (
+                errno.ENOTCONN, errno.ECONNABORTED, errno.ECANCELED, errno.EIO, errno.ENOENT,
+                errno.ESHUTDOWN):
             sys.excepthook(*sys.exc_info())
     os._exit(0)
 
@@ -91,8 +94,8 @@ def client(n, round_, journal):
 
 
 def stalled(path, killed):
-    """The longest of the witness's turns before the kill, beyond its 10 ms; and whether the log began anew
-    (more than once is no accident, and not left out)."""
+    """The longest of the witness's turns before the kill, beyond its 10 ms; and whether the log
+    began anew (more than once is no accident, and not left out)."""
     turns, anew = [], 0
     with open(path) as f:
         for line in f:
@@ -149,10 +152,14 @@ for round_ in range(KILLS):
         all = [check(f"{TMP}/journal{name}.{n}", killed, excused) for n in range(CLIENTS)]
         lost = [l for _, _, some in all for l in some]
         files, late = sum(a[0] for a in all), sum(a[1] for a in all)
-        print(f"round {name}: {files} files, {late} of them too late to count, {st['commits']} commits, log "
-              f"{st['catalog_log_bytes'] >> 10} KiB; excused {excused * 1000:.0f} ms with {flooders} flooders{', the log has just begun anew' if anew else ''}",
+        print(f"round {name}: {files} files, {late} of them too late to count, "
+              f"{st['commits']} commits, log {st['catalog_log_bytes'] >> 10} KiB; "
+              f"excused {excused * 1000:.0f} ms with {flooders} flooders"
+              f"{', the log has just begun anew' if anew else ''}",
               flush=True)
-        assert anew or not lost, f"SEED={SEED}: {len(lost)} of {files} lost, {excused * 1000:.0f} ms excused: {lost[:5]}"
+        assert anew or not lost, (
+            f"SEED={SEED}: {len(lost)} of {files} lost, {excused * 1000:.0f} ms excused: "
+            f"{lost[:5]}")
         s.umount()
         if not anew and excused <= MOST and files > late:
             break

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""The catalog's log keeps its bound (log=) under an hour's worth of commits: one every 10 ms at most (commit=) are a hundred a
-second for as long as there is load; here commit=1, and small changes until thirty times the bound has
-gone through the log in thousands of commits. Its file is looked at all the time. Meanwhile readers hold on: a listing of a large folder
-that is read slowly, and a program that looks at the database with a read transaction of its own, as sqlite3 does; while that
-one reads, SQLite can take nothing from the log that it may still want, so the log may grow, and comes back afterwards. After
-a clean unmount there is next to nothing of it."""
+"""The catalog's log keeps its bound (log=) under an hour's worth of commits: one every 10 ms at
+most (commit=) are a hundred a second for as long as there is load; here commit=1, and small changes
+until thirty times the bound has gone through the log in thousands of commits. Its file is looked at
+all the time. Meanwhile readers hold on: a listing of a large folder that is read slowly, and a
+program that looks at the database with a read transaction of its own, as sqlite3 does; while that
+one reads, SQLite can take nothing from the log that it may still want, so the log may grow, and
+comes back afterwards. After a clean unmount there is next to nothing of it."""
 import os, sqlite3, threading, time
 from kvtest import *
 
@@ -55,7 +56,8 @@ def work(n):
 
 
 def through():
-    """How many bytes the daemon has written, most of them into the log: it copies down nothing else here."""
+    """How many bytes the daemon has written, most of them into the log: it copies down nothing else
+    here."""
     with open(f"/proc/{s.daemon.pid}/io") as f:
         return next(int(l.split()[1]) for l in f if l.startswith("wchar"))
 
@@ -91,7 +93,8 @@ try:
     kept = most["log"]
     # beside it, one batch, which writes a page of the database once
     batch = os.stat(f"{s.path}/catalog.sqlite").st_size + MiB
-    assert kept <= BOUND + batch, f"the log reached {kept} bytes with log={BOUND}, and a batch is at most {batch}"
+    assert kept <= BOUND + batch, (
+        f"the log reached {kept} bytes with log={BOUND}, and a batch is at most {batch}")
     assert through() - began >= TIMES * BOUND
     # a transaction that reads, and stays
     db = sqlite3.connect(f"file:{s.path}/catalog.sqlite?mode=ro", uri=True, isolation_level=None)
@@ -117,7 +120,8 @@ finally:
     [t.join() for t in threads]
     watcher.join()
 st = s.stats()
-print(f"{st['commits'] - commits} commits, {(through() - began) >> 20} MiB written; the log was {kept >> 10} KiB at most, "
+print(f"{st['commits'] - commits} commits, {(through() - began) >> 20} MiB written; "
+      f"the log was {kept >> 10} KiB at most, "
       f"{grown >> 10} KiB while somebody held a snapshot, {again >> 10} KiB after that", flush=True)
 names = {n: sorted(os.listdir(f"{s.mnt}/m{n}")) for n in range(THREADS)}
 s.umount()

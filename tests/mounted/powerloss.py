@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""Power loss by replay (tests/lib/replay.py). Clients store, overwrite, delete and rename in a small store that is always
-full, so that extents are used again all the time; the daemon's writes and syncs are recorded. Then for many points of the
-record, at syncs and between them, with what was not synced there, not there, torn or mixed, the store is made as a failure of
-the power there would have left it, and mounted, half of them after fsck. Promise 2: what was fsynced is there, byte for byte;
-the rest is there or not; nothing has other bytes, of an earlier time or of another file. In between daemons are killed and
-stores unmounted, and a store that had such a failure lives on and has another. SEED repeats a run, MINUTES repeats it with
-other seeds for so long, CUTS is how many points are tried in each life."""
+"""Power loss by replay (tests/lib/replay.py). Clients store, overwrite, delete and rename in a
+small store that is always full, so that extents are used again all the time; the daemon's writes
+and syncs are recorded. Then for many points of the record, at syncs and between them, with what was
+not synced there, not there, torn or mixed, the store is made as a failure of the power there would
+have left it, and mounted, half of them after fsck. Promise 2: what was fsynced is there, byte for
+byte; the rest is there or not; nothing has other bytes, of an earlier time or of another file. In
+between daemons are killed and stores unmounted, and a store that had such a failure lives on and
+has another. SEED repeats a run, MINUTES repeats it with other seeds for so long, CUTS is how many
+points are tried in each life."""
 import os, random, shutil, sys, threading, time
 from kvtest import *
 from replay import *
@@ -208,7 +210,8 @@ def store_at(top, options, mnt):
 
 
 def mount_recorded(s, log, state_path):
-    os.environ.update(LD_PRELOAD=f"{BUILD}/lib/record.so", RECORD_UNDER=TOP, RECORD_LOG=log, RECORD_STATE=state_path)
+    os.environ.update(LD_PRELOAD=f"{BUILD}/lib/record.so", RECORD_UNDER=TOP, RECORD_LOG=log,
+                      RECORD_STATE=state_path)
     try:
         s.mount()
     finally:
@@ -240,7 +243,8 @@ def fsck_mends(s, rng):
     p = s.fsck("-n", ok=None)
     assert p.returncode in (0, 4), p.stdout
     for line in p.stdout.splitlines():  # transactions are whole, so that only frames may be missing
-        assert any(w in line for w in ("points at no frame", "note: ", "nothing is wrong", "something is wrong")), p.stdout
+        assert any(w in line for w in ("points at no frame", "note: ", "nothing is wrong",
+                                       "something is wrong")), p.stdout
     p = s.fsck("-y", *(["--data"] if rng.random() < 0.3 else []), ok=None)
     assert p.returncode in (0, 1), p.stdout
     s.fsck("-n", ok=True)
@@ -256,7 +260,8 @@ def life(kind, model, seed, seconds):
     if os.path.exists(log):
         os.unlink(log)
     state = State(state_path)
-    s = store_at(TOP, options + (f",remote=dir://{TOP}/remote" if KINDS[kind][1] else ""), f"{TMP}/mnt")
+    s = store_at(TOP, options + (f",remote=dir://{TOP}/remote" if KINDS[kind][1] else ""),
+                 f"{TMP}/mnt")
     mount_recorded(s, log, state_path)
     l = Life(s, model, state, seed)
     for p, d in look(s)[0].items():  # of an earlier life: it has outlived a failure
@@ -307,13 +312,16 @@ def life(kind, model, seed, seconds):
 
 
 def try_image(kind, model, replay, seq, how, seed):
-    """Makes the store as a failure leaves it, and looks. Leaves it in IMAGE as it was before it was looked at, if `keep`."""
+    """Makes the store as a failure leaves it, and looks. Leaves it in IMAGE as it was before it was
+    looked at, if `keep`."""
     rng = random.Random(f"{seed}.{seq}.{how}")
     options, remote = KINDS[kind]
     shutil.rmtree(IMAGE, ignore_errors=True)
     replay.image(IMAGE, how, rng)
     # full is as it is: nothing is to go for it
-    s = store_at(IMAGE, options + ",high=100,low=99" + (f",remote=dir://{IMAGE}/remote" if remote else ""), f"{TMP}/mnt2")
+    s = store_at(IMAGE,
+                 options + ",high=100,low=99" + (f",remote=dir://{IMAGE}/remote" if remote else ""),
+                 f"{TMP}/mnt2")
     checked = rng.random() < 0.5
     if checked:
         fsck_mends(s, rng)
@@ -323,7 +331,9 @@ def try_image(kind, model, replay, seq, how, seed):
     wrong = model.check(found, [] if checked else unreadable, seq)
     if wrong:
         print(s.log()[-1500:])
-    assert not wrong, f"{kind}, SEED={seed}: power lost at record {seq} ({how}{', fsck' if checked else ''}): " + "\n".join(wrong[:8])
+    assert not wrong, (
+        f"{kind}, SEED={seed}: power lost at record {seq} ({how}{', fsck' if checked else ''}): "
+        + "\n".join(wrong[:8]))
     s.umount()
     s.drop_pool()
     s.fsck("-n", ok=None if remote else True)
@@ -331,12 +341,13 @@ def try_image(kind, model, replay, seq, how, seed):
 
 
 def cuts_of(replay, n, rng):
-    """(point, how) in order: before the syncs that had most to do, when what they were to bring is lost; at any syncs; and
-    between them."""
+    """(point, how) in order: before the syncs that had most to do, when what they were to bring is
+    lost; at any syncs; and between them."""
     all = replay.all_records()
     syncs = [seq for seq, op in all if op in (SYNC, SYNC_DIR)]
     gaps = sorted(zip(syncs, syncs[1:]), key=lambda g: g[0] - g[1])[:n]
-    some = [(b - 1, rng.choice(("data", "data", "data", "none", "mixed"))) for a, b in rng.sample(gaps, min(len(gaps), n // 2))]
+    some = [(b - 1, rng.choice(("data", "data", "data", "none", "mixed")))
+            for a, b in rng.sample(gaps, min(len(gaps), n // 2))]
     some += [(seq, rng.choice(HOW)) for seq in rng.sample(syncs, min(len(syncs), n // 4))]
     some += [(seq, rng.choice(HOW)) for seq, _ in rng.sample(all, min(len(all), n - len(some)))]
     return sorted(some), len(all), len(syncs)
@@ -380,7 +391,8 @@ if MINUTES:
     end = time.time() + 60 * MINUTES
     n = 0
     while time.time() < end:
-        one(("disk", "coded", "shared")[n % 3] if not os.environ.get("KIND") else os.environ["KIND"],
+        one(("disk", "coded", "shared")[n % 3]
+            if not os.environ.get("KIND") else os.environ["KIND"],
             SEED + n, CUTS, 1 + n % 3)
         n += 1
     print(f"{n} stores")

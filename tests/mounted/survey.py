@@ -2,8 +2,8 @@
 # ways: fast
 """A quota and a policy on a model that has many files: the call returns, the rest happens in the
 background and can be seen, others go on meanwhile, and the sum is exact although files come, grow,
-move and go while they are counted; after a kill in the middle the next mount goes on. Before, one hold
-of both locks lasted as long as the model was large."""
+move and go while they are counted; after a kill in the middle the next mount goes on. Before, one
+hold of both locks lasted as long as the model was large."""
 import os, random, subprocess, threading, time
 from kvtest import *
 from kvtest import BUILD
@@ -67,7 +67,8 @@ def change(seed):
                     os.unlink(f"{chunk}/{names[0]}")
             else:  # one moves out, one in
                 at = rnd.randrange(len(mine))
-                to = f"{other}/x-{seed}-{i}" if mine[at].startswith(model) else f"{chunk}/back-{seed}-{i}"
+                to = (f"{other}/x-{seed}-{i}" if mine[at].startswith(model) else
+                      f"{chunk}/back-{seed}-{i}")
                 os.rename(mine[at], to)
                 mine[at] = to
     except FileNotFoundError:

@@ -122,8 +122,9 @@ static void reply_new(fuse_req_t req, int err, const struct kvc_row *a)
 
 static void run_lookup(struct call *c)
 {
-	int err = c->w.err == -ETIMEDOUT ? -ENOENT : c->w.err ?: kvc_lookup(c->f->k, c->ino, c->name, &c->attr, &c->w);
+	int err = c->w.err == -ETIMEDOUT ? -ENOENT : c->w.err;
 
+	err = err ?: kvc_lookup(c->f->k, c->ino, c->name, &c->attr, &c->w);
 	if (kvfs_waits(c, &err))
 		return;
 	reply_entry(c->req, err, &c->attr);

@@ -162,8 +162,9 @@ static int enter(struct kvc_catalog *c, struct frame *f, uint64_t *next)
 		return 0;
 	}
 	row.chunk = chunk.id = row.ino;
-	return err ?: kvc_row_put(c, &row) ?: kvc_name_put(c, row.parent, name, f->ino, S_IFREG) ?: kvc_object_put(c, f->ino, &o) ?:
-	       kvc_place_put(c, f->ino, 0, &f->place) ?: kvc_chunk_put(c, &chunk);
+	err = err ?: kvc_row_put(c, &row) ?: kvc_name_put(c, row.parent, name, f->ino, S_IFREG);
+	err = err ?: kvc_object_put(c, f->ino, &o) ?: kvc_place_put(c, f->ino, 0, &f->place);
+	return err ?: kvc_chunk_put(c, &chunk);
 }
 
 static void keep_old(const char *path)

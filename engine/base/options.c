@@ -130,10 +130,43 @@ static void strcat_bounded(char *to, const char *from, size_t room)
 	snprintf(to + len, room - len, "%s", from);
 }
 
+static int set_number(const struct row *r, const char *value, uint64_t *n, char *error)
+{
+	char a[32], b[32], range[96], *end;
+	uint64_t v;
+
+	if (r->type == SIZE) {
+		if (!value || kvc_size_parse(value, &v)) {
+			fail(error,
+			     "option %s: '%s' is not a size; give a number with K, M, G or "
+			     "T, such as 16G",
+			     r->name, value ? value : "");
+			return -EINVAL;
+		}
+	} else {
+		v = value && *value >= '0' && *value <= '9' ? strtoull(value, &end, 10) : 0;
+		if (!value || *value < '0' || *value > '9' || *end) {
+			fail(error, "option %s: '%s' is not a number", r->name, value ? value : "");
+			return -EINVAL;
+		}
+	}
+	if (v >= r->min && v <= r->max) {
+		*n = v;
+		return 0;
+	}
+	if (r->type == SIZE)
+		snprintf(range, sizeof range, "%s to %s", kvc_size_text(r->min, a),
+			 kvc_size_text(r->max, b));
+	else
+		snprintf(range, sizeof range, "%llu to %llu", (unsigned long long)r->min,
+			 (unsigned long long)r->max);
+	fail(error, "option %s: it goes from %s", r->name, range);
+	return -EINVAL;
+}
+
 static int set(struct kvc_options *o, const struct row *r, const char *value, char *error)
 {
 	uint64_t *n = (uint64_t *)((char *)o + r->at), v;
-	char a[32], b[32], range[96];
 	char *end;
 
 	switch (r->type) {
@@ -145,35 +178,7 @@ static int set(struct kvc_options *o, const struct row *r, const char *value, ch
 		*n = !value || *value == '1';
 		return 0;
 	case SIZE:
-	case NUMBER:
-		if (r->type == SIZE) {
-			if (!value || kvc_size_parse(value, &v)) {
-				fail(error,
-				     "option %s: '%s' is not a size; give a number with K, M, G or "
-				     "T, such as 16G",
-				     r->name, value ? value : "");
-				return -EINVAL;
-			}
-		} else {
-			v = value && *value >= '0' && *value <= '9' ? strtoull(value, &end, 10) : 0;
-			if (!value || *value < '0' || *value > '9' || *end) {
-				fail(error, "option %s: '%s' is not a number", r->name,
-				     value ? value : "");
-				return -EINVAL;
-			}
-		}
-		if (v < r->min || v > r->max) {
-			if (r->type == SIZE)
-				snprintf(range, sizeof range, "%s to %s", kvc_size_text(r->min, a),
-					 kvc_size_text(r->max, b));
-			else
-				snprintf(range, sizeof range, "%llu to %llu",
-					 (unsigned long long)r->min, (unsigned long long)r->max);
-			fail(error, "option %s: it goes from %s", r->name, range);
-			return -EINVAL;
-		}
-		*n = v;
-		return 0;
+	case NUMBER: return set_number(r, value, n, error);
 	case ID:
 	case MODE:
 		v = value && *value >= '0' && *value <= '9'

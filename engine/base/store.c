@@ -187,12 +187,43 @@ void kvc_store_alive(const struct kvc_store *s)
 		futimens(s->lock_fd, NULL);
 }
 
+/* Reads and checks the superblock. */
+static int read_super(int fd, const char *dir, const char *path, struct super *p, char *error)
+{
+	struct kvc_sum sum;
+	int err;
+
+	err = kvc_pread_all(fd, p, sizeof *p, 0);
+	if (err == -ENODATA || (!err && memcmp(p->magic, magic, sizeof magic))) {
+		snprintf(error, 512, "%s is not a kvcachefs store; mkfs.kvcachefs makes one", dir);
+		return -EINVAL;
+	}
+	if (err) {
+		snprintf(error, 512, "cannot read %s: %s", path, strerror(-err));
+		return err;
+	}
+	if (le32toh(p->version) > KVC_STORE_VERSION) {
+		snprintf(error, 512,
+			 "%s has format %u and this kvcachefs knows %d; use a newer one", dir,
+			 le32toh(p->version), KVC_STORE_VERSION);
+		return -EPROTO;
+	}
+	sum = kvc_sum_of(p, offsetof(struct super, sum));
+	if (memcmp(sum.b, p->sum, 16) || memchr(p->device, 0, sizeof p->device) == NULL) {
+		snprintf(
+			error, 512,
+			"the superblock of %s is damaged; fsck.kvcachefs --rebuild makes a new one",
+			dir);
+		return -EBADMSG;
+	}
+	return 0;
+}
+
 int kvc_store_open(struct kvc_store *s, const char *dir, char *error)
 {
 	KVC_MEM struct super *p = malloc(sizeof *p);
 	char path[1280];
 	KVC_FD int fd = -1;
-	struct kvc_sum sum;
 	struct stat st;
 	int err;
 
@@ -222,29 +253,8 @@ int kvc_store_open(struct kvc_store *s, const char *dir, char *error)
 			snprintf(error, 512, "cannot open %s: %s", path, strerror(-err));
 		return err == -ENOENT ? -EINVAL : err;
 	}
-	err = kvc_pread_all(fd, p, sizeof *p, 0);
-	if (err == -ENODATA || (!err && memcmp(p->magic, magic, sizeof magic))) {
-		snprintf(error, 512, "%s is not a kvcachefs store; mkfs.kvcachefs makes one", dir);
-		return -EINVAL;
-	}
-	if (err) {
-		snprintf(error, 512, "cannot read %s: %s", path, strerror(-err));
+	if ((err = read_super(fd, dir, path, p, error)))
 		return err;
-	}
-	if (le32toh(p->version) > KVC_STORE_VERSION) {
-		snprintf(error, 512,
-			 "%s has format %u and this kvcachefs knows %d; use a newer one", dir,
-			 le32toh(p->version), KVC_STORE_VERSION);
-		return -EPROTO;
-	}
-	sum = kvc_sum_of(p, offsetof(struct super, sum));
-	if (memcmp(sum.b, p->sum, 16) || memchr(p->device, 0, sizeof p->device) == NULL) {
-		snprintf(
-			error, 512,
-			"the superblock of %s is damaged; fsck.kvcachefs --rebuild makes a new one",
-			dir);
-		return -EBADMSG;
-	}
 	if ((err = lock_store(fd, dir, error)))
 		return err;
 	memcpy(s->uuid, p->uuid, 16);

@@ -595,7 +595,8 @@ static int exchange_both(struct kvc *k, uint64_t parent, const char *name, uint6
 	int err = kvc_folder_both(k, parent, false, &from_folder)
 			  ?: kvc_folder_both(k, to, false, &to_folder);
 
-	err = err ?: kvc_name_get(k->cat, parent, name, &a_ino, &a_kind) ?: kvc_name_get(k->cat, to, to_name, &b_ino, &b_kind);
+	err = err ?: kvc_name_get(k->cat, parent, name, &a_ino, &a_kind);
+	err = err ?: kvc_name_get(k->cat, to, to_name, &b_ino, &b_kind);
 	err = err ?: kvc_node_get_both(k, a_ino, &a) ?: kvc_node_get_both(k, b_ino, &b);
 	if (err || a == b)
 		return err;

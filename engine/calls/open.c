@@ -301,7 +301,8 @@ static int ask_both(struct kvc *k, const char *name, struct creation *c, uint64_
 	if (w->stage)
 		c->room = 0;
 	if (!err) {
-		err = kvc_ino_new_both(k, &c->row.ino) ?: kvc_pace_locked(k, c->room, w) ?: kvc_room_get_locked(k, c->room, w);
+		err = kvc_ino_new_both(k, &c->row.ino) ?: kvc_pace_locked(k, c->room, w);
+		err = err ?: kvc_room_get_locked(k, c->room, w);
 		k->room.ahead += err ? 0 : c->room;
 	}
 	if (err && err != KVC_WAIT)

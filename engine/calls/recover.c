@@ -222,8 +222,9 @@ int kvc_recover(struct kvc *k, char *error)
 	if (!clean && (kvc_row_max(k->cat) > KVC_ROOT ||
 		       !kvc_meta_get(k->cat, "next_ino", text, sizeof text)))
 		kvc_meta_set(k->cat, "killed", "1");
-	err = kvc_inos_load_both(k, clean) ?: kvc_unnamed_recover_both(k) ?: kvc_quotas_load_both(k, clean)
-	      ?: kvc_surveys_load_both(k) ?: kvc_meta_set(k->cat, "clean", "0");
+	err = kvc_inos_load_both(k, clean) ?: kvc_unnamed_recover_both(k);
+	err = err ?: kvc_quotas_load_both(k, clean) ?: kvc_surveys_load_both(k);
+	err = err ?: kvc_meta_set(k->cat, "clean", "0");
 	kvc_tier_each(k, t)
 		if (!err && !(k->tier[t].t->ops->caps & KVC_TIER_SHARED))
 			err = claim_all(k, t, error);

@@ -3,10 +3,12 @@
  * Sweeps: long work that somebody asked for by .kvcachefs/control, in a thread of its own, one at a
  * time.
  *
- *   import   takes in the listing of the shared tiers: every frame whose path is not known here gets a node
- *   rekey    seals again, with the key that new frames get, what is sealed with another or not at all. Each object is brought
- *            into the pool and copied down anew; the old copy goes when the new one is recorded. What is done is in the
- *            placements, so a sweep that was cut off is simply begun again.
+ *   import   takes in the listing of the shared tiers: every frame whose path is not known here
+ *            gets a node
+ *   rekey    seals again, with the key that new frames get, what is sealed with another or not at
+ *            all. Each object is brought into the pool and copied down anew; the old copy goes when
+ *            the new one is recorded. What is done is in the placements, so a sweep that was cut
+ *            off is simply begun again.
  */
 #include "cache.h"
 #include "calls.h"

@@ -187,8 +187,9 @@ int kvc_check_unplace(struct kvc_catalog *c, uint64_t ino, unsigned tier)
 {
 	struct kvc_object_row o;
 	struct kvc_place left[KVC_TIERS];
-	int err = kvc_place_del(c, ino, tier) ?: kvc_object_get(c, ino, &o) ?: kvc_place_get(c, ino, left);
+	int err = kvc_place_del(c, ino, tier) ?: kvc_object_get(c, ino, &o);
 
+	err = err ?: kvc_place_get(c, ino, left);
 	if (err)
 		return err;
 	o.lower = false;

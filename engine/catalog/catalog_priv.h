@@ -7,7 +7,7 @@
  * How changes go (catalog_write.c, overlay.c), and how reads see them (catalog_rows.c,
  * catalog_range.c):
  *
- *   a change -> overlay, active -> sealed as a batch -> one transaction of the writer's connection -> dropped
+ *   a change -> overlay, active -> sealed as a batch -> one transaction of the writer -> dropped
  *                    ^                                      | failed: ROLLBACK
  *                    +------------- merged back ------------+
  *

@@ -175,7 +175,8 @@ static int transaction(struct kvc_catalog *c)
 
 	if (err)
 		return err;
-	err = kvc_sql_run(&c->w, ST_BEGIN, "") ?: write_all(&c->w, &c->over) ?: kvc_sql_run(&c->w, ST_COMMIT, "");
+	err = kvc_sql_run(&c->w, ST_BEGIN, "") ?: write_all(&c->w, &c->over);
+	err = err ?: kvc_sql_run(&c->w, ST_COMMIT, "");
 	if (err || !sqlite3_get_autocommit(c->w.db)) {
 		none_open(c);
 		return err ?: -EIO;

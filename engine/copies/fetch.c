@@ -168,8 +168,10 @@ static int fetch_through(struct fetch *x, bool have_header)
 	KVC_MEM uint8_t *raw = NULL;
 	struct iovec iov = { x->page, KVC_FRAME_HEADER };
 	uint64_t len;
-	int err = have_header ? 0 : x->t->ops->get(x->t, &x->w->place.where, 0, &iov, 1) ?: check(x);
+	int err = 0;
 
+	if (!have_header)
+		err = x->t->ops->get(x->t, &x->w->place.where, 0, &iov, 1) ?: check(x);
 	if (err)
 		return err;
 	bool coded = x->f->flags & KVC_FRAME_CODED, sparse = x->f->flags & KVC_FRAME_SPARSE;

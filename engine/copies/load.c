@@ -120,6 +120,41 @@ static int try_tier(struct kvc *k, struct kvc_job *j, const struct kvc_segment *
 	return err;
 }
 
+/* The pool has it. */
+static void loaded_both(struct kvc *k, struct kvc_job *j, uint64_t blocks, uint64_t size)
+{
+	struct kvc_node *n = j->node;
+
+	n->row.blocks = blocks;
+	kvc_room_set_locked(k, n, blocks * 512);
+	kvc_become_locked(k, n, KVC_BOTH);
+	n->load_error = 0;
+	kvc_count(&k->stats, loads);
+	kvc_count_by(&k->stats, load_bytes, size);
+	if (j->bad)
+		forget_both(k, n, j->bad);
+	if (k->opt.write == KVC_THROUGH)
+		kvc_spill_queue_locked(k, n, false); /* to the tiers that lack it */
+	kvc_wake_all_locked(k, &n->waiters, 0);
+}
+
+/* No tier could give it; where none has a good copy it is lost. */
+static void failed_both(struct kvc *k, struct kvc_job *j, int err)
+{
+	struct kvc_node *n = j->node;
+
+	kvc_count(&k->stats, load_failures);
+	n->load_error = err;
+	kvc_become_locked(k, n, KVC_LOWER);
+	if (j->bad)
+		forget_both(k, n, j->bad);
+	if (!kvc_placed_anywhere(n)) {
+		k->copies_up->lost_both(k, n);
+		err = -ESTALE;
+	}
+	kvc_wake_all_locked(k, &n->waiters, err);
+}
+
 static void load_run(struct kvc *k, struct kvc_job *j)
 {
 	struct kvc_node *n = j->node;
@@ -167,30 +202,10 @@ static void load_run(struct kvc *k, struct kvc_job *j)
 		kvc_segment_remove(&k->pool, &seg);
 		kvc_room_set_locked(k, n, 0);
 	}
-	if (!err) {
-		n->row.blocks = (uint64_t)st.st_blocks;
-		kvc_room_set_locked(k, n, (uint64_t)st.st_blocks * 512);
-		kvc_become_locked(k, n, KVC_BOTH);
-		n->load_error = 0;
-		kvc_count(&k->stats, loads);
-		kvc_count_by(&k->stats, load_bytes, want.size);
-		if (j->bad)
-			forget_both(k, n, j->bad);
-		if (k->opt.write == KVC_THROUGH)
-			kvc_spill_queue_locked(k, n, false); /* to the tiers that lack it */
-		kvc_wake_all_locked(k, &n->waiters, 0);
-	} else if (n->state == KVC_LOADING) {
-		kvc_count(&k->stats, load_failures);
-		n->load_error = err;
-		kvc_become_locked(k, n, KVC_LOWER);
-		if (j->bad)
-			forget_both(k, n, j->bad);
-		if (!kvc_placed_anywhere(n)) {
-			k->copies_up->lost_both(k, n);
-			err = -ESTALE;
-		}
-		kvc_wake_all_locked(k, &n->waiters, err);
-	}
+	if (!err)
+		loaded_both(k, j, (uint64_t)st.st_blocks, want.size);
+	else if (n->state == KVC_LOADING)
+		failed_both(k, j, err);
 	kvc_unlock_both(k);
 }
 

@@ -5,7 +5,8 @@
  *
  *   blocks     one after the other, each `stored` bytes long
  *   padding    zeros up to a page
- *   table      per block: u32 stored, u32 kind, 16 bytes tag (zero when not sealed); padded with zeros to a page
+ *   table      per block: u32 stored, u32 kind, 16 bytes tag (zero when not sealed); padded with
+ *              zeros to a page
  *
  * There is always one block at least, so that an empty object is sealed too. What each block's tag
  * speaks for (its associated data) is the frame's identity (store, inode, generation, lengths,

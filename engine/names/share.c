@@ -172,74 +172,95 @@ int kvc_ask_both(struct kvc *k, uint64_t parent, const char *name, struct kvc_wa
 	return kvc_park_locked(k, &a->waiters, w);
 }
 
+/* A frame on its way into the catalog. */
+struct adoption {
+	struct kvc_row row;
+	uint64_t bytes, chunk, model; /* bytes: what the file takes */
+};
+
+/* May the frame be taken in as a file of this folder; and which chunk and model is it in? */
+static int judge_both(struct kvc *k, struct kvc_node *folder, const char *name,
+		      const struct kvc_frame *f, struct adoption *a)
+{
+	int err;
+
+	if (f->size > k->pool.bytes || a->bytes > f->size + (16u << 20) ||
+	    (f->flags & KVC_FRAME_CODED ? 0 : f->raw_len != f->stored_len))
+		return -EBADMSG;
+	if (f->flags & KVC_FRAME_SEALED ? !kvc_keys_has(k->keys, f->key_id) : k->keys != NULL)
+		return -ENOKEY; /* with keys, what is not sealed is not trusted */
+	err = kvc_unit_join_both(k, folder, NULL, name, false, &a->chunk);
+	err = err ?: kvc_model_of_both(k, a->row.parent, &a->model);
+	return err ?: kvc_quota_allows_locked(k, a->model, a->row.blocks * 512);
+}
+
+/* The file is LOWER: this tier has it. */
+static int take_file_both(struct kvc *k, struct kvc_node *n, unsigned tier,
+			  const struct kvc_where *w, const struct kvc_frame *f,
+			  const struct adoption *a)
+{
+	int err;
+
+	n->object = (struct kvc_object_row){
+		1, f->size, f->raw_sum, !(f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_SEALED)), true,
+	};
+	n->place[tier] = kvc_place_of(1, w, f);
+	n->has_places = true;
+	n->model = a->model;
+	kvc_unit_grew_locked(k, n, f->size);
+	err = kvc_chunk_join_both(k, n);
+	if (!err)
+		kvc_chunk_used_locked(k, n->chunk, false);
+	err = err ?: kvc_row_put(k->cat, &a->row) ?: kvc_object_put(k->cat, n->row.ino, &n->object);
+	return err ?: kvc_place_put(k->cat, n->row.ino, tier, &n->place[tier]);
+}
+
 int kvc_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *name,
 		   const struct kvc_where *w, const struct kvc_frame *f)
 {
 	bool is_folder = f->flags & KVC_FRAME_FOLDER;
-	uint64_t now = kvc_now_ns(), other, chunk = 0, model = 0,
-		 bytes = f->flags & KVC_FRAME_SPARSE ? f->raw_len : f->size;
-	struct kvc_row row = {
+	struct adoption a = { .bytes = f->flags & KVC_FRAME_SPARSE ? f->raw_len : f->size };
+	struct kvc_node *folder, *n;
+	uint64_t now = kvc_now_ns(), other;
+	uint32_t kind;
+	int err = kvc_node_get_both(k, parent, &folder);
+
+	a.row = (struct kvc_row){
 		.mode = (is_folder ? S_IFDIR : S_IFREG) | (f->mode & 0777),
 		.uid = f->uid,
 		.gid = f->gid,
 		.nlink = is_folder ? 2 : 1,
 		.size = is_folder ? 0 : f->size,
-		.blocks = is_folder ? 0 : kvc_round_up(bytes, KVC_PAGE) / 512,
+		.blocks = is_folder ? 0 : kvc_round_up(a.bytes, KVC_PAGE) / 512,
 		.atime_ns = now,
 		.mtime_ns = f->mtime_ns,
 		.ctime_ns = now,
 		.btime_ns = f->btime_ns,
 		.parent = parent,
 	};
-	struct kvc_node *folder, *n;
-	uint32_t kind;
-	int err = kvc_node_get_both(k, parent, &folder);
-
 	if (!err && (folder->lost || !S_ISDIR(folder->row.mode)))
 		err = -ENOENT;
 	if (!err) {
 		err = kvc_name_get(k->cat, parent, name, &other, &kind);
 		err = !err ? -EEXIST : err == -ENOENT ? 0 : err;
 	}
-	if (!err && !is_folder) {
-		if (f->size > k->pool.bytes || bytes > f->size + (16u << 20) ||
-		    (f->flags & KVC_FRAME_CODED ? 0 : f->raw_len != f->stored_len))
-			err = -EBADMSG;
-		else if (f->flags & KVC_FRAME_SEALED ? !kvc_keys_has(k->keys, f->key_id)
-						     : k->keys != NULL)
-			err = -ENOKEY; /* with keys, what is not sealed is not trusted */
-		else
-			err = kvc_unit_join_both(k, folder, NULL, name, false, &chunk) ?: kvc_model_of_both(k, parent, &model) ?:
-			      kvc_quota_allows_locked(k, model, row.blocks * 512);
-	}
+	if (!err && !is_folder)
+		err = judge_both(k, folder, name, f, &a);
+	err = err ?: kvc_catalog_takes(k->cat, false) ?: kvc_ino_new_both(k, &a.row.ino);
 	if (err)
 		return err;
-	if ((err = kvc_catalog_takes(k->cat, false) ?: kvc_ino_new_both(k, &row.ino)))
-		return err;
-	row.chunk = is_folder ? 0 : chunk ? chunk : row.ino;
-	n = kvc_node_new_locked(k, &row);
+	a.row.chunk = is_folder ? 0 : a.chunk ? a.chunk : a.row.ino;
+	n = kvc_node_new_locked(k, &a.row);
 	if (!n)
 		return -ENOMEM;
 	if (is_folder) {
 		if (w->at || w->hi) /* otherwise an import made it up */
-			k->folders->put[tier][row.ino % KVC_FOLDERS] = row.ino;
-		err = kvc_row_put(k->cat, &row);
+			k->folders->put[tier][a.row.ino % KVC_FOLDERS] = a.row.ino;
+		err = kvc_row_put(k->cat, &a.row);
 	} else {
-		n->object = (struct kvc_object_row){
-			1, f->size, f->raw_sum, !(f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_SEALED)),
-			true
-		};
-		n->place[tier] = kvc_place_of(1, w, f);
-		n->has_places = true;
-		n->model = model;
-		kvc_unit_grew_locked(k, n, f->size);
-		err = kvc_chunk_join_both(k, n);
-		if (!err)
-			kvc_chunk_used_locked(k, n->chunk, false);
-		err = err ?: kvc_row_put(k->cat, &row) ?: kvc_object_put(k->cat, row.ino, &n->object) ?:
-		      kvc_place_put(k->cat, row.ino, tier, &n->place[tier]);
+		err = take_file_both(k, n, tier, w, f, &a);
 	}
-	err = err ?: kvc_name_put(k->cat, parent, name, row.ino, row.mode & S_IFMT);
+	err = err ?: kvc_name_put(k->cat, parent, name, a.row.ino, a.row.mode & S_IFMT);
 	if (!err) {
 		kvc_touch_folder_locked(k, folder, is_folder ? 1 : 0);
 		kvc_quota_count_locked(k, n);

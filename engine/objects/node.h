@@ -10,9 +10,11 @@
  *              or o-ino-gen (published as gen
  *              and open for writing again)
  *   RESIDENT   p-ino-gen                       OPEN; BOTH: a tier has it; GONE
- *   BOTH       p-ino-gen                       OPEN; RESIDENT: the tier lost it; LOWER: evicted; GONE
+ *   BOTH       p-ino-gen                       OPEN; RESIDENT: the tier lost it; LOWER: evicted;
+ *                                              GONE
  *   LOWER      none                            LOADING; OPEN: truncated to nothing; GONE
- *   LOADING    l-ino-gen                       BOTH; LOWER: the load failed; GONE: unlinked or every copy was bad
+ *   LOADING    l-ino-gen                       BOTH; LOWER: the load failed; GONE: unlinked or
+ *                                              every copy was bad
  *   GONE       none                            -
  *
  * After a kill the name of a segment tells all: p is taken over when its generation is the

@@ -6,7 +6,7 @@
  * nobody waiting; small stores are done before the call that asked returns. user.kvcachefs.survey
  * shows how far it is.
  *
- *   asked: in k->surveys->asked, and in the catalog (meta survey:MODEL), so that a kill does not end it
+ *   asked: in k->surveys->asked, and in the catalog (meta survey:MODEL): a kill does not end it
  *   begins when the commit has returned that has all inodes below `limit`, the next number then
  *   at inode i: its chunk gets the class and the quota of its model; the file is counted
  *   done: the key is deleted; in the same transaction as the quota's sum

@@ -17,9 +17,10 @@
  *   0. trash->rehead_lock: rewriting a header and freeing an extent exclude each other.
  *   1. the catalog's lock ("the tree"): names, rows, the changes not committed yet. Taken by what
  *      changes or reads names; not held while they are written.
- *   2. k->lock: nodes in memory, chunks, room, queues; all of the structs below whose headers do not
- *      say otherwise. Held for short: memory, and single system calls on the pool's tmpfs (rename,
- *      fstat, ftruncate), never tier I/O, a commit, a reply or a wake.
+ *   2. k->lock: nodes in memory, chunks, room, queues; all of the structs below whose headers do
+ *      not say otherwise. Held for short: memory, and single system calls on the pool's tmpfs
+ *      (open, rename, unlink of a name whose pages stay, fstat, ftruncate), never tier I/O, a
+ *      commit, a reply or a wake. Long work gives it back in between (kvc_pause_locked).
  *   3. leaf locks inside tiers and the notifier.
  * A function that needs k->lock ends in _locked; one that needs both ends in _both.
  */

@@ -744,7 +744,9 @@ static int compare_rest(struct kvc_catalog *c, const struct model *m)
 
 static int compare(struct kvc_catalog *c, const struct model *m)
 {
-	return compare_names(c, m) ?: compare_nodes(c, m) ?: compare_chunks(c, m) ?: compare_rest(c, m);
+	int err = compare_names(c, m) ?: compare_nodes(c, m);
+
+	return err ?: compare_chunks(c, m) ?: compare_rest(c, m);
 }
 
 /* ---- the cases ---- */

@@ -23,23 +23,31 @@ struct thing {
 
 static struct thing things[N];
 
+/* xorshift64 */
+static uint64_t draw(uint64_t *state)
+{
+	*state ^= *state << 13;
+	*state ^= *state >> 7;
+	*state ^= *state << 17;
+	return *state;
+}
+
 static void random_ops(void **state)
 {
-	unsigned seed = (unsigned)time(NULL);
+	uint64_t seed = (uint64_t)time(NULL) | 1;
 	struct kvc_table t;
 	size_t n = 0;
 
 	(void)state;
-	printf("seed %u\n", seed);
-	srand(seed);
+	printf("seed %llu\n", (unsigned long long)seed);
 	assert_int_equal(kvc_table_init(&t), 0);
 	for (size_t i = 0; i < 6 * N; i++) {
-		size_t at = ((size_t)rand() * 31 + (size_t)rand()) % N;
+		size_t at = draw(&seed) % N;
 		struct thing *x = &things[at];
 
 		x->slot.key = at * 16 + 1;
 		assert_ptr_equal(kvc_table_find(&t, x->slot.key), x->in ? &x->slot : NULL);
-		if (!x->in || rand() % 4 == 0) {
+		if (!x->in || draw(&seed) % 4 == 0) {
 			if (x->in)
 				kvc_table_del(&t, &x->slot);
 			else

@@ -261,8 +261,9 @@ static void run_locked(struct kvc_prefault *p)
 		} else if (p->bytes >= p->total || k->room.used + p->piece > bound(p)) {
 			all = true;
 			p->total = p->bytes; /* the rest was touched by those who use it */
-			say_locked(p, "%.120s; %s", decided,
-				   hold ? "all is touched and held until it is taken" : "done");
+			if (hold)
+				say_locked(p, "%.120s; all is touched and held until it is taken",
+					   decided);
 		} else {
 			err = piece_locked(p);
 			err = err == -EAGAIN ? 0 : err;
@@ -272,8 +273,8 @@ static void run_locked(struct kvc_prefault *p)
 	if (err)
 		say_locked(p, "%.120s; ended early: %s", decided,
 			   err == -ENOMEM ? "memory gets short" : strerror(-err));
-	else if (hold && all)
-		say_locked(p, "%.120s; all is taken", decided);
+	else if (all)
+		say_locked(p, "%.120s; %s", decided, hold ? "all is taken" : "done");
 }
 
 static void *work(void *arg)

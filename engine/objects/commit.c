@@ -112,14 +112,18 @@ static int put_chunks(struct kvc *k, bool all, bool gently)
 
 /*
  * What is dirty goes into the overlay. Afterwards only what became so meanwhile is left for the
- * hold that seals.
+ * hold that seals. *all: the use of known chunks is to be written too, which is so now and then.
  */
-static int put_most(struct kvc *k, bool all)
+static int put_most(struct kvc *k, bool *all)
 {
+	uint64_t now = kvc_mono_ns();
 	int err;
 
 	kvc_catalog_lock(k->cat);
-	err = put_nodes(k, true) ?: put_chunks(k, all, true);
+	*all = now - k->dirty->chunks_ns >= CHUNKS_EVERY_NS;
+	if (*all)
+		k->dirty->chunks_ns = now;
+	err = put_nodes(k, true) ?: put_chunks(k, *all, true);
 	kvc_catalog_unlock(k->cat);
 	return err;
 }
@@ -161,16 +165,14 @@ static void sync_locked(struct kvc *k, struct kvc_list *waits)
 int kvc_commit_once(struct kvc *k)
 {
 	struct kvc_list trash, waits;
-	uint64_t txn = 0, now = kvc_mono_ns();
-	bool all = now - k->dirty->chunks_ns >= CHUNKS_EVERY_NS;
+	uint64_t txn = 0;
+	bool all;
 	int err;
 
-	if (all)
-		k->dirty->chunks_ns = now;
 	kvc_list_init(&trash);
 	kvc_list_init(&waits);
 	kvc_catalog_gate(k->cat);
-	err = put_most(k, all);
+	err = put_most(k, &all);
 	kvc_lock_both(k);
 	k->dirty->soon = k->dirty->now = false;
 	all |= k->stopping;

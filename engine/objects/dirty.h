@@ -12,7 +12,8 @@ struct kvc_dirty {
 	pthread_cond_t cond;           /* the committer's */
 	pthread_cond_t committed_cond; /* committed went up */
 	bool soon, now;
-	uint64_t chunks_ns; /* when the use of known chunks was last written */
+	/* when the use of known chunks was last written; under the catalog's lock */
+	uint64_t chunks_ns;
 };
 
 /* There is something to commit: within commit=, or now. */

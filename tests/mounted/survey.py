@@ -62,7 +62,7 @@ def change(seed):
             elif what == 2:
                 os.unlink(mine.pop(rnd.randrange(len(mine))))
             elif what == 3:  # an old one goes
-                names = os.listdir(chunk)
+                names = [n for n in os.listdir(chunk) if n.startswith("layer")]
                 if names:
                     os.unlink(f"{chunk}/{names[0]}")
             else:  # one moves out, one in

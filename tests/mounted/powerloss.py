@@ -36,7 +36,7 @@ class Life:
         self.s, self.model, self.state, self.stop = store, model, state, threading.Event()
         self.quiet = threading.Event()
         self.seed, self.wrong, self.kept = seed, [], {}
-        self.rounds = 0
+        self.rounds, self.late = 0, 0
 
     def path(self, p):
         return f"{self.s.mnt}/{p}"
@@ -69,7 +69,14 @@ class Life:
         return self.model.begin(self.state.seq() + 1, effects)
 
     def sync(self, fd, *changes):
-        os.fsync(fd)
+        try:
+            os.fsync(fd)
+        except TimeoutError:
+            # No promise then. A large frame may not find room for so long in a tier this small and
+            # this full, whose free space is in pieces; that is for once, not for all.
+            self.late += 1
+            assert self.late <= 2, f"{self.late} fsyncs timed out: {self.s.stats()}"
+            return
         now = self.state.seq()
         for c in changes:
             c.durable = now

@@ -119,10 +119,10 @@ $(B)/bin/kvcachefs: $(FS) $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $$($(PKG) --static --libs fuse3) $$($(PKG) --libs libmicrohttpd) $(lib_tiers) $(lib_engine)
 
-$(B)/bin/mkfs.kvcachefs: $(call obj,mkfs/mkfs.c mkfs/tool.c)
-$(B)/bin/fsck.kvcachefs: $(call obj,mkfs/fsck.c mkfs/fsck_rebuild.c mkfs/tool.c)
+$(B)/bin/mkfs.kvcachefs: $(call obj,mkfs/mkfs.c mkfs/pools.c mkfs/tool.c)
+$(B)/bin/fsck.kvcachefs: $(call obj,$(wildcard mkfs/fsck*.c) mkfs/tool.c)
 $(B)/bin/mount.kvcachefs: $(call obj,mkfs/mount.c)
-$(B)/bin/kvcachectl: $(call obj,mkfs/ctl.c mkfs/tool.c) $(B)/lib/libkvcachefs.a
+$(B)/bin/kvcachectl: $(call obj,mkfs/ctl.c mkfs/pools.c mkfs/tool.c) $(B)/lib/libkvcachefs.a
 $(TOOLS:%=$(B)/bin/%): $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter $(B)/obj/mkfs/% %.a,$^) $(TIERS) $(ENGINE) $(lib_tiers) $(lib_engine) $(if $(filter %.a,$^),$(lib_gpu))
@@ -180,11 +180,12 @@ $(B)/bin/test-%: $(B)/obj/tests/tools/%.o $(TIERS) $(ENGINE)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_tiers) $(lib_engine) -luring
 
 # Loaded into daemons by tests: it replaces libc's calls, so it is built without the sanitizers' own.
-$(B)/lib/record.so: tests/preload/record.c $(B)/flags
+PRELOADS := $(patsubst tests/preload/%.c,$(B)/lib/%.so,$(sort $(wildcard tests/preload/*.c)))
+$(PRELOADS): $(B)/lib/%.so: tests/preload/%.c $(B)/flags
 	$(call say,LINK,$@)
 	$(Q)$(CC) -std=gnu11 -g -O2 $(filter-out -Wmissing-prototypes,$(WARN)) -pthread -D_GNU_SOURCE -fPIC -shared -o $@ $<
 
-tests: all $(B)/lib/record.so $(UNIT:%=$(B)/bin/unit-%) $(TTOOLS:%=$(B)/bin/test-%) $(B)/bin/test-gpu-fake $(if $(filter 1,$(CUDA)),$(B)/bin/test-gpu)
+tests: all $(PRELOADS) $(UNIT:%=$(B)/bin/unit-%) $(TTOOLS:%=$(B)/bin/test-%) $(B)/bin/test-gpu-fake $(if $(filter 1,$(CUDA)),$(B)/bin/test-gpu)
 
 format:
 	@scripts/format $(ALL_C)
@@ -217,6 +218,9 @@ late-replies: tests
 	@SECONDS_LATE=3600 tests/run $(B) late_replies
 crash-campaign: tests
 	@KILLS=100 tests/run $(B) crash
+# Each call on a file of each tool goes wrong once: errors, kills, writes that are torn.
+faults: tests
+	@SWEEP=1 tests/run $(B) tool_errors tool_kills "mounted mkfs"
 # Power losses for MINUTES (10) with other seeds each time; SEED repeats one round of it.
 replay-campaign: tests
 	@MINUTES=$(or $(MINUTES),10) tests/run $(B) powerloss
@@ -245,5 +249,5 @@ distclean:
 	rm -rf build
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
-.PHONY: all setup tests format lint lint-layout lint-tidy check check-unit demo bench bench-quick bench-full engines gpu-measure scale late-replies crash-campaign replay-campaign install uninstall clean distclean FORCE
+.PHONY: all setup tests format lint lint-layout lint-tidy check check-unit demo bench bench-quick bench-full engines gpu-measure scale late-replies crash-campaign faults replay-campaign install uninstall clean distclean FORCE
 .SECONDARY:

@@ -6,7 +6,11 @@
  * time; loads land in the segment's own pages.
  *
  * `where.at` is the byte offset of the frame, `where.len` the extent's length. The lock guards the
- * extents only; I/O is done without it.
+ * extents and what waits to be cleared only; I/O is done without it.
+ *
+ * A frame is removed by writing zeros over its header, so that a rebuild does not bring it back.
+ * Where that fails the extent is neither free nor forgotten: it waits in `uncleared`, and is tried
+ * again with each sync and, ever more seldom, with what is stored and removed.
  */
 #include "registry.h"
 
@@ -24,6 +28,9 @@
 #define PIECE (1u << 20)
 #define BUFFER (KVC_FRAME_HEADER + PIECE)
 #define SPARES 8
+#define AGAIN_NS 500000000ull /* after a header that could not be cleared; doubled each time */
+#define AGAIN_MAX_NS (512 * AGAIN_NS)
+#define READS 3 /* so often a page is read before it counts as unreadable */
 
 static const uint8_t no_header[KVC_FRAME_HEADER] __attribute__((aligned(4096)));
 
@@ -32,10 +39,19 @@ struct disk {
 	pthread_mutex_t lock;
 	struct kvct_extents *free;
 	uint64_t size;
+	uint64_t lost_from; /* nothing that lay behind this is there any more */
 	int fd;
 	/* buffers of BUFFER bytes for the next put: new ones would cost a fault a page */
 	uint8_t *spare[SPARES];
 	unsigned nspare;
+	struct uncleared {
+		uint64_t at, len;
+	} *uncleared;
+	size_t nuncleared, uncleared_room;
+	uint64_t again_ns, pause_ns; /* when they are tried again, and how long after that */
+	bool clearing;
+	void (*unread)(void *arg, uint64_t at, uint64_t len, int err);
+	void *unread_arg;
 };
 
 static struct disk *of(struct kvc_tier *t)
@@ -48,6 +64,7 @@ static void disk_close(struct kvc_tier *t)
 	struct disk *d = of(t);
 
 	kvct_extents_free(d->free);
+	free(d->uncleared);
 	while (d->nspare)
 		free(d->spare[--d->nspare]);
 	close(d->fd);
@@ -66,7 +83,7 @@ static int disk_claim(struct kvc_tier *t, const struct kvc_where *w)
 	struct disk *d = of(t);
 	int err;
 
-	if (!valid(d, w))
+	if (!valid(d, w) || w->at + w->len > d->lost_from)
 		return -ERANGE;
 	pthread_mutex_lock(&d->lock);
 	err = kvct_extents_claim(d->free, w->at, w->len);
@@ -74,19 +91,78 @@ static int disk_claim(struct kvc_tier *t, const struct kvc_where *w)
 	return err;
 }
 
+/* Under the lock. Without memory for it the extent is lost until the next start. */
+static void clear_later_locked(struct disk *d, const struct kvc_where *w)
+{
+	if (kvc_grow(&d->uncleared, d->nuncleared, &d->uncleared_room, sizeof *d->uncleared))
+		return;
+	if (!d->nuncleared) {
+		d->pause_ns = AGAIN_NS;
+		d->again_ns = kvc_mono_ns() + AGAIN_NS;
+	}
+	d->uncleared[d->nuncleared++] = (struct uncleared){ w->at, w->len };
+}
+
+static int clear_header(struct disk *d, uint64_t at)
+{
+	return kvc_pwrite_all(d->fd, no_header, KVC_FRAME_HEADER, (off_t)at);
+}
+
+/* One of those that wait; *i moves on where it has to stay. Under the lock, which is given back. */
+static int clear_one_locked(struct disk *d, size_t *i)
+{
+	struct uncleared u = d->uncleared[*i];
+	int err;
+
+	pthread_mutex_unlock(&d->lock);
+	err = clear_header(d, u.at);
+	pthread_mutex_lock(&d->lock);
+	if (err) { /* those that came meanwhile lie behind it */
+		++*i;
+		return err;
+	}
+	d->uncleared[*i] = d->uncleared[--d->nuncleared];
+	kvct_extents_give(d->free, u.at, u.len);
+	return 0;
+}
+
+/* What could not be cleared, tried again when it is due, or now. */
+static void clear_again(struct disk *d, bool now)
+{
+	int err = 0;
+
+	pthread_mutex_lock(&d->lock);
+	if (d->nuncleared && !d->clearing && (now || kvc_mono_ns() >= d->again_ns)) {
+		d->clearing = true;
+		for (size_t i = 0; i < d->nuncleared;)
+			err = clear_one_locked(d, &i) ?: err;
+		d->pause_ns = kvc_min(d->pause_ns * 2, AGAIN_MAX_NS);
+		d->again_ns = kvc_mono_ns() + d->pause_ns;
+		d->clearing = false;
+	}
+	pthread_mutex_unlock(&d->lock);
+}
+
 static int disk_remove(struct kvc_tier *t, const struct kvc_where *w)
 {
 	struct disk *d = of(t);
-	int err;
+	int err, told;
 
 	if (!valid(d, w))
 		return -ENOENT;
-	/* The header goes, so that a rebuild does not bring back what was deleted. */
-	if ((err = kvc_pwrite_all(d->fd, no_header, KVC_FRAME_HEADER, (off_t)w->at)))
-		return err;
+	clear_again(d, false);
+	told = clear_header(d, w->at);
 	pthread_mutex_lock(&d->lock);
-	err = kvct_extents_give(d->free, w->at, w->len);
+	err = 0;
+	if (told)
+		clear_later_locked(d, w);
+	else
+		err = kvct_extents_give(d->free, w->at, w->len);
 	pthread_mutex_unlock(&d->lock);
+	if (told)
+		kvc_warn("the disk tier cannot clear what was deleted at %llu: %s; it is tried "
+			 "again",
+			 (unsigned long long)w->at, strerror(-told));
 	return err == -EEXIST ? -ENOENT : err;
 }
 
@@ -170,6 +246,7 @@ static int disk_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_wher
 	struct kvc_where w = { .len = KVC_FRAME_HEADER + kvc_round_up(p->stored_len, KVC_PAGE) };
 	int err;
 
+	clear_again(d, false);
 	pthread_mutex_lock(&d->lock);
 	err = kvct_extents_take(d->free, w.len, &w.at);
 	pthread_mutex_unlock(&d->lock);
@@ -229,6 +306,32 @@ static int disk_rehead(struct kvc_tier *t, const struct kvc_where *w,
 	return valid(d, w) ? kvc_pwrite_all(d->fd, buf, KVC_FRAME_HEADER, (off_t)w->at) : -ENOENT;
 }
 
+void kvct_disk_unread(struct kvc_tier *t, void (*fn)(void *arg, uint64_t at, uint64_t len, int err),
+		      void *arg)
+{
+	of(t)->unread = fn;
+	of(t)->unread_arg = arg;
+}
+
+/* A piece that cannot be read as a whole, page by page; what stays unreadable is told and zero. */
+static int read_pages(struct disk *d, uint8_t *buf, size_t len, uint64_t at)
+{
+	for (size_t o = 0; o < len; o += KVC_PAGE) {
+		size_t n = kvc_min(len - o, KVC_PAGE);
+		int err = -EIO;
+
+		for (int i = 0; i < READS && err && err != -ENODATA; i++)
+			err = kvc_pread_all(d->fd, buf + o, n, (off_t)(at + o));
+		if (!err)
+			continue;
+		if (!d->unread)
+			return err;
+		d->unread(d->unread_arg, at + o, n, err);
+		memset(buf + o, 0, n);
+	}
+	return 0;
+}
+
 static int disk_list(struct kvc_tier *t,
 		     int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),
 		     void *arg)
@@ -244,7 +347,8 @@ static int disk_list(struct kvc_tier *t,
 	for (uint64_t at = 0; at < d->size && !err;) {
 		size_t len = kvc_min(d->size - at, PIECE);
 
-		if ((err = kvc_pread_all(d->fd, buf, len, (off_t)at)))
+		if (kvc_pread_all(d->fd, buf, len, (off_t)at) &&
+		    (err = read_pages(d, buf, len, at)))
 			break;
 		for (uint64_t o = 0; o < len && !err; o += KVC_PAGE) {
 			struct kvc_where w = { .at = at + o };
@@ -267,6 +371,7 @@ static int disk_list(struct kvc_tier *t,
 
 static int disk_sync(struct kvc_tier *t)
 {
+	clear_again(of(t), true);
 	return fdatasync(of(t)->fd) ? -errno : 0;
 }
 
@@ -277,6 +382,9 @@ static void disk_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
 	pthread_mutex_lock(&d->lock);
 	u->total = d->size;
 	u->used = d->size - kvct_extents_total_free(d->free);
+	u->uncleared = 0;
+	for (size_t i = 0; i < d->nuncleared; i++)
+		u->uncleared += d->uncleared[i].len;
 	pthread_mutex_unlock(&d->lock);
 }
 
@@ -294,10 +402,35 @@ static const struct kvc_tier_ops disk_ops = {
 	.usage = disk_usage,
 };
 
+/* Opens the file or device and learns its size. */
+static int open_data(struct disk *d, const struct kvc_store *s, uint64_t *size, char *error)
+{
+	int mode = s->read_only ? O_RDONLY : O_RDWR, err = 0;
+	struct stat st;
+
+	d->fd = open(s->data, mode | O_DIRECT | O_CLOEXEC | (s->device ? O_EXCL : 0));
+	if (d->fd < 0 && errno == EINVAL) {
+		d->fd = open(s->data, mode | O_CLOEXEC);
+		if (d->fd >= 0)
+			kvc_info(
+				"%s takes no direct I/O: the disk tier goes through the page cache",
+				s->data);
+	}
+	if (d->fd < 0 || fstat(d->fd, &st)) {
+		err = -errno;
+		snprintf(error, 512, "cannot open the disk tier %s: %s", s->data, strerror(-err));
+	} else if (S_ISBLK(st.st_mode) ? ioctl(d->fd, BLKGETSIZE64, size)
+				       : (*size = (uint64_t)st.st_size, 0)) {
+		err = -errno;
+		snprintf(error, 512, "cannot size the disk tier %s: %s", s->data, strerror(-err));
+	}
+	return err;
+}
+
 int kvct_disk_open(const struct kvc_store *s, struct kvc_tier **out, char *error)
 {
 	struct disk *d = calloc(1, sizeof *d);
-	struct stat st;
+	char a[32], b[32];
 	uint64_t size = 0;
 	int err = 0;
 
@@ -307,28 +440,17 @@ int kvct_disk_open(const struct kvc_store *s, struct kvc_tier **out, char *error
 	}
 	d->tier.ops = &disk_ops;
 	snprintf(d->tier.id, sizeof d->tier.id, "disk");
-	d->fd = open(s->data, O_RDWR | O_DIRECT | O_CLOEXEC | (s->device ? O_EXCL : 0));
-	if (d->fd < 0 && errno == EINVAL) {
-		d->fd = open(s->data, O_RDWR | O_CLOEXEC);
-		if (d->fd >= 0)
-			kvc_info(
-				"%s takes no direct I/O: the disk tier goes through the page cache",
-				s->data);
+	err = open_data(d, s, &size, error);
+	d->lost_from = size < s->data_size ? size : s->lost_from ?: UINT64_MAX;
+	if (!err && size < s->data_size) {
+		kvc_warn("the disk tier %s is shorter than it was made (%s of %s): what lay behind "
+			 "its end is lost, all else is there",
+			 s->data, kvc_size_text(size, a), kvc_size_text(s->data_size, b));
+		/* Else the rest would be too full, and be trimmed. */
+		if (!s->device && !s->read_only && !posix_fallocate(d->fd, 0, (off_t)s->data_size))
+			size = s->data_size;
 	}
-	if (d->fd < 0 || fstat(d->fd, &st)) {
-		err = -errno;
-		snprintf(error, 512, "cannot open the disk tier %s: %s", s->data, strerror(errno));
-	} else if (S_ISBLK(st.st_mode) ? ioctl(d->fd, BLKGETSIZE64, &size)
-				       : (size = (uint64_t)st.st_size, 0)) {
-		err = -errno;
-		snprintf(error, 512, "cannot size the disk tier %s: %s", s->data, strerror(errno));
-	} else if (size < s->data_size) {
-		err = -EBADMSG;
-		snprintf(error, 512,
-			 "the disk tier %s is shorter than it was made; run fsck.kvcachefs",
-			 s->data);
-	}
-	d->size = s->data_size / KVC_PAGE * KVC_PAGE;
+	d->size = kvc_min(size, s->data_size) / KVC_PAGE * KVC_PAGE;
 	if (!err && !(d->free = kvct_extents_new(d->size))) {
 		err = -ENOMEM;
 		snprintf(error, 512, "out of memory");

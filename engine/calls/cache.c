@@ -18,6 +18,7 @@
 #include "notify.h"
 #include "pace.h"
 #include "prefault.h"
+#include "remove.h"
 #include "share.h"
 #include "spill.h"
 #include "survey.h"
@@ -58,6 +59,7 @@ struct house {
 static const struct kvc_objects_up objects_up = {
 	.published_locked = kvc_pace_published_locked,
 	.freed_locked = kvc_ghost_free_locked,
+	.remove_shared = kvc_remove_shared,
 };
 
 static const struct kvc_copies_up copies_up = {

@@ -117,7 +117,7 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 	if (n->state == KVC_RESIDENT)
 		kvc_become_locked(k, n, KVC_BOTH);
 	n->failing = false;
-	if (k->tier[tier].t->ops->caps & KVC_TIER_DURABLE)
+	if (kvc_tier_keeps_locked(k, tier))
 		/* what they waited for is in the tier: now the commit */
 		kvc_list_each(e, &n->sync_waiters)
 			kvc_of(e, struct kvc_wait, link)->stage = 1;
@@ -226,7 +226,7 @@ static void undo_both(struct kvc *k, struct spill *s)
 
 	kvc_count(&k->stats, spill_stale);
 	if (s->c.shared)
-		kvc_trash_shared_locked(k, s->tier, &stale);
+		kvc_trash_shared_locked(k, s->tier, n->row.ino, &stale);
 	else
 		kvc_trash_extent_locked(k, s->tier, &stale);
 	s->again = !n->lost && (n->state == KVC_RESIDENT || n->state == KVC_BOTH);

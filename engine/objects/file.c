@@ -82,8 +82,8 @@ bool kvc_placed(const struct kvc *k, const struct kvc_node *n)
 bool kvc_placed_durably(const struct kvc *k, const struct kvc_node *n)
 {
 	kvc_tier_each(k, t)
-		if ((k->tier[t].t->ops->caps & KVC_TIER_DURABLE) && n->place[t].gen &&
-		    n->place[t].gen == n->object.gen)
+		if (n->place[t].gen && n->place[t].gen == n->object.gen &&
+		    kvc_tier_keeps_locked(k, t))
 			return true;
 	return false;
 }

@@ -256,6 +256,20 @@ void kvc_trim_tell_locked(struct kvc *k, unsigned tier)
 		pthread_cond_signal(&ts->trim_cond);
 }
 
+bool kvc_tier_keeps_locked(const struct kvc *k, unsigned tier)
+{
+	unsigned caps = k->tier[tier].t->ops->caps;
+
+	for (unsigned i = 0; (caps & KVC_TIER_SHARED) && i < k->ntiers; i++) {
+		const struct kvc_tier_state *ts = &k->tier[k->order[i]];
+
+		if ((ts->t->ops->caps & (KVC_TIER_DURABLE | KVC_TIER_SHARED)) == KVC_TIER_DURABLE &&
+		    !ts->open_until_ns)
+			return false;
+	}
+	return caps & KVC_TIER_DURABLE;
+}
+
 bool kvc_tier_takes_locked(const struct kvc *k, unsigned tier)
 {
 	const struct kvc_tier_state *ts = &k->tier[tier];

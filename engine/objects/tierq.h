@@ -32,6 +32,7 @@ struct kvc_job {
 	bool prefetch;              /* a load that nobody waited for when it was asked for */
 	struct kvc_where where;
 	struct kvc_sum sum; /* a removal from a shared tier: of this version only */
+	uint64_t ino;       /* and of this object */
 };
 
 /* A tier with its queues, threads and circuit breaker (tierq.c). */
@@ -86,6 +87,11 @@ void kvc_tier_tell_locked(struct kvc_tier_state *ts, enum kvc_priority p);
  */
 bool kvc_tier_allowed_locked(struct kvc *k, unsigned tier);
 void kvc_tier_result_locked(struct kvc *k, unsigned tier, int err);
+/*
+ * Is a copy there what an fsync waits for? A shared tier knows a file by its name, and a rename
+ * makes it forget the file: it counts where no durable tier of our own is up.
+ */
+bool kvc_tier_keeps_locked(const struct kvc *k, unsigned tier);
 /* The call that was allowed was not made. */
 void kvc_tier_uncalled_locked(struct kvc *k, unsigned tier);
 /* The tier may be above its mark, or refused a frame. */

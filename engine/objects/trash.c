@@ -16,6 +16,7 @@
 #include "dirty.h"
 #include "log.h"
 #include "tierq.h"
+#include "up.h"
 
 #include <string.h>
 
@@ -64,20 +65,10 @@ void kvc_trash_extent_locked(struct kvc *k, unsigned tier, const struct kvc_plac
 		trash_add(k, &(struct kvc_trash){ .tier = (int)tier, .where = p->where });
 }
 
-void kvc_trash_shared_locked(struct kvc *k, unsigned tier, const struct kvc_place *p)
+void kvc_trash_shared_locked(struct kvc *k, unsigned tier, uint64_t ino, const struct kvc_place *p)
 {
-	trash_add(k, &(struct kvc_trash){ .tier = (int)tier, .where = p->where, .sum = p->sum });
-}
-
-/* A name in a shared tier may have another's newer frame by now: that one stays. */
-static bool still_ours(struct kvc_tier *t, const struct kvc_job *j)
-{
-	KVC_MEM uint8_t *page = aligned_alloc(KVC_PAGE, KVC_FRAME_HEADER);
-	KVC_MEM struct kvc_frame *f = kvc_frame_new();
-	struct iovec iov = { page, KVC_FRAME_HEADER };
-
-	return page && f && !t->ops->get(t, &j->where, 0, &iov, 1) && !kvc_frame_decode(page, f) &&
-	       !memcmp(f->stored_sum.b, j->sum.b, 16);
+	trash_add(k, &(struct kvc_trash){
+			     .tier = (int)tier, .ino = ino, .where = p->where, .sum = p->sum });
 }
 
 static void remove_run(struct kvc *k, struct kvc_job *j)
@@ -86,7 +77,7 @@ static void remove_run(struct kvc *k, struct kvc_job *j)
 	int err;
 
 	if (t->ops->caps & KVC_TIER_SHARED) {
-		err = still_ours(t, j) ? t->ops->remove(t, &j->where) : 0;
+		err = k->objects_up->remove_shared(k, j);
 	} else {
 		pthread_mutex_lock(&k->trash->rehead_lock);
 		err = t->ops->remove(t, &j->where);
@@ -154,7 +145,7 @@ static void remove_all_locked(struct kvc *k, struct kvc_list *all)
 		kvc_list_del(e);
 		if (ts->t && !kvc_job_add_locked(k, KVC_P_REMOVE, remove_run, NULL,
 						 (unsigned)t->tier, 0, &j))
-			j->where = t->where, j->sum = t->sum;
+			j->where = t->where, j->sum = t->sum, j->ino = t->ino;
 		else
 			ts->leaving -= kvc_min(ts->leaving, t->where.len);
 		k->trash->nunsynced--;

@@ -180,11 +180,12 @@ $(B)/bin/test-%: $(B)/obj/tests/tools/%.o $(TIERS) $(ENGINE)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_tiers) $(lib_engine) -luring
 
 # Loaded into daemons by tests: it replaces libc's calls, so it is built without the sanitizers' own.
-$(B)/lib/record.so: tests/preload/record.c $(B)/flags
+PRELOAD := $(patsubst tests/preload/%.c,$(B)/lib/%.so,$(wildcard tests/preload/*.c))
+$(PRELOAD): $(B)/lib/%.so: tests/preload/%.c $(B)/flags
 	$(call say,LINK,$@)
 	$(Q)$(CC) -std=gnu11 -g -O2 $(filter-out -Wmissing-prototypes,$(WARN)) -pthread -D_GNU_SOURCE -fPIC -shared -o $@ $<
 
-tests: all $(B)/lib/record.so $(UNIT:%=$(B)/bin/unit-%) $(TTOOLS:%=$(B)/bin/test-%) $(B)/bin/test-gpu-fake $(if $(filter 1,$(CUDA)),$(B)/bin/test-gpu)
+tests: all $(PRELOAD) $(UNIT:%=$(B)/bin/unit-%) $(TTOOLS:%=$(B)/bin/test-%) $(B)/bin/test-gpu-fake $(if $(filter 1,$(CUDA)),$(B)/bin/test-gpu)
 
 format:
 	@scripts/format $(ALL_C)

@@ -4,6 +4,7 @@
 
 #include "account.h"
 #include "calls.h"
+#include "clock.h"
 #include "commit.h"
 #include "copies.h"
 #include "dirty.h"
@@ -40,6 +41,7 @@ struct house {
 	struct kvc_inos inos;
 	struct kvc_nodes nodes;
 	struct kvc_chunks chunks;
+	struct kvc_clock clock;
 	struct kvc_models models;
 	struct kvc_account account;
 	struct kvc_surveys surveys;
@@ -124,6 +126,7 @@ static struct kvc *house_new(void)
 	h->k.inos = &h->inos;
 	h->k.nodes = &h->nodes;
 	h->k.chunks = &h->chunks;
+	h->k.clock = &h->clock;
 	h->k.models = &h->models;
 	h->k.account = &h->account;
 	h->k.surveys = &h->surveys;
@@ -172,12 +175,18 @@ static int seat_tiers(struct kvc *k, struct kvc_tier **tiers, unsigned n, char *
 		for (t = 1; t < KVC_TIERS; t++) {
 			snprintf(key, sizeof key, "tier_%u", t);
 			err = kvc_meta_get(k->cat, key, id, sizeof id);
+			if (err && err != -ENOENT)
+				break;
 			if (!err && !strcmp(id, tiers[i]->id)) {
 				seat = t;
 				break;
 			}
-			if (err == -ENOENT && !seat)
+			if (err && !seat)
 				seat = t;
+		}
+		if (err && err != -ENOENT) {
+			snprintf(error, 512, "the catalog cannot be read: %s", strerror(-err));
+			break;
 		}
 		err = 0;
 		if (!seat || k->tier[seat].t) {
@@ -212,15 +221,15 @@ static int compare_proof(void *arg, uint32_t id)
 {
 	struct proofs *p = arg;
 	char key[32], text[33], known[64];
-	int err = kvc_keys_proof(p->k->keys, id, text);
+	int err = kvc_keys_proof(p->k->keys, id, text), is;
 
 	snprintf(key, sizeof key, "key_%u", id);
-	if (!err && !kvc_meta_get(p->k->cat, key, known, sizeof known)) {
-		if (strcmp(known, text))
-			p->wrong = id;
-		p->matched++;
-	}
-	return err ?: kvc_meta_set(p->k->cat, key, text);
+	if (err || (is = kvc_meta_read(p->k->cat, key, known, sizeof known)) < 0)
+		return err ?: is;
+	if (is && strcmp(known, text))
+		p->wrong = id;
+	p->matched += (unsigned)is;
+	return kvc_meta_set(p->k->cat, key, text);
 }
 
 /*
@@ -231,12 +240,14 @@ static int open_keys(struct kvc *k, char *error)
 {
 	struct proofs p = { .k = k };
 	char text[64];
-	int err;
+	int err, sealed;
 
 	kvc_catalog_lock(k->cat);
-	bool sealed = !kvc_meta_get(k->cat, "sealed", text, sizeof text);
-
-	if (!*k->opt.keyfile) {
+	sealed = kvc_meta_read(k->cat, "sealed", text, sizeof text);
+	if (sealed < 0) {
+		err = sealed;
+		snprintf(error, 512, "the catalog cannot be read: %s", strerror(-err));
+	} else if (!*k->opt.keyfile) {
 		err = sealed ? -ENOKEY : 0;
 		if (err)
 			snprintf(error, 512,
@@ -505,6 +516,7 @@ void kvc_stop(struct kvc *k)
 	kvc_lock_both(k);
 	kvc_quotas_save_both(k);
 	kvc_ino_save_both(k);
+	kvc_clock_save_both(k);
 	kvc_unlock(k);
 	kvc_tier_each(k, t)
 		if (k->tier[t].t->ops->caps & KVC_TIER_BOUNDED) {

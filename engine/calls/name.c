@@ -365,7 +365,7 @@ static void unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent)
 static void unshare_name_both(struct kvc *k, struct kvc_node *n, uint64_t parent, const char *name,
 			      bool moved)
 {
-	KVC_MEM char *path = malloc(KVC_FRAME_PATH_MAX + 1);
+	KVC_MEM char *path = k->shared ? malloc(KVC_FRAME_PATH_MAX + 1) : NULL;
 
 	if (path && !kvc_path_in_both(k, parent, name, path))
 		kvc_unshare_both(k, n, path, moved);
@@ -518,6 +518,7 @@ static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_
 	if (err)
 		return err;
 	if (old_ino && !S_ISDIR(old_kind) && !kvc_node_get_both(k, old_ino, &old)) {
+		n->unshared &= old->unshared;
 		unlinked_both(k, old, to);
 		kvc_node_settle_locked(k, old);
 	}
@@ -615,6 +616,7 @@ static int exchange_both(struct kvc *k, uint64_t parent, const char *name, uint6
 		return err;
 	int moved = S_ISDIR(a_kind) - S_ISDIR(b_kind); /* folders from the one to the other */
 
+	a->unshared = b->unshared = a->unshared && b->unshared;
 	arrived_both(k, a, to_folder);
 	arrived_both(k, b, from_folder);
 	kvc_touch_folder_locked(k, from_folder, -moved);

@@ -259,7 +259,7 @@ static int enter_both(struct kvc *k, const struct creation *c, const char *name,
 		return err;
 	}
 	n->fd = fd;
-	n->fresh = true;
+	n->fresh = n->unshared = true;
 	n->room = n->prepared = n->ahead = c->room; /* it is in k->room.ahead already */
 	n->epoch = 1;
 	n->nlookup = 1;

@@ -4,6 +4,7 @@
  * under user.kvcachefs. are made here, one row each in `virtuals`.
  */
 #include "cache.h"
+#include "clock.h"
 #include "dirty.h"
 #include "folder.h"
 #include "limit.h"
@@ -120,9 +121,8 @@ static int get_hits(struct kvc *k, struct subject *s, char *value)
 
 static int get_pin(struct kvc *k, struct subject *s, char *value)
 {
-	uint64_t now = kvc_now_ns(), until = s->row.pin_until_ns;
+	uint64_t now = kvc_clock_ns(k), until = s->row.pin_until_ns;
 
-	(void)k;
 	snprintf(value, 128, "%" PRIu64,
 		 until == INT64_MAX ? 1
 		 : until > now      ? kvc_max(2, (until - now) / 1000000000)
@@ -152,10 +152,9 @@ static int set_pin(struct kvc *k, struct subject *s, const char *value)
 {
 	uint64_t v;
 
-	(void)k;
 	if (number(value, &v))
 		return -EINVAL;
-	s->row.pin_until_ns = v == 0 ? 0 : v == 1 ? INT64_MAX : kvc_now_ns() + v * 1000000000;
+	s->row.pin_until_ns = v == 0 ? 0 : v == 1 ? INT64_MAX : kvc_clock_ns(k) + v * 1000000000;
 	return 0;
 }
 
@@ -163,11 +162,10 @@ static int set_ttl(struct kvc *k, struct subject *s, const char *value)
 {
 	uint64_t v;
 
-	(void)k;
 	if (number(value, &v))
 		return -EINVAL;
 	s->row.ttl_s = v;
-	s->row.expires_ns = v ? kvc_now_ns() + v * 1000000000 : 0;
+	s->row.expires_ns = v ? kvc_clock_ns(k) + v * 1000000000 : 0;
 	return 0;
 }
 

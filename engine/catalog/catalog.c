@@ -13,6 +13,9 @@
 
 #define FORMAT "4"
 
+/* What is over is found without looking at the rest. */
+#define GONE_INDEX "CREATE INDEX IF NOT EXISTS gone_until ON gone(until_ns);"
+
 /*
  * Tables keyed by more than a number are WITHOUT ROWID with the key columns first. `names` is
  * ordered by the hash of the name, which is readdir's cookie. objects_unplaced lets recovery find
@@ -42,7 +45,7 @@ const char *const kvc_schema =
 	" len INTEGER NOT NULL, hi INTEGER NOT NULL, codec INTEGER NOT NULL, key INTEGER NOT NULL, "
 	"sum BLOB, PRIMARY KEY(ino, tier)) WITHOUT ROWID;"
 	"CREATE TABLE gone(at INTEGER NOT NULL, hi INTEGER NOT NULL, until_ns INTEGER NOT NULL, "
-	"PRIMARY KEY(at, hi)) WITHOUT ROWID;"
+	"PRIMARY KEY(at, hi)) WITHOUT ROWID;" GONE_INDEX
 	"CREATE TABLE xattrs(ino INTEGER NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, "
 	"PRIMARY KEY(ino, name)) WITHOUT ROWID;"
 	"CREATE TABLE chunks(id INTEGER PRIMARY KEY, created_ns INTEGER NOT NULL, last_ns INTEGER "
@@ -198,9 +201,13 @@ static int open_all(struct kvc_catalog *c, char *error)
 				 : "use a newer one");
 		return err;
 	}
-	/* A transaction of nothing: can it be written, and the log is there. */
+	/* Can it be written, and the log is there? Older catalogs lack the index. */
 	if (!rc && !err)
-		err = kvc_sql_run(&c->w, ST_BEGIN, "") ?: kvc_sql_run(&c->w, ST_COMMIT, "");
+		err = kvc_sql_run(&c->w, ST_BEGIN, "");
+	if (!rc && !err)
+		rc = sqlite3_exec(c->w.db, GONE_INDEX, NULL, NULL, NULL);
+	if (!rc && !err)
+		err = kvc_sql_run(&c->w, ST_COMMIT, "");
 	if (rc || err) {
 		snprintf(error, 512,
 			 "the catalog %s cannot be used: %s; run fsck.kvcachefs on the store",

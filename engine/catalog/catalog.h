@@ -140,6 +140,8 @@ struct kvc_catalog_state {
 /* Needs no lock. */
 void kvc_catalog_state(struct kvc_catalog *c, struct kvc_catalog_state *s);
 
+/* 1, 0 where there is no such key, or an error. */
+int kvc_meta_read(struct kvc_catalog *c, const char *key, char *value, size_t room);
 int kvc_meta_get(struct kvc_catalog *c, const char *key, char *value, size_t room);
 int kvc_meta_set(struct kvc_catalog *c, const char *key, const char *value);
 int kvc_meta_del(struct kvc_catalog *c, const char *key);
@@ -193,7 +195,7 @@ int kvc_row_get(struct kvc_catalog *c, uint64_t ino, struct kvc_row *r);
 int kvc_row_put(struct kvc_catalog *c, const struct kvc_row *r);
 /* with its xattrs, link target, object and placements */
 int kvc_row_del(struct kvc_catalog *c, uint64_t ino);
-uint64_t kvc_row_max(struct kvc_catalog *c);
+int kvc_row_max(struct kvc_catalog *c, uint64_t *max);
 /*
  * The next inode numbers above `after` and below that bound, of committed rows; changes since are
  * left to the caller.
@@ -262,9 +264,11 @@ int kvc_chunk_del(struct kvc_catalog *c, uint64_t id);
  */
 int kvc_chunk_next_ranked(struct kvc_catalog *c, struct kvc_chunk_row *r);
 int kvc_chunk_next_quota(struct kvc_catalog *c, uint64_t model, struct kvc_chunk_row *r);
-/* Chunks whose ttl has run out. */
-int kvc_chunk_each_expired(struct kvc_catalog *c, uint64_t now_ns,
-			   int (*fn)(void *arg, const struct kvc_chunk_row *r), void *arg);
+/*
+ * The next of those whose ttl has run out by ascending (expires_ns, id), after r's own pair (begin
+ * with zeroes), into *r.
+ */
+int kvc_chunk_next_expired(struct kvc_catalog *c, uint64_t now_ns, struct kvc_chunk_row *r);
 /* Gives every chunk a new rank (the policy changed since). */
 int kvc_chunk_rerank(struct kvc_catalog *c, int64_t (*rank)(const struct kvc_chunk_row *r));
 

@@ -87,6 +87,7 @@
 	X(GONE_GET, "SELECT 1 FROM gone WHERE at = ? AND hi = ? AND until_ns > ?")                 \
 	X(GONE_PUT, "INSERT OR REPLACE INTO gone(at, hi, until_ns) VALUES(?, ?, ?)")               \
 	X(GONE_DEL, "DELETE FROM gone WHERE at = ? AND hi = ?")                                    \
+	X(GONE_FIRST, "SELECT min(until_ns) FROM gone")                                            \
 	X(GONE_PURGE, "DELETE FROM gone WHERE until_ns <= ?")                                      \
 	X(XATTR_GET, "SELECT value FROM xattrs WHERE ino = ? AND name = ?")                        \
 	X(XATTR_SET, "INSERT OR REPLACE INTO xattrs(ino, name, value) VALUES(?, ?, ?)")            \
@@ -102,8 +103,9 @@
 	X(CHUNK_QUOTA,                                                                             \
 	  "SELECT " CHUNK_COLUMNS                                                                  \
 	  " FROM chunks WHERE quota = ? AND quota > 0 AND (rank, id) > (?, ?) ORDER BY rank, id")  \
-	X(CHUNK_EXPIRED,                                                                           \
-	  "SELECT " CHUNK_COLUMNS " FROM chunks WHERE expires_ns > 0 AND expires_ns <= ?")         \
+	X(CHUNK_EXPIRED, "SELECT " CHUNK_COLUMNS                                                   \
+			 " FROM chunks WHERE expires_ns > 0 AND (expires_ns, id) > (?, ?) "        \
+			 "AND expires_ns <= ? ORDER BY expires_ns, id")                            \
 	X(CHUNK_ALL, "SELECT " CHUNK_COLUMNS " FROM chunks WHERE id > ? ORDER BY id LIMIT 1024")
 
 enum kvc_statement {

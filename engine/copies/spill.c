@@ -205,6 +205,8 @@ static bool begin_locked(struct kvc *k, struct spill *s)
 	if (s->snap)
 		mark_locked(s);
 	s->check = !s->snap && n->verify && n->place[s->tier].gen == n->object.gen;
+	if (!s->check && (k->tier[s->tier].t->ops->caps & KVC_TIER_SHARED))
+		n->unshared = false;
 	return true;
 }
 

@@ -59,7 +59,7 @@ static enum verdict judge_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	enum verdict v = EVICT;
 
-	if (kvc_chunk_pinned(c))
+	if (kvc_chunk_pinned(k, c))
 		return KEEP;
 	kvc_list_each(e, &c->nodes) {
 		struct kvc_node *n = kvc_of(e, struct kvc_node, chunk_link);
@@ -78,7 +78,7 @@ static enum verdict judge_locked(struct kvc *k, struct kvc_chunk *c)
 		else if (v != DROP)
 			v = COPY;
 	}
-	return v == DROP && kvc_chunk_young(c->use.last_ns) ? YOUNG : v;
+	return v == DROP && kvc_chunk_young(k, c->use.last_ns) ? YOUNG : v;
 }
 
 /*
@@ -283,12 +283,12 @@ static bool one_locked(struct kvc *k, struct pass *p, struct kvc_chunk *c)
 /* Copies are behind and stores have waited long enough: the coldest chunks without a copy go. */
 static void drop_behind_locked(struct kvc *k, struct pass *p)
 {
-	for (size_t i = 0; i < p->naside && overdue_locked(k); i++) {
+	for (size_t i = 0; i < p->naside && !k->stopping && overdue_locked(k); i++) {
 		struct kvc_chunk *c = p->aside[i].chunk;
 		int err;
 
 		if (p->aside[i].verdict != COPY || kvc_list_empty(&c->nodes) ||
-		    kvc_chunk_young(c->use.last_ns) || mapped(k, c))
+		    kvc_chunk_young(k, c->use.last_ns) || mapped(k, c))
 			continue;
 		err = drop_locked(k, c->id);
 		p->progress |= !err || err == -EAGAIN;
@@ -305,7 +305,7 @@ static bool pool_pass(struct kvc *k)
 	unsigned n = 0;
 
 	kvc_lock(k);
-	while (wanted_locked(k) > p.coming && (c = kvc_chunk_pop_locked(k))) {
+	while (!k->stopping && wanted_locked(k) > p.coming && (c = kvc_chunk_pop_locked(k))) {
 		one_locked(k, &p, c);
 		if (++n % BATCH == 0 || p.nkept >= FREE_AT)
 			free_kept_locked(k, &p);
@@ -350,11 +350,7 @@ void *kvc_evictor(void *arg)
 			k->room.stuck = 0;
 		} else if (++k->room.stuck >= STUCK_LOOKS) {
 			/* All that is left is open, leased or pinned. */
-			struct kvc_wait *w = kvc_of(k->room.waiters.next, struct kvc_wait, link);
-
-			kvc_count(&k->stats, room_refusals);
-			w->want = 0;
-			kvc_wake_locked(k, w, -ENOSPC);
+			kvc_refuse_first_locked(k, &k->room.waiters);
 			k->room.stuck = 0;
 		}
 	}

@@ -89,6 +89,17 @@ static uint64_t goal_locked(struct kvc *k, unsigned tier, const struct kvc_tier_
 	return ts->leaving ? 0 : kvc_max(u->total / 16, 1);
 }
 
+/* Nobody waits for what a trimmer still has in mind. */
+static bool over(struct trim *t)
+{
+	bool is;
+
+	kvc_lock(t->k);
+	is = t->k->evict->over;
+	kvc_unlock(t->k);
+	return is;
+}
+
 /* 0: dropped; -EAGAIN: knocked; another: not this one. */
 static int visit(struct trim *t, const struct kvc_chunk_row *r, uint64_t *bytes)
 {
@@ -113,7 +124,7 @@ static void revisit(struct trim *t, uint64_t *gone, uint64_t *coming)
 
 	for (size_t i = 0; i < t->nknocked; i++) {
 		struct knocked *x = &t->knocked[i];
-		int err = visit(t, &x->row, &x->bytes);
+		int err = over(t) ? -EAGAIN : visit(t, &x->row, &x->bytes);
 
 		if (!err)
 			*gone += x->bytes;
@@ -150,7 +161,7 @@ static bool turn(struct trim *t, uint64_t goal)
 		kvc_catalog_unlock(k->cat);
 		ended = n < BATCH;
 	}
-	for (size_t i = 0; i < n && gone + coming < goal; i++) {
+	for (size_t i = 0; i < n && gone + coming < goal && !over(t); i++) {
 		int err = is_knocked(t, batch[i].id) ? -EBUSY : visit(t, &batch[i], &bytes);
 
 		if (!err)

@@ -419,7 +419,7 @@ int kvc_chunk_drop(struct kvc *k, uint64_t id, int tier, const struct kvc_chunk_
 		return -EBUSY;
 	kvc_lock_both(k);
 	err = row_both(k, id, seen, &row);
-	if (!err && (kvc_chunk_young(row.last_ns) || kvc_pin_holds(row.pin_until_ns)))
+	if (!err && (kvc_chunk_young(k, row.last_ns) || kvc_pin_holds(k, row.pin_until_ns)))
 		err = -EBUSY;
 	if (!err) {
 		err = kvc_node_get_both(k, id, &self);

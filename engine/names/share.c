@@ -14,6 +14,7 @@
 #include "share.h"
 
 #include "account.h"
+#include "clock.h"
 #include "folder.h"
 #include "folders.h"
 #include "ino.h"
@@ -149,7 +150,7 @@ int kvc_ask_both(struct kvc *k, uint64_t parent, const char *name, struct kvc_wa
 			return -ENOENT;
 		}
 		where = kvc_where_of(a->path);
-		if (!kvc_gone_get(k->cat, &where, kvc_now_ns())) {
+		if (!kvc_gone_get(k->cat, &where, kvc_clock_ns(k))) {
 			free(a);
 			return -ENOENT;
 		}
@@ -275,7 +276,8 @@ void kvc_unshare_both(struct kvc *k, struct kvc_node *n, const char *path, bool 
 	bool gone = false;
 	uint64_t model;
 
-	if (!k->shared || !*path)
+	if (!k->shared || !*path || n->unshared)
+		/* nobody else can have it: a name that was only for a while costs nothing */
 		return;
 	/* Not while another name needs it, nor where what was renamed has no copy but this. */
 	if (S_ISREG(n->row.mode) && n->row.nlink <= 1 && (!moved || kvc_has_segment(n)) &&
@@ -287,5 +289,5 @@ void kvc_unshare_both(struct kvc *k, struct kvc_node *n, const char *path, bool 
 				gone = true;
 			}
 	}
-	kvc_gone_put(k->cat, &w, kvc_now_ns() + (gone ? GONE_SOON_NS : GONE_NS));
+	kvc_gone_put(k->cat, &w, kvc_clock_ns(k) + (gone ? GONE_SOON_NS : GONE_NS));
 }

@@ -60,9 +60,9 @@ void kvc_chunk_row(const struct kvc_chunk *c, struct kvc_chunk_row *r);
 /* Its class and its quota are others now. */
 void kvc_chunk_set_class_locked(struct kvc *k, struct kvc_chunk *c, unsigned class, uint64_t quota);
 /* Was it used so lately that somebody may be between two of its files? */
-bool kvc_chunk_young(uint64_t last_ns);
-bool kvc_chunk_pinned(const struct kvc_chunk *c);
-bool kvc_pin_holds(uint64_t pin_until_ns);
+bool kvc_chunk_young(const struct kvc *k, uint64_t last_ns);
+bool kvc_chunk_pinned(const struct kvc *k, const struct kvc_chunk *c);
+bool kvc_pin_holds(const struct kvc *k, uint64_t pin_until_ns);
 int64_t kvc_chunk_rank_row(struct kvc *k, const struct kvc_chunk_row *r);
 /* Of the classes in the mask the one that gives next (-1: none); and its turn moves on. */
 int kvc_class_next(const double turn[KVC_CLASSES], unsigned mask);

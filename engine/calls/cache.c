@@ -35,6 +35,12 @@
 #define ALIVE_NS 1000000000ull
 
 /* All floors' state, made and freed as one. */
+enum { COMMITTER, SYNCER, ANSWERER, NOTIFIER, EVICTOR, THREADS };
+
+static void *(*const thread_run[THREADS])(void *) = {
+	kvc_committer, kvc_syncer, kvc_answerer, kvc_notifier, kvc_evictor,
+};
+
 struct house {
 	struct kvc k; /* first */
 	struct kvc_dirty dirty;
@@ -55,7 +61,8 @@ struct house {
 	struct kvc_drops drops;
 	struct kvc_share share;
 	struct kvc_evict evict;
-	pthread_t committer, syncer, evictor, answerer, notifier;
+	pthread_t thread[THREADS];
+	unsigned nthreads; /* that run, in the order of the enum */
 };
 
 static const struct kvc_objects_up objects_up = {
@@ -357,6 +364,36 @@ void kvc_set_events(struct kvc *k, const struct kvc_events *ev)
 	kvc_unlock(k);
 }
 
+static void stop_tiers(struct kvc *k)
+{
+	kvc_tier_each(k, t)
+		if (k->tier[t].t->ops->stop)
+			k->tier[t].t->ops->stop(k->tier[t].t);
+}
+
+/* The start has failed: the threads that there are end, and nothing is done any more. */
+static void unstart(struct kvc *k)
+{
+	struct house *h = house_of(k);
+
+	kvc_lock(k);
+	k->stopping = k->draining = k->work->over = true;
+	pthread_cond_broadcast(&k->room.pressed);
+	pthread_cond_broadcast(&k->waits.cond);
+	pthread_cond_broadcast(&k->dirty->cond);
+	pthread_cond_broadcast(&k->trash->sync_cond);
+	kvc_tiers_wake_locked(k);
+	kvc_unlock(k);
+	kvc_keeper_stop(k);
+	kvc_survey_stop(k);
+	kvc_notify_stop(k);
+	kvc_trim_stop(k);
+	kvc_tiers_join(k);
+	while (h->nthreads)
+		pthread_join(h->thread[--h->nthreads], NULL);
+	stop_tiers(k);
+}
+
 int kvc_start(struct kvc *k)
 {
 	int err = 0;
@@ -366,16 +403,10 @@ int kvc_start(struct kvc *k)
 			err = k->tier[t].t->ops->start(k->tier[t].t);
 	if (!err)
 		err = kvc_catalog_start(k->cat, k->opt.log_bytes);
-	if (!err)
-		err = -pthread_create(&house_of(k)->committer, NULL, kvc_committer, k);
-	if (!err)
-		err = -pthread_create(&house_of(k)->syncer, NULL, kvc_syncer, k);
-	if (!err)
-		err = -pthread_create(&house_of(k)->answerer, NULL, kvc_answerer, k);
-	if (!err)
-		err = -pthread_create(&house_of(k)->notifier, NULL, kvc_notifier, k);
-	if (!err)
-		err = -pthread_create(&house_of(k)->evictor, NULL, kvc_evictor, k);
+	for (struct house *h = house_of(k); !err && h->nthreads < THREADS;)
+		if (!(err = -pthread_create(&h->thread[h->nthreads], NULL, thread_run[h->nthreads],
+					    k)))
+			h->nthreads++;
 	if (!err)
 		err = kvc_tiers_start(k);
 	if (!err)
@@ -385,7 +416,10 @@ int kvc_start(struct kvc *k)
 	if (!err)
 		err = kvc_survey_start(k);
 	if (err) {
-		kvc_error("cannot start threads: %s", strerror(-err));
+		kvc_error("cannot start threads: %s; allow more (ulimit -u, or the pids.max of the "
+			  "cgroup)",
+			  strerror(-err));
+		unstart(k);
 		return err;
 	}
 	kvc_lock(k);
@@ -472,12 +506,12 @@ void kvc_detach(struct kvc *k)
 	pthread_cond_broadcast(&k->waits.cond);
 	kvc_unlock(k);
 	kvc_prefault_stop(k);
-	pthread_join(house_of(k)->evictor, NULL);
+	pthread_join(house_of(k)->thread[EVICTOR], NULL);
 	kvc_keeper_stop(k);
 	kvc_survey_stop(k);
 	kvc_sweep_stop(k);
 	kvc_notify_stop(k);
-	pthread_join(house_of(k)->notifier, NULL);
+	pthread_join(house_of(k)->thread[NOTIFIER], NULL);
 	kvc_set_events(k, &(struct kvc_events){ 0 });
 }
 
@@ -509,9 +543,9 @@ void kvc_stop(struct kvc *k)
 	kvc_tiers_wake_locked(k);
 	pthread_cond_broadcast(&k->waits.cond);
 	kvc_unlock(k);
-	pthread_join(house_of(k)->committer, NULL);
-	pthread_join(house_of(k)->syncer, NULL);
-	pthread_join(house_of(k)->answerer, NULL);
+	pthread_join(house_of(k)->thread[COMMITTER], NULL);
+	pthread_join(house_of(k)->thread[SYNCER], NULL);
+	pthread_join(house_of(k)->thread[ANSWERER], NULL);
 	kvc_tiers_join(k);
 	kvc_lock_both(k);
 	kvc_quotas_save_both(k);
@@ -531,12 +565,10 @@ void kvc_stop(struct kvc *k)
 	kvc_meta_set(k->cat, "clean", "1");
 	kvc_catalog_unlock(k->cat);
 	commit_last(k);
-	kvc_tier_each(k, t) {
+	kvc_tier_each(k, t)
 		if (k->tier[t].t->ops->sync)
 			k->tier[t].t->ops->sync(k->tier[t].t);
-		if (k->tier[t].t->ops->stop)
-			k->tier[t].t->ops->stop(k->tier[t].t);
-	}
+	stop_tiers(k);
 	k->started = false;
 }
 

@@ -176,8 +176,11 @@ static void *work(void *arg)
 
 	for (;;) {
 		uint64_t until = kvc_mono_ns() + 1000000000;
-		struct kvc_job *j = take_locked(k, ts, copies, &until);
+		struct kvc_job *j;
 
+		if (k->work->over)
+			break;
+		j = take_locked(k, ts, copies, &until);
 		if (j) {
 			struct kvc_node *n = j->node;
 
@@ -246,6 +249,10 @@ void kvc_tiers_join(struct kvc *k)
 	for (unsigned t = 0; t <= KVC_COMMON; t++)
 		for (unsigned i = 0; i < k->tier[t].nthreads; i++)
 			pthread_join(k->tier[t].workers[i], NULL);
+	for (unsigned t = 0; t <= KVC_COMMON && k->work->over; t++)
+		for (int p = 0; p < KVC_PRIORITIES; p++)
+			kvc_list_each_safe(e, &k->tier[t].jobs[p])
+				free(kvc_of(e, struct kvc_job, link));
 }
 
 void kvc_trim_tell_locked(struct kvc *k, unsigned tier)

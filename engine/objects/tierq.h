@@ -63,6 +63,7 @@ struct kvc_tier_state {
 
 struct kvc_work {
 	unsigned running, queued; /* jobs of all queues */
+	bool over;                /* what is queued is not done any more */
 };
 
 /* What there is of tiers: for (...) { k->tier[t].t is one }. */

@@ -98,7 +98,7 @@ int kvc_pool_open(struct kvc_pool *p, const struct kvc_options *o, const struct 
 {
 	char a[32], b[32];
 	struct statfs st;
-	uint64_t avail, there = 0;
+	uint64_t avail, group = kvc_memory_group_max(), there = 0;
 	int err;
 
 	memset(p, 0, sizeof *p);
@@ -114,6 +114,14 @@ int kvc_pool_open(struct kvc_pool *p, const struct kvc_options *o, const struct 
 		snprintf(error, 512,
 			 "cpu=%s is more than this machine's free memory (%s); give a smaller cpu=",
 			 kvc_size_text(p->size, a), kvc_size_text(avail + there, b));
+		return -ENOMEM;
+	}
+	if (p->size > group) {
+		snprintf(error, 512,
+			 "cpu=%s is more than the daemon's memory cgroup allows (%s); give a "
+			 "smaller "
+			 "cpu=, or the cgroup a larger memory.max",
+			 kvc_size_text(p->size, a), kvc_size_text(group, b));
 		return -ENOMEM;
 	}
 	if ((err = make_dirs(p->path))) {

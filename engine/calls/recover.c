@@ -205,7 +205,7 @@ int kvc_recover(struct kvc *k, char *error)
 {
 	char text[64] = "";
 	const char *policy = kvc_policy_names[k->opt.policy];
-	bool clean;
+	bool clean, dropped = false;
 	int err;
 
 	kvc_lock_both(k);
@@ -223,7 +223,8 @@ int kvc_recover(struct kvc *k, char *error)
 		       !kvc_meta_get(k->cat, "next_ino", text, sizeof text)))
 		kvc_meta_set(k->cat, "killed", "1");
 	err = kvc_inos_load_both(k, clean) ?: kvc_unnamed_recover_both(k);
-	err = err ?: kvc_quotas_load_both(k, clean) ?: kvc_surveys_load_both(k);
+	err = err ?: kvc_drops_recover_both(k, &dropped);
+	err = err ?: kvc_quotas_load_both(k, clean && !dropped) ?: kvc_surveys_load_both(k);
 	err = err ?: kvc_meta_set(k->cat, "clean", "0");
 	kvc_tier_each(k, t)
 		if (!err && !(k->tier[t].t->ops->caps & KVC_TIER_SHARED))

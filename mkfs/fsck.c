@@ -189,14 +189,14 @@ static int orphan(void *arg, const struct kvc_where *w, const struct kvc_frame *
 }
 
 static int check_orphans(const struct kvc_store *s, struct kvc_catalog *c, struct kvc_tier *t,
-			 struct kvm_report *r)
+			 bool dropped, struct kvm_report *r)
 {
-	struct orphans o = { t, s, r, false, 0 };
+	struct orphans o = { t, s, r, dropped, 0 };
 	char text[8] = "";
 	int err;
 
 	/* After a kill, frames that were not in the catalog yet may lie about: that is no fault. */
-	o.expected = !kvc_meta_get(c, "killed", text, sizeof text) && !strcmp(text, "1");
+	o.expected |= !kvc_meta_get(c, "killed", text, sizeof text) && !strcmp(text, "1");
 	if (!o.expected)
 		o.expected = kvc_meta_get(c, "clean", text, sizeof text) || strcmp(text, "1");
 	err = t->ops->list(t, orphan, &o);
@@ -212,6 +212,7 @@ static int check(struct kvc_store *s, struct kvc_tier *t, bool data, struct kvm_
 {
 	char path[1280], error[512];
 	struct kvc_catalog *c;
+	uint64_t drops = 0;
 	int err;
 
 	kvc_store_path(s, KVC_STORE_CATALOG, path);
@@ -229,13 +230,18 @@ static int check(struct kvc_store *s, struct kvc_tier *t, bool data, struct kvm_
 		return err;
 	}
 	kvc_catalog_lock(c);
-	err = kvc_check_rules(c, r->mend, kvm_found, r);
+	err = kvc_check_drops(c, r->mend, &drops);
+	if (!err && drops)
+		printf("note: %" PRIu64 " chunks were being dropped when the daemon ended%s\n",
+		       drops, r->mend ? "; it is done" : "; the next mount, or -y, ends it");
+	if (!err)
+		err = kvc_check_rules(c, r->mend, kvm_found, r);
 	if (!err)
 		err = check_placements(s, c, t, data, r);
 	if (!err)
 		err = check_total(c, r);
 	if (!err)
-		err = check_orphans(s, c, t, r);
+		err = check_orphans(s, c, t, r->mend && drops, r);
 	kvc_catalog_unlock(c);
 	if (kvc_catalog_close(c) && !err)
 		err = -EIO;

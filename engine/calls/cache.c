@@ -87,7 +87,7 @@ static void init_lists(struct kvc *k)
 		&k->quotas.list,         &k->dirty->nodes,    &k->dirty->chunks,
 		&k->dirty->sync_waiters, &k->account->behind, &k->trash->list,
 		&k->trash->unsynced,     &k->pace->waiters,   &k->share->asks,
-		&k->surveys->asked,
+		&k->surveys->asked,      &k->drops->cut,
 	};
 	pthread_cond_t *conds[] = {
 		&k->waits.cond,   &k->room.pressed,          &k->quotas.pressed,
@@ -154,6 +154,7 @@ static struct kvc *house_new(void)
 static void house_free(struct kvc *k)
 {
 	kvc_knocks_free_locked(k, 0);
+	kvc_drops_free(k);
 	free(k->notices->v);
 	free(k->share->misses);
 	free(k->units->runs);
@@ -534,6 +535,7 @@ void kvc_stop(struct kvc *k)
 	kvc_unlock(k);
 	drain_jobs(k, false);
 	kvc_trim_stop(k);
+	kvc_drops_resume(k); /* what an error had kept from its end */
 	commit_last(k);      /* frees the trash, which makes jobs again */
 	drain_jobs(k, true); /* some of it may be in the committer's hands */
 	kvc_lock(k);

@@ -48,8 +48,10 @@ static int add(struct kvc_lease *l, const char *path, const char *name, struct k
 	i->n = n;
 	i->err = err;
 	l->n++;
-	if (n)
+	if (n) {
+		kvc_chunk_stir(n->chunk);
 		n->leases++;
+	}
 	return 0;
 }
 

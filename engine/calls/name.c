@@ -32,6 +32,9 @@ int kvc_folder_both(struct kvc *k, uint64_t ino, bool anew, struct kvc_node **fo
 
 	if (!err && !S_ISDIR((*folder)->row.mode))
 		err = -ENOTDIR;
+	/* what is made in it must not meet what is still there of a chunk that was dropped */
+	if (!err && k->drops->ncut)
+		err = kvc_drop_end_both(k, *folder);
 	if (!err && (*folder)->lost)
 		err = anew ? kvc_ghost_revive_both(k, folder) : -ENOENT;
 	return err;
@@ -98,7 +101,7 @@ int kvc_lookup(struct kvc *k, uint64_t parent, const char *name, struct kvc_row 
 	if (err && (n = kvc_ghost_find_locked(k, parent, name)))
 		attr->ino = n->row.ino;
 	n = err ? NULL : kvc_node_find_locked(k, p.ino);
-	if (n && (n->lost || n->state == KVC_GONE))
+	if (n && (n->lost || kvc_node_gone(n)))
 		n = NULL; /* it went this moment */
 	if (n)
 		found_locked(k, n, attr);
@@ -141,7 +144,7 @@ int kvc_getattr(struct kvc *k, uint64_t ino, struct kvc_row *attr)
 	kvc_count(&k->stats, getattrs);
 	kvc_lock(k);
 	n = kvc_node_find_locked(k, ino);
-	if (n && n->dropped) {
+	if (n && (n->dropped || kvc_node_cut(n))) {
 		err = -ESTALE;
 	} else if (n) {
 		if (S_ISDIR(n->row.mode))
@@ -255,6 +258,7 @@ static int rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *fold
 
 	if (old == n->row.ino)
 		kvc_unit_part_both(k, n);
+	kvc_chunk_stir(n->chunk);
 	kvc_chunk_leave_locked(k, n);
 	n->row.chunk = chunk;
 	if (old == n->row.ino)
@@ -668,12 +672,48 @@ int kvc_rename(struct kvc *k, uint64_t parent, const char *name, uint64_t to, co
 	return err;
 }
 
+/* The names but those of files whose chunk is dropped. Under the catalog's lock. */
+static int list_left(struct kvc *k, uint64_t ino, uint64_t after, kvc_name_fn *fn, void *arg)
+{
+	struct kvc_entries e = { 0 };
+	int more = 1, end = 0;
+
+	while (more == 1 && !end) {
+		kvc_lock(k);
+		more = kvc_entries_some_both(k, ino, &after, &e);
+		for (size_t i = 0; i < e.n; i++) {
+			struct kvc_node *n = kvc_node_find_locked(k, e.v[i].ino);
+
+			e.v[i].ino = n && kvc_node_cut(n) ? 0 : e.v[i].ino;
+		}
+		kvc_unlock(k);
+		for (size_t i = 0; i < e.n && !end; i++) {
+			const struct kvc_name n = {
+				ino,         kvc_name_hash(e.v[i].name), e.v[i].ino, e.v[i].kind,
+				e.v[i].name,
+			};
+
+			end = n.ino ? fn(arg, &n) : 0;
+		}
+	}
+	free(e.v);
+	return more < 0 ? more : 0;
+}
+
 int kvc_readdir(struct kvc *k, uint64_t ino, uint64_t after, kvc_name_fn *fn, void *arg)
 {
-	int err;
+	struct kvc_node *folder;
+	int err = 0;
 
 	kvc_catalog_lock(k->cat);
-	err = kvc_name_each(k->cat, ino, after, fn, arg);
+	kvc_lock(k);
+	folder = kvc_node_find_locked(k, ino);
+	bool lost = folder && folder->lost, some = k->drops->ncut > 0;
+
+	kvc_unlock(k);
+	if (!lost)
+		err = some ? list_left(k, ino, after, fn, arg)
+			   : kvc_name_each(k->cat, ino, after, fn, arg);
 	kvc_catalog_unlock(k->cat);
 	return err < 0 ? err : 0;
 }

@@ -68,6 +68,7 @@ static int opened_locked(struct kvc *k, struct kvc_node *n, int flags, struct kv
 	} else {
 		kvc_count(&k->stats, passthrough_opens);
 	}
+	kvc_chunk_stir(n->chunk);
 	n->nopen++;
 	n->nwriters += writes(flags);
 	k->nodes->opens++;
@@ -124,6 +125,7 @@ static int truncate_open_both(struct kvc *k, struct kvc_node *n, struct kvc_wait
 /* While a call waits, the chunk of this node is not dropped, however long ago it was used. */
 static void wait_in_locked(struct kvc_node *n, struct kvc_wait *w)
 {
+	kvc_chunk_stir(n->chunk);
 	n->waiting++;
 	w->ino = n->row.ino;
 }
@@ -154,7 +156,7 @@ int kvc_file_open(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out
 	n = kvc_node_find_locked(k, ino);
 	if ((err = w->err ?: writes(flags) ? kvc_takes(k, false) : 0))
 		goto out;
-	if (!n || n->state == KVC_GONE || (n->lost && !n->nopen)) {
+	if (!n || kvc_node_gone(n) || (n->lost && !n->nopen)) {
 		err = -ESTALE;
 		goto out;
 	}

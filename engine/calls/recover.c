@@ -260,13 +260,14 @@ static int look_back_both(struct kvc *k, bool *clean)
 
 int kvc_recover(struct kvc *k, char *error)
 {
-	bool clean;
+	bool clean, dropped = false;
 	int err;
 
 	kvc_lock_both(k);
 	err = look_back_both(k, &clean) ?: kvc_clock_start_both(k);
 	err = err ?: kvc_inos_load_both(k, clean) ?: kvc_unnamed_recover_both(k);
-	err = err ?: kvc_quotas_load_both(k, clean) ?: kvc_surveys_load_both(k);
+	err = err ?: kvc_drops_recover_both(k, &dropped);
+	err = err ?: kvc_quotas_load_both(k, clean && !dropped) ?: kvc_surveys_load_both(k);
 	err = err ?: kvc_meta_set(k->cat, "clean", "0");
 	kvc_tier_each(k, t)
 		if (!err && !(k->tier[t].t->ops->caps & KVC_TIER_SHARED))

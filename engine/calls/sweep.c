@@ -152,8 +152,10 @@ static int bring(struct kvc *k, uint64_t ino, struct kvc_node **n)
 
 	kvc_lock_both(k);
 	err = kvc_node_get_both(k, ino, n);
-	if (!err)
+	if (!err) {
+		kvc_chunk_stir((*n)->chunk);
 		(*n)->leases++;
+	}
 	if (!err && (*n)->state == KVC_LOWER)
 		err = kvc_load_start_locked(k, *n, true);
 	while (!err && (*n)->state == KVC_LOADING) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What .kvcachefs/ shows: stats for people, metrics for Prometheus, config as in effect. */
 #include "cache.h"
+#include "drop.h"
 #include "node.h"
 #include "prefault.h"
 #include "tierq.h"
@@ -22,7 +23,7 @@ static const struct {
 struct gauges {
 	uint64_t pool_bytes, pool_used_bytes, files_open, objects_resident, nodes_in_memory,
 		room_waiters, jobs, catalog_ok, catalog_pending_bytes, catalog_log_bytes,
-		unsynced_bytes;
+		unsynced_bytes, drop_files;
 	uint64_t prefault_bytes, prefault_total, prefault_held;
 };
 
@@ -38,6 +39,7 @@ struct gauges {
 	X(catalog_pending_bytes, "memory that changes take which are not committed yet")          \
 	X(catalog_log_bytes, "size of the catalog's log")                                         \
 	X(unsynced_bytes, "bytes in the tiers that are freed once the log is on stable storage")  \
+	X(drop_files, "files that a drop worked on under one hold of the locks, at the most")     \
 	X(prefault_bytes, "bytes of the pool touched ahead so far")                               \
 	X(prefault_total, "bytes of the pool to be touched ahead")                                \
 	X(prefault_held, "bytes touched ahead and not yet given back")
@@ -63,6 +65,7 @@ static struct gauges gauges(struct kvc *k)
 		c.pending_bytes,
 		c.log_bytes,
 		k->trash->unsynced_bytes,
+		k->drops->most,
 		p.bytes,
 		p.total,
 		p.held,

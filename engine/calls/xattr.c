@@ -67,7 +67,10 @@ static int summarize_both(struct kvc *k, struct subject *s, struct summary *sum)
 
 		if (!S_ISREG(e.v[i].kind))
 			continue;
-		if (!(err = kvc_node_get_both(k, e.v[i].ino, &n))) {
+		err = kvc_node_get_both(k, e.v[i].ino, &n);
+		if (err == -ENOENT) { /* it is dropped this moment */
+			err = 0;
+		} else if (!err) {
 			if (n->row.chunk == s->chunk)
 				add_node(k, sum, n);
 			kvc_node_settle_locked(k, n);

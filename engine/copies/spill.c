@@ -61,7 +61,7 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 {
 	struct kvc_segment from = kvc_segment_of(n), to;
 
-	if (n->lost ||
+	if (n->lost || kvc_node_cut(n) ||
 	    (snap ? n->state != KVC_OPEN || gen != n->object.gen + 1 : n->object.gen != gen))
 		return false;
 	if (snap) {
@@ -178,7 +178,8 @@ static bool begin_locked(struct kvc *k, struct spill *s)
 
 	s->reseal = n->resealing & (1u << s->tier);
 	s->snap = n->state == KVC_OPEN && n->snapshot && kvc_snapshot_takes(k, n, s->tier);
-	if (n->lost || (!s->snap && n->state != KVC_RESIDENT && n->state != KVC_BOTH) ||
+	if (n->lost || kvc_node_cut(n) ||
+	    (!s->snap && n->state != KVC_RESIDENT && n->state != KVC_BOTH) ||
 	    (!s->snap && !kvc_spill_needed(k, n, s->tier)))
 		return false;
 	seg = kvc_segment_of(n);

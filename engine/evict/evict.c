@@ -26,8 +26,10 @@
 #define LOOK_NS 10000000ull
 #define IDLE_NS 250000000ull
 #define STUCK_LOOKS 12
-#define BATCH 8    /* chunks under one hold of the lock */
-#define FREE_AT 16 /* segments that are looked at, or whose pages go, at once */
+#define BATCH 512   /* nodes of chunks that are judged under one hold of the lock */
+#define EACH 64     /* and a chunk counts as so many more */
+#define QUEUE_AT 64 /* copies that are asked for at once */
+#define FREE_AT 16  /* segments that are looked at, or whose pages go, at once */
 
 enum verdict { EVICT, COPY, DROP, YOUNG, KEEP };
 
@@ -59,7 +61,7 @@ static enum verdict judge_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	enum verdict v = EVICT;
 
-	if (kvc_chunk_pinned(k, c))
+	if (kvc_chunk_pinned(k, c) || c->cut)
 		return KEEP;
 	kvc_list_each(e, &c->nodes) {
 		struct kvc_node *n = kvc_of(e, struct kvc_node, chunk_link);
@@ -217,13 +219,16 @@ static uint64_t overdue_locked(struct kvc *k)
 	return need - kvc_min(need, have);
 }
 
+/* The lock is let go in between; the caller keeps the chunk in memory. */
 static void copy_locked(struct kvc *k, struct kvc_chunk *c)
 {
-	kvc_list_each(e, &c->nodes) {
-		struct kvc_node *n = kvc_of(e, struct kvc_node, chunk_link);
+	for (unsigned i = c->nnodes; i && c->nnodes; i--) {
+		struct kvc_node *n = turn_locked(c);
 
 		if (n->state == KVC_RESIDENT || n->verify)
 			kvc_spill_queue_locked(k, n, true);
+		if (i % QUEUE_AT == 0)
+			kvc_pause_locked(k);
 	}
 }
 
@@ -302,13 +307,16 @@ static bool pool_pass(struct kvc *k)
 {
 	struct pass p = { 0 };
 	struct kvc_chunk *c;
-	unsigned n = 0;
+	unsigned nodes = 0;
 
 	kvc_lock(k);
 	while (!k->stopping && wanted_locked(k) > p.coming && (c = kvc_chunk_pop_locked(k))) {
+		nodes += c->nnodes + EACH;
 		one_locked(k, &p, c);
-		if (++n % BATCH == 0 || p.nkept >= FREE_AT)
+		if (nodes >= BATCH || p.nkept >= FREE_AT) {
 			free_kept_locked(k, &p);
+			nodes = 0;
+		}
 	}
 	free_kept_locked(k, &p);
 	drop_behind_locked(k, &p);

@@ -181,6 +181,7 @@ static void *keeper(void *arg)
 		if (kvc_mono_ns() > expire_ns) {
 			expire_pass(k, &expiry);
 			save_clock(k, &saved_ns);
+			kvc_drops_resume(k);
 			expire_ns = kvc_mono_ns() + 1000000000;
 			kvc_lock(k);
 			kvc_knocks_free_locked(k, 60000000000ull);

@@ -15,6 +15,7 @@
 
 #include "account.h"
 #include "clock.h"
+#include "drop.h"
 #include "folder.h"
 #include "folders.h"
 #include "ino.h"
@@ -239,7 +240,7 @@ int kvc_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *na
 		.btime_ns = f->btime_ns,
 		.parent = parent,
 	};
-	if (!err && (folder->lost || !S_ISDIR(folder->row.mode)))
+	if (!err && (folder->lost || kvc_drop_is_cut(folder) || !S_ISDIR(folder->row.mode)))
 		err = -ENOENT;
 	if (!err) {
 		err = kvc_name_get(k->cat, parent, name, &other, &kind);

@@ -364,6 +364,7 @@ static int rechunk_both(struct kvc *k, struct kvc_node *n, uint64_t chunk)
 		return err;
 	if (n->row.chunk == n->row.ino)
 		kvc_chunk_forget_both(k, n->row.ino);
+	kvc_chunk_stir(n->chunk);
 	kvc_chunk_leave_locked(k, n);
 	n->row.chunk = chunk;
 	kvc_node_dirty_locked(k, n);

@@ -59,7 +59,7 @@ void kvc_chunk_push_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	struct kvc_heap *h = &k->chunks->heap[c->policy];
 
-	if (c->heap_at || !c->nnodes)
+	if (c->heap_at || !c->nnodes || c->cut)
 		return;
 	if (kvc_grow(&h->v, h->n, &h->room, sizeof *h->v))
 		/*
@@ -228,6 +228,13 @@ void kvc_chunk_forget_both(struct kvc *k, uint64_t id)
 		kvc_list_del(&c->dirty_link);
 	c->dirty = false;
 	kvc_chunk_settle_locked(k, c);
+}
+
+void kvc_chunk_cut_locked(struct kvc *k, struct kvc_chunk *c, bool cut)
+{
+	c->cut = cut;
+	if (cut && c->heap_at)
+		heap_remove(k, c);
 }
 
 void kvc_chunk_take_use_locked(struct kvc *k, struct kvc_chunk *c, const struct kvc_chunk_row *r)

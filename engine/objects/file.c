@@ -39,6 +39,8 @@ void kvc_become_locked(struct kvc *k, struct kvc_node *n, enum kvc_state to)
 			  kvc_state_names[n->state], kvc_state_names[to]);
 		assert(!"transition");
 	}
+	if (to == KVC_OPEN || to == KVC_LOADING)
+		kvc_chunk_stir(n->chunk);
 	if (n->state == KVC_RESIDENT || n->state == KVC_BOTH)
 		k->nodes->resident--;
 	n->state = to;

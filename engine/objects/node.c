@@ -104,7 +104,7 @@ int kvc_node_get_both(struct kvc *k, uint64_t ino, struct kvc_node **out)
 
 	if (n) {
 		*out = n;
-		return n->state == KVC_GONE ? -ENOENT : 0;
+		return kvc_node_gone(n) ? -ENOENT : 0;
 	}
 	if ((err = kvc_row_get(k->cat, ino, &row)))
 		return err;
@@ -121,7 +121,7 @@ int kvc_node_get_both(struct kvc *k, uint64_t ino, struct kvc_node **out)
 int kvc_node_get_peeked_both(struct kvc *k, const struct kvc_peek *p, struct kvc_node **out)
 {
 	*out = kvc_node_find_locked(k, p->ino);
-	return *out ? ((*out)->state == KVC_GONE ? -ENOENT : 0)
+	return *out ? (kvc_node_gone(*out) ? -ENOENT : 0)
 		    : bring_both(k, &p->row, &p->object, p->place, out);
 }
 

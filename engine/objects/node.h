@@ -81,6 +81,7 @@ struct kvc_node {
 	/* opens, and of a folder creates in it, that wait for room: its chunk is not dropped */
 	unsigned waiting;
 	struct kvc_ghost *ghost; /* a folder that was dropped with its chunk (names/drop.c) */
+	struct kvc_drop *drop;   /* a folder whose chunk is being dropped (names/bury.c) */
 	/*
 	 * of a folder: when it was made (0: not known) and last filled, with how many files and
 	 * bytes (names/unit.c)
@@ -125,6 +126,18 @@ struct kvc_nodes {
 static inline bool kvc_has_segment(const struct kvc_node *n)
 {
 	return n->state == KVC_OPEN || n->state == KVC_RESIDENT || n->state == KVC_BOTH;
+}
+
+/* Its chunk is dropped, and it goes in a moment: for everybody else it has gone. */
+static inline bool kvc_node_cut(const struct kvc_node *n)
+{
+	return n->chunk && n->chunk->cut;
+}
+
+/* There is no file any more, or will not be one in a moment. */
+static inline bool kvc_node_gone(const struct kvc_node *n)
+{
+	return n->state == KVC_GONE || kvc_node_cut(n);
 }
 
 /* Does the kernel know this node? What it does not know it need not be told of. */

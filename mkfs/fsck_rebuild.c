@@ -169,10 +169,10 @@ static int enter(struct kvc_catalog *c, struct frame *f, uint64_t *next)
 
 static void keep_old(const char *path)
 {
-	static const char *const tails[] = { "", "-wal", "-shm" };
+	static const char *const tails[] = { "", "-wal", "-shm", "-mark" };
 	char from[1300], to[1300];
 
-	for (size_t i = 0; i < 3; i++) {
+	for (size_t i = 0; i < 4; i++) {
 		snprintf(from, sizeof from, "%s%s", path, tails[i]);
 		snprintf(to, sizeof to, "%s.old%s", path, tails[i]);
 		if (rename(from, to))

@@ -20,8 +20,8 @@
 #include <sys/statvfs.h>
 
 static const char *const files[] = {
-	KVC_STORE_SUPER,          KVC_STORE_CATALOG, KVC_STORE_CATALOG "-wal",
-	KVC_STORE_CATALOG "-shm", KVC_STORE_DATA,    KVC_STORE_RESERVE,
+	KVC_STORE_SUPER, KVC_STORE_CATALOG, KVC_STORE_CATALOG "-wal",  KVC_STORE_CATALOG "-shm",
+	KVC_STORE_DATA,  KVC_STORE_RESERVE, KVC_STORE_CATALOG "-mark",
 };
 
 static void usage(FILE *out)

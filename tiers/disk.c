@@ -24,6 +24,7 @@
 #define PIECE (1u << 20)
 #define BUFFER (KVC_FRAME_HEADER + PIECE)
 #define SPARES 8
+#define WANTED_NS 1000000000ull /* within which a frame that was refused comes again */
 
 static const uint8_t no_header[KVC_FRAME_HEADER] __attribute__((aligned(4096)));
 
@@ -31,6 +32,8 @@ struct disk {
 	struct kvc_tier tier;
 	pthread_mutex_t lock;
 	struct kvct_extents *free;
+	/* a frame was refused for want of so much in one piece, and comes again before then */
+	uint64_t wanted, wanted_until_ns;
 	uint64_t size;
 	int fd;
 	/* buffers of BUFFER bytes for the next put: new ones would cost a fault a page */
@@ -164,6 +167,25 @@ static int write_frame(struct disk *d, const struct kvc_put *p, uint64_t at)
 	return err;
 }
 
+/*
+ * While a frame waits for a piece that is large enough, smaller ones leave those that are to it:
+ * else they would take what was made room for it, as they come more often.
+ */
+static int take_locked(struct disk *d, uint64_t len, uint64_t *at)
+{
+	uint64_t now = kvc_mono_ns(), wanted = now < d->wanted_until_ns ? d->wanted : 0;
+	int err = len < wanted ? kvct_extents_take_apart(d->free, len, wanted, at)
+			       : kvct_extents_take(d->free, len, at);
+
+	if (err == -ENOSPC) {
+		d->wanted = kvc_max(wanted, len);
+		d->wanted_until_ns = now + WANTED_NS;
+	} else if (!err && len >= wanted) {
+		d->wanted = d->wanted_until_ns = 0;
+	}
+	return err;
+}
+
 static int disk_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_where *out)
 {
 	struct disk *d = of(t);
@@ -171,7 +193,7 @@ static int disk_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_wher
 	int err;
 
 	pthread_mutex_lock(&d->lock);
-	err = kvct_extents_take(d->free, w.len, &w.at);
+	err = take_locked(d, w.len, &w.at);
 	pthread_mutex_unlock(&d->lock);
 	if (err)
 		return err;

@@ -158,6 +158,29 @@ int kvct_extents_take(struct kvct_extents *x, uint64_t len, uint64_t *at)
 	return kvct_extents_claim(x, n->at, len);
 }
 
+/*
+ * The leftmost of at least `len` and less than `keep`. Those that are larger are few, or it is
+ * slow.
+ */
+static const struct node *between(const struct node *n, uint64_t len, uint64_t keep)
+{
+	const struct node *found = max_of(n) < len ? NULL : between(n->l, len, keep);
+
+	if (found || max_of(n) < len)
+		return found;
+	return n->len >= len && n->len < keep ? n : between(n->r, len, keep);
+}
+
+int kvct_extents_take_apart(struct kvct_extents *x, uint64_t len, uint64_t keep, uint64_t *at)
+{
+	const struct node *n = len ? between(x->root, len, keep) : NULL;
+
+	if (!n)
+		return kvct_extents_take(x, len, at);
+	*at = n->at;
+	return kvct_extents_claim(x, n->at, len);
+}
+
 int kvct_extents_claim(struct kvct_extents *x, uint64_t at, uint64_t len)
 {
 	struct node *n, *tail = NULL;

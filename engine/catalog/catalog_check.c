@@ -131,8 +131,12 @@ static int lines(sqlite3 *db, const char *sql, const char *fine, bool mended, kv
 int kvc_check_pages(const char *path, bool mend, kvc_found_fn *fn, void *arg)
 {
 	sqlite3 *db = NULL;
-	int n;
+	int n = kvc_anew_mend(path);
 
+	if (n) {
+		fn(arg, false, strerror(-n));
+		return n;
+	}
 	if (sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE, NULL)) {
 		fn(arg, false, sqlite3_errmsg(db));
 		sqlite3_close(db);

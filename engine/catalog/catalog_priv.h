@@ -26,6 +26,7 @@
 #ifndef KVC_CATALOG_PRIV_H
 #define KVC_CATALOG_PRIV_H
 
+#include "anew.h"
 #include "catalog.h"
 #include "filter.h"
 #include "overlay.h"
@@ -164,7 +165,7 @@ struct kvc_catalog {
 	struct kvc_checkpoint *checkpoint;
 	_Atomic uint64_t log_pages; /* frames in the log after the last commit */
 	_Atomic uint64_t commits;
-	int wal_fd; /* the log, to sync it */
+	struct kvc_anew *anew; /* the log, and how it begins anew */
 	_Atomic bool logged;
 };
 
@@ -213,6 +214,8 @@ bool kvc_wiped(struct kvc_catalog *c, uint64_t ino);
 int kvc_checkpoint_start(struct kvc_catalog *c, uint64_t log_bytes);
 void kvc_checkpoint_stop(struct kvc_catalog *c);
 void kvc_checkpoint_gate(struct kvc_catalog *c);
+/* The log has begun anew and is to be synced: the thread does. A catalog's, from its committer. */
+void kvc_checkpoint_ask(void *catalog);
 /* The writer's connection is new: it tells how long the log is. */
 void kvc_checkpoint_watch(struct kvc_catalog *c);
 

@@ -116,7 +116,8 @@ int kvc_conn_open(struct kvc_catalog *c, struct kvc_conn *n, bool writes)
 	int rc;
 
 	n->c = c;
-	rc = sqlite3_open_v2(c->path, &n->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
+	rc = sqlite3_open_v2(c->path, &n->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX,
+			     writes ? kvc_anew_vfs(c->anew) : NULL);
 	if (!rc)
 		sqlite3_busy_timeout(n->db, 2000);
 	if (!rc && writes)

@@ -127,15 +127,13 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 }
 
 /* The tier has no room. Returns whether the copy is tried again: somebody makes room there. */
-static bool full_locked(struct kvc *k, unsigned tier)
+static bool full_locked(struct kvc *k, unsigned tier, uint64_t bytes)
 {
 	struct kvc_tier_state *ts = &k->tier[tier];
 
-	ts->full = true;
+	kvc_tier_refused_locked(k, tier, bytes);
 	ts->full_until_ns = kvc_mono_ns() + FULL_NS;
-	if (ts->has_trimmer)
-		kvc_trim_tell_locked(k, tier);
-	else
+	if (!ts->has_trimmer)
 		kvc_count(&k->stats, spills_dropped); /* others fill it too: it is for them or for
 							 the server to make room */
 	return ts->has_trimmer;
@@ -250,17 +248,15 @@ static void copy(struct kvc *k, struct spill *s)
 		t->ops->remove(t, &s->where);
 	kvc_lock_both(k);
 	kvc_tier_result_locked(k, s->tier, s->err);
-	if (!s->err) {
-		k->tier[s->tier].full = false;
-		kvc_trim_tell_locked(k, s->tier);
-	}
+	if (!s->err)
+		kvc_tier_took_locked(k, s->tier, s->c.f->stored_len);
 	if (!s->err && ((s->snap || n->epoch == s->epoch) &&
 			record_both(k, n, s->tier, &s->c, s->gen, s->snap, &s->where))) {
 		s->again = false;
 	} else if (!s->err) {
 		undo_both(k, s);
 	} else if (s->err == -ENOSPC) {
-		s->again = full_locked(k, s->tier);
+		s->again = full_locked(k, s->tier, s->c.f->stored_len);
 	} else if (s->err == -ENAMETOOLONG) {
 		s->err = 0; /* a path that no frame can carry is not shared */
 	} else if (s->err == -ECANCELED) {

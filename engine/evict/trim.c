@@ -83,7 +83,7 @@ static uint64_t goal_locked(struct kvc *k, unsigned tier, const struct kvc_tier_
 	uint64_t goal = kvc_trim(used, u->total, &k->opt, &ts->trimming);
 
 	ts->spare = u->total / 100 * (100 - k->opt.high_pct);
-	if (goal || !ts->full)
+	if (goal || !kvc_tier_refuses_locked(ts))
 		return goal;
 	/* It refused a frame all the same: the free space is in pieces. */
 	return ts->leaving ? 0 : kvc_max(u->total / 16, 1);
@@ -203,7 +203,7 @@ static void *trimmer(void *arg)
 		uint64_t goal;
 
 		if (!again) {
-			bool more = ts->trimming || ts->full || t->nknocked;
+			bool more = ts->trimming || kvc_tier_refuses_locked(ts) || t->nknocked;
 			struct timespec until =
 				kvc_timespec(kvc_mono_ns() + (more ? AGAIN_NS : IDLE_NS));
 

@@ -13,12 +13,14 @@
 
 #include "log.h"
 #include "node.h"
+#include "trash.h"
 
 #include <string.h>
 
 #define COPIES_MAX 4096u /* that wait for a shared tier; then the oldest are dropped */
 #define FAILURES 5
 #define SETTLE_LEAST_MS 5u
+#define REFUSED_NS 100000000ull /* several tries of the frame (copies/spill.c) */
 #define BACKOFF_MIN_NS 500000000ull
 #define BACKOFF_MAX_NS 30000000000ull
 
@@ -253,6 +255,33 @@ void kvc_tiers_join(struct kvc *k)
 		for (int p = 0; p < KVC_PRIORITIES; p++)
 			kvc_list_each_safe(e, &k->tier[t].jobs[p])
 				free(kvc_of(e, struct kvc_job, link));
+}
+
+void kvc_tier_refused_locked(struct kvc *k, unsigned tier, uint64_t bytes)
+{
+	struct kvc_tier_state *ts = &k->tier[tier];
+
+	ts->full = true;
+	ts->refused = kvc_max(kvc_tier_refuses_locked(ts) ? ts->refused : 0, bytes);
+	ts->refused_until_ns = kvc_mono_ns() + REFUSED_NS;
+	if (ts->unsynced) /* what waits there for a sync at leisure is what the frame waits for */
+		pthread_cond_signal(&k->trash->sync_cond);
+	kvc_trim_tell_locked(k, tier);
+}
+
+bool kvc_tier_refuses_locked(const struct kvc_tier_state *ts)
+{
+	return ts->full || kvc_mono_ns() < ts->refused_until_ns;
+}
+
+void kvc_tier_took_locked(struct kvc *k, unsigned tier, uint64_t bytes)
+{
+	struct kvc_tier_state *ts = &k->tier[tier];
+
+	ts->full = false;
+	if (bytes >= ts->refused)
+		ts->refused = ts->refused_until_ns = 0;
+	kvc_trim_tell_locked(k, tier);
 }
 
 void kvc_trim_tell_locked(struct kvc *k, unsigned tier)

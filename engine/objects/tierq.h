@@ -51,6 +51,10 @@ struct kvc_tier_state {
 	uint64_t backoff_ns;
 	bool probing, full;     /* full: it refused a frame for want of room */
 	uint64_t full_until_ns; /* where nobody trims: not tried again before */
+	/*
+	 * a frame that found no room is tried again and again: its length, and when it is given up
+	 */
+	uint64_t refused, refused_until_ns;
 	/* evict/trim.c */
 	pthread_t trimmer;
 	pthread_cond_t trim_cond;
@@ -95,6 +99,15 @@ void kvc_tier_result_locked(struct kvc *k, unsigned tier, int err);
 bool kvc_tier_keeps_locked(const struct kvc *k, unsigned tier);
 /* The call that was allowed was not made. */
 void kvc_tier_uncalled_locked(struct kvc *k, unsigned tier);
+/* A frame of so many bytes found no room, and is tried again: room is made, not at leisure. */
+void kvc_tier_refused_locked(struct kvc *k, unsigned tier, uint64_t bytes);
+/* One found room. */
+void kvc_tier_took_locked(struct kvc *k, unsigned tier, uint64_t bytes);
+/*
+ * Does a frame that was refused still wait? `full` tells less: a smaller one that found room, or
+ * one that went, has ended that.
+ */
+bool kvc_tier_refuses_locked(const struct kvc_tier_state *ts);
 /* The tier may be above its mark, or refused a frame. */
 void kvc_trim_tell_locked(struct kvc *k, unsigned tier);
 /*

@@ -4,8 +4,8 @@
  * is committed. Extents and shared frames outlive a power failure, and what a failure undoes must
  * find them as they were: they go once the commit is on stable storage. That is a sync of the log,
  * by a thread of its own, for all that was committed within SYNC_NS; sooner where the tier is above
- * its mark or full, or what waits is a good part of what a trimmed tier has free (the trimmer takes
- * it for gone, stores cannot have it yet), or we stop.
+ * its mark or refuses a frame, or what waits is a good part of what a trimmed tier has free (the
+ * trimmer takes it for gone, stores cannot have it yet), or we stop.
  *
  * k->trash->list belongs to the transaction that is being collected; the committer takes it with
  * the batch, and gives it back (a failure) or on (kvc_trash_committed). k->trash->unsynced waits
@@ -128,7 +128,8 @@ static bool pressed_locked(struct kvc *k)
 		const struct kvc_tier_state *ts = &k->tier[t];
 
 		if (ts->unsynced && ts->has_trimmer &&
-		    (ts->trimming || ts->full || ts->unsynced > ts->spare / SPARE_PART))
+		    (ts->trimming || kvc_tier_refuses_locked(ts) ||
+		     ts->unsynced > ts->spare / SPARE_PART))
 			return true;
 	}
 	return false;

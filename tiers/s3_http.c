@@ -239,6 +239,8 @@ static int attempt(struct kvct_s3 *s, struct kvct_s3_request *q, uint64_t left_n
 	q->body_at = 0;
 	q->got = 0;
 	q->text_len = 0;
+	if (q->text) /* of an attempt before */
+		*q->text = 0;
 	q->status = 0;
 	*q->etag = 0;
 	set_way(c, s, q, left_ns);

@@ -162,7 +162,9 @@ static size_t copy_part(const char *text, size_t len, size_t size, off_t off, ch
 	size_t at = (size_t)off < len ? (size_t)off : len, n = len - at < size ? len - at : size;
 
 	*part = malloc(n ? n : 1);
-	return *part ? (memcpy(*part, text + at, n), n) : 0;
+	if (*part && n)
+		memcpy(*part, text + at, n);
+	return *part ? n : 0;
 }
 
 static void reply_part(fuse_req_t req, char *part, size_t n)
@@ -299,7 +301,7 @@ void kvfs_virtual_write(fuse_req_t req, uint64_t ino, const char *buf, size_t si
 			h->room = more;
 		}
 	}
-	if (!err) {
+	if (!err && size) {
 		memcpy(h->text + h->len, buf, size);
 		h->len += size;
 	}

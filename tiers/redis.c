@@ -353,12 +353,13 @@ static int scan_node(struct kvc_tier *t, unsigned node, uint8_t *page, struct kv
 {
 	struct kvct_redis *r = of(t);
 	char cursor[32] = "0", pattern[300];
+	bool more = true;
 	int err = 0;
 
 	snprintf(pattern, sizeof pattern, "%s:{*}", r->prefix);
-	do {
+	while (more && !err) {
 		redisContext *c;
-		redisReply *reply;
+		redisReply *reply, **of;
 		bool fresh;
 
 		if ((err = kvct_redis_take(r, node, kvc_mono_ns() + r->deadline_ms * 1000000, &c,
@@ -372,15 +373,19 @@ static int scan_node(struct kvc_tier *t, unsigned node, uint8_t *page, struct kv
 			continue; /* an idle one that had been closed */
 		}
 		kvct_redis_give(r, node, c);
-		if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2) {
+		of = reply->element;
+		if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
+		    of[0]->type != REDIS_REPLY_STRING || of[1]->type != REDIS_REPLY_ARRAY) {
 			freeReplyObject(reply);
 			return -EIO;
 		}
-		snprintf(cursor, sizeof cursor, "%s", reply->element[0]->str);
-		for (size_t i = 0; i < reply->element[1]->elements && !err; i++)
-			err = list_key(t, reply->element[1]->element[i]->str, page, f, fn, arg_);
+		snprintf(cursor, sizeof cursor, "%s", of[0]->str);
+		more = strcmp(cursor, "0");
+		for (size_t i = 0; i < of[1]->elements && !err; i++)
+			if (of[1]->element[i]->type == REDIS_REPLY_STRING)
+				err = list_key(t, of[1]->element[i]->str, page, f, fn, arg_);
 		freeReplyObject(reply);
-	} while (!err && strcmp(cursor, "0"));
+	}
 	return err;
 }
 

@@ -6,6 +6,7 @@
 #include "policy.h"
 #include "util.h"
 
+#include <ctype.h>
 #include <string.h>
 
 const char *const kvc_huge_names[] = { "within_size", "always", "never", NULL };
@@ -300,7 +301,8 @@ int kvc_options_check(const struct kvc_options *o, char *error)
 	const char *port = strrchr(o->metrics, ':');
 	char *end;
 
-	if (*o->metrics && (!port || !port[1] || strtoul(port + 1, &end, 10) > 65535 || *end)) {
+	if (*o->metrics && (!port || !isdigit((unsigned char)port[1]) ||
+			    strtoul(port + 1, &end, 10) > 65535 || *end)) {
 		fail(error, "option metrics: '%s' is not ADDR:PORT such as 127.0.0.1:9464%s",
 		     o->metrics, "");
 		return -EINVAL;

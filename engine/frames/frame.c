@@ -142,7 +142,10 @@ int kvc_ranges_decode(const uint8_t *in, size_t len, uint64_t size, struct kvc_r
 	for (uint64_t i = 0; i < n; i++) {
 		r[i].off = le64toh(*w++);
 		r[i].len = le64toh(*w++);
-		if (r[i].off < end || r[i].len > size || r[i].off > size - r[i].len)
+		/*
+		 * one without bytes is none that was encoded, and no filesystem makes room for it
+		 */
+		if (!r[i].len || r[i].off < end || r[i].len > size || r[i].off > size - r[i].len)
 			return -EBADMSG;
 		end = r[i].off + r[i].len;
 	}

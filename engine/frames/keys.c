@@ -153,6 +153,10 @@ int kvc_keys_open(struct kvc_keys **out, const char *path, char *error)
 	}
 	if (!err && (err = kvc_pread_all(fd, text, (size_t)st.st_size, 0)))
 		snprintf(error, 512, "option keyfile: cannot read %s: %s", path, strerror(-err));
+	if (!err && memchr(text, 0, (size_t)st.st_size)) { /* keys behind it would not be seen */
+		err = -EINVAL;
+		snprintf(error, 512, "option keyfile: %s has a zero byte in it", path);
+	}
 	for (char *at = text; !err && (at = line++ ? NULL : text, at = strtok_r(at, "\n", &save));)
 		if ((err = parse_line(k, at, &why)))
 			snprintf(error, 512, "option keyfile: a key in %s is wrong (number %d): %s",

@@ -3,14 +3,14 @@
 """Chunks of 1024 layers in a small store, so that one is dropped all the time: in turns of a few
 files under each hold of the locks, and yet in one step. Who opens layers of a chunk finds all, and
 from the first that is missing on none; a listing that begins has all or is cut off. A kill in the
-middle, KILLS times (5): after the next mount each chunk has all of its layers or is not there, and
+middle, KILLS times (2): after the next mount each chunk has all of its layers or is not there, and
 fsck finds nothing wrong. Then an unmount in the middle, a create in a folder that is on its way
 out, and a folder that stays because there is more in it, with hard links elsewhere. SEED repeats
 a run."""
 import errno, os, random, shutil, sqlite3, time
 from kvtest import *
 
-KILLS = int(os.environ.get("KILLS", 5))
+KILLS = int(os.environ.get("KILLS", 2))
 SEED = int(os.environ.get("SEED", time.time_ns() % 10**6))
 LAYERS, SIZE = 1024, 4096
 MOST = 32  # files of one hold

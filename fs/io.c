@@ -95,7 +95,7 @@ static void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_
 		fuse_reply_err(req, EPERM);
 		return;
 	}
-	if (strlen(name) > 255) {
+	if (strlen(name) > KVFS_NAME_MAX) {
 		fuse_reply_err(req, ENAMETOOLONG);
 		return;
 	}

@@ -176,7 +176,7 @@ int kvc_setattr(struct kvc *k, uint64_t ino, unsigned set, struct kvc_row *attr,
 		goto out;
 	if (set & KVC_SET_MODE)
 		n->row.mode = (n->row.mode & S_IFMT) | (attr->mode & 07777);
-	if ((set & (KVC_SET_UID | KVC_SET_GID | KVC_SET_SIZE)) && S_ISREG(n->row.mode))
+	if ((set & (KVC_SET_UID | KVC_SET_GID | KVC_SET_SIZE)) && !S_ISDIR(n->row.mode))
 		kvc_drop_setid(&n->row);
 	if (set & KVC_SET_UID)
 		n->row.uid = attr->uid;
@@ -185,11 +185,12 @@ int kvc_setattr(struct kvc *k, uint64_t ino, unsigned set, struct kvc_row *attr,
 	if (set & KVC_SET_ATIME)
 		n->row.atime_ns = attr->atime_ns;
 	if (set & KVC_SET_MTIME) {
+		attr->mtime_ns -= attr->mtime_ns == KVC_MARK_NS;
 		n->row.mtime_ns = attr->mtime_ns;
 		if (n->state == KVC_OPEN) {
 			const struct timespec t[2] = {
 				{ .tv_nsec = UTIME_OMIT },
-				kvc_timespec(attr->mtime_ns),
+				kvc_file_time(attr->mtime_ns),
 			};
 			int fd = kvc_node_fd_locked(k, n);
 			struct stat st;

@@ -38,7 +38,7 @@ static bool adopt(struct kvc *k, struct kvc_segment *s, const struct stat *st, b
 	if (untouched) {
 		const struct timespec t[2] = {
 			{ .tv_nsec = UTIME_OMIT },
-			kvc_timespec(n->row.mtime_ns),
+			kvc_file_time(n->row.mtime_ns),
 		};
 		KVC_FD int fd = -1;
 
@@ -58,7 +58,7 @@ static bool adopt(struct kvc *k, struct kvc_segment *s, const struct stat *st, b
 		n->object.has_sum = false;
 		kvc_unplace_locked(k, n);
 		n->row.mtime_ns = kvc_ns(st->st_mtim);
-		n->row.ctime_ns = kvc_max(n->row.ctime_ns, n->row.mtime_ns);
+		n->row.ctime_ns = kvc_ctime(n->row.ctime_ns, n->row.mtime_ns);
 	}
 	n->object.size = n->row.size = (uint64_t)st->st_size;
 	n->row.blocks = (uint64_t)st->st_blocks;

@@ -137,7 +137,7 @@ int kvc_segment_new_locked(struct kvc *k, struct kvc_node *n, uint64_t room)
 int kvc_begin_write_locked(struct kvc *k, struct kvc_node *n)
 {
 	struct kvc_segment from = kvc_segment_of(n), to = from;
-	const struct timespec mark[2] = { { .tv_nsec = UTIME_OMIT }, kvc_timespec(KVC_MARK_NS) };
+	const struct timespec mark[2] = { { .tv_nsec = UTIME_OMIT }, kvc_file_time(KVC_MARK_NS) };
 	int fd, err;
 
 	n->epoch++;
@@ -182,7 +182,7 @@ void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 	struct kvc_segment from = kvc_segment_of(n), to;
 	const struct timespec keep[2] = {
 		{ .tv_nsec = UTIME_OMIT },
-		kvc_timespec(n->row.mtime_ns),
+		kvc_file_time(n->row.mtime_ns),
 	};
 	struct stat st;
 	int fd = kvc_node_fd_locked(k, n);
@@ -207,7 +207,7 @@ void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 		kvc_unplace_locked(k, n);
 		kvc_drop_setid(&n->row);
 		n->row.mtime_ns = mtime;
-		n->row.ctime_ns = kvc_max(n->row.ctime_ns, mtime);
+		n->row.ctime_ns = kvc_ctime(n->row.ctime_ns, mtime);
 		kvc_count(&k->stats, publishes);
 		if (size > n->object.size)
 			kvc_unit_grew_locked(k, n, size - n->object.size);
@@ -216,7 +216,7 @@ void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 	if (n->prepared > kvc_round_up(size, KVC_PAGE) && !ftruncate(fd, st.st_size)) {
 		const struct timespec again[2] = {
 			{ .tv_nsec = UTIME_OMIT },
-			kvc_timespec(n->row.mtime_ns),
+			kvc_file_time(n->row.mtime_ns),
 		};
 
 		futimens(fd, again);

@@ -33,8 +33,11 @@
 
 #include <sys/stat.h>
 
-/* mtime of a segment that nobody wrote to since it was opened for writing */
-#define KVC_MARK_NS 1000000001ull
+/*
+ * mtime of a segment that nobody wrote to since it was opened for writing: the last there is, which
+ * no client can set (calls/io.c)
+ */
+#define KVC_MARK_NS ((uint64_t)INT64_MAX)
 
 enum kvc_state {
 	KVC_NONE,
@@ -130,6 +133,12 @@ static inline bool kvc_has_segment(const struct kvc_node *n)
 static inline bool kvc_kernel_knows(const struct kvc_node *n)
 {
 	return n->nlookup || n->row.ino == KVC_ROOT;
+}
+
+/* The ctime of a file whose segment was last written at mtime; one to come is a client's wish. */
+static inline uint64_t kvc_ctime(uint64_t ctime_ns, uint64_t mtime_ns)
+{
+	return (int64_t)mtime_ns > (int64_t)kvc_now_ns() ? ctime_ns : kvc_later(ctime_ns, mtime_ns);
 }
 
 struct kvc_node *kvc_node_find_locked(struct kvc *k, uint64_t ino);

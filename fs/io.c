@@ -74,7 +74,7 @@ static void run_create(struct call *c)
 	} else {
 		uint64_t ino = e.ino = c->attr.ino;
 
-		e.attr_timeout = KVFS_TIMEOUT;
+		e.attr_timeout = kvfs_timeout(&c->attr);
 		kvfs_stat(&c->attr, &e.attr);
 		set_way(&c->fi, &o);
 		if (fuse_reply_create(c->req, &e, &c->fi) == -ENOENT) {

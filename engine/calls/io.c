@@ -160,6 +160,45 @@ static int truncate_both(struct kvc *k, struct kvc_node *n, uint64_t size, struc
 	return 0;
 }
 
+/* The new attributes but the size and ctime. */
+static void set_row_locked(struct kvc *k, struct kvc_node *n, unsigned set, struct kvc_row *attr)
+{
+	bool open = n->state == KVC_OPEN && (set & (KVC_SET_MODE | KVC_SET_MTIME)) &&
+		    kvc_node_fd_locked(k, n) >= 0;
+	struct stat st = { 0 };
+	uint64_t mtime = open && !fstat(n->fd, &st) ? kvc_ns(st.st_mtim) : KVC_MARK_NS;
+
+	if (set & KVC_SET_MODE) {
+		n->row.mode = (n->row.mode & S_IFMT) | (attr->mode & 07777);
+		n->mode_ns = mtime;
+	}
+	if ((set & (KVC_SET_UID | KVC_SET_GID | KVC_SET_SIZE)) && !S_ISDIR(n->row.mode))
+		kvc_drop_setid(&n->row);
+	if (set & KVC_SET_UID)
+		n->row.uid = attr->uid;
+	if (set & KVC_SET_GID)
+		n->row.gid = attr->gid;
+	if (set & KVC_SET_ATIME)
+		n->row.atime_ns = attr->atime_ns;
+	if (set & KVC_SET_MTIME) {
+		attr->mtime_ns -= attr->mtime_ns == KVC_MARK_NS;
+		n->row.mtime_ns = attr->mtime_ns;
+	}
+	/*
+	 * Unless nothing was written yet, the time is kept with the segment, where writes move it
+	 * on.
+	 */
+	if ((set & KVC_SET_MTIME) && mtime != KVC_MARK_NS) {
+		const struct timespec t[2] = {
+			{ .tv_nsec = UTIME_OMIT },
+			kvc_file_time(attr->mtime_ns),
+		};
+
+		if (!futimens(n->fd, t) && n->mode_ns == mtime)
+			n->mode_ns = attr->mtime_ns;
+	}
+}
+
 int kvc_setattr(struct kvc *k, uint64_t ino, unsigned set, struct kvc_row *attr, struct kvc_wait *w)
 {
 	struct kvc_node *n;
@@ -174,35 +213,7 @@ int kvc_setattr(struct kvc *k, uint64_t ino, unsigned set, struct kvc_row *attr,
 		err = S_ISREG(n->row.mode) ? truncate_both(k, n, attr->size, w) : -EISDIR;
 	if (err)
 		goto out;
-	if (set & KVC_SET_MODE)
-		n->row.mode = (n->row.mode & S_IFMT) | (attr->mode & 07777);
-	if ((set & (KVC_SET_UID | KVC_SET_GID | KVC_SET_SIZE)) && !S_ISDIR(n->row.mode))
-		kvc_drop_setid(&n->row);
-	if (set & KVC_SET_UID)
-		n->row.uid = attr->uid;
-	if (set & KVC_SET_GID)
-		n->row.gid = attr->gid;
-	if (set & KVC_SET_ATIME)
-		n->row.atime_ns = attr->atime_ns;
-	if (set & KVC_SET_MTIME) {
-		attr->mtime_ns -= attr->mtime_ns == KVC_MARK_NS;
-		n->row.mtime_ns = attr->mtime_ns;
-		if (n->state == KVC_OPEN) {
-			const struct timespec t[2] = {
-				{ .tv_nsec = UTIME_OMIT },
-				kvc_file_time(attr->mtime_ns),
-			};
-			int fd = kvc_node_fd_locked(k, n);
-			struct stat st;
-
-			/*
-			 * Unless nothing was written yet, the time is kept with the segment, where
-			 * writes move it on.
-			 */
-			if (fd >= 0 && !fstat(fd, &st) && kvc_ns(st.st_mtim) != KVC_MARK_NS)
-				futimens(fd, t);
-		}
-	}
+	set_row_locked(k, n, set, attr);
 	n->row.ctime_ns = set & KVC_SET_CTIME ? attr->ctime_ns : now;
 	kvc_node_dirty_locked(k, n);
 	kvc_node_attr_locked(k, n, attr);

@@ -260,6 +260,7 @@ static int enter_both(struct kvc *k, const struct creation *c, const char *name,
 	}
 	n->fd = fd;
 	n->fresh = true;
+	n->mode_ns = c->row.mtime_ns;
 	n->room = n->prepared = n->ahead = c->room; /* it is in k->room.ahead already */
 	n->epoch = 1;
 	n->nlookup = 1;

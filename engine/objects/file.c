@@ -54,13 +54,6 @@ void kvc_become_locked(struct kvc *k, struct kvc_node *n, enum kvc_state to)
 	kvc_pace_uncopied_locked(k, n);
 }
 
-void kvc_drop_setid(struct kvc_row *row)
-{
-	row->mode &= ~(uint32_t)S_ISUID;
-	if (row->mode & S_IXGRP)
-		row->mode &= ~(uint32_t)S_ISGID;
-}
-
 struct kvc_segment kvc_segment_of(const struct kvc_node *n)
 {
 	char kind = n->state == KVC_LOADING ? 'l'
@@ -126,6 +119,7 @@ int kvc_segment_new_locked(struct kvc *k, struct kvc_node *n, uint64_t room)
 	}
 	n->fd = fd;
 	n->fresh = true;
+	n->mode_ns = KVC_MARK_NS;
 	n->room = n->prepared = room;
 	kvc_ahead_set_locked(k, n, room);
 	n->epoch++;
@@ -149,6 +143,7 @@ int kvc_begin_write_locked(struct kvc *k, struct kvc_node *n)
 	if ((err = kvc_segment_rename(&k->pool, &from, &to)))
 		return err;
 	futimens(fd, mark);
+	n->mode_ns = KVC_MARK_NS;
 	n->fresh = false;
 	kvc_become_locked(k, n, KVC_OPEN);
 	return 0;
@@ -205,7 +200,8 @@ void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 		n->object.gen++;
 		n->object.has_sum = n->verify = false;
 		kvc_unplace_locked(k, n);
-		kvc_drop_setid(&n->row);
+		if (mtime != n->mode_ns)
+			kvc_drop_setid(&n->row);
 		n->row.mtime_ns = mtime;
 		n->row.ctime_ns = kvc_ctime(n->row.ctime_ns, mtime);
 		kvc_count(&k->stats, publishes);

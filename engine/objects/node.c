@@ -166,6 +166,8 @@ void kvc_node_attr_locked(struct kvc *k, struct kvc_node *n, struct kvc_row *att
 		attr->size = (uint64_t)st.st_size;
 		attr->blocks = (uint64_t)st.st_blocks;
 		if (mtime != KVC_MARK_NS) {
+			if (mtime != n->mode_ns)
+				kvc_drop_setid(attr);
 			attr->mtime_ns = mtime;
 			attr->ctime_ns = kvc_ctime(attr->ctime_ns, mtime);
 		}

@@ -72,6 +72,34 @@ for name in NUMBER:
         os.setxattr(P("m/c", name), "user.x", b"1")
 look("m/c")
 
+# set-id bits: a write takes them at once, also while the file is open; a later chmod stays
+def bits(p):
+    return run("stat", "-c", "%a", p, ok=True).stdout.strip()
+
+
+for turn in range(3):
+    p = P(f"m/set{turn}")
+    fd = os.open(p, os.O_CREAT | os.O_RDWR, 0o644)
+    os.write(fd, b"x" * 100)
+    os.fchmod(fd, 0o6755)
+    os.utime(fd, (7, 7))
+    os.close(fd)  # as install does it
+    assert bits(p) == "6755"
+    if turn:
+        s.settle()
+    assert bits(p) == "6755"
+    fd = os.open(p, os.O_RDWR | (os.O_TRUNC if turn == 2 else 0))
+    os.write(fd, b"y")
+    assert bits(p) == "755", bits(p)
+    os.fchmod(fd, 0o4755)
+    assert bits(p) == "4755"
+    os.pwrite(fd, b"z", 10)
+    os.close(fd)
+    assert bits(p) == "755"
+    os.unlink(p)
+os.close(os.open(P("m/made"), os.O_CREAT | os.O_RDWR, 0o4755))
+assert bits(P("m/made")) == "4755"
+
 # the folder is a container: what is written there may go, it and they stay
 s.write("m/c/file", b"x" * 1000)
 s.settle()

@@ -19,7 +19,7 @@ static void set_way(struct fuse_file_info *fi, const struct kvc_opened *o)
 {
 	if (o->backing)
 		fi->backing_id = o->backing;
-	else
+	if (!o->backing || o->requests) /* it goes before passthrough */
 		fi->direct_io = 1;
 	fi->parallel_direct_writes = 1;
 	fi->noflush = 0;

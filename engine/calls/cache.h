@@ -111,6 +111,8 @@ int kvc_parent(struct kvc *k, uint64_t ino, uint64_t *parent);
 
 struct kvc_opened {
 	int backing; /* passthrough id, or 0: plain requests */
+	/* with an id: reads and writes come by requests all the same, and only mappings pass */
+	bool requests;
 };
 /*
  * To be called again also when w->err is set: it then cleans up and returns that. With name NULL

@@ -114,6 +114,15 @@ int kvc_file_write(struct kvc *k, uint64_t ino, const void *buf, size_t len, off
 }
 
 /*
+ * Is it open for a reader, with its segment registered, in a model with a quota? Then a writer's
+ * mapping can fill every hole without asking: there may be none.
+ */
+static bool granted_ahead_locked(struct kvc *k, const struct kvc_node *n)
+{
+	return n->nopen && !n->plain && kvc_quota_of_locked(k, n->model);
+}
+
+/*
  * A file that grows to the usual size of its model's objects is about to be written, perhaps
  * through a mapping, which dies of a page that it cannot have: it gets its room now. What grows
  * beyond that is an arena and stays sparse.
@@ -122,7 +131,13 @@ static int prepare_ahead_locked(struct kvc *k, struct kvc_node *n, int fd, uint6
 				struct kvc_wait *w)
 {
 	uint64_t usual = kvc_hint_locked(k, n->model);
+	struct stat st;
 
+	if (granted_ahead_locked(k, n) && !fstat(fd, &st)) {
+		uint64_t from = (uint64_t)st.st_size;
+
+		return size > from ? prepare_locked(k, n, fd, from, size - from, w) : 0;
+	}
 	if (!n->nwriters || size <= n->prepared || size > kvc_max(usual, KVC_USUAL_LEAST))
 		return 0;
 	return prepare_locked(k, n, fd, n->prepared, size - n->prepared, w);
@@ -262,6 +277,9 @@ int kvc_file_fallocate(struct kvc *k, uint64_t ino, int mode, off_t off, off_t l
 		if (fallocate(fd, mode, off, len))
 			err = -errno;
 		n->prepared = kvc_min(n->prepared, (uint64_t)off / KVC_PAGE * KVC_PAGE);
+		if (!err && granted_ahead_locked(k, n) &&
+		    fallocate(fd, FALLOC_FL_KEEP_SIZE, off, len))
+			err = -errno;
 		recount_locked(k, n);
 		goto out;
 	}

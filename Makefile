@@ -9,6 +9,7 @@
 # make bench-full      the part of it where the tier is full, alone (QUICK=1: shorter)
 # CUDA=0 builds the library without CUDA where there is an nvcc (NVCC= names another)
 # make engines E="lmcache nixl"   the engines' own storage code on mounts (all: half an hour, 7 GB)
+# make conformance    pjdfstest, fsx and xfstests on mounts (PJDFSTEST= FSX= XFSTESTS=; S="fsx": one)
 # make gpu-measure DIR=MOUNT    what a GPU reaches: the numbers of kvcachefs-gpu(7)
 # make scale N="1000 1000000"   how it behaves with so many objects
 # make fuzz            every fuzzer of tests/fuzz for FUZZ_SECONDS (3600) each; F="redis s3": these alone
@@ -243,6 +244,8 @@ bench-full: tests
 	@scripts/bench-full $(B)
 engines: all
 	@tests/engines/run $(B) $(E)
+conformance: all
+	@tests/conformance/run $(B) $(S)
 gpu-measure: tests
 	@$(B)/bin/test-gpu measure $(or $(DIR),$(error DIR=: a folder on a mount, or on a tmpfs of huge pages))
 scale: tests
@@ -279,5 +282,5 @@ distclean:
 	rm -rf build
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
-.PHONY: all setup tests format lint lint-layout lint-tidy check check-unit demo bench bench-quick bench-full engines gpu-measure scale late-replies crash-campaign replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install uninstall clean distclean FORCE
+.PHONY: all setup tests format lint lint-layout lint-tidy check check-unit demo bench bench-quick bench-full engines conformance gpu-measure scale late-replies crash-campaign replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install uninstall clean distclean FORCE
 .SECONDARY:

@@ -44,6 +44,8 @@ struct kvfs {
  */
 #define KVFS_FOLDER_TIMEOUT 1.0
 
+#define KVFS_NAME_MAX 255 /* bytes; the kernel sends longer ones */
+
 struct call {
 	struct kvc_wait w; /* first */
 	struct kvfs *f;
@@ -95,6 +97,7 @@ static inline bool kvfs_is_virtual(uint64_t ino)
 {
 	return ino >= KVFS_VIRTUAL;
 }
+void kvfs_virtual_stat(uint64_t ino, struct stat *st);
 bool kvfs_virtual_lookup(fuse_req_t req, uint64_t parent, const char *name);
 void kvfs_virtual_getattr(fuse_req_t req, uint64_t ino);
 void kvfs_virtual_readdir(fuse_req_t req, uint64_t ino, size_t size, off_t off);

@@ -149,8 +149,8 @@ static int enter(struct kvc_catalog *c, struct frame *f, uint64_t *next)
 	};
 	struct kvc_object_row o = { f->gen, f->size, f->sum, f->dense && !f->sealed, true };
 	struct kvc_chunk_row chunk = {
-		.created_ns = f->mtime_ns,
-		.last_ns = f->mtime_ns,
+		.created_ns = kvc_later(f->mtime_ns, 0),
+		.last_ns = kvc_later(f->mtime_ns, 0),
 		.rank = (int64_t)f->mtime_ns,
 	};
 	char *name = f->path;

@@ -360,5 +360,6 @@ void kvc_options_help(FILE *out)
 			fprintf(out, " (%s)", rows[i].def);
 		fprintf(out, "\n");
 	}
-	fprintf(out, "  ro, nosuid, nodev, noexec, noatime and the like, as mount(8) has them\n");
+	fprintf(out, "  ro, suid, dev, noexec, noatime and the like, as mount(8) has them "
+		     "(nosuid,nodev)\n");
 }

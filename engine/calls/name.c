@@ -163,7 +163,7 @@ int kvc_getattr(struct kvc *k, uint64_t ino, struct kvc_row *attr)
 }
 
 int kvc_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mode,
-	     const struct kvc_caller *who, const char *target, struct kvc_row *attr)
+	     const struct kvc_caller *who, const char *target, uint64_t rdev, struct kvc_row *attr)
 {
 	struct kvc_node *folder, *n = NULL;
 	uint64_t now = kvc_now_ns(), ino;
@@ -185,7 +185,7 @@ int kvc_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mode,
 			.uid = who->uid,
 			.gid = who->gid,
 			.nlink = S_ISDIR(mode) ? 2 : 1,
-			.size = target ? strlen(target) : 0,
+			.size = target ? strlen(target) : rdev,
 			.atime_ns = now,
 			.mtime_ns = now,
 			.ctime_ns = now,
@@ -213,6 +213,8 @@ int kvc_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mode,
 		if (S_ISDIR(mode)) {
 			kvc_unit_made_locked(n);
 			kvc_unit_folder_made_both(k, folder, n, name, who->pid);
+		} else if (!target) { /* no engine makes fifos and the like in a chunk */
+			kvc_unit_folder_came_both(k, folder);
 		}
 		*attr = n->row;
 	} else if (n) {
@@ -239,6 +241,8 @@ static int rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *fold
 	uint64_t chunk = 0, model;
 	int err = 0;
 
+	if (!S_ISREG(n->row.mode))
+		return 0;
 	if (n->row.chunk != folder->row.ino) /* else it is a member already */
 		err = kvc_unit_join_both(k, folder, n, name, true, &chunk);
 	else if (kvc_unit_whole_both(k, folder))
@@ -288,7 +292,8 @@ int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, str
 	}
 	if (!err && (n->lost || (!n->row.nlink && !n->unnamed)))
 		err = -ENOENT;
-	if (!err && (err = kvc_model_of_both(k, parent, &model)) == 0 && model != n->model &&
+	if (!err && S_ISREG(n->row.mode) && (err = kvc_model_of_both(k, parent, &model)) == 0 &&
+	    model != n->model &&
 	    (kvc_model_apart_both(k, model) || kvc_model_apart_both(k, n->model)))
 		err = -EXDEV;
 	if (!err) {
@@ -338,7 +343,8 @@ static void unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent)
 			n->row.parent = left;
 			if (!kvc_node_get_both(k, left, &folder)) {
 				rechunk_both(k, n, folder, NULL);
-				kvc_node_settle_locked(k, folder);
+				if (left != parent) /* that one the caller has in hand */
+					kvc_node_settle_locked(k, folder);
 			}
 		}
 		kvc_node_dirty_locked(k, n);
@@ -530,7 +536,7 @@ static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_
 	n->row.parent = to;
 	if (S_ISREG(n->row.mode))
 		rechunk_both(k, n, to_folder, to_name);
-	else if (S_ISDIR(n->row.mode))
+	else if (!S_ISLNK(n->row.mode))
 		kvc_unit_folder_came_both(k, to_folder);
 	kvc_node_dirty_locked(k, n);
 	kvc_rehead_locked(k, n);
@@ -549,7 +555,7 @@ static void arrived_both(struct kvc *k, struct kvc_node *n, struct kvc_node *fol
 	n->row.parent = folder->row.ino;
 	if (S_ISREG(n->row.mode))
 		rechunk_both(k, n, folder, NULL);
-	else if (S_ISDIR(n->row.mode))
+	else if (!S_ISLNK(n->row.mode))
 		kvc_unit_folder_came_both(k, folder);
 	kvc_node_dirty_locked(k, n);
 	kvc_rehead_locked(k, n);

@@ -31,7 +31,7 @@
 static int take_untouched(struct kvc *k, struct kvc_node *n, struct kvc_segment *s,
 			  const struct stat *st)
 {
-	const struct timespec t[2] = { { .tv_nsec = UTIME_OMIT }, kvc_timespec(n->row.mtime_ns) };
+	const struct timespec t[2] = { { .tv_nsec = UTIME_OMIT }, kvc_file_time(n->row.mtime_ns) };
 	struct kvc_segment to = { 'p', s->ino, s->gen };
 	KVC_FD int fd = -1;
 	int err;
@@ -57,7 +57,7 @@ static void take_newer(struct kvc *k, struct kvc_node *n, uint64_t gen, const st
 	n->object.has_sum = false;
 	kvc_unplace_locked(k, n);
 	n->row.mtime_ns = kvc_ns(st->st_mtim);
-	n->row.ctime_ns = kvc_max(n->row.ctime_ns, n->row.mtime_ns);
+	n->row.ctime_ns = kvc_ctime(n->row.ctime_ns, n->row.mtime_ns);
 }
 
 /*

@@ -22,6 +22,15 @@
 
 #define QUOTA_MIN (1u << 20)
 
+/*
+ * What an inode's attributes may be together: the names as listxattr gives them, of which ours take
+ * OURS at most; and all bytes, so that the catalog is not filled by them.
+ */
+#define NAMES_MAX 65536
+#define OURS 1024
+#define ATTRS_MAX (128u << 10)
+#define EACH 48 /* that a row counts beside its bytes */
+
 enum on { ON_FILE = 1, ON_CHUNK_FOLDER = 2, ON_MODEL = 4, ON_FOLDER = 8 };
 
 /* What a virtual attribute is asked about. */
@@ -379,13 +388,43 @@ static void chunk_changed_both(struct kvc *k, struct subject *s)
 	}
 }
 
+/* Has the inode room for this attribute? */
+static int fits(struct kvc *k, uint64_t ino, const char *name, size_t len)
+{
+	struct kvc_xattr_sum sum;
+	int err = kvc_xattr_sum(k->cat, ino, name, &sum);
+
+	sum.names += strlen(name) + 1;
+	return err
+		       ?: sum.names > NAMES_MAX - OURS ||
+				  sum.names + sum.values + len + (sum.n + 1) * EACH > ATTRS_MAX
+			  ? -ENOSPC
+			  : 0;
+}
+
+/* An attribute of a client's. */
+static int set_own(struct kvc *k, struct kvc_node *n, const char *name, const void *value,
+		   size_t len, int flags)
+{
+	size_t there = 0;
+	int err = kvc_xattr_get(k->cat, n->row.ino, name, NULL, &there);
+
+	if (!err && (flags & 1)) /* XATTR_CREATE */
+		err = -EEXIST;
+	else if (err == -ENOENT)
+		err = flags & 2 ? -ENODATA : 0; /* XATTR_REPLACE */
+	if (err || n->lost)
+		return err;
+	return fits(k, n->row.ino, name, len)
+		       ?: kvc_xattr_set(k->cat, n->row.ino, name, value, len);
+}
+
 int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *value, size_t len,
 		 int flags)
 {
 	const struct virtual *v = is_virtual(name) ? virtual_of(name) : NULL;
 	struct subject s;
 	char text[128];
-	size_t there = 0;
 	int err;
 
 	if (is_virtual(name) && !v)
@@ -407,13 +446,7 @@ int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *valu
 		else if (!err && v->on == ON_MODEL && s.n->files)
 			kvc_unit_regroup_locked(k, s.n); /* a model's folder is no chunk */
 	} else {
-		err = kvc_xattr_get(k->cat, ino, name, NULL, &there);
-		if (!err && (flags & 1)) /* XATTR_CREATE */
-			err = -EEXIST;
-		else if (err == -ENOENT)
-			err = flags & 2 ? -ENODATA : 0; /* XATTR_REPLACE */
-		if (!err)
-			err = s.n->lost ? 0 : kvc_xattr_set(k->cat, ino, name, value, len);
+		err = set_own(k, s.n, name, value, len, flags);
 	}
 	if (!err) {
 		s.n->row.ctime_ns = kvc_now_ns();
@@ -452,6 +485,7 @@ static int remove_virtual(struct kvc *k, uint64_t ino, const struct virtual *v)
 
 int kvc_removexattr(struct kvc *k, uint64_t ino, const char *name)
 {
+	struct kvc_node *n;
 	size_t there = 0;
 	int err;
 
@@ -459,20 +493,25 @@ int kvc_removexattr(struct kvc *k, uint64_t ino, const char *name)
 		return remove_virtual(k, ino, virtual_of(name));
 	if ((err = kvc_takes(k, true)))
 		return err;
-	kvc_catalog_lock(k->cat);
-	err = kvc_xattr_get(k->cat, ino, name, NULL, &there);
-	if (!err)
-		err = kvc_xattr_del(k->cat, ino, name);
-	kvc_catalog_unlock(k->cat);
-	kvc_lock(k);
-	kvc_commit_soon_locked(k, false);
-	kvc_unlock(k);
-	return err == -ENOENT ? -ENODATA : err;
+	kvc_lock_both(k);
+	err = kvc_node_get_both(k, ino, &n);
+	if (!err) {
+		err = kvc_xattr_get(k->cat, ino, name, NULL, &there)
+			      ?: kvc_xattr_del(k->cat, ino, name);
+		if (!err) {
+			n->row.ctime_ns = kvc_now_ns();
+			kvc_node_dirty_locked(k, n);
+		}
+		err = err == -ENOENT ? -ENODATA : err;
+		kvc_node_settle_locked(k, n);
+	}
+	kvc_unlock_both(k);
+	return err;
 }
 
 int kvc_listxattr(struct kvc *k, uint64_t ino, char *names, size_t *len)
 {
-	char own[512], all[65536];
+	char own[OURS], all[NAMES_MAX];
 	size_t n = 0, theirs = sizeof all;
 	struct subject s;
 	int err;

@@ -21,6 +21,8 @@
 #include "tier.h"
 #include "util.h"
 
+#include <sys/stat.h>
+
 struct kvc_catalog;
 
 /*
@@ -35,7 +37,7 @@ enum { KVC_CONTAINER = 1, KVC_BUCKETS = 2 };
 struct kvc_row { /* a node */
 	uint64_t ino;
 	uint32_t mode, uid, gid, nlink; /* mode with its S_IFMT bits */
-	uint64_t size, blocks;          /* bytes, and 512-byte blocks */
+	uint64_t size, blocks;          /* bytes (a device's: its number), and 512-byte blocks */
 	uint64_t atime_ns, mtime_ns, ctime_ns, btime_ns;
 	/* a folder: its parent. A file: the folder of its newest name */
 	uint64_t parent;
@@ -46,6 +48,11 @@ struct kvc_row { /* a node */
 	 */
 	uint64_t container;
 };
+
+static inline bool kvc_is_device(uint32_t mode)
+{
+	return S_ISCHR(mode) || S_ISBLK(mode);
+}
 
 struct kvc_object_row {
 	uint64_t gen; /* counts publishes; 0: never published */
@@ -254,6 +261,15 @@ int kvc_xattr_del(struct kvc_catalog *c, uint64_t ino, const char *name);
  * it does not fit.
  */
 int kvc_xattr_list(struct kvc_catalog *c, uint64_t ino, char *names, size_t *len);
+/*
+ * What all attributes of an inode but `except` are, in bytes: as kvc_xattr_list gives the names,
+ * and the values. *n of them.
+ */
+struct kvc_xattr_sum {
+	size_t n, names, values;
+};
+int kvc_xattr_sum(struct kvc_catalog *c, uint64_t ino, const char *except,
+		  struct kvc_xattr_sum *sum);
 
 int kvc_chunk_get(struct kvc_catalog *c, uint64_t id, struct kvc_chunk_row *r);
 int kvc_chunk_put(struct kvc_catalog *c, const struct kvc_chunk_row *r);

@@ -100,8 +100,9 @@ static const struct rule {
 		  "n.ino") " AND NOT " DROPPING("n.chunk"),
 	  "INSERT OR IGNORE INTO chunks(id, created_ns, last_ns, hits, rank, pin_until_ns, ttl_s, "
 	  "expires_ns, policy, quota)"
-	  " SELECT n.chunk, n.mtime_ns, n.mtime_ns, 0, 0, 0, 0, 0, 0, 0 FROM nodes n JOIN objects "
-	  "o ON o.ino = n.ino"
+	  " SELECT n.chunk, max(n.mtime_ns, 0), max(n.mtime_ns, 0), 0, 0, 0, 0, 0, 0, 0 FROM nodes "
+	  "n "
+	  "JOIN objects o ON o.ino = n.ino"
 	  " WHERE o.lower = 1 AND n.chunk NOT IN (SELECT id FROM chunks)" },
 };
 

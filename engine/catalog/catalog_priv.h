@@ -95,6 +95,7 @@
 	X(XATTR_DEL, "DELETE FROM xattrs WHERE ino = ? AND name = ?")                              \
 	X(XATTR_DEL_ALL, "DELETE FROM xattrs WHERE ino = ?")                                       \
 	X(XATTR_LIST, "SELECT name FROM xattrs WHERE ino = ? ORDER BY name")                       \
+	X(XATTR_SIZES, "SELECT name, length(value) FROM xattrs WHERE ino = ?")                     \
 	X(CHUNK_GET, "SELECT " CHUNK_COLUMNS " FROM chunks WHERE id = ?")                          \
 	X(CHUNK_PUT,                                                                               \
 	  "INSERT OR REPLACE INTO chunks(" CHUNK_COLUMNS ") VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)") \

@@ -217,6 +217,39 @@ int kvc_xattr_list(struct kvc_catalog *c, uint64_t ino, char *list, size_t *len)
 	return err ?: got < 0 ? got : 0;
 }
 
+static void sum_one(struct kvc_xattr_sum *sum, const char *except, const char *name, size_t value)
+{
+	if (!strcmp(name, except))
+		return;
+	sum->n++;
+	sum->names += strlen(name) + 1;
+	sum->values += value;
+}
+
+int kvc_xattr_sum(struct kvc_catalog *c, uint64_t ino, const char *except,
+		  struct kvc_xattr_sum *sum)
+{
+	struct kvc_conn *n;
+	sqlite3_stmt *st;
+	int got = 0;
+
+	*sum = (struct kvc_xattr_sum){ 0 };
+	for (struct kvc_change *x = NULL; (x = kvc_overlay_xattr(&c->over, ino, x));)
+		if (!x->gone)
+			sum_one(sum, except, x->text, x->len);
+	if (kvc_wiped(c, ino))
+		return 0;
+	n = kvc_reader_get(c);
+	st = kvc_sql(n, ST_XATTR_SIZES, "i", I(ino));
+	while ((got = kvc_sql_step(n, st)) == 1) {
+		const char *name = (const char *)sqlite3_column_text(st, 0);
+
+		if (!kvc_overlay_find(&c->over, KVC_T_XATTR, ino, 0, name))
+			sum_one(sum, except, name, kvc_sql_u64(st, 1));
+	}
+	return done(n, st, got);
+}
+
 /* ---- chunks ---- */
 
 /*

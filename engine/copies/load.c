@@ -112,7 +112,10 @@ static int try_tier(struct kvc *k, struct kvc_job *j, const struct kvc_segment *
 			 err == -ENOKEY ? "it is sealed with a key that the key file does not have"
 					: strerror(-err));
 	} else {
-		const struct timespec times[2] = { { .tv_nsec = UTIME_OMIT }, kvc_timespec(mtime) };
+		const struct timespec times[2] = {
+			{ .tv_nsec = UTIME_OMIT },
+			kvc_file_time(mtime),
+		};
 
 		futimens(fd, times);
 		fstat(fd, st);

@@ -160,7 +160,7 @@ struct spill {
 /* A snapshot: the segment's time is taken, and marks from now on that nothing was written since. */
 static void mark_locked(struct spill *s)
 {
-	const struct timespec mark[2] = { { .tv_nsec = UTIME_OMIT }, kvc_timespec(KVC_MARK_NS) };
+	const struct timespec mark[2] = { { .tv_nsec = UTIME_OMIT }, kvc_file_time(KVC_MARK_NS) };
 
 	if (kvc_ns(s->st.st_mtim) != KVC_MARK_NS)
 		s->n->row.mtime_ns = kvc_ns(s->st.st_mtim);

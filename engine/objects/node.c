@@ -127,9 +127,12 @@ int kvc_node_get_peeked_both(struct kvc *k, const struct kvc_peek *p, struct kvc
 
 void kvc_node_settle_locked(struct kvc *k, struct kvc_node *n)
 {
-	if (n->nlookup || n->holds || n->dirty || n->nopen || n->leases || n->waiting ||
-	    kvc_has_segment(n) || n->state == KVC_LOADING || !kvc_list_empty(&n->waiters) ||
-	    !kvc_list_empty(&n->sync_waiters))
+	/*
+	 * the root: the kernel has it without a lookup, and a call that was given it may settle it
+	 */
+	if (n->row.ino == KVC_ROOT || n->nlookup || n->holds || n->dirty || n->nopen || n->leases ||
+	    n->waiting || kvc_has_segment(n) || n->state == KVC_LOADING ||
+	    !kvc_list_empty(&n->waiters) || !kvc_list_empty(&n->sync_waiters))
 		return;
 	if (n->touched && !n->lost && !k->stopping) {
 		kvc_node_dirty_locked(k, n); /* it comes back here once that is written */
@@ -163,8 +166,10 @@ void kvc_node_attr_locked(struct kvc *k, struct kvc_node *n, struct kvc_row *att
 		attr->size = (uint64_t)st.st_size;
 		attr->blocks = (uint64_t)st.st_blocks;
 		if (mtime != KVC_MARK_NS) {
+			if (mtime != n->mode_ns)
+				kvc_drop_setid(attr);
 			attr->mtime_ns = mtime;
-			attr->ctime_ns = kvc_max(attr->ctime_ns, mtime);
+			attr->ctime_ns = kvc_ctime(attr->ctime_ns, mtime);
 		}
 	}
 }

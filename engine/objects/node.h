@@ -33,8 +33,11 @@
 
 #include <sys/stat.h>
 
-/* mtime of a segment that nobody wrote to since it was opened for writing */
-#define KVC_MARK_NS 1000000001ull
+/*
+ * mtime of a segment that nobody wrote to since it was opened for writing: the last there is, which
+ * no client can set (calls/io.c)
+ */
+#define KVC_MARK_NS ((uint64_t)INT64_MAX)
 
 enum kvc_state {
 	KVC_NONE,
@@ -74,6 +77,11 @@ struct kvc_node {
 	struct kvc_list behind;
 	/* and was taken from there: its bytes are in k->account->asked */
 	bool asked;
+	/*
+	 * of an open one: the segment's mtime when its mode was set; a write since takes set-id
+	 * bits
+	 */
+	uint64_t mode_ns;
 	uint64_t prepared; /* bytes from the start that are prepared for plain writes */
 	/* what was prepared when it was opened to be written anew; part of k->room.ahead */
 	uint64_t ahead;
@@ -144,6 +152,20 @@ static inline bool kvc_node_gone(const struct kvc_node *n)
 static inline bool kvc_kernel_knows(const struct kvc_node *n)
 {
 	return n->nlookup || n->row.ino == KVC_ROOT;
+}
+
+/* The ctime of a file whose segment was last written at mtime; one to come is a client's wish. */
+static inline uint64_t kvc_ctime(uint64_t ctime_ns, uint64_t mtime_ns)
+{
+	return (int64_t)mtime_ns > (int64_t)kvc_now_ns() ? ctime_ns : kvc_later(ctime_ns, mtime_ns);
+}
+
+/* Written or given away: the set-id bits go, as they do on any filesystem. */
+static inline void kvc_drop_setid(struct kvc_row *row)
+{
+	row->mode &= ~(uint32_t)S_ISUID;
+	if (row->mode & S_IXGRP)
+		row->mode &= ~(uint32_t)S_ISGID;
 }
 
 struct kvc_node *kvc_node_find_locked(struct kvc *k, uint64_t ino);

@@ -39,7 +39,8 @@ static int check(const struct fetch *x)
 	if (KVC_FRAME_HEADER + f->stored_len > w->place.where.len || (f->flags & KVC_FRAME_FOLDER))
 		return -EBADMSG;
 	if (!(f->flags & KVC_FRAME_CODED) &&
-	    (f->raw_len != f->stored_len || f->codec != KVC_CODEC_NONE))
+	    (f->raw_len != f->stored_len || f->codec != KVC_CODEC_NONE ||
+	     (f->flags & KVC_FRAME_SEALED)))
 		return -EBADMSG;
 	if (!(f->flags & KVC_FRAME_SPARSE) && f->raw_len != f->size)
 		return -EBADMSG;
@@ -137,6 +138,8 @@ static int fetch_plain(struct fetch *x)
 	return err;
 }
 
+static int fetch_through(struct fetch *x, bool have_header);
+
 /* Sealed, without codec, dense: into the pages and opened there. */
 static int fetch_sealed(struct fetch *x)
 {
@@ -151,11 +154,12 @@ static int fetch_sealed(struct fetch *x)
 	if (!x->span)
 		iov[1] = iov[2];
 	err = err ?: x->t->ops->get(x->t, &x->w->place.where, 0, iov, x->span ? 3 : 2) ?: check(x);
-	if (!err && (x->f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_CODED)) == KVC_FRAME_CODED &&
-	    x->f->codec == KVC_CODEC_NONE)
-		err = kvc_payload_decode(x->f, x->k->keys, x->map, table, x->map);
-	else if (!err)
-		err = -EBADMSG; /* the catalog says otherwise */
+	if (err)
+		return err;
+	if ((x->f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_CODED)) != KVC_FRAME_CODED ||
+	    x->f->codec != KVC_CODEC_NONE)
+		return fetch_through(x, true); /* it only was as long as a dense one */
+	err = kvc_payload_decode(x->f, x->k->keys, x->map, table, x->map);
 	if (!err && x->span > x->w->size)
 		memset(x->map + x->w->size, 0, x->span - x->w->size);
 	return err;
@@ -223,7 +227,13 @@ int kvc_fetch(struct kvc *k, struct kvc_tier *t, const struct kvc_want *w, int f
 		.span = kvc_round_up(w->size, KVC_PAGE),
 		.fd = fd,
 	};
-	bool dense = w->room >= x.span; /* the row says how much of it is there */
+	/*
+	 * Not by the row's blocks: with huge pages a sparse file's segment may have them all. What
+	 * lies in the tier tells: a dense one is at least as long as its bytes.
+	 */
+	bool dense = w->place.where.len >=
+		     KVC_FRAME_HEADER + x.span +
+			     (w->place.codec & KVC_PLACE_CODED ? kvc_payload_table(w->size) : 0);
 	int err;
 
 	if (!page || !f)

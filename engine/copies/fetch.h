@@ -8,7 +8,7 @@
 #include "kvc.h"
 
 struct kvc_want {
-	uint64_t ino, size, room;
+	uint64_t ino, size;
 	struct kvc_place place;
 	bool shared, has_sum;
 	struct kvc_sum sum; /* where it is known: of the object's bytes */

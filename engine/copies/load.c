@@ -167,13 +167,9 @@ static void load_run(struct kvc *k, struct kvc_job *j)
 	kvc_lock(k);
 	seg = (struct kvc_segment){ 'l', n->row.ino, n->object.gen };
 	want = (struct kvc_want){
-		n->row.ino,
-		n->object.size,
-		n->room,
-		n->place[j->tier],
-		k->tier[j->tier].t->ops->caps & KVC_TIER_SHARED,
-		n->object.has_sum,
-		n->object.sum,
+		n->row.ino,        n->object.size,
+		n->place[j->tier], k->tier[j->tier].t->ops->caps & KVC_TIER_SHARED,
+		n->object.has_sum, n->object.sum,
 	};
 	mtime = n->row.mtime_ns;
 	bool wanted = n->state == KVC_LOADING && want.place.gen == n->object.gen;

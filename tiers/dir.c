@@ -200,7 +200,7 @@ static void dir_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
 
 static const struct kvc_tier_ops dir_ops = {
 	.name = "dir",
-	.caps = KVC_TIER_SHARED | KVC_TIER_DURABLE,
+	.caps = KVC_TIER_SHARED | KVC_TIER_DURABLE | KVC_TIER_MEDIA | KVC_TIER_PATIENT,
 	.close = dir_close,
 	.put = dir_put,
 	.get = dir_get,

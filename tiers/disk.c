@@ -282,7 +282,7 @@ static void disk_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
 
 static const struct kvc_tier_ops disk_ops = {
 	.name = "disk",
-	.caps = KVC_TIER_DURABLE | KVC_TIER_BOUNDED,
+	.caps = KVC_TIER_DURABLE | KVC_TIER_BOUNDED | KVC_TIER_MEDIA,
 	.close = disk_close,
 	.claim = disk_claim,
 	.put = disk_put,

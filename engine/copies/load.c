@@ -91,7 +91,7 @@ static int try_tier(struct kvc *k, struct kvc_job *j, const struct kvc_segment *
 	}
 	err = kvc_fetch(k, tier, want, fd);
 	kvc_lock(k);
-	kvc_tier_result_locked(k, j->tier, err);
+	kvc_tier_result_locked(k, j->tier, want->ino, err);
 	bool wanted = j->node->state == KVC_LOADING;
 	kvc_unlock(k);
 	if (!wanted)

@@ -92,6 +92,12 @@ void kvc_rehead_locked(struct kvc *k, struct kvc_node *n)
 				   NULL);
 	if (!S_ISREG(n->row.mode))
 		return;
+	if (n->hopeless && k->opt.write == KVC_THROUGH && kvc_has_segment(n) &&
+	    n->state != KVC_OPEN) {
+		n->hopeless = 0; /* under this name there may be a key for it */
+		kvc_spill_queue_locked(k, n, false);
+	}
+	n->hopeless = 0;
 	kvc_tier_each(k, t) {
 		if (!(k->tier[t].t->ops->caps & KVC_TIER_SHARED)) {
 			if (n->place[t].gen)

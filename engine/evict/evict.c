@@ -27,6 +27,7 @@
 #define IDLE_NS 250000000ull
 #define STUCK_LOOKS 12
 #define BATCH 8    /* chunks under one hold of the lock */
+#define TRIES 3    /* copies that failed: the file may be at fault, and its room is wanted */
 #define FREE_AT 16 /* segments that are looked at, or whose pages go, at once */
 
 enum verdict { EVICT, COPY, DROP, YOUNG, KEEP };
@@ -50,7 +51,8 @@ struct pass {
 static bool pool_tier_possible(struct kvc *k, const struct kvc_node *n)
 {
 	kvc_tier_each(k, t)
-		if (kvc_tier_takes_locked(k, t) && !(n->failing && k->tier[t].failures))
+		if (kvc_tier_takes_locked(k, t) && !(n->hopeless & (1u << t)) &&
+		    !(n->failing && (k->tier[t].failures || n->tries >= TRIES)))
 			return true;
 	return false;
 }

@@ -2,7 +2,8 @@
 /*
  * Sharing: what other nodes stored in a shared tier opens here too. A name that the catalog does
  * not know is asked for there by its path: one request for the header, in a worker of that tier,
- * while the lookup waits; all who ask for the same name share the question, and a miss is
+ * while the lookup waits; then one of the next, by its own workers, since a tier that hangs is to
+ * stop nobody but itself. All who ask for the same name share the question, and a miss is
  * remembered for a moment. What is found gets a node (LOWER, placed there) and is loaded when it is
  * opened. So are folders (copies/folders.c).
  *
@@ -41,6 +42,7 @@ struct ask {
 	struct kvc_job job; /* first: the queue frees it */
 	struct kvc_list link, waiters;
 	uint64_t parent;
+	unsigned tried; /* bit per tier */
 	char name[256];
 	char path[KVC_FRAME_PATH_MAX + 1];
 };
@@ -75,7 +77,7 @@ static int head(struct kvc *k, unsigned tier, const char *path, uint8_t *page, s
 		return -EIO;
 	err = t->ops->get(t, &w, 0, &iov, 1);
 	kvc_lock(k);
-	kvc_tier_result_locked(k, tier, err);
+	kvc_tier_result_locked(k, tier, w.at, err);
 	kvc_unlock(k);
 	err = err ?: kvc_frame_decode(page, f);
 	if (!err && (!(f->flags & KVC_FRAME_SHARED) || strcmp(f->path, path)))
@@ -83,6 +85,44 @@ static int head(struct kvc *k, unsigned tier, const char *path, uint8_t *page, s
 	if (err == -EBADMSG)
 		kvc_count(&k->stats, corrupt);
 	return err;
+}
+
+static void ask_run(struct kvc *k, struct kvc_job *j);
+
+/* Asks the next tier that may be asked: false where there is none. */
+static bool ask_next_locked(struct kvc *k, struct ask *a)
+{
+	for (unsigned i = 0; i < k->ntiers; i++) {
+		unsigned t = k->order[i];
+
+		if (!(k->tier[t].t->ops->caps & KVC_TIER_SHARED) || (a->tried & (1u << t)) ||
+		    kvc_tier_out_locked(k, t))
+			continue;
+		a->tried |= 1u << t;
+		a->job = (struct kvc_job){ .run = ask_run, .tier = t };
+		kvc_job_put_locked(k, &a->job);
+		return true;
+	}
+	return false;
+}
+
+/* This tier does not have it: the question goes on in memory of its own. */
+static bool pass_on_locked(struct kvc *k, struct ask *a)
+{
+	struct ask *next = malloc(sizeof *next);
+
+	if (!next)
+		return false;
+	*next = *a;
+	if (!ask_next_locked(k, next)) {
+		free(next);
+		return false;
+	}
+	kvc_list_init(&next->waiters);
+	kvc_list_splice(&next->waiters, &a->waiters);
+	kvc_list_add_tail(&k->share->asks, &next->link);
+	kvc_list_del(&a->link);
+	return true;
 }
 
 static void ask_run(struct kvc *k, struct kvc_job *j)
@@ -94,19 +134,19 @@ static void ask_run(struct kvc *k, struct kvc_job *j)
 	struct kvc_miss *m;
 	bool found = false;
 
-	for (unsigned i = 0; i < k->ntiers && page && f && !found; i++) {
-		unsigned t = k->order[i];
-
-		if (!(k->tier[t].t->ops->caps & KVC_TIER_SHARED) || head(k, t, a->path, page, f))
-			continue;
+	if (page && f && !head(k, j->tier, a->path, page, f)) {
 		kvc_lock_both(k);
 		w.len = KVC_FRAME_HEADER + kvc_round_up(f->stored_len, KVC_PAGE);
-		int err = kvc_adopt_both(k, t, a->parent, a->name, &w, f);
+		int err = kvc_adopt_both(k, j->tier, a->parent, a->name, &w, f);
 
 		found = !err || err == -EEXIST;
 		kvc_unlock_both(k);
 	}
 	kvc_lock(k);
+	if (!found && pass_on_locked(k, a)) {
+		kvc_unlock(k);
+		return;
+	}
 	if (found)
 		kvc_count(&k->stats, ask_hits);
 	else if ((m = miss_of(k, a->parent, a->name)))
@@ -155,16 +195,12 @@ int kvc_ask_both(struct kvc *k, uint64_t parent, const char *name, struct kvc_wa
 		}
 		a->parent = parent;
 		snprintf(a->name, sizeof a->name, "%s", name);
+		if (!ask_next_locked(k, a)) { /* all are out: a miss, at once */
+			free(a);
+			return -ENOENT;
+		}
 		kvc_list_init(&a->waiters);
 		kvc_list_add_tail(&k->share->asks, &a->link);
-		unsigned t = 0;
-
-		for (unsigned i = k->ntiers; i-- > 0;)
-			if (k->tier[k->order[i]].t->ops->caps & KVC_TIER_SHARED)
-				t = k->order[i];
-		a->job.run = ask_run;
-		a->job.tier = t;
-		kvc_job_put_locked(k, &a->job);
 		kvc_count(&k->stats, asks);
 	}
 	if (!w->deadline_ns)

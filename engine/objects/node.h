@@ -96,7 +96,10 @@ struct kvc_node {
 	bool fresh;      /* the segment is a w-, not an o- */
 	/* was open for writing and seems untouched: compare before trusting the lower copy */
 	bool verify;
-	bool failing;                      /* the last spill failed */
+	bool failing;  /* the last spill failed */
+	uint8_t tries; /* how often, one after the other */
+	/* bit per tier: no copy can be made before the file changes, or the mount */
+	unsigned hopeless;
 	int load_error;                    /* of the last load */
 	unsigned spilling;                 /* bit per tier: a job is queued or runs */
 	struct kvc_job *queued[KVC_TIERS]; /* the job while it is queued */

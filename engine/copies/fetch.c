@@ -8,6 +8,7 @@
 #include "fetch.h"
 
 #include "payload.h"
+#include "proof.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -28,11 +29,12 @@ struct fetch {
 /* Is this the frame that the catalog speaks of? */
 static int check(const struct fetch *x)
 {
+	static const struct kvc_sum none;
 	const struct kvc_want *w = x->w;
 	struct kvc_frame *f = x->f;
 	int err = kvc_frame_decode(x->page, f);
 
-	if (err)
+	if (err || (err = kvc_proof_placed(x->k, w->shared, f)))
 		return err;
 	if (w->place.key != (f->flags & KVC_FRAME_SEALED ? f->key_id : 0))
 		return -EBADMSG; /* a clear frame where a sealed one was put is not ours */
@@ -45,9 +47,11 @@ static int check(const struct fetch *x)
 	if (!(f->flags & KVC_FRAME_SPARSE) && f->raw_len != f->size)
 		return -EBADMSG;
 	/*
-	 * A power failure can take the catalog back to before a frame was made, and what is made
-	 * then is of the same generation, and may be given the same extent.
+	 * A power failure, or an older catalog put back, can be of before a frame was made, and
+	 * what was made then is of the same generation, and may lie in the same extent.
 	 */
+	if (memcmp(w->place.sum.b, none.b, 16) && memcmp(w->place.sum.b, f->stored_sum.b, 16))
+		return w->shared ? -ESTALE : -EBADMSG;
 	if (w->has_sum && !(f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_SEALED)) &&
 	    memcmp(f->raw_sum.b, w->sum.b, 16))
 		return w->shared ? -ESTALE : -EBADMSG;
@@ -57,8 +61,7 @@ static int check(const struct fetch *x)
 		if (!(f->flags & KVC_FRAME_SHARED) || named.at != w->place.where.at ||
 		    named.hi != w->place.where.hi)
 			return -EBADMSG; /* another's frame under this name */
-		return f->size != w->size || memcmp(f->stored_sum.b, w->place.sum.b, 16) ? -ESTALE
-											 : 0;
+		return f->size != w->size ? -ESTALE : 0;
 	}
 	return memcmp(f->store, x->k->store->uuid, 16) || f->ino != w->ino ||
 			       f->gen != w->place.gen || f->size != w->size ||
@@ -214,7 +217,7 @@ static int fetch_through(struct fetch *x, bool have_header)
 	return err;
 }
 
-int kvc_fetch(struct kvc *k, struct kvc_tier *t, const struct kvc_want *w, int fd)
+int kvc_fetch(struct kvc *k, struct kvc_tier *t, const struct kvc_want *w, int fd, bool *older)
 {
 	KVC_MEM uint8_t *page = aligned_alloc(KVC_PAGE, KVC_FRAME_HEADER);
 	KVC_MEM struct kvc_frame *f = kvc_frame_new();
@@ -252,5 +255,7 @@ int kvc_fetch(struct kvc *k, struct kvc_tier *t, const struct kvc_want *w, int f
 		err = sum_is(x.map, w->size, &w->sum);
 	if (x.map)
 		munmap(x.map, x.span);
+	if (!err)
+		*older = f->version < KVC_FRAME_VERSION;
 	return err;
 }

@@ -10,6 +10,7 @@
 #include "folder.h"
 #include "folders.h"
 #include "path.h"
+#include "proof.h"
 #include "spill.h"
 #include "tierq.h"
 #include "trash.h"
@@ -36,13 +37,14 @@ static void rehead_run(struct kvc *k, struct kvc_job *j)
 	if (!wanted)
 		return;
 	if (!t->ops->get(t, &p.where, 0, &iov, 1) && !kvc_frame_decode(page, f) &&
-	    f->ino == n->row.ino && f->gen == p.gen) {
+	    !kvc_proof_placed(k, false, f) && f->ino == n->row.ino && f->gen == p.gen) {
 		pthread_mutex_lock(&k->trash->rehead_lock);
 		kvc_lock_both(k);
 		kvc_frame_name_both(k, n, f);
 		wanted = !n->lost && n->place[j->tier].gen == p.gen &&
 			 n->place[j->tier].where.at == p.where.at;
 		kvc_unlock_both(k);
+		wanted = wanted && !kvc_prove(k, false, f);
 		kvc_frame_encode(f, page);
 		if (wanted)
 			t->ops->rehead(t, &p.where, page);

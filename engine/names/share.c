@@ -22,6 +22,7 @@
 #include "model.h"
 #include "node.h"
 #include "path.h"
+#include "proof.h"
 #include "tierq.h"
 #include "trash.h"
 #include "unit.h"
@@ -62,8 +63,8 @@ static struct kvc_miss *miss_of(struct kvc *k, uint64_t parent, const char *name
 		       : NULL;
 }
 
-/* Asks one tier: 0 with *f, or a negative errno. */
-static int head(struct kvc *k, unsigned tier, const char *path, uint8_t *page, struct kvc_frame *f)
+int kvc_share_head(struct kvc *k, unsigned tier, const char *path, uint8_t *page,
+		   struct kvc_frame *f)
 {
 	struct kvc_tier *t = k->tier[tier].t;
 	struct kvc_where w = kvc_where_of(path);
@@ -82,6 +83,7 @@ static int head(struct kvc *k, unsigned tier, const char *path, uint8_t *page, s
 	err = err ?: kvc_frame_decode(page, f);
 	if (!err && (!(f->flags & KVC_FRAME_SHARED) || strcmp(f->path, path)))
 		err = -EBADMSG; /* another's frame under this name */
+	err = err ?: kvc_proof_found(k, f);
 	if (err == -EBADMSG)
 		kvc_count(&k->stats, corrupt);
 	return err;
@@ -134,7 +136,7 @@ static void ask_run(struct kvc *k, struct kvc_job *j)
 	struct kvc_miss *m;
 	bool found = false;
 
-	if (page && f && !head(k, j->tier, a->path, page, f)) {
+	if (page && f && !kvc_share_head(k, j->tier, a->path, page, f)) {
 		kvc_lock_both(k);
 		w.len = KVC_FRAME_HEADER + kvc_round_up(f->stored_len, KVC_PAGE);
 		int err = kvc_adopt_both(k, j->tier, a->parent, a->name, &w, f);
@@ -251,6 +253,24 @@ static int take_file_both(struct kvc *k, struct kvc_node *n, unsigned tier,
 	return err ?: kvc_place_put(k->cat, n->row.ino, tier, &n->place[tier]);
 }
 
+/*
+ * Without a key file anybody who writes to the remote can say whose a file is: that is then for who
+ * mounts to say. Never a set-id bit.
+ */
+static void own(const struct kvc *k, struct kvc_row *row)
+{
+	const struct kvc_options *o = &k->opt;
+	uint32_t mode = o->adopt_mode == KVC_UNSET ? 0600 : (uint32_t)o->adopt_mode & 0777;
+
+	if (k->keys)
+		return;
+	row->uid = o->adopt_uid == KVC_UNSET ? geteuid() : (uint32_t)o->adopt_uid;
+	row->gid = o->adopt_gid == KVC_UNSET ? getegid() : (uint32_t)o->adopt_gid;
+	if (S_ISDIR(row->mode)) /* who may read it may search it */
+		mode |= (mode & 0444) >> 2;
+	row->mode = (row->mode & S_IFMT) | mode;
+}
+
 int kvc_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *name,
 		   const struct kvc_where *w, const struct kvc_frame *f)
 {
@@ -274,6 +294,7 @@ int kvc_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *na
 		.btime_ns = f->btime_ns,
 		.parent = parent,
 	};
+	own(k, &a.row);
 	if (!err && (folder->lost || !S_ISDIR(folder->row.mode)))
 		err = -ENOENT;
 	if (!err) {

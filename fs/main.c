@@ -122,6 +122,8 @@ static int run(const struct kvc_options *o, const char *store_path, const char *
 	}
 	err = kvfs_serve(&f, o, store_path, mountpoint, ready_fd);
 	kvc_store_close(&store);
+	if (f.left) /* exit(3) would end what the threads that were left behind still use */
+		_exit(err != 0);
 	return err != 0;
 }
 

@@ -396,7 +396,7 @@ static bool leaving_locked(const struct kvc *k)
 	bool any = !kvc_list_empty(&k->trash->list) || k->room.leaving;
 
 	kvc_tier_each(k, t)
-		any |= k->tier[t].leaving > 0;
+		any |= k->tier[t].leaving > 0 && !kvc_tier_hangs_locked(k, t);
 	return any;
 }
 
@@ -410,7 +410,7 @@ static void drain_jobs(struct kvc *k, bool trash)
 
 	for (;;) {
 		kvc_lock(k);
-		bool busy = k->work->queued || k->work->running || k->trash->nunsynced ||
+		bool busy = kvc_tiers_busy_locked(k) || k->trash->nunsynced ||
 			    (trash && leaving_locked(k));
 
 		kvc_tiers_wake_locked(k);
@@ -518,6 +518,8 @@ void kvc_stop(struct kvc *k)
 	kvc_catalog_unlock(k->cat);
 	commit_last(k);
 	kvc_tier_each(k, t) {
+		if (k->tier[t].left)
+			continue;
 		if (k->tier[t].t->ops->sync)
 			k->tier[t].t->ops->sync(k->tier[t].t);
 		if (k->tier[t].t->ops->stop)
@@ -526,9 +528,9 @@ void kvc_stop(struct kvc *k)
 	k->started = false;
 }
 
-void kvc_close(struct kvc *k)
+bool kvc_close(struct kvc *k)
 {
-	bool keep = k->opt.keep_pool;
+	bool keep = k->opt.keep_pool, left = k->work->left;
 	uint64_t only_here = 0;
 
 	kvc_table_each(&k->nodes->table, s) {
@@ -545,6 +547,10 @@ void kvc_close(struct kvc *k)
 		kvc_info("%" PRIu64 " objects were in the pool only (disk=off) and go with it",
 			 only_here);
 	}
+	if (left) { /* a thread that comes back finds all as it was; what counts is committed */
+		kvc_pool_close(&k->pool, keep);
+		return false;
+	}
 	kvc_trash_free(k);
 	kvc_node_free_all(k);
 	kvc_chunks_free(k);
@@ -557,6 +563,7 @@ void kvc_close(struct kvc *k)
 		k->tier[t].t->ops->close(k->tier[t].t);
 	kvc_keys_close(k->keys);
 	house_free(k);
+	return true;
 }
 
 bool kvc_shares(struct kvc *k)

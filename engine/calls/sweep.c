@@ -374,6 +374,7 @@ void kvc_print_control(struct kvc *k, FILE *out)
 
 void kvc_sweep_stop(struct kvc *k)
 {
+	struct timespec limit;
 	struct kvc_sweep *s;
 
 	kvc_lock(k);
@@ -383,6 +384,14 @@ void kvc_sweep_stop(struct kvc *k)
 	if (!s)
 		return;
 	s->stop = true;
-	pthread_join(s->thread, NULL);
-	free(s);
+	/* The listing of a filesystem whose server is dead has no end. */
+	limit = kvc_timespec(kvc_now_ns() + k->opt.deadline_ms * 1000000);
+	if (!pthread_timedjoin_np(s->thread, NULL, &limit)) {
+		free(s);
+		return;
+	}
+	kvc_warn("%s does not end and is left behind", s->name);
+	kvc_lock(k);
+	k->work->left++;
+	kvc_unlock(k);
 }

@@ -125,6 +125,25 @@ static bool overdue_locked(const struct kvc_tier_state *ts)
 	return false;
 }
 
+bool kvc_tier_hangs_locked(const struct kvc *k, unsigned tier)
+{
+	return overdue_locked(&k->tier[tier]);
+}
+
+bool kvc_tiers_busy_locked(const struct kvc *k)
+{
+	for (unsigned t = 0; t <= KVC_COMMON; t++) {
+		const struct kvc_tier_state *ts = &k->tier[t];
+		bool any = ts->running;
+
+		for (int p = 0; p < KVC_PRIORITIES && !any; p++)
+			any = !kvc_list_empty(&ts->jobs[p]);
+		if (any && !overdue_locked(ts))
+			return true;
+	}
+	return false;
+}
+
 bool kvc_tier_out_locked(const struct kvc *k, unsigned tier)
 {
 	const struct kvc_tier_state *ts = &k->tier[tier];
@@ -324,6 +343,7 @@ static void *work(void *arg)
 				n->queued[j->tier] = NULL;
 			k->work->queued--;
 			k->work->running++;
+			ts->running++;
 			if (k->work->queued)
 				/* the next may be due too, and nobody else be awake */
 				kvc_tier_tell_locked(ts, copies ? KVC_P_SPILL : KVC_P_LOAD);
@@ -333,6 +353,7 @@ static void *work(void *arg)
 			kvc_lock(k);
 			called_locked(k, ts, me);
 			k->work->running--;
+			ts->running--;
 			if (n) {
 				n->holds--;
 				kvc_node_settle_locked(k, n);
@@ -340,7 +361,7 @@ static void *work(void *arg)
 			free(j);
 			continue;
 		}
-		if (k->draining && !k->work->queued && !k->work->running)
+		if (k->draining && !kvc_tiers_busy_locked(k))
 			break;
 		struct timespec t = kvc_timespec(k->draining ? kvc_mono_ns() + 10000000 : until);
 
@@ -381,10 +402,9 @@ int kvc_tiers_start(struct kvc *k)
 	return err;
 }
 
-unsigned kvc_tiers_join(struct kvc *k)
+void kvc_tiers_join(struct kvc *k)
 {
 	uint64_t until = kvc_now_ns() + LEAVE_NS;
-	unsigned left = 0;
 
 	for (unsigned t = 0; t <= KVC_COMMON; t++) {
 		struct kvc_tier_state *ts = &k->tier[t];
@@ -401,9 +421,8 @@ unsigned kvc_tiers_join(struct kvc *k)
 		if (ts->left)
 			kvc_warn("tier %s does not answer: %u of its threads are left behind",
 				 ts->t->ops->name, ts->left);
-		left += ts->left;
+		k->work->left += ts->left;
 	}
-	return left;
 }
 
 void kvc_trim_tell_locked(struct kvc *k, unsigned tier)

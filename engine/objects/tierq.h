@@ -57,6 +57,7 @@ struct kvc_tier_state {
 	 */
 	uint64_t overdue_ns[KVC_WORKERS];
 	bool stuck;                    /* one is overdue, and that was said */
+	unsigned running;              /* jobs */
 	unsigned left;                 /* threads that never came back */
 	unsigned failures;             /* in a row */
 	uint64_t failed[KVC_FAILURES]; /* whose they were, where they say nothing of others; or 0 */
@@ -76,6 +77,8 @@ struct kvc_tier_state {
 
 struct kvc_work {
 	unsigned running, queued; /* jobs of all queues */
+	/* threads that never came back from a tier, at the end: nothing they know may be freed */
+	unsigned left;
 };
 
 /* What there is of tiers: for (...) { k->tier[t].t is one }. */
@@ -86,10 +89,10 @@ struct kvc_work {
 
 int kvc_tiers_start(struct kvc *k);
 /*
- * Waits for the threads to end; for those of a tier that does not answer not for long. Returns how
- * many were left behind: what they know must stay in memory.
+ * Waits for the threads to end; for those of a tier that does not answer not for long: they are
+ * left behind, and counted in k->work->left.
  */
-unsigned kvc_tiers_join(struct kvc *k);
+void kvc_tiers_join(struct kvc *k);
 void kvc_tiers_wake_locked(struct kvc *k);
 int kvc_job_add_locked(struct kvc *k, enum kvc_priority p,
 		       void (*run)(struct kvc *, struct kvc_job *), struct kvc_node *n,
@@ -106,6 +109,10 @@ void kvc_tier_tell_locked(struct kvc_tier_state *ts, enum kvc_priority p);
  */
 bool kvc_tier_allowed_locked(struct kvc *k, unsigned tier);
 void kvc_tier_result_locked(struct kvc *k, unsigned tier, uint64_t object, int err);
+/* Is a thread of its in a call that should have come back? */
+bool kvc_tier_hangs_locked(const struct kvc *k, unsigned tier);
+/* Is there work, but that of tiers that hang? */
+bool kvc_tiers_busy_locked(const struct kvc *k);
 /* Would a call be refused now? Unlike kvc_tier_allowed_locked this makes nobody the probe. */
 bool kvc_tier_out_locked(const struct kvc *k, unsigned tier);
 /* What keeps copies from this tier may be over: those that failed are tried soon. */

@@ -11,8 +11,12 @@
  */
 #include "registry.h"
 
+#include "log.h"
+
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,7 +32,7 @@ struct dir {
 	char path[512];
 	char host[65]; /* part of temporary names */
 	_Atomic unsigned long count;
-	_Atomic uint64_t dev; /* the filesystem that had it */
+	_Atomic uint64_t dev; /* the filesystem that had it; 0: not seen yet */
 	_Atomic uint64_t total, used, looked_ns;
 };
 
@@ -102,7 +106,8 @@ static int said(struct dir *d, const struct place *p, int err)
 
 	switch (err) {
 	case -ENOENT:
-		if (p->root < 0 || fstat(p->root, &st) || st.st_dev != atomic_load(&d->dev))
+		if (p->root < 0 || fstat(p->root, &st) ||
+		    (atomic_load(&d->dev) && st.st_dev != atomic_load(&d->dev)))
 			return -ENOTCONN;
 		return err;
 	case -EDQUOT: return -ENOSPC;
@@ -308,16 +313,76 @@ static const struct kvc_tier_ops dir_ops = {
 	.usage = dir_usage,
 };
 
+/* The first look at the folder, by a thread of its own: its server may be dead. */
+struct first_look {
+	struct dir d; /* what it learns of it */
+	int err;
+	_Atomic int refs;
+};
+
+static void drop_look(struct first_look *l)
+{
+	if (atomic_fetch_sub(&l->refs, 1) == 1)
+		free(l);
+}
+
+static void *first_look(void *arg)
+{
+	struct first_look *l = arg;
+	KVC_FD int root = open(l->d.path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	struct stat st;
+
+	if (root < 0 || fstat(root, &st) || access(l->d.path, R_OK | W_OK | X_OK)) {
+		l->err = -errno;
+	} else {
+		atomic_store(&l->d.dev, st.st_dev);
+		look(&l->d, root);
+	}
+	drop_look(l);
+	return NULL;
+}
+
+/* Is it a folder that can be written to? 0 also where that is not known within the time. */
+static int check_folder(struct dir *d, uint64_t deadline_ms)
+{
+	struct timespec until = kvc_timespec(kvc_now_ns() + deadline_ms * 1000000);
+	struct first_look *l = calloc(1, sizeof *l);
+	sigset_t all, old;
+	pthread_t thread;
+	int err = l ? 0 : -ENOMEM;
+
+	if (err)
+		return err;
+	memcpy(l->d.path, d->path, sizeof d->path);
+	atomic_store(&l->refs, 2);
+	sigfillset(&all); /* signals are for the thread that serves */
+	pthread_sigmask(SIG_BLOCK, &all, &old);
+	err = -pthread_create(&thread, NULL, first_look, l);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (err) {
+		free(l);
+		return err;
+	}
+	if (pthread_timedjoin_np(thread, NULL, &until)) {
+		pthread_detach(thread);
+		kvc_warn("tier dir: %s does not answer now; it is asked again when it is needed",
+			 d->path);
+	} else if (!(err = l->err)) {
+		atomic_store(&d->dev, atomic_load(&l->d.dev));
+		atomic_store(&d->total, atomic_load(&l->d.total));
+		atomic_store(&d->used, atomic_load(&l->d.used));
+	}
+	drop_look(l);
+	return err;
+}
+
 int kvct_dir_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out,
 		  char *error)
 {
 	static const char *const params[] = { NULL };
 	struct dir *d;
-	struct stat st;
-	int err = 0;
+	int err;
 
-	/* A filesystem's calls cannot have one: its own mount options do (soft, timeo= for NFS). */
-	(void)deadline_ms;
 	if (kvct_url_check(u, params, error))
 		return -EINVAL;
 	if (*u->host || !*u->path || strlen(u->path) + 2 > sizeof d->path) {
@@ -330,22 +395,13 @@ int kvct_dir_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tie
 		return -ENOMEM;
 	}
 	snprintf(d->path, sizeof d->path, "/%s", u->path);
-	KVC_FD int root = open(d->path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-
-	if (root < 0 || fstat(root, &st))
-		err = -errno;
-	else if (!S_ISDIR(st.st_mode))
-		err = -ENOTDIR;
-	else if (access(d->path, R_OK | W_OK | X_OK))
-		err = -errno;
+	err = check_folder(d, deadline_ms);
 	if (err) {
 		snprintf(error, 512, "option remote: %s is no folder that can be written to",
 			 d->path);
 		free(d);
 		return err;
 	}
-	atomic_store(&d->dev, st.st_dev);
-	look(d, root);
 	if (gethostname(d->host, sizeof d->host - 1))
 		snprintf(d->host, sizeof d->host, "node");
 	snprintf(d->tier.id, sizeof d->tier.id, "dir:%.240s", d->path);

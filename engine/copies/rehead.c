@@ -15,6 +15,9 @@
 #include "tierq.h"
 #include "trash.h"
 
+/* Where it fails it is tried again: that is the wait of the last of those lists (spill.c). */
+#define AGAIN_NS (1000000000ull << (KVC_AGAINS - 1))
+
 /* A rename: brings the path in the frames up to date, so that a rebuild finds the new one. */
 static void rehead_run(struct kvc *k, struct kvc_job *j)
 {
@@ -24,6 +27,7 @@ static void rehead_run(struct kvc *k, struct kvc_job *j)
 	struct kvc_node *n = j->node;
 	struct iovec iov = { page, KVC_FRAME_HEADER };
 	struct kvc_place p;
+	int err;
 
 	kvc_lock(k);
 	bool wanted = page && f && !n->lost && n->place[j->tier].gen &&
@@ -36,8 +40,9 @@ static void rehead_run(struct kvc *k, struct kvc_job *j)
 	kvc_unlock(k);
 	if (!wanted)
 		return;
-	if (!t->ops->get(t, &p.where, 0, &iov, 1) && !kvc_frame_decode(page, f) &&
-	    !kvc_proof_placed(k, false, f) && f->ino == n->row.ino && f->gen == p.gen) {
+	err = t->ops->get(t, &p.where, 0, &iov, 1);
+	if (!err && !kvc_frame_decode(page, f) && !kvc_proof_placed(k, false, f) &&
+	    f->ino == n->row.ino && f->gen == p.gen) {
 		pthread_mutex_lock(&k->trash->rehead_lock);
 		kvc_lock_both(k);
 		kvc_frame_name_both(k, n, f);
@@ -47,11 +52,15 @@ static void rehead_run(struct kvc *k, struct kvc_job *j)
 		wanted = wanted && !kvc_prove(k, false, f);
 		kvc_frame_encode(f, page);
 		if (wanted)
-			t->ops->rehead(t, &p.where, page);
+			err = t->ops->rehead(t, &p.where, page);
 		pthread_mutex_unlock(&k->trash->rehead_lock);
 	}
 	kvc_lock(k);
+	kvc_tier_result_locked(k, j->tier, n->row.ino, err);
 	n->spilling &= ~(1u << j->tier);
+	if (err && !k->stopping && !n->lost && n->place[j->tier].gen == p.gen)
+		kvc_job_add_locked(k, KVC_P_AGAIN + KVC_AGAINS - 1, rehead_run, n, j->tier,
+				   kvc_mono_ns() + AGAIN_NS, NULL);
 	/* Asked for while we were here; by an fsync, it waits. */
 	if (!n->lost && (n->snapshot || ((n->state == KVC_RESIDENT || n->state == KVC_BOTH) &&
 					 kvc_spill_needed(k, n, j->tier))))

@@ -69,15 +69,19 @@ void kvc_trash_shared_locked(struct kvc *k, unsigned tier, const struct kvc_plac
 	trash_add(k, &(struct kvc_trash){ .tier = (int)tier, .where = p->where, .sum = p->sum });
 }
 
-/* A name in a shared tier may have another's newer frame by now: that one stays. */
-static bool still_ours(struct kvc_tier *t, const struct kvc_job *j)
+/*
+ * A name in a shared tier may have another's newer frame by now: that one stays. 0: it is ours;
+ * -ENOENT, -EBADMSG: it is not; another: nobody knows.
+ */
+static int still_ours(struct kvc_tier *t, const struct kvc_job *j)
 {
 	KVC_MEM uint8_t *page = aligned_alloc(KVC_PAGE, KVC_FRAME_HEADER);
 	KVC_MEM struct kvc_frame *f = kvc_frame_new();
 	struct iovec iov = { page, KVC_FRAME_HEADER };
+	int err = page && f ? t->ops->get(t, &j->where, 0, &iov, 1) : -ENOMEM;
 
-	return page && f && !t->ops->get(t, &j->where, 0, &iov, 1) && !kvc_frame_decode(page, f) &&
-	       !memcmp(f->stored_sum.b, j->sum.b, 16);
+	err = err ?: kvc_frame_decode(page, f);
+	return err ?: memcmp(f->stored_sum.b, j->sum.b, 16) ? -ENOENT : 0;
 }
 
 static void remove_run(struct kvc *k, struct kvc_job *j)
@@ -86,7 +90,9 @@ static void remove_run(struct kvc *k, struct kvc_job *j)
 	int err;
 
 	if (t->ops->caps & KVC_TIER_SHARED) {
-		err = still_ours(t, j) ? t->ops->remove(t, &j->where) : 0;
+		err = still_ours(t, j) ?: t->ops->remove(t, &j->where);
+		if (err == -ENOENT || err == -EBADMSG || err == -EPROTO)
+			err = 0; /* there is nothing of ours to remove */
 	} else {
 		pthread_mutex_lock(&k->trash->rehead_lock);
 		err = t->ops->remove(t, &j->where);

@@ -21,6 +21,10 @@ s.settle()
 def stop():
     server.settle()
     server.daemon.send_signal(signal.SIGSTOP)
+    tasks = f"/proc/{server.daemon.pid}/task"
+    # What a thread of it has read already nobody can take back from it, not even by a kill.
+    wait_for(lambda: all(open(f"{tasks}/{t}/stat").read().rsplit(")")[-1].split()[0] == "T"
+                         for t in os.listdir(tasks)))
 
 
 def outside(code, *args):
@@ -73,12 +77,20 @@ wait_for(lambda: "running" in open(f"{s.mnt}/.kvcachefs/control").read())
 s.term()
 assert "left behind" in s.log()
 s.fsck("-n")
+# a start without it
+s.mount()
+assert "does not answer now" in s.log()
+assert s.read("m/c0/l") == data["m/c0/l"]
+s.write("m/without", b"z" * 5000)
+wait_for(lambda: "disk" in s.attr("m/without", "tiers").split(","))
+s.term()
 server.daemon.send_signal(signal.SIGCONT)
 s.mount()
 for path, d in data.items():
     assert s.read(path) == d
-assert s.read("m/last11") == b"y" * 5000
+assert s.read("m/last11") == b"y" * 5000 and s.read("m/without") == b"z" * 5000
 wait_for(lambda: "dir" in s.attr("m/last11", "tiers").split(","))
+wait_for(lambda: "dir" in s.attr("m/without", "tiers").split(","))
 s.umount()
 assert s.fsck("-n")
 server.umount()

@@ -240,6 +240,14 @@ static int prove_anew(struct kvc_store *s, struct kvc_tier *disk, struct frames 
 	return err;
 }
 
+static int tell_proofs(struct kvc_store *s, struct kvc_tier *disk, struct frames *all)
+{
+	if (all->foreign)
+		printf("%zu frames are not of this store and are left out%s\n", all->foreign,
+		       all->older ? ", some of the older format, which only a catalog names" : "");
+	return all->newer && !s->has_secret ? prove_anew(s, disk, all) : 0;
+}
+
 int kvm_rebuild(struct kvc_store *s, struct kvc_tier *disk)
 {
 	struct frames all = { .s = s };
@@ -267,12 +275,7 @@ int kvm_rebuild(struct kvc_store *s, struct kvc_tier *disk)
 		}
 	}
 	all.n = kept;
-	if (all.foreign)
-		printf("%zu frames are not of this store and are left out%s\n", all.foreign,
-		       all.older
-			       ? ", some of the older format, which is believed by its catalog only"
-			       : "");
-	if (all.newer && !s->has_secret && (err = prove_anew(s, disk, &all)))
+	if ((err = tell_proofs(s, disk, &all)))
 		goto out;
 	if (all.n)
 		qsort(all.v, all.n, sizeof *all.v, by_path);

@@ -69,12 +69,13 @@ int kvct_redis_tls_start(struct kvct_redis_tls *t, redisContext *c, const char *
 
 	*why = "out of memory";
 	if (!ssl || !*host || set_host(ssl, host) != 1) {
-		SSL_free(ssl);
 		err = -EACCES;
-	} else if (redisInitiateSSL(c, ssl) != REDIS_OK) { /* ssl is its own from here on */
+	} else if (redisInitiateSSL(c, ssl) != REDIS_OK) {
 		*why = c->errstr;
 		err = -EACCES;
 	}
+	if (err)
+		SSL_free(ssl); /* or else it is the connection's from here on */
 	ERR_clear_error();
 	return err;
 }

@@ -15,14 +15,15 @@
 #define KVC_FAILURES 5 /* in a row that take a tier out */
 
 enum kvc_priority {
-	KVC_P_LOAD,
-	KVC_P_PREFETCH,
-	KVC_P_REMOVE,
-	KVC_P_URGENT,
-	KVC_P_PARKED, /* copies that the breaker refused: when it lets calls through */
-	KVC_P_AGAIN,  /* copies that failed, by how often: each list is in order of its times */
+	KVC_P_LOAD = 0,
+	KVC_P_PREFETCH = 1,
+	KVC_P_REMOVE = 2,
+	KVC_P_URGENT = 3,
+	KVC_P_PARKED = 4, /* copies that the breaker refused: when it lets calls through */
+	/* copies that failed, a list for each number of times, in order of when they are due */
+	KVC_P_AGAIN = 5,
 	KVC_P_SPILL = KVC_P_AGAIN + KVC_AGAINS,
-	KVC_PRIORITIES
+	KVC_PRIORITIES = KVC_P_SPILL + 1
 };
 
 struct kvc_job {

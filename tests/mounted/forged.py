@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""Who stores a frame's header as his file's bytes has made no frame: what is found in free space has
-to prove that a daemon of this store made it. A store of before there were such proofs is mounted
-and read as it was, and brought up to date by use; a rebuild believes what it proves. A lost
+"""Who stores a frame's header as his file's bytes has made no frame: what is found in free space
+has to prove that a daemon of this store made it. A store of before there were such proofs is
+mounted and read as it was, and brought up to date by use; a rebuild believes what it proves. A lost
 superblock costs who the files belong to, and nothing else."""
 import os, shutil, uuid
 from kvtest import KiB, Store, blob, wait_for

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 """Redis servers of ours that lie. With TLS a certificate has to be of the host that was meant, also
-on nodes that a cluster only tells of; a trailer that asks for billions of deletions gets none; and a
-cluster whose nodes come and go is followed as long as it goes on, though only so many are
+on nodes that a cluster only tells of; a trailer that asks for billions of deletions gets none; and
+a cluster whose nodes come and go is followed as long as it goes on, though only so many are
 remembered."""
 import binascii, os, shutil, socketserver, ssl, struct, threading
 from kvtest import KiB, Store, TMP, blob, run, skip, wait_for

@@ -64,6 +64,7 @@ static void mac_vectors(void **state)
 		0x5b, 0xdc, 0xc1, 0x46, 0xbf, 0x60, 0x75, 0x4e,
 		0x6a, 0x04, 0x24, 0x26, 0x08, 0x95, 0x75, 0xc7,
 	};
+	static const uint8_t jefe[4] = { 'J', 'e', 'f', 'e' };
 	uint8_t key[32] = { 0 }, got[16];
 
 	(void)state;
@@ -71,7 +72,7 @@ static void mac_vectors(void **state)
 	assert_int_equal(kvc_mac(key, "Hi There", 8, "", 0, got), 0);
 	assert_memory_equal(got, one, 16);
 	memset(key, 0, sizeof key);
-	memcpy(key, "Jefe", 4);
+	memcpy(key, jefe, sizeof jefe);
 	assert_int_equal(kvc_mac(key, "what do ya want ", 16, "for nothing?", 12, got), 0);
 	assert_memory_equal(got, two, 16);
 }

@@ -175,7 +175,7 @@ static void bad_places(void **state)
 {
 	struct kvc_tier *t = open_tier("");
 	struct rlimit was, limit;
-	uint8_t *data = calloc(1, 2 << 20);
+	uint8_t *data = calloc(1, 3 << 20);
 	struct kvc_where w[4];
 	struct kvc_tier_usage u;
 	int n = 0;

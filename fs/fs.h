@@ -25,6 +25,7 @@ struct kvfs {
 	struct kvfs_ring ring;   /* where it comes by io_uring */
 	double entry_timeout;    /* how long the kernel may keep a name */
 	double miss_timeout;     /* and that one is missing */
+	bool left;               /* threads that hang in a tier were left behind, at the end */
 	bool epochs, prunes;     /* how it can be told of names that went (session.c) */
 	char passthrough_why[96], uring_why[128]; /* when not, why */
 };

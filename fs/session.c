@@ -410,7 +410,7 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 	if (signals)
 		fuse_remove_signal_handlers(f->se);
 	kvc_stop(f->k);
-	kvc_close(f->k);
+	f->left = !kvc_close(f->k);
 	fuse_session_destroy(f->se);
 	return err;
 }

@@ -92,6 +92,17 @@ static bool payload_good(struct kvc_tier *t, const struct kvc_where *w, const st
 	return !memcmp(sum.b, f->stored_sum.b, 16);
 }
 
+/* Is it the frame that the catalog speaks of, and made by a daemon of this store? */
+static bool placed_so(const struct kvc_store *s, const struct kvc_place *p,
+		      const struct kvc_frame *f)
+{
+	static const struct kvc_sum none;
+
+	if (memcmp(p->sum.b, none.b, 16) && memcmp(p->sum.b, f->stored_sum.b, 16))
+		return false;
+	return f->version < 2 || !s->has_secret || kvc_frame_proven(f, s->secret);
+}
+
 /* Does the frame of this placement lie there? */
 static bool frame_there(const struct kvc_store *s, struct kvc_tier *t, const struct one *o,
 			uint8_t *page, struct kvc_frame *f, bool data)
@@ -99,8 +110,8 @@ static bool frame_there(const struct kvc_store *s, struct kvc_tier *t, const str
 	struct iovec iov = { page, KVC_FRAME_HEADER };
 
 	return !t->ops->get(t, &o->p.where, 0, &iov, 1) && !kvc_frame_decode(page, f) &&
-	       !memcmp(f->store, s->uuid, 16) && f->ino == o->ino && f->gen == o->p.gen &&
-	       KVC_FRAME_HEADER + f->stored_len <= o->p.where.len &&
+	       placed_so(s, &o->p, f) && !memcmp(f->store, s->uuid, 16) && f->ino == o->ino &&
+	       f->gen == o->p.gen && KVC_FRAME_HEADER + f->stored_len <= o->p.where.len &&
 	       (!data || payload_good(t, &o->p.where, f));
 }
 
@@ -176,7 +187,9 @@ static int orphan(void *arg, const struct kvc_where *w, const struct kvc_frame *
 {
 	struct orphans *o = arg;
 
-	if (memcmp(f->store, o->s->uuid, 16) || o->t->ops->claim(o->t, w))
+	/* What a user stored is no frame of ours; nor, here, is what cannot prove that it is. */
+	if (memcmp(f->store, o->s->uuid, 16) ||
+	    (o->s->has_secret && !kvc_frame_proven(f, o->s->secret)) || o->t->ops->claim(o->t, w))
 		return 0;
 	o->n++;
 	if (!o->expected)

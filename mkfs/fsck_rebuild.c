@@ -20,14 +20,35 @@ struct frames {
 	const struct kvc_store *s;
 	struct frame *v;
 	size_t n, room;
+	size_t foreign, older; /* frames that prove nothing; of those, without any proof */
+	bool newer;            /* one has proofs */
 };
+
+/*
+ * Is this frame one of the store's, and its name part too? A store that has no secret is either of
+ * before there were proofs, or has lost its superblock, and nothing can be told.
+ */
+static enum kvc_proven proven(struct frames *all, const struct kvc_frame *f)
+{
+	enum kvc_proven p;
+
+	all->newer |= f->version > 1;
+	if (!all->s->has_secret)
+		return KVC_PROVEN_ALL;
+	p = kvc_frame_proven(f, all->s->secret);
+	all->foreign += !p;
+	all->older += f->version < 2;
+	return p;
+}
 
 static int take(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
 {
 	struct frames *all = arg;
 	struct frame *x;
 
-	if (memcmp(f->store, all->s->uuid, 16))
+	enum kvc_proven proof;
+
+	if (memcmp(f->store, all->s->uuid, 16) || !(proof = proven(all, f)))
 		return 0;
 	if (kvc_grow(&all->v, all->n, &all->room, sizeof *all->v))
 		return -ENOMEM;
@@ -49,7 +70,9 @@ static int take(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
 		kvc_place_of(f->gen, w, f),
 		NULL,
 	};
-	if (f->path[0]) {
+	if (proof < KVC_PROVEN_ALL)
+		x->mode = x->uid = x->gid = 0;
+	if (f->path[0] && proof == KVC_PROVEN_ALL) {
 		x->path = strdup(f->path);
 	} else if (asprintf(&x->path, "lost+found/%" PRIu64, f->ino) < 0) {
 		x->path = NULL;
@@ -187,6 +210,44 @@ static void found(void *arg, bool mended, const char *what)
 	(void)what;
 }
 
+/*
+ * The superblock was lost, and with it what the frames prove themselves by: anybody may have made
+ * them. They become root's alone, and get proofs by a new secret, which the superblock gets last: a
+ * run that is cut off is begun again.
+ */
+static int prove_anew(struct kvc_store *s, struct kvc_tier *disk, struct frames *all)
+{
+	KVC_MEM uint8_t *page = aligned_alloc(KVC_PAGE, KVC_FRAME_HEADER);
+	KVC_MEM struct kvc_frame *f = kvc_frame_new();
+	struct iovec iov = { page, KVC_FRAME_HEADER };
+	int err = page && f ? kvc_random(s->secret, sizeof s->secret) : -ENOMEM;
+
+	for (size_t i = 0; i < all->n && !err; i++) {
+		struct frame *x = &all->v[i];
+
+		if ((err = disk->ops->get(disk, &x->place.where, 0, &iov, 1)
+				   ?: kvc_frame_decode(page, f)))
+			break;
+		x->mode = f->mode = S_IFREG | 0600;
+		x->uid = x->gid = f->uid = f->gid = 0;
+		err = kvc_frame_prove(f, s->secret);
+		kvc_frame_encode(f, page);
+		err = err ?: disk->ops->rehead(disk, &x->place.where, page);
+	}
+	err = err ?: disk->ops->sync(disk) ?: kvc_store_keyed(s);
+	if (!err)
+		printf("the superblock was lost: all files are root's, mode 0600\n");
+	return err;
+}
+
+static int tell_proofs(struct kvc_store *s, struct kvc_tier *disk, struct frames *all)
+{
+	if (all->foreign)
+		printf("%zu frames are not of this store and are left out%s\n", all->foreign,
+		       all->older ? ", some of the older format, which only a catalog names" : "");
+	return all->newer && !s->has_secret ? prove_anew(s, disk, all) : 0;
+}
+
 int kvm_rebuild(struct kvc_store *s, struct kvc_tier *disk)
 {
 	struct frames all = { .s = s };
@@ -214,6 +275,8 @@ int kvm_rebuild(struct kvc_store *s, struct kvc_tier *disk)
 		}
 	}
 	all.n = kept;
+	if ((err = tell_proofs(s, disk, &all)))
+		goto out;
 	if (all.n)
 		qsort(all.v, all.n, sizeof *all.v, by_path);
 	next += 1 << 20;

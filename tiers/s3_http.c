@@ -286,7 +286,7 @@ int kvct_s3_ask(struct kvct_s3 *s, struct kvct_s3_request *q)
 		uint64_t nap = (nap_ms / 2 + kvc_now_ns() / 1000 % nap_ms) * 1000000;
 
 		if (kvc_mono_ns() + nap >= until) {
-			err = -EIO;
+			err = -ETIMEDOUT;
 			break;
 		}
 		usleep((useconds_t)(nap / 1000));

@@ -25,7 +25,8 @@ struct super {
 	uint8_t uuid[16];
 	uint64_t data_size, created_ns;
 	char device[1024];
-	uint8_t reserved[KVC_PAGE - 48 - 1024 - 16];
+	uint8_t secret[32]; /* zero: none */
+	uint8_t reserved[KVC_PAGE - 48 - 1024 - 32 - 16];
 	uint8_t sum[16];
 };
 _Static_assert(sizeof(struct super) == KVC_PAGE, "superblock");
@@ -62,6 +63,9 @@ int kvc_store_create(struct kvc_store *s)
 			return -EIO;
 		s->uuid[6] = (s->uuid[6] & 0x0f) | 0x40;
 		s->uuid[8] = (s->uuid[8] & 0x3f) | 0x80;
+		if (getrandom(s->secret, sizeof s->secret, 0) != sizeof s->secret)
+			return -EIO;
+		s->has_secret = true;
 	}
 	uuid_text(s);
 	s->created_ns = kvc_now_ns();
@@ -73,6 +77,7 @@ int kvc_store_create(struct kvc_store *s)
 	p->created_ns = htole64(s->created_ns);
 	if (s->device)
 		snprintf(p->device, sizeof p->device, "%s", s->data);
+	memcpy(p->secret, s->secret, sizeof p->secret);
 	sum = kvc_sum_of(p, offsetof(struct super, sum));
 	memcpy(p->sum, sum.b, 16);
 	fd = open(kvc_store_path(s, KVC_STORE_SUPER, path),
@@ -82,6 +87,29 @@ int kvc_store_create(struct kvc_store *s)
 	if ((err = kvc_pwrite_all(fd, p, sizeof *p, 0)))
 		return err;
 	return fsync(fd) ? -errno : 0;
+}
+
+int kvc_store_keyed(struct kvc_store *s)
+{
+	static const uint8_t none[sizeof s->secret];
+	KVC_MEM struct super *p = malloc(sizeof *p);
+	struct kvc_sum sum;
+	int err = p ? kvc_pread_all(s->lock_fd, p, sizeof *p, 0) : -ENOMEM;
+
+	if (s->has_secret || err)
+		return s->has_secret ? 0 : err;
+	if (!memcmp(s->secret, none, sizeof none) &&
+	    getrandom(s->secret, sizeof s->secret, 0) != sizeof s->secret)
+		return -EIO;
+	p->version = htole32(KVC_STORE_VERSION);
+	memcpy(p->secret, s->secret, sizeof p->secret);
+	sum = kvc_sum_of(p, offsetof(struct super, sum));
+	memcpy(p->sum, sum.b, 16);
+	err = kvc_pwrite_all(s->lock_fd, p, sizeof *p, 0);
+	if (!err && fsync(s->lock_fd))
+		err = -errno;
+	s->has_secret = !err;
+	return err;
 }
 
 /* As /proc/self/mountinfo writes it: spaces and the like are octal there. */
@@ -262,6 +290,10 @@ int kvc_store_open(struct kvc_store *s, const char *dir, char *error)
 	s->data_size = le64toh(p->data_size);
 	s->created_ns = le64toh(p->created_ns);
 	s->device = le32toh(p->flags) & 1;
+	static const uint8_t none[sizeof s->secret];
+
+	memcpy(s->secret, p->secret, sizeof s->secret);
+	s->has_secret = memcmp(s->secret, none, sizeof none) != 0;
 	if (s->device)
 		snprintf(s->data, sizeof s->data, "%s", p->device);
 	else
@@ -276,4 +308,5 @@ void kvc_store_close(struct kvc_store *s)
 	if (s->lock_fd >= 0)
 		close(s->lock_fd);
 	s->lock_fd = -1;
+	explicit_bzero(s->secret, sizeof s->secret);
 }

@@ -14,7 +14,7 @@
 
 #include "util.h"
 
-#define KVC_STORE_VERSION 1
+#define KVC_STORE_VERSION 2
 #define KVC_STORE_SUPER "superblock"
 #define KVC_STORE_CATALOG "catalog.sqlite"
 #define KVC_STORE_DATA "data"
@@ -32,12 +32,19 @@ struct kvc_store {
 	char uuid_text[37];
 	uint64_t data_size; /* bytes */
 	uint64_t created_ns;
+	/*
+	 * Proves that a frame's header was made by a daemon of this store (frames/frame.h). Not in
+	 * a store that was made before there were such proofs, until it is mounted.
+	 */
+	uint8_t secret[32];
+	bool has_secret;
 	int lock_fd; /* the superblock, locked; -1 while not open */
 };
 
 /*
- * Writes a new superblock into s->dir from the fields of *s (the uuid is made here unless it is
- * set). 0 or -errno.
+ * Writes a new superblock into s->dir from the fields of *s. Uuid and secret are made here unless
+ * the uuid is set: then the store's frames are there already, and prove nothing with a new secret.
+ * 0 or -errno.
  */
 int kvc_store_create(struct kvc_store *s);
 /*
@@ -47,6 +54,11 @@ int kvc_store_create(struct kvc_store *s);
  * that one gets on.
  */
 int kvc_store_open(struct kvc_store *s, const char *dir, char *error);
+/*
+ * Gives a store without a secret one: s->secret where that is set already, or else a new one. The
+ * store is open. 0 or -errno.
+ */
+int kvc_store_keyed(struct kvc_store *s);
 /* The mount has ended: who waits for the store may know that it will be free. */
 void kvc_store_ending(const struct kvc_store *s);
 /* To be called now and then after that, when there was progress. */

@@ -368,7 +368,7 @@ void kvc_set_events(struct kvc *k, const struct kvc_events *ev)
 static void stop_tiers(struct kvc *k)
 {
 	kvc_tier_each(k, t)
-		if (k->tier[t].t->ops->stop)
+		if (k->tier[t].t->ops->stop && !k->tier[t].left)
 			k->tier[t].t->ops->stop(k->tier[t].t);
 }
 
@@ -444,7 +444,7 @@ static bool leaving_locked(const struct kvc *k)
 	bool any = !kvc_list_empty(&k->trash->list) || k->room.leaving;
 
 	kvc_tier_each(k, t)
-		any |= k->tier[t].leaving > 0;
+		any |= k->tier[t].leaving > 0 && !kvc_tier_hangs_locked(k, t);
 	return any;
 }
 
@@ -458,7 +458,7 @@ static void drain_jobs(struct kvc *k, bool trash)
 
 	for (;;) {
 		kvc_lock(k);
-		bool busy = k->work->queued || k->work->running || k->trash->nunsynced ||
+		bool busy = kvc_tiers_busy_locked(k) || k->trash->nunsynced ||
 			    (trash && leaving_locked(k));
 
 		kvc_tiers_wake_locked(k);
@@ -568,15 +568,15 @@ void kvc_stop(struct kvc *k)
 	kvc_catalog_unlock(k->cat);
 	commit_last(k);
 	kvc_tier_each(k, t)
-		if (k->tier[t].t->ops->sync)
+		if (k->tier[t].t->ops->sync && !k->tier[t].left)
 			k->tier[t].t->ops->sync(k->tier[t].t);
 	stop_tiers(k);
 	k->started = false;
 }
 
-void kvc_close(struct kvc *k)
+bool kvc_close(struct kvc *k)
 {
-	bool keep = k->opt.keep_pool;
+	bool keep = k->opt.keep_pool, left = k->work->left;
 	uint64_t only_here = 0;
 
 	kvc_table_each(&k->nodes->table, s) {
@@ -593,6 +593,10 @@ void kvc_close(struct kvc *k)
 		kvc_info("%" PRIu64 " objects were in the pool only (disk=off) and go with it",
 			 only_here);
 	}
+	if (left) { /* a thread that comes back finds all as it was; what counts is committed */
+		kvc_pool_close(&k->pool, keep);
+		return false;
+	}
 	kvc_trash_free(k);
 	kvc_node_free_all(k);
 	kvc_chunks_free(k);
@@ -605,6 +609,7 @@ void kvc_close(struct kvc *k)
 		k->tier[t].t->ops->close(k->tier[t].t);
 	kvc_keys_close(k->keys);
 	house_free(k);
+	return true;
 }
 
 bool kvc_shares(struct kvc *k)

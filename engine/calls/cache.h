@@ -44,9 +44,10 @@ void kvc_detach(struct kvc *k);
 void kvc_stop(struct kvc *k);
 /*
  * Releases all; the pool is unmounted unless keep_pool is set or something could not be copied
- * down.
+ * down. False: threads were left behind in a tier that does not answer, and what they may still use
+ * is not freed: the process is to end by _exit(2).
  */
-void kvc_close(struct kvc *k);
+bool kvc_close(struct kvc *k);
 
 struct kvc_stats *kvc_stats(struct kvc *k);
 const struct kvc_options *kvc_options(struct kvc *k);

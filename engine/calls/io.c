@@ -344,8 +344,9 @@ int kvc_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w)
 	}
 	if (!err && needed) {
 		n->snapshot = n->state == KVC_OPEN;
-		kvc_spill_queue_locked(k, n, true);
+		n->hopeless = 0; /* who asks is to be told why */
 		err = kvc_park_locked(k, &n->sync_waiters, w);
+		kvc_spill_queue_locked(k, n, true); /* at once: somebody waits */
 	} else if (!err) {
 		w->stage = 2;
 		err = kvc_park_locked(k, &k->dirty->sync_waiters, w);

@@ -67,7 +67,8 @@ struct kvc_place {
 	uint64_t gen; /* of the object that lies there; 0: nothing does */
 	struct kvc_where where;
 	uint32_t codec, key; /* enum kvc_codec with KVC_PLACE_CODED, and the key's id or 0 */
-	struct kvc_sum sum;  /* shared tiers: stored_sum of the frame, which tells its version */
+	/* stored_sum of the frame, which tells its version; zero: recorded by an older daemon */
+	struct kvc_sum sum;
 };
 
 struct kvc_chunk_row {

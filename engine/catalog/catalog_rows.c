@@ -372,10 +372,9 @@ struct kvc_place kvc_place_of(uint64_t gen, const struct kvc_where *w, const str
 		.where = *w,
 		.codec = f->codec | (f->flags & KVC_FRAME_CODED ? KVC_PLACE_CODED : 0),
 		.key = f->flags & KVC_FRAME_SEALED ? f->key_id : 0,
+		.sum = f->stored_sum,
 	};
 
-	if (f->flags & KVC_FRAME_SHARED)
-		p.sum = f->stored_sum;
 	return p;
 }
 

@@ -60,7 +60,7 @@ static int write_place(struct kvc_conn *n, const struct kvc_change *c)
 		return kvc_sql_run(n, ST_PLACE_DEL, "ii", I(c->a), I(c->b));
 	return kvc_sql_run(n, ST_PLACE_PUT, "iiiiiiiib", I(c->a), I(c->b), I(p->gen),
 			   I(p->where.at), I(p->where.len), I(p->where.hi), I(p->codec), I(p->key),
-			   c->b ? p->sum.b : NULL, (size_t)16);
+			   p->sum.b, (size_t)16);
 }
 
 static int write_chunk(struct kvc_conn *n, const struct kvc_change *c)

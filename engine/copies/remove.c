@@ -14,17 +14,25 @@
 
 #include <string.h>
 
-/* Does the name have what was to go? */
-static bool still_ours(struct kvc *k, const struct kvc_job *j)
+/*
+ * Does the name have what was to go? 0: it has; -ENOENT, -EBADMSG or -EPROTO: it has not; another:
+ * nobody knows.
+ */
+static int still_ours(struct kvc *k, const struct kvc_job *j)
 {
 	KVC_MEM uint8_t *page = aligned_alloc(KVC_PAGE, KVC_FRAME_HEADER);
 	KVC_MEM struct kvc_frame *f = kvc_frame_new();
 	struct iovec iov = { page, KVC_FRAME_HEADER };
 	struct kvc_tier *t = k->tier[j->tier].t;
+	int err = page && f ? t->ops->get(t, &j->where, 0, &iov, 1) : -ENOMEM;
 
-	return page && f && !t->ops->get(t, &j->where, 0, &iov, 1) && !kvc_frame_decode(page, f) &&
-	       !memcmp(f->stored_sum.b, j->sum.b, 16) &&
-	       (memcmp(f->store, k->store->uuid, 16) || f->ino == j->ino);
+	err = err ?: kvc_frame_decode(page, f);
+	if (err)
+		return err;
+	return memcmp(f->stored_sum.b, j->sum.b, 16) ||
+			       (!memcmp(f->store, k->store->uuid, 16) && f->ino != j->ino)
+		       ? -ENOENT
+		       : 0;
 }
 
 static bool same_name(const struct kvc_where *a, const struct kvc_where *b)
@@ -88,8 +96,10 @@ int kvc_remove_shared(struct kvc *k, const struct kvc_job *j)
 	kvc_lock_both(k);
 	wanted = wanted_both(k, j, &held);
 	kvc_unlock_both(k);
-	if (!wanted && still_ours(k, j))
-		err = t->ops->remove(t, &j->where);
+	if (!wanted)
+		err = still_ours(k, j) ?: t->ops->remove(t, &j->where);
+	if (err == -ENOENT || err == -EBADMSG || err == -EPROTO)
+		err = 0; /* there is nothing of ours to remove */
 	if (held) {
 		kvc_lock(k);
 		let_go_locked(k, j, held);

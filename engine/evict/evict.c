@@ -27,6 +27,7 @@
 #define IDLE_NS 250000000ull
 #define STUCK_LOOKS 12
 #define BATCH 512   /* nodes of chunks that are judged under one hold of the lock */
+#define TRIES 3     /* copies that failed: the file may be at fault, and its room is wanted */
 #define EACH 64     /* and a chunk counts as so many more */
 #define QUEUE_AT 64 /* copies that are asked for at once */
 #define FREE_AT 16  /* segments that are looked at, or whose pages go, at once */
@@ -52,7 +53,8 @@ struct pass {
 static bool pool_tier_possible(struct kvc *k, const struct kvc_node *n)
 {
 	kvc_tier_each(k, t)
-		if (kvc_tier_takes_locked(k, t) && !(n->failing && k->tier[t].failures))
+		if (kvc_tier_takes_locked(k, t) && !(n->hopeless & (1u << t)) &&
+		    !(n->failing && (k->tier[t].failures || n->tries >= TRIES)))
 			return true;
 	return false;
 }

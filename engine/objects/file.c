@@ -125,6 +125,7 @@ int kvc_segment_new_locked(struct kvc *k, struct kvc_node *n, uint64_t room)
 	n->room = n->prepared = room;
 	kvc_ahead_set_locked(k, n, room);
 	n->epoch++;
+	n->hopeless = 0;
 	kvc_become_locked(k, n, KVC_OPEN);
 	kvc_quota_count_locked(k, n);
 	return 0;
@@ -137,6 +138,7 @@ int kvc_begin_write_locked(struct kvc *k, struct kvc_node *n)
 	int fd, err;
 
 	n->epoch++;
+	n->hopeless = 0;
 	if (n->state == KVC_OPEN)
 		return 0;
 	if ((fd = kvc_node_fd_locked(k, n)) < 0)

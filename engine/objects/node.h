@@ -105,10 +105,13 @@ struct kvc_node {
 	bool fresh;      /* the segment is a w-, not an o- */
 	/* was open for writing and seems untouched: compare before trusting the lower copy */
 	bool verify;
-	bool failing;      /* the last spill failed */
-	bool unshared;     /* made here, and no copy to a shared tier was begun since */
-	int load_error;    /* of the last load */
-	unsigned spilling; /* bit per tier: a job is queued or runs */
+	bool failing;  /* the last spill failed */
+	uint8_t tries; /* how often, one after the other */
+	bool unshared; /* made here, and no copy to a shared tier was begun since */
+	/* bit per tier: no copy can be made before the file changes, or the mount */
+	unsigned hopeless;
+	int load_error;                    /* of the last load */
+	unsigned spilling;                 /* bit per tier: a job is queued or runs */
 	struct kvc_job *queued[KVC_TIERS]; /* the job while it is queued */
 	/* bit per tier: its copy is to be made anew, and stays until that is done */
 	unsigned resealing;

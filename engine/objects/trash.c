@@ -84,7 +84,9 @@ static void remove_run(struct kvc *k, struct kvc_job *j)
 		pthread_mutex_unlock(&k->trash->rehead_lock);
 	}
 	kvc_lock(k);
-	kvc_tier_result_locked(k, j->tier, err);
+	kvc_tier_result_locked(k, j->tier, j->where.at, err);
+	if (k->tier[j->tier].full) /* there is room where there was none */
+		kvc_tier_retry_locked(k, j->tier);
 	k->tier[j->tier].full = false;
 	k->tier[j->tier].leaving -= kvc_min(k->tier[j->tier].leaving, j->where.len);
 	kvc_unlock(k);

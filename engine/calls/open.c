@@ -48,9 +48,8 @@ static void back_locked(struct kvc *k, struct kvc_node *n, bool writer)
 	if (n->nopen) /* as the others have it */
 		return;
 	n->plain = true;
-	if (!k->ev.backing_open ||
-	    (!passes_locked(k, n->model) &&
-	     (writer || n->room < kvc_round_up(n->object.size, KVC_PAGE))))
+	if (!k->ev.backing_open || (!passes_locked(k, n->model) &&
+				    (writer || n->room < kvc_round_up(n->object.size, KVC_PAGE))))
 		return;
 	if (!n->backing) {
 		fd = kvc_segment_open(&k->pool, &s, O_RDONLY);

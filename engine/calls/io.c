@@ -309,6 +309,10 @@ int kvc_file_fallocate(struct kvc *k, uint64_t ino, int mode, off_t off, off_t l
 		n->prepared = kvc_max(n->prepared, (uint64_t)(off + len) / KVC_PAGE * KVC_PAGE);
 	recount_locked(k, n);
 out:
+	if (!err) {
+		kvc_drop_setid(&n->row);
+		kvc_node_dirty_locked(k, n);
+	}
 	if (err != KVC_WAIT)
 		kvc_room_cancel_locked(k, w);
 	kvc_unlock(k);

@@ -77,10 +77,7 @@ struct kvc_node {
 	struct kvc_list behind;
 	/* and was taken from there: its bytes are in k->account->asked */
 	bool asked;
-	/*
-	 * of an open one: the segment's mtime when its mode was set; a write since takes set-id
-	 * bits
-	 */
+	/* open: its segment's mtime when its mode was set; a write since takes set-id bits */
 	uint64_t mode_ns;
 	uint64_t prepared; /* bytes from the start that are prepared for plain writes */
 	/* what was prepared when it was opened to be written anew; part of k->room.ahead */

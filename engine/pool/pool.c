@@ -14,6 +14,7 @@
 #include "util.h"
 
 #include <ctype.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <linux/magic.h>
@@ -172,8 +173,27 @@ uint64_t kvc_pool_real_used(const struct kvc_pool *p)
 						  : 0;
 }
 
+/* In a folder of somebody's tmpfs nothing takes them away with an unmount. */
+static void remove_segments(struct kvc_pool *p)
+{
+	int fd = openat(p->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *d = fd < 0 ? NULL : fdopendir(fd);
+	struct kvc_segment s;
+	struct dirent *e;
+
+	if (!d && fd >= 0)
+		close(fd);
+	while (d && (e = readdir(d)))
+		if (kvc_segment_parse(e->d_name, &s))
+			unlinkat(p->dir, e->d_name, 0);
+	if (d)
+		closedir(d);
+}
+
 void kvc_pool_close(struct kvc_pool *p, bool keep)
 {
+	if (!keep && !p->mounted)
+		remove_segments(p);
 	if (p->dir >= 0)
 		close(p->dir);
 	p->dir = -1;

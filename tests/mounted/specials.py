@@ -96,6 +96,9 @@ for turn in range(3):
     os.pwrite(fd, b"z", 10)
     os.close(fd)
     assert bits(p) == "755"
+    os.chmod(p, 0o6755)
+    run("fallocate", "-l", "100000", p, ok=True)
+    assert bits(p) == "755"
     os.unlink(p)
 os.close(os.open(P("m/made"), os.O_CREAT | os.O_RDWR, 0o4755))
 assert bits(P("m/made")) == "4755"
@@ -133,7 +136,8 @@ s.write(fits, b"1")
 calls = [os.stat, os.unlink, os.rmdir, os.mkdir, os.mkfifo, os.readlink, os.listdir,
          lambda p: os.open(p, os.O_RDONLY), lambda p: os.open(p, os.O_CREAT | os.O_WRONLY),
          lambda p: os.symlink("x", p), lambda p: os.link(P(fits), p), lambda p: os.chmod(p, 0o600),
-         lambda p: os.rename(P(fits), p), lambda p: os.rename(p, P("x")), lambda p: os.truncate(p, 0),
+         lambda p: os.rename(P(fits), p), lambda p: os.rename(p, P("x")),
+         lambda p: os.truncate(p, 0),
          lambda p: os.utime(p), lambda p: os.chown(p, 1, 1), lambda p: os.statvfs(p)]
 for call in calls:
     for at in (P(long), P("m", long), P(long, "x"), P(".kvcachefs", long)):

@@ -9,8 +9,11 @@
 # make bench-full      the part of it where the tier is full, alone (QUICK=1: shorter)
 # CUDA=0 builds the library without CUDA where there is an nvcc (NVCC= names another)
 # make engines E="lmcache nixl"   the engines' own storage code on mounts (all: half an hour, 7 GB)
+# make conformance    pjdfstest, fsx and xfstests on mounts (PJDFSTEST= FSX= XFSTESTS=; S="fsx": one)
 # make gpu-measure DIR=MOUNT    what a GPU reaches: the numbers of kvcachefs-gpu(7)
 # make scale N="1000 1000000"   how it behaves with so many objects
+# make fuzz            every fuzzer of tests/fuzz for FUZZ_SECONDS (3600) each; F="redis s3": these alone
+# make fuzz-cover      what lines of the files they are about their seeds, and what make fuzz has found, reach
 # MODE=release|debug|asan|tsan   V=1   CI=1 (warnings are errors)   DESTDIR= PREFIX=
 
 MODE ?= release
@@ -26,6 +29,9 @@ opt_release := -O2 -DNDEBUG
 opt_debug   := -Og -DKVC_HOLDS
 opt_asan    := -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 opt_tsan    := -O1 -fsanitize=thread
+# of the fuzzers alone: libFuzzer, and the same to count lines by
+opt_fuzz    := -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+opt_fuzzcov := -O1 -fsanitize=fuzzer-no-link -fprofile-instr-generate -fcoverage-mapping
 ifeq ($(opt_$(MODE)),)
 $(error MODE=$(MODE): it is one of release, debug, asan, tsan)
 endif
@@ -34,10 +40,12 @@ WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wwrite-
 ifneq ($(CI),)
 WARN += -Werror
 endif
-CC := gcc
+# what gcc and clang-tidy say of the code is enough; and clang knows no #pragma GCC
+WARN += $(if $(filter fuzz%,$(MODE)),-Wno-error -Wno-unknown-pragmas)
+CC := $(if $(filter fuzz%,$(MODE)),clang-19,gcc)
 CFLAGS_ALL := -std=gnu11 -g $(opt_$(MODE)) $(WARN) -fno-strict-aliasing -pthread -D_GNU_SOURCE \
 	-D_FILE_OFFSET_BITS=64 -DKVC_VERSION='"$(VERSION)"' $(CFLAGS)
-LDFLAGS_ALL := $(filter -fsanitize%,$(opt_$(MODE))) -pthread $(LDFLAGS)
+LDFLAGS_ALL := $(filter -fsanitize% -fprofile%,$(opt_$(MODE))) -pthread $(LDFLAGS)
 
 # Who may include whom: each folder sees its own headers and those named here, and no others.
 # The engine's floors, the lowest first (engine/README): each sees itself and those below.
@@ -51,6 +59,7 @@ inc_gpu    := -Igpu
 inc_tests  := $(call upto,calls) -Itiers -Ifs -Igpu
 inc_tests/unit := $(inc_tests)
 inc_tests/tools := $(inc_tests)
+inc_tests/fuzz := $(inc_tests)
 lib_engine := -lsqlite3 -lxxhash -lzstd -lcrypto -lm
 
 lib_tiers   = $$($(PKG) --libs hiredis_ssl hiredis libcurl) -lssl
@@ -76,6 +85,7 @@ endif
 GPU_HOST := $(call obj,$(filter-out gpu/cuda_none.c gpu/example%,$(call src,gpu)))
 UNIT   := $(patsubst tests/unit/%.c,%,$(sort $(wildcard tests/unit/*.c)))
 TTOOLS := $(patsubst tests/tools/%.c,%,$(sort $(wildcard tests/tools/*.c)))
+FUZZ   := $(patsubst tests/fuzz/%.c,%,$(sort $(wildcard tests/fuzz/*.c)))
 BINS   := $(B)/bin/kvcachefs $(TOOLS:%=$(B)/bin/%)
 LIBS   := $(B)/lib/libkvcachefs.a $(B)/lib/libkvcachefs.so.0 $(B)/lib/kvcachefs.pc
 MAN    := $(sort $(wildcard man/*.[1-9]))
@@ -111,6 +121,7 @@ endef
 CLANG_TIDY := clang-tidy-19
 $(foreach d,$(FLOORS:%=engine/%) mkfs tests/unit,$(eval $(call compile,$(d))))
 $(eval $(call compile,tests/tools,$$$$($(PKG) --cflags hiredis)))
+$(eval $(call compile,tests/fuzz,$$$$($(PKG) --cflags hiredis hiredis_ssl libcurl fuse3)))
 $(eval $(call compile,tiers,$$$$($(PKG) --cflags hiredis hiredis_ssl libcurl)))
 $(eval $(call compile,gpu,-fPIC -fvisibility=default $(if $(filter 1,$(CUDA)),-DKVCACHEFS_CUDA)))
 $(eval $(call compile,fs,$$$$($(PKG) --cflags fuse3 libmicrohttpd)))
@@ -180,12 +191,26 @@ $(B)/bin/test-%: $(B)/obj/tests/tools/%.o $(TIERS) $(ENGINE)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_tiers) $(lib_engine) -luring
 
 # Loaded into daemons by tests: it replaces libc's calls, so it is built without the sanitizers' own.
-PRELOADS := $(patsubst tests/preload/%.c,$(B)/lib/%.so,$(sort $(wildcard tests/preload/*.c)))
-$(PRELOADS): $(B)/lib/%.so: tests/preload/%.c $(B)/flags
+PRELOAD := $(patsubst tests/preload/%.c,$(B)/lib/%.so,$(wildcard tests/preload/*.c))
+$(PRELOAD): $(B)/lib/%.so: tests/preload/%.c $(B)/flags
 	$(call say,LINK,$@)
 	$(Q)$(CC) -std=gnu11 -g -O2 $(filter-out -Wmissing-prototypes,$(WARN)) -pthread -D_GNU_SOURCE -fPIC -shared -o $@ $<
 
-tests: all $(PRELOADS) $(UNIT:%=$(B)/bin/unit-%) $(TTOOLS:%=$(B)/bin/test-%) $(B)/bin/test-gpu-fake $(if $(filter 1,$(CUDA)),$(B)/bin/test-gpu)
+# With MODE=fuzz or fuzzcov. Where a parser is fed by somebody else's library, that is stood in for.
+wrap_lease  := kvc_survey_wait
+wrap_url    := redisConnectWithOptions
+wrap_redis  := redisConnectWithOptions kvc_mono_ns usleep
+wrap_s3     := curl_easy_init curl_easy_setopt curl_easy_perform curl_easy_getinfo curl_easy_reset curl_easy_cleanup \
+	kvc_mono_ns usleep
+$(B)/bin/fuzz-lease: $(B)/obj/fs/virtual.o
+$(B)/bin/fuzz-%: $(B)/obj/tests/fuzz/%.o $(TIERS) $(ENGINE) $(B)/lib/libkvcachefs.a
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) -fsanitize=fuzzer $(patsubst %,-Wl$(comma)--wrap=%,kvc_log $(wrap_$*)) -o $@ $^ \
+		$(lib_tiers) $(lib_engine) $(lib_gpu)
+comma := ,
+fuzzers: $(FUZZ:%=$(B)/bin/fuzz-%)
+
+tests: all $(PRELOAD) $(UNIT:%=$(B)/bin/unit-%) $(TTOOLS:%=$(B)/bin/test-%) $(B)/bin/test-gpu-fake $(if $(filter 1,$(CUDA)),$(B)/bin/test-gpu)
 
 format:
 	@scripts/format $(ALL_C)
@@ -196,8 +221,17 @@ lint-layout:
 	@scripts/format --check $(ALL_C)
 lint-tidy: $(TIDY)
 
-check: tests
+check: tests $(if $(filter release,$(MODE)),check-fuzzers)
 	@tests/run $(B)
+side = $(if $(filter -j%,$(MAKEFLAGS)),,-j$$(nproc))
+# without clang's libFuzzer the cases that need it are skipped by name
+check-fuzzers: build/.setup
+	@! tests/fuzz/run --can >/dev/null || $(MAKE) $(side) --no-print-directory MODE=fuzz fuzzers
+fuzz: check-fuzzers
+	@tests/fuzz/run --long $(or $(F),$(FUZZ))
+fuzz-cover: build/.setup
+	@! tests/fuzz/run --can >/dev/null || $(MAKE) $(side) --no-print-directory MODE=fuzzcov fuzzers
+	@tests/fuzz/run --cover $(or $(F),$(FUZZ))
 check-unit: tests
 	@tests/run $(B) unit
 demo: all
@@ -210,6 +244,8 @@ bench-full: tests
 	@scripts/bench-full $(B)
 engines: all
 	@tests/engines/run $(B) $(E)
+conformance: all
+	@tests/conformance/run $(B) $(S)
 gpu-measure: tests
 	@$(B)/bin/test-gpu measure $(or $(DIR),$(error DIR=: a folder on a mount, or on a tmpfs of huge pages))
 scale: tests
@@ -244,10 +280,10 @@ uninstall:
 	for m in $(MAN); do rm -f $(DESTDIR)$(PREFIX)/share/man/man$${m##*.}/$${m##*/}; done
 
 clean:
-	rm -rf build/release build/debug build/asan build/tsan
+	rm -rf build/release build/debug build/asan build/tsan build/fuzz build/fuzzcov
 distclean:
 	rm -rf build
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
-.PHONY: all setup tests format lint lint-layout lint-tidy check check-unit demo bench bench-quick bench-full engines gpu-measure scale late-replies crash-campaign faults replay-campaign install uninstall clean distclean FORCE
+.PHONY: all setup tests format lint lint-layout lint-tidy check check-unit demo bench bench-quick bench-full engines conformance gpu-measure scale late-replies crash-campaign faults replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install uninstall clean distclean FORCE
 .SECONDARY:

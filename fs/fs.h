@@ -25,6 +25,7 @@ struct kvfs {
 	struct kvfs_ring ring;   /* where it comes by io_uring */
 	double entry_timeout;    /* how long the kernel may keep a name */
 	double miss_timeout;     /* and that one is missing */
+	bool left;               /* threads that hang in a tier were left behind, at the end */
 	bool epochs, prunes;     /* how it can be told of names that went (session.c) */
 	char passthrough_why[96], uring_why[128]; /* when not, why */
 };
@@ -43,6 +44,8 @@ struct kvfs {
  * answer for so long.
  */
 #define KVFS_FOLDER_TIMEOUT 1.0
+
+#define KVFS_NAME_MAX 255 /* bytes; the kernel sends longer ones */
 
 struct call {
 	struct kvc_wait w; /* first */
@@ -95,6 +98,7 @@ static inline bool kvfs_is_virtual(uint64_t ino)
 {
 	return ino >= KVFS_VIRTUAL;
 }
+void kvfs_virtual_stat(uint64_t ino, struct stat *st);
 bool kvfs_virtual_lookup(fuse_req_t req, uint64_t parent, const char *name);
 void kvfs_virtual_getattr(fuse_req_t req, uint64_t ino);
 void kvfs_virtual_readdir(fuse_req_t req, uint64_t ino, size_t size, off_t off);

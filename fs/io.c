@@ -19,7 +19,7 @@ static void set_way(struct fuse_file_info *fi, const struct kvc_opened *o)
 {
 	if (o->backing)
 		fi->backing_id = o->backing;
-	else
+	if (!o->backing || o->requests) /* it goes before passthrough */
 		fi->direct_io = 1;
 	fi->parallel_direct_writes = 1;
 	fi->noflush = 0;
@@ -74,7 +74,7 @@ static void run_create(struct call *c)
 	} else {
 		uint64_t ino = e.ino = c->attr.ino;
 
-		e.attr_timeout = KVFS_TIMEOUT;
+		e.attr_timeout = kvfs_timeout(&c->attr);
 		kvfs_stat(&c->attr, &e.attr);
 		set_way(&c->fi, &o);
 		if (fuse_reply_create(c->req, &e, &c->fi) == -ENOENT) {
@@ -95,7 +95,7 @@ static void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_
 		fuse_reply_err(req, EPERM);
 		return;
 	}
-	if (strlen(name) > 255) {
+	if (strlen(name) > KVFS_NAME_MAX) {
 		fuse_reply_err(req, ENAMETOOLONG);
 		return;
 	}

@@ -101,6 +101,11 @@ static int run(const struct kvc_options *o, const char *store_path, const char *
 			    strerror(errno), "");
 	if (kvc_store_open(&store, store_path, error))
 		return fail("%s%s", error, "");
+	if ((err = kvc_store_keyed(&store))) {
+		kvc_store_close(&store);
+		return fail("the superblock of %s cannot be written: %s", store_path,
+			    strerror(-err));
+	}
 	if (clear_mountpoint(mountpoint)) {
 		kvc_store_close(&store);
 		return 1;
@@ -117,6 +122,8 @@ static int run(const struct kvc_options *o, const char *store_path, const char *
 	}
 	err = kvfs_serve(&f, o, store_path, mountpoint, ready_fd);
 	kvc_store_close(&store);
+	if (f.left) /* exit(3) would end what the threads that were left behind still use */
+		_exit(err != 0);
 	return err != 0;
 }
 

@@ -13,6 +13,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+/*
+ * Who connects and says nothing is let go after IDLE_S; so many can do that at once and others are
+ * still answered.
+ */
+#define CONNECTIONS 512u
+#define CONNECTION_BYTES ((size_t)8192)
+#define IDLE_S 3u
+
 #if MHD_VERSION < 0x00097002
 typedef int mhd_result;
 #else
@@ -74,8 +82,9 @@ int kvfs_metrics_start(struct kvfs *f, const char *where)
 	f->metrics = MHD_start_daemon(MHD_USE_AUTO_INTERNAL_THREAD |
 					      (a->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0),
 				      0, NULL, NULL, answer, f, MHD_OPTION_SOCK_ADDR, a->ai_addr,
-				      MHD_OPTION_CONNECTION_LIMIT, 16u,
-				      MHD_OPTION_CONNECTION_TIMEOUT, 10u, MHD_OPTION_END);
+				      MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS,
+				      MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_BYTES,
+				      MHD_OPTION_CONNECTION_TIMEOUT, IDLE_S, MHD_OPTION_END);
 	freeaddrinfo(a);
 	if (!f->metrics) {
 		kvc_error("option metrics: cannot listen on %s: %s", where, strerror(errno));

@@ -18,7 +18,10 @@ int kvfs_errno(int err)
 
 double kvfs_timeout(const struct kvc_row *a)
 {
-	return S_ISDIR(a->mode) ? KVFS_FOLDER_TIMEOUT : KVFS_TIMEOUT;
+	if (S_ISDIR(a->mode))
+		return KVFS_FOLDER_TIMEOUT;
+	/* a write takes set-id bits, of which the kernel leaves it to us to know */
+	return a->mode & (S_ISUID | S_ISGID) ? 0 : KVFS_TIMEOUT;
 }
 
 void kvfs_stat(const struct kvc_row *a, struct stat *st)
@@ -29,12 +32,13 @@ void kvfs_stat(const struct kvc_row *a, struct stat *st)
 		.st_nlink = a->nlink,
 		.st_uid = a->uid,
 		.st_gid = a->gid,
-		.st_size = (off_t)a->size,
+		.st_size = kvc_is_device(a->mode) ? 0 : (off_t)a->size,
+		.st_rdev = kvc_is_device(a->mode) ? (dev_t)a->size : 0,
 		.st_blocks = (blkcnt_t)a->blocks,
 		.st_blksize = 4096,
-		.st_atim = kvc_timespec(a->atime_ns),
-		.st_mtim = kvc_timespec(a->mtime_ns),
-		.st_ctim = kvc_timespec(a->ctime_ns),
+		.st_atim = kvc_file_time(a->atime_ns),
+		.st_mtim = kvc_file_time(a->mtime_ns),
+		.st_ctim = kvc_file_time(a->ctime_ns),
 	};
 }
 
@@ -138,6 +142,10 @@ static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 	int err;
 
 	count(req);
+	if (strlen(name) > KVFS_NAME_MAX) {
+		fuse_reply_err(req, ENAMETOOLONG);
+		return;
+	}
 	if (kvfs_virtual_lookup(req, parent, name))
 		return;
 	err = kvc_lookup(kvfs_of(req)->k, parent, name, &a, NULL);
@@ -185,40 +193,49 @@ static void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 }
 
 #if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 18)
-static struct statx_timestamp stamp(uint64_t ns)
+static struct statx_timestamp stamp(struct timespec t)
 {
-	return (struct statx_timestamp){ .tv_sec = (int64_t)(ns / 1000000000),
-					 .tv_nsec = (uint32_t)(ns % 1000000000) };
+	return (struct statx_timestamp){ .tv_sec = t.tv_sec, .tv_nsec = (uint32_t)t.tv_nsec };
 }
 
 /* Sent when somebody asks for the birth time. */
 static void op_statx(fuse_req_t req, fuse_ino_t ino, int flags, int mask, struct fuse_file_info *fi)
 {
 	struct kvc_row a;
-	struct statx x = { .stx_mask = STATX_BASIC_STATS | STATX_BTIME, .stx_blksize = 4096 };
-	int err;
+	struct stat st;
+	struct statx x = { .stx_mask = STATX_BASIC_STATS, .stx_blksize = 4096 };
+	double timeout = 1;
+	int err = 0;
 
 	(void)flags;
 	(void)mask;
 	(void)fi;
 	count(req);
-	err = kvfs_is_virtual(ino) ? -ENOSYS : kvc_getattr(kvfs_of(req)->k, ino, &a);
+	if (kvfs_is_virtual(ino)) {
+		kvfs_virtual_stat(ino, &st); /* they have no birth time */
+	} else if (!(err = kvc_getattr(kvfs_of(req)->k, ino, &a))) {
+		kvfs_stat(&a, &st);
+		x.stx_mask |= STATX_BTIME;
+		x.stx_btime = stamp(kvc_file_time(a.btime_ns));
+		timeout = kvfs_timeout(&a);
+	}
 	if (err) {
 		fuse_reply_err(req, kvfs_errno(err));
 		return;
 	}
-	x.stx_ino = a.ino;
-	x.stx_mode = (uint16_t)a.mode;
-	x.stx_nlink = a.nlink;
-	x.stx_uid = a.uid;
-	x.stx_gid = a.gid;
-	x.stx_size = a.size;
-	x.stx_blocks = a.blocks;
-	x.stx_atime = stamp(a.atime_ns);
-	x.stx_mtime = stamp(a.mtime_ns);
-	x.stx_ctime = stamp(a.ctime_ns);
-	x.stx_btime = stamp(a.btime_ns);
-	fuse_reply_statx(req, 0, &x, kvfs_timeout(&a));
+	x.stx_ino = st.st_ino;
+	x.stx_mode = (uint16_t)st.st_mode;
+	x.stx_nlink = (uint32_t)st.st_nlink;
+	x.stx_uid = st.st_uid;
+	x.stx_gid = st.st_gid;
+	x.stx_rdev_major = major(st.st_rdev);
+	x.stx_rdev_minor = minor(st.st_rdev);
+	x.stx_size = (uint64_t)st.st_size;
+	x.stx_blocks = (uint64_t)st.st_blocks;
+	x.stx_atime = stamp(st.st_atim);
+	x.stx_mtime = stamp(st.st_mtim);
+	x.stx_ctime = stamp(st.st_ctim);
+	fuse_reply_statx(req, 0, &x, timeout);
 }
 #endif
 
@@ -307,7 +324,7 @@ static bool refuse_name(fuse_req_t req, uint64_t parent, const char *name)
 {
 	if (refuse_virtual(req, parent))
 		return true;
-	if (strlen(name) > 255) {
+	if (strlen(name) > KVFS_NAME_MAX) {
 		fuse_reply_err(req, ENAMETOOLONG);
 		return true;
 	}
@@ -333,7 +350,7 @@ static void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t
 	if (!refuse_name(req, parent, name))
 		reply_new(req,
 			  kvc_make(kvfs_of(req)->k, parent, name, S_IFDIR | (mode & 07777), &who,
-				   NULL, &a),
+				   NULL, 0, &a),
 			  &a);
 }
 
@@ -344,7 +361,8 @@ static void op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, co
 
 	if (!refuse_name(req, parent, name))
 		reply_new(req,
-			  kvc_make(kvfs_of(req)->k, parent, name, S_IFLNK | 0777, &who, target, &a),
+			  kvc_make(kvfs_of(req)->k, parent, name, S_IFLNK | 0777, &who, target, 0,
+				   &a),
 			  &a);
 }
 
@@ -365,13 +383,17 @@ static void run_mknod(struct call *c)
 
 static void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t rdev)
 {
+	const struct kvc_caller who = caller(req);
+	struct kvc_row a;
 	struct call *c;
 
-	(void)rdev;
 	if (refuse_name(req, parent, name))
 		return;
 	if (!S_ISREG(mode)) {
-		fuse_reply_err(req, EPERM);
+		reply_new(req,
+			  kvc_make(kvfs_of(req)->k, parent, name, mode & (S_IFMT | 07777), &who,
+				   NULL, kvc_is_device(mode) ? rdev : 0, &a),
+			  &a);
 		return;
 	}
 	c = kvfs_call(req, parent, run_mknod, name, NULL);
@@ -519,7 +541,7 @@ static void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_f
 static void op_statfs(fuse_req_t req, fuse_ino_t ino)
 {
 	struct kvc_space s;
-	struct statvfs v = { .f_bsize = 4096, .f_frsize = 4096, .f_namemax = 255 };
+	struct statvfs v = { .f_bsize = 4096, .f_frsize = 4096, .f_namemax = KVFS_NAME_MAX };
 
 	(void)ino;
 	count(req);

@@ -29,6 +29,9 @@
 #define PASSTHROUGH_MAX_WRITE                                              \
 	(128u << 10) /* by /dev/fuse; what comes by requests then is small \
 		      */
+#define FILES_WANTED ((rlim_t)1 << 20)
+#define FILES_FEW ((rlim_t)16384)
+#define LOOP_THREADS 2u /* that libfuse cannot do without, nor with fewer for long */
 #define PLAIN_MAX_WRITE (1u << 20)
 
 /* From linux/fuse.h of 6.9, which older systems' headers lack. */
@@ -288,16 +291,57 @@ static void serve_as_batch(void)
 		kvc_info("cannot set SCHED_BATCH: %s", strerror(errno));
 }
 
-/* Each open file has a descriptor here, and each CPU's ring has two: the usual 1024 are few. */
+/*
+ * Each open file has a descriptor here, and each CPU's ring has two. Root may raise the limit above
+ * what it was given, up to fs.nr_open.
+ */
 static void allow_descriptors(void)
 {
-	struct rlimit r;
+	struct rlimit r, most = { FILES_WANTED, FILES_WANTED };
 
-	if (getrlimit(RLIMIT_NOFILE, &r) || r.rlim_cur >= r.rlim_max)
+	if (getrlimit(RLIMIT_NOFILE, &r) || r.rlim_cur >= FILES_WANTED)
 		return;
-	r.rlim_cur = r.rlim_max;
+	if (r.rlim_max < FILES_WANTED && !setrlimit(RLIMIT_NOFILE, &most))
+		return;
+	r.rlim_cur = kvc_min(r.rlim_max, FILES_WANTED);
 	if (setrlimit(RLIMIT_NOFILE, &r))
-		kvc_info("cannot raise the limit of descriptors: %s", strerror(errno));
+		kvc_warn("cannot raise the limit of descriptors: %s", strerror(errno));
+	if (!getrlimit(RLIMIT_NOFILE, &r) && r.rlim_cur < FILES_FEW)
+		kvc_warn("at most %llu files can be open at once (allow more by ulimit -n, or "
+			 "LimitNOFILE= of systemd)",
+			 (unsigned long long)r.rlim_cur);
+}
+
+static void *until_let_go(void *barrier)
+{
+	pthread_mutex_lock(barrier);
+	pthread_mutex_unlock(barrier);
+	return NULL;
+}
+
+/*
+ * Can so many more threads be made? libfuse makes one for each CPU's ring and waits for ever where
+ * it gets some of them, so it is tried here.
+ */
+static int try_threads(unsigned want)
+{
+	pthread_mutex_t barrier = PTHREAD_MUTEX_INITIALIZER;
+	KVC_MEM pthread_t *all = calloc(want, sizeof *all);
+	unsigned n = 0;
+	int err = all ? 0 : -ENOMEM;
+
+	pthread_mutex_lock(&barrier);
+	while (!err && n < want)
+		if (!(err = -pthread_create(&all[n], NULL, until_let_go, &barrier)))
+			n++;
+	pthread_mutex_unlock(&barrier);
+	while (n)
+		pthread_join(all[--n], NULL);
+	if (err)
+		kvc_error("cannot start threads: %s; allow more (ulimit -u, or the pids.max of the "
+			  "cgroup)",
+			  strerror(-err));
+	return err;
 }
 
 int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
@@ -341,6 +385,8 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 	err = kvfs_metrics_start(f, o->metrics);
 	if (!err)
 		err = kvc_start(f->k);
+	if (!err)
+		err = try_threads((f->want_uring ? f->ring.queues : 0) + LOOP_THREADS);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (!err && !(signals = !fuse_set_signal_handlers(f->se)))
 		err = -EINVAL;
@@ -364,7 +410,7 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 	if (signals)
 		fuse_remove_signal_handlers(f->se);
 	kvc_stop(f->k);
-	kvc_close(f->k);
+	f->left = !kvc_close(f->k);
 	fuse_session_destroy(f->se);
 	return err;
 }

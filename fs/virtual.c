@@ -4,6 +4,10 @@
  * written out at open; control takes a word that begins a sweep (engine/calls/sweep.c) and shows
  * how it goes; lease is a transaction file (DESIGN section 8): what is written is the list, the
  * first read takes the lease and waits, and closing ends it.
+ *
+ * A descriptor has one position for both. So the answer begins where the list ended, for who reads
+ * on from there, and at 0 for who went back first or gives the position himself: the first read
+ * tells which.
  */
 #include "fs.h"
 
@@ -26,10 +30,40 @@ struct handle {
 	size_t len, room;
 	struct kvc_lease *lease;
 	bool taken;
-	uint32_t uid, gid; /* who opened it */
+	size_t base;                /* the position at which the answer begins */
+	struct kvc_lease_user user; /* who opened it */
 };
 
-static void attr(uint64_t ino, struct stat *st)
+/*
+ * Who asks for a lease. The other groups are to be read where the kernel shows them, which it does
+ * not for a caller in a pid namespace that we do not see: then he is in none.
+ */
+static int user_of(fuse_req_t req, struct kvc_lease_user *u)
+{
+	int room = 0, n = 0;
+
+	u->uid = fuse_req_ctx(req)->uid;
+	u->gid = fuse_req_ctx(req)->gid;
+	while (u->uid && (n = fuse_req_getgroups(req, room, u->groups)) > room) {
+		free(u->groups);
+		u->groups = calloc((size_t)n, sizeof *u->groups);
+		if (!u->groups)
+			return ENOMEM;
+		room = n;
+		u->ngroups = 0;
+	}
+	u->ngroups = u->uid && n > 0 ? (size_t)n : 0;
+	return 0;
+}
+
+static void handle_free(struct handle *h)
+{
+	free(h->user.groups);
+	free(h->text);
+	free(h);
+}
+
+void kvfs_virtual_stat(uint64_t ino, struct stat *st)
 {
 	unsigned v = (unsigned)(ino - KVFS_VIRTUAL);
 
@@ -58,7 +92,7 @@ bool kvfs_virtual_lookup(fuse_req_t req, uint64_t parent, const char *name)
 		if (!strcmp(name, names[v]))
 			e.ino = KVFS_VIRTUAL + v;
 	if (e.ino) {
-		attr(e.ino, &e.attr);
+		kvfs_virtual_stat(e.ino, &e.attr);
 		fuse_reply_entry(req, &e);
 	} else {
 		fuse_reply_err(req, ENOENT);
@@ -70,7 +104,7 @@ void kvfs_virtual_getattr(fuse_req_t req, uint64_t ino)
 {
 	struct stat st;
 
-	attr(ino, &st);
+	kvfs_virtual_stat(ino, &st);
 	fuse_reply_attr(req, &st, 1);
 }
 
@@ -121,23 +155,22 @@ static void config(struct kvfs *f, FILE *out)
 void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 {
 	struct kvfs *f = kvfs_of(req);
-	struct handle *h;
+	struct handle *h = calloc(1, sizeof *h);
 	FILE *out;
+	int err = h ? 0 : ENOMEM;
 
 	if ((fi->flags & O_ACCMODE) != O_RDONLY && ino - KVFS_VIRTUAL != V_LEASE &&
-	    ino - KVFS_VIRTUAL != V_CONTROL) {
-		fuse_reply_err(req, EACCES);
+	    ino - KVFS_VIRTUAL != V_CONTROL)
+		err = EACCES;
+	if (!err && ino - KVFS_VIRTUAL == V_LEASE)
+		err = user_of(req, &h->user);
+	if (err) {
+		if (h)
+			handle_free(h);
+		fuse_reply_err(req, err);
 		return;
 	}
-	pthread_mutex_lock(&handles);
-	h = calloc(1, sizeof *h);
-	if (!h) {
-		pthread_mutex_unlock(&handles);
-		fuse_reply_err(req, ENOMEM);
-		return;
-	}
-	h->uid = fuse_req_ctx(req)->uid;
-	h->gid = fuse_req_ctx(req)->gid;
+	/* Nobody else knows the handle yet: what it shows is written without the lock. */
 	if (ino - KVFS_VIRTUAL != V_LEASE && (out = open_memstream(&h->text, &h->len))) {
 		switch (ino - KVFS_VIRTUAL) {
 		case V_STATS: kvc_print_stats(f->k, out); break;
@@ -147,7 +180,6 @@ void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 		}
 		fclose(out);
 	}
-	pthread_mutex_unlock(&handles);
 	fi->fh = (uint64_t)(uintptr_t)h;
 	fi->direct_io = 1;
 	fuse_reply_open(req, fi);
@@ -162,7 +194,9 @@ static size_t copy_part(const char *text, size_t len, size_t size, off_t off, ch
 	size_t at = (size_t)off < len ? (size_t)off : len, n = len - at < size ? len - at : size;
 
 	*part = malloc(n ? n : 1);
-	return *part ? (memcpy(*part, text + at, n), n) : 0;
+	if (*part && n)
+		memcpy(*part, text + at, n);
+	return *part ? n : 0;
 }
 
 static void reply_part(fuse_req_t req, char *part, size_t n)
@@ -174,8 +208,8 @@ static void reply_part(fuse_req_t req, char *part, size_t n)
 	free(part);
 }
 
-/* Takes the lease for what was written. */
-static int take(struct kvfs *f, struct handle *h)
+/* Takes the lease for what was written; off: of the first read. */
+static int take(struct kvfs *f, struct handle *h, off_t off)
 {
 	static const char *const words[] = {
 		[KVC_LEASE_PREFETCH] = "prefetch\n", [KVC_LEASE_LOOK] = "look\n"
@@ -195,7 +229,8 @@ static int take(struct kvfs *f, struct handle *h)
 			break;
 		}
 	h->taken = true;
-	err = len ? kvc_lease_new(f->k, list, len, mode, h->uid, h->gid, &h->lease) : -EINVAL;
+	h->base = (size_t)off == h->len ? h->len : 0;
+	err = len ? kvc_lease_new(f->k, list, len, mode, &h->user, &h->lease) : -EINVAL;
 	return err;
 }
 
@@ -210,7 +245,7 @@ static void run_read(struct call *c)
 	pthread_mutex_lock(&handles);
 	err = kvc_lease_text(c->f->k, h->lease, &text, &len, &c->w);
 	if (!err)
-		len = copy_part(text, len, (size_t)c->len, c->off, &part);
+		len = copy_part(text, len, (size_t)c->len, c->off - (off_t)h->base, &part);
 	pthread_mutex_unlock(&handles);
 	if (kvfs_waits(c, &err))
 		return;
@@ -237,7 +272,9 @@ void kvfs_virtual_read(fuse_req_t req, uint64_t ino, size_t size, off_t off,
 		reply_part(req, part, n);
 		return;
 	}
-	err = take(kvfs_of(req), h);
+	err = take(kvfs_of(req), h, off);
+	if ((size_t)off < h->base)
+		h->base = 0; /* gone back to read it all again */
 	pthread_mutex_unlock(&handles);
 	if (err) {
 		fuse_reply_err(req, kvfs_errno(err));
@@ -299,7 +336,7 @@ void kvfs_virtual_write(fuse_req_t req, uint64_t ino, const char *buf, size_t si
 			h->room = more;
 		}
 	}
-	if (!err) {
+	if (!err && size) {
 		memcpy(h->text + h->len, buf, size);
 		h->len += size;
 	}
@@ -318,11 +355,10 @@ void kvfs_virtual_release(fuse_req_t req, uint64_t ino, struct fuse_file_info *f
 	pthread_mutex_lock(&handles);
 	if (ino - KVFS_VIRTUAL == V_LEASE && !h->taken && h->len > 9 &&
 	    !memcmp(h->text, "prefetch\n", 9))
-		take(f, h); /* written and closed: that asks for it too */
+		take(f, h, 0); /* written and closed: that asks for it too */
 	if (h->lease)
 		kvc_lease_free(f->k, h->lease);
-	free(h->text);
-	free(h);
+	handle_free(h);
 	pthread_mutex_unlock(&handles);
 	fuse_reply_err(req, 0);
 }

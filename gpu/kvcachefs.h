@@ -437,7 +437,8 @@ struct kvcachefs_tokens {
 /*
  * A file holds [K and V][layer][token][head][element] (LMCache's KV_2LTD), without the first
  * dimension where there is one component (MLA, 14, 17, 18, fused). A layer's file has one layer.
- * Its length in bytes for these tokens: 0 where the shape is none. The pointers may be missing.
+ * Its length in bytes for these tokens: 0 where the shape is none, or that is 2^62 or more. The
+ * pointers may be missing.
  */
 uint64_t kvcachefs_file_size(const struct kvcachefs_paged *p, uint32_t nlayers,
 			     const struct kvcachefs_tokens *t);

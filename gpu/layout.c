@@ -231,10 +231,17 @@ uint64_t kvcachefs_file_size(const struct kvcachefs_paged *p, uint32_t nlayers,
 			     const struct kvcachefs_tokens *t)
 {
 	struct kvcachefs_strides s;
+	uint64_t size, row;
 
-	return kvcachefs_shape_of(p, &s)
-		       ? 0
-		       : (uint64_t)s.kvs * nlayers * tokens_of(p, t) * s.heads * s.width * p->elem;
+	if (kvcachefs_shape_of(p, &s))
+		return 0;
+	/* a row has less than 2^34 bytes; layers and tokens are whatever is asked for */
+	row = (uint64_t)s.heads * s.width * p->elem * s.kvs;
+	if ((!t->slots && t->n > SIZE_MAX / p->block_size) ||
+	    __builtin_mul_overflow(row, tokens_of(p, t), &size) ||
+	    __builtin_mul_overflow(size, nlayers, &size) || size >= LARGEST)
+		return 0;
+	return size;
 }
 
 int kvcachefs_check(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers,

@@ -36,6 +36,7 @@ struct pass {
 	struct kvm_report *r;
 	struct placements all; /* by place */
 	bool data, first;
+	uint64_t drops; /* chunks that were being dropped when the daemon ended */
 	/* of the scan */
 	bool expected;
 	unsigned orphans;
@@ -121,6 +122,17 @@ static int payload_good(struct kvc_tier *t, const struct kvc_where *w, const str
 	return memcmp(sum.b, f->stored_sum.b, 16) ? -EBADMSG : 0;
 }
 
+/* Is it the frame that the catalog speaks of, and made by a daemon of this store? */
+static bool placed_so(const struct kvc_store *s, const struct kvc_place *p,
+		      const struct kvc_frame *f)
+{
+	static const struct kvc_sum none;
+
+	if (memcmp(p->sum.b, none.b, 16) && memcmp(p->sum.b, f->stored_sum.b, 16))
+		return false;
+	return f->version < 2 || !s->has_secret || kvc_frame_proven(f, s->secret);
+}
+
 /* 0: the frame of this placement lies there; -EBADMSG: it does not; else it cannot be told. */
 static int frame_there(const struct pass *p, const struct one *o, uint8_t *page,
 		       struct kvc_frame *f)
@@ -130,7 +142,7 @@ static int frame_there(const struct pass *p, const struct one *o, uint8_t *page,
 	if (err)
 		return err;
 	if (memcmp(f->store, p->s->uuid, 16) || f->ino != o->ino || f->gen != o->p.gen ||
-	    KVC_FRAME_HEADER + f->stored_len > o->p.where.len)
+	    KVC_FRAME_HEADER + f->stored_len > o->p.where.len || !placed_so(p->s, &o->p, f))
 		return -EBADMSG;
 	return p->data ? payload_good(p->t, &o->p.where, f) : 0;
 }
@@ -222,7 +234,9 @@ static int orphan(void *arg, const struct kvc_where *w, const struct kvc_frame *
 {
 	struct pass *p = arg;
 
-	if (memcmp(f->store, p->s->uuid, 16) || p->t->ops->claim(p->t, w))
+	/* What a user stored is no frame of ours; nor, here, is what cannot prove that it is. */
+	if (memcmp(f->store, p->s->uuid, 16) ||
+	    (p->s->has_secret && !kvc_frame_proven(f, p->s->secret)) || p->t->ops->claim(p->t, w))
 		return 0;
 	p->orphans++;
 	if (!p->expected)
@@ -279,7 +293,8 @@ static int check_orphans(struct pass *p)
 	int err = 0;
 
 	/* After a kill, frames that were not in the catalog yet may lie about: that is no fault. */
-	p->expected = meta_is(p, "killed", "1", &err) || !meta_is(p, "clean", "1", &err);
+	p->expected = (p->r->mend && p->drops) || meta_is(p, "killed", "1", &err) ||
+		      !meta_is(p, "clean", "1", &err);
 	if (!err && p->r->mend) /* a frame goes when it is sure that nothing names it */
 		err = kvc_catalog_commit(p->c) ?: kvc_catalog_sync(p->c);
 	if (err)
@@ -287,7 +302,7 @@ static int check_orphans(struct pass *p)
 	kvct_disk_unread(p->t, kvm_hole, &holes);
 	err = p->t->ops->list(p->t, orphan, p) ?: holes.err;
 	if (!err && p->r->mend)
-		err = p->t->ops->sync(p->t);
+		err = (kvct_disk_clear(p->t), p->t->ops->sync(p->t));
 	if (p->expected && p->orphans)
 		printf("note: %u frames that a killed daemon left lie in free space%s\n",
 		       p->orphans, p->r->mend ? " and are cleared" : "; -y clears them");
@@ -307,8 +322,12 @@ static int check_orphans(struct pass *p)
 
 static int go_over(struct pass *p)
 {
-	int err = kvc_check_rules(p->c, p->r->mend, kvm_found, p->r);
+	int err = kvc_check_drops(p->c, p->r->mend, &p->drops);
 
+	if (!err && p->drops && p->first)
+		printf("note: %" PRIu64 " chunks were being dropped when the daemon ended%s\n",
+		       p->drops, p->r->mend ? "; it is done" : "; the next mount, or -y, ends it");
+	err = err ?: kvc_check_rules(p->c, p->r->mend, kvm_found, p->r);
 	if (err)
 		return err;
 	p->all.n = 0;
@@ -363,6 +382,9 @@ int kvm_check(struct kvc_store *s, bool data, struct kvm_report *r)
 		r->mended = err ? r->mended : mended;
 	} else if (err == -EBADMSG) {
 		return 0; /* it is told */
+	} else if (!err && r->mend && s->no_proof) {
+		printf("what frames prove themselves by is lost: proving them anew\n");
+		err = kvm_rebuild(s, r);
 	}
 	for (int i = 0; i < PASSES && !err; i++, p.first = false) {
 		before = r->found;

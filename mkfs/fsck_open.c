@@ -92,6 +92,7 @@ static int find_out(struct kvc_store *s, const char *device, const char **who, c
 	if (!from_catalog(s) && (!device || s->device))
 		return 0;
 	*s = empty;
+	s->no_proof = true;
 	*who = "its frames";
 	if (device) {
 		s->device = true;

@@ -29,14 +29,35 @@ struct frames {
 	struct kvc_tier *disk;
 	struct frame *v;
 	size_t n, room;
+	size_t foreign, older; /* frames that prove nothing; of those, without any proof */
+	bool newer;            /* one has proofs */
 };
+
+/*
+ * Is this frame one of the store's, and its name part too? A store that has no secret is either of
+ * before there were proofs, or has lost its superblock, and nothing can be told.
+ */
+static enum kvc_proven proven(struct frames *all, const struct kvc_frame *f)
+{
+	enum kvc_proven p;
+
+	all->newer |= f->version > 1;
+	if (!all->s->has_secret)
+		return KVC_PROVEN_ALL;
+	p = kvc_frame_proven(f, all->s->secret);
+	all->foreign += !p;
+	all->older += f->version < 2;
+	return p;
+}
 
 static int take(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
 {
 	struct frames *all = arg;
+	enum kvc_proven proof;
 	struct frame *x;
 
-	if (memcmp(f->store, all->s->uuid, 16) || all->disk->ops->claim(all->disk, w) == -ERANGE)
+	if (memcmp(f->store, all->s->uuid, 16) || !(proof = proven(all, f)) ||
+	    all->disk->ops->claim(all->disk, w) == -ERANGE)
 		return 0; /* another store's, or cut off */
 	if (kvc_grow(&all->v, all->n, &all->room, sizeof *all->v))
 		return -ENOMEM;
@@ -58,7 +79,9 @@ static int take(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
 		kvc_place_of(f->gen, w, f),
 		NULL,
 	};
-	if (f->path[0]) {
+	if (proof < KVC_PROVEN_ALL)
+		x->mode = x->uid = x->gid = 0;
+	if (f->path[0] && proof == KVC_PROVEN_ALL) {
 		x->path = strdup(f->path);
 	} else if (asprintf(&x->path, "lost+found/%" PRIu64, f->ino) < 0) {
 		x->path = NULL;
@@ -339,6 +362,8 @@ static int make_new(const struct kvc_store *s, struct frames *all, size_t *files
 		err = kvc_check_rules(c, false, quiet, &wrong);
 	kvc_catalog_unlock(c);
 	err = kvc_catalog_close(c) ?: err;
+	snprintf(error, sizeof error, "%s-mark", path); /* of a log that is gone */
+	unlink(error);
 	if (!err && !access(log, F_OK))
 		err = -EIO; /* its log could not be moved into it */
 	err = err ?: kvc_check_pages(path, false, quiet, &wrong) ?: wrong ? -EBADMSG : 0;
@@ -354,6 +379,7 @@ static int clear_dropped(struct kvc_tier *disk, const struct frames *all, struct
 	for (size_t i = 0; i < all->n; i++)
 		if (all->v[i].dropped)
 			disk->ops->remove(disk, &all->v[i].place.where);
+	kvct_disk_clear(disk);
 	err = disk->ops->sync(disk);
 	disk->ops->usage(disk, &u);
 	if (u.uncleared)
@@ -372,6 +398,44 @@ static int take_place(struct kvc_store *s)
 	return kvc_store_sync_dir(s) ?: kvc_store_finish(s);
 }
 
+/*
+ * The superblock was lost, and with it what the frames prove themselves by: anybody may have made
+ * them. They become root's alone, and get proofs by a new secret, which the superblock gets last: a
+ * run that is cut off is begun again.
+ */
+static int prove_anew(struct kvc_store *s, struct kvc_tier *disk, struct frames *all)
+{
+	KVC_MEM uint8_t *page = aligned_alloc(KVC_PAGE, KVC_FRAME_HEADER);
+	KVC_MEM struct kvc_frame *f = kvc_frame_new();
+	struct iovec iov = { page, KVC_FRAME_HEADER };
+	int err = page && f ? kvc_random(s->secret, sizeof s->secret) : -ENOMEM;
+
+	for (size_t i = 0; i < all->n && !err; i++) {
+		struct frame *x = &all->v[i];
+
+		if ((err = disk->ops->get(disk, &x->place.where, 0, &iov, 1)
+				   ?: kvc_frame_decode(page, f)))
+			break;
+		x->mode = f->mode = S_IFREG | 0600;
+		x->uid = x->gid = f->uid = f->gid = 0;
+		err = kvc_frame_prove(f, s->secret);
+		kvc_frame_encode(f, page);
+		err = err ?: disk->ops->rehead(disk, &x->place.where, page);
+	}
+	err = err ?: disk->ops->sync(disk) ?: kvc_store_keyed(s);
+	if (!err)
+		printf("the superblock was lost: all files are root's, mode 0600\n");
+	return err;
+}
+
+static int tell_proofs(struct kvc_store *s, struct kvc_tier *disk, struct frames *all)
+{
+	if (all->foreign)
+		printf("%zu frames are not of this store and are left out%s\n", all->foreign,
+		       all->older ? ", some of the older format, which only a catalog names" : "");
+	return all->newer && !s->has_secret ? prove_anew(s, disk, all) : 0;
+}
+
 int kvm_rebuild(struct kvc_store *s, struct kvm_report *r)
 {
 	struct frames all = { .s = s };
@@ -387,7 +451,8 @@ int kvm_rebuild(struct kvc_store *s, struct kvm_report *r)
 	}
 	all.disk = disk;
 	kvct_disk_unread(disk, kvm_hole, &holes);
-	err = disk->ops->list(disk, take, &all) ?: holes.err ?: make_new(s, &all, &files);
+	err = disk->ops->list(disk, take, &all) ?: holes.err;
+	err = err ?: tell_proofs(s, disk, &all) ?: make_new(s, &all, &files);
 	err = err ?: take_place(s);
 	if (!err) {
 		printf("%s: a new catalog with %zu files from %zu frames; the old one is kept as "

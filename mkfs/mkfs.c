@@ -98,6 +98,8 @@ static void remove_halfway(const struct kvc_store *s)
 		unlink(tail);
 		snprintf(tail, sizeof tail, "%s-shm", own);
 		unlink(tail);
+		snprintf(tail, sizeof tail, "%s-mark", own);
+		unlink(tail);
 	}
 }
 
@@ -146,6 +148,8 @@ static int make_catalog(const struct kvc_store *s, const char *path)
 		err = kvc_meta_set(c, "store", kvc_store_text(s, text, sizeof text));
 		kvc_catalog_unlock(c);
 		err = kvc_catalog_close(c) ?: err;
+		snprintf(text, sizeof text, "%s-mark", path); /* of a log that is gone */
+		unlink(text);
 		fd = open(path, O_RDONLY | O_CLOEXEC);
 		err = err ?: fd < 0 || fsync(fd) ? -errno : 0;
 	}

@@ -5,12 +5,18 @@
  * It is written under a temporary name of its own, brought to stable storage and renamed, so many
  * writers are safe and a reader sees a whole frame or none.
  *
- * No state but the folder: every call stands for itself.
+ * Others write there too: every call opens the folder anew, goes down from it without following
+ * links, and reads regular files only. What they put in a frame's place is a damaged frame. Nothing
+ * waits for the filesystem but these calls: what usage() tells is as of one of them.
  */
 #include "registry.h"
 
+#include "log.h"
+
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,11 +25,15 @@
 
 #define PIECE (1u << 20)
 
+#define USAGE_NS 1000000000ull /* between two looks at how full it is */
+
 struct dir {
 	struct kvc_tier tier;
 	char path[512];
 	char host[65]; /* part of temporary names */
 	_Atomic unsigned long count;
+	_Atomic uint64_t dev; /* the filesystem that had it; 0: not seen yet */
+	_Atomic uint64_t total, used, looked_ns;
 };
 
 static struct dir *of(struct kvc_tier *t)
@@ -31,17 +41,87 @@ static struct dir *of(struct kvc_tier *t)
 	return kvc_of(t, struct dir, tier);
 }
 
-static void file_of(const struct dir *d, const struct kvc_where *w, char *buf, size_t room)
-{
-	char hex[33];
-
-	kvc_where_text(w, hex);
-	snprintf(buf, room, "%s/%.2s/%s", d->path, hex, hex);
-}
-
 static void dir_close(struct kvc_tier *t)
 {
 	free(of(t));
+}
+
+/* A frame's folder and its file's name in it. */
+struct place {
+	int root, sub; /* -1: not open */
+	char hex[33];
+};
+
+static void leave(struct place *p)
+{
+	kvc_close_fd(&p->sub);
+	kvc_close_fd(&p->root);
+}
+
+/* How full it is; now and then, from calls that wait for the filesystem anyway. */
+static void look(struct dir *d, int root)
+{
+	uint64_t now = kvc_mono_ns();
+	struct statvfs v;
+
+	if (atomic_load(&d->looked_ns) && now - atomic_load(&d->looked_ns) < USAGE_NS)
+		return;
+	atomic_store(&d->looked_ns, now);
+	if (fstatvfs(root, &v))
+		return;
+	atomic_store(&d->total, v.f_blocks * v.f_frsize);
+	atomic_store(&d->used, (v.f_blocks - v.f_bfree) * v.f_frsize);
+}
+
+/* Opens the folder of a frame; with make it is made where it is missing. */
+static int enter(struct dir *d, const struct kvc_where *w, bool make, struct place *p)
+{
+	const int flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
+	char sub[3];
+	int err = 0;
+
+	kvc_where_text(w, p->hex);
+	snprintf(sub, sizeof sub, "%.2s", p->hex);
+	p->sub = -1;
+	p->root = open(d->path, flags);
+	if (p->root < 0)
+		return -errno;
+	look(d, p->root);
+	p->sub = openat(p->root, sub, flags | O_NOFOLLOW);
+	if (p->sub < 0 && errno == ENOENT && make) {
+		if (mkdirat(p->root, sub, 0700) && errno != EEXIST)
+			err = -errno;
+		p->sub = err ? -1 : openat(p->root, sub, flags | O_NOFOLLOW);
+	}
+	return err ?: p->sub < 0 ? -errno : 0;
+}
+
+/*
+ * What a filesystem's error says in the terms of tier.h. Not there is a frame only where its folder
+ * is: an NFS that is not mounted any more has lost nothing.
+ */
+static int said(struct dir *d, const struct place *p, int err)
+{
+	struct stat st;
+
+	switch (err) {
+	case -ENOENT:
+		if (p->root < 0 || fstat(p->root, &st) ||
+		    (atomic_load(&d->dev) && st.st_dev != atomic_load(&d->dev)))
+			return -ENOTCONN;
+		return err;
+	case -EDQUOT: return -ENOSPC;
+	case -ELOOP:
+	case -EISDIR:
+	case -ENXIO: return -EBADMSG; /* something else in its place */
+	case -ENOTDIR: return p->root < 0 ? -ENOTCONN : -EBADMSG;
+	case -EACCES:
+	case -EPERM: return p->sub < 0 ? err : -EIO; /* of one file */
+	case -ESTALE:
+	case -ENOKEY:
+	case -EPROTO: return -EIO; /* these mean something else above */
+	default: return err;
+	}
 }
 
 static int write_all(int fd, const struct kvc_put *p)
@@ -60,39 +140,52 @@ static int write_all(int fd, const struct kvc_put *p)
 	return err ?: fdatasync(fd) ? -errno : 0;
 }
 
-static int dir_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_where *out)
+static int put_file(struct dir *d, const struct place *at, const struct kvc_put *p)
 {
-	struct dir *d = of(t);
-	char path[700], tmp[900];
+	char tmp[200];
 	int fd, err;
 
-	file_of(d, &p->name, path, sizeof path);
-	snprintf(tmp, sizeof tmp, "%s.tmp.%s.%d.%lu", path, d->host, (int)getpid(),
+	snprintf(tmp, sizeof tmp, "%s.tmp.%s.%d.%lu", at->hex, d->host, (int)getpid(),
 		 atomic_fetch_add(&d->count, 1));
-	fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-	if (fd < 0 && errno == ENOENT) {
-		char *slash = strrchr(path, '/');
-
-		*slash = 0;
-		if (mkdir(path, 0700) && errno != EEXIST)
-			return -errno;
-		*slash = '/';
-		fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-	}
+	fd = openat(at->sub, tmp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return -errno;
 	err = write_all(fd, p);
 	if (close(fd) && !err)
 		err = -errno;
-	if (!err && rename(tmp, path))
+	if (!err && renameat(at->sub, tmp, at->sub, at->hex))
 		err = -errno;
-	if (err) {
-		unlink(tmp);
-		return err;
-	}
+	if (err)
+		unlinkat(at->sub, tmp, 0);
+	return err;
+}
+
+static int dir_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_where *out)
+{
+	struct dir *d = of(t);
+	struct place at;
+	int err = enter(d, &p->name, true, &at) ?: put_file(d, &at, p);
+
+	err = said(d, &at, err);
+	leave(&at);
+	if (err) /* what stands in its way is not for us to remove */
+		return err == -EBADMSG || err == -ENOENT ? -EIO : err;
 	*out = p->name;
 	out->len = KVC_FRAME_HEADER + kvc_round_up(p->stored_len, KVC_PAGE);
 	return 0;
+}
+
+/* Opens a frame's file for reading: nothing but a regular one, and without waiting for a fifo. */
+static int open_file(int sub, const char *name)
+{
+	int fd = openat(sub, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+	struct stat st;
+	int err = fd < 0 ? -errno : fstat(fd, &st) ? -errno : S_ISREG(st.st_mode) ? 0 : -EBADMSG;
+
+	if (!err)
+		return fd;
+	kvc_close_fd(&fd);
+	return err;
 }
 
 /* Beyond the end of the frame, up to its last page, are zeros. */
@@ -124,29 +217,40 @@ static int read_padded(int fd, const struct iovec *iov, int n, uint64_t off)
 static int dir_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
 		   const struct iovec *iov, int n)
 {
-	char path[700];
+	struct dir *d = of(t);
+	struct place at;
+	struct stat st;
 	KVC_FD int fd = -1;
+	int err = enter(d, w, false, &at);
 
-	file_of(of(t), w, path, sizeof path);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	return fd < 0 ? -errno : read_padded(fd, iov, n, off);
+	if (!err && (fd = open_file(at.sub, at.hex)) < 0)
+		err = fd;
+	err = err ?: read_padded(fd, iov, n, off);
+	if (!err && !fstat(at.root, &st)) /* it may have been mounted anew since */
+		atomic_store(&d->dev, st.st_dev);
+	err = said(d, &at, err);
+	leave(&at);
+	return err;
 }
 
 static int dir_remove(struct kvc_tier *t, const struct kvc_where *w)
 {
-	char path[700];
+	struct dir *d = of(t);
+	struct place at;
+	int err = enter(d, w, false, &at);
 
-	file_of(of(t), w, path, sizeof path);
-	return unlink(path) && errno != ENOENT ? -errno : 0;
+	if (!err && unlinkat(at.sub, at.hex, 0))
+		err = -errno;
+	err = said(d, &at, err);
+	leave(&at);
+	return err == -ENOENT ? 0 : err == -EBADMSG ? -EIO : err;
 }
 
-static int list_one(struct dir *d, const char *sub, const char *name, uint8_t *page,
-		    struct kvc_frame *f,
+static int list_one(int sub, const char *name, uint8_t *page, struct kvc_frame *f,
 		    int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),
 		    void *arg)
 {
 	struct kvc_where w = { 0 };
-	char path[1024];
 	KVC_FD int fd = -1;
 	unsigned long long a, b;
 	int end = 0;
@@ -155,8 +259,7 @@ static int list_one(struct dir *d, const char *sub, const char *name, uint8_t *p
 		return 0;
 	w.at = a;
 	w.hi = b;
-	snprintf(path, sizeof path, "%s/%s/%s", d->path, sub, name);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
+	fd = open_file(sub, name);
 	if (fd < 0 || kvc_pread_all(fd, page, KVC_FRAME_HEADER, 0) || kvc_frame_decode(page, f))
 		return 0;
 	return fn(arg, &w, f);
@@ -166,41 +269,45 @@ static int dir_list(struct kvc_tier *t,
 		    int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),
 		    void *arg)
 {
-	struct dir *d = of(t);
+	KVC_FD int root = open(of(t)->path, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	KVC_MEM uint8_t *page = malloc(KVC_FRAME_HEADER);
 	KVC_MEM struct kvc_frame *f = malloc(sizeof *f);
-	int err = page && f ? 0 : -ENOMEM;
+	int err = root < 0 ? -errno : page && f ? 0 : -ENOMEM, unread = 0;
 
 	for (unsigned i = 0; i < 256 && !err; i++) {
-		char sub[3], path[700];
 		struct dirent *e;
+		char sub[3];
 		DIR *dp;
 
 		snprintf(sub, sizeof sub, "%02x", i);
-		snprintf(path, sizeof path, "%s/%s", d->path, sub);
-		dp = opendir(path);
+		int fd = openat(root, sub, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+		dp = fd < 0 ? NULL : fdopendir(fd);
+		if (!dp && errno != ENOENT && errno != ENOTDIR && errno != ELOOP)
+			unread = -errno; /* the others are listed all the same */
+		if (!dp && fd >= 0)
+			close(fd);
 		while (dp && !err && (e = readdir(dp)))
-			err = list_one(d, sub, e->d_name, page, f, fn, arg);
+			err = list_one(fd, e->d_name, page, f, fn, arg);
 		if (dp)
 			closedir(dp);
 	}
-	return err;
+	return err ?: unread;
 }
 
 static void dir_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
 {
-	struct statvfs v;
+	struct dir *d = of(t);
 
-	*u = (struct kvc_tier_usage){ 0 };
-	if (!statvfs(of(t)->path, &v)) {
-		u->total = v.f_blocks * v.f_frsize;
-		u->used = (v.f_blocks - v.f_bfree) * v.f_frsize;
-	}
+	*u = (struct kvc_tier_usage){
+		.total = atomic_load(&d->total),
+		.used = atomic_load(&d->used),
+	};
 }
 
 static const struct kvc_tier_ops dir_ops = {
 	.name = "dir",
-	.caps = KVC_TIER_SHARED | KVC_TIER_DURABLE,
+	.caps = KVC_TIER_SHARED | KVC_TIER_DURABLE | KVC_TIER_MEDIA | KVC_TIER_PATIENT,
 	.close = dir_close,
 	.put = dir_put,
 	.get = dir_get,
@@ -209,16 +316,76 @@ static const struct kvc_tier_ops dir_ops = {
 	.usage = dir_usage,
 };
 
+/* The first look at the folder, by a thread of its own: its server may be dead. */
+struct first_look {
+	struct dir d; /* what it learns of it */
+	int err;
+	_Atomic int refs;
+};
+
+static void drop_look(struct first_look *l)
+{
+	if (atomic_fetch_sub(&l->refs, 1) == 1)
+		free(l);
+}
+
+static void *first_look(void *arg)
+{
+	struct first_look *l = arg;
+	KVC_FD int root = open(l->d.path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	struct stat st;
+
+	if (root < 0 || fstat(root, &st) || access(l->d.path, R_OK | W_OK | X_OK)) {
+		l->err = -errno;
+	} else {
+		atomic_store(&l->d.dev, st.st_dev);
+		look(&l->d, root);
+	}
+	drop_look(l);
+	return NULL;
+}
+
+/* Is it a folder that can be written to? 0 also where that is not known within the time. */
+static int check_folder(struct dir *d, uint64_t deadline_ms)
+{
+	struct timespec until = kvc_timespec(kvc_now_ns() + deadline_ms * 1000000);
+	struct first_look *l = calloc(1, sizeof *l);
+	sigset_t all, old;
+	pthread_t thread;
+	int err = l ? 0 : -ENOMEM;
+
+	if (err)
+		return err;
+	memcpy(l->d.path, d->path, sizeof d->path);
+	atomic_store(&l->refs, 2);
+	sigfillset(&all); /* signals are for the thread that serves */
+	pthread_sigmask(SIG_BLOCK, &all, &old);
+	err = -pthread_create(&thread, NULL, first_look, l);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (err) {
+		free(l);
+		return err;
+	}
+	if (pthread_timedjoin_np(thread, NULL, &until)) {
+		pthread_detach(thread);
+		kvc_warn("tier dir: %s does not answer now; it is asked again when it is needed",
+			 d->path);
+	} else if (!(err = l->err)) {
+		atomic_store(&d->dev, atomic_load(&l->d.dev));
+		atomic_store(&d->total, atomic_load(&l->d.total));
+		atomic_store(&d->used, atomic_load(&l->d.used));
+	}
+	drop_look(l);
+	return err;
+}
+
 int kvct_dir_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out,
 		  char *error)
 {
 	static const char *const params[] = { NULL };
 	struct dir *d;
-	struct stat st;
-	int err = 0;
+	int err;
 
-	/* A filesystem's calls cannot have one: its own mount options do (soft, timeo= for NFS). */
-	(void)deadline_ms;
 	if (kvct_url_check(u, params, error))
 		return -EINVAL;
 	if (*u->host || !*u->path || strlen(u->path) + 2 > sizeof d->path) {
@@ -231,12 +398,7 @@ int kvct_dir_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tie
 		return -ENOMEM;
 	}
 	snprintf(d->path, sizeof d->path, "/%s", u->path);
-	if (stat(d->path, &st))
-		err = -errno;
-	else if (!S_ISDIR(st.st_mode))
-		err = -ENOTDIR;
-	else if (access(d->path, R_OK | W_OK | X_OK))
-		err = -errno;
+	err = check_folder(d, deadline_ms);
 	if (err) {
 		snprintf(error, 512, "option remote: %s is no folder that can be written to",
 			 d->path);

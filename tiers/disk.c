@@ -5,12 +5,12 @@
  * Direct I/O where the file takes it, so that the page cache does not hold everything a second
  * time; loads land in the segment's own pages.
  *
- * `where.at` is the byte offset of the frame, `where.len` the extent's length. The lock guards the
- * extents and what waits to be cleared only; I/O is done without it.
+ * Where a write fails, the extent is kept aside, so that the next frame does not run into the same
+ * place; so is the header of one that could not be cleared. Later zeros are written over it: what
+ * takes them is free again, and what does not waits on, the longer the more often it was tried.
  *
- * A frame is removed by writing zeros over its header, so that a rebuild does not bring it back.
- * Where that fails the extent is neither free nor forgotten: it waits in `uncleared`, and is tried
- * again with each sync and, ever more seldom, with what is stored and removed.
+ * `where.at` is the byte offset of the frame, `where.len` the extent's length. The lock guards the
+ * extents only; I/O is done without it.
  */
 #include "registry.h"
 
@@ -28,28 +28,34 @@
 #define PIECE (1u << 20)
 #define BUFFER (KVC_FRAME_HEADER + PIECE)
 #define SPARES 8
-#define AGAIN_NS 500000000ull /* after a header that could not be cleared; doubled each time */
-#define AGAIN_MAX_NS (512 * AGAIN_NS)
-#define READS 3 /* so often a page is read before it counts as unreadable */
+#define READS 3                 /* so often a page is read before it counts as unreadable */
+#define WANTED_NS 1000000000ull /* within which a frame that was refused comes again */
+#define ASIDE 64                /* extents; beyond that they wait for the next mount */
+#define ASIDE_NS 5000000000ull
+#define ASIDE_MAX_NS 600000000000ull
 
 static const uint8_t no_header[KVC_FRAME_HEADER] __attribute__((aligned(4096)));
+
+/* An extent that could not be written. */
+struct aside {
+	struct kvc_where w;
+	uint64_t due_ns, wait_ns;
+};
 
 struct disk {
 	struct kvc_tier tier;
 	pthread_mutex_t lock;
 	struct kvct_extents *free;
+	/* a frame was refused for want of so much in one piece, and comes again before then */
+	uint64_t wanted, wanted_until_ns;
+	struct aside aside[ASIDE];
+	unsigned naside;
 	uint64_t size;
 	uint64_t lost_from; /* nothing that lay behind this is there any more */
 	int fd;
 	/* buffers of BUFFER bytes for the next put: new ones would cost a fault a page */
 	uint8_t *spare[SPARES];
 	unsigned nspare;
-	struct uncleared {
-		uint64_t at, len;
-	} *uncleared;
-	size_t nuncleared, uncleared_room;
-	uint64_t again_ns, pause_ns; /* when they are tried again, and how long after that */
-	bool clearing;
 	void (*unread)(void *arg, uint64_t at, uint64_t len, int err);
 	void *unread_arg;
 };
@@ -57,19 +63,6 @@ struct disk {
 static struct disk *of(struct kvc_tier *t)
 {
 	return kvc_of(t, struct disk, tier);
-}
-
-static void disk_close(struct kvc_tier *t)
-{
-	struct disk *d = of(t);
-
-	kvct_extents_free(d->free);
-	free(d->uncleared);
-	while (d->nspare)
-		free(d->spare[--d->nspare]);
-	close(d->fd);
-	pthread_mutex_destroy(&d->lock);
-	free(d);
 }
 
 static bool valid(const struct disk *d, const struct kvc_where *w)
@@ -91,78 +84,13 @@ static int disk_claim(struct kvc_tier *t, const struct kvc_where *w)
 	return err;
 }
 
-/* Under the lock. Without memory for it the extent is lost until the next start. */
-static void clear_later_locked(struct disk *d, const struct kvc_where *w)
+static int give(struct disk *d, const struct kvc_where *w)
 {
-	if (kvc_grow(&d->uncleared, d->nuncleared, &d->uncleared_room, sizeof *d->uncleared))
-		return;
-	if (!d->nuncleared) {
-		d->pause_ns = AGAIN_NS;
-		d->again_ns = kvc_mono_ns() + AGAIN_NS;
-	}
-	d->uncleared[d->nuncleared++] = (struct uncleared){ w->at, w->len };
-}
-
-static int clear_header(struct disk *d, uint64_t at)
-{
-	return kvc_pwrite_all(d->fd, no_header, KVC_FRAME_HEADER, (off_t)at);
-}
-
-/* One of those that wait; *i moves on where it has to stay. Under the lock, which is given back. */
-static int clear_one_locked(struct disk *d, size_t *i)
-{
-	struct uncleared u = d->uncleared[*i];
 	int err;
 
-	pthread_mutex_unlock(&d->lock);
-	err = clear_header(d, u.at);
 	pthread_mutex_lock(&d->lock);
-	if (err) { /* those that came meanwhile lie behind it */
-		++*i;
-		return err;
-	}
-	d->uncleared[*i] = d->uncleared[--d->nuncleared];
-	kvct_extents_give(d->free, u.at, u.len);
-	return 0;
-}
-
-/* What could not be cleared, tried again when it is due, or now. */
-static void clear_again(struct disk *d, bool now)
-{
-	int err = 0;
-
-	pthread_mutex_lock(&d->lock);
-	if (d->nuncleared && !d->clearing && (now || kvc_mono_ns() >= d->again_ns)) {
-		d->clearing = true;
-		for (size_t i = 0; i < d->nuncleared;)
-			err = clear_one_locked(d, &i) ?: err;
-		d->pause_ns = kvc_min(d->pause_ns * 2, AGAIN_MAX_NS);
-		d->again_ns = kvc_mono_ns() + d->pause_ns;
-		d->clearing = false;
-	}
+	err = kvct_extents_give(d->free, w->at, w->len);
 	pthread_mutex_unlock(&d->lock);
-}
-
-static int disk_remove(struct kvc_tier *t, const struct kvc_where *w)
-{
-	struct disk *d = of(t);
-	int err, told;
-
-	if (!valid(d, w))
-		return -ENOENT;
-	clear_again(d, false);
-	told = clear_header(d, w->at);
-	pthread_mutex_lock(&d->lock);
-	err = 0;
-	if (told)
-		clear_later_locked(d, w);
-	else
-		err = kvct_extents_give(d->free, w->at, w->len);
-	pthread_mutex_unlock(&d->lock);
-	if (told)
-		kvc_warn("the disk tier cannot clear what was deleted at %llu: %s; it is tried "
-			 "again",
-			 (unsigned long long)w->at, strerror(-told));
 	return err == -EEXIST ? -ENOENT : err;
 }
 
@@ -189,11 +117,146 @@ static void give_buffer(struct disk *d, uint8_t *buf)
 		free(buf);
 }
 
+static void put_aside(struct disk *d, uint64_t at, uint64_t len, uint64_t wait_ns)
+{
+	pthread_mutex_lock(&d->lock);
+	bool room = d->naside < ASIDE;
+
+	if (room && len)
+		d->aside[d->naside++] = (struct aside){
+			{ .at = at, .len = len },
+			kvc_mono_ns() + wait_ns,
+			wait_ns,
+		};
+	pthread_mutex_unlock(&d->lock);
+	if (!room && len)
+		kvc_warn("tier disk: %llu bytes at %llu cannot be written and are not used before "
+			 "the next mount",
+			 (unsigned long long)len, (unsigned long long)at);
+}
+
+/*
+ * Zeros over a piece of what was put aside: runs of pages that take them are given back, others
+ * wait again. Returns whether any took them.
+ */
+static bool reclaim_piece(struct disk *d, const uint8_t *zeros, uint64_t at, uint64_t len,
+			  uint64_t wait_ns)
+{
+	bool takes[PIECE / KVC_PAGE], any = false;
+	uint64_t n = len / KVC_PAGE, from = 0;
+
+	if (!kvc_pwrite_all(d->fd, zeros, len, (off_t)at)) {
+		give(d, &(struct kvc_where){ .at = at, .len = len });
+		return true;
+	}
+	for (uint64_t i = 0; i < n; i++) {
+		takes[i] = !kvc_pwrite_all(d->fd, zeros, KVC_PAGE, (off_t)(at + i * KVC_PAGE));
+		any |= takes[i];
+	}
+	for (uint64_t i = 0; i < n; i++) {
+		struct kvc_where run = {
+			.at = at + from * KVC_PAGE,
+			.len = (i + 1 - from) * KVC_PAGE,
+		};
+
+		if (i + 1 < n && takes[i + 1] == takes[i])
+			continue;
+		if (takes[i])
+			give(d, &run);
+		else
+			put_aside(d, run.at, run.len, wait_ns);
+		from = i + 1;
+	}
+	return any;
+}
+
+static void reclaim(struct disk *d, const struct aside *a)
+{
+	uint64_t wait_ns = kvc_min(a->wait_ns * 2, ASIDE_MAX_NS), o = 0;
+	uint8_t *zeros = take_buffer(d);
+	bool any = zeros;
+
+	if (zeros)
+		memset(zeros, 0, PIECE);
+	while (o < a->w.len && any) {
+		uint64_t len = kvc_min(a->w.len - o, PIECE);
+
+		any = reclaim_piece(d, zeros, a->w.at + o, len, wait_ns);
+		o += len;
+	}
+	/* where nothing is taken, no more is tried */
+	put_aside(d, a->w.at + o, a->w.len - o, wait_ns);
+	give_buffer(d, zeros);
+}
+
+/* One of those whose time has come. */
+static bool reclaim_one(struct disk *d, uint64_t due_ns)
+{
+	struct aside a = { 0 };
+
+	pthread_mutex_lock(&d->lock);
+	for (unsigned i = 0; i < d->naside && !a.w.len; i++)
+		if (d->aside[i].due_ns <= due_ns) {
+			a = d->aside[i];
+			d->aside[i] = d->aside[--d->naside];
+		}
+	pthread_mutex_unlock(&d->lock);
+	if (a.w.len)
+		reclaim(d, &a);
+	return a.w.len;
+}
+
+static void disk_close(struct kvc_tier *t)
+{
+	struct disk *d = of(t);
+
+	/* Once more, so that no header stays that a rebuild would find. */
+	for (unsigned n = d->naside; n && reclaim_one(d, UINT64_MAX); n--)
+		;
+	kvct_extents_free(d->free);
+	while (d->nspare)
+		free(d->spare[--d->nspare]);
+	close(d->fd);
+	pthread_mutex_destroy(&d->lock);
+	free(d);
+}
+
+static int disk_remove(struct kvc_tier *t, const struct kvc_where *w)
+{
+	struct disk *d = of(t);
+	int err;
+
+	if (!valid(d, w))
+		return -ENOENT;
+	/* The header goes, so that a rebuild does not bring back what was deleted. */
+	if ((err = kvc_pwrite_all(d->fd, no_header, KVC_FRAME_HEADER, (off_t)w->at))) {
+		struct kvc_where rest = {
+			.at = w->at + KVC_FRAME_HEADER,
+			.len = w->len - KVC_FRAME_HEADER,
+		};
+
+		put_aside(d, w->at, KVC_FRAME_HEADER, ASIDE_NS);
+		if (rest.len)
+			give(d, &rest);
+		return err;
+	}
+	return give(d, w);
+}
+
+static int write_at(struct disk *d, const uint8_t *buf, size_t len, uint64_t at, bool *medium)
+{
+	int err = kvc_pwrite_all(d->fd, buf, len, (off_t)at);
+
+	*medium = err;
+	return err;
+}
+
 /*
  * All of a small frame by one call: should it be torn by a power loss, the payload's checksum
  * tells.
  */
-static int write_small(struct disk *d, const struct kvc_put *p, uint64_t at, uint8_t *buf)
+static int write_small(struct disk *d, const struct kvc_put *p, uint64_t at, uint8_t *buf,
+		       bool *medium)
 {
 	size_t len = p->stored_len, padded = kvc_round_up(len, KVC_PAGE);
 	int err = len ? p->read(p->arg, buf + KVC_FRAME_HEADER, len, 0) : 0;
@@ -203,17 +266,18 @@ static int write_small(struct disk *d, const struct kvc_put *p, uint64_t at, uin
 	memset(buf + KVC_FRAME_HEADER + len, 0, padded - len);
 	if ((err = p->head(p->arg, buf)))
 		return err;
-	return kvc_pwrite_all(d->fd, buf, KVC_FRAME_HEADER + padded, (off_t)at);
+	return write_at(d, buf, KVC_FRAME_HEADER + padded, at, medium);
 }
 
 /* Pieces of the payload, then the header. The last piece is padded to a page with zeros. */
-static int write_pieces(struct disk *d, const struct kvc_put *p, uint64_t at, uint8_t *buf)
+static int write_pieces(struct disk *d, const struct kvc_put *p, uint64_t at, uint8_t *buf,
+			bool *medium)
 {
 	uint64_t off = 0;
 	int err;
 
 	if (p->stored_len <= PIECE)
-		return write_small(d, p, at, buf);
+		return write_small(d, p, at, buf, medium);
 	while (off < p->stored_len) {
 		size_t len = kvc_min(p->stored_len - off, PIECE),
 		       padded = kvc_round_up(len, KVC_PAGE);
@@ -221,22 +285,40 @@ static int write_pieces(struct disk *d, const struct kvc_put *p, uint64_t at, ui
 		if ((err = p->read(p->arg, buf, len, off)))
 			return err;
 		memset(buf + len, 0, padded - len);
-		if ((err = kvc_pwrite_all(d->fd, buf, padded,
-					  (off_t)(at + KVC_FRAME_HEADER + off))))
+		if ((err = write_at(d, buf, padded, at + KVC_FRAME_HEADER + off, medium)))
 			return err;
 		off += len;
 	}
 	if ((err = p->head(p->arg, buf)))
 		return err;
-	return kvc_pwrite_all(d->fd, buf, KVC_FRAME_HEADER, (off_t)at);
+	return write_at(d, buf, KVC_FRAME_HEADER, at, medium);
 }
 
-static int write_frame(struct disk *d, const struct kvc_put *p, uint64_t at)
+static int write_frame(struct disk *d, const struct kvc_put *p, uint64_t at, bool *medium)
 {
 	uint8_t *buf = take_buffer(d);
-	int err = buf ? write_pieces(d, p, at, buf) : -ENOMEM;
+	int err = buf ? write_pieces(d, p, at, buf, medium) : -ENOMEM;
 
 	give_buffer(d, buf);
+	return err;
+}
+
+/*
+ * While a frame waits for a piece that is large enough, smaller ones leave those that are to it:
+ * else they would take what was made room for it, as they come more often.
+ */
+static int take_locked(struct disk *d, uint64_t len, uint64_t *at)
+{
+	uint64_t now = kvc_mono_ns(), wanted = now < d->wanted_until_ns ? d->wanted : 0;
+	int err = len < wanted ? kvct_extents_take_apart(d->free, len, wanted, at)
+			       : kvct_extents_take(d->free, len, at);
+
+	if (err == -ENOSPC) {
+		d->wanted = kvc_max(wanted, len);
+		d->wanted_until_ns = now + WANTED_NS;
+	} else if (!err && len >= wanted) {
+		d->wanted = d->wanted_until_ns = 0;
+	}
 	return err;
 }
 
@@ -244,20 +326,23 @@ static int disk_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_wher
 {
 	struct disk *d = of(t);
 	struct kvc_where w = { .len = KVC_FRAME_HEADER + kvc_round_up(p->stored_len, KVC_PAGE) };
+	bool medium = false; /* it is the place that fails */
 	int err;
 
-	clear_again(d, false);
+	reclaim_one(d, kvc_mono_ns());
 	pthread_mutex_lock(&d->lock);
-	err = kvct_extents_take(d->free, w.len, &w.at);
+	err = take_locked(d, w.len, &w.at);
 	pthread_mutex_unlock(&d->lock);
 	if (err)
 		return err;
-	err = write_frame(d, p, w.at);
-	if (err) {
+	err = write_frame(d, p, w.at, &medium);
+	if (err && medium)
+		put_aside(d, w.at, w.len, ASIDE_NS);
+	else if (err)
 		disk_remove(t, &w);
+	if (err)
 		/* the file is preallocated: this is no lack of extents */
 		return err == -ENOSPC ? -EIO : err;
-	}
 	*out = w;
 	return 0;
 }
@@ -304,6 +389,14 @@ static int disk_rehead(struct kvc_tier *t, const struct kvc_where *w,
 		return -ENOMEM;
 	memcpy(buf, page, KVC_FRAME_HEADER);
 	return valid(d, w) ? kvc_pwrite_all(d->fd, buf, KVC_FRAME_HEADER, (off_t)w->at) : -ENOENT;
+}
+
+void kvct_disk_clear(struct kvc_tier *t)
+{
+	struct disk *d = of(t);
+
+	for (unsigned n = d->naside; n && reclaim_one(d, UINT64_MAX); n--)
+		;
 }
 
 void kvct_disk_unread(struct kvc_tier *t, void (*fn)(void *arg, uint64_t at, uint64_t len, int err),
@@ -371,7 +464,10 @@ static int disk_list(struct kvc_tier *t,
 
 static int disk_sync(struct kvc_tier *t)
 {
-	clear_again(of(t), true);
+	struct disk *d = of(t);
+
+	for (unsigned n = d->naside; n && reclaim_one(d, kvc_mono_ns()); n--)
+		;
 	return fdatasync(of(t)->fd) ? -errno : 0;
 }
 
@@ -383,14 +479,14 @@ static void disk_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
 	u->total = d->size;
 	u->used = d->size - kvct_extents_total_free(d->free);
 	u->uncleared = 0;
-	for (size_t i = 0; i < d->nuncleared; i++)
-		u->uncleared += d->uncleared[i].len;
+	for (unsigned i = 0; i < d->naside; i++)
+		u->uncleared += d->aside[i].w.len;
 	pthread_mutex_unlock(&d->lock);
 }
 
 static const struct kvc_tier_ops disk_ops = {
 	.name = "disk",
-	.caps = KVC_TIER_DURABLE | KVC_TIER_BOUNDED,
+	.caps = KVC_TIER_DURABLE | KVC_TIER_BOUNDED | KVC_TIER_MEDIA,
 	.close = disk_close,
 	.claim = disk_claim,
 	.put = disk_put,

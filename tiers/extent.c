@@ -6,6 +6,7 @@
 #include "extent.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdlib.h>
 
 struct node {
@@ -14,8 +15,12 @@ struct node {
 	struct node *l, *r;
 };
 
+#define RESERVE 64 /* nodes kept for giving back, which must not fail for want of memory */
+
 struct kvct_extents {
 	struct node *root;
+	struct node *reserve; /* by r */
+	unsigned nreserve;
 	uint64_t size, free;
 	uint32_t seed;
 };
@@ -64,10 +69,27 @@ static struct node *merge(struct node *l, struct node *r)
 	return r;
 }
 
-static struct node *make(struct kvct_extents *x, uint64_t at, uint64_t len)
+static void refill(struct kvct_extents *x)
+{
+	struct node *n;
+
+	while (x->nreserve < RESERVE && (n = malloc(sizeof *n))) {
+		n->r = x->reserve;
+		x->reserve = n;
+		x->nreserve++;
+	}
+}
+
+/* gives: for space that comes back, which may take from the reserve. */
+static struct node *make(struct kvct_extents *x, uint64_t at, uint64_t len, bool gives)
 {
 	struct node *n = malloc(sizeof *n);
 
+	if (!n && gives && x->nreserve) {
+		n = x->reserve;
+		x->reserve = n->r;
+		x->nreserve--;
+	}
 	if (n) {
 		x->seed = x->seed * 1664525u + 1013904223u;
 		*n = (struct node){ at, len, len, x->seed, NULL, NULL };
@@ -117,7 +139,7 @@ struct kvct_extents *kvct_extents_new(uint64_t size)
 		return NULL;
 	x->size = x->free = size;
 	x->seed = 12345;
-	x->root = size ? make(x, 0, size) : NULL;
+	x->root = size ? make(x, 0, size, false) : NULL;
 	if (size && !x->root) {
 		free(x);
 		return NULL;
@@ -136,6 +158,10 @@ static void free_all(struct node *n)
 
 void kvct_extents_free(struct kvct_extents *x)
 {
+	for (struct node *n; x && (n = x->reserve);) {
+		x->reserve = n->r;
+		free(n);
+	}
 	if (x)
 		free_all(x->root);
 	free(x);
@@ -158,17 +184,42 @@ int kvct_extents_take(struct kvct_extents *x, uint64_t len, uint64_t *at)
 	return kvct_extents_claim(x, n->at, len);
 }
 
+/*
+ * The leftmost of at least `len` and less than `keep`. Those that are larger are few, or it is
+ * slow.
+ */
+static const struct node *between(const struct node *n, uint64_t len, uint64_t keep)
+{
+	const struct node *found = max_of(n) < len ? NULL : between(n->l, len, keep);
+
+	if (found || max_of(n) < len)
+		return found;
+	return n->len >= len && n->len < keep ? n : between(n->r, len, keep);
+}
+
+int kvct_extents_take_apart(struct kvct_extents *x, uint64_t len, uint64_t keep, uint64_t *at)
+{
+	const struct node *n = len ? between(x->root, len, keep) : NULL;
+
+	if (!n)
+		return kvct_extents_take(x, len, at);
+	*at = n->at;
+	return kvct_extents_claim(x, n->at, len);
+}
+
 int kvct_extents_claim(struct kvct_extents *x, uint64_t at, uint64_t len)
 {
 	struct node *n, *tail = NULL;
 	uint64_t end = at + len;
 
+	refill(x); /* a taker can be refused, who gives back cannot */
 	if (!len || end < at || end > x->size)
 		return -ERANGE;
 	n = below(x->root, at);
 	if (!n || n->at + n->len < end)
 		return -EEXIST;
-	if (n->at < at && n->at + n->len > end && !(tail = make(x, end, n->at + n->len - end)))
+	if (n->at < at && n->at + n->len > end &&
+	    !(tail = make(x, end, n->at + n->len - end, false)))
 		return -ENOMEM;
 	n = detach(x, n->at);
 	x->free -= len;
@@ -216,7 +267,7 @@ int kvct_extents_give(struct kvct_extents *x, uint64_t at, uint64_t len)
 		n->len += len;
 		after = NULL;
 	} else {
-		n = make(x, at, len);
+		n = make(x, at, len, true);
 		if (!n) {
 			x->free -= len;
 			return -ENOMEM;

@@ -15,6 +15,11 @@ struct kvct_extents *kvct_extents_new(uint64_t size);
 void kvct_extents_free(struct kvct_extents *x);
 /* Takes `len` bytes from the lowest extent that has them. 0 with *at, -ENOSPC, -ENOMEM. */
 int kvct_extents_take(struct kvct_extents *x, uint64_t len, uint64_t *at);
+/*
+ * The same, from the lowest that has them and has less than `keep`; from any only where there is no
+ * such one.
+ */
+int kvct_extents_take_apart(struct kvct_extents *x, uint64_t len, uint64_t keep, uint64_t *at);
 /* Takes exactly [at, at + len). 0, -ERANGE (outside), -EEXIST (not all of it is free), -ENOMEM. */
 int kvct_extents_claim(struct kvct_extents *x, uint64_t at, uint64_t len);
 /*

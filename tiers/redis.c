@@ -31,6 +31,7 @@
 
 #define PIECE (4u << 20)
 #define INLINE (64u << 10)
+#define PIECES (1u << 16) /* of a frame at most: so many deletions a trailer may ask for */
 
 struct trailer {
 	uint64_t tag, stored_len;
@@ -99,6 +100,7 @@ static int trailer_read(const uint8_t *p, struct trailer *t)
 	t->stored_len = le64toh(t->stored_len);
 	t->piece = le32toh(t->piece);
 	return t->stored_len >> 48 || (t->piece && t->piece < 4096) ||
+			       (t->piece && t->stored_len / t->piece >= PIECES) ||
 			       (!t->piece && t->stored_len > INLINE)
 		       ? -EBADMSG
 		       : 0;
@@ -119,12 +121,15 @@ static int head_get(struct call *c, uint8_t *header, struct trailer *t)
 	return trailer_read(buf + KVC_FRAME_HEADER, t);
 }
 
+/* Up to the first that is not there, and for one call's time: others write trailers too. */
 static void unlink_pieces(struct call *c, const struct trailer *t)
 {
 	uint64_t n = t->piece ? (t->stored_len + t->piece - 1) / t->piece : 0;
 	char key[400];
+	bool there = true;
 
-	for (uint64_t i = 0; i < n; i++) {
+	c->until_ns = kvc_mono_ns() + c->r->deadline_ms * 1000000;
+	for (uint64_t i = 0; i < n && there && kvc_mono_ns() < c->until_ns; i++) {
 		struct kvct_redis_command cmd = { 0 };
 		redisReply *reply;
 
@@ -132,6 +137,7 @@ static void unlink_pieces(struct call *c, const struct trailer *t)
 		word(&cmd, piece_key(c, t->tag, i, key));
 		if (kvct_redis_ask(c->r, c->slot, &cmd, c->until_ns, &reply))
 			return; /* garbage is left, which a ttl or a flush takes */
+		there = reply->type == REDIS_REPLY_INTEGER && reply->integer > 0;
 		freeReplyObject(reply);
 	}
 }
@@ -353,12 +359,13 @@ static int scan_node(struct kvc_tier *t, unsigned node, uint8_t *page, struct kv
 {
 	struct kvct_redis *r = of(t);
 	char cursor[32] = "0", pattern[300];
+	bool more = true;
 	int err = 0;
 
 	snprintf(pattern, sizeof pattern, "%s:{*}", r->prefix);
-	do {
+	while (more && !err) {
 		redisContext *c;
-		redisReply *reply;
+		redisReply *reply, **of;
 		bool fresh;
 
 		if ((err = kvct_redis_take(r, node, kvc_mono_ns() + r->deadline_ms * 1000000, &c,
@@ -372,15 +379,19 @@ static int scan_node(struct kvc_tier *t, unsigned node, uint8_t *page, struct kv
 			continue; /* an idle one that had been closed */
 		}
 		kvct_redis_give(r, node, c);
-		if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2) {
+		of = reply->element;
+		if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
+		    of[0]->type != REDIS_REPLY_STRING || of[1]->type != REDIS_REPLY_ARRAY) {
 			freeReplyObject(reply);
 			return -EIO;
 		}
-		snprintf(cursor, sizeof cursor, "%s", reply->element[0]->str);
-		for (size_t i = 0; i < reply->element[1]->elements && !err; i++)
-			err = list_key(t, reply->element[1]->element[i]->str, page, f, fn, arg_);
+		snprintf(cursor, sizeof cursor, "%s", of[0]->str);
+		more = strcmp(cursor, "0");
+		for (size_t i = 0; i < of[1]->elements && !err; i++)
+			if (of[1]->element[i]->type == REDIS_REPLY_STRING)
+				err = list_key(t, of[1]->element[i]->str, page, f, fn, arg_);
 		freeReplyObject(reply);
-	} while (!err && strcmp(cursor, "0"));
+	}
 	return err;
 }
 
@@ -423,8 +434,7 @@ static void redis_close(struct kvc_tier *t)
 	for (unsigned i = 0; i < r->nnodes; i++)
 		while (r->nodes[i].nidle)
 			redisFree(r->nodes[i].idle[--r->nodes[i].nidle]);
-	if (r->tls)
-		redisFreeSSLContext(r->tls);
+	kvct_redis_tls_close(r->tls);
 	kvc_wipe(r->password, sizeof r->password);
 	pthread_mutex_destroy(&r->lock);
 	free(r);
@@ -441,6 +451,14 @@ static const struct kvc_tier_ops redis_ops = {
 	.usage = redis_usage,
 };
 
+static void add_seed(struct kvct_redis *r, const char *host, int port)
+{
+	int n = kvct_redis_node_locked(r, host, port);
+
+	if (n >= 0)
+		r->nodes[n].seed = true;
+}
+
 int kvct_redis_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out,
 		    char *error)
 {
@@ -449,7 +467,6 @@ int kvct_redis_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_t
 	};
 	struct kvct_redis *r;
 	char value[512], ca[512], cert[512], key[512];
-	redisSSLContextError tls_error = 0;
 	int err;
 
 	if ((err = kvct_url_check(u, params, error)))
@@ -473,24 +490,16 @@ int kvct_redis_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_t
 	if (*kvct_url_get(u, "password_file", value, sizeof value))
 		err = kvct_secret(value, r->password, sizeof r->password, error);
 	if (!err && starts(u->scheme, "rediss")) {
-		redisInitOpenSSL();
 		kvct_url_get(u, "ca", ca, sizeof ca);
 		kvct_url_get(u, "cert", cert, sizeof cert);
 		kvct_url_get(u, "key", key, sizeof key);
-		r->tls = redisCreateSSLContext(*ca ? ca : NULL, *ca ? NULL : "/etc/ssl/certs",
-					       *cert ? cert : NULL, *key ? key : NULL, u->host,
-					       &tls_error);
-		if (!r->tls) {
-			snprintf(error, 512, "option remote: TLS: %s",
-				 redisSSLContextGetError(tls_error));
-			err = -EINVAL;
-		}
+		err = kvct_redis_tls_open(&r->tls, ca, cert, key, error);
 	}
 	if (err) {
 		redis_close(&r->tier);
 		return err;
 	}
-	kvct_redis_node_locked(r, u->host, u->port ? (int)u->port : 6379);
+	add_seed(r, u->host, u->port ? (int)u->port : 6379);
 	kvct_url_get(u, "also", value, sizeof value);
 	for (char *save = NULL, *seed = strtok_r(value, "+", &save); seed && r->cluster;
 	     seed = strtok_r(NULL, "+", &save)) {
@@ -498,7 +507,7 @@ int kvct_redis_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_t
 
 		if (colon)
 			*colon = 0;
-		kvct_redis_node_locked(r, seed, colon ? atoi(colon + 1) : 6379);
+		add_seed(r, seed, colon ? atoi(colon + 1) : 6379);
 	}
 	if (r->cluster && kvct_redis_learn(r, kvc_mono_ns() + 1000000000))
 		kvc_warn("tier redis: the cluster at %s does not answer now; it is asked again "

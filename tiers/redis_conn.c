@@ -48,6 +48,7 @@ static int connect_to(struct kvct_redis *r, const char *host, int port, uint64_t
 		.tv_usec = (suseconds_t)(left % 1000000000 / 1000),
 	};
 	redisOptions o = { 0 };
+	const char *why;
 	redisContext *c;
 	char db[16];
 	int err = 0;
@@ -60,10 +61,8 @@ static int connect_to(struct kvct_redis *r, const char *host, int port, uint64_t
 		once(r, "cannot connect", c ? c->errstr : "out of memory");
 		err = -ECONNREFUSED;
 	}
-	if (!err && r->tls && redisInitiateSSLWithContext(c, r->tls)) {
-		once(r, "TLS", c->errstr);
-		err = -EACCES;
-	}
+	if (!err && r->tls && (err = kvct_redis_tls_start(r->tls, c, host, &why)))
+		once(r, "TLS", why);
 	if (!err && *r->password)
 		err = *r->user ? simple(c, 3, (const char *[]){ "AUTH", r->user, r->password })
 			       : simple(c, 2, (const char *[]){ "AUTH", r->password });
@@ -87,17 +86,52 @@ static void set_limit(redisContext *c, uint64_t until_ns)
 					     .tv_usec = (suseconds_t)(left % 1000000000 / 1000) });
 }
 
+static void forget_locked(struct kvct_redis_node *n)
+{
+	while (n->nidle)
+		redisFree(n->idle[--n->nidle]);
+	memset(n, 0, sizeof *n);
+}
+
+/* Forgets the nodes without slots; the first place that is free then, or -1. */
+static int forget_gone_locked(struct kvct_redis *r)
+{
+	bool has[KVCT_REDIS_NODES] = { false };
+	int free_at = -1;
+
+	for (unsigned s = 0; s < KVCT_REDIS_SLOTS; s++)
+		has[r->slot[s]] = true;
+	for (unsigned i = r->nnodes; i-- > 0;) {
+		struct kvct_redis_node *n = &r->nodes[i];
+
+		if (*n->host && !n->seed && !has[i])
+			forget_locked(n);
+		if (!*n->host)
+			free_at = (int)i;
+	}
+	return free_at;
+}
+
 int kvct_redis_node_locked(struct kvct_redis *r, const char *host, int port)
 {
-	for (unsigned i = 0; i < r->nnodes; i++)
+	int at = -1;
+
+	if (!*host || strlen(host) >= sizeof r->nodes[0].host)
+		return -1;
+	for (unsigned i = 0; i < r->nnodes; i++) {
 		if (r->nodes[i].port == port && !strcmp(r->nodes[i].host, host))
 			return (int)i;
-	if (r->nnodes == KVCT_REDIS_NODES || strlen(host) >= sizeof r->nodes[0].host)
+		if (!*r->nodes[i].host)
+			at = (int)i;
+	}
+	if (at < 0)
+		at = r->nnodes < KVCT_REDIS_NODES ? (int)r->nnodes++ : forget_gone_locked(r);
+	if (at < 0)
 		return -1;
-	memset(&r->nodes[r->nnodes], 0, sizeof r->nodes[0]);
-	memcpy(r->nodes[r->nnodes].host, host, strlen(host) + 1);
-	r->nodes[r->nnodes].port = port;
-	return (int)r->nnodes++;
+	memset(&r->nodes[at], 0, sizeof r->nodes[at]);
+	memcpy(r->nodes[at].host, host, strlen(host) + 1);
+	r->nodes[at].port = port;
+	return at;
 }
 
 /* A connection to a node; *fresh says that it is new, so that a failure on it is the server's. */
@@ -119,6 +153,8 @@ int kvct_redis_take(struct kvct_redis *r, unsigned node, uint64_t until_ns, redi
 		set_limit(*c, until_ns);
 		return 0;
 	}
+	if (!*host)
+		return -EIO; /* forgotten meanwhile */
 	return connect_to(r, host, port, until_ns, c);
 }
 
@@ -126,7 +162,9 @@ void kvct_redis_give(struct kvct_redis *r, unsigned node, redisContext *c)
 {
 	pthread_mutex_lock(&r->lock);
 	struct kvct_redis_node *n = &r->nodes[node];
-	bool keep = !c->err && n->nidle < KVCT_REDIS_IDLE;
+	/* The place may be another node's by now. */
+	bool keep = !c->err && n->nidle < KVCT_REDIS_IDLE && n->port == c->tcp.port &&
+		    c->tcp.host && !strcmp(n->host, c->tcp.host);
 
 	if (keep)
 		n->idle[n->nidle++] = c;
@@ -150,6 +188,8 @@ int kvct_redis_learn(struct kvct_redis *r, uint64_t until_ns)
 		if (reply && reply->type == REDIS_REPLY_ARRAY && reply->elements) {
 			pthread_mutex_lock(&r->lock);
 			good = true;
+			/* whose slots nobody tells, the first node tells when it is asked */
+			memset(r->slot, 0, sizeof r->slot);
 			for (size_t e = 0; e < reply->elements; e++) {
 				redisReply *x = reply->element[e],
 					   *m = x->type == REDIS_REPLY_ARRAY && x->elements > 2
@@ -164,7 +204,7 @@ int kvct_redis_learn(struct kvct_redis *r, uint64_t until_ns)
 				host = m->element[0]->type == REDIS_REPLY_STRING &&
 						       m->element[0]->len
 					       ? m->element[0]->str
-					       : r->nodes[i].host;
+					       : c->tcp.host;
 				n = kvct_redis_node_locked(r, host, (int)m->element[1]->integer);
 				for (long long s = x->element[0]->integer;
 				     n >= 0 && s >= 0 && s <= x->element[1]->integer &&
@@ -172,6 +212,7 @@ int kvct_redis_learn(struct kvct_redis *r, uint64_t until_ns)
 				     s++)
 					r->slot[s] = (uint8_t)n;
 			}
+			forget_gone_locked(r);
 			pthread_mutex_unlock(&r->lock);
 		}
 		freeReplyObject(reply);
@@ -267,8 +308,8 @@ int kvct_redis_ask(struct kvct_redis *r, unsigned slot, const struct kvct_redis_
 			forced = moved ? -1 : n;
 			err = -EIO;
 			freeReplyObject(reply);
-			if (n < 0)
-				return -EIO;
+			if (n < 0) /* too many that are gone: who is there now? */
+				kvct_redis_learn(r, until_ns);
 			continue;
 		}
 		err = refused(reply->str, &passing);

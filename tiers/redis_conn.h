@@ -8,10 +8,10 @@
 #ifndef KVCT_REDIS_CONN_H
 #define KVCT_REDIS_CONN_H
 
+#include "redis_tls.h"
 #include "tier.h"
 
 #include <hiredis.h>
-#include <hiredis_ssl.h>
 #include <pthread.h>
 #include <string.h>
 
@@ -20,8 +20,9 @@
 #define KVCT_REDIS_IDLE 16
 
 struct kvct_redis_node {
-	char host[256];
+	char host[256]; /* "": nobody, the place is free */
 	int port;
+	bool seed; /* given in the URL: never forgotten */
 	redisContext *idle[KVCT_REDIS_IDLE];
 	unsigned nidle;
 };
@@ -30,10 +31,10 @@ struct kvct_redis {
 	struct kvc_tier tier;
 	pthread_mutex_t lock;
 	struct kvct_redis_node nodes[KVCT_REDIS_NODES];
-	_Atomic unsigned nnodes;
+	_Atomic unsigned nnodes;        /* places that were ever used */
 	uint8_t slot[KVCT_REDIS_SLOTS]; /* the node of each; in a cluster */
 	bool cluster;
-	redisSSLContext *tls;
+	struct kvct_redis_tls *tls; /* NULL: without */
 	char user[128], password[256], prefix[256];
 	int db;
 	uint64_t deadline_ms;
@@ -65,8 +66,9 @@ static inline bool starts(const char *s, const char *with)
 /* The slot of a key's hash tag. */
 unsigned kvct_redis_slot(const char *hex);
 /*
- * The number of a node, a new one where it is not known; -1: there are too many. Needs r->lock, but
- * before there are threads.
+ * The number of a node, a new one where it is not known; -1: there are too many that have slots.
+ * One that no slot is of any more is forgotten for it; its number can be another's then, which a
+ * call that still has it is told by the other (MOVED). Needs r->lock, but before there are threads.
  */
 int kvct_redis_node_locked(struct kvct_redis *r, const char *host, int port);
 /*
@@ -76,7 +78,7 @@ int kvct_redis_node_locked(struct kvct_redis *r, const char *host, int port);
 int kvct_redis_take(struct kvct_redis *r, unsigned node, uint64_t until_ns, redisContext **c,
 		    bool *fresh);
 void kvct_redis_give(struct kvct_redis *r, unsigned node, redisContext *c);
-/* Asks the cluster who has which slots. */
+/* Asks the cluster who has which slots, and forgets nodes that have none. */
 int kvct_redis_learn(struct kvct_redis *r, uint64_t until_ns);
 /*
  * Sends a command to whoever has the slot. 0 with a reply that is no error, which the caller frees;

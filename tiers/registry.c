@@ -66,13 +66,13 @@ int kvct_url_parse(const char *text, struct kvct_url *u, char *error)
 		const char *close = memchr(host, ']', (size_t)(end - host));
 
 		err = part(u->host, sizeof u->host, host + 1, (size_t)(close - host - 1));
-		colon = close[1] == ':' ? close + 1 : NULL;
+		colon = close + 1 < end ? close + 1 : NULL;
 	} else {
 		colon = memchr(host, ':', (size_t)(end - host));
 		err = part(u->host, sizeof u->host, host, (size_t)((colon ? colon : end) - host));
 	}
-	if (err)
-		return err;
+	if (err || strpbrk(u->host, "@[]") || (colon && *colon != ':'))
+		return -EINVAL;
 	if (colon) {
 		unsigned long port = strtoul(colon + 1, &number_end, 10);
 
@@ -150,7 +150,7 @@ static int open_remote(const char *url, const struct kvc_options *o, struct kvc_
 		       char *error)
 {
 	struct kvct_url u;
-	char codec[32];
+	char codec[sizeof u.query];
 	int err = kvct_url_parse(url, &u, error);
 
 	if (err)
@@ -168,9 +168,10 @@ static int open_remote(const char *url, const struct kvc_options *o, struct kvc_
 			for (c = 0; c < KVC_CODECS && strcmp(codec, kvc_codec_names[c]);)
 				c++;
 		if (*codec && c == KVC_CODECS) {
-			snprintf(error, 512,
-				 "option remote: compress=%s is not one of none, zstd, bf16+zstd",
-				 codec);
+			snprintf(
+				error, 512,
+				"option remote: compress=%.60s is not one of none, zstd, bf16+zstd",
+				codec);
 			return -EINVAL;
 		}
 		err = remotes[i].open(&u, o->deadline_ms, out, error);

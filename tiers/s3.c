@@ -237,7 +237,7 @@ static int s3_list(struct kvc_tier *t,
 	struct kvct_s3 *s = of(t);
 	KVC_MEM uint8_t *page = malloc(KVC_FRAME_HEADER);
 	KVC_MEM struct kvc_frame *f = malloc(sizeof *f);
-	char token[1024] = "", key[1100];
+	char token[1024] = "", before[1024], key[1100];
 	int err = page && f ? 0 : -ENOMEM;
 	bool more = true;
 
@@ -257,7 +257,10 @@ static int s3_list(struct kvc_tier *t,
 		for (at = q.text; !err && element(&at, "Key", key, sizeof key);)
 			err = list_key(t, key, page, f, fn, arg);
 		at = q.text;
+		memcpy(before, token, sizeof before);
 		more = !err && element(&at, "NextContinuationToken", token, sizeof token);
+		if (more && !strcmp(token, before))
+			err = -EIO; /* it would never end */
 		free(q.text);
 	}
 	return err;

@@ -117,12 +117,14 @@ static size_t on_header(char *p, size_t one, size_t len, void *arg)
 			q->etag[n++] = p[at++];
 		q->etag[n] = 0;
 	}
-	/* An error's body is text, not the object. */
+	/* An error's body is text, not the object. A header has no NUL at its end. */
 	if (len > 12 && !strncmp(p, "HTTP/", 5)) {
-		const char *space = memchr(p, ' ', len);
-		long code = space ? strtol(space + 1, NULL, 10) : 0;
+		const char *space = memchr(p, ' ', len - 3);
 
-		q->status = code >= 200 && code < 300 ? 0 : -1;
+		q->status = space && space[1] == '2' && isdigit((unsigned char)space[2]) &&
+					    isdigit((unsigned char)space[3])
+				    ? 0
+				    : -1;
 	}
 	return len;
 }
@@ -239,6 +241,8 @@ static int attempt(struct kvct_s3 *s, struct kvct_s3_request *q, uint64_t left_n
 	q->body_at = 0;
 	q->got = 0;
 	q->text_len = 0;
+	if (q->text) /* of an attempt before */
+		*q->text = 0;
 	q->status = 0;
 	*q->etag = 0;
 	set_way(c, s, q, left_ns);
@@ -282,7 +286,7 @@ int kvct_s3_ask(struct kvct_s3 *s, struct kvct_s3_request *q)
 		uint64_t nap = (nap_ms / 2 + kvc_now_ns() / 1000 % nap_ms) * 1000000;
 
 		if (kvc_mono_ns() + nap >= until) {
-			err = -EIO;
+			err = -ETIMEDOUT;
 			break;
 		}
 		usleep((useconds_t)(nap / 1000));

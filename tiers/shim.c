@@ -6,6 +6,7 @@
  *   fail-get:N fail-put:N         every Nth call fails with EIO (1: all)
  *   flip-get:N                    every Nth read has one bit flipped
  *   fail-while:PATH               all calls fail with EIO while that file exists
+ *   fail-places:PATH              reads of the places that the file lists fail: lines "AT ERRNO"
  *   delay-while:PATH              with a delay: only while that file exists
  *   only:NAME                     the tier of that name alone (registry.c looks at it)
  */
@@ -20,7 +21,7 @@ struct shim {
 	struct kvc_tier_ops ops;
 	struct kvc_tier *below;
 	unsigned long delay_get, delay_put, fail_get, fail_put, flip_get;
-	char fail_while[128], delay_while[128];
+	char fail_while[128], delay_while[128], fail_places[128];
 	_Atomic unsigned long gets, puts;
 };
 
@@ -40,6 +41,20 @@ static int before(struct shim *s, unsigned long delay, unsigned long nth, unsign
 	if (*s->fail_while && !access(s->fail_while, F_OK))
 		return -EIO;
 	return nth && count % nth == 0 ? -EIO : 0;
+}
+
+/* The error that is to be had from this place, or 0. */
+static int of_place(const struct shim *s, uint64_t at)
+{
+	FILE *f = *s->fail_places ? fopen(s->fail_places, "re") : NULL;
+	unsigned long long bad;
+	int err, found = 0;
+
+	while (f && !found && fscanf(f, "%llu %d", &bad, &err) == 2)
+		found = bad == at ? -err : 0;
+	if (f)
+		fclose(f);
+	return found;
 }
 
 static void shim_close(struct kvc_tier *t)
@@ -70,7 +85,7 @@ static int shim_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
 {
 	struct shim *s = of(t);
 	unsigned long count = atomic_fetch_add(&s->gets, 1) + 1;
-	int err = before(s, s->delay_get, s->fail_get, count);
+	int err = before(s, s->delay_get, s->fail_get, count) ?: of_place(s, w->at);
 
 	if (!err)
 		err = s->below->ops->get(s->below, w, off, iov, n);
@@ -145,7 +160,7 @@ static int word(struct shim *s, const char *w, char *error)
 		{ "delay-get", &s->delay_get, NULL },    { "delay-put", &s->delay_put, NULL },
 		{ "fail-get", &s->fail_get, NULL },      { "fail-put", &s->fail_put, NULL },
 		{ "flip-get", &s->flip_get, NULL },      { "fail-while", NULL, s->fail_while },
-		{ "delay-while", NULL, s->delay_while },
+		{ "delay-while", NULL, s->delay_while }, { "fail-places", NULL, s->fail_places },
 	};
 	const char *colon = strchr(w, ':');
 

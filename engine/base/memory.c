@@ -53,7 +53,10 @@ static uint64_t number(const char *dir, const char *name)
 	return v;
 }
 
-/* What a cgroup and those above it leave: `path` below `root`. */
+/*
+ * What a cgroup and those above it leave, or allow at all where `usage` is NULL: `path` below
+ * `root`.
+ */
 static uint64_t group_spare(const char *root, char *path, const char *limit, const char *usage)
 {
 	uint64_t spare = UINT64_MAX;
@@ -61,10 +64,12 @@ static uint64_t group_spare(const char *root, char *path, const char *limit, con
 
 	for (;;) {
 		snprintf(dir, sizeof dir, "%s%s", root, path);
-		uint64_t max = number(dir, limit), used = number(dir, usage);
+		uint64_t max = number(dir, limit), used = usage ? number(dir, usage) : 0;
 		char *slash = strrchr(path, '/');
 
-		if (max != UINT64_MAX && used != UINT64_MAX)
+		if (!usage)
+			spare = kvc_min(spare, max);
+		else if (max != UINT64_MAX && used != UINT64_MAX)
 			spare = kvc_min(spare, max - kvc_min(max, kvc_min(max, used) + SPARE(max)));
 		if (!slash)
 			return spare;
@@ -72,7 +77,8 @@ static uint64_t group_spare(const char *root, char *path, const char *limit, con
 	}
 }
 
-static uint64_t groups_spare(void)
+/* Of all cgroups that the daemon is in: what they leave, or what they allow at all. */
+static uint64_t groups(bool want_spare)
 {
 	FILE *f = fopen("/proc/self/cgroup", "re");
 	uint64_t spare = UINT64_MAX;
@@ -88,10 +94,11 @@ static uint64_t groups_spare(void)
 		uint64_t here = UINT64_MAX;
 
 		if (!names[1])
-			here = group_spare("/sys/fs/cgroup", path, "memory.max", "memory.current");
+			here = group_spare("/sys/fs/cgroup", path, "memory.max",
+					   want_spare ? "memory.current" : NULL);
 		else if (!strcmp(names + 1, "memory"))
 			here = group_spare("/sys/fs/cgroup/memory", path, "memory.limit_in_bytes",
-					   "memory.usage_in_bytes");
+					   want_spare ? "memory.usage_in_bytes" : NULL);
 		spare = kvc_min(spare, here);
 	}
 	if (f)
@@ -99,11 +106,16 @@ static uint64_t groups_spare(void)
 	return spare;
 }
 
+uint64_t kvc_memory_group_max(void)
+{
+	return groups(false);
+}
+
 uint64_t kvc_memory_spare(void)
 {
 	uint64_t available = kvc_memory_available(), keep = SPARE(meminfo("MemTotal"));
 
-	return kvc_min(available - kvc_min(available, keep), groups_spare());
+	return kvc_min(available - kvc_min(available, keep), groups(true));
 }
 
 bool kvc_memory_reported(void)

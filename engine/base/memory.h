@@ -7,6 +7,8 @@
 #include <stdint.h>
 
 uint64_t kvc_memory_available(void); /* bytes, as the kernel estimates it */
+/* The bound of the memory cgroups that the daemon is in; UINT64_MAX: none. */
+uint64_t kvc_memory_group_max(void);
 /* Bytes that could be taken without pressing the machine or a memory cgroup of ours. */
 uint64_t kvc_memory_spare(void);
 /* What the guest frees goes back to its host (free page reporting), and is slow to get again. */

@@ -6,6 +6,7 @@
 #include "policy.h"
 #include "util.h"
 
+#include <ctype.h>
 #include <string.h>
 
 const char *const kvc_huge_names[] = { "within_size", "always", "never", NULL };
@@ -61,6 +62,13 @@ static const struct row rows[] = {
 	{ "level", "N", "of zstd, for compress=zstd", NUMBER, AT(level), NULL, 1, 19, "1" },
 	{ "keyfile", "PATH", "encrypt what leaves the pool with the keys in this file", TEXT,
 	  AT(keyfile), NULL, 0, 256, "" },
+	{ "adopt_uid", "NUMBER",
+	  "owner of what other nodes stored in a remote; without keyfile= (who mounts)", ID,
+	  AT(adopt_uid), NULL, 0, UINT32_MAX - 1, "" },
+	{ "adopt_gid", "NUMBER", "its group (of who mounts)", ID, AT(adopt_gid), NULL, 0,
+	  UINT32_MAX - 1, "" },
+	{ "adopt_mode", "OCTAL", "its permissions; folders may be searched too (0600)", MODE,
+	  AT(adopt_mode), NULL, 0, 0777, "" },
 	{ "metrics", "ADDR:PORT", "serve .kvcachefs/metrics by HTTP there", TEXT, AT(metrics), NULL,
 	  0, 64, "" },
 	{ "passthrough", "auto|on|off", "let the kernel move data between callers and the pool",
@@ -187,7 +195,7 @@ static int set(struct kvc_options *o, const struct row *r, const char *value, ch
 		if (!value || *value < '0' || *value > '9' || *end || v > r->max) {
 			fail(error,
 			     r->type == MODE
-				     ? "option %s: '%s' is not an octal mode from 0 to 7777"
+				     ? "option %s: '%s' is not an octal mode that it takes"
 				     : "option %s: '%s' is not the number of a user or group",
 			     r->name, value ? value : "");
 			return -EINVAL;
@@ -300,7 +308,8 @@ int kvc_options_check(const struct kvc_options *o, char *error)
 	const char *port = strrchr(o->metrics, ':');
 	char *end;
 
-	if (*o->metrics && (!port || !port[1] || strtoul(port + 1, &end, 10) > 65535 || *end)) {
+	if (*o->metrics && (!port || !isdigit((unsigned char)port[1]) ||
+			    strtoul(port + 1, &end, 10) > 65535 || *end)) {
 		fail(error, "option metrics: '%s' is not ADDR:PORT such as 127.0.0.1:9464%s",
 		     o->metrics, "");
 		return -EINVAL;
@@ -358,5 +367,6 @@ void kvc_options_help(FILE *out)
 			fprintf(out, " (%s)", rows[i].def);
 		fprintf(out, "\n");
 	}
-	fprintf(out, "  ro, nosuid, nodev, noexec, noatime and the like, as mount(8) has them\n");
+	fprintf(out, "  ro, suid, dev, noexec, noatime and the like, as mount(8) has them "
+		     "(nosuid,nodev)\n");
 }

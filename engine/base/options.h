@@ -33,6 +33,7 @@ struct kvc_options {
 	char remote[1024];  /* remote= as given, one after the other, separated by spaces */
 	uint64_t compress;  /* enum kvc_codec */
 	uint64_t level;     /* of zstd */
+	uint64_t adopt_uid, adopt_gid, adopt_mode; /* of what a remote has; or KVC_UNSET */
 	char keyfile[256];
 	char metrics[64];            /* ADDR:PORT, empty: none */
 	char shim[128];              /* faults to inject below the engine, for tests */

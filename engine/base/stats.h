@@ -23,7 +23,8 @@
 	X(load_timeouts, "opens that gave up at the deadline")                                    \
 	X(spills, "objects written to a tier")                                                    \
 	X(spill_bytes, "bytes written to a tier")                                                 \
-	X(spill_failures, "writes to a tier that failed and are tried again")                     \
+	X(spill_failures, "writes to a tier that failed")                                         \
+	X(spills_given_up, "copies that cannot be made before the file or the keys change")       \
 	X(spills_dropped,                                                                         \
 	  "copies to a shared tier given up because too many waited or it is full")               \
 	X(spill_stale, "writes to a tier undone because the object changed")                      \

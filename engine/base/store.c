@@ -176,6 +176,7 @@ static void close_to_others(const struct kvc_store *s)
 		KVC_STORE_CATALOG,
 		KVC_STORE_CATALOG "-wal",
 		KVC_STORE_CATALOG "-shm",
+		KVC_STORE_CATALOG "-mark",
 		KVC_STORE_CATALOG ".old",
 		KVC_STORE_CATALOG ".old-wal",
 		KVC_STORE_CATALOG ".old-shm",
@@ -323,4 +324,5 @@ void kvc_store_close(struct kvc_store *s)
 	if (s->lock_fd >= 0)
 		close(s->lock_fd);
 	s->lock_fd = -1;
+	explicit_bzero(s->secret, sizeof s->secret);
 }

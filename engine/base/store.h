@@ -14,7 +14,7 @@
 
 #include "util.h"
 
-#define KVC_STORE_VERSION 1
+#define KVC_STORE_VERSION 2
 #define KVC_STORE_SUPER "superblock"
 #define KVC_STORE_CATALOG "catalog.sqlite"
 #define KVC_STORE_DATA "data"
@@ -46,12 +46,20 @@ struct kvc_store {
 	uint32_t version;
 	bool read_only;     /* opened by kvc_store_look */
 	uint64_t lost_from; /* fsck gave the data its length back: what lay behind this is lost */
-	int lock_fd;        /* the superblock, locked; -1 while not open */
+	/*
+	 * Proves that a frame's header was made by a daemon of this store (frames/frame.h). Not in
+	 * a store that was made before there were such proofs, until it is mounted.
+	 */
+	uint8_t secret[32];
+	bool has_secret;
+	bool no_proof; /* fsck made the superblock from frames, and the secret is lost */
+	int lock_fd;   /* the superblock, locked; -1 while not open */
 };
 
 /*
- * Writes a new superblock and its copy into s->dir from the fields of *s (the uuid is made here
- * unless it is set). 0 or -errno.
+ * Writes a new superblock and its copy into s->dir from the fields of *s. Uuid and secret are made
+ * here unless the uuid is set: then the store's frames are there already, and prove nothing with a
+ * new secret. 0 or -errno.
  */
 int kvc_store_create(struct kvc_store *s);
 /*
@@ -60,7 +68,7 @@ int kvc_store_create(struct kvc_store *s);
  */
 const char *kvc_store_text(const struct kvc_store *s, char *buf, size_t room);
 int kvc_store_parse(struct kvc_store *s, const char *text);
-/* Makes the uuid where there is none, and its text. 0 or -EIO. */
+/* Makes the uuid, and with it a secret, where there is none, and its text. 0 or -EIO. */
 int kvc_store_name(struct kvc_store *s);
 /*
  * Opens and locks the store in folder dir. 0, or one line for people in error[512] and: -ENOENT (no
@@ -78,6 +86,11 @@ int kvc_store_look(struct kvc_store *s, const char *dir, char *error);
  * what *s says. Or -EEXIST: it is whole by now.
  */
 int kvc_store_mend(struct kvc_store *s, char *error);
+/*
+ * Gives a store without a secret one: s->secret where that is set already, or else a new one. The
+ * store is open. 0 or -errno.
+ */
+int kvc_store_keyed(struct kvc_store *s);
 /* The mount has ended: who waits for the store may know that it will be free. */
 void kvc_store_ending(const struct kvc_store *s);
 /* To be called now and then after that, when there was progress. */

@@ -58,6 +58,9 @@ static int keep_old(const struct kvc_store *s)
 	snprintf(log, sizeof log, "%s-wal", name);
 	if (there(s, KVC_STORE_CATALOG "-wal"))
 		err = renamed(s, KVC_STORE_CATALOG "-wal", log);
+	snprintf(log, sizeof log, "%s-mark", name);
+	if (!err && there(s, KVC_STORE_CATALOG "-mark"))
+		err = renamed(s, KVC_STORE_CATALOG "-mark", log);
 	return err ?: renamed(s, KVC_STORE_CATALOG, name);
 }
 
@@ -92,7 +95,7 @@ static int become(struct kvc_store *s)
 		return err;
 	next->lock_fd = s->lock_fd;
 	*s = *next;
-	return removed(s, KVC_STORE_CATALOG "-wal");
+	return removed(s, KVC_STORE_CATALOG "-wal") ?: removed(s, KVC_STORE_CATALOG "-mark");
 }
 
 static int swap_catalog(struct kvc_store *s)
@@ -111,11 +114,13 @@ int kvc_store_finish(struct kvc_store *s)
 		KVC_STORE_CATALOG_NEW,
 		KVC_STORE_CATALOG_NEW "-wal",
 		KVC_STORE_CATALOG_NEW "-shm",
+		KVC_STORE_CATALOG_NEW "-mark",
 		KVC_STORE_MAKING KVC_STORE_SUPER,
 		KVC_STORE_MAKING KVC_STORE_COPY,
 		KVC_STORE_MAKING KVC_STORE_CATALOG,
 		KVC_STORE_MAKING KVC_STORE_CATALOG "-wal",
 		KVC_STORE_MAKING KVC_STORE_CATALOG "-shm",
+		KVC_STORE_MAKING KVC_STORE_CATALOG "-mark",
 		KVC_STORE_MAKING KVC_STORE_RESERVE,
 		KVC_STORE_MAKING KVC_STORE_DATA,
 	};

@@ -22,10 +22,13 @@ struct super {
 	uint8_t uuid[16];
 	uint64_t data_size, created_ns;
 	char device[1024];
-	uint8_t reserved[KVC_PAGE - 48 - 1024 - 16];
+	uint8_t secret[32]; /* zero: none */
+	uint8_t reserved[KVC_PAGE - 48 - 1024 - 32 - 16];
 	uint8_t sum[16];
 };
 _Static_assert(sizeof(struct super) == KVC_PAGE, "superblock");
+
+static const uint8_t no_secret[32];
 
 const char *kvc_store_path(const struct kvc_store *s, const char *name, char *buf)
 {
@@ -58,6 +61,9 @@ int kvc_store_name(struct kvc_store *s)
 			return -EIO;
 		s->uuid[6] = (s->uuid[6] & 0x0f) | 0x40;
 		s->uuid[8] = (s->uuid[8] & 0x3f) | 0x80;
+		if (getrandom(s->secret, sizeof s->secret, 0) != sizeof s->secret)
+			return -EIO;
+		s->has_secret = true;
 	}
 	uuid_text(s);
 	return 0;
@@ -65,33 +71,54 @@ int kvc_store_name(struct kvc_store *s)
 
 const char *kvc_store_text(const struct kvc_store *s, char *buf, size_t room)
 {
-	snprintf(buf, room, "%s %" PRIu64 "%s%s", s->uuid_text, s->data_size, s->device ? " " : "",
-		 s->device ? s->data : "");
+	char secret[2 * sizeof s->secret + 1] = "-";
+
+	for (size_t i = 0; i < sizeof s->secret && s->has_secret; i++)
+		snprintf(secret + 2 * i, 3, "%02x", s->secret[i]);
+	snprintf(buf, room, "%s %" PRIu64 " %s%s%s", s->uuid_text, s->data_size, secret,
+		 s->device ? " " : "", s->device ? s->data : "");
+	explicit_bzero(secret, sizeof secret);
 	return buf;
+}
+
+/* n bytes from hex digits; *p moves on behind them. */
+static bool unhex(const char **p, uint8_t *out, size_t n)
+{
+	for (size_t i = 0; i < n; i++, *p += 2) {
+		unsigned byte;
+
+		*p += **p == '-';
+		if (strnlen(*p, 2) < 2 || sscanf(*p, "%2x", &byte) != 1)
+			return false;
+		out[i] = (uint8_t)byte;
+	}
+	return true;
 }
 
 int kvc_store_parse(struct kvc_store *s, const char *text)
 {
-	uint8_t uuid[16];
-	uint64_t size;
+	uint8_t uuid[16], secret[32] = { 0 };
 	const char *p = text;
+	uint64_t size;
 	int at = 0;
 
-	for (int i = 0; i < 16; i++, p += 2 + (p[2] == '-')) {
-		unsigned byte;
-
-		if (strnlen(p, 2) < 2 || sscanf(p, "%2x", &byte) != 1)
-			return -EBADMSG;
-		uuid[i] = (uint8_t)byte;
-	}
-	if (sscanf(p, " %" SCNu64 "%n", &size, &at) != 1 || strlen(p + at) > 1024)
+	if (!unhex(&p, uuid, sizeof uuid) || sscanf(p, " %" SCNu64 " %n", &size, &at) != 1 || !at)
+		return -EBADMSG;
+	p += at;
+	if (*p == '-')
+		p++;
+	else if (!unhex(&p, secret, sizeof secret))
+		return -EBADMSG;
+	if ((*p && *p != ' ') || strlen(p) > 1024)
 		return -EBADMSG;
 	memcpy(s->uuid, uuid, 16);
 	uuid_text(s);
+	memcpy(s->secret, secret, sizeof s->secret);
+	s->has_secret = memcmp(secret, no_secret, sizeof no_secret) != 0;
 	s->data_size = size;
-	s->device = p[at] == ' ';
+	s->device = *p == ' ';
 	if (s->device)
-		snprintf(s->data, sizeof s->data, "%s", p + at + 1);
+		snprintf(s->data, sizeof s->data, "%s", p + 1);
 	return 0;
 }
 
@@ -123,6 +150,8 @@ int kvc_super_read(struct kvc_store *s, int fd, bool *known)
 	s->data_size = le64toh(p->data_size);
 	s->created_ns = le64toh(p->created_ns);
 	s->device = le32toh(p->flags) & 1;
+	memcpy(s->secret, p->secret, sizeof s->secret);
+	s->has_secret = memcmp(s->secret, no_secret, sizeof no_secret) != 0;
 	if (s->device)
 		snprintf(s->data, sizeof s->data, "%s", p->device);
 	else
@@ -139,7 +168,9 @@ int kvc_super_write(const struct kvc_store *s, int fd)
 	if (!p)
 		return -ENOMEM;
 	memcpy(p->magic, magic, sizeof magic);
-	p->version = htole32(KVC_STORE_VERSION);
+	/* version 1 had no secret: the first mount makes one, and the version 2 */
+	p->version = htole32(s->has_secret ? KVC_STORE_VERSION : 1);
+	memcpy(p->secret, s->secret, sizeof p->secret);
 	p->flags = htole32(s->device);
 	memcpy(p->uuid, s->uuid, 16);
 	p->data_size = htole64(s->data_size);
@@ -182,7 +213,8 @@ int kvc_super_save_copy(const struct kvc_store *s)
 	memcpy(there->dir, s->dir, sizeof there->dir);
 	err = kvc_super_load(there, KVC_STORE_COPY, &known);
 	if (!err && !memcmp(there->uuid, s->uuid, 16) && there->data_size == s->data_size &&
-	    there->device == s->device && !strcmp(there->data, s->data))
+	    !memcmp(there->secret, s->secret, sizeof s->secret) && there->device == s->device &&
+	    !strcmp(there->data, s->data))
 		return 0;
 	/* What cannot be read may be good, and what a newer one wrote is not ours to change. */
 	if (err && err != -EBADMSG && err != -ENOENT)
@@ -199,4 +231,19 @@ int kvc_store_create(struct kvc_store *s)
 	s->created_ns = kvc_now_ns();
 	return kvc_super_save(s, KVC_STORE_SUPER) ?: kvc_super_save(s, KVC_STORE_COPY)
 	       ?: kvc_store_sync_dir(s);
+}
+
+int kvc_store_keyed(struct kvc_store *s)
+{
+	int err = 0;
+
+	if (s->has_secret)
+		return 0;
+	if (!memcmp(s->secret, no_secret, sizeof no_secret) &&
+	    getrandom(s->secret, sizeof s->secret, 0) != sizeof s->secret)
+		return -EIO;
+	s->has_secret = true;
+	err = kvc_super_write(s, s->lock_fd) ?: kvc_super_save_copy(s);
+	s->has_secret = !err;
+	return err;
 }

@@ -95,9 +95,29 @@ static inline struct timespec kvc_timespec(uint64_t ns)
 				  .tv_nsec = (long)(ns % 1000000000u) };
 }
 
+/*
+ * What files carry may lie before 1970: there the 64 bits are a signed number of ns, from 1677 to
+ * 2262; a time outside becomes the nearest of those. kvc_later: the later of two.
+ */
+static inline struct timespec kvc_file_time(uint64_t ns)
+{
+	int64_t t = (int64_t)ns, s = t / 1000000000 - (t % 1000000000 < 0);
+
+	return (struct timespec){ .tv_sec = s, .tv_nsec = (long)(ns - (uint64_t)s * 1000000000u) };
+}
+
 static inline uint64_t kvc_ns(struct timespec t)
 {
-	return t.tv_sec < 0 ? 0 : (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+	int64_t ns;
+
+	if (__builtin_mul_overflow((int64_t)t.tv_sec, 1000000000, &ns))
+		return t.tv_sec < 0 ? (uint64_t)INT64_MIN : INT64_MAX;
+	return __builtin_add_overflow(ns, (int64_t)t.tv_nsec, &ns) ? INT64_MAX : (uint64_t)ns;
+}
+
+static inline uint64_t kvc_later(uint64_t a, uint64_t b)
+{
+	return (int64_t)a > (int64_t)b ? a : b;
 }
 
 /*

@@ -4,6 +4,7 @@
 
 #include "account.h"
 #include "calls.h"
+#include "clock.h"
 #include "commit.h"
 #include "copies.h"
 #include "dirty.h"
@@ -18,6 +19,7 @@
 #include "notify.h"
 #include "pace.h"
 #include "prefault.h"
+#include "remove.h"
 #include "share.h"
 #include "spill.h"
 #include "survey.h"
@@ -33,12 +35,19 @@
 #define ALIVE_NS 1000000000ull
 
 /* All floors' state, made and freed as one. */
+enum { COMMITTER, SYNCER, ANSWERER, NOTIFIER, EVICTOR, THREADS };
+
+static void *(*const thread_run[THREADS])(void *) = {
+	kvc_committer, kvc_syncer, kvc_answerer, kvc_notifier, kvc_evictor,
+};
+
 struct house {
 	struct kvc k; /* first */
 	struct kvc_dirty dirty;
 	struct kvc_inos inos;
 	struct kvc_nodes nodes;
 	struct kvc_chunks chunks;
+	struct kvc_clock clock;
 	struct kvc_models models;
 	struct kvc_account account;
 	struct kvc_surveys surveys;
@@ -52,12 +61,14 @@ struct house {
 	struct kvc_drops drops;
 	struct kvc_share share;
 	struct kvc_evict evict;
-	pthread_t committer, syncer, evictor, answerer, notifier;
+	pthread_t thread[THREADS];
+	unsigned nthreads; /* that run, in the order of the enum */
 };
 
 static const struct kvc_objects_up objects_up = {
 	.published_locked = kvc_pace_published_locked,
 	.freed_locked = kvc_ghost_free_locked,
+	.remove_shared = kvc_remove_shared,
 };
 
 static const struct kvc_copies_up copies_up = {
@@ -76,7 +87,7 @@ static void init_lists(struct kvc *k)
 		&k->quotas.list,         &k->dirty->nodes,    &k->dirty->chunks,
 		&k->dirty->sync_waiters, &k->account->behind, &k->trash->list,
 		&k->trash->unsynced,     &k->pace->waiters,   &k->share->asks,
-		&k->surveys->asked,
+		&k->surveys->asked,      &k->drops->cut,
 	};
 	pthread_cond_t *conds[] = {
 		&k->waits.cond,   &k->room.pressed,          &k->quotas.pressed,
@@ -122,6 +133,7 @@ static struct kvc *house_new(void)
 	h->k.inos = &h->inos;
 	h->k.nodes = &h->nodes;
 	h->k.chunks = &h->chunks;
+	h->k.clock = &h->clock;
 	h->k.models = &h->models;
 	h->k.account = &h->account;
 	h->k.surveys = &h->surveys;
@@ -142,6 +154,7 @@ static struct kvc *house_new(void)
 static void house_free(struct kvc *k)
 {
 	kvc_knocks_free_locked(k, 0);
+	kvc_drops_free(k);
 	free(k->notices->v);
 	free(k->share->misses);
 	free(k->units->runs);
@@ -170,12 +183,18 @@ static int seat_tiers(struct kvc *k, struct kvc_tier **tiers, unsigned n, char *
 		for (t = 1; t < KVC_TIERS; t++) {
 			snprintf(key, sizeof key, "tier_%u", t);
 			err = kvc_meta_get(k->cat, key, id, sizeof id);
+			if (err && err != -ENOENT)
+				break;
 			if (!err && !strcmp(id, tiers[i]->id)) {
 				seat = t;
 				break;
 			}
-			if (err == -ENOENT && !seat)
+			if (err && !seat)
 				seat = t;
+		}
+		if (err && err != -ENOENT) {
+			snprintf(error, 512, "the catalog cannot be read: %s", strerror(-err));
+			break;
 		}
 		err = 0;
 		if (!seat || k->tier[seat].t) {
@@ -210,15 +229,15 @@ static int compare_proof(void *arg, uint32_t id)
 {
 	struct proofs *p = arg;
 	char key[32], text[33], known[64];
-	int err = kvc_keys_proof(p->k->keys, id, text);
+	int err = kvc_keys_proof(p->k->keys, id, text), is;
 
 	snprintf(key, sizeof key, "key_%u", id);
-	if (!err && !kvc_meta_get(p->k->cat, key, known, sizeof known)) {
-		if (strcmp(known, text))
-			p->wrong = id;
-		p->matched++;
-	}
-	return err ?: kvc_meta_set(p->k->cat, key, text);
+	if (err || (is = kvc_meta_read(p->k->cat, key, known, sizeof known)) < 0)
+		return err ?: is;
+	if (is && strcmp(known, text))
+		p->wrong = id;
+	p->matched += (unsigned)is;
+	return kvc_meta_set(p->k->cat, key, text);
 }
 
 /*
@@ -229,14 +248,17 @@ static int open_keys(struct kvc *k, char *error)
 {
 	struct proofs p = { .k = k };
 	char text[64];
-	int err;
+	int err, sealed;
 
 	kvc_catalog_lock(k->cat);
-	bool sealed = !kvc_meta_get(k->cat, "sealed", text, sizeof text);
+	sealed = kvc_meta_read(k->cat, "sealed", text, sizeof text);
 	/* A rebuild found sealed frames and no proof of any key. */
-	bool unproven = sealed && !strcmp(text, "unproven");
+	bool unproven = sealed > 0 && !strcmp(text, "unproven");
 
-	if (!*k->opt.keyfile) {
+	if (sealed < 0) {
+		err = sealed;
+		snprintf(error, 512, "the catalog cannot be read: %s", strerror(-err));
+	} else if (!*k->opt.keyfile) {
 		err = sealed ? -ENOKEY : 0;
 		if (err)
 			snprintf(error, 512,
@@ -359,6 +381,36 @@ void kvc_set_events(struct kvc *k, const struct kvc_events *ev)
 	kvc_unlock(k);
 }
 
+static void stop_tiers(struct kvc *k)
+{
+	kvc_tier_each(k, t)
+		if (k->tier[t].t->ops->stop && !k->tier[t].left)
+			k->tier[t].t->ops->stop(k->tier[t].t);
+}
+
+/* The start has failed: the threads that there are end, and nothing is done any more. */
+static void unstart(struct kvc *k)
+{
+	struct house *h = house_of(k);
+
+	kvc_lock(k);
+	k->stopping = k->draining = k->work->over = true;
+	pthread_cond_broadcast(&k->room.pressed);
+	pthread_cond_broadcast(&k->waits.cond);
+	pthread_cond_broadcast(&k->dirty->cond);
+	pthread_cond_broadcast(&k->trash->sync_cond);
+	kvc_tiers_wake_locked(k);
+	kvc_unlock(k);
+	kvc_keeper_stop(k);
+	kvc_survey_stop(k);
+	kvc_notify_stop(k);
+	kvc_trim_stop(k);
+	kvc_tiers_join(k);
+	while (h->nthreads)
+		pthread_join(h->thread[--h->nthreads], NULL);
+	stop_tiers(k);
+}
+
 int kvc_start(struct kvc *k)
 {
 	int err = 0;
@@ -368,16 +420,10 @@ int kvc_start(struct kvc *k)
 			err = k->tier[t].t->ops->start(k->tier[t].t);
 	if (!err)
 		err = kvc_catalog_start(k->cat, k->opt.log_bytes);
-	if (!err)
-		err = -pthread_create(&house_of(k)->committer, NULL, kvc_committer, k);
-	if (!err)
-		err = -pthread_create(&house_of(k)->syncer, NULL, kvc_syncer, k);
-	if (!err)
-		err = -pthread_create(&house_of(k)->answerer, NULL, kvc_answerer, k);
-	if (!err)
-		err = -pthread_create(&house_of(k)->notifier, NULL, kvc_notifier, k);
-	if (!err)
-		err = -pthread_create(&house_of(k)->evictor, NULL, kvc_evictor, k);
+	for (struct house *h = house_of(k); !err && h->nthreads < THREADS;)
+		if (!(err = -pthread_create(&h->thread[h->nthreads], NULL, thread_run[h->nthreads],
+					    k)))
+			h->nthreads++;
 	if (!err)
 		err = kvc_tiers_start(k);
 	if (!err)
@@ -387,7 +433,10 @@ int kvc_start(struct kvc *k)
 	if (!err)
 		err = kvc_survey_start(k);
 	if (err) {
-		kvc_error("cannot start threads: %s", strerror(-err));
+		kvc_error("cannot start threads: %s; allow more (ulimit -u, or the pids.max of the "
+			  "cgroup)",
+			  strerror(-err));
+		unstart(k);
 		return err;
 	}
 	kvc_lock(k);
@@ -411,7 +460,7 @@ static bool leaving_locked(const struct kvc *k)
 	bool any = !kvc_list_empty(&k->trash->list) || k->room.leaving;
 
 	kvc_tier_each(k, t)
-		any |= k->tier[t].leaving > 0;
+		any |= k->tier[t].leaving > 0 && !kvc_tier_hangs_locked(k, t);
 	return any;
 }
 
@@ -425,7 +474,7 @@ static void drain_jobs(struct kvc *k, bool trash)
 
 	for (;;) {
 		kvc_lock(k);
-		bool busy = k->work->queued || k->work->running || k->trash->nunsynced ||
+		bool busy = kvc_tiers_busy_locked(k) || k->trash->nunsynced ||
 			    (trash && leaving_locked(k));
 
 		kvc_tiers_wake_locked(k);
@@ -474,12 +523,12 @@ void kvc_detach(struct kvc *k)
 	pthread_cond_broadcast(&k->waits.cond);
 	kvc_unlock(k);
 	kvc_prefault_stop(k);
-	pthread_join(house_of(k)->evictor, NULL);
+	pthread_join(house_of(k)->thread[EVICTOR], NULL);
 	kvc_keeper_stop(k);
 	kvc_survey_stop(k);
 	kvc_sweep_stop(k);
 	kvc_notify_stop(k);
-	pthread_join(house_of(k)->notifier, NULL);
+	pthread_join(house_of(k)->thread[NOTIFIER], NULL);
 	kvc_set_events(k, &(struct kvc_events){ 0 });
 }
 
@@ -502,6 +551,7 @@ void kvc_stop(struct kvc *k)
 	kvc_unlock(k);
 	drain_jobs(k, false);
 	kvc_trim_stop(k);
+	kvc_drops_resume(k); /* what an error had kept from its end */
 	commit_last(k);      /* frees the trash, which makes jobs again */
 	drain_jobs(k, true); /* some of it may be in the committer's hands */
 	kvc_lock(k);
@@ -511,13 +561,14 @@ void kvc_stop(struct kvc *k)
 	kvc_tiers_wake_locked(k);
 	pthread_cond_broadcast(&k->waits.cond);
 	kvc_unlock(k);
-	pthread_join(house_of(k)->committer, NULL);
-	pthread_join(house_of(k)->syncer, NULL);
-	pthread_join(house_of(k)->answerer, NULL);
+	pthread_join(house_of(k)->thread[COMMITTER], NULL);
+	pthread_join(house_of(k)->thread[SYNCER], NULL);
+	pthread_join(house_of(k)->thread[ANSWERER], NULL);
 	kvc_tiers_join(k);
 	kvc_lock_both(k);
 	kvc_quotas_save_both(k);
 	kvc_ino_save_both(k);
+	kvc_clock_save_both(k);
 	kvc_unlock(k);
 	kvc_tier_each(k, t)
 		if (k->tier[t].t->ops->caps & KVC_TIER_BOUNDED) {
@@ -538,18 +589,16 @@ void kvc_stop(struct kvc *k)
 	kvc_meta_set(k->cat, "clean", "1");
 	kvc_catalog_unlock(k->cat);
 	commit_last(k);
-	kvc_tier_each(k, t) {
-		if (k->tier[t].t->ops->sync)
+	kvc_tier_each(k, t)
+		if (k->tier[t].t->ops->sync && !k->tier[t].left)
 			k->tier[t].t->ops->sync(k->tier[t].t);
-		if (k->tier[t].t->ops->stop)
-			k->tier[t].t->ops->stop(k->tier[t].t);
-	}
+	stop_tiers(k);
 	k->started = false;
 }
 
-void kvc_close(struct kvc *k)
+bool kvc_close(struct kvc *k)
 {
-	bool keep = k->opt.keep_pool;
+	bool keep = k->opt.keep_pool, left = k->work->left;
 	uint64_t only_here = 0;
 
 	kvc_table_each(&k->nodes->table, s) {
@@ -566,6 +615,10 @@ void kvc_close(struct kvc *k)
 		kvc_info("%" PRIu64 " objects were in the pool only (disk=off) and go with it",
 			 only_here);
 	}
+	if (left) { /* a thread that comes back finds all as it was; what counts is committed */
+		kvc_pool_close(&k->pool, keep);
+		return false;
+	}
 	kvc_trash_free(k);
 	kvc_node_free_all(k);
 	kvc_chunks_free(k);
@@ -578,6 +631,7 @@ void kvc_close(struct kvc *k)
 		k->tier[t].t->ops->close(k->tier[t].t);
 	kvc_keys_close(k->keys);
 	house_free(k);
+	return true;
 }
 
 bool kvc_shares(struct kvc *k)

@@ -44,9 +44,10 @@ void kvc_detach(struct kvc *k);
 void kvc_stop(struct kvc *k);
 /*
  * Releases all; the pool is unmounted unless keep_pool is set or something could not be copied
- * down.
+ * down. False: threads were left behind in a tier that does not answer, and what they may still use
+ * is not freed: the process is to end by _exit(2).
  */
-void kvc_close(struct kvc *k);
+bool kvc_close(struct kvc *k);
 
 struct kvc_stats *kvc_stats(struct kvc *k);
 const struct kvc_options *kvc_options(struct kvc *k);
@@ -81,13 +82,16 @@ enum {
 int kvc_setattr(struct kvc *k, uint64_t ino, unsigned set, struct kvc_row *attr,
 		struct kvc_wait *w);
 
-/* Makes a folder, a symbolic link (target) or an empty file, by mode. */
+/*
+ * Makes a folder, a symbolic link (to target), a fifo, a socket or a device (its number is rdev),
+ * by mode.
+ */
 struct kvc_caller {
 	uint32_t uid, gid;
 	uint32_t pid; /* of the thread */
 };
 int kvc_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mode,
-	     const struct kvc_caller *who, const char *target, struct kvc_row *attr);
+	     const struct kvc_caller *who, const char *target, uint64_t rdev, struct kvc_row *attr);
 int kvc_readlink(struct kvc *k, uint64_t ino, char *target, size_t room);
 int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, struct kvc_row *attr);
 int kvc_unlink(struct kvc *k, uint64_t parent, const char *name);
@@ -108,6 +112,8 @@ int kvc_parent(struct kvc *k, uint64_t ino, uint64_t *parent);
 
 struct kvc_opened {
 	int backing; /* passthrough id, or 0: plain requests */
+	/* with an id: reads and writes come by requests all the same, and only mappings pass */
+	bool requests;
 };
 /*
  * To be called again also when w->err is set: it then cleans up and returns that. With name NULL
@@ -161,10 +167,15 @@ int kvc_listxattr(struct kvc *k, uint64_t ino, char *names, size_t *len);
  * holding, LOOK only tells what is there. What this user could not open for reading by that path
  * gets EACCES in its line.
  */
+struct kvc_lease_user {
+	uint32_t uid, gid;
+	uint32_t *groups; /* the others that he is in; the caller's, while kvc_lease_new runs */
+	size_t ngroups;
+};
 struct kvc_lease;
 enum kvc_lease_mode { KVC_LEASE_HOLD, KVC_LEASE_PREFETCH, KVC_LEASE_LOOK };
 int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_mode mode,
-		  uint32_t uid, uint32_t gid, struct kvc_lease **out);
+		  const struct kvc_lease_user *user, struct kvc_lease **out);
 /* Once all are resident: 0 and *text (the lease owns it). KVC_WAIT as usual. */
 int kvc_lease_text(struct kvc *k, struct kvc_lease *l, const char **text, size_t *len,
 		   struct kvc_wait *w);

@@ -114,6 +114,15 @@ int kvc_file_write(struct kvc *k, uint64_t ino, const void *buf, size_t len, off
 }
 
 /*
+ * Is it open for a reader, with its segment registered, in a model with a quota? Then a writer's
+ * mapping can fill every hole without asking: there may be none.
+ */
+static bool granted_ahead_locked(struct kvc *k, const struct kvc_node *n)
+{
+	return n->nopen && !n->plain && kvc_quota_of_locked(k, n->model);
+}
+
+/*
  * A file that grows to the usual size of its model's objects is about to be written, perhaps
  * through a mapping, which dies of a page that it cannot have: it gets its room now. What grows
  * beyond that is an arena and stays sparse.
@@ -122,7 +131,13 @@ static int prepare_ahead_locked(struct kvc *k, struct kvc_node *n, int fd, uint6
 				struct kvc_wait *w)
 {
 	uint64_t usual = kvc_hint_locked(k, n->model);
+	struct stat st;
 
+	if (granted_ahead_locked(k, n) && !fstat(fd, &st)) {
+		uint64_t from = (uint64_t)st.st_size;
+
+		return size > from ? prepare_locked(k, n, fd, from, size - from, w) : 0;
+	}
 	if (!n->nwriters || size <= n->prepared || size > kvc_max(usual, KVC_USUAL_LEAST))
 		return 0;
 	return prepare_locked(k, n, fd, n->prepared, size - n->prepared, w);
@@ -160,6 +175,45 @@ static int truncate_both(struct kvc *k, struct kvc_node *n, uint64_t size, struc
 	return 0;
 }
 
+/* The new attributes but the size and ctime. */
+static void set_row_locked(struct kvc *k, struct kvc_node *n, unsigned set, struct kvc_row *attr)
+{
+	bool open = n->state == KVC_OPEN && (set & (KVC_SET_MODE | KVC_SET_MTIME)) &&
+		    kvc_node_fd_locked(k, n) >= 0;
+	struct stat st = { 0 };
+	uint64_t mtime = open && !fstat(n->fd, &st) ? kvc_ns(st.st_mtim) : KVC_MARK_NS;
+
+	if (set & KVC_SET_MODE) {
+		n->row.mode = (n->row.mode & S_IFMT) | (attr->mode & 07777);
+		n->mode_ns = mtime;
+	}
+	if ((set & (KVC_SET_UID | KVC_SET_GID | KVC_SET_SIZE)) && !S_ISDIR(n->row.mode))
+		kvc_drop_setid(&n->row);
+	if (set & KVC_SET_UID)
+		n->row.uid = attr->uid;
+	if (set & KVC_SET_GID)
+		n->row.gid = attr->gid;
+	if (set & KVC_SET_ATIME)
+		n->row.atime_ns = attr->atime_ns;
+	if (set & KVC_SET_MTIME) {
+		attr->mtime_ns -= attr->mtime_ns == KVC_MARK_NS;
+		n->row.mtime_ns = attr->mtime_ns;
+	}
+	/*
+	 * Unless nothing was written yet, the time is kept with the segment, where writes move it
+	 * on.
+	 */
+	if ((set & KVC_SET_MTIME) && mtime != KVC_MARK_NS) {
+		const struct timespec t[2] = {
+			{ .tv_nsec = UTIME_OMIT },
+			kvc_file_time(attr->mtime_ns),
+		};
+
+		if (!futimens(n->fd, t) && n->mode_ns == mtime)
+			n->mode_ns = attr->mtime_ns;
+	}
+}
+
 int kvc_setattr(struct kvc *k, uint64_t ino, unsigned set, struct kvc_row *attr, struct kvc_wait *w)
 {
 	struct kvc_node *n;
@@ -174,34 +228,7 @@ int kvc_setattr(struct kvc *k, uint64_t ino, unsigned set, struct kvc_row *attr,
 		err = S_ISREG(n->row.mode) ? truncate_both(k, n, attr->size, w) : -EISDIR;
 	if (err)
 		goto out;
-	if (set & KVC_SET_MODE)
-		n->row.mode = (n->row.mode & S_IFMT) | (attr->mode & 07777);
-	if ((set & (KVC_SET_UID | KVC_SET_GID | KVC_SET_SIZE)) && S_ISREG(n->row.mode))
-		kvc_drop_setid(&n->row);
-	if (set & KVC_SET_UID)
-		n->row.uid = attr->uid;
-	if (set & KVC_SET_GID)
-		n->row.gid = attr->gid;
-	if (set & KVC_SET_ATIME)
-		n->row.atime_ns = attr->atime_ns;
-	if (set & KVC_SET_MTIME) {
-		n->row.mtime_ns = attr->mtime_ns;
-		if (n->state == KVC_OPEN) {
-			const struct timespec t[2] = {
-				{ .tv_nsec = UTIME_OMIT },
-				kvc_timespec(attr->mtime_ns),
-			};
-			int fd = kvc_node_fd_locked(k, n);
-			struct stat st;
-
-			/*
-			 * Unless nothing was written yet, the time is kept with the segment, where
-			 * writes move it on.
-			 */
-			if (fd >= 0 && !fstat(fd, &st) && kvc_ns(st.st_mtim) != KVC_MARK_NS)
-				futimens(fd, t);
-		}
-	}
+	set_row_locked(k, n, set, attr);
 	n->row.ctime_ns = set & KVC_SET_CTIME ? attr->ctime_ns : now;
 	kvc_node_dirty_locked(k, n);
 	kvc_node_attr_locked(k, n, attr);
@@ -250,6 +277,9 @@ int kvc_file_fallocate(struct kvc *k, uint64_t ino, int mode, off_t off, off_t l
 		if (fallocate(fd, mode, off, len))
 			err = -errno;
 		n->prepared = kvc_min(n->prepared, (uint64_t)off / KVC_PAGE * KVC_PAGE);
+		if (!err && granted_ahead_locked(k, n) &&
+		    fallocate(fd, FALLOC_FL_KEEP_SIZE, off, len))
+			err = -errno;
 		recount_locked(k, n);
 		goto out;
 	}
@@ -279,6 +309,10 @@ int kvc_file_fallocate(struct kvc *k, uint64_t ino, int mode, off_t off, off_t l
 		n->prepared = kvc_max(n->prepared, (uint64_t)(off + len) / KVC_PAGE * KVC_PAGE);
 	recount_locked(k, n);
 out:
+	if (!err) {
+		kvc_drop_setid(&n->row);
+		kvc_node_dirty_locked(k, n);
+	}
 	if (err != KVC_WAIT)
 		kvc_room_cancel_locked(k, w);
 	kvc_unlock(k);
@@ -314,8 +348,9 @@ int kvc_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w)
 	}
 	if (!err && needed) {
 		n->snapshot = n->state == KVC_OPEN;
-		kvc_spill_queue_locked(k, n, true);
+		n->hopeless = 0; /* who asks is to be told why */
 		err = kvc_park_locked(k, &n->sync_waiters, w);
+		kvc_spill_queue_locked(k, n, true); /* at once: somebody waits */
 	} else if (!err) {
 		w->stage = 2;
 		err = kvc_park_locked(k, &k->dirty->sync_waiters, w);

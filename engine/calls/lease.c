@@ -30,7 +30,7 @@ struct kvc_lease {
 	char *text;
 	size_t len;
 	bool wait;
-	uint32_t uid, gid; /* who asks */
+	const struct kvc_lease_user *user; /* who asks; only while it is made */
 };
 
 static int add(struct kvc_lease *l, const char *path, const char *name, struct kvc_node *n, int err)
@@ -48,17 +48,31 @@ static int add(struct kvc_lease *l, const char *path, const char *name, struct k
 	i->n = n;
 	i->err = err;
 	l->n++;
-	if (n)
+	if (n) {
+		kvc_chunk_stir(n->chunk);
 		n->leases++;
+	}
 	return 0;
+}
+
+static bool in_group(const struct kvc_lease_user *u, uint32_t gid)
+{
+	bool in = u->gid == gid;
+
+	for (size_t i = 0; i < u->ngroups && !in; i++)
+		in = u->groups[i] == gid;
+	return in;
 }
 
 /* The kernel checks the path of an open; a lease names paths itself. bits: 4 read, 1 search. */
 static bool may(const struct kvc_lease *l, const struct kvc_row *r, uint32_t bits)
 {
-	uint32_t mode = r->uid == l->uid ? r->mode >> 6 : r->gid == l->gid ? r->mode >> 3 : r->mode;
+	const struct kvc_lease_user *u = l->user;
+	uint32_t mode = r->uid == u->uid      ? r->mode >> 6
+			: in_group(u, r->gid) ? r->mode >> 3
+					      : r->mode;
 
-	return !l->uid || (mode & bits) == bits;
+	return !u->uid || (mode & bits) == bits;
 }
 
 /* Walks a path from the root; *n is not counted. */
@@ -76,7 +90,9 @@ static int walk_both(struct kvc *k, const struct kvc_lease *l, const char *path,
 	for (char *w = strtok_r(copy, "/", &save); w && !err; w = strtok_r(NULL, "/", &save)) {
 		if (!strcmp(w, "."))
 			continue;
-		err = strcmp(w, "..") && strlen(w) < 256 ? kvc_node_get_both(k, ino, n) : -EINVAL;
+		err = !strcmp(w, "..")  ? -EINVAL
+		      : strlen(w) > 255 ? -ENAMETOOLONG
+					: kvc_node_get_both(k, ino, n);
 		if (!err) {
 			err = may(l, &(*n)->row, 1) ? 0 : -EACCES;
 			kvc_node_settle_locked(k, *n);
@@ -151,7 +167,7 @@ static void pause_locked(struct kvc *k, size_t done)
 }
 
 int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_mode mode,
-		  uint32_t uid, uint32_t gid, struct kvc_lease **out)
+		  const struct kvc_lease_user *user, struct kvc_lease **out)
 {
 	KVC_MEM char *copy = strndup(paths, len);
 	struct kvc_lease *l = calloc(1, sizeof *l);
@@ -164,8 +180,7 @@ int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_m
 		return -ENOMEM;
 	}
 	l->wait = mode == KVC_LEASE_HOLD;
-	l->uid = uid;
-	l->gid = gid;
+	l->user = user;
 	kvc_count(&k->stats, leases);
 	kvc_lock_both(k);
 	for (char *p = strtok_r(copy, "\n", &save); p && !err; p = strtok_r(NULL, "\n", &save)) {

@@ -32,6 +32,9 @@ int kvc_folder_both(struct kvc *k, uint64_t ino, bool anew, struct kvc_node **fo
 
 	if (!err && !S_ISDIR((*folder)->row.mode))
 		err = -ENOTDIR;
+	/* what is made in it must not meet what is still there of a chunk that was dropped */
+	if (!err && k->drops->ncut)
+		err = kvc_drop_end_both(k, *folder);
 	if (!err && (*folder)->lost)
 		err = anew ? kvc_ghost_revive_both(k, folder) : -ENOENT;
 	return err;
@@ -98,7 +101,7 @@ int kvc_lookup(struct kvc *k, uint64_t parent, const char *name, struct kvc_row 
 	if (err && (n = kvc_ghost_find_locked(k, parent, name)))
 		attr->ino = n->row.ino;
 	n = err ? NULL : kvc_node_find_locked(k, p.ino);
-	if (n && (n->lost || n->state == KVC_GONE))
+	if (n && (n->lost || kvc_node_gone(n)))
 		n = NULL; /* it went this moment */
 	if (n)
 		found_locked(k, n, attr);
@@ -141,7 +144,7 @@ int kvc_getattr(struct kvc *k, uint64_t ino, struct kvc_row *attr)
 	kvc_count(&k->stats, getattrs);
 	kvc_lock(k);
 	n = kvc_node_find_locked(k, ino);
-	if (n && n->dropped) {
+	if (n && (n->dropped || kvc_node_cut(n))) {
 		err = -ESTALE;
 	} else if (n) {
 		if (S_ISDIR(n->row.mode))
@@ -160,7 +163,7 @@ int kvc_getattr(struct kvc *k, uint64_t ino, struct kvc_row *attr)
 }
 
 int kvc_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mode,
-	     const struct kvc_caller *who, const char *target, struct kvc_row *attr)
+	     const struct kvc_caller *who, const char *target, uint64_t rdev, struct kvc_row *attr)
 {
 	struct kvc_node *folder, *n = NULL;
 	uint64_t now = kvc_now_ns(), ino;
@@ -182,7 +185,7 @@ int kvc_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mode,
 			.uid = who->uid,
 			.gid = who->gid,
 			.nlink = S_ISDIR(mode) ? 2 : 1,
-			.size = target ? strlen(target) : 0,
+			.size = target ? strlen(target) : rdev,
 			.atime_ns = now,
 			.mtime_ns = now,
 			.ctime_ns = now,
@@ -210,6 +213,8 @@ int kvc_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mode,
 		if (S_ISDIR(mode)) {
 			kvc_unit_made_locked(n);
 			kvc_unit_folder_made_both(k, folder, n, name, who->pid);
+		} else if (!target) { /* no engine makes fifos and the like in a chunk */
+			kvc_unit_folder_came_both(k, folder);
 		}
 		*attr = n->row;
 	} else if (n) {
@@ -236,6 +241,8 @@ static int rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *fold
 	uint64_t chunk = 0, model;
 	int err = 0;
 
+	if (!S_ISREG(n->row.mode))
+		return 0;
 	if (n->row.chunk != folder->row.ino) /* else it is a member already */
 		err = kvc_unit_join_both(k, folder, n, name, true, &chunk);
 	else if (kvc_unit_whole_both(k, folder))
@@ -255,6 +262,7 @@ static int rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *fold
 
 	if (old == n->row.ino)
 		kvc_unit_part_both(k, n);
+	kvc_chunk_stir(n->chunk);
 	kvc_chunk_leave_locked(k, n);
 	n->row.chunk = chunk;
 	if (old == n->row.ino)
@@ -284,7 +292,8 @@ int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, str
 	}
 	if (!err && (n->lost || (!n->row.nlink && !n->unnamed)))
 		err = -ENOENT;
-	if (!err && (err = kvc_model_of_both(k, parent, &model)) == 0 && model != n->model &&
+	if (!err && S_ISREG(n->row.mode) && (err = kvc_model_of_both(k, parent, &model)) == 0 &&
+	    model != n->model &&
 	    (kvc_model_apart_both(k, model) || kvc_model_apart_both(k, n->model)))
 		err = -EXDEV;
 	if (!err) {
@@ -334,7 +343,8 @@ static void unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent)
 			n->row.parent = left;
 			if (!kvc_node_get_both(k, left, &folder)) {
 				rechunk_both(k, n, folder, NULL);
-				kvc_node_settle_locked(k, folder);
+				if (left != parent) /* that one the caller has in hand */
+					kvc_node_settle_locked(k, folder);
 			}
 		}
 		kvc_node_dirty_locked(k, n);
@@ -365,7 +375,7 @@ static void unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent)
 static void unshare_name_both(struct kvc *k, struct kvc_node *n, uint64_t parent, const char *name,
 			      bool moved)
 {
-	KVC_MEM char *path = malloc(KVC_FRAME_PATH_MAX + 1);
+	KVC_MEM char *path = k->shared ? malloc(KVC_FRAME_PATH_MAX + 1) : NULL;
 
 	if (path && !kvc_path_in_both(k, parent, name, path))
 		kvc_unshare_both(k, n, path, moved);
@@ -518,6 +528,7 @@ static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_
 	if (err)
 		return err;
 	if (old_ino && !S_ISDIR(old_kind) && !kvc_node_get_both(k, old_ino, &old)) {
+		n->unshared &= old->unshared;
 		unlinked_both(k, old, to);
 		kvc_node_settle_locked(k, old);
 	}
@@ -525,7 +536,7 @@ static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_
 	n->row.parent = to;
 	if (S_ISREG(n->row.mode))
 		rechunk_both(k, n, to_folder, to_name);
-	else if (S_ISDIR(n->row.mode))
+	else if (!S_ISLNK(n->row.mode))
 		kvc_unit_folder_came_both(k, to_folder);
 	kvc_node_dirty_locked(k, n);
 	kvc_rehead_locked(k, n);
@@ -544,7 +555,7 @@ static void arrived_both(struct kvc *k, struct kvc_node *n, struct kvc_node *fol
 	n->row.parent = folder->row.ino;
 	if (S_ISREG(n->row.mode))
 		rechunk_both(k, n, folder, NULL);
-	else if (S_ISDIR(n->row.mode))
+	else if (!S_ISLNK(n->row.mode))
 		kvc_unit_folder_came_both(k, folder);
 	kvc_node_dirty_locked(k, n);
 	kvc_rehead_locked(k, n);
@@ -615,6 +626,7 @@ static int exchange_both(struct kvc *k, uint64_t parent, const char *name, uint6
 		return err;
 	int moved = S_ISDIR(a_kind) - S_ISDIR(b_kind); /* folders from the one to the other */
 
+	a->unshared = b->unshared = a->unshared && b->unshared;
 	arrived_both(k, a, to_folder);
 	arrived_both(k, b, from_folder);
 	kvc_touch_folder_locked(k, from_folder, -moved);
@@ -666,12 +678,48 @@ int kvc_rename(struct kvc *k, uint64_t parent, const char *name, uint64_t to, co
 	return err;
 }
 
+/* The names but those of files whose chunk is dropped. Under the catalog's lock. */
+static int list_left(struct kvc *k, uint64_t ino, uint64_t after, kvc_name_fn *fn, void *arg)
+{
+	struct kvc_entries e = { 0 };
+	int more = 1, end = 0;
+
+	while (more == 1 && !end) {
+		kvc_lock(k);
+		more = kvc_entries_some_both(k, ino, &after, &e);
+		for (size_t i = 0; i < e.n; i++) {
+			struct kvc_node *n = kvc_node_find_locked(k, e.v[i].ino);
+
+			e.v[i].ino = n && kvc_node_cut(n) ? 0 : e.v[i].ino;
+		}
+		kvc_unlock(k);
+		for (size_t i = 0; i < e.n && !end; i++) {
+			const struct kvc_name n = {
+				ino,         kvc_name_hash(e.v[i].name), e.v[i].ino, e.v[i].kind,
+				e.v[i].name,
+			};
+
+			end = n.ino ? fn(arg, &n) : 0;
+		}
+	}
+	free(e.v);
+	return more < 0 ? more : 0;
+}
+
 int kvc_readdir(struct kvc *k, uint64_t ino, uint64_t after, kvc_name_fn *fn, void *arg)
 {
-	int err;
+	struct kvc_node *folder;
+	int err = 0;
 
 	kvc_catalog_lock(k->cat);
-	err = kvc_name_each(k->cat, ino, after, fn, arg);
+	kvc_lock(k);
+	folder = kvc_node_find_locked(k, ino);
+	bool lost = folder && folder->lost, some = k->drops->ncut > 0;
+
+	kvc_unlock(k);
+	if (!lost)
+		err = some ? list_left(k, ino, after, fn, arg)
+			   : kvc_name_each(k->cat, ino, after, fn, arg);
 	kvc_catalog_unlock(k->cat);
 	return err < 0 ? err : 0;
 }

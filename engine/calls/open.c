@@ -34,7 +34,11 @@ static bool passes_locked(struct kvc *k, uint64_t model)
 	return k->ev.backing_open && !kvc_quota_of_locked(k, model);
 }
 
-/* Registers the segment unless that is done. Where it fails, plain requests serve. */
+/*
+ * Registers the segment unless that is done. Where it fails, plain requests serve. Where a quota
+ * has to grant each byte, a reader's open passes if all of the file has its pages: then a writer
+ * that comes while it is open, and has to be registered too, finds by a mapping no hole to fill.
+ */
 static void back_locked(struct kvc *k, struct kvc_node *n, bool writer)
 {
 	struct kvc_segment s = kvc_segment_of(n);
@@ -44,7 +48,8 @@ static void back_locked(struct kvc *k, struct kvc_node *n, bool writer)
 	if (n->nopen) /* as the others have it */
 		return;
 	n->plain = true;
-	if (!k->ev.backing_open || (writer && !passes_locked(k, n->model)))
+	if (!k->ev.backing_open || (!passes_locked(k, n->model) &&
+				    (writer || n->room < kvc_round_up(n->object.size, KVC_PAGE))))
 		return;
 	if (!n->backing) {
 		fd = kvc_segment_open(&k->pool, &s, O_RDONLY);
@@ -59,7 +64,8 @@ static void back_locked(struct kvc *k, struct kvc_node *n, bool writer)
 
 static int opened_locked(struct kvc *k, struct kvc_node *n, int flags, struct kvc_opened *out)
 {
-	if (n->plain) {
+	out->requests = !n->plain && writes(flags) && !passes_locked(k, n->model);
+	if (n->plain || out->requests) {
 		int fd = kvc_node_fd_locked(k, n);
 
 		if (fd < 0)
@@ -68,6 +74,7 @@ static int opened_locked(struct kvc *k, struct kvc_node *n, int flags, struct kv
 	} else {
 		kvc_count(&k->stats, passthrough_opens);
 	}
+	kvc_chunk_stir(n->chunk);
 	n->nopen++;
 	n->nwriters += writes(flags);
 	k->nodes->opens++;
@@ -124,6 +131,7 @@ static int truncate_open_both(struct kvc *k, struct kvc_node *n, struct kvc_wait
 /* While a call waits, the chunk of this node is not dropped, however long ago it was used. */
 static void wait_in_locked(struct kvc_node *n, struct kvc_wait *w)
 {
+	kvc_chunk_stir(n->chunk);
 	n->waiting++;
 	w->ino = n->row.ino;
 }
@@ -154,7 +162,7 @@ int kvc_file_open(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out
 	n = kvc_node_find_locked(k, ino);
 	if ((err = w->err ?: writes(flags) ? kvc_takes(k, false) : 0))
 		goto out;
-	if (!n || n->state == KVC_GONE || (n->lost && !n->nopen)) {
+	if (!n || kvc_node_gone(n) || (n->lost && !n->nopen)) {
 		err = -ESTALE;
 		goto out;
 	}
@@ -259,7 +267,8 @@ static int enter_both(struct kvc *k, const struct creation *c, const char *name,
 		return err;
 	}
 	n->fd = fd;
-	n->fresh = true;
+	n->fresh = n->unshared = true;
+	n->mode_ns = c->row.mtime_ns;
 	n->room = n->prepared = n->ahead = c->room; /* it is in k->room.ahead already */
 	n->epoch = 1;
 	n->nlookup = 1;

@@ -6,6 +6,7 @@
  */
 #include "account.h"
 #include "calls.h"
+#include "clock.h"
 #include "commit.h"
 #include "drop.h"
 #include "file.h"
@@ -23,49 +24,67 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* A segment that seems whole. Returns whether it is kept. */
-static bool adopt(struct kvc *k, struct kvc_segment *s, const struct stat *st, bool untouched)
+/*
+ * A segment of a file that was open: whole if its time still is the mark. It is made the
+ * published one. 1, 0 where it is not what the catalog says, or an error.
+ */
+static int take_untouched(struct kvc *k, struct kvc_node *n, struct kvc_segment *s,
+			  const struct stat *st)
 {
+	const struct timespec t[2] = { { .tv_nsec = UTIME_OMIT }, kvc_file_time(n->row.mtime_ns) };
 	struct kvc_segment to = { 'p', s->ino, s->gen };
+	KVC_FD int fd = -1;
+	int err;
+
+	if (s->gen != n->object.gen || (uint64_t)st->st_size != n->object.size)
+		return 0;
+	if ((err = kvc_segment_rename(&k->pool, s, &to)))
+		return err;
+	*s = to;
+	fd = kvc_segment_open(&k->pool, &to, O_RDWR);
+	if (fd < 0)
+		return fd;
+	if (futimens(fd, t))
+		return -errno;
+	n->verify = n->object.lower;
+	return 1;
+}
+
+/* Published, but the catalog had no time to learn of it. */
+static void take_newer(struct kvc *k, struct kvc_node *n, uint64_t gen, const struct stat *st)
+{
+	n->object.gen = gen;
+	n->object.has_sum = false;
+	kvc_unplace_locked(k, n);
+	n->row.mtime_ns = kvc_ns(st->st_mtim);
+	n->row.ctime_ns = kvc_ctime(n->row.ctime_ns, n->row.mtime_ns);
+}
+
+/*
+ * A segment that seems whole: 1: it is kept, 0: it is of no use; or an error, and nothing is lost.
+ */
+static int adopt(struct kvc *k, struct kvc_segment *s, const struct stat *st, bool untouched)
+{
 	struct kvc_node *n;
+	int err = kvc_node_get_both(k, s->ino, &n);
 
-	if (kvc_node_get_both(k, s->ino, &n))
-		return false;
-	if (!S_ISREG(n->row.mode) || kvc_has_segment(n) || s->gen < n->object.gen || !s->gen) {
+	if (err)
+		return err == -ENOENT ? 0 : err;
+	err = S_ISREG(n->row.mode) && !kvc_has_segment(n) && s->gen && s->gen >= n->object.gen;
+	if (err == 1 && untouched)
+		err = take_untouched(k, n, s, st);
+	if (err != 1) {
 		kvc_node_settle_locked(k, n);
-		return false;
+		return err;
 	}
-	if (untouched) {
-		const struct timespec t[2] = {
-			{ .tv_nsec = UTIME_OMIT },
-			kvc_timespec(n->row.mtime_ns),
-		};
-		KVC_FD int fd = -1;
-
-		if (s->gen != n->object.gen || (uint64_t)st->st_size != n->object.size ||
-		    kvc_segment_rename(&k->pool, s, &to) ||
-		    (fd = kvc_segment_open(&k->pool, &to, O_RDWR)) < 0) {
-			kvc_node_settle_locked(k, n);
-			return false;
-		}
-		futimens(fd, t);
-		*s = to;
-		n->verify = n->object.lower;
-	}
-	if (s->gen > n->object.gen) {
-		/* Published, but the catalog had no time to learn of it. */
-		n->object.gen = s->gen;
-		n->object.has_sum = false;
-		kvc_unplace_locked(k, n);
-		n->row.mtime_ns = kvc_ns(st->st_mtim);
-		n->row.ctime_ns = kvc_max(n->row.ctime_ns, n->row.mtime_ns);
-	}
+	if (s->gen > n->object.gen)
+		take_newer(k, n, s->gen, st);
 	n->object.size = n->row.size = (uint64_t)st->st_size;
 	n->row.blocks = (uint64_t)st->st_blocks;
 	n->object.lower = kvc_placed_anywhere(n);
-	if (kvc_chunk_join_both(k, n)) {
+	if ((err = kvc_chunk_join_both(k, n))) {
 		kvc_node_settle_locked(k, n);
-		return false;
+		return err;
 	}
 	kvc_become_locked(k, n, kvc_placed(k, n) ? KVC_BOTH : KVC_RESIDENT);
 	if (!n->chunk->use.last_ns)
@@ -73,7 +92,7 @@ static bool adopt(struct kvc *k, struct kvc_segment *s, const struct stat *st, b
 	kvc_room_set_locked(k, n, (uint64_t)st->st_blocks * 512);
 	kvc_node_dirty_locked(k, n);
 	kvc_count(&k->stats, recovered);
-	return true;
+	return 1;
 }
 
 static int scan_pool(struct kvc *k, char *error)
@@ -91,7 +110,7 @@ static int scan_pool(struct kvc *k, char *error)
 	while ((e = readdir(d))) {
 		struct kvc_segment s = { 0 };
 		struct stat st;
-		bool keep = false;
+		int keep = 0;
 
 		if (e->d_name[0] == '.')
 			continue;
@@ -103,6 +122,12 @@ static int scan_pool(struct kvc *k, char *error)
 				keep = adopt(k, &s, &st, false);
 			else if (s.kind == 'o' && kvc_ns(st.st_mtim) == KVC_MARK_NS)
 				keep = adopt(k, &s, &st, true);
+		}
+		if (keep < 0) {
+			snprintf(error, 512, "cannot take over %s of the pool: %s", e->d_name,
+				 strerror(-keep));
+			closedir(d);
+			return keep;
 		}
 		if (!keep)
 			unlinkat(k->pool.dir, e->d_name, 0);
@@ -141,6 +166,7 @@ static int claim_all(struct kvc *k, unsigned tier, char *error)
 		snprintf(error, 512, "cannot read the placements of tier %s: %s",
 			 k->tier[tier].t->ops->name, strerror(-err));
 	for (size_t i = 0; i < c.n && !err; i++) {
+		struct kvc_place left[KVC_TIERS];
 		struct kvc_object_row o;
 
 		kvc_warn("tier %s: the placement of inode %" PRIx64
@@ -148,15 +174,16 @@ static int claim_all(struct kvc *k, unsigned tier, char *error)
 			 k->tier[tier].t->ops->name, c.bad[i]);
 		kvc_count(&k->stats, corrupt);
 		err = kvc_place_del(k->cat, c.bad[i], tier);
-		if (!err && !kvc_object_get(k->cat, c.bad[i], &o)) {
-			struct kvc_place left[KVC_TIERS];
-
-			o.lower = false;
-			if (!kvc_place_get(k->cat, c.bad[i], left))
-				for (unsigned t = 0; t < KVC_TIERS; t++)
-					o.lower |= left[t].gen == o.gen;
-			err = kvc_object_put(k->cat, c.bad[i], &o);
+		err = err ?: kvc_object_get(k->cat, c.bad[i], &o);
+		if (err == -ENOENT) {
+			err = 0;
+			continue;
 		}
+		err = err ?: kvc_place_get(k->cat, c.bad[i], left);
+		o.lower = false;
+		for (unsigned t = 0; t < KVC_TIERS && !err; t++)
+			o.lower |= left[t].gen && left[t].gen == o.gen;
+		err = err ?: kvc_object_put(k->cat, c.bad[i], &o);
 	}
 	free(c.bad);
 	return err;
@@ -201,29 +228,46 @@ static int64_t rerank(const struct kvc_chunk_row *r)
 	return rank_row(reranking, r);
 }
 
-int kvc_recover(struct kvc *k, char *error)
+/* What the daemon before has left, and how: *clean. */
+static int look_back_both(struct kvc *k, bool *clean)
 {
-	char text[64] = "";
 	const char *policy = kvc_policy_names[k->opt.policy];
-	bool clean;
-	int err;
+	char text[64];
+	uint64_t max;
+	int is = kvc_meta_read(k->cat, "clean", text, sizeof text), err;
 
-	kvc_lock_both(k);
-	clean = !kvc_meta_get(k->cat, "clean", text, sizeof text) && !strcmp(text, "1");
-	if (kvc_meta_get(k->cat, "policy", text, sizeof text) || strcmp(text, policy)) {
+	*clean = is == 1 && !strcmp(text, "1");
+	is = is < 0 ? is : kvc_meta_read(k->cat, "policy", text, sizeof text);
+	if (is < 0)
+		return is;
+	if (!is || strcmp(text, policy)) {
 		reranking = k;
-		kvc_chunk_rerank(k->cat, rerank);
-		kvc_meta_set(k->cat, "policy", policy);
+		if ((err = kvc_chunk_rerank(k->cat, rerank)
+				   ?: kvc_meta_set(k->cat, "policy", policy)))
+			return err;
 	}
 	/*
 	 * Frames that were not in the catalog yet, or not any more, may lie in free space: fsck.
 	 * Not in a new store.
 	 */
-	if (!clean && (kvc_row_max(k->cat) > KVC_ROOT ||
-		       !kvc_meta_get(k->cat, "next_ino", text, sizeof text)))
-		kvc_meta_set(k->cat, "killed", "1");
-	err = kvc_inos_load_both(k, clean) ?: kvc_unnamed_recover_both(k);
-	err = err ?: kvc_quotas_load_both(k, clean) ?: kvc_surveys_load_both(k);
+	is = kvc_meta_read(k->cat, "next_ino", text, sizeof text);
+	if (is < 0 || (err = kvc_row_max(k->cat, &max)))
+		return is < 0 ? is : err;
+	if (!*clean && (max > KVC_ROOT || is))
+		return kvc_meta_set(k->cat, "killed", "1");
+	return 0;
+}
+
+int kvc_recover(struct kvc *k, char *error)
+{
+	bool clean, dropped = false;
+	int err;
+
+	kvc_lock_both(k);
+	err = look_back_both(k, &clean) ?: kvc_clock_start_both(k);
+	err = err ?: kvc_inos_load_both(k, clean) ?: kvc_unnamed_recover_both(k);
+	err = err ?: kvc_drops_recover_both(k, &dropped);
+	err = err ?: kvc_quotas_load_both(k, clean && !dropped) ?: kvc_surveys_load_both(k);
 	err = err ?: kvc_meta_set(k->cat, "clean", "0");
 	kvc_tier_each(k, t)
 		if (!err && !(k->tier[t].t->ops->caps & KVC_TIER_SHARED))
@@ -241,7 +285,7 @@ int kvc_recover(struct kvc *k, char *error)
 	if (!err)
 		err = kvc_commit_once(k) ?: kvc_catalog_sync(k->cat);
 	if (err && !*error)
-		snprintf(error, 512, "the catalog cannot be written: %s", strerror(-err));
+		snprintf(error, 512, "the catalog cannot be read or written: %s", strerror(-err));
 	if (!err && kvc_counted(&k->stats, recovery_drops))
 		kvc_info("%" PRIu64
 			 " files were unfinished or had lost their only copy and are dropped",

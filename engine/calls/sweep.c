@@ -17,6 +17,7 @@
 #include "load.h"
 #include "log.h"
 #include "path.h"
+#include "proof.h"
 #include "share.h"
 #include "spill.h"
 #include "tierq.h"
@@ -36,72 +37,109 @@ struct kvc_sweep {
 	int err;
 };
 
-/* The folder of a path, made where it is missing; *rest is the name in it. */
-static int folders_both(struct kvc *k, char *path, uint64_t *parent, char **rest)
+struct import {
+	struct kvc_sweep *s;
+	unsigned tier;
+	/* for the headers of folders */
+	uint8_t *page;
+	struct kvc_frame *folder;
+};
+
+static bool is_name(const char *name)
+{
+	return *name && strlen(name) < 256 && strcmp(name, ".") && strcmp(name, "..");
+}
+
+/*
+ * The folder that a path lies in: 0 with *parent and the name in it (*rest). -ENOENT: where the
+ * path is cut off then there is no such folder, and *parent is the one that lacks it.
+ */
+static int folder_both(struct kvc *k, char *path, uint64_t *parent, char **rest)
 {
 	char *slash;
 
 	*parent = KVC_ROOT;
-	for (; (slash = strchr(path, '/')); path = slash + 1) {
-		struct kvc_frame *f;
+	for (*rest = path; (slash = strchr(*rest, '/')); *rest = slash + 1) {
 		uint64_t ino;
 		uint32_t kind;
 		int err;
 
 		*slash = 0;
-		if (!*path || !strcmp(path, ".") || !strcmp(path, "..") || strlen(path) > 255)
-			return -EBADMSG;
-		err = kvc_name_get(k->cat, *parent, path, &ino, &kind);
-		if (err == -ENOENT) {
-			f = kvc_frame_new();
-			if (!f)
-				return -ENOMEM;
-			f->flags = KVC_FRAME_FOLDER;
-			f->mode = 0755;
-			f->mtime_ns = f->btime_ns = kvc_now_ns();
-			err = kvc_adopt_both(k, 1, *parent, path, &(struct kvc_where){ 0 }, f);
-			free(f);
-			err = err ?: kvc_name_get(k->cat, *parent, path, &ino, &kind);
-		}
-		if (err)
-			return err;
-		if (!S_ISDIR(kind))
-			return -ENOTDIR;
+		err = is_name(*rest) ? kvc_name_get(k->cat, *parent, *rest, &ino, &kind) : -EBADMSG;
+		if (err || !S_ISDIR(kind))
+			return err ?: -ENOTDIR;
+		*slash = '/';
 		*parent = ino;
 	}
-	*rest = path;
-	return !*path || strlen(path) > 255 || !strcmp(path, ".") || !strcmp(path, "..") ? -EBADMSG
-											 : 0;
+	return is_name(*rest) ? 0 : -EBADMSG;
 }
 
-struct import {
-	struct kvc_sweep *s;
-	unsigned tier;
-};
+/*
+ * A folder that is missing here, as the tier has it; where it has none that can be believed, for
+ * who mounts alone.
+ */
+static int add_folder(struct import *im, const char *path, uint64_t parent, const char *name)
+{
+	struct kvc *k = im->s->k;
+	struct kvc_frame *f = im->folder;
+	struct kvc_where where = kvc_where_of(path);
+	int err;
+
+	if (kvc_share_head(k, im->tier, path, im->page, f) || !(f->flags & KVC_FRAME_FOLDER)) {
+		memset(f, 0, sizeof *f);
+		f->flags = KVC_FRAME_FOLDER;
+		f->mode = 0700;
+		f->uid = geteuid();
+		f->gid = getegid();
+		f->mtime_ns = f->btime_ns = kvc_now_ns();
+		where = (struct kvc_where){ 0 };
+	}
+	kvc_lock_both(k);
+	err = kvc_adopt_both(k, im->tier, parent, name, &where, f);
+	kvc_unlock_both(k);
+	return err == -EEXIST ? 0 : err;
+}
+
+/* Takes one frame in, after the folders above it. */
+static int add_file(struct import *im, const struct kvc_where *w, const struct kvc_frame *f)
+{
+	struct kvc *k = im->s->k;
+	char path[KVC_FRAME_PATH_MAX + 1], *name;
+	uint64_t parent;
+	int missing, err;
+
+	for (size_t depth = 0; depth < KVC_FRAME_PATH_MAX / 2; depth++) {
+		memcpy(path, f->path, sizeof path);
+		kvc_lock_both(k);
+		if (!kvc_gone_get(k->cat, w, kvc_now_ns())) { /* deleted here */
+			kvc_unlock_both(k);
+			return -EEXIST;
+		}
+		missing = folder_both(k, path, &parent, &name);
+		err = missing ?: kvc_adopt_both(k, im->tier, parent, name, w, f);
+		kvc_commit_soon_locked(k, false);
+		kvc_unlock_both(k);
+		if (missing != -ENOENT || (err = add_folder(im, path, parent, name)))
+			return err;
+	}
+	return -ENAMETOOLONG;
+}
 
 static int import_one(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
 {
 	struct import *im = arg;
-	struct kvc *k = im->s->k;
-	struct kvc_where named = kvc_where_of(f->path), full = *w;
-	char path[KVC_FRAME_PATH_MAX + 1], *name;
-	uint64_t parent;
+	struct kvc_where named = kvc_where_of(f->path);
 	int err;
 
 	im->s->seen++;
 	if (!(f->flags & KVC_FRAME_SHARED) || (f->flags & KVC_FRAME_FOLDER) || named.at != w->at ||
 	    named.hi != w->hi)
 		return im->s->stop;
-	memcpy(path, f->path, sizeof path);
-	full.len = KVC_FRAME_HEADER + kvc_round_up(f->stored_len, KVC_PAGE);
-	kvc_lock_both(k);
-	err = folders_both(k, path, &parent, &name)
-		      ?: kvc_adopt_both(k, im->tier, parent, name, &full, f);
-	kvc_commit_soon_locked(k, false);
-	kvc_unlock_both(k);
+	named.len = KVC_FRAME_HEADER + kvc_round_up(f->stored_len, KVC_PAGE);
+	err = kvc_proof_found(im->s->k, f) ?: add_file(im, &named, f);
 	if (!err) {
 		im->s->changed++;
-		kvc_count(&k->stats, imports);
+		kvc_count(&im->s->k->stats, imports);
 	} else if (err != -EEXIST) {
 		im->s->failed++;
 	}
@@ -111,11 +149,13 @@ static int import_one(void *arg, const struct kvc_where *w, const struct kvc_fra
 static int import_run(struct kvc_sweep *s)
 {
 	struct kvc *k = s->k;
-	int err = k->shared ? 0 : -ENODEV;
+	KVC_MEM uint8_t *page = aligned_alloc(KVC_PAGE, KVC_FRAME_HEADER);
+	KVC_MEM struct kvc_frame *folder = kvc_frame_new();
+	int err = !k->shared ? -ENODEV : page && folder ? 0 : -ENOMEM;
 
 	for (unsigned i = 0; i < k->ntiers && !err && !s->stop; i++) {
 		struct kvc_tier *t = k->tier[k->order[i]].t;
-		struct import im = { s, k->order[i] };
+		struct import im = { s, k->order[i], page, folder };
 
 		if (t->ops->caps & KVC_TIER_SHARED)
 			err = t->ops->list ? t->ops->list(t, import_one, &im) : -EOPNOTSUPP;
@@ -152,8 +192,10 @@ static int bring(struct kvc *k, uint64_t ino, struct kvc_node **n)
 
 	kvc_lock_both(k);
 	err = kvc_node_get_both(k, ino, n);
-	if (!err)
+	if (!err) {
+		kvc_chunk_stir((*n)->chunk);
 		(*n)->leases++;
+	}
 	if (!err && (*n)->state == KVC_LOWER)
 		err = kvc_load_start_locked(k, *n, true);
 	while (!err && (*n)->state == KVC_LOADING) {
@@ -334,6 +376,7 @@ void kvc_print_control(struct kvc *k, FILE *out)
 
 void kvc_sweep_stop(struct kvc *k)
 {
+	struct timespec limit;
 	struct kvc_sweep *s;
 
 	kvc_lock(k);
@@ -343,6 +386,14 @@ void kvc_sweep_stop(struct kvc *k)
 	if (!s)
 		return;
 	s->stop = true;
-	pthread_join(s->thread, NULL);
-	free(s);
+	/* The listing of a filesystem whose server is dead has no end. */
+	limit = kvc_timespec(kvc_now_ns() + k->opt.deadline_ms * 1000000);
+	if (!pthread_timedjoin_np(s->thread, NULL, &limit)) {
+		free(s);
+		return;
+	}
+	kvc_warn("%s does not end and is left behind", s->name);
+	kvc_lock(k);
+	k->work->left++;
+	kvc_unlock(k);
 }

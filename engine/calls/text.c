@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What .kvcachefs/ shows: stats for people, metrics for Prometheus, config as in effect. */
 #include "cache.h"
+#include "drop.h"
 #include "node.h"
 #include "prefault.h"
 #include "tierq.h"
@@ -22,7 +23,7 @@ static const struct {
 struct gauges {
 	uint64_t pool_bytes, pool_used_bytes, files_open, objects_resident, nodes_in_memory,
 		room_waiters, jobs, catalog_ok, catalog_pending_bytes, catalog_log_bytes,
-		unsynced_bytes;
+		unsynced_bytes, drop_files, copies_failing;
 	uint64_t prefault_bytes, prefault_total, prefault_held;
 };
 
@@ -38,6 +39,8 @@ struct gauges {
 	X(catalog_pending_bytes, "memory that changes take which are not committed yet")          \
 	X(catalog_log_bytes, "size of the catalog's log")                                         \
 	X(unsynced_bytes, "bytes in the tiers that are freed once the log is on stable storage")  \
+	X(drop_files, "files that a drop worked on under one hold of the locks, at the most")     \
+	X(copies_failing, "copies that failed and wait to be tried again, later each time")       \
 	X(prefault_bytes, "bytes of the pool touched ahead so far")                               \
 	X(prefault_total, "bytes of the pool to be touched ahead")                                \
 	X(prefault_held, "bytes touched ahead and not yet given back")
@@ -63,12 +66,16 @@ static struct gauges gauges(struct kvc *k)
 		c.pending_bytes,
 		c.log_bytes,
 		k->trash->unsynced_bytes,
+		k->drops->most,
+		0,
 		p.bytes,
 		p.total,
 		p.held,
 	};
 	kvc_list_each(e, &k->room.waiters)
 		g.room_waiters++;
+	kvc_tier_each(k, t)
+		g.copies_failing += k->tier[t].nagain;
 	kvc_unlock(k);
 	return g;
 }
@@ -92,7 +99,7 @@ void kvc_print_stats(struct kvc *k, FILE *out)
 
 		k->tier[t].t->ops->usage(k->tier[t].t, &u);
 		kvc_lock(k);
-		up = !k->tier[t].open_until_ns;
+		up = !k->tier[t].open_until_ns && !k->tier[t].stuck;
 		kvc_unlock(k);
 		fprintf(out, "tier_%s_bytes %*s %" PRIu64 "\n", k->tier[t].t->ops->name,
 			(int)(10 - strlen(k->tier[t].t->ops->name)), "", u.total);

@@ -4,6 +4,7 @@
  * under user.kvcachefs. are made here, one row each in `virtuals`.
  */
 #include "cache.h"
+#include "clock.h"
 #include "dirty.h"
 #include "folder.h"
 #include "limit.h"
@@ -20,6 +21,15 @@
 #define PREFIX "user.kvcachefs."
 
 #define QUOTA_MIN (1u << 20)
+
+/*
+ * What an inode's attributes may be together: the names as listxattr gives them, of which ours take
+ * OURS at most; and all bytes, so that the catalog is not filled by them.
+ */
+#define NAMES_MAX 65536
+#define OURS 1024
+#define ATTRS_MAX (128u << 10)
+#define EACH 48 /* that a row counts beside its bytes */
 
 enum on { ON_FILE = 1, ON_CHUNK_FOLDER = 2, ON_MODEL = 4, ON_FOLDER = 8 };
 
@@ -66,7 +76,10 @@ static int summarize_both(struct kvc *k, struct subject *s, struct summary *sum)
 
 		if (!S_ISREG(e.v[i].kind))
 			continue;
-		if (!(err = kvc_node_get_both(k, e.v[i].ino, &n))) {
+		err = kvc_node_get_both(k, e.v[i].ino, &n);
+		if (err == -ENOENT) { /* it is dropped this moment */
+			err = 0;
+		} else if (!err) {
 			if (n->row.chunk == s->chunk)
 				add_node(k, sum, n);
 			kvc_node_settle_locked(k, n);
@@ -120,9 +133,8 @@ static int get_hits(struct kvc *k, struct subject *s, char *value)
 
 static int get_pin(struct kvc *k, struct subject *s, char *value)
 {
-	uint64_t now = kvc_now_ns(), until = s->row.pin_until_ns;
+	uint64_t now = kvc_clock_ns(k), until = s->row.pin_until_ns;
 
-	(void)k;
 	snprintf(value, 128, "%" PRIu64,
 		 until == INT64_MAX ? 1
 		 : until > now      ? kvc_max(2, (until - now) / 1000000000)
@@ -152,10 +164,9 @@ static int set_pin(struct kvc *k, struct subject *s, const char *value)
 {
 	uint64_t v;
 
-	(void)k;
 	if (number(value, &v))
 		return -EINVAL;
-	s->row.pin_until_ns = v == 0 ? 0 : v == 1 ? INT64_MAX : kvc_now_ns() + v * 1000000000;
+	s->row.pin_until_ns = v == 0 ? 0 : v == 1 ? INT64_MAX : kvc_clock_ns(k) + v * 1000000000;
 	return 0;
 }
 
@@ -163,11 +174,10 @@ static int set_ttl(struct kvc *k, struct subject *s, const char *value)
 {
 	uint64_t v;
 
-	(void)k;
 	if (number(value, &v))
 		return -EINVAL;
 	s->row.ttl_s = v;
-	s->row.expires_ns = v ? kvc_now_ns() + v * 1000000000 : 0;
+	s->row.expires_ns = v ? kvc_clock_ns(k) + v * 1000000000 : 0;
 	return 0;
 }
 
@@ -378,13 +388,43 @@ static void chunk_changed_both(struct kvc *k, struct subject *s)
 	}
 }
 
+/* Has the inode room for this attribute? */
+static int fits(struct kvc *k, uint64_t ino, const char *name, size_t len)
+{
+	struct kvc_xattr_sum sum;
+	int err = kvc_xattr_sum(k->cat, ino, name, &sum);
+
+	sum.names += strlen(name) + 1;
+	return err
+		       ?: sum.names > NAMES_MAX - OURS ||
+				  sum.names + sum.values + len + (sum.n + 1) * EACH > ATTRS_MAX
+			  ? -ENOSPC
+			  : 0;
+}
+
+/* An attribute of a client's. */
+static int set_own(struct kvc *k, struct kvc_node *n, const char *name, const void *value,
+		   size_t len, int flags)
+{
+	size_t there = 0;
+	int err = kvc_xattr_get(k->cat, n->row.ino, name, NULL, &there);
+
+	if (!err && (flags & 1)) /* XATTR_CREATE */
+		err = -EEXIST;
+	else if (err == -ENOENT)
+		err = flags & 2 ? -ENODATA : 0; /* XATTR_REPLACE */
+	if (err || n->lost)
+		return err;
+	return fits(k, n->row.ino, name, len)
+		       ?: kvc_xattr_set(k->cat, n->row.ino, name, value, len);
+}
+
 int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *value, size_t len,
 		 int flags)
 {
 	const struct virtual *v = is_virtual(name) ? virtual_of(name) : NULL;
 	struct subject s;
 	char text[128];
-	size_t there = 0;
 	int err;
 
 	if (is_virtual(name) && !v)
@@ -406,13 +446,7 @@ int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *valu
 		else if (!err && v->on == ON_MODEL && s.n->files)
 			kvc_unit_regroup_locked(k, s.n); /* a model's folder is no chunk */
 	} else {
-		err = kvc_xattr_get(k->cat, ino, name, NULL, &there);
-		if (!err && (flags & 1)) /* XATTR_CREATE */
-			err = -EEXIST;
-		else if (err == -ENOENT)
-			err = flags & 2 ? -ENODATA : 0; /* XATTR_REPLACE */
-		if (!err)
-			err = s.n->lost ? 0 : kvc_xattr_set(k->cat, ino, name, value, len);
+		err = set_own(k, s.n, name, value, len, flags);
 	}
 	if (!err) {
 		s.n->row.ctime_ns = kvc_now_ns();
@@ -451,6 +485,7 @@ static int remove_virtual(struct kvc *k, uint64_t ino, const struct virtual *v)
 
 int kvc_removexattr(struct kvc *k, uint64_t ino, const char *name)
 {
+	struct kvc_node *n;
 	size_t there = 0;
 	int err;
 
@@ -458,20 +493,25 @@ int kvc_removexattr(struct kvc *k, uint64_t ino, const char *name)
 		return remove_virtual(k, ino, virtual_of(name));
 	if ((err = kvc_takes(k, true)))
 		return err;
-	kvc_catalog_lock(k->cat);
-	err = kvc_xattr_get(k->cat, ino, name, NULL, &there);
-	if (!err)
-		err = kvc_xattr_del(k->cat, ino, name);
-	kvc_catalog_unlock(k->cat);
-	kvc_lock(k);
-	kvc_commit_soon_locked(k, false);
-	kvc_unlock(k);
-	return err == -ENOENT ? -ENODATA : err;
+	kvc_lock_both(k);
+	err = kvc_node_get_both(k, ino, &n);
+	if (!err) {
+		err = kvc_xattr_get(k->cat, ino, name, NULL, &there)
+			      ?: kvc_xattr_del(k->cat, ino, name);
+		if (!err) {
+			n->row.ctime_ns = kvc_now_ns();
+			kvc_node_dirty_locked(k, n);
+		}
+		err = err == -ENOENT ? -ENODATA : err;
+		kvc_node_settle_locked(k, n);
+	}
+	kvc_unlock_both(k);
+	return err;
 }
 
 int kvc_listxattr(struct kvc *k, uint64_t ino, char *names, size_t *len)
 {
-	char own[512], all[65536];
+	char own[OURS], all[NAMES_MAX];
 	size_t n = 0, theirs = sizeof all;
 	struct subject s;
 	int err;

@@ -13,6 +13,9 @@
 
 #define FORMAT "4"
 
+/* What is over is found without looking at the rest. */
+#define GONE_INDEX "CREATE INDEX IF NOT EXISTS gone_until ON gone(until_ns);"
+
 /*
  * Tables keyed by more than a number are WITHOUT ROWID with the key columns first. `names` is
  * ordered by the hash of the name, which is readdir's cookie. objects_unplaced lets recovery find
@@ -42,7 +45,7 @@ const char *const kvc_schema =
 	" len INTEGER NOT NULL, hi INTEGER NOT NULL, codec INTEGER NOT NULL, key INTEGER NOT NULL, "
 	"sum BLOB, PRIMARY KEY(ino, tier)) WITHOUT ROWID;"
 	"CREATE TABLE gone(at INTEGER NOT NULL, hi INTEGER NOT NULL, until_ns INTEGER NOT NULL, "
-	"PRIMARY KEY(at, hi)) WITHOUT ROWID;"
+	"PRIMARY KEY(at, hi)) WITHOUT ROWID;" GONE_INDEX
 	"CREATE TABLE xattrs(ino INTEGER NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, "
 	"PRIMARY KEY(ino, name)) WITHOUT ROWID;"
 	"CREATE TABLE chunks(id INTEGER PRIMARY KEY, created_ns INTEGER NOT NULL, last_ns INTEGER "
@@ -165,28 +168,34 @@ static int migrate(struct kvc_catalog *c, const char *format)
 	return rc ? kvc_sql_errno(c->w.db, rc) : 0;
 }
 
-/* A descriptor for the log, and the log's name on stable storage. */
+/* The log and what belongs to it, with their names on stable storage. */
 static int open_log(struct kvc_catalog *c)
 {
-	char wal[1300], dir[1280];
-	int fd, err;
+	char dir[1280];
+	KVC_FD int fd = -1;
+	int err = kvc_anew_open(c->anew);
 
-	snprintf(wal, sizeof wal, "%s-wal", c->path);
+	if (err)
+		return err;
 	snprintf(dir, sizeof dir, "%s", c->path);
-	c->wal_fd = open(wal, O_RDWR | O_CLOEXEC);
 	fd = open(dirname(dir), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	err = c->wal_fd < 0 || fd < 0 || fsync(fd) ? -errno : 0;
-	if (fd >= 0)
-		close(fd);
-	return err;
+	return fd < 0 || fsync(fd) ? -errno : 0;
 }
 
 /* All of it but the threads. */
 static int open_all(struct kvc_catalog *c, char *error)
 {
 	char format[16] = "";
-	int rc = kvc_conn_open(c, &c->w, true), err = 0;
-	sqlite3 *db = c->w.db;
+	int rc, err = c->look ? 0 : kvc_anew_mend(c->path);
+	sqlite3 *db;
+
+	if (err) {
+		snprintf(error, 512, "the log of the catalog %s cannot be looked at: %s", c->path,
+			 strerror(-err));
+		return err;
+	}
+	rc = kvc_conn_open(c, &c->w, true);
+	db = c->w.db;
 
 	for (int i = 0; i < KVC_READERS && !rc; i++) {
 		rc = kvc_conn_open(c, &c->reader[i], false);
@@ -204,9 +213,13 @@ static int open_all(struct kvc_catalog *c, char *error)
 				 : "use a newer one");
 		return err;
 	}
-	/* A transaction of nothing: can it be written, and the log is there. */
+	/* Can it be written, and the log is there? Older catalogs lack the index. */
 	if (!rc && !err && !c->look)
-		err = kvc_sql_run(&c->w, ST_BEGIN, "") ?: kvc_sql_run(&c->w, ST_COMMIT, "");
+		err = kvc_sql_run(&c->w, ST_BEGIN, "");
+	if (!rc && !err && !c->look)
+		rc = sqlite3_exec(c->w.db, GONE_INDEX, NULL, NULL, NULL);
+	if (!rc && !err && !c->look)
+		err = kvc_sql_run(&c->w, ST_COMMIT, "");
 	if (rc || err) {
 		snprintf(error, 512,
 			 "the catalog %s cannot be used: %s; run fsck.kvcachefs on the store",
@@ -235,10 +248,10 @@ static int open_as(struct kvc_catalog **out, const char *path, bool look, char *
 		pthread_mutex_init(&c->reader[i].lock, NULL);
 	snprintf(c->path, sizeof c->path, "%s", path);
 	c->look = look;
-	c->wal_fd = -1;
 	atomic_store(&c->logged, true); /* what goes wrong here is told by the caller */
 	c->filter = kvc_filter_new();
-	err = kvc_overlay_init(&c->over) ?: c->filter ? 0 : -ENOMEM;
+	c->anew = kvc_anew_new(path, kvc_checkpoint_ask, c);
+	err = kvc_overlay_init(&c->over) ?: c->filter && c->anew ? 0 : -ENOMEM;
 	atomic_store(&c->txn, c->over.txn);
 	if (err)
 		snprintf(error, 512, "out of memory");
@@ -279,8 +292,7 @@ int kvc_catalog_close(struct kvc_catalog *c)
 		pthread_mutex_destroy(&c->reader[i].lock);
 	}
 	kvc_conn_close(&c->w); /* the last connection: SQLite moves the log into the database */
-	if (c->wal_fd >= 0)
-		close(c->wal_fd);
+	kvc_anew_free(c->anew);
 	kvc_filter_free(c->filter);
 	pthread_mutex_destroy(&c->lock.m);
 	pthread_mutex_destroy(&c->writer);

@@ -21,6 +21,8 @@
 #include "tier.h"
 #include "util.h"
 
+#include <sys/stat.h>
+
 struct kvc_catalog;
 
 /*
@@ -35,7 +37,7 @@ enum { KVC_CONTAINER = 1, KVC_BUCKETS = 2 };
 struct kvc_row { /* a node */
 	uint64_t ino;
 	uint32_t mode, uid, gid, nlink; /* mode with its S_IFMT bits */
-	uint64_t size, blocks;          /* bytes, and 512-byte blocks */
+	uint64_t size, blocks;          /* bytes (a device's: its number), and 512-byte blocks */
 	uint64_t atime_ns, mtime_ns, ctime_ns, btime_ns;
 	/* a folder: its parent. A file: the folder of its newest name */
 	uint64_t parent;
@@ -46,6 +48,11 @@ struct kvc_row { /* a node */
 	 */
 	uint64_t container;
 };
+
+static inline bool kvc_is_device(uint32_t mode)
+{
+	return S_ISCHR(mode) || S_ISBLK(mode);
+}
 
 struct kvc_object_row {
 	uint64_t gen; /* counts publishes; 0: never published */
@@ -60,7 +67,8 @@ struct kvc_place {
 	uint64_t gen; /* of the object that lies there; 0: nothing does */
 	struct kvc_where where;
 	uint32_t codec, key; /* enum kvc_codec with KVC_PLACE_CODED, and the key's id or 0 */
-	struct kvc_sum sum;  /* shared tiers: stored_sum of the frame, which tells its version */
+	/* stored_sum of the frame, which tells its version; zero: recorded by an older daemon */
+	struct kvc_sum sum;
 };
 
 struct kvc_chunk_row {
@@ -145,6 +153,8 @@ struct kvc_catalog_state {
 /* Needs no lock. */
 void kvc_catalog_state(struct kvc_catalog *c, struct kvc_catalog_state *s);
 
+/* 1, 0 where there is no such key, or an error. */
+int kvc_meta_read(struct kvc_catalog *c, const char *key, char *value, size_t room);
 int kvc_meta_get(struct kvc_catalog *c, const char *key, char *value, size_t room);
 int kvc_meta_set(struct kvc_catalog *c, const char *key, const char *value);
 int kvc_meta_del(struct kvc_catalog *c, const char *key);
@@ -198,7 +208,7 @@ int kvc_row_get(struct kvc_catalog *c, uint64_t ino, struct kvc_row *r);
 int kvc_row_put(struct kvc_catalog *c, const struct kvc_row *r);
 /* with its xattrs, link target, object and placements */
 int kvc_row_del(struct kvc_catalog *c, uint64_t ino);
-uint64_t kvc_row_max(struct kvc_catalog *c);
+int kvc_row_max(struct kvc_catalog *c, uint64_t *max);
 /*
  * The next inode numbers above `after` and below that bound, of committed rows; changes since are
  * left to the caller.
@@ -257,6 +267,15 @@ int kvc_xattr_del(struct kvc_catalog *c, uint64_t ino, const char *name);
  * it does not fit.
  */
 int kvc_xattr_list(struct kvc_catalog *c, uint64_t ino, char *names, size_t *len);
+/*
+ * What all attributes of an inode but `except` are, in bytes: as kvc_xattr_list gives the names,
+ * and the values. *n of them.
+ */
+struct kvc_xattr_sum {
+	size_t n, names, values;
+};
+int kvc_xattr_sum(struct kvc_catalog *c, uint64_t ino, const char *except,
+		  struct kvc_xattr_sum *sum);
 
 int kvc_chunk_get(struct kvc_catalog *c, uint64_t id, struct kvc_chunk_row *r);
 int kvc_chunk_put(struct kvc_catalog *c, const struct kvc_chunk_row *r);
@@ -267,9 +286,11 @@ int kvc_chunk_del(struct kvc_catalog *c, uint64_t id);
  */
 int kvc_chunk_next_ranked(struct kvc_catalog *c, struct kvc_chunk_row *r);
 int kvc_chunk_next_quota(struct kvc_catalog *c, uint64_t model, struct kvc_chunk_row *r);
-/* Chunks whose ttl has run out. */
-int kvc_chunk_each_expired(struct kvc_catalog *c, uint64_t now_ns,
-			   int (*fn)(void *arg, const struct kvc_chunk_row *r), void *arg);
+/*
+ * The next of those whose ttl has run out by ascending (expires_ns, id), after r's own pair (begin
+ * with zeroes), into *r.
+ */
+int kvc_chunk_next_expired(struct kvc_catalog *c, uint64_t now_ns, struct kvc_chunk_row *r);
 /* Gives every chunk a new rank (the policy changed since). */
 int kvc_chunk_rerank(struct kvc_catalog *c, int64_t (*rank)(const struct kvc_chunk_row *r));
 

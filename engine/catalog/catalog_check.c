@@ -9,12 +9,16 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define IS_FILE "(n.mode & 61440) = 32768"
 #define IS_FOLDER "(n.mode & 61440) = 16384"
 /* Made by O_TMPFILE and not linked when its daemon was killed: the next mount takes it away. */
 #define UNNAMED(ino) "EXISTS (SELECT 1 FROM meta WHERE key = printf('unnamed:%x', " ino "))"
+
+/* Its daemon was killed while it was dropped: the next mount takes away what is left of it. */
+#define DROPPING(chunk) "EXISTS (SELECT 1 FROM meta WHERE key = printf('dropping:%x', " chunk "))"
 
 static const struct rule {
 	const char *find, *mend;
@@ -26,7 +30,8 @@ static const struct rule {
 	  " WHERE ino NOT IN (SELECT ino FROM nodes)",
 	  "DELETE FROM names WHERE ino NOT IN (SELECT ino FROM nodes)" },
 	{ "SELECT printf('name %s is in inode %d, which is no folder', name, parent) FROM names"
-	  " WHERE parent NOT IN (SELECT n.ino FROM nodes n WHERE " IS_FOLDER ")",
+	  " WHERE parent NOT IN (SELECT n.ino FROM nodes n WHERE " IS_FOLDER
+	  ") AND NOT " DROPPING("parent"),
 	  "DELETE FROM names WHERE parent NOT IN (SELECT n.ino FROM nodes n WHERE " IS_FOLDER ")" },
 	{ "SELECT printf('inode %d has no name', ino) FROM nodes WHERE ino <> 1 AND ino NOT IN "
 	  "(SELECT ino FROM names) AND NOT " UNNAMED("ino"),
@@ -92,11 +97,13 @@ static const struct rule {
 	  "key = printf('quota:%x', quota))" },
 	{ "SELECT printf('the chunk of inode %d is not known', n.ino) FROM nodes n JOIN objects o "
 	  "ON o.ino = n.ino"
-	  " WHERE o.lower = 1 AND n.chunk NOT IN (SELECT id FROM chunks) AND NOT " UNNAMED("n.ino"),
+	  " WHERE o.lower = 1 AND n.chunk NOT IN (SELECT id FROM chunks) AND NOT " UNNAMED(
+		  "n.ino") " AND NOT " DROPPING("n.chunk"),
 	  "INSERT OR IGNORE INTO chunks(id, created_ns, last_ns, hits, rank, pin_until_ns, ttl_s, "
 	  "expires_ns, policy, quota)"
-	  " SELECT n.chunk, n.mtime_ns, n.mtime_ns, 0, 0, 0, 0, 0, 0, 0 FROM nodes n JOIN objects "
-	  "o ON o.ino = n.ino"
+	  " SELECT n.chunk, max(n.mtime_ns, 0), max(n.mtime_ns, 0), 0, 0, 0, 0, 0, 0, 0 FROM nodes "
+	  "n "
+	  "JOIN objects o ON o.ino = n.ino"
 	  " WHERE o.lower = 1 AND n.chunk NOT IN (SELECT id FROM chunks)" },
 };
 
@@ -219,6 +226,8 @@ int kvc_check_pages(const char *path, bool mend, kvc_found_fn *fn, void *arg)
 	}
 	if (!err && (err = readable(path, "-wal")) == -ENOENT)
 		err = 0;
+	if (!err && mend)
+		err = kvc_anew_mend(path);
 	if (err)
 		return err;
 	rc = mend ? sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE, NULL)
@@ -243,6 +252,49 @@ int kvc_check_rules(struct kvc_catalog *c, bool mend, kvc_found_fn *fn, void *ar
 			err = verdict(c->w.db,
 				      sqlite3_exec(c->w.db, rules[i].mend, NULL, NULL, NULL));
 	}
+	pthread_mutex_unlock(&c->writer);
+	return err;
+}
+
+/* As names/bury.c does it at the next mount. */
+static const char *const finish[] = {
+	"CREATE TEMP TABLE dropped AS SELECT n.ino FROM nodes n JOIN names m ON m.ino = n.ino AND "
+	"m.parent = n.chunk WHERE " IS_FILE " AND " DROPPING("n.chunk"),
+	"DELETE FROM names WHERE ino IN (SELECT ino FROM dropped)",
+	"DELETE FROM objects WHERE ino IN (SELECT ino FROM dropped)",
+	"DELETE FROM placements WHERE ino IN (SELECT ino FROM dropped)",
+	"DELETE FROM xattrs WHERE ino IN (SELECT ino FROM dropped)",
+	"DELETE FROM nodes WHERE ino IN (SELECT ino FROM dropped)",
+	"DELETE FROM meta WHERE key GLOB 'dropping:*'",
+	"DROP TABLE dropped",
+};
+
+static int count_into(void *arg, int columns, char **value, char **name)
+{
+	(void)columns;
+	(void)name;
+	*(uint64_t *)arg = value[0] ? strtoull(value[0], NULL, 10) : 0;
+	return 0;
+}
+
+int kvc_check_drops(struct kvc_catalog *c, bool mend, uint64_t *chunks)
+{
+	int err = kvc_catalog_flush(c, 0), rc = 0;
+
+	if (err)
+		return err;
+	pthread_mutex_lock(&c->writer);
+	rc = sqlite3_exec(c->w.db, "SELECT count(*) FROM meta WHERE key GLOB 'dropping:*'",
+			  count_into, chunks, NULL);
+	if (!rc && mend && *chunks) {
+		rc = sqlite3_exec(c->w.db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
+		for (size_t i = 0; i < sizeof finish / sizeof finish[0] && !rc; i++)
+			rc = sqlite3_exec(c->w.db, finish[i], NULL, NULL, NULL);
+		rc = rc ?: sqlite3_exec(c->w.db, "COMMIT", NULL, NULL, NULL);
+	}
+	err = rc ? kvc_sql_errno(c->w.db, rc) : 0;
+	if (rc)
+		sqlite3_exec(c->w.db, "ROLLBACK", NULL, NULL, NULL);
 	pthread_mutex_unlock(&c->writer);
 	return err;
 }

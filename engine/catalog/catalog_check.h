@@ -20,6 +20,12 @@ int kvc_check_pages(const char *path, bool mend, kvc_found_fn *fn, void *arg);
 /* All rules over an open catalog, under its lock. 0 or a negative errno, as above. */
 int kvc_check_rules(struct kvc_catalog *c, bool mend, kvc_found_fn *fn, void *arg);
 
+/*
+ * Chunks whose drop a daemon did not end (names/bury.c), which is no fault: how many, and with
+ * `mend` it is ended. Before the rules.
+ */
+int kvc_check_drops(struct kvc_catalog *c, bool mend, uint64_t *chunks);
+
 /* Sum of the lengths placed in a tier. */
 int kvc_check_placed_bytes(struct kvc_catalog *c, unsigned tier, uint64_t *bytes);
 /* Forgets a placement, and keeps objects.lower true to what is left. */

@@ -26,6 +26,7 @@
 #ifndef KVC_CATALOG_PRIV_H
 #define KVC_CATALOG_PRIV_H
 
+#include "anew.h"
 #include "catalog.h"
 #include "filter.h"
 #include "overlay.h"
@@ -87,12 +88,14 @@
 	X(GONE_GET, "SELECT 1 FROM gone WHERE at = ? AND hi = ? AND until_ns > ?")                 \
 	X(GONE_PUT, "INSERT OR REPLACE INTO gone(at, hi, until_ns) VALUES(?, ?, ?)")               \
 	X(GONE_DEL, "DELETE FROM gone WHERE at = ? AND hi = ?")                                    \
+	X(GONE_FIRST, "SELECT min(until_ns) FROM gone")                                            \
 	X(GONE_PURGE, "DELETE FROM gone WHERE until_ns <= ?")                                      \
 	X(XATTR_GET, "SELECT value FROM xattrs WHERE ino = ? AND name = ?")                        \
 	X(XATTR_SET, "INSERT OR REPLACE INTO xattrs(ino, name, value) VALUES(?, ?, ?)")            \
 	X(XATTR_DEL, "DELETE FROM xattrs WHERE ino = ? AND name = ?")                              \
 	X(XATTR_DEL_ALL, "DELETE FROM xattrs WHERE ino = ?")                                       \
 	X(XATTR_LIST, "SELECT name FROM xattrs WHERE ino = ? ORDER BY name")                       \
+	X(XATTR_SIZES, "SELECT name, length(value) FROM xattrs WHERE ino = ?")                     \
 	X(CHUNK_GET, "SELECT " CHUNK_COLUMNS " FROM chunks WHERE id = ?")                          \
 	X(CHUNK_PUT,                                                                               \
 	  "INSERT OR REPLACE INTO chunks(" CHUNK_COLUMNS ") VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)") \
@@ -102,8 +105,9 @@
 	X(CHUNK_QUOTA,                                                                             \
 	  "SELECT " CHUNK_COLUMNS                                                                  \
 	  " FROM chunks WHERE quota = ? AND quota > 0 AND (rank, id) > (?, ?) ORDER BY rank, id")  \
-	X(CHUNK_EXPIRED,                                                                           \
-	  "SELECT " CHUNK_COLUMNS " FROM chunks WHERE expires_ns > 0 AND expires_ns <= ?")         \
+	X(CHUNK_EXPIRED, "SELECT " CHUNK_COLUMNS                                                   \
+			 " FROM chunks WHERE expires_ns > 0 AND (expires_ns, id) > (?, ?) "        \
+			 "AND expires_ns <= ? ORDER BY expires_ns, id")                            \
 	X(CHUNK_ALL, "SELECT " CHUNK_COLUMNS " FROM chunks WHERE id > ? ORDER BY id LIMIT 1024")
 
 enum kvc_statement {
@@ -163,7 +167,7 @@ struct kvc_catalog {
 	struct kvc_checkpoint *checkpoint;
 	_Atomic uint64_t log_pages; /* frames in the log after the last commit */
 	_Atomic uint64_t commits;
-	int wal_fd; /* the log, to sync it */
+	struct kvc_anew *anew; /* the log, and how it begins anew */
 	_Atomic bool logged;
 };
 
@@ -214,6 +218,8 @@ bool kvc_wiped(struct kvc_catalog *c, uint64_t ino);
 int kvc_checkpoint_start(struct kvc_catalog *c, uint64_t log_bytes);
 void kvc_checkpoint_stop(struct kvc_catalog *c);
 void kvc_checkpoint_gate(struct kvc_catalog *c);
+/* The log has begun anew and is to be synced: the thread does. A catalog's, from its committer. */
+void kvc_checkpoint_ask(void *catalog);
 /* The writer's connection is new: it tells how long the log is. */
 void kvc_checkpoint_watch(struct kvc_catalog *c);
 

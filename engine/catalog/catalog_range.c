@@ -217,22 +217,53 @@ int kvc_xattr_list(struct kvc_catalog *c, uint64_t ino, char *list, size_t *len)
 	return err ?: got < 0 ? got : 0;
 }
 
+static void sum_one(struct kvc_xattr_sum *sum, const char *except, const char *name, size_t value)
+{
+	if (!strcmp(name, except))
+		return;
+	sum->n++;
+	sum->names += strlen(name) + 1;
+	sum->values += value;
+}
+
+int kvc_xattr_sum(struct kvc_catalog *c, uint64_t ino, const char *except,
+		  struct kvc_xattr_sum *sum)
+{
+	struct kvc_conn *n;
+	sqlite3_stmt *st;
+	int got = 0;
+
+	*sum = (struct kvc_xattr_sum){ 0 };
+	for (struct kvc_change *x = NULL; (x = kvc_overlay_xattr(&c->over, ino, x));)
+		if (!x->gone)
+			sum_one(sum, except, x->text, x->len);
+	if (kvc_wiped(c, ino))
+		return 0;
+	n = kvc_reader_get(c);
+	st = kvc_sql(n, ST_XATTR_SIZES, "i", I(ino));
+	while ((got = kvc_sql_step(n, st)) == 1) {
+		const char *name = (const char *)sqlite3_column_text(st, 0);
+
+		if (!kvc_overlay_find(&c->over, KVC_T_XATTR, ino, 0, name))
+			sum_one(sum, except, name, kvc_sql_u64(st, 1));
+	}
+	return done(n, st, got);
+}
+
 /* ---- chunks ---- */
 
-static int next_chunk(struct kvc_catalog *c, enum kvc_statement s, uint64_t first,
-		      struct kvc_chunk_row *r)
+/*
+ * The first row of a query that no change is of, or `over`, the first of the changes, if that is
+ * before it: into *r.
+ */
+static int nearer(struct kvc_catalog *c, struct kvc_conn *n, sqlite3_stmt *st,
+		  const struct kvc_chunk_row *over,
+		  bool (*before)(const struct kvc_chunk_row *a, const struct kvc_chunk_row *b),
+		  struct kvc_chunk_row *r)
 {
-	enum kvc_order ix = s == ST_CHUNK_RANKED ? KVC_IX_RANK : KVC_IX_QUOTA;
-	struct kvc_change *x = kvc_overlay_after(&c->over, ix, first, kvc_overlay_rank(r->rank),
-						 r->id, NULL);
-	const struct kvc_chunk_row *over = x ? x->value : NULL;
-	struct kvc_conn *n = kvc_reader_get(c);
-	sqlite3_stmt *st = kvc_sql(n, s, "iii", I(first), I(r->rank), I(r->id));
 	struct kvc_chunk_row row;
 	int got;
 
-	if (over && (ix == KVC_IX_RANK ? over->policy : over->quota) != first)
-		over = NULL;
 	while ((got = kvc_sql_step(n, st)) == 1)
 		if (!kvc_overlay_find(&c->over, KVC_T_CHUNK, kvc_sql_u64(st, 0), 0, NULL))
 			break;
@@ -243,11 +274,28 @@ static int next_chunk(struct kvc_catalog *c, enum kvc_statement s, uint64_t firs
 		return got;
 	if (!got && !over)
 		return -ENOENT;
-	if (!got || (over && (over->rank != row.rank ? over->rank < row.rank : over->id < row.id)))
-		*r = *over;
-	else
-		*r = row;
+	*r = !got || (over && before(over, &row)) ? *over : row;
 	return 0;
+}
+
+static bool ranks_before(const struct kvc_chunk_row *a, const struct kvc_chunk_row *b)
+{
+	return a->rank != b->rank ? a->rank < b->rank : a->id < b->id;
+}
+
+static int next_chunk(struct kvc_catalog *c, enum kvc_statement s, uint64_t first,
+		      struct kvc_chunk_row *r)
+{
+	enum kvc_order ix = s == ST_CHUNK_RANKED ? KVC_IX_RANK : KVC_IX_QUOTA;
+	struct kvc_change *x = kvc_overlay_after(&c->over, ix, first, kvc_overlay_rank(r->rank),
+						 r->id, NULL);
+	const struct kvc_chunk_row *over = x ? x->value : NULL;
+	struct kvc_conn *n = kvc_reader_get(c);
+	sqlite3_stmt *st = kvc_sql(n, s, "iii", I(first), I(r->rank), I(r->id));
+
+	if (over && (ix == KVC_IX_RANK ? over->policy : over->quota) != first)
+		over = NULL;
+	return nearer(c, n, st, over, ranks_before, r);
 }
 
 int kvc_chunk_next_ranked(struct kvc_catalog *c, struct kvc_chunk_row *r)
@@ -260,33 +308,23 @@ int kvc_chunk_next_quota(struct kvc_catalog *c, uint64_t model, struct kvc_chunk
 	return model ? next_chunk(c, ST_CHUNK_QUOTA, model, r) : -ENOENT;
 }
 
-int kvc_chunk_each_expired(struct kvc_catalog *c, uint64_t now_ns,
-			   int (*fn)(void *arg, const struct kvc_chunk_row *r), void *arg)
+static bool expires_before(const struct kvc_chunk_row *a, const struct kvc_chunk_row *b)
 {
-	struct kvc_change *x = kvc_overlay_after(&c->over, KVC_IX_EXPIRE, 0, 0, 0, "");
-	struct kvc_chunk_row row;
-	struct kvc_conn *n;
-	sqlite3_stmt *st;
-	int got = 0;
+	return a->expires_ns != b->expires_ns ? a->expires_ns < b->expires_ns : a->id < b->id;
+}
 
-	for (; x && !got;
-	     x = kvc_overlay_after(&c->over, KVC_IX_EXPIRE, row.expires_ns, row.id, 0, NULL)) {
-		memcpy(&row, x->value, sizeof row);
-		if (row.expires_ns > now_ns)
-			break;
-		got = fn(arg, &row);
-	}
-	if (got)
-		return got;
-	n = kvc_reader_get(c);
-	st = kvc_sql(n, ST_CHUNK_EXPIRED, "i", I(now_ns));
-	while ((got = kvc_sql_step(n, st)) == 1) {
-		kvc_chunk_columns(st, &row);
-		if (!kvc_overlay_find(&c->over, KVC_T_CHUNK, row.id, 0, NULL) &&
-		    (got = fn(arg, &row)))
-			break;
-	}
-	return done(n, st, got);
+int kvc_chunk_next_expired(struct kvc_catalog *c, uint64_t now_ns, struct kvc_chunk_row *r)
+{
+	struct kvc_change *x = kvc_overlay_after(&c->over, KVC_IX_EXPIRE, r->expires_ns, r->id, 0,
+						 NULL);
+	const struct kvc_chunk_row *over = x ? x->value : NULL;
+	struct kvc_conn *n = kvc_reader_get(c);
+	sqlite3_stmt *st = kvc_sql(n, ST_CHUNK_EXPIRED, "iii", I(r->expires_ns), I(r->id),
+				   I(now_ns));
+
+	if (over && over->expires_ns > now_ns)
+		over = NULL;
+	return nearer(c, n, st, over, expires_before, r);
 }
 
 struct rows {

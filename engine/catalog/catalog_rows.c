@@ -92,6 +92,13 @@ static int revive(struct kvc_catalog *c, uint64_t ino)
 
 /* ---- meta ---- */
 
+int kvc_meta_read(struct kvc_catalog *c, const char *key, char *value, size_t room)
+{
+	int err = kvc_meta_get(c, key, value, room);
+
+	return !err ? 1 : err == -ENOENT ? 0 : err;
+}
+
 int kvc_meta_get(struct kvc_catalog *c, const char *key, char *value, size_t room)
 {
 	struct kvc_change *x;
@@ -230,15 +237,18 @@ int kvc_row_del(struct kvc_catalog *c, uint64_t ino)
 	return err;
 }
 
-uint64_t kvc_row_max(struct kvc_catalog *c)
+int kvc_row_max(struct kvc_catalog *c, uint64_t *out)
 {
 	struct kvc_conn *n = kvc_reader_get(c);
 	sqlite3_stmt *st = kvc_sql(n, ST_ROW_MAX, "");
-	uint64_t max = kvc_sql_step(n, st) == 1 ? kvc_sql_u64(st, 0) : 1;
+	int got = kvc_sql_step(n, st);
+	uint64_t max = got == 1 ? kvc_sql_u64(st, 0) : 1;
 	const struct kvc_list *all[] = { &c->over.active, &c->over.batch };
 
 	kvc_sql_done(st);
 	kvc_reader_put(n);
+	if (got < 0)
+		return got;
 	for (int i = 0; i < 2; i++)
 		kvc_list_each(e, all[i]) {
 			const struct kvc_change *x = kvc_of(e, struct kvc_change, link);
@@ -246,7 +256,8 @@ uint64_t kvc_row_max(struct kvc_catalog *c)
 			if (x->table == KVC_T_ROW && !x->gone)
 				max = kvc_max(max, x->a);
 		}
-	return max;
+	*out = max;
+	return 0;
 }
 
 int kvc_target_get(struct kvc_catalog *c, uint64_t ino, char *target, size_t room)
@@ -361,10 +372,9 @@ struct kvc_place kvc_place_of(uint64_t gen, const struct kvc_where *w, const str
 		.where = *w,
 		.codec = f->codec | (f->flags & KVC_FRAME_CODED ? KVC_PLACE_CODED : 0),
 		.key = f->flags & KVC_FRAME_SEALED ? f->key_id : 0,
+		.sum = f->stored_sum,
 	};
 
-	if (f->flags & KVC_FRAME_SHARED)
-		p.sum = f->stored_sum;
 	return p;
 }
 
@@ -412,6 +422,15 @@ int kvc_gone_del(struct kvc_catalog *c, const struct kvc_where *path)
  * batch. */
 int kvc_gone_purge(struct kvc_catalog *c, uint64_t now_ns)
 {
+	struct kvc_conn *n = kvc_reader_get(c);
+	sqlite3_stmt *st = kvc_sql(n, ST_GONE_FIRST, "");
+	int got = kvc_sql_step(n, st);
+	bool due = got == 1 && sqlite3_column_type(st, 0) != SQLITE_NULL &&
+		   kvc_sql_u64(st, 0) <= now_ns;
+
+	one(n, st, got);
+	if (got < 0 || !due)
+		return kvc_min(got, 0);
 	return put(c, KVC_T_PURGE, 0, 0, NULL, &now_ns, sizeof now_ns);
 }
 

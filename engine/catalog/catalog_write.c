@@ -60,7 +60,7 @@ static int write_place(struct kvc_conn *n, const struct kvc_change *c)
 		return kvc_sql_run(n, ST_PLACE_DEL, "ii", I(c->a), I(c->b));
 	return kvc_sql_run(n, ST_PLACE_PUT, "iiiiiiiib", I(c->a), I(c->b), I(p->gen),
 			   I(p->where.at), I(p->where.len), I(p->where.hi), I(p->codec), I(p->key),
-			   c->b ? p->sum.b : NULL, (size_t)16);
+			   p->sum.b, (size_t)16);
 }
 
 static int write_chunk(struct kvc_conn *n, const struct kvc_change *c)
@@ -380,16 +380,14 @@ int kvc_catalog_takes(struct kvc_catalog *c, bool removal)
 
 void kvc_catalog_state(struct kvc_catalog *c, struct kvc_catalog_state *s)
 {
-	struct stat st;
-
 	s->pending_bytes = atomic_load(&c->pending);
-	s->log_bytes = !fstat(c->wal_fd, &st) ? (uint64_t)st.st_size : 0;
+	s->log_bytes = kvc_anew_bytes(c->anew);
 	s->ok = !atomic_load(&c->failing) && !atomic_load(&c->full);
 }
 
 int kvc_catalog_sync(struct kvc_catalog *c)
 {
-	return fdatasync(c->wal_fd) ? -errno : 0;
+	return kvc_anew_sync(c->anew);
 }
 
 void kvc_catalog_use_reserve(struct kvc_catalog *c)

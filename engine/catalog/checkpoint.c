@@ -10,6 +10,8 @@
  * not stretch promise 1. Where the log has reached its bound all the same, he waits until all of it
  * is copied, or that was tried in vain (somebody reads for long, or the disk does not take it).
  *
+ * A log that has begun anew is synced here, and the mark that lets it is written here (anew.c).
+ *
  * When little is going on the log's file is cut off. That takes SQLite's write lock, and only a
  * moment, because a PASSIVE one went before.
  *
@@ -19,13 +21,14 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #define GATE_NS 25000000ull
 #define LOOK_NS 1000000000ull
 #define TIDY_NS 5000000000ull   /* what is in the log goes over this often, however little it is */
 #define QUIET 16                /* commits since the last look: little is going on */
 #define KEEP_BYTES (256u << 10) /* a log of this size is not cut off */
+/* Of a mark (anew.c): what is committed while a busy disk syncs; where the log is small, less. */
+#define MARK_FRAMES 1024u
 
 struct kvc_checkpoint {
 	pthread_t thread;
@@ -119,9 +122,12 @@ static bool checkpoint(struct kvc_catalog *c, int mode)
 	struct kvc_checkpoint *p = c->checkpoint;
 	int log = 0, done = 0, rc;
 	uint64_t seq = atomic_load(&p->seq);
+	struct kvc_salts salts = kvc_anew_salts(c->anew);
 	bool clean;
 
 	rc = sqlite3_wal_checkpoint_v2(p->conn.db, NULL, mode, &log, &done);
+	if (done > 0)
+		kvc_anew_copied(c->anew, &salts, (uint64_t)done);
 	pthread_mutex_lock(&p->lock);
 	/* A commit that slips in behind the comparison makes one gate pass in vain. */
 	clean = !rc && log >= 0 && log == done && seq == atomic_load(&p->seq);
@@ -132,6 +138,18 @@ static bool checkpoint(struct kvc_catalog *c, int mode)
 	pthread_cond_broadcast(&p->open);
 	pthread_mutex_unlock(&p->lock);
 	return clean;
+}
+
+void kvc_checkpoint_ask(void *catalog)
+{
+	struct kvc_checkpoint *p = ((struct kvc_catalog *)catalog)->checkpoint;
+
+	if (!p)
+		return;
+	pthread_mutex_lock(&p->lock);
+	p->asked = true;
+	pthread_cond_signal(&p->wake);
+	pthread_mutex_unlock(&p->lock);
 }
 
 static void gated(struct kvc_catalog *c)
@@ -154,14 +172,13 @@ static void look(struct kvc_catalog *c, bool tidy, bool quiet)
 {
 	struct kvc_checkpoint *p = c->checkpoint;
 	uint64_t frames = atomic_load(&c->log_pages), done = atomic_load(&p->done);
-	struct stat st;
 
 	done = done > frames ? 0 : done;
 	if (frames - done > p->step || (tidy && frames > done))
 		checkpoint(c, SQLITE_CHECKPOINT_PASSIVE);
 	if (bytes_of(atomic_load(&c->log_pages)) > p->half && !atomic_load(&p->clean))
 		gated(c);
-	if (tidy && quiet && !fstat(c->wal_fd, &st) && st.st_size > KEEP_BYTES &&
+	if (tidy && quiet && kvc_anew_bytes(c->anew) > KEEP_BYTES &&
 	    checkpoint(c, SQLITE_CHECKPOINT_PASSIVE))
 		checkpoint(c, SQLITE_CHECKPOINT_TRUNCATE);
 }
@@ -184,6 +201,8 @@ static void *checkpointer(void *arg)
 			break;
 		p->asked = false;
 		pthread_mutex_unlock(&p->lock);
+		if (kvc_anew_unsynced(c->anew))
+			kvc_anew_sync(c->anew); /* what goes wrong the next checkpoint tells */
 		if (kvc_mono_ns() - look_ns >= LOOK_NS) {
 			uint64_t n = atomic_load(&c->commits);
 
@@ -227,8 +246,10 @@ int kvc_checkpoint_start(struct kvc_catalog *c, uint64_t log_bytes)
 			0); /* it comes back rather than wait with the write lock held */
 	pthread_mutex_lock(&c->writer);
 	c->checkpoint = p;
-	if (!err)
+	if (!err) {
 		kvc_checkpoint_watch(c);
+		kvc_anew_use(c->anew, kvc_min(MARK_FRAMES, p->step));
+	}
 	pthread_mutex_unlock(&c->writer);
 	if (!err)
 		err = -pthread_create(&p->thread, NULL, checkpointer, c);
@@ -250,6 +271,7 @@ void kvc_checkpoint_stop(struct kvc_catalog *c)
 	if (p->started)
 		pthread_join(p->thread, NULL);
 	pthread_mutex_lock(&c->writer);
+	kvc_anew_use(c->anew, 0);
 	c->checkpoint = NULL; /* the hook looks */
 	pthread_mutex_unlock(&c->writer);
 	kvc_conn_close(&p->conn);

@@ -119,12 +119,14 @@ int kvc_conn_settings(sqlite3 *db)
 int kvc_conn_look(const char *path, sqlite3 **db)
 {
 	char uri[4096] = "file:", wal[1300], *to = uri + 5;
-	int rc;
+	int rc, stale = kvc_anew_stale(path);
 
+	if (stale < 0)
+		return stale == -ENOMEM ? SQLITE_NOMEM : SQLITE_IOERR;
 	snprintf(wal, sizeof wal, "%s-wal", path);
 	for (const char *p = path; *p; p++)
 		to += snprintf(to, 4, strchr("%?#", *p) ? "%%%02x" : "%c", (unsigned char)*p);
-	snprintf(to, 64, "%s", access(wal, F_OK) ? "?immutable=1" : "?vfs=unix-none");
+	snprintf(to, 64, "%s", stale || access(wal, F_OK) ? "?immutable=1" : "?vfs=unix-none");
 	rc = sqlite3_open_v2(uri, db, SQLITE_OPEN_READONLY | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_URI,
 			     NULL);
 	if (!rc)
@@ -142,7 +144,8 @@ int kvc_conn_open(struct kvc_catalog *c, struct kvc_conn *n, bool writes)
 	n->c = c;
 	if (c->look)
 		return kvc_conn_look(c->path, &n->db);
-	rc = sqlite3_open_v2(c->path, &n->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
+	rc = sqlite3_open_v2(c->path, &n->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX,
+			     writes ? kvc_anew_vfs(c->anew) : NULL);
 	if (!rc)
 		sqlite3_busy_timeout(n->db, 2000);
 	if (!rc && writes)

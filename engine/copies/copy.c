@@ -10,6 +10,7 @@
 #include "model.h"
 #include "node.h"
 #include "path.h"
+#include "proof.h"
 #include "tierq.h"
 
 #include <string.h>
@@ -109,6 +110,7 @@ static struct kvc_sum digest(XXH3_state_t *x)
 static int copy_head(void *arg, uint8_t page[KVC_FRAME_HEADER])
 {
 	struct kvc_copy *c = arg;
+	int err;
 
 	c->raw = c->f->raw_sum = digest(c->sum);
 	c->f->stored_sum = c->enc ? digest(c->stored_sum) : c->raw;
@@ -119,8 +121,9 @@ static int copy_head(void *arg, uint8_t page[KVC_FRAME_HEADER])
 		kvc_frame_name_both(c->k, c->n, c->f);
 		kvc_unlock_both(c->k);
 	}
+	err = kvc_prove(c->k, c->shared, c->f);
 	kvc_frame_encode(c->f, page);
-	return 0;
+	return err;
 }
 
 /*

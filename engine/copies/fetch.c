@@ -8,6 +8,7 @@
 #include "fetch.h"
 
 #include "payload.h"
+#include "proof.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -28,25 +29,29 @@ struct fetch {
 /* Is this the frame that the catalog speaks of? */
 static int check(const struct fetch *x)
 {
+	static const struct kvc_sum none;
 	const struct kvc_want *w = x->w;
 	struct kvc_frame *f = x->f;
 	int err = kvc_frame_decode(x->page, f);
 
-	if (err)
+	if (err || (err = kvc_proof_placed(x->k, w->shared, f)))
 		return err;
 	if (w->place.key != (f->flags & KVC_FRAME_SEALED ? f->key_id : 0))
 		return -EBADMSG; /* a clear frame where a sealed one was put is not ours */
 	if (KVC_FRAME_HEADER + f->stored_len > w->place.where.len || (f->flags & KVC_FRAME_FOLDER))
 		return -EBADMSG;
 	if (!(f->flags & KVC_FRAME_CODED) &&
-	    (f->raw_len != f->stored_len || f->codec != KVC_CODEC_NONE))
+	    (f->raw_len != f->stored_len || f->codec != KVC_CODEC_NONE ||
+	     (f->flags & KVC_FRAME_SEALED)))
 		return -EBADMSG;
 	if (!(f->flags & KVC_FRAME_SPARSE) && f->raw_len != f->size)
 		return -EBADMSG;
 	/*
-	 * A power failure can take the catalog back to before a frame was made, and what is made
-	 * then is of the same generation, and may be given the same extent.
+	 * A power failure, or an older catalog put back, can be of before a frame was made, and
+	 * what was made then is of the same generation, and may lie in the same extent.
 	 */
+	if (memcmp(w->place.sum.b, none.b, 16) && memcmp(w->place.sum.b, f->stored_sum.b, 16))
+		return w->shared ? -ESTALE : -EBADMSG;
 	if (w->has_sum && !(f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_SEALED)) &&
 	    memcmp(f->raw_sum.b, w->sum.b, 16))
 		return w->shared ? -ESTALE : -EBADMSG;
@@ -56,8 +61,7 @@ static int check(const struct fetch *x)
 		if (!(f->flags & KVC_FRAME_SHARED) || named.at != w->place.where.at ||
 		    named.hi != w->place.where.hi)
 			return -EBADMSG; /* another's frame under this name */
-		return f->size != w->size || memcmp(f->stored_sum.b, w->place.sum.b, 16) ? -ESTALE
-											 : 0;
+		return f->size != w->size ? -ESTALE : 0;
 	}
 	return memcmp(f->store, x->k->store->uuid, 16) || f->ino != w->ino ||
 			       f->gen != w->place.gen || f->size != w->size ||
@@ -137,6 +141,8 @@ static int fetch_plain(struct fetch *x)
 	return err;
 }
 
+static int fetch_through(struct fetch *x, bool have_header);
+
 /* Sealed, without codec, dense: into the pages and opened there. */
 static int fetch_sealed(struct fetch *x)
 {
@@ -151,11 +157,12 @@ static int fetch_sealed(struct fetch *x)
 	if (!x->span)
 		iov[1] = iov[2];
 	err = err ?: x->t->ops->get(x->t, &x->w->place.where, 0, iov, x->span ? 3 : 2) ?: check(x);
-	if (!err && (x->f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_CODED)) == KVC_FRAME_CODED &&
-	    x->f->codec == KVC_CODEC_NONE)
-		err = kvc_payload_decode(x->f, x->k->keys, x->map, table, x->map);
-	else if (!err)
-		err = -EBADMSG; /* the catalog says otherwise */
+	if (err)
+		return err;
+	if ((x->f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_CODED)) != KVC_FRAME_CODED ||
+	    x->f->codec != KVC_CODEC_NONE)
+		return fetch_through(x, true); /* it only was as long as a dense one */
+	err = kvc_payload_decode(x->f, x->k->keys, x->map, table, x->map);
 	if (!err && x->span > x->w->size)
 		memset(x->map + x->w->size, 0, x->span - x->w->size);
 	return err;
@@ -210,7 +217,7 @@ static int fetch_through(struct fetch *x, bool have_header)
 	return err;
 }
 
-int kvc_fetch(struct kvc *k, struct kvc_tier *t, const struct kvc_want *w, int fd)
+int kvc_fetch(struct kvc *k, struct kvc_tier *t, const struct kvc_want *w, int fd, bool *older)
 {
 	KVC_MEM uint8_t *page = aligned_alloc(KVC_PAGE, KVC_FRAME_HEADER);
 	KVC_MEM struct kvc_frame *f = kvc_frame_new();
@@ -223,7 +230,13 @@ int kvc_fetch(struct kvc *k, struct kvc_tier *t, const struct kvc_want *w, int f
 		.span = kvc_round_up(w->size, KVC_PAGE),
 		.fd = fd,
 	};
-	bool dense = w->room >= x.span; /* the row says how much of it is there */
+	/*
+	 * Not by the row's blocks: with huge pages a sparse file's segment may have them all. What
+	 * lies in the tier tells: a dense one is at least as long as its bytes.
+	 */
+	bool dense = w->place.where.len >=
+		     KVC_FRAME_HEADER + x.span +
+			     (w->place.codec & KVC_PLACE_CODED ? kvc_payload_table(w->size) : 0);
 	int err;
 
 	if (!page || !f)
@@ -242,5 +255,7 @@ int kvc_fetch(struct kvc *k, struct kvc_tier *t, const struct kvc_want *w, int f
 		err = sum_is(x.map, w->size, &w->sum);
 	if (x.map)
 		munmap(x.map, x.span);
+	if (!err)
+		*older = f->version < KVC_FRAME_VERSION;
 	return err;
 }

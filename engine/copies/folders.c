@@ -7,6 +7,7 @@
 
 #include "node.h"
 #include "path.h"
+#include "proof.h"
 #include "tierq.h"
 
 #include <string.h>
@@ -38,12 +39,22 @@ static int put_folder(struct kvc *k, unsigned tier, struct kvc_frame *f)
 		.read = put_read,
 		.head = put_head,
 	};
+	size_t len = strcspn(f->path, "/");
 	struct kvc_where where;
+	int err;
 
 	memcpy(f->store, k->store->uuid, 16);
 	f->gen = 1;
 	f->flags = KVC_FRAME_SHARED | KVC_FRAME_FOLDER;
 	f->raw_sum = f->stored_sum = kvc_sum_of("", 0);
+	if (k->keys) { /* the model's own folder is proven by the model's key too */
+		memcpy(f->key_model, f->path, kvc_min(len, KVC_MODEL_NAME));
+		f->key_id = kvc_keys_for(k->keys, f->key_model);
+	}
+	if (k->keys && !f->key_id)
+		return -ENOKEY;
+	if ((err = kvc_prove(k, true, f)))
+		return err;
 	return t->ops->put(t, &put, &where);
 }
 

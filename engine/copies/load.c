@@ -14,6 +14,7 @@
 #include "file.h"
 #include "log.h"
 #include "member.h"
+#include "rehead.h"
 #include "spill.h"
 #include "tierq.h"
 #include "trash.h"
@@ -77,7 +78,7 @@ static int queue_load_locked(struct kvc *k, struct kvc_node *n, bool prefetch,
 
 /* One try of one tier. */
 static int try_tier(struct kvc *k, struct kvc_job *j, const struct kvc_segment *seg, uint64_t mtime,
-		    struct kvc_want *want, struct stat *st)
+		    struct kvc_want *want, struct stat *st, bool *older)
 {
 	struct kvc_tier *tier = k->tier[j->tier].t;
 	KVC_FD int fd = kvc_segment_open(&k->pool, seg, O_RDWR | O_CREAT | O_TRUNC);
@@ -89,9 +90,9 @@ static int try_tier(struct kvc *k, struct kvc_job *j, const struct kvc_segment *
 		kvc_unlock(k);
 		return fd;
 	}
-	err = kvc_fetch(k, tier, want, fd);
+	err = kvc_fetch(k, tier, want, fd, older);
 	kvc_lock(k);
-	kvc_tier_result_locked(k, j->tier, err);
+	kvc_tier_result_locked(k, j->tier, want->ino, err);
 	bool wanted = j->node->state == KVC_LOADING;
 	kvc_unlock(k);
 	if (!wanted)
@@ -112,7 +113,10 @@ static int try_tier(struct kvc *k, struct kvc_job *j, const struct kvc_segment *
 			 err == -ENOKEY ? "it is sealed with a key that the key file does not have"
 					: strerror(-err));
 	} else {
-		const struct timespec times[2] = { { .tv_nsec = UTIME_OMIT }, kvc_timespec(mtime) };
+		const struct timespec times[2] = {
+			{ .tv_nsec = UTIME_OMIT },
+			kvc_file_time(mtime),
+		};
 
 		futimens(fd, times);
 		fstat(fd, st);
@@ -121,7 +125,8 @@ static int try_tier(struct kvc *k, struct kvc_job *j, const struct kvc_segment *
 }
 
 /* The pool has it. */
-static void loaded_both(struct kvc *k, struct kvc_job *j, uint64_t blocks, uint64_t size)
+static void loaded_both(struct kvc *k, struct kvc_job *j, uint64_t blocks, uint64_t size,
+			bool older)
 {
 	struct kvc_node *n = j->node;
 
@@ -133,6 +138,8 @@ static void loaded_both(struct kvc *k, struct kvc_job *j, uint64_t blocks, uint6
 	kvc_count_by(&k->stats, load_bytes, size);
 	if (j->bad)
 		forget_both(k, n, j->bad);
+	if (older && !(k->tier[j->tier].t->ops->caps & KVC_TIER_SHARED))
+		kvc_rehead_locked(k, n); /* with a header that a rebuild believes too */
 	if (k->opt.write == KVC_THROUGH)
 		kvc_spill_queue_locked(k, n, false); /* to the tiers that lack it */
 	kvc_wake_all_locked(k, &n->waiters, 0);
@@ -167,21 +174,17 @@ static void load_run(struct kvc *k, struct kvc_job *j)
 	kvc_lock(k);
 	seg = (struct kvc_segment){ 'l', n->row.ino, n->object.gen };
 	want = (struct kvc_want){
-		n->row.ino,
-		n->object.size,
-		n->room,
-		n->place[j->tier],
-		k->tier[j->tier].t->ops->caps & KVC_TIER_SHARED,
-		n->object.has_sum,
-		n->object.sum,
+		n->row.ino,        n->object.size,
+		n->place[j->tier], k->tier[j->tier].t->ops->caps & KVC_TIER_SHARED,
+		n->object.has_sum, n->object.sum,
 	};
 	mtime = n->row.mtime_ns;
-	bool wanted = n->state == KVC_LOADING && want.place.gen == n->object.gen;
+	bool older = false, wanted = n->state == KVC_LOADING && want.place.gen == n->object.gen;
 
 	if (!wanted)
 		kvc_tier_uncalled_locked(k, j->tier);
 	kvc_unlock(k);
-	err = wanted ? try_tier(k, j, &seg, mtime, &want, &st) : -ESTALE;
+	err = wanted ? try_tier(k, j, &seg, mtime, &want, &st, &older) : -ESTALE;
 
 	kvc_lock_both(k);
 	j->err = err;
@@ -203,7 +206,7 @@ static void load_run(struct kvc *k, struct kvc_job *j)
 		kvc_room_set_locked(k, n, 0);
 	}
 	if (!err)
-		loaded_both(k, j, (uint64_t)st.st_blocks, want.size);
+		loaded_both(k, j, (uint64_t)st.st_blocks, want.size, older);
 	else if (n->state == KVC_LOADING)
 		failed_both(k, j, err);
 	kvc_unlock_both(k);

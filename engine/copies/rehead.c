@@ -10,9 +10,13 @@
 #include "folder.h"
 #include "folders.h"
 #include "path.h"
+#include "proof.h"
 #include "spill.h"
 #include "tierq.h"
 #include "trash.h"
+
+/* Where it fails it is tried again: that is the wait of the last of those lists (spill.c). */
+#define AGAIN_NS (1000000000ull << (KVC_AGAINS - 1))
 
 /* A rename: brings the path in the frames up to date, so that a rebuild finds the new one. */
 static void rehead_run(struct kvc *k, struct kvc_job *j)
@@ -23,6 +27,7 @@ static void rehead_run(struct kvc *k, struct kvc_job *j)
 	struct kvc_node *n = j->node;
 	struct iovec iov = { page, KVC_FRAME_HEADER };
 	struct kvc_place p;
+	int err;
 
 	kvc_lock(k);
 	bool wanted = page && f && !n->lost && n->place[j->tier].gen &&
@@ -35,7 +40,8 @@ static void rehead_run(struct kvc *k, struct kvc_job *j)
 	kvc_unlock(k);
 	if (!wanted)
 		return;
-	if (!t->ops->get(t, &p.where, 0, &iov, 1) && !kvc_frame_decode(page, f) &&
+	err = t->ops->get(t, &p.where, 0, &iov, 1);
+	if (!err && !kvc_frame_decode(page, f) && !kvc_proof_placed(k, false, f) &&
 	    f->ino == n->row.ino && f->gen == p.gen) {
 		pthread_mutex_lock(&k->trash->rehead_lock);
 		kvc_lock_both(k);
@@ -43,13 +49,18 @@ static void rehead_run(struct kvc *k, struct kvc_job *j)
 		wanted = !n->lost && n->place[j->tier].gen == p.gen &&
 			 n->place[j->tier].where.at == p.where.at;
 		kvc_unlock_both(k);
+		wanted = wanted && !kvc_prove(k, false, f);
 		kvc_frame_encode(f, page);
 		if (wanted)
-			t->ops->rehead(t, &p.where, page);
+			err = t->ops->rehead(t, &p.where, page);
 		pthread_mutex_unlock(&k->trash->rehead_lock);
 	}
 	kvc_lock(k);
+	kvc_tier_result_locked(k, j->tier, n->row.ino, err);
 	n->spilling &= ~(1u << j->tier);
+	if (err && !k->stopping && !n->lost && n->place[j->tier].gen == p.gen)
+		kvc_job_add_locked(k, KVC_P_AGAIN + KVC_AGAINS - 1, rehead_run, n, j->tier,
+				   kvc_mono_ns() + AGAIN_NS, NULL);
 	/* Asked for while we were here; by an fsync, it waits. */
 	if (!n->lost && (n->snapshot || ((n->state == KVC_RESIDENT || n->state == KVC_BOTH) &&
 					 kvc_spill_needed(k, n, j->tier))))
@@ -92,6 +103,12 @@ void kvc_rehead_locked(struct kvc *k, struct kvc_node *n)
 				   NULL);
 	if (!S_ISREG(n->row.mode))
 		return;
+	if (n->hopeless && k->opt.write == KVC_THROUGH && kvc_has_segment(n) &&
+	    n->state != KVC_OPEN) {
+		n->hopeless = 0; /* under this name there may be a key for it */
+		kvc_spill_queue_locked(k, n, false);
+	}
+	n->hopeless = 0;
 	kvc_tier_each(k, t) {
 		if (!(k->tier[t].t->ops->caps & KVC_TIER_SHARED)) {
 			if (n->place[t].gen)

@@ -19,7 +19,8 @@
 #include <xxhash.h>
 
 #define AGAIN_NS 200000000ull
-#define FAILED_AGAIN_NS 1000000000ull
+#define FAILED_AGAIN_NS 1000000000ull /* doubled each time, KVC_AGAINS - 1 times at most */
+#define QUICK 3                       /* tries after AGAIN_NS each, where nothing failed */
 #define ROOM_AGAIN_NS 10000000ull
 #define FULL_NS 1000000000ull
 
@@ -61,7 +62,7 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 {
 	struct kvc_segment from = kvc_segment_of(n), to;
 
-	if (n->lost ||
+	if (n->lost || kvc_node_cut(n) ||
 	    (snap ? n->state != KVC_OPEN || gen != n->object.gen + 1 : n->object.gen != gen))
 		return false;
 	if (snap) {
@@ -117,7 +118,8 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 	if (n->state == KVC_RESIDENT)
 		kvc_become_locked(k, n, KVC_BOTH);
 	n->failing = false;
-	if (k->tier[tier].t->ops->caps & KVC_TIER_DURABLE)
+	n->tries = 0;
+	if (kvc_tier_keeps_locked(k, tier))
 		/* what they waited for is in the tier: now the commit */
 		kvc_list_each(e, &n->sync_waiters)
 			kvc_of(e, struct kvc_wait, link)->stage = 1;
@@ -127,15 +129,13 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 }
 
 /* The tier has no room. Returns whether the copy is tried again: somebody makes room there. */
-static bool full_locked(struct kvc *k, unsigned tier)
+static bool full_locked(struct kvc *k, unsigned tier, uint64_t bytes)
 {
 	struct kvc_tier_state *ts = &k->tier[tier];
 
-	ts->full = true;
+	kvc_tier_refused_locked(k, tier, bytes);
 	ts->full_until_ns = kvc_mono_ns() + FULL_NS;
-	if (ts->has_trimmer)
-		kvc_trim_tell_locked(k, tier);
-	else
+	if (!ts->has_trimmer)
 		kvc_count(&k->stats, spills_dropped); /* others fill it too: it is for them or for
 							 the server to make room */
 	return ts->has_trimmer;
@@ -156,13 +156,14 @@ struct spill {
 	struct kvc_copy c;
 	struct kvc_where where;
 	bool again;
+	bool out; /* the breaker refused it */
 	int err;
 };
 
 /* A snapshot: the segment's time is taken, and marks from now on that nothing was written since. */
 static void mark_locked(struct spill *s)
 {
-	const struct timespec mark[2] = { { .tv_nsec = UTIME_OMIT }, kvc_timespec(KVC_MARK_NS) };
+	const struct timespec mark[2] = { { .tv_nsec = UTIME_OMIT }, kvc_file_time(KVC_MARK_NS) };
 
 	if (kvc_ns(s->st.st_mtim) != KVC_MARK_NS)
 		s->n->row.mtime_ns = kvc_ns(s->st.st_mtim);
@@ -178,7 +179,8 @@ static bool begin_locked(struct kvc *k, struct spill *s)
 
 	s->reseal = n->resealing & (1u << s->tier);
 	s->snap = n->state == KVC_OPEN && n->snapshot && kvc_snapshot_takes(k, n, s->tier);
-	if (n->lost || (!s->snap && n->state != KVC_RESIDENT && n->state != KVC_BOTH) ||
+	if (n->lost || kvc_node_cut(n) ||
+	    (!s->snap && n->state != KVC_RESIDENT && n->state != KVC_BOTH) ||
 	    (!s->snap && !kvc_spill_needed(k, n, s->tier)))
 		return false;
 	seg = kvc_segment_of(n);
@@ -191,7 +193,7 @@ static bool begin_locked(struct kvc *k, struct spill *s)
 	}
 	if (!kvc_tier_allowed_locked(k, s->tier)) {
 		s->err = -EIO;
-		s->again = true;
+		s->again = s->out = true;
 		return false;
 	}
 	s->epoch = n->epoch;
@@ -199,12 +201,14 @@ static bool begin_locked(struct kvc *k, struct spill *s)
 	s->c.fd = kvc_segment_open(&k->pool, &seg, O_RDONLY);
 	if (s->c.fd < 0 || fstat(s->c.fd, &s->st)) {
 		s->err = s->c.fd < 0 ? s->c.fd : -errno;
-		kvc_tier_result_locked(k, s->tier, 0);
+		kvc_tier_uncalled_locked(k, s->tier);
 		return false;
 	}
 	if (s->snap)
 		mark_locked(s);
 	s->check = !s->snap && n->verify && n->place[s->tier].gen == n->object.gen;
+	if (!s->check && (k->tier[s->tier].t->ops->caps & KVC_TIER_SHARED))
+		n->unshared = false;
 	return true;
 }
 
@@ -213,7 +217,7 @@ static void compare(struct kvc *k, struct spill *s)
 {
 	s->err = verify(k, s->n, s->c.fd, (uint64_t)s->st.st_size);
 	kvc_lock(k);
-	kvc_tier_result_locked(k, s->tier, 0);
+	kvc_tier_uncalled_locked(k, s->tier);
 	s->again = !s->err && kvc_has_segment(s->n) && s->n->state != KVC_OPEN &&
 		   kvc_spill_needed(k, s->n, s->tier);
 }
@@ -226,12 +230,18 @@ static void undo_both(struct kvc *k, struct spill *s)
 
 	kvc_count(&k->stats, spill_stale);
 	if (s->c.shared)
-		kvc_trash_shared_locked(k, s->tier, &stale);
+		kvc_trash_shared_locked(k, s->tier, n->row.ino, &stale);
 	else
 		kvc_trash_extent_locked(k, s->tier, &stale);
 	s->again = !n->lost && (n->state == KVC_RESIDENT || n->state == KVC_BOTH);
 	if (n->state == KVC_OPEN && n->snapshot && s->snap)
 		s->again = true;
+}
+
+/* An error that stays the same until the file is another, or the key file. */
+static bool hopeless(int err)
+{
+	return err == -ENOKEY || err == -E2BIG || err == -EFBIG;
 }
 
 /* Copies. Comes back with k->lock. */
@@ -246,30 +256,55 @@ static void copy(struct kvc *k, struct spill *s)
 	if (!s->err && s->reseal && t->ops->sync && (s->err = t->ops->sync(t)))
 		t->ops->remove(t, &s->where);
 	kvc_lock_both(k);
-	kvc_tier_result_locked(k, s->tier, s->err);
-	if (!s->err) {
-		k->tier[s->tier].full = false;
-		kvc_trim_tell_locked(k, s->tier);
-	}
+	kvc_tier_result_locked(k, s->tier, n->row.ino, s->err);
+	if (!s->err)
+		kvc_tier_took_locked(k, s->tier, s->c.f->stored_len);
 	if (!s->err && ((s->snap || n->epoch == s->epoch) &&
 			record_both(k, n, s->tier, &s->c, s->gen, s->snap, &s->where))) {
 		s->again = false;
 	} else if (!s->err) {
 		undo_both(k, s);
 	} else if (s->err == -ENOSPC) {
-		s->again = full_locked(k, s->tier);
+		s->again = full_locked(k, s->tier, s->c.f->stored_len);
 	} else if (s->err == -ENAMETOOLONG) {
 		s->err = 0; /* a path that no frame can carry is not shared */
 	} else if (s->err == -ECANCELED) {
 		s->again = n->state == KVC_RESIDENT || n->state == KVC_BOTH;
 		kvc_count(&k->stats, spill_stale);
 	} else {
-		s->again = true;
-		kvc_warn("tier %s: copying inode %llx: %s; tried again",
-			 k->tier[s->tier].t->ops->name, (unsigned long long)n->row.ino,
-			 strerror(-s->err));
+		s->again = !hopeless(s->err);
+		if (!s->again) {
+			n->hopeless |= 1u << s->tier;
+			kvc_count(&k->stats, spills_given_up);
+		}
+		if (!n->tries || !s->again)
+			kvc_warn("tier %s: copying inode %llx: %s; %s",
+				 k->tier[s->tier].t->ops->name, (unsigned long long)n->row.ino,
+				 strerror(-s->err),
+				 s->again ? "tried again" : "not tried again before it changes");
 	}
 	kvc_catalog_unlock(k->cat);
+}
+
+/* It is queued again: at once where room is being made, else it waits the longer the more often. */
+static void again_locked(struct kvc *k, struct spill *s, bool makes_room)
+{
+	struct kvc_node *n = s->n;
+	uint64_t now = kvc_mono_ns();
+	unsigned level;
+
+	if (makes_room) {
+		queue_locked(k, n, s->tier, KVC_P_URGENT, now + ROOM_AGAIN_NS);
+	} else if (s->out) {
+		queue_locked(k, n, s->tier, KVC_P_PARKED, 0);
+	} else if (!s->err && n->tries < QUICK) {
+		n->tries++;
+		queue_locked(k, n, s->tier, KVC_P_SPILL, now + AGAIN_NS);
+	} else {
+		level = (unsigned)kvc_min(n->tries, s->err ? KVC_AGAINS - 1 : QUICK);
+		n->tries += n->tries < UINT8_MAX;
+		queue_locked(k, n, s->tier, KVC_P_AGAIN + level, now + (FAILED_AGAIN_NS << level));
+	}
 }
 
 /* Who waits for the copy is told, or it is queued again. */
@@ -284,10 +319,7 @@ static void finish_locked(struct kvc *k, struct spill *s)
 		n->failing = true;
 	}
 	if (s->again && !n->lost && (!k->stopping || makes_room))
-		queue_locked(k, n, s->tier, full ? KVC_P_URGENT : KVC_P_SPILL,
-			     kvc_mono_ns() + (makes_room ? ROOM_AGAIN_NS
-					      : s->err   ? FAILED_AGAIN_NS
-							 : AGAIN_NS));
+		again_locked(k, s, makes_room);
 	if (!s->again || (s->err && !full))
 		kvc_wake_all_locked(k, &n->sync_waiters, s->err == -ECANCELED ? 0 : s->err);
 	pthread_cond_signal(&k->room.pressed);
@@ -317,11 +349,14 @@ static void queue_locked(struct kvc *k, struct kvc_node *n, unsigned tier, enum 
 {
 	struct kvc_job *j = n->queued[tier];
 
-	if (j && p == KVC_P_URGENT && j->due_ns) { /* sooner than it was going to be */
+	if (n->hopeless & (1u << tier))
+		return;
+	/* Sooner than it was going to be; what failed only where somebody waits for it. */
+	if (j && p == KVC_P_URGENT &&
+	    (j->priority == KVC_P_SPILL || k->stopping || !kvc_list_empty(&n->sync_waiters))) {
 		struct kvc_tier_state *ts = &k->tier[tier];
 
-		kvc_list_del(&j->link);
-		ts->ncopies -= j->priority == KVC_P_SPILL;
+		kvc_job_unlink_locked(ts, j);
 		j->priority = KVC_P_URGENT;
 		j->due_ns = 0;
 		kvc_list_add_tail(&ts->jobs[KVC_P_URGENT], &j->link);

@@ -16,7 +16,7 @@ static inline bool kvc_snapshot_takes(const struct kvc *k, const struct kvc_node
 {
 	unsigned caps = k->tier[tier].t->ops->caps;
 
-	return (caps & KVC_TIER_DURABLE) && !(n && n->unnamed && (caps & KVC_TIER_SHARED));
+	return kvc_tier_keeps_locked(k, tier) && !(n && n->unnamed && (caps & KVC_TIER_SHARED));
 }
 
 #endif

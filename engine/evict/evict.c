@@ -26,8 +26,11 @@
 #define LOOK_NS 10000000ull
 #define IDLE_NS 250000000ull
 #define STUCK_LOOKS 12
-#define BATCH 8    /* chunks under one hold of the lock */
-#define FREE_AT 16 /* segments that are looked at, or whose pages go, at once */
+#define BATCH 512   /* nodes of chunks that are judged under one hold of the lock */
+#define TRIES 3     /* copies that failed: the file may be at fault, and its room is wanted */
+#define EACH 64     /* and a chunk counts as so many more */
+#define QUEUE_AT 64 /* copies that are asked for at once */
+#define FREE_AT 16  /* segments that are looked at, or whose pages go, at once */
 
 enum verdict { EVICT, COPY, DROP, YOUNG, KEEP };
 
@@ -50,7 +53,8 @@ struct pass {
 static bool pool_tier_possible(struct kvc *k, const struct kvc_node *n)
 {
 	kvc_tier_each(k, t)
-		if (kvc_tier_takes_locked(k, t) && !(n->failing && k->tier[t].failures))
+		if (kvc_tier_takes_locked(k, t) && !(n->hopeless & (1u << t)) &&
+		    !(n->failing && (k->tier[t].failures || n->tries >= TRIES)))
 			return true;
 	return false;
 }
@@ -59,7 +63,7 @@ static enum verdict judge_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	enum verdict v = EVICT;
 
-	if (kvc_chunk_pinned(c))
+	if (kvc_chunk_pinned(k, c) || c->cut)
 		return KEEP;
 	kvc_list_each(e, &c->nodes) {
 		struct kvc_node *n = kvc_of(e, struct kvc_node, chunk_link);
@@ -78,7 +82,7 @@ static enum verdict judge_locked(struct kvc *k, struct kvc_chunk *c)
 		else if (v != DROP)
 			v = COPY;
 	}
-	return v == DROP && kvc_chunk_young(c->use.last_ns) ? YOUNG : v;
+	return v == DROP && kvc_chunk_young(k, c->use.last_ns) ? YOUNG : v;
 }
 
 /*
@@ -217,13 +221,16 @@ static uint64_t overdue_locked(struct kvc *k)
 	return need - kvc_min(need, have);
 }
 
+/* The lock is let go in between; the caller keeps the chunk in memory. */
 static void copy_locked(struct kvc *k, struct kvc_chunk *c)
 {
-	kvc_list_each(e, &c->nodes) {
-		struct kvc_node *n = kvc_of(e, struct kvc_node, chunk_link);
+	for (unsigned i = c->nnodes; i && c->nnodes; i--) {
+		struct kvc_node *n = turn_locked(c);
 
 		if (n->state == KVC_RESIDENT || n->verify)
 			kvc_spill_queue_locked(k, n, true);
+		if (i % QUEUE_AT == 0)
+			kvc_pause_locked(k);
 	}
 }
 
@@ -283,12 +290,12 @@ static bool one_locked(struct kvc *k, struct pass *p, struct kvc_chunk *c)
 /* Copies are behind and stores have waited long enough: the coldest chunks without a copy go. */
 static void drop_behind_locked(struct kvc *k, struct pass *p)
 {
-	for (size_t i = 0; i < p->naside && overdue_locked(k); i++) {
+	for (size_t i = 0; i < p->naside && !k->stopping && overdue_locked(k); i++) {
 		struct kvc_chunk *c = p->aside[i].chunk;
 		int err;
 
 		if (p->aside[i].verdict != COPY || kvc_list_empty(&c->nodes) ||
-		    kvc_chunk_young(c->use.last_ns) || mapped(k, c))
+		    kvc_chunk_young(k, c->use.last_ns) || mapped(k, c))
 			continue;
 		err = drop_locked(k, c->id);
 		p->progress |= !err || err == -EAGAIN;
@@ -302,13 +309,16 @@ static bool pool_pass(struct kvc *k)
 {
 	struct pass p = { 0 };
 	struct kvc_chunk *c;
-	unsigned n = 0;
+	unsigned nodes = 0;
 
 	kvc_lock(k);
-	while (wanted_locked(k) > p.coming && (c = kvc_chunk_pop_locked(k))) {
+	while (!k->stopping && wanted_locked(k) > p.coming && (c = kvc_chunk_pop_locked(k))) {
+		nodes += c->nnodes + EACH;
 		one_locked(k, &p, c);
-		if (++n % BATCH == 0 || p.nkept >= FREE_AT)
+		if (nodes >= BATCH || p.nkept >= FREE_AT) {
 			free_kept_locked(k, &p);
+			nodes = 0;
+		}
 	}
 	free_kept_locked(k, &p);
 	drop_behind_locked(k, &p);
@@ -350,11 +360,7 @@ void *kvc_evictor(void *arg)
 			k->room.stuck = 0;
 		} else if (++k->room.stuck >= STUCK_LOOKS) {
 			/* All that is left is open, leased or pinned. */
-			struct kvc_wait *w = kvc_of(k->room.waiters.next, struct kvc_wait, link);
-
-			kvc_count(&k->stats, room_refusals);
-			w->want = 0;
-			kvc_wake_locked(k, w, -ENOSPC);
+			kvc_refuse_first_locked(k, &k->room.waiters);
 			k->room.stuck = 0;
 		}
 	}

@@ -13,6 +13,7 @@ struct kvc_evict {
 	bool over;     /* the trimmers end: no copy is made any more */
 	pthread_t keeper;
 	bool has_keeper;
+	uint64_t saved_txn; /* up to which the store's time is kept */
 };
 
 /* evict.c: the thread, until k->stopping. */

@@ -6,13 +6,17 @@
  * dropped.
  */
 #include "chunk.h"
+#include "clock.h"
+#include "dirty.h"
 #include "drop.h"
 #include "evict.h"
 
 #include <string.h>
 
 #define STUCK_LOOKS 12
+#define SAVE_NS 60000000000ull
 #define IDLE_NS 250000000ull
+#define WHOLE_NS 10000000000ull /* between two walks of all that has expired */
 #define PRESSED_NS 10000000ull
 
 static bool pressed_locked(struct kvc *k)
@@ -48,7 +52,8 @@ static bool shrink(struct kvc *k, uint64_t model)
 		if (err == -EAGAIN)
 			coming += bytes;
 		/* it grows older */
-		progress |= !err || err == -EAGAIN || (err == -EBUSY && kvc_chunk_young(r.last_ns));
+		progress |= !err || err == -EAGAIN ||
+			    (err == -EBUSY && kvc_chunk_young(k, r.last_ns));
 	}
 }
 
@@ -80,54 +85,88 @@ static void quota_pass(struct kvc *k)
 			q->stuck = 0;
 		} else if (q && ++q->stuck >= STUCK_LOOKS) {
 			/* All that is left of the model is open, leased or pinned. */
-			struct kvc_wait *w = kvc_of(q->waiters.next, struct kvc_wait, link);
-
-			kvc_count(&k->stats, quota_refusals);
-			w->want = 0;
-			w->for_quota = false;
-			kvc_wake_locked(k, w, -EDQUOT);
+			kvc_refuse_first_locked(k, &q->waiters);
 			q->stuck = 0;
 		}
 		kvc_unlock(k);
 	}
 }
 
-#define EXPIRED_AT_ONCE 64
-
-struct expired {
-	uint64_t id[EXPIRED_AT_ONCE];
-	size_t n;
+/* Where the walk of what expires is. */
+struct expiry {
+	struct kvc_chunk_row at; /* by (expires_ns, id) */
+	uint64_t whole_ns;       /* when it begins anew, for those that were in use */
 };
 
-static int take_expired(void *arg, const struct kvc_chunk_row *r)
+static bool stopping(struct kvc *k)
 {
-	struct expired *x = arg;
+	bool is;
 
-	x->id[x->n++] = r->id;
-	return x->n == EXPIRED_AT_ONCE;
+	kvc_lock(k);
+	is = k->stopping;
+	kvc_unlock(k);
+	return is;
 }
 
-static void expire_pass(struct kvc *k)
+/*
+ * Drops what has outlived its ttl since the last pass; those that were knocked at, and now and then
+ * those that were in use, are looked at again.
+ */
+static void expire_pass(struct kvc *k, struct expiry *x)
 {
-	struct expired x = { .n = 0 };
+	struct kvc_chunk_row r, from = { 0 };
+	bool again = false;
+	int err;
 
-	kvc_catalog_lock(k->cat);
-	kvc_chunk_each_expired(k->cat, kvc_now_ns(), take_expired, &x);
-	kvc_catalog_unlock(k->cat);
-	for (size_t i = 0; i < x.n; i++)
-		if (!kvc_chunk_drop(k, x.id[i], -1, NULL, NULL))
+	if (kvc_mono_ns() > x->whole_ns) {
+		x->at = (struct kvc_chunk_row){ 0 };
+		x->whole_ns = kvc_mono_ns() + WHOLE_NS;
+	}
+	r = x->at;
+	while (!stopping(k)) {
+		struct kvc_chunk_row last = r;
+
+		kvc_catalog_lock(k->cat);
+		err = kvc_chunk_next_expired(k->cat, kvc_clock_ns(k), &r);
+		kvc_catalog_unlock(k->cat);
+		if (err)
+			break;
+		err = kvc_chunk_drop(k, r.id, -1, NULL, NULL);
+		if (!err)
 			kvc_count(&k->stats, expired_chunks);
+		if (err == -EAGAIN && !again) {
+			from = last;
+			again = true;
+		}
+	}
+	x->at = again ? from : r;
 	if (k->shared) {
 		kvc_catalog_lock(k->cat);
-		kvc_gone_purge(k->cat, kvc_now_ns());
+		kvc_gone_purge(k->cat, kvc_clock_ns(k));
 		kvc_catalog_unlock(k->cat);
 	}
+}
+
+/* Where nothing is committed nothing needs a time. */
+static void save_clock(struct kvc *k, uint64_t *saved_ns)
+{
+	uint64_t now = kvc_mono_ns();
+
+	if (now < *saved_ns + SAVE_NS)
+		return;
+	kvc_lock_both(k);
+	if (k->dirty->committed != k->evict->saved_txn && !kvc_clock_save_both(k)) {
+		k->evict->saved_txn = kvc_catalog_txn(k->cat);
+		*saved_ns = now;
+	}
+	kvc_unlock_both(k);
 }
 
 static void *keeper(void *arg)
 {
 	struct kvc *k = arg;
-	uint64_t expire_ns = 0;
+	struct expiry expiry = { 0 };
+	uint64_t expire_ns = 0, saved_ns = kvc_mono_ns();
 
 	kvc_lock(k);
 	while (!k->stopping) {
@@ -140,7 +179,9 @@ static void *keeper(void *arg)
 		kvc_unlock(k);
 		quota_pass(k);
 		if (kvc_mono_ns() > expire_ns) {
-			expire_pass(k);
+			expire_pass(k, &expiry);
+			save_clock(k, &saved_ns);
+			kvc_drops_resume(k);
 			expire_ns = kvc_mono_ns() + 1000000000;
 			kvc_lock(k);
 			kvc_knocks_free_locked(k, 60000000000ull);

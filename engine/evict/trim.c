@@ -83,10 +83,21 @@ static uint64_t goal_locked(struct kvc *k, unsigned tier, const struct kvc_tier_
 	uint64_t goal = kvc_trim(used, u->total, &k->opt, &ts->trimming);
 
 	ts->spare = u->total / 100 * (100 - k->opt.high_pct);
-	if (goal || !ts->full)
+	if (goal || !kvc_tier_refuses_locked(ts))
 		return goal;
 	/* It refused a frame all the same: the free space is in pieces. */
 	return ts->leaving ? 0 : kvc_max(u->total / 16, 1);
+}
+
+/* Nobody waits for what a trimmer still has in mind. */
+static bool over(struct trim *t)
+{
+	bool is;
+
+	kvc_lock(t->k);
+	is = t->k->evict->over;
+	kvc_unlock(t->k);
+	return is;
 }
 
 /* 0: dropped; -EAGAIN: knocked; another: not this one. */
@@ -113,7 +124,7 @@ static void revisit(struct trim *t, uint64_t *gone, uint64_t *coming)
 
 	for (size_t i = 0; i < t->nknocked; i++) {
 		struct knocked *x = &t->knocked[i];
-		int err = visit(t, &x->row, &x->bytes);
+		int err = over(t) ? -EAGAIN : visit(t, &x->row, &x->bytes);
 
 		if (!err)
 			*gone += x->bytes;
@@ -150,7 +161,7 @@ static bool turn(struct trim *t, uint64_t goal)
 		kvc_catalog_unlock(k->cat);
 		ended = n < BATCH;
 	}
-	for (size_t i = 0; i < n && gone + coming < goal; i++) {
+	for (size_t i = 0; i < n && gone + coming < goal && !over(t); i++) {
 		int err = is_knocked(t, batch[i].id) ? -EBUSY : visit(t, &batch[i], &bytes);
 
 		if (!err)
@@ -192,7 +203,7 @@ static void *trimmer(void *arg)
 		uint64_t goal;
 
 		if (!again) {
-			bool more = ts->trimming || ts->full || t->nknocked;
+			bool more = ts->trimming || kvc_tier_refuses_locked(ts) || t->nknocked;
 			struct timespec until =
 				kvc_timespec(kvc_mono_ns() + (more ? AGAIN_NS : IDLE_NS));
 

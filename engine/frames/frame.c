@@ -17,7 +17,8 @@ struct identity {
 	uint8_t raw_sum[16], stored_sum[16];
 	uint8_t nonce[12], pad[4];
 	char key_model[KVC_MODEL_NAME + 1];
-	uint8_t reserved[KVC_FRAME_IDENTITY - 128 - (KVC_MODEL_NAME + 1) - 16];
+	uint8_t proof[16]; /* of all this with proof and sum zero */
+	uint8_t reserved[KVC_FRAME_IDENTITY - 128 - (KVC_MODEL_NAME + 1) - 32];
 	uint8_t sum[16]; /* of what precedes it */
 };
 _Static_assert(sizeof(struct identity) == KVC_FRAME_IDENTITY, "identity part");
@@ -26,19 +27,15 @@ struct name_part {
 	uint32_t mode, uid, gid, path_len;
 	uint64_t mtime_ns, btime_ns;
 	char path[KVC_FRAME_PATH_MAX];
-	uint8_t reserved[KVC_FRAME_HEADER - KVC_FRAME_IDENTITY - 32 - KVC_FRAME_PATH_MAX - 16];
+	uint8_t proof[16]; /* of the identity's proof, and this up to the path's end */
+	uint8_t reserved[KVC_FRAME_HEADER - KVC_FRAME_IDENTITY - 32 - KVC_FRAME_PATH_MAX - 32];
 	uint8_t sum[16];
 };
 _Static_assert(sizeof(struct name_part) == KVC_FRAME_HEADER - KVC_FRAME_IDENTITY, "name part");
 
-void kvc_frame_encode(const struct kvc_frame *f, uint8_t page[KVC_FRAME_HEADER])
+static void put_identity(const struct kvc_frame *f, struct identity *id)
 {
-	struct identity *id = (struct identity *)page;
-	struct name_part *np = (struct name_part *)(page + KVC_FRAME_IDENTITY);
-	size_t plen = strlen(f->path);
-	struct kvc_sum s;
-
-	memset(page, 0, KVC_FRAME_HEADER);
+	memset(id, 0, sizeof *id);
 	memcpy(id->magic, magic, sizeof magic);
 	id->version = htole32(KVC_FRAME_VERSION);
 	id->flags = htole32(f->flags);
@@ -54,9 +51,14 @@ void kvc_frame_encode(const struct kvc_frame *f, uint8_t page[KVC_FRAME_HEADER])
 	memcpy(id->stored_sum, f->stored_sum.b, 16);
 	memcpy(id->nonce, f->nonce, 12);
 	memcpy(id->key_model, f->key_model, strlen(f->key_model));
-	s = kvc_sum_of(id, offsetof(struct identity, sum));
-	memcpy(id->sum, s.b, 16);
+}
 
+/* Returns how much of it the name's proof is of. */
+static size_t put_name(const struct kvc_frame *f, struct name_part *np)
+{
+	size_t plen = strlen(f->path);
+
+	memset(np, 0, sizeof *np);
 	np->mode = htole32(f->mode);
 	np->uid = htole32(f->uid);
 	np->gid = htole32(f->gid);
@@ -64,8 +66,69 @@ void kvc_frame_encode(const struct kvc_frame *f, uint8_t page[KVC_FRAME_HEADER])
 	np->mtime_ns = htole64(f->mtime_ns);
 	np->btime_ns = htole64(f->btime_ns);
 	memcpy(np->path, f->path, plen);
+	return offsetof(struct name_part, path) + plen;
+}
+
+void kvc_frame_encode(const struct kvc_frame *f, uint8_t page[KVC_FRAME_HEADER])
+{
+	struct identity *id = (struct identity *)page;
+	struct name_part *np = (struct name_part *)(page + KVC_FRAME_IDENTITY);
+	struct kvc_sum s;
+
+	put_identity(f, id);
+	memcpy(id->proof, f->proof.b, 16);
+	s = kvc_sum_of(id, offsetof(struct identity, sum));
+	memcpy(id->sum, s.b, 16);
+	put_name(f, np);
+	memcpy(np->proof, f->name_proof.b, 16);
 	s = kvc_sum_of(np, offsetof(struct name_part, sum));
 	memcpy(np->sum, s.b, 16);
+}
+
+/* Both proofs that f should have: of its fields, whatever else its page held. */
+static int proofs(const struct kvc_frame *f, const uint8_t key[32], struct kvc_sum *of_identity,
+		  struct kvc_sum *of_name)
+{
+	struct identity id;
+	struct name_part np;
+	size_t len = put_name(f, &np);
+	int err;
+
+	put_identity(f, &id);
+	err = kvc_mac(key, &id, sizeof id, "", 0, of_identity->b);
+	return err ?: kvc_mac(key, of_identity->b, 16, &np, len, of_name->b);
+}
+
+int kvc_frame_prove(struct kvc_frame *f, const uint8_t key[32])
+{
+	return proofs(f, key, &f->proof, &f->name_proof);
+}
+
+/* In a time that tells nothing of what is right. */
+static bool same(const struct kvc_sum *a, const struct kvc_sum *b)
+{
+	unsigned diff = 0;
+
+	for (int i = 0; i < 16; i++)
+		diff |= a->b[i] ^ b->b[i];
+	return !diff;
+}
+
+enum kvc_proven kvc_frame_proven(const struct kvc_frame *f, const uint8_t key[32])
+{
+	struct kvc_sum of_identity, of_name;
+
+	if (f->version < 2 || proofs(f, key, &of_identity, &of_name) ||
+	    !same(&f->proof, &of_identity))
+		return KVC_PROVEN_NOTHING;
+	return same(&f->name_proof, &of_name) ? KVC_PROVEN_ALL : KVC_PROVEN_IDENTITY;
+}
+
+void kvc_frame_unname(struct kvc_frame *f)
+{
+	f->mode = f->uid = f->gid = 0;
+	f->mtime_ns = f->btime_ns = 0;
+	memset(f->path, 0, sizeof f->path);
 }
 
 int kvc_frame_decode(const uint8_t page[KVC_FRAME_HEADER], struct kvc_frame *f)
@@ -76,9 +139,10 @@ int kvc_frame_decode(const uint8_t page[KVC_FRAME_HEADER], struct kvc_frame *f)
 
 	if (memcmp(id->magic, magic, sizeof magic) || memcmp(s.b, id->sum, 16))
 		return -EBADMSG;
-	if (le32toh(id->version) != KVC_FRAME_VERSION)
+	if (!id->version || le32toh(id->version) > KVC_FRAME_VERSION)
 		return -EPROTO;
 	memset(f, 0, sizeof *f);
+	f->version = le32toh(id->version);
 	memcpy(f->store, id->store, 16);
 	f->flags = le32toh(id->flags);
 	f->ino = le64toh(id->ino);
@@ -92,6 +156,8 @@ int kvc_frame_decode(const uint8_t page[KVC_FRAME_HEADER], struct kvc_frame *f)
 	memcpy(f->stored_sum.b, id->stored_sum, 16);
 	memcpy(f->nonce, id->nonce, 12);
 	memcpy(f->key_model, id->key_model, KVC_MODEL_NAME);
+	if (f->version > 1)
+		memcpy(f->proof.b, id->proof, 16);
 	if (f->size >> 62 || f->raw_len >> 62 || f->stored_len >> 62)
 		return -EBADMSG;
 
@@ -103,6 +169,8 @@ int kvc_frame_decode(const uint8_t page[KVC_FRAME_HEADER], struct kvc_frame *f)
 		f->mtime_ns = le64toh(np->mtime_ns);
 		f->btime_ns = le64toh(np->btime_ns);
 		memcpy(f->path, np->path, le32toh(np->path_len));
+		if (f->version > 1)
+			memcpy(f->name_proof.b, np->proof, 16);
 	}
 	return 0;
 }
@@ -142,7 +210,10 @@ int kvc_ranges_decode(const uint8_t *in, size_t len, uint64_t size, struct kvc_r
 	for (uint64_t i = 0; i < n; i++) {
 		r[i].off = le64toh(*w++);
 		r[i].len = le64toh(*w++);
-		if (r[i].off < end || r[i].len > size || r[i].off > size - r[i].len)
+		/*
+		 * one without bytes is none that was encoded, and no filesystem makes room for it
+		 */
+		if (!r[i].len || r[i].off < end || r[i].len > size || r[i].off > size - r[i].len)
 			return -EBADMSG;
 		end = r[i].off + r[i].len;
 	}

@@ -5,6 +5,11 @@
  * attributes), which a rename brings up to date in place, and whose loss costs only the name in a
  * rebuild. Documented in kvcachefs-format(5).
  *
+ * The checksums say that a header is whole, not who made it: who stores a header as his file's
+ * bytes has made one too. So each part has a proof beside its checksum, by a key that no user can
+ * read: in the store's own tier the store's secret, in shared tiers one from the key file. Version
+ * 1 had none: such a frame is believed where a placement names it, and nowhere else.
+ *
  * The payload of a sparse object is a range table (one page or more, see frame.c) and the bytes of
  * those ranges; of any other object its bytes. Coding comes after that (payload.h).
  */
@@ -17,7 +22,7 @@
 
 #define KVC_FRAME_HEADER 4096
 #define KVC_FRAME_IDENTITY 512
-#define KVC_FRAME_VERSION 1
+#define KVC_FRAME_VERSION 2
 #define KVC_FRAME_PATH_MAX 3072
 
 enum {
@@ -30,6 +35,7 @@ enum {
 };
 
 struct kvc_frame {
+	uint32_t version; /* as decoded; what is encoded has KVC_FRAME_VERSION */
 	/* identity */
 	uint8_t store[16];
 	uint64_t ino, gen;
@@ -46,6 +52,8 @@ struct kvc_frame {
 	uint32_t mode, uid, gid;
 	uint64_t mtime_ns, btime_ns;
 	char path[KVC_FRAME_PATH_MAX + 1]; /* "" when it does not fit */
+	/* of the identity, and of the name part with it; zero: none */
+	struct kvc_sum proof, name_proof;
 };
 
 /* An empty one; the caller frees it. NULL: out of memory. */
@@ -53,10 +61,19 @@ struct kvc_frame *kvc_frame_new(void);
 /* Encodes into a header page. */
 void kvc_frame_encode(const struct kvc_frame *f, uint8_t page[KVC_FRAME_HEADER]);
 /*
- * Decodes and checks a header page from outside. 0; -EBADMSG: no frame, or a damaged one; -EPROTO:
- * a newer version. A damaged name part gives path "" and mode 0 and is no error.
+ * Decodes a header page from outside and compares its checksums. 0; -EBADMSG: no frame, or a
+ * damaged one; -EPROTO: a newer version. A damaged name part gives path "" and mode 0 and is no
+ * error. Proofs are only taken over.
  */
 int kvc_frame_decode(const uint8_t page[KVC_FRAME_HEADER], struct kvc_frame *f);
+
+/* Gives f its proofs, once all else in it is final. 0 or -EIO. */
+int kvc_frame_prove(struct kvc_frame *f, const uint8_t key[32]);
+/* What of a decoded frame was made by who has the key. */
+enum kvc_proven { KVC_PROVEN_NOTHING, KVC_PROVEN_IDENTITY, KVC_PROVEN_ALL };
+enum kvc_proven kvc_frame_proven(const struct kvc_frame *f, const uint8_t key[32]);
+/* Takes the name part away, as if it were damaged: path "", mode 0, nobody's. */
+void kvc_frame_unname(struct kvc_frame *f);
 
 struct kvc_range {
 	uint64_t off, len;

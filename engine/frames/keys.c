@@ -9,6 +9,7 @@
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/kdf.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -153,6 +154,10 @@ int kvc_keys_open(struct kvc_keys **out, const char *path, char *error)
 	}
 	if (!err && (err = kvc_pread_all(fd, text, (size_t)st.st_size, 0)))
 		snprintf(error, 512, "option keyfile: cannot read %s: %s", path, strerror(-err));
+	if (!err && memchr(text, 0, (size_t)st.st_size)) { /* keys behind it would not be seen */
+		err = -EINVAL;
+		snprintf(error, 512, "option keyfile: %s has a zero byte in it", path);
+	}
 	for (char *at = text; !err && (at = line++ ? NULL : text, at = strtok_r(at, "\n", &save));)
 		if ((err = parse_line(k, at, &why)))
 			snprintf(error, 512, "option keyfile: a key in %s is wrong (number %d): %s",
@@ -243,27 +248,73 @@ int kvc_keys_proof(const struct kvc_keys *k, uint32_t id, char text[33])
 	return err;
 }
 
+static int model_key(const struct kvc_keys *k, uint32_t id, const char *model, uint8_t own[32])
+{
+	static const char salt[] = "kvcachefs model 1";
+	const struct key *x = find(k, id);
+
+	if (!x || (*x->model && strcmp(x->model, model)))
+		return -ENOKEY;
+	return kvc_hkdf(x->bytes, 32, salt, sizeof salt - 1, model, strlen(model), own, 32);
+}
+
 int kvc_frame_key(const struct kvc_keys *k, uint32_t id, const char *model, const uint8_t nonce[12],
 		  uint64_t ino, uint64_t gen, uint8_t out[32])
 {
-	static const char model_salt[] = "kvcachefs model 1";
 	struct {
 		char text[17];
 		uint64_t ino, gen;
 	} __attribute__((packed)) info = { .ino = htole64(ino), .gen = htole64(gen) };
-	const struct key *x = find(k, id);
 	uint8_t own[32];
-	int err;
+	int err = model_key(k, id, model, own);
 
-	if (!x || (*x->model && strcmp(x->model, model)))
-		return -ENOKEY;
 	memcpy(info.text, "kvcachefs frame 1", 17);
-	err = kvc_hkdf(x->bytes, 32, model_salt, sizeof model_salt - 1, model, strlen(model), own,
-		       32);
 	if (!err)
 		err = kvc_hkdf(own, 32, nonce, 12, &info, sizeof info, out, 32);
 	kvc_wipe(own, sizeof own);
 	return err;
+}
+
+int kvc_header_key(const struct kvc_keys *k, uint32_t id, const char *model, uint8_t out[32])
+{
+	static const char info[] = "kvcachefs header 1";
+	uint8_t own[32];
+	int err = model_key(k, id, model, own);
+
+	if (!err)
+		err = kvc_hkdf(own, 32, "", 0, info, sizeof info - 1, out, 32);
+	kvc_wipe(own, sizeof own);
+	return err;
+}
+
+static EVP_MAC *hmac; /* looked up once, for the life of the process */
+
+static void find_hmac(void)
+{
+	hmac = EVP_MAC_fetch(NULL, "HMAC", NULL);
+}
+
+int kvc_mac(const uint8_t key[32], const void *a, size_t a_len, const void *b, size_t b_len,
+	    uint8_t out[16])
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	OSSL_PARAM p[] = {
+		OSSL_PARAM_construct_utf8_string(OSSL_MAC_PARAM_DIGEST, (char[]){ "SHA256" }, 0),
+		OSSL_PARAM_construct_end(),
+	};
+	uint8_t all[32];
+	size_t len = 0;
+
+	pthread_once(&once, find_hmac);
+	EVP_MAC_CTX *c = hmac ? EVP_MAC_CTX_new(hmac) : NULL;
+	int ok = c && EVP_MAC_init(c, key, 32, p) && EVP_MAC_update(c, a, a_len) &&
+		 EVP_MAC_update(c, b, b_len) && EVP_MAC_final(c, all, &len, sizeof all);
+
+	EVP_MAC_CTX_free(c);
+	if (ok)
+		memcpy(out, all, 16);
+	kvc_wipe(all, sizeof all);
+	return ok ? 0 : -EIO;
 }
 
 static void block_nonce(uint64_t block, uint8_t iv[12])

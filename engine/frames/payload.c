@@ -334,11 +334,13 @@ int kvc_payload_decode(const struct kvc_frame *f, const struct kvc_keys *keys, c
 	bool sealed = f->flags & KVC_FRAME_SEALED;
 	KVC_MEM struct aad *aad = malloc(sizeof *aad);
 	struct kvc_work *w = NULL;
-	uint8_t key[32];
+	uint8_t key[32], nothing[1];
 	int err = 0;
 
 	if (!aad)
 		return -ENOMEM;
+	raw = raw ? raw : nothing; /* an empty object's, and it may be its data as well */
+	data = data ? data : nothing;
 	if (!(f->flags & KVC_FRAME_CODED) || f->stored_len < table_len || f->codec >= KVC_CODECS)
 		return -EBADMSG;
 	room = f->stored_len - table_len; /* what of data may be looked at */

@@ -50,7 +50,8 @@ void kvc_encoder_free(struct kvc_encoder *e);
 
 /*
  * Decodes a whole payload into raw (f->raw_len bytes). `data` are the blocks and `table` the table,
- * both from outside; data may be raw itself where the codec is none. 0; -EBADMSG: not what was
+ * both from outside; data may be raw itself where the codec is none, and NULL where nothing is in
+ * it. 0; -EBADMSG: not what was
  * written; -ENOKEY: sealed with a key that we do not have; -ENOMEM. Checks f->raw_sum unless it is
  * sealed, and nothing else of f's checksums.
  */

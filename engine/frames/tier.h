@@ -7,8 +7,8 @@
  * Calls are synchronous and come from the engine's tier threads, several at once. Two calls for the
  * same object never run at the same time. All fallible calls return 0 or a negative errno. -EBADMSG
  * says that the stored bytes are damaged, -ENOENT that they are not there, -ENOSPC that the tier is
- * full: the engine then makes room and tries again. Anything else counts against the tier's circuit
- * breaker.
+ * full: the engine then makes room and tries again. -EIO in a tier with KVC_TIER_MEDIA is of this
+ * object until others have it too; anything else counts against the tier's circuit breaker.
  */
 #ifndef KVC_TIER_H
 #define KVC_TIER_H
@@ -59,6 +59,8 @@ enum {
 	KVC_TIER_BOUNDED = 2, /* has a size of its own; usage() tells */
 	/* other nodes use it too: frames are known by path; claim and rehead are not called */
 	KVC_TIER_SHARED = 4,
+	KVC_TIER_MEDIA = 8,    /* a read or write error is of one place, not of all */
+	KVC_TIER_PATIENT = 16, /* its calls may never come back: they end when a server does */
 };
 
 struct kvc_tier_ops {

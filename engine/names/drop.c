@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Dropping: a chunk goes whole, with its files' names, rows, segments and extents, and with its
- * folder where that is one chunk (unit.c). What is set on a model keeps its folder.
+ * Names that go, and what the kernel knows of them: of files, and of folders that are one chunk
+ * (unit.c; what is set on a model keeps its folder). How a chunk goes whole is in bury.c.
  *
  * The kernel remembers names and answers from them without asking: a client could find the folder
  * and then none of its files. So a folder is knocked at first: the kernel is told to forget it and
@@ -21,12 +21,9 @@
  */
 #include "drop.h"
 
-#include "dirty.h"
 #include "file.h"
 #include "folder.h"
 #include "notify.h"
-#include "tierq.h"
-#include "trash.h"
 #include "unit.h"
 
 #include <string.h>
@@ -43,18 +40,15 @@ struct knock {
 	uint64_t at_ns, nr; /* when, and its notice; 0: somebody looked since */
 	uint64_t looked_ns;
 	uint64_t n; /* how often since that use */
+	/* what goes with the folder, of this tier (-1: of the files) */
+	uint64_t bytes;
+	int tier;
 };
 
 struct kvc_ghost {
 	struct kvc_list link; /* in k->drops->ghosts */
 	struct kvc_node *n;
 	char name[256];
-};
-
-/* The members of a chunk: the files of its folder that belong to it, or the one file. */
-struct members {
-	struct kvc_node **n;
-	size_t count;
 };
 
 static void tell_gone(struct kvc *k, const struct kvc_node *folder, const struct kvc_node *n)
@@ -178,39 +172,59 @@ static void knock_free(struct knock *x)
 	free(x);
 }
 
-/* Tells the kernel to ask anew for a folder and its files: these first, because they hold it. */
-static int knock_locked(struct kvc *k, struct knock *x, const struct members *m)
+void kvc_knock_file_locked(struct kvc *k, const struct kvc_node *n)
 {
-	for (size_t i = 0; i < m->count; i++)
-		if (kvc_kernel_knows(m->n[i]))
-			kvc_notify(k, KVC_TELL_PRUNE, 0, m->n[i]->row.ino);
-	x->nr = kvc_notify(k, KVC_TELL_KNOCK, 0, x->ino);
+	if (kvc_kernel_knows(n))
+		kvc_notify(k, KVC_TELL_PRUNE, 0, n->row.ino);
+}
+
+/* Was the kernel told, and who uses the folder had the time to come? */
+static bool knocked_long_ago(struct kvc *k, const struct knock *x, uint64_t now)
+{
+	return kvc_notified(k, x->nr) && now - x->at_ns >= KNOCK_NS + k->ev.kept_ns;
+}
+
+int kvc_knock_locked(struct kvc *k, uint64_t folder, uint64_t last_ns, int tier, uint64_t bytes)
+{
+	struct knock *x = knock_find(k, folder);
+
+	if (!x) {
+		if (!(x = calloc(1, sizeof *x)))
+			return -ENOMEM;
+		x->ino = folder;
+		kvc_list_add_tail(knock_bucket(k, folder), &x->link);
+	}
+	x->use_ns = last_ns;
+	x->tier = tier;
+	x->bytes = bytes;
+	x->nr = kvc_notify(k, KVC_TELL_KNOCK, 0, folder);
 	x->at_ns = x->nr ? kvc_mono_ns() : 0;
 	x->n++;
 	kvc_count(&k->stats, knocks);
 	return x->nr ? -EAGAIN : -ENOMEM;
 }
 
-/*
- * May the folder go, whose chunk was last used then? 0, or -EAGAIN: not before a moment.
- */
-static int may_go_locked(struct kvc *k, struct kvc_node *folder, const struct members *m,
-			 uint64_t last_ns)
+bool kvc_knocked_locked(struct kvc *k, uint64_t folder, uint64_t last_ns, int tier, uint64_t *bytes)
+{
+	const struct knock *x = knock_find(k, folder);
+	uint64_t now = kvc_mono_ns();
+
+	if (!x || !k->started || k->stopping || x->use_ns != last_ns || x->tier != tier || !x->n)
+		return false;
+	*bytes = x->bytes;
+	return x->at_ns ? !knocked_long_ago(k, x, now) : now - x->looked_ns < KVC_YOUNG_NS;
+}
+
+int kvc_may_go_locked(struct kvc *k, struct kvc_node *folder, uint64_t last_ns)
 {
 	struct knock *x = knock_find(k, folder->row.ino);
 	uint64_t now = kvc_mono_ns();
 
 	if (!k->started || k->stopping)
 		return 0; /* nobody asks us any more */
-	if (!x && !kvc_kernel_knows(folder))
-		return 0; /* who wants it has to ask us first */
-	if (!x) {
-		if (!(x = calloc(1, sizeof *x)))
-			return -ENOMEM;
-		x->ino = folder->row.ino;
-		x->use_ns = last_ns;
-		kvc_list_add_tail(knock_bucket(k, x->ino), &x->link);
-	}
+	if (!x)
+		/* who wants it has to ask us first, where the kernel does not know it */
+		return kvc_kernel_knows(folder);
 	if (x->use_ns != last_ns) {
 		x->use_ns = last_ns;
 		x->at_ns = x->n = 0;
@@ -218,8 +232,8 @@ static int may_go_locked(struct kvc *k, struct kvc_node *folder, const struct me
 	if (!x->at_ns && now - x->looked_ns < KVC_YOUNG_NS)
 		return -EAGAIN; /* somebody has just looked at it */
 	if (!x->at_ns)
-		return knock_locked(k, x, m);
-	return kvc_notified(k, x->nr) && now - x->at_ns >= KNOCK_NS + k->ev.kept_ns ? 0 : -EAGAIN;
+		return 1;
+	return knocked_long_ago(k, x, now) ? 0 : -EAGAIN;
 }
 
 void kvc_looked_locked(struct kvc *k, uint64_t folder)
@@ -246,13 +260,13 @@ void kvc_knocks_free_locked(struct kvc *k, uint64_t older_ns)
 		}
 }
 
-void kvc_drop_folder_both(struct kvc *k, struct kvc_node *folder)
+int kvc_unname_folder_both(struct kvc *k, struct kvc_node *folder)
 {
 	struct kvc_entries e = { 0 };
 	struct knock *x;
+	int err = kvc_entries_of_both(k, folder->row.ino, &e) ?: unname_both(k, folder);
 
-	if (kvc_unit_whole_both(k, folder) && kvc_folder_empty_both(k, folder->row.ino) == 1 &&
-	    !kvc_entries_of_both(k, folder->row.ino, &e) && !unname_both(k, folder)) {
+	if (!err) {
 		kvc_row_del(k->cat, folder->row.ino);
 		folder->row.nlink = 0;
 		kvc_destroy_locked(k, folder);
@@ -262,6 +276,13 @@ void kvc_drop_folder_both(struct kvc *k, struct kvc_node *folder)
 			ghost_new_locked(k, folder, e.v[0].name);
 	}
 	free(e.v);
+	return err;
+}
+
+void kvc_drop_folder_both(struct kvc *k, struct kvc_node *folder)
+{
+	if (kvc_unit_whole_both(k, folder) && kvc_folder_empty_both(k, folder->row.ino) == 1)
+		kvc_unname_folder_both(k, folder);
 	kvc_node_settle_locked(k, folder);
 }
 
@@ -278,161 +299,4 @@ int kvc_drop_file_both(struct kvc *k, struct kvc_node *n)
 	kvc_count(&k->stats, drops);
 	kvc_node_settle_locked(k, n);
 	return 0;
-}
-
-/* A copy of it in a tier that is here now, other than this one. */
-static bool elsewhere(const struct kvc *k, const struct kvc_node *n, int tier)
-{
-	kvc_tier_each(k, t)
-		if ((int)t != tier && n->place[t].gen && n->place[t].gen == n->object.gen)
-			return true;
-	return false;
-}
-
-/*
- * Looks at the members: -EBUSY where one is in use; *needed says that some have no copy but in this
- * tier, *placed that some have one there.
- */
-static int members_both(struct kvc *k, uint64_t id, struct kvc_node *self, int tier,
-			struct members *m, bool *needed, bool *placed)
-{
-	struct kvc_entries e = { 0 };
-	int err = 0;
-
-	*needed = *placed = false;
-	bool folder = S_ISDIR(self->row.mode);
-
-	if (folder)
-		err = kvc_entries_in_both(k, id, &e);
-	m->n = calloc(e.n + 2, sizeof *m->n);
-	if (!m->n)
-		err = -ENOMEM;
-	/* Of a folder its files, of a file itself and its companion. */
-	for (size_t i = 0; i < (folder ? e.n : self->row.container ? 2 : 1) && !err; i++) {
-		struct kvc_node *n = self;
-
-		if (folder && !S_ISREG(e.v[i].kind))
-			continue;
-		if (folder || i)
-			err = kvc_node_get_both(k, folder ? e.v[i].ino : self->row.container, &n);
-		if (err == -ENOENT && !folder) {
-			err = 0; /* it has been deleted */
-			continue;
-		}
-		if (err)
-			break;
-		if (n->row.chunk != id) {
-			kvc_node_settle_locked(k, n);
-			continue;
-		}
-		n->holds++;
-		m->n[m->count++] = n;
-		if (n->nopen || n->leases || n->waiting || n->state == KVC_OPEN ||
-		    n->state == KVC_LOADING || n->snapshot)
-			err = -EBUSY;
-		*needed |= n->state == KVC_LOWER && !elsewhere(k, n, tier);
-		*placed |= tier < 0 || n->place[tier].gen;
-	}
-	free(e.v);
-	return err;
-}
-
-/* Only this tier's copies go: all of the chunk is in the pool or in another tier. */
-static void forget_copies_both(struct kvc *k, struct kvc_node *n, unsigned tier)
-{
-	if (n->place[tier].gen) {
-		kvc_place_del(k->cat, n->row.ino, tier);
-		kvc_trash_extent_locked(k, tier, &n->place[tier]);
-		n->place[tier] = (struct kvc_place){ 0 };
-	}
-	n->object.lower = kvc_placed_anywhere(n);
-	if (n->state == KVC_BOTH && !kvc_placed(k, n))
-		kvc_become_locked(k, n, KVC_RESIDENT);
-	n->verify = n->verify && n->object.lower;
-	kvc_node_dirty_locked(k, n);
-}
-
-/* The chunk's row as of now. -ESTALE: the walk that found `seen` did not know of its last use. */
-static int row_both(struct kvc *k, uint64_t id, const struct kvc_chunk_row *seen,
-		    struct kvc_chunk_row *row)
-{
-	struct kvc_chunk *c = kvc_chunk_find_locked(k, id);
-
-	if (!c)
-		return kvc_chunk_get(k->cat, id, row);
-	kvc_chunk_row(c, row);
-	if (!seen || seen->rank == c->rank)
-		return 0;
-	c->known = false; /* so that it is written with the next commit */
-	kvc_chunk_dirty_locked(k, c);
-	return -ESTALE;
-}
-
-static int drop_members_both(struct kvc *k, uint64_t id, struct kvc_node *self, int tier,
-			     uint64_t last_ns, uint64_t *bytes)
-{
-	struct members m = { 0 };
-	bool needed = false, placed = false, whole;
-	int err = self->waiting || self->splitting ? -EBUSY : 0;
-
-	err = err ?: members_both(k, id, self, tier, &m, &needed, &placed);
-	if (!err && tier >= 0 && !placed)
-		err = -ENOENT;
-	*bytes = 0;
-	for (size_t i = 0; i < m.count; i++)
-		*bytes += tier < 0                  ? m.n[i]->row.blocks * 512
-			  : m.n[i]->place[tier].gen ? m.n[i]->place[tier].where.len
-						    : 0;
-	whole = tier < 0 || needed;
-	if (!err && whole && S_ISDIR(self->row.mode) && kvc_unit_whole_both(k, self))
-		err = may_go_locked(k, self, &m, last_ns);
-	for (size_t i = 0; i < m.count; i++) {
-		struct kvc_node *n = m.n[i];
-
-		if (!err && !whole)
-			forget_copies_both(k, n, (unsigned)tier);
-		else if (!err)
-			err = kvc_drop_file_both(k, n);
-		n->holds--;
-		kvc_node_settle_locked(k, n);
-	}
-	free(m.n);
-	if (!err && whole) {
-		kvc_count(&k->stats, dropped_chunks);
-		kvc_chunk_forget_both(k, id);
-		if (S_ISDIR(self->row.mode))
-			kvc_drop_folder_both(k, self);
-	}
-	return err;
-}
-
-int kvc_chunk_drop(struct kvc *k, uint64_t id, int tier, const struct kvc_chunk_row *seen,
-		   uint64_t *bytes)
-{
-	struct kvc_chunk_row row;
-	struct kvc_node *self;
-	uint64_t none;
-	int err;
-
-	/* what it frees comes with a commit, and that fails now */
-	if (kvc_catalog_takes(k->cat, false))
-		return -EBUSY;
-	kvc_lock_both(k);
-	err = row_both(k, id, seen, &row);
-	if (!err && (kvc_chunk_young(row.last_ns) || kvc_pin_holds(row.pin_until_ns)))
-		err = -EBUSY;
-	if (!err) {
-		err = kvc_node_get_both(k, id, &self);
-		if (err == -ENOENT)
-			kvc_chunk_forget_both(k, id);
-	}
-	if (!err) {
-		self->holds++;
-		err = drop_members_both(k, id, self, tier, row.last_ns, bytes ? bytes : &none);
-		self->holds--;
-		kvc_node_settle_locked(k, self);
-		kvc_commit_soon_locked(k, false);
-	}
-	kvc_unlock_both(k);
-	return err;
 }

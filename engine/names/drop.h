@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Dropping chunks whole, and what remains of their folders for a moment (drop.c). The tables are
- * under k->lock.
+ * Dropping chunks whole (bury.c), and what remains of their folders for a moment (drop.c). The
+ * tables are under k->lock.
  */
 #ifndef KVC_DROP_H
 #define KVC_DROP_H
@@ -14,7 +14,12 @@ struct kvc_drops {
 	/* dropped folders that the kernel still holds, by parent and name */
 	struct kvc_list ghosts[KVC_GHOSTS];
 	struct kvc_list knocks[KVC_GHOSTS]; /* folders that are about to go, by number */
+	struct kvc_list cut;                /* chunks that are dropped and not buried yet */
+	unsigned ncut;
+	unsigned most; /* files that a drop has worked on under one hold, at the most */
 };
+
+/* ---- bury.c ---- */
 
 /*
  * Drops a chunk whole: all its files, wherever they are; copies in shared tiers are left to the
@@ -26,10 +31,40 @@ struct kvc_drops {
  */
 int kvc_chunk_drop(struct kvc *k, uint64_t id, int tier, const struct kvc_chunk_row *seen,
 		   uint64_t *bytes);
+/*
+ * A call is about to change names in this folder: what is still there of its chunk, where that is
+ * dropped, goes first, and so does what has names in folders that stay. Lets others in meanwhile,
+ * so before the call has looked at anything. 0 or why it could not be.
+ */
+int kvc_drop_end_both(struct kvc *k, struct kvc_node *folder);
+/* The folder's chunk is dropped, and not all of its files are gone yet. */
+bool kvc_drop_is_cut(const struct kvc_node *folder);
+/* Goes on with what an error had kept from its end. Without locks. */
+void kvc_drops_resume(struct kvc *k);
+/* At the start, before anything is taken over: ends what a killed daemon had begun. */
+int kvc_drops_recover_both(struct kvc *k, bool *any);
+/* At the end. */
+void kvc_drops_free(struct kvc *k);
+
+/* ---- drop.c ---- */
+
 /* Takes every name off a file and destroys it; the kernel is told. */
 int kvc_drop_file_both(struct kvc *k, struct kvc_node *n);
 /* A folder that is one chunk and empty goes, with its names. */
 void kvc_drop_folder_both(struct kvc *k, struct kvc_node *folder);
+/* Its names go, and it with them. 0, or an error, and then some may have gone. */
+int kvc_unname_folder_both(struct kvc *k, struct kvc_node *folder);
+/*
+ * May the folder go, whose chunk was last used then? 0; -EAGAIN: not before a moment; 1: it is to
+ * be knocked at (files first, folder last); or -ENOMEM.
+ */
+int kvc_may_go_locked(struct kvc *k, struct kvc_node *folder, uint64_t last_ns);
+void kvc_knock_file_locked(struct kvc *k, const struct kvc_node *n);
+/* `tier` and `bytes` are what is answered until it may go. -EAGAIN, or -ENOMEM. */
+int kvc_knock_locked(struct kvc *k, uint64_t folder, uint64_t last_ns, int tier, uint64_t bytes);
+/* Was it knocked at, for this tier, and may not go yet? Then *bytes is what would. */
+bool kvc_knocked_locked(struct kvc *k, uint64_t folder, uint64_t last_ns, int tier,
+			uint64_t *bytes);
 /* Somebody looks at a folder: it is not dropped in the next moment. */
 void kvc_looked_locked(struct kvc *k, uint64_t folder);
 /* Forgets folders that were about to go so long ago. */

@@ -2,7 +2,8 @@
 /*
  * Sharing: what other nodes stored in a shared tier opens here too. A name that the catalog does
  * not know is asked for there by its path: one request for the header, in a worker of that tier,
- * while the lookup waits; all who ask for the same name share the question, and a miss is
+ * while the lookup waits; then one of the next, by its own workers, since a tier that hangs is to
+ * stop nobody but itself. All who ask for the same name share the question, and a miss is
  * remembered for a moment. What is found gets a node (LOWER, placed there) and is loaded when it is
  * opened. So are folders (copies/folders.c).
  *
@@ -14,6 +15,8 @@
 #include "share.h"
 
 #include "account.h"
+#include "clock.h"
+#include "drop.h"
 #include "folder.h"
 #include "folders.h"
 #include "ino.h"
@@ -21,6 +24,7 @@
 #include "model.h"
 #include "node.h"
 #include "path.h"
+#include "proof.h"
 #include "tierq.h"
 #include "trash.h"
 #include "unit.h"
@@ -41,6 +45,7 @@ struct ask {
 	struct kvc_job job; /* first: the queue frees it */
 	struct kvc_list link, waiters;
 	uint64_t parent;
+	unsigned tried; /* bit per tier */
 	char name[256];
 	char path[KVC_FRAME_PATH_MAX + 1];
 };
@@ -60,8 +65,8 @@ static struct kvc_miss *miss_of(struct kvc *k, uint64_t parent, const char *name
 		       : NULL;
 }
 
-/* Asks one tier: 0 with *f, or a negative errno. */
-static int head(struct kvc *k, unsigned tier, const char *path, uint8_t *page, struct kvc_frame *f)
+int kvc_share_head(struct kvc *k, unsigned tier, const char *path, uint8_t *page,
+		   struct kvc_frame *f)
 {
 	struct kvc_tier *t = k->tier[tier].t;
 	struct kvc_where w = kvc_where_of(path);
@@ -75,14 +80,53 @@ static int head(struct kvc *k, unsigned tier, const char *path, uint8_t *page, s
 		return -EIO;
 	err = t->ops->get(t, &w, 0, &iov, 1);
 	kvc_lock(k);
-	kvc_tier_result_locked(k, tier, err);
+	kvc_tier_result_locked(k, tier, w.at, err);
 	kvc_unlock(k);
 	err = err ?: kvc_frame_decode(page, f);
 	if (!err && (!(f->flags & KVC_FRAME_SHARED) || strcmp(f->path, path)))
 		err = -EBADMSG; /* another's frame under this name */
+	err = err ?: kvc_proof_found(k, f);
 	if (err == -EBADMSG)
 		kvc_count(&k->stats, corrupt);
 	return err;
+}
+
+static void ask_run(struct kvc *k, struct kvc_job *j);
+
+/* Asks the next tier that may be asked: false where there is none. */
+static bool ask_next_locked(struct kvc *k, struct ask *a)
+{
+	for (unsigned i = 0; i < k->ntiers; i++) {
+		unsigned t = k->order[i];
+
+		if (!(k->tier[t].t->ops->caps & KVC_TIER_SHARED) || (a->tried & (1u << t)) ||
+		    kvc_tier_out_locked(k, t))
+			continue;
+		a->tried |= 1u << t;
+		a->job = (struct kvc_job){ .run = ask_run, .tier = t };
+		kvc_job_put_locked(k, &a->job);
+		return true;
+	}
+	return false;
+}
+
+/* This tier does not have it: the question goes on in memory of its own. */
+static bool pass_on_locked(struct kvc *k, struct ask *a)
+{
+	struct ask *next = malloc(sizeof *next);
+
+	if (!next)
+		return false;
+	*next = *a;
+	if (!ask_next_locked(k, next)) {
+		free(next);
+		return false;
+	}
+	kvc_list_init(&next->waiters);
+	kvc_list_splice(&next->waiters, &a->waiters);
+	kvc_list_add_tail(&k->share->asks, &next->link);
+	kvc_list_del(&a->link);
+	return true;
 }
 
 static void ask_run(struct kvc *k, struct kvc_job *j)
@@ -94,19 +138,19 @@ static void ask_run(struct kvc *k, struct kvc_job *j)
 	struct kvc_miss *m;
 	bool found = false;
 
-	for (unsigned i = 0; i < k->ntiers && page && f && !found; i++) {
-		unsigned t = k->order[i];
-
-		if (!(k->tier[t].t->ops->caps & KVC_TIER_SHARED) || head(k, t, a->path, page, f))
-			continue;
+	if (page && f && !kvc_share_head(k, j->tier, a->path, page, f)) {
 		kvc_lock_both(k);
 		w.len = KVC_FRAME_HEADER + kvc_round_up(f->stored_len, KVC_PAGE);
-		int err = kvc_adopt_both(k, t, a->parent, a->name, &w, f);
+		int err = kvc_adopt_both(k, j->tier, a->parent, a->name, &w, f);
 
 		found = !err || err == -EEXIST;
 		kvc_unlock_both(k);
 	}
 	kvc_lock(k);
+	if (!found && pass_on_locked(k, a)) {
+		kvc_unlock(k);
+		return;
+	}
 	if (found)
 		kvc_count(&k->stats, ask_hits);
 	else if ((m = miss_of(k, a->parent, a->name)))
@@ -149,22 +193,18 @@ int kvc_ask_both(struct kvc *k, uint64_t parent, const char *name, struct kvc_wa
 			return -ENOENT;
 		}
 		where = kvc_where_of(a->path);
-		if (!kvc_gone_get(k->cat, &where, kvc_now_ns())) {
+		if (!kvc_gone_get(k->cat, &where, kvc_clock_ns(k))) {
 			free(a);
 			return -ENOENT;
 		}
 		a->parent = parent;
 		snprintf(a->name, sizeof a->name, "%s", name);
+		if (!ask_next_locked(k, a)) { /* all are out: a miss, at once */
+			free(a);
+			return -ENOENT;
+		}
 		kvc_list_init(&a->waiters);
 		kvc_list_add_tail(&k->share->asks, &a->link);
-		unsigned t = 0;
-
-		for (unsigned i = k->ntiers; i-- > 0;)
-			if (k->tier[k->order[i]].t->ops->caps & KVC_TIER_SHARED)
-				t = k->order[i];
-		a->job.run = ask_run;
-		a->job.tier = t;
-		kvc_job_put_locked(k, &a->job);
 		kvc_count(&k->stats, asks);
 	}
 	if (!w->deadline_ns)
@@ -215,6 +255,24 @@ static int take_file_both(struct kvc *k, struct kvc_node *n, unsigned tier,
 	return err ?: kvc_place_put(k->cat, n->row.ino, tier, &n->place[tier]);
 }
 
+/*
+ * Without a key file anybody who writes to the remote can say whose a file is: that is then for who
+ * mounts to say. Never a set-id bit.
+ */
+static void own(const struct kvc *k, struct kvc_row *row)
+{
+	const struct kvc_options *o = &k->opt;
+	uint32_t mode = o->adopt_mode == KVC_UNSET ? 0600 : (uint32_t)o->adopt_mode & 0777;
+
+	if (k->keys)
+		return;
+	row->uid = o->adopt_uid == KVC_UNSET ? geteuid() : (uint32_t)o->adopt_uid;
+	row->gid = o->adopt_gid == KVC_UNSET ? getegid() : (uint32_t)o->adopt_gid;
+	if (S_ISDIR(row->mode)) /* who may read it may search it */
+		mode |= (mode & 0444) >> 2;
+	row->mode = (row->mode & S_IFMT) | mode;
+}
+
 int kvc_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *name,
 		   const struct kvc_where *w, const struct kvc_frame *f)
 {
@@ -238,7 +296,8 @@ int kvc_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *na
 		.btime_ns = f->btime_ns,
 		.parent = parent,
 	};
-	if (!err && (folder->lost || !S_ISDIR(folder->row.mode)))
+	own(k, &a.row);
+	if (!err && (folder->lost || kvc_drop_is_cut(folder) || !S_ISDIR(folder->row.mode)))
 		err = -ENOENT;
 	if (!err) {
 		err = kvc_name_get(k->cat, parent, name, &other, &kind);
@@ -275,7 +334,8 @@ void kvc_unshare_both(struct kvc *k, struct kvc_node *n, const char *path, bool 
 	bool gone = false;
 	uint64_t model;
 
-	if (!k->shared || !*path)
+	if (!k->shared || !*path || n->unshared)
+		/* nobody else can have it: a name that was only for a while costs nothing */
 		return;
 	/* Not while another name needs it, nor where what was renamed has no copy but this. */
 	if (S_ISREG(n->row.mode) && n->row.nlink <= 1 && (!moved || kvc_has_segment(n)) &&
@@ -283,9 +343,9 @@ void kvc_unshare_both(struct kvc *k, struct kvc_node *n, const char *path, bool 
 	    kvc_model_attr_both(k, model, KVC_MODEL_SHARED) == KVC_SHARED_DELETE) {
 		kvc_tier_each(k, t)
 			if (n->place[t].gen && (k->tier[t].t->ops->caps & KVC_TIER_SHARED)) {
-				kvc_trash_shared_locked(k, t, &n->place[t]);
+				kvc_trash_shared_locked(k, t, n->row.ino, &n->place[t]);
 				gone = true;
 			}
 	}
-	kvc_gone_put(k->cat, &w, kvc_now_ns() + (gone ? GONE_SOON_NS : GONE_NS));
+	kvc_gone_put(k->cat, &w, kvc_clock_ns(k) + (gone ? GONE_SOON_NS : GONE_NS));
 }

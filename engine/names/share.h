@@ -18,6 +18,13 @@ struct kvc_share {
  */
 int kvc_ask_both(struct kvc *k, uint64_t parent, const char *name, struct kvc_wait *w);
 /*
+ * Reads the header that a shared tier has for a path, and believes it (kvc_proof_found): 0 with *f,
+ * -ENOENT, -ENOKEY, -EBADMSG, or the tier's error. page is KVC_FRAME_HEADER bytes, of a page's
+ * alignment. Without locks, and blocks.
+ */
+int kvc_share_head(struct kvc *k, unsigned tier, const char *path, uint8_t *page,
+		   struct kvc_frame *f);
+/*
  * Makes a node for a frame that a shared tier has; 0, -EEXIST, -EBADMSG (not one of ours to take),
  * or another.
  */

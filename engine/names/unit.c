@@ -140,7 +140,7 @@ static int count_name(void *arg, const struct kvc_name *n)
 
 static uint64_t ago(uint64_t mono, uint64_t wall, uint64_t then)
 {
-	uint64_t age = wall > then ? wall - then : 0;
+	uint64_t age = (int64_t)then < (int64_t)wall ? wall - then : 0;
 
 	return mono > age ? mono - age : 1;
 }
@@ -158,7 +158,7 @@ static int recall_both(struct kvc *k, struct kvc_node *folder)
 	if (err < 0)
 		return err;
 	folder->made_ns = ago(mono, wall, folder->row.btime_ns);
-	folder->filled_ns = ago(mono, wall, kvc_max(folder->row.btime_ns, folder->row.mtime_ns));
+	folder->filled_ns = ago(mono, wall, kvc_later(folder->row.btime_ns, folder->row.mtime_ns));
 	folder->files = files;
 	return 0;
 }
@@ -364,6 +364,7 @@ static int rechunk_both(struct kvc *k, struct kvc_node *n, uint64_t chunk)
 		return err;
 	if (n->row.chunk == n->row.ino)
 		kvc_chunk_forget_both(k, n->row.ino);
+	kvc_chunk_stir(n->chunk);
 	kvc_chunk_leave_locked(k, n);
 	n->row.chunk = chunk;
 	kvc_node_dirty_locked(k, n);

@@ -6,6 +6,7 @@
  */
 #include "chunk.h"
 
+#include "clock.h"
 #include "dirty.h"
 #include "node.h"
 
@@ -58,7 +59,7 @@ void kvc_chunk_push_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	struct kvc_heap *h = &k->chunks->heap[c->policy];
 
-	if (c->heap_at || !c->nnodes)
+	if (c->heap_at || !c->nnodes || c->cut)
 		return;
 	if (kvc_grow(&h->v, h->n, &h->room, sizeof *h->v))
 		/*
@@ -202,7 +203,7 @@ void kvc_chunk_dirty_locked(struct kvc *k, struct kvc_chunk *c)
 /* Stamps go up with every use, so that the order of uses is total. */
 void kvc_chunk_used_locked(struct kvc *k, struct kvc_chunk *c, bool hit)
 {
-	uint64_t now = kvc_now_ns();
+	uint64_t now = kvc_clock_ns(k);
 
 	k->chunks->clock_ns = now > k->chunks->clock_ns ? now : k->chunks->clock_ns + 1;
 	c->use.last_ns = k->chunks->clock_ns;
@@ -227,6 +228,13 @@ void kvc_chunk_forget_both(struct kvc *k, uint64_t id)
 		kvc_list_del(&c->dirty_link);
 	c->dirty = false;
 	kvc_chunk_settle_locked(k, c);
+}
+
+void kvc_chunk_cut_locked(struct kvc *k, struct kvc_chunk *c, bool cut)
+{
+	c->cut = cut;
+	if (cut && c->heap_at)
+		heap_remove(k, c);
 }
 
 void kvc_chunk_take_use_locked(struct kvc *k, struct kvc_chunk *c, const struct kvc_chunk_row *r)
@@ -263,19 +271,22 @@ void kvc_chunk_set_class_locked(struct kvc *k, struct kvc_chunk *c, unsigned cla
 	kvc_chunk_dirty_locked(k, c);
 }
 
-bool kvc_chunk_young(uint64_t last_ns)
+bool kvc_chunk_young(const struct kvc *k, uint64_t last_ns)
 {
-	return last_ns + KVC_YOUNG_NS > kvc_now_ns();
+	uint64_t now = kvc_clock_ns(k);
+
+	/* A stamp of the future is an older daemon's, by a wall clock that was wrong. */
+	return last_ns + KVC_YOUNG_NS > now && last_ns < now + KVC_YOUNG_NS;
 }
 
-bool kvc_pin_holds(uint64_t until_ns)
+bool kvc_pin_holds(const struct kvc *k, uint64_t until_ns)
 {
-	return until_ns && (until_ns == INT64_MAX || until_ns > kvc_now_ns());
+	return until_ns && (until_ns == INT64_MAX || until_ns > kvc_clock_ns(k));
 }
 
-bool kvc_chunk_pinned(const struct kvc_chunk *c)
+bool kvc_chunk_pinned(const struct kvc *k, const struct kvc_chunk *c)
 {
-	return kvc_pin_holds(c->pin_until_ns);
+	return kvc_pin_holds(k, c->pin_until_ns);
 }
 
 void kvc_chunks_free(struct kvc *k)

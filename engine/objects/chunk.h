@@ -24,6 +24,8 @@ struct kvc_chunk {
 	unsigned inflight; /* nodes that hold a pointer */
 	bool dirty, known; /* to be written; has a row */
 	bool gone;         /* its row was deleted and is not to come back */
+	bool quiet;        /* nobody took any of it in hand since a drop looked (names/bury.c) */
+	bool cut;          /* it is dropped: what is there of its files is for nobody any more */
 	struct kvc_list dirty_link;
 };
 
@@ -59,10 +61,18 @@ void kvc_chunk_push_locked(struct kvc *k, struct kvc_chunk *c);
 void kvc_chunk_row(const struct kvc_chunk *c, struct kvc_chunk_row *r);
 /* Its class and its quota are others now. */
 void kvc_chunk_set_class_locked(struct kvc *k, struct kvc_chunk *c, unsigned class, uint64_t quota);
+/* One of its files is taken in hand, or there is another: it is not dropped as it was looked at. */
+static inline void kvc_chunk_stir(struct kvc_chunk *c)
+{
+	if (c)
+		c->quiet = false;
+}
+/* It is dropped: it is nobody's victim any more. Until its files have gone (false). */
+void kvc_chunk_cut_locked(struct kvc *k, struct kvc_chunk *c, bool cut);
 /* Was it used so lately that somebody may be between two of its files? */
-bool kvc_chunk_young(uint64_t last_ns);
-bool kvc_chunk_pinned(const struct kvc_chunk *c);
-bool kvc_pin_holds(uint64_t pin_until_ns);
+bool kvc_chunk_young(const struct kvc *k, uint64_t last_ns);
+bool kvc_chunk_pinned(const struct kvc *k, const struct kvc_chunk *c);
+bool kvc_pin_holds(const struct kvc *k, uint64_t pin_until_ns);
 int64_t kvc_chunk_rank_row(struct kvc *k, const struct kvc_chunk_row *r);
 /* Of the classes in the mask the one that gives next (-1: none); and its turn moves on. */
 int kvc_class_next(const double turn[KVC_CLASSES], unsigned mask);

@@ -39,6 +39,8 @@ void kvc_become_locked(struct kvc *k, struct kvc_node *n, enum kvc_state to)
 			  kvc_state_names[n->state], kvc_state_names[to]);
 		assert(!"transition");
 	}
+	if (to == KVC_OPEN || to == KVC_LOADING)
+		kvc_chunk_stir(n->chunk);
 	if (n->state == KVC_RESIDENT || n->state == KVC_BOTH)
 		k->nodes->resident--;
 	n->state = to;
@@ -52,13 +54,6 @@ void kvc_become_locked(struct kvc *k, struct kvc_node *n, enum kvc_state to)
 	else if (!kvc_has_segment(n) && had)
 		kvc_chunk_remove_locked(k, n);
 	kvc_pace_uncopied_locked(k, n);
-}
-
-void kvc_drop_setid(struct kvc_row *row)
-{
-	row->mode &= ~(uint32_t)S_ISUID;
-	if (row->mode & S_IXGRP)
-		row->mode &= ~(uint32_t)S_ISGID;
 }
 
 struct kvc_segment kvc_segment_of(const struct kvc_node *n)
@@ -82,8 +77,8 @@ bool kvc_placed(const struct kvc *k, const struct kvc_node *n)
 bool kvc_placed_durably(const struct kvc *k, const struct kvc_node *n)
 {
 	kvc_tier_each(k, t)
-		if ((k->tier[t].t->ops->caps & KVC_TIER_DURABLE) && n->place[t].gen &&
-		    n->place[t].gen == n->object.gen)
+		if (n->place[t].gen && n->place[t].gen == n->object.gen &&
+		    kvc_tier_keeps_locked(k, t))
 			return true;
 	return false;
 }
@@ -126,9 +121,11 @@ int kvc_segment_new_locked(struct kvc *k, struct kvc_node *n, uint64_t room)
 	}
 	n->fd = fd;
 	n->fresh = true;
+	n->mode_ns = KVC_MARK_NS;
 	n->room = n->prepared = room;
 	kvc_ahead_set_locked(k, n, room);
 	n->epoch++;
+	n->hopeless = 0;
 	kvc_become_locked(k, n, KVC_OPEN);
 	kvc_quota_count_locked(k, n);
 	return 0;
@@ -137,10 +134,11 @@ int kvc_segment_new_locked(struct kvc *k, struct kvc_node *n, uint64_t room)
 int kvc_begin_write_locked(struct kvc *k, struct kvc_node *n)
 {
 	struct kvc_segment from = kvc_segment_of(n), to = from;
-	const struct timespec mark[2] = { { .tv_nsec = UTIME_OMIT }, kvc_timespec(KVC_MARK_NS) };
+	const struct timespec mark[2] = { { .tv_nsec = UTIME_OMIT }, kvc_file_time(KVC_MARK_NS) };
 	int fd, err;
 
 	n->epoch++;
+	n->hopeless = 0;
 	if (n->state == KVC_OPEN)
 		return 0;
 	if ((fd = kvc_node_fd_locked(k, n)) < 0)
@@ -149,6 +147,7 @@ int kvc_begin_write_locked(struct kvc *k, struct kvc_node *n)
 	if ((err = kvc_segment_rename(&k->pool, &from, &to)))
 		return err;
 	futimens(fd, mark);
+	n->mode_ns = KVC_MARK_NS;
 	n->fresh = false;
 	kvc_become_locked(k, n, KVC_OPEN);
 	return 0;
@@ -182,7 +181,7 @@ void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 	struct kvc_segment from = kvc_segment_of(n), to;
 	const struct timespec keep[2] = {
 		{ .tv_nsec = UTIME_OMIT },
-		kvc_timespec(n->row.mtime_ns),
+		kvc_file_time(n->row.mtime_ns),
 	};
 	struct stat st;
 	int fd = kvc_node_fd_locked(k, n);
@@ -205,9 +204,10 @@ void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 		n->object.gen++;
 		n->object.has_sum = n->verify = false;
 		kvc_unplace_locked(k, n);
-		kvc_drop_setid(&n->row);
+		if (mtime != n->mode_ns)
+			kvc_drop_setid(&n->row);
 		n->row.mtime_ns = mtime;
-		n->row.ctime_ns = kvc_max(n->row.ctime_ns, mtime);
+		n->row.ctime_ns = kvc_ctime(n->row.ctime_ns, mtime);
 		kvc_count(&k->stats, publishes);
 		if (size > n->object.size)
 			kvc_unit_grew_locked(k, n, size - n->object.size);
@@ -216,7 +216,7 @@ void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 	if (n->prepared > kvc_round_up(size, KVC_PAGE) && !ftruncate(fd, st.st_size)) {
 		const struct timespec again[2] = {
 			{ .tv_nsec = UTIME_OMIT },
-			kvc_timespec(n->row.mtime_ns),
+			kvc_file_time(n->row.mtime_ns),
 		};
 
 		futimens(fd, again);

@@ -7,8 +7,6 @@
 
 #include "node.h"
 
-/* Written or given away: the set-id bits go, as they do on any filesystem. */
-void kvc_drop_setid(struct kvc_row *row);
 /* The one place where n->state changes: checks the table, keeps counts and the chunk's list. */
 void kvc_become_locked(struct kvc *k, struct kvc_node *n, enum kvc_state to);
 struct kvc_segment kvc_segment_of(const struct kvc_node *n);

@@ -54,11 +54,13 @@ void kvc_ino_save_both(struct kvc *k)
 int kvc_inos_load_both(struct kvc *k, bool clean)
 {
 	char text[32] = "";
+	uint64_t max;
 	int err = kvc_meta_get(k->cat, "next_ino", text, sizeof text);
 
 	if (err && err != -ENOENT) /* a store of before has none */
 		return err;
-	k->inos->next = kvc_max(kvc_row_max(k->cat) + 1, strtoull(text, NULL, 10)) +
-			(clean ? 0 : INO_STEP);
+	if ((err = kvc_row_max(k->cat, &max)))
+		return err;
+	k->inos->next = kvc_max(max + 1, strtoull(text, NULL, 10)) + (clean ? 0 : INO_STEP);
 	return reserve_inos_both(k);
 }

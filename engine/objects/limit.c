@@ -19,6 +19,7 @@ int kvc_quota_set_both(struct kvc *k, uint64_t model, uint64_t limit)
 {
 	struct kvc_quota *q = kvc_quota_of_locked(k, model);
 	bool made = !q && limit;
+	uint64_t before;
 	char key[40];
 	int err;
 
@@ -26,26 +27,29 @@ int kvc_quota_set_both(struct kvc *k, uint64_t model, uint64_t limit)
 		return 0;
 	if (!limit) {
 		snprintf(key, sizeof key, KEY "%" PRIx64, model);
-		err = kvc_meta_del(k->cat, key);
+		err = kvc_survey_ask_both(k, model) ?: kvc_meta_del(k->cat, key);
 		if (!err)
 			kvc_quota_remove_locked(k, q);
-		return err ?: kvc_survey_ask_both(k, model);
+		return err;
 	}
 	if (made && !(q = kvc_quota_add_locked(k, model, limit)))
 		return -ENOMEM;
 	if (made)
 		kvc_survey_count_locked(k, q);
+	before = q->limit;
 	q->limit = limit;
-	err = kvc_quota_save_both(k, q);
-	if (!err && made)
-		err = kvc_survey_ask_both(k, model);
-	if (err && made) {
-		kvc_quota_remove_locked(k, q);
+	/* A survey for nothing does no harm; a bound without one would. */
+	err = made ? kvc_survey_ask_both(k, model) : 0;
+	err = err ?: kvc_quota_save_both(k, q);
+	if (err) {
+		q->limit = before;
+		if (made)
+			kvc_quota_remove_locked(k, q);
 		return err;
 	}
 	kvc_quota_grant_locked(k, q);
 	pthread_cond_signal(&k->quotas.pressed);
-	return err;
+	return 0;
 }
 
 int kvc_quotas_load_both(struct kvc *k, bool clean)
@@ -59,11 +63,16 @@ int kvc_quotas_load_both(struct kvc *k, bool clean)
 		struct kvc_row row;
 
 		if (sscanf(key, KEY "%" SCNx64, &model) != 1 ||
-		    sscanf(value, "%" SCNu64 " %" SCNu64, &limit, &used) != 2 || !limit ||
-		    kvc_row_get(k->cat, model, &row)) {
+		    sscanf(value, "%" SCNu64 " %" SCNu64, &limit, &used) != 2 || !limit)
+			err = -ENOENT;
+		else
+			err = kvc_row_get(k->cat, model, &row);
+		if (err == -ENOENT) {
 			kvc_meta_del(k->cat, key);
 			continue;
 		}
+		if (err)
+			return err;
 		if (!(q = kvc_quota_add_locked(k, model, limit)))
 			return -ENOMEM;
 		q->used = clean ? used : 0;

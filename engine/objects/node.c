@@ -104,7 +104,7 @@ int kvc_node_get_both(struct kvc *k, uint64_t ino, struct kvc_node **out)
 
 	if (n) {
 		*out = n;
-		return n->state == KVC_GONE ? -ENOENT : 0;
+		return kvc_node_gone(n) ? -ENOENT : 0;
 	}
 	if ((err = kvc_row_get(k->cat, ino, &row)))
 		return err;
@@ -121,15 +121,18 @@ int kvc_node_get_both(struct kvc *k, uint64_t ino, struct kvc_node **out)
 int kvc_node_get_peeked_both(struct kvc *k, const struct kvc_peek *p, struct kvc_node **out)
 {
 	*out = kvc_node_find_locked(k, p->ino);
-	return *out ? ((*out)->state == KVC_GONE ? -ENOENT : 0)
+	return *out ? (kvc_node_gone(*out) ? -ENOENT : 0)
 		    : bring_both(k, &p->row, &p->object, p->place, out);
 }
 
 void kvc_node_settle_locked(struct kvc *k, struct kvc_node *n)
 {
-	if (n->nlookup || n->holds || n->dirty || n->nopen || n->leases || n->waiting ||
-	    kvc_has_segment(n) || n->state == KVC_LOADING || !kvc_list_empty(&n->waiters) ||
-	    !kvc_list_empty(&n->sync_waiters))
+	/*
+	 * the root: the kernel has it without a lookup, and a call that was given it may settle it
+	 */
+	if (n->row.ino == KVC_ROOT || n->nlookup || n->holds || n->dirty || n->nopen || n->leases ||
+	    n->waiting || kvc_has_segment(n) || n->state == KVC_LOADING ||
+	    !kvc_list_empty(&n->waiters) || !kvc_list_empty(&n->sync_waiters))
 		return;
 	if (n->touched && !n->lost && !k->stopping) {
 		kvc_node_dirty_locked(k, n); /* it comes back here once that is written */
@@ -163,8 +166,10 @@ void kvc_node_attr_locked(struct kvc *k, struct kvc_node *n, struct kvc_row *att
 		attr->size = (uint64_t)st.st_size;
 		attr->blocks = (uint64_t)st.st_blocks;
 		if (mtime != KVC_MARK_NS) {
+			if (mtime != n->mode_ns)
+				kvc_drop_setid(attr);
 			attr->mtime_ns = mtime;
-			attr->ctime_ns = kvc_max(attr->ctime_ns, mtime);
+			attr->ctime_ns = kvc_ctime(attr->ctime_ns, mtime);
 		}
 	}
 }

@@ -33,8 +33,11 @@
 
 #include <sys/stat.h>
 
-/* mtime of a segment that nobody wrote to since it was opened for writing */
-#define KVC_MARK_NS 1000000001ull
+/*
+ * mtime of a segment that nobody wrote to since it was opened for writing: the last there is, which
+ * no client can set (calls/io.c)
+ */
+#define KVC_MARK_NS ((uint64_t)INT64_MAX)
 
 enum kvc_state {
 	KVC_NONE,
@@ -74,6 +77,8 @@ struct kvc_node {
 	struct kvc_list behind;
 	/* and was taken from there: its bytes are in k->account->asked */
 	bool asked;
+	/* open: its segment's mtime when its mode was set; a write since takes set-id bits */
+	uint64_t mode_ns;
 	uint64_t prepared; /* bytes from the start that are prepared for plain writes */
 	/* what was prepared when it was opened to be written anew; part of k->room.ahead */
 	uint64_t ahead;
@@ -81,6 +86,7 @@ struct kvc_node {
 	/* opens, and of a folder creates in it, that wait for room: its chunk is not dropped */
 	unsigned waiting;
 	struct kvc_ghost *ghost; /* a folder that was dropped with its chunk (names/drop.c) */
+	struct kvc_drop *drop;   /* a folder whose chunk is being dropped (names/bury.c) */
 	/*
 	 * of a folder: when it was made (0: not known) and last filled, with how many files and
 	 * bytes (names/unit.c)
@@ -96,7 +102,11 @@ struct kvc_node {
 	bool fresh;      /* the segment is a w-, not an o- */
 	/* was open for writing and seems untouched: compare before trusting the lower copy */
 	bool verify;
-	bool failing;                      /* the last spill failed */
+	bool failing;  /* the last spill failed */
+	uint8_t tries; /* how often, one after the other */
+	bool unshared; /* made here, and no copy to a shared tier was begun since */
+	/* bit per tier: no copy can be made before the file changes, or the mount */
+	unsigned hopeless;
 	int load_error;                    /* of the last load */
 	unsigned spilling;                 /* bit per tier: a job is queued or runs */
 	struct kvc_job *queued[KVC_TIERS]; /* the job while it is queued */
@@ -126,10 +136,36 @@ static inline bool kvc_has_segment(const struct kvc_node *n)
 	return n->state == KVC_OPEN || n->state == KVC_RESIDENT || n->state == KVC_BOTH;
 }
 
+/* Its chunk is dropped, and it goes in a moment: for everybody else it has gone. */
+static inline bool kvc_node_cut(const struct kvc_node *n)
+{
+	return n->chunk && n->chunk->cut;
+}
+
+/* There is no file any more, or will not be one in a moment. */
+static inline bool kvc_node_gone(const struct kvc_node *n)
+{
+	return n->state == KVC_GONE || kvc_node_cut(n);
+}
+
 /* Does the kernel know this node? What it does not know it need not be told of. */
 static inline bool kvc_kernel_knows(const struct kvc_node *n)
 {
 	return n->nlookup || n->row.ino == KVC_ROOT;
+}
+
+/* The ctime of a file whose segment was last written at mtime; one to come is a client's wish. */
+static inline uint64_t kvc_ctime(uint64_t ctime_ns, uint64_t mtime_ns)
+{
+	return (int64_t)mtime_ns > (int64_t)kvc_now_ns() ? ctime_ns : kvc_later(ctime_ns, mtime_ns);
+}
+
+/* Written or given away: the set-id bits go, as they do on any filesystem. */
+static inline void kvc_drop_setid(struct kvc_row *row)
+{
+	row->mode &= ~(uint32_t)S_ISUID;
+	if (row->mode & S_IXGRP)
+		row->mode &= ~(uint32_t)S_ISGID;
 }
 
 struct kvc_node *kvc_node_find_locked(struct kvc *k, uint64_t ino);

@@ -5,31 +5,56 @@
  * and threads, so that a slow one keeps nobody else waiting, and one thread of each never takes
  * copies, so that a load does not wait for one.
  *
- * Breaker: closed; after FAILURES failures in a row open for a time that doubles with each failed
- * probe (with jitter); then half open: one call is let through, whose result closes or opens it
- * again.
+ * Breaker: closed; after KVC_FAILURES failures in a row open for a time that doubles with each
+ * failed probe (with jitter); then half open: one call is let through, whose result closes or opens
+ * it again. An error about one object is no failure: other objects would be refused for it. Where
+ * bytes lie on media (KVC_TIER_MEDIA) that is also so of a read or write error, until so many
+ * objects have it.
+ *
+ * Calls to a filesystem have no end of their own (KVC_TIER_PATIENT). A thread that is in one for
+ * longer than deadline=, and the time that so many bytes take on a slow line, takes its tier out
+ * until it comes back. At the end it is left behind.
+ *
+ * A copy that fails is tried again after a second, then after twice that, and so on to two minutes;
+ * sooner when the breaker closes, or room was made where there was none. One that the breaker
+ * refused waits for the breaker.
  */
 #include "tierq.h"
 
 #include "log.h"
 #include "node.h"
+#include "trash.h"
 
 #include <string.h>
 
 #define COPIES_MAX 4096u /* that wait for a shared tier; then the oldest are dropped */
-#define FAILURES 5
 #define SETTLE_LEAST_MS 5u
+#define REFUSED_NS 100000000ull /* several tries of the frame (copies/spill.c) */
 #define BACKOFF_MIN_NS 500000000ull
 #define BACKOFF_MAX_NS 30000000000ull
+#define SLOWEST (4ull << 20)   /* bytes a second that a call is given time for */
+#define OUT_NS 10000000ull     /* between two looks at a tier that is out */
+#define LEAVE_NS 1000000000ull /* for threads of a tier that does not answer, at the end */
+
+void kvc_job_unlink_locked(struct kvc_tier_state *ts, struct kvc_job *j)
+{
+	kvc_list_del(&j->link);
+	ts->ncopies -= j->priority >= KVC_P_PARKED;
+	ts->nagain -= j->priority >= KVC_P_AGAIN && j->priority < KVC_P_SPILL;
+}
 
 static void drop_oldest_locked(struct kvc *k, struct kvc_tier_state *ts)
 {
-	struct kvc_job *j = kvc_of(ts->jobs[KVC_P_SPILL].next, struct kvc_job, link);
-	struct kvc_node *n = j->node;
+	int p = KVC_P_PARKED;
+	struct kvc_job *j;
+	struct kvc_node *n;
 
-	kvc_list_del(&j->link);
+	while (kvc_list_empty(&ts->jobs[p]))
+		p++;
+	j = kvc_of(ts->jobs[p].next, struct kvc_job, link);
+	n = j->node;
+	kvc_job_unlink_locked(ts, j);
 	k->work->queued--;
-	ts->ncopies--;
 	kvc_count(&k->stats, spills_dropped);
 	if (n) {
 		n->spilling &= ~(1u << j->tier);
@@ -71,17 +96,18 @@ int kvc_job_add_locked(struct kvc *k, enum kvc_priority p,
 	j->priority = p;
 	if (n)
 		n->holds++;
-	if (p == KVC_P_SPILL && ts->t && (ts->t->ops->caps & KVC_TIER_SHARED) &&
+	if (p >= KVC_P_PARKED && ts->t && (ts->t->ops->caps & KVC_TIER_SHARED) &&
 	    ts->ncopies >= COPIES_MAX)
 		drop_oldest_locked(k, ts);
 	/*
 	 * Copies wait for their time: only the first of them tells a worker until when to sleep,
 	 * which spares a store its wake.
 	 */
-	bool tell = p != KVC_P_SPILL || kvc_list_empty(&ts->jobs[p]) || due_ns <= kvc_mono_ns();
+	bool tell = p < KVC_P_PARKED || kvc_list_empty(&ts->jobs[p]) || due_ns <= kvc_mono_ns();
 
 	kvc_list_add_tail(&ts->jobs[p], &j->link);
-	ts->ncopies += p == KVC_P_SPILL;
+	ts->ncopies += p >= KVC_P_PARKED;
+	ts->nagain += p >= KVC_P_AGAIN && p < KVC_P_SPILL;
 	k->work->queued++;
 	if (tell)
 		kvc_tier_tell_locked(ts, p);
@@ -90,15 +116,56 @@ int kvc_job_add_locked(struct kvc *k, enum kvc_priority p,
 	return 0;
 }
 
+/* Is a thread in a call that should have come back? */
+static bool overdue_locked(const struct kvc_tier_state *ts)
+{
+	uint64_t now = 0;
+
+	for (unsigned i = 0; i < ts->nthreads; i++)
+		if (ts->overdue_ns[i] && ts->overdue_ns[i] < (now ? now : (now = kvc_mono_ns())))
+			return true;
+	return false;
+}
+
+bool kvc_tier_hangs_locked(const struct kvc *k, unsigned tier)
+{
+	return overdue_locked(&k->tier[tier]);
+}
+
+bool kvc_tiers_busy_locked(const struct kvc *k)
+{
+	for (unsigned t = 0; t <= KVC_COMMON; t++) {
+		const struct kvc_tier_state *ts = &k->tier[t];
+		bool any = ts->running;
+
+		for (int p = 0; p < KVC_PRIORITIES && !any; p++)
+			any = !kvc_list_empty(&ts->jobs[p]);
+		if (any && !overdue_locked(ts))
+			return true;
+	}
+	return false;
+}
+
+bool kvc_tier_out_locked(const struct kvc *k, unsigned tier)
+{
+	const struct kvc_tier_state *ts = &k->tier[tier];
+
+	return overdue_locked(ts) ||
+	       (ts->open_until_ns && (ts->probing || kvc_mono_ns() < ts->open_until_ns));
+}
+
 bool kvc_tier_allowed_locked(struct kvc *k, unsigned tier)
 {
 	struct kvc_tier_state *t = &k->tier[tier];
 
-	if (!t->open_until_ns)
-		return true;
-	if (t->probing || kvc_mono_ns() < t->open_until_ns)
+	if (!t->stuck && overdue_locked(t)) {
+		t->stuck = true;
+		kvc_warn("tier %s does not answer: it is taken out until it does", t->t->ops->name);
+		kvc_count(&k->stats, breaker_opened);
+	}
+	if (kvc_tier_out_locked(k, tier))
 		return false;
-	t->probing = true;
+	t->probing = t->open_until_ns != 0;
 	return true;
 }
 
@@ -107,24 +174,88 @@ void kvc_tier_uncalled_locked(struct kvc *k, unsigned tier)
 	k->tier[tier].probing = false; /* the next one is the probe */
 }
 
-void kvc_tier_result_locked(struct kvc *k, unsigned tier, int err)
+void kvc_tier_retry_locked(struct kvc *k, unsigned tier)
+{
+	struct kvc_tier_state *ts = &k->tier[tier];
+
+	for (int p = KVC_P_AGAIN; p < KVC_P_SPILL; p++) {
+		kvc_list_each(e, &ts->jobs[p])
+			kvc_of(e, struct kvc_job, link)->priority = KVC_P_PARKED;
+		kvc_list_splice(&ts->jobs[KVC_P_PARKED], &ts->jobs[p]);
+	}
+	ts->nagain = 0;
+	if (!kvc_list_empty(&ts->jobs[KVC_P_PARKED]))
+		kvc_tier_tell_locked(ts, KVC_P_SPILL);
+}
+
+/* What an error says. */
+enum says {
+	ANSWERS,  /* that the tier does */
+	NOTHING,  /* it was not asked, or what it said was of no use to us */
+	OF_MEDIA, /* that these bytes cannot be had */
+	OF_TIER,
+};
+
+static enum says says(const struct kvc_tier_state *ts, int err)
+{
+	switch (err) {
+	case 0:
+	case -EBADMSG:
+	case -ENOENT:
+	case -ENOSPC:
+	case -ESTALE:
+	case -EPROTO: return ANSWERS;
+	case -ENOKEY:
+	case -ENAMETOOLONG:
+	case -E2BIG:
+	case -EFBIG:
+	case -ENOMEM:
+	case -ECANCELED: return NOTHING;
+	case -EIO:
+	case -ENODATA: /* a block device's medium error */
+	case -EILSEQ:  /* and its protection error */
+		return ts->t->ops->caps & KVC_TIER_MEDIA ? OF_MEDIA : OF_TIER;
+	default: return OF_TIER;
+	}
+}
+
+static bool failed_before(const struct kvc_tier_state *ts, uint64_t object)
+{
+	for (unsigned i = 0; object && i < kvc_min(ts->failures, KVC_FAILURES); i++)
+		if (ts->failed[i] == object)
+			return true;
+	return false;
+}
+
+static void close_breaker_locked(struct kvc *k, unsigned tier)
 {
 	struct kvc_tier_state *t = &k->tier[tier];
+
+	t->failures = 0;
+	if (!t->open_until_ns)
+		return;
+	t->open_until_ns = t->backoff_ns = 0;
+	kvc_info("tier %s answers again", t->t->ops->name);
+	kvc_count(&k->stats, breaker_closed);
+	kvc_tier_retry_locked(k, tier);
+}
+
+void kvc_tier_result_locked(struct kvc *k, unsigned tier, uint64_t object, int err)
+{
+	struct kvc_tier_state *t = &k->tier[tier];
+	enum says what = says(t, err);
 	bool was_probe = t->probing;
 
 	t->probing = false;
-	if (!err || err == -EBADMSG || err == -ENOENT || err == -ENOSPC || err == -ENOMEM ||
-	    err == -ECANCELED) {
-		if (t->open_until_ns) {
-			kvc_info("tier %s answers again", t->t->ops->name);
-			kvc_count(&k->stats, breaker_closed);
-		}
-		t->failures = 0;
-		t->open_until_ns = t->backoff_ns = 0;
-		return;
-	}
+	if (what == ANSWERS)
+		close_breaker_locked(k, tier);
+	if (what == ANSWERS || what == NOTHING)
+		return; /* after nothing the next one is the probe */
 	kvc_count(&k->stats, tier_errors);
-	if (++t->failures < FAILURES && !was_probe)
+	if (what == OF_MEDIA && failed_before(t, object))
+		return; /* of the others this tells nothing new */
+	t->failed[t->failures % KVC_FAILURES] = what == OF_MEDIA ? object : 0;
+	if (++t->failures < KVC_FAILURES && !was_probe)
 		return;
 	t->backoff_ns = t->backoff_ns ? kvc_min(t->backoff_ns * 2, BACKOFF_MAX_NS) : BACKOFF_MIN_NS;
 	t->open_until_ns = kvc_mono_ns() + t->backoff_ns + kvc_now_ns() % (t->backoff_ns / 4);
@@ -147,23 +278,50 @@ static struct kvc_job *take_locked(struct kvc *k, struct kvc_tier_state *ts, boo
 	for (int p = 0; p < KVC_PRIORITIES; p++) {
 		if (p >= KVC_P_URGENT && !copies)
 			break;
+		if (p == KVC_P_PARKED && ts->t && !k->stopping &&
+		    kvc_tier_out_locked(k, (unsigned)(ts - k->tier))) {
+			*until = kvc_min(*until, kvc_max(ts->open_until_ns, now + OUT_NS));
+			continue;
+		}
 		kvc_list_each(e, &ts->jobs[p]) {
 			struct kvc_job *j = kvc_of(e, struct kvc_job, link);
 
-			uint64_t due = j->due_ns -
-				       (p == KVC_P_SPILL ? kvc_min(early, j->due_ns) : 0);
+			uint64_t due = p == KVC_P_PARKED
+					       ? 0
+					       : j->due_ns - (p == KVC_P_SPILL
+								      ? kvc_min(early, j->due_ns)
+								      : 0);
 
-			if (due <= now || (k->stopping && p == KVC_P_SPILL)) {
-				kvc_list_del(&j->link);
-				ts->ncopies -= p == KVC_P_SPILL;
+			if (due <= now || (k->stopping && p >= KVC_P_PARKED)) {
+				kvc_job_unlink_locked(ts, j);
 				return j;
 			}
 			*until = kvc_min(*until, due);
-			if (p == KVC_P_SPILL)
+			if (p >= KVC_P_PARKED)
 				break; /* in order of their time */
 		}
 	}
 	return NULL;
+}
+
+/* A thread goes into a call that has no end of its own, and comes back. */
+static void calling_locked(struct kvc *k, struct kvc_tier_state *ts, unsigned me,
+			   const struct kvc_node *n)
+{
+	if (ts->t && (ts->t->ops->caps & KVC_TIER_PATIENT))
+		ts->overdue_ns[me] = kvc_mono_ns() + k->opt.deadline_ms * 1000000 +
+				     (n ? n->row.size / SLOWEST * 1000000000 : 0);
+}
+
+static void called_locked(struct kvc *k, struct kvc_tier_state *ts, unsigned me)
+{
+	ts->overdue_ns[me] = 0;
+	if (!ts->stuck || overdue_locked(ts))
+		return;
+	ts->stuck = false;
+	kvc_info("tier %s answers again", ts->t->ops->name);
+	kvc_count(&k->stats, breaker_closed);
+	kvc_tier_retry_locked(k, (unsigned)(ts - k->tier));
 }
 
 static void *work(void *arg)
@@ -172,12 +330,16 @@ static void *work(void *arg)
 	struct kvc *k = ts->k;
 
 	kvc_lock(k);
-	bool copies = ts->started++ > 0;
+	unsigned me = ts->started++;
+	bool copies = me > 0;
 
 	for (;;) {
 		uint64_t until = kvc_mono_ns() + 1000000000;
-		struct kvc_job *j = take_locked(k, ts, copies, &until);
+		struct kvc_job *j;
 
+		if (k->work->over)
+			break;
+		j = take_locked(k, ts, copies, &until);
 		if (j) {
 			struct kvc_node *n = j->node;
 
@@ -186,13 +348,17 @@ static void *work(void *arg)
 				n->queued[j->tier] = NULL;
 			k->work->queued--;
 			k->work->running++;
+			ts->running++;
 			if (k->work->queued)
 				/* the next may be due too, and nobody else be awake */
 				kvc_tier_tell_locked(ts, copies ? KVC_P_SPILL : KVC_P_LOAD);
+			calling_locked(k, ts, me, n);
 			kvc_unlock(k);
 			j->run(k, j);
 			kvc_lock(k);
+			called_locked(k, ts, me);
 			k->work->running--;
+			ts->running--;
 			if (n) {
 				n->holds--;
 				kvc_node_settle_locked(k, n);
@@ -200,7 +366,7 @@ static void *work(void *arg)
 			free(j);
 			continue;
 		}
-		if (k->draining && !k->work->queued && !k->work->running)
+		if (k->draining && !kvc_tiers_busy_locked(k))
 			break;
 		struct timespec t = kvc_timespec(k->draining ? kvc_mono_ns() + 10000000 : until);
 
@@ -243,9 +409,57 @@ int kvc_tiers_start(struct kvc *k)
 
 void kvc_tiers_join(struct kvc *k)
 {
-	for (unsigned t = 0; t <= KVC_COMMON; t++)
-		for (unsigned i = 0; i < k->tier[t].nthreads; i++)
-			pthread_join(k->tier[t].workers[i], NULL);
+	uint64_t until = kvc_mono_ns() + LEAVE_NS;
+
+	for (unsigned t = 0; t <= KVC_COMMON; t++) {
+		struct kvc_tier_state *ts = &k->tier[t];
+		bool patient = ts->t && (ts->t->ops->caps & KVC_TIER_PATIENT);
+
+		for (unsigned i = 0; i < ts->nthreads; i++) {
+			struct timespec limit = kvc_timespec(until);
+
+			if (!patient)
+				pthread_join(ts->workers[i], NULL);
+			else if (pthread_clockjoin_np(ts->workers[i], NULL, CLOCK_MONOTONIC,
+						      &limit))
+				ts->left++;
+		}
+		if (ts->left)
+			kvc_warn("tier %s does not answer: %u of its threads are left behind",
+				 ts->t->ops->name, ts->left);
+		k->work->left += ts->left;
+	}
+	for (unsigned t = 0; t <= KVC_COMMON && k->work->over; t++)
+		for (int p = 0; p < KVC_PRIORITIES; p++)
+			kvc_list_each_safe(e, &k->tier[t].jobs[p])
+				free(kvc_of(e, struct kvc_job, link));
+}
+
+void kvc_tier_refused_locked(struct kvc *k, unsigned tier, uint64_t bytes)
+{
+	struct kvc_tier_state *ts = &k->tier[tier];
+
+	ts->full = true;
+	ts->refused = kvc_max(kvc_tier_refuses_locked(ts) ? ts->refused : 0, bytes);
+	ts->refused_until_ns = kvc_mono_ns() + REFUSED_NS;
+	if (ts->unsynced) /* what waits there for a sync at leisure is what the frame waits for */
+		pthread_cond_signal(&k->trash->sync_cond);
+	kvc_trim_tell_locked(k, tier);
+}
+
+bool kvc_tier_refuses_locked(const struct kvc_tier_state *ts)
+{
+	return ts->full || kvc_mono_ns() < ts->refused_until_ns;
+}
+
+void kvc_tier_took_locked(struct kvc *k, unsigned tier, uint64_t bytes)
+{
+	struct kvc_tier_state *ts = &k->tier[tier];
+
+	ts->full = false;
+	if (bytes >= ts->refused)
+		ts->refused = ts->refused_until_ns = 0;
+	kvc_trim_tell_locked(k, tier);
 }
 
 void kvc_trim_tell_locked(struct kvc *k, unsigned tier)
@@ -256,11 +470,25 @@ void kvc_trim_tell_locked(struct kvc *k, unsigned tier)
 		pthread_cond_signal(&ts->trim_cond);
 }
 
+bool kvc_tier_keeps_locked(const struct kvc *k, unsigned tier)
+{
+	unsigned caps = k->tier[tier].t->ops->caps;
+
+	for (unsigned i = 0; (caps & KVC_TIER_SHARED) && i < k->ntiers; i++) {
+		const struct kvc_tier_state *ts = &k->tier[k->order[i]];
+
+		if ((ts->t->ops->caps & (KVC_TIER_DURABLE | KVC_TIER_SHARED)) == KVC_TIER_DURABLE &&
+		    !ts->open_until_ns)
+			return false;
+	}
+	return caps & KVC_TIER_DURABLE;
+}
+
 bool kvc_tier_takes_locked(const struct kvc *k, unsigned tier)
 {
 	const struct kvc_tier_state *ts = &k->tier[tier];
 
-	if (ts->open_until_ns)
+	if (ts->open_until_ns || overdue_locked(ts))
 		return false;
 	if (!ts->full)
 		return true;

@@ -11,13 +11,19 @@
 #define KVC_WORKERS 8        /* threads of a tier at most */
 #define KVC_COMMON KVC_TIERS /* the queue of work that is no tier's */
 
+#define KVC_AGAINS 8   /* how often the wait of a copy that fails is doubled, from a second on */
+#define KVC_FAILURES 5 /* in a row that take a tier out */
+
 enum kvc_priority {
-	KVC_P_LOAD,
-	KVC_P_PREFETCH,
-	KVC_P_REMOVE,
-	KVC_P_URGENT,
-	KVC_P_SPILL,
-	KVC_PRIORITIES
+	KVC_P_LOAD = 0,
+	KVC_P_PREFETCH = 1,
+	KVC_P_REMOVE = 2,
+	KVC_P_URGENT = 3,
+	KVC_P_PARKED = 4, /* copies that the breaker refused: when it lets calls through */
+	/* copies that failed, a list for each number of times, in order of when they are due */
+	KVC_P_AGAIN = 5,
+	KVC_P_SPILL = KVC_P_AGAIN + KVC_AGAINS,
+	KVC_PRIORITIES = KVC_P_SPILL + 1
 };
 
 struct kvc_job {
@@ -26,12 +32,13 @@ struct kvc_job {
 	struct kvc_node *node; /* held while the job lives, or NULL */
 	unsigned tier;
 	enum kvc_priority priority; /* the queue it is on */
-	uint64_t due_ns;            /* KVC_P_SPILL and KVC_P_URGENT: not before */
+	uint64_t due_ns;            /* KVC_P_URGENT and later ones: not before */
 	unsigned tried, bad;        /* a load: bit per tier that failed, that had a bad copy */
 	int err;                    /* a load: of the last try */
 	bool prefetch;              /* a load that nobody waited for when it was asked for */
 	struct kvc_where where;
 	struct kvc_sum sum; /* a removal from a shared tier: of this version only */
+	uint64_t ino;       /* and of this object */
 };
 
 /* A tier with its queues, threads and circuit breaker (tierq.c). */
@@ -42,14 +49,28 @@ struct kvc_tier_state {
 	/* for the threads that take all, and for the one that takes no copies */
 	pthread_cond_t cond, load_cond;
 	bool load_idle;             /* that one sleeps */
-	unsigned ncopies;           /* queued in KVC_P_SPILL */
+	unsigned ncopies;           /* queued in KVC_P_PARKED and after it */
+	unsigned nagain;            /* of them, because they failed */
 	unsigned nthreads, started; /* threads: wanted and running */
 	pthread_t workers[KVC_WORKERS];
-	unsigned failures;      /* in a row */
-	uint64_t open_until_ns; /* breaker: no calls before; 0: closed */
+	/*
+	 * when the call that a thread is in should have come back; 0: in none, or none that may
+	 * hang
+	 */
+	uint64_t overdue_ns[KVC_WORKERS];
+	bool stuck;                    /* one is overdue, and that was said */
+	unsigned running;              /* jobs */
+	unsigned left;                 /* threads that never came back */
+	unsigned failures;             /* in a row */
+	uint64_t failed[KVC_FAILURES]; /* whose they were, where they say nothing of others; or 0 */
+	uint64_t open_until_ns;        /* breaker: no calls before; 0: closed */
 	uint64_t backoff_ns;
 	bool probing, full;     /* full: it refused a frame for want of room */
 	uint64_t full_until_ns; /* where nobody trims: not tried again before */
+	/*
+	 * a frame that found no room is tried again and again: its length, and when it is given up
+	 */
+	uint64_t refused, refused_until_ns;
 	/* evict/trim.c */
 	pthread_t trimmer;
 	pthread_cond_t trim_cond;
@@ -62,6 +83,9 @@ struct kvc_tier_state {
 
 struct kvc_work {
 	unsigned running, queued; /* jobs of all queues */
+	bool over;                /* what is queued is not done any more */
+	/* threads that never came back from a tier, at the end: nothing they know may be freed */
+	unsigned left;
 };
 
 /* What there is of tiers: for (...) { k->tier[t].t is one }. */
@@ -71,6 +95,10 @@ struct kvc_work {
 		} else
 
 int kvc_tiers_start(struct kvc *k);
+/*
+ * Waits for the threads to end; for those of a tier that does not answer not for long: they are
+ * left behind, and counted in k->work->left.
+ */
 void kvc_tiers_join(struct kvc *k);
 void kvc_tiers_wake_locked(struct kvc *k);
 int kvc_job_add_locked(struct kvc *k, enum kvc_priority p,
@@ -78,16 +106,40 @@ int kvc_job_add_locked(struct kvc *k, enum kvc_priority p,
 		       unsigned tier, uint64_t due_ns, struct kvc_job **out);
 /* A job of the caller's own memory, that somebody waits for; the queue frees it after its run. */
 void kvc_job_put_locked(struct kvc *k, struct kvc_job *j);
+/* Takes a job that waits from its queue. The caller frees it, or puts it on another. */
+void kvc_job_unlink_locked(struct kvc_tier_state *ts, struct kvc_job *j);
 /* After a job was put on a queue: wakes a thread that takes such. */
 void kvc_tier_tell_locked(struct kvc_tier_state *ts, enum kvc_priority p);
 /*
- * May a call be made to this tier now? And how it went: -EBADMSG, -ENOENT and -ENOSPC are answers,
- * not failures.
+ * May a call be made to this tier now? And how it went with an object (0: none that can be named):
+ * what is an answer about it is no failure of the tier (tierq.c).
  */
 bool kvc_tier_allowed_locked(struct kvc *k, unsigned tier);
-void kvc_tier_result_locked(struct kvc *k, unsigned tier, int err);
+void kvc_tier_result_locked(struct kvc *k, unsigned tier, uint64_t object, int err);
+/*
+ * Is a copy there what an fsync waits for? A shared tier knows a file by its name, and a rename
+ * makes it forget the file: it counts where no durable tier of our own is up.
+ */
+bool kvc_tier_keeps_locked(const struct kvc *k, unsigned tier);
+/* Is a thread of its in a call that should have come back? */
+bool kvc_tier_hangs_locked(const struct kvc *k, unsigned tier);
+/* Is there work, but that of tiers that hang? */
+bool kvc_tiers_busy_locked(const struct kvc *k);
+/* Would a call be refused now? Unlike kvc_tier_allowed_locked this makes nobody the probe. */
+bool kvc_tier_out_locked(const struct kvc *k, unsigned tier);
+/* What keeps copies from this tier may be over: those that failed are tried soon. */
+void kvc_tier_retry_locked(struct kvc *k, unsigned tier);
 /* The call that was allowed was not made. */
 void kvc_tier_uncalled_locked(struct kvc *k, unsigned tier);
+/* A frame of so many bytes found no room, and is tried again: room is made, not at leisure. */
+void kvc_tier_refused_locked(struct kvc *k, unsigned tier, uint64_t bytes);
+/* One found room. */
+void kvc_tier_took_locked(struct kvc *k, unsigned tier, uint64_t bytes);
+/*
+ * Does a frame that was refused still wait? `full` tells less: a smaller one that found room, or
+ * one that went, has ended that.
+ */
+bool kvc_tier_refuses_locked(const struct kvc_tier_state *ts);
 /* The tier may be above its mark, or refused a frame. */
 void kvc_trim_tell_locked(struct kvc *k, unsigned tier);
 /*

@@ -4,8 +4,8 @@
  * is committed. Extents and shared frames outlive a power failure, and what a failure undoes must
  * find them as they were: they go once the commit is on stable storage. That is a sync of the log,
  * by a thread of its own, for all that was committed within SYNC_NS; sooner where the tier is above
- * its mark or full, or what waits is a good part of what a trimmed tier has free (the trimmer takes
- * it for gone, stores cannot have it yet), or we stop.
+ * its mark or refuses a frame, or what waits is a good part of what a trimmed tier has free (the
+ * trimmer takes it for gone, stores cannot have it yet), or we stop.
  *
  * k->trash->list belongs to the transaction that is being collected; the committer takes it with
  * the batch, and gives it back (a failure) or on (kvc_trash_committed). k->trash->unsynced waits
@@ -16,6 +16,7 @@
 #include "dirty.h"
 #include "log.h"
 #include "tierq.h"
+#include "up.h"
 
 #include <string.h>
 
@@ -65,20 +66,10 @@ void kvc_trash_extent_locked(struct kvc *k, unsigned tier, const struct kvc_plac
 		trash_add(k, &(struct kvc_trash){ .tier = (int)tier, .where = p->where });
 }
 
-void kvc_trash_shared_locked(struct kvc *k, unsigned tier, const struct kvc_place *p)
+void kvc_trash_shared_locked(struct kvc *k, unsigned tier, uint64_t ino, const struct kvc_place *p)
 {
-	trash_add(k, &(struct kvc_trash){ .tier = (int)tier, .where = p->where, .sum = p->sum });
-}
-
-/* A name in a shared tier may have another's newer frame by now: that one stays. */
-static bool still_ours(struct kvc_tier *t, const struct kvc_job *j)
-{
-	KVC_MEM uint8_t *page = aligned_alloc(KVC_PAGE, KVC_FRAME_HEADER);
-	KVC_MEM struct kvc_frame *f = kvc_frame_new();
-	struct iovec iov = { page, KVC_FRAME_HEADER };
-
-	return page && f && !t->ops->get(t, &j->where, 0, &iov, 1) && !kvc_frame_decode(page, f) &&
-	       !memcmp(f->stored_sum.b, j->sum.b, 16);
+	trash_add(k, &(struct kvc_trash){
+			     .tier = (int)tier, .ino = ino, .where = p->where, .sum = p->sum });
 }
 
 static void remove_run(struct kvc *k, struct kvc_job *j)
@@ -87,14 +78,16 @@ static void remove_run(struct kvc *k, struct kvc_job *j)
 	int err;
 
 	if (t->ops->caps & KVC_TIER_SHARED) {
-		err = still_ours(t, j) ? t->ops->remove(t, &j->where) : 0;
+		err = k->objects_up->remove_shared(k, j);
 	} else {
 		pthread_mutex_lock(&k->trash->rehead_lock);
 		err = t->ops->remove(t, &j->where);
 		pthread_mutex_unlock(&k->trash->rehead_lock);
 	}
 	kvc_lock(k);
-	kvc_tier_result_locked(k, j->tier, err);
+	kvc_tier_result_locked(k, j->tier, j->where.at, err);
+	if (k->tier[j->tier].full) /* there is room where there was none */
+		kvc_tier_retry_locked(k, j->tier);
 	k->tier[j->tier].full = false;
 	k->tier[j->tier].leaving -= kvc_min(k->tier[j->tier].leaving, j->where.len);
 	kvc_unlock(k);
@@ -138,7 +131,8 @@ static bool pressed_locked(struct kvc *k)
 		const struct kvc_tier_state *ts = &k->tier[t];
 
 		if (ts->unsynced && ts->has_trimmer &&
-		    (ts->trimming || ts->full || ts->unsynced > ts->spare / SPARE_PART))
+		    (ts->trimming || kvc_tier_refuses_locked(ts) ||
+		     ts->unsynced > ts->spare / SPARE_PART))
 			return true;
 	}
 	return false;
@@ -155,7 +149,7 @@ static void remove_all_locked(struct kvc *k, struct kvc_list *all)
 		kvc_list_del(e);
 		if (ts->t && !kvc_job_add_locked(k, KVC_P_REMOVE, remove_run, NULL,
 						 (unsigned)t->tier, 0, &j))
-			j->where = t->where, j->sum = t->sum;
+			j->where = t->where, j->sum = t->sum, j->ino = t->ino;
 		else
 			ts->leaving -= kvc_min(ts->leaving, t->where.len);
 		k->trash->nunsynced--;
@@ -165,7 +159,7 @@ static void remove_all_locked(struct kvc *k, struct kvc_list *all)
 	}
 }
 
-/* Headers that a tier could not clear, tried again, ever more seldom while that fails. */
+/* A tier tries again what it could not clear when it is used, and here, where it is not. */
 static void clear_again(struct kvc *k, uint64_t *due_ns, uint64_t *pause_ns)
 {
 	struct kvc_tier_usage u;

@@ -28,9 +28,9 @@ void kvc_trash_free(struct kvc *k);
 void kvc_trash_segment_locked(struct kvc *k, const struct kvc_segment *s, uint64_t room);
 /*
  * A frame in a shared tier that nobody else shall have either: it is removed if it still is this
- * version.
+ * version of this object, and nobody needs it (copies/remove.c).
  */
-void kvc_trash_shared_locked(struct kvc *k, unsigned tier, const struct kvc_place *p);
+void kvc_trash_shared_locked(struct kvc *k, unsigned tier, uint64_t ino, const struct kvc_place *p);
 void kvc_trash_extent_locked(struct kvc *k, unsigned tier, const struct kvc_place *p);
 
 #endif

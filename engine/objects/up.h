@@ -4,6 +4,7 @@
 #define KVC_OBJECTS_UP_H
 
 struct kvc;
+struct kvc_job;
 struct kvc_node;
 
 struct kvc_objects_up {
@@ -14,6 +15,11 @@ struct kvc_objects_up {
 	void (*published_locked)(struct kvc *k, struct kvc_node *n);
 	/* It leaves memory: what hangs on it goes too (names/drop.c: n->ghost). */
 	void (*freed_locked)(struct kvc_node *n);
+	/*
+	 * Trash that lay in a shared tier, on its way out: it is removed, unless it is needed
+	 * again (copies/remove.c). Without locks.
+	 */
+	int (*remove_shared)(struct kvc *k, const struct kvc_job *j);
 };
 
 #endif

@@ -67,6 +67,7 @@ struct kvc {
 	struct kvc_inos *inos;
 	struct kvc_nodes *nodes;
 	struct kvc_chunks *chunks;
+	struct kvc_clock *clock;
 	struct kvc_models *models;
 	struct kvc_account *account;
 	struct kvc_surveys *surveys;

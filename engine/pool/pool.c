@@ -157,7 +157,7 @@ static int open_locked(struct kvc_pool *p, const struct kvc_options *o, const st
 {
 	char a[32], b[32];
 	struct statfs st;
-	uint64_t avail, there = 0;
+	uint64_t avail, group = kvc_memory_group_max(), there = 0;
 	int err;
 
 	p->size = o->cpu_bytes / KVC_PAGE * KVC_PAGE;
@@ -175,6 +175,14 @@ static int open_locked(struct kvc_pool *p, const struct kvc_options *o, const st
 		snprintf(error, 512,
 			 "cpu=%s is more than this machine's free memory (%s); give a smaller cpu=",
 			 kvc_size_text(p->size, a), kvc_size_text(avail + there, b));
+		return -ENOMEM;
+	}
+	if (p->size > group) {
+		snprintf(error, 512,
+			 "cpu=%s is more than the daemon's memory cgroup allows (%s); give a "
+			 "smaller "
+			 "cpu=, or the cgroup a larger memory.max",
+			 kvc_size_text(p->size, a), kvc_size_text(group, b));
 		return -ENOMEM;
 	}
 	if ((err = make_dirs(p->path, 0700))) {
@@ -257,10 +265,29 @@ uint64_t kvc_pool_real_used(const struct kvc_pool *p)
 						  : 0;
 }
 
+/* In a folder of somebody's tmpfs nothing takes them away with an unmount. */
+static void remove_segments(struct kvc_pool *p)
+{
+	int fd = openat(p->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *d = fd < 0 ? NULL : fdopendir(fd);
+	struct kvc_segment s;
+	struct dirent *e;
+
+	if (!d && fd >= 0)
+		close(fd);
+	while (d && (e = readdir(d)))
+		if (kvc_segment_parse(e->d_name, &s))
+			unlinkat(p->dir, e->d_name, 0);
+	if (d)
+		closedir(d);
+}
+
 void kvc_pool_close(struct kvc_pool *p, bool keep)
 {
 	char mark[600];
 
+	if (!keep && !p->mounted)
+		remove_segments(p);
 	if (p->dir >= 0)
 		close(p->dir);
 	p->dir = -1;

@@ -42,6 +42,12 @@ void kvc_quota_grant_locked(struct kvc *k, struct kvc_quota *q)
 	}
 }
 
+void kvc_quotas_grant_locked(struct kvc *k)
+{
+	kvc_list_each(e, &k->quotas.list)
+		kvc_quota_grant_locked(k, kvc_of(e, struct kvc_quota, link));
+}
+
 /*
  * How much the model should lose now: from above high= down to low=, and what the first wait needs.
  */

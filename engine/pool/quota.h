@@ -55,6 +55,7 @@ void kvc_quota_changed_locked(struct kvc *k, struct kvc_quota *q, int64_t by);
 uint64_t kvc_quota_wanted(const struct kvc *k, struct kvc_quota *q);
 /* Gives those who wait what there is. */
 void kvc_quota_grant_locked(struct kvc *k, struct kvc_quota *q);
+void kvc_quotas_grant_locked(struct kvc *k);
 /* A new bound (NULL: out of memory), and the end of one: who waits for it asks again. */
 struct kvc_quota *kvc_quota_add_locked(struct kvc *k, uint64_t model, uint64_t limit);
 void kvc_quota_remove_locked(struct kvc *k, struct kvc_quota *q);

@@ -8,7 +8,7 @@
 
 #include "kvc.h"
 
-static void grant_locked(struct kvc *k)
+void kvc_room_grant_locked(struct kvc *k)
 {
 	while (!kvc_list_empty(&k->room.waiters)) {
 		struct kvc_wait *w = kvc_of(k->room.waiters.next, struct kvc_wait, link);
@@ -60,7 +60,7 @@ void kvc_room_put_locked(struct kvc *k, uint64_t bytes)
 		return;
 	k->room.used -= kvc_min(bytes, k->room.used);
 	k->room.stuck = 0;
-	grant_locked(k);
+	kvc_room_grant_locked(k);
 }
 
 void kvc_room_cancel_locked(struct kvc *k, struct kvc_wait *w)

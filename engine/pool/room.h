@@ -29,6 +29,8 @@ struct kvc_room {
  */
 int kvc_room_get_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w);
 void kvc_room_put_locked(struct kvc *k, uint64_t bytes);
+/* Gives those who wait what there is. */
+void kvc_room_grant_locked(struct kvc *k);
 /* Gives back what a wait was granted, of the pool and of a quota, and did not use. */
 void kvc_room_cancel_locked(struct kvc *k, struct kvc_wait *w);
 /* So much is without a copy that copies do not wait for settle=. */

@@ -36,6 +36,26 @@ int kvc_park_locked(struct kvc *k, struct kvc_list *on, struct kvc_wait *w)
 	return KVC_WAIT;
 }
 
+/* What it waited for is not given to it; who stands behind it may ask for less. */
+static void refuse_locked(struct kvc *k, struct kvc_wait *w)
+{
+	w->want = 0;
+	if (w->for_quota) {
+		kvc_count(&k->stats, quota_refusals);
+		kvc_wake_locked(k, w, -EDQUOT);
+		kvc_quotas_grant_locked(k);
+	} else {
+		kvc_count(&k->stats, room_refusals);
+		kvc_wake_locked(k, w, -ENOSPC);
+		kvc_room_grant_locked(k);
+	}
+}
+
+void kvc_refuse_first_locked(struct kvc *k, struct kvc_list *waiters)
+{
+	refuse_locked(k, kvc_of(waiters->next, struct kvc_wait, link));
+}
+
 void kvc_wake_locked(struct kvc *k, struct kvc_wait *w, int err)
 {
 	unlink_wait(w);
@@ -71,14 +91,8 @@ void *kvc_answerer(void *arg)
 				w->pacing = false; /* its turn has come (copies/pace.c) */
 				w->deadline_ns = 0;
 				kvc_wake_locked(k, w, 0);
-			} else if (w->want && w->for_quota) {
-				kvc_count(&k->stats, quota_refusals);
-				w->want = 0;
-				kvc_wake_locked(k, w, -EDQUOT);
 			} else if (w->want) {
-				kvc_count(&k->stats, room_refusals);
-				w->want = 0;
-				kvc_wake_locked(k, w, -ENOSPC);
+				refuse_locked(k, w);
 			} else {
 				kvc_count(&k->stats, load_timeouts);
 				kvc_wake_locked(k, w, k->stopping ? -ESHUTDOWN : -ETIMEDOUT);

@@ -19,5 +19,10 @@ void *kvc_answerer(void *arg);
 int kvc_park_locked(struct kvc *k, struct kvc_list *on, struct kvc_wait *w);
 void kvc_wake_locked(struct kvc *k, struct kvc_wait *w, int err);
 void kvc_wake_all_locked(struct kvc *k, struct kvc_list *on, int err);
+/*
+ * The first that waits for room or a quota gets none: -ENOSPC or -EDQUOT. Those behind it get what
+ * there is.
+ */
+void kvc_refuse_first_locked(struct kvc *k, struct kvc_list *waiters);
 
 #endif

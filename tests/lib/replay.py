@@ -161,6 +161,9 @@ class Replay:
         if o.op == OPEN:
             if result >= 0:
                 self.fds[pid, result] = self.names.get(o.target, o.target)
+            elif o.off and self.names.get(o.target) is o.made:  # there was no such folder
+                del self.names[o.target]
+                self.pending_names = [p for p in self.pending_names if p is not o]
         elif o.op == WRITE:
             o.data = o.data[:max(result, 0)]
         elif result < 0 and o.op in (UNLINK, RENAME, MKDIR, TRUNCATE):
@@ -236,6 +239,8 @@ class Replay:
             }[how]
             if path.startswith("remote/"):
                 keep, grain = rng.choice((0, 1)), 0
+            if os.path.dirname(path) not in folders:
+                continue  # it is about to be found that there is no such folder
             with open(f"{to}/{path}", "wb") as out:
                 out.write(f.after(keep, grain, rng))
 
@@ -336,9 +341,10 @@ class Model:
             or (c.of or c).durable is not None and (c.of or c).durable <= seq
             for c in last)
 
-    def check(self, found, unreadable, seq):
+    def check(self, found, unreadable, seq, shared=False):
         """`found`: path -> bytes of all that is there. `unreadable`: names that are there, and
-        cannot be read. Returns what is wrong."""
+        cannot be read. `shared`: a name that is not here any more is asked of the others, who may
+        have what was last copied to them. Returns what is wrong."""
         wrong = [f"{p} is there and cannot be read, and all that it may be had been synced; "
                  f"record {seq}"
                  for p in unreadable if self.must_read(p, seq)]
@@ -347,7 +353,11 @@ class Model:
             if path not in self.of:
                 wrong.append(f"{path} was never made")
                 continue
-            if got.get(path) in self.may_be(path, seq):
+            may = self.may_be(path, seq)
+            if got.get(path) in may:
+                continue
+            if shared and None in may and any(
+                    c.effects[path] == got[path] for c in self.of[path] if c.began <= seq):
                 continue
             ever = [i for i, c in enumerate(self.of[path]) if c.effects[path] == got.get(path)]
             other = [p for p, l in self.of.items()

@@ -115,6 +115,46 @@ rows = eval(os.read(r, 10000))
 assert rows["m/open/l"][1] == "1" and all(rows[p] == ["0", "0", "EACCES"]
                                           for p in ("m/shut", "m/shut/l", "m/open/own")), rows
 
+# but what he may by one of his other groups
+os.chown(f"{s.mnt}/m/shut", 0, 4242)
+os.chmod(f"{s.mnt}/m/shut", 0o750)
+os.chown(f"{s.mnt}/m/open/own", 0, 4243)
+os.chmod(f"{s.mnt}/m/open/own", 0o640)
+for groups, found in (([4242], 1), ([1, 4242], 1), (list(range(4000, 4300)), 2), ([4244], 0)):
+    r, w = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.setgroups(groups)
+        os.setgid(65534)
+        os.setuid(65534)
+        rows = answer(lease("m/shut/l\nm/open/own\n"))
+        os.write(w, repr([x[2] for x in rows]).encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    sizes = eval(os.read(r, 10000))
+    os.close(r), os.close(w)
+    assert sizes == ["1" if found > 0 else "0", "1" if found > 1 else "0"], (groups, sizes)
+
+# one descriptor has one position: who writes, and then reads on, has the answer from its start
+text = "m/open/l\nm/none\n"
+with open(f"{s.mnt}/.kvcachefs/lease", "r+b", buffering=0) as f:
+    f.write(text.encode())
+    got = b""
+    while piece := f.read(7):
+        got += piece
+    assert [l.rsplit(" ", 1)[0] for l in got.decode().splitlines()][1] == "m/none 0 0", got
+    assert got.startswith(b"m/open/l "), got
+    f.seek(0)
+    assert f.read(9999) == got, "read once more from the start"
+with open(f"{s.mnt}/.kvcachefs/lease", "r+b", buffering=0) as f:
+    f.write(text.encode())
+    f.seek(0)
+    assert f.read(9999) == got
+    assert os.pread(f.fileno(), 5, 3) == got[3:8]
+shell = run("sh", "-c", 'exec 3<>"$1"; printf "$2" >&3; cat <&3', "sh",
+            f"{s.mnt}/.kvcachefs/lease", text, ok=True).stdout
+assert shell.encode() == got, shell
+
 # pin and ttl
 os.setxattr(f"{s.mnt}/m/c3", "user.kvcachefs.pin", b"1")
 assert s.read("m/c3/l0") == blob((3, 0).__repr__(), N) and s.attr("m/c3", "pin") == "1"

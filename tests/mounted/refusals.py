@@ -69,7 +69,7 @@ p = run(kv, "--wrong", ok=False)
 assert "--help" in p.stdout
 # a newer format, a damaged superblock
 good = open(f"{store}/superblock", "rb").read()
-for change, says in ((struct.pack("<I", 2), "use a newer one"), (b"\x01\0\0\0\xff", "damaged")):
+for change, says in ((struct.pack("<I", 3), "use a newer one"), (b"\x01\0\0\0\xff", "damaged")):
     with open(f"{store}/superblock", "r+b") as f:
         f.seek(8)
         f.write(change)

@@ -633,22 +633,32 @@ static int compare_nodes(struct kvc_catalog *c, const struct model *m)
 	return 0;
 }
 
-struct expired {
-	const struct model *m;
-	uint64_t now;
-	int seen;
-	bool bad;
-};
-
-static int walk_expired(void *arg, const struct kvc_chunk_row *r)
+static int compare_expired(struct kvc_catalog *c, const struct model *m)
 {
-	struct expired *x = arg;
-	int i = (int)r->id - 500;
+	uint64_t now = draw(60);
+	struct kvc_chunk_row r = { 0 };
+	int seen = 0, want = 0, err;
 
-	x->bad |= i < 0 || i >= CHUNKS || !x->m->chunk[i].there ||
-		  x->m->chunk[i].r.expires_ns != r->expires_ns || !r->expires_ns ||
-		  r->expires_ns > x->now;
-	return ++x->seen > CHUNKS ? x->bad = true : 0;
+	for (int i = 0; i < CHUNKS; i++)
+		want += m->chunk[i].there && m->chunk[i].r.expires_ns &&
+			m->chunk[i].r.expires_ns <= now;
+	for (;;) {
+		struct kvc_chunk_row last = r;
+		int i;
+
+		err = kvc_chunk_next_expired(c, now, &r);
+		if (GIVE_UP(err))
+			return err;
+		if (err || ++seen > want)
+			break;
+		i = (int)r.id - 500;
+		if (i < 0 || i >= CHUNKS || !m->chunk[i].there || !r.expires_ns ||
+		    m->chunk[i].r.expires_ns != r.expires_ns || r.expires_ns > now ||
+		    r.expires_ns < last.expires_ns ||
+		    (r.expires_ns == last.expires_ns && r.id <= last.id))
+			return differs("expired", now, r.id, 0);
+	}
+	return seen != want ? differs("expired", now, (uint64_t)seen, want) : 0;
 }
 
 /* Walks those of a policy, or of a quota, in order. */
@@ -680,8 +690,7 @@ static int compare_order(struct kvc_catalog *c, const struct model *m, bool by_q
 
 static int compare_chunks(struct kvc_catalog *c, const struct model *m)
 {
-	struct expired x = { .m = m, .now = draw(60) };
-	int want = 0, err;
+	int err;
 
 	for (int i = 0; i < CHUNKS; i++) {
 		struct kvc_chunk_row r;
@@ -693,8 +702,6 @@ static int compare_chunks(struct kvc_catalog *c, const struct model *m)
 		    (!err && (r.rank != m->chunk[i].r.rank || r.hits != m->chunk[i].r.hits ||
 			      r.quota != m->chunk[i].r.quota)))
 			return differs("chunk", (uint64_t)i, 0, err);
-		want += m->chunk[i].there && m->chunk[i].r.expires_ns &&
-			m->chunk[i].r.expires_ns <= x.now;
 	}
 	for (uint64_t p = 0; p < 3; p++)
 		if ((err = compare_order(c, m, false, p)))
@@ -702,9 +709,7 @@ static int compare_chunks(struct kvc_catalog *c, const struct model *m)
 	for (uint64_t q = 40; q < 42; q++)
 		if ((err = compare_order(c, m, true, q)))
 			return err;
-	if ((err = kvc_chunk_each_expired(c, x.now, walk_expired, &x)) < 0)
-		return err;
-	return x.bad || x.seen != want ? differs("expired", x.now, (uint64_t)x.seen, want) : 0;
+	return compare_expired(c, m);
 }
 
 static int compare_rest(struct kvc_catalog *c, const struct model *m)

@@ -53,6 +53,30 @@ static void hkdf_vectors(void **state)
  * AES-256-GCM: the McGrew and Viega test cases 13 and 14 (zero key, zero nonce), which a block 0
  * is: its nonce is 96 zero bits.
  */
+/* RFC 4231, test case 1 and 2 with keys of 32 bytes (zeros behind them change nothing). */
+static void mac_vectors(void **state)
+{
+	static const uint8_t one[16] = {
+		0xb0, 0x34, 0x4c, 0x61, 0xd8, 0xdb, 0x38, 0x53,
+		0x5c, 0xa8, 0xaf, 0xce, 0xaf, 0x0b, 0xf1, 0x2b,
+	};
+	static const uint8_t two[16] = {
+		0x5b, 0xdc, 0xc1, 0x46, 0xbf, 0x60, 0x75, 0x4e,
+		0x6a, 0x04, 0x24, 0x26, 0x08, 0x95, 0x75, 0xc7,
+	};
+	static const uint8_t jefe[4] = { 'J', 'e', 'f', 'e' };
+	uint8_t key[32] = { 0 }, got[16];
+
+	(void)state;
+	memset(key, 0x0b, 20);
+	assert_int_equal(kvc_mac(key, "Hi There", 8, "", 0, got), 0);
+	assert_memory_equal(got, one, 16);
+	memset(key, 0, sizeof key);
+	memcpy(key, jefe, sizeof jefe);
+	assert_int_equal(kvc_mac(key, "what do ya want ", 16, "for nothing?", 12, got), 0);
+	assert_memory_equal(got, two, 16);
+}
+
 static void gcm_vectors(void **state)
 {
 	uint8_t key[32] = { 0 }, zero[16] = { 0 }, out[16], tag[16], want[16];
@@ -134,6 +158,14 @@ static void key_files(void **state)
 	/* another model's own */
 	assert_int_equal(kvc_frame_key(k, 9, "m", nonce, 2, 3, two), -ENOKEY);
 	assert_int_equal(kvc_frame_key(k, 2, "m", nonce, 2, 3, two), -ENOKEY);
+	/* what proves headers is of the model too, and no frame's key */
+	assert_int_equal(kvc_header_key(k, 1, "m", one), 0);
+	assert_int_equal(kvc_header_key(k, 1, "n", two), 0);
+	assert_memory_not_equal(one, two, 32);
+	assert_int_equal(kvc_header_key(k, 5, "m", two), 0);
+	assert_memory_not_equal(one, two, 32);
+	assert_int_equal(kvc_header_key(k, 9, "m", two), -ENOKEY);
+	assert_int_equal(kvc_header_key(k, 9, "llama", two), 0);
 	kvc_keys_close(k);
 	unlink(key_text("x", 0600));
 }
@@ -444,10 +476,10 @@ static void hostile_headers(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(hkdf_vectors),        cmocka_unit_test(gcm_vectors),
-		cmocka_unit_test(key_files),           cmocka_unit_test(there_and_back),
-		cmocka_unit_test(sealed_means_sealed), cmocka_unit_test(hostile),
-		cmocka_unit_test(hostile_headers),
+		cmocka_unit_test(mac_vectors),    cmocka_unit_test(hkdf_vectors),
+		cmocka_unit_test(gcm_vectors),    cmocka_unit_test(key_files),
+		cmocka_unit_test(there_and_back), cmocka_unit_test(sealed_means_sealed),
+		cmocka_unit_test(hostile),        cmocka_unit_test(hostile_headers),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

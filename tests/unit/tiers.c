@@ -7,9 +7,11 @@
 
 #include <fcntl.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <cmocka.h>
@@ -165,6 +167,57 @@ static void disk_behind_delay(void **state)
 	conformance(open_tier("delay-get:1+delay-put:1"), false);
 }
 
+/*
+ * Writes beyond a limit fail, as they do where a disk has gone bad, and do not run into that place
+ * again. When it is good again nothing is missing, and no header is left.
+ */
+static void bad_places(void **state)
+{
+	struct kvc_tier *t = open_tier("");
+	struct rlimit was, limit;
+	uint8_t *data = calloc(1, 3 << 20);
+	struct kvc_where w[4];
+	struct kvc_tier_usage u;
+	int n = 0;
+
+	(void)state;
+	signal(SIGXFSZ, SIG_IGN);
+	getrlimit(RLIMIT_FSIZE, &was);
+	limit = (struct rlimit){ (1 << 20) + 8192, was.rlim_max };
+	assert_int_equal(put(t, 20, data, 600 << 10, 0, &w[0]), 0);
+	assert_int_equal(put(t, 21, data, 1 << 20, 0, &w[1]), 0);
+	setrlimit(RLIMIT_FSIZE, &limit);
+	/* half of it is good: it lies across the limit */
+	assert_int_equal(t->ops->remove(t, &w[1]), 0);
+	assert_true(put(t, 22, data, 700 << 10, 0, &w[2]) < 0);
+	/* all of it is bad, and its header cannot be cleared either */
+	setrlimit(RLIMIT_FSIZE, &was);
+	assert_int_equal(put(t, 23, data, 700 << 10, 0, &w[2]), 0);
+	assert_int_not_equal(w[2].at, w[1].at); /* the bad place is left alone */
+	limit.rlim_cur = w[2].at;
+	setrlimit(RLIMIT_FSIZE, &limit);
+	assert_true(t->ops->remove(t, &w[2]) < 0);
+	assert_true(put(t, 24, data, 1 << 20, 0, &w[3]) < 0);
+	t->ops->usage(t, &u);
+	assert_true(u.used > w[0].len);
+	setrlimit(RLIMIT_FSIZE, &was);
+	/* in time, with the puts that come */
+	for (int i = 0; i < 400 && u.used != w[0].len; i++) {
+		usleep(50000);
+		assert_int_equal(put(t, 25, data, 100, 0, &w[3]), 0);
+		assert_int_equal(t->ops->remove(t, &w[3]), 0);
+		t->ops->usage(t, &u);
+	}
+	assert_int_equal(u.used, w[0].len);
+	assert_int_equal(t->ops->list(t, count_frames, &n), 0);
+	assert_int_equal(n, 1);
+	assert_int_equal(t->ops->remove(t, &w[0]), 0);
+	assert_int_equal(put(t, 26, data, 3 << 20, 0, &w[3]), 0); /* and in one piece */
+	assert_int_equal(t->ops->remove(t, &w[3]), 0);
+	t->ops->close(t);
+	free(data);
+}
+
 static void faults(void **state)
 {
 	struct kvc_tier *t = open_tier("fail-put:2+fail-get:2");
@@ -217,6 +270,7 @@ int main(void)
 		cmocka_unit_test(disk),
 		cmocka_unit_test(disk_behind_delay),
 		cmocka_unit_test(faults),
+		cmocka_unit_test(bad_places),
 	};
 
 	return cmocka_run_group_tests(tests, make_store, remove_store);

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Proofs of headers. In the store's own tier they are by the store's secret; in shared tiers, where
+ * other stores write too, by a key from the key file, which says who belongs together. What is of a
+ * version without proofs is believed only where a placement of ours names it: a sealed one's blocks
+ * then prove its name and owner as well (payload.h).
+ */
+#include "proof.h"
+
+#include "store.h"
+
+#include <string.h>
+
+static int key_of(const struct kvc *k, bool shared, const struct kvc_frame *f, uint8_t key[32])
+{
+	if (shared)
+		return kvc_header_key(k->keys, f->key_id, f->key_model, key);
+	memcpy(key, k->store->secret, 32);
+	return 0;
+}
+
+int kvc_prove(const struct kvc *k, bool shared, struct kvc_frame *f)
+{
+	uint8_t key[32];
+	int err;
+
+	if (shared && !k->keys)
+		return 0;
+	err = key_of(k, shared, f, key) ?: kvc_frame_prove(f, key);
+	kvc_wipe(key, sizeof key);
+	return err;
+}
+
+static int proven(const struct kvc *k, bool shared, const struct kvc_frame *f,
+		  enum kvc_proven least)
+{
+	uint8_t key[32];
+	int err = key_of(k, shared, f, key);
+
+	if (!err && kvc_frame_proven(f, key) < least)
+		err = -EBADMSG;
+	kvc_wipe(key, sizeof key);
+	return err;
+}
+
+int kvc_proof_placed(const struct kvc *k, bool shared, const struct kvc_frame *f)
+{
+	/* What was put there before there were keys is named as such, and read for a rekey. */
+	if (f->version < 2 || (shared && (!k->keys || !(f->flags & KVC_FRAME_SEALED))))
+		return 0;
+	return proven(k, shared, f, shared ? KVC_PROVEN_ALL : KVC_PROVEN_IDENTITY);
+}
+
+int kvc_proof_found(const struct kvc *k, const struct kvc_frame *f)
+{
+	if (!k->keys)
+		return 0;
+	if (f->version < 2)
+		return -ENOENT;
+	return proven(k, true, f, KVC_PROVEN_ALL);
+}

@@ -1,0 +1,595 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A chunk is dropped: it goes whole, with its files' names, rows, segments and extents, and with
+ * its folder where that is one chunk (drop.c). A chunk can have a thousand files, and no hold of
+ * the locks is to last that long: so it goes in turns of AT_ONCE files, and yet in one step.
+ *
+ *   look   The files are brought into memory, counted and held; what is in use ends it (-EBUSY).
+ *          chunk->quiet is set before the first: who opens, leases, loads or waits for one of them
+ *          after it was looked at, makes, takes or renames one (kvc_chunk_stir), unsets it.
+ *   knock  At a folder (drop.c), and all is looked at anew some time later (-EAGAIN).
+ *   cut    One hold, whatever the number of files. Where the chunk is still quiet, nobody has any
+ *          of it in hand: the folder's name and row go, and the chunk's; chunk->cut is set; meta
+ *          dropping:INO is written. All of that is in one transaction, or in none.
+ *   bury   The files go, in turns, the chunk's folder with them where it was kept from that.
+ *   end    After the last, in one hold with it: dropping:INO is deleted.
+ *
+ *   what happens      before the cut             from the cut to the end
+ *   lookup, open      as ever                    the files are not there (kvc_node_gone); ESTALE
+ *                                                for who comes by number
+ *   readdir           as ever                    without them; nothing in a folder that went
+ *   a create or the   it is as if looked at too  buries the rest itself, and is then as ever: the
+ *   like in it        late: -EBUSY               folder comes back empty, by the same number
+ *                                                (kvc_drop_end_both)
+ *   a kill            nothing has happened       the next start finds dropping:INO and deletes all
+ *                                                files of that chunk before anything is taken over;
+ *                                                fsck knows them, and -y does the same
+ *   an error          nothing has happened       nobody sees the rest; the keeper tries again, or
+ *                                                the next start does
+ *   the end           the drop is finished, since the threads that drop are waited for
+ *
+ * Nobody joins a chunk that is cut: a name in its folder is made after the end only. Names of its
+ * files can be in other folders (hard links), or its folder can stay (what else is in it, what is
+ * set on it): then every call that changes names anywhere buries the rest first.
+ *
+ * What has AT_ONCE files at most is looked at and goes in one hold, and needs no mark.
+ *
+ * Threads: those that drop, any number; each has its own struct kvc_drop. Of a folder only one at a
+ * time (node->drop). After the cut whoever has both locks may bury; only who began frees it, or, if
+ * he has left it because of an error, who ends it. All under both locks.
+ */
+#include "dirty.h"
+#include "drop.h"
+#include "file.h"
+#include "folder.h"
+#include "log.h"
+#include "member.h"
+#include "notify.h"
+#include "tierq.h"
+#include "trash.h"
+#include "unit.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define AT_ONCE 16 /* files */
+#define KEY "dropping:"
+
+struct kvc_drop {
+	struct kvc_list link;  /* in k->drops->cut */
+	struct kvc_node *self; /* the folder, or the one file; held, as are its members */
+	struct kvc_chunk *c;   /* kept by c->inflight */
+	struct kvc_node **n;   /* the files of it that are still there */
+	size_t count, room;
+	int tier;              /* whose copies are to go; -1: all */
+	bool needed;           /* some file has no copy but there */
+	bool placed;           /* some file has one there */
+	bool others;           /* the folder has more in it than this chunk */
+	bool linked;           /* some file has another name */
+	bool cut, ended, left; /* how far it is; left: by who began it */
+	bool shown;            /* names of it are in folders that stay */
+	unsigned held;         /* files worked on under this hold */
+	uint64_t bytes;
+};
+
+static const char *key_of(uint64_t ino, char key[40])
+{
+	snprintf(key, 40, KEY "%" PRIx64, ino);
+	return key;
+}
+
+static bool is_folder(const struct kvc_drop *d)
+{
+	return S_ISDIR(d->self->row.mode);
+}
+
+/* One more file was worked on: after some of them others are let in. */
+static void count_held(struct kvc *k, struct kvc_drop *d)
+{
+	k->drops->most = kvc_max(k->drops->most, ++d->held);
+}
+
+static void step_both(struct kvc *k, struct kvc_drop *d)
+{
+	count_held(k, d);
+	if (d->held < AT_ONCE)
+		return;
+	kvc_pause_both(k);
+	d->held = 0;
+}
+
+/* ---- look ---- */
+
+static bool busy(const struct kvc_node *n)
+{
+	return n->nopen || n->leases || n->waiting || n->state == KVC_OPEN ||
+	       n->state == KVC_LOADING || n->snapshot;
+}
+
+/* A copy of it in a tier that is here now, other than this one. */
+static bool elsewhere(const struct kvc *k, const struct kvc_node *n, int tier)
+{
+	kvc_tier_each(k, t)
+		if ((int)t != tier && n->place[t].gen && n->place[t].gen == n->object.gen)
+			return true;
+	return false;
+}
+
+/* The file is one of the chunk. It is held from now on. */
+static int add_both(struct kvc *k, struct kvc_drop *d, struct kvc_node *n)
+{
+	int err = kvc_grow(&d->n, d->count, &d->room, sizeof *d->n) ?: kvc_chunk_join_both(k, n);
+
+	if (err) {
+		kvc_node_settle_locked(k, n);
+		return err;
+	}
+	n->holds++;
+	d->n[d->count++] = n;
+	d->needed |= n->state == KVC_LOWER && !elsewhere(k, n, d->tier);
+	d->placed |= d->tier < 0 || n->place[d->tier].gen;
+	d->linked |= n->row.nlink > 1;
+	d->bytes += d->tier < 0             ? n->row.blocks * 512
+		    : n->place[d->tier].gen ? n->place[d->tier].where.len
+					    : 0;
+	return busy(n) ? -EBUSY : 0;
+}
+
+static int look_at_both(struct kvc *k, struct kvc_drop *d, uint64_t ino)
+{
+	struct kvc_node *n;
+	int err = kvc_node_get_both(k, ino, &n);
+
+	if (err)
+		return err;
+	if (n->row.chunk == d->c->id)
+		return add_both(k, d, n);
+	d->others = true;
+	kvc_node_settle_locked(k, n);
+	return 0;
+}
+
+static int look_in_folder_both(struct kvc *k, struct kvc_drop *d)
+{
+	struct kvc_entries e = { 0 };
+	uint64_t after = 0;
+	int more = 1, err = 0;
+
+	while (more == 1 && !err) {
+		more = kvc_entries_some_both(k, d->c->id, &after, &e);
+		err = more < 0 ? more : 0;
+		for (size_t i = 0; i < e.n && !err; i++) {
+			if (!S_ISREG(e.v[i].kind)) {
+				d->others = true;
+				continue;
+			}
+			err = look_at_both(k, d, e.v[i].ino);
+			err = err == -ENOENT ? -EBUSY : err; /* it goes this moment */
+			if (!err)
+				step_both(k, d);
+			if (!err && !d->c->quiet)
+				err = -EBUSY; /* and what was listed may be no more */
+		}
+	}
+	free(e.v);
+	return err;
+}
+
+/* A file, and its companion, which may have been deleted. */
+static int look_at_file_both(struct kvc *k, struct kvc_drop *d)
+{
+	int err = look_at_both(k, d, d->c->id);
+
+	if (!err && d->self->row.container)
+		err = look_at_both(k, d, d->self->row.container);
+	return err == -ENOENT ? 0 : err;
+}
+
+/* The chunk's row as of now. -ESTALE: the walk that found `seen` did not know of its last use. */
+static int row_both(struct kvc *k, uint64_t id, const struct kvc_chunk_row *seen,
+		    struct kvc_chunk_row *row)
+{
+	struct kvc_chunk *c = kvc_chunk_find_locked(k, id);
+
+	if (!c)
+		return kvc_chunk_get(k->cat, id, row);
+	kvc_chunk_row(c, row);
+	if (!seen || seen->rank == c->rank)
+		return 0;
+	c->known = false; /* so that it is written with the next commit */
+	kvc_chunk_dirty_locked(k, c);
+	return -ESTALE;
+}
+
+static int node_of_both(struct kvc *k, uint64_t id, struct kvc_node **self)
+{
+	int err = kvc_node_get_both(k, id, self);
+
+	if (!err && (*self)->lost)
+		err = -ENOENT;
+	if (err == -ENOENT)
+		kvc_chunk_forget_both(k, id);
+	if (!err && ((*self)->waiting || (*self)->splitting || (*self)->drop))
+		err = -EBUSY;
+	return err;
+}
+
+/* Is it one to be dropped? Then d has its node and its chunk, until it is let go. */
+static int begin_both(struct kvc *k, struct kvc_drop *d, uint64_t id,
+		      const struct kvc_chunk_row *seen)
+{
+	struct kvc_chunk_row row;
+	struct kvc_node *self = NULL;
+	int err = row_both(k, id, seen, &row);
+
+	if (!err && (kvc_chunk_young(k, row.last_ns) || kvc_pin_holds(k, row.pin_until_ns)))
+		err = -EBUSY;
+	err = err ?: node_of_both(k, id, &self);
+	if (!err && S_ISDIR(self->row.mode) &&
+	    kvc_knocked_locked(k, id, row.last_ns, d->tier, &d->bytes))
+		err = -EAGAIN;
+	if (!err) {
+		d->bytes = 0;
+		d->c = kvc_chunk_find_locked(k, id) ?: kvc_chunk_new_locked(k, id, &row);
+		err = d->c ? 0 : -ENOMEM;
+	}
+	if (err) {
+		if (self)
+			kvc_node_settle_locked(k, self);
+		return err;
+	}
+	d->c->inflight++;
+	d->c->quiet = true;
+	d->self = self;
+	self->holds++;
+	if (is_folder(d))
+		self->drop = d;
+	return 0;
+}
+
+/* It stays, or only some copies of it went. */
+static void let_go_both(struct kvc *k, struct kvc_drop *d)
+{
+	if (is_folder(d))
+		d->self->drop = NULL;
+	while (d->count) {
+		struct kvc_node *n = d->n[--d->count];
+
+		n->holds--;
+		kvc_node_settle_locked(k, n);
+		step_both(k, d);
+	}
+	d->c->inflight--;
+	kvc_chunk_settle_locked(k, d->c);
+	d->self->holds--;
+	kvc_node_settle_locked(k, d->self);
+}
+
+/* ---- only this tier's copies go: all of the chunk is in the pool or in another tier ---- */
+
+static void forget_copy_both(struct kvc *k, struct kvc_node *n, unsigned tier)
+{
+	if (n->place[tier].gen) {
+		kvc_place_del(k->cat, n->row.ino, tier);
+		kvc_trash_extent_locked(k, tier, &n->place[tier]);
+		n->place[tier] = (struct kvc_place){ 0 };
+	}
+	n->object.lower = kvc_placed_anywhere(n);
+	if (n->state == KVC_BOTH && !kvc_placed(k, n))
+		kvc_become_locked(k, n, KVC_RESIDENT);
+	n->verify = n->verify && n->object.lower;
+	kvc_node_dirty_locked(k, n);
+}
+
+/* Each file as it is when its turn comes. */
+static int forget_both(struct kvc *k, struct kvc_drop *d)
+{
+	d->bytes = 0;
+	for (size_t i = 0; i < d->count; i++) {
+		struct kvc_node *n = d->n[i];
+
+		if (n->place[d->tier].gen && !n->lost && n->chunk == d->c && !busy(n) &&
+		    (n->state != KVC_LOWER || elsewhere(k, n, d->tier))) {
+			d->bytes += n->place[d->tier].where.len;
+			forget_copy_both(k, n, (unsigned)d->tier);
+		}
+		step_both(k, d);
+	}
+	return d->bytes ? 0 : -EBUSY;
+}
+
+/* ---- cut ---- */
+
+static int knock_both(struct kvc *k, struct kvc_drop *d)
+{
+	for (size_t i = 0; i < d->count; i++) {
+		kvc_knock_file_locked(k, d->n[i]);
+		step_both(k, d);
+	}
+	return kvc_knock_locked(k, d->c->id, d->c->use.last_ns, d->tier, d->bytes);
+}
+
+/* Under the hold that saw the last file, or a later one. */
+static int may_both(struct kvc *k, struct kvc_drop *d, bool whole)
+{
+	int err = 0;
+
+	if (!d->c->quiet || d->self->waiting || d->self->splitting || d->self->lost ||
+	    kvc_chunk_pinned(k, d->c) || kvc_chunk_young(k, d->c->use.last_ns))
+		return -EBUSY;
+	if (whole)
+		err = kvc_may_go_locked(k, d->self, d->c->use.last_ns);
+	return err == 1 ? knock_both(k, d) : err;
+}
+
+/* From here on nobody sees the files. */
+static void hide_both(struct kvc *k, struct kvc_drop *d)
+{
+	kvc_chunk_cut_locked(k, d->c, true);
+	d->cut = true;
+	d->shown = d->linked || !d->self->lost;
+	kvc_list_add_tail(&k->drops->cut, &d->link);
+	k->drops->ncut++;
+	/* a folder that stays is not told by its name, so it is by all names at once */
+	if (!d->self->lost && kvc_kernel_knows(d->self))
+		kvc_notify(k, KVC_TELL_FOLDER, 0, d->self->row.ino);
+}
+
+/* What has many files: the folder first. With an error nothing has changed. */
+static int cut_large_both(struct kvc *k, struct kvc_drop *d, bool whole)
+{
+	char key[40];
+	int err = kvc_meta_set(k->cat, key_of(d->c->id, key), "1");
+
+	if (!err && whole && !d->others && (err = kvc_unname_folder_both(k, d->self)))
+		kvc_meta_del(k->cat, key);
+	if (err)
+		return err;
+	/* what the kernel has listed of it is old, whenever it asks */
+	kvc_touch_folder_locked(k, d->self, 0);
+	kvc_chunk_forget_both(k, d->c->id);
+	hide_both(k, d);
+	return 0;
+}
+
+/* What has few: all of it. The kernel lets a folder go after its files. */
+static int cut_small_both(struct kvc *k, struct kvc_drop *d)
+{
+	size_t files = d->count;
+	char key[40];
+	int err = 0;
+
+	while (d->count && !err && !(err = kvc_drop_file_both(k, d->n[d->count - 1]))) {
+		struct kvc_node *n = d->n[--d->count];
+
+		n->holds--;
+		kvc_node_settle_locked(k, n);
+		count_held(k, d);
+	}
+	if (err && d->count == files)
+		return err;
+	kvc_chunk_forget_both(k, d->c->id);
+	if (!err && is_folder(d))
+		kvc_drop_folder_both(k, d->self);
+	if (err) { /* nobody shall see the others */
+		kvc_meta_set(k->cat, key_of(d->c->id, key), "1");
+		kvc_unname_folder_both(k, d->self);
+		hide_both(k, d);
+	}
+	return 0;
+}
+
+static int cut_both(struct kvc *k, struct kvc_drop *d)
+{
+	bool whole = is_folder(d) && kvc_unit_whole_both(k, d->self);
+	int err = may_both(k, d, whole);
+
+	if (err)
+		return err;
+	err = d->count > AT_ONCE ? cut_large_both(k, d, whole) : cut_small_both(k, d);
+	if (!err)
+		kvc_count(&k->stats, dropped_chunks);
+	return err;
+}
+
+/* ---- bury, and the end ---- */
+
+static void drop_free(struct kvc_drop *d)
+{
+	free(d->n);
+	free(d);
+}
+
+/* No file is left. */
+static int end_both(struct kvc *k, struct kvc_drop *d)
+{
+	struct kvc_node *self = d->self;
+	char key[40];
+	int err = kvc_meta_del(k->cat, key_of(d->c->id, key));
+
+	if (err)
+		return err;
+	kvc_chunk_cut_locked(k, d->c, false);
+	kvc_list_del(&d->link);
+	k->drops->ncut--;
+	d->ended = true;
+	if (is_folder(d) && !self->lost)
+		kvc_drop_folder_both(k, self);
+	else if (is_folder(d) && kvc_kernel_knows(self))
+		kvc_notify(k, KVC_TELL_PRUNE, 0, self->row.ino); /* its files held it */
+	let_go_both(k, d);
+	if (d->left)
+		drop_free(d);
+	return 0;
+}
+
+/* One turn. 1: there is more to do; 0: it has ended; or an error, and it can be tried again. */
+static int bury_both(struct kvc *k, struct kvc_drop *d)
+{
+	int err = 0;
+
+	for (unsigned i = 0; i < AT_ONCE && d->count && !err; i++) {
+		struct kvc_node *n = d->n[d->count - 1];
+
+		if (!n->lost && (err = kvc_drop_file_both(k, n)))
+			break;
+		d->count--;
+		n->holds--;
+		kvc_node_settle_locked(k, n);
+		count_held(k, d);
+	}
+	d->held = 0;
+	kvc_commit_soon_locked(k, false);
+	return err ?: d->count ? 1 : end_both(k, d);
+}
+
+/* By who began it. */
+static void bury_all_both(struct kvc *k, struct kvc_drop *d)
+{
+	int more = 1;
+
+	while (more == 1 && !d->ended) {
+		kvc_pause_both(k);
+		if (!d->ended)
+			more = bury_both(k, d);
+	}
+	if (d->ended)
+		return;
+	d->left = true;
+	kvc_error("inode %llx: what is left of its chunk cannot be dropped now: %s; tried again",
+		  (unsigned long long)d->self->row.ino, strerror(-more));
+}
+
+bool kvc_drop_is_cut(const struct kvc_node *folder)
+{
+	return folder->drop && folder->drop->cut;
+}
+
+int kvc_drop_end_both(struct kvc *k, struct kvc_node *folder)
+{
+	int err = 0;
+
+	folder->holds++;
+	for (struct kvc_list *e = k->drops->cut.next; err >= 0 && e != &k->drops->cut;) {
+		struct kvc_drop *d = kvc_of(e, struct kvc_drop, link);
+
+		if (d->self != folder && !d->shown) {
+			e = e->next;
+			continue;
+		}
+		err = bury_both(k, d);
+		if (err == 1)
+			kvc_pause_both(k);
+		e = k->drops->cut.next;
+	}
+	folder->holds--;
+	return err < 0 ? err : 0;
+}
+
+void kvc_drops_resume(struct kvc *k)
+{
+	int err = 0;
+
+	kvc_lock_both(k);
+	for (struct kvc_list *e = k->drops->cut.next; err >= 0 && e != &k->drops->cut;) {
+		struct kvc_drop *d = kvc_of(e, struct kvc_drop, link);
+
+		if (!d->left) {
+			e = e->next;
+			continue;
+		}
+		err = bury_both(k, d);
+		kvc_pause_both(k);
+		e = k->drops->cut.next;
+	}
+	kvc_unlock_both(k);
+}
+
+void kvc_drops_free(struct kvc *k)
+{
+	kvc_list_each_safe(e, &k->drops->cut)
+		drop_free(kvc_of(e, struct kvc_drop, link));
+}
+
+int kvc_chunk_drop(struct kvc *k, uint64_t id, int tier, const struct kvc_chunk_row *seen,
+		   uint64_t *bytes)
+{
+	struct kvc_drop *d;
+	int err;
+
+	/* what it frees comes with a commit, and that fails now */
+	if (kvc_catalog_takes(k->cat, false))
+		return -EBUSY;
+	if (!(d = calloc(1, sizeof *d)))
+		return -ENOMEM;
+	d->tier = tier;
+	kvc_lock_both(k);
+	err = begin_both(k, d, id, seen);
+	if (!err) {
+		err = is_folder(d) ? look_in_folder_both(k, d) : look_at_file_both(k, d);
+		if (!err && !d->placed && tier >= 0)
+			err = -ENOENT;
+		if (!err)
+			err = tier < 0 || d->needed ? cut_both(k, d) : forget_both(k, d);
+		if (!d->cut)
+			let_go_both(k, d);
+		kvc_commit_soon_locked(k, false);
+	}
+	if (bytes)
+		*bytes = d->bytes;
+	if (d->cut)
+		bury_all_both(k, d);
+	if (!d->left)
+		drop_free(d);
+	kvc_unlock_both(k);
+	return err;
+}
+
+/* ---- after a kill ---- */
+
+static int recover_file_both(struct kvc *k, uint64_t ino)
+{
+	struct kvc_entries e = { 0 };
+	int err = kvc_entries_of_both(k, ino, &e);
+
+	for (size_t i = 0; i < e.n && !err; i++)
+		err = kvc_name_del(k->cat, e.v[i].parent, e.v[i].name);
+	free(e.v);
+	kvc_count(&k->stats, drops);
+	return err ?: kvc_row_del(k->cat, ino);
+}
+
+static int recover_chunk_both(struct kvc *k, uint64_t id)
+{
+	struct kvc_entries e = { 0 };
+	int err = kvc_entries_in_both(k, id, &e);
+
+	for (size_t i = 0; i < e.n && !err; i++) {
+		struct kvc_row row;
+
+		if (S_ISREG(e.v[i].kind) && !(err = kvc_row_get(k->cat, e.v[i].ino, &row)) &&
+		    row.chunk == id)
+			err = recover_file_both(k, e.v[i].ino);
+		err = err == -ENOENT ? 0 : err;
+	}
+	free(e.v);
+	return err;
+}
+
+int kvc_drops_recover_both(struct kvc *k, bool *any)
+{
+	char key[64] = KEY, value[8];
+	int err;
+
+	*any = false;
+	while (!(err = kvc_meta_next(k->cat, KEY, key, value, sizeof value))) {
+		uint64_t id;
+
+		*any = true;
+		if (sscanf(key, KEY "%" SCNx64, &id) == 1)
+			err = recover_chunk_both(k, id);
+		if (err || (err = kvc_meta_del(k->cat, key)))
+			return err;
+	}
+	return err == -ENOENT ? 0 : err;
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The store's own time: what uses, pins, ttls and deleted names are counted by (clock.c). Set at
+ * the start, constant from then on.
+ */
+#ifndef KVC_CLOCK_H
+#define KVC_CLOCK_H
+
+#include "kvc.h"
+
+struct kvc_clock {
+	uint64_t base_ns; /* what it showed when the machine's clock of running time showed: */
+	uint64_t boot_ns;
+	char boot[40]; /* which run of the machine that is */
+};
+
+uint64_t kvc_clock_ns(const struct kvc *k);
+/* Reads what an earlier daemon has left. */
+int kvc_clock_start_both(struct kvc *k);
+int kvc_clock_save_both(struct kvc *k);
+
+#endif

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A store that somebody else made: its superblock, and the walk over its data file that a rebuild
+ * makes. What is opened can be written again, and is then opened as the same; every frame that is
+ * found lies within the file. The mutator mends the superblock's sum and those of the headers.
+ *
+ * Input: the superblock's page, then the data file.
+ * Longest input: 24576
+ * Covers: engine/base/store.c, tiers/disk.c, tiers/extent.c
+ */
+#include "fuzz.h"
+#include "registry.h"
+
+#include <sys/stat.h>
+
+static char dir[1000], other[1000];
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+	(void)argc;
+	(void)argv;
+	snprintf(dir, sizeof dir, "%s/store", fuzz_folder());
+	snprintf(other, sizeof other, "%s/other", fuzz_folder());
+	fuzz_must(!mkdir(dir, 0700) && !mkdir(other, 0700));
+	return 0;
+}
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t room, unsigned seed)
+{
+	size = LLVMFuzzerMutate(data, size, room);
+	if (seed % 8)
+		fuzz_mend(data, size, 0, KVC_PAGE - 16);
+	for (size_t at = KVC_PAGE; at + KVC_PAGE <= size && seed % 4; at += KVC_PAGE)
+		if (!memcmp(data + at, "KVCFRAME", 8))
+			fuzz_mend_header(data + at, size - at);
+	return size;
+}
+
+/* A frame that the walk found: it can be claimed once, read as a whole, and given back. */
+static int found(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
+{
+	struct kvc_tier *t = arg;
+	uint8_t *bytes = aligned_alloc(KVC_PAGE, w->len);
+	struct iovec iov = { bytes, w->len };
+	static struct kvc_frame again;
+	int err = t->ops->claim(t, w);
+
+	fuzz_must(bytes && w->len >= KVC_FRAME_HEADER + f->stored_len && (!err || err == -EEXIST));
+	fuzz_must(!t->ops->get(t, w, 0, &iov, 1) && !kvc_frame_decode(bytes, &again));
+	fuzz_must(again.ino == f->ino && again.stored_len == f->stored_len);
+	free(bytes);
+	return f->ino & 1; /* 1: taken, and what lies inside is its payload */
+}
+
+static int count(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
+{
+	(void)w;
+	(void)f;
+	++*(unsigned *)arg;
+	return 0;
+}
+
+static void walk(const struct kvc_store *s)
+{
+	struct kvc_tier_usage u;
+	struct kvc_tier *t;
+	unsigned n = 0;
+	char error[512] = "";
+
+	if (kvct_disk_open(s, &t, error)) {
+		fuzz_must(*error);
+		return;
+	}
+	fuzz_must(!t->ops->list(t, found, t));
+	fuzz_must(!t->ops->list(t, count, &n));
+	t->ops->usage(t, &u);
+	fuzz_must(u.used <= u.total && u.total <= s->data_size && (!u.used || n));
+	t->ops->close(t);
+}
+
+static void again(const struct kvc_store *s)
+{
+	struct kvc_store made = { .data_size = s->data_size, .device = s->device }, back;
+	char error[512];
+
+	memcpy(made.uuid, s->uuid, 16);
+	snprintf(made.dir, sizeof made.dir, "%s", other);
+	snprintf(made.data, sizeof made.data, "%s", s->data);
+	fuzz_must(!kvc_store_create(&made));
+	fuzz_must(!kvc_store_open(&back, other, error));
+	fuzz_must(back.data_size == s->data_size && back.device == s->device);
+	fuzz_must(!memcmp(back.uuid, made.uuid, 16) && (!s->device || !strcmp(back.data, s->data)));
+	kvc_store_close(&back);
+	fuzz_empty(other);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct kvc_store s;
+	size_t super = size < KVC_PAGE ? size : KVC_PAGE;
+	char error[512] = "";
+
+	fuzz_file("store/" KVC_STORE_SUPER, data, super);
+	fuzz_file("store/" KVC_STORE_DATA, data + super, size - super);
+	if (kvc_store_open(&s, dir, error)) {
+		fuzz_must(*error && !strchr(error, '\n'));
+	} else {
+		if (!s.device) /* a device would be one of this machine */
+			walk(&s);
+		again(&s);
+		kvc_store_close(&s);
+	}
+	fuzz_empty(dir);
+	return 0;
+}

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""Extended attributes are bounded for each inode, ENOSPC past it, and what was set is listed,
+always; values of 64 KiB; ctime moves; through a remount."""
+import errno, os, time
+from kvtest import *
+
+s = Store(size="16M", cpu="16M").mount()
+P = lambda *a: os.path.join(s.mnt, *a)
+os.makedirs(P("m/c"))
+s.write("m/c/f", b"x")
+
+
+def own(p):
+    return {n for n in os.listxattr(p) if not n.startswith("user.kvcachefs.")}
+
+
+# one of the largest; not two and a bit
+f = P("m/c/f")
+big = blob(1, 65536)
+os.setxattr(f, "user.big", big)
+with fails(errno.E2BIG):
+    os.setxattr(f, "user.more", bytes(65537))
+os.setxattr(f, "user.big2", big[:60000])
+with fails(errno.ENOSPC):
+    os.setxattr(f, "user.big3", big[:60000])
+assert own(f) == {"user.big", "user.big2"} and os.getxattr(f, "user.big") == big
+os.setxattr(f, "user.big", big[::-1])  # in its own place there is room
+os.removexattr(f, "user.big2")
+os.setxattr(f, "user.big3", big[:60000])
+assert own(f) == {"user.big", "user.big3"} and os.getxattr(f, "user.big") == big[::-1]
+
+# many small ones, by each kind of limit: all that were taken are listed
+for what, name, value in (("c", "user.{:0250d}", b""), ("m/short", "user.{}", b"1"),
+                          ("m/values", "user.v{}", bytes(1000))):
+    p = P("m", what) if what == "c" else P(what)
+    if what != "c":
+        s.write(what, b"x")
+    names, err = set(), 0
+    for i in range(20000):
+        try:
+            os.setxattr(p, name.format(i), value)
+        except OSError as e:
+            err = e.errno
+            break
+        names.add(name.format(i))
+    assert err == errno.ENOSPC, (what, len(names), err)
+    assert own(p) == names and len(names) > 100, (what, len(names))
+    time.sleep(0.1)  # what is committed counts as what is not
+    with fails(errno.ENOSPC):
+        os.setxattr(p, name.format(99999), value)
+    assert own(p) == names
+total = sum(os.path.getsize(f"{s.path}/{n}") for n in os.listdir(s.path) if "catalog" in n)
+assert total < 16 * MiB, f"a catalog of {total} bytes"
+
+# 2,500 of 61 KiB on a store of 16 MiB
+s.write("m/many", b"x")
+taken = 0
+for i in range(2500):
+    try:
+        os.setxattr(P("m/many"), f"user.n{i}", bytes(61 << 10))
+        taken += 1
+    except OSError as e:
+        assert e.errno == errno.ENOSPC
+assert 1 <= taken <= 2 and len(own(P("m/many"))) == taken
+
+# they are changes of the inode
+for change in (lambda: os.setxattr(f, "user.t", b"1"), lambda: os.setxattr(f, "user.t", b"2"),
+               lambda: os.removexattr(f, "user.t")):
+    before = os.stat(f)
+    time.sleep(0.01)
+    change()
+    assert os.stat(f).st_ctime_ns > before.st_ctime_ns
+    assert os.stat(f).st_mtime_ns == before.st_mtime_ns
+with fails(errno.ENODATA):
+    os.removexattr(f, "user.t")
+want = own(P("m/c"))
+s.umount()
+s.mount()
+assert own(P("m/c")) == want and own(f) == {"user.big", "user.big3"}
+with fails(errno.ENOSPC):
+    os.setxattr(P("m/c"), "user." + "+" * 250, b"")
+s.umount()
+s.fsck("-n")

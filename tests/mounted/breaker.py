@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""What an error says, and of whom: a missing key, a stale or foreign frame, one bad sector are
+answers about one object, and all others go on being read; errors spread over many take the tier out
+and back in. What cannot be copied is given up until it changes, what fails is tried again ever more
+rarely, and both can be seen."""
+import errno, os, secrets, time
+from kvtest import KiB, Store, TMP, blob, fails, run, wait_for
+
+FILES = 39
+bad_list = f"{TMP}/bad"
+
+
+def bad(places=(), err=0):
+    with open(bad_list + ".new", "w") as f:
+        f.writelines(f"{at} {err}\n" for at in places)
+    os.rename(bad_list + ".new", bad_list)
+
+
+def key_file(name, *lines):
+    with open(f"{TMP}/{name}", "w", opener=lambda p, f: os.open(p, f, 0o600)) as f:
+        f.write("\n".join(lines) + "\n")
+    return f"{TMP}/{name}"
+
+
+data = {f"m/c{i}/l": blob(i, 64 * KiB) for i in range(FILES)}
+bad()
+s = Store(options=f"settle=0,shim=fail-places:{bad_list}").mount()
+for path, d in data.items():
+    s.write(path, d)
+s.settle()
+s.umount()
+rows = run("sqlite3", "-readonly", f"{s.path}/catalog.sqlite",
+           "select p.at from placements p join names n on n.ino = p.ino join names c on c.ino = "
+           "n.parent order by cast(substr(c.name, 2) as int)", ok=True).stdout.split()
+at = dict(zip(data, rows))
+assert len(at) == FILES
+
+
+def cold():
+    s.umount()
+    s.mount()
+
+
+def all_good(paths):
+    for path in paths:
+        assert s.read(path) == data[path], path
+
+
+s.mount()
+left = list(data)
+for err, times in ((errno.ENOKEY, 2), (errno.ENAMETOOLONG, 2), (errno.EIO, 12), (errno.ESTALE, 1),
+                   (errno.EPROTO, 1)):
+    # one sector, or six files
+    wrong, left = (left[:1], left[1:]) if err == errno.EIO else (left[:6], left[6:])
+    bad([at[p] for p in wrong], err)
+    cold()
+    for _ in range(times):
+        for path in wrong:
+            with fails(err, errno.ESTALE, errno.ENOENT):
+                s.read(path)
+    all_good(left)
+    st = s.stats()
+    assert st["breaker_opened"] == 0 and st["tier_disk_up"] == 1, (err, st)
+    print(errno.errorcode[err], "of", len(wrong), "leaves", len(left), "as they are")
+
+# spread over many it is the tier's: out, probed, and back, with all that it holds
+assert len(left) >= 12
+bad([at[p] for p in left[:8]], errno.EIO)
+cold()
+for path in left[:8]:
+    with fails(errno.EIO):
+        s.read(path)
+assert s.stats()["breaker_opened"] == 1
+bad()
+
+
+def back():
+    try:
+        return s.read(left[0]) == data[left[0]]
+    except OSError:
+        return False
+
+
+wait_for(back)
+all_good(left)
+assert s.stats()["breaker_closed"] == 1
+s.umount()
+s.fsck("-n")
+
+# no key for this model: not tried again before something changes; who asks is told
+keys = key_file("keys", f"1 {secrets.token_hex(32)} private")
+s = Store("keyless", options=f"settle=0,keyfile={keys}").mount()
+s.write("other/l", b"x" * 5000)
+s.write("private/l", b"y" * 5000)
+wait_for(lambda: s.attr("private/l", "state") == "resident+lower")
+wait_for(lambda: s.stats()["spills_given_up"] == 1)
+time.sleep(2.5)
+st = s.stats()
+assert st["spill_failures"] == 1 and st["copies_failing"] == 0 and st["breaker_opened"] == 0, st
+with fails(errno.ENOKEY):
+    fd = os.open(f"{s.mnt}/other/l", os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+os.rename(f"{s.mnt}/other/l", f"{s.mnt}/private/moved")
+wait_for(lambda: s.attr("private/moved", "state") == "resident+lower")
+s.umount()
+s.mount()
+assert s.read("private/moved") == b"x" * 5000
+s.umount()
+
+# a copy that fails is tried more and more rarely, and seen; it goes down when it can
+flag = f"{TMP}/broken"
+s = Store("rarely", options=f"settle=0,shim=fail-while:{flag}").mount()
+open(flag, "w").close()
+s.write("m/l", b"z" * 5000)
+time.sleep(6)
+st = s.stats()
+assert 1 <= st["spill_failures"] <= 4, st
+wait_for(lambda: s.stats()["copies_failing"] == 1)
+os.unlink(flag)
+wait_for(lambda: s.attr("m/l", "state") == "resident+lower")
+assert s.stats()["copies_failing"] == 0
+s.umount()
+s.fsck("-n")

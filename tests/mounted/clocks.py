@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""A wall clock that is set, five years ahead and back, changes neither who is evicted nor what
+expires; what has expired goes however much that cannot go stands before it, and faster than 64 a
+second; a wait that is refused lets the next one have what there is."""
+import errno, os, threading, time
+from kvtest import *
+
+YEARS = 5 * 365 * 86400
+WALL = f"{TMP}/wall"
+
+
+def put(path, name, value):
+    os.setxattr(path, f"user.kvcachefs.{name}", str(value).encode())
+
+
+def wall(seconds):
+    with open(f"{WALL}.new", "w") as f:
+        f.write(str(seconds))
+    os.rename(f"{WALL}.new", WALL)
+
+
+def mount(s):
+    os.environ.update(LD_PRELOAD=f"{BUILD}/lib/wall.so", WALL=WALL)
+    try:
+        return s.mount()
+    finally:
+        del os.environ["LD_PRELOAD"]
+
+
+def there(s, of):
+    return [n for n in range(20) if os.path.exists(f"{s.mnt}/m/{of}{n}/l")]
+
+
+def fill(s, of, n=20):
+    for i in range(n):
+        s.write(f"m/{of}{i}/l", blob(i, 512 * KiB))
+    s.settle()
+
+
+# uses at three wall times, which go as the uses did
+wall(0)
+s = mount(Store("clock", size="48M", cpu="24M"))
+fill(s, "a")
+put(f"{s.mnt}/m/a19", "ttl", 3600)
+wall(YEARS)
+fill(s, "b")
+time.sleep(2.5)  # the keeper looks every second
+assert 19 in there(s, "a"), "an hour has not passed"
+wall(-86400)
+fill(s, "c")
+s.umount()
+wall(YEARS)
+mount(s)
+assert 19 in there(s, "a"), "an hour has not passed, over a remount too"
+wall(-86400)
+fill(s, "d")
+fill(s, "e", 12)
+wait_for(lambda: s.stats()["trimmed_chunks"] or s.stats()["dropped_chunks"])
+time.sleep(0.5)
+left = {of: there(s, of) for of in "abcde"}
+assert len(left["e"]) == 12 and len(left["d"]) == 20, left
+assert len(left["a"]) < 20 and len(left["c"]) == 20 or not left["a"], left
+assert len(left["b"]) == 20 or not [n for n in left["a"] if n != 19], left
+s.umount()
+
+# behind 300 that are pinned
+s = Store("ttl", size="64M", cpu="32M").mount()
+for n in range(600):
+    s.write(f"m/{n // 300}-{n}/l", blob(n, 4 * KiB))
+    if n < 300:
+        put(f"{s.mnt}/m/0-{n}", "pin", 1)
+    put(f"{s.mnt}/m/{n // 300}-{n}", "ttl", 1 if n < 300 else 2)
+wait_for(lambda: s.stats()["expired_chunks"] >= 300)
+assert sorted(n.split("-")[0] for n in os.listdir(f"{s.mnt}/m")) == ["0"] * 300
+for n in range(300):
+    put(f"{s.mnt}/m/0-{n}", "pin", 0)
+wait_for(lambda: s.stats()["expired_chunks"] == 600)
+assert not os.listdir(f"{s.mnt}/m")
+s.umount()
+
+# the first in the queue asks for more than can ever be, who stands behind it does not
+s = Store("queue", size="64M", cpu="32M").mount()
+held = os.open(f"{s.mnt}/held", os.O_RDWR | os.O_CREAT)
+os.posix_fallocate(held, 0, 16 * MiB)
+got = {}
+
+
+def ask(name, size):
+    fd = os.open(f"{s.mnt}/{name}", os.O_RDWR | os.O_CREAT)
+    try:
+        os.posix_fallocate(fd, 0, size)
+        got[name] = 0
+    except OSError as e:
+        got[name] = e.errno
+    os.close(fd)
+
+
+large = threading.Thread(target=ask, args=("large", 20 * MiB))
+large.start()
+wait_for(lambda: s.stats()["room_waits"], every=0.001)
+small = threading.Thread(target=ask, args=("small", MiB))
+small.start()
+large.join()
+small.join()
+assert got == {"large": errno.ENOSPC, "small": 0}, got
+os.close(held)
+s.umount()
+print("ok")

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""The server of a dir:// tier stops answering, and calls to it never come back: that tier is out,
+and nothing else waits for it, neither statistics nor leases, stores, loads, names nor the end. It
+comes back by itself, and threads that do not come back are left behind at the end."""
+import errno, os, signal, subprocess, sys
+from kvtest import KiB, SLOW, Store, TMP, binary, blob, fails, run, wait_for
+
+LIMIT = 40 * SLOW  # what takes longer hangs
+
+server = Store("server", size="64M", options="io_uring=off,settle=0").mount()
+os.mkdir(f"{server.mnt}/shared")
+s = Store("s", size="64M",
+          options=f"settle=0,deadline=1000,remote=dir://{server.mnt}/shared").mount()
+data = {f"m/c{i}/l": blob(i, 50 * KiB) for i in range(12)}
+for path, d in list(data.items())[:6]:
+    s.write(path, d)
+s.settle()
+
+
+def stop():
+    server.settle()
+    server.daemon.send_signal(signal.SIGSTOP)
+    tasks = f"/proc/{server.daemon.pid}/task"
+    # What a thread of it has read already nobody can take back from it, not even by a kill.
+    wait_for(lambda: all(open(f"{tasks}/{t}/stat").read().rsplit(")")[-1].split()[0] == "T"
+                         for t in os.listdir(tasks)))
+
+
+def outside(code, *args):
+    """In a process of its own, since what hangs cannot be taken back."""
+    return subprocess.run([sys.executable, "-c", code, *args], stdout=subprocess.PIPE, text=True,
+                          timeout=LIMIT, check=True).stdout
+
+
+LEASE = """import os, sys
+fd = os.open(sys.argv[1] + '/.kvcachefs/lease', os.O_RDWR)
+os.write(fd, sys.argv[2].encode())
+print(os.pread(fd, 9999, 0).decode())"""
+LOOK = "import os, sys; print(os.path.exists(sys.argv[1]))"
+
+
+def others_go_on(some):
+    for path, d in some:
+        s.write(path, d)
+        assert s.read(path) == d
+    for name in ("stats", "metrics", "config"):
+        assert outside("import sys; print(open(sys.argv[1]).read())",
+                       f"{s.mnt}/.kvcachefs/{name}")
+    assert "resident" in outside(LEASE, s.mnt, "m/c0/l\n")
+    # a name that nobody here knows
+    assert outside(LOOK, f"{s.mnt}/m/unknown{len(some)}").strip() == "False"
+
+
+stop()
+# more than there are threads, so that each of them is caught
+others_go_on(list(data.items())[6:])
+for i in range(12):
+    s.write(f"m/more{i}", b"x" * 5000)
+wait_for(lambda: s.stats()["tier_dir_up"] == 0 or not outside(
+    LOOK, f"{s.mnt}/m/unknown{os.urandom(4).hex()}"))
+st = s.stats()
+assert st["tier_dir_up"] == 0 and st["tier_disk_up"] == 1 and st["breaker_opened"] == 1, st
+others_go_on([("m/d/l", data["m/c0/l"])])
+server.daemon.send_signal(signal.SIGCONT)
+wait_for(lambda: s.stats()["tier_dir_up"] == 1)
+wait_for(lambda: all("dir" in s.attr(p, "tiers").split(",") for p in list(data) + ["m/more11"]))
+s.settle()
+
+# the end, with a listing and copies under way
+stop()
+for i in range(12):
+    s.write(f"m/last{i}", b"y" * 5000)
+subprocess.Popen([binary("kvcachectl"), "import", s.mnt], stdout=subprocess.DEVNULL,
+                 stderr=subprocess.DEVNULL)
+wait_for(lambda: "running" in open(f"{s.mnt}/.kvcachefs/control").read())
+s.term()
+assert "left behind" in s.log()
+s.fsck("-n")
+# a start without it
+s.mount()
+assert "does not answer now" in s.log()
+assert s.read("m/c0/l") == data["m/c0/l"]
+s.write("m/without", b"z" * 5000)
+wait_for(lambda: "disk" in s.attr("m/without", "tiers").split(","))
+s.term()
+server.daemon.send_signal(signal.SIGCONT)
+s.mount()
+for path, d in data.items():
+    assert s.read(path) == d
+assert s.read("m/last11") == b"y" * 5000 and s.read("m/without") == b"z" * 5000
+wait_for(lambda: "dir" in s.attr("m/last11", "tiers").split(","))
+wait_for(lambda: "dir" in s.attr("m/without", "tiers").split(","))
+s.umount()
+assert s.fsck("-n")
+server.umount()

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""Who stores a frame's header as his file's bytes has made no frame: what is found in free space
+has to prove that a daemon of this store made it. A store of before there were such proofs is
+mounted and read as it was, and brought up to date by use; a rebuild believes what it proves. A lost
+superblock costs who the files belong to, and nothing else."""
+import os, shutil, uuid
+from kvtest import KiB, Store, blob, wait_for
+import frames
+
+
+def store_uuid(s):
+    return uuid.UUID(s.config()["uuid"]).bytes
+
+
+def write_as(s, path, d, uid, mode):
+    os.makedirs(f"{s.mnt}/{os.path.dirname(path)}", exist_ok=True)
+    with open(f"{s.mnt}/{path}", "wb") as f:
+        os.fchown(f.fileno(), uid, uid)
+        os.fchmod(f.fileno(), mode)
+        f.write(d)
+
+
+def headers(s):
+    """Of all frames of the store: where, and the page."""
+    with open(f"{s.path}/data", "rb") as f:
+        data = f.read()
+    at = data.find(b"KVCFRAME")
+    while at >= 0:
+        if at % frames.PAGE == 0:
+            yield at, data[at:at + frames.PAGE]
+        at = data.find(b"KVCFRAME", at + 1)
+
+
+def patch(s, at, page):
+    with open(f"{s.path}/data", "r+b") as f:
+        f.seek(at)
+        f.write(page)
+
+
+# forged: of another user, of root with set-id; in both formats, deleted and still there
+s = Store(size="64M", options="settle=0").mount()
+real = {f"m/c{i}/l": blob(i, 100 * KiB) for i in range(5)}
+for path, d in real.items():
+    write_as(s, path, d, 1000 if "c1" in path else 0, 0o640)
+store = store_uuid(s)
+evil = b"".join(frames.made_up(store, f"m/forged{version}{kind}", b"#!/bin/sh\nid\n" * 100,
+                               version=version, ino=(1 << 40) + 2 * version + n, mode=mode, uid=uid)
+                for version in (1, 2)
+                for n, (kind, mode, uid) in enumerate((("root", 0o104755, 0),
+                                                       ("other", 0o100644, 1000))))
+# one over a file that is there, which would be an older generation of it
+evil += frames.made_up(store, "m/c0/l", b"not yours" * 100,
+                       ino=os.stat(f"{s.mnt}/m/c0/l").st_ino, gen=99)
+s.write("m/mine", b"x" * frames.PAGE + evil)
+s.write("m/kept", b"y" * frames.PAGE + evil)
+s.settle()
+os.unlink(f"{s.mnt}/m/mine")
+wait_for(lambda: s.stats()["unsynced_bytes"] == 0 and s.stats()["jobs"] == 0)
+s.umount()
+assert sum(frames.path_of(p).startswith("m/forged") for _, p in headers(s)) == 8
+s.fsck("-n")
+s.fsck("--rebuild")
+s.mount()
+assert sorted(os.listdir(f"{s.mnt}/m")) == ["c0", "c1", "c2", "c3", "c4", "kept"]
+for path, d in real.items():
+    assert s.read(path) == d
+st = os.stat(f"{s.mnt}/m/c1/l")
+assert (st.st_uid, st.st_mode & 0o7777) == (1000, 0o640)
+s.umount()
+s.fsck("-n", "--data")
+
+# a name part that was exchanged costs the name alone
+at, page = next((at, p) for at, p in headers(s) if frames.path_of(p) == "m/c2/l")
+patch(s, at, frames.header(page, path="m/c3/other", mode=0o104755, uid=0))
+s.fsck("--rebuild")
+s.mount()
+found = os.listdir(f"{s.mnt}/lost+found")
+assert len(found) == 1 and os.listdir(f"{s.mnt}/m/c3") == ["l"]
+assert s.read(f"lost+found/{found[0]}") == real.pop("m/c2/l")
+st = os.stat(f"{s.mnt}/lost+found/{found[0]}")
+assert (st.st_uid, st.st_mode & 0o7777) == (0, 0o600)
+s.umount()
+
+# The superblock is lost: nobody can tell who made what, so all is root's, what was forged too (as
+# the newest generation of one). It stays readable.
+del real["m/c0/l"]
+with open(f"{s.path}/superblock", "r+b") as f:
+    f.seek(20)
+    f.write(b"\xff" * 1000)
+s.fsck("--rebuild")
+for _ in range(2):
+    s.mount()
+    for path, d in real.items():
+        assert s.read(path) == d
+        st = os.stat(f"{s.mnt}/{path}")
+        assert (st.st_uid, st.st_mode & 0o7777) == (0, 0o600)
+    assert s.stats()["corrupt"] == 0
+    s.umount()
+    s.fsck("-n")
+
+# a store of before: mounted, read, and what is read is brought up to date
+o = Store("older", size="64M", options="settle=0").mount()
+for path, d in real.items():
+    write_as(o, path, d, 1000 if "c1" in path else 0, 0o640)
+o.settle()
+o.umount()
+with open(f"{o.path}/superblock", "r+b") as f:
+    page = frames.older_superblock(f.read())
+    f.seek(0)
+    f.write(page)
+for at, page in list(headers(o)):
+    patch(o, at, frames.older(page))
+shutil.copytree(o.path, f"{o.path}.copy")
+o.fsck("-n", "--data")
+o.mount()
+for path, d in list(real.items())[:2]:
+    assert o.read(path) == d
+o.settle()
+assert o.stats()["corrupt"] == 0
+o.umount()
+o.fsck("-n", "--data")
+assert sorted(frames.get(p, "version") for _, p in headers(o)) == [1, 2, 2]
+o.mount()
+for path, d in real.items():
+    assert o.read(path) == d
+o.settle()
+o.umount()
+assert [frames.get(p, "version") for _, p in headers(o)] == [2] * 3
+o.fsck("--rebuild")
+o.mount()
+for path, d in real.items():
+    assert o.read(path) == d
+assert os.stat(f"{o.mnt}/m/c1/l").st_uid == 1000
+o.umount()
+# and one that never was mounted since is rebuilt as it always was
+shutil.rmtree(o.path)
+os.rename(f"{o.path}.copy", o.path)
+o.fsck("--rebuild")
+o.mount()
+for path, d in real.items():
+    assert o.read(path) == d
+assert os.stat(f"{o.mnt}/m/c1/l").st_uid == 1000
+o.umount()

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""Redis servers of ours that lie. With TLS a certificate has to be of the host that was meant, also
+on nodes that a cluster only tells of; a trailer that asks for billions of deletions gets none; and
+a cluster whose nodes come and go is followed as long as it goes on, though only so many are
+remembered."""
+import binascii, os, shutil, socketserver, ssl, struct, threading
+from kvtest import KiB, Store, TMP, blob, run, skip, wait_for
+
+if not shutil.which("openssl"):
+    skip("needs openssl")
+run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{TMP}/key.pem", "-out",
+    f"{TMP}/cert.pem", "-days", "2", "-subj", "/CN=another.example", "-addext",
+    "subjectAltName=IP:127.0.0.1", ok=True)
+lock = threading.Lock()
+
+
+class Fake:
+    """Answers by `how(self, words, address)`: bytes; or keeps values as Redis does where that is
+    None."""
+
+    def __init__(self, how=None, tls=False):
+        fake, self.values, self.seen = self, {}, []
+        self.how = how or (lambda *a: None)
+        context = None
+        if tls:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(f"{TMP}/cert.pem", f"{TMP}/key.pem")
+
+        class Handler(socketserver.StreamRequestHandler):
+            def setup(self):
+                if context:
+                    self.request = context.wrap_socket(self.request, server_side=True)
+                super().setup()
+
+            def handle(self):
+                while (line := self.rfile.readline()):
+                    words = []
+                    for _ in range(int(line[1:])):
+                        n = int(self.rfile.readline()[1:])
+                        words.append(self.rfile.read(n))
+                        self.rfile.read(2)
+                    with lock:
+                        fake.seen.append(words[0].upper())
+                        where = self.request.getsockname()[0]
+                        answer = fake.how(fake, words, where)
+                        self.wfile.write(fake.usual(words) if answer is None else answer)
+
+            def finish(self):
+                try:
+                    super().finish()
+                except OSError:
+                    pass
+
+        class Server(socketserver.ThreadingTCPServer):
+            allow_reuse_address = daemon_threads = True
+
+            def handle_error(self, *a):
+                pass
+
+        self.server = Server(("0.0.0.0", 0), Handler)
+        self.port = self.server.server_address[1]
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def usual(self, words):
+        name, *rest = words
+        name = name.upper()
+        if name == b"SET":
+            old = self.values.get(rest[0])
+            self.values[rest[0]] = rest[1]
+            return (bulk(old) if b"GET" in rest[2:] else b"+OK\r\n")
+        if name == b"GETRANGE":
+            a, b = int(rest[1]), int(rest[2])
+            return bulk(self.values.get(rest[0], b"")[a:b + 1])
+        if name == b"UNLINK":
+            return b":%d\r\n" % (self.values.pop(rest[0], None) is not None)
+        return b"+OK\r\n"
+
+
+def bulk(data):
+    return b"$-1\r\n" if data is None else b"$%d\r\n%s\r\n" % (len(data), data)
+
+
+def slots(*nodes):
+    """The answer to CLUSTER SLOTS: each node has its part."""
+    step, out = 16384 // len(nodes), []
+    for i, (host, port) in enumerate(nodes):
+        last = 16383 if i == len(nodes) - 1 else (i + 1) * step - 1
+        out.append(b"*3\r\n:%d\r\n:%d\r\n*2\r\n%s:%d\r\n" % (i * step, last, bulk(host.encode()),
+                                                             port))
+    return b"*%d\r\n%s" % (len(out), b"".join(out))
+
+
+def moved(words, host, port):
+    """To there with this key, which has its tag in braces."""
+    tag = words[1].partition(b"{")[2].partition(b"}")[0]
+    return b"-MOVED %d %s:%d\r\n" % (binascii.crc_hqx(tag, 0) % 16384, host.encode(), port)
+
+
+made = iter(range(1000))
+
+
+def mounted(url):
+    return Store(f"s{next(made)}", size="32M",
+                 options=f"settle=0,deadline=2000,remote={url}").mount()
+
+
+# a certificate of the address is none of the name, asked for directly ...
+tls = Fake(tls=True)
+for host, good in (("127.0.0.1", True), ("localhost", False)):
+    s = mounted(f"rediss://{host}:{tls.port}/kv?ca={TMP}/cert.pem")
+    s.write("m/l", b"x" * 5000)
+    if good:
+        wait_for(lambda: "redis" in s.attr("m/l", "tiers").split(","))
+        assert b"SET" in tls.seen
+    else:
+        wait_for(lambda: s.stats()["tier_errors"] >= 1)
+        assert not tls.seen and "certificate verify failed" in s.log(), tls.seen
+    s.umount()
+    tls.seen.clear()
+# ... and learnt of from a cluster
+for how in (
+        lambda f, w, a: slots(("localhost", tls.port)) if w[0].upper() == b"CLUSTER" else None,
+        lambda f, w, a: slots(("127.0.0.1", f.port)) if w[0].upper() == b"CLUSTER"
+        else moved(w, "localhost", tls.port)):
+    first = Fake(how, tls=True)
+    s = mounted(f"rediss+cluster://127.0.0.1:{first.port}/kv?ca={TMP}/cert.pem")
+    s.write("m/l", b"x" * 5000)
+    wait_for(lambda: s.stats()["tier_errors"] >= 1)
+    assert b"CLUSTER" in first.seen and not tls.seen, tls.seen
+    s.umount()
+
+# what was there before says that it had 2^36 pieces, all of which are there to be deleted
+ENDLESS = bytes(4096) + struct.pack("<QQII", 7, (1 << 48) - 1, 4096, 0)
+liar = Fake(lambda f, w, a: bulk(ENDLESS) if w[0].upper() == b"SET" and b"GET" in w[3:]
+            else b":1\r\n" if w[0].upper() == b"UNLINK" else None)
+s = mounted(f"redis://127.0.0.1:{liar.port}/kv")
+s.write("m/l", blob(1, 100 * KiB))
+wait_for(lambda: "redis" in s.attr("m/l", "tiers").split(","), 30)
+s.settle()
+assert liar.seen.count(b"UNLINK") == 0, liar.seen.count(b"UNLINK")
+s.umount()
+
+# a cluster that moves on with every second command: to more nodes than can be remembered
+now = [0]
+
+
+def moving(fake, words, address):
+    here = f"127.0.{now[0] // 250}.{now[0] % 250 + 1}"
+    if words[0].upper() == b"CLUSTER":
+        return slots((here, fake.port), (here, fake.port))
+    if address != here:
+        return moved(words, here, fake.port)
+    if words[0].upper() in (b"SET", b"GETRANGE"):
+        now[0] += 1
+    return None
+
+
+cluster = Fake(moving)
+s = mounted(f"redis+cluster://127.0.0.1:{cluster.port}/kv")
+for i in range(150):
+    s.write(f"m{i}", b"y" * 100)
+    wait_for(lambda: "redis" in s.attr(f"m{i}", "tiers").split(","), 20)
+assert now[0] > 150 and s.stats()["breaker_opened"] == 0
+s.umount()

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""Chunks of 1024 layers in a small store, so that one is dropped all the time: in turns of a few
+files under each hold of the locks, and yet in one step. Who opens layers of a chunk finds all, and
+from the first that is missing on none; a listing that begins has all or is cut off. A kill in the
+middle, KILLS times (2): after the next mount each chunk has all of its layers or is not there, and
+fsck finds nothing wrong. Then an unmount in the middle, a create in a folder that is on its way
+out, and a folder that stays because there is more in it, with hard links elsewhere. SEED repeats
+a run."""
+import errno, os, random, shutil, sqlite3, time
+from kvtest import *
+
+KILLS = int(os.environ.get("KILLS", 2))
+SEED = int(os.environ.get("SEED", time.time_ns() % 10**6))
+LAYERS, SIZE = 1024, 4096
+MOST = 32  # files of one hold
+GONE = (errno.ENOTCONN, errno.ECONNABORTED, errno.ECANCELED, errno.EIO, errno.ESHUTDOWN)
+print(f"KILLS={KILLS} SEED={SEED}", flush=True)
+NAMES = [f"layer{l:04d}" for l in range(LAYERS)]
+
+
+def fill(folder, chunk, names=NAMES):
+    """Under another name, so that nobody sees it unfinished."""
+    new = f"{os.path.dirname(folder)}/.new-{os.path.basename(folder)}"
+    os.mkdir(new)
+    for name in names:
+        fd = os.open(f"{new}/{name}", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+        os.write(fd, f"{chunk} {name}\n".encode().ljust(SIZE))
+        os.close(fd)
+    os.rename(new, folder)
+
+
+def child(work, *args):
+    """A process; what it finds wrong it writes to TMP/wrong."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        work(*args)
+    except BaseException as e:
+        if not isinstance(e, OSError) or e.errno not in GONE:
+            with open(f"{TMP}/wrong", "a") as f:
+                f.write(f"{work.__name__}: {type(e).__name__} {e}\n")
+    os._exit(0)
+
+
+def writer(number, round_):
+    for c in range(1 << 30):
+        chunk = f"c{round_}-{number}-{c}"
+        fill(f"{s.mnt}/m/{chunk}", chunk)
+
+
+def seen(path):
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        return os.read(fd, 64).split(b"\n")[0].decode()
+    finally:
+        os.close(fd)
+
+
+def look(r, chunk):
+    """All of it, or from some moment on nothing."""
+    folder, gone = f"{s.mnt}/m/{chunk}", None
+    for name in r.sample(NAMES, 100):
+        got = seen(f"{folder}/{name}")
+        assert got in (None, f"{chunk} {name}"), (chunk, name, got)
+        assert not (gone and got), f"{chunk}: {gone} is gone and {name} is there"
+        gone = gone or (name if not got else None)
+
+
+def count(folder):
+    try:
+        return len(os.listdir(folder))
+    except FileNotFoundError:
+        return 0
+
+
+def listing(chunk):
+    """One that was cut off in the middle, which the kernel keeps until it is told, finds nothing
+    any more a moment later."""
+    n = count(f"{s.mnt}/m/{chunk}")
+    if n not in (0, LAYERS):
+        wait_for(lambda: not count(f"{s.mnt}/m/{chunk}"), 5)
+
+
+def reader(number, round_):
+    r = random.Random(f"{SEED}.{round_}.{number}")
+    while True:
+        chunks = [c for c in os.listdir(f"{s.mnt}/m") if c.startswith("c")]
+        if chunks and number % 2:
+            look(r, r.choice(chunks))
+        elif chunks:
+            listing(r.choice(chunks))
+        got = seen(f"{s.mnt}/hot/{r.choice(NAMES)}")
+        assert got and got.startswith("hot layer"), got
+        time.sleep(r.choice((0, 0.01, 0.3)))
+
+
+def load(round_):
+    return [child(writer, n, round_) for n in range(2)] + [
+        child(reader, n, round_) for n in range(4)]
+
+
+def stop(kids):
+    for pid in kids:
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+    if os.path.exists(f"{TMP}/wrong"):
+        raise AssertionError(open(f"{TMP}/wrong").read())
+
+
+def dropped():
+    return s.stats()["dropped_chunks"]
+
+
+def next_drop():
+    """The moment after a chunk was cut off."""
+    began = dropped()
+    wait_for(lambda: dropped() > began, every=0)
+
+
+def finished(chunk, killed):
+    """Its rename was so long before that the kill cannot have caught a layer's close."""
+    try:
+        return os.stat(f"{s.mnt}/m/{chunk}").st_ctime < killed - 0.2
+    except FileNotFoundError:
+        return False
+
+
+def dropping():
+    """Of an unmounted store: chunks whose drop was not ended."""
+    db = sqlite3.connect(f"{s.path}/catalog.sqlite")
+    try:
+        return [k for (k,) in db.execute("SELECT key FROM meta WHERE key GLOB 'dropping:*'")]
+    finally:
+        db.close()
+
+
+s = Store(size="64M", cpu="32M", options="settle=0").mount()
+fill(f"{s.mnt}/hot", "hot")
+os.setxattr(f"{s.mnt}/hot/{NAMES[0]}", "user.kvcachefs.pin", b"1")
+os.mkdir(f"{s.mnt}/m")
+
+# while others look, for a while
+kids = load("a")
+try:
+    wait_for(lambda: dropped() >= 12, 120)
+finally:
+    stop(kids)
+most = s.stats().get("drop_files")
+assert most and most <= MOST, f"a drop worked on {most} files under one hold"
+
+# killed in the middle
+rng, caught = random.Random(SEED), 0
+for round_ in range(KILLS):
+    kids = load(round_)
+    try:
+        began = dropped()
+        wait_for(lambda: dropped() > began + 2, 120)
+        next_drop()
+        time.sleep(rng.uniform(0, 0.03))
+        killed = time.time()
+        s.kill()
+    finally:
+        stop(kids)
+    caught += len(dropping())
+    s.fsck("-n")
+    s.mount()
+    for c in os.listdir(f"{s.mnt}/m"):
+        if c.startswith("c") and finished(c, killed):
+            listing(c)  # it may be dropped again
+            look(rng, c)
+        else:  # its writer was killed; it may be dropped itself
+            shutil.rmtree(f"{s.mnt}/m/{c}", ignore_errors=True)
+print(f"{caught} drops were cut short by {KILLS} kills", flush=True)
+
+# an unmount in the middle ends it
+kids = load("u")
+try:
+    next_drop()
+finally:
+    stop(kids)
+s.umount()
+assert not dropping()
+assert "nothing is wrong" in s.fsck("-n").stdout
+
+# A drop that a kill cut short, made here: the folder's name and the first files have gone. fsck
+# knows it and ends it, and so does a mount; what others have is left alone.
+s.mount()
+for chunk in ("whole", "left", "right"):
+    fill(f"{s.mnt}/m/{chunk}", chunk, NAMES[:200])
+for chunk in ("left", "right"):
+    os.link(f"{s.mnt}/m/{chunk}/{NAMES[150]}", f"{s.mnt}/link-{chunk}")
+    # a file is in the chunk of its newest name
+    os.rename(f"{s.mnt}/m/{chunk}/{NAMES[150]}", f"{s.mnt}/m/{chunk}/again")
+s.settle()
+inos = {c: os.stat(f"{s.mnt}/m/{c}").st_ino for c in ("whole", "left", "right")}
+s.umount()
+for way in ("fsck", "mount"):
+    chunk = inos["left" if way == "fsck" else "right"]
+    db = sqlite3.connect(f"{s.path}/catalog.sqlite")
+    with db:
+        db.execute("INSERT INTO meta VALUES(printf('dropping:%x', ?), '1')", (chunk,))
+        db.execute("DELETE FROM chunks WHERE id = ?", (chunk,))
+        gone = "(SELECT ino FROM nodes WHERE chunk = %d ORDER BY ino LIMIT 70)" % chunk
+        for table in ("objects", "placements", "names", "nodes"):
+            db.execute(f"DELETE FROM {table} WHERE ino IN {gone}")
+        db.execute("DELETE FROM names WHERE ino = ?", (chunk,))
+        db.execute("UPDATE nodes SET nlink = nlink - 1 WHERE ino = (SELECT parent FROM nodes "
+                   "WHERE ino = ?)", (chunk,))
+        db.execute("DELETE FROM nodes WHERE ino = ?", (chunk,))
+        db.execute("UPDATE meta SET value = '0' WHERE key = 'clean'")
+    db.close()
+    out = s.fsck("-n").stdout
+    assert "1 chunks were being dropped" in out and "nothing is wrong" in out, out
+    if way == "fsck":
+        out = s.fsck("-y").stdout
+        assert "it is done" in out and "nothing is wrong" in out, out
+    else:
+        s.mount()
+        assert sorted(c for c in os.listdir(f"{s.mnt}/m") if c in inos) == ["whole"]
+        assert count(f"{s.mnt}/m/whole") == 200
+        assert not [n for n in os.listdir(s.mnt) if n.startswith("link-")]
+        s.umount()
+    assert not dropping()
+    db = sqlite3.connect(f"{s.path}/catalog.sqlite")
+    for table, column in (("names", "parent"), ("nodes", "chunk")):
+        n = db.execute(f"SELECT count(*) FROM {table} WHERE {column} = ?", (chunk,)).fetchone()[0]
+        assert n == 0, (way, table, n)
+    db.close()
+    s.fsck("-n")
+
+# A create by one who is in a folder that goes: it comes back, with nothing old in it.
+s = Store("b", cpu="32M", options="disk=off,settle=0").mount()
+os.mkdir(f"{s.mnt}/m")
+for round_ in range(4):
+    chunk = f"{s.mnt}/m/{round_}"
+    fill(chunk, round_)
+    folder = os.open(chunk, os.O_RDONLY)
+    pusher = child(lambda: [s.write(f"press/{round_}.{i}/l", bytes(MiB)) for i in range(60)])
+    try:
+        wait_for(lambda: os.stat(folder).st_nlink == 0, every=0)
+        name = NAMES[-1 - round_]
+        fd = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, dir_fd=folder)
+        os.write(fd, b"new")
+        os.close(fd)
+        assert os.listdir(folder) == [name]
+        wait_for(lambda: os.path.exists(chunk))  # the kernel is told a moment later
+        assert os.listdir(chunk) == [name] and os.stat(f"{chunk}/{name}").st_size == 3
+        os.close(folder)
+    finally:
+        os.waitpid(pusher, 0)
+    stop([])
+
+# A folder that stays, since there is more in it: its files go in one step too, and their other
+# names with them.
+os.makedirs(f"{s.mnt}/m/stays")
+os.setxattr(f"{s.mnt}/m/stays", "user.kvcachefs.unit", b"dir")
+os.makedirs(f"{s.mnt}/links")
+os.symlink("x", f"{s.mnt}/m/stays/symlink")
+for name in NAMES:
+    s.write(f"m/stays/{name}", b"old")
+for name in NAMES[:40]:
+    os.link(f"{s.mnt}/m/stays/{name}", f"{s.mnt}/links/{name}")
+    os.rename(f"{s.mnt}/m/stays/{name}", f"{s.mnt}/m/stays/{name}.2")
+pusher = child(lambda: [s.write(f"press/s.{i}/l", bytes(MiB)) for i in range(60)])
+last = f"{s.mnt}/m/stays/{NAMES[40]}"
+try:
+    wait_for(lambda: not os.path.exists(last), every=0)
+    left = os.listdir(f"{s.mnt}/m/stays")
+    assert left == ["symlink"], f"{len(left)} names are left"
+    s.write(f"m/stays/{NAMES[50]}", b"new")
+    s.write(f"links/{NAMES[0]}", b"new")
+    assert s.read(f"m/stays/{NAMES[50]}") == b"new" and s.read(f"links/{NAMES[0]}") == b"new"
+    assert sorted(os.listdir(f"{s.mnt}/m/stays")) == [NAMES[50], "symlink"]
+    assert os.listdir(f"{s.mnt}/links") == [NAMES[0]]
+finally:
+    os.waitpid(pusher, 0)
+stop([])
+assert s.stats()["drop_files"] <= MOST
+s.umount()
+assert "nothing is wrong" in s.fsck("-n").stdout
+print("ok")

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""A sparse file comes back as often as it is loaded: it grew page by page, but a load makes it in
+huge pages, which fill its holes, and what the segment takes then says nothing of the frame in the
+tier. Plain, coded, sealed, and from a shared tier."""
+import os, secrets
+from kvtest import MiB, Store, TMP, blob
+
+SIZE = 8 * MiB
+parts = {2 * MiB * i + 100 * i: blob(i, 5000 + 70000 * i) for i in range(4)}
+whole = bytearray(SIZE)
+for at, part in parts.items():
+    whole[at:at + len(part)] = part
+
+with open(f"{TMP}/keys", "w", opener=lambda p, f: os.open(p, f, 0o600)) as f:
+    f.write("1 " + secrets.token_hex(32) + "\n")
+os.makedirs(f"{TMP}/shared")
+for n, extra in enumerate(("", ",compress=zstd", f",keyfile={TMP}/keys",
+                           f",keyfile={TMP}/keys,compress=zstd",
+                           f",disk=off,remote=dir://{TMP}/shared")):
+    s = Store(f"s{n}", size="64M", options="settle=10" + extra).mount()
+    os.makedirs(f"{s.mnt}/m/c")
+    with open(f"{s.mnt}/m/c/sparse", "wb") as f:
+        for at, part in parts.items():
+            f.seek(at)
+            f.write(part)
+        f.truncate(SIZE)
+    s.settle()
+    for load in range(4):
+        s.umount()
+        s.mount()
+        assert s.read("m/c/sparse") == whole, (extra, load)
+        st = s.stats()
+        assert st["loads"] == 1 and st["corrupt"] == 0, (extra, load, st)
+    filled = os.stat(f"{s.mnt}/m/c/sparse").st_blocks * 512
+    print(extra or ",plain", "huge" if s.config()["pool_huge"] == "yes" else "small pages",
+          "takes", filled)
+    s.umount()
+    if "dir://" not in extra:
+        s.fsck("-n", "--data")

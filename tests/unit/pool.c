@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The pool where no tmpfs can be mounted: a folder on somebody's, which is left as it was found. */
+#include "pool.h"
+
+#include "log.h"
+#include "options.h"
+#include "store.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+
+static const struct kvc_segment seg = { 'p', 7, 1 };
+
+/* As who may not mount: 0, or the line that failed. */
+static int without_root(const char *run, bool keep)
+{
+	struct kvc_options o;
+	struct kvc_store s = { 0 };
+	struct kvc_pool p;
+	char error[512] = "";
+	int fd;
+
+	if (setresgid(65534, 65534, 65534) || setresuid(65534, 65534, 65534))
+		return __LINE__;
+	kvc_options_init(&o);
+	o.cpu_bytes = 16 << 20;
+	snprintf(o.run_dir, sizeof o.run_dir, "%s", run);
+	snprintf(s.uuid_text, sizeof s.uuid_text, "a-store");
+	if (kvc_pool_open(&p, &o, &s, error) || p.mounted)
+		return __LINE__;
+	fd = kvc_segment_open(&p, &seg, O_RDWR | O_CREAT | O_EXCL);
+	if (fd < 0 || write(fd, "x", 1) != 1)
+		return __LINE__;
+	close(fd);
+	kvc_pool_close(&p, keep);
+	return 0;
+}
+
+static void folder_of_a_tmpfs(void **state)
+{
+	char run[] = "/dev/shm/kvc-unit-XXXXXX", path[64], file[80];
+	struct stat st;
+	int status;
+
+	(void)state;
+	if (geteuid() || !mkdtemp(run))
+		skip();
+	assert_int_equal(chmod(run, 0777), 0);
+	snprintf(path, sizeof path, "%s/a-store", run);
+	snprintf(file, sizeof file, "%s/p-7-1", path);
+	for (int keep = 1; keep >= 0; keep--) {
+		pid_t child = fork();
+
+		if (!child) {
+			unlink(file);
+			_exit(without_root(run, keep) & 127);
+		}
+		assert_int_equal(waitpid(child, &status, 0), child);
+		assert_int_equal(status, 0);
+		assert_int_equal(stat(file, &st), keep ? 0 : -1);
+		assert_int_equal(stat(path, &st), keep ? 0 : -1);
+	}
+	assert_int_equal(rmdir(run), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = { cmocka_unit_test(folder_of_a_tmpfs) };
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See redis_tls.h. */
+#include "redis_tls.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <hiredis_ssl.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+#include <stdio.h>
+
+/* The context is all there is: the struct is another name for it. */
+static SSL_CTX *ctx_of(struct kvct_redis_tls *t)
+{
+	return (SSL_CTX *)t;
+}
+
+int kvct_redis_tls_open(struct kvct_redis_tls **out, const char *ca, const char *cert,
+			const char *key, char *error)
+{
+	SSL_CTX *ctx = SSL_CTX_new(TLS_client_method());
+	const char *bad = ctx && SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION) == 1
+				  ? NULL
+				  : "out of memory";
+
+	if (ctx)
+		SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER, NULL);
+	if (!bad && (*ca ? SSL_CTX_load_verify_locations(ctx, ca, NULL)
+			 : SSL_CTX_set_default_verify_paths(ctx)) != 1)
+		bad = "the certificates of ca= cannot be read";
+	if (!bad && !*cert != !*key)
+		bad = "cert= and key= belong together";
+	if (!bad && *cert && SSL_CTX_use_certificate_chain_file(ctx, cert) != 1)
+		bad = "the certificate of cert= cannot be read";
+	if (!bad && *cert && SSL_CTX_use_PrivateKey_file(ctx, key, SSL_FILETYPE_PEM) != 1)
+		bad = "the key of key= cannot be read, or is of another certificate";
+	ERR_clear_error();
+	if (bad) {
+		snprintf(error, 512, "option remote: TLS: %s", bad);
+		SSL_CTX_free(ctx);
+		return -EINVAL;
+	}
+	*out = (struct kvct_redis_tls *)ctx;
+	return 0;
+}
+
+void kvct_redis_tls_close(struct kvct_redis_tls *t)
+{
+	SSL_CTX_free(ctx_of(t));
+}
+
+/* Whose certificate it has to be: an address's or a name's. */
+static int set_host(SSL *ssl, const char *host)
+{
+	uint8_t address[16];
+
+	if (inet_pton(AF_INET, host, address) == 1 || inet_pton(AF_INET6, host, address) == 1)
+		return X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), host);
+	SSL_set_hostflags(ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
+	return SSL_set1_host(ssl, host) == 1 && SSL_set_tlsext_host_name(ssl, host) == 1;
+}
+
+int kvct_redis_tls_start(struct kvct_redis_tls *t, redisContext *c, const char *host,
+			 const char **why)
+{
+	SSL *ssl = SSL_new(ctx_of(t));
+	int err = 0;
+
+	*why = "out of memory";
+	if (!ssl || !*host || set_host(ssl, host) != 1) {
+		err = -EACCES;
+	} else if (redisInitiateSSL(c, ssl) != REDIS_OK) {
+		*why = c->errstr;
+		err = -EACCES;
+	}
+	if (err)
+		SSL_free(ssl); /* or else it is the connection's from here on */
+	ERR_clear_error();
+	return err;
+}

@@ -11,6 +11,8 @@
  */
 #include "fs.h"
 
+#include "util.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -21,13 +23,25 @@ enum { V_DIR, V_STATS, V_METRICS, V_CONFIG, V_LEASE, V_CONTROL, V_COUNT };
 static const char *const names[V_COUNT] = { ".", "stats", "metrics", "config", "lease", "control" };
 
 #define LEASE_TEXT_MAX (64u << 20)
+#define LEASE_USER_MAX (256u << 20) /* the memory that the leases of one user take; not root's */
 
-/* Guards all handles: there are few, and one is opened, read and closed by different threads. */
-static pthread_mutex_t handles = PTHREAD_MUTEX_INITIALIZER;
+/* What they take, by user. */
+struct share {
+	uint32_t uid;
+	size_t bytes;
+};
+static struct {
+	pthread_mutex_t lock; /* a leaf */
+	struct share *v;
+	size_t n, room;
+} shares = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
+/* One is opened, read and closed by different threads; the release is the last. */
 struct handle {
+	pthread_mutex_t lock;
 	char *text;
 	size_t len, room;
+	size_t charged; /* of shares */
 	struct kvc_lease *lease;
 	bool taken;
 	size_t base;                /* the position at which the answer begins */
@@ -56,8 +70,58 @@ static int user_of(fuse_req_t req, struct kvc_lease_user *u)
 	return 0;
 }
 
+/* The handle takes so much now. 0, -EDQUOT or -ENOMEM; taking less always goes well. */
+static int charge(struct handle *h, size_t bytes)
+{
+	uint32_t uid = h->user.uid;
+	size_t i = 0;
+	int err = 0;
+
+	if (!uid || bytes == h->charged)
+		return 0;
+	pthread_mutex_lock(&shares.lock);
+	while (i < shares.n && shares.v[i].uid != uid)
+		i++;
+	if (i == shares.n && !(err = kvc_grow(&shares.v, i, &shares.room, sizeof *shares.v)))
+		shares.v[shares.n++] = (struct share){ .uid = uid };
+	if (!err && bytes > h->charged && shares.v[i].bytes + bytes - h->charged > LEASE_USER_MAX)
+		err = -EDQUOT;
+	if (!err) {
+		shares.v[i].bytes += bytes - h->charged;
+		h->charged = bytes;
+	}
+	if (i < shares.n && !shares.v[i].bytes)
+		shares.v[i] = shares.v[--shares.n];
+	pthread_mutex_unlock(&shares.lock);
+	return err;
+}
+
+/* How much more the user's leases may take. */
+static size_t left_of(const struct handle *h)
+{
+	size_t used = 0;
+
+	pthread_mutex_lock(&shares.lock);
+	for (size_t i = 0; i < shares.n; i++)
+		if (shares.v[i].uid == h->user.uid)
+			used = shares.v[i].bytes;
+	pthread_mutex_unlock(&shares.lock);
+	return h->user.uid ? LEASE_USER_MAX - used : SIZE_MAX;
+}
+
+static struct handle *handle_new(void)
+{
+	struct handle *h = calloc(1, sizeof *h);
+
+	if (h)
+		pthread_mutex_init(&h->lock, NULL);
+	return h;
+}
+
 static void handle_free(struct handle *h)
 {
+	charge(h, 0);
+	pthread_mutex_destroy(&h->lock);
 	free(h->user.groups);
 	free(h->text);
 	free(h);
@@ -155,7 +219,7 @@ static void config(struct kvfs *f, FILE *out)
 void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 {
 	struct kvfs *f = kvfs_of(req);
-	struct handle *h = calloc(1, sizeof *h);
+	struct handle *h = handle_new();
 	FILE *out;
 	int err = h ? 0 : ENOMEM;
 
@@ -230,7 +294,16 @@ static int take(struct kvfs *f, struct handle *h, off_t off)
 		}
 	h->taken = true;
 	h->base = (size_t)off == h->len ? h->len : 0;
-	err = len ? kvc_lease_new(f->k, list, len, mode, &h->user, &h->lease) : -EINVAL;
+	err = len ? kvc_lease_new(f->k, list, len, mode, &h->user, left_of(h), &h->lease) : -EINVAL;
+	free(h->text); /* what is left is the answer, which the lease has */
+	h->text = NULL;
+	h->room = 0;
+	if (!err && (err = charge(h, kvc_lease_bytes(h->lease)))) {
+		kvc_lease_free(f->k, h->lease);
+		h->lease = NULL;
+	}
+	if (err)
+		charge(h, 0);
 	return err;
 }
 
@@ -242,11 +315,11 @@ static void run_read(struct call *c)
 	size_t len = 0;
 	int err;
 
-	pthread_mutex_lock(&handles);
+	pthread_mutex_lock(&h->lock);
 	err = kvc_lease_text(c->f->k, h->lease, &text, &len, &c->w);
 	if (!err)
 		len = copy_part(text, len, (size_t)c->len, c->off - (off_t)h->base, &part);
-	pthread_mutex_unlock(&handles);
+	pthread_mutex_unlock(&h->lock);
 	if (kvfs_waits(c, &err))
 		return;
 	if (err)
@@ -263,19 +336,19 @@ void kvfs_virtual_read(fuse_req_t req, uint64_t ino, size_t size, off_t off,
 	struct call *c;
 	int err;
 
-	pthread_mutex_lock(&handles);
+	pthread_mutex_lock(&h->lock);
 	if (ino - KVFS_VIRTUAL != V_LEASE) {
 		char *part = NULL;
 		size_t n = copy_part(h->text, h->len, size, off, &part);
 
-		pthread_mutex_unlock(&handles);
+		pthread_mutex_unlock(&h->lock);
 		reply_part(req, part, n);
 		return;
 	}
 	err = take(kvfs_of(req), h, off);
 	if ((size_t)off < h->base)
 		h->base = 0; /* gone back to read it all again */
-	pthread_mutex_unlock(&handles);
+	pthread_mutex_unlock(&h->lock);
 	if (err) {
 		fuse_reply_err(req, kvfs_errno(err));
 		return;
@@ -320,17 +393,17 @@ void kvfs_virtual_write(fuse_req_t req, uint64_t ino, const char *buf, size_t si
 		control(req, buf, size);
 		return;
 	}
-	pthread_mutex_lock(&handles);
+	pthread_mutex_lock(&h->lock);
 	if (h->taken)
 		err = EBUSY; /* one list an open */
 	else if (h->len + size > LEASE_TEXT_MAX)
 		err = EFBIG;
 	while (!err && h->len + size > h->room) {
 		size_t more = h->room ? 2 * h->room : 4096;
-		char *p = realloc(h->text, more);
+		char *p = (err = -charge(h, more)) ? NULL : realloc(h->text, more);
 
 		if (!p) {
-			err = ENOMEM;
+			err = err ?: ENOMEM;
 		} else {
 			h->text = p;
 			h->room = more;
@@ -340,7 +413,7 @@ void kvfs_virtual_write(fuse_req_t req, uint64_t ino, const char *buf, size_t si
 		memcpy(h->text + h->len, buf, size);
 		h->len += size;
 	}
-	pthread_mutex_unlock(&handles);
+	pthread_mutex_unlock(&h->lock);
 	if (err)
 		fuse_reply_err(req, err);
 	else
@@ -352,13 +425,13 @@ void kvfs_virtual_release(fuse_req_t req, uint64_t ino, struct fuse_file_info *f
 	struct handle *h = (struct handle *)(uintptr_t)fi->fh;
 	struct kvfs *f = kvfs_of(req);
 
-	pthread_mutex_lock(&handles);
+	pthread_mutex_lock(&h->lock);
 	if (ino - KVFS_VIRTUAL == V_LEASE && !h->taken && h->len > 9 &&
 	    !memcmp(h->text, "prefetch\n", 9))
-		take(f, h, 0); /* written and closed: that asks for it too */
+		take(f, h, 0);          /* written and closed: that asks for it too */
+	pthread_mutex_unlock(&h->lock); /* nobody waits for it: no call on it is under way */
 	if (h->lease)
 		kvc_lease_free(f->k, h->lease);
 	handle_free(h);
-	pthread_mutex_unlock(&handles);
 	fuse_reply_err(req, 0);
 }

@@ -204,7 +204,7 @@ int kvct_redis_learn(struct kvct_redis *r, uint64_t until_ns)
 				host = m->element[0]->type == REDIS_REPLY_STRING &&
 						       m->element[0]->len
 					       ? m->element[0]->str
-					       : c->tcp.host;
+					       : c->tcp.host ?: "";
 				n = kvct_redis_node_locked(r, host, (int)m->element[1]->integer);
 				for (long long s = x->element[0]->integer;
 				     n >= 0 && s >= 0 && s <= x->element[1]->integer &&

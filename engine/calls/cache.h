@@ -165,7 +165,7 @@ int kvc_listxattr(struct kvc *k, uint64_t ino, char *names, size_t *len);
  * A lease (DESIGN section 8): the objects named by `paths` (newline separated, relative to the
  * mount; a folder means all files in it) stay in the pool until it is freed. PREFETCH loads without
  * holding, LOOK only tells what is there. What this user could not open for reading by that path
- * gets EACCES in its line.
+ * gets EACCES in its line. One that would take more than `most` bytes of memory is -EDQUOT.
  */
 struct kvc_lease_user {
 	uint32_t uid, gid;
@@ -175,7 +175,9 @@ struct kvc_lease_user {
 struct kvc_lease;
 enum kvc_lease_mode { KVC_LEASE_HOLD, KVC_LEASE_PREFETCH, KVC_LEASE_LOOK };
 int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_mode mode,
-		  const struct kvc_lease_user *user, struct kvc_lease **out);
+		  const struct kvc_lease_user *user, size_t most, struct kvc_lease **out);
+/* The memory that it takes, near enough. */
+size_t kvc_lease_bytes(const struct kvc_lease *l);
 /* Once all are resident: 0 and *text (the lease owns it). KVC_WAIT as usual. */
 int kvc_lease_text(struct kvc *k, struct kvc_lease *l, const char **text, size_t *len,
 		   struct kvc_wait *w);

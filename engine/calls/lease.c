@@ -15,6 +15,7 @@
 #include <string.h>
 
 #define LEASE_MAX 1000000
+#define LINE 64 /* bytes of an answer's line beside the path, about */
 #define HOLD 64 /* objects under one hold of the locks */
 
 struct item {
@@ -31,6 +32,7 @@ struct kvc_lease {
 	size_t len;
 	bool wait;
 	const struct kvc_lease_user *user; /* who asks; only while it is made */
+	size_t bytes, most;                /* what it takes, and may */
 };
 
 static int add(struct kvc_lease *l, const char *path, const char *name, struct kvc_node *n, int err)
@@ -39,6 +41,9 @@ static int add(struct kvc_lease *l, const char *path, const char *name, struct k
 
 	if (l->n >= LEASE_MAX)
 		return -E2BIG;
+	l->bytes += sizeof *i + 2 * (strlen(path) + (name ? strlen(name) + 1 : 0)) + LINE;
+	if (l->bytes > l->most)
+		return -EDQUOT;
 	if (kvc_grow(&l->v, l->n, &l->room, sizeof *l->v))
 		return -ENOMEM;
 	i = &l->v[l->n];
@@ -167,7 +172,7 @@ static void pause_locked(struct kvc *k, size_t done)
 }
 
 int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_mode mode,
-		  const struct kvc_lease_user *user, struct kvc_lease **out)
+		  const struct kvc_lease_user *user, size_t most, struct kvc_lease **out)
 {
 	KVC_MEM char *copy = strndup(paths, len);
 	struct kvc_lease *l = calloc(1, sizeof *l);
@@ -181,6 +186,7 @@ int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_m
 	}
 	l->wait = mode == KVC_LEASE_HOLD;
 	l->user = user;
+	l->most = most;
 	kvc_count(&k->stats, leases);
 	kvc_lock_both(k);
 	for (char *p = strtok_r(copy, "\n", &save); p && !err; p = strtok_r(NULL, "\n", &save)) {
@@ -204,6 +210,11 @@ int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_m
 	}
 	*out = l;
 	return 0;
+}
+
+size_t kvc_lease_bytes(const struct kvc_lease *l)
+{
+	return l->bytes;
 }
 
 int kvc_lease_text(struct kvc *k, struct kvc_lease *l, const char **text, size_t *len,

@@ -2,7 +2,7 @@
 /*
  * Frames as a load reads them: a tier that answers with the input's bytes, of its own store or a
  * shared one, for each of the ways of fetching. What is fetched has the catalog's size and the
- * frame's sum. The mutator mends the header's sums and that of the stored payload.
+ * frame's sum. The mutator mends the header's sums and proofs, and the sum of the stored payload.
  *
  * Input: a byte of how it is asked for, the header's page, the payload.
  * Longest input: 24576
@@ -11,11 +11,12 @@
 #include "fuzz.h"
 #include "fetch.h"
 #include "payload.h"
+#include "proof.h"
 
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-enum { SHARED = 1, DENSE = 2, CODED = 4, COMPRESSED = 8, SUMMED = 16, SEALED = 32 };
+enum { SHARED = 1, CODED = 4, COMPRESSED = 8, SUMMED = 16, SEALED = 32 };
 
 #define MOST (8u << 20) /* of a file */
 
@@ -69,7 +70,6 @@ static struct kvc_want want_of(unsigned how, const uint8_t *page, size_t len)
 	memcpy(store.uuid, told.store, 16);
 	w.ino = told.ino;
 	w.size = told.size % MOST;
-	w.room = how & DENSE ? kvc_round_up(w.size, KVC_PAGE) : 0;
 	w.sum = told.raw_sum;
 	w.place.gen = told.gen;
 	w.place.where = kvc_where_of(told.path);
@@ -101,6 +101,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t room, unsigned
 		f.size = have;
 	if (f.stored_len <= have)
 		f.stored_sum = kvc_sum_of(data + 1 + KVC_FRAME_HEADER, f.stored_len);
+	kvc_prove(&k, data[0] & SHARED, &f);
 	kvc_frame_encode(&f, page);
 	memcpy(data + 1, page, sizeof page);
 	return size;
@@ -127,7 +128,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct kvc_want w = want_of(how, bytes, len);
 	struct memory m = { { .ops = &ops }, bytes, len };
 	struct stat st;
-	int err = kvc_fetch(&k, &m.tier, &w, fd);
+	bool older;
+	int err = kvc_fetch(&k, &m.tier, &w, fd, &older);
 
 	/* -ENOMEM: more than there can be was asked for */
 	fuzz_must(!err || err == -EBADMSG || err == -ESTALE || err == -EPROTO || err == -ENOKEY ||

@@ -40,6 +40,15 @@ const struct fuse_ctx *fuse_req_ctx(fuse_req_t req)
 	return &who;
 }
 
+/* In one group beside that of the process. */
+int fuse_req_getgroups(fuse_req_t req, int size, gid_t list[])
+{
+	(void)req;
+	if (size > 0)
+		list[0] = 100;
+	return 1;
+}
+
 int fuse_reply_err(fuse_req_t req, int err)
 {
 	(void)req;
@@ -148,7 +157,7 @@ static uint64_t make(uint64_t parent, const char *name, uint32_t mode)
 	const struct kvc_caller root = { 0 };
 	struct kvc_row r;
 
-	fuzz_must(!kvc_make(fs.k, parent, name, mode, &root, NULL, &r));
+	fuzz_must(!kvc_make(fs.k, parent, name, mode, &root, NULL, 0, &r));
 	return r.ino;
 }
 

@@ -169,5 +169,39 @@ os.setxattr(f"{s.mnt}/m/c1", "user.kvcachefs.ttl", b"1")
 assert s.attr("m/c1", "ttl") == "1"
 wait_for(lambda: not os.path.exists(f"{s.mnt}/m/c1"))
 assert s.stats()["expired_chunks"] == 1
+
+
+# one user's lists take no more than so much of the daemon's memory, and nobody else's
+def greedy(uid, n, size=32 * MiB):
+    """How many of n lists of a size are taken as user uid, and held until all were tried."""
+    r, w = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            os.setgroups([])
+            os.setgid(uid)
+            os.setuid(uid)
+            fds, took = [], 0
+            for _ in range(n):
+                fds.append(os.open(f"{s.mnt}/.kvcachefs/lease", os.O_RDWR))
+                line = b"x" * 255 + b"\n"
+                try:
+                    for _ in range(size // MiB):
+                        os.write(fds[-1], line * (MiB // 256))
+                    os.pread(fds[-1], 100, 0)
+                    took += 1
+                except OSError as e:
+                    assert e.errno == errno.EDQUOT, e
+            os.write(w, bytes([took]))
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    return os.read(r, 1)[0]
+
+
+os.chmod(s.mnt, 0o755)
+took = greedy(65534, 24)
+assert 1 <= took < 8, took
+assert greedy(65533, 1) == 1 and greedy(65534, 1) == 1, "what ended is given back"
 s.umount()
 s.fsck("-n")

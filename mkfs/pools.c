@@ -145,10 +145,13 @@ static int empty_folder(const char *path)
 
 int kvm_pool_free(const struct kvm_pool *p)
 {
-	int err;
+	/*
+	 * Who still has a mapping of a dead daemon's file keeps that; an older daemon has no mark.
+	 */
+	int how = UMOUNT_NOFOLLOW | (p->marked ? MNT_DETACH : 0), err;
 
 	if (p->lives)
 		return -EBUSY;
-	err = p->mounted ? (umount2(p->path, UMOUNT_NOFOLLOW) ? -errno : 0) : empty_folder(p->path);
+	err = p->mounted ? (umount2(p->path, how) ? -errno : 0) : empty_folder(p->path);
 	return err ?: rmdir(p->path) ? -errno : 0;
 }

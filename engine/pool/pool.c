@@ -151,25 +151,12 @@ static int mount_tmpfs(struct kvc_pool *p, const struct kvc_options *o, unsigned
 	return err;
 }
 
-/* With the folder locked: which pool, and the tmpfs. */
-static int open_locked(struct kvc_pool *p, const struct kvc_options *o, const struct kvc_owner *us,
-		       char *error)
+/* Can the machine, and the daemon's memory cgroup, give what the pool has not got yet? */
+static int fits(const struct kvc_pool *p, uint64_t there, char *error)
 {
+	uint64_t avail, group = kvc_memory_group_max();
 	char a[32], b[32];
-	struct statfs st;
-	uint64_t avail, group = kvc_memory_group_max(), there = 0;
-	int err;
 
-	p->size = o->cpu_bytes / KVC_PAGE * KVC_PAGE;
-	p->bytes = p->size - kvc_min(p->size / 16, GROWTH_MAX) / KVC_PAGE * KVC_PAGE;
-	if ((err = choose(p, o, us))) {
-		snprintf(error, 512, "no pool below %s can be this store's: %s", o->run_dir,
-			 strerror(-err));
-		return err;
-	}
-	p->mounted = p->found = is_mount(p->path) && is_tmpfs(p->path);
-	if (p->mounted && !statfs(p->path, &st))
-		there = (st.f_blocks - st.f_bfree) * (uint64_t)st.f_bsize;
 	avail = kvc_memory_available();
 	if (p->size > there && p->size - there > avail) {
 		snprintf(error, 512,
@@ -185,6 +172,29 @@ static int open_locked(struct kvc_pool *p, const struct kvc_options *o, const st
 			 kvc_size_text(p->size, a), kvc_size_text(group, b));
 		return -ENOMEM;
 	}
+	return 0;
+}
+
+/* With the folder locked: which pool, and the tmpfs. */
+static int open_locked(struct kvc_pool *p, const struct kvc_options *o, const struct kvc_owner *us,
+		       char *error)
+{
+	struct statfs st;
+	uint64_t there = 0;
+	int err;
+
+	p->size = o->cpu_bytes / KVC_PAGE * KVC_PAGE;
+	p->bytes = p->size - kvc_min(p->size / 16, GROWTH_MAX) / KVC_PAGE * KVC_PAGE;
+	if ((err = choose(p, o, us))) {
+		snprintf(error, 512, "no pool below %s can be this store's: %s", o->run_dir,
+			 strerror(-err));
+		return err;
+	}
+	p->mounted = p->found = is_mount(p->path) && is_tmpfs(p->path);
+	if (p->mounted && !statfs(p->path, &st))
+		there = (st.f_blocks - st.f_bfree) * (uint64_t)st.f_bsize;
+	if ((err = fits(p, there, error)))
+		return err;
 	if ((err = make_dirs(p->path, 0700))) {
 		snprintf(error, 512, "cannot make %s for the pool: %s", p->path, strerror(-err));
 		return err;

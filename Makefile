@@ -130,10 +130,10 @@ $(B)/bin/kvcachefs: $(FS) $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $$($(PKG) --static --libs fuse3) $$($(PKG) --libs libmicrohttpd) $(lib_tiers) $(lib_engine)
 
-$(B)/bin/mkfs.kvcachefs: $(call obj,mkfs/mkfs.c mkfs/tool.c)
-$(B)/bin/fsck.kvcachefs: $(call obj,mkfs/fsck.c mkfs/fsck_rebuild.c mkfs/tool.c)
+$(B)/bin/mkfs.kvcachefs: $(call obj,mkfs/mkfs.c mkfs/pools.c mkfs/tool.c)
+$(B)/bin/fsck.kvcachefs: $(call obj,$(wildcard mkfs/fsck*.c) mkfs/tool.c)
 $(B)/bin/mount.kvcachefs: $(call obj,mkfs/mount.c)
-$(B)/bin/kvcachectl: $(call obj,mkfs/ctl.c mkfs/tool.c) $(B)/lib/libkvcachefs.a
+$(B)/bin/kvcachectl: $(call obj,mkfs/ctl.c mkfs/pools.c mkfs/tool.c) $(B)/lib/libkvcachefs.a
 $(TOOLS:%=$(B)/bin/%): $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter $(B)/obj/mkfs/% %.a,$^) $(TIERS) $(ENGINE) $(lib_tiers) $(lib_engine) $(if $(filter %.a,$^),$(lib_gpu))
@@ -254,6 +254,9 @@ late-replies: tests
 	@SECONDS_LATE=3600 tests/run $(B) late_replies
 crash-campaign: tests
 	@KILLS=100 tests/run $(B) crash
+# Each call on a file of each tool goes wrong once: errors, kills, writes that are torn.
+faults: tests
+	@SWEEP=1 tests/run $(B) tool_errors tool_kills "mounted mkfs"
 # Power losses for MINUTES (10) with other seeds each time; SEED repeats one round of it.
 replay-campaign: tests
 	@MINUTES=$(or $(MINUTES),10) tests/run $(B) powerloss
@@ -282,5 +285,5 @@ distclean:
 	rm -rf build
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
-.PHONY: all setup tests format lint lint-layout lint-tidy check check-unit demo bench bench-quick bench-full engines conformance gpu-measure scale late-replies crash-campaign replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install uninstall clean distclean FORCE
+.PHONY: all setup tests format lint lint-layout lint-tidy check check-unit demo bench bench-quick bench-full engines conformance gpu-measure scale late-replies crash-campaign faults replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install uninstall clean distclean FORCE
 .SECONDARY:

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvcachectl COMMAND ...: what one asks of a running mount, through the files in its .kvcachefs.
- * One row each in `commands`.
+ * kvcachectl COMMAND ...: what one asks of a running mount, through the files in its .kvcachefs,
+ * and of the machine. One row each in `commands`.
  */
 #include "tool.h"
 
 #include "kvcachefs.h"
+#include "pools.h"
 #include "util.h"
 
 #include <dirent.h>
 #include <fcntl.h>
 #include <getopt.h>
+#include <libgen.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
@@ -372,6 +374,73 @@ static int run_gpus(int argc, char **argv)
 	return 0;
 }
 
+struct pools {
+	bool free;   /* those of no store, or: */
+	char **only; /* these */
+	int nonly, failed;
+	unsigned n, freed;
+};
+
+static int show_pool(void *arg, const struct kvm_pool *p)
+{
+	struct pools *all = arg;
+	char size[32];
+	bool free_it = all->free && p->marked && !p->lives && !p->wanted && !all->nonly;
+	int err = 0;
+
+	for (int i = 0; i < all->nonly; i++)
+		if (all->only[i] && !strcmp(all->only[i], p->path)) {
+			all->only[i] = NULL;
+			free_it = true;
+		}
+	all->n++;
+	if (free_it)
+		err = kvm_pool_free(p);
+	printf("%s %s %s%s%s\n", p->path, kvc_size_text(p->bytes, size),
+	       p->lives     ? "in use by the store "
+	       : !p->marked ? "of an older daemon, or not a pool"
+	       : p->wanted  ? "kept for the store "
+			    : "of no store: what was ",
+	       p->marked ? p->owner.dir : "",
+	       !free_it   ? !p->marked || p->lives || p->wanted ? "" : " is no more"
+	       : !err     ? ", freed"
+	       : p->lives ? ", not freed"
+			  : ", cannot be freed");
+	all->freed += free_it && !err;
+	all->failed += err != 0;
+	return 0;
+}
+
+/*
+ * pools [--free [POOL...]]: what daemons left in memory; and gives back what belongs to no store
+ * any more, or the pools that are named.
+ */
+static int run_pools(int argc, char **argv)
+{
+	struct pools all = { .free = argc && !strcmp(argv[0], "--free") };
+	const char *folder = argc && !all.free ? argv[0] : NULL;
+	KVC_MEM char *beside = NULL;
+	int err;
+
+	if (all.free) {
+		all.only = argv + 1;
+		all.nonly = argc - 1;
+		beside = argc > 1 ? strdup(argv[1]) : NULL;
+		folder = beside ? dirname(beside) : NULL;
+	} else if (argc > 1) {
+		return kvm_fail("usage: kvcachectl pools [FOLDER | --free [POOL...]]");
+	}
+	err = kvm_pools_each(folder, show_pool, &all);
+	if (err)
+		return kvm_fail("cannot look for pools: %s", strerror(-err));
+	for (int i = 0; i < all.nonly; i++)
+		if (all.only[i])
+			all.failed += kvm_fail("%s is not a pool", all.only[i]);
+	if (!all.n)
+		printf("there is no pool\n");
+	return all.failed != 0;
+}
+
 static const struct {
 	const char *name, *args, *help;
 	int min, max;
@@ -390,6 +459,8 @@ static const struct {
 	{ "hash", "SCHEME FILE [MODEL]",
 	  "chunk keys of a file of token ids, or the paths that engines give them", 2, 40,
 	  run_hash },
+	{ "pools", "[FOLDER | --free]", "pools left in memory; those of no store are given back", 0,
+	  1000, run_pools },
 	{ "newkey", "FILE [MODEL]", "add a random key to a key file", 1, 2, run_newkey },
 };
 

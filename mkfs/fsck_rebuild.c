@@ -1,7 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A new catalog from the frames alone. See fsck.h. */
+/*
+ * A new catalog from the frames alone. See fsck.h. It is made as catalog.sqlite.new, checked,
+ * brought to stable storage and named catalog.sqlite.next, and only then (engine/base/store_next.c)
+ * takes the old one's place; frames that are none of it any more are cleared last. Killed anywhere
+ * in between, the old one is there, or the new one.
+ */
 #include "fsck.h"
 
+#include "registry.h"
+
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,6 +26,7 @@ struct frame {
 
 struct frames {
 	const struct kvc_store *s;
+	struct kvc_tier *disk;
 	struct frame *v;
 	size_t n, room;
 	size_t foreign, older; /* frames that prove nothing; of those, without any proof */
@@ -44,12 +53,12 @@ static enum kvc_proven proven(struct frames *all, const struct kvc_frame *f)
 static int take(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
 {
 	struct frames *all = arg;
+	enum kvc_proven proof;
 	struct frame *x;
 
-	enum kvc_proven proof;
-
-	if (memcmp(f->store, all->s->uuid, 16) || !(proof = proven(all, f)))
-		return 0;
+	if (memcmp(f->store, all->s->uuid, 16) || !(proof = proven(all, f)) ||
+	    all->disk->ops->claim(all->disk, w) == -ERANGE)
+		return 0; /* another store's, or cut off */
 	if (kvc_grow(&all->v, all->n, &all->room, sizeof *all->v))
 		return -ENOMEM;
 	x = &all->v[all->n];
@@ -102,18 +111,52 @@ static int by_path(const void *a, const void *b)
 	return c ? c : x->ino > y->ino ? -1 : x->ino < y->ino;
 }
 
-static int find_uuid(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
+struct votes {
+	struct vote {
+		uint8_t uuid[16];
+		uint64_t n;
+	} *v;
+	size_t n, room;
+};
+
+static int vote(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
 {
+	struct votes *all = arg;
+	size_t i = 0;
+
 	(void)w;
-	memcpy(arg, f->store, 16);
-	return 2; /* ends the walk */
+	while (i < all->n && memcmp(all->v[i].uuid, f->store, 16))
+		i++;
+	if (i == all->n) {
+		if (kvc_grow(&all->v, all->n, &all->room, sizeof *all->v))
+			return -ENOMEM;
+		memcpy(all->v[i].uuid, f->store, 16);
+		all->v[all->n++].n = 0;
+	}
+	all->v[i].n++;
+	return 1;
 }
 
+/* A device may hold frames of a store that was there before: most count. */
 int kvm_find_uuid(struct kvc_tier *disk, uint8_t uuid[16])
 {
-	int err = disk->ops->list(disk, find_uuid, uuid);
+	struct votes all = { 0 };
+	struct kvm_holes holes = { 0 };
+	uint64_t most = 0;
+	int err;
 
-	return err == 2 ? 0 : err ?: -ENOENT;
+	kvct_disk_unread(disk, kvm_hole, &holes);
+	err = disk->ops->list(disk, vote, &all);
+	for (size_t i = 0; i < all.n && !err; i++)
+		if (all.v[i].n > most) {
+			most = all.v[i].n;
+			memcpy(uuid, all.v[i].uuid, 16);
+		}
+	if (!err && !most)
+		err = holes.n ? holes.v[0].err : -ENOENT;
+	free(all.v);
+	free(holes.v);
+	return err;
 }
 
 /* The folder of a path, made where it is missing; *rest is the name in it. */
@@ -172,8 +215,8 @@ static int enter(struct kvc_catalog *c, struct frame *f, uint64_t *next)
 	};
 	struct kvc_object_row o = { f->gen, f->size, f->sum, f->dense && !f->sealed, true };
 	struct kvc_chunk_row chunk = {
-		.created_ns = kvc_later(f->mtime_ns, 0),
-		.last_ns = kvc_later(f->mtime_ns, 0),
+		.created_ns = f->mtime_ns,
+		.last_ns = f->mtime_ns,
 		.rank = (int64_t)f->mtime_ns,
 	};
 	char *name = f->path;
@@ -190,24 +233,169 @@ static int enter(struct kvc_catalog *c, struct frame *f, uint64_t *next)
 	return err ?: kvc_chunk_put(c, &chunk);
 }
 
-static void keep_old(const char *path)
+static void quiet(void *arg, bool mended, const char *what)
 {
-	static const char *const tails[] = { "", "-wal", "-shm", "-mark" };
-	char from[1300], to[1300];
+	unsigned *unmended = arg;
 
-	for (size_t i = 0; i < 4; i++) {
-		snprintf(from, sizeof from, "%s%s", path, tails[i]);
-		snprintf(to, sizeof to, "%s.old%s", path, tails[i]);
-		if (rename(from, to))
-			unlink(to);
-	}
+	*unmended += !mended;
+	if (!mended)
+		printf("in the new catalog: %s\n", what);
 }
 
-static void found(void *arg, bool mended, const char *what)
+/* Of several with one inode or one path one stays. Sorted by path after that, and their number. */
+static void choose(struct frames *all, uint64_t *next)
 {
-	(void)arg;
-	(void)mended;
-	(void)what;
+	*next = 0;
+	if (all->n)
+		qsort(all->v, all->n, sizeof *all->v, by_ino);
+	for (size_t i = 0; i < all->n; i++) {
+		if (i && all->v[i].ino == all->v[i - 1].ino)
+			all->v[i].dropped = true; /* an older generation */
+		*next = kvc_max(*next, all->v[i].ino);
+	}
+	if (all->n)
+		qsort(all->v, all->n, sizeof *all->v, by_path);
+	for (size_t i = 0, last = SIZE_MAX; i < all->n; i++) {
+		if (all->v[i].dropped)
+			continue;
+		if (last != SIZE_MAX && !strcmp(all->v[i].path, all->v[last].path))
+			all->v[i].dropped = true; /* an older file of that name */
+		else
+			last = i;
+	}
+	*next += 1 << 20;
+}
+
+static int copy_meta(struct kvc_catalog *from, struct kvc_catalog *to, const char *prefix)
+{
+	char key[64] = "", value[2048];
+	int err;
+
+	while (!(err = kvc_meta_next(from, prefix, key, value, sizeof value)))
+		if ((err = kvc_meta_set(to, key, value)))
+			return err;
+	return err == -ENOENT ? 0 : err;
+}
+
+/*
+ * What no frame tells and the old catalog may still: that the store is sealed and with which keys,
+ * the numbers of the remotes, and from where on inode numbers are free.
+ */
+static void inherit(const struct kvc_store *s, struct kvc_catalog *c, uint64_t *next)
+{
+	static const char *const prefixes[] = { "key_", "tier_", "sealed", "store", "pool" };
+	char path[1280], error[512], text[32];
+	struct kvc_catalog *old;
+
+	if (kvc_catalog_look(&old, kvc_store_path(s, KVC_STORE_CATALOG, path), error))
+		return;
+	kvc_catalog_lock(old);
+	for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++)
+		if (copy_meta(old, c, prefixes[i]))
+			break;
+	if (!kvc_meta_get(old, "next_ino", text, sizeof text))
+		*next = kvc_max(*next, strtoull(text, NULL, 10));
+	kvc_catalog_unlock(old);
+	kvc_catalog_close(old);
+}
+
+/* The rows of meta that a rebuild writes. */
+static int enter_meta(const struct kvc_store *s, struct kvc_catalog *c, uint64_t next, bool sealed)
+{
+	char text[64];
+	int err = 0;
+
+	inherit(s, c, &next);
+	if (sealed && kvc_meta_get(c, "sealed", text, sizeof text))
+		err = kvc_meta_set(c, "sealed", "unproven"); /* no proof of a key has remained */
+	snprintf(text, sizeof text, "%" PRIu64, next);       /* no number of before is used again */
+	return err ?: kvc_meta_set(c, "next_ino", text);
+}
+
+static int fill(const struct kvc_store *s, struct kvc_catalog *c, struct frames *all, size_t *files)
+{
+	uint64_t next;
+	bool sealed = false;
+	int err = 0;
+
+	choose(all, &next);
+	for (size_t i = 0; i < all->n && !err; i++) {
+		if (!all->v[i].dropped)
+			err = enter(c, &all->v[i], &next);
+		if (!err && !all->v[i].dropped)
+			++*files;
+		sealed |= all->v[i].sealed;
+		if (!err && i % 4096 == 4095)
+			err = kvc_catalog_commit(c); /* what is pending is in memory */
+	}
+	return err ?: enter_meta(s, c, next, sealed) ?: kvc_catalog_group(c);
+}
+
+static int sync_file(const char *path)
+{
+	KVC_FD int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	return fd < 0 || fsync(fd) ? -errno : 0;
+}
+
+/* Makes catalog.sqlite.new: whole, checked and on stable storage. */
+static int make_new(const struct kvc_store *s, struct frames *all, size_t *files)
+{
+	char path[1280], log[1300], error[512] = "";
+	struct kvc_catalog *c;
+	unsigned wrong = 0;
+	int err;
+
+	kvc_store_path(s, KVC_STORE_CATALOG_NEW, path);
+	snprintf(log, sizeof log, "%s-wal", path);
+	err = kvc_catalog_create(path) ?: kvc_catalog_open(&c, path, error);
+	if (err) {
+		if (*error)
+			fprintf(stderr, "fsck.kvcachefs: %s\n", error);
+		return err;
+	}
+	kvc_catalog_lock(c);
+	err = fill(s, c, all, files);
+	if (!err)
+		err = kvc_check_rules(c, true, quiet, &wrong); /* link counts of folders */
+	if (!err)
+		err = kvc_check_rules(c, false, quiet, &wrong);
+	kvc_catalog_unlock(c);
+	err = kvc_catalog_close(c) ?: err;
+	snprintf(error, sizeof error, "%s-mark", path); /* of a log that is gone */
+	unlink(error);
+	if (!err && !access(log, F_OK))
+		err = -EIO; /* its log could not be moved into it */
+	err = err ?: kvc_check_pages(path, false, quiet, &wrong) ?: wrong ? -EBADMSG : 0;
+	return err ?: sync_file(path);
+}
+
+/* They are of no use any more; a later rebuild is not to bring them back. */
+static int clear_dropped(struct kvc_tier *disk, const struct frames *all, struct kvm_report *r)
+{
+	struct kvc_tier_usage u;
+	int err;
+
+	for (size_t i = 0; i < all->n; i++)
+		if (all->v[i].dropped)
+			disk->ops->remove(disk, &all->v[i].place.where);
+	kvct_disk_clear(disk);
+	err = disk->ops->sync(disk);
+	disk->ops->usage(disk, &u);
+	if (u.uncleared)
+		kvm_unread(r, -EIO, "%" PRIu64 " bytes of frames that belong to nothing",
+			   u.uncleared);
+	return err;
+}
+
+static int take_place(struct kvc_store *s)
+{
+	char a[1280], b[1280];
+
+	if (rename(kvc_store_path(s, KVC_STORE_CATALOG_NEW, a),
+		   kvc_store_path(s, KVC_STORE_CATALOG_NEXT, b)))
+		return -errno;
+	return kvc_store_sync_dir(s) ?: kvc_store_finish(s);
 }
 
 /*
@@ -248,75 +436,39 @@ static int tell_proofs(struct kvc_store *s, struct kvc_tier *disk, struct frames
 	return all->newer && !s->has_secret ? prove_anew(s, disk, all) : 0;
 }
 
-int kvm_rebuild(struct kvc_store *s, struct kvc_tier *disk)
+int kvm_rebuild(struct kvc_store *s, struct kvm_report *r)
 {
 	struct frames all = { .s = s };
-	char path[1280], error[512];
-	struct kvc_catalog *c = NULL;
-	uint64_t next = 0;
-	size_t kept = 0, files = 0;
-	int err = disk->ops->list(disk, take, &all);
+	struct kvm_holes holes = { 0 };
+	struct kvc_tier *disk;
+	char error[512];
+	size_t files = 0;
+	int err = kvct_disk_open(s, &disk, error);
 
-	if (err)
-		goto out;
-	if (all.n)
-		qsort(all.v, all.n, sizeof *all.v, by_ino);
-	for (size_t i = 0; i < all.n; i++) {
-		if (i && all.v[i].ino == all.v[i - 1].ino)
-			all.v[i].dropped = true; /* an older generation */
-		next = kvc_max(next, all.v[i].ino);
+	if (err) {
+		fprintf(stderr, "fsck.kvcachefs: %s\n", error);
+		return err;
 	}
-	for (size_t i = 0; i < all.n; i++) {
-		if (all.v[i].dropped) {
-			disk->ops->remove(disk, &all.v[i].place.where);
-			free(all.v[i].path);
-		} else {
-			all.v[kept++] = all.v[i];
-		}
-	}
-	all.n = kept;
-	if ((err = tell_proofs(s, disk, &all)))
-		goto out;
-	if (all.n)
-		qsort(all.v, all.n, sizeof *all.v, by_path);
-	next += 1 << 20;
-	kvc_store_path(s, KVC_STORE_CATALOG, path);
-	keep_old(path);
-	err = kvc_catalog_create(path) ?: kvc_catalog_open(&c, path, error);
-	if (err)
-		goto out;
-	kvc_catalog_lock(c);
-	for (size_t i = 0; i < all.n && !err; i++) {
-		if (i && !all.v[i - 1].dropped && !strcmp(all.v[i].path, all.v[i - 1].path))
-			all.v[i].dropped = true; /* an older file of that name */
-	}
-	for (size_t i = 0; i < all.n && !err; i++) {
-		if (!all.v[i].dropped)
-			err = enter(c, &all.v[i], &next);
-		if (all.v[i].dropped)
-			disk->ops->remove(disk, &all.v[i].place.where);
-		else
-			files++;
-		if (!err && i % 4096 == 4095)
-			err = kvc_catalog_commit(c); /* what is pending is in memory */
-	}
-	if (!err) { /* no number of before is used again */
-		char text[32];
-
-		snprintf(text, sizeof text, "%" PRIu64, next);
-		err = kvc_meta_set(c, "next_ino", text);
-	}
-	err = err ?: kvc_catalog_group(c);
-	if (!err)
-		err = kvc_check_rules(c, true, found, NULL); /* link counts of folders */
-	kvc_catalog_unlock(c);
-	err = kvc_catalog_close(c) ?: err;
-	if (!err)
-		printf("%s: a new catalog with %zu files from %zu frames; the old one is %s.old\n",
+	all.disk = disk;
+	kvct_disk_unread(disk, kvm_hole, &holes);
+	err = disk->ops->list(disk, take, &all) ?: holes.err;
+	err = err ?: tell_proofs(s, disk, &all) ?: make_new(s, &all, &files);
+	err = err ?: take_place(s);
+	if (!err) {
+		printf("%s: a new catalog with %zu files from %zu frames; the old one is kept as "
+		       "%s.old or .old.N\n",
 		       s->dir, files, all.n, KVC_STORE_CATALOG);
-out:
+		for (size_t i = 0; i < holes.n; i++)
+			kvm_unread(r, holes.v[i].err,
+				   "%" PRIu64 " bytes of the data at %" PRIu64
+				   ", and what began there is not in the new catalog",
+				   holes.v[i].len, holes.v[i].at);
+		err = clear_dropped(disk, &all, r);
+	}
+	disk->ops->close(disk);
 	for (size_t i = 0; i < all.n; i++)
 		free(all.v[i].path);
 	free(all.v);
+	free(holes.v);
 	return err;
 }

@@ -2,12 +2,20 @@
 /*
  * mkfs.kvcachefs [--size SIZE] [--device PATH] [--force] STORE: makes a store: its folder, the data
  * file (preallocated, so that the disk tier never meets a full filesystem) or the name of a block
- * device, a reserve that the daemon gives up when the catalog finds no space, the catalog, and last
- * the superblock, which makes it a store. What fails leaves nothing behind.
+ * device, a reserve that the daemon gives up when the catalog finds no space, the catalog, and the
+ * superblock.
+ *
+ * It touches no file that it has not made. A new store is made as files of names that nobody else
+ * uses (KVC_STORE_MAKING), and each is then linked to its own name, which fails where there is one;
+ * the superblock comes last and makes it a store. What a mkfs that was killed has left is told by
+ * those names. Instead of a store (--force) a new catalog and superblock are made beside the old
+ * ones and take their place as engine/base/store_next.c says; killed anywhere, the old store is
+ * there or the new one. The folder is locked all the while: of two, one is refused.
  */
 #include "tool.h"
 
 #include "catalog.h"
+#include "pools.h"
 #include "store.h"
 
 #include <fcntl.h>
@@ -15,14 +23,16 @@
 #include <linux/fs.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
+/* In the order in which they get their names. */
 static const char *const files[] = {
-	KVC_STORE_SUPER, KVC_STORE_CATALOG, KVC_STORE_CATALOG "-wal",  KVC_STORE_CATALOG "-shm",
-	KVC_STORE_DATA,  KVC_STORE_RESERVE, KVC_STORE_CATALOG "-mark",
+	KVC_STORE_DATA, KVC_STORE_RESERVE, KVC_STORE_CATALOG, KVC_STORE_COPY, KVC_STORE_SUPER,
 };
+#define FILES (sizeof files / sizeof files[0])
 
 static void usage(FILE *out)
 {
@@ -35,14 +45,6 @@ static void usage(FILE *out)
 		     "  -F, --force        replace a store that is there: all it holds is lost\n"
 		     "  -h, --help         this\n"
 		     "  -V, --version      the version\n");
-}
-
-static void remove_files(const struct kvc_store *s)
-{
-	char path[1280];
-
-	for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
-		unlink(kvc_store_path(s, files[i], path));
 }
 
 /* How much the device or the folder's filesystem can give. */
@@ -68,9 +70,44 @@ static int room(const struct kvc_store *s, uint64_t *bytes)
 	return 0;
 }
 
+static const char *making(const struct kvc_store *s, const char *name, char *path)
+{
+	snprintf(path, 1280, "%s/" KVC_STORE_MAKING "%s", s->dir, name);
+	return path;
+}
+
+static bool same_file(const char *a, const char *b)
+{
+	struct stat x, y;
+
+	return !lstat(a, &x) && !lstat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* What is under way, here or in a mkfs that was killed: a name is ours where both are one file. */
+static void remove_halfway(const struct kvc_store *s)
+{
+	char own[1280], name[1280], tail[1300];
+
+	for (size_t i = FILES; i-- > 0;) {
+		making(s, files[i], own);
+		kvc_store_path(s, files[i], name);
+		if (same_file(own, name))
+			unlink(name);
+		unlink(own);
+		snprintf(tail, sizeof tail, "%s-wal", own);
+		unlink(tail);
+		snprintf(tail, sizeof tail, "%s-shm", own);
+		unlink(tail);
+		snprintf(tail, sizeof tail, "%s-mark", own);
+		unlink(tail);
+	}
+}
+
 static int make_data(const struct kvc_store *s)
 {
-	KVC_FD int fd = open(s->data, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	char path[1280];
+	KVC_FD int fd = open(making(s, KVC_STORE_DATA, path), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC,
+			     0600);
 	int err;
 
 	if (fd < 0)
@@ -85,7 +122,7 @@ static int make_data(const struct kvc_store *s)
 static void make_reserve(const struct kvc_store *s)
 {
 	char path[1280];
-	KVC_FD int fd = open(kvc_store_path(s, KVC_STORE_RESERVE, path),
+	KVC_FD int fd = open(making(s, KVC_STORE_RESERVE, path),
 			     O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	int err = fd < 0 ? errno : posix_fallocate(fd, 0, KVC_STORE_RESERVE_SIZE);
 
@@ -98,30 +135,181 @@ static void make_reserve(const struct kvc_store *s)
 		strerror(err));
 }
 
-static int make(struct kvc_store *s, bool force, bool made_dir)
+/* A catalog that also knows what the superblock says. */
+static int make_catalog(const struct kvc_store *s, const char *path)
 {
-	char path[1280], a[32], b[32];
-	uint64_t free_bytes, old = 0;
+	char error[512] = "", text[1400];
+	struct kvc_catalog *c;
+	int err = kvc_catalog_create(path) ?: kvc_catalog_open(&c, path, error);
+	KVC_FD int fd = -1;
+
+	if (!err) {
+		kvc_catalog_lock(c);
+		err = kvc_meta_set(c, "store", kvc_store_text(s, text, sizeof text));
+		kvc_catalog_unlock(c);
+		err = kvc_catalog_close(c) ?: err;
+		snprintf(text, sizeof text, "%s-mark", path); /* of a log that is gone */
+		unlink(text);
+		fd = open(path, O_RDONLY | O_CLOEXEC);
+		err = err ?: fd < 0 || fsync(fd) ? -errno : 0;
+	}
+	return err ? kvm_fail("cannot make the catalog: %s", *error ? error : strerror(-err)) : 0;
+}
+
+/* ---- a new store ---- */
+
+/* Is there anything by a name that the store needs? What mkfs has made is gone by now. */
+static int in_the_way(const struct kvc_store *s)
+{
+	char path[1280];
 	struct stat st;
+
+	for (size_t i = 0; i < FILES; i++) {
+		if (lstat(kvc_store_path(s, files[i], path), &st))
+			continue;
+		if (kvc_store_signs(s))
+			return kvm_fail("%s has lost its superblock, and may be a store: "
+					"fsck.kvcachefs -y mends it; to make a new one, remove the "
+					"files first",
+					s->dir);
+		return kvm_fail("%s is there, and mkfs.kvcachefs has not made it: nothing is "
+				"changed",
+				path);
+	}
+	return 0;
+}
+
+static int link_all(const struct kvc_store *s)
+{
+	char own[1280], name[1280];
+
+	for (size_t i = 0; i < FILES; i++) {
+		making(s, files[i], own);
+		kvc_store_path(s, files[i], name);
+		if (access(own, F_OK))
+			continue; /* data on a device, or no room for a reserve */
+		if (i == FILES - 1 && kvc_store_sync_dir(s))
+			return kvm_fail("%s: %s", s->dir, strerror(errno));
+		if (link(own, name))
+			return kvm_fail("cannot make %s: %s", name, strerror(errno));
+	}
+	if (kvc_store_sync_dir(s))
+		return kvm_fail("%s: %s", s->dir, strerror(errno));
+	for (size_t i = 0; i < FILES; i++)
+		unlink(making(s, files[i], own));
+	return 0;
+}
+
+static int make_new(struct kvc_store *s)
+{
+	char path[1280];
 	int err;
 
-	if (!stat(kvc_store_path(s, KVC_STORE_SUPER, path), &st)) {
-		struct kvc_store there;
-		char error[512];
+	if (in_the_way(s))
+		return 1;
+	if (!s->device && make_data(s))
+		return 1;
+	make_reserve(s);
+	if (make_catalog(s, making(s, KVC_STORE_CATALOG, path)))
+		return 1;
+	err = kvc_super_save(s, KVC_STORE_MAKING KVC_STORE_COPY)
+		      ?: kvc_super_save(s, KVC_STORE_MAKING KVC_STORE_SUPER);
+	return err ? kvm_fail("cannot write the superblock: %s", strerror(-err)) : link_all(s);
+}
 
-		if (!force)
-			return kvm_fail("%s is a store already; --force replaces it, and all it "
-					"holds is lost",
-					s->dir);
-		err = kvc_store_open(&there, s->dir, error);
-		if (err == -EBUSY)
-			return kvm_fail(
-				"the store %s is mounted or being checked: unmount it first",
-				s->dir);
-		kvc_store_close(&there);
+/* ---- instead of a store ---- */
+
+/* The data of `there` become as long as they have to be before the new store is the valid one;
+ * what is too long is cut after that. */
+static int grow_data(const struct kvc_store *s, const struct kvc_store *there)
+{
+	KVC_FD int fd = -1;
+	int err;
+
+	if (s->device)
+		return 0;
+	if (there->device || access(there->data, F_OK))
+		return make_data(s);
+	fd = open(there->data, O_RDWR | O_CLOEXEC);
+	err = fd < 0 ? errno : posix_fallocate(fd, 0, (off_t)s->data_size);
+	if (!err && fsync(fd))
+		err = errno;
+	if (err && fd >= 0 && ftruncate(fd, (off_t)there->data_size))
+		err = errno;
+	return err ? kvm_fail("cannot give %s its size: %s", s->data, strerror(err)) : 0;
+}
+
+/* What failed before it was to take the old one's place. */
+static void unmake_next(const struct kvc_store *s)
+{
+	static const char *const names[] = {
+		KVC_STORE_CATALOG_NEW,
+		KVC_STORE_CATALOG_NEW "-wal",
+		KVC_STORE_CATALOG_NEW "-shm",
+		KVC_STORE_MAKING KVC_STORE_DATA,
+		KVC_STORE_MAKING KVC_STORE_RESERVE,
+	};
+	char path[1280];
+
+	if (!access(kvc_store_path(s, KVC_STORE_CATALOG_NEXT, path), F_OK))
+		return;
+	for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+		unlink(kvc_store_path(s, names[i], path));
+	unlink(kvc_store_path(s, KVC_STORE_SUPER_NEXT, path));
+}
+
+/* The pool of the store that was there. */
+static int free_old(void *arg, const struct kvm_pool *p)
+{
+	const struct kvc_owner *o = arg;
+	char size[32];
+
+	if (p->marked && kvc_owner_same(&p->owner, o)) {
+		int err = kvm_pool_free(p);
+
+		fprintf(stderr, "mkfs.kvcachefs: the old store's pool %s, %s, %s%s\n", p->path,
+			kvc_size_text(p->bytes, size), err ? "stays: " : "is freed",
+			err ? strerror(-err) : "");
 	}
-	if (force && !s->device && !stat(kvc_store_path(s, KVC_STORE_DATA, path), &st))
-		old = (uint64_t)st.st_blocks * 512;
+	return 0;
+}
+
+static int make_instead(struct kvc_store *s, struct kvc_store *there)
+{
+	struct kvc_owner old = { .dir = "" };
+	char path[1280], next[1280];
+	int err;
+
+	if (kvc_owner_of(there, there->lock_fd, &old))
+		*old.dir = 0;
+	if (grow_data(s, there))
+		return 1;
+	if (access(kvc_store_path(s, KVC_STORE_RESERVE, path), F_OK)) {
+		make_reserve(s);
+		link(making(s, KVC_STORE_RESERVE, next), path);
+	}
+	if (make_catalog(s, kvc_store_path(s, KVC_STORE_CATALOG_NEW, path)))
+		return 1;
+	err = kvc_super_save(s, KVC_STORE_SUPER_NEXT) ?: kvc_store_sync_dir(s);
+	if (!err && rename(path, kvc_store_path(s, KVC_STORE_CATALOG_NEXT, next)))
+		err = -errno;
+	if (err)
+		return kvm_fail("cannot make the new store: %s", strerror(-err));
+	err = kvc_store_sync_dir(s) ?: kvc_store_finish(there);
+	if (!err && *old.dir)
+		kvm_pools_each(NULL, free_old, &old);
+	return err ? kvm_fail("the new store is made, and the next mount makes it ready: %s",
+			      strerror(-err))
+		   : 0;
+}
+
+/* ---- both ---- */
+
+static int check_size(struct kvc_store *s, uint64_t old)
+{
+	char a[32], b[32];
+	uint64_t free_bytes;
+
 	if (room(s, &free_bytes))
 		return 1;
 	free_bytes += old;
@@ -136,26 +324,99 @@ static int make(struct kvc_store *s, bool force, bool made_dir)
 		return kvm_fail("%s is more than the %s that %s has",
 				kvc_size_text(s->data_size, a), kvc_size_text(free_bytes, b),
 				s->device ? s->data : s->dir);
-	if (!made_dir && access(s->dir, W_OK))
+	if (access(s->dir, W_OK))
 		return kvm_fail("cannot write in %s: %s", s->dir, strerror(errno));
-	if (force)
-		remove_files(s);
-	if (!s->device && make_data(s)) {
-		remove_files(s);
-		return 1;
+	return 0;
+}
+
+/* The store that is there, locked, where --force may replace it. 0, 1: told; there is none: -1. */
+static int open_there(struct kvc_store *there, const struct kvc_store *s, bool force)
+{
+	char error[512];
+	bool known;
+	int err = kvc_super_load(there, KVC_STORE_SUPER, &known);
+
+	if (err == -ENOENT || (err == -EBADMSG && !kvc_store_signs(s)))
+		return -1;
+	if (err && err != -EBADMSG && err != -EPROTO)
+		return kvm_fail("cannot read %s/%s: %s", s->dir, KVC_STORE_SUPER, strerror(-err));
+	if (!force)
+		return kvm_fail("%s is a store already; --force replaces it, and all it holds is "
+				"lost",
+				s->dir);
+	err = kvc_store_open(there, s->dir, error);
+	if (err == -EBUSY)
+		return kvm_fail("the store %s is mounted or being checked: unmount it first",
+				s->dir);
+	if (err == -EBADMSG)
+		return kvm_fail("the superblock of %s is damaged: fsck.kvcachefs -y mends it, then "
+				"--force can replace the store",
+				s->dir);
+	return err ? kvm_fail("%s", error) : 0;
+}
+
+static int make(struct kvc_store *s, bool force)
+{
+	struct kvc_store there = { .lock_fd = -1 };
+	uint64_t old = 0;
+	struct stat st;
+	int err;
+
+	memcpy(there.dir, s->dir, sizeof there.dir);
+	if ((err = open_there(&there, s, force)) > 0)
+		return err;
+	if (!err && !s->device && !there.device && !stat(there.data, &st))
+		old = (uint64_t)st.st_blocks * 512;
+	if (err < 0)
+		remove_halfway(s);
+	s->created_ns = kvc_now_ns();
+	if (check_size(s, old) || kvc_store_name(s)) {
+		err = 1;
+	} else if (err < 0) {
+		err = make_new(s);
+	} else {
+		err = make_instead(s, &there);
 	}
-	make_reserve(s);
-	if ((err = kvc_catalog_create(kvc_store_path(s, KVC_STORE_CATALOG, path)))) {
-		remove_files(s);
-		return kvm_fail("cannot make the catalog: %s", strerror(-err));
-	}
-	if ((err = kvc_store_create(s))) {
-		remove_files(s);
-		return kvm_fail("cannot write the superblock: %s", strerror(-err));
-	}
+	if (err && there.lock_fd < 0)
+		remove_halfway(s);
+	else if (err)
+		unmake_next(s);
+	kvc_store_close(&there);
+	return err;
+}
+
+static int say(const struct kvc_store *s)
+{
+	char a[32];
+
 	printf("%s: a store with %s on %s, uuid %s\n", s->dir, kvc_size_text(s->data_size, a),
 	       s->device ? s->data : "its own data file", s->uuid_text);
 	return 0;
+}
+
+/* Locks the folder, which is made where it is missing. */
+static int make_in(struct kvc_store *s, bool force)
+{
+	bool made = !mkdir(s->dir, 0700);
+	KVC_FD int fd = -1;
+	int err;
+
+	if (!made && errno != EEXIST)
+		return kvm_fail("cannot make %s: %s", s->dir, strerror(errno));
+	fd = open(s->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0)
+		return kvm_fail("cannot open %s: %s", s->dir, strerror(errno));
+	if (flock(fd, LOCK_EX | LOCK_NB))
+		return errno == EWOULDBLOCK
+			       ? kvm_fail("another mkfs.kvcachefs is at work in %s", s->dir)
+			       : kvm_fail("cannot lock %s: %s", s->dir, strerror(errno));
+	err = make(s, force);
+	if (err && made)
+		rmdir(s->dir);
+	if (!err && fchmod(fd, 0700))
+		fprintf(stderr, "mkfs.kvcachefs: others may look into %s: %s\n", s->dir,
+			strerror(errno));
+	return err ?: say(s);
 }
 
 int main(int argc, char **argv)
@@ -165,9 +426,9 @@ int main(int argc, char **argv)
 					       { "version", 0, 0, 'V' }, { 0 } };
 	struct kvc_store s = { .lock_fd = -1 };
 	const char *device = NULL;
-	bool force = false, made_dir = false;
+	bool force = false;
 	char *real;
-	int c, err;
+	int c;
 
 	kvm_name = "mkfs.kvcachefs";
 	while ((c = getopt_long(argc, argv, "s:d:FhV", longs, NULL)) != -1)
@@ -191,10 +452,6 @@ int main(int argc, char **argv)
 		return kvm_fail("it takes one store; mkfs.kvcachefs --help shows all");
 	if (strlen(argv[optind]) >= sizeof s.dir - 64)
 		return kvm_fail("the path is too long");
-	if (!mkdir(argv[optind], 0700))
-		made_dir = true;
-	else if (errno != EEXIST)
-		return kvm_fail("cannot make %s: %s", argv[optind], strerror(errno));
 	snprintf(s.dir, sizeof s.dir, "%s", argv[optind]);
 	s.device = device != NULL;
 	kvc_store_path(&s, KVC_STORE_DATA, s.data);
@@ -203,8 +460,5 @@ int main(int argc, char **argv)
 		snprintf(s.data, 1024, "%s", real ? real : device);
 		free(real);
 	}
-	err = make(&s, force, made_dir);
-	if (err && made_dir)
-		rmdir(s.dir);
-	return err;
+	return make_in(&s, force);
 }

@@ -299,7 +299,10 @@ static void dir_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
 {
 	struct dir *d = of(t);
 
-	*u = (struct kvc_tier_usage){ atomic_load(&d->total), atomic_load(&d->used) };
+	*u = (struct kvc_tier_usage){
+		.total = atomic_load(&d->total),
+		.used = atomic_load(&d->used),
+	};
 }
 
 static const struct kvc_tier_ops dir_ops = {

@@ -28,6 +28,7 @@
 #define PIECE (1u << 20)
 #define BUFFER (KVC_FRAME_HEADER + PIECE)
 #define SPARES 8
+#define READS 3                 /* so often a page is read before it counts as unreadable */
 #define WANTED_NS 1000000000ull /* within which a frame that was refused comes again */
 #define ASIDE 64                /* extents; beyond that they wait for the next mount */
 #define ASIDE_NS 5000000000ull
@@ -50,10 +51,13 @@ struct disk {
 	struct aside aside[ASIDE];
 	unsigned naside;
 	uint64_t size;
+	uint64_t lost_from; /* nothing that lay behind this is there any more */
 	int fd;
 	/* buffers of BUFFER bytes for the next put: new ones would cost a fault a page */
 	uint8_t *spare[SPARES];
 	unsigned nspare;
+	void (*unread)(void *arg, uint64_t at, uint64_t len, int err);
+	void *unread_arg;
 };
 
 static struct disk *of(struct kvc_tier *t)
@@ -72,7 +76,7 @@ static int disk_claim(struct kvc_tier *t, const struct kvc_where *w)
 	struct disk *d = of(t);
 	int err;
 
-	if (!valid(d, w))
+	if (!valid(d, w) || w->at + w->len > d->lost_from)
 		return -ERANGE;
 	pthread_mutex_lock(&d->lock);
 	err = kvct_extents_claim(d->free, w->at, w->len);
@@ -387,6 +391,40 @@ static int disk_rehead(struct kvc_tier *t, const struct kvc_where *w,
 	return valid(d, w) ? kvc_pwrite_all(d->fd, buf, KVC_FRAME_HEADER, (off_t)w->at) : -ENOENT;
 }
 
+void kvct_disk_clear(struct kvc_tier *t)
+{
+	struct disk *d = of(t);
+
+	for (unsigned n = d->naside; n && reclaim_one(d, UINT64_MAX); n--)
+		;
+}
+
+void kvct_disk_unread(struct kvc_tier *t, void (*fn)(void *arg, uint64_t at, uint64_t len, int err),
+		      void *arg)
+{
+	of(t)->unread = fn;
+	of(t)->unread_arg = arg;
+}
+
+/* A piece that cannot be read as a whole, page by page; what stays unreadable is told and zero. */
+static int read_pages(struct disk *d, uint8_t *buf, size_t len, uint64_t at)
+{
+	for (size_t o = 0; o < len; o += KVC_PAGE) {
+		size_t n = kvc_min(len - o, KVC_PAGE);
+		int err = -EIO;
+
+		for (int i = 0; i < READS && err && err != -ENODATA; i++)
+			err = kvc_pread_all(d->fd, buf + o, n, (off_t)(at + o));
+		if (!err)
+			continue;
+		if (!d->unread)
+			return err;
+		d->unread(d->unread_arg, at + o, n, err);
+		memset(buf + o, 0, n);
+	}
+	return 0;
+}
+
 static int disk_list(struct kvc_tier *t,
 		     int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),
 		     void *arg)
@@ -402,7 +440,8 @@ static int disk_list(struct kvc_tier *t,
 	for (uint64_t at = 0; at < d->size && !err;) {
 		size_t len = kvc_min(d->size - at, PIECE);
 
-		if ((err = kvc_pread_all(d->fd, buf, len, (off_t)at)))
+		if (kvc_pread_all(d->fd, buf, len, (off_t)at) &&
+		    (err = read_pages(d, buf, len, at)))
 			break;
 		for (uint64_t o = 0; o < len && !err; o += KVC_PAGE) {
 			struct kvc_where w = { .at = at + o };
@@ -425,6 +464,10 @@ static int disk_list(struct kvc_tier *t,
 
 static int disk_sync(struct kvc_tier *t)
 {
+	struct disk *d = of(t);
+
+	for (unsigned n = d->naside; n && reclaim_one(d, kvc_mono_ns()); n--)
+		;
 	return fdatasync(of(t)->fd) ? -errno : 0;
 }
 
@@ -435,6 +478,9 @@ static void disk_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
 	pthread_mutex_lock(&d->lock);
 	u->total = d->size;
 	u->used = d->size - kvct_extents_total_free(d->free);
+	u->uncleared = 0;
+	for (unsigned i = 0; i < d->naside; i++)
+		u->uncleared += d->aside[i].w.len;
 	pthread_mutex_unlock(&d->lock);
 }
 
@@ -452,10 +498,35 @@ static const struct kvc_tier_ops disk_ops = {
 	.usage = disk_usage,
 };
 
+/* Opens the file or device and learns its size. */
+static int open_data(struct disk *d, const struct kvc_store *s, uint64_t *size, char *error)
+{
+	int mode = s->read_only ? O_RDONLY : O_RDWR, err = 0;
+	struct stat st;
+
+	d->fd = open(s->data, mode | O_DIRECT | O_CLOEXEC | (s->device ? O_EXCL : 0));
+	if (d->fd < 0 && errno == EINVAL) {
+		d->fd = open(s->data, mode | O_CLOEXEC);
+		if (d->fd >= 0)
+			kvc_info(
+				"%s takes no direct I/O: the disk tier goes through the page cache",
+				s->data);
+	}
+	if (d->fd < 0 || fstat(d->fd, &st)) {
+		err = -errno;
+		snprintf(error, 512, "cannot open the disk tier %s: %s", s->data, strerror(-err));
+	} else if (S_ISBLK(st.st_mode) ? ioctl(d->fd, BLKGETSIZE64, size)
+				       : (*size = (uint64_t)st.st_size, 0)) {
+		err = -errno;
+		snprintf(error, 512, "cannot size the disk tier %s: %s", s->data, strerror(-err));
+	}
+	return err;
+}
+
 int kvct_disk_open(const struct kvc_store *s, struct kvc_tier **out, char *error)
 {
 	struct disk *d = calloc(1, sizeof *d);
-	struct stat st;
+	char a[32], b[32];
 	uint64_t size = 0;
 	int err = 0;
 
@@ -465,28 +536,17 @@ int kvct_disk_open(const struct kvc_store *s, struct kvc_tier **out, char *error
 	}
 	d->tier.ops = &disk_ops;
 	snprintf(d->tier.id, sizeof d->tier.id, "disk");
-	d->fd = open(s->data, O_RDWR | O_DIRECT | O_CLOEXEC | (s->device ? O_EXCL : 0));
-	if (d->fd < 0 && errno == EINVAL) {
-		d->fd = open(s->data, O_RDWR | O_CLOEXEC);
-		if (d->fd >= 0)
-			kvc_info(
-				"%s takes no direct I/O: the disk tier goes through the page cache",
-				s->data);
+	err = open_data(d, s, &size, error);
+	d->lost_from = size < s->data_size ? size : s->lost_from ?: UINT64_MAX;
+	if (!err && size < s->data_size) {
+		kvc_warn("the disk tier %s is shorter than it was made (%s of %s): what lay behind "
+			 "its end is lost, all else is there",
+			 s->data, kvc_size_text(size, a), kvc_size_text(s->data_size, b));
+		/* Else the rest would be too full, and be trimmed. */
+		if (!s->device && !s->read_only && !posix_fallocate(d->fd, 0, (off_t)s->data_size))
+			size = s->data_size;
 	}
-	if (d->fd < 0 || fstat(d->fd, &st)) {
-		err = -errno;
-		snprintf(error, 512, "cannot open the disk tier %s: %s", s->data, strerror(errno));
-	} else if (S_ISBLK(st.st_mode) ? ioctl(d->fd, BLKGETSIZE64, &size)
-				       : (size = (uint64_t)st.st_size, 0)) {
-		err = -errno;
-		snprintf(error, 512, "cannot size the disk tier %s: %s", s->data, strerror(errno));
-	} else if (size < s->data_size) {
-		err = -EBADMSG;
-		snprintf(error, 512,
-			 "the disk tier %s is shorter than it was made; run fsck.kvcachefs",
-			 s->data);
-	}
-	d->size = s->data_size / KVC_PAGE * KVC_PAGE;
+	d->size = kvc_min(size, s->data_size) / KVC_PAGE * KVC_PAGE;
 	if (!err && !(d->free = kvct_extents_new(d->size))) {
 		err = -ENOMEM;
 		snprintf(error, 512, "out of memory");

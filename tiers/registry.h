@@ -22,6 +22,14 @@ void kvct_close_all(struct kvc_tier **tiers, unsigned n);
 
 /* The disk tier (disk.c): the store's data file or device. */
 int kvct_disk_open(const struct kvc_store *s, struct kvc_tier **out, char *error);
+/* For the tools: what could not be cleared is tried once more, now. */
+void kvct_disk_clear(struct kvc_tier *t);
+/*
+ * For the tools: list() then goes on over what cannot be read, after telling fn; without, it ends
+ * with the error.
+ */
+void kvct_disk_unread(struct kvc_tier *t, void (*fn)(void *arg, uint64_t at, uint64_t len, int err),
+		      void *arg);
 /*
  * A tier that stands in front of another and breaks it as `spec` says (shim.c). Takes over `below`.
  * -EINVAL with a line.

@@ -4,11 +4,9 @@
 
 #include "log.h"
 
-#include <endian.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 
 #define LOOK_US 10000
@@ -16,101 +14,6 @@
 /* for a holder whose mount is not seen: it may be about to notice its end */
 #define UNSEEN_NS 3000000000ull
 #define ENDING_NS 60000000000ull /* for one that is ending, since it last got on */
-
-static const char magic[8] = "KVCACHFS";
-
-struct super {
-	char magic[8];
-	uint32_t version, flags; /* flags: 1 = device */
-	uint8_t uuid[16];
-	uint64_t data_size, created_ns;
-	char device[1024];
-	uint8_t secret[32]; /* zero: none */
-	uint8_t reserved[KVC_PAGE - 48 - 1024 - 32 - 16];
-	uint8_t sum[16];
-};
-_Static_assert(sizeof(struct super) == KVC_PAGE, "superblock");
-
-static void uuid_text(struct kvc_store *s)
-{
-	char *p = s->uuid_text;
-
-	for (int i = 0; i < 16; i++)
-		p += snprintf(p, 4, "%02x%s", s->uuid[i],
-			      i == 3 || i == 5 || i == 7 || i == 9 ? "-" : "");
-}
-
-const char *kvc_store_path(const struct kvc_store *s, const char *name, char *buf)
-{
-	snprintf(buf, 1280, "%s/%s", s->dir, name);
-	return buf;
-}
-
-int kvc_store_create(struct kvc_store *s)
-{
-	KVC_MEM struct super *p = calloc(1, sizeof *p);
-	char path[1280];
-	KVC_FD int fd = -1;
-	struct kvc_sum sum;
-	int err;
-
-	if (!p)
-		return -ENOMEM;
-	static const uint8_t none[16];
-
-	if (!memcmp(s->uuid, none, 16)) {
-		if (getrandom(s->uuid, 16, 0) != 16)
-			return -EIO;
-		s->uuid[6] = (s->uuid[6] & 0x0f) | 0x40;
-		s->uuid[8] = (s->uuid[8] & 0x3f) | 0x80;
-		if (getrandom(s->secret, sizeof s->secret, 0) != sizeof s->secret)
-			return -EIO;
-		s->has_secret = true;
-	}
-	uuid_text(s);
-	s->created_ns = kvc_now_ns();
-	memcpy(p->magic, magic, sizeof magic);
-	p->version = htole32(KVC_STORE_VERSION);
-	p->flags = htole32(s->device);
-	memcpy(p->uuid, s->uuid, 16);
-	p->data_size = htole64(s->data_size);
-	p->created_ns = htole64(s->created_ns);
-	if (s->device)
-		snprintf(p->device, sizeof p->device, "%s", s->data);
-	memcpy(p->secret, s->secret, sizeof p->secret);
-	sum = kvc_sum_of(p, offsetof(struct super, sum));
-	memcpy(p->sum, sum.b, 16);
-	fd = open(kvc_store_path(s, KVC_STORE_SUPER, path),
-		  O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-	if (fd < 0)
-		return -errno;
-	if ((err = kvc_pwrite_all(fd, p, sizeof *p, 0)))
-		return err;
-	return fsync(fd) ? -errno : 0;
-}
-
-int kvc_store_keyed(struct kvc_store *s)
-{
-	static const uint8_t none[sizeof s->secret];
-	KVC_MEM struct super *p = malloc(sizeof *p);
-	struct kvc_sum sum;
-	int err = p ? kvc_pread_all(s->lock_fd, p, sizeof *p, 0) : -ENOMEM;
-
-	if (s->has_secret || err)
-		return s->has_secret ? 0 : err;
-	if (!memcmp(s->secret, none, sizeof none) &&
-	    getrandom(s->secret, sizeof s->secret, 0) != sizeof s->secret)
-		return -EIO;
-	p->version = htole32(KVC_STORE_VERSION);
-	memcpy(p->secret, s->secret, sizeof p->secret);
-	sum = kvc_sum_of(p, offsetof(struct super, sum));
-	memcpy(p->sum, sum.b, 16);
-	err = kvc_pwrite_all(s->lock_fd, p, sizeof *p, 0);
-	if (!err && fsync(s->lock_fd))
-		err = -errno;
-	s->has_secret = !err;
-	return err;
-}
 
 /* As /proc/self/mountinfo writes it: spaces and the like are octal there. */
 static bool same_source(const char *field, const char *dir)
@@ -151,13 +54,13 @@ static bool mount_seen(const char *dir)
  * gets on; and so, for a moment, is one whose mount is not seen: umount(8) returns before the
  * daemon knows of it.
  */
-static int lock_store(int fd, const char *dir, char *error)
+static int lock_store(int fd, const char *dir, short type, char *error)
 {
 	uint64_t start = kvc_mono_ns(), since = start, stamp = 0;
 	bool said = false;
 
 	for (;;) {
-		struct flock all = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+		struct flock all = { .l_type = type, .l_whence = SEEK_SET };
 		struct flock byte = {
 			.l_type = F_WRLCK,
 			.l_whence = SEEK_SET,
@@ -215,50 +118,89 @@ void kvc_store_alive(const struct kvc_store *s)
 		futimens(s->lock_fd, NULL);
 }
 
-/* Reads and checks the superblock. */
-static int read_super(int fd, const char *dir, const char *path, struct super *p, char *error)
+/* Does a file of the store begin like a database? */
+static bool database(const struct kvc_store *s, const char *name)
 {
-	struct kvc_sum sum;
-	int err;
+	char path[1280], head[16];
+	KVC_FD int fd = open(kvc_store_path(s, name, path), O_RDONLY | O_CLOEXEC);
 
-	err = kvc_pread_all(fd, p, sizeof *p, 0);
-	if (err == -ENODATA || (!err && memcmp(p->magic, magic, sizeof magic))) {
-		snprintf(error, 512, "%s is not a kvcachefs store; mkfs.kvcachefs makes one", dir);
-		return -EINVAL;
-	}
-	if (err) {
-		snprintf(error, 512, "cannot read %s: %s", path, strerror(-err));
-		return err;
-	}
-	if (le32toh(p->version) > KVC_STORE_VERSION) {
-		snprintf(error, 512,
-			 "%s has format %u and this kvcachefs knows %d; use a newer one", dir,
-			 le32toh(p->version), KVC_STORE_VERSION);
-		return -EPROTO;
-	}
-	sum = kvc_sum_of(p, offsetof(struct super, sum));
-	if (memcmp(sum.b, p->sum, 16) || memchr(p->device, 0, sizeof p->device) == NULL) {
-		snprintf(
-			error, 512,
-			"the superblock of %s is damaged; fsck.kvcachefs --rebuild makes a new one",
-			dir);
-		return -EBADMSG;
-	}
-	return 0;
+	return fd >= 0 && !kvc_pread_all(fd, head, sizeof head, 0) &&
+	       !memcmp(head, "SQLite format 3", sizeof head);
 }
 
-int kvc_store_open(struct kvc_store *s, const char *dir, char *error)
+bool kvc_store_signs(const struct kvc_store *s)
 {
-	KVC_MEM struct super *p = malloc(sizeof *p);
+	KVC_MEM struct kvc_store *there = calloc(1, sizeof *there);
 	char path[1280];
-	KVC_FD int fd = -1;
+	bool known = false;
+
+	if (!there)
+		return true; /* who cannot look does not say no */
+	memcpy(there->dir, s->dir, sizeof there->dir);
+	kvc_super_load(there, KVC_STORE_SUPER, &known);
+	if (!known)
+		kvc_super_load(there, KVC_STORE_COPY, &known);
+	return known || (database(s, KVC_STORE_CATALOG) &&
+			 (!access(kvc_store_path(s, KVC_STORE_DATA, path), F_OK) ||
+			  !access(kvc_store_path(s, KVC_STORE_RESERVE, path), F_OK)));
+}
+
+/* One line for a superblock that cannot be used. */
+static int refuse(const struct kvc_store *s, int err, char *error)
+{
+	if (err == -EPROTO)
+		snprintf(error, 512,
+			 "%s has format %u and this kvcachefs knows %d; use a newer one", s->dir,
+			 s->version, KVC_STORE_VERSION);
+	else if (err != -EBADMSG && err != -ENOENT)
+		snprintf(error, 512, "cannot read %s/%s: %s", s->dir, KVC_STORE_SUPER,
+			 strerror(-err));
+	else if (!kvc_store_signs(s))
+		snprintf(error, 512, "%s is not a kvcachefs store; mkfs.kvcachefs makes one",
+			 s->dir);
+	else
+		snprintf(error, 512, "the superblock of %s is %s; fsck.kvcachefs -y mends it",
+			 s->dir, err == -ENOENT ? "missing" : "damaged");
+	if (err == -EBADMSG || err == -ENOENT)
+		return strstr(error, "mkfs") ? -EINVAL : -EBADMSG;
+	return err;
+}
+
+/* An older daemon left files as the umask had them. What cannot be changed stays. */
+static void close_to_others(const struct kvc_store *s)
+{
+	static const char *const names[] = {
+		"",
+		KVC_STORE_SUPER,
+		KVC_STORE_COPY,
+		KVC_STORE_CATALOG,
+		KVC_STORE_CATALOG "-wal",
+		KVC_STORE_CATALOG "-shm",
+		KVC_STORE_CATALOG "-mark",
+		KVC_STORE_CATALOG ".old",
+		KVC_STORE_CATALOG ".old-wal",
+		KVC_STORE_CATALOG ".old-shm",
+		KVC_STORE_DATA,
+		KVC_STORE_RESERVE,
+	};
+	char path[1280];
+	struct stat st;
+
+	for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+		kvc_store_path(s, names[i], path);
+		if (!lstat(path, &st) && (st.st_mode & 077) && !S_ISLNK(st.st_mode) &&
+		    chmod(path, st.st_mode & 0700))
+			kvc_debug("%s stays readable by others: %s", path, strerror(errno));
+	}
+}
+
+static int folder_of(struct kvc_store *s, const char *dir, char *error)
+{
 	struct stat st;
 	int err;
 
 	memset(s, 0, sizeof *s);
 	s->lock_fd = -1;
-	if (!p)
-		return -ENOMEM;
 	if (strlen(dir) >= sizeof s->dir) {
 		snprintf(error, 512, "the store's path is too long");
 		return -ENAMETOOLONG;
@@ -266,41 +208,115 @@ int kvc_store_open(struct kvc_store *s, const char *dir, char *error)
 	errno = ENOTDIR;
 	if (stat(dir, &st) || !S_ISDIR(st.st_mode)) {
 		err = -errno;
-		snprintf(error, 512, "no store at %s: %s; mkfs.kvcachefs makes one", dir,
-			 errno == EACCES ? "no permission" : "no such folder");
+		if (err == -ENOENT || err == -ENOTDIR)
+			snprintf(error, 512,
+				 "no store at %s: no such folder; mkfs.kvcachefs makes one", dir);
+		else
+			snprintf(error, 512, "no store at %s: %s", dir,
+				 err == -EACCES ? "no permission" : strerror(-err));
 		return err;
 	}
 	snprintf(s->dir, sizeof s->dir, "%s", dir);
-	fd = open(kvc_store_path(s, KVC_STORE_SUPER, path), O_RDWR | O_CLOEXEC);
-	if (fd < 0) {
-		err = -errno;
-		if (err == -ENOENT)
-			snprintf(error, 512,
-				 "%s is not a kvcachefs store; mkfs.kvcachefs makes one", dir);
-		else
-			snprintf(error, 512, "cannot open %s: %s", path, strerror(-err));
-		return err == -ENOENT ? -EINVAL : err;
-	}
-	if ((err = read_super(fd, dir, path, p, error)))
-		return err;
-	if ((err = lock_store(fd, dir, error)))
-		return err;
-	memcpy(s->uuid, p->uuid, 16);
-	uuid_text(s);
-	s->data_size = le64toh(p->data_size);
-	s->created_ns = le64toh(p->created_ns);
-	s->device = le32toh(p->flags) & 1;
-	static const uint8_t none[sizeof s->secret];
+	return 0;
+}
 
-	memcpy(s->secret, p->secret, sizeof s->secret);
-	s->has_secret = memcmp(s->secret, none, sizeof none) != 0;
-	if (s->device)
-		snprintf(s->data, sizeof s->data, "%s", p->device);
-	else
-		kvc_store_path(s, KVC_STORE_DATA, s->data);
+static int open_locked(struct kvc_store *s, const char *dir, bool look, char *error)
+{
+	char path[1280];
+	KVC_FD int fd = -1;
+	bool known;
+	int err = folder_of(s, dir, error);
+
+	if (err)
+		return err;
+	fd = open(kvc_store_path(s, KVC_STORE_SUPER, path), (look ? O_RDONLY : O_RDWR) | O_CLOEXEC);
+	if (fd < 0 && errno != ENOENT) {
+		err = -errno;
+		snprintf(error, 512, "cannot open %s: %s", path, strerror(-err));
+		return err;
+	}
+	err = fd < 0 ? -ENOENT : kvc_super_read(s, fd, &known);
+	if (err)
+		return refuse(s, err, error);
+	if ((err = lock_store(fd, dir, look ? F_RDLCK : F_WRLCK, error)))
+		return err;
+	if ((err = kvc_super_read(s, fd, &known))) /* it may be another since we waited */
+		return refuse(s, err, error);
 	s->lock_fd = fd;
 	fd = -1;
+	s->read_only = look;
 	return 0;
+}
+
+/* What a store that is opened for use gets. */
+static int settle(struct kvc_store *s, char *error)
+{
+	int err = kvc_store_finish(s);
+
+	if (err) {
+		snprintf(error, 512, "what was begun on the store %s cannot be finished: %s",
+			 s->dir, strerror(-err));
+		kvc_store_close(s);
+		return err;
+	}
+	close_to_others(s);
+	if ((err = kvc_super_save_copy(s)))
+		kvc_warn("the superblock's copy %s/%s cannot be written: %s", s->dir,
+			 KVC_STORE_COPY, strerror(-err));
+	return 0;
+}
+
+int kvc_store_open(struct kvc_store *s, const char *dir, char *error)
+{
+	return open_locked(s, dir, false, error) ?: settle(s, error);
+}
+
+int kvc_store_look(struct kvc_store *s, const char *dir, char *error)
+{
+	char path[1280];
+	bool known;
+	int err = open_locked(s, dir, true, error);
+
+	/* A mkfs --force that was killed when all was there: it is the new one already. */
+	if (!err && !access(kvc_store_path(s, KVC_STORE_CATALOG_NEXT, path), F_OK) &&
+	    !access(kvc_store_path(s, KVC_STORE_SUPER_NEXT, path), F_OK) &&
+	    (err = kvc_super_load(s, KVC_STORE_SUPER_NEXT, &known))) {
+		refuse(s, err, error);
+		kvc_store_close(s);
+	}
+	return err;
+}
+
+int kvc_store_mend(struct kvc_store *s, char *error)
+{
+	KVC_MEM struct kvc_store *there = calloc(1, sizeof *there);
+	char path[1280];
+	KVC_FD int fd = -1;
+	bool known;
+	int err;
+
+	if (!there)
+		return -ENOMEM;
+	memcpy(there->dir, s->dir, sizeof there->dir);
+	fd = open(kvc_store_path(s, KVC_STORE_SUPER, path), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	if (fd < 0) {
+		err = -errno;
+		snprintf(error, 512, "cannot open %s: %s", path, strerror(-err));
+		return err;
+	}
+	if ((err = lock_store(fd, s->dir, F_WRLCK, error)))
+		return err;
+	err = kvc_super_read(there, fd, &known);
+	if (err != -EBADMSG)
+		return err ? refuse(there, err, error) : -EEXIST;
+	err = kvc_store_name(s) ?: kvc_super_write(s, fd) ?: kvc_store_sync_dir(s);
+	if (err) {
+		snprintf(error, 512, "cannot write %s: %s", path, strerror(-err));
+		return err;
+	}
+	s->lock_fd = fd;
+	fd = -1;
+	return settle(s, error);
 }
 
 void kvc_store_close(struct kvc_store *s)

@@ -252,6 +252,9 @@ static int open_keys(struct kvc *k, char *error)
 
 	kvc_catalog_lock(k->cat);
 	sealed = kvc_meta_read(k->cat, "sealed", text, sizeof text);
+	/* A rebuild found sealed frames and no proof of any key. */
+	bool unproven = sealed > 0 && !strcmp(text, "unproven");
+
 	if (sealed < 0) {
 		err = sealed;
 		snprintf(error, 512, "the catalog cannot be read: %s", strerror(-err));
@@ -268,7 +271,7 @@ static int open_keys(struct kvc *k, char *error)
 				 "encrypted with",
 				 p.wrong);
 			err = -EINVAL;
-		} else if (!err && sealed && !p.matched) {
+		} else if (!err && sealed && !unproven && !p.matched) {
 			snprintf(error, 512,
 				 "option keyfile: none of its keys is one that this store was "
 				 "encrypted with");
@@ -281,6 +284,18 @@ static int open_keys(struct kvc *k, char *error)
 	}
 	kvc_catalog_unlock(k->cat);
 	return err;
+}
+
+/* Should both superblocks be lost, the catalog tells fsck what they said. */
+static void remember_store(struct kvc *k)
+{
+	char text[1400], known[1400];
+
+	kvc_store_text(k->store, text, sizeof text);
+	kvc_catalog_lock(k->cat);
+	if (kvc_meta_get(k->cat, "store", known, sizeof known) || strcmp(known, text))
+		kvc_meta_set(k->cat, "store", text);
+	kvc_catalog_unlock(k->cat);
 }
 
 /* uid=, gid= and mode=: kept, as by chown and chmod. */
@@ -329,6 +344,7 @@ int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 		err = kvc_catalog_open(&k->cat, kvc_store_path(s, KVC_STORE_CATALOG, path), error);
 	if (!err) {
 		kvc_catalog_use_reserve(k->cat);
+		remember_store(k);
 		err = seat_tiers(k, tiers, ntiers, error);
 		if (!err)
 			err = open_keys(k, error);
@@ -560,8 +576,14 @@ void kvc_stop(struct kvc *k)
 			char key[64], value[32];
 
 			k->tier[t].t->ops->usage(k->tier[t].t, &u);
+			if (u.uncleared) { /* now or never; else fsck finds them in free space */
+				k->tier[t].t->ops->sync(k->tier[t].t);
+				k->tier[t].t->ops->usage(k->tier[t].t, &u);
+			}
+			if (u.uncleared)
+				kvc_meta_set(k->cat, "killed", "1");
 			snprintf(key, sizeof key, "%s_used_bytes", k->tier[t].t->ops->name);
-			snprintf(value, sizeof value, "%" PRIu64, u.used);
+			snprintf(value, sizeof value, "%" PRIu64, u.used - u.uncleared);
 			kvc_meta_set(k->cat, key, value);
 		}
 	kvc_meta_set(k->cat, "clean", "1");

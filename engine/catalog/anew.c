@@ -240,7 +240,7 @@ static int whole(int fd, const uint8_t header[LOG_HEADER], uint64_t frames)
 	return 1;
 }
 
-int kvc_anew_mend(const char *path)
+int kvc_anew_stale(const char *path)
 {
 	uint8_t header[LOG_HEADER];
 	char name[1300];
@@ -250,16 +250,29 @@ int kvc_anew_mend(const char *path)
 	int is;
 
 	snprintf(name, sizeof name, "%s-wal", path);
-	fd = open(name, O_RDWR | O_CLOEXEC);
+	fd = open(name, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return errno == ENOENT ? 0 : -errno;
-	if (kvc_pread_all(fd, header, sizeof header, 0))
-		return 0;
+	if ((is = kvc_pread_all(fd, header, sizeof header, 0)))
+		return is == -ENODATA ? 0 : is;
 	memcpy(&salts, header + 16, sizeof salts);
 	frames = marked_frames(path, &salts);
 	is = frames ? whole(fd, header, frames) : 1;
-	if (is)
-		return is < 0 ? is : 0;
+	return is < 0 ? is : !is;
+}
+
+int kvc_anew_mend(const char *path)
+{
+	char name[1300];
+	KVC_FD int fd = -1;
+	int stale = kvc_anew_stale(path);
+
+	if (stale <= 0)
+		return stale;
+	snprintf(name, sizeof name, "%s-wal", path);
+	fd = open(name, O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
 	kvc_info("the catalog's log is what is left of one that is in the database, and is "
 		 "emptied");
 	return ftruncate(fd, 0) || fdatasync(fd) ? -errno : 0;

@@ -22,6 +22,8 @@ const char *kvc_anew_vfs(const struct kvc_anew *a);
  * emptied; all that was in it is in the database. 0 (also where there is none) or -errno.
  */
 int kvc_anew_mend(const char *path);
+/* Is it to be emptied? 1, 0, or -errno; nothing is changed. */
+int kvc_anew_stale(const char *path);
 /*
  * Opens the log, which is there, and the mark. 0 or -errno. That the mark cannot be made is no
  * error: then commits sync as SQLite has it. Names are on stable storage when the caller has synced

@@ -63,8 +63,13 @@ int kvc_catalog_create(const char *path)
 	sqlite3 *db = NULL;
 	char sql[512];
 	uint64_t now = kvc_now_ns();
-	int rc = sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL);
+	/* SQLite gives its log and its index the mode of the database. */
+	KVC_FD int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	int rc;
 
+	if (fd < 0)
+		return -errno;
+	rc = sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE, NULL);
 	if (!rc)
 		rc = kvc_conn_settings(db);
 	if (!rc)
@@ -82,7 +87,7 @@ int kvc_catalog_create(const char *path)
 	if (rc)
 		kvc_error("cannot make the catalog %s: %s", path, sqlite3_errmsg(db));
 	sqlite3_close(db);
-	return rc ? kvc_sql_errno(NULL, rc) : 0;
+	return rc ? kvc_sql_errno(NULL, rc) : fsync(fd) ? -errno : 0;
 }
 
 /*
@@ -181,7 +186,7 @@ static int open_log(struct kvc_catalog *c)
 static int open_all(struct kvc_catalog *c, char *error)
 {
 	char format[16] = "";
-	int rc, err = kvc_anew_mend(c->path);
+	int rc, err = c->look ? 0 : kvc_anew_mend(c->path);
 	sqlite3 *db;
 
 	if (err) {
@@ -198,7 +203,8 @@ static int open_all(struct kvc_catalog *c, char *error)
 	}
 	if (!rc)
 		err = kvc_meta_get(c, "format", format, sizeof format);
-	if (!rc && !err && strcmp(format, FORMAT) && (err = migrate(c, format)) == -EPROTO) {
+	if (!rc && !err && strcmp(format, FORMAT) && !(c->look && !strcmp(format, "3")) &&
+	    (err = migrate(c, format)) == -EPROTO) {
 		snprintf(error, 512,
 			 "the catalog %s has format %s and this kvcachefs knows " FORMAT "; %s",
 			 c->path, format,
@@ -208,11 +214,11 @@ static int open_all(struct kvc_catalog *c, char *error)
 		return err;
 	}
 	/* Can it be written, and the log is there? Older catalogs lack the index. */
-	if (!rc && !err)
+	if (!rc && !err && !c->look)
 		err = kvc_sql_run(&c->w, ST_BEGIN, "");
-	if (!rc && !err)
+	if (!rc && !err && !c->look)
 		rc = sqlite3_exec(c->w.db, GONE_INDEX, NULL, NULL, NULL);
-	if (!rc && !err)
+	if (!rc && !err && !c->look)
 		err = kvc_sql_run(&c->w, ST_COMMIT, "");
 	if (rc || err) {
 		snprintf(error, 512,
@@ -223,13 +229,13 @@ static int open_all(struct kvc_catalog *c, char *error)
 								   : c->reader[0].db));
 		return rc == SQLITE_CANTOPEN ? -ENOENT : rc ? kvc_sql_errno(db, rc) : err;
 	}
-	if ((err = open_log(c)))
+	if (!c->look && (err = open_log(c)))
 		snprintf(error, 512, "the log of the catalog %s cannot be opened: %s", c->path,
 			 strerror(-err));
 	return err;
 }
 
-int kvc_catalog_open(struct kvc_catalog **out, const char *path, char *error)
+static int open_as(struct kvc_catalog **out, const char *path, bool look, char *error)
 {
 	struct kvc_catalog *c = calloc(1, sizeof *c);
 	int err;
@@ -241,6 +247,7 @@ int kvc_catalog_open(struct kvc_catalog **out, const char *path, char *error)
 	for (int i = 0; i < KVC_READERS; i++)
 		pthread_mutex_init(&c->reader[i].lock, NULL);
 	snprintf(c->path, sizeof c->path, "%s", path);
+	c->look = look;
 	atomic_store(&c->logged, true); /* what goes wrong here is told by the caller */
 	c->filter = kvc_filter_new();
 	c->anew = kvc_anew_new(path, kvc_checkpoint_ask, c);
@@ -257,6 +264,16 @@ int kvc_catalog_open(struct kvc_catalog **out, const char *path, char *error)
 	atomic_store(&c->logged, false);
 	*out = c;
 	return 0;
+}
+
+int kvc_catalog_open(struct kvc_catalog **out, const char *path, char *error)
+{
+	return open_as(out, path, false, error);
+}
+
+int kvc_catalog_look(struct kvc_catalog **out, const char *path, char *error)
+{
+	return open_as(out, path, true, error);
 }
 
 int kvc_catalog_close(struct kvc_catalog *c)

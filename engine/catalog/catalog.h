@@ -88,6 +88,11 @@ int kvc_catalog_create(const char *path);
  */
 int kvc_catalog_open(struct kvc_catalog **out, const char *path, char *error);
 /*
+ * The same to read only, also from a filesystem that is: no file is changed or made, whatever a
+ * killed daemon left. For a catalog that nobody has open.
+ */
+int kvc_catalog_look(struct kvc_catalog **out, const char *path, char *error);
+/*
  * From now on the store's reserve is given up when there is no space. Tools do without. Needs no
  * lock.
  */

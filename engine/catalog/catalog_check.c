@@ -7,6 +7,7 @@
 
 #include "catalog_priv.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -106,51 +107,136 @@ static const struct rule {
 	  " WHERE o.lower = 1 AND n.chunk NOT IN (SELECT id FROM chunks)" },
 };
 
-/* Runs a query for its lines; returns how many there were, or a negative errno. */
+/*
+ * What an error of SQLite says of the database. -EBADMSG: it was read, and is damaged. Anything
+ * else could pass.
+ */
+static int verdict(sqlite3 *db, int rc)
+{
+	int os = db ? sqlite3_system_errno(db) : 0;
+
+	switch (rc & 0xff) {
+	case SQLITE_OK: return 0;
+	case SQLITE_ERROR: /* a table or a column that is not there */
+	case SQLITE_CORRUPT:
+	case SQLITE_NOTADB: return -EBADMSG;
+	case SQLITE_NOMEM: return -ENOMEM;
+	case SQLITE_FULL: return -ENOSPC;
+	case SQLITE_BUSY:
+	case SQLITE_LOCKED: return -EBUSY;
+	default: return os > 0 ? -os : -EIO;
+	}
+}
+
+/* integrity_check tells of pages that it could not get as of any other damage. */
+static bool unread(const char *text)
+{
+	static const char word[] = "unable to get the page. error code=";
+	bool any = strstr(text, "failed to get page") != NULL;
+
+	for (const char *p = text; !any && (p = strstr(p, word));) {
+		p += sizeof word - 1;
+		any = (strtoul(p, NULL, 10) & 0xff) != SQLITE_CORRUPT;
+	}
+	return any;
+}
+
+/*
+ * Runs a query for its lines; returns how many there were, or a negative errno. An error is not
+ * told to fn: what is known of it is the caller's to tell.
+ */
 static int lines(sqlite3 *db, const char *sql, const char *fine, bool mended, kvc_found_fn *fn,
 		 void *arg)
 {
 	sqlite3_stmt *st;
-	int n = 0, rc;
+	int n = 0, rc = sqlite3_prepare_v2(db, sql, -1, &st, NULL);
 
-	if (sqlite3_prepare_v2(db, sql, -1, &st, NULL)) {
-		fn(arg, false, sqlite3_errmsg(db));
-		return -EBADMSG;
-	}
+	if (rc)
+		return verdict(db, rc);
 	while ((rc = sqlite3_step(st)) == SQLITE_ROW) {
 		const char *text = (const char *)sqlite3_column_text(st, 0);
 
 		if (text && fine && !strcmp(text, fine))
 			continue;
+		if (fine && text && unread(text)) {
+			sqlite3_finalize(st);
+			return -EIO;
+		}
 		fn(arg, mended, text ? text : "?");
 		n++;
 	}
 	sqlite3_finalize(st);
-	return rc == SQLITE_DONE ? n : (fn(arg, false, sqlite3_errmsg(db)), -EBADMSG);
+	return rc == SQLITE_DONE ? n : verdict(db, rc);
+}
+
+/*
+ * Can all of it be read? SQLite does not always tell damage from what it could not read, so this
+ * is asked first.
+ */
+static int readable(const char *path, const char *tail)
+{
+	char name[1300];
+	KVC_MEM char *buf = malloc(1 << 20);
+	KVC_FD int fd = -1;
+	ssize_t n;
+
+	snprintf(name, sizeof name, "%s%s", path, tail);
+	fd = open(name, O_RDONLY | O_CLOEXEC);
+	if (fd < 0 || !buf)
+		return fd < 0 ? -errno : -ENOMEM;
+	while ((n = read(fd, buf, 1 << 20)) > 0 || (n < 0 && errno == EINTR))
+		;
+	return n < 0 ? -errno : 0;
+}
+
+static const char has_tables[] =
+	"SELECT 'table ' || column1 || ' is missing' FROM (VALUES('meta'), ('names'), ('nodes'), "
+	"('targets'), ('objects'), ('placements'), ('gone'), ('xattrs'), ('chunks')) WHERE column1 "
+	"NOT IN (SELECT name FROM sqlite_master WHERE type = 'table')";
+
+/* With the database open. */
+static int check_pages(sqlite3 *db, bool mend, kvc_found_fn *fn, void *arg)
+{
+	int n = lines(db, "PRAGMA integrity_check(20)", "ok", false, fn, arg), rc;
+
+	if (n == -EBADMSG)
+		fn(arg, false, sqlite3_errmsg(db));
+	if (n > 0 && mend) {
+		rc = sqlite3_exec(db, "REINDEX", NULL, NULL, NULL);
+		if (rc && rc != SQLITE_CONSTRAINT && verdict(db, rc) != -EBADMSG)
+			return verdict(db, rc);
+		n = rc ? 1 : lines(db, "PRAGMA integrity_check(1)", "ok", false, fn, arg);
+		if (!n)
+			fn(arg, true, "the catalog's indexes are made anew");
+	}
+	if (n)
+		return n < 0 ? n : -EBADMSG;
+	n = lines(db, has_tables, NULL, false, fn, arg);
+	return n < 0 ? n : n ? -EBADMSG : 0;
 }
 
 int kvc_check_pages(const char *path, bool mend, kvc_found_fn *fn, void *arg)
 {
 	sqlite3 *db = NULL;
-	int n = kvc_anew_mend(path);
+	int err = readable(path, ""), rc;
 
-	if (n) {
-		fn(arg, false, strerror(-n));
-		return n;
-	}
-	if (sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE, NULL)) {
-		fn(arg, false, sqlite3_errmsg(db));
-		sqlite3_close(db);
+	if (err == -ENOENT) {
+		fn(arg, false, "there is no catalog");
 		return -EBADMSG;
 	}
-	n = lines(db, "PRAGMA integrity_check(20)", "ok", false, fn, arg);
-	if (n && mend && !sqlite3_exec(db, "REINDEX", NULL, NULL, NULL)) {
-		n = lines(db, "PRAGMA integrity_check(1)", "ok", false, fn, arg);
-		if (!n)
-			fn(arg, true, "the catalog's indexes are made anew");
-	}
+	if (!err && (err = readable(path, "-wal")) == -ENOENT)
+		err = 0;
+	if (!err && mend)
+		err = kvc_anew_mend(path);
+	if (err)
+		return err;
+	rc = mend ? sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE, NULL)
+		  : kvc_conn_look(path, &db);
+	err = rc ? verdict(db, rc) : check_pages(db, mend, fn, arg);
+	if (rc && err == -EBADMSG)
+		fn(arg, false, sqlite3_errmsg(db));
 	sqlite3_close(db);
-	return n ? -EBADMSG : 0;
+	return err;
 }
 
 int kvc_check_rules(struct kvc_catalog *c, bool mend, kvc_found_fn *fn, void *arg)
@@ -162,10 +248,9 @@ int kvc_check_rules(struct kvc_catalog *c, bool mend, kvc_found_fn *fn, void *ar
 		int n = lines(c->w.db, rules[i].find, NULL, mend, fn, arg);
 
 		err = n < 0 ? n : 0;
-		if (n > 0 && mend && sqlite3_exec(c->w.db, rules[i].mend, NULL, NULL, NULL)) {
-			fn(arg, false, sqlite3_errmsg(c->w.db));
-			err = -EIO;
-		}
+		if (n > 0 && mend)
+			err = verdict(c->w.db,
+				      sqlite3_exec(c->w.db, rules[i].mend, NULL, NULL, NULL));
 	}
 	pthread_mutex_unlock(&c->writer);
 	return err;
@@ -225,11 +310,13 @@ int kvc_check_placed_bytes(struct kvc_catalog *c, unsigned tier, uint64_t *bytes
 	err = sqlite3_prepare_v2(c->w.db,
 				 "SELECT ifnull(sum(len), 0) FROM placements WHERE tier = ?", -1,
 				 &st, NULL)
-		      ? -EIO
+		      ? verdict(c->w.db, sqlite3_errcode(c->w.db))
 		      : 0;
 	if (!err) {
 		sqlite3_bind_int(st, 1, (int)tier);
-		err = sqlite3_step(st) == SQLITE_ROW ? 0 : -EIO;
+		err = sqlite3_step(st) == SQLITE_ROW
+			      ? 0
+			      : verdict(c->w.db, sqlite3_errcode(c->w.db)) ?: -EIO;
 		*bytes = kvc_sql_u64(st, 0);
 	}
 	sqlite3_finalize(st);

@@ -12,11 +12,12 @@
 typedef void kvc_found_fn(void *arg, bool mended, const char *what);
 
 /*
- * Is the database itself whole? 0, or -EBADMSG after telling fn (then only a rebuild helps; with
- * `mend` damaged indexes alone are made anew).
+ * Is the database itself whole? 0; -EBADMSG after telling fn: it was read, and is not (then only a
+ * rebuild helps; with `mend` damaged indexes alone are made anew); any other errno: it could not be
+ * read, and may be whole. Without `mend` no file is changed.
  */
 int kvc_check_pages(const char *path, bool mend, kvc_found_fn *fn, void *arg);
-/* All rules over an open catalog, under its lock. 0 or a negative errno. */
+/* All rules over an open catalog, under its lock. 0 or a negative errno, as above. */
 int kvc_check_rules(struct kvc_catalog *c, bool mend, kvc_found_fn *fn, void *arg);
 
 /*

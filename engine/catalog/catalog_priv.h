@@ -138,6 +138,7 @@ struct kvc_conn {
 
 struct kvc_catalog {
 	char path[1280];
+	bool look;                 /* opened by kvc_catalog_look */
 	struct kvc_lock lock;      /* "the tree" */
 	struct kvc_overlay over;   /* under lock */
 	struct kvc_filter *filter; /* of names; its own lock */
@@ -176,6 +177,8 @@ extern const char *const kvc_schema; /* catalog.c */
 int kvc_conn_settings(sqlite3 *db); /* of one that writes */
 int kvc_conn_open(struct kvc_catalog *c, struct kvc_conn *n, bool writes);
 void kvc_conn_close(struct kvc_conn *n);
+/* A connection that reads and leaves every file as it is; an SQLite code. Close it in any case. */
+int kvc_conn_look(const char *path, sqlite3 **db);
 /* A reader's connection, locked. Give it back with kvc_reader_put. */
 struct kvc_conn *kvc_reader_get(struct kvc_catalog *c);
 void kvc_reader_put(struct kvc_conn *n);

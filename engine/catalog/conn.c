@@ -111,11 +111,39 @@ int kvc_conn_settings(sqlite3 *db)
 		NULL, NULL, NULL);
 }
 
+/*
+ * Without a log the database is all there is, and SQLite is told that nobody changes it. With one,
+ * its index is kept in memory instead of a file, for which SQLite wants to be alone: its locks are
+ * left out, the store's own keeps others away.
+ */
+int kvc_conn_look(const char *path, sqlite3 **db)
+{
+	char uri[4096] = "file:", wal[1300], *to = uri + 5;
+	int rc, stale = kvc_anew_stale(path);
+
+	if (stale < 0)
+		return stale == -ENOMEM ? SQLITE_NOMEM : SQLITE_IOERR;
+	snprintf(wal, sizeof wal, "%s-wal", path);
+	for (const char *p = path; *p; p++)
+		to += snprintf(to, 4, strchr("%?#", *p) ? "%%%02x" : "%c", (unsigned char)*p);
+	snprintf(to, 64, "%s", stale || access(wal, F_OK) ? "?immutable=1" : "?vfs=unix-none");
+	rc = sqlite3_open_v2(uri, db, SQLITE_OPEN_READONLY | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_URI,
+			     NULL);
+	if (!rc)
+		rc = sqlite3_db_config(*db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
+	if (!rc)
+		rc = sqlite3_exec(*db, "PRAGMA locking_mode=EXCLUSIVE; PRAGMA temp_store=MEMORY",
+				  NULL, NULL, NULL);
+	return rc;
+}
+
 int kvc_conn_open(struct kvc_catalog *c, struct kvc_conn *n, bool writes)
 {
 	int rc;
 
 	n->c = c;
+	if (c->look)
+		return kvc_conn_look(c->path, &n->db);
 	rc = sqlite3_open_v2(c->path, &n->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX,
 			     writes ? kvc_anew_vfs(c->anew) : NULL);
 	if (!rc)

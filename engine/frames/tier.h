@@ -51,6 +51,7 @@ struct kvc_put {
 
 struct kvc_tier_usage {
 	uint64_t total, used; /* bytes */
+	uint64_t uncleared;   /* of used: removed, but the header could not be cleared yet */
 };
 
 enum {

@@ -22,7 +22,8 @@
 
 #define SYNC_NS 1000000000ull
 #define PRESSED_NS 5000000ull /* between two syncs where a tier is pressed */
-#define SPARE_PART 4          /* so much of what is kept free may wait for a second */
+#define AGAIN_MAX_NS (256 * SYNC_NS)
+#define SPARE_PART 4 /* so much of what is kept free may wait for a second */
 
 /* What a transaction made dispensable. */
 struct kvc_trash {
@@ -158,10 +159,35 @@ static void remove_all_locked(struct kvc *k, struct kvc_list *all)
 	}
 }
 
+/* A tier tries again what it could not clear when it is used, and here, where it is not. */
+static void clear_again(struct kvc *k, uint64_t *due_ns, uint64_t *pause_ns)
+{
+	struct kvc_tier_usage u;
+	uint64_t left = 0;
+
+	if (kvc_mono_ns() < *due_ns)
+		return;
+	kvc_tier_each(k, t) {
+		struct kvc_tier *tier = k->tier[t].t;
+
+		if (!(tier->ops->caps & KVC_TIER_BOUNDED))
+			continue;
+		memset(&u, 0, sizeof u);
+		tier->ops->usage(tier, &u);
+		if (!u.uncleared)
+			continue;
+		tier->ops->sync(tier);
+		tier->ops->usage(tier, &u);
+		left += u.uncleared;
+	}
+	*pause_ns = left ? kvc_min(*pause_ns * 2, AGAIN_MAX_NS) : SYNC_NS;
+	*due_ns = kvc_mono_ns() + *pause_ns;
+}
+
 void *kvc_syncer(void *arg)
 {
 	struct kvc *k = arg;
-	uint64_t last_ns = 0;
+	uint64_t last_ns = 0, clear_ns = 0, pause_ns = SYNC_NS;
 	bool told = false;
 
 	kvc_lock(k);
@@ -177,6 +203,9 @@ void *kvc_syncer(void *arg)
 		if (due > now) {
 			t = kvc_timespec(due);
 			kvc_lock_wait(&k->lock, &k->trash->sync_cond, &t);
+			kvc_unlock(k);
+			clear_again(k, &clear_ns, &pause_ns);
+			kvc_lock(k);
 			continue;
 		}
 		kvc_list_init(&all);

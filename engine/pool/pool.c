@@ -4,12 +4,16 @@
  * carries its state, so that it survives the daemon: KIND-INO-GEN, numbers in hex (objects/node.h
  * has the kinds). Where tmpfs cannot be mounted (no CAP_SYS_ADMIN) and run= lies on a tmpfs
  * already, a folder there serves, bounded by our own account alone.
+ *
+ * It is named after the store's uuid. Copies of one store have the same, and each gets a pool of
+ * its own: .1, .2 and so on behind it, told apart by the marks in them (base/owner.h).
  */
 #include "pool.h"
 
 #include "log.h"
 #include "memory.h"
 #include "options.h"
+#include "owner.h"
 #include "store.h"
 #include "util.h"
 
@@ -20,6 +24,7 @@
 #include <linux/magic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
@@ -30,6 +35,7 @@
  * that.
  */
 #define GROWTH_MAX (256ull << 20)
+#define COPIES 256 /* of one store, with pools in one folder */
 
 static bool is_tmpfs(const char *path)
 {
@@ -48,7 +54,8 @@ static bool is_mount(const char *path)
 	return !stat(path, &a) && !stat(up, &b) && a.st_dev != b.st_dev;
 }
 
-static int make_dirs(const char *path)
+/* The last of them with that mode. */
+static int make_dirs(const char *path, mode_t mode)
 {
 	char buf[600];
 
@@ -58,11 +65,61 @@ static int make_dirs(const char *path)
 			char c = *p;
 
 			*p = 0;
-			if (mkdir(buf, c ? 0755 : 0700) && errno != EEXIST)
+			if (mkdir(buf, c ? 0755 : mode) && errno != EEXIST)
 				return -errno;
 			if (!(*p = c))
 				return 0;
 		}
+}
+
+static bool is_empty(const char *path)
+{
+	DIR *d = opendir(path);
+	struct dirent *e;
+	bool any = false;
+
+	while (d && !any && (e = readdir(d)))
+		any = strcmp(e->d_name, ".") && strcmp(e->d_name, "..");
+	if (d)
+		closedir(d);
+	return !any;
+}
+
+/*
+ * Finds the pool of this store among those of its copies, or a name that none of them has. Under
+ * the lock of the folder, until the pool is marked.
+ */
+static int choose(struct kvc_pool *p, const struct kvc_options *o, const struct kvc_owner *us)
+{
+	struct kvc_owner its = { .dir = "" }, first = { .dir = "" };
+	char path[sizeof p->path];
+
+	*p->path = 0;
+	for (unsigned n = 0; n < COPIES; n++) {
+		int err;
+
+		snprintf(path, sizeof path, "%s/%s", o->run_dir, us->uuid);
+		if (n)
+			snprintf(path + strlen(path), 8, ".%u", n);
+		err = kvc_owner_read(path, &its);
+		if (!err && kvc_owner_same(&its, us)) {
+			memcpy(p->path, path, sizeof path);
+			return 0;
+		}
+		/* without a mark, and not empty: an older daemon's, of the only store it knew */
+		if (err == -ENOENT && (is_empty(path) || !n)) {
+			if (!*p->path)
+				memcpy(p->path, path, sizeof path);
+		} else if (!n) {
+			first = its;
+		}
+	}
+	if (!*p->path)
+		return -EMFILE;
+	if (*first.dir)
+		kvc_info("the store %s is a copy of the one at %s: it gets a pool of its own, %s",
+			 us->dir, first.dir, p->path);
+	return 0;
 }
 
 /* Mounts with as much of what we would like as this kernel knows. */
@@ -94,22 +151,12 @@ static int mount_tmpfs(struct kvc_pool *p, const struct kvc_options *o, unsigned
 	return err;
 }
 
-int kvc_pool_open(struct kvc_pool *p, const struct kvc_options *o, const struct kvc_store *s,
-		  char *error)
+/* Can the machine, and the daemon's memory cgroup, give what the pool has not got yet? */
+static int fits(const struct kvc_pool *p, uint64_t there, char *error)
 {
+	uint64_t avail, group = kvc_memory_group_max();
 	char a[32], b[32];
-	struct statfs st;
-	uint64_t avail, group = kvc_memory_group_max(), there = 0;
-	int err;
 
-	memset(p, 0, sizeof *p);
-	p->dir = -1;
-	p->size = o->cpu_bytes / KVC_PAGE * KVC_PAGE;
-	p->bytes = p->size - kvc_min(p->size / 16, GROWTH_MAX) / KVC_PAGE * KVC_PAGE;
-	snprintf(p->path, sizeof p->path, "%s/%s", o->run_dir, s->uuid_text);
-	p->mounted = p->found = is_mount(p->path) && is_tmpfs(p->path);
-	if (p->mounted && !statfs(p->path, &st))
-		there = (st.f_blocks - st.f_bfree) * (uint64_t)st.f_bsize;
 	avail = kvc_memory_available();
 	if (p->size > there && p->size - there > avail) {
 		snprintf(error, 512,
@@ -125,7 +172,30 @@ int kvc_pool_open(struct kvc_pool *p, const struct kvc_options *o, const struct 
 			 kvc_size_text(p->size, a), kvc_size_text(group, b));
 		return -ENOMEM;
 	}
-	if ((err = make_dirs(p->path))) {
+	return 0;
+}
+
+/* With the folder locked: which pool, and the tmpfs. */
+static int open_locked(struct kvc_pool *p, const struct kvc_options *o, const struct kvc_owner *us,
+		       char *error)
+{
+	struct statfs st;
+	uint64_t there = 0;
+	int err;
+
+	p->size = o->cpu_bytes / KVC_PAGE * KVC_PAGE;
+	p->bytes = p->size - kvc_min(p->size / 16, GROWTH_MAX) / KVC_PAGE * KVC_PAGE;
+	if ((err = choose(p, o, us))) {
+		snprintf(error, 512, "no pool below %s can be this store's: %s", o->run_dir,
+			 strerror(-err));
+		return err;
+	}
+	p->mounted = p->found = is_mount(p->path) && is_tmpfs(p->path);
+	if (p->mounted && !statfs(p->path, &st))
+		there = (st.f_blocks - st.f_bfree) * (uint64_t)st.f_bsize;
+	if ((err = fits(p, there, error)))
+		return err;
+	if ((err = make_dirs(p->path, 0700))) {
 		snprintf(error, 512, "cannot make %s for the pool: %s", p->path, strerror(-err));
 		return err;
 	}
@@ -157,11 +227,43 @@ int kvc_pool_open(struct kvc_pool *p, const struct kvc_options *o, const struct 
 		rmdir(p->path);
 		return err;
 	}
-	p->dir = open(p->path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	p->mark = kvc_owner_mark(p->path, us);
+	p->dir = p->mark < 0 ? p->mark : open(p->path, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	if (p->dir < 0) {
-		err = -errno;
+		err = p->mark < 0 ? p->mark : -errno;
+		p->dir = -1;
 		snprintf(error, 512, "cannot open the pool %s: %s", p->path, strerror(-err));
 	}
+	return err;
+}
+
+int kvc_pool_open(struct kvc_pool *p, const struct kvc_options *o, const struct kvc_store *s,
+		  char *error)
+{
+	struct kvc_owner us;
+	KVC_FD int folder = -1;
+	bool made;
+	int err;
+
+	memset(p, 0, sizeof *p);
+	p->dir = p->mark = -1;
+	if ((err = kvc_owner_of(s, s->lock_fd, &us))) {
+		snprintf(error, 512, "cannot look at the superblock of %s: %s", s->dir,
+			 strerror(-err));
+		return err;
+	}
+	/* Where the folder is not there yet and cannot be made, the pool will tell. */
+	made = access(o->run_dir, F_OK);
+	make_dirs(o->run_dir, 0755);
+	folder = open(o->run_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (folder >= 0 && flock(folder, LOCK_EX)) {
+		err = -errno;
+		snprintf(error, 512, "cannot lock %s: %s", o->run_dir, strerror(-err));
+		return err;
+	}
+	err = open_locked(p, o, &us, error);
+	if (err && made)
+		rmdir(o->run_dir);
 	return err;
 }
 
@@ -192,11 +294,20 @@ static void remove_segments(struct kvc_pool *p)
 
 void kvc_pool_close(struct kvc_pool *p, bool keep)
 {
+	char mark[600];
+
 	if (!keep && !p->mounted)
 		remove_segments(p);
 	if (p->dir >= 0)
 		close(p->dir);
 	p->dir = -1;
+	if (!keep && !p->mounted) {
+		snprintf(mark, sizeof mark, "%s/" KVC_OWNER_MARK, p->path);
+		unlink(mark);
+	}
+	if (p->mark >= 0)
+		close(p->mark);
+	p->mark = -1;
 	if (keep)
 		return;
 	if (p->mounted && umount2(p->path, MNT_DETACH))

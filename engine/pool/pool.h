@@ -11,6 +11,7 @@
 
 struct kvc_pool {
 	char path[512];
+	int mark;                /* its owner's mark, locked: base/owner.h */
 	int dir;                 /* O_PATH descriptor of the folder with the segments */
 	uint64_t size;           /* of the tmpfs: the bound, cpu= */
 	uint64_t bytes;          /* what the account gives out; the rest is for growth */

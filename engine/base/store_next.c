@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Finishing what was begun on a store. A new catalog is made beside the old one, under a name that
+ * says so, and is put on stable storage; then it is named catalog.sqlite.next, and with that the
+ * store is the new one, whatever happens. What remains is done here, by whoever opens the store
+ * next, each step so that it can be done again:
+ *
+ *   a rebuild   the old catalog and its log are kept as catalog.sqlite.old, .old.1, ...: a log must
+ *               not lie beside a database that it is not of
+ *   mkfs        superblock.next lies there too: the old catalog goes, the data is cut to its size
+ *               and wiped, the superblock is written
+ *
+ * and then catalog.sqlite.next is renamed to catalog.sqlite.
+ */
+#include "store.h"
+
+#include "log.h"
+
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static bool there(const struct kvc_store *s, const char *name)
+{
+	char path[1280];
+	struct stat st;
+
+	/* What cannot be looked at is not taken for absent. */
+	return !lstat(kvc_store_path(s, name, path), &st) || errno != ENOENT;
+}
+
+static int removed(const struct kvc_store *s, const char *name)
+{
+	char path[1280];
+
+	return unlink(kvc_store_path(s, name, path)) && errno != ENOENT ? -errno : 0;
+}
+
+static int renamed(const struct kvc_store *s, const char *from, const char *to)
+{
+	char a[1280], b[1280];
+
+	return rename(kvc_store_path(s, from, a), kvc_store_path(s, to, b)) ? -errno : 0;
+}
+
+/* The old catalog gets a name that nobody has yet. Its log first: by its name it is found again. */
+static int keep_old(const struct kvc_store *s)
+{
+	char name[64] = KVC_STORE_CATALOG ".old", log[80];
+	int err = 0;
+
+	if (!there(s, KVC_STORE_CATALOG))
+		return 0;
+	for (unsigned n = 1; there(s, name); n++)
+		snprintf(name, sizeof name, KVC_STORE_CATALOG ".old.%u", n);
+	snprintf(log, sizeof log, "%s-wal", name);
+	if (there(s, KVC_STORE_CATALOG "-wal"))
+		err = renamed(s, KVC_STORE_CATALOG "-wal", log);
+	snprintf(log, sizeof log, "%s-mark", name);
+	if (!err && there(s, KVC_STORE_CATALOG "-mark"))
+		err = renamed(s, KVC_STORE_CATALOG "-mark", log);
+	return err ?: renamed(s, KVC_STORE_CATALOG, name);
+}
+
+/* The store that superblock.next tells of takes the place of this one. */
+static int become(struct kvc_store *s)
+{
+	KVC_MEM struct kvc_store *next = calloc(1, sizeof *next);
+	KVC_FD int fd = -1;
+	char path[1280];
+	bool known;
+	int err;
+
+	if (!next)
+		return -ENOMEM;
+	memcpy(next->dir, s->dir, sizeof next->dir);
+	if ((err = kvc_super_load(next, KVC_STORE_SUPER_NEXT, &known)))
+		return err;
+	kvc_store_path(s, KVC_STORE_DATA, path);
+	if (next->device && !s->device)
+		err = removed(s, KVC_STORE_DATA);
+	else if (!next->device && !s->device && (fd = open(path, O_RDWR | O_CLOEXEC)) < 0)
+		err = errno == ENOENT ? 0 : -errno; /* then mkfs has made one beside */
+	if (!err && fd >= 0) {
+		if (ftruncate(fd, (off_t)next->data_size))
+			return -errno;
+		/* Not all filesystems can: what is left there is another store's. */
+		fallocate(fd, FALLOC_FL_ZERO_RANGE, 0, (off_t)next->data_size);
+		err = fsync(fd) ? -errno : 0;
+	}
+	err = err ?: kvc_super_write(next, s->lock_fd) ?: kvc_super_save(next, KVC_STORE_COPY);
+	if (err)
+		return err;
+	next->lock_fd = s->lock_fd;
+	*s = *next;
+	return removed(s, KVC_STORE_CATALOG "-wal") ?: removed(s, KVC_STORE_CATALOG "-mark");
+}
+
+static int swap_catalog(struct kvc_store *s)
+{
+	int err = there(s, KVC_STORE_SUPER_NEXT) ? become(s) : keep_old(s);
+
+	err = err ?: removed(s, KVC_STORE_CATALOG "-shm") ?: kvc_store_sync_dir(s);
+	err = err ?: renamed(s, KVC_STORE_CATALOG_NEXT, KVC_STORE_CATALOG);
+	return err ?: kvc_store_sync_dir(s);
+}
+
+int kvc_store_finish(struct kvc_store *s)
+{
+	static const char *const halfway[] = {
+		KVC_STORE_SUPER_NEXT,
+		KVC_STORE_CATALOG_NEW,
+		KVC_STORE_CATALOG_NEW "-wal",
+		KVC_STORE_CATALOG_NEW "-shm",
+		KVC_STORE_CATALOG_NEW "-mark",
+		KVC_STORE_MAKING KVC_STORE_SUPER,
+		KVC_STORE_MAKING KVC_STORE_COPY,
+		KVC_STORE_MAKING KVC_STORE_CATALOG,
+		KVC_STORE_MAKING KVC_STORE_CATALOG "-wal",
+		KVC_STORE_MAKING KVC_STORE_CATALOG "-shm",
+		KVC_STORE_MAKING KVC_STORE_CATALOG "-mark",
+		KVC_STORE_MAKING KVC_STORE_RESERVE,
+		KVC_STORE_MAKING KVC_STORE_DATA,
+	};
+	int err = 0;
+
+	if (there(s, KVC_STORE_CATALOG_NEXT))
+		err = swap_catalog(s);
+	if (!err && !s->device && !there(s, KVC_STORE_DATA) &&
+	    there(s, KVC_STORE_MAKING KVC_STORE_DATA))
+		err = renamed(s, KVC_STORE_MAKING KVC_STORE_DATA, KVC_STORE_DATA);
+	for (size_t i = 0; i < sizeof halfway / sizeof halfway[0] && !err; i++)
+		err = removed(s, halfway[i]);
+	return err;
+}

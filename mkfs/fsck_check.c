@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What fsck.kvcachefs looks at, see fsck.h. With -y all of it is gone over again until a pass finds
+ * nothing: what one check puts right another may have to take up, and "all is mended" is to be true
+ * when it is said.
+ */
+#include "fsck.h"
+
+#include "registry.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define PASSES 8
+#define READS 3 /* so often something is read before it counts as unreadable */
+
+/*
+ * The placements of the disk tier, copied out, so that the catalog can be changed while walking
+ * them.
+ */
+struct placements {
+	struct one {
+		uint64_t ino;
+		struct kvc_place p;
+		bool bad;
+		int unread;
+	} *v;
+	size_t n, room;
+};
+
+struct pass {
+	struct kvc_store *s;
+	struct kvc_catalog *c;
+	struct kvc_tier *t;
+	struct kvm_report *r;
+	struct placements all; /* by place */
+	bool data, first;
+	uint64_t drops; /* chunks that were being dropped when the daemon ended */
+	/* of the scan */
+	bool expected;
+	unsigned orphans;
+};
+
+static int take(void *arg, uint64_t ino, const struct kvc_place *p)
+{
+	struct placements *all = arg;
+
+	if (kvc_grow(&all->v, all->n, &all->room, sizeof *all->v))
+		return -ENOMEM;
+	all->v[all->n++] = (struct one){ .ino = ino, .p = *p };
+	return 0;
+}
+
+static int by_place(const void *a, const void *b)
+{
+	const struct one *x = a, *y = b;
+
+	return x->p.where.at < y->p.where.at ? -1 : x->p.where.at > y->p.where.at;
+}
+
+/* ---- telling which file it is ---- */
+
+struct up {
+	uint64_t parent;
+	char name[256];
+};
+
+static int first_name(void *arg, const struct kvc_name *n)
+{
+	struct up *u = arg;
+
+	u->parent = n->parent;
+	snprintf(u->name, sizeof u->name, "%s", n->name);
+	return 1;
+}
+
+/* Its path, as far as names lead: what is wrong is found by the rules. */
+static const char *path_of(struct kvc_catalog *c, uint64_t ino, char *buf, size_t room)
+{
+	struct up u = { .parent = 0 };
+	size_t at = room - 1;
+
+	buf[at] = 0;
+	for (int depth = 0; ino != KVC_ROOT && depth < 64; depth++, ino = u.parent) {
+		size_t len;
+
+		if (kvc_name_of(c, ino, first_name, &u) != 1 || (len = strlen(u.name)) + 1 > at)
+			break;
+		at -= len;
+		memcpy(buf + at, u.name, len);
+		buf[--at] = '/';
+	}
+	return buf + at + (buf[at] == '/');
+}
+
+/* ---- placements ---- */
+
+/* Reads from a frame; a damaged one is -EBADMSG, any other errno may pass. */
+static int get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off, void *buf, size_t len)
+{
+	struct iovec iov = { buf, len };
+	int err = -EIO;
+
+	for (int i = 0; i < READS && err && err != -EBADMSG; i++)
+		err = t->ops->get(t, w, off, &iov, 1);
+	return err;
+}
+
+static int payload_good(struct kvc_tier *t, const struct kvc_where *w, const struct kvc_frame *f)
+{
+	uint64_t len = kvc_round_up(f->stored_len, KVC_PAGE);
+	KVC_MEM uint8_t *buf = aligned_alloc(KVC_PAGE, len ? len : KVC_PAGE);
+	struct kvc_sum sum;
+	int err;
+
+	if (!buf)
+		return -ENOMEM;
+	if (len && (err = get(t, w, KVC_FRAME_HEADER, buf, len)))
+		return err;
+	sum = kvc_sum_of(buf, f->stored_len);
+	return memcmp(sum.b, f->stored_sum.b, 16) ? -EBADMSG : 0;
+}
+
+/* Is it the frame that the catalog speaks of, and made by a daemon of this store? */
+static bool placed_so(const struct kvc_store *s, const struct kvc_place *p,
+		      const struct kvc_frame *f)
+{
+	static const struct kvc_sum none;
+
+	if (memcmp(p->sum.b, none.b, 16) && memcmp(p->sum.b, f->stored_sum.b, 16))
+		return false;
+	return f->version < 2 || !s->has_secret || kvc_frame_proven(f, s->secret);
+}
+
+/* 0: the frame of this placement lies there; -EBADMSG: it does not; else it cannot be told. */
+static int frame_there(const struct pass *p, const struct one *o, uint8_t *page,
+		       struct kvc_frame *f)
+{
+	int err = get(p->t, &o->p.where, 0, page, KVC_FRAME_HEADER) ?: kvc_frame_decode(page, f);
+
+	if (err)
+		return err;
+	if (memcmp(f->store, p->s->uuid, 16) || f->ino != o->ino || f->gen != o->p.gen ||
+	    KVC_FRAME_HEADER + f->stored_len > o->p.where.len || !placed_so(p->s, &o->p, f))
+		return -EBADMSG;
+	return p->data ? payload_good(p->t, &o->p.where, f) : 0;
+}
+
+static int check_frames(struct pass *p)
+{
+	KVC_MEM uint8_t *page = aligned_alloc(KVC_PAGE, KVC_FRAME_HEADER);
+	KVC_MEM struct kvc_frame *f = malloc(sizeof *f);
+	char path[4200];
+	int err = page && f ? 0 : -ENOMEM;
+
+	/* Those without their frame go first, so that of two that overlap the true one stays. */
+	for (size_t i = 0; i < p->all.n && !err; i++) {
+		struct one *o = &p->all.v[i];
+
+		err = frame_there(p, o, page, f);
+		if (err == -EBADMSG) {
+			kvm_foundf(p->r, p->r->mend,
+				   "the placement of inode %" PRIu64 " at %" PRIu64 " points at %s",
+				   o->ino, o->p.where.at,
+				   p->data ? "no frame of it, or at damaged bytes"
+					   : "no frame of it");
+			o->bad = true;
+			err = p->r->mend ? kvc_check_unplace(p->c, o->ino, 0) : 0;
+		} else if (err && err != -ENOMEM) {
+			if (p->first)
+				kvm_unread(p->r, err,
+					   "the frame of inode %" PRIu64 " (%s) at %" PRIu64,
+					   o->ino, path_of(p->c, o->ino, path, sizeof path),
+					   o->p.where.at);
+			o->unread = err;
+			err = 0;
+		}
+	}
+	return err;
+}
+
+/* Each extent is taken in the tier; those whose frame is not there last, and of them nothing is
+ * told any more. */
+static int check_extents(struct pass *p)
+{
+	int err = 0;
+
+	for (int bad = 0; bad < 2 && !err; bad++)
+		for (size_t i = 0; i < p->all.n && !err; i++) {
+			const struct one *o = &p->all.v[i];
+			int e = o->bad == (bad == 1) ? p->t->ops->claim(p->t, &o->p.where) : 0;
+
+			if (!e || bad || e == -ENOMEM) {
+				err = e == -ENOMEM ? e : 0;
+				continue;
+			}
+			kvm_foundf(p->r, p->r->mend,
+				   "the extent of inode %" PRIu64 " at %" PRIu64 " %s", o->ino,
+				   o->p.where.at,
+				   e == -EEXIST ? "overlaps another" : "lies outside of the tier");
+			if (p->r->mend)
+				err = kvc_check_unplace(p->c, o->ino, 0);
+		}
+	return err;
+}
+
+static int check_total(struct pass *p)
+{
+	char text[32] = "", right[32];
+	uint64_t placed;
+	int err = kvc_check_placed_bytes(p->c, 0, &placed);
+
+	if (!err)
+		err = kvc_meta_get(p->c, "clean", text, sizeof text);
+	if (!err && !strcmp(text, "1"))
+		err = kvc_meta_get(p->c, "disk_used_bytes", text, sizeof text);
+	else
+		return err == -ENOENT ? 0 : err; /* written at a clean unmount only */
+	if (err)
+		return err == -ENOENT ? 0 : err;
+	snprintf(right, sizeof right, "%" PRIu64, placed);
+	if (!strcmp(text, right))
+		return 0;
+	kvm_foundf(p->r, p->r->mend, "the usage total says %s bytes and the placements %s", text,
+		   right);
+	return p->r->mend ? kvc_meta_set(p->c, "disk_used_bytes", right) : 0;
+}
+
+/* ---- the scan ---- */
+
+/* A frame: one that is placed is claimed already, so claiming it again fails. */
+static int orphan(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
+{
+	struct pass *p = arg;
+
+	/* What a user stored is no frame of ours; nor, here, is what cannot prove that it is. */
+	if (memcmp(f->store, p->s->uuid, 16) ||
+	    (p->s->has_secret && !kvc_frame_proven(f, p->s->secret)) || p->t->ops->claim(p->t, w))
+		return 0;
+	p->orphans++;
+	if (!p->expected)
+		kvm_foundf(p->r, p->r->mend,
+			   "a frame of inode %" PRIu64 " (%s) at %" PRIu64 " belongs to nothing",
+			   f->ino, f->path, w->at);
+	if (p->r->mend)
+		p->t->ops->remove(p->t, w); /* which makes it unreadable */
+	return 1;
+}
+
+/* What the scan could not read: parts of a file, or of free space, of which nobody is in need. */
+static void tell_holes(const struct pass *p, const struct kvm_holes *h)
+{
+	char path[4200];
+
+	for (size_t i = 0; i < h->n && p->first; i++) {
+		const struct kvm_hole *x = &h->v[i];
+		bool any = false;
+
+		for (size_t j = 0; j < p->all.n; j++) {
+			const struct one *o = &p->all.v[j];
+
+			if (o->bad || x->at + x->len <= o->p.where.at ||
+			    x->at >= o->p.where.at + o->p.where.len)
+				continue;
+			any = true;
+			if (!o->unread)
+				kvm_unread(p->r, x->err,
+					   "the data of inode %" PRIu64 " (%s) at %" PRIu64, o->ino,
+					   path_of(p->c, o->ino, path, sizeof path), x->at);
+		}
+		if (!any)
+			printf("note: %" PRIu64 " bytes of free space at %" PRIu64
+			       " cannot be read: %s\n",
+			       x->len, x->at, strerror(-x->err));
+	}
+}
+
+static bool meta_is(struct pass *p, const char *key, const char *value, int *err)
+{
+	char text[32] = "";
+	int got = kvc_meta_get(p->c, key, text, sizeof text);
+
+	if (got && got != -ENOENT)
+		*err = got;
+	return !got && !strcmp(text, value);
+}
+
+static int check_orphans(struct pass *p)
+{
+	struct kvm_holes holes = { 0 };
+	struct kvc_tier_usage u;
+	int err = 0;
+
+	/* After a kill, frames that were not in the catalog yet may lie about: that is no fault. */
+	p->expected = (p->r->mend && p->drops) || meta_is(p, "killed", "1", &err) ||
+		      !meta_is(p, "clean", "1", &err);
+	if (!err && p->r->mend) /* a frame goes when it is sure that nothing names it */
+		err = kvc_catalog_commit(p->c) ?: kvc_catalog_sync(p->c);
+	if (err)
+		return err;
+	kvct_disk_unread(p->t, kvm_hole, &holes);
+	err = p->t->ops->list(p->t, orphan, p) ?: holes.err;
+	if (!err && p->r->mend)
+		err = (kvct_disk_clear(p->t), p->t->ops->sync(p->t));
+	if (p->expected && p->orphans)
+		printf("note: %u frames that a killed daemon left lie in free space%s\n",
+		       p->orphans, p->r->mend ? " and are cleared" : "; -y clears them");
+	if (!err)
+		tell_holes(p, &holes);
+	p->t->ops->usage(p->t, &u);
+	if (u.uncleared)
+		kvm_unread(p->r, -EIO, "%" PRIu64 " bytes of frames that belong to nothing",
+			   u.uncleared);
+	if (!err && p->r->mend && p->expected && !u.uncleared && !holes.n)
+		err = kvc_meta_set(p->c, "killed", "0");
+	free(holes.v);
+	return err;
+}
+
+/* ---- all of it ---- */
+
+static int go_over(struct pass *p)
+{
+	int err = kvc_check_drops(p->c, p->r->mend, &p->drops);
+
+	if (!err && p->drops && p->first)
+		printf("note: %" PRIu64 " chunks were being dropped when the daemon ended%s\n",
+		       p->drops, p->r->mend ? "; it is done" : "; the next mount, or -y, ends it");
+	err = err ?: kvc_check_rules(p->c, p->r->mend, kvm_found, p->r);
+	if (err)
+		return err;
+	p->all.n = 0;
+	if ((err = kvc_place_each(p->c, 0, take, &p->all)))
+		return err;
+	if (p->all.n)
+		qsort(p->all.v, p->all.n, sizeof *p->all.v, by_place);
+	return check_frames(p) ?: check_extents(p) ?: check_total(p) ?: check_orphans(p);
+}
+
+/* One pass. Where it ends with an error nothing is changed that is not yet. */
+static int one_pass(struct pass *p, const char *path)
+{
+	char error[512] = "";
+	int err = kvct_disk_open(p->s, &p->t, error);
+
+	if (err == -ENOENT && !p->r->mend && !p->s->device)
+		return 0; /* that there are no data at all is told already */
+	if (err) {
+		fprintf(stderr, "fsck.kvcachefs: %s\n", error);
+		return err;
+	}
+	err = p->r->mend ? kvc_catalog_open(&p->c, path, error)
+			 : kvc_catalog_look(&p->c, path, error);
+	if (err) {
+		fprintf(stderr, "fsck.kvcachefs: %s\n", error);
+	} else {
+		kvc_catalog_lock(p->c);
+		err = go_over(p);
+		if (err)
+			kvc_catalog_rollback(p->c);
+		else if (p->r->mend)
+			err = kvc_catalog_commit(p->c) ?: kvc_catalog_sync(p->c);
+		kvc_catalog_unlock(p->c);
+		err = kvc_catalog_close(p->c) ?: err;
+	}
+	p->t->ops->close(p->t);
+	return err;
+}
+
+int kvm_check(struct kvc_store *s, bool data, struct kvm_report *r)
+{
+	struct pass p = { .s = s, .r = r, .data = data, .first = true };
+	char path[1280];
+	unsigned before = r->found, mended;
+	int err = kvc_check_pages(kvm_catalog(s, path), r->mend, kvm_found, r);
+
+	if (err == -EBADMSG && r->mend) {
+		printf("the catalog is damaged beyond mending: making a new one from the frames\n");
+		mended = r->mended + r->found - before;
+		err = kvm_rebuild(s, r);
+		r->mended = err ? r->mended : mended;
+	} else if (err == -EBADMSG) {
+		return 0; /* it is told */
+	} else if (!err && r->mend && s->no_proof) {
+		printf("what frames prove themselves by is lost: proving them anew\n");
+		err = kvm_rebuild(s, r);
+	}
+	for (int i = 0; i < PASSES && !err; i++, p.first = false) {
+		before = r->found;
+		p.orphans = 0;
+		err = one_pass(&p, path);
+		s->lost_from = 0; /* what lay there is forgotten by now */
+		if (!r->mend || r->found == before)
+			break;
+	}
+	if (!err && r->mend && r->found != before)
+		r->mended = 0; /* it does not come to an end: something is left */
+	free(p.all.v);
+	return err;
+}

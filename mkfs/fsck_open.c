@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opening a store to check it: one whose superblock is damaged too, and one whose data is shorter
+ * than it was made. See fsck.h.
+ */
+#include "fsck.h"
+
+#include "registry.h"
+
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+
+const char *kvm_catalog(const struct kvc_store *s, char *buf)
+{
+	kvc_store_path(s, KVC_STORE_CATALOG_NEXT, buf);
+	return access(buf, F_OK) ? kvc_store_path(s, KVC_STORE_CATALOG, buf) : buf;
+}
+
+/* What the data file or device has. 0 or -errno. */
+static int size_of(const char *path, uint64_t *size)
+{
+	KVC_FD int fd = open(path, O_RDONLY | O_CLOEXEC);
+	struct stat st;
+
+	if (fd < 0 || fstat(fd, &st))
+		return -errno;
+	*size = (uint64_t)st.st_size;
+	return S_ISBLK(st.st_mode) && ioctl(fd, BLKGETSIZE64, size) ? -errno : 0;
+}
+
+static int from_catalog(struct kvc_store *s)
+{
+	char path[1280], error[512], text[1400];
+	struct kvc_catalog *c;
+	int err = kvc_catalog_look(&c, kvm_catalog(s, path), error);
+
+	if (err)
+		return err;
+	kvc_catalog_lock(c);
+	err = kvc_meta_get(c, "store", text, sizeof text);
+	kvc_catalog_unlock(c);
+	kvc_catalog_close(c);
+	return err ?: kvc_store_parse(s, text);
+}
+
+static int from_frames(struct kvc_store *s, char *error)
+{
+	struct kvc_tier *disk;
+	bool read_only = s->read_only;
+	int err = size_of(s->data, &s->data_size);
+
+	if (err) {
+		snprintf(error, 512, "cannot look at the data %s: %s", s->data, strerror(-err));
+		return err;
+	}
+	s->read_only = true;
+	if ((err = kvct_disk_open(s, &disk, error)))
+		return err;
+	s->read_only = read_only;
+	err = kvm_find_uuid(disk, s->uuid);
+	disk->ops->close(disk);
+	if (err && err != -ENOENT)
+		snprintf(error, 512, "cannot read the data %s: %s", s->data, strerror(-err));
+	return err == -ENOENT ? 0 : err; /* without frames any id does */
+}
+
+/* What the store was, from the first that knows it. *who tells which. */
+static int find_out(struct kvc_store *s, const char *device, const char **who, char *error)
+{
+	struct kvc_store empty = { .lock_fd = -1, .read_only = s->read_only };
+	char path[1280];
+	bool known;
+	int err;
+
+	memcpy(empty.dir, s->dir, sizeof empty.dir);
+	kvc_store_path(&empty, KVC_STORE_DATA, empty.data);
+	*s = empty;
+	*who = "its copy";
+	err = kvc_super_load(s, KVC_STORE_COPY, &known);
+	if (!err || (err != -EBADMSG && err != -ENOENT)) {
+		if (err)
+			snprintf(error, 512, "cannot read %s: %s",
+				 kvc_store_path(s, KVC_STORE_COPY, path), strerror(-err));
+		return err;
+	}
+	*s = empty;
+	*who = "the catalog";
+	if (!from_catalog(s) && (!device || s->device))
+		return 0;
+	*s = empty;
+	s->no_proof = true;
+	*who = "its frames";
+	if (device) {
+		s->device = true;
+		snprintf(s->data, sizeof s->data, "%s", device);
+	} else if (access(s->data, F_OK) && errno == ENOENT) {
+		snprintf(error, 512,
+			 "nothing tells where the data of %s are: if they are on a device, give "
+			 "--device",
+			 s->dir);
+		return -EBADMSG;
+	}
+	return from_frames(s, error);
+}
+
+static int mend_super(struct kvc_store *s, const char *path, const char *device,
+		      struct kvm_report *r, char *error)
+{
+	char before[512];
+	const char *who;
+	int err;
+
+	snprintf(before, sizeof before, "%s", error);
+	s->read_only = !r->mend;
+	if ((err = find_out(s, device, &who, error)) || (err = kvc_store_name(s)))
+		return err;
+	*strchrnul(before, ';') = 0;
+	kvm_foundf(r, r->mend, "%s; %s%s what it was", before, who,
+		   strcmp(who, "its frames") ? " tells" : " tell");
+	if (!r->mend)
+		return 0;
+	s->created_ns = s->created_ns ?: kvc_now_ns();
+	err = kvc_store_mend(s, error);
+	return err == -EEXIST ? kvc_store_open(s, path, error) : err;
+}
+
+/* A file gets its length back, as holes are: what lay there is lost and is found by the checks. */
+static int mend_size(struct kvc_store *s, uint64_t size)
+{
+	KVC_FD int fd = -1;
+	int err = -ENOSPC;
+
+	if (!s->device) {
+		fd = open(s->data, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+		if (fd < 0)
+			return -errno;
+		err = -posix_fallocate(fd, 0, (off_t)s->data_size);
+		err = err ?: fsync(fd) ? -errno : kvc_store_sync_dir(s);
+	}
+	if (err != -ENOSPC || size < KVC_STORE_MIN_SIZE)
+		return err;
+	if (fd >= 0 && ftruncate(fd, (off_t)size)) /* as it was */
+		return -errno;
+	s->data_size = size / KVC_PAGE * KVC_PAGE;
+	return kvc_super_write(s, s->lock_fd) ?: kvc_super_save_copy(s);
+}
+
+static int check_size(struct kvc_store *s, struct kvm_report *r, char *error)
+{
+	char a[32], b[32];
+	uint64_t size = 0;
+	int err = size_of(s->data, &size);
+
+	if (err == -ENOENT && !s->device)
+		err = 0;
+	if (!err && size < s->data_size) {
+		err = r->mend ? mend_size(s, size) : 0;
+		s->lost_from = kvc_max(size, 1);
+		kvm_foundf(r, r->mend && !err, "%s is shorter than it was made: %s of %s", s->data,
+			   kvc_size_text(size, a), kvc_size_text(s->data_size, b));
+	}
+	if (err)
+		snprintf(error, 512, "%s: %s", s->data, strerror(-err));
+	return err;
+}
+
+int kvm_open(struct kvc_store *s, const char *path, const char *device, struct kvm_report *r,
+	     char *error)
+{
+	int err = r->mend ? kvc_store_open(s, path, error) : kvc_store_look(s, path, error);
+
+	if (err == -EBADMSG)
+		err = mend_super(s, path, device, r, error);
+	if (err)
+		return err;
+	if ((err = check_size(s, r, error)))
+		kvc_store_close(s);
+	return err;
+}

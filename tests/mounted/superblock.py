@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: none
+"""A superblock that is flipped, cut, zeroed or lost is mended from its copy, from the catalog, or
+from the frames; and a store of an older mkfs gets a copy. A data file that was cut short costs the
+files of its tail, and nothing else. A store on a filesystem that is read only can be checked."""
+import os, shutil, signal, sqlite3
+from kvtest import *
+
+need_mount()
+N = 50000
+FILES = [f"m/c{i}/l{j}" for i in range(4) for j in range(3)]
+s = Store(cpu="32M", size="16M").mount()
+for f in FILES:
+    s.write(f, blob(f, N))
+s.settle()
+s.umount()
+KEEP = f"{TMP}/keep"
+shutil.copytree(s.path, KEEP)
+UUID = open(f"{s.path}/superblock", "rb").read()[16:32]
+
+
+def fresh():
+    shutil.rmtree(s.path, ignore_errors=True)
+    run("cp", "-a", KEEP, s.path, ok=True)
+
+
+def flip(path, at):
+    with open(path, "r+b") as f:
+        f.seek(at)
+        c = f.read(1)[0]
+        f.seek(at)
+        f.write(bytes([c ^ 0x41]))
+
+
+DAMAGE = {
+    "flipped in the magic": lambda p: flip(p, 3),
+    "flipped in the uuid": lambda p: flip(p, 20),
+    "flipped at the end": lambda p: flip(p, 4090),
+    "cut to nothing": lambda p: os.truncate(p, 0),
+    "cut in half": lambda p: os.truncate(p, 2048),
+    "zeroed": lambda p: open(p, "r+b").write(bytes(4096)),
+    "lost": os.unlink,
+}
+
+
+def whole(what, want=FILES):
+    s.mount()
+    there = [f for f in FILES if os.path.exists(f"{s.mnt}/{f}") and s.read(f) == blob(f, N)]
+    assert there == want, (what, there)
+    s.umount()
+
+
+# with the copy; with the catalog alone; with the frames alone
+for source in ("copy", "catalog", "frames"):
+    for name, damage in DAMAGE.items():
+        fresh()
+        damage(f"{s.path}/superblock")
+        if source != "copy":
+            os.unlink(f"{s.path}/superblock.copy")
+        if source == "frames":
+            db = sqlite3.connect(f"{s.path}/catalog.sqlite")
+            db.execute("DELETE FROM meta WHERE key = 'store'")
+            db.commit()
+            db.close()
+        what = (source, name)
+        p = run(binary("kvcachefs"), s.path, s.mnt, "-o", f"cpu=32M,run={TMP}/run")
+        assert p.returncode and p.stdout.count("\n") == 1 and "mkfs" not in p.stdout, (what, p)
+        before = sorted(os.listdir(s.path))
+        p = s.fsck("-n", ok=None)
+        assert p.returncode == 4 and "superblock" in p.stdout, (what, p.stdout)
+        assert sorted(os.listdir(s.path)) == before, what
+        p = s.fsck("-y", ok=None)
+        assert p.returncode == 1, (what, p.stdout)
+        s.fsck("-n", ok=True)
+        for f in ("superblock", "superblock.copy"):
+            b = open(f"{s.path}/{f}", "rb").read()
+            assert len(b) == 4096 and b[16:32] == UUID, (what, f)
+        if name.startswith(("cut in", "lost")):
+            whole(what)
+# --rebuild mends it too, and both copies at once
+fresh()
+for f in ("superblock", "superblock.copy"):
+    os.truncate(f"{s.path}/{f}", 0)
+s.fsck("--rebuild", ok=True)
+whole("both")
+
+# a store of before: it mounts, and has a copy then
+fresh()
+os.unlink(f"{s.path}/superblock.copy")
+os.chmod(f"{s.path}/catalog.sqlite", 0o644)
+os.chmod(s.path, 0o755)
+s.fsck("-n", ok=True)
+whole("without a copy")
+assert os.path.getsize(f"{s.path}/superblock.copy") == 4096
+assert os.stat(f"{s.path}/catalog.sqlite").st_mode & 0o777 == 0o600
+assert os.stat(s.path).st_mode & 0o777 == 0o700
+fresh()
+os.unlink(f"{s.path}/superblock.copy")
+s.fsck("-y", ok=True)
+assert os.path.getsize(f"{s.path}/superblock.copy") == 4096
+
+# the data cut short, and a mount, or fsck first
+fresh()
+db = sqlite3.connect(f"{s.path}/catalog.sqlite")
+rows = db.execute("SELECT at, at + len, p.name || '/' || c.name || '/' || n.name FROM placements "
+                  "JOIN names n USING(ino) JOIN names c ON c.ino = n.parent JOIN names p ON "
+                  "p.ino = c.parent ORDER BY at").fetchall()
+db.close()
+assert len(rows) == len(FILES)
+cut = rows[7][0] + 5000
+left = [f for f in FILES if [r for r in rows if r[2] == f and r[1] <= cut]]
+assert len(left) == 7
+for how in ("mount", "-y"):
+    fresh()
+    os.truncate(f"{s.path}/data", cut)
+    p = s.fsck("-n", ok=None)
+    assert p.returncode == 4 and "shorter than it was made" in p.stdout, p.stdout
+    if how == "-y":
+        assert s.fsck("-y", ok=None).returncode == 1
+        assert os.path.getsize(f"{s.path}/data") == 16 << 20
+        s.fsck("-n", ok=True)
+    whole(how, left)
+    s.mount()
+    s.write("m/new/x", blob("x", N))  # and there is room for more
+    s.settle()
+    s.umount()
+    assert s.fsck("-y", ok=None).returncode in (0, 1)
+    s.fsck("-n", ok=True)
+    s.mount()
+    assert s.read("m/new/x") == blob("x", N)
+    s.umount()
+fresh()
+os.unlink(f"{s.path}/data")  # all of it
+assert s.fsck("-n", ok=None).returncode & 4
+assert s.fsck("-y", ok=None).returncode == 1
+s.fsck("-n", ok=True)
+whole("no data", [])
+
+# read only, after a kill: what is in the log counts, and nothing changes
+fresh()
+s.mount()
+s.write("m/late", blob("late", N))
+s.settle()
+time.sleep(0.3)
+s.kill()
+run("umount", "-l", s.mnt)
+s.drop_pool()
+assert os.path.getsize(f"{s.path}/catalog.sqlite-wal") > 4096
+
+
+def state():
+    return {n: (hashlib.md5(open(f"{s.path}/{n}", "rb").read()).hexdigest(),
+                os.stat(f"{s.path}/{n}").st_mtime_ns) for n in os.listdir(s.path)}
+
+
+for log in (True, False):
+    if not log:
+        s.fsck("-y", ok=True)
+        assert not os.path.exists(f"{s.path}/catalog.sqlite-wal")
+    before = state()
+    s.fsck("-n", ok=True)
+    assert state() == before, "-n changes something"
+    run("mount", "--bind", s.path, s.path, ok=True)
+    run("mount", "-o", "remount,ro,bind", s.path, ok=True)
+    try:
+        assert "nothing is wrong" in s.fsck("-n", ok=True).stdout
+        p = s.fsck("-y", ok=None)
+        assert p.returncode == 8 and "Read-only" in p.stdout, p.stdout
+    finally:
+        run("umount", s.path, ok=True)
+    assert state() == before
+s.mount()
+assert s.read("m/late") == blob("late", N)
+s.umount()
+# and not while it is mounted
+s.mount()
+p = s.fsck("-n", ok=None)
+assert p.returncode == 8 and "in use" in p.stdout, p.stdout
+s.umount()

@@ -1,0 +1,530 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Loaded into a daemon or a tool by LD_PRELOAD: calls on files fail, come short, are late, or are
+ * the last thing that the process does. What is to go wrong is told by rules:
+ *
+ *   FAULTS="calls=read,write path=GLOB nth=N count=C at=OFF len=LEN do=WHAT; ..."
+ *
+ * calls: of read write sync open alloc truncate unlink rename link mkdir, or change (all of them
+ * that alter anything: the points at which to kill), or all. path: matched by fnmatch with the
+ * whole path of the file. at, len: only calls that touch these bytes of it. nth: the first call
+ * that goes wrong, counted from 1 over all threads (0: none, the calls are only counted); count: so
+ * many from there on (1; 0: all). do: the name of an errno (EIO); short: half of it is read or
+ * written; delay:MS; kill: SIGKILL before the call; torn: a write does half of it, and then
+ * SIGKILL.
+ *
+ * FAULTS_COUNT names a file that gets, for each rule, how many calls it met and how many went wrong
+ * (two 64-bit integers each): with nth=0 a first run tells how far a sweep has to go. FAULTS_EXE:
+ * only in a program of that name. What a program starts has no faults.
+ *
+ * Up to RULES rules; the first that fires counts. Calls that libc makes of itself (fopen) are not
+ * seen, nor what is read or written through mappings.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <fnmatch.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define FDS 65536
+#define RULES 8
+
+static const char *const call_names[] = {
+	"read", "write", "sync", "open", "alloc", "truncate", "unlink", "rename", "link", "mkdir",
+};
+enum { READ, WRITE, SYNC, OPEN, ALLOC, TRUNCATE, UNLINK, RENAME, LINK, MKDIR, MAKE, CALLS };
+#define CHANGES (~(1u << READ | 1u << OPEN))
+
+enum what { FAIL, SHORT, DELAY, KILL, TORN };
+
+static struct rule {
+	unsigned calls;
+	char path[PATH_MAX];
+	uint64_t nth, count, at, len;
+	enum what what;
+	int value; /* the errno, or ms */
+} rules[RULES];
+static unsigned nrules;
+
+static struct counts {
+	_Atomic uint64_t met, fired;
+} none[RULES], *counts = none;
+
+static _Atomic unsigned char mask_of[FDS]; /* the rules that a descriptor's path matches */
+
+static void die(const char *what)
+{
+	dprintf(2, "faults: %s: %s\n", what, strerror(errno));
+	abort();
+}
+
+/* ---- the rules ---- */
+
+static unsigned calls_of(char *list)
+{
+	unsigned calls = 0;
+	char *save = NULL;
+
+	for (char *w = strtok_r(list, ",", &save); w; w = strtok_r(NULL, ",", &save)) {
+		unsigned c = 0;
+
+		while (c < sizeof call_names / sizeof call_names[0] && strcmp(w, call_names[c]))
+			c++;
+		if (!strcmp(w, "all"))
+			calls |= ~0u;
+		else if (!strcmp(w, "change"))
+			calls |= CHANGES;
+		else if (c < sizeof call_names / sizeof call_names[0])
+			calls |= 1u << c;
+		else
+			die(w);
+	}
+	return calls;
+}
+
+static void what_of(struct rule *r, const char *w)
+{
+	if (!strcmp(w, "short")) {
+		r->what = SHORT;
+	} else if (!strcmp(w, "kill")) {
+		r->what = KILL;
+	} else if (!strcmp(w, "torn")) {
+		r->what = TORN;
+	} else if (!strncmp(w, "delay:", 6)) {
+		r->what = DELAY;
+		r->value = (int)strtol(w + 6, NULL, 10);
+	} else {
+		for (r->value = 1; r->value < 200; r->value++) {
+			const char *name = strerrorname_np(r->value);
+
+			if (name && !strcmp(name, w))
+				return;
+		}
+		die(w);
+	}
+}
+
+static void read_rule(char *text)
+{
+	struct rule *r = &rules[nrules];
+	char *save = NULL;
+
+	*r = (struct rule){ .calls = ~0u, .path = "*", .count = 1, .len = UINT64_MAX };
+	for (char *w = strtok_r(text, " ", &save); w; w = strtok_r(NULL, " ", &save)) {
+		char *value = strchr(w, '=');
+
+		if (!value)
+			die(w);
+		*value++ = 0;
+		if (!strcmp(w, "calls"))
+			r->calls = calls_of(value);
+		else if (!strcmp(w, "path"))
+			snprintf(r->path, sizeof r->path, "%s", value);
+		else if (!strcmp(w, "nth"))
+			r->nth = strtoull(value, NULL, 10);
+		else if (!strcmp(w, "count"))
+			r->count = strtoull(value, NULL, 10);
+		else if (!strcmp(w, "at"))
+			r->at = strtoull(value, NULL, 10);
+		else if (!strcmp(w, "len"))
+			r->len = strtoull(value, NULL, 10);
+		else if (!strcmp(w, "do"))
+			what_of(r, value);
+		else
+			die(w);
+	}
+	nrules++;
+}
+
+__attribute__((constructor)) static void start(void)
+{
+	const char *text = getenv("FAULTS"), *exe = getenv("FAULTS_EXE");
+	const char *count = getenv("FAULTS_COUNT");
+	char *copy = text ? strdup(text) : NULL, *save = NULL;
+
+	if (!copy || (exe && strcmp(exe, program_invocation_short_name)))
+		return;
+	unsetenv("LD_PRELOAD");
+	if (count) {
+		int fd = (int)syscall(SYS_openat, AT_FDCWD, count, O_RDWR | O_CREAT | O_CLOEXEC,
+				      0600);
+
+		if (fd < 0 || syscall(SYS_ftruncate, fd, sizeof none))
+			die(count);
+		counts = mmap(NULL, sizeof none, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+		if (counts == MAP_FAILED)
+			die(count);
+		syscall(SYS_close, fd);
+	}
+	for (char *r = strtok_r(copy, ";", &save); r; r = strtok_r(NULL, ";", &save)) {
+		if (nrules == RULES)
+			die("too many rules");
+		read_rule(r);
+	}
+	free(copy);
+}
+
+/* ---- does one fire? ---- */
+
+static unsigned match_path(const char *path)
+{
+	unsigned mask = 0;
+
+	for (unsigned i = 0; i < nrules; i++)
+		if (!fnmatch(rules[i].path, path, 0))
+			mask |= 1u << i;
+	return mask;
+}
+
+/* The whole path, as far as it can be told without following links in its last part. */
+static unsigned match_at(int dir, const char *path)
+{
+	char base[PATH_MAX] = "", link[64], full[2 * PATH_MAX];
+	int saved = errno;
+	ssize_t n;
+
+	if (!nrules || !path)
+		return 0;
+	if (*path != '/') {
+		if (dir == AT_FDCWD) {
+			if (!getcwd(base, sizeof base))
+				*base = 0;
+		} else {
+			snprintf(link, sizeof link, "/proc/self/fd/%d", dir);
+			n = readlink(link, base, sizeof base - 1);
+			base[n > 0 ? n : 0] = 0;
+		}
+	}
+	snprintf(full, sizeof full, "%s%s%s", base, *path == '/' ? "" : "/", path);
+	errno = saved;
+	return match_path(full);
+}
+
+/* The rule that fires for this call, or NULL. Kills and delays by itself. */
+static const struct rule *fires(unsigned mask, unsigned call, uint64_t off, uint64_t len)
+{
+	const struct rule *hit = NULL;
+
+	for (unsigned i = 0; mask && i < nrules; i++) {
+		struct rule *r = &rules[i];
+		uint64_t n;
+
+		if (!(mask & 1u << i) || !(r->calls & 1u << call))
+			continue;
+		if (call <= WRITE &&
+		    (off + len <= r->at || (r->len != UINT64_MAX && off >= r->at + r->len)))
+			continue;
+		n = atomic_fetch_add(&counts[i].met, 1) + 1;
+		if (hit || !r->nth || n < r->nth || (r->count && n >= r->nth + r->count))
+			continue;
+		atomic_fetch_add(&counts[i].fired, 1);
+		hit = r;
+	}
+	if (hit && (hit->what == KILL || (hit->what == TORN && call != WRITE)))
+		syscall(SYS_kill, getpid(), SIGKILL);
+	if (hit && hit->what == DELAY)
+		usleep((useconds_t)hit->value * 1000);
+	return hit && hit->what == DELAY ? NULL : hit;
+}
+
+static unsigned mask(int fd)
+{
+	return fd >= 0 && fd < FDS ? atomic_load(&mask_of[fd]) : 0;
+}
+
+static long failed(const struct rule *r)
+{
+	errno = r->value;
+	return -1;
+}
+
+/* A call by name that changes something, on one path or two. */
+#define BY_NAME(call, m, ...)                                  \
+	({                                                     \
+		const struct rule *r_ = fires(m, call, 0, 0);  \
+		(int)(r_ ? failed(r_) : syscall(__VA_ARGS__)); \
+	})
+
+/* ---- opening ---- */
+
+static int open_at(int dir, const char *path, int flags, mode_t mode)
+{
+	unsigned m = match_at(dir, path);
+	const struct rule *r = fires(m, OPEN, 0, 0);
+	struct stat st;
+	int fd;
+
+	if (!r && (flags & O_CREAT) && m && fstatat(dir, path, &st, 0))
+		r = fires(m, MAKE, 0, 0); /* it makes a file: a change */
+	if (r)
+		return (int)failed(r);
+	fd = (int)syscall(SYS_openat, dir, path, flags, mode);
+	if (fd >= 0 && fd < FDS)
+		atomic_store(&mask_of[fd], (unsigned char)m);
+	return fd;
+}
+
+#define MODE_OF(flags, last)                                                   \
+	({                                                                     \
+		mode_t m = 0;                                                  \
+		if ((flags) & O_CREAT || ((flags) & O_TMPFILE) == O_TMPFILE) { \
+			va_list ap;                                            \
+			va_start(ap, last);                                    \
+			m = va_arg(ap, mode_t);                                \
+			va_end(ap);                                            \
+		}                                                              \
+		m;                                                             \
+	})
+
+int open(const char *path, int flags, ...)
+{
+	return open_at(AT_FDCWD, path, flags, MODE_OF(flags, flags));
+}
+
+int open64(const char *path, int flags, ...)
+{
+	return open_at(AT_FDCWD, path, flags | O_LARGEFILE, MODE_OF(flags, flags));
+}
+
+int openat(int dir, const char *path, int flags, ...)
+{
+	return open_at(dir, path, flags, MODE_OF(flags, flags));
+}
+
+int openat64(int dir, const char *path, int flags, ...)
+{
+	return open_at(dir, path, flags | O_LARGEFILE, MODE_OF(flags, flags));
+}
+
+int close(int fd)
+{
+	if (fd >= 0 && fd < FDS)
+		atomic_store(&mask_of[fd], 0);
+	return (int)syscall(SYS_close, fd);
+}
+
+/* ---- bytes ---- */
+
+static size_t half(size_t len)
+{
+	return len >= 8192 ? len / 2 / 4096 * 4096 : len / 2;
+}
+
+static ssize_t one(int fd, unsigned call, long number, void *buf, size_t len, off_t off, bool here)
+{
+	unsigned m = mask(fd);
+	uint64_t at = m && here ? (uint64_t)lseek(fd, 0, SEEK_CUR) : (uint64_t)off;
+	const struct rule *r = fires(m, call, at, len);
+	ssize_t done;
+
+	if (r && r->what == FAIL)
+		return failed(r);
+	if (r)
+		len = half(len);
+	done = here ? syscall(number, fd, buf, len) : syscall(number, fd, buf, len, off);
+	if (r && r->what == TORN)
+		syscall(SYS_kill, getpid(), SIGKILL);
+	return done;
+}
+
+/* Of several pieces only the first remains where it is to be short. */
+static ssize_t several(int fd, unsigned call, long number, const struct iovec *v, int n, off_t off,
+		       bool here)
+{
+	unsigned m = mask(fd);
+	uint64_t at = m && here ? (uint64_t)lseek(fd, 0, SEEK_CUR) : (uint64_t)off, len = 0;
+	const struct rule *r;
+	struct iovec first = n > 0 ? *v : (struct iovec){ 0 };
+	ssize_t done;
+
+	for (int i = 0; i < n; i++)
+		len += v[i].iov_len;
+	r = fires(m, call, at, len);
+	if (r && r->what == FAIL)
+		return failed(r);
+	if (r) {
+		first.iov_len = n > 1 ? first.iov_len : half(first.iov_len);
+		v = &first;
+		n = 1;
+	}
+	done = here ? syscall(number, fd, v, n) : syscall(number, fd, v, n, off, 0);
+	if (r && r->what == TORN)
+		syscall(SYS_kill, getpid(), SIGKILL);
+	return done;
+}
+
+ssize_t read(int fd, void *buf, size_t len)
+{
+	return one(fd, READ, SYS_read, buf, len, 0, true);
+}
+
+ssize_t pread64(int fd, void *buf, size_t len, off_t off)
+{
+	return one(fd, READ, SYS_pread64, buf, len, off, false);
+}
+
+ssize_t pread(int fd, void *buf, size_t len, off_t off)
+{
+	return pread64(fd, buf, len, off);
+}
+
+ssize_t preadv64(int fd, const struct iovec *v, int n, off_t off)
+{
+	return several(fd, READ, SYS_preadv, v, n, off, false);
+}
+
+ssize_t preadv(int fd, const struct iovec *v, int n, off_t off)
+{
+	return preadv64(fd, v, n, off);
+}
+
+ssize_t write(int fd, const void *buf, size_t len)
+{
+	return one(fd, WRITE, SYS_write, (void *)buf, len, 0, true);
+}
+
+ssize_t writev(int fd, const struct iovec *v, int n)
+{
+	return several(fd, WRITE, SYS_writev, v, n, 0, true);
+}
+
+ssize_t pwrite64(int fd, const void *buf, size_t len, off_t off)
+{
+	return one(fd, WRITE, SYS_pwrite64, (void *)buf, len, off, false);
+}
+
+ssize_t pwrite(int fd, const void *buf, size_t len, off_t off)
+{
+	return pwrite64(fd, buf, len, off);
+}
+
+ssize_t pwritev64(int fd, const struct iovec *v, int n, off_t off)
+{
+	return several(fd, WRITE, SYS_pwritev, v, n, off, false);
+}
+
+ssize_t pwritev(int fd, const struct iovec *v, int n, off_t off)
+{
+	return pwritev64(fd, v, n, off);
+}
+
+/* ---- sizes and stable storage ---- */
+
+int ftruncate64(int fd, off_t size)
+{
+	return BY_NAME(TRUNCATE, mask(fd), SYS_ftruncate, fd, size);
+}
+
+int ftruncate(int fd, off_t size)
+{
+	return ftruncate64(fd, size);
+}
+
+int truncate64(const char *path, off_t size)
+{
+	return BY_NAME(TRUNCATE, match_at(AT_FDCWD, path), SYS_truncate, path, size);
+}
+
+int truncate(const char *path, off_t size)
+{
+	return truncate64(path, size);
+}
+
+int fallocate64(int fd, int mode, off_t off, off_t len)
+{
+	return BY_NAME(ALLOC, mask(fd), SYS_fallocate, fd, mode, off, len);
+}
+
+int fallocate(int fd, int mode, off_t off, off_t len)
+{
+	return fallocate64(fd, mode, off, len);
+}
+
+int posix_fallocate64(int fd, off_t off, off_t len)
+{
+	int saved = errno, err = fallocate64(fd, 0, off, len) ? errno : 0;
+
+	errno = saved;
+	return err;
+}
+
+int posix_fallocate(int fd, off_t off, off_t len)
+{
+	return posix_fallocate64(fd, off, len);
+}
+
+int fsync(int fd)
+{
+	return BY_NAME(SYNC, mask(fd), SYS_fsync, fd);
+}
+
+int fdatasync(int fd)
+{
+	return BY_NAME(SYNC, mask(fd), SYS_fdatasync, fd);
+}
+
+/* ---- names ---- */
+
+int unlinkat(int dir, const char *path, int flags)
+{
+	return BY_NAME(UNLINK, match_at(dir, path), SYS_unlinkat, dir, path, flags);
+}
+
+int unlink(const char *path)
+{
+	return unlinkat(AT_FDCWD, path, 0);
+}
+
+int rmdir(const char *path)
+{
+	return unlinkat(AT_FDCWD, path, AT_REMOVEDIR);
+}
+
+int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags)
+{
+	return BY_NAME(RENAME, match_at(from_dir, from) | match_at(to_dir, to), SYS_renameat2,
+		       from_dir, from, to_dir, to, flags);
+}
+
+int renameat(int from_dir, const char *from, int to_dir, const char *to)
+{
+	return renameat2(from_dir, from, to_dir, to, 0);
+}
+
+int rename(const char *from, const char *to)
+{
+	return renameat2(AT_FDCWD, from, AT_FDCWD, to, 0);
+}
+
+int linkat(int from_dir, const char *from, int to_dir, const char *to, int flags)
+{
+	return BY_NAME(LINK, match_at(from_dir, from) | match_at(to_dir, to), SYS_linkat, from_dir,
+		       from, to_dir, to, flags);
+}
+
+int link(const char *from, const char *to)
+{
+	return linkat(AT_FDCWD, from, AT_FDCWD, to, 0);
+}
+
+int mkdirat(int dir, const char *path, mode_t mode)
+{
+	return BY_NAME(MKDIR, match_at(dir, path), SYS_mkdirat, dir, path, mode);
+}
+
+int mkdir(const char *path, mode_t mode)
+{
+	return mkdirat(AT_FDCWD, path, mode);
+}

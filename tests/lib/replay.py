@@ -222,10 +222,11 @@ class Replay:
                 rng.randint(0, len(self.pending_names)))
         for o in self.pending_names[:many]:
             self.change_names(names, folders, o)
-        for f in folders:
-            os.makedirs(f"{to}/{f}", exist_ok=True)
         for path in [p for p in self.names if p.startswith("remote/")]:
             names[path] = self.names[path]
+            folders.add(os.path.dirname(path))
+        for f in folders:
+            os.makedirs(f"{to}/{f}", exist_ok=True)
         for path, f in names.items():
             log, data = path.endswith("-wal"), path.endswith("/data")
             keep, grain = {

@@ -111,7 +111,7 @@ assert used() == took(), (used(), took())
 os.removexattr(model, "user.kvcachefs.quota")
 os.setxattr(model, "user.kvcachefs.quota", b"200G")
 assert survey()
-time.sleep(0.2)
+wait_for(lambda: not survey().startswith("0 "))  # it begins when it is committed
 s.kill()
 s.mount()
 wait_for(lambda: survey() is None, 60)

@@ -71,12 +71,18 @@ static bool valid(const struct disk *d, const struct kvc_where *w)
 	       w->len <= d->size && w->at <= d->size - w->len;
 }
 
+/* Can there be a frame? */
+static bool there(const struct disk *d, const struct kvc_where *w)
+{
+	return valid(d, w) && w->at + w->len <= d->lost_from;
+}
+
 static int disk_claim(struct kvc_tier *t, const struct kvc_where *w)
 {
 	struct disk *d = of(t);
 	int err;
 
-	if (!valid(d, w) || w->at + w->len > d->lost_from)
+	if (!there(d, w))
 		return -ERANGE;
 	pthread_mutex_lock(&d->lock);
 	err = kvct_extents_claim(d->free, w->at, w->len);
@@ -449,7 +455,7 @@ static int disk_list(struct kvc_tier *t,
 			if (at + o < skip || kvc_frame_decode(buf + o, f))
 				continue;
 			w.len = KVC_FRAME_HEADER + kvc_round_up(f->stored_len, KVC_PAGE);
-			if (!valid(d, &w))
+			if (!there(d, &w))
 				continue;
 			err = fn(arg, &w, f);
 			if (err == 1) { /* taken: what lies inside it is its payload */

@@ -30,7 +30,8 @@
 
 /* from the knock on; and on kernels that keep names, so much longer */
 #define KNOCK_NS 100000000ull
-#define KNOCKS 3
+#define KNOCKS 3 /* with time in between where somebody looks; then so many at once: */
+#define KNOCKS_MOST 20
 
 /* A folder that is about to go; it need not be in memory. */
 struct knock {
@@ -184,6 +185,16 @@ static bool knocked_long_ago(struct kvc *k, const struct knock *x, uint64_t now)
 	return kvc_notified(k, x->nr) && now - x->at_ns >= KNOCK_NS + k->ev.kept_ns;
 }
 
+/*
+ * Somebody has just looked at it, and is given the time to use it. Who looks again and again gets
+ * no more time, but it still is not taken away under his eyes: between a mkdir that says EEXIST and
+ * a look at what is there.
+ */
+static bool waits_locked(const struct knock *x, uint64_t now)
+{
+	return x->n < KNOCKS && now - x->looked_ns < KVC_YOUNG_NS;
+}
+
 int kvc_knock_locked(struct kvc *k, uint64_t folder, uint64_t last_ns, int tier, uint64_t bytes)
 {
 	struct knock *x = knock_find(k, folder);
@@ -212,7 +223,7 @@ bool kvc_knocked_locked(struct kvc *k, uint64_t folder, uint64_t last_ns, int ti
 	if (!x || !k->started || k->stopping || x->use_ns != last_ns || x->tier != tier || !x->n)
 		return false;
 	*bytes = x->bytes;
-	return x->at_ns ? !knocked_long_ago(k, x, now) : now - x->looked_ns < KVC_YOUNG_NS;
+	return x->at_ns ? !knocked_long_ago(k, x, now) : waits_locked(x, now);
 }
 
 int kvc_may_go_locked(struct kvc *k, struct kvc_node *folder, uint64_t last_ns)
@@ -229,8 +240,8 @@ int kvc_may_go_locked(struct kvc *k, struct kvc_node *folder, uint64_t last_ns)
 		x->use_ns = last_ns;
 		x->at_ns = x->n = 0;
 	}
-	if (!x->at_ns && now - x->looked_ns < KVC_YOUNG_NS)
-		return -EAGAIN; /* somebody has just looked at it */
+	if (!x->at_ns && waits_locked(x, now))
+		return -EAGAIN;
 	if (!x->at_ns)
 		return 1;
 	return knocked_long_ago(k, x, now) ? 0 : -EAGAIN;
@@ -243,7 +254,7 @@ void kvc_looked_locked(struct kvc *k, uint64_t folder)
 	if (!x)
 		return;
 	x->looked_ns = kvc_mono_ns();
-	if (x->n < KNOCKS)
+	if (x->n < KNOCKS_MOST)
 		x->at_ns = 0;
 }
 

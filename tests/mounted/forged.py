@@ -4,7 +4,7 @@
 has to prove that a daemon of this store made it. A store of before there were such proofs is
 mounted and read as it was, and brought up to date by use; a rebuild believes what it proves. A lost
 superblock costs who the files belong to, and nothing else."""
-import os, shutil, uuid
+import glob, os, shutil, uuid
 from kvtest import KiB, Store, blob, wait_for
 import frames
 
@@ -82,12 +82,15 @@ st = os.stat(f"{s.mnt}/lost+found/{found[0]}")
 assert (st.st_uid, st.st_mode & 0o7777) == (0, 0o600)
 s.umount()
 
-# The superblock is lost: nobody can tell who made what, so all is root's, what was forged too (as
+# The superblock is lost, its copy and the catalog too: nobody can tell who made what, so all is root's, what was forged too (as
 # the newest generation of one). It stays readable.
 del real["m/c0/l"]
-with open(f"{s.path}/superblock", "r+b") as f:
-    f.seek(20)
-    f.write(b"\xff" * 1000)
+for name in ("superblock", "superblock.copy"):
+    with open(f"{s.path}/{name}", "r+b") as f:
+        f.seek(20)
+        f.write(b"\xff" * 1000)
+for path in glob.glob(f"{s.path}/catalog.sqlite*"):
+    os.unlink(path)
 s.fsck("--rebuild")
 for _ in range(2):
     s.mount()

@@ -19,7 +19,8 @@ def used():
 def pool():
     total = 0
     for folder, _, names in os.walk(f"{TMP}/run"):
-        total += sum(os.stat(f"{folder}/{n}").st_blocks * 512 for n in names)
+        total += sum(os.stat(f"{folder}/{n}").st_blocks * 512 for n in names
+                     if not n.startswith("."))  # the mark of whose it is
     return total
 
 

@@ -82,8 +82,8 @@ st = os.stat(f"{s.mnt}/lost+found/{found[0]}")
 assert (st.st_uid, st.st_mode & 0o7777) == (0, 0o600)
 s.umount()
 
-# The superblock is lost, its copy and the catalog too: nobody can tell who made what, so all is root's, what was forged too (as
-# the newest generation of one). It stays readable.
+# The superblock is lost, its copy and the catalog too: nobody can tell who made what, so all is
+# root's, what was forged too (as the newest generation of one). It stays readable.
 del real["m/c0/l"]
 for name in ("superblock", "superblock.copy"):
     with open(f"{s.path}/{name}", "r+b") as f:

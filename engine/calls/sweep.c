@@ -12,6 +12,7 @@
  */
 #include "cache.h"
 #include "calls.h"
+#include "clock.h"
 #include "dirty.h"
 #include "file.h"
 #include "load.h"
@@ -111,9 +112,10 @@ static int add_file(struct import *im, const struct kvc_where *w, const struct k
 	for (size_t depth = 0; depth < KVC_FRAME_PATH_MAX / 2; depth++) {
 		memcpy(path, f->path, sizeof path);
 		kvc_lock_both(k);
-		if (!kvc_gone_get(k->cat, w, kvc_now_ns())) { /* deleted here */
+		missing = kvc_gone_get(k->cat, w, kvc_clock_ns(k));
+		if (missing != -ENOENT) { /* deleted here, or that is not known now */
 			kvc_unlock_both(k);
-			return -EEXIST;
+			return missing ?: -EEXIST;
 		}
 		missing = folder_both(k, path, &parent, &name);
 		err = missing ?: kvc_adopt_both(k, im->tier, parent, name, w, f);
@@ -387,8 +389,8 @@ void kvc_sweep_stop(struct kvc *k)
 		return;
 	s->stop = true;
 	/* The listing of a filesystem whose server is dead has no end. */
-	limit = kvc_timespec(kvc_now_ns() + k->opt.deadline_ms * 1000000);
-	if (!pthread_timedjoin_np(s->thread, NULL, &limit)) {
+	limit = kvc_timespec(kvc_mono_ns() + k->opt.deadline_ms * 1000000);
+	if (!pthread_clockjoin_np(s->thread, NULL, CLOCK_MONOTONIC, &limit)) {
 		free(s);
 		return;
 	}

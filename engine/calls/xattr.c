@@ -211,7 +211,7 @@ static int get_unit(struct kvc *k, struct subject *s, char *value)
 
 	if (v >= 0)
 		snprintf(value, 128, "%s", kvc_unit_text(v));
-	return v < 0 ? -ENODATA : 0;
+	return v >= 0 ? 0 : v == KVC_UNIT_NONE ? -ENODATA : v;
 }
 
 static int set_unit(struct kvc *k, struct subject *s, const char *value)
@@ -331,8 +331,12 @@ static int subject_both(struct kvc *k, uint64_t ino, struct subject *s)
 
 		if (c)
 			kvc_chunk_row(c, &s->row);
-		else if (kvc_chunk_get(k->cat, s->chunk, &s->row))
+		else if ((err = kvc_chunk_get(k->cat, s->chunk, &s->row)) == -ENOENT)
 			s->row = (struct kvc_chunk_row){ .id = s->chunk };
+		if (err && err != -ENOENT) {
+			kvc_node_settle_locked(k, s->n);
+			return err;
+		}
 	}
 	return 0;
 }

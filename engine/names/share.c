@@ -169,6 +169,7 @@ int kvc_ask_both(struct kvc *k, uint64_t parent, const char *name, struct kvc_wa
 	struct kvc_miss *m;
 	struct kvc_where where;
 	struct ask *a = NULL;
+	int err;
 
 	if (!k->shared || !askable(name) || k->stopping)
 		return -ENOENT;
@@ -188,14 +189,17 @@ int kvc_ask_both(struct kvc *k, uint64_t parent, const char *name, struct kvc_wa
 	}
 	if (!a) {
 		a = calloc(1, sizeof *a);
-		if (!a || kvc_path_in_both(k, parent, name, a->path)) {
+		if (!a)
+			return -ENOMEM;
+		if (kvc_path_in_both(k, parent, name, a->path)) {
 			free(a);
 			return -ENOENT;
 		}
 		where = kvc_where_of(a->path);
-		if (!kvc_gone_get(k->cat, &where, kvc_clock_ns(k))) {
+		err = kvc_gone_get(k->cat, &where, kvc_clock_ns(k));
+		if (err != -ENOENT) { /* deleted here, or that is not known now */
 			free(a);
-			return -ENOENT;
+			return err ?: -ENOENT;
 		}
 		a->parent = parent;
 		snprintf(a->name, sizeof a->name, "%s", name);

@@ -14,7 +14,7 @@ struct kvc_share {
 
 /*
  * Asks the shared tiers for a name that is not in the catalog. KVC_WAIT: parked, look again after;
- * -ENOENT: nobody has it.
+ * -ENOENT: nobody has it; -EAGAIN: it would have to wait, without w; or the catalog's error.
  */
 int kvc_ask_both(struct kvc *k, uint64_t parent, const char *name, struct kvc_wait *w);
 /*

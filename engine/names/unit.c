@@ -92,32 +92,36 @@ int kvc_unit_get_both(struct kvc *k, struct kvc_node *folder)
 	size_t len = sizeof text - 1;
 
 	if (!folder->unit_set) {
+		int err = kvc_xattr_get(k->cat, folder->row.ino, KVC_UNIT_ATTR, text, &len);
+
+		if (err && err != -ENOENT)
+			return err;
 		folder->unit_set = 1;
-		if (!kvc_xattr_get(k->cat, folder->row.ino, KVC_UNIT_ATTR, text, &len))
-			for (int i = 0; names[i]; i++)
-				if (!strcmp(names[i], text))
-					folder->unit_set = (int8_t)(i + 2);
+		for (int i = 0; !err && names[i]; i++)
+			if (!strcmp(names[i], text))
+				folder->unit_set = (int8_t)(i + 2);
 	}
-	return folder->unit_set - 2;
+	return folder->unit_set == 1 ? KVC_UNIT_NONE : folder->unit_set - 2;
 }
 
-/* What is asked for the folder: by an attribute on it or above, or by unit=; -1: nothing is. */
+/* What is asked for the folder, by an attribute on it or above, or by unit=. */
 static int asked_both(struct kvc *k, struct kvc_node *folder)
 {
-	int unit = kvc_unit_get_both(k, folder);
+	int unit = kvc_unit_get_both(k, folder), err;
 
-	for (uint64_t up = folder->row.parent, depth = 0; unit < 0 && depth < 4096; depth++) {
+	for (uint64_t up = folder->row.parent, depth = 0; unit == KVC_UNIT_NONE && depth < 4096;
+	     depth++) {
 		struct kvc_node *n;
 
-		if (kvc_node_get_both(k, up, &n))
-			break;
+		if ((err = kvc_node_get_both(k, up, &n)))
+			return err;
 		unit = kvc_unit_get_both(k, n);
 		if (up == KVC_ROOT)
 			break;
 		up = n->row.parent;
 		kvc_node_settle_locked(k, n);
 	}
-	return unit >= 0 ? unit : k->opt.unit ? (int)k->opt.unit - 1 : -1;
+	return unit == KVC_UNIT_NONE && k->opt.unit ? (int)k->opt.unit - 1 : unit;
 }
 
 bool kvc_unit_whole_both(struct kvc *k, struct kvc_node *folder)
@@ -241,6 +245,8 @@ int kvc_unit_join_both(struct kvc *k, struct kvc_node *folder, struct kvc_node *
 		if (run->ino[i] == folder->row.ino)
 			run->n = 0; /* it is no row of empty folders any more */
 	unit = asked_both(k, folder);
+	if (unit < 0 && unit != KVC_UNIT_NONE)
+		return unit;
 	if (unit < 0 && !(folder->row.container & KVC_CONTAINER) && !bursting(k, folder, here))
 		container_locked(k, folder);
 	folder->files++;

@@ -5,7 +5,7 @@
 
 #include "node.h"
 
-enum kvc_unit { KVC_UNIT_DIR, KVC_UNIT_FILE };
+enum kvc_unit { KVC_UNIT_NONE = -1, KVC_UNIT_DIR, KVC_UNIT_FILE };
 
 struct kvc_units {
 	struct kvc_run *runs; /* folders made in a row, and trees of them; NULL: none yet */
@@ -38,8 +38,8 @@ void kvc_unit_folder_made_both(struct kvc *k, struct kvc_node *parent, struct kv
  */
 void kvc_unit_regroup_locked(struct kvc *k, struct kvc_node *folder);
 /*
- * What is set on the folder itself: enum kvc_unit, or -1; its text; and to set it, or take it away
- * (NULL).
+ * What is set on the folder itself: enum kvc_unit, or the catalog's error; its text; and to set it,
+ * or take it away (NULL).
  */
 int kvc_unit_get_both(struct kvc *k, struct kvc_node *folder);
 const char *kvc_unit_text(int unit);

@@ -89,12 +89,16 @@ int kvc_unnamed_recover_both(struct kvc *k)
 		uint64_t ino;
 		struct kvc_row row;
 
-		if (sscanf(key, KEY "%" SCNx64, &ino) == 1 && !kvc_row_get(k->cat, ino, &row) &&
-		    !row.nlink) {
-			err = kvc_row_del(k->cat, ino) ?: kvc_chunk_del(k->cat, ino);
-			kvc_count(&k->stats, recovery_drops);
+		if (sscanf(key, KEY "%" SCNx64, &ino) == 1) {
+			err = kvc_row_get(k->cat, ino, &row);
+			if (!err && !row.nlink) {
+				err = kvc_row_del(k->cat, ino) ?: kvc_chunk_del(k->cat, ino);
+				kvc_count(&k->stats, recovery_drops);
+			}
+			if (err && err != -ENOENT)
+				return err;
 		}
-		if (err || (err = kvc_meta_del(k->cat, key)))
+		if ((err = kvc_meta_del(k->cat, key)))
 			return err;
 	}
 	return err == -ENOENT ? 0 : err;

@@ -60,10 +60,11 @@ int kvc_model_attr_both(struct kvc *k, uint64_t model, enum kvc_model_attr a)
 	if (!h->attr[a]) {
 		char text[32] = "";
 		size_t len = sizeof text - 1;
-		int v = kvc_xattr_get(k->cat, model, attrs[a].name, text, &len) ? -1
-										: value_of(a, text);
+		int err = kvc_xattr_get(k->cat, model, attrs[a].name, text, &len);
 
-		h->attr[a] = (int8_t)(v + 2);
+		if (err && err != -ENOENT)
+			return -1; /* for this time: it is read again */
+		h->attr[a] = (int8_t)((err ? -1 : value_of(a, text)) + 2);
 	}
 	return h->attr[a] - 2;
 }

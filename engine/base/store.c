@@ -155,15 +155,16 @@ static int refuse(const struct kvc_store *s, int err, char *error)
 	else if (err != -EBADMSG && err != -ENOENT)
 		snprintf(error, 512, "cannot read %s/%s: %s", s->dir, KVC_STORE_SUPER,
 			 strerror(-err));
-	else if (!kvc_store_signs(s))
+	if (err != -EBADMSG && err != -ENOENT)
+		return err;
+	if (!kvc_store_signs(s)) {
 		snprintf(error, 512, "%s is not a kvcachefs store; mkfs.kvcachefs makes one",
 			 s->dir);
-	else
-		snprintf(error, 512, "the superblock of %s is %s; fsck.kvcachefs -y mends it",
-			 s->dir, err == -ENOENT ? "missing" : "damaged");
-	if (err == -EBADMSG || err == -ENOENT)
-		return strstr(error, "mkfs") ? -EINVAL : -EBADMSG;
-	return err;
+		return -EINVAL;
+	}
+	snprintf(error, 512, "the superblock of %s is %s; fsck.kvcachefs -y mends it", s->dir,
+		 err == -ENOENT ? "missing" : "damaged");
+	return -EBADMSG;
 }
 
 /* An older daemon left files as the umask had them. What cannot be changed stays. */

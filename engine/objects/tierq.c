@@ -178,12 +178,11 @@ void kvc_tier_retry_locked(struct kvc *k, unsigned tier)
 {
 	struct kvc_tier_state *ts = &k->tier[tier];
 
-	for (int p = KVC_P_AGAIN; p < KVC_P_SPILL; p++) {
-		kvc_list_each(e, &ts->jobs[p])
-			kvc_of(e, struct kvc_job, link)->priority = KVC_P_PARKED;
+	/*
+	 * they keep their own priority: they have failed, and are counted so until they are tried
+	 */
+	for (int p = KVC_P_AGAIN; p < KVC_P_SPILL; p++)
 		kvc_list_splice(&ts->jobs[KVC_P_PARKED], &ts->jobs[p]);
-	}
-	ts->nagain = 0;
 	if (!kvc_list_empty(&ts->jobs[KVC_P_PARKED]))
 		kvc_tier_tell_locked(ts, KVC_P_SPILL);
 }

@@ -432,7 +432,8 @@ static int run_pools(int argc, char **argv)
 	}
 	err = kvm_pools_each(folder, show_pool, &all);
 	if (err)
-		return kvm_fail("cannot look for pools: %s", strerror(-err));
+		return kvm_fail("cannot look for pools in %s: %s", folder ?: "/proc/self/mountinfo",
+				strerror(-err));
 	for (int i = 0; i < all.nonly; i++)
 		if (all.only[i])
 			all.failed += kvm_fail("%s is not a pool", all.only[i]);

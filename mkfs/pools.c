@@ -107,7 +107,7 @@ int kvm_pools_each(const char *folder, int (*fn)(void *arg, const struct kvm_poo
 	struct dirent *e;
 	struct stat up, st;
 
-	if (!got && !d && errno != ENOENT)
+	if (!got && !d && (folder || errno != ENOENT))
 		got = -errno;
 	while (!got && d && (e = readdir(d))) {
 		struct kvm_pool p = { .mounted = false };

@@ -97,3 +97,7 @@ c.mount()
 assert os.listdir(c.mnt) == []
 c.umount()
 assert not pools()
+
+# a folder that is not there
+p = run(CTL, "pools", f"{TMP}/nowhere")
+assert p.returncode and "nowhere" in p.stdout, p

@@ -34,13 +34,13 @@
 
 #define ALIVE_NS 1000000000ull
 
-/* All floors' state, made and freed as one. */
 enum { COMMITTER, SYNCER, ANSWERER, NOTIFIER, EVICTOR, THREADS };
 
 static void *(*const thread_run[THREADS])(void *) = {
 	kvc_committer, kvc_syncer, kvc_answerer, kvc_notifier, kvc_evictor,
 };
 
+/* All floors' state, made and freed as one. */
 struct house {
 	struct kvc k; /* first */
 	struct kvc_dirty dirty;

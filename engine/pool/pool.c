@@ -167,8 +167,7 @@ static int fits(const struct kvc_pool *p, uint64_t there, char *error)
 	if (p->size > group) {
 		snprintf(error, 512,
 			 "cpu=%s is more than the daemon's memory cgroup allows (%s); give a "
-			 "smaller "
-			 "cpu=, or the cgroup a larger memory.max",
+			 "smaller cpu=, or the cgroup a larger memory.max",
 			 kvc_size_text(p->size, a), kvc_size_text(group, b));
 		return -ENOMEM;
 	}

@@ -14,11 +14,11 @@ def mount(s, rule):
     """Mounts it with the rule in force, which counts from here on."""
     env = faults.environment(rule)
     keep = {k: os.environ.get(k) for k in env}
-    os.environ.update({k: env[k] for k in ("LD_PRELOAD", "FAULTS", "ASAN_OPTIONS")})
+    os.environ.update({k: env[k] for k in ("LD_PRELOAD", "FAULTS")})
     try:
         s.mount(options="settle=0")
     finally:
-        for k in ("LD_PRELOAD", "FAULTS", "ASAN_OPTIONS"):
+        for k in ("LD_PRELOAD", "FAULTS"):
             if keep[k] is None:
                 os.environ.pop(k, None)
             else:

@@ -400,8 +400,11 @@ int kvc_tiers_start(struct kvc *k)
 								     : 5;
 
 		while (ts->nthreads < want && !err)
-			if (!(err = -pthread_create(&ts->workers[ts->nthreads], NULL, work, ts)))
+			if (!(err = -pthread_create(&ts->workers[ts->nthreads], NULL, work, ts))) {
+				kvc_lock(k); /* those that run already count them */
 				ts->nthreads++;
+				kvc_unlock(k);
+			}
 	}
 	return err;
 }

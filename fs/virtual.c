@@ -234,7 +234,10 @@ void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 		fuse_reply_err(req, err);
 		return;
 	}
-	/* Nobody else knows the handle yet: what it shows is written without the lock. */
+	/*
+	 * Nobody else knows the handle yet; who reads it is another thread, which takes the lock.
+	 */
+	pthread_mutex_lock(&h->lock);
 	if (ino - KVFS_VIRTUAL != V_LEASE && (out = open_memstream(&h->text, &h->len))) {
 		switch (ino - KVFS_VIRTUAL) {
 		case V_STATS: kvc_print_stats(f->k, out); break;
@@ -244,6 +247,7 @@ void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 		}
 		fclose(out);
 	}
+	pthread_mutex_unlock(&h->lock);
 	fi->fh = (uint64_t)(uintptr_t)h;
 	fi->direct_io = 1;
 	fuse_reply_open(req, fi);

@@ -348,7 +348,7 @@ static void *first_look(void *arg)
 /* Is it a folder that can be written to? 0 also where that is not known within the time. */
 static int check_folder(struct dir *d, uint64_t deadline_ms)
 {
-	struct timespec until = kvc_timespec(kvc_mono_ns() + deadline_ms * 1000000);
+	uint64_t until = kvc_mono_ns() + deadline_ms * 1000000;
 	struct first_look *l = calloc(1, sizeof *l);
 	sigset_t all, old;
 	pthread_t thread;
@@ -366,7 +366,7 @@ static int check_folder(struct dir *d, uint64_t deadline_ms)
 		free(l);
 		return err;
 	}
-	if (pthread_clockjoin_np(thread, NULL, CLOCK_MONOTONIC, &until)) {
+	if (kvc_join(thread, until)) {
 		pthread_detach(thread);
 		kvc_warn("tier dir: %s does not answer now; it is asked again when it is needed",
 			 d->path);

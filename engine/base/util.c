@@ -24,6 +24,24 @@ uint64_t kvc_mono_ns(void)
 	return clock_ns(CLOCK_MONOTONIC);
 }
 
+int kvc_join(pthread_t thread, uint64_t until_ns)
+{
+	uint64_t step = 100000; /* ns, doubled to 20 ms */
+
+	/* pthread_timedjoin_np goes by the calendar, and not every library has the other one */
+	while (pthread_tryjoin_np(thread, NULL)) {
+		uint64_t now = kvc_mono_ns();
+		struct timespec t;
+
+		if (now >= until_ns)
+			return -ETIMEDOUT;
+		t = kvc_timespec(kvc_min(step, until_ns - now));
+		nanosleep(&t, NULL);
+		step = kvc_min(step * 2, 20000000);
+	}
+	return 0;
+}
+
 int kvc_size_parse(const char *text, uint64_t *bytes)
 {
 	static const char units[] = "KMGT";

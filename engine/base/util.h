@@ -6,6 +6,7 @@
 #define KVC_UTIL_H
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -88,6 +89,12 @@ static inline void kvc_list_splice(struct kvc_list *to, struct kvc_list *from)
 /* Now, in ns: of the calendar (what files carry), and one that never jumps (for deadlines). */
 uint64_t kvc_now_ns(void);
 uint64_t kvc_mono_ns(void);
+
+/*
+ * Waits for a thread to end, at most until then (kvc_mono_ns): 0, or -ETIMEDOUT, and it can still
+ * be joined or detached.
+ */
+int kvc_join(pthread_t thread, uint64_t until_ns);
 
 static inline struct timespec kvc_timespec(uint64_t ns)
 {

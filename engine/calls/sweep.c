@@ -378,7 +378,6 @@ void kvc_print_control(struct kvc *k, FILE *out)
 
 void kvc_sweep_stop(struct kvc *k)
 {
-	struct timespec limit;
 	struct kvc_sweep *s;
 
 	kvc_lock(k);
@@ -389,8 +388,7 @@ void kvc_sweep_stop(struct kvc *k)
 		return;
 	s->stop = true;
 	/* The listing of a filesystem whose server is dead has no end. */
-	limit = kvc_timespec(kvc_mono_ns() + k->opt.deadline_ms * 1000000);
-	if (!pthread_clockjoin_np(s->thread, NULL, CLOCK_MONOTONIC, &limit)) {
+	if (!kvc_join(s->thread, kvc_mono_ns() + k->opt.deadline_ms * 1000000)) {
 		free(s);
 		return;
 	}

@@ -418,12 +418,9 @@ void kvc_tiers_join(struct kvc *k)
 		bool patient = ts->t && (ts->t->ops->caps & KVC_TIER_PATIENT);
 
 		for (unsigned i = 0; i < ts->nthreads; i++) {
-			struct timespec limit = kvc_timespec(until);
-
 			if (!patient)
 				pthread_join(ts->workers[i], NULL);
-			else if (pthread_clockjoin_np(ts->workers[i], NULL, CLOCK_MONOTONIC,
-						      &limit))
+			else if (kvc_join(ts->workers[i], until))
 				ts->left++;
 		}
 		if (ts->left)

@@ -127,6 +127,29 @@ static void handle_free(struct handle *h)
 	free(h);
 }
 
+/*
+ * The kernel gives the handle to whatever thread serves the next call. That orders the two, but
+ * nothing in the program says so: this lock does.
+ */
+static pthread_mutex_t handover = PTHREAD_MUTEX_INITIALIZER;
+
+static void hand_over(struct fuse_file_info *fi, struct handle *h)
+{
+	pthread_mutex_lock(&handover);
+	fi->fh = (uint64_t)(uintptr_t)h;
+	pthread_mutex_unlock(&handover);
+}
+
+static struct handle *handle_of(const struct fuse_file_info *fi)
+{
+	struct handle *h;
+
+	pthread_mutex_lock(&handover);
+	h = (struct handle *)(uintptr_t)fi->fh;
+	pthread_mutex_unlock(&handover);
+	return h;
+}
+
 void kvfs_virtual_stat(uint64_t ino, struct stat *st)
 {
 	unsigned v = (unsigned)(ino - KVFS_VIRTUAL);
@@ -234,10 +257,7 @@ void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 		fuse_reply_err(req, err);
 		return;
 	}
-	/*
-	 * Nobody else knows the handle yet; who reads it is another thread, which takes the lock.
-	 */
-	pthread_mutex_lock(&h->lock);
+	/* Nobody else knows the handle yet: what it shows is written without the lock. */
 	if (ino - KVFS_VIRTUAL != V_LEASE && (out = open_memstream(&h->text, &h->len))) {
 		switch (ino - KVFS_VIRTUAL) {
 		case V_STATS: kvc_print_stats(f->k, out); break;
@@ -247,8 +267,7 @@ void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 		}
 		fclose(out);
 	}
-	pthread_mutex_unlock(&h->lock);
-	fi->fh = (uint64_t)(uintptr_t)h;
+	hand_over(fi, h);
 	fi->direct_io = 1;
 	fuse_reply_open(req, fi);
 }
@@ -313,7 +332,7 @@ static int take(struct kvfs *f, struct handle *h, off_t off)
 
 static void run_read(struct call *c)
 {
-	struct handle *h = (struct handle *)(uintptr_t)c->fi.fh;
+	struct handle *h = handle_of(&c->fi);
 	const char *text = NULL;
 	char *part = NULL;
 	size_t len = 0;
@@ -336,7 +355,7 @@ static void run_read(struct call *c)
 void kvfs_virtual_read(fuse_req_t req, uint64_t ino, size_t size, off_t off,
 		       struct fuse_file_info *fi)
 {
-	struct handle *h = (struct handle *)(uintptr_t)fi->fh;
+	struct handle *h = handle_of(fi);
 	struct call *c;
 	int err;
 
@@ -389,7 +408,7 @@ static void control(fuse_req_t req, const char *buf, size_t size)
 void kvfs_virtual_write(fuse_req_t req, uint64_t ino, const char *buf, size_t size, off_t off,
 			struct fuse_file_info *fi)
 {
-	struct handle *h = (struct handle *)(uintptr_t)fi->fh;
+	struct handle *h = handle_of(fi);
 	int err = 0;
 
 	(void)off;
@@ -426,7 +445,7 @@ void kvfs_virtual_write(fuse_req_t req, uint64_t ino, const char *buf, size_t si
 
 void kvfs_virtual_release(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 {
-	struct handle *h = (struct handle *)(uintptr_t)fi->fh;
+	struct handle *h = handle_of(fi);
 	struct kvfs *f = kvfs_of(req);
 
 	pthread_mutex_lock(&h->lock);

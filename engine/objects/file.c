@@ -193,7 +193,9 @@ void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 	}
 	uint64_t size = (uint64_t)st.st_size, mtime = kvc_ns(st.st_mtim);
 
-	if (mtime == KVC_MARK_NS) {
+	bool marked = mtime == KVC_MARK_NS;
+
+	if (marked && !n->snapshot) {
 		/*
 		 * Nothing was written, unless through a mapping, which leaves no trace: compare
 		 * before trusting lower copies.
@@ -206,8 +208,11 @@ void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 		kvc_unplace_locked(k, n);
 		if (mtime != n->mode_ns)
 			kvc_drop_setid(&n->row);
-		n->row.mtime_ns = mtime;
-		n->row.ctime_ns = kvc_ctime(n->row.ctime_ns, mtime);
+		if (marked) /* for a copy that an fsync asked for, and that is not there yet */
+			futimens(fd, keep);
+		else
+			n->row.mtime_ns = mtime;
+		n->row.ctime_ns = kvc_ctime(n->row.ctime_ns, n->row.mtime_ns);
 		kvc_count(&k->stats, publishes);
 		if (size > n->object.size)
 			kvc_unit_grew_locked(k, n, size - n->object.size);

@@ -43,8 +43,10 @@ static int verify(struct kvc *k, struct kvc_node *n, int fd, uint64_t size)
 		if (!n->object.has_sum || memcmp(sum.b, n->object.sum.b, 16)) {
 			struct kvc_segment from = kvc_segment_of(n), to = from;
 
-			to.gen = ++n->object.gen;
-			kvc_segment_rename(&k->pool, &from, &to);
+			to.gen++;
+			if ((err = kvc_segment_rename(&k->pool, &from, &to)))
+				goto out; /* it is compared again */
+			n->object.gen++;
 			n->object.has_sum = false;
 			kvc_unplace_locked(k, n);
 			kvc_become_locked(k, n, KVC_RESIDENT);
@@ -52,8 +54,9 @@ static int verify(struct kvc *k, struct kvc_node *n, int fd, uint64_t size)
 		}
 		n->verify = false;
 	}
+out:
 	kvc_unlock(k);
-	return 0;
+	return err;
 }
 
 /* The copy is good: record it. Returns whether it still is of the object as it stands. */

@@ -351,17 +351,20 @@ static void again_locked(struct kvc *k, struct spill *s, bool makes_room)
 static void finish_locked(struct kvc *k, struct spill *s)
 {
 	bool full = s->err == -ENOSPC, makes_room = full && !k->tier[s->tier].jammed;
+	bool failed = s->err && s->err != -ECANCELED;
 	struct kvc_node *n = s->n;
 
 	n->spilling &= ~(1u << s->tier);
-	if (s->err && s->err != -ECANCELED) {
+	if (failed) {
 		kvc_count(&k->stats, spill_failures);
 		n->failing = true;
 	}
 	if (s->again && !n->lost && (!k->stopping || makes_room))
 		again_locked(k, s, makes_room);
-	if (!s->again || (s->err && !full))
-		kvc_wake_all_locked(k, &n->sync_waiters, s->err == -ECANCELED ? 0 : s->err);
+	/* An error of a tier that nobody waits for is none of theirs. */
+	if (failed ? kvc_snapshot_takes(k, n, s->tier) && (!s->again || !full)
+		   : !s->again || s->err)
+		kvc_wake_all_locked(k, &n->sync_waiters, failed ? s->err : 0);
 	pthread_cond_signal(&k->room.pressed);
 }
 

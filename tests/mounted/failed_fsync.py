@@ -130,6 +130,25 @@ for sync in (False, True):
     os.close(fd)
     s.settle()
     assert os.stat(path).st_mode & 0o7777 == 0o755, (sync, oct(os.stat(path).st_mode))
+s.umount()
+
+# a shared tier fails, and the disk takes it: that is what is waited for
+remote = f"{TMP}/remote"
+os.mkdir(remote)
+r = faults.Rules(f"calls=all path={remote}/* nth={faults.FAR} count={faults.FAR} do=EIO")
+assert r.mount(s, options=f"{s.options},remote=dir://{remote}")
+r.begin()
+for i in range(12):
+    fd, data = dirty(f"m/shared{i}", b"", i)
+    os.fsync(fd)
+    os.close(fd)
+    with open(f"{s.mnt}/m/shared{i}", "ab") as f:
+        f.write(b"more")
+    fd = os.open(f"{s.mnt}/m/shared{i}", os.O_RDONLY)
+    os.fsync(fd)
+    os.close(fd)
+assert r.fired()[0]
+r.heal()
 
 # the daemon's own descriptor is no client that may still write
 os.mkdir(f"{s.mnt}/bounded")

@@ -153,8 +153,10 @@ class Client:
             here = os.stat(self.at(path)).st_ino
             if any(os.stat(self.at(p)).st_ino != here for p in others):
                 raise FileNotFoundError
-            os.getxattr(self.at(path), "user.campaign")
-        except (FileNotFoundError, OSError):
+            if file.attr:
+                os.getxattr(self.at(path), "user.campaign")
+        except OSError as e:
+            assert e.errno in (errno.ENOENT, errno.ENODATA), e
             self.missing(path)
             return False
         return True

@@ -332,7 +332,8 @@ class Client:
         """Somebody wrote it, for this name."""
         name, version = told(got)
         assert name == path, f"{path} has the bytes of {name}"
-        assert version & (1 << 40) - 1 <= self.counts[version >> 40], f"{path}: nobody has written version {version:x}"
+        assert version & (1 << 40) - 1 <= self.counts[version >> 40], \
+            f"{path}: nobody has written version {version:x}"
         assert got == content(path, version, len(got)), f"{path}: version {version:x} is damaged"
 
     def look(self):

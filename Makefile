@@ -254,9 +254,15 @@ late-replies: tests
 	@SECONDS_LATE=3600 tests/run $(B) late_replies
 crash-campaign: tests
 	@KILLS=100 tests/run $(B) crash
-# Each call on a file of each tool goes wrong once: errors, kills, writes that are torn.
+# Each call on a file of each tool and of the daemon goes wrong once, or from there on: errors, kills,
+# writes that are torn. MOST bounds how many of each place in the daemon's life.
 faults: tests
-	@SWEEP=1 tests/run $(B) tool_errors tool_kills "mounted mkfs"
+	@SWEEP=1 tests/run $(B) tool_errors tool_kills "mounted mkfs" daemon_faults
+# Mixed operations against a shadow for MINUTES (10) in each KIND of mount.
+KIND = plain coded back quotas failing
+campaign: tests
+	@for k in $(KIND); do KIND=$$k MINUTES=$(or $(MINUTES),10) tests/run $(B) "mounted campaign fast" \
+		|| exit 1; done
 # Power losses for MINUTES (10) with other seeds each time; SEED repeats one round of it.
 replay-campaign: tests
 	@MINUTES=$(or $(MINUTES),10) tests/run $(B) powerloss
@@ -285,5 +291,5 @@ distclean:
 	rm -rf build
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
-.PHONY: all setup tests format lint lint-layout lint-tidy check check-unit demo bench bench-quick bench-full engines conformance gpu-measure scale late-replies crash-campaign faults replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install uninstall clean distclean FORCE
+.PHONY: all setup tests format lint lint-layout lint-tidy check check-unit demo bench bench-quick bench-full engines conformance gpu-measure scale late-replies crash-campaign faults campaign replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install uninstall clean distclean FORCE
 .SECONDARY:

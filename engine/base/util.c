@@ -130,8 +130,8 @@ int kvc_pwrite_all(int fd, const void *buf, size_t len, off_t off)
 
 		if (n < 0 && errno == EINTR)
 			continue;
-		if (n < 0)
-			return -errno;
+		if (n <= 0)
+			return n ? -errno : -EIO;
 		buf = (const char *)buf + n;
 		len -= (size_t)n;
 		off += n;

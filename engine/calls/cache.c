@@ -599,13 +599,18 @@ void kvc_stop(struct kvc *k)
 bool kvc_close(struct kvc *k)
 {
 	bool keep = k->opt.keep_pool, left = k->work->left;
-	uint64_t only_here = 0;
+	uint64_t only_here = 0, unpublished = 0;
 
 	kvc_table_each(&k->nodes->table, s) {
 		struct kvc_node *n = kvc_of(s, struct kvc_node, slot);
 
+		unpublished += n->unpublished && n->state == KVC_OPEN;
 		only_here += n->state == KVC_RESIDENT || (n->state == KVC_BOTH && n->verify);
 	}
+	if (unpublished)
+		kvc_error("%" PRIu64 " files could not be published in the pool: the last changes "
+			  "to them are lost",
+			  unpublished);
 	if (only_here && !keep && k->ntiers) {
 		kvc_warn("%" PRIu64
 			 " objects could not be copied down: the pool %s stays for the next mount",

@@ -100,17 +100,16 @@ int kvc_file_write(struct kvc *k, uint64_t ino, const void *buf, size_t len, off
 	if (err)
 		return err;
 	err = kvc_pwrite_all(fd, buf, len, off);
-	if (err)
-		return err;
-	*done = len;
+	if (!err)
+		*done = len;
 	kvc_lock(k);
 	n = open_node_locked(k, ino);
-	if (n && n->state == KVC_OPEN && !n->nwriters && !n->lost && !n->unnamed) {
+	if (n && n->state == KVC_OPEN && !n->nwriters)
 		recount_locked(k, n);
-		kvc_publish_locked(k, n);
-	}
+	if (n)
+		kvc_written_locked(k, n);
 	kvc_unlock(k);
-	return 0;
+	return err;
 }
 
 /*
@@ -157,22 +156,17 @@ static int truncate_both(struct kvc *k, struct kvc_node *n, uint64_t size, struc
 	}
 	if ((err = kvc_begin_write_locked(k, n)))
 		return err;
-	if ((fd = kvc_node_fd_locked(k, n)) < 0)
-		return fd;
-	if ((err = prepare_ahead_locked(k, n, fd, size, w)))
-		return err;
-	if (ftruncate(fd, (off_t)size))
-		return -errno;
-	n->prepared = kvc_min(n->prepared, size / KVC_PAGE * KVC_PAGE);
-	recount_locked(k, n);
-	if (!n->nwriters && !n->lost && !n->unnamed) {
-		kvc_publish_locked(k, n);
-		if (!n->nopen) {
-			close(n->fd);
-			n->fd = -1;
-		}
+	fd = kvc_node_fd_locked(k, n);
+	err = fd < 0 ? fd : prepare_ahead_locked(k, n, fd, size, w);
+	if (!err && ftruncate(fd, (off_t)size))
+		err = -errno;
+	if (!err) {
+		n->prepared = kvc_min(n->prepared, size / KVC_PAGE * KVC_PAGE);
+		recount_locked(k, n);
 	}
-	return 0;
+	if (err != KVC_WAIT)
+		kvc_written_locked(k, n); /* as it was, where it failed */
+	return err;
 }
 
 /* The new attributes but the size and ctime. */

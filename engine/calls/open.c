@@ -120,8 +120,12 @@ static int truncate_open_both(struct kvc *k, struct kvc_node *n, struct kvc_wait
 		kvc_room_set_locked(k, n, n->room - more);
 		return err ?: fd;
 	}
-	if (ftruncate(fd, 0))
-		return -errno;
+	if (ftruncate(fd, 0)) {
+		err = -errno;
+		kvc_room_set_locked(k, n, n->room - more);
+		kvc_written_locked(k, n); /* as it was */
+		return err;
+	}
 	n->prepared = hint && !fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)hint) ? hint : 0;
 	kvc_ahead_set_locked(k, n, n->prepared);
 	kvc_room_set_locked(k, n, n->prepared);
@@ -190,6 +194,8 @@ int kvc_file_open(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out
 		kvc_count(&k->stats, pool_hits);
 	back_locked(k, n, writes(flags));
 	err = opened_locked(k, n, flags, out);
+	if (err)
+		kvc_written_locked(k, n);
 	if (!err) {
 		if (n->chunk)
 			kvc_chunk_used_locked(k, n->chunk, true);

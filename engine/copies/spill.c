@@ -43,8 +43,10 @@ static int verify(struct kvc *k, struct kvc_node *n, int fd, uint64_t size)
 		if (!n->object.has_sum || memcmp(sum.b, n->object.sum.b, 16)) {
 			struct kvc_segment from = kvc_segment_of(n), to = from;
 
-			to.gen = ++n->object.gen;
-			kvc_segment_rename(&k->pool, &from, &to);
+			to.gen++;
+			if ((err = kvc_segment_rename(&k->pool, &from, &to)))
+				goto out; /* it is compared again */
+			n->object.gen++;
 			n->object.has_sum = false;
 			kvc_unplace_locked(k, n);
 			kvc_become_locked(k, n, KVC_RESIDENT);
@@ -52,8 +54,9 @@ static int verify(struct kvc *k, struct kvc_node *n, int fd, uint64_t size)
 		}
 		n->verify = false;
 	}
+out:
 	kvc_unlock(k);
-	return 0;
+	return err;
 }
 
 /* The copy is good: record it. Returns whether it still is of the object as it stands. */
@@ -149,6 +152,7 @@ struct spill {
 	struct kvc_node *n;
 	unsigned tier;
 	bool snap;           /* the file is open: fsync asked for it as it is now */
+	bool marked;         /* and its segment got the mark for it, which it had not */
 	bool reseal;         /* it has a copy of this generation, which is made anew */
 	bool check;          /* the tier has it, unless a mapping changed it: compare */
 	uint64_t gen, epoch; /* the generation that is copied; as of the begin */
@@ -164,11 +168,48 @@ struct spill {
 static void mark_locked(struct spill *s)
 {
 	const struct timespec mark[2] = { { .tv_nsec = UTIME_OMIT }, kvc_file_time(KVC_MARK_NS) };
+	uint64_t mtime = kvc_ns(s->st.st_mtim);
+	struct kvc_node *n = s->n;
 
-	if (kvc_ns(s->st.st_mtim) != KVC_MARK_NS)
-		s->n->row.mtime_ns = kvc_ns(s->st.st_mtim);
-	futimens(s->n->fd, mark);
-	s->n->row.blocks = (uint64_t)s->st.st_blocks;
+	if (mtime != KVC_MARK_NS) {
+		if (mtime != n->mode_ns)
+			kvc_drop_setid(&n->row);
+		n->row.mtime_ns = mtime;
+		n->mode_ns = KVC_MARK_NS;
+		s->marked = true;
+	}
+	futimens(s->c.fd, mark);
+	n->row.blocks = (uint64_t)s->st.st_blocks;
+}
+
+/*
+ * The snapshot came to nothing: what was written before it is in the segment only, which must not
+ * be taken for what the catalog knows. A write that comes between the two calls is not lost: any
+ * other time than the mark tells of it.
+ */
+static void unmark_locked(struct spill *s)
+{
+	const struct timespec t[2] = {
+		{ .tv_nsec = UTIME_OMIT },
+		kvc_file_time(s->n->row.mtime_ns),
+	};
+	struct stat st;
+
+	if (fstat(s->c.fd, &st) || kvc_ns(st.st_mtim) != KVC_MARK_NS || futimens(s->c.fd, t))
+		return;
+	if (s->n->mode_ns == KVC_MARK_NS)
+		s->n->mode_ns = s->n->row.mtime_ns;
+}
+
+/*
+ * May a client still write to it, through a mapping that has outlived its file? The descriptor by
+ * which the daemon itself serves plain requests is no such writer.
+ */
+static bool mapped_locked(struct kvc *k, const struct kvc_node *n, const struct kvc_segment *seg)
+{
+	if (n->fd < 0)
+		return kvc_segment_in_use(&k->pool, seg, true);
+	return k->ev.backing_open && kvc_segment_shared(n->fd);
 }
 
 /* Is there something to copy, and may it be now? Then the segment is open. */
@@ -184,11 +225,8 @@ static bool begin_locked(struct kvc *k, struct spill *s)
 	    (!s->snap && !kvc_spill_needed(k, n, s->tier)))
 		return false;
 	seg = kvc_segment_of(n);
-	/*
-	 * A mapping that outlived its file may still write; its bytes are taken when it has gone.
-	 */
-	if (!s->snap && !k->stopping && kvc_segment_in_use(&k->pool, &seg, true)) {
-		s->again = true;
+	if (!s->snap && !k->stopping && mapped_locked(k, n, &seg)) {
+		s->again = true; /* its bytes are taken when it has gone */
 		return false;
 	}
 	if (!kvc_tier_allowed_locked(k, s->tier)) {
@@ -283,6 +321,8 @@ static void copy(struct kvc *k, struct spill *s)
 				 strerror(-s->err),
 				 s->again ? "tried again" : "not tried again before it changes");
 	}
+	if (s->marked && n->state == KVC_OPEN && n->snapshot)
+		unmark_locked(s);
 	kvc_catalog_unlock(k->cat);
 }
 
@@ -311,17 +351,20 @@ static void again_locked(struct kvc *k, struct spill *s, bool makes_room)
 static void finish_locked(struct kvc *k, struct spill *s)
 {
 	bool full = s->err == -ENOSPC, makes_room = full && !k->tier[s->tier].jammed;
+	bool failed = s->err && s->err != -ECANCELED;
 	struct kvc_node *n = s->n;
 
 	n->spilling &= ~(1u << s->tier);
-	if (s->err && s->err != -ECANCELED) {
+	if (failed) {
 		kvc_count(&k->stats, spill_failures);
 		n->failing = true;
 	}
 	if (s->again && !n->lost && (!k->stopping || makes_room))
 		again_locked(k, s, makes_room);
-	if (!s->again || (s->err && !full))
-		kvc_wake_all_locked(k, &n->sync_waiters, s->err == -ECANCELED ? 0 : s->err);
+	/* An error of a tier that nobody waits for is none of theirs. */
+	if (failed ? kvc_snapshot_takes(k, n, s->tier) && (!s->again || !full)
+		   : !s->again || s->err)
+		kvc_wake_all_locked(k, &n->sync_waiters, failed ? s->err : 0);
 	pthread_cond_signal(&k->room.pressed);
 }
 

@@ -42,13 +42,7 @@ void kvc_unnamed_named_both(struct kvc *k, struct kvc_node *n)
 
 	n->unnamed = false;
 	kvc_meta_del(k->cat, key_of(n->row.ino, key));
-	if (n->state != KVC_OPEN || n->nwriters)
-		return;
-	kvc_publish_locked(k, n); /* it was closed before */
-	if (!n->nopen && n->fd >= 0) {
-		close(n->fd);
-		n->fd = -1;
-	}
+	kvc_written_locked(k, n); /* if it was closed before */
 }
 
 static void end_both(struct kvc *k, struct kvc_node *n)

@@ -11,6 +11,7 @@
 #include "commit.h"
 
 #include "dirty.h"
+#include "file.h"
 #include "node.h"
 #include "tierq.h"
 #include "trash.h"
@@ -66,6 +67,8 @@ static int put_nodes(struct kvc *k, bool gently)
 				break;
 			kvc_list_del(&n->dirty_link);
 			n->dirty = n->touched = false;
+			if (n->unpublished)
+				kvc_written_locked(k, n);
 			kvc_node_settle_locked(k, n);
 		}
 		pause_put(k, gently);

@@ -176,6 +176,18 @@ void kvc_unplace_locked(struct kvc *k, struct kvc_node *n)
 	n->object.lower = false;
 }
 
+/*
+ * Its segment cannot be made the published one now: it stays open, and the committer tries again.
+ */
+static void unpublished_locked(struct kvc *k, struct kvc_node *n, int err)
+{
+	if (!n->unpublished)
+		kvc_warn("inode %llx cannot be published: %s; tried again",
+			 (unsigned long long)n->row.ino, strerror(-err));
+	n->unpublished = true;
+	kvc_node_dirty_locked(k, n);
+}
+
 void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 {
 	struct kvc_segment from = kvc_segment_of(n), to;
@@ -184,30 +196,39 @@ void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 		kvc_file_time(n->row.mtime_ns),
 	};
 	struct stat st;
-	int fd = kvc_node_fd_locked(k, n);
+	int fd = kvc_node_fd_locked(k, n), err;
 
 	if (fd < 0 || fstat(fd, &st)) {
-		kvc_error("inode %llx: its segment cannot be read: %s",
-			  (unsigned long long)n->row.ino, strerror(errno));
+		unpublished_locked(k, n, fd < 0 ? fd : -errno);
 		return;
 	}
 	uint64_t size = (uint64_t)st.st_size, mtime = kvc_ns(st.st_mtim);
+	bool marked = mtime == KVC_MARK_NS, written = !marked || n->snapshot;
 
-	if (mtime == KVC_MARK_NS) {
+	/* With a copy under way that an fsync asked for the mark tells only of what came since. */
+	if (marked)
+		futimens(fd, keep);
+	to = (struct kvc_segment){ 'p', n->row.ino, n->object.gen + written };
+	if ((err = kvc_segment_rename(&k->pool, &from, &to))) {
+		unpublished_locked(k, n, err);
+		return;
+	}
+	n->unpublished = false;
+	if (!written) {
 		/*
 		 * Nothing was written, unless through a mapping, which leaves no trace: compare
 		 * before trusting lower copies.
 		 */
 		n->verify = n->object.lower;
-		futimens(fd, keep);
 	} else {
 		n->object.gen++;
 		n->object.has_sum = n->verify = false;
 		kvc_unplace_locked(k, n);
 		if (mtime != n->mode_ns)
 			kvc_drop_setid(&n->row);
-		n->row.mtime_ns = mtime;
-		n->row.ctime_ns = kvc_ctime(n->row.ctime_ns, mtime);
+		if (!marked)
+			n->row.mtime_ns = mtime;
+		n->row.ctime_ns = kvc_ctime(n->row.ctime_ns, n->row.mtime_ns);
 		kvc_count(&k->stats, publishes);
 		if (size > n->object.size)
 			kvc_unit_grew_locked(k, n, size - n->object.size);
@@ -229,10 +250,6 @@ void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 	n->row.blocks = (uint64_t)st.st_blocks;
 	kvc_room_set_locked(k, n, (uint64_t)st.st_blocks * 512);
 	kvc_hint_add_locked(k, n->model, size);
-	to = (struct kvc_segment){ 'p', n->row.ino, n->object.gen };
-	if (kvc_segment_rename(&k->pool, &from, &to))
-		kvc_error("inode %llx: its segment cannot be renamed: %s",
-			  (unsigned long long)n->row.ino, strerror(errno));
 	kvc_become_locked(k, n, kvc_placed(k, n) ? KVC_BOTH : KVC_RESIDENT);
 	kvc_quota_count_locked(k, n);
 	if (n->chunk)
@@ -240,6 +257,17 @@ void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 	kvc_node_dirty_locked(k, n);
 	kvc_wake_all_locked(k, &n->waiters, 0); /* renames that waited for it */
 	k->objects_up->published_locked(k, n);
+}
+
+void kvc_written_locked(struct kvc *k, struct kvc_node *n)
+{
+	if (n->state != KVC_OPEN || n->nwriters || n->lost || n->unnamed)
+		return;
+	kvc_publish_locked(k, n);
+	if (!n->nopen && n->state != KVC_OPEN && n->fd >= 0) {
+		close(n->fd);
+		n->fd = -1;
+	}
 }
 
 void kvc_destroy_locked(struct kvc *k, struct kvc_node *n)

@@ -24,8 +24,13 @@ int kvc_segment_new_locked(struct kvc *k, struct kvc_node *n, uint64_t room);
 int kvc_node_fd_locked(struct kvc *k, struct kvc_node *n);
 /* The file is about to be written: RESIDENT or BOTH -> OPEN. */
 int kvc_begin_write_locked(struct kvc *k, struct kvc_node *n);
-/* The last writer has gone: OPEN -> RESIDENT or BOTH. */
+/*
+ * The last writer has gone: OPEN -> RESIDENT or BOTH. Where the pool refuses that it stays OPEN,
+ * and the committer tries again.
+ */
 void kvc_publish_locked(struct kvc *k, struct kvc_node *n);
+/* The same, if there is no writer (any more) and it has a name, and closes what nobody uses. */
+void kvc_written_locked(struct kvc *k, struct kvc_node *n);
 /* Forgets the lower copies; their space is freed after the commit. */
 void kvc_unplace_locked(struct kvc *k, struct kvc_node *n);
 /* The file has no name and no open left, or is dropped: everything of it goes after the commit. */

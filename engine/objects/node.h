@@ -102,9 +102,10 @@ struct kvc_node {
 	bool fresh;      /* the segment is a w-, not an o- */
 	/* was open for writing and seems untouched: compare before trusting the lower copy */
 	bool verify;
-	bool failing;  /* the last spill failed */
-	uint8_t tries; /* how often, one after the other */
-	bool unshared; /* made here, and no copy to a shared tier was begun since */
+	bool unpublished; /* closed, but its segment would not take its name: it is OPEN still */
+	bool failing;     /* the last spill failed */
+	uint8_t tries;    /* how often, one after the other */
+	bool unshared;    /* made here, and no copy to a shared tier was begun since */
 	/* bit per tier: no copy can be made before the file changes, or the mount */
 	unsigned hopeless;
 	int load_error;                    /* of the last load */

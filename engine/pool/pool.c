@@ -359,14 +359,22 @@ int kvc_segment_remove(struct kvc_pool *p, const struct kvc_segment *s)
  * kernel counts such users on the segment, and taking a lease on it shows them: F_RDLCK fails while
  * anybody may write, F_WRLCK while anybody else has it open.
  */
+static bool leased(int fd, int how)
+{
+	if (fcntl(fd, F_SETLEASE, how))
+		return errno != EAGAIN;
+	fcntl(fd, F_SETLEASE, F_UNLCK);
+	return true;
+}
+
 bool kvc_segment_in_use(struct kvc_pool *p, const struct kvc_segment *s, bool for_writing)
 {
 	KVC_FD int fd = kvc_segment_open(p, s, O_RDONLY);
 
-	if (fd < 0)
-		return false;
-	if (fcntl(fd, F_SETLEASE, for_writing ? F_RDLCK : F_WRLCK))
-		return errno == EAGAIN;
-	fcntl(fd, F_SETLEASE, F_UNLCK);
-	return false;
+	return fd >= 0 && !leased(fd, for_writing ? F_RDLCK : F_WRLCK);
+}
+
+bool kvc_segment_shared(int fd)
+{
+	return !leased(fd, F_WRLCK);
 }

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs whose calls on files go wrong: tests/preload/faults.c has the words of a rule."""
-import os, random, struct, subprocess, time
+import mmap, os, random, struct, subprocess, time
 from kvtest import BUILD, TMP, Store, run
 
 
@@ -46,6 +46,52 @@ class Run:
 
     def __repr__(self):
         return f"exit {self.rc}, {self.out!r}"
+
+
+FAR, HEALED = 1 << 40, 1 << 62  # a count that is never met; more calls than that are
+
+
+class Rules:
+    """The rules of a mount. The daemon counts in a file that both it and we have mapped: so the
+    calls are seen while it runs, and a rule begins, or has an end, when we write there."""
+
+    def __init__(self, *rules):
+        path = f"{TMP}/faults.mount"
+        with open(path, "wb") as f:
+            f.write(bytes(128))
+        with open(path, "r+b") as f:
+            self.map = mmap.mmap(f.fileno(), 128)
+        self.env = environment(*rules, count=path)
+
+    def met(self):
+        return struct.unpack("<16Q", self.map[:])[0::2]
+
+    def fired(self):
+        return struct.unpack("<16Q", self.map[:])[1::2]
+
+    def begin(self, rule=0):
+        """A rule with nth=FAR goes wrong from the next call on."""
+        self.map[rule * 16:rule * 16 + 8] = struct.pack("<Q", FAR - 1)
+
+    def heal(self, rule=0):
+        """One with a count (FAR: all) does no more."""
+        self.map[rule * 16:rule * 16 + 8] = struct.pack("<Q", HEALED)
+
+    def mount(self, store, **more):
+        """False where it was refused."""
+        keep = {k: os.environ.get(k) for k in self.env}
+        os.environ.update(self.env)
+        try:
+            store.mount(**more)
+        except AssertionError:
+            if store.daemon.poll() is None:
+                raise
+        finally:
+            for k, v in keep.items():
+                os.environ.pop(k)
+                if v is not None:
+                    os.environ[k] = v
+        return store.daemon.poll() is None
 
 
 ALL = bool(os.environ.get("SWEEP"))  # make faults: every call, not some of them

@@ -10,8 +10,8 @@
  * whole path of the file. at, len: only calls that touch these bytes of it. nth: the first call
  * that goes wrong, counted from 1 over all threads (0: none, the calls are only counted); count: so
  * many from there on (1; 0: all). do: the name of an errno (EIO); short: half of it is read or
- * written; delay:MS; kill: SIGKILL before the call; torn: a write does half of it, and then
- * SIGKILL.
+ * written (other calls are none of this rule); delay:MS; kill: SIGKILL before the call; torn: a
+ * write does half of it, and then SIGKILL.
  *
  * FAULTS_COUNT names a file that gets, for each rule, how many calls it met and how many went wrong
  * (two 64-bit integers each): with nth=0 a first run tells how far a sweep has to go. FAULTS_EXE:
@@ -145,6 +145,8 @@ static void read_rule(char *text)
 		else
 			die(w);
 	}
+	if (r->what == SHORT)
+		r->calls &= 1u << READ | 1u << WRITE;
 	nrules++;
 }
 
@@ -319,7 +321,7 @@ int close(int fd)
 
 static size_t half(size_t len)
 {
-	return len >= 8192 ? len / 2 / 4096 * 4096 : len / 2;
+	return len >= 8192 ? len / 2 / 4096 * 4096 : (len + 1) / 2;
 }
 
 static ssize_t one(int fd, unsigned call, long number, void *buf, size_t len, off_t off, bool here)

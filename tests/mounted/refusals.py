@@ -60,6 +60,8 @@ for remote, says in (("foo", "is not a URL"), ("ftp://x", "no kind 'ftp'"),
 os.mkdir(f"{TMP}/dir")
 refused(kv, store, mnt, "-o", f"{o},remote=dir://{TMP}/dir,remote=dir://{TMP}/dir",
         says="is there twice")
+refused(kv, store, mnt, "-o", ",".join([o] + [f"remote=redis://h/{n}" for n in range(4)]),
+        says="at most 3 are possible")
 refused(kv, store, mnt, "-o", f"{o},compress=lz4", says="none, zstd, bf16+zstd")
 refused(kv, store, mnt, "-o", f"{o},level=0", says="1 to 19")
 refused(kv, store, mnt, "-o", f"{o},metrics=9464", says="ADDR:PORT")

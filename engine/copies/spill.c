@@ -27,7 +27,8 @@
 bool kvc_spill_needed(const struct kvc *k, const struct kvc_node *n, unsigned tier)
 {
 	(void)k;
-	return n->place[tier].gen != n->object.gen || n->verify || (n->resealing & (1u << tier));
+	return n->place[tier].gen != n->object.gen || n->verify ||
+	       ((n->resealing | n->moved) & (1u << tier));
 }
 
 /* The file was open for writing and seems untouched: has a mapping changed it? */
@@ -83,10 +84,14 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 			return false; /* renamed meanwhile */
 		kvc_gone_del(k->cat, &now);
 	}
+	if (n->place[tier].gen && (n->left & (1u << tier)))
+		kvc_trash_shared_locked(k, tier, n->row.ino, &n->place[tier]);
 	if (n->place[tier].gen)
 		kvc_trash_extent_locked(k, tier, &n->place[tier]);
 	n->place[tier] = kvc_place_of(gen, where, c->f);
 	n->resealing &= ~(1u << tier);
+	n->moved &= ~(1u << tier);
+	n->left &= ~(1u << tier);
 	/* rows of an older generation, forgotten and not yet written */
 	for (unsigned t = 0; t < KVC_TIERS && k->shared; t++)
 		if (!n->place[t].gen)

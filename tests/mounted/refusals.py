@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 """Bad input of any kind gets one clear line on stderr, a non-zero exit, and changes nothing."""
-import os, struct
+import os, shutil, struct
 from kvtest import *
 
 need_mount()
@@ -89,6 +89,19 @@ refused(mkfs, "--device", "/dev/nothing", f"{TMP}/new", says="cannot open the de
 refused(mkfs, says="one store")
 refused(fsck, f"{TMP}/nothing", says="no store at", code=8)
 refused(fsck, says="one store", code=8)
+# what one asks of a mount, of a folder that is none
+for words in (("stats",), ("config",), ("import",), ("rekey",), ("prefetch", "a"), ("lease", "a")):
+    refused(binary("kvcachectl"), words[0], mnt, *words[1:], says="this is no kvcachefs mount")
+    refused(binary("kvcachectl"), words[0], f"{TMP}/nowhere", *words[1:],
+            says="this is no kvcachefs mount")
+# where somebody has files of those names, which stay as they are
+os.mkdir(f"{mnt}/.kvcachefs")
+for name in ("stats", "control", "lease"):
+    with open(f"{mnt}/.kvcachefs/{name}", "w") as f:
+        f.write("somebody's\n")
+for words in (("stats",), ("import",), ("rekey",), ("prefetch", "a"), ("lease", "a")):
+    refused(binary("kvcachectl"), words[0], mnt, *words[1:], says="this is no kvcachefs mount")
+shutil.rmtree(f"{mnt}/.kvcachefs")
 
 # without the right to
 def as_nobody(*command):

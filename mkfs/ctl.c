@@ -13,18 +13,25 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <libgen.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 static int open_in(const char *mnt, const char *name, int flags)
 {
 	char path[4200];
-	int fd;
+	struct statfs fs;
+	int fd = -1;
 
 	snprintf(path, sizeof path, "%s/.kvcachefs/%s", mnt, name);
-	fd = open(path, flags | O_CLOEXEC);
+	if (!statfs(path, &fs)) {
+		errno = ENOENT; /* somebody's own files of that name are left alone */
+		if (fs.f_type == FUSE_SUPER_MAGIC)
+			fd = open(path, flags | O_CLOEXEC);
+	}
 	if (fd < 0)
 		kvm_fail("%s: %s", path,
 			 errno == ENOENT ? "this is no kvcachefs mount" : strerror(errno));

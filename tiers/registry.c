@@ -38,13 +38,15 @@ static int part(char *to, size_t room, const char *from, size_t len)
 
 int kvct_url_parse(const char *text, struct kvct_url *u, char *error)
 {
-	const char *rest = strstr(text, "://"), *end, *host, *colon;
+	const char *rest = strstr(text, "://"), *end, *host, *colon, *shown = strrchr(text, '@');
 	char *number_end;
 	int err;
 
 	memset(u, 0, sizeof *u);
+	/* what is before an @ may be a password, wherever it seems to end */
 	snprintf(error, 512,
-		 "option remote: '%.200s' is not a URL such as redis://host:6379/prefix", text);
+		 "option remote: '%s%.200s' is not a URL such as redis://host:6379/prefix",
+		 shown ? "..." : "", shown ? shown : text);
 	if (!rest || part(u->scheme, sizeof u->scheme, text, (size_t)(rest - text)))
 		return -EINVAL;
 	host = rest + 3;

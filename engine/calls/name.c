@@ -313,7 +313,7 @@ int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, str
 		rechunk_both(k, n, folder, name);
 		if (n->unnamed) {
 			kvc_unnamed_named_both(k, n);
-			kvc_rehead_locked(k, n);
+			kvc_rehead_both(k, n);
 		}
 		kvc_node_dirty_locked(k, n);
 		kvc_touch_folder_locked(k, folder, 0);
@@ -539,7 +539,7 @@ static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_
 	else if (!S_ISLNK(n->row.mode))
 		kvc_unit_folder_came_both(k, to_folder);
 	kvc_node_dirty_locked(k, n);
-	kvc_rehead_locked(k, n);
+	kvc_rehead_both(k, n);
 	kvc_touch_folder_locked(k, from_folder, S_ISDIR(kind) ? -1 : 0);
 	kvc_touch_folder_locked(k, to_folder, S_ISDIR(kind) ? 1 : 0);
 	kvc_node_settle_locked(k, n);
@@ -558,7 +558,7 @@ static void arrived_both(struct kvc *k, struct kvc_node *n, struct kvc_node *fol
 	else if (!S_ISLNK(n->row.mode))
 		kvc_unit_folder_came_both(k, folder);
 	kvc_node_dirty_locked(k, n);
-	kvc_rehead_locked(k, n);
+	kvc_rehead_both(k, n);
 	kvc_node_settle_locked(k, n);
 }
 

@@ -15,6 +15,7 @@
 #include "limit.h"
 #include "log.h"
 #include "member.h"
+#include "rehead.h"
 #include "survey.h"
 #include "tierq.h"
 #include "unnamed.h"
@@ -82,6 +83,7 @@ static int adopt(struct kvc *k, struct kvc_segment *s, const struct stat *st, bo
 	n->object.size = n->row.size = (uint64_t)st->st_size;
 	n->row.blocks = (uint64_t)st->st_blocks;
 	n->object.lower = kvc_placed_anywhere(n);
+	kvc_moved_both(k, n);
 	if ((err = kvc_chunk_join_both(k, n))) {
 		kvc_node_settle_locked(k, n);
 		return err;

@@ -248,7 +248,7 @@ static int rekey_one(struct kvc_sweep *s, const struct kvc_placed *p)
 	if (!err) {
 		kvc_lock_both(k);
 		again = !n->lost && n->place[p->tier].gen && n->place[p->tier].key != want &&
-			(n->state == KVC_BOTH);
+			(n->state == KVC_BOTH || n->moved);
 		if (again) {
 			n->resealing |= 1u << p->tier;
 			kvc_spill_queue_locked(k, n, true);
@@ -276,6 +276,32 @@ static int rekey_one(struct kvc_sweep *s, const struct kvc_placed *p)
 	return 0;
 }
 
+/*
+ * All placements of before are where kvc_place_next finds them. The committer does that: only it
+ * knows the rows that belong to the names which are in the overlay.
+ */
+static int await_commit(struct kvc_sweep *s)
+{
+	struct kvc *k = s->k;
+	uint64_t failures = kvc_counted(&k->stats, commit_failures), txn;
+	bool done = false, failed = false;
+
+	kvc_catalog_lock(k->cat);
+	txn = kvc_catalog_txn(k->cat);
+	kvc_catalog_unlock(k->cat);
+	while (!done && !failed && !s->stop) {
+		kvc_lock(k);
+		done = k->dirty->committed >= txn;
+		if (!done)
+			kvc_commit_soon_locked(k, true);
+		kvc_unlock(k);
+		failed = kvc_counted(&k->stats, commit_failures) != failures;
+		if (!done)
+			usleep(1000);
+	}
+	return done || s->stop ? 0 : -EIO;
+}
+
 static int rekey_run(struct kvc_sweep *s)
 {
 	struct kvc *k = s->k;
@@ -283,7 +309,7 @@ static int rekey_run(struct kvc_sweep *s)
 	uint64_t ino = 0;
 	unsigned tier = 0;
 	size_t n;
-	int err = k->keys ? 0 : -ENOKEY;
+	int err = k->keys ? await_commit(s) : -ENOKEY;
 
 	while (!err && !s->stop) {
 		kvc_catalog_lock(k->cat);

@@ -6,6 +6,7 @@
 #include "cache.h"
 #include "clock.h"
 #include "dirty.h"
+#include "file.h"
 #include "folder.h"
 #include "limit.h"
 #include "member.h"
@@ -54,7 +55,7 @@ static void add_node(struct kvc *k, struct summary *s, const struct kvc_node *n)
 	if (kvc_has_segment(n))
 		s->tiers |= 1;
 	kvc_tier_each(k, t)
-		if (n->place[t].gen && n->place[t].gen == n->object.gen && !n->verify)
+		if (kvc_placed_in(n, t) && !n->verify)
 			s->tiers |= 2u << t;
 	s->state = !s->any || s->state == (int)n->state ? (int)n->state : -1;
 	s->any = true;

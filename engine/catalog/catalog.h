@@ -242,8 +242,9 @@ struct kvc_placed {
 	struct kvc_place place;
 };
 /*
- * Commits what is pending. Up to `room` placements after (*ino, *tier), which move on to the last
- * one given; *n is 0 at the end.
+ * Up to `room` placements after (*ino, *tier), which move on to the last one given; *n is 0 at the
+ * end. Of what is committed alone: the overlay has not the rows that belong to its names before the
+ * committer puts them there, so nobody else may write it while a cache lives.
  */
 int kvc_place_next(struct kvc_catalog *c, uint64_t *ino, unsigned *tier, size_t room,
 		   struct kvc_placed *out, size_t *n);

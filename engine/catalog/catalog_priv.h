@@ -205,7 +205,7 @@ void kvc_chunk_columns(sqlite3_stmt *st, struct kvc_chunk_row *r);
 /*
  * Under the catalog's lock: writes and commits what is pending, if any of it is in one of the
  * tables (a mask of 1 << enum kvc_table; 0: any). For questions that only SQLite answers. 0, or the
- * changes stay and what went wrong.
+ * changes stay and what went wrong. Not while a cache lives, whose rows come with the committer.
  */
 int kvc_catalog_flush(struct kvc_catalog *c, unsigned tables);
 /* The inode's row is gone and SQLite's rows of other tables do not count. */

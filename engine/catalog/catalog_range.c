@@ -460,14 +460,11 @@ int kvc_place_each(struct kvc_catalog *c, unsigned tier,
 int kvc_place_next(struct kvc_catalog *c, uint64_t *ino, unsigned *tier, size_t room,
 		   struct kvc_placed *out, size_t *count)
 {
-	int got = kvc_catalog_flush(c, 1u << KVC_T_PLACE | 1u << KVC_T_ROW);
-	struct kvc_conn *n;
+	struct kvc_conn *n = kvc_reader_get(c);
 	sqlite3_stmt *st;
+	int got = 0;
 
 	*count = 0;
-	if (got)
-		return got;
-	n = kvc_reader_get(c);
 	st = kvc_sql(n, ST_PLACE_NEXT, "ii", I(*ino), I(*tier));
 	for (; *count < room && (got = kvc_sql_step(n, st)) == 1; ++*count) {
 		out[*count].ino = *ino = kvc_sql_u64(st, 8);

@@ -139,7 +139,7 @@ static void loaded_both(struct kvc *k, struct kvc_job *j, uint64_t blocks, uint6
 	if (j->bad)
 		forget_both(k, n, j->bad);
 	if (older && !(k->tier[j->tier].t->ops->caps & KVC_TIER_SHARED))
-		kvc_rehead_locked(k, n); /* with a header that a rebuild believes too */
+		kvc_rehead_both(k, n); /* with a header that a rebuild believes too */
 	if (k->opt.write == KVC_THROUGH)
 		kvc_spill_queue_locked(k, n, false); /* to the tiers that lack it */
 	kvc_wake_all_locked(k, &n->waiters, 0);

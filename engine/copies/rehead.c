@@ -2,7 +2,9 @@
 /*
  * Renames, as the tiers see them. In a tier of our own the header's name part is rewritten, so that
  * a rebuild finds the new path. In a shared one the path is the place: under the new one it is
- * another frame.
+ * another frame. The old one stays until the new one is recorded (node->moved), so that a kill that
+ * takes the pool along finds a copy; but nothing leaves the pool for it, since whoever makes a file
+ * of the old name writes over it.
  */
 #include "rehead.h"
 
@@ -82,7 +84,7 @@ static void rehead_folder_run(struct kvc *k, struct kvc_job *j)
 			struct kvc_node *n;
 
 			if (!kvc_node_get_both(k, e.v[i].ino, &n)) {
-				kvc_rehead_locked(k, n);
+				kvc_rehead_both(k, n);
 				kvc_node_settle_locked(k, n);
 			}
 		}
@@ -92,7 +94,33 @@ static void rehead_folder_run(struct kvc *k, struct kvc_job *j)
 	free(e.v);
 }
 
-void kvc_rehead_locked(struct kvc *k, struct kvc_node *n)
+void kvc_moved_both(struct kvc *k, struct kvc_node *n)
+{
+	KVC_MEM char *path = NULL;
+	struct kvc_where now = { 0 };
+
+	for (unsigned t = 0; t < KVC_TIERS; t++) {
+		const struct kvc_where *at = &n->place[t].where;
+
+		if (!n->place[t].gen || !k->tier[t].t ||
+		    !(k->tier[t].t->ops->caps & KVC_TIER_SHARED))
+			continue;
+		if (!path) {
+			if (!(path = malloc(KVC_FRAME_PATH_MAX + 1)))
+				return; /* others do not find it by its new name */
+			kvc_path_both(k, n->row.ino, path);
+			now = kvc_where_of(path);
+		}
+		if (*path && (at->at != now.at || at->hi != now.hi)) {
+			n->moved |= 1u << t;
+		} else {
+			n->moved &= ~(1u << t);
+			n->left &= ~(1u << t);
+		}
+	}
+}
+
+void kvc_rehead_both(struct kvc *k, struct kvc_node *n)
 {
 	/* its frame has the old path */
 	for (unsigned t = 0; t < KVC_TIERS && S_ISDIR(n->row.mode); t++)
@@ -114,17 +142,13 @@ void kvc_rehead_locked(struct kvc *k, struct kvc_node *n)
 			if (n->place[t].gen)
 				kvc_job_add_locked(k, KVC_P_SPILL, rehead_run, n, t, kvc_mono_ns(),
 						   NULL);
-		} else if (kvc_has_segment(n) && n->state != KVC_OPEN && n->place[t].gen) {
-			/*
-			 * Known there by the old path: under the new one it is another frame. What
-			 * is not in memory keeps the old.
-			 */
-			n->place[t] = (struct kvc_place){ 0 };
-			n->object.lower = kvc_placed_anywhere(n);
+		} else if (kvc_has_segment(n) && n->place[t].gen) {
+			/* What is not in memory keeps the old. */
+			kvc_moved_both(k, n);
 			if (n->state == KVC_BOTH && !kvc_placed(k, n))
 				kvc_become_locked(k, n, KVC_RESIDENT);
-			kvc_node_dirty_locked(k, n);
-			kvc_spill_queue_locked(k, n, false);
+			if (n->state != KVC_OPEN)
+				kvc_spill_queue_locked(k, n, false);
 		}
 	}
 }

@@ -6,6 +6,8 @@
 #include "node.h"
 
 /* Of a file, or of all that lies below a folder, in the background. */
-void kvc_rehead_locked(struct kvc *k, struct kvc_node *n);
+void kvc_rehead_both(struct kvc *k, struct kvc_node *n);
+/* Sets n->moved: in which shared tiers a file's copy is under another name than its own. */
+void kvc_moved_both(struct kvc *k, struct kvc_node *n);
 
 #endif

@@ -27,7 +27,8 @@
 bool kvc_spill_needed(const struct kvc *k, const struct kvc_node *n, unsigned tier)
 {
 	(void)k;
-	return n->place[tier].gen != n->object.gen || n->verify || (n->resealing & (1u << tier));
+	return n->place[tier].gen != n->object.gen || n->verify ||
+	       ((n->resealing | n->moved) & (1u << tier));
 }
 
 /* The file was open for writing and seems untouched: has a mapping changed it? */
@@ -59,6 +60,21 @@ out:
 	return err;
 }
 
+/* The new copy takes the place of the one that was there, under this name or an earlier one. */
+static void replace_locked(struct kvc *k, struct kvc_node *n, unsigned tier, struct kvc_place p)
+{
+	unsigned bit = 1u << tier;
+
+	if (n->place[tier].gen && (n->left & bit))
+		kvc_trash_shared_locked(k, tier, n->row.ino, &n->place[tier]);
+	if (n->place[tier].gen)
+		kvc_trash_extent_locked(k, tier, &n->place[tier]);
+	n->place[tier] = p;
+	n->resealing &= ~bit;
+	n->moved &= ~bit;
+	n->left &= ~bit;
+}
+
 /* The copy is good: record it. Returns whether it still is of the object as it stands. */
 static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const struct kvc_copy *c,
 			uint64_t gen, bool snap, const struct kvc_where *where)
@@ -86,10 +102,7 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 			return false; /* renamed meanwhile */
 		kvc_gone_del(k->cat, &now);
 	}
-	if (n->place[tier].gen)
-		kvc_trash_extent_locked(k, tier, &n->place[tier]);
-	n->place[tier] = kvc_place_of(gen, where, c->f);
-	n->resealing &= ~(1u << tier);
+	replace_locked(k, n, tier, kvc_place_of(gen, where, c->f));
 	/* rows of an older generation, forgotten and not yet written */
 	for (unsigned t = 0; t < KVC_TIERS && k->shared; t++)
 		if (!n->place[t].gen)

@@ -347,8 +347,13 @@ void kvc_unshare_both(struct kvc *k, struct kvc_node *n, const char *path, bool 
 	    kvc_model_attr_both(k, model, KVC_MODEL_SHARED) == KVC_SHARED_DELETE) {
 		kvc_tier_each(k, t)
 			if (n->place[t].gen && (k->tier[t].t->ops->caps & KVC_TIER_SHARED)) {
-				kvc_trash_shared_locked(k, t, n->row.ino, &n->place[t]);
 				gone = true;
+				if (moved) { /* once there is another */
+					n->left |= 1u << t;
+					continue;
+				}
+				kvc_trash_shared_locked(k, t, n->row.ino, &n->place[t]);
+				n->left &= ~(1u << t);
 			}
 	}
 	kvc_gone_put(k->cat, &w, kvc_clock_ns(k) + (gone ? GONE_SOON_NS : GONE_NS));

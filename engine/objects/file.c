@@ -66,10 +66,16 @@ struct kvc_segment kvc_segment_of(const struct kvc_node *n)
 	return (struct kvc_segment){ kind, n->row.ino, n->object.gen };
 }
 
+bool kvc_placed_in(const struct kvc_node *n, unsigned tier)
+{
+	return n->place[tier].gen && n->place[tier].gen == n->object.gen &&
+	       !(n->moved & (1u << tier));
+}
+
 bool kvc_placed(const struct kvc *k, const struct kvc_node *n)
 {
 	kvc_tier_each(k, t)
-		if (n->place[t].gen && n->place[t].gen == n->object.gen)
+		if (kvc_placed_in(n, t))
 			return true;
 	return false;
 }
@@ -77,8 +83,7 @@ bool kvc_placed(const struct kvc *k, const struct kvc_node *n)
 bool kvc_placed_durably(const struct kvc *k, const struct kvc_node *n)
 {
 	kvc_tier_each(k, t)
-		if (n->place[t].gen && n->place[t].gen == n->object.gen &&
-		    kvc_tier_keeps_locked(k, t))
+		if (kvc_placed_in(n, t) && kvc_tier_keeps_locked(k, t))
 			return true;
 	return false;
 }
@@ -170,9 +175,12 @@ void kvc_unplace_locked(struct kvc *k, struct kvc_node *n)
 {
 	for (unsigned t = 0; t < KVC_TIERS; t++)
 		if (n->place[t].gen) {
+			if (n->left & (1u << t))
+				kvc_trash_shared_locked(k, t, n->row.ino, &n->place[t]);
 			kvc_trash_extent_locked(k, t, &n->place[t]);
 			n->place[t] = (struct kvc_place){ 0 };
 		}
+	n->moved = n->left = 0;
 	n->object.lower = false;
 }
 

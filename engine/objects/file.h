@@ -10,7 +10,10 @@
 /* The one place where n->state changes: checks the table, keeps counts and the chunk's list. */
 void kvc_become_locked(struct kvc *k, struct kvc_node *n, enum kvc_state to);
 struct kvc_segment kvc_segment_of(const struct kvc_node *n);
-/* Some tier has this generation: one that is here now, or any. */
+/* This tier has this generation, and under its name. */
+bool kvc_placed_in(const struct kvc_node *n, unsigned tier);
+/* Some tier has this generation: one that is here now, under its name; or any, under whatever name.
+ */
 bool kvc_placed(const struct kvc *k, const struct kvc_node *n);
 bool kvc_placed_anywhere(const struct kvc_node *n);
 /* A tier that survives power loss has it. */

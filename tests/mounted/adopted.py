@@ -4,7 +4,7 @@
 proven before it is believed: who can write to the remote cannot make a sealed file his, for a
 moment or for good, nor a folder. Without, it is for who mounts to say (adopt_uid and the others),
 and never is there a set-id bit. An import does the same, and leaves gone what was deleted here."""
-import errno, os, secrets
+import contextlib, errno, os, secrets
 from kvtest import KiB, Store, TMP, binary, blob, fails, run, wait_for
 import frames
 
@@ -91,6 +91,11 @@ missing(b, "m/c/two")
 restore("m/c/two", was)
 comes(b, "m/c/two")
 assert of(b, "m/c/two") == (1001, 1001, 0o600)
+# another file's frame under a name that was never stored
+os.makedirs(os.path.dirname(frame("m/c/four")), exist_ok=True)
+with open(frame("m/c/three"), "rb") as f, open(frame("m/c/four"), "wb") as g:
+    g.write(f.read())
+missing(b, "m/c/four")
 # a model with its own key
 assert b.read("private/x") == secret and of(b, "private/x") == (1001, 1001, 0o600)
 assert b.stats()["breaker_opened"] == 0
@@ -138,5 +143,37 @@ for name, more, uid, gid, mode in (
     b.umount()
     b.fsck("-n")
 a.umount()
+
+# what a node stored itself keeps its owner, and other bytes are another file
+own = Store("own", size="64M", cpu="16M", options=f"{options},disk=off").mount()
+for n in range(2):
+    write_as(own, f"m/own{n}", blob(n, 50 * KiB), 1001, 0o604)
+own.settle()
+own.umount()
+uuid = frames.get(open(frame("m/own0"), "rb").read(), "store")
+for n in range(2):
+    with open(frame(f"m/own{n}"), "r+b") as f:
+        page = f.read(frames.PAGE)
+        f.seek(0)
+        if n:  # the very one, but whose it is
+            f.write(frames.header(page, uid=1002, mode=0o104777))
+        else:  # other bytes, and a header that is right for them
+            fields = {k: frames.get(page, k) for k in ("ino", "gen", "flags", "mode", "uid", "gid")}
+            f.write(frames.made_up(uuid, "m/own0", blob(9, 50 * KiB), **fields))
+own.mount()
+was = os.stat(f"{own.mnt}/m/own0").st_ino
+with contextlib.suppress(OSError):
+    own.read("m/own0")
+assert own.stats()["corrupt"] >= 1, own.stats()
+# it is gone; and what is there under its name is taken in like any other's
+with contextlib.suppress(FileNotFoundError):
+    assert own.read("m/own0") == blob(9, 50 * KiB)
+    assert os.stat(f"{own.mnt}/m/own0").st_ino != was
+    assert of(own, "m/own0") == (os.geteuid(), os.getegid(), 0o600)
+for _ in range(2):
+    assert of(own, "m/own1") == (1001, 1001, 0o604)
+    with contextlib.suppress(FileNotFoundError):
+        assert own.read("m/own1") == blob(1, 50 * KiB)
+own.umount()
 p = run(binary("kvcachefs"), a.path, a.mnt, "-o", "adopt_mode=4755")
 assert p.returncode and "adopt_mode" in p.stdout and len(p.stdout.splitlines()) == 1, p.stdout

@@ -44,6 +44,29 @@ assert st["corrupt"] == len(flipped) and st["drops"] == len(flipped), st
 s.umount()
 s.fsck("-n", "--data")
 
+# where another tier has a copy, that one is read; the bad one is counted, and made anew
+os.makedirs(f"{TMP}/shared")
+s = Store("two", cpu="32M", size="128M", options=f"settle=0,remote=dir://{TMP}/shared").mount()
+for i in range(6):
+    s.write(f"m/c{i}/l", blob(i, N))
+s.settle()
+wait_for(lambda: all(s.attr(f"m/c{i}/l", "tiers") == "cpu,disk,dir" for i in range(6)))
+s.umount()
+db = sqlite3.connect(f"{s.path}/catalog.sqlite")
+with open(f"{s.path}/data", "r+b") as f:
+    for (at,) in db.execute("SELECT at FROM placements WHERE tier = 0"):
+        f.seek(at + 4096 + 100)
+        f.write(b"?")
+db.close()
+s.mount()
+for i in range(6):
+    assert s.read(f"m/c{i}/l") == blob(i, N)
+assert s.stats()["corrupt"] == 6 and s.stats()["drops"] == 0, s.stats()
+s.settle()
+wait_for(lambda: all("disk" in s.attr(f"m/c{i}/l", "tiers") for i in range(6)))
+s.umount()
+s.fsck("-n", "--data")
+
 # the same by the shim: every third read has a bit flipped on its way
 s = Store("shim", cpu="32M", size="128M", options="shim=flip-get:3").mount()
 for i in range(30):

@@ -92,6 +92,11 @@ for name in ("superblock", "superblock.copy"):
 for path in glob.glob(f"{s.path}/catalog.sqlite*"):
     os.unlink(path)
 s.fsck("--rebuild")
+# the new superblock is lost too, before anybody has mounted: its copy has the new secret already
+with open(f"{s.path}/superblock", "r+b") as f:
+    f.write(bytes(4096))
+assert s.fsck("-y", ok=None).returncode == 1
+s.fsck("-n", "--data")
 for _ in range(2):
     s.mount()
     for path, d in real.items():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
-"""The manuals are well formed and agree with the option table, --help, the schema and the
-statistics' names."""
-import os, re
+"""The manuals are well formed and agree with the option table, --help, the schema, the
+statistics' names, and the cases that they name."""
+import os, re, shlex
 from kvtest import *
 
 man = os.path.join(os.path.dirname(__file__), "../../man")
@@ -59,5 +59,19 @@ for t, columns in re.findall(r"CREATE TABLE (\w+)\((.*?)\)(?: WITHOUT ROWID)?;",
 header = open(os.path.join(man, "../gpu/kvcachefs.h")).read()
 for call in re.findall(r"^\.BR (kvcachefs_\w+) \(\)", pages["libkvcachefs.3"], re.M):
     assert f"{call}(" in header, f"libkvcachefs.3 has {call}"
+# Beside each promise stands the case that holds it: ".RI [ a ", " b ]".
+tests = os.path.join(man, "../tests")
+for name, least in (("kvcachefs-security.7", 15), ("kvcachefs-design.7", 20)):
+    lines = re.findall(r"^\.RI \[ (.*) \]$", pages[name], re.M)
+    assert len(lines) >= least, (name, lines)
+    for case in [c for l in lines for c in shlex.split(l) if c != ", "]:
+        word = case.split(" ")
+        file = {"unit": "unit/{}.c", "fuzz": "fuzz/{}.c"}[word[0]] if len(word) > 1 \
+            else "mounted/{}.py"
+        assert os.path.exists(f"{tests}/{file.format(word[-1])}"), f"{name}: there is no {case}"
+promises = pages["kvcachefs-design.7"].split(".SH PROMISES")[1].split(".SH ")[0].split(".IP ")[1:]
+assert len(promises) == 7
+for p in promises:
+    assert "\n.RI [ " in p, f"kvcachefs-design.7: no case beside {p}"
 for n in ("tiers", "state", "checksum", "hits", "pin", "ttl", "unit", "codec", "shared"):
     assert n in pages["kvcachefs.8"]

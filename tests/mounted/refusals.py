@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 """Bad input of any kind gets one clear line on stderr, a non-zero exit, and changes nothing."""
-import os, struct
+import os, shutil, struct
 from kvtest import *
 
 need_mount()
@@ -60,6 +60,8 @@ for remote, says in (("foo", "is not a URL"), ("ftp://x", "no kind 'ftp'"),
 os.mkdir(f"{TMP}/dir")
 refused(kv, store, mnt, "-o", f"{o},remote=dir://{TMP}/dir,remote=dir://{TMP}/dir",
         says="is there twice")
+refused(kv, store, mnt, "-o", ",".join([o] + [f"remote=redis://h/{n}" for n in range(4)]),
+        says="at most 3 are possible")
 refused(kv, store, mnt, "-o", f"{o},compress=lz4", says="none, zstd, bf16+zstd")
 refused(kv, store, mnt, "-o", f"{o},level=0", says="1 to 19")
 refused(kv, store, mnt, "-o", f"{o},metrics=9464", says="ADDR:PORT")
@@ -87,6 +89,19 @@ refused(mkfs, "--device", "/dev/nothing", f"{TMP}/new", says="cannot open the de
 refused(mkfs, says="one store")
 refused(fsck, f"{TMP}/nothing", says="no store at", code=8)
 refused(fsck, says="one store", code=8)
+# what one asks of a mount, of a folder that is none
+for words in (("stats",), ("config",), ("import",), ("rekey",), ("prefetch", "a"), ("lease", "a")):
+    refused(binary("kvcachectl"), words[0], mnt, *words[1:], says="this is no kvcachefs mount")
+    refused(binary("kvcachectl"), words[0], f"{TMP}/nowhere", *words[1:],
+            says="this is no kvcachefs mount")
+# where somebody has files of those names, which stay as they are
+os.mkdir(f"{mnt}/.kvcachefs")
+for name in ("stats", "control", "lease"):
+    with open(f"{mnt}/.kvcachefs/{name}", "w") as f:
+        f.write("somebody's\n")
+for words in (("stats",), ("import",), ("rekey",), ("prefetch", "a"), ("lease", "a")):
+    refused(binary("kvcachectl"), words[0], mnt, *words[1:], says="this is no kvcachefs mount")
+shutil.rmtree(f"{mnt}/.kvcachefs")
 
 # without the right to
 def as_nobody(*command):

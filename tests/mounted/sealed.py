@@ -141,6 +141,13 @@ clear.write("m/clear/l", secret)
 closed.write("m/closed/l", secret)
 clear.settle()
 closed.settle()
+frames = {}
+for folder, _, names in os.walk(f"{TMP}/shared"):
+    for name in names:
+        with open(f"{folder}/{name}", "rb") as f:
+            frames[name] = f.read()
+assert sum(MARK in f for f in frames.values()) == 1 < len([f for f in frames.values() if len(f)
+                                                           > MiB]), "sealed there too"
 for s, path in ((clear, "m/closed/l"), (closed, "m/clear/l")):
     with fails(errno.ENOENT):
         s.read(path)
@@ -167,4 +174,29 @@ for path in ("m/a/l", "m/b/l"):
     with fails(errno.ESTALE, errno.ENOENT, errno.EIO):
         s.read(path)
 assert s.stats()["corrupt"] == 2
+s.umount()
+
+# an older frame of the file itself, whole, where the newer one lies now
+s = Store("before", options=f"settle=20,keyfile={keys}").mount()
+where = []
+for content in (secret, secret[::-1]):
+    s.write("m/a/l", content)
+    s.settle()
+    time.sleep(0.1)
+    with open(f"{s.path}/data", "rb") as f:
+        data = f.read()
+    at, n = map(int, run("sqlite3", "-readonly", f"{s.path}/catalog.sqlite",
+                         "select at, len from placements", ok=True).stdout.split("|"))
+    where.append(data[at:at + n])
+s.umount()
+assert len(where[0]) == len(where[1]) and where[0] != where[1]
+with open(f"{s.path}/data", "r+b") as f:
+    f.seek(at)
+    f.write(where[0])
+s.mount()
+with fails(errno.ESTALE, errno.ENOENT, errno.EIO):
+    s.read("m/a/l")
+assert s.stats()["corrupt"] == 1
+with fails(errno.ENOENT):
+    os.stat(f"{s.mnt}/m/a/l")
 s.umount()

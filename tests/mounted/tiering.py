@@ -138,6 +138,7 @@ evict(s)
 open(flag, "w").close()
 with fails(errno.ETIMEDOUT):  # and not the bytes, which come later
     s.read("m/c/l")
+assert state(s, "m/c/l") == "loading"
 s.write("m/e/l", b"others go on")
 assert s.read("m/e/l") == b"others go on"
 os.unlink(flag)

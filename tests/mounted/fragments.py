@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""The disk has room, but nowhere enough in one piece: what is larger than its holes gets its copy
+all the same, since the coldest go until there is a piece; where none may go it stays in the pool,
+nobody waits for it, and it goes down when something leaves. An fsync is told."""
+import errno, os
+from kvtest import *
+
+SMALL, LARGE = 64 * KiB - 4 * KiB, 3 * MiB
+
+
+def holes(s):
+    """Fills the disk, and frees every other frame."""
+    for i in range(210):
+        s.write(f"m/small{i}", blob(i, SMALL))
+        if i % 20 == 19:
+            s.settle()
+    s.settle()
+    for i in range(0, 210, 2):
+        os.unlink(f"{s.mnt}/m/small{i}")
+    wait_for(lambda: s.stats()["tier_disk_used_bytes"] < 8 * MiB and s.stats()["jobs"] == 0)
+    return {f"m/small{i}": blob(i, SMALL) for i in range(1, 210, 2)}
+
+
+def right(s, paths):
+    """How many are there; each with its bytes."""
+    n = 0
+    for path, data in paths.items():
+        with contextlib.suppress(FileNotFoundError):
+            assert s.read(path) == data, path
+            n += 1
+    return n
+
+
+s = Store("a", size="16M", cpu="32M", options="settle=0,unit=file,deadline=3000").mount()
+left = holes(s)
+assert right(s, left) == len(left)
+s.write("m/large", blob(1000, LARGE))
+wait_for(lambda: s.attr("m/large", "tiers") == "cpu,disk")
+assert s.stats()["trimmed_chunks"] > 0, "so it was no piece that was free"
+assert right(s, left) == len(left), "the pool has them still"
+s.umount()
+s.fsck("-n", "--data")
+s.mount()
+assert s.read("m/large") == blob(1000, LARGE) and right(s, left) > 0
+s.umount()
+
+# none may go
+s = Store("b", size="16M", cpu="32M", options="settle=0,unit=file,deadline=3000").mount()
+left = holes(s)
+for path in left:
+    os.setxattr(f"{s.mnt}/{path}", "user.kvcachefs.pin", b"1")
+s.write("m/large", blob(1000, LARGE))
+fd = os.open(f"{s.mnt}/m/large", os.O_RDONLY)
+with fails(errno.ENOSPC, errno.ETIMEDOUT):
+    os.fsync(fd)
+os.close(fd)
+assert s.attr("m/large", "tiers") == "cpu" and s.read("m/large") == blob(1000, LARGE)
+assert right(s, left) == len(left) and s.stats()["drops"] == 0
+s.write("m/little", blob(1001, SMALL))  # it fits into a hole
+wait_for(lambda: s.attr("m/little", "tiers") == "cpu,disk")
+for path in list(left)[:60]:
+    os.unlink(f"{s.mnt}/{path}")
+wait_for(lambda: s.attr("m/large", "tiers") == "cpu,disk")
+assert right(s, dict(list(left.items())[60:])) == 45
+s.umount()
+s.fsck("-n", "--data")

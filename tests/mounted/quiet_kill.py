@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast plain
+"""SIGKILL of a daemon that has nothing else to do, so that nothing hastens its commits: what was
+closed, renamed, linked, unlinked or made 50 ms before is exactly so after the next mount (promise
+1). A turn in which this machine let us, too, sleep much longer than we asked for tells nothing and
+is done again."""
+import os, time
+from kvtest import *
+
+TURNS, LATE = 5, 0.015
+s = Store(size="32M", cpu="16M", options="disk=off").mount()
+P = lambda name: f"{s.mnt}/{name}"
+
+
+def before(turn):
+    """What is there for long."""
+    for what in ("renamed", "gone", "linked", "changed"):
+        s.write(f"m/{turn}/{what}", blob(what, 5000))
+    s.write(f"m/{turn}/new", blob("old", 7000))
+    os.mkdir(P(f"m/{turn}/empty"))
+
+
+def change(turn):
+    m = P(f"m/{turn}")
+    s.write(f"m/{turn}/closed", blob("closed", 9000))
+    os.rename(f"{m}/renamed", f"{m}/new")
+    os.unlink(f"{m}/gone")
+    os.link(f"{m}/linked", f"{m}/second")
+    os.mkdir(f"{m}/folder")
+    os.rmdir(f"{m}/empty")
+    os.symlink("there", f"{m}/symbolic")
+    os.chmod(f"{m}/changed", 0o604)
+    os.setxattr(f"{m}/changed", "user.x", b"y")
+
+
+def check(turn):
+    m = P(f"m/{turn}")
+    assert sorted(os.listdir(m)) == ["changed", "closed", "folder", "linked", "new", "second",
+                                     "symbolic"], sorted(os.listdir(m))
+    for name, what in (("closed", 9000), ("new", "renamed"), ("second", "linked")):
+        want = blob("closed", what) if name == "closed" else blob(what, 5000)
+        assert s.read(f"m/{turn}/{name}") == want, name
+    assert os.stat(f"{m}/linked").st_nlink == 2 and os.stat(m).st_nlink == 3
+    assert os.stat(f"{m}/changed").st_mode & 0o777 == 0o604
+    assert os.getxattr(f"{m}/changed", "user.x") == b"y"
+
+
+told = 0
+for turn in range(40 * TURNS):
+    before(turn)
+    s.settle()
+    time.sleep(0.3)
+    change(turn)
+    end, worst = time.monotonic() + 0.052, 0
+    while (now := time.monotonic()) < end:
+        time.sleep(0.005)
+        worst = max(worst, time.monotonic() - now - 0.005)
+    s.kill()
+    run("umount", "-l", s.mnt)
+    s.fsck("-n")
+    s.mount()
+    if worst > LATE:
+        continue
+    check(turn)
+    told += 1
+    if told == TURNS:
+        break
+print(f"{told} turns of {turn + 1} told something")
+assert told == TURNS, "this machine stood still all the time"
+s.umount()
+s.fsck("-n")

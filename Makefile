@@ -49,7 +49,7 @@ LDFLAGS_ALL := $(filter -fsanitize% -fprofile%,$(opt_$(MODE))) -pthread $(LDFLAG
 
 # Who may include whom: each folder sees its own headers and those named here, and no others.
 # The engine's floors, the lowest first (engine/README): each sees itself and those below.
-FLOORS := base frames catalog pool objects copies names evict calls
+FLOORS := base policy frames catalog pool objects copies names evict calls
 upto    = $(foreach f,$(shell echo $(FLOORS) | sed 's/\<$(1)\>.*/$(1)/'),-Iengine/$f)
 $(foreach f,$(FLOORS),$(eval inc_engine/$f := $(call upto,$f)))
 inc_tiers  := -Itiers $(call upto,frames)
@@ -133,7 +133,7 @@ $(B)/bin/kvcachefs: $(FS) $(TIERS) $(ENGINE)
 $(B)/bin/mkfs.kvcachefs: $(call obj,mkfs/mkfs.c mkfs/pools.c mkfs/tool.c)
 $(B)/bin/fsck.kvcachefs: $(call obj,$(wildcard mkfs/fsck*.c) mkfs/tool.c)
 $(B)/bin/mount.kvcachefs: $(call obj,mkfs/mount.c)
-$(B)/bin/kvcachectl: $(call obj,mkfs/ctl.c mkfs/pools.c mkfs/tool.c) $(B)/lib/libkvcachefs.a
+$(B)/bin/kvcachectl: $(call obj,mkfs/ctl.c mkfs/pools.c mkfs/tool.c $(wildcard mkfs/replay*.c)) $(B)/lib/libkvcachefs.a
 $(TOOLS:%=$(B)/bin/%): $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter $(B)/obj/mkfs/% %.a,$^) $(TIERS) $(ENGINE) $(lib_tiers) $(lib_engine) $(if $(filter %.a,$^),$(lib_gpu))

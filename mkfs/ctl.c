@@ -7,6 +7,7 @@
 
 #include "kvcachefs.h"
 #include "pools.h"
+#include "replay.h"
 #include "util.h"
 
 #include <dirent.h>
@@ -469,6 +470,8 @@ static const struct {
 	  run_hash },
 	{ "pools", "[FOLDER | --free]", "pools left in memory; those of no store are given back", 0,
 	  1000, run_pools },
+	{ "replay", "[OPTION...] TRACE...", "what each policy would have had of a trace's chunks",
+	  1, 1000, kvm_run_replay },
 	{ "newkey", "FILE [MODEL]", "add a random key to a key file", 1, 2, run_newkey },
 };
 

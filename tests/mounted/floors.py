@@ -14,7 +14,8 @@ assert folders == set(floors), f"folders and floors differ: {folders ^ set(floor
 # Who may call whom: a floor those below; what stands around the engine only what it sees of it.
 may = {f"engine/{f}": {f"engine/{g}" for g in floors[: i + 1]} for i, f in enumerate(floors)}
 seen = {f"engine/{f}" for f in ("base", "frames", "catalog")}
-may |= {"tiers": {"tiers", "engine/base", "engine/frames"}, "mkfs": {"mkfs", "tiers", "gpu"} | seen,
+may |= {"tiers": {"tiers", "engine/base", "engine/frames"},
+        "mkfs": {"mkfs", "tiers", "gpu", "engine/policy"} | seen,
         "fs": {"fs", "tiers", "engine/calls"} | seen}
 
 objects = [p for d in may for p in glob.glob(f"{BUILD}/obj/{d}/*.o")

@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See chain.h. */
+#include "chain.h"
+
+#include <string.h>
+
+#define LEAST 1024u  /* slots, and buckets */
+#define STEP_MIN 16u /* arrays grow by so many parts of themselves (what is not touched is not */
+		     /* there), and small ones by half */
+
+static uint32_t more(uint32_t room)
+{
+	uint32_t step = room < 1u << 20 ? room / 2 : room / STEP_MIN;
+
+	return room ? room + step : LEAST;
+}
+
+static int grow(void *array, size_t bytes, uint32_t room)
+{
+	void **v = array;
+	void *p = realloc(*v, bytes * room);
+
+	if (!p)
+		return -ENOMEM;
+	*v = p;
+	return 0;
+}
+
+static int grow_slots(struct kvc_chain *c)
+{
+	uint32_t room = more(c->room);
+	int err;
+
+	if (room >= KVC_CHAIN_INNER)
+		return -ENOMEM;
+	err = grow(&c->id, sizeof *c->id, room);
+	err = err ?: grow(&c->parent, sizeof *c->parent, room);
+	err = err ?: grow(&c->last, sizeof *c->last, room);
+	err = err ?: grow(&c->at, sizeof *c->at, room);
+	err = err ?: grow(&c->next, sizeof *c->next, room);
+	if (c->key)
+		err = err ?: grow(&c->key, sizeof *c->key, room);
+	if (c->family) {
+		err = err ?: grow(&c->child, sizeof *c->child, room);
+		err = err ?: grow(&c->after, sizeof *c->after, room);
+		err = err ?: grow(&c->before, sizeof *c->before, room);
+	}
+	for (unsigned i = 0; i < c->ncolumns; i++)
+		err = err ?: grow(c->column[i].v, c->column[i].bytes, room);
+	if (!err)
+		c->room = room;
+	return err;
+}
+
+int kvc_chain_init(struct kvc_chain *c, bool ordered, bool family)
+{
+	*c = (struct kvc_chain){ .free = KVC_NO_SLOT, .level = LEAST, .buckets = LEAST };
+	c->family = family;
+	c->head_room = LEAST;
+	c->head = malloc(LEAST * sizeof *c->head);
+	if (ordered)
+		c->key = malloc(sizeof *c->key);
+	if (!c->head || (ordered && !c->key)) {
+		kvc_chain_fini(c);
+		return -ENOMEM;
+	}
+	for (uint32_t b = 0; b < LEAST; b++)
+		c->head[b] = KVC_NO_SLOT;
+	return 0;
+}
+
+void kvc_chain_fini(struct kvc_chain *c)
+{
+	free(c->id);
+	free(c->parent);
+	free(c->last);
+	free(c->at);
+	free(c->next);
+	free(c->child);
+	free(c->after);
+	free(c->before);
+	free(c->head);
+	free(c->leaf);
+	free(c->key);
+	for (unsigned i = 0; i < c->ncolumns; i++) {
+		free(*c->column[i].v);
+		*c->column[i].v = NULL;
+	}
+	*c = (struct kvc_chain){ 0 };
+}
+
+void kvc_chain_column(struct kvc_chain *c, void *v, uint32_t bytes)
+{
+	c->column[c->ncolumns++] = (struct kvc_column){ v, bytes };
+}
+
+uint64_t kvc_chain_bytes(const struct kvc_chain *c)
+{
+	uint64_t each = 8 + 4 * 4 + (c->key ? 8 : 0) + (c->family ? 12 : 0);
+
+	for (unsigned i = 0; i < c->ncolumns; i++)
+		each += c->column[i].bytes;
+	return each * c->used + 4ull * c->buckets + 4ull * c->n;
+}
+
+/* The hash */
+
+static uint32_t bucket_of(const struct kvc_chain *c, uint64_t id)
+{
+	uint64_t h = kvc_chain_hash(id);
+	uint32_t b = (uint32_t)(h & (c->level * 2 - 1));
+
+	return b < c->buckets ? b : (uint32_t)(h & (c->level - 1));
+}
+
+uint32_t kvc_chain_find(const struct kvc_chain *c, uint64_t id)
+{
+	uint32_t s = c->head[bucket_of(c, id)];
+
+	while (s != KVC_NO_SLOT && c->id[s] != id)
+		s = c->next[s];
+	return s;
+}
+
+/* One more bucket: some of what is in another goes there. Without memory they get longer. */
+static void split(struct kvc_chain *c)
+{
+	uint32_t from = c->buckets - c->level, s, *tail;
+
+	if (c->buckets == c->head_room) {
+		if (grow(&c->head, sizeof *c->head, more(c->head_room)))
+			return;
+		c->head_room = more(c->head_room);
+	}
+	c->head[c->buckets++] = KVC_NO_SLOT;
+	tail = &c->head[from];
+	while ((s = *tail) != KVC_NO_SLOT) {
+		uint32_t to = bucket_of(c, c->id[s]);
+
+		if (to == from) {
+			tail = &c->next[s];
+			continue;
+		}
+		*tail = c->next[s];
+		c->next[s] = c->head[to];
+		c->head[to] = s;
+	}
+	if (c->buckets == c->level * 2)
+		c->level *= 2;
+}
+
+static void unhash(struct kvc_chain *c, uint32_t slot)
+{
+	uint32_t *s = &c->head[bucket_of(c, c->id[slot])];
+
+	while (*s != slot)
+		s = &c->next[*s];
+	*s = c->next[slot];
+}
+
+/* The leaves */
+
+static void put(struct kvc_chain *c, uint32_t i, uint32_t slot)
+{
+	c->leaf[i] = slot;
+	c->at[slot] = i;
+}
+
+static void sift(struct kvc_chain *c, uint32_t i)
+{
+	uint32_t slot = c->leaf[i];
+
+	if (!c->key)
+		return;
+	while (i && c->key[slot] < c->key[c->leaf[(i - 1) / 2]]) {
+		put(c, i, c->leaf[(i - 1) / 2]);
+		i = (i - 1) / 2;
+	}
+	for (uint32_t k; (k = 2 * i + 1) < c->nleaf; i = k) {
+		k += k + 1 < c->nleaf && c->key[c->leaf[k + 1]] < c->key[c->leaf[k]];
+		if (c->key[slot] <= c->key[c->leaf[k]])
+			break;
+		put(c, i, c->leaf[k]);
+	}
+	put(c, i, slot);
+}
+
+/* There is room for one more: kvc_chain_add saw to it, for every chunk. */
+static void leaf_add(struct kvc_chain *c, uint32_t slot)
+{
+	put(c, c->nleaf++, slot);
+	sift(c, c->nleaf - 1);
+}
+
+static void leaf_del(struct kvc_chain *c, uint32_t slot)
+{
+	uint32_t i = c->at[slot], other = c->leaf[--c->nleaf];
+
+	if (other == slot)
+		return;
+	put(c, i, other);
+	sift(c, i);
+}
+
+void kvc_chain_order(struct kvc_chain *c, uint32_t slot, double key)
+{
+	c->key[slot] = key;
+	if (kvc_chain_is_leaf(c, slot))
+		sift(c, c->at[slot]);
+}
+
+/* Chunks */
+
+static void follow(struct kvc_chain *c, uint32_t slot, uint32_t parent)
+{
+	c->parent[slot] = parent;
+	if (c->family) {
+		c->child[slot] = c->after[slot] = c->before[slot] = KVC_NO_SLOT;
+		if (parent != KVC_NO_SLOT) {
+			c->after[slot] = c->child[parent];
+			if (c->child[parent] != KVC_NO_SLOT)
+				c->before[c->child[parent]] = slot;
+			c->child[parent] = slot;
+		}
+	}
+	if (parent == KVC_NO_SLOT)
+		return;
+	if (kvc_chain_is_leaf(c, parent)) {
+		leaf_del(c, parent);
+		c->at[parent] = KVC_CHAIN_INNER;
+	}
+	c->at[parent]++;
+}
+
+static void give_back(struct kvc_chain *c, uint32_t slot)
+{
+	c->parent[slot] = c->free;
+	c->free = slot;
+}
+
+static void unfollow(struct kvc_chain *c, uint32_t slot)
+{
+	uint32_t parent = c->parent[slot];
+
+	c->parent[slot] = KVC_NO_SLOT;
+	if (parent == KVC_NO_SLOT)
+		return;
+	if (c->family) {
+		if (c->before[slot] != KVC_NO_SLOT)
+			c->after[c->before[slot]] = c->after[slot];
+		else
+			c->child[parent] = c->after[slot];
+		if (c->after[slot] != KVC_NO_SLOT)
+			c->before[c->after[slot]] = c->before[slot];
+	}
+	if (--c->at[parent] != KVC_CHAIN_INNER)
+		return;
+	if (c->id[parent])
+		leaf_add(c, parent);
+	else
+		give_back(c, parent);
+}
+
+uint32_t kvc_chain_add(struct kvc_chain *c, uint64_t id, uint32_t parent, double key)
+{
+	uint32_t slot = c->free, b;
+
+	/* as many leaves as chunks: a parent must be able to become one when its child goes */
+	if (c->n == c->leaf_room) {
+		if (grow(&c->leaf, sizeof *c->leaf, more(c->leaf_room)))
+			return KVC_NO_SLOT;
+		c->leaf_room = more(c->leaf_room);
+	}
+	if (slot != KVC_NO_SLOT)
+		c->free = c->parent[slot];
+	else if (c->used < c->room || !grow_slots(c))
+		slot = c->used++;
+	else
+		return KVC_NO_SLOT;
+	if (c->n >= c->buckets)
+		split(c);
+	c->n++;
+	c->id[slot] = id;
+	c->last[slot] = 0;
+	b = bucket_of(c, id);
+	c->next[slot] = c->head[b];
+	c->head[b] = slot;
+	for (unsigned i = 0; i < c->ncolumns; i++)
+		memset((char *)*c->column[i].v + (size_t)slot * c->column[i].bytes, 0,
+		       c->column[i].bytes);
+	if (c->key)
+		c->key[slot] = key;
+	follow(c, slot, parent);
+	leaf_add(c, slot);
+	return slot;
+}
+
+void kvc_chain_del(struct kvc_chain *c, uint32_t slot)
+{
+	bool leaf = kvc_chain_is_leaf(c, slot);
+
+	unhash(c, slot);
+	if (leaf)
+		leaf_del(c, slot);
+	unfollow(c, slot);
+	c->id[slot] = 0;
+	c->n--;
+	if (leaf)
+		give_back(c, slot);
+}
+
+uint32_t kvc_chain_leaf_under(const struct kvc_chain *c, uint32_t slot)
+{
+	while (!kvc_chain_is_leaf(c, slot))
+		slot = c->child[slot];
+	return slot;
+}

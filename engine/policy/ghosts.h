@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is remembered of chunks that are not here any more: a table of fixed size, in rows of eight,
+ * where the one of its row that was touched longest ago makes room. Of the ids one in `sample` is
+ * remembered, so that the same memory reaches back further.
+ */
+#ifndef KVC_GHOSTS_H
+#define KVC_GHOSTS_H
+
+#include "util.h"
+
+struct kvc_ghost {
+	uint32_t tag;  /* of its id; 0: none here */
+	uint32_t last; /* the request that touched it last */
+	uint8_t count, gap, kids, zero;
+};
+
+struct kvc_ghosts {
+	struct kvc_ghost *row;
+	uint64_t rows;
+	uint32_t sample;
+};
+
+/* 0 or -ENOMEM. */
+int kvc_ghosts_init(struct kvc_ghosts *g, uint64_t n, uint32_t sample);
+void kvc_ghosts_fini(struct kvc_ghosts *g);
+/* Is it one of those that are remembered at all? */
+bool kvc_ghosts_take(const struct kvc_ghosts *g, uint64_t id);
+/* The one of this id, or NULL. */
+struct kvc_ghost *kvc_ghosts_find(const struct kvc_ghosts *g, uint64_t id);
+/*
+ * A place for it, where what was known of it, or of another, still stands: all of it is set anew.
+ */
+struct kvc_ghost *kvc_ghosts_put(struct kvc_ghosts *g, uint64_t id);
+
+#endif

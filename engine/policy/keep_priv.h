@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What policies and keep.c share. */
+#ifndef KVC_KEEP_PRIV_H
+#define KVC_KEEP_PRIV_H
+
+#include "chain.h"
+#include "keep.h"
+
+/* A policy. What has no need of a call leaves it out, but victim. */
+struct kvc_keep_ops {
+	bool ordered, family;            /* of the chain */
+	int (*open)(struct kvc_keep *k); /* sets k->own; after a failure there is no close */
+	void (*close)(struct kvc_keep *k);
+	void (*begin)(struct kvc_keep *k);
+	/* Asked for, at `slot` or not here; r->touched has it last. */
+	void (*touch)(struct kvc_keep *k, struct kvc_request *r, uint32_t slot);
+	/* Its key, where the chain is ordered, before it is there; and then it is. */
+	double (*key)(struct kvc_keep *k, uint32_t parent, uint64_t bytes);
+	void (*add)(struct kvc_keep *k, struct kvc_request *r, uint32_t slot, uint64_t bytes);
+	void (*del)(struct kvc_keep *k, uint32_t slot, bool evicted);
+	uint32_t (*victim)(struct kvc_keep *k); /* a leaf of no open request, or KVC_NO_SLOT */
+	bool (*wants)(struct kvc_keep *k, const struct kvc_request *r, uint64_t bytes,
+		      uint32_t victim);
+	void (*end)(struct kvc_keep *k, struct kvc_request *r);
+	uint64_t (*bytes)(const struct kvc_keep *k);
+	void (*text)(const struct kvc_keep *k, char *to, size_t room);
+};
+
+struct kvc_keep {
+	const struct kvc_keep_ops *ops;
+	struct kvc_keep_conf conf;
+	struct kvc_chain chain;
+	struct kvc_list requests; /* under way, the oldest first */
+	uint32_t now;             /* the number of the newest */
+	uint64_t chance;
+	void *own;
+};
+
+#define X(name) extern const struct kvc_keep_ops kvc_keep_##name;
+KVC_KEEPS(X)
+#undef X
+
+/* Was it touched last by a request that is under way? */
+bool kvc_keep_busy(const struct kvc_keep *k, uint32_t slot);
+
+/* A random number below n. */
+static inline uint32_t kvc_keep_draw(struct kvc_keep *k, uint32_t n)
+{
+	k->chance ^= k->chance << 13;
+	k->chance ^= k->chance >> 7;
+	k->chance ^= k->chance << 17;
+	return (uint32_t)((k->chance >> 32) * n >> 32);
+}
+
+#endif

@@ -1,0 +1,503 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The policy `prefix`: of DRAWN leaves drawn at random, the one goes whose index (learn.h) is the
+ * lowest, by its bytes; of equals the one that was used longest ago. What is new and worth less
+ * than the victim is not wanted.
+ *
+ * Known of a chunk that is here: its uses, the mean of log2 of the gaps between them (each counts
+ * half as much as the next), how many were seen to follow it, and the score and the class of its
+ * gap when its last request ended. Of what went, all but the last two is kept by ghosts.h.
+ *
+ * The guard: two shadows, small caches of one in `sample` of the ids and as much smaller, of which
+ * one evicts by the index and the other the leaf that was used longest ago. The real one does as
+ * the index says until that shadow falls behind the other by BEHIND of what it could gain or lose,
+ * and comes back when it leads.
+ *
+ * Sizes: `sample`, and how many ghosts there are, go by how many chunks fit; at ten million a chunk
+ * has 46 bytes, all in all.
+ */
+#include "ghosts.h"
+#include "keep_priv.h"
+#include "learn.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define DRAWN 64
+#define SHADOWS 2
+#define NO_MEAN 255  /* used once */
+#define MEAN_STEPS 8 /* to a doubling of the gap */
+#define BEHIND .05f
+#define MEMORY 1000. /* requests that the guard looks back */
+#define GHOSTS_LEAST 65536u
+#define GHOSTS_MOST (1u << 20) /* or half as many as there are chunks */
+#define SAMPLE_FROM 2048u      /* chunks in a shadow, at least, before ids are left out */
+#define SIZES 256
+
+/* A chunk's own, in a shadow too. */
+struct worth {
+	uint8_t *score, *gap;
+};
+
+struct shadow {
+	struct kvc_chain chain;
+	struct worth worth;
+	double hits; /* per request, lately */
+};
+
+struct prefix {
+	struct worth worth;
+	uint8_t *count, *mean, *kids, *size;
+	struct kvc_learn *learn;
+	const struct kvc_index *index;
+	struct kvc_ghosts ghosts;
+	struct shadow shadow[SHADOWS]; /* by the index, and by the last use */
+	uint32_t sample;
+	uint64_t fits; /* chunks, as it turned out */
+	double asked;  /* chunks per request, lately */
+	double uses;   /* of chunks in shadows */
+	bool by_use;   /* the guard's choice */
+	uint64_t switches, refused;
+	float per_size[SIZES];
+};
+
+/* Index */
+
+static uint32_t age_of(uint32_t now, uint32_t last)
+{
+	return now > last ? now - last : 1;
+}
+
+/* Of a chunk of `chain`, which is ours or a shadow's. */
+static float index_of(const struct kvc_keep *k, const struct kvc_chain *c, const struct worth *w,
+		      uint32_t slot)
+{
+	const struct prefix *p = k->own;
+	float x = kvc_index_of(p->index, w->gap[slot], w->score[slot],
+			       age_of(k->now, c->last[slot]));
+
+	return c == &k->chain ? x * p->per_size[p->size[slot]] : x;
+}
+
+/* Of leaves drawn at random the one that goes. */
+static uint32_t pick(struct kvc_keep *k, const struct kvc_chain *c, const struct worth *w,
+		     bool by_use)
+{
+	uint32_t n = (uint32_t)kvc_min(DRAWN, c->nleaf), drawn[DRAWN], best = KVC_NO_SLOT;
+	float least = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		drawn[i] = c->leaf[n < c->nleaf ? kvc_keep_draw(k, c->nleaf) : i];
+		__builtin_prefetch(&c->last[drawn[i]]);
+		__builtin_prefetch(&w->score[drawn[i]]);
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t slot = drawn[i];
+		float x;
+
+		if (c == &k->chain ? kvc_keep_busy(k, slot) : c->last[slot] == k->now)
+			continue;
+		if (c == &k->chain && kvc_chain_is_orphan(c, slot))
+			x = -INFINITY;
+		else
+			x = by_use ? -(float)age_of(k->now, c->last[slot])
+				   : index_of(k, c, w, slot);
+		if (best == KVC_NO_SLOT || x < least ||
+		    (x == least && c->last[slot] < c->last[best])) {
+			best = slot;
+			least = x;
+		}
+	}
+	return best;
+}
+
+static uint32_t victim(struct kvc_keep *k)
+{
+	struct prefix *p = k->own;
+	uint32_t slot;
+
+	p->fits = k->chain.n;
+	slot = pick(k, &k->chain, &p->worth, p->by_use);
+	/* all that were drawn are busy: any other */
+	for (uint32_t i = 0; slot == KVC_NO_SLOT && i < k->chain.nleaf; i++)
+		if (!kvc_keep_busy(k, k->chain.leaf[i]))
+			slot = k->chain.leaf[i];
+	return slot;
+}
+
+/* Facts */
+
+static struct kvc_facts facts_of(const struct kvc_request *r, const struct kvc_touched *t,
+				 uint32_t length, uint32_t distance)
+{
+	return (struct kvc_facts){
+		.fresh = (uint16_t)kvc_min(r->fresh, UINT16_MAX),
+		.length = (uint16_t)kvc_min(length, UINT16_MAX),
+		.count = t->count,
+		.deepest = r->deepest,
+		.kids = t->count == 1 ? 0 : t->kids,
+		.gap = t->gap,
+		.tail = !distance,
+		.distance = (uint8_t)kvc_min(distance, 2),
+		.continues = r->continues,
+	};
+}
+
+/* Before the request has ended: as if it went on. */
+static uint8_t score_now(const struct prefix *p, const struct kvc_request *r)
+{
+	struct kvc_facts f = facts_of(r, &r->touched[r->n - 1], r->n, 1);
+
+	return kvc_learn_score(p->learn, &f);
+}
+
+static uint8_t mean_of(struct prefix *p, uint8_t mean, uint32_t gap)
+{
+	float now = log2f((float)gap) * MEAN_STEPS;
+
+	(void)p;
+	return (uint8_t)kvc_min(NO_MEAN - 1,
+				(uint64_t)(mean == NO_MEAN ? now : (now + mean) / 2 + .5f));
+}
+
+/* Shadows */
+
+static void shadow_touch(struct kvc_keep *k, struct kvc_request *r, unsigned i)
+{
+	struct prefix *p = k->own;
+	struct shadow *s = &p->shadow[i];
+	const struct kvc_touched *t = &r->touched[r->n - 1];
+	uint64_t before = r->sampled[i];
+	uint32_t slot = kvc_chain_find(&s->chain, t->id), up = KVC_NO_SLOT, v;
+
+	r->sampled[i] = t->id;
+	if (slot != KVC_NO_SLOT) {
+		r->hits[i] += r->broken[i] ? 0 : p->sample;
+		s->chain.last[slot] = r->nr;
+		if (i)
+			kvc_chain_order(&s->chain, slot, ++p->uses);
+		return;
+	}
+	r->broken[i] = true;
+	if (before && (up = kvc_chain_find(&s->chain, before)) == KVC_NO_SLOT)
+		return;
+	while (s->chain.n && s->chain.n >= p->fits / p->sample) {
+		v = i ? s->chain.leaf[0] : pick(k, &s->chain, &s->worth, false);
+		if (v == KVC_NO_SLOT || s->chain.last[v] == r->nr)
+			return;
+		if (!i && kvc_index_of(p->index, t->gap, score_now(p, r), 1) <
+				  index_of(k, &s->chain, &s->worth, v))
+			return;
+		kvc_chain_del(&s->chain, v);
+	}
+	slot = kvc_chain_add(&s->chain, t->id, up, i ? ++p->uses : 0);
+	if (slot == KVC_NO_SLOT)
+		return;
+	s->chain.last[slot] = r->nr;
+	s->worth.score[slot] = score_now(p, r);
+	s->worth.gap[slot] = t->gap;
+}
+
+static bool in_shadow(const struct prefix *p, uint64_t id)
+{
+	return p->sample == 1 || (kvc_chain_hash(id) >> 20) % p->sample == 0;
+}
+
+/* Which of the two would have done better lately? */
+static void guard(struct prefix *p, const struct kvc_request *r)
+{
+	double keep = 1 - 1 / MEMORY, lead, by_index, risk;
+
+	for (unsigned i = 0; i < SHADOWS; i++)
+		p->shadow[i].hits = p->shadow[i].hits * keep + r->hits[i] / MEMORY;
+	p->asked = p->asked * keep + r->n / MEMORY;
+	by_index = p->shadow[p->by_use].hits;
+	lead = p->shadow[!p->by_use].hits - by_index;
+	risk = fmin(by_index, p->asked - by_index);
+	if (lead > risk * BEHIND + .01) {
+		p->by_use = !p->by_use;
+		p->switches++;
+	}
+}
+
+/* Uses */
+
+static void begin(struct kvc_keep *k)
+{
+	struct prefix *p = k->own;
+
+	kvc_learn_advance(p->learn, k->now);
+}
+
+static void remember(struct prefix *p, uint64_t id, uint32_t last, uint8_t count, uint8_t mean,
+		     uint8_t kids)
+{
+	if (kvc_ghosts_take(&p->ghosts, id)) {
+		struct kvc_ghost *g = kvc_ghosts_put(&p->ghosts, id);
+
+		g->last = last;
+		g->count = count;
+		g->gap = mean;
+		g->kids = kids;
+	}
+}
+
+static void touch(struct kvc_keep *k, struct kvc_request *r, uint32_t slot)
+{
+	struct prefix *p = k->own;
+	struct kvc_touched *t = &r->touched[r->n - 1];
+	const struct kvc_ghost *g = NULL;
+	uint32_t last = 0;
+	uint8_t mean = NO_MEAN;
+
+	if (slot != KVC_NO_SLOT) {
+		t->known = true;
+		last = k->chain.last[slot];
+		t->count = p->count[slot];
+		t->kids = p->kids[slot];
+		mean = p->mean[slot];
+	} else if (kvc_ghosts_take(&p->ghosts, t->id) && (g = kvc_ghosts_find(&p->ghosts, t->id))) {
+		t->known = true;
+		last = g->last;
+		t->count = g->count;
+		t->kids = g->kids;
+		mean = g->gap;
+	} else if (r->n > 1 && t[-1].slot != KVC_NO_SLOT && p->kids[t[-1].slot] < UINT8_MAX) {
+		p->kids[t[-1].slot]++;
+	}
+	t->count += t->count < UINT8_MAX;
+	kvc_learn_used(p->learn, t->id, k->now);
+	if (t->known) {
+		mean = mean_of(p, mean, age_of(r->nr, last));
+		t->gap = kvc_learn_gap((float)mean / MEAN_STEPS);
+		r->continues = true;
+		r->deepest = t->count;
+		r->follows = t->gap;
+	} else {
+		t->gap = r->follows;
+		r->fresh++;
+	}
+	if (slot != KVC_NO_SLOT) {
+		p->count[slot] = t->count;
+		p->mean[slot] = mean;
+	} else {
+		remember(p, t->id, r->nr, t->count, mean, t->kids);
+	}
+	t->mean = mean;
+	if (in_shadow(p, t->id))
+		for (unsigned i = 0; i < SHADOWS; i++)
+			shadow_touch(k, r, i);
+}
+
+static uint8_t size_of(uint64_t bytes)
+{
+	return (uint8_t)(8 * log2f((float)kvc_min(kvc_max(bytes, 1), 1u << 30)));
+}
+
+static void add(struct kvc_keep *k, struct kvc_request *r, uint32_t slot, uint64_t bytes)
+{
+	struct prefix *p = k->own;
+	const struct kvc_touched *t = r && r->n ? &r->touched[r->n - 1] : NULL;
+	const struct kvc_ghost *g;
+
+	p->size[slot] = size_of(bytes);
+	if (t && t->slot == slot) {
+		p->count[slot] = t->count;
+		p->mean[slot] = t->mean;
+		p->kids[slot] = t->kids;
+		p->worth.score[slot] = score_now(p, r);
+		p->worth.gap[slot] = t->gap;
+	} else if ((g = kvc_ghosts_find(&p->ghosts, k->chain.id[slot]))) {
+		p->count[slot] = g->count;
+		p->mean[slot] = g->gap;
+		p->kids[slot] = g->kids;
+		p->worth.gap[slot] = g->gap == NO_MEAN ? 0
+						       : kvc_learn_gap((float)g->gap / MEAN_STEPS);
+		k->chain.last[slot] = g->last;
+	} else {
+		p->count[slot] = 1;
+		p->mean[slot] = NO_MEAN;
+	}
+}
+
+static void del(struct kvc_keep *k, uint32_t slot, bool evicted)
+{
+	struct prefix *p = k->own;
+
+	if (evicted)
+		remember(p, k->chain.id[slot], k->chain.last[slot], p->count[slot], p->mean[slot],
+			 p->kids[slot]);
+}
+
+static bool wants(struct kvc_keep *k, const struct kvc_request *r, uint64_t bytes, uint32_t v)
+{
+	struct prefix *p = k->own;
+	bool ok;
+
+	if (p->by_use || !r->n)
+		return true;
+	ok = kvc_index_of(p->index, r->touched[r->n - 1].gap, score_now(p, r), 1) *
+		     p->per_size[size_of(bytes)] >=
+	     index_of(k, &k->chain, &p->worth, v);
+	p->refused += !ok;
+	return ok;
+}
+
+/*
+ * Where only some are remembered: what was not known, and shortly before what was, has gone the
+ * same way.
+ */
+static void fill_in(struct kvc_keep *k, struct kvc_request *r)
+{
+	struct prefix *p = k->own;
+	uint32_t reach = 3 * p->ghosts.sample, at = r->n;
+
+	r->fresh = 0;
+	for (uint32_t j = r->n; j-- > 0;) {
+		struct kvc_touched *t = &r->touched[j], *from = at < r->n ? &r->touched[at] : NULL;
+
+		if (t->known)
+			at = j;
+		if (t->known || kvc_ghosts_take(&p->ghosts, t->id) || !from || at - j > reach) {
+			r->fresh += !t->known;
+			continue;
+		}
+		r->continues = true;
+		t->count = from->count;
+		t->gap = from->gap;
+		t->mean = from->mean;
+		if (t->slot != KVC_NO_SLOT && k->chain.id[t->slot] == t->id) {
+			p->count[t->slot] = t->count;
+			p->mean[t->slot] = t->mean;
+		}
+	}
+}
+
+static void judge(struct kvc_chain *c, struct worth *w, const struct kvc_touched *t, uint32_t slot,
+		  uint8_t score)
+{
+	if (slot == KVC_NO_SLOT || slot >= c->used || c->id[slot] != t->id)
+		return;
+	w->score[slot] = score;
+	w->gap[slot] = t->gap;
+}
+
+static void end(struct kvc_keep *k, struct kvc_request *r)
+{
+	struct prefix *p = k->own;
+	struct kvc_facts f, before = { 0 };
+	uint32_t run = 0;
+	uint8_t score = 0;
+
+	if (p->ghosts.sample > 1)
+		fill_in(k, r);
+	guard(p, r);
+	for (uint32_t j = 0; j < r->n; j++) {
+		const struct kvc_touched *t = &r->touched[j];
+
+		f = facts_of(r, t, r->n, r->n - 1 - j);
+		if (!j || memcmp(&f, &before, sizeof f)) {
+			if (j)
+				kvc_learn_track(p->learn, t[-1].id, &before, k->now, j - run);
+			run = j;
+			score = kvc_learn_score(p->learn, &f);
+		}
+		before = f;
+		judge(&k->chain, &p->worth, t, t->slot, score);
+		for (unsigned i = 0; i < SHADOWS && in_shadow(p, t->id); i++)
+			judge(&p->shadow[i].chain, &p->shadow[i].worth, t,
+			      kvc_chain_find(&p->shadow[i].chain, t->id), score);
+	}
+	if (r->n)
+		kvc_learn_track(p->learn, r->touched[r->n - 1].id, &before, k->now, r->n - run);
+}
+
+/* Its life */
+
+static void close_(struct kvc_keep *k)
+{
+	struct prefix *p = k->own;
+
+	for (unsigned i = 0; i < SHADOWS; i++)
+		kvc_chain_fini(&p->shadow[i].chain);
+	kvc_ghosts_fini(&p->ghosts);
+	kvc_learn_free(p->learn);
+	free(p);
+}
+
+static void columns(struct kvc_chain *c, struct worth *w)
+{
+	kvc_chain_column(c, &w->score, 1);
+	kvc_chain_column(c, &w->gap, 1);
+}
+
+static int open_(struct kvc_keep *k)
+{
+	struct prefix *p = calloc(1, sizeof *p);
+	uint64_t n = kvc_max(k->conf.chunks, 1), ghosts;
+	int err = 0;
+
+	if (!p)
+		return -ENOMEM;
+	k->own = p;
+	p->fits = n;
+	p->sample = (uint32_t)kvc_min(kvc_max(n / SAMPLE_FROM, 1), 32);
+	ghosts = kvc_max(kvc_min(4 * n, GHOSTS_MOST), GHOSTS_LEAST);
+	ghosts = kvc_max(ghosts, n / 2);
+	columns(&k->chain, &p->worth);
+	kvc_chain_column(&k->chain, &p->count, 1);
+	kvc_chain_column(&k->chain, &p->mean, 1);
+	kvc_chain_column(&k->chain, &p->kids, 1);
+	kvc_chain_column(&k->chain, &p->size, 1);
+	for (unsigned i = 0; i < SIZES; i++)
+		p->per_size[i] = exp2f(-(float)i / 8);
+	for (unsigned i = 0; i < SHADOWS && !err; i++) {
+		err = kvc_chain_init(&p->shadow[i].chain, i == 1, false);
+		if (!err)
+			columns(&p->shadow[i].chain, &p->shadow[i].worth);
+	}
+	p->learn = kvc_learn_new();
+	p->index = p->learn ? kvc_learn_index(p->learn) : NULL;
+	err = err ?: p->learn ? 0 : -ENOMEM;
+	err = err ?: kvc_ghosts_init(&p->ghosts, ghosts, (uint32_t)kvc_max(4 * n / ghosts, 1));
+	if (err)
+		close_(k);
+	return err;
+}
+
+static uint64_t bytes(const struct kvc_keep *k)
+{
+	const struct prefix *p = k->own;
+	uint64_t sum = sizeof *p + p->ghosts.rows * 8 * sizeof *p->ghosts.row;
+
+	for (unsigned i = 0; i < SHADOWS; i++)
+		sum += kvc_chain_bytes(&p->shadow[i].chain);
+	return sum + kvc_learn_bytes(p->learn);
+}
+
+static void text(const struct kvc_keep *k, char *to, size_t room)
+{
+	const struct prefix *p = k->own;
+
+	snprintf(to, room,
+		 "by %s\nshadow_hits_index %.4f\nshadow_hits_use %.4f\nswitches %llu\n"
+		 "refused %llu\n",
+		 p->by_use ? "use" : "index", p->asked > 0 ? p->shadow[0].hits / p->asked : 0,
+		 p->asked > 0 ? p->shadow[1].hits / p->asked : 0, (unsigned long long)p->switches,
+		 (unsigned long long)p->refused);
+}
+
+const struct kvc_keep_ops kvc_keep_prefix = {
+	.open = open_,
+	.close = close_,
+	.begin = begin,
+	.touch = touch,
+	.add = add,
+	.del = del,
+	.victim = victim,
+	.wants = wants,
+	.end = end,
+	.bytes = bytes,
+	.text = text,
+};

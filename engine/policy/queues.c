@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Policies of queues, and of what they remember of what went: s3fifo (Yang et al., SOSP 2023) and
+ * arc (Megiddo and Modha, FAST 2003). Where theirs would evict a chunk that others follow, a leaf
+ * under it goes.
+ */
+#include "keep_priv.h"
+
+#include <math.h>
+
+#define STEPS 4096 /* of a victim's choice, at most: then the next is taken as it is */
+
+enum { FIRST, SECOND, QUEUES };
+
+/* Queues of the slots of a chain; each slot is in one. */
+struct queues {
+	uint32_t *next, *prev, head[QUEUES], tail[QUEUES], n[QUEUES];
+	uint8_t *in, *uses;
+};
+
+struct own {
+	struct queues here, gone;
+	struct kvc_chain remembered; /* those that went: gone's slots */
+	double share;                /* arc: chunks that FIRST is to have */
+};
+
+static void attach(struct queues *q, struct kvc_chain *c)
+{
+	for (int i = 0; i < QUEUES; i++)
+		q->head[i] = q->tail[i] = KVC_NO_SLOT;
+	kvc_chain_column(c, &q->next, sizeof *q->next);
+	kvc_chain_column(c, &q->prev, sizeof *q->prev);
+	kvc_chain_column(c, &q->in, sizeof *q->in);
+	kvc_chain_column(c, &q->uses, sizeof *q->uses);
+}
+
+static void push(struct queues *q, int to, uint32_t slot)
+{
+	q->in[slot] = (uint8_t)to;
+	q->next[slot] = KVC_NO_SLOT;
+	q->prev[slot] = q->tail[to];
+	if (q->tail[to] == KVC_NO_SLOT)
+		q->head[to] = slot;
+	else
+		q->next[q->tail[to]] = slot;
+	q->tail[to] = slot;
+	q->n[to]++;
+}
+
+static void pull(struct queues *q, uint32_t slot)
+{
+	int of = q->in[slot];
+
+	if (q->prev[slot] == KVC_NO_SLOT)
+		q->head[of] = q->next[slot];
+	else
+		q->next[q->prev[slot]] = q->next[slot];
+	if (q->next[slot] == KVC_NO_SLOT)
+		q->tail[of] = q->prev[slot];
+	else
+		q->prev[q->next[slot]] = q->prev[slot];
+	q->n[of]--;
+}
+
+static void move(struct queues *q, int to, uint32_t slot)
+{
+	pull(q, slot);
+	push(q, to, slot);
+}
+
+/* Without memory it is not remembered. */
+static void remember(struct own *o, int in, uint64_t id)
+{
+	uint32_t slot = kvc_chain_find(&o->remembered, id);
+
+	if (slot != KVC_NO_SLOT) {
+		move(&o->gone, in, slot);
+		return;
+	}
+	slot = kvc_chain_add(&o->remembered, id, KVC_NO_SLOT, 0);
+	if (slot != KVC_NO_SLOT)
+		push(&o->gone, in, slot);
+}
+
+static void forget(struct own *o, uint32_t slot)
+{
+	pull(&o->gone, slot);
+	kvc_chain_del(&o->remembered, slot);
+}
+
+static int open_(struct kvc_keep *k)
+{
+	struct own *o = calloc(1, sizeof *o);
+
+	if (!o)
+		return -ENOMEM;
+	if (kvc_chain_init(&o->remembered, false, false)) {
+		free(o);
+		return -ENOMEM;
+	}
+	attach(&o->here, &k->chain);
+	attach(&o->gone, &o->remembered);
+	k->own = o;
+	return 0;
+}
+
+static void close_(struct kvc_keep *k)
+{
+	struct own *o = k->own;
+
+	kvc_chain_fini(&o->remembered);
+	free(o);
+}
+
+/* The leaf to take for the first of a queue, or of those after it; or KVC_NO_SLOT. */
+static uint32_t leaf_for(const struct kvc_keep *k, const struct queues *q, int of)
+{
+	uint32_t at = q->head[of];
+
+	for (int i = 0; i < STEPS && at != KVC_NO_SLOT; i++, at = q->next[at]) {
+		uint32_t leaf = kvc_chain_leaf_under(&k->chain, at);
+
+		if (!kvc_keep_busy(k, leaf))
+			return leaf;
+	}
+	return KVC_NO_SLOT;
+}
+
+static uint32_t leaf_for_either(const struct kvc_keep *k, const struct queues *q, int of)
+{
+	uint32_t leaf = leaf_for(k, q, of);
+
+	return leaf == KVC_NO_SLOT ? leaf_for(k, q, !of) : leaf;
+}
+
+static uint64_t bytes(const struct kvc_keep *k)
+{
+	const struct own *o = k->own;
+
+	return sizeof *o + kvc_chain_bytes(&o->remembered);
+}
+
+/*
+ * s3fifo: FIRST takes what is new, a tenth of all; what was used there goes on to SECOND, what was
+ * not goes and is remembered. SECOND goes round, one use less each time.
+ */
+
+static void touch_s3(struct kvc_keep *k, struct kvc_request *r, uint32_t slot)
+{
+	struct own *o = k->own;
+
+	(void)r;
+	if (slot != KVC_NO_SLOT)
+		o->here.uses[slot] += o->here.uses[slot] < 3;
+}
+
+static void add_s3(struct kvc_keep *k, struct kvc_request *r, uint32_t slot, uint64_t size)
+{
+	struct own *o = k->own;
+	uint32_t known = kvc_chain_find(&o->remembered, k->chain.id[slot]);
+
+	(void)r;
+	(void)size;
+	push(&o->here, known != KVC_NO_SLOT ? SECOND : FIRST, slot);
+	if (known != KVC_NO_SLOT)
+		forget(o, known);
+}
+
+static void del_s3(struct kvc_keep *k, uint32_t slot, bool evicted)
+{
+	struct own *o = k->own;
+
+	if (evicted && o->here.in[slot] == FIRST) {
+		remember(o, FIRST, k->chain.id[slot]);
+		if (o->gone.n[FIRST] > k->chain.n - k->chain.n / 10)
+			forget(o, o->gone.head[FIRST]);
+	}
+	pull(&o->here, slot);
+}
+
+static uint32_t victim_s3(struct kvc_keep *k)
+{
+	struct own *o = k->own;
+	struct queues *q = &o->here;
+
+	for (int i = 0; i < STEPS; i++) {
+		int of = q->n[FIRST] && (q->n[FIRST] >= k->chain.n / 10 || !q->n[SECOND]) ? FIRST
+											  : SECOND;
+		uint32_t at = q->head[of];
+
+		if (!q->uses[at])
+			return leaf_for_either(k, q, of);
+		q->uses[at] = of == FIRST ? 0 : (uint8_t)(q->uses[at] - 1);
+		move(q, SECOND, at);
+	}
+	return leaf_for_either(k, q, SECOND);
+}
+
+const struct kvc_keep_ops kvc_keep_s3fifo = {
+	.family = true,
+	.open = open_,
+	.close = close_,
+	.touch = touch_s3,
+	.add = add_s3,
+	.del = del_s3,
+	.victim = victim_s3,
+	.bytes = bytes,
+};
+
+/*
+ * arc: FIRST has what was used once, SECOND what was used again, both by their last use; what went
+ * of each is remembered, and when it comes back that queue is to have more.
+ */
+
+static void touch_arc(struct kvc_keep *k, struct kvc_request *r, uint32_t slot)
+{
+	struct own *o = k->own;
+	uint32_t known, *gone = o->gone.n;
+
+	if (slot != KVC_NO_SLOT) {
+		move(&o->here, SECOND, slot);
+		return;
+	}
+	known = kvc_chain_find(&o->remembered, r->touched[r->n - 1].id);
+	if (known == KVC_NO_SLOT)
+		return;
+	if (o->gone.in[known] == FIRST)
+		o->share = fmin(o->share + fmax(gone[SECOND] / (double)gone[FIRST], 1), k->chain.n);
+	else
+		o->share = fmax(o->share - fmax(gone[FIRST] / (double)gone[SECOND], 1), 0);
+}
+
+static void add_arc(struct kvc_keep *k, struct kvc_request *r, uint32_t slot, uint64_t size)
+{
+	struct own *o = k->own;
+	uint32_t known = kvc_chain_find(&o->remembered, k->chain.id[slot]);
+
+	(void)r;
+	(void)size;
+	push(&o->here, known != KVC_NO_SLOT ? SECOND : FIRST, slot);
+	if (known != KVC_NO_SLOT)
+		forget(o, known);
+}
+
+static void del_arc(struct kvc_keep *k, uint32_t slot, bool evicted)
+{
+	struct own *o = k->own;
+	uint32_t n = k->chain.n, *here = o->here.n, *gone = o->gone.n;
+
+	if (evicted)
+		remember(o, o->here.in[slot], k->chain.id[slot]);
+	pull(&o->here, slot);
+	if (gone[FIRST] && here[FIRST] + gone[FIRST] > n)
+		forget(o, o->gone.head[FIRST]);
+	if (gone[SECOND] && here[FIRST] + here[SECOND] + gone[FIRST] + gone[SECOND] > 2 * n)
+		forget(o, o->gone.head[SECOND]);
+}
+
+static uint32_t victim_arc(struct kvc_keep *k)
+{
+	struct own *o = k->own;
+	struct queues *q = &o->here;
+	bool first = q->n[FIRST] && (q->n[FIRST] > o->share || !q->n[SECOND]);
+
+	return leaf_for_either(k, q, first ? FIRST : SECOND);
+}
+
+const struct kvc_keep_ops kvc_keep_arc = {
+	.family = true,
+	.open = open_,
+	.close = close_,
+	.touch = touch_arc,
+	.add = add_arc,
+	.del = del_arc,
+	.victim = victim_arc,
+	.bytes = bytes,
+};

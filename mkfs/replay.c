@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kvcachectl replay TRACE...: what share of a trace's chunks each policy would have had, at each
+ * capacity, beside the optimum.
+ */
+#include "replay.h"
+
+#include "tool.h"
+
+#include <getopt.h>
+#include <string.h>
+
+#define CAPACITIES 16
+
+static const char usage[] =
+	"usage: kvcachectl replay [--policy NAME,...] [--capacity CHUNKS[:DISK],...]\n"
+	"                         [--chain told|none] [--seed N] [--svg FILE] [--verbose] "
+	"TRACE...\n";
+
+struct replay {
+	unsigned policy[32], npolicies;
+	uint64_t pool[CAPACITIES], disk[CAPACITIES];
+	unsigned ncapacities;
+	uint64_t seed;
+	bool chains, verbose, tiers;
+	const char *svg;
+};
+
+static int policy_of(const char *name)
+{
+	for (int i = 0; kvc_keep_names[i]; i++)
+		if (!strcmp(kvc_keep_names[i], name))
+			return i;
+	return -1;
+}
+
+static int take_policies(struct replay *o, char *list)
+{
+	o->npolicies = 0;
+	for (char *at, *name = strtok_r(list, ",", &at); name; name = strtok_r(NULL, ",", &at)) {
+		int p = policy_of(name);
+
+		if (p < 0 || o->npolicies == sizeof o->policy / sizeof *o->policy) {
+			char all[256] = "";
+
+			for (int i = 0; kvc_keep_names[i]; i++)
+				snprintf(all + strlen(all), sizeof all - strlen(all), " %s",
+					 kvc_keep_names[i]);
+			return kvm_fail("there is no policy %s; there are:%s", name, all);
+		}
+		o->policy[o->npolicies++] = (unsigned)p;
+	}
+	return o->npolicies ? 0 : kvm_fail("--policy: no name");
+}
+
+/* Counts of chunks, with K and M for thousands and millions. */
+static bool take_count(const char *text, char **end, uint64_t *n)
+{
+	if (*text < '1' || *text > '9')
+		return false;
+	errno = 0;
+	*n = strtoull(text, end, 10);
+	if (**end == 'K' || **end == 'M') {
+		if (__builtin_mul_overflow(*n, **end == 'K' ? 1000u : 1000000u, n))
+			return false;
+		++*end;
+	}
+	return !errno && *n < 1ull << 30;
+}
+
+static int take_capacities(struct replay *o, char *list)
+{
+	o->ncapacities = 0;
+	for (char *at, *text = strtok_r(list, ",", &at); text; text = strtok_r(NULL, ",", &at)) {
+		unsigned i = o->ncapacities;
+		char *end = text;
+
+		if (i == CAPACITIES)
+			return kvm_fail("--capacity: at most %d", CAPACITIES);
+		o->disk[i] = 0;
+		if (!take_count(text, &end, &o->pool[i]) ||
+		    (*end == ':' && !take_count(end + 1, &end, &o->disk[i])) || *end)
+			return kvm_fail(
+				"--capacity: %s is no number of chunks, nor two of them with "
+				"a colon between: those in the pool and those on disk",
+				text);
+		o->tiers |= o->disk[i] != 0;
+		if (i && o->pool[i] <= o->pool[i - 1])
+			return kvm_fail("--capacity: %s comes after a larger one", text);
+		o->ncapacities++;
+	}
+	return o->ncapacities ? 0 : kvm_fail("--capacity: no number");
+}
+
+static int take_options(struct replay *o, int argc, char **argv)
+{
+	static const struct option options[] = {
+		{ "policy", 1, NULL, 'p' }, { "capacity", 1, NULL, 'c' },
+		{ "chain", 1, NULL, 'h' },  { "seed", 1, NULL, 's' },
+		{ "svg", 1, NULL, 'g' },    { "verbose", 0, NULL, 'v' },
+		{ NULL, 0, NULL, 0 },
+	};
+	int c, err = 0;
+
+	/* before our words stands the command's name, as getopt wants it */
+	argc++;
+	argv--;
+	optind = 0;
+	while (!err && (c = getopt_long(argc, argv, "", options, NULL)) != -1) {
+		switch (c) {
+		case 'p': err = take_policies(o, optarg); break;
+		case 'c': err = take_capacities(o, optarg); break;
+		case 's': o->seed = strtoull(optarg, NULL, 0); break;
+		case 'g': o->svg = optarg; break;
+		case 'v': o->verbose = true; break;
+		case 'h':
+			o->chains = !strcmp(optarg, "told");
+			if (!o->chains && strcmp(optarg, "none"))
+				err = kvm_fail("--chain: told or none");
+			break;
+		default: fputs(usage, stderr); return 1;
+		}
+	}
+	optind--;
+	if (!err && optind + 1 == argc)
+		err = kvm_fail("no trace is given");
+	if (err)
+		fputs(usage, stderr);
+	return err;
+}
+
+static void heads(const struct replay *o, const struct kvm_trace *t)
+{
+	printf("%s: %u requests, %llu accesses, %u chunks\n%14s", t->name, t->requests,
+	       (unsigned long long)t->accesses, t->chunks, o->tiers ? "pool:disk" : "chunks");
+	for (unsigned p = 0; p < o->npolicies; p++)
+		printf(o->tiers ? " %12s" : " %7s", kvc_keep_names[o->policy[p]]);
+	printf(" %7s\n", "optimum");
+}
+
+/* Shares of one trace: share[policy][capacity], and the optimum's after the last policy. */
+static int replay_one(const struct replay *o, const struct kvm_trace *t, double share[][CAPACITIES])
+{
+	heads(o, t);
+	for (unsigned c = 0; c < o->ncapacities; c++) {
+		double best = kvm_optimum(t, kvc_max(o->pool[c], o->disk[c]));
+
+		if (o->disk[c])
+			printf("%7llu:%-6llu", (unsigned long long)o->pool[c],
+			       (unsigned long long)o->disk[c]);
+		else
+			printf("%14llu", (unsigned long long)o->pool[c]);
+		for (unsigned p = 0; p < o->npolicies; p++) {
+			struct kvc_keep_conf pool = { o->policy[p], o->pool[c], o->seed };
+			struct kvc_keep_conf disk = { o->policy[p], o->disk[c], o->seed };
+			struct kvm_share s;
+
+			if (kvm_replay(t, &pool, &disk, o->chains, &s))
+				return kvm_fail("out of memory");
+			share[p][c] = s.pool + s.disk;
+			if (o->disk[c])
+				printf(" %5.3f+%5.3f ", s.pool, s.disk);
+			else
+				printf(o->tiers ? " %12.4f" : " %7.4f", s.pool);
+			if (o->verbose)
+				fprintf(stderr,
+					"%s at %llu: %.0f accesses a second, %.1f bytes a "
+					"chunk\n",
+					kvc_keep_names[o->policy[p]],
+					(unsigned long long)o->pool[c], s.accesses_per_s,
+					(double)s.bytes / (double)o->pool[c]);
+		}
+		share[o->npolicies][c] = best;
+		printf(" %7.4f\n", best);
+	}
+	return 0;
+}
+
+static void chart(const struct replay *o, FILE *out, int nr, const char *name,
+		  double share[][CAPACITIES])
+{
+	struct kvm_curve curve[33];
+
+	for (unsigned p = 0; p <= o->npolicies; p++)
+		curve[p] = (struct kvm_curve){
+			p < o->npolicies ? kvc_keep_names[o->policy[p]] : "optimum",
+			share[p],
+		};
+	kvm_chart(out, nr * KVM_CHART_HEIGHT, name, o->pool, o->ncapacities, curve,
+		  o->npolicies + 1);
+}
+
+static int replay_all(const struct replay *o, FILE *svg, char **traces, int n)
+{
+	int err = 0;
+
+	if (svg)
+		fprintf(svg,
+			"<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\">\n"
+			"<style>text{font:13px sans-serif;fill:#222}.grid{stroke:#ccc}"
+			"@media(prefers-color-scheme:dark){text{fill:#ddd}.grid{stroke:#444}}"
+			"</style>\n",
+			KVM_CHART_WIDTH, n * KVM_CHART_HEIGHT);
+	for (int i = 0; i < n && !err; i++) {
+		double share[33][CAPACITIES];
+		struct kvm_trace t;
+
+		err = kvm_trace_read(&t, traces[i]) ?: replay_one(o, &t, share);
+		if (!err && svg)
+			chart(o, svg, i, traces[i], share);
+		kvm_trace_free(&t);
+	}
+	if (svg)
+		fprintf(svg, "</svg>\n");
+	return err;
+}
+
+int kvm_run_replay(int argc, char **argv)
+{
+	struct replay o = { .seed = 1, .chains = true };
+	char all[] = "1000,5000,10000,20000";
+	FILE *svg = NULL;
+	int err;
+
+	take_capacities(&o, all);
+	while (kvc_keep_names[o.npolicies]) {
+		o.policy[o.npolicies] = o.npolicies;
+		o.npolicies++;
+	}
+	if (take_options(&o, argc, argv))
+		return 1;
+	if (o.svg && !(svg = fopen(o.svg, "we")))
+		return kvm_fail("%s: %s", o.svg, strerror(errno));
+	err = replay_all(&o, svg, argv + optind, argc - optind);
+	if (svg && (ferror(svg) | fclose(svg)))
+		err = kvm_fail("%s: cannot be written", o.svg);
+	return err;
+}

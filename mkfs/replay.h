@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A trace of requests in memory, and what can be found out with it, for kvcachectl replay. */
+#ifndef KVM_REPLAY_H
+#define KVM_REPLAY_H
+
+#include "keep.h"
+
+#include <stdio.h>
+
+/*
+ * A trace: JSON lines, one request each, with "hash_ids": [...], the chunks of its prompt in order,
+ * by numbers that stand for the prefix up to and with the chunk. Here chunks are numbered anew from
+ * 0, and the ids of all requests lie in one array: request r has those from at[r] to at[r + 1] - 1.
+ */
+struct kvm_trace {
+	const char *name;
+	uint32_t *id;
+	uint64_t *at;
+	uint32_t requests, chunks; /* chunks: different ones */
+	uint64_t accesses;
+};
+
+/* 0, or 1 after a message. Who has it frees it, also after a failure. */
+int kvm_trace_read(struct kvm_trace *t, const char *path);
+void kvm_trace_free(struct kvm_trace *t);
+
+/*
+ * What hit, as a prefix of its request, of the chunks asked for in the last half of the requests:
+ * the first half fills the cache. disk: what did not hit in the pool but below it, and lengthened
+ * the prefix.
+ */
+struct kvm_share {
+	double pool, disk;
+	double accesses_per_s;
+	uint64_t bytes; /* of memory for the policy's state */
+};
+
+/* A pool of so many chunks over a disk (0: none), each with its policy. 0 or -ENOMEM. */
+int kvm_replay(const struct kvm_trace *t, const struct kvc_keep_conf *pool,
+	       const struct kvc_keep_conf *disk, bool chains, struct kvm_share *out);
+/* Belady's optimum for single chunks: what is used again last, goes. Negative: out of memory. */
+double kvm_optimum(const struct kvm_trace *t, uint64_t chunks);
+
+/* One curve of a picture: the shares at the picture's capacities. */
+struct kvm_curve {
+	const char *name;
+	const double *share;
+};
+
+/* Appends a chart as part of an SVG file, `top` down from its upper edge. */
+#define KVM_CHART_WIDTH 760
+#define KVM_CHART_HEIGHT 420
+void kvm_chart(FILE *out, int top, const char *title, const uint64_t *capacity, unsigned ncapacity,
+	       const struct kvm_curve *curve, unsigned ncurves);
+
+int kvm_run_replay(int argc, char **argv);
+
+#endif

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See replay.h: Belady's optimum, which knows what comes. */
+#include "replay.h"
+
+#include "chain.h"
+
+#define NEVER 0x1p52 /* no use comes after that */
+#define DEPTHS 65536.
+
+/*
+ * When the chunk of each access is asked for next: the request, and within one the place in the
+ * prompt, so that of a prompt the end goes first.
+ */
+static void look_ahead(const struct kvm_trace *t, double *next, double *first)
+{
+	for (uint32_t i = 0; i < t->chunks; i++)
+		first[i] = NEVER;
+	for (uint32_t r = t->requests; r-- > 0;) {
+		for (uint64_t a = t->at[r]; a < t->at[r + 1]; a++)
+			next[a] = first[t->id[a]];
+		for (uint64_t a = t->at[r]; a < t->at[r + 1]; a++)
+			first[t->id[a]] = r * DEPTHS + (double)(a - t->at[r]);
+	}
+}
+
+/* One request's chunks come in. -1: out of memory. */
+static int come_in(struct kvc_chain *c, const struct kvm_trace *t, uint32_t r, const double *next,
+		   uint64_t chunks)
+{
+	for (uint64_t a = t->at[r]; a < t->at[r + 1]; a++) {
+		uint32_t slot = kvc_chain_find(c, t->id[a] + 1ull);
+
+		if (slot != KVC_NO_SLOT) {
+			kvc_chain_order(c, slot, -next[a]);
+			continue;
+		}
+		if (next[a] >= NEVER)
+			continue;
+		if (c->n >= chunks) {
+			if (-c->key[c->leaf[0]] <= next[a])
+				continue;
+			kvc_chain_del(c, c->leaf[0]);
+		}
+		if (kvc_chain_add(c, t->id[a] + 1ull, KVC_NO_SLOT, -next[a]) == KVC_NO_SLOT)
+			return -1;
+	}
+	return 0;
+}
+
+double kvm_optimum(const struct kvm_trace *t, uint64_t chunks)
+{
+	double *next = malloc(t->accesses * sizeof *next);
+	double *first = malloc(t->chunks * sizeof *first);
+	uint64_t hits = 0, asked = 0;
+	struct kvc_chain c;
+	int err = -1;
+
+	if (!next || !first || kvc_chain_init(&c, true, false)) {
+		free(next);
+		free(first);
+		return -1;
+	}
+	look_ahead(t, next, first);
+	for (uint32_t r = 0; r < t->requests; r++) {
+		uint64_t a = t->at[r];
+
+		while (a < t->at[r + 1] && kvc_chain_find(&c, t->id[a] + 1ull) != KVC_NO_SLOT)
+			a++;
+		if (r >= t->requests / 2) {
+			hits += a - t->at[r];
+			asked += t->at[r + 1] - t->at[r];
+		}
+		if ((err = come_in(&c, t, r, next, chunks)))
+			break;
+	}
+	free(next);
+	free(first);
+	kvc_chain_fini(&c);
+	return err ? -1 : asked ? (double)hits / (double)asked : 0;
+}

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: none
+"""kvcachectl replay: shares of simple policies are those of a plain model; no policy passes the
+optimum; chunks of a prompt go from its end; what is no trace is refused with one line."""
+import json, random, subprocess
+from collections import OrderedDict
+from kvtest import *
+
+CTL = binary("kvcachectl")
+seed = int(os.environ.get("SEED", time.time_ns() % 10**6))
+print(f"SEED={seed}")
+chance = random.Random(seed)
+# documents of some popularity, each with a question at its end, and a session that grows
+requests = []
+for i in range(1500):
+    d = min(int(chance.paretovariate(0.7)), 400)
+    requests.append([d * 100 + b for b in range(d % 13 + 2)] + [10**6 + i])
+    requests.append([2 * 10**6 + b for b in range(1 + i % 40)])
+TRACE = f"{TMP}/trace.jsonl"
+with open(TRACE, "w") as f:
+    for i, r in enumerate(requests):
+        f.write(json.dumps({"timestamp": i * 300, "hash_ids": r}) + "\n")
+
+
+def replay(*words):
+    return run(CTL, "replay", *map(str, words))
+
+
+def table(*words):
+    """{chunks: {policy: share}}"""
+    p = replay(*words)
+    assert p.returncode == 0, p.stdout
+    lines = p.stdout.splitlines()
+    names = lines[1].split()[1:]
+    return {int(l.split()[0]): dict(zip(names, map(float, l.split()[1:]))) for l in lines[2:]}
+
+
+def model(room, by_use):
+    """What a prefix hits, of the last half of the requests."""
+    cache, hits, asked = OrderedDict(), 0, 0
+    for nr, ids in enumerate(requests):
+        n = 0
+        while n < len(ids) and ids[n] in cache:
+            n += 1
+        if nr >= len(requests) // 2:
+            hits, asked = hits + n, asked + len(ids)
+        whole = True  # a chunk is stored only where all before it are
+        busy = set()
+        for i in ids:
+            if i in cache:
+                if by_use:
+                    cache.move_to_end(i)
+            elif whole:
+                if len(cache) >= room:
+                    victim = next((v for v in cache if v not in busy), None)
+                    if victim is None:
+                        whole = False
+                        continue
+                    del cache[victim]
+                cache[i] = True
+            busy.add(i)
+    return hits / asked
+
+
+SIZES = (50, 200, 800)
+got = table("--chain", "none", "--policy", "lru,fifo", "--capacity", ",".join(map(str, SIZES)),
+            TRACE)
+for n in SIZES:
+    for name in ("lru", "fifo"):
+        want = model(n, name == "lru")
+        assert abs(got[n][name] - want) < 0.0002, (n, name, got[n], want)
+
+svg = f"{TMP}/curves.svg"
+got = table("--svg", svg, "--capacity", "50,200,800,100K", TRACE)
+for n, shares in got.items():
+    assert len(shares) == 10, shares
+    # the optimum is for single chunks: how it breaks ties moves a point
+    assert all(s <= shares["optimum"] + 0.01 for s in shares.values()), (n, shares)
+assert len(set(got[100000].values())) == 1, "what all fits in hits alike"
+assert got[200]["prefix"] >= got[200]["lru"] - 0.005, got
+text = open(svg).read()
+assert text.startswith("<svg") and text.count("<polyline") == 10 and text.endswith("</svg>\n")
+assert replay("--seed", 3, TRACE).stdout == replay("--seed", 3, TRACE).stdout
+
+both = replay("--capacity", "50:800", "--policy", "lru", TRACE)
+assert both.returncode == 0 and "+" in both.stdout.splitlines()[-1], both.stdout
+
+bad = f"{TMP}/bad.jsonl"
+for words, content, said in (
+    ((bad,), '{"hash_ids": [1, 2]}\n{"hash_ids": 3}\n', "line 2"),
+    ((bad,), '{"hash_ids": [1, "x"]}\n', "line 1"),
+    ((bad,), "{\n", "line 1"),
+    ((bad,), "[]\n", "line 1"),
+    ((bad,), "\n\n", "no request"),
+    ((f"{TMP}/none",), "", "No such file"),
+    (("--policy", "best", TRACE), "", "no policy best"),
+    (("--capacity", "0", TRACE), "", "no number"),
+    (("--capacity", "10,5", TRACE), "", "larger"),
+    (("--capacity", "99999M", TRACE), "", "no number"),
+    (("--chain", "x", TRACE), "", "told or none"),
+    (("--svg", f"{TMP}/no/dir", TRACE), "", "No such file"),
+    (("--policy", "lru"), "", "no trace"),
+):
+    with open(bad, "w") as f:
+        f.write(content)
+    p = replay(*words)
+    assert p.returncode == 1 and said in p.stdout, (words, content, p)

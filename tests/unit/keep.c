@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * All policies under one suite, with a plain model beside them: random requests, stores, victims
+ * and deletions over a forest of prompts. Then what is particular to some.
+ */
+#include "keep.h"
+
+#include "chain.h"
+#include "ghosts.h"
+#include "learn.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#define CHUNKS 3000 /* of all prompts */
+#define FIT 300
+#define DEPTH 40
+#define POLICIES 9
+
+/* The model: chunk i follows up[i] in its prompt, and link_of[i] in the cache; 0 none. */
+static uint32_t up[CHUNKS + 1], link_of[CHUNKS + 1];
+static bool here[CHUNKS + 1];
+static unsigned followers[CHUNKS + 1]; /* that are here */
+static unsigned nhere;
+
+static uint64_t draw(uint64_t *state)
+{
+	*state ^= *state << 13;
+	*state ^= *state >> 7;
+	*state ^= *state << 17;
+	return *state;
+}
+
+static struct kvc_keep *opened(unsigned policy, uint64_t chunks, uint64_t seed)
+{
+	struct kvc_keep_conf conf = { policy, chunks, seed };
+	struct kvc_keep *k;
+
+	assert_int_equal(kvc_keep_open(&k, &conf), 0);
+	return k;
+}
+
+static void plant(uint64_t *seed)
+{
+	memset(here, 0, sizeof here);
+	memset(link_of, 0, sizeof link_of);
+	memset(followers, 0, sizeof followers);
+	nhere = 0;
+	for (uint32_t i = 1; i <= CHUNKS; i++)
+		up[i] = i > 8 && draw(seed) % 10 ? (uint32_t)(i - 1 - draw(seed) % 8) : 0;
+}
+
+/* The prompt that ends with a chunk, from its first on: their number. */
+static unsigned prompt_of(uint32_t end, uint32_t *to)
+{
+	unsigned n = 0;
+
+	for (uint32_t i = end; i && n < DEPTH; i = up[i])
+		n++;
+	for (unsigned j = n; j-- > 0; end = up[end])
+		to[j] = end;
+	return n;
+}
+
+static void model_add(uint32_t i, uint32_t parent)
+{
+	here[i] = true;
+	nhere++;
+	link_of[i] = parent;
+	followers[parent]++;
+}
+
+/* What follows it follows nothing from now on, also when it comes back. */
+static void model_del(uint32_t i)
+{
+	here[i] = false;
+	nhere--;
+	followers[link_of[i]]--;
+	followers[i] = 0;
+	for (uint32_t j = 1; j <= CHUNKS; j++)
+		if (here[j] && link_of[j] == i) {
+			link_of[j] = 0;
+			followers[0]++;
+		}
+}
+
+static void evict(struct kvc_keep *k, const uint32_t *prompt, unsigned n)
+{
+	uint32_t v = (uint32_t)kvc_keep_victim(k);
+
+	assert_true(v && v <= CHUNKS && here[v]);
+	assert_int_equal(followers[v], 0);
+	for (unsigned j = 0; j < n; j++)
+		assert_int_not_equal(v, prompt[j]);
+	kvc_keep_del(k, v, true);
+	model_del(v);
+}
+
+/* One request: what it asks for and misses is stored, as far as there is room. */
+static void ask(struct kvc_keep *k, struct kvc_request *r, uint32_t end)
+{
+	uint32_t prompt[DEPTH];
+	unsigned n = prompt_of(end, prompt), j;
+
+	kvc_keep_begin(k, r);
+	for (j = 0; j < n; j++) {
+		assert_int_equal(kvc_keep_touch(k, r, prompt[j]), here[prompt[j]]);
+		if (here[prompt[j]])
+			continue;
+		if (nhere >= FIT)
+			evict(k, prompt, j + 1);
+		assert_int_equal(kvc_keep_add(k, r, prompt[j], j ? prompt[j - 1] : 0, 4096 + j), 0);
+		assert_int_equal(kvc_keep_add(k, r, prompt[j], 0, 1), -EEXIST);
+		model_add(prompt[j], j ? prompt[j - 1] : 0);
+	}
+	kvc_keep_end(k, r);
+}
+
+static void all_hold(void **state)
+{
+	uint64_t seed = (uint64_t)time(NULL) | 1;
+
+	(void)state;
+	printf("seed %llu\n", (unsigned long long)seed);
+	for (unsigned p = 0; p < POLICIES; p++) {
+		struct kvc_keep *k = opened(p, FIT, seed);
+		struct kvc_request r = { 0 };
+		char text[512];
+
+		plant(&seed);
+		for (int i = 0; i < 3000; i++) {
+			ask(k, &r, (uint32_t)(1 + draw(&seed) % CHUNKS));
+			assert_int_equal(kvc_keep_chunks(k), nhere);
+			if (draw(&seed) % 8 == 0) { /* somebody deletes, whatever follows */
+				uint32_t v = (uint32_t)(1 + draw(&seed) % CHUNKS);
+
+				kvc_keep_del(k, v, false);
+				if (here[v])
+					model_del(v);
+			}
+		}
+		while (nhere)
+			evict(k, NULL, 0);
+		assert_int_equal(kvc_keep_victim(k), 0);
+		kvc_keep_text(k, text, sizeof text);
+		kvc_request_free(&r);
+		kvc_keep_close(k);
+	}
+	assert_null(kvc_keep_names[POLICIES]);
+}
+
+/* With requests under way that hold all there is, nobody goes. */
+static void busy(void **state)
+{
+	(void)state;
+	for (unsigned p = 0; p < POLICIES; p++) {
+		struct kvc_keep *k = opened(p, 8, 1);
+		struct kvc_request a = { 0 }, b = { 0 };
+
+		kvc_keep_begin(k, &a);
+		kvc_keep_begin(k, &b);
+		for (uint64_t i = 1; i <= 4; i++) {
+			kvc_keep_touch(k, &a, i);
+			assert_int_equal(kvc_keep_add(k, &a, i, i - 1, 1), 0);
+			kvc_keep_touch(k, &b, 100 + i);
+			assert_int_equal(kvc_keep_add(k, &b, 100 + i, i > 1 ? 99 + i : 0, 1), 0);
+		}
+		assert_int_equal(kvc_keep_victim(k), 0);
+		kvc_keep_end(k, &a);
+		assert_int_equal(kvc_keep_victim(k), 4);
+		kvc_keep_end(k, &b);
+		assert_true(kvc_keep_victim(k) == 4 || kvc_keep_victim(k) == 104);
+		kvc_request_free(&a);
+		kvc_request_free(&b);
+		kvc_keep_close(k);
+	}
+}
+
+/* Four single chunks, the second used twice more, then the first; who goes, in order? */
+static void order_of(const char *policy, const char *want)
+{
+	unsigned p = 0;
+	char got[8] = "";
+	struct kvc_request r = { 0 };
+	struct kvc_keep *k;
+	static const uint64_t uses[] = { 1, 2, 3, 4, 2, 2, 1 };
+
+	while (strcmp(kvc_keep_names[p], policy))
+		p++;
+	k = opened(p, 4, 1);
+	for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) {
+		kvc_keep_begin(k, &r);
+		if (!kvc_keep_touch(k, &r, uses[i]))
+			kvc_keep_add(k, &r, uses[i], 0, 1);
+		kvc_keep_end(k, &r);
+	}
+	for (uint64_t v; (v = kvc_keep_victim(k));) {
+		got[strlen(got)] = (char)('0' + v);
+		kvc_keep_del(k, v, true);
+	}
+	assert_string_equal(got, want);
+	kvc_request_free(&r);
+	kvc_keep_close(k);
+}
+
+static void orders(void **state)
+{
+	(void)state;
+	order_of("lru", "3421");
+	order_of("leaf", "3421");
+	order_of("fifo", "1234");
+	order_of("lfu", "3412");
+	order_of("mru", "1243");
+	order_of("arc", "3421");
+}
+
+/*
+ * gdsf: a large one goes before a small one, and the start of a prompt before what is deep in it.
+ */
+static void sizes(void **state)
+{
+	struct kvc_keep_conf conf = { 6, 100, 1 };
+	struct kvc_keep *k;
+	struct kvc_request r = { 0 };
+
+	(void)state;
+	assert_string_equal(kvc_keep_names[conf.policy], "gdsf");
+	assert_int_equal(kvc_keep_open(&k, &conf), 0);
+	kvc_keep_begin(k, &r);
+	assert_int_equal(kvc_keep_add(k, NULL, 1, 0, 4096), 0);
+	assert_int_equal(kvc_keep_add(k, NULL, 2, 0, 65536), 0);
+	for (uint64_t i = 10; i < 40; i++)
+		assert_int_equal(kvc_keep_add(k, NULL, i, i > 10 ? i - 1 : 0, 4096), 0);
+	kvc_keep_end(k, &r);
+	kvc_keep_begin(k, &r);
+	kvc_keep_end(k, &r);
+	assert_int_equal(kvc_keep_victim(k), 2);
+	kvc_keep_del(k, 2, true);
+	assert_int_equal(kvc_keep_victim(k), 1);
+	kvc_request_free(&r);
+	kvc_keep_close(k);
+}
+
+/* A parent that was deleted is no slot of another chunk while what followed it is here. */
+static void orphans(void **state)
+{
+	struct kvc_chain c;
+	uint32_t a, b, d;
+
+	(void)state;
+	for (int family = 0; family < 2; family++) {
+		assert_int_equal(kvc_chain_init(&c, false, family), 0);
+		a = kvc_chain_add(&c, 1, KVC_NO_SLOT, 0);
+		b = kvc_chain_add(&c, 2, a, 0);
+		assert_false(kvc_chain_is_leaf(&c, a));
+		kvc_chain_del(&c, a);
+		assert_int_equal(kvc_chain_find(&c, 1), KVC_NO_SLOT);
+		assert_true(kvc_chain_is_orphan(&c, b));
+		d = kvc_chain_add(&c, 3, KVC_NO_SLOT, 0);
+		assert_int_not_equal(d, a);
+		kvc_chain_del(&c, b);
+		assert_int_equal(kvc_chain_add(&c, 4, KVC_NO_SLOT, 0), b);
+		assert_int_equal(kvc_chain_add(&c, 5, KVC_NO_SLOT, 0), a);
+		assert_int_equal(c.n, 3);
+		assert_int_equal(c.nleaf, 3);
+		kvc_chain_fini(&c);
+	}
+}
+
+/* What is used every tenth request is worth more when it is due than what never came back. */
+static void learned(void **state)
+{
+	struct kvc_learn *l = kvc_learn_new();
+	struct kvc_facts often = { .fresh = 0, .length = 1, .count = 9, .deepest = 9, .gap = 5 };
+	struct kvc_facts once = { .fresh = 1, .length = 1, .count = 1, .tail = 1 };
+	const struct kvc_index *x;
+
+	(void)state;
+	assert_non_null(l);
+	often.gap = kvc_learn_gap(3.3f);
+	assert_int_equal(kvc_learn_gap(-1), 0);
+	assert_int_equal(kvc_learn_gap(100), KVC_GAPS - 1);
+	for (uint32_t now = 1; now < 5000; now++) {
+		kvc_learn_advance(l, now);
+		if (now % 10 == 0) {
+			kvc_learn_used(l, 7, now);
+			kvc_learn_track(l, 7, &often, now, 1);
+		}
+		kvc_learn_track(l, 1000 + now, &once, now, 1);
+	}
+	x = kvc_learn_index(l);
+	assert_true(kvc_index_of(x, often.gap, kvc_learn_score(l, &often), 9) >
+		    20 * kvc_index_of(x, 0, kvc_learn_score(l, &once), 9));
+	/* and when it is long overdue, less than when it was due */
+	assert_true(kvc_index_of(x, often.gap, kvc_learn_score(l, &often), 9) >
+		    kvc_index_of(x, often.gap, kvc_learn_score(l, &often), 2000));
+	assert_true(kvc_learn_bytes(l) < 64u << 20);
+	kvc_learn_free(l);
+}
+
+static void ghosts(void **state)
+{
+	struct kvc_ghosts g;
+	unsigned found = 0, taken = 0;
+
+	(void)state;
+	assert_int_equal(kvc_ghosts_init(&g, 4096, 1), 0);
+	for (uint32_t i = 1; i <= 8192; i++)
+		kvc_ghosts_put(&g, i)->last = i;
+	for (uint32_t i = 1; i <= 8192; i++) {
+		const struct kvc_ghost *x = kvc_ghosts_find(&g, i);
+
+		assert_true(!x || x->last == i);
+		found += x != NULL && i > 4096;
+	}
+	assert_true(found > 3000); /* the newer half, but where a row had more than eight of it */
+	kvc_ghosts_fini(&g);
+	assert_int_equal(kvc_ghosts_init(&g, 64, 4), 0);
+	for (uint32_t i = 1; i <= 4000; i++)
+		taken += kvc_ghosts_take(&g, i);
+	assert_in_range(taken, 800, 1200);
+	kvc_ghosts_fini(&g);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(all_hold), cmocka_unit_test(busy),    cmocka_unit_test(orders),
+		cmocka_unit_test(sizes),    cmocka_unit_test(orphans), cmocka_unit_test(learned),
+		cmocka_unit_test(ghosts),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -419,6 +419,7 @@ void kvc_sweep_stop(struct kvc *k)
 		return;
 	}
 	kvc_warn("%s does not end and is left behind", s->name);
+	pthread_detach(s->thread);
 	kvc_lock(k);
 	k->work->left++;
 	kvc_unlock(k);

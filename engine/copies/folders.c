@@ -61,8 +61,12 @@ static int put_folder(struct kvc *k, unsigned tier, struct kvc_frame *f)
 int kvc_share_folders(struct kvc *k, struct kvc_node *n, unsigned tier)
 {
 	KVC_MEM struct kvc_frame *f = kvc_frame_new();
-	uint64_t ino = n->row.parent, up;
+	uint64_t ino, up;
 	int err = f ? 0 : -ENOMEM;
+
+	kvc_lock(k); /* it may be renamed now */
+	ino = n->row.parent;
+	kvc_unlock(k);
 
 	/* From the file upwards, until one that was put before: all above it were, too. */
 	while (!err && ino != KVC_ROOT) {

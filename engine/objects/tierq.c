@@ -421,7 +421,7 @@ void kvc_tiers_join(struct kvc *k)
 			if (!patient)
 				pthread_join(ts->workers[i], NULL);
 			else if (kvc_join(ts->workers[i], until))
-				ts->left++;
+				ts->left += !pthread_detach(ts->workers[i]);
 		}
 		if (ts->left)
 			kvc_warn("tier %s does not answer: %u of its threads are left behind",

@@ -118,6 +118,24 @@ static struct handle *handle_new(void)
 	return h;
 }
 
+/*
+ * The calls on a handle may come by other threads than its open did, which only the kernel knows to
+ * be later: what is counted here says it to the processor, too.
+ */
+static _Atomic uint64_t opens;
+
+static void handle_give(struct handle *h, struct fuse_file_info *fi)
+{
+	fi->fh = (uint64_t)(uintptr_t)h;
+	atomic_fetch_add_explicit(&opens, 1, memory_order_release);
+}
+
+static struct handle *handle_of(const struct fuse_file_info *fi)
+{
+	atomic_load_explicit(&opens, memory_order_acquire); /* pairs with the above */
+	return (struct handle *)(uintptr_t)fi->fh;
+}
+
 static void handle_free(struct handle *h)
 {
 	charge(h, 0);
@@ -244,7 +262,7 @@ void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 		}
 		fclose(out);
 	}
-	fi->fh = (uint64_t)(uintptr_t)h;
+	handle_give(h, fi);
 	fi->direct_io = 1;
 	fuse_reply_open(req, fi);
 }
@@ -309,7 +327,7 @@ static int take(struct kvfs *f, struct handle *h, off_t off)
 
 static void run_read(struct call *c)
 {
-	struct handle *h = (struct handle *)(uintptr_t)c->fi.fh;
+	struct handle *h = handle_of(&c->fi);
 	const char *text = NULL;
 	char *part = NULL;
 	size_t len = 0;
@@ -332,7 +350,7 @@ static void run_read(struct call *c)
 void kvfs_virtual_read(fuse_req_t req, uint64_t ino, size_t size, off_t off,
 		       struct fuse_file_info *fi)
 {
-	struct handle *h = (struct handle *)(uintptr_t)fi->fh;
+	struct handle *h = handle_of(fi);
 	struct call *c;
 	int err;
 
@@ -385,7 +403,7 @@ static void control(fuse_req_t req, const char *buf, size_t size)
 void kvfs_virtual_write(fuse_req_t req, uint64_t ino, const char *buf, size_t size, off_t off,
 			struct fuse_file_info *fi)
 {
-	struct handle *h = (struct handle *)(uintptr_t)fi->fh;
+	struct handle *h = handle_of(fi);
 	int err = 0;
 
 	(void)off;
@@ -422,7 +440,7 @@ void kvfs_virtual_write(fuse_req_t req, uint64_t ino, const char *buf, size_t si
 
 void kvfs_virtual_release(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 {
-	struct handle *h = (struct handle *)(uintptr_t)fi->fh;
+	struct handle *h = handle_of(fi);
 	struct kvfs *f = kvfs_of(req);
 
 	pthread_mutex_lock(&h->lock);

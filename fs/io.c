@@ -15,8 +15,9 @@ static void count(fuse_req_t req)
 	kvc_count(kvc_stats(kvfs_of(req)->k), requests);
 }
 
-static void set_way(struct fuse_file_info *fi, const struct kvc_opened *o)
+static void set_way(struct fuse_file_info *fi, const struct kvc_opened *o, uint32_t uid)
 {
+	fi->fh = uid; /* the release does not say whose it is */
 	if (o->backing)
 		fi->backing_id = o->backing;
 	if (!o->backing || o->requests) /* it goes before passthrough */
@@ -35,10 +36,10 @@ static void run_open(struct call *c)
 	if (err) {
 		fuse_reply_err(c->req, kvfs_errno(err));
 	} else {
-		set_way(&c->fi, &o);
+		set_way(&c->fi, &o, c->w.uid);
 		/* interrupted: no release will come */
 		if (fuse_reply_open(c->req, &c->fi) == -ENOENT)
-			kvc_file_release(c->f->k, c->ino, c->fi.flags);
+			kvc_file_release(c->f->k, c->ino, c->fi.flags, c->w.uid);
 	}
 	kvfs_done(c);
 }
@@ -76,9 +77,9 @@ static void run_create(struct call *c)
 
 		e.attr_timeout = kvfs_timeout(&c->attr);
 		kvfs_stat(&c->attr, &e.attr);
-		set_way(&c->fi, &o);
+		set_way(&c->fi, &o, c->w.uid);
 		if (fuse_reply_create(c->req, &e, &c->fi) == -ENOENT) {
-			kvc_file_release(c->f->k, ino, c->fi.flags);
+			kvc_file_release(c->f->k, ino, c->fi.flags, c->w.uid);
 			kvc_forget(c->f->k, ino, 1);
 		}
 	}
@@ -131,7 +132,7 @@ static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 		kvfs_virtual_release(req, ino, fi);
 		return;
 	}
-	kvc_file_release(kvfs_of(req)->k, ino, fi->flags);
+	kvc_file_release(kvfs_of(req)->k, ino, fi->flags, (uint32_t)fi->fh);
 	fuse_reply_err(req, 0);
 }
 

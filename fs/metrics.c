@@ -2,10 +2,15 @@
 /*
  * metrics=ADDR:PORT: what .kvcachefs/metrics says, by HTTP, for Prometheus. One thread of
  * libmicrohttpd's, and no more than GET /metrics.
+ *
+ * Who connects and says nothing is let go after IDLE_S. Who says a byte now and then stays, so one
+ * user of this machine who is not root, or one address, has PEER_CONNECTIONS at most, and the
+ * others are answered; one more is closed at once.
  */
 #include "fs.h"
 
 #include "log.h"
+#include "peer.h"
 
 #include <microhttpd.h>
 #include <netdb.h>
@@ -13,11 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/*
- * Who connects and says nothing is let go after IDLE_S; so many can do that at once and others are
- * still answered.
- */
 #define CONNECTIONS 512u
+#define PEER_CONNECTIONS 64u
 #define CONNECTION_BYTES ((size_t)8192)
 #define IDLE_S 3u
 
@@ -60,6 +62,52 @@ static mhd_result answer(void *arg, struct MHD_Connection *c, const char *url, c
 	return result;
 }
 
+/* Those that are there, by who it is. Of libmicrohttpd's thread alone. */
+static struct caller {
+	struct kvfs_peer peer;
+	unsigned n; /* 0: free */
+} callers[CONNECTIONS];
+
+/* Who it is now has one more. NULL: he has too many, or is not there any more. */
+static struct caller *arrive(int fd)
+{
+	struct caller *c = NULL;
+	struct kvfs_peer p;
+
+	if (kvfs_peer_of(fd, &p))
+		return NULL;
+	for (size_t i = 0; i < CONNECTIONS; i++) {
+		if (callers[i].n && kvfs_peer_same(&callers[i].peer, &p)) {
+			c = &callers[i];
+			break;
+		}
+		if (!callers[i].n && !c)
+			c = &callers[i];
+	}
+	if (!c || (c->n >= PEER_CONNECTIONS && !(p.local && !p.uid)))
+		return NULL;
+	c->peer = p;
+	c->n++;
+	return c;
+}
+
+static void on_connection(void *arg, struct MHD_Connection *connection, void **context,
+			  enum MHD_ConnectionNotificationCode what)
+{
+	const union MHD_ConnectionInfo *info;
+	struct caller *c = *context;
+
+	(void)arg;
+	if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+		info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+		*context = c = info ? arrive(info->connect_fd) : NULL;
+		if (!c && info)
+			shutdown(info->connect_fd, SHUT_RDWR);
+	} else if (c) {
+		c->n--;
+	}
+}
+
 int kvfs_metrics_start(struct kvfs *f, const char *where)
 {
 	char host[64];
@@ -79,12 +127,12 @@ int kvfs_metrics_start(struct kvfs *f, const char *where)
 		kvc_error("option metrics: '%s' is not ADDR:PORT such as 127.0.0.1:9464", where);
 		return -EINVAL;
 	}
-	f->metrics = MHD_start_daemon(MHD_USE_AUTO_INTERNAL_THREAD |
-					      (a->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0),
-				      0, NULL, NULL, answer, f, MHD_OPTION_SOCK_ADDR, a->ai_addr,
-				      MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS,
-				      MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_BYTES,
-				      MHD_OPTION_CONNECTION_TIMEOUT, IDLE_S, MHD_OPTION_END);
+	f->metrics = MHD_start_daemon(
+		MHD_USE_AUTO_INTERNAL_THREAD | (a->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0), 0,
+		NULL, NULL, answer, f, MHD_OPTION_SOCK_ADDR, a->ai_addr,
+		MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+		CONNECTION_BYTES, MHD_OPTION_CONNECTION_TIMEOUT, IDLE_S,
+		MHD_OPTION_NOTIFY_CONNECTION, on_connection, NULL, MHD_OPTION_END);
 	freeaddrinfo(a);
 	if (!f->metrics) {
 		kvc_error("option metrics: cannot listen on %s: %s", where, strerror(errno));

@@ -66,6 +66,7 @@ struct call *kvfs_call(fuse_req_t req, uint64_t ino, void (*run)(struct call *),
 		return NULL;
 	}
 	c->w.wake = wake;
+	c->w.uid = fuse_req_ctx(req)->uid;
 	c->f = kvfs_of(req);
 	c->req = req;
 	c->ino = ino;
@@ -376,7 +377,7 @@ static void run_mknod(struct call *c)
 	if (kvfs_waits(c, &err))
 		return;
 	if (!err)
-		kvc_file_release(c->f->k, c->attr.ino, O_WRONLY);
+		kvc_file_release(c->f->k, c->attr.ino, O_WRONLY, c->w.uid);
 	reply_new(c->req, err, &c->attr);
 	kvfs_done(c);
 }
@@ -608,7 +609,8 @@ static void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const 
 	if (refuse_virtual(req, ino))
 		return;
 	if (xattr_kept(name))
-		err = kvfs_errno(kvc_setxattr(kvfs_of(req)->k, ino, name, value, size, flags));
+		err = kvfs_errno(kvc_setxattr(kvfs_of(req)->k, ino, name, value, size, flags,
+					      fuse_req_ctx(req)->uid));
 	fuse_reply_err(req, err);
 }
 

@@ -186,7 +186,8 @@ static int folders(struct kvc_catalog *c, char *path, uint64_t *next, uint64_t *
 			};
 
 			ino = row.ino;
-			err = kvc_row_put(c, &row) ?: kvc_name_put(c, *parent, path, ino, S_IFDIR);
+			err = kvc_row_put(c, &row, NULL)
+				      ?: kvc_name_put(c, *parent, path, ino, S_IFDIR);
 		} else if (!err && kind != S_IFDIR) {
 			err = -ENOTDIR;
 		}
@@ -228,7 +229,8 @@ static int enter(struct kvc_catalog *c, struct frame *f, uint64_t *next)
 		return 0;
 	}
 	row.chunk = chunk.id = row.ino;
-	err = err ?: kvc_row_put(c, &row) ?: kvc_name_put(c, row.parent, name, f->ino, S_IFREG);
+	err = err ?: kvc_row_put(c, &row, NULL);
+	err = err ?: kvc_name_put(c, row.parent, name, f->ino, S_IFREG);
 	err = err ?: kvc_object_put(c, f->ino, &o) ?: kvc_place_put(c, f->ino, 0, &f->place);
 	return err ?: kvc_chunk_put(c, &chunk);
 }

@@ -20,7 +20,8 @@ struct kvc;
 
 struct kvc_wait {
 	void (*wake)(struct kvc_wait *w);
-	int err; /* set before wake: 0 try again, or why it is over */
+	int err;      /* set before wake: 0 try again, or why it is over */
+	uint32_t uid; /* who calls; 0, root and the engine itself, has no bounds */
 	/* the engine's own: zero before the first call */
 	struct kvc_list link, timed;
 	uint64_t deadline_ns;
@@ -30,6 +31,7 @@ struct kvc_wait {
 	uint64_t since_ns;             /* a store: when it first came */
 	bool paced, pacing;            /* it had its turn; waits for it */
 	uint64_t ino;                  /* the node whose chunk is not to be dropped meanwhile */
+	bool looked;                   /* what the caller holds and does not need was looked for */
 	int stage;
 };
 

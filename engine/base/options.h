@@ -19,6 +19,7 @@ enum kvc_write_mode { KVC_THROUGH, KVC_BACK };
 struct kvc_options {
 	uint64_t cpu_bytes; /* size of the pool */
 	uint64_t high_pct, low_pct;
+	uint64_t pins_pct, share_pct;   /* of what pins, and of what one user's opens may keep */
 	uint64_t policy;                /* index into kvc_policies */
 	uint64_t unit;                  /* 0: by behaviour; 1 + enum kvc_unit */
 	uint64_t write;                 /* enum kvc_write_mode */
@@ -29,10 +30,11 @@ struct kvc_options {
 	uint64_t prefault;              /* enum kvc_prefault_mode */
 	uint64_t keep_pool;             /* bool */
 	uint64_t settle_ms, deadline_ms, commit_ms, pace_ms;
-	uint64_t log_bytes; /* of the catalog */
-	char remote[1024];  /* remote= as given, one after the other, separated by spaces */
-	uint64_t compress;  /* enum kvc_codec */
-	uint64_t level;     /* of zstd */
+	uint64_t log_bytes;     /* of the catalog */
+	uint64_t catalog_bytes; /* what names and attributes may take; 0: by the disk */
+	char remote[1024];      /* remote= as given, one after the other, separated by spaces */
+	uint64_t compress;      /* enum kvc_codec */
+	uint64_t level;         /* of zstd */
 	uint64_t adopt_uid, adopt_gid, adopt_mode; /* of what a remote has; or KVC_UNSET */
 	char keyfile[256];
 	char metrics[64];            /* ADDR:PORT, empty: none */

@@ -46,6 +46,8 @@
 	X(room_refusals, "creates and writes refused with ENOSPC")                                \
 	X(quota_waits, "creates and writes that waited for their model's quota")                  \
 	X(quota_refusals, "creates and writes refused with EDQUOT")                               \
+	X(share_refusals, "opens, leases and writes refused because a user held his share=")      \
+	X(pin_refusals, "pins refused because of pins=")                                          \
 	X(quota_drops, "chunks dropped to keep a model within its quota")                         \
 	X(plain_opens, "opens served by plain requests")                                          \
 	X(passthrough_opens, "opens served by passthrough")                                       \

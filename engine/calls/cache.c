@@ -18,6 +18,7 @@
 #include "node.h"
 #include "notify.h"
 #include "pace.h"
+#include "pin.h"
 #include "prefault.h"
 #include "remove.h"
 #include "share.h"
@@ -47,6 +48,8 @@ struct house {
 	struct kvc_inos inos;
 	struct kvc_nodes nodes;
 	struct kvc_chunks chunks;
+	struct kvc_users users;
+	struct kvc_pins pins;
 	struct kvc_clock clock;
 	struct kvc_models models;
 	struct kvc_account account;
@@ -133,6 +136,8 @@ static struct kvc *house_new(void)
 	h->k.inos = &h->inos;
 	h->k.nodes = &h->nodes;
 	h->k.chunks = &h->chunks;
+	h->k.users = &h->users;
+	h->k.pins = &h->pins;
 	h->k.clock = &h->clock;
 	h->k.models = &h->models;
 	h->k.account = &h->account;
@@ -176,6 +181,10 @@ static int seat_tiers(struct kvc *k, struct kvc_tier **tiers, unsigned n, char *
 		unsigned t, seat = 0;
 
 		if (!(tiers[i]->ops->caps & KVC_TIER_SHARED)) {
+			struct kvc_tier_usage u;
+
+			tiers[i]->ops->usage(tiers[i], &u);
+			k->pins->disk_size = u.total;
 			k->tier[0].t = tiers[i];
 			k->order[k->ntiers++] = 0;
 			continue;
@@ -334,6 +343,7 @@ int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 	k->store = s;
 	k->pool.dir = -1;
 	err = kvc_table_init(&k->nodes->table) ?: kvc_table_init(&k->chunks->table);
+	err = err ?: kvc_table_init(&k->users->table) ?: kvc_table_init(&k->pins->table);
 	if (err)
 		snprintf(error, 512, "out of memory");
 	if (!err && *o->keyfile)
@@ -358,6 +368,8 @@ int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 		kvc_keys_close(k->keys);
 		kvc_node_free_all(k);
 		kvc_chunks_free(k);
+		kvc_pins_free(k);
+		kvc_users_free(k);
 		kvc_quotas_free(k);
 		kvc_surveys_free(k);
 		if (k->pool.dir >= 0)
@@ -627,6 +639,8 @@ bool kvc_close(struct kvc *k)
 	kvc_trash_free(k);
 	kvc_node_free_all(k);
 	kvc_chunks_free(k);
+	kvc_pins_free(k);
+	kvc_users_free(k);
 	kvc_quotas_free(k);
 	kvc_surveys_free(k);
 	if (kvc_catalog_close(k->cat))

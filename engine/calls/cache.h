@@ -128,8 +128,8 @@ int kvc_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, 
  */
 int kvc_file_open(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out,
 		  struct kvc_wait *w);
-/* One for each successful open or create, with its flags. */
-void kvc_file_release(struct kvc *k, uint64_t ino, int flags);
+/* One for each successful open or create, with its flags, and w->uid of that call. */
+void kvc_file_release(struct kvc *k, uint64_t ino, int flags, uint32_t uid);
 /*
  * A descriptor of the segment of an open file, for plain requests: valid until its release. -EBADF
  * when not open.
@@ -154,10 +154,11 @@ void kvc_space(struct kvc *k, struct kvc_space *s);
 
 /*
  * Extended attributes. Those under user.kvcachefs. are the engine's own (xattr.c has their table).
+ * A pin counts to `uid`.
  */
 int kvc_getxattr(struct kvc *k, uint64_t ino, const char *name, void *value, size_t *len);
 int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *value, size_t len,
-		 int flags);
+		 int flags, uint32_t uid);
 int kvc_removexattr(struct kvc *k, uint64_t ino, const char *name);
 int kvc_listxattr(struct kvc *k, uint64_t ino, char *names, size_t *len);
 

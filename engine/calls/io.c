@@ -5,8 +5,10 @@
  */
 #include "account.h"
 #include "cache.h"
+#include "calls.h"
 #include "dirty.h"
 #include "file.h"
+#include "hold.h"
 #include "load.h"
 #include "member.h"
 #include "model.h"
@@ -54,7 +56,8 @@ static int prepare_locked(struct kvc *k, struct kvc_node *n, int fd, uint64_t of
 		    !kvc_quota_allows_locked(k, n->model, ahead))
 			end = start + ahead;
 	}
-	if ((err = kvc_pace_locked(k, end - start, w)) ||
+	if ((err = kvc_hold_ask_locked(k, w, NULL, end - start)) ||
+	    (err = kvc_pace_locked(k, end - start, w)) ||
 	    (err = kvc_quota_get_locked(k, n->model, end - start, w)) ||
 	    (err = kvc_room_get_locked(k, end - start, w)))
 		return err;
@@ -71,8 +74,8 @@ static int prepare_locked(struct kvc *k, struct kvc_node *n, int fd, uint64_t of
 	return 0;
 }
 
-int kvc_file_write(struct kvc *k, uint64_t ino, const void *buf, size_t len, off_t off, int flags,
-		   size_t *done, struct kvc_wait *w)
+static int write_once(struct kvc *k, uint64_t ino, const void *buf, size_t len, off_t off,
+		      int flags, size_t *done, struct kvc_wait *w)
 {
 	struct kvc_node *n;
 	struct stat st;
@@ -109,6 +112,17 @@ int kvc_file_write(struct kvc *k, uint64_t ino, const void *buf, size_t len, off
 	if (n)
 		kvc_written_locked(k, n);
 	kvc_unlock(k);
+	return err;
+}
+
+int kvc_file_write(struct kvc *k, uint64_t ino, const void *buf, size_t len, off_t off, int flags,
+		   size_t *done, struct kvc_wait *w)
+{
+	int err;
+
+	do
+		err = write_once(k, ino, buf, len, off, flags, done, w);
+	while (kvc_hold_again(k, w, &err));
 	return err;
 }
 
@@ -208,7 +222,8 @@ static void set_row_locked(struct kvc *k, struct kvc_node *n, unsigned set, stru
 	}
 }
 
-int kvc_setattr(struct kvc *k, uint64_t ino, unsigned set, struct kvc_row *attr, struct kvc_wait *w)
+static int setattr_once(struct kvc *k, uint64_t ino, unsigned set, struct kvc_row *attr,
+			struct kvc_wait *w)
 {
 	struct kvc_node *n;
 	uint64_t now = kvc_now_ns();
@@ -233,6 +248,16 @@ out:
 	return err;
 }
 
+int kvc_setattr(struct kvc *k, uint64_t ino, unsigned set, struct kvc_row *attr, struct kvc_wait *w)
+{
+	int err;
+
+	do
+		err = setattr_once(k, ino, set, attr, w);
+	while (kvc_hold_again(k, w, &err));
+	return err;
+}
+
 /*
  * At most so many bytes of pages are not there yet between off and end: of all that the file has,
  * as much lies elsewhere as there is room for.
@@ -251,8 +276,8 @@ static uint64_t missing(const struct kvc_node *n, uint64_t off, uint64_t end, ui
 	return range - kvc_min(range, there);
 }
 
-int kvc_file_fallocate(struct kvc *k, uint64_t ino, int mode, off_t off, off_t len,
-		       struct kvc_wait *w)
+static int fallocate_once(struct kvc *k, uint64_t ino, int mode, off_t off, off_t len,
+			  struct kvc_wait *w)
 {
 	struct kvc_node *n;
 	struct stat st;
@@ -283,7 +308,7 @@ int kvc_file_fallocate(struct kvc *k, uint64_t ino, int mode, off_t off, off_t l
 	}
 	kvc_room_set_locked(k, n, (uint64_t)st.st_blocks * 512);
 	need = missing(n, (uint64_t)off, (uint64_t)off + (uint64_t)len, (uint64_t)st.st_size);
-	if ((err = kvc_pace_locked(k, need, w)) ||
+	if ((err = kvc_hold_ask_locked(k, w, NULL, need)) || (err = kvc_pace_locked(k, need, w)) ||
 	    (err = kvc_quota_get_locked(k, n->model, need, w)) ||
 	    (err = kvc_room_get_locked(k, need, w)))
 		goto out;
@@ -310,6 +335,17 @@ out:
 	if (err != KVC_WAIT)
 		kvc_room_cancel_locked(k, w);
 	kvc_unlock(k);
+	return err;
+}
+
+int kvc_file_fallocate(struct kvc *k, uint64_t ino, int mode, off_t off, off_t len,
+		       struct kvc_wait *w)
+{
+	int err;
+
+	do
+		err = fallocate_once(k, ino, mode, off, len, w);
+	while (kvc_hold_again(k, w, &err));
 	return err;
 }
 

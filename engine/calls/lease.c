@@ -6,8 +6,10 @@
  * has its error in its line.
  */
 #include "cache.h"
+#include "calls.h"
 #include "file.h"
 #include "folder.h"
+#include "hold.h"
 #include "load.h"
 #include "member.h"
 
@@ -20,7 +22,7 @@
 
 struct item {
 	char *path;
-	struct kvc_node *n; /* held by n->leases, or NULL */
+	struct kvc_node *n; /* held by n->leases (LOOK: n->holds), or NULL */
 	int err;
 };
 
@@ -30,14 +32,65 @@ struct kvc_lease {
 	size_t at; /* before it none is being loaded any more */
 	char *text;
 	size_t len;
-	bool wait;
+	enum kvc_lease_mode mode;
+	uint32_t uid;
 	const struct kvc_lease_user *user; /* who asks; only while it is made */
 	size_t bytes, most;                /* what it takes, and may */
 };
 
-static int add(struct kvc_lease *l, const char *path, const char *name, struct kvc_node *n, int err)
+static void hold_locked(struct kvc *k, struct kvc_lease *l, struct kvc_node *n)
+{
+	kvc_chunk_stir(n->chunk);
+	if (l->mode == KVC_LEASE_LOOK) {
+		n->holds++; /* it stays in memory, not in the pool */
+		return;
+	}
+	n->leases++;
+	kvc_hold_add_locked(k, n, l->uid);
+}
+
+static void let_go_locked(struct kvc *k, struct kvc_lease *l, struct kvc_node *n)
+{
+	if (l->mode == KVC_LEASE_LOOK) {
+		n->holds--;
+	} else {
+		n->leases--;
+		kvc_hold_drop_locked(k, n, l->uid);
+	}
+}
+
+/* May it hold this one too? What is to be loaded is held from when its load begins. */
+static int ask_locked(struct kvc *k, const struct kvc_lease *l, const struct kvc_node *n,
+		      uint64_t load)
+{
+	if (l->mode == KVC_LEASE_LOOK || kvc_hold_fits_locked(k, l->uid, n, load))
+		return 0;
+	kvc_count(&k->stats, share_refusals);
+	return -EDQUOT;
+}
+
+/* Asked for is used: else what was loaded would be the next to go. */
+static int begin_both(struct kvc *k, const struct kvc_lease *l, struct kvc_node *n)
+{
+	int err = 0;
+
+	if (n->state == KVC_LOWER)
+		err = ask_locked(k, l, NULL, n->row.blocks * 512)
+			      ?: kvc_load_start_locked(k, n, l->mode == KVC_LEASE_PREFETCH);
+	if (!kvc_chunk_join_both(k, n))
+		kvc_chunk_used_locked(k, n->chunk, l->mode == KVC_LEASE_HOLD);
+	return err;
+}
+
+static int add(struct kvc *k, struct kvc_lease *l, const char *path, const char *name,
+	       struct kvc_node *n, int err)
 {
 	struct item *i;
+
+	if (n && kvc_has_segment(n) && (err = ask_locked(k, l, n, 0))) {
+		kvc_node_settle_locked(k, n);
+		n = NULL;
+	}
 
 	if (l->n >= LEASE_MAX)
 		return -E2BIG;
@@ -53,10 +106,8 @@ static int add(struct kvc_lease *l, const char *path, const char *name, struct k
 	i->n = n;
 	i->err = err;
 	l->n++;
-	if (n) {
-		kvc_chunk_stir(n->chunk);
-		n->leases++;
-	}
+	if (n)
+		hold_locked(k, l, n);
 	return 0;
 }
 
@@ -123,7 +174,7 @@ static int add_entry_both(struct kvc *k, struct kvc_lease *l, const char *path,
 		kvc_node_settle_locked(k, n);
 		missing = -EACCES;
 	}
-	return add(l, path, e->name, missing ? NULL : n, missing);
+	return add(k, l, path, e->name, missing ? NULL : n, missing);
 }
 
 /* One path of the request. The locks are let go in between where it is a large folder. */
@@ -135,12 +186,12 @@ static int add_path_both(struct kvc *k, struct kvc_lease *l, const char *path)
 	int err = walk_both(k, l, path, &n);
 
 	if (err)
-		return err == -ENOMEM ? err : add(l, path, NULL, NULL, err);
+		return err == -ENOMEM ? err : add(k, l, path, NULL, NULL, err);
 	if (S_ISREG(n->row.mode))
-		return add(l, path, NULL, n, 0);
+		return add(k, l, path, NULL, n, 0);
 	if (!S_ISDIR(n->row.mode)) {
 		kvc_node_settle_locked(k, n);
-		return add(l, path, NULL, NULL, -EINVAL);
+		return add(k, l, path, NULL, NULL, -EINVAL);
 	}
 	n->holds++;
 	for (int more = 1; more == 1 && !err;) {
@@ -184,10 +235,12 @@ int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_m
 		free(l);
 		return -ENOMEM;
 	}
-	l->wait = mode == KVC_LEASE_HOLD;
+	l->mode = mode;
+	l->uid = user->uid;
 	l->user = user;
 	l->most = most;
 	kvc_count(&k->stats, leases);
+	kvc_hold_look(k, l->uid);
 	kvc_lock_both(k);
 	for (char *p = strtok_r(copy, "\n", &save); p && !err; p = strtok_r(NULL, "\n", &save)) {
 		err = add_path_both(k, l, p);
@@ -197,11 +250,8 @@ int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_m
 		struct kvc_node *n = l->v[i].n;
 
 		pause_both(k, i);
-		if (n && n->state == KVC_LOWER && mode != KVC_LEASE_LOOK)
-			l->v[i].err = kvc_load_start_locked(k, n, mode == KVC_LEASE_PREFETCH);
-		/* Asked for is used: else what was loaded would be the next to go. */
-		if (n && mode != KVC_LEASE_LOOK && !kvc_chunk_join_both(k, n))
-			kvc_chunk_used_locked(k, n->chunk, mode == KVC_LEASE_HOLD);
+		if (n && mode != KVC_LEASE_LOOK)
+			l->v[i].err = begin_both(k, l, n);
 	}
 	kvc_unlock_both(k);
 	if (err) {
@@ -224,7 +274,7 @@ int kvc_lease_text(struct kvc *k, struct kvc_lease *l, const char **text, size_t
 
 	if (w->err == -ESHUTDOWN)
 		return w->err;
-	if (!l->text && l->wait) {
+	if (!l->text && l->mode == KVC_LEASE_HOLD) {
 		kvc_lock(k);
 		for (size_t i = l->at; i < l->n; i++) {
 			struct kvc_node *n = l->v[i].n;
@@ -285,7 +335,7 @@ void kvc_lease_free(struct kvc *k, struct kvc_lease *l)
 		free(l->v[i].path);
 		if (!n)
 			continue;
-		n->leases--;
+		let_go_locked(k, l, n);
 		if (n->lost && !n->nopen && !n->leases)
 			kvc_destroy_locked(k, n);
 		kvc_node_settle_locked(k, n);

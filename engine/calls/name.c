@@ -17,6 +17,7 @@
 #include "member.h"
 #include "model.h"
 #include "path.h"
+#include "pin.h"
 #include "rehead.h"
 #include "share.h"
 #include "tierq.h"
@@ -177,7 +178,8 @@ int kvc_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mode,
 		err = kvc_name_get(k->cat, parent, name, &ino, &kind);
 		err = !err ? -EEXIST : err == -ENOENT ? 0 : err;
 	}
-	err = err ?: kvc_takes(k, false) ?: kvc_ino_new_both(k, &ino);
+	err = err ?: kvc_takes(k, false) ?: kvc_usage_allows(k->cat, who->uid, true, 0);
+	err = err ?: kvc_ino_new_both(k, &ino);
 	if (!err) {
 		struct kvc_row row = {
 			.ino = ino,
@@ -264,9 +266,11 @@ static int rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *fold
 		kvc_unit_part_both(k, n);
 	kvc_chunk_stir(n->chunk);
 	kvc_chunk_leave_locked(k, n);
+	kvc_pin_leave_locked(k, n);
 	n->row.chunk = chunk;
 	if (old == n->row.ino)
 		kvc_chunk_forget_both(k, old); /* it was a chunk of its own */
+	kvc_pin_count_locked(k, n);
 	err = kvc_chunk_join_both(k, n);
 	if (!err && has) {
 		kvc_chunk_add_locked(k, n);
@@ -300,7 +304,7 @@ int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, str
 		err = kvc_name_get(k->cat, parent, name, &other, &kind);
 		err = !err ? -EEXIST : err == -ENOENT ? 0 : err;
 	}
-	err = err ?: kvc_takes(k, false);
+	err = err ?: kvc_takes(k, false) ?: kvc_usage_allows(k->cat, n->row.uid, true, 0);
 	if (!err && n->row.nlink >= 65000)
 		err = -EMLINK;
 	if (!err)

@@ -10,6 +10,7 @@
 #include "calls.h"
 #include "file.h"
 #include "folder.h"
+#include "hold.h"
 #include "ino.h"
 #include "load.h"
 #include "member.h"
@@ -38,8 +39,9 @@ static bool passes_locked(struct kvc *k, uint64_t model)
  * Registers the segment unless that is done. Where it fails, plain requests serve. Where a quota
  * has to grant each byte, a reader's open passes if all of the file has its pages: then a writer
  * that comes while it is open, and has to be registered too, finds by a mapping no hole to fill.
+ * Nor is one that is written anew with no room prepared (bare): each of its writes asks.
  */
-static void back_locked(struct kvc *k, struct kvc_node *n, bool writer)
+static void back_locked(struct kvc *k, struct kvc_node *n, bool writer, bool bare)
 {
 	struct kvc_segment s = kvc_segment_of(n);
 	KVC_FD int fd = -1;
@@ -48,8 +50,9 @@ static void back_locked(struct kvc *k, struct kvc_node *n, bool writer)
 	if (n->nopen) /* as the others have it */
 		return;
 	n->plain = true;
-	if (!k->ev.backing_open || (!passes_locked(k, n->model) &&
-				    (writer || n->room < kvc_round_up(n->object.size, KVC_PAGE))))
+	if (bare || !k->ev.backing_open ||
+	    (!passes_locked(k, n->model) &&
+	     (writer || n->room < kvc_round_up(n->object.size, KVC_PAGE))))
 		return;
 	if (!n->backing) {
 		fd = kvc_segment_open(&k->pool, &s, O_RDONLY);
@@ -62,7 +65,8 @@ static void back_locked(struct kvc *k, struct kvc_node *n, bool writer)
 	n->plain = false;
 }
 
-static int opened_locked(struct kvc *k, struct kvc_node *n, int flags, struct kvc_opened *out)
+static int opened_locked(struct kvc *k, struct kvc_node *n, int flags, uint32_t uid,
+			 struct kvc_opened *out)
 {
 	out->requests = !n->plain && writes(flags) && !passes_locked(k, n->model);
 	if (n->plain || out->requests) {
@@ -78,6 +82,7 @@ static int opened_locked(struct kvc *k, struct kvc_node *n, int flags, struct kv
 	n->nopen++;
 	n->nwriters += writes(flags);
 	k->nodes->opens++;
+	kvc_hold_add_locked(k, n, uid);
 	out->backing = n->plain ? 0 : n->backing;
 	kvc_count(&k->stats, opens);
 	return 0;
@@ -86,19 +91,22 @@ static int opened_locked(struct kvc *k, struct kvc_node *n, int flags, struct kv
 /*
  * What to prepare for a file of this model that is written anew: its usual size where passthrough
  * serves; plain writes get room as they come. Not more than half of the pool lies prepared: many
- * files open together, whose model had one large file lately, would take all.
+ * files open together, whose model had one large file lately, would take all. Nor more than the
+ * user's share.
  */
-static uint64_t room_ahead_locked(struct kvc *k, uint64_t model)
+static uint64_t room_ahead_locked(struct kvc *k, uint64_t model, uint32_t uid)
 {
 	uint64_t hint = passes_locked(k, model) ? kvc_hint_locked(k, model) : 0;
 
-	return k->room.ahead + hint > k->pool.bytes / 2 ? 0 : hint;
+	return k->room.ahead + hint > k->pool.bytes / 2 || !kvc_hold_fits_locked(k, uid, NULL, hint)
+		       ? 0
+		       : hint;
 }
 
 /* O_TRUNC: the file starts anew; what it held, here or below, is not needed. */
 static int truncate_open_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
 {
-	uint64_t hint = room_ahead_locked(k, n->model);
+	uint64_t hint = room_ahead_locked(k, n->model, w->uid);
 	int err, fd;
 
 	if (n->state == KVC_LOADING)
@@ -151,8 +159,8 @@ static void wait_out_locked(struct kvc *k, struct kvc_wait *w)
 	}
 }
 
-int kvc_file_open(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out,
-		  struct kvc_wait *w)
+static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out,
+		     struct kvc_wait *w)
 {
 	struct kvc_node *n;
 	bool waited = w->deadline_ns != 0;
@@ -174,6 +182,8 @@ int kvc_file_open(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out
 		err = -EINVAL;
 		goto out;
 	}
+	if (!anew && (err = kvc_hold_ask_locked(k, w, n, 0)))
+		goto out;
 	if (anew) {
 		err = truncate_open_both(k, n, w);
 	} else if (n->state == KVC_LOWER || n->state == KVC_LOADING) {
@@ -192,8 +202,8 @@ int kvc_file_open(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out
 		goto out;
 	if (!waited && !(flags & O_TRUNC))
 		kvc_count(&k->stats, pool_hits);
-	back_locked(k, n, writes(flags));
-	err = opened_locked(k, n, flags, out);
+	back_locked(k, n, writes(flags), anew && !n->prepared);
+	err = opened_locked(k, n, flags, w->uid, out);
 	if (err)
 		kvc_written_locked(k, n);
 	if (!err) {
@@ -215,9 +225,21 @@ out:
 	return err;
 }
 
+int kvc_file_open(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out,
+		  struct kvc_wait *w)
+{
+	int err;
+
+	do
+		err = open_once(k, ino, flags, out, w);
+	while (kvc_hold_again(k, w, &err));
+	return err;
+}
+
 struct creation {
 	struct kvc_row row;
 	uint64_t model, room;
+	uint32_t uid; /* who makes it; row.uid is whose it is */
 };
 
 /* The first half of a create: may it be, and how? */
@@ -234,13 +256,13 @@ static int plan_both(struct kvc *k, uint64_t parent, const char *name, struct cr
 	err = name ? kvc_name_get(k->cat, c->row.parent, name, existing, &kind) : -ENOENT;
 	if (err != -ENOENT)
 		return err ?: -EEXIST;
-	if ((err = kvc_takes(k, false)))
+	if ((err = kvc_takes(k, false) ?: kvc_usage_allows(k->cat, c->row.uid, true, 0)))
 		return err;
 	if ((err = kvc_model_of_both(k, c->row.parent, &c->model)))
 		return err;
 	if (folder->row.mode & S_ISGID)
 		c->row.gid = folder->row.gid;
-	c->room = room_ahead_locked(k, c->model);
+	c->room = room_ahead_locked(k, c->model, c->uid);
 	return 0;
 }
 
@@ -286,7 +308,7 @@ static int enter_both(struct kvc *k, const struct creation *c, const char *name,
 	kvc_node_dirty_locked(k, n);
 	if (name)
 		kvc_touch_folder_locked(k, folder, 0);
-	opened_locked(k, n, flags, out); /* cannot fail: fd is there */
+	opened_locked(k, n, flags, c->uid, out); /* cannot fail: fd is there */
 	kvc_count(&k->stats, creates);
 	*attr = n->row;
 	return 0;
@@ -378,15 +400,18 @@ int kvc_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, 
 	       struct kvc_wait *w)
 {
 	uint64_t now = kvc_now_ns(), existing = 0;
-	struct creation c = { .row = { .mode = S_IFREG | (mode & 07777),
-				       .uid = uid,
-				       .gid = gid,
-				       .nlink = 1,
-				       .atime_ns = now,
-				       .mtime_ns = now,
-				       .ctime_ns = now,
-				       .btime_ns = now,
-				       .parent = parent } };
+	struct creation c = {
+		.row = { .mode = S_IFREG | (mode & 07777),
+			 .uid = uid,
+			 .gid = gid,
+			 .nlink = 1,
+			 .atime_ns = now,
+			 .mtime_ns = now,
+			 .ctime_ns = now,
+			 .btime_ns = now,
+			 .parent = parent },
+		.uid = w->uid,
+	};
 	int fd = -1, backing = 0, err;
 
 	kvc_lock_both(k);
@@ -416,7 +441,7 @@ int kvc_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, 
 	return err;
 }
 
-void kvc_file_release(struct kvc *k, uint64_t ino, int flags)
+void kvc_file_release(struct kvc *k, uint64_t ino, int flags, uint32_t uid)
 {
 	struct kvc_node *n;
 	bool both = false;
@@ -435,6 +460,7 @@ void kvc_file_release(struct kvc *k, uint64_t ino, int flags)
 	n->nopen--;
 	k->nodes->opens--;
 	n->nwriters -= writes(flags) && n->nwriters;
+	kvc_hold_drop_locked(k, n, uid);
 	if (n->state == KVC_OPEN && !n->nwriters && !n->lost && !n->unnamed)
 		kvc_publish_locked(k, n);
 	if (both)

@@ -15,6 +15,8 @@
 #include "limit.h"
 #include "log.h"
 #include "member.h"
+#include "pin.h"
+#include "pinned.h"
 #include "rehead.h"
 #include "survey.h"
 #include "tierq.h"
@@ -24,6 +26,8 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
+
+#define CATALOG_LEAST (256ull << 20)
 
 /*
  * A segment of a file that was open: whole if its time still is the mark. It is made the
@@ -213,7 +217,7 @@ static int drop_lost(void *arg, uint64_t ino, const struct kvc_object_row *o)
 		return err;
 	if (chunk != ino && !kvc_node_get_both(k, chunk, &folder)) {
 		if (kvc_folder_empty_both(k, chunk) == 1)
-			kvc_chunk_del(k->cat, chunk);
+			kvc_chunk_forget_both(k, chunk);
 		kvc_drop_folder_both(k, folder);
 	}
 	return 0;
@@ -260,17 +264,29 @@ static int look_back_both(struct kvc *k, bool *clean)
 	return 0;
 }
 
+/*
+ * A file is 8 KiB of the disk at least and some 1 KiB of the catalog, so what the disk can have
+ * never comes near half of it. What remotes have is not known.
+ */
+static uint64_t usage_limit(const struct kvc *k)
+{
+	if (k->opt.catalog_bytes || k->shared)
+		return k->opt.catalog_bytes;
+	return kvc_max(k->pins->disk_size / 2, CATALOG_LEAST);
+}
+
 int kvc_recover(struct kvc *k, char *error)
 {
 	bool clean, dropped = false;
 	int err;
 
 	kvc_lock_both(k);
-	err = look_back_both(k, &clean) ?: kvc_clock_start_both(k);
+	err = kvc_usage_start(k->cat, usage_limit(k));
+	err = err ?: look_back_both(k, &clean) ?: kvc_clock_start_both(k);
 	err = err ?: kvc_inos_load_both(k, clean) ?: kvc_unnamed_recover_both(k);
 	err = err ?: kvc_drops_recover_both(k, &dropped);
 	err = err ?: kvc_quotas_load_both(k, clean && !dropped) ?: kvc_surveys_load_both(k);
-	err = err ?: kvc_meta_set(k->cat, "clean", "0");
+	err = err ?: kvc_meta_set(k->cat, "clean", "0") ?: kvc_pins_load_both(k);
 	kvc_tier_each(k, t)
 		if (!err && !(k->tier[t].t->ops->caps & KVC_TIER_SHARED))
 			err = claim_all(k, t, error);

@@ -3,6 +3,7 @@
 #include "cache.h"
 #include "drop.h"
 #include "node.h"
+#include "pin.h"
 #include "prefault.h"
 #include "tierq.h"
 #include "trash.h"
@@ -23,7 +24,8 @@ static const struct {
 struct gauges {
 	uint64_t pool_bytes, pool_used_bytes, files_open, objects_resident, nodes_in_memory,
 		room_waiters, jobs, catalog_ok, catalog_pending_bytes, catalog_log_bytes,
-		unsynced_bytes, drop_files, copies_failing;
+		unsynced_bytes, drop_files, copies_failing, pins, pinned_pool_bytes,
+		pinned_disk_bytes, catalog_inode_bytes, catalog_attribute_bytes, catalog_limit;
 	uint64_t prefault_bytes, prefault_total, prefault_held;
 };
 
@@ -41,6 +43,12 @@ struct gauges {
 	X(unsynced_bytes, "bytes in the tiers that are freed once the log is on stable storage")  \
 	X(drop_files, "files that a drop worked on under one hold of the locks, at the most")     \
 	X(copies_failing, "copies that failed and wait to be tried again, later each time")       \
+	X(pins, "chunks that are pinned")                                                         \
+	X(pinned_pool_bytes, "bytes that they have in the pool")                                  \
+	X(pinned_disk_bytes, "bytes that their files take")                                       \
+	X(catalog_inode_bytes, "what inodes and names count towards catalog=")                    \
+	X(catalog_attribute_bytes, "and attributes")                                              \
+	X(catalog_limit, "what they may come to; 0: anything")                                    \
 	X(prefault_bytes, "bytes of the pool touched ahead so far")                               \
 	X(prefault_total, "bytes of the pool to be touched ahead")                                \
 	X(prefault_held, "bytes touched ahead and not yet given back")
@@ -49,9 +57,11 @@ static struct gauges gauges(struct kvc *k)
 {
 	struct kvc_catalog_state c;
 	struct kvc_prefaulted p;
+	uint64_t inodes, attrs, limit;
 	struct gauges g;
 
 	kvc_catalog_state(k->cat, &c);
+	kvc_usage_show(k->cat, &inodes, &attrs, &limit);
 	kvc_lock(k);
 	kvc_prefault_show_locked(k, &p);
 	g = (struct gauges){
@@ -68,6 +78,12 @@ static struct gauges gauges(struct kvc *k)
 		k->trash->unsynced_bytes,
 		k->drops->most,
 		0,
+		k->pins->table.n,
+		k->pins->pool,
+		k->pins->disk,
+		inodes,
+		attrs,
+		limit,
 		p.bytes,
 		p.total,
 		p.held,

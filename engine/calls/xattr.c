@@ -12,6 +12,7 @@
 #include "member.h"
 #include "model.h"
 #include "node.h"
+#include "pinned.h"
 #include "survey.h"
 #include "tierq.h"
 #include "unit.h"
@@ -40,6 +41,7 @@ struct subject {
 	unsigned kind; /* enum on */
 	uint64_t chunk;
 	struct kvc_chunk_row row;
+	uint32_t uid; /* who sets it */
 };
 
 struct summary { /* of a chunk's files */
@@ -163,12 +165,15 @@ static int number(const char *value, uint64_t *v)
 
 static int set_pin(struct kvc *k, struct subject *s, const char *value)
 {
-	uint64_t v;
+	uint64_t v, until;
+	int err;
 
 	if (number(value, &v))
 		return -EINVAL;
-	s->row.pin_until_ns = v == 0 ? 0 : v == 1 ? INT64_MAX : kvc_clock_ns(k) + v * 1000000000;
-	return 0;
+	until = v == 0 ? 0 : v == 1 ? INT64_MAX : kvc_clock_ns(k) + v * 1000000000;
+	if (!(err = kvc_pin_set_both(k, s->chunk, s->uid, until)))
+		s->row.pin_until_ns = until;
+	return err;
 }
 
 static int set_ttl(struct kvc *k, struct subject *s, const char *value)
@@ -393,42 +398,43 @@ static void chunk_changed_both(struct kvc *k, struct subject *s)
 	}
 }
 
-/* Has the inode room for this attribute? */
-static int fits(struct kvc *k, uint64_t ino, const char *name, size_t len)
+/* Has the inode room for this attribute, and its owner for so much more than he had? */
+static int fits(struct kvc *k, const struct kvc_node *n, const char *name, size_t len, size_t more)
 {
 	struct kvc_xattr_sum sum;
-	int err = kvc_xattr_sum(k->cat, ino, name, &sum);
+	int err = kvc_xattr_sum(k->cat, n->row.ino, name, &sum);
 
 	sum.names += strlen(name) + 1;
-	return err
-		       ?: sum.names > NAMES_MAX - OURS ||
-				  sum.names + sum.values + len + (sum.n + 1) * EACH > ATTRS_MAX
-			  ? -ENOSPC
-			  : 0;
+	if (err)
+		return err;
+	if (sum.names > NAMES_MAX - OURS ||
+	    sum.names + sum.values + len + (sum.n + 1) * EACH > ATTRS_MAX)
+		return -ENOSPC;
+	return kvc_usage_allows(k->cat, n->row.uid, false, more);
 }
 
 /* An attribute of a client's. */
 static int set_own(struct kvc *k, struct kvc_node *n, const char *name, const void *value,
 		   size_t len, int flags)
 {
-	size_t there = 0;
+	size_t there = 0, more;
 	int err = kvc_xattr_get(k->cat, n->row.ino, name, NULL, &there);
 
+	more = err ? strlen(name) + 1 + len + EACH : len > there ? len - there : 0;
 	if (!err && (flags & 1)) /* XATTR_CREATE */
 		err = -EEXIST;
 	else if (err == -ENOENT)
 		err = flags & 2 ? -ENODATA : 0; /* XATTR_REPLACE */
 	if (err || n->lost)
 		return err;
-	return fits(k, n->row.ino, name, len)
-		       ?: kvc_xattr_set(k->cat, n->row.ino, name, value, len);
+	return fits(k, n, name, len, more) ?: kvc_xattr_set(k->cat, n->row.ino, name, value, len);
 }
 
 int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *value, size_t len,
-		 int flags)
+		 int flags, uint32_t uid)
 {
 	const struct virtual *v = is_virtual(name) ? virtual_of(name) : NULL;
-	struct subject s;
+	struct subject s = { .uid = uid };
 	char text[128];
 	int err;
 
@@ -442,6 +448,8 @@ int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *valu
 	err = kvc_takes(k, false) ?: subject_both(k, ino, &s);
 	if (err)
 		goto out;
+	if (!s.n->paid.is && !s.n->lost) /* whose they are is looked up in its row */
+		kvc_row_put(k->cat, &s.n->row, &s.n->paid);
 	if (v) {
 		memcpy(text, value, len);
 		text[len] = 0;
@@ -467,7 +475,7 @@ out:
 
 static int remove_virtual(struct kvc *k, uint64_t ino, const struct virtual *v)
 {
-	struct subject s;
+	struct subject s = { 0 };
 	char text[128];
 	int err;
 

@@ -15,6 +15,7 @@
 
 /* What is over is found without looking at the rest. */
 #define GONE_INDEX "CREATE INDEX IF NOT EXISTS gone_until ON gone(until_ns);"
+#define PIN_INDEX "CREATE INDEX IF NOT EXISTS chunks_pinned ON chunks(id) WHERE pin_until_ns > 0;"
 
 /*
  * Tables keyed by more than a number are WITHOUT ROWID with the key columns first. `names` is
@@ -55,7 +56,7 @@ const char *const kvc_schema =
 	" expires_ns INTEGER NOT NULL, policy INTEGER NOT NULL, quota INTEGER NOT NULL);"
 	"CREATE INDEX chunks_rank ON chunks(policy, rank, id);"
 	"CREATE INDEX chunks_quota ON chunks(quota, rank, id) WHERE quota > 0;"
-	"CREATE INDEX chunks_expire ON chunks(expires_ns) WHERE expires_ns > 0;"
+	"CREATE INDEX chunks_expire ON chunks(expires_ns) WHERE expires_ns > 0;" PIN_INDEX
 	"INSERT INTO meta VALUES('format', '" FORMAT "');";
 
 int kvc_catalog_create(const char *path)
@@ -213,11 +214,11 @@ static int open_all(struct kvc_catalog *c, char *error)
 				 : "use a newer one");
 		return err;
 	}
-	/* Can it be written, and the log is there? Older catalogs lack the index. */
+	/* Can it be written, and the log is there? Older catalogs lack the indexes. */
 	if (!rc && !err && !c->look)
 		err = kvc_sql_run(&c->w, ST_BEGIN, "");
 	if (!rc && !err && !c->look)
-		rc = sqlite3_exec(c->w.db, GONE_INDEX, NULL, NULL, NULL);
+		rc = sqlite3_exec(c->w.db, GONE_INDEX PIN_INDEX, NULL, NULL, NULL);
 	if (!rc && !err && !c->look)
 		err = kvc_sql_run(&c->w, ST_COMMIT, "");
 	if (rc || err) {
@@ -294,6 +295,7 @@ int kvc_catalog_close(struct kvc_catalog *c)
 	kvc_conn_close(&c->w); /* the last connection: SQLite moves the log into the database */
 	kvc_anew_free(c->anew);
 	kvc_filter_free(c->filter);
+	kvc_usage_free(c);
 	pthread_mutex_destroy(&c->lock.m);
 	pthread_mutex_destroy(&c->writer);
 	free(c);

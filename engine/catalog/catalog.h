@@ -205,7 +205,16 @@ int kvc_name_each(struct kvc_catalog *c, uint64_t parent, uint64_t after, kvc_na
 int kvc_name_of(struct kvc_catalog *c, uint64_t ino, kvc_name_fn *fn, void *arg);
 
 int kvc_row_get(struct kvc_catalog *c, uint64_t ino, struct kvc_row *r);
-int kvc_row_put(struct kvc_catalog *c, const struct kvc_row *r);
+/* What was paid for a row in its owner's account (usage.c). All zero: it is not in the catalog. */
+struct kvc_paid {
+	bool is;
+	uint32_t uid;
+	uint64_t bytes;
+};
+/* As for a row that is in the catalog. */
+struct kvc_paid kvc_paid_for(const struct kvc_row *r);
+/* *paid: what was when it was put before; NULL: by a tool, and all is counted at the next start. */
+int kvc_row_put(struct kvc_catalog *c, const struct kvc_row *r, struct kvc_paid *paid);
 /* with its xattrs, link target, object and placements */
 int kvc_row_del(struct kvc_catalog *c, uint64_t ino);
 int kvc_row_max(struct kvc_catalog *c, uint64_t *max);
@@ -292,6 +301,21 @@ int kvc_chunk_next_quota(struct kvc_catalog *c, uint64_t model, struct kvc_chunk
  * with zeroes), into *r.
  */
 int kvc_chunk_next_expired(struct kvc_catalog *c, uint64_t now_ns, struct kvc_chunk_row *r);
+/* Up to `room` chunks above `after` that have a pin, by id. Commits what is pending of chunks. */
+int kvc_chunk_some_pinned(struct kvc_catalog *c, uint64_t after, size_t room,
+			  struct kvc_chunk_row *out, size_t *n);
+/*
+ * From now on what users have in the catalog is counted, and bounded by that many bytes (0: not).
+ * Before anything is changed; tools do without.
+ */
+int kvc_usage_start(struct kvc_catalog *c, uint64_t limit);
+/*
+ * May this user have an inode more, and attributes of so many bytes? 0, -ENOSPC (all have too much)
+ * or -EDQUOT (he has).
+ */
+int kvc_usage_allows(struct kvc_catalog *c, uint32_t uid, bool inode, size_t attrs);
+/* Takes the lock. */
+void kvc_usage_show(struct kvc_catalog *c, uint64_t *inodes, uint64_t *attrs, uint64_t *limit);
 /* Gives every chunk a new rank (the policy changed since). */
 int kvc_chunk_rerank(struct kvc_catalog *c, int64_t (*rank)(const struct kvc_chunk_row *r));
 

@@ -239,6 +239,9 @@ int kvc_check_pages(const char *path, bool mend, kvc_found_fn *fn, void *arg)
 	return err;
 }
 
+/* What users have is to be counted anew (usage.c). */
+static const char *const uncounted = "DELETE FROM meta WHERE key = 'usage'";
+
 int kvc_check_rules(struct kvc_catalog *c, bool mend, kvc_found_fn *fn, void *arg)
 {
 	int err = kvc_catalog_flush(c, 0);
@@ -250,7 +253,9 @@ int kvc_check_rules(struct kvc_catalog *c, bool mend, kvc_found_fn *fn, void *ar
 		err = n < 0 ? n : 0;
 		if (n > 0 && mend)
 			err = verdict(c->w.db,
-				      sqlite3_exec(c->w.db, rules[i].mend, NULL, NULL, NULL));
+				      sqlite3_exec(c->w.db, rules[i].mend, NULL, NULL, NULL)
+					      ?: sqlite3_exec(c->w.db, uncounted, NULL, NULL,
+							      NULL));
 	}
 	pthread_mutex_unlock(&c->writer);
 	return err;
@@ -265,7 +270,7 @@ static const char *const finish[] = {
 	"DELETE FROM placements WHERE ino IN (SELECT ino FROM dropped)",
 	"DELETE FROM xattrs WHERE ino IN (SELECT ino FROM dropped)",
 	"DELETE FROM nodes WHERE ino IN (SELECT ino FROM dropped)",
-	"DELETE FROM meta WHERE key GLOB 'dropping:*'",
+	"DELETE FROM meta WHERE key GLOB 'dropping:*' OR key = 'usage'",
 	"DROP TABLE dropped",
 };
 

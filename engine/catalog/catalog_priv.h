@@ -108,6 +108,15 @@
 	X(CHUNK_EXPIRED, "SELECT " CHUNK_COLUMNS                                                   \
 			 " FROM chunks WHERE expires_ns > 0 AND (expires_ns, id) > (?, ?) "        \
 			 "AND expires_ns <= ? ORDER BY expires_ns, id")                            \
+	X(USES_INODES,                                                                             \
+	  "SELECT uid, sum(CASE WHEN mode & 61440 = 16384 THEN ?1 ELSE ?1 * max(nlink, 1) + "      \
+	  "CASE WHEN mode & 61440 = 40960 THEN size ELSE 0 END END), 0 * ?2 FROM nodes GROUP BY "  \
+	  "uid")                                                                                   \
+	X(USES_ATTRS, "SELECT n.uid, 0 * ?1, sum(length(CAST(x.name AS BLOB)) + 1 + "              \
+		      "length(x.value) + ?2) FROM xattrs x JOIN nodes n ON n.ino = x.ino GROUP "   \
+		      "BY n.uid")                                                                  \
+	X(CHUNK_PINNED, "SELECT " CHUNK_COLUMNS                                                    \
+			" FROM chunks WHERE pin_until_ns > 0 AND id > ? ORDER BY id LIMIT ?")      \
 	X(CHUNK_ALL, "SELECT " CHUNK_COLUMNS " FROM chunks WHERE id > ? ORDER BY id LIMIT 1024")
 
 enum kvc_statement {
@@ -167,7 +176,9 @@ struct kvc_catalog {
 	struct kvc_checkpoint *checkpoint;
 	_Atomic uint64_t log_pages; /* frames in the log after the last commit */
 	_Atomic uint64_t commits;
-	struct kvc_anew *anew; /* the log, and how it begins anew */
+	struct kvc_anew *anew;   /* the log, and how it begins anew */
+	struct kvc_usage *usage; /* usage.c, under lock; NULL: not counted */
+	bool stale;              /* what is counted there is not true any more */
 	_Atomic bool logged;
 };
 
@@ -195,6 +206,15 @@ void kvc_sql_done(sqlite3_stmt *st);
 /* Binds and runs a statement that gives no rows. */
 #define kvc_sql_run(n, s, ...) kvc_sql_finish(n, kvc_sql(n, s, __VA_ARGS__))
 int kvc_sql_finish(struct kvc_conn *n, sqlite3_stmt *st);
+
+/* Changes of rows that nobody counts; usage.c has those that all others call. */
+int kvc_bare_row_put(struct kvc_catalog *c, const struct kvc_row *r);
+int kvc_bare_row_del(struct kvc_catalog *c, uint64_t ino);
+int kvc_bare_xattr_set(struct kvc_catalog *c, uint64_t ino, const char *name, const void *value,
+		       size_t len);
+int kvc_bare_xattr_del(struct kvc_catalog *c, uint64_t ino, const char *name);
+/* usage.c */
+void kvc_usage_free(struct kvc_catalog *c);
 
 /* The columns of a row, as the statements above have them (catalog_rows.c). */
 void kvc_row_columns(sqlite3_stmt *st, struct kvc_row *r);

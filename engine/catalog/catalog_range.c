@@ -327,6 +327,24 @@ int kvc_chunk_next_expired(struct kvc_catalog *c, uint64_t now_ns, struct kvc_ch
 	return nearer(c, n, st, over, expires_before, r);
 }
 
+int kvc_chunk_some_pinned(struct kvc_catalog *c, uint64_t after, size_t room,
+			  struct kvc_chunk_row *out, size_t *count)
+{
+	int got = kvc_catalog_flush(c, 1u << KVC_T_CHUNK);
+	struct kvc_conn *n;
+	sqlite3_stmt *st;
+
+	*count = 0;
+	if (got)
+		return got;
+	n = kvc_reader_get(c);
+	st = kvc_sql(n, ST_CHUNK_PINNED, "ii", I(after), I(room));
+	while (*count < room && (got = kvc_sql_step(n, st)) == 1)
+		kvc_chunk_columns(st, &out[(*count)++]);
+	got = done(n, st, got);
+	return got < 0 ? got : 0;
+}
+
 struct rows {
 	struct kvc_chunk_row *v;
 	size_t n, room;

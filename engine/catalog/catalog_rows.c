@@ -224,12 +224,12 @@ int kvc_row_get(struct kvc_catalog *c, uint64_t ino, struct kvc_row *r)
 	return one(n, st, got);
 }
 
-int kvc_row_put(struct kvc_catalog *c, const struct kvc_row *r)
+int kvc_bare_row_put(struct kvc_catalog *c, const struct kvc_row *r)
 {
 	return revive(c, r->ino) ?: put(c, KVC_T_ROW, r->ino, 0, NULL, r, sizeof *r);
 }
 
-int kvc_row_del(struct kvc_catalog *c, uint64_t ino)
+int kvc_bare_row_del(struct kvc_catalog *c, uint64_t ino)
 {
 	int err = kvc_overlay_wipe(&c->over, ino);
 
@@ -467,13 +467,13 @@ int kvc_xattr_get(struct kvc_catalog *c, uint64_t ino, const char *name, void *v
 	return one(n, st, got);
 }
 
-int kvc_xattr_set(struct kvc_catalog *c, uint64_t ino, const char *name, const void *value,
-		  size_t len)
+int kvc_bare_xattr_set(struct kvc_catalog *c, uint64_t ino, const char *name, const void *value,
+		       size_t len)
 {
 	return revive(c, ino) ?: put(c, KVC_T_XATTR, ino, 0, name, len ? value : "", len);
 }
 
-int kvc_xattr_del(struct kvc_catalog *c, uint64_t ino, const char *name)
+int kvc_bare_xattr_del(struct kvc_catalog *c, uint64_t ino, const char *name)
 {
 	if (kvc_wiped(c, ino))
 		return 0;

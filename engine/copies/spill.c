@@ -127,7 +127,8 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 		kvc_chunk_row(n->chunk, &r);
 		n->chunk->known = !kvc_chunk_put(k->cat, &r);
 	}
-	if (kvc_row_put(k->cat, &n->row) || kvc_object_put(k->cat, n->row.ino, &n->object) ||
+	if (kvc_row_put(k->cat, &n->row, &n->paid) ||
+	    kvc_object_put(k->cat, n->row.ino, &n->object) ||
 	    kvc_place_put(k->cat, n->row.ino, tier, &n->place[tier]))
 		kvc_warn("the catalog does not take the placement of inode %llx",
 			 (unsigned long long)n->row.ino);

@@ -7,7 +7,7 @@
  * and quotas have threads of their own (trim.c).
  *
  * Open, leased and pinned objects, and those that a client still has mapped, stay, and their chunk
- * with them.
+ * with them. Pins beyond what may be pinned do not count (objects/pin.c).
  */
 #include "evict.h"
 
@@ -16,6 +16,7 @@
 #include "drop.h"
 #include "file.h"
 #include "pace.h"
+#include "pin.h"
 #include "spill.h"
 #include "tierq.h"
 #include "trash.h"
@@ -63,7 +64,7 @@ static enum verdict judge_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	enum verdict v = EVICT;
 
-	if (kvc_chunk_pinned(k, c) || c->cut)
+	if (kvc_pin_holds_locked(k, c->id, c->pin_until_ns, KVC_PIN_POOL) || c->cut)
 		return KEEP;
 	kvc_list_each(e, &c->nodes) {
 		struct kvc_node *n = kvc_of(e, struct kvc_node, chunk_link);
@@ -243,7 +244,7 @@ static int drop_locked(struct kvc *k, uint64_t id)
 	int err;
 
 	kvc_unlock(k);
-	err = kvc_chunk_drop(k, id, -1, NULL, NULL);
+	err = kvc_chunk_drop(k, id, KVC_DROP_FOR_POOL, NULL, NULL);
 	kvc_lock(k);
 	return err;
 }

@@ -10,6 +10,7 @@
 #include "dirty.h"
 #include "drop.h"
 #include "evict.h"
+#include "pinned.h"
 
 #include <string.h>
 
@@ -46,7 +47,7 @@ static bool shrink(struct kvc *k, uint64_t model)
 		kvc_unlock_both(k);
 		if (err)
 			return progress;
-		err = kvc_chunk_drop(k, r.id, -1, NULL, &bytes);
+		err = kvc_chunk_drop(k, r.id, KVC_DROP_WHOLE, NULL, &bytes);
 		if (!err)
 			kvc_count(&k->stats, quota_drops);
 		if (err == -EAGAIN)
@@ -131,7 +132,7 @@ static void expire_pass(struct kvc *k, struct expiry *x)
 		kvc_catalog_unlock(k->cat);
 		if (err)
 			break;
-		err = kvc_chunk_drop(k, r.id, -1, NULL, NULL);
+		err = kvc_chunk_drop(k, r.id, KVC_DROP_WHOLE, NULL, NULL);
 		if (!err)
 			kvc_count(&k->stats, expired_chunks);
 		if (err == -EAGAIN && !again) {
@@ -182,6 +183,9 @@ static void *keeper(void *arg)
 			expire_pass(k, &expiry);
 			save_clock(k, &saved_ns);
 			kvc_drops_resume(k);
+			kvc_lock_both(k);
+			kvc_pins_end_both(k);
+			kvc_unlock_both(k);
 			expire_ns = kvc_mono_ns() + 1000000000;
 			kvc_lock(k);
 			kvc_knocks_free_locked(k, 60000000000ull);

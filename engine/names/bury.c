@@ -45,6 +45,7 @@
 #include "log.h"
 #include "member.h"
 #include "notify.h"
+#include "pin.h"
 #include "tierq.h"
 #include "trash.h"
 #include "unit.h"
@@ -61,7 +62,7 @@ struct kvc_drop {
 	struct kvc_chunk *c;   /* kept by c->inflight */
 	struct kvc_node **n;   /* the files of it that are still there */
 	size_t count, room;
-	int tier;              /* whose copies are to go; -1: all */
+	int tier;              /* whose copies are to go; below 0: all (drop.h) */
 	bool needed;           /* some file has no copy but there */
 	bool placed;           /* some file has one there */
 	bool others;           /* the folder has more in it than this chunk */
@@ -214,6 +215,14 @@ static int node_of_both(struct kvc *k, uint64_t id, struct kvc_node **self)
 	return err;
 }
 
+static bool pinned_locked(struct kvc *k, const struct kvc_drop *d, uint64_t id, uint64_t until_ns)
+{
+	return kvc_pin_holds_locked(k, id, until_ns,
+				    d->tier == KVC_DROP_FOR_POOL ? KVC_PIN_POOL
+				    : d->tier >= 0               ? KVC_PIN_DISK
+								 : KVC_PIN_ALL);
+}
+
 /* Is it one to be dropped? Then d has its node and its chunk, until it is let go. */
 static int begin_both(struct kvc *k, struct kvc_drop *d, uint64_t id,
 		      const struct kvc_chunk_row *seen)
@@ -222,7 +231,7 @@ static int begin_both(struct kvc *k, struct kvc_drop *d, uint64_t id,
 	struct kvc_node *self = NULL;
 	int err = row_both(k, id, seen, &row);
 
-	if (!err && (kvc_chunk_young(k, row.last_ns) || kvc_pin_holds(k, row.pin_until_ns)))
+	if (!err && (kvc_chunk_young(k, row.last_ns) || pinned_locked(k, d, id, row.pin_until_ns)))
 		err = -EBUSY;
 	err = err ?: node_of_both(k, id, &self);
 	if (!err && S_ISDIR(self->row.mode) &&
@@ -315,7 +324,8 @@ static int may_both(struct kvc *k, struct kvc_drop *d, bool whole)
 	int err = 0;
 
 	if (!d->c->quiet || d->self->waiting || d->self->splitting || d->self->lost ||
-	    kvc_chunk_pinned(k, d->c) || kvc_chunk_young(k, d->c->use.last_ns))
+	    pinned_locked(k, d, d->c->id, d->c->pin_until_ns) ||
+	    kvc_chunk_young(k, d->c->use.last_ns))
 		return -EBUSY;
 	if (whole)
 		err = kvc_may_go_locked(k, d->self, d->c->use.last_ns);

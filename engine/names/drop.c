@@ -24,6 +24,7 @@
 #include "file.h"
 #include "folder.h"
 #include "notify.h"
+#include "pin.h"
 #include "unit.h"
 
 #include <string.h>
@@ -279,6 +280,7 @@ int kvc_unname_folder_both(struct kvc *k, struct kvc_node *folder)
 
 	if (!err) {
 		kvc_row_del(k->cat, folder->row.ino);
+		folder->paid = (struct kvc_paid){ 0 }; /* it may come back */
 		folder->row.nlink = 0;
 		kvc_destroy_locked(k, folder);
 		if ((x = knock_find(k, folder->row.ino)))
@@ -304,6 +306,8 @@ int kvc_drop_file_both(struct kvc *k, struct kvc_node *n)
 	if (err)
 		return err;
 	kvc_row_del(k->cat, n->row.ino);
+	if (n->row.chunk == n->row.ino)
+		kvc_pin_forget_both(k, n->row.ino);
 	kvc_destroy_locked(k, n);
 	n->row.nlink = 0;
 	n->dropped = true;

@@ -23,12 +23,15 @@ struct kvc_drops {
 
 /*
  * Drops a chunk whole: all its files, wherever they are; copies in shared tiers are left to the
- * others. With a tier (not -1) only that tier's copies go, where all is elsewhere too. `seen`: the
- * row by which it was chosen, or NULL. 0, -EAGAIN (its folder was knocked or looked at: come back
+ * others. With a tier only that tier's copies go, where all is elsewhere too; KVC_DROP_FOR_POOL is
+ * for the evictor: a pin beyond what may be pinned of the pool does not hold. `seen`: the row by
+ * which it was chosen, or NULL. 0, -EAGAIN (its folder was knocked or looked at: come back
  * in a moment), -EBUSY (in use, pinned, or used a moment ago), -ESTALE (used since `seen`), -ENOENT
  * (empty), or another. With 0 and -EAGAIN *bytes is what goes: of the tier, or what the files take.
  * May be NULL.
  */
+#define KVC_DROP_WHOLE (-1)
+#define KVC_DROP_FOR_POOL (-2)
 int kvc_chunk_drop(struct kvc *k, uint64_t id, int tier, const struct kvc_chunk_row *seen,
 		   uint64_t *bytes);
 /*

@@ -255,7 +255,8 @@ static int take_file_both(struct kvc *k, struct kvc_node *n, unsigned tier,
 	err = kvc_chunk_join_both(k, n);
 	if (!err)
 		kvc_chunk_used_locked(k, n->chunk, false);
-	err = err ?: kvc_row_put(k->cat, &a->row) ?: kvc_object_put(k->cat, n->row.ino, &n->object);
+	err = err ?: kvc_row_put(k->cat, &a->row, &n->paid);
+	err = err ?: kvc_object_put(k->cat, n->row.ino, &n->object);
 	return err ?: kvc_place_put(k->cat, n->row.ino, tier, &n->place[tier]);
 }
 
@@ -319,7 +320,7 @@ int kvc_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *na
 	if (is_folder) {
 		if (w->at || w->hi) /* otherwise an import made it up */
 			k->folders->put[tier][a.row.ino % KVC_FOLDERS] = a.row.ino;
-		err = kvc_row_put(k->cat, &a.row);
+		err = kvc_row_put(k->cat, &a.row, &n->paid);
 	} else {
 		err = take_file_both(k, n, tier, w, f, &a);
 	}

@@ -35,6 +35,7 @@
 #include "member.h"
 #include "model.h"
 #include "node.h"
+#include "pin.h"
 #include "tierq.h"
 
 #include <string.h>
@@ -372,7 +373,9 @@ static int rechunk_both(struct kvc *k, struct kvc_node *n, uint64_t chunk)
 		kvc_chunk_forget_both(k, n->row.ino);
 	kvc_chunk_stir(n->chunk);
 	kvc_chunk_leave_locked(k, n);
+	kvc_pin_leave_locked(k, n);
 	n->row.chunk = chunk;
+	kvc_pin_count_locked(k, n);
 	kvc_node_dirty_locked(k, n);
 	if ((err = kvc_chunk_join_both(k, n)))
 		return err;

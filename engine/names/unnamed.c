@@ -52,7 +52,7 @@ static void end_both(struct kvc *k, struct kvc_node *n)
 	n->unnamed = false;
 	kvc_meta_del(k->cat, key_of(n->row.ino, key));
 	kvc_row_del(k->cat, n->row.ino);
-	kvc_chunk_del(k->cat, n->row.ino);
+	kvc_chunk_forget_both(k, n->row.ino);
 	kvc_destroy_locked(k, n);
 }
 

@@ -8,7 +8,9 @@
  */
 #include "account.h"
 
+#include "hold.h"
 #include "node.h"
+#include "pin.h"
 #include "tierq.h"
 
 void kvc_room_set_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes)
@@ -24,6 +26,8 @@ void kvc_room_set_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes)
 		k->room.used += bytes - old;
 	else
 		kvc_room_put_locked(k, old - bytes);
+	kvc_chunk_count_locked(k, n);
+	kvc_hold_count_locked(k, n);
 	kvc_pace_uncopied_locked(k, n);
 	kvc_quota_count_locked(k, n);
 }
@@ -70,6 +74,7 @@ void kvc_quota_count_locked(struct kvc *k, struct kvc_node *n)
 							      : kvc_quota_of_locked(k, n->model);
 	uint64_t now = q ? kvc_quota_bytes(n) : 0, before = n->charged;
 
+	kvc_pin_count_locked(k, n);
 	if (!q || now == before)
 		return;
 	n->charged = now;

@@ -21,7 +21,10 @@ void kvc_ahead_set_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes);
 void kvc_pace_uncopied_locked(struct kvc *k, struct kvc_node *n);
 /* What a file counts, or would in a model with a quota. */
 uint64_t kvc_quota_bytes(const struct kvc_node *n);
-/* Brings what a file counts up to date. Cheap where its model has no quota. */
+/*
+ * Brings what a file counts up to date: to its model's quota, and to the pin of its chunk. Cheap
+ * where there is neither.
+ */
 void kvc_quota_count_locked(struct kvc *k, struct kvc_node *n);
 /* The file belongs to another model now. */
 void kvc_quota_move_locked(struct kvc *k, struct kvc_node *n, uint64_t model);

@@ -9,6 +9,7 @@
 #include "clock.h"
 #include "dirty.h"
 #include "node.h"
+#include "pin.h"
 
 #include <string.h>
 
@@ -149,6 +150,7 @@ struct kvc_chunk *kvc_chunk_new_locked(struct kvc *k, uint64_t id, const struct 
 	kvc_list_init(&c->dirty_link);
 	c->slot.key = c->id;
 	kvc_table_add(&k->chunks->table, &c->slot);
+	kvc_pin_meet_locked(k, c);
 	return c;
 }
 
@@ -159,6 +161,8 @@ void kvc_chunk_settle_locked(struct kvc *k, struct kvc_chunk *c)
 	if (c->heap_at)
 		heap_remove(k, c);
 	kvc_table_del(&k->chunks->table, &c->slot);
+	if (c->pin)
+		c->pin->chunk = NULL;
 	free(c);
 }
 
@@ -174,12 +178,25 @@ void kvc_chunk_leave_locked(struct kvc *k, struct kvc_node *n)
 	kvc_chunk_settle_locked(k, c);
 }
 
+void kvc_chunk_count_locked(struct kvc *k, struct kvc_node *n)
+{
+	uint64_t now = kvc_list_empty(&n->chunk_link) ? 0 : n->room, was = n->in_pool;
+
+	if (!n->chunk || now == was)
+		return;
+	n->in_pool = now;
+	n->chunk->bytes += now - was;
+	if (n->chunk->pin)
+		kvc_pin_pool_locked(k, n->chunk->pin, (int64_t)(now - was));
+}
+
 void kvc_chunk_add_locked(struct kvc *k, struct kvc_node *n)
 {
 	if (!n->chunk || !kvc_list_empty(&n->chunk_link))
 		return;
 	kvc_list_add_tail(&n->chunk->nodes, &n->chunk_link);
 	n->chunk->nnodes++;
+	kvc_chunk_count_locked(k, n);
 	kvc_chunk_push_locked(k, n->chunk);
 }
 
@@ -188,6 +205,7 @@ void kvc_chunk_remove_locked(struct kvc *k, struct kvc_node *n)
 	if (!n->chunk || kvc_list_empty(&n->chunk_link))
 		return;
 	kvc_list_del(&n->chunk_link);
+	kvc_chunk_count_locked(k, n);
 	if (!--n->chunk->nnodes && n->chunk->heap_at)
 		heap_remove(k, n->chunk);
 }
@@ -221,6 +239,7 @@ void kvc_chunk_forget_both(struct kvc *k, uint64_t id)
 	struct kvc_chunk *c = kvc_chunk_find_locked(k, id);
 
 	kvc_chunk_del(k->cat, id);
+	kvc_pin_forget_both(k, id);
 	if (!c)
 		return;
 	c->gone = true;
@@ -277,16 +296,6 @@ bool kvc_chunk_young(const struct kvc *k, uint64_t last_ns)
 
 	/* A stamp of the future is an older daemon's, by a wall clock that was wrong. */
 	return last_ns + KVC_YOUNG_NS > now && last_ns < now + KVC_YOUNG_NS;
-}
-
-bool kvc_pin_holds(const struct kvc *k, uint64_t until_ns)
-{
-	return until_ns && (until_ns == INT64_MAX || until_ns > kvc_clock_ns(k));
-}
-
-bool kvc_chunk_pinned(const struct kvc *k, const struct kvc_chunk *c)
-{
-	return kvc_pin_holds(k, c->pin_until_ns);
 }
 
 void kvc_chunks_free(struct kvc *k)

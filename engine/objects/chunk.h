@@ -9,6 +9,7 @@
 #define KVC_YOUNG_NS 300000000ull /* see kvc_chunk_young */
 
 struct kvc_node;
+struct kvc_pin;
 
 struct kvc_chunk {
 	uint64_t id;
@@ -18,6 +19,8 @@ struct kvc_chunk {
 	int64_t rank;
 	unsigned policy;       /* its class (policy.h) */
 	uint64_t quota;        /* the model whose quota it counts to; 0: none */
+	struct kvc_pin *pin;   /* pin.h; NULL: none */
+	uint64_t bytes;        /* that its nodes have in the pool: the sum of their in_pool */
 	size_t heap_at;        /* index in its class's heap + 1; 0: not in it */
 	struct kvc_list nodes; /* its nodes that have a segment */
 	unsigned nnodes;
@@ -49,6 +52,7 @@ struct kvc_chunk *kvc_chunk_new_locked(struct kvc *k, uint64_t id, const struct 
 void kvc_chunk_leave_locked(struct kvc *k, struct kvc_node *n);
 void kvc_chunk_add_locked(struct kvc *k, struct kvc_node *n);    /* it has a segment now */
 void kvc_chunk_remove_locked(struct kvc *k, struct kvc_node *n); /* it has none any more */
+void kvc_chunk_count_locked(struct kvc *k, struct kvc_node *n);  /* its room changed */
 void kvc_chunk_used_locked(struct kvc *k, struct kvc_chunk *c, bool hit);
 void kvc_chunk_dirty_locked(struct kvc *k, struct kvc_chunk *c);
 /* It has no files any more: its row goes. */
@@ -71,8 +75,6 @@ static inline void kvc_chunk_stir(struct kvc_chunk *c)
 void kvc_chunk_cut_locked(struct kvc *k, struct kvc_chunk *c, bool cut);
 /* Was it used so lately that somebody may be between two of its files? */
 bool kvc_chunk_young(const struct kvc *k, uint64_t last_ns);
-bool kvc_chunk_pinned(const struct kvc *k, const struct kvc_chunk *c);
-bool kvc_pin_holds(const struct kvc *k, uint64_t pin_until_ns);
 int64_t kvc_chunk_rank_row(struct kvc *k, const struct kvc_chunk_row *r);
 /* Of the classes in the mask the one that gives next (-1: none); and its turn moves on. */
 int kvc_class_next(const double turn[KVC_CLASSES], unsigned mask);

@@ -29,7 +29,7 @@ struct sync_job {
 
 static int put_node_both(struct kvc *k, struct kvc_node *n)
 {
-	int err = kvc_row_put(k->cat, &n->row);
+	int err = kvc_row_put(k->cat, &n->row, &n->paid);
 
 	if (err || !S_ISREG(n->row.mode))
 		return err;

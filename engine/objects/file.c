@@ -5,6 +5,7 @@
 #include "account.h"
 #include "dirty.h"
 #include "folder.h"
+#include "hold.h"
 #include "log.h"
 #include "model.h"
 #include "tierq.h"
@@ -53,6 +54,7 @@ void kvc_become_locked(struct kvc *k, struct kvc_node *n, enum kvc_state to)
 		kvc_chunk_add_locked(k, n);
 	else if (!kvc_has_segment(n) && had)
 		kvc_chunk_remove_locked(k, n);
+	kvc_hold_count_locked(k, n);
 	kvc_pace_uncopied_locked(k, n);
 }
 

@@ -6,6 +6,8 @@
 #include "node.h"
 
 #include "dirty.h"
+#include "hold.h"
+#include "pin.h"
 #include "up.h"
 
 #include <string.h>
@@ -82,6 +84,7 @@ static int bring_both(struct kvc *k, const struct kvc_row *row, const struct kvc
 
 	if (!n)
 		return -ENOMEM;
+	n->paid = kvc_paid_for(row);
 	if (S_ISREG(row->mode)) {
 		n->object = *object;
 		memcpy(n->place, place, sizeof n->place);
@@ -89,6 +92,7 @@ static int bring_both(struct kvc *k, const struct kvc_row *row, const struct kvc
 			n->has_places |= place[t].gen != 0;
 		n->charged = row->blocks * 512;
 		kvc_model_of_both(k, row->parent, &n->model);
+		kvc_pin_known_locked(k, n);
 	}
 	*out = n;
 	return 0;
@@ -142,6 +146,7 @@ void kvc_node_settle_locked(struct kvc *k, struct kvc_node *n)
 	kvc_table_del(&k->nodes->table, &n->slot);
 	if (n->ghost)
 		k->objects_up->freed_locked(n);
+	kvc_hold_end_locked(k, n);
 	free(n);
 }
 
@@ -183,6 +188,7 @@ void kvc_node_free_all(struct kvc *k)
 			close(n->fd);
 		if (n->ghost)
 			k->objects_up->freed_locked(n);
+		kvc_hold_end_locked(k, n);
 		free(n);
 	}
 	kvc_table_fini(&k->nodes->table);

@@ -58,10 +58,11 @@ struct kvc_node {
 	uint64_t nlookup;     /* references of the kernel */
 	/* references of the engine's own: workers, leases, operations under way */
 	unsigned holds;
-	bool dirty, touched; /* to be written; its atime is, when it leaves memory */
-	bool lost;           /* it has no row any more: unlinked or dropped */
-	bool dropped;        /* a file whose names went without the kernel's asking */
-	bool unnamed;        /* it has no name yet (names/unnamed.c) */
+	struct kvc_paid paid; /* for its row in the catalog */
+	bool dirty, touched;  /* to be written; its atime is, when it leaves memory */
+	bool lost;            /* it has no row any more: unlinked or dropped */
+	bool dropped;         /* a file whose names went without the kernel's asking */
+	bool unnamed;         /* it has no name yet (names/unnamed.c) */
 	struct kvc_list dirty_link;
 
 	/* regular files */
@@ -125,6 +126,10 @@ struct kvc_node {
 	uint64_t model;
 	struct kvc_chunk *chunk;
 	struct kvc_list chunk_link;
+	uint64_t in_pool;                /* its part of chunk->bytes */
+	uint64_t pin_serial, pin_weight; /* the pin that counts it, and with how much (pin.h) */
+	struct kvc_holder *holders;      /* hold.h */
+	uint64_t held;                   /* what each of them is charged */
 	/* opens and leases that wait for the load, renames that wait for the publish */
 	struct kvc_list waiters;
 	struct kvc_list sync_waiters;

@@ -399,12 +399,11 @@ int kvc_tiers_start(struct kvc *k)
 				: ts->t->ops->caps & KVC_TIER_SHARED ? KVC_WORKERS
 								     : 5;
 
+		kvc_lock(k); /* the first ones look how many they are */
 		while (ts->nthreads < want && !err)
-			if (!(err = -pthread_create(&ts->workers[ts->nthreads], NULL, work, ts))) {
-				kvc_lock(k); /* those that run already count them */
+			if (!(err = -pthread_create(&ts->workers[ts->nthreads], NULL, work, ts)))
 				ts->nthreads++;
-				kvc_unlock(k);
-			}
+		kvc_unlock(k);
 	}
 	return err;
 }

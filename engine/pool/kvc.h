@@ -67,6 +67,8 @@ struct kvc {
 	struct kvc_inos *inos;
 	struct kvc_nodes *nodes;
 	struct kvc_chunks *chunks;
+	struct kvc_users *users;
+	struct kvc_pins *pins;
 	struct kvc_clock *clock;
 	struct kvc_models *models;
 	struct kvc_account *account;

@@ -170,7 +170,7 @@ static uint64_t file(uint64_t parent, const char *name, uint32_t mode, uint32_t 
 
 	fuzz_must(!kvc_create(fs.k, parent, name, S_IFREG | mode, uid, uid, O_RDWR, &r, &o, &w));
 	fuzz_must(!kvc_file_write(fs.k, r.ino, "bytes", 5, 0, O_RDWR, &n, &w));
-	kvc_file_release(fs.k, r.ino, O_RDWR);
+	kvc_file_release(fs.k, r.ino, O_RDWR, 0);
 	return r.ino;
 }
 
@@ -288,7 +288,7 @@ static void xattr(const char *text, size_t len, unsigned how)
 	snprintf(name, sizeof name, "user.%s%.*s", how & 4 ? "" : "kvcachefs.",
 		 (int)(equals - text), text);
 	n = len - (size_t)(equals + 1 - text);
-	err = kvc_setxattr(fs.k, ino, name, equals + 1, n, 0);
+	err = kvc_setxattr(fs.k, ino, name, equals + 1, n, 0, 0);
 	fuzz_must(err <= 0);
 	err = err ?: kvc_getxattr(fs.k, ino, name, back, &room);
 	if (!err && strncmp(name, "user.kvcachefs.", 15))
@@ -296,8 +296,8 @@ static void xattr(const char *text, size_t len, unsigned how)
 	room = sizeof back;
 	fuzz_must(!kvc_listxattr(fs.k, ino, back, &room));
 	if (kvc_removexattr(fs.k, ino, name)) { /* those that do not go are given their beginning */
-		kvc_setxattr(fs.k, ino, "user.kvcachefs.ttl", "0", 1, 0);
-		kvc_setxattr(fs.k, ino, "user.kvcachefs.pin", "0", 1, 0);
+		kvc_setxattr(fs.k, ino, "user.kvcachefs.ttl", "0", 1, 0, 0);
+		kvc_setxattr(fs.k, ino, "user.kvcachefs.pin", "0", 1, 0, 0);
 	}
 }
 

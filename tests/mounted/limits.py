@@ -3,7 +3,7 @@
 """Limits of the machine: threads that cannot be made, few descriptors, a memory cgroup smaller than
 the pool, and connections to the metrics that say nothing. The mount works, or fails with a line
 that says what to do, and leaves nothing behind."""
-import os, resource, socket, time
+import os, resource, signal, socket, time
 from kvtest import *
 
 need_mount()
@@ -63,6 +63,40 @@ with socket.create_connection(("127.0.0.1", port), timeout=30) as c:
     c.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
     assert b"200 OK" in c.recv(100)
 [c.close() for c in idle]
+
+# nor does one user who keeps all that he gets, a byte a time, keep out another
+r, w = os.pipe()
+pid = os.fork()
+if not pid:
+    os.setuid(1001)
+    mine, told = [], False
+    while True:
+        for c in mine:
+            try:
+                c.sendall(b"x")
+            except OSError:
+                mine.remove(c)
+        try:
+            while len(mine) < 600:
+                c = socket.socket()
+                c.setblocking(False)
+                c.connect_ex(("127.0.0.1", port))
+                mine.append(c)
+        except OSError:
+            pass
+        if len(mine) >= 500 and not told:
+            told = os.write(w, b"x")
+        time.sleep(0.2)
+os.read(r, 1)
+try:
+    for n in range(20):
+        with socket.create_connection(("127.0.0.1", port), timeout=60 * SLOW) as c:
+            c.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            assert b"200 OK" in c.recv(100)
+        time.sleep(0.1)
+finally:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
 s.umount()
 
 # descriptors: what may be had is taken; where that is little a line says so

@@ -68,7 +68,8 @@ static uint64_t node(uint64_t parent, const char *name, uint32_t mode, uint64_t 
 	int err;
 
 	r.chunk = S_ISDIR(mode) ? 0 : chunk ? chunk : r.ino;
-	if ((err = kvc_row_put(cat, &r) ?: kvc_name_put(cat, parent, name, r.ino, mode & S_IFMT)))
+	if ((err = kvc_row_put(cat, &r, NULL)
+			   ?: kvc_name_put(cat, parent, name, r.ino, mode & S_IFMT)))
 		die("node", err);
 	return r.ino;
 }
@@ -178,11 +179,11 @@ static int make(const char *path, uint64_t n)
 
 	if (!kvc_row_get(cat, 1, &r)) {
 		r.nlink += 2;
-		kvc_row_put(cat, &r);
+		kvc_row_put(cat, &r, NULL);
 	}
 	if (!kvc_row_get(cat, model, &r)) {
 		r.nlink = 2 + (uint32_t)((n - flat + LAYERS - 1) / LAYERS);
-		kvc_row_put(cat, &r);
+		kvc_row_put(cat, &r, NULL);
 	}
 	kvc_meta_set(cat, "policy", "lru");
 	kvc_meta_set(cat, "clean", "1");

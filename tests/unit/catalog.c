@@ -329,7 +329,7 @@ static int change_row(struct kvc_catalog *c)
 			.container = (uint32_t)draw(2),
 		};
 
-		if (!(err = kvc_row_put(c, &r))) {
+		if (!(err = kvc_row_put(c, &r, NULL))) {
 			model.row[i].there = true;
 			model.row[i].r = r;
 		}
@@ -1055,7 +1055,7 @@ static void log_bound(void **state)
 		kvc_catalog_gate(c);
 		kvc_catalog_lock(c);
 		for (int n = 0; n < 8; n++, r.ino += 1237)
-			assert_int_equal(kvc_row_put(c, &r), 0);
+			assert_int_equal(kvc_row_put(c, &r, NULL), 0);
 		kvc_catalog_seal(c);
 		kvc_catalog_unlock(c);
 		assert_int_equal(kvc_catalog_write(c), 0);

@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What users have in the catalog: a file's bytes are bounded by the tiers, its name and attributes
+ * by nothing but this. So each user has an account of what his inodes cost, INODE each and for each
+ * further name, with a symbolic link's target, and of his attributes. All together are bounded by
+ * catalog=, those of one user who is not root by half of it, attributes by an ATTRS-th of either.
+ * Who makes something asks kvc_usage_allows first; what the engine itself writes is counted only.
+ *
+ * The account is kept in the catalog's own transactions, under meta uses:UID "INODES ATTRIBUTES" in
+ * bytes: it changes under the same hold of the lock as the row that it is about, and so is in the
+ * same batch. So it is as true after a kill as the rows are. Where it is not there, of an older
+ * daemon's or after fsck changed rows, all is counted once at the start.
+ *
+ * A row is put many times and must be paid for once: the caller keeps what was paid (struct
+ * kvc_paid, in the node). Whose attributes are is looked up, so its row is put before its first.
+ */
+#include "catalog_priv.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define KEY "uses:"
+#define INODE 1024u /* rows of names, nodes, objects, placements and chunks, with their indexes */
+#define EACH 48u    /* an attribute's row */
+#define ATTRS 8
+
+struct uses {
+	uint32_t uid;
+	uint64_t inodes, attrs;
+};
+
+struct kvc_usage {
+	struct uses *v; /* by uid */
+	size_t n, room;
+	uint64_t limit; /* 0: none */
+	uint64_t inodes, attrs;
+};
+
+/* Where the user is, or would be. */
+static size_t place(const struct kvc_usage *all, uint32_t uid)
+{
+	size_t low = 0, high = all->n;
+
+	while (low < high) {
+		size_t at = low + (high - low) / 2;
+
+		if (all->v[at].uid < uid)
+			low = at + 1;
+		else
+			high = at;
+	}
+	return low;
+}
+
+static struct uses *find(const struct kvc_catalog *c, uint32_t uid)
+{
+	const struct kvc_usage *all = c->usage;
+	size_t at = place(all, uid);
+
+	return at < all->n && all->v[at].uid == uid ? &all->v[at] : NULL;
+}
+
+static struct uses *get(struct kvc_catalog *c, uint32_t uid)
+{
+	struct kvc_usage *all = c->usage;
+	size_t at = place(all, uid);
+
+	if (find(c, uid))
+		return &all->v[at];
+	if (kvc_grow(&all->v, all->n, &all->room, sizeof *all->v))
+		return NULL;
+	memmove(&all->v[at + 1], &all->v[at], (all->n++ - at) * sizeof *all->v);
+	all->v[at] = (struct uses){ .uid = uid };
+	return &all->v[at];
+}
+
+static uint64_t sum(uint64_t a, int64_t by)
+{
+	return by < 0 && (uint64_t)-by > a ? 0 : a + (uint64_t)by;
+}
+
+/* Without memory it is not counted. */
+static void charge(struct kvc_catalog *c, uint32_t uid, int64_t inodes, int64_t attrs)
+{
+	struct uses *u = inodes || attrs ? get(c, uid) : NULL;
+	char key[32], value[48];
+
+	if (!u)
+		return;
+	c->usage->inodes = sum(c->usage->inodes, inodes);
+	c->usage->attrs = sum(c->usage->attrs, attrs);
+	u->inodes = sum(u->inodes, inodes);
+	u->attrs = sum(u->attrs, attrs);
+	snprintf(key, sizeof key, KEY "%" PRIu32, uid);
+	snprintf(value, sizeof value, "%" PRIu64 " %" PRIu64, u->inodes, u->attrs);
+	if (u->inodes || u->attrs) {
+		kvc_meta_set(c, key, value);
+		return;
+	}
+	kvc_meta_del(c, key);
+	memmove(u, u + 1, (size_t)(c->usage->v + c->usage->n - u - 1) * sizeof *u);
+	c->usage->n--;
+}
+
+/* A tool changes what is counted. */
+static void stale(struct kvc_catalog *c)
+{
+	if (!c->stale)
+		c->stale = !kvc_meta_del(c, "usage");
+}
+
+static int64_t cost(const struct kvc_row *r)
+{
+	if (S_ISDIR(r->mode))
+		return INODE;
+	return (int64_t)(INODE * (r->nlink ? r->nlink : 1) + (S_ISLNK(r->mode) ? r->size : 0));
+}
+
+/* Of an inode's attributes, where its owner has any. */
+static int64_t attrs_of(struct kvc_catalog *c, uint32_t uid, uint64_t ino)
+{
+	const struct uses *u = find(c, uid);
+	struct kvc_xattr_sum s;
+
+	if (!u || !u->attrs || kvc_xattr_sum(c, ino, "", &s))
+		return 0;
+	return (int64_t)(s.names + s.values + s.n * EACH);
+}
+
+struct kvc_paid kvc_paid_for(const struct kvc_row *r)
+{
+	return (struct kvc_paid){ true, r->uid, (uint64_t)cost(r) };
+}
+
+/* The row as it was, if paid->is, is this one now. */
+static void pay(struct kvc_catalog *c, const struct kvc_row *r, struct kvc_paid *paid)
+{
+	int64_t now = cost(r), attrs;
+
+	if (!c->usage || !paid) {
+		stale(c);
+		return;
+	}
+	if (paid->is && paid->uid == r->uid) {
+		charge(c, r->uid, now - (int64_t)paid->bytes, 0);
+	} else {
+		attrs = paid->is ? attrs_of(c, paid->uid, r->ino) : 0;
+		if (paid->is)
+			charge(c, paid->uid, -(int64_t)paid->bytes, -attrs);
+		charge(c, r->uid, now, attrs);
+	}
+	*paid = kvc_paid_for(r);
+}
+
+int kvc_row_put(struct kvc_catalog *c, const struct kvc_row *r, struct kvc_paid *paid)
+{
+	int err = kvc_bare_row_put(c, r);
+
+	if (!err)
+		pay(c, r, paid);
+	return err;
+}
+
+int kvc_row_del(struct kvc_catalog *c, uint64_t ino)
+{
+	struct kvc_row r;
+	int64_t attrs = 0;
+	bool is = c->usage && !kvc_row_get(c, ino, &r);
+	int err;
+
+	if (is)
+		attrs = attrs_of(c, r.uid, ino);
+	err = kvc_bare_row_del(c, ino);
+	if (!err && is)
+		charge(c, r.uid, -cost(&r), -attrs);
+	if (!c->usage)
+		stale(c);
+	return err;
+}
+
+/* An attribute's change: len is of its value, or -1 where it goes. Before it is made. */
+static int64_t changes(struct kvc_catalog *c, uint64_t ino, const char *name, ssize_t len,
+		       uint32_t *uid)
+{
+	int64_t each = (int64_t)(strlen(name) + 1 + EACH);
+	struct kvc_row r;
+	size_t was = 0;
+
+	if (!c->usage)
+		stale(c);
+	if (!c->usage || kvc_row_get(c, ino, &r))
+		return 0;
+	bool is = !kvc_xattr_get(c, ino, name, NULL, &was);
+
+	*uid = r.uid;
+	return (len < 0 ? 0 : each + len) - (is ? each + (int64_t)was : 0);
+}
+
+int kvc_xattr_set(struct kvc_catalog *c, uint64_t ino, const char *name, const void *value,
+		  size_t len)
+{
+	uint32_t uid = 0;
+	int64_t by = changes(c, ino, name, (ssize_t)len, &uid);
+	int err = kvc_bare_xattr_set(c, ino, name, value, len);
+
+	if (!err)
+		charge(c, uid, 0, by);
+	return err;
+}
+
+int kvc_xattr_del(struct kvc_catalog *c, uint64_t ino, const char *name)
+{
+	uint32_t uid = 0;
+	int64_t by = changes(c, ino, name, -1, &uid);
+	int err = kvc_bare_xattr_del(c, ino, name);
+
+	if (!err)
+		charge(c, uid, 0, by);
+	return err;
+}
+
+int kvc_usage_allows(struct kvc_catalog *c, uint32_t uid, bool inode, size_t attrs)
+{
+	const struct kvc_usage *all = c->usage;
+	uint64_t most = all ? all->limit : 0;
+	const struct uses *u;
+
+	if (!most)
+		return 0;
+	if ((inode && all->inodes + all->attrs + INODE > most) ||
+	    (attrs && all->attrs + attrs > most / ATTRS))
+		return -ENOSPC;
+	u = uid ? find(c, uid) : NULL;
+	if (u && ((inode && u->inodes + u->attrs + INODE > most / 2) ||
+		  (attrs && u->attrs + attrs > most / 2 / ATTRS)))
+		return -EDQUOT;
+	return 0;
+}
+
+void kvc_usage_show(struct kvc_catalog *c, uint64_t *inodes, uint64_t *attrs, uint64_t *limit)
+{
+	kvc_catalog_lock(c);
+	*inodes = c->usage ? c->usage->inodes : 0;
+	*attrs = c->usage ? c->usage->attrs : 0;
+	*limit = c->usage ? c->usage->limit : 0;
+	kvc_catalog_unlock(c);
+}
+
+/* All that there is, counted once: uid, inodes, attributes. */
+static int count(struct kvc_catalog *c)
+{
+	struct kvc_conn *n;
+	sqlite3_stmt *st;
+	int got = kvc_catalog_flush(c, 0);
+
+	for (int q = 0; q < 2 && got >= 0; q++) {
+		n = kvc_reader_get(c);
+		st = kvc_sql(n, q ? ST_USES_ATTRS : ST_USES_INODES, "ii", (sqlite3_int64)INODE,
+			     (sqlite3_int64)EACH);
+		while ((got = kvc_sql_step(n, st)) == 1)
+			charge(c, (uint32_t)kvc_sql_u64(st, 0), (int64_t)kvc_sql_u64(st, 1),
+			       (int64_t)kvc_sql_u64(st, 2));
+		kvc_sql_done(st);
+		kvc_reader_put(n);
+	}
+	return got < 0 ? got : kvc_meta_set(c, "usage", "1");
+}
+
+static int load(struct kvc_catalog *c)
+{
+	char key[64] = KEY, value[64];
+	int err;
+
+	while (!(err = kvc_meta_next(c, KEY, key, value, sizeof value))) {
+		uint64_t inodes, attrs;
+		struct uses *u;
+		uint32_t uid;
+
+		if (sscanf(key, KEY "%" SCNu32, &uid) != 1 ||
+		    sscanf(value, "%" SCNu64 " %" SCNu64, &inodes, &attrs) != 2)
+			continue;
+		if (!(u = get(c, uid)))
+			return -ENOMEM;
+		u->inodes = inodes;
+		u->attrs = attrs;
+		c->usage->inodes += inodes;
+		c->usage->attrs += attrs;
+	}
+	return err == -ENOENT ? 0 : err;
+}
+
+/* What is there of the account is of no use. */
+static int forget(struct kvc_catalog *c)
+{
+	char key[64] = KEY, value[64];
+	int err;
+
+	while (!(err = kvc_meta_next(c, KEY, key, value, sizeof value)))
+		if ((err = kvc_meta_del(c, key)))
+			return err;
+	return err == -ENOENT ? 0 : err;
+}
+
+int kvc_usage_start(struct kvc_catalog *c, uint64_t limit)
+{
+	char value[8];
+	int is = kvc_meta_read(c, "usage", value, sizeof value);
+
+	if (is < 0)
+		return is;
+	c->usage = calloc(1, sizeof *c->usage);
+	if (!c->usage)
+		return -ENOMEM;
+	c->usage->limit = limit;
+	return is ? load(c) : forget(c) ?: count(c);
+}
+
+void kvc_usage_free(struct kvc_catalog *c)
+{
+	if (c->usage)
+		free(c->usage->v);
+	free(c->usage);
+	c->usage = NULL;
+}

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Holds: which user keeps which file in the pool. What is open or leased is not evicted, so a user
+ * who opens all that is there would keep everybody else out for as long as he likes. So what one
+ * user holds is bounded by share= of the pool, root excepted; what he asks beyond that is refused
+ * (EDQUOT) at once: a wait would hold an entry of the kernel's queue, which others need. The rest
+ * of the pool can always be evicted, as far as this user goes. Two that work together have two
+ * shares.
+ *
+ * Each node has a list of its holds, one for each user; u->held is the sum of what the nodes of his
+ * holds take (n->held each), kept as their room and state change. A node that is loaded counts what
+ * the load was given.
+ *
+ * A mapping outlives the close, keeps its file from being evicted, and is seen only by looking
+ * (kvc_segment_in_use: four system calls). So a hold stays after the last close, idle, until the
+ * file leaves the pool, which it does only where nobody has it mapped. Only where a user would be
+ * over his share his idle holds are looked at, and those forgotten whose files are not mapped, or
+ * are held by another user too: whose mapping it is cannot be told, and the last of them counts.
+ * Who opens the same files again and again has his holds there already.
+ *
+ * Not seen is what a file grows by passthrough while it is open, beyond what was prepared for it
+ * (DESIGN section 4): that counts from the next attributes or close on.
+ */
+#include "hold.h"
+
+/* Bytes that the node keeps from others while somebody holds it. */
+static uint64_t weight(const struct kvc_node *n)
+{
+	if (n->state == KVC_LOADING)
+		return kvc_max(n->room, kvc_round_up(n->row.blocks * 512, KVC_PAGE));
+	return kvc_has_segment(n) ? n->room : 0;
+}
+
+static struct kvc_holder *find(const struct kvc_node *n, const struct kvc_user *u)
+{
+	struct kvc_holder *h = n->holders;
+
+	while (h && h->user != u)
+		h = h->next;
+	return h;
+}
+
+bool kvc_hold_fits_locked(struct kvc *k, uint32_t uid, const struct kvc_node *n, uint64_t more)
+{
+	const struct kvc_user *u;
+
+	if (!uid || k->opt.share_pct >= 100)
+		return true;
+	u = kvc_user_find_locked(k, uid);
+	if (n && !(u && find(n, u)))
+		more += kvc_has_segment(n) ? n->room : kvc_round_up(n->row.blocks * 512, KVC_PAGE);
+	return !more || (u ? u->held : 0) + more <= kvc_user_share(k);
+}
+
+int kvc_hold_ask_locked(struct kvc *k, const struct kvc_wait *w, const struct kvc_node *n,
+			uint64_t more)
+{
+	return kvc_hold_fits_locked(k, w->uid, n, more) ? 0 : KVC_OVER;
+}
+
+void kvc_hold_add_locked(struct kvc *k, struct kvc_node *n, uint32_t uid)
+{
+	struct kvc_user *u = uid ? kvc_user_get_locked(k, uid) : NULL;
+	struct kvc_holder *h = u ? find(n, u) : NULL;
+
+	if (!u)
+		return;
+	if (!h) {
+		h = calloc(1, sizeof *h);
+		if (!h) {
+			kvc_user_settle_locked(k, u);
+			return;
+		}
+		kvc_list_init(&h->idle);
+		h->node = n;
+		h->user = u;
+		kvc_hold_count_locked(k, n); /* while nobody holds it, it may be out of date */
+		h->next = n->holders;
+		n->holders = h;
+		u->holds++;
+		u->held += n->held;
+	}
+	kvc_list_del(&h->idle);
+	h->count++;
+}
+
+void kvc_hold_forget_locked(struct kvc *k, struct kvc_holder *h)
+{
+	struct kvc_holder **at = &h->node->holders;
+
+	while (*at != h)
+		at = &(*at)->next;
+	*at = h->next;
+	kvc_list_del(&h->idle);
+	h->user->held -= h->node->held;
+	h->user->holds--;
+	kvc_user_settle_locked(k, h->user);
+	free(h);
+}
+
+void kvc_hold_drop_locked(struct kvc *k, struct kvc_node *n, uint32_t uid)
+{
+	struct kvc_user *u = uid ? kvc_user_find_locked(k, uid) : NULL;
+	struct kvc_holder *h = u ? find(n, u) : NULL;
+
+	if (!h || !h->count || --h->count)
+		return;
+	if (weight(n))
+		kvc_list_add_tail(&u->idle, &h->idle);
+	else
+		kvc_hold_forget_locked(k, h);
+}
+
+void kvc_hold_count_locked(struct kvc *k, struct kvc_node *n)
+{
+	uint64_t now = weight(n), was = n->held;
+
+	if (now == was)
+		return;
+	n->held = now;
+	for (struct kvc_holder *h = n->holders, *next; h; h = next) {
+		next = h->next;
+		h->user->held += now - was;
+		if (!now && !h->count)
+			kvc_hold_forget_locked(k, h);
+	}
+}
+
+struct kvc_holder *kvc_hold_idle_locked(struct kvc *k, uint32_t uid)
+{
+	struct kvc_user *u = kvc_user_find_locked(k, uid);
+	struct kvc_list *e;
+
+	if (!u || kvc_list_empty(&u->idle))
+		return NULL;
+	e = u->idle.next;
+	kvc_list_del(e);
+	kvc_list_add_tail(&u->idle, e);
+	return kvc_of(e, struct kvc_holder, idle);
+}
+
+void kvc_hold_end_locked(struct kvc *k, struct kvc_node *n)
+{
+	while (n->holders)
+		kvc_hold_forget_locked(k, n->holders);
+}

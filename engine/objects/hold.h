@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What users hold of the pool by opens and leases (hold.c). All under k->lock. */
+#ifndef KVC_HOLD_H
+#define KVC_HOLD_H
+
+#include "node.h"
+#include "user.h"
+
+/* One for each node and user that has it open or leased, or may have it mapped. */
+struct kvc_holder {
+	struct kvc_holder *next; /* of the node */
+	struct kvc_list idle;    /* in user->idle while count is 0 */
+	struct kvc_node *node;
+	struct kvc_user *user;
+	unsigned count; /* opens and leases */
+};
+
+/*
+ * May this user hold the node too (NULL: none), and `more` bytes beside it? Loads are counted as
+ * what they will take.
+ */
+bool kvc_hold_fits_locked(struct kvc *k, uint32_t uid, const struct kvc_node *n, uint64_t more);
+/*
+ * The same for a call: 0 or KVC_OVER, and then kvc_hold_again (calls.h) says whether it is to be
+ * made again.
+ */
+#define KVC_OVER (-EUSERS)
+int kvc_hold_ask_locked(struct kvc *k, const struct kvc_wait *w, const struct kvc_node *n,
+			uint64_t more);
+/* An open or lease begins, and ends. Without memory it is not counted. */
+void kvc_hold_add_locked(struct kvc *k, struct kvc_node *n, uint32_t uid);
+void kvc_hold_drop_locked(struct kvc *k, struct kvc_node *n, uint32_t uid);
+/* The node's room or state changed. */
+void kvc_hold_count_locked(struct kvc *k, struct kvc_node *n);
+/*
+ * The user's oldest hold that nobody counts on, which becomes the newest; NULL: none. Nothing needs
+ * it: it may be forgotten once the file is not mapped.
+ */
+struct kvc_holder *kvc_hold_idle_locked(struct kvc *k, uint32_t uid);
+void kvc_hold_forget_locked(struct kvc *k, struct kvc_holder *h);
+/* The node is freed. */
+void kvc_hold_end_locked(struct kvc *k, struct kvc_node *n);
+
+#endif

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Setting, loading and ending pins (pinned.c). Both locks. */
+#ifndef KVC_PINNED_H
+#define KVC_PINNED_H
+
+#include "kvc.h"
+
+/*
+ * This user pins a chunk until then (0: not any more; INT64_MAX: for ever). The caller writes it to
+ * the chunk's row. 0, or -EDQUOT (his share is full), -ENOSPC (all that may be pinned is), -ENOMEM
+ * or -EIO, and nothing has changed.
+ */
+int kvc_pin_set_both(struct kvc *k, uint64_t chunk, uint32_t uid, uint64_t until_ns);
+/* At the start, before the pool is looked at: what is pinned, by whom, and how much that is. */
+int kvc_pins_load_both(struct kvc *k);
+/* Forgets those that have ended. */
+void kvc_pins_end_both(struct kvc *k);
+
+#endif

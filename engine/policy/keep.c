@@ -129,19 +129,6 @@ bool kvc_keep_wants(struct kvc_keep *k, const struct kvc_request *r, uint64_t by
 	return !k->ops->wants || k->ops->wants(k, r, bytes, kvc_chain_find(&k->chain, victim));
 }
 
-bool kvc_keep_busy(const struct kvc_keep *k, uint32_t slot)
-{
-	uint32_t last = k->chain.last[slot];
-
-	kvc_list_each(e, &k->requests) {
-		const struct kvc_request *r = kvc_of(e, struct kvc_request, link);
-
-		if (r->nr >= last)
-			return r->nr == last;
-	}
-	return false;
-}
-
 uint64_t kvc_keep_chunks(const struct kvc_keep *k)
 {
 	return k->chain.n;

@@ -41,7 +41,18 @@ KVC_KEEPS(X)
 #undef X
 
 /* Was it touched last by a request that is under way? */
-bool kvc_keep_busy(const struct kvc_keep *k, uint32_t slot);
+static inline bool kvc_keep_busy(const struct kvc_keep *k, uint32_t slot)
+{
+	uint32_t last = k->chain.last[slot];
+
+	kvc_list_each(e, &k->requests) {
+		const struct kvc_request *r = kvc_of(e, struct kvc_request, link);
+
+		if (r->nr >= last)
+			return r->nr == last;
+	}
+	return false;
+}
 
 /* A random number below n. */
 static inline uint32_t kvc_keep_draw(struct kvc_keep *k, uint32_t n)

@@ -98,7 +98,7 @@ static const struct row rows[] = {
 	{ "log", "SIZE", "the longest that the catalog's log becomes", SIZE, AT(log_bytes), NULL,
 	  1 << 20, 1ull << 40, "64M" },
 	{ "catalog", "SIZE",
-	  "what names and attributes may take in the catalog; 0: half of the disk tier", SIZE,
+	  "what names and attributes may take in the catalog; 0: half of pool and disk", SIZE,
 	  AT(catalog_bytes), NULL, 0, 1ull << 50, "0" },
 	{ "commit", "MS", "longest time that a change to the catalog waits for others", NUMBER,
 	  AT(commit_ms), NULL, 1, 40, "10" },

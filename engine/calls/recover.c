@@ -265,14 +265,14 @@ static int look_back_both(struct kvc *k, bool *clean)
 }
 
 /*
- * A file is 8 KiB of the disk at least and some 1 KiB of the catalog, so what the disk can have
- * never comes near half of it. What remotes have is not known.
+ * A file is 4 KiB of the pool or 8 KiB of the disk at least and some 1 KiB of the catalog, so what
+ * both can have never comes near half of them. What remotes have is not known.
  */
 static uint64_t usage_limit(const struct kvc *k)
 {
 	if (k->opt.catalog_bytes || k->shared)
 		return k->opt.catalog_bytes;
-	return kvc_max(k->pins->disk_size / 2, CATALOG_LEAST);
+	return kvc_max((k->pool.bytes + k->pins->disk_size) / 2, CATALOG_LEAST);
 }
 
 int kvc_recover(struct kvc *k, char *error)

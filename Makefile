@@ -57,7 +57,8 @@ inc_fs     := -Ifs $(call upto,catalog) -Iengine/calls -Itiers
 inc_mkfs   := -Imkfs $(call upto,catalog) -Itiers -Igpu
 inc_gpu    := -Igpu
 inc_tests  := $(call upto,calls) -Itiers -Ifs -Igpu
-inc_tests/unit := $(inc_tests)
+inc_tests/unit := $(inc_tests) -Itests/unit/catalog
+inc_tests/unit/catalog := $(inc_tests/unit)
 inc_tests/tools := $(inc_tests)
 inc_tests/fuzz := $(inc_tests)
 lib_engine := -lsqlite3 -lxxhash -lzstd -lcrypto -lm
@@ -119,7 +120,7 @@ build/lint/$(1)/%.ok: $(1)/%.c $(filter %.h,$(ALL_C)) .clang-tidy tests/.clang-t
 TIDY += $(patsubst %.c,build/lint/%.ok,$(wildcard $(1)/*.c))
 endef
 CLANG_TIDY := clang-tidy-19
-$(foreach d,$(FLOORS:%=engine/%) mkfs tests/unit,$(eval $(call compile,$(d))))
+$(foreach d,$(FLOORS:%=engine/%) mkfs tests/unit tests/unit/catalog,$(eval $(call compile,$(d))))
 $(eval $(call compile,tests/tools,$$$$($(PKG) --cflags hiredis)))
 $(eval $(call compile,tests/fuzz,$$$$($(PKG) --cflags hiredis hiredis_ssl libcurl fuse3)))
 $(eval $(call compile,tiers,$$$$($(PKG) --cflags hiredis hiredis_ssl libcurl)))
@@ -183,6 +184,7 @@ $(B)/bin/test-library: $(B)/obj/tests/tools/library.o $(B)/lib/libkvcachefs.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_gpu)
 $(B)/bin/unit-rings: $(B)/obj/fs/ring.o
+$(B)/bin/unit-catalog: $(call obj,$(call src,tests/unit/catalog))
 $(B)/bin/unit-%: $(B)/obj/tests/unit/%.o $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_tiers) $(lib_engine) -lcmocka

@@ -433,7 +433,8 @@ class Watch:
             *(f"{a} then {b}" for a, b in both)), flush=True)
         (fds, fds2), (threads, threads2), (rss, rss2) = both
         assert fds2 <= fds + fds // 4 + 64, f"descriptors: {fds}, then {fds2}"
-        assert threads2 <= threads + 4, f"threads: {threads}, then {threads2}"
+        # without io_uring libfuse has a thread for each request under way, when they come together
+        assert threads2 <= threads + 4 + PROCESSES, f"threads: {threads}, then {threads2}"
         # sanitizers keep what was freed
         assert MODE in ("asan", "tsan") or rss2 <= rss + rss // 4 + 16, f"MiB: {rss}, then {rss2}"
 

@@ -101,6 +101,7 @@ static int take_options(struct replay *o, int argc, char **argv)
 		{ NULL, 0, NULL, 0 },
 	};
 	int c, err = 0;
+	char *end;
 
 	/* before our words stands the command's name, as getopt wants it */
 	argc++;
@@ -110,7 +111,11 @@ static int take_options(struct replay *o, int argc, char **argv)
 		switch (c) {
 		case 'p': err = take_policies(o, optarg); break;
 		case 'c': err = take_capacities(o, optarg); break;
-		case 's': o->seed = strtoull(optarg, NULL, 0); break;
+		case 's':
+			o->seed = strtoull(optarg, &end, 10);
+			if (*optarg < '0' || *optarg > '9' || *end)
+				err = kvm_fail("--seed: %s is no number", optarg);
+			break;
 		case 'g': o->svg = optarg; break;
 		case 'v': o->verbose = true; break;
 		case 'h':
@@ -145,6 +150,8 @@ static int replay_one(const struct replay *o, const struct kvm_trace *t, double 
 	for (unsigned c = 0; c < o->ncapacities; c++) {
 		double best = kvm_optimum(t, kvc_max(o->pool[c], o->disk[c]));
 
+		if (best < 0)
+			return kvm_fail("out of memory");
 		if (o->disk[c])
 			printf("%7llu:%-6llu", (unsigned long long)o->pool[c],
 			       (unsigned long long)o->disk[c]);
@@ -165,10 +172,10 @@ static int replay_one(const struct replay *o, const struct kvm_trace *t, double 
 			if (o->verbose)
 				fprintf(stderr,
 					"%s at %llu: %.0f accesses a second, %.1f bytes a "
-					"chunk\n",
+					"chunk\n%s",
 					kvc_keep_names[o->policy[p]],
 					(unsigned long long)o->pool[c], s.accesses_per_s,
-					(double)s.bytes / (double)o->pool[c]);
+					(double)s.bytes / (double)o->pool[c], s.text);
 		}
 		share[o->npolicies][c] = best;
 		printf(" %7.4f\n", best);
@@ -215,10 +222,24 @@ static int replay_all(const struct replay *o, FILE *svg, char **traces, int n)
 	return err;
 }
 
+/* Only when all went well: what was there by this name stays otherwise. */
+static int put_file(const char *path, const char *text, size_t len)
+{
+	FILE *f = fopen(path, "we");
+
+	if (!f)
+		return kvm_fail("%s: %s", path, strerror(errno));
+	if ((fwrite(text, 1, len, f) != len) | fclose(f))
+		return kvm_fail("%s: cannot be written", path);
+	return 0;
+}
+
 int kvm_run_replay(int argc, char **argv)
 {
 	struct replay o = { .seed = 1, .chains = true };
 	char all[] = "1000,5000,10000,20000";
+	KVC_MEM char *text = NULL;
+	size_t len = 0;
 	FILE *svg = NULL;
 	int err;
 
@@ -229,10 +250,10 @@ int kvm_run_replay(int argc, char **argv)
 	}
 	if (take_options(&o, argc, argv))
 		return 1;
-	if (o.svg && !(svg = fopen(o.svg, "we")))
-		return kvm_fail("%s: %s", o.svg, strerror(errno));
+	if (o.svg && !(svg = open_memstream(&text, &len)))
+		return kvm_fail("%s", strerror(errno));
 	err = replay_all(&o, svg, argv + optind, argc - optind);
-	if (svg && (ferror(svg) | fclose(svg)))
-		err = kvm_fail("%s: cannot be written", o.svg);
-	return err;
+	if (svg && fclose(svg))
+		return kvm_fail("%s", strerror(errno));
+	return err ?: svg ? put_file(o.svg, text, len) : 0;
 }

@@ -33,6 +33,7 @@ struct kvm_share {
 	double pool, disk;
 	double accesses_per_s;
 	uint64_t bytes; /* of memory for the policy's state */
+	char text[256]; /* what it says of itself, lines; of the pool's */
 };
 
 /* A pool of so many chunks over a disk (0: none), each with its policy. 0 or -ENOMEM. */

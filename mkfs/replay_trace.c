@@ -187,6 +187,8 @@ int kvm_replay(const struct kvm_trace *t, const struct kvc_keep_conf *pool,
 		.accesses_per_s = (double)t->accesses * 1e9 / (double)(kvc_mono_ns() - began + 1),
 		.bytes = c[0].keep ? kvc_keep_bytes(c[0].keep) : 0,
 	};
+	if (c[0].keep)
+		kvc_keep_text(c[0].keep, out->text, sizeof out->text);
 	close_cache(&c[0]);
 	close_cache(&c[1]);
 	return err;

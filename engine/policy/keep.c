@@ -21,14 +21,13 @@ int kvc_keep_open(struct kvc_keep **out, const struct kvc_keep_conf *conf)
 	k->chance = kvc_chain_hash(conf->seed) ?: 1;
 	kvc_list_init(&k->requests);
 	err = kvc_chain_init(&k->chain, k->ops->ordered, k->ops->family);
-	if (!err && k->ops->open && (err = k->ops->open(k)))
-		kvc_chain_fini(&k->chain);
-	if (err) {
-		free(k);
-		return err;
-	}
-	*out = k;
-	return 0;
+	if (!err && k->ops->open)
+		err = k->ops->open(k);
+	if (err)
+		kvc_keep_close(k);
+	else
+		*out = k;
+	return err;
 }
 
 void kvc_keep_close(struct kvc_keep *k)
@@ -36,7 +35,7 @@ void kvc_keep_close(struct kvc_keep *k)
 	if (!k)
 		return;
 	kvc_chain_fini(&k->chain); /* with the policy's columns, whose pointers are its own */
-	if (k->ops->close)
+	if (k->own)
 		k->ops->close(k);
 	free(k);
 }

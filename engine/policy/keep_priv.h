@@ -8,8 +8,9 @@
 
 /* A policy. What has no need of a call leaves it out, but victim. */
 struct kvc_keep_ops {
-	bool ordered, family;            /* of the chain */
-	int (*open)(struct kvc_keep *k); /* sets k->own; after a failure there is no close */
+	bool ordered, family; /* of the chain */
+	/* sets k->own; close comes after a failure too, if that is set */
+	int (*open)(struct kvc_keep *k);
 	void (*close)(struct kvc_keep *k);
 	void (*begin)(struct kvc_keep *k);
 	/* Asked for, at `slot` or not here; r->touched has it last. */

@@ -49,8 +49,10 @@ void kvc_learn_track(struct kvc_learn *l, uint64_t id, const struct kvc_facts *f
 		     uint32_t chunks);
 /* This one is used again. */
 void kvc_learn_used(struct kvc_learn *l, uint64_t id, uint32_t now);
-/* Request `now` begins: what was not used by now is learned from, and a part of the table is */
-/* made anew. */
+/*
+ * Request `now` begins: what was not used by now is learned from, and a part of the table is made
+ * anew.
+ */
 void kvc_learn_advance(struct kvc_learn *l, uint32_t now);
 /* It changes by kvc_learn_advance. */
 const struct kvc_index *kvc_learn_index(const struct kvc_learn *l);
@@ -79,9 +81,5 @@ static inline float kvc_index_of(const struct kvc_index *x, uint8_t gap, uint8_t
 
 	return row[b] + (row[b + 1] - row[b]) * (part < 1 ? part : 1);
 }
-
-/* The weights, as text, one number a line; and back: 0 or -EINVAL. */
-size_t kvc_learn_save(const struct kvc_learn *l, void *to, size_t room);
-int kvc_learn_load(struct kvc_learn *l, const void *from, size_t len);
 
 #endif

@@ -152,11 +152,10 @@ static uint8_t score_now(const struct prefix *p, const struct kvc_request *r)
 	return kvc_learn_score(p->learn, &f);
 }
 
-static uint8_t mean_of(struct prefix *p, uint8_t mean, uint32_t gap)
+static uint8_t mean_of(uint8_t mean, uint32_t gap)
 {
 	float now = log2f((float)gap) * MEAN_STEPS;
 
-	(void)p;
 	return (uint8_t)kvc_min(NO_MEAN - 1,
 				(uint64_t)(mean == NO_MEAN ? now : (now + mean) / 2 + .5f));
 }
@@ -269,7 +268,7 @@ static void touch(struct kvc_keep *k, struct kvc_request *r, uint32_t slot)
 	t->count += t->count < UINT8_MAX;
 	kvc_learn_used(p->learn, t->id, k->now);
 	if (t->known) {
-		mean = mean_of(p, mean, age_of(r->nr, last));
+		mean = mean_of(mean, age_of(r->nr, last));
 		t->gap = kvc_learn_gap((float)mean / MEAN_STEPS);
 		r->continues = true;
 		r->deepest = t->count;
@@ -461,8 +460,6 @@ static int open_(struct kvc_keep *k)
 	p->index = p->learn ? kvc_learn_index(p->learn) : NULL;
 	err = err ?: p->learn ? 0 : -ENOMEM;
 	err = err ?: kvc_ghosts_init(&p->ghosts, ghosts, (uint32_t)kvc_max(4 * n / ghosts, 1));
-	if (err)
-		close_(k);
 	return err;
 }
 

@@ -133,12 +133,27 @@ static uint32_t leaf_for_either(const struct kvc_keep *k, const struct queues *q
 	return leaf == KVC_NO_SLOT ? leaf_for(k, q, !of) : leaf;
 }
 
+/* What is remembered has been used before. */
+static void add(struct kvc_keep *k, struct kvc_request *r, uint32_t slot, uint64_t size)
+{
+	struct own *o = k->own;
+	uint32_t known = kvc_chain_find(&o->remembered, k->chain.id[slot]);
+
+	(void)r;
+	(void)size;
+	push(&o->here, known != KVC_NO_SLOT ? SECOND : FIRST, slot);
+	if (known != KVC_NO_SLOT)
+		forget(o, known);
+}
+
 static uint64_t bytes(const struct kvc_keep *k)
 {
 	const struct own *o = k->own;
 
 	return sizeof *o + kvc_chain_bytes(&o->remembered);
 }
+
+#define BY_QUEUE .family = true, .open = open_, .close = close_, .add = add, .bytes = bytes
 
 /*
  * s3fifo: FIRST takes what is new, a tenth of all; what was used there goes on to SECOND, what was
@@ -152,18 +167,6 @@ static void touch_s3(struct kvc_keep *k, struct kvc_request *r, uint32_t slot)
 	(void)r;
 	if (slot != KVC_NO_SLOT)
 		o->here.uses[slot] += o->here.uses[slot] < 3;
-}
-
-static void add_s3(struct kvc_keep *k, struct kvc_request *r, uint32_t slot, uint64_t size)
-{
-	struct own *o = k->own;
-	uint32_t known = kvc_chain_find(&o->remembered, k->chain.id[slot]);
-
-	(void)r;
-	(void)size;
-	push(&o->here, known != KVC_NO_SLOT ? SECOND : FIRST, slot);
-	if (known != KVC_NO_SLOT)
-		forget(o, known);
 }
 
 static void del_s3(struct kvc_keep *k, uint32_t slot, bool evicted)
@@ -197,14 +200,10 @@ static uint32_t victim_s3(struct kvc_keep *k)
 }
 
 const struct kvc_keep_ops kvc_keep_s3fifo = {
-	.family = true,
-	.open = open_,
-	.close = close_,
+	BY_QUEUE,
 	.touch = touch_s3,
-	.add = add_s3,
 	.del = del_s3,
 	.victim = victim_s3,
-	.bytes = bytes,
 };
 
 /*
@@ -228,18 +227,6 @@ static void touch_arc(struct kvc_keep *k, struct kvc_request *r, uint32_t slot)
 		o->share = fmin(o->share + fmax(gone[SECOND] / (double)gone[FIRST], 1), k->chain.n);
 	else
 		o->share = fmax(o->share - fmax(gone[FIRST] / (double)gone[SECOND], 1), 0);
-}
-
-static void add_arc(struct kvc_keep *k, struct kvc_request *r, uint32_t slot, uint64_t size)
-{
-	struct own *o = k->own;
-	uint32_t known = kvc_chain_find(&o->remembered, k->chain.id[slot]);
-
-	(void)r;
-	(void)size;
-	push(&o->here, known != KVC_NO_SLOT ? SECOND : FIRST, slot);
-	if (known != KVC_NO_SLOT)
-		forget(o, known);
 }
 
 static void del_arc(struct kvc_keep *k, uint32_t slot, bool evicted)
@@ -266,12 +253,8 @@ static uint32_t victim_arc(struct kvc_keep *k)
 }
 
 const struct kvc_keep_ops kvc_keep_arc = {
-	.family = true,
-	.open = open_,
-	.close = close_,
+	BY_QUEUE,
 	.touch = touch_arc,
-	.add = add_arc,
 	.del = del_arc,
 	.victim = victim_arc,
-	.bytes = bytes,
 };

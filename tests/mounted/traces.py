@@ -82,6 +82,10 @@ text = open(svg).read()
 assert text.startswith("<svg") and text.count("<polyline") == 10 and text.endswith("</svg>\n")
 assert replay("--seed", 3, TRACE).stdout == replay("--seed", 3, TRACE).stdout
 
+# a run that fails leaves what was there
+assert replay("--svg", svg, TRACE, f"{TMP}/none").returncode == 1 and open(svg).read() == text
+assert "by " in replay("--verbose", "--policy", "prefix", TRACE).stdout
+
 both = replay("--capacity", "50:800", "--policy", "lru", TRACE)
 assert both.returncode == 0 and "+" in both.stdout.splitlines()[-1], both.stdout
 
@@ -98,6 +102,8 @@ for words, content, said in (
     (("--capacity", "10,5", TRACE), "", "larger"),
     (("--capacity", "99999M", TRACE), "", "no number"),
     (("--chain", "x", TRACE), "", "told or none"),
+    (("--seed", "x", TRACE), "", "no number"),
+    (("--polcy", "lru", TRACE), "", "usage"),
     (("--svg", f"{TMP}/no/dir", TRACE), "", "No such file"),
     (("--policy", "lru"), "", "no trace"),
 ):

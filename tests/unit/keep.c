@@ -328,12 +328,38 @@ static void ghosts(void **state)
 	kvc_ghosts_fini(&g);
 }
 
+/* So that what is asked for too much is an error and not the end. */
+const char *__asan_default_options(void);
+const char *__asan_default_options(void)
+{
+	return "allocator_may_return_null=1";
+}
+const char *__tsan_default_options(void);
+const char *__tsan_default_options(void)
+{
+	return "allocator_may_return_null=1";
+}
+
+/*
+ * Room to remember more than any machine has: prefix cannot be opened, and gives back what it had.
+ */
+static void too_much(void **state)
+{
+	struct kvc_keep_conf conf = { POLICIES - 1, 1ull << 45, 1 };
+	struct kvc_keep *k = NULL;
+
+	(void)state;
+	assert_string_equal(kvc_keep_names[conf.policy], "prefix");
+	assert_int_equal(kvc_keep_open(&k, &conf), -ENOMEM);
+	assert_null(k);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(all_hold), cmocka_unit_test(busy),    cmocka_unit_test(orders),
-		cmocka_unit_test(sizes),    cmocka_unit_test(orphans), cmocka_unit_test(learned),
-		cmocka_unit_test(ghosts),
+		cmocka_unit_test(all_hold), cmocka_unit_test(busy),     cmocka_unit_test(orders),
+		cmocka_unit_test(sizes),    cmocka_unit_test(orphans),  cmocka_unit_test(learned),
+		cmocka_unit_test(ghosts),   cmocka_unit_test(too_much),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

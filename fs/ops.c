@@ -412,10 +412,24 @@ static void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const cha
 		reply_new(req, kvc_link(kvfs_of(req)->k, ino, parent, name, &a), &a);
 }
 
+static void run_unlink(struct call *c)
+{
+	int err = c->w.err == -ESHUTDOWN ? c->w.err : kvc_unlink(c->f->k, c->ino, c->name, &c->w);
+
+	if (kvfs_waits(c, &err))
+		return;
+	fuse_reply_err(c->req, kvfs_errno(err));
+	kvfs_done(c);
+}
+
 static void op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
-	if (!refuse_name(req, parent, name))
-		fuse_reply_err(req, kvfs_errno(kvc_unlink(kvfs_of(req)->k, parent, name)));
+	struct call *c;
+
+	if (refuse_name(req, parent, name))
+		return;
+	if ((c = kvfs_call(req, parent, run_unlink, name, NULL)))
+		c->run(c);
 }
 
 static void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)

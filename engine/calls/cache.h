@@ -94,12 +94,13 @@ int kvc_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mode,
 	     const struct kvc_caller *who, const char *target, uint64_t rdev, struct kvc_row *attr);
 int kvc_readlink(struct kvc *k, uint64_t ino, char *target, size_t room);
 int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, struct kvc_row *attr);
-int kvc_unlink(struct kvc *k, uint64_t parent, const char *name);
+/* May wait for a load where another name is left, and the only copy is under this one. */
+int kvc_unlink(struct kvc *k, uint64_t parent, const char *name, struct kvc_wait *w);
 int kvc_rmdir(struct kvc *k, uint64_t parent, const char *name);
 /*
  * flags as renameat2: 0, RENAME_NOREPLACE or RENAME_EXCHANGE; others give EINVAL. May wait a moment
  * for the close of a file that is to replace another; w->err = -ETIMEDOUT then means: make the call
- * again.
+ * again. And for a load, where the only copy is under a name that goes.
  */
 int kvc_rename(struct kvc *k, uint64_t parent, const char *name, uint64_t to, const char *to_name,
 	       unsigned flags, struct kvc_wait *w);

@@ -352,6 +352,7 @@ static void unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent)
 			}
 		}
 		kvc_node_dirty_locked(k, n);
+		kvc_rehead_both(k, n);
 		return;
 	}
 	kvc_unit_part_both(k, n);
@@ -385,7 +386,41 @@ static void unshare_name_both(struct kvc *k, struct kvc_node *n, uint64_t parent
 		kvc_unshare_both(k, n, path, moved);
 }
 
-int kvc_unlink(struct kvc *k, uint64_t parent, const char *name)
+enum { CLOSED = 1, BOTH_CLOSED, LOADED }; /* how far a call's wait has come */
+
+/*
+ * In a shared tier a name is the place: what is only there would be overwritten by who gets its
+ * name, so it is loaded first. (What lies below a folder and only there may be lost: a miss.)
+ */
+static int at_hand_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
+{
+	int err;
+
+	if (!k->shared || !S_ISREG(n->row.mode) ||
+	    (n->state != KVC_LOWER && n->state != KVC_LOADING))
+		return 0;
+	kvc_tier_each(k, t)
+		if (!(k->tier[t].t->ops->caps & KVC_TIER_SHARED) && n->place[t].gen &&
+		    n->place[t].gen == n->object.gen)
+			return 0;
+	if (w->stage == LOADED && w->err)
+		return w->err;
+	w->stage = LOADED;
+	w->deadline_ns = 0;
+	err = kvc_load_start_locked(k, n, false);
+	return err == -ENOENT ? -EIO : err ?: kvc_park_locked(k, &n->waiters, w);
+}
+
+/*
+ * The same for a file that loses one of its names and keeps another. It is loaded if it can be: who
+ * deletes need not wait for a tier that does not answer. KVC_WAIT or 0.
+ */
+static int keep_at_hand_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
+{
+	return n->row.nlink > 1 && at_hand_both(k, n, w) == KVC_WAIT ? KVC_WAIT : 0;
+}
+
+int kvc_unlink(struct kvc *k, uint64_t parent, const char *name, struct kvc_wait *w)
 {
 	struct kvc_node *folder, *n;
 	uint64_t ino;
@@ -400,8 +435,8 @@ int kvc_unlink(struct kvc *k, uint64_t parent, const char *name)
 		err = -EISDIR;
 	if (!err)
 		err = kvc_node_get_both(k, ino, &n);
-	if (!err && k->shared)
-		unshare_name_both(k, n, parent, name, false);
+	if (!err && k->shared && !(err = keep_at_hand_both(k, n, w)))
+		unshare_name_both(k, n, parent, name, n->row.nlink > 1);
 	if (!err)
 		err = kvc_name_del(k->cat, parent, name);
 	if (!err) {
@@ -454,9 +489,9 @@ int kvc_rmdir(struct kvc *k, uint64_t parent, const char *name)
 	return err;
 }
 
-/* May n take the place of what is at the target? Takes that away. */
+/* May n take the place of what is at the target? Takes a folder away. */
 static int replace_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder,
-			uint64_t old_ino)
+			uint64_t old_ino, struct kvc_wait *w)
 {
 	struct kvc_node *old;
 	int err = kvc_node_get_both(k, old_ino, &old);
@@ -469,7 +504,7 @@ static int replace_both(struct kvc *k, struct kvc_node *n, struct kvc_node *fold
 		return -EISDIR;
 	if (S_ISDIR(old->row.mode))
 		return rmdir_both(k, folder, NULL, old);
-	return 0;
+	return keep_at_hand_both(k, old, w);
 }
 
 /*
@@ -498,7 +533,7 @@ static int may_move_both(struct kvc *k, struct kvc_node *n, uint64_t bytes, uint
 }
 
 static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_t to,
-		       const char *to_name, unsigned flags)
+		       const char *to_name, unsigned flags, struct kvc_wait *w)
 {
 	struct kvc_node *from_folder, *to_folder, *n, *old;
 	uint64_t ino, old_ino = 0;
@@ -522,7 +557,8 @@ static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_
 		return -EEXIST;
 	if (!err && old_ino == ino)
 		return 0;
-	if (!err && (err = replace_both(k, n, to_folder, old_ino)))
+	if ((err = at_hand_both(k, n, w)) ||
+	    (old_ino && (err = replace_both(k, n, to_folder, old_ino, w))))
 		return err;
 	if (k->shared)
 		unshare_name_both(k, n, parent, name, true);
@@ -550,8 +586,6 @@ static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_
 	return 0;
 }
 
-enum { CLOSED = 1, BOTH_CLOSED, LOADED }; /* how far a rename's wait has come */
-
 /* One of two that change their places: it has come to `folder`. */
 static void arrived_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder)
 {
@@ -575,29 +609,6 @@ static int may_exchange_both(struct kvc *k, struct kvc_node *a, struct kvc_node 
 
 	return may_move_both(k, a, a_bytes - less, from, to)
 		       ?: may_move_both(k, b, b_bytes - less, to, from);
-}
-
-/*
- * In a shared tier a name is the place: what is only there would be overwritten by who gets its
- * name, so it is loaded first. (What lies below a folder and only there may be lost: a miss.)
- */
-static int at_hand_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
-{
-	int err;
-
-	if (!k->shared || !S_ISREG(n->row.mode) ||
-	    (n->state != KVC_LOWER && n->state != KVC_LOADING))
-		return 0;
-	kvc_tier_each(k, t)
-		if (!(k->tier[t].t->ops->caps & KVC_TIER_SHARED) && n->place[t].gen &&
-		    n->place[t].gen == n->object.gen)
-			return 0;
-	if (w->stage == LOADED && w->err)
-		return w->err;
-	w->stage = LOADED;
-	w->deadline_ns = 0;
-	err = kvc_load_start_locked(k, n, false);
-	return err == -ENOENT ? -EIO : err ?: kvc_park_locked(k, &n->waiters, w);
 }
 
 /* RENAME_EXCHANGE: two names change what they name, in one step. */
@@ -676,7 +687,7 @@ int kvc_rename(struct kvc *k, uint64_t parent, const char *name, uint64_t to, co
 		err = kvc_park_locked(k, &n->waiters, w);
 	} else {
 		err = exchange ? exchange_both(k, parent, name, to, to_name, w)
-			       : rename_both(k, parent, name, to, to_name, flags);
+			       : rename_both(k, parent, name, to, to_name, flags, w);
 	}
 	kvc_unlock_both(k);
 	return err;

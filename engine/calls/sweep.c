@@ -248,7 +248,7 @@ static int rekey_one(struct kvc_sweep *s, const struct kvc_placed *p)
 	if (!err) {
 		kvc_lock_both(k);
 		again = !n->lost && n->place[p->tier].gen && n->place[p->tier].key != want &&
-			(n->state == KVC_BOTH || n->moved);
+			(n->state == KVC_BOTH || n->place[p->tier].codec & KVC_PLACE_LEFT);
 		if (again) {
 			n->resealing |= 1u << p->tier;
 			kvc_spill_queue_locked(k, n, true);

@@ -63,10 +63,15 @@ struct kvc_object_row {
 };
 
 #define KVC_PLACE_CODED 256u
+/*
+ * In a shared tier: under an earlier name of the object, where the copy of another may take its
+ * place at any time. It is all that a start finds which finds no segment, and counts for no more.
+ */
+#define KVC_PLACE_LEFT 512u
 struct kvc_place {
 	uint64_t gen; /* of the object that lies there; 0: nothing does */
 	struct kvc_where where;
-	uint32_t codec, key; /* enum kvc_codec with KVC_PLACE_CODED, and the key's id or 0 */
+	uint32_t codec, key; /* enum kvc_codec with KVC_PLACE_..., and the key's id or 0 */
 	/* stored_sum of the frame, which tells its version; zero: recorded by an older daemon */
 	struct kvc_sum sum;
 };

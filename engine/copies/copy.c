@@ -6,6 +6,7 @@
  */
 #include "copy.h"
 
+#include "file.h"
 #include "folders.h"
 #include "model.h"
 #include "node.h"
@@ -147,13 +148,27 @@ static int choose_both(struct kvc_copy *c, struct kvc_recipe *r)
 							 : k->opt.compress);
 	r->keys = k->keys;
 	r->key_id = k->keys ? kvc_keys_for(k->keys, c->f->key_model) : 0;
-	if (c->shared) {
-		if (!*c->f->path)
-			return -ENAMETOOLONG;
-		c->name = kvc_where_of(c->f->path);
-		c->f->flags |= KVC_FRAME_SHARED;
-	}
+	if (c->shared && !*c->f->path)
+		return -ENAMETOOLONG;
 	return k->keys && !r->key_id ? -ENOKEY : 0;
+}
+
+/*
+ * In a shared tier: has the name, or -EALREADY. What the node has there is overwritten by the put,
+ * whatever comes of it.
+ */
+static int name_both(struct kvc_copy *c)
+{
+	struct kvc_place *p = &c->n->place[c->tier];
+
+	c->name = kvc_where_of(c->f->path);
+	c->f->flags |= KVC_FRAME_SHARED;
+	if (!kvc_tier_name_take_locked(&c->k->tier[c->tier], &c->name))
+		return -EALREADY;
+	c->named = true;
+	if (p->gen && kvc_same_name(&p->where, &c->name))
+		kvc_leave_both(c->k, c->n, c->tier);
+	return 0;
 }
 
 /* The frame's identity, and what of the segment it carries. */
@@ -201,6 +216,8 @@ int kvc_copy_write(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t blo
 	if (!err) {
 		kvc_lock_both(k);
 		err = choose_both(c, &r);
+		if (!err && c->shared)
+			err = name_both(c);
 		put.expires_ns = c->n->chunk ? c->n->chunk->expires_ns : 0;
 		kvc_unlock_both(k);
 	}
@@ -218,6 +235,13 @@ int kvc_copy_write(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t blo
 		kvc_count_by(&k->stats, coded_stored_bytes, c->f->stored_len);
 	}
 	return err;
+}
+
+void kvc_copy_unname_locked(struct kvc_copy *c)
+{
+	if (c->named)
+		kvc_tier_name_give_locked(&c->k->tier[c->tier], &c->name);
+	c->named = false;
 }
 
 int kvc_copy_sum(int fd, uint64_t size, struct kvc_sum *sum)

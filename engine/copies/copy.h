@@ -28,14 +28,17 @@ struct kvc_copy {
 	struct kvc_frame *f; /* as it was put */
 	bool shared;
 	struct kvc_where name; /* in a shared tier */
+	bool named;            /* that is ours: kvc_copy_unname_locked */
 };
 
 /*
- * Makes the frame of generation gen and puts it; size and blocks are the segment's. 0 with *where,
- * or the tier's error.
+ * Makes the frame of generation gen and puts it; size and blocks are the segment's. 0 with *where;
+ * -EALREADY: the name is being changed by another; or the tier's error.
  */
 int kvc_copy_write(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t blocks,
 		   struct kvc_where *where);
+/* When what it put is recorded, or is to go. */
+void kvc_copy_unname_locked(struct kvc_copy *c);
 /* The sum of the segment's first `size` bytes. */
 int kvc_copy_sum(int fd, uint64_t size, struct kvc_sum *sum);
 /* Closes fd and frees what it holds. */

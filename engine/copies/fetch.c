@@ -38,6 +38,9 @@ static int check(const struct fetch *x)
 		return err;
 	if (w->place.key != (f->flags & KVC_FRAME_SEALED ? f->key_id : 0))
 		return -EBADMSG; /* a clear frame where a sealed one was put is not ours */
+	if (w->shared && memcmp(w->place.sum.b, none.b, 16) &&
+	    memcmp(w->place.sum.b, f->stored_sum.b, 16))
+		return -ESTALE; /* whatever it is */
 	if (KVC_FRAME_HEADER + f->stored_len > w->place.where.len || (f->flags & KVC_FRAME_FOLDER))
 		return -EBADMSG;
 	if (!(f->flags & KVC_FRAME_CODED) &&
@@ -51,7 +54,7 @@ static int check(const struct fetch *x)
 	 * what was made then is of the same generation, and may lie in the same extent.
 	 */
 	if (memcmp(w->place.sum.b, none.b, 16) && memcmp(w->place.sum.b, f->stored_sum.b, 16))
-		return w->shared ? -ESTALE : -EBADMSG;
+		return -EBADMSG;
 	if (w->has_sum && !(f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_SEALED)) &&
 	    memcmp(f->raw_sum.b, w->sum.b, 16))
 		return w->shared ? -ESTALE : -EBADMSG;
@@ -243,7 +246,7 @@ int kvc_fetch(struct kvc *k, struct kvc_tier *t, const struct kvc_want *w, int f
 		return -ENOMEM;
 	if (ftruncate(fd, 0) || ftruncate(fd, (off_t)w->size))
 		return -errno;
-	if (!dense || (w->place.codec & ~KVC_PLACE_CODED))
+	if (!dense || (w->place.codec & ~(KVC_PLACE_CODED | KVC_PLACE_LEFT)))
 		err = fetch_through(&x, false);
 	else if (w->place.codec & KVC_PLACE_CODED)
 		err = fetch_sealed(&x);

@@ -133,6 +133,8 @@ static void loaded_both(struct kvc *k, struct kvc_job *j, uint64_t blocks, uint6
 	n->row.blocks = blocks;
 	kvc_room_set_locked(k, n, blocks * 512);
 	kvc_become_locked(k, n, KVC_BOTH);
+	if (!kvc_placed(k, n))
+		kvc_become_locked(k, n, KVC_RESIDENT);
 	n->load_error = 0;
 	kvc_count(&k->stats, loads);
 	kvc_count_by(&k->stats, load_bytes, size);
@@ -140,7 +142,7 @@ static void loaded_both(struct kvc *k, struct kvc_job *j, uint64_t blocks, uint6
 		forget_both(k, n, j->bad);
 	if (older && !(k->tier[j->tier].t->ops->caps & KVC_TIER_SHARED))
 		kvc_rehead_both(k, n); /* with a header that a rebuild believes too */
-	if (k->opt.write == KVC_THROUGH)
+	if (k->opt.write == KVC_THROUGH || n->state == KVC_RESIDENT)
 		kvc_spill_queue_locked(k, n, false); /* to the tiers that lack it */
 	kvc_wake_all_locked(k, &n->waiters, 0);
 }
@@ -245,6 +247,15 @@ static void room_ready(struct kvc_wait *w)
 	kvc_unlock(k);
 }
 
+/* A copy in a tier that there is, under whatever name. */
+static bool somewhere(const struct kvc *k, const struct kvc_node *n)
+{
+	kvc_tier_each(k, t)
+		if (n->place[t].gen && n->place[t].gen == n->object.gen)
+			return true;
+	return false;
+}
+
 int kvc_load_start_locked(struct kvc *k, struct kvc_node *n, bool prefetch)
 {
 	uint64_t span = kvc_round_up(n->object.size, KVC_PAGE),
@@ -253,7 +264,7 @@ int kvc_load_start_locked(struct kvc *k, struct kvc_node *n, bool prefetch)
 
 	if (n->state == KVC_LOADING)
 		return 0;
-	if (!kvc_placed(k, n))
+	if (!somewhere(k, n))
 		return -ENOENT;
 	n->load_wait = (struct kvc_wait){ .wake = room_ready, .stage = prefetch };
 	kvc_become_locked(k, n, KVC_LOADING);

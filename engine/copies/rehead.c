@@ -2,9 +2,10 @@
 /*
  * Renames, as the tiers see them. In a tier of our own the header's name part is rewritten, so that
  * a rebuild finds the new path. In a shared one the path is the place: under the new one it is
- * another frame. The old one stays until the new one is recorded (node->moved), so that a kill that
- * takes the pool along finds a copy; but nothing leaves the pool for it, since whoever makes a file
- * of the old name writes over it.
+ * another frame. The old one stays until the new one is recorded (KVC_PLACE_LEFT), so that a kill
+ * that takes the pool along finds a copy; but nothing leaves the pool for it, since whoever makes a
+ * file of the old name writes over it. The mark stays when the name is given back: who had it
+ * meanwhile may have written there.
  */
 #include "rehead.h"
 
@@ -111,12 +112,8 @@ void kvc_moved_both(struct kvc *k, struct kvc_node *n)
 			kvc_path_both(k, n->row.ino, path);
 			now = kvc_where_of(path);
 		}
-		if (*path && (at->at != now.at || at->hi != now.hi)) {
-			n->moved |= 1u << t;
-		} else {
-			n->moved &= ~(1u << t);
-			n->left &= ~(1u << t);
-		}
+		if (*path && !kvc_same_name(at, &now))
+			kvc_leave_both(k, n, t);
 	}
 }
 
@@ -142,12 +139,10 @@ void kvc_rehead_both(struct kvc *k, struct kvc_node *n)
 			if (n->place[t].gen)
 				kvc_job_add_locked(k, KVC_P_SPILL, rehead_run, n, t, kvc_mono_ns(),
 						   NULL);
-		} else if (kvc_has_segment(n) && n->place[t].gen) {
-			/* What is not in memory keeps the old. */
+		} else if (n->place[t].gen) {
+			/* What is not in memory is copied when it comes there. */
 			kvc_moved_both(k, n);
-			if (n->state == KVC_BOTH && !kvc_placed(k, n))
-				kvc_become_locked(k, n, KVC_RESIDENT);
-			if (n->state != KVC_OPEN)
+			if (kvc_has_segment(n) && n->state != KVC_OPEN)
 				kvc_spill_queue_locked(k, n, false);
 		}
 	}

@@ -7,7 +7,7 @@
 
 /* Of a file, or of all that lies below a folder, in the background. */
 void kvc_rehead_both(struct kvc *k, struct kvc_node *n);
-/* Sets n->moved: in which shared tiers a file's copy is under another name than its own. */
+/* Marks the copies in shared tiers that are under another name than the file's own. */
 void kvc_moved_both(struct kvc *k, struct kvc_node *n);
 
 #endif

@@ -8,8 +8,6 @@
 #include "remove.h"
 
 #include "file.h"
-#include "path.h"
-#include "spill.h"
 #include "tierq.h"
 
 #include <string.h>
@@ -35,75 +33,41 @@ static int still_ours(struct kvc *k, const struct kvc_job *j)
 		       : 0;
 }
 
-static bool same_name(const struct kvc_where *a, const struct kvc_where *b)
+/* Is it needed, since it is the copy that counts of the object as it is? */
+static bool wanted_both(struct kvc *k, const struct kvc_job *j)
 {
-	return a->at == b->at && a->hi == b->hi;
-}
-
-/*
- * Is it needed, since the object lives under this name and has its copy there, or has one on its
- * way? If it lives there and has none, none is begun (*held) before this is over.
- */
-static bool wanted_both(struct kvc *k, const struct kvc_job *j, struct kvc_node **held)
-{
-	KVC_MEM char *path = malloc(KVC_FRAME_PATH_MAX + 1);
 	const struct kvc_place *p;
-	struct kvc_where now;
 	struct kvc_node *n;
-	bool lives;
-	int err;
+	bool wanted;
+	int err = kvc_node_get_both(k, j->ino, &n);
 
-	*held = NULL;
-	if (!path)
-		return true; /* a frame too many does no harm */
-	err = kvc_node_get_both(k, j->ino, &n);
 	if (err)
-		return err != -ENOENT;
-	kvc_path_both(k, j->ino, path);
-	now = kvc_where_of(path);
+		return err != -ENOENT; /* a frame too many does no harm */
 	p = &n->place[j->tier];
-	lives = !n->lost && *path && same_name(&now, &j->where);
-	if (!lives || n->spilling & (1u << j->tier) ||
-	    (p->gen && same_name(&p->where, &j->where) && !memcmp(p->sum.b, j->sum.b, 16))) {
-		kvc_node_settle_locked(k, n);
-		return lives;
-	}
-	n->spilling |= 1u << j->tier;
-	n->leases++;
-	*held = n;
-	return false;
-}
-
-static void let_go_locked(struct kvc *k, const struct kvc_job *j, struct kvc_node *n)
-{
-	n->spilling &= ~(1u << j->tier);
-	n->leases--;
-	if (n->lost && !n->nopen && !n->leases)
-		kvc_destroy_locked(k, n);
-	else if (n->snapshot || ((n->state == KVC_RESIDENT || n->state == KVC_BOTH) &&
-				 kvc_spill_needed(k, n, j->tier)))
-		kvc_spill_queue_locked(k, n, !kvc_list_empty(&n->sync_waiters));
+	wanted = !n->lost && p->gen && kvc_same_name(&p->where, &j->where) &&
+		 !memcmp(p->sum.b, j->sum.b, 16);
 	kvc_node_settle_locked(k, n);
+	return wanted;
 }
 
 int kvc_remove_shared(struct kvc *k, const struct kvc_job *j)
 {
-	struct kvc_tier *t = k->tier[j->tier].t;
-	struct kvc_node *held;
-	bool wanted;
+	struct kvc_tier_state *ts = &k->tier[j->tier];
+	bool named, wanted;
 	int err = 0;
 
 	kvc_lock_both(k);
-	wanted = wanted_both(k, j, &held);
+	/* while a copy is put there nobody knows what there will be */
+	named = kvc_tier_name_take_locked(ts, &j->where);
+	wanted = named && wanted_both(k, j);
 	kvc_unlock_both(k);
+	if (!named)
+		return -EALREADY;
 	if (!wanted)
-		err = still_ours(k, j) ?: t->ops->remove(t, &j->where);
-	if (err == -ENOENT || err == -EBADMSG || err == -EPROTO)
-		err = 0; /* there is nothing of ours to remove */
-	if (held) {
-		kvc_lock(k);
-		let_go_locked(k, j, held);
-		kvc_unlock(k);
-	}
-	return err;
+		err = still_ours(k, j) ?: ts->t->ops->remove(ts->t, &j->where);
+	kvc_lock(k);
+	kvc_tier_name_give_locked(ts, &j->where);
+	kvc_unlock(k);
+	/* there may be nothing of ours to remove */
+	return err == -ENOENT || err == -EBADMSG || err == -EPROTO ? 0 : err;
 }

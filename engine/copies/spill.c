@@ -21,14 +21,13 @@
 #define AGAIN_NS 200000000ull
 #define FAILED_AGAIN_NS 1000000000ull /* doubled each time, KVC_AGAINS - 1 times at most */
 #define QUICK 3                       /* tries after AGAIN_NS each, where nothing failed */
-#define ROOM_AGAIN_NS 10000000ull
+#define SOON_NS 10000000ull
 #define FULL_NS 1000000000ull
 
 bool kvc_spill_needed(const struct kvc *k, const struct kvc_node *n, unsigned tier)
 {
 	(void)k;
-	return n->place[tier].gen != n->object.gen || n->verify ||
-	       ((n->resealing | n->moved) & (1u << tier));
+	return !kvc_placed_in(n, tier) || n->verify || (n->resealing & (1u << tier));
 }
 
 /* The file was open for writing and seems untouched: has a mapping changed it? */
@@ -71,7 +70,6 @@ static void replace_locked(struct kvc *k, struct kvc_node *n, unsigned tier, str
 		kvc_trash_extent_locked(k, tier, &n->place[tier]);
 	n->place[tier] = p;
 	n->resealing &= ~bit;
-	n->moved &= ~bit;
 	n->left &= ~bit;
 }
 
@@ -98,7 +96,7 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 
 		kvc_path_both(k, n->row.ino, c->f->path);
 		now = kvc_where_of(c->f->path);
-		if (now.at != c->name.at || now.hi != c->name.hi)
+		if (!kvc_same_name(&now, &c->name))
 			return false; /* renamed meanwhile */
 		kvc_gone_del(k->cat, &now);
 	}
@@ -174,7 +172,8 @@ struct spill {
 	struct kvc_copy c;
 	struct kvc_where where;
 	bool again;
-	bool out; /* the breaker refused it */
+	bool out;        /* the breaker refused it */
+	bool name_taken; /* another copy of ours to that name is under way */
 	int err;
 };
 
@@ -305,7 +304,7 @@ static void copy(struct kvc *k, struct spill *s)
 	s->err = kvc_copy_write(&s->c, s->gen, (uint64_t)s->st.st_size, (uint64_t)s->st.st_blocks,
 				&s->where);
 	/* The copy that it replaces may be the only one that an fsync has brought down. */
-	if (!s->err && s->reseal && t->ops->sync && (s->err = t->ops->sync(t)))
+	if (!s->err && s->reseal && t->ops->sync && (s->err = t->ops->sync(t)) && !s->c.shared)
 		t->ops->remove(t, &s->where);
 	kvc_lock_both(k);
 	kvc_tier_result_locked(k, s->tier, n->row.ino, s->err);
@@ -320,6 +319,9 @@ static void copy(struct kvc *k, struct spill *s)
 		s->again = full_locked(k, s->tier, s->c.f->stored_len);
 	} else if (s->err == -ENAMETOOLONG) {
 		s->err = 0; /* a path that no frame can carry is not shared */
+	} else if (s->err == -EALREADY) {
+		s->again = s->name_taken = true;
+		s->err = 0;
 	} else if (s->err == -ECANCELED) {
 		s->again = n->state == KVC_RESIDENT || n->state == KVC_BOTH;
 		kvc_count(&k->stats, spill_stale);
@@ -337,18 +339,22 @@ static void copy(struct kvc *k, struct spill *s)
 	}
 	if (s->marked && n->state == KVC_OPEN && n->snapshot)
 		unmark_locked(s);
+	kvc_copy_unname_locked(&s->c);
 	kvc_catalog_unlock(k->cat);
 }
 
-/* It is queued again: at once where room is being made, else it waits the longer the more often. */
+/*
+ * It is queued again: soon where room is being made or its name will be free, else it waits the
+ * longer the more often.
+ */
 static void again_locked(struct kvc *k, struct spill *s, bool makes_room)
 {
 	struct kvc_node *n = s->n;
 	uint64_t now = kvc_mono_ns();
 	unsigned level;
 
-	if (makes_room) {
-		queue_locked(k, n, s->tier, KVC_P_URGENT, now + ROOM_AGAIN_NS);
+	if (makes_room || s->name_taken) {
+		queue_locked(k, n, s->tier, KVC_P_URGENT, now + SOON_NS);
 	} else if (s->out) {
 		queue_locked(k, n, s->tier, KVC_P_PARKED, 0);
 	} else if (!s->err && n->tries < QUICK) {
@@ -373,7 +379,7 @@ static void finish_locked(struct kvc *k, struct spill *s)
 		kvc_count(&k->stats, spill_failures);
 		n->failing = true;
 	}
-	if (s->again && !n->lost && (!k->stopping || makes_room))
+	if (s->again && !n->lost && (!k->stopping || makes_room || s->name_taken))
 		again_locked(k, s, makes_room);
 	/* An error of a tier that nobody waits for is none of theirs. */
 	if (failed ? kvc_snapshot_takes(k, n, s->tier) && (!s->again || !full)

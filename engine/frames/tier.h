@@ -29,6 +29,10 @@ struct kvc_where {
 	uint64_t len; /* what it occupies, header included, in bytes */
 	uint64_t hi;
 };
+static inline bool kvc_same_name(const struct kvc_where *a, const struct kvc_where *b)
+{
+	return a->at == b->at && a->hi == b->hi;
+}
 /* The name of a path in a shared tier; len is 0. */
 struct kvc_where kvc_where_of(const char *path);
 /* The same as 32 hex digits in buf[33], for drivers that need a text. */

@@ -111,7 +111,7 @@ static bool busy(const struct kvc_node *n)
 static bool elsewhere(const struct kvc *k, const struct kvc_node *n, int tier)
 {
 	kvc_tier_each(k, t)
-		if ((int)t != tier && n->place[t].gen && n->place[t].gen == n->object.gen)
+		if ((int)t != tier && kvc_placed_in(n, t))
 			return true;
 	return false;
 }

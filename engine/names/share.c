@@ -342,17 +342,18 @@ void kvc_unshare_both(struct kvc *k, struct kvc_node *n, const char *path, bool 
 	if (!k->shared || !*path || n->unshared)
 		/* nobody else can have it: a name that was only for a while costs nothing */
 		return;
-	/* Not while another name needs it, nor where what was renamed has no copy but this. */
-	if (S_ISREG(n->row.mode) && n->row.nlink <= 1 && (!moved || kvc_has_segment(n)) &&
+	/* Not where what was renamed, or has another name, has no copy but this. */
+	if (S_ISREG(n->row.mode) && (!moved || kvc_has_segment(n)) &&
 	    !kvc_model_of_both(k, n->row.parent, &model) &&
 	    kvc_model_attr_both(k, model, KVC_MODEL_SHARED) == KVC_SHARED_DELETE) {
 		kvc_tier_each(k, t)
 			if (n->place[t].gen && (k->tier[t].t->ops->caps & KVC_TIER_SHARED)) {
-				gone = true;
 				if (moved) { /* once there is another */
-					n->left |= 1u << t;
+					n->left |= kvc_same_name(&n->place[t].where, &w) << t;
+					gone |= n->left & (1u << t);
 					continue;
 				}
+				gone = true;
 				kvc_trash_shared_locked(k, t, n->row.ino, &n->place[t]);
 				n->left &= ~(1u << t);
 			}

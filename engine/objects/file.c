@@ -71,7 +71,22 @@ struct kvc_segment kvc_segment_of(const struct kvc_node *n)
 bool kvc_placed_in(const struct kvc_node *n, unsigned tier)
 {
 	return n->place[tier].gen && n->place[tier].gen == n->object.gen &&
-	       !(n->moved & (1u << tier));
+	       !(n->place[tier].codec & KVC_PLACE_LEFT);
+}
+
+void kvc_leave_both(struct kvc *k, struct kvc_node *n, unsigned tier)
+{
+	struct kvc_place *p = &n->place[tier];
+
+	if (!p->gen || p->codec & KVC_PLACE_LEFT)
+		return;
+	p->codec |= KVC_PLACE_LEFT;
+	if (kvc_place_put(k->cat, n->row.ino, tier, p))
+		kvc_warn("the catalog does not take that the copy of inode %llx is under another "
+			 "name",
+			 (unsigned long long)n->row.ino);
+	if (n->state == KVC_BOTH && !kvc_placed(k, n))
+		kvc_become_locked(k, n, KVC_RESIDENT);
 }
 
 bool kvc_placed(const struct kvc *k, const struct kvc_node *n)
@@ -182,7 +197,7 @@ void kvc_unplace_locked(struct kvc *k, struct kvc_node *n)
 			kvc_trash_extent_locked(k, t, &n->place[t]);
 			n->place[t] = (struct kvc_place){ 0 };
 		}
-	n->moved = n->left = 0;
+	n->left = 0;
 	n->object.lower = false;
 }
 

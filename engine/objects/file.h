@@ -12,6 +12,8 @@ void kvc_become_locked(struct kvc *k, struct kvc_node *n, enum kvc_state to);
 struct kvc_segment kvc_segment_of(const struct kvc_node *n);
 /* This tier has this generation, and under its name. */
 bool kvc_placed_in(const struct kvc_node *n, unsigned tier);
+/* Under its name there another copy may lie, or come: it does not count until it is made anew. */
+void kvc_leave_both(struct kvc *k, struct kvc_node *n, unsigned tier);
 /* Some tier has this generation: one that is here now, under its name; or any, under whatever name.
  */
 bool kvc_placed(const struct kvc *k, const struct kvc_node *n);

@@ -114,12 +114,8 @@ struct kvc_node {
 	struct kvc_job *queued[KVC_TIERS]; /* the job while it is queued */
 	/* bit per tier: its copy is to be made anew, and stays until that is done */
 	unsigned resealing;
-	/*
-	 * bit per shared tier: its copy there is under an earlier name, where others may overwrite
-	 * it: the file counts as not placed there, and a new copy is to be made; but until then
-	 * that is what a start finds which finds no segment. left: then the earlier one is to go
-	 */
-	unsigned moved, left;
+	/* bit per tier: where its copy is under an earlier name that one goes with the next copy */
+	unsigned left;
 	bool snapshot; /* fsync waits for a copy of the file as it is now */
 	/* counts openings for writing, so a copy knows that it is old */
 	uint64_t epoch;

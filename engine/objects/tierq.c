@@ -209,6 +209,7 @@ static enum says says(const struct kvc_tier_state *ts, int err)
 	case -E2BIG:
 	case -EFBIG:
 	case -ENOMEM:
+	case -EALREADY:
 	case -ECANCELED: return NOTHING;
 	case -EIO:
 	case -ENODATA: /* a block device's medium error */
@@ -216,6 +217,26 @@ static enum says says(const struct kvc_tier_state *ts, int err)
 		return ts->t->ops->caps & KVC_TIER_MEDIA ? OF_MEDIA : OF_TIER;
 	default: return OF_TIER;
 	}
+}
+
+bool kvc_tier_name_take_locked(struct kvc_tier_state *ts, const struct kvc_where *name)
+{
+	for (unsigned i = 0; i < ts->nnamed; i++)
+		if (kvc_same_name(&ts->named[i], name))
+			return false;
+	if (ts->nnamed == KVC_WORKERS)
+		return false; /* a thread has one at most, so this is not seen */
+	ts->named[ts->nnamed++] = *name;
+	return true;
+}
+
+void kvc_tier_name_give_locked(struct kvc_tier_state *ts, const struct kvc_where *name)
+{
+	for (unsigned i = 0; i < ts->nnamed; i++)
+		if (kvc_same_name(&ts->named[i], name)) {
+			ts->named[i] = ts->named[--ts->nnamed];
+			return;
+		}
 }
 
 static bool failed_before(const struct kvc_tier_state *ts, uint64_t object)

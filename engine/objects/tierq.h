@@ -58,9 +58,12 @@ struct kvc_tier_state {
 	 * hang
 	 */
 	uint64_t overdue_ns[KVC_WORKERS];
-	bool stuck;                    /* one is overdue, and that was said */
-	unsigned running;              /* jobs */
-	unsigned left;                 /* threads that never came back */
+	bool stuck;       /* one is overdue, and that was said */
+	unsigned running; /* jobs */
+	unsigned left;    /* threads that never came back */
+	/* of a shared tier: names that are being changed */
+	struct kvc_where named[KVC_WORKERS];
+	unsigned nnamed;
 	unsigned failures;             /* in a row */
 	uint64_t failed[KVC_FAILURES]; /* whose they were, where they say nothing of others; or 0 */
 	uint64_t open_until_ns;        /* breaker: no calls before; 0: closed */
@@ -116,6 +119,12 @@ void kvc_tier_tell_locked(struct kvc_tier_state *ts, enum kvc_priority p);
  */
 bool kvc_tier_allowed_locked(struct kvc *k, unsigned tier);
 void kvc_tier_result_locked(struct kvc *k, unsigned tier, uint64_t object, int err);
+/*
+ * In a shared tier a name is the place, and two of our files can have had it one after the other:
+ * who puts a frame there, or removes one, has the name until that is recorded. False: another has.
+ */
+bool kvc_tier_name_take_locked(struct kvc_tier_state *ts, const struct kvc_where *name);
+void kvc_tier_name_give_locked(struct kvc_tier_state *ts, const struct kvc_where *name);
 /*
  * Is a copy there what an fsync waits for? A shared tier knows a file by its name, and a rename
  * makes it forget the file: it counts where no durable tier of our own is up.

@@ -21,6 +21,7 @@
 #include <string.h>
 
 #define SYNC_NS 1000000000ull
+#define BUSY_NS 50000000ull
 #define PRESSED_NS 5000000ull /* between two syncs where a tier is pressed */
 #define AGAIN_MAX_NS (256 * SYNC_NS)
 #define SPARE_PART 4 /* so much of what is kept free may wait for a second */
@@ -72,6 +73,18 @@ void kvc_trash_shared_locked(struct kvc *k, unsigned tier, uint64_t ino, const s
 			     .tier = (int)tier, .ino = ino, .where = p->where, .sum = p->sum });
 }
 
+static void remove_run(struct kvc *k, struct kvc_job *j);
+
+/* A copy is put under that name: when it is there. */
+static void remove_later_locked(struct kvc *k, const struct kvc_job *j)
+{
+	struct kvc_job *later;
+
+	if (!kvc_job_add_locked(k, KVC_P_URGENT, remove_run, NULL, j->tier, kvc_mono_ns() + BUSY_NS,
+				&later))
+		later->where = j->where, later->sum = j->sum, later->ino = j->ino;
+}
+
 static void remove_run(struct kvc *k, struct kvc_job *j)
 {
 	struct kvc_tier *t = k->tier[j->tier].t;
@@ -79,6 +92,12 @@ static void remove_run(struct kvc *k, struct kvc_job *j)
 
 	if (t->ops->caps & KVC_TIER_SHARED) {
 		err = k->objects_up->remove_shared(k, j);
+		if (err == -EALREADY) {
+			kvc_lock(k);
+			remove_later_locked(k, j);
+			kvc_unlock(k);
+			return;
+		}
 	} else {
 		pthread_mutex_lock(&k->trash->rehead_lock);
 		err = t->ops->remove(t, &j->where);

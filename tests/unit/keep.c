@@ -328,7 +328,11 @@ static void ghosts(void **state)
 	kvc_ghosts_fini(&g);
 }
 
-/* So that what is asked for too much is an error and not the end. */
+/*
+ * So that what is asked for too much is an error and not the end. The sanitizers have reserved
+ * these names for who uses them.
+ */
+/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 const char *__asan_default_options(void);
 const char *__asan_default_options(void)
 {
@@ -339,6 +343,7 @@ const char *__tsan_default_options(void)
 {
 	return "allocator_may_return_null=1";
 }
+/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 
 /*
  * Room to remember more than any machine has: prefix cannot be opened, and gives back what it had.

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""In a shared tier a name is the place, and two files can have it one after the other: none of
+them takes the other's only copy. A file that was renamed, or lost one of its names, while it was
+only there, and another of the old name; one that comes back to a name that another had meanwhile;
+a slow copy to a name that is another's before it ends; and the removal of a deleted one."""
+import mmap, os, time
+from kvtest import *
+import faults, frames
+
+shared = f"{TMP}/shared"
+os.mkdir(shared)
+LEN = 100000
+
+
+def copied(path):
+    wait_for(lambda: "dir" in s.attr(path, "tiers").split(","))
+
+
+def put(path, seed):
+    s.write(path, blob(seed, LEN))
+    copied(path)
+
+
+def cold(*paths):
+    """They are only in the shared tier."""
+    s.settle()
+    cold.n += 1
+    for n in range(30):
+        s.write(f"fill/{cold.n}/{n}", bytes(MiB))
+    s.settle()
+    wait_for(lambda: all(s.attr(p, "state") == "lower" for p in paths))
+
+
+def right(files):
+    cold(*files)
+    for path, seed in files.items():
+        assert s.read(path) == blob(seed, LEN), path
+
+
+def at(path):
+    return f"{s.mnt}/{path}"
+
+
+def there(path):
+    name = frames.name_of(path)
+    return os.path.exists(f"{shared}/{name[:2]}/{name}")
+
+
+cold.n = 0
+rules = faults.Rules(f"calls=rename path={shared}/* nth={faults.FAR} count=1 do=delay:1500",
+                     f"calls=unlink path={shared}/* nth={faults.FAR} count=1 do=delay:1500")
+s = Store("s", cpu="16M", options=f"disk=off,settle=0,remote=dir://{shared}")
+rules.mount(s)
+for model, attr in (("keep", None), ("gone", b"delete")):
+    os.mkdir(at(model))
+    if attr:
+        os.setxattr(at(model), "user.kvcachefs.shared", attr)
+
+    # renamed while it is only there
+    put(f"{model}/a/x", "a")
+    cold(f"{model}/a/x")
+    os.rename(at(f"{model}/a/x"), at(f"{model}/a/y"))
+    put(f"{model}/a/x", "a2")
+    right({f"{model}/a/y": "a", f"{model}/a/x": "a2"})
+
+    # of two names the one goes, by either way, under which it is there (which, we do not know)
+    for n, take in enumerate(("unlink", "rename")):
+        for name in ("x", "y"):
+            d = f"{model}/b{n}{name}"
+            put(f"{d}/x", d)
+            os.link(at(f"{d}/x"), at(f"{d}/y"))
+            cold(f"{d}/x")
+            other = "y" if name == "x" else "x"
+            if take == "unlink":
+                os.unlink(at(f"{d}/{name}"))
+            else:
+                s.write(f"{d}/new", blob("0", LEN))
+                os.rename(at(f"{d}/new"), at(f"{d}/{name}"))
+            put(f"{d}/{name}", f"{d}2")
+            right({f"{d}/{other}": d, f"{d}/{name}": f"{d}2"})
+
+    # back under a name that another had: a mapping keeps it from being copied meanwhile
+    d = f"{model}/c"
+    put(f"{d}/x", d)
+    fd = os.open(at(f"{d}/x"), os.O_RDWR)
+    m = mmap.mmap(fd, LEN)
+    os.close(fd)
+    os.rename(at(f"{d}/x"), at(f"{d}/y"))
+    put(f"{d}/x", f"{d}2")
+    os.rename(at(f"{d}/x"), at(f"{d}/z"))
+    os.rename(at(f"{d}/y"), at(f"{d}/x"))
+    m.close()
+    right({f"{d}/x": d, f"{d}/z": f"{d}2"})
+
+    # a slow copy, and another's to the same name before it has ended
+    d = f"{model}/d"
+    os.mkdir(at(d))
+    put(f"{d}/0", "0")
+    fired = rules.fired()[0]
+    rules.begin(0)
+    s.write(f"{d}/x", blob(d, LEN))
+    wait_for(lambda: rules.fired()[0] > fired)
+    s.write(f"{d}/y", blob(f"{d}2", LEN))
+    os.rename(at(f"{d}/y"), at(f"{d}/x"))
+    copied(f"{d}/x")
+    time.sleep(2)
+    right({f"{d}/x": f"{d}2"})
+
+    # what is removed late is not the next one's
+    d = f"{model}/e"
+    put(f"{d}/x", d)
+    fired = rules.fired()[1]
+    rules.begin(1)
+    os.unlink(at(f"{d}/x"))
+    if model == "gone":
+        wait_for(lambda: rules.fired()[1] > fired)
+    put(f"{d}/x", f"{d}2")
+    time.sleep(2)
+    assert there(f"{d}/x")
+    right({f"{d}/x": f"{d}2"})
+assert s.stats()["corrupt"] == 0
+s.umount()
+s.fsck("-n")

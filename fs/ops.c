@@ -615,25 +615,44 @@ static void op_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
 		fuse_reply_buf(req, names, len);
 }
 
+/* It is done, and has given its effects a moment. */
+static void run_attribute(struct call *c)
+{
+	fuse_reply_err(c->req, 0);
+	kvfs_done(c);
+}
+
+static void reply_attribute(struct call *c, int err)
+{
+	if (kvfs_waits(c, &err))
+		return;
+	fuse_reply_err(c->req, kvfs_errno(err));
+	kvfs_done(c);
+}
+
 static void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value,
 			size_t size, int flags)
 {
-	int err = EOPNOTSUPP;
+	struct call *c;
 
 	if (refuse_virtual(req, ino))
 		return;
-	if (xattr_kept(name))
-		err = kvfs_errno(kvc_setxattr(kvfs_of(req)->k, ino, name, value, size, flags,
-					      fuse_req_ctx(req)->uid));
-	fuse_reply_err(req, err);
+	if (!xattr_kept(name))
+		fuse_reply_err(req, EOPNOTSUPP);
+	else if ((c = kvfs_call(req, ino, run_attribute, NULL, NULL)))
+		reply_attribute(c, kvc_setxattr(c->f->k, ino, name, value, size, flags, &c->w));
 }
 
 static void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 {
-	if (!refuse_virtual(req, ino))
-		fuse_reply_err(req, xattr_kept(name) ? kvfs_errno(kvc_removexattr(kvfs_of(req)->k,
-										  ino, name))
-						     : EOPNOTSUPP);
+	struct call *c;
+
+	if (refuse_virtual(req, ino))
+		return;
+	if (!xattr_kept(name))
+		fuse_reply_err(req, EOPNOTSUPP);
+	else if ((c = kvfs_call(req, ino, run_attribute, NULL, NULL)))
+		reply_attribute(c, kvc_removexattr(c->f->k, ino, name, &c->w));
 }
 
 void kvfs_ops_names(struct fuse_lowlevel_ops *ops)

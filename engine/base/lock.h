@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #define KVC_PAUSE_US 20
+#define KVC_PAUSES 50
 
 /* One for each place that takes a lock. */
 struct kvc_hold {
@@ -26,6 +27,7 @@ struct kvc_hold {
 struct kvc_lock {
 	pthread_mutex_t m;
 	_Atomic unsigned waiting; /* for it */
+	_Atomic unsigned turns;   /* of those who had waited */
 	struct kvc_hold *by;      /* who holds it, since when */
 	uint64_t since_ns, since_cpu_ns;
 };
@@ -68,6 +70,7 @@ static inline void kvc_lock_take(struct kvc_lock *l, struct kvc_hold *here)
 		atomic_fetch_add_explicit(&l->waiting, 1, memory_order_relaxed);
 		pthread_mutex_lock(&l->m);
 		atomic_fetch_sub_explicit(&l->waiting, 1, memory_order_relaxed);
+		atomic_fetch_add_explicit(&l->turns, 1, memory_order_relaxed);
 	}
 	kvc_hold_begin(l, here);
 }
@@ -80,11 +83,17 @@ static inline void kvc_lock_give(struct kvc_lock *l)
 
 /*
  * Between two holds of a long work: a mutex goes to who comes first, and who gave it back this
- * moment is always the first. So he waits a moment where another one waits.
+ * moment is always the first. So where another one waits, he waits until one of them has had it:
+ * on a busy machine that takes longer to wake than a hold is. Not for ever: the next may have it
+ * long.
  */
 static inline void kvc_lock_pause(const struct kvc_lock *l)
 {
-	if (atomic_load_explicit(&l->waiting, memory_order_relaxed))
+	unsigned turns = atomic_load_explicit(&l->turns, memory_order_relaxed);
+
+	for (int i = 0; i < KVC_PAUSES && atomic_load_explicit(&l->waiting, memory_order_relaxed) &&
+			turns == atomic_load_explicit(&l->turns, memory_order_relaxed);
+	     i++)
 		usleep(KVC_PAUSE_US);
 }
 

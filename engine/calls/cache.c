@@ -86,11 +86,11 @@ static struct house *house_of(struct kvc *k)
 static void init_lists(struct kvc *k)
 {
 	struct kvc_list *all[] = {
-		&k->room.waiters,        &k->waits.timed,     &k->waits.woken,
-		&k->quotas.list,         &k->dirty->nodes,    &k->dirty->chunks,
-		&k->dirty->sync_waiters, &k->account->behind, &k->trash->list,
-		&k->trash->unsynced,     &k->pace->waiters,   &k->share->asks,
-		&k->surveys->asked,      &k->drops->cut,
+		&k->room.waiters,        &k->waits.timed,      &k->waits.woken,
+		&k->quotas.list,         &k->dirty->nodes,     &k->dirty->chunks,
+		&k->dirty->sync_waiters, &k->account->behind,  &k->trash->list,
+		&k->trash->unsynced,     &k->pace->waiters,    &k->share->asks,
+		&k->surveys->asked,      &k->surveys->waiters, &k->drops->cut,
 	};
 	pthread_cond_t *conds[] = {
 		&k->waits.cond,   &k->room.pressed,          &k->quotas.pressed,

@@ -155,12 +155,13 @@ void kvc_space(struct kvc *k, struct kvc_space *s);
 
 /*
  * Extended attributes. Those under user.kvcachefs. are the engine's own (xattr.c has their table).
- * A pin counts to `uid`.
+ * A pin counts to the caller. What is set on a model may wait a moment for its files to follow; it
+ * is set, and when it is woken the call is over. w NULL: root's, and without that moment.
  */
 int kvc_getxattr(struct kvc *k, uint64_t ino, const char *name, void *value, size_t *len);
 int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *value, size_t len,
-		 int flags, uint32_t uid);
-int kvc_removexattr(struct kvc *k, uint64_t ino, const char *name);
+		 int flags, struct kvc_wait *w);
+int kvc_removexattr(struct kvc *k, uint64_t ino, const char *name, struct kvc_wait *w);
 int kvc_listxattr(struct kvc *k, uint64_t ino, char *names, size_t *len);
 
 /*

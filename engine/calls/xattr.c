@@ -431,10 +431,10 @@ static int set_own(struct kvc *k, struct kvc_node *n, const char *name, const vo
 }
 
 int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *value, size_t len,
-		 int flags, uint32_t uid)
+		 int flags, struct kvc_wait *w)
 {
 	const struct virtual *v = is_virtual(name) ? virtual_of(name) : NULL;
-	struct subject s = { .uid = uid };
+	struct subject s = { .uid = w ? w->uid : 0 };
 	char text[128];
 	int err;
 
@@ -468,12 +468,12 @@ int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *valu
 	kvc_node_settle_locked(k, s.n);
 out:
 	kvc_unlock_both(k);
-	if (v && !err)
-		kvc_survey_wait(k);
+	if (v && !err && w)
+		err = kvc_survey_park(k, w);
 	return err;
 }
 
-static int remove_virtual(struct kvc *k, uint64_t ino, const struct virtual *v)
+static int remove_virtual(struct kvc *k, uint64_t ino, const struct virtual *v, struct kvc_wait *w)
 {
 	struct subject s = { 0 };
 	char text[128];
@@ -491,19 +491,19 @@ static int remove_virtual(struct kvc *k, uint64_t ino, const struct virtual *v)
 		kvc_commit_soon_locked(k, false);
 	}
 	kvc_unlock_both(k);
-	if (!err)
-		kvc_survey_wait(k);
+	if (!err && w)
+		err = kvc_survey_park(k, w);
 	return err;
 }
 
-int kvc_removexattr(struct kvc *k, uint64_t ino, const char *name)
+int kvc_removexattr(struct kvc *k, uint64_t ino, const char *name, struct kvc_wait *w)
 {
 	struct kvc_node *n;
 	size_t there = 0;
 	int err;
 
 	if (is_virtual(name))
-		return remove_virtual(k, ino, virtual_of(name));
+		return remove_virtual(k, ino, virtual_of(name), w);
 	if ((err = kvc_takes(k, true)))
 		return err;
 	kvc_lock_both(k);

@@ -467,6 +467,8 @@ static void regroup_folder(struct kvc *k, uint64_t ino, struct kvc_stack *deeper
 			kvc_chunk_forget_both(k, ino);
 		kvc_node_settle_locked(k, folder);
 		kvc_unlock_both(k);
+		kvc_lock_pause(&k->lock);
+		kvc_catalog_pause(k->cat);
 	}
 }
 

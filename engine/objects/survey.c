@@ -30,9 +30,14 @@
 #include <string.h>
 
 #define KEY "survey:"
-#define SOME 256     /* inodes read at once */
-#define HOLD 16      /* inodes under one hold of the locks */
-#define SMALL_MS 100 /* so long a caller waits for the end of it */
+#define SOME 256 /* inodes read at once */
+#define HOLD 16  /* inodes under one hold of the locks */
+/*
+ * Inodes and names, in bytes: with more (some ten thousand files) nobody waits for the end of it,
+ * since the kernel lets nobody make anything in the folder meanwhile.
+ */
+#define SMALL (8ull << 20)
+#define SMALL_MS 100 /* so long a caller waits for it */
 #define AGAIN_NS 100000000ull
 
 struct survey {
@@ -98,6 +103,23 @@ bool kvc_survey_show_locked(struct kvc *k, uint64_t model, uint64_t *at, uint64_
 		}
 	}
 	return false;
+}
+
+int kvc_survey_park(struct kvc *k, struct kvc_wait *w)
+{
+	uint64_t inodes, attrs, limit;
+	int err = 0;
+
+	kvc_usage_show(k->cat, &inodes, &attrs, &limit);
+	if (inodes > SMALL)
+		return 0;
+	kvc_lock(k);
+	if (!kvc_list_empty(&k->surveys->asked)) {
+		w->deadline_ns = kvc_mono_ns() + SMALL_MS * 1000000ull;
+		err = kvc_park_locked(k, &k->surveys->waiters, w);
+	}
+	kvc_unlock(k);
+	return err;
 }
 
 void kvc_survey_wait(struct kvc *k)
@@ -167,6 +189,8 @@ static void end_both(struct kvc *k, struct survey *s)
 	free(s);
 	kvc_commit_soon_locked(k, false);
 	pthread_cond_broadcast(&k->surveys->cond);
+	if (kvc_list_empty(&k->surveys->asked))
+		kvc_wake_all_locked(k, &k->surveys->waiters, 0);
 }
 
 /*

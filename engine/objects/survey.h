@@ -10,7 +10,8 @@
 
 struct kvc_surveys {
 	struct kvc_list asked; /* the first is under way */
-	pthread_cond_t cond;   /* something was asked for, or is done */
+	struct kvc_list waiters;
+	pthread_cond_t cond; /* something was asked for, or is done */
 	pthread_t thread;
 	bool has_thread;
 };
@@ -24,7 +25,8 @@ int kvc_survey_ask_both(struct kvc *k, uint64_t model);
 void kvc_survey_count_locked(struct kvc *k, struct kvc_quota *q);
 /* How far the model's is, if there is one: inodes up to *at of those below *limit. */
 bool kvc_survey_show_locked(struct kvc *k, uint64_t model, uint64_t *at, uint64_t *limit);
-/* Gives it a moment; without locks. */
+/* Gives them a moment; without locks. The call is over when it is woken, in whatever way. */
+int kvc_survey_park(struct kvc *k, struct kvc_wait *w);
 void kvc_survey_wait(struct kvc *k);
 /* Those that an earlier daemon did not end; after the quotas. */
 int kvc_surveys_load_both(struct kvc *k);

@@ -288,16 +288,17 @@ static void xattr(const char *text, size_t len, unsigned how)
 	snprintf(name, sizeof name, "user.%s%.*s", how & 4 ? "" : "kvcachefs.",
 		 (int)(equals - text), text);
 	n = len - (size_t)(equals + 1 - text);
-	err = kvc_setxattr(fs.k, ino, name, equals + 1, n, 0, 0);
+	err = kvc_setxattr(fs.k, ino, name, equals + 1, n, 0, NULL);
 	fuzz_must(err <= 0);
 	err = err ?: kvc_getxattr(fs.k, ino, name, back, &room);
 	if (!err && strncmp(name, "user.kvcachefs.", 15))
 		fuzz_must(room == n && !memcmp(back, equals + 1, n));
 	room = sizeof back;
 	fuzz_must(!kvc_listxattr(fs.k, ino, back, &room));
-	if (kvc_removexattr(fs.k, ino, name)) { /* those that do not go are given their beginning */
-		kvc_setxattr(fs.k, ino, "user.kvcachefs.ttl", "0", 1, 0, 0);
-		kvc_setxattr(fs.k, ino, "user.kvcachefs.pin", "0", 1, 0, 0);
+	/* those that do not go are given their beginning */
+	if (kvc_removexattr(fs.k, ino, name, NULL)) {
+		kvc_setxattr(fs.k, ino, "user.kvcachefs.ttl", "0", 1, 0, NULL);
+		kvc_setxattr(fs.k, ino, "user.kvcachefs.pin", "0", 1, 0, NULL);
 	}
 }
 

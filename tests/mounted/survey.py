@@ -7,6 +7,7 @@ hold of both locks lasted as long as the model was large."""
 import os, random, subprocess, threading, time
 from kvtest import *
 from kvtest import BUILD
+import faults
 
 N = 60000
 s = Store("survey", cpu="64M", size="256M")
@@ -125,3 +126,36 @@ s.mount()
 wait_for(lambda: survey() is None, 60)
 assert used() == took(), (used(), took())
 s.umount()
+
+
+# A small store's call waits a moment for the survey; who calls from the same processor does not.
+def others_go_on():
+    path, count, stop = f"{t.mnt}/other/f", [0], threading.Event()
+    t.write("other/f", b"x")
+
+    def opens():
+        while not stop.is_set():
+            os.close(os.open(path, os.O_RDONLY))
+            count[0] += 1
+
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    thread = threading.Thread(target=opens)
+    thread.start()
+    during = 0
+    for _ in range(10):
+        before = count[0]
+        os.setxattr(f"{t.mnt}/model", "user.kvcachefs.quota", b"100M")
+        during += count[0] - before
+        os.removexattr(f"{t.mnt}/model", "user.kvcachefs.quota")
+    stop.set()
+    thread.join()
+    assert during > 100, during
+
+
+t = Store("small", cpu="64M", size="256M")
+slow = faults.Rules(f"calls=write path={t.path}/catalog.sqlite-wal count=0 nth=1 do=delay:30")
+slow.mount(t)
+os.mkdir(f"{t.mnt}/model")
+t.write("model/a", b"a")
+others_go_on()
+t.umount()

@@ -47,8 +47,11 @@ static int body_read(void *arg, void *buf, size_t len, uint64_t off)
 
 static int body_head(void *arg, uint8_t page[KVC_FRAME_HEADER])
 {
-	kvc_frame_encode(&((struct body *)arg)->f, page);
-	return 0;
+	struct kvc_frame *f = &((struct body *)arg)->f;
+	int err = kvc_frame_prove(f, store.secret);
+
+	kvc_frame_encode(f, page);
+	return err;
 }
 
 static uint64_t node(uint64_t parent, const char *name, uint32_t mode, uint64_t chunk)
@@ -234,7 +237,7 @@ static int timed(const char *call, const char *mnt, int count, unsigned seed)
 			snprintf(path, sizeof path, "%s/model/new-%u-%d", mnt, seed, i);
 		else
 			snprintf(path, sizeof path, "%s/flat/object-%llu", mnt,
-				 (unsigned long long)seed * 100000 + (unsigned long long)i);
+				 (unsigned long long)seed + (unsigned long long)i);
 		/* brings it in: those that have a frame are at multiples of 16 less 4 */
 		if (!strcmp(call, "open") && i < 500) {
 			snprintf(path, sizeof path, "%s/flat/object-%d", mnt, i * 16 + 12);

@@ -78,7 +78,7 @@ void kvc_leave_both(struct kvc *k, struct kvc_node *n, unsigned tier)
 {
 	struct kvc_place *p = &n->place[tier];
 
-	if (!p->gen || p->codec & KVC_PLACE_LEFT)
+	if (!p->gen || p->codec & KVC_PLACE_LEFT || n->lost || kvc_node_cut(n))
 		return;
 	p->codec |= KVC_PLACE_LEFT;
 	if (kvc_place_put(k->cat, n->row.ino, tier, p))

@@ -57,8 +57,9 @@ inc_fs     := -Ifs $(call upto,catalog) -Iengine/calls -Itiers
 inc_mkfs   := -Imkfs $(call upto,catalog) -Itiers -Igpu
 inc_gpu    := -Igpu
 inc_tests  := $(call upto,calls) -Itiers -Ifs -Igpu
-inc_tests/unit := $(inc_tests) -Itests/unit/catalog
+inc_tests/unit := $(inc_tests) -Itests/unit/catalog -Itests/unit/house
 inc_tests/unit/catalog := $(inc_tests/unit)
+inc_tests/unit/house := $(inc_tests/unit)
 inc_tests/tools := $(inc_tests)
 inc_tests/fuzz := $(inc_tests)
 lib_engine := -lsqlite3 -lxxhash -lzstd -lcrypto -lm
@@ -120,7 +121,7 @@ build/lint/$(1)/%.ok: $(1)/%.c $(filter %.h,$(ALL_C)) .clang-tidy tests/.clang-t
 TIDY += $(patsubst %.c,build/lint/%.ok,$(wildcard $(1)/*.c))
 endef
 CLANG_TIDY := clang-tidy-19
-$(foreach d,$(FLOORS:%=engine/%) mkfs tests/unit tests/unit/catalog,$(eval $(call compile,$(d))))
+$(foreach d,$(FLOORS:%=engine/%) mkfs tests/unit tests/unit/catalog tests/unit/house,$(eval $(call compile,$(d))))
 $(eval $(call compile,tests/tools,$$$$($(PKG) --cflags hiredis)))
 $(eval $(call compile,tests/fuzz,$$$$($(PKG) --cflags hiredis hiredis_ssl libcurl fuse3)))
 $(eval $(call compile,tiers,$$$$($(PKG) --cflags hiredis hiredis_ssl libcurl)))
@@ -131,10 +132,10 @@ $(B)/bin/kvcachefs: $(FS) $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $$($(PKG) --static --libs fuse3) $$($(PKG) --libs libmicrohttpd) $(lib_tiers) $(lib_engine)
 
-$(B)/bin/mkfs.kvcachefs: $(call obj,mkfs/mkfs.c mkfs/pools.c mkfs/tool.c)
+$(B)/bin/mkfs.kvcachefs: $(call obj,mkfs/mkfs.c mkfs/mounts.c mkfs/pools.c mkfs/tool.c)
 $(B)/bin/fsck.kvcachefs: $(call obj,$(wildcard mkfs/fsck*.c) mkfs/tool.c)
 $(B)/bin/mount.kvcachefs: $(call obj,mkfs/mount.c)
-$(B)/bin/kvcachectl: $(call obj,mkfs/ctl.c mkfs/pools.c mkfs/tool.c $(wildcard mkfs/replay*.c)) $(B)/lib/libkvcachefs.a
+$(B)/bin/kvcachectl: $(call obj,$(wildcard mkfs/ctl*.c mkfs/replay*.c mkfs/trace*.c) mkfs/json.c mkfs/mounts.c mkfs/pools.c mkfs/tool.c) $(B)/lib/libkvcachefs.a
 $(TOOLS:%=$(B)/bin/%): $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter $(B)/obj/mkfs/% %.a,$^) $(TIERS) $(ENGINE) $(lib_tiers) $(lib_engine) $(if $(filter %.a,$^),$(lib_gpu))
@@ -185,9 +186,24 @@ $(B)/bin/test-library: $(B)/obj/tests/tools/library.o $(B)/lib/libkvcachefs.a
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_gpu)
 $(B)/bin/unit-rings: $(B)/obj/fs/ring.o
 $(B)/bin/unit-catalog: $(call obj,$(call src,tests/unit/catalog))
+# What of a unit test's program stands in for the engine's calls (tests/unit/house/alloc.h)
+wrap_alloc := malloc calloc realloc reallocarray aligned_alloc strdup strndup free ZSTD_createCCtx ZSTD_createDCtx \
+	EVP_CIPHER_CTX_new EVP_MAC_CTX_new EVP_KDF_fetch EVP_KDF_CTX_new
+unitwrap_memory := $(wrap_alloc)
+unitwrap_memory_catalog := $(wrap_alloc)
+# an engine in the test itself (tests/unit/house/house.h)
+wrap_house := kvc_clock_ns
+unitwrap_heads := $(wrap_house) pthread_mutex_lock kvc_name_of
+unitwrap_calls_memory := $(wrap_house) $(wrap_alloc)
+unitwrap_drops := $(wrap_house) $(wrap_alloc) kvc_catalog_pause kvc_name_of kvc_name_each kvc_row_get kvc_object_get \
+	kvc_place_get kvc_chunk_get kvc_xattr_get
+$(B)/bin/unit-memory $(B)/bin/unit-memory_catalog: $(call obj,tests/unit/house/alloc.c)
+$(B)/bin/unit-heads: $(call obj,tests/unit/house/house.c)
+$(B)/bin/unit-drops $(B)/bin/unit-calls_memory: $(call obj,tests/unit/house/house.c tests/unit/house/alloc.c)
+$(B)/bin/unit-memory_catalog: $(call obj,$(call src,tests/unit/catalog))
 $(B)/bin/unit-%: $(B)/obj/tests/unit/%.o $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
-	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_tiers) $(lib_engine) -lcmocka
+	$(Q)$(CC) $(LDFLAGS_ALL) $(addprefix -Wl$(comma)--wrap=,$(unitwrap_$*)) -o $@ $^ $(lib_tiers) $(lib_engine) -lcmocka
 $(B)/bin/test-%: $(B)/obj/tests/tools/%.o $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_tiers) $(lib_engine) -luring

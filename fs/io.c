@@ -76,6 +76,8 @@ static void run_create(struct call *c)
 		uint64_t ino = e.ino = c->attr.ino;
 
 		e.attr_timeout = kvfs_timeout(&c->attr);
+		if (kvc_fleeting(c->f->k, c->ino))
+			e.entry_timeout = 0;
 		kvfs_stat(&c->attr, &e.attr);
 		set_way(&c->fi, &o, c->w.uid);
 		if (fuse_reply_create(c->req, &e, &c->fi) == -ENOENT) {

@@ -67,6 +67,7 @@ struct call *kvfs_call(fuse_req_t req, uint64_t ino, void (*run)(struct call *),
 	}
 	c->w.wake = wake;
 	c->w.uid = fuse_req_ctx(req)->uid;
+	c->w.client = (uint32_t)fuse_req_ctx(req)->pid & INT32_MAX;
 	c->f = kvfs_of(req);
 	c->req = req;
 	c->ino = ino;
@@ -93,7 +94,7 @@ static void count(fuse_req_t req)
 	kvc_count(kvc_stats(kvfs_of(req)->k), requests);
 }
 
-static void reply_entry(fuse_req_t req, int err, const struct kvc_row *a)
+static void reply_entry(fuse_req_t req, uint64_t parent, int err, const struct kvc_row *a)
 {
 	struct fuse_entry_param e = { .entry_timeout = kvfs_of(req)->entry_timeout };
 
@@ -111,18 +112,20 @@ static void reply_entry(fuse_req_t req, int err, const struct kvc_row *a)
 	e.attr_timeout = kvfs_timeout(a);
 	if (!a->nlink) /* dropped a moment ago, and shown once more */
 		e.entry_timeout = e.attr_timeout = 0;
+	if (S_ISREG(a->mode) && kvc_fleeting(kvfs_of(req)->k, parent))
+		e.entry_timeout = 0;
 	kvfs_stat(a, &e.attr);
 	/* interrupted: the kernel did not take the reference */
 	if (fuse_reply_entry(req, &e) == -ENOENT)
 		kvc_forget(kvfs_of(req)->k, a->ino, 1);
 }
 
-static void reply_new(fuse_req_t req, int err, const struct kvc_row *a)
+static void reply_new(fuse_req_t req, uint64_t parent, int err, const struct kvc_row *a)
 {
 	if (err)
 		fuse_reply_err(req, kvfs_errno(err));
 	else
-		reply_entry(req, 0, a);
+		reply_entry(req, parent, 0, a);
 }
 
 static void run_lookup(struct call *c)
@@ -132,7 +135,7 @@ static void run_lookup(struct call *c)
 	err = err ?: kvc_lookup(c->f->k, c->ino, c->name, &c->attr, &c->w);
 	if (kvfs_waits(c, &err))
 		return;
-	reply_entry(c->req, err, &c->attr);
+	reply_entry(c->req, c->ino, err, &c->attr);
 	kvfs_done(c);
 }
 
@@ -151,7 +154,7 @@ static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 		return;
 	err = kvc_lookup(kvfs_of(req)->k, parent, name, &a, NULL);
 	if (err != -EAGAIN) {
-		reply_entry(req, err, &a);
+		reply_entry(req, parent, err, &a);
 		return;
 	}
 	c = kvfs_call(req, parent, run_lookup, name, NULL); /* a shared tier is asked */
@@ -349,7 +352,7 @@ static void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t
 	struct kvc_row a;
 
 	if (!refuse_name(req, parent, name))
-		reply_new(req,
+		reply_new(req, parent,
 			  kvc_make(kvfs_of(req)->k, parent, name, S_IFDIR | (mode & 07777), &who,
 				   NULL, 0, &a),
 			  &a);
@@ -361,7 +364,7 @@ static void op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, co
 	struct kvc_row a;
 
 	if (!refuse_name(req, parent, name))
-		reply_new(req,
+		reply_new(req, parent,
 			  kvc_make(kvfs_of(req)->k, parent, name, S_IFLNK | 0777, &who, target, 0,
 				   &a),
 			  &a);
@@ -378,7 +381,7 @@ static void run_mknod(struct call *c)
 		return;
 	if (!err)
 		kvc_file_release(c->f->k, c->attr.ino, O_WRONLY, c->w.uid);
-	reply_new(c->req, err, &c->attr);
+	reply_new(c->req, c->ino, err, &c->attr);
 	kvfs_done(c);
 }
 
@@ -391,7 +394,7 @@ static void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t
 	if (refuse_name(req, parent, name))
 		return;
 	if (!S_ISREG(mode)) {
-		reply_new(req,
+		reply_new(req, parent,
 			  kvc_make(kvfs_of(req)->k, parent, name, mode & (S_IFMT | 07777), &who,
 				   NULL, kvc_is_device(mode) ? rdev : 0, &a),
 			  &a);
@@ -409,7 +412,7 @@ static void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const cha
 	struct kvc_row a;
 
 	if (!refuse_name(req, parent, name) && !refuse_virtual(req, ino))
-		reply_new(req, kvc_link(kvfs_of(req)->k, ino, parent, name, &a), &a);
+		reply_new(req, parent, kvc_link(kvfs_of(req)->k, ino, parent, name, &a), &a);
 }
 
 static void run_unlink(struct call *c)
@@ -558,9 +561,8 @@ static void op_statfs(fuse_req_t req, fuse_ino_t ino)
 	struct kvc_space s;
 	struct statvfs v = { .f_bsize = 4096, .f_frsize = 4096, .f_namemax = KVFS_NAME_MAX };
 
-	(void)ino;
 	count(req);
-	kvc_space(kvfs_of(req)->k, &s);
+	kvc_space(kvfs_of(req)->k, kvfs_is_virtual(ino) ? KVC_ROOT : ino, &s);
 	v.f_blocks = s.total / 4096;
 	v.f_bfree = v.f_bavail = s.free / 4096;
 	v.f_files = 1ull << 40;
@@ -615,10 +617,10 @@ static void op_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
 		fuse_reply_buf(req, names, len);
 }
 
-/* It is done, and has given its effects a moment. */
+/* It is done, and has given its effects a moment; or it was a request, and this is its end. */
 static void run_attribute(struct call *c)
 {
-	fuse_reply_err(c->req, 0);
+	fuse_reply_err(c->req, c->w.stage ? kvfs_errno(c->w.err) : 0);
 	kvfs_done(c);
 }
 
@@ -630,28 +632,31 @@ static void reply_attribute(struct call *c, int err)
 	kvfs_done(c);
 }
 
+/* To set or remove one that we keep; NULL: it is answered. */
+static struct call *attribute_call(fuse_req_t req, fuse_ino_t ino, const char *name)
+{
+	if (refuse_virtual(req, ino))
+		return NULL;
+	if (xattr_kept(name))
+		return kvfs_call(req, ino, run_attribute, NULL, NULL);
+	fuse_reply_err(req, EOPNOTSUPP);
+	return NULL;
+}
+
 static void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value,
 			size_t size, int flags)
 {
-	struct call *c;
+	struct call *c = attribute_call(req, ino, name);
 
-	if (refuse_virtual(req, ino))
-		return;
-	if (!xattr_kept(name))
-		fuse_reply_err(req, EOPNOTSUPP);
-	else if ((c = kvfs_call(req, ino, run_attribute, NULL, NULL)))
+	if (c)
 		reply_attribute(c, kvc_setxattr(c->f->k, ino, name, value, size, flags, &c->w));
 }
 
 static void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 {
-	struct call *c;
+	struct call *c = attribute_call(req, ino, name);
 
-	if (refuse_virtual(req, ino))
-		return;
-	if (!xattr_kept(name))
-		fuse_reply_err(req, EOPNOTSUPP);
-	else if ((c = kvfs_call(req, ino, run_attribute, NULL, NULL)))
+	if (c)
 		reply_attribute(c, kvc_removexattr(c->f->k, ino, name, &c->w));
 }
 

@@ -371,6 +371,8 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 		err = add(&args, "%s", "allow_other");
 	if (!err && *o->generic)
 		err = add(&args, "%s", o->generic);
+	if (!err && o->atime == KVC_ATIME_NEVER) /* for people: it is the engine that does so */
+		err = add(&args, "%s", "noatime");
 	if (!err && f->want_uring)
 		err = add(&args, "io_uring,io_uring_q_depth=%s", number);
 	f->se = err ? NULL : fuse_session_new(&args, &ops, sizeof ops, f);

@@ -3,47 +3,24 @@
  * kvcachectl COMMAND ...: what one asks of a running mount, through the files in its .kvcachefs,
  * and of the machine. One row each in `commands`.
  */
-#include "tool.h"
+#include "ctl.h"
 
 #include "kvcachefs.h"
-#include "pools.h"
 #include "replay.h"
-#include "util.h"
+#include "trace.h"
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <getopt.h>
-#include <libgen.h>
-#include <linux/magic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
-
-static int open_in(const char *mnt, const char *name, int flags)
-{
-	char path[4200];
-	struct statfs fs;
-	int fd = -1;
-
-	snprintf(path, sizeof path, "%s/.kvcachefs/%s", mnt, name);
-	if (!statfs(path, &fs)) {
-		errno = ENOENT; /* somebody's own files of that name are left alone */
-		if (fs.f_type == FUSE_SUPER_MAGIC)
-			fd = open(path, flags | O_CLOEXEC);
-	}
-	if (fd < 0)
-		kvm_fail("%s: %s", path,
-			 errno == ENOENT ? "this is no kvcachefs mount" : strerror(errno));
-	return fd;
-}
 
 /* Copies a file to stdout. */
-static int show(const char *mnt, const char *name)
+static int show(const char *inside, const char *name)
 {
-	int fd = open_in(mnt, name, O_RDONLY);
-	char buf[65536];
+	char buf[65536], mnt[KVM_PATH];
+	int fd = kvm_mount_of(inside, mnt) ? -1 : kvm_mount_open(mnt, name, O_RDONLY);
 	ssize_t n = 0;
 
 	if (fd < 0)
@@ -56,21 +33,19 @@ static int show(const char *mnt, const char *name)
 
 static int run_stats(int argc, char **argv)
 {
-	(void)argc;
-	return show(argv[0], "stats");
+	return show(argc ? argv[0] : NULL, "stats");
 }
 
 static int run_config(int argc, char **argv)
 {
-	(void)argc;
-	return show(argv[0], "config");
+	return show(argc ? argv[0] : NULL, "config");
 }
 
 /* Starts a sweep and waits for its end. */
-static int sweep(const char *mnt, const char *word)
+static int sweep(const char *inside, const char *word)
 {
-	int fd = open_in(mnt, "control", O_WRONLY);
-	char line[256];
+	char line[256], mnt[KVM_PATH];
+	int fd = kvm_mount_of(inside, mnt) ? -1 : kvm_mount_open(mnt, "control", O_WRONLY);
 
 	if (fd < 0)
 		return 1;
@@ -85,7 +60,7 @@ static int sweep(const char *mnt, const char *word)
 	for (;;) {
 		ssize_t n;
 
-		fd = open_in(mnt, "control", O_RDONLY);
+		fd = kvm_mount_open(mnt, "control", O_RDONLY);
 		if (fd < 0)
 			return 1;
 		n = read(fd, line, sizeof line - 1);
@@ -102,51 +77,54 @@ static int sweep(const char *mnt, const char *word)
 
 static int run_import(int argc, char **argv)
 {
-	(void)argc;
-	return sweep(argv[0], "import");
+	return sweep(argc ? argv[0] : NULL, "import");
 }
 
 static int run_rekey(int argc, char **argv)
 {
-	(void)argc;
-	return sweep(argv[0], "rekey");
+	return sweep(argc ? argv[0] : NULL, "rekey");
 }
 
-/*
- * prefetch MOUNT PATH...: asks for them without waiting. lease: prints the lines and holds until a
- * signal.
- */
-static int ask(const char *mnt, char **paths, int n, bool hold)
+/* A path as any program would name it, as seen from the root of its mount. */
+static int print_below(FILE *out, const char *mnt, const char *path)
 {
-	int fd = open_in(mnt, "lease", O_RDWR);
-	char buf[65536];
-	ssize_t got;
-	FILE *text;
-	char *list = NULL;
-	size_t len = 0, at = 0;
+	KVC_MEM char *whole = realpath(path, NULL);
+	size_t n = strlen(mnt);
 
-	if (fd < 0)
-		return 1;
-	text = open_memstream(&list, &len);
-	if (!text)
-		return kvm_fail("out of memory");
-	if (!hold)
-		fputs("prefetch\n", text);
-	for (int i = 0; i < n; i++)
-		fprintf(text, "%s\n", paths[i]);
-	fclose(text);
-	while (at < len) {
-		ssize_t w = write(fd, list + at, len - at);
+	if (!whole)
+		return kvm_fail("%s: %s", path, strerror(errno));
+	if (strncmp(whole, mnt, n) != 0 || (whole[n] && whole[n] != '/'))
+		return kvm_fail("%s: it is not below %s", path, mnt);
+	fprintf(out, "%s\n", whole[n] ? whole + n + 1 : "");
+	return 0;
+}
 
-		if (w < 0)
-			return kvm_fail("lease: %s", strerror(errno));
-		at += (size_t)w;
-	}
-	free(list);
-	if (!hold) {
-		close(fd);
+/* The lines of the paths; the first may be the mount that the others are below of. */
+static int print_paths(FILE *out, char mnt[KVM_PATH], int n, char **paths)
+{
+	struct stat first, root;
+	int err = kvm_mount_of(paths[0], mnt);
+
+	if (err)
+		return err;
+	if (!stat(paths[0], &first) && !stat(mnt, &root) && first.st_ino == root.st_ino &&
+	    first.st_dev == root.st_dev) {
+		if (n == 1)
+			return kvm_misused("%s: behind the mount come the paths in it", paths[0]);
+		for (int i = 1; i < n; i++)
+			fprintf(out, "%s\n", paths[i]);
 		return 0;
 	}
+	for (int i = 0; i < n && !err; i++)
+		err = print_below(out, mnt, paths[i]);
+	return err;
+}
+
+static int hold_lease(int fd)
+{
+	char buf[65536];
+	ssize_t got;
+
 	while ((got = read(fd, buf, sizeof buf)) > 0)
 		fwrite(buf, 1, (size_t)got, stdout);
 	if (got < 0)
@@ -157,14 +135,49 @@ static int ask(const char *mnt, char **paths, int n, bool hold)
 	return 0;
 }
 
+/*
+ * prefetch PATH...: asks for them without waiting. lease: prints the lines and holds until a
+ * signal.
+ */
+static int ask(char **paths, int n, bool hold)
+{
+	KVC_MEM char *list = NULL;
+	size_t len = 0, at = 0;
+	char mnt[KVM_PATH];
+	FILE *text = open_memstream(&list, &len);
+	KVC_FD int fd = -1;
+	int err;
+
+	if (!text)
+		return kvm_fail("out of memory");
+	if (!hold)
+		fputs("prefetch\n", text);
+	err = print_paths(text, mnt, n, paths);
+	if (fclose(text))
+		return kvm_fail("out of memory");
+	if (err)
+		return err;
+	fd = kvm_mount_open(mnt, "lease", O_RDWR);
+	if (fd < 0)
+		return 1;
+	while (at < len) {
+		ssize_t w = write(fd, list + at, len - at);
+
+		if (w < 0)
+			return kvm_fail("lease: %s", strerror(errno));
+		at += (size_t)w;
+	}
+	return hold ? hold_lease(fd) : 0;
+}
+
 static int run_prefetch(int argc, char **argv)
 {
-	return ask(argv[0], argv + 1, argc - 1, false);
+	return ask(argv, argc, false);
 }
 
 static int run_lease(int argc, char **argv)
 {
-	return ask(argv[0], argv + 1, argc - 1, true);
+	return ask(argv, argc, true);
 }
 
 /* A key one above the highest id that is there; *id gets its id. What is secret stays in `text`. */
@@ -382,96 +395,46 @@ static int run_gpus(int argc, char **argv)
 	return 0;
 }
 
-struct pools {
-	bool free;   /* those of no store, or: */
-	char **only; /* these */
-	int nonly, failed;
-	unsigned n, freed;
-};
-
-static int show_pool(void *arg, const struct kvm_pool *p)
-{
-	struct pools *all = arg;
-	char size[32];
-	bool free_it = all->free && p->marked && !p->lives && !p->wanted && !all->nonly;
-	int err = 0;
-
-	for (int i = 0; i < all->nonly; i++)
-		if (all->only[i] && !strcmp(all->only[i], p->path)) {
-			all->only[i] = NULL;
-			free_it = true;
-		}
-	all->n++;
-	if (free_it)
-		err = kvm_pool_free(p);
-	printf("%s %s %s%s%s\n", p->path, kvc_size_text(p->bytes, size),
-	       p->lives     ? "in use by the store "
-	       : !p->marked ? "of an older daemon, or not a pool"
-	       : p->wanted  ? "kept for the store "
-			    : "of no store: what was ",
-	       p->marked ? p->owner.dir : "",
-	       !free_it   ? !p->marked || p->lives || p->wanted ? "" : " is no more"
-	       : !err     ? ", freed"
-	       : p->lives ? ", not freed"
-			  : ", cannot be freed");
-	all->freed += free_it && !err;
-	all->failed += err != 0;
-	return 0;
-}
-
-/*
- * pools [--free [POOL...]]: what daemons left in memory; and gives back what belongs to no store
- * any more, or the pools that are named.
- */
-static int run_pools(int argc, char **argv)
-{
-	struct pools all = { .free = argc && !strcmp(argv[0], "--free") };
-	const char *folder = argc && !all.free ? argv[0] : NULL;
-	KVC_MEM char *beside = NULL;
-	int err;
-
-	if (all.free) {
-		all.only = argv + 1;
-		all.nonly = argc - 1;
-		beside = argc > 1 ? strdup(argv[1]) : NULL;
-		folder = beside ? dirname(beside) : NULL;
-	} else if (argc > 1) {
-		return kvm_fail("usage: kvcachectl pools [FOLDER | --free [POOL...]]");
-	}
-	err = kvm_pools_each(folder, show_pool, &all);
-	if (err)
-		return kvm_fail("cannot look for pools in %s: %s", folder ?: "/proc/self/mountinfo",
-				strerror(-err));
-	for (int i = 0; i < all.nonly; i++)
-		if (all.only[i])
-			all.failed += kvm_fail("%s is not a pool", all.only[i]);
-	if (!all.n)
-		printf("there is no pool\n");
-	return all.failed != 0;
-}
-
 static const struct {
 	const char *name, *args, *help;
 	int min, max;
 	int (*run)(int argc, char **argv);
 } commands[] = {
-	{ "stats", "MOUNT", "counters of a mount", 1, 1, run_stats },
-	{ "config", "MOUNT", "its options and what was decided", 1, 1, run_config },
-	{ "prefetch", "MOUNT PATH...", "load these into the pool; a folder means all files in it",
-	  2, 1 << 20, run_prefetch },
-	{ "lease", "MOUNT PATH...", "load them, print a line each, and hold them until a signal", 2,
+	{ "status", "[--interval TIME] [--json] [PATH]", "a mount on one screen", 0, 1000,
+	  kvm_run_status },
+	{ "stats", "[PATH]", "counters of a mount", 0, 1, run_stats },
+	{ "config", "[PATH]", "its options and what was decided", 0, 1, run_config },
+	{ "ls", "[--recursive] [--json] [PATH]", "chunks and files: where, size, hits, pin, ttl", 0,
+	  1000, kvm_run_ls },
+	{ "stat", "[--json] PATH...", "all that is known of them", 1, 1 << 20, kvm_run_stat },
+	{ "pin", "[--for TIME] PATH...", "chunks stay in memory, for ever or so long", 1, 1 << 20,
+	  kvm_run_pin },
+	{ "unpin", "PATH...", "and no more", 1, 1 << 20, kvm_run_unpin },
+	{ "ttl", "TIME|never PATH...", "when chunks, or those of a model, are dropped", 2, 1 << 20,
+	  kvm_run_ttl },
+	{ "quota", "[--yes] SIZE|none MODEL...", "what a model's files may take", 2, 1 << 20,
+	  kvm_run_quota },
+	{ "policy", "NAME|none MODEL...", "who of a model is evicted first", 2, 1 << 20,
+	  kvm_run_policy },
+	{ "evict", "[--from TIER] [--yes] PATH...", "out of memory, a tier, or all", 1, 1 << 20,
+	  kvm_run_evict },
+	{ "prefetch", "PATH...", "load these into the pool; a folder means all files in it", 1,
+	  1 << 20, run_prefetch },
+	{ "lease", "PATH...", "load them, print a line each, and hold them until a signal", 1,
 	  1 << 20, run_lease },
-	{ "import", "MOUNT", "take in the listing of the shared tiers", 1, 1, run_import },
-	{ "rekey", "MOUNT", "seal again what is not sealed with the newest key", 1, 1, run_rekey },
+	{ "import", "[PATH]", "take in the listing of the shared tiers", 0, 1, run_import },
+	{ "rekey", "[PATH]", "seal again what is not sealed with the newest key", 0, 1, run_rekey },
 	{ "gpus", "[PCI-FOLDER]", "NVIDIA devices, and the numa= that puts a pool near each", 0, 1,
 	  run_gpus },
 	{ "hash", "SCHEME FILE [MODEL]",
 	  "chunk keys of a file of token ids, or the paths that engines give them", 2, 40,
 	  run_hash },
-	{ "pools", "[FOLDER | --free]", "pools left in memory; those of no store are given back", 0,
-	  1000, run_pools },
+	{ "pools", "[--json] [FOLDER] | --free [--yes] [POOL...]",
+	  "pools left in memory; those of no store are given back", 0, 1000, kvm_run_pools },
 	{ "replay", "[OPTION...] TRACE...", "what each policy would have had of a trace's chunks",
 	  1, 1000, kvm_run_replay },
+	{ "trace", "[OPTION...] [PATH]", "record a mount's requests for replay", 0, 8,
+	  kvm_run_trace },
 	{ "newkey", "FILE [MODEL]", "add a random key to a key file", 1, 2, run_newkey },
 };
 
@@ -479,12 +442,16 @@ static void usage(FILE *out)
 {
 	fprintf(out, "usage: kvcachectl COMMAND ...\nAsks something of a mounted kvcachefs.\n\n");
 	for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
-		char left[64];
+		char left[80];
 
 		snprintf(left, sizeof left, "%s %s", commands[i].name, commands[i].args);
-		fprintf(out, "  %-24s %s\n", left, commands[i].help);
+		if (strlen(left) > 24)
+			fprintf(out, "  %s\n%26s %s\n", left, "", commands[i].help);
+		else
+			fprintf(out, "  %-24s %s\n", left, commands[i].help);
 	}
-	fprintf(out, "\n  -h, --help  this\n  -V, --version  the version\n");
+	fprintf(out, "\nA PATH is anything in the mount; without one it is the only mount.\n"
+		     "\n  -h, --help  this\n  -V, --version  the version\n");
 }
 
 int main(int argc, char **argv)
@@ -498,13 +465,19 @@ int main(int argc, char **argv)
 		printf("kvcachectl %s\n", KVC_VERSION);
 		return 0;
 	}
-	for (size_t i = 0; argc > 1 && i < sizeof commands / sizeof commands[0]; i++)
-		if (!strcmp(commands[i].name, argv[1])) {
-			if (argc - 2 < commands[i].min || argc - 2 > commands[i].max)
-				return kvm_fail("usage: kvcachectl %s %s", commands[i].name,
-						commands[i].args);
-			return commands[i].run(argc - 2, argv + 2);
+	for (size_t i = 0; argc > 1 && i < sizeof commands / sizeof commands[0]; i++) {
+		if (strcmp(commands[i].name, argv[1]) != 0)
+			continue;
+		if (argc == 3 && !strcmp(argv[2], "--help")) {
+			printf("usage: kvcachectl %s %s\n%s\n", commands[i].name, commands[i].args,
+			       commands[i].help);
+			return 0;
 		}
-	return kvm_fail("%s; kvcachectl --help lists the commands",
-			argc > 1 ? "there is no such command" : "a command is missing");
+		if (argc - 2 >= commands[i].min && argc - 2 <= commands[i].max)
+			return commands[i].run(argc - 2, argv + 2);
+		kvm_fail("usage: kvcachectl %s %s", commands[i].name, commands[i].args);
+		return 2;
+	}
+	return argc > 1 ? kvm_misused("there is no command %s", argv[1])
+			: kvm_misused("a command is missing");
 }

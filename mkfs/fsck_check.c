@@ -122,15 +122,21 @@ static int payload_good(struct kvc_tier *t, const struct kvc_where *w, const str
 	return memcmp(sum.b, f->stored_sum.b, 16) ? -EBADMSG : 0;
 }
 
-/* Is it the frame that the catalog speaks of, and made by a daemon of this store? */
-static bool placed_so(const struct kvc_store *s, const struct kvc_place *p,
-		      const struct kvc_frame *f)
+/*
+ * Is it the frame that the catalog speaks of, and made by a daemon of this store? 0, or as below.
+ */
+static int placed_so(const struct kvc_store *s, const struct kvc_place *p,
+		     const struct kvc_frame *f)
 {
 	static const struct kvc_sum none;
+	enum kvc_proven proven = KVC_PROVEN_ALL;
+	int err = 0;
 
 	if (memcmp(p->sum.b, none.b, 16) && memcmp(p->sum.b, f->stored_sum.b, 16))
-		return false;
-	return f->version < 2 || !s->has_secret || kvc_frame_proven(f, s->secret);
+		return -EBADMSG;
+	if (f->version > 1 && s->has_secret)
+		err = kvc_frame_proven(f, s->secret, &proven);
+	return err ?: proven == KVC_PROVEN_NOTHING ? -EBADMSG : 0;
 }
 
 /* 0: the frame of this placement lies there; -EBADMSG: it does not; else it cannot be told. */
@@ -142,8 +148,10 @@ static int frame_there(const struct pass *p, const struct one *o, uint8_t *page,
 	if (err)
 		return err;
 	if (memcmp(f->store, p->s->uuid, 16) || f->ino != o->ino || f->gen != o->p.gen ||
-	    KVC_FRAME_HEADER + f->stored_len > o->p.where.len || !placed_so(p->s, &o->p, f))
+	    KVC_FRAME_HEADER + f->stored_len > o->p.where.len)
 		return -EBADMSG;
+	if ((err = placed_so(p->s, &o->p, f)))
+		return err;
 	return p->data ? payload_good(p->t, &o->p.where, f) : 0;
 }
 
@@ -232,12 +240,16 @@ static int check_total(struct pass *p)
 /* A frame: one that is placed is claimed already, so claiming it again fails. */
 static int orphan(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
 {
+	enum kvc_proven proven = KVC_PROVEN_ALL;
 	struct pass *p = arg;
+	int err = 0;
 
 	/* What a user stored is no frame of ours; nor, here, is what cannot prove that it is. */
-	if (memcmp(f->store, p->s->uuid, 16) ||
-	    (p->s->has_secret && !kvc_frame_proven(f, p->s->secret)) || p->t->ops->claim(p->t, w))
-		return 0;
+	if (!memcmp(f->store, p->s->uuid, 16) && p->s->has_secret)
+		err = kvc_frame_proven(f, p->s->secret, &proven);
+	if (err || memcmp(f->store, p->s->uuid, 16) || proven == KVC_PROVEN_NOTHING ||
+	    p->t->ops->claim(p->t, w))
+		return err;
 	p->orphans++;
 	if (!p->expected)
 		kvm_foundf(p->r, p->r->mend,

@@ -37,17 +37,17 @@ struct frames {
  * Is this frame one of the store's, and its name part too? A store that has no secret is either of
  * before there were proofs, or has lost its superblock, and nothing can be told.
  */
-static enum kvc_proven proven(struct frames *all, const struct kvc_frame *f)
+static int proven(struct frames *all, const struct kvc_frame *f, enum kvc_proven *p)
 {
-	enum kvc_proven p;
+	int err = 0;
 
 	all->newer |= f->version > 1;
-	if (!all->s->has_secret)
-		return KVC_PROVEN_ALL;
-	p = kvc_frame_proven(f, all->s->secret);
-	all->foreign += !p;
+	*p = KVC_PROVEN_ALL;
+	if (!all->s->has_secret || (err = kvc_frame_proven(f, all->s->secret, p)))
+		return err;
+	all->foreign += !*p;
 	all->older += f->version < 2;
-	return p;
+	return 0;
 }
 
 static int take(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
@@ -55,10 +55,14 @@ static int take(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
 	struct frames *all = arg;
 	enum kvc_proven proof;
 	struct frame *x;
+	int err;
 
-	if (memcmp(f->store, all->s->uuid, 16) || !(proof = proven(all, f)) ||
-	    all->disk->ops->claim(all->disk, w) == -ERANGE)
-		return 0; /* another store's, or cut off */
+	if (memcmp(f->store, all->s->uuid, 16))
+		return 0; /* another store's */
+	if ((err = proven(all, f, &proof)))
+		return err;
+	if (!proof || all->disk->ops->claim(all->disk, w) == -ERANGE)
+		return 0; /* a user's, or cut off */
 	if (kvc_grow(&all->v, all->n, &all->room, sizeof *all->v))
 		return -ENOMEM;
 	x = &all->v[all->n];

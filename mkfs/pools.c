@@ -5,10 +5,14 @@
  */
 #include "pools.h"
 
+#include "mounts.h"
+
 #include <dirent.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
@@ -32,22 +36,34 @@ static bool wanted(const struct kvc_owner *o)
 	return kvc_owner_of(s, -1, &now) || kvc_owner_same(&now, o);
 }
 
-static uint64_t bytes_of(const char *path, bool mounted)
+/* As the engine names what lies there (engine/objects/node.h). */
+static bool is_segment(const char *name)
 {
-	struct statfs fs;
-	DIR *d = mounted ? NULL : opendir(path);
-	struct dirent *e;
-	struct stat st;
-	uint64_t sum = 0;
+	return strchr("wolp", name[0]) && name[1] == '-';
+}
 
-	if (mounted)
-		return statfs(path, &fs) ? 0 : (fs.f_blocks - fs.f_bfree) * (uint64_t)fs.f_bsize;
-	while (d && (e = readdir(d)))
-		if (!fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) && S_ISREG(st.st_mode))
-			sum += (uint64_t)st.st_blocks * 512;
+/* What lies in it. One that is mounted tells what it takes as a whole. */
+static void measure(struct kvm_pool *p)
+{
+	DIR *d = opendir(p->path);
+	struct dirent *e;
+	struct statfs fs;
+	struct stat st;
+
+	while (d && (e = readdir(d))) {
+		if (fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) || !S_ISREG(st.st_mode))
+			continue;
+		p->files += is_segment(e->d_name);
+		p->bytes += (uint64_t)st.st_blocks * 512;
+		if (!strcmp(e->d_name, KVC_OWNER_MARK))
+			p->changed = st.st_mtime;
+	}
+	if (d && !fstat(dirfd(d), &st) && st.st_mtime > p->changed)
+		p->changed = st.st_mtime;
 	if (d)
 		closedir(d);
-	return sum;
+	if (p->mounted && !statfs(p->path, &fs))
+		p->bytes = (fs.f_blocks - fs.f_bfree) * (uint64_t)fs.f_bsize;
 }
 
 static void look(struct kvm_pool *p)
@@ -55,54 +71,30 @@ static void look(struct kvm_pool *p)
 	p->marked = !kvc_owner_read(p->path, &p->owner);
 	p->lives = p->marked && kvc_owner_lives(p->path);
 	p->wanted = p->marked && wanted(&p->owner);
-	p->bytes = bytes_of(p->path, p->mounted);
 }
 
-/* As /proc/self/mountinfo writes it: spaces and the like are octal there. */
-static void unescape(const char *from, size_t len, char *to, size_t room)
+struct visit {
+	int (*fn)(void *arg, const struct kvm_pool *p);
+	void *arg;
+};
+
+static int visit_mounted(void *arg, const struct kvm_mounted *m)
 {
-	size_t n = 0;
+	const struct visit *v = arg;
+	struct kvm_pool p = { .mounted = true };
 
-	for (size_t i = 0; i < len && n + 1 < room; i++) {
-		unsigned c = (unsigned char)from[i];
-
-		if (c == '\\' && i + 3 < len && sscanf(from + i + 1, "%3o", &c) == 1)
-			i += 3;
-		to[n++] = (char)c;
-	}
-	to[n] = 0;
-}
-
-static int each_mounted(int (*fn)(void *arg, const struct kvm_pool *p), void *arg)
-{
-	FILE *f = fopen("/proc/self/mountinfo", "re");
-	KVC_MEM char *line = NULL;
-	size_t room = 0;
-	int got = f ? 0 : -errno;
-
-	while (f && !got && getline(&line, &room, f) > 0) {
-		struct kvm_pool p = { .mounted = true };
-		const char *at = line;
-
-		if (!strstr(line, " - tmpfs kvcachefs "))
-			continue;
-		for (int i = 0; i < 4 && at; i++) /* the fifth field is where it is mounted */
-			at = (at = strchr(at, ' ')) ? at + 1 : NULL;
-		if (!at)
-			continue;
-		unescape(at, strcspn(at, " "), p.path, sizeof p.path);
-		look(&p);
-		got = fn(arg, &p);
-	}
-	if (f)
-		fclose(f);
-	return got;
+	if (strcmp(m->type, "tmpfs") != 0 || strcmp(m->source, "kvcachefs") != 0)
+		return 0;
+	snprintf(p.path, sizeof p.path, "%s", m->path);
+	look(&p);
+	measure(&p);
+	return v->fn(v->arg, &p);
 }
 
 int kvm_pools_each(const char *folder, int (*fn)(void *arg, const struct kvm_pool *p), void *arg)
 {
 	const char *base = folder ?: "/run/kvcachefs";
-	int got = each_mounted(fn, arg);
+	int got = kvm_mounts_each(visit_mounted, &(struct visit){ fn, arg });
 	DIR *d = got ? NULL : opendir(base);
 	struct dirent *e;
 	struct stat up, st;
@@ -118,6 +110,7 @@ int kvm_pools_each(const char *folder, int (*fn)(void *arg, const struct kvm_poo
 			continue; /* or one that is mounted: seen already */
 		snprintf(p.path, sizeof p.path, "%s/%s", base, e->d_name);
 		look(&p);
+		measure(&p);
 		if (p.marked)
 			got = fn(arg, &p);
 	}
@@ -134,7 +127,7 @@ static int empty_folder(const char *path)
 	int err = d ? 0 : -errno;
 
 	while (d && (e = readdir(d)))
-		if ((strchr("wolp", e->d_name[0]) && e->d_name[1] == '-') ||
+		if (is_segment(e->d_name) ||
 		    !strncmp(e->d_name, KVC_OWNER_MARK, strlen(KVC_OWNER_MARK)))
 			if (unlinkat(dirfd(d), e->d_name, 0))
 				err = -errno;
@@ -149,9 +142,20 @@ int kvm_pool_free(const struct kvm_pool *p)
 	 * Who still has a mapping of a dead daemon's file keeps that; an older daemon has no mark.
 	 */
 	int how = UMOUNT_NOFOLLOW | (p->marked ? MNT_DETACH : 0), err;
+	struct kvm_pool now = *p;
+	char folder[sizeof p->path];
+	KVC_FD int lock = -1;
 
-	if (p->lives)
+	/* a daemon that comes holds it from when it looks for its pool until that is marked */
+	snprintf(folder, sizeof folder, "%s", p->path);
+	lock = open(dirname(folder), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (lock >= 0 && flock(lock, LOCK_EX))
+		return -errno;
+	look(&now);
+	if (now.lives)
 		return -EBUSY;
+	if (now.marked != p->marked || (now.wanted && !p->wanted))
+		return -ESTALE;
 	err = p->mounted ? (umount2(p->path, how) ? -errno : 0) : empty_folder(p->path);
 	return err ?: rmdir(p->path) ? -errno : 0;
 }

@@ -12,7 +12,8 @@ struct kvm_pool {
 	bool lives;   /* a daemon has it in use */
 	bool wanted;  /* its store is there, and finds it at the next mount */
 	struct kvc_owner owner;
-	uint64_t bytes; /* of memory */
+	uint64_t bytes, files; /* of memory; and how many objects lie there */
+	time_t changed;        /* when an object last came, changed its state or went */
 };
 
 /*
@@ -20,7 +21,10 @@ struct kvm_pool {
  * non-zero answer ends it and is returned; or a negative errno.
  */
 int kvm_pools_each(const char *folder, int (*fn)(void *arg, const struct kvm_pool *p), void *arg);
-/* Gives its memory back, unless a daemon lives there: 0 or a negative errno, -EBUSY for that. */
+/*
+ * Gives its memory back: 0 or a negative errno. -EBUSY: a daemon lives there. -ESTALE: it was of no
+ * store when it was looked at, and now there is one that would find it.
+ */
 int kvm_pool_free(const struct kvm_pool *p);
 
 #endif

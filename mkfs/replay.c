@@ -14,15 +14,16 @@
 
 static const char usage[] =
 	"usage: kvcachectl replay [--policy NAME,...] [--capacity CHUNKS[:DISK],...]\n"
-	"                         [--chain told|none] [--seed N] [--svg FILE] [--verbose] "
-	"TRACE...\n";
+	"                         [--chain told|learned|none] [--clients N] [--seed N]\n"
+	"                         [--svg FILE] [--verbose] TRACE...\n";
 
 struct replay {
 	unsigned policy[32], npolicies;
 	uint64_t pool[CAPACITIES], disk[CAPACITIES];
 	unsigned ncapacities;
 	uint64_t seed;
-	bool chains, verbose, tiers;
+	struct kvm_way way;
+	bool verbose, tiers;
 	const char *svg;
 };
 
@@ -92,13 +93,40 @@ static int take_capacities(struct replay *o, char *list)
 	return o->ncapacities ? 0 : kvm_fail("--capacity: no number");
 }
 
+static int take_chain(struct replay *o, const char *name)
+{
+	static const char *const names[] = {
+		[KVM_NONE] = "none",
+		[KVM_TOLD] = "told",
+		[KVM_LEARNED] = "learned",
+	};
+
+	for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
+		if (!strcmp(name, names[i])) {
+			o->way.chain = i;
+			return 0;
+		}
+	return kvm_fail("--chain: told, learned or none");
+}
+
+static int take_clients(struct replay *o, const char *text)
+{
+	uint64_t n;
+	char *end = NULL;
+
+	if (!take_count(text, &end, &n) || *end || n > KVM_CLIENTS)
+		return kvm_fail("--clients: from 1 to %d", KVM_CLIENTS);
+	o->way.clients = (uint32_t)n;
+	return 0;
+}
+
 static int take_options(struct replay *o, int argc, char **argv)
 {
 	static const struct option options[] = {
-		{ "policy", 1, NULL, 'p' }, { "capacity", 1, NULL, 'c' },
-		{ "chain", 1, NULL, 'h' },  { "seed", 1, NULL, 's' },
-		{ "svg", 1, NULL, 'g' },    { "verbose", 0, NULL, 'v' },
-		{ NULL, 0, NULL, 0 },
+		{ "policy", 1, NULL, 'p' },  { "capacity", 1, NULL, 'c' },
+		{ "chain", 1, NULL, 'h' },   { "seed", 1, NULL, 's' },
+		{ "svg", 1, NULL, 'g' },     { "verbose", 0, NULL, 'v' },
+		{ "clients", 1, NULL, 'n' }, { NULL, 0, NULL, 0 },
 	};
 	int c, err = 0;
 	char *end;
@@ -118,17 +146,16 @@ static int take_options(struct replay *o, int argc, char **argv)
 			break;
 		case 'g': o->svg = optarg; break;
 		case 'v': o->verbose = true; break;
-		case 'h':
-			o->chains = !strcmp(optarg, "told");
-			if (!o->chains && strcmp(optarg, "none"))
-				err = kvm_fail("--chain: told or none");
-			break;
-		default: fputs(usage, stderr); return 1;
+		case 'h': err = take_chain(o, optarg); break;
+		case 'n': err = take_clients(o, optarg); break;
+		default: fputs(usage, stderr); return 2;
 		}
 	}
 	optind--;
-	if (!err && optind + 1 == argc)
-		err = kvm_fail("no trace is given");
+	if (!err && optind + 1 == argc) {
+		kvm_fail("no trace is given");
+		err = 2;
+	}
 	if (err)
 		fputs(usage, stderr);
 	return err;
@@ -136,11 +163,30 @@ static int take_options(struct replay *o, int argc, char **argv)
 
 static void heads(const struct replay *o, const struct kvm_trace *t)
 {
-	printf("%s: %u requests, %llu accesses, %u chunks\n%14s", t->name, t->requests,
-	       (unsigned long long)t->accesses, t->chunks, o->tiers ? "pool:disk" : "chunks");
+	printf("%s: %u requests, %llu accesses, %u chunks", t->name, t->requests,
+	       (unsigned long long)t->accesses, t->chunks);
+	if (t->lost)
+		printf(", %llu accesses lost", (unsigned long long)t->lost);
+	printf("\n%14s", o->tiers ? "pool:disk" : "chunks");
 	for (unsigned p = 0; p < o->npolicies; p++)
 		printf(o->tiers ? " %12s" : " %7s", kvc_keep_names[o->policy[p]]);
 	printf(" %7s\n", "optimum");
+}
+
+static void say_more(const struct replay *o, unsigned p, unsigned c, const struct kvm_share *s)
+{
+	const struct kvm_learned *l = &s->learned;
+
+	fprintf(stderr, "%s at %llu: %.0f accesses a second, %.1f bytes a chunk\n%s",
+		kvc_keep_names[o->policy[p]], (unsigned long long)o->pool[c], s->accesses_per_s,
+		(double)s->bytes / (double)o->pool[c], s->text);
+	if (l->made)
+		fprintf(stderr,
+			"learned %llu parents, %.4f wrong, %.4f not seen, %llu changed later; "
+			"%llu requests\n",
+			(unsigned long long)l->made, (double)l->wrong / (double)l->made,
+			(double)l->loose / (double)l->made, (unsigned long long)l->mended,
+			(unsigned long long)l->begun);
 }
 
 /* Shares of one trace: share[policy][capacity], and the optimum's after the last policy. */
@@ -162,7 +208,7 @@ static int replay_one(const struct replay *o, const struct kvm_trace *t, double 
 			struct kvc_keep_conf disk = { o->policy[p], o->disk[c], o->seed };
 			struct kvm_share s;
 
-			if (kvm_replay(t, &pool, &disk, o->chains, &s))
+			if (kvm_replay(t, &pool, &disk, &o->way, &s))
 				return kvm_fail("out of memory");
 			share[p][c] = s.pool + s.disk;
 			if (o->disk[c])
@@ -170,12 +216,7 @@ static int replay_one(const struct replay *o, const struct kvm_trace *t, double 
 			else
 				printf(o->tiers ? " %12.4f" : " %7.4f", s.pool);
 			if (o->verbose)
-				fprintf(stderr,
-					"%s at %llu: %.0f accesses a second, %.1f bytes a "
-					"chunk\n%s",
-					kvc_keep_names[o->policy[p]],
-					(unsigned long long)o->pool[c], s.accesses_per_s,
-					(double)s.bytes / (double)o->pool[c], s.text);
+				say_more(o, p, c, &s);
 		}
 		share[o->npolicies][c] = best;
 		printf(" %7.4f\n", best);
@@ -236,7 +277,7 @@ static int put_file(const char *path, const char *text, size_t len)
 
 int kvm_run_replay(int argc, char **argv)
 {
-	struct replay o = { .seed = 1, .chains = true };
+	struct replay o = { .seed = 1, .way = { KVM_TOLD, 1 } };
 	char all[] = "1000,5000,10000,20000";
 	KVC_MEM char *text = NULL;
 	size_t len = 0;
@@ -248,8 +289,9 @@ int kvm_run_replay(int argc, char **argv)
 		o.policy[o.npolicies] = o.npolicies;
 		o.npolicies++;
 	}
-	if (take_options(&o, argc, argv))
-		return 1;
+	err = take_options(&o, argc, argv);
+	if (err)
+		return err;
 	if (o.svg && !(svg = open_memstream(&text, &len)))
 		return kvm_fail("%s", strerror(errno));
 	err = replay_all(&o, svg, argv + optind, argc - optind);

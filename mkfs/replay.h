@@ -9,15 +9,19 @@
 
 /*
  * A trace: JSON lines, one request each, with "hash_ids": [...], the chunks of its prompt in order,
- * by numbers that stand for the prefix up to and with the chunk. Here chunks are numbered anew from
- * 0, and the ids of all requests lie in one array: request r has those from at[r] to at[r + 1] - 1.
+ * by numbers that stand for the prefix up to and with the chunk, and "timestamp", when it comes, in
+ * ms; and of a recording lines {"lost": N}, N uses of chunks that it lacks there (trace_join.c).
+ * Here chunks are numbered anew from 0, and the ids of all requests lie in one array: request r
+ * has those from at[r] to at[r + 1] - 1.
  */
 struct kvm_trace {
 	const char *name;
 	uint32_t *id;
 	uint64_t *at;
+	double *ms;                /* 0 where it is not told */
 	uint32_t requests, chunks; /* chunks: different ones */
 	uint64_t accesses;
+	uint64_t lost; /* accesses that a recording lacks */
 };
 
 /* 0, or 1 after a message. Who has it frees it, also after a failure. */
@@ -29,16 +33,34 @@ void kvm_trace_free(struct kvm_trace *t);
  * the first half fills the cache. disk: what did not hit in the pool but below it, and lengthened
  * the prefix.
  */
+struct kvm_learned {
+	uint64_t made;         /* chunks that were created */
+	uint64_t loose, wrong; /* of which the chain was not seen, or a wrong one */
+	uint64_t mended;       /* chunks of which it was changed later */
+	uint64_t begun;        /* requests, as they were seen */
+};
+
 struct kvm_share {
 	double pool, disk;
 	double accesses_per_s;
 	uint64_t bytes; /* of memory for the policy's state */
 	char text[256]; /* what it says of itself, lines; of the pool's */
+	struct kvm_learned learned;
+};
+
+/* Where the chain comes from. */
+enum kvm_chain { KVM_NONE, KVM_TOLD, KVM_LEARNED };
+
+#define KVM_CLIENTS 64
+
+struct kvm_way {
+	enum kvm_chain chain;
+	uint32_t clients; /* learned: requests that are under way at once, up to KVM_CLIENTS */
 };
 
 /* A pool of so many chunks over a disk (0: none), each with its policy. 0 or -ENOMEM. */
 int kvm_replay(const struct kvm_trace *t, const struct kvc_keep_conf *pool,
-	       const struct kvc_keep_conf *disk, bool chains, struct kvm_share *out);
+	       const struct kvc_keep_conf *disk, const struct kvm_way *way, struct kvm_share *out);
 /* Belady's optimum for single chunks: what is used again last, goes. Negative: out of memory. */
 double kvm_optimum(const struct kvm_trace *t, uint64_t chunks);
 

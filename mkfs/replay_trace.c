@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See replay.h: traces, and their replay. SQLite reads the JSON. */
+/* See replay.h: traces. SQLite reads the JSON. */
 #include "replay.h"
 
 #include "chain.h"
@@ -22,13 +22,21 @@ static int room_for(void *array, size_t bytes, uint64_t n)
 	return 0;
 }
 
-/* One request. ids: from the numbers of the file to ours. */
+/*
+ * One request, in rows: its time, or none, then the chunks. ids: from the numbers of the file to
+ * ours.
+ */
 static int take_line(struct kvm_trace *t, struct kvc_chain *ids, sqlite3_stmt *st)
 {
-	int got;
+	int got = sqlite3_step(st);
+	double ms = got == SQLITE_ROW ? sqlite3_column_double(st, 0) : 0;
 
-	if (room_for(&t->at, sizeof *t->at, t->requests + 1ull))
+	if (got != SQLITE_ROW)
+		return got == SQLITE_NOMEM ? -ENOMEM : -EINVAL;
+	if (room_for(&t->at, sizeof *t->at, t->requests + 1ull) ||
+	    room_for(&t->ms, sizeof *t->ms, t->requests))
 		return -ENOMEM;
+	t->ms[t->requests] = ms > 0 && ms < 1e12 ? ms : 0;
 	while ((got = sqlite3_step(st)) == SQLITE_ROW) {
 		uint64_t id = (uint64_t)sqlite3_column_int64(st, 0) + 1 ?: UINT64_MAX;
 		uint32_t slot = kvc_chain_find(ids, id);
@@ -49,6 +57,7 @@ static int take_all(struct kvm_trace *t, FILE *f, struct kvc_chain *ids, sqlite3
 {
 	KVC_MEM char *line = NULL;
 	size_t room = 0;
+	unsigned long long lost;
 	uint64_t nr = 0;
 	ssize_t n;
 	int err;
@@ -57,6 +66,10 @@ static int take_all(struct kvm_trace *t, FILE *f, struct kvc_chain *ids, sqlite3
 		nr++;
 		if (strspn(line, " \t\r\n") == (size_t)n)
 			continue;
+		if (sscanf(line, " { \"lost\" : %llu }", &lost) == 1) {
+			t->lost += lost;
+			continue;
+		}
 		sqlite3_reset(st);
 		sqlite3_bind_text(st, 1, line, (int)n, SQLITE_STATIC);
 		err = take_line(t, ids, st);
@@ -73,9 +86,10 @@ static int take_all(struct kvm_trace *t, FILE *f, struct kvc_chain *ids, sqlite3
 
 int kvm_trace_read(struct kvm_trace *t, const char *path)
 {
-	/* a line without hash_ids gives one row that is no number */
+	/* a line without hash_ids gives one row more that is no number */
 	static const char *const sql =
-		"SELECT value FROM json_each(?1, '$.hash_ids') "
+		"SELECT json_extract(?1, '$.timestamp') "
+		"UNION ALL SELECT value FROM json_each(?1, '$.hash_ids') "
 		"UNION ALL SELECT 'none' WHERE json_type(?1, '$.hash_ids') IS NOT 'array'";
 	FILE *f = fopen(path, "re");
 	sqlite3 *db = NULL;
@@ -106,90 +120,6 @@ void kvm_trace_free(struct kvm_trace *t)
 {
 	free(t->id);
 	free(t->at);
+	free(t->ms);
 	*t = (struct kvm_trace){ 0 };
-}
-
-/* One cache of a replay. */
-struct cache {
-	struct kvc_keep *keep;
-	struct kvc_request request;
-	uint64_t room;
-	bool whole; /* all of the request so far is here */
-};
-
-static int open_cache(struct cache *c, const struct kvc_keep_conf *conf)
-{
-	*c = (struct cache){ .room = conf ? conf->chunks : 0 };
-	return conf && conf->chunks ? kvc_keep_open(&c->keep, conf) : 0;
-}
-
-static void close_cache(struct cache *c)
-{
-	kvc_keep_close(c->keep);
-	kvc_request_free(&c->request);
-}
-
-/* Asks for a chunk, and stores it where it is not there: 1: it was there. */
-static int ask(struct cache *c, uint64_t id, uint64_t parent)
-{
-	uint64_t victim;
-
-	if (!c->keep)
-		return 0;
-	if (kvc_keep_touch(c->keep, &c->request, id))
-		return 1;
-	if (parent && !c->whole)
-		return 0; /* without what it follows it is of no use */
-	if (kvc_keep_chunks(c->keep) >= c->room) {
-		victim = kvc_keep_victim(c->keep);
-		if (!victim || !kvc_keep_wants(c->keep, &c->request, 1, victim)) {
-			c->whole = false;
-			return 0;
-		}
-		kvc_keep_del(c->keep, victim, true);
-	}
-	return kvc_keep_add(c->keep, &c->request, id, parent, 1);
-}
-
-int kvm_replay(const struct kvm_trace *t, const struct kvc_keep_conf *pool,
-	       const struct kvc_keep_conf *disk, bool chains, struct kvm_share *out)
-{
-	struct cache c[2];
-	uint64_t asked = 0, hits[2] = { 0 }, began = kvc_mono_ns();
-	int err = open_cache(&c[0], pool) ?: open_cache(&c[1], disk), got[2];
-
-	for (uint32_t r = 0; r < t->requests && !err; r++) {
-		bool all = true;
-
-		for (int i = 0; i < 2 && c[i].keep; i++) {
-			kvc_keep_begin(c[i].keep, &c[i].request);
-			c[i].whole = true;
-		}
-		for (uint64_t a = t->at[r]; a < t->at[r + 1] && !err; a++) {
-			uint64_t parent = chains && a > t->at[r] ? t->id[a - 1] + 1ull : 0;
-
-			for (int i = 0; i < 2; i++)
-				if ((got[i] = ask(&c[i], t->id[a] + 1ull, parent)) < 0)
-					err = got[i];
-			all = all && (got[0] > 0 || got[1] > 0);
-			if (r < t->requests / 2)
-				continue;
-			asked++;
-			hits[0] += all && got[0] > 0;
-			hits[1] += all && got[0] <= 0;
-		}
-		for (int i = 0; i < 2 && c[i].keep; i++)
-			kvc_keep_end(c[i].keep, &c[i].request);
-	}
-	*out = (struct kvm_share){
-		.pool = asked ? (double)hits[0] / (double)asked : 0,
-		.disk = asked ? (double)hits[1] / (double)asked : 0,
-		.accesses_per_s = (double)t->accesses * 1e9 / (double)(kvc_mono_ns() - began + 1),
-		.bytes = c[0].keep ? kvc_keep_bytes(c[0].keep) : 0,
-	};
-	if (c[0].keep)
-		kvc_keep_text(c[0].keep, out->text, sizeof out->text);
-	close_cache(&c[0]);
-	close_cache(&c[1]);
-	return err;
 }

@@ -20,8 +20,9 @@ struct kvc;
 
 struct kvc_wait {
 	void (*wake)(struct kvc_wait *w);
-	int err;      /* set before wake: 0 try again, or why it is over */
-	uint32_t uid; /* who calls; 0, root and the engine itself, has no bounds */
+	int err;         /* set before wake: 0 try again, or why it is over */
+	uint32_t uid;    /* who calls; 0, root and the engine itself, has no bounds */
+	uint32_t client; /* the thread that calls, by any number; 0: it is not known */
 	/* the engine's own: zero before the first call */
 	struct kvc_list link, timed;
 	uint64_t deadline_ns;

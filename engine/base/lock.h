@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define KVC_PAUSE_US 20
-#define KVC_PAUSES 50
+#define KVC_PAUSES 50 /* of them at most, one after the other */
 
 /* One for each place that takes a lock. */
 struct kvc_hold {

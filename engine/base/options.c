@@ -11,8 +11,10 @@
 
 const char *const kvc_huge_names[] = { "within_size", "always", "never", NULL };
 static const char *const write_names[] = { "through", "back", NULL };
+static const char *const admit_names[] = { "all", "twice", NULL };
 static const char *const auto_names[] = { "auto", "on", "off", NULL };
 static const char *const unit_names[] = { "auto", "dir", "file", NULL };
+static const char *const partial_names[] = { "show", "miss", NULL };
 static const char *const prefault_names[] = { "auto", "on", "hold", "off", NULL };
 static const char *const switch_names[] = { "off", "on", NULL };
 
@@ -49,15 +51,24 @@ static const struct row rows[] = {
 	  AT(pins_pct), NULL, 0, 100, "50" },
 	{ "share", "PCT", "the open files of one user may hold so much of the pool", NUMBER,
 	  AT(share_pct), NULL, 1, 100, "90" },
-	{ "policy", "NAME", "who is evicted first: lru, fifo, lfu, mru", CHOICE, AT(policy),
-	  kvc_policy_names, 0, 0, "lru" },
+	{ "policy", "NAME",
+	  "who is evicted first: lru, fifo, lfu, mru, s3fifo, arc, gdsf, leaf, prefix", CHOICE,
+	  AT(policy), kvc_policy_names, 0, 0, "lru" },
+	{ "disk_policy", "NAME", "the same for the disk tier: same, or one of those", CHOICE,
+	  AT(disk_policy), kvc_disk_policy_names, 0, 0, "same" },
 	{ "unit", "auto|dir|file",
 	  "what is one chunk: found by behaviour, every folder, or every file", CHOICE, AT(unit),
 	  unit_names, 0, 0, "auto" },
+	{ "partial", "show|miss", "are files found of chunks that have fewer than their layers",
+	  CHOICE, AT(partial), partial_names, 0, 0, "show" },
 	{ "write", "through|back", "copy to the tiers at publish, or only when evicted", CHOICE,
 	  AT(write), write_names, 0, 0, "through" },
 	{ "disk", "on|off", "use the store's disk tier", CHOICE, AT(disk), switch_names, 0, 0,
 	  "on" },
+	{ "admit", "all|twice", "copy to the disk tier all, or what was asked for twice", CHOICE,
+	  AT(admit), admit_names, 0, 0, "all" },
+	{ "daily", "SIZE", "the most that is written to the disk tier a day; 0: no bound", SIZE,
+	  AT(daily_bytes), NULL, 0, 1ull << 50, "0" },
 	{ "remote", "URL",
 	  "a shared tier: dir://, redis://, rediss://, redis+cluster://, s3://; may be repeated",
 	  TEXTS, AT(remote), NULL, 0, 1024, "" },
@@ -117,9 +128,11 @@ static const struct row rows[] = {
 
 /* Options that mount(2) knows, and those of fstab that only mount(8) looks at. */
 static const char *const generic[] = {
-	"ro",      "rw",    "nosuid",     "suid",     "nodev", "dev",   "noexec",  "exec",
-	"noatime", "atime", "nodiratime", "relatime", "sync",  "async", "dirsync", NULL,
+	"ro",   "rw",         "nosuid", "suid",  "nodev",   "dev", "noexec",
+	"exec", "nodiratime", "sync",   "async", "dirsync", NULL,
 };
+/* enum kvc_atime; of these the last counts, and libfuse does not know all of them */
+static const char *const atimes[] = { "atime", "relatime", "noatime", NULL };
 static const char *const ignored[] = {
 	"defaults", "auto",  "noauto", "nofail", "_netdev", "user",
 	"nouser",   "users", "owner",  "x-",     NULL,
@@ -255,6 +268,11 @@ static int one(struct kvc_options *o, char *word, char *error)
 
 	if (!value && among(ignored, word))
 		return 0;
+	for (unsigned i = 0; !value && atimes[i]; i++)
+		if (!strcmp(atimes[i], word)) {
+			o->atime = (enum kvc_atime)i;
+			return 0;
+		}
 	if (!value && among(generic, word)) {
 		size_t len = strlen(o->generic);
 
@@ -297,7 +315,7 @@ int kvc_options_parse(struct kvc_options *o, const char *text, char *error)
 
 	if (!copy) {
 		fail(error, "out of memory%s%s", "", "");
-		return -EINVAL;
+		return -ENOMEM;
 	}
 	for (char *w = strtok_r(copy, ",", &save); w; w = strtok_r(NULL, ",", &save))
 		if ((err = one(&n, w, error)))
@@ -359,7 +377,8 @@ void kvc_options_print(const struct kvc_options *o, FILE *out)
 		else
 			fprintf(out, "%s=%llu\n", r->name, (unsigned long long)*n);
 	}
-	fprintf(out, "generic=%s\n", o->generic);
+	fprintf(out, "generic=%s%s%s\n", o->generic, *o->generic && o->atime ? "," : "",
+		o->atime ? atimes[o->atime] : "");
 }
 
 void kvc_options_help(FILE *out)

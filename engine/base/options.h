@@ -13,6 +13,9 @@
 enum kvc_auto { KVC_AUTO, KVC_ON, KVC_OFF };
 enum kvc_prefault_mode { KVC_PREFAULT_AUTO, KVC_PREFAULT_ON, KVC_PREFAULT_HOLD, KVC_PREFAULT_OFF };
 enum kvc_write_mode { KVC_THROUGH, KVC_BACK };
+enum kvc_admit_mode { KVC_ADMIT_ALL, KVC_ADMIT_TWICE };
+enum kvc_partial_mode { KVC_PARTIAL_SHOW, KVC_PARTIAL_MISS };
+enum kvc_atime { KVC_ATIME_OPENS, KVC_ATIME_RELATIVE, KVC_ATIME_NEVER };
 
 #define KVC_UNSET UINT64_MAX
 
@@ -21,9 +24,13 @@ struct kvc_options {
 	uint64_t high_pct, low_pct;
 	uint64_t pins_pct, share_pct;   /* of what pins, and of what one user's opens may keep */
 	uint64_t policy;                /* index into kvc_policies */
+	uint64_t disk_policy;           /* 0 the same, or 1 + index */
 	uint64_t unit;                  /* 0: by behaviour; 1 + enum kvc_unit */
+	uint64_t partial;               /* enum kvc_partial_mode */
 	uint64_t write;                 /* enum kvc_write_mode */
 	uint64_t disk;                  /* bool */
+	uint64_t admit;                 /* enum kvc_admit_mode: what the disk tier takes */
+	uint64_t daily_bytes;           /* that are written to it a day; 0: no bound */
 	uint64_t passthrough, io_uring; /* enum kvc_auto */
 	uint64_t huge;                  /* index into kvc_huge_names */
 	char numa[64];                  /* tmpfs mpol=, empty: the kernel's default */
@@ -43,6 +50,8 @@ struct kvc_options {
 	uint64_t uid, gid, mode;     /* of the root folder; KVC_UNSET: as it is */
 	uint64_t allow_other, debug; /* bool */
 	char generic[256];           /* options for mount(2), comma separated */
+	/* what an open for reading does, of which generic has nothing */
+	enum kvc_atime atime;
 };
 
 extern const char *const kvc_huge_names[];
@@ -50,8 +59,8 @@ extern const char *const kvc_huge_names[];
 /* Fills in the defaults. */
 void kvc_options_init(struct kvc_options *o);
 /*
- * Parses comma-separated options over what is there. 0, or -EINVAL with one line for people in
- * error[] (256 bytes) and *o unchanged.
+ * Parses comma-separated options over what is there. 0, or -EINVAL or -ENOMEM with one line for
+ * people in error[] (256 bytes) and *o unchanged.
  */
 int kvc_options_parse(struct kvc_options *o, const char *text, char *error);
 /* Checks what only makes sense together (low < high); as above. */

@@ -30,9 +30,10 @@ static int64_t mru(const struct kvc_use *u)
 	return -(int64_t)u->last_ns;
 }
 
-#define X(name) { #name, name },
+#define X(name, rank, by_rank, by_chain) { #name, rank, by_rank, by_chain },
 const struct kvc_policy kvc_policies[] = { KVC_POLICIES(X) };
 #undef X
-#define X(name) #name,
+#define X(name, rank, by_rank, by_chain) #name,
 const char *const kvc_policy_names[] = { KVC_POLICIES(X) NULL };
+const char *const kvc_disk_policy_names[] = { "same", KVC_POLICIES(X) NULL };
 #undef X

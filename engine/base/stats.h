@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counters: one row each in KVC_COUNTERS, shown by .kvcachefs/stats and .kvcachefs/metrics. They
- * only grow; relaxed atomics, because nothing is decided by them.
+ * Counters: one row each in KVC_COUNTERS, shown by .kvcachefs/stats and .kvcachefs/metrics; one in
+ * KVC_REASONS for why chunks go, one in KVC_REFUSALS for why the disk does not get them, and one in
+ * KVC_HISTOGRAMS for times. They only grow; relaxed atomics, because nothing is decided by them.
  */
 #ifndef KVC_STATS_H
 #define KVC_STATS_H
@@ -71,11 +72,66 @@
 	X(leases, "lease transactions")                                                           \
 	X(recovered, "objects found in the pool at start")                                        \
 	X(recovery_drops, "files dropped at start: unfinished or without a copy")
+
+/* Why a chunk left the pool or a tier, or was dropped. */
+#define KVC_REASONS(X)                         \
+	X(pool, "room was wanted in the pool") \
+	X(tier, "room was wanted in a tier")   \
+	X(quota, "its model's quota")          \
+	X(ttl, "its ttl ran out")              \
+	X(behind, "copies were behind")        \
+	X(demote, "somebody asked for it")     \
+	X(refused, "the disk tier did not let it in")
+
+/* Why the disk tier did not let in a chunk that left the pool. */
+#define KVC_REFUSALS(X)                        \
+	X(twice, "it was asked for only once") \
+	X(daily, "as much was written today as daily= says")
+
+#define KVC_HISTOGRAMS(X)                                                                        \
+	X(eviction_age, "seconds from the making of a chunk to when it left the pool or a tier") \
+	X(use_gap, "seconds between two uses of a chunk that were not of one burst")
 /* clang-format on */
+
+enum kvc_reason {
+#define X(name, what) KVC_FOR_##name,
+	KVC_REASONS(X)
+#undef X
+		KVC_REASONS_N
+};
+
+enum kvc_refusal {
+	KVC_ADMITTED,
+#define X(name, what) KVC_REFUSED_##name,
+	KVC_REFUSALS(X)
+#undef X
+		KVC_REFUSALS_N
+};
+
+/* Times by powers of two: n[i] up to 2^i seconds and above 2^(i-1); the last: all above. */
+#define KVC_SPANS 26
+struct kvc_histogram {
+	_Atomic uint64_t n[KVC_SPANS], sum_ns;
+};
+
+static inline void kvc_histogram_add(struct kvc_histogram *h, uint64_t ns)
+{
+	unsigned i = 0;
+
+	while (i < KVC_SPANS - 1 && ns > 1000000000ull << i)
+		i++;
+	atomic_fetch_add_explicit(&h->n[i], 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&h->sum_ns, ns, memory_order_relaxed);
+}
 
 struct kvc_stats {
 #define X(name, what) _Atomic uint64_t name;
 	KVC_COUNTERS(X)
+#undef X
+	_Atomic uint64_t evicted_for[KVC_REASONS_N];
+	_Atomic uint64_t refused_chunks[KVC_REFUSALS_N], refused_bytes[KVC_REFUSALS_N];
+#define X(name, what) struct kvc_histogram name;
+	KVC_HISTOGRAMS(X)
 #undef X
 };
 

@@ -183,6 +183,7 @@ static void close_to_others(const struct kvc_store *s)
 		KVC_STORE_CATALOG ".old-shm",
 		KVC_STORE_DATA,
 		KVC_STORE_RESERVE,
+		KVC_STORE_POLICIES,
 	};
 	char path[1280];
 	struct stat st;

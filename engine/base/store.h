@@ -24,6 +24,8 @@
 #define KVC_STORE_MIN_SIZE (16ull << 20)
 #define KVC_STORE_SERVING (1ll << 40)
 #define KVC_STORE_COPY "superblock.copy"
+/* what eviction policies have learned (objects/kept.c); it may be missing */
+#define KVC_STORE_POLICIES "policies"
 /*
  * A new catalog, and with mkfs a new superblock, are made as *.new and get the name *.next when all
  * of them is there: from then on the store is the new one, and who opens it first finishes what was

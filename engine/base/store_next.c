@@ -95,7 +95,8 @@ static int become(struct kvc_store *s)
 		return err;
 	next->lock_fd = s->lock_fd;
 	*s = *next;
-	return removed(s, KVC_STORE_CATALOG "-wal") ?: removed(s, KVC_STORE_CATALOG "-mark");
+	return removed(s, KVC_STORE_CATALOG "-wal") ?: removed(s, KVC_STORE_CATALOG "-mark")
+	       ?: removed(s, KVC_STORE_POLICIES);
 }
 
 static int swap_catalog(struct kvc_store *s)

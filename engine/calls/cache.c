@@ -3,21 +3,25 @@
 #include "cache.h"
 
 #include "account.h"
+#include "admit.h"
 #include "calls.h"
 #include "clock.h"
 #include "commit.h"
 #include "copies.h"
+#include "demote.h"
 #include "dirty.h"
 #include "drop.h"
 #include "evict.h"
 #include "folders.h"
 #include "ino.h"
+#include "layers.h"
 #include "limit.h"
 #include "log.h"
 #include "model.h"
 #include "node.h"
 #include "notify.h"
 #include "pace.h"
+#include "partial.h"
 #include "pin.h"
 #include "prefault.h"
 #include "remove.h"
@@ -29,6 +33,7 @@
 #include "unit.h"
 #include "unnamed.h"
 #include "up.h"
+#include "used.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -48,11 +53,14 @@ struct house {
 	struct kvc_inos inos;
 	struct kvc_nodes nodes;
 	struct kvc_chunks chunks;
+	struct kvc_kept kept;
+	struct kvc_used used;
 	struct kvc_users users;
 	struct kvc_pins pins;
 	struct kvc_clock clock;
 	struct kvc_models models;
 	struct kvc_account account;
+	struct kvc_admits admit;
 	struct kvc_surveys surveys;
 	struct kvc_work work;
 	struct kvc_tier_state tier[KVC_TIERS + 1];
@@ -64,18 +72,42 @@ struct house {
 	struct kvc_drops drops;
 	struct kvc_share share;
 	struct kvc_evict evict;
+	struct kvc_demotes demotes;
 	pthread_t thread[THREADS];
 	unsigned nthreads; /* that run, in the order of the enum */
 };
 
+static void published_locked(struct kvc *k, struct kvc_node *n)
+{
+	kvc_partial_published_locked(k, n);
+	kvc_pace_published_locked(k, n);
+}
+
+/* No copy of it is left: its chunk may not be whole any more. */
+static int lost_both(struct kvc *k, struct kvc_node *n)
+{
+	struct kvc_node *folder = kvc_node_find_locked(k, n->row.parent);
+	bool whole = folder && kvc_partial_was_whole_both(k, folder);
+	int err;
+
+	if (!whole)
+		return kvc_drop_file_both(k, n);
+	folder->holds++;
+	err = kvc_drop_file_both(k, n);
+	folder->holds--;
+	kvc_partial_after_both(k, folder, true);
+	kvc_node_settle_locked(k, folder);
+	return err;
+}
+
 static const struct kvc_objects_up objects_up = {
-	.published_locked = kvc_pace_published_locked,
+	.published_locked = published_locked,
 	.freed_locked = kvc_ghost_free_locked,
 	.remove_shared = kvc_remove_shared,
 };
 
 static const struct kvc_copies_up copies_up = {
-	.lost_both = kvc_drop_file_both,
+	.lost_both = lost_both,
 };
 
 static struct house *house_of(struct kvc *k)
@@ -91,11 +123,12 @@ static void init_lists(struct kvc *k)
 		&k->dirty->sync_waiters, &k->account->behind,  &k->trash->list,
 		&k->trash->unsynced,     &k->pace->waiters,    &k->share->asks,
 		&k->surveys->asked,      &k->surveys->waiters, &k->drops->cut,
+		&k->models->layered,     &k->demotes->list,
 	};
 	pthread_cond_t *conds[] = {
-		&k->waits.cond,   &k->room.pressed,          &k->quotas.pressed,
-		&k->dirty->cond,  &k->dirty->committed_cond, &k->trash->sync_cond,
-		&k->surveys->cond
+		&k->waits.cond,    &k->room.pressed,          &k->quotas.pressed,
+		&k->dirty->cond,   &k->dirty->committed_cond, &k->trash->sync_cond,
+		&k->surveys->cond, &k->demotes->cond,
 	};
 	pthread_condattr_t attr;
 
@@ -136,11 +169,14 @@ static struct kvc *house_new(void)
 	h->k.inos = &h->inos;
 	h->k.nodes = &h->nodes;
 	h->k.chunks = &h->chunks;
+	h->k.kept = &h->kept;
+	h->k.used = &h->used;
 	h->k.users = &h->users;
 	h->k.pins = &h->pins;
 	h->k.clock = &h->clock;
 	h->k.models = &h->models;
 	h->k.account = &h->account;
+	h->k.admit = &h->admit;
 	h->k.surveys = &h->surveys;
 	h->k.work = &h->work;
 	h->k.tier = h->tier;
@@ -152,6 +188,7 @@ static struct kvc *house_new(void)
 	h->k.drops = &h->drops;
 	h->k.share = &h->share;
 	h->k.evict = &h->evict;
+	h->k.demotes = &h->demotes;
 	init_lists(&h->k);
 	return &h->k;
 }
@@ -367,10 +404,13 @@ int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 	if (err) { /* the tiers stay the caller's */
 		kvc_keys_close(k->keys);
 		kvc_node_free_all(k);
+		kvc_used_free(k);
 		kvc_chunks_free(k);
+		kvc_kept_free(k);
 		kvc_pins_free(k);
 		kvc_users_free(k);
 		kvc_quotas_free(k);
+		kvc_layers_free(k);
 		kvc_surveys_free(k);
 		if (k->pool.dir >= 0)
 			kvc_pool_close(&k->pool, k->pool.found);
@@ -414,6 +454,7 @@ static void unstart(struct kvc *k)
 	kvc_tiers_wake_locked(k);
 	kvc_unlock(k);
 	kvc_keeper_stop(k);
+	kvc_demote_stop(k);
 	kvc_survey_stop(k);
 	kvc_notify_stop(k);
 	kvc_trim_stop(k);
@@ -442,6 +483,8 @@ int kvc_start(struct kvc *k)
 		err = kvc_keeper_start(k);
 	if (!err)
 		err = kvc_trim_start(k);
+	if (!err)
+		err = kvc_demote_start(k);
 	if (!err)
 		err = kvc_survey_start(k);
 	if (err) {
@@ -537,6 +580,7 @@ void kvc_detach(struct kvc *k)
 	kvc_prefault_stop(k);
 	pthread_join(house_of(k)->thread[EVICTOR], NULL);
 	kvc_keeper_stop(k);
+	kvc_demote_stop(k);
 	kvc_survey_stop(k);
 	kvc_sweep_stop(k);
 	kvc_notify_stop(k);
@@ -560,6 +604,7 @@ void kvc_stop(struct kvc *k)
 		if (n->touched)
 			kvc_node_dirty_locked(k, n);
 	}
+	kvc_used_loosen_locked(k);
 	kvc_unlock(k);
 	drain_jobs(k, false);
 	kvc_trim_stop(k);
@@ -581,6 +626,7 @@ void kvc_stop(struct kvc *k)
 	kvc_quotas_save_both(k);
 	kvc_ino_save_both(k);
 	kvc_clock_save_both(k);
+	kvc_written_save_both(k);
 	kvc_unlock(k);
 	kvc_tier_each(k, t)
 		if (k->tier[t].t->ops->caps & KVC_TIER_BOUNDED) {
@@ -605,6 +651,7 @@ void kvc_stop(struct kvc *k)
 		if (k->tier[t].t->ops->sync && !k->tier[t].left)
 			k->tier[t].t->ops->sync(k->tier[t].t);
 	stop_tiers(k);
+	kvc_kept_save(k);
 	k->started = false;
 }
 
@@ -638,10 +685,14 @@ bool kvc_close(struct kvc *k)
 	}
 	kvc_trash_free(k);
 	kvc_node_free_all(k);
+	kvc_used_free(k);
 	kvc_chunks_free(k);
+	kvc_kept_free(k);
+	kvc_admits_free(k);
 	kvc_pins_free(k);
 	kvc_users_free(k);
 	kvc_quotas_free(k);
+	kvc_layers_free(k);
 	kvc_surveys_free(k);
 	if (kvc_catalog_close(k->cat))
 		kvc_error("the catalog could not be closed cleanly; the next start recovers it");
@@ -666,38 +717,4 @@ struct kvc_stats *kvc_stats(struct kvc *k)
 const struct kvc_options *kvc_options(struct kvc *k)
 {
 	return &k->opt;
-}
-
-/*
- * What can be stored is the disk tier up to high=, above which it is trimmed, or the pool where
- * there is none. Of that is taken what lies there, and what is in the pool only and has still to go
- * there. What was just deleted counts as free, though it takes a moment: who deletes until enough
- * is free would else delete too much. Shared tiers do not count: what they can take is not known.
- */
-void kvc_space(struct kvc *k, struct kvc_space *s)
-{
-	uint64_t total = 0, used = 0, leaving = 0;
-	struct kvc_prefaulted p;
-
-	kvc_tier_each(k, t)
-		if (k->tier[t].t->ops->caps & KVC_TIER_BOUNDED) {
-			struct kvc_tier_usage u;
-
-			k->tier[t].t->ops->usage(k->tier[t].t, &u);
-			total += u.total / 100 * k->opt.high_pct;
-			used += u.used;
-		}
-	kvc_lock(k);
-	kvc_prefault_show_locked(k, &p);
-	if (!total)
-		total = k->pool.bytes / 100 * k->opt.high_pct;
-	kvc_tier_each(k, t)
-		if (k->tier[t].t->ops->caps & KVC_TIER_BOUNDED)
-			leaving += k->tier[t].leaving;
-	used -= kvc_min(used, leaving);
-	used += k->room.used - kvc_min(k->room.used, k->room.copied + k->room.leaving + p.held);
-	s->files = k->inos->next;
-	kvc_unlock(k);
-	s->total = total;
-	s->free = total - kvc_min(total, used);
 }

@@ -60,6 +60,8 @@ const struct kvc_options *kvc_options(struct kvc *k);
  */
 int kvc_lookup(struct kvc *k, uint64_t parent, const char *name, struct kvc_row *attr,
 	       struct kvc_wait *w);
+/* Names of files in this folder come and go without the kernel's doing: it keeps none of them. */
+bool kvc_fleeting(struct kvc *k, uint64_t parent);
 /*
  * Names may come to be known without the kernel's asking: it must not remember for long that one is
  * missing.
@@ -151,12 +153,14 @@ struct kvc_space {
 	uint64_t total, free;
 	uint64_t files; /* node numbers given out */
 };
-void kvc_space(struct kvc *k, struct kvc_space *s);
+/* Of what lies at or below `ino`: in a model with a quota, that is all there is. */
+void kvc_space(struct kvc *k, uint64_t ino, struct kvc_space *s);
 
 /*
  * Extended attributes. Those under user.kvcachefs. are the engine's own (xattr.c has their table).
  * A pin counts to the caller. What is set on a model may wait a moment for its files to follow; it
- * is set, and when it is woken the call is over. w NULL: root's, and without that moment.
+ * is set, and when it is woken the call is over. w NULL: root's, and without that moment. With
+ * w->stage it waited for what was asked for, and w->err is how that ended.
  */
 int kvc_getxattr(struct kvc *k, uint64_t ino, const char *name, void *value, size_t *len);
 int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *value, size_t len,
@@ -193,7 +197,18 @@ void kvc_lease_free(struct kvc *k, struct kvc_lease *l);
 void kvc_print_stats(struct kvc *k, FILE *out);
 void kvc_print_metrics(struct kvc *k, FILE *out);
 void kvc_print_config(struct kvc *k, FILE *out);
+/* What eviction policies say of themselves. */
+void kvc_print_policies(struct kvc *k, FILE *out);
 void kvc_print_control(struct kvc *k, FILE *out);
+
+/*
+ * The uses of chunks from now on, as lines (trace.c): what there is of them, *n bytes up to `room`;
+ * 0: none at the moment. Who reads is one at a time. 0 or -ENOMEM.
+ */
+struct kvc_trace;
+int kvc_trace_open(struct kvc *k, struct kvc_trace **out);
+int kvc_trace_read(struct kvc *k, struct kvc_trace *t, char *to, size_t room, size_t *n);
+void kvc_trace_close(struct kvc *k, struct kvc_trace *t);
 /*
  * Begins a sweep: "import" or "rekey" (sweep.c). 0, -EINVAL (no such), -EBUSY (one is under way).
  */

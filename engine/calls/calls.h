@@ -4,6 +4,7 @@
 #define KVC_CALLS_H
 
 #include "cache.h"
+#include "clock.h"
 #include "node.h"
 
 /*
@@ -11,6 +12,21 @@
  * to be made in it, a dropped one comes back.
  */
 int kvc_folder_both(struct kvc *k, uint64_t ino, bool anew, struct kvc_node **folder);
+/* kvc_takes, and what the call then does to the catalog it does whole. */
+int kvc_takes_both(struct kvc *k, bool removal);
+/* name.c, for rename.c, each with its comment there. */
+int kvc_rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder, const char *name,
+		     uint32_t client);
+void kvc_unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent);
+int kvc_path_to_share_both(struct kvc *k, uint64_t parent, const char *name, char **path);
+int kvc_at_hand_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w);
+int kvc_keep_at_hand_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w);
+int kvc_rmdir_both(struct kvc *k, struct kvc_node *folder, const char *name, struct kvc_node *n);
+/* How far the wait of a rename or an unlink has come (w->stage). */
+enum { KVC_STAGE_CLOSED = 1, KVC_STAGE_BOTH_CLOSED, KVC_STAGE_LOADED };
+/* The same as kvc_lookup, and hidden files too (partial.h): for who makes them. */
+int kvc_lookup_any(struct kvc *k, uint64_t parent, const char *name, struct kvc_row *attr,
+		   struct kvc_wait *w);
 /*
  * again.c: a call ended with *err. Where that is KVC_OVER (hold.h), what its user holds and does
  * not need is looked for, once; true: make the call again. False, and *err is what it ends with.

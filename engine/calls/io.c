@@ -64,7 +64,7 @@ static int prepare_locked(struct kvc *k, struct kvc_node *n, int fd, uint64_t of
 	if (fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)start, (off_t)(end - start))) {
 		err = -errno;
 		kvc_room_put_locked(k, end - start);
-		return err;
+		return err == -ENOSPC ? kvc_room_again_locked(k, end - start, w) : err;
 	}
 	/* recount_locked accounts for what it really was */
 	k->room.used -= kvc_min(k->room.used, end - start);
@@ -324,6 +324,8 @@ static int fallocate_once(struct kvc *k, uint64_t ino, int mode, off_t off, off_
 		err = -errno;
 	}
 	kvc_room_put_locked(k, need);
+	if (err == -ENOSPC)
+		err = kvc_room_again_locked(k, need, w);
 	if (!err && (uint64_t)off <= n->prepared)
 		n->prepared = kvc_max(n->prepared, (uint64_t)(off + len) / KVC_PAGE * KVC_PAGE);
 	recount_locked(k, n);

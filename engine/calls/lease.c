@@ -12,6 +12,8 @@
 #include "hold.h"
 #include "load.h"
 #include "member.h"
+#include "partial.h"
+#include "used.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -22,6 +24,7 @@
 
 struct item {
 	char *path;
+	size_t line;        /* of the request */
 	struct kvc_node *n; /* held by n->leases (LOOK: n->holds), or NULL */
 	int err;
 };
@@ -33,7 +36,9 @@ struct kvc_lease {
 	char *text;
 	size_t len;
 	enum kvc_lease_mode mode;
-	uint32_t uid;
+	uint32_t uid, client;
+	/* chunks of this prompt: the first, and that of the path before; lines so far */
+	uint64_t first, before, line;
 	const struct kvc_lease_user *user; /* who asks; only while it is made */
 	size_t bytes, most;                /* what it takes, and may */
 };
@@ -69,16 +74,37 @@ static int ask_locked(struct kvc *k, const struct kvc_lease *l, const struct kvc
 	return -EDQUOT;
 }
 
-/* Asked for is used: else what was loaded would be the next to go. */
-static int begin_both(struct kvc *k, const struct kvc_lease *l, struct kvc_node *n)
+/*
+ * The paths of a lease are a prompt, each chunk follows the one before; after an empty line the
+ * next begins. A folder of several chunks says nothing of their order, nor does a prompt that
+ * begins anew, with the next layer of each chunk.
+ */
+static void use_locked(struct kvc *k, struct kvc_lease *l, size_t i)
 {
+	struct kvc_chunk *c = l->v[i].n->chunk;
+	bool inside = i && l->v[i - 1].line == l->v[i].line;
+
+	if (!i || l->v[i - 1].line + 1 < l->v[i].line)
+		l->first = l->before = 0;
+	l->first = l->first ?: c->id;
+	if (l->before && l->before != c->id && !inside && !c->parent && c->id != l->first)
+		kvc_used_told_locked(k, c, l->before);
+	if (!l->before || l->before != c->id)
+		l->before = inside ? 0 : c->id;
+	kvc_used_locked(k, c, l->v[i].n->row.ino, l->client, l->mode == KVC_LEASE_HOLD);
+}
+
+/* Asked for is used: else what was loaded would be the next to go. */
+static int begin_both(struct kvc *k, struct kvc_lease *l, size_t i)
+{
+	struct kvc_node *n = l->v[i].n;
 	int err = 0;
 
 	if (n->state == KVC_LOWER)
 		err = ask_locked(k, l, NULL, n->row.blocks * 512)
 			      ?: kvc_load_start_locked(k, n, l->mode == KVC_LEASE_PREFETCH);
 	if (!kvc_chunk_join_both(k, n))
-		kvc_chunk_used_locked(k, n->chunk, l->mode == KVC_LEASE_HOLD);
+		use_locked(k, l, i);
 	return err;
 }
 
@@ -101,6 +127,7 @@ static int add(struct kvc *k, struct kvc_lease *l, const char *path, const char 
 		return -ENOMEM;
 	i = &l->v[l->n];
 	i->path = NULL;
+	i->line = l->line;
 	if (asprintf(&i->path, "%s%s%s", path, name ? "/" : "", name ? name : "") < 0)
 		return -ENOMEM;
 	i->n = n;
@@ -151,10 +178,11 @@ static int walk_both(struct kvc *k, const struct kvc_lease *l, const char *path,
 					: kvc_node_get_both(k, ino, n);
 		if (!err) {
 			err = may(l, &(*n)->row, 1) ? 0 : -EACCES;
+			err = err ?: kvc_name_get(k->cat, ino, w, &ino, &kind);
+			if (!err && S_ISREG(kind) && kvc_partial_hides_both(k, *n, w))
+				err = -ENOENT;
 			kvc_node_settle_locked(k, *n);
 		}
-		if (!err)
-			err = kvc_name_get(k->cat, ino, w, &ino, &kind);
 	}
 	err = err ?: kvc_node_get_both(k, ino, n);
 	if (!err && !may(l, &(*n)->row, S_ISDIR((*n)->row.mode) ? 5 : 4)) {
@@ -198,7 +226,7 @@ static int add_path_both(struct kvc *k, struct kvc_lease *l, const char *path)
 		more = kvc_entries_some_both(k, n->row.ino, &after, &e);
 		err = more < 0 ? more : 0;
 		for (size_t i = 0; i < e.n && !err; i++)
-			if (S_ISREG(e.v[i].kind))
+			if (S_ISREG(e.v[i].kind) && !kvc_partial_hides_both(k, n, e.v[i].name))
 				err = add_entry_both(k, l, path, &e.v[i]);
 		if (more == 1)
 			kvc_pause_both(k);
@@ -227,7 +255,7 @@ int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_m
 {
 	KVC_MEM char *copy = strndup(paths, len);
 	struct kvc_lease *l = calloc(1, sizeof *l);
-	char *save = NULL;
+	char *rest = copy;
 	size_t done = 0;
 	int err = 0;
 
@@ -242,17 +270,20 @@ int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_m
 	kvc_count(&k->stats, leases);
 	kvc_hold_look(k, l->uid);
 	kvc_lock_both(k);
-	for (char *p = strtok_r(copy, "\n", &save); p && !err; p = strtok_r(NULL, "\n", &save)) {
-		err = add_path_both(k, l, p);
-		pause_both(k, ++done);
-	}
+	l->client = kvc_used_lease_locked(k);
+	for (char *p; (p = strsep(&rest, "\n")) && !err; l->line++)
+		if (*p) {
+			err = add_path_both(k, l, p);
+			pause_both(k, ++done);
+		}
 	for (size_t i = 0; i < l->n && !err; i++) {
 		struct kvc_node *n = l->v[i].n;
 
 		pause_both(k, i);
 		if (n && mode != KVC_LEASE_LOOK)
-			l->v[i].err = begin_both(k, l, n);
+			l->v[i].err = begin_both(k, l, i);
 	}
+	kvc_used_end_locked(k, l->client);
 	kvc_unlock_both(k);
 	if (err) {
 		kvc_lease_free(k, l);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names: lookup, folders, links, renames. All of it under the catalog's lock, so each call is one
- * step to everybody else; the kernel has checked permissions and name lengths, and holds the
- * folders' own locks.
+ * Names: lookup, folders, links; rename.c has the renames. All of it under the catalog's lock, so
+ * each call is one step to everybody else; the kernel has checked permissions and name lengths, and
+ * holds the folders' own locks.
  */
 #include "account.h"
+#include "admit.h"
 #include "cache.h"
 #include "calls.h"
 #include "dirty.h"
@@ -14,8 +15,10 @@
 #include "ino.h"
 #include "limit.h"
 #include "load.h"
+#include "layers.h"
 #include "member.h"
 #include "model.h"
+#include "partial.h"
 #include "path.h"
 #include "pin.h"
 #include "rehead.h"
@@ -23,6 +26,7 @@
 #include "tierq.h"
 #include "unit.h"
 #include "unnamed.h"
+#include "used.h"
 
 #include <string.h>
 #include <sys/stat.h>
@@ -39,6 +43,11 @@ int kvc_folder_both(struct kvc *k, uint64_t ino, bool anew, struct kvc_node **fo
 	if (!err && (*folder)->lost)
 		err = anew ? kvc_ghost_revive_both(k, folder) : -ENOENT;
 	return err;
+}
+
+int kvc_takes_both(struct kvc *k, bool removal)
+{
+	return kvc_takes(k, removal) ?: kvc_catalog_spare(k->cat, KVC_SPARES);
 }
 
 static void found_locked(struct kvc *k, struct kvc_node *n, struct kvc_row *attr)
@@ -76,8 +85,8 @@ static int lookup_both(struct kvc *k, uint64_t parent, const char *name, const s
 	return err;
 }
 
-int kvc_lookup(struct kvc *k, uint64_t parent, const char *name, struct kvc_row *attr,
-	       struct kvc_wait *w)
+int kvc_lookup_any(struct kvc *k, uint64_t parent, const char *name, struct kvc_row *attr,
+		   struct kvc_wait *w)
 {
 	struct kvc_node *n;
 	struct kvc_peek p;
@@ -178,7 +187,7 @@ int kvc_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mode,
 		err = kvc_name_get(k->cat, parent, name, &ino, &kind);
 		err = !err ? -EEXIST : err == -ENOENT ? 0 : err;
 	}
-	err = err ?: kvc_takes(k, false) ?: kvc_usage_allows(k->cat, who->uid, true, 0);
+	err = err ?: kvc_takes_both(k, false) ?: kvc_usage_allows(k->cat, who->uid, true, 0);
 	err = err ?: kvc_ino_new_both(k, &ino);
 	if (!err) {
 		struct kvc_row row = {
@@ -237,8 +246,8 @@ int kvc_readlink(struct kvc *k, uint64_t ino, char *target, size_t room)
 }
 
 /* A file that moved to this folder belongs to the chunk there. */
-static int rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder,
-			const char *name)
+int kvc_rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder, const char *name,
+		     uint32_t client)
 {
 	uint64_t chunk = 0, model;
 	int err = 0;
@@ -273,8 +282,10 @@ static int rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *fold
 	kvc_pin_count_locked(k, n);
 	err = kvc_chunk_join_both(k, n);
 	if (!err && has) {
+		kvc_used_moved_locked(k, old, n->chunk, client);
 		kvc_chunk_add_locked(k, n);
 		kvc_chunk_used_locked(k, n->chunk, false);
+		kvc_admit_made_locked(k, n);
 	} else if (!err && n->object.lower) {
 		kvc_chunk_used_locked(k, n->chunk, false);
 	}
@@ -304,7 +315,7 @@ int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, str
 		err = kvc_name_get(k->cat, parent, name, &other, &kind);
 		err = !err ? -EEXIST : err == -ENOENT ? 0 : err;
 	}
-	err = err ?: kvc_takes(k, false) ?: kvc_usage_allows(k->cat, n->row.uid, true, 0);
+	err = err ?: kvc_takes_both(k, false) ?: kvc_usage_allows(k->cat, n->row.uid, true, 0);
 	if (!err && n->row.nlink >= 65000)
 		err = -EMLINK;
 	if (!err)
@@ -314,7 +325,7 @@ int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, str
 		n->row.parent = parent;
 		n->row.ctime_ns = kvc_now_ns();
 		n->nlookup++;
-		rechunk_both(k, n, folder, name);
+		kvc_rechunk_both(k, n, folder, name, 0);
 		if (n->unnamed) {
 			kvc_unnamed_named_both(k, n);
 			kvc_rehead_both(k, n);
@@ -334,7 +345,7 @@ static int other_parent(void *arg, const struct kvc_name *n)
 }
 
 /* A file lost one of its names, in folder `parent`. */
-static void unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent)
+void kvc_unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent)
 {
 	n->row.nlink--;
 	n->row.ctime_ns = kvc_now_ns();
@@ -346,7 +357,7 @@ static void unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent)
 		    kvc_name_of(k->cat, n->row.ino, other_parent, &left) == 1) {
 			n->row.parent = left;
 			if (!kvc_node_get_both(k, left, &folder)) {
-				rechunk_both(k, n, folder, NULL);
+				kvc_rechunk_both(k, n, folder, NULL, 0);
 				if (left != parent) /* that one the caller has in hand */
 					kvc_node_settle_locked(k, folder);
 			}
@@ -376,23 +387,32 @@ static void unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent)
 	kvc_commit_soon_locked(k, false);
 }
 
-/* A name goes by a caller's doing: others may have it still. */
-static void unshare_name_both(struct kvc *k, struct kvc_node *n, uint64_t parent, const char *name,
-			      bool moved)
+/*
+ * A name is to go by a caller's doing, and others may have it still: its path, which the caller
+ * frees, for kvc_unshare_both; NULL where nobody can have it. 0, or it must not go now.
+ */
+int kvc_path_to_share_both(struct kvc *k, uint64_t parent, const char *name, char **path)
 {
-	KVC_MEM char *path = k->shared ? malloc(KVC_FRAME_PATH_MAX + 1) : NULL;
+	int err;
 
-	if (path && !kvc_path_in_both(k, parent, name, path))
-		kvc_unshare_both(k, n, path, moved);
+	if (!k->shared)
+		return 0;
+	if (!(*path = malloc(KVC_FRAME_PATH_MAX + 1)))
+		return -ENOMEM;
+	err = kvc_path_in_both(k, parent, name, *path);
+	if (err == -ENAMETOOLONG) { /* no frame has such a name */
+		free(*path);
+		*path = NULL;
+		return 0;
+	}
+	return err;
 }
-
-enum { CLOSED = 1, BOTH_CLOSED, LOADED }; /* how far a call's wait has come */
 
 /*
  * In a shared tier a name is the place: what is only there would be overwritten by who gets its
  * name, so it is loaded first. (What lies below a folder and only there may be lost: a miss.)
  */
-static int at_hand_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
+int kvc_at_hand_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
 {
 	int err;
 
@@ -403,9 +423,9 @@ static int at_hand_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
 		if (!(k->tier[t].t->ops->caps & KVC_TIER_SHARED) && n->place[t].gen &&
 		    n->place[t].gen == n->object.gen)
 			return 0;
-	if (w->stage == LOADED && w->err)
+	if (w->stage == KVC_STAGE_LOADED && w->err)
 		return w->err;
-	w->stage = LOADED;
+	w->stage = KVC_STAGE_LOADED;
 	w->deadline_ns = 0;
 	err = kvc_load_start_locked(k, n, false);
 	return err == -ENOENT ? -EIO : err ?: kvc_park_locked(k, &n->waiters, w);
@@ -415,50 +435,92 @@ static int at_hand_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
  * The same for a file that loses one of its names and keeps another. It is loaded if it can be: who
  * deletes need not wait for a tier that does not answer. KVC_WAIT or 0.
  */
-static int keep_at_hand_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
+int kvc_keep_at_hand_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
 {
-	return n->row.nlink > 1 && at_hand_both(k, n, w) == KVC_WAIT ? KVC_WAIT : 0;
+	return n->row.nlink > 1 && kvc_at_hand_both(k, n, w) == KVC_WAIT ? KVC_WAIT : 0;
 }
 
 int kvc_unlink(struct kvc *k, uint64_t parent, const char *name, struct kvc_wait *w)
 {
+	KVC_MEM char *path = NULL;
 	struct kvc_node *folder, *n;
 	uint64_t ino;
 	uint32_t kind;
+	bool whole;
 	int err;
 
 	kvc_lock_both(k);
-	err = kvc_folder_both(k, parent, false, &folder) ?: kvc_takes(k, true);
+	err = kvc_folder_both(k, parent, false, &folder) ?: kvc_takes_both(k, true);
 	if (!err)
 		err = kvc_name_get(k->cat, parent, name, &ino, &kind);
 	if (!err && S_ISDIR(kind))
 		err = -EISDIR;
 	if (!err)
 		err = kvc_node_get_both(k, ino, &n);
-	if (!err && k->shared && !(err = keep_at_hand_both(k, n, w)))
-		unshare_name_both(k, n, parent, name, n->row.nlink > 1);
-	if (!err)
-		err = kvc_name_del(k->cat, parent, name);
+	if (!err && k->shared)
+		err = kvc_keep_at_hand_both(k, n, w)
+			      ?: kvc_path_to_share_both(k, parent, name, &path);
 	if (!err) {
-		unlinked_both(k, n, parent);
+		whole = kvc_partial_was_whole_both(k, folder);
+		err = kvc_name_del(k->cat, parent, name);
+	}
+	if (!err) {
+		if (path)
+			kvc_unshare_both(k, n, path, n->row.nlink > 1);
+		kvc_unlinked_both(k, n, parent);
 		kvc_touch_folder_locked(k, folder, 0);
+		kvc_partial_after_both(k, folder, whole);
 		kvc_node_settle_locked(k, n);
 	}
 	kvc_unlock_both(k);
 	return err;
 }
 
-static int rmdir_both(struct kvc *k, struct kvc_node *folder, const char *name, struct kvc_node *n)
+/* A partial chunk seems to be empty, and can be removed as what it seems: hidden files go too. */
+static int remove_hidden_both(struct kvc *k, struct kvc_node *folder)
 {
-	int err = kvc_folder_empty_both(k, n->row.ino);
+	struct kvc_entries e = { 0 };
+	int err = kvc_entries_in_both(k, folder->row.ino, &e);
+
+	for (size_t i = 0; i < e.n && !err; i++)
+		if (!S_ISREG(e.v[i].kind) || kvc_partial_temporary(e.v[i].name))
+			err = -ENOTEMPTY;
+	for (size_t i = 0; i < e.n && !err; i++) {
+		KVC_MEM char *path = NULL;
+		struct kvc_node *n;
+
+		if ((err = kvc_node_get_both(k, e.v[i].ino, &n)))
+			break;
+		err = kvc_path_to_share_both(k, folder->row.ino, e.v[i].name, &path)
+			      ?: kvc_name_del(k->cat, folder->row.ino, e.v[i].name);
+		if (!err && path)
+			kvc_unshare_both(k, n, path, n->row.nlink > 1);
+		if (!err)
+			kvc_unlinked_both(k, n, folder->row.ino);
+		kvc_node_settle_locked(k, n);
+	}
+	free(e.v);
+	return err;
+}
+
+int kvc_rmdir_both(struct kvc *k, struct kvc_node *folder, const char *name, struct kvc_node *n)
+{
+	KVC_MEM char *path = NULL;
+	int err;
+
+	if (kvc_partial_on(k) && kvc_partial_both(k, n) && (err = remove_hidden_both(k, n)))
+		return err;
+	err = kvc_folder_empty_both(k, n->row.ino);
 
 	if (err != 1)
 		return err ?: -ENOTEMPTY;
-	if (name && k->shared)
-		unshare_name_both(k, n, folder->row.ino, name, false);
-	if (name && (err = kvc_name_del(k->cat, folder->row.ino, name)))
+	if (name && (err = kvc_path_to_share_both(k, folder->row.ino, name, &path)
+				   ?: kvc_name_del(k->cat, folder->row.ino, name)))
 		return err;
+	if (path)
+		kvc_unshare_both(k, n, path, false);
 	kvc_quota_set_both(k, n->row.ino, 0);
+	kvc_layers_set_both(k, n->row.ino, 0);
 	kvc_row_del(k->cat, n->row.ino);
 	kvc_chunk_forget_both(k, n->row.ino);
 	n->row.nlink = 0;
@@ -476,7 +538,7 @@ int kvc_rmdir(struct kvc *k, uint64_t parent, const char *name)
 	int err;
 
 	kvc_lock_both(k);
-	err = kvc_folder_both(k, parent, false, &folder) ?: kvc_takes(k, true);
+	err = kvc_folder_both(k, parent, false, &folder) ?: kvc_takes_both(k, true);
 	if (!err)
 		err = kvc_name_get(k->cat, parent, name, &ino, &kind);
 	if (!err && !S_ISDIR(kind))
@@ -484,211 +546,7 @@ int kvc_rmdir(struct kvc *k, uint64_t parent, const char *name)
 	if (!err)
 		err = kvc_node_get_both(k, ino, &n);
 	if (!err)
-		err = rmdir_both(k, folder, name, n);
-	kvc_unlock_both(k);
-	return err;
-}
-
-/* May n take the place of what is at the target? Takes a folder away. */
-static int replace_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder,
-			uint64_t old_ino, struct kvc_wait *w)
-{
-	struct kvc_node *old;
-	int err = kvc_node_get_both(k, old_ino, &old);
-
-	if (err)
-		return err;
-	if (S_ISDIR(n->row.mode) && !S_ISDIR(old->row.mode))
-		return -ENOTDIR;
-	if (!S_ISDIR(n->row.mode) && S_ISDIR(old->row.mode))
-		return -EISDIR;
-	if (S_ISDIR(old->row.mode))
-		return rmdir_both(k, folder, NULL, old);
-	return keep_at_hand_both(k, old, w);
-}
-
-/*
- * A folder does not move in or out of a model with a quota or a policy of its own: that would count
- * and class all in it anew. A file does, where the quota has room for its `bytes`.
- */
-static int may_move_both(struct kvc *k, struct kvc_node *n, uint64_t bytes, uint64_t parent,
-			 uint64_t to)
-{
-	uint64_t from_model, to_model;
-	int err = kvc_model_of_both(k, parent, &from_model) ?: kvc_model_of_both(k, to, &to_model);
-
-	if (err)
-		return err;
-	if (S_ISDIR(n->row.mode)) { /* in the root it is a model itself */
-		from_model = parent == KVC_ROOT ? n->row.ino : from_model;
-		to_model = to == KVC_ROOT ? n->row.ino : to_model;
-	}
-	if (from_model == to_model)
-		return 0;
-	if (S_ISDIR(n->row.mode))
-		return kvc_model_apart_both(k, from_model) || kvc_model_apart_both(k, to_model)
-			       ? -EXDEV
-			       : 0;
-	return S_ISREG(n->row.mode) ? kvc_quota_allows_locked(k, to_model, bytes) : 0;
-}
-
-static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_t to,
-		       const char *to_name, unsigned flags, struct kvc_wait *w)
-{
-	struct kvc_node *from_folder, *to_folder, *n, *old;
-	uint64_t ino, old_ino = 0;
-	uint32_t kind, old_kind;
-	int err = kvc_folder_both(k, parent, false, &from_folder)
-			  ?: kvc_folder_both(k, to, true, &to_folder);
-
-	if (!err) {
-		to = to_folder->row.ino;
-		err = kvc_name_get(k->cat, parent, name, &ino, &kind)
-			      ?: kvc_node_get_both(k, ino, &n);
-	}
-	if (!err)
-		err = kvc_takes(k, false) ?: may_move_both(k, n, kvc_quota_bytes(n), parent, to);
-	if (err)
-		return err;
-	err = kvc_name_get(k->cat, to, to_name, &old_ino, &old_kind);
-	if (err && err != -ENOENT)
-		return err;
-	if (!err && (flags & RENAME_NOREPLACE))
-		return -EEXIST;
-	if (!err && old_ino == ino)
-		return 0;
-	if ((err = at_hand_both(k, n, w)) ||
-	    (old_ino && (err = replace_both(k, n, to_folder, old_ino, w))))
-		return err;
-	if (k->shared)
-		unshare_name_both(k, n, parent, name, true);
-	err = kvc_name_del(k->cat, parent, name);
-	if (!err)
-		err = kvc_name_put(k->cat, to, to_name, ino, kind);
-	if (err)
-		return err;
-	if (old_ino && !S_ISDIR(old_kind) && !kvc_node_get_both(k, old_ino, &old)) {
-		n->unshared &= old->unshared;
-		unlinked_both(k, old, to);
-		kvc_node_settle_locked(k, old);
-	}
-	n->row.ctime_ns = kvc_now_ns();
-	n->row.parent = to;
-	if (S_ISREG(n->row.mode))
-		rechunk_both(k, n, to_folder, to_name);
-	else if (!S_ISLNK(n->row.mode))
-		kvc_unit_folder_came_both(k, to_folder);
-	kvc_node_dirty_locked(k, n);
-	kvc_rehead_both(k, n);
-	kvc_touch_folder_locked(k, from_folder, S_ISDIR(kind) ? -1 : 0);
-	kvc_touch_folder_locked(k, to_folder, S_ISDIR(kind) ? 1 : 0);
-	kvc_node_settle_locked(k, n);
-	return 0;
-}
-
-/* One of two that change their places: it has come to `folder`. */
-static void arrived_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder)
-{
-	n->row.ctime_ns = kvc_now_ns();
-	n->row.parent = folder->row.ino;
-	if (S_ISREG(n->row.mode))
-		rechunk_both(k, n, folder, NULL);
-	else if (!S_ISLNK(n->row.mode))
-		kvc_unit_folder_came_both(k, folder);
-	kvc_node_dirty_locked(k, n);
-	kvc_rehead_both(k, n);
-	kvc_node_settle_locked(k, n);
-}
-
-/* May both of RENAME_EXCHANGE? Between two models each makes room for the other. */
-static int may_exchange_both(struct kvc *k, struct kvc_node *a, struct kvc_node *b, uint64_t from,
-			     uint64_t to)
-{
-	uint64_t a_bytes = kvc_quota_bytes(a), b_bytes = kvc_quota_bytes(b),
-		 less = kvc_min(a_bytes, b_bytes);
-
-	return may_move_both(k, a, a_bytes - less, from, to)
-		       ?: may_move_both(k, b, b_bytes - less, to, from);
-}
-
-/* RENAME_EXCHANGE: two names change what they name, in one step. */
-static int exchange_both(struct kvc *k, uint64_t parent, const char *name, uint64_t to,
-			 const char *to_name, struct kvc_wait *w)
-{
-	struct kvc_node *from_folder, *to_folder, *a, *b;
-	uint64_t a_ino, b_ino;
-	uint32_t a_kind, b_kind;
-	int err = kvc_folder_both(k, parent, false, &from_folder)
-			  ?: kvc_folder_both(k, to, false, &to_folder);
-
-	err = err ?: kvc_name_get(k->cat, parent, name, &a_ino, &a_kind);
-	err = err ?: kvc_name_get(k->cat, to, to_name, &b_ino, &b_kind);
-	err = err ?: kvc_node_get_both(k, a_ino, &a) ?: kvc_node_get_both(k, b_ino, &b);
-	if (err || a == b)
-		return err;
-	err = kvc_takes(k, false) ?: may_exchange_both(k, a, b, parent, to) ?: at_hand_both(k, a, w)
-	      ?: at_hand_both(k, b, w);
-	if (err)
-		return err;
-	if (k->shared) {
-		unshare_name_both(k, a, parent, name, true);
-		unshare_name_both(k, b, to, to_name, true);
-	}
-	err = kvc_name_put(k->cat, parent, name, b_ino, b_kind);
-	if (!err && (err = kvc_name_put(k->cat, to, to_name, a_ino, a_kind)))
-		kvc_name_put(k->cat, parent, name, a_ino, a_kind);
-	if (err)
-		return err;
-	int moved = S_ISDIR(a_kind) - S_ISDIR(b_kind); /* folders from the one to the other */
-
-	a->unshared = b->unshared = a->unshared && b->unshared;
-	arrived_both(k, a, to_folder);
-	arrived_both(k, b, from_folder);
-	kvc_touch_folder_locked(k, from_folder, -moved);
-	kvc_touch_folder_locked(k, to_folder, moved);
-	return 0;
-}
-
-/*
- * close() and rename() in a row: the kernel sends the close without waiting, so the rename can come
- * first. An unfinished file must not replace a finished one (a kill now would lose both), so the
- * rename waits a moment for the close; who really renames an open file over another waits for
- * nothing and goes on.
- */
-#define CLOSE_WAIT_NS 50000000ull
-
-static bool unfinished_both(struct kvc *k, uint64_t parent, const char *name, uint64_t to,
-			    const char *to_name, struct kvc_node **n)
-{
-	uint64_t ino, old;
-	uint32_t kind;
-
-	return !kvc_name_get(k->cat, to, to_name, &old, &kind) &&
-	       !kvc_name_get(k->cat, parent, name, &ino, &kind) &&
-	       (*n = kvc_node_find_locked(k, ino)) && (*n)->state == KVC_OPEN && (*n)->fresh &&
-	       old != ino;
-}
-
-int kvc_rename(struct kvc *k, uint64_t parent, const char *name, uint64_t to, const char *to_name,
-	       unsigned flags, struct kvc_wait *w)
-{
-	bool exchange = flags == RENAME_EXCHANGE;
-	struct kvc_node *n;
-	int err;
-
-	if (flags & ~(unsigned)RENAME_NOREPLACE && !exchange)
-		return -EINVAL;
-	kvc_lock_both(k);
-	if ((w->stage < CLOSED && unfinished_both(k, parent, name, to, to_name, &n)) ||
-	    (w->stage < BOTH_CLOSED && exchange &&
-	     unfinished_both(k, to, to_name, parent, name, &n))) {
-		w->stage++;
-		w->deadline_ns = kvc_mono_ns() + CLOSE_WAIT_NS;
-		err = kvc_park_locked(k, &n->waiters, w);
-	} else {
-		err = exchange ? exchange_both(k, parent, name, to, to_name, w)
-			       : rename_both(k, parent, name, to, to_name, flags, w);
-	}
+		err = kvc_rmdir_both(k, folder, name, n);
 	kvc_unlock_both(k);
 	return err;
 }
@@ -721,8 +579,21 @@ static int list_left(struct kvc *k, uint64_t ino, uint64_t after, kvc_name_fn *f
 	return more < 0 ? more : 0;
 }
 
+struct shown {
+	kvc_name_fn *fn;
+	void *arg;
+};
+
+static int show(void *arg, const struct kvc_name *n)
+{
+	const struct shown *s = arg;
+
+	return S_ISREG(n->kind) && !kvc_partial_temporary(n->name) ? 0 : s->fn(s->arg, n);
+}
+
 int kvc_readdir(struct kvc *k, uint64_t ino, uint64_t after, kvc_name_fn *fn, void *arg)
 {
+	struct shown shown = { fn, arg };
 	struct kvc_node *folder;
 	int err = 0;
 
@@ -731,6 +602,10 @@ int kvc_readdir(struct kvc *k, uint64_t ino, uint64_t after, kvc_name_fn *fn, vo
 	folder = kvc_node_find_locked(k, ino);
 	bool lost = folder && folder->lost, some = k->drops->ncut > 0;
 
+	if (kvc_partial_on(k) && folder && !lost && kvc_partial_both(k, folder)) {
+		fn = show;
+		arg = &shown;
+	}
 	kvc_unlock(k);
 	if (!lost)
 		err = some ? list_left(k, ino, after, fn, arg)

@@ -16,13 +16,16 @@
 #include "member.h"
 #include "model.h"
 #include "pace.h"
+#include "partial.h"
 #include "unit.h"
 #include "unnamed.h"
+#include "used.h"
 
 #include <fcntl.h>
 #include <string.h>
 
 #define BACKINGS_MAX 32768 /* registrations kept for files that nobody has open */
+#define DAY_NS 86400000000000ll
 
 static bool writes(int flags)
 {
@@ -159,6 +162,17 @@ static void wait_out_locked(struct kvc *k, struct kvc_wait *w)
 	}
 }
 
+/* Does an open for reading show in the file's access time? As mount(8) has noatime and relatime. */
+static bool stamps(const struct kvc *k, const struct kvc_row *r, uint64_t now)
+{
+	int64_t atime = (int64_t)r->atime_ns;
+
+	if (k->opt.atime != KVC_ATIME_RELATIVE)
+		return k->opt.atime == KVC_ATIME_OPENS;
+	return atime <= (int64_t)r->mtime_ns || atime <= (int64_t)r->ctime_ns ||
+	       atime <= (int64_t)now - DAY_NS;
+}
+
 static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out,
 		     struct kvc_wait *w)
 {
@@ -208,9 +222,12 @@ static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *
 		kvc_written_locked(k, n);
 	if (!err) {
 		if (n->chunk)
-			kvc_chunk_used_locked(k, n->chunk, true);
-		if (!(flags & O_NOATIME) && (flags & O_ACCMODE) != O_WRONLY) {
-			n->row.atime_ns = kvc_now_ns();
+			kvc_used_locked(k, n->chunk, ino, w->client, true);
+		uint64_t now = kvc_now_ns();
+
+		if (!(flags & O_NOATIME) && (flags & O_ACCMODE) != O_WRONLY &&
+		    stamps(k, &n->row, now)) {
+			n->row.atime_ns = now;
 			n->touched = true;
 		}
 	}
@@ -225,8 +242,21 @@ out:
 	return err;
 }
 
-int kvc_file_open(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out,
-		  struct kvc_wait *w)
+/* Of a chunk that is not whole. What the kernel knew of it is asked for anew. */
+static bool hidden(struct kvc *k, uint64_t ino)
+{
+	struct kvc_node *n;
+	bool is;
+
+	kvc_lock_both(k);
+	n = kvc_node_find_locked(k, ino);
+	is = n && S_ISREG(n->row.mode) && kvc_partial_hidden_both(k, n);
+	kvc_unlock_both(k);
+	return is;
+}
+
+static int open_any(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out,
+		    struct kvc_wait *w)
 {
 	int err;
 
@@ -236,10 +266,19 @@ int kvc_file_open(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out
 	return err;
 }
 
+int kvc_file_open(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out,
+		  struct kvc_wait *w)
+{
+	if (kvc_partial_on(k) && !w->ino && !w->err && hidden(k, ino))
+		return -ESTALE;
+	return open_any(k, ino, flags, out, w);
+}
+
 struct creation {
 	struct kvc_row row;
 	uint64_t model, room;
 	uint32_t uid; /* who makes it; row.uid is whose it is */
+	uint32_t client;
 };
 
 /* The first half of a create: may it be, and how? */
@@ -271,7 +310,8 @@ static int enter_both(struct kvc *k, const struct creation *c, const char *name,
 		      int backing, int flags, struct kvc_row *attr, struct kvc_opened *out)
 {
 	struct kvc_node *folder, *n;
-	int err = kvc_folder_both(k, c->row.parent, true, &folder);
+	int err = kvc_folder_both(k, c->row.parent, true, &folder)
+			  ?: kvc_catalog_spare(k->cat, KVC_SPARES);
 
 	if (err)
 		return err;
@@ -295,7 +335,7 @@ static int enter_both(struct kvc *k, const struct creation *c, const char *name,
 		return err;
 	}
 	n->fd = fd;
-	n->fresh = n->unshared = true;
+	n->fresh = n->unshared = n->unborn = true;
 	n->mode_ns = c->row.mtime_ns;
 	n->room = n->prepared = n->ahead = c->room; /* it is in k->room.ahead already */
 	n->epoch = 1;
@@ -303,6 +343,7 @@ static int enter_both(struct kvc *k, const struct creation *c, const char *name,
 	n->backing = backing;
 	n->plain = !backing;
 	k->nodes->backings += backing > 0;
+	kvc_used_made_locked(k, n->chunk, c->client);
 	kvc_become_locked(k, n, KVC_OPEN);
 	kvc_quota_count_locked(k, n);
 	kvc_node_dirty_locked(k, n);
@@ -355,11 +396,11 @@ static int ask_both(struct kvc *k, const char *name, struct creation *c, uint64_
 static int open_existing(struct kvc *k, uint64_t parent, const char *name, int flags,
 			 struct kvc_row *attr, struct kvc_opened *out, struct kvc_wait *w)
 {
-	int err = kvc_lookup(k, parent, name, attr, NULL);
+	int err = kvc_lookup_any(k, parent, name, attr, NULL);
 
 	if (err)
 		return err;
-	err = S_ISREG(attr->mode) ? kvc_file_open(k, attr->ino, flags, out, w) : -EEXIST;
+	err = S_ISREG(attr->mode) ? open_any(k, attr->ino, flags, out, w) : -EEXIST;
 	if (err)
 		kvc_forget(k, attr->ino, 1);
 	else
@@ -376,8 +417,13 @@ static int make_segment(struct kvc *k, struct creation *c, const struct kvc_segm
 	*fd = kvc_segment_open(&k->pool, s, O_RDWR | O_CREAT | O_EXCL);
 	if (*fd < 0)
 		return *fd;
-	if (c->room && fallocate(*fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)c->room))
-		return -errno;
+	if (c->room && fallocate(*fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)c->room)) {
+		kvc_lock(k); /* files that grow by passthrough have it: without, then */
+		kvc_room_put_locked(k, c->room);
+		k->room.ahead -= c->room;
+		kvc_unlock(k);
+		c->room = 0;
+	}
 	if (!fstat(*fd, &st)) /* the times that a file carries while nobody writes it */
 		c->row.atime_ns = c->row.mtime_ns = c->row.ctime_ns = c->row.btime_ns =
 			kvc_ns(st.st_mtim);
@@ -411,6 +457,7 @@ int kvc_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, 
 			 .btime_ns = now,
 			 .parent = parent },
 		.uid = w->uid,
+		.client = w->client,
 	};
 	int fd = -1, backing = 0, err;
 

@@ -12,15 +12,18 @@
 #include "file.h"
 #include "folder.h"
 #include "ino.h"
+#include "layers.h"
 #include "limit.h"
 #include "log.h"
 #include "member.h"
 #include "pin.h"
 #include "pinned.h"
 #include "rehead.h"
+#include "remove.h"
 #include "survey.h"
 #include "tierq.h"
 #include "unnamed.h"
+#include "used.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -237,11 +240,15 @@ static int64_t rerank(const struct kvc_chunk_row *r)
 /* What the daemon before has left, and how: *clean. */
 static int look_back_both(struct kvc *k, bool *clean)
 {
-	const char *policy = kvc_policy_names[k->opt.policy];
-	char text[64];
+	char text[64], policy[64];
 	uint64_t max;
 	int is = kvc_meta_read(k->cat, "clean", text, sizeof text), err;
 
+	snprintf(policy, sizeof policy, "%s",
+		 kvc_policies[kvc_policy_of(k, KVC_CACHE_POOL, 0)].name);
+	if (k->opt.disk_policy)
+		snprintf(policy + strlen(policy), sizeof policy - strlen(policy), " %s",
+			 kvc_policies[kvc_policy_of(k, KVC_CACHE_DISK, 0)].name);
 	*clean = is == 1 && !strcmp(text, "1");
 	is = is < 0 ? is : kvc_meta_read(k->cat, "policy", text, sizeof text);
 	if (is < 0)
@@ -280,12 +287,15 @@ int kvc_recover(struct kvc *k, char *error)
 	bool clean, dropped = false;
 	int err;
 
+	kvc_kept_load(k);
 	kvc_lock_both(k);
 	err = kvc_usage_start(k->cat, usage_limit(k));
 	err = err ?: look_back_both(k, &clean) ?: kvc_clock_start_both(k);
+	err = err ?: kvc_layers_load_both(k) ?: kvc_written_load_both(k);
 	err = err ?: kvc_inos_load_both(k, clean) ?: kvc_unnamed_recover_both(k);
 	err = err ?: kvc_drops_recover_both(k, &dropped);
 	err = err ?: kvc_quotas_load_both(k, clean && !dropped) ?: kvc_surveys_load_both(k);
+	err = err ?: kvc_remove_recover_both(k);
 	err = err ?: kvc_meta_set(k->cat, "clean", "0") ?: kvc_pins_load_both(k);
 	kvc_tier_each(k, t)
 		if (!err && !(k->tier[t].t->ops->caps & KVC_TIER_SHARED))
@@ -294,6 +304,8 @@ int kvc_recover(struct kvc *k, char *error)
 		err = scan_pool(k, error);
 	if (!err)
 		err = kvc_object_each_unplaced(k->cat, drop_lost, k);
+	if (!err)
+		err = kvc_chunks_ready_locked(k);
 	kvc_unlock_both(k);
 	/*
 	 * On stable storage before anything is done: a power failure must not take the catalog back

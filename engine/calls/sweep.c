@@ -238,8 +238,10 @@ static int rekey_one(struct kvc_sweep *s, const struct kvc_placed *p)
 	int err;
 
 	kvc_lock_both(k);
-	kvc_path_both(k, p->ino, path);
+	err = kvc_path_both(k, p->ino, path);
 	kvc_unlock_both(k);
+	if (err)
+		return err;
 	kvc_model_name(path, model);
 	want = kvc_keys_for(k->keys, model);
 	if (!k->tier[p->tier].t || p->place.key == want)

@@ -2,11 +2,13 @@
 /* What .kvcachefs/ shows: stats for people, metrics for Prometheus, config as in effect. */
 #include "cache.h"
 #include "drop.h"
+#include "kept.h"
 #include "node.h"
 #include "pin.h"
 #include "prefault.h"
 #include "tierq.h"
 #include "trash.h"
+#include "used.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -25,7 +27,8 @@ struct gauges {
 	uint64_t pool_bytes, pool_used_bytes, files_open, objects_resident, nodes_in_memory,
 		room_waiters, jobs, catalog_ok, catalog_pending_bytes, catalog_log_bytes,
 		unsynced_bytes, drop_files, copies_failing, pins, pinned_pool_bytes,
-		pinned_disk_bytes, catalog_inode_bytes, catalog_attribute_bytes, catalog_limit;
+		pinned_disk_bytes, catalog_inode_bytes, catalog_attribute_bytes, catalog_limit,
+		trace_readers;
 	uint64_t prefault_bytes, prefault_total, prefault_held;
 };
 
@@ -49,6 +52,7 @@ struct gauges {
 	X(catalog_inode_bytes, "what inodes and names count towards catalog=")                    \
 	X(catalog_attribute_bytes, "and attributes")                                              \
 	X(catalog_limit, "what they may come to; 0: anything")                                    \
+	X(trace_readers, "who records what is used (kvcachectl trace)")                           \
 	X(prefault_bytes, "bytes of the pool touched ahead so far")                               \
 	X(prefault_total, "bytes of the pool to be touched ahead")                                \
 	X(prefault_held, "bytes touched ahead and not yet given back")
@@ -84,6 +88,7 @@ static struct gauges gauges(struct kvc *k)
 		inodes,
 		attrs,
 		limit,
+		k->used->record ? k->used->record->readers : 0,
 		p.bytes,
 		p.total,
 		p.held,
@@ -100,6 +105,130 @@ static uint64_t counter(struct kvc *k, size_t i)
 {
 	return atomic_load_explicit((_Atomic uint64_t *)((char *)&k->stats + counters[i].at),
 				    memory_order_relaxed);
+}
+
+static const struct {
+	const char *name, *what;
+	size_t at;
+} histograms[] = {
+#define X(name, what) { #name, what, offsetof(struct kvc_stats, name) },
+	KVC_HISTOGRAMS(X)
+#undef X
+};
+#define NHISTOGRAMS (sizeof histograms / sizeof histograms[0])
+
+static const struct kvc_histogram *histogram(struct kvc *k, size_t i)
+{
+	return (const void *)((const char *)&k->stats + histograms[i].at);
+}
+
+static const char *const reasons[] = {
+#define X(name, what) #name,
+	KVC_REASONS(X)
+#undef X
+};
+
+static const char *const refusals[] = { NULL, /* none */
+#define X(name, what) #name,
+					KVC_REFUSALS(X)
+#undef X
+};
+
+static uint64_t counted(const _Atomic uint64_t *n)
+{
+	return atomic_load_explicit(n, memory_order_relaxed);
+}
+
+static struct kvc_written written(struct kvc *k, unsigned tier)
+{
+	struct kvc_written w;
+
+	kvc_lock(k);
+	w = kvc_written_show_locked(k, tier);
+	kvc_unlock(k);
+	return w;
+}
+
+/* Why and when chunks go. Of the times only those that have come about. */
+static void why_stats(struct kvc *k, FILE *out)
+{
+	kvc_tier_each(k, t) {
+		const char *name = k->tier[t].t->ops->name;
+		struct kvc_written w = written(k, t);
+
+		fprintf(out, "tier_%s_written_bytes %" PRIu64 "\n", name, w.all);
+		fprintf(out, "tier_%s_today_bytes %" PRIu64 "\n", name, w.today);
+	}
+	for (size_t i = 0; i < KVC_REASONS_N; i++)
+		fprintf(out, "evicted_for_%-10s %" PRIu64 "\n", reasons[i],
+			counted(&k->stats.evicted_for[i]));
+	for (size_t i = KVC_ADMITTED + 1; i < KVC_REFUSALS_N; i++)
+		fprintf(out, "refused_%s_chunks %" PRIu64 "\nrefused_%s_bytes %" PRIu64 "\n",
+			refusals[i], counted(&k->stats.refused_chunks[i]), refusals[i],
+			counted(&k->stats.refused_bytes[i]));
+	for (size_t h = 0; h < NHISTOGRAMS; h++)
+		for (unsigned i = 0; i < KVC_SPANS; i++) {
+			uint64_t n = counted(&histogram(k, h)->n[i]);
+
+			if (n)
+				fprintf(out, "%s_%us%s %" PRIu64 "\n", histograms[h].name,
+					1u << kvc_min(i, KVC_SPANS - 2),
+					i == KVC_SPANS - 1 ? "_and_more" : "", n);
+		}
+}
+
+static void refusal_metrics(struct kvc *k, FILE *out)
+{
+	fprintf(out, "# HELP kvcachefs_refused_chunks_total chunks that left the pool and that the "
+		     "disk tier did not let in, by why\n"
+		     "# TYPE kvcachefs_refused_chunks_total counter\n");
+	for (size_t i = KVC_ADMITTED + 1; i < KVC_REFUSALS_N; i++)
+		fprintf(out, "kvcachefs_refused_chunks_total{reason=\"%s\"} %" PRIu64 "\n",
+			refusals[i], counted(&k->stats.refused_chunks[i]));
+	fprintf(out, "# HELP kvcachefs_refused_bytes_total what of them it has no copy of\n"
+		     "# TYPE kvcachefs_refused_bytes_total counter\n");
+	for (size_t i = KVC_ADMITTED + 1; i < KVC_REFUSALS_N; i++)
+		fprintf(out, "kvcachefs_refused_bytes_total{reason=\"%s\"} %" PRIu64 "\n",
+			refusals[i], counted(&k->stats.refused_bytes[i]));
+}
+
+static void why_metrics(struct kvc *k, FILE *out)
+{
+	fprintf(out, "# HELP kvcachefs_evictions_by_reason_total chunks that left the pool or a "
+		     "tier, by why\n"
+		     "# TYPE kvcachefs_evictions_by_reason_total counter\n");
+	for (size_t i = 0; i < KVC_REASONS_N; i++)
+		fprintf(out, "kvcachefs_evictions_by_reason_total{reason=\"%s\"} %" PRIu64 "\n",
+			reasons[i], counted(&k->stats.evicted_for[i]));
+	refusal_metrics(k, out);
+	for (size_t h = 0; h < NHISTOGRAMS; h++) {
+		const struct kvc_histogram *x = histogram(k, h);
+		const char *name = histograms[h].name;
+		uint64_t n = 0;
+
+		fprintf(out,
+			"# HELP kvcachefs_%s_seconds %s\n# TYPE kvcachefs_%s_seconds histogram\n",
+			name, histograms[h].what, name);
+		for (unsigned i = 0; i < KVC_SPANS - 1; i++)
+			fprintf(out, "kvcachefs_%s_seconds_bucket{le=\"%u\"} %" PRIu64 "\n", name,
+				1u << i, n += counted(&x->n[i]));
+		n += counted(&x->n[KVC_SPANS - 1]);
+		fprintf(out,
+			"kvcachefs_%s_seconds_bucket{le=\"+Inf\"} %" PRIu64 "\n"
+			"kvcachefs_%s_seconds_sum %.3f\nkvcachefs_%s_seconds_count %" PRIu64 "\n",
+			name, n, name, (double)counted(&x->sum_ns) / 1e9, name, n);
+	}
+	fprintf(out, "# HELP kvcachefs_tier_written_bytes_total bytes written to a tier in all\n"
+		     "# TYPE kvcachefs_tier_written_bytes_total counter\n");
+	kvc_tier_each(k, t)
+		fprintf(out, "kvcachefs_tier_written_bytes_total{tier=\"%s\"} %" PRIu64 "\n",
+			k->tier[t].t->ops->name, written(k, t).all);
+	fprintf(out,
+		"# HELP kvcachefs_tier_today_bytes bytes written to a tier since midnight UTC\n"
+		"# TYPE kvcachefs_tier_today_bytes gauge\n");
+	kvc_tier_each(k, t)
+		fprintf(out, "kvcachefs_tier_today_bytes{tier=\"%s\"} %" PRIu64 "\n",
+			k->tier[t].t->ops->name, written(k, t).today);
 }
 
 void kvc_print_stats(struct kvc *k, FILE *out)
@@ -126,6 +255,7 @@ void kvc_print_stats(struct kvc *k, FILE *out)
 	}
 	for (size_t i = 0; i < NCOUNTERS; i++)
 		fprintf(out, "%-22s %" PRIu64 "\n", counters[i].name, counter(k, i));
+	why_stats(k, out);
 	kvc_holds_print(out);
 }
 
@@ -163,6 +293,7 @@ void kvc_print_metrics(struct kvc *k, FILE *out)
 			"counter\nkvcachefs_%s_total %" PRIu64 "\n",
 			counters[i].name, counters[i].what, counters[i].name, counters[i].name,
 			counter(k, i));
+	why_metrics(k, out);
 }
 
 void kvc_print_config(struct kvc *k, FILE *out)
@@ -183,4 +314,11 @@ void kvc_print_config(struct kvc *k, FILE *out)
 	for (unsigned i = 0; i < k->ntiers; i++)
 		fprintf(out, "tier=%s\n", k->tier[k->order[i]].t->id);
 	fprintf(out, "sealing=%s\n", k->keys ? "on" : "off");
+}
+
+void kvc_print_policies(struct kvc *k, FILE *out)
+{
+	kvc_lock(k);
+	kvc_kept_text_locked(k, out);
+	kvc_unlock(k);
 }

@@ -3,19 +3,25 @@
  * Extended attributes: those of clients are rows in the catalog and travel with the file; those
  * under user.kvcachefs. are made here, one row each in `virtuals`.
  */
+#include "admit.h"
 #include "cache.h"
 #include "clock.h"
+#include "demote.h"
 #include "dirty.h"
 #include "file.h"
 #include "folder.h"
+#include "layers.h"
 #include "limit.h"
 #include "member.h"
 #include "model.h"
 #include "node.h"
+#include "partial.h"
+#include "path.h"
 #include "pinned.h"
 #include "survey.h"
 #include "tierq.h"
 #include "unit.h"
+#include "used.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -23,6 +29,8 @@
 #define PREFIX "user.kvcachefs."
 
 #define QUOTA_MIN (1u << 20)
+#define VALUE 1024            /* bytes of a value of ours, at most */
+#define TTL_MAX 7000000000ull /* seconds: the end of it is a time that the catalog can keep */
 
 /*
  * What an inode's attributes may be together: the names as listxattr gives them, of which ours take
@@ -42,6 +50,7 @@ struct subject {
 	uint64_t chunk;
 	struct kvc_chunk_row row;
 	uint32_t uid; /* who sets it */
+	struct kvc_wait *w;
 };
 
 struct summary { /* of a chunk's files */
@@ -107,12 +116,14 @@ static int get_tiers(struct kvc *k, struct subject *s, char *value)
 
 static int get_state(struct kvc *k, struct subject *s, char *value)
 {
+	bool partial = kvc_partial_both(k, s->n);
 	struct summary sum;
 	int err = summarize_both(k, s, &sum);
 
 	if (!err)
 		snprintf(value, 128, "%s",
-			 !sum.any        ? "empty"
+			 partial         ? "partial"
+			 : !sum.any      ? "empty"
 			 : sum.state < 0 ? "mixed"
 					 : kvc_state_names[sum.state]);
 	return err;
@@ -160,7 +171,7 @@ static int number(const char *value, uint64_t *v)
 		return -EINVAL;
 	errno = 0;
 	*v = strtoull(value, &end, 10);
-	return *end || errno || *v > 10000000000ull ? -EINVAL : 0;
+	return *end || errno || *v > TTL_MAX ? -EINVAL : 0;
 }
 
 static int set_pin(struct kvc *k, struct subject *s, const char *value)
@@ -185,6 +196,92 @@ static int set_ttl(struct kvc *k, struct subject *s, const char *value)
 	s->row.ttl_s = v;
 	s->row.expires_ns = v ? kvc_clock_ns(k) + v * 1000000000 : 0;
 	return 0;
+}
+
+/* What it follows, by a path in the mount; nothing for what begins a prompt. */
+static int get_parent(struct kvc *k, struct subject *s, char *value)
+{
+	char path[KVC_FRAME_PATH_MAX + 1];
+	uint64_t parent = s->row.parent & ~KVC_TOLD;
+
+	if (!parent)
+		return -ENODATA;
+	kvc_path_both(k, parent, path);
+	if (!*path) /* it has gone, or nobody can say it in so few letters */
+		return -ENODATA;
+	return (size_t)snprintf(value, VALUE, "/%s", path) < VALUE ? 0 : -ENODATA;
+}
+
+/* A path in the mount from "/", or from the folder that the chunk is in. "": it follows nothing. */
+static int set_parent(struct kvc *k, struct subject *s, const char *value)
+{
+	uint64_t at = *value == '/' ? KVC_ROOT : s->n->row.parent;
+	char copy[VALUE], *save = NULL;
+	struct kvc_node *n;
+	uint64_t chunk;
+	uint32_t kind;
+	int err = 0;
+
+	if (!*value) {
+		s->row.parent = KVC_TOLD;
+		return 0;
+	}
+	snprintf(copy, sizeof copy, "%s", value);
+	for (char *w = strtok_r(copy, "/", &save); w && !err; w = strtok_r(NULL, "/", &save))
+		err = !strcmp(w, "..") ? -EINVAL : kvc_name_get(k->cat, at, w, &at, &kind);
+	err = err ?: kvc_node_get_both(k, at, &n);
+	if (err)
+		return err;
+	chunk = S_ISREG(n->row.mode)                          ? n->row.chunk
+		: at != KVC_ROOT && kvc_unit_whole_both(k, n) ? at
+							      : 0;
+	kvc_node_settle_locked(k, n);
+	if (!chunk || chunk == s->chunk)
+		return -EINVAL;
+	s->row.parent = chunk | KVC_TOLD;
+	return 0;
+}
+
+/* The ttl that chunks of the model begin with. */
+static int get_default_ttl(struct kvc *k, struct subject *s, char *value)
+{
+	uint64_t v = kvc_model_ttl_both(k, s->n->row.ino);
+
+	snprintf(value, 128, "%" PRIu64, v);
+	return v ? 0 : -ENODATA;
+}
+
+static int set_default_ttl(struct kvc *k, struct subject *s, const char *value)
+{
+	uint64_t v = 0;
+
+	if (value && number(value, &v))
+		return -EINVAL;
+	return kvc_model_ttl_set_both(k, s->n->row.ino, v);
+}
+
+static int get_layers(struct kvc *k, struct subject *s, char *value)
+{
+	unsigned v = kvc_layers_of_locked(k, s->n->row.ino);
+
+	snprintf(value, 128, "%u", v);
+	return v ? 0 : -ENODATA;
+}
+
+/* Its folders are chunks from now on, or found by behaviour again. */
+static int set_layers(struct kvc *k, struct subject *s, const char *value)
+{
+	uint64_t v = 0;
+	int err;
+
+	if (value && (number(value, &v) || v > KVC_LAYERS_MAX))
+		return -EINVAL;
+	err = kvc_layers_set_both(k, s->n->row.ino, (unsigned)v);
+	if (!err) {
+		kvc_partial_set_both(k, s->n);
+		kvc_unit_regroup_locked(k, s->n);
+	}
+	return err;
 }
 
 /* Those of a model with a fixed set of values (model.c). */
@@ -260,6 +357,14 @@ static int set_quota(struct kvc *k, struct subject *s, const char *value)
 	return kvc_quota_set_both(k, s->n->row.ino, limit);
 }
 
+/* A request, of which nothing stays: how it ends is the answer. */
+static int set_demote(struct kvc *k, struct subject *s, const char *value)
+{
+	if (s->w)
+		s->w->stage = 1;
+	return kvc_demote_locked(k, s->chunk, value, s->w);
+}
+
 /* How far a survey of the model's files is: inodes of all there are in the store. */
 static int get_survey(struct kvc *k, struct subject *s, char *value)
 {
@@ -271,18 +376,25 @@ static int get_survey(struct kvc *k, struct subject *s, char *value)
 	return 0;
 }
 
+/* Of two rows of one name the first that is of this kind holds. */
 static const struct virtual
 {
 	const char *name;
 	unsigned on;
-	int (*get)(struct kvc *k, struct subject *s, char *value /* 128 bytes */);
-	/* NULL: read only. Those of a model or a folder take NULL for "take it away". */
+	int (*get)(struct kvc *k, struct subject *s, char *value /* VALUE bytes */);
+	/*
+	 * NULL: read only. Those of a model or a folder take NULL for "take it away". KVC_WAIT: it
+	 * is a request, and s->w waits for its end.
+	 */
 	int (*set)(struct kvc *k, struct subject *s, const char *value);
 }
 virtuals[] = {
 	{ "checksum", ON_FILE, get_checksum, NULL },
 	{ "codec", ON_MODEL, get_codec, put_codec },
+	{ "demote", ON_FILE | ON_CHUNK_FOLDER, NULL, set_demote },
 	{ "hits", ON_FILE | ON_CHUNK_FOLDER, get_hits, NULL },
+	{ "layers", ON_MODEL, get_layers, set_layers },
+	{ "parent", ON_FILE | ON_CHUNK_FOLDER, get_parent, set_parent },
 	{ "pin", ON_FILE | ON_CHUNK_FOLDER, get_pin, set_pin },
 	{ "policy", ON_MODEL, get_policy, set_policy },
 	{ "quota", ON_MODEL, get_quota, set_quota },
@@ -291,18 +403,23 @@ virtuals[] = {
 	{ "survey", ON_MODEL, get_survey, NULL },
 	{ "tiers", ON_FILE | ON_CHUNK_FOLDER, get_tiers, NULL },
 	{ "ttl", ON_FILE | ON_CHUNK_FOLDER, get_ttl, set_ttl },
+	{ "ttl", ON_MODEL, get_default_ttl, set_default_ttl },
 	{ "unit", ON_FOLDER, get_unit, set_unit },
 	{ "unit_now", ON_FOLDER, get_unit_now, NULL },
 	{ "used", ON_MODEL, get_used, NULL },
 };
 #define NVIRTUALS (sizeof virtuals / sizeof virtuals[0])
 
-static const struct virtual *virtual_of(const char *name)
+/* The row of this name; where there are several, the one for this kind. NULL: no such name. */
+static const struct virtual *virtual_of(const char *name, unsigned kind)
 {
+	const struct virtual *any = NULL;
+
 	for (size_t i = 0; i < NVIRTUALS; i++)
-		if (!strcmp(virtuals[i].name, name + strlen(PREFIX)))
-			return &virtuals[i];
-	return NULL;
+		if (!strcmp(virtuals[i].name, name + strlen(PREFIX)) &&
+		    (!any || ((virtuals[i].on & kind) && !(any->on & kind))))
+			any = &virtuals[i];
+	return any;
 }
 
 static bool is_virtual(const char *name)
@@ -336,7 +453,7 @@ static int subject_both(struct kvc *k, uint64_t ino, struct subject *s)
 		struct kvc_chunk *c = kvc_chunk_find_locked(k, s->chunk);
 
 		if (c)
-			kvc_chunk_row(c, &s->row);
+			kvc_chunk_row(k, c, &s->row);
 		else if ((err = kvc_chunk_get(k->cat, s->chunk, &s->row)) == -ENOENT)
 			s->row = (struct kvc_chunk_row){ .id = s->chunk };
 		if (err && err != -ENOENT) {
@@ -361,7 +478,7 @@ int kvc_getxattr(struct kvc *k, uint64_t ino, const char *name, void *value, siz
 {
 	const struct virtual *v;
 	struct subject s;
-	char text[128];
+	char text[VALUE];
 	int err;
 
 	if (!is_virtual(name)) {
@@ -370,12 +487,13 @@ int kvc_getxattr(struct kvc *k, uint64_t ino, const char *name, void *value, siz
 		kvc_catalog_unlock(k->cat);
 		return err == -ENOENT ? -ENODATA : err;
 	}
-	v = virtual_of(name);
-	if (!v)
+	v = virtual_of(name, 0);
+	if (!v || !v->get)
 		return -ENODATA;
 	kvc_lock_both(k);
 	err = subject_both(k, ino, &s);
 	if (!err) {
+		v = virtual_of(name, s.kind);
 		err = v->on & s.kind ? v->get(k, &s, text) : -ENODATA;
 		kvc_node_settle_locked(k, s.n);
 	}
@@ -391,10 +509,15 @@ static void chunk_changed_both(struct kvc *k, struct subject *s)
 		c->pin_until_ns = s->row.pin_until_ns;
 		c->ttl_s = s->row.ttl_s;
 		c->expires_ns = s->row.expires_ns;
+		if (c->parent != s->row.parent)
+			kvc_used_told_locked(k, c, s->row.parent & ~KVC_TOLD);
 		c->known = false; /* write it with the next commit */
 		kvc_chunk_dirty_locked(k, c);
+		if (c->pin)
+			kvc_admit_again_locked(k, c);
 	} else {
 		kvc_chunk_put(k->cat, &s->row);
+		kvc_kept_join_locked(k, KVC_CACHE_DISK, &s->row);
 	}
 }
 
@@ -433,9 +556,9 @@ static int set_own(struct kvc *k, struct kvc_node *n, const char *name, const vo
 int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *value, size_t len,
 		 int flags, struct kvc_wait *w)
 {
-	const struct virtual *v = is_virtual(name) ? virtual_of(name) : NULL;
-	struct subject s = { .uid = w ? w->uid : 0 };
-	char text[128];
+	const struct virtual *v = is_virtual(name) ? virtual_of(name, 0) : NULL;
+	struct subject s = { .uid = w ? w->uid : 0, .w = w };
+	char text[VALUE];
 	int err;
 
 	if (is_virtual(name) && !v)
@@ -451,6 +574,7 @@ int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *valu
 	if (!s.n->paid.is && !s.n->lost) /* whose they are is looked up in its row */
 		kvc_row_put(k->cat, &s.n->row, &s.n->paid);
 	if (v) {
+		v = virtual_of(name, s.kind);
 		memcpy(text, value, len);
 		text[len] = 0;
 		err = v->on & s.kind && strlen(text) == len ? v->set(k, &s, text) : -EINVAL;
@@ -473,20 +597,23 @@ out:
 	return err;
 }
 
-static int remove_virtual(struct kvc *k, uint64_t ino, const struct virtual *v, struct kvc_wait *w)
+/* What is set on a chunk stays, though it may be nothing: 0. */
+static int remove_virtual(struct kvc *k, uint64_t ino, const char *name, struct kvc_wait *w)
 {
+	const struct virtual *v = virtual_of(name, 0);
 	struct subject s = { 0 };
-	char text[128];
+	char text[VALUE];
 	int err;
 
 	if (!v)
 		return -EINVAL;
-	if (!v->set || !(v->on & (ON_MODEL | ON_FOLDER)))
-		return -EPERM;
 	kvc_lock_both(k);
 	err = kvc_takes(k, false) ?: subject_both(k, ino, &s);
 	if (!err) {
-		err = !(s.kind & v->on) ? -ENODATA : v->get(k, &s, text) ?: v->set(k, &s, NULL);
+		v = virtual_of(name, s.kind);
+		err = !v->set || !(v->on & (ON_MODEL | ON_FOLDER)) ? -EPERM
+		      : !(s.kind & v->on)                          ? -ENODATA
+		      : v->get(k, &s, text) ?: v->set(k, &s, NULL);
 		kvc_node_settle_locked(k, s.n);
 		kvc_commit_soon_locked(k, false);
 	}
@@ -503,7 +630,7 @@ int kvc_removexattr(struct kvc *k, uint64_t ino, const char *name, struct kvc_wa
 	int err;
 
 	if (is_virtual(name))
-		return remove_virtual(k, ino, virtual_of(name), w);
+		return remove_virtual(k, ino, name, w);
 	if ((err = kvc_takes(k, true)))
 		return err;
 	kvc_lock_both(k);
@@ -533,9 +660,10 @@ int kvc_listxattr(struct kvc *k, uint64_t ino, char *names, size_t *len)
 	err = subject_both(k, ino, &s);
 	if (!err) {
 		for (size_t i = 0; i < NVIRTUALS; i++) {
-			char text[128];
+			char text[VALUE];
 
-			if (!(virtuals[i].on & s.kind) || virtuals[i].get(k, &s, text))
+			if (!(virtuals[i].on & s.kind) || !virtuals[i].get ||
+			    virtuals[i].get(k, &s, text))
 				continue; /* not for this one, or it has none */
 			n += (size_t)snprintf(own + n, sizeof own - n, PREFIX "%s",
 					      virtuals[i].name) +

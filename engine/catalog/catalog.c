@@ -53,7 +53,8 @@ const char *const kvc_schema =
 	"NOT NULL,"
 	" hits INTEGER NOT NULL, rank INTEGER NOT NULL, pin_until_ns INTEGER NOT NULL, ttl_s "
 	"INTEGER NOT NULL,"
-	" expires_ns INTEGER NOT NULL, policy INTEGER NOT NULL, quota INTEGER NOT NULL);"
+	" expires_ns INTEGER NOT NULL, policy INTEGER NOT NULL, quota INTEGER NOT NULL,"
+	" parent INTEGER NOT NULL DEFAULT 0, facts INTEGER NOT NULL DEFAULT 0);"
 	"CREATE INDEX chunks_rank ON chunks(policy, rank, id);"
 	"CREATE INDEX chunks_quota ON chunks(quota, rank, id) WHERE quota > 0;"
 	"CREATE INDEX chunks_expire ON chunks(expires_ns) WHERE expires_ns > 0;" PIN_INDEX
@@ -128,7 +129,8 @@ static const char *const by_birth =
 	" HAVING count(*) <= 1024 AND max(m.btime_ns) - min(m.btime_ns) <= 60000000000;"
 	"UPDATE nodes SET container = 1 WHERE mode & 61440 = 16384 AND ino NOT IN (SELECT ino FROM "
 	"whole);"
-	"INSERT OR REPLACE INTO chunks SELECT w.ino, min(c.created_ns), max(c.last_ns), "
+	"INSERT OR REPLACE INTO chunks(id, created_ns, last_ns, hits, rank, pin_until_ns, ttl_s, "
+	"expires_ns, policy, quota) SELECT w.ino, min(c.created_ns), max(c.last_ns), "
 	"max(c.hits), max(c.rank), 0, 0, 0, 0, 0"
 	" FROM whole w JOIN names n ON n.parent = w.ino JOIN chunks c ON c.id = n.ino GROUP BY "
 	"w.ino;"
@@ -167,6 +169,29 @@ static int migrate(struct kvc_catalog *c, const char *format)
 	if (rc)
 		sqlite3_exec(c->w.db, "ROLLBACK", NULL, NULL, NULL);
 	return rc ? kvc_sql_errno(c->w.db, rc) : 0;
+}
+
+/*
+ * What catalogs of this format had not at first. An older daemon leaves these columns out, and then
+ * they are 0.
+ */
+static int add_columns(sqlite3 *db)
+{
+	static const char *const lacks =
+		"SELECT 1 FROM pragma_table_info('chunks') WHERE name = 'parent'";
+	sqlite3_stmt *st;
+	int rc = sqlite3_prepare_v2(db, lacks, -1, &st, NULL), got;
+
+	if (rc)
+		return rc;
+	got = sqlite3_step(st);
+	rc = sqlite3_finalize(st);
+	if (rc || got == SQLITE_ROW)
+		return rc;
+	return sqlite3_exec(db,
+			    "ALTER TABLE chunks ADD COLUMN parent INTEGER NOT NULL DEFAULT 0;"
+			    "ALTER TABLE chunks ADD COLUMN facts INTEGER NOT NULL DEFAULT 0",
+			    NULL, NULL, NULL);
 }
 
 /* The log and what belongs to it, with their names on stable storage. */
@@ -218,7 +243,8 @@ static int open_all(struct kvc_catalog *c, char *error)
 	if (!rc && !err && !c->look)
 		err = kvc_sql_run(&c->w, ST_BEGIN, "");
 	if (!rc && !err && !c->look)
-		rc = sqlite3_exec(c->w.db, GONE_INDEX PIN_INDEX, NULL, NULL, NULL);
+		rc = sqlite3_exec(c->w.db, GONE_INDEX PIN_INDEX, NULL, NULL, NULL)
+			     ?: add_columns(c->w.db);
 	if (!rc && !err && !c->look)
 		err = kvc_sql_run(&c->w, ST_COMMIT, "");
 	if (rc || err) {

@@ -83,7 +83,10 @@ struct kvc_chunk_row {
 	uint64_t ttl_s, expires_ns; /* 0: none */
 	unsigned policy;            /* its class, see policy.h */
 	uint64_t quota;             /* the model whose quota it counts to; 0: none */
+	uint64_t parent;            /* the chunk that it follows in prompts, or 0 */
+	uint64_t facts;             /* what its policy knows of it (policy/keep.h); 0: nothing */
 };
+#define KVC_TOLD (1ull << 63) /* in parent: somebody said so, it was not learned */
 
 /* Makes an empty catalog with a root folder at path (which must not exist). Needs no lock. */
 int kvc_catalog_create(const char *path);
@@ -149,6 +152,13 @@ void kvc_catalog_checkpoint(struct kvc_catalog *c);
  * memory they may, or the filesystem is full. A removal may be made longer. Needs no lock.
  */
 int kvc_catalog_takes(struct kvc_catalog *c, bool removal);
+
+/*
+ * What a call does in several changes is done whole: before the first of them memory is put by for
+ * the next n, so that none of them fails. 0 or -ENOMEM.
+ */
+int kvc_catalog_spare(struct kvc_catalog *c, size_t n);
+#define KVC_SPARES 32 /* enough for what one call does about one file and its folders */
 
 struct kvc_catalog_state {
 	uint64_t pending_bytes; /* of memory, for changes that are not committed */
@@ -321,7 +331,9 @@ int kvc_usage_start(struct kvc_catalog *c, uint64_t limit);
 int kvc_usage_allows(struct kvc_catalog *c, uint32_t uid, bool inode, size_t attrs);
 /* Takes the lock. */
 void kvc_usage_show(struct kvc_catalog *c, uint64_t *inodes, uint64_t *attrs, uint64_t *limit);
-/* Gives every chunk a new rank (the policy changed since). */
+/*
+ * Gives every chunk a new rank; of the mount's own policy, which is another now, nothing is known.
+ */
 int kvc_chunk_rerank(struct kvc_catalog *c, int64_t (*rank)(const struct kvc_chunk_row *r));
 
 #endif

@@ -38,8 +38,9 @@
 #define ROW_COLUMNS                                                                          \
 	"ino, mode, uid, gid, nlink, size, blocks, atime_ns, mtime_ns, ctime_ns, btime_ns, " \
 	"parent, chunk, container"
-#define CHUNK_COLUMNS \
-	"id, created_ns, last_ns, hits, rank, pin_until_ns, ttl_s, expires_ns, policy, quota"
+#define CHUNK_COLUMNS                                                                           \
+	"id, created_ns, last_ns, hits, rank, pin_until_ns, ttl_s, expires_ns, policy, quota, " \
+	"parent, facts"
 
 #define KVC_STATEMENTS(X)                                                                          \
 	X(BEGIN, "BEGIN IMMEDIATE")                                                                \
@@ -97,8 +98,8 @@
 	X(XATTR_LIST, "SELECT name FROM xattrs WHERE ino = ? ORDER BY name")                       \
 	X(XATTR_SIZES, "SELECT name, length(value) FROM xattrs WHERE ino = ?")                     \
 	X(CHUNK_GET, "SELECT " CHUNK_COLUMNS " FROM chunks WHERE id = ?")                          \
-	X(CHUNK_PUT,                                                                               \
-	  "INSERT OR REPLACE INTO chunks(" CHUNK_COLUMNS ") VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)") \
+	X(CHUNK_PUT, "INSERT OR REPLACE INTO chunks(" CHUNK_COLUMNS                                \
+		     ") VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")                               \
 	X(CHUNK_DEL, "DELETE FROM chunks WHERE id = ?")                                            \
 	X(CHUNK_RANKED, "SELECT " CHUNK_COLUMNS                                                    \
 			" FROM chunks WHERE policy = ? AND (rank, id) > (?, ?) ORDER BY rank, id") \

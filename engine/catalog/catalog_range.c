@@ -388,6 +388,8 @@ int kvc_chunk_rerank(struct kvc_catalog *c, int64_t (*rank)(const struct kvc_chu
 		err = chunks(c, r, kvc_sql(r, ST_CHUNK_ALL, "i", I(after)), &a);
 		for (size_t i = 0; i < a.n && !err; i++) {
 			a.v[i].rank = rank(&a.v[i]);
+			if (!a.v[i].policy)
+				a.v[i].facts = 0;
 			after = a.v[i].id;
 			err = kvc_chunk_put(c, &a.v[i]);
 		}

@@ -69,9 +69,9 @@ static int write_chunk(struct kvc_conn *n, const struct kvc_change *c)
 
 	if (c->gone)
 		return kvc_sql_run(n, ST_CHUNK_DEL, "i", I(c->a));
-	return kvc_sql_run(n, ST_CHUNK_PUT, "iiiiiiiiii", I(r->id), I(r->created_ns), I(r->last_ns),
-			   I(r->hits), I(r->rank), I(r->pin_until_ns), I(r->ttl_s),
-			   I(r->expires_ns), I(r->policy), I(r->quota));
+	return kvc_sql_run(n, ST_CHUNK_PUT, "iiiiiiiiiiii", I(r->id), I(r->created_ns),
+			   I(r->last_ns), I(r->hits), I(r->rank), I(r->pin_until_ns), I(r->ttl_s),
+			   I(r->expires_ns), I(r->policy), I(r->quota), I(r->parent), I(r->facts));
 }
 
 static int write_change(struct kvc_conn *n, const struct kvc_change *c)
@@ -376,6 +376,11 @@ int kvc_catalog_takes(struct kvc_catalog *c, bool removal)
 	if (atomic_load(&c->pending) <= most)
 		return 0;
 	return failing == -EIO || failing == -EBADMSG ? -EIO : -ENOSPC;
+}
+
+int kvc_catalog_spare(struct kvc_catalog *c, size_t n)
+{
+	return kvc_overlay_spare(&c->over, n);
 }
 
 void kvc_catalog_state(struct kvc_catalog *c, struct kvc_catalog_state *s)

@@ -285,7 +285,7 @@ void kvc_filter_stop(struct kvc_catalog *c)
 {
 	struct kvc_filter *f = c->filter;
 
-	if (!f->running)
+	if (!f || !f->running)
 		return;
 	pthread_mutex_lock(&f->wait_lock);
 	f->stop = true;

@@ -43,8 +43,23 @@ void kvc_overlay_fini(struct kvc_overlay *o)
 	for (int i = 0; i < 2 && o->hash; i++)
 		kvc_list_each_safe(e, all[i])
 			free(kvc_of(e, struct kvc_change, link));
+	for (struct kvc_change *c; (c = o->spare); free(c))
+		o->spare = c->next;
+	o->nspare = 0;
 	free(o->hash);
 	o->hash = NULL;
+}
+
+int kvc_overlay_spare(struct kvc_overlay *o, size_t n)
+{
+	struct kvc_change *c;
+
+	while (o->nspare < n && (c = malloc(KVC_SPARE_BYTES))) {
+		c->next = o->spare;
+		o->spare = c;
+		o->nspare++;
+	}
+	return o->nspare < n ? -ENOMEM : 0;
 }
 
 /* ---- the orders ---- */
@@ -298,6 +313,10 @@ static struct kvc_change *change_new(struct kvc_overlay *o, enum kvc_table t, ui
 	size_t bytes = sizeof(struct kvc_change) + spots + kvc_round_up(len, 8) + text_len;
 	struct kvc_change *c = malloc(bytes);
 
+	if (!c && bytes <= KVC_SPARE_BYTES && (c = o->spare)) {
+		o->spare = c->next;
+		o->nspare--;
+	}
 	if (!c)
 		return NULL;
 	*c = (struct kvc_change){

@@ -74,12 +74,17 @@ struct kvc_overlay {
 	size_t count[KVC_TABLES];
 	struct kvc_list active, batch, covered;
 	struct kvc_spot *root[KVC_ORDERS];
-	uint64_t txn, seed; /* the number of the transaction that changes go into now */
-	bool out;           /* a batch is being written, or its end is not worked in */
+	uint64_t txn, seed;       /* the number of the transaction that changes go into now */
+	bool out;                 /* a batch is being written, or its end is not worked in */
+	struct kvc_change *spare; /* memory for changes that must not fail, by next */
+	size_t nspare;
 };
 
 int kvc_overlay_init(struct kvc_overlay *o); /* 0 or -ENOMEM */
 void kvc_overlay_fini(struct kvc_overlay *o);
+/* The next n changes of at most KVC_SPARE_BYTES have their memory. 0 or -ENOMEM. */
+#define KVC_SPARE_BYTES 1024u
+int kvc_overlay_spare(struct kvc_overlay *o, size_t n);
 
 /* The newest change of a row, or NULL. text may be NULL for "". */
 struct kvc_change *kvc_overlay_find(const struct kvc_overlay *o, enum kvc_table t, uint64_t a,

@@ -111,7 +111,7 @@ static struct kvc_sum digest(XXH3_state_t *x)
 static int copy_head(void *arg, uint8_t page[KVC_FRAME_HEADER])
 {
 	struct kvc_copy *c = arg;
-	int err;
+	int err = 0;
 
 	c->raw = c->f->raw_sum = digest(c->sum);
 	c->f->stored_sum = c->enc ? digest(c->stored_sum) : c->raw;
@@ -119,10 +119,10 @@ static int copy_head(void *arg, uint8_t page[KVC_FRAME_HEADER])
 		c->f->raw_sum = (struct kvc_sum){ 0 };
 	if (!c->shared) {
 		kvc_lock_both(c->k);
-		kvc_frame_name_both(c->k, c->n, c->f);
+		err = kvc_frame_name_both(c->k, c->n, c->f);
 		kvc_unlock_both(c->k);
 	}
-	err = kvc_prove(c->k, c->shared, c->f);
+	err = err ?: kvc_prove(c->k, c->shared, c->f);
 	kvc_frame_encode(c->f, page);
 	return err;
 }
@@ -135,11 +135,13 @@ static int choose_both(struct kvc_copy *c, struct kvc_recipe *r)
 {
 	struct kvc *k = c->k;
 	uint64_t model; /* as of now: the folder may have moved since the node came into memory */
+	int err = kvc_frame_name_both(k, c->n, c->f);
 	int codec = kvc_model_of_both(k, c->n->row.parent, &model)
 			    ? -1
 			    : kvc_model_attr_both(k, model, KVC_MODEL_CODEC);
 
-	kvc_frame_name_both(k, c->n, c->f);
+	if (err)
+		return err;
 	kvc_model_name(c->f->path, c->f->key_model);
 	r->level = (int)k->opt.level;
 	r->codec = codec >= 0 ? (enum kvc_codec)codec

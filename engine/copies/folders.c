@@ -81,10 +81,10 @@ int kvc_share_folders(struct kvc *k, struct kvc_node *n, unsigned tier)
 		memset(f, 0, sizeof *f);
 		f->ino = ino;
 		up = folder->row.parent;
-		kvc_frame_name_both(k, folder, f);
+		err = kvc_frame_name_both(k, folder, f);
 		kvc_node_settle_locked(k, folder);
 		kvc_unlock_both(k);
-		err = *f->path ? put_folder(k, tier, f) : -ENAMETOOLONG;
+		err = err ?: *f->path ? put_folder(k, tier, f) : -ENAMETOOLONG;
 		kvc_lock(k);
 		if (!err)
 			k->folders->put[tier][ino % KVC_FOLDERS] = ino;

@@ -26,10 +26,10 @@
 static void forget_both(struct kvc *k, struct kvc_node *n, unsigned bad)
 {
 	for (unsigned t = 0; t < KVC_TIERS; t++)
-		if (bad & (1u << t)) {
+		/* where the catalog does not take it, it is tried, and found bad, once more */
+		if ((bad & (1u << t)) && !kvc_place_del(k->cat, n->row.ino, t)) {
 			kvc_trash_extent_locked(k, t, &n->place[t]);
 			n->place[t] = (struct kvc_place){ 0 };
-			kvc_place_del(k->cat, n->row.ino, t);
 		}
 	n->object.lower = kvc_placed_anywhere(n);
 	kvc_node_dirty_locked(k, n);
@@ -105,7 +105,7 @@ static int try_tier(struct kvc *k, struct kvc_job *j, const struct kvc_segment *
 					  : "damaged");
 		kvc_count(&k->stats, corrupt);
 		j->bad |= 1u << j->tier;
-	} else if (err) {
+	} else if (err && err != -ENOSPC) {
 		if (err == -ENOKEY)
 			kvc_count(&k->stats, unsealable);
 		kvc_warn("tier %s: loading inode %llx: %s", tier->ops->name,
@@ -164,6 +164,21 @@ static void failed_both(struct kvc *k, struct kvc_job *j, int err)
 	kvc_wake_all_locked(k, &n->waiters, err);
 }
 
+/* The pool had no pages for room that was given: the load waits for them. */
+static bool wait_again_locked(struct kvc *k, struct kvc_job *j, const struct kvc_segment *seg)
+{
+	struct kvc_node *n = j->node;
+	uint64_t room = n->room ?: kvc_round_up(n->object.size, KVC_PAGE);
+
+	kvc_segment_remove(&k->pool, seg);
+	kvc_room_set_locked(k, n, 0);
+	n->load_wait.stage = j->prefetch && kvc_list_empty(&n->waiters);
+	if (kvc_room_again_locked(k, room, &n->load_wait) != KVC_WAIT)
+		return false;
+	n->holds++;
+	return true;
+}
+
 static void load_run(struct kvc *k, struct kvc_job *j)
 {
 	struct kvc_node *n = j->node;
@@ -191,7 +206,9 @@ static void load_run(struct kvc *k, struct kvc_job *j)
 	kvc_lock_both(k);
 	j->err = err;
 	if (err && n->state == KVC_LOADING && n->object.gen == seg.gen &&
-	    !queue_load_locked(k, n, j->prefetch && kvc_list_empty(&n->waiters), j)) {
+	    (err == -ENOSPC
+		     ? wait_again_locked(k, j, &seg)
+		     : !queue_load_locked(k, n, j->prefetch && kvc_list_empty(&n->waiters), j))) {
 		kvc_unlock_both(k);
 		return; /* the next one's turn */
 	}

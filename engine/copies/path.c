@@ -20,7 +20,7 @@ static int take_name(void *arg, const struct kvc_name *n)
 	return 1;
 }
 
-void kvc_path_both(struct kvc *k, uint64_t ino, char *buf)
+int kvc_path_both(struct kvc *k, uint64_t ino, char *buf)
 {
 	char path[KVC_FRAME_PATH_MAX + 1];
 	size_t at = sizeof path - 1;
@@ -28,13 +28,11 @@ void kvc_path_both(struct kvc *k, uint64_t ino, char *buf)
 
 	buf[0] = path[at] = 0;
 	while (ino != KVC_ROOT) {
-		size_t len;
+		int got = kvc_name_of(k->cat, ino, take_name, &name);
+		size_t len = got == 1 ? strlen(name.name) : 0;
 
-		if (kvc_name_of(k->cat, ino, take_name, &name) != 1)
-			return;
-		len = strlen(name.name);
-		if (len + 1 > at)
-			return;
+		if (got != 1 || len + 1 > at)
+			return got < 0 ? got : 0;
 		if (path[at])
 			path[--at] = '/';
 		at -= len;
@@ -42,13 +40,16 @@ void kvc_path_both(struct kvc *k, uint64_t ino, char *buf)
 		ino = name.parent;
 	}
 	memcpy(buf, path + at, sizeof path - at);
+	return 0;
 }
 
 int kvc_path_in_both(struct kvc *k, uint64_t parent, const char *name, char *path)
 {
 	size_t len;
+	int err = kvc_path_both(k, parent, path);
 
-	kvc_path_both(k, parent, path);
+	if (err)
+		return err;
 	if (parent != KVC_ROOT && !*path)
 		return -ENAMETOOLONG;
 	len = strlen(path);
@@ -69,12 +70,12 @@ void kvc_model_name(const char *path, char *name)
 	}
 }
 
-void kvc_frame_name_both(struct kvc *k, struct kvc_node *n, struct kvc_frame *f)
+int kvc_frame_name_both(struct kvc *k, struct kvc_node *n, struct kvc_frame *f)
 {
 	f->mode = n->row.mode;
 	f->uid = n->row.uid;
 	f->gid = n->row.gid;
 	f->mtime_ns = n->row.mtime_ns;
 	f->btime_ns = n->row.btime_ns;
-	kvc_path_both(k, n->row.ino, f->path);
+	return kvc_path_both(k, n->row.ino, f->path);
 }

@@ -34,13 +34,12 @@ int kvc_prove(const struct kvc *k, bool shared, struct kvc_frame *f)
 static int proven(const struct kvc *k, bool shared, const struct kvc_frame *f,
 		  enum kvc_proven least)
 {
+	enum kvc_proven p;
 	uint8_t key[32];
-	int err = key_of(k, shared, f, key);
+	int err = key_of(k, shared, f, key) ?: kvc_frame_proven(f, key, &p);
 
-	if (!err && kvc_frame_proven(f, key) < least)
-		err = -EBADMSG;
 	kvc_wipe(key, sizeof key);
-	return err;
+	return err ?: p < least ? -EBADMSG : 0;
 }
 
 int kvc_proof_placed(const struct kvc *k, bool shared, const struct kvc_frame *f)

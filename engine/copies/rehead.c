@@ -12,16 +12,62 @@
 #include "file.h"
 #include "folder.h"
 #include "folders.h"
+#include "log.h"
 #include "path.h"
 #include "proof.h"
 #include "spill.h"
 #include "tierq.h"
 #include "trash.h"
 
-/* Where it fails it is tried again: that is the wait of the last of those lists (spill.c). */
-#define AGAIN_NS (1000000000ull << (KVC_AGAINS - 1))
+/* Each list of what is tried again has its own wait (spill.c). */
+#define AGAIN_NS(list) (1000000000ull << (list))
+enum { BUSY = 0, FAILED = KVC_AGAINS - 1 };
 
-/* A rename: brings the path in the frames up to date, so that a rebuild finds the new one. */
+static void rehead_run(struct kvc *k, struct kvc_job *j);
+
+static void again_locked(struct kvc *k, const struct kvc_job *j, unsigned list)
+{
+	if (k->stopping)
+		return;
+	if (kvc_job_add_locked(k, KVC_P_AGAIN + list, rehead_run, j->node, j->tier,
+			       kvc_mono_ns() + AGAIN_NS(list), NULL))
+		kvc_warn("inode %llx: its frame keeps the old name",
+			 (unsigned long long)j->node->row.ino);
+}
+
+/* The frame of the placement p gets the name that the file has now, if it still is that one. */
+static int write_name(struct kvc *k, const struct kvc_job *j, const struct kvc_place *p,
+		      struct kvc_frame *f, uint8_t *page)
+{
+	struct kvc_tier *t = k->tier[j->tier].t;
+	const struct kvc_node *n = j->node;
+	bool wanted;
+	int err;
+
+	pthread_mutex_lock(&k->trash->rehead_lock);
+	kvc_lock_both(k);
+	err = kvc_frame_name_both(k, j->node, f);
+	wanted = !n->lost && n->place[j->tier].gen == p->gen &&
+		 n->place[j->tier].where.at == p->where.at;
+	kvc_unlock_both(k);
+	if (wanted && !err && !(err = kvc_prove(k, false, f))) {
+		kvc_frame_encode(f, page);
+		err = t->ops->rehead(t, &p->where, page);
+	}
+	pthread_mutex_unlock(&k->trash->rehead_lock);
+	return err;
+}
+
+/* What lies there is no frame of ours: its name is of no use to anybody. */
+static bool none_there(int err)
+{
+	return err == -EBADMSG || err == -EPROTO || err == -ENOENT;
+}
+
+/*
+ * A rename: brings the path in the frame up to date, so that a rebuild finds the new one. Where
+ * that cannot be done now, for whatever reason, it is done later.
+ */
 static void rehead_run(struct kvc *k, struct kvc_job *j)
 {
 	KVC_MEM uint8_t *page = aligned_alloc(KVC_PAGE, KVC_FRAME_HEADER);
@@ -30,40 +76,31 @@ static void rehead_run(struct kvc *k, struct kvc_job *j)
 	struct kvc_node *n = j->node;
 	struct iovec iov = { page, KVC_FRAME_HEADER };
 	struct kvc_place p;
-	int err;
+	int err = page && f ? 0 : -ENOMEM;
 
 	kvc_lock(k);
-	bool wanted = page && f && !n->lost && n->place[j->tier].gen &&
-		      !(n->spilling & (1u << j->tier));
+	/* a copy that is being made may have taken the old name */
+	bool busy = n->spilling & (1u << j->tier);
+	bool wanted = !n->lost && (n->place[j->tier].gen || busy);
 
 	p = n->place[j->tier];
-	if (wanted)
+	if (wanted && !busy)
 		/* nobody else calls the tier for this object meanwhile */
 		n->spilling |= 1u << j->tier;
+	else if (wanted)
+		again_locked(k, j, BUSY);
 	kvc_unlock(k);
-	if (!wanted)
+	if (!wanted || busy)
 		return;
-	err = t->ops->get(t, &p.where, 0, &iov, 1);
-	if (!err && !kvc_frame_decode(page, f) && !kvc_proof_placed(k, false, f) &&
-	    f->ino == n->row.ino && f->gen == p.gen) {
-		pthread_mutex_lock(&k->trash->rehead_lock);
-		kvc_lock_both(k);
-		kvc_frame_name_both(k, n, f);
-		wanted = !n->lost && n->place[j->tier].gen == p.gen &&
-			 n->place[j->tier].where.at == p.where.at;
-		kvc_unlock_both(k);
-		wanted = wanted && !kvc_prove(k, false, f);
-		kvc_frame_encode(f, page);
-		if (wanted)
-			err = t->ops->rehead(t, &p.where, page);
-		pthread_mutex_unlock(&k->trash->rehead_lock);
-	}
+	err = err ?: t->ops->get(t, &p.where, 0, &iov, 1);
+	err = err ?: kvc_frame_decode(page, f) ?: kvc_proof_placed(k, false, f);
+	if (!err && f->ino == n->row.ino && f->gen == p.gen)
+		err = write_name(k, j, &p, f, page);
 	kvc_lock(k);
 	kvc_tier_result_locked(k, j->tier, n->row.ino, err);
 	n->spilling &= ~(1u << j->tier);
-	if (err && !k->stopping && !n->lost && n->place[j->tier].gen == p.gen)
-		kvc_job_add_locked(k, KVC_P_AGAIN + KVC_AGAINS - 1, rehead_run, n, j->tier,
-				   kvc_mono_ns() + AGAIN_NS, NULL);
+	if (err && !none_there(err) && !n->lost && n->place[j->tier].gen == p.gen)
+		again_locked(k, j, FAILED);
 	/* Asked for while we were here; by an fsync, it waits. */
 	if (!n->lost && (n->snapshot || ((n->state == KVC_RESIDENT || n->state == KVC_BOTH) &&
 					 kvc_spill_needed(k, n, j->tier))))
@@ -109,7 +146,8 @@ void kvc_moved_both(struct kvc *k, struct kvc_node *n)
 		if (!path) {
 			if (!(path = malloc(KVC_FRAME_PATH_MAX + 1)))
 				return; /* others do not find it by its new name */
-			kvc_path_both(k, n->row.ino, path);
+			if (kvc_path_both(k, n->row.ino, path))
+				*path = 0; /* that is seen when a copy is made */
 			now = kvc_where_of(path);
 		}
 		if (*path && !kvc_same_name(at, &now))
@@ -136,7 +174,8 @@ void kvc_rehead_both(struct kvc *k, struct kvc_node *n)
 	n->hopeless = 0;
 	kvc_tier_each(k, t) {
 		if (!(k->tier[t].t->ops->caps & KVC_TIER_SHARED)) {
-			if (n->place[t].gen)
+			/* a copy that waits will have the new name, one under way perhaps not */
+			if (n->place[t].gen || (n->spilling & (1u << t) && !n->queued[t]))
 				kvc_job_add_locked(k, KVC_P_SPILL, rehead_run, n, t, kvc_mono_ns(),
 						   NULL);
 		} else if (n->place[t].gen) {

@@ -4,13 +4,101 @@
  * deleted for all. A place there is a name, and the trash waits for a sync before it goes: by then
  * the name may have another node's newer frame, another file's of ours, or the same bytes again,
  * copied for good. None of these may go.
+ *
+ * What a user deleted for all is noted in the catalog until it has gone (meta unshare:TIER:NAME),
+ * with the transaction that deletes it: so a daemon that was killed before, or a tier that did not
+ * let it go, leaves it to the next start.
  */
 #include "remove.h"
 
+#include "clock.h"
+#include "dirty.h"
 #include "file.h"
 #include "tierq.h"
+#include "trash.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
+
+#define KEY "unshare:"
+#define GONE_SOON_NS 10000000000ull
+
+/* ---- what is to go is noted until it has ---- */
+
+static const char *key_of(unsigned tier, const struct kvc_where *w, char key[64])
+{
+	snprintf(key, 64, KEY "%u:%016" PRIx64 "%016" PRIx64, tier, w->at, w->hi);
+	return key;
+}
+
+int kvc_remove_note_both(struct kvc *k, unsigned tier, uint64_t ino, const struct kvc_place *p)
+{
+	char key[64], value[96], sum[33];
+
+	snprintf(value, sizeof value, "%" PRIx64 " %" PRIx64 " %s", ino, p->where.len,
+		 kvc_sum_text(&p->sum, sum));
+	return kvc_meta_set(k->cat, key_of(tier, &p->where, key), value);
+}
+
+static bool parse(const char *key, const char *value, unsigned *tier, uint64_t *ino,
+		  struct kvc_place *p)
+{
+	char sum[33];
+
+	*p = (struct kvc_place){ .gen = 1 };
+	if (sscanf(key, KEY "%u:%16" SCNx64 "%16" SCNx64, tier, &p->where.at, &p->where.hi) != 3 ||
+	    sscanf(value, "%" SCNx64 " %" SCNx64 " %32s", ino, &p->where.len, sum) != 3 ||
+	    *tier >= KVC_TIERS || strlen(sum) != 32)
+		return false;
+	for (int i = 0; i < 16; i++) {
+		unsigned byte;
+
+		if (sscanf(sum + 2 * i, "%2x", &byte) != 1)
+			return false;
+		p->sum.b[i] = (uint8_t)byte;
+	}
+	return true;
+}
+
+/* It has gone; the name may be another node's from now on. */
+static void forget_note(struct kvc *k, const struct kvc_job *j)
+{
+	char key[64], value[96];
+	struct kvc_place p;
+	unsigned tier;
+	uint64_t ino;
+
+	kvc_lock_both(k);
+	if (!kvc_meta_get(k->cat, key_of(j->tier, &j->where, key), value, sizeof value) &&
+	    parse(key, value, &tier, &ino, &p) && ino == j->ino && !kvc_meta_del(k->cat, key) &&
+	    !kvc_gone_get(k->cat, &j->where, kvc_clock_ns(k)))
+		kvc_gone_put(k->cat, &j->where, kvc_clock_ns(k) + GONE_SOON_NS);
+	kvc_commit_soon_locked(k, false);
+	kvc_unlock_both(k);
+}
+
+int kvc_remove_recover_both(struct kvc *k)
+{
+	char key[64] = KEY, value[96];
+	int err;
+
+	while (!(err = kvc_meta_next(k->cat, KEY, key, value, sizeof value))) {
+		struct kvc_place p;
+		unsigned tier;
+		uint64_t ino;
+
+		if (!parse(key, value, &tier, &ino, &p)) {
+			if ((err = kvc_meta_del(k->cat, key)))
+				return err;
+		} else if (k->tier[tier].t && k->tier[tier].t->ops->caps & KVC_TIER_SHARED) {
+			kvc_trash_shared_locked(k, tier, ino, &p);
+		}
+	}
+	return err == -ENOENT ? 0 : err;
+}
+
+/* ---- and goes ---- */
 
 /*
  * Does the name have what was to go? 0: it has; -ENOENT, -EBADMSG or -EPROTO: it has not; another:
@@ -69,5 +157,8 @@ int kvc_remove_shared(struct kvc *k, const struct kvc_job *j)
 	kvc_tier_name_give_locked(ts, &j->where);
 	kvc_unlock(k);
 	/* there may be nothing of ours to remove */
-	return err == -ENOENT || err == -EBADMSG || err == -EPROTO ? 0 : err;
+	err = err == -ENOENT || err == -EBADMSG || err == -EPROTO ? 0 : err;
+	if (!err)
+		forget_note(k, j);
+	return err;
 }

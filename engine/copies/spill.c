@@ -2,14 +2,18 @@
 /*
  * Spills: copies of published objects to the tiers, and of files still open where fsync asks for
  * one (a snapshot). A worker makes the copy (copy.c). When the object changed meanwhile (its epoch
- * tells) the copy is undone.
+ * tells) the copy is undone. What the disk tier does not let in (objects/admit.c) is not queued for
+ * it.
  */
 #include "spill.h"
 
+#include "admit.h"
 #include "copy.h"
 #include "file.h"
+#include "kept.h"
 #include "log.h"
 #include "path.h"
+#include "remove.h"
 #include "tierq.h"
 #include "trash.h"
 #include "payload.h"
@@ -60,15 +64,19 @@ out:
 }
 
 /* The new copy takes the place of the one that was there, under this name or an earlier one. */
-static void replace_locked(struct kvc *k, struct kvc_node *n, unsigned tier, struct kvc_place p)
+static void replace_both(struct kvc *k, struct kvc_node *n, unsigned tier, struct kvc_place p)
 {
 	unsigned bit = 1u << tier;
 
-	if (n->place[tier].gen && (n->left & bit))
+	if (n->place[tier].gen && (n->left & bit)) {
+		kvc_remove_note_both(k, tier, n->row.ino, &n->place[tier]);
 		kvc_trash_shared_locked(k, tier, n->row.ino, &n->place[tier]);
+	}
 	if (n->place[tier].gen)
 		kvc_trash_extent_locked(k, tier, &n->place[tier]);
 	n->place[tier] = p;
+	if (tier == KVC_DISK && n->chunk)
+		n->chunk->begun = true;
 	n->resealing &= ~bit;
 	n->left &= ~bit;
 }
@@ -94,13 +102,14 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 	if (c->shared) {
 		struct kvc_where now;
 
-		kvc_path_both(k, n->row.ino, c->f->path);
+		if (kvc_path_both(k, n->row.ino, c->f->path))
+			return false; /* that is not known now */
 		now = kvc_where_of(c->f->path);
 		if (!kvc_same_name(&now, &c->name))
 			return false; /* renamed meanwhile */
 		kvc_gone_del(k->cat, &now);
 	}
-	replace_locked(k, n, tier, kvc_place_of(gen, where, c->f));
+	replace_both(k, n, tier, kvc_place_of(gen, where, c->f));
 	/* rows of an older generation, forgotten and not yet written */
 	for (unsigned t = 0; t < KVC_TIERS && k->shared; t++)
 		if (!n->place[t].gen)
@@ -122,7 +131,7 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 	if (n->chunk && !n->chunk->known) {
 		struct kvc_chunk_row r;
 
-		kvc_chunk_row(n->chunk, &r);
+		kvc_chunk_row(k, n->chunk, &r);
 		n->chunk->known = !kvc_chunk_put(k->cat, &r);
 	}
 	if (kvc_row_put(k->cat, &n->row, &n->paid) ||
@@ -132,6 +141,9 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 			 (unsigned long long)n->row.ino);
 	if (n->state == KVC_RESIDENT)
 		kvc_become_locked(k, n, KVC_BOTH);
+	if (!tier && n->chunk && !n->chunk->fresh &&
+	    kvc_kept_here(k, KVC_CACHE_DISK, n->chunk->policy))
+		kvc_kept_in_locked(k, KVC_CACHE_DISK, n->chunk);
 	n->failing = false;
 	n->tries = 0;
 	if (kvc_tier_keeps_locked(k, tier))
@@ -171,6 +183,7 @@ struct spill {
 	struct stat st;
 	struct kvc_copy c;
 	struct kvc_where where;
+	uint64_t of_today; /* bytes of daily= that are kept for it */
 	bool again;
 	bool out;        /* the breaker refused it */
 	bool name_taken; /* another copy of ours to that name is under way */
@@ -225,6 +238,15 @@ static bool mapped_locked(struct kvc *k, const struct kvc_node *n, const struct 
 	return k->ev.backing_open && kvc_segment_shared(n->fd);
 }
 
+/* Is a copy of it to another tier on its way? */
+static bool elsewhere(const struct kvc *k, const struct spill *s)
+{
+	kvc_tier_each(k, t)
+		if (t != s->tier && (s->n->spilling & (1u << t)))
+			return true;
+	return false;
+}
+
 /* Is there something to copy, and may it be now? Then the segment is open. */
 static bool begin_locked(struct kvc *k, struct spill *s)
 {
@@ -252,6 +274,11 @@ static bool begin_locked(struct kvc *k, struct spill *s)
 	s->c.fd = kvc_segment_open(&k->pool, &seg, O_RDONLY);
 	if (s->c.fd < 0 || fstat(s->c.fd, &s->st)) {
 		s->err = s->c.fd < 0 ? s->c.fd : -errno;
+		kvc_tier_uncalled_locked(k, s->tier);
+		return false;
+	}
+	if (kvc_admit_begin_locked(k, n, s->tier, &s->of_today)) {
+		kvc_admit_refused_locked(k, n, n->state == KVC_RESIDENT && !elsewhere(k, s));
 		kvc_tier_uncalled_locked(k, s->tier);
 		return false;
 	}
@@ -319,7 +346,7 @@ static void copy(struct kvc *k, struct spill *s)
 		s->again = full_locked(k, s->tier, s->c.f->stored_len);
 	} else if (s->err == -ENAMETOOLONG) {
 		s->err = 0; /* a path that no frame can carry is not shared */
-	} else if (s->err == -EALREADY) {
+	} else if (s->err == -EALREADY && !s->c.named) {
 		s->again = s->name_taken = true;
 		s->err = 0;
 	} else if (s->err == -ECANCELED) {
@@ -375,6 +402,7 @@ static void finish_locked(struct kvc *k, struct spill *s)
 	struct kvc_node *n = s->n;
 
 	n->spilling &= ~(1u << s->tier);
+	kvc_admit_end_locked(k, s->of_today);
 	if (failed) {
 		kvc_count(&k->stats, spill_failures);
 		n->failing = true;
@@ -437,8 +465,17 @@ static void queue_locked(struct kvc *k, struct kvc_node *n, unsigned tier, enum 
 void kvc_spill_queue_locked(struct kvc *k, struct kvc_node *n, bool urgent)
 {
 	uint64_t due = urgent ? 0 : kvc_mono_ns() + k->opt.settle_ms * 1000000;
+	bool refused = false, asked = false;
 
-	kvc_tier_each(k, t)
-		if (n->snapshot ? kvc_snapshot_takes(k, n, t) : kvc_spill_needed(k, n, t))
-			queue_locked(k, n, t, urgent ? KVC_P_URGENT : KVC_P_SPILL, due);
+	kvc_tier_each(k, t) {
+		if (!(n->snapshot ? kvc_snapshot_takes(k, n, t) : kvc_spill_needed(k, n, t)))
+			continue;
+		if (kvc_admit_locked(k, n, t)) {
+			refused = true;
+			continue;
+		}
+		asked = true;
+		queue_locked(k, n, t, urgent ? KVC_P_URGENT : KVC_P_SPILL, due);
+	}
+	kvc_admit_refused_locked(k, n, refused && !asked);
 }

@@ -2,9 +2,9 @@
 /*
  * The evictor: keeps the pool between its watermarks, by chunk, lowest rank first, and never inside
  * a request. A chunk leaves the pool when every object of it has a committed copy in a tier; one
- * that has not is copied first or, where no tier can take it, dropped whole. So are the coldest
- * that have no copy yet when stores have waited for the copies long enough (pace=). Bounded tiers
- * and quotas have threads of their own (trim.c).
+ * that has not is copied first or, where no tier can take it, or lets it in (objects/admit.c),
+ * dropped whole. So are the coldest that have no copy yet when stores have waited for the copies
+ * long enough (pace=). Bounded tiers and quotas have threads of their own (trim.c).
  *
  * Open, leased and pinned objects, and those that a client still has mapped, stay, and their chunk
  * with them. Pins beyond what may be pinned do not count (objects/pin.c).
@@ -12,14 +12,18 @@
 #include "evict.h"
 
 #include "account.h"
+#include "admit.h"
+#include "clock.h"
 #include "dirty.h"
 #include "drop.h"
 #include "file.h"
 #include "pace.h"
+#include "path.h"
 #include "pin.h"
 #include "spill.h"
 #include "tierq.h"
 #include "trash.h"
+#include "used.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -35,7 +39,7 @@
 
 enum verdict { EVICT, COPY, DROP, YOUNG, KEEP };
 
-/* What a pass took out of the heap and does not evict; it goes back at the end. */
+/* What a pass put aside and does not evict; it goes back at the end. */
 struct aside {
 	struct kvc_chunk *chunk;
 	enum verdict verdict;
@@ -43,7 +47,7 @@ struct aside {
 
 struct pass {
 	struct aside *aside;
-	size_t naside, aside_room;
+	size_t naside, aside_room, parted;
 	uint64_t coming;   /* bytes that will be free without more being done */
 	int kept[FREE_AT]; /* segments without a name whose pages are not freed yet */
 	size_t nkept;
@@ -54,23 +58,34 @@ struct pass {
 static bool pool_tier_possible(struct kvc *k, const struct kvc_node *n)
 {
 	kvc_tier_each(k, t)
-		if (kvc_tier_takes_locked(k, t) && !(n->hopeless & (1u << t)) &&
+		if (kvc_tier_takes_locked(k, t) && !kvc_admit_locked(k, n, t) &&
+		    !(n->hopeless & (1u << t)) &&
 		    !(n->failing && (k->tier[t].failures || n->tries >= TRIES)))
 			return true;
 	return false;
 }
 
-static enum verdict judge_locked(struct kvc *k, struct kvc_chunk *c)
+/* What of a chunk the disk tier does not let in. */
+struct refused {
+	enum kvc_refusal why;
+	uint64_t bytes;
+};
+
+static enum verdict judge_locked(struct kvc *k, struct kvc_chunk *c, struct refused *r)
 {
 	enum verdict v = EVICT;
 
+	*r = (struct refused){ 0 };
 	if (kvc_pin_holds_locked(k, c->id, c->pin_until_ns, KVC_PIN_POOL) || c->cut)
 		return KEEP;
 	kvc_list_each(e, &c->nodes) {
 		struct kvc_node *n = kvc_of(e, struct kvc_node, chunk_link);
+		enum kvc_refusal why;
 
 		if (n->nopen || n->leases || n->state == KVC_OPEN || n->snapshot)
 			return KEEP;
+		if ((why = kvc_admit_locked(k, n, KVC_DISK)))
+			*r = (struct refused){ why, r->bytes + n->room };
 		if (n->state == KVC_BOTH && !n->verify) {
 			if (n->place_txn > k->dirty->committed && v == EVICT) {
 				kvc_commit_soon_locked(k, true);
@@ -86,11 +101,7 @@ static enum verdict judge_locked(struct kvc *k, struct kvc_chunk *c)
 	return v == DROP && kvc_chunk_young(k, c->use.last_ns) ? YOUNG : v;
 }
 
-/*
- * The first of its nodes goes to the end: so a walk of them can let others in, which change the
- * list.
- */
-static struct kvc_node *turn_locked(struct kvc_chunk *c)
+struct kvc_node *kvc_evict_turn_locked(struct kvc_chunk *c)
 {
 	struct kvc_list *e = c->nodes.next;
 
@@ -99,16 +110,12 @@ static struct kvc_node *turn_locked(struct kvc_chunk *c)
 	return kvc_of(e, struct kvc_node, chunk_link);
 }
 
-/*
- * Has a client one of its files mapped? The lock is let go in between; the caller keeps the chunk
- * in memory.
- */
-static bool mapped(struct kvc *k, struct kvc_chunk *c)
+bool kvc_evict_mapped(struct kvc *k, struct kvc_chunk *c)
 {
 	bool any = false;
 
 	for (unsigned i = c->nnodes; i && c->nnodes && !any; i--) {
-		struct kvc_node *n = turn_locked(c);
+		struct kvc_node *n = kvc_evict_turn_locked(c);
 		struct kvc_segment s = kvc_segment_of(n);
 
 		if (n->nopen || n->leases)
@@ -181,7 +188,7 @@ static void free_kept_locked(struct kvc *k, struct pass *p)
 static void evict_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk *c)
 {
 	for (unsigned i = c->nnodes; i && c->nnodes; i--) {
-		struct kvc_node *n = turn_locked(c);
+		struct kvc_node *n = kvc_evict_turn_locked(c);
 
 		if (may_leave(k, n))
 			evict_node_locked(k, p, n);
@@ -190,20 +197,22 @@ static void evict_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk *
 	}
 	kvc_chunk_push_locked(k, c);
 	kvc_count(&k->stats, evicted_chunks);
+	kvc_count(&k->stats, evicted_for[KVC_FOR_pool]);
+	kvc_clock_since(k, &k->stats.eviction_age, c->use.created_ns);
 }
 
 /* How many bytes the pool should lose now, beyond what is trash already. */
 static uint64_t wanted_locked(struct kvc *k)
 {
-	uint64_t used = kvc_max(k->room.used, kvc_pool_real_used(&k->pool));
-	uint64_t want = kvc_trim(used, k->pool.bytes, &k->opt, &k->evict->trimming);
+	const struct kvc_list *first = &k->room.waiters;
+	uint64_t want, need = 0;
 
-	if (!kvc_list_empty(&k->room.waiters)) {
-		uint64_t need = kvc_of(k->room.waiters.next, struct kvc_wait, link)->want;
-
-		if (k->room.used + need > k->pool.bytes)
-			want = kvc_max(want, k->room.used + need - k->pool.bytes);
-	}
+	kvc_room_look_locked(k);
+	want = kvc_trim(k->room.used + k->room.unseen, k->pool.bytes, &k->opt, &k->evict->trimming);
+	if (!kvc_list_empty(first))
+		need = kvc_of(first->next, struct kvc_wait, link)->want;
+	if (need)
+		want = kvc_max(want, kvc_room_lacks_locked(k, need));
 	return want - kvc_min(want, k->room.leaving);
 }
 
@@ -226,7 +235,7 @@ static uint64_t overdue_locked(struct kvc *k)
 static void copy_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	for (unsigned i = c->nnodes; i && c->nnodes; i--) {
-		struct kvc_node *n = turn_locked(c);
+		struct kvc_node *n = kvc_evict_turn_locked(c);
 
 		if (n->state == KVC_RESIDENT || n->verify)
 			kvc_spill_queue_locked(k, n, true);
@@ -249,19 +258,50 @@ static int drop_locked(struct kvc *k, uint64_t id)
 	return err;
 }
 
-/* One chunk, out of the heap. Returns whether it went. */
+/* The chunk's name as a number; 0: it has none. The lock is let go meanwhile. */
+static uint64_t name_locked(struct kvc *k, uint64_t id)
+{
+	char path[KVC_FRAME_PATH_MAX + 1];
+	uint64_t name = 0;
+
+	kvc_unlock(k);
+	kvc_lock_both(k);
+	if (!kvc_path_both(k, id, path) && *path)
+		name = kvc_name_hash(path);
+	kvc_catalog_unlock(k->cat);
+	return name;
+}
+
+/* The chunk has left the pool. */
+static void refused(struct kvc *k, const struct refused *r)
+{
+	if (!r->why)
+		return;
+	kvc_count(&k->stats, refused_chunks[r->why]);
+	kvc_count_by(&k->stats, refused_bytes[r->why], r->bytes);
+}
+
+/* One chunk, put aside. Returns whether it went. */
 static bool one_locked(struct kvc *k, struct pass *p, struct kvc_chunk *c)
 {
-	enum verdict v = judge_locked(k, c);
+	struct refused r;
+	enum verdict v = judge_locked(k, c, &r);
+	uint64_t name = 0;
 	int err;
 
 	c->inflight++; /* stays, also while others are let in */
-	if ((v == EVICT || v == DROP) && mapped(k, c))
+	if (v == DROP && r.why == KVC_REFUSED_twice) {
+		name = name_locked(k, c->id);
+		if (kvc_admit_back_locked(k, c, name))
+			v = judge_locked(k, c, &r);
+	}
+	if ((v == EVICT || v == DROP) && kvc_evict_mapped(k, c))
 		v = KEEP;
 	if (v != KEEP)
 		kvc_class_gave_locked(k, k->chunks->turn, c->policy);
 	if (v == EVICT) {
 		evict_chunk_locked(k, p, c);
+		refused(k, &r);
 		c->inflight--;
 		kvc_chunk_settle_locked(k, c);
 		p->progress = true;
@@ -270,6 +310,11 @@ static bool one_locked(struct kvc *k, struct pass *p, struct kvc_chunk *c)
 	if (v == DROP) {
 		err = drop_locked(k, c->id);
 		p->progress |= !err || err == -EAGAIN;
+		if (!err) {
+			kvc_count(&k->stats, evicted_for[r.why ? KVC_FOR_refused : KVC_FOR_pool]);
+			refused(k, &r);
+			kvc_admit_gone_locked(k, name);
+		}
 		if (err == -EAGAIN)
 			p->coming += chunk_room(c);
 	} else if (v == YOUNG || v == COPY) {
@@ -296,13 +341,38 @@ static void drop_behind_locked(struct kvc *k, struct pass *p)
 		int err;
 
 		if (p->aside[i].verdict != COPY || kvc_list_empty(&c->nodes) ||
-		    kvc_chunk_young(k, c->use.last_ns) || mapped(k, c))
+		    kvc_chunk_young(k, c->use.last_ns) || kvc_evict_mapped(k, c))
 			continue;
 		err = drop_locked(k, c->id);
 		p->progress |= !err || err == -EAGAIN;
-		if (!err)
-			kvc_count(&k->stats, behind_drops);
+		if (err)
+			continue;
+		kvc_count(&k->stats, behind_drops);
+		kvc_count(&k->stats, evicted_for[KVC_FOR_behind]);
 	}
+}
+
+/*
+ * The next to be judged. Where there is none, what protects others does so no more: requests under
+ * way; and then what stays lets what it follows go before it.
+ */
+static struct kvc_chunk *next_locked(struct kvc *k, struct pass *p)
+{
+	struct kvc_chunk *c = kvc_chunk_pop_locked(k);
+
+	if (!c && kvc_used_loosen_locked(k))
+		c = kvc_chunk_pop_locked(k);
+	for (; !c && p->parted < p->naside; p->parted++) {
+		struct kvc_chunk *last = p->aside[p->parted].chunk;
+
+		if (last->parent) {
+			kvc_kept_part_locked(k, last);
+			c = kvc_chunk_pop_locked(k);
+		}
+	}
+	if (c && c->fresh)
+		kvc_used_known_locked(k, c);
+	return c;
 }
 
 /* One pass over the pool. Returns whether anything was or will soon be freed. */
@@ -313,7 +383,7 @@ static bool pool_pass(struct kvc *k)
 	unsigned nodes = 0;
 
 	kvc_lock(k);
-	while (!k->stopping && wanted_locked(k) > p.coming && (c = kvc_chunk_pop_locked(k))) {
+	while (!k->stopping && wanted_locked(k) > p.coming && (c = next_locked(k, &p))) {
 		nodes += c->nnodes + EACH;
 		one_locked(k, &p, c);
 		if (nodes >= BATCH || p.nkept >= FREE_AT) {
@@ -356,6 +426,7 @@ void *kvc_evictor(void *arg)
 
 		kvc_lock(k);
 		kvc_pace_measure_locked(k);
+		kvc_used_tick_locked(k);
 		if (progress || kvc_list_empty(&k->room.waiters) || k->work->running ||
 		    k->room.leaving) {
 			k->room.stuck = 0;

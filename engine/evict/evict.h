@@ -8,6 +8,9 @@
 
 #include "kvc.h"
 
+struct kvc_chunk;
+struct kvc_node;
+
 struct kvc_evict {
 	bool trimming; /* the pool was above high= and is not at low= yet */
 	bool over;     /* the trimmers end: no copy is made any more */
@@ -18,6 +21,16 @@ struct kvc_evict {
 
 /* evict.c: the thread, until k->stopping. */
 void *kvc_evictor(void *arg);
+/*
+ * The first of its nodes goes to the end: so a walk of them can let others in, which change the
+ * list.
+ */
+struct kvc_node *kvc_evict_turn_locked(struct kvc_chunk *c);
+/*
+ * Has a client one of its files mapped? The lock is let go in between; the caller keeps the chunk
+ * in memory.
+ */
+bool kvc_evict_mapped(struct kvc *k, struct kvc_chunk *c);
 
 /* trim.c */
 int kvc_trim_start(struct kvc *k);

@@ -11,6 +11,7 @@
 #include "drop.h"
 #include "evict.h"
 #include "pinned.h"
+#include "written.h"
 
 #include <string.h>
 
@@ -48,8 +49,10 @@ static bool shrink(struct kvc *k, uint64_t model)
 		if (err)
 			return progress;
 		err = kvc_chunk_drop(k, r.id, KVC_DROP_WHOLE, NULL, &bytes);
-		if (!err)
+		if (!err) {
 			kvc_count(&k->stats, quota_drops);
+			kvc_count(&k->stats, evicted_for[KVC_FOR_quota]);
+		}
 		if (err == -EAGAIN)
 			coming += bytes;
 		/* it grows older */
@@ -99,16 +102,6 @@ struct expiry {
 	uint64_t whole_ns;       /* when it begins anew, for those that were in use */
 };
 
-static bool stopping(struct kvc *k)
-{
-	bool is;
-
-	kvc_lock(k);
-	is = k->stopping;
-	kvc_unlock(k);
-	return is;
-}
-
 /*
  * Drops what has outlived its ttl since the last pass; those that were knocked at, and now and then
  * those that were in use, are looked at again.
@@ -124,7 +117,7 @@ static void expire_pass(struct kvc *k, struct expiry *x)
 		x->whole_ns = kvc_mono_ns() + WHOLE_NS;
 	}
 	r = x->at;
-	while (!stopping(k)) {
+	while (!kvc_stopping(k)) {
 		struct kvc_chunk_row last = r;
 
 		kvc_catalog_lock(k->cat);
@@ -133,8 +126,10 @@ static void expire_pass(struct kvc *k, struct expiry *x)
 		if (err)
 			break;
 		err = kvc_chunk_drop(k, r.id, KVC_DROP_WHOLE, NULL, NULL);
-		if (!err)
+		if (!err) {
 			kvc_count(&k->stats, expired_chunks);
+			kvc_count(&k->stats, evicted_for[KVC_FOR_ttl]);
+		}
 		if (err == -EAGAIN && !again) {
 			from = last;
 			again = true;
@@ -157,6 +152,7 @@ static void save_clock(struct kvc *k, uint64_t *saved_ns)
 		return;
 	kvc_lock_both(k);
 	if (k->dirty->committed != k->evict->saved_txn && !kvc_clock_save_both(k)) {
+		kvc_written_save_both(k);
 		k->evict->saved_txn = kvc_catalog_txn(k->cat);
 		*saved_ns = now;
 	}

@@ -4,6 +4,11 @@
  * demand, so that a copy finds room and a full cache goes on at the pace of its disk. None of
  * them waits for another, nor the evictor of the pool (evict.c) for them.
  *
+ * Who goes is a matter of the catalog's rank, or, where the policy is more than that, of the order
+ * that the tier has of its own (objects/kept.h), which the trimmer fills from the catalog when it
+ * starts. Of the latter a victim that goes is taken out at once, so that what it follows can go in
+ * the same turn; one that stays is put aside until the walk begins anew.
+ *
  * A trimmer counts by rows: what it dropped is on its way (kvc_tier_state.leaving) until the
  * commit and the removal have given the space back, and is not asked for twice. It walks the
  * catalog's chunks in the order of their ranks and keeps its place from turn to turn, so that
@@ -17,6 +22,7 @@
 #include "dirty.h"
 #include "drop.h"
 #include "evict.h"
+#include "kept.h"
 #include "log.h"
 #include "tierq.h"
 
@@ -27,12 +33,20 @@
 #define IDLE_NS 250000000ull
 #define AGAIN_NS 5000000ull /* when all that is left to do is to wait */
 
+struct out {
+	struct kvc_chunk_row row;
+	bool taken;
+};
+
 /* A walk over the catalog's chunks, the first victim first. */
 struct walk {
 	struct kvc_chunk_row head[KVC_CLASSES]; /* the next of each class */
 	enum { UNKNOWN, THERE, NONE } is[KVC_CLASSES];
 	double turn[KVC_CLASSES];
 	uint64_t freed; /* since it began */
+	/* of a tier with orders of its own: those put aside, or taken out, to be put back */
+	struct out *out;
+	size_t nout, out_room;
 };
 
 struct knocked {
@@ -48,15 +62,67 @@ struct trim {
 	size_t nknocked;
 };
 
-static void walk_begin(struct walk *w)
+/* Under k->lock. */
+static void put_back_locked(struct kvc *k, struct walk *w)
 {
-	memset(w, 0, sizeof *w);
+	while (w->nout) {
+		const struct out *o = &w->out[--w->nout];
+
+		if (!o->taken) {
+			kvc_kept_aside_locked(k, KVC_CACHE_DISK, o->row.id, o->row.policy, false);
+			continue;
+		}
+		kvc_kept_restore_locked(k, KVC_CACHE_DISK, &o->row, 0);
+		kvc_kept_join_locked(k, KVC_CACHE_DISK, &o->row);
+	}
+}
+
+static void walk_begin(struct kvc *k, struct walk *w)
+{
+	struct walk none = { .out = w->out, .out_room = w->out_room };
+
+	kvc_lock(k);
+	put_back_locked(k, w);
+	kvc_unlock(k);
+	*w = none;
 	for (int i = 0; i < KVC_CLASSES; i++)
 		w->head[i].rank = INT64_MIN;
 }
 
+/*
+ * The next of a class by the tier's own order, put aside; *r. Under the catalog's lock.
+ * -ENOENT: there is none.
+ */
+static int next_kept(struct kvc *k, struct walk *w, unsigned class, struct kvc_chunk_row *r)
+{
+	int err = -ENOENT;
+	uint64_t id;
+
+	kvc_lock(k);
+	while (err && (id = kvc_kept_victim_locked(k, KVC_CACHE_DISK, class))) {
+		struct kvc_chunk *c = kvc_chunk_find_locked(k, id);
+
+		err = 0;
+		if (c)
+			kvc_chunk_row(k, c, r);
+		else
+			err = kvc_chunk_get(k->cat, id, r);
+		r->policy = class;
+		r->id = id;
+		err = err ?: kvc_grow(&w->out, w->nout, &w->out_room, sizeof *w->out);
+		if (err) { /* no such chunk */
+			kvc_kept_take_locked(k, r);
+			continue;
+		}
+		kvc_kept_aside_locked(k, KVC_CACHE_DISK, id, class, true);
+		w->out[w->nout++] = (struct out){ .row = *r };
+	}
+	kvc_unlock(k);
+	return err;
+}
+
 /* Under the catalog's lock. */
-static bool next_victim(struct kvc *k, struct walk *w, struct kvc_chunk_row *r)
+static bool next_victim(struct kvc *k, unsigned tier, struct walk *w, struct kvc_chunk_row *r)
 {
 	unsigned mask = 0;
 	int class;
@@ -64,7 +130,11 @@ static bool next_victim(struct kvc *k, struct walk *w, struct kvc_chunk_row *r)
 	for (int i = 0; i < KVC_CLASSES; i++) {
 		if (w->is[i] == UNKNOWN) {
 			w->head[i].policy = (unsigned)i;
-			w->is[i] = kvc_chunk_next_ranked(k->cat, &w->head[i]) ? NONE : THERE;
+			w->is[i] = (!tier && kvc_kept_here(k, KVC_CACHE_DISK, (unsigned)i)
+					    ? next_kept(k, w, (unsigned)i, &w->head[i])
+					    : kvc_chunk_next_ranked(k->cat, &w->head[i]))
+					   ? NONE
+					   : THERE;
 		}
 		mask |= w->is[i] == THERE ? 1u << i : 0;
 	}
@@ -100,12 +170,33 @@ static bool over(struct trim *t)
 	return is;
 }
 
+/* It goes (-EAGAIN: soon), or is not there: what it follows can go too. */
+static void take_out(struct kvc *k, struct walk *w, const struct kvc_chunk_row *r, int err)
+{
+	for (size_t i = 0; i < w->nout; i++) {
+		struct out *o = &w->out[i];
+
+		if (o->row.id != r->id)
+			continue;
+		kvc_lock(k);
+		if (!o->taken)
+			kvc_kept_take_locked(k, &o->row);
+		kvc_unlock(k);
+		o->taken = true;
+		if (err != -EAGAIN)
+			*o = w->out[--w->nout];
+		return;
+	}
+}
+
 /* 0: dropped; -EAGAIN: knocked; another: not this one. */
 static int visit(struct trim *t, const struct kvc_chunk_row *r, uint64_t *bytes)
 {
 	struct kvc *k = t->k;
 	int err = kvc_chunk_drop(k, r->id, (int)t->tier, r, bytes);
 
+	if (!err || err == -ENOENT || err == -EAGAIN)
+		take_out(k, &t->walk, r, err);
 	if (err)
 		return err;
 	kvc_count(&k->stats, trimmed_chunks);
@@ -147,30 +238,27 @@ static bool is_knocked(const struct trim *t, uint64_t id)
 /* One turn. Returns false where all that is left is to wait. */
 static bool turn(struct trim *t, uint64_t goal)
 {
-	struct kvc_chunk_row batch[BATCH];
 	struct kvc *k = t->k;
 	uint64_t gone = 0, coming = 0, bytes;
+	struct kvc_chunk_row r;
 	bool ended = false;
-	size_t n = 0;
 
 	revisit(t, &gone, &coming);
-	if (gone + coming < goal) {
-		kvc_catalog_lock(k->cat);
-		while (n < BATCH && next_victim(k, &t->walk, &batch[n]))
-			n++;
-		kvc_catalog_unlock(k->cat);
-		ended = n < BATCH;
-	}
-	for (size_t i = 0; i < n && gone + coming < goal && !over(t); i++) {
-		int err = is_knocked(t, batch[i].id) ? -EBUSY : visit(t, &batch[i], &bytes);
+	for (int i = 0; i < BATCH && gone + coming < goal && !over(t); i++) {
+		int err;
 
+		kvc_catalog_lock(k->cat);
+		ended = !next_victim(k, t->tier, &t->walk, &r);
+		kvc_catalog_unlock(k->cat);
+		if (ended)
+			break;
+		err = is_knocked(t, r.id) ? -EBUSY : visit(t, &r, &bytes);
 		if (!err)
 			gone += bytes;
 		if (err == -EAGAIN && t->nknocked < KNOCKED) {
 			coming += bytes;
-			t->knocked[t->nknocked++] = (struct knocked){ batch[i], bytes };
+			t->knocked[t->nknocked++] = (struct knocked){ r, bytes };
 		}
-		/* Those of the batch that are not needed are met again by the next walk. */
 	}
 	kvc_lock(k);
 	if (gone)
@@ -179,8 +267,38 @@ static bool turn(struct trim *t, uint64_t goal)
 		k->tier[t->tier].jammed = true;
 	kvc_unlock(k);
 	if (ended || gone + coming >= goal)
-		walk_begin(&t->walk);
+		walk_begin(k, &t->walk);
 	return gone > 0;
+}
+
+/* The disk tier's own orders, from the rows that there are. */
+static void fill_class(struct trim *t, unsigned class, bool join)
+{
+	struct kvc_chunk_row r = { .rank = INT64_MIN, .policy = class };
+	struct kvc *k = t->k;
+	int err = 0;
+
+	while (!err && !over(t)) {
+		kvc_lock_both(k);
+		for (int i = 0; i < BATCH && !err; i++) {
+			r.policy = class;
+			err = kvc_chunk_next_ranked(k->cat, &r);
+			if (!err && join)
+				kvc_kept_join_locked(k, KVC_CACHE_DISK, &r);
+			else if (!err)
+				kvc_kept_restore_locked(k, KVC_CACHE_DISK, &r, 0);
+		}
+		kvc_unlock_both(k);
+	}
+}
+
+static void fill(struct trim *t)
+{
+	for (unsigned i = 0; i < KVC_CLASSES; i++)
+		if (kvc_kept_here(t->k, KVC_CACHE_DISK, i)) {
+			fill_class(t, i, false);
+			fill_class(t, i, true);
+		}
 }
 
 static void *trimmer(void *arg)
@@ -196,7 +314,9 @@ static void *trimmer(void *arg)
 	}
 	t->k = k;
 	t->tier = (unsigned)(ts - k->tier);
-	walk_begin(&t->walk);
+	walk_begin(k, &t->walk);
+	if (!t->tier)
+		fill(t);
 	kvc_lock(k);
 	while (!k->evict->over) {
 		struct kvc_tier_usage u;
@@ -221,7 +341,9 @@ static void *trimmer(void *arg)
 		again = goal && turn(t, goal);
 		kvc_lock(k);
 	}
+	put_back_locked(k, &t->walk);
 	kvc_unlock(k);
+	free(t->walk.out);
 	free(t);
 	return NULL;
 }

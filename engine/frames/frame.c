@@ -114,14 +114,18 @@ static bool same(const struct kvc_sum *a, const struct kvc_sum *b)
 	return !diff;
 }
 
-enum kvc_proven kvc_frame_proven(const struct kvc_frame *f, const uint8_t key[32])
+int kvc_frame_proven(const struct kvc_frame *f, const uint8_t key[32], enum kvc_proven *out)
 {
 	struct kvc_sum of_identity, of_name;
+	int err = f->version < 2 ? 0 : proofs(f, key, &of_identity, &of_name);
 
-	if (f->version < 2 || proofs(f, key, &of_identity, &of_name) ||
-	    !same(&f->proof, &of_identity))
-		return KVC_PROVEN_NOTHING;
-	return same(&f->name_proof, &of_name) ? KVC_PROVEN_ALL : KVC_PROVEN_IDENTITY;
+	if (err)
+		return err;
+	if (f->version < 2 || !same(&f->proof, &of_identity))
+		*out = KVC_PROVEN_NOTHING;
+	else
+		*out = same(&f->name_proof, &of_name) ? KVC_PROVEN_ALL : KVC_PROVEN_IDENTITY;
+	return 0;
 }
 
 void kvc_frame_unname(struct kvc_frame *f)

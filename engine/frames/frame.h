@@ -67,11 +67,11 @@ void kvc_frame_encode(const struct kvc_frame *f, uint8_t page[KVC_FRAME_HEADER])
  */
 int kvc_frame_decode(const uint8_t page[KVC_FRAME_HEADER], struct kvc_frame *f);
 
-/* Gives f its proofs, once all else in it is final. 0 or -EIO. */
+/* Gives f its proofs, once all else in it is final. 0, -ENOMEM or -EIO. */
 int kvc_frame_prove(struct kvc_frame *f, const uint8_t key[32]);
-/* What of a decoded frame was made by who has the key. */
+/* What of a decoded frame was made by who has the key: 0, or -ENOMEM or -EIO: it cannot be told. */
 enum kvc_proven { KVC_PROVEN_NOTHING, KVC_PROVEN_IDENTITY, KVC_PROVEN_ALL };
-enum kvc_proven kvc_frame_proven(const struct kvc_frame *f, const uint8_t key[32]);
+int kvc_frame_proven(const struct kvc_frame *f, const uint8_t key[32], enum kvc_proven *out);
 /* Takes the name part away, as if it were damaged: path "", mode 0, nobody's. */
 void kvc_frame_unname(struct kvc_frame *f);
 

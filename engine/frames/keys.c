@@ -310,11 +310,13 @@ int kvc_mac(const uint8_t key[32], const void *a, size_t a_len, const void *b, s
 	int ok = c && EVP_MAC_init(c, key, 32, p) && EVP_MAC_update(c, a, a_len) &&
 		 EVP_MAC_update(c, b, b_len) && EVP_MAC_final(c, all, &len, sizeof all);
 
-	EVP_MAC_CTX_free(c);
 	if (ok)
 		memcpy(out, all, 16);
 	kvc_wipe(all, sizeof all);
-	return ok ? 0 : -EIO;
+	bool none = hmac && !c;
+
+	EVP_MAC_CTX_free(c);
+	return ok ? 0 : none ? -ENOMEM : -EIO;
 }
 
 static void block_nonce(uint64_t block, uint8_t iv[12])
@@ -325,25 +327,28 @@ static void block_nonce(uint64_t block, uint8_t iv[12])
 	memcpy(iv + 4, &be, 8);
 }
 
+/* -EBADMSG: the tag is not of these bytes. What could not be done (-ENOMEM, -EIO) says nothing. */
 static int gcm(bool seal, const uint8_t key[32], uint64_t block, const void *aad, size_t aad_len,
 	       const uint8_t *in, size_t len, uint8_t *out, uint8_t tag[16])
 {
 	EVP_CIPHER_CTX *c = EVP_CIPHER_CTX_new();
 	uint8_t iv[12], none[16];
-	int n = 0, ok = c != NULL;
+	int n = 0, ok, good;
 
+	if (!c)
+		return -ENOMEM;
 	block_nonce(block, iv);
-	ok = ok && EVP_CipherInit_ex(c, EVP_aes_256_gcm(), NULL, key, iv, seal) == 1;
+	ok = EVP_CipherInit_ex(c, EVP_aes_256_gcm(), NULL, key, iv, seal) == 1;
 	ok = ok && EVP_CipherUpdate(c, NULL, &n, aad, (int)aad_len) == 1;
 	if (len)
 		ok = ok && EVP_CipherUpdate(c, out, &n, in, (int)len) == 1;
 	if (!seal)
 		ok = ok && EVP_CIPHER_CTX_ctrl(c, EVP_CTRL_GCM_SET_TAG, 16, tag) == 1;
-	ok = ok && EVP_CipherFinal_ex(c, none, &n) == 1;
+	good = ok && EVP_CipherFinal_ex(c, none, &n) == 1;
 	if (seal)
-		ok = ok && EVP_CIPHER_CTX_ctrl(c, EVP_CTRL_GCM_GET_TAG, 16, tag) == 1;
+		good = good && EVP_CIPHER_CTX_ctrl(c, EVP_CTRL_GCM_GET_TAG, 16, tag) == 1;
 	EVP_CIPHER_CTX_free(c);
-	return ok ? 0 : -EIO;
+	return good ? 0 : ok && !seal ? -EBADMSG : -EIO;
 }
 
 int kvc_seal(const uint8_t key[32], uint64_t block, const void *aad, size_t aad_len,
@@ -356,10 +361,11 @@ int kvc_unseal(const uint8_t key[32], uint64_t block, const void *aad, size_t aa
 	       const uint8_t *in, size_t len, uint8_t *out, const uint8_t tag[16])
 {
 	uint8_t copy[16];
+	int err;
 
 	memcpy(copy, tag, 16);
-	if (!gcm(false, key, block, aad, aad_len, in, len, out, copy))
-		return 0;
-	memset(out, 0, len);
-	return -EBADMSG;
+	err = gcm(false, key, block, aad, aad_len, in, len, out, copy);
+	if (err)
+		memset(out, 0, len);
+	return err;
 }

@@ -38,6 +38,7 @@
  * time (node->drop). After the cut whoever has both locks may bury; only who began frees it, or, if
  * he has left it because of an error, who ends it. All under both locks.
  */
+#include "clock.h"
 #include "dirty.h"
 #include "drop.h"
 #include "file.h"
@@ -63,6 +64,7 @@ struct kvc_drop {
 	struct kvc_node **n;   /* the files of it that are still there */
 	size_t count, room;
 	int tier;              /* whose copies are to go; below 0: all (drop.h) */
+	bool only;             /* they go, or nothing does; and from a shared tier for all */
 	bool needed;           /* some file has no copy but there */
 	bool placed;           /* some file has one there */
 	bool others;           /* the folder has more in it than this chunk */
@@ -194,7 +196,7 @@ static int row_both(struct kvc *k, uint64_t id, const struct kvc_chunk_row *seen
 
 	if (!c)
 		return kvc_chunk_get(k->cat, id, row);
-	kvc_chunk_row(c, row);
+	kvc_chunk_row(k, c, row);
 	if (!seen || seen->rank == c->rank)
 		return 0;
 	c->known = false; /* so that it is written with the next commit */
@@ -219,7 +221,7 @@ static bool pinned_locked(struct kvc *k, const struct kvc_drop *d, uint64_t id, 
 {
 	return kvc_pin_holds_locked(k, id, until_ns,
 				    d->tier == KVC_DROP_FOR_POOL ? KVC_PIN_POOL
-				    : d->tier >= 0               ? KVC_PIN_DISK
+				    : d->tier >= 0 && !d->only   ? KVC_PIN_DISK
 								 : KVC_PIN_ALL);
 }
 
@@ -276,32 +278,39 @@ static void let_go_both(struct kvc *k, struct kvc_drop *d)
 
 /* ---- only this tier's copies go: all of the chunk is in the pool or in another tier ---- */
 
-static void forget_copy_both(struct kvc *k, struct kvc_node *n, unsigned tier)
+static int forget_copy_both(struct kvc *k, struct kvc_node *n, unsigned tier, bool shared)
 {
-	if (n->place[tier].gen) {
-		kvc_place_del(k->cat, n->row.ino, tier);
-		kvc_trash_extent_locked(k, tier, &n->place[tier]);
-		n->place[tier] = (struct kvc_place){ 0 };
-	}
+	int err = kvc_place_del(k->cat, n->row.ino, tier);
+
+	if (err)
+		return err; /* it is there still, and the catalog says so */
+	if (shared)
+		kvc_trash_shared_locked(k, tier, n->row.ino, &n->place[tier]);
+	n->left &= ~(1u << tier);
+	kvc_trash_extent_locked(k, tier, &n->place[tier]);
+	n->place[tier] = (struct kvc_place){ 0 };
 	n->object.lower = kvc_placed_anywhere(n);
 	if (n->state == KVC_BOTH && !kvc_placed(k, n))
 		kvc_become_locked(k, n, KVC_RESIDENT);
 	n->verify = n->verify && n->object.lower;
 	kvc_node_dirty_locked(k, n);
+	return 0;
 }
 
 /* Each file as it is when its turn comes. */
 static int forget_both(struct kvc *k, struct kvc_drop *d)
 {
+	bool shared = d->only && (k->tier[d->tier].t->ops->caps & KVC_TIER_SHARED);
+
 	d->bytes = 0;
 	for (size_t i = 0; i < d->count; i++) {
 		struct kvc_node *n = d->n[i];
+		uint64_t len = n->place[d->tier].where.len;
 
 		if (n->place[d->tier].gen && !n->lost && n->chunk == d->c && !busy(n) &&
-		    (n->state != KVC_LOWER || elsewhere(k, n, d->tier))) {
-			d->bytes += n->place[d->tier].where.len;
-			forget_copy_both(k, n, (unsigned)d->tier);
-		}
+		    (n->state != KVC_LOWER || elsewhere(k, n, d->tier)) &&
+		    !forget_copy_both(k, n, (unsigned)d->tier, shared))
+			d->bytes += len;
 		step_both(k, d);
 	}
 	return d->bytes ? 0 : -EBUSY;
@@ -392,7 +401,7 @@ static int cut_small_both(struct kvc *k, struct kvc_drop *d)
 static int cut_both(struct kvc *k, struct kvc_drop *d)
 {
 	bool whole = is_folder(d) && kvc_unit_whole_both(k, d->self);
-	int err = may_both(k, d, whole);
+	int err = may_both(k, d, whole) ?: kvc_catalog_spare(k->cat, KVC_SPARES);
 
 	if (err)
 		return err;
@@ -521,8 +530,8 @@ void kvc_drops_free(struct kvc *k)
 		drop_free(kvc_of(e, struct kvc_drop, link));
 }
 
-int kvc_chunk_drop(struct kvc *k, uint64_t id, int tier, const struct kvc_chunk_row *seen,
-		   uint64_t *bytes)
+static int drop(struct kvc *k, uint64_t id, int tier, bool only, const struct kvc_chunk_row *seen,
+		uint64_t *bytes)
 {
 	struct kvc_drop *d;
 	int err;
@@ -533,14 +542,21 @@ int kvc_chunk_drop(struct kvc *k, uint64_t id, int tier, const struct kvc_chunk_
 	if (!(d = calloc(1, sizeof *d)))
 		return -ENOMEM;
 	d->tier = tier;
+	d->only = only;
 	kvc_lock_both(k);
 	err = begin_both(k, d, id, seen);
 	if (!err) {
 		err = is_folder(d) ? look_in_folder_both(k, d) : look_at_file_both(k, d);
 		if (!err && !d->placed && tier >= 0)
 			err = -ENOENT;
+		if (!err && only && d->needed)
+			err = -ENODATA;
 		if (!err)
 			err = tier < 0 || d->needed ? cut_both(k, d) : forget_both(k, d);
+		if (!err)
+			kvc_clock_since(k, &k->stats.eviction_age, d->c->use.created_ns);
+		if (!err && tier >= 0 && !only)
+			kvc_count(&k->stats, evicted_for[KVC_FOR_tier]);
 		if (!d->cut)
 			let_go_both(k, d);
 		kvc_commit_soon_locked(k, false);
@@ -553,6 +569,17 @@ int kvc_chunk_drop(struct kvc *k, uint64_t id, int tier, const struct kvc_chunk_
 		drop_free(d);
 	kvc_unlock_both(k);
 	return err;
+}
+
+int kvc_chunk_drop(struct kvc *k, uint64_t id, int tier, const struct kvc_chunk_row *seen,
+		   uint64_t *bytes)
+{
+	return drop(k, id, tier, false, seen, bytes);
+}
+
+int kvc_chunk_forget_tier(struct kvc *k, uint64_t id, unsigned tier)
+{
+	return drop(k, id, (int)tier, true, NULL, NULL);
 }
 
 /* ---- after a kill ---- */

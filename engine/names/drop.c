@@ -64,21 +64,31 @@ static void tell_gone(struct kvc *k, const struct kvc_node *folder, const struct
 			   kvc_kernel_knows(n) ? n->row.ino : 0);
 }
 
-/* Takes every name off a node. */
+/*
+ * Takes every name off a node, or none: the folders come into memory, and memory is put by, before
+ * the first goes.
+ */
 static int unname_both(struct kvc *k, struct kvc_node *n)
 {
 	struct kvc_entries e = { 0 };
-	int err = kvc_entries_of_both(k, n->row.ino, &e);
+	struct kvc_node *folder;
+	size_t i;
+	int err = kvc_entries_of_both(k, n->row.ino, &e)
+			  ?: kvc_catalog_spare(k->cat, e.n + KVC_SPARES);
 
-	for (size_t i = 0; i < e.n && !err; i++) {
-		struct kvc_node *folder;
-
-		err = kvc_name_del(k->cat, e.v[i].parent, e.v[i].name);
-		if (!err && !kvc_node_get_both(k, e.v[i].parent, &folder)) {
+	for (i = 0; i < e.n && !err; i++) {
+		err = kvc_node_get_both(k, e.v[i].parent, &folder);
+		err = err == -ENOENT ? 0 : err;
+	}
+	while (i-- > 0) {
+		folder = kvc_node_find_locked(k, e.v[i].parent);
+		err = err ?: kvc_name_del(k->cat, e.v[i].parent, e.v[i].name);
+		if (!err && folder) {
 			tell_gone(k, folder, n);
 			kvc_touch_folder_locked(k, folder, S_ISDIR(n->row.mode) ? -1 : 0);
-			kvc_node_settle_locked(k, folder);
 		}
+		if (folder)
+			kvc_node_settle_locked(k, folder);
 	}
 	free(e.v);
 	return err;

@@ -35,6 +35,11 @@ struct kvc_drops {
 int kvc_chunk_drop(struct kvc *k, uint64_t id, int tier, const struct kvc_chunk_row *seen,
 		   uint64_t *bytes);
 /*
+ * A tier's copies of a chunk go, also from a shared tier. -ENODATA: some file has no copy but
+ * there, and all stays; others as above, where no pin is beyond its bound.
+ */
+int kvc_chunk_forget_tier(struct kvc *k, uint64_t id, unsigned tier);
+/*
  * A call is about to change names in this folder: what is still there of its chunk, where that is
  * dropped, goes first, and so does what has names in folders that stay. Lets others in meanwhile,
  * so before the call has looked at anything. 0 or why it could not be.
@@ -51,11 +56,13 @@ void kvc_drops_free(struct kvc *k);
 
 /* ---- drop.c ---- */
 
-/* Takes every name off a file and destroys it; the kernel is told. */
+/*
+ * Takes every name off a file and destroys it; the kernel is told. With an error it is as it was.
+ */
 int kvc_drop_file_both(struct kvc *k, struct kvc_node *n);
 /* A folder that is one chunk and empty goes, with its names. */
 void kvc_drop_folder_both(struct kvc *k, struct kvc_node *folder);
-/* Its names go, and it with them. 0, or an error, and then some may have gone. */
+/* Its names go, and it with them; with an error none has. */
 int kvc_unname_folder_both(struct kvc *k, struct kvc_node *folder);
 /*
  * May the folder go, whose chunk was last used then? 0; -EAGAIN: not before a moment; 1: it is to

@@ -25,6 +25,7 @@
 #include "node.h"
 #include "path.h"
 #include "proof.h"
+#include "remove.h"
 #include "tierq.h"
 #include "trash.h"
 #include "unit.h"
@@ -191,9 +192,9 @@ int kvc_ask_both(struct kvc *k, uint64_t parent, const char *name, struct kvc_wa
 		a = calloc(1, sizeof *a);
 		if (!a)
 			return -ENOMEM;
-		if (kvc_path_in_both(k, parent, name, a->path)) {
+		if ((err = kvc_path_in_both(k, parent, name, a->path))) {
 			free(a);
-			return -ENOENT;
+			return err == -ENAMETOOLONG ? -ENOENT : err;
 		}
 		where = kvc_where_of(a->path);
 		err = kvc_gone_get(k->cat, &where, kvc_clock_ns(k));
@@ -353,7 +354,7 @@ void kvc_unshare_both(struct kvc *k, struct kvc_node *n, const char *path, bool 
 					gone |= n->left & (1u << t);
 					continue;
 				}
-				gone = true;
+				kvc_remove_note_both(k, t, n->row.ino, &n->place[t]);
 				kvc_trash_shared_locked(k, t, n->row.ino, &n->place[t]);
 				n->left &= ~(1u << t);
 			}

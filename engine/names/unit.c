@@ -20,9 +20,9 @@
  * beside its data): both are one chunk, NAME's, so that what only one of them is read for stays
  * with the other.
  *
- * user.kvcachefs.unit on the folder or the nearest one above that has it, then unit= of the mount,
- * go before all that. What is set on a model (quota, policy, codec, shared) makes its folder a
- * container.
+ * user.kvcachefs.unit on the folder or the nearest one above that has it, then layers of the
+ * model, which says that its folders are chunks, then unit= of the mount, go before all that. What
+ * is set on a model (quota, policy, codec, shared, ttl, layers) makes its folder a container.
  *
  * What a folder has seen is in its node while that is in memory; else its names are counted and its
  * times tell how long ago it was made and last changed. Files taken in from a shared tier come in
@@ -31,6 +31,7 @@
 #include "unit.h"
 
 #include "folder.h"
+#include "layers.h"
 #include "log.h"
 #include "member.h"
 #include "model.h"
@@ -105,7 +106,16 @@ int kvc_unit_get_both(struct kvc *k, struct kvc_node *folder)
 	return folder->unit_set == 1 ? KVC_UNIT_NONE : folder->unit_set - 2;
 }
 
-/* What is asked for the folder, by an attribute on it or above, or by unit=. */
+/* A model that says how many files a chunk has says that its folders are chunks. */
+static bool layered_both(struct kvc *k, const struct kvc_node *folder)
+{
+	uint64_t model;
+
+	return kvc_layers_any(k) && !kvc_model_of_both(k, folder->row.ino, &model) &&
+	       kvc_layers_of_locked(k, model);
+}
+
+/* What is asked for the folder, by an attribute on it or above, by layers, or by unit=. */
 static int asked_both(struct kvc *k, struct kvc_node *folder)
 {
 	int unit = kvc_unit_get_both(k, folder), err;
@@ -122,6 +132,8 @@ static int asked_both(struct kvc *k, struct kvc_node *folder)
 		up = n->row.parent;
 		kvc_node_settle_locked(k, n);
 	}
+	if (unit == KVC_UNIT_NONE && layered_both(k, folder))
+		return KVC_UNIT_DIR;
 	return unit == KVC_UNIT_NONE && k->opt.unit ? (int)k->opt.unit - 1 : unit;
 }
 
@@ -357,18 +369,19 @@ void kvc_unit_folder_made_both(struct kvc *k, struct kvc_node *parent, struct kv
 	run->told = true;
 }
 
-/* The file belongs to another chunk from now on, and takes the use of its old one along. */
+/* The file belongs to another chunk from now on, and takes use and ttl of its old one along. */
 static int rechunk_both(struct kvc *k, struct kvc_node *n, uint64_t chunk)
 {
 	struct kvc_chunk *c = n->chunk ? n->chunk : kvc_chunk_find_locked(k, n->row.chunk);
 	struct kvc_chunk_row row = { 0 };
-	bool has = kvc_has_segment(n);
-	int err;
+	bool has = kvc_has_segment(n), known;
+	int err = 0;
 
 	if (c)
-		kvc_chunk_row(c, &row);
+		kvc_chunk_row(k, c, &row);
 	else if ((err = kvc_chunk_get(k->cat, n->row.chunk, &row)) && err != -ENOENT)
 		return err;
+	known = c || !err;
 	if (n->row.chunk == n->row.ino)
 		kvc_chunk_forget_both(k, n->row.ino);
 	kvc_chunk_stir(n->chunk);
@@ -379,6 +392,10 @@ static int rechunk_both(struct kvc *k, struct kvc_node *n, uint64_t chunk)
 	kvc_node_dirty_locked(k, n);
 	if ((err = kvc_chunk_join_both(k, n)))
 		return err;
+	if (known && !n->chunk->use.created_ns) { /* a new one, of an old file */
+		n->chunk->ttl_s = row.ttl_s;
+		n->chunk->expires_ns = row.expires_ns;
+	}
 	kvc_chunk_take_use_locked(k, n->chunk, &row);
 	if (has)
 		kvc_chunk_add_locked(k, n);
@@ -446,7 +463,7 @@ static void regroup_folder(struct kvc *k, uint64_t ino, struct kvc_stack *deeper
 	uint64_t after = 0;
 	int more = 1;
 
-	while (more == 1 && !k->stopping) {
+	while (more == 1 && !kvc_stopping(k)) {
 		s.n = 0;
 		kvc_lock_both(k);
 		if (kvc_node_get_both(k, ino, &folder)) {
@@ -479,7 +496,7 @@ static void regroup_run(struct kvc *k, struct kvc_job *j)
 
 	do
 		regroup_folder(k, ino, &deeper);
-	while (kvc_stack_pop(&deeper, &ino) && !k->stopping);
+	while (kvc_stack_pop(&deeper, &ino) && !kvc_stopping(k));
 	free(deeper.v);
 	kvc_lock(k);
 	j->node->splitting = false;

@@ -40,7 +40,7 @@ void kvc_ahead_set_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes)
 
 void kvc_pace_uncopied_locked(struct kvc *k, struct kvc_node *n)
 {
-	uint64_t now = n->state == KVC_RESIDENT ? n->room : 0, was = n->uncopied;
+	uint64_t now = n->state == KVC_RESIDENT && !n->refused ? n->room : 0, was = n->uncopied;
 	bool hurried = kvc_pace_hurry_locked(k);
 
 	if (now == was)
@@ -55,7 +55,7 @@ void kvc_pace_uncopied_locked(struct kvc *k, struct kvc_node *n)
 		kvc_list_del(&n->behind);
 		n->asked = false;
 	}
-	if (now < was)
+	if (now < was && !n->refused)
 		k->account->copied += was - now;
 	if (!hurried && kvc_pace_hurry_locked(k))
 		kvc_tiers_wake_locked(k); /* what they wait for is due now */

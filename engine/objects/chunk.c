@@ -1,79 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Chunks: what is evicted as one. In memory are those with a segment in the pool, those in use, and
- * those whose row is to be written; the ones with segments are in binary heaps by rank, lowest
- * first, one for each class of policies.
+ * those whose row is to be written; whose turn it is of the ones with segments is kept.c's matter.
  */
 #include "chunk.h"
 
+#include "admit.h"
 #include "clock.h"
 #include "dirty.h"
+#include "file.h"
+#include "kept.h"
 #include "node.h"
 #include "pin.h"
 
 #include <string.h>
 
-/* Order by (rank, id), so that it is total and a restart finds the same. */
-static bool before(const struct kvc_chunk *a, const struct kvc_chunk *b)
-{
-	return a->rank != b->rank ? a->rank < b->rank : a->id < b->id;
-}
-
-static void place(struct kvc_heap *h, size_t at, struct kvc_chunk *c)
-{
-	h->v[at] = c;
-	c->heap_at = at + 1;
-}
-
-static void sift(struct kvc_heap *h, size_t at)
-{
-	struct kvc_chunk *c = h->v[at];
-
-	while (at && before(c, h->v[(at - 1) / 2])) {
-		place(h, at, h->v[(at - 1) / 2]);
-		at = (at - 1) / 2;
-	}
-	for (size_t child; (child = 2 * at + 1) < h->n; at = child) {
-		if (child + 1 < h->n && before(h->v[child + 1], h->v[child]))
-			child++;
-		if (!before(h->v[child], c))
-			break;
-		place(h, at, h->v[child]);
-	}
-	place(h, at, c);
-}
-
-static void heap_remove(struct kvc *k, struct kvc_chunk *c)
-{
-	struct kvc_heap *h = &k->chunks->heap[c->policy];
-	size_t at = c->heap_at - 1;
-	struct kvc_chunk *last = h->v[--h->n];
-
-	c->heap_at = 0;
-	if (last != c) {
-		place(h, at, last);
-		sift(h, at);
-	}
-}
-
 void kvc_chunk_push_locked(struct kvc *k, struct kvc_chunk *c)
 {
-	struct kvc_heap *h = &k->chunks->heap[c->policy];
-
-	if (c->heap_at || !c->nnodes || c->cut)
+	if (!c->nnodes || c->cut || !k->kept->ready)
 		return;
-	if (kvc_grow(&h->v, h->n, &h->room, sizeof *h->v))
-		/*
-		 * out of memory: it is tried again with its next use, until then it is not evicted
-		 */
-		return;
-	place(h, h->n++, c);
-	sift(h, h->n - 1);
+	if (kvc_kept_has_locked(k, KVC_CACHE_POOL, c))
+		kvc_kept_aside_locked(k, KVC_CACHE_POOL, c->id, c->policy, false);
+	else
+		kvc_kept_in_locked(k, KVC_CACHE_POOL, c);
 }
 
+/* Of the rank in the catalog: what tiers go by. */
 static const struct kvc_policy *policy(const struct kvc *k, unsigned class)
 {
-	return &kvc_policies[class ? class - 1 : (unsigned)k->opt.policy];
+	return &kvc_policies[kvc_policy_of(k, KVC_CACHE_DISK, class)];
 }
 
 int kvc_class_next(const double turn[KVC_CLASSES], unsigned mask)
@@ -91,23 +46,7 @@ void kvc_class_gave_locked(struct kvc *k, double turn[KVC_CLASSES], unsigned cla
 	/* who had nothing to give for a while does not make up for it */
 	for (int i = 0; i < KVC_CLASSES; i++)
 		turn[i] = turn[i] > turn[class] ? turn[i] : turn[class];
-	turn[class] += 1.0 / (double)(1 + k->chunks->heap[class].n);
-}
-
-struct kvc_chunk *kvc_chunk_pop_locked(struct kvc *k)
-{
-	struct kvc_chunk *c;
-	unsigned mask = 0;
-	int class;
-
-	for (int i = 0; i < KVC_CLASSES; i++)
-		mask |= k->chunks->heap[i].n ? 1u << i : 0;
-	class = kvc_class_next(k->chunks->turn, mask);
-	if (class < 0)
-		return NULL;
-	c = k->chunks->heap[class].v[0];
-	heap_remove(k, c);
-	return c;
+	turn[class] += 1.0 / (double)(1 + kvc_kept_count_locked(k, KVC_CACHE_POOL, class));
 }
 
 struct kvc_chunk *kvc_chunk_find_locked(struct kvc *k, uint64_t id)
@@ -115,6 +54,75 @@ struct kvc_chunk *kvc_chunk_find_locked(struct kvc *k, uint64_t id)
 	struct kvc_slot *s = kvc_table_find(&k->chunks->table, id);
 
 	return s ? kvc_of(s, struct kvc_chunk, slot) : NULL;
+}
+
+static int by_use(const void *a, const void *b)
+{
+	const struct kvc_use *x = &(*(struct kvc_chunk *const *)a)->use;
+	const struct kvc_use *y = &(*(struct kvc_chunk *const *)b)->use;
+
+	return x->last_ns < y->last_ns ? -1 : x->last_ns > y->last_ns;
+}
+
+/*
+ * Of what was used in the moment before a kill the row may not know what its policy thought: it
+ * comes last, in the order of use. So do all where the store is of an older daemon.
+ */
+int kvc_chunks_ready_locked(struct kvc *k)
+{
+	struct kvc_chunk **v = NULL;
+	struct kvc_chunk_row r;
+	size_t n = 0, room = 0;
+
+	kvc_table_each(&k->chunks->table, s) {
+		struct kvc_chunk *c = kvc_of(s, struct kvc_chunk, slot);
+
+		if (!c->nnodes)
+			continue;
+		if (kvc_grow(&v, n, &room, sizeof *v)) {
+			free(v);
+			return -ENOMEM;
+		}
+		v[n++] = c;
+		kvc_chunk_row(k, c, &r);
+		if (r.facts)
+			kvc_kept_restore_locked(k, KVC_CACHE_POOL, &r, c->bytes);
+	}
+	if (n)
+		qsort(v, n, sizeof *v, by_use);
+	for (size_t i = 0; i < n; i++)
+		if (!v[i]->facts)
+			kvc_kept_in_locked(k, KVC_CACHE_POOL, v[i]);
+	for (size_t i = 0; i < n; i++) {
+		kvc_chunk_row(k, v[i], &r);
+		kvc_kept_join_locked(k, KVC_CACHE_POOL, &r);
+	}
+	free(v);
+	k->kept->ready = true;
+	return 0;
+}
+
+struct kvc_chunk *kvc_chunk_pop_locked(struct kvc *k)
+{
+	unsigned mask = 0;
+	int class;
+
+	for (unsigned i = 0; i < KVC_CLASSES; i++)
+		mask |= kvc_kept_count_locked(k, KVC_CACHE_POOL, i) ? 1u << i : 0;
+	while ((class = kvc_class_next(k->chunks->turn, mask)) >= 0) {
+		uint64_t id = kvc_kept_victim_locked(k, KVC_CACHE_POOL, (unsigned)class);
+		struct kvc_chunk *c = id ? kvc_chunk_find_locked(k, id) : NULL;
+
+		if (c) {
+			kvc_kept_aside_locked(k, KVC_CACHE_POOL, c->id, c->policy, true);
+			return c;
+		}
+		if (id) /* without memory for it, it was not put in order */
+			kvc_kept_forget_locked(k, id);
+		else
+			mask &= ~(1u << class);
+	}
+	return NULL;
 }
 
 static struct kvc_use use_of(const struct kvc_chunk_row *r)
@@ -144,6 +152,11 @@ struct kvc_chunk *kvc_chunk_new_locked(struct kvc *k, uint64_t id, const struct 
 		c->rank = r->rank;
 		c->policy = r->policy;
 		c->quota = r->quota;
+		c->parent = r->parent;
+		c->facts = r->facts;
+		c->asked = !!r->hits + !k->started;
+		/* nothing of it is in the pool, so it lies there */
+		c->begun = k->started && !k->shared;
 		c->known = true;
 	}
 	kvc_list_init(&c->nodes);
@@ -158,8 +171,7 @@ void kvc_chunk_settle_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	if (c->inflight || c->dirty)
 		return;
-	if (c->heap_at)
-		heap_remove(k, c);
+	kvc_kept_out_locked(k, KVC_CACHE_POOL, c, false);
 	kvc_table_del(&k->chunks->table, &c->slot);
 	if (c->pin)
 		c->pin->chunk = NULL;
@@ -196,6 +208,7 @@ void kvc_chunk_add_locked(struct kvc *k, struct kvc_node *n)
 		return;
 	kvc_list_add_tail(&n->chunk->nodes, &n->chunk_link);
 	n->chunk->nnodes++;
+	n->chunk->begun |= kvc_placed_in(n, KVC_DISK);
 	kvc_chunk_count_locked(k, n);
 	kvc_chunk_push_locked(k, n->chunk);
 }
@@ -206,8 +219,8 @@ void kvc_chunk_remove_locked(struct kvc *k, struct kvc_node *n)
 		return;
 	kvc_list_del(&n->chunk_link);
 	kvc_chunk_count_locked(k, n);
-	if (!--n->chunk->nnodes && n->chunk->heap_at)
-		heap_remove(k, n->chunk);
+	if (!--n->chunk->nnodes)
+		kvc_kept_out_locked(k, KVC_CACHE_POOL, n->chunk, n->state == KVC_LOWER);
 }
 
 void kvc_chunk_dirty_locked(struct kvc *k, struct kvc_chunk *c)
@@ -219,18 +232,23 @@ void kvc_chunk_dirty_locked(struct kvc *k, struct kvc_chunk *c)
 }
 
 /* Stamps go up with every use, so that the order of uses is total. */
-void kvc_chunk_used_locked(struct kvc *k, struct kvc_chunk *c, bool hit)
+void kvc_chunk_stamp_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	uint64_t now = kvc_clock_ns(k);
 
 	k->chunks->clock_ns = now > k->chunks->clock_ns ? now : k->chunks->clock_ns + 1;
 	c->use.last_ns = k->chunks->clock_ns;
-	if (!c->use.created_ns)
-		c->use.created_ns = k->chunks->clock_ns;
-	c->use.hits += hit;
 	c->rank = policy(k, c->policy)->rank(&c->use);
-	if (c->heap_at)
-		sift(&k->chunks->heap[c->policy], c->heap_at - 1);
+}
+
+void kvc_chunk_used_locked(struct kvc *k, struct kvc_chunk *c, bool hit)
+{
+	c->use.hits += hit;
+	kvc_chunk_stamp_locked(k, c);
+	if (!c->use.created_ns) {
+		c->use.created_ns = c->use.last_ns;
+		c->rank = policy(k, c->policy)->rank(&c->use);
+	}
 	kvc_chunk_dirty_locked(k, c);
 }
 
@@ -240,6 +258,7 @@ void kvc_chunk_forget_both(struct kvc *k, uint64_t id)
 
 	kvc_chunk_del(k->cat, id);
 	kvc_pin_forget_both(k, id);
+	kvc_kept_forget_locked(k, id);
 	if (!c)
 		return;
 	c->gone = true;
@@ -252,8 +271,8 @@ void kvc_chunk_forget_both(struct kvc *k, uint64_t id)
 void kvc_chunk_cut_locked(struct kvc *k, struct kvc_chunk *c, bool cut)
 {
 	c->cut = cut;
-	if (cut && c->heap_at)
-		heap_remove(k, c);
+	if (cut)
+		kvc_kept_out_locked(k, KVC_CACHE_POOL, c, true);
 }
 
 void kvc_chunk_take_use_locked(struct kvc *k, struct kvc_chunk *c, const struct kvc_chunk_row *r)
@@ -263,29 +282,35 @@ void kvc_chunk_take_use_locked(struct kvc *k, struct kvc_chunk *c, const struct 
 	if (!c->use.created_ns || (r->created_ns && r->created_ns < c->use.created_ns))
 		c->use.created_ns = r->created_ns;
 	c->use.hits = kvc_max(c->use.hits, r->hits);
+	c->asked = kvc_max(c->asked, 1u + !!r->hits);
 	c->rank = policy(k, c->policy)->rank(&c->use);
-	if (c->heap_at)
-		sift(&k->chunks->heap[c->policy], c->heap_at - 1);
 	c->known = false; /* write it with the next commit */
 	kvc_chunk_dirty_locked(k, c);
 }
 
-void kvc_chunk_row(const struct kvc_chunk *c, struct kvc_chunk_row *r)
+void kvc_chunk_row(struct kvc *k, const struct kvc_chunk *c, struct kvc_chunk_row *r)
 {
 	*r = (struct kvc_chunk_row){
-		c->id,           c->use.created_ns, c->use.last_ns, c->use.hits, c->rank,
-		c->pin_until_ns, c->ttl_s,          c->expires_ns,  c->policy,   c->quota,
+		c->id,     c->use.created_ns, c->use.last_ns, c->use.hits,
+		c->rank,   c->pin_until_ns,   c->ttl_s,       c->expires_ns,
+		c->policy, c->quota,          c->parent,      kvc_kept_facts_locked(k, c),
 	};
 }
 
 void kvc_chunk_set_class_locked(struct kvc *k, struct kvc_chunk *c, unsigned class, uint64_t quota)
 {
-	if (c->heap_at)
-		heap_remove(k, c);
-	c->policy = class;
+	if (c->policy != class) {
+		struct kvc_chunk_row r;
+
+		kvc_chunk_row(k, c, &r);
+		kvc_kept_out_locked(k, KVC_CACHE_POOL, c, false);
+		kvc_kept_reclass_locked(k, &r, class);
+		c->policy = class;
+		c->facts = 0; /* another policy knows nothing of it */
+		c->rank = policy(k, class)->rank(&c->use);
+		kvc_chunk_push_locked(k, c);
+	}
 	c->quota = quota;
-	c->rank = policy(k, class)->rank(&c->use);
-	kvc_chunk_push_locked(k, c);
 	c->known = false; /* write it with the next commit */
 	kvc_chunk_dirty_locked(k, c);
 }
@@ -303,6 +328,4 @@ void kvc_chunks_free(struct kvc *k)
 	kvc_table_each(&k->chunks->table, s)
 		free(kvc_of(s, struct kvc_chunk, slot));
 	kvc_table_fini(&k->chunks->table);
-	for (int i = 0; i < KVC_CLASSES; i++)
-		free(k->chunks->heap[i].v);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chunks in memory, and the order in which they leave it (chunk.c). All under k->lock. */
+/* Chunks in memory (chunk.c). All under k->lock. */
 #ifndef KVC_CHUNK_H
 #define KVC_CHUNK_H
 
@@ -17,30 +17,32 @@ struct kvc_chunk {
 	struct kvc_use use;
 	uint64_t pin_until_ns, ttl_s, expires_ns;
 	int64_t rank;
-	unsigned policy;       /* its class (policy.h) */
+	unsigned policy; /* its class (policy.h) */
+	uint64_t parent; /* what it follows, with KVC_TOLD, or 0 */
+	uint64_t facts;  /* as in its row, where its policy does not know better (kept.h) */
+	/* the request that used it last, and the first file of it that was */
+	uint64_t used_in;
+	uint64_t used_first;   /* (used.h) */
 	uint64_t quota;        /* the model whose quota it counts to; 0: none */
 	struct kvc_pin *pin;   /* pin.h; NULL: none */
 	uint64_t bytes;        /* that its nodes have in the pool: the sum of their in_pool */
-	size_t heap_at;        /* index in its class's heap + 1; 0: not in it */
 	struct kvc_list nodes; /* its nodes that have a segment */
 	unsigned nnodes;
 	unsigned inflight; /* nodes that hold a pointer */
+	/* how often it was asked for, up to 2, and when that counted last (admit.h) */
+	unsigned asked;
+	uint64_t asked_ns;
+	bool begun;        /* the disk tier has some of it */
 	bool dirty, known; /* to be written; has a row */
 	bool gone;         /* its row was deleted and is not to come back */
+	bool fresh;        /* a client made it, and policies do not know whose it is (used.h) */
 	bool quiet;        /* nobody took any of it in hand since a drop looked (names/bury.c) */
 	bool cut;          /* it is dropped: what is there of its files is for nobody any more */
 	struct kvc_list dirty_link;
 };
 
-/* Chunks with segments in the pool, lowest rank first. */
-struct kvc_heap {
-	struct kvc_chunk **v;
-	size_t n, room;
-};
-
 struct kvc_chunks {
 	struct kvc_table table;
-	struct kvc_heap heap[KVC_CLASSES];
 	/* whose is the lowest gives next; each victim moves it on by its part of the class */
 	double turn[KVC_CLASSES];
 	uint64_t clock_ns; /* the last use stamp given out */
@@ -53,16 +55,22 @@ void kvc_chunk_leave_locked(struct kvc *k, struct kvc_node *n);
 void kvc_chunk_add_locked(struct kvc *k, struct kvc_node *n);    /* it has a segment now */
 void kvc_chunk_remove_locked(struct kvc *k, struct kvc_node *n); /* it has none any more */
 void kvc_chunk_count_locked(struct kvc *k, struct kvc_node *n);  /* its room changed */
+/* It was used, just now. */
+void kvc_chunk_stamp_locked(struct kvc *k, struct kvc_chunk *c);
 void kvc_chunk_used_locked(struct kvc *k, struct kvc_chunk *c, bool hit);
 void kvc_chunk_dirty_locked(struct kvc *k, struct kvc_chunk *c);
 /* It has no files any more: its row goes. */
 void kvc_chunk_forget_both(struct kvc *k, uint64_t id);
 /* A chunk whose files were in another one: was used when that was, if later. */
 void kvc_chunk_take_use_locked(struct kvc *k, struct kvc_chunk *c, const struct kvc_chunk_row *r);
-/* lowest rank with segments, out of the heap */
+/* Who goes next of those with segments, put aside; NULL: nobody can. */
 struct kvc_chunk *kvc_chunk_pop_locked(struct kvc *k);
+/* After recovery: those that are in the pool are put in order, as they were. */
+int kvc_chunks_ready_locked(struct kvc *k);
+/* It may be evicted (again). */
 void kvc_chunk_push_locked(struct kvc *k, struct kvc_chunk *c);
-void kvc_chunk_row(const struct kvc_chunk *c, struct kvc_chunk_row *r);
+/* Its row as of now. */
+void kvc_chunk_row(struct kvc *k, const struct kvc_chunk *c, struct kvc_chunk_row *r);
 /* Its class and its quota are others now. */
 void kvc_chunk_set_class_locked(struct kvc *k, struct kvc_chunk *c, unsigned class, uint64_t quota);
 /* One of its files is taken in hand, or there is another: it is not dropped as it was looked at. */

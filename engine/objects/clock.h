@@ -15,6 +15,14 @@ struct kvc_clock {
 };
 
 uint64_t kvc_clock_ns(const struct kvc *k);
+/* The time since then is one of the histogram's; 0: it is not known. */
+static inline void kvc_clock_since(const struct kvc *k, struct kvc_histogram *h, uint64_t then_ns)
+{
+	uint64_t now = kvc_clock_ns(k);
+
+	if (then_ns)
+		kvc_histogram_add(h, now > then_ns ? now - then_ns : 0);
+}
 /* Reads what an earlier daemon has left. */
 int kvc_clock_start_both(struct kvc *k);
 int kvc_clock_save_both(struct kvc *k);

@@ -98,7 +98,7 @@ static int put_chunks(struct kvc *k, bool all, bool gently)
 				kvc_list_add_tail(&k->dirty->chunks, &c->dirty_link);
 				continue;
 			}
-			kvc_chunk_row(c, &r);
+			kvc_chunk_row(k, c, &r);
 			if ((err = kvc_chunk_put(k->cat, &r)))
 				break;
 			kvc_list_del(&c->dirty_link);

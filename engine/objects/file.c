@@ -3,6 +3,7 @@
 #include "file.h"
 
 #include "account.h"
+#include "admit.h"
 #include "dirty.h"
 #include "folder.h"
 #include "hold.h"
@@ -68,12 +69,6 @@ struct kvc_segment kvc_segment_of(const struct kvc_node *n)
 	return (struct kvc_segment){ kind, n->row.ino, n->object.gen };
 }
 
-bool kvc_placed_in(const struct kvc_node *n, unsigned tier)
-{
-	return n->place[tier].gen && n->place[tier].gen == n->object.gen &&
-	       !(n->place[tier].codec & KVC_PLACE_LEFT);
-}
-
 void kvc_leave_both(struct kvc *k, struct kvc_node *n, unsigned tier)
 {
 	struct kvc_place *p = &n->place[tier];
@@ -135,11 +130,8 @@ int kvc_segment_new_locked(struct kvc *k, struct kvc_node *n, uint64_t room)
 	if (fd < 0)
 		return fd;
 	if (room && fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)room)) {
-		int err = -errno;
-
-		close(fd);
-		kvc_segment_remove(&k->pool, &s);
-		return err;
+		kvc_room_put_locked(k, room); /* it was a help, no condition */
+		room = 0;
 	}
 	n->fd = fd;
 	n->fresh = true;
@@ -238,7 +230,7 @@ void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 		unpublished_locked(k, n, err);
 		return;
 	}
-	n->unpublished = false;
+	n->unpublished = n->unborn = false;
 	if (!written) {
 		/*
 		 * Nothing was written, unless through a mapping, which leaves no trace: compare
@@ -275,6 +267,7 @@ void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 	n->row.blocks = (uint64_t)st.st_blocks;
 	kvc_room_set_locked(k, n, (uint64_t)st.st_blocks * 512);
 	kvc_hint_add_locked(k, n->model, size);
+	kvc_admit_made_locked(k, n);
 	kvc_become_locked(k, n, kvc_placed(k, n) ? KVC_BOTH : KVC_RESIDENT);
 	kvc_quota_count_locked(k, n);
 	if (n->chunk)

@@ -11,7 +11,11 @@
 void kvc_become_locked(struct kvc *k, struct kvc_node *n, enum kvc_state to);
 struct kvc_segment kvc_segment_of(const struct kvc_node *n);
 /* This tier has this generation, and under its name. */
-bool kvc_placed_in(const struct kvc_node *n, unsigned tier);
+static inline bool kvc_placed_in(const struct kvc_node *n, unsigned tier)
+{
+	return n->place[tier].gen && n->place[tier].gen == n->object.gen &&
+	       !(n->place[tier].codec & KVC_PLACE_LEFT);
+}
 /* Under its name there another copy may lie, or come: it does not count until it is made anew. */
 void kvc_leave_both(struct kvc *k, struct kvc_node *n, unsigned tier);
 /* Some tier has this generation: one that is here now, under its name; or any, under whatever name.
@@ -22,7 +26,8 @@ bool kvc_placed_anywhere(const struct kvc_node *n);
 bool kvc_placed_durably(const struct kvc *k, const struct kvc_node *n);
 /*
  * A new, empty segment for a file that has none: room must be accounted. 0 or -errno (then the room
- * is the caller's again).
+ * is the caller's again). Where the pool has no pages for the room, it is given back, and none is
+ * prepared.
  */
 int kvc_segment_new_locked(struct kvc *k, struct kvc_node *n, uint64_t room);
 /* A descriptor for the segment, kept in n->fd. */

@@ -15,6 +15,7 @@ void kvc_touch_folder_locked(struct kvc *k, struct kvc_node *folder, int nlink)
 {
 	folder->row.mtime_ns = folder->row.ctime_ns = kvc_now_ns();
 	folder->row.nlink += (uint32_t)nlink;
+	folder->published = 0;
 	if (folder->drop)
 		kvc_chunk_stir(kvc_chunk_find_locked(k, folder->row.ino));
 	kvc_node_dirty_locked(k, folder);

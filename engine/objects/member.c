@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which chunk a node is in. What a model has set, a policy of its own or a quota, is noted on its
- * chunks.
+ * Which chunk a node is in. What a model has set, a policy of its own, a quota or a ttl, is noted
+ * on its chunks.
  */
 #include "member.h"
 
+#include "clock.h"
 #include "dirty.h"
 #include "model.h"
 #include "node.h"
@@ -14,6 +15,13 @@ static void belongs_both(struct kvc *k, uint64_t model, unsigned *class, uint64_
 {
 	*class = (unsigned)(kvc_model_attr_both(k, model, KVC_MODEL_POLICY) + 1);
 	*quota = kvc_quota_of_locked(k, model) ? model : 0;
+}
+
+/* A chunk is made: its ttl begins, if the model has one for those that have none of their own. */
+static void begin_ttl_both(struct kvc *k, struct kvc_chunk *c, uint64_t model)
+{
+	c->ttl_s = kvc_model_ttl_both(k, model);
+	c->expires_ns = c->ttl_s ? kvc_clock_ns(k) + c->ttl_s * 1000000000 : 0;
 }
 
 int kvc_chunk_join_both(struct kvc *k, struct kvc_node *n)
@@ -32,12 +40,15 @@ int kvc_chunk_join_both(struct kvc *k, struct kvc_node *n)
 		c = kvc_chunk_new_locked(k, n->row.chunk, err ? NULL : &r);
 		if (!c)
 			return -ENOMEM;
-		if (err)
+		if (err) {
 			belongs_both(k, n->model, &c->policy, &c->quota);
+			begin_ttl_both(k, c, n->model);
+		}
 	}
 	if (c->gone) { /* it has files again */
-		c->gone = false;
+		c->gone = c->begun = false;
 		c->known = false;
+		begin_ttl_both(k, c, n->model);
 		kvc_chunk_dirty_locked(k, c);
 	}
 	n->chunk = c;
@@ -52,6 +63,7 @@ int kvc_chunk_found_both(struct kvc *k, struct kvc_node *n)
 	if (!c)
 		return -ENOMEM;
 	belongs_both(k, n->model, &c->policy, &c->quota);
+	begin_ttl_both(k, c, n->model);
 	n->chunk = c;
 	c->inflight++;
 	return 0;

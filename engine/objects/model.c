@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What is known of a model: the sizes of its last objects, and the attributes that are set on its
- * folder (user.kvcachefs.codec, policy, shared). Those are rows in the catalog; k->models->hints
- * remembers them, by the model's number, and may forget any of it at any time.
+ * folder (user.kvcachefs.codec, policy, shared, ttl). Those are rows in the catalog;
+ * k->models->hints remembers them, by the model's number, and may forget any of it at any time.
  */
 #include "model.h"
 
+#include "layers.h"
 #include "node.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #define PREFIX "user.kvcachefs."
+#define TTL PREFIX "ttl"
 
 static const char *const shared_names[] = { "keep", "delete", NULL }; /* enum kvc_shared */
 
@@ -48,7 +51,8 @@ bool kvc_model_set_both(struct kvc *k, struct kvc_node *folder)
 	for (int a = 0; a < KVC_MODEL_ATTRS; a++)
 		if (kvc_model_attr_both(k, folder->row.ino, (enum kvc_model_attr)a) >= 0)
 			return true;
-	return kvc_quota_of_locked(k, folder->row.ino) != NULL;
+	return kvc_quota_of_locked(k, folder->row.ino) || kvc_model_ttl_both(k, folder->row.ino) ||
+	       kvc_layers_of_locked(k, folder->row.ino);
 }
 
 int kvc_model_attr_both(struct kvc *k, uint64_t model, enum kvc_model_attr a)
@@ -83,6 +87,36 @@ int kvc_model_attr_set_both(struct kvc *k, uint64_t model, enum kvc_model_attr a
 	err = text ? kvc_xattr_set(k->cat, model, attrs[a].name, text, strlen(text))
 		   : kvc_xattr_del(k->cat, model, attrs[a].name);
 	hint_of(k, model)->attr[a] = err ? 0 : (int8_t)(v + 2);
+	return err;
+}
+
+uint64_t kvc_model_ttl_both(struct kvc *k, uint64_t model)
+{
+	struct kvc_hint *h = hint_of(k, model);
+
+	if (!model)
+		return 0;
+	if (!h->ttl) {
+		char text[32] = "";
+		size_t len = sizeof text - 1;
+		int err = kvc_xattr_get(k->cat, model, TTL, text, &len);
+
+		if (err && err != -ENOENT)
+			return 0; /* for this time: it is read again */
+		h->ttl = 1 + (err ? 0 : strtoull(text, NULL, 10));
+	}
+	return h->ttl - 1;
+}
+
+int kvc_model_ttl_set_both(struct kvc *k, uint64_t model, uint64_t seconds)
+{
+	char text[32];
+	int err;
+
+	snprintf(text, sizeof text, "%" PRIu64, seconds);
+	err = seconds ? kvc_xattr_set(k->cat, model, TTL, text, strlen(text))
+		      : kvc_xattr_del(k->cat, model, TTL);
+	hint_of(k, model)->ttl = err ? 0 : 1 + seconds;
 	return err;
 }
 

@@ -18,19 +18,25 @@ struct kvc_hint {
 	uint64_t model, sizes[8];
 	unsigned at;
 	int8_t attr[KVC_MODEL_ATTRS]; /* 0: not looked up; 1: none is set; 2 + value */
+	uint64_t ttl;                 /* 0: not looked up; 1 + seconds */
 };
 
 struct kvc_models {
 	struct kvc_hint hints[KVC_HINTS];
+	struct kvc_list layered; /* layers.c; and how many there are */
+	_Atomic unsigned nlayered;
 };
 
-/* Something is set on this folder as on a model: a quota or one of the attributes. */
+/* Something is set on this folder as on a model: a quota, a ttl or one of the attributes. */
 bool kvc_model_set_both(struct kvc *k, struct kvc_node *folder);
 /* The value of an attribute of the model; -1: none is set. */
 int kvc_model_attr_both(struct kvc *k, uint64_t model, enum kvc_model_attr a);
 const char *kvc_model_attr_text(enum kvc_model_attr a, int value);
 /* Sets it by its text, or takes it away (NULL). -EINVAL: no such value. */
 int kvc_model_attr_set_both(struct kvc *k, uint64_t model, enum kvc_model_attr a, const char *text);
+/* What chunks that are made in the model begin with, in seconds. 0: none; and to take it away. */
+uint64_t kvc_model_ttl_both(struct kvc *k, uint64_t model);
+int kvc_model_ttl_set_both(struct kvc *k, uint64_t model, uint64_t seconds);
 /*
  * The model has a quota or a policy of its own, so its files do not go in or out with a whole
  * folder or by a hard link.

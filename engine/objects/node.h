@@ -96,6 +96,9 @@ struct kvc_node {
 	unsigned files;
 	/* its own user.kvcachefs.unit: 0 not looked up; 1 none; 2 + enum kvc_unit */
 	int8_t unit_set;
+	/* of a folder: 1 + how many of its files count for a whole chunk; 0: not counted */
+	unsigned published;
+	bool unborn;    /* made here, and never published since */
 	bool splitting; /* its files are being given to other chunks */
 	unsigned nopen, nwriters, leases;
 	int fd, backing; /* -1 and 0 while not there */
@@ -105,6 +108,7 @@ struct kvc_node {
 	bool verify;
 	bool unpublished; /* closed, but its segment would not take its name: it is OPEN still */
 	bool failing;     /* the last spill failed */
+	bool refused;     /* no copy is asked for: it is not let in (admit.h) */
 	uint8_t tries;    /* how often, one after the other */
 	bool unshared;    /* made here, and no copy to a shared tier was begun since */
 	/* bit per tier: no copy can be made before the file changes, or the mount */

@@ -9,9 +9,9 @@
 #include "kvc.h"
 
 struct kvc_surveys {
-	struct kvc_list asked; /* the first is under way */
-	struct kvc_list waiters;
-	pthread_cond_t cond; /* something was asked for, or is done */
+	struct kvc_list asked;   /* the first is under way */
+	struct kvc_list waiters; /* calls that give them a moment */
+	pthread_cond_t cond;     /* something was asked for, or is done */
 	pthread_t thread;
 	bool has_thread;
 };

@@ -475,6 +475,7 @@ void kvc_tier_took_locked(struct kvc *k, unsigned tier, uint64_t bytes)
 {
 	struct kvc_tier_state *ts = &k->tier[tier];
 
+	kvc_written_add_locked(k, tier, bytes);
 	ts->full = false;
 	if (bytes >= ts->refused)
 		ts->refused = ts->refused_until_ns = 0;

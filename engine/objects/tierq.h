@@ -7,6 +7,7 @@
 #define KVC_TIERQ_H
 
 #include "node.h"
+#include "written.h"
 
 #define KVC_WORKERS 8        /* threads of a tier at most */
 #define KVC_COMMON KVC_TIERS /* the queue of work that is no tier's */
@@ -82,6 +83,7 @@ struct kvc_tier_state {
 	uint64_t leaving; /* bytes of frames that are trash and not removed yet */
 	/* bytes of those that wait for a sync, and what is free above high= */
 	uint64_t unsynced, spare;
+	struct kvc_written written;
 };
 
 struct kvc_work {

@@ -76,13 +76,18 @@ void kvc_trash_shared_locked(struct kvc *k, unsigned tier, uint64_t ino, const s
 static void remove_run(struct kvc *k, struct kvc_job *j);
 
 /* A copy is put under that name: when it is there. */
-static void remove_later_locked(struct kvc *k, const struct kvc_job *j)
+static int remove_later(struct kvc *k, const struct kvc_job *j)
 {
 	struct kvc_job *later;
+	int err;
 
-	if (!kvc_job_add_locked(k, KVC_P_URGENT, remove_run, NULL, j->tier, kvc_mono_ns() + BUSY_NS,
-				&later))
+	kvc_lock(k);
+	err = kvc_job_add_locked(k, KVC_P_URGENT, remove_run, NULL, j->tier,
+				 kvc_mono_ns() + BUSY_NS, &later);
+	if (!err)
 		later->where = j->where, later->sum = j->sum, later->ino = j->ino;
+	kvc_unlock(k);
+	return err;
 }
 
 static void remove_run(struct kvc *k, struct kvc_job *j)
@@ -92,12 +97,8 @@ static void remove_run(struct kvc *k, struct kvc_job *j)
 
 	if (t->ops->caps & KVC_TIER_SHARED) {
 		err = k->objects_up->remove_shared(k, j);
-		if (err == -EALREADY) {
-			kvc_lock(k);
-			remove_later_locked(k, j);
-			kvc_unlock(k);
+		if (err == -EALREADY && !(err = remove_later(k, j)))
 			return;
-		}
 	} else {
 		pthread_mutex_lock(&k->trash->rehead_lock);
 		err = t->ops->remove(t, &j->where);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #define LEAST 1024u  /* slots, and buckets */
+#define FAR 65536    /* chunks that a walk to the first of a chain passes */
 #define STEP_MIN 16u /* arrays grow by so many parts of themselves (what is not touched is not */
 		     /* there), and small ones by half */
 
@@ -31,7 +32,7 @@ static int grow_slots(struct kvc_chain *c)
 	uint32_t room = more(c->room);
 	int err;
 
-	if (room >= KVC_CHAIN_INNER)
+	if (room >= KVC_CHAIN_ASIDE)
 		return -ENOMEM;
 	err = grow(&c->id, sizeof *c->id, room);
 	err = err ?: grow(&c->parent, sizeof *c->parent, room);
@@ -166,19 +167,25 @@ static void put(struct kvc_chain *c, uint32_t i, uint32_t slot)
 	c->at[slot] = i;
 }
 
+/* Does one go before another? Of equals the lower id: not by where they happen to lie. */
+static bool before(const struct kvc_chain *c, uint32_t a, uint32_t b)
+{
+	return c->key[a] < c->key[b] || (c->key[a] == c->key[b] && c->id[a] < c->id[b]);
+}
+
 static void sift(struct kvc_chain *c, uint32_t i)
 {
 	uint32_t slot = c->leaf[i];
 
 	if (!c->key)
 		return;
-	while (i && c->key[slot] < c->key[c->leaf[(i - 1) / 2]]) {
+	while (i && before(c, slot, c->leaf[(i - 1) / 2])) {
 		put(c, i, c->leaf[(i - 1) / 2]);
 		i = (i - 1) / 2;
 	}
 	for (uint32_t k; (k = 2 * i + 1) < c->nleaf; i = k) {
-		k += k + 1 < c->nleaf && c->key[c->leaf[k + 1]] < c->key[c->leaf[k]];
-		if (c->key[slot] <= c->key[c->leaf[k]])
+		k += k + 1 < c->nleaf && before(c, c->leaf[k + 1], c->leaf[k]);
+		if (!before(c, c->leaf[k], slot))
 			break;
 		put(c, i, c->leaf[k]);
 	}
@@ -214,17 +221,16 @@ void kvc_chain_order(struct kvc_chain *c, uint32_t slot, double key)
 static void follow(struct kvc_chain *c, uint32_t slot, uint32_t parent)
 {
 	c->parent[slot] = parent;
-	if (c->family) {
-		c->child[slot] = c->after[slot] = c->before[slot] = KVC_NO_SLOT;
-		if (parent != KVC_NO_SLOT) {
-			c->after[slot] = c->child[parent];
-			if (c->child[parent] != KVC_NO_SLOT)
-				c->before[c->child[parent]] = slot;
-			c->child[parent] = slot;
-		}
-	}
+	if (c->family)
+		c->after[slot] = c->before[slot] = KVC_NO_SLOT;
 	if (parent == KVC_NO_SLOT)
 		return;
+	if (c->family) {
+		c->after[slot] = c->child[parent];
+		if (c->child[parent] != KVC_NO_SLOT)
+			c->before[c->child[parent]] = slot;
+		c->child[parent] = slot;
+	}
 	if (kvc_chain_is_leaf(c, parent)) {
 		leaf_del(c, parent);
 		c->at[parent] = KVC_CHAIN_INNER;
@@ -290,15 +296,48 @@ uint32_t kvc_chain_add(struct kvc_chain *c, uint64_t id, uint32_t parent, double
 		       c->column[i].bytes);
 	if (c->key)
 		c->key[slot] = key;
+	if (c->family)
+		c->child[slot] = KVC_NO_SLOT;
 	follow(c, slot, parent);
 	leaf_add(c, slot);
 	return slot;
 }
 
+void kvc_chain_follow(struct kvc_chain *c, uint32_t slot, uint32_t parent)
+{
+	unfollow(c, slot);
+	follow(c, slot, parent);
+}
+
+bool kvc_chain_is_under(const struct kvc_chain *c, uint32_t slot, uint32_t above)
+{
+	for (int i = 0; i < FAR && slot != KVC_NO_SLOT; i++, slot = c->parent[slot])
+		if (slot == above)
+			return true;
+	return slot != KVC_NO_SLOT;
+}
+
+void kvc_chain_aside(struct kvc_chain *c, uint32_t slot, bool aside)
+{
+	if (aside) {
+		if (kvc_chain_is_leaf(c, slot)) {
+			leaf_del(c, slot);
+			c->at[slot] = KVC_CHAIN_INNER;
+		}
+		c->at[slot] |= KVC_CHAIN_ASIDE;
+	} else if (!kvc_chain_is_leaf(c, slot)) {
+		c->at[slot] &= ~KVC_CHAIN_ASIDE;
+		if (c->at[slot] == KVC_CHAIN_INNER)
+			leaf_add(c, slot);
+	}
+}
+
 void kvc_chain_del(struct kvc_chain *c, uint32_t slot)
 {
-	bool leaf = kvc_chain_is_leaf(c, slot);
+	bool leaf;
 
+	kvc_chain_aside(c, slot, false);
+	leaf = kvc_chain_is_leaf(c, slot);
 	unhash(c, slot);
 	if (leaf)
 		leaf_del(c, slot);
@@ -311,7 +350,7 @@ void kvc_chain_del(struct kvc_chain *c, uint32_t slot)
 
 uint32_t kvc_chain_leaf_under(const struct kvc_chain *c, uint32_t slot)
 {
-	while (!kvc_chain_is_leaf(c, slot))
+	while (slot != KVC_NO_SLOT && !kvc_chain_is_leaf(c, slot))
 		slot = c->child[slot];
 	return slot;
 }

@@ -5,12 +5,12 @@
  * knows of it in arrays by slot, and so does the chain: nothing is allocated for one chunk, and a
  * chunk costs 32 bytes here at any size.
  *
- * A leaf is a chunk that none follows. All leaves are in one array, so that one can be drawn at
- * random; with a key (kvc_chain_order) the array is a heap, and the first has the lowest. With
- * `family` the children of a chunk can be found too, for 12 bytes more.
+ * A leaf is a chunk that none follows, and that was not put aside. All leaves are in one array, so
+ * that one can be drawn at random; with a key (kvc_chain_order) the array is a heap, and the first
+ * has the lowest. With `family` the children of a chunk can be found too, for 12 bytes more.
  *
- * No call walks what is here; arrays grow by realloc, the hash by a bucket at a time. It has no
- * lock.
+ * No call walks what is here, but a chain upwards to a bound (kvc_chain_is_under); arrays grow by
+ * realloc, the hash by a bucket at a time. It has no lock.
  */
 #ifndef KVC_CHAIN_H
 #define KVC_CHAIN_H
@@ -31,7 +31,7 @@ struct kvc_chain {
 	uint64_t *id;     /* 0: the slot is free, or of a chunk that went before what follows it */
 	uint32_t *parent; /* KVC_NO_SLOT: none that is here; of a free slot: the next free one */
 	uint32_t *last;   /* the request that touched it last */
-	/* where it is among the leaves, or KVC_CHAIN_INNER | number of children */
+	/* where it is among the leaves, or KVC_CHAIN_INNER | is it aside | number of children */
 	uint32_t *at;
 	uint32_t *next;                   /* in its bucket */
 	uint32_t *child, *after, *before; /* with family: the newest child; siblings */
@@ -48,6 +48,7 @@ struct kvc_chain {
 };
 
 #define KVC_CHAIN_INNER (1u << 31)
+#define KVC_CHAIN_ASIDE (1u << 30)
 
 /* 0 or -ENOMEM. */
 int kvc_chain_init(struct kvc_chain *c, bool ordered, bool family);
@@ -67,6 +68,12 @@ uint32_t kvc_chain_add(struct kvc_chain *c, uint64_t id, uint32_t parent, double
  * gone too.
  */
 void kvc_chain_del(struct kvc_chain *c, uint32_t slot);
+/* It follows another from now on (KVC_NO_SLOT: none), which does not follow it. */
+void kvc_chain_follow(struct kvc_chain *c, uint32_t slot, uint32_t parent);
+/* Does `slot` follow `above`, directly or not, or is it that? Too far to say: yes. */
+bool kvc_chain_is_under(const struct kvc_chain *c, uint32_t slot, uint32_t above);
+/* It is no leaf for now, or may be one again. What it follows is none in any case. */
+void kvc_chain_aside(struct kvc_chain *c, uint32_t slot, bool aside);
 /* Its key is another now. */
 void kvc_chain_order(struct kvc_chain *c, uint32_t slot, double key);
 
@@ -81,7 +88,10 @@ static inline bool kvc_chain_is_orphan(const struct kvc_chain *c, uint32_t slot)
 	return c->parent[slot] != KVC_NO_SLOT && !c->id[c->parent[slot]];
 }
 
-/* Some leaf under a chunk, or itself; with family. */
+/*
+ * A leaf under a chunk, or itself; KVC_NO_SLOT: the newest of what follows it is aside. With
+ * family.
+ */
 uint32_t kvc_chain_leaf_under(const struct kvc_chain *c, uint32_t slot);
 /* Of memory that is in use: what arrays have in reserve was never touched. */
 uint64_t kvc_chain_bytes(const struct kvc_chain *c);

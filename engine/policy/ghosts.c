@@ -5,6 +5,8 @@
 #include "chain.h"
 
 #define ROW 8u
+#define SAVED 262144u
+#define SAVED_BYTES 15 /* of one */
 
 int kvc_ghosts_init(struct kvc_ghosts *g, uint64_t n, uint32_t sample)
 {
@@ -52,9 +54,70 @@ struct kvc_ghost *kvc_ghosts_put(struct kvc_ghosts *g, uint64_t id)
 	for (unsigned i = 0; i < ROW; i++) {
 		if (row[i].tag == tag)
 			return &row[i];
-		if (oldest->tag && (!row[i].tag || row[i].last < oldest->last))
+		if (oldest->tag && (!row[i].tag || (int32_t)(row[i].last - oldest->last) < 0))
 			oldest = &row[i];
 	}
 	oldest->tag = tag;
 	return oldest;
+}
+
+static uint64_t count_since(const struct kvc_ghosts *g, uint32_t last)
+{
+	uint64_t n = 0;
+
+	for (uint64_t i = 0; i < g->rows * ROW; i++)
+		n += g->row[i].tag && g->row[i].last >= last;
+	return n;
+}
+
+void kvc_ghosts_save(const struct kvc_ghosts *g, struct kvc_out *o)
+{
+	uint32_t since = 0;
+
+	/* of which request on are there few enough? */
+	if (count_since(g, 0) > SAVED)
+		for (uint32_t step = 1u << 31; step; step /= 2)
+			if (count_since(g, since + step - 1) > SAVED)
+				since += step;
+	kvc_out_64(o, g->rows);
+	kvc_out_32(o, g->sample);
+	kvc_out_32(o, (uint32_t)count_since(g, since));
+	for (uint64_t i = 0; i < g->rows * ROW; i++) {
+		const struct kvc_ghost *x = &g->row[i];
+
+		if (!x->tag || x->last < since)
+			continue;
+		kvc_out_32(o, (uint32_t)i);
+		kvc_out_32(o, x->tag);
+		kvc_out_32(o, x->last);
+		kvc_out_8(o, x->count);
+		kvc_out_8(o, x->gap);
+		kvc_out_8(o, x->kids);
+	}
+}
+
+void kvc_ghosts_load(struct kvc_ghosts *g, struct kvc_in *in)
+{
+	bool same = kvc_in_64(in) == g->rows;
+	uint32_t n;
+
+	same &= kvc_in_32(in) == g->sample;
+	n = kvc_in_count(in, SAVED, SAVED_BYTES);
+	if (!same) {
+		kvc_in_skip(in, (uint64_t)n * SAVED_BYTES);
+		return;
+	}
+	while (n--) {
+		uint32_t i = kvc_in_32(in);
+		struct kvc_ghost x = { .tag = kvc_in_32(in) };
+
+		x.last = kvc_in_32(in);
+		x.count = kvc_in_8(in);
+		x.gap = kvc_in_8(in);
+		x.kids = kvc_in_8(in);
+		if (i < g->rows * ROW)
+			g->row[i] = x;
+		else
+			in->bad = true;
+	}
 }

@@ -7,7 +7,7 @@
 #ifndef KVC_GHOSTS_H
 #define KVC_GHOSTS_H
 
-#include "util.h"
+#include "state.h"
 
 struct kvc_ghost {
 	uint32_t tag;  /* of its id; 0: none here */
@@ -32,5 +32,11 @@ struct kvc_ghost *kvc_ghosts_find(const struct kvc_ghosts *g, uint64_t id);
  * A place for it, where what was known of it, or of another, still stands: all of it is set anew.
  */
 struct kvc_ghost *kvc_ghosts_put(struct kvc_ghosts *g, uint64_t id);
+/*
+ * The newest of them; into an empty table, where it has the size of the one that they are of (else
+ * they are gone over).
+ */
+void kvc_ghosts_save(const struct kvc_ghosts *g, struct kvc_out *o);
+void kvc_ghosts_load(struct kvc_ghosts *g, struct kvc_in *in);
 
 #endif

@@ -2,6 +2,11 @@
 /* See keep.h: what all policies have in common. */
 #include "keep_priv.h"
 
+#include <string.h>
+
+#define MAGIC 0x3170656b63766bull /* "kvckep1", and 0 */
+#define HEAD (8 + 16)             /* that, and the sum of what is behind it */
+
 #define X(name) &kvc_keep_##name,
 static const struct kvc_keep_ops *const keeps[] = { KVC_KEEPS(X) };
 #undef X
@@ -45,22 +50,21 @@ void kvc_keep_begin(struct kvc_keep *k, struct kvc_request *r)
 	struct kvc_touched *touched = r->touched;
 	uint32_t room = r->room;
 
-	*r = (struct kvc_request){ .nr = ++k->now, .touched = touched, .room = room };
+	k->now = k->now + 1 ?: 1; /* round and round */
+	*r = (struct kvc_request){ .nr = k->now, .touched = touched, .room = room };
 	kvc_list_add_tail(&k->requests, &r->link);
 	if (k->ops->begin)
 		k->ops->begin(k);
 }
 
-bool kvc_keep_touch(struct kvc_keep *k, struct kvc_request *r, uint64_t id)
+static bool touch_at(struct kvc_keep *k, struct kvc_request *r, uint64_t id, uint32_t slot)
 {
-	uint32_t slot = kvc_chain_find(&k->chain, id);
-
 	if (r->n == r->room) {
 		uint32_t room = r->room ? r->room * 2 : 64;
 		struct kvc_touched *v = realloc(r->touched, room * sizeof *v);
 
 		if (!v)
-			return slot != KVC_NO_SLOT;
+			return false;
 		r->touched = v;
 		r->room = room;
 	}
@@ -69,6 +73,14 @@ bool kvc_keep_touch(struct kvc_keep *k, struct kvc_request *r, uint64_t id)
 		k->ops->touch(k, r, slot);
 	if (slot != KVC_NO_SLOT)
 		k->chain.last[slot] = r->nr;
+	return true;
+}
+
+bool kvc_keep_touch(struct kvc_keep *k, struct kvc_request *r, uint64_t id)
+{
+	uint32_t slot = kvc_chain_find(&k->chain, id);
+
+	touch_at(k, r, id, slot);
 	return slot != KVC_NO_SLOT;
 }
 
@@ -104,6 +116,142 @@ int kvc_keep_add(struct kvc_keep *k, struct kvc_request *r, uint64_t id, uint64_
 	return 0;
 }
 
+int kvc_keep_claim(struct kvc_keep *k, struct kvc_request *r, uint64_t id, uint64_t parent,
+		   uint64_t bytes)
+{
+	uint32_t slot = kvc_chain_find(&k->chain, id);
+
+	if (!touch_at(k, r, id, KVC_NO_SLOT))
+		return -ENOMEM;
+	if (slot == KVC_NO_SLOT)
+		return kvc_keep_add(k, r, id, parent, bytes);
+	r->touched[r->n - 1].slot = slot;
+	k->chain.last[slot] = r->nr;
+	kvc_keep_follow(k, id, parent);
+	if (k->ops->claim)
+		k->ops->claim(k, r, slot, bytes);
+	return 0;
+}
+
+bool kvc_keep_has(const struct kvc_keep *k, uint64_t id)
+{
+	return kvc_chain_find(&k->chain, id) != KVC_NO_SLOT;
+}
+
+void kvc_keep_follow(struct kvc_keep *k, uint64_t id, uint64_t parent)
+{
+	uint32_t slot = kvc_chain_find(&k->chain, id), up = KVC_NO_SLOT;
+
+	if (slot == KVC_NO_SLOT)
+		return;
+	if (parent) {
+		up = kvc_chain_find(&k->chain, parent);
+		if (up == KVC_NO_SLOT || up == slot)
+			return;
+		/* what none follows cannot be above it */
+		if (!kvc_chain_is_leaf(&k->chain, slot) && kvc_chain_is_under(&k->chain, up, slot))
+			return;
+	}
+	if (k->chain.parent[slot] == up)
+		return;
+	kvc_chain_follow(&k->chain, slot, up);
+	if (k->ops->follow)
+		k->ops->follow(k, slot);
+}
+
+uint64_t kvc_keep_facts(const struct kvc_keep *k, uint64_t id)
+{
+	uint32_t slot = kvc_chain_find(&k->chain, id);
+
+	return slot == KVC_NO_SLOT ? 0 : k->ops->facts(k, slot);
+}
+
+int kvc_keep_restore(struct kvc_keep *k, uint64_t id, uint64_t parent, uint64_t bytes,
+		     uint64_t facts)
+{
+	uint32_t up = parent ? kvc_chain_find(&k->chain, parent) : KVC_NO_SLOT, slot;
+
+	if (kvc_chain_find(&k->chain, id) != KVC_NO_SLOT)
+		return -EEXIST;
+	slot = kvc_chain_add(&k->chain, id, up, 0);
+	if (slot == KVC_NO_SLOT)
+		return -ENOMEM;
+	k->ops->restore(k, slot, bytes, facts);
+	return 0;
+}
+
+int kvc_keep_save(const struct kvc_keep *k, void **out, size_t *len)
+{
+	static const struct kvc_sum none;
+	struct kvc_out o = { 0 };
+	struct kvc_sum sum;
+	char name[16] = "";
+
+	kvc_out_64(&o, MAGIC);
+	kvc_out_bytes(&o, none.b, sizeof none.b);
+	memcpy(name, kvc_keep_names[k->conf.policy], strlen(kvc_keep_names[k->conf.policy]));
+	kvc_out_bytes(&o, name, sizeof name);
+	kvc_out_32(&o, k->now);
+	kvc_out_64(&o, k->chance);
+	k->ops->save(k, &o);
+	if (o.failed) {
+		free(o.v);
+		return -ENOMEM;
+	}
+	sum = kvc_sum_of(o.v + HEAD, o.n - HEAD);
+	memcpy(o.v + 8, sum.b, sizeof sum.b);
+	*out = o.v;
+	*len = o.n;
+	return 0;
+}
+
+static bool is_saved(const struct kvc_keep *k, const uint8_t *v, size_t len)
+{
+	const char *name = kvc_keep_names[k->conf.policy];
+	struct kvc_in in = { .v = v, .n = len };
+	struct kvc_sum sum;
+
+	if (len < HEAD + 16 || kvc_in_64(&in) != MAGIC)
+		return false;
+	sum = kvc_sum_of(v + HEAD, len - HEAD);
+	return !memcmp(sum.b, v + 8, sizeof sum.b) && !strncmp((const char *)v + HEAD, name, 16);
+}
+
+int kvc_keep_load(struct kvc_keep *k, const void *blob, size_t len)
+{
+	struct kvc_keep *n, old;
+	struct kvc_in in;
+	int err;
+
+	if (!is_saved(k, blob, len))
+		return -EINVAL;
+	err = kvc_keep_open(&n, &k->conf);
+	if (err)
+		return err;
+	in = (struct kvc_in){ .v = (const uint8_t *)blob + HEAD + 16, .n = len - HEAD - 16 };
+	n->now = kvc_in_32(&in);
+	n->chance = kvc_in_64(&in) ?: 1;
+	k->ops->load(n, &in);
+	if (!in.bad && !in.n) {
+		old = *k;
+		*k = *n;
+		*n = old;
+		kvc_list_init(&k->requests);
+	} else {
+		err = -EINVAL;
+	}
+	kvc_keep_close(n);
+	return err;
+}
+
+void kvc_keep_aside(struct kvc_keep *k, uint64_t id, bool aside)
+{
+	uint32_t slot = kvc_chain_find(&k->chain, id);
+
+	if (slot != KVC_NO_SLOT)
+		kvc_chain_aside(&k->chain, slot, aside);
+}
+
 void kvc_keep_del(struct kvc_keep *k, uint64_t id, bool evicted)
 {
 	uint32_t slot = kvc_chain_find(&k->chain, id);
@@ -119,6 +267,9 @@ uint64_t kvc_keep_victim(struct kvc_keep *k)
 {
 	uint32_t slot = k->chain.nleaf ? k->ops->victim(k) : KVC_NO_SLOT;
 
+	for (uint32_t i = 0; slot == KVC_NO_SLOT && i < k->chain.nleaf; i++)
+		if (!kvc_keep_busy(k, k->chain.leaf[i]))
+			slot = k->chain.leaf[i];
 	return slot == KVC_NO_SLOT ? 0 : k->chain.id[slot];
 }
 

@@ -67,6 +67,48 @@ void kvc_request_free(struct kvc_request *r); /* its memory; it has ended */
  */
 int kvc_keep_add(struct kvc_keep *k, struct kvc_request *r, uint64_t id, uint64_t parent,
 		 uint64_t bytes);
+/*
+ * A chunk that came without a request turns out to be this one's, which asked for it and stored it:
+ * it keeps its place. One that is not here is touched and added. As kvc_keep_add.
+ */
+int kvc_keep_claim(struct kvc_keep *k, struct kvc_request *r, uint64_t id, uint64_t parent,
+		   uint64_t bytes);
+bool kvc_keep_has(const struct kvc_keep *k, uint64_t id);
+/*
+ * A chunk that is here follows `parent`, as has turned out by now (0: it follows none). Where
+ * parent is not here, or follows it, nothing changes.
+ */
+void kvc_keep_follow(struct kvc_keep *k, uint64_t id, uint64_t parent);
+/*
+ * It cannot go now, being open, pinned or under way: it is nobody's victim, and neither is what it
+ * follows, until it is put back. Twice aside counts once.
+ */
+void kvc_keep_aside(struct kvc_keep *k, uint64_t id, bool aside);
+/*
+ * What survives a restart is 64 bits for each chunk, which the caller keeps beside it, and the rest
+ * in one piece (kvc_keep_save). 0: nothing is known. They change with uses, at the end of the
+ * chunk's request, and in some policies when others go: what was read a while ago is a little off,
+ * and no harm.
+ */
+uint64_t kvc_keep_facts(const struct kvc_keep *k, uint64_t id);
+/*
+ * After kvc_keep_load and before the first request: a chunk is here as it was, in no order. Where
+ * its parent is not here yet it follows none until kvc_keep_follow says so: call that for all when
+ * all are here. Any facts will do, those of another policy say nonsense. As kvc_keep_add.
+ */
+int kvc_keep_restore(struct kvc_keep *k, uint64_t id, uint64_t parent, uint64_t bytes,
+		     uint64_t facts);
+/*
+ * All that is not of one chunk that is here: *out, of *len bytes, at most some MB, is the caller's,
+ * who frees it. 0 or -ENOMEM.
+ */
+int kvc_keep_save(const struct kvc_keep *k, void **out, size_t *len);
+/*
+ * Before the first chunk. 0, -ENOMEM, or -EINVAL: it is not what this policy saved; then nothing
+ * has changed. What was saved by a cache of another size is taken as far as it fits.
+ */
+int kvc_keep_load(struct kvc_keep *k, const void *blob, size_t len);
+
 /* It is here no more; `evicted`, it is remembered. */
 void kvc_keep_del(struct kvc_keep *k, uint64_t id, bool evicted);
 /* Who goes next; 0: nobody can. */

@@ -5,6 +5,7 @@
 
 #include "chain.h"
 #include "keep.h"
+#include "state.h"
 
 /* A policy. What has no need of a call leaves it out, but victim. */
 struct kvc_keep_ops {
@@ -18,8 +19,17 @@ struct kvc_keep_ops {
 	/* Its key, where the chain is ordered, before it is there; and then it is. */
 	double (*key)(struct kvc_keep *k, uint32_t parent, uint64_t bytes);
 	void (*add)(struct kvc_keep *k, struct kvc_request *r, uint32_t slot, uint64_t bytes);
+	/* It is in its place, and now this request's (kvc_keep_claim). */
+	void (*claim)(struct kvc_keep *k, struct kvc_request *r, uint32_t slot, uint64_t bytes);
+	void (*follow)(struct kvc_keep *k, uint32_t slot); /* another than before */
+	/* kvc_keep_facts; and it is in the chain, with these, or 0 */
+	uint64_t (*facts)(const struct kvc_keep *k, uint32_t slot);
+	void (*restore)(struct kvc_keep *k, uint32_t slot, uint64_t bytes, uint64_t facts);
+	void (*save)(const struct kvc_keep *k, struct kvc_out *o);
+	void (*load)(struct kvc_keep *k, struct kvc_in *in); /* of one that is new */
 	void (*del)(struct kvc_keep *k, uint32_t slot, bool evicted);
-	uint32_t (*victim)(struct kvc_keep *k); /* a leaf of no open request, or KVC_NO_SLOT */
+	/* a leaf of no open request; KVC_NO_SLOT: none was found, and any will do */
+	uint32_t (*victim)(struct kvc_keep *k);
 	bool (*wants)(struct kvc_keep *k, const struct kvc_request *r, uint64_t bytes,
 		      uint32_t victim);
 	void (*end)(struct kvc_keep *k, struct kvc_request *r);
@@ -49,7 +59,7 @@ static inline bool kvc_keep_busy(const struct kvc_keep *k, uint32_t slot)
 	kvc_list_each(e, &k->requests) {
 		const struct kvc_request *r = kvc_of(e, struct kvc_request, link);
 
-		if (r->nr >= last)
+		if ((int32_t)(r->nr - last) >= 0)
 			return r->nr == last;
 	}
 	return false;

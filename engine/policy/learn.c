@@ -37,7 +37,11 @@
 #define COUNT_FIRST 2.8f /* the more uses, the more to come */
 #define SCORE_LOW -9.f
 #define SCORE_STEP .125f
-#define SLICE 8 /* requests from one gap class of the table to the next */
+#define SLICE 8          /* requests from one gap class of the table to the next */
+#define SAVED 65536u     /* records that are saved, at most */
+#define RECORD_BYTES 29  /* of one of them */
+#define WEIGHT_MOST 1e6f /* what is beyond was not learned here */
+#define INDEX_MOST 16.f
 
 struct weight {
 	float w, seen;
@@ -386,6 +390,118 @@ static void make_row(struct kvc_learn *l, uint8_t gap)
 const struct kvc_index *kvc_learn_index(const struct kvc_learn *l)
 {
 	return &l->index;
+}
+
+/* What survives */
+
+static void save_weights(struct kvc_out *o, const struct weight *w, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		kvc_out_float(o, w[i].w);
+		kvc_out_float(o, w[i].seen);
+	}
+}
+
+static void load_weights(struct kvc_in *in, struct weight *w, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		w[i].w = kvc_in_float(in);
+		w[i].seen = kvc_in_float(in);
+		in->bad |= fabsf(w[i].w) > WEIGHT_MOST || w[i].seen < 0 || w[i].seen > SEEN_MAX;
+	}
+}
+
+static void save_record(struct kvc_out *o, const struct record *r, int age)
+{
+	const struct kvc_facts *f = &r->facts;
+	const uint8_t small[] = {
+		f->count, f->deepest,  f->kids,      f->gap,
+		f->tail,  f->distance, f->continues, (uint8_t)age,
+	};
+
+	kvc_out_64(o, r->id);
+	kvc_out_32(o, r->since);
+	kvc_out_float(o, r->weight);
+	kvc_out_32(o, (uint32_t)f->fresh << 16 | f->length);
+	kvc_out_bytes(o, small, sizeof small);
+}
+
+static void load_record(struct kvc_learn *l, struct kvc_in *in)
+{
+	uint64_t id = kvc_in_64(in);
+	struct record r = { .id = id, .since = kvc_in_32(in) };
+	struct kvc_facts *f = &r.facts;
+	uint32_t i, both;
+	uint8_t age;
+
+	r.weight = kvc_in_float(in);
+	both = kvc_in_32(in);
+	f->fresh = (uint16_t)(both >> 16);
+	f->length = (uint16_t)both;
+	f->count = kvc_in_8(in);
+	f->deepest = kvc_in_8(in);
+	f->kids = kvc_in_8(in);
+	f->gap = kvc_in_8(in);
+	f->tail = kvc_in_8(in);
+	f->distance = kvc_in_8(in);
+	f->continues = kvc_in_8(in);
+	age = kvc_in_8(in);
+	if (!id || !(r.weight >= 0 && r.weight <= WEIGHT_MOST) || f->gap >= KVC_GAPS ||
+	    f->tail > 1 || f->distance > 2 || f->continues > 1 || age >= KVC_AGES)
+		in->bad = true;
+	if (in->bad || (i = take_record(l)) == NONE)
+		return;
+	r.bucket = *bucket_of(l, id);
+	l->record[i] = r;
+	*bucket_of(l, id) = i;
+	push(l, age, i);
+}
+
+void kvc_learn_save(const struct kvc_learn *l, struct kvc_out *o)
+{
+	uint32_t waiting = 0, skip;
+
+	kvc_out_32(o, l->slice);
+	save_weights(o, l->base, KVC_AGES);
+	save_weights(o, l->rhythm, RHYTHMS);
+	for (int i = 0; i < ONE_HOT; i++)
+		save_weights(o, l->one_hot[i], CLASSES);
+	save_weights(o, l->linear, LINEAR);
+	for (int gap = 0; gap < KVC_GAPS; gap++)
+		for (int s = 0; s < KVC_SCORES; s++)
+			for (int b = 0; b <= KVC_AGES; b++)
+				kvc_out_float(o, l->index.of[gap][s][b]);
+	for (int age = 0; age < KVC_AGES; age++)
+		for (uint32_t i = l->first[age]; i != NONE; i = l->record[i].queue)
+			waiting += l->record[i].id != 0;
+	skip = waiting > SAVED ? waiting - SAVED : 0;
+	kvc_out_32(o, waiting - skip);
+	for (int age = KVC_AGES - 1; age >= 0; age--) /* the oldest first */
+		for (uint32_t i = l->first[age]; i != NONE; i = l->record[i].queue)
+			if (l->record[i].id && !skip)
+				save_record(o, &l->record[i], age);
+			else
+				skip -= l->record[i].id != 0;
+}
+
+void kvc_learn_load(struct kvc_learn *l, struct kvc_in *in)
+{
+	l->slice = kvc_in_32(in);
+	in->bad |= l->slice >= KVC_GAPS;
+	load_weights(in, l->base, KVC_AGES);
+	load_weights(in, l->rhythm, RHYTHMS);
+	for (int i = 0; i < ONE_HOT; i++)
+		load_weights(in, l->one_hot[i], CLASSES);
+	load_weights(in, l->linear, LINEAR);
+	for (int i = 0; i < KVC_GAPS * KVC_SCORES * (KVC_AGES + 1); i++) {
+		float x = kvc_in_float(in);
+
+		in->bad |= !(x >= 0 && x <= INDEX_MOST);
+		l->index.of[i / (KVC_AGES + 1) / KVC_SCORES][i / (KVC_AGES + 1) % KVC_SCORES]
+			   [i % (KVC_AGES + 1)] = x;
+	}
+	for (uint32_t n = kvc_in_count(in, SAVED, RECORD_BYTES); n && !in->bad; n--)
+		load_record(l, in);
 }
 
 /* Its life */

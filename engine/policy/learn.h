@@ -7,7 +7,7 @@
 #ifndef KVC_LEARN_H
 #define KVC_LEARN_H
 
-#include "util.h"
+#include "state.h"
 
 #define KVC_AGES 32 /* buckets of age: 2^(b/2) requests and more */
 #define KVC_GAPS 24 /* classes of the usual gap between uses: 0 unknown, else 1 + 1.5 log2 */
@@ -58,6 +58,9 @@ void kvc_learn_advance(struct kvc_learn *l, uint32_t now);
 const struct kvc_index *kvc_learn_index(const struct kvc_learn *l);
 uint8_t kvc_learn_gap(float log2_gap);
 uint64_t kvc_learn_bytes(const struct kvc_learn *l);
+/* What it has learned, and of what it waits for the newest; into one that is new. */
+void kvc_learn_save(const struct kvc_learn *l, struct kvc_out *o);
+void kvc_learn_load(struct kvc_learn *l, struct kvc_in *in);
 
 /* Of a number from 1 on, to a part in a thousand. */
 static inline float kvc_index_log2(const struct kvc_index *x, uint32_t n)

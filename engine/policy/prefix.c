@@ -16,57 +16,24 @@
  * Sizes: `sample`, and how many ghosts there are, go by how many chunks fit; at ten million a chunk
  * has 46 bytes, all in all.
  */
-#include "ghosts.h"
-#include "keep_priv.h"
-#include "learn.h"
+#include "prefix_priv.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #define DRAWN 64
-#define SHADOWS 2
-#define NO_MEAN 255  /* used once */
-#define MEAN_STEPS 8 /* to a doubling of the gap */
-#define BEHIND .05f
+#define BEHIND .03f
 #define MEMORY 1000. /* requests that the guard looks back */
 #define GHOSTS_LEAST 65536u
 #define GHOSTS_MOST (1u << 20) /* or half as many as there are chunks */
 #define SAMPLE_FROM 2048u      /* chunks in a shadow, at least, before ids are left out */
-#define SIZES 256
-
-/* A chunk's own, in a shadow too. */
-struct worth {
-	uint8_t *score, *gap;
-};
-
-struct shadow {
-	struct kvc_chain chain;
-	struct worth worth;
-	double hits; /* per request, lately */
-};
-
-struct prefix {
-	struct worth worth;
-	uint8_t *count, *mean, *kids, *size;
-	struct kvc_learn *learn;
-	const struct kvc_index *index;
-	struct kvc_ghosts ghosts;
-	struct shadow shadow[SHADOWS]; /* by the index, and by the last use */
-	uint32_t sample;
-	uint64_t fits; /* chunks, as it turned out */
-	double asked;  /* chunks per request, lately */
-	double uses;   /* of chunks in shadows */
-	bool by_use;   /* the guard's choice */
-	uint64_t switches, refused;
-	float per_size[SIZES];
-};
 
 /* Index */
 
 static uint32_t age_of(uint32_t now, uint32_t last)
 {
-	return now > last ? now - last : 1;
+	return (int32_t)(now - last) > 0 ? now - last : 1;
 }
 
 /* Of a chunk of `chain`, which is ours or a shadow's. */
@@ -103,8 +70,11 @@ static uint32_t pick(struct kvc_keep *k, const struct kvc_chain *c, const struct
 		else
 			x = by_use ? -(float)age_of(k->now, c->last[slot])
 				   : index_of(k, c, w, slot);
+		/* that of equals the id says who goes is for nothing but to be the same anywhere */
 		if (best == KVC_NO_SLOT || x < least ||
-		    (x == least && c->last[slot] < c->last[best])) {
+		    (x == least &&
+		     (c->last[slot] < c->last[best] ||
+		      (c->last[slot] == c->last[best] && c->id[slot] < c->id[best])))) {
 			best = slot;
 			least = x;
 		}
@@ -115,15 +85,9 @@ static uint32_t pick(struct kvc_keep *k, const struct kvc_chain *c, const struct
 static uint32_t victim(struct kvc_keep *k)
 {
 	struct prefix *p = k->own;
-	uint32_t slot;
 
 	p->fits = k->chain.n;
-	slot = pick(k, &k->chain, &p->worth, p->by_use);
-	/* all that were drawn are busy: any other */
-	for (uint32_t i = 0; slot == KVC_NO_SLOT && i < k->chain.nleaf; i++)
-		if (!kvc_keep_busy(k, k->chain.leaf[i]))
-			slot = k->chain.leaf[i];
-	return slot;
+	return pick(k, &k->chain, &p->worth, p->by_use);
 }
 
 /* Facts */
@@ -289,35 +253,21 @@ static void touch(struct kvc_keep *k, struct kvc_request *r, uint32_t slot)
 			shadow_touch(k, r, i);
 }
 
-static uint8_t size_of(uint64_t bytes)
-{
-	return (uint8_t)(8 * log2f((float)kvc_min(kvc_max(bytes, 1), 1u << 30)));
-}
-
 static void add(struct kvc_keep *k, struct kvc_request *r, uint32_t slot, uint64_t bytes)
 {
 	struct prefix *p = k->own;
 	const struct kvc_touched *t = r && r->n ? &r->touched[r->n - 1] : NULL;
-	const struct kvc_ghost *g;
 
-	p->size[slot] = size_of(bytes);
-	if (t && t->slot == slot) {
-		p->count[slot] = t->count;
-		p->mean[slot] = t->mean;
-		p->kids[slot] = t->kids;
-		p->worth.score[slot] = score_now(p, r);
-		p->worth.gap[slot] = t->gap;
-	} else if ((g = kvc_ghosts_find(&p->ghosts, k->chain.id[slot]))) {
-		p->count[slot] = g->count;
-		p->mean[slot] = g->gap;
-		p->kids[slot] = g->kids;
-		p->worth.gap[slot] = g->gap == NO_MEAN ? 0
-						       : kvc_learn_gap((float)g->gap / MEAN_STEPS);
-		k->chain.last[slot] = g->last;
-	} else {
-		p->count[slot] = 1;
-		p->mean[slot] = NO_MEAN;
+	if (!t || t->slot != slot) {
+		kvc_prefix_came(k, slot, bytes);
+		return;
 	}
+	p->size[slot] = kvc_prefix_size(bytes);
+	p->count[slot] = t->count;
+	p->mean[slot] = t->mean;
+	p->kids[slot] = t->kids;
+	p->worth.score[slot] = score_now(p, r);
+	p->worth.gap[slot] = t->gap;
 }
 
 static void del(struct kvc_keep *k, uint32_t slot, bool evicted)
@@ -337,7 +287,7 @@ static bool wants(struct kvc_keep *k, const struct kvc_request *r, uint64_t byte
 	if (p->by_use || !r->n)
 		return true;
 	ok = kvc_index_of(p->index, r->touched[r->n - 1].gap, score_now(p, r), 1) *
-		     p->per_size[size_of(bytes)] >=
+		     p->per_size[kvc_prefix_size(bytes)] >=
 	     index_of(k, &k->chain, &p->worth, v);
 	p->refused += !ok;
 	return ok;
@@ -442,7 +392,10 @@ static int open_(struct kvc_keep *k)
 	k->own = p;
 	p->fits = n;
 	p->sample = (uint32_t)kvc_min(kvc_max(n / SAMPLE_FROM, 1), 32);
-	ghosts = kvc_max(kvc_min(4 * n, GHOSTS_MOST), GHOSTS_LEAST);
+	ghosts = GHOSTS_LEAST;
+	while (ghosts < 4 * n && ghosts < GHOSTS_MOST)
+		/* in steps: with a cache of another size, but not by much, they stay */
+		ghosts *= 2;
 	ghosts = kvc_max(ghosts, n / 2);
 	columns(&k->chain, &p->worth);
 	kvc_chain_column(&k->chain, &p->count, 1);
@@ -491,9 +444,14 @@ const struct kvc_keep_ops kvc_keep_prefix = {
 	.begin = begin,
 	.touch = touch,
 	.add = add,
+	.claim = add,
 	.del = del,
 	.victim = victim,
 	.wants = wants,
+	.facts = kvc_prefix_facts,
+	.restore = kvc_prefix_restore,
+	.save = kvc_prefix_save,
+	.load = kvc_prefix_load,
 	.end = end,
 	.bytes = bytes,
 	.text = text,

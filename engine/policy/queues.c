@@ -12,10 +12,17 @@
 
 enum { FIRST, SECOND, QUEUES };
 
+#define SAVED 262144u /* of what is remembered in a queue, at most */
+/* A chunk's facts: this, the number of its place, its uses and its queue. */
+#define KNOWN (1ull << 63)
+#define TURN_BITS 3
+
 /* Queues of the slots of a chain; each slot is in one. */
 struct queues {
 	uint32_t *next, *prev, head[QUEUES], tail[QUEUES], n[QUEUES];
 	uint8_t *in, *uses;
+	uint64_t *turn, turns; /* when it got its place there, of those that are here; the last */
+	bool mixed;            /* as they were restored, and not by that */
 };
 
 struct own {
@@ -36,6 +43,8 @@ static void attach(struct queues *q, struct kvc_chain *c)
 
 static void push(struct queues *q, int to, uint32_t slot)
 {
+	if (q->turn)
+		q->turn[slot] = ++q->turns;
 	q->in[slot] = (uint8_t)to;
 	q->next[slot] = KVC_NO_SLOT;
 	q->prev[slot] = q->tail[to];
@@ -99,6 +108,7 @@ static int open_(struct kvc_keep *k)
 		return -ENOMEM;
 	}
 	attach(&o->here, &k->chain);
+	kvc_chain_column(&k->chain, &o->here.turn, sizeof *o->here.turn);
 	attach(&o->gone, &o->remembered);
 	k->own = o;
 	return 0;
@@ -112,21 +122,27 @@ static void close_(struct kvc_keep *k)
 	free(o);
 }
 
-/* The leaf to take for the first of a queue, or of those after it; or KVC_NO_SLOT. */
-static uint32_t leaf_for(const struct kvc_keep *k, const struct queues *q, int of)
+/*
+ * The leaf to take for the first of a queue, or of those after it; or KVC_NO_SLOT. What is aside
+ * has another round, or each choice would begin with a walk over it.
+ */
+static uint32_t leaf_for(const struct kvc_keep *k, struct queues *q, int of)
 {
-	uint32_t at = q->head[of];
+	uint32_t at = q->head[of], next, n = (uint32_t)kvc_min(q->n[of], STEPS);
 
-	for (int i = 0; i < STEPS && at != KVC_NO_SLOT; i++, at = q->next[at]) {
+	for (uint32_t i = 0; i < n; i++, at = next) {
 		uint32_t leaf = kvc_chain_leaf_under(&k->chain, at);
 
-		if (!kvc_keep_busy(k, leaf))
+		next = q->next[at];
+		if (leaf == KVC_NO_SLOT)
+			move(q, of, at);
+		else if (!kvc_keep_busy(k, leaf))
 			return leaf;
 	}
 	return KVC_NO_SLOT;
 }
 
-static uint32_t leaf_for_either(const struct kvc_keep *k, const struct queues *q, int of)
+static uint32_t leaf_for_either(const struct kvc_keep *k, struct queues *q, int of)
 {
 	uint32_t leaf = leaf_for(k, q, of);
 
@@ -153,7 +169,100 @@ static uint64_t bytes(const struct kvc_keep *k)
 	return sizeof *o + kvc_chain_bytes(&o->remembered);
 }
 
-#define BY_QUEUE .family = true, .open = open_, .close = close_, .add = add, .bytes = bytes
+/* What survives */
+
+static uint64_t facts(const struct kvc_keep *k, uint32_t slot)
+{
+	const struct queues *q = &((struct own *)k->own)->here;
+
+	return KNOWN | q->turn[slot] << TURN_BITS | (uint64_t)q->uses[slot] << 1 | q->in[slot];
+}
+
+static void restore(struct kvc_keep *k, uint32_t slot, uint64_t size, uint64_t facts_)
+{
+	struct queues *q = &((struct own *)k->own)->here;
+	uint64_t turns = q->turns;
+
+	(void)size;
+	push(q, facts_ & 1 ? SECOND : FIRST, slot);
+	q->uses[slot] = (uint8_t)(facts_ >> 1 & 3);
+	q->turn[slot] = (facts_ & ~KNOWN) >> TURN_BITS;
+	q->mixed |= q->turn[slot] < turns;
+	q->turns = kvc_max(turns, q->turn[slot]);
+}
+
+static int by_turn(const void *a, const void *b, void *turns)
+{
+	uint64_t x = ((const uint64_t *)turns)[*(const uint32_t *)a];
+	uint64_t y = ((const uint64_t *)turns)[*(const uint32_t *)b];
+
+	return (x > y) - (x < y);
+}
+
+/* Once, after all are restored. Without memory they stay mixed. */
+static void in_order(struct queues *q)
+{
+	uint32_t *slots = malloc((q->n[FIRST] + q->n[SECOND] + 1) * sizeof *slots);
+	uint64_t turn, turns = q->turns;
+
+	q->mixed = false;
+	for (int of = 0; of < QUEUES && slots; of++) {
+		uint32_t n = 0;
+
+		for (uint32_t at = q->head[of]; at != KVC_NO_SLOT; at = q->next[at])
+			slots[n++] = at;
+		qsort_r(slots, n, sizeof *slots, by_turn, q->turn);
+		q->head[of] = q->tail[of] = KVC_NO_SLOT;
+		q->n[of] = 0;
+		for (uint32_t i = 0; i < n; i++) {
+			turn = q->turn[slots[i]];
+			push(q, of, slots[i]);
+			q->turn[slots[i]] = turn;
+		}
+	}
+	q->turns = turns;
+	free(slots);
+}
+
+static void save(const struct kvc_keep *k, struct kvc_out *out)
+{
+	const struct own *o = k->own;
+	const struct queues *q = &o->gone;
+
+	kvc_out_64(out, o->here.turns);
+	kvc_out_double(out, o->share);
+	for (int of = 0; of < QUEUES; of++) {
+		uint32_t n = (uint32_t)kvc_min(q->n[of], SAVED), at = q->head[of];
+
+		kvc_out_32(out, n);
+		for (uint32_t skip = q->n[of] - n; skip; skip--)
+			at = q->next[at];
+		for (; n; n--, at = q->next[at])
+			kvc_out_64(out, o->remembered.id[at]);
+	}
+}
+
+static void load(struct kvc_keep *k, struct kvc_in *in)
+{
+	struct own *o = k->own;
+	uint64_t id;
+
+	o->here.turns = kvc_in_64(in);
+	o->share = kvc_in_double(in);
+	in->bad |= o->here.turns >= KNOWN >> TURN_BITS || o->share < 0;
+	for (int of = 0; of < QUEUES; of++)
+		for (uint32_t n = kvc_in_count(in, SAVED, sizeof id); n; n--) {
+			id = kvc_in_64(in);
+			if (id)
+				remember(o, of, id);
+			else
+				in->bad = true;
+		}
+}
+
+#define BY_QUEUE                                                                    \
+	.family = true, .open = open_, .close = close_, .add = add, .bytes = bytes, \
+	.facts = facts, .restore = restore, .save = save, .load = load
 
 /*
  * s3fifo: FIRST takes what is new, a tenth of all; what was used there goes on to SECOND, what was
@@ -186,6 +295,8 @@ static uint32_t victim_s3(struct kvc_keep *k)
 	struct own *o = k->own;
 	struct queues *q = &o->here;
 
+	if (q->mixed)
+		in_order(q);
 	for (int i = 0; i < STEPS; i++) {
 		int of = q->n[FIRST] && (q->n[FIRST] >= k->chain.n / 10 || !q->n[SECOND]) ? FIRST
 											  : SECOND;
@@ -249,6 +360,8 @@ static uint32_t victim_arc(struct kvc_keep *k)
 	struct queues *q = &o->here;
 	bool first = q->n[FIRST] && (q->n[FIRST] > o->share || !q->n[SECOND]);
 
+	if (q->mixed)
+		in_order(q);
 	return leaf_for_either(k, q, first ? FIRST : SECOND);
 }
 

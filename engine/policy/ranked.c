@@ -9,13 +9,25 @@
  */
 #include "keep_priv.h"
 
-#define COST_EQUAL                                                                          \
-	16.f      /* chunks before it, whose attention costs as much as the rest of a chunk \
-		   */
+#include <math.h>
+#include <string.h>
+
+/* chunks before it, whose attention costs as much as the rest of a chunk */
+#define COST_EQUAL 16.f
 #define AHEAD 64u /* leaves of the heap that are looked at, when the first are busy */
+/* Keys are doubles, and exact: uses below 2^13, of which the clock has 2^40. */
+#define USES_MOST 8191u
+#define PER_USE 0x1p40
+#define KEYS_END 0x1p53
+/* gdsf: a chunk's facts are the upper 40 bits of its key but the sign, its uses and its depth. */
+#define GDSF_USES 1023u
+#define GDSF_DEPTH 16383u
+#define GDSF_LOST 23 /* bits of the key */
 
 struct ranked {
 	double clock, floor; /* uses so far; gdsf's L */
+	double unknown;      /* the key of the last chunk of which nothing was known */
+	bool loaded;         /* gdsf: is L the one that it was? */
 	uint32_t *uses;
 	uint16_t *depth;
 	float *bytes;
@@ -83,13 +95,89 @@ static void touch_oldest(struct kvc_keep *k, struct kvc_request *r, uint32_t slo
 		kvc_chain_order(&k->chain, slot, -tick(k));
 }
 
-#define BY_KEY .ordered = true, .close = close_, .victim = victim
-#define BY_USE BY_KEY, .open = open_
+static uint64_t bits_of(double v)
+{
+	uint64_t bits;
 
-const struct kvc_keep_ops kvc_keep_lru = { BY_USE, .key = key_newest, .touch = touch_newest };
-const struct kvc_keep_ops kvc_keep_leaf = { BY_USE, .key = key_newest, .touch = touch_newest };
-const struct kvc_keep_ops kvc_keep_fifo = { BY_USE, .key = key_newest };
-const struct kvc_keep_ops kvc_keep_mru = { BY_USE, .key = key_oldest, .touch = touch_oldest };
+	memcpy(&bits, &v, sizeof bits);
+	return bits;
+}
+
+static double double_of(uint64_t bits)
+{
+	double v;
+
+	memcpy(&v, &bits, sizeof v);
+	return v;
+}
+
+/* What survives: the key, and what it says of the clock. */
+
+static uint64_t facts_key(const struct kvc_keep *k, uint32_t slot)
+{
+	return bits_of(k->chain.key[slot]);
+}
+
+/*
+ * The key in these, or of one that was used before all that are known: in the order of restoring.
+ */
+static double restored(struct kvc_keep *k, uint64_t facts)
+{
+	struct ranked *o = k->own;
+	double key = double_of(facts);
+
+	if (isfinite(key) && fabs(key) >= 1 && fabs(key) < KEYS_END) {
+		o->clock = fmax(o->clock, fmod(fabs(key), PER_USE));
+		return key;
+	}
+	o->unknown += 1 / 4294967296.;
+	return o->unknown;
+}
+
+static void restore_newest(struct kvc_keep *k, uint32_t slot, uint64_t bytes, uint64_t facts)
+{
+	(void)bytes;
+	kvc_chain_order(&k->chain, slot, fabs(restored(k, facts)));
+}
+
+static void restore_oldest(struct kvc_keep *k, uint32_t slot, uint64_t bytes, uint64_t facts)
+{
+	(void)bytes;
+	kvc_chain_order(&k->chain, slot, -fabs(restored(k, facts)));
+}
+
+static void save(const struct kvc_keep *k, struct kvc_out *out)
+{
+	const struct ranked *o = k->own;
+
+	kvc_out_double(out, o->clock);
+	kvc_out_double(out, o->floor);
+}
+
+static void load(struct kvc_keep *k, struct kvc_in *in)
+{
+	struct ranked *o = k->own;
+
+	o->clock = kvc_in_double(in);
+	o->floor = kvc_in_double(in);
+	o->loaded = true;
+	in->bad |= o->clock < 0 || o->clock >= KEYS_END || o->floor < 0;
+}
+
+#define BY_KEY .ordered = true, .close = close_, .victim = victim, .save = save, .load = load
+#define BY_USE BY_KEY, .open = open_, .facts = facts_key
+
+#define BY_NEWEST BY_USE, .key = key_newest, .restore = restore_newest
+
+const struct kvc_keep_ops kvc_keep_lru = { BY_NEWEST, .touch = touch_newest };
+const struct kvc_keep_ops kvc_keep_leaf = { BY_NEWEST, .touch = touch_newest };
+const struct kvc_keep_ops kvc_keep_fifo = { BY_NEWEST };
+const struct kvc_keep_ops kvc_keep_mru = {
+	BY_USE,
+	.key = key_oldest,
+	.touch = touch_oldest,
+	.restore = restore_oldest,
+};
 
 /* lfu */
 
@@ -110,8 +198,16 @@ static void touch_lfu(struct kvc_keep *k, struct kvc_request *r, uint32_t slot)
 	(void)r;
 	if (slot == KVC_NO_SLOT)
 		return;
-	o->uses[slot] += o->uses[slot] < 1u << 20;
-	kvc_chain_order(&k->chain, slot, o->uses[slot] * 4294967296. + tick(k));
+	o->uses[slot] += o->uses[slot] < USES_MOST;
+	kvc_chain_order(&k->chain, slot, o->uses[slot] * PER_USE + tick(k));
+}
+
+static void restore_lfu(struct kvc_keep *k, uint32_t slot, uint64_t bytes, uint64_t facts)
+{
+	struct ranked *o = k->own;
+
+	restore_newest(k, slot, bytes, facts);
+	o->uses[slot] = (uint32_t)(k->chain.key[slot] / PER_USE);
 }
 
 const struct kvc_keep_ops kvc_keep_lfu = {
@@ -119,6 +215,8 @@ const struct kvc_keep_ops kvc_keep_lfu = {
 	.open = open_lfu,
 	.key = key_newest,
 	.touch = touch_lfu,
+	.facts = facts_key,
+	.restore = restore_lfu,
 };
 
 /* gdsf */
@@ -142,25 +240,83 @@ static double key_gdsf(struct kvc_keep *k, uint32_t parent, uint64_t bytes)
 	return ((struct ranked *)k->own)->floor;
 }
 
+static double worth_gdsf(const struct ranked *o, uint32_t slot)
+{
+	double cost = 1 + o->depth[slot] / COST_EQUAL;
+
+	return (o->uses[slot] + 1) * cost / o->bytes[slot];
+}
+
+/* As it survives, so that the order is the same after that. */
+static double rounded(double key)
+{
+	return double_of(bits_of(key) >> GDSF_LOST << GDSF_LOST);
+}
+
 static void order_gdsf(struct kvc_keep *k, uint32_t slot)
 {
 	struct ranked *o = k->own;
-	double cost = 1 + o->depth[slot] / COST_EQUAL;
 
-	kvc_chain_order(&k->chain, slot, o->floor + (o->uses[slot] + 1) * cost / o->bytes[slot]);
+	kvc_chain_order(&k->chain, slot, rounded(o->floor + worth_gdsf(o, slot)));
+}
+
+static uint16_t depth_of(const struct kvc_keep *k, uint32_t slot)
+{
+	const struct ranked *o = k->own;
+	uint32_t parent = k->chain.parent[slot];
+
+	return parent == KVC_NO_SLOT ? 0 : (uint16_t)kvc_min(o->depth[parent] + 1u, GDSF_DEPTH);
 }
 
 static void add_gdsf(struct kvc_keep *k, struct kvc_request *r, uint32_t slot, uint64_t bytes)
 {
 	struct ranked *o = k->own;
-	uint32_t parent = k->chain.parent[slot];
 
 	(void)r;
-	o->depth[slot] = parent == KVC_NO_SLOT
-				 ? 0
-				 : (uint16_t)kvc_min(o->depth[parent] + 1u, UINT16_MAX);
+	o->depth[slot] = depth_of(k, slot);
 	o->bytes[slot] = (float)kvc_max(bytes, 1);
 	order_gdsf(k, slot);
+}
+
+/* What follows it was, as a rule, told after it; where not, it hears of that when it is told. */
+static void follow_gdsf(struct kvc_keep *k, uint32_t slot)
+{
+	struct ranked *o = k->own;
+	uint16_t depth = depth_of(k, slot);
+	double key = k->chain.key[slot] - worth_gdsf(o, slot);
+
+	if (depth == o->depth[slot])
+		return; /* it was restored, with its key */
+	o->depth[slot] = depth;
+	kvc_chain_order(&k->chain, slot, rounded(fmax(key, 0) + worth_gdsf(o, slot)));
+}
+
+static uint64_t facts_gdsf(const struct kvc_keep *k, uint32_t slot)
+{
+	const struct ranked *o = k->own;
+
+	return bits_of(k->chain.key[slot]) >> GDSF_LOST << 24 | o->uses[slot] << 14 |
+	       o->depth[slot];
+}
+
+/* Without what was saved beside them, L is the lowest of the keys, as it is after an eviction. */
+static void restore_gdsf(struct kvc_keep *k, uint32_t slot, uint64_t bytes, uint64_t facts)
+{
+	struct ranked *o = k->own;
+	double key = double_of(facts >> 24 << GDSF_LOST);
+
+	o->bytes[slot] = (float)kvc_max(bytes, 1);
+	o->uses[slot] = (uint32_t)(facts >> 14 & GDSF_USES);
+	o->depth[slot] = (uint16_t)(facts & GDSF_DEPTH);
+	if (!facts || !isfinite(key)) {
+		o->uses[slot] = 0;
+		o->depth[slot] = depth_of(k, slot);
+		order_gdsf(k, slot);
+		return;
+	}
+	kvc_chain_order(&k->chain, slot, key);
+	if (!o->loaded)
+		o->floor = k->chain.n == 1 ? key : fmin(o->floor, key);
 }
 
 static void touch_gdsf(struct kvc_keep *k, struct kvc_request *r, uint32_t slot)
@@ -170,7 +326,7 @@ static void touch_gdsf(struct kvc_keep *k, struct kvc_request *r, uint32_t slot)
 	(void)r;
 	if (slot == KVC_NO_SLOT)
 		return;
-	o->uses[slot] += o->uses[slot] < 1u << 20;
+	o->uses[slot] += o->uses[slot] < GDSF_USES;
 	order_gdsf(k, slot);
 }
 
@@ -183,6 +339,14 @@ static void del_gdsf(struct kvc_keep *k, uint32_t slot, bool evicted)
 }
 
 const struct kvc_keep_ops kvc_keep_gdsf = {
-	BY_KEY,          .open = open_gdsf, .key = key_gdsf, .touch = touch_gdsf,
-	.add = add_gdsf, .del = del_gdsf,
+	BY_KEY,
+	.open = open_gdsf,
+	.key = key_gdsf,
+	.touch = touch_gdsf,
+	.add = add_gdsf,
+	.claim = add_gdsf,
+	.follow = follow_gdsf,
+	.del = del_gdsf,
+	.facts = facts_gdsf,
+	.restore = restore_gdsf,
 };

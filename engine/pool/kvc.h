@@ -8,10 +8,10 @@
  * calls/cache.c makes them all. They are there from before the first call until after the last.
  *
  * Threads: any number of callers; one committer (objects/commit.c), one syncer (objects/trash.c),
- * one evictor (evict/evict.c), one keeper (evict/keeper.c), a trimmer for each bounded tier
- * (evict/trim.c), one answerer that runs the wakes (pool/wait.c), one notifier (names/notify.c),
- * tier workers (objects/tierq.c), one that touches the pool (pool/prefault.c), now and then a sweep
- * (calls/sweep.c).
+ * one evictor (evict/evict.c), one keeper (evict/keeper.c), one demoter (evict/demote.c), a trimmer
+ * for each bounded tier (evict/trim.c), one answerer that runs the wakes (pool/wait.c), one
+ * notifier (names/notify.c), tier workers (objects/tierq.c), one that touches the pool
+ * (pool/prefault.c), now and then a sweep (calls/sweep.c).
  *
  * Locks, in this order:
  *   0. trash->rehead_lock: rewriting a header and freeing an extent exclude each other.
@@ -67,11 +67,14 @@ struct kvc {
 	struct kvc_inos *inos;
 	struct kvc_nodes *nodes;
 	struct kvc_chunks *chunks;
+	struct kvc_kept *kept;
+	struct kvc_used *used;
 	struct kvc_users *users;
 	struct kvc_pins *pins;
 	struct kvc_clock *clock;
 	struct kvc_models *models;
 	struct kvc_account *account;
+	struct kvc_admits *admit;
 	struct kvc_surveys *surveys;
 	struct kvc_work *work;
 	struct kvc_tier_state *tier; /* KVC_TIERS + 1 of them: tierq.h */
@@ -90,6 +93,7 @@ struct kvc {
 
 	/* evict/ */
 	struct kvc_evict *evict;
+	struct kvc_demotes *demotes;
 
 	/* calls/ */
 	struct kvc_sweep *sweep; /* import and rekey; NULL: none yet */
@@ -111,6 +115,16 @@ static inline int kvc_takes(struct kvc *k, bool removal)
 static inline void kvc_unlock(struct kvc *k)
 {
 	kvc_lock_give(&k->lock);
+}
+/* For who has no lock. */
+static inline bool kvc_stopping(struct kvc *k)
+{
+	bool is;
+
+	kvc_lock(k);
+	is = k->stopping;
+	kvc_unlock(k);
+	return is;
 }
 #define kvc_lock_both(k)                    \
 	do {                                \

@@ -3,23 +3,45 @@
  * The account of the pool: how much of its bound is promised. Room is given in the order in which
  * it was asked for, so that a large object is not overtaken for ever by small ones. The evictor
  * frees what waits ask for, and refuses the first of them when nothing can be freed any more.
+ *
+ * Files that grow by passthrough take pages before the account hears of it. The tmpfs keeps some
+ * for that (pool/pool.c); when they take more, it has none for room that was given. Whoever finds
+ * that waits once more, and what the tmpfs holds counts as well from then on, as the evictor sees
+ * it.
  */
 #include "room.h"
 
 #include "kvc.h"
+
+uint64_t kvc_room_lacks_locked(const struct kvc *k, uint64_t bytes)
+{
+	uint64_t to = k->room.used + bytes;
+
+	return kvc_max(to - kvc_min(to, k->pool.bytes),
+		       to + k->room.unseen - kvc_min(to + k->room.unseen, k->pool.size));
+}
 
 void kvc_room_grant_locked(struct kvc *k)
 {
 	while (!kvc_list_empty(&k->room.waiters)) {
 		struct kvc_wait *w = kvc_of(k->room.waiters.next, struct kvc_wait, link);
 
-		if (k->room.used + w->want > k->pool.bytes)
+		if (kvc_room_lacks_locked(k, w->want))
 			return;
 		k->room.used += w->want;
 		w->granted += w->want;
 		w->want = 0;
 		kvc_wake_locked(k, w, 0);
 	}
+}
+
+static int wait_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w)
+{
+	kvc_count(&k->stats, room_waits);
+	w->want = bytes;
+	w->for_quota = false;
+	pthread_cond_signal(&k->room.pressed);
+	return kvc_park_locked(k, &k->room.waiters, w);
 }
 
 int kvc_room_get_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w)
@@ -35,7 +57,7 @@ int kvc_room_get_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w)
 	}
 	if (!bytes)
 		return 0;
-	if (kvc_list_empty(&k->room.waiters) && k->room.used + bytes <= k->pool.bytes) {
+	if (kvc_list_empty(&k->room.waiters) && !kvc_room_lacks_locked(k, bytes)) {
 		k->room.used += bytes;
 		if (k->room.used > k->pool.bytes / 100 * k->opt.high_pct)
 			pthread_cond_signal(&k->room.pressed);
@@ -47,11 +69,25 @@ int kvc_room_get_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w)
 		kvc_count(&k->stats, room_refusals);
 		return -ENOSPC;
 	}
-	kvc_count(&k->stats, room_waits);
-	w->want = bytes;
-	w->for_quota = false;
-	pthread_cond_signal(&k->room.pressed);
-	return kvc_park_locked(k, &k->room.waiters, w);
+	return wait_locked(k, bytes, w);
+}
+
+int kvc_room_again_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w)
+{
+	if (!k->pool.mounted || k->stopping) {
+		kvc_count(&k->stats, room_refusals);
+		return -ENOSPC;
+	}
+	kvc_room_look_locked(k);
+	return wait_locked(k, bytes, w);
+}
+
+void kvc_room_look_locked(struct kvc *k)
+{
+	uint64_t real = kvc_pool_real_used(&k->pool);
+
+	k->room.unseen = real - kvc_min(real, k->room.used);
+	kvc_room_grant_locked(k);
 }
 
 void kvc_room_put_locked(struct kvc *k, uint64_t bytes)

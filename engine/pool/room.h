@@ -12,9 +12,11 @@ struct kvc_room {
 	uint64_t used; /* bytes of the pool accounted for */
 	/* of these, prepared for files being written, used by now or not */
 	uint64_t ahead;
-	uint64_t uncopied;       /* of these, of published objects that no tier has */
-	uint64_t copied;         /* of these, files that a tier has too (BOTH) */
-	uint64_t leaving;        /* bytes of segments that are trash and not removed yet */
+	uint64_t uncopied; /* of these, of published objects that no tier has */
+	uint64_t copied;   /* of these, files that a tier has too (BOTH) */
+	uint64_t leaving;  /* bytes of segments that are trash and not removed yet */
+	/* what the tmpfs held beyond `used` when that was last looked at: growth (pool/pool.c) */
+	uint64_t unseen;
 	struct kvc_list waiters; /* in the order in which they asked */
 	/* room is wanted, or something may have become free: the evictor's */
 	pthread_cond_t pressed;
@@ -29,6 +31,16 @@ struct kvc_room {
  */
 int kvc_room_get_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w);
 void kvc_room_put_locked(struct kvc *k, uint64_t bytes);
+/*
+ * The tmpfs did not have the pages of room that it was given, and has put back: files have grown by
+ * passthrough. It waits until they have been made room for. KVC_WAIT, or -ENOSPC where the tmpfs is
+ * not our own.
+ */
+int kvc_room_again_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w);
+/* How much would have to be free beyond what is, for what the pool holds to grow by so much? */
+uint64_t kvc_room_lacks_locked(const struct kvc *k, uint64_t bytes);
+/* Looks at what the tmpfs holds, and gives those who wait what there is. */
+void kvc_room_look_locked(struct kvc *k);
 /* Gives those who wait what there is. */
 void kvc_room_grant_locked(struct kvc *k);
 /* Gives back what a wait was granted, of the pool and of a quota, and did not use. */

@@ -29,7 +29,7 @@ static void again(const struct kvc_options *o)
 
 		fuzz_must(value);
 		if (!strncmp(line, "generic=", 8))
-			memcpy(b.generic, o->generic, sizeof b.generic);
+			memcpy(b.generic, o->generic, sizeof b.generic), b.atime = o->atime;
 		else
 			fuzz_must(!kvc_options_parse(&b, line, error) || !value[1]);
 	}

@@ -69,12 +69,13 @@ if WAY == "plain":
         and config["io_uring_is_off"] == "io_uring=off"
 metrics = open(f"{s.mnt}/.kvcachefs/metrics").read()
 for line in metrics.splitlines():
-    assert re.fullmatch(r"# (HELP|TYPE) kvcachefs_\w+ .+|kvcachefs_\w+(\{tier=\"\w+\"\})? \d+",
+    assert re.fullmatch(r"# (HELP|TYPE) kvcachefs_\w+ .+|"
+                        r"kvcachefs_\w+(\{\w+=\"[^\"]+\"(,\w+=\"[^\"]+\")*\})? \d+(\.\d+)?",
                         line), line
 assert f"kvcachefs_evictions_total {s.stats()['evictions']}" in metrics
 with fails(errno.EACCES):
     os.open(f"{s.mnt}/.kvcachefs/stats", os.O_WRONLY)
 assert sorted(os.listdir(f"{s.mnt}/.kvcachefs")) == ["config", "control", "lease", "metrics",
-                                                     "stats"]
+                                                     "policies", "stats", "trace"]
 assert s.log().count("serving by") == 1, s.log()
 s.umount()

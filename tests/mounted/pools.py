@@ -3,7 +3,7 @@
 """Two stores never share a pool: a copy of a store, which has its uuid, gets one of its own, and
 what was in the original's pool alone is cleanly gone there. Pools of dead daemons and of stores
 that are no more are told by kvcachectl pools, and freed by it and by mkfs --force."""
-import os, shutil
+import json, os, pty, shutil
 from kvtest import *
 
 CTL = binary("kvcachectl")
@@ -14,6 +14,31 @@ RUN = f"{TMP}/run"
 def pools(*words):
     return {l.split()[0]: l for l in run(CTL, "pools", *words).stdout.splitlines()
             if l.startswith(RUN)}
+
+
+def told(path):
+    """What --json says of it."""
+    return [p for p in json.loads(run(CTL, "pools", "--json", ok=True).stdout)["pools"]
+            if p["path"] == path]
+
+
+def asked(answer, *words, meanwhile=lambda: None):
+    """With somebody at a terminal: how it ends, and what he sees."""
+    pid, fd = pty.fork()
+    if not pid:
+        os.execv(CTL, [CTL, *words])
+    seen = b""
+    while b"[y/N]" not in seen:
+        seen += os.read(fd, 65536)
+    meanwhile()
+    os.write(fd, answer)
+    try:
+        while more := os.read(fd, 65536):
+            seen += more
+    except OSError:  # as a terminal ends
+        pass
+    os.close(fd)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), seen.decode()
 
 
 # the original: some files are on its disk, later ones only in the pool when its daemon dies
@@ -31,6 +56,17 @@ time.sleep(0.5)
 a.kill()
 run("umount", "-l", a.mnt)
 assert len(pools()) == 1 and "kept for the store" in list(pools().values())[0], pools()
+# what was acknowledged is there alone: nobody frees it
+held, = pools()
+(p,) = told(held)
+assert p["is"] == "kept" and p["store"] == a.path and p["mounted"], p
+assert p["objects"] == 8 and 8 * N <= p["bytes"] <= 32 * MiB and 0 <= p["age_s"] < 600, p
+assert " 8 objects, last changed " in pools()[held], pools()
+for words in ((), ("--yes",)):
+    p = run(CTL, "pools", "--free", *words, held)
+    assert p.returncode == 1 and "Mount and unmount that store" in p.stdout, p
+run(CTL, "pools", "--free", "--yes", ok=True)
+assert list(pools()) == [held], "a pool is freed that its store wants"
 
 # its copy, mounted beside what the original has left
 b = Store("b", cpu="32M", make=False)
@@ -68,8 +104,9 @@ a.mount()
 assert a.read("m/only") == blob(f"only {TMP}/a", N)
 # nobody takes what is in use
 held = a.config()["pool"]
-p = run(CTL, "pools", "--free", held)
-assert p.returncode and "not freed" in p.stdout and a.read("m/only"), p.stdout
+assert told(held)[0]["is"] == "used"
+p = run(CTL, "pools", "--free", "--yes", held)
+assert p.returncode == 1 and "in use by the daemon" in p.stdout and a.read("m/only"), p.stdout
 b.umount()
 assert list(pools()) == [held], pools()
 
@@ -77,13 +114,47 @@ assert list(pools()) == [held], pools()
 a.write("m/x", blob("x", N))
 a.kill()
 run("umount", "-l", a.mnt)
-run(CTL, "pools", "--free", ok=True)
+run(CTL, "pools", "--free", "--yes", ok=True)
 assert list(pools()) == [held], "a pool is freed that its store wants"
+# a store that is away, and comes back before the answer does
+os.rename(a.path, f"{TMP}/away")
+code, seen = asked(b"y\n", "pools", "--free", held,
+                   meanwhile=lambda: os.rename(f"{TMP}/away", a.path))
+assert code == 1 and "its store is there again" in seen and list(pools()) == [held], seen
+os.rename(a.path, f"{TMP}/away")
+code, seen = asked(b"y\n", "pools", "--free", held,
+                   meanwhile=lambda: (os.rename(f"{TMP}/away", a.path), a.mount()))
+assert code == 1 and "it is in use" in seen, seen
+assert a.read("m/only") == blob(f"only {TMP}/a", N)
+a.kill()
+run("umount", "-l", a.mnt)
 shutil.rmtree(a.path)
 line = pools()[held]
-assert "of no store" in line and a.path in line and "iB of" in line, line
-assert run(CTL, "pools", "--free", ok=True).stdout.count(f"{held} ") == 1
+assert "of no store" in line and a.path in line and "iB, " in line, line
+assert told(held)[0]["is"] == "free"
+# it says what it will do, and asks
+p = run(CTL, "pools", "--free", held)
+assert p.returncode == 1 and held in p.stdout and "--yes" in p.stdout, p
+for answer in (b"n\n", b"\n", b"yess\n"):
+    code, seen = asked(answer, "pools", "--free", held)
+    assert code == 1 and a.path in seen and "[y/N]" in seen and "nothing is done" in seen, seen
+assert list(pools()) == [held]
+p = run(CTL, "pools", "--free", "--yes", held, f"{RUN}/none")
+assert p.returncode == 1 and "none is not a pool" in p.stdout and list(pools()) == [held], p
+code, seen = asked(b"y\n", "pools", "--free", held)
+assert code == 0 and f"{held} freed" in seen, (code, seen)
 assert not pools() and not os.path.exists(held)
+p = run(CTL, "pools", "--free", held)
+assert p.returncode == 1 and "is not a pool" in p.stdout, p
+# and without asking
+d = Store("d", cpu="32M", size="24M").mount(options="settle=60000")
+d.write("m/x", blob("x", N))
+held = d.config()["pool"]
+d.kill()
+run("umount", "-l", d.mnt)
+shutil.rmtree(d.path)
+p = run(CTL, "pools", "--yes", held, "--free", ok=True)
+assert p.stdout.count(f"{held} ") == 2 and not os.path.exists(held), p
 
 # a store that is made anew
 c = Store("c", cpu="32M", size="24M").mount(options="settle=60000")
@@ -100,4 +171,8 @@ assert not pools()
 
 # a folder that is not there
 p = run(CTL, "pools", f"{TMP}/nowhere")
-assert p.returncode and "nowhere" in p.stdout, p
+assert p.returncode == 1 and "nowhere" in p.stdout, p
+# words that do not go together
+for words in ((TMP, TMP), ("--yes",), ("--free", "--json"), ("--fre",), ("--free=1",), ("-f",)):
+    p = run(CTL, "pools", *words)
+    assert p.returncode == 2 and p.stdout.count("\n") == 1 and "--help" in p.stdout, p

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
 """kvcachectl replay: shares of simple policies are those of a plain model; no policy passes the
-optimum; chunks of a prompt go from its end; what is no trace is refused with one line."""
-import json, random, subprocess
+optimum; chunks of a prompt go from its end; a chain learned from calls is as good as one told,
+nearly; what is no trace is refused with one line."""
+import json, random, re, subprocess
 from collections import OrderedDict
 from kvtest import *
 
@@ -89,6 +90,23 @@ assert "by " in replay("--verbose", "--policy", "prefix", TRACE).stdout
 both = replay("--capacity", "50:800", "--policy", "lru", TRACE)
 assert both.returncode == 0 and "+" in both.stdout.splitlines()[-1], both.stdout
 
+# learned from what one client calls: the same but for those rare cases that nobody can tell
+told = table("--policy", "prefix,leaf", "--capacity", "50,200,800", TRACE)
+p = replay("--verbose", "--chain", "learned", "--policy", "prefix,leaf", "--capacity", "50,200,800",
+           TRACE)
+assert p.returncode == 0, p.stdout
+for line in p.stdout.splitlines()[-3:]:
+    n, prefix, leaf = (float(word) for word in line.split()[:3])
+    assert prefix >= told[n]["prefix"] - 0.01, (told[n], line)
+    assert abs(leaf - told[n]["leaf"]) < 0.005, (told[n], line)
+wrong = [float(w) for w in re.findall(r"parents, ([0-9.]+) wrong, 0.0000 not seen", p.stdout)]
+assert len(wrong) == 6 and 0 < max(wrong) < 0.1, p.stdout
+# with several under way on one thread there is more that cannot be told
+p = replay("--verbose", "--chain", "learned", "--clients", 4, "--policy", "leaf", TRACE)
+assert p.returncode == 0, p.stdout
+mixed = [float(w) for w in re.findall(r"parents, ([0-9.]+) wrong", p.stdout)]
+assert len(mixed) == 4 and min(mixed) > 0, p.stdout
+
 bad = f"{TMP}/bad.jsonl"
 for words, content, said in (
     ((bad,), '{"hash_ids": [1, 2]}\n{"hash_ids": 3}\n', "line 2"),
@@ -101,7 +119,10 @@ for words, content, said in (
     (("--capacity", "0", TRACE), "", "no number"),
     (("--capacity", "10,5", TRACE), "", "larger"),
     (("--capacity", "99999M", TRACE), "", "no number"),
-    (("--chain", "x", TRACE), "", "told or none"),
+    (("--chain", "x", TRACE), "", "learned or none"),
+    (("--clients", "0", TRACE), "", "from 1 to 64"),
+    (("--clients", "65", TRACE), "", "from 1 to 64"),
+    (("--clients", "2x", TRACE), "", "from 1 to 64"),
     (("--seed", "x", TRACE), "", "no number"),
     (("--polcy", "lru", TRACE), "", "usage"),
     (("--svg", f"{TMP}/no/dir", TRACE), "", "No such file"),
@@ -110,4 +131,5 @@ for words, content, said in (
     with open(bad, "w") as f:
         f.write(content)
     p = replay(*words)
-    assert p.returncode == 1 and said in p.stdout, (words, content, p)
+    assert p.returncode == (2 if said in ("usage", "no trace") else 1), (words, content, p)
+    assert said in p.stdout, (words, content, p)

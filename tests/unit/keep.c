@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All policies under one suite, with a plain model beside them: random requests, stores, victims
- * and deletions over a forest of prompts. Then what is particular to some.
+ * All policies under one suite, with a plain model beside them: random requests, stores, victims,
+ * deletions, chunks put aside and chains that are told late, over a forest of prompts. Then what is
+ * particular to some.
  */
 #include "keep.h"
 
@@ -25,8 +26,8 @@
 
 /* The model: chunk i follows up[i] in its prompt, and link_of[i] in the cache; 0 none. */
 static uint32_t up[CHUNKS + 1], link_of[CHUNKS + 1];
-static bool here[CHUNKS + 1];
-static unsigned followers[CHUNKS + 1]; /* that are here */
+static bool here[CHUNKS + 1], away[CHUNKS + 1]; /* aside */
+static unsigned followers[CHUNKS + 1];          /* that are here */
 static unsigned nhere;
 
 static uint64_t draw(uint64_t *state)
@@ -49,6 +50,7 @@ static struct kvc_keep *opened(unsigned policy, uint64_t chunks, uint64_t seed)
 static void plant(uint64_t *seed)
 {
 	memset(here, 0, sizeof here);
+	memset(away, 0, sizeof away);
 	memset(link_of, 0, sizeof link_of);
 	memset(followers, 0, sizeof followers);
 	nhere = 0;
@@ -79,7 +81,7 @@ static void model_add(uint32_t i, uint32_t parent)
 /* What follows it follows nothing from now on, also when it comes back. */
 static void model_del(uint32_t i)
 {
-	here[i] = false;
+	here[i] = away[i] = false;
 	nhere--;
 	followers[link_of[i]]--;
 	followers[i] = 0;
@@ -90,32 +92,91 @@ static void model_del(uint32_t i)
 		}
 }
 
-static void evict(struct kvc_keep *k, const uint32_t *prompt, unsigned n)
+static bool can_go(uint32_t v, const uint32_t *prompt, unsigned n)
+{
+	for (unsigned j = 0; j < n; j++)
+		if (prompt[j] == v)
+			return false;
+	return here[v] && !away[v] && !followers[v];
+}
+
+/* Did one go? If not, none can. */
+static bool evict(struct kvc_keep *k, const uint32_t *prompt, unsigned n)
 {
 	uint32_t v = (uint32_t)kvc_keep_victim(k);
 
-	assert_true(v && v <= CHUNKS && here[v]);
-	assert_int_equal(followers[v], 0);
-	for (unsigned j = 0; j < n; j++)
-		assert_int_not_equal(v, prompt[j]);
+	if (!v) {
+		for (uint32_t i = 1; i <= CHUNKS; i++)
+			assert_false(can_go(i, prompt, n));
+		return false;
+	}
+	assert_true(v <= CHUNKS);
+	assert_true(can_go(v, prompt, n));
 	kvc_keep_del(k, v, true);
 	model_del(v);
+	return true;
+}
+
+/* Some chunk is put aside, or back, twice at times. */
+static void put_aside(struct kvc_keep *k, uint64_t *seed)
+{
+	uint32_t i = (uint32_t)(1 + draw(seed) % CHUNKS);
+	bool aside = draw(seed) % 2;
+
+	assert_int_equal(kvc_keep_has(k, i), here[i]);
+	kvc_keep_aside(k, i, aside);
+	if (here[i])
+		away[i] = aside;
+}
+
+/* Some chunk is told to follow another, mostly that of its prompt: where that can be, it does. */
+static void tell(struct kvc_keep *k, uint64_t *seed)
+{
+	uint32_t i = (uint32_t)(1 + draw(seed) % CHUNKS), parent = up[i], at;
+
+	if (draw(seed) % 4 == 0)
+		parent = (uint32_t)(draw(seed) % (CHUNKS + 1));
+	kvc_keep_follow(k, i, parent);
+	if (!here[i] || (parent && !here[parent]))
+		return;
+	for (at = parent; at; at = link_of[at])
+		if (at == i)
+			return;
+	followers[link_of[i]]--;
+	link_of[i] = parent;
+	followers[parent]++;
+}
+
+/* It was made by this request, or came by itself before that was known. */
+static void claim(struct kvc_keep *k, struct kvc_request *r, uint32_t i, uint32_t parent, bool came)
+{
+	if (came)
+		assert_int_equal(kvc_keep_add(k, NULL, i, 0, 1), 0);
+	assert_int_equal(kvc_keep_claim(k, r, i, parent, 4096), 0);
+	assert_true(kvc_keep_has(k, i));
 }
 
 /* One request: what it asks for and misses is stored, as far as there is room. */
-static void ask(struct kvc_keep *k, struct kvc_request *r, uint32_t end)
+static void ask(struct kvc_keep *k, struct kvc_request *r, uint32_t end, uint64_t *seed)
 {
 	uint32_t prompt[DEPTH];
 	unsigned n = prompt_of(end, prompt), j;
 
 	kvc_keep_begin(k, r);
 	for (j = 0; j < n; j++) {
-		assert_int_equal(kvc_keep_touch(k, r, prompt[j]), here[prompt[j]]);
+		bool claims = !here[prompt[j]] && draw(seed) % 4 == 0;
+
+		if (!claims)
+			assert_int_equal(kvc_keep_touch(k, r, prompt[j]), here[prompt[j]]);
 		if (here[prompt[j]])
 			continue;
-		if (nhere >= FIT)
-			evict(k, prompt, j + 1);
-		assert_int_equal(kvc_keep_add(k, r, prompt[j], j ? prompt[j - 1] : 0, 4096 + j), 0);
+		if (nhere >= FIT && !evict(k, prompt, j + 1))
+			break;
+		if (claims)
+			claim(k, r, prompt[j], j ? prompt[j - 1] : 0, draw(seed) % 2);
+		else
+			assert_int_equal(
+				kvc_keep_add(k, r, prompt[j], j ? prompt[j - 1] : 0, 4096 + j), 0);
 		assert_int_equal(kvc_keep_add(k, r, prompt[j], 0, 1), -EEXIST);
 		model_add(prompt[j], j ? prompt[j - 1] : 0);
 	}
@@ -135,8 +196,12 @@ static void all_hold(void **state)
 
 		plant(&seed);
 		for (int i = 0; i < 3000; i++) {
-			ask(k, &r, (uint32_t)(1 + draw(&seed) % CHUNKS));
+			ask(k, &r, (uint32_t)(1 + draw(&seed) % CHUNKS), &seed);
 			assert_int_equal(kvc_keep_chunks(k), nhere);
+			for (int n = (int)(draw(&seed) % 8); n > 0; n--)
+				put_aside(k, &seed);
+			for (int n = (int)(draw(&seed) % 8); n > 0; n--)
+				tell(k, &seed);
 			if (draw(&seed) % 8 == 0) { /* somebody deletes, whatever follows */
 				uint32_t v = (uint32_t)(1 + draw(&seed) % CHUNKS);
 
@@ -145,14 +210,47 @@ static void all_hold(void **state)
 					model_del(v);
 			}
 		}
-		while (nhere)
-			evict(k, NULL, 0);
-		assert_int_equal(kvc_keep_victim(k), 0);
+		while (evict(k, NULL, 0))
+			;
+		for (uint32_t i = 1; i <= CHUNKS; i++)
+			if (away[i]) {
+				away[i] = false;
+				kvc_keep_aside(k, i, false);
+			}
+		while (evict(k, NULL, 0))
+			;
+		assert_int_equal(nhere, 0);
 		kvc_keep_text(k, text, sizeof text);
 		kvc_request_free(&r);
 		kvc_keep_close(k);
 	}
 	assert_null(kvc_keep_names[POLICIES]);
+}
+
+/* What is claimed keeps its place: it goes before what came after it. */
+static void keeps_its_place(void **state)
+{
+	static const char *const orders[] = { "lru", "leaf", "fifo", "lfu", "s3fifo", "arc" };
+
+	(void)state;
+	for (unsigned p = 0; p < sizeof orders / sizeof *orders; p++) {
+		struct kvc_keep *k;
+		struct kvc_request r = { 0 };
+		unsigned policy = 0;
+
+		while (strcmp(kvc_keep_names[policy], orders[p]))
+			policy++;
+		k = opened(policy, FIT, 1);
+		for (uint64_t i = 1; i <= 4; i++)
+			assert_int_equal(kvc_keep_add(k, NULL, i, 0, 1), 0);
+		kvc_keep_begin(k, &r);
+		assert_int_equal(kvc_keep_claim(k, &r, 1, 0, 4096), 0);
+		assert_int_equal(kvc_keep_victim(k), 2); /* it is under way */
+		kvc_keep_end(k, &r);
+		assert_int_equal(kvc_keep_victim(k), 1);
+		kvc_request_free(&r);
+		kvc_keep_close(k);
+	}
 }
 
 /* With requests under way that hold all there is, nobody goes. */
@@ -178,6 +276,43 @@ static void busy(void **state)
 		assert_true(kvc_keep_victim(k) == 4 || kvc_keep_victim(k) == 104);
 		kvc_request_free(&a);
 		kvc_request_free(&b);
+		kvc_keep_close(k);
+	}
+}
+
+/* Of two at the end of one prompt the aside one stays, and what both follow; then that too. */
+static void aside(void **state)
+{
+	(void)state;
+	for (unsigned p = 0; p < POLICIES; p++) {
+		struct kvc_keep *k = opened(p, 8, 1);
+		struct kvc_request r = { 0 };
+
+		kvc_keep_begin(k, &r);
+		assert_int_equal(kvc_keep_add(k, NULL, 1, 0, 1), 0);
+		assert_int_equal(kvc_keep_add(k, NULL, 2, 1, 1), 0);
+		assert_int_equal(kvc_keep_add(k, NULL, 3, 1, 1), 0);
+		kvc_keep_end(k, &r);
+		kvc_keep_begin(k, &r);
+		kvc_keep_end(k, &r);
+		kvc_keep_aside(k, 3, true);
+		kvc_keep_aside(k, 3, true);
+		kvc_keep_aside(k, 7, true);
+		assert_int_equal(kvc_keep_victim(k), 2);
+		kvc_keep_del(k, 2, true);
+		assert_int_equal(kvc_keep_victim(k), 0);
+		kvc_keep_aside(k, 3, false);
+		assert_int_equal(kvc_keep_victim(k), 3);
+		kvc_keep_aside(k, 1, true); /* what is followed may be aside too */
+		kvc_keep_del(k, 3, true);
+		assert_int_equal(kvc_keep_victim(k), 0);
+		kvc_keep_del(k, 1, false); /* and go as it is */
+		assert_false(kvc_keep_has(k, 1));
+		assert_int_equal(kvc_keep_add(k, NULL, 1, 0, 1), 0);
+		kvc_keep_begin(k, &r);
+		kvc_keep_end(k, &r);
+		assert_int_equal(kvc_keep_victim(k), 1);
+		kvc_request_free(&r);
 		kvc_keep_close(k);
 	}
 }
@@ -362,8 +497,10 @@ static void too_much(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(all_hold), cmocka_unit_test(busy),     cmocka_unit_test(orders),
-		cmocka_unit_test(sizes),    cmocka_unit_test(orphans),  cmocka_unit_test(learned),
+		cmocka_unit_test(all_hold), cmocka_unit_test(keeps_its_place),
+		cmocka_unit_test(busy),     cmocka_unit_test(aside),
+		cmocka_unit_test(orders),   cmocka_unit_test(sizes),
+		cmocka_unit_test(orphans),  cmocka_unit_test(learned),
 		cmocka_unit_test(ghosts),   cmocka_unit_test(too_much),
 	};
 

@@ -31,10 +31,21 @@ static void defaults_and_values(void **state)
 	assert_string_equal(kvc_policy_names[o.policy], "mru");
 	assert_int_equal(o.write, KVC_BACK);
 	assert_int_equal(o.keep_pool, 1);
+	assert_int_equal(o.admit, KVC_ADMIT_ALL);
+	assert_int_equal(o.daily_bytes, 0);
+	assert_int_equal(kvc_options_parse(&o, "admit=twice,daily=50G", error), 0);
+	assert_int_equal(o.admit, KVC_ADMIT_TWICE);
+	assert_int_equal(o.daily_bytes, 50ull << 30);
 	assert_int_equal(o.passthrough, KVC_OFF);
 	assert_string_equal(o.generic, "ro,nosuid");
 	assert_int_equal(kvc_options_parse(&o, "numa=bind:0;1", error), 0);
 	assert_string_equal(o.numa, "bind:0;1");
+	assert_int_equal(o.atime, KVC_ATIME_OPENS);
+	assert_int_equal(kvc_options_parse(&o, "relatime,noatime", error), 0);
+	assert_int_equal(o.atime, KVC_ATIME_NEVER);
+	assert_int_equal(kvc_options_parse(&o, "relatime", error), 0);
+	assert_int_equal(o.atime, KVC_ATIME_RELATIVE);
+	assert_string_equal(o.generic, "ro,nosuid");
 }
 
 static void refused(void **state)
@@ -60,6 +71,9 @@ static void refused(void **state)
 		"commit=41",
 		"deadline=99999999999999999999",
 		"disk=1",
+		"admit=once",
+		"daily=",
+		"daily=-1",
 	};
 	struct kvc_options o, before;
 	char error[256];

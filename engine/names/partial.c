@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Whole chunks. A model can say how many files its chunks have (user.kvcachefs.layers). A chunk's
+ * folder with fewer is partial; with partial=miss its files are then not found by anybody: not by
+ * name, nor in a list, nor in a lease, nor by an open of what the kernel still knew. The folder
+ * itself always is, so that its files can be made in it by who makes them, whatever names and
+ * flags he uses.
+ *
+ * What counts is a regular file that was published with data, under any name but one that is
+ * renamed when the file is done (kvc_partial_temporary). Such names are never hidden, or that
+ * rename would not find them.
+ *
+ * The number is counted when it is asked for, and kept in the folder's node (n->published) until a
+ * name in the folder changes, or a file of it is published. Nothing of it is in the catalog, so a
+ * start has nothing to recover.
+ *
+ * The kernel is given no time to keep a name in a partial folder, be it there or missing. So when
+ * the last file is published all of them are there at once, and nobody has to be told but who has
+ * listed the folder. The other way, when a file of a whole chunk goes, all names are made old.
+ */
+#include "partial.h"
+
+#include "folder.h"
+#include "notify.h"
+#include "unit.h"
+
+#include <string.h>
+
+bool kvc_partial_temporary(const char *name)
+{
+	return *name == '.' || strstr(name, ".tmp");
+}
+
+static bool is_published_both(struct kvc *k, uint64_t ino, int *err)
+{
+	const struct kvc_node *n = kvc_node_find_locked(k, ino);
+	struct kvc_object_row o = { 0 };
+
+	if (n)
+		return n->object.gen && n->object.size && !n->unborn && !kvc_node_gone(n);
+	*err = kvc_object_get(k->cat, ino, &o);
+	*err = *err == -ENOENT ? 0 : *err;
+	return !*err && o.gen && o.size;
+}
+
+/* How many files the folder has that count; or an error. */
+static int count_both(struct kvc *k, struct kvc_node *folder)
+{
+	struct kvc_entries e = { 0 };
+	int err = 0, n = 0;
+
+	if (folder->published)
+		return (int)folder->published - 1;
+	err = kvc_entries_in_both(k, folder->row.ino, &e);
+	for (size_t i = 0; i < e.n && !err; i++)
+		n += S_ISREG(e.v[i].kind) && !kvc_partial_temporary(e.v[i].name) &&
+		     is_published_both(k, e.v[i].ino, &err);
+	free(e.v);
+	if (!err)
+		folder->published = (unsigned)n + 1;
+	return err ?: n;
+}
+
+bool kvc_partial_both(struct kvc *k, struct kvc_node *folder)
+{
+	uint64_t model;
+	unsigned want;
+	int got;
+
+	if (!kvc_layers_any(k) || !S_ISDIR(folder->row.mode) || folder->row.ino == KVC_ROOT ||
+	    kvc_model_of_both(k, folder->row.ino, &model) || model == folder->row.ino)
+		return false;
+	want = kvc_layers_of_locked(k, model);
+	if (!want || !kvc_unit_whole_both(k, folder))
+		return false;
+	got = count_both(k, folder);
+	return got < 0 || (unsigned)got < want; /* who cannot tell makes a miss of it */
+}
+
+bool kvc_partial_hides_both(struct kvc *k, struct kvc_node *folder, const char *name)
+{
+	return kvc_partial_on(k) && !kvc_partial_temporary(name) && kvc_partial_both(k, folder);
+}
+
+static int other_name(void *arg, const struct kvc_name *n)
+{
+	return n->parent != *(const uint64_t *)arg || kvc_partial_temporary(n->name);
+}
+
+bool kvc_partial_hidden_both(struct kvc *k, struct kvc_node *n)
+{
+	uint64_t parent = n->row.parent;
+	struct kvc_node *folder;
+	bool hidden;
+
+	if (!kvc_partial_on(k) || n->unnamed || n->lost || kvc_node_get_both(k, parent, &folder))
+		return false;
+	hidden = kvc_partial_both(k, folder) &&
+		 !kvc_name_of(k->cat, n->row.ino, other_name, &parent);
+	kvc_node_settle_locked(k, folder);
+	return hidden;
+}
+
+void kvc_partial_published_locked(struct kvc *k, struct kvc_node *n)
+{
+	struct kvc_node *folder = kvc_layers_any(k) ? kvc_node_find_locked(k, n->row.parent) : NULL;
+
+	if (!folder || !kvc_layers_of_locked(k, n->model))
+		return;
+	folder->published = 0;
+	if (k->opt.partial != KVC_PARTIAL_MISS || !kvc_kernel_knows(folder))
+		return;
+	/* It may be the last one: what was listed is old. Or there is nothing in it any more. */
+	kvc_touch_folder_locked(k, folder, 0);
+	if (n->object.size)
+		kvc_notify(k, KVC_TELL_PRUNE, folder->row.ino, 0);
+	else
+		kvc_notify(k, KVC_TELL_FOLDER, 0, folder->row.ino);
+}
+
+bool kvc_partial_was_whole_both(struct kvc *k, struct kvc_node *folder)
+{
+	return kvc_partial_on(k) && !kvc_partial_both(k, folder);
+}
+
+void kvc_partial_after_both(struct kvc *k, struct kvc_node *folder, bool whole)
+{
+	if (whole && !folder->lost && kvc_partial_both(k, folder))
+		kvc_notify(k, KVC_TELL_FOLDER, 0, folder->row.ino);
+}
+
+void kvc_partial_moved_both(struct kvc *k, struct kvc_node *n, struct kvc_node *to)
+{
+	if (!kvc_partial_on(k) || !kvc_kernel_knows(n))
+		return;
+	if (S_ISDIR(n->row.mode))
+		kvc_notify(k, KVC_TELL_FOLDER, 0, n->row.ino);
+	else if (S_ISREG(n->row.mode) && kvc_partial_both(k, to))
+		kvc_notify(k, KVC_TELL_NAME, 0, n->row.ino);
+}
+
+void kvc_partial_set_both(struct kvc *k, struct kvc_node *model)
+{
+	if (k->opt.partial != KVC_PARTIAL_MISS)
+		return;
+	kvc_table_each(&k->nodes->table, s) {
+		struct kvc_node *n = kvc_of(s, struct kvc_node, slot);
+
+		if (!S_ISDIR(n->row.mode) || !kvc_kernel_knows(n))
+			continue;
+		n->row.mtime_ns++; /* what was listed of it is old; not worth a row */
+		kvc_notify(k, KVC_TELL_PRUNE, n->row.ino, 0);
+	}
+	kvc_notify(k, KVC_TELL_FOLDER, 0, model->row.ino);
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whole chunks, and those that are not yet (partial.c). Both locks, unless said otherwise. */
+#ifndef KVC_PARTIAL_H
+#define KVC_PARTIAL_H
+
+#include "layers.h"
+#include "node.h"
+
+/* May any file be hidden? Where not, nothing more is looked at. Needs no lock. */
+static inline bool kvc_partial_on(struct kvc *k)
+{
+	return k->opt.partial == KVC_PARTIAL_MISS && kvc_layers_any(k);
+}
+/* Is the folder a chunk with fewer files than its model's layers? Whatever partial= says. */
+bool kvc_partial_both(struct kvc *k, struct kvc_node *folder);
+/* The name is one that is renamed when the file is done: it never counts, and is never hidden. */
+bool kvc_partial_temporary(const char *name);
+/* Is a regular file of this name in the folder hidden? */
+bool kvc_partial_hides_both(struct kvc *k, struct kvc_node *folder, const char *name);
+/* The same of a file, by all of its names. */
+bool kvc_partial_hidden_both(struct kvc *k, struct kvc_node *n);
+/* A file was published. Under k->lock. */
+void kvc_partial_published_locked(struct kvc *k, struct kvc_node *n);
+/*
+ * Around a change of names in a folder: was it a whole chunk, and is it still? If not, the kernel
+ * is told that its files are not there any more.
+ */
+bool kvc_partial_was_whole_both(struct kvc *k, struct kvc_node *folder);
+void kvc_partial_after_both(struct kvc *k, struct kvc_node *folder, bool whole);
+/*
+ * A file or a folder was moved into this folder: names of it that the kernel knows may be hidden.
+ */
+void kvc_partial_moved_both(struct kvc *k, struct kvc_node *n, struct kvc_node *to);
+/* What is set on the model changed: all that the kernel knows of it is old. */
+void kvc_partial_set_both(struct kvc *k, struct kvc_node *model);
+
+#endif

@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See kept.h. */
+#include "kept.h"
+
+#include "log.h"
+#include "pin.h"
+#include "store.h"
+#include "tierq.h"
+
+#include <fcntl.h>
+#include <string.h>
+
+#define USUAL (1u << 20) /* bytes of a chunk, where they are not known */
+
+unsigned kvc_policy_of(const struct kvc *k, enum kvc_cache cache, unsigned class)
+{
+	if (class)
+		return class - 1;
+	return (unsigned)(cache == KVC_CACHE_DISK && k->opt.disk_policy ? k->opt.disk_policy - 1
+									: k->opt.policy);
+}
+
+bool kvc_kept_here(const struct kvc *k, enum kvc_cache cache, unsigned class)
+{
+	return cache == KVC_CACHE_POOL ||
+	       (k->tier[0].t && !kvc_policies[kvc_policy_of(k, cache, class)].by_rank);
+}
+
+bool kvc_kept_learns(const struct kvc *k, unsigned class)
+{
+	for (int i = 0; i < KVC_CACHES; i++)
+		if (kvc_policies[kvc_policy_of(k, (enum kvc_cache)i, class)].by_chain)
+			return true;
+	return false;
+}
+
+struct kvc_keep *kvc_kept_of_locked(struct kvc *k, enum kvc_cache cache, unsigned class)
+{
+	struct kvc_keep **keep = &k->kept->keep[cache][class];
+	uint64_t bytes = cache == KVC_CACHE_POOL ? k->pool.bytes : k->pins->disk_size;
+	struct kvc_keep_conf conf = { kvc_policy_of(k, cache, class), bytes / USUAL, 1 };
+
+	if (!*keep && kvc_kept_here(k, cache, class) && kvc_keep_open(keep, &conf))
+		*keep = NULL;
+	return *keep;
+}
+
+bool kvc_kept_has_locked(const struct kvc *k, enum kvc_cache cache, const struct kvc_chunk *c)
+{
+	struct kvc_keep *keep = k->kept->keep[cache][c->policy];
+
+	return keep && kvc_keep_has(keep, c->id);
+}
+
+static uint64_t bytes_of(enum kvc_cache cache, const struct kvc_chunk *c)
+{
+	return cache == KVC_CACHE_POOL && c->bytes ? c->bytes : USUAL;
+}
+
+/* Without memory it is nobody's victim until it comes again. */
+void kvc_kept_in_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk *c)
+{
+	struct kvc_keep *keep = kvc_kept_of_locked(k, cache, c->policy);
+
+	if (keep)
+		kvc_keep_add(keep, NULL, c->id, c->parent & ~KVC_TOLD, bytes_of(cache, c));
+}
+
+void kvc_kept_claim_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk *c,
+			   struct kvc_request *r)
+{
+	kvc_keep_claim(k->kept->keep[cache][c->policy], r, c->id, c->parent & ~KVC_TOLD,
+		       bytes_of(cache, c));
+}
+
+/* Whose policy says what is in the chunk's row: the disk's, if it has an order of its own. */
+static struct kvc_keep *fact_keeper(const struct kvc *k, unsigned class)
+{
+	return k->kept->keep[kvc_kept_here(k, KVC_CACHE_DISK, class) ? KVC_CACHE_DISK
+								     : KVC_CACHE_POOL][class];
+}
+
+uint64_t kvc_kept_facts_locked(const struct kvc *k, const struct kvc_chunk *c)
+{
+	struct kvc_keep *keep = fact_keeper(k, c->policy);
+
+	return keep && kvc_keep_has(keep, c->id) ? kvc_keep_facts(keep, c->id) : c->facts;
+}
+
+void kvc_kept_out_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk *c, bool evicted)
+{
+	struct kvc_keep *keep = k->kept->keep[cache][c->policy];
+
+	if (!keep || !kvc_keep_has(keep, c->id))
+		return;
+	c->facts = kvc_kept_facts_locked(k, c);
+	kvc_keep_del(keep, c->id, evicted);
+}
+
+void kvc_kept_forget_locked(struct kvc *k, uint64_t id)
+{
+	for (int i = 0; i < KVC_CACHES; i++)
+		for (int j = 0; j < KVC_CLASSES; j++)
+			if (k->kept->keep[i][j])
+				kvc_keep_del(k->kept->keep[i][j], id, true);
+}
+
+uint64_t kvc_kept_count_locked(const struct kvc *k, enum kvc_cache cache, unsigned class)
+{
+	return k->kept->keep[cache][class] ? kvc_keep_chunks(k->kept->keep[cache][class]) : 0;
+}
+
+uint64_t kvc_kept_victim_locked(struct kvc *k, enum kvc_cache cache, unsigned class)
+{
+	return k->kept->keep[cache][class] ? kvc_keep_victim(k->kept->keep[cache][class]) : 0;
+}
+
+void kvc_kept_aside_locked(struct kvc *k, enum kvc_cache cache, uint64_t id, unsigned class,
+			   bool aside)
+{
+	struct kvc_keep *keep = k->kept->keep[cache][class];
+
+	if (keep && kvc_keep_has(keep, id))
+		kvc_keep_aside(keep, id, aside);
+}
+
+void kvc_kept_follow_locked(struct kvc *k, struct kvc_chunk *c, uint64_t parent)
+{
+	for (int i = 0; i < KVC_CACHES; i++)
+		if (k->kept->keep[i][c->policy])
+			kvc_keep_follow(k->kept->keep[i][c->policy], c->id, parent);
+}
+
+void kvc_kept_part_locked(struct kvc *k, struct kvc_chunk *c)
+{
+	if (k->kept->keep[KVC_CACHE_POOL][c->policy])
+		kvc_keep_follow(k->kept->keep[KVC_CACHE_POOL][c->policy], c->id, 0);
+}
+
+void kvc_kept_restore_locked(struct kvc *k, enum kvc_cache cache, const struct kvc_chunk_row *r,
+			     uint64_t bytes)
+{
+	struct kvc_keep *keep = kvc_kept_of_locked(k, cache, r->policy);
+
+	if (keep)
+		kvc_keep_restore(keep, r->id, 0, bytes ? bytes : USUAL, r->facts);
+}
+
+void kvc_kept_join_locked(struct kvc *k, enum kvc_cache cache, const struct kvc_chunk_row *r)
+{
+	struct kvc_keep *keep = k->kept->keep[cache][r->policy];
+
+	if (keep && r->parent)
+		kvc_keep_follow(keep, r->id, r->parent & ~KVC_TOLD);
+}
+
+void kvc_kept_take_locked(struct kvc *k, struct kvc_chunk_row *r)
+{
+	struct kvc_keep *keep = k->kept->keep[KVC_CACHE_DISK][r->policy];
+
+	if (!keep || !kvc_keep_has(keep, r->id))
+		return;
+	r->facts = kvc_keep_facts(keep, r->id);
+	kvc_keep_del(keep, r->id, true);
+}
+
+void kvc_kept_reclass_locked(struct kvc *k, const struct kvc_chunk_row *r, unsigned class)
+{
+	struct kvc_chunk_row to = *r;
+
+	if (k->kept->keep[KVC_CACHE_DISK][r->policy])
+		kvc_keep_del(k->kept->keep[KVC_CACHE_DISK][r->policy], r->id, false);
+	to.policy = class;
+	to.facts = 0; /* another policy knows nothing of it */
+	kvc_kept_restore_locked(k, KVC_CACHE_DISK, &to, 0);
+	kvc_kept_join_locked(k, KVC_CACHE_DISK, &to);
+}
+
+/* ---- what policies have learned: a file in the store, a part for each ---- */
+
+struct part {
+	uint32_t cache, class;
+	uint64_t len; /* of what follows, as kvc_keep_save gives it */
+};
+
+static char *read_all(const char *path, size_t *len)
+{
+	KVC_FD int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	struct stat st;
+	char *all;
+
+	if (fd < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size > 1L << 30)
+		return NULL;
+	*len = (size_t)st.st_size;
+	all = malloc(*len + 1);
+	if (all && read(fd, all, *len) == (ssize_t)*len)
+		return all;
+	free(all);
+	return NULL;
+}
+
+void kvc_kept_load(struct kvc *k)
+{
+	char path[1280];
+	size_t len = 0;
+	KVC_MEM char *all = read_all(kvc_store_path(k->store, KVC_STORE_POLICIES, path), &len);
+	struct kvc_keep *keep;
+	struct part part;
+
+	for (size_t at = 0; all && len - at >= sizeof part; at += part.len) {
+		memcpy(&part, all + at, sizeof part);
+		at += sizeof part;
+		if (part.cache >= KVC_CACHES || part.class >= KVC_CLASSES || part.len > len - at) {
+			kvc_warn("%s is damaged: policies learn anew", path);
+			return;
+		}
+		if (!kvc_kept_here(k, (enum kvc_cache)part.cache, part.class))
+			continue;
+		keep = kvc_kept_of_locked(k, (enum kvc_cache)part.cache, part.class);
+		/* of another policy that the mount had then, or damaged */
+		if (keep && kvc_keep_load(keep, all + at, part.len))
+			kvc_info("the policy %s begins anew",
+				 kvc_policies[kvc_policy_of(k, (enum kvc_cache)part.cache,
+							    part.class)]
+					 .name);
+	}
+}
+
+static int write_parts(struct kvc *k, int fd)
+{
+	off_t at = 0;
+
+	for (uint32_t i = 0; i < KVC_CACHES; i++)
+		for (uint32_t j = 0; j < KVC_CLASSES; j++) {
+			KVC_MEM void *blob = NULL;
+			struct part part = { i, j, 0 };
+			int err;
+
+			if (!k->kept->keep[i][j])
+				continue;
+			err = kvc_keep_save(k->kept->keep[i][j], &blob, &part.len);
+			err = err ?: kvc_pwrite_all(fd, &part, sizeof part, at);
+			at += (off_t)sizeof part;
+			err = err ?: kvc_pwrite_all(fd, blob, part.len, at);
+			at += (off_t)part.len;
+			if (err)
+				return err;
+		}
+	return 0;
+}
+
+void kvc_kept_save(struct kvc *k)
+{
+	char path[1280], beside[1280];
+	KVC_FD int fd = -1;
+	int err;
+
+	kvc_store_path(k->store, KVC_STORE_POLICIES, path);
+	kvc_store_path(k->store, KVC_STORE_POLICIES ".new", beside);
+	fd = open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+	err = fd < 0 ? -errno : write_parts(k, fd);
+	if (!err && fsync(fd))
+		err = -errno;
+	if (err || rename(beside, path)) {
+		kvc_warn("%s cannot be written: %s; policies learn anew at the next mount", path,
+			 strerror(err ? -err : errno));
+		unlink(beside);
+	}
+}
+
+void kvc_kept_free(struct kvc *k)
+{
+	for (int i = 0; i < KVC_CACHES; i++)
+		for (int j = 0; j < KVC_CLASSES; j++)
+			kvc_keep_close(k->kept->keep[i][j]);
+}
+
+void kvc_kept_text_locked(struct kvc *k, FILE *f)
+{
+	for (int i = 0; i < KVC_CACHES; i++)
+		for (unsigned j = 0; j < KVC_CLASSES; j++) {
+			struct kvc_keep *keep = k->kept->keep[i][j];
+			char text[1024], *save = NULL;
+
+			if (!keep)
+				continue;
+			fprintf(f, "%s %s%s\n  chunks %llu\n  memory %llu\n", i ? "disk" : "pool",
+				kvc_policies[kvc_policy_of(k, (enum kvc_cache)i, j)].name,
+				j ? " (models of their own)" : "",
+				(unsigned long long)kvc_keep_chunks(keep),
+				(unsigned long long)kvc_keep_bytes(keep));
+			kvc_keep_text(keep, text, sizeof text);
+			for (char *l = strtok_r(text, "\n", &save); l;
+			     l = strtok_r(NULL, "\n", &save))
+				fprintf(f, "  %s\n", l);
+		}
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who uses which chunks, and in which order: what policies know of (kept.h). All under k->lock.
+ *
+ * A request, as policies know it, is what one client uses without a pause: a thread of an engine,
+ * or a lease, whose paths are one prompt. What follows what is told, by a lease or an attribute, or
+ * learned from the order of a client's calls (policy/order.h); the chunk's row keeps it.
+ *
+ * A chunk that a client has made is fresh until that client goes on to another one, or pauses: only
+ * then its size is known, and whether its file was renamed into another chunk. Only then policies
+ * hear whose it is and what it follows; until then they have it as one that just came, so that it
+ * goes in its turn where stores are that fast.
+ */
+#ifndef KVC_USED_H
+#define KVC_USED_H
+
+#include "kept.h"
+#include "record.h"
+
+#define KVC_CLIENTS 64
+
+struct kvc_client {
+	uint32_t id; /* 0: nobody's */
+	unsigned class;
+	uint64_t last, last_ns;  /* the chunk that it used last, and when */
+	uint64_t noted;          /* the one of which policies heard last */
+	uint64_t serial;         /* of its request; 0: none */
+	unsigned n;              /* chunks of it */
+	struct kvc_chunk *fresh; /* made by it; kept by c->inflight */
+	uint64_t made_ns;
+	bool recorded; /* that it made it */
+	bool ahead;    /* it asks for what will be used: that is none yet, for who records */
+	struct kvc_request request[KVC_CACHES];
+};
+
+struct kvc_used {
+	struct kvc_client client[KVC_CLIENTS];
+	struct kvc_order *order; /* NULL: nothing was learned yet */
+	uint64_t serial;
+	uint32_t leases;           /* clients made for them */
+	struct kvc_record *record; /* NULL: nobody reads it */
+};
+
+/* A client for a lease's paths. */
+uint32_t kvc_used_lease_locked(struct kvc *k);
+/*
+ * A client (0: nobody that is known) uses a file of a chunk. hit: it was there. All files of a
+ * chunk in one request are one use; the one that was first, again, is another.
+ */
+void kvc_used_locked(struct kvc *k, struct kvc_chunk *c, uint64_t file, uint32_t client, bool hit);
+/* It has made one of its files. */
+void kvc_used_made_locked(struct kvc *k, struct kvc_chunk *c, uint32_t client);
+/* A file that was chunk `from` by itself is in this one now. */
+void kvc_used_moved_locked(struct kvc *k, uint64_t from, struct kvc_chunk *c, uint32_t client);
+/* A file or folder has another name. */
+void kvc_used_renamed_locked(struct kvc *k, uint64_t ino);
+/* It follows this one (0: none), somebody says. */
+void kvc_used_told_locked(struct kvc *k, struct kvc_chunk *c, uint64_t parent);
+/* It is the next to go, and must not be fresh any more. */
+void kvc_used_known_locked(struct kvc *k, struct kvc_chunk *c);
+/* The client's request is over. */
+void kvc_used_end_locked(struct kvc *k, uint32_t client);
+/* Now and then: what pauses is over. */
+void kvc_used_tick_locked(struct kvc *k);
+/*
+ * Nobody can be evicted, and somebody has to: what is under way protects nothing any more. False:
+ * nothing was.
+ */
+bool kvc_used_loosen_locked(struct kvc *k);
+/* At the end. */
+void kvc_used_free(struct kvc *k);
+
+#endif

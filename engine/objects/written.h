@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bytes that were written to each tier, today and in all (written.c). Under k->lock. */
+#ifndef KVC_WRITTEN_H
+#define KVC_WRITTEN_H
+
+#include "kvc.h"
+
+/* Of a tier; `today` is of that day, counted in days since 1970 by the store's clock. */
+struct kvc_written {
+	uint64_t day, today, all;
+};
+
+void kvc_written_add_locked(struct kvc *k, unsigned tier, uint64_t bytes);
+/* As of now: after midnight nothing was written today. */
+struct kvc_written kvc_written_show_locked(struct kvc *k, unsigned tier);
+/* To and from the catalog: a start goes on with what the last minute before a kill may lack. */
+void kvc_written_save_both(struct kvc *k);
+int kvc_written_load_both(struct kvc *k);
+
+#endif

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which chunk follows which, learned from the order in which clients use them. An engine opens what
+ * it finds of a prompt from its beginning on, computes the rest and creates that in order: so a new
+ * chunk follows what its client used just before, unless it seems to begin another prompt. What is
+ * once known of a chunk is the caller's to keep; this remembers what each client did last, and
+ * which answers were in doubt. It has no lock, and each call takes the same short time.
+ */
+#ifndef KVC_ORDER_H
+#define KVC_ORDER_H
+
+#include "util.h"
+
+/* A request is over after such a pause; what a client computed it creates up to so much later. */
+#define KVC_ORDER_PAUSE_NS 1000000000ull
+#define KVC_ORDER_COMPUTE_NS 30000000000ull
+
+struct kvc_order;
+
+struct kvc_seen {
+	uint64_t parent; /* what it follows; 0: nothing that is known */
+	bool begins;     /* with it a request of this client begins */
+};
+
+/* 0 or -ENOMEM. */
+int kvc_order_open(struct kvc_order **out);
+void kvc_order_close(struct kvc_order *o);
+/*
+ * A client (what is one by the order of its calls: a process, or a thread) uses a chunk at now_ns
+ * (kvc_mono_ns). known: it was there before, and follows known_parent (0: nothing); else it is
+ * being made. Several uses of one chunk in a row, such as of its layers, are one. What was in doubt
+ * when a chunk was made may be answered otherwise when it is used again: unless its chain was told,
+ * the caller takes that over (kvc_keep_follow).
+ */
+void kvc_order_see(struct kvc_order *o, uint32_t client, uint64_t id, uint64_t now_ns, bool known,
+		   uint64_t known_parent, struct kvc_seen *out);
+
+#endif

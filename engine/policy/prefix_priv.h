@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What prefix.c and prefix_save.c share. */
+#ifndef KVC_PREFIX_PRIV_H
+#define KVC_PREFIX_PRIV_H
+
+#include "ghosts.h"
+#include "keep_priv.h"
+#include "learn.h"
+
+#define SHADOWS 2
+#define NO_MEAN 255  /* used once */
+#define MEAN_STEPS 8 /* to a doubling of the gap */
+#define SIZES 256
+
+/* A chunk's own, in a shadow too. */
+struct worth {
+	uint8_t *score, *gap;
+};
+
+struct shadow {
+	struct kvc_chain chain;
+	struct worth worth;
+	double hits; /* per request, lately */
+};
+
+struct prefix {
+	struct worth worth;
+	uint8_t *count, *mean, *kids, *size;
+	struct kvc_learn *learn;
+	const struct kvc_index *index;
+	struct kvc_ghosts ghosts;
+	struct shadow shadow[SHADOWS]; /* by the index, and by the last use */
+	uint32_t sample;
+	uint64_t fits; /* chunks, as it turned out */
+	double asked;  /* chunks per request, lately */
+	double uses;   /* of chunks in shadows */
+	bool by_use;   /* the guard's choice */
+	uint64_t switches, refused;
+	float per_size[SIZES];
+};
+
+/* prefix_save.c */
+uint8_t kvc_prefix_size(uint64_t bytes);
+/* A chunk has come, and not by a request. */
+void kvc_prefix_came(struct kvc_keep *k, uint32_t slot, uint64_t bytes);
+uint64_t kvc_prefix_facts(const struct kvc_keep *k, uint32_t slot);
+void kvc_prefix_restore(struct kvc_keep *k, uint32_t slot, uint64_t bytes, uint64_t facts);
+void kvc_prefix_save(const struct kvc_keep *k, struct kvc_out *o);
+void kvc_prefix_load(struct kvc_keep *k, struct kvc_in *in);
+
+#endif

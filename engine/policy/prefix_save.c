@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What of the policy `prefix` survives a restart. A chunk's facts, from the highest bit on: that
+ * they are known, the score, the uses, how many followed it, the mean of its gaps (of one that was
+ * used once: the class of the gap it was given), and the request of its last use. The rest is the
+ * guard, the learner, the ghosts and the shadows, as far as they are not too large. And what is
+ * known of a chunk that came without a request: what its ghost does, or nothing.
+ */
+#include "prefix_priv.h"
+
+#include <math.h>
+#include <string.h>
+
+#define KNOWN (1ull << 63)
+#define SHADOW_MOST 65536u /* chunks of a shadow: one of more begins anew */
+#define SHADOW_BYTES 26    /* of one of them */
+#define NUMBERS_END 0x1p53
+
+uint64_t kvc_prefix_facts(const struct kvc_keep *k, uint32_t slot)
+{
+	const struct prefix *p = k->own;
+	uint8_t gap = p->mean[slot] == NO_MEAN ? p->worth.gap[slot] : p->mean[slot];
+
+	return KNOWN | (uint64_t)p->worth.score[slot] << 56 | (uint64_t)p->count[slot] << 48 |
+	       (uint64_t)p->kids[slot] << 40 | (uint64_t)gap << 32 | k->chain.last[slot];
+}
+
+uint8_t kvc_prefix_size(uint64_t bytes)
+{
+	return (uint8_t)(8 * log2f((float)kvc_min(kvc_max(bytes, 1), 1u << 30)));
+}
+
+void kvc_prefix_came(struct kvc_keep *k, uint32_t slot, uint64_t bytes)
+{
+	struct prefix *p = k->own;
+	const struct kvc_ghost *g = kvc_ghosts_find(&p->ghosts, k->chain.id[slot]);
+
+	p->size[slot] = kvc_prefix_size(bytes);
+	if (g) {
+		p->count[slot] = g->count;
+		p->mean[slot] = g->gap;
+		p->kids[slot] = g->kids;
+		p->worth.gap[slot] = g->gap == NO_MEAN ? 0
+						       : kvc_learn_gap((float)g->gap / MEAN_STEPS);
+		k->chain.last[slot] = g->last;
+	} else {
+		p->count[slot] = 1;
+		p->mean[slot] = NO_MEAN;
+	}
+}
+
+void kvc_prefix_restore(struct kvc_keep *k, uint32_t slot, uint64_t bytes, uint64_t facts)
+{
+	struct prefix *p = k->own;
+	uint8_t gap = (uint8_t)(facts >> 32), count = (uint8_t)(facts >> 48);
+
+	if (!(facts & KNOWN)) {
+		kvc_prefix_came(k, slot, bytes);
+		return;
+	}
+	p->size[slot] = kvc_prefix_size(bytes);
+	p->count[slot] = count;
+	p->mean[slot] = count <= 1 ? NO_MEAN : (uint8_t)kvc_min(gap, NO_MEAN - 1);
+	p->worth.gap[slot] = count <= 1 ? (uint8_t)kvc_min(gap, KVC_GAPS - 1)
+					: kvc_learn_gap((float)p->mean[slot] / MEAN_STEPS);
+	p->worth.score[slot] = (uint8_t)kvc_min(facts >> 56 & 127, KVC_SCORES - 1);
+	p->kids[slot] = (uint8_t)(facts >> 40);
+	k->chain.last[slot] = (uint32_t)facts;
+	/* where what was saved beside it is lost, requests are counted on from there */
+	k->now = (uint32_t)kvc_max(k->now, k->chain.last[slot]);
+}
+
+/* Shadows: nobody comes before what it follows. */
+
+static void save_one(const struct shadow *s, struct kvc_out *o, uint32_t slot, uint32_t *nr,
+		     uint32_t *n)
+{
+	const struct kvc_chain *c = &s->chain;
+	uint32_t up = c->parent[slot];
+
+	kvc_out_64(o, c->id[slot]);
+	kvc_out_32(o, up == KVC_NO_SLOT ? 0 : nr[up]);
+	kvc_out_32(o, c->last[slot]);
+	kvc_out_8(o, s->worth.score[slot]);
+	kvc_out_8(o, s->worth.gap[slot]);
+	kvc_out_double(o, c->key ? c->key[slot] : 0);
+	nr[slot] = ++*n;
+}
+
+static void save_shadow(const struct shadow *s, struct kvc_out *o)
+{
+	const struct kvc_chain *c = &s->chain;
+	uint32_t *nr, *way, n = 0;
+
+	if (c->n > SHADOW_MOST) {
+		kvc_out_32(o, 0);
+		return;
+	}
+	kvc_out_32(o, c->n);
+	nr = calloc(c->used + 1, sizeof *nr); /* by slot: its number, from 1 on */
+	way = malloc((c->used + 1) * sizeof *way);
+	o->failed |= !nr || !way;
+	for (uint32_t i = 0; i < c->used && !o->failed; i++) {
+		uint32_t depth = 0;
+
+		for (uint32_t at = c->id[i] ? i : KVC_NO_SLOT; at != KVC_NO_SLOT && !nr[at];
+		     at = c->parent[at])
+			way[depth++] = at;
+		while (depth)
+			save_one(s, o, way[--depth], nr, &n);
+	}
+	free(nr);
+	free(way);
+}
+
+/* fits: it is one of this size. */
+static void load_shadow(struct shadow *s, struct kvc_in *in, bool fits)
+{
+	uint32_t n = kvc_in_count(in, SHADOW_MOST, SHADOW_BYTES), *slots;
+
+	if (!fits) {
+		kvc_in_skip(in, (uint64_t)n * SHADOW_BYTES);
+		return;
+	}
+	slots = malloc((n + 1) * sizeof *slots);
+	in->bad |= !slots;
+	for (uint32_t i = 0; i < n && !in->bad; i++) {
+		uint64_t id = kvc_in_64(in);
+		uint32_t up = kvc_in_32(in), last = kvc_in_32(in), slot;
+		uint8_t score = kvc_in_8(in), gap = kvc_in_8(in);
+		double key = kvc_in_double(in);
+
+		if (!id || up > i || score >= KVC_SCORES || gap >= KVC_GAPS ||
+		    kvc_chain_find(&s->chain, id) != KVC_NO_SLOT)
+			in->bad = true;
+		if (in->bad)
+			break;
+		slot = kvc_chain_add(&s->chain, id, up ? slots[up - 1] : KVC_NO_SLOT, key);
+		in->bad |= slot == KVC_NO_SLOT;
+		if (in->bad)
+			break;
+		slots[i] = slot;
+		s->chain.last[slot] = last;
+		s->worth.score[slot] = score;
+		s->worth.gap[slot] = gap;
+	}
+	free(slots);
+}
+
+void kvc_prefix_save(const struct kvc_keep *k, struct kvc_out *o)
+{
+	const struct prefix *p = k->own;
+
+	kvc_out_32(o, p->sample);
+	kvc_out_64(o, p->fits);
+	kvc_out_double(o, p->asked);
+	kvc_out_double(o, p->uses);
+	kvc_out_8(o, p->by_use);
+	kvc_out_64(o, p->switches);
+	kvc_out_64(o, p->refused);
+	kvc_learn_save(p->learn, o);
+	kvc_ghosts_save(&p->ghosts, o);
+	for (unsigned i = 0; i < SHADOWS; i++) {
+		kvc_out_double(o, p->shadow[i].hits);
+		save_shadow(&p->shadow[i], o);
+	}
+}
+
+static double load_number(struct kvc_in *in)
+{
+	double v = kvc_in_double(in);
+
+	in->bad |= v < 0 || v >= NUMBERS_END;
+	return v;
+}
+
+void kvc_prefix_load(struct kvc_keep *k, struct kvc_in *in)
+{
+	struct prefix *p = k->own;
+	bool fits = kvc_in_32(in) == p->sample;
+	uint8_t by_use;
+
+	p->fits = kvc_in_64(in);
+	p->asked = load_number(in);
+	p->uses = load_number(in);
+	by_use = kvc_in_8(in);
+	in->bad |= by_use > 1;
+	p->by_use = by_use == 1;
+	p->switches = kvc_in_64(in);
+	p->refused = kvc_in_64(in);
+	kvc_learn_load(p->learn, in);
+	kvc_ghosts_load(&p->ghosts, in);
+	for (unsigned i = 0; i < SHADOWS; i++) {
+		p->shadow[i].hits = load_number(in);
+		load_shadow(&p->shadow[i], in, fits);
+	}
+}

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See state.h. */
+#include "state.h"
+
+#include <endian.h>
+#include <math.h>
+#include <string.h>
+
+void kvc_out_bytes(struct kvc_out *o, const void *v, size_t n)
+{
+	while (!o->failed && o->room - o->n < n) {
+		size_t room = o->room ? o->room * 2 : 4096;
+		uint8_t *p = realloc(o->v, room);
+
+		o->failed = !p;
+		if (p) {
+			o->v = p;
+			o->room = room;
+		}
+	}
+	if (o->failed)
+		return;
+	memcpy(o->v + o->n, v, n);
+	o->n += n;
+}
+
+void kvc_out_8(struct kvc_out *o, uint8_t v)
+{
+	kvc_out_bytes(o, &v, sizeof v);
+}
+
+void kvc_out_32(struct kvc_out *o, uint32_t v)
+{
+	v = htole32(v);
+	kvc_out_bytes(o, &v, sizeof v);
+}
+
+void kvc_out_64(struct kvc_out *o, uint64_t v)
+{
+	v = htole64(v);
+	kvc_out_bytes(o, &v, sizeof v);
+}
+
+void kvc_out_float(struct kvc_out *o, float v)
+{
+	uint32_t bits;
+
+	memcpy(&bits, &v, sizeof bits);
+	kvc_out_32(o, bits);
+}
+
+void kvc_out_double(struct kvc_out *o, double v)
+{
+	uint64_t bits;
+
+	memcpy(&bits, &v, sizeof bits);
+	kvc_out_64(o, bits);
+}
+
+static void take(struct kvc_in *in, void *to, size_t n)
+{
+	if (in->bad || in->n < n) {
+		in->bad = true;
+		memset(to, 0, n);
+		return;
+	}
+	memcpy(to, in->v, n);
+	in->v += n;
+	in->n -= n;
+}
+
+uint8_t kvc_in_8(struct kvc_in *in)
+{
+	uint8_t v;
+
+	take(in, &v, sizeof v);
+	return v;
+}
+
+uint32_t kvc_in_32(struct kvc_in *in)
+{
+	uint32_t v;
+
+	take(in, &v, sizeof v);
+	return le32toh(v);
+}
+
+uint64_t kvc_in_64(struct kvc_in *in)
+{
+	uint64_t v;
+
+	take(in, &v, sizeof v);
+	return le64toh(v);
+}
+
+float kvc_in_float(struct kvc_in *in)
+{
+	uint32_t bits = kvc_in_32(in);
+	float v;
+
+	memcpy(&v, &bits, sizeof v);
+	if (isfinite(v))
+		return v;
+	in->bad = true;
+	return 0;
+}
+
+double kvc_in_double(struct kvc_in *in)
+{
+	uint64_t bits = kvc_in_64(in);
+	double v;
+
+	memcpy(&v, &bits, sizeof v);
+	if (isfinite(v))
+		return v;
+	in->bad = true;
+	return 0;
+}
+
+uint32_t kvc_in_count(struct kvc_in *in, uint64_t most, size_t bytes)
+{
+	uint32_t n = kvc_in_32(in);
+
+	if (n <= most && n <= in->n / bytes)
+		return n;
+	in->bad = true;
+	return 0;
+}
+
+void kvc_in_skip(struct kvc_in *in, uint64_t n)
+{
+	in->bad |= n > in->n;
+	if (in->bad)
+		return;
+	in->v += n;
+	in->n -= n;
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Bytes in which a policy outlives its process: numbers one after another, little endian. Writing
+ * and reading both go on after a failure, without effect, and it is asked for at the end.
+ */
+#ifndef KVC_STATE_H
+#define KVC_STATE_H
+
+#include "util.h"
+
+struct kvc_out {
+	uint8_t *v; /* the caller's, who frees it */
+	size_t n, room;
+	bool failed; /* out of memory */
+};
+
+struct kvc_in {
+	const uint8_t *v;
+	size_t n; /* what is left */
+	bool bad; /* it ended too early, or had what cannot be: who reads says so too */
+};
+
+void kvc_out_bytes(struct kvc_out *o, const void *v, size_t n);
+void kvc_out_8(struct kvc_out *o, uint8_t v);
+void kvc_out_32(struct kvc_out *o, uint32_t v);
+void kvc_out_64(struct kvc_out *o, uint64_t v);
+void kvc_out_float(struct kvc_out *o, float v);
+void kvc_out_double(struct kvc_out *o, double v);
+
+/* Zero past the end. */
+uint8_t kvc_in_8(struct kvc_in *in);
+uint32_t kvc_in_32(struct kvc_in *in);
+uint64_t kvc_in_64(struct kvc_in *in);
+/* Only finite ones are good. */
+float kvc_in_float(struct kvc_in *in);
+double kvc_in_double(struct kvc_in *in);
+/* A number that is at most that, and of things with `bytes` each, which must be there: else 0. */
+uint32_t kvc_in_count(struct kvc_in *in, uint64_t most, size_t bytes);
+/* Goes over so many bytes. */
+void kvc_in_skip(struct kvc_in *in, uint64_t n);
+
+#endif

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the commands of kvcachectl share. A command returns the exit status: 0, 1 (kvm_fail) where
+ * what was asked did not come about, or 2 (kvm_misused) where the words are not what it takes.
+ */
+#ifndef KVM_CTL_H
+#define KVM_CTL_H
+
+#include "tool.h"
+#include "util.h"
+
+#define KVM_PATH 4096
+
+/* Prints "NAME: message" and where to read on, and returns 2. */
+int kvm_misused(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+struct kvm_option {
+	const char *name; /* behind "--"; NULL ends the table */
+	bool *flag;       /* one without a value, or: */
+	const char **value;
+};
+/*
+ * Takes the options, which may stand anywhere before "--", out of the words. 0, or 2 after the
+ * message.
+ */
+int kvm_options(int *argc, char **argv, const struct kvm_option *options);
+
+/*
+ * Before what destroys, when what will be done has been printed: 0 where `yes`, or who sits at the
+ * terminal, agrees; else 1, after the message.
+ */
+int kvm_confirm(bool yes);
+
+/*
+ * A time in seconds, or with s, m, h, d or w behind it: 0, -EINVAL or -ERANGE. And for people, in
+ * the largest of them of which it is two at least; at least 32 bytes, which it returns.
+ */
+int kvm_time_parse(const char *text, uint64_t *seconds);
+const char *kvm_time_text(uint64_t seconds, char *buf);
+
+/*
+ * Where the root of the kvcachefs is mounted that this path is in; NULL: of the only one that is
+ * mounted. 0, or 1 after the message, and mnt is as it was.
+ */
+int kvm_mount_of(const char *inside, char mnt[KVM_PATH]);
+/* A file of its .kvcachefs: a descriptor, or -1 after the message. */
+int kvm_mount_open(const char *mnt, const char *name, int flags);
+
+/* Commands in files of their own; the table in ctl.c says what they take. */
+int kvm_run_status(int argc, char **argv);
+int kvm_run_pools(int argc, char **argv);
+int kvm_run_ls(int argc, char **argv);
+int kvm_run_stat(int argc, char **argv);
+int kvm_run_pin(int argc, char **argv);
+int kvm_run_unpin(int argc, char **argv);
+int kvm_run_ttl(int argc, char **argv);
+int kvm_run_quota(int argc, char **argv);
+int kvm_run_policy(int argc, char **argv);
+int kvm_run_evict(int argc, char **argv);
+
+#endif

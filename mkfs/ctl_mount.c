@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which mount a command of kvcachectl means. See ctl.h. A path tells by the device
+ * that it is on: so it may be anything in the mount, also by a bind mount or a symbolic link.
+ */
+#include "ctl.h"
+
+#include "mounts.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+
+static int no_mount(const char *path, int err)
+{
+	return err == ENOTCONN || err == ECONNABORTED
+		       ? kvm_fail("%s: the daemon of this mount has ended; mount its store again, "
+				  "or umount it",
+				  path)
+	       : err == 0 ? kvm_fail("%s: this is no kvcachefs mount, nor in one", path)
+			  : kvm_fail("%s: %s; so this is no kvcachefs mount", path, strerror(err));
+}
+
+struct search {
+	bool any; /* device */
+	dev_t dev;
+	unsigned found;
+	bool part;     /* a folder of it is mounted, at least */
+	char *mnt;     /* the first that was found */
+	FILE *choices; /* all, for people */
+};
+
+static bool is_ours(const struct kvm_mounted *m)
+{
+	return !strcmp(m->type, "fuse.kvcachefs");
+}
+
+static int is_it(void *arg, const struct kvm_mounted *m)
+{
+	struct search *s = arg;
+	struct stat st;
+
+	if (!is_ours(m) || m->dev != s->dev)
+		return 0;
+	s->part = true;
+	if (strcmp(m->root, "/") != 0 || stat(m->path, &st) || st.st_dev != m->dev)
+		return 0; /* a part of it, or hidden below another mount */
+	snprintf(s->mnt, KVM_PATH, "%s", m->path);
+	s->found = 1;
+	return 1;
+}
+
+/* Of those that somebody serves; who asks one that has just died is told so by it. */
+static int is_one(void *arg, const struct kvm_mounted *m)
+{
+	struct search *s = arg;
+	struct statfs fs;
+	struct stat st;
+
+	if (!is_ours(m) || strcmp(m->root, "/") != 0 || (s->found && m->dev == s->dev))
+		return 0;
+	/*
+	 * a dead daemon's mount may still tell its attributes, which the kernel keeps, but not this
+	 */
+	if (stat(m->path, &st) || st.st_dev != m->dev || statfs(m->path, &fs))
+		return 0;
+	if (!s->found++)
+		snprintf(s->mnt, KVM_PATH, "%s", m->path);
+	s->dev = m->dev;
+	fprintf(s->choices, " %s", m->path);
+	return 0;
+}
+
+static int the_only_one(char mnt[KVM_PATH])
+{
+	KVC_MEM char *text = NULL;
+	char first[KVM_PATH];
+	size_t len = 0;
+	struct search s = { .mnt = first, .choices = open_memstream(&text, &len) };
+	int err;
+
+	if (!s.choices)
+		return kvm_fail("out of memory");
+	err = kvm_mounts_each(is_one, &s);
+	if (fclose(s.choices))
+		return kvm_fail("out of memory");
+	if (err < 0)
+		return kvm_fail("/proc/self/mountinfo: %s", strerror(-err));
+	if (!s.found)
+		return kvm_fail("no kvcachefs is mounted here");
+	if (s.found > 1)
+		return kvm_fail("%u are mounted, say which:%s", s.found, text);
+	memcpy(mnt, first, KVM_PATH);
+	return 0;
+}
+
+int kvm_mount_of(const char *inside, char mnt[KVM_PATH])
+{
+	struct search s = { .mnt = mnt };
+	struct stat st;
+	int err;
+
+	if (!inside)
+		return the_only_one(mnt);
+	if (stat(inside, &st))
+		return no_mount(inside, errno);
+	s.dev = st.st_dev;
+	err = kvm_mounts_each(is_it, &s);
+	if (err < 0)
+		return kvm_fail("/proc/self/mountinfo: %s", strerror(-err));
+	if (!s.found && s.part)
+		return kvm_fail("%s: only a part of that kvcachefs is mounted here, and what you "
+				"ask is of its root",
+				inside);
+	return s.found ? 0 : no_mount(inside, 0);
+}
+
+int kvm_mount_open(const char *mnt, const char *name, int flags)
+{
+	char path[KVM_PATH + 64];
+	int fd;
+
+	snprintf(path, sizeof path, "%s/.kvcachefs/%s", mnt, name);
+	fd = open(path, flags | O_CLOEXEC);
+	if (fd < 0)
+		no_mount(errno == ENOTCONN ? mnt : path, errno);
+	return fd;
+}

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kvcachectl pools: what daemons have left in memory, and giving it back. Only a pool that nobody
+ * comes back for is freed: what a killed daemon had acknowledged is in its pool alone until its
+ * store is mounted again.
+ */
+#include "ctl.h"
+
+#include "json.h"
+#include "pools.h"
+
+#include <libgen.h>
+#include <stdio.h>
+#include <string.h>
+
+struct found {
+	struct kvm_pool *v;
+	size_t n, room;
+};
+
+static int collect(void *arg, const struct kvm_pool *p)
+{
+	struct found *all = arg;
+
+	if (kvc_grow(&all->v, all->n, &all->room, sizeof *all->v))
+		return -ENOMEM;
+	all->v[all->n++] = *p;
+	return 0;
+}
+
+static uint64_t age(const struct kvm_pool *p)
+{
+	time_t now = (time_t)(kvc_now_ns() / 1000000000);
+
+	return now > p->changed ? (uint64_t)(now - p->changed) : 0;
+}
+
+static const char *what_is(const struct kvm_pool *p)
+{
+	return !p->marked ? "unknown" : p->lives ? "used" : p->wanted ? "kept" : "free";
+}
+
+static void print(const struct kvm_pool *p)
+{
+	char size[32], old[32];
+
+	printf("%s %s, %llu objects, ", p->path, kvc_size_text(p->bytes, size),
+	       (unsigned long long)p->files);
+	if (!p->lives)
+		printf("last changed %s ago, ", kvm_time_text(age(p), old));
+	if (!p->marked)
+		printf("of an older daemon, or not a pool\n");
+	else
+		printf("%s%s%s\n",
+		       p->lives    ? "in use by the store "
+		       : p->wanted ? "kept for the store "
+				   : "of no store: what was ",
+		       p->owner.dir, p->lives || p->wanted ? "" : " is no more");
+}
+
+static void print_json(struct kvm_json *j, const struct kvm_pool *p)
+{
+	kvm_json_begin(j, NULL, '{');
+	kvm_json_text(j, "path", p->path);
+	kvm_json_text(j, "is", what_is(p));
+	kvm_json_text(j, "store", p->marked ? p->owner.dir : NULL);
+	kvm_json_text(j, "uuid", p->marked ? p->owner.uuid : NULL);
+	kvm_json_number(j, "bytes", p->bytes);
+	kvm_json_number(j, "objects", p->files);
+	kvm_json_number(j, "age_s", age(p));
+	kvm_json_bool(j, "mounted", p->mounted);
+	kvm_json_end(j, '}');
+}
+
+static int list(const struct found *all, bool json)
+{
+	struct kvm_json j = { stdout, false };
+
+	if (json) {
+		kvm_json_begin(&j, NULL, '{');
+		kvm_json_begin(&j, "pools", '[');
+	}
+	for (size_t i = 0; i < all->n; i++)
+		if (json)
+			print_json(&j, &all->v[i]);
+		else
+			print(&all->v[i]);
+	if (json) {
+		kvm_json_end(&j, ']');
+		kvm_json_end(&j, '}');
+		putchar('\n');
+	} else if (!all->n) {
+		printf("there is no pool\n");
+	}
+	return 0;
+}
+
+/* May this one, which was named, be freed? 0, or 1 after the message. */
+static int may_free(const struct kvm_pool *p)
+{
+	if (p->lives)
+		return kvm_fail("%s is in use by the daemon of %s, which gives it back when it is "
+				"unmounted",
+				p->path, p->owner.dir);
+	if (p->wanted)
+		return kvm_fail("%s has what was stored in %s and may have no copy there yet: it "
+				"is kept for the next mount. Mount and unmount that store, which "
+				"copies it and frees the pool",
+				p->path, p->owner.dir);
+	return 0;
+}
+
+/* Of the pools found leaves those that are to be freed: the named ones, or all of no store. */
+static int choose(struct found *all, int n, char **names)
+{
+	size_t left = 0;
+	int failed = 0;
+
+	for (int i = 0; i < n; i++) {
+		size_t at = 0;
+
+		while (at < all->n && strcmp(all->v[at].path, names[i]) != 0)
+			at++;
+		failed |= at == all->n ? kvm_fail("%s is not a pool", names[i])
+				       : may_free(&all->v[at]);
+	}
+	for (size_t at = 0; at < all->n && !failed; at++) {
+		const struct kvm_pool *p = &all->v[at];
+		bool named = false;
+
+		for (int i = 0; i < n; i++)
+			named |= !strcmp(p->path, names[i]);
+		if (n ? named : p->marked && !p->lives && !p->wanted)
+			all->v[left++] = *p;
+	}
+	all->n = left;
+	return failed;
+}
+
+static int free_them(const struct found *all, bool yes)
+{
+	char size[32];
+	int failed = 0;
+
+	for (size_t i = 0; i < all->n; i++)
+		print(&all->v[i]);
+	if (!all->n) {
+		printf("there is nothing to be freed\n");
+		return 0;
+	}
+	fprintf(stderr, "What these pools have is lost when they are freed. A store on a disk that "
+			"is only not mounted now would still need its own.\n");
+	if (kvm_confirm(yes))
+		return 1;
+	for (size_t i = 0; i < all->n; i++) {
+		const struct kvm_pool *p = &all->v[i];
+		int err = kvm_pool_free(p);
+
+		if (err)
+			failed = kvm_fail("%s is not freed: %s", p->path,
+					  err == -EBUSY    ? "it is in use"
+					  : err == -ESTALE ? "its store is there again"
+							   : strerror(-err));
+		else
+			printf("%s freed, %s\n", p->path, kvc_size_text(p->bytes, size));
+	}
+	return failed;
+}
+
+int kvm_run_pools(int argc, char **argv)
+{
+	bool give = false, yes = false, json = false;
+	const struct kvm_option options[] = {
+		{ "free", &give, NULL }, { "yes", &yes, NULL }, { "json", &json, NULL }, { 0 }
+	};
+	struct found all = { 0 };
+	KVC_MEM char *beside = NULL;
+	const char *folder;
+	int err = kvm_options(&argc, argv, options);
+
+	if (err)
+		return err;
+	if (!give && argc > 1)
+		return kvm_misused("pools: one folder");
+	if (yes && !give)
+		return kvm_misused("pools: --yes goes with --free");
+	if (json && give)
+		return kvm_misused("pools: --json lists, and does not go with --free");
+	/* the mounted ones are found wherever they are, the others beside the one that is named */
+	beside = give && argc ? strdup(argv[0]) : NULL;
+	folder = give ? (beside ? dirname(beside) : NULL) : argc ? argv[0] : NULL;
+	err = kvm_pools_each(folder, collect, &all);
+	if (err)
+		err = kvm_fail("cannot look for pools in %s: %s", folder ?: "/proc/self/mountinfo",
+			       strerror(-err));
+	else
+		err = give ? choose(&all, argc, argv) ?: free_them(&all, yes) : list(&all, json);
+	free(all.v);
+	return err;
+}

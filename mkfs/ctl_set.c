@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kvcachectl pin, unpin, ttl, quota, policy and evict: attributes in user.kvcachefs with values
+ * that people write, and with errors that say what to do (`troubles`, one row each). They print
+ * nothing when all is done, and go on with the other paths when one is refused.
+ */
+#include "ctl.h"
+
+#include "policy.h"
+
+#include <dirent.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/xattr.h>
+
+#define PREFIX "user.kvcachefs."
+#define QUOTA_MIN (1u << 20)
+#define TIME_MAX 7000000000ull /* seconds: the end of it is a time that can be kept */
+
+static const struct {
+	const char *attr;
+	int err;
+	const char *text;
+} troubles[] = {
+	{ "pin", EINVAL,
+	  "it is no chunk, nor a file of one; kvcachectl ls --recursive lists them" },
+	{ "pin", EDQUOT,
+	  "its user has all pinned that pins= lets him: unpin something, or mount with more" },
+	{ "pin", ENOSPC, "all is pinned that pins= allows: unpin something, or mount with more" },
+	{ "ttl", EINVAL, "it is no chunk, no file of one, and no model's folder" },
+	{ "quota", EINVAL, "it is no model, which is a folder in the root of the mount" },
+	{ "policy", EINVAL, "it is no model, which is a folder in the root of the mount" },
+	{ "demote", EBUSY,
+	  "some of it is open, leased, pinned, mapped or was used a moment ago, or would be "
+	  "nowhere "
+	  "else: try again later, or unpin it" },
+	{ "demote", ENODEV, "there is no tier to copy it to, so it stays; --from all drops it" },
+	{ "demote", ETIMEDOUT,
+	  "it takes longer than deadline=; what is copied stays so: try again" },
+};
+
+static int trouble(const char *path, const char *attr, int err)
+{
+	for (size_t i = 0; i < sizeof troubles / sizeof troubles[0]; i++)
+		if (troubles[i].err == err && !strcmp(troubles[i].attr, attr))
+			return kvm_fail("%s: %s", path, troubles[i].text);
+	return kvm_fail("%s: %s", path, strerror(err));
+}
+
+static bool get(const char *path, const char *attr, char value[256])
+{
+	char name[64];
+	ssize_t n;
+
+	snprintf(name, sizeof name, PREFIX "%s", attr);
+	n = getxattr(path, name, value, 255);
+	value[n > 0 ? n : 0] = 0;
+	return n >= 0;
+}
+
+/*
+ * NULL takes it away, where it is. On a filesystem of another kind it would be just an attribute.
+ */
+static int set(const char *path, const char *attr, const char *value)
+{
+	char name[64], mnt[KVM_PATH];
+
+	if (kvm_mount_of(path, mnt))
+		return 1;
+	snprintf(name, sizeof name, PREFIX "%s", attr);
+	if (value ? !setxattr(path, name, value, strlen(value), 0)
+		  : !removexattr(path, name) || errno == ENODATA)
+		return 0;
+	return trouble(path, attr, errno);
+}
+
+static int set_all(int n, char **paths, const char *attr, const char *value)
+{
+	int failed = 0;
+
+	for (int i = 0; i < n; i++)
+		failed |= set(paths[i], attr, value);
+	return failed;
+}
+
+int kvm_run_pin(int argc, char **argv)
+{
+	const char *time = NULL;
+	const struct kvm_option options[] = { { "for", NULL, &time }, { 0 } };
+	uint64_t s = 1; /* for ever */
+	char value[32];
+	int err = kvm_options(&argc, argv, options);
+
+	if (err)
+		return err;
+	if (!argc)
+		return kvm_misused("pin: what");
+	if (time && (kvm_time_parse(time, &s) || s < 2 || s > TIME_MAX))
+		return kvm_misused("--for %s: a time of 2s or more, such as 90s, 10m, 2h, 7d or 4w",
+				   time);
+	snprintf(value, sizeof value, "%" PRIu64, s);
+	return set_all(argc, argv, "pin", value);
+}
+
+int kvm_run_unpin(int argc, char **argv)
+{
+	const struct kvm_option options[] = { { 0 } };
+	int err = kvm_options(&argc, argv, options);
+
+	if (err)
+		return err;
+	return argc ? set_all(argc, argv, "pin", "0") : kvm_misused("unpin: what");
+}
+
+int kvm_run_ttl(int argc, char **argv)
+{
+	const struct kvm_option options[] = { { 0 } };
+	uint64_t s = 0;
+	char value[32];
+	int err = kvm_options(&argc, argv, options);
+
+	if (err)
+		return err;
+	if (argc < 2)
+		return kvm_misused("ttl: a time, and of what");
+	if (strcmp(argv[0], "never") != 0 && (kvm_time_parse(argv[0], &s) || !s || s > TIME_MAX))
+		return kvm_misused("ttl %s: a time such as 90s, 10m, 2h, 7d or 4w, or never",
+				   argv[0]);
+	snprintf(value, sizeof value, "%" PRIu64, s);
+	return set_all(argc - 1, argv + 1, "ttl", value);
+}
+
+static bool is_empty(const char *path)
+{
+	DIR *d = opendir(path);
+	struct dirent *e;
+	bool any = !d;
+
+	while (d && !any && (e = readdir(d)))
+		any = strcmp(e->d_name, ".") && strcmp(e->d_name, "..");
+	if (d)
+		closedir(d);
+	return !any;
+}
+
+/* Says what a quota of so much takes away there, where it may. */
+static bool warn_of_quota(const char *path, uint64_t bytes)
+{
+	char old[256], used[256], a[32], b[32];
+
+	if (get(path, "quota", old)) {
+		if (bytes >= strtoull(old, NULL, 10) || !get(path, "used", used) ||
+		    strtoull(used, NULL, 10) <= bytes)
+			return false;
+		fprintf(stderr,
+			"%s has %s: what is more than %s is dropped, coldest chunks first.\n", path,
+			kvc_size_text(strtoull(used, NULL, 10), a), kvc_size_text(bytes, b));
+		return true;
+	}
+	if (is_empty(path))
+		return false;
+	fprintf(stderr,
+		"%s has no quota yet: if it has more than %s, the coldest chunks of it are "
+		"dropped.\n",
+		path, kvc_size_text(bytes, b));
+	return true;
+}
+
+int kvm_run_quota(int argc, char **argv)
+{
+	bool yes = false, ask = false, none;
+	const struct kvm_option options[] = { { "yes", &yes, NULL }, { 0 } };
+	uint64_t bytes = 0;
+	char value[32], mnt[KVM_PATH];
+	int err = kvm_options(&argc, argv, options);
+
+	if (err)
+		return err;
+	if (argc < 2)
+		return kvm_misused("quota: a size, and of which model");
+	none = !strcmp(argv[0], "none");
+	if (!none && (kvc_size_parse(argv[0], &bytes) || bytes < QUOTA_MIN))
+		return kvm_misused("quota %s: a size of 1M or more, such as 500G, or none",
+				   argv[0]);
+	for (int i = 1; i < argc && !none; i++) {
+		if (kvm_mount_of(argv[i], mnt)) /* before anything is asked or done */
+			return 1;
+		ask |= warn_of_quota(argv[i], bytes);
+	}
+	if (ask && kvm_confirm(yes))
+		return 1;
+	snprintf(value, sizeof value, "%" PRIu64, bytes);
+	return set_all(argc - 1, argv + 1, "quota", none ? NULL : value);
+}
+
+int kvm_run_policy(int argc, char **argv)
+{
+	const struct kvm_option options[] = { { 0 } };
+	int err = kvm_options(&argc, argv, options), i = 0;
+	char all[256] = "";
+	bool none;
+
+	if (err)
+		return err;
+	if (argc < 2)
+		return kvm_misused("policy: its name, and of which model");
+	none = !strcmp(argv[0], "none");
+	while (kvc_policy_names[i] && strcmp(kvc_policy_names[i], argv[0]) != 0)
+		i++;
+	if (!none && !kvc_policy_names[i]) {
+		for (i = 0; kvc_policy_names[i]; i++)
+			snprintf(all + strlen(all), sizeof all - strlen(all), "%s, ",
+				 kvc_policy_names[i]);
+		return kvm_misused("there is no policy %s; there are %snone", argv[0], all);
+	}
+	return set_all(argc - 1, argv + 1, "policy", none ? NULL : argv[0]);
+}
+
+/* Says what goes, and asks: nothing is lost from the pool, of which a copy is made first. */
+static int ask_evict(int n, char **paths, const char *from, bool yes)
+{
+	if (!strcmp(from, "cpu"))
+		return 0;
+	for (int i = 0; i < n; i++)
+		fprintf(stderr,
+			!strcmp(from, "all")
+				? "%s is dropped from memory and all tiers%s.\n"
+				: "The copy of %s in %s goes; what only memory has then, a reboot "
+				  "loses, and other nodes do not find what goes from their tier.\n",
+			paths[i], strcmp(from, "all") != 0 ? from : "");
+	return kvm_confirm(yes);
+}
+
+int kvm_run_evict(int argc, char **argv)
+{
+	const char *from = "cpu";
+	bool yes = false;
+	const struct kvm_option options[] = { { "from", NULL, &from },
+					      { "yes", &yes, NULL },
+					      { 0 } };
+	char mnt[KVM_PATH], tiers[256];
+	int failed = kvm_options(&argc, argv, options);
+
+	if (failed)
+		return failed;
+	if (!argc)
+		return kvm_misused("evict: what");
+	for (int i = 0; i < argc; i++) {
+		if (kvm_mount_of(argv[i], mnt))
+			return 1;
+		if (!get(argv[i], "tiers", tiers))
+			return kvm_fail("%s: it is no chunk, nor a file of one; kvcachectl ls "
+					"--recursive lists them",
+					argv[i]);
+	}
+	if (ask_evict(argc, argv, from, yes))
+		return 1;
+	for (int i = 0; i < argc; i++) {
+		if (setxattr(argv[i], PREFIX "demote", from, strlen(from), 0) == 0)
+			continue;
+		if (errno == EINVAL)
+			failed = kvm_fail("%s: this mount has no tier %s; --from takes cpu, all, "
+					  "and the tiers that kvcachectl config lists",
+					  argv[i], from);
+		else
+			failed = trouble(argv[i], "demote", errno);
+	}
+	return failed;
+}

@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kvcachectl status: a mount on one screen, from the figures in .kvcachefs/stats and the lines of
+ * .kvcachefs/config. A figure that an older daemon does not have counts as 0. With an interval the
+ * figures are read twice, and what lies between them is shown beside.
+ */
+#include "ctl.h"
+
+#include "json.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+struct figure {
+	char name[64];
+	uint64_t v;
+};
+
+struct figures {
+	struct figure *v;
+	size_t n, room;
+	uint64_t at_ns; /* when they were read */
+};
+
+struct mount {
+	char path[KVM_PATH], *config;
+	struct figures first, now; /* of `first` nothing is there without an interval */
+};
+
+/* A file of .kvcachefs as a stream; NULL after the message. */
+static FILE *open_text(const char *mnt, const char *name)
+{
+	int fd = kvm_mount_open(mnt, name, O_RDONLY);
+	FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
+
+	if (!f && fd >= 0) {
+		kvm_fail("out of memory");
+		close(fd);
+	}
+	return f;
+}
+
+static int read_figures(const char *mnt, struct figures *all)
+{
+	FILE *f = open_text(mnt, "stats");
+	struct figure one;
+	int err = 0;
+
+	if (!f)
+		return 1;
+	while (!err && fscanf(f, "%63s %" SCNu64, one.name, &one.v) == 2) {
+		err = kvc_grow(&all->v, all->n, &all->room, sizeof *all->v);
+		if (!err)
+			all->v[all->n++] = one;
+	}
+	if (err)
+		kvm_fail("out of memory");
+	else if (ferror(f) || !all->n)
+		err = kvm_fail("%s: its figures cannot be read", mnt);
+	fclose(f);
+	all->at_ns = kvc_mono_ns();
+	return err != 0;
+}
+
+static int read_config(struct mount *m)
+{
+	FILE *f = open_text(m->path, "config");
+	size_t room = 0;
+	ssize_t n = f ? getdelim(&m->config, &room, 0, f) : -1;
+
+	if (f)
+		fclose(f);
+	return n > 0 ? 0 : f ? kvm_fail("%s: its options cannot be read", m->path) : 1;
+}
+
+/* The n-th of that name: tiers of one kind have the same. */
+static uint64_t nth(const struct figures *all, const char *name, unsigned n)
+{
+	for (size_t i = 0; i < all->n; i++)
+		if (!strcmp(all->v[i].name, name) && !n--)
+			return all->v[i].v;
+	return 0;
+}
+
+static uint64_t figure(const struct figures *all, const char *name)
+{
+	return nth(all, name, 0);
+}
+
+/* What the config has behind "name=". */
+static const char *setting(const struct mount *m, const char *name, char *buf, size_t room)
+{
+	size_t n = strlen(name);
+	const char *at = m->config;
+
+	while (at && (strncmp(at, name, n) != 0 || at[n] != '='))
+		at = (at = strchr(at, '\n')) ? at + 1 : NULL;
+	snprintf(buf, room, "%.*s", at ? (int)strcspn(at + n + 1, "\n") : 0, at ? at + n + 1 : "");
+	return buf;
+}
+
+struct tier {
+	char name[48];
+	uint64_t used, limit, written, today; /* limit 0: none that is known */
+	bool up, pool;
+};
+
+/* The pool, and then the tiers; false behind the last. */
+static bool tier_at(const struct figures *all, unsigned i, struct tier *t)
+{
+	unsigned before = 0, seen = 0;
+	char name[80];
+	int end;
+
+	*t = (struct tier){ .name = "cpu", .up = true, .pool = true };
+	t->used = figure(all, "pool_used_bytes");
+	t->limit = figure(all, "pool_bytes");
+	if (!i)
+		return true;
+	for (size_t at = 0; at < all->n; at++) {
+		end = 0;
+		if (sscanf(all->v[at].name, "tier_%47[a-z0-9]_up%n", t->name, &end) != 1 || !end ||
+		    all->v[at].name[end] || ++seen != i)
+			continue;
+		for (size_t b = 0; b < at; b++)
+			before += !strcmp(all->v[b].name, all->v[at].name);
+		t->pool = false;
+		t->up = all->v[at].v;
+		snprintf(name, sizeof name, "tier_%s_bytes", t->name);
+		t->limit = nth(all, name, before);
+		snprintf(name, sizeof name, "tier_%s_used_bytes", t->name);
+		t->used = nth(all, name, before);
+		snprintf(name, sizeof name, "tier_%s_written_bytes", t->name);
+		t->written = nth(all, name, before);
+		snprintf(name, sizeof name, "tier_%s_today_bytes", t->name);
+		t->today = nth(all, name, before);
+		return true;
+	}
+	return false;
+}
+
+/* Rows that are shown as they are; what they say is in .kvcachefs/metrics. */
+static const struct row {
+	const char *name, *what;
+	bool bytes;
+} queues[] = {
+	{ "jobs", "copies and loads queued or running", false },
+	{ "room_waiters", "calls that wait for room", false },
+	{ "copies_failing", "copies to be tried again", false },
+	{ "unsynced_bytes", "freed, waiting for the disk", true },
+	{ "catalog_pending_bytes", "changes to be committed", true },
+	{ "files_open", "files open", false },
+}, pins[] = {
+	{ "pins", "chunks pinned", false },
+	{ "pinned_pool_bytes", "of the pool pinned", true },
+};
+
+static const char *const reasons[] = { "pool", "tier", "quota", "ttl", "behind", "demote" };
+#define COUNT(table) (sizeof(table) / sizeof((table)[0]))
+
+/* What was opened since `first`, and what of it was in the pool. */
+struct hits {
+	uint64_t opens, hits, loaded, stored;
+	double seconds;
+};
+
+static struct hits hits_of(const struct figures *now, const struct figures *first)
+{
+	struct hits h;
+
+	h.hits = figure(now, "pool_hits") - figure(first, "pool_hits");
+	h.opens = h.hits + figure(now, "pool_misses") - figure(first, "pool_misses");
+	h.loaded = figure(now, "load_bytes") - figure(first, "load_bytes");
+	h.stored = figure(now, "spill_bytes") - figure(first, "spill_bytes");
+	h.seconds = (double)(now->at_ns - first->at_ns) / 1e9;
+	return h;
+}
+
+static void json_hits(struct kvm_json *j, const char *name, const struct hits *h, bool interval)
+{
+	kvm_json_begin(j, name, '{');
+	kvm_json_number(j, "opens", h->opens);
+	kvm_json_number(j, "hits", h->hits);
+	if (h->opens)
+		kvm_json_share(j, "share", (double)h->hits / (double)h->opens);
+	else
+		kvm_json_text(j, "share", NULL);
+	kvm_json_number(j, "loaded_bytes", h->loaded);
+	kvm_json_number(j, "stored_bytes", h->stored);
+	if (interval)
+		kvm_json_share(j, "seconds", h->seconds);
+	kvm_json_end(j, '}');
+}
+
+static void json_tiers(struct kvm_json *j, const struct figures *all)
+{
+	struct tier t;
+
+	kvm_json_begin(j, "tiers", '[');
+	for (unsigned i = 0; tier_at(all, i, &t); i++) {
+		kvm_json_begin(j, NULL, '{');
+		kvm_json_text(j, "tier", t.name);
+		kvm_json_number(j, "used_bytes", t.used);
+		kvm_json_number(j, "limit_bytes", t.limit);
+		kvm_json_bool(j, "up", t.up);
+		if (!t.pool) {
+			kvm_json_number(j, "written_bytes", t.written);
+			kvm_json_number(j, "today_bytes", t.today);
+		}
+		kvm_json_end(j, '}');
+	}
+	kvm_json_end(j, ']');
+}
+
+static void print_json(const struct mount *m, const struct hits *all, const struct hits *lately)
+{
+	static const char *const settings[] = {
+		"store", "uuid", "served_by", "requests_by", "policy", "disk_policy", "sealing",
+	};
+	struct kvm_json j = { stdout, false };
+	char text[KVM_PATH], name[64];
+
+	kvm_json_begin(&j, NULL, '{');
+	kvm_json_text(&j, "mount", m->path);
+	for (size_t i = 0; i < COUNT(settings); i++)
+		kvm_json_text(&j, settings[i], setting(m, settings[i], text, sizeof text));
+	json_tiers(&j, &m->now);
+	kvm_json_begin(&j, "hits", '{');
+	json_hits(&j, "since_start", all, false);
+	if (lately)
+		json_hits(&j, "lately", lately, true);
+	kvm_json_end(&j, '}');
+	kvm_json_begin(&j, "queues", '{');
+	for (size_t i = 0; i < COUNT(queues); i++)
+		kvm_json_number(&j, queues[i].name, figure(&m->now, queues[i].name));
+	kvm_json_end(&j, '}');
+	kvm_json_begin(&j, "pinned", '{');
+	for (size_t i = 0; i < COUNT(pins); i++)
+		kvm_json_number(&j, pins[i].name, figure(&m->now, pins[i].name));
+	kvm_json_end(&j, '}');
+	kvm_json_begin(&j, "breakers", '{');
+	kvm_json_number(&j, "opened", figure(&m->now, "breaker_opened"));
+	kvm_json_number(&j, "closed", figure(&m->now, "breaker_closed"));
+	kvm_json_end(&j, '}');
+	kvm_json_begin(&j, "evicted_for", '{');
+	for (size_t i = 0; i < COUNT(reasons); i++) {
+		snprintf(name, sizeof name, "evicted_for_%s", reasons[i]);
+		kvm_json_number(&j, reasons[i], figure(&m->now, name));
+	}
+	kvm_json_end(&j, '}');
+	kvm_json_bool(&j, "catalog_ok", figure(&m->now, "catalog_ok"));
+	kvm_json_end(&j, '}');
+	putchar('\n');
+}
+
+static void print_tiers(const struct figures *all)
+{
+	char used[32], limit[32], today[32];
+	struct tier t;
+
+	printf("\n%-8s %10s %10s %6s  %-8s %14s\n", "tier", "used", "of", "full", "is",
+	       "written today");
+	for (unsigned i = 0; tier_at(all, i, &t); i++) {
+		printf("%-8s %10s %10s", t.name, kvc_size_text(t.used, used),
+		       t.limit ? kvc_size_text(t.limit, limit) : "-");
+		if (t.limit)
+			printf(" %5.1f%%", 100 * (double)t.used / (double)t.limit);
+		else
+			printf(" %6s", "-");
+		printf("  %-8s %14s\n", t.up ? "up" : "OUT", /* its breaker is open */
+		       t.pool ? "-" : kvc_size_text(t.today, today));
+	}
+}
+
+static void print_hits(const char *when, const struct hits *h)
+{
+	char loaded[32], stored[32];
+
+	printf("%-14s %8" PRIu64 "  ", when, h->opens);
+	if (h->opens)
+		printf("%8.1f%%", 100 * (double)h->hits / (double)h->opens);
+	else
+		printf("%9s", "-");
+	printf(" %10s %10s\n", kvc_size_text(h->loaded, loaded), kvc_size_text(h->stored, stored));
+}
+
+static void print_rows(const struct figures *all, const char *head, const struct row *r, size_t n)
+{
+	char size[32];
+
+	printf("%s", head);
+	for (size_t i = 0; i < n; i++) {
+		uint64_t v = figure(all, r[i].name);
+
+		snprintf(size, sizeof size, "%" PRIu64, v);
+		printf("%12s  %s\n", r[i].bytes ? kvc_size_text(v, size) : size, r[i].what);
+	}
+}
+
+static void print(const struct mount *m, const struct hits *all, const struct hits *lately)
+{
+	char a[KVM_PATH], b[256], c[256], when[32];
+
+	printf("%s of the store %s\n", m->path, setting(m, "store", a, sizeof a));
+	printf("served by %s, requests by %s; policy %s, sealing %s\n",
+	       setting(m, "served_by", a, sizeof a), setting(m, "requests_by", b, sizeof b),
+	       setting(m, "policy", c, sizeof c), setting(m, "sealing", when, sizeof when));
+	print_tiers(&m->now);
+	printf("\n%-14s %8s  %9s %10s %10s\n", "opens", "in all", "in memory", "loaded", "copied");
+	if (lately) {
+		snprintf(when, sizeof when, "last %.1f s", lately->seconds);
+		print_hits(when, lately);
+	}
+	print_hits("since the start", all);
+	print_rows(&m->now, "\n", queues, COUNT(queues));
+	print_rows(&m->now, "", pins, COUNT(pins));
+	printf("%12" PRIu64 "  times a tier was taken out by its breaker\n",
+	       figure(&m->now, "breaker_opened"));
+	printf("\nchunks that went, by why:");
+	for (size_t i = 0; i < COUNT(reasons); i++) {
+		snprintf(b, sizeof b, "evicted_for_%s", reasons[i]);
+		printf(" %s %" PRIu64, reasons[i], figure(&m->now, b));
+	}
+	printf("\n%s",
+	       figure(&m->now, "catalog_ok")
+		       ? ""
+		       : "The catalog cannot write: it waits for space, or for its disk.\n");
+}
+
+int kvm_run_status(int argc, char **argv)
+{
+	bool json = false;
+	const char *interval = NULL;
+	const struct kvm_option options[] = { { "json", &json, NULL },
+					      { "interval", NULL, &interval },
+					      { 0 } };
+	static const struct figures none;
+	struct mount m = { .config = NULL };
+	struct hits all, lately;
+	uint64_t s = 0;
+	int err = kvm_options(&argc, argv, options);
+
+	if (err)
+		return err;
+	if (argc > 1)
+		return kvm_misused("status: of one mount");
+	if (interval && (kvm_time_parse(interval, &s) || !s || s > 3600))
+		return kvm_misused("--interval %s: a time of 1s to 1h", interval);
+	err = kvm_mount_of(argc ? argv[0] : NULL, m.path);
+	if (!err && s) {
+		err = read_figures(m.path, &m.first);
+		if (!err)
+			sleep((unsigned)s);
+	}
+	err = err ?: read_figures(m.path, &m.now) ?: read_config(&m);
+	if (!err) {
+		all = hits_of(&m.now, &none);
+		lately = hits_of(&m.now, &m.first);
+		(json ? print_json : print)(&m, &all, s ? &lately : NULL);
+	}
+	free(m.first.v);
+	free(m.now.v);
+	free(m.config);
+	return err;
+}

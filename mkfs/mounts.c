@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See mounts.h. Read from /proc/self/mountinfo, whose lines proc(5) tells. */
+#include "mounts.h"
+
+#include "util.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/sysmacros.h>
+
+/* The next word of the line: spaces and the like are octal there. */
+static const char *word(const char *at, char *to, size_t room)
+{
+	size_t len = strcspn(at, " \n"), n = 0;
+
+	for (size_t i = 0; i < len && n + 1 < room; i++) {
+		unsigned c = (unsigned char)at[i];
+
+		if (c == '\\' && i + 3 < len && sscanf(at + i + 1, "%3o", &c) == 1)
+			i += 3;
+		to[n++] = (char)c;
+	}
+	to[n] = 0;
+	return at + len + (at[len] == ' ');
+}
+
+static bool parse(const char *line, struct kvm_mounted *m)
+{
+	unsigned major, minor;
+	int end = 0;
+	const char *at;
+
+	if (sscanf(line, "%*u %*u %u:%u %n", &major, &minor, &end) != 2 || !end)
+		return false;
+	m->dev = makedev(major, minor);
+	at = word(line + end, m->root, sizeof m->root);
+	at = strstr(word(at, m->path, sizeof m->path), " - ");
+	if (!at)
+		return false;
+	at = word(at + 3, m->type, sizeof m->type);
+	word(at, m->source, sizeof m->source);
+	return true;
+}
+
+int kvm_mounts_each(int (*fn)(void *arg, const struct kvm_mounted *m), void *arg)
+{
+	FILE *f = fopen("/proc/self/mountinfo", "re");
+	KVC_MEM struct kvm_mounted *m = malloc(sizeof *m);
+	KVC_MEM char *line = NULL;
+	size_t room = 0;
+	int got = f ? 0 : -errno;
+
+	if (!m && !got)
+		got = -ENOMEM;
+	while (!got && getline(&line, &room, f) > 0)
+		if (parse(line, m))
+			got = fn(arg, m);
+	if (f)
+		fclose(f);
+	return got;
+}

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * See replay.h: the replay. With the chain told or none at all a request's chunks are asked for one
+ * after another. With the chain learned the trace is what a client calls, on one thread: the chunks
+ * of a prompt that are there are opened, in order; then it computes; then it creates the others, in
+ * order. Where one request begins and which chunk follows which is for order.h to say.
+ */
+#include "order.h"
+#include "replay.h"
+
+#include <math.h>
+
+#define OPEN_NS 1000000ull     /* from one open to the next */
+#define CREATE_NS 5000000ull   /* from one create to the next */
+#define COMPUTE_NS 30000000ull /* a chunk */
+#define STEP 16                /* chunks of a prompt that are computed at a time */
+
+/* One cache of a replay. */
+struct cache {
+	struct kvc_keep *keep;
+	struct kvc_request request;
+	uint64_t room;
+	bool whole; /* all of the request so far is here */
+};
+
+struct run {
+	const struct kvm_trace *trace;
+	struct cache cache[2];
+	uint64_t asked, hits[2];
+	/* with the chain learned */
+	struct kvc_order *order;
+	uint64_t now_ns, chance;
+	uint32_t *parent; /* of a chunk, as learned; its id and not its number; 0: none */
+	struct kvm_learned learned;
+};
+
+static int open_cache(struct cache *c, const struct kvc_keep_conf *conf)
+{
+	*c = (struct cache){ .room = conf ? conf->chunks : 0 };
+	return conf && conf->chunks ? kvc_keep_open(&c->keep, conf) : 0;
+}
+
+static void close_cache(struct cache *c)
+{
+	kvc_keep_close(c->keep);
+	kvc_request_free(&c->request);
+}
+
+/* Asks for a chunk, and stores it where it is not there: 1: it was there. */
+static int ask(struct cache *c, uint64_t id, uint64_t parent)
+{
+	uint64_t victim;
+
+	if (!c->keep)
+		return 0;
+	if (kvc_keep_touch(c->keep, &c->request, id))
+		return 1;
+	if (parent && !c->whole)
+		return 0; /* without what it follows it is of no use */
+	if (kvc_keep_chunks(c->keep) >= c->room) {
+		victim = kvc_keep_victim(c->keep);
+		if (!victim || !kvc_keep_wants(c->keep, &c->request, 1, victim)) {
+			c->whole = false;
+			return 0;
+		}
+		kvc_keep_del(c->keep, victim, true);
+	}
+	return kvc_keep_add(c->keep, &c->request, id, parent, 1);
+}
+
+static void end(struct run *u)
+{
+	for (int i = 0; i < 2; i++)
+		if (u->cache[i].keep && u->cache[i].request.nr)
+			kvc_keep_end(u->cache[i].keep, &u->cache[i].request);
+}
+
+static void begin(struct run *u)
+{
+	end(u);
+	for (int i = 0; i < 2; i++) {
+		if (u->cache[i].keep)
+			kvc_keep_begin(u->cache[i].keep, &u->cache[i].request);
+		u->cache[i].whole = true;
+	}
+}
+
+/* Both tiers are asked for a chunk. all: those of its prompt before it hit, and then it too? */
+static int ask_both(struct run *u, uint32_t r, uint64_t id, uint64_t parent, bool *all)
+{
+	int got[2];
+
+	for (int i = 0; i < 2; i++)
+		if ((got[i] = ask(&u->cache[i], id, parent)) < 0)
+			return got[i];
+	*all = *all && (got[0] > 0 || got[1] > 0);
+	if (r >= u->trace->requests / 2) {
+		u->asked++;
+		u->hits[0] += *all && got[0] > 0;
+		u->hits[1] += *all && got[0] <= 0;
+	}
+	return 0;
+}
+
+static int replay_told(struct run *u, uint32_t r, bool chains)
+{
+	const struct kvm_trace *t = u->trace;
+	bool all = true;
+	int err = 0;
+
+	begin(u);
+	for (uint64_t a = t->at[r]; a < t->at[r + 1] && !err; a++)
+		err = ask_both(u, r, t->id[a] + 1ull,
+			       chains && a > t->at[r] ? t->id[a - 1] + 1ull : 0, &all);
+	return err;
+}
+
+/* The client opens or creates the chunk of this access. */
+static int call(struct run *u, uint32_t r, uint64_t a, bool known, bool *all)
+{
+	const struct kvm_trace *t = u->trace;
+	uint64_t id = t->id[a] + 1ull, truth = a > t->at[r] ? t->id[a - 1] + 1ull : 0;
+	struct kvc_seen seen;
+
+	kvc_order_see(u->order, 1, id, u->now_ns, known, u->parent[id - 1], &seen);
+	if (seen.begins)
+		begin(u);
+	u->learned.begun += seen.begins;
+	if (known && seen.parent != u->parent[id - 1]) {
+		u->learned.mended++;
+		for (int i = 0; i < 2; i++)
+			if (u->cache[i].keep)
+				kvc_keep_follow(u->cache[i].keep, id, seen.parent);
+	}
+	u->parent[id - 1] = (uint32_t)seen.parent;
+	if (!known) {
+		u->learned.made++;
+		u->learned.loose += truth && !seen.parent;
+		u->learned.wrong += seen.parent && seen.parent != truth;
+	}
+	for (int i = 0; i < 2; i++)
+		u->cache[i].whole = !seen.parent || !u->cache[i].keep ||
+				    kvc_keep_has(u->cache[i].keep, seen.parent);
+	return ask_both(u, r, id, seen.parent, all);
+}
+
+static bool is_here(const struct run *u, uint64_t a)
+{
+	for (int i = 0; i < 2; i++)
+		if (u->cache[i].keep && kvc_keep_has(u->cache[i].keep, u->trace->id[a] + 1ull))
+			return true;
+	return false;
+}
+
+/* From half of it to twice as much. */
+static uint64_t about(struct run *u, uint64_t ns)
+{
+	u->chance = u->chance * 6364136223846793005u + 1442695040888963407u;
+	return (uint64_t)((double)ns * exp2((double)(u->chance >> 40) / (1 << 23) - 1));
+}
+
+/* Requests that are under way at once, each as far as `at`. */
+struct batch {
+	uint32_t first, n;
+	uint64_t at[KVM_CLIENTS];
+	bool all[KVM_CLIENTS]; /* hit, so far */
+};
+
+static int open_hits(struct run *u, struct batch *b)
+{
+	const struct kvm_trace *t = u->trace;
+	int err = 0;
+
+	for (uint32_t i = 0; i < b->n; i++) {
+		b->at[i] = t->at[b->first + i];
+		b->all[i] = true;
+		for (; b->at[i] < t->at[b->first + i + 1] && is_here(u, b->at[i]); b->at[i]++) {
+			err = err ?: call(u, b->first + i, b->at[i], true, &b->all[i]);
+			u->now_ns += about(u, OPEN_NS);
+		}
+	}
+	return err;
+}
+
+/* Computes a step of each, and creates that. -EAGAIN: there is more. */
+static int create_step(struct run *u, struct batch *b)
+{
+	const struct kvm_trace *t = u->trace;
+	uint64_t to[KVM_CLIENTS];
+	bool more = false;
+	int err = 0;
+
+	for (uint32_t i = 0; i < b->n; i++) {
+		uint64_t end = t->at[b->first + i + 1];
+
+		to[i] = kvc_min(b->at[i] + STEP, end);
+		u->now_ns += (to[i] - b->at[i]) * COMPUTE_NS;
+		more |= to[i] < end;
+	}
+	for (uint32_t i = 0; i < b->n; i++)
+		for (; b->at[i] < to[i]; b->at[i]++) {
+			if (is_here(u, b->at[i])) {
+				/* whoever creates looks first, and leaves it as it is */
+				u->asked += b->first + i >= t->requests / 2;
+				continue;
+			}
+			err = err ?: call(u, b->first + i, b->at[i], false, &b->all[i]);
+			u->now_ns += about(u, CREATE_NS);
+		}
+	return err ?: more ? -EAGAIN : 0;
+}
+
+static int replay_learned(struct run *u, uint32_t first, uint32_t n)
+{
+	struct batch b = { .first = first, .n = n };
+	int err;
+
+	for (uint32_t r = first; r < first + n; r++)
+		u->now_ns = kvc_max(u->now_ns, (uint64_t)(u->trace->ms[r] * 1e6));
+	err = open_hits(u, &b);
+	while (!err && (err = create_step(u, &b)) == -EAGAIN)
+		err = 0;
+	return err;
+}
+
+static int replay_all(struct run *u, const struct kvm_way *way)
+{
+	uint32_t n;
+	int err = 0;
+
+	for (uint32_t r = 0; r < u->trace->requests && !err; r += n) {
+		n = way->chain == KVM_LEARNED
+			    ? (uint32_t)kvc_min(way->clients, u->trace->requests - r)
+			    : 1;
+		err = way->chain == KVM_LEARNED ? replay_learned(u, r, n)
+						: replay_told(u, r, way->chain == KVM_TOLD);
+	}
+	end(u);
+	return err;
+}
+
+int kvm_replay(const struct kvm_trace *t, const struct kvc_keep_conf *pool,
+	       const struct kvc_keep_conf *disk, const struct kvm_way *way, struct kvm_share *out)
+{
+	struct run u = { .trace = t };
+	uint64_t began = kvc_mono_ns();
+	struct kvc_keep *keep;
+	int err = open_cache(&u.cache[0], pool) ?: open_cache(&u.cache[1], disk);
+
+	if (!err && way->chain == KVM_LEARNED) {
+		err = kvc_order_open(&u.order);
+		u.parent = calloc(t->chunks, sizeof *u.parent);
+		err = err ?: u.parent ? 0 : -ENOMEM;
+	}
+	err = err ?: replay_all(&u, way);
+	keep = u.cache[0].keep;
+	*out = (struct kvm_share){
+		.pool = u.asked ? (double)u.hits[0] / (double)u.asked : 0,
+		.disk = u.asked ? (double)u.hits[1] / (double)u.asked : 0,
+		.accesses_per_s = (double)t->accesses * 1e9 / (double)(kvc_mono_ns() - began + 1),
+		.bytes = keep ? kvc_keep_bytes(keep) : 0,
+		.learned = u.learned,
+	};
+	if (keep)
+		kvc_keep_text(keep, out->text, sizeof out->text);
+	kvc_order_close(u.order);
+	free(u.parent);
+	close_cache(&u.cache[0]);
+	close_cache(&u.cache[1]);
+	return err;
+}

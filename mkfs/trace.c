@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kvcachectl trace: records the requests of a mount as kvcachectl replay reads them. The
+ * mount tells the uses of chunks (.kvcachefs/trace); trace_join.c makes requests of them.
+ */
+#include "trace.h"
+
+#include "ctl.h"
+
+#include <fcntl.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+
+#define LOOK_MS 50
+/* after which the daemon has told what a client made last (objects/used.h), at the latest */
+#define LATE_NS 1500000000ull
+
+static const char usage[] = "usage: kvcachectl trace [-o FILE] [--paths] [--seconds N] [PATH]\n";
+
+struct trace {
+	const char *file;
+	bool paths;
+	uint64_t seconds;
+	struct kvm_join *join;
+	uint64_t stop_ns; /* what is used later is not recorded */
+	char *text;       /* what was read, up to the end of which line it was looked at */
+	size_t n, room;
+};
+
+static volatile sig_atomic_t signals;
+
+static void on_signal(int sig)
+{
+	(void)sig;
+	signals++;
+}
+
+static int take_use(struct trace *t, const char *line)
+{
+	struct kvm_use u;
+	char what[16] = "";
+
+	if (sscanf(line,
+		   "use %" SCNu64 " %" SCNu32 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64
+		   " %15s",
+		   &u.ns, &u.client, &u.id, &u.file, &u.bytes, &u.parent, what) != 7)
+		return -EINVAL;
+	if (u.ns > t->stop_ns)
+		return 0;
+	u.made = strchr(what, 'm');
+	u.leased = strchr(what, 'l');
+	u.learned = strchr(what, 'k');
+	u.told = strchr(what, 't');
+	return kvm_join_use(t->join, &u);
+}
+
+static int take_line(struct trace *t, char *line)
+{
+	uint64_t ns, id;
+	uint32_t client;
+	int at = 0;
+
+	if (sscanf(line, "name %" SCNu64 " %n", &id, &at) == 1 && at)
+		return kvm_join_name(t->join, id, line + at);
+	if (sscanf(line, "lost %" SCNu64, &id) == 1)
+		kvm_join_lost(t->join, id);
+	else if (sscanf(line, "end %" SCNu64 " %" SCNu32, &ns, &client) == 2)
+		kvm_join_end(t->join, client);
+	else
+		return take_use(t, line);
+	return 0;
+}
+
+/* What there is now. 0, or 1 after a message. */
+static int take_all(struct trace *t, int fd)
+{
+	ssize_t n;
+
+	do {
+		char *line = t->text, *end;
+
+		if (t->room - t->n < 65536) {
+			char *p = realloc(t->text, t->room + (1u << 20));
+
+			if (!p)
+				return kvm_fail("%s", strerror(ENOMEM));
+			line = t->text = p;
+			t->room += 1u << 20;
+		}
+		n = read(fd, t->text + t->n, t->room - t->n);
+		if (n < 0 && errno == EINTR)
+			return 0;
+		if (n < 0)
+			return kvm_fail("the mount tells nothing more: %s", strerror(errno));
+		t->n += (size_t)n;
+		for (; (end = memchr(line, '\n', t->n - (size_t)(line - t->text)));
+		     line = end + 1) {
+			int err;
+
+			*end = 0;
+			err = take_line(t, line);
+			if (err)
+				return kvm_fail("%s: %s", line, strerror(-err));
+		}
+		t->n -= (size_t)(line - t->text);
+		memmove(t->text, line, t->n);
+	} while (n);
+	return 0;
+}
+
+/* Until a signal, or the time is over; then what was used until then, or the next signal. */
+static int record(struct trace *t, int fd, FILE *out)
+{
+	uint64_t began = kvc_mono_ns(), now = began, end;
+	int err;
+
+	end = t->seconds ? began + t->seconds * 1000000000u : UINT64_MAX;
+	t->stop_ns = UINT64_MAX;
+	do {
+		if (t->stop_ns == UINT64_MAX && (signals || now >= end))
+			t->stop_ns = kvc_min(now, end);
+		err = take_all(t, fd);
+		kvm_join_write(t->join, now);
+		if (fflush(out) && !err)
+			err = kvm_fail("%s: %s", t->file ?: "stdout", strerror(errno));
+		if (!err && signals < 2)
+			poll(NULL, 0, LOOK_MS);
+		now = kvc_mono_ns();
+	} while (!err && signals < 2 && (t->stop_ns == UINT64_MAX || now - t->stop_ns < LATE_NS));
+	kvm_join_write(t->join, UINT64_MAX);
+	return err;
+}
+
+static int take_options(struct trace *t, int argc, char **argv)
+{
+	static const struct option options[] = {
+		{ "output", 1, NULL, 'o' },
+		{ "paths", 0, NULL, 'p' },
+		{ "seconds", 1, NULL, 's' },
+		{ NULL, 0, NULL, 0 },
+	};
+	int c, err = 0;
+	char *end = NULL;
+
+	/* before our words stands the command's name, as getopt wants it */
+	argc++;
+	argv--;
+	optind = 0;
+	while (!err && (c = getopt_long(argc, argv, "o:", options, NULL)) != -1) {
+		switch (c) {
+		case 'o': t->file = optarg; break;
+		case 'p': t->paths = true; break;
+		case 's':
+			t->seconds = strtoull(optarg, &end, 10);
+			if (*optarg < '0' || *optarg > '9' || *end || !t->seconds ||
+			    t->seconds > 1000000000)
+				err = kvm_fail("--seconds: %s is no number of seconds", optarg);
+			break;
+		default: err = 1;
+		}
+	}
+	optind--;
+	if (!err && argc - 1 - optind > 1)
+		err = 2;
+	if (err)
+		fputs(usage, stderr);
+	return err ? 2 : 0;
+}
+
+static void say(const struct trace *t)
+{
+	struct kvm_joined j;
+
+	kvm_join_show(t->join, &j);
+	fprintf(stderr, "%" PRIu64 " requests of %" PRIu64 " chunks", j.requests, j.uses);
+	if (j.lost)
+		fprintf(stderr,
+			"; %" PRIu64 " uses were lost, and %" PRIu64
+			" requests of which they may have been left out",
+			j.lost, j.left_out);
+	fputc('\n', stderr);
+}
+
+int kvm_run_trace(int argc, char **argv)
+{
+	struct sigaction act = { .sa_handler = on_signal };
+	struct trace t = { .file = NULL };
+	char mnt[KVM_PATH];
+	FILE *out = stdout;
+	int fd, err = take_options(&t, argc, argv);
+
+	if (err)
+		return err;
+	sigaction(SIGINT, &act, NULL);
+	sigaction(SIGTERM, &act, NULL);
+	signal(SIGPIPE, SIG_IGN);
+	fd = kvm_mount_of(argc > optind ? argv[optind] : NULL, mnt)
+		     ? -1
+		     : kvm_mount_open(mnt, "trace", O_RDONLY);
+	if (fd < 0)
+		return 1;
+	if (t.file && !(out = fopen(t.file, "we"))) {
+		close(fd);
+		return kvm_fail("%s: %s", t.file, strerror(errno));
+	}
+	err = kvm_join_open(&t.join, out, t.paths);
+	if (err) {
+		err = kvm_fail("%s", strerror(-err));
+	} else {
+		err = record(&t, fd, out);
+		say(&t);
+		kvm_join_close(t.join);
+	}
+	free(t.text);
+	close(fd);
+	if (fclose(out) && !err)
+		err = kvm_fail("%s: %s", t.file ?: "stdout", strerror(errno));
+	return err;
+}

@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * See trace.h. A request is the prompt that one client (a thread, or a lease) uses chunk by chunk
+ * from its beginning: what is there it opens, the rest it creates when it has computed it. Where
+ * one ends and the next begins order.h says, as in the daemon, but whatever the mount's policy is:
+ * for those that ask for no chains the daemon learns none.
+ *
+ * Chunks are numbered in the order in which they come, by their paths: one that was dropped and is
+ * made again is the same. What a chunk follows is told, or was seen when it was made, or, of one
+ * that was there before, is guessed from its first use; what is seen to be otherwise when the chunk
+ * is used again was wrong, and the chunk begins a prompt.
+ *
+ * Most who lease open the files then: that is one request, the one of the opens.
+ */
+#include "trace.h"
+
+#include "chain.h"
+#include "order.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define LONGEST 65536u /* chunks of a request */
+#define NONE UINT32_MAX
+
+struct chunk {
+	uint32_t parent; /* NONE: it follows none, as far as is known */
+	uint32_t leased; /* by this client, and not opened since; 0: by none */
+	bool known;      /* parent is what is known; else it is still to be found out */
+	bool told;
+	uint64_t bytes;
+	char *path;
+};
+
+/* A chunk of a request, and the first file of it that was opened; 0: it was made. */
+struct part {
+	uint32_t chunk;
+	uint64_t file;
+};
+
+struct client {
+	struct kvc_list link;
+	uint32_t id;
+	uint64_t begun_ns, last_ns;
+	uint32_t last; /* chunk used; NONE: not known */
+	bool made, leased;
+	struct part *part; /* of its request */
+	size_t n, room;
+	size_t opened; /* of a lease: by others, later */
+};
+
+struct kvm_join {
+	FILE *to;
+	bool paths;
+	struct kvc_chain ids, names; /* of the daemon; hashes of paths */
+	uint32_t *by_id, *by_name;   /* their slots' chunks */
+	struct chunk *chunk;
+	size_t chunks, chunk_room;
+	struct kvc_order *order;
+	struct kvc_list clients; /* the one that was silent longest first */
+	uint64_t began_ns;
+	struct kvm_joined joined;
+};
+
+int kvm_join_open(struct kvm_join **out, FILE *to, bool paths)
+{
+	struct kvm_join *j = calloc(1, sizeof *j);
+
+	if (!j)
+		return -ENOMEM;
+	j->to = to;
+	j->paths = paths;
+	kvc_list_init(&j->clients);
+	if (kvc_chain_init(&j->ids, false, false) || kvc_chain_init(&j->names, false, false) ||
+	    kvc_order_open(&j->order)) {
+		kvm_join_close(j);
+		return -ENOMEM;
+	}
+	kvc_chain_column(&j->ids, &j->by_id, sizeof *j->by_id);
+	kvc_chain_column(&j->names, &j->by_name, sizeof *j->by_name);
+	*out = j;
+	return 0;
+}
+
+static void client_free(struct client *c)
+{
+	kvc_list_del(&c->link);
+	free(c->part);
+	free(c);
+}
+
+void kvm_join_close(struct kvm_join *j)
+{
+	kvc_list_each_safe(e, &j->clients)
+		client_free(kvc_of(e, struct client, link));
+	for (size_t i = 0; i < j->chunks; i++)
+		free(j->chunk[i].path);
+	free(j->chunk);
+	kvc_chain_fini(&j->ids);
+	kvc_chain_fini(&j->names);
+	kvc_order_close(j->order);
+	free(j);
+}
+
+/* ---- chunks ---- */
+
+static int new_chunk(struct kvm_join *j, uint32_t *nr)
+{
+	if (j->chunks == NONE || kvc_grow(&j->chunk, j->chunks, &j->chunk_room, sizeof *j->chunk))
+		return -ENOMEM;
+	*nr = (uint32_t)j->chunks++;
+	j->chunk[*nr] = (struct chunk){ .parent = NONE };
+	return 0;
+}
+
+/* A key's slot; *there: it was there before. NONE: out of memory. */
+static uint32_t slot_of(struct kvc_chain *c, uint64_t key, bool *there)
+{
+	uint32_t slot = kvc_chain_find(c, key ?: 1);
+
+	*there = slot != KVC_NO_SLOT;
+	return *there ? slot : kvc_chain_add(c, key ?: 1, KVC_NO_SLOT, 0);
+}
+
+static int chunk_by_id(struct kvm_join *j, uint64_t id, uint32_t *nr)
+{
+	bool there;
+	uint32_t slot = slot_of(&j->ids, id, &there);
+	int err = slot == KVC_NO_SLOT ? -ENOMEM : there ? 0 : new_chunk(j, &j->by_id[slot]);
+
+	if (!err)
+		*nr = j->by_id[slot];
+	else if (slot != KVC_NO_SLOT)
+		kvc_chain_del(&j->ids, slot);
+	return err;
+}
+
+static uint32_t known_by_id(const struct kvm_join *j, uint64_t id)
+{
+	uint32_t slot = id ? kvc_chain_find(&j->ids, id) : KVC_NO_SLOT;
+
+	return slot == KVC_NO_SLOT ? NONE : j->by_id[slot];
+}
+
+/* Is this path another chunk's already, then its number is for that one from now on. */
+int kvm_join_name(struct kvm_join *j, uint64_t id, const char *path)
+{
+	struct kvc_sum sum = kvc_sum_of(path, strlen(path));
+	uint64_t key;
+	uint32_t slot, nr;
+	bool there;
+	int err;
+
+	memcpy(&key, sum.b, sizeof key);
+	slot = slot_of(&j->names, key, &there);
+	if (slot == KVC_NO_SLOT)
+		return -ENOMEM;
+	if (!there)
+		j->by_name[slot] = NONE;
+	err = chunk_by_id(j, id, &nr);
+	if (err)
+		return err;
+	if (j->by_name[slot] == NONE)
+		j->by_name[slot] = nr;
+	nr = j->by_name[slot];
+	j->by_id[kvc_chain_find(&j->ids, id)] = nr;
+	if (j->paths) {
+		free(j->chunk[nr].path);
+		j->chunk[nr].path = strdup(path);
+		return j->chunk[nr].path ? 0 : -ENOMEM;
+	}
+	return 0;
+}
+
+/* ---- requests ---- */
+
+static void write_list(FILE *to, const char *name, const struct kvm_join *j, const struct client *c,
+		       int what)
+{
+	fprintf(to, ", \"%s\": [", name);
+	for (size_t i = 0; i < c->n; i++) {
+		const struct chunk *k = &j->chunk[c->part[i].chunk];
+
+		fputs(i ? ", " : "", to);
+		if (what == 'n')
+			fprintf(to, "%" PRIu32, c->part[i].chunk);
+		else if (what == 'b')
+			fprintf(to, "%" PRIu64, k->bytes);
+		else
+			fprintf(to, k->path ? "\"%s\"" : "null%s", k->path ?: "");
+	}
+	fputs("]", to);
+}
+
+/* The client's request is over. */
+static void finish(struct kvm_join *j, struct client *c)
+{
+	if (c->n && (!c->leased || c->opened * 2 < c->n)) {
+		fprintf(j->to, "{\"timestamp\": %" PRIu64, (c->begun_ns - j->began_ns) / 1000000);
+		write_list(j->to, "hash_ids", j, c, 'n');
+		write_list(j->to, "bytes", j, c, 'b');
+		if (j->paths)
+			write_list(j->to, "paths", j, c, 'p');
+		fputs("}\n", j->to);
+		j->joined.requests++;
+		j->joined.uses += c->n;
+	}
+	c->n = c->opened = 0;
+}
+
+static struct client *find_client(struct kvm_join *j, uint32_t id)
+{
+	for (struct kvc_list *e = j->clients.prev; e != &j->clients; e = e->prev)
+		if (kvc_of(e, struct client, link)->id == id)
+			return kvc_of(e, struct client, link);
+	return NULL;
+}
+
+static struct client *client_of(struct kvm_join *j, uint32_t id)
+{
+	struct client *c = find_client(j, id);
+
+	if (!c && (c = calloc(1, sizeof *c))) {
+		c->id = id;
+		c->last = NONE;
+		kvc_list_init(&c->link);
+	}
+	if (c) {
+		kvc_list_del(&c->link);
+		kvc_list_add_tail(&j->clients, &c->link);
+	}
+	return c;
+}
+
+static const struct part *in_request(const struct client *c, uint32_t nr)
+{
+	for (size_t i = 0; i < c->n; i++)
+		if (c->part[i].chunk == nr)
+			return &c->part[i];
+	return NULL;
+}
+
+static int add(struct client *c, uint32_t nr, uint64_t file)
+{
+	if (kvc_grow(&c->part, c->n, &c->room, sizeof *c->part))
+		return -ENOMEM;
+	c->part[c->n++] = (struct part){ nr, file };
+	return 0;
+}
+
+/* A request begins in the middle of a chain: where that is told, all before it is of the prompt. */
+static int begin(struct kvm_join *j, struct client *c, uint32_t nr, uint64_t ns)
+{
+	uint32_t n = 0;
+	int err = 0;
+
+	finish(j, c);
+	c->begun_ns = ns;
+	for (uint32_t at = nr; j->chunk[at].told && j->chunk[at].parent != NONE && n < LONGEST;
+	     n++) {
+		at = j->chunk[at].parent;
+		err = err ?: add(c, at, 0);
+	}
+	if (n == LONGEST) /* a circle */
+		c->n = 0;
+	for (size_t i = 0; i < c->n / 2; i++) {
+		struct part p = c->part[i];
+
+		c->part[i] = c->part[c->n - 1 - i];
+		c->part[c->n - 1 - i] = p;
+	}
+	return err;
+}
+
+/* What a chunk follows, as far as it is known before this use. */
+static uint32_t known_parent(const struct kvm_join *j, const struct client *c,
+			     const struct chunk *k, const struct kvm_use *u)
+{
+	if (u->told)
+		return known_by_id(j, u->parent);
+	if (k->known)
+		return k->parent;
+	if (u->parent)
+		return known_by_id(j, u->parent);
+	return !u->made && !u->learned && !c->made && u->ns - c->last_ns <= KVC_ORDER_PAUSE_NS
+		       ? c->last
+		       : NONE;
+}
+
+/* Does the request go on with this chunk? And what is known now of what that follows. */
+static bool goes_on(struct kvm_join *j, const struct client *c, uint32_t nr,
+		    const struct kvm_use *u)
+{
+	struct chunk *k = &j->chunk[nr];
+	uint32_t parent = known_parent(j, c, k, u);
+	bool known = !u->made || u->told || k->known;
+	struct kvc_seen seen;
+
+	kvc_order_see(j->order, u->client, nr + 1ull, u->ns, known,
+		      parent == NONE ? 0 : parent + 1ull, &seen);
+	if (!u->told)
+		parent = seen.parent ? (uint32_t)seen.parent - 1 : NONE;
+	if (!u->told && c->last != NONE && parent != c->last)
+		parent = NONE;
+	k->parent = parent;
+	k->told = u->told;
+	k->known |= u->told || c->last != NONE;
+	return parent != NONE && parent == c->last && u->ns - c->last_ns <= KVC_ORDER_COMPUTE_NS;
+}
+
+/* A chunk that was leased is opened now. */
+static void open_leased(struct kvm_join *j, struct chunk *k)
+{
+	struct client *l = k->leased ? find_client(j, k->leased) : NULL;
+
+	if (l && l->leased)
+		l->opened++;
+	k->leased = 0;
+}
+
+int kvm_join_use(struct kvm_join *j, const struct kvm_use *u)
+{
+	struct client *c = client_of(j, u->client);
+	const struct part *before;
+	uint32_t nr;
+	bool on;
+	int err = c ? chunk_by_id(j, u->id, &nr) : -ENOMEM;
+
+	if (err)
+		return err;
+	j->began_ns = j->began_ns ?: u->ns;
+	if (u->bytes)
+		j->chunk[nr].bytes = u->bytes;
+	if (u->leased)
+		j->chunk[nr].leased = u->client;
+	else
+		open_leased(j, &j->chunk[nr]);
+	/* another file of a chunk is no other use of it; the first again, or of what it made, is */
+	before = in_request(c, nr);
+	if (before && (!u->file || (before->file && before->file != u->file)))
+		return 0;
+	on = goes_on(j, c, nr, u) && !before && c->n && c->n < LONGEST;
+	if (!on)
+		err = begin(j, c, nr, kvc_max(u->ns, j->began_ns));
+	c->last = nr;
+	c->last_ns = u->ns;
+	c->made = u->made;
+	c->leased = u->leased;
+	return err ?: add(c, nr, u->file);
+}
+
+void kvm_join_end(struct kvm_join *j, uint32_t client)
+{
+	struct client *c = find_client(j, client);
+
+	if (c)
+		c->last = NONE; /* it is written when it is known whether the files are opened */
+}
+
+/* Of every request under way something may be missing. */
+void kvm_join_lost(struct kvm_join *j, uint64_t n)
+{
+	j->joined.lost += n;
+	kvc_list_each_safe(e, &j->clients) {
+		struct client *c = kvc_of(e, struct client, link);
+
+		j->joined.left_out += c->n != 0;
+		client_free(c);
+	}
+	fprintf(j->to, "{\"lost\": %" PRIu64 "}\n", n);
+}
+
+void kvm_join_write(struct kvm_join *j, uint64_t now_ns)
+{
+	kvc_list_each_safe(e, &j->clients) {
+		struct client *c = kvc_of(e, struct client, link);
+
+		if (now_ns < c->last_ns || now_ns - c->last_ns <= KVC_ORDER_COMPUTE_NS)
+			break;
+		finish(j, c);
+		client_free(c);
+	}
+}
+
+void kvm_join_show(const struct kvm_join *j, struct kvm_joined *to)
+{
+	*to = j->joined;
+}

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A load of prompts, and how an engine brings it to a mount: what is there it opens, the rest it
+makes, chunk by chunk."""
+import json, os, time
+
+CHUNK = 16 << 10
+
+
+def prompts(chance):
+    """Documents of some popularity, each with a question at its end; and sessions that grow."""
+    requests, sessions = [], {}
+    for i in range(1600):
+        d = min(int(chance.paretovariate(0.8)), 300)
+        if i % 3:
+            requests.append([d * 100 + b for b in range(d % 23 + 4)] + [10**6 + i])
+        else:
+            s = sessions.setdefault(chance.randrange(12) + i // 200 * 12, [])
+            s += [2 * 10**6 + 1000 * i + b for b in range(chance.randrange(1, 6))]
+            requests.append(list(s))
+    return requests
+
+
+def write_trace(path, requests):
+    with open(path, "w") as f:
+        for i, r in enumerate(requests):
+            f.write(json.dumps({"timestamp": i * 300, "hash_ids": r}) + "\n")
+
+
+def name(i):
+    return f"m/{i % 64:02x}/{i:x}"
+
+
+def states(s, ids):
+    """Of each: is it in the pool? Without using it."""
+    with open(f"{s.mnt}/.kvcachefs/lease", "r+b", buffering=0) as f:
+        f.write(("look\n" + "\n".join(name(i) for i in ids)).encode())
+        answer = b""
+        while part := f.read(1 << 20):
+            answer += part
+    return [l.split()[3] not in (b"ENOENT", b"lower") for l in answer.splitlines()]
+
+
+def play(s, requests, told, compute=0, before={}):
+    """The share that hits in the last half of the requests, and how many chunks the pool had.
+    compute: seconds before the first chunk of a prompt is made; before: what is called before
+    which request."""
+    for i in range(64):
+        os.makedirs(f"{s.mnt}/m/{i:02x}")
+    made, hits, asked, held = set(), 0, 0, []
+    data = b"x" * CHUNK
+    for nr, ids in enumerate(requests):
+        before.get(nr, int)()
+        if nr >= len(requests) // 2:
+            there = states(s, ids)
+            hits += (there + [False]).index(False)
+            asked += len(ids)
+            if nr % 50 == 0:
+                held.append(s.stats()["objects_resident"])
+        pause = compute
+        for at, i in enumerate(ids):
+            if i in made:
+                s.read(name(i))
+                continue
+            time.sleep(pause)
+            pause = 0
+            with open(f"{s.mnt}/{name(i)}", "wb", buffering=0) as f:
+                f.write(data)
+            made.add(i)
+            if told:
+                os.setxattr(f"{s.mnt}/{name(i)}", "user.kvcachefs.parent",
+                            f"/{name(ids[at - 1])}".encode() if at else b"")
+    s.settle()
+    return hits / asked, sum(held) // len(held)

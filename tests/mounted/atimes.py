@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast plain
+"""Access times: an open for reading sets them, and that is kept; with noatime it does not, with
+relatime where they are not later than the last change, or a day old. What is set by hand is set in
+any case, and O_NOATIME is heard. The catalog has nothing of what was not to be set."""
+import os, sqlite3, time
+from kvtest import *
+
+S, DAY = 10**9, 86400
+FILES = ("old", "mid", "new", "quiet")
+s = Store(size="64M", cpu="32M")
+
+
+def at(path):
+    return os.stat(f"{s.mnt}/m/{path}").st_atime_ns
+
+
+def kept():
+    """What the catalog has, of an unmounted store."""
+    db = sqlite3.connect(f"{s.path}/catalog.sqlite")
+    rows = dict(db.execute("SELECT m.name, n.atime_ns FROM names m JOIN nodes n ON n.ino = m.ino"))
+    db.close()
+    return {f: rows[f] for f in FILES}
+
+
+def read(path, flags=0):
+    fd = os.open(f"{s.mnt}/m/{path}", os.O_RDONLY | flags)
+    assert os.read(fd, 100) == path.encode()
+    os.close(fd)
+
+
+s.mount()
+for f in FILES:
+    s.write(f"m/{f}", f.encode())
+s.umount()
+for option, moved in (("", {"old", "mid", "new"}), ("atime", {"old", "mid", "new"}),
+                      ("noatime", set()), ("relatime", {"old", "mid"}),
+                      ("noatime,relatime", {"old", "mid"}), ("relatime,noatime", set())):
+    s.mount(options=option)
+    now = time.time_ns()
+    for f, mtime, atime in (("old", now - 9 * DAY * S, now - 2 * DAY * S),
+                            ("mid", now - 3600 * S, now - 3600 * S - 1),
+                            ("new", now - 9 * DAY * S, now + 3600 * S),
+                            ("quiet", now - 9 * DAY * S, now - 2 * DAY * S)):
+        os.utime(f"{s.mnt}/m/{f}", ns=(atime, mtime))
+    before = {f: at(f) for f in FILES}
+    assert before["old"] == now - 2 * DAY * S and before["new"] == now + 3600 * S, option
+    for f in FILES:
+        read(f, os.O_NOATIME if f == "quiet" else 0)
+    s.umount()  # the kernel has kept what it was told before
+    after = kept()
+    assert {f for f in FILES if after[f] != before[f]} == moved, (option, before, after)
+    assert all(now <= after[f] <= time.time_ns() for f in moved), option
+    s.mount(options=option)
+    assert {f: at(f) for f in FILES} == after, option
+    s.umount()
+s.fsck("-n")

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""What follows what: told by an attribute or a lease, or learned; a chunk does not go before what
+follows it, whatever the policy, unless nothing else is left; and all that after a restart too."""
+import contextlib, errno, os, time
+from kvtest import *
+
+N = MiB
+MADE = 10
+
+
+def fresh(name, options):
+    return Store(name, cpu="16M", size="128M",
+                 options=f"keep_pool,settle=0,high=95,low=94,{options}").mount()
+
+
+def make(s, pause):
+    for c in range(MADE):
+        s.write(f"m/c{c}/l", blob(c, N))
+        time.sleep(pause)
+    time.sleep(1.2)  # the request is over
+    s.settle()
+
+
+def tell_one(s, c, parent):
+    os.setxattr(f"{s.mnt}/m/c{c}", "user.kvcachefs.parent", parent.encode())
+
+
+def lease(s, paths):
+    with open(f"{s.mnt}/.kvcachefs/lease", "r+b", buffering=0) as f:
+        f.write("\n".join(paths).encode())
+        return f.read()
+
+
+def again(s, how):
+    if how == "umount":
+        s.umount()
+        s.mount()
+    elif how == "kill":
+        time.sleep(2.2)  # rows are written every second
+        s.kill()
+        run("umount", "-l", s.mnt)
+        s.mount()
+
+
+def lower(s):
+    return {c for c in range(MADE) if s.attr(f"m/c{c}/l", "state") == "lower"}
+
+
+def gone_in_turn(s, count):
+    """Files that need room are made and held open: who went before each of them."""
+    held, gone = [], []
+    while len(lower(s)) < count:
+        f = open(f"{s.mnt}/x{len(held)}", "wb")
+        f.write(bytes(2 * MiB))
+        f.flush()
+        held.append(f)
+        wait_for(lambda: s.stats()["room_waiters"] == 0)
+        time.sleep(0.05)
+        gone.append(lower(s))
+        assert len(held) < 12, gone
+    [f.close() for f in held]
+    return gone
+
+
+def parents(s, names):
+    """{chunk: what it follows}, as the mount knows it now; where a machine pauses one begins."""
+    known = {}
+    for n in names:
+        with contextlib.suppress(OSError):
+            known[n] = os.path.basename(s.attr(f"m/{n}", "parent"))
+    return known
+
+
+def in_order(gone, known, what):
+    """None went before what follows it."""
+    early = [(n, p) for n, p in known.items() if p in gone and n not in gone]
+    assert not early, (what, early, gone)
+
+
+def expect(s, order, what, count=6):
+    for g in gone_in_turn(s, count):
+        assert g == set(order[:len(g)]), f"{what}: gone {sorted(g)}, expected {order[:len(g)]}"
+
+
+def done(s):
+    s.settle()
+    s.umount()
+    run("sh", "-c", f"umount -l {TMP}/run/*")
+
+
+# Two prompts, 0-1-2-3-4 and 5-6-7-8-9; the first begins anew after all was made. By the last use
+# alone 5 would be the first to go, then 6; by the chain it is 9.
+LEAF_FIRST = [9, 8, 7, 6, 5, 4]
+
+
+def tell(s):
+    for c in (1, 2, 3, 4, 6, 7, 8, 9):
+        tell_one(s, c, f"c{c - 1}" if c % 2 else f"/m/c{c - 1}")
+
+
+for how in ("none", "umount", "kill"):
+    s = fresh(f"told-{how}", "policy=lru")
+    make(s, 0)
+    tell(s)
+    assert s.attr("m/c4", "parent") == "/m/c3" and s.attr("m/c4/l", "parent") == "/m/c3"
+    assert "user.kvcachefs.parent" not in os.listxattr(f"{s.mnt}/m/c0")
+    for c in range(5):
+        s.read(f"m/c{c}/l")
+    time.sleep(1.2)
+    again(s, how)
+    assert s.attr("m/c4", "parent") == "/m/c3"
+    expect(s, LEAF_FIRST, f"told, {how}")
+    done(s)
+
+# By a lease: its paths are a prompt, an empty line begins another.
+s = fresh("leased", "policy=lru")
+make(s, 0)
+lease(s, [f"m/c{c}" for c in range(5, 10)] + [""] + [f"m/c{c}/l" for c in range(5)])
+assert s.attr("m/c9", "parent") == "/m/c8" and s.attr("m/c4", "parent") == "/m/c3"
+assert not lower(s)
+for c in (0, 5):
+    try:
+        s.attr(f"m/c{c}", "parent")
+        raise SystemExit("a prompt's first chunk follows nothing")
+    except OSError as e:
+        assert e.errno == errno.ENODATA
+expect(s, LEAF_FIRST, "leased")
+done(s)
+
+# Layer by layer: the prompt begins anew with each, and its first chunk follows nothing.
+s = fresh("leased-layers", "policy=lru")
+for c in range(3):
+    for l in range(2):
+        s.write(f"m/c{c}/{l}", blob(c, 4096))
+s.settle()
+lease(s, [f"m/c{c}/{l}" for l in range(2) for c in range(3)])
+assert parents(s, ["c0", "c1", "c2"]) == {"c1": "c0", "c2": "c1"}, parents(s, ["c0", "c1", "c2"])
+done(s)
+
+# A folder of many chunks in a lease tells nothing of their order.
+s = fresh("leased-folder", "policy=lru,unit=file")
+for c in range(4):
+    s.write(f"m/f/{c}", blob(c, 4096))
+s.settle()
+lease(s, ["m/f"])
+for c in range(4):
+    assert "user.kvcachefs.parent" not in os.listxattr(f"{s.mnt}/m/f/{c}"), c
+done(s)
+
+# Learned, where the policy is about chains; and kept.
+for policy in ("leaf", "prefix", "gdsf"):
+    for how in ("none", "kill"):
+        s = fresh(f"learned-{policy}-{how}", f"policy={policy}")
+        make(s, 0)
+        known = parents(s, [f"c{c}" for c in range(MADE)])
+        assert len(known) >= 5 and all(known[n] == f"c{int(n[1:]) - 1}" for n in known), known
+        again(s, how)
+        assert parents(s, known) == known
+        for g in gone_in_turn(s, 6):
+            in_order({f"c{c}" for c in g}, known, f"learned by {policy}, {how}")
+        done(s)
+# and not where it is not: files in a row are nobody's prompt
+s = fresh("not-learned", "policy=lru")
+make(s, 0)
+assert "user.kvcachefs.parent" not in os.listxattr(f"{s.mnt}/m/c5")
+expect(s, list(range(MADE)), "not learned")
+done(s)
+# a pause begins another prompt
+s = fresh("pause", "policy=leaf")
+s.write("m/a/l", blob(1, N))
+time.sleep(1.2)
+s.write("m/b/l", blob(2, N))
+time.sleep(1.2)
+assert "user.kvcachefs.parent" not in os.listxattr(f"{s.mnt}/m/b")
+done(s)
+
+# The end of a prompt is open: nothing of it may go before, but nothing else is left.
+s = fresh("open-end", "policy=lru")
+make(s, 0)
+for c in range(1, MADE):
+    tell_one(s, c, f"c{c - 1}")
+last = open(f"{s.mnt}/m/c9/l", "rb")
+gone = gone_in_turn(s, 5)
+assert 9 not in gone[-1] and len(gone[-1]) >= 5, gone
+assert last.read() == blob(9, N)
+last.close()
+done(s)
+
+# The disk tier: what is left of a prompt is its beginning, whatever the policy; after a restart.
+def prompts(s, first, last, length, tell, known):
+    for p in range(first, last):
+        for c in range(length):
+            s.write(f"m/p{p}-{c}/l", blob(p * 100 + c, N))
+            if tell:
+                os.setxattr(f"{s.mnt}/m/p{p}-{c}", "user.kvcachefs.parent",
+                            f"p{p}-{c - 1}".encode() if c else b"")
+        time.sleep(1.2)
+        known.update(parents(s, [f"p{p}-{c}" for c in range(length)]))
+
+
+for policy in ("lru", "fifo", "leaf", "prefix", "arc,disk_policy=s3fifo"):
+    s = Store(f"disk-{policy}", cpu="16M", size="40M",
+              options=f"policy={policy},settle=0,high=90,low=80").mount()
+    tell = policy not in ("leaf", "prefix")
+    known = {}
+    prompts(s, 0, 4, 8, tell, known)
+    assert len(known) > 14, known
+    s.settle()
+    s.umount()
+    s.mount()
+    for i in range(16):
+        s.write(f"m/x{i}/l", blob(i, N))
+        time.sleep(0.05)
+    s.settle()
+    wait_for(lambda: s.stats()["trimmed_chunks"] >= 8)
+    time.sleep(0.5)
+    gone = {n for n in [f"p{p}-{c}" for p in range(4) for c in range(8)]
+            if not os.path.exists(f"{s.mnt}/m/{n}/l")}
+    assert gone or policy not in ("lru", "fifo", "leaf"), policy
+    in_order(gone, known, policy)
+    text = open(f"{s.mnt}/.kvcachefs/policies").read()
+    assert ("disk" in text) == (policy != "lru"), text
+    done(s)
+
+# What is told wrong is refused, and changes nothing; a circle is none.
+s = fresh("wrong", "policy=lru")
+make(s, 0)
+for value, err in (("c99", errno.ENOENT), ("c1", errno.EINVAL), ("../m/c0", errno.EINVAL),
+                   ("/m", errno.EINVAL), ("/", errno.EINVAL)):
+    try:
+        tell_one(s, 1, value)
+        raise SystemExit(f"{value} was taken")
+    except OSError as e:
+        assert e.errno == err, (value, e)
+tell_one(s, 1, "c0")
+tell_one(s, 2, "c1")
+tell_one(s, 0, "c2")
+gone_in_turn(s, 7)
+tell_one(s, 2, "")
+assert "user.kvcachefs.parent" not in os.listxattr(f"{s.mnt}/m/c2")
+# one that has gone
+run("rm", "-r", f"{s.mnt}/m/c0")
+assert "user.kvcachefs.parent" not in os.listxattr(f"{s.mnt}/m/c1")
+done(s)
+print("ok")

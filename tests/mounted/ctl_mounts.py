@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""kvcachectl finds the mount: from anything in it, or the only one there is; and what it says where
+there is none, several, a part of one, or one whose daemon is dead. Its exit status: 0, 1, 2."""
+import os, shlex
+from kvtest import *
+
+CTL = binary("kvcachectl")
+
+
+def ctl(*words, **more):
+    return run(CTL, *words, **more)
+
+
+def said(p, code, *words):
+    assert p.returncode == code and p.stdout.count("\n") == 1, p
+    assert p.stdout.startswith("kvcachectl: ") and all(w in p.stdout for w in words), p
+
+
+def alone(*words, mounts=(), before="true"):
+    """Where nothing of ours is mounted but these."""
+    keep = "|".join(map(shlex.quote, mounts)) or "-"
+    return run("unshare", "-m", "bash", "-c",
+               "findmnt -rno TARGET -t fuse.kvcachefs | while read -r m; do "
+               "printf -v m %b \"$m\"; "
+               f"case $m in {keep}) ;; *) umount -l \"$m\" ;; esac; done; "
+               f"{before}; exec {CTL} {shlex.join(words)}")
+
+
+a = Store("a", options="settle=0").mount()
+b = Store("b").mount()
+a.write("m/c/l0", blob(1, 300000))
+a.settle()
+os.symlink(f"{a.mnt}/m", f"{TMP}/link")
+
+# from anything in it
+uuid = {s: s.config()["uuid"] for s in (a, b)}
+assert uuid[a] != uuid[b]
+for path, s in ((a.mnt, a), (f"{a.mnt}/", a), (f"{a.mnt}/m", a), (f"{a.mnt}/m/c/l0", a),
+                (f"{TMP}/link/c", a), (b.mnt, b)):
+    assert f"uuid={uuid[s]}\n" in ctl("config", path, ok=True).stdout, path
+assert f"uuid={uuid[a]}\n" in ctl("config", ".", cwd=f"{a.mnt}/m/c", ok=True).stdout
+assert "pool_bytes" in ctl("stats", f"{a.mnt}/m/c", ok=True).stdout
+assert ctl("import", f"{a.mnt}/m", ok=None).stdout.startswith("import")
+
+# the only one
+for s in (a, b):
+    p = alone("config", mounts=[s.mnt])
+    assert p.returncode == 0 and f"uuid={uuid[s]}\n" in p.stdout, p
+p = alone("stats", mounts=[a.mnt, b.mnt])
+said(p, 1, "2 are mounted", a.mnt, b.mnt)
+said(alone("stats"), 1, "no kvcachefs is mounted here")
+# mounted twice it is one still
+os.mkdir(f"{TMP}/twice")
+p = alone("config", mounts=[a.mnt], before=f"mount --bind {a.mnt} {TMP}/twice")
+assert p.returncode == 0 and f"uuid={uuid[a]}\n" in p.stdout, p
+# where mounts are listed such a name is written in another way
+os.mkdir(f"{TMP}/a b\\c")
+odd = shlex.quote(f"{TMP}/a b\\c")
+p = alone("stats", f"{TMP}/a b\\c/m", mounts=[a.mnt],
+          before=f"mount --bind {a.mnt} {odd} && umount -l {a.mnt}")
+assert p.returncode == 0 and "pool_bytes" in p.stdout, p
+# of one that is mounted in part only its root can be asked, which is found elsewhere
+for umount, code in (("true", 0), (f"umount -l {a.mnt}", 1)):
+    p = alone("config", f"{TMP}/twice/c", mounts=[a.mnt],
+              before=f"mount --bind {a.mnt}/m {TMP}/twice && {umount}")
+    assert p.returncode == code and ("only a part" in p.stdout) == bool(code), p
+
+# prefetch and lease: below the mount that is named first, or as any program names them
+for words in ((a.mnt, "m/c"), (f"{a.mnt}/m/c",), (f"{a.mnt}/m/c/l0", f"{TMP}/link/c")):
+    a.settle()
+    os.setxattr(f"{a.mnt}/m/c", "user.kvcachefs.demote", b"cpu")
+    assert a.attr("m/c", "tiers") == "disk"
+    ctl("prefetch", *words, ok=True)
+    wait_for(lambda: a.attr("m/c", "tiers") == "cpu,disk")
+ctl("prefetch", "l0", cwd=f"{a.mnt}/m/c", ok=True)
+said(ctl("prefetch", f"{a.mnt}/m/c", f"{b.mnt}"), 1, "is not below")
+said(ctl("prefetch", f"{a.mnt}/m/c", f"{a.mnt}/m/none"), 1, "No such file")
+said(ctl("prefetch", a.mnt), 2, "come the paths")
+
+# no mount, and none of ours
+said(ctl("stats", TMP), 1, "no kvcachefs mount")
+said(ctl("stats", f"{TMP}/none"), 1, "no kvcachefs mount", "No such file")
+# wrong words
+said(ctl(), 2, "--help")
+said(ctl("stat us"), 2, "no command stat us")
+said(ctl("stats", a.mnt, a.mnt), 2, "usage: kvcachectl stats")
+said(ctl("hash"), 2, "usage: kvcachectl hash")
+assert ctl("lease", "--help", ok=True).stdout.startswith("usage: kvcachectl lease PATH")
+
+# one that is dead is told, and does not count where another lives
+b.kill()
+for what in (b.mnt, f"{b.mnt}/x"):
+    said(ctl("stats", what), 1, "the daemon of this mount has ended", "mount its store again")
+p = alone("config", mounts=[a.mnt, b.mnt])
+assert p.returncode == 0 and f"uuid={uuid[a]}\n" in p.stdout, p
+said(alone("stats", mounts=[b.mnt]), 1, "no kvcachefs is mounted here")
+b.mount()
+assert f"uuid={uuid[b]}\n" in ctl("config", b.mnt, ok=True).stdout
+a.umount()
+b.umount()

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""kvcachectl pin, unpin, ttl, quota, policy and evict: values with units, what they come to in the
+attributes, what asks first, and one clear line for each thing that is refused."""
+import os, pty
+from kvtest import *
+
+CTL = binary("kvcachectl")
+N = 300000
+
+
+def ctl(*words, **more):
+    return run(CTL, *words, **more)
+
+
+def quietly(*words):
+    p = ctl(*words)
+    assert p.returncode == 0 and not p.stdout, p
+
+
+def said(p, code, *words):
+    assert p.returncode == code and p.stdout.count("\n") == 1, p
+    assert p.stdout.startswith("kvcachectl: ") and all(w in p.stdout for w in words), p
+
+
+def asked(answer, *words):
+    """With somebody at a terminal: how it ends, and what he sees."""
+    pid, fd = pty.fork()
+    if not pid:
+        os.execv(CTL, [CTL, *words])
+    seen = b""
+    while b"[y/N]" not in seen:
+        seen += os.read(fd, 65536)
+    os.write(fd, answer)
+    try:
+        while more := os.read(fd, 65536):
+            seen += more
+    except OSError:  # as a terminal ends
+        pass
+    os.close(fd)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), seen.decode()
+
+
+s = Store(options="settle=0", cpu="64M").mount()
+for c in "abcd":
+    for i in range(3):
+        s.write(f"m/{c}/l{i}", blob(f"{c}{i}", N))
+s.settle()
+M = f"{s.mnt}/m"
+
+# pins, also by a file of the chunk, and several at once
+quietly("pin", f"{M}/a", f"{M}/b/l0")
+assert s.attr("m/a", "pin") == s.attr("m/b", "pin") == "1"
+quietly("unpin", f"{M}/a", f"{M}/b")
+assert s.attr("m/a", "pin") == s.attr("m/b", "pin") == "0"
+for text, least in (("2h", 7000), ("7d", 604000), ("4w", 2419000), ("600", 500), ("10m", 500)):
+    quietly("pin", f"{M}/a", "--for", text)
+    assert least < int(s.attr("m/a", "pin")) <= least * 1.2 + 100, (text, s.attr("m/a", "pin"))
+quietly("unpin", f"{M}/a")
+for text in ("", "1", "0", "1s", "2x", "h", "-2", "1.5h", "2hh", "99999999w", "9" * 30):
+    said(ctl("pin", f"--for={text}", f"{M}/a"), 2, "such as 90s")
+said(ctl("pin", M), 1, "no chunk", "ls --recursive")
+p = ctl("pin", f"{M}/none", f"{M}/a", TMP)
+assert p.returncode == 1 and p.stdout.count("\n") == 2 and s.attr("m/a", "pin") == "1", p
+quietly("unpin", f"{M}/a")
+
+# a ttl, of a chunk and of a model
+quietly("ttl", "3d", f"{M}/a", M)
+assert s.attr("m/a", "ttl") == "259200" and s.attr("m", "ttl") == "259200"
+quietly("ttl", "never", f"{M}/a", M)
+assert s.attr("m/a", "ttl") == "0"
+with fails(errno.ENODATA):
+    s.attr("m", "ttl")
+for text in ("0", "soon", "3y", "99999999999", ""):
+    said(ctl("ttl", text, f"{M}/a"), 2, "or never")
+said(ctl("ttl", "3d", s.mnt), 1, "no model's folder")
+
+# a policy
+quietly("policy", "lfu", M)
+assert s.attr("m", "policy") == "lfu"
+quietly("policy", "none", M)
+quietly("policy", "none", M)
+with fails(errno.ENODATA):
+    s.attr("m", "policy")
+said(ctl("policy", "best", M), 2, "there is no policy best", "s3fifo")
+said(ctl("policy", "lfu", f"{M}/a"), 1, "it is no model")
+
+# a quota: asks where it may drop something
+os.mkdir(f"{s.mnt}/new")
+quietly("quota", "500M", f"{s.mnt}/new")
+assert s.attr("new", "quota") == str(500 * MiB)
+p = ctl("quota", "2M", M)
+assert p.returncode == 1 and "no quota yet" in p.stdout and "--yes" in p.stdout, p
+with fails(errno.ENODATA):
+    s.attr("m", "quota")
+assert ctl("quota", "--yes", "1G", M).returncode == 0 and s.attr("m", "quota") == str(1 << 30)
+wait_for(lambda: int(s.attr("m", "used")) >= 12 * N)
+quietly("quota", "0.5G", M)  # lower, but nothing is beyond it
+code, seen = asked(b"n\n", "quota", "2M", M)
+assert code == 1 and "is dropped, coldest" in seen and "3.5 MiB" in seen, seen
+assert s.attr("m", "quota") == str(512 * MiB) and len(os.listdir(M)) == 4
+code, seen = asked(b"y\n", "quota", "2MiB", M)
+assert code == 0 and s.attr("m", "quota") == str(2 * MiB), seen
+wait_for(lambda: int(s.attr("m", "used")) <= 2 * MiB)
+quietly("quota", "64M", M)
+quietly("quota", "none", M, f"{s.mnt}/new")
+with fails(errno.ENODATA):
+    s.attr("m", "quota")
+for text in ("0", "100K", "much", "1e9", ""):
+    said(ctl("quota", text, M), 2, "or none")
+p = ctl("quota", "--yes", "1G", f"{M}/{os.listdir(M)[0]}")
+assert p.returncode == 1 and "it is no model" in p.stdout, p
+
+# out of memory: a copy is made first; out of a tier, or all, when somebody agrees
+for c in "ef":
+    for i in range(3):
+        s.write(f"m/{c}/l{i}", blob(f"{c}{i}", N))
+s.settle()
+quietly("evict", f"{M}/e", f"{M}/f/l1")
+assert s.attr("m/e", "tiers") == s.attr("m/f", "tiers") == "disk"
+p = ctl("evict", "--from", "disk", "--yes", f"{M}/e")
+assert p.returncode == 1 and "nowhere else" in p.stdout, p
+assert s.read("m/e/l0") == blob("e0", N)
+p = ctl("evict", "--from", "all", f"{M}/f")
+assert p.returncode == 1 and f"{M}/f is dropped from memory" in p.stdout and "--yes" in p.stdout, p
+code, seen = asked(b"n\n", "evict", "--from=all", f"{M}/f")
+assert code == 1 and os.path.exists(f"{M}/f/l0"), seen
+time.sleep(1)  # what was used a moment ago stays
+p = ctl("evict", "--from=all", "--yes", f"{M}/f")
+assert p.returncode == 0 and "is dropped" in p.stdout and not os.path.exists(f"{M}/f/l0"), p
+quietly("pin", f"{M}/e")
+assert s.read("m/e/l1") == blob("e1", N)
+said(ctl("evict", f"{M}/e"), 1, "pinned", "try again later")
+p = ctl("evict", "--yes", "--from", "tape", f"{M}/e")
+assert p.returncode == 1 and "no tier tape" in p.stdout, p
+said(ctl("evict", M), 1, "no chunk")
+# where there is no disk
+t = Store("t", options="settle=0,disk=off").mount()
+t.write("m/a/l", blob("a", N))
+t.settle()
+said(ctl("evict", f"{t.mnt}/m/a"), 1, "no tier to copy it to", "--from all")
+t.umount()
+
+# words
+for words in (("pin",), ("pin", "--for", "2h"), ("pin", "--fr=2h", M), ("unpin",), ("ttl", "2h"),
+              ("unpin", "--yes", M), ("quota", M), ("policy", "lru"), ("evict", "--from"),
+              ("evict", "--yes=1", M), ("evict", "--yes")):
+    said(ctl(*words), 2)
+# on another filesystem nothing is set
+os.mkdir(f"{TMP}/plain")
+for words in (("pin",), ("unpin",), ("ttl", "2h"), ("quota", "1G"), ("policy", "lru"), ("evict",)):
+    said(ctl(*words, f"{TMP}/plain"), 1, "no kvcachefs mount")
+    said(ctl(*words, f"{TMP}/none"), 1, "No such file")
+assert not os.listxattr(f"{TMP}/plain")
+s.umount()

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""kvcachectl status: the figures of a mount on one screen, as text and as JSON, now and since the
+start; two tiers of one kind; a tier that its breaker has taken out."""
+import json, os, threading
+from kvtest import *
+
+CTL = binary("kvcachectl")
+N = 300000
+
+
+def ctl(*words):
+    return run(CTL, *words)
+
+
+def status(*words):
+    p = run(CTL, "status", "--json", *words, ok=True)
+    assert p.stdout.count("\n") == 1, p
+    return json.loads(p.stdout)
+
+
+def said(p, code, *words):
+    assert p.returncode == code and p.stdout.count("\n") == 1, p
+    assert p.stdout.startswith("kvcachectl: ") and all(w in p.stdout for w in words), p
+
+
+BAD = f"{TMP}/bad"
+for r in ("r1", "r2"):
+    os.mkdir(f"{TMP}/{r}")
+s = Store(size="256M", cpu="64M", options=f"settle=0,remote=dir://{TMP}/r1,remote=dir://{TMP}/r2,"
+          f"shim=fail-while:{BAD}+only:disk").mount()
+j = status(s.mnt)
+assert j["hits"]["since_start"]["share"] is None and "lately" not in j["hits"], j
+assert "since the start        0          -" in ctl("status", s.mnt).stdout
+for c in "abc":
+    for i in range(3):
+        s.write(f"m/{c}/l{i}", blob(f"{c}{i}", N))
+s.settle()
+os.setxattr(f"{s.mnt}/m/a", "user.kvcachefs.pin", b"1")
+os.setxattr(f"{s.mnt}/m/b", "user.kvcachefs.demote", b"cpu")
+assert all(s.read(f"m/{c}/l{i}") == blob(f"{c}{i}", N) for c in "abc" for i in range(3))
+s.settle()
+
+j, stats, config = status(f"{s.mnt}/m/a/l0"), s.stats(), s.config()
+assert j["mount"] == s.mnt and j["store"] == s.path and j["uuid"] == config["uuid"], j
+assert j["served_by"] == config["served_by"] and j["policy"] == config["policy"], j
+tiers = j["tiers"]
+assert [t["tier"] for t in tiers] == ["cpu", "disk", "dir", "dir"] and all(t["up"] for t in tiers)
+assert tiers[0]["limit_bytes"] == 64 * MiB and 9 * N <= tiers[0]["used_bytes"] <= 64 * MiB, tiers
+assert tiers[1]["limit_bytes"] == stats["tier_disk_bytes"] and tiers[1]["used_bytes"] >= 9 * N
+assert all(t["written_bytes"] >= 9 * N for t in tiers[1:]) and "written_bytes" not in tiers[0]
+h = j["hits"]["since_start"]
+assert h["hits"] == stats["pool_hits"], (h, stats)
+assert h["opens"] == h["hits"] + stats["pool_misses"], (h, stats)
+assert h["loaded_bytes"] >= 3 * N and abs(h["share"] - h["hits"] / h["opens"]) < 1e-5, h
+assert j["queues"]["jobs"] == 0 and j["pinned"]["pins"] == 1 and j["catalog_ok"] is True, j
+assert j["evicted_for"]["demote"] == 1 and j["breakers"] == {"opened": 0, "closed": 0}, j
+
+# as text, on one screen
+text = ctl("status", s.mnt).stdout
+lines = text.splitlines()
+assert len(lines) <= 24 and max(map(len, lines)) <= 100, text
+assert lines[0] == f"{s.mnt} of the store {s.path}" and "last " not in text, text
+rows = {l.split()[0]: l.split() for l in lines if l[:1].isalpha()}
+assert rows["cpu"][3:5] == ["64.0", "MiB"] and rows["disk"][6] == "up", rows
+assert f"{100 * h['share']:.1f}%" in text and "           1  chunks pinned" in text, text
+
+# over an interval
+stop = threading.Event()
+
+
+def reader():
+    while not stop.is_set():
+        s.read("m/a/l0")
+
+
+t = threading.Thread(target=reader)
+t.start()
+try:
+    j = status("--interval", "1s", s.mnt)
+    text = ctl("status", "--interval=1", s.mnt).stdout
+finally:
+    stop.set()
+    t.join()
+late = j["hits"]["lately"]
+assert late["seconds"] >= 1 and 0 < late["opens"] < j["hits"]["since_start"]["opens"], j
+assert late["share"] == 1 and late["loaded_bytes"] == 0, j
+assert any(l.startswith("last ") and "100.0%" in l for l in text.splitlines()), text
+
+# a tier that is out
+open(BAD, "w").close()
+for i in range(40):
+    s.write(f"m/more/l{i}", blob(i, 5000))
+wait_for(lambda: not s.stats()["tier_disk_up"])
+j = status(s.mnt)
+assert [t["up"] for t in j["tiers"]] == [True, False, True, True] and j["breakers"]["opened"], j
+assert " OUT " in ctl("status", s.mnt).stdout
+os.remove(BAD)
+wait_for(lambda: s.stats()["tier_disk_up"])
+s.settle()
+
+# words
+for words in (("--interval", "0"), ("--interval=2x",), ("--interval", "2d"), ("--interval",),
+              ("--all",), (s.mnt, s.mnt)):
+    said(ctl("status", *words), 2, "--help")
+said(ctl("status", TMP), 1, "no kvcachefs mount")
+s.umount()

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""What is deleted in a model with user.kvcachefs.shared=delete goes from the shared tier too, also
+where the daemon was killed before, or the tier did not let it: the next start does it. Meanwhile it
+does not come back. What was stored anew under its name stays; other models' files do, too."""
+import errno, os, sqlite3, time
+from kvtest import *
+import faults, frames
+
+REMOTE = f"{TMP}/remote"
+os.mkdir(REMOTE)
+s = Store(size="64M", cpu="32M", options=f"settle=0,remote=dir://{REMOTE}")
+STUCK = f"calls=unlink path={REMOTE}/* nth={faults.FAR} count={faults.FAR} do=EIO"
+
+
+def there(path):
+    name = frames.name_of(path)
+    return os.path.exists(f"{REMOTE}/{name[:2]}/{name}")
+
+
+def notes():
+    """Of an unmounted store: what is still to go."""
+    db = sqlite3.connect(f"{s.path}/catalog.sqlite")
+    n = db.execute("SELECT count(*) FROM meta WHERE key GLOB 'unshare:*'").fetchone()[0]
+    db.close()
+    return n
+
+
+def put(path, seed):
+    s.write(path, blob(seed, 50000))
+    s.settle()
+    wait_for(lambda: there(path))
+
+
+def absent(path):
+    with fails(errno.ENOENT):
+        os.stat(f"{s.mnt}/{path}")
+
+
+for way in ("killed", "killed, pool lost", "unmounted"):
+    r = faults.Rules(STUCK)
+    assert r.mount(s)
+    for model in ("gone", "keep"):
+        os.makedirs(f"{s.mnt}/{model}", exist_ok=True)
+    os.setxattr(f"{s.mnt}/gone", "user.kvcachefs.shared", b"delete")
+    paths = [f"gone/{i}" for i in range(4)]
+    for i, path in enumerate(paths + ["keep/0"]):
+        put(path, i)
+    r.begin()  # from here on nothing goes there
+    for path in paths + ["keep/0"]:
+        os.unlink(f"{s.mnt}/{path}")
+    wait_for(lambda: not s.stats()["catalog_pending_bytes"])
+    time.sleep(0.05)
+    if way == "unmounted":
+        s.umount()
+    else:
+        s.kill()
+        run("umount", "-l", s.mnt)
+        if "lost" in way:
+            s.drop_pool()
+    assert all(there(path) for path in paths), "it went all the same"
+    r.heal()
+    assert notes() == 4, (way, notes())
+    s.fsck("-n", ok=None)
+    s.mount()
+    for path in paths:
+        absent(path)
+    put(paths[0], 77)  # the same name, another file
+    wait_for(lambda: not any(there(path) for path in paths[1:]))
+    s.settle()
+    for path in paths[1:]:
+        absent(path)
+    assert there(paths[0]) and there("keep/0"), "what is not deleted has gone"
+    assert s.read(paths[0]) == blob(77, 50000)
+    s.umount()
+    assert notes() == 0
+    s.fsck("-n")
+    # and it is the new one that others find
+    o = Store(f"o{len(way)}", size="64M", cpu="32M", options=s.options).mount()
+    assert o.read(paths[0]) == blob(77, 50000)
+    absent_there = [p for p in paths[1:] if os.path.exists(f"{o.mnt}/{p}")]
+    assert not absent_there, absent_there
+    o.umount()
+    s.mount()
+    os.unlink(f"{s.mnt}/{paths[0]}")
+    wait_for(lambda: not there(paths[0]))
+    s.umount()
+    assert notes() == 0

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""SIGKILL in the middle of an fsync of a file that is changed in place and has an older copy in the
+disk tier: at the Nth call that changes anything of the store or of the pool, for the first N that
+there are, KILLS of them (20), with the pool kept and with it lost. The older or the newer content
+is there, whole, and where the fsync had returned, the newer. SEED repeats a run."""
+import os, random, struct, threading, time
+from kvtest import *
+import faults
+
+KILLS = int(os.environ.get("KILLS", 20))
+SEED = int(os.environ.get("SEED", time.time_ns() % 10**6))
+print(f"KILLS={KILLS} SEED={SEED}")
+rng = random.Random(SEED)
+TOP = faults.in_memory("memory")  # where a sync costs nothing
+s = faults.store_in_memory(TOP, size="64M", cpu="32M", options="settle=0,unit=file")
+RULES = [f"calls=change path={where}/* nth={faults.FAR} count=1 do=kill"
+         for where in (s.path, f"{TMP}/run")]
+
+
+def sync(fd, done):
+    try:
+        os.fsync(fd)
+        done.append(0)
+    except OSError as e:
+        done.append(e.errno)
+
+
+def one(nth, rule, lose, content):
+    """Changes it and syncs, and is killed by then or a moment later. Returns what may be there."""
+    r = faults.Rules(*RULES)
+    assert r.mount(s)
+    assert s.read("m/f") == content
+    new = blob(f"{SEED}.{nth}.{rule}", rng.choice((len(content), 200000, 300000)))
+    fd = os.open(f"{s.mnt}/m/f", os.O_RDWR)
+    assert os.pwrite(fd, new, 0) == len(new)
+    os.ftruncate(fd, len(new))
+    r.map[rule * 16:rule * 16 + 8] = struct.pack("<Q", faults.FAR - nth)
+    done = []
+    t = threading.Thread(target=sync, args=(fd, done))
+    t.start()
+    t.join(60 * SLOW)
+    assert not t.is_alive(), "the fsync hangs"
+    fired = sum(r.fired())
+    s.kill()
+    os.close(fd)
+    run("umount", "-l", s.mnt)
+    assert done[0] == 0 or fired, done
+    if lose:
+        s.drop_pool()
+    return ([] if done[0] == 0 else [content]) + [new], fired
+
+
+s.mount()
+s.write("m/f", blob(SEED, 250000))
+s.settle()
+s.umount()
+content, caught, newer = blob(SEED, 250000), 0, 0
+for i in range(KILLS):
+    may, fired = one(i // 2 + 1, i // 2 % 2, i % 2, content)
+    s.fsck("-n", ok=None)
+    s.mount()
+    got = s.read("m/f")
+    assert got in may, (f"kill {i}: {len(got)} bytes are there of none of "
+                        f"{[len(m) for m in may]}; as before: {got == content}")
+    caught += fired
+    newer += got == may[-1]
+    content = got
+    s.settle()
+    assert s.attr("m/f", "tiers") == "cpu,disk"
+    s.umount()
+    s.fsck("-n", "--data")
+print(f"{caught} of {KILLS} kills were in the fsync; the newer content was there after {newer}")
+assert caught > KILLS // 3

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""A model's ttl: what its chunks begin with that are made from then on, through a remount, however
+their files come; one of a chunk's own goes before it; uses and stores do not make it longer."""
+import errno, os, sqlite3, time
+from kvtest import *
+
+s = Store(size="64M", cpu="32M", options="settle=0").mount()
+P = lambda p: f"{s.mnt}/{p}"
+TTL = "user.kvcachefs.ttl"
+
+
+def put(path, value):
+    os.setxattr(P(path), TTL, value.encode())
+
+
+def expires(path):
+    """As the catalog has it."""
+    def look():
+        db = sqlite3.connect(f"file:{s.path}/catalog.sqlite?mode=ro", uri=True)
+        got = db.execute("SELECT expires_ns FROM chunks WHERE id=?",
+                         (os.stat(P(path)).st_ino,)).fetchone()
+        db.close()
+        return got and got[0]
+    return wait_for(look)
+
+
+# set, shown, listed, taken away in both ways; what is none is refused
+s.write("m/old/l", b"x")
+with fails(errno.ENODATA):
+    s.attr("m", "ttl")
+for bad in ("", "-1", "x", "1s", "7000000001"):
+    with fails(errno.EINVAL):
+        put("m", bad)
+    for name in ("pin", "ttl"):
+        with fails(errno.EINVAL):
+            os.setxattr(P("m/old/l"), f"user.kvcachefs.{name}", bad.encode())
+os.setxattr(P("m/old/l"), "user.kvcachefs.pin", b"7000000000")
+assert int(s.attr("m/old/l", "pin")) > 6999999000, s.attr("m/old/l", "pin")
+os.setxattr(P("m/old/l"), "user.kvcachefs.pin", b"0")
+put("m", "100000")
+assert s.attr("m", "ttl") == "100000" and TTL in os.listxattr(P("m"))
+for away in (lambda: os.removexattr(P("m"), TTL), lambda: put("m", "0")):
+    put("m", "5")
+    away()
+    assert TTL not in os.listxattr(P("m"))
+    with fails(errno.ENODATA):
+        os.removexattr(P("m"), TTL)
+put("m", "100000")
+
+# for chunks made from now on: folders and files, made there, moved there or linked
+s.write("m/new/l", b"x")
+s.write("m/new/l2", b"x")
+os.mkdir(P("m/flat"))
+os.setxattr(P("m/flat"), "user.kvcachefs.unit", b"file")
+s.write("m/flat/f", b"x")
+s.write("stage/t", b"x")
+os.mkdir(P("m/moved"))
+os.rename(P("stage/t"), P("m/moved/l"))
+s.write("m/top", b"x")
+for path in ("m/new", "m/new/l2", "m/flat/f", "m/moved", "m/top"):
+    assert s.attr(path, "ttl") == "100000", path
+s.write("other/c/l", b"x")
+for path in ("m/old", "m/old/l", "other/c"):
+    assert s.attr(path, "ttl") == "0", path
+with fails(errno.EPERM):  # a chunk's own is set to 0
+    os.removexattr(P("m/new"), TTL)
+
+# neither uses nor stores make it longer, as it is with a chunk's own
+s.settle()
+before = expires("m/new")
+assert before > time.time_ns()
+s.read("m/new/l")
+s.write("m/new/l", b"yy")
+s.write("m/new/l3", b"z")
+s.settle()
+time.sleep(1.2)  # uses are written every second
+assert expires("m/new") == before
+
+# a folder that shows to be a container: its files keep what they had
+os.mkdir(P("m/new/below"))
+wait_for(lambda: s.attr("m/new/l", "state") and expires("m/new/l") == before)
+
+# after a remount it still holds
+s.umount()
+s.mount()
+assert s.attr("m", "ttl") == "100000" and s.attr("m/moved", "ttl") == "100000"
+s.write("m/again/l", b"x")
+assert s.attr("m/again", "ttl") == "100000"
+
+# one of its own, and a changed one, which is for what comes
+put("m/again", "0")
+put("m", "1")
+s.write("m/short/l", b"x")
+s.write("m/own/l", b"x")
+put("m/own", "200000")
+s.write("m/never/l", b"x")
+put("m/never", "0")
+wait_for(lambda: s.stats()["expired_chunks"] == 1)  # not by looking: who looks keeps it
+assert not os.path.exists(P("m/short"))
+for path, ttl in (("m/again", "0"), ("m/own", "200000"), ("m/never", "0"), ("m/moved", "100000"),
+                  ("m/old", "0")):
+    assert s.attr(path, "ttl") == ttl, path
+
+# made again it begins anew
+put("m", "1000")
+s.write("m/short/l", b"x")
+assert s.attr("m/short", "ttl") == "1000" and expires("m/short") > time.time_ns() + 10**11
+put("m", "0")
+s.write("m/last/l", b"x")
+assert s.attr("m/last", "ttl") == "0"
+
+# a folder in the root that is one chunk itself has a ttl of its own; as a model it is none
+for name in ("one", "two"):
+    s.write(f"{name}/l", b"x")
+    put(name, "300000")
+    assert s.attr(f"{name}/l", "ttl") == "300000" and s.attr(name, "unit_now") == "dir"
+os.setxattr(P("two"), "user.kvcachefs.unit", b"file")
+wait_for(lambda: s.attr("two", "unit_now") == "file")
+with fails(errno.ENODATA):
+    s.attr("two", "ttl")
+put("two", "400000")
+assert s.attr("two/l", "ttl") == "300000"  # it is there already
+s.write("two/l2", b"x")
+assert s.attr("two/l2", "ttl") == "400000"
+# an empty one is a model
+os.mkdir(P("three"))
+put("three", "500")
+s.write("three/l", b"x")
+assert s.attr("three", "unit_now") == "file" and s.attr("three/l", "ttl") == "500"
+s.umount()
+s.fsck("-n")

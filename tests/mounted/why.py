@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""Counters that tell why chunks go, how old they were, how far apart uses are, and what was written
+to each tier, today and in all; in stats and in metrics, and what of it a remount keeps."""
+import os, re, sqlite3, time
+from kvtest import *
+
+SAME = {"tier": "trimmed_chunks", "quota": "quota_drops", "ttl": "expired_chunks",
+        "behind": "behind_drops"}
+
+
+def why():
+    st = s.stats()
+    for reason, counter in SAME.items():
+        assert st[f"evicted_for_{reason}"] == st[counter], (reason, st)
+    return {k[12:]: v for k, v in st.items() if k.startswith("evicted_for_")}
+
+
+def spans(name):
+    return {k[len(name) + 1:]: v for k, v in s.stats().items() if k.startswith(name + "_")}
+
+
+def put(path, size=MiB):
+    s.write(path, blob(path, size))
+
+
+# nothing yet
+s = Store("s", size="128M", cpu="32M", options="settle=0").mount()
+assert set(why()) == {"pool", "tier", "quota", "ttl", "behind", "demote",
+                      "refused"}
+assert not any(why().values()) and not spans("eviction_age") and not spans("use_gap")
+assert s.stats()["tier_disk_written_bytes"] == s.stats()["tier_disk_today_bytes"] == 0
+
+# the pool, for room in it
+for i in range(60):
+    put(f"m/c{i}/l")
+s.settle()
+wait_for(lambda: why()["pool"] > 20)
+got = why()
+assert all(not got[r] for r in got if r != "pool"), got
+assert sum(spans("eviction_age").values()) == got["pool"], (spans("eviction_age"), got)
+st = s.stats()
+assert 60 * MiB <= st["tier_disk_written_bytes"] == st["tier_disk_today_bytes"] < 70 * MiB
+
+# the disk, for room there: it has room for some 100
+for i in range(60, 140):
+    put(f"m/c{i}/l")
+s.settle()
+wait_for(lambda: why()["tier"] > 5)
+
+# a quota, a ttl, a request: one each more
+before = why()
+put("q/c/l")
+s.settle()
+for i in range(12):
+    put(f"q/c{i}/l")
+s.settle()
+os.setxattr(f"{s.mnt}/q", "user.kvcachefs.quota", b"4M")
+wait_for(lambda: why()["quota"] > before["quota"])
+put("t/c/l")
+os.setxattr(f"{s.mnt}/t/c", "user.kvcachefs.ttl", b"1")
+wait_for(lambda: why()["ttl"] == before["ttl"] + 1)
+for n, (path, where) in enumerate((("d/a", "cpu"), ("d/b", "disk"), ("d/c", "all"))):
+    put(f"{path}/l", 5000)
+    s.settle()
+    os.setxattr(f"{s.mnt}/{path}", "user.kvcachefs.demote", where.encode())
+    assert why()["demote"] == before["demote"] + n + 1
+
+# uses: a burst is one; a second later it is another
+put("u/c/l0", 5000)
+put("u/c/l1", 5000)
+s.settle()
+time.sleep(1.2)
+count = lambda: sum(spans("use_gap").values())
+n = count()
+for i in range(5):
+    s.read("u/c/l0")
+    s.read("u/c/l1")
+assert n + 1 <= count() <= n + 3, (n, count())  # a machine at work may be slow between two
+assert any(v for k, v in spans("use_gap").items() if int(re.match(r"\d+", k)[0]) >= 2)
+
+# the same in metrics: histograms add up, a reason and a tier each
+with open(f"{s.mnt}/.kvcachefs/metrics") as f:
+    text = f.read()
+st = s.stats()
+for name in ("eviction_age", "use_gap"):
+    x = f"kvcachefs_{name}_seconds"
+    assert f"# TYPE {x} histogram" in text
+    b = [(le, int(v)) for le, v in re.findall(rf'{x}_bucket{{le="([^"]+)"}} (\d+)', text)]
+    assert [le for le, _ in b] == [str(1 << i) for i in range(25)] + ["+Inf"]
+    values = [v for _, v in b]
+    assert values == sorted(values) and values[-1] > 0
+    assert int(re.search(rf"{x}_count (\d+)", text)[1]) == values[-1]
+    assert float(re.search(rf"{x}_sum ([\d.]+)", text)[1]) > 0
+for reason, v in why().items():
+    assert f'kvcachefs_evictions_by_reason_total{{reason="{reason}"}} {v}\n' in text
+wrote = st["tier_disk_written_bytes"]
+assert f'kvcachefs_tier_written_bytes_total{{tier="disk"}} {wrote}\n' in text
+
+# what flash has to bear is kept; a day that is over is not today
+s.umount()
+s.mount()
+assert s.stats()["tier_disk_written_bytes"] == s.stats()["tier_disk_today_bytes"] >= wrote
+assert not any(why().values())
+s.umount()
+db = sqlite3.connect(f"{s.path}/catalog.sqlite")
+day, today, total = map(int, db.execute("SELECT value FROM meta WHERE key='written:0'")
+                        .fetchone()[0].split())
+assert today == total >= wrote and abs(day - time.time() // 86400) <= 1
+db.execute("UPDATE meta SET value=? WHERE key='written:0'", (f"{day - 1} {today} {total}",))
+db.commit()
+db.close()
+s.mount()
+assert s.stats()["tier_disk_today_bytes"] == 0 and s.stats()["tier_disk_written_bytes"] == total
+put("m/new/l", 5000)
+s.settle()
+st = s.stats()
+assert 5000 <= st["tier_disk_today_bytes"] == st["tier_disk_written_bytes"] - total < 50000
+s.umount()
+s.fsck("-n")
+
+# copies are behind: the pool is full of what has none, and the coldest go
+s = Store("slow", size="512M", cpu="32M",
+          options="shim=delay-put:400+only:disk,pace=50,settle=0").mount()
+for i in range(120):
+    put(f"m/c{i}/l")
+wait_for(lambda: why()["behind"] > 0)
+s.umount()

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * policies [CHUNKS [MORE]]: what a decision of each policy costs, a line each: NAME ZIPF CHAINS
+ * BYTES BYTES_MORE. The cache is full with CHUNKS (a million). ZIPF and CHAINS are millions of
+ * accesses a second, each of which is: asked for; and where it is not there, a victim goes and it
+ * comes. For ZIPF each chunk is a request of its own, of eight times as many as fit, by 1/rank. For
+ * CHAINS they are prompts: a document, by 1/rank, of 4 to 32 chunks, and a new question at its end.
+ * BYTES are those of memory for a chunk, at CHUNKS and at MORE (0: not looked at).
+ */
+#include "keep.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define ACCESSES 500000u /* measured, after half as many that are not */
+#define WARM (ACCESSES / 2)
+#define LONGEST 33u /* chunks of a prompt */
+
+struct access {
+	uint64_t id, parent; /* parent 0: a request begins */
+};
+
+static uint64_t draw(uint64_t *state)
+{
+	*state ^= *state << 13;
+	*state ^= *state >> 7;
+	*state ^= *state << 17;
+	return *state;
+}
+
+/* 0 to n - 1, by 1/rank. */
+static uint64_t rank_of(uint64_t *state, uint64_t n)
+{
+	double u = (double)(draw(state) >> 11) / (double)(1ull << 53);
+
+	return kvc_min((uint64_t)exp(u * log((double)n + 1)) - 1, n - 1);
+}
+
+static uint32_t document(uint64_t d)
+{
+	return 4 + (uint32_t)(d * 0x9e3779b97f4a7c15u >> 40) % (LONGEST - 4);
+}
+
+static void make_zipf(struct access *v, uint64_t chunks)
+{
+	uint64_t seed = 7;
+
+	for (uint32_t i = 0; i < WARM + ACCESSES; i++)
+		v[i] = (struct access){ .id = 1 + rank_of(&seed, 8 * chunks) };
+}
+
+static void make_chains(struct access *v, uint64_t chunks)
+{
+	uint64_t seed = 7, question = 1ull << 40;
+
+	for (uint32_t i = 0; i < WARM + ACCESSES;) {
+		uint64_t d = rank_of(&seed, chunks / 2), before = 0;
+		uint32_t n = document(d);
+
+		for (uint32_t b = 0; b <= n && i < WARM + ACCESSES; b++, i++) {
+			v[i].id = b == n ? question++ : 1 + d * LONGEST + b;
+			v[i].parent = before;
+			before = v[i].id;
+		}
+	}
+}
+
+/* The cache is full of the least popular, from the last on. chains: of documents. */
+static int fill(struct kvc_keep *k, uint64_t chunks, bool chains)
+{
+	int err = 0;
+
+	for (uint64_t d = chains ? chunks / 2 : 8 * chunks; !err && kvc_keep_chunks(k) < chunks;) {
+		uint32_t n = chains ? document(--d) : 1;
+		uint64_t first = chains ? 1 + d * LONGEST : d--;
+
+		for (uint32_t b = 0; b < n && !err && kvc_keep_chunks(k) < chunks; b++)
+			err = kvc_keep_add(k, NULL, first + b, b ? first + b - 1 : 0, 1);
+	}
+	return err;
+}
+
+static int play(struct kvc_keep *k, struct kvc_request *r, const struct access *v, uint32_t n,
+		uint64_t chunks)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		uint64_t victim;
+
+		if (!v[i].parent) {
+			if (r->nr)
+				kvc_keep_end(k, r);
+			kvc_keep_begin(k, r);
+		}
+		if (kvc_keep_touch(k, r, v[i].id) || (v[i].parent && !kvc_keep_has(k, v[i].parent)))
+			continue;
+		if (kvc_keep_chunks(k) >= chunks) {
+			victim = kvc_keep_victim(k);
+			if (!victim || !kvc_keep_wants(k, r, 1, victim))
+				continue;
+			kvc_keep_del(k, victim, true);
+		}
+		if (kvc_keep_add(k, r, v[i].id, v[i].parent, 1))
+			return -ENOMEM;
+	}
+	return 0;
+}
+
+/* Millions of accesses a second, and bytes a chunk. Negative: out of memory. */
+static double measure(unsigned policy, const struct access *v, uint64_t chunks, bool chains,
+		      double *bytes)
+{
+	struct kvc_keep_conf conf = { policy, chunks, 1 };
+	struct kvc_request r = { 0 };
+	struct kvc_keep *k;
+	uint64_t began, took;
+	int err = kvc_keep_open(&k, &conf);
+
+	if (err)
+		return err;
+	err = fill(k, chunks, chains) ?: v ? play(k, &r, v, WARM, chunks) : 0;
+	began = kvc_mono_ns();
+	if (!err && v)
+		err = play(k, &r, v + WARM, ACCESSES, chunks);
+	took = kvc_mono_ns() - began;
+	if (r.nr)
+		kvc_keep_end(k, &r);
+	*bytes = (double)kvc_keep_bytes(k) / (double)chunks;
+	kvc_request_free(&r);
+	kvc_keep_close(k);
+	return err ? err : ACCESSES * 1e3 / (double)(took + 1);
+}
+
+int main(int argc, char **argv)
+{
+	uint64_t chunks = argc > 1 ? strtoull(argv[1], NULL, 10) : 1000000;
+	uint64_t more = argc > 2 ? strtoull(argv[2], NULL, 10) : 0;
+	struct access *zipf = calloc(WARM + ACCESSES, sizeof *zipf);
+	struct access *chains = calloc(WARM + ACCESSES, sizeof *chains);
+	int rc = !zipf || !chains || chunks < 2 || chunks > 1ull << 26 || more > 1ull << 26;
+
+	if (!rc) {
+		make_zipf(zipf, chunks);
+		make_chains(chains, chunks);
+	}
+	for (unsigned p = 0; !rc && kvc_keep_names[p]; p++) {
+		double bytes, at_more = 0;
+		double z = measure(p, zipf, chunks, false, &bytes);
+		double c = measure(p, chains, chunks, true, &bytes);
+		double m = more ? measure(p, NULL, more, true, &at_more) : 0;
+
+		rc = z < 0 || c < 0 || m < 0;
+		if (!rc)
+			printf("%s %.2f %.2f %.1f %.1f\n", kvc_keep_names[p], z, c, bytes, at_more);
+		(void)fflush(stdout);
+	}
+	if (rc)
+		fprintf(stderr, "policies: out of memory, or no such number of chunks\n");
+	free(zipf);
+	free(chains);
+	return rc;
+}

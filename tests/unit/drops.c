@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Chunks that are dropped (engine/names/bury.c), in an engine without threads: what somebody takes
+ * in hand while a drop looks at it stays; and a drop that meets an error of the catalog, at any
+ * read, or no memory, at any allocation, has either not happened or goes on later. Nobody ever sees
+ * some files of a chunk and not the others, nothing is left of one that went, and nothing is lost
+ * of one that did not.
+ */
+#include "alloc.h"
+#include "house.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define FEW 9
+#define MANY 40 /* more than go under one hold */
+#define LATER_NS 1000000000ull
+
+/* The linker has reserved these names for who uses them (--wrap). */
+/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+
+/* Between two holds of the locks. */
+static void (*meanwhile)(void);
+void __real_kvc_catalog_pause(struct kvc_catalog *c);
+void __wrap_kvc_catalog_pause(struct kvc_catalog *c);
+void __wrap_kvc_catalog_pause(struct kvc_catalog *c)
+{
+	void (*now)(void) = meanwhile;
+
+	meanwhile = NULL;
+	if (now)
+		now();
+	__real_kvc_catalog_pause(c);
+}
+
+/* Reads of the catalog by those above it: the Nth fails, once or from there on. */
+static long reads, read_fails;
+static bool for_ever;
+
+static bool fails(void)
+{
+	reads++;
+	return read_fails && (for_ever ? reads >= read_fails : reads == read_fails);
+}
+
+#define READ(name, parameters, arguments)                        \
+	int __real_##name parameters;                            \
+	int __wrap_##name parameters;                            \
+	int __wrap_##name parameters                             \
+	{                                                        \
+		return fails() ? -EIO : __real_##name arguments; \
+	}
+READ(kvc_name_of, (struct kvc_catalog * c, uint64_t i, kvc_name_fn *f, void *a), (c, i, f, a))
+READ(kvc_name_each, (struct kvc_catalog * c, uint64_t p, uint64_t after, kvc_name_fn *f, void *a),
+     (c, p, after, f, a))
+READ(kvc_row_get, (struct kvc_catalog * c, uint64_t i, struct kvc_row *r), (c, i, r))
+READ(kvc_object_get, (struct kvc_catalog * c, uint64_t i, struct kvc_object_row *o), (c, i, o))
+READ(kvc_place_get, (struct kvc_catalog * c, uint64_t i, struct kvc_place *p), (c, i, p))
+READ(kvc_chunk_get, (struct kvc_catalog * c, uint64_t i, struct kvc_chunk_row *r), (c, i, r))
+READ(kvc_xattr_get, (struct kvc_catalog * c, uint64_t i, const char *n, void *v, size_t *l),
+     (c, i, n, v, l))
+/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+
+static uint64_t model;
+
+struct chunk {
+	char name[32];
+	unsigned n;
+	uint64_t folder, file[MANY];
+};
+static struct chunk now;
+
+/*
+ * A folder with so many files, committed and old enough to go. Some are in the tier too, one has
+ * another name elsewhere.
+ */
+static void chunk_of(unsigned n)
+{
+	static unsigned serial;
+	struct kvc_row r;
+	char name[32];
+
+	now.n = n;
+	snprintf(now.name, sizeof now.name, "c%u", serial++);
+	now.folder = house_folder(model, now.name);
+	for (unsigned i = 0; i < n; i++) {
+		snprintf(name, sizeof name, "l%u", i);
+		now.file[i] = house_file(now.folder, name);
+		if (i % 4 == 0)
+			house_place(now.file[i]);
+	}
+	snprintf(name, sizeof name, "also-%s", now.name);
+	assert_int_equal(kvc_link(house, now.file[2], model, name, &r), 0);
+	/* its chunk is that of its newest name */
+	snprintf(name, sizeof name, "l2-%s", now.name);
+	struct kvc_wait w = { 0 };
+
+	assert_int_equal(kvc_rename(house, now.folder, "l2", now.folder, name, 0, &w), 0);
+	for (unsigned i = 0; i < n; i++)
+		house_forget(now.file[i]);
+	house_forget(now.folder);
+	house_commit();
+	house_later_ns += LATER_NS;
+}
+
+static bool has(unsigned i)
+{
+	char name[48];
+
+	if (i == 2)
+		snprintf(name, sizeof name, "l2-%s", now.name);
+	else
+		snprintf(name, sizeof name, "l%u", i);
+	return house_has(now.folder, name);
+}
+
+/* How many of its files are there: all, or none. */
+static unsigned there(void)
+{
+	char also[48];
+	unsigned n = 0;
+	bool linked;
+
+	for (unsigned i = 0; i < now.n; i++)
+		n += has(i);
+	snprintf(also, sizeof also, "also-%s", now.name);
+	linked = house_has(model, also);
+	if (n != (linked ? now.n : 0))
+		fail_msg("%u of %u files are there, and a link is%s", n, now.n,
+			 linked ? "" : " not");
+	return n;
+}
+
+static int drop(void)
+{
+	return kvc_chunk_drop(house, now.folder, KVC_DROP_WHOLE, NULL, NULL);
+}
+
+static void goes(void **state)
+{
+	(void)state;
+	for (int large = 0; large < 2; large++) {
+		chunk_of(large ? MANY : FEW);
+		assert_int_equal(there(), now.n);
+		assert_int_equal(drop(), -EBUSY); /* it was just looked at */
+		house_later_ns += LATER_NS;
+		assert_int_equal(drop(), 0);
+		assert_int_equal(there(), 0);
+		assert_true(house->drops->ncut == 0 && house->drops->most <= 32);
+	}
+	house_check();
+}
+
+/* ---- somebody takes one in hand ---- */
+
+static void opens_first(void)
+{
+	struct kvc_opened o = { 0 };
+	struct kvc_wait w = { 0 };
+	struct kvc_row r;
+
+	assert_int_equal(kvc_lookup(house, now.folder, "l0", &r, NULL), 0);
+	assert_int_equal(kvc_file_open(house, r.ino, O_RDONLY | O_NOATIME, &o, &w), 0);
+	house_later_ns += LATER_NS; /* and it is not young any more, when it is cut */
+}
+
+static void opens_and_closes(void)
+{
+	opens_first();
+	kvc_file_release(house, now.file[0], O_RDONLY, 0);
+	house_forget(now.file[0]);
+}
+
+static void makes(void)
+{
+	house_file(now.folder, "new");
+	house_later_ns += LATER_NS;
+}
+
+static void leases(void)
+{
+	struct kvc_lease_user user = { 0 };
+	struct kvc_lease *l;
+	char path[64];
+
+	snprintf(path, sizeof path, "m/%s/l1\n", now.name);
+	assert_int_equal(
+		kvc_lease_new(house, path, strlen(path), KVC_LEASE_HOLD, &user, 1 << 20, &l), 0);
+	house_later_ns += LATER_NS;
+	kvc_lease_free(house, l);
+}
+
+/* After the drop has looked at some of the files, and before it has at all. */
+static void stays_in_hand(void **state)
+{
+	static void (*const what[])(void) = { opens_first, opens_and_closes, makes, leases };
+
+	(void)state;
+	for (size_t i = 0; i < sizeof what / sizeof what[0]; i++) {
+		chunk_of(MANY);
+		meanwhile = what[i];
+		assert_int_equal(drop(), -EBUSY);
+		assert_null(meanwhile); /* it came about */
+		assert_int_equal(there(), MANY);
+		if (what[i] == opens_first)
+			kvc_file_release(house, now.file[0], O_RDONLY, 0);
+		house_forget(now.file[0]);
+		house_later_ns += LATER_NS;
+		assert_int_equal(drop(), 0);
+		assert_int_equal(there(), 0);
+	}
+	house_check();
+}
+
+/* ---- errors ---- */
+
+static unsigned way;
+static long cut, whole;
+
+/*
+ * One drop in which something fails. Then all is well again, and it goes on; at times after a kill
+ * that takes the pool along, when only what is in the tier can be there.
+ */
+static void one_drop(void (*arm)(void), void (*disarm)(void))
+{
+	int err;
+
+	chunk_of(way % 2 ? MANY : FEW);
+	arm();
+	err = drop();
+	disarm();
+	if (!house->drops->ncut && err)
+		assert_int_equal(there(), now.n);
+	else
+		assert_int_equal(there(), 0);
+	whole += err != 0;
+	cut += house->drops->ncut > 0;
+	/* while it cannot be ended it is not there either */
+	arm();
+	kvc_drops_resume(house);
+	disarm();
+	if (!err || house->drops->ncut)
+		assert_int_equal(there(), 0);
+	kvc_drops_resume(house);
+	assert_int_equal(house->drops->ncut, 0);
+	house_commit();
+	if (!err)
+		assert_int_equal(there(), 0);
+	else
+		assert_int_equal(there(), now.n);
+	house_later_ns += LATER_NS;
+	if (err)
+		assert_int_equal(drop(), 0);
+	assert_int_equal(there(), 0);
+	house_commit();
+}
+
+static void arm_read(void)
+{
+	reads = 0;
+	read_fails = for_ever ? kvc_max(1, (uint64_t)way / 4) : (uint64_t)way / 4;
+}
+
+static void disarm_read(void)
+{
+	read_fails = 0;
+}
+
+static void reads_fail(void **state)
+{
+	(void)state;
+	cut = whole = 0;
+	for (way = 4; way < 4 * 60; way++) {
+		for_ever = way & 2;
+		one_drop(arm_read, disarm_read);
+		if (way % 40 == 0)
+			house_check();
+	}
+	print_message("%ld drops did not happen, %ld were ended later\n", whole, cut);
+	assert_true(whole > 15 && cut > 10);
+	house_check();
+}
+
+static void arm_memory(void)
+{
+	alloc_arm(way / 4, way & 2);
+}
+
+static void memory_fails(void **state)
+{
+	(void)state;
+	cut = whole = 0;
+	for (way = 4; way < 4 * 200; way++) {
+		one_drop(arm_memory, alloc_disarm);
+		if (way % 100 == 0)
+			house_check();
+	}
+	print_message("%ld drops did not happen, %ld were ended later\n", whole, cut);
+	assert_true(whole > 15 && cut > 10);
+	house_check();
+}
+
+static int begin(void **state)
+{
+	(void)state;
+	house_new("unit=dir");
+	model = house_folder(KVC_ROOT, "m");
+	return 0;
+}
+
+static int end(void **state)
+{
+	(void)state;
+	house_end();
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(goes),
+		cmocka_unit_test(stays_in_hand),
+		cmocka_unit_test(reads_fail),
+		cmocka_unit_test(memory_fails),
+	};
+
+	return cmocka_run_group_tests_name("drops", tests, begin, end);
+}

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What of each policy survives a restart: after half of a random load its state goes to a new one,
+ * the chunks in any order, and both have the same victims in the other half. And what it does with
+ * what is no state of its own, or with none.
+ */
+#include "keep.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#define CHUNKS 1200
+#define DEPTH 30
+#define REQUESTS 1500
+#define POLICIES 9
+#define BY_KEY(p) ((p) < 4 || (p) == 6 || (p) == 7) /* all but s3fifo, arc and prefix */
+
+static uint32_t up[CHUNKS + 1], link_of[CHUNKS + 1];
+static uint64_t size_of[CHUNKS + 1];
+static bool here[CHUNKS + 1];
+
+static uint64_t draw(uint64_t *state)
+{
+	*state ^= *state << 13;
+	*state ^= *state >> 7;
+	*state ^= *state << 17;
+	return *state;
+}
+
+/* So few that prefix looks at all leaves, and need not draw. */
+static unsigned room_of(unsigned policy)
+{
+	return policy == POLICIES - 1 ? 60 : 300;
+}
+
+static struct kvc_keep *opened(unsigned policy)
+{
+	struct kvc_keep_conf conf = { policy, room_of(policy), 1 };
+	struct kvc_keep *k;
+
+	assert_int_equal(kvc_keep_open(&k, &conf), 0);
+	return k;
+}
+
+static void plant(uint64_t *seed)
+{
+	memset(here, 0, sizeof here);
+	for (uint32_t i = 1; i <= CHUNKS; i++) {
+		up[i] = i > 8 && draw(seed) % 10 ? (uint32_t)(i - 1 - draw(seed) % 8) : 0;
+		size_of[i] = 4096 << draw(seed) % 4;
+	}
+}
+
+static unsigned prompt_of(uint32_t end, uint32_t *to)
+{
+	unsigned n = 0;
+
+	for (uint32_t i = end; i && n < DEPTH; i = up[i])
+		n++;
+	for (unsigned j = n; j-- > 0; end = up[end])
+		to[j] = end;
+	return n;
+}
+
+/* Room for one more, in one or in both alike. */
+static bool make_room(struct kvc_keep **k, unsigned n, unsigned policy)
+{
+	uint64_t v;
+
+	if (kvc_keep_chunks(k[0]) < room_of(policy))
+		return true;
+	v = kvc_keep_victim(k[0]);
+	for (unsigned i = 1; i < n; i++)
+		assert_int_equal(kvc_keep_victim(k[i]), v);
+	if (!v)
+		return false;
+	for (unsigned i = 0; i < n; i++)
+		kvc_keep_del(k[i], v, true);
+	here[v] = false;
+	for (uint32_t j = 1; j <= CHUNKS; j++)
+		link_of[j] = link_of[j] == v ? 0 : link_of[j];
+	return true;
+}
+
+static void ask(struct kvc_keep **k, struct kvc_request *r, unsigned n, unsigned policy,
+		uint32_t end)
+{
+	uint32_t prompt[DEPTH];
+	unsigned len = prompt_of(end, prompt);
+
+	for (unsigned i = 0; i < n; i++)
+		kvc_keep_begin(k[i], &r[i]);
+	for (unsigned j = 0; j < len; j++) {
+		uint32_t id = prompt[j], parent = j ? prompt[j - 1] : 0;
+
+		for (unsigned i = 0; i < n; i++)
+			assert_int_equal(kvc_keep_touch(k[i], &r[i], id), here[id]);
+		if (here[id])
+			continue;
+		if (!make_room(k, n, policy))
+			break;
+		for (unsigned i = 0; i < n; i++)
+			assert_int_equal(kvc_keep_add(k[i], &r[i], id, parent, size_of[id]), 0);
+		here[id] = true;
+		link_of[id] = parent;
+	}
+	for (unsigned i = 0; i < n; i++)
+		kvc_keep_end(k[i], &r[i]);
+}
+
+static void load_of(struct kvc_keep **k, unsigned n, unsigned policy, uint64_t *seed)
+{
+	struct kvc_request r[2] = { 0 };
+
+	for (int i = 0; i < REQUESTS; i++) {
+		/* some are asked for far more than others */
+		uint32_t most = draw(seed) % 3 ? CHUNKS / 6 : CHUNKS;
+
+		ask(k, r, n, policy, (uint32_t)(1 + draw(seed) % most));
+	}
+	for (unsigned i = 0; i < n; i++)
+		kvc_request_free(&r[i]);
+}
+
+/* All chunks of one go to the other, in an order drawn at random. */
+static void restore(struct kvc_keep *to, const struct kvc_keep *from, uint64_t *seed, bool facts)
+{
+	uint32_t first = (uint32_t)(draw(seed) % CHUNKS);
+
+	for (uint32_t n = 0; n < CHUNKS; n++) {
+		uint32_t i = (first + n * 7u) % CHUNKS + 1;
+
+		if (here[i])
+			assert_int_equal(kvc_keep_restore(to, i, link_of[i], size_of[i],
+							  facts ? kvc_keep_facts(from, i) : 0),
+					 0);
+	}
+	for (uint32_t i = 1; i <= CHUNKS; i++)
+		if (here[i]) {
+			assert_int_equal(kvc_keep_restore(to, i, 0, 1, 0), -EEXIST);
+			kvc_keep_follow(to, i, link_of[i]);
+		}
+	assert_int_equal(kvc_keep_chunks(to), kvc_keep_chunks(from));
+}
+
+static void same_victims(void **state)
+{
+	uint64_t seed = (uint64_t)time(NULL) | 1;
+
+	(void)state;
+	printf("seed %llu\n", (unsigned long long)seed);
+	for (unsigned p = 0; p < POLICIES; p++) {
+		struct kvc_keep *k[2] = { opened(p), opened(p) };
+		char text[2][512];
+		void *blob;
+		size_t len;
+
+		plant(&seed);
+		load_of(k, 1, p, &seed);
+		assert_int_equal(kvc_keep_save(k[0], &blob, &len), 0);
+		assert_int_equal(kvc_keep_load(k[1], blob, len), 0);
+		free(blob);
+		restore(k[1], k[0], &seed, true);
+		load_of(k, 2, p, &seed);
+		for (unsigned i = 0; i < 2; i++)
+			kvc_keep_text(k[i], text[i], sizeof text[i]);
+		assert_string_equal(text[0], text[1]);
+		for (uint32_t i = 1; i <= CHUNKS; i++)
+			assert_int_equal(kvc_keep_facts(k[0], i), kvc_keep_facts(k[1], i));
+		kvc_keep_close(k[0]);
+		kvc_keep_close(k[1]);
+	}
+}
+
+/* Who goes, in order, when all go. */
+static unsigned all_go(struct kvc_keep *k, uint64_t *to)
+{
+	unsigned n = 0;
+
+	for (uint64_t v; (v = kvc_keep_victim(k)); to[n++] = v)
+		kvc_keep_del(k, v, true);
+	assert_int_equal(kvc_keep_chunks(k), 0);
+	return n;
+}
+
+/* With the facts alone those of a key have their order; with nothing they all work. */
+static void lost(void **state)
+{
+	uint64_t seed = (uint64_t)time(NULL) | 1;
+
+	(void)state;
+	printf("seed %llu\n", (unsigned long long)seed);
+	for (unsigned p = 0; p < POLICIES; p++) {
+		struct kvc_keep *k = opened(p), *some = opened(p), *none = opened(p), *both[2];
+		uint64_t was[CHUNKS], is[CHUNKS];
+		unsigned n;
+
+		plant(&seed);
+		load_of(&k, 1, p, &seed);
+		restore(some, k, &seed, true);
+		restore(none, k, &seed, false);
+		n = all_go(k, was);
+		assert_int_equal(all_go(some, is), n);
+		if (BY_KEY(p))
+			assert_memory_equal(was, is, n * sizeof *was);
+		assert_int_equal(all_go(none, is), n);
+		memset(here, 0, sizeof here);
+		both[0] = none;
+		load_of(both, 1, p, &seed);
+		kvc_keep_close(k);
+		kvc_keep_close(some);
+		kvc_keep_close(none);
+	}
+}
+
+/* What was used after a restart is newer than what was before. */
+static void goes_on(void **state)
+{
+	struct kvc_keep *a = opened(0), *b = opened(0);
+	struct kvc_request r = { 0 };
+
+	(void)state;
+	for (uint64_t i = 1; i <= 5; i++)
+		assert_int_equal(kvc_keep_add(a, NULL, i, 0, 1), 0);
+	for (uint64_t i = 5; i; i--)
+		assert_int_equal(kvc_keep_restore(b, i, 0, 1, kvc_keep_facts(a, i)), 0);
+	kvc_keep_begin(b, &r);
+	assert_true(kvc_keep_touch(b, &r, 1));
+	kvc_keep_end(b, &r);
+	kvc_keep_begin(b, &r);
+	kvc_keep_end(b, &r);
+	for (uint64_t i = 2; i <= 5; i++) {
+		assert_int_equal(kvc_keep_victim(b), i);
+		kvc_keep_del(b, i, true);
+	}
+	assert_int_equal(kvc_keep_victim(b), 1);
+	assert_int_equal(kvc_keep_facts(b, 77), 0);
+	kvc_request_free(&r);
+	kvc_keep_close(a);
+	kvc_keep_close(b);
+}
+
+/* What is not whole, or another's, is refused, and the cache is as it was. */
+static void refused(void **state)
+{
+	uint64_t seed = (uint64_t)time(NULL) | 1;
+
+	(void)state;
+	printf("seed %llu\n", (unsigned long long)seed);
+	for (unsigned p = 0; p < POLICIES; p++) {
+		struct kvc_keep *a = opened(p), *b = opened(p), *other = opened((p + 1) % POLICIES);
+		uint8_t *blob;
+		size_t len;
+
+		plant(&seed);
+		load_of(&a, 1, p, &seed);
+		assert_int_equal(kvc_keep_save(a, (void **)&blob, &len), 0);
+		assert_int_equal(kvc_keep_load(other, blob, len), -EINVAL);
+		assert_int_equal(kvc_keep_load(b, blob, len - 1), -EINVAL);
+		assert_int_equal(kvc_keep_load(b, blob, 0), -EINVAL);
+		for (int i = 0; i < 200; i++) {
+			size_t at = draw(&seed) % len;
+
+			blob[at] ^= 16;
+			assert_int_equal(kvc_keep_load(b, blob, len), -EINVAL);
+			blob[at] ^= 16;
+		}
+		assert_int_equal(kvc_keep_chunks(b), 0);
+		assert_int_equal(kvc_keep_load(b, blob, len), 0);
+		assert_int_equal(kvc_keep_add(b, NULL, 1, 0, 1), 0);
+		free(blob);
+		kvc_keep_close(a);
+		kvc_keep_close(b);
+		kvc_keep_close(other);
+	}
+}
+
+/* A larger cache, whose tables are others, takes what it can. */
+static void resized(void **state)
+{
+	uint64_t seed = (uint64_t)time(NULL) | 1;
+
+	(void)state;
+	printf("seed %llu\n", (unsigned long long)seed);
+	for (unsigned p = 0; p < POLICIES; p++) {
+		struct kvc_keep *a = opened(p), *b;
+		struct kvc_keep_conf conf = { p, 1 << 17, 1 };
+		void *blob;
+		size_t len;
+
+		plant(&seed);
+		load_of(&a, 1, p, &seed);
+		assert_int_equal(kvc_keep_open(&b, &conf), 0);
+		assert_int_equal(kvc_keep_save(a, &blob, &len), 0);
+		assert_in_range(len, 1, 4u << 20);
+		assert_int_equal(kvc_keep_load(b, blob, len), 0);
+		restore(b, a, &seed, true);
+		load_of(&b, 1, p, &seed);
+		free(blob);
+		kvc_keep_close(a);
+		kvc_keep_close(b);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(same_victims), cmocka_unit_test(lost),
+		cmocka_unit_test(goes_on),      cmocka_unit_test(refused),
+		cmocka_unit_test(resized),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Chains learned from calls: what engines do, call by call, and what is made of it.
+ */
+#include "order.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#define MS 1000000ull
+
+static struct kvc_order *o;
+static uint64_t now;
+
+static int begin(void **state)
+{
+	(void)state;
+	now = 5000 * MS;
+	return kvc_order_open(&o);
+}
+
+static int end(void **state)
+{
+	(void)state;
+	kvc_order_close(o);
+	return 0;
+}
+
+static struct kvc_seen by(uint32_t client, uint64_t id, bool known, uint64_t parent)
+{
+	struct kvc_seen seen;
+
+	kvc_order_see(o, client, id, now, known, parent, &seen);
+	now += MS;
+	return seen;
+}
+
+static void created(uint64_t id, uint64_t parent, bool begins)
+{
+	struct kvc_seen seen = by(1, id, false, 0);
+
+	assert_int_equal(seen.parent, parent);
+	assert_int_equal(seen.begins, begins);
+}
+
+/* As it was known, and as it is now. */
+static void opened(uint64_t id, uint64_t known, uint64_t parent, bool begins)
+{
+	struct kvc_seen seen = by(1, id, true, known);
+
+	assert_int_equal(seen.parent, parent);
+	assert_int_equal(seen.begins, begins);
+}
+
+/* A prompt of which a part is there, computed for a while; the next one; and with a pause. */
+static void prompts(void **state)
+{
+	(void)state;
+	opened(10, 0, 0, true);
+	opened(11, 10, 10, false);
+	opened(12, 11, 11, false);
+	now += 4000 * MS;
+	created(13, 12, false);
+	created(13, 12, false); /* another layer */
+	opened(13, 12, 12, false);
+	created(14, 13, false);
+	opened(10, 0, 0, true);
+	opened(11, 10, 10, false);
+	created(20, 11, false);
+	opened(12, 11, 11, true); /* its beginning is in the engine, and it opens the end only */
+	opened(13, 12, 12, false);
+	now += 2000 * MS;
+	opened(14, 13, 13, true);
+	opened(14, 13, 13, false);
+	now += 2000 * MS;
+	opened(14, 13, 13, true);
+	now += 40000 * MS; /* it has forgotten why */
+	created(30, 0, true);
+}
+
+/* Prompts of which nothing is there: bursts of creates, with a pause to compute between. */
+static void bursts(void **state)
+{
+	uint64_t id = 100;
+
+	(void)state;
+	for (int burst = 0; burst < 18; burst++) {
+		int n = burst ? 5 + burst % 6 : 12;
+
+		now += 200 * MS;
+		for (int i = 0; i < n; i++, id++)
+			if (i || burst != 1)
+				created(id, i ? id - 1 : 0, !i);
+			else /* a first one may be a step */
+				assert_int_equal(by(1, id, false, 0).parent, id - 1);
+	}
+}
+
+/* Long ones, in steps of 16 chunks, of which the last is shorter. */
+static void steps(void **state)
+{
+	uint64_t id = 1000;
+
+	(void)state;
+	for (int prompt = 0; prompt < 20; prompt++)
+		for (int i = 0; i < 40; i++, id++) {
+			if (i % 16 == 0)
+				now += 300 * MS;
+			if (prompt && !i)
+				created(id, 0, true);
+			else if (i)
+				created(id, id - 1, false);
+			else
+				by(1, id, false, 0);
+		}
+}
+
+/* What was said of the first of a burst is looked at when it is opened. */
+static void doubts(void **state)
+{
+	(void)state;
+	/* all of a prompt was there, and then nothing of another */
+	opened(1, 0, 0, true);
+	opened(2, 1, 1, false);
+	created(3, 2, false);
+	created(4, 3, false);
+	opened(9, 0, 0, true);
+	opened(3, 2, 0, true);
+	opened(4, 3, 3, false);
+	opened(9, 0, 0, true);
+	opened(3, 0, 0, true); /* that was it */
+	/* a step was taken for a prompt */
+	created(20, 3, false);
+	created(21, 20, false);
+	now += 900 * MS;
+	created(22, 0, true);
+	opened(21, 20, 20, true);
+	opened(22, 0, 21, false);
+	opened(1, 0, 0, true);
+	opened(22, 21, 21, true);
+}
+
+/* Clients do not mix; past 256 the one that was silent longest is new again. */
+static void clients(void **state)
+{
+	(void)state;
+	for (uint32_t c = 1; c <= 256; c++, now -= MS)
+		assert_true(by(c, 1000 + c, false, 0).begins);
+	for (uint32_t c = 1; c <= 256; c++, now -= MS)
+		assert_int_equal(by(c, 2000 + c, false, 0).parent, 1000 + c);
+	assert_int_equal(by(257, 3000, false, 0).parent, 0);
+	assert_int_equal(by(257, 3001, false, 0).parent, 3000);
+	assert_int_equal(by(2, 3002, false, 0).parent, 2002);
+	assert_int_equal(by(1, 3003, false, 0).parent, 0);
+	assert_int_equal(by(3, 3004, false, 0).parent, 0); /* which made room for 1 */
+	for (uint32_t c = 1000; c < 100000; c++)
+		by(c * 2654435761u, c, c % 2, 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(prompts, begin, end),
+		cmocka_unit_test_setup_teardown(bursts, begin, end),
+		cmocka_unit_test_setup_teardown(steps, begin, end),
+		cmocka_unit_test_setup_teardown(doubts, begin, end),
+		cmocka_unit_test_setup_teardown(clients, begin, end),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

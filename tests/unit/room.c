@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Room in the pool, and bytes of a quota, are given in the order in which they were asked for:
+ * nobody overtakes who waits, however little he asks for; and who is refused, goes, or gives back,
+ * lets the next ones have what there is.
+ */
+#include "kvc.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define POOL (100 * KVC_PAGE)
+#define GROWTH (10 * KVC_PAGE)
+#define WAITS 5
+
+static struct kvc k;
+static struct kvc_wait w[WAITS];
+
+static void fresh(void)
+{
+	struct kvc_list *all[] = {
+		&k.room.waiters,
+		&k.waits.timed,
+		&k.waits.woken,
+		&k.quotas.list,
+	};
+
+	memset(&k, 0, sizeof k);
+	memset(w, 0, sizeof w);
+	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+		kvc_list_init(all[i]);
+	pthread_cond_init(&k.waits.cond, NULL);
+	pthread_cond_init(&k.room.pressed, NULL);
+	pthread_cond_init(&k.quotas.pressed, NULL);
+	k.pool.bytes = POOL;
+	k.pool.size = POOL + GROWTH;
+	k.opt.high_pct = 90;
+	k.opt.deadline_ms = 10000;
+}
+
+/* Who was woken since, in this order: digits, a capital letter for who was refused. */
+static const char *woken(void)
+{
+	static char text[WAITS + 1];
+	size_t n = 0;
+
+	while (!kvc_list_empty(&k.waits.woken)) {
+		struct kvc_wait *x = kvc_of(k.waits.woken.next, struct kvc_wait, link);
+
+		kvc_list_del(&x->link);
+		text[n++] = (char)((x->err ? 'A' : '0') + (x - w));
+	}
+	text[n] = 0;
+	return text;
+}
+
+/* Makes the call again, as who was woken does. */
+static void taken(int i, uint64_t pages)
+{
+	uint64_t used = k.room.used;
+
+	assert_int_equal(w[i].granted, pages * KVC_PAGE);
+	assert_int_equal(kvc_room_get_locked(&k, pages * KVC_PAGE, &w[i]), 0);
+	assert_int_equal(w[i].granted, 0);
+	assert_int_equal(k.room.used, used);
+}
+
+static void waits(int i, uint64_t pages)
+{
+	assert_int_equal(kvc_room_get_locked(&k, pages * KVC_PAGE, &w[i]), KVC_WAIT);
+}
+
+static void nobody_overtakes(void **state)
+{
+	(void)state;
+	fresh();
+	assert_int_equal(kvc_room_get_locked(&k, 90 * KVC_PAGE, &w[0]), 0);
+	waits(1, 50);
+	/* for these there is room, and none for them while another waits */
+	waits(2, 2);
+	assert_int_equal(kvc_room_get_locked(&k, KVC_PAGE, NULL), -EAGAIN);
+	waits(3, 10);
+	assert_string_equal(woken(), "");
+	kvc_room_put_locked(&k, 30 * KVC_PAGE);
+	assert_string_equal(woken(), "");
+	kvc_room_put_locked(&k, 9 * KVC_PAGE);
+	assert_string_equal(woken(), "");
+	assert_int_equal(k.room.used, 51 * KVC_PAGE);
+	/* now there is enough for the first, and no more */
+	kvc_room_put_locked(&k, 2 * KVC_PAGE);
+	assert_string_equal(woken(), "1");
+	taken(1, 50);
+	waits(4, 1);
+	kvc_room_put_locked(&k, 5 * KVC_PAGE);
+	assert_string_equal(woken(), "2");
+	taken(2, 2);
+	kvc_room_put_locked(&k, 7 * KVC_PAGE);
+	assert_string_equal(woken(), "34");
+	taken(3, 10);
+	taken(4, 1);
+	assert_true(kvc_list_empty(&k.room.waiters));
+	assert_true(k.room.used <= POOL);
+}
+
+static void who_goes_lets_the_next(void **state)
+{
+	(void)state;
+	fresh();
+	assert_int_equal(kvc_room_get_locked(&k, 95 * KVC_PAGE, &w[0]), 0);
+	waits(1, 50);
+	waits(2, 3);
+	waits(3, 3);
+	waits(4, 2);
+	/* refused: those behind it have what there is, in their order */
+	kvc_refuse_first_locked(&k, &k.room.waiters);
+	assert_string_equal(woken(), "B2");
+	assert_int_equal(w[1].err, -ENOSPC);
+	/* what was given and is not used goes to the next */
+	kvc_room_cancel_locked(&k, &w[2]);
+	assert_string_equal(woken(), "34");
+	taken(3, 3);
+	taken(4, 2);
+	assert_int_equal(k.room.used, POOL);
+	/* what can never be is refused at once */
+	fresh();
+	assert_int_equal(kvc_room_get_locked(&k, POOL + 1, &w[0]), -ENOSPC);
+	assert_int_equal(k.room.used, 0);
+}
+
+/* Beyond what is kept for that, growth counts; what is seen to have gone does not. */
+static void growth(void **state)
+{
+	(void)state;
+	fresh();
+	k.room.unseen = 30 * KVC_PAGE;
+	assert_int_equal(kvc_room_get_locked(&k, 80 * KVC_PAGE, &w[0]), 0);
+	assert_int_equal(kvc_room_lacks_locked(&k, KVC_PAGE), KVC_PAGE);
+	assert_int_equal(kvc_room_lacks_locked(&k, 25 * KVC_PAGE), 25 * KVC_PAGE);
+	waits(1, 5);
+	waits(2, 1);
+	kvc_room_put_locked(&k, 4 * KVC_PAGE);
+	assert_string_equal(woken(), "");
+	kvc_room_put_locked(&k, KVC_PAGE);
+	assert_string_equal(woken(), "1");
+	taken(1, 5);
+	kvc_room_look_locked(&k); /* there is no tmpfs here, so nothing has grown */
+	assert_int_equal(k.room.unseen, 0);
+	assert_string_equal(woken(), "2");
+	taken(2, 1);
+	assert_int_equal(kvc_room_lacks_locked(&k, 20 * KVC_PAGE), KVC_PAGE);
+	/*
+	 * in somebody's folder there is nobody who could make room for more than the account says
+	 */
+	assert_int_equal(kvc_room_again_locked(&k, KVC_PAGE, &w[3]), -ENOSPC);
+	k.pool.mounted = true;
+	k.pool.dir = -1;
+	assert_int_equal(kvc_room_again_locked(&k, KVC_PAGE, &w[3]), KVC_WAIT);
+	assert_string_equal(woken(), "");
+}
+
+static void of_a_quota(void **state)
+{
+	struct kvc_quota *q;
+
+	(void)state;
+	fresh();
+	q = kvc_quota_add_locked(&k, 7, POOL);
+	assert_non_null(q);
+	kvc_quota_changed_locked(&k, q, 95 * (int64_t)KVC_PAGE);
+	assert_int_equal(kvc_quota_get_locked(&k, 7, 50 * KVC_PAGE, &w[1]), KVC_WAIT);
+	assert_int_equal(kvc_quota_get_locked(&k, 7, KVC_PAGE, &w[2]), KVC_WAIT);
+	assert_int_equal(kvc_quota_get_locked(&k, 7, KVC_PAGE, &w[3]), KVC_WAIT);
+	kvc_quota_changed_locked(&k, q, -40 * (int64_t)KVC_PAGE);
+	assert_string_equal(woken(), "");
+	kvc_quota_changed_locked(&k, q, -5 * (int64_t)KVC_PAGE);
+	assert_string_equal(woken(), "1");
+	kvc_room_cancel_locked(&k, &w[1]);
+	assert_string_equal(woken(), "23");
+	assert_int_equal(q->used, 52 * KVC_PAGE);
+	kvc_quotas_free(&k);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(nobody_overtakes),
+		cmocka_unit_test(who_goes_lets_the_next),
+		cmocka_unit_test(growth),
+		cmocka_unit_test(of_a_quota),
+	};
+
+	return cmocka_run_group_tests_name("room", tests, NULL, NULL);
+}

@@ -2,207 +2,22 @@
 /* The engine's start and end. See cache.h. */
 #include "cache.h"
 
-#include "account.h"
-#include "admit.h"
 #include "calls.h"
-#include "clock.h"
 #include "commit.h"
-#include "copies.h"
-#include "demote.h"
-#include "dirty.h"
-#include "drop.h"
-#include "evict.h"
-#include "folders.h"
-#include "ino.h"
-#include "layers.h"
-#include "limit.h"
+#include "house.h"
 #include "log.h"
-#include "model.h"
-#include "node.h"
-#include "notify.h"
-#include "pace.h"
-#include "partial.h"
-#include "pin.h"
 #include "prefault.h"
-#include "remove.h"
-#include "share.h"
 #include "spill.h"
-#include "survey.h"
-#include "tierq.h"
-#include "trash.h"
-#include "unit.h"
 #include "unnamed.h"
-#include "up.h"
-#include "used.h"
 
 #include <inttypes.h>
 #include <string.h>
 
 #define ALIVE_NS 1000000000ull
 
-enum { COMMITTER, SYNCER, ANSWERER, NOTIFIER, EVICTOR, THREADS };
-
-static void *(*const thread_run[THREADS])(void *) = {
+static void *(*const thread_run[KVC_THREADS])(void *) = {
 	kvc_committer, kvc_syncer, kvc_answerer, kvc_notifier, kvc_evictor,
 };
-
-/* All floors' state, made and freed as one. */
-struct house {
-	struct kvc k; /* first */
-	struct kvc_dirty dirty;
-	struct kvc_inos inos;
-	struct kvc_nodes nodes;
-	struct kvc_chunks chunks;
-	struct kvc_kept kept;
-	struct kvc_used used;
-	struct kvc_users users;
-	struct kvc_pins pins;
-	struct kvc_clock clock;
-	struct kvc_models models;
-	struct kvc_account account;
-	struct kvc_admits admit;
-	struct kvc_surveys surveys;
-	struct kvc_work work;
-	struct kvc_tier_state tier[KVC_TIERS + 1];
-	struct kvc_trashcan trash;
-	struct kvc_folders folders;
-	struct kvc_pace pace;
-	struct kvc_notices notices;
-	struct kvc_units units;
-	struct kvc_drops drops;
-	struct kvc_share share;
-	struct kvc_evict evict;
-	struct kvc_demotes demotes;
-	pthread_t thread[THREADS];
-	unsigned nthreads; /* that run, in the order of the enum */
-};
-
-static void published_locked(struct kvc *k, struct kvc_node *n)
-{
-	kvc_partial_published_locked(k, n);
-	kvc_pace_published_locked(k, n);
-}
-
-/* No copy of it is left: its chunk may not be whole any more. */
-static int lost_both(struct kvc *k, struct kvc_node *n)
-{
-	struct kvc_node *folder = kvc_node_find_locked(k, n->row.parent);
-	bool whole = folder && kvc_partial_was_whole_both(k, folder);
-	int err;
-
-	if (!whole)
-		return kvc_drop_file_both(k, n);
-	folder->holds++;
-	err = kvc_drop_file_both(k, n);
-	folder->holds--;
-	kvc_partial_after_both(k, folder, true);
-	kvc_node_settle_locked(k, folder);
-	return err;
-}
-
-static const struct kvc_objects_up objects_up = {
-	.published_locked = published_locked,
-	.freed_locked = kvc_ghost_free_locked,
-	.remove_shared = kvc_remove_shared,
-};
-
-static const struct kvc_copies_up copies_up = {
-	.lost_both = lost_both,
-};
-
-static struct house *house_of(struct kvc *k)
-{
-	return kvc_of(k, struct house, k);
-}
-
-static void init_lists(struct kvc *k)
-{
-	struct kvc_list *all[] = {
-		&k->room.waiters,        &k->waits.timed,      &k->waits.woken,
-		&k->quotas.list,         &k->dirty->nodes,     &k->dirty->chunks,
-		&k->dirty->sync_waiters, &k->account->behind,  &k->trash->list,
-		&k->trash->unsynced,     &k->pace->waiters,    &k->share->asks,
-		&k->surveys->asked,      &k->surveys->waiters, &k->drops->cut,
-		&k->models->layered,     &k->demotes->list,
-	};
-	pthread_cond_t *conds[] = {
-		&k->waits.cond,    &k->room.pressed,          &k->quotas.pressed,
-		&k->dirty->cond,   &k->dirty->committed_cond, &k->trash->sync_cond,
-		&k->surveys->cond, &k->demotes->cond,
-	};
-	pthread_condattr_t attr;
-
-	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-		kvc_list_init(all[i]);
-	for (size_t i = 0; i < KVC_GHOSTS; i++) {
-		kvc_list_init(&k->drops->ghosts[i]);
-		kvc_list_init(&k->drops->knocks[i]);
-	}
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	for (size_t i = 0; i < sizeof conds / sizeof conds[0]; i++)
-		pthread_cond_init(conds[i], &attr);
-	for (unsigned t = 0; t <= KVC_COMMON; t++) {
-		k->tier[t].k = k;
-		for (int p = 0; p < KVC_PRIORITIES; p++)
-			kvc_list_init(&k->tier[t].jobs[p]);
-		pthread_cond_init(&k->tier[t].cond, &attr);
-		pthread_cond_init(&k->tier[t].load_cond, &attr);
-		pthread_cond_init(&k->tier[t].trim_cond, &attr);
-	}
-	pthread_condattr_destroy(&attr);
-	pthread_mutex_init(&k->lock.m, NULL);
-	pthread_mutex_init(&k->trash->rehead_lock, NULL);
-	pthread_mutex_init(&k->notices->lock, NULL);
-	pthread_cond_init(&k->notices->cond, NULL);
-}
-
-static struct kvc *house_new(void)
-{
-	struct house *h = calloc(1, sizeof *h);
-
-	if (!h)
-		return NULL;
-	h->k.objects_up = &objects_up;
-	h->k.copies_up = &copies_up;
-	h->k.dirty = &h->dirty;
-	h->k.inos = &h->inos;
-	h->k.nodes = &h->nodes;
-	h->k.chunks = &h->chunks;
-	h->k.kept = &h->kept;
-	h->k.used = &h->used;
-	h->k.users = &h->users;
-	h->k.pins = &h->pins;
-	h->k.clock = &h->clock;
-	h->k.models = &h->models;
-	h->k.account = &h->account;
-	h->k.admit = &h->admit;
-	h->k.surveys = &h->surveys;
-	h->k.work = &h->work;
-	h->k.tier = h->tier;
-	h->k.trash = &h->trash;
-	h->k.folders = &h->folders;
-	h->k.pace = &h->pace;
-	h->k.notices = &h->notices;
-	h->k.units = &h->units;
-	h->k.drops = &h->drops;
-	h->k.share = &h->share;
-	h->k.evict = &h->evict;
-	h->k.demotes = &h->demotes;
-	init_lists(&h->k);
-	return &h->k;
-}
-
-static void house_free(struct kvc *k)
-{
-	kvc_knocks_free_locked(k, 0);
-	kvc_drops_free(k);
-	free(k->notices->v);
-	free(k->share->misses);
-	free(k->units->runs);
-	free(k->units->trees);
-	free(house_of(k));
-}
 
 /*
  * Gives each tier the number by which placements name it: 0 the disk; a shared one has the number
@@ -367,7 +182,7 @@ static int own_root(struct kvc *k)
 int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 	     struct kvc_tier **tiers, unsigned ntiers, char *error)
 {
-	struct kvc *k = house_new();
+	struct kvc *k = kvc_house_new();
 	char path[1280];
 	int err;
 
@@ -403,22 +218,14 @@ int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 	}
 	if (err) { /* the tiers stay the caller's */
 		kvc_keys_close(k->keys);
-		kvc_node_free_all(k);
-		kvc_used_free(k);
-		kvc_chunks_free(k);
-		kvc_kept_free(k);
-		kvc_pins_free(k);
-		kvc_users_free(k);
-		kvc_quotas_free(k);
-		kvc_layers_free(k);
-		kvc_surveys_free(k);
+		kvc_house_empty(k);
 		if (k->pool.dir >= 0)
 			kvc_pool_close(&k->pool, k->pool.found);
 		if (k->cat) {
 			kvc_catalog_rollback(k->cat);
 			kvc_catalog_close(k->cat);
 		}
-		house_free(k);
+		kvc_house_free(k);
 		return err;
 	}
 	kvc_notify_forget(k); /* nobody has seen those names yet */
@@ -443,7 +250,7 @@ static void stop_tiers(struct kvc *k)
 /* The start has failed: the threads that there are end, and nothing is done any more. */
 static void unstart(struct kvc *k)
 {
-	struct house *h = house_of(k);
+	struct kvc_house *h = kvc_house_of(k);
 
 	kvc_lock(k);
 	k->stopping = k->draining = k->work->over = true;
@@ -473,7 +280,7 @@ int kvc_start(struct kvc *k)
 			err = k->tier[t].t->ops->start(k->tier[t].t);
 	if (!err)
 		err = kvc_catalog_start(k->cat, k->opt.log_bytes);
-	for (struct house *h = house_of(k); !err && h->nthreads < THREADS;)
+	for (struct kvc_house *h = kvc_house_of(k); !err && h->nthreads < KVC_THREADS;)
 		if (!(err = -pthread_create(&h->thread[h->nthreads], NULL, thread_run[h->nthreads],
 					    k)))
 			h->nthreads++;
@@ -578,13 +385,13 @@ void kvc_detach(struct kvc *k)
 	pthread_cond_broadcast(&k->waits.cond);
 	kvc_unlock(k);
 	kvc_prefault_stop(k);
-	pthread_join(house_of(k)->thread[EVICTOR], NULL);
+	pthread_join(kvc_house_of(k)->thread[KVC_EVICTOR], NULL);
 	kvc_keeper_stop(k);
 	kvc_demote_stop(k);
 	kvc_survey_stop(k);
 	kvc_sweep_stop(k);
 	kvc_notify_stop(k);
-	pthread_join(house_of(k)->thread[NOTIFIER], NULL);
+	pthread_join(kvc_house_of(k)->thread[KVC_NOTIFIER], NULL);
 	kvc_set_events(k, &(struct kvc_events){ 0 });
 }
 
@@ -618,9 +425,9 @@ void kvc_stop(struct kvc *k)
 	kvc_tiers_wake_locked(k);
 	pthread_cond_broadcast(&k->waits.cond);
 	kvc_unlock(k);
-	pthread_join(house_of(k)->thread[COMMITTER], NULL);
-	pthread_join(house_of(k)->thread[SYNCER], NULL);
-	pthread_join(house_of(k)->thread[ANSWERER], NULL);
+	pthread_join(kvc_house_of(k)->thread[KVC_COMMITTER], NULL);
+	pthread_join(kvc_house_of(k)->thread[KVC_SYNCER], NULL);
+	pthread_join(kvc_house_of(k)->thread[KVC_ANSWERER], NULL);
 	kvc_tiers_join(k);
 	kvc_lock_both(k);
 	kvc_quotas_save_both(k);
@@ -683,24 +490,14 @@ bool kvc_close(struct kvc *k)
 		kvc_pool_close(&k->pool, keep);
 		return false;
 	}
-	kvc_trash_free(k);
-	kvc_node_free_all(k);
-	kvc_used_free(k);
-	kvc_chunks_free(k);
-	kvc_kept_free(k);
-	kvc_admits_free(k);
-	kvc_pins_free(k);
-	kvc_users_free(k);
-	kvc_quotas_free(k);
-	kvc_layers_free(k);
-	kvc_surveys_free(k);
+	kvc_house_empty(k);
 	if (kvc_catalog_close(k->cat))
 		kvc_error("the catalog could not be closed cleanly; the next start recovers it");
 	kvc_pool_close(&k->pool, keep);
 	kvc_tier_each(k, t)
 		k->tier[t].t->ops->close(k->tier[t].t);
 	kvc_keys_close(k->keys);
-	house_free(k);
+	kvc_house_free(k);
 	return true;
 }
 

@@ -228,12 +228,13 @@ void kvc_used_locked(struct kvc *k, struct kvc_chunk *c, uint64_t file, uint32_t
 {
 	/* what comes at once after another use is of the same */
 	bool soon = kvc_chunk_young(k, c->use.last_ns), asks = hit && !soon;
-	struct kvc_client *u = client ? find(k, client) : NULL;
+	struct kvc_client *u;
 
 	if (hit && !soon)
 		kvc_clock_since(k, &k->stats.use_gap, c->use.last_ns);
 	kvc_chunk_used_locked(k, c, hit);
-	if (c->fresh) {
+	if (c->fresh) { /* of no order yet; but another than who makes it has asked for it */
+		u = client ? find(k, client) : NULL;
 		asks = asks && client && !(u && u->fresh == c);
 	} else if (!client) {
 		alone(k, c, file);

@@ -344,10 +344,11 @@ class Model:
 
     def check(self, found, unreadable, seq, shared=False):
         """`found`: path -> bytes of all that is there. `unreadable`: names that are there, and
-        cannot be read. `shared`: a name that is not here any more is asked of the others, who may
+        cannot be read -> why. `shared`: a name that is not here any more is asked of the others, who may
         have what was last copied to them. Returns what is wrong."""
-        wrong = [f"{p} is there and cannot be read, and all that it may be had been synced; "
-                 f"record {seq}"
+        wrong = [f"{p} is there and cannot be read ({unreadable[p]}), and all that it may be had "
+                 f"been synced; record {seq}; its changes: "
+                 f"{[(c.began, c.durable, c.effects[p]) for c in self.of[p]]}"
                  for p in unreadable if self.must_read(p, seq)]
         got = {p: self.identity(d) for p, d in found.items()}
         for path in set(self.of) | set(got):

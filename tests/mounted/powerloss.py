@@ -227,8 +227,8 @@ def gone(s):
 
 
 def look(s):
-    """All that can be read."""
-    found, unreadable = {}, []
+    """All that can be read, and of the rest by which error it cannot."""
+    found, unreadable = {}, {}
     for folder, _, files in os.walk(s.mnt):
         for name in files:
             path = os.path.join(folder, name)
@@ -237,7 +237,7 @@ def look(s):
                     found[os.path.relpath(path, s.mnt)] = f.read()
             except OSError as e:
                 assert e.errno in (errno.ENOENT, errno.EIO, errno.ESTALE), (path, e)
-                unreadable.append(os.path.relpath(path, s.mnt))
+                unreadable[os.path.relpath(path, s.mnt)] = errno.errorcode[e.errno]
     return found, unreadable
 
 
@@ -343,9 +343,9 @@ def try_here(kind, model, replay, seq, how, seed):
     s.mount()
     found, unreadable = look(s)
     # fsck takes away what points at no frame, whatever the reason
-    wrong = model.check(found, [] if checked else unreadable, seq, remote)
+    wrong = model.check(found, {} if checked else unreadable, seq, remote)
     if wrong:
-        print(s.log()[-1500:])
+        print(s.log()[-4000:], {n: v for n, v in s.stats().items() if v})
     assert not wrong, (
         f"{kind}, SEED={seed}: power lost at record {seq} ({how}{', fsck' if checked else ''}): "
         + "\n".join(wrong[:8]))

@@ -4,7 +4,7 @@
 
 #include "calls.h"
 #include "commit.h"
-#include "house.h"
+#include "floors.h"
 #include "log.h"
 #include "prefault.h"
 #include "spill.h"
@@ -182,7 +182,7 @@ static int own_root(struct kvc *k)
 int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 	     struct kvc_tier **tiers, unsigned ntiers, char *error)
 {
-	struct kvc *k = kvc_house_new();
+	struct kvc *k = kvc_floors_new();
 	char path[1280];
 	int err;
 
@@ -218,14 +218,14 @@ int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 	}
 	if (err) { /* the tiers stay the caller's */
 		kvc_keys_close(k->keys);
-		kvc_house_empty(k);
+		kvc_floors_empty(k);
 		if (k->pool.dir >= 0)
 			kvc_pool_close(&k->pool, k->pool.found);
 		if (k->cat) {
 			kvc_catalog_rollback(k->cat);
 			kvc_catalog_close(k->cat);
 		}
-		kvc_house_free(k);
+		kvc_floors_free(k);
 		return err;
 	}
 	kvc_notify_forget(k); /* nobody has seen those names yet */
@@ -250,7 +250,7 @@ static void stop_tiers(struct kvc *k)
 /* The start has failed: the threads that there are end, and nothing is done any more. */
 static void unstart(struct kvc *k)
 {
-	struct kvc_house *h = kvc_house_of(k);
+	struct kvc_floors *h = kvc_floors_of(k);
 
 	kvc_lock(k);
 	k->stopping = k->draining = k->work->over = true;
@@ -280,7 +280,7 @@ int kvc_start(struct kvc *k)
 			err = k->tier[t].t->ops->start(k->tier[t].t);
 	if (!err)
 		err = kvc_catalog_start(k->cat, k->opt.log_bytes);
-	for (struct kvc_house *h = kvc_house_of(k); !err && h->nthreads < KVC_THREADS;)
+	for (struct kvc_floors *h = kvc_floors_of(k); !err && h->nthreads < KVC_THREADS;)
 		if (!(err = -pthread_create(&h->thread[h->nthreads], NULL, thread_run[h->nthreads],
 					    k)))
 			h->nthreads++;
@@ -385,13 +385,13 @@ void kvc_detach(struct kvc *k)
 	pthread_cond_broadcast(&k->waits.cond);
 	kvc_unlock(k);
 	kvc_prefault_stop(k);
-	pthread_join(kvc_house_of(k)->thread[KVC_EVICTOR], NULL);
+	pthread_join(kvc_floors_of(k)->thread[KVC_EVICTOR], NULL);
 	kvc_keeper_stop(k);
 	kvc_demote_stop(k);
 	kvc_survey_stop(k);
 	kvc_sweep_stop(k);
 	kvc_notify_stop(k);
-	pthread_join(kvc_house_of(k)->thread[KVC_NOTIFIER], NULL);
+	pthread_join(kvc_floors_of(k)->thread[KVC_NOTIFIER], NULL);
 	kvc_set_events(k, &(struct kvc_events){ 0 });
 }
 
@@ -425,9 +425,9 @@ void kvc_stop(struct kvc *k)
 	kvc_tiers_wake_locked(k);
 	pthread_cond_broadcast(&k->waits.cond);
 	kvc_unlock(k);
-	pthread_join(kvc_house_of(k)->thread[KVC_COMMITTER], NULL);
-	pthread_join(kvc_house_of(k)->thread[KVC_SYNCER], NULL);
-	pthread_join(kvc_house_of(k)->thread[KVC_ANSWERER], NULL);
+	pthread_join(kvc_floors_of(k)->thread[KVC_COMMITTER], NULL);
+	pthread_join(kvc_floors_of(k)->thread[KVC_SYNCER], NULL);
+	pthread_join(kvc_floors_of(k)->thread[KVC_ANSWERER], NULL);
 	kvc_tiers_join(k);
 	kvc_lock_both(k);
 	kvc_quotas_save_both(k);
@@ -490,14 +490,14 @@ bool kvc_close(struct kvc *k)
 		kvc_pool_close(&k->pool, keep);
 		return false;
 	}
-	kvc_house_empty(k);
+	kvc_floors_empty(k);
 	if (kvc_catalog_close(k->cat))
 		kvc_error("the catalog could not be closed cleanly; the next start recovers it");
 	kvc_pool_close(&k->pool, keep);
 	kvc_tier_each(k, t)
 		k->tier[t].t->ops->close(k->tier[t].t);
 	kvc_keys_close(k->keys);
-	kvc_house_free(k);
+	kvc_floors_free(k);
 	return true;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The state of all floors: made, joined by the hooks (engine/README) and freed as one. */
-#ifndef KVC_HOUSE_H
-#define KVC_HOUSE_H
+#ifndef KVC_FLOORS_H
+#define KVC_FLOORS_H
 
 #include "account.h"
 #include "admit.h"
@@ -32,7 +32,7 @@
 
 enum { KVC_COMMITTER, KVC_SYNCER, KVC_ANSWERER, KVC_NOTIFIER, KVC_EVICTOR, KVC_THREADS };
 
-struct kvc_house {
+struct kvc_floors {
 	struct kvc k; /* first */
 	struct kvc_dirty dirty;
 	struct kvc_inos inos;
@@ -62,16 +62,16 @@ struct kvc_house {
 	unsigned nthreads; /* that run, in the order of the enum */
 };
 
-static inline struct kvc_house *kvc_house_of(struct kvc *k)
+static inline struct kvc_floors *kvc_floors_of(struct kvc *k)
 {
-	return kvc_of(k, struct kvc_house, k);
+	return kvc_of(k, struct kvc_floors, k);
 }
 
 /* With nothing in it; NULL: out of memory. */
-struct kvc *kvc_house_new(void);
+struct kvc *kvc_floors_new(void);
 /* What is in memory goes: files are closed before their pool is. Of one thread. */
-void kvc_house_empty(struct kvc *k);
+void kvc_floors_empty(struct kvc *k);
 /* When catalog and pool are closed, too. */
-void kvc_house_free(struct kvc *k);
+void kvc_floors_free(struct kvc *k);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See house.h. */
-#include "house.h"
+/* See floors.h. */
+#include "floors.h"
 
 #include "partial.h"
 #include "remove.h"
@@ -81,9 +81,9 @@ static void init_lists(struct kvc *k)
 	pthread_cond_init(&k->notices->cond, NULL);
 }
 
-struct kvc *kvc_house_new(void)
+struct kvc *kvc_floors_new(void)
 {
-	struct kvc_house *h = calloc(1, sizeof *h);
+	struct kvc_floors *h = calloc(1, sizeof *h);
 
 	if (!h)
 		return NULL;
@@ -117,7 +117,7 @@ struct kvc *kvc_house_new(void)
 	return &h->k;
 }
 
-void kvc_house_empty(struct kvc *k)
+void kvc_floors_empty(struct kvc *k)
 {
 	kvc_trash_free(k);
 	kvc_node_free_all(k);
@@ -132,7 +132,7 @@ void kvc_house_empty(struct kvc *k)
 	kvc_surveys_free(k);
 }
 
-void kvc_house_free(struct kvc *k)
+void kvc_floors_free(struct kvc *k)
 {
 	kvc_knocks_free_locked(k, 0);
 	kvc_drops_free(k);
@@ -140,5 +140,5 @@ void kvc_house_free(struct kvc *k)
 	free(k->share->misses);
 	free(k->units->runs);
 	free(k->units->trees);
-	free(kvc_house_of(k));
+	free(kvc_floors_of(k));
 }

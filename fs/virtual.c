@@ -3,8 +3,9 @@
  * .kvcachefs/ in the root: not listed there, and made up here. stats, metrics and config are
  * written out at open; control takes a word that begins a sweep (engine/calls/sweep.c) and shows
  * how it goes; lease is a transaction file (DESIGN section 8): what is written is the list, the
- * first read takes the lease and waits, and closing ends it; trace has for who opened it the uses
- * of chunks since (engine/calls/trace.c), and a read gives what there is, which may be nothing.
+ * first read takes the lease and waits, and closing ends it; trace and events have for who opened
+ * them what happened since (engine/calls/stream.h), and a read gives what there is, which may be
+ * nothing.
  *
  * A descriptor has one position for both. So the answer begins where the list ended, for who reads
  * on from there, and at 0 for who went back first or gives the position himself: the first read
@@ -20,9 +21,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { V_DIR, V_STATS, V_METRICS, V_CONFIG, V_LEASE, V_CONTROL, V_POLICIES, V_TRACE, V_COUNT };
+enum { V_DIR, V_STATS, V_METRICS, V_CONFIG, V_LEASE, V_CONTROL, V_POLICIES, V_TRACE,
+       V_EVENTS, V_COUNT };
 static const char *const names[V_COUNT] = {
 	".", "stats", "metrics", "config", "lease", "control", "policies", "trace",
+	"events",
 };
 
 #define LEASE_TEXT_MAX (64u << 20)
@@ -45,7 +48,7 @@ struct handle {
 	char *text;
 	size_t len, room;
 	size_t charged; /* of shares */
-	struct kvc_trace *trace;
+	struct kvc_stream *stream;
 	struct kvc_lease *lease;
 	bool taken;
 	size_t base;                /* the position at which the answer begins */
@@ -154,6 +157,11 @@ static struct handle *handle_of(const struct fuse_file_info *fi)
 	return h;
 }
 
+static bool is_stream(unsigned v)
+{
+	return v == V_TRACE || v == V_EVENTS;
+}
+
 void kvfs_virtual_stat(uint64_t ino, struct stat *st)
 {
 	unsigned v = (unsigned)(ino - KVFS_VIRTUAL);
@@ -165,9 +173,9 @@ void kvfs_virtual_stat(uint64_t ino, struct stat *st)
 		.st_mode = v == V_DIR       ? S_IFDIR | 0555
 			   : v == V_LEASE   ? S_IFREG | 0666
 			   : v == V_CONTROL ? S_IFREG | 0600
-			   : v == V_TRACE   ? S_IFREG | 0400
+			   : is_stream(v)   ? S_IFREG | 0400
 					    : S_IFREG | 0444,
-		.st_uid = v == V_TRACE ? geteuid() : 0,
+		.st_uid = is_stream(v) ? geteuid() : 0,
 	};
 	clock_gettime(CLOCK_REALTIME, &st->st_mtim);
 	st->st_ctim = st->st_atim = st->st_mtim;
@@ -245,12 +253,15 @@ static void config(struct kvfs *f, FILE *out)
 	fprintf(out, "libfuse=%s\nversion=%s\n", fuse_pkgversion(), KVC_VERSION);
 }
 
-/* It gives the names of all: to root, and to whose daemon it is. */
-static int open_trace(fuse_req_t req, struct handle *h)
+/* They give the names of all: to root, and to whose daemon it is. */
+static int open_stream(fuse_req_t req, unsigned v, struct handle *h)
 {
+	struct kvc *k = kvfs_of(req)->k;
 	uid_t uid = fuse_req_ctx(req)->uid;
 
-	return uid && uid != geteuid() ? EACCES : -kvc_trace_open(kvfs_of(req)->k, &h->trace);
+	if (uid && uid != geteuid())
+		return EACCES;
+	return -(v == V_TRACE ? kvc_trace_open(k, &h->stream) : kvc_events_open(k, &h->stream));
 }
 
 void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
@@ -265,8 +276,8 @@ void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 		err = EACCES;
 	if (!err && ino - KVFS_VIRTUAL == V_LEASE)
 		err = user_of(req, &h->user);
-	if (!err && ino - KVFS_VIRTUAL == V_TRACE)
-		err = open_trace(req, h);
+	if (!err && is_stream((unsigned)(ino - KVFS_VIRTUAL)))
+		err = open_stream(req, (unsigned)(ino - KVFS_VIRTUAL), h);
 	if (err) {
 		if (h)
 			handle_free(h);
@@ -274,7 +285,7 @@ void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 		return;
 	}
 	/* Nobody else knows the handle yet: what it shows is written without the lock. */
-	if (ino - KVFS_VIRTUAL != V_LEASE && !h->trace &&
+	if (ino - KVFS_VIRTUAL != V_LEASE && !h->stream &&
 	    (out = open_memstream(&h->text, &h->len))) {
 		switch (ino - KVFS_VIRTUAL) {
 		case V_STATS: kvc_print_stats(f->k, out); break;
@@ -370,7 +381,7 @@ static void run_read(struct call *c)
 	kvfs_done(c);
 }
 
-static void read_trace(fuse_req_t req, struct handle *h, size_t size)
+static void read_stream(fuse_req_t req, struct handle *h, size_t size)
 {
 	char *part = malloc(size);
 	size_t n = 0;
@@ -378,7 +389,7 @@ static void read_trace(fuse_req_t req, struct handle *h, size_t size)
 
 	pthread_mutex_lock(&h->lock);
 	if (part)
-		err = kvc_trace_read(kvfs_of(req)->k, h->trace, part, size, &n);
+		err = kvc_stream_read(kvfs_of(req)->k, h->stream, part, size, &n);
 	pthread_mutex_unlock(&h->lock);
 	if (err) {
 		free(part);
@@ -394,8 +405,8 @@ void kvfs_virtual_read(fuse_req_t req, uint64_t ino, size_t size, off_t off,
 	struct call *c;
 	int err;
 
-	if (h->trace) {
-		read_trace(req, h, size);
+	if (h->stream) {
+		read_stream(req, h, size);
 		return;
 	}
 	pthread_mutex_lock(&h->lock);
@@ -494,8 +505,8 @@ void kvfs_virtual_release(fuse_req_t req, uint64_t ino, struct fuse_file_info *f
 	pthread_mutex_unlock(&h->lock); /* nobody waits for it: no call on it is under way */
 	if (h->lease)
 		kvc_lease_free(f->k, h->lease);
-	if (h->trace)
-		kvc_trace_close(f->k, h->trace);
+	if (h->stream)
+		kvc_stream_close(f->k, h->stream);
 	handle_free(h);
 	fuse_reply_err(req, 0);
 }

@@ -202,13 +202,15 @@ void kvc_print_policies(struct kvc *k, FILE *out);
 void kvc_print_control(struct kvc *k, FILE *out);
 
 /*
- * The uses of chunks from now on, as lines (trace.c): what there is of them, *n bytes up to `room`;
- * 0: none at the moment. Who reads is one at a time. 0 or -ENOMEM.
+ * Lines, from their opening on: the uses of chunks (trace.c); what happens to files (events.c).
+ * Read gives what there is of them, *n bytes up to `room`; 0: none at the moment. Of one stream one
+ * reads at a time. 0 or -ENOMEM.
  */
-struct kvc_trace;
-int kvc_trace_open(struct kvc *k, struct kvc_trace **out);
-int kvc_trace_read(struct kvc *k, struct kvc_trace *t, char *to, size_t room, size_t *n);
-void kvc_trace_close(struct kvc *k, struct kvc_trace *t);
+struct kvc_stream;
+int kvc_trace_open(struct kvc *k, struct kvc_stream **out);
+int kvc_events_open(struct kvc *k, struct kvc_stream **out);
+int kvc_stream_read(struct kvc *k, struct kvc_stream *s, char *to, size_t room, size_t *n);
+void kvc_stream_close(struct kvc *k, struct kvc_stream *s);
 /*
  * Begins a sweep: "import" or "rekey" (sweep.c). 0, -EINVAL (no such), -EBUSY (one is under way).
  */

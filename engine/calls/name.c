@@ -23,6 +23,7 @@
 #include "pin.h"
 #include "rehead.h"
 #include "share.h"
+#include "tell.h"
 #include "tierq.h"
 #include "unit.h"
 #include "unnamed.h"
@@ -467,6 +468,7 @@ int kvc_unlink(struct kvc *k, uint64_t parent, const char *name, struct kvc_wait
 	if (!err) {
 		if (path)
 			kvc_unshare_both(k, n, path, n->row.nlink > 1);
+		kvc_tell_both(k, KVC_NEWS_dropped, n, parent, name);
 		kvc_unlinked_both(k, n, parent);
 		kvc_touch_folder_locked(k, folder, 0);
 		kvc_partial_after_both(k, folder, whole);
@@ -495,8 +497,10 @@ static int remove_hidden_both(struct kvc *k, struct kvc_node *folder)
 			      ?: kvc_name_del(k->cat, folder->row.ino, e.v[i].name);
 		if (!err && path)
 			kvc_unshare_both(k, n, path, n->row.nlink > 1);
-		if (!err)
+		if (!err) {
+			kvc_tell_both(k, KVC_NEWS_dropped, n, folder->row.ino, e.v[i].name);
 			kvc_unlinked_both(k, n, folder->row.ino);
+		}
 		kvc_node_settle_locked(k, n);
 	}
 	free(e.v);

@@ -11,6 +11,7 @@
 #include "partial.h"
 #include "rehead.h"
 #include "share.h"
+#include "tell.h"
 #include "unit.h"
 #include "used.h"
 
@@ -100,10 +101,12 @@ static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_
 		return err;
 	if (old_ino && !S_ISDIR(old_kind) && !kvc_node_get_both(k, old_ino, &old)) {
 		n->unshared &= old->unshared;
+		kvc_tell_both(k, KVC_NEWS_dropped, old, to, to_name);
 		kvc_unlinked_both(k, old, to);
 		kvc_node_settle_locked(k, old);
 	}
 	kvc_used_renamed_locked(k, ino);
+	kvc_tell_both(k, KVC_NEWS_renamed, n, parent, name);
 	n->row.ctime_ns = kvc_now_ns();
 	n->row.parent = to;
 	if (S_ISREG(n->row.mode))
@@ -184,6 +187,8 @@ static int exchange_both(struct kvc *k, uint64_t parent, const char *name, uint6
 		return err;
 	int moved = S_ISDIR(a_kind) - S_ISDIR(b_kind); /* folders from the one to the other */
 
+	kvc_tell_both(k, KVC_NEWS_renamed, a, parent, name);
+	kvc_tell_both(k, KVC_NEWS_renamed, b, to, to_name);
 	kvc_partial_moved_both(k, a, to_folder);
 	kvc_partial_moved_both(k, b, from_folder);
 

@@ -10,9 +10,9 @@
  *   end NS CLIENT                           a lease has told all it has
  *   lost N                                  uses, since this was not read in time
  */
-#include "cache.h"
 #include "path.h"
 #include "record.h"
+#include "stream.h"
 #include "used.h"
 
 #include <inttypes.h>
@@ -21,45 +21,18 @@
 #define BATCH 128   /* uses that are taken at a time */
 #define NAMED 32768 /* chunks whose name was told, about */
 
-struct kvc_trace {
-	uint64_t at;           /* in the ring */
-	uint64_t named[NAMED]; /* by hash: the chunk whose name was told last */
-	char *text;            /* lines that are not read yet, from `from` on */
-	size_t len, from;
+struct trace {
+	struct kvc_stream stream; /* first */
+	uint64_t at;              /* in the ring */
+	uint64_t named[NAMED];    /* by hash: the chunk whose name was told last */
 };
 
-int kvc_trace_open(struct kvc *k, struct kvc_trace **out)
-{
-	struct kvc_trace *t = calloc(1, sizeof *t);
-	int err;
-
-	if (!t)
-		return -ENOMEM;
-	kvc_lock(k);
-	err = kvc_record_open_locked(k, &t->at);
-	kvc_unlock(k);
-	if (err)
-		free(t);
-	else
-		*out = t;
-	return err;
-}
-
-void kvc_trace_close(struct kvc *k, struct kvc_trace *t)
-{
-	kvc_lock(k);
-	kvc_record_close_locked(k);
-	kvc_unlock(k);
-	free(t->text);
-	free(t);
-}
-
-static uint64_t *named(struct kvc_trace *t, uint64_t id)
+static uint64_t *named(struct trace *t, uint64_t id)
 {
 	return &t->named[(id * 0x9e3779b97f4a7c15u >> 32) % NAMED];
 }
 
-static void forget_name(struct kvc_trace *t, uint64_t id)
+static void forget_name(struct trace *t, uint64_t id)
 {
 	if (id)
 		*named(t, id) = 0;
@@ -67,17 +40,8 @@ static void forget_name(struct kvc_trace *t, uint64_t id)
 		memset(t->named, 0, sizeof t->named);
 }
 
-static void put_path(FILE *out, const char *path)
-{
-	for (const unsigned char *p = (const void *)path; *p; p++)
-		if (*p > ' ' && *p < 0x7f && *p != '%' && *p != '"' && *p != '\\')
-			fputc(*p, out);
-		else
-			fprintf(out, "%%%02X", *p);
-}
-
 /* A chunk that has no name any more is known by its number alone. */
-static void tell_name(struct kvc *k, struct kvc_trace *t, uint64_t id, FILE *out)
+static void tell_name(struct kvc *k, struct trace *t, uint64_t id, FILE *out)
 {
 	char path[KVC_FRAME_PATH_MAX + 1];
 	int err;
@@ -91,7 +55,7 @@ static void tell_name(struct kvc *k, struct kvc_trace *t, uint64_t id, FILE *out
 		return;
 	*named(t, id) = id;
 	fprintf(out, "name %" PRIu64 " ", id);
-	put_path(out, path);
+	kvc_stream_path(out, path, strlen(path));
 	fputc('\n', out);
 }
 
@@ -122,8 +86,9 @@ static void tell_use(const struct kvc_use_seen *u, FILE *out)
 }
 
 /* One batch of lines. False: there is none. */
-static bool tell(struct kvc *k, struct kvc_trace *t, FILE *out)
+static bool tell(struct kvc *k, struct kvc_stream *s, FILE *out)
 {
+	struct trace *t = kvc_of(s, struct trace, stream);
 	struct kvc_use_seen v[BATCH];
 	uint64_t lost;
 	size_t n;
@@ -145,26 +110,29 @@ static bool tell(struct kvc *k, struct kvc_trace *t, FILE *out)
 	return n;
 }
 
-int kvc_trace_read(struct kvc *k, struct kvc_trace *t, char *to, size_t room, size_t *n)
+static void trace_close(struct kvc *k, struct kvc_stream *s)
 {
-	if (t->from == t->len) {
-		FILE *out;
-		bool bad;
+	kvc_lock(k);
+	kvc_record_close_locked(k);
+	kvc_unlock(k);
+	free(kvc_of(s, struct trace, stream));
+}
 
-		free(t->text);
-		t->text = NULL;
-		t->len = t->from = 0;
-		out = open_memstream(&t->text, &t->len);
-		if (!out)
-			return -ENOMEM;
-		while (ftello(out) < (off_t)room && tell(k, t, out))
-			;
-		bad = ferror(out);
-		if (fclose(out) || bad)
-			return -ENOMEM;
-	}
-	*n = kvc_min(room, t->len - t->from);
-	memcpy(to, t->text + t->from, *n);
-	t->from += *n;
-	return 0;
+int kvc_trace_open(struct kvc *k, struct kvc_stream **out)
+{
+	static const struct kvc_stream_ops ops = { tell, trace_close };
+	struct trace *t = calloc(1, sizeof *t);
+	int err;
+
+	if (!t)
+		return -ENOMEM;
+	t->stream.ops = &ops;
+	kvc_lock(k);
+	err = kvc_record_open_locked(k, &t->at);
+	kvc_unlock(k);
+	if (err)
+		free(t);
+	else
+		*out = &t->stream;
+	return err;
 }

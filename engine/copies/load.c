@@ -14,6 +14,7 @@
 #include "file.h"
 #include "log.h"
 #include "member.h"
+#include "news.h"
 #include "rehead.h"
 #include "spill.h"
 #include "tierq.h"
@@ -30,6 +31,7 @@ static void forget_both(struct kvc *k, struct kvc_node *n, unsigned bad)
 		if ((bad & (1u << t)) && !kvc_place_del(k->cat, n->row.ino, t)) {
 			kvc_trash_extent_locked(k, t, &n->place[t]);
 			n->place[t] = (struct kvc_place){ 0 };
+			kvc_news_put_locked(k, KVC_NEWS_evicted, (int)t, n);
 		}
 	n->object.lower = kvc_placed_anywhere(n);
 	kvc_node_dirty_locked(k, n);
@@ -138,6 +140,7 @@ static void loaded_both(struct kvc *k, struct kvc_job *j, uint64_t blocks, uint6
 	n->load_error = 0;
 	kvc_count(&k->stats, loads);
 	kvc_count_by(&k->stats, load_bytes, size);
+	kvc_news_put_locked(k, KVC_NEWS_loaded, (int)j->tier, n);
 	if (j->bad)
 		forget_both(k, n, j->bad);
 	if (older && !(k->tier[j->tier].t->ops->caps & KVC_TIER_SHARED))

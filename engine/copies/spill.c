@@ -12,6 +12,7 @@
 #include "file.h"
 #include "kept.h"
 #include "log.h"
+#include "news.h"
 #include "path.h"
 #include "remove.h"
 #include "tierq.h"
@@ -152,6 +153,7 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 			kvc_of(e, struct kvc_wait, link)->stage = 1;
 	kvc_count(&k->stats, spills);
 	kvc_count_by(&k->stats, spill_bytes, c->f->stored_len);
+	kvc_news_put_locked(k, KVC_NEWS_stored, (int)tier, n);
 	return true;
 }
 

@@ -21,6 +21,7 @@
 #include "drop.h"
 #include "evict.h"
 #include "file.h"
+#include "news.h"
 #include "notify.h"
 #include "pin.h"
 #include "spill.h"
@@ -128,6 +129,7 @@ static void leave_locked(struct kvc *k, struct kvc_node *n)
 		kvc_quota_count_locked(k, n);
 	}
 	kvc_count(&k->stats, evictions);
+	kvc_news_put_locked(k, KVC_NEWS_evicted, KVC_NEWS_POOL, n);
 	kvc_node_settle_locked(k, n);
 	if (fd < 0)
 		return;

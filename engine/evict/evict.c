@@ -17,6 +17,7 @@
 #include "dirty.h"
 #include "drop.h"
 #include "file.h"
+#include "news.h"
 #include "pace.h"
 #include "path.h"
 #include "pin.h"
@@ -165,6 +166,7 @@ static void evict_node_locked(struct kvc *k, struct pass *p, struct kvc_node *n)
 		kvc_room_set_locked(k, n, 0);
 	}
 	kvc_count(&k->stats, evictions);
+	kvc_news_put_locked(k, KVC_NEWS_evicted, KVC_NEWS_POOL, n);
 	kvc_node_settle_locked(k, n);
 }
 

@@ -45,6 +45,7 @@
 #include "folder.h"
 #include "log.h"
 #include "member.h"
+#include "news.h"
 #include "notify.h"
 #include "pin.h"
 #include "tierq.h"
@@ -289,6 +290,7 @@ static int forget_copy_both(struct kvc *k, struct kvc_node *n, unsigned tier, bo
 	n->left &= ~(1u << tier);
 	kvc_trash_extent_locked(k, tier, &n->place[tier]);
 	n->place[tier] = (struct kvc_place){ 0 };
+	kvc_news_put_locked(k, KVC_NEWS_evicted, (int)tier, n);
 	n->object.lower = kvc_placed_anywhere(n);
 	if (n->state == KVC_BOTH && !kvc_placed(k, n))
 		kvc_become_locked(k, n, KVC_RESIDENT);

@@ -25,6 +25,7 @@
 #include "folder.h"
 #include "notify.h"
 #include "pin.h"
+#include "tell.h"
 #include "unit.h"
 
 #include <string.h>
@@ -83,6 +84,8 @@ static int unname_both(struct kvc *k, struct kvc_node *n)
 	while (i-- > 0) {
 		folder = kvc_node_find_locked(k, e.v[i].parent);
 		err = err ?: kvc_name_del(k->cat, e.v[i].parent, e.v[i].name);
+		if (!err)
+			kvc_tell_both(k, KVC_NEWS_dropped, n, e.v[i].parent, e.v[i].name);
 		if (!err && folder) {
 			tell_gone(k, folder, n);
 			kvc_touch_folder_locked(k, folder, S_ISDIR(n->row.mode) ? -1 : 0);

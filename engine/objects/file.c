@@ -9,6 +9,7 @@
 #include "hold.h"
 #include "log.h"
 #include "model.h"
+#include "news.h"
 #include "tierq.h"
 #include "trash.h"
 #include "up.h"
@@ -273,6 +274,8 @@ void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 	if (n->chunk)
 		kvc_chunk_used_locked(k, n->chunk, false);
 	kvc_node_dirty_locked(k, n);
+	if (written)
+		kvc_news_put_locked(k, KVC_NEWS_stored, KVC_NEWS_POOL, n);
 	kvc_wake_all_locked(k, &n->waiters, 0); /* renames that waited for it */
 	k->objects_up->published_locked(k, n);
 }

@@ -69,6 +69,7 @@ struct kvc {
 	struct kvc_chunks *chunks;
 	struct kvc_kept *kept;
 	struct kvc_used *used;
+	struct kvc_news *news; /* NULL: nobody reads it */
 	struct kvc_users *users;
 	struct kvc_pins *pins;
 	struct kvc_clock *clock;

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See stream.h. */
+#include "stream.h"
+
+#include "util.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void kvc_stream_path(FILE *out, const char *path, size_t len)
+{
+	for (const unsigned char *p = (const void *)path; len--; p++)
+		if (*p > ' ' && *p < 0x7f && *p != '%' && *p != '"' && *p != '\\')
+			fputc(*p, out);
+		else
+			fprintf(out, "%%%02X", *p);
+}
+
+static int more(struct kvc *k, struct kvc_stream *s, size_t room)
+{
+	FILE *out;
+	bool bad;
+
+	free(s->text);
+	s->text = NULL;
+	s->len = s->from = 0;
+	out = open_memstream(&s->text, &s->len);
+	if (!out)
+		return -ENOMEM;
+	while (ftello(out) < (off_t)room && s->ops->tell(k, s, out))
+		;
+	bad = ferror(out);
+	return fclose(out) || bad ? -ENOMEM : 0;
+}
+
+int kvc_stream_read(struct kvc *k, struct kvc_stream *s, char *to, size_t room, size_t *n)
+{
+	int err = s->from == s->len ? more(k, s, room) : 0;
+
+	if (err)
+		return err;
+	*n = kvc_min(room, s->len - s->from);
+	memcpy(to, s->text + s->from, *n);
+	s->from += *n;
+	return 0;
+}
+
+void kvc_stream_close(struct kvc *k, struct kvc_stream *s)
+{
+	free(s->text);
+	s->ops->close(k, s);
+}

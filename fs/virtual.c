@@ -20,9 +20,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { V_DIR, V_STATS, V_METRICS, V_CONFIG, V_LEASE, V_CONTROL, V_POLICIES, V_TRACE, V_COUNT };
+enum {
+	V_DIR,
+	V_STATS,
+	V_METRICS,
+	V_CONFIG,
+	V_LEASE,
+	V_CONTROL,
+	V_POLICIES,
+	V_TRACE,
+	V_MODELS,
+	V_COUNT
+};
 static const char *const names[V_COUNT] = {
-	".", "stats", "metrics", "config", "lease", "control", "policies", "trace",
+	".", "stats", "metrics", "config", "lease", "control", "policies", "trace", "models",
 };
 
 #define LEASE_TEXT_MAX (64u << 20)
@@ -154,6 +165,19 @@ static struct handle *handle_of(const struct fuse_file_info *fi)
 	return h;
 }
 
+/* It gives the names of all: to root, and to whose daemon it is. */
+static bool is_secret(uint64_t ino)
+{
+	return ino == KVFS_VIRTUAL + V_TRACE || ino == KVFS_VIRTUAL + V_MODELS;
+}
+
+static bool may_look(fuse_req_t req, uint64_t ino)
+{
+	uid_t uid = fuse_req_ctx(req)->uid;
+
+	return !is_secret(ino) || !uid || uid == geteuid();
+}
+
 void kvfs_virtual_stat(uint64_t ino, struct stat *st)
 {
 	unsigned v = (unsigned)(ino - KVFS_VIRTUAL);
@@ -165,9 +189,9 @@ void kvfs_virtual_stat(uint64_t ino, struct stat *st)
 		.st_mode = v == V_DIR       ? S_IFDIR | 0555
 			   : v == V_LEASE   ? S_IFREG | 0666
 			   : v == V_CONTROL ? S_IFREG | 0600
-			   : v == V_TRACE   ? S_IFREG | 0400
+			   : is_secret(ino) ? S_IFREG | 0400
 					    : S_IFREG | 0444,
-		.st_uid = v == V_TRACE ? geteuid() : 0,
+		.st_uid = is_secret(ino) ? geteuid() : 0,
 	};
 	clock_gettime(CLOCK_REALTIME, &st->st_mtim);
 	st->st_ctim = st->st_atim = st->st_mtim;
@@ -245,14 +269,6 @@ static void config(struct kvfs *f, FILE *out)
 	fprintf(out, "libfuse=%s\nversion=%s\n", fuse_pkgversion(), KVC_VERSION);
 }
 
-/* It gives the names of all: to root, and to whose daemon it is. */
-static int open_trace(fuse_req_t req, struct handle *h)
-{
-	uid_t uid = fuse_req_ctx(req)->uid;
-
-	return uid && uid != geteuid() ? EACCES : -kvc_trace_open(kvfs_of(req)->k, &h->trace);
-}
-
 void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 {
 	struct kvfs *f = kvfs_of(req);
@@ -265,8 +281,10 @@ void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 		err = EACCES;
 	if (!err && ino - KVFS_VIRTUAL == V_LEASE)
 		err = user_of(req, &h->user);
+	if (!err && !may_look(req, ino))
+		err = EACCES;
 	if (!err && ino - KVFS_VIRTUAL == V_TRACE)
-		err = open_trace(req, h);
+		err = -kvc_trace_open(f->k, &h->trace);
 	if (err) {
 		if (h)
 			handle_free(h);
@@ -281,6 +299,7 @@ void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 		case V_METRICS: kvc_print_metrics(f->k, out); break;
 		case V_CONFIG: config(f, out); break;
 		case V_POLICIES: kvc_print_policies(f->k, out); break;
+		case V_MODELS: kvc_print_models(f->k, out); break;
 		case V_CONTROL: kvc_print_control(f->k, out); break;
 		}
 		fclose(out);

@@ -28,6 +28,7 @@
 #include "share.h"
 #include "spill.h"
 #include "survey.h"
+#include "tally.h"
 #include "tierq.h"
 #include "trash.h"
 #include "unit.h"
@@ -59,6 +60,7 @@ struct house {
 	struct kvc_pins pins;
 	struct kvc_clock clock;
 	struct kvc_models models;
+	struct kvc_tallies tallies;
 	struct kvc_account account;
 	struct kvc_admits admit;
 	struct kvc_surveys surveys;
@@ -175,6 +177,7 @@ static struct kvc *house_new(void)
 	h->k.pins = &h->pins;
 	h->k.clock = &h->clock;
 	h->k.models = &h->models;
+	h->k.tallies = &h->tallies;
 	h->k.account = &h->account;
 	h->k.admit = &h->admit;
 	h->k.surveys = &h->surveys;
@@ -381,6 +384,7 @@ int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 	k->pool.dir = -1;
 	err = kvc_table_init(&k->nodes->table) ?: kvc_table_init(&k->chunks->table);
 	err = err ?: kvc_table_init(&k->users->table) ?: kvc_table_init(&k->pins->table);
+	err = err ?: kvc_table_init(&k->tallies->table);
 	if (err)
 		snprintf(error, 512, "out of memory");
 	if (!err && *o->keyfile)
@@ -411,6 +415,7 @@ int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 		kvc_users_free(k);
 		kvc_quotas_free(k);
 		kvc_layers_free(k);
+		kvc_tallies_free(k);
 		kvc_surveys_free(k);
 		if (k->pool.dir >= 0)
 			kvc_pool_close(&k->pool, k->pool.found);
@@ -693,6 +698,7 @@ bool kvc_close(struct kvc *k)
 	kvc_users_free(k);
 	kvc_quotas_free(k);
 	kvc_layers_free(k);
+	kvc_tallies_free(k);
 	kvc_surveys_free(k);
 	if (kvc_catalog_close(k->cat))
 		kvc_error("the catalog could not be closed cleanly; the next start recovers it");

@@ -67,15 +67,6 @@ static void forget_name(struct kvc_trace *t, uint64_t id)
 		memset(t->named, 0, sizeof t->named);
 }
 
-static void put_path(FILE *out, const char *path)
-{
-	for (const unsigned char *p = (const void *)path; *p; p++)
-		if (*p > ' ' && *p < 0x7f && *p != '%' && *p != '"' && *p != '\\')
-			fputc(*p, out);
-		else
-			fprintf(out, "%%%02X", *p);
-}
-
 /* A chunk that has no name any more is known by its number alone. */
 static void tell_name(struct kvc *k, struct kvc_trace *t, uint64_t id, FILE *out)
 {
@@ -91,7 +82,7 @@ static void tell_name(struct kvc *k, struct kvc_trace *t, uint64_t id, FILE *out
 		return;
 	*named(t, id) = id;
 	fprintf(out, "name %" PRIu64 " ", id);
-	put_path(out, path);
+	kvc_put_plain(out, path);
 	fputc('\n', out);
 }
 

@@ -9,6 +9,7 @@
 #include "hold.h"
 #include "log.h"
 #include "model.h"
+#include "tally.h"
 #include "tierq.h"
 #include "trash.h"
 #include "up.h"
@@ -56,6 +57,7 @@ void kvc_become_locked(struct kvc *k, struct kvc_node *n, enum kvc_state to)
 	else if (!kvc_has_segment(n) && had)
 		kvc_chunk_remove_locked(k, n);
 	kvc_hold_count_locked(k, n);
+	kvc_tally_room_locked(k, n);
 	kvc_pace_uncopied_locked(k, n);
 }
 

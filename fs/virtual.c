@@ -21,12 +21,71 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { V_DIR, V_STATS, V_METRICS, V_CONFIG, V_LEASE, V_CONTROL, V_POLICIES, V_TRACE,
-       V_EVENTS, V_COUNT };
-static const char *const names[V_COUNT] = {
-	".", "stats", "metrics", "config", "lease", "control", "policies", "trace",
-	"events",
+enum virtual {
+	V_DIR,
+	V_STATS,
+	V_METRICS,
+	V_CONFIG,
+	V_LEASE,
+	V_CONTROL,
+	V_POLICIES,
+	V_TRACE,
+	V_MODELS,
+	V_EVENTS,
+	V_COUNT
 };
+
+static void print_stats(struct kvfs *f, FILE *out)
+{
+	kvc_print_stats(f->k, out);
+}
+
+static void print_metrics(struct kvfs *f, FILE *out)
+{
+	kvc_print_metrics(f->k, out);
+}
+
+static void print_policies(struct kvfs *f, FILE *out)
+{
+	kvc_print_policies(f->k, out);
+}
+
+static void print_models(struct kvfs *f, FILE *out)
+{
+	kvc_print_models(f->k, out);
+}
+
+static void print_control(struct kvfs *f, FILE *out)
+{
+	kvc_print_control(f->k, out);
+}
+
+static void print_config(struct kvfs *f, FILE *out);
+
+/* Who may write is let in by the kernel; what gives the names of all is for root and the owner. */
+static const struct {
+	const char *name;
+	mode_t mode;
+	void (*print)(struct kvfs *f, FILE *out);
+	int (*stream)(struct kvc *k, struct kvc_stream **out);
+	bool names_all;
+} files[V_COUNT] = {
+	[V_DIR] = { ".", S_IFDIR | 0555 },
+	[V_STATS] = { "stats", S_IFREG | 0444, print_stats },
+	[V_METRICS] = { "metrics", S_IFREG | 0444, print_metrics },
+	[V_CONFIG] = { "config", S_IFREG | 0444, print_config },
+	[V_LEASE] = { "lease", S_IFREG | 0666 },
+	[V_CONTROL] = { "control", S_IFREG | 0600, print_control },
+	[V_POLICIES] = { "policies", S_IFREG | 0444, print_policies },
+	[V_TRACE] = { "trace", S_IFREG | 0400, NULL, kvc_trace_open, true },
+	[V_MODELS] = { "models", S_IFREG | 0400, print_models, NULL, true },
+	[V_EVENTS] = { "events", S_IFREG | 0400, NULL, kvc_events_open, true },
+};
+
+static enum virtual which(uint64_t ino)
+{
+	return (enum virtual)(ino - KVFS_VIRTUAL);
+}
 
 #define LEASE_TEXT_MAX (64u << 20)
 #define LEASE_USER_MAX (256u << 20) /* the memory that the leases of one user take; not root's */
@@ -157,25 +216,16 @@ static struct handle *handle_of(const struct fuse_file_info *fi)
 	return h;
 }
 
-static bool is_stream(unsigned v)
-{
-	return v == V_TRACE || v == V_EVENTS;
-}
-
 void kvfs_virtual_stat(uint64_t ino, struct stat *st)
 {
-	unsigned v = (unsigned)(ino - KVFS_VIRTUAL);
+	enum virtual v = which(ino);
 
 	*st = (struct stat){
 		.st_ino = ino,
-		.st_nlink = v ? 1 : 2,
+		.st_nlink = v == V_DIR ? 2 : 1,
 		.st_blksize = 4096,
-		.st_mode = v == V_DIR       ? S_IFDIR | 0555
-			   : v == V_LEASE   ? S_IFREG | 0666
-			   : v == V_CONTROL ? S_IFREG | 0600
-			   : is_stream(v)   ? S_IFREG | 0400
-					    : S_IFREG | 0444,
-		.st_uid = is_stream(v) ? geteuid() : 0,
+		.st_mode = files[v].mode,
+		.st_uid = files[v].names_all ? geteuid() : 0,
 	};
 	clock_gettime(CLOCK_REALTIME, &st->st_mtim);
 	st->st_ctim = st->st_atim = st->st_mtim;
@@ -190,7 +240,7 @@ bool kvfs_virtual_lookup(fuse_req_t req, uint64_t parent, const char *name)
 	else if (parent != KVFS_VIRTUAL)
 		return false;
 	for (unsigned v = 1; v < V_COUNT && !e.ino; v++)
-		if (!strcmp(name, names[v]))
+		if (!strcmp(name, files[v].name))
 			e.ino = KVFS_VIRTUAL + v;
 	if (e.ino) {
 		kvfs_virtual_stat(e.ino, &e.attr);
@@ -216,7 +266,7 @@ void kvfs_virtual_readdir(fuse_req_t req, uint64_t ino, size_t size, off_t off)
 
 	size = size < sizeof buf ? size : sizeof buf;
 	for (off_t i = off; i <= V_COUNT; i++) {
-		const char *name = i == 1 ? ".." : names[i ? i - 1 : 0];
+		const char *name = i == 1 ? ".." : files[i ? i - 1 : 0].name;
 		struct stat st = {
 			.st_ino = i == 1 ? KVC_ROOT
 				  : i    ? ino + (uint64_t)i - 1
@@ -232,7 +282,7 @@ void kvfs_virtual_readdir(fuse_req_t req, uint64_t ino, size_t size, off_t off)
 	fuse_reply_buf(req, buf, used);
 }
 
-static void config(struct kvfs *f, FILE *out)
+static void print_config(struct kvfs *f, FILE *out)
 {
 	kvc_print_config(f->k, out);
 	fprintf(out, "mountpoint=%s\nserved_by=%s\n", f->mountpoint,
@@ -253,31 +303,26 @@ static void config(struct kvfs *f, FILE *out)
 	fprintf(out, "libfuse=%s\nversion=%s\n", fuse_pkgversion(), KVC_VERSION);
 }
 
-/* They give the names of all: to root, and to whose daemon it is. */
-static int open_stream(fuse_req_t req, unsigned v, struct handle *h)
+static int open_as(fuse_req_t req, enum virtual v, int flags, struct handle *h)
 {
-	struct kvc *k = kvfs_of(req)->k;
 	uid_t uid = fuse_req_ctx(req)->uid;
 
-	if (uid && uid != geteuid())
+	if ((flags & O_ACCMODE) != O_RDONLY && !(files[v].mode & 0200))
 		return EACCES;
-	return -(v == V_TRACE ? kvc_trace_open(k, &h->stream) : kvc_events_open(k, &h->stream));
+	if (files[v].names_all && uid && uid != geteuid())
+		return EACCES;
+	if (v == V_LEASE)
+		return user_of(req, &h->user);
+	return files[v].stream ? -files[v].stream(kvfs_of(req)->k, &h->stream) : 0;
 }
 
 void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 {
-	struct kvfs *f = kvfs_of(req);
+	enum virtual v = which(ino);
 	struct handle *h = handle_new();
 	FILE *out;
-	int err = h ? 0 : ENOMEM;
+	int err = h ? open_as(req, v, fi->flags, h) : ENOMEM;
 
-	if ((fi->flags & O_ACCMODE) != O_RDONLY && ino - KVFS_VIRTUAL != V_LEASE &&
-	    ino - KVFS_VIRTUAL != V_CONTROL)
-		err = EACCES;
-	if (!err && ino - KVFS_VIRTUAL == V_LEASE)
-		err = user_of(req, &h->user);
-	if (!err && is_stream((unsigned)(ino - KVFS_VIRTUAL)))
-		err = open_stream(req, (unsigned)(ino - KVFS_VIRTUAL), h);
 	if (err) {
 		if (h)
 			handle_free(h);
@@ -285,15 +330,8 @@ void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 		return;
 	}
 	/* Nobody else knows the handle yet: what it shows is written without the lock. */
-	if (ino - KVFS_VIRTUAL != V_LEASE && !h->stream &&
-	    (out = open_memstream(&h->text, &h->len))) {
-		switch (ino - KVFS_VIRTUAL) {
-		case V_STATS: kvc_print_stats(f->k, out); break;
-		case V_METRICS: kvc_print_metrics(f->k, out); break;
-		case V_CONFIG: config(f, out); break;
-		case V_POLICIES: kvc_print_policies(f->k, out); break;
-		case V_CONTROL: kvc_print_control(f->k, out); break;
-		}
+	if (files[v].print && (out = open_memstream(&h->text, &h->len))) {
+		files[v].print(kvfs_of(req), out);
 		fclose(out);
 	}
 	hand_over(fi, h);
@@ -410,7 +448,7 @@ void kvfs_virtual_read(fuse_req_t req, uint64_t ino, size_t size, off_t off,
 		return;
 	}
 	pthread_mutex_lock(&h->lock);
-	if (ino - KVFS_VIRTUAL != V_LEASE) {
+	if (which(ino) != V_LEASE) {
 		char *part = NULL;
 		size_t n = copy_part(h->text, h->len, size, off, &part);
 
@@ -462,7 +500,7 @@ void kvfs_virtual_write(fuse_req_t req, uint64_t ino, const char *buf, size_t si
 	int err = 0;
 
 	(void)off;
-	if (ino - KVFS_VIRTUAL == V_CONTROL) {
+	if (which(ino) == V_CONTROL) {
 		control(req, buf, size);
 		return;
 	}
@@ -499,7 +537,7 @@ void kvfs_virtual_release(fuse_req_t req, uint64_t ino, struct fuse_file_info *f
 	struct kvfs *f = kvfs_of(req);
 
 	pthread_mutex_lock(&h->lock);
-	if (ino - KVFS_VIRTUAL == V_LEASE && !h->taken && h->len > 9 &&
+	if (which(ino) == V_LEASE && !h->taken && h->len > 9 &&
 	    !memcmp(h->text, "prefetch\n", 9))
 		take(f, h, 0);          /* written and closed: that asks for it too */
 	pthread_mutex_unlock(&h->lock); /* nobody waits for it: no call on it is under way */

@@ -14,16 +14,26 @@
 /* Prints "NAME: message" and where to read on, and returns 2. */
 int kvm_misused(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* A command: what stands behind its name, and how many words that is without the options. */
+struct kvm_command {
+	const char *name, *args, *help;
+	int min, max;
+	int (*run)(int argc, char **argv);
+};
+extern const struct kvm_command *kvm_command; /* the one that runs */
+
 struct kvm_option {
-	const char *name; /* behind "--"; NULL ends the table */
+	const char *name; /* behind "--", or of one letter behind "-"; NULL ends the table */
 	bool *flag;       /* one without a value, or: */
 	const char **value;
 };
 /*
- * Takes the options, which may stand anywhere before "--", out of the words. 0, or 2 after the
- * message.
+ * Takes the options, which may stand anywhere before "--", out of the words, and looks how many are
+ * left. 0, or 2 after the message.
  */
 int kvm_options(int *argc, char **argv, const struct kvm_option *options);
+/* The same for a command without options. */
+int kvm_plain(int *argc, char **argv);
 
 /*
  * Before what destroys, when what will be done has been printed: 0 where `yes`, or who sits at the
@@ -48,6 +58,15 @@ int kvm_mount_open(const char *mnt, const char *name, int flags);
 
 /* Commands in files of their own; the table in ctl.c says what they take. */
 int kvm_run_status(int argc, char **argv);
+int kvm_run_stats(int argc, char **argv);
+int kvm_run_config(int argc, char **argv);
+int kvm_run_prefetch(int argc, char **argv);
+int kvm_run_lease(int argc, char **argv);
+int kvm_run_import(int argc, char **argv);
+int kvm_run_rekey(int argc, char **argv);
+int kvm_run_gpus(int argc, char **argv);
+int kvm_run_hash(int argc, char **argv);
+int kvm_run_newkey(int argc, char **argv);
 int kvm_run_pools(int argc, char **argv);
 int kvm_run_ls(int argc, char **argv);
 int kvm_run_stat(int argc, char **argv);

@@ -191,8 +191,6 @@ int kvm_run_stat(int argc, char **argv)
 
 	if (failed)
 		return failed;
-	if (!argc)
-		return kvm_misused("stat: of what");
 	if (json) {
 		kvm_json_begin(&j, NULL, '{');
 		kvm_json_begin(&j, "entries", '[');
@@ -309,8 +307,6 @@ int kvm_run_ls(int argc, char **argv)
 
 	if (err)
 		return err;
-	if (argc > 1)
-		return kvm_misused("ls: of one path");
 	if (kvm_mount_of(argc ? argv[0] : NULL, mnt))
 		return 1;
 	if (!realpath(argc ? argv[0] : mnt, path) || stat(mnt, &l.root) ||

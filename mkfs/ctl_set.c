@@ -94,8 +94,6 @@ int kvm_run_pin(int argc, char **argv)
 
 	if (err)
 		return err;
-	if (!argc)
-		return kvm_misused("pin: what");
 	if (time && (kvm_time_parse(time, &s) || s < 2 || s > TIME_MAX))
 		return kvm_misused("--for %s: a time of 2s or more, such as 90s, 10m, 2h, 7d or 4w",
 				   time);
@@ -105,25 +103,19 @@ int kvm_run_pin(int argc, char **argv)
 
 int kvm_run_unpin(int argc, char **argv)
 {
-	const struct kvm_option options[] = { { 0 } };
-	int err = kvm_options(&argc, argv, options);
+	int err = kvm_plain(&argc, argv);
 
-	if (err)
-		return err;
-	return argc ? set_all(argc, argv, "pin", "0") : kvm_misused("unpin: what");
+	return err ?: set_all(argc, argv, "pin", "0");
 }
 
 int kvm_run_ttl(int argc, char **argv)
 {
-	const struct kvm_option options[] = { { 0 } };
 	uint64_t s = 0;
 	char value[32];
-	int err = kvm_options(&argc, argv, options);
+	int err = kvm_plain(&argc, argv);
 
 	if (err)
 		return err;
-	if (argc < 2)
-		return kvm_misused("ttl: a time, and of what");
 	if (strcmp(argv[0], "never") != 0 && (kvm_time_parse(argv[0], &s) || !s || s > TIME_MAX))
 		return kvm_misused("ttl %s: a time such as 90s, 10m, 2h, 7d or 4w, or never",
 				   argv[0]);
@@ -177,8 +169,6 @@ int kvm_run_quota(int argc, char **argv)
 
 	if (err)
 		return err;
-	if (argc < 2)
-		return kvm_misused("quota: a size, and of which model");
 	none = !strcmp(argv[0], "none");
 	if (!none && (kvc_size_parse(argv[0], &bytes) || bytes < QUOTA_MIN))
 		return kvm_misused("quota %s: a size of 1M or more, such as 500G, or none",
@@ -196,15 +186,12 @@ int kvm_run_quota(int argc, char **argv)
 
 int kvm_run_policy(int argc, char **argv)
 {
-	const struct kvm_option options[] = { { 0 } };
-	int err = kvm_options(&argc, argv, options), i = 0;
+	int err = kvm_plain(&argc, argv), i = 0;
 	char all[256] = "";
 	bool none;
 
 	if (err)
 		return err;
-	if (argc < 2)
-		return kvm_misused("policy: its name, and of which model");
 	none = !strcmp(argv[0], "none");
 	while (kvc_policy_names[i] && strcmp(kvc_policy_names[i], argv[0]) != 0)
 		i++;
@@ -244,8 +231,6 @@ int kvm_run_evict(int argc, char **argv)
 
 	if (failed)
 		return failed;
-	if (!argc)
-		return kvm_misused("evict: what");
 	for (int i = 0; i < argc; i++) {
 		if (kvm_mount_of(argv[i], mnt))
 			return 1;

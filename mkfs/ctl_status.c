@@ -7,6 +7,7 @@
 #include "ctl.h"
 
 #include "json.h"
+#include "stats.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -157,7 +158,11 @@ static const struct row {
 	{ "pinned_pool_bytes", "of the pool pinned", true },
 };
 
-static const char *const reasons[] = { "pool", "tier", "quota", "ttl", "behind", "demote" };
+static const char *const reasons[] = {
+#define X(name, what) #name,
+	KVC_REASONS(X)
+#undef X
+};
 #define COUNT(table) (sizeof(table) / sizeof((table)[0]))
 
 /* What was opened since `first`, and what of it was in the pool. */
@@ -344,8 +349,6 @@ int kvm_run_status(int argc, char **argv)
 
 	if (err)
 		return err;
-	if (argc > 1)
-		return kvm_misused("status: of one mount");
 	if (interval && (kvm_time_parse(interval, &s) || !s || s > 3600))
 		return kvm_misused("--interval %s: a time of 1s to 1h", interval);
 	err = kvm_mount_of(argc ? argv[0] : NULL, m.path);

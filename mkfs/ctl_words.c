@@ -3,30 +3,41 @@
 #include "ctl.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+
+const struct kvm_command *kvm_command;
 
 int kvm_misused(const char *format, ...)
 {
 	va_list ap;
 
-	fprintf(stderr, "%s: ", kvm_name);
 	va_start(ap, format);
-	vfprintf(stderr, format, ap);
+	kvm_say(format, ap, "; see kvcachectl --help");
 	va_end(ap);
-	fprintf(stderr, "; see kvcachectl --help\n");
 	return 2;
 }
 
-/* "NAME" or "NAME=VALUE" of one of them. */
+/* "--NAME", "--NAME=VALUE", "-N" or "-NVALUE" of one of them. */
 static const struct kvm_option *option_of(const char *word, const struct kvm_option *o)
 {
-	size_t n = strcspn(word, "=");
+	size_t n = word[1] == '-' ? strcspn(word + 2, "=") : 0;
 
-	while (o->name && (strlen(o->name) != n || strncmp(o->name, word, n) != 0))
-		o++;
-	return o->name ? o : NULL;
+	for (; o->name; o++)
+		if (n > 1 ? strlen(o->name) == n && !strncmp(o->name, word + 2, n)
+			  : !n && o->name[0] == word[1] && !o->name[1])
+			return o;
+	return NULL;
+}
+
+/* The value behind the option's name in its own word; NULL: there is none. */
+static const char *value_in(const char *word)
+{
+	const char *equals = strchr(word, '=');
+
+	if (word[1] != '-')
+		return word[2] ? word + 2 : NULL;
+	return equals ? equals + 1 : NULL;
 }
 
 int kvm_options(int *argc, char **argv, const struct kvm_option *options)
@@ -34,31 +45,41 @@ int kvm_options(int *argc, char **argv, const struct kvm_option *options)
 	int left = 0, n = *argc, i;
 
 	for (i = 0; i < n && strcmp(argv[i], "--") != 0; i++) {
-		const char *word = argv[i], *equals = strchr(word, '=');
+		const char *word = argv[i], *value;
 		const struct kvm_option *o;
 
 		if (*word != '-' || !word[1]) {
 			argv[left++] = argv[i];
 			continue;
 		}
-		o = word[1] == '-' ? option_of(word + 2, options) : NULL;
+		o = option_of(word, options);
 		if (!o)
-			return kvm_misused("there is no option %s here", word);
-		if (o->flag && equals)
-			return kvm_misused("--%s takes no value", o->name);
+			return kvm_misused("%s has no option %s", kvm_command->name, word);
+		value = value_in(word);
+		if (o->flag && value)
+			return kvm_misused("%s: it takes no value", word);
 		if (o->flag)
 			*o->flag = true;
-		else if (equals)
-			*o->value = equals + 1;
+		else if (value)
+			*o->value = value;
 		else if (i + 1 < n)
 			*o->value = argv[++i];
 		else
-			return kvm_misused("--%s wants a value", o->name);
+			return kvm_misused("%s wants a value", word);
 	}
 	for (i++; i < n; i++)
 		argv[left++] = argv[i];
 	*argc = left;
+	if (left < kvm_command->min || left > kvm_command->max)
+		return kvm_misused("usage: kvcachectl %s %s", kvm_command->name, kvm_command->args);
 	return 0;
+}
+
+int kvm_plain(int *argc, char **argv)
+{
+	static const struct kvm_option none[] = { { NULL, NULL, NULL } };
+
+	return kvm_options(argc, argv, none);
 }
 
 int kvm_confirm(bool yes)

@@ -5,17 +5,11 @@
  */
 #include "replay.h"
 
-#include "tool.h"
+#include "ctl.h"
 
-#include <getopt.h>
 #include <string.h>
 
 #define CAPACITIES 16
-
-static const char usage[] =
-	"usage: kvcachectl replay [--policy NAME,...] [--capacity CHUNKS[:DISK],...]\n"
-	"                         [--chain told|learned|none] [--clients N] [--seed N]\n"
-	"                         [--svg FILE] [--verbose] TRACE...\n";
 
 struct replay {
 	unsigned policy[32], npolicies;
@@ -35,8 +29,12 @@ static int policy_of(const char *name)
 	return -1;
 }
 
-static int take_policies(struct replay *o, char *list)
+static int take_policies(struct replay *o, const char *names)
 {
+	KVC_MEM char *list = strdup(names);
+
+	if (!list)
+		return kvm_fail("out of memory");
 	o->npolicies = 0;
 	for (char *at, *name = strtok_r(list, ",", &at); name; name = strtok_r(NULL, ",", &at)) {
 		int p = policy_of(name);
@@ -47,11 +45,11 @@ static int take_policies(struct replay *o, char *list)
 			for (int i = 0; kvc_keep_names[i]; i++)
 				snprintf(all + strlen(all), sizeof all - strlen(all), " %s",
 					 kvc_keep_names[i]);
-			return kvm_fail("there is no policy %s; there are:%s", name, all);
+			return kvm_misused("there is no policy %s; there are:%s", name, all);
 		}
 		o->policy[o->npolicies++] = (unsigned)p;
 	}
-	return o->npolicies ? 0 : kvm_fail("--policy: no name");
+	return o->npolicies ? 0 : kvm_misused("--policy: no name");
 }
 
 /* Counts of chunks, with K and M for thousands and millions. */
@@ -69,28 +67,32 @@ static bool take_count(const char *text, char **end, uint64_t *n)
 	return !errno && *n < 1ull << 30;
 }
 
-static int take_capacities(struct replay *o, char *list)
+static int take_capacities(struct replay *o, const char *numbers)
 {
+	KVC_MEM char *list = strdup(numbers);
+
+	if (!list)
+		return kvm_fail("out of memory");
 	o->ncapacities = 0;
 	for (char *at, *text = strtok_r(list, ",", &at); text; text = strtok_r(NULL, ",", &at)) {
 		unsigned i = o->ncapacities;
 		char *end = text;
 
 		if (i == CAPACITIES)
-			return kvm_fail("--capacity: at most %d", CAPACITIES);
+			return kvm_misused("--capacity: at most %d", CAPACITIES);
 		o->disk[i] = 0;
 		if (!take_count(text, &end, &o->pool[i]) ||
 		    (*end == ':' && !take_count(end + 1, &end, &o->disk[i])) || *end)
-			return kvm_fail(
+			return kvm_misused(
 				"--capacity: %s is no number of chunks, nor two of them with "
 				"a colon between: those in the pool and those on disk",
 				text);
 		o->tiers |= o->disk[i] != 0;
 		if (i && o->pool[i] <= o->pool[i - 1])
-			return kvm_fail("--capacity: %s comes after a larger one", text);
+			return kvm_misused("--capacity: %s comes after a larger one", text);
 		o->ncapacities++;
 	}
-	return o->ncapacities ? 0 : kvm_fail("--capacity: no number");
+	return o->ncapacities ? 0 : kvm_misused("--capacity: no number");
 }
 
 static int take_chain(struct replay *o, const char *name)
@@ -106,7 +108,7 @@ static int take_chain(struct replay *o, const char *name)
 			o->way.chain = i;
 			return 0;
 		}
-	return kvm_fail("--chain: told, learned or none");
+	return kvm_misused("--chain: told, learned or none");
 }
 
 static int take_clients(struct replay *o, const char *text)
@@ -115,49 +117,42 @@ static int take_clients(struct replay *o, const char *text)
 	char *end = NULL;
 
 	if (!take_count(text, &end, &n) || *end || n > KVM_CLIENTS)
-		return kvm_fail("--clients: from 1 to %d", KVM_CLIENTS);
+		return kvm_misused("--clients: from 1 to %d", KVM_CLIENTS);
 	o->way.clients = (uint32_t)n;
 	return 0;
 }
 
-static int take_options(struct replay *o, int argc, char **argv)
+static int take_seed(struct replay *o, const char *text)
 {
-	static const struct option options[] = {
-		{ "policy", 1, NULL, 'p' },  { "capacity", 1, NULL, 'c' },
-		{ "chain", 1, NULL, 'h' },   { "seed", 1, NULL, 's' },
-		{ "svg", 1, NULL, 'g' },     { "verbose", 0, NULL, 'v' },
-		{ "clients", 1, NULL, 'n' }, { NULL, 0, NULL, 0 },
-	};
-	int c, err = 0;
-	char *end;
+	char *end = NULL;
 
-	/* before our words stands the command's name, as getopt wants it */
-	argc++;
-	argv--;
-	optind = 0;
-	while (!err && (c = getopt_long(argc, argv, "", options, NULL)) != -1) {
-		switch (c) {
-		case 'p': err = take_policies(o, optarg); break;
-		case 'c': err = take_capacities(o, optarg); break;
-		case 's':
-			o->seed = strtoull(optarg, &end, 10);
-			if (*optarg < '0' || *optarg > '9' || *end)
-				err = kvm_fail("--seed: %s is no number", optarg);
-			break;
-		case 'g': o->svg = optarg; break;
-		case 'v': o->verbose = true; break;
-		case 'h': err = take_chain(o, optarg); break;
-		case 'n': err = take_clients(o, optarg); break;
-		default: fputs(usage, stderr); return 2;
-		}
-	}
-	optind--;
-	if (!err && optind + 1 == argc) {
-		kvm_fail("no trace is given");
-		err = 2;
-	}
-	if (err)
-		fputs(usage, stderr);
+	o->seed = strtoull(text, &end, 10);
+	return *text < '0' || *text > '9' || *end ? kvm_misused("--seed: %s is no number", text)
+						  : 0;
+}
+
+static int take_options(struct replay *o, int *argc, char **argv)
+{
+	const char *policies = NULL, *capacities = NULL, *chain = NULL, *seed = NULL,
+		   *clients = NULL;
+	const struct kvm_option options[] = {
+		{ "policy", NULL, &policies }, { "capacity", NULL, &capacities },
+		{ "chain", NULL, &chain },     { "seed", NULL, &seed },
+		{ "svg", NULL, &o->svg },      { "verbose", &o->verbose, NULL },
+		{ "clients", NULL, &clients }, { 0 },
+	};
+	int err = kvm_options(argc, argv, options);
+
+	if (!err && policies)
+		err = take_policies(o, policies);
+	if (!err)
+		err = take_capacities(o, capacities ?: "1000,5000,10000,20000");
+	if (!err && chain)
+		err = take_chain(o, chain);
+	if (!err && seed)
+		err = take_seed(o, seed);
+	if (!err && clients)
+		err = take_clients(o, clients);
 	return err;
 }
 
@@ -278,23 +273,21 @@ static int put_file(const char *path, const char *text, size_t len)
 int kvm_run_replay(int argc, char **argv)
 {
 	struct replay o = { .seed = 1, .way = { KVM_TOLD, 1 } };
-	char all[] = "1000,5000,10000,20000";
 	KVC_MEM char *text = NULL;
 	size_t len = 0;
 	FILE *svg = NULL;
 	int err;
 
-	take_capacities(&o, all);
 	while (kvc_keep_names[o.npolicies]) {
 		o.policy[o.npolicies] = o.npolicies;
 		o.npolicies++;
 	}
-	err = take_options(&o, argc, argv);
+	err = take_options(&o, &argc, argv);
 	if (err)
 		return err;
 	if (o.svg && !(svg = open_memstream(&text, &len)))
 		return kvm_fail("%s", strerror(errno));
-	err = replay_all(&o, svg, argv + optind, argc - optind);
+	err = replay_all(&o, svg, argv, argc);
 	if (svg && fclose(svg))
 		return kvm_fail("%s", strerror(errno));
 	return err ?: svg ? put_file(o.svg, text, len) : 0;

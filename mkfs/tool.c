@@ -2,19 +2,23 @@
 /* See tool.h. */
 #include "tool.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 
 const char *kvm_name;
+
+void kvm_say(const char *format, va_list ap, const char *end)
+{
+	fprintf(stderr, "%s: ", kvm_name);
+	vfprintf(stderr, format, ap);
+	fprintf(stderr, "%s\n", end);
+}
 
 int kvm_fail(const char *format, ...)
 {
 	va_list ap;
 
-	fprintf(stderr, "%s: ", kvm_name);
 	va_start(ap, format);
-	vfprintf(stderr, format, ap);
+	kvm_say(format, ap, "");
 	va_end(ap);
-	fprintf(stderr, "\n");
 	return 1;
 }

@@ -8,7 +8,6 @@
 #include "ctl.h"
 
 #include <fcntl.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
@@ -17,8 +16,6 @@
 #define LOOK_MS 50
 /* after which the daemon has told what a client made last (objects/used.h), at the latest */
 #define LATE_NS 1500000000ull
-
-static const char usage[] = "usage: kvcachectl trace [-o FILE] [--paths] [--seconds N] [PATH]\n";
 
 struct trace {
 	const char *file;
@@ -134,40 +131,25 @@ static int record(struct trace *t, int fd, FILE *out)
 	return err;
 }
 
-static int take_options(struct trace *t, int argc, char **argv)
+static int take_options(struct trace *t, int *argc, char **argv)
 {
-	static const struct option options[] = {
-		{ "output", 1, NULL, 'o' },
-		{ "paths", 0, NULL, 'p' },
-		{ "seconds", 1, NULL, 's' },
-		{ NULL, 0, NULL, 0 },
+	const char *seconds = NULL;
+	const struct kvm_option options[] = {
+		{ "o", NULL, &t->file },
+		{ "output", NULL, &t->file },
+		{ "paths", &t->paths, NULL },
+		{ "seconds", NULL, &seconds },
+		{ 0 },
 	};
-	int c, err = 0;
 	char *end = NULL;
+	int err = kvm_options(argc, argv, options);
 
-	/* before our words stands the command's name, as getopt wants it */
-	argc++;
-	argv--;
-	optind = 0;
-	while (!err && (c = getopt_long(argc, argv, "o:", options, NULL)) != -1) {
-		switch (c) {
-		case 'o': t->file = optarg; break;
-		case 'p': t->paths = true; break;
-		case 's':
-			t->seconds = strtoull(optarg, &end, 10);
-			if (*optarg < '0' || *optarg > '9' || *end || !t->seconds ||
-			    t->seconds > 1000000000)
-				err = kvm_fail("--seconds: %s is no number of seconds", optarg);
-			break;
-		default: err = 1;
-		}
-	}
-	optind--;
-	if (!err && argc - 1 - optind > 1)
-		err = 2;
-	if (err)
-		fputs(usage, stderr);
-	return err ? 2 : 0;
+	if (err || !seconds)
+		return err;
+	t->seconds = strtoull(seconds, &end, 10);
+	if (*seconds < '0' || *seconds > '9' || *end || !t->seconds || t->seconds > 1000000000)
+		return kvm_misused("--seconds: %s is no number of seconds", seconds);
+	return 0;
 }
 
 static void say(const struct trace *t)
@@ -190,16 +172,14 @@ int kvm_run_trace(int argc, char **argv)
 	struct trace t = { .file = NULL };
 	char mnt[KVM_PATH];
 	FILE *out = stdout;
-	int fd, err = take_options(&t, argc, argv);
+	int fd, err = take_options(&t, &argc, argv);
 
 	if (err)
 		return err;
 	sigaction(SIGINT, &act, NULL);
 	sigaction(SIGTERM, &act, NULL);
 	signal(SIGPIPE, SIG_IGN);
-	fd = kvm_mount_of(argc > optind ? argv[optind] : NULL, mnt)
-		     ? -1
-		     : kvm_mount_open(mnt, "trace", O_RDONLY);
+	fd = kvm_mount_of(argc ? argv[0] : NULL, mnt) ? -1 : kvm_mount_open(mnt, "trace", O_RDONLY);
 	if (fd < 0)
 		return 1;
 	if (t.file && !(out = fopen(t.file, "we"))) {

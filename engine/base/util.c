@@ -81,6 +81,15 @@ const char *kvc_size_text(uint64_t bytes, char *buf)
 	return buf;
 }
 
+void kvc_put_plain(FILE *out, const char *name, size_t len)
+{
+	for (const unsigned char *p = (const void *)name; len--; p++)
+		if (*p > ' ' && *p < 0x7f && *p != '%' && *p != '"' && *p != '\\')
+			fputc(*p, out);
+		else
+			fprintf(out, "%%%02X", *p);
+}
+
 uint64_t kvc_name_hash(const char *name)
 {
 	uint64_t h = XXH3_64bits(name, strlen(name)) >> 2;

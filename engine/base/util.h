@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/types.h>
 #include <time.h>
@@ -134,6 +135,8 @@ static inline uint64_t kvc_later(uint64_t a, uint64_t b)
 int kvc_size_parse(const char *text, uint64_t *bytes);
 /* Writes a size for people into buf (at least 32 bytes) and returns buf. */
 const char *kvc_size_text(uint64_t bytes, char *buf);
+/* Writes a name or path of `len` bytes, with %XX for what is no plain character. */
+void kvc_put_plain(FILE *out, const char *name, size_t len);
 
 /*
  * The position of a name in its directory: a 62-bit hash (XXH3), never below 16. Also readdir's

@@ -199,6 +199,7 @@ void kvc_print_metrics(struct kvc *k, FILE *out);
 void kvc_print_config(struct kvc *k, FILE *out);
 /* What eviction policies say of themselves. */
 void kvc_print_policies(struct kvc *k, FILE *out);
+void kvc_print_models(struct kvc *k, FILE *out);
 void kvc_print_control(struct kvc *k, FILE *out);
 
 /*

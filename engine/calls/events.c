@@ -74,7 +74,7 @@ static void find(struct kvc *k, struct event *e)
 static void put_text(FILE *out, const char *name, const char *text, size_t len)
 {
 	fprintf(out, ", \"%s\": \"", name);
-	kvc_stream_path(out, text, len);
+	kvc_put_plain(out, text, len);
 	fputc('"', out);
 }
 

@@ -99,6 +99,7 @@ struct kvc *kvc_floors_new(void)
 	h->k.pins = &h->pins;
 	h->k.clock = &h->clock;
 	h->k.models = &h->models;
+	h->k.tallies = &h->tallies;
 	h->k.account = &h->account;
 	h->k.admit = &h->admit;
 	h->k.surveys = &h->surveys;
@@ -129,6 +130,7 @@ void kvc_floors_empty(struct kvc *k)
 	kvc_users_free(k);
 	kvc_quotas_free(k);
 	kvc_layers_free(k);
+	kvc_tallies_free(k);
 	kvc_surveys_free(k);
 }
 

@@ -23,6 +23,7 @@
 #include "pin.h"
 #include "share.h"
 #include "survey.h"
+#include "tally.h"
 #include "tierq.h"
 #include "trash.h"
 #include "unit.h"
@@ -44,6 +45,7 @@ struct kvc_floors {
 	struct kvc_pins pins;
 	struct kvc_clock clock;
 	struct kvc_models models;
+	struct kvc_tallies tallies;
 	struct kvc_account account;
 	struct kvc_admits admit;
 	struct kvc_surveys surveys;

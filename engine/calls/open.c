@@ -17,6 +17,7 @@
 #include "model.h"
 #include "pace.h"
 #include "partial.h"
+#include "tally.h"
 #include "unit.h"
 #include "unnamed.h"
 #include "used.h"
@@ -201,8 +202,10 @@ static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *
 	if (anew) {
 		err = truncate_open_both(k, n, w);
 	} else if (n->state == KVC_LOWER || n->state == KVC_LOADING) {
-		if (!waited)
+		if (!waited) {
 			kvc_count(&k->stats, pool_misses);
+			kvc_tally_locked(k, n->model, misses);
+		}
 		err = kvc_load_start_locked(k, n, false);
 		if (err == -ENOENT)
 			/* no copy anywhere: recovery or the load would have dropped it */
@@ -214,8 +217,10 @@ static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *
 	}
 	if (err)
 		goto out;
-	if (!waited && !(flags & O_TRUNC))
+	if (!waited && !(flags & O_TRUNC)) {
 		kvc_count(&k->stats, pool_hits);
+		kvc_tally_locked(k, n->model, hits);
+	}
 	back_locked(k, n, writes(flags), anew && !n->prepared);
 	err = opened_locked(k, n, flags, w->uid, out);
 	if (err)
@@ -351,6 +356,7 @@ static int enter_both(struct kvc *k, const struct creation *c, const char *name,
 		kvc_touch_folder_locked(k, folder, 0);
 	opened_locked(k, n, flags, c->uid, out); /* cannot fail: fd is there */
 	kvc_count(&k->stats, creates);
+	kvc_tally_locked(k, n->model, creates);
 	*attr = n->row;
 	return 0;
 }

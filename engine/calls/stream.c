@@ -7,15 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-void kvc_stream_path(FILE *out, const char *path, size_t len)
-{
-	for (const unsigned char *p = (const void *)path; len--; p++)
-		if (*p > ' ' && *p < 0x7f && *p != '%' && *p != '"' && *p != '\\')
-			fputc(*p, out);
-		else
-			fprintf(out, "%%%02X", *p);
-}
-
 static int more(struct kvc *k, struct kvc_stream *s, size_t room)
 {
 	FILE *out;

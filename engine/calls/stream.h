@@ -18,7 +18,4 @@ struct kvc_stream {
 	size_t len, from;
 };
 
-/* A path in a line: bytes that are no plain ones are %XX. */
-void kvc_stream_path(FILE *out, const char *path, size_t len);
-
 #endif

@@ -55,7 +55,7 @@ static void tell_name(struct kvc *k, struct trace *t, uint64_t id, FILE *out)
 		return;
 	*named(t, id) = id;
 	fprintf(out, "name %" PRIu64 " ", id);
-	kvc_stream_path(out, path, strlen(path));
+	kvc_put_plain(out, path, strlen(path));
 	fputc('\n', out);
 }
 

@@ -17,6 +17,7 @@
 #include "news.h"
 #include "rehead.h"
 #include "spill.h"
+#include "tally.h"
 #include "tierq.h"
 #include "trash.h"
 
@@ -140,6 +141,8 @@ static void loaded_both(struct kvc *k, struct kvc_job *j, uint64_t blocks, uint6
 	n->load_error = 0;
 	kvc_count(&k->stats, loads);
 	kvc_count_by(&k->stats, load_bytes, size);
+	kvc_tally_locked(k, n->model, loads);
+	kvc_tally_by_locked(k, n->model, load_bytes, size);
 	kvc_news_put_locked(k, KVC_NEWS_loaded, (int)j->tier, n);
 	if (j->bad)
 		forget_both(k, n, j->bad);

@@ -15,6 +15,7 @@
 #include "news.h"
 #include "path.h"
 #include "remove.h"
+#include "tally.h"
 #include "tierq.h"
 #include "trash.h"
 #include "payload.h"
@@ -153,6 +154,8 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 			kvc_of(e, struct kvc_wait, link)->stage = 1;
 	kvc_count(&k->stats, spills);
 	kvc_count_by(&k->stats, spill_bytes, c->f->stored_len);
+	kvc_tally_locked(k, n->model, spills);
+	kvc_tally_by_locked(k, n->model, spill_bytes, c->f->stored_len);
 	kvc_news_put_locked(k, KVC_NEWS_stored, (int)tier, n);
 	return true;
 }

@@ -11,6 +11,7 @@
 #include "hold.h"
 #include "node.h"
 #include "pin.h"
+#include "tally.h"
 #include "tierq.h"
 
 void kvc_room_set_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes)
@@ -28,6 +29,7 @@ void kvc_room_set_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes)
 		kvc_room_put_locked(k, old - bytes);
 	kvc_chunk_count_locked(k, n);
 	kvc_hold_count_locked(k, n);
+	kvc_tally_room_locked(k, n);
 	kvc_pace_uncopied_locked(k, n);
 	kvc_quota_count_locked(k, n);
 }
@@ -90,5 +92,6 @@ void kvc_quota_move_locked(struct kvc *k, struct kvc_node *n, uint64_t model)
 		kvc_quota_changed_locked(k, q, -(int64_t)n->charged);
 	n->charged = 0;
 	n->model = model;
+	kvc_tally_room_locked(k, n);
 	kvc_quota_count_locked(k, n);
 }

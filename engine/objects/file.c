@@ -10,6 +10,7 @@
 #include "log.h"
 #include "model.h"
 #include "news.h"
+#include "tally.h"
 #include "tierq.h"
 #include "trash.h"
 #include "up.h"
@@ -57,6 +58,7 @@ void kvc_become_locked(struct kvc *k, struct kvc_node *n, enum kvc_state to)
 	else if (!kvc_has_segment(n) && had)
 		kvc_chunk_remove_locked(k, n);
 	kvc_hold_count_locked(k, n);
+	kvc_tally_room_locked(k, n);
 	kvc_pace_uncopied_locked(k, n);
 }
 

@@ -124,6 +124,8 @@ struct kvc_node {
 	/* counts openings for writing, so a copy knows that it is old */
 	uint64_t epoch;
 	uint64_t model;
+	struct kvc_tally *tally; /* that counts its room, and how much (tally.h) */
+	uint64_t tallied;
 	struct kvc_chunk *chunk;
 	struct kvc_list chunk_link;
 	uint64_t in_pool;                /* its part of chunk->bytes */

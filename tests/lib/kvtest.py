@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What mounted cases use: a store in a folder of its own, mounted the way the runner says."""
-import contextlib, errno, hashlib, os, random, signal, subprocess, sys, time
+import contextlib, errno, hashlib, os, pty, random, signal, subprocess, sys, time
 
 BUILD = os.environ["KV_BUILD"]
 WAY = os.environ.get("KV_WAY", "fast")
@@ -34,6 +34,25 @@ def run(*command, ok=None, **more):
     if ok is not None and (p.returncode == 0) != ok:
         raise AssertionError(f"{command} ended with {p.returncode}: {p.stdout}")
     return p
+
+
+def asked(answer, *command, meanwhile=lambda: None):
+    """With somebody at a terminal: how it ends, and what he sees."""
+    pid, fd = pty.fork()
+    if not pid:
+        os.execv(command[0], command)
+    seen = b""
+    while b"[y/N]" not in seen:
+        seen += os.read(fd, 65536)
+    meanwhile()
+    os.write(fd, answer)
+    try:
+        while more := os.read(fd, 65536):
+            seen += more
+    except OSError:  # as a terminal ends
+        pass
+    os.close(fd)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), seen.decode()
 
 
 def blob(seed, size):

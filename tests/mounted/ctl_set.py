@@ -2,7 +2,7 @@
 # ways: fast
 """kvcachectl pin, unpin, ttl, quota, policy and evict: values with units, what they come to in the
 attributes, what asks first, and one clear line for each thing that is refused."""
-import os, pty
+import os
 from kvtest import *
 
 CTL = binary("kvcachectl")
@@ -21,24 +21,6 @@ def quietly(*words):
 def said(p, code, *words):
     assert p.returncode == code and p.stdout.count("\n") == 1, p
     assert p.stdout.startswith("kvcachectl: ") and all(w in p.stdout for w in words), p
-
-
-def asked(answer, *words):
-    """With somebody at a terminal: how it ends, and what he sees."""
-    pid, fd = pty.fork()
-    if not pid:
-        os.execv(CTL, [CTL, *words])
-    seen = b""
-    while b"[y/N]" not in seen:
-        seen += os.read(fd, 65536)
-    os.write(fd, answer)
-    try:
-        while more := os.read(fd, 65536):
-            seen += more
-    except OSError:  # as a terminal ends
-        pass
-    os.close(fd)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), seen.decode()
 
 
 s = Store(options="settle=0", cpu="64M").mount()
@@ -96,10 +78,10 @@ with fails(errno.ENODATA):
 assert ctl("quota", "--yes", "1G", M).returncode == 0 and s.attr("m", "quota") == str(1 << 30)
 wait_for(lambda: int(s.attr("m", "used")) >= 12 * N)
 quietly("quota", "0.5G", M)  # lower, but nothing is beyond it
-code, seen = asked(b"n\n", "quota", "2M", M)
+code, seen = asked(b"n\n", CTL, "quota", "2M", M)
 assert code == 1 and "is dropped, coldest" in seen and "3.5 MiB" in seen, seen
 assert s.attr("m", "quota") == str(512 * MiB) and len(os.listdir(M)) == 4
-code, seen = asked(b"y\n", "quota", "2MiB", M)
+code, seen = asked(b"y\n", CTL, "quota", "2MiB", M)
 assert code == 0 and s.attr("m", "quota") == str(2 * MiB), seen
 wait_for(lambda: int(s.attr("m", "used")) <= 2 * MiB)
 quietly("quota", "64M", M)
@@ -123,7 +105,7 @@ assert p.returncode == 1 and "nowhere else" in p.stdout, p
 assert s.read("m/e/l0") == blob("e0", N)
 p = ctl("evict", "--from", "all", f"{M}/f")
 assert p.returncode == 1 and f"{M}/f is dropped from memory" in p.stdout and "--yes" in p.stdout, p
-code, seen = asked(b"n\n", "evict", "--from=all", f"{M}/f")
+code, seen = asked(b"n\n", CTL, "evict", "--from=all", f"{M}/f")
 assert code == 1 and os.path.exists(f"{M}/f/l0"), seen
 time.sleep(1)  # what was used a moment ago stays
 p = ctl("evict", "--from=all", "--yes", f"{M}/f")

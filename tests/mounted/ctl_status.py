@@ -54,6 +54,7 @@ assert h["hits"] == stats["pool_hits"], (h, stats)
 assert h["opens"] == h["hits"] + stats["pool_misses"], (h, stats)
 assert h["loaded_bytes"] >= 3 * N and abs(h["share"] - h["hits"] / h["opens"]) < 1e-5, h
 assert j["queues"]["jobs"] == 0 and j["pinned"]["pins"] == 1 and j["catalog_ok"] is True, j
+assert set(j["evicted_for"]) == {n[len("evicted_for_"):] for n in stats if "evicted_for" in n}, j
 assert j["evicted_for"]["demote"] == 1 and j["breakers"] == {"opened": 0, "closed": 0}, j
 
 # as text, on one screen

@@ -3,7 +3,7 @@
 """Two stores never share a pool: a copy of a store, which has its uuid, gets one of its own, and
 what was in the original's pool alone is cleanly gone there. Pools of dead daemons and of stores
 that are no more are told by kvcachectl pools, and freed by it and by mkfs --force."""
-import json, os, pty, shutil
+import json, os, shutil
 from kvtest import *
 
 CTL = binary("kvcachectl")
@@ -20,25 +20,6 @@ def told(path):
     """What --json says of it."""
     return [p for p in json.loads(run(CTL, "pools", "--json", ok=True).stdout)["pools"]
             if p["path"] == path]
-
-
-def asked(answer, *words, meanwhile=lambda: None):
-    """With somebody at a terminal: how it ends, and what he sees."""
-    pid, fd = pty.fork()
-    if not pid:
-        os.execv(CTL, [CTL, *words])
-    seen = b""
-    while b"[y/N]" not in seen:
-        seen += os.read(fd, 65536)
-    meanwhile()
-    os.write(fd, answer)
-    try:
-        while more := os.read(fd, 65536):
-            seen += more
-    except OSError:  # as a terminal ends
-        pass
-    os.close(fd)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), seen.decode()
 
 
 # the original: some files are on its disk, later ones only in the pool when its daemon dies
@@ -118,11 +99,11 @@ run(CTL, "pools", "--free", "--yes", ok=True)
 assert list(pools()) == [held], "a pool is freed that its store wants"
 # a store that is away, and comes back before the answer does
 os.rename(a.path, f"{TMP}/away")
-code, seen = asked(b"y\n", "pools", "--free", held,
+code, seen = asked(b"y\n", CTL, "pools", "--free", held,
                    meanwhile=lambda: os.rename(f"{TMP}/away", a.path))
 assert code == 1 and "its store is there again" in seen and list(pools()) == [held], seen
 os.rename(a.path, f"{TMP}/away")
-code, seen = asked(b"y\n", "pools", "--free", held,
+code, seen = asked(b"y\n", CTL, "pools", "--free", held,
                    meanwhile=lambda: (os.rename(f"{TMP}/away", a.path), a.mount()))
 assert code == 1 and "it is in use" in seen, seen
 assert a.read("m/only") == blob(f"only {TMP}/a", N)
@@ -136,12 +117,12 @@ assert told(held)[0]["is"] == "free"
 p = run(CTL, "pools", "--free", held)
 assert p.returncode == 1 and held in p.stdout and "--yes" in p.stdout, p
 for answer in (b"n\n", b"\n", b"yess\n"):
-    code, seen = asked(answer, "pools", "--free", held)
+    code, seen = asked(answer, CTL, "pools", "--free", held)
     assert code == 1 and a.path in seen and "[y/N]" in seen and "nothing is done" in seen, seen
 assert list(pools()) == [held]
 p = run(CTL, "pools", "--free", "--yes", held, f"{RUN}/none")
 assert p.returncode == 1 and "none is not a pool" in p.stdout and list(pools()) == [held], p
-code, seen = asked(b"y\n", "pools", "--free", held)
+code, seen = asked(b"y\n", CTL, "pools", "--free", held)
 assert code == 0 and f"{held} freed" in seen, (code, seen)
 assert not pools() and not os.path.exists(held)
 p = run(CTL, "pools", "--free", held)

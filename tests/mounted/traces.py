@@ -124,12 +124,12 @@ for words, content, said in (
     (("--clients", "65", TRACE), "", "from 1 to 64"),
     (("--clients", "2x", TRACE), "", "from 1 to 64"),
     (("--seed", "x", TRACE), "", "no number"),
-    (("--polcy", "lru", TRACE), "", "usage"),
+    (("--polcy", "lru", TRACE), "", "no option --polcy"),
     (("--svg", f"{TMP}/no/dir", TRACE), "", "No such file"),
-    (("--policy", "lru"), "", "no trace"),
+    (("--policy", "lru"), "", "usage"),
 ):
     with open(bad, "w") as f:
         f.write(content)
     p = replay(*words)
-    assert p.returncode == (2 if said in ("usage", "no trace") else 1), (words, content, p)
+    assert p.returncode == (1 if content or "No such" in said else 2), (words, content, p)
     assert said in p.stdout, (words, content, p)

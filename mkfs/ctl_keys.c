@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kvcachectl hash, the keys of chunks; and newkey, those that seal them. */
+#include "ctl.h"
+
+#include "kvcachefs.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+
+/* A key one above the highest id that is there; *id gets its id. What is secret stays in `text`. */
+static int add_key(FILE *f, const char *model, unsigned long *id, char *text, size_t room)
+{
+	uint8_t key[32];
+	unsigned long max = 0, n;
+	int err = 0;
+
+	while (fgets(text, (int)room, f))
+		if (sscanf(text, "%lu ", &n) == 1 && n > max)
+			max = n;
+	if (ferror(f) || fseek(f, 0, SEEK_END))
+		return -EIO;
+	if (max >= UINT32_MAX)
+		return -ERANGE;
+	if (getrandom(key, sizeof key, 0) != sizeof key)
+		return -EIO;
+	*id = max + 1;
+	for (size_t i = 0; i < sizeof key; i++)
+		snprintf(text + 2 * i, room - 2 * i, "%02x", key[i]);
+	if (fprintf(f, "%lu %s%s%s\n", *id, text, model ? " " : "", model ? model : "") < 0 ||
+	    fflush(f) || fsync(fileno(f)))
+		err = -errno;
+	explicit_bzero(key, sizeof key);
+	return err;
+}
+
+/* Adds a random key to a key file, made with mode 0600 where it is missing. */
+int kvm_run_newkey(int argc, char **argv)
+{
+	struct {
+		char line[512], stream[4096];
+	} secret;
+	unsigned long id = 0;
+	int fd, err = kvm_plain(&argc, argv);
+	struct stat st;
+	FILE *f;
+
+	if (err)
+		return err;
+	fd = open(argv[0], O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+	f = fd < 0 ? NULL : fdopen(fd, "a+");
+	if (!f)
+		return kvm_fail("%s: %s", argv[0], strerror(errno));
+	if (fstat(fd, &st) || (st.st_mode & 077)) {
+		fclose(f);
+		return kvm_fail("%s can be used by others; make it yours alone: chmod 600",
+				argv[0]);
+	}
+	err = setvbuf(f, secret.stream, _IOFBF, sizeof secret.stream) ? -ENOMEM : 0;
+	if (!err)
+		err = add_key(f, argc > 1 ? argv[1] : NULL, &id, secret.line, sizeof secret.line);
+	fclose(f);
+	explicit_bzero(&secret, sizeof secret);
+	if (err)
+		return kvm_fail("no key could be added to %s: %s", argv[0], strerror(-err));
+	printf("key %lu added to %s\n", id, argv[0]);
+	return 0;
+}
+
+struct naming {            /* how a key is printed */
+	const char *model; /* NULL: the key alone */
+	bool as;           /* as the path of `how`; otherwise MODEL/KEY */
+	enum kvcachefs_naming how;
+	struct kvcachefs_name name;
+};
+
+static int print_key(const struct kvcachefs_hasher *h, const void *key, struct naming *n)
+{
+	char text[KVCACHEFS_TEXT_MAX], path[KVCACHEFS_PATH_MAX];
+
+	kvcachefs_hasher_text(h, key, text);
+	if (n->as) {
+		if (kvcachefs_name_set(&n->name, "key", text) ||
+		    kvcachefs_name_build(n->how, &n->name, path))
+			return kvm_fail("%s", kvcachefs_error());
+		puts(path);
+	} else {
+		printf("%s%s%s\n", n->model ? n->model : "", n->model ? "/" : "", text);
+	}
+	return 0;
+}
+
+/* MODEL and MEMBER=VALUE... behind the scheme and the file. */
+static int read_naming(struct naming *n, const char *as, int left, char **v)
+{
+	n->as = as;
+	if (as && kvcachefs_naming_find(as, &n->how))
+		return kvm_fail("%s", kvcachefs_error());
+	if (as && left < 3)
+		return kvm_fail("--as wants SCHEME FILE MODEL");
+	n->model = left > 2 ? v[2] : NULL;
+	if (n->model && n->as && kvcachefs_name_set(&n->name, "model", n->model))
+		return kvm_fail("%s", kvcachefs_error());
+	for (int i = 3; i < left; i++) {
+		char *value = strchr(v[i], '=');
+
+		if (!n->as || !value)
+			return kvm_fail("%s: it is MEMBER=VALUE, with --as", v[i]);
+		*value++ = 0;
+		if (kvcachefs_name_set(&n->name, v[i], value))
+			return kvm_fail("%s", kvcachefs_error());
+	}
+	return 0;
+}
+
+/*
+ * hash [--as NAMING] SCHEME FILE [MODEL [MEMBER=VALUE...]]: keys of a file of token ids (decimal,
+ * anything between).
+ */
+int kvm_run_hash(int argc, char **argv)
+{
+	struct kvcachefs_keys keys = { .seed = getenv("PYTHONHASHSEED") };
+	struct naming naming = { .model = NULL };
+	struct kvcachefs_hasher *h;
+	char *colon, *end;
+	size_t made;
+	FILE *f;
+	const char *as = NULL;
+	const struct kvm_option options[] = { { "as", NULL, &as }, { 0 } };
+	int c, err = kvm_options(&argc, argv, options) ?: read_naming(&naming, as, argc, argv);
+
+	if (err)
+		return err;
+	colon = strchr(argv[0], ':');
+	if (colon) {
+		*colon = 0;
+		keys.block_tokens = (unsigned)strtoul(colon + 1, &end, 10);
+		if (!keys.block_tokens || *end || colon[1] < '0' || colon[1] > '9' ||
+		    keys.block_tokens > 1 << 20)
+			return kvm_fail("%s: a block has 1 to 1048576 tokens", colon + 1);
+	}
+	if (kvcachefs_scheme_find(argv[0], &keys.scheme) || kvcachefs_hasher_new(&h, &keys))
+		return kvm_fail("%s", kvcachefs_error());
+	f = strcmp(argv[1], "-") ? fopen(argv[1], "re") : stdin;
+	if (!f) {
+		kvcachefs_hasher_free(h);
+		return kvm_fail("%s: %s", argv[1], strerror(errno));
+	}
+	do {
+		uint64_t token = 0;
+		bool any = false;
+		uint8_t key[KVCACHEFS_KEY_MAX];
+
+		while ((c = getc(f)) >= '0' && c <= '9') {
+			token = token * 10 + (uint64_t)(c - '0');
+			any = true;
+			if (token > UINT32_MAX) {
+				err = kvm_fail("%s: a token id is larger than 4294967295", argv[1]);
+				break;
+			}
+		}
+		if (!any || err)
+			continue;
+		if (kvcachefs_hasher_feed(h, &(uint32_t){ (uint32_t)token }, 1, key, 1, &made))
+			err = kvm_fail("%s", kvcachefs_error());
+		else if (made)
+			err = print_key(h, key, &naming);
+	} while (c != EOF && !err);
+	kvcachefs_hasher_free(h);
+	if (f != stdin)
+		fclose(f);
+	return err;
+}

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: none
+"""Each command of kvcachectl tells its words with --help, wherever that stands, and refuses what is
+no option with one line and 2; the manual has the options that it tells."""
+import os, re
+from kvtest import *
+
+CTL = binary("kvcachectl")
+man = open(os.path.join(os.path.dirname(__file__), "../../man/kvcachectl.8")).read()
+man = man.replace("\\\n", "").replace("\\-", "-")
+names = re.findall(r"^  ([a-z]+)(?: |$)", run(CTL, "--help", ok=True).stdout, re.M)
+assert len(names) >= 21 and len(set(names)) == len(names), names
+assert {"trace", "replay", "hash", "status"} <= set(names), names
+for name in names:
+    first = run(CTL, name, "--help", ok=True).stdout
+    assert first.startswith(f"usage: kvcachectl {name}") and first.count("\n") == 2, first
+    assert run(CTL, name, "x", "-h", "y", "z", ok=True).stdout == first, name
+    for words in (("--wrong",), ("a", "b", "--wrong=1"), ("-W", "x")):
+        p = run(CTL, name, *words)
+        assert p.returncode == 2 and p.stdout.count("\n") == 1, (name, p)
+        assert f"{name} has no option {[w for w in words if '-' in w][0]}" in p.stdout, (name, p)
+    entry = re.findall(rf"^\.TP\n\.(?:BI|BR|B) \"?{name}\b.*?(?=^\.TP\n\.(?:BI|BR) \"?[a-z]|^\.SH)",
+                       man, re.M | re.S)
+    assert entry, f"kvcachectl.8 lacks {name}"
+    for option in re.findall(r"--?[a-z]+", first.splitlines()[0]):
+        assert any(option in e for e in entry), f"kvcachectl.8: {name} lacks {option}"
+p = run(CTL, "prefetch", "--", "--help")
+assert p.returncode == 1 and "--help: No such file" in p.stdout, p

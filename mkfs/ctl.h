@@ -67,6 +67,7 @@ int kvm_run_rekey(int argc, char **argv);
 int kvm_run_gpus(int argc, char **argv);
 int kvm_run_hash(int argc, char **argv);
 int kvm_run_newkey(int argc, char **argv);
+int kvm_run_events(int argc, char **argv);
 int kvm_run_pools(int argc, char **argv);
 int kvm_run_ls(int argc, char **argv);
 int kvm_run_stat(int argc, char **argv);

@@ -121,6 +121,30 @@ os.close(c.fd)
 os.close(a.fd)
 s.write("m/later/l", b"1")
 
+# the same for people, until a signal or for so long
+p = subprocess.Popen([binary("kvcachectl"), "events", f"{s.mnt}/m"], stdout=subprocess.PIPE)
+os.set_blocking(p.stdout.fileno(), False)
+seen = b""
+
+
+def has_begun():
+    global seen
+    s.write("m/again/l", b"2")
+    seen += p.stdout.read() or b""
+    return b"m/again/l" in seen
+
+
+wait_for(has_begun)
+p.send_signal(signal.SIGINT)
+os.set_blocking(p.stdout.fileno(), True)
+seen += p.stdout.read()
+assert p.wait() == 0
+assert all(json.loads(l)["event"] for l in seen.splitlines())
+s.settle()
+assert run(binary("kvcachectl"), "events", "--for", "1s", s.mnt, ok=True).stdout == ""
+p = run(binary("kvcachectl"), "events", "--for", "soon", s.mnt)
+assert p.returncode == 2 and "--for soon" in p.stdout, p
+
 # not everybody's business
 assert os.stat(EVENTS).st_mode & 0o777 == 0o400
 os.chmod(TMP, 0o755)

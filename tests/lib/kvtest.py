@@ -162,7 +162,7 @@ class Store:
         for pause in (0, 1.05) if uses else (0,):
             time.sleep(pause)
             self.marks += 1
-            os.setxattr(self.mnt, "user.mark", str(self.marks).encode())
+            os.setxattr(self.mnt, "user.mark", b"%08d" % self.marks)
             wait_for(lambda: not self.stats()["catalog_pending_bytes"])
 
     def attr(self, path, name):

@@ -72,6 +72,15 @@ def wait_for(what, seconds=60, every=0.01):
                          f"{getattr(what, '__name__', what)}")
 
 
+def steady(look):
+    """What look() says twice in a row: what only grows while it looks, item by item, was so at one
+    moment."""
+    got = look()
+    while (again := look()) != got:
+        got = again
+    return got
+
+
 @contextlib.contextmanager
 def fails(*numbers):
     names = " or ".join(errno.errorcode[n] for n in numbers)
@@ -87,7 +96,7 @@ class Store:
     def __init__(self, name="s", size="256M", cpu="64M", options="", make=True):
         need_mount()
         self.path, self.mnt = f"{TMP}/{name}", f"{TMP}/{name}.mnt"
-        self.cpu, self.options, self.daemon = cpu, options, None
+        self.cpu, self.options, self.daemon, self.marks = cpu, options, None, 0
         os.makedirs(self.mnt, exist_ok=True)
         if make:
             run(binary("mkfs.kvcachefs"), "--size", size, self.path, ok=True)
@@ -160,6 +169,20 @@ class Store:
             return s["files_open"] <= still_open and s["jobs"] == 0
         time.sleep(0.02)
         wait_for(done)
+
+    def closed(self, still_open=0):
+        """Until every close has arrived: the kernel waits for none."""
+        wait_for(lambda: self.stats()["files_open"] <= still_open)
+
+    def committed(self, still_open=0, uses=False):
+        """Until a kill takes nothing of it away: every close has arrived, and a change after them
+        all is in the catalog. The uses of chunks are written once a second."""
+        self.closed(still_open)
+        for pause in (0, 1.05) if uses else (0,):
+            time.sleep(pause)
+            self.marks += 1
+            os.setxattr(self.mnt, "user.mark", b"%08d" % self.marks)
+            wait_for(lambda: not self.stats()["catalog_pending_bytes"])
 
     def attr(self, path, name):
         return os.getxattr(f"{self.mnt}/{path}", f"user.kvcachefs.{name}").decode()

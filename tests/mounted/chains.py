@@ -37,7 +37,7 @@ def again(s, how):
         s.umount()
         s.mount()
     elif how == "kill":
-        time.sleep(2.2)  # rows are written every second
+        s.committed(uses=True)
         s.kill()
         run("umount", "-l", s.mnt)
         s.mount()
@@ -56,8 +56,7 @@ def gone_in_turn(s, count):
         f.flush()
         held.append(f)
         wait_for(lambda: s.stats()["room_waiters"] == 0)
-        time.sleep(0.05)
-        gone.append(lower(s))
+        gone.append(steady(lambda: lower(s)))
         assert len(held) < 12, gone
     [f.close() for f in held]
     return gone

@@ -3,7 +3,7 @@
 """What is deleted in a model with user.kvcachefs.shared=delete goes from the shared tier too, also
 where the daemon was killed before, or the tier did not let it: the next start does it. Meanwhile it
 does not come back. What was stored anew under its name stays; other models' files do, too."""
-import errno, os, sqlite3, time
+import errno, os, sqlite3
 from kvtest import *
 import faults, frames
 
@@ -49,8 +49,7 @@ for way in ("killed", "killed, pool lost", "unmounted"):
     r.begin()  # from here on nothing goes there
     for path in paths + ["keep/0"]:
         os.unlink(f"{s.mnt}/{path}")
-    wait_for(lambda: not s.stats()["catalog_pending_bytes"])
-    time.sleep(0.05)
+    s.committed()
     if way == "unmounted":
         s.umount()
     else:

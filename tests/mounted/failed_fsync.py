@@ -4,7 +4,7 @@
 nothing away from what was written: it is published, copied down and found again, after a kill as
 after an unmount. A file that is still open after a failed one is as it was before. And none makes
 set-id bits outlive a write. Who has a file open for reading can sync it, whichever way it goes."""
-import os, threading, time
+import os, threading
 from kvtest import *
 import faults
 
@@ -29,11 +29,6 @@ def killed():
 def unmounted():
     s.umount()
     s.mount()
-
-
-def committed():
-    time.sleep(0.05)  # the promise
-    wait_for(lambda: not s.stats()["catalog_pending_bytes"])
 
 
 def dirty(path, data, seed):
@@ -67,7 +62,7 @@ for again in (killed, unmounted):
     with fails(errno.EIO):
         os.fsync(fd)
     if again == killed:
-        committed()
+        s.committed(still_open=1)
         killed()
         os.close(fd)
     else:
@@ -99,7 +94,7 @@ for again in (killed, unmounted):
         assert done, path
         r.heal()
         assert s.read(path) == files[path], path
-    committed()
+    s.committed()
     if again == killed:
         s.kill()
         run("umount", "-l", s.mnt)

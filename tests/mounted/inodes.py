@@ -39,7 +39,7 @@ for turn in range(4):
 for turn in range(2):
     make(30)
     remove()
-    time.sleep(0.1)
+    s.committed()
     s.kill()
     run("umount", "-l", s.mnt)
     s.mount()

@@ -126,7 +126,7 @@ for end in ("umount", "kill", "reboot"):
     if end == "umount":
         s.umount()
     else:
-        time.sleep(0.3)
+        s.committed()
         s.kill()
         run("umount", "-l", s.mnt)
         if end == "reboot":
@@ -246,11 +246,13 @@ s.fsck()
 
 
 # a folder that moves to another model takes that one's codec, though its files are in memory
-s = Store("codec", options="settle=1500").mount()
+s = Store("codec", options="settle=60000").mount()
 os.mkdir(f"{s.mnt}/b")
 put(f"{s.mnt}/b", "codec", "zstd")
 s.write("a/c/l", b"x" * N)
 os.rename(f"{s.mnt}/a/c", f"{s.mnt}/b/c")
+with open(f"{s.mnt}/b/c/l", "rb") as f:
+    os.fsync(f.fileno())  # now it is copied, not before
 s.settle()
 assert s.stats()["coded_bytes"] == N, s.stats()["coded_bytes"]
 s.umount()
@@ -276,7 +278,7 @@ for end in ("none", "kill"):
         put(f"{s.mnt}/a", "policy", "mru")
     s.settle()
     if end == "kill":
-        time.sleep(1.3)
+        s.committed(uses=True)
         s.kill()
         run("umount", "-l", s.mnt)
         s.mount()
@@ -285,8 +287,7 @@ for end in ("none", "kill"):
         held.append(open(f"{s.mnt}/x{i}", "wb", buffering=0))
         held[-1].write(bytes(2 * MiB))
         wait_for(lambda: s.stats()["room_waiters"] == 0)
-        time.sleep(0.05)
-        a, b = gone(s, "a"), gone(s, "b")
+        a, b = steady(lambda: (gone(s, "a"), gone(s, "b")))
         assert a == list(range(8))[8 - len(a):], ("mru", a)
         assert b == list(range(len(b))), ("lru", b)
     assert len(a) >= 2 and len(b) >= 2, (a, b)

@@ -60,7 +60,7 @@ assert all(s.read(f"m/t{i}/l") == blob(i, MiB) for i in range(8))
 
 # killed: the stale mount is detached by the next one
 s.write("m/k/l", blob(77, MiB))
-time.sleep(0.2)
+s.committed()
 s.kill()
 with fails(errno.ENOTCONN, errno.ECONNABORTED, errno.ECANCELED):
     os.statvfs(s.mnt)
@@ -187,6 +187,7 @@ s.mount("allow_other,uid=0,mode=1777")
 st = os.stat(s.mnt)
 assert (st.st_uid, st.st_gid, st.st_mode & 0o7777) == (0, 1234, 0o1777)
 assert as_nobody(lambda: os.mkdir("another") or 0) == 0
+s.committed()
 s.kill()
 s.mount("allow_other")
 st2 = os.stat(s.mnt)

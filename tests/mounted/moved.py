@@ -40,7 +40,7 @@ def copied(path):
 
 
 def killed(pool_too):
-    time.sleep(0.3)
+    s.committed()
     s.kill()
     run("umount", "-l", s.mnt)
     if pool_too:

@@ -3,7 +3,7 @@
 """Whole chunks: a folder with fewer files than its model's layers is reported, and with
 partial=miss its files are found by nobody until it is whole, and then all at once; whoever makes
 them, in whatever way, is not kept from it; deletes, restarts, and chunks that were there before."""
-import errno, os, shutil, threading, time
+import errno, os, shutil, threading
 from kvtest import *
 
 LAYERS = "user.kvcachefs.layers"
@@ -205,7 +205,7 @@ s.write("m/files/a", b"x")
 wait_for(lambda: s.stats()["files_open"] == 0)
 assert seen("m/files", ["a"]) == ["a"]
 s.settle()
-time.sleep(0.2)
+s.committed()
 s.kill()
 run("umount", "-l", s.mnt)
 s.mount()

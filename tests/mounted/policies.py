@@ -30,12 +30,13 @@ for policy, order in ORDER.items():
             s.umount()
             s.mount()
         elif end == "kill":
-            time.sleep(2.2)  # uses are written every second
+            time.sleep(1.2)  # the request is over
+            s.committed(uses=True)
             s.kill()
             run("umount", "-l", s.mnt)
             s.mount()
-        state = lambda: [s.attr(f"m/c{c}/l", "state") == "lower" for c in range(10)]
-        assert not any(state())
+        lower = lambda: {c for c in range(10) if s.attr(f"m/c{c}/l", "state") == "lower"}
+        assert not lower()
         # room for two chunks at a time, held open so that they are no candidates
         held, gone = [], []
         for i in range(8):
@@ -44,8 +45,7 @@ for policy, order in ORDER.items():
             f.flush()
             held.append(f)
             wait_for(lambda: s.stats()["room_waiters"] == 0)
-            time.sleep(0.05)
-            gone.append({c for c, l in enumerate(state()) if l})
+            gone.append(steady(lower))
             if len(gone[-1]) >= 8:
                 break
         for g in gone:

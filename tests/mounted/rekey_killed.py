@@ -18,7 +18,7 @@ for turn in range(6):
     os.write(fd, blob(2, 10000))
     os.fsync(fd)
     s.settle(still_open=1)
-    time.sleep(0.2)
+    s.committed(still_open=1)
     control = os.open(f"{s.mnt}/.kvcachefs/control", os.O_WRONLY)
     assert not libc.linkat(fd, b"", -100, f"{s.mnt}/m/named".encode(), 0x1000)
     os.mkdir(f"{s.mnt}/m/folder")

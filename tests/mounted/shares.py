@@ -3,7 +3,7 @@
 """One user's pins, open files, leases and mappings keep a share of the pool and of the disk, and no
 more: what is beyond is refused with EDQUOT or ENOSPC, or does not hold, and another user can always
 store and load. Through a kill and a remount."""
-import ast, errno, mmap, os, time, traceback
+import ast, errno, mmap, os, traceback
 from kvtest import *
 
 need_mount()
@@ -179,10 +179,10 @@ assert load(f"{s.mnt}/r", more) == (more, 0) and load(A, n) == (n, 0)
 
 # all is as it was after a kill, and after a clean end
 want = {k: s.stats()[k] for k in ("pins", "pinned_disk_bytes")}
-time.sleep(0.2)
 for end in (s.kill, s.umount):
     [u.end() for u in (a, b)]
     if end == s.kill:
+        s.committed()
         end()
         run("umount", "-l", s.mnt)
     else:
@@ -296,7 +296,7 @@ def remove(folder, n):
 
 
 def counted(s):
-    time.sleep(0.1)  # a row is counted with the commit that writes it
+    s.committed()  # a row is counted with the commit that writes it
     return {k: v for k, v in s.stats().items() if k in ("catalog_inode_bytes",
                                                         "catalog_attribute_bytes")}
 
@@ -306,7 +306,7 @@ assert s.stats()["catalog_limit"] == 8 * MiB
 empty = counted(s)
 n, err = a("make", A, 8000)
 assert err == errno.EDQUOT and 3000 < n < 8000, (n, err)  # some before the first are counted
-time.sleep(0.1)
+s.committed()
 assert a("make", A, 1, n) == (0, errno.EDQUOT)
 for name, *more in (("mkdir",), ("mkfifo",), ("symlink", f"{A}/0"), ("link", f"{A}/0")):
     with fails(errno.EDQUOT):
@@ -325,6 +325,7 @@ for anew in (False, True):
         s.umount()
         run("sqlite3", f"{s.path}/catalog.sqlite", "DELETE FROM meta WHERE key = 'usage'", ok=True)
     else:
+        s.committed()
         s.kill()
         run("umount", "-l", s.mnt)
     s.mount()

@@ -4,7 +4,7 @@
 and there after a remount and a kill; a folder with one is no chunk; devices are shut unless the
 mount has dev. And what the kernel leaves to a filesystem: names that are too long, wherever they
 are; hard links in the root; set-id bits at chown."""
-import errno, os, socket, stat, subprocess, time
+import errno, os, socket, stat, subprocess
 from kvtest import *
 
 s = Store(cpu="32M", size="128M").mount()
@@ -114,8 +114,7 @@ assert not os.path.exists(P("m/c/file")), "the store is full three times over"
 look("m/c")
 
 # they outlive a kill and a remount
-s.settle()
-time.sleep(0.3)
+s.committed()
 s.kill()
 s.mount()
 look("m/c")

@@ -3,7 +3,7 @@
 """An error is not an absence, at the start of a daemon either: where one read of the catalog fails,
 the mount is refused with a line or it works, and no file that only the pool has is taken for one
 that the catalog does not know, no quota and no policy is forgotten."""
-import os, subprocess, time
+import os, subprocess
 from kvtest import *
 import faults
 
@@ -13,8 +13,7 @@ for path, data in files.items():
     s.write(path, data)
 os.setxattr(f"{s.mnt}/m", "user.kvcachefs.quota", b"8M")
 os.setxattr(f"{s.mnt}/m", "user.kvcachefs.policy", b"lfu")
-s.settle()
-time.sleep(0.5)
+s.committed()
 
 
 def unharmed(what):

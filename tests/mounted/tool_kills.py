@@ -19,7 +19,7 @@ os.unlink(f"{s.mnt}/gone")
 for f in FILES[:2]:  # an older frame of each has to be cleared by a rebuild that knows no better
     s.write(f, blob(f, N))
 s.settle()
-time.sleep(0.3)
+s.committed()
 s.kill()  # so that there is a log
 run("umount", "-l", s.mnt)
 s.drop_pool()

@@ -195,10 +195,11 @@ for i in range(150):
 s.settle()
 left = set(os.listdir(f"{s.mnt}/m/c"))
 assert "f4" in left and "g149" in left and not {"f3", "f5", "f6"} & left, sorted(left)[:8]
+s.committed(uses=True)
 s.kill()
 run("umount", "-l", s.mnt)
 s.mount()
-assert unit(f"{s.mnt}/m/c") == "file" and s.attr("m/c/f4", "hits") >= "100"
+assert unit(f"{s.mnt}/m/c") == "file" and int(s.attr("m/c/f4", "hits")) >= 100
 s.umount()
 s.fsck("-n")
 

@@ -169,7 +169,7 @@ for turn in range(4):
         os.fsync(folder)
         os.close(folder)
     else:
-        time.sleep(0.15)
+        s.committed(still_open=len(others))
     s.kill()
     for fd in others:
         os.close(fd)

@@ -10,10 +10,13 @@ SAME = {"tier": "trimmed_chunks", "quota": "quota_drops", "ttl": "expired_chunks
 
 
 def why():
-    st = s.stats()
-    for reason, counter in SAME.items():
-        assert st[f"evicted_for_{reason}"] == st[counter], (reason, st)
-    return {k[12:]: v for k, v in st.items() if k.startswith("evicted_for_")}
+    """Counters are counted, and read, one after the other: those of one look may differ while
+    something goes."""
+    def same():
+        st = s.stats()
+        return all(st[f"evicted_for_{reason}"] == st[counter]
+                   for reason, counter in SAME.items()) and st
+    return {k[12:]: v for k, v in wait_for(same).items() if k.startswith("evicted_for_")}
 
 
 def spans(name):
@@ -38,7 +41,7 @@ s.settle()
 wait_for(lambda: why()["pool"] > 20)
 got = why()
 assert all(not got[r] for r in got if r != "pool"), got
-assert sum(spans("eviction_age").values()) == got["pool"], (spans("eviction_age"), got)
+wait_for(lambda: sum(spans("eviction_age").values()) == why()["pool"])  # once none goes any more
 st = s.stats()
 assert 60 * MiB <= st["tier_disk_written_bytes"] == st["tier_disk_today_bytes"] < 70 * MiB
 
@@ -64,7 +67,7 @@ for n, (path, where) in enumerate((("d/a", "cpu"), ("d/b", "disk"), ("d/c", "all
     put(f"{path}/l", 5000)
     s.settle()
     os.setxattr(f"{s.mnt}/{path}", "user.kvcachefs.demote", where.encode())
-    assert why()["demote"] == before["demote"] + n + 1
+    wait_for(lambda: why()["demote"] == before["demote"] + n + 1)
 
 # uses: a burst is one; a second later it is another
 put("u/c/l0", 5000)
@@ -72,17 +75,26 @@ put("u/c/l1", 5000)
 s.settle()
 time.sleep(1.2)
 count = lambda: sum(spans("use_gap").values())
-n = count()
+n, began = count(), time.monotonic()
 for i in range(5):
     s.read("u/c/l0")
     s.read("u/c/l1")
-assert n + 1 <= count() <= n + 3, (n, count())  # a machine at work may be slow between two
+pauses = int((time.monotonic() - began) / 0.3)  # a machine at work may be slow between two
+assert n + 1 <= count() <= n + 1 + pauses, (n, count(), pauses)
 assert any(v for k, v in spans("use_gap").items() if int(re.match(r"\d+", k)[0]) >= 2)
 
 # the same in metrics: histograms add up, a reason and a tier each
-with open(f"{s.mnt}/.kvcachefs/metrics") as f:
-    text = f.read()
-st = s.stats()
+def settled_metrics():
+    """Of a mount at rest, as stats say it before and after."""
+    before = s.stats()
+    with open(f"{s.mnt}/.kvcachefs/metrics") as f:
+        text = f.read()
+    after = s.stats()
+    return all(v == after[k] for k, v in before.items()
+               if k.startswith(("evicted_for_", "tier_disk_written_"))) and (text, after)
+
+
+text, st = wait_for(settled_metrics)
 for name in ("eviction_age", "use_gap"):
     x = f"kvcachefs_{name}_seconds"
     assert f"# TYPE {x} histogram" in text
@@ -92,7 +104,8 @@ for name in ("eviction_age", "use_gap"):
     assert values == sorted(values) and values[-1] > 0
     assert int(re.search(rf"{x}_count (\d+)", text)[1]) == values[-1]
     assert float(re.search(rf"{x}_sum ([\d.]+)", text)[1]) > 0
-for reason, v in why().items():
+for reason in why():
+    v = st[f"evicted_for_{reason}"]
     assert f'kvcachefs_evictions_by_reason_total{{reason="{reason}"}} {v}\n' in text
 wrote = st["tier_disk_written_bytes"]
 assert f'kvcachefs_tier_written_bytes_total{{tier="disk"}} {wrote}\n' in text

@@ -87,6 +87,7 @@ static enum virtual which(uint64_t ino)
 	return (enum virtual)(ino - KVFS_VIRTUAL);
 }
 
+#define CONTROL_MAX 4096
 #define LEASE_TEXT_MAX (64u << 20)
 #define LEASE_USER_MAX (256u << 20) /* the memory that the leases of one user take; not root's */
 
@@ -473,20 +474,30 @@ void kvfs_virtual_read(fuse_req_t req, uint64_t ino, size_t size, off_t off,
 	c->run(c);
 }
 
-/* One word a write; its end, if it takes time, is seen by reading. */
-static void control(fuse_req_t req, const char *buf, size_t size)
+/*
+ * One command a write; its end, if it takes time, is seen by opening the file anew. What there is
+ * to say at once is read by the same descriptor.
+ */
+static void control(fuse_req_t req, struct handle *h, const char *buf, size_t size)
 {
-	char word[32];
+	KVC_MEM char *words = strndup(buf, size);
+	char *text = NULL;
+	size_t len = 0;
+	FILE *answer = words && size < CONTROL_MAX ? open_memstream(&text, &len) : NULL;
 	int err;
 
-	if (size >= sizeof word) {
-		fuse_reply_err(req, EINVAL);
+	if (!answer) {
+		fuse_reply_err(req, size < CONTROL_MAX ? ENOMEM : EINVAL);
 		return;
 	}
-	memcpy(word, buf, size);
-	word[size] = 0;
-	word[strcspn(word, "\n")] = 0;
-	err = kvc_control(kvfs_of(req)->k, word);
+	words[strcspn(words, "\n")] = 0;
+	err = kvc_control(kvfs_of(req)->k, words, answer);
+	fclose(answer);
+	pthread_mutex_lock(&h->lock);
+	free(h->text);
+	h->text = text;
+	h->len = text ? len : 0;
+	pthread_mutex_unlock(&h->lock);
 	if (err)
 		fuse_reply_err(req, kvfs_errno(err));
 	else
@@ -501,7 +512,7 @@ void kvfs_virtual_write(fuse_req_t req, uint64_t ino, const char *buf, size_t si
 
 	(void)off;
 	if (which(ino) == V_CONTROL) {
-		control(req, buf, size);
+		control(req, h, buf, size);
 		return;
 	}
 	pthread_mutex_lock(&h->lock);

@@ -56,6 +56,12 @@ int kvm_mount_of(const char *inside, char mnt[KVM_PATH]);
 /* A file of its .kvcachefs: a descriptor, or -1 after the message. */
 int kvm_mount_open(const char *mnt, const char *name, int flags);
 
+/*
+ * Writes a command to .kvcachefs/control, and reads what it answers at once. 0, or 1 after the
+ * message.
+ */
+int kvm_control(const char *mnt, const char *words, char *answer, size_t room);
+
 /* Commands in files of their own; the table in ctl.c says what they take. */
 int kvm_run_status(int argc, char **argv);
 int kvm_run_stats(int argc, char **argv);
@@ -64,6 +70,8 @@ int kvm_run_prefetch(int argc, char **argv);
 int kvm_run_lease(int argc, char **argv);
 int kvm_run_import(int argc, char **argv);
 int kvm_run_rekey(int argc, char **argv);
+int kvm_run_flush(int argc, char **argv);
+int kvm_run_verify(int argc, char **argv);
 int kvm_run_gpus(int argc, char **argv);
 int kvm_run_hash(int argc, char **argv);
 int kvm_run_newkey(int argc, char **argv);

@@ -1,55 +1,266 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcachectl import and rekey: long work of the daemon, by .kvcachefs/control. */
+/*
+ * kvcachectl import, rekey, flush and verify: long work of the daemon, begun by .kvcachefs/control,
+ * which tells how it goes: a line for people, and then "name value" lines. Who stops to wait here
+ * does not end it.
+ */
 #include "ctl.h"
 
+#include "json.h"
+
 #include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Starts a sweep and waits for its end. */
-static int sweep(const char *inside, const char *word)
+#define LOOK_US 100000
+
+struct sweep {
+	const char *name;
+	char mnt[KVM_PATH], text[4096]; /* what control says of it */
+	bool json;
+};
+
+static volatile sig_atomic_t left;
+
+static void leave(int sig)
 {
-	char line[256], mnt[KVM_PATH];
-	int fd = kvm_mount_of(inside, mnt) ? -1 : kvm_mount_open(mnt, "control", O_WRONLY);
+	(void)sig;
+	left = 1;
+}
+
+int kvm_control(const char *mnt, const char *words, char *answer, size_t room)
+{
+	int fd = kvm_mount_open(mnt, "control", O_RDWR), err;
+	ssize_t n;
 
 	if (fd < 0)
 		return 1;
-	if (write(fd, word, strlen(word)) < 0) {
-		int err = errno;
-
-		close(fd);
-		return kvm_fail("%s: %s", word,
-				err == EBUSY ? "another sweep is under way" : strerror(err));
-	}
+	*answer = 0;
+	err = write(fd, words, strlen(words)) < 0 ? errno : 0;
+	n = pread(fd, answer, room - 1, 0);
 	close(fd);
-	for (;;) {
-		ssize_t n;
+	if (n >= 0)
+		answer[n] = 0;
+	answer[strcspn(answer, err ? "\n" : "")] = 0;
+	if (!err)
+		return 0;
+	return kvm_fail("%.*s: %s", (int)strcspn(words, " "), words,
+			*answer         ? answer
+			: err == EBUSY  ? "another such work is under way"
+			: err == ESRCH  ? "none is under way"
+			: err == EINVAL ? "this mount's daemon does not know that"
+					: strerror(err));
+}
 
-		fd = kvm_mount_open(mnt, "control", O_RDONLY);
-		if (fd < 0)
+static int look(struct sweep *s)
+{
+	int fd = kvm_mount_open(s->mnt, "control", O_RDONLY);
+	ssize_t n;
+
+	if (fd < 0)
+		return 1;
+	n = read(fd, s->text, sizeof s->text - 1);
+	close(fd);
+	s->text[n > 0 ? n : 0] = 0;
+	return 0;
+}
+
+/* What stands behind "name " at a line's begin; 0: nothing. */
+static uint64_t value(const struct sweep *s, const char *name)
+{
+	size_t n = strlen(name);
+
+	for (const char *at = s->text; (at = strchr(at, '\n')); at++)
+		if (!strncmp(at + 1, name, n) && at[1 + n] == ' ')
+			return strtoull(at + 1 + n, NULL, 10);
+	return 0;
+}
+
+/* Calls fn with what each tier lacks. */
+static void each_tier(const struct sweep *s, void (*fn)(void *arg, const char *tier, uint64_t n),
+		      void *arg)
+{
+	char tier[64];
+	uint64_t n;
+
+	for (const char *at = s->text; (at = strchr(at, '\n')); at++)
+		if (sscanf(at + 1, "failed_in %63s %" SCNu64, tier, &n) == 2)
+			fn(arg, tier, n);
+}
+
+static void add_tier(void *arg, const char *tier, uint64_t n)
+{
+	char *list = arg;
+
+	snprintf(list + strlen(list), 256 - strlen(list), "%s%s %" PRIu64, *list ? ", " : "", tier,
+		 n);
+}
+
+static void json_tier(void *arg, const char *tier, uint64_t n)
+{
+	kvm_json_number(arg, tier, n);
+}
+
+static void progress(const struct sweep *s)
+{
+	uint64_t done = value(s, "bytes"), all = value(s, "all_bytes");
+	char a[32];
+
+	fprintf(stderr, "\r%.*s, %s", (int)strcspn(s->text, "\n"), s->text, kvc_size_text(done, a));
+	if (all)
+		fprintf(stderr, " (%" PRIu64 " %%)", kvc_min(100, done * 100 / all));
+	fputs("\033[K", stderr);
+}
+
+static void print_json(const struct sweep *s)
+{
+	struct kvm_json j = { stdout, false };
+	uint64_t seen = value(s, "seen"), changed = value(s, "changed"),
+		 failed = value(s, "failed");
+	bool verify = !strcmp(s->name, "verify");
+
+	kvm_json_begin(&j, NULL, '{');
+	kvm_json_text(&j, "mount", s->mnt);
+	kvm_json_text(&j, "what", s->name);
+	kvm_json_number(&j, "seen", seen);
+	if (verify)
+		kvm_json_number(&j, "good", seen - changed - failed);
+	kvm_json_number(&j, verify ? "damaged" : "changed", changed);
+	kvm_json_number(&j, verify ? "unreadable" : "failed", failed);
+	if (verify)
+		kvm_json_number(&j, "lost", value(s, "lost"));
+	kvm_json_number(&j, "bytes", value(s, "bytes"));
+	kvm_json_begin(&j, "failed_in", '{');
+	each_tier(s, json_tier, &j);
+	kvm_json_end(&j, '}');
+	kvm_json_end(&j, '}');
+	putchar('\n');
+}
+
+/* It is over: what came of it. */
+static int tell(const struct sweep *s)
+{
+	int head = (int)strcspn(s->text, "\n");
+	bool verify = !strcmp(s->name, "verify");
+	uint64_t changed = value(s, "changed"), failed = value(s, "failed");
+	char tiers[256] = "";
+
+	if (strncmp(s->text, s->name, strlen(s->name)) != 0)
+		return kvm_fail("%s has ended, and what came of it is not known: another such "
+				"work has begun",
+				s->name);
+	if (s->json)
+		print_json(s);
+	else if (verify)
+		printf("%.*s, %" PRIu64 " good\n", head, s->text,
+		       value(s, "seen") - changed - failed);
+	else
+		printf("%.*s\n", head, s->text);
+	if (value(s, "error"))
+		return 1;
+	if (!failed && !(verify && changed))
+		return 0;
+	each_tier(s, add_tier, tiers);
+	if (verify)
+		return kvm_fail("copies damaged or unreadable, by tier: %s; of %" PRIu64
+				" files it was the last copy",
+				tiers, value(s, "lost"));
+	return kvm_fail("%" PRIu64 " files failed%s%s; the daemon's log says why, and it goes on "
+			"trying",
+			failed, *tiers ? ", by tier: " : "", tiers);
+}
+
+static int await(struct sweep *s)
+{
+	struct sigaction act = { .sa_handler = leave };
+	bool people = isatty(STDERR_FILENO);
+
+	sigaction(SIGINT, &act, NULL);
+	sigaction(SIGTERM, &act, NULL);
+	for (;;) {
+		if (look(s))
 			return 1;
-		n = read(fd, line, sizeof line - 1);
-		close(fd);
-		line[n > 0 ? n : 0] = 0;
-		if (!strstr(line, "running:"))
+		if (people)
+			progress(s);
+		if (left || !strstr(s->text, " running: "))
 			break;
-		usleep(100000);
+		usleep(LOOK_US);
 	}
-	fputs(line, stdout);
-	return strncmp(line, word, strlen(word)) || strstr(line, "failed: ") ||
-	       !strstr(line, " 0 failed");
+	if (people)
+		fputs("\r\033[K", stderr);
+	if (left && strstr(s->text, " running: "))
+		return kvm_fail("%s goes on in the daemon%s", s->name,
+				strcmp(s->name, "verify") ? ""
+							  : "; kvcachectl verify --stop ends it");
+	return tell(s);
+}
+
+/* Starts it and waits for its end. */
+static int sweep(struct sweep *s, const char *inside, const char *words)
+{
+	char answer[512];
+
+	return kvm_mount_of(inside, s->mnt)
+		       ?: kvm_control(s->mnt, words, answer, sizeof answer) ?: await(s);
+}
+
+static int simple(const char *name, int argc, char **argv)
+{
+	struct sweep s = { .name = name };
+	const struct kvm_option options[] = { { "json", &s.json, NULL }, { 0 } };
+	int err = kvm_options(&argc, argv, options);
+
+	return err ?: sweep(&s, argc ? argv[0] : NULL, name);
 }
 
 int kvm_run_import(int argc, char **argv)
 {
-	int err = kvm_plain(&argc, argv);
-
-	return err ?: sweep(argc ? argv[0] : NULL, "import");
+	return simple("import", argc, argv);
 }
 
 int kvm_run_rekey(int argc, char **argv)
 {
-	int err = kvm_plain(&argc, argv);
+	return simple("rekey", argc, argv);
+}
 
-	return err ?: sweep(argc ? argv[0] : NULL, "rekey");
+int kvm_run_flush(int argc, char **argv)
+{
+	return simple("flush", argc, argv);
+}
+
+int kvm_run_verify(int argc, char **argv)
+{
+	struct sweep s = { .name = "verify" };
+	const char *tier = NULL, *rate = NULL;
+	bool stop = false;
+	const struct kvm_option options[] = {
+		{ "json", &s.json, NULL },
+		{ "tier", NULL, &tier },
+		{ "rate", NULL, &rate },
+		{ "stop", &stop, NULL },
+		{ 0 },
+	};
+	int err = kvm_options(&argc, argv, options);
+	uint64_t bytes = 0;
+	char words[256], answer[512];
+
+	if (err)
+		return err;
+	if (rate && (kvc_size_parse(rate, &bytes) || !bytes))
+		return kvm_misused("--rate %s: bytes a second, such as 100M", rate);
+	if (tier && (!*tier || strlen(tier) > 60 || strpbrk(tier, " \n")))
+		return kvm_misused("--tier %s: such as disk; kvcachectl config lists them", tier);
+	if (stop && (tier || rate || s.json))
+		return kvm_misused("verify: --stop goes with no other option");
+	if (stop)
+		return kvm_mount_of(argc ? argv[0] : NULL, s.mnt)
+			       ?: kvm_control(s.mnt, "stop verify", answer, sizeof answer);
+	snprintf(words, sizeof words, "verify");
+	if (tier)
+		snprintf(words + strlen(words), 100, " tier=%s", tier);
+	if (rate)
+		snprintf(words + strlen(words), 100, " rate=%" PRIu64, bytes);
+	return sweep(&s, argc ? argv[0] : NULL, words);
 }

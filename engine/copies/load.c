@@ -38,6 +38,29 @@ static void forget_both(struct kvc *k, struct kvc_node *n, unsigned bad)
 	kvc_node_dirty_locked(k, n);
 }
 
+int kvc_copy_bad_both(struct kvc *k, uint64_t ino, unsigned tier, bool *lost)
+{
+	struct kvc_node *n;
+	int err = kvc_node_get_both(k, ino, &n);
+
+	if (err)
+		return err;
+	if (n->state == KVC_LOADING || n->state == KVC_GONE) {
+		err = -EBUSY;
+	} else {
+		forget_both(k, n, 1u << tier);
+		if (n->state == KVC_BOTH && !kvc_placed(k, n))
+			kvc_become_locked(k, n, KVC_RESIDENT);
+		if (n->state == KVC_BOTH || n->state == KVC_RESIDENT)
+			kvc_spill_queue_locked(k, n, false);
+		*lost = n->state == KVC_LOWER && !kvc_placed_anywhere(n);
+		if (*lost)
+			k->copies_up->lost_both(k, n);
+	}
+	kvc_node_settle_locked(k, n);
+	return err;
+}
+
 static void load_run(struct kvc *k, struct kvc_job *j);
 
 /*

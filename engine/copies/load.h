@@ -7,5 +7,11 @@
 
 /* Starts loading a LOWER object; who waits parks on n->waiters. */
 int kvc_load_start_locked(struct kvc *k, struct kvc_node *n, bool prefetch);
+/*
+ * The copy in this tier is known to be bad: it is forgotten, as by a load, and made anew where
+ * another has the file; else the file goes (*lost). 0, or why not; -EBUSY: a load is under way,
+ * which will find out itself.
+ */
+int kvc_copy_bad_both(struct kvc *k, uint64_t ino, unsigned tier, bool *lost);
 
 #endif

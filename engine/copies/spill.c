@@ -440,6 +440,18 @@ static void spill_run(struct kvc *k, struct kvc_job *j)
 	kvc_copy_fini(&s.c);
 }
 
+/* A job that waits goes to the front. */
+static void hurry_locked(struct kvc *k, unsigned tier, struct kvc_job *j)
+{
+	struct kvc_tier_state *ts = &k->tier[tier];
+
+	kvc_job_unlink_locked(ts, j);
+	j->priority = KVC_P_URGENT;
+	j->due_ns = 0;
+	kvc_list_add_tail(&ts->jobs[KVC_P_URGENT], &j->link);
+	kvc_tier_tell_locked(ts, KVC_P_URGENT);
+}
+
 static void queue_locked(struct kvc *k, struct kvc_node *n, unsigned tier, enum kvc_priority p,
 			 uint64_t due_ns)
 {
@@ -449,15 +461,8 @@ static void queue_locked(struct kvc *k, struct kvc_node *n, unsigned tier, enum 
 		return;
 	/* Sooner than it was going to be; what failed only where somebody waits for it. */
 	if (j && p == KVC_P_URGENT &&
-	    (j->priority == KVC_P_SPILL || k->stopping || !kvc_list_empty(&n->sync_waiters))) {
-		struct kvc_tier_state *ts = &k->tier[tier];
-
-		kvc_job_unlink_locked(ts, j);
-		j->priority = KVC_P_URGENT;
-		j->due_ns = 0;
-		kvc_list_add_tail(&ts->jobs[KVC_P_URGENT], &j->link);
-		kvc_tier_tell_locked(ts, KVC_P_URGENT);
-	}
+	    (j->priority == KVC_P_SPILL || k->stopping || !kvc_list_empty(&n->sync_waiters)))
+		hurry_locked(k, tier, j);
 	if (n->spilling & (1u << tier))
 		return;
 	if (kvc_job_add_locked(k, p, spill_run, n, tier, due_ns, &n->queued[tier])) {
@@ -483,4 +488,15 @@ void kvc_spill_queue_locked(struct kvc *k, struct kvc_node *n, bool urgent)
 		queue_locked(k, n, t, urgent ? KVC_P_URGENT : KVC_P_SPILL, due);
 	}
 	kvc_admit_refused_locked(k, n, refused && !asked);
+}
+
+void kvc_spill_now_locked(struct kvc *k, struct kvc_node *n)
+{
+	n->hopeless = 0;
+	n->tries = 0;
+	n->failing = false;
+	kvc_spill_queue_locked(k, n, true);
+	kvc_tier_each(k, t)
+		if (n->queued[t] && n->queued[t]->priority >= KVC_P_PARKED)
+			hurry_locked(k, t, n->queued[t]);
 }

@@ -98,7 +98,7 @@ struct kvc {
 	struct kvc_demotes *demotes;
 
 	/* calls/ */
-	struct kvc_sweep *sweep; /* import and rekey; NULL: none yet */
+	struct kvc_sweep *sweep; /* sweep.h; NULL: none yet */
 };
 
 /*

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The sweep "rekey": seals again, with the key that new frames get, what is sealed with another or
+ * not at all. Each object is brought into the pool and copied down anew; the old copy goes when the
+ * new one is recorded.
+ */
+#include "calls.h"
+#include "file.h"
+#include "load.h"
+#include "path.h"
+#include "spill.h"
+#include "sweep.h"
+#include "tierq.h"
+
+/* Brings an object into the pool and holds it there by n->leases. */
+static int bring(struct kvc *k, uint64_t ino, struct kvc_node **n)
+{
+	struct kvc_sweeper x;
+	int err;
+
+	kvc_lock_both(k);
+	err = kvc_node_get_both(k, ino, n);
+	if (!err) {
+		kvc_chunk_stir((*n)->chunk);
+		(*n)->leases++;
+	}
+	if (!err && (*n)->state == KVC_LOWER)
+		err = kvc_load_start_locked(k, *n, true);
+	while (!err && (*n)->state == KVC_LOADING) {
+		kvc_sweeper_init(&x);
+		kvc_park_locked(k, &(*n)->waiters, &x.w);
+		kvc_unlock_both(k);
+		err = kvc_sweeper_wait(&x);
+		kvc_lock_both(k);
+	}
+	if (!err && (*n)->state != KVC_BOTH && (*n)->state != KVC_RESIDENT)
+		err = -EBUSY; /* open for writing: its next publish uses the new key anyway */
+	kvc_unlock_both(k);
+	return err;
+}
+
+static void let_go(struct kvc *k, struct kvc_node *n)
+{
+	kvc_lock(k);
+	n->leases--;
+	if (n->lost && !n->nopen && !n->leases)
+		kvc_destroy_locked(k, n);
+	kvc_node_settle_locked(k, n);
+	kvc_unlock(k);
+}
+
+static int rekey_one(struct kvc_sweep *s, const struct kvc_placed *p)
+{
+	struct kvc *k = s->k;
+	struct kvc_node *n = NULL;
+	char path[KVC_FRAME_PATH_MAX + 1], model[KVC_MODEL_NAME + 1];
+	uint32_t want;
+	bool again;
+	int err;
+
+	kvc_lock_both(k);
+	err = kvc_path_both(k, p->ino, path);
+	kvc_unlock_both(k);
+	if (err)
+		return err;
+	kvc_model_name(path, model);
+	want = kvc_keys_for(k->keys, model);
+	if (!k->tier[p->tier].t || p->place.key == want)
+		return 0;
+	err = bring(k, p->ino, &n);
+	if (!err) {
+		kvc_lock_both(k);
+		again = !n->lost && n->place[p->tier].gen && n->place[p->tier].key != want &&
+			(n->state == KVC_BOTH || n->place[p->tier].codec & KVC_PLACE_LEFT);
+		if (again) {
+			n->resealing |= 1u << p->tier;
+			kvc_spill_queue_locked(k, n, true);
+		}
+		kvc_unlock_both(k);
+		/* One after the other, so that the pool keeps room for those it is for. */
+		for (int i = 0; again && i < 10000 && !s->stop; i++) {
+			kvc_lock(k);
+			again = !n->lost && (n->resealing & (1u << p->tier));
+			kvc_unlock(k);
+			if (again)
+				usleep(1000);
+		}
+		kvc_lock(k);
+		n->resealing &= ~(1u << p->tier);
+		kvc_unlock(k);
+		err = again ? -EIO : 0;
+		s->changed += !err;
+		kvc_count_by(&k->stats, rekeyed, !err);
+	}
+	if (n)
+		let_go(k, n);
+	if (err && err != -ENOENT && err != -ESTALE)
+		s->failed++;
+	return 0;
+}
+
+int kvc_rekey_run(struct kvc_sweep *s)
+{
+	struct kvc *k = s->k;
+	struct kvc_placed batch[KVC_SWEEP_BATCH];
+	uint64_t ino = 0;
+	unsigned tier = 0;
+	size_t n;
+	int err = k->keys ? kvc_sweep_commit(s) : -ENOKEY;
+
+	while (!err && !s->stop) {
+		kvc_catalog_lock(k->cat);
+		err = kvc_place_next(k->cat, &ino, &tier, KVC_SWEEP_BATCH, batch, &n);
+		kvc_catalog_unlock(k->cat);
+		if (err || !n)
+			break;
+		for (size_t i = 0; i < n && !s->stop; i++) {
+			s->seen++;
+			rekey_one(s, &batch[i]);
+		}
+	}
+	return err;
+}

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""kvcachectl flush: what only memory has goes to its tiers and survives a power loss of the pool; what
+failed is tried at once and told by tier; who stops waiting does not end it."""
+import json, os, signal
+from kvtest import *
+
+CTL = binary("kvcachectl")
+N = 300000
+BAD, SLOW_PUTS = f"{TMP}/bad", f"{TMP}/slow"
+
+
+def flush(*words, ok=True):
+    p = run(CTL, "flush", "--json", *words, ok=ok)
+    return json.loads(p.stdout.splitlines()[0]), p.stdout
+
+
+os.mkdir(f"{TMP}/r")
+s = Store(cpu="64M", options=f"write=back,settle=3600000,remote=dir://{TMP}/r,"
+          f"shim=fail-while:{BAD}+delay-put:200+delay-while:{SLOW_PUTS}+only:disk").mount()
+j, _ = flush(s.mnt)
+assert (j["what"], j["seen"], j["changed"], j["failed"]) == ("flush", 0, 0, 0), j
+
+# write=back: no copy before, all of them after, one that is being written apart
+for i in range(6):
+    s.write(f"m/c{i}/l", blob(i, N))
+being = open(f"{s.mnt}/m/being", "wb")
+being.write(blob("being", N))
+assert all(s.attr(f"m/c{i}/l", "tiers") == "cpu" for i in range(6))
+p = run(CTL, "flush", f"{s.mnt}/m/c0", ok=True)
+assert p.stdout == "flush done: 6 to copy, 6 copied, 0 failed\n", p
+assert all(s.attr(f"m/c{i}/l", "tiers") == "cpu,disk,dir" for i in range(6))
+being.close()
+j, _ = flush(s.mnt)
+assert (j["seen"], j["changed"], j["bytes"]) == (1, 1, N), j
+s.kill()
+s.drop_pool()
+run("umount", "-l", s.mnt)
+s.mount()
+assert all(s.read(f"m/c{i}/l") == blob(i, N) for i in range(6))
+assert s.read("m/being") == blob("being", N)
+
+# a tier that fails is named, and how many; the other one has them; and again when it works
+open(BAD, "w").close()
+for i in range(3):
+    s.write(f"m/d{i}/l", blob(10 + i, N))
+j, text = flush(s.mnt, ok=False)
+assert j["failed"] == 3 and j["changed"] == 0 and j["failed_in"] == {"disk": 3}, j
+assert "kvcachectl: 3 files failed, by tier: disk 3;" in text and text.count("\n") == 2, text
+assert all(s.attr(f"m/d{i}/l", "tiers") == "cpu,dir" for i in range(3))
+os.remove(BAD)
+wait_for(lambda: run(CTL, "flush", s.mnt).returncode == 0)
+assert all(s.attr(f"m/d{i}/l", "tiers") == "cpu,disk,dir" for i in range(3))
+
+# who leaves is told that it goes on; one at a time
+open(SLOW_PUTS, "w").close()
+for i in range(40):
+    s.write(f"m/e{i}/l", blob(20 + i, 5000))
+p = subprocess.Popen([CTL, "flush", s.mnt], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                     text=True)
+wait_for(lambda: "running" in open(f"{s.mnt}/.kvcachefs/control").read())
+q = run(CTL, "verify", s.mnt)
+assert q.returncode == 1 and "verify: another such work is under way" in q.stdout, q
+q = run(CTL, "verify", "--stop", s.mnt)
+assert q.returncode == 1 and "none is under way" in q.stdout, q
+p.send_signal(signal.SIGINT)
+out = p.communicate()[0]
+assert p.returncode == 1 and out == "kvcachectl: flush goes on in the daemon\n", out
+os.remove(SLOW_PUTS)
+wait_for(lambda: "done" in open(f"{s.mnt}/.kvcachefs/control").read())
+assert all(s.attr(f"m/e{i}/l", "tiers") == "cpu,disk,dir" for i in range(40))
+s.umount()

@@ -66,6 +66,9 @@ lib_engine := -lsqlite3 -lxxhash -lzstd -lcrypto -lm
 
 lib_tiers   = $$($(PKG) --libs hiredis_ssl hiredis libcurl) -lssl
 
+# Debian 12 calls it msgpack, 13 msgpack-c
+lib_zmq     = $$($(PKG) --libs libzmq) $$($(PKG) --libs msgpack-c 2>/dev/null || $(PKG) --libs msgpack)
+
 src = $(sort $(wildcard $(1)/*.c))
 obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
 ENGINE := $(foreach f,$(FLOORS),$(call obj,$(call src,engine/$f)))
@@ -135,10 +138,10 @@ $(B)/bin/kvcachefs: $(FS) $(TIERS) $(ENGINE)
 $(B)/bin/mkfs.kvcachefs: $(call obj,mkfs/mkfs.c mkfs/mounts.c mkfs/pools.c mkfs/tool.c)
 $(B)/bin/fsck.kvcachefs: $(call obj,$(wildcard mkfs/fsck*.c) mkfs/tool.c)
 $(B)/bin/mount.kvcachefs: $(call obj,mkfs/mount.c)
-$(B)/bin/kvcachectl: $(call obj,$(wildcard mkfs/ctl*.c mkfs/replay*.c mkfs/trace*.c) mkfs/json.c mkfs/mounts.c mkfs/pools.c mkfs/tool.c) $(B)/lib/libkvcachefs.a
+$(B)/bin/kvcachectl: $(call obj,$(wildcard mkfs/ctl*.c mkfs/replay*.c mkfs/trace*.c) mkfs/json.c mkfs/mounts.c mkfs/pools.c mkfs/publish.c mkfs/tool.c) $(B)/lib/libkvcachefs.a
 $(TOOLS:%=$(B)/bin/%): $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
-	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter $(B)/obj/mkfs/% %.a,$^) $(TIERS) $(ENGINE) $(lib_tiers) $(lib_engine) $(if $(filter %.a,$^),$(lib_gpu))
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter $(B)/obj/mkfs/% %.a,$^) $(TIERS) $(ENGINE) $(lib_tiers) $(lib_engine) $(if $(filter %.a,$^),$(lib_gpu) $(lib_zmq))
 
 $(B)/obj/gpu/cuda.o: gpu/cuda.cu $(wildcard gpu/*.h gpu/*.cuh) $(B)/flags
 	$(call say,NVCC,$<)

@@ -548,8 +548,7 @@ void kvfs_virtual_release(fuse_req_t req, uint64_t ino, struct fuse_file_info *f
 	struct kvfs *f = kvfs_of(req);
 
 	pthread_mutex_lock(&h->lock);
-	if (which(ino) == V_LEASE && !h->taken && h->len > 9 &&
-	    !memcmp(h->text, "prefetch\n", 9))
+	if (which(ino) == V_LEASE && !h->taken && h->len > 9 && !memcmp(h->text, "prefetch\n", 9))
 		take(f, h, 0);          /* written and closed: that asks for it too */
 	pthread_mutex_unlock(&h->lock); /* nobody waits for it: no call on it is under way */
 	if (h->lease)

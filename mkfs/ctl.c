@@ -57,8 +57,9 @@ static const struct kvm_command commands[] = {
 	  "what each policy would have had of a trace's chunks", 1, 1000, kvm_run_replay },
 	{ "trace", "[-o FILE] [--paths] [--seconds N] [PATH]",
 	  "record a mount's requests for replay", 0, 1, kvm_run_trace },
-	{ "events", "[--for TIME] [PATH]", "what happens to files, a line each, until a signal", 0,
-	  1, kvm_run_events },
+	{ "events", "[--for TIME] [--zmq ADDRESS [--topic TEXT] [--arrays] [--bytes]] [PATH]",
+	  "what happens to files, a line each, until a signal; or for routers", 0, 1,
+	  kvm_run_events },
 	{ "newkey", "FILE [MODEL]", "add a random key to a key file", 1, 2, kvm_run_newkey },
 };
 

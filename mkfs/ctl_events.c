@@ -1,19 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvcachectl events: what happens to files of a mount, as .kvcachefs/events tells it (kvcachefs(8)),
- * until a signal. The daemon keeps a read waiting for nothing, so it is asked again and again.
+ * kvcachectl events: what happens to files of a mount, as .kvcachefs/events tells it
+ * (kvcachefs(8)), until a signal: on stdout, or for routers (publish.h). The daemon keeps a read
+ * waiting for nothing, so it is asked again and again.
+ *
+ * To a router that has just subscribed all that is there is told, and so it is to all of them when
+ * events were lost. Meanwhile events are read on, and told behind: what they say is newer.
  */
 #include "ctl.h"
+#include "publish.h"
 
 #include <fcntl.h>
+#include <ftw.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
 
 #define LOOK_MS 50
+#define FILES_AT_ONCE 1024 /* of a walk, between two looks for events */
+#define FOLDERS_OPEN 64
+
+struct events {
+	int fd;
+	char mnt[KVM_PATH];
+	char text[65536]; /* what was read of a line that has not ended */
+	size_t n;
+	struct kvm_publish *publish; /* NULL: on stdout */
+	bool lost;
+};
 
 static volatile sig_atomic_t stop;
+static struct events *walked; /* nftw gives its function no argument */
+static unsigned files;
 
 static void on_signal(int sig)
 {
@@ -21,46 +42,111 @@ static void on_signal(int sig)
 	stop = 1;
 }
 
-/* What there is now; 0, or 1 after a message. */
-static int pass_on(int fd)
+static void take_lines(struct events *e)
 {
-	static char text[65536];
+	char *line = e->text, *end;
+
+	if (!e->publish) {
+		fwrite(e->text, 1, e->n, stdout);
+		e->n = 0;
+		return;
+	}
+	for (; (end = memchr(line, '\n', e->n - (size_t)(line - e->text))); line = end + 1) {
+		*end = 0;
+		e->lost |= kvm_publish_line(e->publish, line);
+	}
+	e->n -= (size_t)(line - e->text);
+	memmove(e->text, line, e->n);
+}
+
+/* What there is now; 0, or 1 after a message. */
+static int pass_on(struct events *e)
+{
 	ssize_t n;
 
-	while ((n = read(fd, text, sizeof text)) > 0)
-		if (fwrite(text, 1, (size_t)n, stdout) != (size_t)n)
-			break;
-	if (fflush(stdout))
-		return kvm_fail("stdout: %s", strerror(errno));
-	return n < 0 && errno != EINTR ? kvm_fail("the mount tells nothing more: %s",
-						  strerror(errno))
-				       : 0;
+	while ((n = read(e->fd, e->text + e->n, sizeof e->text - e->n)) > 0) {
+		e->n += (size_t)n;
+		take_lines(e);
+	}
+	if (n < 0 && errno != EINTR)
+		return kvm_fail("the mount tells nothing more: %s", strerror(errno));
+	if (e->publish)
+		return kvm_publish_send(e->publish);
+	return fflush(stdout) ? kvm_fail("stdout: %s", strerror(errno)) : 0;
+}
+
+static int tell_file(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+	char tiers[256];
+	ssize_t n;
+
+	(void)st;
+	(void)at;
+	if (type != FTW_F)
+		return stop;
+	n = lgetxattr(path, "user.kvcachefs.tiers", tiers, sizeof tiers - 1);
+	if (n > 0) {
+		tiers[n] = 0;
+		kvm_publish_file(walked->publish, path + strlen(walked->mnt) + 1, tiers);
+	}
+	return stop || (++files % FILES_AT_ONCE == 0 && pass_on(walked));
+}
+
+/* What is there is told from the beginning where somebody lacks it. */
+static void tell_all(struct events *e)
+{
+	if (!kvm_publish_joined(e->publish) && !e->lost)
+		return;
+	e->lost = false;
+	walked = e;
+	/* who cannot be walked to its end is told again by the next event that is lost */
+	nftw(e->mnt, tell_file, FOLDERS_OPEN, FTW_PHYS | FTW_MOUNT);
+}
+
+static int follow(struct events *e, uint64_t seconds)
+{
+	const struct sigaction act = { .sa_handler = on_signal };
+	uint64_t end = seconds ? kvc_mono_ns() + seconds * 1000000000 : UINT64_MAX;
+	int err;
+
+	sigaction(SIGINT, &act, NULL);
+	sigaction(SIGTERM, &act, NULL);
+	signal(SIGPIPE, SIG_IGN);
+	while (!(err = pass_on(e)) && !stop && kvc_mono_ns() < end) {
+		if (e->publish)
+			tell_all(e);
+		poll(NULL, 0, LOOK_MS);
+	}
+	return err ?: pass_on(e);
 }
 
 int kvm_run_events(int argc, char **argv)
 {
-	const struct sigaction act = { .sa_handler = on_signal };
 	const char *text = NULL;
-	const struct kvm_option options[] = { { "for", NULL, &text }, { 0 } };
-	char mnt[KVM_PATH];
-	uint64_t seconds = 0, end;
-	int fd, err = kvm_options(&argc, argv, options);
+	struct kvm_publish_options zmq = { .topic = "" };
+	const struct kvm_option options[] = {
+		{ "for", NULL, &text },        { "zmq", NULL, &zmq.address },
+		{ "topic", NULL, &zmq.topic }, { "arrays", &zmq.arrays, NULL },
+		{ "bytes", &zmq.bytes, NULL }, { 0 },
+	};
+	static struct events e;
+	uint64_t seconds = 0;
+	int err = kvm_options(&argc, argv, options);
 
 	if (err)
 		return err;
 	if (text && (kvm_time_parse(text, &seconds) || !seconds))
 		return kvm_misused("--for %s: a time such as 30s, 10m or 2h", text);
-	if (kvm_mount_of(argc ? argv[0] : NULL, mnt) ||
-	    (fd = kvm_mount_open(mnt, "events", O_RDONLY)) < 0)
+	if (!zmq.address && (*zmq.topic || zmq.arrays || zmq.bytes))
+		return kvm_misused("--topic, --arrays and --bytes are of --zmq");
+	if (kvm_mount_of(argc ? argv[0] : NULL, e.mnt) ||
+	    (e.fd = kvm_mount_open(e.mnt, "events", O_RDONLY)) < 0)
 		return 1;
-	sigaction(SIGINT, &act, NULL);
-	sigaction(SIGTERM, &act, NULL);
-	signal(SIGPIPE, SIG_IGN);
-	end = seconds ? kvc_mono_ns() + seconds * 1000000000 : UINT64_MAX;
-	while (!(err = pass_on(fd)) && !stop && kvc_mono_ns() < end)
-		poll(NULL, 0, LOOK_MS);
+	err = zmq.address ? kvm_publish_open(&e.publish, &zmq) : 0;
 	if (!err)
-		err = pass_on(fd);
-	close(fd);
+		err = follow(&e, seconds);
+	if (e.publish)
+		kvm_publish_close(e.publish);
+	close(e.fd);
 	return err;
 }

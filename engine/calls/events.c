@@ -47,9 +47,8 @@ static size_t take(struct kvc *k, struct events *s, struct event *all, uint64_t 
 		if (!kvc_news_take_locked(k, &s->at, &e->v, &e->number, &late))
 			break;
 		*lost += late;
-		path = e->v.what == KVC_NEWS_dropped
-			       ? e->v.gone
-			       : kvc_news_path_locked(k, e->v.ino, e->number);
+		path = e->v.what == KVC_NEWS_dropped ? e->v.gone
+						     : kvc_news_path_locked(k, e->v.ino, e->number);
 		e->path = path ? strdup(path) : NULL;
 		e->before = e->v.what == KVC_NEWS_renamed && e->v.gone ? strdup(e->v.gone) : NULL;
 	}
@@ -78,20 +77,42 @@ static void put_text(FILE *out, const char *name, const char *text, size_t len)
 	fputc('"', out);
 }
 
+/* Where a file is that has another name now, or was that has none. */
+static void put_tiers(FILE *out, const struct kvc *k, unsigned where)
+{
+	const char *sep = "";
+
+	fputs(", \"tiers\": \"", out);
+	if (where & KVC_NEWS_IN_POOL) {
+		fputs("cpu", out);
+		sep = ",";
+	}
+	kvc_tier_each(k, t)
+		if (where & (1u << t)) {
+			fprintf(out, "%s%s", sep, k->tier[t].t->ops->name);
+			sep = ",";
+		}
+	fputc('"', out);
+}
+
 static void print(const struct kvc *k, const struct event *e, FILE *out)
 {
 	const char *path = e->path ?: "", *slash = strrchr(path, '/');
 	size_t len = strlen(path);
 
-	fprintf(out, "{\"seq\": %" PRIu64 ", \"time\": %" PRIu64 ".%09" PRIu64 ", \"event\": \"%s\"",
+	fprintf(out,
+		"{\"seq\": %" PRIu64 ", \"time\": %" PRIu64 ".%09" PRIu64 ", \"event\": \"%s\"",
 		e->number, e->v.at_ns / 1000000000, e->v.at_ns % 1000000000, words[e->v.what]);
 	if (e->v.tier != KVC_NEWS_NONE)
 		fprintf(out, ", \"tier\": \"%s\"",
 			e->v.tier == KVC_NEWS_POOL ? "cpu" : k->tier[e->v.tier].t->ops->name);
+	else if (!e->v.folder)
+		put_tiers(out, k, e->v.where);
 	put_text(out, "path", path, len);
 	if (e->before)
 		put_text(out, "before", e->before, strlen(e->before));
-	put_text(out, "chunk", path, e->v.folder || e->v.alone || !slash ? len : (size_t)(slash - path));
+	put_text(out, "chunk", path,
+		 e->v.folder || e->v.alone || !slash ? len : (size_t)(slash - path));
 	put_text(out, "model", path, e->v.folder || slash ? strcspn(path, "/") : 0);
 	if (e->v.folder)
 		fputs(", \"folder\": true}\n", out);

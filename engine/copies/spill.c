@@ -83,6 +83,25 @@ static void replace_both(struct kvc *k, struct kvc_node *n, unsigned tier, struc
 	n->left &= ~bit;
 }
 
+/*
+ * Row and object are written with the placement, which is of no use without them. And so is the
+ * chunk, or a flush that comes before the next commit leaves a file that nobody evicts.
+ */
+static void put_rows_both(struct kvc *k, struct kvc_node *n, unsigned tier)
+{
+	if (n->chunk && !n->chunk->known) {
+		struct kvc_chunk_row r;
+
+		kvc_chunk_row(k, n->chunk, &r);
+		n->chunk->known = !kvc_chunk_put(k->cat, &r);
+	}
+	if (kvc_row_put(k->cat, &n->row, &n->paid) ||
+	    kvc_object_put(k->cat, n->row.ino, &n->object) ||
+	    kvc_place_put(k->cat, n->row.ino, tier, &n->place[tier]))
+		kvc_warn("the catalog does not take the placement of inode %llx",
+			 (unsigned long long)n->row.ino);
+}
+
 /* The copy is good: record it. Returns whether it still is of the object as it stands. */
 static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const struct kvc_copy *c,
 			uint64_t gen, bool snap, const struct kvc_where *where)
@@ -126,21 +145,7 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 	n->place_txn = kvc_catalog_txn(k->cat);
 	n->has_places = true;
 	kvc_node_dirty_locked(k, n);
-	/*
-	 * Row and object are written with it: a placement is of no use without them. And so is the
-	 * chunk, or a flush that comes before the next commit leaves a file that nobody evicts.
-	 */
-	if (n->chunk && !n->chunk->known) {
-		struct kvc_chunk_row r;
-
-		kvc_chunk_row(k, n->chunk, &r);
-		n->chunk->known = !kvc_chunk_put(k->cat, &r);
-	}
-	if (kvc_row_put(k->cat, &n->row, &n->paid) ||
-	    kvc_object_put(k->cat, n->row.ino, &n->object) ||
-	    kvc_place_put(k->cat, n->row.ino, tier, &n->place[tier]))
-		kvc_warn("the catalog does not take the placement of inode %llx",
-			 (unsigned long long)n->row.ino);
+	put_rows_both(k, n, tier);
 	if (n->state == KVC_RESIDENT)
 		kvc_become_locked(k, n, KVC_BOTH);
 	if (!tier && n->chunk && !n->chunk->fresh &&

@@ -208,6 +208,22 @@ static void unpublished_locked(struct kvc *k, struct kvc_node *n, int err)
 	kvc_node_dirty_locked(k, n);
 }
 
+/* Pages that were prepared behind its end and not used go, and leave its times as they are. */
+static void give_back(struct kvc_node *n, int fd, struct stat *st)
+{
+	const struct timespec keep[2] = {
+		{ .tv_nsec = UTIME_OMIT },
+		kvc_file_time(n->row.mtime_ns),
+	};
+
+	if (n->prepared > kvc_round_up((uint64_t)st->st_size, KVC_PAGE) &&
+	    !ftruncate(fd, st->st_size)) {
+		futimens(fd, keep);
+		fstat(fd, st);
+	}
+	n->prepared = 0;
+}
+
 void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 {
 	struct kvc_segment from = kvc_segment_of(n), to;
@@ -253,17 +269,7 @@ void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 		if (size > n->object.size)
 			kvc_unit_grew_locked(k, n, size - n->object.size);
 	}
-	/* Give back what was prepared and not used. */
-	if (n->prepared > kvc_round_up(size, KVC_PAGE) && !ftruncate(fd, st.st_size)) {
-		const struct timespec again[2] = {
-			{ .tv_nsec = UTIME_OMIT },
-			kvc_file_time(n->row.mtime_ns),
-		};
-
-		futimens(fd, again);
-		fstat(fd, &st);
-	}
-	n->prepared = 0;
+	give_back(n, fd, &st);
 	kvc_ahead_set_locked(k, n, 0);
 	n->snapshot = false; /* who waits for one is served by the copy of what is published now */
 	n->object.size = n->row.size = size;

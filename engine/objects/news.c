@@ -2,6 +2,7 @@
 /* See news.h. */
 #include "news.h"
 
+#include "file.h"
 #include "node.h"
 
 #include <string.h>
@@ -54,6 +55,15 @@ static void put(struct kvc_news *r, struct kvc_news_item v)
 	}
 }
 
+static uint8_t where(const struct kvc_node *n)
+{
+	unsigned bits = kvc_has_segment(n) && n->object.gen ? KVC_NEWS_IN_POOL : 0;
+
+	for (unsigned t = 0; t < KVC_TIERS; t++)
+		bits |= kvc_placed_in(n, t) ? 1u << t : 0;
+	return (uint8_t)bits;
+}
+
 static struct kvc_news_item item(enum kvc_news_what what, int tier, const struct kvc_node *n)
 {
 	bool folder = S_ISDIR(n->row.mode);
@@ -62,8 +72,9 @@ static struct kvc_news_item item(enum kvc_news_what what, int tier, const struct
 		.at_ns = kvc_now_ns(),
 		.ino = n->row.ino,
 		.bytes = folder ? 0 : n->object.size,
-		.tier = (int16_t)tier,
+		.tier = (int8_t)tier,
 		.what = (uint8_t)what,
+		.where = S_ISREG(n->row.mode) ? where(n) : 0,
 		.folder = folder,
 		.alone = n->row.chunk == n->row.ino,
 	};

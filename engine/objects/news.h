@@ -32,15 +32,16 @@ enum kvc_news_what {
 
 #define KVC_NEWS_POOL (-1) /* in the place of a tier's number */
 #define KVC_NEWS_NONE (-2)
+#define KVC_NEWS_IN_POOL (1u << KVC_TIERS)
 
 struct kvc_news_item {
 	uint64_t at_ns; /* wall time */
 	uint64_t ino, bytes;
 	uint64_t before; /* number + 1 of the last one before with a `gone` and this one's hash */
 	char *gone;      /* the path that it had; NULL: it has it still. The ring's own */
-	int16_t tier;
-	uint8_t what;
-	bool folder, alone; /* it is a folder; a file that is a chunk by itself */
+	int8_t tier;
+	uint8_t what, where; /* where: bits of the tiers, and KVC_NEWS_IN_POOL; not of folders */
+	bool folder, alone;  /* it is a folder; a file that is a chunk by itself */
 };
 
 struct kvc_news;

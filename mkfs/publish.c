@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * See publish.h. The socket is an XPUB, which tells of each subscription. Who reads too slowly
+ * loses messages, and sees that by their numbers.
+ *
+ * Members that this cannot know are there and empty, as in the events of vLLM's own offloading: the
+ * block's parent, its tokens, its size.
+ */
+#include "publish.h"
+
+#include "ctl.h"
+#include "kvcachefs.h"
+
+#include <ctype.h>
+#include <endian.h>
+#include <msgpack.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zmq.h>
+
+#define BATCH 256      /* events in a message, at most */
+#define QUEUED 100000  /* messages that wait for one who reads slowly; vLLM's number */
+#define KEY_BYTES 64u  /* of a hash; a longer one is none */
+#define LINGER_MS 1000 /* for what was said last */
+
+struct kvm_publish {
+	struct kvm_publish_options o;
+	void *context, *socket;
+	msgpack_sbuffer events; /* packed, one behind the other */
+	msgpack_packer pack;
+	unsigned n; /* of them */
+	uint64_t sent;
+	int err; /* that sending has met */
+};
+
+struct block {
+	uint8_t hash[KEY_BYTES];
+	size_t len;
+	bool grouped;
+	uint32_t group;
+};
+
+/* ---- which block a path is ---- */
+
+static bool hash_of(const char *hex, struct block *b)
+{
+	size_t n = strlen(hex);
+
+	if (!n || n % 2 || n / 2 > KEY_BYTES || strspn(hex, "0123456789abcdef") != n)
+		return false;
+	b->len = n / 2;
+	for (size_t i = 0; i < b->len; i++) {
+		char two[3] = { hex[2 * i], hex[2 * i + 1], 0 };
+
+		b->hash[i] = (uint8_t)strtoul(two, NULL, 16);
+	}
+	return true;
+}
+
+/* The engine was given the mount, or some folder in it. */
+static bool block_of(const char *path, struct block *b)
+{
+	struct kvcachefs_name name;
+
+	for (; path; path = strchr(path, '/') ? strchr(path, '/') + 1 : NULL)
+		for (int as = 0; as < KVCACHEFS_NAMINGS; as++)
+			if (!kvcachefs_name_parse((enum kvcachefs_naming)as, path, &name)) {
+				b->grouped = as == KVCACHEFS_NAME_VLLM_FS;
+				b->group = name.group;
+				return hash_of(name.key, b);
+			}
+	return false;
+}
+
+/* ---- events ---- */
+
+static void put_text(struct kvm_publish *p, const char *text)
+{
+	msgpack_pack_str_with_body(&p->pack, text, strlen(text));
+}
+
+/* The next member: in a map with its name. */
+static void put_name(struct kvm_publish *p, const char *name)
+{
+	if (!p->o.arrays)
+		put_text(p, name);
+}
+
+static void put_hashes(struct kvm_publish *p, const struct block *b)
+{
+	uint64_t last = 0;
+
+	put_name(p, "block_hashes");
+	msgpack_pack_array(&p->pack, 1);
+	if (p->o.bytes) {
+		msgpack_pack_bin_with_body(&p->pack, b->hash, b->len);
+		return;
+	}
+	for (size_t i = b->len - kvc_min(b->len, 8); i < b->len; i++)
+		last = last << 8 | b->hash[i];
+	msgpack_pack_uint64(&p->pack, last);
+}
+
+static void put_none(struct kvm_publish *p, const char *name)
+{
+	put_name(p, name);
+	msgpack_pack_nil(&p->pack);
+}
+
+static void put_event(struct kvm_publish *p, const char *type, size_t members)
+{
+	if (p->o.arrays)
+		msgpack_pack_array(&p->pack, members);
+	else
+		msgpack_pack_map(&p->pack, members);
+	put_name(p, "type");
+	put_text(p, type);
+}
+
+static void put_medium(struct kvm_publish *p, const char *tier, size_t len)
+{
+	char medium[32];
+	size_t n = kvc_min(len, sizeof medium - 1);
+
+	for (size_t i = 0; i < n; i++)
+		medium[i] = (char)toupper((unsigned char)tier[i]);
+	medium[n] = 0;
+	put_name(p, "medium");
+	put_text(p, medium);
+}
+
+static void put_group(struct kvm_publish *p, const struct block *b)
+{
+	if (!b->grouped)
+		return;
+	put_name(p, "group_idx");
+	msgpack_pack_uint32(&p->pack, b->group);
+}
+
+static void stored(struct kvm_publish *p, const struct block *b, const char *tier, size_t len)
+{
+	/* in a list the group stands behind a member more */
+	put_event(p, "BlockStored", 8 + (p->o.arrays ? 2 * b->grouped : b->grouped));
+	put_hashes(p, b);
+	put_none(p, "parent_block_hash");
+	put_name(p, "token_ids");
+	msgpack_pack_array(&p->pack, 0);
+	put_name(p, "block_size");
+	msgpack_pack_int(&p->pack, 0);
+	put_none(p, "lora_id");
+	put_medium(p, tier, len);
+	put_none(p, "lora_name");
+	if (p->o.arrays && b->grouped)
+		msgpack_pack_nil(&p->pack); /* extra_keys */
+	put_group(p, b);
+}
+
+static void removed(struct kvm_publish *p, const struct block *b, const char *tier, size_t len)
+{
+	put_event(p, "BlockRemoved", 3 + b->grouped);
+	put_hashes(p, b);
+	put_medium(p, tier, len);
+	put_group(p, b);
+}
+
+/* The same of each tier in such a text as "cpu,disk". */
+static void each_tier(struct kvm_publish *p, const char *path, const char *tiers,
+		      void (*put)(struct kvm_publish *, const struct block *, const char *, size_t))
+{
+	struct block b;
+	size_t len;
+
+	if (!*tiers || !block_of(path, &b))
+		return;
+	for (; *tiers; tiers += len + (tiers[len] == ',')) {
+		len = strcspn(tiers, ",");
+		put(p, &b, tiers, len);
+		if (++p->n >= BATCH)
+			kvm_publish_send(p);
+	}
+}
+
+/* ---- lines ---- */
+
+/* A member of a line, with what %XX stands for; "" where there is none, or it is too long. */
+static const char *member(const char *line, const char *name, char *to, size_t room)
+{
+	char key[32];
+	const char *at;
+	size_t n = 0;
+	int more;
+	unsigned byte;
+
+	snprintf(key, sizeof key, "\"%s\": \"", name);
+	at = strstr(line, key);
+	for (at = at ? at + strlen(key) : ""; *at && *at != '"' && n + 1 < room; at += more) {
+		more = *at == '%' && sscanf(at, "%%%2x", &byte) == 1 ? 3 : 1;
+		to[n++] = more == 3 ? (char)byte : *at;
+	}
+	to[n + 1 < room ? n : 0] = 0;
+	return to;
+}
+
+bool kvm_publish_line(struct kvm_publish *p, const char *line)
+{
+	char event[16], path[KVCACHEFS_PATH_MAX], before[KVCACHEFS_PATH_MAX], tiers[128];
+
+	member(line, "event", event, sizeof event);
+	member(line, "path", path, sizeof path);
+	member(line, "before", before, sizeof before);
+	if (!*member(line, "tiers", tiers, sizeof tiers))
+		member(line, "tier", tiers, sizeof tiers);
+	if (!strcmp(event, "lost"))
+		return true;
+	/* a folder of another name may be where an engine looks, or no more: all is told again */
+	if (!strcmp(event, "renamed") && strstr(line, "\"folder\": true"))
+		return true;
+	if (!strcmp(event, "stored")) {
+		each_tier(p, path, tiers, stored);
+	} else if (!strcmp(event, "loaded")) {
+		each_tier(p, path, "cpu", stored);
+	} else if (!strcmp(event, "evicted") || !strcmp(event, "dropped")) {
+		each_tier(p, path, tiers, removed);
+	} else if (!strcmp(event, "renamed")) {
+		each_tier(p, before, tiers, removed);
+		each_tier(p, path, tiers, stored);
+	}
+	return false;
+}
+
+void kvm_publish_file(struct kvm_publish *p, const char *path, const char *tiers)
+{
+	each_tier(p, path, tiers, stored);
+}
+
+/* ---- the socket ---- */
+
+static void part(struct kvm_publish *p, const void *bytes, size_t len, int more)
+{
+	if (!p->err && zmq_send(p->socket, bytes, len, more) < 0)
+		p->err = zmq_errno();
+}
+
+int kvm_publish_send(struct kvm_publish *p)
+{
+	uint64_t number = htobe64(p->sent);
+	msgpack_sbuffer batch;
+	msgpack_packer pack;
+
+	if (p->n && !p->err) {
+		msgpack_sbuffer_init(&batch);
+		msgpack_packer_init(&pack, &batch, msgpack_sbuffer_write);
+		msgpack_pack_array(&pack, 2);
+		msgpack_pack_double(&pack, (double)kvc_now_ns() / 1e9);
+		msgpack_pack_array(&pack, p->n);
+		if (msgpack_sbuffer_write(&batch, p->events.data, p->events.size))
+			p->err = ENOMEM;
+		part(p, p->o.topic, strlen(p->o.topic), ZMQ_SNDMORE);
+		part(p, &number, sizeof number, ZMQ_SNDMORE);
+		part(p, batch.data, batch.size, 0);
+		msgpack_sbuffer_destroy(&batch);
+		p->sent++;
+	}
+	p->n = 0;
+	msgpack_sbuffer_clear(&p->events);
+	return p->err ? kvm_fail("--zmq: %s", zmq_strerror(p->err)) : 0;
+}
+
+bool kvm_publish_joined(struct kvm_publish *p)
+{
+	bool any = false;
+	char message[256];
+
+	/* 1 and what is subscribed to; 0 where it ends */
+	while (zmq_recv(p->socket, message, sizeof message, ZMQ_DONTWAIT) > 0)
+		any |= message[0] == 1;
+	return any;
+}
+
+static int set(struct kvm_publish *p, int option, int value)
+{
+	return zmq_setsockopt(p->socket, option, &value, sizeof value);
+}
+
+int kvm_publish_open(struct kvm_publish **out, const struct kvm_publish_options *o)
+{
+	bool bind = strstr(o->address, "*") || strstr(o->address, "::") ||
+		    !strncmp(o->address, "ipc://", 6);
+	struct kvm_publish *p = calloc(1, sizeof *p);
+	int bad;
+
+	if (!p)
+		return kvm_fail("%s", strerror(ENOMEM));
+	p->o = *o;
+	msgpack_sbuffer_init(&p->events);
+	msgpack_packer_init(&p->pack, &p->events, msgpack_sbuffer_write);
+	p->context = zmq_ctx_new();
+	p->socket = p->context ? zmq_socket(p->context, ZMQ_XPUB) : NULL;
+	bad = !p->socket || set(p, ZMQ_XPUB_VERBOSE, 1) || set(p, ZMQ_SNDHWM, QUEUED) ||
+	      set(p, ZMQ_IPV6, 1) || set(p, ZMQ_LINGER, LINGER_MS) ||
+	      (bind ? zmq_bind : zmq_connect)(p->socket, o->address);
+	if (bad) {
+		bad = kvm_fail("--zmq %s: %s", o->address, zmq_strerror(zmq_errno()));
+		kvm_publish_close(p);
+		return bad;
+	}
+	*out = p;
+	return 0;
+}
+
+void kvm_publish_close(struct kvm_publish *p)
+{
+	if (p->socket)
+		zmq_close(p->socket);
+	if (p->context)
+		zmq_ctx_term(p->context);
+	msgpack_sbuffer_destroy(&p->events);
+	free(p);
+}

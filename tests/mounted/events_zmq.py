@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""kvcachectl events --zmq: what engines store is told to routers as vLLM's KV cache events, with
+the hash that the file's name has and the tier as its medium; who subscribes is told what is there;
+what goes, by whatever way, is told for each tier that had it; other files are nobody's blocks.
+Both shapes of events and of hashes; an address that cannot be had is one line."""
+import json
+from kvtest import *
+
+need_mount()
+LISTEN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "lib",
+                      "zmq_listen.py")
+PYTHON = next((p for p in (sys.executable, "/usr/bin/python3")
+               if os.path.exists(p) and not run(p, "-c", "import zmq, msgpack").returncode), None)
+if not PYTHON:
+    skip("needs python3-zmq and python3-msgpack")
+s = Store(size="128M", cpu="64M", options="commit=5,settle=5")
+s.mount()
+H = [hashlib.sha256(b"%d" % i).hexdigest() for i in range(4)]
+VLLM = lambda h: f"org_m_0123456789ab_r0/{h[:3]}/{h[3:5]}_g2/{h}.bin"
+SGLANG = lambda h: f"kv/{h}_org-m_0_1.bin"
+LAST = lambda h: int(h[-16:], 16)
+
+
+class Pair:
+    """A publisher, and one who listens."""
+
+    def __init__(self, *options):
+        self.at = f"ipc://{TMP}/z{id(self)}"
+        self.ctl = subprocess.Popen([binary("kvcachectl"), "events", "--zmq", self.at, *options,
+                                     s.mnt], stderr=subprocess.PIPE)
+        self.listen()
+
+    def listen(self):
+        self.sub = subprocess.Popen([PYTHON, LISTEN, self.at, "connect"], stdin=subprocess.PIPE,
+                                    stdout=subprocess.PIPE)
+        os.set_blocking(self.sub.stdout.fileno(), False)
+        self.text, self.messages = b"", []
+
+    def events(self):
+        self.text += self.sub.stdout.read() or b""
+        lines, _, self.text = self.text.rpartition(b"\n")
+        self.messages += [json.loads(l) for l in lines.splitlines()]
+        return [e for m in self.messages for e in m[2][1]]
+
+    def has(self, *wanted):
+        def there():
+            self.seen = [(e["type"], e["block_hashes"][0], e["medium"]) for e in self.events()]
+            return all(w in self.seen for w in wanted)
+        wait_for(there)
+        return self.seen
+
+    def quiet(self):
+        self.sub.stdin.close()
+        assert self.sub.wait() == 0
+
+    def end(self):
+        self.quiet()
+        self.ctl.send_signal(signal.SIGINT)
+        assert self.ctl.wait() == 0, self.ctl.stderr.read()
+
+
+def store(path):
+    """As engines do."""
+    s.write(path + ".tmp", b"kv" * 3000)
+    s.closed()
+    os.rename(f"{s.mnt}/{path}.tmp", f"{s.mnt}/{path}")
+    s.settle()
+
+
+S, R = "BlockStored", "BlockRemoved"
+store(VLLM(H[0]))
+store("notes/README.bin")
+p = Pair("--topic", "kv")
+
+# who subscribes is told what is there, each who does
+p.has((S, LAST(H[0]), "CPU"), (S, LAST(H[0]), "DISK"))
+assert all(h == LAST(H[0]) for _, h, _ in p.seen), p.seen
+e = p.events()[0]
+assert e == {"type": S, "block_hashes": [LAST(H[0])], "parent_block_hash": None, "token_ids": [],
+             "block_size": 0, "lora_id": None, "medium": e["medium"], "lora_name": None,
+             "group_idx": 2}, e
+topic, number, (at, _) = p.messages[0]
+assert topic == "kv" and abs(at - time.time()) < 600
+p.quiet()
+p.listen()
+p.has((S, LAST(H[0]), "CPU"), (S, LAST(H[0]), "DISK"))
+
+# stored under another name first; evicted and loaded; replaced; deleted
+store(SGLANG(H[1]))
+p.has((S, LAST(H[1]), "CPU"), (S, LAST(H[1]), "DISK"))
+assert "group_idx" not in [e for e in p.events() if e["block_hashes"] == [LAST(H[1])]][0]
+os.setxattr(f"{s.mnt}/{SGLANG(H[1])}", "user.kvcachefs.demote", b"cpu")
+p.has((R, LAST(H[1]), "CPU"))
+before = len(p.events())
+s.read(SGLANG(H[1]))
+wait_for(lambda: any(e["type"] == S and e["medium"] == "CPU" for e in p.events()[before:]))
+os.rename(f"{s.mnt}/{SGLANG(H[1])}", f"{s.mnt}/{SGLANG(H[2])}")
+p.has((R, LAST(H[1]), "DISK"), (S, LAST(H[2]), "CPU"), (S, LAST(H[2]), "DISK"))
+os.unlink(f"{s.mnt}/{SGLANG(H[2])}")
+p.has((R, LAST(H[2]), "CPU"), (R, LAST(H[2]), "DISK"))
+numbers = [m[1] for m in p.messages]
+assert numbers == list(range(numbers[0], numbers[0] + len(numbers))), numbers
+
+# a folder with all of it comes to where an engine looks
+store(f"away/{VLLM(H[3])}")
+p.has((S, LAST(H[3]), "CPU"))
+p.end()
+
+# the older shape, and hashes as they are
+p = Pair("--arrays", "--bytes")
+wait_for(lambda: [S, [H[0]], None, [], 0, None, "DISK", None, None, 2] in p.events())
+os.unlink(f"{s.mnt}/{VLLM(H[0])}")
+wait_for(lambda: [R, [H[0]], "DISK", 2] in p.events())
+p.end()
+
+p = run(binary("kvcachectl"), "events", "--zmq", "nowhere", s.mnt)
+assert p.returncode == 1 and p.stdout.startswith("kvcachectl: --zmq nowhere: "), p
+assert len(p.stdout.splitlines()) == 1, p
+p = run(binary("kvcachectl"), "events", "--arrays", s.mnt)
+assert p.returncode == 2 and "--zmq" in p.stdout, p
+s.umount()
+print("ok")

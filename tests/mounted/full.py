@@ -92,7 +92,7 @@ class Load:
 
 
 def full(kind, options, folder, times=4, disk=96 * MiB):
-    s = Store(kind, size=str(disk), cpu="32M", options=options).mount()
+    s = Store(kind, size=str(disk), cpu="32M", options=f"pace=100,{options}".strip(",")).mount()
     n = times * disk // SIZE
     load = Load(s, folder, hot=8).start(n).join()
     st = s.stats()

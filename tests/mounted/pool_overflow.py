@@ -73,7 +73,7 @@ def fill(name, size, options, holds_all):
 
 st = fill("all", "1G", "pace=60000,deadline=60000", True)  # may wait, so nothing goes for want of a copy
 assert st["evictions"] > 0 and st["drops"] == 0
-st = fill("part", "128M", "", False)
+st = fill("part", "128M", "pace=100", False)
 assert st["dropped_chunks"] > 0
 fill("none", "16M", "disk=off", False)
 fill("back", "1G", "write=back,pace=60000,deadline=60000", True)

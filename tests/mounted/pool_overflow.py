@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""Eight writers write twenty times the pool: never an error, never beyond the bound; with a disk
+"""Eight writers write ten times the pool: never an error, never beyond the bound; with a disk
 that holds all, with one that does not, with none, and with write=back. Then: only when all that is
 left is open does a create get ENOSPC."""
 import errno, os, time
 from kvtest import *
 
 POOL, SIZE, LAYERS = 32 * MiB, 256 * KiB, 8
-CHUNKS = 20 * POOL // SIZE // LAYERS // 8  # each of 8 writers
+CHUNKS = 10 * POOL // SIZE // LAYERS // 8  # each of 8 writers
 
 
 def writer(s, w):

@@ -32,12 +32,10 @@ static struct shim *of(struct kvc_tier *t)
 
 static int before(struct shim *s, unsigned long delay, unsigned long nth, unsigned long count)
 {
-	if (delay && (!*s->delay_while || !access(s->delay_while, F_OK))) {
-		uint64_t until = kvc_mono_ns() + delay * 1000000;
+	uint64_t until = kvc_mono_ns() + delay * 1000000;
 
-		while (kvc_mono_ns() < until)
-			usleep((useconds_t)kvc_min(delay * 1000, 10000));
-	}
+	while (kvc_mono_ns() < until && (!*s->delay_while || !access(s->delay_while, F_OK)))
+		usleep((useconds_t)kvc_min(delay * 1000, 10000));
 	if (*s->fail_while && !access(s->fail_while, F_OK))
 		return -EIO;
 	return nth && count % nth == 0 ? -EIO : 0;

@@ -49,9 +49,10 @@ def pause():
     time.sleep(1.5)
 
 
-def unharmed():
+def unharmed(copies=False):
+    """Where copies are to be made stores may wait for the disk."""
     st = s.stats()
-    assert not st["room_refusals"] and not st["behind_drops"] and not st["paced"], st
+    assert not st["room_refusals"] and not st["behind_drops"] and (copies or not st["paced"]), st
 
 
 def refused(why):
@@ -80,12 +81,18 @@ def next_day():
 # what was used once stays in the pool; all files of a chunk in one request are one use
 s = Store("twice", cpu="32M", options="settle=0,admit=twice").mount()
 assert s.config()["admit"] == "twice" and s.config()["daily"] == "0"
-USED = [f"m/u{i}/l{j}" for i in range(3) for j in range(2)]
-for path in USED:
-    put(path)
-intact(*USED)  # of the request that made them
-s.settle()
-assert all(tiers(p) == "cpu" for p in USED) and written() == 0
+for name in "uvwxy":  # where the machine pauses for a second a request ends
+    USED = [f"m/{name}{i}/l{j}" for i in range(3) for j in range(2)]
+    began = time.monotonic()
+    for path in USED:
+        put(path)
+    intact(*USED)  # of the request that made them
+    s.settle()
+    if time.monotonic() - began < 1:
+        break
+else:
+    skip("the machine pauses all the time")
+assert all(tiers(p) == "cpu" for p in USED) and (written() == 0 or name != "u")
 
 # asked for again it is copied, without waiting for its eviction
 pause()
@@ -111,10 +118,10 @@ s.settle()
 before = written()
 scan("once")
 KEPT = USED[:4] + ["m/synced/l0", "m/synced/l1", "m/late/l", "m/pinned/l"]
-wait_for(lambda: tiers("m/u0/l0") == "disk" and tiers("m/synced/l0") == "disk")
+wait_for(lambda: tiers(USED[0]) == "disk" and tiers("m/synced/l0") == "disk")
 assert before <= written() <= before + MiB  # synced/l0
 intact(*KEPT)
-assert there("u2", "once0", f"once{N - 1}") == [False, False, True]
+assert there(f"{name}2", "once0", f"once{N - 1}") == [False, False, True]
 chunks, size = refused("twice")
 assert chunks >= N - 40 and size >= chunks * MiB and refused("daily") == (0, 0)
 agree()
@@ -205,7 +212,7 @@ pause()
 intact(last)
 s.settle()
 assert tiers(last) == "cpu" and there("b20") == [False] and today() == full
-unharmed()
+unharmed(copies=True)
 
 # but what somebody asks for
 put("m/synced/l", sync=True)
@@ -226,7 +233,7 @@ intact(last, "m/synced/l", "m/pinned/l", "m/a0/l")
 scan("c")
 assert today() == full and refused("daily")[0] >= N - 40
 intact("m/synced/l", "m/pinned/l", "m/a0/l", f"m/b{N - 2}/l")
-unharmed()
+unharmed(copies=True)
 
 # the next day does, and what was refused is copied then
 s.umount()
@@ -237,7 +244,7 @@ c = [tiers(f"m/c{i}/l") for i in range(N) if there(f"c{i}")[0]]
 assert c.count("cpu,disk") >= 10 and c.count("cpu,disk") * MiB <= today() <= DAILY, c
 scan("d")
 assert 19 * MiB <= today() <= DAILY and refused("daily")[0] > 0
-unharmed()
+unharmed(copies=True)
 s.umount()
 s.fsck("-n")
 

@@ -5,7 +5,7 @@ stored is found, what could not be is stored when a replica has taken over; a se
 empty is a miss; a ttl expires there too."""
 import errno, os, time
 from kvtest import KiB, Store, blob, need_mount, wait_for
-import servers
+import frames, servers
 
 need_mount()
 c = servers.Cluster()
@@ -18,7 +18,7 @@ a.settle()
 # Replicas must have what the masters acknowledged, or a failover loses it (Redis replicates
 # asynchronously).
 for n in c.masters():
-    n.command("wait", "1", "3000")
+    wait_for(lambda: n.command("wait", "1", "3000") == "1")
 dead = c.masters()[0]
 dead.stop()
 for path in list(data)[30:]:
@@ -53,17 +53,27 @@ r.start()
 a.write("m/d/l", b"z" * 70000)
 wait_for(lambda: "redis" in a.attr("m/d/l", "tiers"), every=0.1)
 assert a.read("m/c/l") == b"y" * 70000
-time.sleep(1.1)  # a miss is remembered for a second
+wait_for(lambda: os.path.exists(f"{b.mnt}/m/d/l"), every=0.2)  # a miss is remembered for a second
 assert b.read("m/d/l") == b"z" * 70000
 # a ttl given before the object goes down expires there too
 os.makedirs(f"{a.mnt}/m/e")
 with open(f"{a.mnt}/m/e/l", "wb") as f:
     f.write(b"t" * 90000)
-    os.setxattr(f"{a.mnt}/m/e", "user.kvcachefs.ttl", b"2")
+    os.setxattr(f"{a.mnt}/m/e", "user.kvcachefs.ttl", b"600")
+
+
+def keys_of(path):
+    return [k for k in r.command("keys", "kv:*").splitlines() if frames.name_of(path) in k]
+
+
 a.settle()
-assert any(0 < int(r.command("pttl", k)) <= 2000 for k in r.command("keys", "kv:*").splitlines())
-before = len(r.command("keys", "kv:*").splitlines())
-wait_for(lambda: len(r.command("keys", "kv:*").splitlines()) < before, every=0.2)
+assert any(0 < int(r.command("pttl", k)) <= 600000 for k in keys_of("m/e/l"))
+os.makedirs(f"{a.mnt}/m/f")
+with open(f"{a.mnt}/m/f/l", "wb") as f:
+    f.write(b"t" * 90000)
+    os.setxattr(f"{a.mnt}/m/f", "user.kvcachefs.ttl", b"2")
+a.settle()
+wait_for(lambda: not keys_of("m/f/l"), every=0.2)
 a.umount()
 b.umount()
 r.stop()

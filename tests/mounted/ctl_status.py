@@ -78,8 +78,11 @@ def reader():
 t = threading.Thread(target=reader)
 t.start()
 try:
-    j = status("--interval", "1s", s.mnt)
-    text = ctl("status", "--interval=1", s.mnt).stdout
+    def lately():
+        """In a second in which we were let run, and read."""
+        j, text = status("--interval", "1s", s.mnt), ctl("status", "--interval=1", s.mnt).stdout
+        return j["hits"]["lately"]["opens"] and "100.0%" in text and (j, text)
+    j, text = wait_for(lately)
 finally:
     stop.set()
     t.join()

@@ -332,7 +332,7 @@ def tried(place, do, nth, lasting, end):
 # how many there are
 r = faults.Rules(*(f"calls={calls} path={path} nth=0 do=EIO" for path, calls, _ in PLACES.values()))
 w = fresh()
-assert r.mount(s)
+assert r.mount(s, options=s.options.replace("deadline=1000", "deadline=60000"))
 watched(life, w, 0)
 assert not w.refused
 s.settle()

@@ -52,6 +52,9 @@ def others_go_on(some):
     assert outside(LOOK, f"{s.mnt}/m/unknown{len(some)}").strip() == "False"
 
 
+# a machine that stood still may have taken it out already
+wait_for(lambda: s.stats()["tier_dir_up"] == 1)
+opened = s.stats()["breaker_opened"]
 stop()
 # more than there are threads, so that each of them is caught
 others_go_on(list(data.items())[6:])
@@ -60,7 +63,8 @@ for i in range(12):
 wait_for(lambda: s.stats()["tier_dir_up"] == 0 or not outside(
     LOOK, f"{s.mnt}/m/unknown{os.urandom(4).hex()}"))
 st = s.stats()
-assert st["tier_dir_up"] == 0 and st["tier_disk_up"] == 1 and st["breaker_opened"] == 1, st
+assert st["tier_dir_up"] == 0 and st["tier_disk_up"] == 1, st
+assert opened < st["breaker_opened"] <= opened + 1, (opened, st)
 others_go_on([("m/d/l", data["m/c0/l"])])
 server.daemon.send_signal(signal.SIGCONT)
 wait_for(lambda: s.stats()["tier_dir_up"] == 1)

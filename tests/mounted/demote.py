@@ -199,7 +199,7 @@ s.umount()
 s.fsck("-n")
 
 # a slow one: the call waits for it, and others do not wait for the call; an end comes to both
-s = Store("slow", cpu="32M", options="settle=60000,deadline=4000,shim=delay-put:700").mount()
+s = Store("slow", cpu="32M", options="settle=60000,deadline=60000,shim=delay-put:700").mount()
 put("m/c", 1)
 put("m/d", 1)
 late = []
@@ -211,13 +211,17 @@ for i in range(6):
 t.join()
 assert late == [None] and tiers("m/c") == "disk"
 s.umount()
-s = Store("slower", cpu="32M", options="settle=60000,deadline=700,shim=delay-put:3000").mount()
+flag = f"{TMP}/slow.flag"
+open(flag, "w").close()
+s = Store("slower", cpu="32M", options="settle=60000,deadline=700,"
+          f"shim=delay-put:60000+delay-while:{flag}").mount()
 put("m/c", 1)
 with fails(errno.ETIMEDOUT):
     demote("m/c", "cpu")
 assert s.read("m/c/l0") == data("m/c", 0)
+os.unlink(flag)
 wait_for(lambda: tiers("m/c") == "cpu,disk")
-demote("m/c", "cpu")
+wait_for(well)
 assert tiers("m/c") == "disk"
 s.umount()
 

@@ -33,7 +33,7 @@ os.unlink(place("f2")[1])
 os.mkfifo(place("f2")[1])
 os.unlink(place("f3")[1])
 os.mkdir(place("f3")[1])
-b = Store("b", size="64M", options=f"settle=0,deadline=1000,remote=dir://{shared}").mount()
+b = Store("b", size="64M", options=f"settle=0,remote=dir://{shared}").mount()
 LOOK = "import os, sys; print(os.path.exists(sys.argv[1]))"
 for path in ("f0", "f1", "f2", "f3"):
     seen = subprocess.run([sys.executable, "-c", LOOK, f"{b.mnt}/{path}"], check=True, text=True,

@@ -102,7 +102,7 @@ made = iter(range(1000))
 
 def mounted(url):
     return Store(f"s{next(made)}", size="32M",
-                 options=f"settle=0,deadline=2000,remote={url}").mount()
+                 options=f"settle=0,deadline=20000,remote={url}").mount()
 
 
 # a certificate of the address is none of the name, asked for directly ...
@@ -136,7 +136,7 @@ liar = Fake(lambda f, w, a: bulk(ENDLESS) if w[0].upper() == b"SET" and b"GET" i
             else b":1\r\n" if w[0].upper() == b"UNLINK" else None)
 s = mounted(f"redis://127.0.0.1:{liar.port}/kv")
 s.write("m/l", blob(1, 100 * KiB))
-wait_for(lambda: "redis" in s.attr("m/l", "tiers").split(","), 30)
+wait_for(lambda: "redis" in s.attr("m/l", "tiers").split(","))
 s.settle()
 assert liar.seen.count(b"UNLINK") == 0, liar.seen.count(b"UNLINK")
 s.umount()
@@ -160,6 +160,6 @@ cluster = Fake(moving)
 s = mounted(f"redis+cluster://127.0.0.1:{cluster.port}/kv")
 for i in range(150):
     s.write(f"m{i}", b"y" * 100)
-    wait_for(lambda: "redis" in s.attr(f"m{i}", "tiers").split(","), 20)
+    wait_for(lambda: "redis" in s.attr(f"m{i}", "tiers").split(","))
 assert now[0] > 150 and s.stats()["breaker_opened"] == 0
 s.umount()

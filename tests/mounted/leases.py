@@ -10,7 +10,7 @@ s = Store(cpu="48M", size="512M", options="allow_other").mount()
 
 
 def fill(still_open=0):
-    for i in range(100):
+    for i in range(60):  # more than the pool holds
         s.write(f"fill/{i}/x", bytes(N))
     s.settle(still_open)
 

@@ -83,7 +83,7 @@ def listing(chunk):
     any more a moment later."""
     n = count(f"{s.mnt}/m/{chunk}")
     if n not in (0, LAYERS):
-        wait_for(lambda: not count(f"{s.mnt}/m/{chunk}"), 5)
+        wait_for(lambda: not count(f"{s.mnt}/m/{chunk}"))
 
 
 def reader(number, round_):
@@ -125,7 +125,7 @@ def next_drop():
 def finished(chunk, killed):
     """Its rename was so long before that the kill cannot have caught a layer's close."""
     try:
-        return os.stat(f"{s.mnt}/m/{chunk}").st_ctime < killed - 0.2
+        return os.stat(f"{s.mnt}/m/{chunk}").st_ctime < killed - 2
     except FileNotFoundError:
         return False
 

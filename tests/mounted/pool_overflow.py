@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""Eight writers write twenty times the pool: never an error, never beyond the bound; with a disk
+"""Eight writers write ten times the pool: never an error, never beyond the bound; with a disk
 that holds all, with one that does not, with none, and with write=back. Then: only when all that is
 left is open does a create get ENOSPC."""
 import errno, os, time
 from kvtest import *
 
 POOL, SIZE, LAYERS = 32 * MiB, 256 * KiB, 8
-CHUNKS = 20 * POOL // SIZE // LAYERS // 8  # each of 8 writers
+CHUNKS = 10 * POOL // SIZE // LAYERS // 8  # each of 8 writers
 
 
 def writer(s, w):
@@ -71,12 +71,12 @@ def fill(name, size, options, holds_all):
     return st
 
 
-st = fill("all", "1G", "pace=8000", True)  # may wait, so nothing goes for want of a copy
+st = fill("all", "1G", "pace=60000,deadline=60000", True)  # may wait, so nothing goes for want of a copy
 assert st["evictions"] > 0 and st["drops"] == 0
-st = fill("part", "128M", "", False)
+st = fill("part", "128M", "pace=100", False)
 assert st["dropped_chunks"] > 0
 fill("none", "16M", "disk=off", False)
-fill("back", "1G", "write=back,pace=8000", True)
+fill("back", "1G", "write=back,pace=60000,deadline=60000", True)
 
 s = Store("refuse", cpu="32M", options="deadline=2000").mount()
 s.write("m/warm", bytes(MiB))
@@ -100,7 +100,7 @@ s.umount()
 
 # one large file must not keep many small ones of its model from being open together: what is
 # prepared for each is a help only
-s = Store("outlier", cpu="64M", options="deadline=3000").mount()
+s = Store("outlier", cpu="64M", options="deadline=1000").mount()
 s.write("m/large", bytes(7 * MiB))
 s.settle()
 held = [open(f"{s.mnt}/m/{i}", "wb", buffering=0) for i in range(24)]

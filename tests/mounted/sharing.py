@@ -138,8 +138,10 @@ for kind, make in kinds.items():
         server = make() if make else None
     except SystemExit:
         continue
-    for n, extra in enumerate(["", ",compress=bf16+zstd", f",keyfile={keys}",
-                               f",compress=zstd,keyfile={keys}"]):
+    # a codec and a key are the same for each kind, and however calls are served
+    for n, extra in enumerate(["", f",compress=zstd,keyfile={keys}"]
+                              + ([",compress=bf16+zstd", f",keyfile={keys}"]
+                                 if WAY == "fast" and kind == "dir" else [])):
         story(server.url(f"story{n}") if server else dir_url(), extra)
         print(kind, extra.split("/")[0], "done")
     if server:

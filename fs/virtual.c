@@ -12,6 +12,7 @@
  */
 #include "fs.h"
 
+#include "log.h"
 #include "util.h"
 
 #include <errno.h>
@@ -30,10 +31,11 @@ enum {
 	V_POLICIES,
 	V_TRACE,
 	V_MODELS,
+	V_LOG,
 	V_COUNT
 };
 static const char *const names[V_COUNT] = {
-	".", "stats", "metrics", "config", "lease", "control", "policies", "trace", "models",
+	".", "stats", "metrics", "config", "lease", "control", "policies", "trace", "models", "log",
 };
 
 #define CONTROL_MAX 4096
@@ -169,7 +171,8 @@ static struct handle *handle_of(const struct fuse_file_info *fi)
 /* It gives the names of all: to root, and to whose daemon it is. */
 static bool is_secret(uint64_t ino)
 {
-	return ino == KVFS_VIRTUAL + V_TRACE || ino == KVFS_VIRTUAL + V_MODELS;
+	return ino == KVFS_VIRTUAL + V_TRACE || ino == KVFS_VIRTUAL + V_MODELS ||
+	       ino == KVFS_VIRTUAL + V_LOG;
 }
 
 static bool may_look(fuse_req_t req, uint64_t ino)
@@ -301,6 +304,7 @@ void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 		case V_CONFIG: config(f, out); break;
 		case V_POLICIES: kvc_print_policies(f->k, out); break;
 		case V_MODELS: kvc_print_models(f->k, out); break;
+		case V_LOG: kvc_log_print(out); break;
 		case V_CONTROL: kvc_print_control(f->k, out); break;
 		}
 		fclose(out);

@@ -40,6 +40,8 @@ static const struct kvm_command commands[] = {
 	  MANY, kvm_run_prefetch },
 	{ "lease", "PATH...", "load them, print a line each, and hold them until a signal", 1, MANY,
 	  kvm_run_lease },
+	{ "dump", "[--names] [FILE [PATH]]", "what whoever helps needs to know, as a tar file", 0, 2,
+	  kvm_run_dump },
 	{ "flush", "[--json] [PATH]", "copy all that is dirty to its tiers, and wait", 0, 1,
 	  kvm_run_flush },
 	{ "verify", "[--tier TIER] [--rate SIZE] [--json] [PATH] | --stop [PATH]",

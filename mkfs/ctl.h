@@ -76,6 +76,8 @@ int kvm_run_import(int argc, char **argv);
 int kvm_run_rekey(int argc, char **argv);
 int kvm_run_log(int argc, char **argv);
 int kvm_run_reload(int argc, char **argv);
+int kvm_run_dump(int argc, char **argv);
+
 int kvm_run_flush(int argc, char **argv);
 int kvm_run_verify(int argc, char **argv);
 int kvm_run_gpus(int argc, char **argv);

@@ -78,6 +78,7 @@ int kvm_run_log(int argc, char **argv);
 int kvm_run_reload(int argc, char **argv);
 int kvm_run_dump(int argc, char **argv);
 
+int kvm_run_top(int argc, char **argv);
 int kvm_run_flush(int argc, char **argv);
 int kvm_run_verify(int argc, char **argv);
 int kvm_run_gpus(int argc, char **argv);

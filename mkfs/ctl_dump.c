@@ -258,7 +258,8 @@ int kvm_run_dump(int argc, char **argv)
 	err = err ?: kvm_mount_of(argc > 1 ? argv[1] : NULL, d.mnt);
 	if (err)
 		return err;
-	strftime(made, sizeof made, "kvcachefs-dump-%Y%m%d-%H%M%S.tar", gmtime_r(&d.now, &tm));
+	(void)strftime(made, sizeof made, "kvcachefs-dump-%Y%m%d-%H%M%S.tar",
+		       gmtime_r(&d.now, &tm));
 	if (argc)
 		file = argv[0];
 	if (getrandom(d.salt, sizeof d.salt, 0) != sizeof d.salt)

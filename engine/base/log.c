@@ -82,7 +82,7 @@ void kvc_log_print(FILE *out)
 		if (i >= n)
 			break;
 		gmtime_r(&l.at.tv_sec, &tm);
-		strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S", &tm);
+		(void)strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S", &tm);
 		fprintf(out, "%s.%03ldZ %s %s\n", when, l.at.tv_nsec / 1000000,
 			kvc_level_names[l.level], l.text);
 	} while (++i < n);

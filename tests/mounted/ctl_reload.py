@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 """kvcachectl reload: what the manual calls Live changes in a mount in use, all or nothing; anything
-else is refused with one line. kvcachectl log sets the level; .kvcachefs/log has the last lines; stats
-and config as JSON."""
+else is refused with one line. kvcachectl log sets the level; .kvcachefs/log has the last lines;
+stats and config as JSON."""
 import json, os, re
 from kvtest import *
 

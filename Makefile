@@ -288,6 +288,8 @@ campaign: tests
 replay-campaign: tests
 	@MINUTES=$(or $(MINUTES),10) tests/run $(B) powerloss
 
+BASH_WORDS = $(PREFIX)/share/bash-completion/completions/kvcachectl
+ZSH_WORDS = $(PREFIX)/share/zsh/site-functions/_kvcachectl
 install: all
 	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)/sbin
 	install -m 755 $(filter-out %/mount.kvcachefs %/fsck.kvcachefs,$(BINS)) $(DESTDIR)$(PREFIX)/sbin
@@ -298,12 +300,15 @@ install: all
 	ln -sf libkvcachefs.so.0 $(DESTDIR)$(PREFIX)/lib/libkvcachefs.so
 	install -m 644 $(B)/lib/kvcachefs.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig
 	install -m 644 gpu/kvcachefs.h $(DESTDIR)$(PREFIX)/include
+	install -D -m 644 scripts/completion/kvcachectl.bash $(DESTDIR)$(BASH_WORDS)
+	install -D -m 644 scripts/completion/_kvcachectl $(DESTDIR)$(ZSH_WORDS)
 	for m in $(MAN); do install -D -m 644 $$m $(DESTDIR)$(PREFIX)/share/man/man$${m##*.}/$${m##*/} || exit 1; done
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/sbin/kvcachefs $(DESTDIR)$(PREFIX)/sbin/mkfs.kvcachefs $(DESTDIR)$(PREFIX)/sbin/kvcachectl
 	rm -f $(DESTDIR)$(PREFIX)/lib/libkvcachefs.a $(DESTDIR)$(PREFIX)/lib/libkvcachefs.so.0 $(DESTDIR)$(PREFIX)/lib/libkvcachefs.so
 	rm -f $(DESTDIR)$(PREFIX)/lib/pkgconfig/kvcachefs.pc $(DESTDIR)$(PREFIX)/include/kvcachefs.h
 	rm -f $(DESTDIR)/sbin/mount.kvcachefs $(DESTDIR)/sbin/fsck.kvcachefs
+	rm -f $(DESTDIR)$(BASH_WORDS) $(DESTDIR)$(ZSH_WORDS)
 	for m in $(MAN); do rm -f $(DESTDIR)$(PREFIX)/share/man/man$${m##*.}/$${m##*/}; done
 
 clean:

@@ -13,6 +13,7 @@
  */
 #include "fs.h"
 
+#include "log.h"
 #include "util.h"
 
 #include <errno.h>
@@ -31,54 +32,33 @@ enum virtual {
 	V_POLICIES,
 	V_TRACE,
 	V_MODELS,
+	V_LOG,
 	V_EVENTS,
 	V_COUNT
 };
 
-static void print_stats(struct kvfs *f, FILE *out)
-{
-	kvc_print_stats(f->k, out);
-}
-
-static void print_metrics(struct kvfs *f, FILE *out)
-{
-	kvc_print_metrics(f->k, out);
-}
-
-static void print_policies(struct kvfs *f, FILE *out)
-{
-	kvc_print_policies(f->k, out);
-}
-
-static void print_models(struct kvfs *f, FILE *out)
-{
-	kvc_print_models(f->k, out);
-}
-
-static void print_control(struct kvfs *f, FILE *out)
-{
-	kvc_print_control(f->k, out);
-}
-
 static void print_config(struct kvfs *f, FILE *out);
+static void print_log(struct kvfs *f, FILE *out);
 
 /* Who may write is let in by the kernel; what gives the names of all is for root and the owner. */
 static const struct {
 	const char *name;
 	mode_t mode;
-	void (*print)(struct kvfs *f, FILE *out);
+	void (*print)(struct kvc *k, FILE *out);
 	int (*stream)(struct kvc *k, struct kvc_stream **out);
 	bool names_all;
+	void (*print_own)(struct kvfs *f, FILE *out); /* what the engine does not know */
 } files[V_COUNT] = {
 	[V_DIR] = { ".", S_IFDIR | 0555 },
-	[V_STATS] = { "stats", S_IFREG | 0444, print_stats },
-	[V_METRICS] = { "metrics", S_IFREG | 0444, print_metrics },
-	[V_CONFIG] = { "config", S_IFREG | 0444, print_config },
+	[V_STATS] = { "stats", S_IFREG | 0444, kvc_print_stats },
+	[V_METRICS] = { "metrics", S_IFREG | 0444, kvc_print_metrics },
+	[V_CONFIG] = { "config", S_IFREG | 0444, .print_own = print_config },
 	[V_LEASE] = { "lease", S_IFREG | 0666 },
-	[V_CONTROL] = { "control", S_IFREG | 0600, print_control },
-	[V_POLICIES] = { "policies", S_IFREG | 0444, print_policies },
+	[V_CONTROL] = { "control", S_IFREG | 0600, kvc_print_control },
+	[V_POLICIES] = { "policies", S_IFREG | 0444, kvc_print_policies },
 	[V_TRACE] = { "trace", S_IFREG | 0400, NULL, kvc_trace_open, true },
-	[V_MODELS] = { "models", S_IFREG | 0400, print_models, NULL, true },
+	[V_MODELS] = { "models", S_IFREG | 0400, kvc_print_models, NULL, true },
+	[V_LOG] = { "log", S_IFREG | 0400, .print_own = print_log, .names_all = true },
 	[V_EVENTS] = { "events", S_IFREG | 0400, NULL, kvc_events_open, true },
 };
 
@@ -304,6 +284,12 @@ static void print_config(struct kvfs *f, FILE *out)
 	fprintf(out, "libfuse=%s\nversion=%s\n", fuse_pkgversion(), KVC_VERSION);
 }
 
+static void print_log(struct kvfs *f, FILE *out)
+{
+	(void)f;
+	kvc_log_print(out);
+}
+
 static int open_as(fuse_req_t req, enum virtual v, int flags, struct handle *h)
 {
 	uid_t uid = fuse_req_ctx(req)->uid;
@@ -331,8 +317,11 @@ void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 		return;
 	}
 	/* Nobody else knows the handle yet: what it shows is written without the lock. */
-	if (files[v].print && (out = open_memstream(&h->text, &h->len))) {
-		files[v].print(kvfs_of(req), out);
+	if ((files[v].print || files[v].print_own) && (out = open_memstream(&h->text, &h->len))) {
+		if (files[v].print)
+			files[v].print(kvfs_of(req)->k, out);
+		else
+			files[v].print_own(kvfs_of(req), out);
 		fclose(out);
 	}
 	hand_over(fi, h);

@@ -57,6 +57,10 @@ int kvm_mount_of(const char *inside, char mnt[KVM_PATH]);
 int kvm_mount_open(const char *mnt, const char *name, int flags);
 
 /*
+ * All of a file of its .kvcachefs, which is then the caller's to free. 0, or 1 after the message.
+ */
+int kvm_mount_text(const char *mnt, const char *name, char **text);
+/*
  * Writes a command to .kvcachefs/control, and reads what it answers at once. 0, or 1 after the
  * message.
  */
@@ -70,6 +74,11 @@ int kvm_run_prefetch(int argc, char **argv);
 int kvm_run_lease(int argc, char **argv);
 int kvm_run_import(int argc, char **argv);
 int kvm_run_rekey(int argc, char **argv);
+int kvm_run_log(int argc, char **argv);
+int kvm_run_reload(int argc, char **argv);
+int kvm_run_dump(int argc, char **argv);
+
+int kvm_run_top(int argc, char **argv);
 int kvm_run_flush(int argc, char **argv);
 int kvm_run_verify(int argc, char **argv);
 int kvm_run_gpus(int argc, char **argv);

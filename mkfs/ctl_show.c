@@ -1,36 +1,206 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcachectl stats and config: files of .kvcachefs. */
+/*
+ * kvcachectl stats and config: files of .kvcachefs, as they are or as JSON; log and reload: what
+ * changes in a mount that is in use.
+ */
 #include "ctl.h"
 
+#include "json.h"
+#include "log.h"
+
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Copies a file to stdout. */
-static int show(const char *inside, const char *name)
+int kvm_mount_text(const char *mnt, const char *name, char **text)
 {
-	char buf[65536], mnt[KVM_PATH];
-	int fd = kvm_mount_of(inside, mnt) ? -1 : kvm_mount_open(mnt, name, O_RDONLY);
-	ssize_t n = 0;
+	int fd = kvm_mount_open(mnt, name, O_RDONLY);
+	FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
+	size_t room = 0;
+	ssize_t n;
 
-	if (fd < 0)
-		return 1;
-	while ((n = read(fd, buf, sizeof buf)) > 0)
-		fwrite(buf, 1, (size_t)n, stdout);
-	close(fd);
-	return n < 0 ? kvm_fail("%s: %s", name, strerror(errno)) : 0;
+	if (!f) {
+		if (fd >= 0)
+			close(fd);
+		return fd < 0 ? 1 : kvm_fail("out of memory");
+	}
+	*text = NULL;
+	errno = 0;
+	n = getdelim(text, &room, 0, f);
+	if (n < 0 && !errno)
+		*text = realloc(*text, 1); /* it is empty */
+	if (n < 0 && *text)
+		**text = 0;
+	n = errno ? -errno : 0;
+	fclose(f);
+	if (!n && *text)
+		return 0;
+	free(*text);
+	*text = NULL;
+	return kvm_fail("%s: %s", name, strerror(n ? (int)-n : ENOMEM));
+}
+
+struct pair {
+	const char *name, *value;
+	bool told;
+};
+
+/* Lines of a name, one of `between`, and a value. The text is cut up. */
+static int pairs_of(char *text, char between, struct pair **all, size_t *n)
+{
+	size_t room = 0;
+	char *save = NULL;
+
+	*all = NULL;
+	*n = 0;
+	for (char *l = strtok_r(text, "\n", &save); l; l = strtok_r(NULL, "\n", &save)) {
+		char *value = strchr(l, between);
+
+		if (!value)
+			continue;
+		*value++ = 0;
+		if (kvc_grow(all, *n, &room, sizeof **all))
+			return kvm_fail("out of memory");
+		(*all)[(*n)++] = (struct pair){ l, value + strspn(value, " "), false };
+	}
+	return 0;
+}
+
+static void put(struct kvm_json *j, const char *name, const char *value, bool number)
+{
+	if (number)
+		kvm_json_number(j, name, strtoull(value, NULL, 10));
+	else
+		kvm_json_text(j, name, value);
+}
+
+/* Members of an object; a name that is there more than once is an array. */
+static void put_pairs(struct kvm_json *j, struct pair *v, size_t n, bool numbers)
+{
+	for (size_t i = 0; i < n; i++) {
+		bool many = false;
+
+		for (size_t o = i + 1; o < n && !v[i].told && !many; o++)
+			many = !strcmp(v[i].name, v[o].name);
+		if (v[i].told)
+			continue;
+		if (!many) {
+			put(j, v[i].name, v[i].value, numbers);
+			continue;
+		}
+		kvm_json_begin(j, v[i].name, '[');
+		for (size_t o = i; o < n; o++)
+			if (o == i || !strcmp(v[i].name, v[o].name)) {
+				v[o].told = true;
+				put(j, NULL, v[o].value, numbers);
+			}
+		kvm_json_end(j, ']');
+	}
+}
+
+/* A file of .kvcachefs to stdout. */
+static int show(int argc, char **argv, const char *name, char between)
+{
+	bool json = false;
+	const struct kvm_option options[] = { { "json", &json, NULL }, { 0 } };
+	struct kvm_json j = { stdout, false };
+	KVC_MEM char *text = NULL;
+	KVC_MEM struct pair *all = NULL;
+	char mnt[KVM_PATH];
+	size_t n;
+	int err = kvm_options(&argc, argv, options)
+			  ?: kvm_mount_of(argc ? argv[0] : NULL, mnt)
+				     ?: kvm_mount_text(mnt, name, &text);
+
+	if (!err && !json)
+		fputs(text, stdout);
+	if (err || !json)
+		return err;
+	err = pairs_of(text, between, &all, &n);
+	if (err)
+		return err;
+	kvm_json_begin(&j, NULL, '{');
+	kvm_json_text(&j, "mount", mnt);
+	kvm_json_begin(&j, name, '{');
+	put_pairs(&j, all, n, between == ' ');
+	kvm_json_end(&j, '}');
+	kvm_json_end(&j, '}');
+	putchar('\n');
+	return 0;
 }
 
 int kvm_run_stats(int argc, char **argv)
 {
-	int err = kvm_plain(&argc, argv);
-
-	return err ?: show(argc ? argv[0] : NULL, "stats");
+	return show(argc, argv, "stats", ' ');
 }
 
 int kvm_run_config(int argc, char **argv)
 {
-	int err = kvm_plain(&argc, argv);
+	return show(argc, argv, "config", '=');
+}
 
-	return err ?: show(argc ? argv[0] : NULL, "config");
+/* What control answered, as it is or as JSON. */
+static int answered(const char *mnt, bool json, const char *name, char *answer)
+{
+	struct kvm_json j = { stdout, false };
+
+	answer[strcspn(answer, "\n")] = 0;
+	if (!json) {
+		if (*answer)
+			puts(answer);
+		return 0;
+	}
+	kvm_json_begin(&j, NULL, '{');
+	kvm_json_text(&j, "mount", mnt);
+	kvm_json_text(&j, name, answer);
+	kvm_json_end(&j, '}');
+	putchar('\n');
+	return 0;
+}
+
+static bool is_level(const char *word)
+{
+	for (int i = 0; kvc_level_names[i]; i++)
+		if (!strcmp(kvc_level_names[i], word))
+			return true;
+	return false;
+}
+
+int kvm_run_log(int argc, char **argv)
+{
+	bool json = false;
+	const struct kvm_option options[] = { { "json", &json, NULL }, { 0 } };
+	char mnt[KVM_PATH], words[32], answer[512];
+	int err = kvm_options(&argc, argv, options);
+	bool set = !err && argc && is_level(argv[0]);
+
+	if (err)
+		return err;
+	if (argc == 2 && !set)
+		return kvm_misused("log %s: it is error, warn, info or debug", argv[0]);
+	snprintf(words, sizeof words, "log%s%s", set ? " " : "", set ? argv[0] : "");
+	return kvm_mount_of(argc > set ? argv[set] : NULL, mnt)
+		       ?: kvm_control(mnt, words, answer, sizeof answer)
+				  ?: answered(mnt, json, "level", answer);
+}
+
+int kvm_run_reload(int argc, char **argv)
+{
+	bool json = false;
+	const char *text = NULL;
+	const struct kvm_option options[] = { { "json", &json, NULL },
+					      { "o", NULL, &text },
+					      { 0 } };
+	char mnt[KVM_PATH], words[4000], answer[512];
+	int err = kvm_options(&argc, argv, options);
+
+	if (err)
+		return err;
+	if (!text || !*text || strlen(text) > sizeof words - 16 || strchr(text, '\n'))
+		return kvm_misused("reload: -o OPTIONS, such as -o high=95,low=85");
+	snprintf(words, sizeof words, "reload %s", text);
+	err = kvm_mount_of(argc ? argv[0] : NULL, mnt)
+		      ?: kvm_control(mnt, words, answer, sizeof answer);
+	return err || !json ? err : answered(mnt, true, "changed", words + strlen("reload "));
 }

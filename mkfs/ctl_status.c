@@ -65,17 +65,6 @@ static int read_figures(const char *mnt, struct figures *all)
 	return err != 0;
 }
 
-static int read_config(struct mount *m)
-{
-	FILE *f = open_text(m->path, "config");
-	size_t room = 0;
-	ssize_t n = f ? getdelim(&m->config, &room, 0, f) : -1;
-
-	if (f)
-		fclose(f);
-	return n > 0 ? 0 : f ? kvm_fail("%s: its options cannot be read", m->path) : 1;
-}
-
 /* The n-th of that name: tiers of one kind have the same. */
 static uint64_t nth(const struct figures *all, const char *name, unsigned n)
 {
@@ -357,7 +346,7 @@ int kvm_run_status(int argc, char **argv)
 		if (!err)
 			sleep((unsigned)s);
 	}
-	err = err ?: read_figures(m.path, &m.now) ?: read_config(&m);
+	err = err ?: read_figures(m.path, &m.now) ?: kvm_mount_text(m.path, "config", &m.config);
 	if (!err) {
 		all = hits_of(&m.now, &none);
 		lately = hits_of(&m.now, &m.first);

@@ -8,7 +8,7 @@ const char *kvm_name;
 
 void kvm_say(const char *format, va_list ap, const char *end)
 {
-	fflush(stdout); /* where both go to one file, in the order in which they were said */
+	(void)fflush(stdout); /* where both go to one file, in the order in which they were said */
 	fprintf(stderr, "%s: ", kvm_name);
 	vfprintf(stderr, format, ap);
 	fprintf(stderr, "%s\n", end);

@@ -2,20 +2,90 @@
 /* See log.h. */
 #include "log.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
-#include <stdio.h>
+#include <string.h>
 #include <syslog.h>
+#include <time.h>
 
-/* set anew when the daemon leaves its terminal, with threads running */
-static atomic_bool use_syslog, with_debug;
+#define LINES 512 /* that are kept */
+#define LINE 512  /* bytes of each, at most */
+
+const char *const kvc_level_names[] = { "error", "warn", "info", "debug", NULL };
+
+/* set anew when the daemon leaves its terminal, or somebody says so, with threads running */
+static atomic_bool use_syslog;
+static _Atomic enum kvc_level most = KVC_INFO;
+
+struct line {
+	enum kvc_level level;
+	struct timespec at;
+	char text[LINE];
+};
+static struct {
+	pthread_mutex_t lock; /* a leaf */
+	struct line v[LINES];
+	size_t n; /* all that there were */
+} kept = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 void kvc_log_setup(bool to_syslog, bool debug)
 {
-	with_debug = debug;
+	most = debug ? KVC_DEBUG : KVC_INFO;
 	if (to_syslog && !use_syslog)
 		openlog("kvcachefs", LOG_PID, LOG_DAEMON);
 	use_syslog = to_syslog;
+}
+
+enum kvc_level kvc_log_level(void)
+{
+	return most;
+}
+
+int kvc_log_level_set(const char *name)
+{
+	for (int i = 0; kvc_level_names[i]; i++)
+		if (!strcmp(kvc_level_names[i], name)) {
+			most = (enum kvc_level)i;
+			return 0;
+		}
+	return -EINVAL;
+}
+
+static void keep(enum kvc_level level, const char *text)
+{
+	struct line *l;
+
+	pthread_mutex_lock(&kept.lock);
+	l = &kept.v[kept.n++ % LINES];
+	l->level = level;
+	clock_gettime(CLOCK_REALTIME, &l->at);
+	snprintf(l->text, sizeof l->text, "%s", text);
+	pthread_mutex_unlock(&kept.lock);
+}
+
+void kvc_log_print(FILE *out)
+{
+	struct line l;
+	struct tm tm;
+	char when[32];
+	size_t i = 0, n;
+
+	do {
+		pthread_mutex_lock(&kept.lock);
+		n = kept.n;
+		if (n > LINES && i < n - LINES)
+			i = n - LINES;
+		if (i < n)
+			l = kept.v[i % LINES];
+		pthread_mutex_unlock(&kept.lock);
+		if (i >= n)
+			break;
+		gmtime_r(&l.at.tv_sec, &tm);
+		(void)strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S", &tm);
+		fprintf(out, "%s.%03ldZ %s %s\n", when, l.at.tv_nsec / 1000000,
+			kvc_level_names[l.level], l.text);
+	} while (++i < n);
 }
 
 void kvc_log(enum kvc_level level, const char *format, ...)
@@ -24,11 +94,12 @@ void kvc_log(enum kvc_level level, const char *format, ...)
 	char line[1024];
 	va_list ap;
 
-	if (level == KVC_DEBUG && !with_debug)
+	if (level > most)
 		return;
 	va_start(ap, format);
 	vsnprintf(line, sizeof line, format, ap);
 	va_end(ap);
+	keep(level, line);
 	if (use_syslog)
 		syslog(priority[level], "%s", line);
 	else

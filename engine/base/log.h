@@ -1,16 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The log: stderr in the foreground, syslog after daemonising. One line where a cause is known.
+ * The log: stderr in the foreground, syslog after daemonising. One line where a cause is known. The
+ * last few hundred lines are kept in memory.
  */
 #ifndef KVC_LOG_H
 #define KVC_LOG_H
 
+#include <errno.h>
 #include <stdbool.h>
+#include <stdio.h>
 
 enum kvc_level { KVC_ERROR, KVC_WARN, KVC_INFO, KVC_DEBUG };
+extern const char *const kvc_level_names[]; /* ended by NULL */
 
 /* From now on to syslog (true) or stderr (false); `debug` lets KVC_DEBUG through. */
 void kvc_log_setup(bool to_syslog, bool debug);
+/* What is let through: this level and those before it. 0, or -EINVAL: there is no such. */
+enum kvc_level kvc_log_level(void);
+int kvc_log_level_set(const char *name);
+/* The last lines, each behind its time (UTC) and level. */
+void kvc_log_print(FILE *out);
 void kvc_log(enum kvc_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #define kvc_error(...) kvc_log(KVC_ERROR, __VA_ARGS__)

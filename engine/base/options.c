@@ -36,93 +36,96 @@ struct row {
 	const char *const *names; /* CHOICE */
 	uint64_t min, max;        /* SIZE and NUMBER; for TEXT max is the room */
 	const char *def;
+	enum { FIXED, LIVE } when; /* LIVE: read at each use, under the engine's lock */
 };
 
 #define AT(field) offsetof(struct kvc_options, field)
 
 static const struct row rows[] = {
 	{ "cpu", "SIZE", "memory that the pool may use", SIZE, AT(cpu_bytes), NULL, 16 << 20,
-	  1ull << 50, "1G" },
+	  1ull << 50, "1G", FIXED },
 	{ "high", "PCT", "eviction starts when the pool or the disk is this full", NUMBER,
-	  AT(high_pct), NULL, 2, 100, "90" },
+	  AT(high_pct), NULL, 2, 100, "90", LIVE },
 	{ "low", "PCT", "eviction stops when it is this full", NUMBER, AT(low_pct), NULL, 1, 99,
-	  "80" },
+	  "80", LIVE },
 	{ "pins", "PCT", "pinned chunks may take so much of the pool and of the disk", NUMBER,
-	  AT(pins_pct), NULL, 0, 100, "50" },
+	  AT(pins_pct), NULL, 0, 100, "50", LIVE },
 	{ "share", "PCT", "the open files of one user may hold so much of the pool", NUMBER,
-	  AT(share_pct), NULL, 1, 100, "90" },
+	  AT(share_pct), NULL, 1, 100, "90", LIVE },
 	{ "policy", "NAME",
 	  "who is evicted first: lru, fifo, lfu, mru, s3fifo, arc, gdsf, leaf, prefix", CHOICE,
-	  AT(policy), kvc_policy_names, 0, 0, "lru" },
+	  AT(policy), kvc_policy_names, 0, 0, "lru", FIXED },
 	{ "disk_policy", "NAME", "the same for the disk tier: same, or one of those", CHOICE,
-	  AT(disk_policy), kvc_disk_policy_names, 0, 0, "same" },
+	  AT(disk_policy), kvc_disk_policy_names, 0, 0, "same", FIXED },
 	{ "unit", "auto|dir|file",
 	  "what is one chunk: found by behaviour, every folder, or every file", CHOICE, AT(unit),
-	  unit_names, 0, 0, "auto" },
+	  unit_names, 0, 0, "auto", FIXED },
 	{ "partial", "show|miss", "are files found of chunks that have fewer than their layers",
-	  CHOICE, AT(partial), partial_names, 0, 0, "show" },
+	  CHOICE, AT(partial), partial_names, 0, 0, "show", FIXED },
 	{ "write", "through|back", "copy to the tiers at publish, or only when evicted", CHOICE,
-	  AT(write), write_names, 0, 0, "through" },
-	{ "disk", "on|off", "use the store's disk tier", CHOICE, AT(disk), switch_names, 0, 0,
-	  "on" },
+	  AT(write), write_names, 0, 0, "through", FIXED },
+	{ "disk", "on|off", "use the store's disk tier", CHOICE, AT(disk), switch_names, 0, 0, "on",
+	  FIXED },
 	{ "admit", "all|twice", "copy to the disk tier all, or what was asked for twice", CHOICE,
-	  AT(admit), admit_names, 0, 0, "all" },
+	  AT(admit), admit_names, 0, 0, "all", LIVE },
 	{ "daily", "SIZE", "the most that is written to the disk tier a day; 0: no bound", SIZE,
-	  AT(daily_bytes), NULL, 0, 1ull << 50, "0" },
+	  AT(daily_bytes), NULL, 0, 1ull << 50, "0", LIVE },
 	{ "remote", "URL",
 	  "a shared tier: dir://, redis://, rediss://, redis+cluster://, s3://; may be repeated",
-	  TEXTS, AT(remote), NULL, 0, 1024, "" },
+	  TEXTS, AT(remote), NULL, 0, 1024, "", FIXED },
 	{ "compress", "none|zstd|bf16+zstd", "codec of copies in the tiers", CHOICE, AT(compress),
-	  kvc_codec_names, 0, 0, "none" },
-	{ "level", "N", "of zstd, for compress=zstd", NUMBER, AT(level), NULL, 1, 19, "1" },
+	  kvc_codec_names, 0, 0, "none", LIVE },
+	{ "level", "N", "of zstd, for compress=zstd", NUMBER, AT(level), NULL, 1, 19, "1", LIVE },
 	{ "keyfile", "PATH", "encrypt what leaves the pool with the keys in this file", TEXT,
-	  AT(keyfile), NULL, 0, 256, "" },
+	  AT(keyfile), NULL, 0, 256, "", FIXED },
 	{ "adopt_uid", "NUMBER",
 	  "owner of what other nodes stored in a remote; without keyfile= (who mounts)", ID,
-	  AT(adopt_uid), NULL, 0, UINT32_MAX - 1, "" },
+	  AT(adopt_uid), NULL, 0, UINT32_MAX - 1, "", FIXED },
 	{ "adopt_gid", "NUMBER", "its group (of who mounts)", ID, AT(adopt_gid), NULL, 0,
-	  UINT32_MAX - 1, "" },
+	  UINT32_MAX - 1, "", FIXED },
 	{ "adopt_mode", "OCTAL", "its permissions; folders may be searched too (0600)", MODE,
-	  AT(adopt_mode), NULL, 0, 0777, "" },
+	  AT(adopt_mode), NULL, 0, 0777, "", FIXED },
 	{ "metrics", "ADDR:PORT", "serve .kvcachefs/metrics by HTTP there", TEXT, AT(metrics), NULL,
-	  0, 64, "" },
+	  0, 64, "", FIXED },
 	{ "passthrough", "auto|on|off", "let the kernel move data between callers and the pool",
-	  CHOICE, AT(passthrough), auto_names, 0, 0, "auto" },
+	  CHOICE, AT(passthrough), auto_names, 0, 0, "auto", FIXED },
 	{ "io_uring", "auto|on|off", "take requests through io_uring", CHOICE, AT(io_uring),
-	  auto_names, 0, 0, "auto" },
+	  auto_names, 0, 0, "auto", FIXED },
 	{ "huge", "within_size|always|never", "huge pages in the pool", CHOICE, AT(huge),
-	  kvc_huge_names, 0, 0, "within_size" },
+	  kvc_huge_names, 0, 0, "within_size", FIXED },
 	{ "numa", "POLICY", "NUMA policy of the pool, as tmpfs mpol= takes it (with ; for ,)", TEXT,
-	  AT(numa), NULL, 0, 64, "" },
+	  AT(numa), NULL, 0, 64, "", FIXED },
 	{ "prefault", "auto|on|hold|off", "touch the pool's memory in the background", CHOICE,
-	  AT(prefault), prefault_names, 0, 0, "auto" },
+	  AT(prefault), prefault_names, 0, 0, "auto", FIXED },
 	{ "keep_pool", NULL, "leave the pool in memory at unmount, for a warm start", FLAG,
-	  AT(keep_pool), NULL, 0, 0, "0" },
+	  AT(keep_pool), NULL, 0, 0, "0", LIVE },
 	{ "settle", "MS", "wait so long after publish before copying down", NUMBER, AT(settle_ms),
-	  NULL, 0, 3600000, "200" },
+	  NULL, 0, 3600000, "200", FIXED },
 	{ "deadline", "MS", "longest wait for a tier or for room", NUMBER, AT(deadline_ms), NULL, 1,
-	  3600000, "10000" },
+	  3600000, "10000", FIXED },
 	{ "pace", "MS",
 	  "longest that a store waits for copies that are behind; then the coldest chunks without "
 	  "a copy go",
-	  NUMBER, AT(pace_ms), NULL, 0, 3600000, "100" },
+	  NUMBER, AT(pace_ms), NULL, 0, 3600000, "100", LIVE },
 	{ "log", "SIZE", "the longest that the catalog's log becomes", SIZE, AT(log_bytes), NULL,
-	  1 << 20, 1ull << 40, "64M" },
+	  1 << 20, 1ull << 40, "64M", FIXED },
 	{ "catalog", "SIZE",
 	  "what names and attributes may take in the catalog; 0: half of pool and disk", SIZE,
-	  AT(catalog_bytes), NULL, 0, 1ull << 50, "0" },
+	  AT(catalog_bytes), NULL, 0, 1ull << 50, "0", FIXED },
 	{ "commit", "MS", "longest time that a change to the catalog waits for others", NUMBER,
-	  AT(commit_ms), NULL, 1, 40, "10" },
+	  AT(commit_ms), NULL, 1, 40, "10", LIVE },
 	{ "run", "DIR", "folder below which the pool is mounted", TEXT, AT(run_dir), NULL, 0, 256,
-	  "/run/kvcachefs" },
+	  "/run/kvcachefs", FIXED },
 	{ "shim", "SPEC", "delay or break tier operations, for tests", TEXT, AT(shim), NULL, 0, 128,
-	  "" },
-	{ "allow_other", NULL, "let other users in", FLAG, AT(allow_other), NULL, 0, 0, "0" },
+	  "", FIXED },
+	{ "allow_other", NULL, "let other users in", FLAG, AT(allow_other), NULL, 0, 0, "0",
+	  FIXED },
 	{ "uid", "NUMBER", "owner of the mount's root folder, from now on", ID, AT(uid), NULL, 0,
-	  UINT32_MAX - 1, "" },
-	{ "gid", "NUMBER", "its group", ID, AT(gid), NULL, 0, UINT32_MAX - 1, "" },
-	{ "mode", "OCTAL", "its permissions, such as 1777", MODE, AT(mode), NULL, 0, 07777, "" },
-	{ "debug", NULL, "log more", FLAG, AT(debug), NULL, 0, 0, "0" },
+	  UINT32_MAX - 1, "", FIXED },
+	{ "gid", "NUMBER", "its group", ID, AT(gid), NULL, 0, UINT32_MAX - 1, "", FIXED },
+	{ "mode", "OCTAL", "its permissions, such as 1777", MODE, AT(mode), NULL, 0, 07777, "",
+	  FIXED },
+	{ "debug", NULL, "log more", FLAG, AT(debug), NULL, 0, 0, "0", FIXED },
 };
 #define NROWS (sizeof rows / sizeof rows[0])
 
@@ -342,6 +345,40 @@ int kvc_options_check(const struct kvc_options *o, char *error)
 	return 0;
 }
 
+static bool same(const struct row *r, const struct kvc_options *a, const struct kvc_options *b)
+{
+	size_t n = r->type == TEXT || r->type == TEXTS ? r->max : sizeof(uint64_t);
+
+	return !memcmp((const char *)a + r->at, (const char *)b + r->at, n);
+}
+
+int kvc_options_reload(struct kvc_options *o, const char *text, char *error)
+{
+	struct kvc_options n = *o;
+	int err = kvc_options_parse(&n, text, error) ?: kvc_options_check(&n, error);
+
+	if (err)
+		return err;
+	for (size_t i = 0; i < NROWS; i++)
+		if (rows[i].when == FIXED && !same(&rows[i], o, &n)) {
+			fail(error,
+			     "option %s cannot change on a live mount%s: unmount, and mount "
+			     "with it",
+			     rows[i].name, "");
+			return -EINVAL;
+		}
+	if (strcmp(o->generic, n.generic) != 0 || o->atime != n.atime) {
+		fail(error, "options of mount(8) cannot change on a live mount%s%s", "", "");
+		return -EINVAL;
+	}
+	/* these alone: the others are read without the lock */
+	for (size_t i = 0; i < NROWS; i++)
+		if (rows[i].when == LIVE && !same(&rows[i], o, &n))
+			memcpy((char *)o + rows[i].at, (const char *)&n + rows[i].at,
+			       sizeof(uint64_t));
+	return 0;
+}
+
 /* One line each; a password or token in a URL is not shown. */
 static void print_urls(const char *name, const char *urls, FILE *out)
 {
@@ -395,4 +432,11 @@ void kvc_options_help(FILE *out)
 	}
 	fprintf(out, "  ro, suid, dev, noexec, noatime and the like, as mount(8) has them "
 		     "(nosuid,nodev)\n");
+}
+
+void kvc_options_live(FILE *out)
+{
+	for (size_t i = 0; i < NROWS; i++)
+		if (rows[i].when == LIVE)
+			fprintf(out, " %s", rows[i].name);
 }

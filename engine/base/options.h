@@ -63,6 +63,13 @@ void kvc_options_init(struct kvc_options *o);
  * people in error[] (256 bytes) and *o unchanged.
  */
 int kvc_options_parse(struct kvc_options *o, const char *text, char *error);
+/*
+ * The same on a live mount: all of them, or none where one of them would have to change that cannot
+ * without a new mount. Only what changes is written.
+ */
+int kvc_options_reload(struct kvc_options *o, const char *text, char *error);
+/* The names of those that can, with spaces between. */
+void kvc_options_live(FILE *out);
 /* Checks what only makes sense together (low < high); as above. */
 int kvc_options_check(const struct kvc_options *o, char *error);
 /* One "name=value" line per option, as in effect. */

@@ -213,8 +213,9 @@ int kvc_events_open(struct kvc *k, struct kvc_stream **out);
 int kvc_stream_read(struct kvc *k, struct kvc_stream *s, char *to, size_t room, size_t *n);
 void kvc_stream_close(struct kvc *k, struct kvc_stream *s);
 /*
- * What .kvcachefs/control takes, which it may change (sweep.c): "import", "rekey", "flush", "verify
- * [tier=NAME] [rate=SIZE]" begin a sweep and "stop NAME" ends it. 0, -EINVAL (no such), -EBUSY (one
+ * What .kvcachefs/control takes, which it may change (control.c): "import", "rekey", "flush" and
+ * "verify [tier=NAME] [rate=SIZE]" begin a sweep, "stop NAME" ends it; "log [LEVEL]"; "reload
+ * OPTIONS". 0, -EINVAL (no such), -EBUSY (one
  * is under way), -ESRCH (none is); what there is to say goes to `answer`.
  */
 int kvc_control(struct kvc *k, char *text, FILE *answer);

@@ -42,7 +42,7 @@ static bool quota_space(struct kvc *k, uint64_t ino, uint64_t *limit, uint64_t *
  */
 void kvc_space(struct kvc *k, uint64_t ino, struct kvc_space *s)
 {
-	uint64_t total = 0, used = 0, leaving = 0, limit, left;
+	uint64_t total = 0, used = 0, leaving = 0, limit, left, hundredth = 0;
 	struct kvc_prefaulted p;
 
 	kvc_tier_each(k, t)
@@ -50,13 +50,12 @@ void kvc_space(struct kvc *k, uint64_t ino, struct kvc_space *s)
 			struct kvc_tier_usage u;
 
 			k->tier[t].t->ops->usage(k->tier[t].t, &u);
-			total += u.total / 100 * k->opt.high_pct;
+			hundredth += u.total / 100;
 			used += u.used;
 		}
 	kvc_lock(k);
 	kvc_prefault_show_locked(k, &p);
-	if (!total)
-		total = k->pool.bytes / 100 * k->opt.high_pct;
+	total = (hundredth ?: k->pool.bytes / 100) * k->opt.high_pct;
 	kvc_tier_each(k, t)
 		if (k->tier[t].t->ops->caps & KVC_TIER_BOUNDED)
 			leaving += k->tier[t].leaving;

@@ -71,10 +71,11 @@ static int begin_locked(struct kvc *k, struct kvc_sweep *s, struct kvc_sweep **o
 	return 0;
 }
 
-static int begin(struct kvc *k, const struct kvc_sweep_kind *kind, char *words, FILE *answer)
+int kvc_sweep_begin(struct kvc *k, const char *name, char *words, FILE *answer)
 {
+	const struct kvc_sweep_kind *kind = kind_of(name);
 	struct kvc_sweep *s = calloc(1, sizeof *s), *old = NULL;
-	int err = s ? 0 : -ENOMEM;
+	int err = !kind ? -EINVAL : s ? 0 : -ENOMEM;
 
 	if (!err) {
 		s->k = k;
@@ -95,7 +96,7 @@ static int begin(struct kvc *k, const struct kvc_sweep_kind *kind, char *words, 
 	return err;
 }
 
-static int end(struct kvc *k, const char *name)
+int kvc_sweep_end(struct kvc *k, const char *name)
 {
 	int err = 0;
 
@@ -106,19 +107,6 @@ static int end(struct kvc *k, const char *name)
 		err = -ESRCH;
 	kvc_unlock(k);
 	return err;
-}
-
-int kvc_control(struct kvc *k, char *text, FILE *answer)
-{
-	char *words = text + strcspn(text, " ");
-	const struct kvc_sweep_kind *kind;
-
-	if (*words)
-		*words++ = 0;
-	if (!strcmp(text, "stop"))
-		return end(k, words);
-	kind = kind_of(text);
-	return kind ? begin(k, kind, words, answer) : -EINVAL;
 }
 
 void kvc_print_control(struct kvc *k, FILE *out)

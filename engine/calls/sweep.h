@@ -27,6 +27,10 @@ struct kvc_sweep {
 	uint64_t rate;  /* bytes a second; 0: no bound */
 };
 
+/* Begins one, and ends the one of this name (sweep.c); as kvc_control. */
+int kvc_sweep_begin(struct kvc *k, const char *name, char *words, FILE *answer);
+int kvc_sweep_end(struct kvc *k, const char *name);
+
 /* Where somebody waits for a sweep's own calls of what others answer. */
 struct kvc_sweeper {
 	struct kvc_wait w;

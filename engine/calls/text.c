@@ -299,11 +299,13 @@ void kvc_print_metrics(struct kvc *k, FILE *out)
 void kvc_print_config(struct kvc *k, FILE *out)
 {
 	struct kvc_prefaulted p;
+	struct kvc_options o;
 
 	kvc_lock(k);
 	kvc_prefault_show_locked(k, &p);
+	o = k->opt;
 	kvc_unlock(k);
-	kvc_options_print(&k->opt, out);
+	kvc_options_print(&o, out);
 	fprintf(out,
 		"store=%s\nuuid=%s\npool=%s\npool_is=%s\npool_noswap=%s\npool_huge=%s\npool_warm=%"
 		"s\n",

@@ -164,8 +164,7 @@ static void loaded_both(struct kvc *k, struct kvc_job *j, uint64_t blocks, uint6
 	n->load_error = 0;
 	kvc_count(&k->stats, loads);
 	kvc_count_by(&k->stats, load_bytes, size);
-	kvc_tally_locked(k, n->model, loads);
-	kvc_tally_by_locked(k, n->model, load_bytes, size);
+	kvc_tally_bytes_locked(k, n->model, load, size);
 	kvc_news_put_locked(k, KVC_NEWS_loaded, (int)j->tier, n);
 	if (j->bad)
 		forget_both(k, n, j->bad);

@@ -83,6 +83,13 @@ static void replace_both(struct kvc *k, struct kvc_node *n, unsigned tier, struc
 	n->left &= ~bit;
 }
 
+static void count_locked(struct kvc *k, const struct kvc_node *n, uint64_t bytes)
+{
+	kvc_count(&k->stats, spills);
+	kvc_count_by(&k->stats, spill_bytes, bytes);
+	kvc_tally_bytes_locked(k, n->model, spill, bytes);
+}
+
 /*
  * Row and object are written with the placement, which is of no use without them. And so is the
  * chunk, or a flush that comes before the next commit leaves a file that nobody evicts.
@@ -157,10 +164,7 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 		/* what they waited for is in the tier: now the commit */
 		kvc_list_each(e, &n->sync_waiters)
 			kvc_of(e, struct kvc_wait, link)->stage = 1;
-	kvc_count(&k->stats, spills);
-	kvc_count_by(&k->stats, spill_bytes, c->f->stored_len);
-	kvc_tally_locked(k, n->model, spills);
-	kvc_tally_by_locked(k, n->model, spill_bytes, c->f->stored_len);
+	count_locked(k, n, c->f->stored_len);
 	kvc_news_put_locked(k, KVC_NEWS_stored, (int)tier, n);
 	return true;
 }

@@ -41,8 +41,14 @@ struct kvc_tallies {
 
 /* The tally to count a use of this model in; it stays there as long as the lock is held. */
 struct kvc_tally *kvc_tally_of_locked(struct kvc *k, uint64_t model);
-#define kvc_tally_locked(k, model, name) kvc_tally_by_locked(k, model, name, 1)
-#define kvc_tally_by_locked(k, model, name, by) (kvc_tally_of_locked(k, model)->name += (by))
+#define kvc_tally_locked(k, model, name) (kvc_tally_of_locked(k, model)->name++)
+/* A load or a spill: what: that word. */
+#define kvc_tally_bytes_locked(k, model, what, bytes)                     \
+	do {                                                              \
+		struct kvc_tally *tally_ = kvc_tally_of_locked(k, model); \
+		tally_->what##s++;                                        \
+		tally_->what##_bytes += (bytes);                          \
+	} while (0)
 /* Adds one to another, but for its model. */
 void kvc_tally_add(struct kvc_tally *to, const struct kvc_tally *t);
 /* The node's room, state or model may have changed. */

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""kvcachectl flush: what only memory has goes to its tiers and survives a power loss of the pool; what
+"""kvcachectl flush: what only memory has goes to its tiers, and is there when the pool is not; what
 failed is tried at once and told by tier; who stops waiting does not end it."""
 import json, os, signal
 from kvtest import *

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""kvcachectl verify reads every copy: damaged ones are told, and made anew where another has the file;
-without another the file goes. It is no use of a file, loads nothing, and keeps to its rate."""
+"""kvcachectl verify reads every copy: damaged ones are told, and made anew where another has the
+file; without another the file goes. It is no use of a file, loads nothing, and keeps to its
+rate."""
 import json, os, sqlite3
 from kvtest import *
 
@@ -17,8 +18,8 @@ def verify(*words, ok=True):
 
 def spoil(*names):
     db = sqlite3.connect(f"{s.path}/catalog.sqlite")
-    where = dict(db.execute("SELECT n.name || m.name, p.at FROM placements p JOIN names m ON m.ino = "
-                            "p.ino JOIN names n ON n.ino = m.parent WHERE p.tier = 0"))
+    where = dict(db.execute("SELECT n.name || m.name, p.at FROM placements p JOIN names m ON m.ino "
+                            "= p.ino JOIN names n ON n.ino = m.parent WHERE p.tier = 0"))
     db.close()
     with open(f"{s.path}/data", "r+b") as f:
         for name in names:
@@ -81,7 +82,8 @@ wait_for(lambda: "verify running" in open(f"{s.mnt}/.kvcachefs/control").read())
 run(CTL, "verify", "--stop", s.mnt, ok=True)
 out = p.communicate()[0]
 assert p.returncode == 1 and "Operation canceled" in out, out
-for words, said, code in ((("--rate", "0"), "bytes a second", 2), (("--rate=x",), "bytes a second", 2),
+for words, said, code in ((("--rate", "0"), "bytes a second", 2),
+                          (("--rate=x",), "bytes a second", 2),
                           (("--tier", "tape", s.mnt), "this mount has no tier tape", 1),
                           (("--stop", "--json"), "no other", 2)):
     q = run(CTL, "verify", *words)

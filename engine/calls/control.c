@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What .kvcachefs/control takes: a command and its words, one row each in `commands`; any other
+ * word is a sweep's (sweep.c).
+ */
+#include "calls.h"
+#include "log.h"
+#include "sweep.h"
+#include "tierq.h"
+
+#include <string.h>
+
+/* log [LEVEL] */
+static int set_log(struct kvc *k, char *words, FILE *answer)
+{
+	(void)k;
+	if (*words && kvc_log_level_set(words)) {
+		fprintf(answer, "there is no level %s; it is one of", words);
+		for (int i = 0; kvc_level_names[i]; i++)
+			fprintf(answer, "%s %s", i ? "," : "", kvc_level_names[i]);
+		return -EINVAL;
+	}
+	fprintf(answer, "%s\n", kvc_level_names[kvc_log_level()]);
+	return 0;
+}
+
+/* reload OPTIONS: all of them, or none. Who acts on one when something changes looks at once. */
+static int reload(struct kvc *k, char *words, FILE *answer)
+{
+	char error[256];
+	int err;
+
+	kvc_lock(k);
+	err = kvc_options_reload(&k->opt, words, error);
+	if (!err) {
+		pthread_cond_signal(&k->room.pressed);
+		pthread_cond_signal(&k->quotas.pressed);
+		kvc_tier_each(k, t)
+			kvc_trim_tell_locked(k, t);
+		kvc_tiers_wake_locked(k);
+	}
+	kvc_unlock(k);
+	if (err)
+		fprintf(answer, "%s\n", error);
+	else
+		kvc_info("options changed: %s", words);
+	return err;
+}
+
+static int stop(struct kvc *k, char *words, FILE *answer)
+{
+	(void)answer;
+	return kvc_sweep_end(k, words);
+}
+
+static const struct {
+	const char *name;
+	int (*run)(struct kvc *k, char *words, FILE *answer);
+} commands[] = {
+	{ "log", set_log },
+	{ "reload", reload },
+	{ "stop", stop },
+};
+
+int kvc_control(struct kvc *k, char *text, FILE *answer)
+{
+	char *words = text + strcspn(text, " ");
+
+	if (*words)
+		*words++ = 0;
+	for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+		if (!strcmp(text, commands[i].name))
+			return commands[i].run(k, words, answer);
+	return kvc_sweep_begin(k, text, words, answer);
+}

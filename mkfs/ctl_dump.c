@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kvcachectl dump: a bundle for whoever is asked to help, as a tar file (ustar) with a member for
+ * each row of `members`. Never contents of files, nor keys; what stands before the host of a URL is
+ * left out, and names of models are numbers that mean nothing elsewhere, unless --names. The
+ * daemon's log has no names.
+ */
+#include "ctl.h"
+
+#include "mounts.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/utsname.h>
+
+#define BLOCK 512
+
+struct dump {
+	char mnt[KVM_PATH];
+	bool names;
+	uint8_t salt[16];
+	FILE *out;
+	time_t now;
+};
+
+/* Copies a text without what a URL has before its host. */
+static void put_redacted(FILE *out, const char *text)
+{
+	const char *url;
+
+	while ((url = strstr(text, "://"))) {
+		const char *at = url + 3 + strcspn(url + 3, "/@? \t\n\"',");
+
+		fwrite(text, 1, (size_t)(url + 3 - text), out);
+		text = url + 3;
+		if (*at == '@') {
+			fputs("***", out);
+			text = at;
+		}
+	}
+	fputs(text, out);
+}
+
+/* A file of the machine, or why there is none. */
+static void put_file(FILE *out, const char *path)
+{
+	KVC_MEM char *text = NULL;
+	size_t room = 0;
+	FILE *f = fopen(path, "re");
+
+	fprintf(out, "%s:\n", path);
+	if (f && getdelim(&text, &room, 0, f) > 0)
+		put_redacted(out, text);
+	else
+		fprintf(out, "(%s)\n", f ? "empty" : strerror(errno));
+	if (f)
+		fclose(f);
+}
+
+static void put_inside(FILE *out, const struct dump *d, const char *name)
+{
+	char path[KVM_PATH + 64];
+
+	snprintf(path, sizeof path, "%s/.kvcachefs/%s", d->mnt, name);
+	put_file(out, path);
+}
+
+static void put_config(struct dump *d, FILE *out)
+{
+	put_inside(out, d, "config");
+}
+
+static void put_counters(struct dump *d, FILE *out)
+{
+	put_inside(out, d, "stats");
+	put_inside(out, d, "control");
+}
+
+static void put_policies(struct dump *d, FILE *out)
+{
+	put_inside(out, d, "policies");
+}
+
+static void put_log(struct dump *d, FILE *out)
+{
+	put_inside(out, d, "log");
+}
+
+/* A number for a name, by a secret that nobody keeps: it cannot be guessed. */
+static void put_name(const struct dump *d, FILE *out, const char *name)
+{
+	char salted[1024], text[33];
+	int n = snprintf(salted + sizeof d->salt, sizeof salted - sizeof d->salt, "%s", name);
+	struct kvc_sum sum;
+
+	memcpy(salted, d->salt, sizeof d->salt);
+	sum = kvc_sum_of(salted, sizeof d->salt + kvc_min((uint64_t)n, 900));
+	fprintf(out, "model-%.12s", kvc_sum_text(&sum, text));
+}
+
+/* The name stands last in each line; the first has the names of the columns. */
+static void put_models(struct dump *d, FILE *out)
+{
+	KVC_MEM char *text = NULL;
+	size_t len = 0;
+	FILE *whole = open_memstream(&text, &len);
+	char *save = NULL;
+	int nr = 0;
+
+	if (!whole)
+		return;
+	put_inside(whole, d, "models");
+	if (fclose(whole))
+		return;
+	for (char *l = strtok_r(text, "\n", &save); l; l = strtok_r(NULL, "\n", &save)) {
+		char *name = strrchr(l, ' ');
+
+		if (d->names || nr++ < 2 || !name || name[1] == '/') {
+			fprintf(out, "%s\n", l);
+			continue;
+		}
+		fprintf(out, "%.*s", (int)(name + 1 - l), l);
+		put_name(d, out, name + 1);
+		fputc('\n', out);
+	}
+}
+
+static int put_mount(void *arg, const struct kvm_mounted *m)
+{
+	FILE *out = arg;
+
+	if (!strcmp(m->type, "fuse.kvcachefs"))
+		fprintf(out, "%s: %s of %s\n", m->path, m->root, m->source);
+	return 0;
+}
+
+static void put_machine(struct dump *d, FILE *out)
+{
+	struct utsname u;
+	(void)d;
+
+	fprintf(out, "kvcachectl %s\n", KVC_VERSION);
+	if (!uname(&u))
+		fprintf(out, "%s %s %s %s, %ld CPUs\n", u.sysname, u.release, u.version, u.machine,
+			sysconf(_SC_NPROCESSORS_ONLN));
+	kvm_mounts_each(put_mount, out);
+	put_file(out, "/etc/os-release");
+	put_file(out, "/proc/meminfo");
+	put_file(out, "/proc/loadavg");
+	put_file(out, "/proc/self/cgroup");
+	put_file(out, "/sys/module/fuse/parameters/enable_uring");
+	put_file(out, "/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+}
+
+/* How large the files of the store are, with the catalog's, and what is free beside them. */
+static void put_store(struct dump *d, FILE *out)
+{
+	KVC_MEM char *config = NULL;
+	char dir[KVM_PATH] = "", *at = NULL;
+	struct statvfs fs;
+	struct dirent *e;
+	struct stat st;
+	DIR *all;
+
+	if (!kvm_mount_text(d->mnt, "config", &config) && (at = strstr(config, "\nstore=")))
+		snprintf(dir, sizeof dir, "%.*s", (int)strcspn(at + 7, "\n"), at + 7);
+	all = *dir ? opendir(dir) : NULL;
+	if (!all) {
+		fprintf(out, "the store %s: %s\n", dir, *dir ? strerror(errno) : "not known");
+		return;
+	}
+	while ((e = readdir(all)))
+		if (!fstatat(dirfd(all), e->d_name, &st, AT_SYMLINK_NOFOLLOW) &&
+		    e->d_name[0] != '.')
+			fprintf(out, "%-24s %14lld bytes, %14lld on disk, mode %o\n", e->d_name,
+				(long long)st.st_size, (long long)st.st_blocks * 512,
+				st.st_mode & 07777);
+	if (!fstatvfs(dirfd(all), &fs))
+		fprintf(out, "beside them %llu bytes and %llu files are free\n",
+			(unsigned long long)fs.f_bavail * fs.f_frsize,
+			(unsigned long long)fs.f_favail);
+	closedir(all);
+}
+
+static const struct {
+	const char *name;
+	void (*put)(struct dump *d, FILE *out);
+} members[] = {
+	{ "machine", put_machine }, { "config", put_config }, { "counters", put_counters },
+	{ "models", put_models },   { "store", put_store },   { "policies", put_policies },
+	{ "log", put_log },
+};
+
+struct header { /* ustar */
+	char name[100], mode[8], uid[8], gid[8], size[12], mtime[12], sum[8], type, link[100];
+	char magic[6], version[2], user[32], group[32], major[8], minor[8], prefix[155], pad[12];
+};
+_Static_assert(sizeof(struct header) == BLOCK, "a block");
+
+static void put_member(struct dump *d, const char *name, const char *text, size_t len)
+{
+	static const char zeros[BLOCK];
+	struct header h = { .type = '0' };
+	unsigned sum = 0;
+
+	snprintf(h.name, sizeof h.name, "kvcachefs-dump/%s.txt", name);
+	snprintf(h.mode, sizeof h.mode, "%07o", 0600);
+	snprintf(h.uid, sizeof h.uid, "%07o", 0);
+	snprintf(h.gid, sizeof h.gid, "%07o", 0);
+	snprintf(h.size, sizeof h.size, "%011zo", len);
+	snprintf(h.mtime, sizeof h.mtime, "%011llo", (unsigned long long)d->now);
+	memcpy(h.magic, "ustar", 6);
+	memcpy(h.version, "00", 2);
+	memset(h.sum, ' ', sizeof h.sum);
+	for (size_t i = 0; i < sizeof h; i++)
+		sum += ((const unsigned char *)&h)[i];
+	snprintf(h.sum, sizeof h.sum, "%06o", sum); /* and then a space, which is there */
+	fwrite(&h, 1, sizeof h, d->out);
+	fwrite(text, 1, len, d->out);
+	fwrite(zeros, 1, -len % BLOCK, d->out);
+}
+
+static int put_all(struct dump *d)
+{
+	static const char end[2 * BLOCK];
+
+	for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
+		KVC_MEM char *text = NULL;
+		size_t len = 0;
+		FILE *m = open_memstream(&text, &len);
+
+		if (!m)
+			return kvm_fail("out of memory");
+		members[i].put(d, m);
+		if (fclose(m))
+			return kvm_fail("out of memory");
+		put_member(d, members[i].name, text, len);
+	}
+	fwrite(end, 1, sizeof end, d->out);
+	return 0;
+}
+
+int kvm_run_dump(int argc, char **argv)
+{
+	struct dump d = { .now = time(NULL) };
+	const struct kvm_option options[] = { { "names", &d.names, NULL }, { 0 } };
+	char made[64];
+	const char *file = made;
+	struct tm tm;
+	int fd, err = kvm_options(&argc, argv, options);
+
+	err = err ?: kvm_mount_of(argc > 1 ? argv[1] : NULL, d.mnt);
+	if (err)
+		return err;
+	(void)strftime(made, sizeof made, "kvcachefs-dump-%Y%m%d-%H%M%S.tar",
+		       gmtime_r(&d.now, &tm));
+	if (argc)
+		file = argv[0];
+	if (getrandom(d.salt, sizeof d.salt, 0) != sizeof d.salt)
+		return kvm_fail("no random bytes: %s", strerror(errno));
+	fd = strcmp(file, "-") ? open(file, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)
+			       : dup(STDOUT_FILENO);
+	d.out = fd < 0 ? NULL : fdopen(fd, "w");
+	if (!d.out)
+		return kvm_fail("%s: %s", file, strerror(errno));
+	err = put_all(&d);
+	if ((ferror(d.out) | fclose(d.out)) && !err)
+		err = kvm_fail("%s: %s", file, strerror(errno));
+	if (!err && strcmp(file, "-") != 0)
+		puts(file);
+	return err;
+}

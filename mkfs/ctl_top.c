@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kvcachectl top: what is done with each model, a second, from .kvcachefs/models (engine/calls/
+ * models.c) read twice or more. On a terminal the screen is refreshed in place, and left as it was;
+ * elsewhere each interval is a block of lines, or of JSON a line.
+ */
+#include "ctl.h"
+
+#include "json.h"
+
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <termios.h>
+
+enum { HITS, MISSES, CREATES, LOADED, COPIED, POOL, COLUMNS };
+static const char *const columns[COLUMNS] = {
+	"hits", "misses", "creates", "load_bytes", "spill_bytes", "pool_bytes",
+};
+
+struct model {
+	const char *name; /* in the text */
+	uint64_t v[COLUMNS];
+	uint64_t opens; /* of the interval */
+	double rate[COLUMNS];
+};
+
+struct sample {
+	char *text;
+	struct model *v;
+	size_t n, room;
+	uint64_t at_ns;
+};
+
+struct top {
+	char mnt[KVM_PATH];
+	struct sample before, now;
+	double seconds;
+	bool json, screen, keys;
+	struct termios was;
+};
+
+static volatile sig_atomic_t leaving;
+
+static void leave(int sig)
+{
+	(void)sig;
+	leaving = 1;
+}
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(((const struct model *)a)->name, ((const struct model *)b)->name);
+}
+
+/* What moves most first; then what has most of the pool. */
+static int by_use(const void *a, const void *b)
+{
+	const struct model *x = a, *y = b;
+	double dx = (double)x->opens + x->rate[CREATES], dy = (double)y->opens + y->rate[CREATES];
+
+	if (dx != dy)
+		return dx < dy ? 1 : -1;
+	if (x->v[POOL] != y->v[POOL])
+		return x->v[POOL] < y->v[POOL] ? 1 : -1;
+	return by_name(a, b);
+}
+
+static void sample_free(struct sample *s)
+{
+	free(s->text);
+	free(s->v);
+	*s = (struct sample){ 0 };
+}
+
+/* A line: numbers, each of the column that stands there in the head (-1: not known), and a name. */
+static bool parse(char *line, const int *column, unsigned n, struct model *m)
+{
+	char *end;
+
+	memset(m, 0, sizeof *m);
+	for (unsigned i = 0; i < n; i++, line = end) {
+		uint64_t v = strtoull(line, &end, 10);
+
+		if (end == line)
+			return false;
+		if (column[i] >= 0)
+			m->v[column[i]] = v;
+	}
+	m->name = line + strspn(line, " ");
+	return *m->name;
+}
+
+static unsigned read_head(char *head, int *column, unsigned room)
+{
+	unsigned n = 0;
+	char *save;
+
+	for (char *w = strtok_r(head, " ", &save); w && n < room; w = strtok_r(NULL, " ", &save)) {
+		if (!strcmp(w, "name"))
+			return n;
+		column[n] = -1;
+		for (int c = 0; c < COLUMNS; c++)
+			if (!strcmp(columns[c], w))
+				column[n] = c;
+		n++;
+	}
+	return 0;
+}
+
+static int take(struct top *t)
+{
+	struct sample *s = &t->now;
+	int column[64], err = kvm_mount_text(t->mnt, "models", &s->text);
+	char *save, *line = err ? NULL : strtok_r(s->text, "\n", &save);
+	unsigned n = line ? read_head(line, column, 64) : 0;
+
+	if (err)
+		return err;
+	s->at_ns = kvc_mono_ns();
+	while (n && (line = strtok_r(NULL, "\n", &save))) {
+		struct model m;
+
+		if (!parse(line, column, n, &m))
+			continue;
+		if (kvc_grow(&s->v, s->n, &s->room, sizeof *s->v))
+			return kvm_fail("out of memory");
+		s->v[s->n++] = m;
+	}
+	if (!n)
+		return kvm_fail("%s: what it tells of its models is not known here", t->mnt);
+	qsort(s->v, s->n, sizeof *s->v, by_name);
+	return 0;
+}
+
+/* What came between the two samples. */
+static void compare(struct top *t)
+{
+	t->seconds = (double)(t->now.at_ns - t->before.at_ns) / 1e9;
+	for (size_t i = 0; i < t->now.n; i++) {
+		struct model *m = &t->now.v[i];
+		const struct model *b = t->before.n ? bsearch(m, t->before.v, t->before.n,
+							      sizeof *m, by_name)
+						    : NULL;
+		uint64_t d[COLUMNS];
+
+		for (int c = 0; c < COLUMNS; c++) {
+			d[c] = m->v[c] - (b ? kvc_min(b->v[c], m->v[c]) : 0);
+			m->rate[c] = (double)d[c] / t->seconds;
+		}
+		m->opens = d[HITS] + d[MISSES];
+	}
+}
+
+static const char *share(const struct model *m, char *buf)
+{
+	double all = m->rate[HITS] + m->rate[MISSES];
+
+	if (all > 0)
+		snprintf(buf, 32, "%.1f%%", 100 * m->rate[HITS] / all);
+	else
+		snprintf(buf, 32, "-");
+	return buf;
+}
+
+static void print_line(const struct model *m, const char *name, const char *end)
+{
+	char hits[32], loaded[32], copied[32], pool[32];
+
+	printf("%9.1f %7s %9.1f %11s %11s %11s  %.60s%s\n", m->rate[HITS] + m->rate[MISSES],
+	       share(m, hits), m->rate[CREATES], kvc_size_text((uint64_t)m->rate[LOADED], loaded),
+	       kvc_size_text((uint64_t)m->rate[COPIED], copied), kvc_size_text(m->v[POOL], pool),
+	       name, end);
+}
+
+/* Up to so many models. */
+static void print(struct top *t, size_t room, const char *end)
+{
+	struct model all = { .name = "" };
+
+	for (size_t i = 0; i < t->now.n; i++)
+		for (int c = 0; c < COLUMNS; c++) {
+			all.rate[c] += t->now.v[i].rate[c];
+			all.v[c] += t->now.v[i].v[c];
+		}
+	printf("%9s %7s %9s %11s %11s %11s  %s%s\n", "opens/s", "hits", "creates/s", "loaded/s",
+	       "copied/s", "in memory", "model", end);
+	print_line(&all, "(all)", end);
+	for (size_t i = 0; i < t->now.n && i < room; i++) {
+		const char *name = t->now.v[i].name;
+
+		print_line(&t->now.v[i],
+			   !strcmp(name, "/")    ? "(files in the root)"
+			   : !strcmp(name, "//") ? "(others)"
+						 : name,
+			   end);
+	}
+}
+
+static void print_json(struct top *t)
+{
+	struct kvm_json j = { stdout, false };
+
+	kvm_json_begin(&j, NULL, '{');
+	kvm_json_text(&j, "mount", t->mnt);
+	kvm_json_share(&j, "seconds", t->seconds);
+	kvm_json_begin(&j, "models", '[');
+	for (size_t i = 0; i < t->now.n; i++) {
+		const struct model *m = &t->now.v[i];
+		double opens = m->rate[HITS] + m->rate[MISSES];
+
+		kvm_json_begin(&j, NULL, '{');
+		kvm_json_text(&j, "model", m->name);
+		kvm_json_share(&j, "opens_s", opens);
+		if (opens > 0)
+			kvm_json_share(&j, "share", m->rate[HITS] / opens);
+		else
+			kvm_json_text(&j, "share", NULL);
+		kvm_json_share(&j, "creates_s", m->rate[CREATES]);
+		kvm_json_share(&j, "loaded_bytes_s", m->rate[LOADED]);
+		kvm_json_share(&j, "copied_bytes_s", m->rate[COPIED]);
+		kvm_json_number(&j, "pool_bytes", m->v[POOL]);
+		kvm_json_end(&j, '}');
+	}
+	kvm_json_end(&j, ']');
+	kvm_json_end(&j, '}');
+	putchar('\n');
+}
+
+static void show(struct top *t)
+{
+	struct winsize w = { .ws_row = 24 };
+
+	qsort(t->now.v, t->now.n, sizeof *t->now.v, by_use);
+	if (t->json) {
+		print_json(t);
+	} else if (t->screen) {
+		if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) || w.ws_row < 8)
+			w.ws_row = 24;
+		printf("\033[H%.70s, over %.1f s; q leaves\033[K\n\033[K\n", t->mnt, t->seconds);
+		print(t, w.ws_row - 5u, "\033[K");
+		printf("\033[J");
+	} else {
+		print(t, SIZE_MAX, "");
+		putchar('\n');
+	}
+	qsort(t->now.v, t->now.n, sizeof *t->now.v, by_name);
+}
+
+/* The terminal, for as long as this goes: another screen, and keys without Enter. */
+static void screen_open(struct top *t)
+{
+	struct termios raw;
+
+	t->screen = !t->json && isatty(STDOUT_FILENO);
+	t->keys = t->screen && !tcgetattr(STDIN_FILENO, &t->was);
+	if (t->keys) {
+		raw = t->was;
+		raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
+		raw.c_cc[VSUSP] = _POSIX_VDISABLE;
+		tcsetattr(STDIN_FILENO, TCSANOW, &raw);
+	}
+	if (t->screen)
+		fputs("\033[?1049h\033[?25l", stdout);
+}
+
+static void screen_close(struct top *t)
+{
+	if (t->screen)
+		fputs("\033[?25h\033[?1049l", stdout);
+	fflush(stdout);
+	if (t->keys)
+		tcsetattr(STDIN_FILENO, TCSANOW, &t->was);
+}
+
+/* The time of an interval; false: it is enough. */
+static bool rest(const struct top *t, uint64_t s)
+{
+	uint64_t until = kvc_mono_ns() + s * 1000000000, now;
+	struct pollfd in = { STDIN_FILENO, POLLIN, 0 };
+	char key;
+
+	while (!leaving && (now = kvc_mono_ns()) < until)
+		if (poll(&in, t->keys, (int)((until - now) / 1000000) + 1) > 0 &&
+		    (read(STDIN_FILENO, &key, 1) != 1 || key == 'q' || key == 'Q' || key == 4))
+			return false;
+	return !leaving;
+}
+
+static int run(struct top *t, uint64_t interval, uint64_t count)
+{
+	int err = take(t);
+
+	for (uint64_t i = 0; !err && (!count || i < count); i++) {
+		sample_free(&t->before);
+		t->before = t->now;
+		t->now = (struct sample){ 0 };
+		if (!rest(t, interval))
+			break;
+		err = take(t);
+		if (err)
+			break;
+		compare(t);
+		show(t);
+		if (fflush(stdout))
+			err = kvm_fail("%s", strerror(errno));
+	}
+	return err;
+}
+
+int kvm_run_top(int argc, char **argv)
+{
+	struct sigaction act = { .sa_handler = leave };
+	struct top t = { .json = false };
+	const char *interval = "2", *count = "0";
+	const struct kvm_option options[] = { { "json", &t.json, NULL },
+					      { "interval", NULL, &interval },
+					      { "count", NULL, &count },
+					      { 0 } };
+	uint64_t s = 0, n;
+	char *end;
+	int err = kvm_options(&argc, argv, options);
+
+	if (err)
+		return err;
+	if (kvm_time_parse(interval, &s) || !s || s > 3600)
+		return kvm_misused("--interval %s: a time of 1s to 1h", interval);
+	n = strtoull(count, &end, 10);
+	if (*count < '0' || *count > '9' || *end)
+		return kvm_misused("--count %s: how often", count);
+	err = kvm_mount_of(argc ? argv[0] : NULL, t.mnt);
+	if (err)
+		return err;
+	sigaction(SIGINT, &act, NULL);
+	sigaction(SIGTERM, &act, NULL);
+	sigaction(SIGHUP, &act, NULL);
+	screen_open(&t);
+	err = run(&t, s, n);
+	screen_close(&t);
+	sample_free(&t.before);
+	sample_free(&t.now);
+	return err;
+}

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+# bash completion of kvcachectl. Commands and options are those that the program itself tells with
+# --help, so they are its own; values that are words of a fixed set stand there as a|b|c.
+
+_kvcachectl()
+{
+	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} program=${COMP_WORDS[0]}
+	local command=${COMP_WORDS[1]} usage word
+	COMPREPLY=()
+
+	if ((COMP_CWORD == 1)); then
+		COMPREPLY=($(compgen -W "$("$program" --help 2>/dev/null |
+			sed -n 's/^  \([a-z][a-z]*\)\( .*\)\{0,1\}$/\1/p') --help --version" -- "$cur"))
+		return
+	fi
+	usage=$("$program" "$command" --help 2>/dev/null | head -n 1)
+	[[ $usage ]] || return
+	if [[ $cur == -* ]]; then
+		COMPREPLY=($(compgen -W "$(grep -o -e '--\{0,1\}[a-z][a-z]*' <<<"${usage#*kvcachectl }" |
+			grep '^-' | sort -u) --help" -- "$cur"))
+		return
+	fi
+	# behind an option that takes a value there is nothing to offer, but for a file or a fixed set
+	if [[ $prev == -* && $usage =~ (\[| )"$prev "([^]|]+(\|[^]]+)?)(\]| |$) ]]; then
+		word=${BASH_REMATCH[2]%% *}
+		case $word in
+		FILE) compopt -o filenames; COMPREPLY=($(compgen -f -- "$cur")) ;;
+		*[a-z]\|*) COMPREPLY=($(compgen -W "${word//|/ }" -- "$cur")) ;;
+		TIER) COMPREPLY=($(compgen -W "cpu disk dir redis s3 all" -- "$cur")) ;;
+		esac
+		return
+	fi
+	word=$(grep -o '\[[a-z]*|[a-z|]*\]' <<<"$usage" | tr -d '[]' | tr '|' ' ')
+	compopt -o filenames
+	COMPREPLY=($(compgen -W "$word" -- "$cur") $(compgen -f -- "$cur"))
+}
+complete -F _kvcachectl kvcachectl

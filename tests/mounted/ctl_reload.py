@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""kvcachectl reload: what the manual calls Live changes in a mount in use, all or nothing; anything
+else is refused with one line. kvcachectl log sets the level; .kvcachefs/log has the last lines;
+stats and config as JSON."""
+import json, os, re
+from kvtest import *
+
+CTL = binary("kvcachectl")
+
+
+def ctl(*words, **more):
+    return run(CTL, *words, **more)
+
+
+def said(p, code, *words):
+    assert p.returncode == code and p.stdout.count("\n") == 1, p
+    assert p.stdout.startswith("kvcachectl: ") and all(w in p.stdout for w in words), p
+
+
+here = os.path.dirname(__file__)
+man = open(f"{here}/../../man/kvcachefs.8").read().split(".SS Mount options")[1]
+entries = {m[1]: m[0] for m in re.finditer(
+    r"^\.TP\n\.BI? (\w+)\b.*?(?=^\.TP|^\.S[SH])", man, re.M | re.S)}
+live = {n for n, e in entries.items() if e.endswith("Live.\n")}
+assert len(live) >= 11 and {"high", "pace"} <= live and "cpu" not in live, live
+
+os.mkdir(f"{TMP}/r")
+s = Store(cpu="64M", options=f"settle=0,remote=dir://{TMP}/r").mount()
+before = s.config()
+
+# each Live one, and only those
+values = {"high": "95", "low": "70", "pins": "40", "share": "80", "admit": "twice", "daily": "5G",
+          "compress": "zstd", "level": "3", "keep_pool": "1", "pace": "200",
+          "commit": "20"}
+assert set(values) == live, (set(values) ^ live)
+for n, v in values.items():
+    p = ctl("reload", "-o", f"{n}={v}", s.mnt)
+    assert p.returncode == 0 and not p.stdout, p
+    assert s.config()[n] in (v, str(5 << 30)), (n, s.config()[n])
+others = {"cpu": "32M", "policy": "lfu", "disk_policy": "lfu", "unit": "file", "partial": "miss",
+          "write": "back", "disk": "off", "remote": f"dir://{TMP}/r", "keyfile": "/x",
+          "adopt_uid": "5", "adopt_gid": "5", "adopt_mode": "600", "metrics": "127.0.0.1:1",
+          "passthrough": "off", "io_uring": "off", "huge": "never", "numa": "local",
+          "prefault": "off", "deadline": "5", "settle": "1234", "log": "32M", "catalog": "1G", "run": "/x",
+          "shim": "only:disk", "allow_other": "1", "uid": "5", "gid": "5", "mode": "700",
+          "debug": "1"}
+assert set(others) | live == {l.split("=")[0].split()[0] for l in re.findall(
+    r"^  (\w+)(?:=\S+)? ", run(binary("kvcachefs"), "--help", ok=True).stdout.split(
+        "options (default):")[1], re.M)} - {"ro"}
+for n, v in others.items():
+    said(ctl("reload", "-o", f"{n}={v}", s.mnt), 1, f"option {n} cannot change on a live mount")
+said(ctl("reload", "-o", "noatime", s.mnt), 1, "mount(8)")
+# all or nothing
+now = s.config()
+for text, word in (("high=91,cpu=1G", "option cpu"), ("high=91,low=92", "must be below"),
+                   ("high=91,low=x", "not a number"), ("hihg=91", "unknown option")):
+    said(ctl("reload", f"-o{text}", s.mnt), 1, word)
+assert s.config() == now
+said(ctl("reload", s.mnt), 2, "-o OPTIONS")
+assert json.loads(ctl("reload", "-o", "high=90,low=80", "--json", s.mnt, ok=True).stdout) == \
+    {"mount": s.mnt, "changed": "high=90,low=80"}
+
+# it is acted on: low= takes the pool down
+ctl("reload", "-o", "admit=all,compress=none", s.mnt, ok=True)
+for i in range(40):
+    s.write(f"m/c{i}/l", blob(2 + i, MiB))
+s.settle()
+assert s.stats()["pool_used_bytes"] > 35 * MiB
+ctl("reload", "-o", "high=30,low=10", s.mnt, ok=True)
+wait_for(lambda: s.stats()["pool_used_bytes"] < 20 * MiB)
+
+# the log
+assert ctl("log", s.mnt, ok=True).stdout == "info\n"
+path = f"{s.mnt}/.kvcachefs/log"
+lines = open(path).read().splitlines()
+assert any("serving by" in l for l in lines) and "options changed: high=30,low=10" in lines[-1]
+assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (info|warn|error|debug) \S", l)
+           for l in lines), lines
+assert json.loads(ctl("log", "--json", "error", s.mnt, ok=True).stdout) == \
+    {"mount": s.mnt, "level": "error"}
+ctl("reload", "-o", "high=31", s.mnt, ok=True)
+assert open(path).read().splitlines() == lines and "high=31" not in s.log()
+assert ctl("log", "debug", f"{s.mnt}/m", ok=True).stdout == "debug\n"
+for i in range(600):
+    fd = os.open(f"{s.mnt}/.kvcachefs/control", os.O_WRONLY)
+    os.write(fd, f"reload pins={i % 50}".encode())
+    os.close(fd)
+lines = open(path).read().splitlines()
+assert len(lines) == 512 and lines[-1].endswith("options changed: pins=49"), len(lines)
+said(ctl("log", "loud", s.mnt), 2, "error, warn, info or debug")
+said(ctl("log", "loud"), 1, "no kvcachefs mount")
+os.chmod(s.mnt, 0o755)
+for name in ("log", "control"):
+    p = run("setpriv", "--reuid", "65534", "--clear-groups", "cat", f"{s.mnt}/.kvcachefs/{name}")
+    assert p.returncode, p
+
+# as JSON
+j = json.loads(ctl("stats", "--json", s.mnt, ok=True).stdout)
+assert j["mount"] == s.mnt and j["stats"]["pool_bytes"] == 64 * MiB, j
+assert set(j["stats"]) == set(s.stats()), j
+j = json.loads(ctl("config", "--json", s.mnt, ok=True).stdout)["config"]
+assert j["store"] == s.path and j["settle"] == "0" and len(j["tier"]) == 2, j
+s.umount()

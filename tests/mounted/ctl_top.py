@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""kvcachectl top: rates per model as lines and as JSON, those that are used first; on a terminal in
+place, and q, or Ctrl-C, leaves it as it was."""
+import fcntl, json, os, pty, signal, struct, termios, threading
+from kvtest import *
+
+CTL = binary("kvcachectl")
+N = 100000
+s = Store(options="settle=0", cpu="64M").mount()
+for m in ("idle", "busy", "lame duck"):
+    s.write(f"{m}/c/l", blob(m, N))
+for i in range(60):
+    os.mkdir(f"{s.mnt}/many{i:02}")
+    s.write(f"many{i:02}/c/l", b"x")
+s.settle()
+stop = threading.Event()
+
+
+def use():
+    i = 0
+    while not stop.is_set():
+        s.read("busy/c/l")
+        i += 1
+        if i % 4 == 0:
+            os.setxattr(f"{s.mnt}/lame duck/c", "user.kvcachefs.demote", b"cpu")
+            s.read("lame duck/c/l")
+
+
+def at_terminal(screens, end, *words):
+    """What is seen until so many screens are whole; then how it ends, and the terminal's state."""
+    pid, fd = pty.fork()
+    if not pid:
+        os.execv(CTL, [CTL, *words])
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+    was, seen = termios.tcgetattr(fd), b""
+    while seen.count(b"\033[J") < screens:
+        seen += os.read(fd, 65536)
+    during = termios.tcgetattr(fd)
+    end(pid, fd)
+    try:
+        while more := os.read(fd, 65536):
+            seen += more
+            if b"1049l" in seen:
+                break
+    except OSError:  # as a terminal ends
+        pass
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    after = termios.tcgetattr(fd)
+    os.close(fd)
+    return code, seen.decode(), was, during, after
+
+
+t = threading.Thread(target=use)
+t.start()
+try:
+    p = run(CTL, "top", "--interval", "1", "--count", "2", "--json", s.mnt, ok=True)
+    text = run(CTL, "top", "--interval=1s", "--count=1", f"{s.mnt}/busy", ok=True).stdout
+    screens = [at_terminal(n, end, "top", "--interval", "1s", s.mnt) for n, end in
+               ((2, lambda pid, fd: os.write(fd, b"q")),
+                (1, lambda pid, fd: os.write(fd, b"\x03")),
+                (1, lambda pid, fd: os.kill(pid, signal.SIGTERM)))]
+finally:
+    stop.set()
+    t.join()
+
+for line in p.stdout.splitlines():
+    j = json.loads(line)
+    m = {x["model"]: x for x in j["models"]}
+    assert j["mount"] == s.mnt and j["seconds"] >= 1 and len(m) == 64, len(m)
+    assert [x["model"] for x in j["models"]][:2] == ["busy", "lame%20duck"]
+    assert m["busy"]["opens_s"] > 0 and m["busy"]["share"] == 1, m["busy"]
+    assert m["lame%20duck"]["share"] == 0 and m["lame%20duck"]["loaded_bytes_s"] > 0, m
+    assert m["idle"]["opens_s"] == 0 and m["idle"]["share"] is None, m["idle"]
+    assert m["idle"]["pool_bytes"] >= N, m["idle"]
+assert len(p.stdout.splitlines()) == 2
+
+lines = text.rstrip().splitlines()
+assert lines[0].split() == ["opens/s", "hits", "creates/s", "loaded/s", "copied/s", "in", "memory",
+                            "model"], text
+assert lines[1].endswith("  (all)") and lines[2].endswith("  busy") and "100.0%" in lines[2], text
+assert len(lines) == 66 and any("(others)" in l for l in lines), text
+assert max(map(len, lines)) < 130 and "\033" not in text
+
+for code, seen, was, during, after in screens:
+    assert code == 0 and after == was and during != was, (code, was, during, after)
+    assert seen.startswith("\033[?1049h") and seen.endswith("\033[?1049l"), seen[-80:]
+    screen = seen.split("\033[H")[1].split("\033[J")[0]
+    assert screen.count("\n") <= 29 and "q leaves" in screen and "busy" in screen, screen
+
+for words in (("--interval", "0"), ("--count", "x"), (s.mnt, s.mnt)):
+    p = run(CTL, "top", *words)
+    assert p.returncode == 2 and p.stdout.count("\n") == 1, p
+# it ends with the mount
+p = subprocess.Popen([CTL, "top", "--interval", "1", s.mnt], stdout=subprocess.PIPE,
+                     stderr=subprocess.STDOUT, text=True)
+p.stdout.readline()
+s.umount()
+out = p.communicate()[0]
+assert p.returncode == 1 and "kvcachectl: " in out, out

@@ -27,8 +27,10 @@
 #include "remove.h"
 #include "share.h"
 #include "spill.h"
+#include "tally.h"
 #include "survey.h"
 #include "tierq.h"
+#include "took.h"
 #include "trash.h"
 #include "unit.h"
 #include "unnamed.h"
@@ -59,6 +61,8 @@ struct house {
 	struct kvc_pins pins;
 	struct kvc_clock clock;
 	struct kvc_models models;
+	struct kvc_tallies tallies;
+	struct kvc_tooks tooks;
 	struct kvc_account account;
 	struct kvc_admits admit;
 	struct kvc_surveys surveys;
@@ -154,6 +158,7 @@ static void init_lists(struct kvc *k)
 	pthread_mutex_init(&k->lock.m, NULL);
 	pthread_mutex_init(&k->trash->rehead_lock, NULL);
 	pthread_mutex_init(&k->notices->lock, NULL);
+	pthread_mutex_init(&k->tooks->lock, NULL);
 	pthread_cond_init(&k->notices->cond, NULL);
 }
 
@@ -175,6 +180,8 @@ static struct kvc *house_new(void)
 	h->k.pins = &h->pins;
 	h->k.clock = &h->clock;
 	h->k.models = &h->models;
+	h->k.tallies = &h->tallies;
+	h->k.tooks = &h->tooks;
 	h->k.account = &h->account;
 	h->k.admit = &h->admit;
 	h->k.surveys = &h->surveys;
@@ -197,6 +204,7 @@ static void house_free(struct kvc *k)
 {
 	kvc_knocks_free_locked(k, 0);
 	kvc_drops_free(k);
+	kvc_tallies_free(k);
 	free(k->notices->v);
 	free(k->share->misses);
 	free(k->units->runs);
@@ -381,6 +389,7 @@ int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 	k->pool.dir = -1;
 	err = kvc_table_init(&k->nodes->table) ?: kvc_table_init(&k->chunks->table);
 	err = err ?: kvc_table_init(&k->users->table) ?: kvc_table_init(&k->pins->table);
+	err = err ?: kvc_table_init(&k->tallies->table);
 	if (err)
 		snprintf(error, 512, "out of memory");
 	if (!err && *o->keyfile)

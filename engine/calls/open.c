@@ -17,6 +17,8 @@
 #include "model.h"
 #include "pace.h"
 #include "partial.h"
+#include "tally.h"
+#include "took.h"
 #include "unit.h"
 #include "unnamed.h"
 #include "used.h"
@@ -201,8 +203,11 @@ static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *
 	if (anew) {
 		err = truncate_open_both(k, n, w);
 	} else if (n->state == KVC_LOWER || n->state == KVC_LOADING) {
-		if (!waited)
+		if (!waited) {
 			kvc_count(&k->stats, pool_misses);
+			kvc_tally_locked(k, n->model, false);
+			w->loads = true;
+		}
 		err = kvc_load_start_locked(k, n, false);
 		if (err == -ENOENT)
 			/* no copy anywhere: recovery or the load would have dropped it */
@@ -214,8 +219,10 @@ static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *
 	}
 	if (err)
 		goto out;
-	if (!waited && !(flags & O_TRUNC))
+	if (!waited && !(flags & O_TRUNC)) {
 		kvc_count(&k->stats, pool_hits);
+		kvc_tally_locked(k, n->model, true);
+	}
 	back_locked(k, n, writes(flags), anew && !n->prepared);
 	err = opened_locked(k, n, flags, w->uid, out);
 	if (err)
@@ -230,6 +237,9 @@ static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *
 			n->row.atime_ns = now;
 			n->touched = true;
 		}
+		if (!(flags & O_TRUNC))
+			kvc_took(k, KVC_OP_open, w->loads ? n->loaded : KVC_OF_POOL, n->model,
+				 w->begun_ns);
 	}
 out:
 	if (err == KVC_WAIT)
@@ -269,6 +279,8 @@ static int open_any(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *o
 int kvc_file_open(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out,
 		  struct kvc_wait *w)
 {
+	if (!w->begun_ns)
+		w->begun_ns = kvc_mono_ns();
 	if (kvc_partial_on(k) && !w->ino && !w->err && hidden(k, ino))
 		return -ESTALE;
 	return open_any(k, ino, flags, out, w);
@@ -461,6 +473,8 @@ int kvc_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, 
 	};
 	int fd = -1, backing = 0, err;
 
+	if (!w->begun_ns)
+		w->begun_ns = kvc_mono_ns();
 	kvc_lock_both(k);
 	err = ask_both(k, name, &c, &existing, w);
 	kvc_unlock_both(k);
@@ -485,6 +499,8 @@ int kvc_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, 
 			close(fd);
 	}
 	kvc_unlock_both(k);
+	if (!err)
+		kvc_took(k, KVC_OP_create, KVC_OF_POOL, c.model, w->begun_ns);
 	return err;
 }
 

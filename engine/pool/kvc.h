@@ -73,6 +73,8 @@ struct kvc {
 	struct kvc_pins *pins;
 	struct kvc_clock *clock;
 	struct kvc_models *models;
+	struct kvc_tallies *tallies;
+	struct kvc_tooks *tooks;
 	struct kvc_account *account;
 	struct kvc_admits *admit;
 	struct kvc_surveys *surveys;

@@ -128,6 +128,7 @@ $(eval $(call compile,tiers,$$$$($(PKG) --cflags hiredis hiredis_ssl libcurl)))
 $(eval $(call compile,gpu,-fPIC -fvisibility=default $(if $(filter 1,$(CUDA)),-DKVCACHEFS_CUDA)))
 $(eval $(call compile,fs,$$$$($(PKG) --cflags fuse3 libmicrohttpd)))
 
+$(B)/obj/fs/page.o: fs/page.html
 $(B)/bin/kvcachefs: $(FS) $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $$($(PKG) --static --libs fuse3) $$($(PKG) --libs libmicrohttpd) $(lib_tiers) $(lib_engine)
@@ -185,6 +186,7 @@ $(B)/bin/test-library: $(B)/obj/tests/tools/library.o $(B)/lib/libkvcachefs.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_gpu)
 $(B)/bin/unit-rings: $(B)/obj/fs/ring.o
+$(B)/bin/unit-history: $(B)/obj/fs/history.o
 $(B)/bin/unit-catalog: $(call obj,$(call src,tests/unit/catalog))
 # What of a unit test's program stands in for the engine's calls (tests/unit/house/alloc.h)
 wrap_alloc := malloc calloc realloc reallocarray aligned_alloc strdup strndup free ZSTD_createCCtx ZSTD_createDCtx \

@@ -64,11 +64,13 @@ static void models(struct kvc *k, FILE *out)
 		fputs(i ? ",\n{\"name\":" : "{\"name\":", out);
 		kvc_quote_json(out, list.v[i].name);
 		putc(',', out);
-		opens(out, &list.v[i].n);
+		opens(out, &list.v[i].total);
+		list.all.hits -= list.v[i].total.hits;
+		list.all.misses -= list.v[i].total.misses;
 		putc('}', out);
 	}
 	fputs("],\n\"models_rest\":{", out);
-	opens(out, &list.rest);
+	opens(out, &list.all);
 	fputs("},\n", out);
 	free(list.v);
 }

@@ -47,18 +47,21 @@ static void forget_locked(struct kvc *k, struct tally *t)
 	free(t);
 }
 
+static void count(struct kvc_opens *n, bool hit)
+{
+	n->hits += hit;
+	n->misses += !hit;
+}
+
 void kvc_tally_locked(struct kvc *k, uint64_t model, bool hit)
 {
 	struct tally *t = model ? find_locked(k, model) ?: new_locked(k, model) : NULL;
 
-	if (t) {
-		t->n.hits += hit;
-		t->n.misses += !hit;
-	}
-	if (!t || !t->shown) {
-		k->tallies->rest.hits += hit;
-		k->tallies->rest.misses += !hit;
-	}
+	count(&k->tallies->all, hit);
+	if (t)
+		count(&t->n, hit);
+	if (!t || !t->shown)
+		count(&k->tallies->rest, hit);
 }
 
 /* ---- what is shown ---- */
@@ -202,9 +205,11 @@ int kvc_tallies(struct kvc *k, struct kvc_tally_list *out)
 			out->v[at++] = (struct kvc_tally_row){
 				.model = v[i].model,
 				.n = { t->n.hits - t->base.hits, t->n.misses - t->base.misses },
+				.total = t->n,
 			};
 	}
 	out->rest = k->tallies->rest;
+	out->all = k->tallies->all;
 	kvc_unlock(k);
 	for (size_t i = 0; i < at; i++) {
 		struct kvc_tally_row *to = &out->v[out->n];

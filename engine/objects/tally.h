@@ -2,7 +2,7 @@
 /*
  * The opens of each model (tally.c), and what of them was in the pool. There may be any number of
  * models: KVC_TALLIES_SHOWN of them, those with the most opens, are shown one by one, and what is
- * counted for the others is one sum. Each number that is shown only grows as long as it is shown.
+ * counted for the others is one sum. For metrics each number only grows as long as it is shown.
  */
 #ifndef KVC_TALLY_H
 #define KVC_TALLY_H
@@ -18,7 +18,7 @@ struct kvc_opens {
 
 struct kvc_tallies { /* under k->lock; zero at first */
 	struct kvc_table table;
-	struct kvc_opens rest; /* of those that were not shown at that time */
+	struct kvc_opens all, rest; /* rest: of those that were not shown at that time */
 	unsigned shown;
 };
 
@@ -28,12 +28,13 @@ void kvc_tally_locked(struct kvc *k, uint64_t model, bool hit);
 struct kvc_tally_row {
 	char name[256];
 	uint64_t model;
-	struct kvc_opens n; /* since it is shown */
+	struct kvc_opens n, total; /* n: since it is shown */
 };
 struct kvc_tally_list {
 	struct kvc_tally_row *v; /* the most opens first; of free() */
 	size_t n, models;        /* models: of which something was opened */
-	struct kvc_opens rest;
+	/* rest: what n leaves out, and only grows; all: of everything */
+	struct kvc_opens all, rest;
 };
 /*
  * What is to be shown, which is chosen anew. Takes the locks, a while each. 0 or -ENOMEM; the

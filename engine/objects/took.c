@@ -18,27 +18,28 @@ static bool old(const struct kvc_slow *s, uint64_t now)
 }
 
 /* What one has to exceed from now on. */
-static void set_least(struct kvc_tooks *t, uint64_t now)
+static void set_least(struct kvc_slows *t, uint64_t now)
 {
-	uint64_t least = UINT64_MAX;
+	uint64_t least = UINT64_MAX, until = UINT64_MAX;
 
-	for (unsigned i = 0; i < KVC_SLOWEST; i++)
+	for (unsigned i = 0; i < KVC_SLOW_EACH; i++) {
 		least = kvc_min(least, old(&t->v[i], now) ? 0 : t->v[i].took_ns);
+		until = kvc_min(until, t->v[i].ended_ns + RECENT_NS);
+	}
 	atomic_store_explicit(&t->least_ns, least, memory_order_relaxed);
+	atomic_store_explicit(&t->until_ns, until, memory_order_relaxed);
 }
 
-static void keep(struct kvc_tooks *t, const struct kvc_slow *s)
+static void keep(struct kvc_slows *t, const struct kvc_slow *s)
 {
 	struct kvc_slow *to = &t->v[0];
 
-	pthread_mutex_lock(&t->lock);
-	for (unsigned i = 0; i < KVC_SLOWEST && !old(to, s->ended_ns); i++)
+	for (unsigned i = 0; i < KVC_SLOW_EACH && !old(to, s->ended_ns); i++)
 		if (old(&t->v[i], s->ended_ns) || t->v[i].took_ns < to->took_ns)
 			to = &t->v[i];
 	if (old(to, s->ended_ns) || to->took_ns < s->took_ns)
 		*to = *s;
 	set_least(t, s->ended_ns);
-	pthread_mutex_unlock(&t->lock);
 }
 
 void kvc_took(struct kvc *k, enum kvc_operation op, unsigned tier, uint64_t model,
@@ -46,10 +47,15 @@ void kvc_took(struct kvc *k, enum kvc_operation op, unsigned tier, uint64_t mode
 {
 	uint64_t now = kvc_mono_ns();
 	struct kvc_slow s = { now, now - begun_ns, model, op, tier };
+	struct kvc_slows *t = &k->tooks->of[op];
 
 	kvc_histogram_add(&k->stats.took[op][tier], KVC_IN_MICROSECONDS, s.took_ns);
-	if (s.took_ns > atomic_load_explicit(&k->tooks->least_ns, memory_order_relaxed))
-		keep(k->tooks, &s);
+	if (s.took_ns <= atomic_load_explicit(&t->least_ns, memory_order_relaxed) &&
+	    now <= atomic_load_explicit(&t->until_ns, memory_order_relaxed))
+		return;
+	pthread_mutex_lock(&k->tooks->lock);
+	keep(t, &s);
+	pthread_mutex_unlock(&k->tooks->lock);
 }
 
 static int slower(const void *a, const void *b)
@@ -66,10 +72,10 @@ size_t kvc_slowest(struct kvc *k, struct kvc_slow v[KVC_SLOWEST])
 	size_t n = 0;
 
 	pthread_mutex_lock(&t->lock);
-	for (unsigned i = 0; i < KVC_SLOWEST; i++)
-		if (!old(&t->v[i], now))
-			v[n++] = t->v[i];
-	set_least(t, now);
+	for (unsigned op = 0; op < KVC_OPERATIONS_N; op++)
+		for (unsigned i = 0; i < KVC_SLOW_EACH; i++)
+			if (!old(&t->of[op].v[i], now))
+				v[n++] = t->of[op].v[i];
 	pthread_mutex_unlock(&t->lock);
 	qsort(v, n, sizeof *v, slower);
 	return n;

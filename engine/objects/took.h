@@ -9,7 +9,8 @@
 #include "kvc.h"
 
 #define KVC_OF_POOL (KVC_PLACES - 1u) /* in the place of a tier's number: the pool, or none */
-#define KVC_SLOWEST 16u
+#define KVC_SLOW_EACH 4u /* of each operation: many slow copies do not hide one slow open */
+#define KVC_SLOWEST (KVC_SLOW_EACH * KVC_OPERATIONS_N)
 
 struct kvc_slow {
 	uint64_t ended_ns, took_ns; /* kvc_mono_ns; 0: none */
@@ -20,14 +21,17 @@ struct kvc_slow {
 
 struct kvc_tooks {
 	pthread_mutex_t lock; /* a leaf */
-	struct kvc_slow v[KVC_SLOWEST];
-	_Atomic uint64_t least_ns; /* what took no longer is none of them */
+	struct kvc_slows {
+		struct kvc_slow v[KVC_SLOW_EACH];
+		/* what took no longer is none of them, until the first of them is old */
+		_Atomic uint64_t least_ns, until_ns;
+	} of[KVC_OPERATIONS_N];
 };
 
 /* One that began then (kvc_mono_ns) has ended well just now. */
 void kvc_took(struct kvc *k, enum kvc_operation op, unsigned tier, uint64_t model,
 	      uint64_t begun_ns);
-/* The slowest of the last ten minutes, the slowest first; how many. */
+/* The slowest of the last ten minutes of all operations, the slowest first; how many. */
 size_t kvc_slowest(struct kvc *k, struct kvc_slow v[KVC_SLOWEST]);
 
 #endif

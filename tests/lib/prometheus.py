@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads Prometheus' text format as strictly as it does, and holds it against its conventions."""
-import math, re
+import http.client, math, os, re
 
 PREFIX = "kvcachefs_"
 SAMPLE = re.compile(r'([a-z_:][a-z0-9_:]*)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*)\})? (\S+)')
@@ -88,3 +88,30 @@ def histogram(m, name):
         assert m.by[name + "_count", key] == values[-1], (name, key)
         assert m.by[name + "_sum", key] <= bounds[-1] and (values[-1] or not m.by[name + "_sum",
                                                                                   key])
+
+
+def port_of(store):
+    """Where the store's daemon listens, with metrics=ADDR:0."""
+    inodes = set()
+    for fd in os.listdir(f"/proc/{store.daemon.pid}/fd"):
+        try:
+            inodes.add(os.readlink(f"/proc/{store.daemon.pid}/fd/{fd}"))
+        except OSError:
+            pass
+    for table in ("tcp", "tcp6"):
+        with open(f"/proc/net/{table}") as f:
+            for line in f.readlines()[1:]:
+                word = line.split()
+                if word[3] == "0A" and f"socket:[{word[9]}]" in inodes:
+                    return int(word[1].split(":")[1], 16)
+    raise AssertionError("the daemon does not listen")
+
+
+def ask(port, path, method="GET", body=None, headers={}, timeout=60):
+    """Status, headers and body of the answer."""
+    c = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    c.request(method, path, body, headers)
+    r = c.getresponse()
+    data = r.read()
+    c.close()
+    return r.status, r.headers, data

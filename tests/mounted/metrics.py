@@ -2,7 +2,7 @@
 # ways: fast
 """What Prometheus reads: names, units and types by its conventions, histograms that add up, times
 by operation and tier, opens by model with a bound on how many are shown, whatever their names."""
-import os, shutil
+import os, re, shutil
 from kvtest import *
 from prometheus import check, parse, PREFIX
 
@@ -42,6 +42,16 @@ if shutil.which("promtool"):
     assert p.returncode == 0 and not p.stdout.strip(), p.stdout
 else:
     print("there is no promtool: the checks of tests/lib/prometheus.py alone")
+
+# the manual has them all, of the type and with the labels that they have, and no others
+with open(os.path.join(os.path.dirname(__file__), "../../man/kvcachefs-metrics.7")) as f:
+    page = f.read().split(".SS All of them")[1].split("\n.SH ")[0]
+said = {n: (k, by) for n, k, by in re.findall(r"\.B (\w+)\n(\w+)(?:, by ([\w ]+))?: ", page)}
+real = {}
+for name, kind in m.types.items():
+    labels = {k for n, l, _ in m.samples if m.family(n) == name for k in l} - {"le"}
+    real[name] = kind, labels
+assert {n: (k, set(by.split(" and ")) - {""}) for n, (k, by) in said.items()} == real
 
 # names that would end a label, or are no text
 ODD = [b'a"b', b"a\\b", b"a\nb", b"\xff\xfe", b"\xef\xbf\xbd\\xFF", "größe".encode(),

@@ -57,7 +57,7 @@ int kvfs_token_is(const char token[KVFS_TOKEN_MAX + 1], const char *header)
 	header += strspn(header, " ");
 	if (strlen(header) > KVFS_TOKEN_MAX)
 		return 0;
-	memcpy(given, header, strlen(header));
+	snprintf(given, sizeof given, "%s", header);
 	for (size_t i = 0; i <= KVFS_TOKEN_MAX; i++)
 		differs |= (unsigned char)(token[i] ^ given[i]);
 	return !differs;

@@ -175,6 +175,21 @@ static bool stamps(const struct kvc *k, const struct kvc_row *r, uint64_t now)
 	       atime <= (int64_t)now - DAY_NS;
 }
 
+/* What an open leaves behind beside the open file. */
+static void noted_locked(struct kvc *k, struct kvc_node *n, int flags, const struct kvc_wait *w)
+{
+	uint64_t now = kvc_now_ns();
+
+	if (n->chunk)
+		kvc_used_locked(k, n->chunk, n->row.ino, w->client, true);
+	if (!(flags & O_NOATIME) && (flags & O_ACCMODE) != O_WRONLY && stamps(k, &n->row, now)) {
+		n->row.atime_ns = now;
+		n->touched = true;
+	}
+	if (!(flags & O_TRUNC))
+		kvc_took(k, KVC_OP_open, w->loads ? n->loaded : KVC_OF_POOL, n->model, w->begun_ns);
+}
+
 static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out,
 		     struct kvc_wait *w)
 {
@@ -227,20 +242,8 @@ static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *
 	err = opened_locked(k, n, flags, w->uid, out);
 	if (err)
 		kvc_written_locked(k, n);
-	if (!err) {
-		if (n->chunk)
-			kvc_used_locked(k, n->chunk, ino, w->client, true);
-		uint64_t now = kvc_now_ns();
-
-		if (!(flags & O_NOATIME) && (flags & O_ACCMODE) != O_WRONLY &&
-		    stamps(k, &n->row, now)) {
-			n->row.atime_ns = now;
-			n->touched = true;
-		}
-		if (!(flags & O_TRUNC))
-			kvc_took(k, KVC_OP_open, w->loads ? n->loaded : KVC_OF_POOL, n->model,
-				 w->begun_ns);
-	}
+	else
+		noted_locked(k, n, flags, w);
 out:
 	if (err == KVC_WAIT)
 		wait_in_locked(n, w);

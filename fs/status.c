@@ -36,12 +36,12 @@ void kvfs_print_status(struct kvfs *f, FILE *out)
 
 	then = kvfs_history_before(h, &now, NOW_S);
 	fputs("{\"version\":\"" KVC_VERSION "\",\n\"mountpoint\":", out);
-	kvc_quote_json(out, f->mountpoint);
+	kvc_quote(out, f->mountpoint);
 	fprintf(out, ",\n\"time\":%lld,\"uptime_seconds\":%.0f,\n\"ready\":%s,\"why_not\":",
 		(long long)time(NULL), (double)(now.ns - f->http->begun_ns) / 1e9,
 		unready ? "false" : "true");
 	if (unready)
-		kvc_quote_json(out, unready);
+		kvc_quote(out, unready);
 	else
 		fputs("null", out);
 	fprintf(out, ",\n\"served_by\":\"%s\",\"requests_by\":\"%s\",\n\"hits\":{",

@@ -8,8 +8,8 @@
 
 #define REPLACEMENT "\xef\xbf\xbd"
 
-/* The length of the character that begins here; 0: it is not UTF-8. */
-static size_t utf8(const unsigned char *s)
+/* The length of the character that begins here; 0: it is not UTF-8, or a control character. */
+static size_t character(const unsigned char *s)
 {
 	static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
 	size_t n = *s < 0x80 ? 1 : *s >> 5 == 6 ? 2 : *s >> 4 == 14 ? 3 : *s >> 3 == 30 ? 4 : 0;
@@ -20,7 +20,9 @@ static size_t utf8(const unsigned char *s)
 			return 0;
 		c = c << 6 | (s[i] & 0x3f);
 	}
-	return n && c >= least[n] && c <= 0x10ffff && (c < 0xd800 || c > 0xdfff) ? n : 0;
+	if ((c < ' ' && c != '\n') || (c >= 0x7f && c < 0xa0) || (c >= 0xd800 && c <= 0xdfff))
+		return 0;
+	return n && c >= least[n] && c <= 0x10ffff ? n : 0;
 }
 
 /* Reads as itself, and as nothing else does. */
@@ -31,24 +33,22 @@ static bool plain(const char *text)
 
 	if (!strncmp(text, REPLACEMENT, strlen(REPLACEMENT)))
 		return false;
-	while (*s && (n = utf8(s)))
+	while (*s && (n = character(s)))
 		s += n;
 	return n;
 }
 
-static void put(FILE *out, unsigned char c, bool json)
+static void put(FILE *out, char c)
 {
 	if (c == '"' || c == '\\')
 		fprintf(out, "\\%c", c);
 	else if (c == '\n')
 		fputs("\\n", out);
-	else if (json && (c < ' ' || c == 127))
-		fprintf(out, "\\u%04x", c);
 	else
 		putc(c, out);
 }
 
-static void quote(FILE *out, const char *text, bool json)
+void kvc_quote(FILE *out, const char *text)
 {
 	bool is = plain(text);
 	char hex[8];
@@ -56,23 +56,13 @@ static void quote(FILE *out, const char *text, bool json)
 	putc('"', out);
 	if (!is)
 		fputs(REPLACEMENT, out);
-	for (const unsigned char *s = (const unsigned char *)text; *s; s++) {
-		snprintf(hex, sizeof hex, *s == '\\' ? "\\\\" : "\\x%02X", *s);
-		if (is || (*s < 0x80 && *s != '\\'))
-			put(out, *s, json);
+	for (; *text; text++) {
+		snprintf(hex, sizeof hex, *text == '\\' ? "\\\\" : "\\x%02X", (unsigned char)*text);
+		if (is || (*text >= ' ' && *text <= '~' && *text != '\\'))
+			put(out, *text);
 		else
 			for (const char *h = hex; *h; h++)
-				put(out, (unsigned char)*h, json);
+				put(out, *h);
 	}
 	putc('"', out);
-}
-
-void kvc_quote_json(FILE *out, const char *text)
-{
-	quote(out, text, true);
-}
-
-void kvc_quote_label(FILE *out, const char *text)
-{
-	quote(out, text, false);
 }

@@ -166,7 +166,7 @@ static void model(FILE *out, const char *name, const struct kvc_opens *n)
 
 	for (int i = 0; i < 2; i++) {
 		fputs(P "model_opens_total{model=", out);
-		kvc_quote_label(out, name);
+		kvc_quote(out, name);
 		fprintf(out, ",result=\"%s\"} %" PRIu64 "\n", results[i], v[i]);
 	}
 }

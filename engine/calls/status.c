@@ -62,7 +62,7 @@ static void models(struct kvc *k, FILE *out)
 	fprintf(out, "\"models_count\":%zu,\"models\":[", list.models);
 	for (size_t i = 0; i < list.n; i++) {
 		fputs(i ? ",\n{\"name\":" : "{\"name\":", out);
-		kvc_quote_json(out, list.v[i].name);
+		kvc_quote(out, list.v[i].name);
 		putc(',', out);
 		opens(out, &list.v[i].total);
 		list.all.hits -= list.v[i].total.hits;
@@ -100,7 +100,7 @@ static void slowest(struct kvc *k, FILE *out)
 			      out);
 		fputs(",\"model\":", out);
 		if (v[i].model && kvc_tally_name(k, v[i].model, name) == 1)
-			kvc_quote_json(out, name);
+			kvc_quote(out, name);
 		else
 			fputs("null", out);
 		fprintf(out, ",\"seconds\":%.6f,\"ago_seconds\":%.1f}", (double)v[i].took_ns / 1e9,

@@ -55,7 +55,7 @@ assert {n: (k, set(by.split(" and ")) - {""}) for n, (k, by) in said.items()} ==
 
 # names that would end a label, or are no text
 ODD = [b'a"b', b"a\\b", b"a\nb", b"\xff\xfe", b"\xef\xbf\xbd\\xFF", "größe".encode(),
-       b'{x="1"} 2']
+       b'{x="1"} 2', b"\x1b[2Jb", "\u009bx".encode(), b"\xc0\xaf"]
 for i, name in enumerate(ODD):
     folder = os.fsencode(s.mnt) + b"/" + name
     os.makedirs(folder + b"/c")
@@ -71,7 +71,7 @@ s.settle()
 s.read("top")
 m = look()
 shown = ['a"b', "a\\b", "a\nb", "\ufffd\\xFF\\xFE", "\ufffd\\xEF\\xBF\\xBD\\\\xFF", "größe",
-         '{x="1"} 2']
+         '{x="1"} 2', "\ufffd\\x1B[2Jb", "\ufffd\\xC2\\x9Bx", "\ufffd\\xC0\\xAF"]
 assert all(opens(m, n) == [3, 0] for n in shown), m.labels("model_opens_total", "model")
 assert opens(m, "") == [1, 0] and m.value("models") == len(ODD)
 

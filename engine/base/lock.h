@@ -32,10 +32,10 @@ struct kvc_lock {
 	pthread_mutex_t m;
 	_Atomic unsigned waiting; /* for it */
 	_Atomic unsigned turns;   /* of those who had waited */
+	unsigned nth;             /* hold that this is */
+	uint64_t sample_ns;       /* when it began; 0: it is not measured */
 	struct kvc_hold *by;      /* who holds it, since when */
 	uint64_t since_ns, since_cpu_ns;
-	unsigned nth;       /* hold that this is */
-	uint64_t sample_ns; /* when it began; 0: it is not measured */
 	struct kvc_histogram held, waited;
 	_Atomic uint64_t longest_ns; /* of those held that were measured */
 };

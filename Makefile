@@ -131,6 +131,7 @@ $(eval $(call compile,tiers,$$$$($(PKG) --cflags hiredis hiredis_ssl libcurl)))
 $(eval $(call compile,gpu,-fPIC -fvisibility=default $(if $(filter 1,$(CUDA)),-DKVCACHEFS_CUDA)))
 $(eval $(call compile,fs,$$$$($(PKG) --cflags fuse3 libmicrohttpd)))
 
+$(B)/obj/fs/page.o: fs/page.html
 $(B)/bin/kvcachefs: $(FS) $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $$($(PKG) --static --libs fuse3) $$($(PKG) --libs libmicrohttpd) $(lib_tiers) $(lib_engine)
@@ -188,6 +189,7 @@ $(B)/bin/test-library: $(B)/obj/tests/tools/library.o $(B)/lib/libkvcachefs.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_gpu)
 $(B)/bin/unit-rings: $(B)/obj/fs/ring.o
+$(B)/bin/unit-history: $(B)/obj/fs/history.o
 $(B)/bin/unit-catalog: $(call obj,$(call src,tests/unit/catalog))
 # What of a unit test's program stands in for the engine's calls (tests/unit/house/alloc.h)
 wrap_alloc := malloc calloc realloc reallocarray aligned_alloc strdup strndup free ZSTD_createCCtx ZSTD_createDCtx \
@@ -196,12 +198,13 @@ unitwrap_memory := $(wrap_alloc)
 unitwrap_memory_catalog := $(wrap_alloc)
 # an engine in the test itself (tests/unit/house/house.h)
 wrap_house := kvc_clock_ns
+unitwrap_tally := $(wrap_house) kvc_name_of
 unitwrap_heads := $(wrap_house) pthread_mutex_lock kvc_name_of
 unitwrap_calls_memory := $(wrap_house) $(wrap_alloc)
 unitwrap_drops := $(wrap_house) $(wrap_alloc) kvc_catalog_pause kvc_name_of kvc_name_each kvc_row_get kvc_object_get \
 	kvc_place_get kvc_chunk_get kvc_xattr_get
 $(B)/bin/unit-memory $(B)/bin/unit-memory_catalog: $(call obj,tests/unit/house/alloc.c)
-$(B)/bin/unit-heads: $(call obj,tests/unit/house/house.c)
+$(B)/bin/unit-heads $(B)/bin/unit-tally: $(call obj,tests/unit/house/house.c)
 $(B)/bin/unit-drops $(B)/bin/unit-calls_memory: $(call obj,tests/unit/house/house.c tests/unit/house/alloc.c)
 $(B)/bin/unit-memory_catalog: $(call obj,$(call src,tests/unit/catalog))
 $(B)/bin/unit-%: $(B)/obj/tests/unit/%.o $(TIERS) $(ENGINE)

@@ -11,6 +11,7 @@
 #define FUSE_USE_VERSION 317
 
 #include "cache.h"
+#include "http.h"
 #include "ring.h"
 
 #include <fuse_lowlevel.h>
@@ -19,7 +20,8 @@ struct kvfs {
 	struct kvc *k;
 	struct fuse_session *se;
 	const char *mountpoint;
-	struct MHD_Daemon *metrics; /* NULL: not asked for */
+	struct kvfs_http *http; /* NULL: not asked for */
+	atomic_bool mounted;
 	bool can_passthrough, want_uring;
 	bool passthrough, uring; /* what the kernel agreed to */
 	struct kvfs_ring ring;   /* where it comes by io_uring */
@@ -82,9 +84,12 @@ double kvfs_timeout(const struct kvc_row *a);
 /* session.c */
 int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 	       const char *mountpoint, int ready_fd);
-/* metrics.c: 0, or a negative errno after a line on stderr. Stop before the engine. */
-int kvfs_metrics_start(struct kvfs *f, const char *where);
-void kvfs_metrics_stop(struct kvfs *f);
+/* http.c: 0, or a negative errno after a line on stderr. Stop before the engine. */
+int kvfs_http_start(struct kvfs *f, const struct kvc_options *o);
+void kvfs_http_stop(struct kvfs *f);
+/* status.c. Why the mount takes no stores now; NULL: it does. */
+const char *kvfs_unready(struct kvfs *f);
+void kvfs_print_status(struct kvfs *f, FILE *out);
 /* ops.c, io.c: handlers */
 void kvfs_ops_names(struct fuse_lowlevel_ops *ops);
 void kvfs_ops_io(struct fuse_lowlevel_ops *ops);

@@ -150,6 +150,7 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	const struct kvc_options *o = kvc_options(f->k);
 	struct kvc_events ev = { .arg = f, .tell = tell };
 
+	atomic_store(&f->mounted, true);
 	f->passthrough = f->can_passthrough && fuse_set_feature_flag(conn, FUSE_CAP_PASSTHROUGH);
 	if (f->can_passthrough && !f->passthrough)
 		snprintf(f->passthrough_why, sizeof f->passthrough_why,
@@ -384,7 +385,7 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 	/* Signals are for the thread in the loop; all others are made with them blocked. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_BLOCK, &all, &old);
-	err = kvfs_metrics_start(f, o->metrics);
+	err = kvfs_http_start(f, o);
 	if (!err)
 		err = kvc_start(f->k);
 	if (!err)
@@ -405,7 +406,7 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 		serve_as_batch();
 		err = serve(f->se, ready_fd, o->debug);
 	}
-	kvfs_metrics_stop(f);
+	kvfs_http_stop(f);
 	kvc_detach(f->k); /* unmounting closes the session's descriptor */
 	if (mounted)
 		fuse_session_unmount(f->se);

@@ -2,9 +2,35 @@
 /* See lock.h. A place's figures change under its lock; they are read without, for people. */
 #include "lock.h"
 
-#ifdef KVC_HOLDS
 #include "util.h"
 
+void kvc_lock_queue(struct kvc_lock *l)
+{
+	uint64_t since_ns = kvc_mono_ns();
+
+	atomic_fetch_add_explicit(&l->waiting, 1, memory_order_relaxed);
+	pthread_mutex_lock(&l->m);
+	atomic_fetch_sub_explicit(&l->waiting, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&l->turns, 1, memory_order_relaxed);
+	kvc_histogram_add(&l->waited, KVC_IN_MICROSECONDS, kvc_mono_ns() - since_ns);
+}
+
+void kvc_lock_sample(struct kvc_lock *l)
+{
+	l->sample_ns = kvc_mono_ns();
+}
+
+void kvc_lock_sampled(struct kvc_lock *l)
+{
+	uint64_t ns = kvc_mono_ns() - l->sample_ns;
+
+	l->sample_ns = 0;
+	kvc_histogram_add(&l->held, KVC_IN_MICROSECONDS, ns);
+	if (ns > atomic_load_explicit(&l->longest_ns, memory_order_relaxed))
+		atomic_store_explicit(&l->longest_ns, ns, memory_order_relaxed);
+}
+
+#ifdef KVC_HOLDS
 #include <stdatomic.h>
 #include <time.h>
 

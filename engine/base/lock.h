@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A mutex that, in a build with KVC_HOLDS (MODE=debug), knows how long each place in the source has
- * held it: by the clock, and in time of the processor, which leaves out what the machine did
- * meanwhile. In other builds it is a mutex.
+ * A mutex that knows how long it is held, of one hold in KVC_LOCK_SAMPLED, and how long those
+ * waited who had to. In a build with KVC_HOLDS (MODE=debug) it knows also how long each place in
+ * the source has held it: by the clock, and in time of the processor, which leaves out what the
+ * machine did meanwhile.
  */
 #ifndef KVC_LOCK_H
 #define KVC_LOCK_H
+
+#include "stats.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -15,6 +18,7 @@
 
 #define KVC_PAUSE_US 20
 #define KVC_PAUSES 50 /* of them at most, one after the other */
+#define KVC_LOCK_SAMPLED 64u
 
 /* One for each place that takes a lock. */
 struct kvc_hold {
@@ -28,8 +32,12 @@ struct kvc_lock {
 	pthread_mutex_t m;
 	_Atomic unsigned waiting; /* for it */
 	_Atomic unsigned turns;   /* of those who had waited */
+	unsigned nth;             /* hold that this is */
+	uint64_t sample_ns;       /* when it began; 0: it is not measured */
 	struct kvc_hold *by;      /* who holds it, since when */
 	uint64_t since_ns, since_cpu_ns;
+	struct kvc_histogram held, waited;
+	_Atomic uint64_t longest_ns; /* of those held that were measured */
 };
 
 /*
@@ -64,20 +72,25 @@ static inline struct kvc_hold *kvc_hold_end(struct kvc_lock *l)
 #define KVC_HERE(what) NULL
 #endif
 
+/* Of kvc_lock_take and kvc_lock_give: what is not done each time. */
+void kvc_lock_queue(struct kvc_lock *l);
+void kvc_lock_sample(struct kvc_lock *l);
+void kvc_lock_sampled(struct kvc_lock *l);
+
 static inline void kvc_lock_take(struct kvc_lock *l, struct kvc_hold *here)
 {
-	if (pthread_mutex_trylock(&l->m)) {
-		atomic_fetch_add_explicit(&l->waiting, 1, memory_order_relaxed);
-		pthread_mutex_lock(&l->m);
-		atomic_fetch_sub_explicit(&l->waiting, 1, memory_order_relaxed);
-		atomic_fetch_add_explicit(&l->turns, 1, memory_order_relaxed);
-	}
+	if (pthread_mutex_trylock(&l->m))
+		kvc_lock_queue(l);
+	if (!(l->nth++ % KVC_LOCK_SAMPLED))
+		kvc_lock_sample(l);
 	kvc_hold_begin(l, here);
 }
 
 static inline void kvc_lock_give(struct kvc_lock *l)
 {
 	kvc_hold_end(l);
+	if (l->sample_ns)
+		kvc_lock_sampled(l);
 	pthread_mutex_unlock(&l->m);
 }
 
@@ -101,6 +114,9 @@ static inline void kvc_lock_pause(const struct kvc_lock *l)
 static inline int kvc_lock_wait(struct kvc_lock *l, pthread_cond_t *c, const struct timespec *until)
 {
 	struct kvc_hold *by = kvc_hold_end(l);
+
+	if (l->sample_ns)
+		kvc_lock_sampled(l);
 	int rc = until ? pthread_cond_timedwait(c, &l->m, until) : pthread_cond_wait(c, &l->m);
 
 	kvc_hold_begin(l, by);

@@ -45,6 +45,7 @@ struct kvc_options {
 	uint64_t adopt_uid, adopt_gid, adopt_mode; /* of what a remote has; or KVC_UNSET */
 	char keyfile[256];
 	char metrics[64];            /* ADDR:PORT, empty: none */
+	char metrics_token[256];     /* a file; empty: no token */
 	char shim[128];              /* faults to inject below the engine, for tests */
 	char run_dir[256];           /* where pools are mounted */
 	uint64_t uid, gid, mode;     /* of the root folder; KVC_UNSET: as it is */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Counters: one row each in KVC_COUNTERS, shown by .kvcachefs/stats and .kvcachefs/metrics; one in
- * KVC_REASONS for why chunks go, one in KVC_REFUSALS for why the disk does not get them, and one in
- * KVC_HISTOGRAMS for times. They only grow; relaxed atomics, because nothing is decided by them.
+ * KVC_REASONS for why chunks go, one in KVC_REFUSALS for why the disk does not get them, one in
+ * KVC_HISTOGRAMS for ages, and one in KVC_OPERATIONS for how long calls and work take. They only
+ * grow; relaxed atomics, because nothing is decided by them.
  */
 #ifndef KVC_STATS_H
 #define KVC_STATS_H
@@ -88,10 +89,30 @@
 	X(twice, "it was asked for only once") \
 	X(daily, "as much was written today as daily= says")
 
+/* by powers of two of a second */
 #define KVC_HISTOGRAMS(X)                                                                        \
 	X(eviction_age, "seconds from the making of a chunk to when it left the pool or a tier") \
 	X(use_gap, "seconds between two uses of a chunk that were not of one burst")
+
+/* by powers of two of a microsecond; of them those that went well */
+/*      name    of which tiers    what */
+#define KVC_OPERATIONS(X)                                                                     \
+	X(open, KVC_BY_ALL, "an open, from the pool (cpu) or after a load from a tier")       \
+	X(create, KVC_BY_POOL, "the creation of a file")                                      \
+	X(rename, KVC_BY_NONE, "a rename")                                                    \
+	X(load, KVC_BY_TIERS, "the reading of a copy from a tier into the pool, of no queue") \
+	X(spill, KVC_BY_TIERS, "the writing of a copy to a tier, of no queue")                \
+	X(commit, KVC_BY_NONE, "a transaction of the catalog")
 /* clang-format on */
+
+enum kvc_by { KVC_BY_NONE, KVC_BY_POOL, KVC_BY_TIERS, KVC_BY_ALL };
+
+enum kvc_operation {
+#define X(name, by, what) KVC_OP_##name,
+	KVC_OPERATIONS(X)
+#undef X
+		KVC_OPERATIONS_N
+};
 
 enum kvc_reason {
 #define X(name, what) KVC_FOR_##name,
@@ -108,21 +129,25 @@ enum kvc_refusal {
 		KVC_REFUSALS_N
 };
 
-/* Times by powers of two: n[i] up to 2^i seconds and above 2^(i-1); the last: all above. */
+/* Times by powers of two of a unit: n[i] up to 2^i and above 2^(i-1); the last: all above. */
 #define KVC_SPANS 26
+#define KVC_IN_SECONDS 1000000000ull
+#define KVC_IN_MICROSECONDS 1000ull
 struct kvc_histogram {
 	_Atomic uint64_t n[KVC_SPANS], sum_ns;
 };
 
-static inline void kvc_histogram_add(struct kvc_histogram *h, uint64_t ns)
+static inline void kvc_histogram_add(struct kvc_histogram *h, uint64_t unit_ns, uint64_t ns)
 {
 	unsigned i = 0;
 
-	while (i < KVC_SPANS - 1 && ns > 1000000000ull << i)
+	while (i < KVC_SPANS - 1 && ns > unit_ns << i)
 		i++;
 	atomic_fetch_add_explicit(&h->n[i], 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(&h->sum_ns, ns, memory_order_relaxed);
 }
+
+#define KVC_PLACES 5 /* the tiers by number, and the pool, or none, as the last */
 
 struct kvc_stats {
 #define X(name, what) _Atomic uint64_t name;
@@ -133,6 +158,7 @@ struct kvc_stats {
 #define X(name, what) struct kvc_histogram name;
 	KVC_HISTOGRAMS(X)
 #undef X
+	struct kvc_histogram took[KVC_OPERATIONS_N][KVC_PLACES];
 };
 
 #define kvc_count(stats, name) kvc_count_by(stats, name, 1)

@@ -197,6 +197,11 @@ void kvc_lease_free(struct kvc *k, struct kvc_lease *l);
 void kvc_print_stats(struct kvc *k, FILE *out);
 void kvc_print_metrics(struct kvc *k, FILE *out);
 void kvc_print_config(struct kvc *k, FILE *out);
+/* Members of /status.json, each with a comma behind it (status.c). */
+void kvc_print_status(struct kvc *k, FILE *out);
+/* Why stores are not taken now, in a line; NULL: they are. */
+const char *kvc_unready(struct kvc *k);
+uint64_t kvc_pool_used(struct kvc *k);
 /* What eviction policies say of themselves. */
 void kvc_print_policies(struct kvc *k, FILE *out);
 void kvc_print_models(struct kvc *k, FILE *out);

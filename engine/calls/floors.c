@@ -78,6 +78,7 @@ static void init_lists(struct kvc *k)
 	pthread_mutex_init(&k->lock.m, NULL);
 	pthread_mutex_init(&k->trash->rehead_lock, NULL);
 	pthread_mutex_init(&k->notices->lock, NULL);
+	pthread_mutex_init(&k->tooks->lock, NULL);
 	pthread_cond_init(&k->notices->cond, NULL);
 }
 
@@ -100,6 +101,7 @@ struct kvc *kvc_floors_new(void)
 	h->k.clock = &h->clock;
 	h->k.models = &h->models;
 	h->k.tallies = &h->tallies;
+	h->k.tooks = &h->tooks;
 	h->k.account = &h->account;
 	h->k.admit = &h->admit;
 	h->k.surveys = &h->surveys;

@@ -25,6 +25,7 @@
 #include "survey.h"
 #include "tally.h"
 #include "tierq.h"
+#include "took.h"
 #include "trash.h"
 #include "unit.h"
 #include "used.h"
@@ -46,6 +47,7 @@ struct kvc_floors {
 	struct kvc_clock clock;
 	struct kvc_models models;
 	struct kvc_tallies tallies;
+	struct kvc_tooks tooks;
 	struct kvc_account account;
 	struct kvc_admits admit;
 	struct kvc_surveys surveys;

@@ -18,6 +18,7 @@
 #include "pace.h"
 #include "partial.h"
 #include "tally.h"
+#include "took.h"
 #include "unit.h"
 #include "unnamed.h"
 #include "used.h"
@@ -174,6 +175,21 @@ static bool stamps(const struct kvc *k, const struct kvc_row *r, uint64_t now)
 	       atime <= (int64_t)now - DAY_NS;
 }
 
+/* What an open leaves behind beside the open file. */
+static void noted_locked(struct kvc *k, struct kvc_node *n, int flags, const struct kvc_wait *w)
+{
+	uint64_t now = kvc_now_ns();
+
+	if (n->chunk)
+		kvc_used_locked(k, n->chunk, n->row.ino, w->client, true);
+	if (!(flags & O_NOATIME) && (flags & O_ACCMODE) != O_WRONLY && stamps(k, &n->row, now)) {
+		n->row.atime_ns = now;
+		n->touched = true;
+	}
+	if (!(flags & O_TRUNC))
+		kvc_took(k, KVC_OP_open, w->loads ? n->loaded : KVC_OF_POOL, n->model, w->begun_ns);
+}
+
 static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out,
 		     struct kvc_wait *w)
 {
@@ -205,6 +221,7 @@ static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *
 		if (!waited) {
 			kvc_count(&k->stats, pool_misses);
 			kvc_tally_locked(k, n->model, misses);
+			w->loads = true;
 		}
 		err = kvc_load_start_locked(k, n, false);
 		if (err == -ENOENT)
@@ -225,17 +242,8 @@ static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *
 	err = opened_locked(k, n, flags, w->uid, out);
 	if (err)
 		kvc_written_locked(k, n);
-	if (!err) {
-		if (n->chunk)
-			kvc_used_locked(k, n->chunk, ino, w->client, true);
-		uint64_t now = kvc_now_ns();
-
-		if (!(flags & O_NOATIME) && (flags & O_ACCMODE) != O_WRONLY &&
-		    stamps(k, &n->row, now)) {
-			n->row.atime_ns = now;
-			n->touched = true;
-		}
-	}
+	else
+		noted_locked(k, n, flags, w);
 out:
 	if (err == KVC_WAIT)
 		wait_in_locked(n, w);
@@ -274,6 +282,8 @@ static int open_any(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *o
 int kvc_file_open(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out,
 		  struct kvc_wait *w)
 {
+	if (!w->begun_ns)
+		w->begun_ns = kvc_mono_ns();
 	if (kvc_partial_on(k) && !w->ino && !w->err && hidden(k, ino))
 		return -ESTALE;
 	return open_any(k, ino, flags, out, w);
@@ -467,6 +477,8 @@ int kvc_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, 
 	};
 	int fd = -1, backing = 0, err;
 
+	if (!w->begun_ns)
+		w->begun_ns = kvc_mono_ns();
 	kvc_lock_both(k);
 	err = ask_both(k, name, &c, &existing, w);
 	kvc_unlock_both(k);
@@ -491,6 +503,8 @@ int kvc_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, 
 			close(fd);
 	}
 	kvc_unlock_both(k);
+	if (!err)
+		kvc_took(k, KVC_OP_create, KVC_OF_POOL, c.model, w->begun_ns);
 	return err;
 }
 

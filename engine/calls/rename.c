@@ -12,6 +12,7 @@
 #include "rehead.h"
 #include "share.h"
 #include "tell.h"
+#include "took.h"
 #include "unit.h"
 #include "used.h"
 
@@ -227,6 +228,8 @@ int kvc_rename(struct kvc *k, uint64_t parent, const char *name, uint64_t to, co
 	struct kvc_node *n;
 	int err;
 
+	if (!w->begun_ns)
+		w->begun_ns = kvc_mono_ns();
 	if (flags & ~(unsigned)RENAME_NOREPLACE && !exchange)
 		return -EINVAL;
 	kvc_lock_both(k);
@@ -241,5 +244,7 @@ int kvc_rename(struct kvc *k, uint64_t parent, const char *name, uint64_t to, co
 			       : rename_both(k, parent, name, to, to_name, flags, w);
 	}
 	kvc_unlock_both(k);
+	if (!err)
+		kvc_took(k, KVC_OP_rename, KVC_OF_POOL, 0, w->begun_ns);
 	return err;
 }

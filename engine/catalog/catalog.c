@@ -303,6 +303,11 @@ int kvc_catalog_look(struct kvc_catalog **out, const char *path, char *error)
 	return open_as(out, path, true, error);
 }
 
+const struct kvc_lock *kvc_catalog_lock_of(const struct kvc_catalog *c)
+{
+	return &c->lock;
+}
+
 int kvc_catalog_close(struct kvc_catalog *c)
 {
 	int err = 0;

@@ -123,6 +123,8 @@ int kvc_catalog_close(struct kvc_catalog *c);
 void kvc_catalog_lock_at(struct kvc_catalog *c, struct kvc_hold *here);
 #define kvc_catalog_lock(c) kvc_catalog_lock_at(c, KVC_HERE("tree"))
 void kvc_catalog_unlock(struct kvc_catalog *c);
+/* The lock itself, for its figures. */
+const struct kvc_lock *kvc_catalog_lock_of(const struct kvc_catalog *c);
 void kvc_catalog_pause(struct kvc_catalog *c); /* see kvc_lock_pause */
 
 /* The number of the transaction that changes go into now; any thread. */

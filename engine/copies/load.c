@@ -19,6 +19,7 @@
 #include "spill.h"
 #include "tally.h"
 #include "tierq.h"
+#include "took.h"
 #include "trash.h"
 
 #include <fcntl.h>
@@ -108,6 +109,7 @@ static int try_tier(struct kvc *k, struct kvc_job *j, const struct kvc_segment *
 {
 	struct kvc_tier *tier = k->tier[j->tier].t;
 	KVC_FD int fd = kvc_segment_open(&k->pool, seg, O_RDWR | O_CREAT | O_TRUNC);
+	uint64_t begun;
 	int err;
 
 	if (fd < 0) {
@@ -116,8 +118,11 @@ static int try_tier(struct kvc *k, struct kvc_job *j, const struct kvc_segment *
 		kvc_unlock(k);
 		return fd;
 	}
+	begun = kvc_mono_ns();
 	err = kvc_fetch(k, tier, want, fd, older);
 	kvc_lock(k);
+	if (!err)
+		kvc_took(k, KVC_OP_load, j->tier, j->node->model, begun);
 	kvc_tier_result_locked(k, j->tier, want->ino, err);
 	bool wanted = j->node->state == KVC_LOADING;
 	kvc_unlock(k);
@@ -156,6 +161,7 @@ static void loaded_both(struct kvc *k, struct kvc_job *j, uint64_t blocks, uint6
 {
 	struct kvc_node *n = j->node;
 
+	n->loaded = (uint8_t)j->tier;
 	n->row.blocks = blocks;
 	kvc_room_set_locked(k, n, blocks * 512);
 	kvc_become_locked(k, n, KVC_BOTH);

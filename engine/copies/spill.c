@@ -17,6 +17,7 @@
 #include "remove.h"
 #include "tally.h"
 #include "tierq.h"
+#include "took.h"
 #include "trash.h"
 #include "payload.h"
 
@@ -189,10 +190,11 @@ static void queue_locked(struct kvc *k, struct kvc_node *n, unsigned tier, enum 
 struct spill {
 	struct kvc_node *n;
 	unsigned tier;
-	bool snap;           /* the file is open: fsync asked for it as it is now */
-	bool marked;         /* and its segment got the mark for it, which it had not */
-	bool reseal;         /* it has a copy of this generation, which is made anew */
-	bool check;          /* the tier has it, unless a mapping changed it: compare */
+	bool snap;   /* the file is open: fsync asked for it as it is now */
+	bool marked; /* and its segment got the mark for it, which it had not */
+	bool reseal; /* it has a copy of this generation, which is made anew */
+	bool check;  /* the tier has it, unless a mapping changed it: compare */
+	uint64_t model;
 	uint64_t gen, epoch; /* the generation that is copied; as of the begin */
 	struct stat st;
 	struct kvc_copy c;
@@ -283,6 +285,7 @@ static bool begin_locked(struct kvc *k, struct spill *s)
 		s->again = s->out = true;
 		return false;
 	}
+	s->model = n->model;
 	s->epoch = n->epoch;
 	s->gen = n->object.gen + s->snap;
 	s->c.fd = kvc_segment_open(&k->pool, &seg, O_RDONLY);
@@ -341,9 +344,12 @@ static void copy(struct kvc *k, struct spill *s)
 {
 	struct kvc_tier *t = k->tier[s->tier].t;
 	struct kvc_node *n = s->n;
+	uint64_t begun = kvc_mono_ns();
 
 	s->err = kvc_copy_write(&s->c, s->gen, (uint64_t)s->st.st_size, (uint64_t)s->st.st_blocks,
 				&s->where);
+	if (!s->err)
+		kvc_took(k, KVC_OP_spill, s->tier, s->model, begun);
 	/* The copy that it replaces may be the only one that an fsync has brought down. */
 	if (!s->err && s->reseal && t->ops->sync && (s->err = t->ops->sync(t)) && !s->c.shared)
 		t->ops->remove(t, &s->where);

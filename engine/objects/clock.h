@@ -21,7 +21,7 @@ static inline void kvc_clock_since(const struct kvc *k, struct kvc_histogram *h,
 	uint64_t now = kvc_clock_ns(k);
 
 	if (then_ns)
-		kvc_histogram_add(h, now > then_ns ? now - then_ns : 0);
+		kvc_histogram_add(h, KVC_IN_SECONDS, now > then_ns ? now - then_ns : 0);
 }
 /* Reads what an earlier daemon has left. */
 int kvc_clock_start_both(struct kvc *k);

@@ -14,6 +14,7 @@
 #include "file.h"
 #include "node.h"
 #include "tierq.h"
+#include "took.h"
 #include "trash.h"
 
 #include <string.h>
@@ -168,7 +169,7 @@ static void sync_locked(struct kvc *k, struct kvc_list *waits)
 int kvc_commit_once(struct kvc *k)
 {
 	struct kvc_list trash, waits;
-	uint64_t txn = 0;
+	uint64_t txn = 0, begun = kvc_mono_ns();
 	bool all;
 	int err;
 
@@ -198,6 +199,7 @@ int kvc_commit_once(struct kvc *k)
 		k->dirty->soon = true;
 	} else {
 		kvc_count(&k->stats, commits);
+		kvc_took(k, KVC_OP_commit, KVC_OF_POOL, 0, begun);
 		k->dirty->committed = txn;
 		pthread_cond_signal(&k->room.pressed);
 		sync_locked(k, &waits);

@@ -108,6 +108,7 @@ struct kvc_node {
 	bool verify;
 	bool unpublished; /* closed, but its segment would not take its name: it is OPEN still */
 	bool failing;     /* the last spill failed */
+	uint8_t loaded;   /* the tier of the last load */
 	bool refused;     /* no copy is asked for: it is not let in (admit.h) */
 	uint8_t tries;    /* how often, one after the other */
 	bool unshared;    /* made here, and no copy to a shared tier was begun since */

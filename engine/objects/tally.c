@@ -34,6 +34,7 @@ static struct kvc_tally *add_new(struct kvc_tallies *all, uint64_t model)
 			return &all->others;
 		kvc_table_del(&all->table, &t->slot);
 		kvc_tally_add(&all->others, t);
+		all->shown -= t->shown;
 		*t = (struct kvc_tally){ .hits = 0 };
 	} else {
 		if (kvc_grow(&all->v, all->n, &all->room, sizeof(struct kvc_tally *)) ||
@@ -42,6 +43,8 @@ static struct kvc_tally *add_new(struct kvc_tallies *all, uint64_t model)
 		all->v[all->n++] = t;
 	}
 	t->slot.key = model;
+	t->shown = model && all->shown < KVC_SHOWN;
+	all->shown += t->shown;
 	kvc_table_add(&all->table, &t->slot);
 	return t;
 }

@@ -12,6 +12,7 @@
 #include "node.h"
 
 #define KVC_TALLIES 10000
+#define KVC_SHOWN 100u /* that are shown one by one (shown.h) */
 
 /*      name         what one count is */
 #define KVC_TALLY(X)                              \
@@ -30,12 +31,15 @@ struct kvc_tally {
 #define X(name, what) uint64_t name;
 	KVC_TALLY(X)
 #undef X
+	bool shown;
+	uint64_t hits_before, misses_before; /* it is shown */
 };
 
 struct kvc_tallies {
 	struct kvc_table table;
 	struct kvc_tally **v, others;
 	size_t n, room, hand;
+	unsigned shown;
 	uint64_t uses;
 };
 

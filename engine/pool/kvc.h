@@ -75,6 +75,7 @@ struct kvc {
 	struct kvc_clock *clock;
 	struct kvc_models *models;
 	struct kvc_tallies *tallies;
+	struct kvc_tooks *tooks;
 	struct kvc_account *account;
 	struct kvc_admits *admit;
 	struct kvc_surveys *surveys;

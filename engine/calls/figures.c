@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See figures.h. */
+#include "figures.h"
+
+#include "drop.h"
+#include "pin.h"
+#include "prefault.h"
+#include "tierq.h"
+#include "trash.h"
+#include "used.h"
+
+#include <string.h>
+
+#define X(name, what) { #name, what, offsetof(struct kvc_stats, name) },
+const struct kvc_figure kvc_counter_rows[] = { KVC_COUNTERS(X) };
+const struct kvc_figure kvc_histogram_rows[] = { KVC_HISTOGRAMS(X) };
+#undef X
+const size_t kvc_counter_rows_n = sizeof kvc_counter_rows / sizeof kvc_counter_rows[0];
+const size_t kvc_histogram_rows_n = sizeof kvc_histogram_rows / sizeof kvc_histogram_rows[0];
+
+#define X(name, what) #name,
+const char *const kvc_reason_names[] = { KVC_REASONS(X) };
+const char *const kvc_refusal_names[] = { NULL /* none */, KVC_REFUSALS(X) };
+#undef X
+
+void kvc_gauges(struct kvc *k, struct kvc_gauges *g)
+{
+	struct kvc_catalog_state c;
+	struct kvc_prefaulted p;
+
+	*g = (struct kvc_gauges){ 0 };
+	kvc_catalog_state(k->cat, &c);
+	g->catalog_ok = c.ok;
+	g->catalog_pending_bytes = c.pending_bytes;
+	g->catalog_log_bytes = c.log_bytes;
+	kvc_usage_show(k->cat, &g->catalog_inode_bytes, &g->catalog_attribute_bytes,
+		       &g->catalog_limit);
+	kvc_lock(k);
+	kvc_prefault_show_locked(k, &p);
+	g->prefault_bytes = p.bytes;
+	g->prefault_total = p.total;
+	g->prefault_held = p.held;
+	g->pool_bytes = k->pool.size;
+	g->pool_used_bytes = k->room.used - kvc_min(k->room.used, p.held);
+	g->files_open = k->nodes->opens;
+	g->objects_resident = k->nodes->resident;
+	g->nodes_in_memory = k->nodes->table.n;
+	g->jobs = k->work->queued + k->work->running + k->trash->nunsynced;
+	g->unsynced_bytes = k->trash->unsynced_bytes;
+	g->drop_files = k->drops->most;
+	g->pins = k->pins->table.n;
+	g->pinned_pool_bytes = k->pins->pool;
+	g->pinned_disk_bytes = k->pins->disk;
+	g->trace_readers = k->used->record ? k->used->record->readers : 0;
+	kvc_list_each(e, &k->room.waiters)
+		g->room_waiters++;
+	kvc_tier_each(k, t)
+		g->copies_failing += k->tier[t].nagain;
+	kvc_unlock(k);
+}
+
+/* What the tier's breaker does (tierq.c). */
+static const char *breaker_locked(const struct kvc *k, unsigned t)
+{
+	const struct kvc_tier_state *ts = &k->tier[t];
+
+	return ts->stuck || kvc_tier_hangs_locked(k, t) ? "hangs"
+	       : !ts->open_until_ns                     ? "closed"
+	       : kvc_tier_out_locked(k, t)              ? "open"
+							: "half open";
+}
+
+void kvc_tier_figures(struct kvc *k, struct kvc_tier_figures v[KVC_TIERS])
+{
+	memset(v, 0, KVC_TIERS * sizeof *v);
+	for (unsigned i = 0; i < k->ntiers; i++) {
+		unsigned t = k->order[i], same = 1;
+		struct kvc_tier_state *ts = &k->tier[t];
+		struct kvc_tier_figures *f = &v[t];
+		struct kvc_tier_usage u;
+		struct kvc_written w;
+
+		ts->t->ops->usage(ts->t, &u);
+		f->name = ts->t->ops->name;
+		for (unsigned j = 0; j < i; j++)
+			same += !strcmp(k->tier[k->order[j]].t->ops->name, f->name);
+		snprintf(f->label, sizeof f->label, same > 1 ? "%s-%u" : "%s", f->name, same);
+		f->bytes = u.total;
+		f->used = u.used;
+		kvc_lock(k);
+		w = kvc_written_show_locked(k, t);
+		f->written = w.all;
+		f->today = w.today;
+		f->breaker = breaker_locked(k, t);
+		f->up = !ts->open_until_ns && !ts->stuck;
+		f->waiting = ts->ncopies;
+		f->failing = ts->nagain;
+		f->running = ts->running;
+		kvc_unlock(k);
+	}
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What there is to show of the engine as numbers (figures.c), for text.c (people), metrics.c
+ * (Prometheus) and status.c (JSON). One row a gauge; the counters' rows are in base/stats.h.
+ */
+#ifndef KVC_FIGURES_H
+#define KVC_FIGURES_H
+
+#include "cache.h"
+#include "took.h"
+
+/* clang-format off: a table */
+/*      name in stats           name in metrics      what */
+#define KVC_GAUGES(X)                                                                           \
+	X(pool_bytes, pool_bytes, "bound of the pool")                                          \
+	X(pool_used_bytes, pool_used_bytes, "bytes of the pool accounted for")                  \
+	X(files_open, files_open, "opens that have not been released")                          \
+	X(objects_resident, objects_resident, "published objects in the pool")                  \
+	X(nodes_in_memory, nodes_in_memory, "nodes held in memory")                             \
+	X(room_waiters, room_waiters, "requests that wait for room")                            \
+	X(jobs, jobs, "tier operations queued or running")                                      \
+	X(catalog_ok, catalog_ok,                                                               \
+	  "1: the catalog writes and takes changes; 0: it waits for space or a disk")           \
+	X(catalog_pending_bytes, catalog_pending_bytes,                                         \
+	  "memory that changes take which are not committed yet")                               \
+	X(catalog_log_bytes, catalog_log_bytes, "size of the catalog's log")                    \
+	X(unsynced_bytes, unsynced_bytes,                                                       \
+	  "bytes in the tiers that are freed once the log is on stable storage")                \
+	X(drop_files, drop_files_max,                                                           \
+	  "files that a drop worked on under one hold of the locks, at the most")               \
+	X(copies_failing, copies_failing,                                                       \
+	  "copies that failed and wait to be tried again, later each time")                     \
+	X(pins, pins, "chunks that are pinned")                                                 \
+	X(pinned_pool_bytes, pinned_pool_bytes, "bytes that they have in the pool")             \
+	X(pinned_disk_bytes, pinned_disk_bytes, "bytes that their files take")                  \
+	X(catalog_inode_bytes, catalog_inode_bytes,                                             \
+	  "what inodes and names count towards catalog=")                                       \
+	X(catalog_attribute_bytes, catalog_attribute_bytes, "what attributes count towards it") \
+	X(catalog_limit, catalog_limit_bytes, "what both may come to; 0: anything")             \
+	X(trace_readers, trace_readers, "who records what is used (kvcachectl trace)")          \
+	X(prefault_bytes, prefault_bytes, "bytes of the pool touched ahead so far")             \
+	X(prefault_total, prefault_goal_bytes, "bytes of the pool to be touched ahead")         \
+	X(prefault_held, prefault_held_bytes, "bytes touched ahead and not yet given back")
+/* clang-format on */
+
+struct kvc_gauges {
+#define X(name, metric, what) uint64_t name;
+	KVC_GAUGES(X)
+#undef X
+};
+void kvc_gauges(struct kvc *k, struct kvc_gauges *g);
+
+/* A row of a table of base/stats.h. */
+struct kvc_figure {
+	const char *name, *what;
+	size_t at; /* in struct kvc_stats */
+};
+extern const struct kvc_figure kvc_counter_rows[], kvc_histogram_rows[];
+extern const size_t kvc_counter_rows_n, kvc_histogram_rows_n;
+extern const char *const kvc_reason_names[], *const kvc_refusal_names[];
+
+static inline uint64_t kvc_read(const _Atomic uint64_t *n)
+{
+	return atomic_load_explicit(n, memory_order_relaxed);
+}
+static inline uint64_t kvc_counter(const struct kvc *k, size_t i)
+{
+	return kvc_read((const _Atomic uint64_t *)((const char *)&k->stats +
+						   kvc_counter_rows[i].at));
+}
+static inline const struct kvc_histogram *kvc_histogram(const struct kvc *k, size_t i)
+{
+	return (const void *)((const char *)&k->stats + kvc_histogram_rows[i].at);
+}
+
+struct kvc_tier_figures {
+	const char *name; /* of its kind */
+	/* of itself: where there are several of a kind "dir", "dir-2" and so on */
+	char label[24];
+	const char *breaker;
+	uint64_t bytes, used, written, today, up, waiting, failing, running;
+};
+/* Of each tier, by its number; a label is empty where there is none. */
+void kvc_tier_figures(struct kvc *k, struct kvc_tier_figures v[KVC_TIERS]);
+
+#endif

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * .kvcachefs/metrics, in Prometheus' text format 0.0.4: base units, _total behind what only grows,
+ * each family with its HELP and TYPE before its samples. The names are in kvcachefs-metrics(7),
+ * which a test holds against this.
+ */
+#include "cache.h"
+#include "figures.h"
+#include "quote.h"
+#include "shown.h"
+#include "tierq.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define P "kvcachefs_"
+
+static void family(FILE *out, const char *name, const char *type, const char *what)
+{
+	bool total = !strcmp(type, "counter");
+
+	fprintf(out, "# HELP " P "%s%s %s\n# TYPE " P "%s%s %s\n", name, total ? "_total" : "",
+		what, name, total ? "_total" : "", type);
+}
+
+/* Samples of a histogram; `labels` may be empty. */
+static void histogram(FILE *out, const char *name, const char *labels, uint64_t unit_ns,
+		      const struct kvc_histogram *h)
+{
+	const char *comma = *labels ? "," : "", *open = *labels ? "{" : "",
+		   *end = *labels ? "}" : "";
+	uint64_t n = 0;
+
+	for (unsigned i = 0; i < KVC_SPANS - 1; i++)
+		fprintf(out, P "%s_bucket{%s%sle=\"%.10g\"} %" PRIu64 "\n", name, labels, comma,
+			(double)(1u << i) * (double)unit_ns / 1e9, n += kvc_read(&h->n[i]));
+	n += kvc_read(&h->n[KVC_SPANS - 1]);
+	fprintf(out,
+		P "%s_bucket{%s%sle=\"+Inf\"} %" PRIu64 "\n" P "%s_sum%s%s%s %.9f\n" P
+		  "%s_count%s%s%s %" PRIu64 "\n",
+		name, labels, comma, n, name, open, labels, end, (double)kvc_read(&h->sum_ns) / 1e9,
+		name, open, labels, end, n);
+}
+
+/* One row a figure of the tiers. */
+static const struct {
+	const char *name, *type, *what;
+	size_t at;
+} tier_rows[] = {
+#define AT(field) offsetof(struct kvc_tier_figures, field)
+	{ "tier_bytes", "gauge", "size of a tier; 0: it is not known", AT(bytes) },
+	{ "tier_used_bytes", "gauge", "bytes in use in a tier", AT(used) },
+	{ "tier_up", "gauge", "1: calls go to the tier; 0: its breaker took it out", AT(up) },
+	{ "tier_copies_waiting", "gauge", "copies that wait to be made in a tier", AT(waiting) },
+	{ "tier_copies_failing", "gauge", "of them those that failed before", AT(failing) },
+	{ "tier_jobs_running", "gauge", "calls to a tier under way", AT(running) },
+	{ "tier_written_bytes", "counter", "bytes written to a tier in all", AT(written) },
+	{ "tier_today_bytes", "gauge", "bytes written to a tier since midnight UTC", AT(today) },
+#undef AT
+};
+
+static void tiers(struct kvc *k, const struct kvc_tier_figures *tier, FILE *out)
+{
+	for (size_t i = 0; i < sizeof tier_rows / sizeof tier_rows[0]; i++) {
+		const char *total = strcmp(tier_rows[i].type, "counter") ? "" : "_total";
+
+		family(out, tier_rows[i].name, tier_rows[i].type, tier_rows[i].what);
+		kvc_tier_each(k, t)
+			fprintf(out, P "%s%s{tier=\"%s\"} %" PRIu64 "\n", tier_rows[i].name, total,
+				tier[t].label,
+				*(const uint64_t *)((const char *)&tier[t] + tier_rows[i].at));
+	}
+}
+
+static void reasons(FILE *out, const char *name, const char *what, const char *const names[],
+		    const _Atomic uint64_t n[], size_t from, size_t to)
+{
+	family(out, name, "counter", what);
+	for (size_t i = from; i < to; i++)
+		fprintf(out, P "%s_total{reason=\"%s\"} %" PRIu64 "\n", name, names[i],
+			kvc_read(&n[i]));
+}
+
+static void why(struct kvc *k, FILE *out)
+{
+	const struct kvc_stats *s = &k->stats;
+	char name[64];
+
+	reasons(out, "evictions_by_reason", "chunks that left the pool or a tier, by why",
+		kvc_reason_names, s->evicted_for, 0, KVC_REASONS_N);
+	reasons(out, "refused_chunks",
+		"chunks that left the pool and that the disk tier did not let in, by why",
+		kvc_refusal_names, s->refused_chunks, KVC_ADMITTED + 1, KVC_REFUSALS_N);
+	reasons(out, "refused_bytes", "what of them it has no copy of", kvc_refusal_names,
+		s->refused_bytes, KVC_ADMITTED + 1, KVC_REFUSALS_N);
+	for (size_t h = 0; h < kvc_histogram_rows_n; h++) {
+		snprintf(name, sizeof name, "%s_seconds", kvc_histogram_rows[h].name);
+		family(out, name, "histogram", kvc_histogram_rows[h].what);
+		histogram(out, name, "", KVC_IN_SECONDS, kvc_histogram(k, h));
+	}
+}
+
+static const struct {
+	const char *name;
+	enum kvc_by by;
+} operations[] = {
+#define X(name, by, what) { #name, by },
+	KVC_OPERATIONS(X)
+#undef X
+};
+
+static void times(struct kvc *k, const struct kvc_tier_figures *tier, FILE *out)
+{
+	static const char name[] = "operation_seconds";
+	char labels[96];
+
+	family(out, name, "histogram",
+	       "how long operations took that went well, from the request to the answer");
+	for (size_t i = 0; i < KVC_OPERATIONS_N; i++) {
+		const struct kvc_histogram *h = k->stats.took[i];
+		enum kvc_by by = operations[i].by;
+
+		if (by != KVC_BY_TIERS) {
+			snprintf(labels, sizeof labels, "operation=\"%s\"%s", operations[i].name,
+				 by == KVC_BY_NONE ? "" : ",tier=\"cpu\"");
+			histogram(out, name, labels, KVC_IN_MICROSECONDS, &h[KVC_OF_POOL]);
+		}
+		if (by == KVC_BY_NONE || by == KVC_BY_POOL)
+			continue;
+		kvc_tier_each(k, t) {
+			snprintf(labels, sizeof labels, "operation=\"%s\",tier=\"%s\"",
+				 operations[i].name, tier[t].label);
+			histogram(out, name, labels, KVC_IN_MICROSECONDS, &h[t]);
+		}
+	}
+}
+
+static void locks(struct kvc *k, FILE *out)
+{
+	const struct {
+		const char *labels;
+		const struct kvc_lock *lock;
+	} v[] = { { "lock=\"objects\"", &k->lock },
+		  { "lock=\"catalog\"", kvc_catalog_lock_of(k->cat) } };
+
+	family(out, "lock_held_seconds", "histogram", "how long a lock was held: one hold of 64");
+	for (size_t i = 0; i < 2; i++)
+		histogram(out, "lock_held_seconds", v[i].labels, KVC_IN_MICROSECONDS,
+			  &v[i].lock->held);
+	family(out, "lock_waited_seconds", "histogram",
+	       "how long those waited for a lock who did not get it at once");
+	for (size_t i = 0; i < 2; i++)
+		histogram(out, "lock_waited_seconds", v[i].labels, KVC_IN_MICROSECONDS,
+			  &v[i].lock->waited);
+	family(out, "lock_longest_held_seconds", "gauge", "the longest of the measured holds");
+	for (size_t i = 0; i < 2; i++)
+		fprintf(out, P "lock_longest_held_seconds{%s} %.9f\n", v[i].labels,
+			(double)kvc_read(&v[i].lock->longest_ns) / 1e9);
+}
+
+static void model(FILE *out, const char *name, const struct kvc_opens *n)
+{
+	const uint64_t v[] = { n->hits, n->misses };
+	static const char *const results[] = { "hit", "miss" };
+
+	for (int i = 0; i < 2; i++) {
+		fputs(P "model_opens_total{model=", out);
+		kvc_quote(out, name);
+		fprintf(out, ",result=\"%s\"} %" PRIu64 "\n", results[i], v[i]);
+	}
+}
+
+static void models(struct kvc *k, FILE *out)
+{
+	struct kvc_shown_list list;
+
+	if (kvc_shown(k, &list))
+		return; /* no memory: the next time */
+	family(out, "models", "gauge", "models of which something was opened");
+	fprintf(out, P "models %zu\n", list.models);
+	family(out, "model_opens", "counter",
+	       "opens by model, and whether the pool had it; model is empty for all that are not "
+	       "shown one by one");
+	for (size_t i = 0; i < list.n; i++)
+		model(out, list.v[i].name, &list.v[i].n);
+	model(out, "", &list.rest);
+	free(list.v);
+}
+
+void kvc_print_metrics(struct kvc *k, FILE *out)
+{
+	struct kvc_tier_figures tier[KVC_TIERS];
+	struct kvc_gauges g;
+
+	kvc_gauges(k, &g);
+	kvc_tier_figures(k, tier);
+	family(out, "build_info", "gauge", "1, with the version");
+	fprintf(out, P "build_info{version=\"%s\"} 1\n", KVC_VERSION);
+#define X(name, metric, what)                \
+	family(out, #metric, "gauge", what); \
+	fprintf(out, P "%s %" PRIu64 "\n", #metric, g.name);
+	KVC_GAUGES(X)
+#undef X
+	for (size_t i = 0; i < kvc_counter_rows_n; i++) {
+		family(out, kvc_counter_rows[i].name, "counter", kvc_counter_rows[i].what);
+		fprintf(out, P "%s_total %" PRIu64 "\n", kvc_counter_rows[i].name,
+			kvc_counter(k, i));
+	}
+	tiers(k, tier, out);
+	why(k, out);
+	times(k, tier, out);
+	locks(k, out);
+	models(k, out);
+}

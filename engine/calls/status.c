@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine's part of /status.json: members of an object, each with a comma behind it. The whole
+ * is described in kvcachefs-metrics(7).
+ */
+#include "cache.h"
+#include "figures.h"
+#include "quote.h"
+#include "shown.h"
+#include "tierq.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* A limit that is not known is null. */
+static void limit(FILE *out, uint64_t bytes)
+{
+	if (bytes)
+		fprintf(out, "%" PRIu64, bytes);
+	else
+		fputs("null", out);
+}
+
+static void tiers(struct kvc *k, const struct kvc_gauges *g, FILE *out)
+{
+	struct kvc_tier_figures tier[KVC_TIERS];
+
+	kvc_tier_figures(k, tier);
+	fprintf(out,
+		"\"tiers\":[{\"name\":\"cpu\",\"used_bytes\":%" PRIu64 ",\"limit_bytes\":%" PRIu64
+		",\"breaker\":null,\"up\":true,\"waiting\":%" PRIu64
+		",\"failing\":0,\"running\":0,\"written_bytes\":null,\"today_bytes\":null}",
+		g->pool_used_bytes, g->pool_bytes, g->room_waiters);
+	for (unsigned i = 0; i < k->ntiers; i++) {
+		const struct kvc_tier_figures *t = &tier[k->order[i]];
+
+		fprintf(out,
+			",{\"name\":\"%s\",\"used_bytes\":%" PRIu64 ",\"limit_bytes\":", t->label,
+			t->used);
+		limit(out, t->bytes);
+		fprintf(out,
+			",\"breaker\":\"%s\",\"up\":%s,\"waiting\":%" PRIu64 ",\"failing\":%" PRIu64
+			",\"running\":%" PRIu64 ",\"written_bytes\":%" PRIu64
+			",\"today_bytes\":%" PRIu64 "}",
+			t->breaker, t->up ? "true" : "false", t->waiting, t->failing, t->running,
+			t->written, t->today);
+	}
+	fputs("],\n", out);
+}
+
+static void opens(FILE *out, const struct kvc_opens *n)
+{
+	fprintf(out, "\"hits\":%" PRIu64 ",\"misses\":%" PRIu64, n->hits, n->misses);
+}
+
+static void models(struct kvc *k, FILE *out)
+{
+	struct kvc_shown_list list;
+
+	if (kvc_shown(k, &list))
+		list = (struct kvc_shown_list){ 0 };
+	fprintf(out, "\"models_count\":%zu,\"models\":[", list.models);
+	for (size_t i = 0; i < list.n; i++) {
+		fputs(i ? ",\n{\"name\":" : "{\"name\":", out);
+		kvc_quote(out, list.v[i].name);
+		putc(',', out);
+		opens(out, &list.v[i].total);
+		list.all.hits -= list.v[i].total.hits;
+		list.all.misses -= list.v[i].total.misses;
+		putc('}', out);
+	}
+	fputs("],\n\"models_rest\":{", out);
+	opens(out, &list.all);
+	fputs("},\n", out);
+	free(list.v);
+}
+
+static void slowest(struct kvc *k, FILE *out)
+{
+	static const char *const names[] = {
+#define X(name, by, what) #name,
+		KVC_OPERATIONS(X)
+#undef X
+	};
+	struct kvc_tier_figures tier[KVC_TIERS];
+	struct kvc_slow v[KVC_SLOWEST];
+	size_t n = kvc_slowest(k, v);
+	uint64_t now = kvc_mono_ns();
+	char name[256];
+
+	kvc_tier_figures(k, tier);
+	fputs("\"slowest\":[", out);
+	for (size_t i = 0; i < n; i++) {
+		fprintf(out, "%s{\"operation\":\"%s\",\"tier\":", i ? ",\n" : "", names[v[i].op]);
+		if (v[i].tier != KVC_OF_POOL)
+			fprintf(out, "\"%s\"", tier[v[i].tier].label);
+		else
+			fputs(v[i].op == KVC_OP_commit || v[i].op == KVC_OP_rename ? "null"
+										   : "\"cpu\"",
+			      out);
+		fputs(",\"model\":", out);
+		if (v[i].model && kvc_shown_name(k, v[i].model, name) == 1)
+			kvc_quote(out, name);
+		else
+			fputs("null", out);
+		fprintf(out, ",\"seconds\":%.6f,\"ago_seconds\":%.1f}", (double)v[i].took_ns / 1e9,
+			(double)(now - kvc_min(now, v[i].ended_ns)) / 1e9);
+	}
+	fputs("],\n", out);
+}
+
+void kvc_print_status(struct kvc *k, FILE *out)
+{
+	struct kvc_gauges g;
+
+	kvc_gauges(k, &g);
+	tiers(k, &g, out);
+	fputs("\"gauges\":{\"tiers\":", out);
+	fprintf(out, "%u", k->ntiers);
+#define X(name, metric, what) fprintf(out, ",\n\"" #metric "\":%" PRIu64, g.name);
+	KVC_GAUGES(X)
+#undef X
+	fputs("},\n\"counters\":{", out);
+	for (size_t i = 0; i < kvc_counter_rows_n; i++)
+		fprintf(out, "%s\"%s\":%" PRIu64, i ? ",\n" : "", kvc_counter_rows[i].name,
+			kvc_counter(k, i));
+	fputs("},\n", out);
+	models(k, out);
+	slowest(k, out);
+}
+
+const char *kvc_unready(struct kvc *k)
+{
+	struct kvc_catalog_state c;
+
+	kvc_catalog_state(k->cat, &c);
+	if (kvc_stopping(k))
+		return "the mount is about to end";
+	return c.ok ? NULL : "the catalog takes no changes: its disk is full or fails; see the log";
+}
+
+uint64_t kvc_pool_used(struct kvc *k)
+{
+	struct kvc_gauges g;
+
+	kvc_gauges(k, &g);
+	return g.pool_used_bytes;
+}

@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * metrics=ADDR:PORT: for Prometheus, for probes, and a page for people, by HTTP. One thread of
+ * libmicrohttpd's, which only reads. The paths are one table; what each answers is made anew for
+ * each request, and is the response's own.
+ *
+ * Who connects and says nothing is let go after IDLE_S. Who says a byte now and then stays, so one
+ * user of this machine who is not root, or one address, has PEER_CONNECTIONS at most, and the
+ * others are answered; one more is closed at once. A request's line and headers have
+ * CONNECTION_BYTES; a body is not read.
+ *
+ * With metrics_token= what tells something asks for the token. The page does not: it has nothing in
+ * it, and asks who looks at it.
+ */
+#include "fs.h"
+
+#include "log.h"
+#include "peer.h"
+
+#include <microhttpd.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CONNECTIONS 512u
+#define PEER_CONNECTIONS 64u
+#define CONNECTION_BYTES ((size_t)8192)
+#define IDLE_S 3u
+
+#if MHD_VERSION < 0x00097002
+typedef int mhd_result;
+#else
+typedef enum MHD_Result mhd_result;
+#endif
+
+/* ---- what there is ---- */
+
+static unsigned metrics(struct kvfs *f, FILE *out)
+{
+	kvc_print_metrics(f->k, out);
+	return MHD_HTTP_OK;
+}
+
+static unsigned status(struct kvfs *f, FILE *out)
+{
+	kvfs_print_status(f, out);
+	return MHD_HTTP_OK;
+}
+
+static unsigned alive(struct kvfs *f, FILE *out)
+{
+	(void)f;
+	fputs("alive\n", out);
+	return MHD_HTTP_OK;
+}
+
+static unsigned ready(struct kvfs *f, FILE *out)
+{
+	const char *why = kvfs_unready(f);
+
+	fprintf(out, "%s\n", why ?: "ready");
+	return why ? MHD_HTTP_SERVICE_UNAVAILABLE : MHD_HTTP_OK;
+}
+
+static unsigned page(struct kvfs *f, FILE *out)
+{
+	(void)f;
+	fwrite(kvfs_page, 1, (size_t)(kvfs_page_end - kvfs_page), out);
+	return MHD_HTTP_OK;
+}
+
+static unsigned missing(struct kvfs *f, FILE *out)
+{
+	(void)f;
+	fputs("there are /, /metrics, /status.json, /healthz and /readyz\n", out);
+	return MHD_HTTP_NOT_FOUND;
+}
+
+static unsigned no_method(struct kvfs *f, FILE *out)
+{
+	(void)f;
+	fputs("GET and HEAD are all there is\n", out);
+	return MHD_HTTP_METHOD_NOT_ALLOWED;
+}
+
+static unsigned no_token(struct kvfs *f, FILE *out)
+{
+	(void)f;
+	fputs("the token of metrics_token= is missing or wrong: Authorization: Bearer TOKEN\n",
+	      out);
+	return MHD_HTTP_UNAUTHORIZED;
+}
+
+#define TEXT "text/plain; charset=utf-8"
+
+static const struct route {
+	const char *path, *type;
+	unsigned (*print)(struct kvfs *f, FILE *out); /* answers with the status */
+	bool tells;                                   /* who asks for it has to have the token */
+} routes[] = {
+	{ "/", "text/html; charset=utf-8", page, false },
+	{ "/metrics", "text/plain; version=0.0.4; charset=utf-8", metrics, true },
+	{ "/status.json", "application/json", status, true },
+	{ "/healthz", TEXT, alive, false },
+	{ "/readyz", TEXT, ready, false },
+}, not_found = { NULL, TEXT, missing, false }, not_allowed = { NULL, TEXT, no_method, false },
+  not_authorized = { NULL, TEXT, no_token, false, };
+
+static const struct route *route_of(const struct kvfs *f, struct MHD_Connection *c, const char *url,
+				    const char *method)
+{
+	const struct route *r = &not_found;
+
+	if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
+		return &not_allowed;
+	for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++)
+		if (!strcmp(url, routes[i].path))
+			r = &routes[i];
+	if (r->tells && *f->http->token &&
+	    !kvfs_token_is(f->http->token,
+			   MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization")))
+		return &not_authorized;
+	return r;
+}
+
+static mhd_result answer(void *arg, struct MHD_Connection *c, const char *url, const char *method,
+			 const char *version, const char *upload, size_t *upload_size, void **state)
+{
+	struct kvfs *f = arg;
+	const struct route *route = route_of(f, c, url, method);
+	struct MHD_Response *r;
+	char *text = NULL;
+	size_t len = 0;
+	FILE *out = open_memstream(&text, &len);
+	unsigned code;
+	mhd_result result;
+
+	(void)version;
+	(void)upload;
+	(void)upload_size;
+	(void)state;
+	if (!out)
+		return MHD_NO;
+	code = route->print(f, out);
+	if (fclose(out)) {
+		free(text);
+		return MHD_NO;
+	}
+	r = MHD_create_response_from_buffer(len, text, MHD_RESPMEM_MUST_FREE);
+	if (!r) {
+		free(text);
+		return MHD_NO;
+	}
+	MHD_add_response_header(r, "Content-Type", route->type);
+	MHD_add_response_header(r, "Cache-Control", "no-store");
+	MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
+	MHD_add_response_header(r, "Referrer-Policy", "no-referrer");
+	MHD_add_response_header(r, "Content-Security-Policy",
+				route->print == page ? f->http->csp : "default-src 'none'");
+	if (route == &not_allowed)
+		MHD_add_response_header(r, "Allow", "GET, HEAD");
+	if (route == &not_authorized)
+		MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
+	result = MHD_queue_response(c, code, r);
+	MHD_destroy_response(r);
+	return result;
+}
+
+/* ---- who may ask ---- */
+
+/* Those that are there, by who it is. Of libmicrohttpd's thread alone. */
+static struct caller {
+	struct kvfs_peer peer;
+	unsigned n; /* 0: free */
+} callers[CONNECTIONS];
+
+/* Who it is now has one more. NULL: he has too many, or is not there any more. */
+static struct caller *arrive(int fd)
+{
+	struct caller *c = NULL;
+	struct kvfs_peer p;
+
+	if (kvfs_peer_of(fd, &p))
+		return NULL;
+	for (size_t i = 0; i < CONNECTIONS; i++) {
+		if (callers[i].n && kvfs_peer_same(&callers[i].peer, &p)) {
+			c = &callers[i];
+			break;
+		}
+		if (!callers[i].n && !c)
+			c = &callers[i];
+	}
+	if (!c || (c->n >= PEER_CONNECTIONS && !(p.local && !p.uid)))
+		return NULL;
+	c->peer = p;
+	c->n++;
+	return c;
+}
+
+static void on_connection(void *arg, struct MHD_Connection *connection, void **context,
+			  enum MHD_ConnectionNotificationCode what)
+{
+	const union MHD_ConnectionInfo *info;
+	struct caller *c = *context;
+
+	(void)arg;
+	if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+		info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+		*context = c = info ? arrive(info->connect_fd) : NULL;
+		if (!c && info)
+			shutdown(info->connect_fd, SHUT_RDWR);
+	} else if (c) {
+		c->n--;
+	}
+}
+
+/* Can only this machine reach it? */
+static bool loopback(const struct sockaddr *a)
+{
+	const struct in6_addr *v6 = &((const struct sockaddr_in6 *)a)->sin6_addr;
+
+	if (a->sa_family == AF_INET)
+		return ntohl(((const struct sockaddr_in *)a)->sin_addr.s_addr) >> 24 == 127;
+	return IN6_IS_ADDR_LOOPBACK(v6) || (IN6_IS_ADDR_V4MAPPED(v6) && v6->s6_addr[12] == 127);
+}
+
+/* 0 with *a, which is freeaddrinfo's; or -EINVAL after a line. */
+static int address_of(const char *where, struct addrinfo **a)
+{
+	char host[64];
+	const char *colon = strrchr(where, ':');
+	struct addrinfo hints = {
+		.ai_socktype = SOCK_STREAM,
+		.ai_flags = AI_PASSIVE | AI_NUMERICHOST,
+	};
+
+	snprintf(host, sizeof host, "%.*s", colon ? (int)(colon - where) : 0, where);
+	if (*host == '[' && host[strlen(host) - 1] == ']') {
+		memmove(host, host + 1, strlen(host));
+		host[strlen(host) - 1] = 0;
+	}
+	if (!colon || getaddrinfo(*host ? host : NULL, colon + 1, &hints, a) || !*a) {
+		kvc_error("option metrics: '%s' is not ADDR:PORT such as 127.0.0.1:9464", where);
+		return -EINVAL;
+	}
+	return 0;
+}
+
+static int listen_at(struct kvfs *f, const char *where)
+{
+	struct addrinfo *a = NULL;
+	int err = address_of(where, &a);
+
+	if (err)
+		return err;
+	if (!loopback(a->ai_addr) && !*f->http->token)
+		kvc_warn("metrics=%s can be reached from other machines, and anybody there may "
+			 "read it: give metrics_token=, or 127.0.0.1",
+			 where);
+	f->http->daemon = MHD_start_daemon(
+		MHD_USE_AUTO_INTERNAL_THREAD | (a->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0), 0,
+		NULL, NULL, answer, f, MHD_OPTION_SOCK_ADDR, a->ai_addr,
+		MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+		CONNECTION_BYTES, MHD_OPTION_CONNECTION_TIMEOUT, IDLE_S,
+		MHD_OPTION_NOTIFY_CONNECTION, on_connection, NULL, MHD_OPTION_END);
+	freeaddrinfo(a);
+	if (!f->http->daemon) {
+		kvc_error("option metrics: cannot listen on %s: %s", where, strerror(errno));
+		return -EADDRINUSE;
+	}
+	return 0;
+}
+
+int kvfs_http_start(struct kvfs *f, const struct kvc_options *o)
+{
+	int err;
+
+	if (!*o->metrics) {
+		if (*o->metrics_token)
+			kvc_warn("metrics_token= is for metrics=, which is not given");
+		return 0;
+	}
+	f->http = calloc(1, sizeof *f->http);
+	if (!f->http)
+		return -ENOMEM;
+	f->http->begun_ns = kvc_mono_ns();
+	kvfs_page_policy(f->http->csp, sizeof f->http->csp);
+	kvfs_history_init(&f->http->history);
+	err = *o->metrics_token ? kvfs_token_read(o->metrics_token, f->http->token) : 0;
+	if (!err && (err = kvfs_history_start(&f->http->history, f->k)))
+		kvc_error("option metrics: cannot start a thread: %s", strerror(-err));
+	err = err ?: listen_at(f, o->metrics);
+	if (err)
+		kvfs_http_stop(f);
+	return err;
+}
+
+void kvfs_http_stop(struct kvfs *f)
+{
+	if (!f->http)
+		return;
+	if (f->http->daemon)
+		MHD_stop_daemon(f->http->daemon);
+	kvfs_history_stop(&f->http->history);
+	explicit_bzero(f->http->token, sizeof f->http->token);
+	free(f->http);
+	f->http = NULL;
+}

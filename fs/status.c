@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* /status.json: the engine's part (engine/calls/status.c), and what only this side knows. */
+#include "fs.h"
+
+#include "quote.h"
+
+#include <inttypes.h>
+#include <time.h>
+
+#define NOW_S 60u /* what "now" means for shares: the last minute */
+
+static void hits(FILE *out, const char *name, const struct kvfs_sample *to,
+		 const struct kvfs_sample *from, const char *end)
+{
+	uint64_t n = to->hits - from->hits, all = n + to->misses - from->misses;
+
+	fprintf(out,
+		"\"%s\":{\"seconds\":%.1f,\"hits\":%" PRIu64 ",\"misses\":%" PRIu64 ",\"share\":",
+		name, (double)(to->ns - kvc_min(to->ns, from->ns)) / 1e9, n, all - n);
+	if (all)
+		fprintf(out, "%.4f}%s", (double)n / (double)all, end);
+	else
+		fprintf(out, "null}%s", end);
+}
+
+const char *kvfs_unready(struct kvfs *f)
+{
+	return atomic_load(&f->mounted) ? kvc_unready(f->k) : "it is not mounted yet";
+}
+
+void kvfs_print_status(struct kvfs *f, FILE *out)
+{
+	struct kvfs_history *h = &f->http->history;
+	struct kvfs_sample now = kvfs_sample_now(f->k), none = { .ns = f->http->begun_ns }, then;
+	const char *unready = kvfs_unready(f);
+
+	then = kvfs_history_before(h, &now, NOW_S);
+	fputs("{\"version\":\"" KVC_VERSION "\",\n\"mountpoint\":", out);
+	kvc_quote(out, f->mountpoint);
+	fprintf(out, ",\n\"time\":%lld,\"uptime_seconds\":%.0f,\n\"ready\":%s,\"why_not\":",
+		(long long)time(NULL), (double)(now.ns - f->http->begun_ns) / 1e9,
+		unready ? "false" : "true");
+	if (unready)
+		kvc_quote(out, unready);
+	else
+		fputs("null", out);
+	fprintf(out, ",\n\"served_by\":\"%s\",\"requests_by\":\"%s\",\n\"hits\":{",
+		f->passthrough ? "passthrough" : "plain requests",
+		f->uring ? "io_uring" : "/dev/fuse");
+	hits(out, "now", &now, &then, ",");
+	hits(out, "since_start", &now, &none, "},\n");
+	kvc_print_status(f->k, out);
+	fputs("\"history\":", out);
+	kvfs_history_print(h, &now, out);
+	fputs("}\n", out);
+}

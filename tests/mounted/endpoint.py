@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast plain
+"""The HTTP endpoint: what each path answers, what is refused, the token, the warning about being
+reached from elsewhere, and /readyz while the catalog takes nothing."""
+import errno, json, os, socket
+from kvtest import *
+from prometheus import ask, check, port_of
+
+s = Store(options="metrics=127.0.0.1:0").mount()
+port = port_of(s)
+assert "reached from other machines" not in s.log()
+
+# what there is, also by HEAD, and never kept
+for path, kind, has in (("/", "text/html", b"<script>"), ("/metrics", "version=0.0.4", b"# HELP"),
+                        ("/status.json", "application/json", b"{"), ("/healthz", "text", b"alive"),
+                        ("/readyz", "text", b"ready")):
+    code, headers, body = ask(port, path)
+    assert code == 200 and kind in headers["Content-Type"] and has in body, (path, code, body[:99])
+    assert headers["Cache-Control"] == "no-store" and headers["X-Content-Type-Options"] == "nosniff"
+    code, headers, body = ask(port, path, "HEAD")
+    assert code == 200 and int(headers["Content-Length"]) > 0 and not body, (path, code)
+policy = ask(port, "/")[1]["Content-Security-Policy"]
+assert policy.startswith("default-src 'none'; script-src 'sha256-") and "unsafe" not in policy
+check(ask(port, "/metrics?x=1")[2].decode())
+
+# status.json: the same numbers as stats, and the last hour
+for i, model in enumerate(("m", 'o"d\\d\n', "größe")):
+    s.write(f"{model}/c/l", blob(i, 5000))
+    s.settle()
+    for _ in range(i + 1):
+        s.read(f"{model}/c/l")
+s.settle()
+state = json.loads(ask(port, "/status.json")[2])
+st = s.stats()
+assert state["ready"] and state["why_not"] is None and state["mountpoint"] == s.mnt
+assert state["hits"]["since_start"]["hits"] == st["pool_hits"] == 6
+assert state["hits"]["now"]["share"] == state["hits"]["since_start"]["share"] == 1
+assert [(m["name"], m["hits"], m["misses"]) for m in state["models"]] == \
+    [("größe", 3, 0), ('o"d\\d\n', 2, 0), ("m", 1, 0)] and state["models_count"] == 3
+assert state["models_rest"] == {"hits": 0, "misses": 0}
+cpu, disk = state["tiers"]
+assert cpu["name"] == "cpu" and cpu["used_bytes"] == st["pool_used_bytes"] and \
+    cpu["limit_bytes"] == st["pool_bytes"] and disk["limit_bytes"] == st["tier_disk_bytes"]
+assert disk["name"] == "disk" and disk["up"] and disk["breaker"] == "closed"
+assert {"open", "create"} <= {o["operation"] for o in state["slowest"]}
+took = [o["seconds"] for o in state["slowest"]]
+assert took == sorted(took, reverse=True) and {"m", 'o"d\\d\n', "größe"} >= \
+    {o["model"] for o in state["slowest"] if o["operation"] == "create"}
+history = state["history"]
+n = len(history["ago_seconds"])
+assert n >= 2 and history["ago_seconds"][-1] == 0 and history["hits"][0] == 0
+assert history["hits"][-1] == 6 and all(len(v) == n for v in history.values() if type(v) is list)
+assert all(state["counters"][k] == v for k, v in st.items()
+           if k in ("creates", "opens", "publishes", "corrupt"))
+
+# what is refused
+assert ask(port, "/nix")[0] == ask(port, "/metrics/")[0] == ask(port, "//")[0] == 404
+for method in ("POST", "PUT", "DELETE", "OPTIONS", "TRACE"):
+    code, headers, body = ask(port, "/metrics", method, b"x" * 100)
+    assert code == 405 and headers["Allow"] == "GET, HEAD", (method, code)
+assert ask(port, "/" + "a" * 20000)[0] in (414, 431)
+assert ask(port, "/healthz", headers={"X": "a" * 20000})[0] in (400, 413, 431)
+with socket.create_connection(("127.0.0.1", port), timeout=60) as c:
+    c.sendall(b"GARBAGE\x00\xff\r\n\r\n")
+    c.recv(1000)
+assert ask(port, "/healthz")[0] == 200
+s.umount()
+
+# reached from elsewhere: a line says so, unless who reads has to have the token
+for where in ("0.0.0.0:0", "[::]:0", ":0"):
+    before = s.log().count("reached from other machines")
+    s.mount(options=f"metrics={where}")
+    assert s.log().count("reached from other machines") == before + 1, where
+    s.umount()
+TOKEN = "0123456789abcdefX"
+token = f"{TMP}/token"
+for text, mode, says in (("short\n", 0o600, "16 to 255"), ("x" * 300, 0o600, "16 to 255"),
+                         ("with a space in it\n", 0o600, "16 to 255"), (TOKEN, 0o644, "chmod 600"),
+                         (None, 0, "No such file")):
+    if text is not None:
+        with open(token, "w") as f:
+            os.fchmod(f.fileno(), mode)
+            f.write(text)
+    p = run(binary("kvcachefs"), s.path, s.mnt, "-f", "-o",
+            f"cpu=64M,run={TMP}/run,metrics=127.0.0.1:0,metrics_token="
+            f"{token if text is not None else TMP + '/none'}", ok=False, timeout=60 * SLOW)
+    assert says in p.stdout and p.stdout.count("\n") == 1, p.stdout
+with open(token, "w") as f:
+    os.chmod(token, 0o600)
+    f.write(f"{TOKEN}\nthe second line is nothing\n")
+before = s.log().count("reached from other machines")
+s.mount(options=f"metrics=0.0.0.0:0,metrics_token={token}")
+assert s.log().count("reached from other machines") == before
+assert TOKEN not in s.log() and TOKEN not in str(s.config())
+port = port_of(s)
+for path in ("/", "/healthz", "/readyz"):
+    assert ask(port, path)[0] == 200, path
+for path in ("/metrics", "/status.json"):
+    for wrong in (None, "Bearer", "Bearer ", f"Basic {TOKEN}", TOKEN, f"Bearer {TOKEN[:-1]}",
+                  f"Bearer {TOKEN}x", f"Bearer {'x' * 255}", f"Bearer {'x' * 3000}"):
+        code, headers, body = ask(port, path, headers={"Authorization": wrong} if wrong else {})
+        assert code == 401 and headers["WWW-Authenticate"] == "Bearer" and b"kvcachefs_" not in body
+    for right in (f"Bearer {TOKEN}", f"bearer  {TOKEN}"):
+        assert ask(port, path, headers={"Authorization": right})[0] == 200
+s.umount()
+
+# not ready: the store's disk is full, and the catalog takes nothing; ready again when it is not
+os.mkdir(f"{TMP}/small")
+run("mount", "-t", "tmpfs", "-o", "size=48M", "none", f"{TMP}/small", ok=True)
+s = Store("t", options="metrics=127.0.0.1:0", make=False)
+s.path = f"{TMP}/small/s"
+run(binary("mkfs.kvcachefs"), "--size", "16M", s.path, ok=True)
+s.mount()
+port = port_of(s)
+with open(f"{TMP}/small/fill", "wb", buffering=0) as f, fails(errno.ENOSPC):
+    while True:
+        f.write(bytes(4096))
+made = 0
+
+
+def refused():
+    global made
+    made += 1
+    try:
+        s.write(f"m/{made}", b"x")
+    except OSError as e:
+        assert e.errno == errno.ENOSPC, e
+        return True
+
+
+wait_for(refused, every=0)
+wait_for(lambda: ask(port, "/readyz")[0] == 503)
+assert ask(port, "/readyz")[2].count(b"\n") == 1 and b"catalog" in ask(port, "/readyz")[2]
+assert ask(port, "/healthz")[0] == 200
+state = json.loads(ask(port, "/status.json")[2])
+assert not state["ready"] and "catalog" in state["why_not"]
+os.unlink(f"{TMP}/small/fill")
+wait_for(lambda: ask(port, "/readyz")[0] == 200)
+s.umount()
+run("umount", f"{TMP}/small", ok=True)

@@ -31,7 +31,10 @@ static int more(const void *a, const void *b)
 	return (x->opens < y->opens) - (x->opens > y->opens);
 }
 
-/* All of which something was opened, the most opens first. NULL: no memory. */
+/*
+ * All of which something was opened, the most opens first; and behind them who is shown without.
+ * NULL: no memory.
+ */
 static struct seen *look(struct kvc *k, size_t *n)
 {
 	const struct kvc_tallies *all = k->tallies;
@@ -44,7 +47,7 @@ static struct seen *look(struct kvc *k, size_t *n)
 	for (size_t i = 0; i < all->n; i++) {
 		const struct kvc_tally *t = all->v[i];
 
-		if (t->slot.key && t->hits + t->misses)
+		if (t->slot.key && (t->hits + t->misses || t->shown) && t->nameless != t->last)
 			v[(*n)++] = (struct seen){ t->slot.key, t->hits + t->misses, t->shown };
 		if (i % AT_ONCE == AT_ONCE - 1)
 			kvc_pause_locked(k);
@@ -110,8 +113,12 @@ static bool named(struct kvc *k, const struct kvc_shown_list *out, struct kvc_sh
 	int is = kvc_shown_name(k, s->model, s->name);
 
 	if (!is) {
+		struct kvc_tally *t;
+
 		kvc_lock(k);
 		show_locked(k, s->model, false);
+		if ((t = find_locked(k, s->model)))
+			t->nameless = t->last;
 		kvc_unlock(k);
 	}
 	if (is != 1)
@@ -131,7 +138,7 @@ static size_t take(struct kvc *k, const struct seen *v, size_t n, struct kvc_sho
 	for (size_t i = 0; i < n && at < KVC_SHOWN; i++) {
 		const struct kvc_tally *t = find_locked(k, v[i].model);
 
-		if (t && t->shown)
+		if (t && t->shown && v[i].opens)
 			out->v[at++] = (struct kvc_shown){
 				.model = v[i].model,
 				.n = { t->hits - t->hits_before, t->misses - t->misses_before },
@@ -150,6 +157,8 @@ int kvc_shown(struct kvc *k, struct kvc_shown_list *out)
 	KVC_MEM struct seen *v = look(k, &n);
 
 	*out = (struct kvc_shown_list){ .models = n };
+	while (v && out->models && !v[out->models - 1].opens)
+		out->models--;
 	out->v = calloc(KVC_SHOWN, sizeof *out->v);
 	if (!v || !out->v) {
 		free(out->v);
@@ -162,13 +171,13 @@ int kvc_shown(struct kvc *k, struct kvc_shown_list *out)
 		struct kvc_shown *to = &out->v[out->n];
 
 		*to = out->v[i];
-		if (!named(k, out, to)) {
-			out->models--;
-			continue;
-		}
+		/* also of one that has no name now: it may have it again */
 		out->rest.hits -= to->n.hits;
 		out->rest.misses -= to->n.misses;
-		out->n++;
+		if (named(k, out, to))
+			out->n++;
+		else
+			out->models--;
 	}
 	return 0;
 }

@@ -33,6 +33,7 @@ struct kvc_tally {
 #undef X
 	bool shown;
 	uint64_t hits_before, misses_before; /* it is shown */
+	uint64_t nameless;                   /* had no name as of that use; 0: not so */
 };
 
 struct kvc_tallies {

@@ -427,6 +427,9 @@ class Watch:
     def grown(self):
         """From the second quarter to the last one: what is bounded has come there by then."""
         q = len(self.seen) // 4
+        if q < 3:
+            print("  the machine let us look too rarely to tell what grows", flush=True)
+            return
         early, late = self.seen[q:2 * q], self.seen[3 * q:]
         both = [(max(s[i] for s in early), max(s[i] for s in late)) for i in range(3)]
         print("  descriptors {}, threads {}, MiB {}".format(

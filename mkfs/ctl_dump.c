@@ -7,6 +7,7 @@
  */
 #include "ctl.h"
 
+#include "json.h"
 #include "mounts.h"
 
 #include <dirent.h>
@@ -249,7 +250,11 @@ static int put_all(struct dump *d)
 int kvm_run_dump(int argc, char **argv)
 {
 	struct dump d = { .now = time(NULL) };
-	const struct kvm_option options[] = { { "names", &d.names, NULL }, { 0 } };
+	bool json = false;
+	const struct kvm_option options[] = { { "names", &d.names, NULL },
+					      { "json", &json, NULL },
+					      { 0 } };
+	struct kvm_json j = { stdout, false };
 	char made[64];
 	const char *file = made;
 	struct tm tm;
@@ -272,7 +277,16 @@ int kvm_run_dump(int argc, char **argv)
 	err = put_all(&d);
 	if ((ferror(d.out) | fclose(d.out)) && !err)
 		err = kvm_fail("%s: %s", file, strerror(errno));
-	if (!err && strcmp(file, "-") != 0)
+	if (err || !strcmp(file, "-"))
+		return err;
+	if (!json) {
 		puts(file);
-	return err;
+		return 0;
+	}
+	kvm_json_begin(&j, NULL, '{');
+	kvm_json_text(&j, "mount", d.mnt);
+	kvm_json_text(&j, "file", file);
+	kvm_json_end(&j, '}');
+	putchar('\n');
+	return 0;
 }

@@ -2,6 +2,8 @@
 /* kvcachectl gpus: devices, and the memory near them, from sysfs. */
 #include "ctl.h"
 
+#include "json.h"
+
 #include <dirent.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,13 +25,27 @@ static bool read_number(const char *folder, const char *device, const char *name
 	return ok && end != text;
 }
 
+static void print_json(struct kvm_json *j, const char *device, long node)
+{
+	kvm_json_begin(j, NULL, '{');
+	kvm_json_text(j, "device", device);
+	if (node < 0)
+		kvm_json_text(j, "node", NULL);
+	else
+		kvm_json_number(j, "node", (uint64_t)node);
+	kvm_json_end(j, '}');
+}
+
 /*
  * Memory is nearest to a device on the device's own NUMA node: a pool elsewhere halves the rate of
  * copies on machines with two sockets.
  */
 int kvm_run_gpus(int argc, char **argv)
 {
-	int err = kvm_plain(&argc, argv);
+	bool json = false;
+	const struct kvm_option options[] = { { "json", &json, NULL }, { 0 } };
+	struct kvm_json j = { stdout, false };
+	int err = kvm_options(&argc, argv, options);
 	const char *folder = argc ? argv[0] : "/sys/bus/pci/devices";
 	DIR *d = err ? NULL : opendir(folder);
 	struct dirent *e;
@@ -39,6 +55,10 @@ int kvm_run_gpus(int argc, char **argv)
 		return err;
 	if (!d)
 		return kvm_fail("%s: %s", folder, strerror(errno));
+	if (json) {
+		kvm_json_begin(&j, NULL, '{');
+		kvm_json_begin(&j, "gpus", '[');
+	}
 	while ((e = readdir(d))) {
 		long vendor, class, node = -1;
 
@@ -47,14 +67,20 @@ int kvm_run_gpus(int argc, char **argv)
 		    class >> 16 != 3) /* NVIDIA; a display or 3D controller */
 			continue;
 		read_number(folder, e->d_name, "numa_node", &node);
-		if (node < 0)
+		if (json)
+			print_json(&j, e->d_name, node);
+		else if (node < 0)
 			printf("%s on no particular node\n", e->d_name);
 		else
 			printf("%s node %ld: mount with numa=bind:%ld\n", e->d_name, node, node);
 		n++;
 	}
 	closedir(d);
-	if (!n)
+	if (json) {
+		kvm_json_end(&j, ']');
+		kvm_json_end(&j, '}');
+		putchar('\n');
+	} else if (!n)
 		printf("there is no NVIDIA device\n");
 	return 0;
 }

@@ -2,6 +2,7 @@
 /* kvcachectl hash, the keys of chunks; and newkey, those that seal them. */
 #include "ctl.h"
 
+#include "json.h"
 #include "kvcachefs.h"
 
 #include <fcntl.h>
@@ -43,7 +44,10 @@ int kvm_run_newkey(int argc, char **argv)
 		char line[512], stream[4096];
 	} secret;
 	unsigned long id = 0;
-	int fd, err = kvm_plain(&argc, argv);
+	bool json = false;
+	const struct kvm_option options[] = { { "json", &json, NULL }, { 0 } };
+	struct kvm_json j = { stdout, false };
+	int fd, err = kvm_options(&argc, argv, options);
 	struct stat st;
 	FILE *f;
 
@@ -65,7 +69,15 @@ int kvm_run_newkey(int argc, char **argv)
 	explicit_bzero(&secret, sizeof secret);
 	if (err)
 		return kvm_fail("no key could be added to %s: %s", argv[0], strerror(-err));
-	printf("key %lu added to %s\n", id, argv[0]);
+	if (!json) {
+		printf("key %lu added to %s\n", id, argv[0]);
+		return 0;
+	}
+	kvm_json_begin(&j, NULL, '{');
+	kvm_json_text(&j, "file", argv[0]);
+	kvm_json_number(&j, "key", id);
+	kvm_json_end(&j, '}');
+	putchar('\n');
 	return 0;
 }
 
@@ -74,6 +86,7 @@ struct naming {            /* how a key is printed */
 	bool as;           /* as the path of `how`; otherwise MODEL/KEY */
 	enum kvcachefs_naming how;
 	struct kvcachefs_name name;
+	struct kvm_json *json; /* an array of them; NULL: lines */
 };
 
 static int print_key(const struct kvcachefs_hasher *h, const void *key, struct naming *n)
@@ -81,14 +94,15 @@ static int print_key(const struct kvcachefs_hasher *h, const void *key, struct n
 	char text[KVCACHEFS_TEXT_MAX], path[KVCACHEFS_PATH_MAX];
 
 	kvcachefs_hasher_text(h, key, text);
-	if (n->as) {
-		if (kvcachefs_name_set(&n->name, "key", text) ||
-		    kvcachefs_name_build(n->how, &n->name, path))
-			return kvm_fail("%s", kvcachefs_error());
+	if (n->as && (kvcachefs_name_set(&n->name, "key", text) ||
+		      kvcachefs_name_build(n->how, &n->name, path)))
+		return kvm_fail("%s", kvcachefs_error());
+	if (!n->as)
+		snprintf(path, sizeof path, "%s%s%s", n->model ?: "", n->model ? "/" : "", text);
+	if (n->json)
+		kvm_json_text(n->json, NULL, path);
+	else
 		puts(path);
-	} else {
-		printf("%s%s%s\n", n->model ? n->model : "", n->model ? "/" : "", text);
-	}
 	return 0;
 }
 
@@ -115,39 +129,12 @@ static int read_naming(struct naming *n, const char *as, int left, char **v)
 	return 0;
 }
 
-/*
- * hash [--as NAMING] SCHEME FILE [MODEL [MEMBER=VALUE...]]: keys of a file of token ids (decimal,
- * anything between).
- */
-int kvm_run_hash(int argc, char **argv)
+/* The keys of the token ids in a file: decimal, anything between. */
+static int hash_file(struct kvcachefs_hasher *h, FILE *f, const char *name, struct naming *naming)
 {
-	struct kvcachefs_keys keys = { .seed = getenv("PYTHONHASHSEED") };
-	struct naming naming = { .model = NULL };
-	struct kvcachefs_hasher *h;
-	char *colon, *end;
 	size_t made;
-	FILE *f;
-	const char *as = NULL;
-	const struct kvm_option options[] = { { "as", NULL, &as }, { 0 } };
-	int c, err = kvm_options(&argc, argv, options) ?: read_naming(&naming, as, argc, argv);
+	int c, err = 0;
 
-	if (err)
-		return err;
-	colon = strchr(argv[0], ':');
-	if (colon) {
-		*colon = 0;
-		keys.block_tokens = (unsigned)strtoul(colon + 1, &end, 10);
-		if (!keys.block_tokens || *end || colon[1] < '0' || colon[1] > '9' ||
-		    keys.block_tokens > 1 << 20)
-			return kvm_fail("%s: a block has 1 to 1048576 tokens", colon + 1);
-	}
-	if (kvcachefs_scheme_find(argv[0], &keys.scheme) || kvcachefs_hasher_new(&h, &keys))
-		return kvm_fail("%s", kvcachefs_error());
-	f = strcmp(argv[1], "-") ? fopen(argv[1], "re") : stdin;
-	if (!f) {
-		kvcachefs_hasher_free(h);
-		return kvm_fail("%s: %s", argv[1], strerror(errno));
-	}
 	do {
 		uint64_t token = 0;
 		bool any = false;
@@ -157,7 +144,7 @@ int kvm_run_hash(int argc, char **argv)
 			token = token * 10 + (uint64_t)(c - '0');
 			any = true;
 			if (token > UINT32_MAX) {
-				err = kvm_fail("%s: a token id is larger than 4294967295", argv[1]);
+				err = kvm_fail("%s: a token id is larger than 4294967295", name);
 				break;
 			}
 		}
@@ -166,8 +153,61 @@ int kvm_run_hash(int argc, char **argv)
 		if (kvcachefs_hasher_feed(h, &(uint32_t){ (uint32_t)token }, 1, key, 1, &made))
 			err = kvm_fail("%s", kvcachefs_error());
 		else if (made)
-			err = print_key(h, key, &naming);
+			err = print_key(h, key, naming);
 	} while (c != EOF && !err);
+	return err;
+}
+
+/* SCHEME[:TOKENS] */
+static int read_scheme(char *text, struct kvcachefs_keys *keys)
+{
+	char *colon = strchr(text, ':'), *end;
+
+	if (!colon)
+		return kvcachefs_scheme_find(text, &keys->scheme)
+			       ? kvm_fail("%s", kvcachefs_error())
+			       : 0;
+	*colon = 0;
+	keys->block_tokens = (unsigned)strtoul(colon + 1, &end, 10);
+	if (!keys->block_tokens || *end || colon[1] < '0' || colon[1] > '9' ||
+	    keys->block_tokens > 1 << 20)
+		return kvm_fail("%s: a block has 1 to 1048576 tokens", colon + 1);
+	return kvcachefs_scheme_find(text, &keys->scheme) ? kvm_fail("%s", kvcachefs_error()) : 0;
+}
+
+int kvm_run_hash(int argc, char **argv)
+{
+	struct kvcachefs_keys keys = { .seed = getenv("PYTHONHASHSEED") };
+	struct kvm_json j = { stdout, false };
+	struct naming naming = { .model = NULL };
+	struct kvcachefs_hasher *h;
+	FILE *f;
+	bool json = false;
+	const char *as = NULL;
+	const struct kvm_option options[] = { { "as", NULL, &as }, { "json", &json, NULL }, { 0 } };
+	int err = kvm_options(&argc, argv, options)
+			  ?: read_naming(&naming, as, argc, argv) ?: read_scheme(argv[0], &keys);
+
+	if (err)
+		return err;
+	if (kvcachefs_hasher_new(&h, &keys))
+		return kvm_fail("%s", kvcachefs_error());
+	f = strcmp(argv[1], "-") ? fopen(argv[1], "re") : stdin;
+	if (!f) {
+		kvcachefs_hasher_free(h);
+		return kvm_fail("%s: %s", argv[1], strerror(errno));
+	}
+	if (json) {
+		naming.json = &j;
+		kvm_json_begin(&j, NULL, '{');
+		kvm_json_begin(&j, "keys", '[');
+	}
+	err = hash_file(h, f, argv[1], &naming);
+	if (json && !err) {
+		kvm_json_end(&j, ']');
+		kvm_json_end(&j, '}');
+		putchar('\n');
+	}
 	kvcachefs_hasher_free(h);
 	if (f != stdin)
 		fclose(f);

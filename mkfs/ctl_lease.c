@@ -2,6 +2,8 @@
 /* kvcachectl prefetch and lease: lists of paths for .kvcachefs/lease. */
 #include "ctl.h"
 
+#include "json.h"
+
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -42,15 +44,66 @@ static int print_paths(FILE *out, char mnt[KVM_PATH], int n, char **paths)
 	return err;
 }
 
-static int hold_lease(int fd)
+/* "PATH INODE SIZE STATE", where the path may have anything but a newline. */
+static void json_line(struct kvm_json *j, char *line)
 {
-	char buf[65536];
+	static const char *const names[] = { "state", "bytes", "inode" };
+
+	kvm_json_begin(j, NULL, '{');
+	for (int i = 0; i < 3; i++) {
+		char *word = strrchr(line, ' ');
+
+		if (!word)
+			break;
+		*word++ = 0;
+		if (i)
+			kvm_json_number(j, names[i], strtoull(word, NULL, 10));
+		else
+			kvm_json_text(j, names[i], word);
+	}
+	kvm_json_text(j, "path", line);
+	kvm_json_end(j, '}');
+}
+
+static void print_lease(char *text, bool json)
+{
+	struct kvm_json j = { stdout, false };
+	char *save = NULL;
+
+	if (!json) {
+		fputs(text, stdout);
+		return;
+	}
+	kvm_json_begin(&j, NULL, '{');
+	kvm_json_begin(&j, "entries", '[');
+	for (char *l = strtok_r(text, "\n", &save); l; l = strtok_r(NULL, "\n", &save))
+		json_line(&j, l);
+	kvm_json_end(&j, ']');
+	kvm_json_end(&j, '}');
+	putchar('\n');
+}
+
+static int hold_lease(int fd, bool json)
+{
+	KVC_MEM char *text = NULL;
+	size_t n = 0, room = 0;
 	ssize_t got;
 
-	while ((got = read(fd, buf, sizeof buf)) > 0)
-		fwrite(buf, 1, (size_t)got, stdout);
+	do {
+		if (n + 65536 > room) {
+			char *p = realloc(text, room = 2 * room + 65537);
+
+			if (!p)
+				return kvm_fail("out of memory");
+			text = p;
+		}
+		got = read(fd, text + n, 65536);
+		n += got > 0 ? (size_t)got : 0;
+	} while (got > 0);
 	if (got < 0)
 		return kvm_fail("lease: %s", strerror(errno));
+	text[n] = 0;
+	print_lease(text, json);
 	if (fflush(stdout))
 		return kvm_fail("%s", strerror(errno));
 	pause();
@@ -61,7 +114,7 @@ static int hold_lease(int fd)
  * prefetch PATH...: asks for them without waiting. lease: prints the lines and holds until a
  * signal.
  */
-static int ask(char **paths, int n, bool hold)
+static int ask(char **paths, int n, bool hold, bool json)
 {
 	KVC_MEM char *list = NULL;
 	size_t len = 0, at = 0;
@@ -89,19 +142,21 @@ static int ask(char **paths, int n, bool hold)
 			return kvm_fail("lease: %s", strerror(errno));
 		at += (size_t)w;
 	}
-	return hold ? hold_lease(fd) : 0;
+	return hold ? hold_lease(fd, json) : 0;
 }
 
 int kvm_run_prefetch(int argc, char **argv)
 {
 	int err = kvm_plain(&argc, argv);
 
-	return err ?: ask(argv, argc, false);
+	return err ?: ask(argv, argc, false, false);
 }
 
 int kvm_run_lease(int argc, char **argv)
 {
-	int err = kvm_plain(&argc, argv);
+	bool json = false;
+	const struct kvm_option options[] = { { "json", &json, NULL }, { 0 } };
+	int err = kvm_options(&argc, argv, options);
 
-	return err ?: ask(argv, argc, true);
+	return err ?: ask(argv, argc, true, json);
 }

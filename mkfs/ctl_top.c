@@ -271,7 +271,7 @@ static void screen_close(struct top *t)
 {
 	if (t->screen)
 		fputs("\033[?25h\033[?1049l", stdout);
-	fflush(stdout);
+	(void)fflush(stdout);
 	if (t->keys)
 		tcsetattr(STDIN_FILENO, TCSANOW, &t->was);
 }

@@ -6,6 +6,7 @@
 #include "replay.h"
 
 #include "ctl.h"
+#include "json.h"
 
 #include <string.h>
 
@@ -17,7 +18,8 @@ struct replay {
 	unsigned ncapacities;
 	uint64_t seed;
 	struct kvm_way way;
-	bool verbose, tiers;
+	bool verbose, tiers, json;
+	struct kvm_json out;
 	const char *svg;
 };
 
@@ -136,10 +138,15 @@ static int take_options(struct replay *o, int *argc, char **argv)
 	const char *policies = NULL, *capacities = NULL, *chain = NULL, *seed = NULL,
 		   *clients = NULL;
 	const struct kvm_option options[] = {
-		{ "policy", NULL, &policies }, { "capacity", NULL, &capacities },
-		{ "chain", NULL, &chain },     { "seed", NULL, &seed },
-		{ "svg", NULL, &o->svg },      { "verbose", &o->verbose, NULL },
-		{ "clients", NULL, &clients }, { 0 },
+		{ "policy", NULL, &policies },
+		{ "capacity", NULL, &capacities },
+		{ "chain", NULL, &chain },
+		{ "seed", NULL, &seed },
+		{ "svg", NULL, &o->svg },
+		{ "verbose", &o->verbose, NULL },
+		{ "clients", NULL, &clients },
+		{ "json", &o->json, NULL },
+		{ 0 },
 	};
 	int err = kvm_options(argc, argv, options);
 
@@ -156,7 +163,7 @@ static int take_options(struct replay *o, int *argc, char **argv)
 	return err;
 }
 
-static void heads(const struct replay *o, const struct kvm_trace *t)
+static void heads(struct replay *o, const struct kvm_trace *t)
 {
 	printf("%s: %u requests, %llu accesses, %u chunks", t->name, t->requests,
 	       (unsigned long long)t->accesses, t->chunks);
@@ -184,37 +191,78 @@ static void say_more(const struct replay *o, unsigned p, unsigned c, const struc
 			(unsigned long long)l->begun);
 }
 
-/* Shares of one trace: share[policy][capacity], and the optimum's after the last policy. */
-static int replay_one(const struct replay *o, const struct kvm_trace *t, double share[][CAPACITIES])
+static void print_row(struct replay *o, unsigned c, const struct kvm_share *s, double best)
 {
-	heads(o, t);
+	if (o->disk[c])
+		printf("%7llu:%-6llu", (unsigned long long)o->pool[c],
+		       (unsigned long long)o->disk[c]);
+	else
+		printf("%14llu", (unsigned long long)o->pool[c]);
+	for (unsigned p = 0; p < o->npolicies; p++)
+		if (o->disk[c])
+			printf(" %5.3f+%5.3f ", s[p].pool, s[p].disk);
+		else
+			printf(o->tiers ? " %12.4f" : " %7.4f", s[p].pool);
+	printf(" %7.4f\n", best);
+}
+
+static void json_row(struct replay *o, unsigned c, const struct kvm_share *s, double best)
+{
+	struct kvm_json *j = &o->out;
+
+	kvm_json_begin(j, NULL, '{');
+	kvm_json_number(j, "pool_chunks", o->pool[c]);
+	kvm_json_number(j, "disk_chunks", o->disk[c]);
+	kvm_json_share(j, "optimum", best);
+	kvm_json_begin(j, "policies", '{');
+	for (unsigned p = 0; p < o->npolicies; p++) {
+		kvm_json_begin(j, kvc_keep_names[o->policy[p]], '{');
+		kvm_json_share(j, "pool", s[p].pool);
+		kvm_json_share(j, "disk", s[p].disk);
+		kvm_json_end(j, '}');
+	}
+	kvm_json_end(j, '}');
+	kvm_json_end(j, '}');
+}
+
+static void json_heads(struct replay *o, const struct kvm_trace *t)
+{
+	kvm_json_begin(&o->out, NULL, '{');
+	kvm_json_text(&o->out, "trace", t->name);
+	kvm_json_number(&o->out, "requests", t->requests);
+	kvm_json_number(&o->out, "accesses", t->accesses);
+	kvm_json_number(&o->out, "chunks", t->chunks);
+	kvm_json_number(&o->out, "lost", t->lost);
+	kvm_json_begin(&o->out, "shares", '[');
+}
+
+/* Shares of one trace: share[policy][capacity], and the optimum's after the last policy. */
+static int replay_one(struct replay *o, const struct kvm_trace *t, double share[][CAPACITIES])
+{
+	struct kvm_share s[32];
+
+	(o->json ? json_heads : heads)(o, t);
 	for (unsigned c = 0; c < o->ncapacities; c++) {
 		double best = kvm_optimum(t, kvc_max(o->pool[c], o->disk[c]));
 
 		if (best < 0)
 			return kvm_fail("out of memory");
-		if (o->disk[c])
-			printf("%7llu:%-6llu", (unsigned long long)o->pool[c],
-			       (unsigned long long)o->disk[c]);
-		else
-			printf("%14llu", (unsigned long long)o->pool[c]);
 		for (unsigned p = 0; p < o->npolicies; p++) {
 			struct kvc_keep_conf pool = { o->policy[p], o->pool[c], o->seed };
 			struct kvc_keep_conf disk = { o->policy[p], o->disk[c], o->seed };
-			struct kvm_share s;
 
-			if (kvm_replay(t, &pool, &disk, &o->way, &s))
+			if (kvm_replay(t, &pool, &disk, &o->way, &s[p]))
 				return kvm_fail("out of memory");
-			share[p][c] = s.pool + s.disk;
-			if (o->disk[c])
-				printf(" %5.3f+%5.3f ", s.pool, s.disk);
-			else
-				printf(o->tiers ? " %12.4f" : " %7.4f", s.pool);
+			share[p][c] = s[p].pool + s[p].disk;
 			if (o->verbose)
-				say_more(o, p, c, &s);
+				say_more(o, p, c, &s[p]);
 		}
 		share[o->npolicies][c] = best;
-		printf(" %7.4f\n", best);
+		(o->json ? json_row : print_row)(o, c, s, best);
+	}
+	if (o->json) {
+		kvm_json_end(&o->out, ']');
+		kvm_json_end(&o->out, '}');
 	}
 	return 0;
 }
@@ -233,7 +281,7 @@ static void chart(const struct replay *o, FILE *out, int nr, const char *name,
 		  o->npolicies + 1);
 }
 
-static int replay_all(const struct replay *o, FILE *svg, char **traces, int n)
+static int replay_all(struct replay *o, FILE *svg, char **traces, int n)
 {
 	int err = 0;
 
@@ -272,7 +320,7 @@ static int put_file(const char *path, const char *text, size_t len)
 
 int kvm_run_replay(int argc, char **argv)
 {
-	struct replay o = { .seed = 1, .way = { KVM_TOLD, 1 } };
+	struct replay o = { .seed = 1, .way = { KVM_TOLD, 1 }, .out = { stdout, false } };
 	KVC_MEM char *text = NULL;
 	size_t len = 0;
 	FILE *svg = NULL;
@@ -287,7 +335,16 @@ int kvm_run_replay(int argc, char **argv)
 		return err;
 	if (o.svg && !(svg = open_memstream(&text, &len)))
 		return kvm_fail("%s", strerror(errno));
+	if (o.json) {
+		kvm_json_begin(&o.out, NULL, '{');
+		kvm_json_begin(&o.out, "traces", '[');
+	}
 	err = replay_all(&o, svg, argv, argc);
+	if (o.json && !err) {
+		kvm_json_end(&o.out, ']');
+		kvm_json_end(&o.out, '}');
+		putchar('\n');
+	}
 	if (svg && fclose(svg))
 		return kvm_fail("%s", strerror(errno));
 	return err ?: svg ? put_file(o.svg, text, len) : 0;

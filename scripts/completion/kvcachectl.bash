@@ -4,23 +4,24 @@
 
 _kvcachectl()
 {
-	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} program=${COMP_WORDS[0]}
-	local command=${COMP_WORDS[1]} usage word
+	local program=${COMP_WORDS[0]} command=${COMP_WORDS[1]}
+	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} usage word
 	COMPREPLY=()
 
 	if ((COMP_CWORD == 1)); then
-		COMPREPLY=($(compgen -W "$("$program" --help 2>/dev/null |
-			sed -n 's/^  \([a-z][a-z]*\)\( .*\)\{0,1\}$/\1/p') --help --version" -- "$cur"))
+		word=$("$program" --help 2>/dev/null |
+			sed -n 's/^  \([a-z][a-z]*\)\( .*\)\{0,1\}$/\1/p')
+		COMPREPLY=($(compgen -W "$word --help --version" -- "$cur"))
 		return
 	fi
 	usage=$("$program" "$command" --help 2>/dev/null | head -n 1)
 	[[ $usage ]] || return
 	if [[ $cur == -* ]]; then
-		COMPREPLY=($(compgen -W "$(grep -o -e '--\{0,1\}[a-z][a-z]*' <<<"${usage#*kvcachectl }" |
-			grep '^-' | sort -u) --help" -- "$cur"))
+		word=$(grep -o -e '--\{0,1\}[a-z][a-z]*' <<<"${usage#*kvcachectl }" | grep '^-')
+		COMPREPLY=($(compgen -W "$word --help" -- "$cur"))
 		return
 	fi
-	# behind an option that takes a value there is nothing to offer, but for a file or a fixed set
+	# behind an option with a value there is nothing to offer, but for a file or a fixed set
 	if [[ $prev == -* && $usage =~ (\[| )"$prev "([^]|]+(\|[^]]+)?)(\]| |$) ]]; then
 		word=${BASH_REMATCH[2]%% *}
 		case $word in

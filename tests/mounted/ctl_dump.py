@@ -26,7 +26,8 @@ all_ = members(f"{TMP}/one.tar")
 names = {n[len("kvcachefs-dump/"):-len(".txt")]: t for n, t in all_.items()}
 assert set(names) == {"machine", "config", "counters", "models", "store", "policies", "log"}, names
 assert os.uname().release in names["machine"] and "MemTotal" in names["machine"]
-assert f"store={s.path}\n" in names["config"] and "remote=redis://***@127.0.0.1:1/" in names["config"]
+assert f"store={s.path}\n" in names["config"]
+assert "remote=redis://***@127.0.0.1:1/" in names["config"]
 assert "pool_used_bytes " in names["counters"] and "idle" in names["counters"]
 assert "serving by" in names["log"] and "catalog.sqlite " in names["store"], names
 assert names["models"].count("model-") == 1 and "/models:\n" in names["models"], names
@@ -35,7 +36,8 @@ for word in (b"famous", b"prompt", b"in-the-root", b"what-somebody", b"5ec2e7", 
     assert word not in whole, word
 # as tar(1) sees it, and from standard output, with names
 assert run("tar", "-tf", f"{TMP}/one.tar", ok=True).stdout.count("kvcachefs-dump/") == 7
-out = subprocess.run([CTL, "dump", "--names", "-", s.mnt], stdout=subprocess.PIPE, check=True).stdout
+out = subprocess.run([CTL, "dump", "--names", "-", s.mnt], stdout=subprocess.PIPE,
+                     check=True).stdout
 with tarfile.open(fileobj=io.BytesIO(out)) as t:
     assert b"famous-model-70b" in t.extractfile("kvcachefs-dump/models.txt").read()
 assert b"hugo" not in out

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""kvcachectl --json: what the commands print that need no case of their own: lease, dump, gpus,
+hash, newkey and replay. It is what they print without; and each command that prints takes it."""
+import json, os, re
+from kvtest import *
+
+CTL = binary("kvcachectl")
+
+
+def both(*words):
+    """The object of --json, and the lines without it."""
+    text = run(CTL, *words, ok=True).stdout.splitlines()
+    p = run(CTL, words[0], "--json", *words[1:], ok=True)
+    assert p.stdout.count("\n") == 1, p
+    return json.loads(p.stdout), text
+
+
+help_ = run(CTL, "--help", ok=True).stdout
+names = re.findall(r"^  ([a-z]+)(?: |$)", help_, re.M)
+quiet = {"pin", "unpin", "ttl", "quota", "policy", "evict", "prefetch", "trace"}
+for n in names:
+    usage = run(CTL, n, "--help", ok=True).stdout.splitlines()[0]
+    assert ("--json" in usage) == (n not in quiet), usage
+
+with open(f"{TMP}/tokens", "w") as f:
+    f.write(" ".join(map(str, range(64))))
+for words in (("hash", "vllm-sha256", f"{TMP}/tokens", "m"), ("hash", "sglang:1", f"{TMP}/tokens"),
+              ("hash", "--as", "vllm-fs", "vllm-sha256", f"{TMP}/tokens", "m",
+               "config=0123456789ab", "rank=0", "group=0")):
+    j, text = both(*words)
+    assert j == {"keys": text} and text, (j, text)
+p = run(CTL, "hash", "--json", "vllm-sha256", f"{TMP}/none")
+assert p.returncode == 1 and p.stdout.count("\n") == 1 and "No such file" in p.stdout, p
+
+j, text = both("newkey", f"{TMP}/keys")
+assert j == {"file": f"{TMP}/keys", "key": 2} and text == [f"key 1 added to {TMP}/keys"], (j, text)
+
+for name, node in (("0000:01:00.0", 1), ("0000:02:00.0", -1)):
+    os.makedirs(f"{TMP}/pci/{name}")
+    for file, value in (("vendor", "0x10de"), ("class", "0x030200"), ("numa_node", node)):
+        with open(f"{TMP}/pci/{name}/{file}", "w") as f:
+            f.write(f"{value}\n")
+j, text = both("gpus", f"{TMP}/pci")
+assert {g["device"]: g["node"] for g in j["gpus"]} == {"0000:01:00.0": 1, "0000:02:00.0": None}, j
+assert len(text) == 2
+os.mkdir(f"{TMP}/empty")
+assert both("gpus", f"{TMP}/empty") == ({"gpus": []}, ["there is no NVIDIA device"])
+
+with open(f"{TMP}/trace", "w") as f:
+    for i in range(50):
+        f.write(json.dumps({"hash_ids": [1, 2, 3 + i % 7]}) + "\n")
+j, text = both("replay", "--policy", "lru,prefix", "--capacity", "3,5:9", f"{TMP}/trace")
+t, = j["traces"]
+assert t["requests"] == 50 and t["accesses"] == 150 and t["chunks"] == 9 and t["lost"] == 0, t
+assert [(s["pool_chunks"], s["disk_chunks"]) for s in t["shares"]] == [(3, 0), (5, 9)], t
+for s, line in zip(t["shares"], text[2:]):
+    got = [s["policies"]["lru"], s["policies"]["prefix"]]
+    want = line.split()[1:]
+    assert float(want[2]) == round(s["optimum"], 4), (line, s)
+    for g, w in zip(got, want):
+        parts = [float(x) for x in w.split("+")]
+        assert all(abs(a - b) < 0.001 for a, b in zip(parts, (g["pool"], g["disk"]))), (line, s)
+
+s = Store(options="settle=0").mount()
+s.write("m/a b/l 1", bytes(5000))
+s.settle()
+p = subprocess.Popen([CTL, "lease", "--json", s.mnt, "m/a b", "none"], stdout=subprocess.PIPE,
+                     text=True)
+line = p.stdout.readline()
+p.terminate()
+p.wait()
+e = {x["path"]: x for x in json.loads(line)["entries"]}
+assert e["m/a b/l 1"] == {"path": "m/a b/l 1", "bytes": 5000, "state": "resident+lower",
+                          "inode": os.stat(f"{s.mnt}/m/a b/l 1").st_ino}, e
+assert e["none"]["state"] == "ENOENT", e
+j = json.loads(run(CTL, "dump", "--json", f"{TMP}/d.tar", s.mnt, ok=True).stdout)
+assert j == {"mount": s.mnt, "file": f"{TMP}/d.tar"} and os.path.exists(f"{TMP}/d.tar"), j
+s.umount()

@@ -344,8 +344,8 @@ class Model:
 
     def check(self, found, unreadable, seq, shared=False):
         """`found`: path -> bytes of all that is there. `unreadable`: names that are there, and
-        cannot be read -> why. `shared`: a name that is not here any more is asked of the others, who may
-        have what was last copied to them. Returns what is wrong."""
+        cannot be read -> why. `shared`: a name that is not here any more is asked of the others,
+        who may have what was last copied to them. Returns what is wrong."""
         wrong = [f"{p} is there and cannot be read ({unreadable[p]}), and all that it may be had "
                  f"been synced; record {seq}; its changes: "
                  f"{[(c.began, c.durable, c.effects[p]) for c in self.of[p]]}"

@@ -41,6 +41,7 @@ for n, v in values.items():
 others = {"cpu": "32M", "policy": "lfu", "disk_policy": "lfu", "unit": "file", "partial": "miss",
           "write": "back", "disk": "off", "remote": f"dir://{TMP}/r", "keyfile": "/x",
           "adopt_uid": "5", "adopt_gid": "5", "adopt_mode": "600", "metrics": "127.0.0.1:1",
+          "metrics_token": "/x",
           "passthrough": "off", "io_uring": "off", "huge": "never", "numa": "local",
           "prefault": "off", "deadline": "5", "settle": "1234", "log": "32M", "catalog": "1G",
           "run": "/x", "shim": "only:disk", "allow_other": "1", "uid": "5", "gid": "5",

@@ -86,7 +86,7 @@ said(ctl(), 2, "--help")
 said(ctl("stat us"), 2, "no command stat us")
 said(ctl("stats", a.mnt, a.mnt), 2, "usage: kvcachectl stats")
 said(ctl("hash"), 2, "usage: kvcachectl hash")
-assert ctl("lease", "--help", ok=True).stdout.startswith("usage: kvcachectl lease PATH")
+assert ctl("lease", "--help", ok=True).stdout.startswith("usage: kvcachectl lease [--json]")
 
 # one that is dead is told, and does not count where another lives
 b.kill()

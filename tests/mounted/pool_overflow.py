@@ -71,7 +71,8 @@ def fill(name, size, options, holds_all):
     return st
 
 
-st = fill("all", "1G", "pace=60000,deadline=60000", True)  # may wait, so nothing goes for want of a copy
+# may wait, so nothing goes for want of a copy
+st = fill("all", "1G", "pace=60000,deadline=60000", True)
 assert st["evictions"] > 0 and st["drops"] == 0
 st = fill("part", "128M", "pace=100", False)
 assert st["dropped_chunks"] > 0

@@ -206,7 +206,8 @@ void kvfs_virtual_stat(uint64_t ino, struct stat *st)
 		.st_nlink = v == V_DIR ? 2 : 1,
 		.st_blksize = 4096,
 		.st_mode = files[v].mode,
-		.st_uid = files[v].names_all ? geteuid() : 0,
+		/* what not all may read or write is of whose daemon it is */
+		.st_uid = files[v].mode & 044 ? 0 : geteuid(),
 	};
 	clock_gettime(CLOCK_REALTIME, &st->st_mtim);
 	st->st_ctim = st->st_atim = st->st_mtim;

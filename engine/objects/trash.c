@@ -109,6 +109,8 @@ static void remove_run(struct kvc *k, struct kvc_job *j)
 	if (k->tier[j->tier].full) /* there is room where there was none */
 		kvc_tier_retry_locked(k, j->tier);
 	k->tier[j->tier].full = false;
+	/* what was refused while this was on its way says nothing of pieces: it is tried again */
+	k->tier[j->tier].refused = k->tier[j->tier].refused_until_ns = 0;
 	k->tier[j->tier].leaving -= kvc_min(k->tier[j->tier].leaving, j->where.len);
 	kvc_unlock(k);
 	if (err)

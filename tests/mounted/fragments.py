@@ -2,9 +2,11 @@
 # ways: fast
 """The disk has room, but nowhere enough in one piece: what is larger than its holes gets its copy
 all the same, since the coldest go until there is a piece; where none may go it stays in the pool,
-nobody waits for it, and it goes down when something leaves. An fsync is told."""
+nobody waits for it, and it goes down when something leaves. An fsync is told. A frame that finds no
+room until what was deleted has been synced is none of that: nothing goes for it."""
 import errno, os
 from kvtest import *
+import faults
 
 SMALL, LARGE = 64 * KiB - 4 * KiB, 3 * MiB
 
@@ -65,3 +67,23 @@ wait_for(lambda: s.attr("m/large", "tiers") == "cpu,disk")
 assert right(s, dict(list(left.items())[60:])) == 45
 s.umount()
 s.fsck("-n", "--data")
+
+# the disk is full to the last frame, one is deleted, and a new one is refused until the sync that
+# frees it has ended; who tries the copy again comes a moment later than its trimmer looks
+s = Store("c", size="32M", cpu="64M",
+          options="settle=0,unit=file,high=100,low=99,shim=delay-put:50")
+rules = faults.Rules(f"calls=sync path={s.path}/* nth={faults.FAR} count={faults.FAR} "
+                     "do=delay:1000")
+assert rules.mount(s)
+for i in range(31):
+    s.write(f"m/{i}", blob(i, MiB))
+s.settle()
+rules.begin()
+os.unlink(f"{s.mnt}/m/0")
+s.write("m/new", blob(31, MiB))
+wait_for(lambda: s.attr("m/new", "tiers") == "cpu,disk")
+st = s.stats()
+assert rules.fired()[0] and st["spill_failures"] > 0, st
+assert st["trimmed_chunks"] == st["drops"] == 0, st
+rules.heal()
+s.umount()

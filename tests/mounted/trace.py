@@ -51,10 +51,17 @@ def store(name, options):
                  options=f"{options},unit=file,high=99,low=98,settle=0").mount()
 
 
-def aligned(r, seconds):
-    """The recording, so that its second half, which counts, begins where the load's does. Where a
-    machine pauses while a prompt is made, one that is learned falls into two."""
-    before = [l for l in r.lines if l["timestamp"] < seconds * 1000]
+def aligned(r, some):
+    """The recording, so that its second half, which counts, begins where the load's does: after the
+    uses of some requests. Where a machine pauses while a prompt is made, one that is learned falls
+    into two."""
+    uses, before = sum(map(len, some)), []
+    for l in r.lines:
+        if uses <= 0:
+            break
+        before.append(l)
+        uses -= len(l["hash_ids"])
+    assert abs(uses) < 200, "uses are missing, or there are too many"
     after = r.lines[len(before):]
     more = max(0, len(after) - len(before))
     path = f"{r.path}.aligned"
@@ -69,15 +76,9 @@ def aligned(r, seconds):
 for policy, told in (("prefix", True), ("lru", False), ("prefix", False)):
     s = store(f"{policy}-{told}", f"policy={policy}")
     r = Recording(s, *(["--paths"] if told else []))
-    late, marks, half = [], [], len(requests) // 2
-
-    def halfway():
-        late.append(Recording(s, path=f"{s.path}.late.jsonl"))
-        marks.append(time.monotonic())
-
+    late, half = [], len(requests) // 2
     got, chunks = play(s, requests, told, 0 if told else 0.005, {
-        0: lambda: marks.append(time.monotonic()), half: halfway,
-        half + half // 2: lambda: marks.append(time.monotonic())})
+        half: lambda: late.append(Recording(s, path=f"{s.path}.late.jsonl"))})
     assert readers(s) == 2
     r.end()
     late[0].end()
@@ -100,7 +101,7 @@ for policy, told in (("prefix", True), ("lru", False), ("prefix", False)):
     assert ms[0] == 0 and ms == sorted(ms)
     assert f"{len(r.lines)} requests" in r.said and "lost" not in r.said
     chain = "told" if policy != "lru" else "none"
-    again = replay(aligned(r, marks[1] - marks[0]), policy, chunks, chain)
+    again = replay(aligned(r, requests[:half]), policy, chunks, chain)
     want = replay(TRACE, policy, chunks, chain)
     print(f"  {got:.4f} on a mount with {chunks} chunks, {again:.4f} recorded and replayed, "
           f"{want:.4f} replayed; {len(r.lines)} requests of {len(requests)}")
@@ -108,7 +109,7 @@ for policy, told in (("prefix", True), ("lru", False), ("prefix", False)):
     apart = 0.02 if policy == "prefix" and not told else 0.01
     assert abs(again - got) <= 0.01 and abs(again - want) <= apart, (again, got, want)
     # one that began halfway: what was there before is known by its uses alone
-    again = replay(aligned(late[0], marks[2] - marks[1]), "prefix", chunks)
+    again = replay(aligned(late[0], requests[half:half + half // 2]), "prefix", chunks)
     want = replay(HALF, "prefix", chunks)
     print(f"  begun halfway: {again:.4f} recorded and replayed, {want:.4f} replayed; "
           f"{len(late[0].lines)} requests of {len(requests) // 2}")

@@ -187,6 +187,12 @@ class Store:
             os.setxattr(self.mnt, "user.mark", b"%08d" % self.marks)
             wait_for(lambda: not self.stats()["catalog_pending_bytes"])
 
+    def let_go(self):
+        """After a remount with a warm pool, before who goes first is looked at: what the daemon
+        before had registered the kernel lets go some moments after its end, and meanwhile the next
+        one takes it for mapped by a client, and keeps it."""
+        time.sleep(0.5)
+
     def attr(self, path, name):
         return os.getxattr(f"{self.mnt}/{path}", f"user.kvcachefs.{name}").decode()
 

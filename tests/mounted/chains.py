@@ -41,6 +41,8 @@ def again(s, how):
         s.kill()
         run("umount", "-l", s.mnt)
         s.mount()
+    if how != "none":
+        s.let_go()
 
 
 def lower(s):

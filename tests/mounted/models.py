@@ -282,6 +282,7 @@ for end in ("none", "kill"):
         s.kill()
         run("umount", "-l", s.mnt)
         s.mount()
+        s.let_go()
     held = []
     for i in range(6):
         held.append(open(f"{s.mnt}/x{i}", "wb", buffering=0))

@@ -35,6 +35,8 @@ for policy, order in ORDER.items():
             s.kill()
             run("umount", "-l", s.mnt)
             s.mount()
+        if end != "none":
+            s.let_go()
         lower = lambda: {c for c in range(10) if s.attr(f"m/c{c}/l", "state") == "lower"}
         assert not lower()
         # room for two chunks at a time, held open so that they are no candidates

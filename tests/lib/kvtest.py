@@ -12,7 +12,8 @@ WAYS = {"fast": "", "plain": "passthrough=off,io_uring=off", "passthrough": "io_
         "none": ""}
 # By itself a full pool drops what has no copy, or none that is committed, after 0.1 s: so long a
 # busy machine's disk stands still at any time. Cases of what is kept wait; those of drops say so.
-PATIENT = "pace=8000"
+# Less than the pause that makes a folder a container (names/unit.c).
+PATIENT = "pace=4000"
 
 
 def skip(why):

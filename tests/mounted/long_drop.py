@@ -139,7 +139,8 @@ def dropping():
         db.close()
 
 
-s = Store(size="64M", cpu="32M", options="settle=0").mount()
+# a machine that pauses would make a container of a folder, whose files go one by one
+s = Store(size="64M", cpu="32M", options="settle=0,pace=100,unit=dir").mount()
 fill(f"{s.mnt}/hot", "hot")
 os.setxattr(f"{s.mnt}/hot/{NAMES[0]}", "user.kvcachefs.pin", b"1")
 os.mkdir(f"{s.mnt}/m")

@@ -37,7 +37,11 @@ bool kvc_spill_needed(const struct kvc *k, const struct kvc_node *n, unsigned ti
 	return !kvc_placed_in(n, tier) || n->verify || (n->resealing & (1u << tier));
 }
 
-/* The file was open for writing and seems untouched: has a mapping changed it? */
+/*
+ * The file was open for writing and seems untouched: has a mapping changed it? A sparse file has no
+ * sum to compare (its holes are not read): it is copied anew, synced, and only then the copy goes
+ * that an fsync may have brought down.
+ */
 static int verify(struct kvc *k, struct kvc_node *n, int fd, uint64_t size)
 {
 	struct kvc_sum sum;
@@ -108,6 +112,16 @@ static void put_rows_both(struct kvc *k, struct kvc_node *n, unsigned tier)
 	    kvc_place_put(k->cat, n->row.ino, tier, &n->place[tier]))
 		kvc_warn("the catalog does not take the placement of inode %llx",
 			 (unsigned long long)n->row.ino);
+}
+
+/* A file in doubt has a copy in this tier of what it is now: those elsewhere are made anew too. */
+static void doubt_elsewhere_locked(struct kvc *k, struct kvc_node *n, unsigned tier)
+{
+	kvc_tier_each(k, t)
+		if (t != tier && n->place[t].gen)
+			n->resealing |= 1u << t;
+	n->verify = false;
+	kvc_spill_queue_locked(k, n, false);
 }
 
 /* The copy is good: record it. Returns whether it still is of the object as it stands. */
@@ -194,6 +208,7 @@ struct spill {
 	bool marked; /* and its segment got the mark for it, which it had not */
 	bool reseal; /* it has a copy of this generation, which is made anew */
 	bool check;  /* the tier has it, unless a mapping changed it: compare */
+	bool doubt;  /* likewise, and there is no sum to compare: made anew */
 	uint64_t model;
 	uint64_t gen, epoch; /* the generation that is copied; as of the begin */
 	struct stat st;
@@ -268,8 +283,8 @@ static bool begin_locked(struct kvc *k, struct spill *s)
 {
 	struct kvc_node *n = s->n;
 	struct kvc_segment seg;
+	bool here;
 
-	s->reseal = n->resealing & (1u << s->tier);
 	s->snap = n->state == KVC_OPEN && n->snapshot && kvc_snapshot_takes(k, n, s->tier);
 	if (n->lost || kvc_node_cut(n) ||
 	    (!s->snap && n->state != KVC_RESIDENT && n->state != KVC_BOTH) ||
@@ -301,7 +316,10 @@ static bool begin_locked(struct kvc *k, struct spill *s)
 	}
 	if (s->snap)
 		mark_locked(s);
-	s->check = !s->snap && n->verify && n->place[s->tier].gen == n->object.gen;
+	here = !s->snap && n->verify && n->place[s->tier].gen == n->object.gen;
+	s->check = here && n->object.has_sum;
+	s->doubt = here && !n->object.has_sum;
+	s->reseal = (n->resealing & (1u << s->tier)) || s->doubt;
 	if (!s->check && (k->tier[s->tier].t->ops->caps & KVC_TIER_SHARED))
 		n->unshared = false;
 	return true;
@@ -360,6 +378,8 @@ static void copy(struct kvc *k, struct spill *s)
 	if (!s->err && ((s->snap || n->epoch == s->epoch) &&
 			record_both(k, n, s->tier, &s->c, s->gen, s->snap, &s->where))) {
 		s->again = false;
+		if (s->doubt && n->verify)
+			doubt_elsewhere_locked(k, n, s->tier);
 	} else if (!s->err) {
 		undo_both(k, s);
 	} else if (s->err == -ENOSPC) {

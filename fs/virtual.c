@@ -34,6 +34,7 @@ enum virtual {
 	V_MODELS,
 	V_LOG,
 	V_EVENTS,
+	V_SLOWEST,
 	V_COUNT
 };
 
@@ -60,6 +61,7 @@ static const struct {
 	[V_MODELS] = { "models", S_IFREG | 0400, kvc_print_models, NULL, true },
 	[V_LOG] = { "log", S_IFREG | 0400, .print_own = print_log, .names_all = true },
 	[V_EVENTS] = { "events", S_IFREG | 0400, NULL, kvc_events_open, true },
+	[V_SLOWEST] = { "slowest", S_IFREG | 0400, kvc_print_slowest, NULL, true },
 };
 
 static enum virtual which(uint64_t ino)

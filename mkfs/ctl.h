@@ -60,6 +60,18 @@ int kvm_mount_open(const char *mnt, const char *name, int flags);
  * All of a file of its .kvcachefs, which is then the caller's to free. 0, or 1 after the message.
  */
 int kvm_mount_text(const char *mnt, const char *name, char **text);
+/* The slowest operations of the last minutes (ctl_slowest.c). */
+#define KVM_SLOWEST 64
+struct kvm_slow {
+	double seconds, ago_seconds;
+	char operation[32], tier[32]; /* "-": none */
+	char model[1024];             /* as .kvcachefs/models has it; "//": none */
+};
+struct kvm_json;
+size_t kvm_slowest(const char *mnt, struct kvm_slow v[KVM_SLOWEST]); /* how many */
+void kvm_slowest_json(struct kvm_json *j, const struct kvm_slow *v, size_t n);
+void kvm_slowest_print(const struct kvm_slow *v, size_t n);
+
 /*
  * Writes a command to .kvcachefs/control, and reads what it answers at once. 0, or 1 after the
  * message.

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kvcachectl status: a mount on one screen, from the figures in .kvcachefs/stats and the lines of
- * .kvcachefs/config. A figure that an older daemon does not have counts as 0. With an interval the
- * figures are read twice, and what lies between them is shown beside.
+ * .kvcachefs/config, and the slowest operations (ctl_slowest.c). A figure that an older daemon does
+ * not have counts as 0. With an interval the figures are read twice, and what lies between them is
+ * shown beside.
  */
 #include "ctl.h"
 
@@ -27,6 +28,8 @@ struct figures {
 
 struct mount {
 	char path[KVM_PATH], *config;
+	struct kvm_slow slowest[KVM_SLOWEST];
+	size_t slow;
 	struct figures first, now; /* of `first` nothing is there without an interval */
 };
 
@@ -244,6 +247,7 @@ static void print_json(const struct mount *m, const struct hits *all, const stru
 		kvm_json_number(&j, reasons[i], figure(&m->now, name));
 	}
 	kvm_json_end(&j, '}');
+	kvm_slowest_json(&j, m->slowest, m->slow);
 	kvm_json_bool(&j, "catalog_ok", figure(&m->now, "catalog_ok"));
 	kvm_json_end(&j, '}');
 	putchar('\n');
@@ -317,10 +321,11 @@ static void print(const struct mount *m, const struct hits *all, const struct hi
 		snprintf(b, sizeof b, "evicted_for_%s", reasons[i]);
 		printf(" %s %" PRIu64, reasons[i], figure(&m->now, b));
 	}
-	printf("\n%s",
-	       figure(&m->now, "catalog_ok")
-		       ? ""
-		       : "The catalog cannot write: it waits for space, or for its disk.\n");
+	printf("\n");
+	kvm_slowest_print(m->slowest, m->slow);
+	printf("%s", figure(&m->now, "catalog_ok")
+			     ? ""
+			     : "The catalog cannot write: it waits for space, or for its disk.\n");
 }
 
 int kvm_run_status(int argc, char **argv)
@@ -348,6 +353,7 @@ int kvm_run_status(int argc, char **argv)
 	}
 	err = err ?: read_figures(m.path, &m.now) ?: kvm_mount_text(m.path, "config", &m.config);
 	if (!err) {
+		m.slow = kvm_slowest(m.path, m.slowest);
 		all = hits_of(&m.now, &none);
 		lately = hits_of(&m.now, &m.first);
 		(json ? print_json : print)(&m, &all, s ? &lately : NULL);

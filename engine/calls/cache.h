@@ -205,6 +205,7 @@ uint64_t kvc_pool_used(struct kvc *k);
 /* What eviction policies say of themselves. */
 void kvc_print_policies(struct kvc *k, FILE *out);
 void kvc_print_models(struct kvc *k, FILE *out);
+void kvc_print_slowest(struct kvc *k, FILE *out);
 void kvc_print_control(struct kvc *k, FILE *out);
 
 /*

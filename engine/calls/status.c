@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The engine's part of /status.json: members of an object, each with a comma behind it. The whole
- * is described in kvcachefs-metrics(7).
+ * is described in kvcachefs-metrics(7). And .kvcachefs/slowest, which has one of them for who has
+ * no metrics=.
  */
 #include "cache.h"
 #include "figures.h"
@@ -11,6 +12,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* A limit that is not known is null. */
 static void limit(FILE *out, uint64_t bytes)
@@ -75,38 +77,82 @@ static void models(struct kvc *k, FILE *out)
 	free(list.v);
 }
 
-static void slowest(struct kvc *k, FILE *out)
+/* One of the slowest, in words. */
+struct slow_words {
+	const char *operation, *tier; /* tier NULL: of none */
+	char model[256];              /* "": of none, or it has no name any more */
+	double seconds, ago_seconds;
+};
+
+/* Those words, n of them, the slowest first. */
+static size_t slow_words(struct kvc *k, struct slow_words w[KVC_SLOWEST],
+			 struct kvc_tier_figures tier[KVC_TIERS])
 {
 	static const char *const names[] = {
 #define X(name, by, what) #name,
 		KVC_OPERATIONS(X)
 #undef X
 	};
-	struct kvc_tier_figures tier[KVC_TIERS];
 	struct kvc_slow v[KVC_SLOWEST];
 	size_t n = kvc_slowest(k, v);
 	uint64_t now = kvc_mono_ns();
-	char name[256];
 
 	kvc_tier_figures(k, tier);
+	for (size_t i = 0; i < n; i++) {
+		bool none = v[i].op == KVC_OP_commit || v[i].op == KVC_OP_rename;
+
+		w[i] = (struct slow_words){
+			.operation = names[v[i].op],
+			.tier = v[i].tier != KVC_OF_POOL ? tier[v[i].tier].label
+				: none                   ? NULL
+							 : "cpu",
+			.seconds = (double)v[i].took_ns / 1e9,
+			.ago_seconds = (double)(now - kvc_min(now, v[i].ended_ns)) / 1e9,
+		};
+		if (!v[i].model || kvc_shown_name(k, v[i].model, w[i].model) != 1)
+			*w[i].model = 0;
+	}
+	return n;
+}
+
+static void slowest(struct kvc *k, FILE *out)
+{
+	struct kvc_tier_figures tier[KVC_TIERS];
+	struct slow_words w[KVC_SLOWEST];
+	size_t n = slow_words(k, w, tier);
+
 	fputs("\"slowest\":[", out);
 	for (size_t i = 0; i < n; i++) {
-		fprintf(out, "%s{\"operation\":\"%s\",\"tier\":", i ? ",\n" : "", names[v[i].op]);
-		if (v[i].tier != KVC_OF_POOL)
-			fprintf(out, "\"%s\"", tier[v[i].tier].label);
-		else
-			fputs(v[i].op == KVC_OP_commit || v[i].op == KVC_OP_rename ? "null"
-										   : "\"cpu\"",
-			      out);
+		fprintf(out, "%s{\"operation\":\"%s\",\"tier\":", i ? ",\n" : "", w[i].operation);
+		fprintf(out, w[i].tier ? "\"%s\"" : "null", w[i].tier);
 		fputs(",\"model\":", out);
-		if (v[i].model && kvc_shown_name(k, v[i].model, name) == 1)
-			kvc_quote(out, name);
+		if (*w[i].model)
+			kvc_quote(out, w[i].model);
 		else
 			fputs("null", out);
-		fprintf(out, ",\"seconds\":%.6f,\"ago_seconds\":%.1f}", (double)v[i].took_ns / 1e9,
-			(double)(now - kvc_min(now, v[i].ended_ns)) / 1e9);
+		fprintf(out, ",\"seconds\":%.6f,\"ago_seconds\":%.1f}", w[i].seconds,
+			w[i].ago_seconds);
 	}
 	fputs("],\n", out);
+}
+
+/* As .kvcachefs/models is: a head, and the name last. */
+void kvc_print_slowest(struct kvc *k, FILE *out)
+{
+	struct kvc_tier_figures tier[KVC_TIERS];
+	struct slow_words w[KVC_SLOWEST];
+	size_t n = slow_words(k, w, tier);
+
+	fputs("seconds ago_seconds operation tier name\n", out);
+	for (size_t i = 0; i < n; i++) {
+		fprintf(out, "%.6f %.1f %s %s ", w[i].seconds, w[i].ago_seconds, w[i].operation,
+			w[i].tier ?: "-");
+		if (*w[i].model)
+			kvc_put_plain(out, w[i].model, strlen(w[i].model));
+		else
+			fputs("//", out);
+		fputc('\n', out);
+	}
 }
 
 void kvc_print_status(struct kvc *k, FILE *out)

@@ -2,7 +2,7 @@
 # ways: fast
 """kvcachectl status: the figures of a mount on one screen, as text and as JSON, now and since the
 start; two tiers of one kind; a tier that its breaker has taken out."""
-import json, os, threading
+import json, os, re, threading
 from kvtest import *
 
 CTL = binary("kvcachectl")
@@ -54,6 +54,11 @@ assert h["hits"] == stats["pool_hits"], (h, stats)
 assert h["opens"] == h["hits"] + stats["pool_misses"], (h, stats)
 assert h["loaded_bytes"] >= 3 * N and abs(h["share"] - h["hits"] / h["opens"]) < 1e-5, h
 assert j["queues"]["jobs"] == 0 and j["pinned"]["pins"] == 1 and j["catalog_ok"] is True, j
+slow = j["slowest"]
+assert {o["operation"] for o in slow} >= {"commit", "spill", "load"}, slow
+assert [o["seconds"] for o in slow] == sorted((o["seconds"] for o in slow), reverse=True), slow
+assert all(o["tier"] is None for o in slow if o["operation"] == "commit"), slow
+assert all((o["tier"], o["model"]) == ("disk", "m") for o in slow if o["operation"] == "load"), slow
 assert set(j["evicted_for"]) == {n[len("evicted_for_"):] for n in stats if "evicted_for" in n}, j
 assert j["evicted_for"]["demote"] == 1 and j["breakers"] == {"opened": 0, "closed": 0}, j
 
@@ -61,7 +66,8 @@ assert j["evicted_for"]["demote"] == 1 and j["breakers"] == {"opened": 0, "close
 text = ctl("status", s.mnt).stdout
 lines = text.splitlines()
 assert len(lines) <= 24 and max(map(len, lines)) <= 100, text
-assert lines[0] == f"{s.mnt} of the store {s.path}" and "last " not in text, text
+assert lines[0] == f"{s.mnt} of the store {s.path}" and "\nlast " not in text, text
+assert re.search(r"^slowest of the last ten minutes: \S.* m?s$", text, re.M), text
 rows = {l.split()[0]: l.split() for l in lines if l[:1].isalpha()}
 assert rows["cpu"][3:5] == ["64.0", "MiB"] and rows["disk"][6] == "up", rows
 assert f"{100 * h['share']:.1f}%" in text and "           1  chunks pinned" in text, text

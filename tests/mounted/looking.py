@@ -76,7 +76,7 @@ assert f"kvcachefs_evictions_total {s.stats()['evictions']}" in metrics
 with fails(errno.EACCES):
     os.open(f"{s.mnt}/.kvcachefs/stats", os.O_WRONLY)
 assert sorted(os.listdir(f"{s.mnt}/.kvcachefs")) == [
-    "config", "control", "events", "lease", "log", "metrics", "models", "policies", "stats",
-    "trace"]
+    "config", "control", "events", "lease", "log", "metrics", "models", "policies",
+    "slowest", "stats", "trace"]
 assert s.log().count("serving by") == 1, s.log()
 s.umount()

@@ -42,12 +42,13 @@ static const struct kvc_copies_up copies_up = {
 static void init_lists(struct kvc *k)
 {
 	struct kvc_list *all[] = {
-		&k->room.waiters,        &k->waits.timed,      &k->waits.woken,
-		&k->quotas.list,         &k->dirty->nodes,     &k->dirty->chunks,
-		&k->dirty->sync_waiters, &k->account->behind,  &k->trash->list,
-		&k->trash->unsynced,     &k->pace->waiters,    &k->share->asks,
-		&k->surveys->asked,      &k->surveys->waiters, &k->drops->cut,
-		&k->models->layered,     &k->demotes->list,
+		&k->room.waiters,        &k->waits.timed,         &k->waits.woken,
+		&k->quotas.list,         &k->dirty->nodes,        &k->dirty->chunks,
+		&k->dirty->sync_waiters, &k->dirty->lingering[0], &k->dirty->lingering[1],
+		&k->account->behind,     &k->trash->list,         &k->trash->unsynced,
+		&k->pace->waiters,       &k->share->asks,         &k->surveys->asked,
+		&k->surveys->waiters,    &k->drops->cut,          &k->models->layered,
+		&k->demotes->list,
 	};
 	pthread_cond_t *conds[] = {
 		&k->waits.cond,    &k->room.pressed,          &k->quotas.pressed,

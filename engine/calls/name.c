@@ -138,6 +138,8 @@ void kvc_forget(struct kvc *k, uint64_t ino, uint64_t count)
 	}
 	if (n) {
 		n->nlookup -= kvc_min(count, n->nlookup);
+		if (!n->nlookup && !kvc_list_empty(&n->lingers))
+			kvc_destroy_locked(k, n);
 		if (both)
 			kvc_unnamed_settle_both(k, n);
 		kvc_node_settle_locked(k, n);
@@ -371,11 +373,13 @@ void kvc_unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent)
 	kvc_row_del(k->cat, n->row.ino);
 	if (n->row.chunk == n->row.ino)
 		kvc_chunk_forget_both(k, n->row.ino);
-	if (!n->nopen && !n->leases) {
+	if (!n->nopen && !n->leases && !kvc_lingers_locked(k, n)) {
 		kvc_destroy_locked(k, n);
 		return;
 	}
-	/* Still open: it lives on in the pool until the last close. */
+	/* Still open, or about to be: it lives on in the pool until the last close. */
+	if (!n->nopen && !n->leases)
+		kvc_linger_locked(k, n);
 	n->lost = true;
 	kvc_quota_count_locked(k, n);
 	if (n->dirty) {

@@ -84,6 +84,7 @@ static int opened_locked(struct kvc *k, struct kvc_node *n, int flags, uint32_t 
 		kvc_count(&k->stats, passthrough_opens);
 	}
 	kvc_chunk_stir(n->chunk);
+	kvc_list_del(&n->lingers);
 	n->nopen++;
 	n->nwriters += writes(flags);
 	k->nodes->opens++;
@@ -205,7 +206,7 @@ static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *
 	n = kvc_node_find_locked(k, ino);
 	if ((err = w->err ?: writes(flags) ? kvc_takes(k, false) : 0))
 		goto out;
-	if (!n || kvc_node_gone(n) || (n->lost && !n->nopen)) {
+	if (!n || kvc_node_gone(n) || (n->lost && !n->nopen && kvc_list_empty(&n->lingers))) {
 		err = -ESTALE;
 		goto out;
 	}

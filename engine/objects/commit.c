@@ -176,9 +176,13 @@ int kvc_commit_once(struct kvc *k)
 	kvc_list_init(&trash);
 	kvc_list_init(&waits);
 	kvc_catalog_gate(k->cat);
+	kvc_lock(k);
+	kvc_linger_end_locked(k, k->stopping);
+	kvc_unlock(k);
 	err = put_most(k, &all);
 	kvc_lock_both(k);
-	k->dirty->soon = k->dirty->now = false;
+	k->dirty->soon = !kvc_list_empty(&k->dirty->lingering[1]);
+	k->dirty->now = false;
 	all |= k->stopping;
 	kvc_list_splice(&trash, &k->trash->list);
 	kvc_list_splice(&waits, &k->dirty->sync_waiters);

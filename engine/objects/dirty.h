@@ -8,6 +8,7 @@
 struct kvc_dirty {
 	struct kvc_list nodes, chunks; /* by dirty_link */
 	struct kvc_list sync_waiters;  /* fsyncs: for the commit, and then for the disk */
+	struct kvc_list lingering[2];  /* since this commit, and since the one before (file.h) */
 	uint64_t committed;            /* the last committed transaction */
 	pthread_cond_t cond;           /* the committer's */
 	pthread_cond_t committed_cond; /* committed went up */

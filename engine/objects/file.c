@@ -23,6 +23,8 @@ const char *const kvc_state_names[KVC_STATES] = {
 	"none", "open", "resident", "resident+lower", "lower", "loading", "gone",
 };
 
+#define LINGER_AT_ONCE 16 /* destroyed under one hold: a system call each */
+
 #define B(s) (1u << KVC_##s)
 static const unsigned allowed[KVC_STATES] = {
 	[KVC_OPEN] = B(RESIDENT) | B(BOTH) | B(GONE),
@@ -299,10 +301,40 @@ void kvc_written_locked(struct kvc *k, struct kvc_node *n)
 	}
 }
 
+bool kvc_lingers_locked(const struct kvc *k, const struct kvc_node *n)
+{
+	return n->nlookup && (n->state == KVC_RESIDENT || n->state == KVC_BOTH) && !k->stopping &&
+	       kvc_list_empty(&k->room.waiters);
+}
+
+void kvc_linger_locked(struct kvc *k, struct kvc_node *n)
+{
+	kvc_list_add_tail(&k->dirty->lingering[0], &n->lingers);
+	kvc_commit_soon_locked(k, false);
+}
+
+void kvc_linger_end_locked(struct kvc *k, bool all)
+{
+	struct kvc_list *young = &k->dirty->lingering[0], *old = &k->dirty->lingering[1];
+
+	if (all)
+		kvc_list_splice(old, young);
+	for (unsigned i = 1; !kvc_list_empty(old); i++) {
+		struct kvc_node *n = kvc_of(old->next, struct kvc_node, lingers);
+
+		kvc_destroy_locked(k, n);
+		kvc_node_settle_locked(k, n);
+		if (i % LINGER_AT_ONCE == 0)
+			kvc_pause_locked(k);
+	}
+	kvc_list_splice(old, young);
+}
+
 void kvc_destroy_locked(struct kvc *k, struct kvc_node *n)
 {
 	if (n->state == KVC_GONE)
 		return;
+	kvc_list_del(&n->lingers);
 	if (kvc_has_segment(n)) {
 		struct kvc_segment s = kvc_segment_of(n);
 

@@ -33,6 +33,7 @@ struct kvc_node *kvc_node_new_locked(struct kvc *k, const struct kvc_row *row)
 	kvc_list_init(&n->behind);
 	kvc_list_init(&n->waiters);
 	kvc_list_init(&n->sync_waiters);
+	kvc_list_init(&n->lingers);
 	n->state = S_ISREG(row->mode) ? KVC_LOWER : KVC_NONE;
 	n->slot.key = row->ino;
 	kvc_table_add(&k->nodes->table, &n->slot);

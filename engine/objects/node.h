@@ -64,6 +64,7 @@ struct kvc_node {
 	bool dropped;         /* a file whose names went without the kernel's asking */
 	bool unnamed;         /* it has no name yet (names/unnamed.c) */
 	struct kvc_list dirty_link;
+	struct kvc_list lingers; /* lost, and still to be opened (kvc_linger_locked) */
 
 	/* regular files */
 	enum kvc_state state;

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast plain
+"""Between the lookup of a name and the open of what was found, another process can replace or
+remove the file. Who looked it up gets what he found, as on any filesystem, and not ESTALE: the
+kernel asks once more after that, and a second replacement would make it the caller's error. What
+nobody opens takes no room for longer than two commits; what nobody has looked up goes at once."""
+import errno, os
+from kvtest import *
+
+N = 300000
+s = Store(options="settle=0").mount()
+path = f"{s.mnt}/m/c/l"
+
+
+def found(content):
+    """A name that was looked up, and not yet opened."""
+    s.write("m/c/l", content)
+    return os.open(path, os.O_PATH)
+
+
+def opened(fd):
+    with open(f"/proc/self/fd/{fd}", "rb", buffering=0) as f:
+        return f.readall()
+
+
+def replace(content):
+    s.write("m/c/tmp", content)
+    os.replace(f"{s.mnt}/m/c/tmp", path)
+
+
+def comes_late(gone):
+    """Not so late, by our being held, that two commits have passed."""
+    fd = found(blob(1, N))
+    s.committed()
+    gone(blob(2, N))
+    try:
+        got = opened(fd)
+    except OSError as e:
+        assert e.errno == errno.ESTALE, e
+        return False
+    else:
+        assert got == blob(1, N) and os.fstat(fd).st_nlink == 0
+        with fails(errno.ESTALE):  # it was closed, and that was the last of it
+            opened(fd)
+        return True
+    finally:
+        os.close(fd)
+
+
+wait_for(lambda: comes_late(replace))
+wait_for(lambda: comes_late(lambda _: os.unlink(path)))
+
+# nobody opens it
+fd = found(blob(3, N))
+s.settle()
+used = s.stats()["pool_used_bytes"]
+os.unlink(path)
+wait_for(lambda: s.stats()["pool_used_bytes"] < used - N // 2)
+with fails(errno.ESTALE):
+    opened(fd)
+os.close(fd)
+
+# an unmount meanwhile
+fd = found(blob(4, N))
+os.unlink(path)
+os.close(fd)
+s.umount()
+assert "pool only" not in s.log() and "could not be copied" not in s.log(), s.log()
+s.mount()
+assert os.listdir(f"{s.mnt}/m/c") == [], os.listdir(f"{s.mnt}/m/c")
+s.umount()
+s.fsck("-n", "--data")

@@ -76,6 +76,13 @@ def wait_for(what, seconds=60, every=0.01):
                          f"{getattr(what, '__name__', what)}")
 
 
+def within_a_day(seconds=60):
+    """For what counts bytes a day (UTC): so much of today is left, or it is tomorrow."""
+    left = 86400 - time.time() % 86400
+    if left < seconds * SLOW:
+        time.sleep(left + 0.1)
+
+
 def steady(look):
     """What look() says twice in a row: what only grows while it looks, item by item, was so at one
     moment."""

@@ -196,6 +196,7 @@ s.umount()
 
 # so many bytes a day, and then no more
 DAILY = 20 * MiB
+within_a_day()
 s = Store("daily", cpu="32M", options="settle=0,daily=20M").mount()
 scan("a", 19)
 assert 19 * MiB <= today() <= DAILY

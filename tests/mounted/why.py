@@ -27,6 +27,7 @@ def put(path, size=MiB):
     s.write(path, blob(path, size))
 
 
+within_a_day()
 # nothing yet
 s = Store("s", size="128M", cpu="32M", options="settle=0").mount()
 assert set(why()) == {"pool", "tier", "quota", "ttl", "behind", "demote",

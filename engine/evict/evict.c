@@ -4,7 +4,8 @@
  * a request. A chunk leaves the pool when every object of it has a committed copy in a tier; one
  * that has not is copied first or, where no tier can take it, or lets it in (objects/admit.c),
  * dropped whole. So are the coldest that have no copy yet when stores have waited for the copies
- * long enough (pace=). Bounded tiers and quotas have threads of their own (trim.c).
+ * long enough (pace=). A copy elsewhere is enough, but while the disk's is on its way it is waited
+ * for as long, or under load what a fast remote has would never come to the disk. Bounded tiers and quotas have threads of their own (trim.c).
  *
  * Open, leased and pinned objects, and those that a client still has mapped, stay, and their chunk
  * with them. Pins beyond what may be pinned do not count (objects/pin.c).
@@ -38,7 +39,8 @@
 #define QUEUE_AT 64 /* copies that are asked for at once */
 #define FREE_AT 16  /* segments that are looked at, or whose pages go, at once */
 
-enum verdict { EVICT, COPY, DROP, YOUNG, KEEP };
+/* COMES: it has copies, and the one of the disk is on its way. */
+enum verdict { EVICT, COMES, COPY, DROP, YOUNG, KEEP };
 
 /* What a pass put aside and does not evict; it goes back at the end. */
 struct aside {
@@ -54,6 +56,7 @@ struct pass {
 	size_t nkept;
 	uint64_t kept_room;
 	bool progress;
+	bool overdue; /* stores have waited for longer than pace= says */
 };
 
 static bool pool_tier_possible(struct kvc *k, const struct kvc_node *n)
@@ -64,6 +67,16 @@ static bool pool_tier_possible(struct kvc *k, const struct kvc_node *n)
 		    !(n->failing && (k->tier[t].failures || n->tries >= TRIES)))
 			return true;
 	return false;
+}
+
+/* Its copy in the disk tier is queued or being made, and nothing says that it will not be. */
+static bool disk_comes(struct kvc *k, const struct kvc_node *n)
+{
+	const unsigned bit = 1u << KVC_DISK;
+
+	return k->tier[KVC_DISK].t && (n->spilling & bit) && !kvc_placed_in(n, KVC_DISK) &&
+	       !(n->hopeless & bit) && !n->failing && kvc_tier_takes_locked(k, KVC_DISK) &&
+	       !kvc_admit_locked(k, n, KVC_DISK);
 }
 
 /* What of a chunk the disk tier does not let in. */
@@ -88,10 +101,12 @@ static enum verdict judge_locked(struct kvc *k, struct kvc_chunk *c, struct refu
 		if ((why = kvc_admit_locked(k, n, KVC_DISK)))
 			*r = (struct refused){ why, r->bytes + n->room };
 		if (n->state == KVC_BOTH && !n->verify) {
-			if (n->place_txn > k->dirty->committed && v == EVICT) {
+			if (n->place_txn > k->dirty->committed && v < COPY) {
 				kvc_commit_soon_locked(k, true);
 				v = COPY;
 			}
+			if (v == EVICT && disk_comes(k, n))
+				v = COMES;
 			continue;
 		}
 		if (!pool_tier_possible(k, n))
@@ -239,7 +254,7 @@ static void copy_locked(struct kvc *k, struct kvc_chunk *c)
 	for (unsigned i = c->nnodes; i && c->nnodes; i--) {
 		struct kvc_node *n = kvc_evict_turn_locked(c);
 
-		if (n->state == KVC_RESIDENT || n->verify)
+		if (n->state == KVC_RESIDENT || n->verify || disk_comes(k, n))
 			kvc_spill_queue_locked(k, n, true);
 		if (i % QUEUE_AT == 0)
 			kvc_pause_locked(k);
@@ -291,6 +306,9 @@ static bool one_locked(struct kvc *k, struct pass *p, struct kvc_chunk *c)
 	uint64_t name = 0;
 	int err;
 
+	if (v == COMES && p->overdue)
+		v = EVICT;
+
 	c->inflight++; /* stays, also while others are let in */
 	if (v == DROP && r.why == KVC_REFUSED_twice) {
 		name = name_locked(k, c->id);
@@ -319,10 +337,10 @@ static bool one_locked(struct kvc *k, struct pass *p, struct kvc_chunk *c)
 		}
 		if (err == -EAGAIN)
 			p->coming += chunk_room(c);
-	} else if (v == YOUNG || v == COPY) {
+	} else if (v == YOUNG || v == COPY || v == COMES) {
 		p->coming += chunk_room(c);
 		p->progress = true; /* young: it grows older */
-		if (v == COPY)
+		if (v != YOUNG)
 			copy_locked(k, c);
 	}
 	if (kvc_grow(&p->aside, p->naside, &p->aside_room, sizeof *p->aside)) {
@@ -385,6 +403,7 @@ static bool pool_pass(struct kvc *k)
 	unsigned nodes = 0;
 
 	kvc_lock(k);
+	p.overdue = overdue_locked(k) > 0;
 	while (!k->stopping && wanted_locked(k) > p.coming && (c = next_locked(k, &p))) {
 		nodes += c->nnodes + EACH;
 		one_locked(k, &p, c);

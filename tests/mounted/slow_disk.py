@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""With a remote that is faster than the disk, what a full pool evicts comes to the disk all the
+same: the evictor waits for that copy as long as stores may wait (pace=). When they have waited so
+long it goes with the copy that it has, and is not dropped. So a remote that fails takes nothing
+away from a node that has a disk."""
+import os
+from kvtest import *
+
+N = 60
+os.makedirs(f"{TMP}/remote")
+SLOW_PUTS = f"{TMP}/slow"
+
+
+def fill(name, pace, delay):
+    """Three times the pool, one behind the other, while the disk is slow."""
+    s = Store(name, cpu="20M", options=f"settle=0,pace={pace},remote=dir://{TMP}/remote,"
+              f"shim=delay-put:{delay}+delay-while:{SLOW_PUTS}+only:disk").mount()
+    with open(SLOW_PUTS, "w"):
+        for i in range(N):
+            s.write(f"m/c{i}/l", blob(i, MiB))
+    os.unlink(SLOW_PUTS)
+    s.settle()
+    return s, [s.attr(f"m/c{i}", "tiers").split(",") for i in range(N)]
+
+
+s, tiers = fill("waits", 60000, 100)
+st = s.stats()
+assert all("disk" in t and "dir" in t for t in tiers), tiers
+assert st["evictions"] >= N - 20 and st["behind_drops"] == 0, st
+os.rename(f"{TMP}/remote", f"{TMP}/away")
+for i in range(N):
+    assert s.read(f"m/c{i}/l") == blob(i, MiB)
+os.rename(f"{TMP}/away", f"{TMP}/remote")
+s.umount()
+
+s, tiers = fill("hurries", 50, 2000)
+st = s.stats()
+assert all("dir" in t for t in tiers) and st["behind_drops"] == 0, (tiers, st)
+assert any("disk" not in t for t in tiers), "the disk was fast enough"
+s.umount()

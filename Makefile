@@ -14,11 +14,15 @@
 # make scale N="1000 1000000"   how it behaves with so many objects
 # make fuzz            every fuzzer of tests/fuzz for FUZZ_SECONDS (3600) each; F="redis s3": these alone
 # make fuzz-cover      what lines of the files they are about their seeds, and what make fuzz has found, reach
-# MODE=release|debug|asan|tsan   V=1   CI=1 (warnings are errors)   DESTDIR= PREFIX=
+# make install, uninstall     below PREFIX (/usr/local), and links in /sbin for mount(8) and fsck(8); DESTDIR=
+# make deb             Debian packages of this machine's release, in build/deb
+# make deb-check       packages for each of RELEASES="bookworm trixie", built, installed, tried and purged in
+#                      bare roots of them (half an hour); MIRROR= where apt's own is not to be used
+# MODE=release|debug|asan|tsan   V=1   CI=1 (warnings are errors)
 
 MODE ?= release
 B := build/$(MODE)
-PREFIX ?= /usr
+PREFIX ?= /usr/local
 VERSION := 0.1.0
 
 # With no target, or any that builds, scripts/setup has the packages there first.
@@ -43,8 +47,10 @@ endif
 # what gcc and clang-tidy say of the code is enough; and clang knows no #pragma GCC
 WARN += $(if $(filter fuzz%,$(MODE)),-Wno-error -Wno-unknown-pragmas)
 CC := $(if $(filter fuzz%,$(MODE)),clang-19,gcc)
-CFLAGS_ALL := -std=gnu11 -g $(opt_$(MODE)) $(WARN) -fno-strict-aliasing -pthread -D_GNU_SOURCE \
-	-D_FILE_OFFSET_BITS=64 -DKVC_VERSION='"$(VERSION)"' $(CFLAGS)
+# What is built does not say in which folder; clang's counts of lines need to know.
+HERE := $(if $(filter fuzz%,$(MODE)),,-ffile-prefix-map=$(CURDIR)=.)
+CFLAGS_ALL := -std=gnu11 -g $(opt_$(MODE)) $(WARN) -fno-strict-aliasing -pthread -D_GNU_SOURCE $(HERE) \
+	-D_FILE_OFFSET_BITS=64 -DKVC_VERSION='"$(VERSION)"' $(CPPFLAGS) $(CFLAGS)
 LDFLAGS_ALL := $(filter -fsanitize% -fprofile%,$(opt_$(MODE))) -pthread $(LDFLAGS)
 
 # Who may include whom: each folder sees its own headers and those named here, and no others.
@@ -148,7 +154,7 @@ $(B)/obj/gpu/cuda.o: gpu/cuda.cu $(wildcard gpu/*.h gpu/*.cuh) $(B)/flags
 	$(call say,NVCC,$<)
 	@mkdir -p $(@D)
 	$(Q)$(NVCC) -O3 -g -std=c++17 $(gencode) \
-		-Xcompiler -fPIC,-Wall -DKVC_VERSION='"$(VERSION)"' $(inc_gpu) -c -o $@ $<
+		-Xcompiler -fPIC,-Wall,$(HERE) -DKVC_VERSION='"$(VERSION)"' $(inc_gpu) -c -o $@ $<
 $(B)/lib/libkvcachefs.a: $(GPU)
 	$(call say,AR,$@)
 	$(Q)rm -f $@ && ar rcs $@ $^
@@ -156,8 +162,11 @@ $(B)/lib/libkvcachefs.so.0: $(GPU) gpu/libkvcachefs.map
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -shared -Wl,-soname,libkvcachefs.so.0 -Wl,--version-script=gpu/libkvcachefs.map -o $@ $(GPU) $(lib_gpu)
 	$(Q)ln -sf libkvcachefs.so.0 $(@D)/libkvcachefs.so
-$(B)/lib/kvcachefs.pc: gpu/kvcachefs.pc.in $(B)/flags
-	$(Q)sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|@PRIVATE@|$(lib_gpu)|' $< > $@
+# It says where make install puts the library, which may be another place than last time.
+$(B)/lib/kvcachefs.pc: gpu/kvcachefs.pc.in FORCE
+	@mkdir -p $(@D)
+	@sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(patsubst $(PREFIX)/%,$${prefix}/%,$(LIBDIR))|; s|@VERSION@|$(VERSION)|; s|@PRIVATE@|$(lib_gpu)|' \
+		$< > $@.new && { cmp -s $@.new $@ && rm $@.new || mv $@.new $@; }
 ifeq ($(CUDA),1)
 $(B)/obj/gpu/example_offload.o: CFLAGS_ALL += -DEXAMPLE_CUDA -isystem $(patsubst %/bin/nvcc,%/include,$(realpath $(NVCC)))
 endif
@@ -291,28 +300,43 @@ campaign: tests
 replay-campaign: tests
 	@MINUTES=$(or $(MINUTES),10) tests/run $(B) powerloss
 
-BASH_WORDS = $(PREFIX)/share/bash-completion/completions/kvcachectl
-ZSH_WORDS = $(PREFIX)/share/zsh/site-functions/_kvcachectl
+# What is installed, and taken away: mode, file, folder; and links. LIBDIR= and ZSHDIR= are for packages.
+SBINDIR = $(PREFIX)/sbin
+LIBDIR = $(PREFIX)/lib
+BASHDIR = $(PREFIX)/share/bash-completion/completions
+ZSHDIR = $(PREFIX)/share/zsh/site-functions
+put = $(foreach f,$(2),$(1)|$(f)|$(3))
+INSTALLED = $(call put,755,$(BINS),$(SBINDIR)) \
+	$(call put,644,$(B)/lib/libkvcachefs.a $(B)/lib/libkvcachefs.so.0,$(LIBDIR)) \
+	$(call put,644,$(B)/lib/kvcachefs.pc,$(LIBDIR)/pkgconfig) \
+	$(call put,644,gpu/kvcachefs.h,$(PREFIX)/include) \
+	$(call put,644,scripts/completion/kvcachectl.bash,$(BASHDIR)) \
+	$(call put,644,scripts/completion/_kvcachectl,$(ZSHDIR)) \
+	$(foreach m,$(MAN),$(call put,644,$(m),$(PREFIX)/share/man/man$(patsubst .%,%,$(suffix $(m)))))
+LINKED = libkvcachefs.so.0|$(LIBDIR)/libkvcachefs.so \
+	$(if $(filter /sbin /usr/sbin,$(SBINDIR)),,$(foreach h,mount fsck,$(SBINDIR)/$(h).kvcachefs|/sbin/$(h).kvcachefs))
+# how each file is called where it lies
+called = sed 's/kvcachectl\.bash$$/kvcachectl/'
 install: all
-	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)/sbin
-	install -m 755 $(filter-out %/mount.kvcachefs %/fsck.kvcachefs,$(BINS)) $(DESTDIR)$(PREFIX)/sbin
-	install -m 755 $(filter %/mount.kvcachefs %/fsck.kvcachefs,$(BINS)) $(DESTDIR)/sbin
-	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include
-	install -m 644 $(B)/lib/libkvcachefs.a $(DESTDIR)$(PREFIX)/lib
-	install -m 755 $(B)/lib/libkvcachefs.so.0 $(DESTDIR)$(PREFIX)/lib
-	ln -sf libkvcachefs.so.0 $(DESTDIR)$(PREFIX)/lib/libkvcachefs.so
-	install -m 644 $(B)/lib/kvcachefs.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig
-	install -m 644 gpu/kvcachefs.h $(DESTDIR)$(PREFIX)/include
-	install -D -m 644 scripts/completion/kvcachectl.bash $(DESTDIR)$(BASH_WORDS)
-	install -D -m 644 scripts/completion/_kvcachectl $(DESTDIR)$(ZSH_WORDS)
-	for m in $(MAN); do install -D -m 644 $$m $(DESTDIR)$(PREFIX)/share/man/man$${m##*.}/$${m##*/} || exit 1; done
+	@$(MAKE) --no-print-directory install-built
+# of what is built already
+install-built: $(B)/lib/kvcachefs.pc
+	@set -e; for i in $(foreach i,$(INSTALLED),'$(i)'); do \
+		mode=$${i%%|*} to=$(DESTDIR)$${i##*|} from=$${i#*|}; from=$${from%|*}; \
+		install -D -m $$mode $$from $$to/$$(basename $$from | $(called)); done
+	@set -e; for i in $(foreach i,$(LINKED),'$(i)'); do \
+		install -d $$(dirname $(DESTDIR)$${i#*|}); ln -sf $${i%|*} $(DESTDIR)$${i#*|}; done
+	@$(if $(DESTDIR),,ldconfig 2>/dev/null || :)
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/sbin/kvcachefs $(DESTDIR)$(PREFIX)/sbin/mkfs.kvcachefs $(DESTDIR)$(PREFIX)/sbin/kvcachectl
-	rm -f $(DESTDIR)$(PREFIX)/lib/libkvcachefs.a $(DESTDIR)$(PREFIX)/lib/libkvcachefs.so.0 $(DESTDIR)$(PREFIX)/lib/libkvcachefs.so
-	rm -f $(DESTDIR)$(PREFIX)/lib/pkgconfig/kvcachefs.pc $(DESTDIR)$(PREFIX)/include/kvcachefs.h
-	rm -f $(DESTDIR)/sbin/mount.kvcachefs $(DESTDIR)/sbin/fsck.kvcachefs
-	rm -f $(DESTDIR)$(BASH_WORDS) $(DESTDIR)$(ZSH_WORDS)
-	for m in $(MAN); do rm -f $(DESTDIR)$(PREFIX)/share/man/man$${m##*.}/$${m##*/}; done
+	@set -e; for i in $(foreach i,$(INSTALLED),'$(i)'); do \
+		from=$${i#*|}; from=$${from%|*}; rm -f $(DESTDIR)$${i##*|}/$$(basename $$from | $(called)); done
+	@for i in $(foreach i,$(LINKED),'$(i)'); do rm -f $(DESTDIR)$${i#*|}; done
+	@$(if $(DESTDIR),,ldconfig 2>/dev/null || :)
+
+deb:
+	@scripts/deb
+deb-check:
+	@scripts/deb-check $(RELEASES)
 
 clean:
 	rm -rf build/release build/debug build/asan build/tsan build/fuzz build/fuzzcov
@@ -320,5 +344,5 @@ distclean:
 	rm -rf build
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
-.PHONY: all setup tests format lint lint-layout lint-tidy check check-unit demo bench bench-quick bench-full engines conformance gpu-measure scale late-replies crash-campaign faults campaign replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install uninstall clean distclean FORCE
+.PHONY: all setup tests format lint lint-layout lint-tidy check check-unit demo bench bench-quick bench-full engines conformance gpu-measure scale late-replies crash-campaign faults campaign replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install install-built uninstall deb deb-check clean distclean FORCE
 .SECONDARY:

@@ -8,6 +8,7 @@
 
 #include "log.h"
 #include "registry.h"
+#include "rights.h"
 
 #include <fcntl.h>
 #include <getopt.h>
@@ -15,7 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
@@ -74,7 +74,7 @@ static int clear_mountpoint(const char *path)
 
 	if (!is_dead(path))
 		return 0;
-	err = umount2(path, MNT_DETACH) ? errno : 0;
+	err = -kvfs_detach(path);
 	if (!err)
 		kvc_info("detached the mount that a dead daemon left on %s", path);
 	else if (is_dead(path)) /* and not just unmounted by its daemon, which was ending */
@@ -96,9 +96,11 @@ static int run(const struct kvc_options *o, const char *store_path, const char *
 	if (check_mountpoint(mountpoint))
 		return 1;
 	if (access("/dev/fuse", R_OK | W_OK))
-		return fail("/dev/fuse: %s; FUSE is needed (modprobe fuse, or give the container "
-			    "the device)%s",
-			    strerror(errno), "");
+		return fail("/dev/fuse: %s; FUSE is needed (%s)", strerror(errno),
+			    errno == EACCES ? "as root, or after chmod 666 /dev/fuse"
+					    : "modprobe fuse, or give the container the device");
+	if (kvfs_may_mount(o->allow_other, mountpoint, error))
+		return fail("%s%s", error, "");
 	if (kvc_store_open(&store, store_path, error))
 		return fail("%s%s", error, "");
 	if ((err = kvc_store_keyed(&store))) {

@@ -7,6 +7,7 @@
 #include "fs.h"
 
 #include "log.h"
+#include "rights.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -208,12 +209,13 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 
 static void decide(struct kvfs *f, const struct kvc_options *o)
 {
-	f->can_passthrough = o->passthrough != KVC_OFF && geteuid() == 0;
+	f->can_passthrough = o->passthrough != KVC_OFF && kvfs_admin_of_all();
 	if (o->passthrough == KVC_OFF)
 		snprintf(f->passthrough_why, sizeof f->passthrough_why, "passthrough=off");
 	else if (!f->can_passthrough)
 		snprintf(f->passthrough_why, sizeof f->passthrough_why,
-			 "it needs root (CAP_SYS_ADMIN)");
+			 kvfs_admin_here() ? "it needs root of the machine, not of a user namespace"
+					   : "it needs root (CAP_SYS_ADMIN)");
 #ifdef FUSE_CAP_OVER_IO_URING
 	f->want_uring = o->io_uring != KVC_OFF && kernel_allows_uring();
 	if (o->io_uring == KVC_OFF)
@@ -397,8 +399,7 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 		mounted = !fuse_session_mount(f->se, mountpoint);
 		if (!mounted) {
 			kvc_error("cannot mount on %s: %s", mountpoint,
-				  geteuid() ? "no permission, or fusermount3 is missing"
-					    : strerror(errno));
+				  kvfs_admin_here() ? strerror(errno) : "fusermount3 said why");
 			err = -EPERM;
 		}
 	}

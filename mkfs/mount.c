@@ -29,7 +29,6 @@ int main(int argc, char **argv)
 		"/usr/sbin/kvcachefs",
 		"/usr/local/sbin/kvcachefs",
 		"/sbin/kvcachefs",
-		"/usr/bin/kvcachefs",
 	};
 	char own[PATH_MAX + 16] = "";
 

@@ -37,6 +37,10 @@
 #define GROWTH_MAX (256ull << 20)
 #define COPIES 256 /* of one store, with pools in one folder */
 
+/* after a refusal */
+#define NO_RIGHT \
+	" (run as root, or give run= a folder of your own on a tmpfs, such as /dev/shm/kvcachefs)"
+
 static bool is_tmpfs(const char *path)
 {
 	struct statfs s;
@@ -174,6 +178,38 @@ static int fits(const struct kvc_pool *p, uint64_t there, char *error)
 	return 0;
 }
 
+/*
+ * Has somebody's tmpfs, of which the pool is a folder, room for it? A container's is often small.
+ */
+static int shares(const struct kvc_pool *p, char *error)
+{
+	DIR *d = opendir(p->path);
+	uint64_t there = 0, room;
+	struct dirent *e;
+	struct statfs st;
+	struct stat file;
+	char a[32], b[32];
+
+	while (d && (e = readdir(d)))
+		if (!fstatat(dirfd(d), e->d_name, &file, AT_SYMLINK_NOFOLLOW))
+			there += (uint64_t)file.st_blocks * 512;
+	if (d)
+		closedir(d);
+	if (statfs(p->path, &st) || !st.f_blocks) /* without a bound */
+		return 0;
+	room = there + st.f_bavail * (uint64_t)st.f_bsize;
+	if (p->size <= room)
+		return 0;
+	snprintf(error, 512,
+		 "cpu=%s is more than the tmpfs at %s has free (%s); give a smaller cpu=, or it "
+		 "more "
+		 "room (mount -o remount,size=; a container's shm size)",
+		 kvc_size_text(p->size, a), p->path, kvc_size_text(room, b));
+	if (!there)
+		rmdir(p->path);
+	return -ENOMEM;
+}
+
 /* With the folder locked: which pool, and the tmpfs. */
 static int open_locked(struct kvc_pool *p, const struct kvc_options *o, const struct kvc_owner *us,
 		       char *error)
@@ -195,7 +231,8 @@ static int open_locked(struct kvc_pool *p, const struct kvc_options *o, const st
 	if ((err = fits(p, there, error)))
 		return err;
 	if ((err = make_dirs(p->path, 0700))) {
-		snprintf(error, 512, "cannot make %s for the pool: %s", p->path, strerror(-err));
+		snprintf(error, 512, "cannot make %s for the pool: %s%s", p->path, strerror(-err),
+			 err == -EACCES || err == -EPERM ? NO_RIGHT : "");
 		return err;
 	}
 	err = mount_tmpfs(p, o, p->mounted ? MS_REMOUNT : 0);
@@ -210,19 +247,17 @@ static int open_locked(struct kvc_pool *p, const struct kvc_options *o, const st
 		err = 0;
 	}
 	if (err == -EPERM && is_tmpfs(p->path)) {
+		if ((err = shares(p, error)))
+			return err;
 		kvc_info("no right to mount a tmpfs: the pool is a folder of the one at %s",
 			 o->run_dir);
 		p->noswap = p->huge = false;
-		err = 0;
 	} else if (!err) {
 		p->mounted = true;
 	}
 	if (err) {
-		snprintf(error, 512, "cannot mount the pool's tmpfs at %s: %s", p->path,
-			 strerror(-err));
-		if (err == -EPERM)
-			snprintf(error + strlen(error), 512 - strlen(error),
-				 " (run as root, or give run= a folder on a tmpfs)");
+		snprintf(error, 512, "cannot mount the pool's tmpfs at %s: %s%s", p->path,
+			 strerror(-err), err == -EPERM ? NO_RIGHT : "");
 		rmdir(p->path);
 		return err;
 	}

@@ -3,7 +3,7 @@
 """libkvcachefs on a real mount: leases and mappings, host transfers, bad input; the example;
 kvcachectl hash; and as an installed library, found by pkg-config. The device's half runs under
 tests/fakecuda, and on a machine with a GPU there too, with the example."""
-import os, shutil, subprocess
+import os, re, shutil, subprocess
 from kvtest import BUILD, SLOW, MiB, Store, TMP, binary, run, wait_for
 
 s = Store(options="settle=20", size="1G", cpu="384M").mount()
@@ -73,7 +73,7 @@ for f in ("libkvcachefs.so.0", "libkvcachefs.a"):
     shutil.copy(f"{BUILD}/lib/{f}", f"{root}/lib")
 os.symlink("libkvcachefs.so.0", f"{root}/lib/libkvcachefs.so")
 with open(f"{BUILD}/lib/kvcachefs.pc") as f, open(f"{root}/lib/pkgconfig/kvcachefs.pc", "w") as out:
-    out.write(f.read().replace("prefix=/usr", f"prefix={root}", 1))
+    out.write(re.sub("^prefix=.*", f"prefix={root}", f.read(), count=1, flags=re.M))
 if os.path.basename(BUILD) not in ("asan", "tsan"):
     env = dict(os.environ, PKG_CONFIG_PATH=f"{root}/lib/pkgconfig", LD_LIBRARY_PATH=f"{root}/lib")
     flags = subprocess.check_output(["pkg-config", "--cflags", "--libs", "kvcachefs"], env=env,

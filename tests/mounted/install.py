@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: none
+"""make install puts everything where it is found, below /usr/local unless told otherwise, uninstall
+takes the same away; a program builds and runs with the flags that pkg-config gives; the packages
+have each file of it. Nothing is built anew for that."""
+import fnmatch, os
+from kvtest import *
+
+top = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
+cuda = open(f"{BUILD}/flags").read().split()[-1]
+
+
+def make(target, *variables):
+    env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+    return run("make", "-s", "-C", top, target, f"MODE={MODE}", f"CUDA={cuda}", *variables, ok=True,
+               env=env).stdout
+
+
+def there(root):
+    return {os.path.join(d, f)[len(root):] for d, _, files in os.walk(root) for f in files}
+
+
+man = {f"/share/man/man{p[-1]}/{p}" for p in os.listdir(f"{top}/man")}
+tools = {"kvcachefs", "mkfs.kvcachefs", "fsck.kvcachefs", "mount.kvcachefs", "kvcachectl"}
+shared = man | {f"/sbin/{t}" for t in tools} | {
+    "/include/kvcachefs.h", "/share/bash-completion/completions/kvcachectl",
+    "/share/zsh/site-functions/_kvcachectl"}
+library = {f"/{f}" for f in ("libkvcachefs.a", "libkvcachefs.so", "libkvcachefs.so.0",
+                             "pkgconfig/kvcachefs.pc")}
+helpers = {"/sbin/mount.kvcachefs", "/sbin/fsck.kvcachefs"}
+root, other = f"{TMP}/root", f"{TMP}/packaged"
+
+
+def below(prefix, lib="/lib"):
+    return {prefix + f for f in shared | {lib + f for f in library}}
+
+
+# what is not told otherwise: /usr/local, and what mount(8) and fsck(8) look for in /sbin
+make("install-built", f"DESTDIR={root}")
+units = {f for f in there(root) if "/systemd/" in f}
+assert there(root) - units == below("/usr/local") | helpers, \
+    (there(root) - units) ^ (below("/usr/local") | helpers)
+for h in helpers:
+    assert os.readlink(root + h) == "/usr/local" + h
+make("uninstall", f"DESTDIR={root}")
+assert not there(root), there(root)
+# a package's: /sbin is /usr/sbin there
+multi = "/lib/a-triplet"
+make("install-built", f"DESTDIR={other}", "PREFIX=/usr", f"LIBDIR=/usr{multi}")
+units = {f for f in there(other) if "/systemd/" in f}
+assert there(other) - units == below("/usr", multi), (there(other) - units) ^ below("/usr", multi)
+with open(f"{other}/usr{multi}/pkgconfig/kvcachefs.pc") as f:
+    text = f.read()
+    assert "\nlibdir=${prefix}/lib/a-triplet\n" in text and text.startswith("prefix=/usr\n"), text
+# each file is in one package, and none of them names what is not there
+packages = {}
+for name in os.listdir(f"{top}/scripts/debian"):
+    if name.endswith(".install"):
+        for line in open(f"{top}/scripts/debian/{name}").read().split("\n"):
+            if line and not line.startswith("#"):
+                packages[line.replace("/*/", multi[4:] + "/")] = name
+files = {f.replace("site-functions", "vendor-completions") for f in there(other)}
+for f in files:
+    hits = {packages[p] for p in packages if fnmatch.fnmatchcase(f, "/" + p)}
+    assert len(hits) == 1, f"{f} is in {len(hits)} packages: {hits}"
+for p in packages:
+    assert fnmatch.filter(files, "/" + p), f"scripts/debian/{packages[p]}: there is no {p}"
+make("uninstall", f"DESTDIR={other}", "PREFIX=/usr", f"LIBDIR=/usr{multi}")
+assert not there(other), there(other)
+
+# what is built does not say where: two trees give the same bytes
+for t in sorted(tools) + ["../lib/libkvcachefs.so.0", "../lib/libkvcachefs.a"]:
+    with open(binary(t), "rb") as f:
+        assert os.fsencode(top) not in f.read(), f"{t} has {top} in it"
+
+# in use: any prefix
+prefix = f"{TMP}/any/prefix"
+make("install-built", f"PREFIX={prefix}", f"DESTDIR={TMP}/dest")
+os.rename(f"{TMP}/dest{prefix}", f"{TMP}/prefix")
+os.makedirs(os.path.dirname(prefix))
+os.rename(f"{TMP}/prefix", prefix)
+helper = f"{TMP}/dest/sbin/mount.kvcachefs"
+assert os.path.samefile(helper, f"{prefix}/sbin/mount.kvcachefs")
+# by the link, the daemon beside where it leads is started: and refuses what is no store
+p = run(helper, TMP, TMP, ok=False, env=dict(os.environ, PATH="/nonexistent"))
+assert p.stdout.startswith("kvcachefs: ") and p.stdout.count("\n") == 1, p.stdout
+for t in sorted(tools):
+    assert run(f"{prefix}/sbin/{t}", "--version", ok=True).stdout.split()[0] == t
+for page in os.listdir(f"{top}/man"):
+    p = run("man", "-M", f"{prefix}/share/man", "-w", page[-1], page[:-2])
+    assert p.stdout.strip() == f"{prefix}/share/man/man{page[-1]}/{page}", p.stdout
+if MODE not in ("asan", "tsan"):
+    env = dict(os.environ, PKG_CONFIG_PATH=f"{prefix}/lib/pkgconfig")
+    with open(f"{TMP}/user.c", "w") as f:
+        f.write("#include <kvcachefs.h>\n#include <stdio.h>\n"
+                "int main(void) { puts(kvcachefs_version()); return 0; }\n")
+    version = run(f"{prefix}/sbin/kvcachefs", "--version").stdout.split()[1]
+    for how in ([], ["--static"]):
+        flags = run("pkg-config", "--cflags", "--libs", *how, "kvcachefs", env=env, ok=True).stdout
+        flags = flags.split() if not how else [
+            f"{prefix}/lib/libkvcachefs.a" if f == "-lkvcachefs" else f for f in flags.split()]
+        run("gcc", "-o", f"{TMP}/user", f"{TMP}/user.c", *flags, ok=True)
+        p = run(f"{TMP}/user", env=dict(os.environ, LD_LIBRARY_PATH=f"{prefix}/lib"), ok=True)
+        assert p.stdout.split()[0] == version, p.stdout
+# the library's .pc is made by each install, and is this build's own again
+make(f"build/{MODE}/lib/kvcachefs.pc")

@@ -11,6 +11,8 @@
 
 #include <fcntl.h>
 #include <getopt.h>
+#include <limits.h>
+#include <linux/magic.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +20,7 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/statvfs.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 
 static void usage(FILE *out)
@@ -34,9 +37,11 @@ static void usage(FILE *out)
 
 static int fail(const char *format, const char *a, const char *b)
 {
-	fprintf(stderr, "kvcachefs: ");
-	fprintf(stderr, format, a, b);
-	fprintf(stderr, "\n");
+	char text[2048];
+
+	snprintf(text, sizeof text, format, a, b);
+	kvc_one_line(text);
+	fprintf(stderr, "kvcachefs: %s\n", text);
 	return 1;
 }
 
@@ -58,10 +63,22 @@ static int check_mountpoint(const char *path)
 	if (is_dead(path)) /* of the store's last daemon, perhaps: who has the lock knows */
 		return 0;
 	if (stat(path, &st))
-		return fail("mount point %s: %s", path, strerror(errno));
+		return errno == ENOENT
+			       ? fail("mount point %s is not there; make it: mkdir%s", path, "")
+			       : fail("mount point %s: %s", path, kvc_why(errno));
 	if (!S_ISDIR(st.st_mode))
-		return fail("mount point %s is not a folder%s", path, "");
+		return fail("mount point %s is not a folder; give one%s", path, "");
 	return 0;
+}
+
+/* Is a store served there? A second mount would hide the first, whose daemon goes on below it. */
+static bool is_served(const char *path)
+{
+	char config[PATH_MAX + 32];
+	struct statfs st;
+
+	snprintf(config, sizeof config, "%s/.kvcachefs/config", path);
+	return !statfs(path, &st) && st.f_type == FUSE_SUPER_MAGIC && !access(config, F_OK);
 }
 
 /*
@@ -72,6 +89,10 @@ static int clear_mountpoint(const char *path)
 {
 	int err;
 
+	if (is_served(path))
+		return fail("mount point %s: another store is mounted there; umount it first, or "
+			    "give another folder%s",
+			    path, "");
 	if (!is_dead(path))
 		return 0;
 	err = umount2(path, MNT_DETACH) ? errno : 0;
@@ -146,6 +167,22 @@ static int parent(int fd, pid_t child, const char *mountpoint)
 	return fail("the mount on %s does not answer%s", mountpoint, "");
 }
 
+static bool is_below(const char *path, const char *folder)
+{
+	size_t n = strlen(folder);
+
+	return !strncmp(path, folder, n) && (!path[n] || path[n] == '/' || folder[n - 1] == '/');
+}
+
+/* What the daemon opens while it serves would be looked for in its own mount. */
+static int check_apart(const char *store, const char *mountpoint)
+{
+	if (!is_below(store, mountpoint) && !is_below(mountpoint, store))
+		return 0;
+	return fail("mount point %s: it would hide the store %s, or be in it; give another folder",
+		    mountpoint, store);
+}
+
 /* realpath fails on the mount of a dead daemon. */
 static char *absolute(const char *path)
 {
@@ -171,7 +208,7 @@ int main(int argc, char **argv)
 	pid_t child;
 
 	kvc_options_init(&o);
-	while ((c = getopt_long(argc, argv, "fo:hVsnv", longs, NULL)) != -1)
+	while ((c = getopt_long(argc, argv, ":fo:hVsnv", longs, NULL)) != -1)
 		switch (c) {
 		case 'f': foreground = true; break;
 		case 'o':
@@ -184,18 +221,23 @@ int main(int argc, char **argv)
 		case 'n':
 		case 'v': break; /* what mount(8) hands on */
 		default:
-			fprintf(stderr, "kvcachefs: kvcachefs --help shows what it takes\n");
-			return 1;
+			kvc_getopt_error(c, argv, "kvcachefs", error);
+			return fail("%s%s", error, "");
 		}
 	if (argc - optind != 2)
-		return fail("it takes a store and a mount point; kvcachefs --help shows all%s%s",
-			    "", "");
+		return fail("it takes a store and a mount point%s; kvcachefs --help shows all%s",
+			    argc - optind > 2 ? " and no more words" : "", "");
 	if (kvc_options_check(&o, error))
 		return fail("%s%s", error, "");
+	if (!*argv[optind] || !*argv[optind + 1])
+		return fail("the path of the %s is empty; is a variable not set?%s",
+			    *argv[optind] ? "mount point" : "store", "");
 	store = absolute(argv[optind]);
 	mountpoint = absolute(argv[optind + 1]);
 	if (!store || !mountpoint)
 		return fail("out of memory%s%s", "", "");
+	if (check_apart(store, mountpoint))
+		return 1;
 	kvc_log_setup(false, o.debug);
 	if (*o.keyfile)
 		prctl(PR_SET_DUMPABLE, 0); /* keys are for nobody's core dump or debugger */

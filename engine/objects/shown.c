@@ -145,8 +145,10 @@ static size_t take(struct kvc *k, const struct seen *v, size_t n, struct kvc_sho
 				.total = { t->hits, t->misses },
 			};
 	}
-	out->all = (struct kvc_opens){ kvc_counted(&k->stats, pool_hits),
-				       kvc_counted(&k->stats, pool_misses) };
+	out->all = (struct kvc_opens){
+		kvc_counted(&k->stats, pool_hits),
+		kvc_counted(&k->stats, pool_misses),
+	};
 	kvc_unlock(k);
 	return at;
 }

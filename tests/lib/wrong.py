@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What programs say of wrong words: one line on stderr that begins with the program's name and names
-what is wrong, an exit status, and nothing else. Many are tried at once; SHOW=1 prints all the
-lines, for who reads whether each says what to do."""
+"""What programs say of wrong words: one line on stderr that begins with the program's name and
+names what is wrong, an exit status, and nothing else. Many are tried at once; SHOW=1 prints all
+the lines, for who reads whether each says what to do."""
 import concurrent.futures, os, re, subprocess
 from kvtest import SLOW, binary
 
@@ -13,7 +13,8 @@ VALUES = {
     "OCTAL": NUMBER[:4] + ["8", "10000"], "NAME": ["", "best", "lru "],
     "TIME": ["", "x", "-1", "1y", "1 h", "999999999999999999999999"],
     "URL": ["", "x" * 1100], "PATH": ["", "x", "x" * 300],
-    "FILE": ["", "x", "x" * 300], "DIR": ["", "x", "x" * 300], "POLICY": ["", "x" * 300], "SPEC": ["", "x" * 300],
+    "FILE": ["", "x", "x" * 300], "DIR": ["", "x", "x" * 300], "POLICY": ["", "x" * 300],
+    "SPEC": ["", "x" * 300],
     "ADDR:PORT": ["", "9464", "localhost", "h:99999", "h:1x", "x" * 300],
 }
 

@@ -9,6 +9,7 @@
 #include "log.h"
 #include "registry.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <getopt.h>
 #include <limits.h>
@@ -81,6 +82,22 @@ static bool is_served(const char *path)
 	return !statfs(path, &st) && st.f_type == FUSE_SUPER_MAGIC && !access(config, F_OK);
 }
 
+/* Such as what an engine has stored there before the mount. */
+static void warn_of_hidden(const char *path)
+{
+	DIR *d = opendir(path);
+	const struct dirent *e;
+	bool any = false;
+
+	while (d && !any && (e = readdir(d)))
+		any = strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
+	if (d)
+		closedir(d);
+	if (any)
+		kvc_warn("mount point %s is not empty: what is in it is hidden until the unmount",
+			 path);
+}
+
 /*
  * What a dead daemon left mounted answers ENOTCONN; it goes, so that mounting again needs no
  * cleaning by hand.
@@ -131,6 +148,7 @@ static int run(const struct kvc_options *o, const char *store_path, const char *
 		kvc_store_close(&store);
 		return 1;
 	}
+	warn_of_hidden(mountpoint);
 	err = kvct_open_all(&store, o, tiers, &n, error);
 	if (!err) {
 		err = kvc_open(&f.k, o, &store, tiers, n, error);
@@ -196,16 +214,52 @@ static char *absolute(const char *path)
 	return p ?: strdup(path);
 }
 
+/* What is not an option: the store and the mount point, as whole paths that the caller frees. */
+static int take_paths(int n, char **words, char **store, char **mountpoint)
+{
+	if (n != 2)
+		return fail("it takes a store and a mount point%s; kvcachefs --help shows all%s",
+			    n > 2 ? " and no more words" : "", "");
+	if (!*words[0] || !*words[1])
+		return fail("the path of the %s is empty; is a variable not set?%s",
+			    *words[0] ? "mount point" : "store", "");
+	*store = absolute(words[0]);
+	*mountpoint = absolute(words[1]);
+	if (!*store || !*mountpoint)
+		return fail("out of memory%s%s", "", "");
+	return check_apart(*store, *mountpoint);
+}
+
+/* A child that goes on without a terminal; this returns when its mount answers. */
+static int run_behind(const struct kvc_options *o, const char *store, const char *mountpoint)
+{
+	pid_t child;
+	int fd[2];
+
+	if (pipe2(fd, O_CLOEXEC))
+		return fail("cannot make a pipe: %s%s", kvc_why(errno), "");
+	child = fork();
+	if (child < 0)
+		return fail("cannot fork: %s%s", kvc_why(errno), "");
+	if (child) {
+		close(fd[1]);
+		return parent(fd[0], child, mountpoint);
+	}
+	close(fd[0]);
+	setsid();
+	return chdir("/") ? 1 : run(o, store, mountpoint, fd[1]);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct option longs[] = {
 		{ "foreground", 0, 0, 'f' }, { "help", 0, 0, 'h' }, { "version", 0, 0, 'V' }, { 0 }
 	};
 	struct kvc_options o;
-	char error[256], *store, *mountpoint;
+	KVC_MEM char *store = NULL, *mountpoint = NULL;
+	char error[256];
 	bool foreground = false;
-	int c, fd[2];
-	pid_t child;
+	int c;
 
 	kvc_options_init(&o);
 	while ((c = getopt_long(argc, argv, ":fo:hVsnv", longs, NULL)) != -1)
@@ -224,19 +278,9 @@ int main(int argc, char **argv)
 			kvc_getopt_error(c, argv, "kvcachefs", error);
 			return fail("%s%s", error, "");
 		}
-	if (argc - optind != 2)
-		return fail("it takes a store and a mount point%s; kvcachefs --help shows all%s",
-			    argc - optind > 2 ? " and no more words" : "", "");
-	if (kvc_options_check(&o, error))
+	if (argc - optind == 2 && kvc_options_check(&o, error))
 		return fail("%s%s", error, "");
-	if (!*argv[optind] || !*argv[optind + 1])
-		return fail("the path of the %s is empty; is a variable not set?%s",
-			    *argv[optind] ? "mount point" : "store", "");
-	store = absolute(argv[optind]);
-	mountpoint = absolute(argv[optind + 1]);
-	if (!store || !mountpoint)
-		return fail("out of memory%s%s", "", "");
-	if (check_apart(store, mountpoint))
+	if (take_paths(argc - optind, argv + optind, &store, &mountpoint))
 		return 1;
 	kvc_log_setup(false, o.debug);
 	if (*o.keyfile)
@@ -248,26 +292,5 @@ int main(int argc, char **argv)
 		;
 	if (c > 2)
 		close(c);
-	if (foreground) {
-		c = run(&o, store, mountpoint, -1);
-	} else {
-		if (pipe2(fd, O_CLOEXEC))
-			return fail("cannot make a pipe: %s%s", strerror(errno), "");
-		child = fork();
-		if (child < 0)
-			return fail("cannot fork: %s%s", strerror(errno), "");
-		if (!child) {
-			close(fd[0]);
-			setsid();
-			if (chdir("/"))
-				return 1;
-			c = run(&o, store, mountpoint, fd[1]);
-		} else {
-			close(fd[1]);
-			c = parent(fd[0], child, mountpoint);
-		}
-	}
-	free(store);
-	free(mountpoint);
-	return c;
+	return foreground ? run(&o, store, mountpoint, -1) : run_behind(&o, store, mountpoint);
 }

@@ -123,26 +123,17 @@ static bool no_mount(const char *path)
 	return true;
 }
 
-int main(int argc, char **argv)
+static int offload(const char *mount, int device)
 {
-	int device, err = 1;
+	int err = 1;
 	void *layers[LAYERS] = { NULL };
 	uint8_t *before = malloc(LAYERS * LAYER_BYTES);
-	struct kvcachefs_paged cache = cache_of(layers, -1);
+	struct kvcachefs_paged cache = cache_of(layers, device);
 	struct kvcachefs_item items[LAYERS];
 	struct kvcachefs_transfer *transfer;
 	int64_t blocks[TOKENS / BLOCK_SIZE];
 	char hex[KVCACHEFS_TEXT_MAX], paths[LAYERS][128];
 
-	if (wrong_words(argc, argv, &device)) {
-		free(before);
-		return 2;
-	}
-	if (no_mount(argv[1])) {
-		free(before);
-		return 1;
-	}
-	cache.device = device;
 	if (!before)
 		goto no_memory;
 	/* 1. The chunk's key, from its tokens. */
@@ -167,14 +158,14 @@ int main(int argc, char **argv)
 								.n = TOKENS / BLOCK_SIZE } };
 	}
 	/* 3. Store all layers in one call. */
-	if (kvcachefs_store(&transfer, argv[1], &cache, items, LAYERS, NULL) ||
+	if (kvcachefs_store(&transfer, mount, &cache, items, LAYERS, NULL) ||
 	    kvcachefs_transfer_free(transfer))
 		goto fail;
 	/* 4. The engine reuses the memory. */
 	for (int l = 0; l < LAYERS; l++)
 		reuse(layers[l], blocks);
 	/* 5. Load it back. */
-	if (kvcachefs_load(&transfer, argv[1], &cache, items, LAYERS, NULL) ||
+	if (kvcachefs_load(&transfer, mount, &cache, items, LAYERS, NULL) ||
 	    kvcachefs_transfer_free(transfer))
 		goto fail;
 	err = 0;
@@ -196,4 +187,13 @@ done:
 		free(layers[l]);
 #endif
 	return err != 0;
+}
+
+int main(int argc, char **argv)
+{
+	int device;
+
+	if (wrong_words(argc, argv, &device))
+		return 2;
+	return no_mount(argv[1]) ? 1 : offload(argv[1], device);
 }

@@ -199,6 +199,26 @@ static int set_number(const struct row *r, const char *value, uint64_t *n, char 
 	return -EINVAL;
 }
 
+static int set_text(const struct row *r, const char *value, char *to, char *error)
+{
+	/* an empty one is a variable that somebody forgot, such as of a key file */
+	if (!value || !*value || strlen(value) >= r->max) {
+		snprintf(error, 256, "option %s: it wants %s, 1 to %llu characters%s", r->name,
+			 r->value, (unsigned long long)r->max - 1,
+			 value && *value ? "" : "; without one, leave the option out");
+		return -EINVAL;
+	}
+	if ((!strcmp(r->value, "PATH") || !strcmp(r->value, "DIR") || !strcmp(r->value, "FILE")) &&
+	    *value != '/') { /* the daemon goes to / */
+		snprintf(error, 256, "option %s: '%.64s' is no whole path; give one from /",
+			 r->name, value);
+		return -EINVAL;
+	}
+	memset(to, 0, r->max);
+	memcpy(to, value, strlen(value) + 1);
+	return 0;
+}
+
 static int set(struct kvc_options *o, const struct row *r, const char *value, char *error)
 {
 	uint64_t *n = (uint64_t *)((char *)o + r->at), v;
@@ -259,24 +279,7 @@ static int set(struct kvc_options *o, const struct row *r, const char *value, ch
 			strcat_bounded((char *)n, " ", r->max);
 		strcat_bounded((char *)n, value, r->max);
 		return 0;
-	case TEXT:
-		/* an empty one is a variable that somebody forgot, such as of a key file */
-		if (!value || !*value || strlen(value) >= r->max) {
-			snprintf(error, 256, "option %s: it wants %s, 1 to %llu characters%s",
-				 r->name, r->value, (unsigned long long)r->max - 1,
-				 value && *value ? "" : "; without one, leave the option out");
-			return -EINVAL;
-		}
-		if ((!strcmp(r->value, "PATH") || !strcmp(r->value, "DIR") ||
-		     !strcmp(r->value, "FILE")) &&
-		    *value != '/') { /* the daemon goes to / */
-			snprintf(error, 256, "option %s: '%.64s' is no whole path; give one from /",
-				 r->name, value);
-			return -EINVAL;
-		}
-		memset((char *)n, 0, r->max);
-		memcpy((char *)n, value, strlen(value));
-		return 0;
+	case TEXT: return set_text(r, value, (char *)n, error);
 	}
 	return -EINVAL;
 }

@@ -136,6 +136,13 @@ w.told()
 two.write("m/c/l", b"x")
 two.umount()
 
+# one that is not empty is used, and it is said what becomes of what is there
+p = run(KV, two.path, OTHER, "-o", o, ok=True)
+assert f"mount point {OTHER} is not empty" in p.stdout and os.listdir(OTHER) == ["m"], p
+run("umount", OTHER, ok=True)
+assert os.listdir(OTHER) == ["theirs"]
+wait_for(lambda: run(FSCK, "-n", two.path).returncode == 0)
+
 # filesystems that are full, read-only, or somebody else's
 small = f"{TMP}/small"
 os.mkdir(small)

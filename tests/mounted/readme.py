@@ -83,7 +83,8 @@ for target in set(re.findall(r"(?:`|^|&& )make (?:MODE=\w+ )?([a-z][a-z-]*)", te
     assert re.search(rf"^(\.PHONY:.*\s)?{target}[:\s]", makefile, re.M), f"make {target}"
 for page, n in re.findall(r"\b([a-z.]*kvcachef?s?[a-z.-]*)\((\d)\)", text):
     assert os.path.exists(f"{TOP}/man/{page}.{n}"), f"{page}({n})"
-for path in re.findall(r"\]\(([^)]+)\)", text) + re.findall(r"`((?:scripts|man|tests)/[^` ]*)`", text):
+for path in re.findall(r"\]\(([^)]+)\)|`((?:scripts|man|tests)/[^` ]*)`", text):
+    path = path[0] or path[1]
     assert os.path.exists(f"{TOP}/{path}"), path
 known = " ".join(run(binary(p), "--help").stdout for p in (
     "kvcachefs", "mkfs.kvcachefs", "fsck.kvcachefs", "kvcachectl"))

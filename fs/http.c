@@ -251,13 +251,11 @@ static int listen_at(struct kvfs *f, const char *where)
 {
 	struct addrinfo *a = NULL;
 	int err = address_of(where, &a);
+	bool open_to_all;
 
 	if (err)
 		return err;
-	if (!loopback(a->ai_addr) && !*f->http->token)
-		kvc_warn("metrics=%s can be reached from other machines, and anybody there may "
-			 "read it: give metrics_token=, or 127.0.0.1",
-			 where);
+	open_to_all = !loopback(a->ai_addr) && !*f->http->token;
 	f->http->daemon = MHD_start_daemon(
 		MHD_USE_AUTO_INTERNAL_THREAD | (a->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0), 0,
 		NULL, NULL, answer, f, MHD_OPTION_SOCK_ADDR, a->ai_addr,
@@ -266,9 +264,15 @@ static int listen_at(struct kvfs *f, const char *where)
 		MHD_OPTION_NOTIFY_CONNECTION, on_connection, NULL, MHD_OPTION_END);
 	freeaddrinfo(a);
 	if (!f->http->daemon) {
-		kvc_error("option metrics: cannot listen on %s: %s", where, strerror(errno));
+		kvc_error("option metrics: cannot listen on %s: %s; give an address of this "
+			  "machine and a free port",
+			  where, strerror(errno));
 		return -EADDRINUSE;
 	}
+	if (open_to_all)
+		kvc_warn("metrics=%s can be reached from other machines, and anybody there may "
+			 "read it: give metrics_token=, or 127.0.0.1",
+			 where);
 	return 0;
 }
 

@@ -10,14 +10,18 @@
 #include "registry.h"
 #include "rights.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <getopt.h>
+#include <limits.h>
+#include <linux/magic.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/statvfs.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 
 static void usage(FILE *out)
@@ -34,9 +38,11 @@ static void usage(FILE *out)
 
 static int fail(const char *format, const char *a, const char *b)
 {
-	fprintf(stderr, "kvcachefs: ");
-	fprintf(stderr, format, a, b);
-	fprintf(stderr, "\n");
+	char text[2048];
+
+	snprintf(text, sizeof text, format, a, b);
+	kvc_one_line(text);
+	fprintf(stderr, "kvcachefs: %s\n", text);
 	return 1;
 }
 
@@ -58,10 +64,38 @@ static int check_mountpoint(const char *path)
 	if (is_dead(path)) /* of the store's last daemon, perhaps: who has the lock knows */
 		return 0;
 	if (stat(path, &st))
-		return fail("mount point %s: %s", path, strerror(errno));
+		return errno == ENOENT
+			       ? fail("mount point %s is not there; make it: mkdir%s", path, "")
+			       : fail("mount point %s: %s", path, kvc_why(errno));
 	if (!S_ISDIR(st.st_mode))
-		return fail("mount point %s is not a folder%s", path, "");
+		return fail("mount point %s is not a folder; give one%s", path, "");
 	return 0;
+}
+
+/* Is a store served there? A second mount would hide the first, whose daemon goes on below it. */
+static bool is_served(const char *path)
+{
+	char config[PATH_MAX + 32];
+	struct statfs st;
+
+	snprintf(config, sizeof config, "%s/.kvcachefs/config", path);
+	return !statfs(path, &st) && st.f_type == FUSE_SUPER_MAGIC && !access(config, F_OK);
+}
+
+/* Such as what an engine has stored there before the mount. */
+static void warn_of_hidden(const char *path)
+{
+	DIR *d = opendir(path);
+	const struct dirent *e;
+	bool any = false;
+
+	while (d && !any && (e = readdir(d)))
+		any = strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
+	if (d)
+		closedir(d);
+	if (any)
+		kvc_warn("mount point %s is not empty: what is in it is hidden until the unmount",
+			 path);
 }
 
 /*
@@ -72,6 +106,10 @@ static int clear_mountpoint(const char *path)
 {
 	int err;
 
+	if (is_served(path))
+		return fail("mount point %s: another store is mounted there; umount it first, or "
+			    "give another folder%s",
+			    path, "");
 	if (!is_dead(path))
 		return 0;
 	err = -kvfs_detach(path);
@@ -112,6 +150,7 @@ static int run(const struct kvc_options *o, const char *store_path, const char *
 		kvc_store_close(&store);
 		return 1;
 	}
+	warn_of_hidden(mountpoint);
 	err = kvct_open_all(&store, o, tiers, &n, error);
 	if (!err) {
 		err = kvc_open(&f.k, o, &store, tiers, n, error);
@@ -148,6 +187,22 @@ static int parent(int fd, pid_t child, const char *mountpoint)
 	return fail("the mount on %s does not answer%s", mountpoint, "");
 }
 
+static bool is_below(const char *path, const char *folder)
+{
+	size_t n = strlen(folder);
+
+	return !strncmp(path, folder, n) && (!path[n] || path[n] == '/' || folder[n - 1] == '/');
+}
+
+/* What the daemon opens while it serves would be looked for in its own mount. */
+static int check_apart(const char *store, const char *mountpoint)
+{
+	if (!is_below(store, mountpoint) && !is_below(mountpoint, store))
+		return 0;
+	return fail("mount point %s: it would hide the store %s, or be in it; give another folder",
+		    mountpoint, store);
+}
+
 /* realpath fails on the mount of a dead daemon. */
 static char *absolute(const char *path)
 {
@@ -161,19 +216,55 @@ static char *absolute(const char *path)
 	return p ?: strdup(path);
 }
 
+/* What is not an option: the store and the mount point, as whole paths that the caller frees. */
+static int take_paths(int n, char **words, char **store, char **mountpoint)
+{
+	if (n != 2)
+		return fail("it takes a store and a mount point%s; kvcachefs --help shows all%s",
+			    n > 2 ? " and no more words" : "", "");
+	if (!*words[0] || !*words[1])
+		return fail("the path of the %s is empty; is a variable not set?%s",
+			    *words[0] ? "mount point" : "store", "");
+	*store = absolute(words[0]);
+	*mountpoint = absolute(words[1]);
+	if (!*store || !*mountpoint)
+		return fail("out of memory%s%s", "", "");
+	return check_apart(*store, *mountpoint);
+}
+
+/* A child that goes on without a terminal; this returns when its mount answers. */
+static int run_behind(const struct kvc_options *o, const char *store, const char *mountpoint)
+{
+	pid_t child;
+	int fd[2];
+
+	if (pipe2(fd, O_CLOEXEC))
+		return fail("cannot make a pipe: %s%s", kvc_why(errno), "");
+	child = fork();
+	if (child < 0)
+		return fail("cannot fork: %s%s", kvc_why(errno), "");
+	if (child) {
+		close(fd[1]);
+		return parent(fd[0], child, mountpoint);
+	}
+	close(fd[0]);
+	setsid();
+	return chdir("/") ? 1 : run(o, store, mountpoint, fd[1]);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct option longs[] = {
 		{ "foreground", 0, 0, 'f' }, { "help", 0, 0, 'h' }, { "version", 0, 0, 'V' }, { 0 }
 	};
 	struct kvc_options o;
-	char error[256], *store, *mountpoint;
+	KVC_MEM char *store = NULL, *mountpoint = NULL;
+	char error[256];
 	bool foreground = false;
-	int c, fd[2];
-	pid_t child;
+	int c;
 
 	kvc_options_init(&o);
-	while ((c = getopt_long(argc, argv, "fo:hVsnv", longs, NULL)) != -1)
+	while ((c = getopt_long(argc, argv, ":fo:hVsnv", longs, NULL)) != -1)
 		switch (c) {
 		case 'f': foreground = true; break;
 		case 'o':
@@ -186,18 +277,13 @@ int main(int argc, char **argv)
 		case 'n':
 		case 'v': break; /* what mount(8) hands on */
 		default:
-			fprintf(stderr, "kvcachefs: kvcachefs --help shows what it takes\n");
-			return 1;
+			kvc_getopt_error(c, argv, "kvcachefs", error);
+			return fail("%s%s", error, "");
 		}
-	if (argc - optind != 2)
-		return fail("it takes a store and a mount point; kvcachefs --help shows all%s%s",
-			    "", "");
-	if (kvc_options_check(&o, error))
+	if (argc - optind == 2 && kvc_options_check(&o, error))
 		return fail("%s%s", error, "");
-	store = absolute(argv[optind]);
-	mountpoint = absolute(argv[optind + 1]);
-	if (!store || !mountpoint)
-		return fail("out of memory%s%s", "", "");
+	if (take_paths(argc - optind, argv + optind, &store, &mountpoint))
+		return 1;
 	kvc_log_setup(false, o.debug);
 	if (*o.keyfile)
 		prctl(PR_SET_DUMPABLE, 0); /* keys are for nobody's core dump or debugger */
@@ -208,26 +294,5 @@ int main(int argc, char **argv)
 		;
 	if (c > 2)
 		close(c);
-	if (foreground) {
-		c = run(&o, store, mountpoint, -1);
-	} else {
-		if (pipe2(fd, O_CLOEXEC))
-			return fail("cannot make a pipe: %s%s", strerror(errno), "");
-		child = fork();
-		if (child < 0)
-			return fail("cannot fork: %s%s", strerror(errno), "");
-		if (!child) {
-			close(fd[0]);
-			setsid();
-			if (chdir("/"))
-				return 1;
-			c = run(&o, store, mountpoint, fd[1]);
-		} else {
-			close(fd[1]);
-			c = parent(fd[0], child, mountpoint);
-		}
-	}
-	free(store);
-	free(mountpoint);
-	return c;
+	return foreground ? run(&o, store, mountpoint, -1) : run_behind(&o, store, mountpoint);
 }

@@ -10,9 +10,12 @@
  */
 #include "kvcachefs.h"
 
+#include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #ifdef EXAMPLE_CUDA
 #include <cuda_runtime_api.h>
 #endif
@@ -89,9 +92,40 @@ static struct kvcachefs_paged cache_of(void **layers, int device)
 	};
 }
 
-int main(int argc, char **argv)
+/* The words: MOUNT [DEVICE]. Whether they are not. */
+static bool wrong_words(int argc, char **argv, int *device)
 {
-	int device = argc > 2 ? atoi(argv[2]) : -1, err = 1;
+	char none[] = "", *end = none;
+
+	*device = argc > 2 ? (int)strtol(argv[2], &end, 10) : -1;
+	if (argc == 2 || (argc == 3 && *argv[2] && !*end && *device >= -1))
+		return false;
+	if (argc == 3)
+		fprintf(stderr,
+			"example_offload: DEVICE '%s' is not the number of a GPU, nor -1 for the "
+			"host's memory\n",
+			argv[2]);
+	else
+		fprintf(stderr, "example_offload: give it MOUNT [DEVICE]\n");
+	return true;
+}
+
+/* Or the files would be made in what is only a folder. */
+static bool no_mount(const char *path)
+{
+	char lease[4096];
+
+	snprintf(lease, sizeof lease, "%s/.kvcachefs/lease", path);
+	if (!access(lease, F_OK))
+		return false;
+	fprintf(stderr, "example_offload: %s is no kvcachefs mount: %s\n",
+		*path ? path : "an empty path", strerror(errno));
+	return true;
+}
+
+static int offload(const char *mount, int device)
+{
+	int err = 1;
 	void *layers[LAYERS] = { NULL };
 	uint8_t *before = malloc(LAYERS * LAYER_BYTES);
 	struct kvcachefs_paged cache = cache_of(layers, device);
@@ -100,10 +134,8 @@ int main(int argc, char **argv)
 	int64_t blocks[TOKENS / BLOCK_SIZE];
 	char hex[KVCACHEFS_TEXT_MAX], paths[LAYERS][128];
 
-	if (argc < 2 || !before) {
-		fprintf(stderr, "usage: example_offload MOUNT [DEVICE]\n");
-		return 2;
-	}
+	if (!before)
+		goto no_memory;
 	/* 1. The chunk's key, from its tokens. */
 	if (key_of(hex))
 		goto fail;
@@ -111,7 +143,7 @@ int main(int argc, char **argv)
 	for (int l = 0; l < LAYERS; l++) {
 		layers[l] = memory(device, LAYER_BYTES);
 		if (!layers[l])
-			goto done;
+			goto no_memory;
 		fill(layers[l], (size_t)l);
 		memcpy(before + (size_t)l * LAYER_BYTES, layers[l], LAYER_BYTES);
 	}
@@ -126,14 +158,14 @@ int main(int argc, char **argv)
 								.n = TOKENS / BLOCK_SIZE } };
 	}
 	/* 3. Store all layers in one call. */
-	if (kvcachefs_store(&transfer, argv[1], &cache, items, LAYERS, NULL) ||
+	if (kvcachefs_store(&transfer, mount, &cache, items, LAYERS, NULL) ||
 	    kvcachefs_transfer_free(transfer))
 		goto fail;
 	/* 4. The engine reuses the memory. */
 	for (int l = 0; l < LAYERS; l++)
 		reuse(layers[l], blocks);
 	/* 5. Load it back. */
-	if (kvcachefs_load(&transfer, argv[1], &cache, items, LAYERS, NULL) ||
+	if (kvcachefs_load(&transfer, mount, &cache, items, LAYERS, NULL) ||
 	    kvcachefs_transfer_free(transfer))
 		goto fail;
 	err = 0;
@@ -141,6 +173,10 @@ int main(int argc, char **argv)
 		err |= memcmp(before + (size_t)l * LAYER_BYTES, layers[l], LAYER_BYTES) != 0;
 	printf("%s: %d layers of %d tokens stored under example/%s and loaded again: %s\n",
 	       kvcachefs_version(), LAYERS, TOKENS, hex, err ? "DIFFERENT" : "the same");
+	goto done;
+no_memory:
+	fprintf(stderr, "example_offload: out of memory; it wants %llu MiB%s\n",
+		2 * LAYERS * LAYER_BYTES >> 20, device >= 0 ? " that the device can use" : "");
 	goto done;
 fail:
 	fprintf(stderr, "example_offload: %s\n", kvcachefs_error());
@@ -151,4 +187,13 @@ done:
 		free(layers[l]);
 #endif
 	return err != 0;
+}
+
+int main(int argc, char **argv)
+{
+	int device;
+
+	if (wrong_words(argc, argv, &device))
+		return 2;
+	return no_mount(argv[1]) ? 1 : offload(argv[1], device);
 }

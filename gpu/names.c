@@ -602,5 +602,7 @@ int kvcachefs_name_set(struct kvcachefs_name *n, const char *member, const char 
 			return 0;
 		}
 	}
-	return kvcachefs_fail(-EINVAL, "a name has no '%s'", member);
+	return kvcachefs_fail(-EINVAL,
+			      "a name has no member '%s'; kvcachectl(8) has those of each naming",
+			      member);
 }

@@ -52,8 +52,9 @@ static int item_fail(struct kvcachefs_transfer *t, size_t i, int err)
 	const char *path = t->items[i].path;
 
 	t->items[i].err = err;
-	if (!t->err)
-		t->err = err;
+	if (t->err) /* whose line stays, where this one has none of its own */
+		return err;
+	t->err = err;
 	if (!strstr(kvcachefs_error(), path)) { /* say which object it was */
 		char text[512];
 

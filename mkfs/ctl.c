@@ -106,6 +106,14 @@ static int run(const struct kvm_command *c, int n, char **words)
 	return 0;
 }
 
+/* What could not be printed was not done, as on a full disk. */
+static int printed(int rc)
+{
+	if (!ferror(stdout) && !fflush(stdout))
+		return rc;
+	return rc ?: kvm_fail("stdout: %s", kvc_why(errno));
+}
+
 int main(int argc, char **argv)
 {
 	kvm_name = "kvcachectl";
@@ -113,14 +121,14 @@ int main(int argc, char **argv)
 		return kvm_misused("a command is missing");
 	if (for_help(1, argv + 1)) {
 		usage(stdout);
-		return 0;
+		return printed(0);
 	}
 	if (!strcmp(argv[1], "-V") || !strcmp(argv[1], "--version")) {
 		printf("kvcachectl %s\n", KVC_VERSION);
-		return 0;
+		return printed(0);
 	}
 	for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
 		if (!strcmp(commands[i].name, argv[1]))
-			return run(&commands[i], argc - 2, argv + 2);
-	return kvm_misused("there is no command %s", argv[1]);
+			return printed(run(&commands[i], argc - 2, argv + 2));
+	return kvm_misused("there is no command '%s'", argv[1]);
 }

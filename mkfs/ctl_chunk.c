@@ -208,7 +208,7 @@ int kvm_run_stat(int argc, char **argv)
 		err = !realpath(argv[i], path) || stat(mnt, &root) ? -errno
 								   : examine(path, &root, &it);
 		if (err) {
-			failed = kvm_fail("%s: %s", argv[i], strerror(-err));
+			failed = kvm_fail("%s: %s", argv[i], kvc_why(-err));
 		} else if (json) {
 			print_json(&j, "path", argv[i], path, &it);
 			kvm_json_end(&j, '}');
@@ -265,7 +265,7 @@ static int list_entry(struct listing *l, const char *path, size_t base)
 	int err = examine(path, &l->root, &it);
 
 	if (err)
-		return err == -ENOENT ? 0 : kvm_fail("%s: %s", path, strerror(-err));
+		return err == -ENOENT ? 0 : kvm_fail("%s: %s", path, kvc_why(-err));
 	if (!l->recursive || has_files(&it) || !strcmp(it.is, "other"))
 		list_one(l, path + base, path, &it);
 	else
@@ -280,7 +280,7 @@ static int list_folder(struct listing *l, const char *path, size_t base)
 	int n = scandir(path, &e, NULL, alphasort), failed = 0;
 
 	if (n < 0)
-		return errno == ENOENT ? 0 : kvm_fail("%s: %s", path, strerror(errno));
+		return errno == ENOENT ? 0 : kvm_fail("%s: %s", path, kvc_why(errno));
 	for (int i = 0; i < n; i++) {
 		/* not on the stack, of which a deep tree would take much */
 		KVC_MEM char *below = NULL;
@@ -311,7 +311,7 @@ int kvm_run_ls(int argc, char **argv)
 		return 1;
 	if (!realpath(argc ? argv[0] : mnt, path) || stat(mnt, &l.root) ||
 	    (err = examine(path, &l.root, &it)))
-		return kvm_fail("%s: %s", argc ? argv[0] : mnt, strerror(err ? -err : errno));
+		return kvm_fail("%s: %s", argc ? argv[0] : mnt, kvc_why(err ? -err : errno));
 	if (l.json) {
 		kvm_json_begin(&l.j, NULL, '{');
 		kvm_json_text(&l.j, "path", path);

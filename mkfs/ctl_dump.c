@@ -268,15 +268,15 @@ int kvm_run_dump(int argc, char **argv)
 	if (argc)
 		file = argv[0];
 	if (getrandom(d.salt, sizeof d.salt, 0) != sizeof d.salt)
-		return kvm_fail("no random bytes: %s", strerror(errno));
+		return kvm_fail("no random bytes: %s", kvc_why(errno));
 	fd = strcmp(file, "-") ? open(file, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)
 			       : dup(STDOUT_FILENO);
 	d.out = fd < 0 ? NULL : fdopen(fd, "w");
 	if (!d.out)
-		return kvm_fail("%s: %s", file, strerror(errno));
+		return kvm_fail("%s: %s", file, kvc_why(errno));
 	err = put_all(&d);
 	if ((ferror(d.out) | fclose(d.out)) && !err)
-		err = kvm_fail("%s: %s", file, strerror(errno));
+		err = kvm_fail("%s: %s", file, kvc_why(errno));
 	if (err || !strcmp(file, "-"))
 		return err;
 	if (!json) {

@@ -69,10 +69,10 @@ static int pass_on(struct events *e)
 		take_lines(e);
 	}
 	if (n < 0 && errno != EINTR)
-		return kvm_fail("the mount tells nothing more: %s", strerror(errno));
+		return kvm_fail("the mount tells nothing more: %s", kvc_why(errno));
 	if (e->publish)
 		return kvm_publish_send(e->publish);
-	return fflush(stdout) ? kvm_fail("stdout: %s", strerror(errno)) : 0;
+	return fflush(stdout) ? kvm_fail("stdout: %s", kvc_why(errno)) : 0;
 }
 
 static int tell_file(const char *path, const struct stat *st, int type, struct FTW *at)
@@ -136,7 +136,7 @@ int kvm_run_events(int argc, char **argv)
 	if (err)
 		return err;
 	if (text && (kvm_time_parse(text, &seconds) || !seconds))
-		return kvm_misused("--for %s: a time such as 30s, 10m or 2h", text);
+		return kvm_misused("--for %s: a time such as 30s, 10m or 2h", kvm_shown(text));
 	if (!zmq.address && (*zmq.topic || zmq.arrays || zmq.bytes))
 		return kvm_misused("--topic, --arrays and --bytes are of --zmq");
 	if (kvm_mount_of(argc ? argv[0] : NULL, e.mnt) ||

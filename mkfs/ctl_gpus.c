@@ -54,7 +54,7 @@ int kvm_run_gpus(int argc, char **argv)
 	if (err)
 		return err;
 	if (!d)
-		return kvm_fail("%s: %s", folder, strerror(errno));
+		return kvm_fail("%s: %s", folder, kvc_why(errno));
 	if (json) {
 		kvm_json_begin(&j, NULL, '{');
 		kvm_json_begin(&j, "gpus", '[');

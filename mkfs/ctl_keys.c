@@ -56,7 +56,7 @@ int kvm_run_newkey(int argc, char **argv)
 	fd = open(argv[0], O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	f = fd < 0 ? NULL : fdopen(fd, "a+");
 	if (!f)
-		return kvm_fail("%s: %s", argv[0], strerror(errno));
+		return kvm_fail("%s: %s", kvm_shown(argv[0]), kvc_why(errno));
 	if (fstat(fd, &st) || (st.st_mode & 077)) {
 		fclose(f);
 		return kvm_fail("%s can be used by others; make it yours alone: chmod 600",
@@ -68,7 +68,7 @@ int kvm_run_newkey(int argc, char **argv)
 	fclose(f);
 	explicit_bzero(&secret, sizeof secret);
 	if (err)
-		return kvm_fail("no key could be added to %s: %s", argv[0], strerror(-err));
+		return kvm_fail("no key could be added to %s: %s", argv[0], kvc_why(-err));
 	if (!json) {
 		printf("key %lu added to %s\n", id, argv[0]);
 		return 0;
@@ -144,7 +144,9 @@ static int hash_file(struct kvcachefs_hasher *h, FILE *f, const char *name, stru
 			token = token * 10 + (uint64_t)(c - '0');
 			any = true;
 			if (token > UINT32_MAX) {
-				err = kvm_fail("%s: a token id is larger than 4294967295", name);
+				err = kvm_fail(
+					"%s: a token id is larger than 4294967295, the largest",
+					name);
 				break;
 			}
 		}
@@ -155,7 +157,7 @@ static int hash_file(struct kvcachefs_hasher *h, FILE *f, const char *name, stru
 		else if (made)
 			err = print_key(h, key, naming);
 	} while (c != EOF && !err);
-	return err;
+	return err ?: ferror(f) ? kvm_fail("%s: %s", name, kvc_why(errno)) : 0;
 }
 
 /* SCHEME[:TOKENS] */
@@ -171,7 +173,7 @@ static int read_scheme(char *text, struct kvcachefs_keys *keys)
 	keys->block_tokens = (unsigned)strtoul(colon + 1, &end, 10);
 	if (!keys->block_tokens || *end || colon[1] < '0' || colon[1] > '9' ||
 	    keys->block_tokens > 1 << 20)
-		return kvm_fail("%s: a block has 1 to 1048576 tokens", colon + 1);
+		return kvm_fail("%s:%s: a block has 1 to 1048576 tokens", text, colon + 1);
 	return kvcachefs_scheme_find(text, &keys->scheme) ? kvm_fail("%s", kvcachefs_error()) : 0;
 }
 
@@ -195,7 +197,7 @@ int kvm_run_hash(int argc, char **argv)
 	f = strcmp(argv[1], "-") ? fopen(argv[1], "re") : stdin;
 	if (!f) {
 		kvcachefs_hasher_free(h);
-		return kvm_fail("%s: %s", argv[1], strerror(errno));
+		return kvm_fail("%s: %s", kvm_shown(argv[1]), kvc_why(errno));
 	}
 	if (json) {
 		naming.json = &j;

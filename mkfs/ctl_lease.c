@@ -16,7 +16,7 @@ static int print_below(FILE *out, const char *mnt, const char *path)
 	size_t n = strlen(mnt);
 
 	if (!whole)
-		return kvm_fail("%s: %s", path, strerror(errno));
+		return kvm_fail("%s: %s", path, kvc_why(errno));
 	if (strncmp(whole, mnt, n) != 0 || (whole[n] && whole[n] != '/'))
 		return kvm_fail("%s: it is not below %s", path, mnt);
 	fprintf(out, "%s\n", whole[n] ? whole + n + 1 : "");
@@ -101,11 +101,11 @@ static int hold_lease(int fd, bool json)
 		n += got > 0 ? (size_t)got : 0;
 	} while (got > 0);
 	if (got < 0)
-		return kvm_fail("lease: %s", strerror(errno));
+		return kvm_fail("lease: %s", kvc_why(errno));
 	text[n] = 0;
 	print_lease(text, json);
 	if (fflush(stdout))
-		return kvm_fail("%s", strerror(errno));
+		return kvm_fail("%s", kvc_why(errno));
 	pause();
 	return 0;
 }
@@ -139,7 +139,7 @@ static int ask(char **paths, int n, bool hold, bool json)
 		ssize_t w = write(fd, list + at, len - at);
 
 		if (w < 0)
-			return kvm_fail("lease: %s", strerror(errno));
+			return kvm_fail("lease: %s", kvc_why(errno));
 		at += (size_t)w;
 	}
 	return hold ? hold_lease(fd, json) : 0;

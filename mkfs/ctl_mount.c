@@ -15,12 +15,17 @@
 
 static int no_mount(const char *path, int err)
 {
+	path = kvm_shown(path);
 	return err == ENOTCONN || err == ECONNABORTED
 		       ? kvm_fail("%s: the daemon of this mount has ended; mount its store again, "
 				  "or umount it",
 				  path)
-	       : err == 0 ? kvm_fail("%s: this is no kvcachefs mount, nor in one", path)
-			  : kvm_fail("%s: %s; so this is no kvcachefs mount", path, strerror(err));
+	       : err == 0 ? kvm_fail("%s: this is no kvcachefs mount, nor in one; findmnt -t "
+				     "fuse.kvcachefs lists them",
+				     path)
+			  : kvm_fail("%s: %s; so this is no kvcachefs mount, which findmnt -t "
+				     "fuse.kvcachefs lists",
+				     path, strerror(err));
 }
 
 struct search {
@@ -28,9 +33,25 @@ struct search {
 	dev_t dev;
 	unsigned found;
 	bool part;     /* a folder of it is mounted, at least */
+	int err;       /* its daemon has died */
 	char *mnt;     /* the first that was found */
 	FILE *choices; /* all, for people */
 };
+
+/*
+ * A dead daemon's mount may still tell its attributes, and list a folder, which the kernel keeps,
+ * but not this. Its death cancels what it was asked last; who asks again is told.
+ */
+static int unserved(const char *path)
+{
+	struct statfs fs;
+	int err;
+
+	do
+		err = statfs(path, &fs) ? errno : 0;
+	while (err == ECANCELED && !usleep(1000));
+	return err == ENOTCONN || err == ECONNABORTED ? err : 0;
+}
 
 static bool is_ours(const struct kvm_mounted *m)
 {
@@ -47,6 +68,8 @@ static int is_it(void *arg, const struct kvm_mounted *m)
 	s->part = true;
 	if (strcmp(m->root, "/") != 0 || stat(m->path, &st) || st.st_dev != m->dev)
 		return 0; /* a part of it, or hidden below another mount */
+	if ((s->err = unserved(m->path)))
+		return 1;
 	snprintf(s->mnt, KVM_PATH, "%s", m->path);
 	s->found = 1;
 	return 1;
@@ -87,9 +110,9 @@ static int the_only_one(char mnt[KVM_PATH])
 	if (fclose(s.choices))
 		return kvm_fail("out of memory");
 	if (err < 0)
-		return kvm_fail("/proc/self/mountinfo: %s", strerror(-err));
+		return kvm_fail("/proc/self/mountinfo: %s", kvc_why(-err));
 	if (!s.found)
-		return kvm_fail("no kvcachefs is mounted here");
+		return kvm_fail("no kvcachefs is mounted here; kvcachefs STORE MOUNTPOINT does");
 	if (s.found > 1)
 		return kvm_fail("%u are mounted, say which:%s", s.found, text);
 	memcpy(mnt, first, KVM_PATH);
@@ -109,7 +132,9 @@ int kvm_mount_of(const char *inside, char mnt[KVM_PATH])
 	s.dev = st.st_dev;
 	err = kvm_mounts_each(is_it, &s);
 	if (err < 0)
-		return kvm_fail("/proc/self/mountinfo: %s", strerror(-err));
+		return kvm_fail("/proc/self/mountinfo: %s", kvc_why(-err));
+	if (s.err)
+		return no_mount(inside, s.err);
 	if (!s.found && s.part)
 		return kvm_fail("%s: only a part of that kvcachefs is mounted here, and what you "
 				"ask is of its root",

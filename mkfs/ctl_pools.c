@@ -121,7 +121,8 @@ static int choose(struct found *all, int n, char **names)
 
 		while (at < all->n && strcmp(all->v[at].path, names[i]) != 0)
 			at++;
-		failed |= at == all->n ? kvm_fail("%s is not a pool", names[i])
+		failed |= at == all->n ? kvm_fail("%s is not a pool; kvcachectl pools lists them",
+						  names[i])
 				       : may_free(&all->v[at]);
 	}
 	for (size_t at = 0; at < all->n && !failed; at++) {
@@ -160,7 +161,7 @@ static int free_them(const struct found *all, bool yes)
 			failed = kvm_fail("%s is not freed: %s", p->path,
 					  err == -EBUSY    ? "it is in use"
 					  : err == -ESTALE ? "its store is there again"
-							   : strerror(-err));
+							   : kvc_why(-err));
 		else
 			printf("%s freed, %s\n", p->path, kvc_size_text(p->bytes, size));
 	}
@@ -192,7 +193,7 @@ int kvm_run_pools(int argc, char **argv)
 	err = kvm_pools_each(folder, collect, &all);
 	if (err)
 		err = kvm_fail("cannot look for pools in %s: %s", folder ?: "/proc/self/mountinfo",
-			       strerror(-err));
+			       kvc_why(-err));
 	else
 		err = give ? choose(&all, argc, argv) ?: free_them(&all, yes) : list(&all, json);
 	free(all.v);

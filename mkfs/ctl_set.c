@@ -45,7 +45,7 @@ static int trouble(const char *path, const char *attr, int err)
 	for (size_t i = 0; i < sizeof troubles / sizeof troubles[0]; i++)
 		if (troubles[i].err == err && !strcmp(troubles[i].attr, attr))
 			return kvm_fail("%s: %s", path, troubles[i].text);
-	return kvm_fail("%s: %s", path, strerror(err));
+	return kvm_fail("%s: %s", path, kvc_why(err));
 }
 
 static bool get(const char *path, const char *attr, char value[256])
@@ -118,7 +118,7 @@ int kvm_run_ttl(int argc, char **argv)
 		return err;
 	if (strcmp(argv[0], "never") != 0 && (kvm_time_parse(argv[0], &s) || !s || s > TIME_MAX))
 		return kvm_misused("ttl %s: a time such as 90s, 10m, 2h, 7d or 4w, or never",
-				   argv[0]);
+				   kvm_shown(argv[0]));
 	snprintf(value, sizeof value, "%" PRIu64, s);
 	return set_all(argc - 1, argv + 1, "ttl", value);
 }
@@ -172,7 +172,7 @@ int kvm_run_quota(int argc, char **argv)
 	none = !strcmp(argv[0], "none");
 	if (!none && (kvc_size_parse(argv[0], &bytes) || bytes < QUOTA_MIN))
 		return kvm_misused("quota %s: a size of 1M or more, such as 500G, or none",
-				   argv[0]);
+				   kvm_shown(argv[0]));
 	for (int i = 1; i < argc && !none; i++) {
 		if (kvm_mount_of(argv[i], mnt)) /* before anything is asked or done */
 			return 1;
@@ -231,6 +231,8 @@ int kvm_run_evict(int argc, char **argv)
 
 	if (failed)
 		return failed;
+	if (!*from)
+		return kvm_misused("--from: a tier, such as disk, or cpu or all");
 	for (int i = 0; i < argc; i++) {
 		if (kvm_mount_of(argv[i], mnt))
 			return 1;

@@ -38,7 +38,7 @@ int kvm_mount_text(const char *mnt, const char *name, char **text)
 		return 0;
 	free(*text);
 	*text = NULL;
-	return kvm_fail("%s: %s", name, strerror(n ? (int)-n : ENOMEM));
+	return kvm_fail("%s: %s", name, kvc_why(n ? (int)-n : ENOMEM));
 }
 
 struct pair {

@@ -344,7 +344,7 @@ int kvm_run_status(int argc, char **argv)
 	if (err)
 		return err;
 	if (interval && (kvm_time_parse(interval, &s) || !s || s > 3600))
-		return kvm_misused("--interval %s: a time of 1s to 1h", interval);
+		return kvm_misused("--interval %s: a time of 1s to 1h", kvm_shown(interval));
 	err = kvm_mount_of(argc ? argv[0] : NULL, m.path);
 	if (!err && s) {
 		err = read_figures(m.path, &m.first);

@@ -51,7 +51,7 @@ int kvm_control(const char *mnt, const char *words, char *answer, size_t room)
 			: err == EBUSY  ? "another such work is under way"
 			: err == ESRCH  ? "none is under way"
 			: err == EINVAL ? "this mount's daemon does not know that"
-					: strerror(err));
+					: kvc_why(err));
 }
 
 static int look(struct sweep *s)
@@ -249,9 +249,10 @@ int kvm_run_verify(int argc, char **argv)
 	if (err)
 		return err;
 	if (rate && (kvc_size_parse(rate, &bytes) || !bytes))
-		return kvm_misused("--rate %s: bytes a second, such as 100M", rate);
+		return kvm_misused("--rate %s: bytes a second, such as 100M", kvm_shown(rate));
 	if (tier && (!*tier || strlen(tier) > 60 || strpbrk(tier, " \n")))
-		return kvm_misused("--tier %s: such as disk; kvcachectl config lists them", tier);
+		return kvm_misused("--tier %s: such as disk; kvcachectl config lists them",
+				   kvm_shown(tier));
 	if (stop && (tier || rate || s.json))
 		return kvm_misused("verify: --stop goes with no other option");
 	if (stop)

@@ -306,7 +306,7 @@ static int run(struct top *t, uint64_t interval, uint64_t count)
 		compare(t);
 		show(t);
 		if (fflush(stdout))
-			err = kvm_fail("%s", strerror(errno));
+			err = kvm_fail("stdout: %s", kvc_why(errno));
 	}
 	return err;
 }
@@ -315,22 +315,23 @@ int kvm_run_top(int argc, char **argv)
 {
 	struct sigaction act = { .sa_handler = leave };
 	struct top t = { .json = false };
-	const char *interval = "2", *count = "0";
+	const char *interval = "2", *count = NULL;
 	const struct kvm_option options[] = { { "json", &t.json, NULL },
 					      { "interval", NULL, &interval },
 					      { "count", NULL, &count },
 					      { 0 } };
-	uint64_t s = 0, n;
-	char *end;
+	uint64_t s = 0, n = 0;
+	char *end = NULL;
 	int err = kvm_options(&argc, argv, options);
 
 	if (err)
 		return err;
 	if (kvm_time_parse(interval, &s) || !s || s > 3600)
-		return kvm_misused("--interval %s: a time of 1s to 1h", interval);
-	n = strtoull(count, &end, 10);
-	if (*count < '0' || *count > '9' || *end)
-		return kvm_misused("--count %s: how often", count);
+		return kvm_misused("--interval %s: a time of 1s to 1h", kvm_shown(interval));
+	if (count)
+		n = strtoull(count, &end, 10);
+	if (count && (*count < '0' || *count > '9' || *end || !n))
+		return kvm_misused("--count %s: how often, 1 or more", kvm_shown(count));
 	err = kvm_mount_of(argc ? argv[0] : NULL, t.mnt);
 	if (err)
 		return err;

@@ -70,8 +70,12 @@ int kvm_options(int *argc, char **argv, const struct kvm_option *options)
 	for (i++; i < n; i++)
 		argv[left++] = argv[i];
 	*argc = left;
-	if (left < kvm_command->min || left > kvm_command->max)
-		return kvm_misused("usage: kvcachectl %s %s", kvm_command->name, kvm_command->args);
+	if (left < kvm_command->min)
+		return kvm_misused("words are missing; usage: kvcachectl %s %s", kvm_command->name,
+				   kvm_command->args);
+	if (left > kvm_command->max)
+		return kvm_misused("%s is a word too many; usage: kvcachectl %s %s",
+				   argv[kvm_command->max], kvm_command->name, kvm_command->args);
 	return 0;
 }
 

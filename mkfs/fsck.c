@@ -113,13 +113,13 @@ int main(int argc, char **argv)
 	struct kvc_store s;
 	char error[512] = "";
 	const char *device = NULL;
-	bool data = false, rebuild = false;
+	bool data = false, rebuild = false, look = false;
 	int c, err;
 
 	kvm_name = "fsck.kvcachefs";
-	while ((c = getopt_long(argc, argv, "nyahVTM", longs, NULL)) != -1)
+	while ((c = getopt_long(argc, argv, ":nyahVTM", longs, NULL)) != -1)
 		switch (c) {
-		case 'n': r.mend = false; break;
+		case 'n': look = true; break;
 		case 'y':
 		case 'a': r.mend = true; break;
 		case DATA: data = true; break;
@@ -130,24 +130,30 @@ int main(int argc, char **argv)
 		case 'h': usage(stdout); return 0;
 		case 'V': printf("fsck.kvcachefs %s\n", KVC_VERSION); return 0;
 		default:
-			fprintf(stderr,
-				"fsck.kvcachefs: fsck.kvcachefs --help shows what it takes\n");
+			kvc_getopt_error(c, argv, kvm_name, error);
+			kvm_fail("%s", error);
 			return 8;
 		}
 	if (argc - optind != 1) {
-		kvm_fail("it takes one store; fsck.kvcachefs --help shows all");
+		kvm_fail("it takes one store, not %d words; fsck.kvcachefs --help shows all",
+			 argc - optind);
+		return 8;
+	}
+	if (look && (r.mend || rebuild)) {
+		kvm_fail("-n changes nothing, %s does: give one of them",
+			 rebuild ? "--rebuild" : "-y");
 		return 8;
 	}
 	r.mend |= rebuild;
 	if ((err = kvm_open(&s, argv[optind], device, &r, error))) {
-		kvm_fail("%s", *error ? error : strerror(-err));
+		kvm_fail("%s", *error ? error : kvc_why(-err));
 		return err == -EBADMSG ? 4 : 8;
 	}
 	err = rebuild ? kvm_rebuild(&s, &r) : kvm_check(&s, data, &r);
 	kvc_store_close(&s);
 	if (err) {
 		kvm_fail("%s: %s; nothing that was not told as mended is changed", argv[optind],
-			 strerror(-err));
+			 kvc_why(-err));
 		return 8 | (r.mended ? 1 : 0);
 	}
 	return conclude(&r, argv[optind], rebuild);

@@ -54,7 +54,7 @@ static int from_frames(struct kvc_store *s, char *error)
 	int err = size_of(s->data, &s->data_size);
 
 	if (err) {
-		snprintf(error, 512, "cannot look at the data %s: %s", s->data, strerror(-err));
+		snprintf(error, 512, "cannot look at the data %s: %s", s->data, kvc_why(-err));
 		return err;
 	}
 	s->read_only = true;

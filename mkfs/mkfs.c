@@ -59,13 +59,16 @@ static int room(const struct kvc_store *s, uint64_t *bytes)
 		fd = open(s->data, O_RDWR | O_EXCL | O_CLOEXEC);
 		if (fd < 0)
 			return kvm_fail("cannot open the device %s: %s", s->data,
-					errno == EBUSY ? "it is in use" : strerror(errno));
+					errno == EBUSY ? "it is in use" : kvc_why(errno));
 		if (fstat(fd, &st) || !S_ISBLK(st.st_mode) || ioctl(fd, BLKGETSIZE64, bytes))
-			return kvm_fail("%s is not a block device", s->data);
+			return kvm_fail("%s is not a block device; without --device the data are a "
+					"file in the "
+					"store",
+					s->data);
 		return 0;
 	}
 	if (statvfs(s->dir, &v))
-		return kvm_fail("%s: %s", s->dir, strerror(errno));
+		return kvm_fail("%s: %s", s->dir, kvc_why(errno));
 	*bytes = (uint64_t)v.f_bavail * v.f_frsize;
 	return 0;
 }
@@ -111,11 +114,11 @@ static int make_data(const struct kvc_store *s)
 	int err;
 
 	if (fd < 0)
-		return kvm_fail("cannot make %s: %s", s->data, strerror(errno));
+		return kvm_fail("cannot make %s: %s", s->data, kvc_why(errno));
 	err = posix_fallocate(fd, 0, (off_t)s->data_size);
 	if (err)
-		return kvm_fail("cannot give %s its size: %s", s->data, strerror(err));
-	return fsync(fd) ? kvm_fail("%s: %s", s->data, strerror(errno)) : 0;
+		return kvm_fail("cannot give %s its size: %s", s->data, kvc_why(err));
+	return fsync(fd) ? kvm_fail("%s: %s", s->data, kvc_why(errno)) : 0;
 }
 
 /* A store without one works too: then what is full stays full until somebody else makes room. */
@@ -153,7 +156,7 @@ static int make_catalog(const struct kvc_store *s, const char *path)
 		fd = open(path, O_RDONLY | O_CLOEXEC);
 		err = err ?: fd < 0 || fsync(fd) ? -errno : 0;
 	}
-	return err ? kvm_fail("cannot make the catalog: %s", *error ? error : strerror(-err)) : 0;
+	return err ? kvm_fail("cannot make the catalog: %s", *error ? error : kvc_why(-err)) : 0;
 }
 
 /* ---- a new store ---- */
@@ -189,12 +192,12 @@ static int link_all(const struct kvc_store *s)
 		if (access(own, F_OK))
 			continue; /* data on a device, or no room for a reserve */
 		if (i == FILES - 1 && kvc_store_sync_dir(s))
-			return kvm_fail("%s: %s", s->dir, strerror(errno));
+			return kvm_fail("%s: %s", s->dir, kvc_why(errno));
 		if (link(own, name))
-			return kvm_fail("cannot make %s: %s", name, strerror(errno));
+			return kvm_fail("cannot make %s: %s", name, kvc_why(errno));
 	}
 	if (kvc_store_sync_dir(s))
-		return kvm_fail("%s: %s", s->dir, strerror(errno));
+		return kvm_fail("%s: %s", s->dir, kvc_why(errno));
 	for (size_t i = 0; i < FILES; i++)
 		unlink(making(s, files[i], own));
 	return 0;
@@ -214,7 +217,7 @@ static int make_new(struct kvc_store *s)
 		return 1;
 	err = kvc_super_save(s, KVC_STORE_MAKING KVC_STORE_COPY)
 		      ?: kvc_super_save(s, KVC_STORE_MAKING KVC_STORE_SUPER);
-	return err ? kvm_fail("cannot write the superblock: %s", strerror(-err)) : link_all(s);
+	return err ? kvm_fail("cannot write the superblock: %s", kvc_why(-err)) : link_all(s);
 }
 
 /* ---- instead of a store ---- */
@@ -236,7 +239,7 @@ static int grow_data(const struct kvc_store *s, const struct kvc_store *there)
 		err = errno;
 	if (err && fd >= 0 && ftruncate(fd, (off_t)there->data_size))
 		err = errno;
-	return err ? kvm_fail("cannot give %s its size: %s", s->data, strerror(err)) : 0;
+	return err ? kvm_fail("cannot give %s its size: %s", s->data, kvc_why(err)) : 0;
 }
 
 /* What failed before it was to take the old one's place. */
@@ -295,12 +298,12 @@ static int make_instead(struct kvc_store *s, struct kvc_store *there)
 	if (!err && rename(path, kvc_store_path(s, KVC_STORE_CATALOG_NEXT, next)))
 		err = -errno;
 	if (err)
-		return kvm_fail("cannot make the new store: %s", strerror(-err));
+		return kvm_fail("cannot make the new store: %s", kvc_why(-err));
 	err = kvc_store_sync_dir(s) ?: kvc_store_finish(there);
 	if (!err && *old.dir)
 		kvm_pools_each(NULL, free_old, &old);
 	return err ? kvm_fail("the new store is made, and the next mount makes it ready: %s",
-			      strerror(-err))
+			      kvc_why(-err))
 		   : 0;
 }
 
@@ -322,11 +325,12 @@ static int check_size(struct kvc_store *s, uint64_t old)
 				kvc_size_text(s->data_size, a),
 				kvc_size_text(KVC_STORE_MIN_SIZE, b));
 	if (s->data_size > free_bytes)
-		return kvm_fail("%s is more than the %s that %s has",
-				kvc_size_text(s->data_size, a), kvc_size_text(free_bytes, b),
-				s->device ? s->data : s->dir);
+		return kvm_fail(
+			"%s is more than the %s that %s has; give a smaller --size, or make room",
+			kvc_size_text(s->data_size, a), kvc_size_text(free_bytes, b),
+			s->device ? s->data : s->dir);
 	if (access(s->dir, W_OK))
-		return kvm_fail("cannot write in %s: %s", s->dir, strerror(errno));
+		return kvm_fail("cannot write in %s: %s", s->dir, kvc_why(errno));
 	return 0;
 }
 
@@ -340,7 +344,7 @@ static int open_there(struct kvc_store *there, const struct kvc_store *s, bool f
 	if (err == -ENOENT || (err == -EBADMSG && !kvc_store_signs(s)))
 		return -1;
 	if (err && err != -EBADMSG && err != -EPROTO)
-		return kvm_fail("cannot read %s/%s: %s", s->dir, KVC_STORE_SUPER, strerror(-err));
+		return kvm_fail("cannot read %s/%s: %s", s->dir, KVC_STORE_SUPER, kvc_why(-err));
 	if (!force)
 		return kvm_fail("%s is a store already; --force replaces it, and all it holds is "
 				"lost",
@@ -403,14 +407,14 @@ static int make_in(struct kvc_store *s, bool force)
 	int err;
 
 	if (!made && errno != EEXIST)
-		return kvm_fail("cannot make %s: %s", s->dir, strerror(errno));
+		return kvm_fail("cannot make %s: %s", s->dir, kvc_why(errno));
 	fd = open(s->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0)
-		return kvm_fail("cannot open %s: %s", s->dir, strerror(errno));
+		return kvm_fail("cannot open %s: %s", s->dir, kvc_why(errno));
 	if (flock(fd, LOCK_EX | LOCK_NB))
 		return errno == EWOULDBLOCK
 			       ? kvm_fail("another mkfs.kvcachefs is at work in %s", s->dir)
-			       : kvm_fail("cannot lock %s: %s", s->dir, strerror(errno));
+			       : kvm_fail("cannot lock %s: %s", s->dir, kvc_why(errno));
 	err = make(s, force);
 	if (err && made)
 		rmdir(s->dir);
@@ -428,11 +432,11 @@ int main(int argc, char **argv)
 	struct kvc_store s = { .lock_fd = -1 };
 	const char *device = NULL;
 	bool force = false;
-	char *real;
+	char *real, error[256];
 	int c;
 
 	kvm_name = "mkfs.kvcachefs";
-	while ((c = getopt_long(argc, argv, "s:d:FhV", longs, NULL)) != -1)
+	while ((c = getopt_long(argc, argv, ":s:d:FhV", longs, NULL)) != -1)
 		switch (c) {
 		case 's':
 			if (kvc_size_parse(optarg, &s.data_size) || !s.data_size)
@@ -444,15 +448,16 @@ int main(int argc, char **argv)
 		case 'F': force = true; break;
 		case 'h': usage(stdout); return 0;
 		case 'V': printf("mkfs.kvcachefs %s\n", KVC_VERSION); return 0;
-		default:
-			fprintf(stderr,
-				"mkfs.kvcachefs: mkfs.kvcachefs --help shows what it takes\n");
-			return 1;
+		default: kvc_getopt_error(c, argv, kvm_name, error); return kvm_fail("%s", error);
 		}
 	if (argc - optind != 1)
-		return kvm_fail("it takes one store; mkfs.kvcachefs --help shows all");
+		return kvm_fail("it takes one store, not %d words; mkfs.kvcachefs --help shows all",
+				argc - optind);
 	if (strlen(argv[optind]) >= sizeof s.dir - 64)
-		return kvm_fail("the path is too long");
+		return kvm_fail("the store's path is too long");
+	if (!*argv[optind] || (device && !*device))
+		return kvm_fail("the path of %s is empty; is a variable not set?",
+				*argv[optind] ? "--device" : "the store");
 	snprintf(s.dir, sizeof s.dir, "%s", argv[optind]);
 	s.device = device != NULL;
 	kvc_store_path(&s, KVC_STORE_DATA, s.data);

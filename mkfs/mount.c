@@ -41,12 +41,19 @@ int main(int argc, char **argv)
 		printf("mount.kvcachefs %s\n", KVC_VERSION);
 		return 0;
 	}
+	/* mount(8)'s -f: as if, which for kvcachefs would be the foreground */
+	for (int i = 1; i < argc; i++)
+		if (!strcmp(argv[i], "-f"))
+			return 0;
 	argv[0] = (char *)"kvcachefs";
 	beside(own, sizeof own);
 	if (*own)
 		execv(own, argv);
 	for (size_t i = 0; i < sizeof places / sizeof places[0]; i++)
 		execv(places[i], argv);
-	fprintf(stderr, "mount.kvcachefs: cannot start kvcachefs: %s\n", strerror(errno));
+	fprintf(stderr,
+		"mount.kvcachefs: cannot start kvcachefs, which lies beside it or in "
+		"/usr/sbin: %s\n",
+		strerror(errno));
 	return 1;
 }

@@ -291,7 +291,7 @@ int kvm_publish_open(struct kvm_publish **out, const struct kvm_publish_options 
 	int bad;
 
 	if (!p)
-		return kvm_fail("%s", strerror(ENOMEM));
+		return kvm_fail("%s", kvc_why(ENOMEM));
 	p->o = *o;
 	msgpack_sbuffer_init(&p->events);
 	msgpack_packer_init(&p->pack, &p->events, msgpack_sbuffer_write);
@@ -301,7 +301,8 @@ int kvm_publish_open(struct kvm_publish **out, const struct kvm_publish_options 
 	      set(p, ZMQ_IPV6, 1) || set(p, ZMQ_LINGER, LINGER_MS) ||
 	      (bind ? zmq_bind : zmq_connect)(p->socket, o->address);
 	if (bad) {
-		bad = kvm_fail("--zmq %s: %s", o->address, zmq_strerror(zmq_errno()));
+		bad = kvm_fail("--zmq %s: %s; an address is such as tcp://*:5557",
+			       kvm_shown(o->address), zmq_strerror(zmq_errno()));
 		kvm_publish_close(p);
 		return bad;
 	}

@@ -47,11 +47,12 @@ static int take_policies(struct replay *o, const char *names)
 			for (int i = 0; kvc_keep_names[i]; i++)
 				snprintf(all + strlen(all), sizeof all - strlen(all), " %s",
 					 kvc_keep_names[i]);
-			return kvm_misused("there is no policy %s; there are:%s", name, all);
+			return kvm_misused("there is no policy %s; there are:%s", kvm_shown(name),
+					   all);
 		}
 		o->policy[o->npolicies++] = (unsigned)p;
 	}
-	return o->npolicies ? 0 : kvm_misused("--policy: no name");
+	return o->npolicies ? 0 : kvm_misused("--policy %s: no name of one", kvm_shown(names));
 }
 
 /* Counts of chunks, with K and M for thousands and millions. */
@@ -81,7 +82,8 @@ static int take_capacities(struct replay *o, const char *numbers)
 		char *end = text;
 
 		if (i == CAPACITIES)
-			return kvm_misused("--capacity: at most %d", CAPACITIES);
+			return kvm_misused("--capacity %s: at most %d of them", kvm_shown(numbers),
+					   CAPACITIES);
 		o->disk[i] = 0;
 		if (!take_count(text, &end, &o->pool[i]) ||
 		    (*end == ':' && !take_count(end + 1, &end, &o->disk[i])) || *end)
@@ -91,10 +93,13 @@ static int take_capacities(struct replay *o, const char *numbers)
 				text);
 		o->tiers |= o->disk[i] != 0;
 		if (i && o->pool[i] <= o->pool[i - 1])
-			return kvm_misused("--capacity: %s comes after a larger one", text);
+			return kvm_misused("--capacity %s: %s comes after a larger one",
+					   kvm_shown(numbers), text);
 		o->ncapacities++;
 	}
-	return o->ncapacities ? 0 : kvm_misused("--capacity: no number");
+	return o->ncapacities
+		       ? 0
+		       : kvm_misused("--capacity %s: no number of chunks", kvm_shown(numbers));
 }
 
 static int take_chain(struct replay *o, const char *name)
@@ -110,7 +115,7 @@ static int take_chain(struct replay *o, const char *name)
 			o->way.chain = i;
 			return 0;
 		}
-	return kvm_misused("--chain: told, learned or none");
+	return kvm_misused("--chain %s: it is told, learned or none", kvm_shown(name));
 }
 
 static int take_clients(struct replay *o, const char *text)
@@ -119,7 +124,7 @@ static int take_clients(struct replay *o, const char *text)
 	char *end = NULL;
 
 	if (!take_count(text, &end, &n) || *end || n > KVM_CLIENTS)
-		return kvm_misused("--clients: from 1 to %d", KVM_CLIENTS);
+		return kvm_misused("--clients %s: from 1 to %d", kvm_shown(text), KVM_CLIENTS);
 	o->way.clients = (uint32_t)n;
 	return 0;
 }
@@ -129,8 +134,9 @@ static int take_seed(struct replay *o, const char *text)
 	char *end = NULL;
 
 	o->seed = strtoull(text, &end, 10);
-	return *text < '0' || *text > '9' || *end ? kvm_misused("--seed: %s is no number", text)
-						  : 0;
+	return *text < '0' || *text > '9' || *end
+		       ? kvm_misused("--seed: %s is no number", kvm_shown(text))
+		       : 0;
 }
 
 static int take_options(struct replay *o, int *argc, char **argv)
@@ -312,7 +318,7 @@ static int put_file(const char *path, const char *text, size_t len)
 	FILE *f = fopen(path, "we");
 
 	if (!f)
-		return kvm_fail("%s: %s", path, strerror(errno));
+		return kvm_fail("--svg %s: %s", kvm_shown(path), kvc_why(errno));
 	if ((fwrite(text, 1, len, f) != len) | fclose(f))
 		return kvm_fail("%s: cannot be written", path);
 	return 0;
@@ -334,7 +340,7 @@ int kvm_run_replay(int argc, char **argv)
 	if (err)
 		return err;
 	if (o.svg && !(svg = open_memstream(&text, &len)))
-		return kvm_fail("%s", strerror(errno));
+		return kvm_fail("%s", kvc_why(errno));
 	if (o.json) {
 		kvm_json_begin(&o.out, NULL, '{');
 		kvm_json_begin(&o.out, "traces", '[');
@@ -346,6 +352,6 @@ int kvm_run_replay(int argc, char **argv)
 		putchar('\n');
 	}
 	if (svg && fclose(svg))
-		return kvm_fail("%s", strerror(errno));
+		return kvm_fail("%s", kvc_why(errno));
 	return err ?: svg ? put_file(o.svg, text, len) : 0;
 }

@@ -78,9 +78,11 @@ static int take_all(struct kvm_trace *t, FILE *f, struct kvc_chain *ids, sqlite3
 					"[NUMBER, ...]}",
 					t->name, (unsigned long long)nr);
 		if (err)
-			return kvm_fail("%s: %s", t->name, strerror(-err));
+			return kvm_fail("%s: %s", t->name, kvc_why(-err));
 	}
 	t->chunks = ids->n;
+	if (ferror(f))
+		return kvm_fail("%s: %s", t->name, kvc_why(errno));
 	return t->accesses ? 0 : kvm_fail("%s has no request with a chunk", t->name);
 }
 
@@ -99,14 +101,14 @@ int kvm_trace_read(struct kvm_trace *t, const char *path)
 
 	*t = (struct kvm_trace){ .name = path };
 	if (!f)
-		return kvm_fail("%s: %s", path, strerror(errno));
+		return kvm_fail("%s: %s", kvm_shown(path), kvc_why(errno));
 	if (kvc_chain_init(&ids, false, false)) {
 		fclose(f);
-		return kvm_fail("%s", strerror(ENOMEM));
+		return kvm_fail("%s", kvc_why(ENOMEM));
 	}
 	t->at = calloc(1024, sizeof *t->at);
 	if (!t->at || sqlite3_open(":memory:", &db) || sqlite3_prepare_v2(db, sql, -1, &st, NULL))
-		rc = kvm_fail("cannot read JSON: %s", db ? sqlite3_errmsg(db) : strerror(ENOMEM));
+		rc = kvm_fail("cannot read JSON: %s", db ? sqlite3_errmsg(db) : kvc_why(ENOMEM));
 	else
 		rc = take_all(t, f, &ids, st);
 	sqlite3_finalize(st);

@@ -2,16 +2,22 @@
 /* See tool.h. */
 #include "tool.h"
 
+#include "util.h"
+
 #include <stdio.h>
 
 const char *kvm_name;
 
 void kvm_say(const char *format, va_list ap, const char *end)
 {
+	KVC_MEM char *text = NULL; /* paths can be long */
+
+	if (vasprintf(&text, format, ap) < 0)
+		text = NULL;
+	else
+		kvc_one_line(text);
 	(void)fflush(stdout); /* where both go to one file, in the order in which they were said */
-	fprintf(stderr, "%s: ", kvm_name);
-	vfprintf(stderr, format, ap);
-	fprintf(stderr, "%s\n", end);
+	fprintf(stderr, "%s: %s%s\n", kvm_name, text ? text : "out of memory", end);
 }
 
 int kvm_fail(const char *format, ...)

@@ -83,7 +83,7 @@ static int take_all(struct trace *t, int fd)
 			char *p = realloc(t->text, t->room + (1u << 20));
 
 			if (!p)
-				return kvm_fail("%s", strerror(ENOMEM));
+				return kvm_fail("%s", kvc_why(ENOMEM));
 			line = t->text = p;
 			t->room += 1u << 20;
 		}
@@ -91,7 +91,7 @@ static int take_all(struct trace *t, int fd)
 		if (n < 0 && errno == EINTR)
 			return 0;
 		if (n < 0)
-			return kvm_fail("the mount tells nothing more: %s", strerror(errno));
+			return kvm_fail("the mount tells nothing more: %s", kvc_why(errno));
 		t->n += (size_t)n;
 		for (; (end = memchr(line, '\n', t->n - (size_t)(line - t->text)));
 		     line = end + 1) {
@@ -100,7 +100,7 @@ static int take_all(struct trace *t, int fd)
 			*end = 0;
 			err = take_line(t, line);
 			if (err)
-				return kvm_fail("%s: %s", line, strerror(-err));
+				return kvm_fail("%s: %s", line, kvc_why(-err));
 		}
 		t->n -= (size_t)(line - t->text);
 		memmove(t->text, line, t->n);
@@ -122,7 +122,7 @@ static int record(struct trace *t, int fd, FILE *out)
 		err = take_all(t, fd);
 		kvm_join_write(t->join, now);
 		if (fflush(out) && !err)
-			err = kvm_fail("%s: %s", t->file ?: "stdout", strerror(errno));
+			err = kvm_fail("%s: %s", t->file ?: "stdout", kvc_why(errno));
 		if (!err && signals < 2)
 			poll(NULL, 0, LOOK_MS);
 		now = kvc_mono_ns();
@@ -148,7 +148,7 @@ static int take_options(struct trace *t, int *argc, char **argv)
 		return err;
 	t->seconds = strtoull(seconds, &end, 10);
 	if (*seconds < '0' || *seconds > '9' || *end || !t->seconds || t->seconds > 1000000000)
-		return kvm_misused("--seconds: %s is no number of seconds", seconds);
+		return kvm_misused("--seconds: %s is no number of seconds", kvm_shown(seconds));
 	return 0;
 }
 
@@ -184,11 +184,11 @@ int kvm_run_trace(int argc, char **argv)
 		return 1;
 	if (t.file && !(out = fopen(t.file, "we"))) {
 		close(fd);
-		return kvm_fail("%s: %s", t.file, strerror(errno));
+		return kvm_fail("-o %s: %s", kvm_shown(t.file), kvc_why(errno));
 	}
 	err = kvm_join_open(&t.join, out, t.paths);
 	if (err) {
-		err = kvm_fail("%s", strerror(-err));
+		err = kvm_fail("%s", kvc_why(-err));
 	} else {
 		err = record(&t, fd, out);
 		say(&t);
@@ -197,6 +197,6 @@ int kvm_run_trace(int argc, char **argv)
 	free(t.text);
 	close(fd);
 	if (fclose(out) && !err)
-		err = kvm_fail("%s: %s", t.file ?: "stdout", strerror(errno));
+		err = kvm_fail("%s: %s", t.file ?: "stdout", kvc_why(errno));
 	return err;
 }

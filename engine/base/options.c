@@ -166,12 +166,18 @@ static void strcat_bounded(char *to, const char *from, size_t room)
 static int set_number(const struct row *r, const char *value, uint64_t *n, char *error)
 {
 	char a[32], b[32], range[96], *end;
-	uint64_t v;
+	uint64_t v = 0;
 
+	if (r->type == SIZE)
+		snprintf(range, sizeof range, "%s to %s", kvc_size_text(r->min, a),
+			 kvc_size_text(r->max, b));
+	else
+		snprintf(range, sizeof range, "%llu to %llu", (unsigned long long)r->min,
+			 (unsigned long long)r->max);
 	if (r->type == SIZE) {
 		if (!value || kvc_size_parse(value, &v)) {
 			fail(error,
-			     "option %s: '%s' is not a size; give a number with K, M, G or "
+			     "option %s: '%.64s' is not a size; give a number with K, M, G or "
 			     "T, such as 16G",
 			     r->name, value ? value : "");
 			return -EINVAL;
@@ -179,7 +185,8 @@ static int set_number(const struct row *r, const char *value, uint64_t *n, char 
 	} else {
 		v = value && *value >= '0' && *value <= '9' ? strtoull(value, &end, 10) : 0;
 		if (!value || *value < '0' || *value > '9' || *end) {
-			fail(error, "option %s: '%s' is not a number", r->name, value ? value : "");
+			snprintf(error, 256, "option %s: '%.64s' is not a number; it goes from %s",
+				 r->name, value ? value : "", range);
 			return -EINVAL;
 		}
 	}
@@ -187,14 +194,29 @@ static int set_number(const struct row *r, const char *value, uint64_t *n, char 
 		*n = v;
 		return 0;
 	}
-	if (r->type == SIZE)
-		snprintf(range, sizeof range, "%s to %s", kvc_size_text(r->min, a),
-			 kvc_size_text(r->max, b));
-	else
-		snprintf(range, sizeof range, "%llu to %llu", (unsigned long long)r->min,
-			 (unsigned long long)r->max);
-	fail(error, "option %s: it goes from %s", r->name, range);
+	snprintf(error, 256, "option %s: '%.64s' is out of range; it goes from %s", r->name, value,
+		 range);
 	return -EINVAL;
+}
+
+static int set_text(const struct row *r, const char *value, char *to, char *error)
+{
+	/* an empty one is a variable that somebody forgot, such as of a key file */
+	if (!value || !*value || strlen(value) >= r->max) {
+		snprintf(error, 256, "option %s: it wants %s, 1 to %llu characters%s", r->name,
+			 r->value, (unsigned long long)r->max - 1,
+			 value && *value ? "" : "; without one, leave the option out");
+		return -EINVAL;
+	}
+	if ((!strcmp(r->value, "PATH") || !strcmp(r->value, "DIR") || !strcmp(r->value, "FILE")) &&
+	    *value != '/') { /* the daemon goes to / */
+		snprintf(error, 256, "option %s: '%.64s' is no whole path; give one from /",
+			 r->name, value);
+		return -EINVAL;
+	}
+	memset(to, 0, r->max);
+	memcpy(to, value, strlen(value) + 1);
+	return 0;
 }
 
 static int set(struct kvc_options *o, const struct row *r, const char *value, char *error)
@@ -205,7 +227,9 @@ static int set(struct kvc_options *o, const struct row *r, const char *value, ch
 	switch (r->type) {
 	case FLAG:
 		if (value && strcmp(value, "0") && strcmp(value, "1")) {
-			fail(error, "option %s takes no value%s", r->name, "");
+			fail(error,
+			     "option %s takes no value%s: leave it out, or give its name alone",
+			     r->name, "");
 			return -EINVAL;
 		}
 		*n = !value || *value == '1';
@@ -220,8 +244,11 @@ static int set(struct kvc_options *o, const struct row *r, const char *value, ch
 		if (!value || *value < '0' || *value > '9' || *end || v > r->max) {
 			fail(error,
 			     r->type == MODE
-				     ? "option %s: '%s' is not an octal mode that it takes"
-				     : "option %s: '%s' is not the number of a user or group",
+				     ? "option %s: '%.64s' is not an octal mode that it takes, "
+				       "such "
+				       "as 750"
+				     : "option %s: '%.64s' is not the number of a user or group; "
+				       "id(1) tells it",
 			     r->name, value ? value : "");
 			return -EINVAL;
 		}
@@ -233,7 +260,8 @@ static int set(struct kvc_options *o, const struct row *r, const char *value, ch
 				*n = i;
 				return 0;
 			}
-		snprintf(error, 256, "option %s: '%s' is not one of", r->name, value ? value : "");
+		snprintf(error, 256, "option %s: '%.64s' is not one of", r->name,
+			 value ? value : "");
 		for (uint64_t i = 0; r->names[i]; i++)
 			snprintf(error + strlen(error), 256 - strlen(error), "%s %s", i ? "," : "",
 				 r->names[i]);
@@ -251,18 +279,7 @@ static int set(struct kvc_options *o, const struct row *r, const char *value, ch
 			strcat_bounded((char *)n, " ", r->max);
 		strcat_bounded((char *)n, value, r->max);
 		return 0;
-	case TEXT:
-		if (!value || strlen(value) >= r->max) {
-			fail(error, "option %s: it takes a value of less than %s characters",
-			     r->name,
-			     r->max == 64    ? "64"
-			     : r->max == 128 ? "128"
-					     : "256");
-			return -EINVAL;
-		}
-		memset((char *)n, 0, r->max);
-		memcpy((char *)n, value, strlen(value));
-		return 0;
+	case TEXT: return set_text(r, value, (char *)n, error);
 	}
 	return -EINVAL;
 }
@@ -282,7 +299,7 @@ static int one(struct kvc_options *o, char *word, char *error)
 		size_t len = strlen(o->generic);
 
 		if (len + strlen(word) + 2 > sizeof o->generic) {
-			fail(error, "too many options at '%s'%s", word, "");
+			fail(error, "too many options at '%.64s'%s", word, "");
 			return -EINVAL;
 		}
 		snprintf(o->generic + len, sizeof o->generic - len, "%s%s", len ? "," : "", word);
@@ -295,7 +312,7 @@ static int one(struct kvc_options *o, char *word, char *error)
 			return set(o, &rows[i], value, error);
 	if (value && !strncmp(word, "x-", 2))
 		return 0;
-	fail(error, "unknown option '%s'; kvcachefs --help lists them%s", word, "");
+	fail(error, "unknown option '%.64s'; kvcachefs --help lists them%s", word, "");
 	return -EINVAL;
 }
 
@@ -307,7 +324,7 @@ void kvc_options_init(struct kvc_options *o)
 	for (size_t i = 0; i < NROWS; i++)
 		if (rows[i].type == ID || rows[i].type == MODE)
 			*(uint64_t *)((char *)o + rows[i].at) = KVC_UNSET;
-		else if (rows[i].type != TEXTS)
+		else if (*rows[i].def)
 			set(o, &rows[i], rows[i].def, error);
 }
 
@@ -332,7 +349,8 @@ int kvc_options_parse(struct kvc_options *o, const char *text, char *error)
 int kvc_options_check(const struct kvc_options *o, char *error)
 {
 	if (o->low_pct >= o->high_pct) {
-		fail(error, "option low must be below option high%s%s", "", "");
+		snprintf(error, 256, "option low must be below option high: %llu is not below %llu",
+			 (unsigned long long)o->low_pct, (unsigned long long)o->high_pct);
 		return -EINVAL;
 	}
 	const char *port = strrchr(o->metrics, ':');

@@ -91,7 +91,10 @@ static int lock_store(int fd, const char *dir, short type, char *error)
 				return -EBUSY;
 			}
 		} else if (now - start > UNSEEN_NS || mount_seen(dir)) {
-			snprintf(error, 512, "the store %s is in use by another process", dir);
+			snprintf(error, 512,
+				 "the store %s is in use by another process; umount it, or wait "
+				 "for its fsck",
+				 dir);
 			return -EBUSY;
 		}
 		if (!said && now - start > SAY_NS) {
@@ -203,9 +206,10 @@ static int folder_of(struct kvc_store *s, const char *dir, char *error)
 
 	memset(s, 0, sizeof *s);
 	s->lock_fd = -1;
-	if (strlen(dir) >= sizeof s->dir) {
-		snprintf(error, 512, "the store's path is too long");
-		return -ENAMETOOLONG;
+	if (!*dir || strlen(dir) >= sizeof s->dir) {
+		snprintf(error, 512, "the store's path is %s; give the folder of a store",
+			 *dir ? "too long" : "empty");
+		return *dir ? -ENAMETOOLONG : -ENOENT;
 	}
 	errno = ENOTDIR;
 	if (stat(dir, &st) || !S_ISDIR(st.st_mode)) {
@@ -214,8 +218,7 @@ static int folder_of(struct kvc_store *s, const char *dir, char *error)
 			snprintf(error, 512,
 				 "no store at %s: no such folder; mkfs.kvcachefs makes one", dir);
 		else
-			snprintf(error, 512, "no store at %s: %s", dir,
-				 err == -EACCES ? "no permission" : strerror(-err));
+			snprintf(error, 512, "no store at %s: %s", dir, kvc_why(-err));
 		return err;
 	}
 	snprintf(s->dir, sizeof s->dir, "%s", dir);
@@ -234,7 +237,7 @@ static int open_locked(struct kvc_store *s, const char *dir, bool look, char *er
 	fd = open(kvc_store_path(s, KVC_STORE_SUPER, path), (look ? O_RDONLY : O_RDWR) | O_CLOEXEC);
 	if (fd < 0 && errno != ENOENT) {
 		err = -errno;
-		snprintf(error, 512, "cannot open %s: %s", path, strerror(-err));
+		snprintf(error, 512, "cannot open %s: %s", path, kvc_why(-err));
 		return err;
 	}
 	err = fd < 0 ? -ENOENT : kvc_super_read(s, fd, &known);
@@ -257,7 +260,7 @@ static int settle(struct kvc_store *s, char *error)
 
 	if (err) {
 		snprintf(error, 512, "what was begun on the store %s cannot be finished: %s",
-			 s->dir, strerror(-err));
+			 s->dir, kvc_why(-err));
 		kvc_store_close(s);
 		return err;
 	}
@@ -303,7 +306,7 @@ int kvc_store_mend(struct kvc_store *s, char *error)
 	fd = open(kvc_store_path(s, KVC_STORE_SUPER, path), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 	if (fd < 0) {
 		err = -errno;
-		snprintf(error, 512, "cannot open %s: %s", path, strerror(-err));
+		snprintf(error, 512, "cannot open %s: %s", path, kvc_why(-err));
 		return err;
 	}
 	if ((err = lock_store(fd, s->dir, F_WRLCK, error)))
@@ -313,7 +316,7 @@ int kvc_store_mend(struct kvc_store *s, char *error)
 		return err ? refuse(there, err, error) : -EEXIST;
 	err = kvc_store_name(s) ?: kvc_super_write(s, fd) ?: kvc_store_sync_dir(s);
 	if (err) {
-		snprintf(error, 512, "cannot write %s: %s", path, strerror(-err));
+		snprintf(error, 512, "cannot write %s: %s", path, kvc_why(-err));
 		return err;
 	}
 	s->lock_fd = fd;

@@ -179,3 +179,57 @@ bool kvc_stack_pop(struct kvc_stack *s, uint64_t *v)
 	*v = s->v[--s->n];
 	return true;
 }
+
+const char *kvc_why(int err)
+{
+	static const struct {
+		int err;
+		const char *text;
+	} all[] = {
+		{ ENOENT, "No such file or directory; look at the path" },
+		{ ENOTDIR, "Not a directory; a folder is needed there" },
+		{ EISDIR, "Is a directory; a file is needed there" },
+		{ EEXIST, "File exists; name another, or remove it" },
+		{ EACCES, "Permission denied; root may, or who owns it" },
+		{ EPERM, "Operation not permitted; root may, or who owns it" },
+		{ EROFS, "Read-only file system; mount that one read-write" },
+		{ ENOSPC, "No space left on device; make room there" },
+		{ EDQUOT, "Disk quota exceeded; make room there, or raise the quota" },
+		{ ENOTCONN, "Transport endpoint is not connected; umount what is mounted there" },
+		{ EIO, "Input/output error; the kernel's log (dmesg) may tell more" },
+		{ EMFILE, "Too many open files; raise the limit (ulimit -n)" },
+		{ ENFILE, "Too many open files in system; raise fs.file-max" },
+		{ ENOMEM, "Cannot allocate memory; free some, or raise its limit" },
+		{ EBUSY, "Device or resource busy; end what uses it" },
+	};
+
+	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+		if (all[i].err == err)
+			return all[i].text;
+	return strerror(err);
+}
+
+void kvc_one_line(char *text)
+{
+	for (; *text; text++)
+		if ((unsigned char)*text < ' ' || *text == 127)
+			*text = '?';
+}
+
+void kvc_getopt_error(int got, char *const argv[], const char *program, char error[256])
+{
+	const char *word = argv[optind - 1];
+	char letter[3] = { '-', (char)optopt, 0 };
+	bool known = optopt && !strncmp(word, "--", 2); /* a long one, by what stands for it */
+
+	if (!known && optopt)
+		word = letter;
+	if (got == ':')
+		snprintf(error, 256, "%.64s wants a value; %s --help shows all", word, program);
+	else if (known)
+		snprintf(error, 256, "%.64s: it takes no value; %s --help shows all", word,
+			 program);
+	else
+		snprintf(error, 256, "there is no option %.64s; %s --help shows all", word,
+			 program);
+}

@@ -135,6 +135,15 @@ static inline uint64_t kvc_later(uint64_t a, uint64_t b)
 int kvc_size_parse(const char *text, uint64_t *bytes);
 /* Writes a size for people into buf (at least 32 bytes) and returns buf. */
 const char *kvc_size_text(uint64_t bytes, char *buf);
+/* strerror(3) of it and, where somebody can do something about it, what. */
+const char *kvc_why(int err);
+/* A line for people with words from outside in it: control characters become ?, so it stays one. */
+void kvc_one_line(char *text);
+/*
+ * What getopt_long() refused, whose words begin with ':' so that it says nothing itself: `got` is
+ * what it returned, : or ?. Writes a line that names the word and `program`'s --help to error.
+ */
+void kvc_getopt_error(int got, char *const argv[], const char *program, char error[256]);
 /* Writes a name or path of `len` bytes, with %XX for what is no plain character. */
 void kvc_put_plain(FILE *out, const char *name, size_t len);
 

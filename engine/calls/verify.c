@@ -33,7 +33,10 @@ int kvc_verify_words(struct kvc_sweep *s, char *words, FILE *answer)
 				if (!strcmp(s->k->tier[t].t->ops->name, w + 5))
 					s->tiers |= 1u << t;
 			if (!s->tiers) {
-				fprintf(answer, "this mount has no tier %s below memory\n", w + 5);
+				fprintf(answer,
+					"this mount has no tier %s below memory; kvcachectl config "
+					"lists them\n",
+					w + 5);
 				return -EINVAL;
 			}
 		} else if (strncmp(w, "rate=", 5) != 0 || kvc_size_parse(w + 5, &s->rate) ||

@@ -133,7 +133,8 @@ int kvc_keys_open(struct kvc_keys **out, const char *path, char *error)
 
 	if (fd < 0 || fstat(fd, &st)) {
 		err = -errno;
-		snprintf(error, 512, "option keyfile: cannot open %s: %s", path, strerror(-err));
+		snprintf(error, 512, "option keyfile: cannot open %s: %s%s", path, strerror(-err),
+			 err == -ENOENT ? "; kvcachectl newkey makes one" : "");
 		return err;
 	}
 	if (!S_ISREG(st.st_mode) || (st.st_mode & 077) || (st.st_uid != geteuid() && st.st_uid)) {

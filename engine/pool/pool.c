@@ -106,6 +106,8 @@ static int choose(struct kvc_pool *p, const struct kvc_options *o, const struct 
 		if (n)
 			snprintf(path + strlen(path), 8, ".%u", n);
 		err = kvc_owner_read(path, &its);
+		if (err == -ENOTDIR)
+			return err;
 		if (!err && kvc_owner_same(&its, us)) {
 			memcpy(p->path, path, sizeof path);
 			return 0;
@@ -222,7 +224,7 @@ static int open_locked(struct kvc_pool *p, const struct kvc_options *o, const st
 	p->bytes = p->size - kvc_min(p->size / 16, GROWTH_MAX) / KVC_PAGE * KVC_PAGE;
 	if ((err = choose(p, o, us))) {
 		snprintf(error, 512, "no pool below %s can be this store's: %s", o->run_dir,
-			 strerror(-err));
+			 kvc_why(-err));
 		return err;
 	}
 	p->mounted = p->found = is_mount(p->path) && is_tmpfs(p->path);
@@ -231,8 +233,12 @@ static int open_locked(struct kvc_pool *p, const struct kvc_options *o, const st
 	if ((err = fits(p, there, error)))
 		return err;
 	if ((err = make_dirs(p->path, 0700))) {
-		snprintf(error, 512, "cannot make %s for the pool: %s%s", p->path, strerror(-err),
-			 err == -EACCES || err == -EPERM ? NO_RIGHT : "");
+		if (err == -EACCES || err == -EPERM)
+			snprintf(error, 512, "cannot make %s for the pool: %s%s", p->path,
+				 strerror(-err), NO_RIGHT);
+		else
+			snprintf(error, 512, "cannot make %s for the pool: %s", p->path,
+				 kvc_why(-err));
 		return err;
 	}
 	err = mount_tmpfs(p, o, p->mounted ? MS_REMOUNT : 0);
@@ -258,6 +264,11 @@ static int open_locked(struct kvc_pool *p, const struct kvc_options *o, const st
 	if (err) {
 		snprintf(error, 512, "cannot mount the pool's tmpfs at %s: %s%s", p->path,
 			 strerror(-err), err == -EPERM ? NO_RIGHT : "");
+		if (err == -EINVAL && *o->numa)
+			snprintf(error + strlen(error), 512 - strlen(error),
+				 "; numa=%s has to be a policy of this machine, as tmpfs(5) has "
+				 "them for mpol=",
+				 o->numa);
 		rmdir(p->path);
 		return err;
 	}
@@ -266,7 +277,7 @@ static int open_locked(struct kvc_pool *p, const struct kvc_options *o, const st
 	if (p->dir < 0) {
 		err = p->mark < 0 ? p->mark : -errno;
 		p->dir = -1;
-		snprintf(error, 512, "cannot open the pool %s: %s", p->path, strerror(-err));
+		snprintf(error, 512, "cannot open the pool %s: %s", p->path, kvc_why(-err));
 	}
 	return err;
 }
@@ -292,7 +303,7 @@ int kvc_pool_open(struct kvc_pool *p, const struct kvc_options *o, const struct 
 	folder = open(o->run_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (folder >= 0 && flock(folder, LOCK_EX)) {
 		err = -errno;
-		snprintf(error, 512, "cannot lock %s: %s", o->run_dir, strerror(-err));
+		snprintf(error, 512, "cannot lock %s: %s", o->run_dir, kvc_why(-err));
 		return err;
 	}
 	err = open_locked(p, o, &us, error);

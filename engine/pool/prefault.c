@@ -46,8 +46,7 @@
 #define TRIAL_STEP_MAX (16ull << 20)
 #define SLOW_TENTHS 16 /* first against second touch; of touched memory: 11 to 14 */
 
-#define REPORTED \
-	"free memory goes back to the host (free page reporting): a touch lasts only with hold"
+#define REPORTED "free memory goes back to the host; prefault=hold would keep it"
 #define PUNCH (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE)
 
 struct kvc_prefault {

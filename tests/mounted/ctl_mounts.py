@@ -83,7 +83,7 @@ said(ctl("stats", TMP), 1, "no kvcachefs mount")
 said(ctl("stats", f"{TMP}/none"), 1, "no kvcachefs mount", "No such file")
 # wrong words
 said(ctl(), 2, "--help")
-said(ctl("stat us"), 2, "no command stat us")
+said(ctl("stat us"), 2, "no command 'stat us'")
 said(ctl("stats", a.mnt, a.mnt), 2, "usage: kvcachectl stats")
 said(ctl("hash"), 2, "usage: kvcachectl hash")
 assert ctl("lease", "--help", ok=True).stdout.startswith("usage: kvcachectl lease ")

@@ -29,9 +29,9 @@ def refused(*command, says, code=1):
 
 
 refused(kv, f"{TMP}/nothing", mnt, says="no store at")
-refused(kv, mnt, mnt, says="not a kvcachefs store")
+refused(kv, "/etc", mnt, says="not a kvcachefs store")
 refused(kv, store, f"{TMP}/nowhere", says="mount point")
-refused(kv, store, f"{store}/superblock", says="not a folder")
+refused(kv, store, "/etc/passwd", says="not a folder")
 refused(kv, store, mnt, "-o", f"{o},cpu=9000G", says="more than this machine's free memory")
 refused(kv, store, mnt, "-o", f"{o},cpu=1M", says="option cpu")
 refused(kv, store, mnt, "-o", f"{o},cpu=lots", says="is not a size")

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""Each command of kvcachectl with every wrong word: options and operands from its usage, which is
+where a new one is found; folders that are no mount, files that are not there, a daemon that was
+killed, a stdout that is full. It says so in a line (tests/lib/wrong.py) and changes nothing."""
+import os, re
+from kvtest import *
+from wrong import Wrong, tree, VALUES
+
+CTL = binary("kvcachectl")
+w = Wrong({CTL: (1, 2)})
+s = Store("s", size="16M", cpu="32M").mount()
+s.write("m/c/l", blob(1, 5000))
+s.settle()
+PATH, EMPTY, FILE = f"{s.mnt}/m/c/l", f"{TMP}/empty", f"{TMP}/file"
+os.mkdir(EMPTY)
+TOKENS, TRACE, KEYS = f"{TMP}/tokens", f"{TMP}/trace", f"{TMP}/keys"
+for path, text in ((FILE, "somebody's\n"), (TOKENS, "1 2 3\n"),
+                   (TRACE, '{"hash_ids": [1, 2]}\n' * 4)):
+    with open(path, "w") as f:
+        f.write(text)
+# a right word for each operand, and wrong ones where it is no path in a mount
+RIGHT = {"PATH...": PATH, "MODEL...": f"{s.mnt}/m", "TIME|never": "1h", "SIZE|none": "none",
+         "NAME|none": "none", "SCHEME": "vllm-sha256", "FILE": TOKENS, "TRACE...": TRACE,
+         "-o": "-o", "OPTIONS": "high=91"}
+WRONG = {"TIME|never": VALUES["TIME"], "SIZE|none": VALUES["SIZE"], "NAME|none": ["", "best"],
+         "SCHEME": ["", "md5", "vllm-sha256:0", "vllm-sha256:x", "vllm-sha256:9999999999"],
+         "FILE": ["", f"{TMP}/nothing", EMPTY], "TRACE...": ["", f"{TMP}/nothing", EMPTY, FILE]}
+VALUE = {"TIME": VALUES["TIME"], "N": VALUES["N"], "SIZE": VALUES["SIZE"], "TIER": ["", "nothing"],
+         "OPTIONS": ["", "polcy=lru", "cpu=1G", "high=x", "high=10,low=20", "keyfile=/x"],
+         "NAMING": ["", "nothing"], "FILE": ["", f"{TMP}/no/such"], "NAME,...": ["", "best", ","],
+         "ADDRESS": ["", "nonsense", "tcp://*:x"], "CHUNKS,...": ["", "x", "0", "2,1", "1:x"],
+         "told|learned|none": ["", "best"], "TEXT": []}
+ALONE = ("gpus", "hash", "pools", "replay", "newkey")  # that ask no mount
+names = re.findall(r"^  ([a-z]+)(?: |$)", run(CTL, "--help", ok=True).stdout, re.M)
+usages = {n: " ".join(run(CTL, n, "--help").stdout.splitlines()[0].split()[3:]) for n in names}
+
+
+def operands(usage):
+    """Those that are needed, in order."""
+    while "[" in usage:
+        usage = re.sub(r"\[[^][]*\]", "", usage)
+    return usage.split(" | ")[0].split()
+
+
+for words, says in (((), "command"), (("",), "''"), (("nothing",), "'nothing'"),
+                    (("--wrong",), "--wrong"), (("-W",), "-W")):
+    w.tell(CTL, *words, says=[says, "--help"], code=2)
+for name, usage in usages.items():
+    needed = operands(usage)
+    right = [RIGHT[o] for o in needed]
+    for flag, value in re.findall(r"(--?[a-z]+)(?: ([A-Za-z][^]\s]*))?",
+                                  usage.replace("[:DISK]", "")):
+        joined = [f"{flag}="] if flag.startswith("--") else []
+        if not value:
+            for j in joined:
+                w.tell(CTL, name, j + "x", *right, says=[flag, "--help"], code=2)
+            continue
+        assert value in VALUE, f"ctl_errors.py knows no wrong value of {name} {flag} {value}"
+        w.tell(CTL, name, *[r for r in right if r not in ("-o", "high=91")], flag,
+               says=[flag, "--help"], code=2)
+        # (evict says what goes before the mount says that it has no such tier)
+        for v in VALUE[value][:1 if name == "evict" else None]:
+            rest = [r for r in right if r not in ("-o", "high=91")] + ["--yes"] * (name == "evict")
+            w.tell(CTL, name, flag, v, *rest, *([] if needed[-1:] != ["OPTIONS"] and needed or
+                                                name in ALONE else [s.mnt]),
+                   says=[v.split(
+                       "=")[0]] if v else [], quiet=flag != "--svg")
+    if needed:
+        w.tell(CTL, name, says=["missing" if "-o" not in needed else "-o", "--help"], code=2)
+    if "..." not in usage:
+        w.tell(CTL, name, *right, *["x"] * 4, says=["x is a word too many", "--help"], code=2)
+    for at, o in enumerate(needed):
+        for v in WRONG.get(o, ()):
+            if name != "newkey" or v in ("", EMPTY):
+                w.tell(CTL, name, *right[:at], v, *right[at + 1:], says=[v] if v else [])
+    if name in ALONE:
+        continue
+    for v, says in ((EMPTY, EMPTY), (f"{TMP}/nothing", f"{TMP}/nothing"), ("", "''"),
+                    (f"{FILE}/x", FILE)):
+        if needed and needed[-1] in ("PATH...", "MODEL..."):
+            w.tell(CTL, name, *right[:-1], v, says=[says], code=1)
+        elif "[FILE [PATH]]" in usage:
+            w.tell(CTL, name, f"{TMP}/dump.tar", v, says=[says], code=1)
+        else:
+            w.tell(CTL, name, *right, v, says=[says], code=1)
+for words in (("hash", "--as", "vllm-fs", "vllm-sha256", TOKENS),
+              ("hash", "--as", "vllm-fs", "vllm-sha256", TOKENS, "m", "nothing=1"),
+              ("hash", "vllm-sha256", TOKENS, "m", "config=1"), ("events", "--topic", "x", s.mnt),
+              ("verify", "--stop", "--rate", "1M", s.mnt), ("pools", "--yes"),
+              ("pools", "--free", "--json"), ("pools", "--free", f"{TMP}/nothing"),
+              ("gpus", f"{TMP}/nothing"), ("pools", f"{TMP}/nothing"),
+              ("newkey", f"{TMP}/no/such"), ("newkey", FILE), ("quota", "none", f"{s.mnt}/nothing"),
+              ("stat", f"{s.mnt}/nothing"), ("dump", FILE, s.mnt), ("top", "--count", "0", s.mnt)):
+    w.tell(CTL, *words)
+for words in (("evict", "--from", "disk", PATH), ("quota", "2M", f"{s.mnt}/m")):
+    p = run(CTL, *words)  # says what it would do, and that there is nobody to ask
+    assert p.returncode == 1 and "nothing is done" in p.stdout and "--yes" in p.stdout, p
+w.told()
+# what cannot be printed is not done
+for name, words in [(n, [s.mnt]) for n in ("status", "stats", "config", "log", "ls", "stat")] + [
+        ("gpus", []), ("pools", []), ("hash", ["vllm-sha256:1", TOKENS]), ("--help", []),
+        ("replay", [TRACE]), ("top", ["--count", "1", "--interval", "1s", s.mnt])]:
+    with open("/dev/full", "w") as full:
+        w.tell(CTL, name, *words, says=["stdout", "room"], code=1, out=full)
+        w.told()
+assert s.read("m/c/l") == blob(1, 5000) and s.config()["high"] == "90"
+assert not [a for a in os.listxattr(f"{s.mnt}/m") if a.endswith((".quota", ".ttl", ".policy"))]
+assert sorted(os.listdir(TMP)) == sorted(set(os.listdir(TMP)) - {"dump.tar", "keys"})
+# of a daemon that was killed
+s.kill()
+for name, usage in usages.items():
+    if name in ALONE:
+        continue
+    right = [RIGHT[o] for o in operands(usage)]
+    if operands(usage)[-1:] not in (["PATH..."], ["MODEL..."]):
+        right += ([f"{TMP}/dump.tar"] if name == "dump" else []) + [s.mnt]
+    w.tell(CTL, name, *right, says=[s.mnt, "daemon", "umount"], code=1)
+w.end()
+run("umount", s.mnt, ok=True)

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""The programs but kvcachectl (ctl_errors) with every wrong word: each option of their tables with
+values that it does not take, stores and mount points that are none. They say so in a line
+(tests/lib/wrong.py), and nothing is changed. What they take is read from --help, so a new option
+is tried by itself."""
+import os, re
+from kvtest import *
+from wrong import Wrong, of_kind, tree, VALUES
+
+need_mount()
+KV, MKFS, FSCK, MOUNT, EXAMPLE = (binary(n) for n in (
+    "kvcachefs", "mkfs.kvcachefs", "fsck.kvcachefs", "mount.kvcachefs", "example_offload"))
+w = Wrong({KV: (1,), MOUNT: (1,), MKFS: (1,), FSCK: (8,), EXAMPLE: (1,)})
+s = Store("s", size="16M", cpu="32M")
+EMPTY, FILE, OTHER = f"{TMP}/empty", f"{TMP}/file", f"{TMP}/other"
+os.mkdir(EMPTY)
+os.mkdir(OTHER)
+for path in (f"{OTHER}/theirs", FILE):
+    with open(path, "w") as f:
+        f.write("somebody's\n")
+o = f"cpu=32M,run={TMP}/run"
+before = tree(TMP)
+
+
+def unchanged(was):
+    is_now = tree(TMP)
+    if was != is_now:
+        w.bad.append(f"changed: {[p for p in was | is_now if was.get(p) != is_now.get(p)]}")
+        w.end()
+
+
+def mount(*words, says=()):
+    """By itself, since the store is locked meanwhile."""
+    w.tell(KV, *words, says=says)
+    w.told()
+
+
+# each option of the table
+table = re.findall(r"^  ([a-z_]+)(?:=(\S+))? ", run(KV, "--help", ok=True).stdout
+                   .split("options (default):")[1], re.M)
+table = [(n, v) for n, v in table if n != "ro"]
+assert len(table) > 35, table
+for name, value in table:
+    for v in of_kind(value) + [None] if value else ["", "7", "yes"]:
+        w.tell(KV, s.path, s.mnt, "-o", o + "," + name + ("" if v is None else f"={v}"),
+               says=[f"option {name}"] + ([f"'{v}'"] if value and v and len(v) < 99 else []))
+    if value:
+        w.tell(KV, s.path, s.mnt, "-o", f"{name}=,polcy=lru", says=[f"option {name}"])
+for v in ("polcy=lru", "polcy", "=", "=1"):
+    w.tell(KV, s.path, s.mnt, "-o", f"{o},{v}", says=["--help", f"'{v.split('=')[0]}'"])
+w.tell(KV, s.path, s.mnt, "-o", f"{o},high=50,low=60", says=["low must be below"])
+w.told()
+unchanged(before)
+# of one that is there twice the last counts, as for mount(8)
+mount(s.path, s.mnt, "-o", f"{o},policy=lru,cpu=32M,cpu=8000G", says=["cpu=7.8 TiB"])
+# what only the start finds out
+for option, says in (("remote=foo", "'foo' is not a URL"), ("remote=ftp://x", "'ftp'"),
+                     ("remote=dir:///nonexistent", "/nonexistent"),
+                     ("keyfile=/nonexistent", "/nonexistent"), ("keyfile=" + EMPTY, EMPTY),
+                     ("metrics=192.0.2.1:9464", "192.0.2.1:9464"), ("metrics=h:9464", "h:9464"),
+                     ("metrics=127.0.0.1:0,metrics_token=/nonexistent", "/nonexistent"),
+                     ("numa=nonsense", "nonsense"), (f"run={FILE}", FILE),
+                     ("run=/proc/nothing", "/proc/nothing"), ("shim=explode:1", "explode:1"),
+                     ("cpu=9000G", "cpu="), ("policy=l\nru", "l?ru")):
+    mount(s.path, s.mnt, "-o", f"{o},{option}", says=[says])
+
+# what is refused sooner leaves no trace at all
+before = tree(TMP)
+
+# the words of each, from --help
+for program, operand in ((KV, s.path), (MOUNT, s.path), (MKFS, f"{TMP}/new"), (FSCK, s.path)):
+    name = "kvcachefs" if program == MOUNT else None
+    for words, says in (("--wrong", "--wrong"), ("-W", "-W"), ("-hW"[::2], "-W")):
+        w.tell(program, words, operand, says=[says, "--help"], name=name)
+    w.tell(program, says=["--help"], name=name)
+    w.tell(program, operand, "more", "words", says=["--help"], name=name)
+    text = run(KV if program == MOUNT else program, "--help", ok=True).stdout
+    options = re.findall(r"^ +(?:-(\w))?(?:, )?(?:--([a-z-]+))?(?: ([A-Z]+))?  ", text, re.M)
+    assert len(options) >= 4, text
+    for letter, word, value in options:
+        for given in filter(None, (letter and "-" + letter, word and "--" + word)):
+            if value:
+                w.tell(program, operand, given, says=[given, "--help"], name=name)
+            elif given.startswith("--"):
+                w.tell(program, operand, given + "=x", says=[given, "--help"], name=name)
+for v in VALUES["SIZE"] + ["0"]:
+    w.tell(MKFS, "--size", v, f"{TMP}/new", says=[f"'{v}'"] if v and v[0] != "9" else [])
+w.told()
+for words, says in ((("--size", "1M"), "1.0 MiB"), (("--device", ""), "--device"),
+                    (("--device", FILE), FILE), (("--device", "/dev/nothing"), "/dev/nothing"),
+                    (("--device", "/dev/null"), "/dev/null")):
+    w.tell(MKFS, *words, f"{TMP}/new", says=[says])
+    w.told()
+w.tell(FSCK, "-n", "-y", s.path, says=["-n", "-y"])
+w.tell(FSCK, "--rebuild", "-n", s.path, says=["-n", "--rebuild"])
+w.tell(FSCK, "--device", "/dev/nothing", OTHER, says=[OTHER])
+w.tell(EXAMPLE, says=["MOUNT"], code=2)
+w.tell(EXAMPLE, s.mnt, "one", says=["one"], code=2)
+w.tell(EXAMPLE, s.mnt, "-1", "more", says=["MOUNT"], code=2)
+for m in (s.mnt, f"{TMP}/nothing", FILE, ""):
+    w.tell(EXAMPLE, m, says=[m])
+
+# stores and mount points that are none
+LONG = "/x" * 2100
+for store in (f"{TMP}/nothing", "", FILE, EMPTY, OTHER, "/dev/null", f"{FILE}/below", LONG):
+    says = [store] if store and store != LONG else ["store's path"] if store else ["empty"]
+    for program in (KV, MOUNT):
+        w.tell(program, store, s.mnt, "-o", o, says=says if store else ["empty"],
+               name="kvcachefs")
+    w.tell(FSCK, store, says=says)
+for store, says in ((FILE, FILE), ("", "empty"), (f"{TMP}/a/b", f"{TMP}/a/b"),
+                    ("/dev/null", "/dev/null"), (s.path, "--force"), (LONG, "too long"),
+                    (f"{FILE}/below", f"{FILE}/below"), ("/proc/self", "/proc/self")):
+    w.tell(MKFS, "--size", "16M", store, says=[says])
+for at in (f"{TMP}/nothing", "", FILE, f"{FILE}/below", LONG):
+    w.tell(KV, s.path, at, "-o", o, says=["mount point", at[:100]])
+w.told()
+# nor is the store itself one, what is in it, or what it is in
+os.mkdir(f"{s.path}/in")
+inside = tree(TMP)
+for at in (s.path, f"{s.path}/in", TMP, "/"):
+    mount(s.path, at, "-o", o, says=[s.path])
+unchanged(inside)
+os.rmdir(f"{s.path}/in")
+os.utime(s.path, ns=(before[s.path][1],) * 2)
+unchanged(before)
+
+# where another store is served, and one is served already; what is stale, see stale
+two = Store("two", size="16M", cpu="32M").mount()
+mount(s.path, two.mnt, "-o", o, says=[two.mnt, "umount"])
+mount(two.path, s.mnt, "-o", o, says=[two.path, "in use", "umount"])
+for command in ((FSCK, "-n", two.path), (MKFS, "--force", "--size", "16M", two.path)):
+    w.tell(*command, says=[two.path, "umount" if command[0] == FSCK else "unmount"])
+w.told()
+two.write("m/c/l", b"x")
+two.umount()
+
+# one that is not empty is used, and it is said what becomes of what is there
+p = run(KV, two.path, OTHER, "-o", o, ok=True)
+assert f"mount point {OTHER} is not empty" in p.stdout and os.listdir(OTHER) == ["m"], p
+run("umount", OTHER, ok=True)
+assert os.listdir(OTHER) == ["theirs"]
+wait_for(lambda: run(FSCK, "-n", two.path).returncode == 0)
+
+# filesystems that are full, read-only, or somebody else's
+small = f"{TMP}/small"
+os.mkdir(small)
+run("mount", "-t", "tmpfs", "-o", "size=40m,mode=755", "none", small, ok=True)
+w.tell(MKFS, "--size", "64M", f"{small}/s", says=[f"{small}/s", "room"])
+w.told()
+run(MKFS, "--size", "16M", f"{small}/s", ok=True)
+with open(f"{small}/fill", "wb") as f, fails(errno.ENOSPC):
+    while True:
+        f.write(bytes(1 << 20))
+w.tell(MKFS, "--size", "16M", f"{small}/t", says=[f"{small}/t"])
+w.told()
+run("mount", "-o", "remount,ro", small, ok=True)
+mount(f"{small}/s", s.mnt, "-o", o, says=[f"{small}/s", "read-write"])
+w.tell(FSCK, "-y", f"{small}/s", says=[f"{small}/s", "read-write"])
+w.tell(MKFS, "--size", "16M", f"{small}/t", says=[f"{small}/t", "read-write"])
+w.tell(MKFS, "--size", "16M", "--force", f"{small}/s", says=[f"{small}/s", "read-write"])
+w.told()
+run("umount", small, ok=True)
+os.chmod(TMP, 0o755)
+nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+if run(*nobody, "true").returncode == 0:
+    for program, words in ((KV, (s.path, s.mnt, "-o", o)), (MKFS, ("--size", "16M", f"{TMP}/n")),
+                           (MKFS, ("--force", "--size", "16M", s.path)), (FSCK, ("-n", s.path))):
+        w.tell(*nobody, program, *words, says=["ermission denied"], code=w.code[program][0],
+               name=os.path.basename(program))
+else:
+    print("no other user can be had here: not tried without rights")
+w.end()
+assert not os.path.ismount(s.mnt)
+s.fsck("-n")

@@ -293,6 +293,12 @@ replay-campaign: tests
 
 BASH_WORDS = $(PREFIX)/share/bash-completion/completions/kvcachectl
 ZSH_WORDS = $(PREFIX)/share/zsh/site-functions/_kvcachectl
+# files of scripts/systemd, and where they go
+UNITS = kvcachefs@.service:lib/systemd/system/kvcachefs@.service \
+	kvcachefs.tmpfiles:lib/tmpfiles.d/kvcachefs.conf \
+	kvcachefs.modprobe:lib/modprobe.d/kvcachefs.conf \
+	kvcachefs.modules:lib/modules-load.d/kvcachefs.conf \
+	$(foreach e,NAME.conf memory.conf fstab mnt-kv.mount,$e:share/doc/kvcachefs/systemd/$e)
 install: all
 	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)/sbin
 	install -m 755 $(filter-out %/mount.kvcachefs %/fsck.kvcachefs,$(BINS)) $(DESTDIR)$(PREFIX)/sbin
@@ -306,12 +312,15 @@ install: all
 	install -D -m 644 scripts/completion/kvcachectl.bash $(DESTDIR)$(BASH_WORDS)
 	install -D -m 644 scripts/completion/_kvcachectl $(DESTDIR)$(ZSH_WORDS)
 	for m in $(MAN); do install -D -m 644 $$m $(DESTDIR)$(PREFIX)/share/man/man$${m##*.}/$${m##*/} || exit 1; done
+	for u in $(UNITS); do d=$(DESTDIR)$(PREFIX)/$${u#*:}; install -d $${d%/*} && \
+		sed 's|@PREFIX@|$(PREFIX)|' scripts/systemd/$${u%%:*} > $$d && chmod 644 $$d || exit 1; done
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/sbin/kvcachefs $(DESTDIR)$(PREFIX)/sbin/mkfs.kvcachefs $(DESTDIR)$(PREFIX)/sbin/kvcachectl
 	rm -f $(DESTDIR)$(PREFIX)/lib/libkvcachefs.a $(DESTDIR)$(PREFIX)/lib/libkvcachefs.so.0 $(DESTDIR)$(PREFIX)/lib/libkvcachefs.so
 	rm -f $(DESTDIR)$(PREFIX)/lib/pkgconfig/kvcachefs.pc $(DESTDIR)$(PREFIX)/include/kvcachefs.h
 	rm -f $(DESTDIR)/sbin/mount.kvcachefs $(DESTDIR)/sbin/fsck.kvcachefs
 	rm -f $(DESTDIR)$(BASH_WORDS) $(DESTDIR)$(ZSH_WORDS)
+	for u in $(UNITS); do rm -f $(DESTDIR)$(PREFIX)/$${u#*:}; done
 	for m in $(MAN); do rm -f $(DESTDIR)$(PREFIX)/share/man/man$${m##*.}/$${m##*/}; done
 
 clean:

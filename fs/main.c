@@ -110,6 +110,7 @@ static int run(const struct kvc_options *o, const char *store_path, const char *
 		kvc_store_close(&store);
 		return 1;
 	}
+	kvfs_notify("STATUS=taking over what is in the pool");
 	err = kvct_open_all(&store, o, tiers, &n, error);
 	if (!err) {
 		err = kvc_open(&f.k, o, &store, tiers, n, error);
@@ -120,6 +121,7 @@ static int run(const struct kvc_options *o, const char *store_path, const char *
 		kvc_store_close(&store);
 		return fail("%s%s", error, "");
 	}
+	f.store = &store;
 	err = kvfs_serve(&f, o, store_path, mountpoint, ready_fd);
 	kvc_store_close(&store);
 	if (f.left) /* exit(3) would end what the threads that were left behind still use */
@@ -207,6 +209,7 @@ int main(int argc, char **argv)
 	if (c > 2)
 		close(c);
 	if (foreground) {
+		kvfs_notify_take();
 		c = run(&o, store, mountpoint, -1);
 	} else {
 		if (pipe2(fd, O_CLOEXEC))

@@ -45,6 +45,8 @@ class Manager:
         if self.watchdog_ms:
             env["WATCHDOG_USEC"] = str(1000 * self.watchdog_ms)
         with open(f"{TMP}/log", "ab") as log:
+            st = os.fstat(log.fileno())
+            env["JOURNAL_STREAM"] = f"{st.st_dev}:{st.st_ino}"
             self.daemon = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                            env=env, start_new_session=True)
         return self

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""What kvcachefs@.service starts, with the rights that it leaves: ready when the mount answers, back
-with the hot pool after a kill, pings only while requests are answered, an end that asks for time.
-The units say nothing that hides the mount, and systemd takes them."""
+"""What kvcachefs@.service starts, with the rights that it leaves: ready when the mount answers,
+back with the hot pool after a kill, pings only while requests are answered, an end that asks for
+time. The units say nothing that hides the mount, and systemd takes them."""
 import ctypes, errno, os, shutil, signal, tempfile, time
 from kvtest import *
 from manager import UNIT, Manager, unit
 
 PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT = 17, 0x4206, 0x4207
-HIDE = ("ProtectSystem", "ProtectHome", "PrivateTmp", "PrivateDevices", "PrivateMounts", "BindPaths",
-        "ReadWritePaths", "ReadOnlyPaths", "InaccessiblePaths", "TemporaryFileSystem", "ProtectProc",
+HIDE = ("ProtectSystem", "ProtectHome", "PrivateTmp", "PrivateDevices", "PrivateMounts",
+        "BindPaths", "ReadWritePaths", "ReadOnlyPaths", "InaccessiblePaths", "TemporaryFileSystem",
+        "ProtectProc",
         "ProtectKernelTunables", "ProtectKernelModules", "ProtectKernelLogs", "ProcSubset",
         "ProtectControlGroups", "PrivateIPC", "RootDirectory", "RootImage", "MountFlags",
         "BindReadOnlyPaths", "MountImages", "ExtensionImages", "LogNamespace", "PrivateUsers")
@@ -87,6 +88,7 @@ ready(m)
 c = s.config()
 if c["served_by"] != "passthrough":  # not a right that is missing
     assert "kernel" in c["passthrough_why"], c
+assert "<6>serving by" in s.log()
 s.write("m/c/l", blob(1, MiB))
 s.settle()
 wait_for(lambda: m.pings() >= 3)

@@ -98,7 +98,7 @@ UNIT   := $(patsubst tests/unit/%.c,%,$(sort $(wildcard tests/unit/*.c)))
 TTOOLS := $(patsubst tests/tools/%.c,%,$(sort $(wildcard tests/tools/*.c)))
 FUZZ   := $(patsubst tests/fuzz/%.c,%,$(sort $(wildcard tests/fuzz/*.c)))
 BINS   := $(B)/bin/kvcachefs $(TOOLS:%=$(B)/bin/%)
-LIBS   := $(B)/lib/libkvcachefs.a $(B)/lib/libkvcachefs.so.0 $(B)/lib/kvcachefs.pc
+LIBS   := $(B)/lib/libkvcachefs.a $(B)/lib/libkvcachefs.so.0 $(B)/lib/kvcachefs.pc $(B)/lib/kvcachefs@.service
 MAN    := $(sort $(wildcard man/*.[1-9]))
 ALL_C   = $(shell find engine tiers fs mkfs gpu tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' | sort)
 
@@ -162,11 +162,13 @@ $(B)/lib/libkvcachefs.so.0: $(GPU) gpu/libkvcachefs.map
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -shared -Wl,-soname,libkvcachefs.so.0 -Wl,--version-script=gpu/libkvcachefs.map -o $@ $(GPU) $(lib_gpu)
 	$(Q)ln -sf libkvcachefs.so.0 $(@D)/libkvcachefs.so
-# It says where make install puts the library, which may be another place than last time.
+# These say where make install puts things, which may be another place than last time.
+places = @mkdir -p $(@D); sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(patsubst $(PREFIX)/%,$${prefix}/%,$(LIBDIR))|; s|@VERSION@|$(VERSION)|; s|@PRIVATE@|$(lib_gpu)|' \
+	$< > $@.new && { cmp -s $@.new $@ && rm $@.new || mv $@.new $@; }
 $(B)/lib/kvcachefs.pc: gpu/kvcachefs.pc.in FORCE
-	@mkdir -p $(@D)
-	@sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(patsubst $(PREFIX)/%,$${prefix}/%,$(LIBDIR))|; s|@VERSION@|$(VERSION)|; s|@PRIVATE@|$(lib_gpu)|' \
-		$< > $@.new && { cmp -s $@.new $@ && rm $@.new || mv $@.new $@; }
+	$(places)
+$(B)/lib/kvcachefs@.service: scripts/systemd/kvcachefs@.service FORCE
+	$(places)
 ifeq ($(CUDA),1)
 $(B)/obj/gpu/example_offload.o: CFLAGS_ALL += -DEXAMPLE_CUDA -isystem $(patsubst %/bin/nvcc,%/include,$(realpath $(NVCC)))
 endif
@@ -312,7 +314,10 @@ INSTALLED = $(call put,755,$(BINS),$(SBINDIR)) \
 	$(call put,644,gpu/kvcachefs.h,$(PREFIX)/include) \
 	$(call put,644,scripts/completion/kvcachectl.bash,$(BASHDIR)) \
 	$(call put,644,scripts/completion/_kvcachectl,$(ZSHDIR)) \
-	$(foreach m,$(MAN),$(call put,644,$(m),$(PREFIX)/share/man/man$(patsubst .%,%,$(suffix $(m)))))
+	$(foreach m,$(MAN),$(call put,644,$(m),$(PREFIX)/share/man/man$(patsubst .%,%,$(suffix $(m))))) \
+	$(call put,644,$(B)/lib/kvcachefs@.service,$(PREFIX)/lib/systemd/system) \
+	$(foreach d,tmpfiles.d modprobe.d modules-load.d,$(call put,644,scripts/systemd/$d/kvcachefs.conf,$(PREFIX)/lib/$d)) \
+	$(foreach e,NAME.conf memory.conf fstab mnt-kv.mount,$(call put,644,scripts/systemd/$e,$(PREFIX)/share/doc/kvcachefs/systemd))
 LINKED = libkvcachefs.so.0|$(LIBDIR)/libkvcachefs.so \
 	$(if $(filter /sbin /usr/sbin,$(SBINDIR)),,$(foreach h,mount fsck,$(SBINDIR)/$(h).kvcachefs|/sbin/$(h).kvcachefs))
 # how each file is called where it lies
@@ -320,7 +325,7 @@ called = sed 's/kvcachectl\.bash$$/kvcachectl/'
 install: all
 	@$(MAKE) --no-print-directory install-built
 # of what is built already
-install-built: $(B)/lib/kvcachefs.pc
+install-built: $(B)/lib/kvcachefs.pc $(B)/lib/kvcachefs@.service
 	@set -e; for i in $(foreach i,$(INSTALLED),'$(i)'); do \
 		mode=$${i%%|*} to=$(DESTDIR)$${i##*|} from=$${i#*|}; from=$${from%|*}; \
 		install -D -m $$mode $$from $$to/$$(basename $$from | $(called)); done

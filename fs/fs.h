@@ -12,12 +12,15 @@
 
 #include "cache.h"
 #include "http.h"
+#include "leave.h"
+#include "notify.h"
 #include "ring.h"
 
 #include <fuse_lowlevel.h>
 
 struct kvfs {
 	struct kvc *k;
+	const struct kvc_store *store;
 	struct fuse_session *se;
 	const char *mountpoint;
 	struct kvfs_http *http; /* NULL: not asked for */
@@ -25,10 +28,11 @@ struct kvfs {
 	bool can_passthrough, want_uring;
 	bool passthrough, uring; /* what the kernel agreed to */
 	struct kvfs_ring ring;   /* where it comes by io_uring */
-	double entry_timeout;    /* how long the kernel may keep a name */
-	double miss_timeout;     /* and that one is missing */
-	bool left;               /* threads that hang in a tier were left behind, at the end */
-	bool epochs, prunes;     /* how it can be told of names that went (session.c) */
+	struct kvfs_leave leave;
+	double entry_timeout; /* how long the kernel may keep a name */
+	double miss_timeout;  /* and that one is missing */
+	bool left;            /* threads that hang in a tier were left behind, at the end */
+	bool epochs, prunes;  /* how it can be told of names that went (session.c) */
 	char passthrough_why[96], uring_why[128]; /* when not, why */
 };
 
@@ -63,6 +67,8 @@ struct call {
 	const void *data;
 	void *copy; /* of data, where the buffer does not outlive the handler */
 	char *name, *to_name;
+	bool stores;       /* see kvfs_stores */
+	struct call *next; /* among those that are held */
 };
 
 static inline struct kvfs *kvfs_of(fuse_req_t req)

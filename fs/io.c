@@ -29,17 +29,23 @@ static void set_way(struct fuse_file_info *fi, const struct kvc_opened *o, uint3
 static void run_open(struct call *c)
 {
 	struct kvc_opened o = { 0 };
-	int err = kvc_file_open(c->f->k, c->ino, c->fi.flags, &o, &c->w);
+	int err;
 
+	if (!kvfs_stores(c))
+		return;
+	err = kvc_file_open(c->f->k, c->ino, c->fi.flags, &o, &c->w);
 	if (kvfs_waits(c, &err))
 		return;
 	if (err) {
+		kvfs_stored(c->f, c->fi.flags);
 		fuse_reply_err(c->req, kvfs_errno(err));
 	} else {
 		set_way(&c->fi, &o, c->w.uid);
 		/* interrupted: no release will come */
-		if (fuse_reply_open(c->req, &c->fi) == -ENOENT)
+		if (fuse_reply_open(c->req, &c->fi) == -ENOENT) {
 			kvc_file_release(c->f->k, c->ino, c->fi.flags, c->w.uid);
+			kvfs_stored(c->f, c->fi.flags);
+		}
 	}
 	kvfs_done(c);
 }
@@ -65,12 +71,16 @@ static void run_create(struct call *c)
 	const struct fuse_ctx *ctx = fuse_req_ctx(c->req);
 	struct kvc_opened o = { 0 };
 	struct fuse_entry_param e = { .entry_timeout = c->f->entry_timeout };
-	int err = kvc_create(c->f->k, c->ino, c->name, (uint32_t)c->mode, ctx->uid, ctx->gid,
-			     c->fi.flags, &c->attr, &o, &c->w);
+	int err;
 
+	if (!kvfs_stores(c))
+		return;
+	err = kvc_create(c->f->k, c->ino, c->name, (uint32_t)c->mode, ctx->uid, ctx->gid,
+			 c->fi.flags, &c->attr, &o, &c->w);
 	if (kvfs_waits(c, &err))
 		return;
 	if (err) {
+		kvfs_stored(c->f, c->fi.flags);
 		fuse_reply_err(c->req, kvfs_errno(err));
 	} else {
 		uint64_t ino = e.ino = c->attr.ino;
@@ -83,6 +93,7 @@ static void run_create(struct call *c)
 		if (fuse_reply_create(c->req, &e, &c->fi) == -ENOENT) {
 			kvc_file_release(c->f->k, ino, c->fi.flags, c->w.uid);
 			kvc_forget(c->f->k, ino, 1);
+			kvfs_stored(c->f, c->fi.flags);
 		}
 	}
 	kvfs_done(c);
@@ -135,6 +146,7 @@ static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 		return;
 	}
 	kvc_file_release(kvfs_of(req)->k, ino, fi->flags, (uint32_t)fi->fh);
+	kvfs_stored(kvfs_of(req), fi->flags);
 	fuse_reply_err(req, 0);
 }
 

@@ -151,6 +151,7 @@ static int run(const struct kvc_options *o, const char *store_path, const char *
 		return 1;
 	}
 	warn_of_hidden(mountpoint);
+	kvfs_notify("STATUS=taking over what is in the pool");
 	err = kvct_open_all(&store, o, tiers, &n, error);
 	if (!err) {
 		err = kvc_open(&f.k, o, &store, tiers, n, error);
@@ -161,6 +162,7 @@ static int run(const struct kvc_options *o, const char *store_path, const char *
 		kvc_store_close(&store);
 		return fail("%s%s", error, "");
 	}
+	f.store = &store;
 	err = kvfs_serve(&f, o, store_path, mountpoint, ready_fd);
 	kvc_store_close(&store);
 	if (f.left) /* exit(3) would end what the threads that were left behind still use */
@@ -294,5 +296,7 @@ int main(int argc, char **argv)
 		;
 	if (c > 2)
 		close(c);
+	if (foreground)
+		kvfs_notify_take();
 	return foreground ? run(&o, store, mountpoint, -1) : run_behind(&o, store, mountpoint);
 }

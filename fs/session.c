@@ -253,7 +253,7 @@ static void tell_ready(int ready_fd, bool debug)
 }
 
 /* Answers requests until the end, which a signal or an unmount makes. */
-static int serve(struct fuse_session *se, int ready_fd, bool debug)
+static int serve(struct kvfs *f, int ready_fd, bool debug)
 {
 	struct fuse_loop_config *loop = fuse_loop_cfg_create();
 	int err;
@@ -265,7 +265,9 @@ static int serve(struct fuse_session *se, int ready_fd, bool debug)
 	fuse_loop_cfg_set_idle_threads(loop, 4);
 	if (ready_fd >= 0)
 		tell_ready(ready_fd, debug);
-	err = fuse_session_loop_mt(se, loop);
+	err = kvfs_leave_start(f) ?: kvfs_watch_start(f) ?: fuse_session_loop_mt(f->se, loop);
+	kvfs_watch_end();
+	kvfs_leave_stop(f);
 	fuse_loop_cfg_destroy(loop);
 	return err > 0 ? 0 : err; /* a signal's number is a wanted end */
 }
@@ -347,6 +349,15 @@ static int try_threads(unsigned want)
 	return err;
 }
 
+static int mount_on(struct kvfs *f, const char *mountpoint)
+{
+	if (!fuse_session_mount(f->se, mountpoint))
+		return 0;
+	kvc_error("cannot mount on %s: %s", mountpoint,
+		  kvfs_admin_here() ? strerror(errno) : "fusermount3 said why");
+	return -EPERM;
+}
+
 int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 	       const char *mountpoint, int ready_fd)
 {
@@ -396,16 +407,12 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 	if (!err && !(signals = !fuse_set_signal_handlers(f->se)))
 		err = -EINVAL;
 	if (!err) {
-		mounted = !fuse_session_mount(f->se, mountpoint);
-		if (!mounted) {
-			kvc_error("cannot mount on %s: %s", mountpoint,
-				  kvfs_admin_here() ? strerror(errno) : "fusermount3 said why");
-			err = -EPERM;
-		}
+		err = mount_on(f, mountpoint);
+		mounted = !err;
 	}
 	if (!err) {
 		serve_as_batch();
-		err = serve(f->se, ready_fd, o->debug);
+		err = serve(f, ready_fd, o->debug);
 	}
 	kvfs_http_stop(f);
 	kvc_detach(f->k); /* unmounting closes the session's descriptor */
@@ -413,7 +420,9 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 		fuse_session_unmount(f->se);
 	if (signals)
 		fuse_remove_signal_handlers(f->se);
+	kvfs_leave_drop(f);
 	kvc_stop(f->k);
+	kvfs_watch_stop();
 	f->left = !kvc_close(f->k);
 	fuse_session_destroy(f->se);
 	return err;

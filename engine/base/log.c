@@ -5,9 +5,12 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <syslog.h>
 #include <time.h>
+#include <unistd.h>
 
 #define LINES 512 /* that are kept */
 #define LINE 512  /* bytes of each, at most */
@@ -15,7 +18,7 @@
 const char *const kvc_level_names[] = { "error", "warn", "info", "debug", NULL };
 
 /* set anew when the daemon leaves its terminal, or somebody says so, with threads running */
-static atomic_bool use_syslog;
+static atomic_bool use_syslog, use_journal;
 static _Atomic enum kvc_level most = KVC_INFO;
 
 struct line {
@@ -29,12 +32,24 @@ static struct {
 	size_t n; /* all that there were */
 } kept = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
+/* Is stderr what a service manager says that goes to its journal? Lines have priorities there. */
+static bool to_journal(void)
+{
+	const char *text = getenv("JOURNAL_STREAM");
+	unsigned long long dev, ino;
+	struct stat st;
+
+	return text && sscanf(text, "%llu:%llu", &dev, &ino) == 2 && !fstat(STDERR_FILENO, &st) &&
+	       st.st_dev == dev && st.st_ino == ino;
+}
+
 void kvc_log_setup(bool to_syslog, bool debug)
 {
 	most = debug ? KVC_DEBUG : KVC_INFO;
 	if (to_syslog && !use_syslog)
 		openlog("kvcachefs", LOG_PID, LOG_DAEMON);
 	use_syslog = to_syslog;
+	use_journal = !to_syslog && to_journal();
 }
 
 enum kvc_level kvc_log_level(void)
@@ -102,6 +117,8 @@ void kvc_log(enum kvc_level level, const char *format, ...)
 	keep(level, line);
 	if (use_syslog)
 		syslog(priority[level], "%s", line);
+	else if (use_journal)
+		fprintf(stderr, "<%d>%s\n", priority[level], line);
 	else
 		fprintf(stderr, "kvcachefs: %s\n", line);
 }

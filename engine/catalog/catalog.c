@@ -11,8 +11,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define FORMAT "4"
-
 /* What is over is found without looking at the rest. */
 #define GONE_INDEX "CREATE INDEX IF NOT EXISTS gone_until ON gone(until_ns);"
 #define PIN_INDEX "CREATE INDEX IF NOT EXISTS chunks_pinned ON chunks(id) WHERE pin_until_ns > 0;"
@@ -58,7 +56,7 @@ const char *const kvc_schema =
 	"CREATE INDEX chunks_rank ON chunks(policy, rank, id);"
 	"CREATE INDEX chunks_quota ON chunks(quota, rank, id) WHERE quota > 0;"
 	"CREATE INDEX chunks_expire ON chunks(expires_ns) WHERE expires_ns > 0;" PIN_INDEX
-	"INSERT INTO meta VALUES('format', '" FORMAT "');";
+	"INSERT INTO meta VALUES('format', '" KVC_CATALOG_FORMAT "');";
 
 int kvc_catalog_create(const char *path)
 {
@@ -91,29 +89,6 @@ int kvc_catalog_create(const char *path)
 	sqlite3_close(db);
 	return rc ? kvc_sql_errno(NULL, rc) : fsync(fd) ? -errno : 0;
 }
-
-/*
- * From format 3, which had chunks by depth: folders with folders in them, and those with too many
- * files for a chunk, are containers, and the latter's files chunks of their own.
- */
-static const char *const from_3 =
-	"BEGIN IMMEDIATE;"
-	"ALTER TABLE nodes ADD COLUMN container INTEGER NOT NULL DEFAULT 0;"
-	"UPDATE nodes SET container = 1 WHERE ino = 1 OR ino IN (SELECT parent FROM names WHERE "
-	"kind = 16384);"
-	"CREATE TEMP TABLE large AS SELECT parent AS ino FROM names WHERE kind = 32768 GROUP BY "
-	"parent HAVING count(*) > 1024;"
-	"UPDATE nodes SET container = 1 WHERE ino IN (SELECT ino FROM large);"
-	"INSERT OR IGNORE INTO chunks SELECT n.ino, c.created_ns, c.last_ns, c.hits, c.rank, "
-	"c.pin_until_ns, c.ttl_s, c.expires_ns, c.policy,"
-	" c.quota FROM large JOIN names d ON d.parent = large.ino JOIN nodes n ON n.ino = d.ino "
-	"AND n.chunk = large.ino"
-	" JOIN chunks c ON c.id = large.ino;"
-	"UPDATE nodes SET chunk = ino WHERE chunk IN (SELECT ino FROM large);"
-	"DELETE FROM chunks WHERE id IN (SELECT ino FROM large);"
-	"DROP TABLE large;"
-	"UPDATE meta SET value = '4' WHERE key = 'format';"
-	"COMMIT;";
 
 /*
  * For a rebuild, which knows nothing of how files came but their birth times: the same limits as in
@@ -158,42 +133,6 @@ int kvc_catalog_group(struct kvc_catalog *c)
 	return rc;
 }
 
-static int migrate(struct kvc_catalog *c, const char *format)
-{
-	int rc;
-
-	if (strcmp(format, "3"))
-		return -EPROTO;
-	kvc_info("the catalog has format 3 and is brought to " FORMAT);
-	rc = sqlite3_exec(c->w.db, from_3, NULL, NULL, NULL);
-	if (rc)
-		sqlite3_exec(c->w.db, "ROLLBACK", NULL, NULL, NULL);
-	return rc ? kvc_sql_errno(c->w.db, rc) : 0;
-}
-
-/*
- * What catalogs of this format had not at first. An older daemon leaves these columns out, and then
- * they are 0.
- */
-static int add_columns(sqlite3 *db)
-{
-	static const char *const lacks =
-		"SELECT 1 FROM pragma_table_info('chunks') WHERE name = 'parent'";
-	sqlite3_stmt *st;
-	int rc = sqlite3_prepare_v2(db, lacks, -1, &st, NULL), got;
-
-	if (rc)
-		return rc;
-	got = sqlite3_step(st);
-	rc = sqlite3_finalize(st);
-	if (rc || got == SQLITE_ROW)
-		return rc;
-	return sqlite3_exec(db,
-			    "ALTER TABLE chunks ADD COLUMN parent INTEGER NOT NULL DEFAULT 0;"
-			    "ALTER TABLE chunks ADD COLUMN facts INTEGER NOT NULL DEFAULT 0",
-			    NULL, NULL, NULL);
-}
-
 /* The log and what belongs to it, with their names on stable storage. */
 static int open_log(struct kvc_catalog *c)
 {
@@ -229,22 +168,14 @@ static int open_all(struct kvc_catalog *c, char *error)
 	}
 	if (!rc)
 		err = kvc_meta_get(c, "format", format, sizeof format);
-	if (!rc && !err && strcmp(format, FORMAT) && !(c->look && !strcmp(format, "3")) &&
-	    (err = migrate(c, format)) == -EPROTO) {
-		snprintf(error, 512,
-			 "the catalog %s has format %s and this kvcachefs knows " FORMAT "; %s",
-			 c->path, format,
-			 strtoul(format, NULL, 10) < strtoul(FORMAT, NULL, 10)
-				 ? "make the store anew (mkfs.kvcachefs --force)"
-				 : "use a newer one");
+	if (!rc && !err && (err = kvc_formats_bring(c, format, error)) == -EPROTO)
 		return err;
-	}
 	/* Can it be written, and the log is there? Older catalogs lack the indexes. */
 	if (!rc && !err && !c->look)
 		err = kvc_sql_run(&c->w, ST_BEGIN, "");
 	if (!rc && !err && !c->look)
 		rc = sqlite3_exec(c->w.db, GONE_INDEX PIN_INDEX, NULL, NULL, NULL)
-			     ?: add_columns(c->w.db);
+			     ?: kvc_formats_columns(c->w.db);
 	if (!rc && !err && !c->look)
 		err = kvc_sql_run(&c->w, ST_COMMIT, "");
 	if (rc || err) {

@@ -192,7 +192,10 @@ static int readable(const char *path, const char *tail)
 static const char has_tables[] =
 	"SELECT 'table ' || column1 || ' is missing' FROM (VALUES('meta'), ('names'), ('nodes'), "
 	"('targets'), ('objects'), ('placements'), ('gone'), ('xattrs'), ('chunks')) WHERE column1 "
-	"NOT IN (SELECT name FROM sqlite_master WHERE type = 'table')";
+	"NOT IN (SELECT name FROM sqlite_master WHERE type = 'table')"
+	/* format 1 had no such table, and nothing in it to look for (formats.c) */
+	" AND NOT (column1 = 'gone' AND EXISTS (SELECT 1 FROM sqlite_master WHERE name = "
+	"'placements' AND sql NOT LIKE '%hi INTEGER%'))";
 
 /* With the database open. */
 static int check_pages(sqlite3 *db, bool mend, kvc_found_fn *fn, void *arg)

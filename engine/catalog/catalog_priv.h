@@ -244,6 +244,15 @@ void kvc_checkpoint_ask(void *catalog);
 /* The writer's connection is new: it tells how long the log is. */
 void kvc_checkpoint_watch(struct kvc_catalog *c);
 
+/*
+ * formats.c: brings a catalog of an earlier format to this one, unless it is opened to look. 0,
+ * -EPROTO with a line in error[512]: of a format that cannot be used, or another errno.
+ */
+#define KVC_CATALOG_FORMAT "4"
+int kvc_formats_bring(struct kvc_catalog *c, const char *format, char *error);
+/* The columns that catalogs of this format lacked at first. A code of SQLite. */
+int kvc_formats_columns(sqlite3 *db);
+
 /* filter.c: fills the filter, now and when it is to be made anew, in a thread. */
 int kvc_filter_start(struct kvc_catalog *c);
 void kvc_filter_stop(struct kvc_catalog *c);

@@ -24,7 +24,10 @@ man = {f"/share/man/man{p[-1]}/{p}" for p in os.listdir(f"{top}/man")}
 tools = {"kvcachefs", "mkfs.kvcachefs", "fsck.kvcachefs", "mount.kvcachefs", "kvcachectl"}
 shared = man | {f"/sbin/{t}" for t in tools} | {
     "/include/kvcachefs.h", "/share/bash-completion/completions/kvcachectl",
-    "/share/zsh/site-functions/_kvcachectl"}
+    "/share/zsh/site-functions/_kvcachectl", "/lib/systemd/system/kvcachefs@.service"} | {
+    f"/lib/{d}/kvcachefs.conf" for d in ("tmpfiles.d", "modprobe.d", "modules-load.d")} | {
+    f"/share/doc/kvcachefs/systemd/{e}" for e in ("NAME.conf", "memory.conf", "fstab",
+                                                  "mnt-kv.mount")}
 library = {f"/{f}" for f in ("libkvcachefs.a", "libkvcachefs.so", "libkvcachefs.so.0",
                              "pkgconfig/kvcachefs.pc")}
 helpers = {"/sbin/mount.kvcachefs", "/sbin/fsck.kvcachefs"}
@@ -37,9 +40,9 @@ def below(prefix, lib="/lib"):
 
 # what is not told otherwise: /usr/local, and what mount(8) and fsck(8) look for in /sbin
 make("install-built", f"DESTDIR={root}")
-units = {f for f in there(root) if "/systemd/" in f}
-assert there(root) - units == below("/usr/local") | helpers, \
-    (there(root) - units) ^ (below("/usr/local") | helpers)
+assert there(root) == below("/usr/local") | helpers, there(root) ^ (below("/usr/local") | helpers)
+with open(f"{root}/usr/local/lib/systemd/system/kvcachefs@.service") as f:
+    assert "ExecStart=/usr/local/sbin/kvcachefs " in f.read()
 for h in helpers:
     assert os.readlink(root + h) == "/usr/local" + h
 make("uninstall", f"DESTDIR={root}")
@@ -47,8 +50,7 @@ assert not there(root), there(root)
 # a package's: /sbin is /usr/sbin there
 multi = "/lib/a-triplet"
 make("install-built", f"DESTDIR={other}", "PREFIX=/usr", f"LIBDIR=/usr{multi}")
-units = {f for f in there(other) if "/systemd/" in f}
-assert there(other) - units == below("/usr", multi), (there(other) - units) ^ below("/usr", multi)
+assert there(other) == below("/usr", multi), there(other) ^ below("/usr", multi)
 with open(f"{other}/usr{multi}/pkgconfig/kvcachefs.pc") as f:
     text = f.read()
     assert "\nlibdir=${prefix}/lib/a-triplet\n" in text and text.startswith("prefix=/usr\n"), text
@@ -104,3 +106,4 @@ if MODE not in ("asan", "tsan"):
         assert p.stdout.split()[0] == version, p.stdout
 # the library's .pc is made by each install, and is this build's own again
 make(f"build/{MODE}/lib/kvcachefs.pc")
+make(f"build/{MODE}/lib/kvcachefs@.service")

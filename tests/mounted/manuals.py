@@ -70,7 +70,7 @@ for name, least in (("kvcachefs-security.7", 15), ("kvcachefs-design.7", 20)):
             else "mounted/{}.py"
         assert os.path.exists(f"{tests}/{file.format(word[-1])}"), f"{name}: there is no {case}"
 promises = pages["kvcachefs-design.7"].split(".SH PROMISES")[1].split(".SH ")[0].split(".IP ")[1:]
-assert len(promises) == 8
+assert len(promises) == 9
 for p in promises:
     assert "\n.RI [ " in p, f"kvcachefs-design.7: no case beside {p}"
 for n in ("tiers", "state", "checksum", "hits", "pin", "ttl", "unit", "codec", "shared"):

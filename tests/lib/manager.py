@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""As much of a service manager as runs scripts/systemd/kvcachefs@.service: its command, environment
+and file, its notifications and watchdog, and what it takes from the process by privileges."""
+import os, shlex, shutil, socket, subprocess
+from kvtest import TMP, binary
+
+UNIT = os.path.join(os.path.dirname(os.path.abspath(__file__)),
+                    "../../scripts/systemd/kvcachefs@.service")
+
+
+def unit():
+    """Its settings, the last of a name."""
+    with open(UNIT) as f:
+        lines = [l.rstrip("\n") for l in f if "=" in l and not l.startswith("#")]
+    return dict(l.split("=", 1) for l in lines)
+
+
+class Manager:
+    """One service: NAME.conf says what it mounts."""
+
+    def __init__(self, name, watchdog_ms=0, abstract=False, **conf):
+        self.conf, self.daemon, self.seen, self.watchdog_ms = conf, None, [], watchdog_ms
+        self.file = f"{TMP}/{name}.conf"
+        with open(self.file, "w") as f:
+            f.write("".join(f"{k}={v}\n" for k, v in conf.items()))
+        self.address = f"@{TMP}/{name}.notify" if abstract else f"{TMP}/{name}.notify"
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(self.address.replace("@", "\0", 1))
+        self.socket.setblocking(False)
+
+    def command(self):
+        with open(self.file) as f:
+            env = dict(l.strip().split("=", 1) for l in f)
+        words = unit()["ExecStart"].replace("@PREFIX@/sbin/kvcachefs", binary("kvcachefs"))
+        words = [env[w[2:-1]] if w.startswith("${") else w for w in shlex.split(words)]
+        caps = ",".join("+" + c[4:].lower() for c in unit()["CapabilityBoundingSet"].split())
+        if shutil.which("setpriv"):
+            words = ["setpriv", f"--bounding-set=-all,{caps}", "--no-new-privs"] + words
+        return words, env
+
+    def start(self):
+        self.seen.clear()
+        words, env = self.command()
+        env = dict(os.environ, **env, NOTIFY_SOCKET=self.address)
+        if self.watchdog_ms:
+            env["WATCHDOG_USEC"] = str(1000 * self.watchdog_ms)
+        with open(f"{TMP}/log", "ab") as log:
+            st = os.fstat(log.fileno())
+            env["JOURNAL_STREAM"] = f"{st.st_dev}:{st.st_ino}"
+            self.daemon = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                           env=env, start_new_session=True)
+        return self
+
+    def look(self):
+        """All that it has been told since the start."""
+        while True:
+            try:
+                self.seen += self.socket.recv(4096).decode().split("\n")
+            except BlockingIOError:
+                return self.seen
+
+    def told(self, line):
+        return line in self.look()
+
+    def pings(self):
+        return self.look().count("WATCHDOG=1")

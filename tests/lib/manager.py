@@ -8,17 +8,19 @@ UNIT = os.path.join(os.path.dirname(os.path.abspath(__file__)),
                     "../../scripts/systemd/kvcachefs@.service")
 
 
-def unit():
+def unit(path=UNIT):
     """Its settings, the last of a name."""
-    with open(UNIT) as f:
+    with open(path) as f:
         lines = [l.rstrip("\n") for l in f if "=" in l and not l.startswith("#")]
     return dict(l.split("=", 1) for l in lines)
 
 
 class Manager:
-    """One service: NAME.conf says what it mounts."""
+    """One service: NAME.conf says what it mounts. root: where the package was installed, else it is
+    what was built."""
 
-    def __init__(self, name, watchdog_ms=0, abstract=False, **conf):
+    def __init__(self, name, watchdog_ms=0, abstract=False, root=None, **conf):
+        self.root = root
         self.conf, self.daemon, self.seen, self.watchdog_ms = conf, None, [], watchdog_ms
         self.file = f"{TMP}/{name}.conf"
         with open(self.file, "w") as f:
@@ -31,7 +33,11 @@ class Manager:
     def command(self):
         with open(self.file) as f:
             env = dict(l.strip().split("=", 1) for l in f)
-        words = unit()["ExecStart"].replace("@PREFIX@/sbin/kvcachefs", binary("kvcachefs"))
+        if self.root:
+            said = unit(f"{self.root}/usr/lib/systemd/system/kvcachefs@.service")["ExecStart"]
+            words = f"{self.root}{said}"
+        else:
+            words = unit()["ExecStart"].replace("@PREFIX@/sbin/kvcachefs", binary("kvcachefs"))
         words = [env[w[2:-1]] if w.startswith("${") else w for w in shlex.split(words)]
         caps = ",".join("+" + c[4:].lower() for c in unit()["CapabilityBoundingSet"].split())
         if shutil.which("setpriv"):

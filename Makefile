@@ -154,7 +154,7 @@ $(B)/lib/libkvcachefs.a: $(GPU)
 	$(Q)rm -f $@ && ar rcs $@ $^
 $(B)/lib/libkvcachefs.so.0: $(GPU) gpu/libkvcachefs.map
 	$(call say,LINK,$@)
-	$(Q)$(CC) $(LDFLAGS_ALL) -shared -Wl,-soname,libkvcachefs.so.0 -Wl,--version-script=gpu/libkvcachefs.map -o $@ $(GPU) $(lib_gpu)
+	$(Q)$(CC) $(LDFLAGS_ALL) -shared -Wl,-soname,libkvcachefs.so.0,-z,nodelete -Wl,--version-script=gpu/libkvcachefs.map -o $@ $(GPU) $(lib_gpu)
 	$(Q)ln -sf libkvcachefs.so.0 $(@D)/libkvcachefs.so
 $(B)/lib/kvcachefs.pc: gpu/kvcachefs.pc.in $(B)/flags
 	$(Q)sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|@PRIVATE@|$(lib_gpu)|' $< > $@

@@ -328,13 +328,17 @@ size_t kvcachefs_lease_count(const struct kvcachefs_lease *l);
 const struct kvcachefs_object *kvcachefs_lease_object(const struct kvcachefs_lease *l, size_t i);
 /*
  * The bytes of object i, read-only; valid until the lease is freed. The first call for an object
- * opens and maps it; with a cache of mappings (below) a later lease on the same object finds the
- * mapping without a system call.
+ * opens and maps it; a later lease on the same object finds the mapping, and the layout that a load
+ * has looked at, without a system call, while the cache of mappings (below) keeps it.
  */
 int kvcachefs_lease_map(struct kvcachefs_lease *l, size_t i, const void **data, size_t *len);
 /*
- * Keeps mappings of up to this many bytes for later leases; 0 (the beginning) keeps none. A mapped
- * object stays in the pool while its mapping is kept: choose a part of the pool.
+ * Keeps mappings of up to this many bytes for later leases; 0: none. A mapped object is an open
+ * file to the mount: it stays in the pool while its mapping is kept, so choose a part of the pool.
+ * Where this is not called a process keeps a sixteenth of the pool (of the smallest mount it has
+ * leased from), at most 4 GiB, and lets go of what has not been used for 5 seconds; what is kept
+ * with a bound of the caller's choice stays. Returns when what is over the bound is unmapped and
+ * unregistered, which a thread of the library's own does.
  */
 void kvcachefs_map_cache(size_t bytes);
 /* Asks for objects without waiting and without holding. */

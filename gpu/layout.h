@@ -90,9 +90,12 @@ int kvcachefs_check(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nl
 		    const struct kvcachefs_tokens *t, uint64_t *ntokens);
 
 /*
- * lease.c: registers the mapping of object i, which is mapped, for devices; once. false: it cannot
- * be.
+ * lease.c: maps object i where it is not, and gives the layout that the file says it has, "" where
+ * it says none.
  */
+#define KVCACHEFS_LAYOUT_MAX 160
+int kvcachefs_lease_layout(struct kvcachefs_lease *l, size_t i, char layout[KVCACHEFS_LAYOUT_MAX]);
+/* Registers the mapping of object i, which is mapped, for devices; once. false: it cannot be. */
 bool kvcachefs_lease_pin(struct kvcachefs_lease *l, size_t i, int device);
 
 /* cuda.cu, or cuda_none.c where there is no CUDA: one transfer's work on a device. */

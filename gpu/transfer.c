@@ -36,15 +36,18 @@ struct kvcachefs_transfer {
 	struct kvcachefs_lease *lease;
 	size_t first; /* the lease's object of item 0 */
 	struct kvcachefs_cuda *cuda;
-	int err; /* of the first item that failed */
+	int err;         /* of the first item that failed */
+	char error[160]; /* its text */
 };
 
 static int item_fail(struct kvcachefs_transfer *t, size_t i, int err)
 {
 	const char *path = t->items[i].path;
 
+	bool first = !t->err;
+
 	t->items[i].err = err;
-	if (!t->err)
+	if (first)
 		t->err = err;
 	if (!strstr(kvcachefs_error(), path)) { /* say which object it was */
 		char text[512];
@@ -52,6 +55,8 @@ static int item_fail(struct kvcachefs_transfer *t, size_t i, int err)
 		snprintf(text, sizeof text, "%s", kvcachefs_error());
 		kvcachefs_fail(err, "%s: %s", path, text);
 	}
+	if (first)
+		snprintf(t->error, sizeof t->error, "%s", kvcachefs_error());
 	return err;
 }
 
@@ -316,6 +321,11 @@ int kvcachefs_transfer_land(struct kvcachefs_transfer *t)
 			item_fail(t, i, err);
 	}
 	return t->err;
+}
+
+const char *kvcachefs_transfer_error(const struct kvcachefs_transfer *t)
+{
+	return t->error;
 }
 
 void kvcachefs_transfer_undo(struct kvcachefs_transfer *t, int why)

@@ -26,6 +26,8 @@ int kvcachefs_transfer_begin(struct kvcachefs_transfer **out, const struct kvcac
  * published. What freeing does first.
  */
 int kvcachefs_transfer_land(struct kvcachefs_transfer *t);
+/* What went wrong with the first item that failed, "" where none has. */
+const char *kvcachefs_transfer_error(const struct kvcachefs_transfer *t);
 /* Lands it, and nothing of it will be published: what had not failed has that error. */
 void kvcachefs_transfer_undo(struct kvcachefs_transfer *t, int why);
 #pragma GCC visibility pop

@@ -93,13 +93,14 @@ TTOOLS := $(patsubst tests/tools/%.c,%,$(sort $(wildcard tests/tools/*.c)))
 FUZZ   := $(patsubst tests/fuzz/%.c,%,$(sort $(wildcard tests/fuzz/*.c)))
 BINS   := $(B)/bin/kvcachefs $(TOOLS:%=$(B)/bin/%)
 LIBS   := $(B)/lib/libkvcachefs.a $(B)/lib/libkvcachefs.so.0 $(B)/lib/kvcachefs.pc
+EXAMPLES := $(patsubst gpu/%.c,$(B)/bin/%,$(sort $(wildcard gpu/example*.c)))
 MAN    := $(sort $(wildcard man/*.[1-9]))
 ALL_C   = $(shell find engine tiers fs mkfs gpu tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' | sort)
 
 Q := $(if $(V),,@)
 say = $(if $(V),,@printf '  %-5s %s\n' $(1) $(2))
 
-all: $(BINS) $(LIBS) $(B)/bin/example_offload
+all: $(BINS) $(LIBS) $(EXAMPLES)
 
 build/.setup: scripts/setup scripts/libfuse-uring-late-reply.patch
 	@scripts/setup
@@ -159,9 +160,9 @@ $(B)/lib/libkvcachefs.so.0: $(GPU) gpu/libkvcachefs.map
 $(B)/lib/kvcachefs.pc: gpu/kvcachefs.pc.in $(B)/flags
 	$(Q)sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|@PRIVATE@|$(lib_gpu)|' $< > $@
 ifeq ($(CUDA),1)
-$(B)/obj/gpu/example_offload.o: CFLAGS_ALL += -DEXAMPLE_CUDA -isystem $(patsubst %/bin/nvcc,%/include,$(realpath $(NVCC)))
+$(EXAMPLES:$(B)/bin/%=$(B)/obj/gpu/%.o): CFLAGS_ALL += -DEXAMPLE_CUDA -isystem $(patsubst %/bin/nvcc,%/include,$(realpath $(NVCC)))
 endif
-$(B)/bin/example_offload: $(B)/obj/gpu/example_offload.o $(B)/lib/libkvcachefs.a
+$(EXAMPLES): $(B)/bin/%: $(B)/obj/gpu/%.o $(B)/lib/libkvcachefs.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_gpu)
 
@@ -182,10 +183,11 @@ $(B)/bin/test-gpu: tests/tools/gpu.cu gpu/cuda.cu $(wildcard tests/*/*.cuh gpu/*
 	$(call say,NVCC,$@)
 	$(Q)$(NVCC) -O3 -g -std=c++17 $(gencode) -Xcompiler -pthread $(inc_gpu) -o $@ $< $(GPU_HOST) -lcrypto -lm
 
-$(patsubst %,$(B)/bin/unit-%,library keys names rope): $(B)/bin/unit-%: $(B)/obj/tests/unit/%.o $(B)/lib/libkvcachefs.a
+unitwrap_queue := fallocate64
+$(patsubst %,$(B)/bin/unit-%,library keys names queue rope): $(B)/bin/unit-%: $(B)/obj/tests/unit/%.o $(B)/lib/libkvcachefs.a
 	$(call say,LINK,$@)
-	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_gpu) -lcmocka
-$(B)/bin/test-library: $(B)/obj/tests/tools/library.o $(B)/lib/libkvcachefs.a
+	$(Q)$(CC) $(LDFLAGS_ALL) $(addprefix -Wl$(comma)--wrap=,$(unitwrap_$*)) -o $@ $^ $(lib_gpu) -lcmocka
+$(B)/bin/test-library $(B)/bin/test-queue: $(B)/bin/test-%: $(B)/obj/tests/tools/%.o $(B)/lib/libkvcachefs.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_gpu)
 $(B)/bin/unit-rings: $(B)/obj/fs/ring.o

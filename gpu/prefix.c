@@ -42,9 +42,11 @@ static size_t leading(const struct kvcachefs_lease *l, const char *const *paths,
 int kvcachefs_prefix(const char *mount, const char *const *paths, size_t n, size_t *count)
 {
 	struct kvcachefs_lease *l;
-	int err = kvcachefs_look(&l, mount, paths, n);
+	int err = n ? kvcachefs_look(&l, mount, paths, n) : 0;
 
-	if (err)
+	if (!n)
+		*count = 0;
+	if (err || !n)
 		return err;
 	*count = leading(l, paths, n, false);
 	kvcachefs_lease_free(l);

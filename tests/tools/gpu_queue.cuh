@@ -354,6 +354,7 @@ void aside()
 	Gate gate;
 	auto before = a.c.host;
 
+	kvcachefs_map_cache(0); /* what others have left */
 	check(!move_all(a.c, 0, true, a.items));
 	kvcachefs_map_cache(64 * MiB);
 	check(!move_all(a.c, 0, false, a.items));

@@ -6,8 +6,8 @@
  * libkvcachefs(3), kvcachefs-gpu(7).
  *
  * Every fallible call returns 0 or a negative errno, and kvcachefs_error() says more. Calls are
- * safe from any thread; one object (hasher, lease, transfer) is used by one thread at a time.
- * Nothing here needs the daemon's internals: it all goes through the mount.
+ * safe from any thread; one object (hasher, lease, buffer, transfer) is used by one thread at a
+ * time, but for a queue. Nothing here needs the daemon's internals: it all goes through the mount.
  */
 #ifndef KVCACHEFS_H
 #define KVCACHEFS_H
@@ -635,7 +635,8 @@ int kvcachefs_queue_fd(const struct kvcachefs_queue *q);
  * Submits a store or a load as kvcachefs_store() and kvcachefs_load() take it, and its number to
  * *id. All that is named is copied, but for three things that must stay until the completion is
  * taken: the cache's memory, the tables of a rotation (inv_freq, cos_sin), and `items` itself,
- * whose `err` is written before the completion. `tag` comes back with it.
+ * whose `err` is written before the completion (or before kvcachefs_queue_free() returns). `tag`
+ * comes back with it.
  *
  * With a device the work is ordered behind what is on `stream` at this moment. A store may be of a
  * cache that is still being computed there; what is queued on `stream` later must wait by

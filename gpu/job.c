@@ -98,9 +98,7 @@ static int copy_item(struct kvcachefs_job *j, size_t i, const struct kvcachefs_i
 	to->err = 0;
 	if (it->rope)
 		to->rope = put(at, it->rope, sizeof *it->rope);
-	ids = it->tokens.n ? put(at, it->tokens.slots ?: it->tokens.block_ids,
-				 it->tokens.n * sizeof *ids)
-			   : (int64_t *)(void *)*at;
+	ids = put(at, it->tokens.slots ?: it->tokens.block_ids, it->tokens.n * sizeof *ids);
 	*(it->tokens.slots ? &to->tokens.slots : &to->tokens.block_ids) = ids;
 	to->path = put(at, it->path, strlen(it->path) + 1);
 	return 0;

@@ -23,7 +23,7 @@
 	do {                                                                              \
 		if (!(what)) {                                                            \
 			printf("line %d: %s (%s)\n", __LINE__, #what, kvcachefs_error()); \
-			fflush(stdout);                                                   \
+			(void)fflush(stdout);                                             \
 			_exit(1);                                                         \
 		}                                                                         \
 	} while (0)
@@ -255,6 +255,7 @@ static void warm(const char *mount)
 	kill(kid, SIGKILL);
 	waitpid(kid, NULL, 0);
 	printf("%lu calls for %zu objects, %lu for %zu\n", calls[0], n[0], calls[1], n[1]);
+	(void)fflush(stdout); /* before the next fork */
 	check(calls[0] && calls[1] < calls[0] + 10);
 }
 
@@ -314,7 +315,7 @@ static void dead(const char *mount)
 	check(!kvcachefs_submit_load(q, &cache, items, CHUNKS * LAYERS, NULL, 1, &id[0]) &&
 	      !take_one(q).err);
 	printf("ready\n");
-	fflush(stdout);
+	(void)fflush(stdout);
 	check(fgets(line, sizeof line, stdin));
 	for (int i = 0; i < 40; i++)
 		check(!(i % 2 ? kvcachefs_submit_store : kvcachefs_submit_load)(

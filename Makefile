@@ -99,13 +99,14 @@ TTOOLS := $(patsubst tests/tools/%.c,%,$(sort $(wildcard tests/tools/*.c)))
 FUZZ   := $(patsubst tests/fuzz/%.c,%,$(sort $(wildcard tests/fuzz/*.c)))
 BINS   := $(B)/bin/kvcachefs $(TOOLS:%=$(B)/bin/%)
 LIBS   := $(B)/lib/libkvcachefs.a $(B)/lib/libkvcachefs.so.0 $(B)/lib/kvcachefs.pc $(B)/lib/kvcachefs@.service
+EXAMPLES := $(patsubst gpu/%.c,$(B)/bin/%,$(sort $(wildcard gpu/example*.c)))
 MAN    := $(sort $(wildcard man/*.[1-9]))
 ALL_C   = $(shell find engine tiers fs mkfs gpu tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' | sort)
 
 Q := $(if $(V),,@)
 say = $(if $(V),,@printf '  %-5s %s\n' $(1) $(2))
 
-all: $(BINS) $(LIBS) $(B)/bin/example_offload
+all: $(BINS) $(LIBS) $(EXAMPLES)
 
 build/.setup: scripts/setup scripts/libfuse-uring-late-reply.patch
 	@scripts/setup
@@ -160,7 +161,7 @@ $(B)/lib/libkvcachefs.a: $(GPU)
 	$(Q)rm -f $@ && ar rcs $@ $^
 $(B)/lib/libkvcachefs.so.0: $(GPU) gpu/libkvcachefs.map
 	$(call say,LINK,$@)
-	$(Q)$(CC) $(LDFLAGS_ALL) -shared -Wl,-soname,libkvcachefs.so.0 -Wl,--version-script=gpu/libkvcachefs.map -o $@ $(GPU) $(lib_gpu)
+	$(Q)$(CC) $(LDFLAGS_ALL) -shared -Wl,-soname,libkvcachefs.so.0,-z,nodelete -Wl,--version-script=gpu/libkvcachefs.map -o $@ $(GPU) $(lib_gpu)
 	$(Q)ln -sf libkvcachefs.so.0 $(@D)/libkvcachefs.so
 # These say where make install puts things, which may be another place than last time.
 places = @mkdir -p $(@D); sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(patsubst $(PREFIX)/%,$${prefix}/%,$(LIBDIR))|; s|@VERSION@|$(VERSION)|; s|@PRIVATE@|$(lib_gpu)|' \
@@ -170,9 +171,9 @@ $(B)/lib/kvcachefs.pc: gpu/kvcachefs.pc.in FORCE
 $(B)/lib/kvcachefs@.service: scripts/systemd/kvcachefs@.service FORCE
 	$(places)
 ifeq ($(CUDA),1)
-$(B)/obj/gpu/example_offload.o: CFLAGS_ALL += -DEXAMPLE_CUDA -isystem $(patsubst %/bin/nvcc,%/include,$(realpath $(NVCC)))
+$(EXAMPLES:$(B)/bin/%=$(B)/obj/gpu/%.o): CFLAGS_ALL += -DEXAMPLE_CUDA -isystem $(patsubst %/bin/nvcc,%/include,$(realpath $(NVCC)))
 endif
-$(B)/bin/example_offload: $(B)/obj/gpu/example_offload.o $(B)/lib/libkvcachefs.a
+$(EXAMPLES): $(B)/bin/%: $(B)/obj/gpu/%.o $(B)/lib/libkvcachefs.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_gpu)
 
@@ -193,10 +194,11 @@ $(B)/bin/test-gpu: tests/tools/gpu.cu gpu/cuda.cu $(wildcard tests/*/*.cuh gpu/*
 	$(call say,NVCC,$@)
 	$(Q)$(NVCC) -O3 -g -std=c++17 $(gencode) -Xcompiler -pthread $(inc_gpu) -o $@ $< $(GPU_HOST) -lcrypto -lm
 
-$(patsubst %,$(B)/bin/unit-%,library keys names rope): $(B)/bin/unit-%: $(B)/obj/tests/unit/%.o $(B)/lib/libkvcachefs.a
+unitwrap_queue := fallocate64
+$(patsubst %,$(B)/bin/unit-%,library keys names queue rope): $(B)/bin/unit-%: $(B)/obj/tests/unit/%.o $(B)/lib/libkvcachefs.a
 	$(call say,LINK,$@)
-	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_gpu) -lcmocka
-$(B)/bin/test-library: $(B)/obj/tests/tools/library.o $(B)/lib/libkvcachefs.a
+	$(Q)$(CC) $(LDFLAGS_ALL) $(addprefix -Wl$(comma)--wrap=,$(unitwrap_$*)) -o $@ $^ $(lib_gpu) -lcmocka
+$(B)/bin/test-library $(B)/bin/test-queue: $(B)/bin/test-%: $(B)/obj/tests/tools/%.o $(B)/lib/libkvcachefs.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_gpu)
 $(B)/bin/unit-rings: $(B)/obj/fs/ring.o

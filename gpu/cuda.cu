@@ -26,6 +26,7 @@
  */
 #include "kernels.cuh"
 #include "lane.cuh"
+#include "order.cuh"
 
 #include <cuda.h>
 #include <cuda_bf16.h>
@@ -386,24 +387,6 @@ int run(kvcachefs_cuda *c)
 	return 0;
 }
 
-/*
- * A stream that is being captured would make a graph of what must run now, and waiting for it
- * breaks the graph.
- */
-int check_stream(cudaStream_t stream)
-{
-	cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-	cudaError_t e = cudaStreamIsCapturing(stream, &status);
-
-	if (e == cudaErrorStreamCaptureImplicit ||
-	    (e == cudaSuccess && status != cudaStreamCaptureStatusNone)) {
-		cudaGetLastError();
-		return kvcachefs_fail(-EBUSY, "the stream is being captured into a graph; "
-					      "transfers cannot be part of one");
-	}
-	return failed(e, "asking whether the stream is being captured");
-}
-
 int open_transfer(kvcachefs_cuda *c)
 {
 	int driver = 0, err = check_stream(c->stream);
@@ -446,14 +429,10 @@ extern "C" void kvcachefs_cuda_unregister(int device, void *p)
 extern "C" int kvcachefs_cuda_new(struct kvcachefs_cuda **out, int device, bool store, void *stream)
 {
 	kvcachefs_cuda *c;
-	int n = 0, err;
+	int err = check_device(device);
 
-	if (cudaGetDeviceCount(&n) != cudaSuccess || !n) {
-		cudaGetLastError();
-		return kvcachefs_fail(-ENODEV, "there is no CUDA device, or no driver for it");
-	}
-	if (device >= n)
-		return kvcachefs_fail(-ENODEV, "device %d: there are %d", device, n);
+	if (err)
+		return err;
 	Device here(device);
 
 	if (here.err)

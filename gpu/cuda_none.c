@@ -5,12 +5,17 @@
  */
 #include "layout.h"
 
+int kvcachefs_cuda_check(int device)
+{
+	return kvcachefs_fail(-ENODEV, "device %d: this library was built without CUDA", device);
+}
+
 int kvcachefs_cuda_new(struct kvcachefs_cuda **out, int device, bool store, void *stream)
 {
 	(void)store;
 	(void)stream;
 	*out = NULL;
-	return kvcachefs_fail(-ENODEV, "device %d: this library was built without CUDA", device);
+	return kvcachefs_cuda_check(device);
 }
 
 int kvcachefs_cuda_add(struct kvcachefs_cuda *c, const struct kvcachefs_work *w)
@@ -56,4 +61,36 @@ void kvcachefs_cuda_unregister(int device, void *p)
 {
 	(void)device;
 	(void)p;
+}
+
+int kvcachefs_cuda_stream_new(int device, void **out)
+{
+	(void)out;
+	return kvcachefs_cuda_check(device);
+}
+
+void kvcachefs_cuda_stream_free(int device, void *stream)
+{
+	(void)device;
+	(void)stream;
+}
+
+int kvcachefs_cuda_mark(int device, void *stream, void **mark)
+{
+	(void)stream;
+	(void)mark;
+	return kvcachefs_cuda_check(device);
+}
+
+int kvcachefs_cuda_after(int device, void *stream, void *mark)
+{
+	(void)stream;
+	(void)mark;
+	return kvcachefs_cuda_check(device);
+}
+
+void kvcachefs_cuda_unmark(int device, void *mark)
+{
+	(void)device;
+	(void)mark;
 }

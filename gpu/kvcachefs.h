@@ -6,8 +6,8 @@
  * libkvcachefs(3), kvcachefs-gpu(7).
  *
  * Every fallible call returns 0 or a negative errno, and kvcachefs_error() says more. Calls are
- * safe from any thread; one object (hasher, lease, transfer) is used by one thread at a time.
- * Nothing here needs the daemon's internals: it all goes through the mount.
+ * safe from any thread; one object (hasher, lease, buffer, transfer) is used by one thread at a
+ * time, but for a queue. Nothing here needs the daemon's internals: it all goes through the mount.
  */
 #ifndef KVCACHEFS_H
 #define KVCACHEFS_H
@@ -328,13 +328,17 @@ size_t kvcachefs_lease_count(const struct kvcachefs_lease *l);
 const struct kvcachefs_object *kvcachefs_lease_object(const struct kvcachefs_lease *l, size_t i);
 /*
  * The bytes of object i, read-only; valid until the lease is freed. The first call for an object
- * opens and maps it; with a cache of mappings (below) a later lease on the same object finds the
- * mapping without a system call.
+ * opens and maps it; a later lease on the same object finds the mapping, and the layout that a load
+ * has looked at, without a system call, while the cache of mappings (below) keeps it.
  */
 int kvcachefs_lease_map(struct kvcachefs_lease *l, size_t i, const void **data, size_t *len);
 /*
- * Keeps mappings of up to this many bytes for later leases; 0 (the beginning) keeps none. A mapped
- * object stays in the pool while its mapping is kept: choose a part of the pool.
+ * Keeps mappings of up to this many bytes for later leases; 0: none. A mapped object is an open
+ * file to the mount: it stays in the pool while its mapping is kept, so choose a part of the pool.
+ * Where this is not called a process keeps a sixteenth of the pool (of the smallest mount it has
+ * leased from), at most 4 GiB, and lets go of what has not been used for 5 seconds; what is kept
+ * with a bound of the caller's choice stays. Returns when what is over the bound is unmapped and
+ * unregistered, which a thread of the library's own does.
  */
 void kvcachefs_map_cache(size_t bytes);
 /* Asks for objects without waiting and without holding. */
@@ -345,6 +349,58 @@ int kvcachefs_prefetch(const char *mount, const char *const *paths, size_t n);
  */
 int kvcachefs_look(struct kvcachefs_lease **out, const char *mount, const char *const *paths,
 		   size_t n);
+
+/*
+ * How many of the leading paths are cached, in the pool or in any tier, to *count: the longest
+ * prefix that a lease could have. One call to the mount; loads nothing. A path may be a folder: it
+ * counts with at least one file in it, and all that are in it must be there. -EINVAL: a path that
+ * is none; errors of the mount. Blocks for that call only.
+ */
+int kvcachefs_prefix(const char *mount, const char *const *paths, size_t n, size_t *count);
+/*
+ * The same, and takes the lease of exactly those, to *out (NULL where *count is 0); as
+ * kvcachefs_lease_new() it waits until they are loaded. What could not be had ends the prefix
+ * before it.
+ */
+int kvcachefs_prefix_lease(struct kvcachefs_lease **out, const char *mount,
+			   const char *const *paths, size_t n, size_t *count);
+
+/* ---- Plain buffers --------------------------------------------------------------------------- */
+
+/*
+ * The bytes of one file as memory, and registered (pinned) for a CUDA device where one is named;
+ * device -1: none. For programs with copies of their own. All of them may block on the mount.
+ */
+struct kvcachefs_buffer;
+/*
+ * A file's bytes, read-only, leased for as long as the buffer lives. Errors are those of the object
+ * (-ENOENT) and of the mount; -ENODEV: no such device.
+ */
+int kvcachefs_buffer_open(struct kvcachefs_buffer **out, const char *mount, const char *path,
+			  int device);
+/*
+ * len bytes, zero at first, of a new file of that path, which is not there before
+ * kvcachefs_buffer_publish(): it is made under a temporary name, with its folders and with room.
+ * -ENOSPC and so on: no room; nothing is left.
+ */
+int kvcachefs_buffer_new(struct kvcachefs_buffer **out, const char *mount, const char *path,
+			 size_t len, int device);
+/*
+ * Its memory (NULL where it is empty, or was published) and length. Until it is freed or published.
+ */
+void *kvcachefs_buffer_data(const struct kvcachefs_buffer *b, size_t *len);
+/*
+ * Whether it is registered: a mount or driver may refuse that, and the memory is usable all the
+ * same.
+ */
+bool kvcachefs_buffer_pinned(const struct kvcachefs_buffer *b);
+/*
+ * Gives the new file its name, replacing what is there. No device may use the memory any more, and
+ * it is gone afterwards. Once; after an error, as after success, the buffer can only be freed.
+ */
+int kvcachefs_buffer_publish(struct kvcachefs_buffer *b);
+/* A new file that was not published is removed. NULL: nothing. */
+void kvcachefs_buffer_free(struct kvcachefs_buffer *b);
 
 /* ---- Paged KV caches ------------------------------------------------------------------------- */
 
@@ -544,6 +600,87 @@ int kvcachefs_transfer_poll(struct kvcachefs_transfer *t);
 int kvcachefs_transfer_wait(struct kvcachefs_transfer *t);
 /* Waits, publishes what was stored, gives up leases, frees. */
 int kvcachefs_transfer_free(struct kvcachefs_transfer *t);
+
+/* ---- A queue of transfers -------------------------------------------------------------------- */
+
+/*
+ * Transfers for one mount that threads of the queue carry out, layer by layer: their leases, opens,
+ * registrations, copies and publishing. All calls but kvcachefs_queue_free() are safe from any
+ * threads at the same time, and none but kvcachefs_layer_wait() and kvcachefs_queue_free() waits
+ * for the mount or a device. Several transfers run at once, and end in any order: a load sees a
+ * store whose completion has been taken, and else perhaps.
+ *
+ * Items of the same `layer` are a step, and steps go in the order of their layers; the layers of an
+ * item are done with its first. Within a transfer on a device, the cache is touched after what was
+ * queued on the stream when it was submitted.
+ */
+struct kvcachefs_queue;
+/*
+ * To *out; `threads` of them (0: 4, at most 64), each with one transfer at a time. The mount is not
+ * looked at. -EINVAL, -ENOMEM, -EAGAIN (no thread), -EMFILE. It does not survive a fork.
+ */
+int kvcachefs_queue_new(struct kvcachefs_queue **out, const char *mount, unsigned threads);
+/*
+ * Cancels all that is in it, waits for what had begun (as long as the mount and the devices take),
+ * and frees; completions that were not taken are lost. Nobody may be in another call. NULL:
+ * nothing.
+ */
+void kvcachefs_queue_free(struct kvcachefs_queue *q);
+/*
+ * An eventfd, for poll(2) and its like: readable while there is a completion to take. Not to be
+ * read, written or closed. -1: q is NULL.
+ */
+int kvcachefs_queue_fd(const struct kvcachefs_queue *q);
+/*
+ * Submits a store or a load as kvcachefs_store() and kvcachefs_load() take it, and its number to
+ * *id. All that is named is copied, but for three things that must stay until the completion is
+ * taken: the cache's memory, the tables of a rotation (inv_freq, cos_sin), and `items` itself,
+ * whose `err` is written before the completion (or before kvcachefs_queue_free() returns). `tag`
+ * comes back with it.
+ *
+ * With a device the work is ordered behind what is on `stream` at this moment. A store may be of a
+ * cache that is still being computed there; what is queued on `stream` later must wait by
+ * kvcachefs_layer_wait(), for a store too where it changes the cache. Files of a store appear all
+ * at its end, and none where it was cancelled.
+ *
+ * -EAGAIN: KVCACHEFS_QUEUE_MOST transfers are in the queue, counting those whose completion was not
+ * taken; -EINVAL: a shape that is none; -ENODEV; -EBUSY: the stream is being captured; -ENOMEM.
+ * Then there is no transfer. All else is told by the completion.
+ */
+#define KVCACHEFS_QUEUE_MOST 1024
+int kvcachefs_submit_store(struct kvcachefs_queue *q, const struct kvcachefs_paged *p,
+			   struct kvcachefs_item *items, size_t n, void *stream, uint64_t tag,
+			   uint64_t *id);
+int kvcachefs_submit_load(struct kvcachefs_queue *q, const struct kvcachefs_paged *p,
+			  struct kvcachefs_item *items, size_t n, void *stream, uint64_t tag,
+			  uint64_t *id);
+
+struct kvcachefs_completion {
+	uint64_t tag, id;
+	int err;         /* 0; of the first item that failed; -ECANCELED */
+	size_t failed;   /* items whose err is not 0 */
+	char error[160]; /* what went wrong, for people; "" */
+};
+/* Completions to v, at most `room`; how many there were. The device's work of them is done too. */
+size_t kvcachefs_take(struct kvcachefs_queue *q, struct kvcachefs_completion *v, size_t room);
+/*
+ * Waits until the items of layers 0 to `layer` are done: a load's are in the cache, a store's are
+ * out of it, and it may be changed. In host memory they are so when this returns. On a device this
+ * returns when their work is queued, and what is queued on `stream` from now on comes after it; a
+ * failure of the device itself is told by the completion alone. 0, or the error of the first of
+ * these items that failed, -ECANCELED among them. It may be called again, by several threads, and
+ * for the last 1024 transfers also when the completion was taken. -ENOENT: no such transfer, or an
+ * older one; -EBUSY: the stream is being captured.
+ */
+int kvcachefs_layer_wait(struct kvcachefs_queue *q, uint64_t id, uint32_t layer, void *stream);
+/* The same without waiting; -EAGAIN: not yet. */
+int kvcachefs_layer_poll(struct kvcachefs_queue *q, uint64_t id, uint32_t layer, void *stream);
+/*
+ * What has not begun does not begin; what has is finished, or undone: a store leaves no file. 0:
+ * its completion will say -ECANCELED; it may be there already. Until it is, memory may be touched.
+ * -EALREADY: too late, it ends as it ends; -ENOENT: no such transfer.
+ */
+int kvcachefs_cancel(struct kvcachefs_queue *q, uint64_t id);
 
 #ifdef __cplusplus
 }

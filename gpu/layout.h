@@ -90,9 +90,12 @@ int kvcachefs_check(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nl
 		    const struct kvcachefs_tokens *t, uint64_t *ntokens);
 
 /*
- * lease.c: registers the mapping of object i, which is mapped, for devices; once. false: it cannot
- * be.
+ * lease.c: maps object i where it is not, and gives the layout that the file says it has, "" where
+ * it says none.
  */
+#define KVCACHEFS_LAYOUT_MAX 160
+int kvcachefs_lease_layout(struct kvcachefs_lease *l, size_t i, char layout[KVCACHEFS_LAYOUT_MAX]);
+/* Registers the mapping of object i, which is mapped, for devices; once. false: it cannot be. */
 bool kvcachefs_lease_pin(struct kvcachefs_lease *l, size_t i, int device);
 
 /* cuda.cu, or cuda_none.c where there is no CUDA: one transfer's work on a device. */
@@ -114,6 +117,17 @@ int kvcachefs_cuda_run(struct kvcachefs_cuda *c);
 int kvcachefs_cuda_poll(struct kvcachefs_cuda *c); /* 0, -EAGAIN, -EIO */
 int kvcachefs_cuda_wait(struct kvcachefs_cuda *c);
 void kvcachefs_cuda_free(struct kvcachefs_cuda *c); /* waits first */
+/*
+ * order.cuh: none of these waits for the device. Is there such a device: 0 or -ENODEV; a stream; a
+ * mark of what was queued on a stream so far (-EBUSY: it is being captured); what is queued on a
+ * stream later waits for a mark; a mark that nobody will wait for any more is given back.
+ */
+int kvcachefs_cuda_check(int device);
+int kvcachefs_cuda_stream_new(int device, void **out);
+void kvcachefs_cuda_stream_free(int device, void *stream);
+int kvcachefs_cuda_mark(int device, void *stream, void **mark);
+int kvcachefs_cuda_after(int device, void *stream, void *mark);
+void kvcachefs_cuda_unmark(int device, void *mark);
 /* Pins host memory for devices; unpinned on the device that it was pinned on. */
 int kvcachefs_cuda_register(int device, void *p, size_t len, bool readonly);
 void kvcachefs_cuda_unregister(int device, void *p);

@@ -1,39 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Leases over .kvcachefs/lease, and mappings. A mapping that a device uses is registered once and
- * stays so as long as it is kept. A lease is that file's descriptor: the kernel closes it when the
- * process dies. Mappings are found by (device, inode, size); those of a lease are counted, and with
- * kvcachefs_map_cache() the least lately used stay mapped after it, up to that many bytes.
+ * Leases over .kvcachefs/lease. A lease is that file's descriptor: the kernel closes it when the
+ * process dies. The mappings of its objects are of maps.c.
  */
-#include "layout.h"
+#include "maps.h"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#define BUCKETS 4096
-
-struct map {
-	struct map *next;          /* in its bucket */
-	struct map *newer, *older; /* among the unused */
-	uint64_t dev, ino;
-	size_t len;
-	void *data;
-	unsigned users;
-	bool pinned; /* registered for devices, on this one */
-	int device;
-	unsigned refusals; /* of registering, in a row, up to 6 */
-	unsigned wait;     /* so many uses more without trying again */
-};
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER, pin_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct map *buckets[BUCKETS], *oldest, *newest;
-static size_t unused_bytes, cache_bytes;
 
 struct kvcachefs_lease {
 	int fd;
@@ -41,126 +18,8 @@ struct kvcachefs_lease {
 	uint64_t dev;
 	size_t n, room;
 	struct kvcachefs_object *v;
-	struct map **maps;
+	struct kvcachefs_map **maps;
 };
-
-static struct map **bucket(uint64_t dev, uint64_t ino)
-{
-	return &buckets[(dev * 31 + ino) * 0x9e3779b97f4a7c15ull >> 52 & (BUCKETS - 1)];
-}
-
-static void unused_remove(struct map *m)
-{
-	*(m->newer ? &m->newer->older : &newest) = m->older;
-	*(m->older ? &m->older->newer : &oldest) = m->newer;
-	m->newer = m->older = NULL;
-	unused_bytes -= m->len;
-}
-
-static void trim_locked(void)
-{
-	while (oldest && unused_bytes > cache_bytes) {
-		struct map *m = oldest, **at = bucket(m->dev, m->ino);
-
-		unused_remove(m);
-		while (*at != m)
-			at = &(*at)->next;
-		*at = m->next;
-		if (m->pinned)
-			kvcachefs_cuda_unregister(m->device, m->data);
-		if (m->len)
-			munmap(m->data, m->len);
-		free(m);
-	}
-}
-
-void kvcachefs_map_cache(size_t bytes)
-{
-	pthread_mutex_lock(&lock);
-	cache_bytes = bytes;
-	trim_locked();
-	pthread_mutex_unlock(&lock);
-}
-
-static void map_put(struct map *m)
-{
-	pthread_mutex_lock(&lock);
-	if (!--m->users) {
-		m->older = newest;
-		m->newer = NULL;
-		*(newest ? &newest->newer : &oldest) = m;
-		newest = m;
-		unused_bytes += m->len;
-		trim_locked();
-	}
-	pthread_mutex_unlock(&lock);
-}
-
-static struct map *map_find_locked(uint64_t dev, uint64_t ino, size_t len)
-{
-	for (struct map *m = *bucket(dev, ino); m; m = m->next)
-		if (m->dev == dev && m->ino == ino && m->len == len) {
-			if (!m->users++)
-				unused_remove(m);
-			return m;
-		}
-	return NULL;
-}
-
-static int map_get(const char *path, uint64_t dev, uint64_t ino, size_t len, struct map **out)
-{
-	struct map *m;
-	struct stat st;
-	int fd;
-
-	pthread_mutex_lock(&lock);
-	*out = map_find_locked(dev, ino, len);
-	pthread_mutex_unlock(&lock);
-	if (*out)
-		return 0;
-	m = calloc(1, sizeof *m);
-	fd = m ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-	if (fd < 0 || fstat(fd, &st)) {
-		int err = m ? -errno : -ENOMEM;
-
-		free(m);
-		if (fd >= 0)
-			close(fd);
-		return kvcachefs_fail(err, "%s: %s", path, strerror(-err));
-	}
-	if (st.st_ino != ino || (size_t)st.st_size != len) {
-		close(fd);
-		free(m);
-		return kvcachefs_fail(-ESTALE, "%s was replaced since it was leased", path);
-	}
-	m->dev = dev;
-	m->ino = ino;
-	m->len = len;
-	m->users = 1;
-	m->data = len ? mmap(NULL, len, PROT_READ, MAP_SHARED, fd, 0) : NULL;
-	close(fd);
-	if (m->data == MAP_FAILED) {
-		int err = -errno;
-
-		free(m);
-		return kvcachefs_fail(err, "%s cannot be mapped: %s", path, strerror(-err));
-	}
-	pthread_mutex_lock(&lock);
-	struct map *other = map_find_locked(dev, ino, len); /* another thread's meanwhile */
-
-	if (!other) {
-		m->next = *bucket(dev, ino);
-		*bucket(dev, ino) = m;
-	}
-	pthread_mutex_unlock(&lock);
-	if (other) {
-		if (len)
-			munmap(m->data, len);
-		free(m);
-	}
-	*out = other ? other : m;
-	return 0;
-}
 
 static int send_list(int fd, const char *word, const char *const *paths, size_t n)
 {
@@ -300,6 +159,7 @@ static int take(struct kvcachefs_lease **out, const char *mount, const char *wor
 	err = l->fd < 0 ? l->fd : 0;
 	if (!err) {
 		l->dev = st.st_dev;
+		kvcachefs_maps_bound(mount, l->dev);
 		err = send_list(l->fd, word, paths, n);
 	}
 	if (!err)
@@ -330,7 +190,7 @@ void kvcachefs_lease_free(struct kvcachefs_lease *l)
 		return;
 	for (size_t i = 0; l->maps && i < l->n; i++)
 		if (l->maps[i])
-			map_put(l->maps[i]);
+			kvcachefs_map_put(l->maps[i]);
 	if (l->fd >= 0)
 		close(l->fd);
 	free(l->maps);
@@ -350,48 +210,44 @@ const struct kvcachefs_object *kvcachefs_lease_object(const struct kvcachefs_lea
 	return i < l->n ? &l->v[i] : NULL;
 }
 
-int kvcachefs_lease_map(struct kvcachefs_lease *l, size_t i, const void **data, size_t *len)
+/* The mapping of object i. */
+static int map_of(struct kvcachefs_lease *l, size_t i, bool layout)
 {
 	char path[8400];
-	int err;
 
 	if (i >= l->n)
 		return kvcachefs_fail(-ERANGE, "the lease has %zu objects", l->n);
 	if (l->v[i].err)
 		return kvcachefs_fail(l->v[i].err, "%s: %s", l->v[i].path, l->v[i].state);
-	if (!l->maps[i]) {
-		snprintf(path, sizeof path, "%s/%s", l->mount, l->v[i].path);
-		err = map_get(path, l->dev, l->v[i].ino, l->v[i].size, &l->maps[i]);
-		if (err)
-			return err;
-	}
-	*data = l->maps[i]->data;
-	*len = l->maps[i]->len;
-	return 0;
+	if (l->maps[i])
+		return 0;
+	snprintf(path, sizeof path, "%s/%s", l->mount, l->v[i].path);
+	return kvcachefs_map_get(path, l->dev, l->v[i].ino, l->v[i].size, layout, &l->maps[i]);
 }
 
-/*
- * A refusal may be of the moment (memory, limits): it is tried again after 1, 3, 7, ... 63 more
- * uses.
- */
+int kvcachefs_lease_map(struct kvcachefs_lease *l, size_t i, const void **data, size_t *len)
+{
+	int err = map_of(l, i, false);
+
+	if (!err)
+		*data = kvcachefs_map_data(l->maps[i], len);
+	return err;
+}
+
+int kvcachefs_lease_layout(struct kvcachefs_lease *l, size_t i, char layout[KVCACHEFS_LAYOUT_MAX])
+{
+	char path[8400];
+	int err = map_of(l, i, true);
+
+	if (err)
+		return err;
+	snprintf(path, sizeof path, "%s/%s", l->mount, l->v[i].path);
+	return kvcachefs_map_layout(l->maps[i], path, layout);
+}
+
 bool kvcachefs_lease_pin(struct kvcachefs_lease *l, size_t i, int device)
 {
-	struct map *m = l->maps[i]; /* this lease uses it, so it stays */
-	bool pinned;
-
-	pthread_mutex_lock(&pin_lock);
-	if (!m->pinned && m->wait) {
-		m->wait--;
-	} else if (!m->pinned && !kvcachefs_cuda_register(device, m->data, m->len, true)) {
-		m->pinned = true;
-		m->device = device;
-	} else if (!m->pinned) {
-		m->refusals += m->refusals < 6;
-		m->wait = (1u << m->refusals) - 1;
-	}
-	pinned = m->pinned;
-	pthread_mutex_unlock(&pin_lock);
-	return pinned;
+	return kvcachefs_map_pin(l->maps[i], device); /* this lease uses it, so it stays */
 }
 
 int kvcachefs_prefetch(const char *mount, const char *const *paths, size_t n)

@@ -1,29 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Many objects in one call. A store makes each file under a temporary name beside its own, at its
- * final size with room prepared, and maps it; the bytes come from the cache by gather (host) or
- * from the device (cuda.cu); when all is there the layout is set and the file renamed to its name.
- * A load leases all its files at once and maps them.
+ * Many objects in one call. A store makes each file under a temporary name and maps it (file.h);
+ * the bytes come from the cache by gather (host) or from the device (cuda.cu); when all is there,
+ * the transfer has landed, the layout is set, and freeing it renames the file to its name. A load
+ * leases all its files at once, or is lent a lease, and maps them; its pieces' files are only names
+ * and lengths.
  */
-#include "layout.h"
+#include "transfer.h"
+#include "file.h"
 
-#include <fcntl.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/xattr.h>
-#include <unistd.h>
-
-#define XATTR "user.kvc.layout"
 
 struct piece {
-	char *path, *tmp;
-	void *map;
-	size_t len;
-	int fd;
+	struct kvcachefs_file f;
 	bool pinned;
 	const struct cache *cache;
 };
@@ -34,7 +25,7 @@ struct cache { /* one that items belong to, and what follows from its shape */
 };
 
 struct kvcachefs_transfer {
-	bool store, done;
+	bool store, landed, lent; /* lent: the lease is another's */
 	char *mount;
 	struct kvcachefs_paged p; /* the call's */
 	struct cache **caches;    /* its, and what the items name */
@@ -43,8 +34,10 @@ struct kvcachefs_transfer {
 	struct piece *pieces;
 	size_t n;
 	struct kvcachefs_lease *lease;
+	size_t first; /* the lease's object of item 0 */
 	struct kvcachefs_cuda *cuda;
-	int err; /* of the first item that failed */
+	int err;         /* of the first item that failed */
+	char error[160]; /* its text */
 };
 
 static int item_fail(struct kvcachefs_transfer *t, size_t i, int err)
@@ -61,6 +54,7 @@ static int item_fail(struct kvcachefs_transfer *t, size_t i, int err)
 		snprintf(text, sizeof text, "%s", kvcachefs_error());
 		kvcachefs_fail(err, "%s: %s", path, text);
 	}
+	snprintf(t->error, sizeof t->error, "%s", kvcachefs_error());
 	return err;
 }
 
@@ -76,97 +70,26 @@ static void layout_text(const struct kvcachefs_transfer *t, size_t i, char *buf,
 		 it->nlayers, (unsigned long long)tokens, c->s.heads, c->s.width, c->p->elem);
 }
 
-static int make_folders(char *path, size_t from)
-{
-	for (char *s = strchr(path + from, '/'); s; s = strchr(s + 1, '/')) {
-		*s = 0;
-		if (mkdir(path, 0777) && errno != EEXIST) {
-			int err = kvcachefs_fail(-errno, "%s: %s", path, strerror(errno));
-
-			*s = '/';
-			return err;
-		}
-		*s = '/';
-	}
-	return 0;
-}
-
-static int store_open(struct kvcachefs_transfer *t, size_t i)
-{
-	static _Atomic unsigned long count;
-	struct piece *c = &t->pieces[i];
-	int err = make_folders(c->path, strlen(t->mount) + 1);
-
-	if (err)
-		return err;
-	if (asprintf(&c->tmp, "%s.tmp.%d.%lu", c->path, (int)getpid(),
-		     atomic_fetch_add(&count, 1)) < 0) {
-		c->tmp = NULL;
-		return kvcachefs_fail(-ENOMEM, "out of memory");
-	}
-	c->fd = open(c->tmp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-	if (c->fd < 0)
-		return kvcachefs_fail(-errno, "%s: %s", c->tmp, strerror(errno));
-	/* Room first: a mapping's write must not be the one that finds the pool full. */
-	if (c->len && fallocate(c->fd, 0, 0, (off_t)c->len))
-		return kvcachefs_fail(-errno, "%s: no room for %zu bytes: %s", c->path, c->len,
-				      strerror(errno));
-	c->map = c->len ? mmap(NULL, c->len, PROT_READ | PROT_WRITE, MAP_SHARED, c->fd, 0) : NULL;
-	if (c->map == MAP_FAILED) {
-		c->map = NULL;
-		return kvcachefs_fail(-errno, "%s cannot be mapped: %s", c->tmp, strerror(errno));
-	}
-	return 0;
-}
-
-static int store_finish(struct kvcachefs_transfer *t, size_t i)
-{
-	struct piece *c = &t->pieces[i];
-	char text[160];
-	int err = t->items[i].err;
-
-	if (c->map)
-		munmap(c->map, c->len);
-	c->map = NULL;
-	if (!err)
-		layout_text(t, i, text, sizeof text);
-	if (!err && fsetxattr(c->fd, XATTR, text, strlen(text), 0))
-		err = kvcachefs_fail(-errno, "%s: its layout cannot be kept: %s", c->path,
-				     strerror(errno));
-	if (c->fd >= 0 && close(c->fd) && !err)
-		err = kvcachefs_fail(-errno, "%s: %s", c->path, strerror(errno));
-	c->fd = -1;
-	if (!err && rename(c->tmp, c->path))
-		err = kvcachefs_fail(-errno, "%s: %s", c->path, strerror(errno));
-	if (err && c->tmp)
-		unlink(c->tmp);
-	return err;
-}
-
 static int load_open(struct kvcachefs_transfer *t, size_t i)
 {
 	struct piece *c = &t->pieces[i];
-	char want[160], have[160];
+	char want[KVCACHEFS_LAYOUT_MAX], have[KVCACHEFS_LAYOUT_MAX];
 	const void *data;
 	size_t len;
-	ssize_t n;
-	int err = kvcachefs_lease_map(t->lease, i, &data, &len);
+	int err = kvcachefs_lease_layout(t->lease, t->first + i, have)
+			  ?: kvcachefs_lease_map(t->lease, t->first + i, &data, &len);
 
 	if (err)
 		return err;
 	layout_text(t, i, want, sizeof want);
-	n = getxattr(c->path, XATTR, have, sizeof have - 1);
-	if (n >= 0) {
-		have[n] = 0;
-		if (strcmp(have, want))
-			return kvcachefs_fail(-EPROTOTYPE, "%s holds %s, and %s is asked for",
-					      c->path, have, want);
-	}
-	if (len != c->len)
-		return kvcachefs_fail(-EPROTOTYPE, "%s has %zu bytes, and %s takes %zu", c->path,
-				      len, want, c->len);
-	c->map = (void *)(uintptr_t)data;
-	c->pinned = t->cuda && len && kvcachefs_lease_pin(t->lease, i, t->p.device);
+	if (*have && strcmp(have, want))
+		return kvcachefs_fail(-EPROTOTYPE, "%s holds %s, and %s is asked for", c->f.path,
+				      have, want);
+	if (len != c->f.len)
+		return kvcachefs_fail(-EPROTOTYPE, "%s has %zu bytes, and %s takes %zu", c->f.path,
+				      len, want, c->f.len);
+	c->f.map = (void *)(uintptr_t)data;
+	c->pinned = t->cuda && len && kvcachefs_lease_pin(t->lease, t->first + i, t->p.device);
 	return 0;
 }
 
@@ -182,18 +105,18 @@ static int move_host(struct kvcachefs_transfer *t, size_t i)
 	int err;
 
 	if (t->store)
-		return kvcachefs_gather(p, it->layer, it->nlayers, &it->tokens, c->map);
+		return kvcachefs_gather(p, it->layer, it->nlayers, &it->tokens, c->f.map);
 	if (!it->rope)
-		return kvcachefs_scatter(p, it->layer, it->nlayers, &it->tokens, c->map);
+		return kvcachefs_scatter(p, it->layer, it->nlayers, &it->tokens, c->f.map);
 	err = kvcachefs_turns_get(it->rope, p->head_size, &turns);
 	if (err)
 		return err;
-	copy = malloc(c->len ? c->len : 1);
+	copy = malloc(c->f.len ? c->f.len : 1);
 	if (copy) {
-		memcpy(copy, c->map, c->len);
+		memcpy(copy, c->f.map, c->f.len);
 		/* keys are the first half; fused, the first half of each head */
 		kvcachefs_turn(turns, it->rope, copy,
-			       c->len / s->kvs / ((size_t)s->width * p->elem), s->width);
+			       c->f.len / s->kvs / ((size_t)s->width * p->elem), s->width);
 		err = kvcachefs_scatter(p, it->layer, it->nlayers, &it->tokens, copy);
 	} else {
 		err = kvcachefs_fail(-ENOMEM, "out of memory");
@@ -227,15 +150,16 @@ static int run_items(struct kvcachefs_transfer *t)
 		if (!err)
 			err = check_rope(t, i);
 		if (!err)
-			err = t->store ? store_open(t, i) : load_open(t, i);
-		if (!err && t->pieces[i].len) {
+			err = t->store ? kvcachefs_file_make(&t->pieces[i].f, t->mount)
+				       : load_open(t, i);
+		if (!err && t->pieces[i].f.len) {
 			struct kvcachefs_work w = {
 				it,
 				cache->p,
 				&cache->s,
 				tokens,
-				t->pieces[i].map,
-				t->pieces[i].len,
+				t->pieces[i].f.map,
+				t->pieces[i].f.len,
 				t->pieces[i].pinned,
 			};
 
@@ -295,38 +219,36 @@ static int find_cache(struct kvcachefs_transfer *t, const struct kvcachefs_paged
 	return 0;
 }
 
-static int begin(struct kvcachefs_transfer **out, bool store, const char *mount,
-		 const struct kvcachefs_paged *p, struct kvcachefs_item *items, size_t n,
-		 void *stream)
+int kvcachefs_transfer_begin(struct kvcachefs_transfer **out, const struct kvcachefs_begin *b)
 {
 	struct kvcachefs_transfer *t = calloc(1, sizeof *t);
+	size_t n = b->n;
 	int err = t ? 0 : kvcachefs_fail(-ENOMEM, "out of memory");
 
 	if (err)
 		return err;
-	t->store = store;
-	t->p = *p;
-	t->items = items;
-	if (!(t->mount = strdup(mount)) || !(t->pieces = calloc(n ? n : 1, sizeof *t->pieces)))
+	t->store = b->store;
+	t->p = *b->p;
+	t->items = b->items;
+	t->lease = b->lease;
+	t->lent = b->lease;
+	t->first = b->first;
+	if (!(t->mount = strdup(b->mount)) || !(t->pieces = calloc(n ? n : 1, sizeof *t->pieces)))
 		err = kvcachefs_fail(-ENOMEM, "out of memory");
 	for (size_t i = 0; i < n && !err; i++, t->n++) {
+		const struct kvcachefs_item *it = &t->items[i];
+		struct piece *c = &t->pieces[i];
+
 		t->items[i].err = 0;
-		t->pieces[i].fd = -1;
-		if (asprintf(&t->pieces[i].path, "%s/%s", mount, items[i].path) < 0) {
-			t->pieces[i].path = NULL;
-			err = kvcachefs_fail(-ENOMEM, "out of memory");
-		}
+		err = kvcachefs_file_init(&c->f, b->mount, it->path, 0)
+			      ?: find_cache(t, it->cache ?: &t->p, &c->cache);
 		if (!err)
-			err = find_cache(t, items[i].cache ? items[i].cache : &t->p,
-					 &t->pieces[i].cache);
-		if (!err)
-			t->pieces[i].len = kvcachefs_file_size(t->pieces[i].cache->p,
-							       items[i].nlayers, &items[i].tokens);
+			c->f.len = kvcachefs_file_size(c->cache->p, it->nlayers, &it->tokens);
 	}
-	if (!err && !store)
+	if (!err && !b->store && !b->lease)
 		err = lease_all(t);
-	if (!err && p->device >= 0)
-		err = kvcachefs_cuda_new(&t->cuda, p->device, store, stream);
+	if (!err && t->p.device >= 0)
+		err = kvcachefs_cuda_new(&t->cuda, t->p.device, b->store, b->stream);
 	if (!err)
 		err = run_items(t);
 	if (err) {
@@ -344,14 +266,18 @@ int kvcachefs_store(struct kvcachefs_transfer **out, const char *mount,
 		    const struct kvcachefs_paged *p, struct kvcachefs_item *items, size_t n,
 		    void *stream)
 {
-	return begin(out, true, mount, p, items, n, stream);
+	struct kvcachefs_begin b = { true, mount, p, items, n, stream, NULL, 0 };
+
+	return kvcachefs_transfer_begin(out, &b);
 }
 
 int kvcachefs_load(struct kvcachefs_transfer **out, const char *mount,
 		   const struct kvcachefs_paged *p, struct kvcachefs_item *items, size_t n,
 		   void *stream)
 {
-	return begin(out, false, mount, p, items, n, stream);
+	struct kvcachefs_begin b = { false, mount, p, items, n, stream, NULL, 0 };
+
+	return kvcachefs_transfer_begin(out, &b);
 }
 
 int kvcachefs_transfer_poll(struct kvcachefs_transfer *t)
@@ -370,21 +296,60 @@ int kvcachefs_transfer_wait(struct kvcachefs_transfer *t)
 	return t->err;
 }
 
+int kvcachefs_transfer_land(struct kvcachefs_transfer *t)
+{
+	char text[KVCACHEFS_LAYOUT_MAX];
+
+	if (t->landed)
+		return t->err;
+	t->landed = true;
+	kvcachefs_transfer_wait(t);
+	kvcachefs_cuda_free(t->cuda); /* before the mappings that it registered go */
+	t->cuda = NULL;
+	for (size_t i = 0; i < t->n; i++) {
+		int err = 0;
+
+		if (!t->store) {
+			t->pieces[i].f.map = NULL; /* the lease's */
+		} else if (!t->items[i].err) {
+			layout_text(t, i, text, sizeof text);
+			err = kvcachefs_file_seal(&t->pieces[i].f, text);
+		}
+		if (err)
+			item_fail(t, i, err);
+	}
+	return t->err;
+}
+
+const char *kvcachefs_transfer_error(const struct kvcachefs_transfer *t)
+{
+	return t->error;
+}
+
+void kvcachefs_transfer_undo(struct kvcachefs_transfer *t, int why)
+{
+	kvcachefs_transfer_land(t);
+	for (size_t i = 0; i < t->n; i++)
+		if (!t->items[i].err)
+			t->items[i].err = why;
+	if (!t->err)
+		t->err = why;
+}
+
 int kvcachefs_transfer_free(struct kvcachefs_transfer *t)
 {
 	int err;
 
 	if (!t)
 		return 0;
-	kvcachefs_transfer_wait(t);
-	kvcachefs_cuda_free(t->cuda); /* before the mappings that it registered go */
+	kvcachefs_transfer_land(t);
 	for (size_t i = 0; i < t->n; i++) {
-		if (t->store && (err = store_finish(t, i)))
+		if (t->store && !t->items[i].err && (err = kvcachefs_file_publish(&t->pieces[i].f)))
 			item_fail(t, i, err);
-		free(t->pieces[i].path);
-		free(t->pieces[i].tmp);
+		kvcachefs_file_fini(&t->pieces[i].f);
 	}
-	kvcachefs_lease_free(t->lease);
+	if (!t->lent)
+		kvcachefs_lease_free(t->lease);
 	err = t->err;
 	for (size_t i = 0; i < t->ncaches; i++)
 		free(t->caches[i]);

@@ -124,7 +124,8 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to);
 
 /* For tests: what is refused from now on, and what was done. */
 extern int fake_devices, fake_no_register, fake_driver,
-	fake_lost; /* fake_driver: its version; fake_lost: events fail */
+	fake_lost;                       /* fake_driver: its version; fake_lost: events fail */
+extern void (*fake_on_unregister)(void); /* called by cudaHostUnregister() first; NULL: nothing */
 struct fake_counts {
 	unsigned long registers, batches, copies, host_functions, kernels, streams, contexts[8];
 };

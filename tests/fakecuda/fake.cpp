@@ -19,6 +19,7 @@
 #include <vector>
 
 int fake_devices = 1, fake_no_register, fake_driver = 13000, fake_lost;
+void (*fake_on_unregister)(void);
 thread_local dim3 gridDim, blockDim, blockIdx, threadIdx;
 
 struct fake_context {
@@ -391,6 +392,8 @@ cudaError_t cudaHostUnregister(void *p)
 {
 	int d = use();
 
+	if (fake_on_unregister)
+		fake_on_unregister();
 	unsafe();
 	std::lock_guard<std::mutex> hold(lock);
 

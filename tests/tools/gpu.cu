@@ -11,6 +11,7 @@
 #include "gpu_cache.cuh"
 #include "gpu_device.cuh"
 #include "gpu_measure.cuh"
+#include "gpu_queue.cuh"
 
 namespace {
 
@@ -522,8 +523,12 @@ void test()
 	rotations();
 	several();
 	capture();
+	queues();
+	buffers();
 #ifdef FAKE_CUDA_RUNTIME_H
 	lost();
+	queue_lost();
+	aside();
 	refused_pin();
 #endif
 #ifdef FAKE_CUDA_RUNTIME_H
@@ -539,6 +544,8 @@ void test()
 	fake_no_register = 1;
 	many(KVCACHEFS_F16);
 	order();
+	queues();
+	buffers();
 	fake_devices = 0;
 	Cache *none = nullptr;
 	kvcachefs_paged p = {};

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * example_layers MOUNT [DEVICE]: a paged KV cache stored and loaded again asynchronously, layer by
+ * layer, as a connector of an engine does it: a thread of the library carries the transfers out,
+ * and the program's own loop computes a layer, waits until that layer may be touched, and hears of
+ * ends by an eventfd. DEVICE is as in example_offload.
+ *
+ * cc example_layers.c $(pkg-config --cflags --libs kvcachefs)
+ */
+#include "kvcachefs.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef EXAMPLE_CUDA
+#include <cuda_runtime_api.h>
+#endif
+
+#define LAYERS 8
+#define BLOCKS 64
+#define BLOCK_SIZE 16
+#define CHUNKS 2
+#define CHUNK_BLOCKS 16
+#define BLOCK_BYTES (2ull * BLOCK_SIZE * 8 * 128 * 2)
+#define LAYER_BYTES (BLOCKS * BLOCK_BYTES)
+
+static void *memory(int device, size_t len)
+{
+#ifdef EXAMPLE_CUDA
+	void *p = NULL;
+
+	if (device >= 0)
+		return cudaMallocManaged(&p, len, cudaMemAttachGlobal) ? NULL : p;
+#endif
+	(void)device;
+	return malloc(len);
+}
+
+/* What was queued on the device so far is done. */
+static void settle(int device)
+{
+#ifdef EXAMPLE_CUDA
+	if (device >= 0)
+		cudaDeviceSynchronize();
+#endif
+	(void)device;
+}
+
+/* What the model computes for a layer. */
+static void compute(uint8_t *layer, size_t l)
+{
+	for (size_t i = 0; i < LAYER_BYTES; i++)
+		layer[i] = (uint8_t)((i * 2654435761u + l) >> 9);
+}
+
+/* A layer's blocks of a chunk are given to something else. */
+static void reuse(uint8_t *layer, const int64_t *blocks)
+{
+	for (size_t b = 0; b < CHUNK_BLOCKS; b++)
+		memset(layer + (size_t)blocks[b] * BLOCK_BYTES, 0, BLOCK_BYTES);
+}
+
+/* The loop's part: sleeps until something has ended, and takes it. Its error. */
+static int await(struct kvcachefs_queue *queue, const char *what)
+{
+	struct pollfd p = { .fd = kvcachefs_queue_fd(queue), .events = POLLIN };
+	struct kvcachefs_completion end;
+
+	while (!kvcachefs_take(queue, &end, 1))
+		poll(&p, 1, -1);
+	if (end.err)
+		fprintf(stderr, "example_layers: %s: %s\n", what, end.error);
+	return end.err;
+}
+
+/* All layers of all chunks: a file for each. */
+static size_t name_all(struct kvcachefs_item *items, char (*paths)[64], int64_t (*blocks)[16])
+{
+	size_t n = 0;
+
+	for (size_t c = 0; c < CHUNKS; c++) {
+		for (size_t b = 0; b < CHUNK_BLOCKS; b++)
+			blocks[c][b] = (int64_t)((c * CHUNK_BLOCKS + b) * 23 + 7) % BLOCKS;
+		for (uint32_t l = 0; l < LAYERS; l++, n++) {
+			snprintf(paths[n], sizeof paths[n], "layers/chunk%zu/layer_%u", c, l);
+			items[n] = (struct kvcachefs_item){ .path = paths[n],
+							    .layer = l,
+							    .nlayers = 1,
+							    .tokens = { .block_ids = blocks[c],
+									.n = CHUNK_BLOCKS } };
+		}
+	}
+	return n;
+}
+
+/* Whether it failed. */
+static bool there_and_back(struct kvcachefs_queue *queue, const struct kvcachefs_paged *cache,
+			   uint8_t *before)
+{
+	struct kvcachefs_item items[CHUNKS * LAYERS];
+	char paths[CHUNKS * LAYERS][64];
+	int64_t blocks[CHUNKS][CHUNK_BLOCKS];
+	size_t n = name_all(items, paths, blocks);
+	uint64_t store, load;
+	bool bad = false;
+
+	/* 1. All layers are to be stored. The call returns at once. */
+	if (kvcachefs_submit_store(queue, cache, items, n, NULL, 1, &store))
+		return true;
+	/* 2. A layer may be changed as soon as it is out of the cache: not before. */
+	for (uint32_t l = 0; l < LAYERS; l++) {
+		if (kvcachefs_layer_wait(queue, store, l, NULL))
+			return true;
+		settle(cache->device);
+		for (size_t c = 0; c < CHUNKS; c++)
+			reuse(cache->pointers[l], blocks[c]);
+	}
+	if (await(queue, "store"))
+		return true;
+	/* 3. All layers are to be loaded, and each is used as soon as it is there. */
+	if (kvcachefs_submit_load(queue, cache, items, n, NULL, 2, &load))
+		return true;
+	for (uint32_t l = 0; l < LAYERS; l++) {
+		if (kvcachefs_layer_wait(queue, load, l, NULL))
+			return true;
+		settle(cache->device); /* an engine queues its kernels instead */
+		bad |= memcmp(cache->pointers[l], before + l * LAYER_BYTES, LAYER_BYTES) != 0;
+	}
+	if (await(queue, "load"))
+		return true;
+	printf("%s: %d layers of %d tokens stored and loaded layer by layer: %s\n",
+	       kvcachefs_version(), LAYERS, CHUNKS * CHUNK_BLOCKS * BLOCK_SIZE,
+	       bad ? "DIFFERENT" : "the same");
+	return bad;
+}
+
+int main(int argc, char **argv)
+{
+	int device = argc > 2 ? atoi(argv[2]) : -1;
+	void *layers[LAYERS] = { NULL };
+	uint8_t *before = malloc(LAYERS * LAYER_BYTES);
+	struct kvcachefs_paged cache = {
+		.format = KVCACHEFS_NL_X_NB_TWO_BS_NH_HS,
+		.layers = LAYERS,
+		.heads = 8,
+		.head_size = 128,
+		.block_size = BLOCK_SIZE,
+		.blocks = BLOCKS,
+		.elem = 2,
+		.pointers = layers,
+		.device = device,
+	};
+	struct kvcachefs_queue *queue = NULL;
+	bool bad = true, have = before;
+
+	if (argc < 2) {
+		fprintf(stderr, "usage: example_layers MOUNT [DEVICE]\n");
+		free(before);
+		return 2;
+	}
+	for (size_t l = 0; l < LAYERS && have; l++) {
+		layers[l] = memory(device, LAYER_BYTES);
+		have = layers[l];
+		if (have) {
+			compute(layers[l], l);
+			memcpy(before + l * LAYER_BYTES, layers[l], LAYER_BYTES);
+		}
+	}
+	if (have && !kvcachefs_queue_new(&queue, argv[1], 0))
+		bad = there_and_back(queue, &cache, before);
+	if (bad)
+		fprintf(stderr, "example_layers: %s\n", kvcachefs_error());
+	kvcachefs_queue_free(queue);
+	free(before);
+#ifndef EXAMPLE_CUDA
+	for (size_t l = 0; l < LAYERS; l++)
+		free(layers[l]);
+#endif
+	return bad;
+}

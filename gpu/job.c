@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One transfer of a queue. What was submitted is copied into one piece of memory and sorted by
+ * layer; items of one layer are a step, and a step is a transfer (transfer.c). On a device all
+ * steps go down one stream, the thread's own, behind the mark that was set on the caller's stream
+ * when it was submitted; after each its own mark, which kvcachefs_layer_wait() has other streams
+ * wait for. DEPTH steps are under way at once, so that files are made or mapped for the next while
+ * one is copied, and no more, as each has buffers on the device.
+ *
+ * A load of several steps leases all its objects at once where they are in the pool already: the
+ * mount is called once. Where some are not, it asks for all of them, and leases step by step: the
+ * first layers are moved while the later ones are still on their way from a tier.
+ *
+ * A store's files are whole, but not published, when its step is over; all are published at the
+ * end, or none where it was cancelled.
+ */
+#include "job.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEPTH 2
+
+struct kvcachefs_job_cache {
+	struct kvcachefs_job_cache *next;
+	const struct kvcachefs_paged *of; /* the caller's */
+	struct kvcachefs_paged p;
+	void *pointers[];
+};
+
+/* ---- Copies ---- */
+
+static int by_layer(const void *a, const void *b, void *arg)
+{
+	size_t i = *(const size_t *)a, j = *(const size_t *)b;
+	const struct kvcachefs_item *v = arg;
+
+	if (v[i].layer != v[j].layer)
+		return v[i].layer < v[j].layer ? -1 : 1;
+	return i < j ? -1 : 1;
+}
+
+static int copy_cache(struct kvcachefs_job *j, const struct kvcachefs_paged *p,
+		      struct kvcachefs_paged **out)
+{
+	struct kvcachefs_job_cache *c;
+	struct kvcachefs_strides s;
+	int err;
+
+	for (c = j->caches; c; c = c->next)
+		if (c->of == p) {
+			*out = &c->p;
+			return 0;
+		}
+	err = kvcachefs_strides_of(p, &s);
+	if (err)
+		return err;
+	c = malloc(sizeof *c + s.npointers * sizeof *c->pointers);
+	if (!c)
+		return kvcachefs_fail(-ENOMEM, "out of memory");
+	c->of = p;
+	c->p = *p;
+	memcpy(c->pointers, p->pointers, s.npointers * sizeof *c->pointers);
+	c->p.pointers = c->pointers;
+	c->next = j->caches;
+	j->caches = c;
+	*out = &c->p;
+	return 0;
+}
+
+static size_t room_of(const struct kvcachefs_item *it)
+{
+	return it->tokens.n * sizeof(int64_t) + sizeof(struct kvcachefs_rope) + strlen(it->path) +
+	       16;
+}
+
+static void *put(char **at, const void *p, size_t len)
+{
+	char *to = *at;
+
+	memcpy(to, p, len);
+	*at += (len + 7) / 8 * 8;
+	return to;
+}
+
+static int copy_item(struct kvcachefs_job *j, size_t i, const struct kvcachefs_item *it, char **at)
+{
+	struct kvcachefs_item *to = &j->items[i];
+	struct kvcachefs_paged *cache = NULL;
+	int64_t *ids;
+	int err = it->cache ? copy_cache(j, it->cache, &cache) : 0;
+
+	if (err)
+		return err;
+	*to = *it;
+	to->cache = cache;
+	to->err = 0;
+	if (it->rope)
+		to->rope = put(at, it->rope, sizeof *it->rope);
+	ids = put(at, it->tokens.slots ?: it->tokens.block_ids, it->tokens.n * sizeof *ids);
+	*(it->tokens.slots ? &to->tokens.slots : &to->tokens.block_ids) = ids;
+	to->path = put(at, it->path, strlen(it->path) + 1);
+	return 0;
+}
+
+static int copy_all(struct kvcachefs_job *j, const struct kvcachefs_paged *p,
+		    const struct kvcachefs_item *items, size_t n)
+{
+	size_t room = 0;
+	char *at;
+	int err = copy_cache(j, p, &j->p);
+
+	for (size_t i = 0; i < n && !err; i++) {
+		const struct kvcachefs_tokens *t = &items[i].tokens;
+
+		if (!t->slots == !t->block_ids || t->n > SIZE_MAX / 64)
+			err = kvcachefs_fail(-EINVAL, "tokens are given by slots or by block ids");
+		else if (__builtin_add_overflow(room, room_of(&items[i]), &room))
+			err = kvcachefs_fail(-ENOMEM, "out of memory");
+	}
+	if (err)
+		return err;
+	j->items = calloc(n ?: 1, sizeof *j->items);
+	j->order = calloc(n ?: 1, sizeof *j->order);
+	j->steps = calloc(n ?: 1, sizeof *j->steps);
+	j->arena = at = malloc(room ?: 1);
+	if (!j->items || !j->order || !j->steps || !at)
+		return kvcachefs_fail(-ENOMEM, "out of memory");
+	for (size_t i = 0; i < n; i++)
+		j->order[i] = i;
+	qsort_r(j->order, n, sizeof *j->order, by_layer, (void *)(uintptr_t)items);
+	for (size_t i = 0; i < n && !err; i++) {
+		const struct kvcachefs_item *it = &items[j->order[i]];
+
+		err = copy_item(j, i, it, &at);
+		if (!i || j->steps[j->nsteps - 1].layer != it->layer)
+			j->steps[j->nsteps++] = (struct kvcachefs_step){
+				.layer = it->layer,
+				.first = i,
+			};
+		j->steps[j->nsteps - 1].n++;
+	}
+	j->n = n;
+	return err;
+}
+
+int kvcachefs_job_new(struct kvcachefs_job **out, bool store, const struct kvcachefs_paged *p,
+		      struct kvcachefs_item *items, size_t n, void *stream)
+{
+	struct kvcachefs_job *j = calloc(1, sizeof *j);
+	int err;
+
+	if (!j)
+		return kvcachefs_fail(-ENOMEM, "out of memory");
+	j->store = store;
+	j->theirs = items;
+	err = copy_all(j, p, items, n);
+	if (!err && p->device >= 0)
+		err = kvcachefs_cuda_mark(p->device, stream, &j->mark);
+	if (err) {
+		kvcachefs_job_free(j);
+		return err;
+	}
+	*out = j;
+	return 0;
+}
+
+void kvcachefs_job_free(struct kvcachefs_job *j)
+{
+	struct kvcachefs_job_cache *next;
+
+	if (j->mark)
+		kvcachefs_cuda_unmark(j->p->device, j->mark);
+	for (size_t k = 0; k < j->nsteps; k++)
+		if (j->steps[k].mark)
+			kvcachefs_cuda_unmark(j->p->device, j->steps[k].mark);
+	for (struct kvcachefs_job_cache *c = j->caches; c; c = next) {
+		next = c->next;
+		free(c);
+	}
+	free(j->items);
+	free(j->order);
+	free(j->steps);
+	free(j->arena);
+	free(j);
+}
+
+/* ---- Carrying it out ---- */
+
+static void note(struct kvcachefs_job *j, int err, const char *why)
+{
+	if (!err || j->err)
+		return;
+	j->err = err;
+	snprintf(j->error, sizeof j->error, "%s", why);
+}
+
+/* One lease of all where nothing must be loaded first; else all of it is asked for. */
+static int lease_or_ask(const struct kvcachefs_job *j, const char *mount,
+			struct kvcachefs_lease **out)
+{
+	const char **paths = calloc(j->n, sizeof *paths);
+	struct kvcachefs_lease *l;
+	bool resident = true;
+	int err;
+
+	if (!paths)
+		return kvcachefs_fail(-ENOMEM, "out of memory");
+	for (size_t i = 0; i < j->n; i++)
+		paths[i] = j->items[i].path;
+	err = kvcachefs_look(&l, mount, paths, j->n);
+	if (!err) {
+		resident = kvcachefs_lease_count(l) == j->n;
+		for (size_t i = 0; resident && i < j->n; i++)
+			resident = kvcachefs_lease_object(l, i)->err != -ENODATA;
+		kvcachefs_lease_free(l);
+		err = resident ? kvcachefs_lease_new(out, mount, paths, j->n)
+			       : kvcachefs_prefetch(mount, paths, j->n);
+	}
+	free(paths);
+	if (!err && resident && kvcachefs_lease_count(*out) != j->n)
+		err = kvcachefs_fail(-EINVAL, "each path of a load is one file");
+	return err;
+}
+
+struct run {
+	struct kvcachefs_job *j;
+	const char *mount;
+	void *stream;
+	const struct kvcachefs_job_watch *w;
+	struct kvcachefs_lease *lease;
+};
+
+/* Its work is done. */
+static void land(const struct run *r, struct kvcachefs_step *s)
+{
+	if (!s->t)
+		return;
+	int err = kvcachefs_transfer_land(s->t);
+
+	note(r->j, err, kvcachefs_transfer_error(s->t));
+	if (!r->j->store) {
+		kvcachefs_transfer_free(s->t);
+		s->t = NULL;
+	}
+	r->w->tell(r->w->arg, s, KVCACHEFS_STEP_OVER, s->mark, err);
+}
+
+static int first_error(const struct kvcachefs_job *j, const struct kvcachefs_step *s)
+{
+	for (size_t i = 0; i < s->n; i++)
+		if (j->items[s->first + i].err)
+			return j->items[s->first + i].err;
+	return 0;
+}
+
+/* An error is of the whole step, and of what comes after. */
+static int begin(const struct run *r, struct kvcachefs_step *s)
+{
+	struct kvcachefs_job *j = r->j;
+	struct kvcachefs_begin b = {
+		j->store, r->mount,  j->p,     j->items + s->first,
+		s->n,     r->stream, r->lease, r->lease ? s->first : 0,
+	};
+	void *mark = NULL;
+	int err = kvcachefs_transfer_begin(&s->t, &b);
+
+	if (!err && j->p->device >= 0) {
+		err = kvcachefs_cuda_mark(j->p->device, r->stream, &mark);
+		if (err)
+			kvcachefs_transfer_undo(s->t, err);
+		else
+			r->w->tell(r->w->arg, s, KVCACHEFS_STEP_QUEUED, mark, first_error(j, s));
+	}
+	if (err) {
+		note(j, err, kvcachefs_error());
+		r->w->tell(r->w->arg, s, KVCACHEFS_STEP_OVER, mark, err);
+	}
+	return err;
+}
+
+/* What has not begun does not. */
+static void skip(struct kvcachefs_job *j, size_t step, int err, const struct kvcachefs_job_watch *w)
+{
+	for (size_t k = step; k < j->nsteps; k++) {
+		struct kvcachefs_step *s = &j->steps[k];
+
+		for (size_t i = 0; i < s->n; i++)
+			j->items[s->first + i].err = err;
+		if (s->state != KVCACHEFS_STEP_OVER)
+			w->tell(w->arg, s, KVCACHEFS_STEP_OVER, s->mark, err);
+	}
+}
+
+static void finish(struct kvcachefs_job *j)
+{
+	j->failed = 0;
+	for (size_t i = 0; i < j->n; i++) {
+		j->theirs[j->order[i]].err = j->items[i].err;
+		j->failed += j->items[i].err != 0;
+	}
+}
+
+void kvcachefs_job_drop(struct kvcachefs_job *j, int err, const struct kvcachefs_job_watch *w)
+{
+	note(j, err, err == -ECANCELED ? "cancelled" : kvcachefs_error());
+	skip(j, 0, err, w);
+	finish(j);
+}
+
+void kvcachefs_job_run(struct kvcachefs_job *j, const char *mount, void *stream,
+		       const struct kvcachefs_job_watch *w)
+{
+	struct run r = { j, mount, stream, w, NULL };
+	size_t landed = 0, k = 0;
+	int err = j->mark ? kvcachefs_cuda_after(j->p->device, stream, j->mark) : 0;
+
+	if (!err && !j->store && j->nsteps > 1)
+		err = lease_or_ask(j, mount, &r.lease);
+	note(j, err, kvcachefs_error());
+	while (k < j->nsteps && !err && !w->cancelled(w->arg)) {
+		err = begin(&r, &j->steps[k]);
+		k++;
+		while (landed < k && (j->p->device < 0 || landed + DEPTH <= k))
+			land(&r, &j->steps[landed++]);
+	}
+	while (landed < k)
+		land(&r, &j->steps[landed++]);
+	skip(j, k, err ?: -ECANCELED, w);
+	if (!w->commit(w->arg)) {
+		j->err = 0; /* that it was cancelled goes before what else there was */
+		note(j, -ECANCELED, "cancelled");
+		for (size_t i = 0; i < k; i++)
+			if (j->steps[i].t)
+				kvcachefs_transfer_undo(j->steps[i].t, -ECANCELED);
+	}
+	for (size_t i = 0; i < k; i++)
+		if (j->steps[i].t) {
+			err = kvcachefs_transfer_free(j->steps[i].t);
+			note(j, err, kvcachefs_error());
+			j->steps[i].t = NULL;
+		}
+	kvcachefs_lease_free(r.lease);
+	finish(j);
+}

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Order between streams, for the queue: a stream of its own for each of its threads, and marks
+ * (events) that say "up to here" of one stream and that another waits for. Marks are kept for
+ * reuse. Nothing here waits for a device. Part of cuda.cu, which alone includes it.
+ */
+#pragma once
+
+#include "lane.cuh"
+
+#include <utility>
+
+namespace {
+
+constexpr size_t MARKS_KEPT = 256;
+
+std::mutex marks_lock;
+/* by device; never destroyed, as the lanes */
+std::vector<std::pair<int, cudaEvent_t>> &marks = *new std::vector<std::pair<int, cudaEvent_t>>;
+
+/*
+ * A stream that is being captured would make a graph of what must run now, and waiting for it
+ * breaks the graph.
+ */
+int check_stream(cudaStream_t stream)
+{
+	cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+	cudaError_t e = cudaStreamIsCapturing(stream, &status);
+
+	if (e == cudaErrorStreamCaptureImplicit ||
+	    (e == cudaSuccess && status != cudaStreamCaptureStatusNone)) {
+		cudaGetLastError();
+		return kvcachefs_fail(-EBUSY, "the stream is being captured into a graph; "
+					      "transfers cannot be part of one");
+	}
+	return failed(e, "asking whether the stream is being captured");
+}
+
+/* Is there such a device? */
+int check_device(int device)
+{
+	int n = 0;
+
+	if (cudaGetDeviceCount(&n) != cudaSuccess || !n) {
+		cudaGetLastError();
+		return kvcachefs_fail(-ENODEV, "there is no CUDA device, or no driver for it");
+	}
+	if (device < 0 || device >= n)
+		return kvcachefs_fail(-ENODEV, "device %d: there are %d", device, n);
+	return 0;
+}
+
+int mark_get(int device, cudaEvent_t *out)
+{
+	{
+		std::lock_guard<std::mutex> hold(marks_lock);
+
+		for (size_t i = marks.size(); i-- > 0;)
+			if (marks[i].first == device) {
+				*out = marks[i].second;
+				marks.erase(marks.begin() + (ptrdiff_t)i);
+				return 0;
+			}
+	}
+	TRY(cudaEventCreateWithFlags(out, cudaEventDisableTiming));
+	return 0;
+}
+
+} // namespace
+
+extern "C" int kvcachefs_cuda_check(int device)
+{
+	return check_device(device);
+}
+
+extern "C" int kvcachefs_cuda_stream_new(int device, void **out)
+{
+	if (int err = check_device(device))
+		return err;
+	Device here(device);
+	cudaStream_t s;
+
+	if (here.err)
+		return here.err;
+	TRY(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+	*out = s;
+	return 0;
+}
+
+extern "C" void kvcachefs_cuda_stream_free(int device, void *stream)
+{
+	Device here(device);
+
+	if (cudaStreamDestroy(static_cast<cudaStream_t>(stream)) != cudaSuccess)
+		cudaGetLastError();
+}
+
+extern "C" int kvcachefs_cuda_mark(int device, void *stream, void **out)
+{
+	if (int err = check_device(device))
+		return err;
+	Device here(device);
+	cudaStream_t s = static_cast<cudaStream_t>(stream);
+	cudaEvent_t e;
+
+	if (here.err)
+		return here.err;
+	if (int err = check_stream(s))
+		return err;
+	if (int err = mark_get(device, &e))
+		return err;
+	if (int err = failed(cudaEventRecord(e, s), "cudaEventRecord")) {
+		kvcachefs_cuda_unmark(device, e);
+		return err;
+	}
+	*out = e;
+	return 0;
+}
+
+extern "C" int kvcachefs_cuda_after(int device, void *stream, void *mark)
+{
+	Device here(device);
+	cudaStream_t s = static_cast<cudaStream_t>(stream);
+
+	if (here.err)
+		return here.err;
+	if (int err = check_stream(s))
+		return err;
+	TRY(cudaStreamWaitEvent(s, static_cast<cudaEvent_t>(mark), 0));
+	return 0;
+}
+
+extern "C" void kvcachefs_cuda_unmark(int device, void *mark)
+{
+	cudaEvent_t e = static_cast<cudaEvent_t>(mark);
+
+	try {
+		std::lock_guard<std::mutex> hold(marks_lock);
+
+		if (marks.size() < MARKS_KEPT) {
+			marks.emplace_back(device, e);
+			return;
+		}
+	} catch (const std::bad_alloc &) {
+	}
+	Device here(device);
+
+	if (cudaEventDestroy(e) != cudaSuccess)
+		cudaGetLastError();
+}

@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A queue of transfers for one mount. A job (job.h) goes
+ *
+ *   waiting -> running -> over -> taken     cancelled while it waits: waiting -> over
+ *
+ * One lock guards the lists, the state of jobs and of their steps, and the count in the eventfd; no
+ * call to the mount or a device is made under it. The threads take the oldest waiting job, each has
+ * one at a time, and a stream of its own on the device that it last worked for. All jobs that are
+ * not taken are in a table by their number, and how the last ones ended is remembered after that:
+ * a thread that waits for a layer need not hurry to be there before the one that takes completions.
+ *
+ * The eventfd is written when the list of those that are over gets its first, and read empty when
+ * its last is taken, both under the lock: it is readable exactly while there are some.
+ */
+#include "queue.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define THREADS 4
+
+static void list_remove(struct kvcachefs_list *l, struct kvcachefs_entry *e)
+{
+	struct kvcachefs_entry **at = &l->head;
+
+	while (*at != e)
+		at = &(*at)->next;
+	*at = e->next;
+	if (!*at)
+		l->tail = at;
+}
+
+static struct kvcachefs_entry **slot_of(struct kvcachefs_queue *q, uint64_t id)
+{
+	struct kvcachefs_entry **at = &q->table[id % QUEUE_BUCKETS];
+
+	while (*at && (*at)->id != id)
+		at = &(*at)->in_slot;
+	return at;
+}
+
+static void entry_free(struct kvcachefs_entry *e)
+{
+	kvcachefs_job_free(e->j);
+	free(e);
+}
+
+int kvcachefs_queue_new(struct kvcachefs_queue **out, const char *mount, unsigned threads)
+{
+	struct kvcachefs_queue *q;
+	int err;
+
+	if (threads > QUEUE_THREADS_MOST)
+		return kvcachefs_fail(-EINVAL, "a queue has at most %d threads",
+				      QUEUE_THREADS_MOST);
+	q = calloc(1, sizeof *q);
+	if (!q)
+		return kvcachefs_fail(-ENOMEM, "out of memory");
+	pthread_mutex_init(&q->lock, NULL);
+	pthread_cond_init(&q->work, NULL);
+	pthread_cond_init(&q->moved, NULL);
+	q->waiting.tail = &q->waiting.head;
+	q->over.tail = &q->over.head;
+	q->mount = strdup(mount);
+	q->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+	if (q->fd < 0)
+		err = kvcachefs_fail(-errno, "no eventfd for the queue: %s", strerror(errno));
+	else
+		err = q->mount ? kvcachefs_workers_start(q, threads ?: THREADS)
+			       : kvcachefs_fail(-ENOMEM, "out of memory");
+	if (err) {
+		kvcachefs_queue_free(q);
+		return err;
+	}
+	*out = q;
+	return 0;
+}
+
+void kvcachefs_queue_free(struct kvcachefs_queue *q)
+{
+	if (!q)
+		return;
+	pthread_mutex_lock(&q->lock);
+	q->stopping = true;
+	while (q->waiting.head)
+		kvcachefs_drop_locked(q, kvcachefs_list_take(&q->waiting));
+	for (size_t i = 0; i < QUEUE_BUCKETS; i++)
+		for (struct kvcachefs_entry *e = q->table[i]; e; e = e->in_slot)
+			e->cancelled |= !e->committed;
+	pthread_cond_broadcast(&q->work);
+	pthread_mutex_unlock(&q->lock);
+	for (unsigned i = 0; i < q->nthreads; i++)
+		pthread_join(q->threads[i], NULL);
+	for (struct kvcachefs_entry *e; (e = kvcachefs_list_take(&q->over));)
+		entry_free(e);
+	if (q->fd >= 0)
+		close(q->fd);
+	pthread_cond_destroy(&q->moved);
+	pthread_cond_destroy(&q->work);
+	pthread_mutex_destroy(&q->lock);
+	free(q->mount);
+	free(q);
+}
+
+int kvcachefs_queue_fd(const struct kvcachefs_queue *q)
+{
+	return q ? q->fd : -1;
+}
+
+/* ---- Submitting and taking ---- */
+
+static int submit(struct kvcachefs_queue *q, bool store, const struct kvcachefs_paged *p,
+		  struct kvcachefs_item *items, size_t n, void *stream, uint64_t tag, uint64_t *id)
+{
+	struct kvcachefs_entry *e = calloc(1, sizeof *e), **slot;
+	int err = e ? 0 : kvcachefs_fail(-ENOMEM, "out of memory");
+
+	pthread_mutex_lock(&q->lock);
+	if (!err && q->n >= KVCACHEFS_QUEUE_MOST)
+		err = kvcachefs_fail(-EAGAIN, "the queue has %d transfers that were not taken",
+				     KVCACHEFS_QUEUE_MOST);
+	q->n += !err;
+	pthread_mutex_unlock(&q->lock);
+	if (err) {
+		free(e);
+		return err;
+	}
+	err = kvcachefs_job_new(&e->j, store, p, items, n, stream);
+	pthread_mutex_lock(&q->lock);
+	if (err) {
+		q->n--;
+	} else {
+		e->q = q;
+		e->tag = tag;
+		*id = e->id = ++q->last;
+		slot = slot_of(q, e->id);
+		*slot = e;
+		kvcachefs_list_add(&q->waiting, e);
+		pthread_cond_signal(&q->work);
+	}
+	pthread_mutex_unlock(&q->lock);
+	if (err)
+		free(e);
+	return err;
+}
+
+int kvcachefs_submit_store(struct kvcachefs_queue *q, const struct kvcachefs_paged *p,
+			   struct kvcachefs_item *items, size_t n, void *stream, uint64_t tag,
+			   uint64_t *id)
+{
+	return submit(q, true, p, items, n, stream, tag, id);
+}
+
+int kvcachefs_submit_load(struct kvcachefs_queue *q, const struct kvcachefs_paged *p,
+			  struct kvcachefs_item *items, size_t n, void *stream, uint64_t tag,
+			  uint64_t *id)
+{
+	return submit(q, false, p, items, n, stream, tag, id);
+}
+
+size_t kvcachefs_take(struct kvcachefs_queue *q, struct kvcachefs_completion *v, size_t room)
+{
+	struct kvcachefs_entry *done = NULL, *e;
+	uint64_t count;
+	size_t n = 0;
+
+	pthread_mutex_lock(&q->lock);
+	for (; n < room && (e = kvcachefs_list_take(&q->over)); n++) {
+		v[n] = (struct kvcachefs_completion){ e->tag, e->id, e->j->err, e->j->failed, "" };
+		memcpy(v[n].error, e->j->error, sizeof v[n].error);
+		q->past[e->id % QUEUE_PAST].id = e->id;
+		q->past[e->id % QUEUE_PAST].err = e->j->err;
+		*slot_of(q, e->id) = e->in_slot;
+		q->n--;
+		e->taken = true;
+		if (!e->users) {
+			e->next = done;
+			done = e;
+		}
+	}
+	if (n && !q->over.head && read(q->fd, &count, sizeof count) < 0)
+		abort(); /* it was written when the first came */
+	pthread_mutex_unlock(&q->lock);
+	while ((e = done)) {
+		done = e->next;
+		entry_free(e);
+	}
+	return n;
+}
+
+int kvcachefs_cancel(struct kvcachefs_queue *q, uint64_t id)
+{
+	struct kvcachefs_entry *e;
+	int err = 0;
+
+	pthread_mutex_lock(&q->lock);
+	e = *slot_of(q, id);
+	if (!e) {
+		err = kvcachefs_fail(-ENOENT, "there is no transfer %llu in the queue",
+				     (unsigned long long)id);
+	} else if (e->state == KVCACHEFS_WAITING) {
+		list_remove(&q->waiting, e);
+		kvcachefs_drop_locked(q, e);
+	} else if (!e->cancelled && (e->committed || e->state == KVCACHEFS_OVER)) {
+		err = kvcachefs_fail(-EALREADY, "transfer %llu is ending or has ended",
+				     (unsigned long long)id);
+	} else {
+		e->cancelled = true;
+	}
+	pthread_mutex_unlock(&q->lock);
+	return err;
+}
+
+/* ---- Layers ---- */
+
+/*
+ * Are the steps up to that layer far enough? 0, the first error, or -EAGAIN; *mark is the last
+ * step's that has one: they are on one stream.
+ */
+static int look_locked(const struct kvcachefs_entry *e, uint32_t layer, void **mark)
+{
+	const struct kvcachefs_job *j = e->j;
+	int err = 0;
+
+	*mark = NULL;
+	for (size_t k = 0; k < j->nsteps && j->steps[k].layer <= layer; k++) {
+		const struct kvcachefs_step *s = &j->steps[k];
+
+		if (s->state == KVCACHEFS_STEP_WAITS)
+			return -EAGAIN;
+		err = err ?: s->err;
+		*mark = s->mark ?: *mark;
+	}
+	return err;
+}
+
+static int layer(struct kvcachefs_queue *q, uint64_t id, uint32_t n, void *stream, bool waits)
+{
+	struct kvcachefs_entry *e;
+	void *mark = NULL;
+	int err, after = 0;
+	bool last;
+
+	pthread_mutex_lock(&q->lock);
+	e = *slot_of(q, id);
+	if (!e) {
+		bool known = id && q->past[id % QUEUE_PAST].id == id;
+
+		err = known ? q->past[id % QUEUE_PAST].err : -ENOENT;
+		pthread_mutex_unlock(&q->lock);
+		return known && !err ? 0
+		       : known       ? kvcachefs_fail(err, "transfer %llu had failed",
+						      (unsigned long long)id)
+				     : kvcachefs_fail(err, "there is no transfer %llu in the queue",
+						      (unsigned long long)id);
+	}
+	e->users++;
+	while ((err = look_locked(e, n, &mark)) == -EAGAIN && waits)
+		pthread_cond_wait(&q->moved, &q->lock);
+	pthread_mutex_unlock(&q->lock);
+	if (mark && err != -EAGAIN)
+		after = kvcachefs_cuda_after(e->j->p->device, stream, mark);
+	if (err)
+		kvcachefs_fail(err,
+			       err == -EAGAIN ? "layer %u of transfer %llu is not done yet"
+					      : "layer %u of transfer %llu, or one before it, "
+						"failed",
+			       n, (unsigned long long)id);
+	pthread_mutex_lock(&q->lock);
+	last = !--e->users && e->taken;
+	pthread_mutex_unlock(&q->lock);
+	if (last)
+		entry_free(e);
+	return err ?: after;
+}
+
+int kvcachefs_layer_wait(struct kvcachefs_queue *q, uint64_t id, uint32_t n, void *stream)
+{
+	return layer(q, id, n, stream, true);
+}
+
+int kvcachefs_layer_poll(struct kvcachefs_queue *q, uint64_t id, uint32_t n, void *stream)
+{
+	return layer(q, id, n, stream, false);
+}

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The threads of a queue, and what a running job asks of it and tells it. A thread takes the oldest
+ * waiting job; it has one at a time, and a stream of its own on the device that it last worked for.
+ */
+#include "queue.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+void kvcachefs_list_add(struct kvcachefs_list *l, struct kvcachefs_entry *e)
+{
+	e->next = NULL;
+	*l->tail = e;
+	l->tail = &e->next;
+}
+
+struct kvcachefs_entry *kvcachefs_list_take(struct kvcachefs_list *l)
+{
+	struct kvcachefs_entry *e = l->head;
+
+	if (e && !(l->head = e->next))
+		l->tail = &l->head;
+	return e;
+}
+
+void kvcachefs_over_locked(struct kvcachefs_queue *q, struct kvcachefs_entry *e)
+{
+	uint64_t one = 1;
+
+	e->state = KVCACHEFS_OVER;
+	if (!q->over.head && write(q->fd, &one, sizeof one) < 0)
+		abort(); /* of a counter that is 0 it cannot fail */
+	kvcachefs_list_add(&q->over, e);
+	pthread_cond_broadcast(&q->moved);
+}
+
+/* ---- What a running job asks and tells ---- */
+
+static bool cancelled(void *arg)
+{
+	struct kvcachefs_entry *e = arg;
+	bool is;
+
+	pthread_mutex_lock(&e->q->lock);
+	is = e->cancelled;
+	pthread_mutex_unlock(&e->q->lock);
+	return is;
+}
+
+static bool commit(void *arg)
+{
+	struct kvcachefs_entry *e = arg;
+	bool may;
+
+	pthread_mutex_lock(&e->q->lock);
+	may = e->committed = !e->cancelled;
+	pthread_mutex_unlock(&e->q->lock);
+	return may;
+}
+
+static void tell_locked(void *arg, struct kvcachefs_step *s, enum kvcachefs_step_state state,
+			void *mark, int err)
+{
+	struct kvcachefs_entry *e = arg;
+
+	s->state = state;
+	s->mark = mark;
+	s->err = err;
+	pthread_cond_broadcast(&e->q->moved);
+}
+
+static void tell(void *arg, struct kvcachefs_step *s, enum kvcachefs_step_state state, void *mark,
+		 int err)
+{
+	struct kvcachefs_entry *e = arg;
+
+	pthread_mutex_lock(&e->q->lock);
+	tell_locked(arg, s, state, mark, err);
+	pthread_mutex_unlock(&e->q->lock);
+}
+
+/* ---- Threads ---- */
+
+struct own { /* a thread's stream */
+	void *stream;
+	int device;
+};
+
+static int stream_for(struct own *o, int device)
+{
+	int err;
+
+	if (device < 0 || (o->stream && o->device == device))
+		return 0;
+	if (o->stream)
+		kvcachefs_cuda_stream_free(o->device, o->stream);
+	o->stream = NULL;
+	err = kvcachefs_cuda_stream_new(device, &o->stream);
+	o->device = device;
+	return err;
+}
+
+static void *work(void *arg)
+{
+	struct kvcachefs_queue *q = arg;
+	struct own o = { NULL, -1 };
+	struct kvcachefs_entry *e;
+
+	pthread_mutex_lock(&q->lock);
+	for (;;) {
+		while (!q->stopping && !q->waiting.head)
+			pthread_cond_wait(&q->work, &q->lock);
+		e = kvcachefs_list_take(&q->waiting);
+		if (!e)
+			break;
+		struct kvcachefs_job_watch w = { e, cancelled, commit, tell };
+
+		e->state = KVCACHEFS_RUNNING;
+		pthread_mutex_unlock(&q->lock);
+		int err = stream_for(&o, e->j->p->device);
+
+		if (err)
+			kvcachefs_job_drop(e->j, err, &w);
+		else
+			kvcachefs_job_run(e->j, q->mount, o.stream, &w);
+		pthread_mutex_lock(&q->lock);
+		e->committed = true;
+		kvcachefs_over_locked(q, e);
+	}
+	pthread_mutex_unlock(&q->lock);
+	if (o.stream)
+		kvcachefs_cuda_stream_free(o.device, o.stream);
+	return NULL;
+}
+
+int kvcachefs_workers_start(struct kvcachefs_queue *q, unsigned threads)
+{
+	sigset_t all, old;
+	int err = 0;
+
+	sigfillset(&all); /* signals are the program's, and its own threads' */
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	while (q->nthreads < threads && !err) {
+		err = pthread_create(&q->threads[q->nthreads], NULL, work, q);
+		q->nthreads += !err;
+	}
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	return err ? kvcachefs_fail(-err, "no thread for the queue: %s", strerror(err)) : 0;
+}
+
+void kvcachefs_drop_locked(struct kvcachefs_queue *q, struct kvcachefs_entry *e)
+{
+	struct kvcachefs_job_watch w = { e, cancelled, commit, tell_locked };
+
+	e->cancelled = true;
+	kvcachefs_job_drop(e->j, -ECANCELED, &w);
+	kvcachefs_over_locked(q, e);
+}

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast plain
+"""libkvcachefs's queue on a real mount: stores and loads layer by layer, from the pool and from a
+tier; prefixes, plain buffers, and mappings that are kept, bounded; a daemon that is killed. The
+queue's states are held by the unit test, its order on a device by tests/tools/gpu_queue.cuh."""
+import os, subprocess
+from kvtest import *
+
+s = Store(size="256M", cpu="64M", options="settle=20").mount()
+
+
+def tool(*args):
+    p = run(binary("test-queue"), *args)
+    assert p.returncode == 0, p.stdout
+    return p.stdout
+
+
+assert "fine" in tool("more", s.mnt)
+tool("load", s.mnt)
+p = run(f"{BUILD}/bin/example_layers", s.mnt)
+assert p.returncode == 0 and "the same" in p.stdout, p.stdout
+assert run(f"{BUILD}/bin/example_layers", "/nonexistent").returncode == 1
+assert not [f for _, _, files in os.walk(s.mnt) for f in files if ".tmp." in f], \
+    "a temporary file is left"
+# evicted to the tier: still a prefix, and loaded step by step
+s.settle()
+for i in range(40):
+    s.write(f"fill/{i}", blob(i, 2 * MiB))
+    if i % 8 == 7:
+        s.settle()
+keys = [f"q/chunk{c}/l{l}" for c in range(4) for l in range(4)]
+wait_for(lambda: s.attr(keys[0], "state") == "lower")
+os.unlink(f"{s.mnt}/{keys[9]}")
+assert tool("prefix", s.mnt, *keys).split() == ["9", "9", "9"]
+assert tool("prefix", s.mnt, keys[9], *keys).split() == ["0", "0", "0"]
+tool("store", s.mnt)
+s.settle()
+for i in range(40, 80):
+    s.write(f"fill/{i}", blob(i, 2 * MiB))
+    if i % 8 == 7:
+        s.settle()
+wait_for(lambda: s.attr(keys[0], "state") == "lower")
+tool("load", s.mnt)
+# a daemon that is killed while a program goes on
+p = subprocess.Popen([binary("test-queue"), "dead", s.mnt], stdin=subprocess.PIPE,
+                     stdout=subprocess.PIPE, text=True)
+assert p.stdout.readline() == "ready\n"
+s.kill()
+out, _ = p.communicate("go\n", timeout=120 * SLOW)
+assert p.returncode == 0 and "fine" in out, out
+run("umount", "-l", s.mnt, ok=True)
+s.mount()
+tool("load", s.mnt)
+s.umount()
+s.fsck()

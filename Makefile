@@ -7,6 +7,7 @@
 # make demo            the main job on a real trace
 # make bench           medians against the same calls on the bare tmpfs and other peers (bench-quick: its first table)
 # make bench-full      the part of it where the tier is full, alone (QUICK=1: shorter)
+# make wheel           the Python package with the library: build/python/kvcachefs-VERSION-....whl
 # CUDA=0 builds the library without CUDA where there is an nvcc (NVCC= names another)
 # make engines E="lmcache nixl"   the engines' own storage code on mounts (all: half an hour, 7 GB)
 # make conformance    pjdfstest, fsx and xfstests on mounts (PJDFSTEST= FSX= XFSTESTS=; S="fsx": one)
@@ -258,6 +259,8 @@ fuzz-cover: build/.setup
 	@tests/fuzz/run --cover $(or $(F),$(FUZZ))
 check-unit: tests
 	@tests/run $(B) unit
+wheel: $(B)/lib/libkvcachefs.so.0
+	@scripts/wheel $(VERSION) $< build/python
 demo: all
 	@scripts/demo $(B)
 bench: tests
@@ -320,5 +323,5 @@ distclean:
 	rm -rf build
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
-.PHONY: all setup tests format lint lint-layout lint-tidy check check-unit demo bench bench-quick bench-full engines conformance gpu-measure scale late-replies crash-campaign faults campaign replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install uninstall clean distclean FORCE
+.PHONY: all setup tests wheel format lint lint-layout lint-tidy check check-unit demo bench bench-quick bench-full engines conformance gpu-measure scale late-replies crash-campaign faults campaign replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install uninstall clean distclean FORCE
 .SECONDARY:

@@ -1,0 +1,397 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast plain
+"""The Python package on a real mount: keys and names as kvcachectl hash has them, leases and their
+bytes, caches of all kinds of tensors stored and loaded, by polling, by asyncio and layer by layer;
+the GIL, cancelling, errors; the example."""
+import asyncio, errno, gc, os, sys, threading
+from kvtest import *
+import package
+import kvcachefs as kv
+from kvcachefs import cache as kv_cache
+from example_layers import Memory
+
+flag = f"{TMP}/slow.flag"
+# a get from the tier lasts as long as the flag is there
+s = Store(options=f"settle=0,shim=delay-get:60000+delay-while:{flag}", size="512M").mount()
+
+
+def evict(*paths):
+    s.settle()
+    for p in paths:
+        os.setxattr(f"{s.mnt}/{p}", "user.kvcachefs.demote", b"cpu")
+    wait_for(lambda: all(s.attr(p, "state") == "lower" for p in paths))
+
+
+def wrong(number, call, *arguments, **more):
+    try:
+        call(*arguments, **more)
+    except kv.Error as e:
+        assert e.errno == number and e.strerror, (e, number)
+        return e
+    raise AssertionError(f"no error where {errno.errorcode[number]} was expected")
+
+
+def refused(kind, word, call, *arguments, **more):
+    try:
+        call(*arguments, **more)
+    except kind as e:
+        assert word in str(e), (word, e)
+        return
+    raise AssertionError(f"no {kind.__name__} about {word}")
+
+
+def temporaries():
+    return [f for _, _, files in os.walk(s.mnt) for f in files if ".tmp." in f]
+
+
+def held():
+    return sum("/lease" in os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
+               if os.path.islink(f"/proc/self/fd/{fd}"))
+
+
+# ---- Keys ----------------------------------------------------------------------------------------
+
+tokens = f"{TMP}/tokens"
+prompt = [i * 7919 % 152064 for i in range(600)]
+with open(tokens, "w") as f:
+    f.write(" ".join(map(str, prompt)))
+os.environ["PYTHONHASHSEED"] = "0"
+for scheme in kv.schemes():
+    said = run(binary("kvcachectl"), "hash", f"{scheme}:64", tokens, ok=True).stdout.split()
+    assert kv.chunk_keys(scheme, prompt, block_tokens=64) == said and len(said) == 9, scheme
+    grown = kv.Hasher(scheme, block_tokens=64)
+    assert [grown.text(k) for n in range(0, 600, 50) for k in grown.feed(prompt[n:n + 50])] == said
+for naming, more in (("lmcache-fs", {"world_size": 2}), ("sglang-file", {"tp_size": 2}),
+                     ("vllm-fs", {"config": "0123456789ab"}), ("lmcache-l2", {"group": 1}),
+                     ("lmcache-disk", {"dtype": "half"})):
+    said = run(binary("kvcachectl"), "hash", "--as", naming, "vllm-sha256_cbor:256", tokens, "a/b",
+               *[f"{k}={v}" for k, v in more.items()], ok=True).stdout.split()
+    keys = kv.chunk_keys("vllm-sha256_cbor", prompt, block_tokens=256)
+    names = [kv.Name(model="a/b", key=k, **more) for k in keys]
+    assert [kv.build(naming, n) for n in names] == said
+    assert all(kv.build(naming, kv.parse(naming, p)) == p for p in said)
+wrong(errno.EINVAL, kv.parse, "vllm-fs", "nothing of it")
+wrong(errno.EINVAL, kv.Hasher, "nobody")
+wrong(errno.EINVAL, kv.Hasher, "vllm-xxhash", seed=None)  # random there
+refused(ValueError, "world_size", kv.build, "lmcache-fs", kv.Name("m", "1", world_size=1 << 32))
+refused(ValueError, "model", kv.build, "lmcache-fs", kv.Name("m" * 256, "1"))
+h = kv.Hasher("lmcache-sha256_cbor", seed="0")
+assert h.none.hex() == "4e1195df020de59e" and h.rest() is None and h.key_len == 8
+assert h.text(h.feed(range(256))[0]) == "b8a960cfcc69e7a5" and h.feed([1]) == [] and h.rest()
+assert [(g.start, g.end) for g in h.segments([1, 2, 9, 3], [9])] == [(0, 2), (3, 4)]
+assert kv.example_folder(range(1, 17)) == "de98b0f7ffb9598372b2cd3a11f29e03"
+assert kv.key_int(kv.group_key(bytes(32), 7)) == 7 and len(kv.fingerprints(prompt, 256)) == 345
+assert kv.blake3(bytes(12)).hex() == kv.Hasher("lmcache-mp-blake3").none.hex()
+seen = []
+h = kv.Hasher("vllm-sha256_cbor", embeds=lambda block: seen.append(block) or bytes(32),
+              lora_name="l", mm=[("item", 3, 20)], cache_salt="salt")
+assert len(h.feed(range(33))) == 2 and seen == [0, 1]
+h = kv.Hasher("vllm-sha256_cbor", embeds=lambda block: 1 // block)
+refused(ZeroDivisionError, "zero", h.feed, range(16))
+refused(ValueError, "given up", h.feed, range(16))
+
+# ---- Leases --------------------------------------------------------------------------------------
+
+s.write("l/a", b"bytes of a")
+s.write("l/b", bytes(100000))
+s.write("l/empty", b"")
+evict("l/a", "l/b")
+assert [o.errno for o in kv.look(s.mnt, ["l/a", "l/b"])] == [errno.ENODATA] * 2
+with kv.Lease(s.mnt, ["l", "l/none"]) as lease:
+    at = {o.path: o for o in lease}
+    assert len(lease) == 4 and at["l/a"].size == 10 and at["l/none"].errno == errno.ENOENT
+    view = lease.map("l/a")
+    assert view == b"bytes of a" and view.readonly and lease.map("l/empty") == b""
+    refused(TypeError, "read-only", view.__setitem__, 0, 1)
+    wrong(errno.ENOENT, lease.map, "l/none")
+    refused(KeyError, "l/c", lease.map, "l/c")
+    refused(IndexError, "4", lease.map, 4)
+    wrong(errno.ENOENT, lease.check)
+assert held() == 1 and view == b"bytes of a"  # a view keeps what it is of
+refused(ValueError, "closed", lease.map, 0)
+del view
+assert held() == 0
+wrong(errno.ENOENT, kv.Lease, f"{TMP}/nothing", ["a"])
+refused(TypeError, "list", kv.Lease, s.mnt, "l/a")
+evict("l/a", "l/b")
+kv.prefetch(s.mnt, ["l/a", "l/b"])
+wait_for(lambda: not any(o.errno for o in kv.look(s.mnt, ["l/a", "l/b"])))
+
+# ---- Caches from tensors -------------------------------------------------------------------------
+
+NB, BS, NH, HS, NL = 12, 4, 3, 8, 5
+LETTERS = {"B": NB, "S": BS, "H": NH, "E": HS, "C": 2 * HS, "K": 2, "L": NL, "T": NB * BS, "1": 1}
+BLOCKS = kv.Tokens(blocks=[7, 2, 9])
+SLOTS = kv.Tokens(slots=[30, 31, -1, 1, 47], skip=1)
+
+
+class View:
+    """Another tensor's memory, with other strides."""
+    device = "cpu"
+
+    def __init__(self, of, shape, strides, at=0):
+        self.of, self.shape, self.strides, self.at = of, shape, strides, at
+
+    def data_ptr(self):
+        return self.of.data_ptr() + self.at
+
+    def stride(self):
+        return self.strides
+
+    def element_size(self):
+        return self.of.element_size()
+
+
+def made(name, size=2):
+    row = kv_cache._FORMATS[name]
+    n = {"": 1, "L": NL, "KL": 2 * NL, "LK": 2 * NL, "LP": 2 * NL}[row.pointers]
+    tensors = [Memory(*[LETTERS[d] for d in row.dims], size=size) for _ in range(n)]
+    for seed, t in enumerate(tensors):
+        t.fill(seed)
+    nested = [tensors[i:i + 2] for i in range(0, n, 2)] if row.pointers == "LP" else tensors
+    return tensors, kv.Paged(nested, name, block_size=BS, heads=0 if "H" not in row.dims else NH)
+
+
+def there_and_back(name, cache, tensors, tokens, left=()):
+    items = kv.layerwise(cache, lambda layer: f"t/{name}/{layer}", tokens)
+    kv.store(s.mnt, cache, items).wait()
+    was, whole = [bytes(t.data) for t in tensors], cache.gather(tokens)
+    for item in items:
+        assert s.read(item.path) == cache.gather(tokens, item.layer, 1), name
+    for t in tensors:
+        t.data[:] = bytes(len(t.data))
+    kv.load(s.mnt, cache, items).wait()
+    assert cache.gather(tokens) == whole and any(whole), name
+    others = [n * BS for n in range(NB) if n not in (0, 2, 7, 9, 11)]
+    assert not any(cache.gather(kv.Tokens(slots=[*others, *left]))), name
+    for t, bytes_before in zip(tensors, was):
+        t.data[:] = bytes_before
+
+
+assert set(kv_cache._FORMATS) == set(kv.formats())
+for name in kv.formats():
+    tensors, cache = made(name, 4 if name == "NL_X_NB_BSV_BSS" else 2)
+    assert (cache.blocks, cache.block_size) == (NB, BS)
+    there_and_back(name, cache, tensors, BLOCKS)
+tensors, cache = made("NL_X_TWO_NB_BS_NH_HS")
+there_and_back("slots", cache, tensors, SLOTS, left=[30, 46])
+# guessed; by the letters of a permuted view; padded blocks
+assert kv.Paged(tensors, block_size=BS, heads=NH).format == "NL_X_TWO_NB_BS_NH_HS"
+refused(ValueError, "name the format", kv.Paged, tensors)
+permuted = [View(t, (2, NB, NH, BS, HS), (NB * NH * BS * HS, NH * BS * HS, HS, NH * HS, 1))
+            for t in tensors]
+assert kv.Paged(permuted, dims="KBHSE").format == "NL_X_TWO_NB_BS_NH_HS"
+assert kv.Paged(permuted, dims="KBHSE").gather(BLOCKS) == cache.gather(BLOCKS)
+refused(ValueError, "told by dims", kv.Paged, permuted, "NL_X_TWO_NB_NH_BS_HS")
+padded = Memory(NB, 2 * BS * NH * HS + 100)
+padded.fill(3)
+view = View(padded, (NB, 2, BS, NH, HS), (2 * BS * NH * HS + 100, BS * NH * HS, NH * HS, HS, 1))
+cache = kv.Paged(view, "NL_X_NB_TWO_BS_NH_HS")
+assert cache.struct.block_stride == 2 * BS * NH * HS + 100 and cache.layers == 1
+there_and_back("padded", cache, [padded], BLOCKS)
+odd = View(padded, (NB, 2, BS, NH, HS), (2 * BS * NH * HS + 100, BS * NH * HS, NH * HS, HS, 2))
+refused(ValueError, "elements", kv.Paged, odd, "NL_X_NB_TWO_BS_NH_HS")
+refused(ValueError, "dimensions", kv.Paged, odd, "NL_X_NB_BS_HS")
+refused(ValueError, "not like the first", kv.Paged, [tensors[0], Memory(*tensors[0].shape, size=4)],
+        "NL_X_TWO_NB_BS_NH_HS")
+refused(ValueError, "K and V", kv.Paged, [Memory(3, NB, BS, NH, HS)], "NL_X_TWO_NB_BS_NH_HS")
+refused(TypeError, "no tensor", kv.Paged, [3], "NL_X_TWO_NB_BS_NH_HS")
+elsewhere = Memory(2, NB, BS, NH, HS)
+elsewhere.device = "npu:0"
+refused(ValueError, "npu", kv.Paged, elsewhere, "NL_X_TWO_NB_BS_NH_HS")
+wrong(errno.EINVAL, kv.Paged, Memory(2, NB, BS, NH, HS, size=8), "NL_X_TWO_NB_BS_NH_HS")
+wrong(errno.EINVAL, kv.Paged, tensors, "NL_X_TWO_NB_BS_NH_HS", fused=True)
+wrong(errno.EINVAL, kv.Paged, tensors, "NOBODYS")
+for module in ("numpy", "torch"):
+    try:
+        library = __import__(module)
+    except ImportError:
+        print(f"without {module}")
+        continue
+    arrays = [library.zeros((2, NB, BS, NH, HS), dtype=library.float16) for _ in range(NL)]
+    for i, a in enumerate(arrays):
+        a[:] = i + 1
+    of = kv.Paged(arrays, "NL_X_TWO_NB_BS_NH_HS")
+    items = kv.layerwise(of, lambda layer: f"t/{module}/{layer}", BLOCKS)
+    kv.store(s.mnt, of, items).wait()
+    for a in arrays:
+        a[:] = 0
+    kv.load(s.mnt, of, items).wait()
+    assert [float(a[1, 7, 3, 2, 7]) for a in arrays] == [1, 2, 3, 4, 5]
+    assert not any(float(a[:, 1].sum()) for a in arrays)
+    order = (0, 1, 3, 2, 4)
+    turned = [a.transpose(*order) if module == "numpy" else a.permute(*order) for a in arrays]
+    assert kv.Paged(turned, dims="KBHSE").gather(BLOCKS) == of.gather(BLOCKS)
+    if module == "numpy":
+        arrays[0].flags.writeable = False
+        refused(ValueError, "read-only", kv.load, s.mnt, kv.Paged(arrays, "NL_X_TWO_NB_BS_NH_HS"),
+                items)
+# keys at other positions
+tensors, cache = made("NL_X_TWO_NB_BS_NH_HS", 4)
+turn = kv.Rope(delta=0, type="float32", theta=10000)
+items = kv.layerwise(cache, lambda layer: f"t/rope/{layer}", BLOCKS)
+kv.store(s.mnt, cache, items).wait()
+kv.load(s.mnt, cache, kv.layerwise(cache, lambda layer: f"t/rope/{layer}", BLOCKS, turn)).wait()
+for item in items:
+    item.rope = kv.Rope(delta=5, type="float16", theta=10000)
+wrong(errno.EINVAL, kv.load(s.mnt, cache, items).wait)
+assert len(kv.rope.llama3(500000, 128)) == len(kv.rope.yarn(10000, 128, 4, 4096)) == 64
+
+# ---- Transfers -----------------------------------------------------------------------------------
+
+tensors, cache = made("NL_X_TWO_NB_BS_NH_HS")
+path = "x/{}/{}".format
+FAST = 2  # of the layers
+items = kv.layerwise(cache, lambda layer: path("fast" if layer < FAST else "slow", layer), BLOCKS)
+kv.store(s.mnt, cache, items).wait()
+slow = items[FAST:]
+
+
+# the GIL is released: while the library's call waits for its tier, this thread goes on
+def while_slow(what):
+    evict(*[i.path for i in slow])
+    open(flag, "w").close()
+    what(slow[0])
+
+
+def gil(item):
+    load = kv.load(s.mnt, cache, [item])
+    wait_for(lambda: s.attr(item.path, "state") == "loading")
+    assert not load.poll()
+    refused(TimeoutError, "under way", load.wait, 0)
+    os.unlink(flag)
+    load.wait()
+    assert load.poll()
+
+
+def gil_of_a_lease(item):
+    got = []
+    t = threading.Thread(target=lambda: got.append(kv.Lease(s.mnt, [item.path])))
+    t.start()
+    wait_for(lambda: s.attr(item.path, "state") == "loading")
+    assert not got
+    os.unlink(flag)
+    t.join()
+    assert got[0].objects[0].errno == 0
+    got[0].close()
+
+
+while_slow(gil)
+while_slow(gil_of_a_lease)
+
+
+async def many():
+    """More transfers than threads."""
+    caches = [made("NL_X_NB_TWO_BS_NH_HS")[1] for _ in range(20)]
+    each = [kv.layerwise(c, lambda layer, n=n: path(n, layer), BLOCKS)
+            for n, c in enumerate(caches)]
+    for c in caches:
+        c.tensors[0].fill(caches.index(c))
+    await asyncio.gather(*[kv.store(s.mnt, c, e) for c, e in zip(caches, each)])
+    was = [c.gather(BLOCKS) for c in caches]
+    for c in caches:
+        c.scatter(BLOCKS, bytes(len(was[0])))
+    loads = [kv.load(s.mnt, c, e) for c, e in zip(caches, each)]
+    await asyncio.gather(*loads)
+    assert [c.gather(BLOCKS) for c in caches] == was and all(l.poll() for l in loads)
+    async with kv.load(s.mnt, caches[0], each[0]) as load:
+        assert [layer async for layer in load.layers()] == list(range(NL))
+    lease = await kv.Lease.take(s.mnt, [path(0, 0)])
+    assert lease.objects[0].errno == 0
+    lease.close()
+
+
+async def layer_by_layer():
+    """The lower layers are there and used while the others' tier does not answer."""
+    evict(*[i.path for i in slow])
+    open(flag, "w").close()
+    whole = cache.gather(BLOCKS)
+    cache.scatter(BLOCKS, bytes(len(whole)))
+    load, seen = kv.load(s.mnt, cache, items), []
+    async for layer in load.layers():
+        seen.append(layer)
+        assert cache.gather(BLOCKS, layer, 1) == s.read(items[layer].path)
+        if layer == FAST - 1:
+            assert not load.poll()
+            load.wait_layer(0, 0)
+            refused(TimeoutError, "under way", load.wait_layer, FAST, 0)
+            os.unlink(flag)
+    assert seen == list(range(NL)) and load.poll() and cache.gather(BLOCKS) == whole
+
+
+async def cancelled():
+    """Nothing moves when the CancelledError is there: what had begun has ended, the rest never
+    begins."""
+    kv.workers(1)
+    evict(*[i.path for i in slow])
+    open(flag, "w").close()
+    load = kv.load(s.mnt, cache, slow)
+    task = asyncio.ensure_future(load)
+    await asyncio.to_thread(wait_for, lambda: s.attr(slow[0].path, "state") == "loading")
+    task.cancel()
+    await asyncio.sleep(0)
+    task.cancel()  # and once more while it waits
+    done, _ = await asyncio.wait([task], timeout=0.05)
+    assert not done and not load._parts[0].future.done()
+    os.unlink(flag)
+    await asyncio.wait([task])
+    assert task.cancelled() and load.items[0].error is None
+    assert [i.error.errno for i in slow[1:]] == [errno.ECANCELED] * (NL - FAST - 1)
+    wrong(errno.ECANCELED, load.wait)
+    kv.workers(8)
+
+
+asyncio.run(many())
+asyncio.run(layer_by_layer())
+asyncio.run(cancelled())
+s.settle()
+gc.collect()
+assert not temporaries() and held() == 0
+
+# ---- Errors --------------------------------------------------------------------------------------
+
+missing = kv.layerwise(cache, lambda layer: items[layer].path, BLOCKS)
+missing[3].path = "x/none"
+load = kv.load(s.mnt, cache, missing)
+assert "x/none" in wrong(errno.ENOENT, load.wait).strerror
+assert [i.error is None for i in missing] == [True, True, True, False, True]
+wrong(errno.ENOENT, load.poll)
+load.wait_layer(2)
+wrong(errno.ENOENT, load.wait_layer, 3)
+wrong(errno.EPROTOTYPE,
+      kv.load(s.mnt, cache, [kv.Item(items[0].path, SLOTS, 0, 1)]).wait)
+wrong(errno.ERANGE, kv.store(s.mnt, cache, [kv.Item("x/out", kv.Tokens(blocks=[NB]))]).wait)
+assert not os.path.exists(f"{s.mnt}/x/out")
+wrong(errno.ENOENT, kv.load(f"{TMP}/nothing", cache, items).wait)
+refused(ValueError, "outside", kv.load, s.mnt, cache, [kv.Item("x/a", BLOCKS, NL)])
+refused(ValueError, "by blocks or by slots", kv.Tokens)
+refused(ValueError, "bytes, not 3", cache.scatter, BLOCKS, b"abc")
+kv.store(s.mnt, cache, []).wait()
+
+
+async def raised():
+    try:
+        await kv.load(s.mnt, cache, missing)
+    except kv.Error as e:
+        assert e.errno == errno.ENOENT
+    else:
+        raise AssertionError("no error")
+asyncio.run(raised())
+# a process that was forked has threads of its own
+pid = os.fork()
+if not pid:
+    kv.load(s.mnt, cache, items).wait(60 * SLOW)
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+# ---- The example ---------------------------------------------------------------------------------
+
+env = dict(os.environ, PYTHONPATH=package.SOURCE)
+if MODE != "asan":
+    p = run(sys.executable, f"{package.SOURCE}/example_layers.py", s.mnt, env=env)
+    assert p.returncode == 0 and "loaded again: the same" in p.stdout, p.stdout
+    assert p.stdout.count("is there") == 8, p.stdout
+    p = run(sys.executable, f"{package.SOURCE}/example_layers.py", f"{TMP}/nothing", env=env)
+    assert p.returncode == 1 and len(p.stdout.splitlines()) == 1, p.stdout
+s.umount()
+s.fsck()

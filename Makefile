@@ -179,6 +179,10 @@ $(B)/obj/tests/fakecuda/gpu.o: tests/tools/gpu.cu gpu/cuda.cu $(wildcard tests/*
 $(B)/bin/test-gpu-fake: $(B)/obj/tests/fakecuda/gpu.o $(B)/obj/tests/fakecuda/fake.o $(GPU_HOST)
 	$(call say,LINK,$@)
 	$(Q)g++ $(LDFLAGS_ALL) -o $@ $^ -lcrypto -lm
+# the same as a library, for the Python package
+$(B)/lib/libkvcachefs_fake.so: gpu/cuda.cu tests/fakecuda/fake.cpp $(wildcard tests/fakecuda/*.h gpu/*.h gpu/*.cuh) $(GPU_HOST)
+	$(call say,CXX,$@)
+	$(Q)$(FAKE) -DKVC_VERSION='"$(VERSION)"' -fPIC -shared -o $@ -x c++ gpu/cuda.cu tests/fakecuda/fake.cpp -x none $(GPU_HOST) -lcrypto -lm
 $(B)/bin/test-gpu: tests/tools/gpu.cu gpu/cuda.cu $(wildcard tests/*/*.cuh gpu/*.h gpu/*.cuh) $(GPU_HOST)
 	$(call say,NVCC,$@)
 	$(Q)$(NVCC) -O3 -g -std=c++17 $(gencode) -Xcompiler -pthread $(inc_gpu) -o $@ $< $(GPU_HOST) -lcrypto -lm
@@ -235,7 +239,7 @@ $(B)/bin/fuzz-%: $(B)/obj/tests/fuzz/%.o $(TIERS) $(ENGINE) $(B)/lib/libkvcachef
 comma := ,
 fuzzers: $(FUZZ:%=$(B)/bin/fuzz-%)
 
-tests: all $(PRELOAD) $(UNIT:%=$(B)/bin/unit-%) $(TTOOLS:%=$(B)/bin/test-%) $(B)/bin/test-gpu-fake $(if $(filter 1,$(CUDA)),$(B)/bin/test-gpu)
+tests: all $(PRELOAD) $(UNIT:%=$(B)/bin/unit-%) $(TTOOLS:%=$(B)/bin/test-%) $(B)/bin/test-gpu-fake $(B)/lib/libkvcachefs_fake.so $(if $(filter 1,$(CUDA)),$(B)/bin/test-gpu)
 
 format:
 	@scripts/format $(ALL_C)

@@ -322,7 +322,7 @@ uninstall:
 	for m in $(MAN); do rm -f $(DESTDIR)$(PREFIX)/share/man/man$${m##*.}/$${m##*/}; done
 
 clean:
-	rm -rf build/release build/debug build/asan build/tsan build/fuzz build/fuzzcov
+	rm -rf build/release build/debug build/asan build/tsan build/fuzz build/fuzzcov build/python
 distclean:
 	rm -rf build
 

@@ -262,13 +262,18 @@ def while_slow(what):
 
 
 def gil(item):
+    kv.workers(1)
     load = kv.load(s.mnt, cache, [item])
     wait_for(lambda: s.attr(item.path, "state") == "loading")
     assert not load.poll()
     refused(TimeoutError, "under way", load.wait, 0)
+    queued = kv.load(s.mnt, cache, items[:1])
+    queued._parts[0].future.cancel()  # as far as another thread's cancel() is for a moment
+    wrong(errno.ECANCELED, queued.poll)
     os.unlink(flag)
     load.wait()
     assert load.poll()
+    kv.workers(8)
 
 
 def gil_of_a_lease(item):

@@ -116,9 +116,10 @@ class _Part:
                 item.error = _lib.Error(number, said if err or item.path in said else
                                         f"{item.path}: {os.strerror(number)}")
 
-    def cancel(self) -> None:
-        """A part that was not begun will not be."""
-        if self.future.cancel():
+    def see(self) -> None:
+        """Who cancels a future cannot note the errors before others see it done; so whoever looks
+        at the items comes here first."""
+        if self.future.cancelled():
             for item in self.items:
                 item.error = _lib.Error(errno.ECANCELED, f"{item.path}: cancelled")
 
@@ -164,7 +165,8 @@ class Transfer:
     def cancel(self) -> None:
         """Begins no more parts: their items get ECANCELED. Those begun go on: wait for them."""
         for p in self._parts:
-            p.cancel()
+            p.future.cancel()
+            p.see()
 
     def __await__(self) -> Generator[Any, None, None]:
         return self._complete().__await__()
@@ -194,9 +196,11 @@ class Transfer:
         return parts, items
 
     def _raise(self, items: list[Item]) -> None:
+        for p in self._parts:
+            p.see()
         for item in items:
             if item.error:
-                raise item.error
+                raise _lib.Error(*item.error.args)  # each who asks has its own
 
     async def _ended(self, parts: list[_Part]) -> None:
         try:

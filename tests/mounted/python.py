@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
 """The Python package on a real mount: keys and names as kvcachectl hash has them, leases and their
-bytes, caches of all kinds of tensors stored and loaded, by polling, by asyncio and layer by layer;
-the GIL, cancelling, errors; the example."""
+bytes, stores and loads by polling, by asyncio and layer by layer; the GIL, cancelling, errors; the
+example."""
 import asyncio, errno, os, sys, threading
 from kvtest import *
-import package
-import kvcachefs as kv
-from example_layers import Memory
+from tensors import *
 
 flag = f"{TMP}/slow.flag"
 # a get from the tier lasts as long as the flag is there
@@ -19,24 +17,6 @@ def evict(*paths):
     for p in paths:
         os.setxattr(f"{s.mnt}/{p}", "user.kvcachefs.demote", b"cpu")
     wait_for(lambda: all(s.attr(p, "state") == "lower" for p in paths))
-
-
-def wrong(number, call, *arguments, **more):
-    try:
-        call(*arguments, **more)
-    except kv.Error as e:
-        assert e.errno == number and e.strerror, (e, number)
-        return e
-    raise AssertionError(f"no error where {errno.errorcode[number]} was expected")
-
-
-def refused(kind, word, call, *arguments, **more):
-    try:
-        call(*arguments, **more)
-    except kind as e:
-        assert word in str(e), (word, e)
-        return
-    raise AssertionError(f"no {kind.__name__} about {word}")
 
 
 def temporaries():
@@ -115,134 +95,6 @@ refused(TypeError, "list", kv.Lease, s.mnt, "l/a")
 evict("l/a", "l/b")
 kv.prefetch(s.mnt, ["l/a", "l/b"])
 wait_for(lambda: not any(o.errno for o in kv.look(s.mnt, ["l/a", "l/b"])))
-
-# ---- Caches from tensors -------------------------------------------------------------------------
-
-NB, BS, NH, HS, NL = 12, 4, 3, 8, 5
-LETTERS = {"B": NB, "S": BS, "H": NH, "E": HS, "C": 2 * HS, "K": 2, "L": NL, "T": NB * BS, "1": 1}
-BLOCKS = kv.Tokens(blocks=[7, 2, 9])
-SLOTS = kv.Tokens(slots=[30, 31, -1, 1, 47], skip=1)
-
-
-class View:
-    """Another tensor's memory, with other strides."""
-    device = "cpu"
-
-    def __init__(self, of, shape, strides, at=0):
-        self.of, self.shape, self.strides, self.at = of, shape, strides, at
-
-    def data_ptr(self):
-        return self.of.data_ptr() + self.at
-
-    def stride(self):
-        return self.strides
-
-    def element_size(self):
-        return self.of.element_size()
-
-
-WORDS = {"NB": "B", "NL": "L", "TWO": "K", "BS": "S", "NH": "H", "HS": "E", "CS": "C", "NBBS": "T",
-         "ONE": "1", "NP": "P", "BSV": "S", "BSS": "E"}
-
-
-def made(name, size=2):
-    """Tensors as the format's very name has them."""
-    *pointers, dims = ["".join(map(WORDS.get, part.split("_"))) for part in name.split("_X_")]
-    n = {"": 1, "L": NL, "KL": 2 * NL, "LK": 2 * NL, "LP": 2 * NL}["".join(pointers)]
-    tensors = [Memory(*[LETTERS[d] for d in dims], size=size) for _ in range(n)]
-    for seed, t in enumerate(tensors):
-        t.fill(seed)
-    planes = pointers == ["L", "P"]
-    nested = [tensors[i:i + 2] for i in range(0, n, 2)] if planes else tensors
-    cache = kv.Paged(nested, name, block_size=BS)
-    assert (cache.blocks, cache.block_size, cache.layers, cache.struct.heads, cache.struct.elem,
-            cache.struct.head_size, cache.struct.planes) == \
-        (NB, BS, NL, NH if "H" in dims else 1, size, HS * (2 if planes else 1), 2 * planes), name
-    return tensors, cache
-
-
-def there_and_back(name, cache, tensors, tokens, left=()):
-    items = kv.layerwise(cache, lambda layer: f"t/{name}/{layer}", tokens)
-    kv.store(s.mnt, cache, items).wait()
-    was, whole = [bytes(t.data) for t in tensors], cache.gather(tokens)
-    for item in items:
-        assert s.read(item.path) == cache.gather(tokens, item.layer, 1), name
-    for t in tensors:
-        t.data[:] = bytes(len(t.data))
-    kv.load(s.mnt, cache, items).wait()
-    assert cache.gather(tokens) == whole and any(whole), name
-    others = [n * BS for n in range(NB) if n not in (0, 2, 7, 9, 11)]
-    assert not any(cache.gather(kv.Tokens(slots=[*others, *left]))), name
-    for t, bytes_before in zip(tensors, was):
-        t.data[:] = bytes_before
-
-
-for name in kv.formats():
-    tensors, cache = made(name, 4 if name == "NL_X_NB_BSV_BSS" else 2)
-    there_and_back(name, cache, tensors, BLOCKS)
-tensors, cache = made("NL_X_TWO_NB_BS_NH_HS")
-there_and_back("slots", cache, tensors, SLOTS, left=[30, 46])
-# guessed; by the letters of a permuted view; padded blocks
-assert kv.Paged(tensors, block_size=BS, heads=NH).format == "NL_X_TWO_NB_BS_NH_HS"
-refused(ValueError, "name the format", kv.Paged, tensors)
-permuted = [View(t, (2, NB, NH, BS, HS), (NB * NH * BS * HS, NH * BS * HS, HS, NH * HS, 1))
-            for t in tensors]
-assert kv.Paged(permuted, dims="KBHSE").format == "NL_X_TWO_NB_BS_NH_HS"
-assert kv.Paged(permuted, dims="KBHSE").gather(BLOCKS) == cache.gather(BLOCKS)
-refused(ValueError, "told by dims", kv.Paged, permuted, "NL_X_TWO_NB_NH_BS_HS")
-padded = Memory(NB, 2 * BS * NH * HS + 100)
-padded.fill(3)
-view = View(padded, (NB, 2, BS, NH, HS), (2 * BS * NH * HS + 100, BS * NH * HS, NH * HS, HS, 1))
-cache = kv.Paged(view, "NL_X_NB_TWO_BS_NH_HS")
-assert cache.struct.block_stride == 2 * BS * NH * HS + 100 and cache.layers == 1
-there_and_back("padded", cache, [padded], BLOCKS)
-odd = View(padded, (NB, 2, BS, NH, HS), (2 * BS * NH * HS + 100, BS * NH * HS, NH * HS, HS, 2))
-refused(ValueError, "elements", kv.Paged, odd, "NL_X_NB_TWO_BS_NH_HS")
-refused(ValueError, "dimensions", kv.Paged, odd, "NL_X_NB_BS_HS")
-refused(ValueError, "not like the first", kv.Paged, [tensors[0], Memory(*tensors[0].shape, size=4)],
-        "NL_X_TWO_NB_BS_NH_HS")
-refused(ValueError, "K and V", kv.Paged, [Memory(3, NB, BS, NH, HS)], "NL_X_TWO_NB_BS_NH_HS")
-refused(TypeError, "no tensor", kv.Paged, [3], "NL_X_TWO_NB_BS_NH_HS")
-elsewhere = Memory(2, NB, BS, NH, HS)
-elsewhere.device = "npu:0"
-refused(ValueError, "npu", kv.Paged, elsewhere, "NL_X_TWO_NB_BS_NH_HS")
-wrong(errno.EINVAL, kv.Paged, Memory(2, NB, BS, NH, HS, size=8), "NL_X_TWO_NB_BS_NH_HS")
-wrong(errno.EINVAL, kv.Paged, tensors, "NL_X_TWO_NB_BS_NH_HS", fused=True)
-wrong(errno.EINVAL, kv.Paged, tensors, "NOBODYS")
-for module in ("numpy", "torch"):
-    try:
-        library = __import__(module)
-    except ImportError:
-        print(f"without {module}")
-        continue
-    arrays = [library.zeros((2, NB, BS, NH, HS), dtype=library.float16) for _ in range(NL)]
-    for i, a in enumerate(arrays):
-        a[:] = i + 1
-    of = kv.Paged(arrays, "NL_X_TWO_NB_BS_NH_HS")
-    items = kv.layerwise(of, lambda layer: f"t/{module}/{layer}", BLOCKS)
-    kv.store(s.mnt, of, items).wait()
-    for a in arrays:
-        a[:] = 0
-    kv.load(s.mnt, of, items).wait()
-    assert [float(a[1, 7, 3, 2, 7]) for a in arrays] == [1, 2, 3, 4, 5]
-    assert not any(float(a[:, 1].sum()) for a in arrays)
-    order = (0, 1, 3, 2, 4)
-    turned = [a.transpose(*order) if module == "numpy" else a.permute(*order) for a in arrays]
-    assert kv.Paged(turned, dims="KBHSE").gather(BLOCKS) == of.gather(BLOCKS)
-    if module == "numpy":
-        arrays[0].flags.writeable = False
-        refused(ValueError, "read-only", kv.load, s.mnt, kv.Paged(arrays, "NL_X_TWO_NB_BS_NH_HS"),
-                items)
-# keys at other positions
-tensors, cache = made("NL_X_TWO_NB_BS_NH_HS", 4)
-turn = kv.Rope(delta=0, type="float32", theta=10000)
-items = kv.layerwise(cache, lambda layer: f"t/rope/{layer}", BLOCKS)
-kv.store(s.mnt, cache, items).wait()
-kv.load(s.mnt, cache, kv.layerwise(cache, lambda layer: f"t/rope/{layer}", BLOCKS, turn)).wait()
-for item in items:
-    item.rope = kv.Rope(delta=5, type="float16", theta=10000)
-wrong(errno.EINVAL, kv.load(s.mnt, cache, items).wait)
-assert len(kv.rope.llama3(500000, 128)) == len(kv.rope.yarn(10000, 128, 4, 4096)) == 64
 
 # ---- Transfers -----------------------------------------------------------------------------------
 

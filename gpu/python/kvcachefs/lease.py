@@ -137,8 +137,8 @@ def prefetch(mount: str | os.PathLike[str], paths: Sequence[str | os.PathLike[st
 
 
 def map_cache(size: int) -> None:
-    """Keeps mappings of up to this many bytes for later leases and loads; 0, the beginning: none.
-    What is mapped stays in the pool: choose a part of it. ValueError: it is negative."""
+    """Keeps mappings of up to this many bytes for later leases and loads; 0: none. What is mapped
+    stays in the pool: choose a part of it. ValueError: it is negative."""
     if size < 0:
         raise ValueError(f"a cache has no {size} bytes")
     _lib.call("map_cache", size)

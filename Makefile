@@ -7,6 +7,7 @@
 # make demo            the main job on a real trace
 # make bench           medians against the same calls on the bare tmpfs and other peers (bench-quick: its first table)
 # make bench-full      the part of it where the tier is full, alone (QUICK=1: shorter)
+# make wheel           the Python package with the library: build/python/kvcachefs-VERSION-....whl
 # CUDA=0 builds the library without CUDA where there is an nvcc (NVCC= names another)
 # make engines E="lmcache nixl"   the engines' own storage code on mounts (all: half an hour, 7 GB)
 # make conformance    pjdfstest, fsx and xfstests on mounts (PJDFSTEST= FSX= XFSTESTS=; S="fsx": one)
@@ -190,6 +191,10 @@ $(B)/obj/tests/fakecuda/gpu.o: tests/tools/gpu.cu gpu/cuda.cu $(wildcard tests/*
 $(B)/bin/test-gpu-fake: $(B)/obj/tests/fakecuda/gpu.o $(B)/obj/tests/fakecuda/fake.o $(GPU_HOST)
 	$(call say,LINK,$@)
 	$(Q)g++ $(LDFLAGS_ALL) -o $@ $^ -lcrypto -lm
+# the same as a library, for the Python package
+$(B)/lib/libkvcachefs_fake.so: gpu/cuda.cu tests/fakecuda/fake.cpp $(wildcard tests/fakecuda/*.h gpu/*.h gpu/*.cuh) $(GPU_HOST)
+	$(call say,CXX,$@)
+	$(Q)$(FAKE) -DKVC_VERSION='"$(VERSION)"' -fPIC -shared -o $@ -x c++ gpu/cuda.cu tests/fakecuda/fake.cpp -x none $(GPU_HOST) -lcrypto -lm
 $(B)/bin/test-gpu: tests/tools/gpu.cu gpu/cuda.cu $(wildcard tests/*/*.cuh gpu/*.h gpu/*.cuh) $(GPU_HOST)
 	$(call say,NVCC,$@)
 	$(Q)$(NVCC) -O3 -g -std=c++17 $(gencode) -Xcompiler -pthread $(inc_gpu) -o $@ $< $(GPU_HOST) -lcrypto -lm
@@ -247,7 +252,7 @@ $(B)/bin/fuzz-%: $(B)/obj/tests/fuzz/%.o $(TIERS) $(ENGINE) $(B)/lib/libkvcachef
 comma := ,
 fuzzers: $(FUZZ:%=$(B)/bin/fuzz-%)
 
-tests: all $(PRELOAD) $(UNIT:%=$(B)/bin/unit-%) $(TTOOLS:%=$(B)/bin/test-%) $(B)/bin/test-gpu-fake $(if $(filter 1,$(CUDA)),$(B)/bin/test-gpu)
+tests: all $(PRELOAD) $(UNIT:%=$(B)/bin/unit-%) $(TTOOLS:%=$(B)/bin/test-%) $(B)/bin/test-gpu-fake $(B)/lib/libkvcachefs_fake.so $(if $(filter 1,$(CUDA)),$(B)/bin/test-gpu)
 
 format:
 	@scripts/format $(ALL_C)
@@ -271,6 +276,8 @@ fuzz-cover: build/.setup
 	@tests/fuzz/run --cover $(or $(F),$(FUZZ))
 check-unit: tests
 	@tests/run $(B) unit
+wheel: $(B)/lib/libkvcachefs.so.0
+	@scripts/wheel $(VERSION) $< build/python
 demo: all
 	@scripts/demo $(B)
 bench: tests
@@ -346,10 +353,10 @@ deb-check:
 	@scripts/deb-check $(RELEASES)
 
 clean:
-	rm -rf build/release build/debug build/asan build/tsan build/fuzz build/fuzzcov
+	rm -rf build/release build/debug build/asan build/tsan build/fuzz build/fuzzcov build/python
 distclean:
 	rm -rf build
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
-.PHONY: all setup tests format lint lint-layout lint-tidy check check-unit demo bench bench-quick bench-full engines conformance gpu-measure scale late-replies crash-campaign faults campaign replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install install-built uninstall deb deb-check clean distclean FORCE
+.PHONY: all setup tests wheel format lint lint-layout lint-tidy check check-unit demo bench bench-quick bench-full engines conformance gpu-measure scale late-replies crash-campaign faults campaign replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install install-built uninstall deb deb-check clean distclean FORCE
 .SECONDARY:

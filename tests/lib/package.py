@@ -1,54 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package kvcachefs, as scripts/debian says what is in it, made of what this build installs; for
-dpkg's own installing and purging below another root. make deb builds the real ones."""
-import os, shutil
-from kvtest import BUILD, MODE, TMP, run
+"""The Python package from the source tree with the library of this build: for cases that import
+kvcachefs. A library with the address sanitizer wants that before the interpreter's own malloc, so
+such a case begins anew with it preloaded; what it starts has its environment back."""
+import os, subprocess, sys
+from kvtest import BUILD, MODE, skip
 
 TOP = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
-NAMES = ("kvcachefs.install",)
+SOURCE = f"{TOP}/gpu/python"
+LIBRARY = f"{BUILD}/lib/libkvcachefs.so.0"
 
-
-def build(version, skip):
-    """Path of the .deb; skip(reason) where this machine has no dpkg."""
-    if not shutil.which("dpkg-deb"):
-        skip("needs dpkg")
-    tree, out = f"{TMP}/{version}.tree", f"{TMP}/kvcachefs-{version}.deb"
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
-    with open(f"{BUILD}/flags") as f:
-        cuda = f.read().split()[-1]
-    run("make", "-s", "-C", TOP, "install-built", f"MODE={MODE}", f"CUDA={cuda}", "PREFIX=/usr",
-        "ZSHDIR=/usr/share/zsh/vendor-completions", f"DESTDIR={tree}.all", env=env, ok=True)
-    os.mkdir(tree)
-    for name in NAMES:
-        with open(f"{TOP}/scripts/debian/{name}") as f:
-            run("sh", "-c", f'cd "{tree}.all" && cp -r --parents ' + " ".join(f.read().split())
-                + f' "{tree}"', ok=True)
-    os.mkdir(f"{tree}/DEBIAN")
-    with open(f"{tree}/DEBIAN/control", "w") as f:
-        f.write(f"Package: kvcachefs\nVersion: {version}\nArchitecture: all\n"
-                "Maintainer: nobody <nobody@localhost>\nDescription: KV caches as files\n")
-    run("dpkg-deb", "--build", "--root-owner-group", "-Znone", tree, out, ok=True)
-    shutil.rmtree(tree)
-    shutil.rmtree(f"{tree}.all")
-    for p in (f"build/{MODE}/lib/kvcachefs.pc", f"build/{MODE}/lib/kvcachefs@.service"):
-        run("make", "-s", "-C", TOP, p, f"MODE={MODE}", f"CUDA={cuda}", env=env, ok=True)
-    return out
-
-
-class Root:
-    """A root that has nothing but what is installed there."""
-
-    def __init__(self):
-        self.path = f"{TMP}/root"
-        os.makedirs(f"{self.path}/var/lib/dpkg/updates")
-        os.makedirs(f"{self.path}/var/lib/dpkg/info")
-        for name in "status", "available":
-            open(f"{self.path}/var/lib/dpkg/{name}", "w").close()
-
-    def dpkg(self, *words):
-        run("dpkg", f"--root={self.path}", f"--log={TMP}/dpkg.log", "--force-not-root",
-            "--force-script-chrootless", *words, ok=True)
-
-    def files(self):
-        return {os.path.join(d, f)[len(self.path):] for d, _, names in os.walk(self.path)
-                for f in names if "/var/lib/dpkg" not in d}
+if MODE == "tsan":
+    skip("the thread sanitizer does not know Python's locks")
+if MODE == "asan" and "KV_ASAN_WAS" not in os.environ:
+    path = subprocess.check_output(["gcc", "-print-file-name=libasan.so"], text=True).strip()
+    options = os.environ.get("ASAN_OPTIONS", "")
+    env = dict(os.environ, LD_PRELOAD=os.path.realpath(path), KV_ASAN_WAS=options,
+               ASAN_OPTIONS=f"{options}:detect_leaks=0")  # the interpreter's, at its end
+    os.execve(sys.executable, [sys.executable, *sys.argv], env)
+if MODE == "asan":
+    os.environ.pop("LD_PRELOAD", None)
+    os.environ["ASAN_OPTIONS"] = os.environ["KV_ASAN_WAS"]
+os.environ["KVCACHEFS_LIBRARY"] = LIBRARY
+sys.path.insert(0, SOURCE)

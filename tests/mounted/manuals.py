@@ -10,7 +10,7 @@ pages = {n: open(f"{man}/{n}").read().replace("\\\n", "") for n in os.listdir(ma
 assert set(pages) == {"kvcachefs.8", "mkfs.kvcachefs.8", "fsck.kvcachefs.8", "mount.kvcachefs.8",
                       "kvcachectl.8", "kvcachefs-format.5",
                       "kvcachefs-design.7", "kvcachefs-tiers.7", "kvcachefs-security.7",
-                      "libkvcachefs.3", "kvcachefs-gpu.7",
+                      "libkvcachefs.3", "kvcachefs-gpu.7", "kvcachefs-python.7",
                       "kvcachefs-engines.7", "kvcachefs-policies.7", "kvcachefs-metrics.7"}
 for name in pages:
     p = run("mandoc", "-T", "lint", "-W", "error", f"{man}/{name}")

@@ -7,11 +7,11 @@ checked, and the package is purged. Nothing that was stored is lost, and nothing
 import errno, json, os, signal, threading
 from kvtest import *
 from manager import Manager
-import package
+import debian
 
 need_mount()
-root, LAYERS, CHUNKS, N = package.Root(), 4, 12, 256 << 10
-first, newer = package.build("0.1.0", skip), package.build("0.1.1", skip)
+root, LAYERS, CHUNKS, N = debian.Root(), 4, 12, 256 << 10
+first, newer = debian.build("0.1.0", skip), debian.build("0.1.1", skip)
 
 
 def tool(name, *words, ok=True):

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+libkvcachefs by ctypes: kvcachefs.h once more, as Python says it. STRUCTS and FUNCTIONS are tables
+of all that the package knows of the header, LEFT_OUT names what it does not; a test holds them
+against the header, sizes and offsets too, so that they cannot drift apart.
+
+ctypes lets the GIL go for the time of each call. kvcachefs_error() is of the calling thread, so
+whoever calls here asks for it in the same thread: that is what check() does.
+
+The library is the file that KVCACHEFS_LIBRARY names, else the one beside this file (as the wheel
+has it), else what the dynamic linker finds.
+"""
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_double, c_float,
+                    c_int, c_int64, c_size_t, c_uint, c_uint8, c_uint32, c_uint64, c_void_p)
+from typing import Any
+
+SONAME = "libkvcachefs.so.0"
+KEY_MAX = 32
+TEXT_MAX = 2 * KEY_MAX + 1
+PATH_MAX = 1024
+PLANES = 4
+FLOATS = {"float32": 0, "float16": 1, "bfloat16": 2, "float8_e4m3fn": 3, "float8_e5m2": 4}
+
+
+# ---- Structs ------------------------------------------------------------------------------------
+
+
+class Mm(Structure):
+    _fields_ = [("hash", c_char_p), ("start", c_uint64), ("len", c_uint64)]
+
+
+Embeds = CFUNCTYPE(c_int, c_void_p, c_uint64, POINTER(c_uint8))
+
+
+class Keys(Structure):
+    _fields_ = [("scheme", c_int), ("block_tokens", c_uint), ("seed", c_char_p),
+                ("none", c_void_p), ("none_len", c_size_t), ("empty_extra_is_array", c_bool),
+                ("tagged_extra", c_bool), ("lora_name", c_char_p), ("lora_path", c_char_p),
+                ("mm", POINTER(Mm)), ("nmm", c_size_t), ("cache_salt", c_char_p),
+                ("extra_key", c_char_p), ("embeds", Embeds), ("embeds_arg", c_void_p)]
+
+
+class Segment(Structure):
+    _fields_ = [("start", c_size_t), ("end", c_size_t), ("key", c_uint8 * 8)]
+
+
+class NameStruct(Structure):
+    _fields_ = [("model", c_char * 256), ("key", c_char * (TEXT_MAX + 1)),
+                ("world_size", c_uint32), ("worker", c_uint32), ("dtype", c_char * 16),
+                ("has_layer", c_bool), ("layer", c_uint32), ("tags", c_char * 256),
+                ("kv_rank", c_uint32), ("group", c_uint32), ("salt", c_char * 513),
+                ("pool", c_char * 32), ("mla", c_bool), ("tp_rank", c_uint32),
+                ("tp_size", c_uint32), ("pp_rank", c_uint32), ("pp_size", c_uint32),
+                ("cp_rank", c_uint32), ("cp_size", c_uint32), ("dcp_rank", c_uint32),
+                ("dcp_size", c_uint32), ("page", c_uint32), ("config", c_char * 13),
+                ("rank", c_uint32)]
+
+
+class ObjectStruct(Structure):
+    _fields_ = [("path", c_char_p), ("ino", c_uint64), ("size", c_uint64), ("err", c_int),
+                ("state", c_char_p)]
+
+
+class PagedStruct(Structure):
+    _fields_ = [("format", c_int), ("layers", c_uint32), ("heads", c_uint32),
+                ("head_size", c_uint32), ("block_size", c_uint32), ("blocks", c_uint64),
+                ("elem", c_uint32), ("block_stride", c_uint64), ("pointers", POINTER(c_void_p)),
+                ("device", c_int), ("fused", c_bool), ("planes", c_uint32),
+                ("plane_width", c_uint32 * PLANES), ("plane_stride", c_uint64 * PLANES)]
+
+
+class Tokens(Structure):
+    _fields_ = [("slots", POINTER(c_int64)), ("block_ids", POINTER(c_int64)), ("n", c_size_t),
+                ("skip", c_size_t)]
+
+
+class RopeStruct(Structure):
+    _fields_ = [("theta", c_double), ("inv_freq", POINTER(c_double)),
+                ("cos_sin", POINTER(c_float)), ("rows", c_uint64), ("first", c_uint32),
+                ("dims", c_uint32), ("interleaved", c_bool), ("delta", c_int64), ("type", c_int)]
+
+
+class ItemStruct(Structure):
+    _fields_ = [("path", c_char_p), ("layer", c_uint32), ("nlayers", c_uint32),
+                ("tokens", Tokens), ("rope", POINTER(RopeStruct)),
+                ("cache", POINTER(PagedStruct)), ("err", c_int)]
+
+
+# struct kvcachefs_NAME
+STRUCTS: dict[str, type[Structure]] = {
+    "mm": Mm, "keys": Keys, "segment": Segment, "name": NameStruct, "object": ObjectStruct,
+    "paged": PagedStruct, "tokens": Tokens, "rope": RopeStruct, "item": ItemStruct,
+}
+
+_paths = POINTER(c_char_p)
+_tokens = POINTER(c_uint32)
+_out = POINTER(c_void_p)  # of a struct that only the library sees
+_number = POINTER(c_int)  # of an enum
+_size = POINTER(c_size_t)
+
+# kvcachefs_NAME: (result, arguments)
+FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
+    "error": (c_char_p, []),
+    "version": (c_char_p, []),
+    "scheme_name": (c_char_p, [c_int]),
+    "scheme_find": (c_int, [c_char_p, _number]),
+    "hasher_new": (c_int, [_out, POINTER(Keys)]),
+    "hasher_free": (None, [c_void_p]),
+    "hasher_feed": (c_int, [c_void_p, _tokens, c_size_t, c_void_p, c_size_t, _size]),
+    "hasher_rest": (c_int, [c_void_p, c_void_p]),
+    "hasher_key_len": (c_size_t, [c_void_p]),
+    "hasher_block": (c_uint, [c_void_p]),
+    "hasher_none": (c_void_p, [c_void_p]),
+    "hasher_text": (None, [c_void_p, c_void_p, c_char_p]),
+    "group_key": (None, [c_void_p, c_size_t, c_uint32, c_void_p]),
+    "key_int": (c_uint64, [c_void_p, c_size_t]),
+    "example_folder": (c_int, [_tokens, c_size_t, c_uint, _paths, c_size_t, c_char_p]),
+    "blake3": (None, [c_void_p, c_size_t, c_void_p]),
+    "segments": (c_int, [c_void_p, _tokens, c_size_t, _tokens, c_size_t, POINTER(Segment),
+                         c_size_t, _size]),
+    "fingerprints": (c_int, [_tokens, c_size_t, c_size_t, POINTER(c_uint64)]),
+    "naming_name": (c_char_p, [c_int]),
+    "naming_find": (c_int, [c_char_p, _number]),
+    "name_build": (c_int, [c_int, POINTER(NameStruct), c_char_p]),
+    "name_parse": (c_int, [c_int, c_char_p, POINTER(NameStruct)]),
+    "lease_new": (c_int, [_out, c_char_p, _paths, c_size_t]),
+    "lease_free": (None, [c_void_p]),
+    "lease_count": (c_size_t, [c_void_p]),
+    "lease_object": (POINTER(ObjectStruct), [c_void_p, c_size_t]),
+    "lease_map": (c_int, [c_void_p, c_size_t, _out, _size]),
+    "map_cache": (None, [c_size_t]),
+    "prefetch": (c_int, [c_char_p, _paths, c_size_t]),
+    "look": (c_int, [_out, c_char_p, _paths, c_size_t]),
+    "format_name": (c_char_p, [c_int]),
+    "format_find": (c_int, [c_char_p, _number]),
+    "file_size": (c_uint64, [POINTER(PagedStruct), c_uint32, POINTER(Tokens)]),
+    "gather": (c_int, [POINTER(PagedStruct), c_uint32, c_uint32, POINTER(Tokens), c_void_p]),
+    "scatter": (c_int, [POINTER(PagedStruct), c_uint32, c_uint32, POINTER(Tokens), c_void_p]),
+    "rope_llama3": (c_int, [c_double, c_uint32, c_double, c_double, c_double, c_double,
+                            POINTER(c_double)]),
+    "rope_yarn": (c_int, [c_double, c_uint32, c_double, c_double, c_double, c_double,
+                          POINTER(c_double)]),
+    "rope_shift": (c_int, [POINTER(RopeStruct), c_void_p, c_size_t, c_uint32, c_uint32]),
+    "store": (c_int, [_out, c_char_p, POINTER(PagedStruct), POINTER(ItemStruct), c_size_t,
+                      c_void_p]),
+    "load": (c_int, [_out, c_char_p, POINTER(PagedStruct), POINTER(ItemStruct), c_size_t,
+                     c_void_p]),
+    "transfer_wait": (c_int, [c_void_p]),
+    "transfer_poll": (c_int, [c_void_p]),
+    "transfer_free": (c_int, [c_void_p]),
+}
+
+# Functions and structs of the header, without their kvcachefs_, that Python has no need of; as
+# fnmatch takes them.
+LEFT_OUT = {
+    "hex": "bytes.hex()",
+    "name_set": "the members of kvcachefs.Name",
+    # the queue: transfer.py has threads of its own
+    **dict.fromkeys(("queue*", "completion*", "submit_*", "take", "layer_*", "cancel"), "queue"),
+    "prefix*": "not yet",
+    "buffer_*": "not yet",
+}
+
+
+class Error(OSError):
+    """What the library could not do: errno (positive, as in the module errno), and strerror, one
+    line of the library's own that says what and where."""
+
+
+def _open() -> dict[str, Any]:
+    named = os.environ.get("KVCACHEFS_LIBRARY")
+    beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), SONAME)
+    path = named or (beside if os.path.exists(beside) else SONAME)
+    functions: dict[str, Any] = {}
+    try:
+        library = ctypes.CDLL(path)
+        for name, (result, arguments) in FUNCTIONS.items():
+            functions[name] = library[f"kvcachefs_{name}"]
+            functions[name].restype, functions[name].argtypes = result, arguments
+    except (OSError, AttributeError) as e:
+        raise ImportError(f"libkvcachefs cannot be used ({e}): install it or the wheel that has "
+                          f"it, or name the file in KVCACHEFS_LIBRARY") from None
+    return functions
+
+
+_functions = _open()
+
+
+def call(name: str, *arguments: Any) -> Any:
+    """kvcachefs_NAME(arguments), as it is."""
+    return _functions[name](*arguments)
+
+
+def error() -> str:
+    """What went wrong in this thread's last call."""
+    text: bytes = call("error")
+    return text.decode(errors="replace")
+
+
+def check(name: str, *arguments: Any) -> None:
+    """The same of a call that may fail: its negative errno becomes an Error."""
+    err: int = call(name, *arguments)
+    if err:
+        raise Error(-err, error())
+
+
+def find(kind: str, name: str) -> int:
+    """The number of a scheme, naming or format."""
+    number = c_int()
+    check(f"{kind}_find", name.encode(), ctypes.byref(number))
+    return number.value
+
+
+def names(kind: str) -> list[str]:
+    """All schemes, namings or formats."""
+    found: list[str] = []
+    while text := call(f"{kind}_name", len(found)):
+        found.append(text.decode())
+    return found
+
+
+def text(value: str | None, what: str) -> bytes | None:
+    """A string for the library; a NUL would end it early."""
+    if value is None:
+        return None
+    if "\0" in value:
+        raise ValueError(f"{what} has a NUL in it")
+    return os.fsencode(value)
+
+
+def strings(values: list[str], what: str) -> ctypes.Array[c_char_p]:
+    return (c_char_p * len(values))(*[text(v, what) for v in values])
+
+
+def path(value: str | os.PathLike[str]) -> bytes:
+    return text(os.fspath(value), "the path") or b""

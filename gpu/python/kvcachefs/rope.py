@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RoPE: cached keys at other positions, while they are loaded (Item.rope) or in memory."""
+from __future__ import annotations
+
+import array
+import ctypes
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+from . import _lib
+
+__all__ = ["Rope", "llama3", "shift", "yarn"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rope:
+    """
+    Each key moves by delta positions (new - old): the pair i of a head's rotated elements turns by
+    delta * f_i. Exactly one of theta (f_i = theta^(-2i / dims)), inv_freq (the f_i, dims / 2 of
+    them) and cos_sin (the engine's table: a row a position, cos of all pairs, then sin) says what
+    f is.
+
+    type: float32, float16, bfloat16, float8_e4m3fn or float8_e5m2. first: the first rotated
+    element; dims: how many are rotated, even, 0: all behind the first. interleaved: pairs are
+    neighbours (GPT-J, DeepSeek); else halves (NeoX, Llama).
+    """
+    delta: int
+    type: str
+    theta: float = 0.0
+    inv_freq: Iterable[float] | None = None
+    cos_sin: Iterable[Iterable[float]] | None = None
+    first: int = 0
+    dims: int = 0
+    interleaved: bool = False
+
+    def struct(self) -> _lib.RopeStruct:
+        """As the library takes it; the tables are kept by it."""
+        if self.type not in _lib.FLOATS:
+            raise ValueError(f"{self.type} is none of {', '.join(_lib.FLOATS)}")
+        for name in ("first", "dims"):
+            if not 0 <= getattr(self, name) < 1 << 32:
+                raise ValueError(f"{name} cannot be {getattr(self, name)}")
+        if not -(1 << 63) <= self.delta < 1 << 63:
+            raise ValueError(f"delta cannot be {self.delta}")
+        out = _lib.RopeStruct(theta=self.theta, first=self.first, dims=self.dims,
+                              interleaved=self.interleaved, delta=self.delta,
+                              type=_lib.FLOATS[self.type])
+        if self.inv_freq is not None:
+            turns = _numbers("d", self.inv_freq)
+            if self.dims and len(turns) != self.dims // 2:
+                raise ValueError(f"{self.dims} rotated elements have {self.dims // 2} "
+                                 f"frequencies, not {len(turns)}")
+            if not self.dims:
+                raise ValueError("with inv_freq, dims says how many elements are rotated")
+            out.inv_freq = (ctypes.c_double * max(len(turns), 1))(*turns)
+        if self.cos_sin is not None:
+            rows = [_numbers("f", row) for row in self.cos_sin]
+            if not self.dims or any(len(row) != self.dims for row in rows):
+                raise ValueError(f"with cos_sin, dims says how many elements are rotated, and "
+                                 f"each row has as many; dims is {self.dims}")
+            flat = [x for row in rows for x in row]
+            out.cos_sin, out.rows = (ctypes.c_float * max(len(flat), 1))(*flat), len(rows)
+        return out
+
+
+def _numbers(kind: str, given: Any) -> array.array[Any]:
+    return array.array(kind, given.tolist() if hasattr(given, "tolist") else given)
+
+
+def _scaled(name: str, theta: float, dims: int, *numbers: float) -> list[float]:
+    if not 0 <= dims < 1 << 31:
+        raise ValueError(f"dims cannot be {dims}")
+    out = (ctypes.c_double * max(dims // 2, 1))()
+    _lib.check(name, theta, dims, *numbers, out)
+    return list(out)[:dims // 2]
+
+
+def llama3(theta: float, dims: int, factor: float = 8, low: float = 1, high: float = 4,
+           original: float = 8192) -> list[float]:
+    """The frequencies of Llama 3.1's scaling, dims / 2 of them. Error with EINVAL: numbers that
+    are none."""
+    return _scaled("rope_llama3", theta, dims, factor, low, high, original)
+
+
+def yarn(theta: float, dims: int, factor: float, original: float, beta_fast: float = 32,
+         beta_slow: float = 1) -> list[float]:
+    """Those of YaRN; `original` positions."""
+    return _scaled("rope_yarn", theta, dims, factor, beta_fast, beta_slow, original)
+
+
+def shift(rope: Rope, keys: bytearray | memoryview, heads: int, head_size: int) -> None:
+    """The keys in place, [token][head][element], in writable memory. Error with EINVAL: a rotation
+    that is none; ERANGE: delta is outside the table. ValueError: these are no whole tokens."""
+    size = {"float32": 4, "float16": 2, "bfloat16": 2}.get(rope.type, 1)
+    view = memoryview(keys).cast("B")
+    if heads < 1 or head_size < 1 or len(view) % (heads * head_size * size):
+        raise ValueError(f"{len(view)} bytes are no whole tokens of {heads} heads of {head_size}")
+    if not len(view):
+        return
+    memory = (ctypes.c_ubyte * len(view)).from_buffer(view)
+    _lib.check("rope_shift", ctypes.byref(rope.struct()), memory,
+               len(view) // (heads * head_size * size), heads, head_size)

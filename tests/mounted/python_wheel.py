@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: none
+"""The Python package beside the header: every struct and function of it is declared as C has it, or
+left out by name; the wheel is always the same bytes and can be installed; without the library there
+is one clear ImportError; the types hold where there is a mypy."""
+import ctypes, fnmatch, importlib.util, os, re, shutil, subprocess, sys, zipfile
+from kvtest import *
+import package
+from kvcachefs import _lib
+
+mypy, types = shutil.which("mypy"), None
+if mypy and MODE == "release":  # beside all else: it is slow
+    types = subprocess.Popen([mypy, "--strict", "--no-warn-unused-ignores", "--cache-dir",
+                              os.devnull, "kvcachefs"], cwd=package.SOURCE, text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+elif not mypy:
+    print("without mypy")
+with open(f"{package.TOP}/gpu/kvcachefs.h") as f:
+    header = re.sub(r"/\*.*?\*/", "", f.read(), flags=re.S)
+
+
+def left_out(name):
+    return any(fnmatch.fnmatchcase(name, p) for p in _lib.LEFT_OUT)
+
+
+# ---- Structs: what the compiler says -------------------------------------------------------------
+
+in_header = set(re.findall(r"^struct kvcachefs_(\w+)\s*\{", header, re.M))
+assert {n for n in in_header if not left_out(n)} == set(_lib.STRUCTS), in_header
+lines, said = [], []
+for name, struct in _lib.STRUCTS.items():
+    c = f"struct kvcachefs_{name}"
+    lines.append(f'printf("{name} %zu\\n", sizeof({c}));')
+    said.append(f"{name} {ctypes.sizeof(struct)}")
+    for field, kind in struct._fields_:
+        lines.append(f'printf("{name}.{field} %zu %zu\\n", offsetof({c}, {field}), '
+                     f"sizeof((({c} *)0)->{field}));")
+        said.append(f"{name}.{field} {getattr(struct, field).offset} {ctypes.sizeof(kind)}")
+    # a member that Python lacks would hide in the padding
+    body = re.search(rf"^struct kvcachefs_{name}\s*\{{(.*?)^\}};", header, re.M | re.S).group(1)
+    body = re.sub(r"\(\*(\w+)\)\([^)]*\)", r"\1", body)
+    members = re.findall(r"(\w+)(?:\[[^\]]*\])?\s*(?=[,;])", body)
+    assert members == [field for field, _ in struct._fields_], (name, members)
+constants = {"KVCACHEFS_KEY_MAX": _lib.KEY_MAX, "KVCACHEFS_TEXT_MAX": _lib.TEXT_MAX,
+             "KVCACHEFS_PATH_MAX": _lib.PATH_MAX, "KVCACHEFS_PLANES": _lib.PLANES}
+floats = re.search(r"enum kvcachefs_float \{(.*?)\}", header, re.S).group(1).split(",")
+constants.update(zip(map(str.strip, floats), _lib.FLOATS.values()))
+assert len(floats) == len(_lib.FLOATS)
+for name, value in constants.items():
+    lines.append(f'printf("{name} %d\\n", (int){name});')
+    said.append(f"{name} {value}")
+with open(f"{TMP}/layout.c", "w") as f:
+    f.write('#include "kvcachefs.h"\n#include <stdio.h>\nint main(void)\n{\n' + "\n".join(lines) +
+            "\nreturn 0;\n}\n")
+run("gcc", f"-I{package.TOP}/gpu", "-o", f"{TMP}/layout", f"{TMP}/layout.c", ok=True)
+assert run(f"{TMP}/layout", ok=True).stdout.splitlines() == said
+
+# ---- Functions: results and arguments of the same kind -------------------------------------------
+
+KINDS = {"size_t": ctypes.c_size_t, "unsigned": ctypes.c_uint, "int": ctypes.c_int,
+         "uint32_t": ctypes.c_uint32, "uint64_t": ctypes.c_uint64, "double": ctypes.c_double,
+         "void": None}
+
+
+def kind_of(text):
+    if "*" in text or "[" in text:
+        return "pointer"
+    words = [w for w in text.split() if w != "const"]
+    return ctypes.c_int if words[0] == "enum" else KINDS[words[0]]
+
+
+def known(kind):
+    """Pointers are all alike to the calling convention."""
+    pointer = kind in (ctypes.c_void_p, ctypes.c_char_p) or hasattr(kind, "contents")
+    return "pointer" if pointer else kind
+
+
+prototypes = re.findall(r"^(\w[\w \t]*?[\s*]+)kvcachefs_(\w+)\(([^;]*)\);", header, re.M)
+assert len(prototypes) > 40
+for result, name, arguments in prototypes:
+    if left_out(name):
+        assert name not in _lib.FUNCTIONS, name
+        continue
+    assert name in _lib.FUNCTIONS, f"kvcachefs_{name} is in the header, and _lib.py lacks it"
+    of, takes = _lib.FUNCTIONS[name]
+    want = [] if arguments == "void" else [kind_of(a) for a in arguments.split(",")]
+    assert [known(a) for a in takes] == want, (name, takes, want)
+    assert known(of) == kind_of(result), (name, of, result)
+assert set(_lib.FUNCTIONS) <= {name for _, name, _ in prototypes}
+
+# ---- The wheel -----------------------------------------------------------------------------------
+
+
+def wheel(folder):
+    return run(f"{package.TOP}/scripts/wheel", "0.1.0", package.LIBRARY, f"{TMP}/{folder}",
+               ok=True).stdout.strip()
+
+
+def read(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
+def python(code, path, ok=True, **env):
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("KVCACHEFS", "PYTHON"))}
+    return run(sys.executable, "-c", code, ok=ok, cwd=TMP,
+               env=dict(clean, PYTHONPATH=path, PYTHONDONTWRITEBYTECODE="1", **env)).stdout
+
+
+SHOW = "import kvcachefs as k; print(k.__version__, k.__file__, len(k.schemes()))"
+first = wheel("first")
+assert read(first) == read(wheel("second")) and os.listdir(f"{TMP}/first") == \
+    [f"kvcachefs-0.1.0-py3-none-linux_{os.uname().machine}.whl"]
+with zipfile.ZipFile(first) as z:
+    names = z.namelist()
+    assert not z.testzip() and {"kvcachefs/py.typed", "kvcachefs/libkvcachefs.so.0"} <= set(names)
+    z.extractall(f"{TMP}/unzipped")
+there = {os.path.relpath(os.path.join(d, f), package.SOURCE) for d, _, files in
+         os.walk(f"{package.SOURCE}/kvcachefs") for f in files if f.endswith((".py", ".typed"))}
+assert there <= set(names), there - set(names)
+unloaded = "" if MODE != "asan" else "the sanitizer's library is not loaded by a plain Python"
+if not unloaded:
+    assert python(SHOW, f"{TMP}/unzipped").split() == \
+        ["0.1.0", f"{TMP}/unzipped/kvcachefs/__init__.py", "14"]
+    assert python("import importlib.metadata as m; print(m.version('kvcachefs'))",
+                  f"{TMP}/unzipped") == "0.1.0\n"
+if not importlib.util.find_spec("pip"):
+    print("without pip")
+else:
+    run(sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--no-compile",
+        "--disable-pip-version-check", "--target", f"{TMP}/pip", first, ok=True)
+    if not unloaded:
+        assert f"{TMP}/pip" in python(SHOW, f"{TMP}/pip")
+
+# ---- Without the library, or with one that is too old --------------------------------------------
+
+os.unlink(f"{TMP}/unzipped/kvcachefs/libkvcachefs.so.0")
+run("gcc", "-shared", "-o", f"{TMP}/old.so", "-x", "c", "/dev/null", ok=True)
+for library, word in ((f"{TMP}/none.so", "cannot open"), (f"{TMP}/old.so", "kvcachefs_error")):
+    out = python(SHOW, f"{TMP}/unzipped", ok=False, KVCACHEFS_LIBRARY=library)
+    last = out.strip().splitlines()[-1]
+    assert last.startswith("ImportError: libkvcachefs cannot be used") and word in last, out
+    assert out.count("Error: ") == 1 and library in last and "KVCACHEFS_LIBRARY" in last, out
+if not unloaded:  # named by the environment, or found by the linker
+    for how in ({"KVCACHEFS_LIBRARY": package.LIBRARY},
+                {"LD_LIBRARY_PATH": os.path.dirname(package.LIBRARY)}):
+        assert python(SHOW, f"{TMP}/unzipped", **how).startswith("0.1.0 ")
+if types:
+    said = types.communicate()[0]
+    assert types.returncode == 0, said

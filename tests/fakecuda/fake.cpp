@@ -532,7 +532,9 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 	of(s)->add([n, keep = e->self] {
 		std::lock_guard<std::mutex> hold(keep->mutex);
 
-		keep->done = n;
+		/* of two records on two streams the later one counts, whichever is reached first */
+		if (keep->done < n)
+			keep->done = n;
 		keep->at = seconds();
 		keep->changed.notify_all();
 	});

@@ -9,6 +9,7 @@ from tensors import *
 
 flag = f"{TMP}/slow.flag"
 # a get from the tier lasts as long as the flag is there
+kv.map_cache(0)  # what is kept mapped cannot be evicted
 s = Store(options=f"settle=0,shim=delay-get:60000+delay-while:{flag}", size="512M").mount()
 
 

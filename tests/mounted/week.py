@@ -126,7 +126,7 @@ assert os.statvfs(mnt).f_blocks and "llama" in ctl("top", "--count", "1", mnt)
 ctl("pin", f"{mnt}/llama/0000")
 ctl("quota", "--yes", str(6 * LAYERS * N + 65536), f"{mnt}/qwen")
 ctl("ttl", "1d", f"{mnt}/llama/0001")
-wait_for(lambda: sum(len(f) for _, _, f in os.walk(f"{mnt}/qwen")) <= 6 * LAYERS)
+steady(lambda: sum(len(f) for _, _, f in os.walk(f"{mnt}/qwen")))
 all_there(but=["qwen"])
 assert 0 < sum(p.startswith("qwen") for p in kept) <= 6 * LAYERS
 assert 86000 < int(os.getxattr(f"{mnt}/llama/0001", "user.kvcachefs.ttl")) <= 86400

@@ -137,8 +137,9 @@ def prefetch(mount: str | os.PathLike[str], paths: Sequence[str | os.PathLike[st
 
 
 def map_cache(size: int) -> None:
-    """Keeps mappings of up to this many bytes for later leases and loads; 0: none. What is mapped
-    stays in the pool: choose a part of it. ValueError: it is negative."""
+    """Keeps mappings of up to this many bytes for later leases and loads; 0: none. Without a call
+    it is a sixteenth of the pool, for 5 seconds without use. What is mapped stays in the pool, and
+    keeps umount waiting: choose a part of it. ValueError: it is negative."""
     if size < 0:
         raise ValueError(f"a cache has no {size} bytes")
     _lib.call("map_cache", size)

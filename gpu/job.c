@@ -188,6 +188,12 @@ void kvcachefs_job_free(struct kvcachefs_job *j)
 
 /* ---- Carrying it out ---- */
 
+/* A mount that goes away may say so of a call: only the caller cancels a job. */
+static int of_mount(int err)
+{
+	return err == -ECANCELED ? -EIO : err;
+}
+
 static void note(struct kvcachefs_job *j, int err, const char *why)
 {
 	if (!err || j->err)
@@ -237,7 +243,7 @@ static void land(const struct run *r, struct kvcachefs_step *s)
 {
 	if (!s->t)
 		return;
-	int err = kvcachefs_transfer_land(s->t);
+	int err = of_mount(kvcachefs_transfer_land(s->t));
 
 	note(r->j, err, kvcachefs_transfer_error(s->t));
 	if (!r->j->store) {
@@ -251,7 +257,7 @@ static int first_error(const struct kvcachefs_job *j, const struct kvcachefs_ste
 {
 	for (size_t i = 0; i < s->n; i++)
 		if (j->items[s->first + i].err)
-			return j->items[s->first + i].err;
+			return of_mount(j->items[s->first + i].err);
 	return 0;
 }
 
@@ -264,7 +270,7 @@ static int begin(const struct run *r, struct kvcachefs_step *s)
 		s->n,     r->stream, r->lease, r->lease ? s->first : 0,
 	};
 	void *mark = NULL;
-	int err = kvcachefs_transfer_begin(&s->t, &b);
+	int err = of_mount(kvcachefs_transfer_begin(&s->t, &b));
 
 	if (!err && j->p->device >= 0) {
 		err = kvcachefs_cuda_mark(j->p->device, r->stream, &mark);
@@ -295,9 +301,13 @@ static void skip(struct kvcachefs_job *j, size_t step, int err, const struct kvc
 
 static void finish(struct kvcachefs_job *j)
 {
+	bool cancelled = j->err == -ECANCELED;
+
 	j->failed = 0;
 	for (size_t i = 0; i < j->n; i++) {
-		j->theirs[j->order[i]].err = j->items[i].err;
+		int err = j->items[i].err;
+
+		j->theirs[j->order[i]].err = cancelled ? err : of_mount(err);
 		j->failed += j->items[i].err != 0;
 	}
 }
@@ -317,7 +327,7 @@ void kvcachefs_job_run(struct kvcachefs_job *j, const char *mount, void *stream,
 	int err = j->mark ? kvcachefs_cuda_after(j->p->device, stream, j->mark) : 0;
 
 	if (!err && !j->store && j->nsteps > 1)
-		err = lease_or_ask(j, mount, &r.lease);
+		err = of_mount(lease_or_ask(j, mount, &r.lease));
 	note(j, err, kvcachefs_error());
 	while (k < j->nsteps && !err && !w->cancelled(w->arg)) {
 		err = begin(&r, &j->steps[k]);
@@ -337,7 +347,7 @@ void kvcachefs_job_run(struct kvcachefs_job *j, const char *mount, void *stream,
 	}
 	for (size_t i = 0; i < k; i++)
 		if (j->steps[i].t) {
-			err = kvcachefs_transfer_free(j->steps[i].t);
+			err = of_mount(kvcachefs_transfer_free(j->steps[i].t));
 			note(j, err, kvcachefs_error());
 			j->steps[i].t = NULL;
 		}

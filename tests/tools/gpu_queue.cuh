@@ -72,6 +72,8 @@ struct Paged {
 				ids[k][i] = (k * 16 + i) * 23 % 64;
 		for (uint32_t i = 0; i < QL * CHUNKS; i++)
 			paths.push_back(name + "/" + std::to_string(i));
+		for (auto &path : paths) /* of a run before on this mount */
+			unlink((mnt + "/" + path).c_str());
 		for (uint32_t i = 0; i < QL * CHUNKS; i++) {
 			kvcachefs_item it = {};
 
@@ -253,8 +255,6 @@ void queues()
 	kvcachefs_queue *q;
 	Paged a("queue/order");
 
-	for (auto &path : a.paths) /* of a run before on this mount */
-		unlink((mnt + "/" + path).c_str());
 	check(!kvcachefs_queue_new(&q, mnt.c_str(), 2));
 	queued_store(q, a);
 	queued_load(q, a);
@@ -337,12 +337,12 @@ void queue_lost()
 }
 
 Gate *unregistering;
-std::thread::id caller;
+thread_local bool calls; /* the library */
 std::atomic<int> unregistered;
 
 void on_unregister()
 {
-	check(std::this_thread::get_id() != caller);
+	check(!calls);
 	unregistered++;
 	unregistering->pass();
 }
@@ -358,10 +358,11 @@ void aside()
 	check(!move_all(a.c, 0, true, a.items));
 	kvcachefs_map_cache(64 * MiB);
 	check(!move_all(a.c, 0, false, a.items));
-	caller = std::this_thread::get_id();
+	calls = true;
 	unregistering = &gate;
 	fake_on_unregister = on_unregister;
 	std::thread smaller([] {
+		calls = true;
 		kvcachefs_map_cache(64 * 1024); /* one of the files is more */
 	});
 

@@ -152,7 +152,7 @@ class Client:
         try:
             here = os.stat(self.at(path)).st_ino
             if any(os.stat(self.at(p)).st_ino != here for p in others):
-                raise FileNotFoundError
+                raise FileNotFoundError(errno.ENOENT, "another file")
             if file.attr:
                 os.getxattr(self.at(path), "user.campaign")
         except OSError as e:

@@ -92,5 +92,6 @@ for item in items:
     item.rope = kv.Rope(delta=5, type="float16", theta=10000)
 wrong(errno.EINVAL, kv.load(s.mnt, cache, items).wait)
 assert len(kv.rope.llama3(500000, 128)) == len(kv.rope.yarn(10000, 128, 4, 4096)) == 64
+kv.map_cache(0)
 s.umount()
 s.fsck()

@@ -112,5 +112,6 @@ try:
     raise AssertionError("no error")
 except kv.Error as e:
     assert e.errno == errno.ENODEV, e
+kv.map_cache(0)
 s.umount()
 s.fsck()

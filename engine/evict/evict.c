@@ -5,7 +5,8 @@
  * that has not is copied first or, where no tier can take it, or lets it in (objects/admit.c),
  * dropped whole. So are the coldest that have no copy yet when stores have waited for the copies
  * long enough (pace=). A copy elsewhere is enough, but while the disk's is on its way it is waited
- * for as long, or under load what a fast remote has would never come to the disk. Bounded tiers and quotas have threads of their own (trim.c).
+ * for as long, or under load what a fast remote has would never come to the disk. Bounded tiers and
+ * quotas have threads of their own (trim.c).
  *
  * Open, leased and pinned objects, and those that a client still has mapped, stay, and their chunk
  * with them. Pins beyond what may be pinned do not count (objects/pin.c).

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package kvcachefs, as scripts/debian says what is in it, made of what this build installs; for
-dpkg's own installing and purging below another root. make deb builds the real ones."""
+"""The package kvcachefs, as scripts/debian says what is in it, made of what this build installs;
+for dpkg's own installing and purging below another root. make deb builds the real ones."""
 import os, shutil
 from kvtest import BUILD, MODE, TMP, run
 

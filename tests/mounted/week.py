@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 """An operator's week: the package is installed, a store formatted, the service's command mounts it;
-two models are stored and looked at, pinned and bounded; the daemon is killed and comes back; a newer
-package takes over; all copies are verified, the keys are changed, the mount ends, the store is
-checked, and the package is purged. Nothing that was stored is lost, and nothing is left."""
+two models are stored and looked at, pinned and bounded; the daemon is killed and comes back; a
+newer package takes over; all copies are verified, the keys are changed, the mount ends, the store
+is checked, and the package is purged. Nothing that was stored is lost, and nothing is left."""
 import errno, json, os, signal, threading
 from kvtest import *
 from manager import Manager
@@ -32,8 +32,8 @@ def as_json(*words):
 root.dpkg("--install", first)
 assert {f"/usr/sbin/{t}" for t in ("kvcachefs", "mkfs.kvcachefs", "fsck.kvcachefs", "kvcachectl",
                                    "mount.kvcachefs")} < root.files()
-page = run("man", "-M", f"{root.path}/usr/share/man", "-w", "8", "kvcachefs", ok=True).stdout.strip()
-assert page == f"{root.path}/usr/share/man/man8/kvcachefs.8", page
+page = run("man", "-M", f"{root.path}/usr/share/man", "-w", "8", "kvcachefs", ok=True).stdout
+assert page.strip() == f"{root.path}/usr/share/man/man8/kvcachefs.8", page
 store, mnt, keys = f"{TMP}/store", f"{TMP}/mnt", f"{TMP}/keys"
 os.mkdir(mnt)
 ctl("newkey", keys)

@@ -198,9 +198,9 @@ void kvfs_watch_stop(void)
 	if (!watch.started)
 		return;
 	set(&watch.over);
-	clock_gettime(CLOCK_REALTIME, &until);
+	clock_gettime(CLOCK_MONOTONIC, &until);
 	until.tv_sec += JOIN_S;
 	/* it may hang where the mount point's own filesystem does; the process takes it along */
-	if (pthread_timedjoin_np(watch.thread, NULL, &until))
+	if (pthread_clockjoin_np(watch.thread, NULL, CLOCK_MONOTONIC, &until))
 		pthread_detach(watch.thread);
 }

@@ -84,7 +84,7 @@ static int opened_locked(struct kvc *k, struct kvc_node *n, int flags, uint32_t 
 		kvc_count(&k->stats, passthrough_opens);
 	}
 	kvc_chunk_stir(n->chunk);
-	kvc_list_del(&n->lingers);
+	kvc_linger_over_locked(k, n);
 	n->nopen++;
 	n->nwriters += writes(flags);
 	k->nodes->opens++;

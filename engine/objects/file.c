@@ -310,7 +310,16 @@ bool kvc_lingers_locked(const struct kvc *k, const struct kvc_node *n)
 void kvc_linger_locked(struct kvc *k, struct kvc_node *n)
 {
 	kvc_list_add_tail(&k->dirty->lingering[0], &n->lingers);
+	n->leaving = n->room;
+	k->room.leaving += n->leaving;
 	kvc_commit_soon_locked(k, false);
+}
+
+void kvc_linger_over_locked(struct kvc *k, struct kvc_node *n)
+{
+	kvc_list_del(&n->lingers);
+	k->room.leaving -= kvc_min(k->room.leaving, n->leaving);
+	n->leaving = 0;
 }
 
 void kvc_linger_end_locked(struct kvc *k, bool all)
@@ -334,7 +343,7 @@ void kvc_destroy_locked(struct kvc *k, struct kvc_node *n)
 {
 	if (n->state == KVC_GONE)
 		return;
-	kvc_list_del(&n->lingers);
+	kvc_linger_over_locked(k, n);
 	if (kvc_has_segment(n)) {
 		struct kvc_segment s = kvc_segment_of(n);
 

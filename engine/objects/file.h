@@ -48,10 +48,12 @@ void kvc_destroy_locked(struct kvc *k, struct kvc_node *n);
 /*
  * A file without a name that nobody has open, in the pool. Who looked its name up before it went
  * may be about to open it: it is there for him until the kernel forgets it, which is at once where
- * there is nobody, or somebody waits for room, or the second commit from now.
+ * there is nobody, or somebody waits for room, or the second commit from now. Its room counts as
+ * leaving.
  */
 bool kvc_lingers_locked(const struct kvc *k, const struct kvc_node *n); /* Should it? */
 void kvc_linger_locked(struct kvc *k, struct kvc_node *n);
+void kvc_linger_over_locked(struct kvc *k, struct kvc_node *n); /* it is open again, or goes */
 /* A commit begins: those of the one before go, or all. */
 void kvc_linger_end_locked(struct kvc *k, bool all);
 void kvc_close_segment_locked(struct kvc *k, struct kvc_node *n);

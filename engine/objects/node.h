@@ -65,6 +65,7 @@ struct kvc_node {
 	bool unnamed;         /* it has no name yet (names/unnamed.c) */
 	struct kvc_list dirty_link;
 	struct kvc_list lingers; /* lost, and still to be opened (kvc_linger_locked) */
+	uint64_t leaving;        /* while it is there: its part of k->room.leaving */
 
 	/* regular files */
 	enum kvc_state state;

@@ -50,11 +50,12 @@ def comes_late(gone):
 wait_for(lambda: comes_late(replace))
 wait_for(lambda: comes_late(lambda _: os.unlink(path)))
 
-# nobody opens it
+# nobody opens it; what it takes counts as free at once
 fd = found(blob(3, N))
 s.settle()
-used = s.stats()["pool_used_bytes"]
+used, free = s.stats()["pool_used_bytes"], os.statvfs(s.mnt).f_bavail
 os.unlink(path)
+assert os.statvfs(s.mnt).f_bavail >= free + N // os.statvfs(s.mnt).f_frsize
 wait_for(lambda: s.stats()["pool_used_bytes"] < used - N // 2)
 with fails(errno.ESTALE):
     opened(fd)

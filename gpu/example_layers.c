@@ -94,11 +94,10 @@ static size_t name_all(struct kvcachefs_item *items, char (*paths)[64], int64_t 
 	return n;
 }
 
-/* Whether it failed. */
+/* Whether it failed. Then transfers may be under way still, which write each item's err. */
 static bool there_and_back(struct kvcachefs_queue *queue, const struct kvcachefs_paged *cache,
-			   uint8_t *before)
+			   struct kvcachefs_item *items, uint8_t *before)
 {
-	struct kvcachefs_item items[CHUNKS * LAYERS];
 	char paths[CHUNKS * LAYERS][64];
 	int64_t blocks[CHUNKS][CHUNK_BLOCKS];
 	size_t n = name_all(items, paths, blocks);
@@ -151,6 +150,7 @@ int main(int argc, char **argv)
 		.pointers = layers,
 		.device = device,
 	};
+	struct kvcachefs_item items[CHUNKS * LAYERS]; /* lives as long as the queue */
 	struct kvcachefs_queue *queue = NULL;
 	bool bad = true, have = before;
 
@@ -168,7 +168,7 @@ int main(int argc, char **argv)
 		}
 	}
 	if (have && !kvcachefs_queue_new(&queue, argv[1], 0))
-		bad = there_and_back(queue, &cache, before);
+		bad = there_and_back(queue, &cache, items, before);
 	if (bad)
 		fprintf(stderr, "example_layers: %s\n", kvcachefs_error());
 	kvcachefs_queue_free(queue);

@@ -7,15 +7,13 @@
  *
  * cc example_layers.c $(pkg-config --cflags --libs kvcachefs)
  */
+#define EXAMPLE "example_layers"
+#include "example.h"
+
 #include "kvcachefs.h"
 
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#ifdef EXAMPLE_CUDA
-#include <cuda_runtime_api.h>
-#endif
 
 #define LAYERS 8
 #define BLOCKS 64
@@ -24,18 +22,6 @@
 #define CHUNK_BLOCKS 16
 #define BLOCK_BYTES (2ull * BLOCK_SIZE * 8 * 128 * 2)
 #define LAYER_BYTES (BLOCKS * BLOCK_BYTES)
-
-static void *memory(int device, size_t len)
-{
-#ifdef EXAMPLE_CUDA
-	void *p = NULL;
-
-	if (device >= 0)
-		return cudaMallocManaged(&p, len, cudaMemAttachGlobal) ? NULL : p;
-#endif
-	(void)device;
-	return malloc(len);
-}
 
 /* What was queued on the device so far is done. */
 static void settle(int device)
@@ -136,7 +122,8 @@ static bool there_and_back(struct kvcachefs_queue *queue, const struct kvcachefs
 
 int main(int argc, char **argv)
 {
-	int device = argc > 2 ? atoi(argv[2]) : -1;
+	int device;
+	bool wrong = wrong_words(argc, argv, &device);
 	void *layers[LAYERS] = { NULL };
 	uint8_t *before = malloc(LAYERS * LAYER_BYTES);
 	struct kvcachefs_paged cache = {
@@ -154,10 +141,9 @@ int main(int argc, char **argv)
 	struct kvcachefs_queue *queue = NULL;
 	bool bad = true, have = before;
 
-	if (argc < 2) {
-		fprintf(stderr, "usage: example_layers MOUNT [DEVICE]\n");
+	if (wrong || no_mount(argv[1])) {
 		free(before);
-		return 2;
+		return wrong ? 2 : 1;
 	}
 	for (size_t l = 0; l < LAYERS && have; l++) {
 		layers[l] = memory(device, LAYER_BYTES);

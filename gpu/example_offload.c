@@ -8,35 +8,18 @@
  *
  * cc example_offload.c $(pkg-config --cflags --libs kvcachefs)
  */
+#define EXAMPLE "example_offload"
+#include "example.h"
+
 #include "kvcachefs.h"
 
-#include <errno.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-#ifdef EXAMPLE_CUDA
-#include <cuda_runtime_api.h>
-#endif
 
 #define LAYERS 4
 #define BLOCKS 64
 #define BLOCK_SIZE 16
 #define TOKENS 256
 #define LAYER_BYTES (2ull * BLOCKS * BLOCK_SIZE * 8 * 128 * 2)
-
-static void *memory(int device, size_t len)
-{
-#ifdef EXAMPLE_CUDA
-	void *p = NULL;
-
-	if (device >= 0)
-		return cudaMallocManaged(&p, len, cudaMemAttachGlobal) ? NULL : p;
-#endif
-	(void)device;
-	return malloc(len);
-}
 
 /* The chunk's key in hex, from its tokens. Whether that failed. */
 static bool key_of(char hex[KVCACHEFS_TEXT_MAX])
@@ -90,37 +73,6 @@ static struct kvcachefs_paged cache_of(void **layers, int device)
 		.pointers = layers,
 		.device = device,
 	};
-}
-
-/* The words: MOUNT [DEVICE]. Whether they are not. */
-static bool wrong_words(int argc, char **argv, int *device)
-{
-	char none[] = "", *end = none;
-
-	*device = argc > 2 ? (int)strtol(argv[2], &end, 10) : -1;
-	if (argc == 2 || (argc == 3 && *argv[2] && !*end && *device >= -1))
-		return false;
-	if (argc == 3)
-		fprintf(stderr,
-			"example_offload: DEVICE '%s' is not the number of a GPU, nor -1 for the "
-			"host's memory\n",
-			argv[2]);
-	else
-		fprintf(stderr, "example_offload: give it MOUNT [DEVICE]\n");
-	return true;
-}
-
-/* Or the files would be made in what is only a folder. */
-static bool no_mount(const char *path)
-{
-	char lease[4096];
-
-	snprintf(lease, sizeof lease, "%s/.kvcachefs/lease", path);
-	if (!access(lease, F_OK))
-		return false;
-	fprintf(stderr, "example_offload: %s is no kvcachefs mount: %s\n",
-		*path ? path : "an empty path", strerror(errno));
-	return true;
 }
 
 static int offload(const char *mount, int device)

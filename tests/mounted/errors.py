@@ -9,9 +9,10 @@ from kvtest import *
 from wrong import Wrong, of_kind, tree, VALUES
 
 need_mount()
-KV, MKFS, FSCK, MOUNT, EXAMPLE = (binary(n) for n in (
-    "kvcachefs", "mkfs.kvcachefs", "fsck.kvcachefs", "mount.kvcachefs", "example_offload"))
-w = Wrong({KV: (1,), MOUNT: (1,), MKFS: (1,), FSCK: (8,), EXAMPLE: (1,)})
+KV, MKFS, FSCK, MOUNT, *EXAMPLES = (binary(n) for n in (
+    "kvcachefs", "mkfs.kvcachefs", "fsck.kvcachefs", "mount.kvcachefs", "example_offload",
+    "example_layers"))
+w = Wrong({KV: (1,), MOUNT: (1,), MKFS: (1,), FSCK: (8,)} | dict.fromkeys(EXAMPLES, (1,)))
 s = Store("s", size="16M", cpu="32M")
 EMPTY, FILE, OTHER = f"{TMP}/empty", f"{TMP}/file", f"{TMP}/other"
 os.mkdir(EMPTY)
@@ -95,11 +96,12 @@ for words, says in ((("--size", "1M"), "1.0 MiB"), (("--device", ""), "--device"
 w.tell(FSCK, "-n", "-y", s.path, says=["-n", "-y"])
 w.tell(FSCK, "--rebuild", "-n", s.path, says=["-n", "--rebuild"])
 w.tell(FSCK, "--device", "/dev/nothing", OTHER, says=[OTHER])
-w.tell(EXAMPLE, says=["MOUNT"], code=2)
-w.tell(EXAMPLE, s.mnt, "one", says=["one"], code=2)
-w.tell(EXAMPLE, s.mnt, "-1", "more", says=["MOUNT"], code=2)
-for m in (s.mnt, f"{TMP}/nothing", FILE, ""):
-    w.tell(EXAMPLE, m, says=[m])
+for EXAMPLE in EXAMPLES:
+    w.tell(EXAMPLE, says=["MOUNT"], code=2)
+    w.tell(EXAMPLE, s.mnt, "one", says=["one"], code=2)
+    w.tell(EXAMPLE, s.mnt, "-1", "more", says=["MOUNT"], code=2)
+    for m in (s.mnt, f"{TMP}/nothing", FILE, ""):
+        w.tell(EXAMPLE, m, says=[m])
 
 # stores and mount points that are none
 LONG = "/x" * 2100

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the examples share: their words, and memory for a cache. EXAMPLE is whose name they say. */
+#ifndef KVCACHEFS_EXAMPLE_H
+#define KVCACHEFS_EXAMPLE_H
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#ifdef EXAMPLE_CUDA
+#include <cuda_runtime_api.h>
+#endif
+
+static void *memory(int device, size_t len)
+{
+#ifdef EXAMPLE_CUDA
+	void *p = NULL;
+
+	if (device >= 0)
+		return cudaMallocManaged(&p, len, cudaMemAttachGlobal) ? NULL : p;
+#endif
+	(void)device;
+	return malloc(len);
+}
+
+/* The words: MOUNT [DEVICE]. Whether they are not. */
+static bool wrong_words(int argc, char **argv, int *device)
+{
+	char none[] = "", *end = none;
+
+	*device = argc > 2 ? (int)strtol(argv[2], &end, 10) : -1;
+	if (argc == 2 || (argc == 3 && *argv[2] && !*end && *device >= -1))
+		return false;
+	if (argc == 3)
+		fprintf(stderr,
+			"%s: DEVICE '%s' is not the number of a GPU, nor -1 for the "
+			"host's memory\n",
+			EXAMPLE, argv[2]);
+	else
+		fprintf(stderr, "%s: give it MOUNT [DEVICE]\n", EXAMPLE);
+	return true;
+}
+
+/* Or the files would be made in what is only a folder. */
+static bool no_mount(const char *path)
+{
+	char lease[4096];
+
+	snprintf(lease, sizeof lease, "%s/.kvcachefs/lease", path);
+	if (!access(lease, F_OK))
+		return false;
+	fprintf(stderr, "%s: %s is no kvcachefs mount: %s\n", EXAMPLE,
+		*path ? path : "an empty path", strerror(errno));
+	return true;
+}
+
+#endif

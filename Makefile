@@ -11,7 +11,7 @@
 # CUDA=0 builds the library without CUDA where there is an nvcc (NVCC= names another)
 # make engines E="lmcache nixl"   the engines' own storage code on mounts (all: half an hour, 7 GB)
 # make conformance    pjdfstest, fsx and xfstests on mounts (PJDFSTEST= FSX= XFSTESTS=; S="fsx": one)
-# make gpu-measure DIR=MOUNT    what a GPU reaches: the numbers of kvcachefs-gpu(7)
+# make gpu-measure [DIR=MOUNT]  what a GPU reaches: the numbers of kvcachefs-gpu(7)
 # make scale N="1000 1000000"   how it behaves with so many objects
 # make fuzz            every fuzzer of tests/fuzz for FUZZ_SECONDS (3600) each; F="redis s3": these alone
 # make fuzz-cover      what lines of the files they are about their seeds, and what make fuzz has found, reach
@@ -99,7 +99,7 @@ UNIT   := $(patsubst tests/unit/%.c,%,$(sort $(wildcard tests/unit/*.c)))
 TTOOLS := $(patsubst tests/tools/%.c,%,$(sort $(wildcard tests/tools/*.c)))
 FUZZ   := $(patsubst tests/fuzz/%.c,%,$(sort $(wildcard tests/fuzz/*.c)))
 BINS   := $(B)/bin/kvcachefs $(TOOLS:%=$(B)/bin/%)
-LIBS   := $(B)/lib/libkvcachefs.a $(B)/lib/libkvcachefs.so.0 $(B)/lib/kvcachefs.pc $(B)/lib/kvcachefs@.service
+LIBS   := $(B)/lib/libkvcachefs.a $(B)/lib/libkvcachefs.so.0 $(B)/lib/kvcachefs.pc $(B)/lib/kvcachefs@.service $(B)/lib/METADATA
 EXAMPLES := $(patsubst gpu/%.c,$(B)/bin/%,$(sort $(wildcard gpu/example*.c)))
 MAN    := $(sort $(wildcard man/*.[1-9]))
 ALL_C   = $(shell find engine tiers fs mkfs gpu tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' | sort)
@@ -171,6 +171,8 @@ $(B)/lib/kvcachefs.pc: gpu/kvcachefs.pc.in FORCE
 	$(places)
 $(B)/lib/kvcachefs@.service: scripts/systemd/kvcachefs@.service FORCE
 	$(places)
+$(B)/lib/METADATA: gpu/python/METADATA.in FORCE
+	$(places)
 ifeq ($(CUDA),1)
 $(EXAMPLES:$(B)/bin/%=$(B)/obj/gpu/%.o): CFLAGS_ALL += -DEXAMPLE_CUDA -isystem $(patsubst %/bin/nvcc,%/include,$(realpath $(NVCC)))
 endif
@@ -190,7 +192,7 @@ $(B)/obj/tests/fakecuda/gpu.o: tests/tools/gpu.cu gpu/cuda.cu $(wildcard tests/*
 	$(Q)$(FAKE) -x c++ -c -o $@ $<
 $(B)/bin/test-gpu-fake: $(B)/obj/tests/fakecuda/gpu.o $(B)/obj/tests/fakecuda/fake.o $(GPU_HOST)
 	$(call say,LINK,$@)
-	$(Q)g++ $(LDFLAGS_ALL) -o $@ $^ -lcrypto -lm
+	$(Q)g++ $(LDFLAGS_ALL) -Wl,--wrap=kvcachefs_copy_all -o $@ $^ -lcrypto -lm
 # the same as a library, for the Python package
 $(B)/lib/libkvcachefs_fake.so: gpu/cuda.cu tests/fakecuda/fake.cpp $(wildcard tests/fakecuda/*.h gpu/*.h gpu/*.cuh) $(GPU_HOST)
 	$(call say,CXX,$@)
@@ -200,10 +202,11 @@ $(B)/bin/test-gpu: tests/tools/gpu.cu gpu/cuda.cu $(wildcard tests/*/*.cuh gpu/*
 	$(Q)$(NVCC) -O3 -g -std=c++17 $(gencode) -Xcompiler -pthread $(inc_gpu) -o $@ $< $(GPU_HOST) -lcrypto -lm
 
 unitwrap_queue := fallocate64
-$(patsubst %,$(B)/bin/unit-%,library keys names queue rope): $(B)/bin/unit-%: $(B)/obj/tests/unit/%.o $(B)/lib/libkvcachefs.a
+unitwrap_warm := pread64 linkat
+$(patsubst %,$(B)/bin/unit-%,library keys names queue rope warm): $(B)/bin/unit-%: $(B)/obj/tests/unit/%.o $(B)/lib/libkvcachefs.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) $(addprefix -Wl$(comma)--wrap=,$(unitwrap_$*)) -o $@ $^ $(lib_gpu) -lcmocka
-$(B)/bin/test-library $(B)/bin/test-queue: $(B)/bin/test-%: $(B)/obj/tests/tools/%.o $(B)/lib/libkvcachefs.a
+$(B)/bin/test-library $(B)/bin/test-queue $(B)/bin/test-stores: $(B)/bin/test-%: $(B)/obj/tests/tools/%.o $(B)/lib/libkvcachefs.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_gpu)
 $(B)/bin/unit-rings: $(B)/obj/fs/ring.o
@@ -290,8 +293,8 @@ engines: all
 	@tests/engines/run $(B) $(E)
 conformance: all
 	@tests/conformance/run $(B) $(S)
-gpu-measure: tests
-	@$(B)/bin/test-gpu measure $(or $(DIR),$(error DIR=: a folder on a mount, or on a tmpfs of huge pages))
+gpu-measure: all $(if $(filter 1,$(CUDA)),$(B)/bin/test-gpu)
+	@scripts/gpu-measure $(B) $(DIR)
 scale: tests
 	@scripts/scale $(B) $(N)
 late-replies: tests
@@ -311,12 +314,15 @@ campaign: tests
 replay-campaign: tests
 	@MINUTES=$(or $(MINUTES),10) tests/run $(B) powerloss
 
-# What is installed, and taken away: mode, file, folder; and links. LIBDIR= and ZSHDIR= are for packages.
+# What is installed, and taken away: mode, file, folder; and links. LIBDIR=, ZSHDIR= and PYTHONDIR= are for packages:
+# where nobody says in which folder a Python looks, its package is the wheel's.
 SBINDIR = $(PREFIX)/sbin
 LIBDIR = $(PREFIX)/lib
 BASHDIR = $(PREFIX)/share/bash-completion/completions
 ZSHDIR = $(PREFIX)/share/zsh/site-functions
 put = $(foreach f,$(2),$(1)|$(f)|$(3))
+PYTHON_PARTS = $(call put,644,$(sort $(wildcard gpu/python/kvcachefs/*.py)) gpu/python/kvcachefs/py.typed,$(PYTHONDIR)/kvcachefs) \
+	$(call put,644,$(B)/lib/METADATA,$(PYTHONDIR)/kvcachefs-$(VERSION).dist-info)
 INSTALLED = $(call put,755,$(BINS),$(SBINDIR)) \
 	$(call put,644,$(B)/lib/libkvcachefs.a $(B)/lib/libkvcachefs.so.0,$(LIBDIR)) \
 	$(call put,644,$(B)/lib/kvcachefs.pc,$(LIBDIR)/pkgconfig) \
@@ -326,7 +332,8 @@ INSTALLED = $(call put,755,$(BINS),$(SBINDIR)) \
 	$(foreach m,$(MAN),$(call put,644,$(m),$(PREFIX)/share/man/man$(patsubst .%,%,$(suffix $(m))))) \
 	$(call put,644,$(B)/lib/kvcachefs@.service,$(PREFIX)/lib/systemd/system) \
 	$(foreach d,tmpfiles.d modprobe.d modules-load.d,$(call put,644,scripts/systemd/$d/kvcachefs.conf,$(PREFIX)/lib/$d)) \
-	$(foreach e,NAME.conf memory.conf fstab mnt-kv.mount,$(call put,644,scripts/systemd/$e,$(PREFIX)/share/doc/kvcachefs/systemd))
+	$(foreach e,NAME.conf memory.conf fstab mnt-kv.mount,$(call put,644,scripts/systemd/$e,$(PREFIX)/share/doc/kvcachefs/systemd)) \
+	$(if $(PYTHONDIR),$(PYTHON_PARTS))
 LINKED = libkvcachefs.so.0|$(LIBDIR)/libkvcachefs.so \
 	$(if $(filter /sbin /usr/sbin,$(SBINDIR)),,$(foreach h,mount fsck,$(SBINDIR)/$(h).kvcachefs|/sbin/$(h).kvcachefs))
 # how each file is called where it lies
@@ -334,7 +341,7 @@ called = sed 's/kvcachectl\.bash$$/kvcachectl/'
 install: all
 	@$(MAKE) --no-print-directory install-built
 # of what is built already
-install-built: $(B)/lib/kvcachefs.pc $(B)/lib/kvcachefs@.service
+install-built: $(B)/lib/kvcachefs.pc $(B)/lib/kvcachefs@.service $(B)/lib/METADATA
 	@set -e; for i in $(foreach i,$(INSTALLED),'$(i)'); do \
 		mode=$${i%%|*} to=$(DESTDIR)$${i##*|} from=$${i#*|}; from=$${from%|*}; \
 		install -D -m $$mode $$from $$to/$$(basename $$from | $(called)); done

@@ -186,9 +186,8 @@ static void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 static void run_write(struct call *c)
 {
 	size_t n = 0;
-	int err = c->w.err
-			  ?: kvc_file_write(c->f->k, c->ino, c->data, (size_t)c->len, c->off,
-					    c->fi.flags, &n, &c->w);
+	int err = kvc_file_write(c->f->k, c->ino, c->data, (size_t)c->len, c->off, c->fi.flags, &n,
+				 &c->w);
 
 	if (kvfs_waits(c, &err))
 		return;

@@ -13,6 +13,8 @@
 
 #define LEAVE_NS 5000000000ull /* the longest that writers are waited for */
 #define LOOK_NS 2000000l
+#define AGAIN_NS 20000000l
+#define WAKES SIGUSR1
 
 static bool writes(int flags)
 {
@@ -70,6 +72,26 @@ static void wait_for_writers(struct kvfs_leave *l, const sigset_t *set)
 	}
 }
 
+static void woken(int sig)
+{
+	(void)sig; /* a call that waits ends with EINTR, which is all */
+}
+
+/*
+ * The loop looks whether it is over, and waits; so it is woken until it has seen it. By a signal of
+ * our own: others may be ignored, as nohup(1) has it with SIGHUP.
+ */
+static void end_loop(struct kvfs *f)
+{
+	const struct timespec again = { .tv_nsec = AGAIN_NS };
+
+	fuse_session_exit(f->se);
+	while (!atomic_load(&f->leave.over)) {
+		pthread_kill(f->leave.loop, WAKES);
+		nanosleep(&again, NULL);
+	}
+}
+
 static void *leaver(void *arg)
 {
 	struct kvfs *f = arg;
@@ -84,18 +106,23 @@ static void *leaver(void *arg)
 		kvc_store_ending(f->store); /* who comes next waits instead of being refused */
 		atomic_store(&l->begun, true);
 		wait_for_writers(l, &set);
-		pthread_kill(l->loop, SIGHUP);
+		end_loop(f);
 	}
 	return NULL;
 }
 
 int kvfs_leave_start(struct kvfs *f)
 {
+	const struct sigaction wakes = { .sa_handler = woken };
 	struct kvfs_leave *l = &f->leave;
 	sigset_t all, set, old;
 	int err;
 
 	l->loop = pthread_self();
+	sigaction(WAKES, &wakes, NULL);
+	sigemptyset(&set);
+	sigaddset(&set, WAKES);
+	pthread_sigmask(SIG_UNBLOCK, &set, NULL);
 	ending_signals(&set);
 	sigfillset(&all);
 	pthread_sigmask(SIG_BLOCK, &all, &old);

@@ -27,7 +27,7 @@ struct kvfs_leave {
 
 /*
  * Before the loop, in its thread, with libfuse's handlers in place: from here on SIGTERM and SIGINT
- * are for a thread of its own, and SIGHUP is what ends the loop. 0 or -errno.
+ * are for a thread of its own, which ends the loop. 0 or -errno.
  */
 int kvfs_leave_start(struct kvfs *f);
 /* After the loop. */

@@ -31,7 +31,7 @@
 
 #define SHARE 3u /* pings in the watchdog's time */
 #define LOOK_NS 1000000000ull
-#define JOIN_S 5
+#define JOIN_NS 5000000000ull
 
 static struct {
 	struct sockaddr_un to;
@@ -193,14 +193,10 @@ void kvfs_watch_end(void)
 
 void kvfs_watch_stop(void)
 {
-	struct timespec until;
-
 	if (!watch.started)
 		return;
 	set(&watch.over);
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_sec += JOIN_S;
 	/* it may hang where the mount point's own filesystem does; the process takes it along */
-	if (pthread_clockjoin_np(watch.thread, NULL, CLOCK_MONOTONIC, &until))
+	if (kvc_join(watch.thread, kvc_mono_ns() + JOIN_NS))
 		pthread_detach(watch.thread);
 }

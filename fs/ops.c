@@ -42,6 +42,12 @@ void kvfs_stat(const struct kvc_row *a, struct stat *st)
 	};
 }
 
+/* The thread that calls. */
+static uint32_t client_of(fuse_req_t req)
+{
+	return (uint32_t)fuse_req_ctx(req)->pid & INT32_MAX;
+}
+
 static void wake(struct kvc_wait *w)
 {
 	struct call *c = (struct call *)w;
@@ -67,7 +73,7 @@ struct call *kvfs_call(fuse_req_t req, uint64_t ino, void (*run)(struct call *),
 	}
 	c->w.wake = wake;
 	c->w.uid = fuse_req_ctx(req)->uid;
-	c->w.client = (uint32_t)fuse_req_ctx(req)->pid & INT32_MAX;
+	c->w.client = client_of(req);
 	c->f = kvfs_of(req);
 	c->req = req;
 	c->ino = ino;
@@ -246,7 +252,7 @@ static void op_statx(fuse_req_t req, fuse_ino_t ino, int flags, int mask, struct
 static void run_setattr(struct call *c)
 {
 	struct stat st;
-	int err = c->w.err ?: kvc_setattr(c->f->k, c->ino, c->set, &c->attr, &c->w);
+	int err = kvc_setattr(c->f->k, c->ino, c->set, &c->attr, &c->w);
 
 	if (kvfs_waits(c, &err))
 		return;
@@ -412,7 +418,8 @@ static void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const cha
 	struct kvc_row a;
 
 	if (!refuse_name(req, parent, name) && !refuse_virtual(req, ino))
-		reply_new(req, parent, kvc_link(kvfs_of(req)->k, ino, parent, name, &a), &a);
+		reply_new(req, parent,
+			  kvc_link(kvfs_of(req)->k, ino, parent, name, client_of(req), &a), &a);
 }
 
 static void run_unlink(struct call *c)

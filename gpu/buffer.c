@@ -2,11 +2,14 @@
 /*
  * Plain buffers: the bytes of one file, mapped, and registered for a device where one is named. One
  * for reading is a lease with its mapping (and what maps.c keeps); one for writing is a new file
- * (file.h), whose mapping is registered for this buffer alone. One thread at a time has a buffer.
+ * (file.h). One thread at a time has a buffer.
  */
 #include "file.h"
 
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 
 struct kvcachefs_buffer {
 	struct kvcachefs_lease *lease; /* for reading; NULL: for writing */
@@ -15,15 +18,16 @@ struct kvcachefs_buffer {
 	size_t len;
 	int device;
 	bool pinned, over; /* over: it was published, or that failed */
+	char names[];
 };
 
-static int begin(struct kvcachefs_buffer **out, int device)
+static int begin(struct kvcachefs_buffer **out, int device, size_t room)
 {
 	int err = device >= 0 ? kvcachefs_cuda_check(device) : 0;
 
 	if (err)
 		return err;
-	*out = calloc(1, sizeof **out);
+	*out = calloc(1, sizeof **out + room);
 	if (!*out)
 		return kvcachefs_fail(-ENOMEM, "out of memory");
 	(*out)->device = device;
@@ -36,7 +40,7 @@ int kvcachefs_buffer_open(struct kvcachefs_buffer **out, const char *mount, cons
 {
 	struct kvcachefs_buffer *b;
 	const void *data;
-	int err = begin(&b, device);
+	int err = begin(&b, device, 0);
 
 	if (err)
 		return err;
@@ -59,18 +63,26 @@ int kvcachefs_buffer_new(struct kvcachefs_buffer **out, const char *mount, const
 			 size_t len, int device)
 {
 	struct kvcachefs_buffer *b;
-	int err = begin(&b, device);
+	struct stat st;
+	int err = begin(&b, device, kvcachefs_file_room(mount, path));
 
 	if (err)
 		return err;
-	err = kvcachefs_file_init(&b->f, mount, path, len) ?: kvcachefs_file_make(&b->f, mount);
+	kvcachefs_file_init(&b->f, b->names, mount, path, len);
+	if (stat(mount, &st))
+		err = kvcachefs_fail(-errno, "%s: %s", mount, strerror(errno));
+	err = err ?: kvcachefs_file_make(&b->f, st.st_dev, device);
 	if (err) {
 		kvcachefs_buffer_free(b);
 		return err;
 	}
+	if (device >= 0)
+		kvcachefs_file_pin(&b->f, device);
 	b->data = b->f.map;
 	b->len = len;
-	b->pinned = device >= 0 && len && !kvcachefs_cuda_register(device, b->data, len, false);
+	b->pinned = b->f.pinned;
+	if (len) /* the children of a program that fills it may do so too */
+		madvise(b->data, len, MADV_DOFORK);
 	*out = b;
 	return 0;
 }
@@ -86,11 +98,9 @@ bool kvcachefs_buffer_pinned(const struct kvcachefs_buffer *b)
 	return b->pinned;
 }
 
-/* A new file's mapping goes. */
+/* A new file's mapping is no longer the caller's. */
 static void let_go(struct kvcachefs_buffer *b)
 {
-	if (b->pinned)
-		kvcachefs_cuda_unregister(b->device, b->data);
 	b->pinned = false;
 	b->data = NULL;
 	b->len = 0;

@@ -2,8 +2,8 @@
 /*
  * The work of one transfer on a device. A file's bytes are rows (a token's of one layer and
  * component), and those runs (kvcachefs_at: what lies in a row in the cache as in the file). A
- * transfer is cut into pieces of whole rows, and pieces are gathered into groups of at most BUFFER
- * bytes. The two buffers on the device take turns:
+ * transfer is cut into pieces of whole rows, and pieces are gathered into groups (groups.cuh). The
+ * groups take turns in a buffer on the device:
  *
  *   load    copies:               file pages -> buffer (one batch a group)
  *           the caller's stream:  rotate keys, scatter to the cache
@@ -16,29 +16,23 @@
  * all is gathered and is complete when all is copied.
  *
  * A file's mapping is registered (pinned for the device) where the mount takes that, and the copy
- * engine moves its very pages. Otherwise, and for small files of a store, where registering would
- * cost more than a copy, the bytes pass through pinned memory, moved by a host function on the
- * stream of copies.
+ * engine moves its very pages; those of small files a kernel, on the same stream. Otherwise, and
+ * for small files of a store, where registering would cost more than a copy, the bytes pass through
+ * pinned memory, moved by threads of the library's own (stage.cuh).
  *
- * All this (stream, events, buffers, pinned memory) is a lane. A transfer takes one for itself;
- * lanes are kept for the next. Calls that wait: kvcachefs_cuda_wait, _free, and what makes a lane
- * or registers memory.
+ * All this (stream, events, buffer, pinned memory, thread) is a lane. A transfer takes one for
+ * itself; lanes are kept for the next. Calls that wait: kvcachefs_cuda_wait, _free, and what makes
+ * a lane or registers memory.
  */
+#include "groups.cuh"
 #include "kernels.cuh"
 #include "lane.cuh"
 #include "order.cuh"
 
 #include <cuda.h>
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <map>
-#include <mutex>
+#include <atomic>
 #include <new>
 #include <vector>
 
@@ -47,183 +41,37 @@
 	kernel<<<grid, block, 0, stream>>>(__VA_ARGS__)
 #endif
 
-namespace {
-
-struct Piece { /* one piece of a file, for the host */
-	uint8_t *host;
-	size_t len, at;
-	bool pinned;
-};
-
-struct Group {
-	std::vector<Piece> pieces;
-	size_t first_part, bytes, runs; /* runs: the most of a piece */
-	bool rotates, staged;
-};
-
-} // namespace
-
 struct kvcachefs_cuda {
 	Lane *lane = nullptr;
 	cudaStream_t stream;
 	int device;
-	bool store, batches = false, queued = false, waited = false, begun = false;
+	bool store, batches = false, queued = false, waited = false, begun = false, staged = false;
 	int result = 0; /* of a poll or wait that failed: it stays so */
+	Driver driver = {};
 	std::vector<kvcachefs_work> work;
-	std::vector<void *> registered; /* by this transfer: a store's mappings */
-	std::vector<Group> groups;
-	struct Stage { /* what a host function moves */
-		kvcachefs_cuda *c;
-		size_t group;
-		uint8_t *staging;
-	};
-	std::vector<Stage> stages;
+	Cut cut;
+	uint32_t base = 0; /* of what is staged: its numbers begin behind it */
 };
 
 namespace {
 
-/* On the stream of copies: between pinned memory and the file's pages. */
-void CUDART_CB host_copy(void *arg)
-{
-	kvcachefs_cuda::Stage *s = static_cast<kvcachefs_cuda::Stage *>(arg);
+/* What kvcachefs_gpu_stats() tells. Counts of their own: no order is needed. */
+struct Counts {
+	std::atomic<uint64_t> pinned, direct, staged, refused;
+} counts;
 
-	for (const Piece &p : s->c->groups[s->group].pieces)
-		if (!p.pinned)
-			memcpy(s->c->store ? p.host : s->staging + p.at,
-			       s->c->store ? s->staging + p.at : p.host, p.len);
+CUdeviceptr address(const Word *w)
+{
+	return (CUdeviceptr)(uintptr_t)&w->value; /* one address space with the device's */
 }
 
-/*
- * Lays out the memory that the kernels read: pointers, ids, turns, parts. On the host it is filled,
- * on the device it is the same.
- */
-struct Args {
-	std::vector<uint8_t> bytes;
-	size_t add(const void *p, size_t len)
-	{
-		size_t at = (bytes.size() + 15) / 16 * 16;
-
-		bytes.resize(at + len);
-		if (len)
-			memcpy(bytes.data() + at, p, len);
-		return at;
-	}
-};
-
-/* Where each rotation's turns are among the arguments; the host's are held until all is copied. */
-struct Turns {
-	std::map<const kvcachefs_turns *, size_t> at;
-	~Turns()
-	{
-		for (auto &t : at)
-			kvcachefs_turns_put(t.first);
-	}
-	int add(Args *a, const kvcachefs_rope *r, uint32_t head_size, const kvcachefs_turns **out,
-		size_t *where)
-	{
-		int err = kvcachefs_turns_get(r, head_size, out);
-
-		if (err)
-			return err;
-		auto i = at.find(*out);
-
-		if (i != at.end()) {
-			kvcachefs_turns_put(*out);
-		} else {
-			std::vector<float> v((*out)->v, (*out)->v + (*out)->dims);
-
-			i = at.emplace(*out, a->add(v.data(), v.size() * sizeof(float))).first;
-		}
-		*where = i->second;
-		return 0;
-	}
-};
-
-/*
- * The shape of a cache, once; its pointers are an offset among the arguments until they are an
- * address.
- */
-uint32_t shape_of(Args *a, std::map<const kvcachefs_strides *, uint32_t> *known,
-		  std::vector<Shape> *shapes, const kvcachefs_work &w)
+int driver_failed(CUresult r, const char *what)
 {
-	auto i = known->find(w.s);
-
-	if (i == known->end()) {
-		size_t at = a->add(w.p->pointers, w.s->npointers * sizeof(void *));
-
-		shapes->push_back(Shape{ *w.s, w.p->elem, (void *const *)at });
-		i = known->emplace(w.s, (uint32_t)shapes->size() - 1).first;
-	}
-	return i->second;
+	return r == CUDA_SUCCESS ? 0 : kvcachefs_fail(-EIO, "CUDA: %s: error %d", what, (int)r);
 }
 
-/*
- * Cuts the work into groups and makes the kernels' arguments; offsets become addresses once the
- * lane's memory is there.
- */
-int cut(kvcachefs_cuda *c, Args *a, std::vector<Part> *parts, std::vector<Shape> *shapes)
-{
-	std::map<const kvcachefs_strides *, uint32_t> known;
-	Turns turns;
-	Group *g = nullptr;
-
-	for (const kvcachefs_work &w : c->work) {
-		const kvcachefs_tokens *t = &w.item->tokens;
-		const kvcachefs_rope *r = c->store ? nullptr : w.item->rope;
-		const kvcachefs_turns *turn = nullptr;
-		size_t row = (size_t)w.s->heads * w.s->width * w.p->elem, most = BUFFER / row,
-		       where = 0;
-		size_t ids = a->add(t->slots ? t->slots : t->block_ids, t->n * sizeof(int64_t));
-		uint32_t shape = shape_of(a, &known, shapes, w);
-		uint64_t rows = w.len / row;
-		int err = r ? turns.add(a, r, w.p->head_size, &turn, &where) : 0;
-
-		if (!err && !most)
-			err = kvcachefs_fail(-EINVAL,
-					     "a token of %zu bytes does not fit the buffer of %zu",
-					     row, BUFFER);
-		if (err)
-			return err;
-		for (uint64_t first = 0, n; first < rows; first += n) {
-			Part p = {};
-
-			n = rows - first < most ? rows - first : most;
-			if (!g || g->bytes + n * row > BUFFER) {
-				c->groups.push_back(Group{ {}, parts->size(), 0, 0, false, false });
-				g = &c->groups.back();
-			}
-			(t->slots ? p.slots : p.block_ids) = (const int64_t *)ids;
-			p.by_slots = t->slots != nullptr;
-			p.ntokens = w.ntokens;
-			p.skip = t->skip;
-			p.first = first;
-			p.rows = n;
-			p.at = g->bytes;
-			p.shape = shape;
-			p.layer = w.item->layer;
-			p.nlayers = w.item->nlayers;
-			p.key_rows = rows / w.s->kvs;
-			if (r) {
-				p.turns = (const float *)where;
-				p.turn_first = turn->first;
-				p.turn_dims = turn->dims;
-				p.type = r->type;
-				p.interleaved = r->interleaved;
-				g->rotates = true;
-			}
-			parts->push_back(p);
-			g->pieces.push_back(Piece{ (uint8_t *)w.host + first * row, n * row,
-						   (size_t)p.at, w.pinned });
-			g->staged |= !w.pinned;
-			g->runs = g->runs > n * w.s->runs ? g->runs : n * w.s->runs;
-			g->bytes = (g->bytes + n * row + ALIGN - 1) / ALIGN * ALIGN;
-		}
-	}
-	return 0;
-}
-
-/* One group's copies, all in one call where the toolkit and the driver have that. */
-int copy_group(kvcachefs_cuda *c, const Group &g, int b)
+/* A group's copies, all in one call where the toolkit and the driver have that. */
+int copy_batch(kvcachefs_cuda *c, const Group &g)
 {
 	Lane *l = c->lane;
 	std::vector<void *> to;
@@ -231,11 +79,10 @@ int copy_group(kvcachefs_cuda *c, const Group &g, int b)
 	std::vector<size_t> len;
 
 	for (const Piece &p : g.pieces) {
-		uint8_t *host = p.pinned ? p.host : l->staging[b] + p.at,
-			*device = l->buffer[b] + p.at;
+		uint8_t *device = (uint8_t *)l->buffer.p + g.at + p.at;
 
-		to.push_back(c->store ? host : device);
-		from.push_back(c->store ? device : host);
+		to.push_back(c->store ? p.host : device);
+		from.push_back(c->store ? device : p.host);
 		len.push_back(p.len);
 	}
 #if CUDART_VERSION >= 12080
@@ -264,24 +111,87 @@ int copy_group(kvcachefs_cuda *c, const Group &g, int b)
 	return 0;
 }
 
-int launch(kvcachefs_cuda *c, const Shape *shapes, const Part *parts, const Group &g, int b)
+/* One copy of all, between the thread's work on this memory before and after. */
+int copy_staged(kvcachefs_cuda *c, const Group &g)
 {
 	Lane *l = c->lane;
-	/* Eight runs a block of threads; no more blocks than keep the device busy. */
-	uint64_t blocks = (g.runs + 7) / 8, busy = (uint64_t)l->sms * 16 / g.pieces.size() + 1;
+	uint8_t *device = (uint8_t *)l->buffer.p + g.at,
+		*host = (uint8_t *)l->staging.p + g.staging_at;
+	size_t k = g.staged;
+
+	if (c->store)
+		k = g.staging_after == NONE ? NONE : c->cut.groups[g.staging_after].staged;
+	if (k != NONE)
+		if (int err = driver_failed(c->driver.wait_value(l->copies,
+								 address(l->stage->handled),
+								 c->base + (uint32_t)k + 1,
+								 CU_STREAM_WAIT_VALUE_GEQ),
+					    "cuStreamWaitValue32"))
+			return err;
+	TRY(cudaMemcpyAsync(c->store ? host : device, c->store ? device : host, g.bytes,
+			    c->store ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, l->copies));
+	if (!c->store && !g.leaves) /* nobody comes after it */
+		return 0;
+	return driver_failed(c->driver.write_value(l->copies, address(l->stage->copied),
+						   c->base + (uint32_t)g.staged + 1,
+						   CU_STREAM_WRITE_VALUE_DEFAULT),
+			     "cuStreamWriteValue32");
+}
+
+/* A few blocks: the link to the host is full long before the device is busy. */
+int copy_direct(kvcachefs_cuda *c, const Group &g, const Part *parts)
+{
+	uint32_t n = (uint32_t)g.pieces.size();
+	dim3 grid(n < 64 ? n : 64);
+
+	if (c->store)
+		KVCACHEFS_LAUNCH(pages_kernel<true>, grid, 256, c->lane->copies,
+				 parts + g.first_part, n);
+	else
+		KVCACHEFS_LAUNCH(pages_kernel<false>, grid, 256, c->lane->copies,
+				 parts + g.first_part, n);
+	return failed(cudaGetLastError(), "starting a kernel");
+}
+
+int copy_group(kvcachefs_cuda *c, const Group &g, const Part *parts)
+{
+	switch (g.way) {
+	case Way::DIRECT: return copy_direct(c, g, parts);
+	case Way::STAGED: return copy_staged(c, g);
+	default: return copy_batch(c, g);
+	}
+}
+
+void count(const Group &g)
+{
+	std::atomic<uint64_t> *n = g.way == Way::STAGED   ? &counts.staged
+				   : g.way == Way::DIRECT ? &counts.direct
+							  : &counts.pinned;
+	uint64_t bytes = 0;
+
+	for (const Piece &p : g.pieces)
+		bytes += p.len;
+	n->fetch_add(bytes, std::memory_order_relaxed);
+}
+
+int launch(kvcachefs_cuda *c, const Shape *shapes, const Part *parts, const Group &g)
+{
+	/* Eight warps a block of threads; no more blocks than keep the device busy. */
+	uint64_t blocks = (g.warps + 7) / 8,
+		 busy = (uint64_t)c->lane->sms * 16 / g.pieces.size() + 1;
 	dim3 grid((unsigned)(blocks < busy ? blocks : busy), (unsigned)g.pieces.size());
 
 	if (c->store) {
 		KVCACHEFS_LAUNCH(move_kernel<true>, grid, 256, c->stream, shapes,
-				 parts + g.first_part, l->buffer[b]);
+				 parts + g.first_part);
 	} else {
 		if (g.rotates) {
 			KVCACHEFS_LAUNCH(rope_kernel, grid, 256, c->stream, shapes,
-					 parts + g.first_part, l->buffer[b]);
+					 parts + g.first_part);
 			TRY(cudaGetLastError());
 		}
 		KVCACHEFS_LAUNCH(move_kernel<false>, grid, 256, c->stream, shapes,
-				 parts + g.first_part, l->buffer[b]);
+				 parts + g.first_part);
 	}
 	return failed(cudaGetLastError(), "starting a kernel");
 }
@@ -289,99 +199,189 @@ int launch(kvcachefs_cuda *c, const Shape *shapes, const Part *parts, const Grou
 int queue_group(kvcachefs_cuda *c, const Shape *shapes, const Part *parts, size_t i)
 {
 	Lane *l = c->lane;
-	const Group &g = c->groups[i];
-	int b = (int)(i % 2);
+	const Group &g = c->cut.groups[i];
+	const Events &mine = l->events[i];
 
-	if (g.staged)
-		c->stages[i] = { c, i, l->staging[b] };
 	if (c->store) {
-		if (i >= 2) /* the buffer is free when its last copy is made */
-			TRY(cudaStreamWaitEvent(c->stream, l->copied[b], 0));
-		if (int err = launch(c, shapes, parts, g, b))
+		if (g.after != NONE) /* its place is free when the last copy of it is made */
+			TRY(cudaStreamWaitEvent(c->stream, l->events[g.after].copied, 0));
+		if (int err = launch(c, shapes, parts, g))
 			return err;
-		TRY(cudaEventRecord(l->moved[b], c->stream));
-		TRY(cudaStreamWaitEvent(l->copies, l->moved[b], 0));
-		if (int err = copy_group(c, g, b))
+		TRY(cudaEventRecord(mine.moved, c->stream));
+		TRY(cudaStreamWaitEvent(l->copies, mine.moved, 0));
+		if (int err = copy_group(c, g, parts))
 			return err;
-		if (g.staged)
-			TRY(cudaLaunchHostFunc(l->copies, host_copy, &c->stages[i]));
-		TRY(cudaEventRecord(l->copied[b], l->copies));
+		TRY(cudaEventRecord(mine.copied, l->copies));
 	} else {
-		if (i >= 2)
-			TRY(cudaStreamWaitEvent(l->copies, l->moved[b], 0));
-		if (g.staged)
-			TRY(cudaLaunchHostFunc(l->copies, host_copy, &c->stages[i]));
-		if (int err = copy_group(c, g, b))
+		if (g.after != NONE)
+			TRY(cudaStreamWaitEvent(l->copies, l->events[g.after].moved, 0));
+		if (int err = copy_group(c, g, parts))
 			return err;
-		TRY(cudaEventRecord(l->copied[b], l->copies));
-		TRY(cudaStreamWaitEvent(c->stream, l->copied[b], 0));
-		if (int err = launch(c, shapes, parts, g, b))
+		TRY(cudaEventRecord(mine.copied, l->copies));
+		TRY(cudaStreamWaitEvent(c->stream, mine.copied, 0));
+		if (int err = launch(c, shapes, parts, g))
 			return err;
-		TRY(cudaEventRecord(l->moved[b], c->stream));
+		TRY(cudaEventRecord(mine.moved, c->stream));
 	}
 	return 0;
 }
 
-/* A store's mappings are new: those worth it are registered for this transfer. */
-void register_stores(kvcachefs_cuda *c)
+/*
+ * In order. Where that fails, of what is staged those groups are done that wait for nothing that
+ * was not queued: a load's also the one that failed, whose stream may wait for it.
+ */
+int queue_groups(kvcachefs_cuda *c, const Shape *shapes, const Part *parts)
 {
-	for (kvcachefs_work &w : c->work)
-		if (!w.pinned && w.len >= STAGED &&
-		    !kvcachefs_cuda_register(c->device, w.host, w.len, false)) {
-			w.pinned = true;
-			c->registered.push_back(w.host);
+	for (size_t i = 0; i < c->cut.groups.size(); i++) {
+		const Group &g = c->cut.groups[i];
+		int err = queue_group(c, shapes, parts, i);
+
+		if (!err) {
+			count(g);
+			continue;
 		}
+		for (size_t k = i; c->staged && k < c->cut.groups.size(); k++)
+			if (c->cut.groups[k].way == Way::STAGED) {
+				size_t n = c->cut.groups[k].staged;
+
+				stage_close(c->lane->stage.get(), n + (k == i && !c->store));
+				break;
+			}
+		return err;
+	}
+	return 0;
+}
+
+/* What the thread copies, and after what. */
+int start_stage(kvcachefs_cuda *c)
+{
+	std::vector<Staged> all;
+
+	for (const Group &g : c->cut.groups) {
+		if (g.way != Way::STAGED)
+			continue;
+		Staged s;
+		uint8_t *memory = (uint8_t *)c->lane->staging.p + g.staging_at;
+
+		s.after = c->store                  ? g.staged
+			  : g.staging_after == NONE ? NONE
+						    : c->cut.groups[g.staging_after].staged;
+		for (const Piece &p : g.pieces)
+			s.copies.push_back(c->store ? kvcachefs_copy{ p.host, memory + p.at, p.len }
+						    : kvcachefs_copy{ memory + p.at, p.host,
+								      p.len });
+		all.push_back(std::move(s));
+	}
+	if (int err = stage_start(c->lane->stage, std::move(all), &c->base))
+		return err;
+	c->staged = true;
+	return 0;
+}
+
+/* The limit of what goes direct: DIRECT, or what the environment says. */
+int direct_below(size_t *out)
+{
+	const char *text = getenv("KVCACHEFS_GPU_DIRECT");
+	char *end;
+
+	*out = DIRECT;
+	if (!text)
+		return 0;
+	*out = strtoull(text, &end, 10);
+	return *text >= '0' && *text <= '9' && !*end
+		       ? 0
+		       : kvcachefs_fail(-EINVAL,
+					"KVCACHEFS_GPU_DIRECT='%.20s': a number of bytes is wanted",
+					text);
+}
+
+/* Where the device sees a registered mapping; NULL: nowhere. */
+uint8_t *page_of(const kvcachefs_cuda *c, const kvcachefs_work &w)
+{
+	void *page = w.host;
+
+	if (c->lane->one_address || cudaHostGetDevicePointer(&page, w.host, 0) == cudaSuccess)
+		return (uint8_t *)page;
+	cudaGetLastError(); /* then it goes as larger ones do */
+	return nullptr;
+}
+
+/* The files, and which of them a kernel reaches. */
+int find_pages(kvcachefs_cuda *c, std::vector<Move> *out)
+{
+	size_t below;
+
+	if (int err = direct_below(&below))
+		return err;
+	for (const kvcachefs_work &w : c->work)
+		out->push_back({ &w, w.pinned && w.len < below ? page_of(c, w) : nullptr });
+	return 0;
+}
+
+/* All that the lane must have for it. */
+int prepare(kvcachefs_cuda *c, size_t args)
+{
+	Lane *l = c->lane;
+	int err = lane_args(l, args);
+
+	err = err ? err : lane_buffer(l, bytes_of(c->cut), largest_of(c->cut));
+	err = err ? err : lane_events(l, c->cut.groups.size());
+	if (err)
+		return err;
+	place(&c->cut, l->buffer.len);
+	return c->cut.staged ? lane_staging(l) : 0;
+}
+
+/* What the kernels read, to the device, before the first of them. */
+int queue_args(kvcachefs_cuda *c)
+{
+	Lane *l = c->lane;
+	const Args &a = c->cut.args;
+
+	if (!a.bytes.empty())
+		memcpy(l->args_host.p, a.bytes.data(), a.bytes.size());
+	TRY(cudaMemcpyAsync(l->args.p, l->args_host.p, a.bytes.size(), cudaMemcpyHostToDevice,
+			    l->copies));
+	if (!c->store) /* whose kernels come behind copies on that stream */
+		return 0;
+	TRY(cudaEventRecord(l->ready, l->copies));
+	TRY(cudaStreamWaitEvent(c->stream, l->ready, 0));
+	return 0;
 }
 
 int run(kvcachefs_cuda *c)
 {
-	Args a;
-	std::vector<Part> parts;
-	std::vector<Shape> shapes;
-	size_t at, len;
+	Lane *l = c->lane;
+	Args &a = c->cut.args;
+	std::vector<Move> moves;
+	size_t at, at_parts;
 	int err;
 
-	if (c->store)
-		register_stores(c);
-	err = cut(c, &a, &parts, &shapes);
+	err = find_pages(c, &moves);
+	err = err ? err : cut(&c->cut, moves, c->store);
 	if (err)
 		return err;
 	at = a.add(nullptr, 0); /* the shapes and parts come after all that they point at */
-	len = at + shapes.size() * sizeof(Shape) + 16 + parts.size() * sizeof(Part);
-	err = lane_args(c->lane, len);
-	for (const Group &g : c->groups)
-		if (!err && g.staged)
-			err = lane_staging(c->lane);
+	err = prepare(c, at + c->cut.shapes.size() * sizeof(Shape) + 16 +
+				 c->cut.parts.size() * sizeof(Part));
 	if (err)
 		return err;
-	Lane *l = c->lane;
 	uint8_t *device = (uint8_t *)l->args.p;
 
-	for (Shape &s : shapes)
-		s.pointers = (void *const *)(device + (uintptr_t)s.pointers);
-	for (Part &p : parts) {
-		if (p.by_slots)
-			p.slots = (const int64_t *)(device + (uintptr_t)p.slots);
-		else
-			p.block_ids = (const int64_t *)(device + (uintptr_t)p.block_ids);
-		if (p.turn_dims)
-			p.turns = (const float *)(device + (uintptr_t)p.turns);
-	}
-	a.add(shapes.data(), shapes.size() * sizeof(Shape));
-	const Part *parts_at =
-		(const Part *)(device + a.add(parts.data(), parts.size() * sizeof(Part)));
-
-	if (!a.bytes.empty())
-		memcpy(l->args_host.p, a.bytes.data(), a.bytes.size());
-	c->stages.resize(c->groups.size());
+	set_addresses(&c->cut, device, (uint8_t *)l->buffer.p);
+	a.add(c->cut.shapes.data(), c->cut.shapes.size() * sizeof(Shape));
+	at_parts = a.add(c->cut.parts.data(), c->cut.parts.size() * sizeof(Part));
 	c->begun = true;
-	TRY(cudaMemcpyAsync(device, l->args_host.p, a.bytes.size(), cudaMemcpyHostToDevice,
-			    l->copies));
-	TRY(cudaEventRecord(l->ready, l->copies));
-	TRY(cudaStreamWaitEvent(c->stream, l->ready, 0));
-	for (size_t i = 0; i < c->groups.size(); i++)
-		if ((err = queue_group(c, (const Shape *)(device + at), parts_at, i)))
-			return err;
+	if (c->cut.staged && (err = start_stage(c)))
+		return err;
+	err = queue_args(c);
+	if (err && c->staged)
+		stage_close(l->stage.get(), 0);
+	if (!err)
+		err = queue_groups(c, (const Shape *)(device + at),
+				   (const Part *)(device + at_parts));
+	if (err)
+		return err;
 	TRY(cudaEventRecord(l->done, c->store ? l->copies : c->stream));
 	c->queued = true;
 	return 0;
@@ -399,7 +399,6 @@ int open_transfer(kvcachefs_cuda *c)
 }
 
 } // namespace
-
 extern "C" int kvcachefs_cuda_register(int device, void *p, size_t len, bool readonly)
 {
 	Device here(device);
@@ -412,10 +411,13 @@ extern "C" int kvcachefs_cuda_register(int device, void *p, size_t len, bool rea
 					       device) != cudaSuccess)
 		cudaGetLastError();
 	e = cudaHostRegister(p, len,
-			     cudaHostRegisterPortable | (can ? cudaHostRegisterReadOnly : 0));
-	if (e != cudaSuccess)
-		cudaGetLastError();
-	return e == cudaSuccess ? 0 : -EFAULT;
+			     cudaHostRegisterPortable | cudaHostRegisterMapped |
+				     (can ? cudaHostRegisterReadOnly : 0));
+	if (e == cudaSuccess)
+		return 0;
+	cudaGetLastError();
+	counts.refused.fetch_add(1, std::memory_order_relaxed);
+	return -EFAULT;
 }
 
 extern "C" void kvcachefs_cuda_unregister(int device, void *p)
@@ -424,6 +426,14 @@ extern "C" void kvcachefs_cuda_unregister(int device, void *p)
 
 	if (cudaHostUnregister(p) != cudaSuccess)
 		cudaGetLastError();
+}
+
+extern "C" void kvcachefs_gpu_stats(struct kvcachefs_gpu_counts *out)
+{
+	out->pinned_bytes = counts.pinned.load(std::memory_order_relaxed);
+	out->direct_bytes = counts.direct.load(std::memory_order_relaxed);
+	out->staged_bytes = counts.staged.load(std::memory_order_relaxed);
+	out->refused = counts.refused.load(std::memory_order_relaxed);
 }
 
 extern "C" int kvcachefs_cuda_new(struct kvcachefs_cuda **out, int device, bool store, void *stream)
@@ -443,6 +453,7 @@ extern "C" int kvcachefs_cuda_new(struct kvcachefs_cuda **out, int device, bool 
 	c->stream = static_cast<cudaStream_t>(stream);
 	c->store = store;
 	c->device = device;
+	c->driver = here.driver;
 	err = open_transfer(c);
 	if (err) {
 		delete c;
@@ -485,12 +496,14 @@ extern "C" int kvcachefs_cuda_poll(struct kvcachefs_cuda *c)
 		cudaGetLastError();
 		return -EAGAIN;
 	}
+	if (e == cudaSuccess && c->staged && stage_busy(c->lane->stage.get()))
+		return -EAGAIN; /* a store's last pages */
 	return c->result = failed(e, "the transfer");
 }
 
 namespace {
 
-int wait_for(kvcachefs_cuda *c)
+int wait_device(kvcachefs_cuda *c)
 {
 	if (c->queued) {
 		TRY(cudaEventSynchronize(c->lane->done));
@@ -500,6 +513,18 @@ int wait_for(kvcachefs_cuda *c)
 	TRY(cudaStreamSynchronize(c->stream));
 	TRY(cudaStreamSynchronize(c->lane->copies));
 	return 0;
+}
+
+int wait_for(kvcachefs_cuda *c)
+{
+	int err = wait_device(c);
+
+	if (!c->staged)
+		return err;
+	if (err) /* the device will say nothing any more */
+		stage_close(c->lane->stage.get(), 0);
+	stage_wait(c->lane->stage.get());
+	return err;
 }
 
 } // namespace
@@ -523,11 +548,7 @@ extern "C" void kvcachefs_cuda_free(struct kvcachefs_cuda *c)
 	if (!c)
 		return;
 	Device here(c->device);
-	int err = kvcachefs_cuda_wait(c);
-
-	for (void *p : c->registered)
-		kvcachefs_cuda_unregister(c->device, p);
-	if (err)
+	if (kvcachefs_cuda_wait(c))
 		lane_free(c->lane);
 	else
 		lane_put(c->lane);

@@ -10,6 +10,11 @@ int kvcachefs_cuda_check(int device)
 	return kvcachefs_fail(-ENODEV, "device %d: this library was built without CUDA", device);
 }
 
+void kvcachefs_gpu_stats(struct kvcachefs_gpu_counts *out)
+{
+	*out = (struct kvcachefs_gpu_counts){ 0 };
+}
+
 int kvcachefs_cuda_new(struct kvcachefs_cuda **out, int device, bool store, void *stream)
 {
 	(void)store;

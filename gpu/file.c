@@ -1,33 +1,62 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See file.h. One thread at a time has a file. */
 #include "file.h"
+#include "maps.h"
 
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
-int kvcachefs_file_init(struct kvcachefs_file *f, const char *mount, const char *path, size_t len)
+#define SUFFIX 40  /* of a temporary name, with its NUL */
+#define OLD_MS 100 /* what was made ready longer ago than this gets a time of its own */
+
+size_t kvcachefs_file_room(const char *mount, const char *path)
 {
-	*f = (struct kvcachefs_file){ .len = len, .fd = -1 };
-	if (asprintf(&f->path, "%s/%s", mount, path) < 0) {
-		f->path = NULL;
-		return kvcachefs_fail(-ENOMEM, "out of memory");
-	}
-	return 0;
+	return 2 * (strlen(mount) + 1 + strlen(path) + 1) + SUFFIX;
 }
 
-static int make_folders(char *path, size_t from)
+void kvcachefs_file_init(struct kvcachefs_file *f, char *room, const char *mount, const char *path,
+			 size_t len)
 {
-	for (char *s = strchr(path + from, '/'); s; s = strchr(s + 1, '/')) {
+	*f = (struct kvcachefs_file){
+		.path = room,
+		.len = len,
+		.mount_len = strlen(mount),
+		.fd = -1,
+	};
+	memcpy(room, mount, f->mount_len);
+	room[f->mount_len] = '/';
+	strcpy(room + f->mount_len + 1, path);
+}
+
+static char *temporary(const struct kvcachefs_file *f)
+{
+	return f->path + strlen(f->path) + 1;
+}
+
+static void name_it(const struct kvcachefs_file *f)
+{
+	static _Atomic unsigned long count;
+	size_t n = strlen(f->path);
+	char *to = temporary(f);
+
+	memcpy(to, f->path, n);
+	/* each only has to be another */
+	snprintf(to + n, SUFFIX, ".tmp.%d.%lu", (int)getpid(),
+		 atomic_fetch_add_explicit(&count, 1, memory_order_relaxed));
+}
+
+static int make_folders(const struct kvcachefs_file *f)
+{
+	for (char *s = strchr(f->path + f->mount_len + 1, '/'); s; s = strchr(s + 1, '/')) {
 		*s = 0;
-		if (mkdir(path, 0777) && errno != EEXIST) {
-			int err = kvcachefs_fail(-errno, "%s: %s", path, strerror(errno));
+		if (mkdir(f->path, 0777) && errno != EEXIST) {
+			int err = kvcachefs_fail(-errno, "%s: %s", f->path, strerror(errno));
 
 			*s = '/';
 			return err;
@@ -37,45 +66,143 @@ static int make_folders(char *path, size_t from)
 	return 0;
 }
 
-int kvcachefs_file_make(struct kvcachefs_file *f, const char *mount)
+/* A file of that length under the temporary name. */
+static int make_named(struct kvcachefs_file *f)
 {
-	static _Atomic unsigned long count;
-	int err = make_folders(f->path, strlen(mount) + 1);
+	int err = make_folders(f);
 
 	if (err)
 		return err;
-	if (asprintf(&f->tmp, "%s.tmp.%d.%lu", f->path, (int)getpid(),
-		     atomic_fetch_add(&count, 1)) < 0) {
-		f->tmp = NULL;
-		return kvcachefs_fail(-ENOMEM, "out of memory");
-	}
-	f->fd = open(f->tmp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+	name_it(f);
+	f->fd = open(temporary(f), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 	if (f->fd < 0)
-		return kvcachefs_fail(-errno, "%s: %s", f->tmp, strerror(errno));
+		return kvcachefs_fail(-errno, "%s: %s", temporary(f), strerror(errno));
+	f->named = true;
 	/* Room first: a mapping's write must not be the one that finds the pool full. */
 	if (f->len && fallocate(f->fd, 0, 0, (off_t)f->len))
 		return kvcachefs_fail(-errno, "%s: no room for %zu bytes: %s", f->path, f->len,
 				      strerror(errno));
-	f->map = f->len ? mmap(NULL, f->len, PROT_READ | PROT_WRITE, MAP_SHARED, f->fd, 0) : NULL;
-	if (f->map == MAP_FAILED) {
-		f->map = NULL;
-		return kvcachefs_fail(-errno, "%s cannot be mapped: %s", f->tmp, strerror(errno));
-	}
 	return 0;
+}
+
+static void unmake(struct kvcachefs_file *f)
+{
+	if (f->fd >= 0)
+		close(f->fd);
+	f->fd = -1;
+	if (f->named)
+		unlink(temporary(f));
+	f->named = false;
+}
+
+int kvcachefs_file_make(struct kvcachefs_file *f, uint64_t dev, int device)
+{
+	char *end = f->path + f->mount_len;
+	struct kvcachefs_want w = { f->path, dev, end + 1, f->len, device };
+	int err = 0;
+
+	*end = 0;
+	kvcachefs_ready_take(&w, &f->of, &f->m);
+	*end = '/';
+	if (f->m) {
+		f->fd = f->m->fd;
+		f->m->fd = -1;
+	} else {
+		err = make_named(f);
+		if ((err == -ENOSPC || err == -EDQUOT) && kvcachefs_ready_short(dev)) {
+			unmake(f);
+			err = make_named(f);
+		}
+		if (!err && f->len)
+			err = kvcachefs_map_new(f->fd, f->len, device, false, &f->m);
+	}
+	if (!err && f->m) {
+		f->map = f->m->rw;
+		f->pinned = f->m->rw_pinned;
+	}
+	return err;
+}
+
+void kvcachefs_file_pin(struct kvcachefs_file *f, int device)
+{
+	if (!f->m || f->pinned || kvcachefs_cuda_register(device, f->m->rw, f->len, false))
+		return;
+	f->m->rw_device = device;
+	f->m->rw_pinned = f->pinned = true;
+}
+
+/* What could not be linked, since its folder is of another quota, is written anew. */
+static int write_anew(struct kvcachefs_file *f)
+{
+	int old = f->fd, err = make_named(f);
+
+	close(old);
+	for (size_t at = 0; at < f->len && !err;) {
+		ssize_t n = pwrite(f->fd, (char *)f->map + at, f->len - at, (off_t)at);
+
+		if (n < 0 && errno != EINTR)
+			err = kvcachefs_fail(-errno, "%s: %s", f->path, strerror(errno));
+		at += n > 0 ? (size_t)n : 0;
+	}
+	/* the mapping is of the other, and serves no load */
+	if (f->m->data)
+		munmap(f->m->data, f->len);
+	f->m->data = NULL;
+	return err;
+}
+
+/* One that was ready gets the temporary name. */
+static int link_it(struct kvcachefs_file *f)
+{
+	char path[40];
+
+	snprintf(path, sizeof path, "/proc/self/fd/%d", f->fd);
+	name_it(f);
+	for (int again = 0; again < 2; again++) {
+		int err;
+
+		f->named = !linkat(AT_FDCWD, path, AT_FDCWD, temporary(f), AT_SYMLINK_FOLLOW);
+		if (f->named)
+			return 0;
+		if (errno != ENOENT || again)
+			break;
+		err = make_folders(f);
+		if (err)
+			return err;
+	}
+	return write_anew(f);
 }
 
 int kvcachefs_file_seal(struct kvcachefs_file *f, const char *layout)
 {
 	int err = 0;
 
-	if (f->map)
-		munmap(f->map, f->len);
-	f->map = NULL;
 	if (f->fd < 0)
 		return 0;
-	if (layout && fsetxattr(f->fd, KVCACHEFS_LAYOUT_XATTR, layout, strlen(layout), 0))
+	if (!f->named) {
+		const struct timespec t[2] = { { .tv_nsec = UTIME_OMIT },
+					       { .tv_nsec = UTIME_NOW } };
+
+		/* its time is that of its making: an error leaves it that */
+		if (kvcachefs_now_ms() - f->m->made_ms > OLD_MS)
+			futimens(f->fd, t);
+		err = link_it(f);
+	}
+	f->map = NULL;
+	/*
+	 * Where it is not registered the mount may see what was written only when it is unmapped.
+	 */
+	if (f->m && !f->pinned) {
+		kvcachefs_map_free(f->m);
+		f->m = NULL;
+	}
+	if (!err && layout && fsetxattr(f->fd, KVCACHEFS_LAYOUT_XATTR, layout, strlen(layout), 0))
 		err = kvcachefs_fail(-errno, "%s: its layout cannot be kept: %s", f->path,
 				     strerror(errno));
+	if (f->m) {
+		strncpy(f->m->layout, layout ? layout : "", sizeof f->m->layout - 1);
+		f->m->layout_known = true;
+	}
 	if (close(f->fd) && !err)
 		err = kvcachefs_fail(-errno, "%s: %s", f->path, strerror(errno));
 	f->fd = -1;
@@ -84,18 +211,21 @@ int kvcachefs_file_seal(struct kvcachefs_file *f, const char *layout)
 
 int kvcachefs_file_publish(struct kvcachefs_file *f)
 {
-	if (rename(f->tmp, f->path))
+	if (rename(temporary(f), f->path))
 		return kvcachefs_fail(-errno, "%s: %s", f->path, strerror(errno));
-	free(f->tmp);
-	f->tmp = NULL;
+	f->named = false;
+	if (f->m)
+		kvcachefs_map_over(f->m, true);
+	f->m = NULL;
 	return 0;
 }
 
 void kvcachefs_file_fini(struct kvcachefs_file *f)
 {
-	kvcachefs_file_seal(f, NULL);
-	if (f->tmp)
-		unlink(f->tmp);
-	free(f->tmp);
-	free(f->path);
+	unmake(f);
+	if (f->m)
+		kvcachefs_map_over(f->m, false);
+	f->m = NULL;
+	kvcachefs_ready_back(f->of);
+	f->of = NULL;
 }

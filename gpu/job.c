@@ -268,6 +268,7 @@ static int begin(const struct run *r, struct kvcachefs_step *s)
 	struct kvcachefs_begin b = {
 		j->store, r->mount,  j->p,     j->items + s->first,
 		s->n,     r->stream, r->lease, r->lease ? s->first : 0,
+		false,
 	};
 	void *mark = NULL;
 	int err = of_mount(kvcachefs_transfer_begin(&s->t, &b));

@@ -22,8 +22,10 @@ struct Shape { /* of a cache, for the kernels */
 struct Part { /* one piece of a file, for the kernels */
 	const int64_t *slots, *block_ids;
 	uint64_t ntokens, skip, first, rows; /* rows [first, first + rows) of the file */
-	uint64_t at;                         /* where it is in the buffer */
-	uint32_t shape;                      /* which cache */
+	uint8_t *at;                         /* where it is in the buffer */
+	uint8_t *page;                       /* and in the file, for pages_kernel */
+	uint64_t len;
+	uint32_t shape; /* which cache */
 	uint32_t layer, nlayers;
 	/* cos and sin of each pair; NULL: keys are not rotated */
 	const float *turns;
@@ -33,43 +35,73 @@ struct Part { /* one piece of a file, for the kernels */
 	bool by_slots; /* for the host: which of slots and block_ids is to become an address */
 };
 
+/*
+ * Of n units those from i on, each `step`. Four are on their way before the first is written: one
+ * load at a time waits for memory most of the time, and over the link to the host nearly always.
+ */
 template <typename T>
-__device__ void copy_run(void *to, const void *from, uint32_t bytes, uint32_t lane)
+__device__ void copy_units(T *to, const T *from, uint64_t n, uint64_t i, uint64_t step)
 {
-	for (uint32_t i = lane; i < bytes / sizeof(T); i += 32)
-		static_cast<T *>(to)[i] = static_cast<const T *>(from)[i];
+	for (; i + 3 * step < n; i += 4 * step) {
+		T a = from[i], b = from[i + step], c = from[i + 2 * step], d = from[i + 3 * step];
+
+		to[i] = a;
+		to[i + step] = b;
+		to[i + 2 * step] = c;
+		to[i + 3 * step] = d;
+	}
+	for (; i < n; i += step)
+		to[i] = from[i];
 }
 
-/* One warp moves one run, in the widest pieces that its length and both addresses allow. */
-__device__ void copy_widest(void *to, const void *from, uint32_t bytes, uint32_t lane)
+/*
+ * `step` threads, of which this is number i, move one span, in the widest units that both addresses
+ * allow; what is left of the last unit goes by bytes.
+ */
+__device__ void copy_widest(uint8_t *to, const uint8_t *from, uint64_t bytes, uint64_t i,
+			    uint64_t step)
 {
-	uintptr_t all = (uintptr_t)to | (uintptr_t)from | bytes;
+	uintptr_t both = (uintptr_t)to | (uintptr_t)from;
+	uint64_t done = bytes / 16 * 16;
 
-	if (all % 16 == 0)
-		copy_run<uint4>(to, from, bytes, lane);
-	else if (all % 8 == 0)
-		copy_run<uint2>(to, from, bytes, lane);
-	else if (all % 4 == 0)
-		copy_run<uint32_t>(to, from, bytes, lane);
-	else if (all % 2 == 0)
-		copy_run<uint16_t>(to, from, bytes, lane);
+	if (both % 16 == 0)
+		copy_units((uint4 *)to, (const uint4 *)from, bytes / 16, i, step);
+	else if (both % 8 == 0)
+		copy_units((uint2 *)to, (const uint2 *)from, done / 8, i, step);
+	else if (both % 4 == 0)
+		copy_units((uint32_t *)to, (const uint32_t *)from, done / 4, i, step);
+	else if (both % 2 == 0)
+		copy_units((uint16_t *)to, (const uint16_t *)from, done / 2, i, step);
 	else
-		copy_run<uint8_t>(to, from, bytes, lane);
+		done = 0;
+	copy_units(to + done, from + done, bytes - done, i, step);
 }
 
-/* blockIdx.y is the part. */
+/*
+ * How many threads move a run: as many as have four units of 16 bytes each, from 2 (a sector of 32
+ * bytes) to a warp.
+ */
+__host__ __device__ inline uint32_t team_of(const kvcachefs_strides &s, uint32_t elem)
+{
+	uint32_t n = 2, bytes = s.planes ? UINT32_MAX : s.run * elem;
+
+	while (n < 32 && n * 64 < bytes)
+		n *= 2;
+	return n;
+}
+
+/* blockIdx.y is the part. A team of threads moves a run. */
 template <bool STORE>
-__global__ void move_kernel(const Shape *__restrict__ shapes, const Part *__restrict__ parts,
-			    uint8_t *buffer)
+__global__ void move_kernel(const Shape *__restrict__ shapes, const Part *__restrict__ parts)
 {
 	const Part p = parts[blockIdx.y];
 	const Shape &c = shapes[p.shape];
-	uint64_t warps = (uint64_t)gridDim.x * (blockDim.x / 32),
+	uint32_t team = team_of(c.s, c.elem), me = threadIdx.x % team;
+	uint64_t teams = (uint64_t)gridDim.x * (blockDim.x / team),
 		 row_bytes = (uint64_t)c.s.heads * c.s.width * c.elem;
-	uint32_t lane = threadIdx.x % 32;
 
-	for (uint64_t i = (uint64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-	     i < p.rows * c.s.runs; i += warps) {
+	for (uint64_t i = (uint64_t)blockIdx.x * (blockDim.x / team) + threadIdx.x / team;
+	     i < p.rows * c.s.runs; i += teams) {
 		uint64_t row = p.first + i / c.s.runs, token = row % p.ntokens,
 			 rest = row / p.ntokens;
 		uint32_t layer = p.layer + (uint32_t)(rest % p.nlayers),
@@ -79,22 +111,33 @@ __global__ void move_kernel(const Shape *__restrict__ shapes, const Part *__rest
 							       token);
 		kvcachefs_run r = kvcachefs_at(&c.s, layer, kv, slot < 0 ? 0 : (uint64_t)slot,
 					       (uint32_t)(i % c.s.runs));
-		uint8_t *at = buffer + p.at + i / c.s.runs * row_bytes + (uint64_t)r.at * c.elem;
+		uint8_t *at = p.at + i / c.s.runs * row_bytes + (uint64_t)r.at * c.elem;
 		uint32_t bytes = r.len * c.elem;
 
 		if (slot < 0) {
 			/* what is not there is zero, and never what was in memory before */
 			if (STORE)
-				for (uint32_t k = lane; k < bytes; k += 32)
+				for (uint32_t k = me; k < bytes; k += team)
 					at[k] = 0;
 			continue;
 		}
 		uint8_t *cache = (uint8_t *)c.pointers[r.pointer] + r.offset * c.elem;
 
 		if (STORE)
-			copy_widest(at, cache, bytes, lane);
+			copy_widest(at, cache, bytes, me, team);
 		else
-			copy_widest(cache, at, bytes, lane);
+			copy_widest(cache, at, bytes, me, team);
+	}
+}
+
+/* Between the buffer and the pages of n files themselves. */
+template <bool STORE> __global__ void pages_kernel(const Part *__restrict__ parts, uint32_t n)
+{
+	for (uint32_t k = blockIdx.x; k < n; k += gridDim.x) {
+		const Part &p = parts[k];
+
+		copy_widest(STORE ? p.page : p.at, STORE ? p.at : p.page, p.len, threadIdx.x,
+			    blockDim.x);
 	}
 }
 
@@ -167,8 +210,7 @@ __device__ void rotate(T *keys, const Part &p, uint64_t heads, uint32_t width, u
 }
 
 /* One thread a pair of a head. */
-__global__ void rope_kernel(const Shape *__restrict__ shapes, const Part *__restrict__ parts,
-			    uint8_t *buffer)
+__global__ void rope_kernel(const Shape *__restrict__ shapes, const Part *__restrict__ parts)
 {
 	const Part p = parts[blockIdx.y];
 	const Shape &c = shapes[p.shape];
@@ -178,7 +220,7 @@ __global__ void rope_kernel(const Shape *__restrict__ shapes, const Part *__rest
 			: p.key_rows - p.first < p.rows   ? p.key_rows - p.first
 							  : p.rows;
 	uint64_t heads = rows * c.s.heads;
-	uint8_t *keys = buffer + p.at;
+	uint8_t *keys = p.at;
 
 	switch (p.type) {
 	case KVCACHEFS_F32: rotate((float *)keys, p, heads, c.s.width, from, step); break;

@@ -337,8 +337,9 @@ int kvcachefs_lease_map(struct kvcachefs_lease *l, size_t i, const void **data, 
  * file to the mount: it stays in the pool while its mapping is kept, so choose a part of the pool.
  * Where this is not called a process keeps a sixteenth of the pool (of the smallest mount it has
  * leased from), at most 4 GiB, and lets go of what has not been used for 5 seconds; what is kept
- * with a bound of the caller's choice stays. Returns when what is over the bound is unmapped and
- * unregistered, which a thread of the library's own does.
+ * with a bound of the caller's choice stays. Half of it is also the bound of files that are ready
+ * for stores (below). Returns when what is over the bound is unmapped and unregistered, which a
+ * thread of the library's own does.
  */
 void kvcachefs_map_cache(size_t bytes);
 /* Asks for objects without waiting and without holding. */
@@ -594,12 +595,54 @@ int kvcachefs_store(struct kvcachefs_transfer **out, const char *mount,
 int kvcachefs_load(struct kvcachefs_transfer **out, const char *mount,
 		   const struct kvcachefs_paged *p, struct kvcachefs_item *items, size_t n,
 		   void *stream);
+/*
+ * A store's file is fresh memory of the pool: getting it, its pages and, for a device, their
+ * registration, costs more than the copy. So a thread of the library's own makes files ready, as
+ * many as stores of such a length had in hand at once (from the second on, by the folder of the
+ * model, its first name). They have no name, and so nothing is left of them when the process dies;
+ * they take at most half of what kvcachefs_map_cache() says or a process keeps without it, and 128
+ * descriptors (an eighth of the limit), and go after 5 seconds without a store, when the pool is
+ * short, and with kvcachefs_map_cache(0). A file that was stored through a registration is
+ * registered for its next load when it was published, as far as the cache of mappings goes.
+ */
+struct kvcachefs_warm {
+	unsigned transfers; /* how many of these are under way at once; 0: 1, at most 8 */
+	bool files;         /* make their files ready too */
+	unsigned keep_s;    /* and keep them so long without a store; at least 5 seconds */
+};
+/*
+ * Brings what transfers like this one will take, so that they allocate nothing: their memory, and
+ * on a device streams, events, buffers, pinned memory for what cannot be registered, the kernels;
+ * and files as above. Items are as of a store, with the shape, number and lengths of those to come;
+ * of their paths the first folder counts, which is made; nothing of the cache is changed. Blocks
+ * until all is there. -ENOSPC: the files are more than may be ready, or than the pool has room for;
+ * -EINVAL, -ENODEV, -ENOMEM; errors of the mount. What was made by then stays.
+ */
+int kvcachefs_gpu_warm(const char *mount, const struct kvcachefs_paged *p,
+		       const struct kvcachefs_item *items, size_t n,
+		       const struct kvcachefs_warm *how);
 /* 0: complete; -EAGAIN: not yet; otherwise the first item's error. Never waits. */
 int kvcachefs_transfer_poll(struct kvcachefs_transfer *t);
 /* Waits for it. */
 int kvcachefs_transfer_wait(struct kvcachefs_transfer *t);
 /* Waits, publishes what was stored, gives up leases, frees. */
 int kvcachefs_transfer_free(struct kvcachefs_transfer *t);
+
+/*
+ * What transfers between files and devices have moved in this process so far, both ways; zero where
+ * the library was built without CUDA. Bytes count when they are queued.
+ */
+struct kvcachefs_gpu_counts {
+	uint64_t pinned_bytes; /* by the copy engine, from and to the files' own pages */
+	uint64_t direct_bytes; /* from and to those by a kernel: small files that are pinned too */
+	/*
+	 * By way of other pinned memory, with a copy in host memory more: pages that could not be
+	 * registered, and small files of a store, where that is not worth it.
+	 */
+	uint64_t staged_bytes;
+	uint64_t refused; /* mappings that could not be registered, each time it was tried */
+};
+void kvcachefs_gpu_stats(struct kvcachefs_gpu_counts *out);
 
 /* ---- A queue of transfers -------------------------------------------------------------------- */
 

@@ -1,157 +1,79 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lanes: the stream, events, buffers and pinned memory of a transfer, kept for the next one; and
- * the device's contexts. Part of cuda.cu, which alone includes it.
+ * Lanes: the stream, events, buffer, pinned memory and thread of a transfer, kept for the next one.
+ * Part of cuda.cu, which alone includes it.
  */
 #pragma once
 
-#include "layout.h"
-
-#include <cuda.h>
-#include <cuda_runtime.h>
-
-#include <stdlib.h>
-
-#include <map>
-#include <mutex>
-#include <new>
-#include <vector>
+#include "stage.cuh"
 
 namespace {
 
-constexpr size_t BUFFER = 8u << 20, LANES_KEPT = 8, ALIGN = 256;
-constexpr size_t STAGED = 256u << 10; /* files of a store below this are not registered */
+constexpr size_t LANES_KEPT = 8, ALIGN = 256;
 
-int failed(cudaError_t e, const char *what)
-{
-	if (e == cudaSuccess)
-		return 0;
-	cudaGetLastError(); /* not for the caller's next call to stumble over */
-	return kvcachefs_fail(e == cudaErrorMemoryAllocation ? -ENOMEM : -EIO, "CUDA: %s: %s", what,
-			      cudaGetErrorString(e));
-}
+/*
+ * Registered files below this go by a kernel that reads or writes their pages itself: as pieces of
+ * a batch the copy engine moves them slowly. To be measured on each kind of device (make
+ * gpu-measure prints where the two meet); KVCACHEFS_GPU_DIRECT= says another.
+ */
+constexpr size_t DIRECT = 28u << 10;
+constexpr unsigned PIECES_MOST = 32768; /* of a group: a dimension of a kernel's grid has 65535 */
 
-#define TRY(call)                                 \
-	do {                                      \
-		int err_ = failed((call), #call); \
-		if (err_)                         \
-			return err_;              \
-	} while (0)
+/*
+ * Bytes: of a group, at most; of a lane's buffer on the device and of its pinned memory, in which
+ * groups take turns. A store holds the caller's stream only until its last groups have a place in
+ * the buffer: one that fits into it, for no longer than its kernels run. Transfers of up to `few`
+ * have a buffer of that size. Multiples of ALIGN; tests make them small.
+ */
+struct Sizes {
+	size_t group, staged_group, few, buffer, staging;
+} sizes = { 16u << 20, 4u << 20, 8u << 20, 64u << 20, 16u << 20 };
+constexpr size_t SPARE_MOST = 256u << 20; /* bytes of buffers that are kept */
 
 struct Grow { /* memory that only grows */
 	void *p = nullptr;
 	size_t len = 0;
 };
 
+struct Events { /* of a group: its bytes were copied; and moved by a kernel */
+	cudaEvent_t copied, moved;
+};
+
 struct Lane {
 	int device = -1, sms = 0;
+	int one_address = 0; /* registered memory has the same address for the device */
 	cudaStream_t copies = nullptr;
-	cudaEvent_t copied[2] = {}, moved[2] = {}, ready = nullptr, done = nullptr;
-	uint8_t *buffer[2] = {}, *staging[2] = {};
+	cudaEvent_t ready = nullptr, done = nullptr;
+	std::vector<Events> events;
+	Grow buffer, staging;
+	size_t wanted = 0;    /* of the buffer, as in a Spare */
 	Grow args, args_host; /* what the kernels read, and its pinned original */
+	std::shared_ptr<Stage> stage;
 };
 
 std::mutex lock;
 /* never destroyed: at the process's end there may be no CUDA to call any more */
 std::vector<Lane *> &kept = *new std::vector<Lane *>;
-
-/*
- * Of the driver itself: the runtime's cudaSetDevice() would leave the caller's thread another
- * device, or make a context there.
- */
-struct Driver {
-	CUresult (*device)(CUdevice *, int);
-	CUresult (*retain)(CUcontext *, CUdevice);
-	CUresult (*push)(CUcontext);
-	CUresult (*pop)(CUcontext *);
+struct Spare { /* a buffer that no lane has */
+	int device;
+	size_t wanted; /* its length, where the device had room */
+	Grow buffer;
 };
+std::vector<Spare> &spares = *new std::vector<Spare>;
 
-template <typename F> bool find_entry(const char *name, F *fn)
+void grow_free(Grow *device, Grow *host)
 {
-	void *p = nullptr;
-	cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-#if CUDART_VERSION >= 12050
-	cudaError_t e = cudaGetDriverEntryPointByVersion(name, &p, 12000, cudaEnableDefault,
-							 &found);
-#else
-	cudaError_t e = cudaGetDriverEntryPoint(name, &p, cudaEnableDefault, &found);
-#endif
-
-	if (e != cudaSuccess)
-		cudaGetLastError();
-	*fn = reinterpret_cast<F>(p);
-	return e == cudaSuccess && found == cudaDriverEntryPointSuccess && p;
+	if (device)
+		cudaFree(device->p);
+	if (host)
+		cudaFreeHost(host->p);
 }
-
-/* The device's own context, which the runtime uses too; kept for as long as the process lives. */
-int primary(int device, CUcontext *out, Driver *driver)
-{
-	static std::mutex mutex;
-	static Driver &known = *new Driver();
-	static bool &have = *new bool(false);
-	static std::map<int, CUcontext> &contexts = *new std::map<int, CUcontext>;
-	std::lock_guard<std::mutex> hold(mutex);
-	CUdevice d;
-
-	have = have || (find_entry("cuDeviceGet", &known.device) &&
-			find_entry("cuDevicePrimaryCtxRetain", &known.retain) &&
-			find_entry("cuCtxPushCurrent", &known.push) &&
-			find_entry("cuCtxPopCurrent", &known.pop));
-	if (!have)
-		return kvcachefs_fail(-ENODEV, "the CUDA driver lacks what is needed");
-	auto i = contexts.find(device);
-
-	if (i == contexts.end()) {
-		CUcontext c;
-
-		if (known.device(&d, device) != CUDA_SUCCESS || known.retain(&c, d) != CUDA_SUCCESS)
-			return kvcachefs_fail(-EIO, "device %d gives no context", device);
-		i = contexts.emplace(device, c).first;
-	}
-	*out = i->second;
-	*driver = known;
-	return 0;
-}
-
-/*
- * While one lives, the thread works on that device. The context that was current before, which may
- * be none, is so again afterwards: a thread without one never gets one on device 0. And a graph
- * that is being captured elsewhere in the process is not broken by an allocation here.
- */
-struct Device {
-	int err;
-	Driver driver = {};
-	cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-
-	explicit Device(int device)
-	{
-		CUcontext c = nullptr;
-
-		err = primary(device, &c, &driver);
-		if (!err && driver.push(c) != CUDA_SUCCESS)
-			err = kvcachefs_fail(-EIO, "device %d cannot be made current", device);
-		cudaThreadExchangeStreamCaptureMode(&mode);
-	}
-	~Device()
-	{
-		CUcontext c;
-
-		cudaThreadExchangeStreamCaptureMode(&mode);
-		if (!err)
-			driver.pop(&c);
-	}
-	Device(const Device &) = delete;
-};
 
 void lane_free(Lane *l)
 {
-	for (int i = 0; i < 2; i++) {
-		cudaFree(l->buffer[i]);
-		cudaFreeHost(l->staging[i]);
-		if (l->copied[i])
-			cudaEventDestroy(l->copied[i]);
-		if (l->moved[i])
-			cudaEventDestroy(l->moved[i]);
+	for (const Events &e : l->events) {
+		cudaEventDestroy(e.copied);
+		cudaEventDestroy(e.moved);
 	}
 	if (l->ready)
 		cudaEventDestroy(l->ready);
@@ -159,23 +81,24 @@ void lane_free(Lane *l)
 		cudaEventDestroy(l->done);
 	if (l->copies)
 		cudaStreamDestroy(l->copies);
-	cudaFree(l->args.p);
-	cudaFreeHost(l->args_host.p);
+	if (l->stage) {
+		stage_stop(l->stage);
+		cudaFreeHost(l->stage->handled);
+	}
+	grow_free(&l->buffer, &l->staging);
+	grow_free(&l->args, &l->args_host);
 	delete l;
 }
 
 int lane_open(Lane *l)
 {
-	cudaEvent_t *events[] = {
-		&l->copied[0], &l->copied[1], &l->moved[0], &l->moved[1], &l->ready, &l->done,
-	};
-
 	TRY(cudaDeviceGetAttribute(&l->sms, cudaDevAttrMultiProcessorCount, l->device));
+	if (cudaDeviceGetAttribute(&l->one_address, cudaDevAttrCanUseHostPointerForRegisteredMem,
+				   l->device) != cudaSuccess)
+		cudaGetLastError();
 	TRY(cudaStreamCreateWithFlags(&l->copies, cudaStreamNonBlocking));
-	for (cudaEvent_t *e : events)
+	for (cudaEvent_t *e : { &l->ready, &l->done })
 		TRY(cudaEventCreateWithFlags(e, cudaEventDisableTiming));
-	for (int i = 0; i < 2; i++)
-		TRY(cudaMalloc((void **)&l->buffer[i], BUFFER));
 	return 0;
 }
 
@@ -208,8 +131,108 @@ int lane_get(int device, Lane **out)
 	return 0;
 }
 
+/* Memory of at least so many bytes; what was in it is lost. */
+int grow(Grow *g, size_t len, bool host)
+{
+	if (g->len >= len)
+		return 0;
+	grow_free(host ? nullptr : g, host ? g : nullptr);
+	*g = Grow();
+	TRY(host ? cudaMallocHost(&g->p, len) : cudaMalloc(&g->p, len));
+	g->len = len;
+	return 0;
+}
+
+int lane_args(Lane *l, size_t len)
+{
+	int err = grow(&l->args, len, false);
+
+	return err ? err : grow(&l->args_host, len, true);
+}
+
+/*
+ * The buffer, for groups of so many bytes in all and `largest`; smaller where the device has no
+ * room. lane_put() gives it back.
+ */
+int lane_buffer(Lane *l, size_t bytes, size_t largest)
+{
+	size_t len = l->wanted = bytes <= sizes.few ? sizes.few : sizes.buffer;
+	cudaError_t e;
+
+	{
+		std::lock_guard<std::mutex> hold(lock);
+
+		for (size_t i = 0; i < spares.size(); i++)
+			if (spares[i].device == l->device && spares[i].wanted == len &&
+			    spares[i].buffer.len >= largest) {
+				l->buffer = spares[i].buffer;
+				spares.erase(spares.begin() + (ptrdiff_t)i);
+				return 0;
+			}
+	}
+	while ((e = cudaMalloc(&l->buffer.p, len)) == cudaErrorMemoryAllocation &&
+	       len / 2 >= largest && len / 2 >= ALIGN) {
+		cudaGetLastError();
+		len = len / 2 / ALIGN * ALIGN;
+	}
+	l->buffer.len = e == cudaSuccess ? len : 0;
+	return failed(e, "a buffer on the device");
+}
+
+/* The lane's buffer, for another, or back to the device. */
+void buffer_put(Lane *l)
+{
+	Grow b = l->buffer;
+	size_t all = b.len;
+
+	l->buffer = Grow();
+	{
+		std::lock_guard<std::mutex> hold(lock);
+
+		for (const Spare &s : spares)
+			all += s.buffer.len;
+		if (b.len && all <= SPARE_MOST) {
+			spares.push_back({ l->device, l->wanted, b });
+			return;
+		}
+	}
+	cudaFree(b.p);
+}
+
+/* Pinned memory, and the thread's numbers. */
+int lane_staging(Lane *l)
+{
+	if (!l->stage) {
+		auto stage = std::make_shared<Stage>();
+
+		TRY(cudaMallocHost((void **)&stage->handled, 2 * sizeof(Word)));
+		stage->copied = stage->handled + 1;
+		stage->handled->value = stage->copied->value = 0;
+		l->stage = stage;
+	}
+	return grow(&l->staging, sizes.staging, true);
+}
+
+/* Two for each of n groups. */
+int lane_events(Lane *l, size_t n)
+{
+	while (l->events.size() < n) {
+		Events e = {};
+
+		TRY(cudaEventCreateWithFlags(&e.copied, cudaEventDisableTiming));
+		if (int err = failed(cudaEventCreateWithFlags(&e.moved, cudaEventDisableTiming),
+				     "cudaEventCreate")) {
+			cudaEventDestroy(e.copied);
+			return err;
+		}
+		l->events.push_back(e);
+	}
+	return 0;
+}
+
 void lane_put(Lane *l)
 {
+	buffer_put(l);
 	{
 		std::lock_guard<std::mutex> hold(lock);
 
@@ -219,27 +242,6 @@ void lane_put(Lane *l)
 		}
 	}
 	lane_free(l);
-}
-
-int lane_args(Lane *l, size_t len)
-{
-	if (l->args.len >= len)
-		return 0;
-	cudaFree(l->args.p);
-	cudaFreeHost(l->args_host.p);
-	l->args = l->args_host = Grow();
-	TRY(cudaMalloc(&l->args.p, len));
-	TRY(cudaMallocHost(&l->args_host.p, len));
-	l->args.len = l->args_host.len = len;
-	return 0;
-}
-
-int lane_staging(Lane *l)
-{
-	for (int i = 0; i < 2; i++)
-		if (!l->staging[i])
-			TRY(cudaMallocHost((void **)&l->staging[i], BUFFER));
-	return 0;
 }
 
 } // namespace

@@ -1,53 +1,123 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Leases over .kvcachefs/lease. A lease is that file's descriptor: the kernel closes it when the
- * process dies. The mappings of its objects are of maps.c.
+ * process dies. The mappings of its objects are of maps.c. A lease that is freed is kept with its
+ * memory for the next, so that one like those before allocates nothing.
  */
 #include "maps.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define KEPT 16
+#define KEPT_BYTES (1u << 20) /* an answer of more is not kept */
+
 struct kvcachefs_lease {
+	struct kvcachefs_lease *next; /* kept */
 	int fd;
-	char *mount, *text;
 	uint64_t dev;
-	size_t n, room;
+	char *list, *text; /* what is asked, with the mount's path behind it; the answer */
+	const char *mount;
+	size_t n, room, maps_room, list_room, text_room; /* room: of v */
 	struct kvcachefs_object *v;
 	struct kvcachefs_map **maps;
 };
 
-static int send_list(int fd, const char *word, const char *const *paths, size_t n)
-{
-	char *text = NULL;
-	size_t len = 0, at = 0;
-	FILE *f = open_memstream(&text, &len);
-	int err = 0;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the next two */
+static struct kvcachefs_lease *kept;
+static unsigned nkept;
 
-	if (!f)
-		return kvcachefs_fail(-ENOMEM, "out of memory");
-	fputs(word, f);
-	for (size_t i = 0; i < n && !err; i++) {
-		if (!*paths[i] || strchr(paths[i], '\n'))
-			err = kvcachefs_fail(-EINVAL, "path %zu is empty or has a line end in it",
-					     i);
-		fprintf(f, "%s\n", paths[i]);
+static struct kvcachefs_lease *lease_get(void)
+{
+	struct kvcachefs_lease *l;
+
+	pthread_mutex_lock(&lock);
+	l = kept;
+	if (l) {
+		kept = l->next;
+		nkept--;
 	}
-	if (fclose(f) && !err)
-		err = kvcachefs_fail(-ENOMEM, "out of memory");
-	while (!err && at < len) {
-		ssize_t w = write(fd, text + at, len - at);
+	pthread_mutex_unlock(&lock);
+	if (!l)
+		l = calloc(1, sizeof *l);
+	if (l)
+		l->fd = -1;
+	return l;
+}
+
+static void lease_put(struct kvcachefs_lease *l)
+{
+	bool keeps;
+
+	l->n = 0;
+	pthread_mutex_lock(&lock);
+	keeps = nkept < KEPT && l->text_room <= KEPT_BYTES;
+	if (keeps) {
+		l->next = kept;
+		kept = l;
+		nkept++;
+	}
+	pthread_mutex_unlock(&lock);
+	if (keeps)
+		return;
+	free(l->maps);
+	free(l->v);
+	free(l->text);
+	free(l->list);
+	free(l);
+}
+
+/* At least so many, with what was there; *p stays as it is where there is no memory. */
+static int grow(void *p, size_t *room, size_t need, size_t each)
+{
+	void *more;
+
+	if (need <= *room)
+		return 0;
+	need = need < 2 * *room ? 2 * *room : need;
+	memcpy(&more, p, sizeof more);
+	more = reallocarray(more, need, each);
+	if (!more)
+		return kvcachefs_fail(-ENOMEM, "out of memory");
+	memcpy(p, &more, sizeof more);
+	*room = need;
+	return 0;
+}
+
+static int send_list(struct kvcachefs_lease *l, const char *mount, const char *word,
+		     const char *const *paths, size_t n)
+{
+	size_t len = strlen(word), at = 0, all = len + strlen(mount) + 1;
+	char *to;
+
+	for (size_t i = 0; i < n; i++) {
+		if (!*paths[i] || strchr(paths[i], '\n'))
+			return kvcachefs_fail(-EINVAL, "path %zu is empty or has a line end in it",
+					      i);
+		all += strlen(paths[i]) + 1;
+	}
+	if (grow(&l->list, &l->list_room, all, 1))
+		return -ENOMEM;
+	to = stpcpy(l->list, word);
+	for (size_t i = 0; i < n; i++) {
+		to = stpcpy(to, paths[i]);
+		*to++ = '\n';
+	}
+	len = (size_t)(to - l->list);
+	l->mount = strcpy(to, mount);
+	while (at < len) {
+		ssize_t w = write(l->fd, l->list + at, len - at);
 
 		if (w < 0 && errno != EINTR)
-			err = kvcachefs_fail(-errno, "the lease was refused: %s", strerror(errno));
+			return kvcachefs_fail(-errno, "the lease was refused: %s", strerror(errno));
 		at += w > 0 ? (size_t)w : 0;
 	}
-	free(text);
-	return err;
+	return 0;
 }
 
 static int open_lease(const char *mount, struct stat *st)
@@ -95,15 +165,8 @@ static int parse_line(struct kvcachefs_lease *l, char *line, bool look)
 	if (!ino)
 		return kvcachefs_fail(-EPROTO, "the mount answered a lease with '%.60s'", line);
 	*ino++ = 0;
-	if (l->n == l->room) {
-		size_t more = l->room ? 2 * l->room : 64;
-		struct kvcachefs_object *v = realloc(l->v, more * sizeof *v);
-
-		if (!v)
-			return kvcachefs_fail(-ENOMEM, "out of memory");
-		l->v = v;
-		l->room = more;
-	}
+	if (grow(&l->v, &l->room, l->n + 1, sizeof *l->v))
+		return -ENOMEM;
 	o = &l->v[l->n++];
 	*o = (struct kvcachefs_object){
 		line, strtoull(ino, NULL, 10), strtoull(size, NULL, 10), error_of(state), state,
@@ -117,20 +180,15 @@ static int parse_line(struct kvcachefs_lease *l, char *line, bool look)
 
 static int read_lines(struct kvcachefs_lease *l, bool look)
 {
-	size_t len = 0, room = 0;
+	size_t len = 0;
 	ssize_t got;
 	char *save = NULL;
 	int err = 0;
 
 	do {
-		if (room - len < 65536) {
-			char *t = realloc(l->text, room = room ? 2 * room : 131072);
-
-			if (!t)
-				return kvcachefs_fail(-ENOMEM, "out of memory");
-			l->text = t;
-		}
-		got = pread(l->fd, l->text + len, room - len - 1, (off_t)len);
+		if (grow(&l->text, &l->text_room, len + 65536, 1))
+			return -ENOMEM;
+		got = pread(l->fd, l->text + len, l->text_room - len - 1, (off_t)len);
 		if (got < 0 && errno != EINTR)
 			return kvcachefs_fail(-errno, "the lease failed: %s", strerror(errno));
 		len += got > 0 ? (size_t)got : 0;
@@ -139,28 +197,30 @@ static int read_lines(struct kvcachefs_lease *l, bool look)
 	for (char *line = strtok_r(l->text, "\n", &save); line && !err;
 	     line = strtok_r(NULL, "\n", &save))
 		err = parse_line(l, line, look);
-	if (!err && l->n && !(l->maps = calloc(l->n, sizeof *l->maps)))
-		err = kvcachefs_fail(-ENOMEM, "out of memory");
+	if (!err)
+		err = grow(&l->maps, &l->maps_room, l->n, sizeof(struct kvcachefs_map *));
+	if (err)
+		l->n = 0;
+	else if (l->n)
+		memset(l->maps, 0, l->n * sizeof *l->maps);
 	return err;
 }
 
 static int take(struct kvcachefs_lease **out, const char *mount, const char *word,
 		const char *const *paths, size_t n)
 {
-	struct kvcachefs_lease *l = calloc(1, sizeof *l);
+	struct kvcachefs_lease *l = lease_get();
 	struct stat st;
 	int err;
 
-	if (!l || !(l->mount = strdup(mount))) {
-		free(l);
+	if (!l)
 		return kvcachefs_fail(-ENOMEM, "out of memory");
-	}
 	l->fd = open_lease(mount, &st);
 	err = l->fd < 0 ? l->fd : 0;
 	if (!err) {
 		l->dev = st.st_dev;
 		kvcachefs_maps_bound(mount, l->dev);
-		err = send_list(l->fd, word, paths, n);
+		err = send_list(l, mount, word, paths, n);
 	}
 	if (!err)
 		err = read_lines(l, *word);
@@ -188,16 +248,13 @@ void kvcachefs_lease_free(struct kvcachefs_lease *l)
 {
 	if (!l)
 		return;
-	for (size_t i = 0; l->maps && i < l->n; i++)
+	for (size_t i = 0; i < l->n; i++)
 		if (l->maps[i])
 			kvcachefs_map_put(l->maps[i]);
 	if (l->fd >= 0)
 		close(l->fd);
-	free(l->maps);
-	free(l->v);
-	free(l->text);
-	free(l->mount);
-	free(l);
+	l->fd = -1;
+	lease_put(l);
 }
 
 size_t kvcachefs_lease_count(const struct kvcachefs_lease *l)
@@ -252,12 +309,14 @@ bool kvcachefs_lease_pin(struct kvcachefs_lease *l, size_t i, int device)
 
 int kvcachefs_prefetch(const char *mount, const char *const *paths, size_t n)
 {
+	struct kvcachefs_lease *l = lease_get();
 	struct stat st;
-	int fd = open_lease(mount, &st), err;
+	int err;
 
-	if (fd < 0)
-		return fd;
-	err = send_list(fd, "prefetch\n", paths, n);
-	close(fd); /* begins it */
+	if (!l)
+		return kvcachefs_fail(-ENOMEM, "out of memory");
+	l->fd = open_lease(mount, &st);
+	err = l->fd < 0 ? l->fd : send_list(l, mount, "prefetch\n", paths, n);
+	kvcachefs_lease_free(l); /* its close begins it */
 	return err;
 }

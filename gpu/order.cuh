@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Order between streams, for the queue: a stream of its own for each of its threads, and marks
- * (events) that say "up to here" of one stream and that another waits for. Marks are kept for
+ * (events) that say "up to here" of one stream and that another waits for. Both are kept for
  * reuse. Nothing here waits for a device. Part of cuda.cu, which alone includes it.
  */
 #pragma once
@@ -12,11 +12,42 @@
 
 namespace {
 
-constexpr size_t MARKS_KEPT = 256;
+constexpr size_t MARKS_KEPT = 256, STREAMS_KEPT = 16;
 
 std::mutex marks_lock;
 /* by device; never destroyed, as the lanes */
 std::vector<std::pair<int, cudaEvent_t>> &marks = *new std::vector<std::pair<int, cudaEvent_t>>;
+
+std::vector<std::pair<int, cudaStream_t>> &streams =
+	*new std::vector<std::pair<int, cudaStream_t>>; /* under marks_lock too */
+
+/* One of that device to *out, which leaves them; false: there is none. */
+template <typename T> bool reuse(std::vector<std::pair<int, T>> &v, int device, T *out)
+{
+	std::lock_guard<std::mutex> hold(marks_lock);
+
+	for (size_t i = v.size(); i-- > 0;)
+		if (v[i].first == device) {
+			*out = v[i].second;
+			v.erase(v.begin() + (ptrdiff_t)i);
+			return true;
+		}
+	return false;
+}
+
+template <typename T> bool keep(std::vector<std::pair<int, T>> &v, size_t most, int device, T what)
+{
+	try {
+		std::lock_guard<std::mutex> hold(marks_lock);
+
+		if (v.size() < most) {
+			v.emplace_back(device, what);
+			return true;
+		}
+	} catch (const std::bad_alloc &) {
+	}
+	return false;
+}
 
 /*
  * A stream that is being captured would make a graph of what must run now, and waiting for it
@@ -52,17 +83,8 @@ int check_device(int device)
 
 int mark_get(int device, cudaEvent_t *out)
 {
-	{
-		std::lock_guard<std::mutex> hold(marks_lock);
-
-		for (size_t i = marks.size(); i-- > 0;)
-			if (marks[i].first == device) {
-				*out = marks[i].second;
-				marks.erase(marks.begin() + (ptrdiff_t)i);
-				return 0;
-			}
-	}
-	TRY(cudaEventCreateWithFlags(out, cudaEventDisableTiming));
+	if (!reuse(marks, device, out))
+		TRY(cudaEventCreateWithFlags(out, cudaEventDisableTiming));
 	return 0;
 }
 
@@ -82,13 +104,16 @@ extern "C" int kvcachefs_cuda_stream_new(int device, void **out)
 
 	if (here.err)
 		return here.err;
-	TRY(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+	if (!reuse(streams, device, &s))
+		TRY(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
 	*out = s;
 	return 0;
 }
 
 extern "C" void kvcachefs_cuda_stream_free(int device, void *stream)
 {
+	if (keep(streams, STREAMS_KEPT, device, static_cast<cudaStream_t>(stream)))
+		return;
 	Device here(device);
 
 	if (cudaStreamDestroy(static_cast<cudaStream_t>(stream)) != cudaSuccess)
@@ -134,15 +159,8 @@ extern "C" void kvcachefs_cuda_unmark(int device, void *mark)
 {
 	cudaEvent_t e = static_cast<cudaEvent_t>(mark);
 
-	try {
-		std::lock_guard<std::mutex> hold(marks_lock);
-
-		if (marks.size() < MARKS_KEPT) {
-			marks.emplace_back(device, e);
-			return;
-		}
-	} catch (const std::bad_alloc &) {
-	}
+	if (keep(marks, MARKS_KEPT, device, e))
+		return;
 	Device here(device);
 
 	if (cudaEventDestroy(e) != cudaSuccess)

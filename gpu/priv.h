@@ -6,6 +6,7 @@
 #include "kvcachefs.h"
 
 #include <errno.h>
+#include <time.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -16,5 +17,13 @@ int kvcachefs_fail(int err, const char *format, ...)
 #ifdef __cplusplus
 }
 #endif
+
+static inline uint64_t kvcachefs_now_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &t); /* no system call */
+	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
 
 #endif

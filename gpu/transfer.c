@@ -1,17 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Many objects in one call. A store makes each file under a temporary name and maps it (file.h);
+ * Many objects in one call. A store makes each file or takes one that is ready, mapped (file.h);
  * the bytes come from the cache by gather (host) or from the device (cuda.cu); when all is there,
  * the transfer has landed, the layout is set, and freeing it renames the file to its name. A load
  * leases all its files at once, or is lent a lease, and maps them; its pieces' files are only names
  * and lengths.
+ *
+ * All that a transfer names and notes is in one block of memory. A transfer that is freed is kept
+ * with its block for the next, so that one like those before allocates nothing.
  */
 #include "transfer.h"
 #include "file.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+
+#define KEPT 16
+#define KEPT_BYTES (1u << 20) /* a block of more is not kept */
 
 struct piece {
 	struct kvcachefs_file f;
@@ -25,11 +33,16 @@ struct cache { /* one that items belong to, and what follows from its shape */
 };
 
 struct kvcachefs_transfer {
-	bool store, landed, lent; /* lent: the lease is another's */
-	char *mount;
+	struct kvcachefs_transfer *next; /* kept */
+	char *block;
+	size_t room;
+	bool store, staged, landed, lent; /* lent: the lease is another's */
+	const char *mount;
+	uint64_t dev;             /* the mount's, of a store */
 	struct kvcachefs_paged p; /* the call's */
-	struct cache **caches;    /* its, and what the items name */
+	struct cache *caches;     /* its, and what the items name */
 	size_t ncaches;
+	const char **paths; /* a load's */
 	struct kvcachefs_item *items;
 	struct piece *pieces;
 	size_t n;
@@ -39,6 +52,85 @@ struct kvcachefs_transfer {
 	int err;         /* of the first item that failed */
 	char error[160]; /* its text */
 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the next two */
+static struct kvcachefs_transfer *kept;
+static unsigned nkept;
+
+/* ---- Memory ---- */
+
+static struct kvcachefs_transfer *take(void)
+{
+	struct kvcachefs_transfer *t;
+
+	pthread_mutex_lock(&lock);
+	t = kept;
+	if (t) {
+		kept = t->next;
+		nkept--;
+	}
+	pthread_mutex_unlock(&lock);
+	if (t)
+		*t = (struct kvcachefs_transfer){ .block = t->block, .room = t->room };
+	return t ? t : calloc(1, sizeof *t);
+}
+
+static void give(struct kvcachefs_transfer *t)
+{
+	bool keeps;
+
+	pthread_mutex_lock(&lock);
+	keeps = nkept < KEPT && t->room <= KEPT_BYTES;
+	if (keeps) {
+		t->next = kept;
+		kept = t;
+		nkept++;
+	}
+	pthread_mutex_unlock(&lock);
+	if (keeps)
+		return;
+	free(t->block);
+	free(t);
+}
+
+static void *part(char **at, size_t len)
+{
+	void *p = *at;
+
+	*at += (len + 15) / 16 * 16;
+	return p;
+}
+
+/* The block, with its parts; *names: what is left of it, for the files'. */
+static int lay_out(struct kvcachefs_transfer *t, const struct kvcachefs_begin *b, char **names)
+{
+	size_t n = b->n, most = 1, len = strlen(b->mount) + 1, room = 0;
+	char *at;
+
+	for (size_t i = 0; i < n; i++) {
+		most += b->items[i].cache && (!i || b->items[i].cache != b->items[i - 1].cache);
+		room += kvcachefs_file_room(b->mount, b->items[i].path);
+	}
+	room += most * sizeof *t->caches + n * (sizeof *t->pieces + sizeof *t->paths) + len + 64;
+	if (room > t->room) {
+		free(t->block);
+		t->room = 0;
+		t->block = malloc(room);
+		if (!t->block)
+			return kvcachefs_fail(-ENOMEM, "out of memory");
+		t->room = room;
+	}
+	at = t->block;
+	t->caches = part(&at, most * sizeof *t->caches);
+	t->pieces = part(&at, n * sizeof *t->pieces);
+	t->paths = part(&at, n * sizeof *t->paths);
+	t->mount = memcpy(part(&at, len), b->mount, len);
+	memset(t->pieces, 0, n * sizeof *t->pieces);
+	*names = at;
+	return 0;
+}
+
+/* ---- What an item is ---- */
 
 static int item_fail(struct kvcachefs_transfer *t, size_t i, int err)
 {
@@ -91,6 +183,15 @@ static int load_open(struct kvcachefs_transfer *t, size_t i)
 	c->f.map = (void *)(uintptr_t)data;
 	c->pinned = t->cuda && len && kvcachefs_lease_pin(t->lease, t->first + i, t->p.device);
 	return 0;
+}
+
+static int store_open(struct kvcachefs_transfer *t, size_t i)
+{
+	struct piece *c = &t->pieces[i];
+	int err = kvcachefs_file_make(&c->f, t->dev, t->p.device);
+
+	c->pinned = !err && c->f.pinned && !t->staged;
+	return err;
 }
 
 /* In host memory; a shift of keys is made on a copy. */
@@ -150,8 +251,7 @@ static int run_items(struct kvcachefs_transfer *t)
 		if (!err)
 			err = check_rope(t, i);
 		if (!err)
-			err = t->store ? kvcachefs_file_make(&t->pieces[i].f, t->mount)
-				       : load_open(t, i);
+			err = t->store ? store_open(t, i) : load_open(t, i);
 		if (!err && t->pieces[i].f.len) {
 			struct kvcachefs_work w = {
 				it,
@@ -173,15 +273,11 @@ static int run_items(struct kvcachefs_transfer *t)
 
 static int lease_all(struct kvcachefs_transfer *t)
 {
-	const char **paths = calloc(t->n ? t->n : 1, sizeof *paths);
 	int err;
 
-	if (!paths)
-		return kvcachefs_fail(-ENOMEM, "out of memory");
 	for (size_t i = 0; i < t->n; i++)
-		paths[i] = t->items[i].path;
-	err = kvcachefs_lease_new(&t->lease, t->mount, paths, t->n);
-	free(paths);
+		t->paths[i] = t->items[i].path;
+	err = kvcachefs_lease_new(&t->lease, t->mount, t->paths, t->n);
 	if (!err && kvcachefs_lease_count(t->lease) != t->n)
 		err = kvcachefs_fail(-EINVAL, "each path of a load is one file");
 	return err;
@@ -191,60 +287,65 @@ static int lease_all(struct kvcachefs_transfer *t)
 static int find_cache(struct kvcachefs_transfer *t, const struct kvcachefs_paged *p,
 		      const struct cache **out)
 {
-	struct cache *c, **more;
+	struct cache *c = t->caches + t->ncaches;
 	int err;
 
 	for (size_t i = t->ncaches; i-- > 0;)
-		if (t->caches[i]->p == p) {
-			*out = t->caches[i];
+		if (t->caches[i].p == p) {
+			*out = &t->caches[i];
 			return 0;
 		}
 	if (p->device != t->p.device && (p->device >= 0 || t->p.device >= 0))
 		return kvcachefs_fail(-EINVAL, "a cache on device %d in a transfer on device %d",
 				      p->device, t->p.device);
-	more = realloc(t->caches, (t->ncaches + 1) * sizeof *more);
-	if (more)
-		t->caches = more;
-	c = more ? calloc(1, sizeof *c) : NULL;
-	if (!c)
-		return kvcachefs_fail(-ENOMEM, "out of memory");
 	c->p = p;
 	err = kvcachefs_strides_of(p, &c->s);
-	if (err) {
-		free(c);
+	if (err)
 		return err;
-	}
-	t->caches[t->ncaches++] = c;
+	t->ncaches++;
 	*out = c;
 	return 0;
 }
 
+static int look_at(struct kvcachefs_transfer *t, const struct kvcachefs_begin *b)
+{
+	struct stat st;
+	char *names = NULL;
+	int err = lay_out(t, b, &names);
+
+	if (!err && b->store && stat(t->mount, &st))
+		err = kvcachefs_fail(-errno, "%s: %s", t->mount, strerror(errno));
+	if (!err && b->store)
+		t->dev = st.st_dev;
+	for (size_t i = 0; i < b->n && !err; i++, t->n++) {
+		const struct kvcachefs_item *it = &t->items[i];
+		struct piece *c = &t->pieces[i];
+
+		t->items[i].err = 0;
+		kvcachefs_file_init(&c->f, names, b->mount, it->path, 0);
+		names += kvcachefs_file_room(b->mount, it->path);
+		err = find_cache(t, it->cache ?: &t->p, &c->cache);
+		if (!err)
+			c->f.len = kvcachefs_file_size(c->cache->p, it->nlayers, &it->tokens);
+	}
+	return err;
+}
+
 int kvcachefs_transfer_begin(struct kvcachefs_transfer **out, const struct kvcachefs_begin *b)
 {
-	struct kvcachefs_transfer *t = calloc(1, sizeof *t);
-	size_t n = b->n;
-	int err = t ? 0 : kvcachefs_fail(-ENOMEM, "out of memory");
+	struct kvcachefs_transfer *t = take();
+	int err;
 
-	if (err)
-		return err;
+	if (!t)
+		return kvcachefs_fail(-ENOMEM, "out of memory");
 	t->store = b->store;
+	t->staged = b->staged;
 	t->p = *b->p;
 	t->items = b->items;
 	t->lease = b->lease;
 	t->lent = b->lease;
 	t->first = b->first;
-	if (!(t->mount = strdup(b->mount)) || !(t->pieces = calloc(n ? n : 1, sizeof *t->pieces)))
-		err = kvcachefs_fail(-ENOMEM, "out of memory");
-	for (size_t i = 0; i < n && !err; i++, t->n++) {
-		const struct kvcachefs_item *it = &t->items[i];
-		struct piece *c = &t->pieces[i];
-
-		t->items[i].err = 0;
-		err = kvcachefs_file_init(&c->f, b->mount, it->path, 0)
-			      ?: find_cache(t, it->cache ?: &t->p, &c->cache);
-		if (!err)
-			c->f.len = kvcachefs_file_size(c->cache->p, it->nlayers, &it->tokens);
-	}
+	err = look_at(t, b);
 	if (!err && !b->store && !b->lease)
 		err = lease_all(t);
 	if (!err && t->p.device >= 0)
@@ -253,8 +354,8 @@ int kvcachefs_transfer_begin(struct kvcachefs_transfer **out, const struct kvcac
 		err = run_items(t);
 	if (err) {
 		t->err = err;
-		for (size_t i = 0; i < t->n; i++)
-			t->items[i].err = err;
+		for (size_t i = 0; i < b->n; i++)
+			b->items[i].err = err;
 		kvcachefs_transfer_free(t);
 		return err;
 	}
@@ -266,7 +367,7 @@ int kvcachefs_store(struct kvcachefs_transfer **out, const char *mount,
 		    const struct kvcachefs_paged *p, struct kvcachefs_item *items, size_t n,
 		    void *stream)
 {
-	struct kvcachefs_begin b = { true, mount, p, items, n, stream, NULL, 0 };
+	struct kvcachefs_begin b = { true, mount, p, items, n, stream, NULL, 0, false };
 
 	return kvcachefs_transfer_begin(out, &b);
 }
@@ -275,7 +376,7 @@ int kvcachefs_load(struct kvcachefs_transfer **out, const char *mount,
 		   const struct kvcachefs_paged *p, struct kvcachefs_item *items, size_t n,
 		   void *stream)
 {
-	struct kvcachefs_begin b = { false, mount, p, items, n, stream, NULL, 0 };
+	struct kvcachefs_begin b = { false, mount, p, items, n, stream, NULL, 0, false };
 
 	return kvcachefs_transfer_begin(out, &b);
 }
@@ -304,7 +405,7 @@ int kvcachefs_transfer_land(struct kvcachefs_transfer *t)
 		return t->err;
 	t->landed = true;
 	kvcachefs_transfer_wait(t);
-	kvcachefs_cuda_free(t->cuda); /* before the mappings that it registered go */
+	kvcachefs_cuda_free(t->cuda); /* before the mappings that it reads or writes go */
 	t->cuda = NULL;
 	for (size_t i = 0; i < t->n; i++) {
 		int err = 0;
@@ -351,11 +452,6 @@ int kvcachefs_transfer_free(struct kvcachefs_transfer *t)
 	if (!t->lent)
 		kvcachefs_lease_free(t->lease);
 	err = t->err;
-	for (size_t i = 0; i < t->ncaches; i++)
-		free(t->caches[i]);
-	free(t->caches);
-	free(t->pieces);
-	free(t->mount);
-	free(t);
+	give(t);
 	return err;
 }

@@ -17,6 +17,7 @@ struct kvcachefs_begin { /* as the arguments of kvcachefs_store() and kvcachefs_
 	 */
 	struct kvcachefs_lease *lease;
 	size_t first;
+	bool staged; /* stores: by way of staging memory, also what is registered */
 };
 
 #pragma GCC visibility push(hidden)

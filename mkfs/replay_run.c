@@ -6,6 +6,7 @@
  * order. Where one request begins and which chunk follows which is for order.h to say.
  */
 #include "order.h"
+#include "policy.h"
 #include "replay.h"
 
 #include <math.h>
@@ -29,6 +30,7 @@ struct run {
 	uint64_t asked, hits[2];
 	/* with the chain learned */
 	struct kvc_order *order;
+	bool learns; /* as a mount with these policies does */
 	uint64_t now_ns, chance;
 	uint32_t *parent; /* of a chunk, as learned; its id and not its number; 0: none */
 	struct kvm_learned learned;
@@ -123,8 +125,12 @@ static int call(struct run *u, uint32_t r, uint64_t a, bool known, bool *all)
 	struct kvc_seen seen;
 
 	kvc_order_see(u->order, 1, id, u->now_ns, known, u->parent[id - 1], &seen);
+	if (!u->learns)
+		seen = (struct kvc_seen){ .begins = true };
 	if (seen.begins)
 		begin(u);
+	for (int i = 0; i < 2; i++)
+		u->cache[i].request.loose = seen.unsure;
 	u->learned.begun += seen.begins;
 	if (known && seen.parent != u->parent[id - 1]) {
 		u->learned.mended++;
@@ -248,6 +254,8 @@ int kvm_replay(const struct kvm_trace *t, const struct kvc_keep_conf *pool,
 	int err = open_cache(&u.cache[0], pool) ?: open_cache(&u.cache[1], disk);
 
 	if (!err && way->chain == KVM_LEARNED) {
+		u.learns = kvc_policies[pool->policy].by_chain ||
+			   (disk->chunks && kvc_policies[disk->policy].by_chain);
 		err = kvc_order_open(&u.order);
 		u.parent = calloc(t->chunks, sizeof *u.parent);
 		err = err ?: u.parent ? 0 : -ENOMEM;

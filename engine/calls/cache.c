@@ -414,6 +414,7 @@ void kvc_stop(struct kvc *k)
 	}
 	kvc_used_loosen_locked(k);
 	kvc_unlock(k);
+	kvc_ancestors_stamp(k);
 	drain_jobs(k, false);
 	kvc_trim_stop(k);
 	kvc_drops_resume(k); /* what an error had kept from its end */

@@ -80,7 +80,7 @@ enum {
 	KVC_SET_MTIME = 32,
 	KVC_SET_CTIME = 64
 };
-/* attr in: the new values; out: the whole. */
+/* attr in: the new values; out: the whole. With w->err: what it waited for failed; it ends so. */
 int kvc_setattr(struct kvc *k, uint64_t ino, unsigned set, struct kvc_row *attr,
 		struct kvc_wait *w);
 
@@ -95,7 +95,9 @@ struct kvc_caller {
 int kvc_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mode,
 	     const struct kvc_caller *who, const char *target, uint64_t rdev, struct kvc_row *attr);
 int kvc_readlink(struct kvc *k, uint64_t ino, char *target, size_t room);
-int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, struct kvc_row *attr);
+/* client: as in struct kvc_wait; who gives a file its first name has made its chunk. */
+int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, uint32_t client,
+	     struct kvc_row *attr);
 /* May wait for a load where another name is left, and the only copy is under this one. */
 int kvc_unlink(struct kvc *k, uint64_t parent, const char *name, struct kvc_wait *w);
 int kvc_rmdir(struct kvc *k, uint64_t parent, const char *name);
@@ -140,7 +142,7 @@ void kvc_file_release(struct kvc *k, uint64_t ino, int flags, uint32_t uid);
 int kvc_file_fd(struct kvc *k, uint64_t ino);
 /* After its use: the kernel sends the release later, but only the kernel knows that. */
 void kvc_file_fd_done(struct kvc *k);
-/* Plain write: *n bytes written. Gets room first. */
+/* Plain write: *n bytes written. Gets room first. With w->err: as kvc_setattr. */
 int kvc_file_write(struct kvc *k, uint64_t ino, const void *buf, size_t len, off_t off, int flags,
 		   size_t *n, struct kvc_wait *w);
 int kvc_file_fallocate(struct kvc *k, uint64_t ino, int mode, off_t off, off_t len,

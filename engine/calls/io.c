@@ -84,7 +84,9 @@ static int write_once(struct kvc *k, uint64_t ino, const void *buf, size_t len, 
 	kvc_count(&k->stats, plain_writes);
 	kvc_lock(k);
 	n = open_node_locked(k, ino);
-	if (!n || !n->nopen)
+	if (w->err) /* what it waited for it does not get */
+		err = w->err;
+	else if (!n || !n->nopen)
 		err = -EBADF;
 	else if (n->state !=
 		 KVC_OPEN) /* a mapping's pages written back after the last writer's close */
@@ -99,6 +101,12 @@ static int write_once(struct kvc *k, uint64_t ino, const void *buf, size_t len, 
 		err = prepare_locked(k, n, fd, (uint64_t)off, len, w);
 	if (err != KVC_WAIT)
 		kvc_room_cancel_locked(k, w);
+	if (!err) { /* stays, and open, also where another's write ends meanwhile */
+		n->holds++;
+		n->nwriters++;
+	} else if (err != KVC_WAIT && n) {
+		kvc_written_locked(k, n); /* as it was */
+	}
 	kvc_unlock(k);
 	if (err)
 		return err;
@@ -106,11 +114,12 @@ static int write_once(struct kvc *k, uint64_t ino, const void *buf, size_t len, 
 	if (!err)
 		*done = len;
 	kvc_lock(k);
-	n = open_node_locked(k, ino);
-	if (n && n->state == KVC_OPEN && !n->nwriters)
+	n->holds--;
+	n->nwriters--;
+	if (n->state == KVC_OPEN && !n->nwriters)
 		recount_locked(k, n);
-	if (n)
-		kvc_written_locked(k, n);
+	kvc_written_locked(k, n);
+	kvc_node_settle_locked(k, n);
 	kvc_unlock(k);
 	return err;
 }
@@ -232,7 +241,10 @@ static int setattr_once(struct kvc *k, uint64_t ino, unsigned set, struct kvc_ro
 	if ((set & KVC_SET_SIZE) && attr->size >> 62)
 		return -EFBIG;
 	kvc_lock_both(k);
-	err = kvc_node_get_both(k, ino, &n) ?: kvc_takes(k, false);
+	err = kvc_node_get_both(k, ino, &n);
+	if (!err && w->err && S_ISREG(n->row.mode))
+		kvc_written_locked(k, n); /* as it was */
+	err = err ?: w->err ?: kvc_takes(k, false);
 	if (!err && (set & KVC_SET_SIZE))
 		err = S_ISREG(n->row.mode) ? truncate_both(k, n, attr->size, w) : -EISDIR;
 	if (err)
@@ -352,9 +364,9 @@ int kvc_file_fallocate(struct kvc *k, uint64_t ino, int mode, off_t off, off_t l
 }
 
 /*
- * Stage 0: the bytes of a file are not in a durable tier: ask for a copy and wait for it. Stage 1:
- * wait for a commit that has been brought to stable storage. Without a durable tier the promise
- * ends at the catalog.
+ * First the bytes of a file are to be in a durable tier: ask for a copy and wait for it. Then wait
+ * for a commit that has been brought to stable storage (w->stage: enum kvc_sync). Without a durable
+ * tier the promise ends at the catalog.
  */
 int kvc_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w)
 {
@@ -363,13 +375,13 @@ int kvc_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w)
 	bool durable = false, needed = false;
 	int err = 0;
 
-	if (w->stage == 2)
+	if (w->stage == KVC_SYNC_DONE)
 		return 0;
 	kvc_lock(k);
 	n = kvc_node_find_locked(k, ino);
 	kvc_tier_each(k, t)
 		durable |= kvc_snapshot_takes(k, n, t);
-	if (n && S_ISREG(n->row.mode) && durable && !n->lost && w->stage < 1) {
+	if (n && S_ISREG(n->row.mode) && durable && !n->lost && w->stage < KVC_SYNC_COPIED) {
 		if (n->state == KVC_OPEN && (kvc_node_fd_locked(k, n) < 0 || fstat(n->fd, &st)))
 			err = -EIO;
 		else if (n->state == KVC_OPEN) /* a snapshot that failed has left its mark */
@@ -379,12 +391,13 @@ int kvc_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w)
 			needed = !kvc_placed_durably(k, n) || n->verify;
 	}
 	if (!err && needed) {
+		w->stage = KVC_SYNC_ASKED;
 		n->snapshot = n->state == KVC_OPEN;
 		n->hopeless = 0; /* who asks is to be told why */
 		err = kvc_park_locked(k, &n->sync_waiters, w);
 		kvc_spill_queue_locked(k, n, true); /* at once: somebody waits */
 	} else if (!err) {
-		w->stage = 2;
+		w->stage = KVC_SYNC_DONE;
 		err = kvc_park_locked(k, &k->dirty->sync_waiters, w);
 		kvc_commit_soon_locked(k, true);
 	}

@@ -295,7 +295,8 @@ int kvc_rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder,
 	return err;
 }
 
-int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, struct kvc_row *attr)
+int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, uint32_t client,
+	     struct kvc_row *attr)
 {
 	struct kvc_node *folder, *n;
 	uint64_t other, model;
@@ -328,7 +329,7 @@ int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, str
 		n->row.parent = parent;
 		n->row.ctime_ns = kvc_now_ns();
 		n->nlookup++;
-		kvc_rechunk_both(k, n, folder, name, 0);
+		kvc_rechunk_both(k, n, folder, name, n->unnamed ? client : 0);
 		if (n->unnamed) {
 			kvc_unnamed_named_both(k, n);
 			kvc_rehead_both(k, n);
@@ -381,6 +382,7 @@ void kvc_unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent)
 	if (!n->nopen && !n->leases)
 		kvc_linger_locked(k, n);
 	n->lost = true;
+	kvc_wake_all_locked(k, &n->sync_waiters, 0); /* no copy is made any more */
 	kvc_quota_count_locked(k, n);
 	if (n->dirty) {
 		n->dirty = false;

@@ -293,6 +293,7 @@ int kvc_file_open(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out
 struct creation {
 	struct kvc_row row;
 	uint64_t model, room;
+	bool opens;   /* or one that is there already */
 	uint32_t uid; /* who makes it; row.uid is whose it is */
 	uint32_t client;
 };
@@ -400,7 +401,7 @@ static int ask_both(struct kvc *k, const char *name, struct creation *c, uint64_
 		err = err ?: kvc_room_get_locked(k, c->room, w);
 		k->room.ahead += err ? 0 : c->room;
 	}
-	if (err && err != KVC_WAIT)
+	if (err && err != KVC_WAIT && !(err == -EEXIST && *existing && c->opens))
 		/* granted, but the folder or the name has changed meanwhile */
 		kvc_room_cancel_locked(k, w);
 	/* While it waits its chunk is in use, however long ago the last file of it was written. */
@@ -414,14 +415,19 @@ static int open_existing(struct kvc *k, uint64_t parent, const char *name, int f
 			 struct kvc_row *attr, struct kvc_opened *out, struct kvc_wait *w)
 {
 	int err = kvc_lookup_any(k, parent, name, attr, NULL);
+	uint64_t ino = err ? 0 : attr->ino; /* when it waits, attr may be gone */
+	bool opens = ino && S_ISREG(attr->mode);
 
-	if (err)
-		return err;
-	err = S_ISREG(attr->mode) ? open_any(k, attr->ino, flags, out, w) : -EEXIST;
-	if (err)
-		kvc_forget(k, attr->ino, 1);
-	else
-		kvc_getattr(k, attr->ino, attr);
+	if (!opens || !(flags & O_TRUNC)) { /* the room that was granted is for one written anew */
+		kvc_lock(k);
+		kvc_room_cancel_locked(k, w);
+		kvc_unlock(k);
+	}
+	err = opens ? open_any(k, ino, flags, out, w) : err ?: -EEXIST;
+	if (err && ino)
+		kvc_forget(k, ino, 1);
+	else if (!err)
+		kvc_getattr(k, ino, attr);
 	return err;
 }
 
@@ -473,6 +479,7 @@ int kvc_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, 
 			 .ctime_ns = now,
 			 .btime_ns = now,
 			 .parent = parent },
+		.opens = !(flags & O_EXCL),
 		.uid = w->uid,
 		.client = w->client,
 	};
@@ -483,7 +490,7 @@ int kvc_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, 
 	kvc_lock_both(k);
 	err = ask_both(k, name, &c, &existing, w);
 	kvc_unlock_both(k);
-	if (err == -EEXIST && existing && !(flags & O_EXCL))
+	if (err == -EEXIST && existing && c.opens)
 		return open_existing(k, c.row.parent, name, flags, attr, out, w);
 	if (err)
 		return err;
@@ -541,9 +548,6 @@ void kvc_file_release(struct kvc *k, uint64_t ino, int flags, uint32_t uid)
 		n->fd = -1;
 		if (n->backing && k->nodes->backings > BACKINGS_MAX)
 			kvc_close_segment_locked(k, n);
-	} else if (n->fd >= 0 && n->state != KVC_OPEN && !n->plain) {
-		close(n->fd);
-		n->fd = -1;
 	}
 	kvc_node_settle_locked(k, n);
 	if (!kvc_list_empty(&k->room.waiters))

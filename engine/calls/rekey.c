@@ -20,6 +20,8 @@ static int bring(struct kvc *k, uint64_t ino, struct kvc_node **n)
 
 	kvc_lock_both(k);
 	err = kvc_node_get_both(k, ino, n);
+	if (err)
+		*n = NULL;
 	if (!err) {
 		kvc_chunk_stir((*n)->chunk);
 		(*n)->leases++;

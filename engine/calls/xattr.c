@@ -51,6 +51,7 @@ struct subject {
 	struct kvc_chunk_row row;
 	uint32_t uid; /* who sets it */
 	struct kvc_wait *w;
+	bool relist; /* set by set_layers: what was listed is old */
 };
 
 struct summary { /* of a chunk's files */
@@ -278,6 +279,7 @@ static int set_layers(struct kvc *k, struct subject *s, const char *value)
 		return -EINVAL;
 	err = kvc_layers_set_both(k, s->n->row.ino, (unsigned)v);
 	if (!err) {
+		s->relist = true;
 		kvc_partial_set_both(k, s->n);
 		kvc_unit_regroup_locked(k, s->n);
 	}
@@ -592,6 +594,8 @@ int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *valu
 	kvc_node_settle_locked(k, s.n);
 out:
 	kvc_unlock_both(k);
+	if (s.relist)
+		kvc_partial_listings(k);
 	if (v && !err && w)
 		err = kvc_survey_park(k, w);
 	return err;
@@ -618,6 +622,8 @@ static int remove_virtual(struct kvc *k, uint64_t ino, const char *name, struct 
 		kvc_commit_soon_locked(k, false);
 	}
 	kvc_unlock_both(k);
+	if (s.relist)
+		kvc_partial_listings(k);
 	if (!err && w)
 		err = kvc_survey_park(k, w);
 	return err;

@@ -101,10 +101,12 @@ static void rehead_run(struct kvc *k, struct kvc_job *j)
 	n->spilling &= ~(1u << j->tier);
 	if (err && !none_there(err) && !n->lost && n->place[j->tier].gen == p.gen)
 		again_locked(k, j, FAILED);
-	/* Asked for while we were here; by an fsync, it waits. */
+	/* Asked for while we were here; by an fsync, it waits, or looks anew if none is made. */
 	if (!n->lost && (n->snapshot || ((n->state == KVC_RESIDENT || n->state == KVC_BOTH) &&
 					 kvc_spill_needed(k, n, j->tier))))
 		kvc_spill_queue_locked(k, n, !kvc_list_empty(&n->sync_waiters));
+	else
+		kvc_wake_all_locked(k, &n->sync_waiters, 0);
 	kvc_unlock(k);
 }
 

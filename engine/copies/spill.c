@@ -124,6 +124,27 @@ static void doubt_elsewhere_locked(struct kvc *k, struct kvc_node *n, unsigned t
 	kvc_spill_queue_locked(k, n, false);
 }
 
+/*
+ * Of a file that is written meanwhile, a copy has what those had written who waited when it began;
+ * who came later, or saw one to another tier begin since, looks anew when it ends.
+ */
+static void began_locked(struct kvc_node *n, unsigned tier)
+{
+	kvc_list_each(e, &n->sync_waiters)
+		kvc_of(e, struct kvc_wait, link)->stage = KVC_SYNC_BEGUN(tier);
+}
+
+/* What they waited for is in the tier: now the commit. */
+static void in_tier_locked(struct kvc_node *n, unsigned tier, bool snap)
+{
+	kvc_list_each(e, &n->sync_waiters) {
+		struct kvc_wait *w = kvc_of(e, struct kvc_wait, link);
+
+		if (!snap || w->stage == KVC_SYNC_BEGUN(tier))
+			w->stage = KVC_SYNC_COPIED;
+	}
+}
+
 /* The copy is good: record it. Returns whether it still is of the object as it stands. */
 static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const struct kvc_copy *c,
 			uint64_t gen, bool snap, const struct kvc_where *where)
@@ -176,9 +197,7 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 	n->failing = false;
 	n->tries = 0;
 	if (kvc_tier_keeps_locked(k, tier))
-		/* what they waited for is in the tier: now the commit */
-		kvc_list_each(e, &n->sync_waiters)
-			kvc_of(e, struct kvc_wait, link)->stage = 1;
+		in_tier_locked(n, tier, snap);
 	count_locked(k, n, c->f->stored_len);
 	kvc_news_put_locked(k, KVC_NEWS_stored, (int)tier, n);
 	return true;
@@ -258,22 +277,20 @@ static void unmark_locked(struct spill *s)
 		s->n->mode_ns = s->n->row.mtime_ns;
 }
 
-/*
- * May a client still write to it, through a mapping that has outlived its file? The descriptor by
- * which the daemon itself serves plain requests is no such writer.
- */
-static bool mapped_locked(struct kvc *k, const struct kvc_node *n, const struct kvc_segment *seg)
-{
-	if (n->fd < 0)
-		return kvc_segment_in_use(&k->pool, seg, true);
-	return k->ev.backing_open && kvc_segment_shared(n->fd);
-}
-
 /* Is a copy of it to another tier on its way? */
 static bool elsewhere(const struct kvc *k, const struct spill *s)
 {
 	kvc_tier_each(k, t)
 		if (t != s->tier && (s->n->spilling & (1u << t)))
+			return true;
+	return false;
+}
+
+/* And to one that fsyncs wait for? */
+static bool kept_elsewhere(const struct kvc *k, const struct spill *s)
+{
+	kvc_tier_each(k, t)
+		if (t != s->tier && (s->n->spilling & (1u << t)) && kvc_tier_keeps_locked(k, t))
 			return true;
 	return false;
 }
@@ -291,7 +308,8 @@ static bool begin_locked(struct kvc *k, struct spill *s)
 	    (!s->snap && !kvc_spill_needed(k, n, s->tier)))
 		return false;
 	seg = kvc_segment_of(n);
-	if (!s->snap && !k->stopping && mapped_locked(k, n, &seg)) {
+	/* May a client still write to it, through a mapping that has outlived its file? */
+	if (!s->snap && !k->stopping && kvc_segment_in_use(&k->pool, &seg, true)) {
 		s->again = true; /* its bytes are taken when it has gone */
 		return false;
 	}
@@ -314,8 +332,10 @@ static bool begin_locked(struct kvc *k, struct spill *s)
 		kvc_tier_uncalled_locked(k, s->tier);
 		return false;
 	}
-	if (s->snap)
+	if (s->snap) {
+		began_locked(n, s->tier);
 		mark_locked(s);
+	}
 	here = !s->snap && n->verify && n->place[s->tier].gen == n->object.gen;
 	s->check = here && n->object.has_sum;
 	s->doubt = here && !n->object.has_sum;
@@ -424,10 +444,14 @@ static void again_locked(struct kvc *k, struct spill *s, bool makes_room)
 		queue_locked(k, n, s->tier, KVC_P_URGENT, now + SOON_NS);
 	} else if (s->out) {
 		queue_locked(k, n, s->tier, KVC_P_PARKED, 0);
+	} else if (!s->err && !kvc_list_empty(&n->sync_waiters)) {
+		/* not behind those that wait for settle= */
+		queue_locked(k, n, s->tier, KVC_P_URGENT, now + AGAIN_NS);
 	} else if (!s->err && n->tries < QUICK) {
 		n->tries++;
 		queue_locked(k, n, s->tier, KVC_P_SPILL, now + AGAIN_NS);
 	} else {
+		k->tier[s->tier].starved |= s->err == -ENOSPC;
 		level = (unsigned)kvc_min(n->tries, s->err ? KVC_AGAINS - 1 : QUICK);
 		n->tries += n->tries < UINT8_MAX;
 		queue_locked(k, n, s->tier, KVC_P_AGAIN + level, now + (FAILED_AGAIN_NS << level));
@@ -437,7 +461,9 @@ static void again_locked(struct kvc *k, struct spill *s, bool makes_room)
 /* Who waits for the copy is told, or it is queued again. */
 static void finish_locked(struct kvc *k, struct spill *s)
 {
-	bool full = s->err == -ENOSPC, makes_room = full && !k->tier[s->tier].jammed;
+	const struct kvc_tier_state *ts = &k->tier[s->tier];
+	/* not full any more: something was removed meanwhile, and who waited was told */
+	bool full = s->err == -ENOSPC, makes_room = full && (!ts->jammed || !ts->full);
 	bool failed = s->err && s->err != -ECANCELED;
 	struct kvc_node *n = s->n;
 
@@ -447,10 +473,13 @@ static void finish_locked(struct kvc *k, struct spill *s)
 		kvc_count(&k->stats, spill_failures);
 		n->failing = true;
 	}
-	if (s->again && !n->lost && (!k->stopping || makes_room || s->name_taken))
+	s->again = s->again && !n->lost &&
+		   (!k->stopping || ((makes_room || s->name_taken) && !k->draining));
+	if (s->again)
 		again_locked(k, s, makes_room);
 	/* An error of a tier that nobody waits for is none of theirs. */
-	if (failed ? kvc_snapshot_takes(k, n, s->tier) && (!s->again || !full)
+	if (failed ? kvc_snapshot_takes(k, n, s->tier) && (!s->again || !full) &&
+			     !(s->out && kept_elsewhere(k, s))
 		   : !s->again || s->err)
 		kvc_wake_all_locked(k, &n->sync_waiters, failed ? s->err : 0);
 	pthread_cond_signal(&k->room.pressed);
@@ -502,6 +531,8 @@ static void queue_locked(struct kvc *k, struct kvc_node *n, unsigned tier, enum 
 		return;
 	if (kvc_job_add_locked(k, p, spill_run, n, tier, due_ns, &n->queued[tier])) {
 		n->failing = true;
+		if (!n->spilling)
+			kvc_wake_all_locked(k, &n->sync_waiters, -ENOMEM);
 		return;
 	}
 	n->spilling |= 1u << tier;

@@ -159,12 +159,11 @@ static int from_pool_locked(struct kvc *k, struct demotion *d, struct kvc_chunk 
 	for (unsigned i = c->nnodes; i && c->nnodes; i--) {
 		struct kvc_node *n = kvc_evict_turn_locked(c);
 
-		if (!lacks_copy(n) && !n->nopen && !n->leases && !n->snapshot &&
-		    n->place_txn <= k->dirty->committed)
+		if (kvc_evict_may_leave(k, n))
 			leave_locked(k, n);
 	}
-	if (c->nnodes)
-		return -EBUSY; /* somebody took one in hand meanwhile */
+	if (c->nnodes) /* somebody took one in hand meanwhile, and has it still or not */
+		return busy_locked(c) ? -EBUSY : AGAIN;
 	kvc_count(&k->stats, evicted_chunks);
 	kvc_count(&k->stats, evicted_for[KVC_FOR_demote]);
 	kvc_clock_since(k, &k->stats.eviction_age, c->use.created_ns);

@@ -145,11 +145,10 @@ bool kvc_evict_mapped(struct kvc *k, struct kvc_chunk *c)
 	return any;
 }
 
-/* It has a copy that counts, and nobody has it in hand. */
-static bool may_leave(const struct kvc *k, const struct kvc_node *n)
+bool kvc_evict_may_leave(const struct kvc *k, const struct kvc_node *n)
 {
 	return n->state == KVC_BOTH && !n->verify && !n->nopen && !n->leases && !n->snapshot &&
-	       n->place_txn <= k->dirty->committed;
+	       !n->backing && n->fd < 0 && n->place_txn <= k->dirty->committed;
 }
 
 static uint64_t chunk_room(const struct kvc_chunk *c)
@@ -208,7 +207,7 @@ static void evict_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk *
 	for (unsigned i = c->nnodes; i && c->nnodes; i--) {
 		struct kvc_node *n = kvc_evict_turn_locked(c);
 
-		if (may_leave(k, n))
+		if (kvc_evict_may_leave(k, n))
 			evict_node_locked(k, p, n);
 		if (p->nkept >= FREE_AT)
 			free_kept_locked(k, p);

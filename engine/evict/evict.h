@@ -27,6 +27,11 @@ void *kvc_evictor(void *arg);
  */
 struct kvc_node *kvc_evict_turn_locked(struct kvc_chunk *c);
 /*
+ * It has a copy that counts, and nobody has it in hand: nor has since kvc_evict_mapped looked, when
+ * it was closed here.
+ */
+bool kvc_evict_may_leave(const struct kvc *k, const struct kvc_node *n);
+/*
  * Has a client one of its files mapped? The lock is let go in between; the caller keeps the chunk
  * in memory.
  */

@@ -3,7 +3,7 @@
  * The keeper: a thread that keeps models within their quotas and drops what has outlived its ttl.
  * Where the bytes asked for would not fit a quota, it drops the model's own chunks whole, lowest
  * rank first, down to low= of the quota, and refuses the first wait with EDQUOT when nothing can be
- * dropped.
+ * dropped. By the way it stamps what used chunks follow (objects/ancestors.h).
  */
 #include "chunk.h"
 #include "clock.h"
@@ -11,6 +11,7 @@
 #include "drop.h"
 #include "evict.h"
 #include "pinned.h"
+#include "used.h"
 #include "written.h"
 
 #include <string.h>
@@ -174,6 +175,7 @@ static void *keeper(void *arg)
 		if (k->stopping)
 			break;
 		kvc_unlock(k);
+		kvc_ancestors_stamp(k);
 		quota_pass(k);
 		if (kvc_mono_ns() > expire_ns) {
 			expire_pass(k, &expiry);

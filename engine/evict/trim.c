@@ -12,8 +12,9 @@
  * A trimmer counts by rows: what it dropped is on its way (kvc_tier_state.leaving) until the
  * commit and the removal have given the space back, and is not asked for twice. It walks the
  * catalog's chunks in the order of their ranks and keeps its place from turn to turn, so that
- * pinned and open ones at the front are looked at once a walk. A chunk folder's first visit only
- * makes the kernel ask again for its name (kvc_chunk_drop: -EAGAIN); the trimmer comes back for it.
+ * pinned and open ones at the front are looked at once a walk. What such a one follows is spared,
+ * unless a whole walk finds nothing else. A chunk folder's first visit only makes the kernel ask
+ * again for its name (kvc_chunk_drop: -EAGAIN); the trimmer comes back for it.
  *
  * Trimmers go on while the daemon stops, until the last copy is made: what the pool alone has may
  * be more than a full tier has room for.
@@ -30,6 +31,7 @@
 
 #define BATCH 64    /* chunks a turn: what one turn adds to a commit */
 #define KNOCKED 256 /* chunk folders that may be on their way out at once */
+#define SPARED 1024 /* by number, so two of the same place: the later one */
 #define IDLE_NS 250000000ull
 #define AGAIN_NS 5000000ull /* when all that is left to do is to wait */
 
@@ -44,6 +46,11 @@ struct walk {
 	enum { UNKNOWN, THERE, NONE } is[KVC_CLASSES];
 	double turn[KVC_CLASSES];
 	uint64_t freed; /* since it began */
+	/*
+	 * What those that stay follow, where the order is the catalog's, which knows nothing of it.
+	 */
+	uint64_t spared[SPARED];
+	bool any_spared, spares_none;
 	/* of a tier with orders of its own: those put aside, or taken out, to be put back */
 	struct out *out;
 	size_t nout, out_room;
@@ -77,14 +84,15 @@ static void put_back_locked(struct kvc *k, struct walk *w)
 	}
 }
 
-static void walk_begin(struct kvc *k, struct walk *w)
+/* `whole`: the one before came to its end, and nothing is on its way out. */
+static void walk_begin(struct kvc *k, struct walk *w, bool whole)
 {
-	struct walk none = { .out = w->out, .out_room = w->out_room };
+	bool in_vain = whole && w->any_spared && !w->freed;
 
 	kvc_lock(k);
 	put_back_locked(k, w);
 	kvc_unlock(k);
-	*w = none;
+	*w = (struct walk){ .out = w->out, .out_room = w->out_room, .spares_none = in_vain };
 	for (int i = 0; i < KVC_CLASSES; i++)
 		w->head[i].rank = INT64_MIN;
 }
@@ -189,6 +197,23 @@ static void take_out(struct kvc *k, struct walk *w, const struct kvc_chunk_row *
 	}
 }
 
+static bool is_spared(const struct walk *w, uint64_t id)
+{
+	return !w->spares_none && w->spared[id % SPARED] == id;
+}
+
+static void spare_parent(struct trim *t, const struct kvc_chunk_row *r)
+{
+	uint64_t parent = r->parent & ~KVC_TOLD;
+	struct walk *w = &t->walk;
+
+	if (!parent || w->spares_none ||
+	    (!t->tier && kvc_kept_here(t->k, KVC_CACHE_DISK, r->policy)))
+		return;
+	w->spared[parent % SPARED] = parent;
+	w->any_spared = true;
+}
+
 /* 0: dropped; -EAGAIN: knocked; another: not this one. */
 static int visit(struct trim *t, const struct kvc_chunk_row *r, uint64_t *bytes)
 {
@@ -208,18 +233,30 @@ static int visit(struct trim *t, const struct kvc_chunk_row *r, uint64_t *bytes)
 	return 0;
 }
 
-/* Those that were knocked at: *gone what went, *coming what still is to go. */
-static void revisit(struct trim *t, uint64_t *gone, uint64_t *coming)
+/*
+ * Those that were knocked at, up to the goal: *gone what went, *coming what still is to go. One
+ * that follows comes before what it follows, and holds it as long as it is there.
+ */
+static void revisit(struct trim *t, uint64_t goal, uint64_t *gone, uint64_t *coming)
 {
+	uint64_t held[KNOCKED] = { 0 }, kept[KNOCKED] = { 0 };
 	size_t left = 0;
 
 	for (size_t i = 0; i < t->nknocked; i++) {
 		struct knocked *x = &t->knocked[i];
-		int err = over(t) ? -EAGAIN : visit(t, &x->row, &x->bytes);
+		uint64_t id = x->row.id, parent = x->row.parent & ~KVC_TOLD;
+		bool waits = over(t) || *gone >= goal || held[id % KNOCKED] == id;
+		bool stays = kept[id % KNOCKED] == id || is_spared(&t->walk, id);
+		int err = waits ? -EAGAIN : stays ? -EBUSY : visit(t, &x->row, &x->bytes);
 
-		if (!err)
+		if (!err) {
 			*gone += x->bytes;
+		} else if (err != -EAGAIN && err != -ENOENT) {
+			kept[parent % KNOCKED] = parent;
+			spare_parent(t, &x->row);
+		}
 		if (err == -EAGAIN) {
+			held[parent % KNOCKED] = parent;
 			*coming += x->bytes;
 			t->knocked[left++] = *x;
 		}
@@ -235,6 +272,31 @@ static bool is_knocked(const struct trim *t, uint64_t id)
 	return false;
 }
 
+static bool is_followed(const struct trim *t, uint64_t id)
+{
+	for (size_t i = 0; i < t->nknocked; i++)
+		if ((t->knocked[i].row.parent & ~KVC_TOLD) == id)
+			return true;
+	return false;
+}
+
+/*
+ * It goes when what follows it has gone, which was knocked at. Meanwhile the kernel may ask for its
+ * name again, too.
+ */
+static void defer(struct trim *t, const struct kvc_chunk_row *r)
+{
+	struct kvc *k = t->k;
+	struct kvc_node *n;
+
+	kvc_lock(k);
+	n = kvc_node_find_locked(k, r->id);
+	if (n && S_ISDIR(n->row.mode) && kvc_kernel_knows(n))
+		kvc_knock_locked(k, r->id, r->last_ns, (int)t->tier, 0);
+	kvc_unlock(k);
+	t->knocked[t->nknocked++] = (struct knocked){ *r, 0 };
+}
+
 /* One turn. Returns false where all that is left is to wait. */
 static bool turn(struct trim *t, uint64_t goal)
 {
@@ -243,7 +305,7 @@ static bool turn(struct trim *t, uint64_t goal)
 	struct kvc_chunk_row r;
 	bool ended = false;
 
-	revisit(t, &gone, &coming);
+	revisit(t, goal, &gone, &coming);
 	for (int i = 0; i < BATCH && gone + coming < goal && !over(t); i++) {
 		int err;
 
@@ -252,9 +314,18 @@ static bool turn(struct trim *t, uint64_t goal)
 		kvc_catalog_unlock(k->cat);
 		if (ended)
 			break;
-		err = is_knocked(t, r.id) ? -EBUSY : visit(t, &r, &bytes);
+		if (is_knocked(t, r.id)) /* it goes */
+			continue;
+		if (is_followed(t, r.id)) {
+			if (t->nknocked < KNOCKED)
+				defer(t, &r);
+			continue;
+		}
+		err = is_spared(&t->walk, r.id) ? -EBUSY : visit(t, &r, &bytes);
 		if (!err)
 			gone += bytes;
+		else if (err != -ENOENT && err != -EAGAIN)
+			spare_parent(t, &r);
 		if (err == -EAGAIN && t->nknocked < KNOCKED) {
 			coming += bytes;
 			t->knocked[t->nknocked++] = (struct knocked){ r, bytes };
@@ -263,11 +334,11 @@ static bool turn(struct trim *t, uint64_t goal)
 	kvc_lock(k);
 	if (gone)
 		kvc_commit_soon_locked(k, true);
-	if (ended && !t->walk.freed && !t->nknocked)
+	if (ended && !t->walk.freed && !t->nknocked && !t->walk.any_spared)
 		k->tier[t->tier].jammed = true;
 	kvc_unlock(k);
 	if (ended || gone + coming >= goal)
-		walk_begin(k, &t->walk);
+		walk_begin(k, &t->walk, ended && !t->nknocked);
 	return gone > 0;
 }
 
@@ -314,7 +385,7 @@ static void *trimmer(void *arg)
 	}
 	t->k = k;
 	t->tier = (unsigned)(ts - k->tier);
-	walk_begin(k, &t->walk);
+	walk_begin(k, &t->walk, false);
 	if (!t->tier)
 		fill(t);
 	kvc_lock(k);

@@ -26,6 +26,8 @@
 
 #include <string.h>
 
+#define AT_ONCE 256 /* buckets under one hold of the lock */
+
 bool kvc_partial_temporary(const char *name)
 {
 	return *name == '.' || strstr(name, ".tmp");
@@ -141,15 +143,26 @@ void kvc_partial_moved_both(struct kvc *k, struct kvc_node *n, struct kvc_node *
 
 void kvc_partial_set_both(struct kvc *k, struct kvc_node *model)
 {
+	if (k->opt.partial == KVC_PARTIAL_MISS)
+		kvc_notify(k, KVC_TELL_FOLDER, 0, model->row.ino);
+}
+
+void kvc_partial_listings(struct kvc *k)
+{
 	if (k->opt.partial != KVC_PARTIAL_MISS)
 		return;
-	kvc_table_each(&k->nodes->table, s) {
-		struct kvc_node *n = kvc_of(s, struct kvc_node, slot);
+	kvc_lock(k);
+	for (size_t b = 0; b < k->nodes->table.buckets; b++) {
+		for (struct kvc_slot *s = kvc_table_bucket(&k->nodes->table, b); s; s = s->next) {
+			struct kvc_node *n = kvc_of(s, struct kvc_node, slot);
 
-		if (!S_ISDIR(n->row.mode) || !kvc_kernel_knows(n))
-			continue;
-		n->row.mtime_ns++; /* what was listed of it is old; not worth a row */
-		kvc_notify(k, KVC_TELL_PRUNE, n->row.ino, 0);
+			if (!S_ISDIR(n->row.mode) || !kvc_kernel_knows(n))
+				continue;
+			n->row.mtime_ns++; /* what was listed of it is old; not worth a row */
+			kvc_notify(k, KVC_TELL_PRUNE, n->row.ino, 0);
+		}
+		if (b % AT_ONCE == AT_ONCE - 1)
+			kvc_pause_locked(k);
 	}
-	kvc_notify(k, KVC_TELL_FOLDER, 0, model->row.ino);
+	kvc_unlock(k);
 }

@@ -31,7 +31,11 @@ void kvc_partial_after_both(struct kvc *k, struct kvc_node *folder, bool whole);
  * A file or a folder was moved into this folder: names of it that the kernel knows may be hidden.
  */
 void kvc_partial_moved_both(struct kvc *k, struct kvc_node *n, struct kvc_node *to);
-/* What is set on the model changed: all that the kernel knows of it is old. */
+/*
+ * What is set on the model changed: all names that the kernel knows of it are old. Then, with no
+ * lock, since it goes through all nodes: so are the lists of folders.
+ */
 void kvc_partial_set_both(struct kvc *k, struct kvc_node *model);
+void kvc_partial_listings(struct kvc *k);
 
 #endif

@@ -505,7 +505,8 @@ static void regroup_run(struct kvc *k, struct kvc_job *j)
 
 void kvc_unit_regroup_locked(struct kvc *k, struct kvc_node *folder)
 {
-	if (!kvc_job_add_locked(k, KVC_P_REMOVE, regroup_run, folder, KVC_COMMON, 0, NULL))
+	/* not as what the one thread takes that is kept for fsyncs (tierq.c) */
+	if (!kvc_job_add_locked(k, KVC_P_URGENT, regroup_run, folder, KVC_COMMON, 0, NULL))
 		folder->splitting = true;
 }
 

@@ -232,12 +232,16 @@ void kvc_chunk_dirty_locked(struct kvc *k, struct kvc_chunk *c)
 }
 
 /* Stamps go up with every use, so that the order of uses is total. */
-void kvc_chunk_stamp_locked(struct kvc *k, struct kvc_chunk *c)
+uint64_t kvc_chunk_next_stamp_locked(struct kvc *k)
 {
 	uint64_t now = kvc_clock_ns(k);
 
-	k->chunks->clock_ns = now > k->chunks->clock_ns ? now : k->chunks->clock_ns + 1;
-	c->use.last_ns = k->chunks->clock_ns;
+	return k->chunks->clock_ns = now > k->chunks->clock_ns ? now : k->chunks->clock_ns + 1;
+}
+
+void kvc_chunk_stamp_locked(struct kvc *k, struct kvc_chunk *c)
+{
+	c->use.last_ns = kvc_chunk_next_stamp_locked(k);
 	c->rank = policy(k, c->policy)->rank(&c->use);
 }
 

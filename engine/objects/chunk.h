@@ -55,6 +55,8 @@ void kvc_chunk_leave_locked(struct kvc *k, struct kvc_node *n);
 void kvc_chunk_add_locked(struct kvc *k, struct kvc_node *n);    /* it has a segment now */
 void kvc_chunk_remove_locked(struct kvc *k, struct kvc_node *n); /* it has none any more */
 void kvc_chunk_count_locked(struct kvc *k, struct kvc_node *n);  /* its room changed */
+/* Later than all before. */
+uint64_t kvc_chunk_next_stamp_locked(struct kvc *k);
 /* It was used, just now. */
 void kvc_chunk_stamp_locked(struct kvc *k, struct kvc_chunk *c);
 void kvc_chunk_used_locked(struct kvc *k, struct kvc_chunk *c, bool hit);

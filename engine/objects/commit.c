@@ -205,6 +205,7 @@ int kvc_commit_once(struct kvc *k)
 		kvc_count(&k->stats, commits);
 		kvc_took(k, KVC_OP_commit, KVC_OF_POOL, 0, begun);
 		k->dirty->committed = txn;
+		pthread_cond_broadcast(&k->dirty->committed_cond);
 		pthread_cond_signal(&k->room.pressed);
 		sync_locked(k, &waits);
 	}

@@ -113,18 +113,51 @@ bool kvc_placed_anywhere(const struct kvc_node *n)
 	return false;
 }
 
-int kvc_node_fd_locked(struct kvc *k, struct kvc_node *n)
+/*
+ * One that is there is replaced under its number, since another thread may be in a call with it: it
+ * goes on with this one or that.
+ */
+static int set_fd_locked(struct kvc *k, struct kvc_node *n, int flags)
 {
 	struct kvc_segment s = kvc_segment_of(n);
+	int fd = kvc_segment_open(&k->pool, &s, flags), err;
 
+	if (fd < 0)
+		return fd;
 	if (n->fd < 0) {
-		int fd = kvc_segment_open(&k->pool, &s, O_RDWR);
-
-		if (fd < 0)
-			return fd;
 		n->fd = fd;
+		return 0;
 	}
-	return n->fd;
+	err = dup3(fd, n->fd, O_CLOEXEC) < 0 ? -errno : 0;
+	close(fd);
+	return err;
+}
+
+static void close_fd(struct kvc_node *n)
+{
+	if (n->fd >= 0)
+		close(n->fd);
+	n->fd = -1;
+}
+
+int kvc_node_fd_locked(struct kvc *k, struct kvc_node *n)
+{
+	int err = n->fd < 0 ? set_fd_locked(k, n, n->state == KVC_OPEN ? O_RDWR : O_RDONLY) : 0;
+
+	return err ?: n->fd;
+}
+
+/*
+ * It is written no more: who has the segment open for writing is a client, for whom copies wait
+ * (copies/spill.c), and not this descriptor.
+ */
+static void only_read_locked(struct kvc *k, struct kvc_node *n)
+{
+	if (!n->nopen)
+		close_fd(n);
+	else if (n->fd >= 0 && set_fd_locked(k, n, O_RDONLY))
+		kvc_warn("inode %llx is copied after its last close: its segment cannot be opened",
+			 (unsigned long long)n->row.ino);
 }
 
 int kvc_segment_new_locked(struct kvc *k, struct kvc_node *n, uint64_t room)
@@ -154,18 +187,20 @@ int kvc_begin_write_locked(struct kvc *k, struct kvc_node *n)
 {
 	struct kvc_segment from = kvc_segment_of(n), to = from;
 	const struct timespec mark[2] = { { .tv_nsec = UTIME_OMIT }, kvc_file_time(KVC_MARK_NS) };
-	int fd, err;
+	int err;
 
 	n->epoch++;
 	n->hopeless = 0;
 	if (n->state == KVC_OPEN)
 		return 0;
-	if ((fd = kvc_node_fd_locked(k, n)) < 0)
-		return fd;
-	to.kind = 'o';
-	if ((err = kvc_segment_rename(&k->pool, &from, &to)))
+	if ((err = set_fd_locked(k, n, O_RDWR)))
 		return err;
-	futimens(fd, mark);
+	to.kind = 'o';
+	if ((err = kvc_segment_rename(&k->pool, &from, &to))) {
+		only_read_locked(k, n);
+		return err;
+	}
+	futimens(n->fd, mark);
 	n->mode_ns = KVC_MARK_NS;
 	n->fresh = false;
 	kvc_become_locked(k, n, KVC_OPEN);
@@ -180,9 +215,7 @@ void kvc_close_segment_locked(struct kvc *k, struct kvc_node *n)
 		k->nodes->backings--;
 	}
 	n->backing = 0;
-	if (n->fd >= 0)
-		close(n->fd);
-	n->fd = -1;
+	close_fd(n);
 }
 
 void kvc_unplace_locked(struct kvc *k, struct kvc_node *n)
@@ -280,6 +313,7 @@ void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 	kvc_hint_add_locked(k, n->model, size);
 	kvc_admit_made_locked(k, n);
 	kvc_become_locked(k, n, kvc_placed(k, n) ? KVC_BOTH : KVC_RESIDENT);
+	only_read_locked(k, n);
 	kvc_quota_count_locked(k, n);
 	if (n->chunk)
 		kvc_chunk_used_locked(k, n->chunk, false);
@@ -295,10 +329,6 @@ void kvc_written_locked(struct kvc *k, struct kvc_node *n)
 	if (n->state != KVC_OPEN || n->nwriters || n->lost || n->unnamed)
 		return;
 	kvc_publish_locked(k, n);
-	if (!n->nopen && n->state != KVC_OPEN && n->fd >= 0) {
-		close(n->fd);
-		n->fd = -1;
-	}
 }
 
 bool kvc_lingers_locked(const struct kvc *k, const struct kvc_node *n)

@@ -30,7 +30,7 @@ bool kvc_placed_durably(const struct kvc *k, const struct kvc_node *n);
  * prepared.
  */
 int kvc_segment_new_locked(struct kvc *k, struct kvc_node *n, uint64_t room);
-/* A descriptor for the segment, kept in n->fd. */
+/* A descriptor for the segment, kept in n->fd; to write with while it is OPEN only. */
 int kvc_node_fd_locked(struct kvc *k, struct kvc_node *n);
 /* The file is about to be written: RESIDENT or BOTH -> OPEN. */
 int kvc_begin_write_locked(struct kvc *k, struct kvc_node *n);
@@ -39,7 +39,7 @@ int kvc_begin_write_locked(struct kvc *k, struct kvc_node *n);
  * and the committer tries again.
  */
 void kvc_publish_locked(struct kvc *k, struct kvc_node *n);
-/* The same, if there is no writer (any more) and it has a name, and closes what nobody uses. */
+/* The same, if there is no writer (any more) and it has a name. */
 void kvc_written_locked(struct kvc *k, struct kvc_node *n);
 /* Forgets the lower copies; their space is freed after the commit. */
 void kvc_unplace_locked(struct kvc *k, struct kvc_node *n);

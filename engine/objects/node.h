@@ -103,7 +103,7 @@ struct kvc_node {
 	bool unborn;    /* made here, and never published since */
 	bool splitting; /* its files are being given to other chunks */
 	unsigned nopen, nwriters, leases;
-	int fd, backing; /* -1 and 0 while not there */
+	int fd, backing; /* -1 and 0 while not there; fd is to write with while OPEN only */
 	bool plain;      /* how it is open now */
 	bool fresh;      /* the segment is a w-, not an o- */
 	/* was open for writing and seems untouched: compare before trusting the lower copy */
@@ -137,9 +137,13 @@ struct kvc_node {
 	uint64_t held;                   /* what each of them is charged */
 	/* opens and leases that wait for the load, renames that wait for the publish */
 	struct kvc_list waiters;
-	struct kvc_list sync_waiters;
-	struct kvc_wait load_wait; /* the load's own wait for room */
+	struct kvc_list sync_waiters; /* w->stage: enum kvc_sync */
+	struct kvc_wait load_wait;    /* the load's own wait for room */
 };
+
+/* How far an fsync is: asked for a copy; one to a tier has begun since; made; committed. */
+enum kvc_sync { KVC_SYNC_ASKED, KVC_SYNC_COPIED, KVC_SYNC_DONE };
+#define KVC_SYNC_BEGUN(tier) (-1 - (int)(tier))
 
 struct kvc_nodes {
 	struct kvc_table table;

@@ -193,24 +193,25 @@ void kvc_pin_disk_locked(struct kvc *k, struct kvc_pin *p, int64_t by)
 
 static uint64_t pool_most(const struct kvc *k)
 {
-	return k->pool.bytes / 100 * k->opt.pins_pct;
+	return k->pool.bytes * k->opt.pins_pct / 100;
 }
 
 static uint64_t disk_most(const struct kvc *k)
 {
-	return k->pins->disk_size ? k->pins->disk_size / 100 * k->opt.pins_pct : UINT64_MAX;
+	return k->pins->disk_size ? k->pins->disk_size * k->opt.pins_pct / 100 : UINT64_MAX;
 }
 
 int kvc_pin_excess_locked(struct kvc *k, const struct kvc_pin *p)
 {
 	const struct kvc_user *u = p->user;
 
+	if (k->opt.pins_pct && u->slot.key &&
+	    (u->pinned_pool > pool_most(k) / 2 || u->pinned_disk > disk_most(k) / 2 ||
+	     u->pins > PINS / 2))
+		return -EDQUOT; /* where all have too much, too: this he can mend himself */
 	if (!k->opt.pins_pct || k->pins->pool > pool_most(k) || k->pins->disk > disk_most(k) ||
 	    k->pins->table.n > PINS)
 		return -ENOSPC;
-	if (u->slot.key && (u->pinned_pool > pool_most(k) / 2 ||
-			    u->pinned_disk > disk_most(k) / 2 || u->pins > PINS / 2))
-		return -EDQUOT;
 	return 0;
 }
 

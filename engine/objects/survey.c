@@ -231,6 +231,8 @@ static void run(struct kvc *k, struct survey *s)
 			if (!told)
 				kvc_warn("the survey of a model's files waits: %s", strerror(-got));
 			told = true;
+			if (kvc_stopping(k))
+				break;
 			usleep(AGAIN_NS / 1000);
 		}
 	kvc_lock_both(k);

@@ -60,6 +60,7 @@ static void drop_oldest_locked(struct kvc *k, struct kvc_tier_state *ts)
 		n->spilling &= ~(1u << j->tier);
 		if (n->queued[j->tier] == j)
 			n->queued[j->tier] = NULL;
+		kvc_wake_all_locked(k, &n->sync_waiters, 0); /* an fsync asks anew */
 		n->holds--;
 		kvc_node_settle_locked(k, n);
 	}

@@ -80,6 +80,7 @@ struct kvc_tier_state {
 	pthread_cond_t trim_cond;
 	bool has_trimmer, trimming;
 	bool jammed;      /* a whole walk found nothing to drop */
+	bool starved;     /* and copies that found no room wait for long: they are told of some */
 	uint64_t leaving; /* bytes of frames that are trash and not removed yet */
 	/* bytes of those that wait for a sync, and what is free above high= */
 	uint64_t unsynced, spare;

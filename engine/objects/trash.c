@@ -106,9 +106,10 @@ static void remove_run(struct kvc *k, struct kvc_job *j)
 	}
 	kvc_lock(k);
 	kvc_tier_result_locked(k, j->tier, j->where.at, err);
-	if (k->tier[j->tier].full) /* there is room where there was none */
+	/* there is room where there was none */
+	if (k->tier[j->tier].full || k->tier[j->tier].starved)
 		kvc_tier_retry_locked(k, j->tier);
-	k->tier[j->tier].full = false;
+	k->tier[j->tier].full = k->tier[j->tier].starved = false;
 	/* what was refused while this was on its way says nothing of pieces: it is tried again */
 	k->tier[j->tier].refused = k->tier[j->tier].refused_until_ns = 0;
 	k->tier[j->tier].leaving -= kvc_min(k->tier[j->tier].leaving, j->where.len);

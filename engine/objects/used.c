@@ -42,8 +42,10 @@ static void begin(struct kvc *k, struct kvc_client *u, unsigned class)
 	for (int i = 0; i < KVC_CACHES; i++) {
 		struct kvc_keep *keep = kvc_kept_of_locked(k, (enum kvc_cache)i, class);
 
-		if (keep)
-			kvc_keep_begin(keep, &u->request[i]);
+		if (!keep)
+			continue;
+		kvc_keep_begin(keep, &u->request[i]);
+		u->request[i].loose = u->loose;
 	}
 	u->class = class;
 	u->serial = ++k->used->serial;
@@ -73,6 +75,8 @@ static void end(struct kvc *k, struct kvc_client *u)
 				kvc_chunk_stamp_locked(k, c);
 			if (c)
 				kvc_chunk_dirty_locked(k, c);
+			if (c && !j && r == one)
+				kvc_ancestors_of_locked(k, c);
 		}
 	}
 	u->serial = 0;
@@ -112,9 +116,11 @@ static bool place(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c, bool
 {
 	struct kvc_seen seen = { .parent = c->parent & ~KVC_TOLD };
 
+	u->loose = false;
 	if (!kvc_kept_learns(k, c->policy) || (!k->used->order && kvc_order_open(&k->used->order)))
 		return !seen.parent || seen.parent != u->noted;
 	kvc_order_see(k->used->order, u->id, c->id, ns, !made || c->parent, seen.parent, &seen);
+	u->loose = seen.unsure;
 	if (seen.parent != c->parent && !(c->parent & KVC_TOLD)) {
 		c->parent = seen.parent;
 		c->known = false; /* write it with the next commit */

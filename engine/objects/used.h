@@ -14,6 +14,7 @@
 #ifndef KVC_USED_H
 #define KVC_USED_H
 
+#include "ancestors.h"
 #include "kept.h"
 #include "record.h"
 
@@ -28,6 +29,7 @@ struct kvc_client {
 	unsigned n;              /* chunks of it */
 	struct kvc_chunk *fresh; /* made by it; kept by c->inflight */
 	uint64_t made_ns;
+	bool loose;    /* what follows what in its request is not known */
 	bool recorded; /* that it made it */
 	bool ahead;    /* it asks for what will be used: that is none yet, for who records */
 	struct kvc_request request[KVC_CACHES];
@@ -36,6 +38,7 @@ struct kvc_client {
 struct kvc_used {
 	struct kvc_client client[KVC_CLIENTS];
 	struct kvc_order *order; /* NULL: nothing was learned yet */
+	struct kvc_ancestors ancestors;
 	uint64_t serial;
 	uint32_t leases;           /* clients made for them */
 	struct kvc_record *record; /* NULL: nobody reads it */

@@ -167,8 +167,7 @@ static void put(struct kvc_chain *c, uint32_t i, uint32_t slot)
 	c->at[slot] = i;
 }
 
-/* Does one go before another? Of equals the lower id: not by where they happen to lie. */
-static bool before(const struct kvc_chain *c, uint32_t a, uint32_t b)
+bool kvc_chain_before(const struct kvc_chain *c, uint32_t a, uint32_t b)
 {
 	return c->key[a] < c->key[b] || (c->key[a] == c->key[b] && c->id[a] < c->id[b]);
 }
@@ -179,13 +178,13 @@ static void sift(struct kvc_chain *c, uint32_t i)
 
 	if (!c->key)
 		return;
-	while (i && before(c, slot, c->leaf[(i - 1) / 2])) {
+	while (i && kvc_chain_before(c, slot, c->leaf[(i - 1) / 2])) {
 		put(c, i, c->leaf[(i - 1) / 2]);
 		i = (i - 1) / 2;
 	}
 	for (uint32_t k; (k = 2 * i + 1) < c->nleaf; i = k) {
-		k += k + 1 < c->nleaf && before(c, c->leaf[k + 1], c->leaf[k]);
-		if (!before(c, c->leaf[k], slot))
+		k += k + 1 < c->nleaf && kvc_chain_before(c, c->leaf[k + 1], c->leaf[k]);
+		if (!kvc_chain_before(c, c->leaf[k], slot))
 			break;
 		put(c, i, c->leaf[k]);
 	}
@@ -261,10 +260,12 @@ static void unfollow(struct kvc_chain *c, uint32_t slot)
 	}
 	if (--c->at[parent] != KVC_CHAIN_INNER)
 		return;
-	if (c->id[parent])
+	if (c->id[parent]) {
 		leaf_add(c, parent);
-	else
+	} else {
+		c->ngone--;
 		give_back(c, parent);
+	}
 }
 
 uint32_t kvc_chain_add(struct kvc_chain *c, uint64_t id, uint32_t parent, double key)
@@ -346,6 +347,8 @@ void kvc_chain_del(struct kvc_chain *c, uint32_t slot)
 	c->n--;
 	if (leaf)
 		give_back(c, slot);
+	else
+		c->ngone++;
 }
 
 uint32_t kvc_chain_leaf_under(const struct kvc_chain *c, uint32_t slot)

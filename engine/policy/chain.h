@@ -38,6 +38,7 @@ struct kvc_chain {
 	/* slots there are, were ever in use; the first free one */
 	uint32_t room, used, free;
 	uint32_t n;                     /* chunks */
+	uint32_t ngone;                 /* slots of those that went before what follows them */
 	uint32_t *head, buckets, level; /* the hash, by linear hashing */
 	uint32_t head_room;
 	uint32_t *leaf, nleaf, leaf_room;
@@ -58,6 +59,12 @@ void kvc_chain_column(struct kvc_chain *c, void *v, uint32_t bytes);
 
 /* The slot, or KVC_NO_SLOT. */
 uint32_t kvc_chain_find(const struct kvc_chain *c, uint64_t id);
+/* The same, by who knows where it was, if it was here. */
+static inline uint32_t kvc_chain_look(const struct kvc_chain *c, uint64_t id, uint32_t slot)
+{
+	return slot < c->used && c->id[slot] == id ? slot : kvc_chain_find(c, id);
+}
+
 /*
  * Adds a chunk that is not here, after `parent` (a slot, or KVC_NO_SLOT): its slot, whose elements
  * in the columns are zero; or KVC_NO_SLOT: out of memory. With an order its key is `key`.
@@ -74,6 +81,10 @@ void kvc_chain_follow(struct kvc_chain *c, uint32_t slot, uint32_t parent);
 bool kvc_chain_is_under(const struct kvc_chain *c, uint32_t slot, uint32_t above);
 /* It is no leaf for now, or may be one again. What it follows is none in any case. */
 void kvc_chain_aside(struct kvc_chain *c, uint32_t slot, bool aside);
+/*
+ * Of two leaves with keys, does one go before the other? Of equals the lower id, wherever they lie.
+ */
+bool kvc_chain_before(const struct kvc_chain *c, uint32_t slot, uint32_t other);
 /* Its key is another now. */
 void kvc_chain_order(struct kvc_chain *c, uint32_t slot, double key);
 
@@ -85,7 +96,7 @@ static inline bool kvc_chain_is_leaf(const struct kvc_chain *c, uint32_t slot)
 /* Did what it follows go before it? */
 static inline bool kvc_chain_is_orphan(const struct kvc_chain *c, uint32_t slot)
 {
-	return c->parent[slot] != KVC_NO_SLOT && !c->id[c->parent[slot]];
+	return c->ngone && c->parent[slot] != KVC_NO_SLOT && !c->id[c->parent[slot]];
 }
 
 /*

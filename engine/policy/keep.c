@@ -80,6 +80,7 @@ bool kvc_keep_touch(struct kvc_keep *k, struct kvc_request *r, uint64_t id)
 {
 	uint32_t slot = kvc_chain_find(&k->chain, id);
 
+	k->missed = slot == KVC_NO_SLOT ? id : 0;
 	touch_at(k, r, id, slot);
 	return slot != KVC_NO_SLOT;
 }
@@ -101,10 +102,12 @@ void kvc_request_free(struct kvc_request *r)
 int kvc_keep_add(struct kvc_keep *k, struct kvc_request *r, uint64_t id, uint64_t parent,
 		 uint64_t bytes)
 {
-	uint32_t up = parent ? kvc_chain_find(&k->chain, parent) : KVC_NO_SLOT, slot;
+	uint32_t before = r && r->n > 1 ? r->touched[r->n - 2].slot : KVC_NO_SLOT;
+	uint32_t up = parent ? kvc_chain_look(&k->chain, parent, before) : KVC_NO_SLOT, slot;
 
-	if (kvc_chain_find(&k->chain, id) != KVC_NO_SLOT)
+	if (k->missed != id && kvc_chain_find(&k->chain, id) != KVC_NO_SLOT)
 		return -EEXIST;
+	k->missed = 0;
 	slot = kvc_chain_add(&k->chain, id, up, k->ops->key ? k->ops->key(k, up, bytes) : 0);
 	if (slot == KVC_NO_SLOT)
 		return -ENOMEM;
@@ -173,6 +176,7 @@ int kvc_keep_restore(struct kvc_keep *k, uint64_t id, uint64_t parent, uint64_t 
 
 	if (kvc_chain_find(&k->chain, id) != KVC_NO_SLOT)
 		return -EEXIST;
+	k->missed = 0;
 	slot = kvc_chain_add(&k->chain, id, up, 0);
 	if (slot == KVC_NO_SLOT)
 		return -ENOMEM;
@@ -254,7 +258,7 @@ void kvc_keep_aside(struct kvc_keep *k, uint64_t id, bool aside)
 
 void kvc_keep_del(struct kvc_keep *k, uint64_t id, bool evicted)
 {
-	uint32_t slot = kvc_chain_find(&k->chain, id);
+	uint32_t slot = kvc_chain_look(&k->chain, id, k->victim);
 
 	if (slot == KVC_NO_SLOT)
 		return;
@@ -270,13 +274,15 @@ uint64_t kvc_keep_victim(struct kvc_keep *k)
 	for (uint32_t i = 0; slot == KVC_NO_SLOT && i < k->chain.nleaf; i++)
 		if (!kvc_keep_busy(k, k->chain.leaf[i]))
 			slot = k->chain.leaf[i];
+	k->victim = slot;
 	return slot == KVC_NO_SLOT ? 0 : k->chain.id[slot];
 }
 
 bool kvc_keep_wants(struct kvc_keep *k, const struct kvc_request *r, uint64_t bytes,
 		    uint64_t victim)
 {
-	return !k->ops->wants || k->ops->wants(k, r, bytes, kvc_chain_find(&k->chain, victim));
+	return !k->ops->wants ||
+	       k->ops->wants(k, r, bytes, kvc_chain_look(&k->chain, victim, k->victim));
 }
 
 uint64_t kvc_keep_chunks(const struct kvc_keep *k)

@@ -31,6 +31,7 @@ struct kvc_keep_conf {
 struct kvc_touched {
 	uint64_t id;
 	uint32_t slot;                  /* where it was, or was put */
+	uint32_t shadow[2];             /* the same, of each shadow (prefix.c) */
 	uint8_t count, gap, kids, mean; /* see prefix.c */
 	bool known;
 };
@@ -40,11 +41,14 @@ struct kvc_request {
 	struct kvc_list link;
 	struct kvc_touched *touched; /* in the order of the prefix */
 	uint32_t n, room;
+	/* the caller's, once it has begun: what follows what in it is not known */
+	bool loose;
 	/* the policy's, as far as it has gone */
 	uint32_t fresh;           /* not known before */
 	uint8_t deepest, follows; /* uses of the deepest known, and the class of its gap */
 	bool continues;
 	uint64_t sampled[2]; /* of each shadow (prefix.c): the last chunk that it looks at, */
+	uint32_t at[2];      /* its slot, if it is there, */
 	bool broken[2];      /* has it missed, */
 	uint32_t hits[2];    /* or what did it hit */
 };

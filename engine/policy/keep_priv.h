@@ -43,6 +43,8 @@ struct kvc_keep {
 	struct kvc_chain chain;
 	struct kvc_list requests; /* under way, the oldest first */
 	uint32_t now;             /* the number of the newest */
+	uint32_t victim;          /* the slot of the last one */
+	uint64_t missed;          /* the chunk that was asked for last, where it is not here */
 	uint64_t chance;
 	void *own;
 };

@@ -377,9 +377,11 @@ static void make_row(struct kvc_learn *l, uint8_t gap)
 		hull[n++] = KVC_AGES;
 		for (int b = KVC_AGES - 1; b >= 0; b--) {
 #define SLOPE(to) ((used[to] - used[b]) / (held[to] - held[b]))
-			while (n > 1 && SLOPE(hull[n - 2]) >= SLOPE(hull[n - 1]))
-				n--;
-			row[b] = (float)SLOPE(hull[n - 1]);
+			double best = SLOPE(hull[n - 1]), next;
+
+			for (; n > 1 && (next = SLOPE(hull[n - 2])) >= best; n--)
+				best = next;
+			row[b] = (float)best;
 #undef SLOPE
 			hull[n++] = b;
 		}

@@ -10,14 +10,30 @@
  * between two creates is of one burst.
  *
  * The first of a burst, whatever was said of it, is in doubt until it is opened: who opens it from
- * the beginning of the prompt has just opened what it follows. Doubts are in a table by hash, where
- * a newer one takes the place of another.
+ * the beginning of the prompt has just opened what it follows.
+ *
+ * All that is only so where a client works on one prompt at a time. One that serves several in
+ * turns makes chunks of one after those of another, and nothing shows where; so what was said of a
+ * chunk when it was made is judged when it is opened again. It was right if its client has just
+ * opened that. It was wrong if it has not, and has just opened what it used shortly before it made
+ * the chunk. A client of which too much was wrong, or that opens several prompts in turns, is not
+ * trusted: of what it makes nothing is said, and what it opens keeps its parent only where that was
+ * opened just before, until what would have been said was right for long.
+ *
+ * Notes of chunks are in a table by hash, where a newer one takes the place of another.
  */
 #include "order.h"
 
 #define CLIENTS 256
 #define BUCKETS 512
-#define DOUBTS 8192
+#define NOTES 32768
+#define RECENT 64    /* uses of a client that count as just before */
+#define BATCH 1024u  /* uses from what is opened of several prompts to what is made of them */
+#define JUDGED 256.f /* chunks that the share of wrong ones is of, about */
+#define WRONG_MOST (1 / 64.f) /* then it is not trusted, until */
+#define WRONG_FEW (1 / 256.f)
+#define TURNS_MOST (1 / 16.f) /* the same, of turns */
+#define TURNS_FEW (1 / 64.f)
 #define NONE UINT16_MAX
 #define FAR 4
 #define USUAL_FIRST_NS 25000000ull
@@ -26,6 +42,12 @@
 #define FORGETS 128.f  /* bursts, after which the longest counts for a third of itself */
 #define STEP_LEAST 4.f /* chunks that are computed at a time, at least */
 
+struct recent {
+	uint64_t id;
+	uint32_t before; /* the client's count of uses at the use of it before; 0: not known */
+	bool opened;
+};
+
 struct client {
 	struct kvc_list silent;
 	uint32_t client;
@@ -33,11 +55,19 @@ struct client {
 	bool made;      /* the last chunk was new */
 	uint32_t burst; /* chunks of it so far */
 	float longest;  /* burst, lately */
+	float wrong;    /* share of what was said of chunks that it made, lately; */
+	float turns;    /* of what it opened, of what went on with another than the last; */
+	bool unsure;    /* so that no more is said */
 	uint64_t last, parent, ns, usual_ns;
+	uint32_t uses;
+	struct recent recent[RECENT]; /* use n is at n % RECENT */
 };
 
-struct doubt {
-	uint64_t id, before; /* what was used before it when it was made */
+struct note {
+	uint64_t id, guess;   /* what it was used after when it was made; 0: that was judged */
+	uint32_t client, use; /* who used it last, and the client's count of uses then */
+	bool doubt;           /* the first of a burst, and not used since */
+	bool said;            /* to follow that */
 };
 
 struct kvc_order {
@@ -45,7 +75,7 @@ struct kvc_order {
 	uint16_t bucket[BUCKETS];
 	unsigned used;
 	struct kvc_list silent; /* the one that was silent longest first */
-	struct doubt doubt[DOUBTS];
+	struct note note[NOTES];
 };
 
 int kvc_order_open(struct kvc_order **out)
@@ -103,9 +133,9 @@ static struct client *find(struct kvc_order *o, uint32_t client)
 	return c;
 }
 
-static struct doubt *doubt_of(struct kvc_order *o, uint64_t id)
+static struct note *note_of(struct kvc_order *o, uint64_t id)
 {
-	return &o->doubt[(id * 0x9e3779b97f4a7c15u >> 40) % DOUBTS];
+	return &o->note[(id * 0x9e3779b97f4a7c15u >> 40) % NOTES];
 }
 
 static void burst_over(struct client *c)
@@ -130,29 +160,74 @@ static bool is_of_prompt(struct client *c, uint64_t gap)
 }
 
 /* What it follows. */
-static uint64_t create(struct kvc_order *o, struct client *c, uint64_t id, uint64_t gap)
+static uint64_t create(struct client *c, struct note *n, uint64_t gap)
 {
-	struct doubt *d = doubt_of(o, id);
 	bool near = c->last && gap <= KVC_ORDER_COMPUTE_NS;
 	bool goes_on = c->made ? is_of_prompt(c, gap) : near;
 
-	if (++c->burst == 1 && near)
-		*d = (struct doubt){ id, c->last };
-	else if (d->id == id)
-		d->id = 0;
-	return goes_on ? c->last : 0;
+	n->doubt = ++c->burst == 1 && near;
+	n->said = goes_on;
+	n->guess = n->doubt || goes_on ? c->last : 0;
+	return goes_on && !c->unsure ? c->last : 0;
 }
 
-static uint64_t open_(struct kvc_order *o, struct client *c, uint64_t id, uint64_t known_parent)
+static const struct recent *recent_of(const struct client *c, uint64_t id)
 {
-	struct doubt *d = doubt_of(o, id);
+	for (uint32_t i = 0; i < RECENT; i++)
+		if (c->recent[i].id == id)
+			return &c->recent[i];
+	return NULL;
+}
+
+/* Was this one also used shortly before the last use of the other? */
+static bool came_before(const struct recent *r, uint32_t use, uint32_t most)
+{
+	return use && r->before && use > r->before && use - r->before <= most;
+}
+
+static void count(struct client *c, float *share, bool one)
+{
+	*share += ((float)one - *share) / JUDGED;
+	c->unsure = c->unsure ? c->wrong > WRONG_FEW || c->turns > TURNS_FEW
+			      : c->wrong > WRONG_MOST || c->turns > TURNS_MOST;
+}
+
+/* Was what was said right? Where the client's uses show it. */
+static void judge(struct client *c, uint64_t guess, uint32_t use)
+{
+	bool right = guess == c->last || recent_of(c, guess);
+	bool wrong = came_before(&c->recent[c->uses % RECENT], use, BATCH);
+
+	for (uint32_t i = 0; i < RECENT && !right && !wrong; i++)
+		wrong = came_before(&c->recent[i], use, RECENT);
+	if (right || wrong)
+		count(c, &c->wrong, !right);
+}
+
+static uint64_t open_(struct client *c, struct note *n, uint64_t known, uint32_t use)
+{
+	const struct recent *r = &c->recent[c->uses % RECENT];
+	const struct recent *before;
+	uint64_t guess = n->guess;
+	bool doubt = n->doubt;
 
 	if (c->made)
 		burst_over(c);
-	if (d->id != id)
-		return known_parent;
-	d->id = 0;
-	return d->before == c->last ? c->last : 0;
+	n->doubt = false;
+	if (guess && n->said && use)
+		judge(c, guess, use);
+	n->guess = 0;
+	if (doubt)
+		return guess == c->last ? c->last : 0;
+	before = known ? recent_of(c, known) : NULL;
+	/* does it go on with what it left for another? */
+	if (before && before->opened)
+		count(c, &c->turns, known != c->last);
+	if (before)
+		return known;
+	if (!known || c->unsure)
+		return 0;
+	return came_before(r, use, BATCH) ? r->id : known;
 }
 
 void kvc_order_see(struct kvc_order *o, uint32_t client, uint64_t id, uint64_t now_ns, bool known,
@@ -161,19 +236,27 @@ void kvc_order_see(struct kvc_order *o, uint32_t client, uint64_t id, uint64_t n
 	struct client *c = find(o, client);
 	uint64_t gap = now_ns > c->ns ? now_ns - c->ns : 0;
 	bool paused = !c->last || gap > KVC_ORDER_PAUSE_NS;
+	struct note *n = note_of(o, id);
+	uint32_t use = n->id == id && n->client == client ? n->use : 0;
 
 	c->ns = now_ns;
 	if (id == c->last) {
-		*out = (struct kvc_seen){ c->parent, paused };
+		*out = (struct kvc_seen){ c->parent, paused, c->unsure };
 		return;
 	}
+	if (n->id != id)
+		*n = (struct note){ .id = id };
 	if (known) {
-		out->parent = open_(o, c, id, known_parent);
+		out->parent = open_(c, n, known_parent, use);
 		out->begins = paused || out->parent != c->last;
 	} else {
-		out->parent = create(o, c, id, gap);
+		out->parent = create(c, n, gap);
 		out->begins = !out->parent;
 	}
+	out->unsure = c->unsure;
+	n->client = client;
+	n->use = ++c->uses;
+	c->recent[n->use % RECENT] = (struct recent){ id, use, known };
 	c->made = !known;
 	c->last = id;
 	c->parent = out->parent;

@@ -3,8 +3,8 @@
  * Which chunk follows which, learned from the order in which clients use them. An engine opens what
  * it finds of a prompt from its beginning on, computes the rest and creates that in order: so a new
  * chunk follows what its client used just before, unless it seems to begin another prompt. What is
- * once known of a chunk is the caller's to keep; this remembers what each client did last, and
- * which answers were in doubt. It has no lock, and each call takes the same short time.
+ * once known of a chunk is the caller's to keep; this remembers what each client did last, and what
+ * it was told, to see if that was right. It has no lock, and each call takes the same short time.
  */
 #ifndef KVC_ORDER_H
 #define KVC_ORDER_H
@@ -20,6 +20,7 @@ struct kvc_order;
 struct kvc_seen {
 	uint64_t parent; /* what it follows; 0: nothing that is known */
 	bool begins;     /* with it a request of this client begins */
+	bool unsure;     /* of this client's chunks nobody knows what they follow */
 };
 
 /* 0 or -ENOMEM. */

@@ -11,7 +11,9 @@
  * The guard: two shadows, small caches of one in `sample` of the ids and as much smaller, of which
  * one evicts by the index and the other the leaf that was used longest ago. The real one does as
  * the index says until that shadow falls behind the other by BEHIND of what it could gain or lose,
- * and comes back when it leads.
+ * and comes back when it leads. What they would hit is counted by requests, so it says nothing
+ * where nobody knows which chunk is of which prompt (a request is `loose`): where more than a few
+ * are, the oldest goes, as with lru.
  *
  * Sizes: `sample`, and how many ghosts there are, go by how many chunks fit; at ten million a chunk
  * has 46 bytes, all in all.
@@ -23,8 +25,10 @@
 #include <string.h>
 
 #define DRAWN 64
+#define DRAWN_OLD 1024 /* for the oldest: a look at one takes less */
 #define BEHIND .03f
-#define MEMORY 1000. /* requests that the guard looks back */
+#define MEMORY 1000.    /* requests that the guard looks back */
+#define LOOSE_MOST .125 /* of the chunks asked for */
 #define GHOSTS_LEAST 65536u
 #define GHOSTS_MOST (1u << 20) /* or half as many as there are chunks */
 #define SAMPLE_FROM 2048u      /* chunks in a shadow, at least, before ids are left out */
@@ -36,20 +40,29 @@ static uint32_t age_of(uint32_t now, uint32_t last)
 	return (int32_t)(now - last) > 0 ? now - last : 1;
 }
 
-/* Of a chunk of `chain`, which is ours or a shadow's. */
-static float index_of(const struct kvc_keep *k, const struct kvc_chain *c, const struct worth *w,
-		      uint32_t slot)
+/* Of a chunk of `c`, which is ours or a shadow's. */
+static inline float index_of(const struct kvc_keep *k, const struct kvc_chain *c,
+			     const struct worth *w, uint32_t slot)
 {
 	const struct prefix *p = k->own;
-	float x = kvc_index_of(p->index, w->gap[slot], w->score[slot],
-			       age_of(k->now, c->last[slot]));
 
-	return c == &k->chain ? x * p->per_size[p->size[slot]] : x;
+	return kvc_index_of(p->index, w[slot].gap, w[slot].score, age_of(k->now, c->last[slot])) *
+	       p->per_size[w[slot].size];
 }
 
-/* Of leaves drawn at random the one that goes. */
-static uint32_t pick(struct kvc_keep *k, const struct kvc_chain *c, const struct worth *w,
-		     bool by_use)
+/* Does one go rather than another, whose index is the same? */
+static bool is_older(const struct kvc_chain *c, uint32_t slot, uint32_t than)
+{
+	/* that of equals the id says who goes is for nothing but to be the same anywhere */
+	return c->last[slot] < c->last[than] ||
+	       (c->last[slot] == c->last[than] && c->id[slot] < c->id[than]);
+}
+
+/* Of leaves drawn at random the one that goes. Inlined, for each of those who call it. */
+static inline __attribute__((always_inline)) uint32_t pick(struct kvc_keep *k,
+							   const struct kvc_chain *c,
+							   const struct worth *w, bool shadow,
+							   bool by_use)
 {
 	uint32_t n = (uint32_t)kvc_min(DRAWN, c->nleaf), drawn[DRAWN], best = KVC_NO_SLOT;
 	float least = 0;
@@ -57,24 +70,20 @@ static uint32_t pick(struct kvc_keep *k, const struct kvc_chain *c, const struct
 	for (uint32_t i = 0; i < n; i++) {
 		drawn[i] = c->leaf[n < c->nleaf ? kvc_keep_draw(k, c->nleaf) : i];
 		__builtin_prefetch(&c->last[drawn[i]]);
-		__builtin_prefetch(&w->score[drawn[i]]);
+		__builtin_prefetch(&w[drawn[i]]);
 	}
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t slot = drawn[i];
 		float x;
 
-		if (c == &k->chain ? kvc_keep_busy(k, slot) : c->last[slot] == k->now)
+		if (shadow ? c->last[slot] == k->now : kvc_keep_busy(k, slot))
 			continue;
-		if (c == &k->chain && kvc_chain_is_orphan(c, slot))
+		if (!shadow && kvc_chain_is_orphan(c, slot))
 			x = -INFINITY;
 		else
 			x = by_use ? -(float)age_of(k->now, c->last[slot])
 				   : index_of(k, c, w, slot);
-		/* that of equals the id says who goes is for nothing but to be the same anywhere */
-		if (best == KVC_NO_SLOT || x < least ||
-		    (x == least &&
-		     (c->last[slot] < c->last[best] ||
-		      (c->last[slot] == c->last[best] && c->id[slot] < c->id[best])))) {
+		if (best == KVC_NO_SLOT || x < least || (x == least && is_older(c, slot, best))) {
 			best = slot;
 			least = x;
 		}
@@ -82,12 +91,38 @@ static uint32_t pick(struct kvc_keep *k, const struct kvc_chain *c, const struct
 	return best;
 }
 
+/* Is too little known of what follows what? */
+static bool is_loose(const struct prefix *p)
+{
+	return p->loose > p->asked * LOOSE_MOST;
+}
+
+/*
+ * The one that was used longest ago, nearly: of chunks that are no chains such a one as `pick`
+ * finds takes a piece out of many prompts, each of which then is worth little.
+ */
+static uint32_t oldest(struct kvc_keep *k)
+{
+	struct prefix *p = k->own;
+	const struct kvc_chain *c = &k->chain;
+	uint32_t slot;
+
+	for (uint32_t i = 0; i < DRAWN_OLD; i++)
+		kvc_oldest_offer(&p->oldest, c, c->leaf[kvc_keep_draw(k, c->nleaf)]);
+	while ((slot = kvc_oldest_take(&p->oldest, c)) != KVC_NO_SLOT && kvc_keep_busy(k, slot))
+		;
+	return slot;
+}
+
 static uint32_t victim(struct kvc_keep *k)
 {
 	struct prefix *p = k->own;
 
 	p->fits = k->chain.n;
-	return pick(k, &k->chain, &p->worth, p->by_use);
+	if (is_loose(p))
+		return oldest(k);
+	return p->by_use ? pick(k, &k->chain, p->worth, false, true)
+			 : pick(k, &k->chain, p->worth, false, false);
 }
 
 /* Facts */
@@ -108,12 +143,17 @@ static struct kvc_facts facts_of(const struct kvc_request *r, const struct kvc_t
 	};
 }
 
-/* Before the request has ended: as if it went on. */
-static uint8_t score_now(const struct prefix *p, const struct kvc_request *r)
+/* Of what was touched last, before the request has ended: as if it went on. */
+static uint8_t score_now(struct prefix *p, const struct kvc_request *r)
 {
-	struct kvc_facts f = facts_of(r, &r->touched[r->n - 1], r->n, 1);
+	if (p->scored_nr != r->nr || p->scored_n != r->n) {
+		struct kvc_facts f = facts_of(r, &r->touched[r->n - 1], r->n, 1);
 
-	return kvc_learn_score(p->learn, &f);
+		p->scored = kvc_learn_score(p->learn, &f);
+		p->scored_nr = r->nr;
+		p->scored_n = r->n;
+	}
+	return p->scored;
 }
 
 static uint8_t mean_of(uint8_t mean, uint32_t gap)
@@ -130,11 +170,12 @@ static void shadow_touch(struct kvc_keep *k, struct kvc_request *r, unsigned i)
 {
 	struct prefix *p = k->own;
 	struct shadow *s = &p->shadow[i];
-	const struct kvc_touched *t = &r->touched[r->n - 1];
+	struct kvc_touched *t = &r->touched[r->n - 1];
 	uint64_t before = r->sampled[i];
-	uint32_t slot = kvc_chain_find(&s->chain, t->id), up = KVC_NO_SLOT, v;
+	uint32_t slot = kvc_chain_find(&s->chain, t->id), up = r->at[i], v;
 
 	r->sampled[i] = t->id;
+	r->at[i] = t->shadow[i] = slot;
 	if (slot != KVC_NO_SLOT) {
 		r->hits[i] += r->broken[i] ? 0 : p->sample;
 		s->chain.last[slot] = r->nr;
@@ -143,23 +184,25 @@ static void shadow_touch(struct kvc_keep *k, struct kvc_request *r, unsigned i)
 		return;
 	}
 	r->broken[i] = true;
-	if (before && (up = kvc_chain_find(&s->chain, before)) == KVC_NO_SLOT)
+	up = before ? kvc_chain_look(&s->chain, before, up) : KVC_NO_SLOT;
+	if (before && up == KVC_NO_SLOT)
 		return;
 	while (s->chain.n && s->chain.n >= p->fits / p->sample) {
-		v = i ? s->chain.leaf[0] : pick(k, &s->chain, &s->worth, false);
+		v = i ? s->chain.leaf[0] : pick(k, &s->chain, s->worth, true, false);
 		if (v == KVC_NO_SLOT || s->chain.last[v] == r->nr)
 			return;
 		if (!i && kvc_index_of(p->index, t->gap, score_now(p, r), 1) <
-				  index_of(k, &s->chain, &s->worth, v))
+				  index_of(k, &s->chain, s->worth, v))
 			return;
 		kvc_chain_del(&s->chain, v);
 	}
 	slot = kvc_chain_add(&s->chain, t->id, up, i ? ++p->uses : 0);
 	if (slot == KVC_NO_SLOT)
 		return;
+	r->at[i] = t->shadow[i] = slot;
 	s->chain.last[slot] = r->nr;
-	s->worth.score[slot] = score_now(p, r);
-	s->worth.gap[slot] = t->gap;
+	s->worth[slot].score = score_now(p, r);
+	s->worth[slot].gap = t->gap;
 }
 
 static bool in_shadow(const struct prefix *p, uint64_t id)
@@ -175,6 +218,7 @@ static void guard(struct prefix *p, const struct kvc_request *r)
 	for (unsigned i = 0; i < SHADOWS; i++)
 		p->shadow[i].hits = p->shadow[i].hits * keep + r->hits[i] / MEMORY;
 	p->asked = p->asked * keep + r->n / MEMORY;
+	p->loose = p->loose * keep + (r->loose ? r->n / MEMORY : 0);
 	by_index = p->shadow[p->by_use].hits;
 	lead = p->shadow[!p->by_use].hits - by_index;
 	risk = fmin(by_index, p->asked - by_index);
@@ -190,15 +234,16 @@ static void begin(struct kvc_keep *k)
 {
 	struct prefix *p = k->own;
 
+	p->scored_nr = 0;
 	kvc_learn_advance(p->learn, k->now);
 }
 
-static void remember(struct prefix *p, uint64_t id, uint32_t last, uint8_t count, uint8_t mean,
-		     uint8_t kids)
+/* g: of this id, as it was found; NULL: it was not looked for, or not found. */
+static void remember(struct prefix *p, struct kvc_ghost *g, uint64_t id, uint32_t last,
+		     uint8_t count, uint8_t mean, uint8_t kids)
 {
-	if (kvc_ghosts_take(&p->ghosts, id)) {
-		struct kvc_ghost *g = kvc_ghosts_put(&p->ghosts, id);
-
+	if (g || kvc_ghosts_take(&p->ghosts, id)) {
+		g = g ?: kvc_ghosts_put(&p->ghosts, id);
 		g->last = last;
 		g->count = count;
 		g->gap = mean;
@@ -210,14 +255,14 @@ static void touch(struct kvc_keep *k, struct kvc_request *r, uint32_t slot)
 {
 	struct prefix *p = k->own;
 	struct kvc_touched *t = &r->touched[r->n - 1];
-	const struct kvc_ghost *g = NULL;
+	struct kvc_ghost *g = NULL;
 	uint32_t last = 0;
 	uint8_t mean = NO_MEAN;
 
 	if (slot != KVC_NO_SLOT) {
 		t->known = true;
 		last = k->chain.last[slot];
-		t->count = p->count[slot];
+		t->count = p->worth[slot].count;
 		t->kids = p->kids[slot];
 		mean = p->mean[slot];
 	} else if (kvc_ghosts_take(&p->ghosts, t->id) && (g = kvc_ghosts_find(&p->ghosts, t->id))) {
@@ -229,6 +274,7 @@ static void touch(struct kvc_keep *k, struct kvc_request *r, uint32_t slot)
 	} else if (r->n > 1 && t[-1].slot != KVC_NO_SLOT && p->kids[t[-1].slot] < UINT8_MAX) {
 		p->kids[t[-1].slot]++;
 	}
+	p->scored_nr = 0;
 	t->count += t->count < UINT8_MAX;
 	kvc_learn_used(p->learn, t->id, k->now);
 	if (t->known) {
@@ -242,10 +288,10 @@ static void touch(struct kvc_keep *k, struct kvc_request *r, uint32_t slot)
 		r->fresh++;
 	}
 	if (slot != KVC_NO_SLOT) {
-		p->count[slot] = t->count;
+		p->worth[slot].count = t->count;
 		p->mean[slot] = mean;
 	} else {
-		remember(p, t->id, r->nr, t->count, mean, t->kids);
+		remember(p, g, t->id, r->nr, t->count, mean, t->kids);
 	}
 	t->mean = mean;
 	if (in_shadow(p, t->id))
@@ -262,12 +308,12 @@ static void add(struct kvc_keep *k, struct kvc_request *r, uint32_t slot, uint64
 		kvc_prefix_came(k, slot, bytes);
 		return;
 	}
-	p->size[slot] = kvc_prefix_size(bytes);
-	p->count[slot] = t->count;
+	p->worth[slot].size = kvc_prefix_size(bytes);
+	p->worth[slot].count = t->count;
 	p->mean[slot] = t->mean;
 	p->kids[slot] = t->kids;
-	p->worth.score[slot] = score_now(p, r);
-	p->worth.gap[slot] = t->gap;
+	p->worth[slot].score = score_now(p, r);
+	p->worth[slot].gap = t->gap;
 }
 
 static void del(struct kvc_keep *k, uint32_t slot, bool evicted)
@@ -275,8 +321,8 @@ static void del(struct kvc_keep *k, uint32_t slot, bool evicted)
 	struct prefix *p = k->own;
 
 	if (evicted)
-		remember(p, k->chain.id[slot], k->chain.last[slot], p->count[slot], p->mean[slot],
-			 p->kids[slot]);
+		remember(p, NULL, k->chain.id[slot], k->chain.last[slot], p->worth[slot].count,
+			 p->mean[slot], p->kids[slot]);
 }
 
 static bool wants(struct kvc_keep *k, const struct kvc_request *r, uint64_t bytes, uint32_t v)
@@ -284,11 +330,11 @@ static bool wants(struct kvc_keep *k, const struct kvc_request *r, uint64_t byte
 	struct prefix *p = k->own;
 	bool ok;
 
-	if (p->by_use || !r->n)
+	if (p->by_use || is_loose(p) || !r->n)
 		return true;
 	ok = kvc_index_of(p->index, r->touched[r->n - 1].gap, score_now(p, r), 1) *
 		     p->per_size[kvc_prefix_size(bytes)] >=
-	     index_of(k, &k->chain, &p->worth, v);
+	     index_of(k, &k->chain, p->worth, v);
 	p->refused += !ok;
 	return ok;
 }
@@ -317,7 +363,7 @@ static void fill_in(struct kvc_keep *k, struct kvc_request *r)
 		t->gap = from->gap;
 		t->mean = from->mean;
 		if (t->slot != KVC_NO_SLOT && k->chain.id[t->slot] == t->id) {
-			p->count[t->slot] = t->count;
+			p->worth[t->slot].count = t->count;
 			p->mean[t->slot] = t->mean;
 		}
 	}
@@ -328,8 +374,8 @@ static void judge(struct kvc_chain *c, struct worth *w, const struct kvc_touched
 {
 	if (slot == KVC_NO_SLOT || slot >= c->used || c->id[slot] != t->id)
 		return;
-	w->score[slot] = score;
-	w->gap[slot] = t->gap;
+	w[slot].score = score;
+	w[slot].gap = t->gap;
 }
 
 static void end(struct kvc_keep *k, struct kvc_request *r)
@@ -353,10 +399,10 @@ static void end(struct kvc_keep *k, struct kvc_request *r)
 			score = kvc_learn_score(p->learn, &f);
 		}
 		before = f;
-		judge(&k->chain, &p->worth, t, t->slot, score);
+		judge(&k->chain, p->worth, t, t->slot, score);
 		for (unsigned i = 0; i < SHADOWS && in_shadow(p, t->id); i++)
-			judge(&p->shadow[i].chain, &p->shadow[i].worth, t,
-			      kvc_chain_find(&p->shadow[i].chain, t->id), score);
+			judge(&p->shadow[i].chain, p->shadow[i].worth, t,
+			      kvc_chain_look(&p->shadow[i].chain, t->id, t->shadow[i]), score);
 	}
 	if (r->n)
 		kvc_learn_track(p->learn, r->touched[r->n - 1].id, &before, k->now, r->n - run);
@@ -375,12 +421,6 @@ static void close_(struct kvc_keep *k)
 	free(p);
 }
 
-static void columns(struct kvc_chain *c, struct worth *w)
-{
-	kvc_chain_column(c, &w->score, 1);
-	kvc_chain_column(c, &w->gap, 1);
-}
-
 static int open_(struct kvc_keep *k)
 {
 	struct prefix *p = calloc(1, sizeof *p);
@@ -397,17 +437,16 @@ static int open_(struct kvc_keep *k)
 		/* in steps: with a cache of another size, but not by much, they stay */
 		ghosts *= 2;
 	ghosts = kvc_max(ghosts, n / 2);
-	columns(&k->chain, &p->worth);
-	kvc_chain_column(&k->chain, &p->count, 1);
+	kvc_chain_column(&k->chain, &p->worth, sizeof *p->worth);
 	kvc_chain_column(&k->chain, &p->mean, 1);
 	kvc_chain_column(&k->chain, &p->kids, 1);
-	kvc_chain_column(&k->chain, &p->size, 1);
 	for (unsigned i = 0; i < SIZES; i++)
 		p->per_size[i] = exp2f(-(float)i / 8);
 	for (unsigned i = 0; i < SHADOWS && !err; i++) {
 		err = kvc_chain_init(&p->shadow[i].chain, i == 1, false);
 		if (!err)
-			columns(&p->shadow[i].chain, &p->shadow[i].worth);
+			kvc_chain_column(&p->shadow[i].chain, &p->shadow[i].worth,
+					 sizeof *p->shadow[i].worth);
 	}
 	p->learn = kvc_learn_new();
 	p->index = p->learn ? kvc_learn_index(p->learn) : NULL;
@@ -433,7 +472,8 @@ static void text(const struct kvc_keep *k, char *to, size_t room)
 	snprintf(to, room,
 		 "by %s\nshadow_hits_index %.4f\nshadow_hits_use %.4f\nswitches %llu\n"
 		 "refused %llu\n",
-		 p->by_use ? "use" : "index", p->asked > 0 ? p->shadow[0].hits / p->asked : 0,
+		 p->by_use || is_loose(p) ? "use" : "index",
+		 p->asked > 0 ? p->shadow[0].hits / p->asked : 0,
 		 p->asked > 0 ? p->shadow[1].hits / p->asked : 0, (unsigned long long)p->switches,
 		 (unsigned long long)p->refused);
 }

@@ -6,35 +6,42 @@
 #include "ghosts.h"
 #include "keep_priv.h"
 #include "learn.h"
+#include "oldest.h"
 
 #define SHADOWS 2
 #define NO_MEAN 255  /* used once */
 #define MEAN_STEPS 8 /* to a doubling of the gap */
 #define SIZES 256
 
-/* A chunk's own, in a shadow too. */
+/* What a chunk's index goes by, in one piece: 64 of them are looked at for a victim. */
 struct worth {
-	uint8_t *score, *gap;
+	uint8_t score, gap, size; /* of a shadow's all sizes are 0 */
+	uint8_t count;            /* uses; not in shadows */
 };
 
 struct shadow {
 	struct kvc_chain chain;
-	struct worth worth;
-	double hits; /* per request, lately */
+	struct worth *worth; /* by slot, as all columns */
+	double hits;         /* per request, lately */
 };
 
 struct prefix {
-	struct worth worth;
-	uint8_t *count, *mean, *kids, *size;
+	struct worth *worth;
+	uint8_t *mean, *kids;
 	struct kvc_learn *learn;
 	const struct kvc_index *index;
 	struct kvc_ghosts ghosts;
+	struct kvc_oldest oldest;
 	struct shadow shadow[SHADOWS]; /* by the index, and by the last use */
 	uint32_t sample;
 	uint64_t fits; /* chunks, as it turned out */
 	double asked;  /* chunks per request, lately */
+	double loose;  /* of these, in requests of which nobody knows what follows what */
 	double uses;   /* of chunks in shadows */
-	bool by_use;   /* the guard's choice */
+	bool by_use;   /* the guard's choice, where chains are known */
+	/* what score_now said last, and of which touch; 0: none since */
+	uint32_t scored_nr, scored_n;
+	uint8_t scored;
 	uint64_t switches, refused;
 	float per_size[SIZES];
 };

@@ -19,9 +19,9 @@
 uint64_t kvc_prefix_facts(const struct kvc_keep *k, uint32_t slot)
 {
 	const struct prefix *p = k->own;
-	uint8_t gap = p->mean[slot] == NO_MEAN ? p->worth.gap[slot] : p->mean[slot];
+	uint8_t gap = p->mean[slot] == NO_MEAN ? p->worth[slot].gap : p->mean[slot];
 
-	return KNOWN | (uint64_t)p->worth.score[slot] << 56 | (uint64_t)p->count[slot] << 48 |
+	return KNOWN | (uint64_t)p->worth[slot].score << 56 | (uint64_t)p->worth[slot].count << 48 |
 	       (uint64_t)p->kids[slot] << 40 | (uint64_t)gap << 32 | k->chain.last[slot];
 }
 
@@ -35,16 +35,16 @@ void kvc_prefix_came(struct kvc_keep *k, uint32_t slot, uint64_t bytes)
 	struct prefix *p = k->own;
 	const struct kvc_ghost *g = kvc_ghosts_find(&p->ghosts, k->chain.id[slot]);
 
-	p->size[slot] = kvc_prefix_size(bytes);
+	p->worth[slot].size = kvc_prefix_size(bytes);
 	if (g) {
-		p->count[slot] = g->count;
+		p->worth[slot].count = g->count;
 		p->mean[slot] = g->gap;
 		p->kids[slot] = g->kids;
-		p->worth.gap[slot] = g->gap == NO_MEAN ? 0
+		p->worth[slot].gap = g->gap == NO_MEAN ? 0
 						       : kvc_learn_gap((float)g->gap / MEAN_STEPS);
 		k->chain.last[slot] = g->last;
 	} else {
-		p->count[slot] = 1;
+		p->worth[slot].count = 1;
 		p->mean[slot] = NO_MEAN;
 	}
 }
@@ -58,12 +58,12 @@ void kvc_prefix_restore(struct kvc_keep *k, uint32_t slot, uint64_t bytes, uint6
 		kvc_prefix_came(k, slot, bytes);
 		return;
 	}
-	p->size[slot] = kvc_prefix_size(bytes);
-	p->count[slot] = count;
+	p->worth[slot].size = kvc_prefix_size(bytes);
+	p->worth[slot].count = count;
 	p->mean[slot] = count <= 1 ? NO_MEAN : (uint8_t)kvc_min(gap, NO_MEAN - 1);
-	p->worth.gap[slot] = count <= 1 ? (uint8_t)kvc_min(gap, KVC_GAPS - 1)
+	p->worth[slot].gap = count <= 1 ? (uint8_t)kvc_min(gap, KVC_GAPS - 1)
 					: kvc_learn_gap((float)p->mean[slot] / MEAN_STEPS);
-	p->worth.score[slot] = (uint8_t)kvc_min(facts >> 56 & 127, KVC_SCORES - 1);
+	p->worth[slot].score = (uint8_t)kvc_min(facts >> 56 & 127, KVC_SCORES - 1);
 	p->kids[slot] = (uint8_t)(facts >> 40);
 	k->chain.last[slot] = (uint32_t)facts;
 	/* where what was saved beside it is lost, requests are counted on from there */
@@ -81,8 +81,8 @@ static void save_one(const struct shadow *s, struct kvc_out *o, uint32_t slot, u
 	kvc_out_64(o, c->id[slot]);
 	kvc_out_32(o, up == KVC_NO_SLOT ? 0 : nr[up]);
 	kvc_out_32(o, c->last[slot]);
-	kvc_out_8(o, s->worth.score[slot]);
-	kvc_out_8(o, s->worth.gap[slot]);
+	kvc_out_8(o, s->worth[slot].score);
+	kvc_out_8(o, s->worth[slot].gap);
 	kvc_out_double(o, c->key ? c->key[slot] : 0);
 	nr[slot] = ++*n;
 }
@@ -141,8 +141,8 @@ static void load_shadow(struct shadow *s, struct kvc_in *in, bool fits)
 			break;
 		slots[i] = slot;
 		s->chain.last[slot] = last;
-		s->worth.score[slot] = score;
-		s->worth.gap[slot] = gap;
+		s->worth[slot].score = score;
+		s->worth[slot].gap = gap;
 	}
 	free(slots);
 }

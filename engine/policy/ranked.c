@@ -14,7 +14,8 @@
 
 /* chunks before it, whose attention costs as much as the rest of a chunk */
 #define COST_EQUAL 16.f
-#define AHEAD 64u /* leaves of the heap that are looked at, when the first are busy */
+#define AHEAD 4096u   /* leaves of the heap that are looked at, when the first are busy */
+#define HEAP_DEPTH 34 /* of as many as there are slots; one waits for each, and one more */
 /* Keys are doubles, and exact: uses below 2^13, of which the clock has 2^40. */
 #define USES_MOST 8191u
 #define PER_USE 0x1p40
@@ -47,15 +48,21 @@ static void close_(struct kvc_keep *k)
 static uint32_t victim(struct kvc_keep *k)
 {
 	const struct kvc_chain *c = &k->chain;
-	uint32_t best = KVC_NO_SLOT;
+	uint32_t best = KVC_NO_SLOT, at[HEAP_DEPTH] = { 0 }, n = c->nleaf ? 1 : 0;
 
-	for (uint32_t i = 0; i < c->nleaf && (i < AHEAD || best == KVC_NO_SLOT); i++) {
-		uint32_t slot = c->leaf[i];
+	/* down from a leaf that is busy, and from no other: what is below it goes after it */
+	for (uint32_t i = 0; n && (i < AHEAD || best == KVC_NO_SLOT); i++) {
+		uint32_t here = at[--n], slot = c->leaf[here];
 
-		if ((best == KVC_NO_SLOT || c->key[slot] < c->key[best]) && !kvc_keep_busy(k, slot))
+		if (best != KVC_NO_SLOT && !kvc_chain_before(c, slot, best))
+			continue;
+		if (!kvc_keep_busy(k, slot)) {
 			best = slot;
-		if (best == c->leaf[0])
-			break;
+			continue;
+		}
+		for (uint32_t below = 2 * here + 2; below > 2 * here; below--)
+			if (below < c->nleaf)
+				at[n++] = below;
 	}
 	return best;
 }

@@ -419,8 +419,3 @@ bool kvc_segment_in_use(struct kvc_pool *p, const struct kvc_segment *s, bool fo
 
 	return fd >= 0 && !leased(fd, for_writing ? F_RDLCK : F_WRLCK);
 }
-
-bool kvc_segment_shared(int fd)
-{
-	return !leased(fd, F_WRLCK);
-}

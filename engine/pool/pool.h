@@ -37,7 +37,5 @@ int kvc_segment_rename(struct kvc_pool *p, const struct kvc_segment *from,
 int kvc_segment_remove(struct kvc_pool *p, const struct kvc_segment *s);
 /* Whether anybody but the caller has it open or mapped: for writing, or at all. */
 bool kvc_segment_in_use(struct kvc_pool *p, const struct kvc_segment *s, bool for_writing);
-/* Has anybody else opened what fd, open for reading and writing, is of? */
-bool kvc_segment_shared(int fd);
 
 #endif

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""example_layers.py MOUNT: stores a chunk of a paged KV cache in a mount, a file a layer under the
-chunk's own key, gives its blocks to something else, and loads it again layer by layer: what a layer
-computes can begin while the next ones are still on their way. With torch where that is installed,
-else with memory of its own."""
+"""example_layers.py MOUNT: stores two chunks of a paged KV cache in a mount, a file a layer under
+each chunk's own key, and gives their blocks to something else as soon as a layer is out of them;
+asks how much of a longer prompt is cached, and loads that again layer by layer, both chunks at
+once: what a layer computes can begin while the next ones are still on their way. With torch where
+that is installed, else with memory of its own."""
 import asyncio
 import ctypes
 import math
@@ -11,7 +12,7 @@ import sys
 
 import kvcachefs
 
-LAYERS, BLOCKS, BLOCK_SIZE, HEADS, HEAD_SIZE = 8, 64, 16, 8, 64
+LAYERS, BLOCKS, BLOCK_SIZE, HEADS, HEAD_SIZE, CHUNK = 8, 64, 16, 8, 64, 256
 
 
 class Memory:
@@ -49,24 +50,43 @@ def make_cache():
     return kvcachefs.Paged(layers, "NL_X_TWO_NB_BS_NH_HS", block_size=BLOCK_SIZE, heads=HEADS)
 
 
+def wipe(cache, tokens, layer):
+    """The engine reuses the blocks."""
+    cache.scatter(tokens, bytes(cache.file_size(tokens, 1)), layer, 1)
+
+
 async def main(mount):
     cache = make_cache()
-    prompt = [i * 31 + 5 for i in range(256)]
-    key = kvcachefs.chunk_keys("lmcache-mp-blake3", prompt)[0]
-    # the chunk's blocks are anywhere in the cache
-    tokens = kvcachefs.Tokens(blocks=[(b * 23 + 7) % BLOCKS for b in range(256 // BLOCK_SIZE)])
-    items = kvcachefs.layerwise(cache, lambda layer: f"example/{key}/layer_{layer}", tokens)
-    before = cache.gather(tokens)
+    prompt = [i * 31 + 5 for i in range(3 * CHUNK)]
+    keys = kvcachefs.chunk_keys("lmcache-mp-blake3", prompt, block_tokens=CHUNK)
+    # the chunks' blocks are anywhere in the cache
+    blocks = [b * 23 % BLOCKS for b in range(2 * CHUNK // BLOCK_SIZE)]
+    chunks = [kvcachefs.Tokens(blocks=blocks[:len(blocks) // 2]),
+              kvcachefs.Tokens(blocks=blocks[len(blocks) // 2:])]
+    before = [cache.gather(tokens) for tokens in chunks]
 
-    await kvcachefs.store(mount, cache, items)
-    cache.scatter(tokens, bytes(len(before)))  # the engine reuses the blocks
+    def items(n):
+        return kvcachefs.layerwise(cache, lambda layer: f"example/{keys[n]}/layer_{layer}",
+                                   chunks[n])
 
-    async with kvcachefs.load(mount, cache, items) as load:
-        async for layer in load.layers():
-            print(f"layer {layer} is there")  # and its attention can be computed
-    same = cache.gather(tokens) == before
-    print(f"{LAYERS} layers of {len(prompt)} tokens stored under example/{key} and loaded again: "
-          f"{'the same' if same else 'DIFFERENT'}")
+    stores = [kvcachefs.store(mount, cache, items(n)) for n in range(2)]
+    for layer in range(LAYERS):
+        for tokens, store in zip(chunks, stores):
+            await store.layer(layer)
+            wipe(cache, tokens, layer)
+    await asyncio.gather(*stores)  # the files are there
+
+    cached = kvcachefs.prefix(mount, [f"example/{key}" for key in keys])
+    print(f"{cached} of {len(keys)} chunks are cached")
+    loads = [kvcachefs.load(mount, cache, items(n)) for n in range(cached)]
+    for layer in range(LAYERS):
+        for load in loads:
+            await load.layer(layer)
+        print(f"layer {layer} is there")  # and its attention can be computed
+    await asyncio.gather(*loads)
+    same = [cache.gather(tokens) for tokens in chunks] == before
+    print(f"{LAYERS} layers of {cached * CHUNK} tokens stored under example/{keys[0]} and "
+          f"{keys[1]} and loaded again: {'the same' if same else 'DIFFERENT'}")
     return not same
 
 

@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The driver's part: contexts, by cudaGetDriverEntryPointByVersion(). See cuda_runtime.h. */
+/*
+ * The driver's part: contexts, and streams that wait for a number in memory and write one, by
+ * cudaGetDriverEntryPointByVersion(). See cuda_runtime.h.
+ */
 #pragma once
+
+#include <stdint.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -11,6 +17,10 @@ typedef enum {
 } CUresult;
 typedef int CUdevice;
 typedef struct fake_context *CUcontext;
+typedef struct fake_stream *CUstream;
+typedef unsigned long long CUdeviceptr;
+typedef uint32_t cuuint32_t;
+enum { CU_STREAM_WAIT_VALUE_GEQ = 0, CU_STREAM_WRITE_VALUE_DEFAULT = 0 };
 #ifdef __cplusplus
 }
 #endif

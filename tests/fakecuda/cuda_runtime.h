@@ -18,6 +18,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifdef __cplusplus
+#include <atomic>
+#define _FAKE_ATOMIC(type) std::atomic<type>
+#else
+#define _FAKE_ATOMIC(type) _Atomic type
+#endif
+
 #define CUDART_VERSION 13000
 #define CUDART_CB
 #define __host__
@@ -48,12 +55,18 @@ enum cudaMemcpyKind {
 	cudaMemcpyDeviceToDevice = 3,
 	cudaMemcpyDefault = 4
 };
-enum { cudaHostRegisterDefault = 0, cudaHostRegisterPortable = 1, cudaHostRegisterReadOnly = 8 };
+enum {
+	cudaHostRegisterDefault = 0,
+	cudaHostRegisterPortable = 1,
+	cudaHostRegisterMapped = 2,
+	cudaHostRegisterReadOnly = 8
+};
 enum {
 	cudaStreamNonBlocking = 1,
 	cudaEventDefault = 0,
 	cudaEventDisableTiming = 2,
 	cudaDevAttrMultiProcessorCount = 16,
+	cudaDevAttrCanUseHostPointerForRegisteredMem = 91,
 	cudaDevAttrHostRegisterReadOnlySupported = 113,
 	cudaMemcpySrcAccessOrderStream = 1
 };
@@ -102,6 +115,7 @@ cudaError_t cudaMallocHost(void **p, size_t len);
 cudaError_t cudaFreeHost(void *p);
 cudaError_t cudaHostRegister(void *p, size_t len, unsigned flags);
 cudaError_t cudaHostUnregister(void *p);
+cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned flags);
 cudaError_t cudaMemcpy(void *to, const void *from, size_t len, enum cudaMemcpyKind kind);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t len, enum cudaMemcpyKind kind,
 			    cudaStream_t s);
@@ -123,12 +137,30 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e);
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to);
 
 /* For tests: what is refused from now on, and what was done. */
-extern int fake_devices, fake_no_register, fake_driver,
-	fake_lost;                       /* fake_driver: its version; fake_lost: events fail */
+extern size_t fake_largest; /* an allocation above that fails; 0: none */
+extern int fake_devices, fake_no_register, fake_driver, /* its version */
+	fake_lost,                                      /* events fail */
+	fake_readonly, /* memory can be registered that may only be read; without it that fails */
+	fake_one_address;                /* registered memory has the same address for the device */
 extern void (*fake_on_unregister)(void); /* called by cudaHostUnregister() first; NULL: nothing */
+/*
+ * A mistake that is put in, to see that a test finds it: the fake_mistake_at'th (from 1; 0: none)
+ * of what orders streams does not. Kinds: a wait for an event is left out; a wait for a number in
+ * memory is; a number is written at once. From then on all goes as wrong as it can: no other stream
+ * begins a copy or kernel while the one without its wait can go on.
+ */
+enum fake_order { FAKE_EVENT, FAKE_VALUE, FAKE_NUMBER, FAKE_ORDERS };
+extern enum fake_order fake_mistake;
+extern unsigned long fake_mistake_at;
+extern _FAKE_ATOMIC(int) fake_paused; /* no stream begins anything */
+/* Waits till no stream can go on: all is done, or waits. */
+void fake_until_stuck(void);
 struct fake_counts {
-	unsigned long registers, batches, copies, host_functions, kernels, streams, contexts[8];
+	unsigned long registers, batches, copies, host_functions, kernels, streams, contexts[8],
+		orders[FAKE_ORDERS];
 };
+/* Calls of this thread that make, free, register or unregister something. */
+unsigned long fake_made_here(void);
 /* The device of the thread's current context; -1: it has none. */
 int fake_current(void);
 struct fake_counts fake_counted(void);

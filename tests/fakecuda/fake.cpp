@@ -18,8 +18,16 @@
 #include <thread>
 #include <vector>
 
-int fake_devices = 1, fake_no_register, fake_driver = 13000, fake_lost;
+#include <sys/mman.h>
+#include <unistd.h>
+
+int fake_devices = 1, fake_no_register, fake_driver = 13000, fake_lost, fake_readonly = 1,
+    fake_one_address = 1;
 void (*fake_on_unregister)(void);
+size_t fake_largest;
+enum fake_order fake_mistake;
+unsigned long fake_mistake_at;
+std::atomic<int> fake_paused;
 thread_local dim3 gridDim, blockDim, blockIdx, threadIdx;
 
 struct fake_context {
@@ -30,13 +38,19 @@ namespace {
 
 std::mutex lock;
 std::map<char *, size_t> device, pinned, registered; /* start and length */
-std::map<char *, int> registered_on;
+struct Registered {
+	int device;
+	char *alias; /* for the device, where it has an address of its own */
+	bool readonly, mapped;
+};
+std::map<char *, Registered> registered_as;
 fake_counts counts;
 fake_context contexts[8] = { { 0 }, { 1 }, { 2 }, { 3 }, { 4 }, { 5 }, { 6 }, { 7 } };
 bool alive[8];
 thread_local int current;                        /* the device of a thread that has no context */
 thread_local std::vector<fake_context *> stack;  /* the last is current, and may be NULL */
 thread_local cudaStreamCaptureMode capture_mode; /* global unless it was exchanged */
+thread_local unsigned long made_here;
 std::set<cudaStream_t> captured;
 bool broken; /* a capture that goes on */
 
@@ -95,6 +109,10 @@ bool in(const std::map<char *, size_t> &m, const void *p, size_t len)
 	return (char *)p + len <= i->first + i->second;
 }
 
+std::set<fake_stream *> streams;
+std::atomic<fake_stream *> favoured; /* that has gone on without its wait */
+void give_way(const fake_stream *s);
+
 } // namespace
 
 struct fake_stream {
@@ -103,6 +121,7 @@ struct fake_stream {
 	std::condition_variable more, idle;
 	std::deque<std::function<void()>> queue;
 	bool stop = false, busy = false;
+	std::function<bool()> over; /* while it waits: is that over? */
 	std::thread thread{ [this] { work(); } };
 
 	void work()
@@ -117,6 +136,8 @@ struct fake_stream {
 			queue.pop_front();
 			busy = true;
 			hold.unlock();
+			while (fake_paused)
+				usleep(20);
 			fn();
 			hold.lock();
 			busy = false;
@@ -136,8 +157,31 @@ struct fake_stream {
 
 		idle.wait(hold, [this] { return queue.empty() && !busy; });
 	}
+	/* It goes on when `is` is true; `wait` returns soon after that. */
+	template <typename W> void wait_until(std::function<bool()> is, W wait)
+	{
+		{
+			std::lock_guard<std::mutex> hold(mutex);
+
+			over = is;
+		}
+		wait();
+		std::lock_guard<std::mutex> hold(mutex);
+
+		over = nullptr;
+	}
+	bool stuck()
+	{
+		std::lock_guard<std::mutex> hold(mutex);
+
+		return (queue.empty() && !busy) || (over && !over());
+	}
 	~fake_stream()
 	{
+		{
+			std::lock_guard<std::mutex> hold(::lock);
+			streams.erase(this);
+		}
 		{
 			std::lock_guard<std::mutex> hold(mutex);
 			stop = true;
@@ -155,6 +199,12 @@ struct fake_event {
 	unsigned long recorded = 0, done = 0; /* how often */
 	double at = 0;
 
+	bool reached(unsigned long n)
+	{
+		std::lock_guard<std::mutex> hold(mutex);
+
+		return done >= n;
+	}
 	void wait_for(unsigned long n)
 	{
 		std::unique_lock<std::mutex> hold(mutex);
@@ -167,7 +217,14 @@ namespace {
 
 fake_stream *null_stream()
 {
-	static fake_stream *s = new fake_stream; /* lives as long as the process */
+	static fake_stream *s = [] { /* lives as long as the process */
+				     fake_stream *made = new fake_stream;
+				     std::lock_guard<std::mutex> hold(lock);
+
+				     streams.insert(made);
+				     return made;
+	}();
+
 	return s;
 }
 
@@ -198,12 +255,21 @@ void check_copy(void *to, const void *from, size_t len, cudaMemcpyKind kind, boo
 	if (async && to_device != from_device && !in(pinned, host, len) &&
 	    !in(registered, host, len))
 		breach("an asynchronous copy of memory that is not pinned");
+	if (from_device && !to_device && in(registered, to, len)) {
+		auto r = registered_as.upper_bound((char *)to);
+
+		if ((--r)->second.readonly)
+			breach("a copy into memory that was registered to be read");
+	}
 }
 
 cudaError_t add_memory(std::map<char *, size_t> &m, void **p, size_t len)
 {
 	use();
 	unsafe();
+	made_here++;
+	if (fake_largest && len > fake_largest)
+		return cudaErrorMemoryAllocation;
 	*p = aligned_alloc(256, (len + 255) / 256 * 256);
 	if (!*p)
 		return cudaErrorMemoryAllocation;
@@ -218,6 +284,7 @@ cudaError_t remove_memory(std::map<char *, size_t> &m, void *p)
 	if (!p)
 		return cudaSuccess;
 	unsafe();
+	made_here++;
 	{
 		std::lock_guard<std::mutex> hold(lock);
 
@@ -226,6 +293,32 @@ cudaError_t remove_memory(std::map<char *, size_t> &m, void *p)
 	}
 	free(p);
 	return cudaSuccess;
+}
+
+/* Is this the one that a test puts a mistake into? */
+bool mistaken(fake_order kind, fake_stream *s)
+{
+	std::lock_guard<std::mutex> hold(lock);
+
+	counts.orders[kind]++;
+	if (kind != fake_mistake || !fake_mistake_at || --fake_mistake_at)
+		return false;
+	favoured = s;
+	return true;
+}
+
+void give_way(const fake_stream *s)
+{
+	for (fake_stream *f; (f = favoured) && f != s && !f->stuck();)
+		usleep(20);
+}
+
+void copy_on(fake_stream *s, void *to, const void *from, size_t len)
+{
+	s->add([=] {
+		give_way(s);
+		memcpy(to, from, len);
+	});
 }
 
 double seconds()
@@ -298,6 +391,45 @@ static CUresult context_pop(CUcontext *out)
 	return CUDA_SUCCESS;
 }
 
+/* A number in pinned memory, as the device sees it. */
+static uint32_t *number(CUstream s, CUdeviceptr at)
+{
+	use();
+	outside(s);
+	std::lock_guard<std::mutex> hold(lock);
+
+	if (!in(pinned, (void *)(uintptr_t)at, sizeof(uint32_t)) || at % sizeof(uint32_t))
+		breach("a number that a stream waits for or writes is not in pinned memory");
+	return (uint32_t *)(uintptr_t)at;
+}
+
+static CUresult wait_value(CUstream s, CUdeviceptr at, cuuint32_t value, unsigned)
+{
+	uint32_t *p = number(s, at);
+
+	auto reached = [=] { return (int32_t)(__atomic_load_n(p, __ATOMIC_ACQUIRE) - value) >= 0; };
+
+	if (!mistaken(FAKE_VALUE, s))
+		s->add([=] {
+			s->wait_until(reached, [=] {
+				while (!reached())
+					usleep(20);
+			});
+		});
+	return CUDA_SUCCESS;
+}
+
+static CUresult write_value(CUstream s, CUdeviceptr at, cuuint32_t value, unsigned)
+{
+	uint32_t *p = number(s, at);
+
+	if (mistaken(FAKE_NUMBER, nullptr))
+		__atomic_store_n(p, value, __ATOMIC_RELEASE);
+	else
+		s->add([=] { __atomic_store_n(p, value, __ATOMIC_RELEASE); });
+	return CUDA_SUCCESS;
+}
+
 cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **fn, unsigned,
 					     unsigned long long,
 					     cudaDriverEntryPointQueryResult *found)
@@ -306,7 +438,9 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **fn, unsign
 		{ "cuDeviceGet", (void *)device_get },
 		{ "cuDevicePrimaryCtxRetain", (void *)context_retain },
 		{ "cuCtxPushCurrent", (void *)context_push },
-		{ "cuCtxPopCurrent", (void *)context_pop }
+		{ "cuCtxPopCurrent", (void *)context_pop },
+		{ "cuStreamWaitValue32", (void *)wait_value },
+		{ "cuStreamWriteValue32", (void *)write_value }
 	};
 	auto i = known.find(name);
 
@@ -359,7 +493,9 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode *mode)
 
 cudaError_t cudaDeviceGetAttribute(int *value, int attr, int)
 {
-	*value = attr == cudaDevAttrHostRegisterReadOnlySupported ? 1 : 2;
+	*value = attr == cudaDevAttrHostRegisterReadOnlySupported       ? fake_readonly
+		 : attr == cudaDevAttrCanUseHostPointerForRegisteredMem ? fake_one_address
+									: 2;
 	return cudaSuccess;
 }
 
@@ -370,21 +506,60 @@ cudaError_t cudaFree(void *p) { return remove_memory(device, p); }
 cudaError_t cudaMallocHost(void **p, size_t len) { return add_memory(pinned, p, len); }
 cudaError_t cudaFreeHost(void *p) { return remove_memory(pinned, p); }
 
-cudaError_t cudaHostRegister(void *p, size_t len, unsigned)
+/* May the process write there? */
+static bool writable(void *p)
+{
+	FILE *f = fopen("/proc/self/maps", "re");
+	unsigned long from, to, at = (unsigned long)(uintptr_t)p;
+	char line[512], r, w = '-';
+
+	while (f && fgets(line, sizeof line, f))
+		if (sscanf(line, "%lx-%lx %c%c", &from, &to, &r, &w) == 4 && from <= at && at < to)
+			break;
+	if (f)
+		fclose(f);
+	return w == 'w';
+}
+
+cudaError_t cudaHostRegister(void *p, size_t len, unsigned flags)
 {
 	int d = use();
+	bool readonly = flags & cudaHostRegisterReadOnly;
 
 	unsafe();
+	made_here++;
 	std::lock_guard<std::mutex> hold(lock);
 
-	if (fake_no_register)
+	if (readonly && !fake_readonly)
+		return cudaErrorNotSupported;
+	if (fake_no_register || (!readonly && !writable(p)))
 		return cudaErrorInvalidValue;
 	for (auto &r : registered)
 		if ((char *)p < r.first + r.second && r.first < (char *)p + len)
 			return cudaErrorHostMemoryAlreadyRegistered;
 	registered[(char *)p] = len;
-	registered_on[(char *)p] = d;
+	registered_as[(char *)p] = { d, nullptr, readonly, (flags & cudaHostRegisterMapped) != 0 };
 	counts.registers++;
+	return cudaSuccess;
+}
+
+/* A second mapping of the same pages, where the device has an address of its own. */
+cudaError_t cudaHostGetDevicePointer(void **out, void *host, unsigned)
+{
+	use();
+	std::lock_guard<std::mutex> hold(lock);
+	auto i = registered_as.find((char *)host);
+
+	if (i == registered_as.end() || !i->second.mapped)
+		return cudaErrorInvalidValue;
+	if (!fake_one_address && !i->second.alias) {
+		void *alias = mremap(host, 0, registered[(char *)host], MREMAP_MAYMOVE);
+
+		if (alias == MAP_FAILED)
+			return cudaErrorInvalidValue;
+		i->second.alias = (char *)alias;
+	}
+	*out = fake_one_address ? host : i->second.alias;
 	return cudaSuccess;
 }
 
@@ -392,15 +567,21 @@ cudaError_t cudaHostUnregister(void *p)
 {
 	int d = use();
 
+	made_here++;
 	if (fake_on_unregister)
 		fake_on_unregister();
 	unsafe();
 	std::lock_guard<std::mutex> hold(lock);
+	auto i = registered_as.find((char *)p);
 
-	if (registered_on.count((char *)p) && registered_on[(char *)p] != d)
-		breach("memory is unregistered on another device than it was registered on");
-	if (!registered.erase((char *)p))
+	if (i == registered_as.end())
 		breach("memory is unregistered that was not registered");
+	if (i->second.device != d)
+		breach("memory is unregistered on another device than it was registered on");
+	if (i->second.alias)
+		munmap(i->second.alias, registered[(char *)p]);
+	registered_as.erase(i);
+	registered.erase((char *)p);
 	return cudaSuccess;
 }
 
@@ -422,7 +603,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t len, enum cudaMem
 		std::lock_guard<std::mutex> hold(lock);
 		counts.copies++;
 	}
-	of(s)->add([=] { memcpy(to, from, len); });
+	copy_on(of(s), to, from, len);
 	return cudaSuccess;
 }
 
@@ -448,7 +629,7 @@ cudaError_t cudaMemcpyBatchAsync(void *const *to, const void *const *from, const
 		size_t l = len[i];
 
 		check_copy(t, f, l, cudaMemcpyDefault, true);
-		s->add([=] { memcpy(t, f, l); });
+		copy_on(s, t, f, l);
 	}
 	return cudaSuccess;
 }
@@ -463,13 +644,16 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
 {
 	*s = new fake_stream;
 	(*s)->device = use();
+	made_here++;
 	std::lock_guard<std::mutex> hold(lock);
+	streams.insert(*s);
 	counts.streams++;
 	return cudaSuccess;
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
+	made_here++;
 	delete s;
 	return cudaSuccess;
 }
@@ -486,11 +670,15 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
 {
 	outside(s);
 	unsigned long n;
+	if (mistaken(FAKE_EVENT, of(s)))
+		return cudaSuccess;
 	{
 		std::lock_guard<std::mutex> hold(e->mutex);
 		n = e->recorded; /* the last record before this call */
 	}
-	of(s)->add([n, keep = e->self] { keep->wait_for(n); });
+	of(s)->add([n, keep = e->self, on = of(s)] {
+		on->wait_until([=] { return keep->reached(n); }, [&] { keep->wait_for(n); });
+	});
 	return cudaSuccess;
 }
 
@@ -508,6 +696,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned)
 {
 	*e = new fake_event;
 	(*e)->device = use();
+	made_here++;
 	return cudaSuccess;
 }
 
@@ -517,6 +706,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t e)
 {
 	auto keep = std::move(e->self);
 
+	made_here++;
 	return cudaSuccess;
 }
 
@@ -569,6 +759,20 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
 	return cudaSuccess;
 }
 
+void fake_until_stuck(void)
+{
+	for (bool all = false; !all;) {
+		usleep(20);
+		all = !fake_paused;
+		std::lock_guard<std::mutex> hold(lock);
+
+		for (fake_stream *s : streams)
+			all = all && s->stuck();
+	}
+}
+
+unsigned long fake_made_here(void) { return made_here; }
+
 struct fake_counts fake_counted(void)
 {
 	std::lock_guard<std::mutex> hold(lock);
@@ -586,7 +790,8 @@ void fake_launch(cudaStream_t s, dim3 grid, dim3 block, std::function<void()> th
 		std::lock_guard<std::mutex> hold(lock);
 		counts.kernels++;
 	}
-	of(s)->add([=] {
+	of(s)->add([=, on = of(s)] {
+		give_way(on);
 		gridDim = grid;
 		blockDim = block;
 		for (blockIdx.z = 0; blockIdx.z < grid.z; blockIdx.z++)

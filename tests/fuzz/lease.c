@@ -8,11 +8,9 @@
  * Covers: fs/virtual.c, engine/calls/lease.c, engine/calls/xattr.c, engine/base/util.c
  */
 #include "fuzz.h"
+#include "../unit/house/apart.h"
 #include "fs.h"
 #include "registry.h"
-
-#include <sched.h>
-#include <sys/mount.h>
 
 /* in the order of fs/virtual.c */
 #define LEASE (KVFS_VIRTUAL + 4)
@@ -183,9 +181,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 
 	(void)argc;
 	(void)argv;
-	/* the pool's mount goes with the process; without root it is a folder */
-	if (!unshare(CLONE_NEWNS))
-		mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL);
+	kvc_apart(); /* the pool's mount; without root it is a folder */
 	kvc_options_init(&o);
 	snprintf(text, sizeof text, "cpu=16M,disk=off,prefault=off,run=%s", fuzz_folder());
 	fuzz_must(!kvc_options_parse(&o, text, error));

@@ -40,6 +40,20 @@ def run(*command, ok=None, **more):
     return p
 
 
+def apart():
+    """The case anew, in namespaces of its own: what it mounts over the machine's own goes with it.
+    Others' FUSE mounts do not stay there: a daemon ends only when its filesystem is mounted nowhere
+    any more."""
+    if len(sys.argv) == 1:
+        os.execvp("unshare", ["unshare", "--mount", "--pid", "--fork", "--kill-child",
+                              "--mount-proc", "--propagation", "private", sys.executable,
+                              os.path.abspath(sys.argv[0]), "inside"])
+    with open("/proc/mounts") as f:
+        for source, where, kind in [l.split()[:3] for l in f]:
+            if kind.startswith("fuse"):
+                run("umount", "-l", where)
+
+
 def asked(answer, *command, meanwhile=lambda: None):
     """With somebody at a terminal: how it ends, and what he sees."""
     pid, fd = pty.fork()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What cases of the Python package share: tensors without torch, and what must be refused."""
-import errno
+import errno, os
+from kvtest import wait_for
 import package  # before kvcachefs, which it finds
 import kvcachefs as kv
 from example_layers import Memory
@@ -27,6 +28,23 @@ def refused(kind, word, call, *arguments, **more):
         assert word in str(e), (word, e)
         return
     raise AssertionError(f"no {kind.__name__} about {word}")
+
+
+def evict(s, *paths):
+    s.settle()
+    for p in paths:
+        os.setxattr(f"{s.mnt}/{p}", "user.kvcachefs.demote", b"cpu")
+    wait_for(lambda: all(s.attr(p, "state") == "lower" for p in paths))
+
+
+def held():
+    """Leases of this process."""
+    return sum("/lease" in os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
+               if os.path.islink(f"/proc/self/fd/{fd}"))
+
+
+def temporaries(s):
+    return [f for _, _, files in os.walk(s.mnt) for f in files if ".tmp." in f]
 
 
 class View:

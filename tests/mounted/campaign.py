@@ -325,8 +325,14 @@ class Client:
 
     def read_shared(self):
         path = f"all/{self.rng.randrange(SHARED):02d}"
-        with contextlib.suppress(FileNotFoundError):
-            self.right(path, self.load(path))
+        try:
+            got = self.load(path)
+        except OSError as e:
+            # ESTALE: replaced twice, each time while its copy was being loaded (kvcachefs(8))
+            if e.errno not in (errno.ENOENT, errno.ESTALE):
+                raise
+        else:
+            self.right(path, got)
 
     def right(self, path, got):
         """Somebody wrote it, for this name."""
@@ -481,6 +487,10 @@ class Toggle:
 
 def campaign(name):
     kind = {"quotas": [], "may": (), "rules": None} | KINDS[name]
+    if WAY == "fast" and MODE in ("asan", "tsan"):
+        # they make the daemon slow and not its clients, which can grow files by passthrough by more
+        # than the pool keeps free for that, before it looks (kvcachefs(8), NOTES)
+        kind["may"] += (errno.ENOSPC,)
     s = Store(name, size="256M", cpu="24M", options=f"{COMMON},{kind['options']}".rstrip(","))
     os.makedirs(REMOTE, exist_ok=True)
     rules = faults.Rules(*kind["rules"]) if kind["rules"] else None

@@ -188,6 +188,15 @@ assert last.read() == blob(9, N)
 last.close()
 done(s)
 
+def quiet(s):
+    """All that is to be trimmed is: who looks at a folder that is about to go keeps it."""
+    s.settle()
+    before = None
+    while (now := s.stats()["trimmed_chunks"]) != before:
+        before = now
+        time.sleep(0.7)
+
+
 # The disk tier: what is left of a prompt is its beginning, whatever the policy; after a restart.
 def prompts(s, first, last, length, tell, known):
     for p in range(first, last):
@@ -200,6 +209,51 @@ def prompts(s, first, last, length, tell, known):
             time.sleep(1.2)
         known.update(parents(s, [f"p{p}-{c}" for c in range(length)]))
 
+
+# An engine that has the beginning on its device stores what comes later alone: the beginning is no
+# older than what follows it.
+for how in ("umount", "kill"):
+    s = Store(f"disk-later-{how}", cpu="16M", size="40M",
+              options="policy=lru,settle=0,high=90,low=80").mount()
+    known = {}
+    for c in range(24):
+        if c == 12:
+            time.sleep(1.2)  # the request is over
+        s.write(f"m/p0-{c}/l", blob(c, N))
+        os.setxattr(f"{s.mnt}/m/p0-{c}", "user.kvcachefs.parent", f"p0-{c - 1}".encode()
+                    if c else b"")
+        known[f"p0-{c}"] = f"p0-{c - 1}" if c else ""
+    time.sleep(2.5)
+    s.settle()
+    s.committed(uses=True)
+    again(s, how)
+    for i in range(20):
+        s.write(f"m/x{i}/l", blob(i, N))
+    wait_for(lambda: s.stats()["trimmed_chunks"] >= 4)
+    quiet(s)
+    gone = {n for n in known if not os.path.exists(f"{s.mnt}/m/{n}/l")}
+    assert 4 <= len(gone) < 24, gone
+    in_order(gone, known, how)
+    done(s)
+
+# A pinned one holds what it follows. By the order of use alone p0-3 goes after p0-4.
+for policy in ("lru", "fifo"):
+    s = Store(f"disk-pinned-{policy}", cpu="16M", size="40M",
+              options=f"policy={policy},settle=0,high=90,low=80").mount()
+    known = {}
+    prompts(s, 0, 3, 8, True, known)
+    os.setxattr(f"{s.mnt}/m/p0-4", "user.kvcachefs.pin", b"1")
+    s.settle()
+    for i in range(24):
+        s.write(f"m/x{i}/l", blob(i, N))
+    s.settle()
+    wait_for(lambda: s.stats()["trimmed_chunks"] >= 8)
+    quiet(s)
+    gone = steady(lambda: {n for n in known if not os.path.exists(f"{s.mnt}/m/{n}/l")})
+    assert {"p0-7", "p0-6", "p0-5"} <= gone, (policy, gone)
+    assert not {f"p0-{c}" for c in range(5)} & gone, (policy, gone)
+    in_order(gone, known, policy)
+    done(s)
 
 for policy in ("lru", "fifo", "leaf", "prefix", "arc,disk_policy=s3fifo"):
     s = Store(f"disk-{policy}", cpu="16M", size="40M",
@@ -216,7 +270,7 @@ for policy in ("lru", "fifo", "leaf", "prefix", "arc,disk_policy=s3fifo"):
         time.sleep(0.05)
     s.settle()
     wait_for(lambda: s.stats()["trimmed_chunks"] >= 8)
-    time.sleep(0.5)
+    quiet(s)
     gone = {n for n in [f"p{p}-{c}" for p in range(4) for c in range(8)]
             if not os.path.exists(f"{s.mnt}/m/{n}/l")}
     assert gone or policy not in ("lru", "fifo", "leaf"), policy

@@ -3,7 +3,7 @@
 """make install puts everything where it is found, below /usr/local unless told otherwise, uninstall
 takes the same away; a program builds and runs with the flags that pkg-config gives; the packages
 have each file of it. Nothing is built anew for that."""
-import fnmatch, os
+import fnmatch, os, sys
 from kvtest import *
 
 top = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
@@ -48,12 +48,23 @@ for h in helpers:
 make("uninstall", f"DESTDIR={root}")
 assert not there(root), there(root)
 # a package's: /sbin is /usr/sbin there
-multi = "/lib/a-triplet"
-make("install-built", f"DESTDIR={other}", "PREFIX=/usr", f"LIBDIR=/usr{multi}")
-assert there(other) == below("/usr", multi), there(other) ^ below("/usr", multi)
+multi, dist = "/lib/a-triplet", "/usr/lib/python3/dist-packages"
+python = {f"{dist}/kvcachefs/{n}" for n in os.listdir(f"{top}/gpu/python/kvcachefs")
+          if n.endswith((".py", ".typed"))} | {f"{dist}/kvcachefs-0.1.0.dist-info/METADATA"}
+packaged = ("PREFIX=/usr", f"LIBDIR=/usr{multi}", f"PYTHONDIR={dist}")
+make("install-built", f"DESTDIR={other}", *packaged)
+wanted = below("/usr", multi) | python
+assert there(other) == wanted, there(other) ^ wanted
 with open(f"{other}/usr{multi}/pkgconfig/kvcachefs.pc") as f:
     text = f.read()
     assert "\nlibdir=${prefix}/lib/a-triplet\n" in text and text.startswith("prefix=/usr\n"), text
+if MODE not in ("asan", "tsan"):  # whose library a plain Python does not load
+    said = run(sys.executable, "-c", "import kvcachefs as k, importlib.metadata as m; "
+               "print(k.__file__, k.version().split()[0], m.version('kvcachefs'))",
+               cwd=TMP, ok=True,
+               env=dict(os.environ, PYTHONPATH=other + dist, PYTHONDONTWRITEBYTECODE="1",
+                        LD_LIBRARY_PATH=f"{other}/usr{multi}")).stdout.split()
+    assert said == [f"{other}{dist}/kvcachefs/__init__.py", "0.1.0", "0.1.0"], said
 # each file is in one package, and none of them names what is not there
 packages = {}
 for name in os.listdir(f"{top}/scripts/debian"):
@@ -67,7 +78,7 @@ for f in files:
     assert len(hits) == 1, f"{f} is in {len(hits)} packages: {hits}"
 for p in packages:
     assert fnmatch.filter(files, "/" + p), f"scripts/debian/{packages[p]}: there is no {p}"
-make("uninstall", f"DESTDIR={other}", "PREFIX=/usr", f"LIBDIR=/usr{multi}")
+make("uninstall", f"DESTDIR={other}", *packaged)
 assert not there(other), there(other)
 
 # what is built does not say where: two trees give the same bytes

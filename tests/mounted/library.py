@@ -4,7 +4,7 @@
 kvcachectl hash; and as an installed library, found by pkg-config. The device's half runs under
 tests/fakecuda, and on a machine with a GPU there too, with the example."""
 import os, re, shutil, subprocess
-from kvtest import BUILD, SLOW, MiB, Store, TMP, binary, run, wait_for
+from kvtest import BUILD, SLOW, WAY, MiB, Store, TMP, binary, run, wait_for
 
 s = Store(options="settle=20", size="1G", cpu="384M").mount()
 p = run(f"{BUILD}/bin/test-library", s.mnt)
@@ -23,13 +23,13 @@ s.settle()
 p = run(f"{BUILD}/bin/test-library", s.mnt)
 assert p.returncode == 0, p.stdout
 # the device's half, with mappings that can be pinned and with some that cannot
-p = run(f"{BUILD}/bin/test-gpu-fake", "test", s.mnt)
+p = run(f"{BUILD}/bin/test-gpu-fake", "test", s.mnt, "pinned")
 assert p.returncode == 0 and p.stdout == "ok\n", p.stdout
 if SLOW == 1:
     p = run(f"{BUILD}/bin/test-gpu-fake", "measure", s.mnt)  # its numbers mean nothing here
     assert p.returncode == 0 and "gather" in p.stdout, p.stdout
 if os.path.exists(f"{BUILD}/bin/test-gpu"):
-    p = run(f"{BUILD}/bin/test-gpu", "test", s.mnt)
+    p = run(f"{BUILD}/bin/test-gpu", "test", s.mnt, *["pinned"] * (WAY != "plain"))
     assert p.returncode in (0, 77), p.stdout
     if p.returncode == 0:
         p = run(f"{BUILD}/bin/example_offload", s.mnt, "0")

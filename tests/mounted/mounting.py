@@ -226,3 +226,13 @@ run("umount", "-l", s.mnt)
 [os.waitpid(p, 0) for p in kids]
 s.ended()
 s.fsck("-n")
+
+# as nohup(1) starts it: SIGTERM ends it all the same
+was = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+s.mount()
+s.write("m/hup", b"x" * 5000)
+s.term()
+signal.signal(signal.SIGHUP, was)
+s.mount()
+assert s.read("m/hup") == b"x" * 5000
+s.umount()

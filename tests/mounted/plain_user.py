@@ -9,9 +9,7 @@ from kvtest import *
 need_mount()
 if not os.path.exists("/usr/bin/fusermount3"):
     skip("needs fusermount3")
-if len(sys.argv) == 1:  # in namespaces of its own: what it mounts over the machine's own goes
-    os.execvp("unshare", ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
-                          "--propagation", "private", sys.executable, __file__, "inside"])
+apart()
 
 # where an ordinary user comes
 TOP = "/mnt"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
 """The Python package on a real mount: keys and names as kvcachectl hash has them, leases and their
-bytes, stores and loads by polling, by asyncio and layer by layer; the GIL, cancelling, errors; the
-example."""
+bytes, prefixes and plain buffers, stores and loads by polling, by asyncio and layer by layer; the
+GIL, cancelling, errors; the example. How its queues tell of ends is python_queue's."""
 import asyncio, errno, os, sys, threading
 from kvtest import *
 from tensors import *
@@ -11,23 +11,6 @@ flag = f"{TMP}/slow.flag"
 # a get from the tier lasts as long as the flag is there
 kv.map_cache(0)  # what is kept mapped cannot be evicted
 s = Store(options=f"settle=0,shim=delay-get:60000+delay-while:{flag}", size="512M").mount()
-
-
-def evict(*paths):
-    s.settle()
-    for p in paths:
-        os.setxattr(f"{s.mnt}/{p}", "user.kvcachefs.demote", b"cpu")
-    wait_for(lambda: all(s.attr(p, "state") == "lower" for p in paths))
-
-
-def temporaries():
-    return [f for _, _, files in os.walk(s.mnt) for f in files if ".tmp." in f]
-
-
-def held():
-    return sum("/lease" in os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
-               if os.path.islink(f"/proc/self/fd/{fd}"))
-
 
 # ---- Keys ----------------------------------------------------------------------------------------
 
@@ -75,7 +58,7 @@ refused(ValueError, "given up", h.feed, range(16))
 s.write("l/a", b"bytes of a")
 s.write("l/b", bytes(100000))
 s.write("l/empty", b"")
-evict("l/a", "l/b")
+evict(s, "l/a", "l/b")
 assert [o.errno for o in kv.look(s.mnt, ["l/a", "l/b"])] == [errno.ENODATA] * 2
 with kv.Lease(s.mnt, ["l", "l/none"]) as lease:
     at = {o.path: o for o in lease}
@@ -93,9 +76,76 @@ del view
 assert held() == 0
 wrong(errno.ENOENT, kv.Lease, f"{TMP}/nothing", ["a"])
 refused(TypeError, "list", kv.Lease, s.mnt, "l/a")
-evict("l/a", "l/b")
+evict(s, "l/a", "l/b")
 kv.prefetch(s.mnt, ["l/a", "l/b"])
 wait_for(lambda: not any(o.errno for o in kv.look(s.mnt, ["l/a", "l/b"])))
+
+# ---- Prefixes ------------------------------------------------------------------------------------
+
+for chunk in range(4):
+    for layer in range(2):
+        s.write(f"p/{chunk}/{layer}", bytes([chunk, layer]) * 3000)
+chunks = [f"p/{chunk}" for chunk in range(4)]
+assert kv.prefix(s.mnt, [*chunks, "p/none"]) == 4 and kv.prefix(s.mnt, []) == 0
+evict(s, "p/1/0", "p/2/1")
+os.mkdir(f"{s.mnt}/p/empty")
+assert kv.prefix(s.mnt, [*chunks[:2], "p/2/0", "p/2/none", "p/3"]) == 3
+assert kv.prefix(s.mnt, [chunks[0], "p/empty", chunks[1]]) == 1 and not held()
+assert [o.errno for o in kv.look(s.mnt, ["p/1/0"])] == [errno.ENODATA], "it loads nothing"
+wrong(errno.ENOENT, kv.prefix, f"{TMP}/nothing", ["a"])
+wrong(errno.EINVAL, kv.prefix, s.mnt, ["a\nb"])
+refused(TypeError, "list", kv.prefix, s.mnt, "l/a")
+count, lease = kv.Lease.prefix(s.mnt, [*chunks[:3], "p/none"])
+assert count == 3 and len(lease) == 6 and held() == 1
+assert lease.map("p/1/0") == bytes([1, 0]) * 3000
+lease.check()
+lease.close()
+count, lease = asyncio.run(kv.Lease.take_prefix(s.mnt, ["p/none", "p/0"]))
+assert count == 0 and len(lease) == 0 and not held()
+lease.close()
+
+# ---- Plain buffers -------------------------------------------------------------------------------
+
+evict(s, "p/3/0")
+with kv.Buffer.open(s.mnt, "p/3/0") as buffer:
+    assert buffer.readonly and not buffer.pinned and len(buffer) == 6000 and held() == 1
+    part = buffer.data[4:8]
+    refused(TypeError, "read-only", part.__setitem__, 0, 1)
+    refused(ValueError, "for reading", buffer.publish)
+assert part == bytes([3, 0, 3, 0]) and held() == 1  # a view keeps what it is of
+refused(ValueError, "closed", lambda: buffer.data)
+del part
+assert held() == 0
+wrong(errno.ENOENT, kv.Buffer.open, s.mnt, "p/none")
+wrong(errno.EINVAL, kv.Buffer.open, s.mnt, "p/3")
+with kv.Buffer.new(s.mnt, "b/new", 5000) as buffer:
+    view = buffer.data
+    assert view == bytes(5000) and not os.path.exists(f"{s.mnt}/b/new") and temporaries(s)
+    view[-3:] = b"end"
+    part = view[10:20]
+    view.release()
+    refused(BufferError, "view", buffer.publish)
+    part[:2] = b"in"
+    part.release()
+    pid = os.fork()
+    if not pid:
+        buffer.close()  # the new file is the parent's
+        os._exit(len(temporaries(s)) != 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    buffer.publish()
+    refused(ValueError, "closed", buffer.publish)
+assert s.read("b/new") == bytes(10) + b"in" + bytes(4985) + b"end" and not temporaries(s)
+with kv.Buffer.new(s.mnt, "b/other", 100) as buffer:
+    view = buffer.data
+view[0] = 1  # its memory stays as long as the view
+assert temporaries(s)
+del view
+assert not temporaries(s) and os.listdir(f"{s.mnt}/b") == ["new"]
+kv.Buffer.new(s.mnt, "b/empty", 0).publish()
+assert s.read("b/empty") == b"" and kv.Buffer.open(s.mnt, "b/empty").data == b""
+wrong(errno.ENOSPC, kv.Buffer.new, s.mnt, "b/huge", 1 << 50)
+refused(ValueError, "-1", kv.Buffer.new, s.mnt, "b/huge", -1)
+assert not temporaries(s)
 
 # ---- Transfers -----------------------------------------------------------------------------------
 
@@ -109,7 +159,7 @@ slow = items[FAST:]
 
 # the GIL is released: while the library's call waits for its tier, this thread goes on
 def while_slow(what):
-    evict(*[i.path for i in slow])
+    evict(s, *[i.path for i in slow])
     open(flag, "w").close()
     what(slow[0])
 
@@ -121,11 +171,13 @@ def gil(item):
     assert not load.poll()
     refused(TimeoutError, "under way", load.wait, 0)
     queued = kv.load(s.mnt, cache, items[:1])
-    queued._parts[0].future.cancel()  # as far as another thread's cancel() is for a moment
+    queued.cancel()
     wrong(errno.ECANCELED, queued.poll)
+    assert not load.done() and queued.done() and items[0].error.errno == errno.ECANCELED
     os.unlink(flag)
     load.wait()
     assert load.poll()
+    queued.cancel()  # nothing any more
     kv.workers(8)
 
 
@@ -168,7 +220,7 @@ async def many():
 
 async def layer_by_layer():
     """The lower layers are there and used while the others' tier does not answer."""
-    evict(*[i.path for i in slow])
+    evict(s, *[i.path for i in slow])
     open(flag, "w").close()
     whole = cache.gather(BLOCKS)
     cache.scatter(BLOCKS, bytes(len(whole)))
@@ -177,9 +229,10 @@ async def layer_by_layer():
         seen.append(layer)
         assert cache.gather(BLOCKS, layer, 1) == s.read(items[layer].path)
         if layer == FAST - 1:
-            assert not load.poll()
+            assert not load.poll() and load.poll_layer(0) and not load.poll_layer(FAST)
             load.wait_layer(0, 0)
             refused(TimeoutError, "under way", load.wait_layer, FAST, 0)
+            refused(TimeoutError, "under way", load.wait_layer, FAST, 0.01)
             os.unlink(flag)
     assert seen == list(range(NL)) and load.poll() and cache.gather(BLOCKS) == whole
 
@@ -188,7 +241,7 @@ async def cancelled():
     """Nothing moves when the CancelledError is there: what had begun has ended, the rest never
     begins."""
     kv.workers(1)
-    evict(*[i.path for i in slow])
+    evict(s, *[i.path for i in slow])
     open(flag, "w").close()
     load = kv.load(s.mnt, cache, slow)
     task = asyncio.ensure_future(load)
@@ -197,7 +250,7 @@ async def cancelled():
     await asyncio.sleep(0)
     task.cancel()  # and once more while it waits
     done, _ = await asyncio.wait([task], timeout=0.05)
-    assert not done and not load._parts[0].future.done()
+    assert not done and not load.done()
     os.unlink(flag)
     await asyncio.wait([task])
     assert task.cancelled() and load.items[0].error is None
@@ -208,7 +261,7 @@ async def cancelled():
 
 async def no_lease():
     """A lease that was given up while it waited is nobody's when it comes."""
-    evict(*[i.path for i in slow])
+    evict(s, *[i.path for i in slow])
     open(flag, "w").close()
     task = asyncio.ensure_future(kv.Lease.take(s.mnt, [slow[0].path]))
     await asyncio.to_thread(wait_for, lambda: s.attr(slow[0].path, "state") == "loading")
@@ -225,7 +278,7 @@ asyncio.run(cancelled())
 asyncio.run(no_lease())
 wait_for(lambda: not held())
 s.settle()
-assert not temporaries()
+assert not temporaries(s)
 
 # ---- Errors --------------------------------------------------------------------------------------
 
@@ -236,7 +289,9 @@ assert "x/none" in wrong(errno.ENOENT, load.wait).strerror
 assert [i.error is None for i in missing] == [True, True, True, False, True]
 wrong(errno.ENOENT, load.poll)
 load.wait_layer(2)
-wrong(errno.ENOENT, load.wait_layer, 3)
+for layer in 3, 4:  # it, and those below
+    assert "x/none" in wrong(errno.ENOENT, load.wait_layer, layer).strerror
+    wrong(errno.ENOENT, load.poll_layer, layer)
 wrong(errno.EPROTOTYPE,
       kv.load(s.mnt, cache, [kv.Item(items[0].path, SLOTS, 0, 1)]).wait)
 wrong(errno.ERANGE, kv.store(s.mnt, cache, [kv.Item("x/out", kv.Tokens(blocks=[NB]))]).wait)
@@ -256,12 +311,6 @@ async def raised():
     else:
         raise AssertionError("no error")
 asyncio.run(raised())
-# a process that was forked has threads of its own
-pid = os.fork()
-if not pid:
-    kv.load(s.mnt, cache, items).wait(60 * SLOW)
-    os._exit(0)
-assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 # ---- The example ---------------------------------------------------------------------------------
 
@@ -269,7 +318,7 @@ env = dict(os.environ, PYTHONPATH=package.SOURCE)
 if MODE != "asan":
     p = run(sys.executable, f"{package.SOURCE}/example_layers.py", s.mnt, env=env)
     assert p.returncode == 0 and "loaded again: the same" in p.stdout, p.stdout
-    assert p.stdout.count("is there") == 8, p.stdout
+    assert p.stdout.count("is there") == 8 and "2 of 3 chunks are cached" in p.stdout, p.stdout
     p = run(sys.executable, f"{package.SOURCE}/example_layers.py", f"{TMP}/nothing", env=env)
     assert p.returncode == 1 and len(p.stdout.splitlines()) == 1, p.stdout
 s.umount()

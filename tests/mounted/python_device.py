@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 """The Python package with tensors on a device, under tests/fakecuda: a store takes what its stream
-had before, a load is seen by what the stream gets after; completion by polling, asyncio and layer
-by layer."""
+had before, and what waits for a layer by a stream comes after it, while the device has not begun;
+completion by polling, asyncio and layer by layer; pinned buffers."""
 import asyncio, ctypes, errno, os, threading
 from kvtest import *
 import package
@@ -69,6 +69,9 @@ def late():
 stream.then(late)
 store = kv.store(s.mnt, cache, items, stream=stream)
 assert not store.poll() and not any(os.path.exists(f"{s.mnt}/{i.path}") for i in items)
+assert not store.poll_layer(NL - 1)
+store.wait_layer(0)  # on the stream, which has not begun
+stream.then(lambda: ctypes.memset(tensors[0].at, 0xff, len(tensors[0].data)))
 gate.set()
 store.wait()
 for item in items:
@@ -83,19 +86,25 @@ def wipe():
 
 
 async def load():
-    seen, ended = [], asyncio.Event()
+    seen, ended, other, first = [], asyncio.Event(), Stream(), []
     loop = asyncio.get_running_loop()
     gate.clear()
     stream.then(lambda: (gate.wait(), wipe()))
     load = kv.load(s.mnt, cache, items, stream=stream)
-    stream.then(lambda: (seen.extend(t.get() for t in tensors),
-                         loop.call_soon_threadsafe(ended.set)))
-    assert not load.poll()
+    assert not load.poll() and not load.poll_layer(NL - 1)
+    await load.layer(0)
+    stream.then(lambda: first.append(tensors[0].get()))
+    await load.layer(0, stream=other)
+    other.then(lambda: first.append(tensors[0].get()))
+    assert not first and not load.done()
     gate.set()
-    assert [layer async for layer in load.layers()] == list(range(NL))
+    async for layer in load.layers(stream=other):
+        other.then(lambda at=layer: seen.append(tensors[at].get()))
+    other.then(lambda: loop.call_soon_threadsafe(ended.set))
     await load
     await ended.wait()
-    assert seen == [bytes(h.data) for h in host.tensors]
+    await asyncio.to_thread(wait_for, lambda: len(first) == 2)
+    assert seen == [bytes(h.data) for h in host.tensors] and first == seen[:1] * 2
 asyncio.run(load())
 items[2].path = "m/none"
 load = kv.load(s.mnt, cache, items, stream=stream)
@@ -105,13 +114,33 @@ try:
 except kv.Error as e:
     assert e.errno == errno.ENOENT
 assert [i.error is None for i in items] == [True, True, False, True]
-for t in tensors:
-    t.device = "cuda:5"
+moved = kv.gpu_stats()
+kv.warm(s.mnt, cache, items, keep_s=60)
+assert sum(kv.gpu_stats()[:3]) > sum(moved[:3]) > 0, (moved, kv.gpu_stats())
+assert s.stats()["files_open"] >= NL, s.stats()  # ready, without a name
+assert not os.path.exists(f"{s.mnt}/m/none")
 try:
-    kv.load(s.mnt, kv.Paged(tensors, "NL_X_TWO_NB_BS_NH_HS"), items[:1]).wait()
+    kv.warm(s.mnt, cache, items, transfers=9)
     raise AssertionError("no error")
 except kv.Error as e:
-    assert e.errno == errno.ENODEV, e
+    assert e.errno == errno.EINVAL
+with kv.Buffer.open(s.mnt, items[0].path, device=0) as buffer:
+    assert buffer.pinned and buffer.data == s.read(items[0].path)
+buffer = kv.Buffer.new(s.mnt, "m/pinned", 4096, device=0)
+assert buffer.pinned
+buffer.data[:] = bytes(range(256)) * 16
+buffer.publish()
+assert s.read("m/pinned") == bytes(range(256)) * 16
+for t in tensors:
+    t.device = "cuda:5"
+elsewhere = kv.Paged(tensors, "NL_X_TWO_NB_BS_NH_HS")
+for refused in (lambda: kv.load(s.mnt, elsewhere, items[:1]),
+                lambda: kv.Buffer.open(s.mnt, items[0].path, device=5)):
+    try:
+        refused()
+        raise AssertionError("no error")
+    except kv.Error as e:
+        assert e.errno == errno.ENODEV, e
 kv.map_cache(0)
 s.umount()
 s.fsck()

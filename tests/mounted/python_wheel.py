@@ -42,7 +42,8 @@ for name, struct in _lib.STRUCTS.items():
     members = re.findall(r"(\w+)(?:\[[^\]]*\])?\s*(?=[,;])", body)
     assert members == [field for field, _ in struct._fields_], (name, members)
 constants = {"KVCACHEFS_KEY_MAX": _lib.KEY_MAX, "KVCACHEFS_TEXT_MAX": _lib.TEXT_MAX,
-             "KVCACHEFS_PATH_MAX": _lib.PATH_MAX, "KVCACHEFS_PLANES": _lib.PLANES}
+             "KVCACHEFS_PATH_MAX": _lib.PATH_MAX, "KVCACHEFS_PLANES": _lib.PLANES,
+             "KVCACHEFS_QUEUE_MOST": _lib.QUEUE_MOST}
 floats = re.search(r"enum kvcachefs_float \{(.*?)\}", header, re.S).group(1).split(",")
 constants.update(zip(map(str.strip, floats), _lib.FLOATS.values()))
 assert len(floats) == len(_lib.FLOATS)
@@ -59,7 +60,7 @@ assert run(f"{TMP}/layout", ok=True).stdout.splitlines() == said
 
 KINDS = {"size_t": ctypes.c_size_t, "unsigned": ctypes.c_uint, "int": ctypes.c_int,
          "uint32_t": ctypes.c_uint32, "uint64_t": ctypes.c_uint64, "double": ctypes.c_double,
-         "void": None}
+         "bool": ctypes.c_bool, "void": None}
 
 
 def kind_of(text):

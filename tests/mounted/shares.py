@@ -196,10 +196,16 @@ for end in (s.kill, s.umount):
 # one that is taken away, ends by itself, or goes with its file makes room for another
 assert a("store", A, 10) == (10, 0)
 wait_for(lambda: s.stats()["files_open"] == 0)
+assert load(f"{s.mnt}/r", more) == (more, 0) and pin(f"{s.mnt}/r", 2, "0") == (2, 0)
 before = s.stats()["pins"]
+assert s.stats()["pinned_pool_bytes"] == before * N, s.stats()
 assert a("pin", A, 1, "0") == (1, 0) and s.stats()["pins"] == before - 1
-assert a("pin", A, 1, "2") == (1, 0) and s.stats()["pins"] == before
+# long enough to be there still when a machine has stood still for seconds
+assert a("pin", A, 1, "9") == (1, 0) and s.stats()["pins"] == before
 assert a("pin", A, 1, "1", 8)[1] == errno.EDQUOT
+# his own share is said first, where all that may be pinned is, too
+assert store(f"{s.mnt}/all", 3) == (3, 0) and pin(f"{s.mnt}/all", 3) == (2, errno.ENOSPC)
+assert a("pin", A, 1, "1", 8)[1] == errno.EDQUOT and pin(f"{s.mnt}/all", 2, "0") == (2, 0)
 wait_for(lambda: s.stats()["pins"] == before - 1)
 assert a("pin", A, 1, "1", 8) == (1, 0) and a("pin", A, 1, "1", 9)[1] == errno.EDQUOT
 os.unlink(f"{A}/8")

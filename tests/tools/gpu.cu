@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu test MOUNT: transfers between files of a mount and a paged cache on a device, against the
- * same in host memory. Exit 1 and a line where something is wrong, 77 where there is no device. gpu
- * measure DIR: what kvcachefs-gpu(7) has numbers of, on files in DIR (a mount, or a tmpfs of huge
- * pages in its place).
+ * gpu test MOUNT [pinned]: transfers between files of a mount and a paged cache on a device,
+ * against the same in host memory; `pinned`: the mount must take registrations. Exit 1 and a line
+ * where something is wrong, 77 where there is no device. gpu measure MOUNT: what kvcachefs-gpu(7)
+ * has numbers of. gpu trial, gpu leave: see gpu_staged.cuh.
  *
  * Built twice: with CUDA for a machine that has a device, and with tests/fakecuda for any. It
  * contains gpu/cuda.cu, so as to reach the kernels.
@@ -12,6 +12,8 @@
 #include "gpu_device.cuh"
 #include "gpu_measure.cuh"
 #include "gpu_queue.cuh"
+#include "gpu_staged.cuh"
+#include "gpu_stores.cuh"
 
 namespace {
 
@@ -508,12 +510,15 @@ void capture()
 	cuda(cudaStreamDestroy(other));
 }
 
-void test()
+void test(bool pins)
 {
 #ifdef FAKE_CUDA_RUNTIME_H
 	contexts(); /* first: nothing has a context yet */
 #endif
+	check(!pins || can_pin());
+	ways(can_pin());
 	formats();
+	lengths();
 	for (int type = 0; type < 3; type++)
 		many(type);
 	order();
@@ -526,6 +531,10 @@ void test()
 	queues();
 	buffers();
 #ifdef FAKE_CUDA_RUNTIME_H
+	staged();
+	held();
+	direct();
+	readonly();
 	lost();
 	queue_lost();
 	aside();
@@ -534,7 +543,7 @@ void test()
 #ifdef FAKE_CUDA_RUNTIME_H
 	fake_counts before = fake_counted();
 
-	check(before.registers && before.batches && before.host_functions && before.kernels);
+	check(before.registers && before.batches && before.kernels);
 	/*
 	 * an older driver: copies one by one; a mount that gives no pins: all through pinned memory
 	 */
@@ -542,6 +551,7 @@ void test()
 	many(KVCACHEFS_BF16);
 	check(fake_counted().batches == before.batches);
 	fake_no_register = 1;
+	ways(false);
 	many(KVCACHEFS_F16);
 	order();
 	queues();
@@ -575,21 +585,35 @@ int main(int argc, char **argv)
 {
 	int n = 0;
 
-	if (argc != 3 || (strcmp(argv[1], "test") && strcmp(argv[1], "measure"))) {
-		fprintf(stderr, "usage: gpu test MOUNT | gpu measure DIR\n");
-		return 2;
+#ifdef FAKE_CUDA_RUNTIME_H
+	if (argc == 3 && !strcmp(argv[1], "stores")) {
+		mnt = argv[2];
+		stores();
+		printf("ok\n");
+		return 0;
 	}
+#endif
 	if (cudaGetDeviceCount(&n) != cudaSuccess || !n) {
 		printf("there is no CUDA device\n");
 		return 77;
 	}
-	mnt = argv[2];
-	if (!strcmp(argv[1], "test")) {
-		test();
-	} else {
+	mnt = argc > 2 ? argv[2] : "";
+	if ((argc == 3 || argc == 4) && !strcmp(argv[1], "test")) {
+		test(argc == 4);
+#ifdef FAKE_CUDA_RUNTIME_H
+	} else if (argc == 7 && !strcmp(argv[1], "trial")) {
+		trial(argv + 3);
+	} else if (argc == 3 && !strcmp(argv[1], "leave")) {
+		leave();
+#endif
+	} else if (argc == 3 && !strcmp(argv[1], "measure")) {
 		rates(mnt);
-		transfers(mnt);
+		transfers();
+		smalls(mnt);
 		kernels();
+	} else {
+		fprintf(stderr, "usage: gpu test MOUNT [pinned] | gpu measure MOUNT\n");
+		return 2;
 	}
 	return 0;
 }

@@ -151,4 +151,15 @@ int move_all(Cache &c, int where, bool store, std::vector<kvcachefs_item> &items
 	return kvcachefs_transfer_free(t);
 }
 
+/* What is kept from transfers before. */
+void forget_lanes()
+{
+	for (Lane *l : kept)
+		lane_free(l);
+	kept.clear();
+	for (Spare &s : spares)
+		cudaFree(s.buffer.p);
+	spares.clear();
+}
+
 } // namespace

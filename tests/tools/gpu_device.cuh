@@ -83,6 +83,7 @@ void lost()
 	kvcachefs_cuda *d;
 	unsigned long streams;
 
+	unlink((mnt + "/lost/x").c_str()); /* of a run before on this mount */
 	it.path = "lost/x";
 	it.nlayers = 2;
 	it.tokens = { nullptr, ids, 2, 0 };
@@ -100,9 +101,7 @@ void lost()
 		check(access((mnt + "/lost/x").c_str(), F_OK));
 	}
 	/* and below: a wait that failed says so each time, and the lane goes */
-	for (Lane *l : kept)
-		lane_free(l);
-	kept.clear();
+	forget_lanes();
 	check(!kvcachefs_cuda_new(&d, 0, true, nullptr) && !kvcachefs_cuda_run(d));
 	fake_lost = 1;
 	check(kvcachefs_cuda_wait(d) == -EIO);

@@ -207,7 +207,10 @@ static unsigned until_anew(struct kvc_catalog *c, unsigned i, struct bytes *old)
 		forced = 0;
 		commit(c, i);
 		header(is);
-		if (old->n && memcmp(was, is, HEADER))
+		/* it was cut: nothing is before this header, and nobody waits for it */
+		if (!old->n)
+			holds(true);
+		else if (memcmp(was, is, HEADER))
 			return i;
 	}
 	fail_msg("the log does not begin anew");

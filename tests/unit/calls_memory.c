@@ -97,7 +97,7 @@ static void link_to(int i, int j)
 	struct kvc_row r;
 
 	if (!name[i].ino || name[j].ino ||
-	    alloc_none(kvc_link(house, name[i].ino, folder, text(j), &r)))
+	    alloc_none(kvc_link(house, name[i].ino, folder, text(j), 0, &r)))
 		return;
 	name[j] = name[i];
 	kvc_forget(house, r.ino, 1);

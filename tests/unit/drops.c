@@ -95,7 +95,7 @@ static void chunk_of(unsigned n)
 			house_place(now.file[i]);
 	}
 	snprintf(name, sizeof name, "also-%s", now.name);
-	assert_int_equal(kvc_link(house, now.file[2], model, name, &r), 0);
+	assert_int_equal(kvc_link(house, now.file[2], model, name, 0, &r), 0);
 	/* its chunk is that of its newest name */
 	snprintf(name, sizeof name, "l2-%s", now.name);
 	struct kvc_wait w = { 0 };

@@ -7,6 +7,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -160,6 +161,109 @@ static void clients(void **state)
 		by(c * 2654435761u, c, c % 2, 0);
 }
 
+/*
+ * Documents of some popularity with a question at their end, `width` of them in turns: of each
+ * `open_turn` chunks are opened, then of the next; what is not there is made, `make_turn` at a
+ * time. All that was made stays. The share of wrong parents among what was made in the last
+ * quarter.
+ */
+#define DOCUMENTS 200
+#define LONGEST 40
+#define REQUESTS 4096
+
+static uint64_t known[DOCUMENTS * LONGEST + REQUESTS + 1]; /* 1: it is here, with no parent */
+static uint64_t chance;
+
+static uint32_t draw(uint32_t n)
+{
+	chance = chance * 6364136223846793005u + 1442695040888963407u;
+	return (uint32_t)((chance >> 32) * n >> 32);
+}
+
+struct prompt {
+	uint32_t document, question, length, at;
+};
+
+static uint64_t chunk(const struct prompt *p, uint32_t at)
+{
+	return at + 1 == p->length ? 1 + DOCUMENTS * LONGEST + p->question
+				   : 1 + p->document * LONGEST + at;
+}
+
+static bool use(struct prompt *p, bool makes, unsigned *made, unsigned *wrong, bool *unsure)
+{
+	uint64_t id = chunk(p, p->at), truth = p->at ? chunk(p, p->at - 1) : 0;
+	struct kvc_seen seen;
+
+	if (!makes && !known[id])
+		return false;
+	p->at++;
+	if (makes && known[id])
+		return true; /* another prompt has made it by now */
+	seen = by(1, id, !makes, known[id] > 1 ? known[id] - 1 : 0);
+	known[id] = seen.parent + 1;
+	*made += makes;
+	*wrong += makes && seen.parent && seen.parent != truth;
+	*unsure = seen.unsure;
+	return true;
+}
+
+static void play(struct prompt *p, uint32_t width, bool makes, uint32_t turn, unsigned *made,
+		 unsigned *wrong, bool *unsure)
+{
+	for (bool more = true; more;) {
+		more = false;
+		for (uint32_t i = 0; i < width; i++)
+			for (uint32_t n = 0; n < turn && p[i].at < p[i].length; n++) {
+				if (!use(&p[i], makes, made, wrong, unsure))
+					break;
+				more = true;
+			}
+		now += makes ? 200 * MS : 20 * MS;
+	}
+}
+
+static double turns(uint32_t width, uint32_t open_turn, uint32_t make_turn, bool *unsure)
+{
+	unsigned made = 0, wrong = 0;
+	struct prompt p[32];
+
+	kvc_order_close(o);
+	assert_int_equal(kvc_order_open(&o), 0);
+	memset(known, 0, sizeof known);
+	for (uint32_t r = 0; r < REQUESTS; r += width) {
+		if (r == REQUESTS / 4 * 3)
+			made = wrong = 0;
+		for (uint32_t i = 0; i < width; i++) {
+			uint32_t d = kvc_min(draw(DOCUMENTS), draw(DOCUMENTS));
+
+			p[i] = (struct prompt){ d, r + i, 3 + d * 7 % (LONGEST - 3), 0 };
+		}
+		now += 500 * MS;
+		play(p, width, false, open_turn, &made, &wrong, unsure);
+		play(p, width, true, make_turn, &made, &wrong, unsure);
+	}
+	return (double)wrong / made;
+}
+
+/* Of a client that works on several prompts in turns nothing wrong is said for long. */
+static void in_turns(void **state)
+{
+	static const uint32_t turn[][2] = { { 1, 1 }, { 4, 4 }, { 1, 16 }, { LONGEST, 16 } };
+	bool unsure;
+
+	(void)state;
+	for (unsigned t = 0; t < sizeof turn / sizeof *turn; t++)
+		for (uint32_t width = 1; width <= 32; width *= 2) {
+			double wrong;
+
+			chance = width;
+			wrong = turns(width, turn[t][0], turn[t][1], &unsure);
+			assert_true(wrong < .02);
+			assert_true(width > 1 || !unsure);
+		}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -168,6 +272,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(steps, begin, end),
 		cmocka_unit_test_setup_teardown(doubts, begin, end),
 		cmocka_unit_test_setup_teardown(clients, begin, end),
+		cmocka_unit_test_setup_teardown(in_turns, begin, end),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

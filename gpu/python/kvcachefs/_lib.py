@@ -23,6 +23,7 @@ KEY_MAX = 32
 TEXT_MAX = 2 * KEY_MAX + 1
 PATH_MAX = 1024
 PLANES = 4
+QUEUE_MOST = 1024
 FLOATS = {"float32": 0, "float16": 1, "bfloat16": 2, "float8_e4m3fn": 3, "float8_e5m2": 4}
 
 
@@ -90,10 +91,25 @@ class ItemStruct(Structure):
                 ("cache", POINTER(PagedStruct)), ("err", c_int)]
 
 
+class Completion(Structure):
+    _fields_ = [("tag", c_uint64), ("id", c_uint64), ("err", c_int), ("failed", c_size_t),
+                ("error", c_char * 160)]
+
+
+class WarmStruct(Structure):
+    _fields_ = [("transfers", c_uint), ("files", c_bool), ("keep_s", c_uint)]
+
+
+class GpuCounts(Structure):
+    _fields_ = [("pinned_bytes", c_uint64), ("direct_bytes", c_uint64),
+                ("staged_bytes", c_uint64), ("refused", c_uint64)]
+
+
 # struct kvcachefs_NAME
 STRUCTS: dict[str, type[Structure]] = {
     "mm": Mm, "keys": Keys, "segment": Segment, "name": NameStruct, "object": ObjectStruct,
     "paged": PagedStruct, "tokens": Tokens, "rope": RopeStruct, "item": ItemStruct,
+    "completion": Completion, "warm": WarmStruct, "gpu_counts": GpuCounts,
 }
 
 _paths = POINTER(c_char_p)
@@ -101,6 +117,8 @@ _tokens = POINTER(c_uint32)
 _out = POINTER(c_void_p)  # of a struct that only the library sees
 _number = POINTER(c_int)  # of an enum
 _size = POINTER(c_size_t)
+_submit = (c_int, [c_void_p, POINTER(PagedStruct), POINTER(ItemStruct), c_size_t, c_void_p,
+                   c_uint64, POINTER(c_uint64)])
 
 # kvcachefs_NAME: (result, arguments)
 FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
@@ -135,6 +153,14 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "map_cache": (None, [c_size_t]),
     "prefetch": (c_int, [c_char_p, _paths, c_size_t]),
     "look": (c_int, [_out, c_char_p, _paths, c_size_t]),
+    "prefix": (c_int, [c_char_p, _paths, c_size_t, _size]),
+    "prefix_lease": (c_int, [_out, c_char_p, _paths, c_size_t, _size]),
+    "buffer_open": (c_int, [_out, c_char_p, c_char_p, c_int]),
+    "buffer_new": (c_int, [_out, c_char_p, c_char_p, c_size_t, c_int]),
+    "buffer_data": (c_void_p, [c_void_p, _size]),
+    "buffer_pinned": (c_bool, [c_void_p]),
+    "buffer_publish": (c_int, [c_void_p]),
+    "buffer_free": (None, [c_void_p]),
     "format_name": (c_char_p, [c_int]),
     "format_find": (c_int, [c_char_p, _number]),
     "file_size": (c_uint64, [POINTER(PagedStruct), c_uint32, POINTER(Tokens)]),
@@ -145,13 +171,18 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "rope_yarn": (c_int, [c_double, c_uint32, c_double, c_double, c_double, c_double,
                           POINTER(c_double)]),
     "rope_shift": (c_int, [POINTER(RopeStruct), c_void_p, c_size_t, c_uint32, c_uint32]),
-    "store": (c_int, [_out, c_char_p, POINTER(PagedStruct), POINTER(ItemStruct), c_size_t,
-                      c_void_p]),
-    "load": (c_int, [_out, c_char_p, POINTER(PagedStruct), POINTER(ItemStruct), c_size_t,
-                     c_void_p]),
-    "transfer_wait": (c_int, [c_void_p]),
-    "transfer_poll": (c_int, [c_void_p]),
-    "transfer_free": (c_int, [c_void_p]),
+    "gpu_warm": (c_int, [c_char_p, POINTER(PagedStruct), POINTER(ItemStruct), c_size_t,
+                         POINTER(WarmStruct)]),
+    "gpu_stats": (None, [POINTER(GpuCounts)]),
+    "queue_new": (c_int, [_out, c_char_p, c_uint]),
+    "queue_free": (None, [c_void_p]),
+    "queue_fd": (c_int, [c_void_p]),
+    "submit_store": _submit,
+    "submit_load": _submit,
+    "take": (c_size_t, [c_void_p, POINTER(Completion), c_size_t]),
+    "layer_wait": (c_int, [c_void_p, c_uint64, c_uint32, c_void_p]),
+    "layer_poll": (c_int, [c_void_p, c_uint64, c_uint32, c_void_p]),
+    "cancel": (c_int, [c_void_p, c_uint64]),
 }
 
 # Functions and structs of the header, without their kvcachefs_, that Python has no need of; as
@@ -159,10 +190,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
 LEFT_OUT = {
     "hex": "bytes.hex()",
     "name_set": "the members of kvcachefs.Name",
-    # the queue: transfer.py has threads of its own
-    **dict.fromkeys(("queue*", "completion*", "submit_*", "take", "layer_*", "cancel"), "queue"),
-    "prefix*": "not yet",
-    "buffer_*": "not yet",
+    **dict.fromkeys(("store", "load", "transfer_*"), "they wait in the caller's thread: submit_*"),
 }
 
 

@@ -1,53 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The package's threads: at most workers() of them (8 at first), shared by all that waits for the
-mount in the background. A process that was forked makes new ones.
+Threads for the calls of the library that wait and have no descriptor to wait by: leases, and layers
+that are not there yet. Each has one of its own, so that none waits behind another's tier; they are
+daemons, as the process need not stay for what nobody will use.
 """
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import os
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
-_most = 8
-_lock = threading.Lock()
-_pool: concurrent.futures.ThreadPoolExecutor | None = None
-
-
-def workers(most: int) -> None:
-    """How many threads there may be, from the next transfer on; at least 1."""
-    global _most, _pool
-    if most < 1:
-        raise ValueError(f"{most} threads move nothing")
-    with _lock:
-        was, _pool, _most = _pool, None, most
-    if was:
-        was.shutdown(wait=False)  # what it has begun it ends
-
 
 def submit(function: Callable[..., Result],
            *arguments: Any) -> concurrent.futures.Future[Result]:
-    global _pool
-    with _lock:
-        if not _pool:
-            _pool = concurrent.futures.ThreadPoolExecutor(_most, "kvcachefs")
-        return _pool.submit(function, *arguments)
+    future: concurrent.futures.Future[Result] = concurrent.futures.Future()
+    future.set_running_or_notify_cancel()  # who gives it up leaves the call as it is
+
+    def body() -> None:
+        try:
+            result = function(*arguments)
+        except BaseException as e:
+            future.set_exception(e)
+        else:
+            future.set_result(result)
+
+    threading.Thread(target=body, name="kvcachefs", daemon=True).start()
+    return future
 
 
 async def run(function: Callable[..., Result], *arguments: Any) -> Result:
-    """In one of the threads. Where the task is cancelled the call ends by itself, and its result is
+    """In a thread. Where the task is cancelled the call ends by itself, and its result is
     dropped."""
     return await asyncio.wrap_future(submit(function, *arguments))
-
-
-def _forked() -> None:
-    global _pool, _lock
-    _pool, _lock = None, threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forked)

@@ -4,7 +4,7 @@ Leases: objects loaded into the pool and held there, and their bytes.
 
 The library's lease is freed when the Lease is closed and the last view of its bytes is gone: a view
 is never of memory that is no longer mapped. A Lease may be used from several threads. What waits
-for tiers lets the GIL go; Lease.take() waits in one of the package's threads.
+for tiers lets the GIL go; Lease.take() and take_prefix() wait in a thread of their own.
 """
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from . import _lib, _threads
 
-__all__ = ["Lease", "Object", "look", "map_cache", "prefetch"]
+__all__ = ["Lease", "Object", "look", "map_cache", "prefetch", "prefix"]
 
 
 class Object(NamedTuple):
@@ -34,9 +34,10 @@ class _Handle:
     """The library's lease; freed with the last who holds this."""
 
     def __init__(self, function: str, mount: str | os.PathLike[str],
-                 paths: Sequence[str | os.PathLike[str]]) -> None:
+                 paths: Sequence[str | os.PathLike[str]], *more: Any) -> None:
         self.h = ctypes.c_void_p()
-        _lib.check(function, ctypes.byref(self.h), _lib.path(mount), _paths(paths), len(paths))
+        _lib.check(function, ctypes.byref(self.h), _lib.path(mount), _paths(paths), len(paths),
+                   *more)
 
     def __del__(self) -> None:
         if self.h:
@@ -45,7 +46,7 @@ class _Handle:
 
     def objects(self) -> list[Object]:
         found = []
-        for i in range(_lib.call("lease_count", self.h)):
+        for i in range(_lib.call("lease_count", self.h) if self.h else 0):
             o = _lib.call("lease_object", self.h, i).contents
             found.append(Object(os.fsdecode(o.path), o.ino, o.size, -o.err, o.state.decode()))
         return found
@@ -67,9 +68,21 @@ class Lease:
 
     def __init__(self, mount: str | os.PathLike[str],
                  paths: Sequence[str | os.PathLike[str]]) -> None:
-        self._handle: _Handle | None = _Handle("lease_new", mount, paths)
+        self._hold(_Handle("lease_new", mount, paths))
+
+    def _hold(self, handle: _Handle) -> None:
+        self._handle: _Handle | None = handle
         self._lock = threading.Lock()
-        self.objects: list[Object] = self._handle.objects()
+        self.objects: list[Object] = handle.objects()
+
+    @classmethod
+    def prefix(cls, mount: str | os.PathLike[str],
+               paths: Sequence[str | os.PathLike[str]]) -> tuple[int, Lease]:
+        """How many of the leading paths are cached, and a lease of exactly those. A path that is
+        lost meanwhile ends the prefix before it."""
+        count, lease = ctypes.c_size_t(), cls.__new__(cls)
+        lease._hold(_Handle("prefix_lease", mount, paths, ctypes.byref(count)))
+        return count.value, lease
 
     @classmethod
     async def take(cls, mount: str | os.PathLike[str],
@@ -77,6 +90,12 @@ class Lease:
         """The same without holding up the event loop. A task that is cancelled meanwhile leaves no
         lease."""
         return await _threads.run(cls, mount, paths)
+
+    @classmethod
+    async def take_prefix(cls, mount: str | os.PathLike[str],
+                          paths: Sequence[str | os.PathLike[str]]) -> tuple[int, Lease]:
+        """prefix(), likewise."""
+        return await _threads.run(cls.prefix, mount, paths)
 
     def map(self, which: int | str) -> memoryview:
         """The bytes of an object, by its number or path; read-only. KeyError, IndexError: there is
@@ -129,6 +148,15 @@ def look(mount: str | os.PathLike[str],
          paths: Sequence[str | os.PathLike[str]]) -> list[Object]:
     """What is resident now: loads nothing and holds nothing. errno is ENODATA for what is not."""
     return _Handle("look", mount, paths).objects()
+
+
+def prefix(mount: str | os.PathLike[str], paths: Sequence[str | os.PathLike[str]]) -> int:
+    """How many of the leading paths are cached, in the pool or in any tier: one call to the mount.
+    Loads nothing and holds nothing. A folder counts with at least one file in it, and all that are
+    in it must be there. Error with EINVAL: a path that is none."""
+    count = ctypes.c_size_t()
+    _lib.check("prefix", _lib.path(mount), _paths(paths), len(paths), ctypes.byref(count))
+    return count.value
 
 
 def prefetch(mount: str | os.PathLike[str], paths: Sequence[str | os.PathLike[str]]) -> None:

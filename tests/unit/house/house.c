@@ -2,16 +2,15 @@
 /* See house.h. */
 #include "house.h"
 
+#include "apart.h"
 #include "catalog_check.h"
 #include "clock.h"
 
 #include <fcntl.h>
-#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mount.h>
 
 #include <cmocka.h>
 
@@ -216,9 +215,7 @@ void house_new(const char *more)
 {
 	char error[512] = "", text[700], path[1280];
 
-	/* the pool's mount goes with the process; without root it is a folder */
-	if (!unshare(CLONE_NEWNS))
-		mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL);
+	kvc_apart(); /* the pool's mount; without root it is a folder */
 	strcpy(dir, "/dev/shm/kvc-house-XXXXXX");
 	assert_non_null(mkdtemp(dir));
 	kvc_options_init(&options);

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * See copiers.h. One thread copies at a third to a tenth of what a device's link moves, so a few
+ * help each other: a caller opens a batch, on its stack, and it and HELPERS threads that all
+ * batches share take turns of TURN bytes from it until none is left. It returns when those that
+ * took turns are done.
+ *
+ * One lock guards the list of open batches and the numbers in them; nothing is copied under it. The
+ * helpers are made at the first batch that is worth it, and stay; they wait for nothing but that
+ * lock, and hold nothing when the process ends. A helper that could not be made is not missed.
+ */
+#include "copiers.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#define HELPERS 3
+#define TURN ((size_t)512 << 10)
+
+struct batch {
+	struct batch *next;
+	const struct kvcachefs_copy *v;
+	size_t n, i, at; /* the next turn begins at byte `at` of copy i */
+	unsigned busy;   /* helpers with a turn of it */
+	pthread_cond_t done;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t work = PTHREAD_COND_INITIALIZER;
+static struct batch *open; /* those with turns left */
+static bool started;
+
+/* Copies, or only passes over, one turn from where *i and *at are. */
+static void turn(const struct batch *b, size_t *i, size_t *at, bool copies)
+{
+	for (size_t left = TURN; left && *i < b->n;) {
+		const struct kvcachefs_copy *c = &b->v[*i];
+		size_t len = c->len - *at < left ? c->len - *at : left;
+
+		if (copies)
+			memcpy((uint8_t *)c->to + *at, (const uint8_t *)c->from + *at, len);
+		left -= len;
+		*at += len;
+		if (*at == c->len) {
+			++*i;
+			*at = 0;
+		}
+	}
+}
+
+static void unlink_locked(struct batch *b)
+{
+	struct batch **at = &open;
+
+	while (*at && *at != b)
+		at = &(*at)->next;
+	if (*at)
+		*at = b->next;
+}
+
+/* Takes a turn and copies it, without the lock meanwhile. */
+static void take_locked(struct batch *b)
+{
+	size_t i = b->i, at = b->at;
+
+	turn(b, &b->i, &b->at, false);
+	if (b->i == b->n)
+		unlink_locked(b);
+	pthread_mutex_unlock(&lock);
+	turn(b, &i, &at, true);
+	pthread_mutex_lock(&lock);
+}
+
+static void *help(void *arg)
+{
+	(void)arg;
+	pthread_mutex_lock(&lock);
+	for (;;) {
+		struct batch *b = open;
+
+		if (!b) {
+			pthread_cond_wait(&work, &lock);
+			continue;
+		}
+		b->busy++;
+		take_locked(b);
+		if (!--b->busy)
+			pthread_cond_signal(&b->done);
+	}
+	return NULL;
+}
+
+static void start_locked(void)
+{
+	pthread_attr_t detached;
+	sigset_t all, old;
+	pthread_t thread;
+
+	if (started)
+		return;
+	started = true;
+	sigfillset(&all); /* signals are the program's, and its own threads' */
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	pthread_attr_init(&detached);
+	pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+	for (int i = 0; i < HELPERS; i++)
+		if (pthread_create(&thread, &detached, help, NULL))
+			break;
+	pthread_attr_destroy(&detached);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+}
+
+void kvcachefs_copy_all(const struct kvcachefs_copy *v, size_t n)
+{
+	struct batch b = { .v = v, .n = n, .done = PTHREAD_COND_INITIALIZER };
+
+	pthread_mutex_lock(&lock);
+	turn(&b, &b.i, &b.at, false);
+	if (b.i < n) { /* more than one turn */
+		start_locked();
+		b.next = open;
+		open = &b;
+		pthread_cond_broadcast(&work);
+	}
+	b.i = b.at = 0;
+	while (b.i < n)
+		take_locked(&b);
+	while (b.busy)
+		pthread_cond_wait(&b.done, &lock);
+	pthread_mutex_unlock(&lock);
+	pthread_cond_destroy(&b.done);
+}

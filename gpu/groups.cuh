@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How a transfer is cut: its files into pieces of whole rows, the pieces into groups that are
+ * copied as one, and the memory that groups take turns in. A group's pieces all go the same way.
+ * Part of cuda.cu, which alone includes it.
+ */
+#pragma once
+
+#include "kernels.cuh"
+#include "lane.cuh"
+
+#include <string.h>
+
+#include <algorithm>
+
+namespace {
+
+enum class Way {
+	PINNED, /* the copy engine moves the file's very pages, a batch a group */
+	DIRECT, /* a kernel does, on the stream of copies: small files */
+	STAGED, /* through pinned memory: one copy of all, and stage.cuh's on the host */
+};
+
+struct Piece { /* one piece of a file, for the host */
+	uint8_t *host;
+	size_t len, at; /* at: in the group */
+};
+
+struct Group {
+	Way way;
+	std::vector<Piece> pieces;
+	size_t first_part, bytes, warps; /* warps: that the runs of a piece fill, at most */
+	bool rotates;
+	size_t at, after; /* in the lane's buffer, and the group that had that place before */
+	/* STAGED: which of those it is; in the pinned memory, and who had that place. */
+	size_t staged, staging_at, staging_after;
+	bool leaves; /* somebody has that place after it */
+};
+
+/*
+ * Memory that groups take turns in, in their order. Places are counted on and on, and wrap where
+ * they become an offset; so whoever overlaps a new one was placed a length before its end.
+ */
+struct Ring {
+	size_t len, end = 0, left = 0; /* left: so many of the taken were waited for */
+	struct Taken {
+		size_t from, group;
+	};
+	std::vector<Taken> taken;
+
+	explicit Ring(size_t n) : len(n) {}
+	/*
+	 * A place of so many bytes, at most the length, and the last group that has to leave it
+	 * first, or NONE. Groups leave in their order, so that a group is named once.
+	 */
+	size_t place(size_t bytes, size_t group, size_t *after)
+	{
+		size_t from;
+
+		if (end % len + bytes > len)
+			end += len - end % len;
+		from = end;
+		end += (bytes + ALIGN - 1) / ALIGN * ALIGN;
+		*after = NONE;
+		while (left < taken.size() && taken[left].from + len < end)
+			*after = taken[left++].group;
+		taken.push_back({ from, group });
+		return from % len;
+	}
+};
+
+/*
+ * Lays out the memory that the kernels read: pointers, ids, turns, parts. On the host it is filled,
+ * on the device it is the same.
+ */
+struct Args {
+	std::vector<uint8_t> bytes;
+	size_t add(const void *p, size_t len)
+	{
+		size_t at = (bytes.size() + 15) / 16 * 16;
+
+		bytes.resize(at + len);
+		if (len)
+			memcpy(bytes.data() + at, p, len);
+		return at;
+	}
+};
+
+/* Where each rotation's turns are among the arguments; the host's are held until all is copied. */
+struct Turns {
+	std::map<const kvcachefs_turns *, size_t> at;
+	~Turns()
+	{
+		for (auto &t : at)
+			kvcachefs_turns_put(t.first);
+	}
+	int add(Args *a, const kvcachefs_rope *r, uint32_t head_size, const kvcachefs_turns **out,
+		size_t *where)
+	{
+		int err = kvcachefs_turns_get(r, head_size, out);
+
+		if (err)
+			return err;
+		auto i = at.find(*out);
+
+		if (i != at.end()) {
+			kvcachefs_turns_put(*out);
+		} else {
+			std::vector<float> v((*out)->v, (*out)->v + (*out)->dims);
+
+			i = at.emplace(*out, a->add(v.data(), v.size() * sizeof(float))).first;
+		}
+		*where = i->second;
+		return 0;
+	}
+};
+
+/* All that a transfer is cut into. Addresses are offsets until the lane's memory is there. */
+struct Cut {
+	Args args;
+	std::vector<Group> groups;
+	std::vector<Part> parts;
+	std::vector<Shape> shapes;
+	std::map<const kvcachefs_strides *, uint32_t> known;
+	Turns turns;
+	size_t staged = 0; /* groups of that way */
+};
+
+/* A file to be moved: `page` is where the device sees its pages, where a kernel moves them. */
+struct Move {
+	const kvcachefs_work *w;
+	uint8_t *page;
+};
+
+Way way_of(const Move &m)
+{
+	return m.page ? Way::DIRECT : m.w->pinned ? Way::PINNED : Way::STAGED;
+}
+
+/*
+ * Small groups where bytes are staged: the first is on the host for as long as it takes, and what
+ * follows overlaps.
+ */
+size_t room_of(Way way, size_t row)
+{
+	size_t room = way == Way::STAGED ? sizes.staged_group : sizes.group;
+
+	return row > room ? sizes.group : room;
+}
+
+/*
+ * The shape of a cache, once; its pointers are an offset among the arguments until they are an
+ * address.
+ */
+uint32_t shape_of(Cut *c, const kvcachefs_work &w)
+{
+	auto i = c->known.find(w.s);
+
+	if (i == c->known.end()) {
+		size_t at = c->args.add(w.p->pointers, w.s->npointers * sizeof(void *));
+
+		c->shapes.push_back(Shape{ *w.s, w.p->elem, (void *const *)at });
+		i = c->known.emplace(w.s, (uint32_t)c->shapes.size() - 1).first;
+	}
+	return i->second;
+}
+
+/* What the parts of one file have in common. */
+int part_of(Cut *c, const kvcachefs_work &w, bool store, Part *p)
+{
+	const kvcachefs_tokens *t = &w.item->tokens;
+	const kvcachefs_rope *r = store ? nullptr : w.item->rope;
+	const kvcachefs_turns *turn = nullptr;
+	size_t where = 0,
+	       ids = c->args.add(t->slots ? t->slots : t->block_ids, t->n * sizeof(int64_t));
+	int err = r ? c->turns.add(&c->args, r, w.p->head_size, &turn, &where) : 0;
+
+	if (err)
+		return err;
+	*p = Part();
+	(t->slots ? p->slots : p->block_ids) = (const int64_t *)ids;
+	p->by_slots = t->slots != nullptr;
+	p->ntokens = w.ntokens;
+	p->skip = t->skip;
+	p->shape = shape_of(c, w);
+	p->layer = w.item->layer;
+	p->nlayers = w.item->nlayers;
+	if (r) {
+		p->turns = (const float *)where;
+		p->turn_first = turn->first;
+		p->turn_dims = turn->dims;
+		p->type = r->type;
+		p->interleaved = r->interleaved;
+	}
+	return 0;
+}
+
+/* One file, onto the last group while there is room in it. */
+int cut_file(Cut *c, const Move &m, bool store, Way way)
+{
+	const kvcachefs_work &w = *m.w;
+	size_t row = (size_t)w.s->heads * w.s->width * w.p->elem, room = room_of(way, row),
+	       most = room / row;
+	uint64_t rows = w.len / row, teams = 32 / team_of(*w.s, w.p->elem);
+	Group *g = c->groups.empty() ? nullptr : &c->groups.back();
+	Part p;
+	int err = most ? part_of(c, w, store, &p)
+		       : kvcachefs_fail(-EINVAL,
+					"a token of %zu bytes does not fit the buffer of %zu", row,
+					sizes.group);
+
+	if (err)
+		return err;
+	p.key_rows = rows / w.s->kvs;
+	for (uint64_t first = 0, n; first < rows; first += n) {
+		n = rows - first < most ? rows - first : most;
+		if (!g || g->way != way || g->bytes + n * row > room ||
+		    g->pieces.size() == PIECES_MOST) {
+			Group fresh = {};
+
+			fresh.way = way;
+			fresh.first_part = c->parts.size();
+			c->groups.push_back(fresh);
+			g = &c->groups.back();
+		}
+		p.first = first;
+		p.rows = n;
+		p.at = (uint8_t *)g->bytes;
+		p.page = m.page ? m.page + first * row : nullptr;
+		p.len = n * row;
+		c->parts.push_back(p);
+		g->pieces.push_back(Piece{ (uint8_t *)w.host + first * row, n * row, g->bytes });
+		g->rotates |= p.turn_dims != 0;
+		g->warps = std::max(g->warps, (size_t)(n * w.s->runs + teams - 1) / teams);
+		g->bytes = (g->bytes + n * row + ALIGN - 1) / ALIGN * ALIGN;
+	}
+	return 0;
+}
+
+/* The same way one after the other; who is staged last has the threads at work meanwhile. */
+int cut(Cut *c, const std::vector<Move> &moves, bool store)
+{
+	for (Way way : { Way::PINNED, Way::DIRECT, Way::STAGED })
+		for (const Move &m : moves)
+			if (way_of(m) == way)
+				if (int err = cut_file(c, m, store, way))
+					return err;
+	return 0;
+}
+
+/* Where each group is, in a buffer of so many bytes. */
+void place(Cut *c, size_t buffer)
+{
+	Ring device(buffer), staging(sizes.staging);
+
+	for (size_t i = 0; i < c->groups.size(); i++) {
+		Group &g = c->groups[i];
+
+		g.at = device.place(g.bytes, i, &g.after);
+		if (g.way != Way::STAGED)
+			continue;
+		g.staged = c->staged++;
+		g.staging_at = staging.place(g.bytes, i, &g.staging_after);
+		if (g.staging_after != NONE)
+			c->groups[g.staging_after].leaves = true;
+	}
+}
+
+size_t bytes_of(const Cut &c)
+{
+	size_t n = 0;
+
+	for (const Group &g : c.groups)
+		n += g.bytes;
+	return n;
+}
+
+size_t largest_of(const Cut &c)
+{
+	size_t n = 0;
+
+	for (const Group &g : c.groups)
+		n = std::max(n, g.bytes);
+	return n;
+}
+
+/* Offsets become addresses: of the arguments, and of each part in the buffer. */
+void set_addresses(Cut *c, uint8_t *args, uint8_t *buffer)
+{
+	for (Shape &s : c->shapes)
+		s.pointers = (void *const *)(args + (uintptr_t)s.pointers);
+	for (const Group &g : c->groups)
+		for (size_t i = 0; i < g.pieces.size(); i++) {
+			Part &p = c->parts[g.first_part + i];
+
+			p.at = buffer + g.at + (uintptr_t)p.at;
+			if (p.by_slots)
+				p.slots = (const int64_t *)(args + (uintptr_t)p.slots);
+			else
+				p.block_ids = (const int64_t *)(args + (uintptr_t)p.block_ids);
+			if (p.turn_dims)
+				p.turns = (const float *)(args + (uintptr_t)p.turns);
+		}
+}
+
+} // namespace

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * See map.h. A file that anybody has mapped for writing is not copied to a tier by the mount, so
+ * the writable mapping of a new one must not outlive its publishing for long, and no registration
+ * of it can stay: it is of that mapping. The read-only one beside it is of a descriptor of its own,
+ * and is registered in its place.
+ */
+#include "map.h"
+#include "file.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+static struct kvcachefs_map *map_new(size_t len)
+{
+	struct kvcachefs_map *m = calloc(1, sizeof *m);
+
+	if (!m) {
+		kvcachefs_fail(-ENOMEM, "out of memory");
+		return NULL;
+	}
+	m->len = len;
+	m->fd = -1;
+	pthread_mutex_init(&m->lock, NULL);
+	return m;
+}
+
+void kvcachefs_map_settle(struct kvcachefs_map *m)
+{
+	if (m->rw_pinned)
+		kvcachefs_cuda_unregister(m->rw_device, m->rw);
+	if (m->rw)
+		munmap(m->rw, m->len);
+	m->rw_pinned = false;
+	m->rw = NULL;
+}
+
+void kvcachefs_map_free(struct kvcachefs_map *m)
+{
+	kvcachefs_map_settle(m);
+	if (m->pinned)
+		kvcachefs_cuda_unregister(m->device, m->data);
+	if (m->data)
+		munmap(m->data, m->len);
+	pthread_mutex_destroy(&m->lock);
+	free(m);
+}
+
+/* Opens the object, and sees that it is still that one. */
+static int open_same(const char *path, uint64_t ino, size_t len)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	struct stat st;
+
+	if (fd < 0 || fstat(fd, &st)) {
+		int err = -errno;
+
+		if (fd >= 0)
+			close(fd);
+		return kvcachefs_fail(err, "%s: %s", path, strerror(-err));
+	}
+	if (st.st_ino != ino || (size_t)st.st_size != len) {
+		close(fd);
+		return kvcachefs_fail(-ESTALE, "%s was replaced since it was leased", path);
+	}
+	return fd;
+}
+
+/* What the file says of itself. */
+static int layout_read(int fd, const char *path, char layout[KVCACHEFS_LAYOUT_MAX])
+{
+	ssize_t n = fgetxattr(fd, KVCACHEFS_LAYOUT_XATTR, layout, KVCACHEFS_LAYOUT_MAX - 1);
+
+	if (n < 0 && errno == ERANGE) { /* longer than any of ours */
+		strcpy(layout, "what this library does not know");
+		return 0;
+	}
+	if (n < 0 && errno != ENODATA && errno != EOPNOTSUPP)
+		return kvcachefs_fail(-errno, "%s: its layout cannot be read: %s", path,
+				      strerror(errno));
+	layout[n > 0 ? n : 0] = 0;
+	return 0;
+}
+
+int kvcachefs_map_open(const char *path, uint64_t dev, uint64_t ino, size_t len, bool layout,
+		       struct kvcachefs_map **out)
+{
+	struct kvcachefs_map *m = map_new(len);
+	int fd = m ? open_same(path, ino, len) : -ENOMEM, err = fd < 0 ? fd : 0;
+
+	if (!err && layout) {
+		err = layout_read(fd, path, m->layout);
+		m->layout_known = true;
+	}
+	if (!err) {
+		m->dev = dev;
+		m->ino = ino;
+		m->data = len ? mmap(NULL, len, PROT_READ, MAP_SHARED, fd, 0) : NULL;
+		if (m->data == MAP_FAILED)
+			err = kvcachefs_fail(-errno, "%s cannot be mapped: %s", path,
+					     strerror(errno));
+	}
+	if (fd >= 0)
+		close(fd);
+	if (err)
+		free(m);
+	else
+		*out = m;
+	return err;
+}
+
+/* What of it can stay when it was published. Without that it is mapped again by who loads it. */
+static void map_beside(struct kvcachefs_map *m, int fd)
+{
+	char path[40];
+	struct stat st;
+
+	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return;
+	if (!fstat(fd, &st)) {
+		m->data = mmap(NULL, m->len, PROT_READ, MAP_SHARED, fd, 0);
+		m->data = m->data == MAP_FAILED ? NULL : m->data;
+		m->dev = st.st_dev;
+		m->ino = st.st_ino;
+	}
+	close(fd);
+}
+
+bool kvcachefs_map_worth(size_t len)
+{
+	return len >= 256u << 10;
+}
+
+int kvcachefs_map_new(int fd, size_t len, int device, bool ahead, struct kvcachefs_map **out)
+{
+	struct kvcachefs_map *m = map_new(len);
+	void *p;
+
+	if (!m)
+		return -ENOMEM;
+	m->rw_device = device;
+	p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	m->rw = p == MAP_FAILED ? NULL : p;
+	/* a child's copy of a writable mapping would keep the file from the tiers while it lives */
+	if (m->rw)
+		madvise(m->rw, len, MADV_DONTFORK);
+	/* kernels before 5.14 cannot: then it is faulted as it is written */
+	if (!m->rw || (ahead && madvise(m->rw, len, MADV_POPULATE_WRITE) && errno != EINVAL)) {
+		int err = kvcachefs_fail(-errno, "a new file cannot be mapped: %s",
+					 strerror(errno));
+
+		kvcachefs_map_free(m);
+		return err;
+	}
+	m->rw_pinned = device >= 0 && kvcachefs_map_worth(len) &&
+		       !kvcachefs_cuda_register(device, m->rw, len, false);
+	if (m->rw_pinned)
+		map_beside(m, fd);
+	*out = m;
+	return 0;
+}
+
+int kvcachefs_map_layout(struct kvcachefs_map *m, const char *path,
+			 char layout[KVCACHEFS_LAYOUT_MAX])
+{
+	int fd, err = 0;
+
+	pthread_mutex_lock(&m->lock);
+	if (!m->layout_known) { /* it was mapped without looking at that */
+		fd = open_same(path, m->ino, m->len);
+		err = fd < 0 ? fd : layout_read(fd, path, m->layout);
+		m->layout_known = !err;
+		if (fd >= 0)
+			close(fd);
+	}
+	if (!err)
+		memcpy(layout, m->layout, KVCACHEFS_LAYOUT_MAX);
+	pthread_mutex_unlock(&m->lock);
+	return err;
+}
+
+void *kvcachefs_map_data(const struct kvcachefs_map *m, size_t *len)
+{
+	*len = m->len;
+	return m->data;
+}
+
+/*
+ * A refusal may be of the moment (memory, limits): it is tried again after 1, 3, 7, ... 63 more
+ * uses.
+ */
+bool kvcachefs_map_pin(struct kvcachefs_map *m, int device)
+{
+	bool pinned;
+
+	pthread_mutex_lock(&m->lock);
+	if (!m->pinned && m->wait) {
+		m->wait--;
+	} else if (!m->pinned && !kvcachefs_cuda_register(device, m->data, m->len, true)) {
+		m->pinned = true;
+		m->device = device;
+	} else if (!m->pinned) {
+		m->refusals += m->refusals < 6;
+		m->wait = (1u << m->refusals) - 1;
+	}
+	pinned = m->pinned;
+	pthread_mutex_unlock(&m->lock);
+	return pinned;
+}

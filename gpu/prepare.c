@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One file that is made ready: without a name (O_TMPFILE), in the folder of its model, whose quota
+ * it is counted to. So whatever becomes of this process, the kernel closes it, and the mount
+ * destroys what has no name by then.
+ *
+ * A mount serves the first file of a model, whose usual size it cannot know, by plain requests,
+ * whose pages cannot be registered. Where that is met for a device a small file is made in the
+ * folder and removed again; the next can be registered.
+ */
+#include "maps.h"
+#include "ready.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+bool kvcachefs_prepare_look(const char *mount, uint64_t *waits, uint64_t *spare)
+{
+	char text[32768], *save = NULL;
+	uint64_t bytes = 0, used = 0;
+
+	if (!kvcachefs_mount_says(mount, "stats", text, sizeof text))
+		return false;
+	*waits = 0;
+	for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+		char *at = strchr(line, ' ');
+		uint64_t value = at ? strtoull(at, NULL, 10) : 0;
+
+		if (at)
+			*at = 0;
+		if (!strcmp(line, "room_waits") || !strcmp(line, "room_refusals") ||
+		    !strcmp(line, "quota_waits") || !strcmp(line, "quota_refusals"))
+			*waits += value;
+		else if (!strcmp(line, "pool_bytes"))
+			bytes = value;
+		else if (!strcmp(line, "pool_used_bytes"))
+			used = value;
+	}
+	*spare = bytes > used ? bytes - used : 0;
+	return true;
+}
+
+/* The folder knows the size of a file from here on. */
+static void teach(const char *folder)
+{
+	char path[4200], other[4220];
+	int fd;
+
+	snprintf(path, sizeof path, "%s/.kvcachefs.tmp.%d", folder, (int)getpid());
+	snprintf(other, sizeof other, "%s.1", path);
+	fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return;
+	if (fallocate(fd, 0, 0, 4096))
+		other[0] = 0;
+	close(fd);
+	/* a rename waits until it is published, which is when its size counts */
+	if (!other[0] || rename(path, other))
+		unlink(path);
+	else
+		unlink(other);
+}
+
+static int make(const char *folder, const struct kvcachefs_want *w, struct kvcachefs_map **out)
+{
+	struct stat st;
+	int fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0666), err = 0;
+
+	if (fd < 0)
+		return errno == ENOENT ? -EAGAIN
+				       : kvcachefs_fail(-errno, "%s: no file without a name: %s",
+							folder, strerror(errno));
+	if (fstat(fd, &st) || st.st_dev != w->dev)
+		err = kvcachefs_fail(-ESTALE, "%s is of another mount", folder);
+	else if (fallocate(fd, 0, 0, (off_t)w->len))
+		err = kvcachefs_fail(-errno, "%s: no room for %zu bytes ahead: %s", folder, w->len,
+				     strerror(errno));
+	err = err ?: kvcachefs_map_new(fd, w->len, w->device, true, out);
+	if (err) {
+		close(fd);
+		return err;
+	}
+	(*out)->fd = fd;
+	(*out)->made_ms = kvcachefs_now_ms();
+	return 0;
+}
+
+int kvcachefs_prepare(const char *folder, const struct kvcachefs_want *w, bool makes, bool *teaches,
+		      struct kvcachefs_map **out)
+{
+	uint64_t waits, spare;
+	int err;
+
+	kvcachefs_maps_bound(w->mount, w->dev);
+	if (kvcachefs_prepare_look(w->mount, &waits, &spare) && spare < w->len)
+		return kvcachefs_fail(-ENOSPC, "%s: the pool has no room to spare", w->mount);
+	err = make(folder, w, out);
+	if (err == -EAGAIN && makes) {
+		if (mkdir(folder, 0777) && errno != EEXIST)
+			return kvcachefs_fail(-errno, "%s: %s", folder, strerror(errno));
+		err = make(folder, w, out);
+	}
+	if (!err && *teaches && w->device >= 0 && kvcachefs_map_worth(w->len) &&
+	    !(*out)->rw_pinned) {
+		*teaches = false; /* once: a mount may give no pins at all */
+		close((*out)->fd);
+		kvcachefs_map_free(*out);
+		teach(folder);
+		err = make(folder, w, out);
+	}
+	return err;
+}

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kvcachefs_gpu_warm(): transfers like those that are to come, of which nothing is seen. Stores go
+ * all their way and are undone before they publish, once with their registrations and once with
+ * none; a load goes to no slot, on the device alone. What they took (transfers' memory, lanes,
+ * streams, marks; the kernels, which CUDA loads at their first use) is kept, each by who made it.
+ * Then files of their sizes are made ready (ready.c), at last, since the stores have taken some.
+ */
+#include "ready.h"
+#include "transfer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define TRANSFERS_MOST 8
+#define NAME ".kvcachefs.warm."
+
+struct warm {
+	struct kvcachefs_warm how;
+	const char *mount;
+	const struct kvcachefs_paged *p;
+	struct kvcachefs_item *items; /* copies */
+	size_t n;
+	void *stream;
+};
+
+static uint64_t size_of(const struct warm *w, size_t i)
+{
+	const struct kvcachefs_item *it = &w->items[i];
+
+	return kvcachefs_file_size(it->cache ?: w->p, it->nlayers, &it->tokens);
+}
+
+/* So many at once, each with a lane of its own. */
+static int stores(const struct warm *w, bool staged)
+{
+	struct kvcachefs_transfer *t[TRANSFERS_MOST];
+	unsigned n = 0;
+	int err = 0;
+
+	for (; n < w->how.transfers && !err; n += !err) {
+		struct kvcachefs_begin b = {
+			.store = true,
+			.mount = w->mount,
+			.p = w->p,
+			.items = w->items,
+			.n = w->n,
+			.stream = w->stream,
+			.staged = staged,
+		};
+
+		err = kvcachefs_transfer_begin(&t[n], &b);
+	}
+	while (n) {
+		int one = kvcachefs_transfer_land(t[--n]);
+
+		err = err ?: one;
+		kvcachefs_transfer_undo(t[n], -ECANCELED);
+		kvcachefs_transfer_free(t[n]);
+	}
+	return err;
+}
+
+/* One item's work, whose slots or blocks are all none. */
+static int add(struct kvcachefs_cuda *c, const struct warm *w, struct kvcachefs_item *it,
+	       struct kvcachefs_strides *s, const int64_t *none, void *zeros)
+{
+	struct kvcachefs_work work = {
+		.item = it,
+		.p = it->cache ?: w->p,
+		.s = s,
+		.host = zeros,
+	};
+	int err;
+
+	*(it->tokens.slots ? &it->tokens.slots : &it->tokens.block_ids) = none;
+	work.len = kvcachefs_file_size(work.p, it->nlayers, &it->tokens);
+	err = kvcachefs_strides_of(work.p, s)
+		      ?: kvcachefs_check(work.p, it->layer, it->nlayers, &it->tokens,
+					 &work.ntokens);
+	return !err && work.len ? kvcachefs_cuda_add(c, &work) : err;
+}
+
+/* What a load does on the device, from a file of zeros to slots that are skipped. */
+static int load(const struct warm *w)
+{
+	struct kvcachefs_item *items = calloc(w->n ?: 1, sizeof *items);
+	struct kvcachefs_strides *s = calloc(w->n ?: 1, sizeof *s);
+	size_t longest = 1, most = 1;
+	struct kvcachefs_cuda *c = NULL;
+	int64_t *none;
+	void *zeros;
+	int err;
+
+	for (size_t i = 0; i < w->n; i++) {
+		longest = size_of(w, i) > longest ? size_of(w, i) : longest;
+		most = w->items[i].tokens.n > most ? w->items[i].tokens.n : most;
+	}
+	none = malloc(most * sizeof *none);
+	zeros = calloc(1, longest);
+	err = items && s && none && zeros ? kvcachefs_cuda_new(&c, w->p->device, false, w->stream)
+					  : kvcachefs_fail(-ENOMEM, "out of memory");
+	if (!err) {
+		memset(none, 0xff, most * sizeof *none);
+		memcpy(items, w->items, w->n * sizeof *items);
+	}
+	for (size_t i = 0; i < w->n && !err; i++)
+		err = add(c, w, &items[i], &s[i], none, zeros);
+	if (!err)
+		err = kvcachefs_cuda_run(c) ?: kvcachefs_cuda_wait(c);
+	kvcachefs_cuda_free(c);
+	free(items);
+	free(s);
+	free(none);
+	free(zeros);
+	return err;
+}
+
+/* As many as a queue may have at once for these: one for each layer, and one for the whole. */
+static int marks(const struct warm *w)
+{
+	size_t n = w->how.transfers * (w->n + 1), made = 0;
+	void **v;
+	int err = 0;
+
+	n = n < 256 ? n : 256;
+	v = calloc(n, sizeof *v);
+	if (!v)
+		return kvcachefs_fail(-ENOMEM, "out of memory");
+	for (; made < n && !err; made += !err)
+		err = kvcachefs_cuda_mark(w->p->device, w->stream, &v[made]);
+	while (made)
+		kvcachefs_cuda_unmark(w->p->device, v[--made]);
+	free(v);
+	return err;
+}
+
+static int on_device(struct warm *w)
+{
+	void *streams[TRANSFERS_MOST];
+	unsigned n = 0;
+	int err = 0;
+
+	for (; n < w->how.transfers && !err; n += !err)
+		err = kvcachefs_cuda_stream_new(w->p->device, &streams[n]);
+	if (!err) {
+		w->stream = streams[0];
+		err = stores(w, false) ?: stores(w, true) ?: load(w) ?: marks(w);
+	}
+	while (n)
+		kvcachefs_cuda_stream_free(w->p->device, streams[--n]);
+	return err;
+}
+
+static bool alike(const struct warm *w, size_t i, size_t k)
+{
+	size_t n = kvcachefs_folder_len(w->items[i].path);
+
+	return size_of(w, i) == size_of(w, k) && n == kvcachefs_folder_len(w->items[k].path) &&
+	       !strncmp(w->items[i].path, w->items[k].path, n);
+}
+
+static int files(const struct warm *w, uint64_t dev)
+{
+	int err = 0;
+
+	for (size_t i = 0; i < w->n && !err; i++) {
+		struct kvcachefs_want want = {
+			w->mount, dev, w->items[i].path, size_of(w, i), w->p->device,
+		};
+		unsigned same = 1;
+		size_t k = 0;
+
+		while (k < i && !alike(w, i, k))
+			k++;
+		if (k < i || !want.len) /* it was counted with that one */
+			continue;
+		for (k = i + 1; k < w->n; k++)
+			same += alike(w, i, k);
+		err = kvcachefs_ready_warm(&want, same * w->how.transfers, w->how.keep_s * 1000ull);
+	}
+	return err;
+}
+
+/* The items, with names of their own in the same folders: the others' folders may not be there. */
+static int copy(struct warm *w, const struct kvcachefs_item *items, char **names)
+{
+	size_t room = 1;
+	char *at;
+
+	for (size_t i = 0; i < w->n; i++)
+		room += kvcachefs_folder_len(items[i].path) + sizeof NAME + 20;
+	w->items = calloc(w->n ?: 1, sizeof *w->items);
+	at = *names = malloc(room);
+	if (!w->items || !at)
+		return kvcachefs_fail(-ENOMEM, "out of memory");
+	for (size_t i = 0; i < w->n; i++) {
+		size_t n = kvcachefs_folder_len(items[i].path);
+
+		w->items[i] = items[i];
+		w->items[i].path = at;
+		memcpy(at, items[i].path, n);
+		at += n;
+		at += 1 + snprintf(at, sizeof NAME + 20, n ? "/" NAME "%zu" : NAME "%zu", i);
+	}
+	return 0;
+}
+
+int kvcachefs_gpu_warm(const char *mount, const struct kvcachefs_paged *p,
+		       const struct kvcachefs_item *items, size_t n,
+		       const struct kvcachefs_warm *how)
+{
+	struct warm w = { *how, mount, p, NULL, n, NULL };
+	struct stat st;
+	char *names = NULL;
+	int err = 0;
+
+	w.how.transfers = how->transfers ?: 1;
+	if (w.how.transfers > TRANSFERS_MOST)
+		return kvcachefs_fail(-EINVAL, "at most %d transfers are made warm at once",
+				      TRANSFERS_MOST);
+	if (stat(mount, &st))
+		return kvcachefs_fail(-errno, "%s: %s", mount, strerror(errno));
+	err = copy(&w, items, &names);
+	if (!err && how->files) /* the stores take them */
+		err = files(&w, st.st_dev);
+	if (!err)
+		err = p->device >= 0 ? on_device(&w) : stores(&w, false);
+	if (!err && how->files)
+		err = files(&w, st.st_dev);
+	free(w.items);
+	free(names);
+	return err;
+}

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""The order of a transfer on a device, under tests/fakecuda: each wait between its streams, and
+between them and the thread that stages, is left out once, and what comes of it must be found."""
+import os, re, subprocess
+from kvtest import *
+
+EVENT, VALUE, NUMBER = range(3)  # what is left out: enum fake_order
+s = Store(cpu="64M").mount()
+
+
+# a sanitizer may be who finds it: such a report ends that trial, and is none of ours
+WRONG = os.environ | {name: re.sub("log_path=[^:]*", f"log_path={TMP}/found", os.environ[name])
+                      for name in ("ASAN_OPTIONS", "TSAN_OPTIONS") if name in os.environ}
+
+
+def trial(pages, way, kind, at):
+    try:
+        return run(binary("test-gpu-fake"), "trial", s.mnt, pages, way, str(kind), str(at),
+                   env=WRONG if at else os.environ, timeout=20 * SLOW)
+    except subprocess.TimeoutExpired as e:
+        # a number that came too early may be followed by the one before it, and the next is waited
+        # for in vain
+        assert at, (pages, way, e.stdout)
+        return subprocess.CompletedProcess(e.cmd, 1, e.stdout)
+
+
+for pages, kinds in (("pinned", [EVENT]), ("direct", [EVENT]),
+                     ("staged", [VALUE, NUMBER])):
+    for way in ("store", "load"):
+        for kind in kinds:
+            p = trial(pages, way, kind, 0)
+            assert p.returncode == 0 and p.stdout.endswith("ok\n"), (pages, way, p.stdout)
+            n = int(p.stdout.split()[kind])
+            assert n > 5, (pages, way, kind, p.stdout)
+            for at in range(1, n + 1):
+                p = trial(pages, way, kind, at)
+                assert p.returncode, f"{pages} {way}: nobody missed wait {at} of kind {kind}"
+# a program that ends with a transfer under way ends, and leaves no file
+p = run(binary("test-gpu-fake"), "leave", s.mnt, timeout=60 * SLOW)
+assert p.returncode == 0 and p.stdout == "left\n", p.stdout
+assert not os.path.exists(f"{s.mnt}/staged/leave")
+s.umount()
+s.fsck()

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast plain
+"""Files that libkvcachefs makes ready before a store needs them: nobody sees them, and nothing is
+left of them, whatever ends the process; what was stored through a registration is the mount's to
+copy at once, and is registered for its next load."""
+import ctypes, os, subprocess, threading
+from kvtest import *
+
+s = Store(size="1G", cpu="256M", options="settle=20,policy=prefix").mount()
+p = run(binary("test-stores"), "all", s.mnt)
+assert p.returncode == 0 and p.stdout == "fine\n", p.stdout
+# what was ready before it had a name is of its folder's chunk
+s.settle()
+for c in range(4):
+    assert os.getxattr(f"{s.mnt}/m/c{c}", "user.kvcachefs.unit_now") == b"dir", c
+assert not [f for _, _, files in os.walk(s.mnt) for f in files if ".tmp." in f or "warm" in f], \
+    "a temporary file is left"
+for end in ("kill", "exit"):
+    s.settle()
+    p = subprocess.Popen([binary("test-stores"), "keep", s.mnt], stdin=subprocess.PIPE,
+                         stdout=subprocess.PIPE, text=True)
+    assert p.stdout.readline() == "ready\n"
+    assert sorted(os.listdir(f"{s.mnt}/kept")) == ["c0"]
+    wait_for(lambda: s.stats()["files_open"] == 4)
+    used = s.stats()["pool_used_bytes"]
+    if end == "kill":
+        p.kill()
+    else:
+        p.communicate("\n")
+    p.wait()
+    wait_for(lambda: s.stats()["files_open"] == 0 and
+             s.stats()["pool_used_bytes"] <= used - 4 * MiB)
+# and that chunk follows what the thread made before which named it; whoever made it
+fds, libc = [], ctypes.CDLL(None)
+
+
+def ahead():
+    fds.extend(os.open(f"{s.mnt}/m", os.O_TMPFILE | os.O_RDWR) for _ in range(3))
+
+
+t = threading.Thread(target=ahead)
+t.start()
+t.join()
+for c, fd in enumerate(fds):
+    os.write(fd, b"x" * 4096)
+    os.mkdir(f"{s.mnt}/m/d{c}")
+for c, fd in enumerate(fds):
+    assert not libc.linkat(fd, b"", -100, f"{s.mnt}/m/d{c}/f".encode(), 0x1000)
+for c, fd in enumerate(fds):
+    os.close(fd)
+s.settle()
+assert s.attr("m/d1", "parent") == "/m/d0"
+if WAY == "fast":
+    # on a device that is none: published files do not stay mapped for writing
+    p = run(binary("test-gpu-fake"), "stores", s.mnt)
+    assert p.returncode == 0 and p.stdout == "ok\n", p.stdout
+s.settle()
+s.umount()
+s.fsck()

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: plain
+"""A copy that finds no room on the disk tier, where nothing can go, waits longer each time; it is
+made as soon as something went, though others found room in the meantime."""
+import os, time
+from kvtest import *
+
+s = Store(size="32M", cpu="64M", options="settle=0,share=100").mount()
+held = []
+for i in range(14):  # what is open stays
+    s.write(f"m/{i}", blob(i, 2 * MiB))
+    held.append(open(f"{s.mnt}/m/{i}", "rb"))
+wait_for(lambda: s.stats()["spills"] >= 14)
+s.write("m/late", blob(99, 6 * MiB))
+tried, last, gap = 0, time.monotonic(), 0
+while gap < 15:  # then the next try is half a minute away
+    now, before = time.monotonic(), tried
+    tried = s.stats()["spill_failures"]
+    if tried != before:
+        last, gap = now, now - last
+    assert now < last + 60 * SLOW, s.stats()
+    time.sleep(0.05)
+s.write("m/small", blob(98, 4096))
+wait_for(lambda: s.attr("m/small", "state") == "resident+lower")
+for i in range(4):
+    os.unlink(f"{s.mnt}/m/{i}")
+    held[i].close()
+wait_for(lambda: s.attr("m/late", "state") == "resident+lower", 15)
+[f.close() for f in held]
+s.umount()
+s.fsck("-n")

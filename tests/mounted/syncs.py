@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast plain
+"""What comes while the copy is made that an fsync waits for: an unlink or a rename over the file,
+its last writer's close, a write after an fsync that was not waited for to the end. Each fsync ends,
+and what one that succeeded brought down is what had been written when it was called. With the disk
+taken out it is a remote tier that it waits for."""
+import os, threading
+from kvtest import *
+import faults
+
+SIZE = 3 * MiB  # read in three pieces
+READS = f"calls=read path={TMP}/run/* nth={faults.FAR} count={faults.FAR} do=delay:400"
+DISK = f"calls=write path={TMP}/s/data* nth={faults.FAR} count={faults.FAR} do=EIO"
+REMOTE = f"{TMP}/remote"
+OPTIONS = "settle=3600000,unit=file"
+
+s = Store(size="64M", cpu="48M", options=OPTIONS)
+P = lambda name: f"{s.mnt}/m/{name}"
+
+
+def mount(*rules, options=OPTIONS):
+    r = faults.Rules(*rules)
+    assert r.mount(s, options=options)
+    os.makedirs(f"{s.mnt}/m", exist_ok=True)
+    return r
+
+
+def dirty(name, seed):
+    fd = os.open(P(name), os.O_RDWR | os.O_CREAT)
+    assert os.pwrite(fd, blob(seed, SIZE), 0) == SIZE
+    return fd
+
+
+class Sync(threading.Thread):
+    """An fsync whose copy has begun when it is handed back."""
+
+    def __init__(self, fd, rules):
+        super().__init__()
+        self.fd, self.wrong = fd, "did not end"
+        met = rules.fired()[0]
+        self.start()
+        wait_for(lambda: rules.fired()[0] > met)
+
+    def run(self):
+        try:
+            os.fsync(self.fd)
+            self.wrong = None
+        except OSError as e:
+            self.wrong = e
+
+    def ended(self):
+        self.join()
+        assert not self.wrong, self.wrong
+
+
+def without_memory():
+    s.kill()
+    run("umount", "-l", s.mnt)
+    s.drop_pool()
+    s.mount(options=OPTIONS)
+
+
+r = mount(READS)
+s.write("waits", blob("waits", 4096))  # for settle=, before all others
+r.begin()
+
+fd = dirty("unlinked", 1)
+sync = Sync(fd, r)
+os.unlink(P("unlinked"))
+sync.ended()
+assert os.pread(fd, 4096, 0) == blob(1, SIZE)[:4096]
+os.close(fd)
+
+fd = dirty("replaced", 2)
+s.write("m/new", b"new")
+sync = Sync(fd, r)
+os.rename(P("new"), P("replaced"))
+sync.ended()
+os.close(fd)
+assert s.read("m/replaced") == b"new"
+
+fd, reader = dirty("closed", 3), os.open(P("closed"), os.O_RDONLY)
+sync = Sync(reader, r)
+os.close(fd)
+sync.ended()
+os.close(reader)
+r.heal()
+s.committed()
+without_memory()
+assert s.read("m/closed") == blob(3, SIZE)
+s.umount()
+
+# the first is given up before its copy is there, and what is written then is not in that copy
+r = mount(READS, options=f"{OPTIONS},deadline=600")
+fd = dirty("late", 4)
+r.begin()
+with fails(errno.ETIMEDOUT):
+    os.fsync(fd)
+assert os.pwrite(fd, b"since", 0) == 5
+for _ in range(20):
+    try:
+        os.fsync(fd)
+        break
+    except TimeoutError:
+        pass
+else:
+    raise AssertionError("no fsync ends")
+without_memory()
+assert s.read("m/late") == b"since" + blob(4, SIZE)[5:]
+with fails(errno.ENOTCONN):
+    os.close(fd)
+s.umount()
+
+os.mkdir(REMOTE)
+r = mount(DISK, options=f"{OPTIONS},remote=dir://{REMOTE}")
+r.begin()
+for i in range(40):
+    fd = os.open(P(f"remote{i}"), os.O_RDWR | os.O_CREAT)
+    os.write(fd, blob(i, 5000))
+    out = s.stats()["breaker_opened"]
+    if out:  # it may answer a probe meanwhile, but not with success
+        os.fsync(fd)
+        os.close(fd)
+        break
+    with fails(errno.EIO):
+        os.fsync(fd)
+    os.close(fd)
+assert out
+r.heal()
+s.umount()
+s.fsck("-n", "--data")

@@ -1,0 +1,442 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Of gpu.cu: which way bytes go, and mistakes in the order of streams, which must be found. Groups
+ * are made small for that, so that they take turns often.
+ */
+#pragma once
+
+#include "gpu_cache.cuh"
+#include "gpu_queue.cuh"
+
+extern "C" {
+#include "../../gpu/map.h"
+}
+
+namespace {
+
+kvcachefs_gpu_counts stats()
+{
+	kvcachefs_gpu_counts s;
+
+	kvcachefs_gpu_stats(&s);
+	return s;
+}
+
+/* A file of 2 layers in a cache of blocks of 2 KiB a component. */
+struct Chunk {
+	Cache c;
+	std::vector<int64_t> ids;
+	std::string path;
+	std::vector<kvcachefs_item> items;
+	size_t bytes;
+
+	Chunk(const std::string &name, unsigned blocks)
+		: c(KVCACHEFS_NL_X_TWO_NB_BS_NH_HS, 2, 4, 16, 16, blocks, 2, blocks), path(name)
+	{
+		kvcachefs_item it = {};
+
+		for (unsigned i = 0; i < blocks; i++) /* each once, for a number of blocks that 7
+							 does not divide */
+			ids.push_back(i * 7 % blocks);
+		unlink((mnt + "/" + path).c_str()); /* of a run before on this mount */
+		it.path = path.c_str();
+		it.nlayers = 2;
+		it.tokens = { nullptr, ids.data(), ids.size(), 0 };
+		items.push_back(it);
+		bytes = kvcachefs_file_size(&c.p, 2, &it.tokens);
+	}
+};
+
+/* What went which way since then. */
+bool went(const kvcachefs_gpu_counts &since, size_t pinned, size_t direct, size_t staged)
+{
+	kvcachefs_gpu_counts now = stats();
+
+	return now.pinned_bytes - since.pinned_bytes == pinned &&
+	       now.direct_bytes - since.direct_bytes == direct &&
+	       now.staged_bytes - since.staged_bytes == staged;
+}
+
+/*
+ * A mount that takes registrations moves the very pages: nothing is staged but a store's small
+ * files. The smallest go by a kernel.
+ */
+void ways(bool pins)
+{
+	Chunk large("ways/large", 80), small("ways/small", 20), tiny("ways/tiny", 3);
+	kvcachefs_gpu_counts a = stats();
+	size_t all = large.bytes + small.bytes + tiny.bytes;
+
+	check(kvcachefs_map_worth(large.bytes) && !kvcachefs_map_worth(small.bytes) &&
+	      small.bytes >= DIRECT && tiny.bytes < DIRECT);
+	for (Chunk *c : { &large, &small, &tiny })
+		check(!move_all(c->c, 0, true, c->items));
+	check(went(a, pins ? large.bytes : 0, 0, pins ? small.bytes + tiny.bytes : all));
+	for (int warm = 0; warm < 2; warm++) {
+		a = stats();
+		for (Chunk *c : { &large, &small, &tiny })
+			check(!move_all(c->c, 0, false, c->items));
+		check(went(a, pins ? large.bytes + small.bytes : 0, pins ? tiny.bytes : 0,
+			   pins ? 0 : all));
+		check(pins ? stats().refused == a.refused : warm || stats().refused > a.refused);
+	}
+	for (Chunk *c : { &large, &small, &tiny })
+		check(c->c.down() == c->c.host);
+}
+
+/*
+ * Rows of many lengths, in caches whose blocks are padded so that addresses are aligned in all
+ * ways: whole turns of four loads, single ones behind them, and what is less than a load.
+ */
+void lengths()
+{
+	int64_t slots[5] = { 7, 2, -1, 4, 9 };
+
+	for (uint32_t n :
+	     { 1u,   15u,   16u,   17u,   63u,   64u,   65u,   127u,  128u,  200u,  255u,
+	       256u, 1023u, 1024u, 1040u, 2047u, 2048u, 2049u, 2064u, 2112u, 4101u, 6160u })
+		for (uint64_t pad : { 0u, 2u, 4u, 8u, 16u }) {
+			Cache c(KVCACHEFS_NL_X_NB_BS_NH_HS, 1, 1, n, 2, 6, 1, n, false, pad),
+				d(KVCACHEFS_NL_X_NB_BS_NH_HS, 1, 1, n, 2, 6, 1, 7, false, pad);
+			kvcachefs_paged host = c.on(-1), other = d.on(-1);
+			kvcachefs_item it = {};
+			std::string path = "lengths/" + std::to_string(n) + "-" +
+					   std::to_string(pad);
+
+			it.path = path.c_str();
+			it.nlayers = 1;
+			it.tokens = { slots, nullptr, 5, 0 };
+			std::vector<kvcachefs_item> items{ it };
+			std::vector<uint8_t> want(kvcachefs_file_size(&host, 1, &it.tokens));
+
+			check(!kvcachefs_gather(&host, 0, 1, &it.tokens, want.data()));
+			check(!move_all(c, 0, true, items) && contents(path) == want);
+			check(!move_all(d, 0, false, items) &&
+			      !kvcachefs_scatter(&other, 0, 1, &it.tokens, want.data()) &&
+			      d.down() == d.host);
+		}
+}
+
+/* Does the mount give pages that can be registered? */
+bool can_pin()
+{
+	Chunk one("ways/pin", 80);
+	kvcachefs_buffer *b;
+	bool pins;
+
+	check(!move_all(one.c, -1, true, one.items));
+	check(!kvcachefs_buffer_open(&b, mnt.c_str(), one.path.c_str(), 0));
+	pins = kvcachefs_buffer_pinned(b);
+	kvcachefs_buffer_free(b);
+	return pins;
+}
+
+} // namespace
+
+#ifdef FAKE_CUDA_RUNTIME_H
+namespace {
+
+std::atomic<size_t> host_copies;
+bool holds; /* host copies: till no stream can go on */
+std::atomic<Gate *> host_gate;
+
+} // namespace
+
+extern "C" void __real_kvcachefs_copy_all(const struct kvcachefs_copy *v, size_t n);
+extern "C" void __wrap_kvcachefs_copy_all(const struct kvcachefs_copy *v, size_t n)
+{
+	if (holds)
+		fake_until_stuck();
+	if (Gate *g = host_gate)
+		g->pass();
+	__real_kvcachefs_copy_all(v, n);
+	host_copies++;
+}
+
+namespace {
+
+constexpr size_t KiB = 1024;
+constexpr Sizes SMALL = { 64 * KiB, 32 * KiB, 16 * KiB, 128 * KiB, 64 * KiB };
+
+/* One copy a group, no function of the host, and one that stands does not keep others from going
+   on. */
+void staged()
+{
+	Chunk a("staged/a", 39), b("staged/b", 38);
+	auto before = b.c.host;
+	Sizes usual = sizes;
+	Streams s;
+	Gate gate;
+	kvcachefs_paged p = a.c.on(0);
+	kvcachefs_transfer *t;
+
+	sizes = SMALL;
+	forget_lanes();
+	check(!move_all(b.c, 0, true, b.items));
+	fake_no_register = 1;
+	cuda(cudaLaunchHostFunc(s.s[0], Gate::stop, &gate));
+	check(!kvcachefs_store(&t, mnt.c_str(), &p, a.items.data(), 1, s.s[0]));
+	fake_counts c = fake_counted();
+
+	check(!move_all(b.c, 0, false, b.items, s.s[1]));
+	fake_counts d = fake_counted();
+
+	/* its bytes in groups of 32 KiB, and the arguments */
+	check(d.copies - c.copies == (b.bytes + 32 * KiB - 1) / (32 * KiB) + 1 &&
+	      d.batches == c.batches && d.host_functions == c.host_functions);
+	check(b.c.down() == before && kvcachefs_transfer_poll(t) == -EAGAIN);
+	gate.open();
+	check(!kvcachefs_transfer_free(t));
+	check(!move_all(a.c, 0, false, a.items) && a.c.down() == a.c.host);
+	fake_no_register = 0;
+	sizes = usual;
+	forget_lanes();
+}
+
+/*
+ * A store that fits into the buffer holds the caller's stream for no copy, even where none can be
+ * made; and one without room on the device is as right.
+ */
+void held()
+{
+	Chunk c("staged/held", 15);
+	Sizes usual = sizes;
+	Streams s;
+	Gate gate;
+	cudaEvent_t passed;
+	kvcachefs_paged p = c.c.on(0);
+	kvcachefs_transfer *t;
+
+	sizes = SMALL;
+	forget_lanes();
+	check(c.bytes > SMALL.staging && c.bytes <= SMALL.buffer);
+	cuda(cudaEventCreateWithFlags(&passed, cudaEventDisableTiming));
+	fake_no_register = 1;
+	host_gate = &gate;
+	check(!kvcachefs_store(&t, mnt.c_str(), &p, c.items.data(), 1, s.s[0]));
+	cuda(cudaEventRecord(passed, s.s[0]));
+	for (int i = 0; i < 60000 && cudaEventQuery(passed) == cudaErrorNotReady; i++)
+		usleep(1000);
+	check(cudaEventQuery(passed) == cudaSuccess && kvcachefs_transfer_poll(t) == -EAGAIN);
+	gate.open();
+	check(!kvcachefs_transfer_free(t));
+	host_gate = nullptr;
+	auto want = contents(c.path);
+
+	forget_lanes();
+	fake_largest = SMALL.buffer - 1;
+	check(!move_all(c.c, 0, true, c.items) && contents(c.path) == want);
+	check(spares.size() == 1 && spares[0].buffer.len == SMALL.buffer / 2);
+	check(!move_all(c.c, 0, false, c.items) && c.c.down() == c.c.host && spares.size() == 1);
+	fake_largest = 0;
+	fake_no_register = 0;
+	sizes = usual;
+	forget_lanes();
+	cuda(cudaEventDestroy(passed));
+}
+
+/*
+ * Small files by a kernel: many at once, of lengths that are no multiple of anything, among larger
+ * ones, rotated or not, where the device has addresses of its own; the limit that the environment
+ * says; and both ways, which a store's small files will take that are registered already.
+ */
+void direct()
+{
+	const unsigned N = 70;
+	std::vector<std::unique_ptr<Chunk>> all;
+	std::vector<kvcachefs_item> items;
+	kvcachefs_transfer *t;
+	kvcachefs_gpu_counts a;
+	kvcachefs_strides st;
+	size_t small = 0, bytes = 0;
+
+	kvcachefs_map_cache(0);
+	fake_one_address = 0;
+	forget_lanes();
+	/* each in a cache of its own; rows of 3 * 5 bytes */
+	std::vector<std::unique_ptr<Cache>> caches;
+	std::vector<kvcachefs_paged> on;
+	std::vector<std::string> paths;
+	std::vector<std::vector<int64_t>> ids;
+
+	for (unsigned i = 0; i < N; i++) {
+		caches.emplace_back(new Cache(KVCACHEFS_NL_X_NB_TWO_NH_BS_HS, 1, 3, 5, 4, 500, 1,
+					      i + 1));
+		on.push_back(caches[i]->on(0));
+		paths.push_back("direct/" + std::to_string(i));
+		ids.emplace_back();
+		for (unsigned k = 0; k < (i % 9 == 8 ? 480 : 1 + i * 3); k++)
+			ids[i].push_back(k * 7 % 500);
+	}
+	for (unsigned i = 0; i < N; i++) {
+		kvcachefs_item it = {};
+
+		unlink((mnt + "/" + paths[i]).c_str());
+		it.path = paths[i].c_str();
+		it.nlayers = 1;
+		it.tokens = { nullptr, ids[i].data(), ids[i].size(), 0 };
+		it.cache = &on[i];
+		items.push_back(it);
+		size_t n = kvcachefs_file_size(&on[i], 1, &it.tokens);
+
+		bytes += n;
+		small += n < DIRECT ? n : 0;
+	}
+	check(small && small < bytes);
+	check(!kvcachefs_store(&t, mnt.c_str(), &on[0], items.data(), N, nullptr) &&
+	      !kvcachefs_transfer_free(t));
+	for (int way = 0; way < 3; way++) {
+		const char *limit[] = { nullptr, "0", "100000" };
+		size_t by_kernel[] = { small, 0, bytes };
+
+		if (way)
+			setenv("KVCACHEFS_GPU_DIRECT", limit[way], 1);
+		for (auto &c : caches)
+			for (void *d : c->device)
+				cuda(cudaMemsetAsync(d, 0x33, c->len, nullptr));
+		a = stats();
+		check(!kvcachefs_load(&t, mnt.c_str(), &on[0], items.data(), N, nullptr) &&
+		      !kvcachefs_transfer_free(t));
+		check(went(a, bytes - by_kernel[way], by_kernel[way], 0));
+		for (unsigned i = 0; i < N; i++) {
+			auto want = caches[i]->host;
+			kvcachefs_paged host = caches[i]->on(-1);
+
+			for (auto &h : caches[i]->host)
+				std::fill(h.begin(), h.end(), (uint8_t)0x33);
+			check(!kvcachefs_scatter(&host, 0, 1, &items[i].tokens,
+						 contents(paths[i]).data()));
+			check(caches[i]->down() == caches[i]->host);
+			caches[i]->host = want;
+		}
+	}
+	setenv("KVCACHEFS_GPU_DIRECT", "28K", 1);
+	check(kvcachefs_load(&t, mnt.c_str(), &on[0], items.data(), N, nullptr) == -EINVAL &&
+	      strstr(kvcachefs_error(), "KVCACHEFS_GPU_DIRECT"));
+	unsetenv("KVCACHEFS_GPU_DIRECT");
+	/* what a store's registered file gets, and what is beside it stays */
+	std::vector<uint8_t> want(kvcachefs_file_size(&on[7], 1, &items[7].tokens));
+	size_t len = (want.size() + 8191) / 4096 * 4096;
+	kvcachefs_paged host = caches[7]->on(-1);
+	uint8_t *p = (uint8_t *)mmap(nullptr, len, PROT_READ | PROT_WRITE,
+				     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	kvcachefs_cuda *c;
+
+	caches[7]->up();
+	memset(p, 0x44, len);
+	check(!kvcachefs_gather(&host, 0, 1, &items[7].tokens, want.data()));
+	check(!kvcachefs_cuda_register(0, p, len, false) && !kvcachefs_strides_of(&on[7], &st));
+	kvcachefs_work w = { &items[7], &on[7], &st, ids[7].size() * 4, p, want.size(), true };
+
+	a = stats();
+	check(!kvcachefs_cuda_new(&c, 0, true, nullptr) && !kvcachefs_cuda_add(c, &w) &&
+	      !kvcachefs_cuda_run(c) && !kvcachefs_cuda_wait(c));
+	kvcachefs_cuda_free(c);
+	check(went(a, 0, want.size(), 0) && !memcmp(p, want.data(), want.size()));
+	for (size_t i = want.size(); i < len; i++)
+		check(p[i] == 0x44);
+	kvcachefs_cuda_unregister(0, p);
+	munmap(p, len);
+	fake_one_address = 1;
+	forget_lanes();
+}
+
+/* Mappings to be read are registered as such; where a device does not take those they are staged.
+ */
+void readonly()
+{
+	Chunk c("staged/readonly", 80);
+	kvcachefs_gpu_counts a;
+
+	check(!move_all(c.c, 0, true, c.items));
+	kvcachefs_map_cache(0);
+	fake_readonly = 0;
+	a = stats();
+	check(!move_all(c.c, 0, false, c.items) && went(a, 0, 0, c.bytes));
+	check(stats().refused > a.refused && c.c.down() == c.c.host);
+	fake_readonly = 1;
+	kvcachefs_map_cache(0);
+}
+
+/* A program that ends in the middle of a store, behind a stream that stands: it just ends. */
+void leave()
+{
+	Gate &never = *new Gate; /* never opened */
+	Chunk c("staged/leave", 39);
+	Streams s;
+	kvcachefs_paged p = c.c.on(0);
+	kvcachefs_transfer *t;
+
+	fake_no_register = 1;
+	cuda(cudaLaunchHostFunc(s.s[0], Gate::stop, &never));
+	check(!kvcachefs_store(&t, mnt.c_str(), &p, c.items.data(), 1, s.s[0]));
+	printf("left\n");
+	exit(0);
+}
+
+struct Trial { /* of the command line */
+	bool pins, store;
+	fake_order kind;
+	unsigned long at;
+};
+
+/*
+ * One transfer with a mistake in it, or with none: then it says how many there could be. All is
+ * queued before a stream begins anything. Without its wait a stream goes before the others
+ * (fake.cpp), and before the thread that stages. A number that is written at once is seen by that
+ * thread while the streams stand, and so it does what it must not.
+ */
+void trial(const Trial &w)
+{
+	Chunk chunk("trial/x", w.pins ? 80 : 39);
+	kvcachefs_paged p = chunk.c.on(0);
+	auto before = chunk.c.host;
+	fake_counts from = fake_counted(), to;
+	kvcachefs_transfer *t;
+	Streams s;
+	size_t ahead = 0;
+
+	sizes = SMALL;
+	fake_no_register = !w.pins;
+	check(!move_all(chunk.c, -1, true, chunk.items));
+	if (!w.store) {
+		for (auto &h : chunk.c.host)
+			std::fill(h.begin(), h.end(), (uint8_t)0);
+		chunk.c.up();
+		ahead = SMALL.staging / SMALL.staged_group; /* that nothing must leave first */
+	}
+	auto want = contents(chunk.path);
+
+	fake_paused = 1;
+	holds = w.kind == FAKE_VALUE;
+	fake_mistake = w.kind;
+	fake_mistake_at = w.at;
+	check(!(w.store ? kvcachefs_store : kvcachefs_load)(&t, mnt.c_str(), &p, chunk.items.data(),
+							    1, s.s[0]));
+	to = fake_counted();
+	check(!fake_mistake_at); /* it was made */
+	if (w.kind == FAKE_NUMBER)
+		for (int i = 0; w.at && i < 10000 && host_copies <= ahead; i++)
+			usleep(1000);
+	check(w.at || kvcachefs_transfer_poll(t) == -EAGAIN);
+	fake_paused = 0;
+	check(!kvcachefs_transfer_free(t));
+	check(contents(chunk.path) == want);
+	if (!w.store)
+		check(chunk.c.down() == before);
+	for (int k = 0; k < FAKE_ORDERS; k++)
+		printf("%lu ", to.orders[k] - from.orders[k]);
+	printf("ok\n");
+}
+
+/* trial MOUNT pinned|direct|staged store|load KIND N */
+void trial(char **v)
+{
+	if (!strcmp(v[0], "direct"))
+		setenv("KVCACHEFS_GPU_DIRECT", "1000000", 1);
+	trial({ strcmp(v[0], "staged") != 0, !strcmp(v[1], "store"), (fake_order)atoi(v[2]),
+		strtoul(v[3], nullptr, 10) });
+}
+
+} // namespace
+#endif

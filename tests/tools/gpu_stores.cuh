@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Of gpu.cu: files that are ready before a store needs them, what becomes of their registration,
+ * and what is warm.
+ */
+#pragma once
+
+#include "gpu_cache.cuh"
+
+#include <sys/xattr.h>
+
+extern "C" {
+#include "../../gpu/ready.h"
+}
+
+#ifdef FAKE_CUDA_RUNTIME_H
+namespace {
+
+bool mapped_writable()
+{
+	FILE *f = fopen("/proc/self/maps", "re");
+	char line[8400];
+	bool found = false;
+
+	while (f && fgets(line, sizeof line, f))
+		found |= strstr(line, mnt.c_str()) && strstr(line, "rw-s") &&
+			 strstr(line, "stores");
+	if (f)
+		fclose(f);
+	return found;
+}
+
+struct Stores {
+	static constexpr uint32_t FILES = 4;
+	Cache c{ KVCACHEFS_NL_X_TWO_NB_BS_NH_HS, 2, 8, 128, 16, 64, 2, 5 };
+	int64_t ids[FILES][16];
+	std::vector<std::string> paths;
+	std::vector<kvcachefs_item> items;
+
+	/* 1 MiB each */
+	explicit Stores(const std::string &name)
+	{
+		for (uint32_t i = 0; i < FILES; i++) {
+			for (int k = 0; k < 16; k++)
+				ids[i][k] = (int64_t)i * 16 + k;
+			paths.push_back("stores/" + name + "/" + std::to_string(i));
+		}
+		for (uint32_t i = 0; i < FILES; i++) {
+			kvcachefs_item it = {};
+
+			it.path = paths[i].c_str();
+			it.nlayers = 2;
+			it.tokens = { nullptr, ids[i], 16, 0 };
+			items.push_back(it);
+		}
+	}
+};
+
+void until_ready(unsigned n)
+{
+	while (kvcachefs_ready_count() != n)
+		usleep(2000);
+}
+
+thread_local bool stores_here;
+
+void not_here()
+{
+	check(!stores_here);
+}
+
+/*
+ * A store registers nothing on the caller's thread once files are ready, and unregisters nothing
+ * there ever; its load finds the registration that was made for it, and no writable mapping is
+ * left.
+ */
+void handed_over()
+{
+	kvcachefs_ready_idle(1000000);
+	kvcachefs_map_cache(64 * MiB);
+	stores_here = true;
+	fake_on_unregister = not_here;
+	for (int r = 0; r < 3; r++) {
+		Stores s("round" + std::to_string(r));
+		auto before = s.c.host;
+		unsigned long here = fake_made_here(), registers;
+
+		check(!move_all(s.c, 0, true, s.items));
+		check(r == 0 || fake_made_here() == here);
+		kvcachefs_map_cache(64 * MiB); /* waits for what goes on behind */
+		until_ready(s.FILES);
+		registers = fake_counted().registers;
+		here = fake_made_here();
+		check(!move_all(s.c, 0, false, s.items) && s.c.down() == before);
+		check(fake_counted().registers == registers && fake_made_here() == here);
+		/* of stores, for loads, and those that are ready */
+		check(r > 0 || registers >= 12);
+		for (auto &path : s.paths) {
+			kvcachefs_paged host = s.c.on(-1);
+			size_t i = (size_t)(&path - s.paths.data());
+			std::vector<uint8_t> want(kvcachefs_file_size(&host, 2,
+								      &s.items[i].tokens));
+
+			check(!kvcachefs_gather(&host, 0, 2, &s.items[i].tokens, want.data()));
+			check(contents(path) == want);
+		}
+	}
+	kvcachefs_map_cache(0);
+	check(!kvcachefs_ready_count() && !mapped_writable());
+	fake_on_unregister = nullptr;
+	stores_here = false;
+}
+
+/* Nothing that was published stays mapped for writing: the mount copies it to its tier. */
+void copied_on()
+{
+	Stores s("copied");
+
+	kvcachefs_map_cache(64 * MiB);
+	check(!move_all(s.c, 0, true, s.items));
+	for (auto &path : s.paths) {
+		char state[64] = "";
+		ssize_t n;
+
+		do {
+			usleep(2000);
+			n = getxattr((mnt + "/" + path).c_str(), "user.kvcachefs.state", state,
+				     sizeof state - 1);
+		} while (n > 0 && strcmp(state, "resident+lower") != 0);
+	}
+	kvcachefs_map_cache(0);
+}
+
+/* A store that is undone leaves nothing, and its mapping goes by the other thread too. */
+void undone()
+{
+	Stores s("undone");
+
+	kvcachefs_map_cache(64 * MiB);
+	check(!move_all(s.c, 0, true, s.items));
+	until_ready(s.FILES);
+	Stores other("undone2");
+
+	other.items[2].layer = 7;
+	stores_here = true;
+	fake_on_unregister = not_here;
+	check(move_all(other.c, 0, true, other.items) == -ERANGE && other.items[2].err == -ERANGE);
+	check(access((mnt + "/" + other.paths[2]).c_str(), F_OK) &&
+	      !access((mnt + "/" + other.paths[1]).c_str(), F_OK));
+	kvcachefs_map_cache(0);
+	fake_on_unregister = nullptr;
+	stores_here = false;
+}
+
+/* What was warm makes nothing on the caller's thread: not at its first store, nor load. */
+void warmed()
+{
+	kvcachefs_warm how = { 2, true, 1000 };
+
+	for (int staged = 0; staged < 2; staged++) {
+		Stores s("warm" + std::to_string(staged)), t("warm-" + std::to_string(staged));
+		auto before = s.c.host;
+		kvcachefs_paged p = s.c.on(0);
+		kvcachefs_transfer *first, *second;
+		unsigned long here;
+
+		for (Lane *l : kept)
+			lane_free(l);
+		kept.clear();
+		fake_no_register = staged;
+		kvcachefs_map_cache(128 * MiB);
+		check(!kvcachefs_gpu_warm(mnt.c_str(), &p, s.items.data(), s.items.size(), &how));
+		check(s.c.down() == before && kvcachefs_ready_count() == 2 * s.FILES);
+		here = fake_made_here();
+		check(!kvcachefs_store(&first, mnt.c_str(), &p, s.items.data(), s.items.size(),
+				       nullptr));
+		check(!kvcachefs_store(&second, mnt.c_str(), &p, t.items.data(), t.items.size(),
+				       nullptr));
+		check(!kvcachefs_transfer_free(first) && !kvcachefs_transfer_free(second));
+		check(fake_made_here() == here);
+		kvcachefs_map_cache(128 * MiB);
+		here = fake_made_here();
+		check(!move_all(s.c, 0, false, s.items) && s.c.down() == before);
+		/* what can be registered was by then; else it is tried, and refused */
+		check(fake_made_here() == here + (staged ? s.FILES : 0));
+		kvcachefs_map_cache(0);
+	}
+	fake_no_register = 0;
+}
+
+void stores()
+{
+	handed_over();
+	copied_on();
+	undone();
+	warmed();
+}
+
+} // namespace
+#endif

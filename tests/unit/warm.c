@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Warm transfers of libkvcachefs allocate nothing, in host memory and on a plain folder in a
+ * mount's place, whose answer to a lease is made here. Allocations of the thread that calls are
+ * counted; those of the library's own threads are behind it.
+ */
+#include "maps.h"
+#include "ready.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static _Thread_local unsigned long allocations;
+
+/* ---- Counting ---- */
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+int __sanitizer_install_malloc_and_free_hooks(void (*made)(const volatile void *, size_t),
+					      void (*freed)(const volatile void *));
+
+static void made(const volatile void *p, size_t len)
+{
+	(void)p;
+	(void)len;
+	allocations++;
+}
+
+static void freed(const volatile void *p)
+{
+	(void)p;
+}
+
+static int counting(void **state)
+{
+	(void)state;
+	assert_true(__sanitizer_install_malloc_and_free_hooks(made, freed));
+	return 0;
+}
+#else
+/* glibc's own under another name; these stand in for it, also in libc itself. */
+/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+void *__libc_malloc(size_t len);
+void *__libc_calloc(size_t n, size_t len);
+void *__libc_realloc(void *p, size_t len);
+/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+
+void *malloc(size_t len)
+{
+	allocations++;
+	return __libc_malloc(len);
+}
+
+void *calloc(size_t n, size_t len)
+{
+	allocations++;
+	return __libc_calloc(n, len);
+}
+
+void *realloc(void *p, size_t len)
+{
+	allocations++;
+	return __libc_realloc(p, len);
+}
+
+static int counting(void **state)
+{
+	(void)state;
+	return 0;
+}
+#endif
+
+/* ---- A mount ---- */
+
+enum { FILES = 8, BS = 16, NH = 2, HS = 64, LAYER = 2 * FILES * BS * NH * HS };
+
+static char dir[64], paths[FILES][64];
+static uint16_t mem[LAYER], back[LAYER];
+static void *pointer = mem;
+static int64_t ids[FILES];
+static struct kvcachefs_item items[FILES];
+static struct kvcachefs_paged cache = {
+	.format = KVCACHEFS_NL_X_TWO_NB_BS_NH_HS,
+	.layers = 1,
+	.heads = NH,
+	.head_size = HS,
+	.block_size = BS,
+	.blocks = FILES,
+	.elem = 2,
+	.pointers = &pointer,
+	.device = -1,
+};
+
+/* The linker has reserved these names for who uses them (--wrap). */
+/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+ssize_t __wrap_pread64(int fd, void *buf, size_t room, off_t at);
+/* A lease's answer, about the items. */
+ssize_t __wrap_pread64(int fd, void *buf, size_t room, off_t at)
+{
+	size_t len = 0;
+
+	(void)fd;
+	for (int i = 0; i < FILES && !at; i++) {
+		char full[200];
+		struct stat st;
+
+		snprintf(full, sizeof full, "%s/%s", dir, paths[i]);
+		assert_int_equal(stat(full, &st), 0);
+		len += (size_t)snprintf((char *)buf + len, room - len, "%s %lu %lu resident\n",
+					paths[i], (unsigned long)st.st_ino,
+					(unsigned long)st.st_size);
+	}
+	return (ssize_t)len;
+}
+
+static bool unlinkable;
+int __real_linkat(int from, const char *path, int to, const char *name, int flags);
+int __wrap_linkat(int from, const char *path, int to, const char *name, int flags);
+int __wrap_linkat(int from, const char *path, int to, const char *name, int flags)
+{
+	errno = EXDEV;
+	return unlinkable ? -1 : __real_linkat(from, path, to, name, flags);
+}
+/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+
+static void name(int round)
+{
+	for (int i = 0; i < FILES; i++) {
+		ids[i] = FILES - 1 - i;
+		snprintf(paths[i], sizeof paths[i], "m/c%d/%d", round, i);
+		items[i] = (struct kvcachefs_item){ .path = paths[i],
+						    .nlayers = 1,
+						    .tokens = { .block_ids = &ids[i], .n = 1 } };
+	}
+}
+
+static void move(bool store)
+{
+	struct kvcachefs_transfer *t;
+
+	assert_int_equal(
+		(store ? kvcachefs_store : kvcachefs_load)(&t, dir, &cache, items, FILES, NULL), 0);
+	assert_int_equal(kvcachefs_transfer_poll(t), 0);
+	assert_int_equal(kvcachefs_transfer_free(t), 0);
+}
+
+static void until_ready(unsigned n)
+{
+	while (kvcachefs_ready_count() != n)
+		usleep(1000);
+}
+
+/* ---- Tests ---- */
+
+static void stores(void **state)
+{
+	const struct kvcachefs_warm how = { .transfers = 1, .files = true, .keep_s = 1000 };
+	unsigned long before;
+
+	(void)state;
+	name(0);
+	before = allocations;
+	assert_int_equal(kvcachefs_gpu_warm(dir, &cache, items, FILES, &how), 0);
+	assert_true(allocations > before);
+	for (int r = 0; r < 3; r++) {
+		until_ready(FILES);
+		name(r);
+		before = allocations;
+		move(true);
+		assert_int_equal(allocations, before);
+	}
+}
+
+static void loads(void **state)
+{
+	unsigned long before;
+
+	(void)state;
+	name(1);
+	before = allocations;
+	pointer = back;
+	move(false); /* leases and maps */
+	assert_true(allocations > before);
+	for (int r = 0; r < 3; r++) {
+		memset(back, 0, sizeof back);
+		before = allocations;
+		move(false);
+		assert_int_equal(allocations, before);
+		assert_memory_equal(back, mem, sizeof mem);
+	}
+	pointer = mem;
+}
+
+/* What is more than the last had room for is allocated once. */
+static void grows(void **state)
+{
+	static char path[4096];
+	const char *const was = items[0].path;
+	unsigned long before;
+
+	(void)state;
+	name(5);
+	memset(path, '/', sizeof path - 1);
+	memcpy(path, "m/", 2);
+	memcpy(path + sizeof path - 800, "x", 1);
+	path[sizeof path - 799] = 0;
+	for (int r = 0; r < 2; r++) {
+		items[0].path = path;
+		until_ready(FILES);
+		before = allocations;
+		move(true);
+		assert_true(r ? allocations == before : allocations > before);
+	}
+	items[0].path = was;
+}
+
+/* A file that cannot have its name is written anew. */
+static void anew(void **state)
+{
+	(void)state;
+	until_ready(FILES);
+	unlinkable = true;
+	name(8);
+	move(true);
+	unlinkable = false;
+	pointer = back;
+	memset(back, 0, sizeof back);
+	move(false);
+	pointer = mem;
+	assert_memory_equal(back, mem, sizeof mem);
+}
+
+/* Without files that are ready a store is as right, and makes its own. */
+static void without(void **state)
+{
+	(void)state;
+	kvcachefs_map_cache(0);
+	assert_int_equal(kvcachefs_ready_count(), 0);
+	name(6);
+	move(true);
+	name(7);
+	move(true);
+	assert_int_equal(kvcachefs_ready_count(), 0);
+	pointer = back;
+	memset(back, 0, sizeof back);
+	move(false);
+	pointer = mem;
+	assert_memory_equal(back, mem, sizeof mem);
+}
+
+static int clear(const char *path, const struct stat *st, int kind, struct FTW *at)
+{
+	(void)st;
+	(void)kind;
+	(void)at;
+	return remove(path);
+}
+
+static int begin(void **state)
+{
+	char path[100];
+	int fd;
+
+	snprintf(dir, sizeof dir, "/tmp/warm-XXXXXX");
+	if (!mkdtemp(dir))
+		return -1;
+	snprintf(path, sizeof path, "%s/.kvcachefs", dir);
+	mkdir(path, 0777);
+	snprintf(path, sizeof path, "%s/.kvcachefs/lease", dir);
+	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+	if (fd < 0 || close(fd))
+		return -1;
+	for (int i = 0; i < LAYER; i++)
+		mem[i] = (uint16_t)(i * 3 + i / 100);
+	kvcachefs_ready_idle(1000000);
+	kvcachefs_map_cache(64 << 20);
+	return counting(state);
+}
+
+static int end(void **state)
+{
+	(void)state;
+	kvcachefs_map_cache(0);
+	return nftw(dir, clear, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(stores), cmocka_unit_test(loads),   cmocka_unit_test(grows),
+		cmocka_unit_test(anew),   cmocka_unit_test(without),
+	};
+
+	return cmocka_run_group_tests(tests, begin, end);
+}

@@ -31,6 +31,8 @@ int kvc_peek_name(struct kvc_catalog *c, uint64_t parent, const char *name, stru
 		got = x->gone ? -ENOENT : 0;
 		p->ino = got ? 0 : v->ino;
 		p->kind = got ? 0 : v->kind;
+	} else if (kvc_went_has(&c->over.went, parent, hash, name)) {
+		got = -ENOENT;
 	}
 	kvc_catalog_unlock(c);
 	if (got <= 0)

@@ -155,7 +155,8 @@ int kvc_name_get(struct kvc_catalog *c, uint64_t parent, const char *name, uint6
 	}
 	if (got <= 0)
 		return got;
-	if (!kvc_filter_may_have(c->filter, parent, hash))
+	if (!kvc_filter_may_have(c->filter, parent, hash) ||
+	    kvc_went_has(&c->over.went, parent, hash, name))
 		return -ENOENT;
 	n = kvc_reader_get(c);
 	st = kvc_sql(n, ST_NAME_GET, "iis", I(parent), I(hash), name);

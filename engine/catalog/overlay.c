@@ -48,6 +48,7 @@ void kvc_overlay_fini(struct kvc_overlay *o)
 	o->nspare = 0;
 	free(o->hash);
 	o->hash = NULL;
+	kvc_went_fini(&o->went);
 }
 
 int kvc_overlay_spare(struct kvc_overlay *o, size_t n)
@@ -343,6 +344,8 @@ static void add(struct kvc_overlay *o, struct kvc_change *c, struct kvc_change *
 {
 	if (old)
 		cover(o, old);
+	if (c->table == KVC_T_NAME)
+		kvc_went_back(&o->went, c->a, c->b);
 	o->n++;
 	o->bytes += c->bytes;
 	kvc_list_add_tail(&o->active, &c->link);
@@ -403,8 +406,11 @@ bool kvc_overlay_drop(struct kvc_overlay *o, size_t max)
 	for (; max && !kvc_list_empty(&o->batch); max--) {
 		struct kvc_change *c = kvc_of(o->batch.next, struct kvc_change, link);
 
-		if (!c->covered)
+		if (!c->covered) {
 			unmap(o, c);
+			if (c->table == KVC_T_NAME && c->gone)
+				kvc_went_add(&o->went, c->a, c->b, c->text);
+		}
 		discard(o, c);
 	}
 	o->out = !kvc_list_empty(&o->batch);

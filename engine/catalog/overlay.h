@@ -12,6 +12,7 @@
 #define KVC_OVERLAY_H
 
 #include "util.h"
+#include "went.h"
 
 enum kvc_table {               /* the key, beside the table: a, b, text */
 		 KVC_T_ROW,    /* ino */
@@ -78,6 +79,7 @@ struct kvc_overlay {
 	bool out;                 /* a batch is being written, or its end is not worked in */
 	struct kvc_change *spare; /* memory for changes that must not fail, by next */
 	size_t nspare;
+	struct kvc_went went; /* names that are neither here nor in SQLite */
 };
 
 int kvc_overlay_init(struct kvc_overlay *o); /* 0 or -ENOMEM */

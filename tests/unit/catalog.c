@@ -107,6 +107,63 @@ static void batch(struct kvc_catalog *c, bool breaks)
 	kvc_catalog_lock(c);
 }
 
+/* Is it known to be nowhere, without SQLite? And what does the catalog say of it? */
+static void is_gone(struct kvc_catalog *c, const char *name, bool known, int says)
+{
+	struct kvc_peek p;
+	uint64_t ino;
+	uint32_t kind;
+
+	assert_int_equal(kvc_went_has(&c->over.went, 7, kvc_name_hash(name), name), known);
+	assert_int_equal(kvc_name_get(c, 7, name, &ino, &kind), says);
+	kvc_catalog_unlock(c);
+	assert_int_equal(kvc_peek_name(c, 7, name, &p), says);
+	kvc_catalog_lock(c);
+}
+
+static void names_that_went(void **state)
+{
+	static const char name[] = "layer0";
+	char longer[200] = "";
+	struct kvc_catalog *c;
+
+	(void)state;
+	make_dir();
+	assert_int_equal(kvc_catalog_create(path), 0);
+	c = open_at(path);
+	memset(longer, 'l', sizeof longer - 1);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(kvc_name_put(c, 7, name, 10, S_IFREG), 0);
+		assert_int_equal(kvc_name_put(c, 7, longer, 11, S_IFREG), 0);
+		is_gone(c, name, false, 0);
+		assert_int_equal(kvc_catalog_commit(c), 0);
+		is_gone(c, name, false, 0);
+		assert_int_equal(kvc_name_del(c, 7, name), 0);
+		assert_int_equal(kvc_name_del(c, 7, longer), 0);
+		is_gone(c, name, false, -ENOENT);
+		arm(DISK, 1, true, SQLITE_IOERR_WRITE);
+		kvc_catalog_commit(c);
+		arm(NONE, 0, false, 0);
+		is_gone(c, name, false, -ENOENT);
+		assert_int_equal(kvc_catalog_commit(c), 0);
+		is_gone(c, name, true, -ENOENT);
+		is_gone(c, "layer1", false, -ENOENT);
+		is_gone(c, longer, false, -ENOENT);
+	}
+	/* It comes back while its removal is being written. */
+	assert_int_equal(kvc_name_put(c, 7, name, 12, S_IFREG), 0);
+	assert_int_equal(kvc_catalog_commit(c), 0);
+	assert_int_equal(kvc_name_del(c, 7, name), 0);
+	kvc_catalog_seal(c);
+	assert_int_equal(kvc_name_put(c, 7, name, 13, S_IFREG), 0);
+	kvc_catalog_unlock(c);
+	assert_int_equal(kvc_catalog_write(c), 0);
+	kvc_catalog_lock(c);
+	is_gone(c, name, false, 0);
+	close_it(c);
+	remove_dir();
+}
+
 static void random_changes(void **state)
 {
 	int steps = getenv("STEPS") ? atoi(getenv("STEPS")) : 1500;
@@ -345,6 +402,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(random_changes),
+		cmocka_unit_test(names_that_went),
 		cmocka_unit_test(disk_fails),
 		cmocka_unit_test(memory_fails),
 		cmocka_unit_test(log_bound),

@@ -49,18 +49,10 @@ static void end_all(struct kvcachefs_map *m)
 
 static void rest_locked(uint64_t wait_ms)
 {
-	struct timespec until;
-
-	if (!wait_ms) {
+	if (wait_ms)
+		kvcachefs_wait_ms(&more, &lock, wait_ms + 1);
+	else
 		pthread_cond_wait(&more, &lock);
-		return;
-	}
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += (time_t)(wait_ms / 1000);
-	until.tv_nsec += (long)(wait_ms % 1000 + 1) * 1000000;
-	until.tv_sec += until.tv_nsec / 1000000000;
-	until.tv_nsec %= 1000000000;
-	pthread_cond_timedwait(&more, &lock, &until);
 }
 
 static void *help(void *arg)

@@ -6,6 +6,7 @@
 #include "kvcachefs.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <time.h>
 
 #ifdef __cplusplus
@@ -24,6 +25,19 @@ static inline uint64_t kvcachefs_now_ms(void)
 
 	clock_gettime(CLOCK_MONOTONIC_COARSE, &t); /* no system call */
 	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+/* Waits so long at most, whatever somebody does to the wall clock: 0, or ETIMEDOUT. */
+static inline int kvcachefs_wait_ms(pthread_cond_t *c, pthread_mutex_t *m, uint64_t ms)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	t.tv_sec += (time_t)(ms / 1000);
+	t.tv_nsec += (long)(ms % 1000) * 1000000;
+	t.tv_sec += t.tv_nsec / 1000000000;
+	t.tv_nsec %= 1000000000;
+	return pthread_cond_clockwait(c, m, CLOCK_MONOTONIC, &t);
 }
 
 #endif

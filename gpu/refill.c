@@ -15,6 +15,7 @@
 
 #define FILES_MOST 128
 #define LOOK_MS 500
+#define END_MS 2000 /* a mount that hangs is left alone at the process's end */
 
 struct kvcachefs_readiness kvcachefs_ready = {
 	.idle_ms = 5000,
@@ -226,18 +227,11 @@ static void ask(struct kvcachefs_place *p)
 
 static void rest_locked(void)
 {
-	uint64_t ms = LOOK_MS < r->idle_ms ? LOOK_MS : r->idle_ms;
-	struct timespec until;
-
-	if (!r->classes) {
+	if (r->classes)
+		kvcachefs_wait_ms(&r->more, &r->lock,
+				  (LOOK_MS < r->idle_ms ? LOOK_MS : r->idle_ms) + 1);
+	else
 		pthread_cond_wait(&r->more, &r->lock);
-		return;
-	}
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_nsec += (long)(ms % 1000 + 1) * 1000000;
-	until.tv_sec += (time_t)(ms / 1000) + until.tv_nsec / 1000000000;
-	until.tv_nsec %= 1000000000;
-	pthread_cond_timedwait(&r->more, &r->lock, &until);
 }
 
 static void *work(void *arg)
@@ -269,18 +263,16 @@ static void *work(void *arg)
 	return NULL;
 }
 
-/* At the process's end a device is not called behind its back; a mount that hangs is left alone. */
+/* At the process's end a device is not called behind its back. */
 static void stop(void)
 {
-	struct timespec until;
+	uint64_t until = kvcachefs_now_ms() + END_MS, now;
 
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += 2;
 	pthread_mutex_lock(&r->lock);
 	stopping = true;
 	pthread_cond_signal(&r->more);
-	while (r->making && !pthread_cond_timedwait(&r->made, &r->lock, &until))
-		;
+	while (r->making && (now = kvcachefs_now_ms()) < until)
+		kvcachefs_wait_ms(&r->made, &r->lock, until - now);
 	pthread_mutex_unlock(&r->lock);
 }
 

@@ -374,17 +374,11 @@ static void fill(struct trim *t)
 
 static void *trimmer(void *arg)
 {
-	struct kvc_tier_state *ts = arg;
-	struct kvc *k = ts->k;
-	struct trim *t = calloc(1, sizeof *t);
+	struct trim *t = arg;
+	struct kvc *k = t->k;
+	struct kvc_tier_state *ts = &k->tier[t->tier];
 	bool again = false;
 
-	if (!t) {
-		kvc_error("out of memory: tier %s is not trimmed", ts->t->ops->name);
-		return NULL;
-	}
-	t->k = k;
-	t->tier = (unsigned)(ts - k->tier);
 	walk_begin(k, &t->walk, false);
 	if (!t->tier)
 		fill(t);
@@ -423,10 +417,18 @@ int kvc_trim_start(struct kvc *k)
 {
 	int err = 0;
 
-	kvc_tier_each(k, t)
-		if (!err && (k->tier[t].t->ops->caps & KVC_TIER_BOUNDED)) {
-			err = -pthread_create(&k->tier[t].trimmer, NULL, trimmer, &k->tier[t]);
-			k->tier[t].has_trimmer = !err;
+	kvc_tier_each(k, i)
+		if (!err && (k->tier[i].t->ops->caps & KVC_TIER_BOUNDED)) {
+			struct trim *t = calloc(1, sizeof *t);
+
+			if (!t)
+				return -ENOMEM;
+			t->k = k;
+			t->tier = i;
+			err = -pthread_create(&k->tier[i].trimmer, NULL, trimmer, t);
+			k->tier[i].has_trimmer = !err;
+			if (err)
+				free(t);
 		}
 	return err;
 }

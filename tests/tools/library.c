@@ -8,6 +8,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -167,6 +170,47 @@ static void dies(const char *mount)
 	usleep(200000);
 	kill(kid, SIGKILL);
 	waitpid(kid, NULL, 0);
+}
+
+static atomic_bool enough;
+
+static void *leases_all_the_time(void *mount)
+{
+	const char *const path = "m/c/1";
+	struct kvcachefs_lease *l;
+
+	while (!enough) {
+		check(!kvcachefs_lease_new(&l, mount, &path, 1));
+		kvcachefs_lease_free(l);
+	}
+	return NULL;
+}
+
+/* Children of a process whose other threads are in the library use it too. */
+static void forks(const char *mount)
+{
+	const char *const path = "m/c/2";
+	struct kvcachefs_lease *l;
+	pthread_t thread[2];
+	int status;
+
+	for (int i = 0; i < 2; i++)
+		check(!pthread_create(&thread[i], NULL, leases_all_the_time,
+				      (void *)(uintptr_t)mount));
+	for (int i = 0; i < 300; i++) {
+		pid_t kid = fork();
+
+		if (!kid) {
+			alarm(60);
+			check(!kvcachefs_lease_new(&l, mount, &path, 1));
+			kvcachefs_lease_free(l);
+			_exit(0);
+		}
+		check(kid > 0 && waitpid(kid, &status, 0) == kid && !status);
+	}
+	enough = true;
+	for (int i = 0; i < 2; i++)
+		pthread_join(thread[i], NULL);
 }
 
 enum { LAYERS = 3, BLOCKS = 10, BS = 4, NH = 2, HS = 8 };
@@ -354,6 +398,7 @@ int main(int argc, char **argv)
 		leases(argv[1]);
 		transfers(argv[1]);
 		dies(argv[1]);
+		forks(argv[1]);
 		printf("fine\n");
 	} else {
 		return 2;

@@ -401,10 +401,8 @@ static void log_bound(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(random_changes),
-		cmocka_unit_test(names_that_went),
-		cmocka_unit_test(disk_fails),
-		cmocka_unit_test(memory_fails),
+		cmocka_unit_test(random_changes), cmocka_unit_test(names_that_went),
+		cmocka_unit_test(disk_fails),     cmocka_unit_test(memory_fails),
 		cmocka_unit_test(log_bound),
 	};
 

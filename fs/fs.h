@@ -112,6 +112,8 @@ static inline bool kvfs_is_virtual(uint64_t ino)
 void kvfs_virtual_stat(uint64_t ino, struct stat *st);
 bool kvfs_virtual_lookup(fuse_req_t req, uint64_t parent, const char *name);
 void kvfs_virtual_getattr(fuse_req_t req, uint64_t ino);
+/* Who calls, with all his groups: 0, or ENOMEM; u->groups is the caller's to free. */
+int kvfs_user_of(fuse_req_t req, struct kvc_asker *u);
 void kvfs_virtual_readdir(fuse_req_t req, uint64_t ino, size_t size, off_t off);
 void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi);
 void kvfs_virtual_read(fuse_req_t req, uint64_t ino, size_t size, off_t off,

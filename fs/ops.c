@@ -654,9 +654,18 @@ static void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const 
 			size_t size, int flags)
 {
 	struct call *c = attribute_call(req, ino, name);
+	struct kvc_asker user = { 0 };
+	bool paths = !strcmp(name, "user.kvcachefs.parent");
+	int err;
 
-	if (c)
-		reply_attribute(c, kvc_setxattr(c->f->k, ino, name, value, size, flags, &c->w));
+	if (!c)
+		return;
+	err = paths ? -kvfs_user_of(req, &user) : 0;
+	err = err
+		      ?: kvc_setxattr(c->f->k, ino, name, value, size, flags, paths ? &user : NULL,
+				      &c->w);
+	free(user.groups);
+	reply_attribute(c, err);
 }
 
 static void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)

@@ -93,15 +93,15 @@ struct handle {
 	struct kvc_stream *stream;
 	struct kvc_lease *lease;
 	bool taken;
-	size_t base;                /* the position at which the answer begins */
-	struct kvc_lease_user user; /* who opened it */
+	size_t base;           /* the position at which the answer begins */
+	struct kvc_asker user; /* who opened it */
 };
 
 /*
- * Who asks for a lease. The other groups are to be read where the kernel shows them, which it does
+ * Who names paths. The other groups are to be read where the kernel shows them, which it does
  * not for a caller in a pid namespace that we do not see: then he is in none.
  */
-static int user_of(fuse_req_t req, struct kvc_lease_user *u)
+int kvfs_user_of(fuse_req_t req, struct kvc_asker *u)
 {
 	int room = 0, n = 0;
 
@@ -302,7 +302,7 @@ static int open_as(fuse_req_t req, enum virtual v, int flags, struct handle *h)
 	if (files[v].names_all && uid && uid != geteuid())
 		return EACCES;
 	if (v == V_LEASE)
-		return user_of(req, &h->user);
+		return kvfs_user_of(req, &h->user);
 	return files[v].stream ? -files[v].stream(kvfs_of(req)->k, &h->stream) : 0;
 }
 

@@ -158,15 +158,25 @@ struct kvc_space {
 /* Of what lies at or below `ino`: in a model with a quota, that is all there is. */
 void kvc_space(struct kvc *k, uint64_t ino, struct kvc_space *s);
 
+/* Who names paths himself, which the kernel then has not checked. */
+struct kvc_asker {
+	uint32_t uid, gid;
+	uint32_t *groups; /* the others that he is in; the caller's, while the call runs */
+	size_t ngroups;
+};
+/* bits: 4 read, 1 search */
+bool kvc_asker_may(const struct kvc_asker *u, const struct kvc_row *r, uint32_t bits);
+
 /*
  * Extended attributes. Those under user.kvcachefs. are the engine's own (xattr.c has their table).
  * A pin counts to the caller. What is set on a model may wait a moment for its files to follow; it
  * is set, and when it is woken the call is over. w NULL: root's, and without that moment. With
- * w->stage it waited for what was asked for, and w->err is how that ended.
+ * w->stage it waited for what was asked for, and w->err is how that ended. `user` NULL: the value
+ * names no path, or it is root.
  */
 int kvc_getxattr(struct kvc *k, uint64_t ino, const char *name, void *value, size_t *len);
 int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *value, size_t len,
-		 int flags, struct kvc_wait *w);
+		 int flags, const struct kvc_asker *user, struct kvc_wait *w);
 int kvc_removexattr(struct kvc *k, uint64_t ino, const char *name, struct kvc_wait *w);
 int kvc_listxattr(struct kvc *k, uint64_t ino, char *names, size_t *len);
 
@@ -176,15 +186,10 @@ int kvc_listxattr(struct kvc *k, uint64_t ino, char *names, size_t *len);
  * holding, LOOK only tells what is there. What this user could not open for reading by that path
  * gets EACCES in its line. One that would take more than `most` bytes of memory is -EDQUOT.
  */
-struct kvc_lease_user {
-	uint32_t uid, gid;
-	uint32_t *groups; /* the others that he is in; the caller's, while kvc_lease_new runs */
-	size_t ngroups;
-};
 struct kvc_lease;
 enum kvc_lease_mode { KVC_LEASE_HOLD, KVC_LEASE_PREFETCH, KVC_LEASE_LOOK };
 int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_mode mode,
-		  const struct kvc_lease_user *user, size_t most, struct kvc_lease **out);
+		  const struct kvc_asker *user, size_t most, struct kvc_lease **out);
 /* The memory that it takes, near enough. */
 size_t kvc_lease_bytes(const struct kvc_lease *l);
 /* Once all are resident: 0 and *text (the lease owns it). KVC_WAIT as usual. */

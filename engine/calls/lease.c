@@ -39,8 +39,8 @@ struct kvc_lease {
 	uint32_t uid, client;
 	/* chunks of this prompt: the first, and that of the path before; lines so far */
 	uint64_t first, before, line;
-	const struct kvc_lease_user *user; /* who asks; only while it is made */
-	size_t bytes, most;                /* what it takes, and may */
+	const struct kvc_asker *user; /* who asks; only while it is made */
+	size_t bytes, most;           /* what it takes, and may */
 };
 
 static void hold_locked(struct kvc *k, struct kvc_lease *l, struct kvc_node *n)
@@ -138,7 +138,7 @@ static int add(struct kvc *k, struct kvc_lease *l, const char *path, const char 
 	return 0;
 }
 
-static bool in_group(const struct kvc_lease_user *u, uint32_t gid)
+static bool in_group(const struct kvc_asker *u, uint32_t gid)
 {
 	bool in = u->gid == gid;
 
@@ -147,10 +147,8 @@ static bool in_group(const struct kvc_lease_user *u, uint32_t gid)
 	return in;
 }
 
-/* The kernel checks the path of an open; a lease names paths itself. bits: 4 read, 1 search. */
-static bool may(const struct kvc_lease *l, const struct kvc_row *r, uint32_t bits)
+bool kvc_asker_may(const struct kvc_asker *u, const struct kvc_row *r, uint32_t bits)
 {
-	const struct kvc_lease_user *u = l->user;
 	uint32_t mode = r->uid == u->uid      ? r->mode >> 6
 			: in_group(u, r->gid) ? r->mode >> 3
 					      : r->mode;
@@ -177,7 +175,7 @@ static int walk_both(struct kvc *k, const struct kvc_lease *l, const char *path,
 		      : strlen(w) > 255 ? -ENAMETOOLONG
 					: kvc_node_get_both(k, ino, n);
 		if (!err) {
-			err = may(l, &(*n)->row, 1) ? 0 : -EACCES;
+			err = kvc_asker_may(l->user, &(*n)->row, 1) ? 0 : -EACCES;
 			err = err ?: kvc_name_get(k->cat, ino, w, &ino, &kind);
 			if (!err && S_ISREG(kind) && kvc_partial_hides_both(k, *n, w))
 				err = -ENOENT;
@@ -185,7 +183,7 @@ static int walk_both(struct kvc *k, const struct kvc_lease *l, const char *path,
 		}
 	}
 	err = err ?: kvc_node_get_both(k, ino, n);
-	if (!err && !may(l, &(*n)->row, S_ISDIR((*n)->row.mode) ? 5 : 4)) {
+	if (!err && !kvc_asker_may(l->user, &(*n)->row, S_ISDIR((*n)->row.mode) ? 5 : 4)) {
 		kvc_node_settle_locked(k, *n);
 		err = -EACCES;
 	}
@@ -198,7 +196,7 @@ static int add_entry_both(struct kvc *k, struct kvc_lease *l, const char *path,
 	struct kvc_node *n = NULL;
 	int missing = kvc_node_get_both(k, e->ino, &n);
 
-	if (!missing && !may(l, &n->row, 4)) {
+	if (!missing && !kvc_asker_may(l->user, &n->row, 4)) {
 		kvc_node_settle_locked(k, n);
 		missing = -EACCES;
 	}
@@ -251,7 +249,7 @@ static void pause_locked(struct kvc *k, size_t done)
 }
 
 int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_mode mode,
-		  const struct kvc_lease_user *user, size_t most, struct kvc_lease **out)
+		  const struct kvc_asker *user, size_t most, struct kvc_lease **out)
 {
 	KVC_MEM char *copy = strndup(paths, len);
 	struct kvc_lease *l = calloc(1, sizeof *l);
@@ -348,8 +346,11 @@ int kvc_lease_text(struct kvc *k, struct kvc_lease *l, const char **text, size_t
 					: kvc_state_names[it->n->state]);
 		}
 		kvc_unlock(k);
-		if (fclose(f))
+		if (fclose(f)) { /* a part of it would tell less than is there */
+			free(l->text);
+			l->text = NULL;
 			return -ENOMEM;
+		}
 	}
 	*text = l->text;
 	*len = l->len;

@@ -327,9 +327,19 @@ static int enter_both(struct kvc *k, const struct creation *c, const char *name,
 		      int backing, int flags, struct kvc_row *attr, struct kvc_opened *out)
 {
 	struct kvc_node *folder, *n;
+	uint64_t other;
+	uint32_t kind;
 	int err = kvc_folder_both(k, c->row.parent, true, &folder)
 			  ?: kvc_catalog_spare(k->cat, KVC_SPARES);
 
+	/*
+	 * Since the first half an import, or who reached the folder by another inode of the
+	 * kernel's, may have put something there.
+	 */
+	if (!err && name) {
+		err = kvc_name_get(k->cat, folder->row.ino, name, &other, &kind);
+		err = err == -ENOENT ? 0 : err ?: -EEXIST;
+	}
 	if (err)
 		return err;
 	n = kvc_node_new_locked(k, &c->row);
@@ -511,6 +521,8 @@ int kvc_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, 
 			close(fd);
 	}
 	kvc_unlock_both(k);
+	if (err == -EEXIST && c.opens)
+		return open_existing(k, c.row.parent, name, flags, attr, out, w);
 	if (!err)
 		kvc_took(k, KVC_OP_create, KVC_OF_POOL, c.model, w->begun_ns);
 	return err;

@@ -39,9 +39,11 @@
 #define NAMES_MAX 65536
 #define OURS 1024
 #define ATTRS_MAX (128u << 10)
-#define EACH 48 /* that a row counts beside its bytes */
+#define ROW 48 /* that a row counts beside its bytes */
 
-enum on { ON_FILE = 1, ON_CHUNK_FOLDER = 2, ON_MODEL = 4, ON_FOLDER = 8 };
+#define AT_ONCE 16 /* files that are looked at under one hold of the locks */
+
+enum on { ON_FILE = 1, ON_CHUNK_FOLDER = 2, ON_MODEL = 4, ON_FOLDER = 8, EACH = 16 };
 
 /* What a virtual attribute is asked about. */
 struct subject {
@@ -50,6 +52,7 @@ struct subject {
 	uint64_t chunk;
 	struct kvc_chunk_row row;
 	uint32_t uid; /* who sets it */
+	const struct kvc_asker *user;
 	struct kvc_wait *w;
 	bool relist; /* set by set_layers: what was listed is old */
 };
@@ -73,9 +76,24 @@ static void add_node(struct kvc *k, struct summary *s, const struct kvc_node *n)
 	s->any = true;
 }
 
+static int summarize_one_both(struct kvc *k, struct summary *sum, uint64_t ino)
+{
+	struct kvc_node *n;
+	int err = kvc_node_get_both(k, ino, &n);
+
+	if (err)
+		return err == -ENOENT ? 0 : err; /* it is dropped this moment */
+	if (n->row.chunk == sum->chunk)
+		add_node(k, sum, n);
+	kvc_node_settle_locked(k, n);
+	return 0;
+}
+
 static int summarize_both(struct kvc *k, struct subject *s, struct summary *sum)
 {
 	struct kvc_entries e = { 0 };
+	uint64_t after = 0;
+	size_t done = 0;
 	int err = 0;
 
 	*sum = (struct summary){ .k = k, .chunk = s->chunk };
@@ -83,21 +101,18 @@ static int summarize_both(struct kvc *k, struct subject *s, struct summary *sum)
 		add_node(k, sum, s->n);
 		return 0;
 	}
-	err = kvc_entries_in_both(k, s->n->row.ino, &e);
-	for (size_t i = 0; i < e.n && !err; i++) {
-		struct kvc_node *n;
-
-		if (!S_ISREG(e.v[i].kind))
-			continue;
-		err = kvc_node_get_both(k, e.v[i].ino, &n);
-		if (err == -ENOENT) { /* it is dropped this moment */
-			err = 0;
-		} else if (!err) {
-			if (n->row.chunk == s->chunk)
-				add_node(k, sum, n);
-			kvc_node_settle_locked(k, n);
-		}
+	s->n->holds++; /* others are let in */
+	for (int more = 1; more == 1 && !err;) {
+		more = kvc_entries_some_both(k, s->n->row.ino, &after, &e);
+		err = more < 0 ? more : 0;
+		for (size_t i = 0; i < e.n && !err; i++)
+			if (S_ISREG(e.v[i].kind)) {
+				err = summarize_one_both(k, sum, e.v[i].ino);
+				if (++done % AT_ONCE == 0)
+					kvc_pause_both(k);
+			}
 	}
+	s->n->holds--;
 	free(e.v);
 	return err;
 }
@@ -213,6 +228,20 @@ static int get_parent(struct kvc *k, struct subject *s, char *value)
 	return (size_t)snprintf(value, VALUE, "/%s", path) < VALUE ? 0 : -ENODATA;
 }
 
+/* One step of a path that a user names. He may know what he could open by it, and no more. */
+static int step_both(struct kvc *k, const struct subject *s, uint64_t *at, const char *name)
+{
+	struct kvc_node *n;
+	uint32_t kind;
+	int err = !strcmp(name, "..") ? -EINVAL : kvc_node_get_both(k, *at, &n);
+
+	if (err)
+		return err;
+	err = s->user && !kvc_asker_may(s->user, &n->row, 1) ? -EACCES : 0;
+	kvc_node_settle_locked(k, n);
+	return err ?: kvc_name_get(k->cat, *at, name, at, &kind);
+}
+
 /* A path in the mount from "/", or from the folder that the chunk is in. "": it follows nothing. */
 static int set_parent(struct kvc *k, struct subject *s, const char *value)
 {
@@ -220,7 +249,6 @@ static int set_parent(struct kvc *k, struct subject *s, const char *value)
 	char copy[VALUE], *save = NULL;
 	struct kvc_node *n;
 	uint64_t chunk;
-	uint32_t kind;
 	int err = 0;
 
 	if (!*value) {
@@ -229,10 +257,14 @@ static int set_parent(struct kvc *k, struct subject *s, const char *value)
 	}
 	snprintf(copy, sizeof copy, "%s", value);
 	for (char *w = strtok_r(copy, "/", &save); w && !err; w = strtok_r(NULL, "/", &save))
-		err = !strcmp(w, "..") ? -EINVAL : kvc_name_get(k->cat, at, w, &at, &kind);
+		err = step_both(k, s, &at, w);
 	err = err ?: kvc_node_get_both(k, at, &n);
 	if (err)
 		return err;
+	if (s->user && !kvc_asker_may(s->user, &n->row, S_ISDIR(n->row.mode) ? 5 : 4)) {
+		kvc_node_settle_locked(k, n);
+		return -EACCES;
+	}
 	chunk = S_ISREG(n->row.mode)                          ? n->row.chunk
 		: at != KVC_ROOT && kvc_unit_whole_both(k, n) ? at
 							      : 0;
@@ -382,7 +414,7 @@ static int get_survey(struct kvc *k, struct subject *s, char *value)
 static const struct virtual
 {
 	const char *name;
-	unsigned on;
+	unsigned on; /* EACH: every one has it, so a list need not look */
 	int (*get)(struct kvc *k, struct subject *s, char *value /* VALUE bytes */);
 	/*
 	 * NULL: read only. Those of a model or a folder take NULL for "take it away". KVC_WAIT: it
@@ -394,20 +426,20 @@ virtuals[] = {
 	{ "checksum", ON_FILE, get_checksum, NULL },
 	{ "codec", ON_MODEL, get_codec, put_codec },
 	{ "demote", ON_FILE | ON_CHUNK_FOLDER, NULL, set_demote },
-	{ "hits", ON_FILE | ON_CHUNK_FOLDER, get_hits, NULL },
+	{ "hits", ON_FILE | ON_CHUNK_FOLDER | EACH, get_hits, NULL },
 	{ "layers", ON_MODEL, get_layers, set_layers },
 	{ "parent", ON_FILE | ON_CHUNK_FOLDER, get_parent, set_parent },
 	{ "pin", ON_FILE | ON_CHUNK_FOLDER, get_pin, set_pin },
 	{ "policy", ON_MODEL, get_policy, set_policy },
 	{ "quota", ON_MODEL, get_quota, set_quota },
 	{ "shared", ON_MODEL, get_shared, put_shared },
-	{ "state", ON_FILE | ON_CHUNK_FOLDER, get_state, NULL },
+	{ "state", ON_FILE | ON_CHUNK_FOLDER | EACH, get_state, NULL },
 	{ "survey", ON_MODEL, get_survey, NULL },
-	{ "tiers", ON_FILE | ON_CHUNK_FOLDER, get_tiers, NULL },
+	{ "tiers", ON_FILE | ON_CHUNK_FOLDER | EACH, get_tiers, NULL },
 	{ "ttl", ON_FILE | ON_CHUNK_FOLDER, get_ttl, set_ttl },
 	{ "ttl", ON_MODEL, get_default_ttl, set_default_ttl },
 	{ "unit", ON_FOLDER, get_unit, set_unit },
-	{ "unit_now", ON_FOLDER, get_unit_now, NULL },
+	{ "unit_now", ON_FOLDER | EACH, get_unit_now, NULL },
 	{ "used", ON_MODEL, get_used, NULL },
 };
 #define NVIRTUALS (sizeof virtuals / sizeof virtuals[0])
@@ -533,7 +565,7 @@ static int fits(struct kvc *k, const struct kvc_node *n, const char *name, size_
 	if (err)
 		return err;
 	if (sum.names > NAMES_MAX - OURS ||
-	    sum.names + sum.values + len + (sum.n + 1) * EACH > ATTRS_MAX)
+	    sum.names + sum.values + len + (sum.n + 1) * ROW > ATTRS_MAX)
 		return -ENOSPC;
 	return kvc_usage_allows(k->cat, n->row.uid, false, more);
 }
@@ -545,21 +577,34 @@ static int set_own(struct kvc *k, struct kvc_node *n, const char *name, const vo
 	size_t there = 0, more;
 	int err = kvc_xattr_get(k->cat, n->row.ino, name, NULL, &there);
 
-	more = err ? strlen(name) + 1 + len + EACH : len > there ? len - there : 0;
+	more = err ? strlen(name) + 1 + len + ROW : len > there ? len - there : 0;
 	if (!err && (flags & 1)) /* XATTR_CREATE */
 		err = -EEXIST;
 	else if (err == -ENOENT)
 		err = flags & 2 ? -ENODATA : 0; /* XATTR_REPLACE */
-	if (err || n->lost)
-		return err;
-	return fits(k, n, name, len, more) ?: kvc_xattr_set(k->cat, n->row.ino, name, value, len);
+	return err ?: fits(k, n, name, len, more) ?: kvc_xattr_set(k->cat, n->row.ino, name, value, len);
+}
+
+/*
+ * The kernel has looked whether he may write the file. Of a chunk that has others' files too, it is
+ * for the owner of that, or by its folder, for who may write there.
+ */
+static int may_both(struct kvc *k, const struct subject *s)
+{
+	struct kvc_row r;
+	int err;
+
+	if (!s->uid || !(s->kind & ON_FILE) || s->chunk == s->n->row.ino)
+		return 0;
+	err = kvc_row_of_both(k, s->chunk, &r);
+	return err ?: r.uid == s->uid ? 0 : -EPERM;
 }
 
 int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *value, size_t len,
-		 int flags, struct kvc_wait *w)
+		 int flags, const struct kvc_asker *user, struct kvc_wait *w)
 {
 	const struct virtual *v = is_virtual(name) ? virtual_of(name, 0) : NULL;
-	struct subject s = { .uid = w ? w->uid : 0, .w = w };
+	struct subject s = { .uid = w ? w->uid : 0, .user = user, .w = w };
 	char text[VALUE];
 	int err;
 
@@ -573,13 +618,19 @@ int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *valu
 	err = kvc_takes(k, false) ?: subject_both(k, ino, &s);
 	if (err)
 		goto out;
-	if (!s.n->paid.is && !s.n->lost) /* whose they are is looked up in its row */
+	if (s.n->lost) { /* nothing would keep it, nor ever take it away */
+		kvc_node_settle_locked(k, s.n);
+		err = -ENOENT;
+		goto out;
+	}
+	if (!s.n->paid.is) /* whose they are is looked up in its row */
 		kvc_row_put(k->cat, &s.n->row, &s.n->paid);
 	if (v) {
 		v = virtual_of(name, s.kind);
 		memcpy(text, value, len);
 		text[len] = 0;
-		err = v->on & s.kind && strlen(text) == len ? v->set(k, &s, text) : -EINVAL;
+		err = !(v->on & s.kind) || strlen(text) != len ? -EINVAL
+		      : may_both(k, &s)                        ?: v->set(k, &s, text);
 		if (!err && (v->on & (ON_FILE | ON_CHUNK_FOLDER)))
 			chunk_changed_both(k, &s);
 		else if (!err && v->on == ON_MODEL && s.n->files)
@@ -615,7 +666,8 @@ static int remove_virtual(struct kvc *k, uint64_t ino, const char *name, struct 
 	err = kvc_takes(k, false) ?: subject_both(k, ino, &s);
 	if (!err) {
 		v = virtual_of(name, s.kind);
-		err = !v->set || !(v->on & (ON_MODEL | ON_FOLDER)) ? -EPERM
+		err = s.n->lost    ? -ENOENT
+		      : !v->set || !(v->on & (ON_MODEL | ON_FOLDER)) ? -EPERM
 		      : !(s.kind & v->on)                          ? -ENODATA
 		      : v->get(k, &s, text) ?: v->set(k, &s, NULL);
 		kvc_node_settle_locked(k, s.n);
@@ -669,7 +721,7 @@ int kvc_listxattr(struct kvc *k, uint64_t ino, char *names, size_t *len)
 			char text[VALUE];
 
 			if (!(virtuals[i].on & s.kind) || !virtuals[i].get ||
-			    virtuals[i].get(k, &s, text))
+			    (!(virtuals[i].on & EACH) && virtuals[i].get(k, &s, text)))
 				continue; /* not for this one, or it has none */
 			n += (size_t)snprintf(own + n, sizeof own - n, PREFIX "%s",
 					      virtuals[i].name) +

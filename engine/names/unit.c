@@ -212,7 +212,7 @@ static void container_locked(struct kvc *k, struct kvc_node *folder)
 
 /*
  * The file in this folder whose companion n is by its name, or 0. Its chunk must be its own, or
- * about to be.
+ * about to be; and its owner n's, for who owns a file may drop its whole chunk.
  */
 static uint64_t head_both(struct kvc *k, struct kvc_node *folder, struct kvc_node *n,
 			  const char *name)
@@ -229,7 +229,8 @@ static uint64_t head_both(struct kvc *k, struct kvc_node *folder, struct kvc_nod
 	if (kvc_name_get(k->cat, folder->row.ino, base, &ino, &kind) || !S_ISREG(kind) ||
 	    ino == n->row.ino || kvc_node_get_both(k, ino, &head))
 		return 0;
-	bool own = head->row.chunk == ino || head->row.chunk == folder->row.ino;
+	bool own = head->row.uid == n->row.uid &&
+		   (head->row.chunk == ino || head->row.chunk == folder->row.ino);
 
 	if (own && head->row.container && head->row.container != n->row.ino &&
 	    !kvc_node_get_both(k, head->row.container, &other)) {

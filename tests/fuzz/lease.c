@@ -284,7 +284,7 @@ static void xattr(const char *text, size_t len, unsigned how)
 	snprintf(name, sizeof name, "user.%s%.*s", how & 4 ? "" : "kvcachefs.",
 		 (int)(equals - text), text);
 	n = len - (size_t)(equals + 1 - text);
-	err = kvc_setxattr(fs.k, ino, name, equals + 1, n, 0, NULL);
+	err = kvc_setxattr(fs.k, ino, name, equals + 1, n, 0, NULL, NULL);
 	fuzz_must(err <= 0);
 	err = err ?: kvc_getxattr(fs.k, ino, name, back, &room);
 	if (!err && strncmp(name, "user.kvcachefs.", 15))
@@ -293,8 +293,8 @@ static void xattr(const char *text, size_t len, unsigned how)
 	fuzz_must(!kvc_listxattr(fs.k, ino, back, &room));
 	/* those that do not go are given their beginning */
 	if (kvc_removexattr(fs.k, ino, name, NULL)) {
-		kvc_setxattr(fs.k, ino, "user.kvcachefs.ttl", "0", 1, 0, NULL);
-		kvc_setxattr(fs.k, ino, "user.kvcachefs.pin", "0", 1, 0, NULL);
+		kvc_setxattr(fs.k, ino, "user.kvcachefs.ttl", "0", 1, 0, NULL, NULL);
+		kvc_setxattr(fs.k, ino, "user.kvcachefs.pin", "0", 1, 0, NULL, NULL);
 	}
 }
 

@@ -167,7 +167,7 @@ static void story(void)
 	move(4, 5, 0);
 	if (name[3].ino)
 		alloc_none(kvc_setxattr(house, name[3].ino, "user.a", value, sizeof value, 0,
-					NULL));
+					NULL, NULL));
 	alloc_none(kvc_commit_once(house));
 	del(2);
 	move(3, 2, 0);

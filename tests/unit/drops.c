@@ -184,7 +184,7 @@ static void makes(void)
 
 static void leases(void)
 {
-	struct kvc_lease_user user = { 0 };
+	struct kvc_asker user = { 0 };
 	struct kvc_lease *l;
 	char path[64];
 

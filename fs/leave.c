@@ -21,6 +21,27 @@ static bool writes(int flags)
 	return (flags & O_ACCMODE) != O_RDONLY;
 }
 
+/*
+ * A call that is held keeps its entry of a CPU's ring. Half of one stays free, for the closes that
+ * are waited for come the same way: what is held beyond that, however it is spread, gets now what
+ * it would get at the end.
+ */
+static bool hold(struct call *c)
+{
+	struct kvfs_leave *l = &c->f->leave;
+	bool holds;
+
+	pthread_mutex_lock(&l->lock);
+	holds = !c->f->uring || l->nheld < c->f->ring.depth / 2;
+	if (holds) {
+		c->next = l->held;
+		l->held = c;
+		l->nheld++;
+	}
+	pthread_mutex_unlock(&l->lock);
+	return holds;
+}
+
 bool kvfs_stores(struct call *c)
 {
 	struct kvfs_leave *l = &c->f->leave;
@@ -33,10 +54,10 @@ bool kvfs_stores(struct call *c)
 	if (!atomic_load(&l->begun))
 		return true;
 	atomic_fetch_sub(&l->storing, 1);
-	pthread_mutex_lock(&l->lock);
-	c->next = l->held;
-	l->held = c;
-	pthread_mutex_unlock(&l->lock);
+	if (!hold(c)) {
+		fuse_reply_err(c->req, ENOTCONN);
+		kvfs_done(c);
+	}
 	return false;
 }
 

@@ -391,6 +391,7 @@ void kvc_detach(struct kvc *k)
 	kvc_demote_stop(k);
 	kvc_survey_stop(k);
 	kvc_sweep_stop(k);
+	kvc_waits_end(k); /* calls that were woken still use what follows, and the kernel's hooks */
 	kvc_notify_stop(k);
 	pthread_join(kvc_floors_of(k)->thread[KVC_NOTIFIER], NULL);
 	kvc_set_events(k, &(struct kvc_events){ 0 });

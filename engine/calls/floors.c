@@ -51,9 +51,9 @@ static void init_lists(struct kvc *k)
 		&k->demotes->list,
 	};
 	pthread_cond_t *conds[] = {
-		&k->waits.cond,    &k->room.pressed,          &k->quotas.pressed,
-		&k->dirty->cond,   &k->dirty->committed_cond, &k->trash->sync_cond,
-		&k->surveys->cond, &k->demotes->cond,
+		&k->waits.cond,       &k->waits.idle,    &k->room.pressed,
+		&k->quotas.pressed,   &k->dirty->cond,   &k->dirty->committed_cond,
+		&k->trash->sync_cond, &k->surveys->cond, &k->demotes->cond,
 	};
 	pthread_condattr_t attr;
 

@@ -102,11 +102,15 @@ void *kvc_answerer(void *arg)
 			struct kvc_wait *w = kvc_of(k->waits.woken.next, struct kvc_wait, link);
 
 			kvc_list_del(&w->link);
+			k->waits.waking = true;
 			kvc_unlock(k);
 			w->wake(w);
 			kvc_lock(k);
+			k->waits.waking = false;
 			continue;
 		}
+		if (k->stopping)
+			pthread_cond_broadcast(&k->waits.idle);
 		if (k->stopping && k->draining)
 			break;
 		struct timespec t = kvc_timespec(until);
@@ -115,4 +119,17 @@ void *kvc_answerer(void *arg)
 	}
 	kvc_unlock(k);
 	return NULL;
+}
+
+void kvc_waits_end(struct kvc *k)
+{
+	uint64_t until = kvc_mono_ns() + k->opt.deadline_ms * 1000000;
+	struct timespec t = kvc_timespec(until);
+
+	kvc_lock(k);
+	while ((k->waits.waking || !kvc_list_empty(&k->waits.timed) ||
+		!kvc_list_empty(&k->waits.woken)) &&
+	       kvc_mono_ns() < until)
+		kvc_lock_wait(&k->lock, &k->waits.idle, &t);
+	kvc_unlock(k);
 }

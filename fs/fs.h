@@ -12,6 +12,7 @@
 
 #include "cache.h"
 #include "http.h"
+#include "aside.h"
 #include "leave.h"
 #include "notify.h"
 #include "ring.h"
@@ -29,6 +30,7 @@ struct kvfs {
 	bool passthrough, uring; /* what the kernel agreed to */
 	struct kvfs_ring ring;   /* where it comes by io_uring */
 	struct kvfs_leave leave;
+	struct kvfs_aside aside;
 	double entry_timeout; /* how long the kernel may keep a name */
 	double miss_timeout;  /* and that one is missing */
 	bool left;            /* threads that hang in a tier were left behind, at the end */
@@ -68,7 +70,8 @@ struct call {
 	void *copy; /* of data, where the buffer does not outlive the handler */
 	char *name, *to_name;
 	bool stores;       /* see kvfs_stores */
-	struct call *next; /* among those that are held */
+	struct call *next; /* among those that are held, or set aside */
+	void (*aside)(struct call *c);
 };
 
 static inline struct kvfs *kvfs_of(fuse_req_t req)

@@ -84,9 +84,14 @@ static struct {
 	size_t n, room;
 } shares = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* One is opened, read and closed by different threads; the release is the last. */
+/*
+ * One is opened, read and closed by different threads; the release is the last. A lease that turns
+ * out to be large is the thread's of aside.h from then on: no handler takes its lock any more, nor
+ * the answerer.
+ */
 struct handle {
 	pthread_mutex_t lock;
+	atomic_bool large;
 	char *text;
 	size_t len, room;
 	size_t charged; /* of shares */
@@ -301,8 +306,10 @@ static int open_as(fuse_req_t req, enum virtual v, int flags, struct handle *h)
 		return EACCES;
 	if (files[v].names_all && uid && uid != geteuid())
 		return EACCES;
-	if (v == V_LEASE)
+	if (v == V_LEASE) {
+		h->user.ends = &kvfs_of(req)->aside.ends;
 		return kvfs_user_of(req, &h->user);
+	}
 	return files[v].stream ? -files[v].stream(kvfs_of(req)->k, &h->stream) : 0;
 }
 
@@ -355,9 +362,42 @@ static void reply_part(fuse_req_t req, char *part, size_t n)
 	free(part);
 }
 
-/* Takes the lease for what was written; off: of the first read. */
+/* Locks it, for a handler; false: it is large. */
+static bool enter(struct handle *h)
+{
+	const struct timespec moment = { .tv_nsec = 50000 };
+
+	while (!atomic_load(&h->large)) {
+		if (!pthread_mutex_trylock(&h->lock)) {
+			if (!atomic_load(&h->large))
+				return true;
+			pthread_mutex_unlock(&h->lock);
+		} else {
+			nanosleep(&moment, NULL); /* another handler has it, or it is large now */
+		}
+	}
+	return false;
+}
+
+static size_t lines(const char *list, size_t len)
+{
+	const char *end = list + len;
+	size_t n = 1;
+
+	while ((list = memchr(list, '\n', (size_t)(end - list)))) {
+		list++;
+		n++;
+	}
+	return n;
+}
+
+/*
+ * Takes the lease for what was written; off: of the first read. -EAGAIN: it is large, and not
+ * taken.
+ */
 static int take(struct kvfs *f, struct handle *h, off_t off)
 {
+	bool quick = !atomic_load(&h->large);
 	static const char *const words[] = {
 		[KVC_LEASE_PREFETCH] = "prefetch\n", [KVC_LEASE_LOOK] = "look\n"
 	};
@@ -375,9 +415,18 @@ static int take(struct kvfs *f, struct handle *h, off_t off)
 			len -= strlen(words[m]);
 			break;
 		}
-	h->taken = true;
 	h->base = (size_t)off == h->len ? h->len : 0;
-	err = len ? kvc_lease_new(f->k, list, len, mode, &h->user, left_of(h), &h->lease) : -EINVAL;
+	if (quick && lines(list, len) > KVC_LEASE_QUICK)
+		err = -EAGAIN;
+	else
+		err = len ? kvc_lease_new(f->k, list, len, mode, &h->user, left_of(h), quick,
+					  &h->lease)
+			  : -EINVAL;
+	if (err == -EAGAIN) {
+		atomic_store(&h->large, true);
+		return err;
+	}
+	h->taken = true;
 	free(h->text); /* what is left is the answer, which the lease has */
 	h->text = NULL;
 	h->room = 0;
@@ -390,26 +439,57 @@ static int take(struct kvfs *f, struct handle *h, off_t off)
 	return err;
 }
 
-static void run_read(struct call *c)
+static void read_large(struct call *c);
+
+/* Answers, or waits for what is loading. Under h->lock, which is let go. */
+static void read_lease(struct call *c, struct handle *h)
 {
-	struct handle *h = handle_of(&c->fi);
 	const char *text = NULL;
 	char *part = NULL;
 	size_t len = 0;
-	int err;
+	int err = take(c->f, h, c->off);
 
-	pthread_mutex_lock(&h->lock);
-	err = kvc_lease_text(c->f->k, h->lease, &text, &len, &c->w);
+	if (err != -EAGAIN && (size_t)c->off < h->base)
+		h->base = 0; /* gone back to read it all again */
+	err = err ?: kvc_lease_text(c->f->k, h->lease, &text, &len, &c->w);
 	if (!err)
 		len = copy_part(text, len, (size_t)c->len, c->off - (off_t)h->base, &part);
 	pthread_mutex_unlock(&h->lock);
 	if (kvfs_waits(c, &err))
 		return;
+	if (err == -EAGAIN) {
+		kvfs_aside(c, read_large);
+		return;
+	}
 	if (err)
 		fuse_reply_err(c->req, kvfs_errno(err));
 	else
 		reply_part(c->req, part, len);
 	kvfs_done(c);
+}
+
+static void run_read(struct call *c)
+{
+	struct handle *h = handle_of(&c->fi);
+
+	if (enter(h))
+		read_lease(c, h);
+	else
+		kvfs_aside(c, read_large);
+}
+
+/* In the thread aside; when it waits and is woken, the answerer brings it back here. */
+static void read_large(struct call *c)
+{
+	struct handle *h = handle_of(&c->fi);
+
+	if (atomic_load(&c->f->aside.ends)) {
+		fuse_reply_err(c->req, ENOTCONN);
+		kvfs_done(c);
+		return;
+	}
+	pthread_mutex_lock(&h->lock);
+	read_lease(c, h);
 }
 
 static void read_stream(fuse_req_t req, struct handle *h, size_t size)
@@ -434,27 +514,19 @@ void kvfs_virtual_read(fuse_req_t req, uint64_t ino, size_t size, off_t off,
 {
 	struct handle *h = handle_of(fi);
 	struct call *c;
-	int err;
 
 	if (h->stream) {
 		read_stream(req, h, size);
 		return;
 	}
-	pthread_mutex_lock(&h->lock);
 	if (which(ino) != V_LEASE) {
 		char *part = NULL;
-		size_t n = copy_part(h->text, h->len, size, off, &part);
+		size_t n;
 
+		pthread_mutex_lock(&h->lock);
+		n = copy_part(h->text, h->len, size, off, &part);
 		pthread_mutex_unlock(&h->lock);
 		reply_part(req, part, n);
-		return;
-	}
-	err = take(kvfs_of(req), h, off);
-	if ((size_t)off < h->base)
-		h->base = 0; /* gone back to read it all again */
-	pthread_mutex_unlock(&h->lock);
-	if (err) {
-		fuse_reply_err(req, kvfs_errno(err));
 		return;
 	}
 	c = kvfs_call(req, ino, run_read, NULL, NULL);
@@ -507,7 +579,10 @@ void kvfs_virtual_write(fuse_req_t req, uint64_t ino, const char *buf, size_t si
 		control(req, h, buf, size);
 		return;
 	}
-	pthread_mutex_lock(&h->lock);
+	if (!enter(h)) {
+		fuse_reply_err(req, EBUSY);
+		return;
+	}
 	if (h->taken)
 		err = EBUSY; /* one list an open */
 	else if (h->len + size > LEASE_TEXT_MAX)
@@ -534,19 +609,49 @@ void kvfs_virtual_write(fuse_req_t req, uint64_t ino, const char *buf, size_t si
 		fuse_reply_write(req, size);
 }
 
-void kvfs_virtual_release(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
+/* Nobody waits for it: no call on it is under way. */
+static void release(struct kvfs *f, struct handle *h)
 {
-	struct handle *h = handle_of(fi);
-	struct kvfs *f = kvfs_of(req);
-
-	pthread_mutex_lock(&h->lock);
-	if (which(ino) == V_LEASE && !h->taken && h->len > 9 && !memcmp(h->text, "prefetch\n", 9))
-		take(f, h, 0);          /* written and closed: that asks for it too */
-	pthread_mutex_unlock(&h->lock); /* nobody waits for it: no call on it is under way */
 	if (h->lease)
 		kvc_lease_free(f->k, h->lease);
 	if (h->stream)
 		kvc_stream_close(f->k, h->stream);
 	handle_free(h);
-	fuse_reply_err(req, 0);
+}
+
+static bool asks_by_closing(const struct handle *h)
+{
+	return !h->taken && h->len > 9 && !memcmp(h->text, "prefetch\n", 9);
+}
+
+static void release_large(struct call *c)
+{
+	struct handle *h = handle_of(&c->fi);
+
+	if (asks_by_closing(h))
+		take(c->f, h, 0);
+	release(c->f, h);
+	fuse_reply_err(c->req, 0);
+	kvfs_done(c);
+}
+
+void kvfs_virtual_release(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
+{
+	struct handle *h = handle_of(fi);
+	struct kvfs *f = kvfs_of(req);
+	struct call *c;
+
+	pthread_mutex_lock(&h->lock); /* for what other threads have done */
+	if (which(ino) == V_LEASE && asks_by_closing(h))
+		take(f, h, 0);
+	pthread_mutex_unlock(&h->lock);
+	if (!atomic_load(&h->large)) {
+		release(f, h);
+		fuse_reply_err(req, 0);
+	} else if ((c = kvfs_call(req, ino, run_read, NULL, NULL))) {
+		c->fi = *fi;
+		kvfs_aside(c, release_large);
+	} else {
+		release(f, h);
+	}
 }

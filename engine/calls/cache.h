@@ -163,6 +163,7 @@ struct kvc_asker {
 	uint32_t uid, gid;
 	uint32_t *groups; /* the others that he is in; the caller's, while the call runs */
 	size_t ngroups;
+	const atomic_bool *ends; /* where it is set, nobody waits any more; or NULL */
 };
 /* bits: 4 read, 1 search */
 bool kvc_asker_may(const struct kvc_asker *u, const struct kvc_row *r, uint32_t bits);
@@ -184,12 +185,15 @@ int kvc_listxattr(struct kvc *k, uint64_t ino, char *names, size_t *len);
  * A lease (DESIGN section 8): the objects named by `paths` (newline separated, relative to the
  * mount; a folder means all files in it) stay in the pool until it is freed. PREFETCH loads without
  * holding, LOOK only tells what is there. What this user could not open for reading by that path
- * gets EACCES in its line. One that would take more than `most` bytes of memory is -EDQUOT.
+ * gets EACCES in its line. One that would take more than `most` bytes of memory is -EDQUOT; one of
+ * more than KVC_LEASE_QUICK objects is -EAGAIN where it has to be `quick`, and then nothing has
+ * been done: it takes long, as does its text.
  */
+#define KVC_LEASE_QUICK 512u
 struct kvc_lease;
 enum kvc_lease_mode { KVC_LEASE_HOLD, KVC_LEASE_PREFETCH, KVC_LEASE_LOOK };
 int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_mode mode,
-		  const struct kvc_asker *user, size_t most, struct kvc_lease **out);
+		  const struct kvc_asker *user, size_t most, bool quick, struct kvc_lease **out);
 /* The memory that it takes, near enough. */
 size_t kvc_lease_bytes(const struct kvc_lease *l);
 /* Once all are resident: 0 and *text (the lease owns it). KVC_WAIT as usual. */

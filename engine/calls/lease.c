@@ -40,7 +40,8 @@ struct kvc_lease {
 	/* chunks of this prompt: the first, and that of the path before; lines so far */
 	uint64_t first, before, line;
 	const struct kvc_asker *user; /* who asks; only while it is made */
-	size_t bytes, most;           /* what it takes, and may */
+	bool quick;
+	size_t bytes, most; /* what it takes, and may */
 };
 
 static void hold_locked(struct kvc *k, struct kvc_lease *l, struct kvc_node *n)
@@ -108,16 +109,13 @@ static int begin_both(struct kvc *k, struct kvc_lease *l, size_t i)
 	return err;
 }
 
-static int add(struct kvc *k, struct kvc_lease *l, const char *path, const char *name,
-	       struct kvc_node *n, int err)
+static int add_item(struct kvc_lease *l, const char *path, const char *name, struct kvc_node *n,
+		    int err)
 {
 	struct item *i;
 
-	if (n && kvc_has_segment(n) && (err = ask_locked(k, l, n, 0))) {
-		kvc_node_settle_locked(k, n);
-		n = NULL;
-	}
-
+	if (l->quick && l->n >= KVC_LEASE_QUICK)
+		return -EAGAIN;
 	if (l->n >= LEASE_MAX)
 		return -E2BIG;
 	l->bytes += sizeof *i + 2 * (strlen(path) + (name ? strlen(name) + 1 : 0)) + LINE;
@@ -133,9 +131,23 @@ static int add(struct kvc *k, struct kvc_lease *l, const char *path, const char 
 	i->n = n;
 	i->err = err;
 	l->n++;
-	if (n)
-		hold_locked(k, l, n);
 	return 0;
+}
+
+/* An object of the lease, or why it is none. */
+static int add(struct kvc *k, struct kvc_lease *l, const char *path, const char *name,
+	       struct kvc_node *n, int err)
+{
+	if (n && kvc_has_segment(n) && (err = ask_locked(k, l, n, 0))) {
+		kvc_node_settle_locked(k, n);
+		n = NULL;
+	}
+	err = add_item(l, path, name, n, err);
+	if (n && err)
+		kvc_node_settle_locked(k, n);
+	else if (n)
+		hold_locked(k, l, n);
+	return err;
 }
 
 static bool in_group(const struct kvc_asker *u, uint32_t gid)
@@ -203,6 +215,11 @@ static int add_entry_both(struct kvc *k, struct kvc_lease *l, const char *path,
 	return add(k, l, path, e->name, missing ? NULL : n, missing);
 }
 
+static int given_up(const struct kvc_lease *l)
+{
+	return l->user->ends && atomic_load(l->user->ends) ? -ECANCELED : 0;
+}
+
 /* One path of the request. The locks are let go in between where it is a large folder. */
 static int add_path_both(struct kvc *k, struct kvc_lease *l, const char *path)
 {
@@ -228,6 +245,7 @@ static int add_path_both(struct kvc *k, struct kvc_lease *l, const char *path)
 				err = add_entry_both(k, l, path, &e.v[i]);
 		if (more == 1)
 			kvc_pause_both(k);
+		err = err ?: given_up(l);
 	}
 	n->holds--;
 	kvc_node_settle_locked(k, n);
@@ -249,7 +267,7 @@ static void pause_locked(struct kvc *k, size_t done)
 }
 
 int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_mode mode,
-		  const struct kvc_asker *user, size_t most, struct kvc_lease **out)
+		  const struct kvc_asker *user, size_t most, bool quick, struct kvc_lease **out)
 {
 	KVC_MEM char *copy = strndup(paths, len);
 	struct kvc_lease *l = calloc(1, sizeof *l);
@@ -265,19 +283,20 @@ int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_m
 	l->uid = user->uid;
 	l->user = user;
 	l->most = most;
-	kvc_count(&k->stats, leases);
+	l->quick = quick;
 	kvc_hold_look(k, l->uid);
 	kvc_lock_both(k);
 	l->client = kvc_used_lease_locked(k);
 	for (char *p; (p = strsep(&rest, "\n")) && !err; l->line++)
 		if (*p) {
-			err = add_path_both(k, l, p);
+			err = add_path_both(k, l, p) ?: given_up(l);
 			pause_both(k, ++done);
 		}
 	for (size_t i = 0; i < l->n && !err; i++) {
 		struct kvc_node *n = l->v[i].n;
 
 		pause_both(k, i);
+		err = given_up(l);
 		if (n && mode != KVC_LEASE_LOOK)
 			l->v[i].err = begin_both(k, l, i);
 	}
@@ -287,6 +306,7 @@ int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_m
 		kvc_lease_free(k, l);
 		return err;
 	}
+	kvc_count(&k->stats, leases);
 	*out = l;
 	return 0;
 }

@@ -189,8 +189,9 @@ static void leases(void)
 	char path[64];
 
 	snprintf(path, sizeof path, "m/%s/l1\n", now.name);
-	assert_int_equal(
-		kvc_lease_new(house, path, strlen(path), KVC_LEASE_HOLD, &user, 1 << 20, &l), 0);
+	assert_int_equal(kvc_lease_new(house, path, strlen(path), KVC_LEASE_HOLD, &user, 1 << 20,
+				       false, &l),
+			 0);
 	house_later_ns += LATER_NS;
 	kvc_lease_free(house, l);
 }

@@ -582,12 +582,13 @@ static int set_own(struct kvc *k, struct kvc_node *n, const char *name, const vo
 		err = -EEXIST;
 	else if (err == -ENOENT)
 		err = flags & 2 ? -ENODATA : 0; /* XATTR_REPLACE */
-	return err ?: fits(k, n, name, len, more) ?: kvc_xattr_set(k->cat, n->row.ino, name, value, len);
+	err = err ?: fits(k, n, name, len, more);
+	return err ?: kvc_xattr_set(k->cat, n->row.ino, name, value, len);
 }
 
 /*
- * The kernel has looked whether he may write the file. Of a chunk that has others' files too, it is
- * for the owner of that, or by its folder, for who may write there.
+ * The kernel has looked whether he may write the file. What is set on it is set on its chunk: where
+ * that is not the file itself, it is for its owner; or by the folder, for who may write there.
  */
 static int may_both(struct kvc *k, const struct subject *s)
 {

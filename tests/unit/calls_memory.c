@@ -166,8 +166,8 @@ static void story(void)
 	symlink_to(5, "short");
 	move(4, 5, 0);
 	if (name[3].ino)
-		alloc_none(kvc_setxattr(house, name[3].ino, "user.a", value, sizeof value, 0,
-					NULL, NULL));
+		alloc_none(kvc_setxattr(house, name[3].ino, "user.a", value, sizeof value, 0, NULL,
+					NULL));
 	alloc_none(kvc_commit_once(house));
 	del(2);
 	move(3, 2, 0);

@@ -161,7 +161,7 @@ static int s3_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_where 
 	int err = p->stored_len + KVC_FRAME_HEADER <= SINGLE ? put_single(s, p) : put_parts(s, p);
 
 	if (err)
-		return err == -ENOENT ? -EIO : err; /* no such bucket */
+		return err == -ENOENT ? -EIO : err; /* no such bucket, in fewer words */
 	*out = p->name;
 	out->len = KVC_FRAME_HEADER + kvc_round_up(p->stored_len, KVC_PAGE);
 	return 0;

@@ -108,6 +108,8 @@ static size_t on_header(char *p, size_t one, size_t len, void *arg)
 	struct kvct_s3_request *q = arg;
 
 	(void)one;
+	if (len > 6 && !strncasecmp(p, "x-amz-", 6))
+		q->service = true;
 	if (len > 6 && !strncasecmp(p, "etag:", 5)) {
 		size_t at = 5, n = 0;
 
@@ -203,7 +205,19 @@ static void set_body(CURL *c, struct kvct_s3_request *q)
 	}
 }
 
-static int outcome(CURLcode rc, long code)
+/*
+ * What a 404 says. What -ENOENT is said of is forgotten, so it takes the service's own word for
+ * this key: a bucket that is not there, or an ingress that knows no way to the service, has lost
+ * nothing. Where a gateway keeps the body to itself, the service's headers are enough.
+ */
+static int not_found(const struct kvct_s3_request *q)
+{
+	bool known = q->text_len ? strstr(q->text, "<Code>NoSuchKey</Code>") != NULL : q->service;
+
+	return known ? -ENOENT : -EIO;
+}
+
+static int outcome(const struct kvct_s3_request *q, CURLcode rc, long code)
 {
 	switch (rc) {
 	case CURLE_OK: break;
@@ -219,7 +233,7 @@ static int outcome(CURLcode rc, long code)
 	if (code >= 200 && code < 300)
 		return 0;
 	if (code == 404)
-		return -ENOENT;
+		return not_found(q);
 	if (code == 416)
 		return -EBADMSG; /* shorter than it should be */
 	if (code == 401 || code == 403)
@@ -244,6 +258,7 @@ static int attempt(struct kvct_s3 *s, struct kvct_s3_request *q, uint64_t left_n
 	if (q->text) /* of an attempt before */
 		*q->text = 0;
 	q->status = 0;
+	q->service = false;
 	*q->etag = 0;
 	set_way(c, s, q, left_ns);
 	curl_easy_setopt(c, CURLOPT_HTTPHEADER, h);
@@ -256,7 +271,7 @@ static int attempt(struct kvct_s3 *s, struct kvct_s3_request *q, uint64_t left_n
 		give(s, c);
 	else
 		curl_easy_cleanup(c);
-	return q->overflow ? -EBADMSG : outcome(rc, code);
+	return q->overflow ? -EBADMSG : outcome(q, rc, code);
 }
 
 int kvct_s3_ask(struct kvct_s3 *s, struct kvct_s3_request *q)
@@ -294,6 +309,10 @@ int kvct_s3_ask(struct kvct_s3 *s, struct kvct_s3_request *q)
 	if (err == -EACCES && !s->logged) {
 		kvc_warn("tier s3: refused (%ld): check credentials, region and certificate",
 			 q->status);
+		s->logged = true;
+	}
+	if (err == -EIO && q->status == 404 && !s->logged) {
+		kvc_warn("tier s3: 404, and not of the key: check bucket and endpoint");
 		s->logged = true;
 	}
 	return err;

@@ -70,7 +70,8 @@ class S3(http.server.BaseHTTPRequestHandler):
         counts["GET"] += 1
         body = objects.get(self.path)
         if body is None:
-            return self.misbehave(mode["get"]) or self.answer(404)
+            return self.misbehave(mode["get"]) or self.answer(
+                404, b"<Error><Code>NoSuchKey</Code></Error>")
         a, b = (int(x) for x in self.headers["Range"][6:].split("-"))
         how, part = mode["get"], body[a:b + 1]
         if self.misbehave(how, part):

@@ -151,7 +151,7 @@ class S3(http.server.BaseHTTPRequestHandler):
         if self.command == "PUT":
             objects[self.path] = body
         elif self.path not in objects:
-            code = 404
+            code, out = 404, b"<Error><Code>NoSuchKey</Code></Error>"
         elif self.command == "GET":
             a, b = (int(x) for x in self.headers["Range"][6:].split("-"))
             code, out = 206, objects[self.path][a:b + 1]

@@ -5,6 +5,10 @@
  * It is written under a temporary name of its own, brought to stable storage and renamed, so many
  * writers are safe and a reader sees a whole frame or none.
  *
+ * A folder below which no filesystem is mounted any more looks like an empty one. So what is there
+ * has to be the folder that was there at first: on the same device, or with the same mark, a file
+ * with a random id that the first node makes. Elsewhere nothing is put, and nothing is missing.
+ *
  * Others write there too: every call opens the folder anew, goes down from it without following
  * links, and reads regular files only. What they put in a frame's place is a damaged frame. Nothing
  * waits for the filesystem but these calls: what usage() tells is as of one of them.
@@ -20,20 +24,33 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
 #define PIECE (1u << 20)
 
-#define USAGE_NS 1000000000ull /* between two looks at how full it is */
+#define LOOK_NS 1000000000ull /* between two looks at how full it is */
+#define MARK ".kvcachefs-remote"
+
+struct first_look;
+
+/* The folder that was there at first. */
+struct known {
+	dev_t dev;   /* 0: not seen yet */
+	char id[33]; /* of its mark; "": it has none, or it could not be read */
+};
 
 struct dir {
 	struct kvc_tier tier;
 	char path[512];
 	char host[65]; /* part of temporary names */
 	_Atomic unsigned long count;
-	_Atomic uint64_t dev; /* the filesystem that had it; 0: not seen yet */
 	_Atomic uint64_t total, used, looked_ns;
+	_Atomic bool elsewhere; /* it was said that another folder is there */
+	pthread_mutex_t lock;   /* of what follows; no call waits for the filesystem under it */
+	struct known known;
+	struct first_look *late; /* it was not back in time; or NULL */
 };
 
 static struct dir *of(struct kvc_tier *t)
@@ -41,14 +58,35 @@ static struct dir *of(struct kvc_tier *t)
 	return kvc_of(t, struct dir, tier);
 }
 
+/* The first look at the folder, by a thread of its own: its server may be dead. */
+struct first_look {
+	struct dir d; /* what it learns of it */
+	int err;
+	_Atomic bool done;
+	_Atomic int refs;
+};
+
+static void drop_look(struct first_look *l)
+{
+	if (l && atomic_fetch_sub(&l->refs, 1) == 1) {
+		pthread_mutex_destroy(&l->d.lock);
+		free(l);
+	}
+}
+
 static void dir_close(struct kvc_tier *t)
 {
-	free(of(t));
+	struct dir *d = of(t);
+
+	drop_look(d->late);
+	pthread_mutex_destroy(&d->lock);
+	free(d);
 }
 
 /* A frame's folder and its file's name in it. */
 struct place {
 	int root, sub; /* -1: not open */
+	bool ours;     /* root is the folder that was there at first */
 	char hex[33];
 };
 
@@ -58,23 +96,147 @@ static void leave(struct place *p)
 	kvc_close_fd(&p->root);
 }
 
-/* How full it is; now and then, from calls that wait for the filesystem anyway. */
-static void look(struct dir *d, int root)
+/* Opens a file of theirs for reading: nothing but a regular one, and without waiting for a fifo. */
+static int open_file(int sub, const char *name)
 {
-	uint64_t now = kvc_mono_ns();
+	int fd = openat(sub, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+	struct stat st;
+	int err = fd < 0 ? -errno : fstat(fd, &st) ? -errno : S_ISREG(st.st_mode) ? 0 : -EBADMSG;
+
+	if (!err)
+		return fd;
+	kvc_close_fd(&fd);
+	return err;
+}
+
+/* The id of a folder's mark; false: it has none, or something else is in its place. */
+static bool mark_read(int root, char id[33])
+{
+	KVC_FD int fd = open_file(root, MARK);
+	char text[33];
+
+	if (fd < 0 || kvc_pread_all(fd, text, sizeof text, 0) || text[32] != '\n' ||
+	    strspn(text, "0123456789abcdef") != 32)
+		return false;
+	memcpy(id, text, 32);
+	id[32] = 0;
+	return true;
+}
+
+/*
+ * Gives a folder its mark, unless another node is first. It is made under a name of its own, so
+ * that nobody reads half of one.
+ */
+static void mark_make(int root)
+{
+	struct kvc_where random;
+	char text[34], tmp[64];
+	int err;
+
+	if (getrandom(&random, sizeof random, 0) != sizeof random)
+		return;
+	kvc_where_text(&random, text);
+	snprintf(tmp, sizeof tmp, MARK ".%s", text);
+	text[32] = '\n';
+	KVC_FD int fd = openat(root, tmp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+			       0600);
+
+	if (fd < 0)
+		return;
+	err = kvc_pwrite_all(fd, text, 33, 0) ?: fsync(fd) ? -errno : 0;
+	if (!err && linkat(root, tmp, root, MARK, 0) &&
+	    (errno == EPERM || errno == ENOSYS || errno == EOPNOTSUPP))
+		renameat(root, tmp, root, MARK); /* a filesystem without links */
+	unlinkat(root, tmp, 0);
+}
+
+static void measure(struct dir *d, int root)
+{
 	struct statvfs v;
 
-	if (atomic_load(&d->looked_ns) && now - atomic_load(&d->looked_ns) < USAGE_NS)
-		return;
-	atomic_store(&d->looked_ns, now);
 	if (fstatvfs(root, &v))
 		return;
 	atomic_store(&d->total, v.f_blocks * v.f_frsize);
 	atomic_store(&d->used, (v.f_blocks - v.f_bfree) * v.f_frsize);
 }
 
-/* Opens the folder of a frame; with make it is made where it is missing. */
-static int enter(struct dir *d, const struct kvc_where *w, bool make, struct place *p)
+/* Now and then, from calls that wait for the filesystem anyway: how full it is, and its mark. */
+static void look(struct dir *d, int root)
+{
+	uint64_t now = kvc_mono_ns();
+	char id[33];
+
+	if (atomic_load(&d->looked_ns) && now - atomic_load(&d->looked_ns) < LOOK_NS)
+		return;
+	atomic_store(&d->looked_ns, now);
+	measure(d, root);
+	pthread_mutex_lock(&d->lock);
+	bool marked = *d->known.id;
+
+	pthread_mutex_unlock(&d->lock);
+	if (marked)
+		return;
+	if (!mark_read(root, id)) {
+		mark_make(root);
+		if (!mark_read(root, id))
+			return;
+	}
+	pthread_mutex_lock(&d->lock);
+	memcpy(d->known.id, id, sizeof id);
+	pthread_mutex_unlock(&d->lock);
+}
+
+/* What is known of the folder by now; the first look was at the one that was there then. */
+static struct known known(struct dir *d)
+{
+	struct known k;
+
+	pthread_mutex_lock(&d->lock);
+	if (!d->known.dev && d->late && atomic_load(&d->late->done) && !d->late->err)
+		d->known = d->late->d.known;
+	k = d->known;
+	pthread_mutex_unlock(&d->lock);
+	return k;
+}
+
+static void know(struct dir *d, dev_t dev, const char *id)
+{
+	pthread_mutex_lock(&d->lock);
+	d->known.dev = dev;
+	if (id)
+		memcpy(d->known.id, id, sizeof d->known.id);
+	pthread_mutex_unlock(&d->lock);
+}
+
+/* Is it the folder that was there at first, maybe mounted anew? */
+static bool is_ours(struct dir *d, int root)
+{
+	struct known k = known(d);
+	struct stat st;
+	char id[33];
+	bool same;
+
+	if (fstat(root, &st))
+		return false;
+	same = k.dev == st.st_dev;
+	if (!same && mark_read(root, id) && (!k.dev || !strcmp(k.id, id))) {
+		know(d, st.st_dev, id);
+		same = true;
+	}
+	if (!same && !atomic_exchange(&d->elsewhere, true))
+		kvc_warn(
+			"tier dir: %s is not on the filesystem that was there at first, nor has it "
+			"the mark of that (" MARK "): is it mounted?",
+			d->path);
+	if (same && atomic_exchange(&d->elsewhere, false))
+		kvc_info("tier dir: %s is there again", d->path);
+	return same;
+}
+
+enum { MAKE = 1, OURS = 2 };
+
+/* Opens the folder of a frame; MAKE: it is made where it is missing; OURS: in our folder only. */
+static int enter(struct dir *d, const struct kvc_where *w, int how, struct place *p)
 {
 	const int flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
 	char sub[3];
@@ -83,12 +245,17 @@ static int enter(struct dir *d, const struct kvc_where *w, bool make, struct pla
 	kvc_where_text(w, p->hex);
 	snprintf(sub, sizeof sub, "%.2s", p->hex);
 	p->sub = -1;
+	p->ours = false;
 	p->root = open(d->path, flags);
 	if (p->root < 0)
 		return -errno;
-	look(d, p->root);
+	p->ours = is_ours(d, p->root);
+	if (p->ours)
+		look(d, p->root);
+	else if (how & OURS)
+		return -ENOTCONN;
 	p->sub = openat(p->root, sub, flags | O_NOFOLLOW);
-	if (p->sub < 0 && errno == ENOENT && make) {
+	if (p->sub < 0 && errno == ENOENT && (how & MAKE)) {
 		if (mkdirat(p->root, sub, 0700) && errno != EEXIST)
 			err = -errno;
 		p->sub = err ? -1 : openat(p->root, sub, flags | O_NOFOLLOW);
@@ -97,19 +264,15 @@ static int enter(struct dir *d, const struct kvc_where *w, bool make, struct pla
 }
 
 /*
- * What a filesystem's error says in the terms of tier.h. Not there is a frame only where its folder
- * is: an NFS that is not mounted any more has lost nothing.
+ * What a filesystem's error says in the terms of tier.h. Not there, or damaged, is a frame only in
+ * our folder: an NFS that is not mounted any more has lost nothing.
  */
-static int said(struct dir *d, const struct place *p, int err)
+static int said(const struct place *p, int err)
 {
-	struct stat st;
-
+	if (err && p->root >= 0 && !p->ours)
+		return -ENOTCONN;
 	switch (err) {
-	case -ENOENT:
-		if (p->root < 0 || fstat(p->root, &st) ||
-		    (atomic_load(&d->dev) && st.st_dev != atomic_load(&d->dev)))
-			return -ENOTCONN;
-		return err;
+	case -ENOENT: return p->root < 0 ? -ENOTCONN : err;
 	case -EDQUOT: return -ENOSPC;
 	case -ELOOP:
 	case -EISDIR:
@@ -164,28 +327,15 @@ static int dir_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_where
 {
 	struct dir *d = of(t);
 	struct place at;
-	int err = enter(d, &p->name, true, &at) ?: put_file(d, &at, p);
+	int err = enter(d, &p->name, MAKE | OURS, &at) ?: put_file(d, &at, p);
 
-	err = said(d, &at, err);
+	err = said(&at, err);
 	leave(&at);
 	if (err) /* what stands in its way is not for us to remove */
 		return err == -EBADMSG || err == -ENOENT ? -EIO : err;
 	*out = p->name;
 	out->len = KVC_FRAME_HEADER + kvc_round_up(p->stored_len, KVC_PAGE);
 	return 0;
-}
-
-/* Opens a frame's file for reading: nothing but a regular one, and without waiting for a fifo. */
-static int open_file(int sub, const char *name)
-{
-	int fd = openat(sub, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-	struct stat st;
-	int err = fd < 0 ? -errno : fstat(fd, &st) ? -errno : S_ISREG(st.st_mode) ? 0 : -EBADMSG;
-
-	if (!err)
-		return fd;
-	kvc_close_fd(&fd);
-	return err;
 }
 
 /* Beyond the end of the frame, up to its last page, are zeros. */
@@ -221,14 +371,15 @@ static int dir_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
 	struct place at;
 	struct stat st;
 	KVC_FD int fd = -1;
-	int err = enter(d, w, false, &at);
+	int err = enter(d, w, 0, &at);
 
 	if (!err && (fd = open_file(at.sub, at.hex)) < 0)
 		err = fd;
 	err = err ?: read_padded(fd, iov, n, off);
-	if (!err && !fstat(at.root, &st)) /* it may have been mounted anew since */
-		atomic_store(&d->dev, st.st_dev);
-	err = said(d, &at, err);
+	/* Without a mark a frame of ours tells that it is the folder, mounted anew. */
+	if (!err && !at.ours && !*known(d).id && !fstat(at.root, &st))
+		know(d, st.st_dev, NULL);
+	err = said(&at, err);
 	leave(&at);
 	return err;
 }
@@ -237,11 +388,11 @@ static int dir_remove(struct kvc_tier *t, const struct kvc_where *w)
 {
 	struct dir *d = of(t);
 	struct place at;
-	int err = enter(d, w, false, &at);
+	int err = enter(d, w, OURS, &at);
 
 	if (!err && unlinkat(at.sub, at.hex, 0))
 		err = -errno;
-	err = said(d, &at, err);
+	err = said(&at, err);
 	leave(&at);
 	return err == -ENOENT ? 0 : err == -EBADMSG ? -EIO : err;
 }
@@ -274,6 +425,8 @@ static int dir_list(struct kvc_tier *t,
 	KVC_MEM struct kvc_frame *f = malloc(sizeof *f);
 	int err = root < 0 ? -errno : page && f ? 0 : -ENOMEM, unread = 0;
 
+	if (!err && !is_ours(of(t), root))
+		err = -ENOTCONN;
 	for (unsigned i = 0; i < 256 && !err; i++) {
 		struct dirent *e;
 		char sub[3];
@@ -316,19 +469,6 @@ static const struct kvc_tier_ops dir_ops = {
 	.usage = dir_usage,
 };
 
-/* The first look at the folder, by a thread of its own: its server may be dead. */
-struct first_look {
-	struct dir d; /* what it learns of it */
-	int err;
-	_Atomic int refs;
-};
-
-static void drop_look(struct first_look *l)
-{
-	if (atomic_fetch_sub(&l->refs, 1) == 1)
-		free(l);
-}
-
 static void *first_look(void *arg)
 {
 	struct first_look *l = arg;
@@ -338,9 +478,12 @@ static void *first_look(void *arg)
 	if (root < 0 || fstat(root, &st) || access(l->d.path, R_OK | W_OK | X_OK)) {
 		l->err = -errno;
 	} else {
-		atomic_store(&l->d.dev, st.st_dev);
-		look(&l->d, root);
+		l->d.known.dev = st.st_dev;
+		measure(&l->d, root);
+		/* where it is missing the first call makes it: this mount may yet be refused */
+		mark_read(root, l->d.known.id);
 	}
+	atomic_store(&l->done, true);
 	drop_look(l);
 	return NULL;
 }
@@ -357,21 +500,26 @@ static int check_folder(struct dir *d, uint64_t deadline_ms)
 	if (err)
 		return err;
 	memcpy(l->d.path, d->path, sizeof d->path);
+	pthread_mutex_init(&l->d.lock, NULL);
 	atomic_store(&l->refs, 2);
 	sigfillset(&all); /* signals are for the thread that serves */
 	pthread_sigmask(SIG_BLOCK, &all, &old);
 	err = -pthread_create(&thread, NULL, first_look, l);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (err) {
-		free(l);
+		atomic_store(&l->refs, 1);
+		drop_look(l);
 		return err;
 	}
 	if (kvc_join(thread, until)) {
 		pthread_detach(thread);
 		kvc_warn("tier dir: %s does not answer now; it is asked again when it is needed",
 			 d->path);
-	} else if (!(err = l->err)) {
-		atomic_store(&d->dev, atomic_load(&l->d.dev));
+		d->late = l;
+		return 0;
+	}
+	if (!(err = l->err)) {
+		d->known = l->d.known;
 		atomic_store(&d->total, atomic_load(&l->d.total));
 		atomic_store(&d->used, atomic_load(&l->d.used));
 	}
@@ -398,11 +546,12 @@ int kvct_dir_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tie
 		return -ENOMEM;
 	}
 	snprintf(d->path, sizeof d->path, "/%s", u->path);
+	pthread_mutex_init(&d->lock, NULL);
 	err = check_folder(d, deadline_ms);
 	if (err) {
 		snprintf(error, 512, "option remote: %s is no folder that can be written to",
 			 d->path);
-		free(d);
+		dir_close(&d->tier);
 		return err;
 	}
 	if (gethostname(d->host, sizeof d->host - 1))

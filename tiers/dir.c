@@ -397,23 +397,57 @@ static int dir_remove(struct kvc_tier *t, const struct kvc_where *w)
 	return err == -ENOENT ? 0 : err == -EBADMSG ? -EIO : err;
 }
 
-static int list_one(int sub, const char *name, uint8_t *page, struct kvc_frame *f,
-		    int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),
-		    void *arg)
+/* A list under way. */
+struct listing {
+	struct kvc_frame *f;
+	uint8_t *page;
+	/* the last error of what could not be read: the others are listed all the same */
+	int unread;
+	int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f);
+	void *arg;
+};
+
+static int list_one(const struct place *at, const char *name, struct listing *l)
 {
 	struct kvc_where w = { 0 };
 	KVC_FD int fd = -1;
 	unsigned long long a, b;
-	int end = 0;
+	int end = 0, err;
 
 	if (strlen(name) != 32 || sscanf(name, "%16llx%16llx%n", &a, &b, &end) != 2 || end != 32)
 		return 0;
 	w.at = a;
 	w.hi = b;
-	fd = open_file(sub, name);
-	if (fd < 0 || kvc_pread_all(fd, page, KVC_FRAME_HEADER, 0) || kvc_frame_decode(page, f))
+	fd = open_file(at->sub, name);
+	err = fd < 0 ? fd : kvc_pread_all(fd, l->page, KVC_FRAME_HEADER, 0);
+	err = err == -ENODATA ? -EBADMSG : said(at, err);
+	if (err && !kvct_of_one(err))
+		l->unread = err;
+	return err || kvc_frame_decode(l->page, l->f) ? 0 : l->fn(l->arg, &w, l->f);
+}
+
+static int list_folder(struct place *at, unsigned i, struct listing *l)
+{
+	struct dirent *e;
+	int err = 0;
+	char sub[3];
+	DIR *dp;
+
+	snprintf(sub, sizeof sub, "%02x", i);
+	at->sub = openat(at->root, sub, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	dp = at->sub < 0 ? NULL : fdopendir(at->sub);
+	if (!dp) {
+		if (errno != ENOENT && errno != ENOTDIR && errno != ELOOP)
+			l->unread = -errno;
+		kvc_close_fd(&at->sub);
 		return 0;
-	return fn(arg, &w, f);
+	}
+	while (!err && (errno = 0, e = readdir(dp)))
+		err = list_one(at, e->d_name, l);
+	if (!err && errno)
+		l->unread = -errno;
+	closedir(dp);
+	return err;
 }
 
 static int dir_list(struct kvc_tier *t,
@@ -423,29 +457,15 @@ static int dir_list(struct kvc_tier *t,
 	KVC_FD int root = open(of(t)->path, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	KVC_MEM uint8_t *page = malloc(KVC_FRAME_HEADER);
 	KVC_MEM struct kvc_frame *f = malloc(sizeof *f);
-	int err = root < 0 ? -errno : page && f ? 0 : -ENOMEM, unread = 0;
+	struct listing l = { .f = f, .page = page, .fn = fn, .arg = arg };
+	struct place at = { .root = root, .ours = true };
+	int err = root < 0 ? -errno : page && f ? 0 : -ENOMEM;
 
 	if (!err && !is_ours(of(t), root))
 		err = -ENOTCONN;
-	for (unsigned i = 0; i < 256 && !err; i++) {
-		struct dirent *e;
-		char sub[3];
-		DIR *dp;
-
-		snprintf(sub, sizeof sub, "%02x", i);
-		int fd = openat(root, sub, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-
-		dp = fd < 0 ? NULL : fdopendir(fd);
-		if (!dp && errno != ENOENT && errno != ENOTDIR && errno != ELOOP)
-			unread = -errno; /* the others are listed all the same */
-		if (!dp && fd >= 0)
-			close(fd);
-		while (dp && !err && (e = readdir(dp)))
-			err = list_one(fd, e->d_name, page, f, fn, arg);
-		if (dp)
-			closedir(dp);
-	}
-	return err ?: unread;
+	for (unsigned i = 0; i < 256 && !err; i++)
+		err = list_folder(&at, i, &l);
+	return err ?: l.unread;
 }
 
 static void dir_usage(struct kvc_tier *t, struct kvc_tier_usage *u)

@@ -337,6 +337,7 @@ static int redis_remove(struct kvc_tier *t, const struct kvc_where *w)
 
 /* One key of a SCAN: is it a head of ours? */
 static int list_key(struct kvc_tier *t, const char *key, uint8_t *page, struct kvc_frame *f,
+		    int *unread,
 		    int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),
 		    void *arg_)
 {
@@ -344,16 +345,20 @@ static int list_key(struct kvc_tier *t, const char *key, uint8_t *page, struct k
 	struct iovec iov = { page, KVC_FRAME_HEADER };
 	const char *open = strchr(key, '{');
 	unsigned long long a, b;
-	int end = 0;
+	int end = 0, err;
 
 	if (!open || sscanf(open, "{%16llx%16llx}%n", &a, &b, &end) != 2 || end != 34 || open[34])
 		return 0;
 	w.at = a;
 	w.hi = b;
-	return redis_get(t, &w, 0, &iov, 1) || kvc_frame_decode(page, f) ? 0 : fn(arg_, &w, f);
+	err = redis_get(t, &w, 0, &iov, 1);
+	if (err && !kvct_of_one(err))
+		*unread = err;
+	return err || kvc_frame_decode(page, f) ? 0 : fn(arg_, &w, f);
 }
 
 static int scan_node(struct kvc_tier *t, unsigned node, uint8_t *page, struct kvc_frame *f,
+		     int *unread,
 		     int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),
 		     void *arg_)
 {
@@ -389,7 +394,7 @@ static int scan_node(struct kvc_tier *t, unsigned node, uint8_t *page, struct kv
 		more = strcmp(cursor, "0");
 		for (size_t i = 0; i < of[1]->elements && !err; i++)
 			if (of[1]->element[i]->type == REDIS_REPLY_STRING)
-				err = list_key(t, of[1]->element[i]->str, page, f, fn, arg_);
+				err = list_key(t, of[1]->element[i]->str, page, f, unread, fn, arg_);
 		freeReplyObject(reply);
 	}
 	return err;
@@ -403,7 +408,7 @@ static int redis_list(struct kvc_tier *t,
 	KVC_MEM uint8_t *page = malloc(KVC_FRAME_HEADER);
 	KVC_MEM struct kvc_frame *f = malloc(sizeof *f);
 	bool has[KVCT_REDIS_NODES] = { false };
-	int err = page && f ? 0 : -ENOMEM;
+	int err = page && f ? 0 : -ENOMEM, unread = 0;
 
 	pthread_mutex_lock(&r->lock);
 	for (int s = 0; s < KVCT_REDIS_SLOTS && r->cluster; s++)
@@ -413,8 +418,8 @@ static int redis_list(struct kvc_tier *t,
 	pthread_mutex_unlock(&r->lock);
 	for (unsigned n = 0; n < KVCT_REDIS_NODES && !err; n++)
 		if (has[n])
-			err = scan_node(t, n, page, f, fn, arg_);
-	return err;
+			err = scan_node(t, n, page, f, &unread, fn, arg_);
+	return err ?: unread;
 }
 
 /*

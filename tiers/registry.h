@@ -58,4 +58,13 @@ int kvct_redis_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_t
 int kvct_s3_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out,
 		 char *error);
 
+/*
+ * Is the error of a read about that one frame? A list goes on after any, but after others it has
+ * not told of all there is: it ends with them.
+ */
+static inline bool kvct_of_one(int err)
+{
+	return err == -ENOENT || err == -EBADMSG || err == -EPROTO;
+}
+
 #endif

@@ -214,6 +214,7 @@ static int s3_remove(struct kvc_tier *t, const struct kvc_where *w)
 }
 
 static int list_key(struct kvc_tier *t, const char *key, uint8_t *page, struct kvc_frame *f,
+		    int *unread,
 		    int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),
 		    void *arg)
 {
@@ -221,13 +222,16 @@ static int list_key(struct kvc_tier *t, const char *key, uint8_t *page, struct k
 	struct kvc_where w = { 0 };
 	struct iovec iov = { page, KVC_FRAME_HEADER };
 	unsigned long long a, b;
-	int end = 0;
+	int end = 0, err;
 
 	if (!hex || sscanf(hex + 1, "%16llx%16llx%n", &a, &b, &end) != 2 || end != 32 || hex[33])
 		return 0;
 	w.at = a;
 	w.hi = b;
-	return s3_get(t, &w, 0, &iov, 1) || kvc_frame_decode(page, f) ? 0 : fn(arg, &w, f);
+	err = s3_get(t, &w, 0, &iov, 1);
+	if (err && !kvct_of_one(err))
+		*unread = err;
+	return err || kvc_frame_decode(page, f) ? 0 : fn(arg, &w, f);
 }
 
 static int s3_list(struct kvc_tier *t,
@@ -238,7 +242,7 @@ static int s3_list(struct kvc_tier *t,
 	KVC_MEM uint8_t *page = malloc(KVC_FRAME_HEADER);
 	KVC_MEM struct kvc_frame *f = malloc(sizeof *f);
 	char token[1024] = "", before[1024], key[1100];
-	int err = page && f ? 0 : -ENOMEM;
+	int err = page && f ? 0 : -ENOMEM, unread = 0;
 	bool more = true;
 
 	while (!err && more) {
@@ -255,7 +259,7 @@ static int s3_list(struct kvc_tier *t,
 		curl_free(prefix);
 		err = kvct_s3_ask(s, &q);
 		for (at = q.text; !err && element(&at, "Key", key, sizeof key);)
-			err = list_key(t, key, page, f, fn, arg);
+			err = list_key(t, key, page, f, &unread, fn, arg);
 		at = q.text;
 		memcpy(before, token, sizeof before);
 		more = !err && element(&at, "NextContinuationToken", token, sizeof token);
@@ -263,7 +267,7 @@ static int s3_list(struct kvc_tier *t,
 			err = -EIO; /* it would never end */
 		free(q.text);
 	}
-	return err;
+	return err ?: unread;
 }
 
 static void s3_usage(struct kvc_tier *t, struct kvc_tier_usage *u)

@@ -5,13 +5,13 @@
  *
  *   FAULTS="calls=read,write path=GLOB nth=N count=C at=OFF len=LEN do=WHAT; ..."
  *
- * calls: of read write sync open alloc truncate unlink rename link mkdir, or change (all of them
- * that alter anything: the points at which to kill), or all. path: matched by fnmatch with the
- * whole path of the file. at, len: only calls that touch these bytes of it. nth: the first call
- * that goes wrong, counted from 1 over all threads (0: none, the calls are only counted); count: so
- * many from there on (1; 0: all). do: the name of an errno (EIO); short: half of it is read or
- * written (other calls are none of this rule); delay:MS; kill: SIGKILL before the call; torn: a
- * write does half of it, and then SIGKILL.
+ * calls: of read write sync open alloc truncate unlink rename link mkdir list (a folder, an entry a
+ * call), or change (all of them that alter anything: the points at which to kill), or all. path:
+ * matched by fnmatch with the whole path of the file. at, len: only calls that touch these bytes of
+ * it. nth: the first call that goes wrong, counted from 1 over all threads (0: none, the calls are
+ * only counted); count: so many from there on (1; 0: all). do: the name of an errno (EIO); short:
+ * half of it is read or written (other calls are none of this rule); delay:MS; kill: SIGKILL before
+ * the call; torn: a write does half of it, and then SIGKILL.
  *
  * FAULTS_COUNT names a file that gets, for each rule, how many calls it met and how many went wrong
  * (two 64-bit integers each): with nth=0 a first run tells how far a sweep has to go. FAULTS_EXE:
@@ -20,6 +20,8 @@
  * Up to RULES rules; the first that fires counts. Calls that libc makes of itself (fopen) are not
  * seen, nor what is read or written through mappings.
  */
+#include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <fnmatch.h>
@@ -42,10 +44,11 @@
 #define RULES 8
 
 static const char *const call_names[] = {
-	"read", "write", "sync", "open", "alloc", "truncate", "unlink", "rename", "link", "mkdir",
+	"read",   "write",  "sync", "open",  "alloc", "truncate",
+	"unlink", "rename", "link", "mkdir", "list",
 };
-enum { READ, WRITE, SYNC, OPEN, ALLOC, TRUNCATE, UNLINK, RENAME, LINK, MKDIR, MAKE, CALLS };
-#define CHANGES (~(1u << READ | 1u << OPEN))
+enum { READ, WRITE, SYNC, OPEN, ALLOC, TRUNCATE, UNLINK, RENAME, LINK, MKDIR, LIST, MAKE, CALLS };
+#define CHANGES (~(1u << READ | 1u << OPEN | 1u << LIST))
 
 enum what { FAIL, SHORT, DELAY, KILL, TORN };
 
@@ -529,4 +532,25 @@ int mkdirat(int dir, const char *path, mode_t mode)
 int mkdir(const char *path, mode_t mode)
 {
 	return mkdirat(AT_FDCWD, path, mode);
+}
+
+/* ---- folders ---- */
+
+struct dirent64 *readdir64(DIR *d)
+{
+	static struct dirent64 *(*real)(DIR *d);
+	const struct rule *r = fires(mask(dirfd(d)), LIST, 0, 0);
+
+	if (r) {
+		errno = r->value;
+		return NULL;
+	}
+	if (!real)
+		*(void **)&real = dlsym(RTLD_NEXT, "readdir64");
+	return real(d);
+}
+
+struct dirent *readdir(DIR *d)
+{
+	return (struct dirent *)readdir64(d); /* one and the same where off_t has 64 bits */
 }

@@ -31,6 +31,8 @@
 
 #define PIECE (4u << 20)
 #define INLINE (64u << 10)
+/* bytes a second that a call is given time for, beside the deadline */
+#define SLOWEST (4ull << 20)
 #define PIECES (1u << 16) /* of a frame at most: so many deletions a trailer may ask for */
 
 struct trailer {
@@ -51,9 +53,15 @@ struct call {
 	uint64_t until_ns;
 };
 
-static struct call call_of(struct kvc_tier *t, const struct kvc_where *w)
+static uint64_t until(const struct kvct_redis *r, uint64_t bytes)
 {
-	struct call c = { .r = of(t), .until_ns = kvc_mono_ns() + of(t)->deadline_ms * 1000000 };
+	return kvc_mono_ns() + r->deadline_ms * 1000000 + bytes * 1000 / SLOWEST * 1000000;
+}
+
+/* All of it, with so many bytes, has one time, so that no server keeps it for longer. */
+static struct call call_of(struct kvc_tier *t, const struct kvc_where *w, uint64_t bytes)
+{
+	struct call c = { .r = of(t), .until_ns = until(of(t), bytes) };
 
 	kvc_where_text(w, c.hex);
 	c.slot = kvct_redis_slot(c.hex);
@@ -128,7 +136,7 @@ static void unlink_pieces(struct call *c, const struct trailer *t)
 	char key[400];
 	bool there = true;
 
-	c->until_ns = kvc_mono_ns() + c->r->deadline_ms * 1000000;
+	c->until_ns = until(c->r, 0);
 	for (uint64_t i = 0; i < n && there && kvc_mono_ns() < c->until_ns; i++) {
 		struct kvct_redis_command cmd = { 0 };
 		redisReply *reply;
@@ -181,7 +189,7 @@ static int set(struct call *c, const char *key, const void *data, size_t len, ui
 
 static int redis_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_where *out)
 {
-	struct call c = call_of(t, &p->name);
+	struct call c = call_of(t, &p->name, p->stored_len);
 	bool in_head = p->stored_len <= INLINE;
 	size_t room = KVC_FRAME_HEADER + sizeof(struct trailer) + (in_head ? p->stored_len : 0);
 	KVC_MEM uint8_t *head = malloc(room);
@@ -198,8 +206,6 @@ static int redis_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_whe
 	for (uint64_t off = 0, i = 0; !in_head && off < p->stored_len && !err; i++) {
 		size_t len = kvc_min(p->stored_len - off, PIECE);
 
-		/* each piece has the whole deadline */
-		c.until_ns = kvc_mono_ns() + c.r->deadline_ms * 1000000;
 		err = p->read(p->arg, piece, len, off)
 			      ?: set(&c, piece_key(&c, mine.tag, i, key), piece, len, p->expires_ns,
 				     NULL);
@@ -213,7 +219,6 @@ static int redis_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_whe
 		0,
 	};
 	memcpy(head + KVC_FRAME_HEADER, &wire, sizeof wire);
-	c.until_ns = kvc_mono_ns() + c.r->deadline_ms * 1000000;
 	err = err ?: set(&c, c.head, head, room, p->expires_ns, &before);
 	if (err) {
 		unlink_pieces(&c, &mine);
@@ -265,7 +270,6 @@ static int payload(struct call *c, const struct trailer *t, uint64_t off, uint64
 			memset(p, 0, n);
 		} else {
 			n = kvc_min(n, kvc_min(t->stored_len - off, unit - off % unit));
-			c->until_ns = kvc_mono_ns() + c->r->deadline_ms * 1000000;
 			if (t->piece)
 				got = range(c, piece_key(c, t->tag, off / unit, key), off % unit,
 					    off % unit + n - 1, p);
@@ -288,13 +292,14 @@ static int payload(struct call *c, const struct trailer *t, uint64_t off, uint64
 static int redis_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
 		     const struct iovec *iov, int n)
 {
-	struct call c = call_of(t, w);
 	struct trailer trailer, last = { 0 };
+	struct call c;
 	uint64_t len = 0;
 	int err = -EAGAIN;
 
 	for (int i = 0; i < n; i++)
 		len += iov[i].iov_len;
+	c = call_of(t, w, len);
 	if (off % KVC_PAGE || (!off && (!n || iov->iov_len < KVC_FRAME_HEADER)))
 		return -EINVAL;
 	for (int tries = 0; tries < 8 && err == -EAGAIN; tries++) {
@@ -314,7 +319,7 @@ static int redis_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off
 
 static int redis_remove(struct kvc_tier *t, const struct kvc_where *w)
 {
-	struct call c = call_of(t, w);
+	struct call c = call_of(t, w, 0);
 	struct kvct_redis_command cmd = { 0 };
 	struct trailer trailer;
 	redisReply *reply;
@@ -369,18 +374,26 @@ static int scan_node(struct kvc_tier *t, unsigned node, uint8_t *page, struct kv
 
 	snprintf(pattern, sizeof pattern, "%s:{*}", r->prefix);
 	while (more && !err) {
+		struct kvct_redis_command scan = { 0 };
+		uint64_t by = until(r, 0);
 		redisContext *c;
 		redisReply *reply, **of;
 		bool fresh;
 
-		if ((err = kvct_redis_take(r, node, kvc_mono_ns() + r->deadline_ms * 1000000, &c,
-					   &fresh)))
+		word(&scan, "SCAN");
+		word(&scan, cursor);
+		word(&scan, "MATCH");
+		word(&scan, pattern);
+		word(&scan, "COUNT");
+		word(&scan, "500");
+		if ((err = kvct_redis_take(r, node, by, &c, &fresh)))
 			return err;
-		reply = redisCommand(c, "SCAN %s MATCH %s COUNT 500", cursor, pattern);
-		if (!reply) {
+		err = kvct_redis_command(c, &scan, by, &reply);
+		if (err) {
 			redisFree(c);
-			if (fresh)
-				return -EIO;
+			if (fresh || err == -ETIMEDOUT)
+				return err;
+			err = 0;
 			continue; /* an idle one that had been closed */
 		}
 		kvct_redis_give(r, node, c);
@@ -394,7 +407,8 @@ static int scan_node(struct kvc_tier *t, unsigned node, uint8_t *page, struct kv
 		more = strcmp(cursor, "0");
 		for (size_t i = 0; i < of[1]->elements && !err; i++)
 			if (of[1]->element[i]->type == REDIS_REPLY_STRING)
-				err = list_key(t, of[1]->element[i]->str, page, f, unread, fn, arg_);
+				err = list_key(t, of[1]->element[i]->str, page, f, unread, fn,
+					       arg_);
 		freeReplyObject(reply);
 	}
 	return err;

@@ -5,6 +5,8 @@
 #include "log.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,12 +32,78 @@ static void once(struct kvct_redis *r, const char *what, const char *why)
 	r->logged = true;
 }
 
-static int simple(redisContext *c, int argc, const char **argv)
+int kvct_redis_ready(int fd, short events, uint64_t until_ns)
 {
-	redisReply *reply = redisCommandArgv(c, argc, argv, NULL);
-	int err = !reply ? -EIO : reply->type == REDIS_REPLY_ERROR ? -EACCES : 0;
+	struct pollfd p = { .fd = fd, .events = events };
 
+	for (;;) {
+		uint64_t now = kvc_mono_ns();
+		int n;
+
+		if (now >= until_ns)
+			return -ETIMEDOUT;
+		n = poll(&p, 1, (int)kvc_min((until_ns - now) / 1000000 + 1, INT_MAX));
+		if (n > 0)
+			return 0;
+		if (n < 0 && errno != EINTR)
+			return -errno;
+	}
+}
+
+int kvct_redis_command(redisContext *c, const struct kvct_redis_command *cmd, uint64_t until_ns,
+		       redisReply **out)
+{
+	void *reply = NULL;
+	int sent = 0, err;
+
+	if (!(c->flags & REDIS_BLOCK))
+		kvct_redis_tls_clear();
+	if (redisAppendCommandArgv(c, cmd->argc, (const char **)(uintptr_t)cmd->argv, cmd->len))
+		return -EIO;
+	for (;;) {
+		if (redisGetReplyFromReader(c, &reply))
+			return -EIO;
+		if (reply)
+			break;
+		if ((err = kvct_redis_ready(c->fd, sent ? POLLIN : POLLOUT, until_ns)))
+			return err;
+		if (sent ? redisBufferRead(c) : redisBufferWrite(c, &sent))
+			return c->err == REDIS_ERR_IO && errno == EAGAIN ? -ETIMEDOUT : -EIO;
+	}
+	*out = reply;
+	return 0;
+}
+
+static int simple(redisContext *c, uint64_t until_ns, const struct kvct_redis_command *cmd)
+{
+	redisReply *reply;
+	int err = kvct_redis_command(c, cmd, until_ns, &reply);
+
+	if (err)
+		return err;
+	err = reply->type == REDIS_REPLY_ERROR ? -EACCES : 0;
 	freeReplyObject(reply);
+	return err;
+}
+
+/* Says who we are, and which database is meant. */
+static int greet(const struct kvct_redis *r, redisContext *c, uint64_t until_ns)
+{
+	struct kvct_redis_command auth = { 0 }, select = { 0 };
+	char db[16];
+	int err = 0;
+
+	word(&auth, "AUTH");
+	if (*r->user)
+		word(&auth, r->user);
+	word(&auth, r->password);
+	if (*r->password)
+		err = simple(c, until_ns, &auth);
+	snprintf(db, sizeof db, "%d", r->db);
+	word(&select, "SELECT");
+	word(&select, db);
+	if (!err && r->db)
+		err = simple(c, until_ns, &select);
 	return err;
 }
 
@@ -50,7 +118,6 @@ static int connect_to(struct kvct_redis *r, const char *host, int port, uint64_t
 	redisOptions o = { 0 };
 	const char *why;
 	redisContext *c;
-	char db[16];
 	int err = 0;
 
 	REDIS_OPTIONS_SET_TCP(&o, host, port);
@@ -61,14 +128,9 @@ static int connect_to(struct kvct_redis *r, const char *host, int port, uint64_t
 		once(r, "cannot connect", c ? c->errstr : "out of memory");
 		err = -ECONNREFUSED;
 	}
-	if (!err && r->tls && (err = kvct_redis_tls_start(r->tls, c, host, &why)))
+	if (!err && r->tls && (err = kvct_redis_tls_start(r->tls, c, host, until_ns, &why)))
 		once(r, "TLS", why);
-	if (!err && *r->password)
-		err = *r->user ? simple(c, 3, (const char *[]){ "AUTH", r->user, r->password })
-			       : simple(c, 2, (const char *[]){ "AUTH", r->password });
-	snprintf(db, sizeof db, "%d", r->db);
-	if (!err && r->db)
-		err = simple(c, 2, (const char *[]){ "SELECT", db });
+	err = err ?: greet(r, c, until_ns);
 	if (err == -EACCES)
 		once(r, "refused", "check user, password_file, db and certificates");
 	if (err && c)
@@ -176,16 +238,23 @@ void kvct_redis_give(struct kvct_redis *r, unsigned node, redisContext *c)
 /* Asks any node that answers for the map of slots. */
 int kvct_redis_learn(struct kvct_redis *r, uint64_t until_ns)
 {
+	struct kvct_redis_command ask = { 0 };
+
+	word(&ask, "CLUSTER");
+	word(&ask, "SLOTS");
 	for (unsigned i = 0; i < r->nnodes && kvc_mono_ns() < until_ns; i++) {
 		redisContext *c;
-		redisReply *reply;
+		redisReply *reply = NULL;
+		uint64_t until = kvc_min(until_ns, kvc_mono_ns() + 1000000000);
 		bool fresh, good = false;
 
-		if (kvct_redis_take(r, i, kvc_min(until_ns, kvc_mono_ns() + 1000000000), &c,
-				    &fresh))
+		if (kvct_redis_take(r, i, until, &c, &fresh))
 			continue;
-		reply = redisCommand(c, "CLUSTER SLOTS");
-		if (reply && reply->type == REDIS_REPLY_ARRAY && reply->elements) {
+		if (kvct_redis_command(c, &ask, until, &reply)) {
+			redisFree(c);
+			continue;
+		}
+		if (reply->type == REDIS_REPLY_ARRAY && reply->elements) {
 			pthread_mutex_lock(&r->lock);
 			good = true;
 			/* whose slots nobody tells, the first node tells when it is asked */
@@ -258,10 +327,12 @@ static int refused(const char *text, bool *passing)
 int kvct_redis_ask(struct kvct_redis *r, unsigned slot, const struct kvct_redis_command *cmd,
 		   uint64_t until_ns, redisReply **out)
 {
+	struct kvct_redis_command first = { 0 };
 	int forced = -1; /* ASK: only this once */
 	unsigned nap_ms = 20, stale = 0;
 	int err = -EIO;
 
+	word(&first, "ASKING");
 	do {
 		redisContext *c;
 		redisReply *reply;
@@ -281,12 +352,10 @@ int kvct_redis_ask(struct kvct_redis *r, unsigned slot, const struct kvct_redis_
 			kvct_redis_learn(r, until_ns);
 			continue;
 		}
-		reply = asking && simple(c, 1, (const char *[]){ "ASKING" })
-				? NULL
-				: redisCommandArgv(c, cmd->argc,
-						   (const char **)(uintptr_t)cmd->argv, cmd->len);
-		if (!reply) {
-			err = c->err == REDIS_ERR_IO && errno == EAGAIN ? -ETIMEDOUT : -EIO;
+		err = (asking ? simple(c, until_ns, &first) : 0)
+			      ?: kvct_redis_command(c, cmd, until_ns, &reply);
+		if (err) {
+			err = err == -ETIMEDOUT ? err : -EIO;
 			redisFree(c);
 			if (!fresh && err != -ETIMEDOUT && stale++ < KVCT_REDIS_IDLE)
 				continue; /* an idle connection that the server had closed */

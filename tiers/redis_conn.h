@@ -2,8 +2,9 @@
 /*
  * The redis tier's connections: to one server, or to the nodes of a cluster. A stack of idle ones
  * for each node, used by one call at a time. The lock guards stacks, nodes and the slot map;
- * nothing is sent under it. Every call ends at its time: connecting and each command have what is
- * left of it as their limit, and redirections are followed until then.
+ * nothing is sent under it. Every call ends at its time, however little the other side gives at a
+ * time: connecting and each command have what is left of it, and redirections are followed until
+ * then. Only the name of a host is looked for as long as the resolver takes.
  */
 #ifndef KVCT_REDIS_CONN_H
 #define KVCT_REDIS_CONN_H
@@ -77,6 +78,14 @@ int kvct_redis_node_locked(struct kvct_redis *r, const char *host, int port);
  */
 int kvct_redis_take(struct kvct_redis *r, unsigned node, uint64_t until_ns, redisContext **c,
 		    bool *fresh);
+/* Waits until fd is ready for `events` of poll(2): 0, -ETIMEDOUT, or another negative errno. */
+int kvct_redis_ready(int fd, short events, uint64_t until_ns);
+/*
+ * Sends a command and takes the answer, which the caller frees; it may be an error's. -ETIMEDOUT,
+ * -EIO: the connection is of no use any more, and the caller frees it.
+ */
+int kvct_redis_command(redisContext *c, const struct kvct_redis_command *cmd, uint64_t until_ns,
+		       redisReply **out);
 void kvct_redis_give(struct kvct_redis *r, unsigned node, redisContext *c);
 /* Asks the cluster who has which slots, and forgets nodes that have none. */
 int kvct_redis_learn(struct kvct_redis *r, uint64_t until_ns);

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See redis_tls.h. */
-#include "redis_tls.h"
+#include "redis_conn.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <hiredis_ssl.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
+#include <poll.h>
 #include <stdio.h>
 
 /* The context is all there is: the struct is another name for it. */
@@ -61,21 +63,55 @@ static int set_host(SSL *ssl, const char *host)
 	return SSL_set1_host(ssl, host) == 1 && SSL_set_tlsext_host_name(ssl, host) == 1;
 }
 
+void kvct_redis_tls_clear(void)
+{
+	ERR_clear_error();
+}
+
+/* The rest of the handshake, whose beginning waited for nothing. */
+static int shake(SSL *ssl, int fd, uint64_t until_ns, const char **why)
+{
+	int rc, err = 0;
+
+	while (!err && (rc = SSL_do_handshake(ssl)) != 1) {
+		int want = SSL_get_error(ssl, rc);
+
+		if (want == SSL_ERROR_WANT_READ || want == SSL_ERROR_WANT_WRITE) {
+			err = kvct_redis_ready(fd, want == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT,
+					       until_ns);
+			*why = "the handshake takes too long";
+		} else {
+			*why = ERR_reason_error_string(ERR_peek_error()) ?: "it was broken off";
+			err = -EACCES;
+		}
+	}
+	return err;
+}
+
+/*
+ * The socket waits for nothing: a read of a record would else take as long as each of its bytes
+ * may. Who asks waits for the socket.
+ */
 int kvct_redis_tls_start(struct kvct_redis_tls *t, redisContext *c, const char *host,
-			 const char **why)
+			 uint64_t until_ns, const char **why)
 {
 	SSL *ssl = SSL_new(ctx_of(t));
 	int err = 0;
 
 	*why = "out of memory";
-	if (!ssl || !*host || set_host(ssl, host) != 1) {
+	ERR_clear_error();
+	c->flags &= ~REDIS_BLOCK;
+	if (!ssl || !*host || set_host(ssl, host) != 1 ||
+	    fcntl(c->fd, F_SETFL, fcntl(c->fd, F_GETFL) | O_NONBLOCK)) {
+		SSL_free(ssl);
 		err = -EACCES;
 	} else if (redisInitiateSSL(c, ssl) != REDIS_OK) {
 		*why = c->errstr;
-		err = -EACCES;
-	}
-	if (err)
 		SSL_free(ssl); /* or else it is the connection's from here on */
+		err = -EACCES;
+	} else {
+		err = shake(ssl, c->fd, until_ns, why);
+	}
 	ERR_clear_error();
 	return err;
 }

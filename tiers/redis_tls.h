@@ -7,6 +7,7 @@
 #define KVCT_REDIS_TLS_H
 
 #include <hiredis.h>
+#include <stdint.h>
 
 struct kvct_redis_tls;
 
@@ -18,10 +19,16 @@ int kvct_redis_tls_open(struct kvct_redis_tls **out, const char *ca, const char 
 			const char *key, char *error);
 void kvct_redis_tls_close(struct kvct_redis_tls *t); /* NULL is allowed */
 /*
- * Shakes hands on a connected c, within its time limits; host is the name or the address that it
- * was connected by. 0, or -EACCES with *why (no copy) told.
+ * Shakes hands on a connected c, until until_ns; host is the name or the address that it was
+ * connected by. From here on no call on c waits. 0, or -EACCES or -ETIMEDOUT with *why (no copy)
+ * told.
  */
 int kvct_redis_tls_start(struct kvct_redis_tls *t, redisContext *c, const char *host,
-			 const char **why);
+			 uint64_t until_ns, const char **why);
+/*
+ * Forgets this thread's errors of connections before: a call that would have to wait is else taken
+ * for one that failed.
+ */
+void kvct_redis_tls_clear(void);
 
 #endif

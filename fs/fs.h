@@ -112,6 +112,8 @@ static inline bool kvfs_is_virtual(uint64_t ino)
 {
 	return ino >= KVFS_VIRTUAL;
 }
+/* After the unmount: what is still open is closed. */
+void kvfs_virtual_end(struct kvfs *f);
 void kvfs_virtual_stat(uint64_t ino, struct stat *st);
 bool kvfs_virtual_lookup(fuse_req_t req, uint64_t parent, const char *name);
 void kvfs_virtual_getattr(fuse_req_t req, uint64_t ino);

@@ -423,6 +423,7 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 	if (signals)
 		fuse_remove_signal_handlers(f->se);
 	kvfs_leave_drop(f);
+	kvfs_virtual_end(f);
 	kvc_stop(f->k);
 	kvfs_watch_stop();
 	f->left = !kvc_close(f->k);

@@ -90,6 +90,7 @@ static struct {
  * the answerer.
  */
 struct handle {
+	struct kvc_list link; /* in open_handles */
 	pthread_mutex_t lock;
 	atomic_bool large;
 	char *text;
@@ -163,17 +164,30 @@ static size_t left_of(const struct handle *h)
 	return h->user.uid ? LEASE_USER_MAX - used : SIZE_MAX;
 }
 
+/* All there are: when the daemon ends nobody closes them. */
+static struct {
+	pthread_mutex_t lock; /* a leaf */
+	struct kvc_list list;
+} open_handles = { PTHREAD_MUTEX_INITIALIZER, { &open_handles.list, &open_handles.list } };
+
 static struct handle *handle_new(void)
 {
 	struct handle *h = calloc(1, sizeof *h);
 
-	if (h)
-		pthread_mutex_init(&h->lock, NULL);
+	if (!h)
+		return NULL;
+	pthread_mutex_init(&h->lock, NULL);
+	pthread_mutex_lock(&open_handles.lock);
+	kvc_list_add_tail(&open_handles.list, &h->link);
+	pthread_mutex_unlock(&open_handles.lock);
 	return h;
 }
 
 static void handle_free(struct handle *h)
 {
+	pthread_mutex_lock(&open_handles.lock);
+	kvc_list_del(&h->link);
+	pthread_mutex_unlock(&open_handles.lock);
 	charge(h, 0);
 	pthread_mutex_destroy(&h->lock);
 	free(h->user.groups);
@@ -654,4 +668,10 @@ void kvfs_virtual_release(fuse_req_t req, uint64_t ino, struct fuse_file_info *f
 	} else {
 		release(f, h);
 	}
+}
+
+void kvfs_virtual_end(struct kvfs *f)
+{
+	while (!kvc_list_empty(&open_handles.list))
+		release(f, kvc_of(open_handles.list.next, struct handle, link));
 }

@@ -40,9 +40,10 @@ bool kvc_spill_needed(const struct kvc *k, const struct kvc_node *n, unsigned ti
 /*
  * The file was open for writing and seems untouched: has a mapping changed it? A sparse file has no
  * sum to compare (its holes are not read): it is copied anew, synced, and only then the copy goes
- * that an fsync may have brought down.
+ * that an fsync may have brought down. One that was opened for writing meanwhile (it has another
+ * epoch) may have been changed where it was read already: it stays in doubt.
  */
-static int verify(struct kvc *k, struct kvc_node *n, int fd, uint64_t size)
+static int verify(struct kvc *k, struct kvc_node *n, int fd, uint64_t size, uint64_t epoch)
 {
 	struct kvc_sum sum;
 	int err = kvc_copy_sum(fd, size, &sum);
@@ -50,7 +51,7 @@ static int verify(struct kvc *k, struct kvc_node *n, int fd, uint64_t size)
 	if (err)
 		return err;
 	kvc_lock(k);
-	if (n->verify && (n->state == KVC_BOTH || n->state == KVC_RESIDENT)) {
+	if (n->verify && n->epoch == epoch && (n->state == KVC_BOTH || n->state == KVC_RESIDENT)) {
 		if (!n->object.has_sum || memcmp(sum.b, n->object.sum.b, 16)) {
 			struct kvc_segment from = kvc_segment_of(n), to = from;
 
@@ -348,7 +349,7 @@ static bool begin_locked(struct kvc *k, struct spill *s)
 /* Compares. Comes back with k->lock. */
 static void compare(struct kvc *k, struct spill *s)
 {
-	s->err = verify(k, s->n, s->c.fd, (uint64_t)s->st.st_size);
+	s->err = verify(k, s->n, s->c.fd, (uint64_t)s->st.st_size, s->epoch);
 	kvc_lock(k);
 	kvc_tier_uncalled_locked(k, s->tier);
 	s->again = !s->err && kvc_has_segment(s->n) && s->n->state != KVC_OPEN &&

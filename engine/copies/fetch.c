@@ -165,10 +165,7 @@ static int fetch_sealed(struct fetch *x)
 	if ((x->f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_CODED)) != KVC_FRAME_CODED ||
 	    x->f->codec != KVC_CODEC_NONE)
 		return fetch_through(x, true); /* it only was as long as a dense one */
-	err = kvc_payload_decode(x->f, x->k->keys, x->map, table, x->map);
-	if (!err && x->span > x->w->size)
-		memset(x->map + x->w->size, 0, x->span - x->w->size);
-	return err;
+	return kvc_payload_decode(x->f, x->k->keys, x->map, table, x->map);
 }
 
 /* All others: the header, then the payload into memory. */
@@ -256,6 +253,9 @@ int kvc_fetch(struct kvc *k, struct kvc_tier *t, const struct kvc_want *w, int f
 	if (!err && w->has_sum && (f->flags & KVC_FRAME_SEALED) && !(f->flags & KVC_FRAME_SPARSE) &&
 	    (x.map || !w->size))
 		err = sum_is(x.map, w->size, &w->sum);
+	/* What came with the last page was summed by nobody, and a mapping shows it. */
+	if (!err && x.map && !(f->flags & KVC_FRAME_SPARSE))
+		memset(x.map + w->size, 0, x.span - w->size);
 	if (x.map)
 		munmap(x.map, x.span);
 	if (!err)

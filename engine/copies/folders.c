@@ -58,11 +58,19 @@ static int put_folder(struct kvc *k, unsigned tier, struct kvc_frame *f)
 	return t->ops->put(t, &put, &where);
 }
 
+/* It has been put under its path of then: renamed meanwhile, it is put again. */
+static void note_both(struct kvc *k, unsigned tier, const struct kvc_frame *f, char *now)
+{
+	if (!kvc_path_both(k, f->ino, now) && !strcmp(now, f->path))
+		k->folders->put[tier][f->ino % KVC_FOLDERS] = f->ino;
+}
+
 int kvc_share_folders(struct kvc *k, struct kvc_node *n, unsigned tier)
 {
 	KVC_MEM struct kvc_frame *f = kvc_frame_new();
+	KVC_MEM char *now = malloc(KVC_FRAME_PATH_MAX + 1);
 	uint64_t ino, up;
-	int err = f ? 0 : -ENOMEM;
+	int err = f && now ? 0 : -ENOMEM;
 
 	kvc_lock(k); /* it may be renamed now */
 	ino = n->row.parent;
@@ -85,10 +93,11 @@ int kvc_share_folders(struct kvc *k, struct kvc_node *n, unsigned tier)
 		kvc_node_settle_locked(k, folder);
 		kvc_unlock_both(k);
 		err = err ?: *f->path ? put_folder(k, tier, f) : -ENAMETOOLONG;
-		kvc_lock(k);
-		if (!err)
-			k->folders->put[tier][ino % KVC_FOLDERS] = ino;
-		kvc_unlock(k);
+		if (!err) {
+			kvc_lock_both(k);
+			note_both(k, tier, f, now);
+			kvc_unlock_both(k);
+		}
 		ino = up;
 	}
 	return err;

@@ -111,14 +111,16 @@ static int still_ours(struct kvc *k, const struct kvc_job *j)
 	struct iovec iov = { page, KVC_FRAME_HEADER };
 	struct kvc_tier *t = k->tier[j->tier].t;
 	int err = page && f ? t->ops->get(t, &j->where, 0, &iov, 1) : -ENOMEM;
+	bool ours;
 
 	err = err ?: kvc_frame_decode(page, f);
 	if (err)
 		return err;
-	return memcmp(f->stored_sum.b, j->sum.b, 16) ||
-			       (!memcmp(f->store, k->store->uuid, 16) && f->ino != j->ino)
-		       ? -ENOENT
-		       : 0;
+	ours = !memcmp(f->store, k->store->uuid, 16);
+	if (memcmp(f->stored_sum.b, j->sum.b, 16) || (ours && f->ino != j->ino))
+		return -ENOENT;
+	/* What was copied in vain goes alone: another's frame may be all that he has. */
+	return j->copy && (!ours || f->gen != j->copy) ? -ENOENT : 0;
 }
 
 /* Is it needed, since it is the copy that counts of the object as it is? */

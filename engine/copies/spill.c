@@ -364,7 +364,7 @@ static void undo_both(struct kvc *k, struct spill *s)
 
 	kvc_count(&k->stats, spill_stale);
 	if (s->c.shared)
-		kvc_trash_shared_locked(k, s->tier, n->row.ino, &stale);
+		kvc_trash_undone_locked(k, s->tier, n->row.ino, &stale);
 	else
 		kvc_trash_extent_locked(k, s->tier, &stale);
 	s->again = !n->lost && (n->state == KVC_RESIDENT || n->state == KVC_BOTH);

@@ -40,6 +40,7 @@ struct kvc_job {
 	struct kvc_where where;
 	struct kvc_sum sum; /* a removal from a shared tier: of this version only */
 	uint64_t ino;       /* and of this object */
+	uint64_t copy;      /* and this generation, put by us; 0: any */
 };
 
 /* A tier with its queues, threads and circuit breaker (tierq.c). */

@@ -34,6 +34,7 @@ struct kvc_trash {
 	int tier; /* of the extent; -1: none */
 	struct kvc_where where;
 	struct kvc_sum sum;
+	uint64_t copy; /* of a shared frame: only where it is ours, of this generation; or 0 */
 };
 
 static void trash_add(struct kvc *k, const struct kvc_trash *t)
@@ -73,6 +74,15 @@ void kvc_trash_shared_locked(struct kvc *k, unsigned tier, uint64_t ino, const s
 			     .tier = (int)tier, .ino = ino, .where = p->where, .sum = p->sum });
 }
 
+void kvc_trash_undone_locked(struct kvc *k, unsigned tier, uint64_t ino, const struct kvc_place *p)
+{
+	trash_add(k, &(struct kvc_trash){ .tier = (int)tier,
+					  .ino = ino,
+					  .where = p->where,
+					  .sum = p->sum,
+					  .copy = p->gen });
+}
+
 static void remove_run(struct kvc *k, struct kvc_job *j);
 
 /* A copy is put under that name: when it is there. */
@@ -85,7 +95,8 @@ static int remove_later(struct kvc *k, const struct kvc_job *j)
 	err = kvc_job_add_locked(k, KVC_P_URGENT, remove_run, NULL, j->tier,
 				 kvc_mono_ns() + BUSY_NS, &later);
 	if (!err)
-		later->where = j->where, later->sum = j->sum, later->ino = j->ino;
+		later->where = j->where, later->sum = j->sum, later->ino = j->ino,
+		later->copy = j->copy;
 	kvc_unlock(k);
 	return err;
 }
@@ -172,7 +183,7 @@ static void remove_all_locked(struct kvc *k, struct kvc_list *all)
 		kvc_list_del(e);
 		if (ts->t && !kvc_job_add_locked(k, KVC_P_REMOVE, remove_run, NULL,
 						 (unsigned)t->tier, 0, &j))
-			j->where = t->where, j->sum = t->sum, j->ino = t->ino;
+			j->where = t->where, j->sum = t->sum, j->ino = t->ino, j->copy = t->copy;
 		else
 			ts->leaving -= kvc_min(ts->leaving, t->where.len);
 		k->trash->nunsynced--;

@@ -31,6 +31,11 @@ void kvc_trash_segment_locked(struct kvc *k, const struct kvc_segment *s, uint64
  * version of this object, and nobody needs it (copies/remove.c).
  */
 void kvc_trash_shared_locked(struct kvc *k, unsigned tier, uint64_t ino, const struct kvc_place *p);
+/*
+ * Likewise a copy that was made in vain: it is removed only where it still is that one, and not
+ * another node's of the same bytes.
+ */
+void kvc_trash_undone_locked(struct kvc *k, unsigned tier, uint64_t ino, const struct kvc_place *p);
 void kvc_trash_extent_locked(struct kvc *k, unsigned tier, const struct kvc_place *p);
 
 #endif

@@ -25,6 +25,8 @@ static int find_ranges(struct kvc_copy *c, uint64_t size)
 	off_t at = 0, end;
 
 	while ((uint64_t)at < size && (at = lseek(c->fd, at, SEEK_DATA)) >= 0) {
+		if ((uint64_t)at >= size)
+			break; /* it has grown since it was looked at */
 		end = lseek(c->fd, at, SEEK_HOLE);
 		if (end < 0)
 			return -errno;

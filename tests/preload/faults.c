@@ -6,12 +6,12 @@
  *   FAULTS="calls=read,write path=GLOB nth=N count=C at=OFF len=LEN do=WHAT; ..."
  *
  * calls: of read write sync open alloc truncate unlink rename link mkdir list (a folder, an entry a
- * call), or change (all of them that alter anything: the points at which to kill), or all. path:
- * matched by fnmatch with the whole path of the file. at, len: only calls that touch these bytes of
- * it. nth: the first call that goes wrong, counted from 1 over all threads (0: none, the calls are
- * only counted); count: so many from there on (1; 0: all). do: the name of an errno (EIO); short:
- * half of it is read or written (other calls are none of this rule); delay:MS; kill: SIGKILL before
- * the call; torn: a write does half of it, and then SIGKILL.
+ * call) seek (for data or holes), or change (all of them that alter anything: the points at which
+ * to kill), or all. path: matched by fnmatch with the whole path of the file. at, len: only calls
+ * that touch these bytes of it. nth: the first call that goes wrong, counted from 1 over all
+ * threads (0: none, the calls are only counted); count: so many from there on (1; 0: all). do: the
+ * name of an errno (EIO); short: half of it is read or written (other calls are none of this rule);
+ * delay:MS; kill: SIGKILL before the call; torn: a write does half of it, and then SIGKILL.
  *
  * FAULTS_COUNT names a file that gets, for each rule, how many calls it met and how many went wrong
  * (two 64-bit integers each): with nth=0 a first run tells how far a sweep has to go. FAULTS_EXE:
@@ -45,10 +45,25 @@
 
 static const char *const call_names[] = {
 	"read",   "write",  "sync", "open",  "alloc", "truncate",
-	"unlink", "rename", "link", "mkdir", "list",
+	"unlink", "rename", "link", "mkdir", "list",  "seek",
 };
-enum { READ, WRITE, SYNC, OPEN, ALLOC, TRUNCATE, UNLINK, RENAME, LINK, MKDIR, LIST, MAKE, CALLS };
-#define CHANGES (~(1u << READ | 1u << OPEN | 1u << LIST))
+enum {
+	READ,
+	WRITE,
+	SYNC,
+	OPEN,
+	ALLOC,
+	TRUNCATE,
+	UNLINK,
+	RENAME,
+	LINK,
+	MKDIR,
+	LIST,
+	SEEK,
+	MAKE,
+	CALLS
+};
+#define CHANGES (~(1u << READ | 1u << OPEN | 1u << LIST | 1u << SEEK))
 
 enum what { FAIL, SHORT, DELAY, KILL, TORN };
 
@@ -423,6 +438,20 @@ ssize_t pwritev64(int fd, const struct iovec *v, int n, off_t off)
 ssize_t pwritev(int fd, const struct iovec *v, int n, off_t off)
 {
 	return pwritev64(fd, v, n, off);
+}
+
+/* Of those that look for holes and data; the others are none that fail. */
+off_t lseek64(int fd, off_t off, int whence)
+{
+	bool looks = whence == SEEK_DATA || whence == SEEK_HOLE;
+	const struct rule *r = looks ? fires(mask(fd), SEEK, 0, 0) : NULL;
+
+	return r ? failed(r) : syscall(SYS_lseek, fd, off, whence);
+}
+
+off_t lseek(int fd, off_t off, int whence)
+{
+	return lseek64(fd, off, whence);
 }
 
 /* ---- sizes and stable storage ---- */

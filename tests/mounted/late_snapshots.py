@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast plain
+"""A snapshot that is left over from an fsync that failed is made while the file is written again:
+nobody holds writers back then. It has either all of a write or the write's trace, which the next
+fsync goes by; and a file that grows while its holes are looked for is copied as it was before."""
+import mmap, os, signal, threading
+from kvtest import *
+import faults
+
+BAD = f"{TMP}/bad"
+SIZE = 8 * MiB
+s = Store("s", size="128M", options=f"settle=0,unit=file,shim=fail-while:{BAD}+only:disk")
+r = faults.Rules(f"calls=seek path={TMP}/run/* nth={faults.FAR} count={faults.FAR} do=delay:500")
+assert r.mount(s)
+
+
+def left_over(name, data):
+    """Its fsync fails, and the copy is made when the tier takes it again."""
+    os.makedirs(f"{s.mnt}/m", exist_ok=True)
+    fd = os.open(f"{s.mnt}/{name}", os.O_RDWR | os.O_CREAT)
+    os.ftruncate(fd, len(data))
+    os.pwrite(fd, data.rstrip(b"\0"), 0)
+    os.fsync(fd)
+    os.pwrite(fd, data[:100], 0)
+    with open(BAD, "w"), fails(errno.EIO):
+        os.fsync(fd)
+    return fd
+
+
+def after_power():
+    s.committed(still_open=1)
+    s.kill()
+    s.drop_pool()
+    run("umount", "-l", s.mnt)
+    s.mount()
+
+
+# it grows behind a hole
+sparse = blob(1, 300000) + bytes(SIZE - 300000)
+fd = left_over("m/sparse", sparse)
+before = s.stats()["spills"]
+r.begin()
+os.unlink(BAD)
+wait_for(lambda: r.fired()[0])
+os.pwrite(fd, b"x" * 4096, SIZE)
+wait_for(lambda: s.stats()["spills"] > before)
+after_power()
+os.close(fd)
+assert s.read("m/sparse") == sparse

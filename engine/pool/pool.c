@@ -403,12 +403,14 @@ int kvc_segment_remove(struct kvc_pool *p, const struct kvc_segment *s)
 /*
  * With passthrough a mapping outlives its FUSE file, and the daemon is not told when it ends. The
  * kernel counts such users on the segment, and taking a lease on it shows them: F_RDLCK fails while
- * anybody may write, F_WRLCK while anybody else has it open.
+ * anybody may write, F_WRLCK while anybody else has it open. Where that cannot be told for want of
+ * memory or descriptors they may; where the machine gives no leases (fs.leases-enable) the kernel
+ * has looked for them first.
  */
 static bool leased(int fd, int how)
 {
 	if (fcntl(fd, F_SETLEASE, how))
-		return errno != EAGAIN;
+		return errno != EAGAIN && errno != ENOMEM;
 	fcntl(fd, F_SETLEASE, F_UNLCK);
 	return true;
 }
@@ -417,5 +419,5 @@ bool kvc_segment_in_use(struct kvc_pool *p, const struct kvc_segment *s, bool fo
 {
 	KVC_FD int fd = kvc_segment_open(p, s, O_RDONLY);
 
-	return fd >= 0 && !leased(fd, for_writing ? F_RDLCK : F_WRLCK);
+	return fd < 0 ? fd != -ENOENT : !leased(fd, for_writing ? F_RDLCK : F_WRLCK);
 }

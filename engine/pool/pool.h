@@ -35,7 +35,10 @@ int kvc_segment_open(struct kvc_pool *p, const struct kvc_segment *s, int flags)
 int kvc_segment_rename(struct kvc_pool *p, const struct kvc_segment *from,
 		       const struct kvc_segment *to);
 int kvc_segment_remove(struct kvc_pool *p, const struct kvc_segment *s);
-/* Whether anybody but the caller has it open or mapped: for writing, or at all. */
+/*
+ * Whether anybody but the caller has it open or mapped: for writing, or at all. True also where
+ * that cannot be told now, for want of descriptors or memory.
+ */
 bool kvc_segment_in_use(struct kvc_pool *p, const struct kvc_segment *s, bool for_writing);
 
 #endif

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
 """A snapshot that is left over from an fsync that failed is made while the file is written again:
-nobody holds writers back then. It has either all of a write or the write's trace, which the next
-fsync goes by; and a file that grows while its holes are looked for is copied as it was before."""
+nobody holds writers back then. A file that grows while its holes are looked for is copied as it was
+before."""
 import mmap, os, signal, threading
 from kvtest import *
 import faults

@@ -24,6 +24,7 @@ public addr = 127.0.0.1
 osd pool default size = 1
 osd pool default min size = 1
 mon allow pool size one = true
+mon data avail crit = 1
 osd crush chooseleaf type = 0
 run dir = $dir
 admin socket = $dir/\$name.asok
@@ -52,7 +53,7 @@ C
 	ceph-mon -c "$conf" --mkfs -i a --monmap "$dir/monmap" --keyring "$dir/keyring"
 	me=(--setuser root --setgroup root)
 	ceph-mon -c "$conf" -i a "${me[@]}"
-	ceph -c "$conf" osd new "$osd"
+	timeout 120 ceph -c "$conf" osd new "$osd"
 	ceph-osd -c "$conf" -i 0 --mkfs --osd-uuid "$osd" "${me[@]}"
 	ceph-osd -c "$conf" -i 0 "${me[@]}"
 	ceph-mgr -c "$conf" -i a "${me[@]}"

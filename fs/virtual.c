@@ -430,7 +430,7 @@ static int take(struct kvfs *f, struct handle *h, off_t off)
 			break;
 		}
 	h->base = (size_t)off == h->len ? h->len : 0;
-	if (quick && lines(list, len) > KVC_LEASE_QUICK)
+	if (quick && len && lines(list, len) > KVC_LEASE_QUICK)
 		err = -EAGAIN;
 	else
 		err = len ? kvc_lease_new(f->k, list, len, mode, &h->user, left_of(h), quick,

@@ -444,8 +444,10 @@ class Watch:
         assert fds2 <= fds + fds // 4 + 64, f"descriptors: {fds}, then {fds2}"
         # without io_uring libfuse has a thread for each request under way, when they come together
         assert threads2 <= threads + 4 + PROCESSES, f"threads: {threads}, then {threads2}"
-        # sanitizers keep what was freed
-        assert MODE in ("asan", "tsan") or rss2 <= rss + rss // 4 + 16, f"MiB: {rss}, then {rss2}"
+        # sanitizers keep what was freed; and in the first seconds the allocator takes memory for
+        # each thread: 58 MiB after 3 s, 87 after 12, 105 after 30, 106 after 48
+        more = rss // 2 + 32 if SECONDS < 30 else rss // 4 + 16
+        assert MODE in ("asan", "tsan") or rss2 <= rss + more, f"MiB: {rss}, then {rss2}"
 
 
 REMOTE = f"{TMP}/remote"

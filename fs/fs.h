@@ -10,9 +10,9 @@
 
 #define FUSE_USE_VERSION 317
 
+#include "aside.h"
 #include "cache.h"
 #include "http.h"
-#include "aside.h"
 #include "leave.h"
 #include "notify.h"
 #include "ring.h"

@@ -436,7 +436,7 @@ static int take(struct kvfs *f, struct handle *h, off_t off)
 		err = len ? kvc_lease_new(f->k, list, len, mode, &h->user, left_of(h), quick,
 					  &h->lease)
 			  : -EINVAL;
-	if (err == -EAGAIN) {
+	if (err == -EAGAIN && quick) {
 		atomic_store(&h->large, true);
 		return err;
 	}
@@ -461,6 +461,7 @@ static void read_lease(struct call *c, struct handle *h)
 	const char *text = NULL;
 	char *part = NULL;
 	size_t len = 0;
+	bool was_large = atomic_load(&h->large); /* then it is not tried elsewhere once more */
 	int err = take(c->f, h, c->off);
 
 	if (err != -EAGAIN && (size_t)c->off < h->base)
@@ -471,7 +472,7 @@ static void read_lease(struct call *c, struct handle *h)
 	pthread_mutex_unlock(&h->lock);
 	if (kvfs_waits(c, &err))
 		return;
-	if (err == -EAGAIN) {
+	if (err == -EAGAIN && !was_large) {
 		kvfs_aside(c, read_large);
 		return;
 	}

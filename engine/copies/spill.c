@@ -256,10 +256,7 @@ static void mark_locked(struct spill *s)
 		s->marked = true;
 	}
 	futimens(s->c.fd, mark);
-	/*
-	 * Of a write that was under way, whose trace the mark has taken, all is copied: futimens
-	 * waited for its end, and what the file was before was less.
-	 */
+	/* The mark takes the trace of what was written before it: the size of then is to count. */
 	if (fstat(s->c.fd, &s->st))
 		kvc_warn("inode %llx: fstat: %s", (unsigned long long)n->row.ino, strerror(errno));
 	n->row.blocks = (uint64_t)s->st.st_blocks;

@@ -32,21 +32,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the next two 
 static struct kvcachefs_lease *kept;
 static unsigned nkept;
 
-static void before_fork(void)
-{
-	pthread_mutex_lock(&lock);
-}
-
-static void after_fork(void)
-{
-	pthread_mutex_unlock(&lock);
-}
-
-/* A child may lease too, whatever the parent's threads were at. */
-__attribute__((constructor)) static void once(void)
-{
-	pthread_atfork(before_fork, after_fork, after_fork);
-}
+KVCACHEFS_FREE_IN_CHILD(lock)
 
 static struct kvcachefs_lease *lease_get(void)
 {

@@ -109,21 +109,8 @@ struct kvcachefs_map *kvcachefs_maps_idle(uint64_t *wait_ms)
 	return mine;
 }
 
-static void before_fork(void)
-{
-	pthread_mutex_lock(&lock);
-}
-
-static void after_fork(void)
-{
-	pthread_mutex_unlock(&lock);
-}
-
 /* The child shares what is mapped. Only whose thread was in a call is for ever in use there. */
-__attribute__((constructor)) static void once(void)
-{
-	pthread_atfork(before_fork, after_fork, after_fork);
-}
+KVCACHEFS_FREE_IN_CHILD(lock)
 
 void kvcachefs_map_cache(size_t bytes)
 {

@@ -40,4 +40,19 @@ static inline int kvcachefs_wait_ms(pthread_cond_t *c, pthread_mutex_t *m, uint6
 	return pthread_cond_clockwait(c, m, CLOCK_MONOTONIC, &t);
 }
 
+/* A file's lock that a child of fork finds free, whatever the parent's threads were at. */
+#define KVCACHEFS_FREE_IN_CHILD(lock)                                \
+	static void before_fork(void)                                \
+	{                                                            \
+		pthread_mutex_lock(&(lock));                         \
+	}                                                            \
+	static void after_fork(void)                                 \
+	{                                                            \
+		pthread_mutex_unlock(&(lock));                       \
+	}                                                            \
+	__attribute__((constructor)) static void at_fork(void)       \
+	{                                                            \
+		pthread_atfork(before_fork, after_fork, after_fork); \
+	}
+
 #endif

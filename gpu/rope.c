@@ -28,21 +28,7 @@ static struct kept *kept[KEPT];
 static uint64_t now;
 static unsigned long made;
 
-static void before_fork(void)
-{
-	pthread_mutex_lock(&lock);
-}
-
-static void after_fork(void)
-{
-	pthread_mutex_unlock(&lock);
-}
-
-/* A child may rotate too, whatever the parent's threads were at. */
-__attribute__((constructor)) static void once(void)
-{
-	pthread_atfork(before_fork, after_fork, after_fork);
-}
+KVCACHEFS_FREE_IN_CHILD(lock)
 
 static uint32_t dims_of(const struct kvcachefs_rope *r, uint32_t head_size)
 {

@@ -371,7 +371,7 @@ void kvc_unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent)
 		return;
 	}
 	kvc_unit_part_both(k, n);
-	kvc_row_del(k->cat, n->row.ino);
+	kvc_row_del(k->cat, n->row.ino, &n->paid);
 	if (n->row.chunk == n->row.ino)
 		kvc_chunk_forget_both(k, n->row.ino);
 	if (!n->nopen && !n->leases && !kvc_lingers_locked(k, n)) {
@@ -531,7 +531,7 @@ int kvc_rmdir_both(struct kvc *k, struct kvc_node *folder, const char *name, str
 		kvc_unshare_both(k, n, path, false);
 	kvc_quota_set_both(k, n->row.ino, 0);
 	kvc_layers_set_both(k, n->row.ino, 0);
-	kvc_row_del(k->cat, n->row.ino);
+	kvc_row_del(k->cat, n->row.ino, &n->paid);
 	kvc_chunk_forget_both(k, n->row.ino);
 	n->row.nlink = 0;
 	kvc_destroy_locked(k, n);

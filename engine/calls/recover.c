@@ -211,7 +211,7 @@ static int drop_lost(void *arg, uint64_t ino, const struct kvc_object_row *o)
 		return 0;
 	err = kvc_node_get_both(k, ino, &n);
 	if (err == -ENOENT)
-		return kvc_row_del(k->cat, ino);
+		return kvc_row_del(k->cat, ino, NULL);
 	if (err)
 		return err;
 	chunk = n->row.chunk;

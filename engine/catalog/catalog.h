@@ -232,8 +232,8 @@ struct kvc_paid {
 struct kvc_paid kvc_paid_for(const struct kvc_row *r);
 /* *paid: what was when it was put before; NULL: by a tool, and all is counted at the next start. */
 int kvc_row_put(struct kvc_catalog *c, const struct kvc_row *r, struct kvc_paid *paid);
-/* with its xattrs, link target, object and placements */
-int kvc_row_del(struct kvc_catalog *c, uint64_t ino);
+/* With its xattrs, link target, object and placements. paid NULL: who has paid is looked up. */
+int kvc_row_del(struct kvc_catalog *c, uint64_t ino, struct kvc_paid *paid);
 int kvc_row_max(struct kvc_catalog *c, uint64_t *max);
 /*
  * The next inode numbers above `after` and below that bound, of committed rows; changes since are

@@ -16,6 +16,7 @@
 int kvc_peek_name(struct kvc_catalog *c, uint64_t parent, const char *name, struct kvc_peek *p)
 {
 	uint64_t hash = kvc_name_hash(name);
+	const struct kvc_named *is;
 	struct kvc_change *x;
 	struct kvc_conn *n;
 	sqlite3_stmt *st;
@@ -31,8 +32,10 @@ int kvc_peek_name(struct kvc_catalog *c, uint64_t parent, const char *name, stru
 		got = x->gone ? -ENOENT : 0;
 		p->ino = got ? 0 : v->ino;
 		p->kind = got ? 0 : v->kind;
-	} else if (kvc_went_has(&c->over.went, parent, hash, name)) {
-		got = -ENOENT;
+	} else if ((is = kvc_lately_find(&c->over.lately, parent, hash, name))) {
+		got = is->ino ? 0 : -ENOENT;
+		p->ino = is->ino;
+		p->kind = is->kind;
 	}
 	kvc_catalog_unlock(c);
 	if (got <= 0)

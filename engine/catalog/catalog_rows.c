@@ -142,6 +142,8 @@ int kvc_name_get(struct kvc_catalog *c, uint64_t parent, const char *name, uint6
 		 uint32_t *kind)
 {
 	uint64_t hash = kvc_name_hash(name);
+	const struct kvc_named *late;
+	struct kvc_named is = { 0 };
 	struct kvc_change *x;
 	struct kvc_conn *n;
 	sqlite3_stmt *st;
@@ -155,17 +157,27 @@ int kvc_name_get(struct kvc_catalog *c, uint64_t parent, const char *name, uint6
 	}
 	if (got <= 0)
 		return got;
-	if (!kvc_filter_may_have(c->filter, parent, hash) ||
-	    kvc_went_has(&c->over.went, parent, hash, name))
+	if (!kvc_filter_may_have(c->filter, parent, hash))
 		return -ENOENT;
-	n = kvc_reader_get(c);
-	st = kvc_sql(n, ST_NAME_GET, "iis", I(parent), I(hash), name);
-	got = kvc_sql_step(n, st);
-	if (got == 1) {
-		*ino = kvc_sql_u64(st, 0);
-		*kind = (uint32_t)sqlite3_column_int(st, 1);
+	late = kvc_lately_find(&c->over.lately, parent, hash, name);
+	if (!late) {
+		n = kvc_reader_get(c);
+		st = kvc_sql(n, ST_NAME_GET, "iis", I(parent), I(hash), name);
+		got = kvc_sql_step(n, st);
+		if (got == 1)
+			is = (struct kvc_named){
+				kvc_sql_u64(st, 0),
+				(uint32_t)sqlite3_column_int(st, 1),
+			};
+		got = one(n, st, got);
+		if (got && got != -ENOENT)
+			return got;
+		kvc_lately_add(&c->over.lately, parent, hash, name, &is);
+		late = &is;
 	}
-	return one(n, st, got);
+	*ino = late->ino;
+	*kind = late->kind;
+	return late->ino ? 0 : -ENOENT;
 }
 
 int kvc_name_put(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t ino,

@@ -48,7 +48,7 @@ void kvc_overlay_fini(struct kvc_overlay *o)
 	o->nspare = 0;
 	free(o->hash);
 	o->hash = NULL;
-	kvc_went_fini(&o->went);
+	kvc_lately_fini(&o->lately);
 }
 
 int kvc_overlay_spare(struct kvc_overlay *o, size_t n)
@@ -345,7 +345,7 @@ static void add(struct kvc_overlay *o, struct kvc_change *c, struct kvc_change *
 	if (old)
 		cover(o, old);
 	if (c->table == KVC_T_NAME)
-		kvc_went_back(&o->went, c->a, c->b);
+		kvc_lately_forget(&o->lately, c->a, c->b);
 	o->n++;
 	o->bytes += c->bytes;
 	kvc_list_add_tail(&o->active, &c->link);
@@ -401,6 +401,17 @@ uint64_t kvc_overlay_seal(struct kvc_overlay *o)
 	return o->txn++;
 }
 
+/* SQLite has the name as it is here. */
+static void remember(struct kvc_overlay *o, const struct kvc_change *c)
+{
+	const struct kvc_name_value *v = c->value;
+	struct kvc_named is = { 0 };
+
+	if (!c->gone)
+		is = (struct kvc_named){ v->ino, v->kind };
+	kvc_lately_add(&o->lately, c->a, c->b, c->text, &is);
+}
+
 bool kvc_overlay_drop(struct kvc_overlay *o, size_t max)
 {
 	for (; max && !kvc_list_empty(&o->batch); max--) {
@@ -408,8 +419,8 @@ bool kvc_overlay_drop(struct kvc_overlay *o, size_t max)
 
 		if (!c->covered) {
 			unmap(o, c);
-			if (c->table == KVC_T_NAME && c->gone)
-				kvc_went_add(&o->went, c->a, c->b, c->text);
+			if (c->table == KVC_T_NAME)
+				remember(o, c);
 		}
 		discard(o, c);
 	}

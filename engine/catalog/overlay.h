@@ -11,8 +11,8 @@
 #ifndef KVC_OVERLAY_H
 #define KVC_OVERLAY_H
 
+#include "lately.h"
 #include "util.h"
-#include "went.h"
 
 enum kvc_table {               /* the key, beside the table: a, b, text */
 		 KVC_T_ROW,    /* ino */
@@ -79,7 +79,7 @@ struct kvc_overlay {
 	bool out;                 /* a batch is being written, or its end is not worked in */
 	struct kvc_change *spare; /* memory for changes that must not fail, by next */
 	size_t nspare;
-	struct kvc_went went; /* names that are neither here nor in SQLite */
+	struct kvc_lately lately; /* what SQLite has of names that are not here */
 };
 
 int kvc_overlay_init(struct kvc_overlay *o); /* 0 or -ENOMEM */

@@ -162,18 +162,24 @@ int kvc_row_put(struct kvc_catalog *c, const struct kvc_row *r, struct kvc_paid 
 	return err;
 }
 
-int kvc_row_del(struct kvc_catalog *c, uint64_t ino)
+int kvc_row_del(struct kvc_catalog *c, uint64_t ino, struct kvc_paid *paid)
 {
+	struct kvc_paid was = { 0 };
 	struct kvc_row r;
 	int64_t attrs = 0;
-	bool is = c->usage && !kvc_row_get(c, ino, &r);
 	int err;
 
-	if (is)
-		attrs = attrs_of(c, r.uid, ino);
+	if (paid)
+		was = *paid;
+	else if (c->usage && !kvc_row_get(c, ino, &r))
+		was = kvc_paid_for(&r);
+	if (c->usage && was.is)
+		attrs = attrs_of(c, was.uid, ino);
 	err = kvc_bare_row_del(c, ino);
-	if (!err && is)
-		charge(c, r.uid, -cost(&r), -attrs);
+	if (!err && c->usage && was.is)
+		charge(c, was.uid, -(int64_t)was.bytes, -attrs);
+	if (!err && paid)
+		paid->is = false;
 	if (!c->usage)
 		stale(c);
 	return err;

@@ -595,7 +595,7 @@ static int recover_file_both(struct kvc *k, uint64_t ino)
 		err = kvc_name_del(k->cat, e.v[i].parent, e.v[i].name);
 	free(e.v);
 	kvc_count(&k->stats, drops);
-	return err ?: kvc_row_del(k->cat, ino);
+	return err ?: kvc_row_del(k->cat, ino, NULL);
 }
 
 static int recover_chunk_both(struct kvc *k, uint64_t id)

@@ -292,8 +292,7 @@ int kvc_unname_folder_both(struct kvc *k, struct kvc_node *folder)
 	int err = kvc_entries_of_both(k, folder->row.ino, &e) ?: unname_both(k, folder);
 
 	if (!err) {
-		kvc_row_del(k->cat, folder->row.ino);
-		folder->paid = (struct kvc_paid){ 0 }; /* it may come back */
+		kvc_row_del(k->cat, folder->row.ino, &folder->paid);
 		folder->row.nlink = 0;
 		kvc_destroy_locked(k, folder);
 		if ((x = knock_find(k, folder->row.ino)))
@@ -318,7 +317,7 @@ int kvc_drop_file_both(struct kvc *k, struct kvc_node *n)
 
 	if (err)
 		return err;
-	kvc_row_del(k->cat, n->row.ino);
+	kvc_row_del(k->cat, n->row.ino, &n->paid);
 	if (n->row.chunk == n->row.ino)
 		kvc_pin_forget_both(k, n->row.ino);
 	kvc_destroy_locked(k, n);

@@ -51,7 +51,7 @@ static void end_both(struct kvc *k, struct kvc_node *n)
 
 	n->unnamed = false;
 	kvc_meta_del(k->cat, key_of(n->row.ino, key));
-	kvc_row_del(k->cat, n->row.ino);
+	kvc_row_del(k->cat, n->row.ino, &n->paid);
 	kvc_chunk_forget_both(k, n->row.ino);
 	kvc_destroy_locked(k, n);
 }
@@ -86,7 +86,7 @@ int kvc_unnamed_recover_both(struct kvc *k)
 		if (sscanf(key, KEY "%" SCNx64, &ino) == 1) {
 			err = kvc_row_get(k->cat, ino, &row);
 			if (!err && !row.nlink) {
-				err = kvc_row_del(k->cat, ino) ?: kvc_chunk_del(k->cat, ino);
+				err = kvc_row_del(k->cat, ino, NULL) ?: kvc_chunk_del(k->cat, ino);
 				kvc_count(&k->stats, recovery_drops);
 			}
 			if (err && err != -ENOENT)

@@ -108,7 +108,7 @@ static int change_row(struct kvc_catalog *c)
 		}
 		return err;
 	}
-	if ((err = kvc_row_del(c, ino_of(i))))
+	if ((err = kvc_row_del(c, ino_of(i), NULL)))
 		return err;
 	model.row[i].there = model.target[i].there = model.object[i].there = false;
 	memset(model.place[i], 0, sizeof model.place[i]);

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Names of lately: a table of the last one of each slot, by folder and hash, with the whole name,
+ * so that two names of one hash are never taken for each other. The overlay puts a name in when it
+ * drops a change of it that is committed, a question that SQLite has answered under the catalog's
+ * lock does too, and the overlay takes it out when anything is put there again. Other than the
+ * filter it forgets at will.
+ */
+#include "lately.h"
+
+#include <string.h>
+
+#define SLOTS 4096u
+#define LONGEST 79u /* bytes of a name; longer ones are not kept */
+
+struct kvc_late_name { /* parent 0: none, for inode numbers begin at 1 */
+	uint64_t parent, hash;
+	struct kvc_named is;
+	char name[LONGEST + 1];
+};
+
+static struct kvc_late_name *slot(const struct kvc_lately *l, uint64_t parent, uint64_t hash)
+{
+	uint64_t h = (hash ^ parent * 0x9e3779b97f4a7c15ull) * 0xff51afd7ed558ccdull;
+
+	return &l->names[(h >> 40) % SLOTS];
+}
+
+void kvc_lately_fini(struct kvc_lately *l)
+{
+	free(l->names);
+	l->names = NULL;
+}
+
+void kvc_lately_add(struct kvc_lately *l, uint64_t parent, uint64_t hash, const char *name,
+		    const struct kvc_named *is)
+{
+	size_t len = strlen(name);
+	struct kvc_late_name *n;
+
+	if (len > LONGEST)
+		return;
+	if (!l->names && !(l->names = calloc(SLOTS, sizeof *l->names)))
+		return;
+	n = slot(l, parent, hash);
+	n->parent = parent;
+	n->hash = hash;
+	n->is = *is;
+	memcpy(n->name, name, len + 1);
+}
+
+void kvc_lately_forget(struct kvc_lately *l, uint64_t parent, uint64_t hash)
+{
+	struct kvc_late_name *n = l->names ? slot(l, parent, hash) : NULL;
+
+	if (n && n->parent == parent && n->hash == hash)
+		n->parent = 0;
+}
+
+const struct kvc_named *kvc_lately_find(const struct kvc_lately *l, uint64_t parent, uint64_t hash,
+					const char *name)
+{
+	const struct kvc_late_name *n = l->names ? slot(l, parent, hash) : NULL;
+
+	return n && parent && n->parent == parent && n->hash == hash && !strcmp(n->name, name)
+		       ? &n->is
+		       : NULL;
+}

@@ -374,8 +374,10 @@ static int enter_both(struct kvc *k, const struct creation *c, const char *name,
 	kvc_become_locked(k, n, KVC_OPEN);
 	kvc_quota_count_locked(k, n);
 	kvc_node_dirty_locked(k, n);
-	if (name)
+	if (name) {
+		kvc_partial_named_locked(n, name);
 		kvc_touch_folder_locked(k, folder, 0);
+	}
 	opened_locked(k, n, flags, c->uid, out); /* cannot fail: fd is there */
 	kvc_count(&k->stats, creates);
 	kvc_tally_locked(k, n->model, creates);

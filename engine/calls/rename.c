@@ -110,6 +110,7 @@ static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_
 	kvc_tell_both(k, KVC_NEWS_renamed, n, parent, name);
 	n->row.ctime_ns = kvc_now_ns();
 	n->row.parent = to;
+	kvc_partial_named_locked(n, to_name);
 	if (S_ISREG(n->row.mode))
 		kvc_rechunk_both(k, n, to_folder, to_name, w->client);
 	else if (!S_ISLNK(n->row.mode))
@@ -130,6 +131,7 @@ static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_
 static void arrived_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder)
 {
 	kvc_used_renamed_locked(k, n->row.ino);
+	n->temporary_ns = 0;
 	n->row.ctime_ns = kvc_now_ns();
 	n->row.parent = folder->row.ino;
 	if (S_ISREG(n->row.mode))

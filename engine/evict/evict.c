@@ -40,8 +40,13 @@
 #define QUEUE_AT 64 /* copies that are asked for at once */
 #define FREE_AT 16  /* segments that are looked at, or whose pages go, at once */
 
-/* COMES: it has copies, and the one of the disk is on its way. */
-enum verdict { EVICT, COMES, COPY, DROP, YOUNG, KEEP };
+#define UNFINISHED_NS 10000000000ull /* that a closed file may wait for its own name */
+
+/*
+ * COMES: it has copies, and the one of the disk is on its way. LATER: a file of it is about to get
+ * its name; its writer would find it gone.
+ */
+enum verdict { EVICT, COMES, COPY, DROP, YOUNG, LATER, KEEP };
 
 /* What a pass put aside and does not evict; it goes back at the end. */
 struct aside {
@@ -86,6 +91,20 @@ struct refused {
 	uint64_t bytes;
 };
 
+/* A file of it has a temporary name, and was closed lately. */
+static bool unfinished(const struct kvc_chunk *c)
+{
+	uint64_t now = kvc_mono_ns();
+
+	kvc_list_each(e, &c->nodes) {
+		const struct kvc_node *n = kvc_of(e, struct kvc_node, chunk_link);
+
+		if (n->temporary_ns && now - n->temporary_ns < UNFINISHED_NS)
+			return true;
+	}
+	return false;
+}
+
 static enum verdict judge_locked(struct kvc *k, struct kvc_chunk *c, struct refused *r)
 {
 	enum verdict v = EVICT;
@@ -115,7 +134,9 @@ static enum verdict judge_locked(struct kvc *k, struct kvc_chunk *c, struct refu
 		else if (v != DROP)
 			v = COPY;
 	}
-	return v == DROP && kvc_chunk_young(k, c->use.last_ns) ? YOUNG : v;
+	if (v == DROP && kvc_chunk_young(k, c->use.last_ns))
+		return YOUNG;
+	return v == DROP && unfinished(c) ? LATER : v;
 }
 
 struct kvc_node *kvc_evict_turn_locked(struct kvc_chunk *c)
@@ -361,7 +382,7 @@ static void drop_behind_locked(struct kvc *k, struct pass *p)
 		int err;
 
 		if (p->aside[i].verdict != COPY || kvc_list_empty(&c->nodes) ||
-		    kvc_chunk_young(k, c->use.last_ns) || kvc_evict_mapped(k, c))
+		    kvc_chunk_young(k, c->use.last_ns) || unfinished(c) || kvc_evict_mapped(k, c))
 			continue;
 		err = drop_locked(k, c->id);
 		p->progress |= !err || err == -EAGAIN;
@@ -369,6 +390,24 @@ static void drop_behind_locked(struct kvc *k, struct pass *p)
 			continue;
 		kvc_count(&k->stats, behind_drops);
 		kvc_count(&k->stats, evicted_for[KVC_FOR_behind]);
+	}
+}
+
+/* Nothing else can go, and a store waits: what should have gone later does, coldest first. */
+static void drop_later_locked(struct kvc *k, struct pass *p)
+{
+	for (size_t i = 0; i < p->naside && !k->stopping && !p->progress; i++) {
+		struct kvc_chunk *c = p->aside[i].chunk;
+
+		if (kvc_list_empty(&k->room.waiters))
+			break;
+		if (p->aside[i].verdict != LATER || kvc_list_empty(&c->nodes) ||
+		    kvc_evict_mapped(k, c))
+			continue;
+		if (!drop_locked(k, c->id)) {
+			p->progress = true;
+			kvc_count(&k->stats, evicted_for[KVC_FOR_pool]);
+		}
 	}
 }
 
@@ -414,6 +453,7 @@ static bool pool_pass(struct kvc *k)
 	}
 	free_kept_locked(k, &p);
 	drop_behind_locked(k, &p);
+	drop_later_locked(k, &p);
 	for (size_t i = 0; i < p.naside; i++) {
 		c = p.aside[i].chunk;
 		c->inflight--;

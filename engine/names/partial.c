@@ -33,6 +33,11 @@ bool kvc_partial_temporary(const char *name)
 	return *name == '.' || strstr(name, ".tmp");
 }
 
+void kvc_partial_named_locked(struct kvc_node *n, const char *name)
+{
+	n->temporary_ns = kvc_partial_temporary(name) ? kvc_mono_ns() : 0;
+}
+
 static bool is_published_both(struct kvc *k, uint64_t ino, int *err)
 {
 	const struct kvc_node *n = kvc_node_find_locked(k, ino);

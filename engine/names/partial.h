@@ -15,6 +15,8 @@ static inline bool kvc_partial_on(struct kvc *k)
 bool kvc_partial_both(struct kvc *k, struct kvc_node *folder);
 /* The name is one that is renamed when the file is done: it never counts, and is never hidden. */
 bool kvc_partial_temporary(const char *name);
+/* The file has this name now. */
+void kvc_partial_named_locked(struct kvc_node *n, const char *name);
 /* Is a regular file of this name in the folder hidden? */
 bool kvc_partial_hides_both(struct kvc *k, struct kvc_node *folder, const char *name);
 /* The same of a file, by all of its names. */

@@ -328,6 +328,8 @@ void kvc_written_locked(struct kvc *k, struct kvc_node *n)
 {
 	if (n->state != KVC_OPEN || n->nwriters || n->lost || n->unnamed)
 		return;
+	if (n->temporary_ns)
+		n->temporary_ns = kvc_mono_ns();
 	kvc_publish_locked(k, n);
 }
 

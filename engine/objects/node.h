@@ -100,7 +100,12 @@ struct kvc_node {
 	int8_t unit_set;
 	/* of a folder: 1 + how many of its files count for a whole chunk; 0: not counted */
 	unsigned published;
-	bool unborn;    /* made here, and never published since */
+	bool unborn; /* made here, and never published since */
+	/*
+	 * when it got a temporary name, or was closed after that (kvc_node_unfinished); 0: it has
+	 * none
+	 */
+	uint64_t temporary_ns;
 	bool splitting; /* its files are being given to other chunks */
 	unsigned nopen, nwriters, leases;
 	int fd, backing; /* -1 and 0 while not there; fd is to write with while OPEN only */

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""What an engine has written under a temporary name, closed, and not yet renamed is there when it
+is: also where its thread stands still meanwhile, others fill a pool that nothing else backs, and
+whatever the policy. Where nothing else is left it gives way, so a store goes on."""
+import os, time
+from concurrent.futures import ThreadPoolExecutor
+from kvtest import *
+
+LATE = 6
+
+
+def temporaries(s):
+    for i in range(LATE):
+        s.write(f"m/late{i}/0.tmp", blob(i, MiB))
+
+
+def others(s, count):
+    """A thread's own store, and what it made before is asked for again: not a scan."""
+    for i in range(count):
+        s.write(f"m/other{i}/0", blob(100 + i, MiB))
+        for j in range(max(0, i - 3), i):
+            if os.path.exists(f"{s.mnt}/m/other{j}/0"):
+                s.read(f"m/other{j}/0")
+
+
+for policy in ("lru", "prefix", "fifo"):
+    s = Store(policy, cpu="32M", options=f"disk=off,policy={policy}").mount()
+    with ThreadPoolExecutor(1) as engine, ThreadPoolExecutor(1) as other:
+        engine.submit(temporaries, s).result()
+        time.sleep(2.2)  # the request of that thread is over, and nothing is young
+        other.submit(others, s, 60).result()
+        assert s.stats()["drops"] > 20, (policy, s.stats()["drops"])
+        for i in range(LATE):
+            os.rename(f"{s.mnt}/m/late{i}/0.tmp", f"{s.mnt}/m/late{i}/0")
+            assert s.read(f"m/late{i}/0") == blob(i, MiB), (policy, i)
+        other.submit(others, s, 90).result()
+    left = [i for i in range(LATE) if os.path.exists(f"{s.mnt}/m/late{i}/0")]
+    assert policy != "fifo" or not left, left  # with its name it is as others are
+    s.umount()
+
+s = Store("full", cpu="32M", options="disk=off,policy=prefix").mount()
+for i in range(60):
+    s.write(f"m/late{i}/0.tmp", blob(i, MiB))
+assert s.stats()["drops"] >= 28, s.stats()["drops"]
+assert os.path.exists(f"{s.mnt}/m/late59/0.tmp")
+s.umount()

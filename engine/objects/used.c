@@ -172,7 +172,7 @@ static void quiet(struct kvc *k, struct kvc_client *u)
 static struct kvc_client *find(struct kvc *k, uint32_t id)
 {
 	for (int i = 0; i < KVC_CLIENTS; i++)
-		if (k->used->client[i].id == id)
+		if (k->used->ids[i] == id)
 			return &k->used->client[i];
 	return NULL;
 }
@@ -188,7 +188,7 @@ static struct kvc_client *client_of(struct kvc *k, uint32_t id)
 		if (k->used->client[i].last_ns < old->last_ns)
 			old = &k->used->client[i];
 	quiet(k, old);
-	old->id = id;
+	old->id = k->used->ids[old - k->used->client] = id;
 	old->ahead = false;
 	return old;
 }

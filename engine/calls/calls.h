@@ -14,10 +14,24 @@
 int kvc_folder_both(struct kvc *k, uint64_t ino, bool anew, struct kvc_node **folder);
 /* kvc_takes, and what the call then does to the catalog it does whole. */
 int kvc_takes_both(struct kvc *k, bool removal);
-/* name.c, for rename.c, each with its comment there. */
-int kvc_rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder, const char *name,
-		     uint32_t client);
-void kvc_unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent);
+/*
+ * name.c, for rename.c: a file that came to this folder belongs to the chunk there. Where the
+ * catalog errs it stays whole in the one that it had, and changes in the background. Before
+ * anything is done, the other tells whether what has to be known for that can be: 0, or what the
+ * call fails with.
+ */
+void kvc_rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder, const char *name,
+		      uint32_t client);
+int kvc_rechunk_known_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder);
+/*
+ * A file lost one of its names, in folder `parent`. Before that it is to be known where it is then:
+ * *left is held for the one of the others, or NULL. 0, or what the call fails with.
+ */
+int kvc_unlinked_known_both(struct kvc *k, struct kvc_node *n, uint64_t parent, const char *name,
+			    struct kvc_node **left);
+void kvc_unlinked_not_locked(struct kvc *k, uint64_t parent, struct kvc_node *left);
+void kvc_unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent, struct kvc_node *left);
+/* The same, each with its comment there. */
 int kvc_path_to_share_both(struct kvc *k, uint64_t parent, const char *name, char **path);
 int kvc_at_hand_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w);
 int kvc_keep_at_hand_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w);

@@ -248,51 +248,70 @@ int kvc_readlink(struct kvc *k, uint64_t ino, char *target, size_t room)
 	return err == -ENOENT ? -EINVAL : err;
 }
 
-/* A file that moved to this folder belongs to the chunk there. */
-int kvc_rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder, const char *name,
-		     uint32_t client)
+/* The file's chunk is another one from now on. An error: it has the one that it had. */
+static int change_chunk_both(struct kvc *k, struct kvc_node *n, uint64_t chunk, uint32_t client)
+{
+	bool has = kvc_has_segment(n), last = n->row.chunk == n->row.ino;
+	uint64_t old = n->row.chunk;
+	int err;
+
+	if (last && kvc_unit_part_both(k, n))
+		last = false;
+	if ((err = kvc_chunk_change_both(k, n, chunk, last)))
+		return err;
+	if (has) {
+		kvc_used_moved_locked(k, old, n->chunk, client);
+		kvc_chunk_add_locked(k, n);
+		kvc_chunk_used_locked(k, n->chunk, false);
+		kvc_admit_made_locked(k, n);
+	} else if (n->object.lower) {
+		kvc_chunk_used_locked(k, n->chunk, false);
+	}
+	return 0;
+}
+
+void kvc_rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder, const char *name,
+		      uint32_t client)
 {
 	uint64_t chunk = 0, model;
 	int err = 0;
 
 	if (!S_ISREG(n->row.mode))
-		return 0;
+		return;
 	if (n->row.chunk != folder->row.ino) /* else it is a member already */
 		err = kvc_unit_join_both(k, folder, n, name, true, &chunk);
 	else if (kvc_unit_whole_both(k, folder))
 		chunk = folder->row.ino;
-	if (err)
-		return err;
 	chunk = chunk ? chunk : n->row.ino;
 	if (!kvc_model_of_both(k, folder->row.ino, &model) && model != n->model) {
 		kvc_quota_move_locked(k, n, model);
-		if (n->row.chunk == chunk)
-			return kvc_chunk_moved_both(k, n);
+		if (!err && n->row.chunk == chunk)
+			err = kvc_chunk_moved_both(k, n);
 	}
-	if (n->row.chunk == chunk)
-		return 0;
-	bool has = kvc_has_segment(n);
-	uint64_t old = n->row.chunk;
+	if (!err && n->row.chunk != chunk)
+		err = change_chunk_both(k, n, chunk, client);
+	if (err)
+		kvc_unit_keeps_locked(k, n, folder);
+}
 
-	if (old == n->row.ino)
-		kvc_unit_part_both(k, n);
-	kvc_chunk_stir(n->chunk);
-	kvc_chunk_leave_locked(k, n);
-	kvc_pin_leave_locked(k, n);
-	n->row.chunk = chunk;
-	if (old == n->row.ino)
-		kvc_chunk_forget_both(k, old); /* it was a chunk of its own */
-	kvc_pin_count_locked(k, n);
-	err = kvc_chunk_join_both(k, n);
-	if (!err && has) {
-		kvc_used_moved_locked(k, old, n->chunk, client);
-		kvc_chunk_add_locked(k, n);
-		kvc_chunk_used_locked(k, n->chunk, false);
-		kvc_admit_made_locked(k, n);
-	} else if (!err && n->object.lower) {
-		kvc_chunk_used_locked(k, n->chunk, false);
+int kvc_rechunk_known_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder)
+{
+	struct kvc_row other;
+	uint64_t model;
+	int err;
+
+	if (!S_ISREG(n->row.mode))
+		return 0;
+	if ((err = kvc_unit_known_both(k, folder)) ||
+	    (err = kvc_model_of_both(k, folder->row.ino, &model)))
+		return err;
+	if (n->row.container && n->row.chunk == n->row.ino) {
+		err = kvc_row_of_both(k, n->row.container, &other);
+		if (err && err != -ENOENT)
+			return err;
 	}
-	return err;
+	/* in memory it can be given another class */
+	return model != n->model ? kvc_chunk_join_both(k, n) : 0;
 }
 
 int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, uint32_t client,
@@ -322,6 +341,7 @@ int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, uin
 	err = err ?: kvc_takes_both(k, false) ?: kvc_usage_allows(k->cat, n->row.uid, true, 0);
 	if (!err && n->row.nlink >= 65000)
 		err = -EMLINK;
+	err = err ?: kvc_rechunk_known_both(k, n, folder);
 	if (!err)
 		err = kvc_name_put(k->cat, parent, name, ino, n->row.mode & S_IFMT);
 	if (!err) {
@@ -342,37 +362,75 @@ int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, uin
 	return err;
 }
 
-static int other_parent(void *arg, const struct kvc_name *n)
+struct other {
+	uint64_t parent, left;
+	const char *name;
+};
+
+static int other_name(void *arg, const struct kvc_name *n)
 {
-	*(uint64_t *)arg = n->parent;
+	struct other *o = arg;
+
+	if (n->parent == o->parent && !strcmp(n->name, o->name))
+		return 0;
+	o->left = n->parent;
 	return 1;
 }
 
-/* A file lost one of its names, in folder `parent`. */
-void kvc_unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent)
+int kvc_unlinked_known_both(struct kvc *k, struct kvc_node *n, uint64_t parent, const char *name,
+			    struct kvc_node **left)
+{
+	struct other o = { parent, 0, name };
+	struct kvc_row other;
+	int err;
+
+	*left = NULL;
+	if (n->row.nlink > 1 && n->row.parent == parent) {
+		err = kvc_name_of(k->cat, n->row.ino, other_name, &o);
+		err = err == 1 ? kvc_node_get_both(k, o.left, left) : err ?: -ENOENT;
+		if (!err) {
+			(*left)->holds++;
+			err = kvc_rechunk_known_both(k, n, *left);
+		}
+		if (err) {
+			kvc_unlinked_not_locked(k, parent, *left);
+			*left = NULL;
+		}
+	} else if (n->row.nlink > 1 || !S_ISREG(n->row.mode) || !n->row.container) {
+		return 0;
+	} else {
+		err = kvc_row_of_both(k, n->row.container, &other);
+	}
+	return err == -ENOENT ? 0 : err; /* what is not there does not keep a name */
+}
+
+void kvc_unlinked_not_locked(struct kvc *k, uint64_t parent, struct kvc_node *left)
+{
+	if (!left)
+		return;
+	left->holds--;
+	if (left->row.ino != parent) /* that one the caller has in hand */
+		kvc_node_settle_locked(k, left);
+}
+
+void kvc_unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent, struct kvc_node *left)
 {
 	n->row.nlink--;
 	n->row.ctime_ns = kvc_now_ns();
 	if (n->row.nlink) {
-		struct kvc_node *folder;
-		uint64_t left = n->row.parent;
-
-		if (n->row.parent == parent &&
-		    kvc_name_of(k->cat, n->row.ino, other_parent, &left) == 1) {
-			n->row.parent = left;
-			if (!kvc_node_get_both(k, left, &folder)) {
-				kvc_rechunk_both(k, n, folder, NULL, 0);
-				if (left != parent) /* that one the caller has in hand */
-					kvc_node_settle_locked(k, folder);
-			}
+		if (left) {
+			n->row.parent = left->row.ino;
+			kvc_rechunk_both(k, n, left, NULL, 0);
 		}
+		kvc_unlinked_not_locked(k, parent, left);
 		kvc_node_dirty_locked(k, n);
 		kvc_rehead_both(k, n);
 		return;
 	}
-	kvc_unit_part_both(k, n);
+	bool parted = !kvc_unit_part_both(k, n);
+
 	kvc_row_del(k->cat, n->row.ino, &n->paid);
-	if (n->row.chunk == n->row.ino)
+	if (parted && n->row.chunk == n->row.ino)
 		kvc_chunk_forget_both(k, n->row.ino);
 	if (!n->nopen && !n->leases && !kvc_lingers_locked(k, n)) {
 		kvc_destroy_locked(k, n);
@@ -450,7 +508,7 @@ int kvc_keep_at_hand_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
 int kvc_unlink(struct kvc *k, uint64_t parent, const char *name, struct kvc_wait *w)
 {
 	KVC_MEM char *path = NULL;
-	struct kvc_node *folder, *n;
+	struct kvc_node *folder, *n, *left;
 	uint64_t ino;
 	uint32_t kind;
 	bool whole;
@@ -467,15 +525,17 @@ int kvc_unlink(struct kvc *k, uint64_t parent, const char *name, struct kvc_wait
 	if (!err && k->shared)
 		err = kvc_keep_at_hand_both(k, n, w)
 			      ?: kvc_path_to_share_both(k, parent, name, &path);
+	err = err ?: kvc_unlinked_known_both(k, n, parent, name, &left);
 	if (!err) {
 		whole = kvc_partial_was_whole_both(k, folder);
-		err = kvc_name_del(k->cat, parent, name);
+		if ((err = kvc_name_del(k->cat, parent, name)))
+			kvc_unlinked_not_locked(k, parent, left);
 	}
 	if (!err) {
 		if (path)
 			kvc_unshare_both(k, n, path, n->row.nlink > 1);
 		kvc_tell_both(k, KVC_NEWS_dropped, n, parent, name);
-		kvc_unlinked_both(k, n, parent);
+		kvc_unlinked_both(k, n, parent, left);
 		kvc_touch_folder_locked(k, folder, 0);
 		kvc_partial_after_both(k, folder, whole);
 		kvc_node_settle_locked(k, n);
@@ -488,24 +548,27 @@ int kvc_unlink(struct kvc *k, uint64_t parent, const char *name, struct kvc_wait
 static int remove_hidden_both(struct kvc *k, struct kvc_node *folder)
 {
 	struct kvc_entries e = { 0 };
-	int err = kvc_entries_in_both(k, folder->row.ino, &e);
+	uint64_t ino = folder->row.ino;
+	int err = kvc_entries_in_both(k, ino, &e);
 
 	for (size_t i = 0; i < e.n && !err; i++)
 		if (!S_ISREG(e.v[i].kind) || kvc_partial_temporary(e.v[i].name))
 			err = -ENOTEMPTY;
 	for (size_t i = 0; i < e.n && !err; i++) {
 		KVC_MEM char *path = NULL;
-		struct kvc_node *n;
+		struct kvc_node *n, *left = NULL;
 
 		if ((err = kvc_node_get_both(k, e.v[i].ino, &n)))
 			break;
-		err = kvc_path_to_share_both(k, folder->row.ino, e.v[i].name, &path)
-			      ?: kvc_name_del(k->cat, folder->row.ino, e.v[i].name);
+		err = kvc_path_to_share_both(k, ino, e.v[i].name, &path);
+		err = err ?: kvc_unlinked_known_both(k, n, ino, e.v[i].name, &left);
+		if (!err && (err = kvc_name_del(k->cat, ino, e.v[i].name)))
+			kvc_unlinked_not_locked(k, ino, left);
 		if (!err && path)
 			kvc_unshare_both(k, n, path, n->row.nlink > 1);
 		if (!err) {
-			kvc_tell_both(k, KVC_NEWS_dropped, n, folder->row.ino, e.v[i].name);
-			kvc_unlinked_both(k, n, folder->row.ino);
+			kvc_tell_both(k, KVC_NEWS_dropped, n, ino, e.v[i].name);
+			kvc_unlinked_both(k, n, ino, left);
 		}
 		kvc_node_settle_locked(k, n);
 	}

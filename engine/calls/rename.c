@@ -20,7 +20,8 @@
 
 /* May n take the place of what is at the target? Takes a folder away. */
 static int replace_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder,
-			uint64_t old_ino, struct kvc_wait *w)
+			const char *name, uint64_t old_ino, struct kvc_node **left,
+			struct kvc_wait *w)
 {
 	struct kvc_node *old;
 	int err = kvc_node_get_both(k, old_ino, &old);
@@ -33,7 +34,8 @@ static int replace_both(struct kvc *k, struct kvc_node *n, struct kvc_node *fold
 		return -EISDIR;
 	if (S_ISDIR(old->row.mode))
 		return kvc_rmdir_both(k, folder, NULL, old);
-	return kvc_keep_at_hand_both(k, old, w);
+	return kvc_keep_at_hand_both(k, old, w)
+		       ?: kvc_unlinked_known_both(k, old, folder->row.ino, name, left);
 }
 
 /*
@@ -65,7 +67,7 @@ static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_
 		       const char *to_name, unsigned flags, struct kvc_wait *w)
 {
 	KVC_MEM char *path = NULL;
-	struct kvc_node *from_folder, *to_folder, *n, *old;
+	struct kvc_node *from_folder, *to_folder, *n, *old, *left = NULL;
 	uint64_t ino, old_ino = 0;
 	uint32_t kind, old_kind;
 	bool whole, to_whole;
@@ -91,19 +93,22 @@ static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_
 		return 0;
 	if ((err = kvc_at_hand_both(k, n, w)) ||
 	    (err = kvc_path_to_share_both(k, parent, name, &path)) ||
-	    (old_ino && (err = replace_both(k, n, to_folder, old_ino, w))))
+	    (err = kvc_rechunk_known_both(k, n, to_folder)) ||
+	    (old_ino && (err = replace_both(k, n, to_folder, to_name, old_ino, &left, w))))
 		return err;
 	if (path)
 		kvc_unshare_both(k, n, path, true);
 	whole = kvc_partial_was_whole_both(k, from_folder);
 	to_whole = kvc_partial_was_whole_both(k, to_folder);
 	err = kvc_name_del(k->cat, parent, name) ?: kvc_name_put(k->cat, to, to_name, ino, kind);
-	if (err)
+	if (err) {
+		kvc_unlinked_not_locked(k, to, left);
 		return err;
+	}
 	if (old_ino && !S_ISDIR(old_kind) && !kvc_node_get_both(k, old_ino, &old)) {
 		n->unshared &= old->unshared;
 		kvc_tell_both(k, KVC_NEWS_dropped, old, to, to_name);
-		kvc_unlinked_both(k, old, to);
+		kvc_unlinked_both(k, old, to, left);
 		kvc_node_settle_locked(k, old);
 	}
 	kvc_used_renamed_locked(k, ino);
@@ -177,6 +182,8 @@ static int exchange_both(struct kvc *k, uint64_t parent, const char *name, uint6
 		return err;
 	err = kvc_path_to_share_both(k, parent, name, &a_path)
 		      ?: kvc_path_to_share_both(k, to, to_name, &b_path);
+	err = err ?: kvc_rechunk_known_both(k, a, to_folder);
+	err = err ?: kvc_rechunk_known_both(k, b, from_folder);
 	if (err)
 		return err;
 	if (a_path)

@@ -180,6 +180,16 @@ static int recall_both(struct kvc *k, struct kvc_node *folder)
 	return 0;
 }
 
+int kvc_unit_known_both(struct kvc *k, struct kvc_node *folder)
+{
+	int unit, err;
+
+	if (folder->row.ino == KVC_ROOT || (err = recall_both(k, folder)))
+		return folder->row.ino == KVC_ROOT ? 0 : err;
+	unit = asked_both(k, folder);
+	return unit < 0 && unit != KVC_UNIT_NONE ? unit : 0;
+}
+
 bool kvc_unit_filled_both(struct kvc *k, struct kvc_node *folder)
 {
 	return !recall_both(k, folder) && folder->files;
@@ -383,16 +393,9 @@ static int rechunk_both(struct kvc *k, struct kvc_node *n, uint64_t chunk)
 	else if ((err = kvc_chunk_get(k->cat, n->row.chunk, &row)) && err != -ENOENT)
 		return err;
 	known = c || !err;
-	if (n->row.chunk == n->row.ino)
-		kvc_chunk_forget_both(k, n->row.ino);
-	kvc_chunk_stir(n->chunk);
-	kvc_chunk_leave_locked(k, n);
-	kvc_pin_leave_locked(k, n);
-	n->row.chunk = chunk;
-	kvc_pin_count_locked(k, n);
-	kvc_node_dirty_locked(k, n);
-	if ((err = kvc_chunk_join_both(k, n)))
+	if ((err = kvc_chunk_change_both(k, n, chunk, n->row.chunk == n->row.ino)))
 		return err;
+	kvc_node_dirty_locked(k, n);
 	if (known && !n->chunk->use.created_ns) { /* a new one, of an old file */
 		n->chunk->ttl_s = row.ttl_s;
 		n->chunk->expires_ns = row.expires_ns;
@@ -403,19 +406,22 @@ static int rechunk_both(struct kvc *k, struct kvc_node *n, uint64_t chunk)
 	return 0;
 }
 
-void kvc_unit_part_both(struct kvc *k, struct kvc_node *n)
+int kvc_unit_part_both(struct kvc *k, struct kvc_node *n)
 {
 	struct kvc_node *other;
+	int err;
 
 	if (!S_ISREG(n->row.mode) || !n->row.container)
-		return;
-	if (!kvc_node_get_both(k, n->row.container, &other)) {
-		if (other->row.chunk == n->row.ino && rechunk_both(k, other, other->row.ino))
-			kvc_warn("inode %llx keeps its old chunk",
-				 (unsigned long long)other->row.ino);
+		return 0;
+	err = kvc_node_get_both(k, n->row.container, &other);
+	if (!err) {
+		if (other->row.chunk == n->row.ino &&
+		    (err = rechunk_both(k, other, other->row.ino)))
+			kvc_unit_keeps_locked(k, other, kvc_node_find_locked(k, other->row.parent));
 		kvc_node_settle_locked(k, other);
 	}
 	n->row.container = 0;
+	return err == -ENOENT ? 0 : err;
 }
 
 struct some {
@@ -509,6 +515,13 @@ void kvc_unit_regroup_locked(struct kvc *k, struct kvc_node *folder)
 	/* not as what the one thread takes that is kept for fsyncs (tierq.c) */
 	if (!kvc_job_add_locked(k, KVC_P_URGENT, regroup_run, folder, KVC_COMMON, 0, NULL))
 		folder->splitting = true;
+}
+
+void kvc_unit_keeps_locked(struct kvc *k, const struct kvc_node *n, struct kvc_node *folder)
+{
+	kvc_warn("inode %llx keeps its old chunk", (unsigned long long)n->row.ino);
+	if (folder && !folder->lost)
+		kvc_unit_regroup_locked(k, folder);
 }
 
 int kvc_unit_set_both(struct kvc *k, struct kvc_node *folder, const char *text)

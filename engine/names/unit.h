@@ -25,8 +25,15 @@ bool kvc_unit_filled_both(struct kvc *k, struct kvc_node *folder);
  */
 int kvc_unit_join_both(struct kvc *k, struct kvc_node *folder, struct kvc_node *n, const char *name,
 		       bool here, uint64_t *chunk);
-/* The file's own chunk ends: what was its companion becomes a chunk of its own. */
-void kvc_unit_part_both(struct kvc *k, struct kvc_node *n);
+/* Before it comes: can that be told? 0, or the catalog's error. */
+int kvc_unit_known_both(struct kvc *k, struct kvc_node *folder);
+/*
+ * The file's own chunk ends: what was its companion becomes a chunk of its own. An error: it is in
+ * this one still, which has to stay.
+ */
+int kvc_unit_part_both(struct kvc *k, struct kvc_node *n);
+/* A file in this folder (NULL: nobody knows which) could not change its chunk: it does later. */
+void kvc_unit_keeps_locked(struct kvc *k, const struct kvc_node *n, struct kvc_node *folder);
 /* A folder is new. */
 void kvc_unit_made_locked(struct kvc_node *folder);
 /* A folder was moved into parent; thread pid made one there. */

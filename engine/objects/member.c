@@ -9,6 +9,7 @@
 #include "dirty.h"
 #include "model.h"
 #include "node.h"
+#include "pin.h"
 
 /* The class and the quota of a model's chunks. */
 static void belongs_both(struct kvc *k, uint64_t model, unsigned *class, uint64_t *quota)
@@ -24,35 +25,57 @@ static void begin_ttl_both(struct kvc *k, struct kvc_chunk *c, uint64_t model)
 	c->expires_ns = c->ttl_s ? kvc_clock_ns(k) + c->ttl_s * 1000000000 : 0;
 }
 
-int kvc_chunk_join_both(struct kvc *k, struct kvc_node *n)
+/* The chunk of this number: it is to have a file of this model, and is held. */
+static int hold_both(struct kvc *k, uint64_t id, uint64_t model, struct kvc_chunk **out)
 {
-	struct kvc_chunk *c;
+	struct kvc_chunk *c = kvc_chunk_find_locked(k, id);
 	struct kvc_chunk_row r;
 	int err;
 
-	if (n->chunk)
-		return 0;
-	c = kvc_chunk_find_locked(k, n->row.chunk);
 	if (!c) {
-		err = kvc_chunk_get(k->cat, n->row.chunk, &r);
+		err = kvc_chunk_get(k->cat, id, &r);
 		if (err && err != -ENOENT)
 			return err;
-		c = kvc_chunk_new_locked(k, n->row.chunk, err ? NULL : &r);
+		c = kvc_chunk_new_locked(k, id, err ? NULL : &r);
 		if (!c)
 			return -ENOMEM;
 		if (err) {
-			belongs_both(k, n->model, &c->policy, &c->quota);
-			begin_ttl_both(k, c, n->model);
+			belongs_both(k, model, &c->policy, &c->quota);
+			begin_ttl_both(k, c, model);
 		}
 	}
 	if (c->gone) { /* it has files again */
 		c->gone = c->begun = false;
 		c->known = false;
-		begin_ttl_both(k, c, n->model);
+		begin_ttl_both(k, c, model);
 		kvc_chunk_dirty_locked(k, c);
 	}
-	n->chunk = c;
 	c->inflight++;
+	*out = c;
+	return 0;
+}
+
+int kvc_chunk_join_both(struct kvc *k, struct kvc_node *n)
+{
+	return n->chunk ? 0 : hold_both(k, n->row.chunk, n->model, &n->chunk);
+}
+
+int kvc_chunk_change_both(struct kvc *k, struct kvc_node *n, uint64_t id, bool last)
+{
+	uint64_t old = n->row.chunk;
+	struct kvc_chunk *c;
+	int err = hold_both(k, id, n->model, &c);
+
+	if (err)
+		return err;
+	kvc_chunk_stir(n->chunk);
+	kvc_chunk_leave_locked(k, n);
+	kvc_pin_leave_locked(k, n);
+	n->row.chunk = id;
+	n->chunk = c;
+	if (last)
+		kvc_chunk_forget_both(k, old);
+	kvc_pin_count_locked(k, n);
 	return 0;
 }
 

@@ -12,6 +12,12 @@
 int kvc_chunk_join_both(struct kvc *k, struct kvc_node *n);
 /* The same for a new file that is a chunk of its own: there is none of that number yet. */
 int kvc_chunk_found_both(struct kvc *k, struct kvc_node *n);
+/*
+ * The node, which is not of chunk id, leaves its chunk for that one, and its segment, if it has
+ * one, is not counted yet. last: the chunk has no file any more, and goes. An error: it has not
+ * left.
+ */
+int kvc_chunk_change_both(struct kvc *k, struct kvc_node *n, uint64_t id, bool last);
 /* The node's own chunk is in another model now. */
 int kvc_chunk_moved_both(struct kvc *k, struct kvc_node *n);
 /* Gives a chunk, if there is one of that number, the class and the quota that the model has now. */

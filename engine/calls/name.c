@@ -20,7 +20,6 @@
 #include "model.h"
 #include "partial.h"
 #include "path.h"
-#include "pin.h"
 #include "rehead.h"
 #include "share.h"
 #include "tell.h"

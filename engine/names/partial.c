@@ -10,9 +10,9 @@
  * renamed when the file is done (kvc_partial_temporary). Such names are never hidden, or that
  * rename would not find them.
  *
- * The number is counted when it is asked for, and kept in the folder's node (n->published) until a
- * name in the folder changes, or a file of it is published. Nothing of it is in the catalog, so a
- * start has nothing to recover.
+ * The number is counted when it is asked for, up to that of a whole chunk, and kept in the folder's
+ * node (n->published) until a name in the folder changes, or a file of it is published. Nothing of
+ * it is in the catalog, so a start has nothing to recover.
  *
  * The kernel is given no time to keep a name in a partial folder, be it there or missing. So when
  * the last file is published all of them are there at once, and nobody has to be told but who has
@@ -50,22 +50,33 @@ static bool is_published_both(struct kvc *k, uint64_t ino, int *err)
 	return !*err && o.gen && o.size;
 }
 
-/* How many files the folder has that count; or an error. */
-static int count_both(struct kvc *k, struct kvc_node *folder)
+/*
+ * How many files the folder has that count, at most `want`: what is beyond them is not looked at;
+ * or an error.
+ */
+static int count_both(struct kvc *k, struct kvc_node *folder, unsigned want)
 {
 	struct kvc_entries e = { 0 };
-	int err = 0, n = 0;
+	int more = 1, err = 0;
+	uint64_t after = 0;
+	unsigned n = 0;
 
-	if (folder->published)
-		return (int)folder->published - 1;
-	err = kvc_entries_in_both(k, folder->row.ino, &e);
-	for (size_t i = 0; i < e.n && !err; i++)
-		n += S_ISREG(e.v[i].kind) && !kvc_partial_temporary(e.v[i].name) &&
-		     is_published_both(k, e.v[i].ino, &err);
+	if (folder->published > want ||
+	    (folder->published && folder->published <= folder->published_of))
+		return (int)kvc_min(folder->published - 1, want);
+	while (more == 1 && n < want && !err) {
+		more = kvc_entries_some_both(k, folder->row.ino, &after, &e);
+		err = more < 0 ? more : 0;
+		for (size_t i = 0; i < e.n && n < want && !err; i++)
+			n += S_ISREG(e.v[i].kind) && !kvc_partial_temporary(e.v[i].name) &&
+			     is_published_both(k, e.v[i].ino, &err);
+	}
 	free(e.v);
-	if (!err)
-		folder->published = (unsigned)n + 1;
-	return err ?: n;
+	if (!err) {
+		folder->published = n + 1;
+		folder->published_of = want;
+	}
+	return err ?: (int)n;
 }
 
 bool kvc_partial_both(struct kvc *k, struct kvc_node *folder)
@@ -80,7 +91,7 @@ bool kvc_partial_both(struct kvc *k, struct kvc_node *folder)
 	want = kvc_layers_of_locked(k, model);
 	if (!want || !kvc_unit_whole_both(k, folder))
 		return false;
-	got = count_both(k, folder);
+	got = count_both(k, folder, want);
 	return got < 0 || (unsigned)got < want; /* who cannot tell makes a miss of it */
 }
 

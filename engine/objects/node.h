@@ -98,12 +98,14 @@ struct kvc_node {
 	unsigned files;
 	/* its own user.kvcachefs.unit: 0 not looked up; 1 none; 2 + enum kvc_unit */
 	int8_t unit_set;
-	/* of a folder: 1 + how many of its files count for a whole chunk; 0: not counted */
-	unsigned published;
+	/*
+	 * of a folder: 1 + how many of its files count for a whole chunk, where counting ended at
+	 * published_of; 0: not counted
+	 */
+	unsigned published, published_of;
 	bool unborn; /* made here, and never published since */
 	/*
-	 * when it got a temporary name, or was closed after that (kvc_node_unfinished); 0: it has
-	 * none
+	 * when it got a temporary name, or was closed after that (names/partial.h); 0: it has none
 	 */
 	uint64_t temporary_ns;
 	bool splitting; /* its files are being given to other chunks */

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a call looks at under one hold of the locks does not grow with its folder: names are counted
+ * as the catalog gives them, in an engine without threads.
+ */
+#include "house.h"
+#include "partial.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define MANY 400
+#define LAYERS "4"
+#define FEW 100 /* names under one hold */
+
+/* The linker has reserved these names for who uses them (--wrap). */
+/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+
+static long seen; /* names, under this hold */
+
+struct through {
+	kvc_name_fn *fn;
+	void *arg;
+};
+
+static int see(void *arg, const struct kvc_name *n)
+{
+	const struct through *t = arg;
+
+	seen++;
+	return t->fn(t->arg, n);
+}
+
+int __real_kvc_name_each(struct kvc_catalog *c, uint64_t p, uint64_t after, kvc_name_fn *f,
+			 void *a);
+int __wrap_kvc_name_each(struct kvc_catalog *c, uint64_t p, uint64_t after, kvc_name_fn *f,
+			 void *a);
+int __wrap_kvc_name_each(struct kvc_catalog *c, uint64_t p, uint64_t after, kvc_name_fn *f, void *a)
+{
+	struct through t = { f, a };
+
+	return __real_kvc_name_each(c, p, after, see, &t);
+}
+/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+
+static uint64_t model, folder;
+
+static const char *text(char of, unsigned i)
+{
+	static char name[32];
+
+	snprintf(name, sizeof name, "%c%u", of, i);
+	return name;
+}
+
+static void set_layers(const char *n)
+{
+	assert_int_equal(kvc_setxattr(house, model, "user.kvcachefs.layers", n, strlen(n), 0, NULL,
+				      NULL),
+			 0);
+}
+
+static void del(unsigned i)
+{
+	struct kvc_wait w = { 0 };
+
+	assert_int_equal(kvc_unlink(house, folder, text('f', i), &w), 0);
+}
+
+static bool partial(void)
+{
+	struct kvc_node *n;
+	bool is;
+
+	kvc_lock_both(house);
+	assert_int_equal(kvc_node_get_both(house, folder, &n), 0);
+	is = kvc_partial_both(house, n);
+	kvc_unlock_both(house);
+	return is;
+}
+
+/* A whole chunk with far more files than it needs: each change of a name asks for their number. */
+static void counted(void **state)
+{
+	(void)state;
+	set_layers(LAYERS);
+	for (unsigned i = 0; i < 2; i++) {
+		seen = 0;
+		del(i);
+		if (seen > FEW)
+			fail_msg("%ld names were looked at", seen);
+		house_commit();
+	}
+	/* how far it was counted depends on what was asked */
+	assert_false(partial());
+	set_layers("399");
+	assert_true(partial());
+	set_layers("398");
+	assert_false(partial());
+	del(2);
+	assert_true(partial());
+	set_layers("397");
+	assert_false(partial());
+	set_layers(LAYERS);
+	assert_false(partial());
+	set_layers("398");
+	assert_true(partial());
+	house_file(folder, text('f', 2));
+	assert_false(partial());
+	house_check();
+}
+
+static int begin(void **state)
+{
+	(void)state;
+	house_new("partial=miss");
+	model = house_folder(KVC_ROOT, "m");
+	set_layers(LAYERS);
+	folder = house_folder(model, "c");
+	for (unsigned i = 0; i < MANY; i++)
+		house_file(folder, text('f', i));
+	house_commit();
+	return 0;
+}
+
+static int end(void **state)
+{
+	(void)state;
+	for (unsigned i = 2; i < MANY; i++)
+		del(i);
+	house_commit();
+	house_end();
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(counted),
+	};
+
+	return cmocka_run_group_tests_name("bounds", tests, begin, end);
+}

@@ -104,11 +104,13 @@ static void can_go(uint64_t ino)
 static void in_chunk(uint64_t ino, uint64_t chunk)
 {
 	struct kvc_row row;
+	int err;
 
 	kvc_lock_both(house);
-	assert_int_equal(kvc_row_of_both(house, ino, &row), 0);
-	assert_int_equal(row.chunk, chunk);
+	err = kvc_row_of_both(house, ino, &row);
 	kvc_unlock_both(house);
+	assert_int_equal(err, 0);
+	assert_int_equal(row.chunk, chunk);
 	can_go(ino);
 }
 

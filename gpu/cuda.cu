@@ -27,6 +27,7 @@
 #include "groups.cuh"
 #include "kernels.cuh"
 #include "lane.cuh"
+#include "object.cuh"
 #include "order.cuh"
 
 #include <cuda.h>
@@ -34,24 +35,11 @@
 
 #include <atomic>
 #include <new>
-#include <vector>
 
 #ifndef KVCACHEFS_LAUNCH /* tests have their own */
 #define KVCACHEFS_LAUNCH(kernel, grid, block, stream, ...) \
 	kernel<<<grid, block, 0, stream>>>(__VA_ARGS__)
 #endif
-
-struct kvcachefs_cuda {
-	Lane *lane = nullptr;
-	cudaStream_t stream;
-	int device;
-	bool store, batches = false, queued = false, waited = false, begun = false, staged = false;
-	int result = 0; /* of a poll or wait that failed: it stays so */
-	Driver driver = {};
-	std::vector<kvcachefs_work> work;
-	Cut cut;
-	uint32_t base = 0; /* of what is staged: its numbers begin behind it */
-};
 
 namespace {
 
@@ -74,11 +62,15 @@ int driver_failed(CUresult r, const char *what)
 int copy_batch(kvcachefs_cuda *c, const Group &g)
 {
 	Lane *l = c->lane;
-	std::vector<void *> to;
-	std::vector<const void *> from;
-	std::vector<size_t> len;
+	std::vector<void *> &to = c->to;
+	std::vector<const void *> &from = c->from;
+	std::vector<size_t> &len = c->len;
 
-	for (const Piece &p : g.pieces) {
+	to.clear();
+	from.clear();
+	len.clear();
+	for (size_t i = 0; i < g.n; i++) {
+		const Piece &p = c->cut.pieces[g.first + i];
 		uint8_t *device = (uint8_t *)l->buffer.p + g.at + p.at;
 
 		to.push_back(c->store ? p.host : device);
@@ -141,15 +133,15 @@ int copy_staged(kvcachefs_cuda *c, const Group &g)
 /* A few blocks: the link to the host is full long before the device is busy. */
 int copy_direct(kvcachefs_cuda *c, const Group &g, const Part *parts)
 {
-	uint32_t n = (uint32_t)g.pieces.size();
+	uint32_t n = (uint32_t)g.n;
 	dim3 grid(n < 64 ? n : 64);
 
 	if (c->store)
-		KVCACHEFS_LAUNCH(pages_kernel<true>, grid, 256, c->lane->copies,
-				 parts + g.first_part, n);
+		KVCACHEFS_LAUNCH(pages_kernel<true>, grid, 256, c->lane->copies, parts + g.first,
+				 n);
 	else
-		KVCACHEFS_LAUNCH(pages_kernel<false>, grid, 256, c->lane->copies,
-				 parts + g.first_part, n);
+		KVCACHEFS_LAUNCH(pages_kernel<false>, grid, 256, c->lane->copies, parts + g.first,
+				 n);
 	return failed(cudaGetLastError(), "starting a kernel");
 }
 
@@ -162,36 +154,33 @@ int copy_group(kvcachefs_cuda *c, const Group &g, const Part *parts)
 	}
 }
 
-void count(const Group &g)
+void count(const kvcachefs_cuda *c, const Group &g)
 {
 	std::atomic<uint64_t> *n = g.way == Way::STAGED   ? &counts.staged
 				   : g.way == Way::DIRECT ? &counts.direct
 							  : &counts.pinned;
 	uint64_t bytes = 0;
 
-	for (const Piece &p : g.pieces)
-		bytes += p.len;
+	for (size_t i = 0; i < g.n; i++)
+		bytes += c->cut.pieces[g.first + i].len;
 	n->fetch_add(bytes, std::memory_order_relaxed);
 }
 
 int launch(kvcachefs_cuda *c, const Shape *shapes, const Part *parts, const Group &g)
 {
 	/* Eight warps a block of threads; no more blocks than keep the device busy. */
-	uint64_t blocks = (g.warps + 7) / 8,
-		 busy = (uint64_t)c->lane->sms * 16 / g.pieces.size() + 1;
-	dim3 grid((unsigned)(blocks < busy ? blocks : busy), (unsigned)g.pieces.size());
+	uint64_t blocks = (g.warps + 7) / 8, busy = (uint64_t)c->lane->sms * 16 / g.n + 1;
+	dim3 grid((unsigned)(blocks < busy ? blocks : busy), (unsigned)g.n);
 
 	if (c->store) {
-		KVCACHEFS_LAUNCH(move_kernel<true>, grid, 256, c->stream, shapes,
-				 parts + g.first_part);
+		KVCACHEFS_LAUNCH(move_kernel<true>, grid, 256, c->stream, shapes, parts + g.first);
 	} else {
 		if (g.rotates) {
 			KVCACHEFS_LAUNCH(rope_kernel, grid, 256, c->stream, shapes,
-					 parts + g.first_part);
+					 parts + g.first);
 			TRY(cudaGetLastError());
 		}
-		KVCACHEFS_LAUNCH(move_kernel<false>, grid, 256, c->stream, shapes,
-				 parts + g.first_part);
+		KVCACHEFS_LAUNCH(move_kernel<false>, grid, 256, c->stream, shapes, parts + g.first);
 	}
 	return failed(cudaGetLastError(), "starting a kernel");
 }
@@ -237,7 +226,7 @@ int queue_groups(kvcachefs_cuda *c, const Shape *shapes, const Part *parts)
 		int err = queue_group(c, shapes, parts, i);
 
 		if (!err) {
-			count(g);
+			count(c, g);
 			continue;
 		}
 		for (size_t k = i; c->staged && k < c->cut.groups.size(); k++)
@@ -255,24 +244,28 @@ int queue_groups(kvcachefs_cuda *c, const Shape *shapes, const Part *parts)
 /* What the thread copies, and after what. */
 int start_stage(kvcachefs_cuda *c)
 {
-	std::vector<Staged> all;
+	Stage *s = c->lane->stage.get();
 
+	s->groups.clear();
+	s->copies.clear();
 	for (const Group &g : c->cut.groups) {
 		if (g.way != Way::STAGED)
 			continue;
-		Staged s;
 		uint8_t *memory = (uint8_t *)c->lane->staging.p + g.staging_at;
+		size_t after = c->store                  ? g.staged
+			       : g.staging_after == NONE ? NONE
+							 : c->cut.groups[g.staging_after].staged;
 
-		s.after = c->store                  ? g.staged
-			  : g.staging_after == NONE ? NONE
-						    : c->cut.groups[g.staging_after].staged;
-		for (const Piece &p : g.pieces)
-			s.copies.push_back(c->store ? kvcachefs_copy{ p.host, memory + p.at, p.len }
-						    : kvcachefs_copy{ memory + p.at, p.host,
-								      p.len });
-		all.push_back(std::move(s));
+		s->groups.push_back({ after, s->copies.size(), g.n });
+		for (size_t i = 0; i < g.n; i++) {
+			const Piece &p = c->cut.pieces[g.first + i];
+
+			s->copies.push_back(
+				c->store ? kvcachefs_copy{ p.host, memory + p.at, p.len }
+					 : kvcachefs_copy{ memory + p.at, p.host, p.len });
+		}
 	}
-	if (int err = stage_start(c->lane->stage, std::move(all), &c->base))
+	if (int err = stage_start(c->lane->stage, &c->base))
 		return err;
 	c->staged = true;
 	return 0;
@@ -307,14 +300,14 @@ uint8_t *page_of(const kvcachefs_cuda *c, const kvcachefs_work &w)
 }
 
 /* The files, and which of them a kernel reaches. */
-int find_pages(kvcachefs_cuda *c, std::vector<Move> *out)
+int find_pages(kvcachefs_cuda *c)
 {
 	size_t below;
 
 	if (int err = direct_below(&below))
 		return err;
 	for (const kvcachefs_work &w : c->work)
-		out->push_back({ &w, w.pinned && w.len < below ? page_of(c, w) : nullptr });
+		c->moves.push_back({ &w, w.pinned && w.len < below ? page_of(c, w) : nullptr });
 	return 0;
 }
 
@@ -353,12 +346,11 @@ int run(kvcachefs_cuda *c)
 {
 	Lane *l = c->lane;
 	Args &a = c->cut.args;
-	std::vector<Move> moves;
 	size_t at, at_parts;
 	int err;
 
-	err = find_pages(c, &moves);
-	err = err ? err : cut(&c->cut, moves, c->store);
+	err = find_pages(c);
+	err = err ? err : cut(&c->cut, c->moves, c->store);
 	if (err)
 		return err;
 	at = a.add(nullptr, 0); /* the shapes and parts come after all that they point at */
@@ -447,7 +439,7 @@ extern "C" int kvcachefs_cuda_new(struct kvcachefs_cuda **out, int device, bool 
 
 	if (here.err)
 		return here.err;
-	c = new (std::nothrow) kvcachefs_cuda();
+	c = object_get();
 	if (!c)
 		return kvcachefs_fail(-ENOMEM, "out of memory");
 	c->stream = static_cast<cudaStream_t>(stream);
@@ -456,7 +448,7 @@ extern "C" int kvcachefs_cuda_new(struct kvcachefs_cuda **out, int device, bool 
 	c->driver = here.driver;
 	err = open_transfer(c);
 	if (err) {
-		delete c;
+		object_put(c);
 		return err;
 	}
 	*out = c;
@@ -552,5 +544,5 @@ extern "C" void kvcachefs_cuda_free(struct kvcachefs_cuda *c)
 		lane_free(c->lane);
 	else
 		lane_put(c->lane);
-	delete c;
+	object_put(c);
 }

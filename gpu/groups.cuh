@@ -28,8 +28,8 @@ struct Piece { /* one piece of a file, for the host */
 
 struct Group {
 	Way way;
-	std::vector<Piece> pieces;
-	size_t first_part, bytes, warps; /* warps: that the runs of a piece fill, at most */
+	size_t first, n;     /* of the cut's pieces, and of its parts */
+	size_t bytes, warps; /* warps: that the runs of a piece fill, at most */
 	bool rotates;
 	size_t at, after; /* in the lane's buffer, and the group that had that place before */
 	/* STAGED: which of those it is; in the pinned memory, and who had that place. */
@@ -42,13 +42,19 @@ struct Group {
  * they become an offset; so whoever overlaps a new one was placed a length before its end.
  */
 struct Ring {
-	size_t len, end = 0, left = 0; /* left: so many of the taken were waited for */
+	size_t len = 0, end = 0, left = 0; /* left: so many of the taken were waited for */
 	struct Taken {
 		size_t from, group;
 	};
 	std::vector<Taken> taken;
 
-	explicit Ring(size_t n) : len(n) {}
+	/* All of n bytes is free. */
+	void reset(size_t n)
+	{
+		len = n;
+		end = left = 0;
+		taken.clear();
+	}
 	/*
 	 * A place of so many bytes, at most the length, and the last group that has to leave it
 	 * first, or NONE. Groups leave in their order, so that a group is named once.
@@ -75,11 +81,18 @@ struct Ring {
  */
 struct Args {
 	std::vector<uint8_t> bytes;
-	size_t add(const void *p, size_t len)
+	/* Where so many bytes are to be written. */
+	size_t room(size_t len)
 	{
 		size_t at = (bytes.size() + 15) / 16 * 16;
 
 		bytes.resize(at + len);
+		return at;
+	}
+	size_t add(const void *p, size_t len)
+	{
+		size_t at = room(len);
+
 		if (len)
 			memcpy(bytes.data() + at, p, len);
 		return at;
@@ -88,42 +101,77 @@ struct Args {
 
 /* Where each rotation's turns are among the arguments; the host's are held until all is copied. */
 struct Turns {
-	std::map<const kvcachefs_turns *, size_t> at;
+	struct Held {
+		const kvcachefs_turns *of;
+		size_t at;
+	};
+	std::vector<Held> held;
+
 	~Turns()
 	{
-		for (auto &t : at)
-			kvcachefs_turns_put(t.first);
+		reset();
+	}
+	void reset()
+	{
+		for (const Held &h : held)
+			if (h.of)
+				kvcachefs_turns_put(h.of);
+		held.clear();
 	}
 	int add(Args *a, const kvcachefs_rope *r, uint32_t head_size, const kvcachefs_turns **out,
 		size_t *where)
 	{
-		int err = kvcachefs_turns_get(r, head_size, out);
+		held.push_back({}); /* first: what may throw does so before there is a reference */
+		Held &last = held.back();
+		int err = kvcachefs_turns_get(r, head_size, &last.of);
 
-		if (err)
+		if (err) {
+			held.pop_back();
 			return err;
-		auto i = at.find(*out);
-
-		if (i != at.end()) {
-			kvcachefs_turns_put(*out);
-		} else {
-			std::vector<float> v((*out)->v, (*out)->v + (*out)->dims);
-
-			i = at.emplace(*out, a->add(v.data(), v.size() * sizeof(float))).first;
 		}
-		*where = i->second;
+		*out = last.of;
+		for (size_t i = held.size() - 1; i-- > 0;)
+			if (held[i].of == last.of) { /* its reference will do */
+				*where = held[i].at;
+				kvcachefs_turns_put(last.of);
+				held.pop_back();
+				return 0;
+			}
+		*where = last.at = a->room((*out)->dims * sizeof(float));
+		float *v = (float *)(a->bytes.data() + last.at);
+
+		for (uint32_t i = 0; i < (*out)->dims; i++)
+			v[i] = (float)(*out)->v[i];
 		return 0;
 	}
 };
 
-/* All that a transfer is cut into. Addresses are offsets until the lane's memory is there. */
+/*
+ * All that a transfer is cut into. Addresses are offsets until the lane's memory is there. Reset,
+ * its lists keep their memory for the next.
+ */
 struct Cut {
 	Args args;
 	std::vector<Group> groups;
+	std::vector<Piece> pieces; /* of all groups; what the kernels read of each is a part */
 	std::vector<Part> parts;
 	std::vector<Shape> shapes;
-	std::map<const kvcachefs_strides *, uint32_t> known;
+	std::vector<const kvcachefs_strides *> known; /* of which they are */
 	Turns turns;
+	Ring device, staging;
 	size_t staged = 0; /* groups of that way */
+
+	void reset()
+	{
+		args.bytes.clear();
+		groups.clear();
+		pieces.clear();
+		parts.clear();
+		shapes.clear();
+		known.clear();
+		turns.reset();
+		staged = 0;
+	}
 };
 
 /* A file to be moved: `page` is where the device sees its pages, where a kernel moves them. */
@@ -154,15 +202,14 @@ size_t room_of(Way way, size_t row)
  */
 uint32_t shape_of(Cut *c, const kvcachefs_work &w)
 {
-	auto i = c->known.find(w.s);
+	for (size_t i = c->known.size(); i-- > 0;) /* files of one are mostly together */
+		if (c->known[i] == w.s)
+			return (uint32_t)i;
+	size_t at = c->args.add(w.p->pointers, w.s->npointers * sizeof(void *));
 
-	if (i == c->known.end()) {
-		size_t at = c->args.add(w.p->pointers, w.s->npointers * sizeof(void *));
-
-		c->shapes.push_back(Shape{ *w.s, w.p->elem, (void *const *)at });
-		i = c->known.emplace(w.s, (uint32_t)c->shapes.size() - 1).first;
-	}
-	return i->second;
+	c->shapes.push_back(Shape{ *w.s, w.p->elem, (void *const *)at });
+	c->known.push_back(w.s);
+	return (uint32_t)c->known.size() - 1;
 }
 
 /* What the parts of one file have in common. */
@@ -214,12 +261,11 @@ int cut_file(Cut *c, const Move &m, bool store, Way way)
 	p.key_rows = rows / w.s->kvs;
 	for (uint64_t first = 0, n; first < rows; first += n) {
 		n = rows - first < most ? rows - first : most;
-		if (!g || g->way != way || g->bytes + n * row > room ||
-		    g->pieces.size() == PIECES_MOST) {
+		if (!g || g->way != way || g->bytes + n * row > room || g->n == PIECES_MOST) {
 			Group fresh = {};
 
 			fresh.way = way;
-			fresh.first_part = c->parts.size();
+			fresh.first = c->parts.size();
 			c->groups.push_back(fresh);
 			g = &c->groups.back();
 		}
@@ -229,7 +275,8 @@ int cut_file(Cut *c, const Move &m, bool store, Way way)
 		p.page = m.page ? m.page + first * row : nullptr;
 		p.len = n * row;
 		c->parts.push_back(p);
-		g->pieces.push_back(Piece{ (uint8_t *)w.host + first * row, n * row, g->bytes });
+		c->pieces.push_back(Piece{ (uint8_t *)w.host + first * row, n * row, g->bytes });
+		g->n++;
 		g->rotates |= p.turn_dims != 0;
 		g->warps = std::max(g->warps, (size_t)(n * w.s->runs + teams - 1) / teams);
 		g->bytes = (g->bytes + n * row + ALIGN - 1) / ALIGN * ALIGN;
@@ -251,16 +298,16 @@ int cut(Cut *c, const std::vector<Move> &moves, bool store)
 /* Where each group is, in a buffer of so many bytes. */
 void place(Cut *c, size_t buffer)
 {
-	Ring device(buffer), staging(sizes.staging);
-
+	c->device.reset(buffer);
+	c->staging.reset(sizes.staging);
 	for (size_t i = 0; i < c->groups.size(); i++) {
 		Group &g = c->groups[i];
 
-		g.at = device.place(g.bytes, i, &g.after);
+		g.at = c->device.place(g.bytes, i, &g.after);
 		if (g.way != Way::STAGED)
 			continue;
 		g.staged = c->staged++;
-		g.staging_at = staging.place(g.bytes, i, &g.staging_after);
+		g.staging_at = c->staging.place(g.bytes, i, &g.staging_after);
 		if (g.staging_after != NONE)
 			c->groups[g.staging_after].leaves = true;
 	}
@@ -290,8 +337,8 @@ void set_addresses(Cut *c, uint8_t *args, uint8_t *buffer)
 	for (Shape &s : c->shapes)
 		s.pointers = (void *const *)(args + (uintptr_t)s.pointers);
 	for (const Group &g : c->groups)
-		for (size_t i = 0; i < g.pieces.size(); i++) {
-			Part &p = c->parts[g.first_part + i];
+		for (size_t i = 0; i < g.n; i++) {
+			Part &p = c->parts[g.first + i];
 
 			p.at = buffer + g.at + (uintptr_t)p.at;
 			if (p.by_slots)

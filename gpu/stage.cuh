@@ -39,9 +39,9 @@ namespace {
 
 constexpr size_t NONE = SIZE_MAX;
 
-struct Staged {       /* one group, for the thread */
-	size_t after; /* the group whose copy it waits for; NONE: no wait */
-	std::vector<kvcachefs_copy> copies;
+struct Staged {          /* one group, for the thread */
+	size_t after;    /* the group whose copy it waits for; NONE: no wait */
+	size_t first, n; /* of the stage's copies */
 };
 
 struct alignas(64) Word { /* each on a line of its own */
@@ -51,10 +51,14 @@ struct alignas(64) Word { /* each on a line of its own */
 struct Stage {
 	Word *handled = nullptr, *copied = nullptr; /* pinned; `copied` is behind `handled` */
 	std::atomic<size_t> limit{ 0 };             /* no more groups than these will come */
-	std::mutex mutex;                           /* guards what follows */
+	/*
+	 * The transfer's that has the lane; while it is busy the thread's. They keep their memory.
+	 */
+	std::vector<Staged> groups;
+	std::vector<kvcachefs_copy> copies;
+	std::mutex mutex; /* guards what follows */
 	std::condition_variable changed;
 	uint32_t base = 0; /* the number before the first group's */
-	std::vector<Staged> groups;
 	bool busy = false, started = false, stop = false;
 };
 
@@ -102,7 +106,7 @@ void stage_carry(Stage *s)
 
 		if (g.after != NONE && !stage_copied(s, g.after))
 			break;
-		kvcachefs_copy_all(g.copies.data(), g.copies.size());
+		kvcachefs_copy_all(s->copies.data() + g.first, g.n);
 		stage_say(s, s->base + (uint32_t)k + 1);
 	}
 	stage_say(s, s->base + (uint32_t)s->groups.size());
@@ -121,17 +125,16 @@ void stage_thread(const std::shared_ptr<Stage> &s)
 		carrying--;
 		hold.lock();
 		s->base += (uint32_t)s->groups.size();
-		s->groups.clear();
 		s->busy = false;
 		s->changed.notify_all();
 	}
 }
 
 /*
- * A transfer's groups, none of which is queued yet; group k is done with where a number is at *base
- * + k + 1.
+ * Its groups are those of a transfer, none of which is queued yet; group k is done with where a
+ * number is at *base + k + 1.
  */
-int stage_start(const std::shared_ptr<Stage> &s, std::vector<Staged> &&groups, uint32_t *base)
+int stage_start(const std::shared_ptr<Stage> &s, uint32_t *base)
 {
 	std::lock_guard<std::mutex> hold(s->mutex);
 	static std::once_flag once;
@@ -153,7 +156,6 @@ int stage_start(const std::shared_ptr<Stage> &s, std::vector<Staged> &&groups, u
 	}
 	if (!s->started)
 		return kvcachefs_fail(-EAGAIN, "no thread for what is staged");
-	s->groups = std::move(groups);
 	s->limit = s->groups.size();
 	s->busy = true;
 	carrying++;

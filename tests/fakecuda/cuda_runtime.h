@@ -180,10 +180,18 @@ struct dim3 {
 	dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 extern thread_local dim3 gridDim, blockDim, blockIdx, threadIdx;
+/* While one lives, what the thread allocates is not the caller's. */
+extern thread_local unsigned fake_inside;
+struct fake_own {
+	fake_own() { fake_inside++; }
+	~fake_own() { fake_inside--; }
+};
 void fake_launch(cudaStream_t s, dim3 grid, dim3 block, std::function<void()> thread);
 template <typename... P, typename... A>
 void fake_call(void (*kernel)(P...), cudaStream_t s, dim3 grid, dim3 block, A... args)
 {
+	fake_own own;
+
 	fake_launch(s, grid, block, [=] { kernel(args...); });
 }
 #define KVCACHEFS_LAUNCH(kernel, grid, block, stream, ...) \

@@ -28,6 +28,7 @@ size_t fake_largest;
 enum fake_order fake_mistake;
 unsigned long fake_mistake_at;
 std::atomic<int> fake_paused;
+thread_local unsigned fake_inside;
 thread_local dim3 gridDim, blockDim, blockIdx, threadIdx;
 
 struct fake_context {
@@ -405,6 +406,7 @@ static uint32_t *number(CUstream s, CUdeviceptr at)
 
 static CUresult wait_value(CUstream s, CUdeviceptr at, cuuint32_t value, unsigned)
 {
+	fake_own own;
 	uint32_t *p = number(s, at);
 
 	auto reached = [=] { return (int32_t)(__atomic_load_n(p, __ATOMIC_ACQUIRE) - value) >= 0; };
@@ -421,6 +423,7 @@ static CUresult wait_value(CUstream s, CUdeviceptr at, cuuint32_t value, unsigne
 
 static CUresult write_value(CUstream s, CUdeviceptr at, cuuint32_t value, unsigned)
 {
+	fake_own own;
 	uint32_t *p = number(s, at);
 
 	if (mistaken(FAKE_NUMBER, nullptr))
@@ -434,6 +437,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **fn, unsign
 					     unsigned long long,
 					     cudaDriverEntryPointQueryResult *found)
 {
+	fake_own own;
 	static const std::map<std::string, void *> known = {
 		{ "cuDeviceGet", (void *)device_get },
 		{ "cuDevicePrimaryCtxRetain", (void *)context_retain },
@@ -523,6 +527,7 @@ static bool writable(void *p)
 
 cudaError_t cudaHostRegister(void *p, size_t len, unsigned flags)
 {
+	fake_own own;
 	int d = use();
 	bool readonly = flags & cudaHostRegisterReadOnly;
 
@@ -596,6 +601,7 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t len, enum cudaMemcpyKi
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t len, enum cudaMemcpyKind kind,
 			    cudaStream_t s)
 {
+	fake_own own;
 	use();
 	outside(s);
 	check_copy(to, from, len, kind, true);
@@ -611,6 +617,7 @@ cudaError_t cudaMemcpyBatchAsync(void *const *to, const void *const *from, const
 				 size_t n, struct cudaMemcpyAttributes *attrs, size_t *at,
 				 size_t nattrs, cudaStream_t s)
 {
+	fake_own own;
 	if (!s)
 		return cudaErrorInvalidValue; /* not on the legacy stream */
 	if (nattrs != 1 || at[0] != 0 ||
@@ -668,6 +675,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
 {
+	fake_own own;
 	outside(s);
 	unsigned long n;
 	if (mistaken(FAKE_EVENT, of(s)))
@@ -712,6 +720,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t e)
 
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 {
+	fake_own own;
 	same_device(s, e);
 	outside(s);
 	unsigned long n;

@@ -14,6 +14,7 @@
 #include "gpu_queue.cuh"
 #include "gpu_staged.cuh"
 #include "gpu_stores.cuh"
+#include "gpu_warm.cuh"
 
 namespace {
 
@@ -589,6 +590,7 @@ int main(int argc, char **argv)
 	if (argc == 3 && !strcmp(argv[1], "stores")) {
 		mnt = argv[2];
 		stores();
+		unallocated();
 		printf("ok\n");
 		return 0;
 	}

@@ -40,7 +40,10 @@ struct Driver {
 	CUresult (*retain)(CUcontext *, CUdevice);
 	CUresult (*push)(CUcontext);
 	CUresult (*pop)(CUcontext *);
-	/* The stream waits till a number in memory is as high, cyclically; and writes one. */
+	/*
+	 * The stream waits till a number in memory is as high, cyclically; and writes one. NULL,
+	 * both: the driver has not the two.
+	 */
 	CUresult (*wait_value)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
 	CUresult (*write_value)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
 };
@@ -75,11 +78,14 @@ int primary(int device, CUcontext *out, Driver *driver)
 	have = have || (find_entry("cuDeviceGet", &known.device) &&
 			find_entry("cuDevicePrimaryCtxRetain", &known.retain) &&
 			find_entry("cuCtxPushCurrent", &known.push) &&
-			find_entry("cuCtxPopCurrent", &known.pop) &&
-			find_entry("cuStreamWaitValue32", &known.wait_value) &&
-			find_entry("cuStreamWriteValue32", &known.write_value));
+			find_entry("cuCtxPopCurrent", &known.pop));
 	if (!have)
 		return kvcachefs_fail(-ENODEV, "the CUDA driver lacks what is needed");
+	if (contexts.empty() && (!find_entry("cuStreamWaitValue32", &known.wait_value) ||
+				 !find_entry("cuStreamWriteValue32", &known.write_value))) {
+		known.wait_value = nullptr;
+		known.write_value = nullptr;
+	}
 	auto i = contexts.find(device);
 
 	if (i == contexts.end()) {

@@ -45,7 +45,7 @@ namespace {
 
 /* What kvcachefs_gpu_stats() tells. Counts of their own: no order is needed. */
 struct Counts {
-	std::atomic<uint64_t> pinned, direct, staged, refused;
+	std::atomic<uint64_t> pinned, direct, staged, refused, functions;
 } counts;
 
 CUdeviceptr address(const Word *w)
@@ -103,6 +103,39 @@ int copy_batch(kvcachefs_cuda *c, const Group &g)
 	return 0;
 }
 
+int queue_function(kvcachefs_cuda *c, cudaHostFn_t fn, size_t k)
+{
+	counts.functions.fetch_add(1, std::memory_order_relaxed);
+	TRY(cudaLaunchHostFunc(c->lane->copies, fn, &c->lane->stage->numbers[k]));
+	return 0;
+}
+
+/* The stream goes on when the thread is done with what is staged as k. */
+int await_thread(kvcachefs_cuda *c, size_t k)
+{
+	Lane *l = c->lane;
+
+	if (!c->driver.wait_value)
+		return queue_function(c, stage_await, k);
+	return driver_failed(c->driver.wait_value(l->copies, address(l->stage->handled),
+						  c->base + (uint32_t)k + 1,
+						  CU_STREAM_WAIT_VALUE_GEQ),
+			     "cuStreamWaitValue32");
+}
+
+/* The thread may go on behind that. */
+int tell_thread(kvcachefs_cuda *c, size_t k)
+{
+	Lane *l = c->lane;
+
+	if (!c->driver.write_value)
+		return queue_function(c, stage_tell, k);
+	return driver_failed(c->driver.write_value(l->copies, address(l->stage->copied),
+						   c->base + (uint32_t)k + 1,
+						   CU_STREAM_WRITE_VALUE_DEFAULT),
+			     "cuStreamWriteValue32");
+}
+
 /* One copy of all, between the thread's work on this memory before and after. */
 int copy_staged(kvcachefs_cuda *c, const Group &g)
 {
@@ -114,20 +147,13 @@ int copy_staged(kvcachefs_cuda *c, const Group &g)
 	if (c->store)
 		k = g.staging_after == NONE ? NONE : c->cut.groups[g.staging_after].staged;
 	if (k != NONE)
-		if (int err = driver_failed(c->driver.wait_value(l->copies,
-								 address(l->stage->handled),
-								 c->base + (uint32_t)k + 1,
-								 CU_STREAM_WAIT_VALUE_GEQ),
-					    "cuStreamWaitValue32"))
+		if (int err = await_thread(c, k))
 			return err;
 	TRY(cudaMemcpyAsync(c->store ? host : device, c->store ? device : host, g.bytes,
 			    c->store ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, l->copies));
 	if (!c->store && !g.leaves) /* nobody comes after it */
 		return 0;
-	return driver_failed(c->driver.write_value(l->copies, address(l->stage->copied),
-						   c->base + (uint32_t)g.staged + 1,
-						   CU_STREAM_WRITE_VALUE_DEFAULT),
-			     "cuStreamWriteValue32");
+	return tell_thread(c, g.staged);
 }
 
 /* A few blocks: the link to the host is full long before the device is busy. */
@@ -425,6 +451,7 @@ extern "C" void kvcachefs_gpu_stats(struct kvcachefs_gpu_counts *out)
 	out->pinned_bytes = counts.pinned.load(std::memory_order_relaxed);
 	out->direct_bytes = counts.direct.load(std::memory_order_relaxed);
 	out->staged_bytes = counts.staged.load(std::memory_order_relaxed);
+	out->host_functions = counts.functions.load(std::memory_order_relaxed);
 	out->refused = counts.refused.load(std::memory_order_relaxed);
 }
 

@@ -641,6 +641,11 @@ struct kvcachefs_gpu_counts {
 	 */
 	uint64_t staged_bytes;
 	uint64_t refused; /* mappings that could not be registered, each time it was tried */
+	/*
+	 * Functions of the host that streams ran for what is staged: 0 but where the driver lacks
+	 * cuStreamWaitValue32().
+	 */
+	uint64_t host_functions;
 };
 void kvcachefs_gpu_stats(struct kvcachefs_gpu_counts *out);
 

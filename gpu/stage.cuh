@@ -16,6 +16,10 @@
  * at once, no stream waits for a function of the host, and the thread makes no call to CUDA: one
  * that waits there with a lock held (cudaFree, until all streams rest) does not stop it.
  *
+ * Where the driver has not these two, functions of the host on the stream wait and say so instead.
+ * CUDA runs such functions one after the other, of all streams: one that waits holds up the
+ * program's own for as long as the thread copies a group.
+ *
  * Numbers go on from transfer to transfer of a lane, and wrap. Whatever happens, `handled` comes to
  * the last group: no stream is left waiting.
  */
@@ -48,6 +52,13 @@ struct alignas(64) Word { /* each on a line of its own */
 	uint32_t value;
 };
 
+struct Stage;
+
+struct Number { /* for a function of the host: that of a group */
+	Stage *stage;
+	uint32_t value;
+};
+
 struct Stage {
 	Word *handled = nullptr, *copied = nullptr; /* pinned; `copied` is behind `handled` */
 	std::atomic<size_t> limit{ 0 };             /* no more groups than these will come */
@@ -56,7 +67,8 @@ struct Stage {
 	 */
 	std::vector<Staged> groups;
 	std::vector<kvcachefs_copy> copies;
-	std::mutex mutex; /* guards what follows */
+	std::vector<Number> numbers; /* the transfer's alone: of each group */
+	std::mutex mutex;            /* guards what follows */
 	std::condition_variable changed;
 	uint32_t base = 0; /* the number before the first group's */
 	bool busy = false, started = false, stop = false;
@@ -97,6 +109,30 @@ void stage_say(Stage *s, uint32_t value)
 {
 	/* release: the bytes are there before the number is */
 	__atomic_store_n(&s->handled->value, value, __ATOMIC_RELEASE);
+}
+
+/* A Number's: the thread has come to it; waits for that; the stream has come to it. */
+bool stage_handled(void *number)
+{
+	const Number *n = static_cast<Number *>(number);
+
+	/* acquire: the bytes that came with it */
+	return (int32_t)(__atomic_load_n(&n->stage->handled->value, __ATOMIC_ACQUIRE) - n->value) >=
+	       0;
+}
+
+void CUDART_CB stage_await(void *number)
+{
+	for (unsigned n = 0; !stage_handled(number); n++)
+		usleep(n < 500 ? 20 : 200);
+}
+
+void CUDART_CB stage_tell(void *number)
+{
+	const Number *n = static_cast<Number *>(number);
+
+	/* release: the bytes are there before the number is */
+	__atomic_store_n(&n->stage->copied->value, n->value, __ATOMIC_RELEASE);
 }
 
 void stage_carry(Stage *s)
@@ -154,12 +190,15 @@ int stage_start(const std::shared_ptr<Stage> &s, uint32_t *base)
 		}
 		pthread_sigmask(SIG_SETMASK, &old, nullptr);
 	}
+	s->numbers.resize(s->groups.size());
 	if (!s->started)
 		return kvcachefs_fail(-EAGAIN, "no thread for what is staged");
 	s->limit = s->groups.size();
 	s->busy = true;
 	carrying++;
 	*base = s->base;
+	for (size_t k = 0; k < s->groups.size(); k++)
+		s->numbers[k] = { s.get(), s->base + (uint32_t)k + 1 };
 	s->changed.notify_all();
 	return 0;
 }

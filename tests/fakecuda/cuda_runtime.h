@@ -15,6 +15,7 @@
 #ifndef FAKE_CUDA_RUNTIME_H
 #define FAKE_CUDA_RUNTIME_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -140,7 +141,8 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to);
 extern size_t fake_largest; /* an allocation above that fails; 0: none */
 extern int fake_devices, fake_no_register, fake_driver, /* its version */
 	fake_lost,                                      /* events fail */
-	fake_readonly, /* memory can be registered that may only be read; without it that fails */
+	fake_readonly,   /* memory can be registered that may only be read; without it that fails */
+	fake_no_numbers, /* streams neither wait for a number in memory nor write one */
 	fake_one_address;                /* registered memory has the same address for the device */
 extern void (*fake_on_unregister)(void); /* called by cudaHostUnregister() first; NULL: nothing */
 /*
@@ -152,6 +154,14 @@ extern void (*fake_on_unregister)(void); /* called by cudaHostUnregister() first
 enum fake_order { FAKE_EVENT, FAKE_VALUE, FAKE_NUMBER, FAKE_ORDERS };
 extern enum fake_order fake_mistake;
 extern unsigned long fake_mistake_at;
+/*
+ * Functions of the host that stand for such a wait, which is over when `over` says so, and for such
+ * a write: mistakes are put into these as well. NULL: there are none.
+ */
+extern struct fake_functions {
+	cudaHostFn_t waits, writes;
+	bool (*over)(void *arg);
+} fake_functions;
 extern _FAKE_ATOMIC(int) fake_paused; /* no stream begins anything */
 /* Waits till no stream can go on: all is done, or waits. */
 void fake_until_stuck(void);

@@ -22,7 +22,8 @@
 #include <unistd.h>
 
 int fake_devices = 1, fake_no_register, fake_driver = 13000, fake_lost, fake_readonly = 1,
-    fake_one_address = 1;
+    fake_one_address = 1, fake_no_numbers;
+struct fake_functions fake_functions;
 void (*fake_on_unregister)(void);
 size_t fake_largest;
 enum fake_order fake_mistake;
@@ -448,6 +449,8 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **fn, unsign
 	};
 	auto i = known.find(name);
 
+	if (fake_no_numbers && strstr(name, "Value32"))
+		i = known.end();
 	*fn = i == known.end() ? nullptr : i->second;
 	*found = *fn ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
 	return cudaSuccess;
@@ -692,11 +695,22 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *arg)
 {
+	fake_own own;
+
 	{
 		std::lock_guard<std::mutex> hold(lock);
 		counts.host_functions++;
 	}
-	of(s)->add([=] { fn(arg); });
+	if (fn == fake_functions.waits && mistaken(FAKE_VALUE, of(s)))
+		return cudaSuccess;
+	if (fn == fake_functions.writes && mistaken(FAKE_NUMBER, nullptr))
+		fn(arg);
+	else if (fn == fake_functions.waits)
+		of(s)->add([=, on = of(s)] {
+			on->wait_until([=] { return fake_functions.over(arg); }, [=] { fn(arg); });
+		});
+	else
+		of(s)->add([=] { fn(arg); });
 	return cudaSuccess;
 }
 

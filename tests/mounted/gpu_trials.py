@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 """The order of a transfer on a device, under tests/fakecuda: each wait between its streams, and
-between them and the thread that stages, is left out once, and what comes of it must be found."""
+between them and the thread that stages, is left out once, and what comes of it must be found. Also
+where the driver has no waits for numbers, and functions of the host wait instead."""
 import os, re, subprocess
 from kvtest import *
 
@@ -26,7 +27,7 @@ def trial(pages, way, kind, at):
 
 
 for pages, kinds in (("pinned", [EVENT]), ("direct", [EVENT]),
-                     ("staged", [VALUE, NUMBER])):
+                     ("staged", [VALUE, NUMBER]), ("functions", [VALUE, NUMBER])):
     for way in ("store", "load"):
         for kind in kinds:
             p = trial(pages, way, kind, 0)
@@ -37,8 +38,9 @@ for pages, kinds in (("pinned", [EVENT]), ("direct", [EVENT]),
                 p = trial(pages, way, kind, at)
                 assert p.returncode, f"{pages} {way}: nobody missed wait {at} of kind {kind}"
 # a program that ends with a transfer under way ends, and leaves no file
-p = run(binary("test-gpu-fake"), "leave", s.mnt, timeout=60 * SLOW)
-assert p.returncode == 0 and p.stdout == "left\n", p.stdout
-assert not os.path.exists(f"{s.mnt}/staged/leave")
+for how in ([], ["functions"]):
+    p = run(binary("test-gpu-fake"), "leave", s.mnt, *how, timeout=60 * SLOW)
+    assert p.returncode == 0 and p.stdout == "left\n", p.stdout
+    assert not os.path.exists(f"{s.mnt}/staged/leave")
 s.umount()
 s.fsck()

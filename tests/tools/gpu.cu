@@ -605,7 +605,9 @@ int main(int argc, char **argv)
 #ifdef FAKE_CUDA_RUNTIME_H
 	} else if (argc == 7 && !strcmp(argv[1], "trial")) {
 		trial(argv + 3);
-	} else if (argc == 3 && !strcmp(argv[1], "leave")) {
+	} else if ((argc == 3 || argc == 4) && !strcmp(argv[1], "leave")) {
+		if (argc == 4)
+			without_numbers();
 		leave();
 #endif
 	} else if (argc == 3 && !strcmp(argv[1], "measure")) {

@@ -374,6 +374,13 @@ void leave()
 	exit(0);
 }
 
+/* The device's driver has no numbers for streams: before the first call. */
+void without_numbers()
+{
+	fake_no_numbers = 1;
+	fake_functions = { stage_await, stage_tell, stage_handled };
+}
+
 struct Trial { /* of the command line */
 	bool pins, store;
 	fake_order kind;
@@ -415,6 +422,9 @@ void trial(const Trial &w)
 							    1, s.s[0]));
 	to = fake_counted();
 	check(!fake_mistake_at); /* it was made */
+	check(to.host_functions - from.host_functions ==
+		      (fake_no_numbers ? to.orders[FAKE_VALUE] + to.orders[FAKE_NUMBER] : 0) &&
+	      stats().host_functions == to.host_functions - from.host_functions);
 	if (w.kind == FAKE_NUMBER)
 		for (int i = 0; w.at && i < 10000 && host_copies <= ahead; i++)
 			usleep(1000);
@@ -429,13 +439,17 @@ void trial(const Trial &w)
 	printf("ok\n");
 }
 
-/* trial MOUNT pinned|direct|staged store|load KIND N */
+/* trial MOUNT pinned|direct|staged|functions store|load KIND N */
 void trial(char **v)
 {
+	bool functions = !strcmp(v[0], "functions");
+
+	if (functions)
+		without_numbers();
 	if (!strcmp(v[0], "direct"))
 		setenv("KVCACHEFS_GPU_DIRECT", "1000000", 1);
-	trial({ strcmp(v[0], "staged") != 0, !strcmp(v[1], "store"), (fake_order)atoi(v[2]),
-		strtoul(v[3], nullptr, 10) });
+	trial({ !functions && strcmp(v[0], "staged") != 0, !strcmp(v[1], "store"),
+		(fake_order)atoi(v[2]), strtoul(v[3], nullptr, 10) });
 }
 
 } // namespace

@@ -102,7 +102,8 @@ class WarmStruct(Structure):
 
 class GpuCounts(Structure):
     _fields_ = [("pinned_bytes", c_uint64), ("direct_bytes", c_uint64),
-                ("staged_bytes", c_uint64), ("refused", c_uint64)]
+                ("staged_bytes", c_uint64), ("refused", c_uint64),
+                ("host_functions", c_uint64)]
 
 
 # struct kvcachefs_NAME

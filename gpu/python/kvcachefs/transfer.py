@@ -290,16 +290,17 @@ def warm(mount: str | os.PathLike[str], cache: Paged, items: Iterable[Item], *,
 
 class GpuStats(NamedTuple):
     """Bytes that went between files and GPUs, both ways, since the process began: by the copy
-    engine, by a kernel (small files), by way of other pinned memory; and mappings that could not be
-    pinned."""
+    engine, by a kernel (small files), by way of other pinned memory; mappings that could not be
+    pinned; and functions of the host that waited, where the driver has nothing better."""
     pinned_bytes: int
     direct_bytes: int
     staged_bytes: int
     refused: int
+    host_functions: int
 
 
 def gpu_stats() -> GpuStats:
     """All zero where the library was built without CUDA."""
     c = _lib.GpuCounts()
     _lib.call("gpu_stats", ctypes.byref(c))
-    return GpuStats(c.pinned_bytes, c.direct_bytes, c.staged_bytes, c.refused)
+    return GpuStats(c.pinned_bytes, c.direct_bytes, c.staged_bytes, c.refused, c.host_functions)

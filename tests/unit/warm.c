@@ -7,6 +7,7 @@
 #include "maps.h"
 #include "ready.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -130,6 +131,35 @@ int __wrap_linkat(int from, const char *path, int to, const char *name, int flag
 	errno = EXDEV;
 	return unlinkable ? -1 : __real_linkat(from, path, to, name, flags);
 }
+
+static int refusal;         /* what a pool that is full says, or 0 */
+static bool for_good;       /* it is full of something else than what is ready */
+static _Atomic int refused; /* how often */
+
+/* Has the process pages of a file without a name? */
+static bool holds(void)
+{
+	FILE *f = fopen("/proc/self/maps", "re");
+	char line[4400];
+	bool found = false;
+
+	assert_non_null(f);
+	while (fgets(line, sizeof line, f))
+		found |= strstr(line, dir) && strstr(line, "/#");
+	fclose(f);
+	return found;
+}
+
+int __real_fallocate64(int fd, int mode, off_t at, off_t len);
+int __wrap_fallocate64(int fd, int mode, off_t at, off_t len);
+int __wrap_fallocate64(int fd, int mode, off_t at, off_t len)
+{
+	if (!refusal || (!for_good && !holds()))
+		return __real_fallocate64(fd, mode, at, len);
+	refused++;
+	errno = refusal;
+	return -1;
+}
 /* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 
 static void name(int round)
@@ -239,6 +269,75 @@ static void anew(void **state)
 	assert_memory_equal(back, mem, sizeof mem);
 }
 
+/* How many files are in the folder. */
+static unsigned files_in(const char *name)
+{
+	char path[100];
+	unsigned n = 0;
+
+	snprintf(path, sizeof path, "%s/%s", dir, name);
+	DIR *d = opendir(path);
+
+	for (struct dirent *e; d && (e = readdir(d));)
+		n += *e->d_name != '.';
+	if (d)
+		closedir(d);
+	return n;
+}
+
+/* Three files of n blocks. */
+static int move_longer(int round, size_t n)
+{
+	static int64_t blocks[3] = { 1, 2, 3 };
+	struct kvcachefs_transfer *t;
+	int err;
+
+	name(round);
+	for (int i = 0; i < 3; i++)
+		items[i].tokens = (struct kvcachefs_tokens){ .block_ids = blocks, .n = n };
+	err = kvcachefs_store(&t, dir, &cache, items, 3, NULL);
+	return err ?: kvcachefs_transfer_free(t);
+}
+
+/*
+ * A store that a full pool or quota refuses lets go of all that is ready, pages too, and tries
+ * again, once; where nothing is ready it fails, and leaves nothing.
+ */
+static void refuses(void **state)
+{
+	const struct kvcachefs_warm how = { .transfers = 1, .files = true, .keep_s = 1000 };
+	int err;
+
+	(void)state;
+	for (int r = 0; r < 2; r++) {   /* of a length of its own each */
+		kvcachefs_map_cache(0); /* what was loaded too */
+		assert_false(holds());
+		kvcachefs_map_cache(64 << 20);
+		name(9 + r);
+		assert_int_equal(kvcachefs_gpu_warm(dir, &cache, items, FILES, &how), 0);
+		assert_true(kvcachefs_ready_count() >= FILES && holds());
+		refusal = r ? EDQUOT : ENOSPC;
+		refused = 0;
+		assert_int_equal(move_longer(9 + r, 2 + (size_t)r), 0);
+		assert_int_equal(refused, 1);
+		assert_int_equal(kvcachefs_ready_count(), 0);
+		assert_int_equal(files_in(r ? "m/c10" : "m/c9"), 3);
+
+		for_good = true;
+		assert_int_equal(move_longer(11 + r, 2 + (size_t)r), -refusal);
+		assert_non_null(strstr(kvcachefs_error(), "no room for"));
+		assert_int_equal(refused, 4); /* each file, and nothing was left to let go of */
+		assert_int_equal(files_in(r ? "m/c12" : "m/c11"), 0);
+		/* nor does the thread make any, until there is room and it is asked again */
+		name(9 + r);
+		err = kvcachefs_gpu_warm(dir, &cache, items, FILES, &how);
+		assert_true(err == -refusal || err == -ENOSPC); /* this length's, or another's */
+		assert_int_equal(kvcachefs_ready_count(), 0);
+		for_good = false;
+		refusal = 0;
+	}
+}
+
 /* Without files that are ready a store is as right, and makes its own. */
 static void without(void **state)
 {
@@ -297,7 +396,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(stores), cmocka_unit_test(loads),   cmocka_unit_test(grows),
-		cmocka_unit_test(anew),   cmocka_unit_test(without),
+		cmocka_unit_test(anew),   cmocka_unit_test(refuses), cmocka_unit_test(without),
 	};
 
 	return cmocka_run_group_tests(tests, begin, end);

@@ -24,173 +24,15 @@
  * itself; lanes are kept for the next. Calls that wait: kvcachefs_cuda_wait, _free, and what makes
  * a lane or registers memory.
  */
-#include "groups.cuh"
-#include "kernels.cuh"
-#include "lane.cuh"
-#include "object.cuh"
+#include "copies.cuh"
 #include "order.cuh"
 
 #include <cuda.h>
 #include <cuda_runtime.h>
 
-#include <atomic>
 #include <new>
 
-#ifndef KVCACHEFS_LAUNCH /* tests have their own */
-#define KVCACHEFS_LAUNCH(kernel, grid, block, stream, ...) \
-	kernel<<<grid, block, 0, stream>>>(__VA_ARGS__)
-#endif
-
 namespace {
-
-/* What kvcachefs_gpu_stats() tells. Counts of their own: no order is needed. */
-struct Counts {
-	std::atomic<uint64_t> pinned, direct, staged, refused, functions;
-} counts;
-
-CUdeviceptr address(const Word *w)
-{
-	return (CUdeviceptr)(uintptr_t)&w->value; /* one address space with the device's */
-}
-
-int driver_failed(CUresult r, const char *what)
-{
-	return r == CUDA_SUCCESS ? 0 : kvcachefs_fail(-EIO, "CUDA: %s: error %d", what, (int)r);
-}
-
-/* A group's copies, all in one call where the toolkit and the driver have that. */
-int copy_batch(kvcachefs_cuda *c, const Group &g)
-{
-	Lane *l = c->lane;
-	std::vector<void *> &to = c->to;
-	std::vector<const void *> &from = c->from;
-	std::vector<size_t> &len = c->len;
-
-	to.clear();
-	from.clear();
-	len.clear();
-	for (size_t i = 0; i < g.n; i++) {
-		const Piece &p = c->cut.pieces[g.first + i];
-		uint8_t *device = (uint8_t *)l->buffer.p + g.at + p.at;
-
-		to.push_back(c->store ? p.host : device);
-		from.push_back(c->store ? device : p.host);
-		len.push_back(p.len);
-	}
-#if CUDART_VERSION >= 12080
-	if (to.size() > 1 && c->batches) {
-		cudaMemcpyAttributes how = {};
-		size_t all = 0;
-		cudaError_t e;
-
-		how.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
-#if CUDART_VERSION >= 13000
-		e = cudaMemcpyBatchAsync(to.data(), from.data(), len.data(), to.size(), &how, &all,
-					 1, l->copies);
-#else
-		size_t bad;
-
-		e = cudaMemcpyBatchAsync(to.data(), const_cast<void **>(from.data()), len.data(),
-					 to.size(), &how, &all, 1, &bad, l->copies);
-#endif
-		return failed(e, "copying a batch");
-	}
-#endif
-	for (size_t i = 0; i < to.size(); i++)
-		TRY(cudaMemcpyAsync(to[i], from[i], len[i],
-				    c->store ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice,
-				    l->copies));
-	return 0;
-}
-
-int queue_function(kvcachefs_cuda *c, cudaHostFn_t fn, size_t k)
-{
-	counts.functions.fetch_add(1, std::memory_order_relaxed);
-	TRY(cudaLaunchHostFunc(c->lane->copies, fn, &c->lane->stage->numbers[k]));
-	return 0;
-}
-
-/* The stream goes on when the thread is done with what is staged as k. */
-int await_thread(kvcachefs_cuda *c, size_t k)
-{
-	Lane *l = c->lane;
-
-	if (!c->driver.wait_value)
-		return queue_function(c, stage_await, k);
-	return driver_failed(c->driver.wait_value(l->copies, address(l->stage->handled),
-						  c->base + (uint32_t)k + 1,
-						  CU_STREAM_WAIT_VALUE_GEQ),
-			     "cuStreamWaitValue32");
-}
-
-/* The thread may go on behind that. */
-int tell_thread(kvcachefs_cuda *c, size_t k)
-{
-	Lane *l = c->lane;
-
-	if (!c->driver.write_value)
-		return queue_function(c, stage_tell, k);
-	return driver_failed(c->driver.write_value(l->copies, address(l->stage->copied),
-						   c->base + (uint32_t)k + 1,
-						   CU_STREAM_WRITE_VALUE_DEFAULT),
-			     "cuStreamWriteValue32");
-}
-
-/* One copy of all, between the thread's work on this memory before and after. */
-int copy_staged(kvcachefs_cuda *c, const Group &g)
-{
-	Lane *l = c->lane;
-	uint8_t *device = (uint8_t *)l->buffer.p + g.at,
-		*host = (uint8_t *)l->staging.p + g.staging_at;
-	size_t k = g.staged;
-
-	if (c->store)
-		k = g.staging_after == NONE ? NONE : c->cut.groups[g.staging_after].staged;
-	if (k != NONE)
-		if (int err = await_thread(c, k))
-			return err;
-	TRY(cudaMemcpyAsync(c->store ? host : device, c->store ? device : host, g.bytes,
-			    c->store ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, l->copies));
-	if (!c->store && !g.leaves) /* nobody comes after it */
-		return 0;
-	return tell_thread(c, g.staged);
-}
-
-/* A few blocks: the link to the host is full long before the device is busy. */
-int copy_direct(kvcachefs_cuda *c, const Group &g, const Part *parts)
-{
-	uint32_t n = (uint32_t)g.n;
-	dim3 grid(n < 64 ? n : 64);
-
-	if (c->store)
-		KVCACHEFS_LAUNCH(pages_kernel<true>, grid, 256, c->lane->copies, parts + g.first,
-				 n);
-	else
-		KVCACHEFS_LAUNCH(pages_kernel<false>, grid, 256, c->lane->copies, parts + g.first,
-				 n);
-	return failed(cudaGetLastError(), "starting a kernel");
-}
-
-int copy_group(kvcachefs_cuda *c, const Group &g, const Part *parts)
-{
-	switch (g.way) {
-	case Way::DIRECT: return copy_direct(c, g, parts);
-	case Way::STAGED: return copy_staged(c, g);
-	default: return copy_batch(c, g);
-	}
-}
-
-void count(const kvcachefs_cuda *c, const Group &g)
-{
-	std::atomic<uint64_t> *n = g.way == Way::STAGED   ? &counts.staged
-				   : g.way == Way::DIRECT ? &counts.direct
-							  : &counts.pinned;
-	uint64_t bytes = 0;
-
-	for (size_t i = 0; i < g.n; i++)
-		bytes += c->cut.pieces[g.first + i].len;
-	n->fetch_add(bytes, std::memory_order_relaxed);
-}
 
 int launch(kvcachefs_cuda *c, const Shape *shapes, const Part *parts, const Group &g)
 {
@@ -264,36 +106,6 @@ int queue_groups(kvcachefs_cuda *c, const Shape *shapes, const Part *parts)
 			}
 		return err;
 	}
-	return 0;
-}
-
-/* What the thread copies, and after what. */
-int start_stage(kvcachefs_cuda *c)
-{
-	Stage *s = c->lane->stage.get();
-
-	s->groups.clear();
-	s->copies.clear();
-	for (const Group &g : c->cut.groups) {
-		if (g.way != Way::STAGED)
-			continue;
-		uint8_t *memory = (uint8_t *)c->lane->staging.p + g.staging_at;
-		size_t after = c->store                  ? g.staged
-			       : g.staging_after == NONE ? NONE
-							 : c->cut.groups[g.staging_after].staged;
-
-		s->groups.push_back({ after, s->copies.size(), g.n });
-		for (size_t i = 0; i < g.n; i++) {
-			const Piece &p = c->cut.pieces[g.first + i];
-
-			s->copies.push_back(
-				c->store ? kvcachefs_copy{ p.host, memory + p.at, p.len }
-					 : kvcachefs_copy{ memory + p.at, p.host, p.len });
-		}
-	}
-	if (int err = stage_start(c->lane->stage, &c->base))
-		return err;
-	c->staged = true;
 	return 0;
 }
 

@@ -184,8 +184,11 @@ int kvc_unit_known_both(struct kvc *k, struct kvc_node *folder)
 {
 	int unit, err;
 
-	if (folder->row.ino == KVC_ROOT || (err = recall_both(k, folder)))
-		return folder->row.ino == KVC_ROOT ? 0 : err;
+	if (folder->row.ino == KVC_ROOT)
+		return 0;
+	err = recall_both(k, folder);
+	if (err)
+		return err;
 	unit = asked_both(k, folder);
 	return unit < 0 && unit != KVC_UNIT_NONE ? unit : 0;
 }

@@ -6,7 +6,7 @@
  *
  * What is used together is a request: the chunks of one prompt, in the order of the prefix. Several
  * may be under way at once, each with a struct kvc_request of the caller's; a chunk that was
- * touched by one of them is nobody's victim until it has ended.
+ * touched last by one of them is nobody's victim until it has ended.
  *
  * A chunk is known by an id, any 64 bits but 0, that is its own over time. Nothing here has a lock,
  * waits, or takes longer where there are more chunks, but by logarithms.

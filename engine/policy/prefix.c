@@ -32,6 +32,7 @@
 #define GHOSTS_LEAST 65536u
 #define GHOSTS_MOST (1u << 20) /* or half as many as there are chunks */
 #define SAMPLE_FROM 2048u      /* chunks in a shadow, at least, before ids are left out */
+#define SHRINK 8               /* chunks that go from a shadow for one that comes, at most */
 
 /* Index */
 
@@ -187,9 +188,10 @@ static void shadow_touch(struct kvc_keep *k, struct kvc_request *r, unsigned i)
 	up = before ? kvc_chain_look(&s->chain, before, up) : KVC_NO_SLOT;
 	if (before && up == KVC_NO_SLOT)
 		return;
-	while (s->chain.n && s->chain.n >= p->fits / p->sample) {
+	for (int n = 0; s->chain.n && s->chain.n >= p->fits / p->sample; n++) {
 		v = i ? s->chain.leaf[0] : pick(k, &s->chain, s->worth, true, false);
-		if (v == KVC_NO_SLOT || s->chain.last[v] == r->nr)
+		/* another request may have been the last to use what this one goes on from */
+		if (n == SHRINK || v == KVC_NO_SLOT || v == up || s->chain.last[v] == r->nr)
 			return;
 		if (!i && kvc_index_of(p->index, t->gap, score_now(p, r), 1) <
 				  index_of(k, &s->chain, s->worth, v))
@@ -251,12 +253,20 @@ static void remember(struct prefix *p, struct kvc_ghost *g, uint64_t id, uint32_
 	}
 }
 
+/* Where it is, if it is where it was: it may have gone, and another have come. */
+static uint32_t still(const struct kvc_keep *k, const struct kvc_touched *t)
+{
+	bool is = t->slot < k->chain.used && k->chain.id[t->slot] == t->id;
+
+	return is ? t->slot : KVC_NO_SLOT;
+}
+
 static void touch(struct kvc_keep *k, struct kvc_request *r, uint32_t slot)
 {
 	struct prefix *p = k->own;
 	struct kvc_touched *t = &r->touched[r->n - 1];
 	struct kvc_ghost *g = NULL;
-	uint32_t last = 0;
+	uint32_t last = 0, up;
 	uint8_t mean = NO_MEAN;
 
 	if (slot != KVC_NO_SLOT) {
@@ -271,8 +281,8 @@ static void touch(struct kvc_keep *k, struct kvc_request *r, uint32_t slot)
 		t->count = g->count;
 		t->kids = g->kids;
 		mean = g->gap;
-	} else if (r->n > 1 && t[-1].slot != KVC_NO_SLOT && p->kids[t[-1].slot] < UINT8_MAX) {
-		p->kids[t[-1].slot]++;
+	} else if (r->n > 1 && (up = still(k, &t[-1])) != KVC_NO_SLOT) {
+		p->kids[up] += p->kids[up] < UINT8_MAX;
 	}
 	p->scored_nr = 0;
 	t->count += t->count < UINT8_MAX;
@@ -362,7 +372,7 @@ static void fill_in(struct kvc_keep *k, struct kvc_request *r)
 		t->count = from->count;
 		t->gap = from->gap;
 		t->mean = from->mean;
-		if (t->slot != KVC_NO_SLOT && k->chain.id[t->slot] == t->id) {
+		if (still(k, t) != KVC_NO_SLOT) {
 			p->worth[t->slot].count = t->count;
 			p->mean[t->slot] = t->mean;
 		}

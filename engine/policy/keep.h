@@ -117,9 +117,6 @@ int kvc_keep_load(struct kvc_keep *k, const void *blob, size_t len);
 void kvc_keep_del(struct kvc_keep *k, uint64_t id, bool evicted);
 /* Who goes next; 0: nobody can. */
 uint64_t kvc_keep_victim(struct kvc_keep *k);
-/* Is what this request touched last, of so many bytes, worth more than this one? */
-bool kvc_keep_wants(struct kvc_keep *k, const struct kvc_request *r, uint64_t bytes,
-		    uint64_t victim);
 
 uint64_t kvc_keep_chunks(const struct kvc_keep *k);
 uint64_t kvc_keep_bytes(const struct kvc_keep *k); /* of memory that it has */

@@ -255,7 +255,7 @@ static void holds(unsigned policy, unsigned clients, unsigned fit, uint64_t chun
 {
 	struct kvc_keep *k = opened(policy, chunks, *seed);
 	struct client c[CLIENTS] = { { .nr = 1 }, { .nr = 2 }, { .nr = 3 } };
-	char text[512];
+	char text[4096];
 
 	plant(seed);
 	room = fit;

@@ -97,8 +97,10 @@ static void ask(struct kvc_keep **k, struct kvc_request *r, unsigned n, unsigned
 	uint32_t prompt[DEPTH];
 	unsigned len = prompt_of(end, prompt);
 
-	for (unsigned i = 0; i < n; i++)
+	for (unsigned i = 0; i < n; i++) {
 		kvc_keep_begin(k[i], &r[i]);
+		r[i].loose = end % 16 == 0;
+	}
 	for (unsigned j = 0; j < len; j++) {
 		uint32_t id = prompt[j], parent = j ? prompt[j - 1] : 0;
 
@@ -175,7 +177,7 @@ static void same_victims(void **state)
 	printf("seed %llu\n", (unsigned long long)seed);
 	for (unsigned p = 0; p < POLICIES; p++) {
 		struct kvc_keep *k[2] = { opened(p), opened(p) };
-		char text[2][512];
+		char text[2][4096];
 		void *blob;
 		size_t len;
 

@@ -455,6 +455,29 @@ static void sizes(void **state)
 	kvc_keep_close(k);
 }
 
+/* Of one prompt that is longer than anybody's the last goes each time, and a choice has its end. */
+static void deep(void **state)
+{
+	enum { N = 300000 };
+
+	(void)state;
+	for (unsigned p = 0; p < POLICIES; p++) {
+		struct kvc_keep *k = opened(p, FIT, 1);
+		struct kvc_request r = { 0 };
+
+		for (uint64_t i = 1; i <= N; i++)
+			assert_int_equal(kvc_keep_add(k, NULL, i, i - 1, 4096), 0);
+		kvc_keep_begin(k, &r); /* what came in it is held no more */
+		for (uint64_t i = N; i; i--) {
+			assert_int_equal(kvc_keep_victim(k), i);
+			kvc_keep_del(k, i, true);
+		}
+		kvc_keep_end(k, &r);
+		kvc_request_free(&r);
+		kvc_keep_close(k);
+	}
+}
+
 /* A parent that was deleted is no slot of another chunk while what followed it is here. */
 static void orphans(void **state)
 {
@@ -575,6 +598,7 @@ int main(void)
 		cmocka_unit_test(orders),   cmocka_unit_test(sizes),
 		cmocka_unit_test(orphans),  cmocka_unit_test(learned),
 		cmocka_unit_test(ghosts),   cmocka_unit_test(too_much),
+		cmocka_unit_test(deep),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

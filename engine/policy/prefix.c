@@ -456,7 +456,7 @@ static int open_(struct kvc_keep *k)
 	if (!p)
 		return -ENOMEM;
 	k->own = p;
-	p->fits = n;
+	p->fits = kvc_min(n, KVC_CHAIN_ASIDE);
 	p->sample = sample_of(n, SAMPLE_FROM, KVC_SAMPLE_MOST);
 	ghosts = GHOSTS_LEAST;
 	while (ghosts < 4 * n && ghosts < GHOSTS_MOST)

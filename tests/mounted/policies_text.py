@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""What .kvcachefs/policies shows of each policy's own state, for the pool and for the disk, and that
-this state is there again after an unmount."""
+"""What .kvcachefs/policies shows of each policy's own state, for the pool and for the disk, and
+that this state is there again after an unmount."""
 import re, time
 from kvtest import *
 

@@ -112,7 +112,7 @@ static void guard(void **state)
 	guards(FIT);
 }
 
-/* One in 32 would have said little, of chunks that are much larger than was thought. */
+/* Of chunks that are much larger than was thought one in 32 is not enough: all come to be seen. */
 static void guard_of_few(void **state)
 {
 	struct kvc_keep *k = opened(MANY);

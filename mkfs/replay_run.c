@@ -61,7 +61,7 @@ static int ask(struct cache *c, uint64_t id, uint64_t parent)
 		return 0; /* without what it follows it is of no use */
 	if (kvc_keep_chunks(c->keep) >= c->room) {
 		victim = kvc_keep_victim(c->keep);
-		if (!victim || !kvc_keep_wants(c->keep, &c->request, 1, victim)) {
+		if (!victim) {
 			c->whole = false;
 			return 0;
 		}

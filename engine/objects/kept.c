@@ -280,7 +280,7 @@ void kvc_kept_text_locked(struct kvc *k, FILE *f)
 	for (int i = 0; i < KVC_CACHES; i++)
 		for (unsigned j = 0; j < KVC_CLASSES; j++) {
 			struct kvc_keep *keep = k->kept->keep[i][j];
-			char text[1024], *save = NULL;
+			char text[4096], *save = NULL;
 
 			if (!keep)
 				continue;

@@ -351,9 +351,9 @@ void kvc_chain_del(struct kvc_chain *c, uint32_t slot)
 		c->ngone++;
 }
 
-uint32_t kvc_chain_leaf_under(const struct kvc_chain *c, uint32_t slot)
+uint32_t kvc_chain_leaf_under(const struct kvc_chain *c, uint32_t slot, uint32_t *steps)
 {
-	while (slot != KVC_NO_SLOT && !kvc_chain_is_leaf(c, slot))
+	for (; *steps && slot != KVC_NO_SLOT && !kvc_chain_is_leaf(c, slot); --*steps)
 		slot = c->child[slot];
 	return slot;
 }

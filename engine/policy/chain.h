@@ -100,10 +100,11 @@ static inline bool kvc_chain_is_orphan(const struct kvc_chain *c, uint32_t slot)
 }
 
 /*
- * A leaf under a chunk, or itself; KVC_NO_SLOT: the newest of what follows it is aside. With
- * family.
+ * A leaf under a chunk, or itself; KVC_NO_SLOT: the newest of what follows it is aside. *steps are
+ * the most to be taken, and then those that are left: with none left what is returned may be no
+ * leaf, and is where to go on from. With family.
  */
-uint32_t kvc_chain_leaf_under(const struct kvc_chain *c, uint32_t slot);
+uint32_t kvc_chain_leaf_under(const struct kvc_chain *c, uint32_t slot, uint32_t *steps);
 /* Of memory that is in use: what arrays have in reserve was never touched. */
 uint64_t kvc_chain_bytes(const struct kvc_chain *c);
 

@@ -4,15 +4,14 @@
 
 #include "chain.h"
 
-#define ROW 8u
 #define SAVED 262144u
 #define SAVED_BYTES 15 /* of one */
 
 int kvc_ghosts_init(struct kvc_ghosts *g, uint64_t n, uint32_t sample)
 {
-	g->rows = kvc_max(n / ROW, 1);
+	g->rows = kvc_max(n / KVC_GHOST_ROW, 1);
 	g->sample = sample;
-	g->row = calloc(g->rows * ROW, sizeof *g->row);
+	g->row = calloc(g->rows * KVC_GHOST_ROW, sizeof *g->row);
 	return g->row ? 0 : -ENOMEM;
 }
 
@@ -32,7 +31,7 @@ static struct kvc_ghost *row_of(const struct kvc_ghosts *g, uint64_t id, uint32_
 	uint64_t h = kvc_chain_hash(id ^ 0x5bd1e995);
 
 	*tag = (uint32_t)h ?: 1;
-	return g->row + ((h >> 32) * g->rows >> 32) * ROW;
+	return g->row + ((h >> 32) * g->rows >> 32) * KVC_GHOST_ROW;
 }
 
 struct kvc_ghost *kvc_ghosts_find(const struct kvc_ghosts *g, uint64_t id)
@@ -40,7 +39,7 @@ struct kvc_ghost *kvc_ghosts_find(const struct kvc_ghosts *g, uint64_t id)
 	uint32_t tag;
 	struct kvc_ghost *row = row_of(g, id, &tag);
 
-	for (unsigned i = 0; i < ROW; i++)
+	for (unsigned i = 0; i < KVC_GHOST_ROW; i++)
 		if (row[i].tag == tag)
 			return &row[i];
 	return NULL;
@@ -51,7 +50,7 @@ struct kvc_ghost *kvc_ghosts_put(struct kvc_ghosts *g, uint64_t id)
 	uint32_t tag;
 	struct kvc_ghost *row = row_of(g, id, &tag), *oldest = row;
 
-	for (unsigned i = 0; i < ROW; i++) {
+	for (unsigned i = 0; i < KVC_GHOST_ROW; i++) {
 		if (row[i].tag == tag)
 			return &row[i];
 		if (oldest->tag && (!row[i].tag || (int32_t)(row[i].last - oldest->last) < 0))
@@ -65,7 +64,7 @@ static uint64_t count_since(const struct kvc_ghosts *g, uint32_t last)
 {
 	uint64_t n = 0;
 
-	for (uint64_t i = 0; i < g->rows * ROW; i++)
+	for (uint64_t i = 0; i < g->rows * KVC_GHOST_ROW; i++)
 		n += g->row[i].tag && g->row[i].last >= last;
 	return n;
 }
@@ -82,7 +81,7 @@ void kvc_ghosts_save(const struct kvc_ghosts *g, struct kvc_out *o)
 	kvc_out_64(o, g->rows);
 	kvc_out_32(o, g->sample);
 	kvc_out_32(o, (uint32_t)count_since(g, since));
-	for (uint64_t i = 0; i < g->rows * ROW; i++) {
+	for (uint64_t i = 0; i < g->rows * KVC_GHOST_ROW; i++) {
 		const struct kvc_ghost *x = &g->row[i];
 
 		if (!x->tag || x->last < since)
@@ -99,14 +98,15 @@ void kvc_ghosts_save(const struct kvc_ghosts *g, struct kvc_out *o)
 void kvc_ghosts_load(struct kvc_ghosts *g, struct kvc_in *in)
 {
 	bool same = kvc_in_64(in) == g->rows;
-	uint32_t n;
+	uint32_t sample = kvc_in_32(in), n;
 
-	same &= kvc_in_32(in) == g->sample;
+	in->bad |= !kvc_ghosts_is_sample(sample);
 	n = kvc_in_count(in, SAVED, SAVED_BYTES);
 	if (!same) {
 		kvc_in_skip(in, (uint64_t)n * SAVED_BYTES);
 		return;
 	}
+	g->sample = sample;
 	while (n--) {
 		uint32_t i = kvc_in_32(in);
 		struct kvc_ghost x = { .tag = kvc_in_32(in) };
@@ -115,7 +115,7 @@ void kvc_ghosts_load(struct kvc_ghosts *g, struct kvc_in *in)
 		x.count = kvc_in_8(in);
 		x.gap = kvc_in_8(in);
 		x.kids = kvc_in_8(in);
-		if (i < g->rows * ROW)
+		if (i < g->rows * KVC_GHOST_ROW)
 			g->row[i] = x;
 		else
 			in->bad = true;

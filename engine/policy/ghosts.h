@@ -9,6 +9,9 @@
 
 #include "state.h"
 
+#define KVC_GHOST_ROW 8u
+#define KVC_SAMPLE_MOST 32 /* ids of which one is remembered, at most */
+
 struct kvc_ghost {
 	uint32_t tag;  /* of its id; 0: none here */
 	uint32_t last; /* the request that touched it last */
@@ -18,8 +21,14 @@ struct kvc_ghost {
 struct kvc_ghosts {
 	struct kvc_ghost *row;
 	uint64_t rows;
-	uint32_t sample;
+	uint32_t sample; /* a power of two, and the caller's to change */
 };
+
+/* Can it be one? */
+static inline bool kvc_ghosts_is_sample(uint32_t n)
+{
+	return n && n <= KVC_SAMPLE_MOST && !(n & (n - 1));
+}
 
 /* 0 or -ENOMEM. */
 int kvc_ghosts_init(struct kvc_ghosts *g, uint64_t n, uint32_t sample);
@@ -33,8 +42,8 @@ struct kvc_ghost *kvc_ghosts_find(const struct kvc_ghosts *g, uint64_t id);
  */
 struct kvc_ghost *kvc_ghosts_put(struct kvc_ghosts *g, uint64_t id);
 /*
- * The newest of them; into an empty table, where it has the size of the one that they are of (else
- * they are gone over).
+ * The newest of them; into an empty table, with the sample that they are of, where it has as many
+ * rows as theirs (else they are gone over).
  */
 void kvc_ghosts_save(const struct kvc_ghosts *g, struct kvc_out *o);
 void kvc_ghosts_load(struct kvc_ghosts *g, struct kvc_in *in);

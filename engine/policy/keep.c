@@ -2,9 +2,11 @@
 /* See keep.h: what all policies have in common. */
 #include "keep_priv.h"
 
+#include "policy.h"
+
 #include <string.h>
 
-#define MAGIC 0x3170656b63766bull /* "kvckep1", and 0 */
+#define MAGIC 0x3270656b63766bull /* "kvckep2", and 0 */
 #define HEAD (8 + 16)             /* that, and the sum of what is behind it */
 
 #define X(name) &kvc_keep_##name,
@@ -13,6 +15,19 @@ static const struct kvc_keep_ops *const keeps[] = { KVC_KEEPS(X) };
 #define X(name) #name,
 const char *const kvc_keep_names[] = { KVC_KEEPS(X) NULL };
 #undef X
+
+/* The rows that options and the catalog know are the same, in the same order. */
+#define X(name) KEEP_##name,
+enum { KVC_KEEPS(X) KEEPS };
+#undef X
+#define X(name, rank, by_rank, by_chain) POLICY_##name,
+enum { KVC_POLICIES(X) POLICIES };
+#undef X
+#define X(name, rank, by_rank, by_chain) \
+	_Static_assert((int)KEEP_##name == (int)POLICY_##name, #name);
+KVC_POLICIES(X)
+#undef X
+_Static_assert((int)KEEPS == (int)POLICIES, "a row that only one of them has");
 
 int kvc_keep_open(struct kvc_keep **out, const struct kvc_keep_conf *conf)
 {
@@ -276,13 +291,6 @@ uint64_t kvc_keep_victim(struct kvc_keep *k)
 			slot = k->chain.leaf[i];
 	k->victim = slot;
 	return slot == KVC_NO_SLOT ? 0 : k->chain.id[slot];
-}
-
-bool kvc_keep_wants(struct kvc_keep *k, const struct kvc_request *r, uint64_t bytes,
-		    uint64_t victim)
-{
-	return !k->ops->wants ||
-	       k->ops->wants(k, r, bytes, kvc_chain_look(&k->chain, victim, k->victim));
 }
 
 uint64_t kvc_keep_chunks(const struct kvc_keep *k)

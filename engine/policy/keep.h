@@ -6,7 +6,7 @@
  *
  * What is used together is a request: the chunks of one prompt, in the order of the prefix. Several
  * may be under way at once, each with a struct kvc_request of the caller's; a chunk that was
- * touched by one of them is nobody's victim until it has ended.
+ * touched last by one of them is nobody's victim until it has ended.
  *
  * A chunk is known by an id, any 64 bits but 0, that is its own over time. Nothing here has a lock,
  * waits, or takes longer where there are more chunks, but by logarithms.
@@ -117,9 +117,6 @@ int kvc_keep_load(struct kvc_keep *k, const void *blob, size_t len);
 void kvc_keep_del(struct kvc_keep *k, uint64_t id, bool evicted);
 /* Who goes next; 0: nobody can. */
 uint64_t kvc_keep_victim(struct kvc_keep *k);
-/* Is what this request touched last, of so many bytes, worth more than this one? */
-bool kvc_keep_wants(struct kvc_keep *k, const struct kvc_request *r, uint64_t bytes,
-		    uint64_t victim);
 
 uint64_t kvc_keep_chunks(const struct kvc_keep *k);
 uint64_t kvc_keep_bytes(const struct kvc_keep *k); /* of memory that it has */

@@ -30,8 +30,6 @@ struct kvc_keep_ops {
 	void (*del)(struct kvc_keep *k, uint32_t slot, bool evicted);
 	/* a leaf of no open request; KVC_NO_SLOT: none was found, and any will do */
 	uint32_t (*victim)(struct kvc_keep *k);
-	bool (*wants)(struct kvc_keep *k, const struct kvc_request *r, uint64_t bytes,
-		      uint32_t victim);
 	void (*end)(struct kvc_keep *k, struct kvc_request *r);
 	uint64_t (*bytes)(const struct kvc_keep *k);
 	void (*text)(const struct kvc_keep *k, char *to, size_t room);

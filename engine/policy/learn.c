@@ -21,6 +21,8 @@
 #include "learn.h"
 
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #define RECORDS 262144u
@@ -392,6 +394,57 @@ static void make_row(struct kvc_learn *l, uint8_t gap)
 const struct kvc_index *kvc_learn_index(const struct kvc_learn *l)
 {
 	return &l->index;
+}
+
+/* What it has learned, for people */
+
+/* The end of what was written, as snprintf counts. */
+static size_t put_text(char *to, size_t room, size_t at, const char *format, ...)
+{
+	va_list args;
+	int n;
+
+	if (at >= room)
+		return at;
+	va_start(args, format);
+	n = vsnprintf(to + at, room - at, format, args);
+	va_end(args);
+	return at + (n > 0 ? (size_t)n : 0);
+}
+
+/* by: what its place stands for: its number, or a name. */
+static size_t put_weights(char *to, size_t room, size_t at, const char *name,
+			  const struct weight *w, int n, const char *const *by)
+{
+	at = put_text(to, room, at, "%s", name);
+	for (int i = 0; i < n; i++) {
+		char nr[16];
+
+		snprintf(nr, sizeof nr, "%d", i);
+		if (w[i].seen > 0)
+			at = put_text(to, room, at, " %s:%.2f", by ? by[i] : nr, (double)w[i].w);
+	}
+	return put_text(to, room, at, "\n");
+}
+
+void kvc_learn_text(const struct kvc_learn *l, char *to, size_t room)
+{
+	static const char *const classes[ONE_HOT] = {
+		"weights_uses",   "weights_fresh", "weights_tail",     "weights_deepest",
+		"weights_length", "weights_kids",  "weights_distance",
+	};
+	static const char *const numbers[LINEAR] = {
+		"new",     "uses",  "deepest", "new_fresh", "used_fresh", "length",    "new_tail",
+		"goes_on", "forks", "kids",    "used_gap",  "new_gap",    "all_known", "second",
+	};
+	size_t at = 0;
+
+	*to = 0;
+	at = put_weights(to, room, at, "weights_age", l->base, KVC_AGES, NULL);
+	at = put_weights(to, room, at, "weights_rhythm", l->rhythm, RHYTHMS, NULL);
+	at = put_weights(to, room, at, "weights", l->linear, LINEAR, numbers);
+	for (int i = 0; i < ONE_HOT; i++)
+		at = put_weights(to, room, at, classes[i], l->one_hot[i], CLASSES, NULL);
 }
 
 /* What survives */

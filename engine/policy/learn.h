@@ -58,6 +58,8 @@ void kvc_learn_advance(struct kvc_learn *l, uint32_t now);
 const struct kvc_index *kvc_learn_index(const struct kvc_learn *l);
 uint8_t kvc_learn_gap(float log2_gap);
 uint64_t kvc_learn_bytes(const struct kvc_learn *l);
+/* Its weights, a line for each kind, but those of which nothing was seen so far. */
+void kvc_learn_text(const struct kvc_learn *l, char *to, size_t room);
 /* What it has learned, and of what it waits for the newest; into one that is new. */
 void kvc_learn_save(const struct kvc_learn *l, struct kvc_out *o);
 void kvc_learn_load(struct kvc_learn *l, struct kvc_in *in);

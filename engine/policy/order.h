@@ -5,6 +5,8 @@
  * chunk follows what its client used just before, unless it seems to begin another prompt. What is
  * once known of a chunk is the caller's to keep; this remembers what each client did last, and what
  * it was told, to see if that was right. It has no lock, and each call takes the same short time.
+ * It begins anew at a mount: its clients are threads, whose numbers say nothing of the next ones,
+ * and one that is not to be trusted shows that again within a few chunks.
  */
 #ifndef KVC_ORDER_H
 #define KVC_ORDER_H

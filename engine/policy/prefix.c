@@ -1,27 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The policy `prefix`: of DRAWN leaves drawn at random, the one goes whose index (learn.h) is the
- * lowest, by its bytes; of equals the one that was used longest ago. What is new and worth less
- * than the victim is not wanted.
+ * lowest, by its bytes; of equals the one that was used longest ago. What is new always comes,
+ * whatever it is worth: an engine has just computed it, and to refuse it brings next to nothing.
  *
  * Known of a chunk that is here: its uses, the mean of log2 of the gaps between them (each counts
  * half as much as the next), how many were seen to follow it, and the score and the class of its
  * gap when its last request ended. Of what went, all but the last two is kept by ghosts.h.
  *
  * The guard: two shadows, small caches of one in `sample` of the ids and as much smaller, of which
- * one evicts by the index and the other the leaf that was used longest ago. The real one does as
+ * one evicts by the index and the other the leaf that was used longest ago. The first also leaves
+ * out what is new and worth less than its victim, as if that had gone at once. The real one does as
  * the index says until that shadow falls behind the other by BEHIND of what it could gain or lose,
  * and comes back when it leads. What they would hit is counted by requests, so it says nothing
  * where nobody knows which chunk is of which prompt (a request is `loose`): where more than a few
  * are, the oldest goes, as with lru.
  *
- * Sizes: `sample`, and how many ghosts there are, go by how many chunks fit; at ten million a chunk
- * has 46 bytes, all in all.
+ * Sizes: how many ghosts there is room for goes by how many chunks are to fit. Of how many ids a
+ * ghost or a shadow takes one goes by how many do fit, as the evictions show: chunks may be smaller
+ * or larger than was thought. Both are powers of two, so that what is in a coarser sample is in a
+ * finer one too, and shadows and ghosts stay where it changes. At ten million a chunk has 48 bytes
+ * at most, all in all.
  */
 #include "prefix_priv.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #define DRAWN 64
@@ -32,6 +35,7 @@
 #define GHOSTS_LEAST 65536u
 #define GHOSTS_MOST (1u << 20) /* or half as many as there are chunks */
 #define SAMPLE_FROM 2048u      /* chunks in a shadow, at least, before ids are left out */
+#define SHRINK 8               /* chunks that go from a shadow for one that comes, at most */
 
 /* Index */
 
@@ -91,8 +95,7 @@ static inline __attribute__((always_inline)) uint32_t pick(struct kvc_keep *k,
 	return best;
 }
 
-/* Is too little known of what follows what? */
-static bool is_loose(const struct prefix *p)
+bool kvc_prefix_is_loose(const struct prefix *p)
 {
 	return p->loose > p->asked * LOOSE_MOST;
 }
@@ -119,7 +122,7 @@ static uint32_t victim(struct kvc_keep *k)
 	struct prefix *p = k->own;
 
 	p->fits = k->chain.n;
-	if (is_loose(p))
+	if (kvc_prefix_is_loose(p))
 		return oldest(k);
 	return p->by_use ? pick(k, &k->chain, p->worth, false, true)
 			 : pick(k, &k->chain, p->worth, false, false);
@@ -187,9 +190,10 @@ static void shadow_touch(struct kvc_keep *k, struct kvc_request *r, unsigned i)
 	up = before ? kvc_chain_look(&s->chain, before, up) : KVC_NO_SLOT;
 	if (before && up == KVC_NO_SLOT)
 		return;
-	while (s->chain.n && s->chain.n >= p->fits / p->sample) {
+	for (int n = 0; s->chain.n && s->chain.n >= p->fits / p->sample; n++) {
 		v = i ? s->chain.leaf[0] : pick(k, &s->chain, s->worth, true, false);
-		if (v == KVC_NO_SLOT || s->chain.last[v] == r->nr)
+		/* another request may have been the last to use what this one goes on from */
+		if (n == SHRINK || v == KVC_NO_SLOT || v == up || s->chain.last[v] == r->nr)
 			return;
 		if (!i && kvc_index_of(p->index, t->gap, score_now(p, r), 1) <
 				  index_of(k, &s->chain, s->worth, v))
@@ -208,6 +212,33 @@ static void shadow_touch(struct kvc_keep *k, struct kvc_request *r, unsigned i)
 static bool in_shadow(const struct prefix *p, uint64_t id)
 {
 	return p->sample == 1 || (kvc_chain_hash(id) >> 20) % p->sample == 0;
+}
+
+/* The power of two by which so many times `least` are left of n, at least; or 1. */
+static uint32_t sample_of(uint64_t n, uint64_t least, uint32_t most)
+{
+	uint32_t s = 1;
+
+	while (s < most && n / (2 * s) >= least)
+		s *= 2;
+	return s;
+}
+
+/*
+ * One step towards what it is to be. A bit more than is needed for more does not make it coarser.
+ */
+static uint32_t resample(uint32_t is, uint64_t n, uint64_t least, uint32_t most)
+{
+	if (sample_of(n, least, most) < is)
+		return is / 2;
+	return sample_of(n - n / 8, least, most) > is ? is * 2 : is;
+}
+
+static void resize(struct prefix *p)
+{
+	p->sample = resample(p->sample, p->fits, SAMPLE_FROM, KVC_SAMPLE_MOST);
+	p->ghosts.sample = resample(p->ghosts.sample, 4 * p->fits, p->ghosts.rows * KVC_GHOST_ROW,
+				    KVC_SAMPLE_MOST);
 }
 
 /* Which of the two would have done better lately? */
@@ -251,12 +282,20 @@ static void remember(struct prefix *p, struct kvc_ghost *g, uint64_t id, uint32_
 	}
 }
 
+/* Where it is, if it is where it was: it may have gone, and another have come. */
+static uint32_t still(const struct kvc_keep *k, const struct kvc_touched *t)
+{
+	bool is = t->slot < k->chain.used && k->chain.id[t->slot] == t->id;
+
+	return is ? t->slot : KVC_NO_SLOT;
+}
+
 static void touch(struct kvc_keep *k, struct kvc_request *r, uint32_t slot)
 {
 	struct prefix *p = k->own;
 	struct kvc_touched *t = &r->touched[r->n - 1];
 	struct kvc_ghost *g = NULL;
-	uint32_t last = 0;
+	uint32_t last = 0, up;
 	uint8_t mean = NO_MEAN;
 
 	if (slot != KVC_NO_SLOT) {
@@ -271,8 +310,8 @@ static void touch(struct kvc_keep *k, struct kvc_request *r, uint32_t slot)
 		t->count = g->count;
 		t->kids = g->kids;
 		mean = g->gap;
-	} else if (r->n > 1 && t[-1].slot != KVC_NO_SLOT && p->kids[t[-1].slot] < UINT8_MAX) {
-		p->kids[t[-1].slot]++;
+	} else if (r->n > 1 && (up = still(k, &t[-1])) != KVC_NO_SLOT) {
+		p->kids[up] += p->kids[up] < UINT8_MAX;
 	}
 	p->scored_nr = 0;
 	t->count += t->count < UINT8_MAX;
@@ -325,20 +364,6 @@ static void del(struct kvc_keep *k, uint32_t slot, bool evicted)
 			 p->mean[slot], p->kids[slot]);
 }
 
-static bool wants(struct kvc_keep *k, const struct kvc_request *r, uint64_t bytes, uint32_t v)
-{
-	struct prefix *p = k->own;
-	bool ok;
-
-	if (p->by_use || is_loose(p) || !r->n)
-		return true;
-	ok = kvc_index_of(p->index, r->touched[r->n - 1].gap, score_now(p, r), 1) *
-		     p->per_size[kvc_prefix_size(bytes)] >=
-	     index_of(k, &k->chain, p->worth, v);
-	p->refused += !ok;
-	return ok;
-}
-
 /*
  * Where only some are remembered: what was not known, and shortly before what was, has gone the
  * same way.
@@ -362,7 +387,7 @@ static void fill_in(struct kvc_keep *k, struct kvc_request *r)
 		t->count = from->count;
 		t->gap = from->gap;
 		t->mean = from->mean;
-		if (t->slot != KVC_NO_SLOT && k->chain.id[t->slot] == t->id) {
+		if (still(k, t) != KVC_NO_SLOT) {
 			p->worth[t->slot].count = t->count;
 			p->mean[t->slot] = t->mean;
 		}
@@ -388,6 +413,7 @@ static void end(struct kvc_keep *k, struct kvc_request *r)
 	if (p->ghosts.sample > 1)
 		fill_in(k, r);
 	guard(p, r);
+	resize(p);
 	for (uint32_t j = 0; j < r->n; j++) {
 		const struct kvc_touched *t = &r->touched[j];
 
@@ -430,8 +456,8 @@ static int open_(struct kvc_keep *k)
 	if (!p)
 		return -ENOMEM;
 	k->own = p;
-	p->fits = n;
-	p->sample = (uint32_t)kvc_min(kvc_max(n / SAMPLE_FROM, 1), 32);
+	p->fits = kvc_min(n, KVC_CHAIN_ASIDE);
+	p->sample = sample_of(n, SAMPLE_FROM, KVC_SAMPLE_MOST);
 	ghosts = GHOSTS_LEAST;
 	while (ghosts < 4 * n && ghosts < GHOSTS_MOST)
 		/* in steps: with a cache of another size, but not by much, they stay */
@@ -451,31 +477,18 @@ static int open_(struct kvc_keep *k)
 	p->learn = kvc_learn_new();
 	p->index = p->learn ? kvc_learn_index(p->learn) : NULL;
 	err = err ?: p->learn ? 0 : -ENOMEM;
-	err = err ?: kvc_ghosts_init(&p->ghosts, ghosts, (uint32_t)kvc_max(4 * n / ghosts, 1));
+	err = err ?: kvc_ghosts_init(&p->ghosts, ghosts, sample_of(4 * n, ghosts, KVC_SAMPLE_MOST));
 	return err;
 }
 
 static uint64_t bytes(const struct kvc_keep *k)
 {
 	const struct prefix *p = k->own;
-	uint64_t sum = sizeof *p + p->ghosts.rows * 8 * sizeof *p->ghosts.row;
+	uint64_t sum = sizeof *p + p->ghosts.rows * KVC_GHOST_ROW * sizeof *p->ghosts.row;
 
 	for (unsigned i = 0; i < SHADOWS; i++)
 		sum += kvc_chain_bytes(&p->shadow[i].chain);
 	return sum + kvc_learn_bytes(p->learn);
-}
-
-static void text(const struct kvc_keep *k, char *to, size_t room)
-{
-	const struct prefix *p = k->own;
-
-	snprintf(to, room,
-		 "by %s\nshadow_hits_index %.4f\nshadow_hits_use %.4f\nswitches %llu\n"
-		 "refused %llu\n",
-		 p->by_use || is_loose(p) ? "use" : "index",
-		 p->asked > 0 ? p->shadow[0].hits / p->asked : 0,
-		 p->asked > 0 ? p->shadow[1].hits / p->asked : 0, (unsigned long long)p->switches,
-		 (unsigned long long)p->refused);
 }
 
 const struct kvc_keep_ops kvc_keep_prefix = {
@@ -487,12 +500,11 @@ const struct kvc_keep_ops kvc_keep_prefix = {
 	.claim = add,
 	.del = del,
 	.victim = victim,
-	.wants = wants,
 	.facts = kvc_prefix_facts,
 	.restore = kvc_prefix_restore,
 	.save = kvc_prefix_save,
 	.load = kvc_prefix_load,
 	.end = end,
 	.bytes = bytes,
-	.text = text,
+	.text = kvc_prefix_text,
 };

@@ -42,9 +42,15 @@ struct prefix {
 	/* what score_now said last, and of which touch; 0: none since */
 	uint32_t scored_nr, scored_n;
 	uint8_t scored;
-	uint64_t switches, refused;
+	uint64_t switches;
 	float per_size[SIZES];
 };
+
+/* Is too little known of what follows what? */
+bool kvc_prefix_is_loose(const struct prefix *p);
+
+/* prefix_text.c: what kvc_keep_text says of it */
+void kvc_prefix_text(const struct kvc_keep *k, char *to, size_t room);
 
 /* prefix_save.c */
 uint8_t kvc_prefix_size(uint64_t bytes);

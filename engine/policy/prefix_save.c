@@ -5,6 +5,8 @@
  * used once: the class of the gap it was given), and the request of its last use. The rest is the
  * guard, the learner, the ghosts and the shadows, as far as they are not too large. And what is
  * known of a chunk that came without a request: what its ghost does, or nothing.
+ * What is saved of samples holds for the one that reads it, whatever size it has: it goes on from
+ * there, by steps, to what its own chunks ask for.
  */
 #include "prefix_priv.h"
 
@@ -113,16 +115,11 @@ static void save_shadow(const struct shadow *s, struct kvc_out *o)
 	free(way);
 }
 
-/* fits: it is one of this size. */
-static void load_shadow(struct shadow *s, struct kvc_in *in, bool fits)
+static void load_shadow(struct shadow *s, struct kvc_in *in)
 {
-	uint32_t n = kvc_in_count(in, SHADOW_MOST, SHADOW_BYTES), *slots;
+	uint32_t n = kvc_in_count(in, SHADOW_MOST, SHADOW_BYTES);
+	uint32_t *slots = malloc((n + 1) * sizeof *slots);
 
-	if (!fits) {
-		kvc_in_skip(in, (uint64_t)n * SHADOW_BYTES);
-		return;
-	}
-	slots = malloc((n + 1) * sizeof *slots);
 	in->bad |= !slots;
 	for (uint32_t i = 0; i < n && !in->bad; i++) {
 		uint64_t id = kvc_in_64(in);
@@ -154,10 +151,10 @@ void kvc_prefix_save(const struct kvc_keep *k, struct kvc_out *o)
 	kvc_out_32(o, p->sample);
 	kvc_out_64(o, p->fits);
 	kvc_out_double(o, p->asked);
+	kvc_out_double(o, p->loose);
 	kvc_out_double(o, p->uses);
 	kvc_out_8(o, p->by_use);
 	kvc_out_64(o, p->switches);
-	kvc_out_64(o, p->refused);
 	kvc_learn_save(p->learn, o);
 	kvc_ghosts_save(&p->ghosts, o);
 	for (unsigned i = 0; i < SHADOWS; i++) {
@@ -177,21 +174,23 @@ static double load_number(struct kvc_in *in)
 void kvc_prefix_load(struct kvc_keep *k, struct kvc_in *in)
 {
 	struct prefix *p = k->own;
-	bool fits = kvc_in_32(in) == p->sample;
 	uint8_t by_use;
 
+	p->sample = kvc_in_32(in);
+	in->bad |= !kvc_ghosts_is_sample(p->sample);
 	p->fits = kvc_in_64(in);
+	in->bad |= p->fits > KVC_CHAIN_ASIDE;
 	p->asked = load_number(in);
+	p->loose = load_number(in);
 	p->uses = load_number(in);
 	by_use = kvc_in_8(in);
 	in->bad |= by_use > 1;
 	p->by_use = by_use == 1;
 	p->switches = kvc_in_64(in);
-	p->refused = kvc_in_64(in);
 	kvc_learn_load(p->learn, in);
 	kvc_ghosts_load(&p->ghosts, in);
 	for (unsigned i = 0; i < SHADOWS; i++) {
 		p->shadow[i].hits = load_number(in);
-		load_shadow(&p->shadow[i], in, fits);
+		load_shadow(&p->shadow[i], in);
 	}
 }

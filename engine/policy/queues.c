@@ -3,12 +3,19 @@
  * Policies of queues, and of what they remember of what went: s3fifo (Yang et al., SOSP 2023) and
  * arc (Megiddo and Modha, FAST 2003). Where theirs would evict a chunk that others follow, a leaf
  * under it goes.
+ *
+ * A queue is a list in the order of turns: what comes last has the highest. What is restored has
+ * the turn that it had, so its place may be anywhere: unless that is at an end, it waits in a heap
+ * (late) by its turn, and goes into the list when whoever walks from the head comes by its place.
  */
 #include "keep_priv.h"
 
 #include <math.h>
+#include <stdio.h>
 
-#define STEPS 4096 /* of a victim's choice, at most: then the next is taken as it is */
+#define STEPS 4096  /* of a victim's choice, at most: then the next is taken as it is */
+#define DOWN 65536u /* to the leaves that it looks at, at most: then it goes on the next time */
+#define DEEP 1024u  /* steps down after which the way is remembered */
 
 enum { FIRST, SECOND, QUEUES };
 
@@ -16,13 +23,22 @@ enum { FIRST, SECOND, QUEUES };
 /* A chunk's facts: this, the number of its place, its uses and its queue. */
 #define KNOWN (1ull << 63)
 #define TURN_BITS 3
+#define TURNS_END (KNOWN >> TURN_BITS >> 1)
+#define LATE 4 /* beside the queue that it is of */
+
+/* Slots by their turns, the lowest first; a slot's place here is its prev. */
+struct late {
+	uint32_t *slot, n, room;
+};
 
 /* Queues of the slots of a chain; each slot is in one. */
 struct queues {
 	uint32_t *next, *prev, head[QUEUES], tail[QUEUES], n[QUEUES];
 	uint8_t *in, *uses;
 	uint64_t *turn, turns; /* when it got its place there, of those that are here; the last */
-	bool mixed;            /* as they were restored, and not by that */
+	struct late late[QUEUES];
+	/* from a chunk to a leaf far below, how far one came: ids; it may have changed since */
+	uint64_t from[QUEUES], down_to[QUEUES];
 };
 
 struct own {
@@ -41,25 +57,114 @@ static void attach(struct queues *q, struct kvc_chain *c)
 	kvc_chain_column(c, &q->uses, sizeof *q->uses);
 }
 
+static int queue_of(const struct queues *q, uint32_t slot)
+{
+	return q->in[slot] & ~LATE;
+}
+
+/* What is late */
+
+static bool is_earlier(const struct queues *q, uint32_t a, uint32_t b)
+{
+	return q->turn[a] < q->turn[b] || (q->turn[a] == q->turn[b] && a < b);
+}
+
+static void place_late(struct queues *q, struct late *l, uint32_t i, uint32_t slot)
+{
+	for (; i && is_earlier(q, slot, l->slot[(i - 1) / 2]); i = (i - 1) / 2) {
+		l->slot[i] = l->slot[(i - 1) / 2];
+		q->prev[l->slot[i]] = i;
+	}
+	for (uint32_t below; (below = 2 * i + 1) < l->n; i = below) {
+		below += below + 1 < l->n && is_earlier(q, l->slot[below + 1], l->slot[below]);
+		if (!is_earlier(q, l->slot[below], slot))
+			break;
+		l->slot[i] = l->slot[below];
+		q->prev[l->slot[i]] = i;
+	}
+	l->slot[i] = slot;
+	q->prev[slot] = i;
+}
+
+/* False: out of memory. */
+static bool add_late(struct queues *q, int of, uint32_t slot)
+{
+	struct late *l = &q->late[of];
+
+	if (l->n == l->room) {
+		uint32_t room = l->room ? l->room * 2 : 64, *v;
+
+		v = realloc(l->slot, room * sizeof *v);
+		if (!v)
+			return false;
+		l->slot = v;
+		l->room = room;
+	}
+	q->in[slot] = (uint8_t)(of | LATE);
+	l->n++;
+	place_late(q, l, l->n - 1, slot);
+	return true;
+}
+
+static void del_late(struct queues *q, uint32_t slot)
+{
+	struct late *l = &q->late[queue_of(q, slot)];
+	uint32_t i = q->prev[slot], last = l->slot[--l->n];
+
+	if (last != slot)
+		place_late(q, l, i, last);
+	if (l->n)
+		return;
+	free(l->slot);
+	*l = (struct late){ 0 };
+}
+
+/* The lists */
+
+/* After another, or at the head. */
+static void link_after(struct queues *q, int to, uint32_t before, uint32_t slot)
+{
+	uint32_t *next = before == KVC_NO_SLOT ? &q->head[to] : &q->next[before];
+
+	q->in[slot] = (uint8_t)to;
+	q->prev[slot] = before;
+	q->next[slot] = *next;
+	*(*next == KVC_NO_SLOT ? &q->tail[to] : &q->prev[*next]) = slot;
+	*next = slot;
+}
+
 static void push(struct queues *q, int to, uint32_t slot)
 {
 	if (q->turn)
 		q->turn[slot] = ++q->turns;
-	q->in[slot] = (uint8_t)to;
-	q->next[slot] = KVC_NO_SLOT;
-	q->prev[slot] = q->tail[to];
-	if (q->tail[to] == KVC_NO_SLOT)
-		q->head[to] = slot;
-	else
-		q->next[q->tail[to]] = slot;
-	q->tail[to] = slot;
+	link_after(q, to, q->tail[to], slot);
 	q->n[to]++;
+}
+
+/* What comes after a slot, or (KVC_NO_SLOT) is the first; KVC_NO_SLOT: nothing. */
+static uint32_t after(struct queues *q, int of, uint32_t slot)
+{
+	uint32_t next = slot == KVC_NO_SLOT ? q->head[of] : q->next[slot], late;
+
+	if (!q->late[of].n)
+		return next;
+	late = q->late[of].slot[0];
+	if (next != KVC_NO_SLOT && !is_earlier(q, late, next))
+		return next;
+	del_late(q, late);
+	link_after(q, of, slot, late);
+	return late;
 }
 
 static void pull(struct queues *q, uint32_t slot)
 {
-	int of = q->in[slot];
+	int of = queue_of(q, slot);
 
+	q->n[of]--;
+	if (q->in[slot] & LATE) {
+		del_late(q, slot);
+		return;
+	}
 	if (q->prev[slot] == KVC_NO_SLOT)
 		q->head[of] = q->next[slot];
 	else
@@ -68,7 +173,6 @@ static void pull(struct queues *q, uint32_t slot)
 		q->tail[of] = q->prev[slot];
 	else
 		q->prev[q->next[slot]] = q->prev[slot];
-	q->n[of]--;
 }
 
 static void move(struct queues *q, int to, uint32_t slot)
@@ -119,34 +223,66 @@ static void close_(struct kvc_keep *k)
 	struct own *o = k->own;
 
 	kvc_chain_fini(&o->remembered);
+	for (int of = 0; of < QUEUES; of++)
+		free(o->here.late[of].slot);
 	free(o);
+}
+
+/*
+ * As kvc_chain_leaf_under, but where the way is long it begins where the last one came to: of one
+ * long prompt one chunk after another goes, and each of them needs a step.
+ */
+static uint32_t leaf_below(const struct kvc_keep *k, struct queues *q, int of, uint32_t top,
+			   uint32_t *steps)
+{
+	const struct kvc_chain *c = &k->chain;
+	uint32_t at = top, before = *steps, up;
+	bool known = q->from[of] == c->id[top];
+
+	if (known && (at = kvc_chain_find(c, q->down_to[of])) == KVC_NO_SLOT)
+		at = top;
+	at = kvc_chain_leaf_under(c, at, steps);
+	if (at == KVC_NO_SLOT || (!known && before - *steps < DEEP)) {
+		q->from[of] = 0;
+		return at;
+	}
+	up = kvc_chain_is_leaf(c, at) ? c->parent[at] : at;
+	q->from[of] = c->id[top];
+	q->down_to[of] = up == KVC_NO_SLOT ? 0 : c->id[up];
+	return at;
 }
 
 /*
  * The leaf to take for the first of a queue, or of those after it; or KVC_NO_SLOT. What is aside
  * has another round, or each choice would begin with a walk over it.
  */
-static uint32_t leaf_for(const struct kvc_keep *k, struct queues *q, int of)
+static uint32_t leaf_for(const struct kvc_keep *k, struct queues *q, int of, uint32_t *steps)
 {
-	uint32_t at = q->head[of], next, n = (uint32_t)kvc_min(q->n[of], STEPS);
+	uint32_t before = KVC_NO_SLOT, at, n = (uint32_t)kvc_min(q->n[of], STEPS);
 
-	for (uint32_t i = 0; i < n; i++, at = next) {
-		uint32_t leaf = kvc_chain_leaf_under(&k->chain, at);
+	for (uint32_t i = 0; i < n && *steps; i++) {
+		uint32_t leaf;
 
-		next = q->next[at];
+		at = after(q, of, before);
+		leaf = leaf_below(k, q, of, at, steps);
 		if (leaf == KVC_NO_SLOT)
 			move(q, of, at);
-		else if (!kvc_keep_busy(k, leaf))
+		else if (kvc_chain_is_leaf(&k->chain, leaf) && !kvc_keep_busy(k, leaf))
 			return leaf;
+		else
+			before = at;
 	}
 	return KVC_NO_SLOT;
 }
 
 static uint32_t leaf_for_either(const struct kvc_keep *k, struct queues *q, int of)
 {
-	uint32_t leaf = leaf_for(k, q, of);
+	uint32_t steps = DOWN, leaf = leaf_for(k, q, of, &steps);
 
-	return leaf == KVC_NO_SLOT ? leaf_for(k, q, !of) : leaf;
+	if (leaf != KVC_NO_SLOT)
+		return leaf;
+	steps = DOWN;
+	return leaf_for(k, q, !of, &steps);
 }
 
 /* What is remembered has been used before. */
@@ -166,7 +302,8 @@ static uint64_t bytes(const struct kvc_keep *k)
 {
 	const struct own *o = k->own;
 
-	return sizeof *o + kvc_chain_bytes(&o->remembered);
+	return sizeof *o + kvc_chain_bytes(&o->remembered) +
+	       4ull * (o->here.late[FIRST].room + o->here.late[SECOND].room);
 }
 
 /* What survives */
@@ -175,53 +312,28 @@ static uint64_t facts(const struct kvc_keep *k, uint32_t slot)
 {
 	const struct queues *q = &((struct own *)k->own)->here;
 
-	return KNOWN | q->turn[slot] << TURN_BITS | (uint64_t)q->uses[slot] << 1 | q->in[slot];
+	return KNOWN | q->turn[slot] << TURN_BITS | (uint64_t)q->uses[slot] << 1 |
+	       (unsigned)queue_of(q, slot);
 }
 
 static void restore(struct kvc_keep *k, uint32_t slot, uint64_t size, uint64_t facts_)
 {
 	struct queues *q = &((struct own *)k->own)->here;
-	uint64_t turns = q->turns;
+	uint64_t turn = (facts_ & ~KNOWN) >> TURN_BITS;
+	int to;
 
 	(void)size;
-	push(q, facts_ & 1 ? SECOND : FIRST, slot);
+	if (!(facts_ & KNOWN) || turn >= TURNS_END)
+		facts_ = turn = 0; /* nothing is known: the first to go */
+	to = facts_ & 1 ? SECOND : FIRST;
 	q->uses[slot] = (uint8_t)(facts_ >> 1 & 3);
-	q->turn[slot] = (facts_ & ~KNOWN) >> TURN_BITS;
-	q->mixed |= q->turn[slot] < turns;
-	q->turns = kvc_max(turns, q->turn[slot]);
-}
-
-static int by_turn(const void *a, const void *b, void *turns)
-{
-	uint64_t x = ((const uint64_t *)turns)[*(const uint32_t *)a];
-	uint64_t y = ((const uint64_t *)turns)[*(const uint32_t *)b];
-
-	return (x > y) - (x < y);
-}
-
-/* Once, after all are restored. Without memory they stay mixed. */
-static void in_order(struct queues *q)
-{
-	uint32_t *slots = malloc((q->n[FIRST] + q->n[SECOND] + 1) * sizeof *slots);
-	uint64_t turn, turns = q->turns;
-
-	q->mixed = false;
-	for (int of = 0; of < QUEUES && slots; of++) {
-		uint32_t n = 0;
-
-		for (uint32_t at = q->head[of]; at != KVC_NO_SLOT; at = q->next[at])
-			slots[n++] = at;
-		qsort_r(slots, n, sizeof *slots, by_turn, q->turn);
-		q->head[of] = q->tail[of] = KVC_NO_SLOT;
-		q->n[of] = 0;
-		for (uint32_t i = 0; i < n; i++) {
-			turn = q->turn[slots[i]];
-			push(q, of, slots[i]);
-			q->turn[slots[i]] = turn;
-		}
-	}
-	q->turns = turns;
-	free(slots);
+	q->turn[slot] = turn;
+	q->turns = kvc_max(q->turns, turn);
+	q->n[to]++;
+	if (q->head[to] == KVC_NO_SLOT || turn <= q->turn[q->head[to]])
+		link_after(q, to, KVC_NO_SLOT, slot);
+	else if (turn >= q->turn[q->tail[to]] || !add_late(q, to, slot))
+		link_after(q, to, q->tail[to], slot);
 }
 
 static void save(const struct kvc_keep *k, struct kvc_out *out)
@@ -249,7 +361,7 @@ static void load(struct kvc_keep *k, struct kvc_in *in)
 
 	o->here.turns = kvc_in_64(in);
 	o->share = kvc_in_double(in);
-	in->bad |= o->here.turns >= KNOWN >> TURN_BITS || o->share < 0;
+	in->bad |= o->here.turns >= TURNS_END || o->share < 0;
 	for (int of = 0; of < QUEUES; of++)
 		for (uint32_t n = kvc_in_count(in, SAVED, sizeof id); n; n--) {
 			id = kvc_in_64(in);
@@ -282,7 +394,7 @@ static void del_s3(struct kvc_keep *k, uint32_t slot, bool evicted)
 {
 	struct own *o = k->own;
 
-	if (evicted && o->here.in[slot] == FIRST) {
+	if (evicted && queue_of(&o->here, slot) == FIRST) {
 		remember(o, FIRST, k->chain.id[slot]);
 		if (o->gone.n[FIRST] > k->chain.n - k->chain.n / 10)
 			forget(o, o->gone.head[FIRST]);
@@ -295,12 +407,10 @@ static uint32_t victim_s3(struct kvc_keep *k)
 	struct own *o = k->own;
 	struct queues *q = &o->here;
 
-	if (q->mixed)
-		in_order(q);
 	for (int i = 0; i < STEPS; i++) {
 		int of = q->n[FIRST] && (q->n[FIRST] >= k->chain.n / 10 || !q->n[SECOND]) ? FIRST
 											  : SECOND;
-		uint32_t at = q->head[of];
+		uint32_t at = after(q, of, KVC_NO_SLOT);
 
 		if (!q->uses[at])
 			return leaf_for_either(k, q, of);
@@ -310,11 +420,16 @@ static uint32_t victim_s3(struct kvc_keep *k)
 	return leaf_for_either(k, q, SECOND);
 }
 
+static void text_s3(const struct kvc_keep *k, char *to, size_t room)
+{
+	const struct own *o = k->own;
+
+	snprintf(to, room, "queue_new %u\nqueue_used %u\nremembered %u\n", o->here.n[FIRST],
+		 o->here.n[SECOND], o->gone.n[FIRST]);
+}
+
 const struct kvc_keep_ops kvc_keep_s3fifo = {
-	BY_QUEUE,
-	.touch = touch_s3,
-	.del = del_s3,
-	.victim = victim_s3,
+	BY_QUEUE, .touch = touch_s3, .del = del_s3, .victim = victim_s3, .text = text_s3,
 };
 
 /*
@@ -346,7 +461,7 @@ static void del_arc(struct kvc_keep *k, uint32_t slot, bool evicted)
 	uint32_t n = k->chain.n, *here = o->here.n, *gone = o->gone.n;
 
 	if (evicted)
-		remember(o, o->here.in[slot], k->chain.id[slot]);
+		remember(o, queue_of(&o->here, slot), k->chain.id[slot]);
 	pull(&o->here, slot);
 	if (gone[FIRST] && here[FIRST] + gone[FIRST] > n)
 		forget(o, o->gone.head[FIRST]);
@@ -360,14 +475,20 @@ static uint32_t victim_arc(struct kvc_keep *k)
 	struct queues *q = &o->here;
 	bool first = q->n[FIRST] && (q->n[FIRST] > o->share || !q->n[SECOND]);
 
-	if (q->mixed)
-		in_order(q);
 	return leaf_for_either(k, q, first ? FIRST : SECOND);
 }
 
+static void text_arc(const struct kvc_keep *k, char *to, size_t room)
+{
+	const struct own *o = k->own;
+
+	snprintf(to, room,
+		 "share_once %.0f\nqueue_once %u\nqueue_again %u\nremembered_once %u\n"
+		 "remembered_again %u\n",
+		 o->share, o->here.n[FIRST], o->here.n[SECOND], o->gone.n[FIRST],
+		 o->gone.n[SECOND]);
+}
+
 const struct kvc_keep_ops kvc_keep_arc = {
-	BY_QUEUE,
-	.touch = touch_arc,
-	.del = del_arc,
-	.victim = victim_arc,
+	BY_QUEUE, .touch = touch_arc, .del = del_arc, .victim = victim_arc, .text = text_arc,
 };

@@ -10,6 +10,7 @@
 #include "keep_priv.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* chunks before it, whose attention costs as much as the rest of a chunk */
@@ -345,6 +346,13 @@ static void del_gdsf(struct kvc_keep *k, uint32_t slot, bool evicted)
 		o->floor = k->chain.key[slot];
 }
 
+static void text_gdsf(const struct kvc_keep *k, char *to, size_t room)
+{
+	const struct ranked *o = k->own;
+
+	snprintf(to, room, "floor %.9g\n", o->floor);
+}
+
 const struct kvc_keep_ops kvc_keep_gdsf = {
 	BY_KEY,
 	.open = open_gdsf,
@@ -356,4 +364,5 @@ const struct kvc_keep_ops kvc_keep_gdsf = {
 	.del = del_gdsf,
 	.facts = facts_gdsf,
 	.restore = restore_gdsf,
+	.text = text_gdsf,
 };

@@ -120,7 +120,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	size_t len;
 	uint8_t *blob = changed(&in, policy, &len);
 	int err = kvc_keep_load(k, blob, len);
-	char text[512];
+	char text[4096];
 
 	free(blob);
 	fuzz_must(!err || (err == -EINVAL && !kvc_keep_chunks(k)));

@@ -96,7 +96,7 @@ static int play(struct kvc_keep *k, struct kvc_request *r, const struct access *
 			continue;
 		if (kvc_keep_chunks(k) >= chunks) {
 			victim = kvc_keep_victim(k);
-			if (!victim || !kvc_keep_wants(k, r, 1, victim))
+			if (!victim)
 				continue;
 			kvc_keep_del(k, victim, true);
 		}

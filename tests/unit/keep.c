@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All policies under one suite, with a plain model beside them: random requests, stores, victims,
- * deletions, chunks put aside and chains that are told late, over a forest of prompts. Then what is
- * particular to some.
+ * All policies under one suite, with a plain model beside them: random requests, one after another
+ * or several at once, stores, victims, deletions, chunks put aside and chains that are told late,
+ * over a forest of prompts. Then what is particular to some.
  */
 #include "keep.h"
 
@@ -23,12 +23,16 @@
 #define FIT 300
 #define DEPTH 40
 #define POLICIES 9
+#define CLIENTS 3
+#define FEW 12
+#define MANY (1u << 17) /* chunks that a cache expects of which one in 32 goes into a shadow */
 
 /* The model: chunk i follows up[i] in its prompt, and link_of[i] in the cache; 0 none. */
 static uint32_t up[CHUNKS + 1], link_of[CHUNKS + 1];
 static bool here[CHUNKS + 1], away[CHUNKS + 1]; /* aside */
 static unsigned followers[CHUNKS + 1];          /* that are here */
-static unsigned nhere;
+static uint8_t held[CHUNKS + 1];                /* by which client, from 1 on; 0: nobody's */
+static unsigned nhere, room;
 
 static uint64_t draw(uint64_t *state)
 {
@@ -53,6 +57,7 @@ static void plant(uint64_t *seed)
 	memset(away, 0, sizeof away);
 	memset(link_of, 0, sizeof link_of);
 	memset(followers, 0, sizeof followers);
+	memset(held, 0, sizeof held);
 	nhere = 0;
 	for (uint32_t i = 1; i <= CHUNKS; i++)
 		up[i] = i > 8 && draw(seed) % 10 ? (uint32_t)(i - 1 - draw(seed) % 8) : 0;
@@ -92,26 +97,23 @@ static void model_del(uint32_t i)
 		}
 }
 
-static bool can_go(uint32_t v, const uint32_t *prompt, unsigned n)
+static bool can_go(uint32_t v)
 {
-	for (unsigned j = 0; j < n; j++)
-		if (prompt[j] == v)
-			return false;
-	return here[v] && !away[v] && !followers[v];
+	return here[v] && !away[v] && !followers[v] && !held[v];
 }
 
 /* Did one go? If not, none can. */
-static bool evict(struct kvc_keep *k, const uint32_t *prompt, unsigned n)
+static bool evict(struct kvc_keep *k)
 {
 	uint32_t v = (uint32_t)kvc_keep_victim(k);
 
 	if (!v) {
 		for (uint32_t i = 1; i <= CHUNKS; i++)
-			assert_false(can_go(i, prompt, n));
+			assert_false(can_go(i));
 		return false;
 	}
 	assert_true(v <= CHUNKS);
-	assert_true(can_go(v, prompt, n));
+	assert_true(can_go(v));
 	kvc_keep_del(k, v, true);
 	model_del(v);
 	return true;
@@ -156,31 +158,131 @@ static void claim(struct kvc_keep *k, struct kvc_request *r, uint32_t i, uint32_
 	assert_true(kvc_keep_has(k, i));
 }
 
-/* One request: what it asks for and misses is stored, as far as there is room. */
-static void ask(struct kvc_keep *k, struct kvc_request *r, uint32_t end, uint64_t *seed)
-{
+/* A request under way: the prompt, and how far it got. */
+struct client {
+	struct kvc_request r;
 	uint32_t prompt[DEPTH];
-	unsigned n = prompt_of(end, prompt), j;
+	unsigned n, j;
+	uint8_t nr;
+};
 
-	kvc_keep_begin(k, r);
-	for (j = 0; j < n; j++) {
-		bool claims = !here[prompt[j]] && draw(seed) % 4 == 0;
+static void finish(struct kvc_keep *k, struct client *c)
+{
+	kvc_keep_end(k, &c->r);
+	for (uint32_t i = 1; i <= CHUNKS; i++)
+		held[i] = held[i] == c->nr ? 0 : held[i];
+	c->n = c->j = 0;
+}
 
-		if (!claims)
-			assert_int_equal(kvc_keep_touch(k, r, prompt[j]), here[prompt[j]]);
-		if (here[prompt[j]])
-			continue;
-		if (nhere >= FIT && !evict(k, prompt, j + 1))
-			break;
-		if (claims)
-			claim(k, r, prompt[j], j ? prompt[j - 1] : 0, draw(seed) % 2);
-		else
-			assert_int_equal(
-				kvc_keep_add(k, r, prompt[j], j ? prompt[j - 1] : 0, 4096 + j), 0);
-		assert_int_equal(kvc_keep_add(k, r, prompt[j], 0, 1), -EEXIST);
-		model_add(prompt[j], j ? prompt[j - 1] : 0);
+/* The next of its chunks: what it misses is stored, as far as there is room. Is it over? */
+static bool ask(struct kvc_keep *k, struct client *c, uint64_t *seed)
+{
+	uint32_t i, parent;
+	bool claims;
+
+	if (c->j == c->n) {
+		finish(k, c);
+		return true;
 	}
-	kvc_keep_end(k, r);
+	parent = c->j ? c->prompt[c->j - 1] : 0;
+	i = c->prompt[c->j++];
+	claims = !here[i] && draw(seed) % 4 == 0;
+	if (!claims)
+		assert_int_equal(kvc_keep_touch(k, &c->r, i), here[i]);
+	if (!here[i]) {
+		if (nhere >= room && !evict(k)) {
+			finish(k, c);
+			return true;
+		}
+		if (claims)
+			claim(k, &c->r, i, parent, draw(seed) % 2);
+		else
+			assert_int_equal(kvc_keep_add(k, &c->r, i, parent, 4096 + c->j), 0);
+		assert_int_equal(kvc_keep_add(k, &c->r, i, 0, 1), -EEXIST);
+		/* another's request may have touched it since, and have ended, and it went */
+		model_add(i, here[parent] ? parent : 0);
+	}
+	held[i] = c->nr;
+	return false;
+}
+
+/* One request from its beginning to its end, or a step of one of several. */
+static void ask_some(struct kvc_keep *k, struct client *c, unsigned clients, uint64_t *seed)
+{
+	bool over;
+
+	c += draw(seed) % clients;
+	if (!c->r.nr) {
+		c->n = prompt_of((uint32_t)(1 + draw(seed) % CHUNKS), c->prompt);
+		kvc_keep_begin(k, &c->r);
+	}
+	do
+		over = ask(k, c, seed);
+	while (!over && clients == 1);
+}
+
+/* What it would save is whole: another takes it. */
+static void saves(const struct kvc_keep *k, unsigned policy, uint64_t chunks)
+{
+	struct kvc_keep *other = opened(policy, chunks, 1);
+	void *blob;
+	size_t len;
+
+	assert_int_equal(kvc_keep_save(k, &blob, &len), 0);
+	assert_int_equal(kvc_keep_load(other, blob, len), 0);
+	free(blob);
+	kvc_keep_close(other);
+}
+
+/* Somebody puts chunks aside, tells what follows what, or deletes one, whatever follows. */
+static void meddle(struct kvc_keep *k, uint64_t *seed)
+{
+	for (int n = (int)(draw(seed) % 8); n > 0; n--)
+		put_aside(k, seed);
+	for (int n = (int)(draw(seed) % 8); n > 0; n--)
+		tell(k, seed);
+	if (draw(seed) % 8 == 0) {
+		uint32_t v = (uint32_t)(1 + draw(seed) % CHUNKS);
+
+		kvc_keep_del(k, v, false);
+		if (here[v])
+			model_del(v);
+	}
+}
+
+/* fit: chunks; of which it was told that there are to be `chunks`. */
+static void holds(unsigned policy, unsigned clients, unsigned fit, uint64_t chunks, uint64_t *seed)
+{
+	struct kvc_keep *k = opened(policy, chunks, *seed);
+	struct client c[CLIENTS] = { { .nr = 1 }, { .nr = 2 }, { .nr = 3 } };
+	char text[4096];
+
+	plant(seed);
+	room = fit;
+	for (int i = 0; i < (clients == 1 ? 3000 : 30000); i++) {
+		ask_some(k, c, clients, seed);
+		assert_int_equal(kvc_keep_chunks(k), nhere);
+		if (clients == 1 || i % 64 == 0)
+			meddle(k, seed);
+	}
+	for (unsigned i = 0; i < clients; i++)
+		if (c[i].r.nr)
+			finish(k, &c[i]);
+	saves(k, policy, chunks);
+	while (evict(k))
+		;
+	for (uint32_t i = 1; i <= CHUNKS; i++)
+		if (away[i]) {
+			away[i] = false;
+			kvc_keep_aside(k, i, false);
+		}
+	while (evict(k))
+		;
+	assert_int_equal(nhere, 0);
+	kvc_keep_text(k, text, sizeof text);
+	for (unsigned i = 0; i < clients; i++)
+		kvc_request_free(&c[i].r);
+	kvc_keep_close(k);
 }
 
 static void all_hold(void **state)
@@ -190,39 +292,10 @@ static void all_hold(void **state)
 	(void)state;
 	printf("seed %llu\n", (unsigned long long)seed);
 	for (unsigned p = 0; p < POLICIES; p++) {
-		struct kvc_keep *k = opened(p, FIT, seed);
-		struct kvc_request r = { 0 };
-		char text[512];
-
-		plant(&seed);
-		for (int i = 0; i < 3000; i++) {
-			ask(k, &r, (uint32_t)(1 + draw(&seed) % CHUNKS), &seed);
-			assert_int_equal(kvc_keep_chunks(k), nhere);
-			for (int n = (int)(draw(&seed) % 8); n > 0; n--)
-				put_aside(k, &seed);
-			for (int n = (int)(draw(&seed) % 8); n > 0; n--)
-				tell(k, &seed);
-			if (draw(&seed) % 8 == 0) { /* somebody deletes, whatever follows */
-				uint32_t v = (uint32_t)(1 + draw(&seed) % CHUNKS);
-
-				kvc_keep_del(k, v, false);
-				if (here[v])
-					model_del(v);
-			}
-		}
-		while (evict(k, NULL, 0))
-			;
-		for (uint32_t i = 1; i <= CHUNKS; i++)
-			if (away[i]) {
-				away[i] = false;
-				kvc_keep_aside(k, i, false);
-			}
-		while (evict(k, NULL, 0))
-			;
-		assert_int_equal(nhere, 0);
-		kvc_keep_text(k, text, sizeof text);
-		kvc_request_free(&r);
-		kvc_keep_close(k);
+		holds(p, 1, FIT, FIT, &seed);
+		holds(p, CLIENTS, FIT, FIT, &seed);
+		holds(p, CLIENTS, FEW, FEW, &seed);
+		holds(p, CLIENTS, FEW, MANY, &seed);
 	}
 	assert_null(kvc_keep_names[POLICIES]);
 }
@@ -382,6 +455,29 @@ static void sizes(void **state)
 	kvc_keep_close(k);
 }
 
+/* Of one prompt that is longer than anybody's the last goes each time, and a choice has its end. */
+static void deep(void **state)
+{
+	enum { N = 300000 };
+
+	(void)state;
+	for (unsigned p = 0; p < POLICIES; p++) {
+		struct kvc_keep *k = opened(p, FIT, 1);
+		struct kvc_request r = { 0 };
+
+		for (uint64_t i = 1; i <= N; i++)
+			assert_int_equal(kvc_keep_add(k, NULL, i, i - 1, 4096), 0);
+		kvc_keep_begin(k, &r); /* what came in it is held no more */
+		for (uint64_t i = N; i; i--) {
+			assert_int_equal(kvc_keep_victim(k), i);
+			kvc_keep_del(k, i, true);
+		}
+		kvc_keep_end(k, &r);
+		kvc_request_free(&r);
+		kvc_keep_close(k);
+	}
+}
+
 /* A parent that was deleted is no slot of another chunk while what followed it is here. */
 static void orphans(void **state)
 {
@@ -502,6 +598,7 @@ int main(void)
 		cmocka_unit_test(orders),   cmocka_unit_test(sizes),
 		cmocka_unit_test(orphans),  cmocka_unit_test(learned),
 		cmocka_unit_test(ghosts),   cmocka_unit_test(too_much),
+		cmocka_unit_test(deep),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -97,8 +97,10 @@ static void ask(struct kvc_keep **k, struct kvc_request *r, unsigned n, unsigned
 	uint32_t prompt[DEPTH];
 	unsigned len = prompt_of(end, prompt);
 
-	for (unsigned i = 0; i < n; i++)
+	for (unsigned i = 0; i < n; i++) {
 		kvc_keep_begin(k[i], &r[i]);
+		r[i].loose = end % 16 == 0;
+	}
 	for (unsigned j = 0; j < len; j++) {
 		uint32_t id = prompt[j], parent = j ? prompt[j - 1] : 0;
 
@@ -175,7 +177,7 @@ static void same_victims(void **state)
 	printf("seed %llu\n", (unsigned long long)seed);
 	for (unsigned p = 0; p < POLICIES; p++) {
 		struct kvc_keep *k[2] = { opened(p), opened(p) };
-		char text[2][512];
+		char text[2][4096];
 		void *blob;
 		size_t len;
 
@@ -264,6 +266,56 @@ static void goes_on(void **state)
 	kvc_keep_close(b);
 }
 
+/*
+ * Queues: what is restored in any order has its place in it, also of so many, and also what is
+ * taken out for a while and comes back, again and again, while others go.
+ */
+static void places(void **state)
+{
+	enum { N = 200000, TAKEN = 20000 };
+	uint64_t seed = (uint64_t)time(NULL) | 1, id, facts;
+
+	(void)state;
+	printf("seed %llu\n", (unsigned long long)seed);
+	for (unsigned p = 4; p < 6; p++) {
+		struct kvc_keep *a = opened(p), *b = opened(p);
+		struct kvc_request r = { 0 };
+
+		assert_true(BY_KIN(p));
+		for (id = 1; id <= N; id++)
+			assert_int_equal(kvc_keep_add(a, NULL, id, 0, 1), 0);
+		for (uint64_t i = 0; i < N; i++) {
+			id = (i * 77773) % N + 1;
+			assert_int_equal(kvc_keep_restore(b, id, 0, 1, kvc_keep_facts(a, id)), 0);
+		}
+		kvc_keep_begin(b, &r);
+		kvc_keep_end(b, &r);
+		kvc_keep_begin(b, &r);
+		for (uint64_t i = 1; i <= TAKEN; i++) {
+			id = TAKEN + 1 + draw(&seed) % (N - TAKEN);
+			facts = kvc_keep_facts(b, id);
+			kvc_keep_del(b, id, false);
+			assert_int_equal(kvc_keep_restore(b, id, 0, 1, facts), 0);
+			assert_int_equal(kvc_keep_facts(b, id), facts);
+			assert_int_equal(kvc_keep_victim(b), i);
+			kvc_keep_del(b, i, false);
+		}
+		/* of which nothing is known: it goes first; what comes now goes last */
+		assert_int_equal(kvc_keep_restore(b, N + 1, 0, 1, 0), 0);
+		assert_int_equal(kvc_keep_add(b, NULL, N + 2, 0, 1), 0);
+		kvc_keep_end(b, &r);
+		assert_int_equal(kvc_keep_victim(b), N + 1);
+		kvc_keep_del(b, N + 1, false);
+		for (uint64_t i = TAKEN + 1; i <= N; i++) {
+			assert_int_equal(kvc_keep_victim(b), i);
+			kvc_keep_del(b, i, false);
+		}
+		kvc_request_free(&r);
+		kvc_keep_close(a);
+		kvc_keep_close(b);
+	}
+}
+
 /* What is not whole, or another's, is refused, and the cache is as it was. */
 static void refused(void **state)
 {
@@ -331,7 +383,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(same_victims), cmocka_unit_test(lost),
 		cmocka_unit_test(goes_on),      cmocka_unit_test(refused),
-		cmocka_unit_test(resized),
+		cmocka_unit_test(resized),      cmocka_unit_test(places),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -203,7 +203,7 @@ static void use_keep(void)
 	struct kvc_request r = { 0 };
 	struct kvc_keep *k = NULL;
 	unsigned state = 5;
-	char text[512];
+	char text[4096];
 
 	memset(here, 0, sizeof here);
 	nhere = 0;

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""What .kvcachefs/policies shows of each policy's own state, for the pool and for the disk, and
+that this state is there again after an unmount."""
+import re, time
+from kvtest import *
+
+OWN = {
+    "prefix": r"by (index|use)\n  guard (index|use|loose)\n  loose [0-9.]+\n"
+              r"  shadow_hits_index [0-9.]+\n  shadow_hits_use [0-9.]+\n  shadow_chunks \d+ \d+\n"
+              r"  sample \d+\n  switches \d+\n  weights_age( \d+:-?\d+\.\d\d)+\n"
+              r"  weights_rhythm( \d+:-?\d+\.\d\d)+\n  weights( [a-z_]+:-?\d+\.\d\d)+\n",
+    "arc": r"share_once \d+\n  queue_once \d+\n  queue_again \d+\n  remembered_once \d+\n"
+           r"  remembered_again \d+\n",
+    "s3fifo": r"queue_new \d+\n  queue_used \d+\n  remembered \d+\n",
+    "gdsf": r"floor [0-9.e+-]+\n",
+}
+LEARNED = ("loose", "weights", "share_once", "floor", "switches")
+
+
+def orders():
+    """{'pool prefix': its text}"""
+    with open(f"{s.mnt}/.kvcachefs/policies") as f:
+        parts = re.split(r"^(?=\S)", f.read(), flags=re.M)
+    return {p.split("\n")[0]: p for p in parts if p}
+
+
+def learned(text):
+    return [l for l in text.split("\n") if l.strip().startswith(LEARNED)]
+
+
+def chunks(text):
+    return int(re.search(r"\n  chunks (\d+)\n", text)[1])
+
+
+for policy, own in OWN.items():
+    s = Store(policy, cpu="16M", options=f"policy={policy},settle=0").mount()
+    for i in range(6):
+        s.write(f"m/c{i}/l", blob(i, MiB))
+    for _ in range(2):
+        time.sleep(1.3)  # the request is over
+        for i in range(6):
+            s.read(f"m/c{i}/l")
+    s.settle()
+    time.sleep(1.3)
+    s.write("m/last/l", b"x")  # and with this one it has ended
+    before = orders()
+    for cache in ("pool", "disk"):
+        text = before[f"{cache} {policy}"]
+        assert re.search(r"\A\S+ \S+\n  chunks \d+\n  memory \d+\n  " + own, text), text
+    assert chunks(before[f"pool {policy}"]) == 7, before
+    if policy == "arc":
+        assert "\n  queue_once 1\n  queue_again 6\n" in before["pool arc"], before["pool arc"]
+    s.umount()
+    s.mount()
+    after = orders()
+    for name, text in before.items():
+        if policy == "prefix":  # the last request ended at the unmount
+            assert len(learned(after[name])) == len(learned(text)) > 4, (text, after[name])
+            continue
+        assert learned(after[name]) == learned(text), (text, after[name])
+    s.umount()
+print("ok")

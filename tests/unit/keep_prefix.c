@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is particular to the policy `prefix`: the guard, which takes over where the index does worse
+ * and hands back where it does better, whatever size the cache was said to have; and the memory of
+ * a chunk.
+ */
+#include "keep.h"
+#include "learn.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define FIT 1000
+#define MANY (1u << 17) /* the cache was said to have, which has FIT */
+#define DOCUMENTS 3000
+#define LONGEST 64
+#define REQUESTS 6000
+#define PROMPT 500
+#define TEN_MILLION 10000000ull
+
+static uint64_t draw(uint64_t *state)
+{
+	*state ^= *state << 13;
+	*state ^= *state >> 7;
+	*state ^= *state << 17;
+	return *state;
+}
+
+/* 0 to 1. */
+static double chance(uint64_t *seed)
+{
+	return (double)(draw(seed) >> 11) / (double)(1ull << 53);
+}
+
+static struct kvc_keep *opened(uint64_t chunks)
+{
+	struct kvc_keep_conf conf = { 0, chunks, 1 };
+	struct kvc_keep *k;
+
+	while (strcmp(kvc_keep_names[conf.policy], "prefix"))
+		conf.policy++;
+	assert_int_equal(kvc_keep_open(&k, &conf), 0);
+	return k;
+}
+
+static bool says(const struct kvc_keep *k, const char *line)
+{
+	char text[4096];
+
+	kvc_keep_text(k, text, sizeof text);
+	return strstr(text, line);
+}
+
+/* A document, and a question at its end. */
+static void ask(struct kvc_keep *k, struct kvc_request *r, uint64_t document, uint64_t question)
+{
+	uint64_t n = 5 + document * 0x9e3779b97f4a7c15u % 56, before = 0, victim;
+
+	kvc_keep_begin(k, r);
+	for (uint64_t b = 0; b <= n; b++) {
+		uint64_t id = b < n ? 1 + document * LONGEST + b : question;
+
+		if (!kvc_keep_touch(k, r, id) && (!before || kvc_keep_has(k, before))) {
+			while (kvc_keep_chunks(k) >= FIT && (victim = kvc_keep_victim(k)))
+				kvc_keep_del(k, victim, true);
+			assert_int_equal(kvc_keep_add(k, r, id, before, 1), 0);
+		}
+		before = id;
+	}
+	kvc_keep_end(k, r);
+}
+
+/* Documents that are in use for a while and never again: what was used last is worth most. */
+static void drift(struct kvc_keep *k, struct kvc_request *r, uint64_t *seed, uint64_t *question)
+{
+	for (int i = 0; i < REQUESTS; i++)
+		ask(k, r, (uint64_t)(.4 * i - 60 * log(1 - chance(seed))) % DOCUMENTS, ++*question);
+}
+
+/* A few documents that are always in use, and many that are not: by 1/rank. */
+static void settled(struct kvc_keep *k, struct kvc_request *r, uint64_t *seed, uint64_t *question)
+{
+	for (int i = 0; i < REQUESTS; i++)
+		ask(k, r, (uint64_t)exp(chance(seed) * log(DOCUMENTS)) % DOCUMENTS, ++*question);
+}
+
+static void guards(uint64_t chunks)
+{
+	struct kvc_keep *k = opened(chunks);
+	struct kvc_request r = { 0 };
+	uint64_t seed = 5, question = 1ull << 40;
+
+	assert_true(says(k, "guard index\n"));
+	drift(k, &r, &seed, &question);
+	assert_true(says(k, "by use\n") && says(k, "guard use\n"));
+	settled(k, &r, &seed, &question);
+	assert_true(says(k, "by index\n") && says(k, "guard index\n"));
+	/* so few chunks are all looked at */
+	assert_true(says(k, "\nsample 1\n"));
+	kvc_request_free(&r);
+	kvc_keep_close(k);
+}
+
+static void guard(void **state)
+{
+	(void)state;
+	guards(FIT);
+}
+
+/* Of chunks that are much larger than was thought one in 32 is not enough: all come to be seen. */
+static void guard_of_few(void **state)
+{
+	struct kvc_keep *k = opened(MANY);
+
+	(void)state;
+	assert_true(says(k, "\nsample 32\n"));
+	kvc_keep_close(k);
+	guards(MANY);
+}
+
+/* Where nobody knows what follows what the oldest goes, and it says why. */
+static void loose(void **state)
+{
+	struct kvc_keep *k = opened(FIT);
+	struct kvc_request r = { 0 };
+
+	(void)state;
+	for (uint64_t i = 1; i <= 100; i++) {
+		kvc_keep_begin(k, &r);
+		r.loose = true;
+		kvc_keep_touch(k, &r, i);
+		assert_int_equal(kvc_keep_add(k, &r, i, 0, 1), 0);
+		kvc_keep_end(k, &r);
+	}
+	assert_true(says(k, "by use\n") && says(k, "guard loose\n") && says(k, "loose 1.0000\n"));
+	assert_int_equal(kvc_keep_victim(k), 1);
+	kvc_request_free(&r);
+	kvc_keep_close(k);
+}
+
+/* The learner when it has all that it ever has. */
+static uint64_t most_of_learner(void)
+{
+	struct kvc_learn *l = kvc_learn_new();
+	struct kvc_facts f = { .length = 1 };
+	uint64_t bytes;
+
+	assert_non_null(l);
+	for (uint64_t i = 1; i <= 1u << 19; i++)
+		kvc_learn_track(l, i, &f, 1, 1);
+	bytes = kvc_learn_bytes(l);
+	kvc_learn_free(l);
+	return bytes;
+}
+
+/*
+ * A cache for ten million chunks, with its ghosts, the learner when it is full, and for each of ten
+ * million what each of the first ones takes, in the shadows too: at most 48 bytes a chunk. By the
+ * cache's own count, and not with ten million.
+ */
+static void memory(void **state)
+{
+	struct kvc_keep *k = opened(TEN_MILLION);
+	struct kvc_request r = { 0 };
+	uint64_t empty = kvc_keep_bytes(k), first = 0, n = 400 * PROMPT;
+	double each;
+
+	(void)state;
+	for (uint64_t id = 1; id <= n; id++) {
+		if (id % PROMPT == 1)
+			kvc_keep_begin(k, &r);
+		kvc_keep_touch(k, &r, id);
+		assert_int_equal(kvc_keep_add(k, &r, id, id % PROMPT == 1 ? 0 : id - 1, 1), 0);
+		if (id % PROMPT == 0)
+			kvc_keep_end(k, &r);
+		if (id == PROMPT) /* and the learner has what it needs for this */
+			first = kvc_keep_bytes(k);
+	}
+	assert_true(says(k, "\nsample 32\n"));
+	each = (double)(kvc_keep_bytes(k) - first) / (double)(n - PROMPT);
+	each += (double)(empty + most_of_learner()) / (double)TEN_MILLION;
+	assert_true(each > 40 && each <= 48);
+	kvc_request_free(&r);
+	kvc_keep_close(k);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(guard),
+		cmocka_unit_test(guard_of_few),
+		cmocka_unit_test(loose),
+		cmocka_unit_test(memory),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -12,13 +12,24 @@
 
 #define CAPACITIES 16
 
+#define POLICIES 32
+#define MOST (1ull << 30) /* chunks */
+#define TIMES 10          /* --tiers: so many times the pool's chunks are on disk */
+
+/* What goes by which policy; `name` is A, or A:B where they are told apart. */
+struct pair {
+	unsigned pool, disk;
+	char name[32];
+};
+
 struct replay {
-	unsigned policy[32], npolicies;
+	struct pair policy[POLICIES];
+	unsigned npolicies;
 	uint64_t pool[CAPACITIES], disk[CAPACITIES];
 	unsigned ncapacities;
 	uint64_t seed;
 	struct kvm_way way;
-	bool verbose, tiers, json;
+	bool verbose, tiers, all_tiers, json;
 	struct kvm_json out;
 	const char *svg;
 };
@@ -31,28 +42,61 @@ static int policy_of(const char *name)
 	return -1;
 }
 
+static int no_policy(const char *name)
+{
+	char all[256] = "";
+
+	for (int i = 0; kvc_keep_names[i]; i++)
+		snprintf(all + strlen(all), sizeof all - strlen(all), " %s", kvc_keep_names[i]);
+	return kvm_misused("there is no policy %s; there are:%s", kvm_shown(name), all);
+}
+
+static void all_policies(struct replay *o)
+{
+	for (; kvc_keep_names[o->npolicies]; o->npolicies++) {
+		struct pair *p = &o->policy[o->npolicies];
+
+		p->pool = p->disk = o->npolicies;
+		snprintf(p->name, sizeof p->name, "%s", kvc_keep_names[o->npolicies]);
+	}
+}
+
+/* A, or A:B: A for the pool and B for the disk. */
+static int take_policy(struct replay *o, char *names)
+{
+	struct pair *p = &o->policy[o->npolicies];
+	char *disk = strchr(names, ':');
+	int of_pool, of_disk;
+
+	if (disk)
+		*disk++ = 0;
+	of_pool = policy_of(names);
+	of_disk = disk ? policy_of(disk) : of_pool;
+	if (of_pool < 0 || of_disk < 0)
+		return no_policy(of_pool < 0 ? names : disk);
+	p->pool = (unsigned)of_pool;
+	p->disk = (unsigned)of_disk;
+	snprintf(p->name, sizeof p->name, "%s%s%s", names, disk ? ":" : "", disk ?: "");
+	o->npolicies++;
+	return 0;
+}
+
 static int take_policies(struct replay *o, const char *names)
 {
 	KVC_MEM char *list = strdup(names);
+	int err = 0;
 
 	if (!list)
 		return kvm_fail("out of memory");
 	o->npolicies = 0;
-	for (char *at, *name = strtok_r(list, ",", &at); name; name = strtok_r(NULL, ",", &at)) {
-		int p = policy_of(name);
-
-		if (p < 0 || o->npolicies == sizeof o->policy / sizeof *o->policy) {
-			char all[256] = "";
-
-			for (int i = 0; kvc_keep_names[i]; i++)
-				snprintf(all + strlen(all), sizeof all - strlen(all), " %s",
-					 kvc_keep_names[i]);
-			return kvm_misused("there is no policy %s; there are:%s", kvm_shown(name),
-					   all);
-		}
-		o->policy[o->npolicies++] = (unsigned)p;
-	}
-	return o->npolicies ? 0 : kvm_misused("--policy %s: no name of one", kvm_shown(names));
+	for (char *at, *name = strtok_r(list, ",", &at); name && !err;
+	     name = strtok_r(NULL, ",", &at))
+		err = o->npolicies < POLICIES ? take_policy(o, name)
+					      : kvm_misused("--policy %s: at most %d of them",
+							    kvm_shown(names), POLICIES);
+	if (!err && !o->npolicies)
+		err = kvm_misused("--policy %s: no name of one", kvm_shown(names));
+	return err;
 }
 
 /* Counts of chunks, with K and M for thousands and millions. */
@@ -67,7 +111,22 @@ static bool take_count(const char *text, char **end, uint64_t *n)
 			return false;
 		++*end;
 	}
-	return !errno && *n < 1ull << 30;
+	return !errno && *n < MOST;
+}
+
+/* POOL, or POOL:DISK. */
+static bool take_capacity(struct replay *o, unsigned i, char *text)
+{
+	char *end = text;
+
+	o->disk[i] = 0;
+	if (!take_count(text, &end, &o->pool[i]) ||
+	    (*end == ':' && !take_count(end + 1, &end, &o->disk[i])))
+		return false;
+	if (o->all_tiers && !o->disk[i])
+		o->disk[i] = o->pool[i] * TIMES;
+	o->tiers |= o->disk[i] != 0;
+	return !*end && o->disk[i] < MOST;
 }
 
 static int take_capacities(struct replay *o, const char *numbers)
@@ -79,19 +138,15 @@ static int take_capacities(struct replay *o, const char *numbers)
 	o->ncapacities = 0;
 	for (char *at, *text = strtok_r(list, ",", &at); text; text = strtok_r(NULL, ",", &at)) {
 		unsigned i = o->ncapacities;
-		char *end = text;
 
 		if (i == CAPACITIES)
 			return kvm_misused("--capacity %s: at most %d of them", kvm_shown(numbers),
 					   CAPACITIES);
-		o->disk[i] = 0;
-		if (!take_count(text, &end, &o->pool[i]) ||
-		    (*end == ':' && !take_count(end + 1, &end, &o->disk[i])) || *end)
+		if (!take_capacity(o, i, text))
 			return kvm_misused(
 				"--capacity: %s is no number of chunks, nor two of them with "
 				"a colon between: those in the pool and those on disk",
 				text);
-		o->tiers |= o->disk[i] != 0;
 		if (i && o->pool[i] <= o->pool[i - 1])
 			return kvm_misused("--capacity %s: %s comes after a larger one",
 					   kvm_shown(numbers), text);
@@ -144,15 +199,11 @@ static int take_options(struct replay *o, int *argc, char **argv)
 	const char *policies = NULL, *capacities = NULL, *chain = NULL, *seed = NULL,
 		   *clients = NULL;
 	const struct kvm_option options[] = {
-		{ "policy", NULL, &policies },
-		{ "capacity", NULL, &capacities },
-		{ "chain", NULL, &chain },
-		{ "seed", NULL, &seed },
-		{ "svg", NULL, &o->svg },
-		{ "verbose", &o->verbose, NULL },
-		{ "clients", NULL, &clients },
-		{ "json", &o->json, NULL },
-		{ 0 },
+		{ "policy", NULL, &policies },    { "capacity", NULL, &capacities },
+		{ "chain", NULL, &chain },        { "seed", NULL, &seed },
+		{ "svg", NULL, &o->svg },         { "verbose", &o->verbose, NULL },
+		{ "clients", NULL, &clients },    { "json", &o->json, NULL },
+		{ "tiers", &o->all_tiers, NULL }, { 0 },
 	};
 	int err = kvm_options(argc, argv, options);
 
@@ -160,6 +211,10 @@ static int take_options(struct replay *o, int *argc, char **argv)
 		err = take_policies(o, policies);
 	if (!err)
 		err = take_capacities(o, capacities ?: "1000,5000,10000,20000");
+	if (!err && !o->tiers && policies && strchr(policies, ':'))
+		err = kvm_misused("--policy %s: there is no disk without --tiers, or a --capacity "
+				  "POOL:DISK",
+				  kvm_shown(policies));
 	if (!err && chain)
 		err = take_chain(o, chain);
 	if (!err && seed)
@@ -167,6 +222,11 @@ static int take_options(struct replay *o, int *argc, char **argv)
 	if (!err && clients)
 		err = take_clients(o, clients);
 	return err;
+}
+
+static int column(const struct replay *o, unsigned p)
+{
+	return (int)kvc_max(strlen(o->policy[p].name), o->tiers ? 12u : 7u);
 }
 
 static void heads(struct replay *o, const struct kvm_trace *t)
@@ -177,7 +237,7 @@ static void heads(struct replay *o, const struct kvm_trace *t)
 		printf(", %llu accesses lost", (unsigned long long)t->lost);
 	printf("\n%14s", o->tiers ? "pool:disk" : "chunks");
 	for (unsigned p = 0; p < o->npolicies; p++)
-		printf(o->tiers ? " %12s" : " %7s", kvc_keep_names[o->policy[p]]);
+		printf(" %*s", column(o, p), o->policy[p].name);
 	printf(" %7s\n", "optimum");
 }
 
@@ -186,7 +246,7 @@ static void say_more(const struct replay *o, unsigned p, unsigned c, const struc
 	const struct kvm_learned *l = &s->learned;
 
 	fprintf(stderr, "%s at %llu: %.0f accesses a second, %.1f bytes a chunk\n%s",
-		kvc_keep_names[o->policy[p]], (unsigned long long)o->pool[c], s->accesses_per_s,
+		o->policy[p].name, (unsigned long long)o->pool[c], s->accesses_per_s,
 		(double)s->bytes / (double)o->pool[c], s->text);
 	if (l->made)
 		fprintf(stderr,
@@ -206,9 +266,9 @@ static void print_row(struct replay *o, unsigned c, const struct kvm_share *s, d
 		printf("%14llu", (unsigned long long)o->pool[c]);
 	for (unsigned p = 0; p < o->npolicies; p++)
 		if (o->disk[c])
-			printf(" %5.3f+%5.3f ", s[p].pool, s[p].disk);
+			printf(" %*.3f+%5.3f ", column(o, p) - 7, s[p].pool, s[p].disk);
 		else
-			printf(o->tiers ? " %12.4f" : " %7.4f", s[p].pool);
+			printf(" %*.4f", column(o, p), s[p].pool);
 	printf(" %7.4f\n", best);
 }
 
@@ -222,7 +282,7 @@ static void json_row(struct replay *o, unsigned c, const struct kvm_share *s, do
 	kvm_json_share(j, "optimum", best);
 	kvm_json_begin(j, "policies", '{');
 	for (unsigned p = 0; p < o->npolicies; p++) {
-		kvm_json_begin(j, kvc_keep_names[o->policy[p]], '{');
+		kvm_json_begin(j, o->policy[p].name, '{');
 		kvm_json_share(j, "pool", s[p].pool);
 		kvm_json_share(j, "disk", s[p].disk);
 		kvm_json_end(j, '}');
@@ -245,7 +305,7 @@ static void json_heads(struct replay *o, const struct kvm_trace *t)
 /* Shares of one trace: share[policy][capacity], and the optimum's after the last policy. */
 static int replay_one(struct replay *o, const struct kvm_trace *t, double share[][CAPACITIES])
 {
-	struct kvm_share s[32];
+	struct kvm_share s[POLICIES];
 
 	(o->json ? json_heads : heads)(o, t);
 	for (unsigned c = 0; c < o->ncapacities; c++) {
@@ -254,8 +314,8 @@ static int replay_one(struct replay *o, const struct kvm_trace *t, double share[
 		if (best < 0)
 			return kvm_fail("out of memory");
 		for (unsigned p = 0; p < o->npolicies; p++) {
-			struct kvc_keep_conf pool = { o->policy[p], o->pool[c], o->seed };
-			struct kvc_keep_conf disk = { o->policy[p], o->disk[c], o->seed };
+			struct kvc_keep_conf pool = { o->policy[p].pool, o->pool[c], o->seed };
+			struct kvc_keep_conf disk = { o->policy[p].disk, o->disk[c], o->seed };
 
 			if (kvm_replay(t, &pool, &disk, &o->way, &s[p]))
 				return kvm_fail("out of memory");
@@ -276,11 +336,11 @@ static int replay_one(struct replay *o, const struct kvm_trace *t, double share[
 static void chart(const struct replay *o, FILE *out, int nr, const char *name,
 		  double share[][CAPACITIES])
 {
-	struct kvm_curve curve[33];
+	struct kvm_curve curve[POLICIES + 1];
 
 	for (unsigned p = 0; p <= o->npolicies; p++)
 		curve[p] = (struct kvm_curve){
-			p < o->npolicies ? kvc_keep_names[o->policy[p]] : "optimum",
+			p < o->npolicies ? o->policy[p].name : "optimum",
 			share[p],
 		};
 	kvm_chart(out, nr * KVM_CHART_HEIGHT, name, o->pool, o->ncapacities, curve,
@@ -299,7 +359,7 @@ static int replay_all(struct replay *o, FILE *svg, char **traces, int n)
 			"</style>\n",
 			KVM_CHART_WIDTH, n * KVM_CHART_HEIGHT);
 	for (int i = 0; i < n && !err; i++) {
-		double share[33][CAPACITIES];
+		double share[POLICIES + 1][CAPACITIES];
 		struct kvm_trace t;
 
 		err = kvm_trace_read(&t, traces[i]) ?: replay_one(o, &t, share);
@@ -332,10 +392,7 @@ int kvm_run_replay(int argc, char **argv)
 	FILE *svg = NULL;
 	int err;
 
-	while (kvc_keep_names[o.npolicies]) {
-		o.policy[o.npolicies] = o.npolicies;
-		o.npolicies++;
-	}
+	all_policies(&o);
 	err = take_options(&o, &argc, argv);
 	if (err)
 		return err;

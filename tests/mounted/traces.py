@@ -36,31 +36,32 @@ def table(*words):
     return {int(l.split()[0]): dict(zip(names, map(float, l.split()[1:]))) for l in lines[2:]}
 
 
-def model(room, by_use):
-    """What a prefix hits, of the last half of the requests."""
-    cache, hits, asked = OrderedDict(), 0, 0
+def model(*tiers):
+    """What a prefix hits in each tier, and in none before it, of the last half of the requests.
+    tiers: of each its room and whether it goes by use."""
+    caches, hits, asked = [OrderedDict() for _ in tiers], [0] * len(tiers), 0
     for nr, ids in enumerate(requests):
-        n = 0
-        while n < len(ids) and ids[n] in cache:
-            n += 1
-        if nr >= len(requests) // 2:
-            hits, asked = hits + n, asked + len(ids)
-        whole = True  # a chunk is stored only where all before it are
-        busy = set()
+        busy, whole = set(), True
         for i in ids:
-            if i in cache:
-                if by_use:
-                    cache.move_to_end(i)
-            elif whole:
+            there = [i in cache for cache in caches]
+            for cache, (room, by_use) in zip(caches, tiers):
+                if i in cache:
+                    if by_use:
+                        cache.move_to_end(i)
+                    continue
                 if len(cache) >= room:
                     victim = next((v for v in cache if v not in busy), None)
                     if victim is None:
-                        whole = False
                         continue
                     del cache[victim]
                 cache[i] = True
             busy.add(i)
-    return hits / asked
+            whole = whole and any(there)
+            if nr >= len(requests) // 2:
+                asked += 1
+                if whole:
+                    hits[there.index(True)] += 1
+    return [h / asked for h in hits]
 
 
 SIZES = (50, 200, 800)
@@ -68,7 +69,7 @@ got = table("--chain", "none", "--policy", "lru,fifo", "--capacity", ",".join(ma
             TRACE)
 for n in SIZES:
     for name in ("lru", "fifo"):
-        want = model(n, name == "lru")
+        want, = model((n, name == "lru"))
         assert abs(got[n][name] - want) < 0.0002, (n, name, got[n], want)
 
 svg = f"{TMP}/curves.svg"
@@ -89,6 +90,25 @@ assert "by " in replay("--verbose", "--policy", "prefix", TRACE).stdout
 
 both = replay("--capacity", "50:800", "--policy", "lru", TRACE)
 assert both.returncode == 0 and "+" in both.stdout.splitlines()[-1], both.stdout
+
+# a policy for the pool and another for the disk
+p = replay("--json", "--chain", "none", "--policy", "lru:fifo,fifo:lru,fifo", "--capacity",
+           "50:300,80", "--tiers", TRACE)
+assert p.returncode == 0, p.stdout
+for row, pool, disk in zip(json.loads(p.stdout)["traces"][0]["shares"], (50, 80), (300, 800)):
+    assert (row["pool_chunks"], row["disk_chunks"]) == (pool, disk), row
+    assert list(row["policies"]) == ["lru:fifo", "fifo:lru", "fifo"], row
+    for name, got in row["policies"].items():
+        of_pool, of_disk = (name.split(":") * 2)[:2]
+        want = model((pool, of_pool == "lru"), (disk, of_disk == "lru"))
+        assert all(abs(g - w) < 0.0002 for g, w in zip((got["pool"], got["disk"]), want)), (
+            row, name, want)
+text = replay("--tiers", "--policy", "s3fifo:prefix,lru", "--capacity", "50", TRACE).stdout
+head, line = text.splitlines()[1:]
+assert head.split() == ["pool:disk", "s3fifo:prefix", "lru", "optimum"], head
+assert line.split()[0] == "50:500" and len(line) == len(head), text
+assert replay("--tiers", "--policy", "lru:prefix", "--svg", svg, TRACE).returncode == 0
+assert ">lru:prefix</text>" in open(svg).read()
 
 # learned from what one client calls: the same but for those rare cases that nobody can tell
 told = table("--policy", "prefix,leaf", "--capacity", "50,200,800", TRACE)
@@ -116,6 +136,12 @@ for words, content, said in (
     ((bad,), "\n\n", "no request"),
     ((f"{TMP}/none",), "", "No such file"),
     (("--policy", "best", TRACE), "", "no policy best"),
+    (("--tiers", "--policy", "lru:best", TRACE), "", "no policy best"),
+    (("--tiers", "--policy", "lru:arc:arc", TRACE), "", "no policy arc:arc"),
+    (("--tiers", "--policy", "lru:", TRACE), "", "no policy"),
+    (("--policy", "arc,lru:prefix", TRACE), "", "--tiers"),
+    (("--policy", ",".join(["lru"] * 33), TRACE), "", "at most 32"),
+    (("--tiers", "--capacity", "200M", TRACE), "", "no number"),
     (("--capacity", "0", TRACE), "", "no number"),
     (("--capacity", "10,5", TRACE), "", "larger"),
     (("--capacity", "99999M", TRACE), "", "no number"),

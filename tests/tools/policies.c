@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * policies [CHUNKS [MORE]]: what a decision of each policy costs, a line each: NAME ZIPF CHAINS
- * BYTES BYTES_MORE. The cache is full with CHUNKS (a million). ZIPF and CHAINS are millions of
- * accesses a second, each of which is: asked for; and where it is not there, a victim goes and it
- * comes. For ZIPF each chunk is a request of its own, of eight times as many as fit, by 1/rank. For
- * CHAINS they are prompts: a document, by 1/rank, of 4 to 32 chunks, and a new question at its end.
- * BYTES are those of memory for a chunk, at CHUNKS and at MORE (0: not looked at).
+ * policies [CHUNKS [MORE [POLICY]]]: what a decision of each policy, or of one, costs, a line each:
+ * NAME ZIPF CHAINS BYTES BYTES_MORE. The cache is full with CHUNKS (a million). ZIPF and CHAINS are
+ * millions of accesses a second, each of which is: asked for; and where it is not there, a victim
+ * goes and it comes. For ZIPF each chunk is a request of its own, of eight times as many as fit, by
+ * 1/rank. For CHAINS they are prompts: a document, by 1/rank, of 4 to 32 chunks, and a new question
+ * at its end. BYTES are those of memory for a chunk after CHAINS, at CHUNKS and at MORE. 0 for
+ * CHUNKS or MORE: it is not looked at.
  */
 #include "keep.h"
 
@@ -118,10 +119,9 @@ static double measure(unsigned policy, const struct access *v, uint64_t chunks, 
 
 	if (err)
 		return err;
-	err = fill(k, chunks, chains) ?: v ? play(k, &r, v, WARM, chunks) : 0;
+	err = fill(k, chunks, chains) ?: play(k, &r, v, WARM, chunks);
 	began = kvc_mono_ns();
-	if (!err && v)
-		err = play(k, &r, v + WARM, ACCESSES, chunks);
+	err = err ?: play(k, &r, v + WARM, ACCESSES, chunks);
 	took = kvc_mono_ns() - began;
 	if (r.nr)
 		kvc_keep_end(k, &r);
@@ -131,32 +131,39 @@ static double measure(unsigned policy, const struct access *v, uint64_t chunks, 
 	return err ? err : ACCESSES * 1e3 / (double)(took + 1);
 }
 
+/* One policy's line. Negative: out of memory. */
+static int look_at(unsigned policy, struct access *v, uint64_t chunks, uint64_t more)
+{
+	double bytes = 0, at_more = 0, zipf = 0, chains = 0, there = 0;
+
+	if (chunks) {
+		make_zipf(v, chunks);
+		zipf = measure(policy, v, chunks, false, &bytes);
+		make_chains(v, chunks);
+		chains = measure(policy, v, chunks, true, &bytes);
+	}
+	if (more) {
+		make_chains(v, more);
+		there = measure(policy, v, more, true, &at_more);
+	}
+	if (zipf < 0 || chains < 0 || there < 0)
+		return -ENOMEM;
+	printf("%s %.2f %.2f %.1f %.1f\n", kvc_keep_names[policy], zipf, chains, bytes, at_more);
+	return fflush(stdout);
+}
+
 int main(int argc, char **argv)
 {
 	uint64_t chunks = argc > 1 ? strtoull(argv[1], NULL, 10) : 1000000;
 	uint64_t more = argc > 2 ? strtoull(argv[2], NULL, 10) : 0;
-	struct access *zipf = calloc(WARM + ACCESSES, sizeof *zipf);
-	struct access *chains = calloc(WARM + ACCESSES, sizeof *chains);
-	int rc = !zipf || !chains || chunks < 2 || chunks > 1ull << 26 || more > 1ull << 26;
+	struct access *v = calloc(WARM + ACCESSES, sizeof *v);
+	int rc = !v || chunks == 1 || more == 1 || chunks > 1ull << 26 || more > 1ull << 26;
 
-	if (!rc) {
-		make_zipf(zipf, chunks);
-		make_chains(chains, chunks);
-	}
-	for (unsigned p = 0; !rc && kvc_keep_names[p]; p++) {
-		double bytes, at_more = 0;
-		double z = measure(p, zipf, chunks, false, &bytes);
-		double c = measure(p, chains, chunks, true, &bytes);
-		double m = more ? measure(p, NULL, more, true, &at_more) : 0;
-
-		rc = z < 0 || c < 0 || m < 0;
-		if (!rc)
-			printf("%s %.2f %.2f %.1f %.1f\n", kvc_keep_names[p], z, c, bytes, at_more);
-		(void)fflush(stdout);
-	}
+	for (unsigned p = 0; !rc && kvc_keep_names[p]; p++)
+		if (argc <= 3 || !strcmp(argv[3], kvc_keep_names[p]))
+			rc = look_at(p, v, chunks, more) != 0;
 	if (rc)
 		fprintf(stderr, "policies: out of memory, or no such number of chunks\n");
-	free(zipf);
-	free(chains);
+	free(v);
 	return rc;
 }

@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What kvcachectl replay says of the public traces (tests/lib/traces) and of those of stress.py;
+and the table of it in kvcachefs-policies(7), which the case `figures` holds to what it says.
+
+    tests/lib/curves.py build/release
+
+writes that table anew, after a change that moves a share."""
+import concurrent.futures, json, lzma, os, re, subprocess, sys, tempfile
+
+here = os.path.dirname(os.path.abspath(__file__))
+MANUAL = os.path.join(here, "../../man/kvcachefs-policies.7")
+PUBLIC = ("conversation", "synthetic")
+SIZES = (1000, 5000, 10000, 20000)
+# as the manual has them; "learned" is prefix with the chain learned from calls, "optimum" Belady's
+COLUMNS = ("lru", "fifo", "lfu", "mru", "s3fifo", "arc", "gdsf", "leaf", "prefix", "learned",
+           "optimum")
+
+
+def unpack(folder):
+    """{name: path} of the public traces."""
+    paths = {}
+    for name in PUBLIC:
+        paths[name] = f"{folder}/{name}.jsonl"
+        with lzma.open(f"{here}/traces/{name}.jsonl.xz") as f, open(paths[name], "wb") as out:
+            out.write(f.read())
+    return paths
+
+
+class Replay:
+    """share[chunks][policy or "optimum"]; of a chain that is learned, wrong[chunks][policy] and
+    unseen[chunks][policy], shares of the parents. clients: of how many it is learned at once."""
+
+    def __init__(self, ctl, path, chain, sizes, policies, clients=1):
+        words = ["--policy", ",".join(policies)] if policies else []
+        p = subprocess.run([ctl, "replay", "--json", "--verbose", "--chain", chain, "--capacity",
+                            ",".join(map(str, sizes)), "--clients", str(clients), *words, path],
+                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                           stderr=subprocess.PIPE, text=True)
+        assert p.returncode == 0, p.stderr
+        self.share, self.wrong, self.unseen = {}, {}, {}
+        for row in json.loads(p.stdout)["traces"][0]["shares"]:
+            self.share[row["pool_chunks"]] = {
+                "optimum": row["optimum"],
+                **{name: s["pool"] for name, s in row["policies"].items()}}
+        for said in re.split(r"^(?=\w+ at \d+: )", p.stderr, flags=re.M):
+            learned = re.search(r"parents, ([0-9.]+) wrong, ([0-9.]+) not seen", said)
+            if learned:
+                name, chunks = re.match(r"(\w+) at (\d+)", said).groups()
+                self.wrong.setdefault(int(chunks), {})[name] = float(learned.group(1))
+                self.unseen.setdefault(int(chunks), {})[name] = float(learned.group(2))
+
+
+def replay(ctl, jobs):
+    """`jobs`: name -> what Replay takes (policies None: all). name -> its Replay."""
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        under_way = {name: pool.submit(Replay, ctl, *job) for name, job in jobs.items()}
+        return {name: u.result() for name, u in under_way.items()}
+
+
+def of_table(done):
+    """{trace: {chunks: {column: share}}}, from the replays of (trace, chain)."""
+    return {t: {n: {**done[t, "told"].share[n], "learned": done[t, "learned"].share[n]["prefix"]}
+                for n in SIZES} for t in PUBLIC}
+
+
+def line(first, cells):
+    return f"{first:>6}" + "".join(f"{c:>{max(len(n), 4) + 1}}" for n, c in zip(COLUMNS, cells))
+
+
+def table(shares):
+    """The lines of the manual's table."""
+    lines = [line("chunks", COLUMNS)]
+    for t in PUBLIC:
+        lines.append(t)
+        lines += [line(n, (f"{shares[t][n][c]:.3f}".removeprefix("0") for c in COLUMNS))
+                  for n in SIZES]
+    return lines
+
+
+def parts():
+    """The manual up to its table, the table's lines, and the rest."""
+    with open(MANUAL) as f:
+        text = f.read()
+    begin = re.search(r"^chunks +lru.*$", text, re.M).start()
+    end = text.index(".fi\n", begin)
+    return text[:begin], text[begin:end].splitlines(), text[end:]
+
+
+def read_table():
+    """The manual's {trace: {chunks: {column: share}}}."""
+    head, *lines = parts()[1]
+    assert tuple(head.split()) == ("chunks", *COLUMNS), head
+    shares = {}
+    for text in lines:
+        name, *cells = text.split()
+        if not cells:
+            of = shares[name] = {}
+        else:
+            assert len(cells) == len(COLUMNS), text
+            of[int(name)] = dict(zip(COLUMNS, map(float, cells)))
+    return shares
+
+
+def main(build):
+    with tempfile.TemporaryDirectory(dir=os.environ.get("KV_TMP")) as folder:
+        paths = unpack(folder)
+        done = replay(f"{build}/bin/kvcachectl", {
+            (t, chain): (paths[t], chain, SIZES, None if chain == "told" else ("prefix",))
+            for t in PUBLIC for chain in ("told", "learned")})
+    before, _, after = parts()
+    with open(MANUAL, "w") as f:
+        f.write(before + "\n".join(table(of_table(done))) + "\n" + after)
+    print("\n".join(table(of_table(done))))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    main(sys.argv[1])

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: none
+"""What make bench tells of policies: each has a row, with its decisions a second and the memory of
+a chunk, and at ten million chunks prefix takes at most 48 bytes for one, of which much has come and
+gone: what it remembers of that, and its shadows, are part of it."""
+from kvtest import *
+
+if SLOW > 1:
+    skip("ten million chunks, of which it measures the memory")
+
+
+def rows(*words):
+    """{policy: (zipf, chains, bytes, bytes with more)}"""
+    text = run(binary("test-policies"), *map(str, words), ok=True).stdout
+    return {l.split()[0]: tuple(map(float, l.split()[1:])) for l in text.splitlines()}
+
+
+p = run(binary("kvcachectl"), "replay", "--policy", "none", "trace")
+names = p.stdout.split("there are:")[1].split(";")[0].split()
+got = rows(2000, 4000)
+assert list(got) == names, (got, names)
+assert all(len(row) == 4 and min(row) > 0 for row in got.values()), got
+(name, (*_, each)), = rows(0, 10_000_000, "prefix").items()
+print(f"{name}: {each} bytes a chunk of 10 million")
+assert name == "prefix" and 30 < each <= 48, each

@@ -46,9 +46,8 @@ static bool start_locked(struct kvfs_aside *a)
 	return a->started;
 }
 
-void kvfs_aside(struct call *c, void (*run)(struct call *c))
+void kvfs_aside(struct kvfs_aside *a, struct call *c, void (*run)(struct call *c))
 {
-	struct kvfs_aside *a = &c->f->aside;
 	bool taken;
 
 	c->aside = run;
@@ -68,10 +67,8 @@ void kvfs_aside(struct call *c, void (*run)(struct call *c))
 		run(c);
 }
 
-void kvfs_aside_stop(struct kvfs *f)
+void kvfs_aside_stop(struct kvfs_aside *a)
 {
-	struct kvfs_aside *a = &f->aside;
-
 	pthread_mutex_lock(&a->lock);
 	atomic_store(&a->ends, true);
 	pthread_cond_signal(&a->more);

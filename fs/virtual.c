@@ -473,7 +473,7 @@ static void read_lease(struct call *c, struct handle *h)
 	if (kvfs_waits(c, &err))
 		return;
 	if (err == -EAGAIN && !was_large) {
-		kvfs_aside(c, read_large);
+		kvfs_aside(&c->f->aside, c, read_large);
 		return;
 	}
 	if (err)
@@ -490,7 +490,7 @@ static void run_read(struct call *c)
 	if (enter(h))
 		read_lease(c, h);
 	else
-		kvfs_aside(c, read_large);
+		kvfs_aside(&c->f->aside, c, read_large);
 }
 
 /* In the thread aside; when it waits and is woken, the answerer brings it back here. */
@@ -665,7 +665,7 @@ void kvfs_virtual_release(fuse_req_t req, uint64_t ino, struct fuse_file_info *f
 		fuse_reply_err(req, 0);
 	} else if ((c = kvfs_call(req, ino, run_read, NULL, NULL))) {
 		c->fi = *fi;
-		kvfs_aside(c, release_large);
+		kvfs_aside(&f->aside, c, release_large);
 	} else {
 		release(f, h);
 	}

@@ -16,6 +16,7 @@
 #include "member.h"
 #include "model.h"
 #include "pace.h"
+#include "pages.h"
 #include "partial.h"
 #include "tally.h"
 #include "took.h"
@@ -26,7 +27,8 @@
 #include <fcntl.h>
 #include <string.h>
 
-#define BACKINGS_MAX 32768 /* registrations kept for files that nobody has open */
+#define BACKINGS_MAX 32768      /* registrations kept for files that nobody has open */
+#define AHEAD_MAX (64ull << 20) /* prepared under the locks: a help, no condition */
 #define DAY_NS 86400000000000ll
 
 static bool writes(int flags)
@@ -109,11 +111,18 @@ static uint64_t room_ahead_locked(struct kvc *k, uint64_t model, uint32_t uid)
 		       : hint;
 }
 
-/* O_TRUNC: the file starts anew; what it held, here or below, is not needed. */
+/*
+ * O_TRUNC: the file starts anew; what it held, here or below, is not needed. No more is prepared
+ * here than is quick, under the locks.
+ */
 static int truncate_open_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
 {
 	uint64_t hint = room_ahead_locked(k, n->model, w->uid);
 	int err, fd;
+
+	hint = hint > AHEAD_MAX ? 0 : hint;
+	if (!w->aside && kvc_pages_many_locked(n, 0))
+		return KVC_LONG;
 
 	if (n->state == KVC_LOADING)
 		return kvc_park_locked(k, &n->waiters, w);
@@ -134,8 +143,7 @@ static int truncate_open_both(struct kvc *k, struct kvc_node *n, struct kvc_wait
 		kvc_room_set_locked(k, n, n->room - more);
 		return err ?: fd;
 	}
-	if (ftruncate(fd, 0)) {
-		err = -errno;
+	if ((err = kvc_pages_cut_locked(k, n, KVC_HELD_BOTH, fd, 0))) {
 		kvc_room_set_locked(k, n, n->room - more);
 		kvc_written_locked(k, n); /* as it was */
 		return err;

@@ -339,6 +339,33 @@ int close(int fd)
 	return (int)syscall(SYS_close, fd);
 }
 
+static int same_file(int from, int to)
+{
+	if (to >= 0 && to < FDS)
+		atomic_store(&mask_of[to], (unsigned char)mask(from));
+	return to;
+}
+
+int fcntl64(int fd, int command, ...)
+{
+	va_list ap;
+	void *arg;
+	int got;
+
+	va_start(ap, command);
+	arg = va_arg(ap, void *);
+	va_end(ap);
+	got = (int)syscall(SYS_fcntl, fd, command, arg);
+	return command == F_DUPFD || command == F_DUPFD_CLOEXEC ? same_file(fd, got) : got;
+}
+
+int fcntl(int fd, int command, ...) __attribute__((alias("fcntl64")));
+
+int dup3(int from, int to, int flags)
+{
+	return same_file(from, (int)syscall(SYS_dup3, from, to, flags));
+}
+
 /* ---- bytes ---- */
 
 static size_t half(size_t len)

@@ -90,7 +90,7 @@ static int opened_locked(struct kvc *k, struct kvc_node *n, int flags, uint32_t 
 	n->nopen++;
 	n->nwriters += writes(flags);
 	k->nodes->opens++;
-	kvc_hold_add_locked(k, n, uid);
+	kvc_hold_add_locked(k, n, uid, true);
 	out->backing = n->plain ? 0 : n->backing;
 	kvc_count(&k->stats, opens);
 	return 0;
@@ -222,7 +222,8 @@ static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *
 		err = -EINVAL;
 		goto out;
 	}
-	if (!anew && (err = kvc_hold_ask_locked(k, w, n, 0)))
+	if ((err = kvc_hold_file_locked(k, w->uid, n)) ||
+	    (!anew && (err = kvc_hold_ask_locked(k, w, n, 0))))
 		goto out;
 	if (anew) {
 		err = truncate_open_both(k, n, w);
@@ -320,7 +321,8 @@ static int plan_both(struct kvc *k, uint64_t parent, const char *name, struct cr
 	err = name ? kvc_name_get(k->cat, c->row.parent, name, existing, &kind) : -ENOENT;
 	if (err != -ENOENT)
 		return err ?: -EEXIST;
-	if ((err = kvc_takes(k, false) ?: kvc_usage_allows(k->cat, c->row.uid, true, 0)))
+	err = kvc_takes(k, false) ?: kvc_usage_allows(k->cat, c->row.uid, true, 0);
+	if ((err = err ?: kvc_hold_file_locked(k, c->uid, NULL)))
 		return err;
 	if ((err = kvc_model_of_both(k, c->row.parent, &c->model)))
 		return err;
@@ -557,7 +559,7 @@ void kvc_file_release(struct kvc *k, uint64_t ino, int flags, uint32_t uid)
 	n->nopen--;
 	k->nodes->opens--;
 	n->nwriters -= writes(flags) && n->nwriters;
-	kvc_hold_drop_locked(k, n, uid);
+	kvc_hold_drop_locked(k, n, uid, true);
 	if (n->state == KVC_OPEN && !n->nwriters && !n->lost && !n->unnamed)
 		kvc_publish_locked(k, n);
 	if (both)

@@ -24,10 +24,11 @@ struct kvfs_aside {
 	atomic_bool ends; /* who runs gives up what takes long */
 };
 
-void kvfs_aside_init(struct kvfs_aside *a);
+/* Both of them. */
+void kvfs_aside_init(struct kvfs *f);
 /* The call is run there; here and now where there is no thread, or where it ends. */
 void kvfs_aside(struct kvfs_aside *a, struct call *c, void (*run)(struct call *c));
 /* After the loop: what is left is run, and gives up. */
-void kvfs_aside_stop(struct kvfs_aside *a);
+void kvfs_aside_stop(struct kvfs *f);
 
 #endif

@@ -369,8 +369,7 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 	int err;
 
 	f->mountpoint = mountpoint;
-	kvfs_aside_init(&f->aside);
-	kvfs_aside_init(&f->sizes);
+	kvfs_aside_init(f);
 	f->entry_timeout = KVFS_SHORT_TIMEOUT;
 	allow_descriptors();
 	decide(f, o);
@@ -417,8 +416,7 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 		err = serve(f, ready_fd, o->debug);
 	}
 	kvfs_http_stop(f);
-	kvfs_aside_stop(&f->aside);
-	kvfs_aside_stop(&f->sizes);
+	kvfs_aside_stop(f);
 	kvc_detach(f->k); /* unmounting closes the session's descriptor */
 	if (mounted)
 		fuse_session_unmount(f->se);

@@ -12,8 +12,8 @@ enum kvc_held { KVC_HELD_ONE, KVC_HELD_BOTH }; /* which locks the caller has */
 /*
  * fallocate of an OPEN node's segment, which `fd` is. What is not quick is done with the locks let
  * go, and then the node is kept meanwhile, open for writing. 0, -ESTALE (it was destroyed), or
- * another errno; *done, where it is not NULL: so many bytes from off on are done. The caller settles
- * the node in the end, since the kernel may have forgotten it meanwhile.
+ * another errno; *done, where it is not NULL: so many bytes from off on are done. The caller
+ * settles the node in the end, since the kernel may have forgotten it meanwhile.
  */
 int kvc_pages_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int fd, int mode,
 		     uint64_t off, uint64_t len, uint64_t *done);

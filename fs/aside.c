@@ -27,10 +27,16 @@ static void *work(void *arg)
 	return NULL;
 }
 
-void kvfs_aside_init(struct kvfs_aside *a)
+static void init(struct kvfs_aside *a)
 {
 	pthread_mutex_init(&a->lock, NULL);
 	pthread_cond_init(&a->more, NULL);
+}
+
+void kvfs_aside_init(struct kvfs *f)
+{
+	init(&f->aside);
+	init(&f->sizes);
 }
 
 static bool start_locked(struct kvfs_aside *a)
@@ -46,9 +52,8 @@ static bool start_locked(struct kvfs_aside *a)
 	return a->started;
 }
 
-void kvfs_aside(struct call *c, void (*run)(struct call *c))
+void kvfs_aside(struct kvfs_aside *a, struct call *c, void (*run)(struct call *c))
 {
-	struct kvfs_aside *a = &c->f->aside;
 	bool taken;
 
 	c->aside = run;
@@ -68,14 +73,18 @@ void kvfs_aside(struct call *c, void (*run)(struct call *c))
 		run(c);
 }
 
-void kvfs_aside_stop(struct kvfs *f)
+static void stop(struct kvfs_aside *a)
 {
-	struct kvfs_aside *a = &f->aside;
-
 	pthread_mutex_lock(&a->lock);
 	atomic_store(&a->ends, true);
 	pthread_cond_signal(&a->more);
 	pthread_mutex_unlock(&a->lock);
 	if (a->started)
 		pthread_join(a->thread, NULL);
+}
+
+void kvfs_aside_stop(struct kvfs *f)
+{
+	stop(&f->aside);
+	stop(&f->sizes);
 }

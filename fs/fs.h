@@ -30,7 +30,7 @@ struct kvfs {
 	bool passthrough, uring; /* what the kernel agreed to */
 	struct kvfs_ring ring;   /* where it comes by io_uring */
 	struct kvfs_leave leave;
-	struct kvfs_aside aside;
+	struct kvfs_aside aside, sizes;
 	double entry_timeout; /* how long the kernel may keep a name */
 	double miss_timeout;  /* and that one is missing */
 	bool left;            /* threads that hang in a tier were left behind, at the end */
@@ -72,6 +72,7 @@ struct call {
 	bool stores;       /* see kvfs_stores */
 	struct call *next; /* among those that are held, or set aside */
 	void (*aside)(struct call *c);
+	void (*run_aside)(struct call *c); /* after KVC_LONG: what `run` was */
 };
 
 static inline struct kvfs *kvfs_of(fuse_req_t req)
@@ -83,7 +84,10 @@ struct call *kvfs_call(fuse_req_t req, uint64_t ino, void (*run)(struct call *),
 		       const char *to_name);
 /* An answered call's memory. */
 void kvfs_done(struct call *c);
-/* True when the call waits: nothing more to do. Otherwise *err is the result to answer with. */
+/*
+ * True when the call waits, or is set aside: nothing more to do. Otherwise *err is the result to
+ * answer with.
+ */
 bool kvfs_waits(struct call *c, int *err);
 /* The engine's results as an errno for the kernel (positive). */
 int kvfs_errno(int err);

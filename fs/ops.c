@@ -89,9 +89,21 @@ void kvfs_done(struct call *c)
 	free(c);
 }
 
+/* Woken by the answerer, which is not to be kept either. */
+static void run_long(struct call *c)
+{
+	kvfs_aside(&c->f->sizes, c, c->run_aside);
+}
+
 bool kvfs_waits(struct call *c, int *err)
 {
-	(void)c;
+	if (*err == KVC_LONG) {
+		c->w.aside = true;
+		c->run_aside = c->run;
+		c->run = run_long;
+		run_long(c);
+		return true;
+	}
 	return *err == KVC_WAIT;
 }
 

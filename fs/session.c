@@ -369,7 +369,7 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 	int err;
 
 	f->mountpoint = mountpoint;
-	kvfs_aside_init(&f->aside);
+	kvfs_aside_init(f);
 	f->entry_timeout = KVFS_SHORT_TIMEOUT;
 	allow_descriptors();
 	decide(f, o);

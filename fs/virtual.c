@@ -71,9 +71,9 @@ static enum virtual which(uint64_t ino)
 
 #define CONTROL_MAX 4096
 #define LEASE_TEXT_MAX (64u << 20)
-#define LEASE_USER_MAX (256u << 20) /* the memory that the leases of one user take; not root's */
+#define USER_MAX (256u << 20) /* the memory that one user's open files here take; not root's */
 
-/* What they take, by user. */
+/* What they take, by user: lists and answers of leases, and the texts of all others. */
 struct share {
 	uint32_t uid;
 	size_t bytes;
@@ -139,7 +139,7 @@ static int charge(struct handle *h, size_t bytes)
 		i++;
 	if (i == shares.n && !(err = kvc_grow(&shares.v, i, &shares.room, sizeof *shares.v)))
 		shares.v[shares.n++] = (struct share){ .uid = uid };
-	if (!err && bytes > h->charged && shares.v[i].bytes + bytes - h->charged > LEASE_USER_MAX)
+	if (!err && bytes > h->charged && shares.v[i].bytes + bytes - h->charged > USER_MAX)
 		err = -EDQUOT;
 	if (!err) {
 		shares.v[i].bytes += bytes - h->charged;
@@ -151,7 +151,7 @@ static int charge(struct handle *h, size_t bytes)
 	return err;
 }
 
-/* How much more the user's leases may take. */
+/* How much more the user's may take. */
 static size_t left_of(const struct handle *h)
 {
 	size_t used = 0;
@@ -161,7 +161,7 @@ static size_t left_of(const struct handle *h)
 		if (shares.v[i].uid == h->user.uid)
 			used = shares.v[i].bytes;
 	pthread_mutex_unlock(&shares.lock);
-	return h->user.uid ? LEASE_USER_MAX - used : SIZE_MAX;
+	return h->user.uid ? USER_MAX - used : SIZE_MAX;
 }
 
 /* All there are: when the daemon ends nobody closes them. */
@@ -314,7 +314,7 @@ static void print_log(struct kvfs *f, FILE *out)
 
 static int open_as(fuse_req_t req, enum virtual v, int flags, struct handle *h)
 {
-	uid_t uid = fuse_req_ctx(req)->uid;
+	uid_t uid = h->user.uid = fuse_req_ctx(req)->uid;
 
 	if ((flags & O_ACCMODE) != O_RDONLY && !(files[v].mode & 0200))
 		return EACCES;
@@ -327,26 +327,39 @@ static int open_as(fuse_req_t req, enum virtual v, int flags, struct handle *h)
 	return files[v].stream ? -files[v].stream(kvfs_of(req)->k, &h->stream) : 0;
 }
 
+/*
+ * Nobody else knows the handle yet: what it shows is written without the lock. It is his who opened
+ * it until he closes it, with what the handle itself takes.
+ */
+static int write_out(struct kvfs *f, enum virtual v, struct handle *h)
+{
+	FILE *out;
+
+	if (!files[v].print && !files[v].print_own)
+		return 0;
+	if (!(out = open_memstream(&h->text, &h->len)))
+		return ENOMEM;
+	if (files[v].print)
+		files[v].print(f->k, out);
+	else
+		files[v].print_own(f, out);
+	return fclose(out) || !h->text ? ENOMEM : -charge(h, sizeof *h + h->len);
+}
+
 void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 {
 	enum virtual v = which(ino);
 	struct handle *h = handle_new();
-	FILE *out;
 	int err = h ? open_as(req, v, fi->flags, h) : ENOMEM;
 
+	err = err ?: write_out(kvfs_of(req), v, h);
 	if (err) {
+		if (h && h->stream)
+			kvc_stream_close(kvfs_of(req)->k, h->stream);
 		if (h)
 			handle_free(h);
 		fuse_reply_err(req, err);
 		return;
-	}
-	/* Nobody else knows the handle yet: what it shows is written without the lock. */
-	if ((files[v].print || files[v].print_own) && (out = open_memstream(&h->text, &h->len))) {
-		if (files[v].print)
-			files[v].print(kvfs_of(req)->k, out);
-		else
-			files[v].print_own(kvfs_of(req), out);
-		fclose(out);
 	}
 	hand_over(fi, h);
 	fi->direct_io = 1;
@@ -473,7 +486,7 @@ static void read_lease(struct call *c, struct handle *h)
 	if (kvfs_waits(c, &err))
 		return;
 	if (err == -EAGAIN && !was_large) {
-		kvfs_aside(c, read_large);
+		kvfs_aside(&c->f->aside, c, read_large);
 		return;
 	}
 	if (err)
@@ -490,7 +503,7 @@ static void run_read(struct call *c)
 	if (enter(h))
 		read_lease(c, h);
 	else
-		kvfs_aside(c, read_large);
+		kvfs_aside(&c->f->aside, c, read_large);
 }
 
 /* In the thread aside; when it waits and is woken, the answerer brings it back here. */
@@ -665,7 +678,7 @@ void kvfs_virtual_release(fuse_req_t req, uint64_t ino, struct fuse_file_info *f
 		fuse_reply_err(req, 0);
 	} else if ((c = kvfs_call(req, ino, run_read, NULL, NULL))) {
 		c->fi = *fi;
-		kvfs_aside(c, release_large);
+		kvfs_aside(&f->aside, c, release_large);
 	} else {
 		release(f, h);
 	}

@@ -17,12 +17,18 @@
 struct kvc;
 
 #define KVC_WAIT 1
+/*
+ * Nor could it for a handler: it takes long by itself. It is made again, with w->aside, by a thread
+ * that nobody else needs (fs/aside.h). Only calls on a file's size or room.
+ */
+#define KVC_LONG 2
 
 struct kvc_wait {
 	void (*wake)(struct kvc_wait *w);
 	int err;         /* set before wake: 0 try again, or why it is over */
 	uint32_t uid;    /* who calls; 0, root and the engine itself, has no bounds */
 	uint32_t client; /* the thread that calls, by any number; 0: it is not known */
+	bool aside;      /* it may take long */
 	/* the engine's own: zero before the first call */
 	struct kvc_list link, timed;
 	uint64_t deadline_ns;

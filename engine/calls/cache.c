@@ -12,6 +12,7 @@
 
 #include <inttypes.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #define ALIVE_NS 1000000000ull
 
@@ -272,9 +273,19 @@ static void unstart(struct kvc *k)
 	stop_tiers(k);
 }
 
+/* Of one user's open files, so that the others can have some. */
+static size_t files_of_one(void)
+{
+	struct rlimit r;
+
+	return getrlimit(RLIMIT_NOFILE, &r) || r.rlim_cur == RLIM_INFINITY ? 0 : r.rlim_cur / 2;
+}
+
 int kvc_start(struct kvc *k)
 {
 	int err = 0;
+
+	k->users->files_max = k->opt.allow_other ? files_of_one() : 0;
 
 	kvc_tier_each(k, t)
 		if (!err && k->tier[t].t->ops->start)

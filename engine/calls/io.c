@@ -13,6 +13,7 @@
 #include "member.h"
 #include "model.h"
 #include "pace.h"
+#include "pages.h"
 #include "spill.h"
 #include "tierq.h"
 
@@ -38,15 +39,28 @@ static void recount_locked(struct kvc *k, struct kvc_node *n)
 		kvc_room_set_locked(k, n, (uint64_t)st.st_blocks * 512);
 }
 
+/*
+ * A quota that has a place for so much has it until the locks are taken again; with that it is the
+ * wait's, as if that had waited for it.
+ */
+static void reserve_locked(struct kvc *k, const struct kvc_node *n, uint64_t bytes,
+			   struct kvc_wait *w)
+{
+	if (bytes > KVC_PAGES_QUICK)
+		kvc_quota_reserve_locked(k, n->model, bytes, w);
+}
+
 /* Makes sure that [off, off + len) has pages of its own. */
-static int prepare_locked(struct kvc *k, struct kvc_node *n, int fd, uint64_t off, uint64_t len,
-			  struct kvc_wait *w)
+static int prepare_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int fd,
+			  uint64_t off, uint64_t len, struct kvc_wait *w)
 {
 	uint64_t start = off / KVC_PAGE * KVC_PAGE, end = kvc_round_up(off + len, KVC_PAGE), ahead;
 	int err;
 
 	if (end <= n->prepared)
 		return 0;
+	if (len > KVC_PAGES_QUICK && !w->aside)
+		return KVC_LONG;
 	/* goes on where it ended: take more at a time, as long as there is plenty */
 	if (start <= n->prepared) {
 		start = n->prepared;
@@ -61,9 +75,12 @@ static int prepare_locked(struct kvc *k, struct kvc_node *n, int fd, uint64_t of
 	    (err = kvc_quota_get_locked(k, n->model, end - start, w)) ||
 	    (err = kvc_room_get_locked(k, end - start, w)))
 		return err;
-	if (fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)start, (off_t)(end - start))) {
-		err = -errno;
+	reserve_locked(k, n, end - start, w);
+	err = kvc_pages_locked(k, n, held, fd, FALLOC_FL_KEEP_SIZE, start, end - start, NULL);
+	if (err) {
 		kvc_room_put_locked(k, end - start);
+		if (n->state == KVC_OPEN && end - start > KVC_PAGES_QUICK)
+			recount_locked(k, n); /* some of it is there */
 		return err == -ENOSPC ? kvc_room_again_locked(k, end - start, w) : err;
 	}
 	/* recount_locked accounts for what it really was */
@@ -98,7 +115,7 @@ static int write_once(struct kvc *k, uint64_t ino, const void *buf, size_t len, 
 	if (!err && (flags & O_APPEND) && !fstat(fd, &st))
 		off = st.st_size;
 	if (!err)
-		err = prepare_locked(k, n, fd, (uint64_t)off, len, w);
+		err = prepare_locked(k, n, KVC_HELD_ONE, fd, (uint64_t)off, len, w);
 	if (err != KVC_WAIT)
 		kvc_room_cancel_locked(k, w);
 	if (!err) { /* stays, and open, also where another's write ends meanwhile */
@@ -149,8 +166,8 @@ static bool granted_ahead_locked(struct kvc *k, const struct kvc_node *n)
  * through a mapping, which dies of a page that it cannot have: it gets its room now. What grows
  * beyond that is an arena and stays sparse.
  */
-static int prepare_ahead_locked(struct kvc *k, struct kvc_node *n, int fd, uint64_t size,
-				struct kvc_wait *w)
+static int prepare_ahead_both(struct kvc *k, struct kvc_node *n, int fd, uint64_t size,
+			      struct kvc_wait *w)
 {
 	uint64_t usual = kvc_hint_locked(k, n->model);
 	struct stat st;
@@ -158,11 +175,12 @@ static int prepare_ahead_locked(struct kvc *k, struct kvc_node *n, int fd, uint6
 	if (granted_ahead_locked(k, n) && !fstat(fd, &st)) {
 		uint64_t from = (uint64_t)st.st_size;
 
-		return size > from ? prepare_locked(k, n, fd, from, size - from, w) : 0;
+		return size > from ? prepare_locked(k, n, KVC_HELD_BOTH, fd, from, size - from, w)
+				   : 0;
 	}
 	if (!n->nwriters || size <= n->prepared || size > kvc_max(usual, KVC_USUAL_LEAST))
 		return 0;
-	return prepare_locked(k, n, fd, n->prepared, size - n->prepared, w);
+	return prepare_locked(k, n, KVC_HELD_BOTH, fd, n->prepared, size - n->prepared, w);
 }
 
 /* Sets the size of a file that may be open or not. */
@@ -177,12 +195,13 @@ static int truncate_both(struct kvc *k, struct kvc_node *n, uint64_t size, struc
 		err = kvc_load_start_locked(k, n, false);
 		return err ? (err == -ENOENT ? -EIO : err) : kvc_park_locked(k, &n->waiters, w);
 	}
+	if (!w->aside && kvc_pages_many_locked(n, size))
+		return KVC_LONG;
 	if ((err = kvc_begin_write_locked(k, n)))
 		return err;
 	fd = kvc_node_fd_locked(k, n);
-	err = fd < 0 ? fd : prepare_ahead_locked(k, n, fd, size, w);
-	if (!err && ftruncate(fd, (off_t)size))
-		err = -errno;
+	err = fd < 0 ? fd : prepare_ahead_both(k, n, fd, size, w);
+	err = err ?: kvc_pages_cut_locked(k, n, KVC_HELD_BOTH, fd, size);
 	if (!err) {
 		n->prepared = kvc_min(n->prepared, size / KVC_PAGE * KVC_PAGE);
 		recount_locked(k, n);
@@ -234,7 +253,7 @@ static void set_row_locked(struct kvc *k, struct kvc_node *n, unsigned set, stru
 static int setattr_once(struct kvc *k, uint64_t ino, unsigned set, struct kvc_row *attr,
 			struct kvc_wait *w)
 {
-	struct kvc_node *n;
+	struct kvc_node *n = NULL;
 	uint64_t now = kvc_now_ns();
 	int err = 0;
 
@@ -256,6 +275,8 @@ static int setattr_once(struct kvc *k, uint64_t ino, unsigned set, struct kvc_ro
 out:
 	if (err != KVC_WAIT)
 		kvc_room_cancel_locked(k, w);
+	if (n) /* it may have been forgotten while the locks were let go */
+		kvc_node_settle_locked(k, n);
 	kvc_unlock_both(k);
 	return err;
 }
@@ -288,6 +309,44 @@ static uint64_t missing(const struct kvc_node *n, uint64_t off, uint64_t end, ui
 	return range - kvc_min(range, there);
 }
 
+static int punch_locked(struct kvc *k, struct kvc_node *n, int fd, int mode, uint64_t off,
+			uint64_t len)
+{
+	int err = kvc_pages_locked(k, n, KVC_HELD_ONE, fd, mode, off, len, NULL);
+
+	n->prepared = kvc_min(n->prepared, off / KVC_PAGE * KVC_PAGE);
+	if (!err && granted_ahead_locked(k, n))
+		err = kvc_pages_locked(k, n, KVC_HELD_ONE, fd, FALLOC_FL_KEEP_SIZE, off, len, NULL);
+	recount_locked(k, n);
+	return err;
+}
+
+/* With the room for it, which is given back, for what it took is counted then. */
+static int fill_locked(struct kvc *k, struct kvc_node *n, int fd, int mode, uint64_t off,
+		       uint64_t len, uint64_t need, struct kvc_wait *w)
+{
+	uint64_t done = 0, was = n->prepared;
+	int err = 0;
+
+	/* whatever fails then, the range reads as zeros or as it was */
+	if (mode & FALLOC_FL_ZERO_RANGE) {
+		mode &= ~FALLOC_FL_ZERO_RANGE;
+		err = kvc_pages_locked(k, n, KVC_HELD_ONE, fd,
+				       FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off, len, NULL);
+		n->prepared = kvc_min(n->prepared, off / KVC_PAGE * KVC_PAGE);
+	}
+	err = err ?: kvc_pages_locked(k, n, KVC_HELD_ONE, fd, mode, off, len, &done);
+	if (!err)
+		n->prepared = kvc_max(n->prepared, was);
+	if (off / KVC_PAGE * KVC_PAGE <= n->prepared)
+		n->prepared = kvc_max(n->prepared, (off + done) / KVC_PAGE * KVC_PAGE);
+	/* the account never shows less than what is there */
+	k->room.used -= kvc_min(k->room.used, need);
+	recount_locked(k, n);
+	kvc_room_grant_locked(k);
+	return err == -ENOSPC ? kvc_room_again_locked(k, need, w) : err;
+}
+
 static int fallocate_once(struct kvc *k, uint64_t ino, int mode, off_t off, off_t len,
 			  struct kvc_wait *w)
 {
@@ -298,6 +357,8 @@ static int fallocate_once(struct kvc *k, uint64_t ino, int mode, off_t off, off_
 
 	if (mode & ~(FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE))
 		return -EOPNOTSUPP;
+	if ((uint64_t)len > KVC_PAGES_QUICK && !w->aside)
+		return KVC_LONG;
 	kvc_lock(k);
 	n = open_node_locked(k, ino);
 	if (!n || n->state != KVC_OPEN || (fd = kvc_node_fd_locked(k, n)) < 0) {
@@ -305,13 +366,7 @@ static int fallocate_once(struct kvc *k, uint64_t ino, int mode, off_t off, off_
 		goto out;
 	}
 	if (mode & FALLOC_FL_PUNCH_HOLE) {
-		if (fallocate(fd, mode, off, len))
-			err = -errno;
-		n->prepared = kvc_min(n->prepared, (uint64_t)off / KVC_PAGE * KVC_PAGE);
-		if (!err && granted_ahead_locked(k, n) &&
-		    fallocate(fd, FALLOC_FL_KEEP_SIZE, off, len))
-			err = -errno;
-		recount_locked(k, n);
+		err = punch_locked(k, n, fd, mode, (uint64_t)off, (uint64_t)len);
 		goto out;
 	}
 	if (fstat(fd, &st)) {
@@ -324,23 +379,8 @@ static int fallocate_once(struct kvc *k, uint64_t ino, int mode, off_t off, off_
 	    (err = kvc_quota_get_locked(k, n->model, need, w)) ||
 	    (err = kvc_room_get_locked(k, need, w)))
 		goto out;
-	/* whatever fails then, the range reads as zeros or as it was */
-	if (mode & FALLOC_FL_ZERO_RANGE) {
-		mode &= ~FALLOC_FL_ZERO_RANGE;
-		if (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off, len))
-			err = -errno;
-		else if (fallocate(fd, mode, off, len))
-			err = -errno,
-			n->prepared = kvc_min(n->prepared, (uint64_t)off / KVC_PAGE * KVC_PAGE);
-	} else if (fallocate(fd, mode, off, len)) {
-		err = -errno;
-	}
-	kvc_room_put_locked(k, need);
-	if (err == -ENOSPC)
-		err = kvc_room_again_locked(k, need, w);
-	if (!err && (uint64_t)off <= n->prepared)
-		n->prepared = kvc_max(n->prepared, (uint64_t)(off + len) / KVC_PAGE * KVC_PAGE);
-	recount_locked(k, n);
+	reserve_locked(k, n, need, w);
+	err = fill_locked(k, n, fd, mode, (uint64_t)off, (uint64_t)len, need, w);
 out:
 	if (!err) {
 		kvc_drop_setid(&n->row);
@@ -348,6 +388,10 @@ out:
 	}
 	if (err != KVC_WAIT)
 		kvc_room_cancel_locked(k, w);
+	if (n && (uint64_t)len > KVC_PAGES_QUICK) {
+		kvc_written_locked(k, n); /* another's last close may have come meanwhile */
+		kvc_node_settle_locked(k, n);
+	}
 	kvc_unlock(k);
 	return err;
 }

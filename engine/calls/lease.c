@@ -52,7 +52,7 @@ static void hold_locked(struct kvc *k, struct kvc_lease *l, struct kvc_node *n)
 		return;
 	}
 	n->leases++;
-	kvc_hold_add_locked(k, n, l->uid);
+	kvc_hold_add_locked(k, n, l->uid, false);
 }
 
 static void let_go_locked(struct kvc *k, struct kvc_lease *l, struct kvc_node *n)
@@ -61,7 +61,7 @@ static void let_go_locked(struct kvc *k, struct kvc_lease *l, struct kvc_node *n
 		n->holds--;
 	} else {
 		n->leases--;
-		kvc_hold_drop_locked(k, n, l->uid);
+		kvc_hold_drop_locked(k, n, l->uid, false);
 	}
 }
 

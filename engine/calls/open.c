@@ -16,6 +16,7 @@
 #include "member.h"
 #include "model.h"
 #include "pace.h"
+#include "pages.h"
 #include "partial.h"
 #include "tally.h"
 #include "took.h"
@@ -26,7 +27,8 @@
 #include <fcntl.h>
 #include <string.h>
 
-#define BACKINGS_MAX 32768 /* registrations kept for files that nobody has open */
+#define BACKINGS_MAX 32768      /* registrations kept for files that nobody has open */
+#define AHEAD_MAX (64ull << 20) /* prepared under the locks: a help, no condition */
 #define DAY_NS 86400000000000ll
 
 static bool writes(int flags)
@@ -88,7 +90,7 @@ static int opened_locked(struct kvc *k, struct kvc_node *n, int flags, uint32_t 
 	n->nopen++;
 	n->nwriters += writes(flags);
 	k->nodes->opens++;
-	kvc_hold_add_locked(k, n, uid);
+	kvc_hold_add_locked(k, n, uid, true);
 	out->backing = n->plain ? 0 : n->backing;
 	kvc_count(&k->stats, opens);
 	return 0;
@@ -109,11 +111,18 @@ static uint64_t room_ahead_locked(struct kvc *k, uint64_t model, uint32_t uid)
 		       : hint;
 }
 
-/* O_TRUNC: the file starts anew; what it held, here or below, is not needed. */
+/*
+ * O_TRUNC: the file starts anew; what it held, here or below, is not needed. No more is prepared
+ * here than is quick, under the locks.
+ */
 static int truncate_open_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
 {
 	uint64_t hint = room_ahead_locked(k, n->model, w->uid);
 	int err, fd;
+
+	hint = hint > AHEAD_MAX ? 0 : hint;
+	if (!w->aside && kvc_pages_many_locked(n, 0))
+		return KVC_LONG;
 
 	if (n->state == KVC_LOADING)
 		return kvc_park_locked(k, &n->waiters, w);
@@ -134,8 +143,7 @@ static int truncate_open_both(struct kvc *k, struct kvc_node *n, struct kvc_wait
 		kvc_room_set_locked(k, n, n->room - more);
 		return err ?: fd;
 	}
-	if (ftruncate(fd, 0)) {
-		err = -errno;
+	if ((err = kvc_pages_cut_locked(k, n, KVC_HELD_BOTH, fd, 0))) {
 		kvc_room_set_locked(k, n, n->room - more);
 		kvc_written_locked(k, n); /* as it was */
 		return err;
@@ -214,7 +222,8 @@ static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *
 		err = -EINVAL;
 		goto out;
 	}
-	if (!anew && (err = kvc_hold_ask_locked(k, w, n, 0)))
+	if ((err = kvc_hold_file_locked(k, w->uid, n)) ||
+	    (!anew && (err = kvc_hold_ask_locked(k, w, n, 0))))
 		goto out;
 	if (anew) {
 		err = truncate_open_both(k, n, w);
@@ -312,7 +321,8 @@ static int plan_both(struct kvc *k, uint64_t parent, const char *name, struct cr
 	err = name ? kvc_name_get(k->cat, c->row.parent, name, existing, &kind) : -ENOENT;
 	if (err != -ENOENT)
 		return err ?: -EEXIST;
-	if ((err = kvc_takes(k, false) ?: kvc_usage_allows(k->cat, c->row.uid, true, 0)))
+	err = kvc_takes(k, false) ?: kvc_usage_allows(k->cat, c->row.uid, true, 0);
+	if ((err = err ?: kvc_hold_file_locked(k, c->uid, NULL)))
 		return err;
 	if ((err = kvc_model_of_both(k, c->row.parent, &c->model)))
 		return err;
@@ -549,7 +559,7 @@ void kvc_file_release(struct kvc *k, uint64_t ino, int flags, uint32_t uid)
 	n->nopen--;
 	k->nodes->opens--;
 	n->nwriters -= writes(flags) && n->nwriters;
-	kvc_hold_drop_locked(k, n, uid);
+	kvc_hold_drop_locked(k, n, uid, true);
 	if (n->state == KVC_OPEN && !n->nwriters && !n->lost && !n->unnamed)
 		kvc_publish_locked(k, n);
 	if (both)

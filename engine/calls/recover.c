@@ -104,45 +104,59 @@ static int adopt(struct kvc *k, struct kvc_segment *s, const struct stat *st, bo
 	return 1;
 }
 
+/* One name of the pool: 1: it is kept, 0: it is of no use, or an error. */
+static int take_over(struct kvc *k, const char *name)
+{
+	struct kvc_segment s = { 0 };
+	struct stat st;
+
+	if (!kvc_segment_parse(name, &s))
+		return 0;
+	if (fstatat(k->pool.dir, name, &st, AT_SYMLINK_NOFOLLOW))
+		return errno == ENOENT ? 0 : -errno;
+	if (!S_ISREG(st.st_mode))
+		return 0;
+	if (s.kind == 'p')
+		return adopt(k, &s, &st, false);
+	return s.kind == 'o' && kvc_ns(st.st_mtim) == KVC_MARK_NS ? adopt(k, &s, &st, true) : 0;
+}
+
+/* A listing that ends early looks whole, and who is not in it would count as lost. */
 static int scan_pool(struct kvc *k, char *error)
 {
-	int fd = openat(k->pool.dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int fd = openat(k->pool.dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), err = 0;
 	DIR *d = fd < 0 ? NULL : fdopendir(fd);
 	struct dirent *e;
 
 	if (!d) {
-		snprintf(error, 512, "cannot read the pool %s: %s", k->pool.path, strerror(errno));
+		err = -errno;
+		snprintf(error, 512, "cannot read the pool %s: %s", k->pool.path, strerror(-err));
 		if (fd >= 0)
 			close(fd);
-		return -errno;
+		return err;
 	}
-	while ((e = readdir(d))) {
-		struct kvc_segment s = { 0 };
-		struct stat st;
-		int keep = 0;
+	while (!err && (errno = 0, e = readdir(d))) {
+		int keep;
 
 		if (e->d_name[0] == '.')
 			continue;
 		k->pool.warm = true;
-		if (kvc_segment_parse(e->d_name, &s) &&
-		    !fstatat(k->pool.dir, e->d_name, &st, AT_SYMLINK_NOFOLLOW) &&
-		    S_ISREG(st.st_mode)) {
-			if (s.kind == 'p')
-				keep = adopt(k, &s, &st, false);
-			else if (s.kind == 'o' && kvc_ns(st.st_mtim) == KVC_MARK_NS)
-				keep = adopt(k, &s, &st, true);
-		}
+		keep = take_over(k, e->d_name);
 		if (keep < 0) {
+			err = keep;
 			snprintf(error, 512, "cannot take over %s of the pool: %s", e->d_name,
-				 strerror(-keep));
-			closedir(d);
-			return keep;
-		}
-		if (!keep)
+				 strerror(-err));
+		} else if (!keep) {
 			unlinkat(k->pool.dir, e->d_name, 0);
+		}
+	}
+	if (!err && errno) {
+		err = -errno;
+		snprintf(error, 512, "cannot read all of the pool %s: %s", k->pool.path,
+			 strerror(-err));
 	}
 	closedir(d);
-	return 0;
+	return err;
 }
 
 struct claims {

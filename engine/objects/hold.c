@@ -18,6 +18,9 @@
  * are held by another user too: whose mapping it is cannot be told, and the last of them counts.
  * Who opens the same files again and again has his holds there already.
  *
+ * An open file takes some memory and often a descriptor of the daemon, whatever it has in the pool.
+ * So how many files one user has open is bounded too (u->files), root excepted.
+ *
  * Not seen is what a file grows by passthrough while it is open, beyond what was prepared for it
  * (DESIGN section 4): that counts from the next attributes or close on.
  */
@@ -58,7 +61,18 @@ int kvc_hold_ask_locked(struct kvc *k, const struct kvc_wait *w, const struct kv
 	return kvc_hold_fits_locked(k, w->uid, n, more) ? 0 : KVC_OVER;
 }
 
-void kvc_hold_add_locked(struct kvc *k, struct kvc_node *n, uint32_t uid)
+int kvc_hold_file_locked(struct kvc *k, uint32_t uid, const struct kvc_node *n)
+{
+	const struct kvc_user *u = uid ? kvc_user_find_locked(k, uid) : NULL;
+	const struct kvc_holder *h = u && n ? find(n, u) : NULL;
+
+	if (!u || !k->users->files_max || u->files < k->users->files_max || (h && h->opens))
+		return 0;
+	kvc_count(&k->stats, share_refusals);
+	return -EMFILE;
+}
+
+void kvc_hold_add_locked(struct kvc *k, struct kvc_node *n, uint32_t uid, bool open)
 {
 	struct kvc_user *u = uid ? kvc_user_get_locked(k, uid) : NULL;
 	struct kvc_holder *h = u ? find(n, u) : NULL;
@@ -82,6 +96,8 @@ void kvc_hold_add_locked(struct kvc *k, struct kvc_node *n, uint32_t uid)
 	}
 	kvc_list_del(&h->idle);
 	h->count++;
+	u->files += open && !h->opens;
+	h->opens += open;
 }
 
 void kvc_hold_forget_locked(struct kvc *k, struct kvc_holder *h)
@@ -94,16 +110,21 @@ void kvc_hold_forget_locked(struct kvc *k, struct kvc_holder *h)
 	kvc_list_del(&h->idle);
 	h->user->held -= h->node->held;
 	h->user->holds--;
+	h->user->files -= h->opens > 0;
 	kvc_user_settle_locked(k, h->user);
 	free(h);
 }
 
-void kvc_hold_drop_locked(struct kvc *k, struct kvc_node *n, uint32_t uid)
+void kvc_hold_drop_locked(struct kvc *k, struct kvc_node *n, uint32_t uid, bool open)
 {
 	struct kvc_user *u = uid ? kvc_user_find_locked(k, uid) : NULL;
 	struct kvc_holder *h = u ? find(n, u) : NULL;
 
-	if (!h || !h->count || --h->count)
+	if (!h || !h->count)
+		return;
+	if (open && h->opens && !--h->opens)
+		u->files--;
+	if (--h->count)
 		return;
 	if (weight(n))
 		kvc_list_add_tail(&u->idle, &h->idle);

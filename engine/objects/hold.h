@@ -13,6 +13,7 @@ struct kvc_holder {
 	struct kvc_node *node;
 	struct kvc_user *user;
 	unsigned count; /* opens and leases */
+	unsigned opens; /* of these, opens */
 };
 
 /*
@@ -28,8 +29,13 @@ bool kvc_hold_fits_locked(struct kvc *k, uint32_t uid, const struct kvc_node *n,
 int kvc_hold_ask_locked(struct kvc *k, const struct kvc_wait *w, const struct kvc_node *n,
 			uint64_t more);
 /* An open or lease begins, and ends. Without memory it is not counted. */
-void kvc_hold_add_locked(struct kvc *k, struct kvc_node *n, uint32_t uid);
-void kvc_hold_drop_locked(struct kvc *k, struct kvc_node *n, uint32_t uid);
+void kvc_hold_add_locked(struct kvc *k, struct kvc_node *n, uint32_t uid, bool open);
+void kvc_hold_drop_locked(struct kvc *k, struct kvc_node *n, uint32_t uid, bool open);
+/*
+ * May this user open the node, or a new file (NULL)? 0 or -EMFILE. How often he has one open does
+ * not count.
+ */
+int kvc_hold_file_locked(struct kvc *k, uint32_t uid, const struct kvc_node *n);
 /* The node's room or state changed. */
 void kvc_hold_count_locked(struct kvc *k, struct kvc_node *n);
 /*

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Users: one record for each who has a pin, or a file open or leased. So that no one of them keeps
- * the others out for ever, two bounds are drawn here, each in its own file:
+ * the others out for ever, bounds are drawn here, in two files:
  *
  *   hold.c   share=   what the opens, leases and mappings of one user hold of the pool
+ *            files    how many he has open: half of the daemon's descriptors (with allow_other)
  *   pin.c    pins=    what pinned chunks take of the pool and of the disk, all and of one user
  *
  * Root has no share of its own, since it can take all anyway.

@@ -11,11 +11,13 @@ struct kvc_user {
 	uint64_t held;                     /* bytes of the pool: hold.h */
 	struct kvc_list idle;              /* its holds that nobody counts on: hold.h */
 	size_t holds, pins;                /* of each kind */
+	size_t files;                      /* of its holds, those with open files: hold.h */
 	uint64_t pinned_pool, pinned_disk; /* bytes: pin.h */
 };
 
 struct kvc_users {
 	struct kvc_table table;
+	size_t files_max; /* that one user may have open at once; 0: any number */
 };
 
 /* NULL: it has nothing. */

@@ -19,8 +19,9 @@
  *      changes or reads names; not held while they are written.
  *   2. k->lock: nodes in memory, chunks, room, queues; all of the structs below whose headers do
  *      not say otherwise. Held for short: memory, and single system calls on the pool's tmpfs
- *      (open, rename, unlink of a name whose pages stay, fstat, ftruncate), never tier I/O, a
- *      commit, a reply or a wake. Long work gives it back in between (kvc_pause_locked).
+ *      (open, rename, unlink of a name whose pages stay, fstat, fallocate and ftruncate of few
+ *      pages: calls/pages.c), never tier I/O, a commit, a reply or a wake. Long work gives it back
+ *      in between (kvc_pause_locked).
  *   3. leaf locks inside tiers and the notifier.
  * A function that needs k->lock ends in _locked; one that needs both ends in _both.
  */

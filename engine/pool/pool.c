@@ -48,14 +48,19 @@ static bool is_tmpfs(const char *path)
 	return !statfs(path, &s) && s.f_type == TMPFS_MAGIC;
 }
 
-/* Is path the root of a mount of its own? */
-static bool is_mount(const char *path)
+/* Is path the root of a tmpfs of its own? 1, 0 (nor need it be there), or an error. */
+static int is_own_tmpfs(const char *path)
 {
 	char up[600];
 	struct stat a, b;
+	struct statfs s;
 
+	if (stat(path, &a))
+		return errno == ENOENT ? 0 : -errno;
 	snprintf(up, sizeof up, "%s/..", path);
-	return !stat(path, &a) && !stat(up, &b) && a.st_dev != b.st_dev;
+	if (stat(up, &b) || (a.st_dev != b.st_dev && statfs(path, &s)))
+		return -errno;
+	return a.st_dev != b.st_dev && s.f_type == TMPFS_MAGIC;
 }
 
 /* The last of them with that mode. */
@@ -76,52 +81,68 @@ static int make_dirs(const char *path, mode_t mode)
 		}
 }
 
-static bool is_empty(const char *path)
+/* 1, also where it is not there; 0; or an error. */
+static int is_empty(const char *path)
 {
 	DIR *d = opendir(path);
 	struct dirent *e;
-	bool any = false;
+	int empty = 1;
 
-	while (d && !any && (e = readdir(d)))
-		any = strcmp(e->d_name, ".") && strcmp(e->d_name, "..");
-	if (d)
-		closedir(d);
-	return !any;
+	if (!d)
+		return errno == ENOENT ? 1 : -errno;
+	while (empty == 1 && (errno = 0, e = readdir(d)))
+		empty = !strcmp(e->d_name, ".") || !strcmp(e->d_name, "..");
+	if (empty == 1 && errno)
+		empty = -errno;
+	closedir(d);
+	return empty;
 }
 
 /*
  * Finds the pool of this store among those of its copies, or a name that none of them has. Under
- * the lock of the folder, until the pool is marked.
+ * the lock of the folder, until the pool is marked. Whose one is that cannot be read is not known:
+ * it may be ours, and hold files that are nowhere else.
  */
-static int choose(struct kvc_pool *p, const struct kvc_options *o, const struct kvc_owner *us)
+static int choose(struct kvc_pool *p, const struct kvc_options *o, const struct kvc_owner *us,
+		  char *error)
 {
 	struct kvc_owner its = { .dir = "" }, first = { .dir = "" };
 	char path[sizeof p->path];
 
 	*p->path = 0;
 	for (unsigned n = 0; n < COPIES; n++) {
-		int err;
+		int err, empty = 0;
 
 		snprintf(path, sizeof path, "%s/%s", o->run_dir, us->uuid);
 		if (n)
 			snprintf(path + strlen(path), 8, ".%u", n);
 		err = kvc_owner_read(path, &its);
-		if (err == -ENOTDIR)
-			return err;
 		if (!err && kvc_owner_same(&its, us)) {
 			memcpy(p->path, path, sizeof path);
+			p->found = true;
 			return 0;
 		}
+		if (err == -ENOENT && (empty = is_empty(path)) < 0)
+			err = empty;
+		if (err && err != -ENOENT) {
+			snprintf(error, 512, "cannot tell whose the pool %s is: %s", path,
+				 kvc_why(-err));
+			return err;
+		}
 		/* without a mark, and not empty: an older daemon's, of the only store it knew */
-		if (err == -ENOENT && (is_empty(path) || !n)) {
-			if (!*p->path)
-				memcpy(p->path, path, sizeof path);
-		} else if (!n) {
+		if (err == -ENOENT && (empty || !n) && !*p->path) {
+			memcpy(p->path, path, sizeof path);
+			p->found = !empty;
+		} else if (!err && !n) {
 			first = its;
 		}
 	}
-	if (!*p->path)
+	if (!*p->path) {
+		snprintf(error, 512,
+			 "no pool below %s can be this store's: %u copies of it have one",
+			 o->run_dir, COPIES);
 		return -EMFILE;
+	}
 	if (*first.dir)
 		kvc_info("the store %s is a copy of the one at %s: it gets a pool of its own, %s",
 			 us->dir, first.dir, p->path);
@@ -212,25 +233,34 @@ static int shares(const struct kvc_pool *p, char *error)
 	return -ENOMEM;
 }
 
+/* Is it mounted already, and what does it hold? Another one over it would hide what it has. */
+static int look(struct kvc_pool *p, uint64_t *there, char *error)
+{
+	int is = is_own_tmpfs(p->path);
+	struct statfs st;
+
+	p->mounted = is > 0;
+	p->found |= p->mounted;
+	if (p->mounted && statfs(p->path, &st))
+		is = -errno;
+	if (is < 0)
+		snprintf(error, 512, "cannot look at the pool %s: %s", p->path, kvc_why(-is));
+	else if (is)
+		*there = (st.f_blocks - st.f_bfree) * (uint64_t)st.f_bsize;
+	return is < 0 ? is : 0;
+}
+
 /* With the folder locked: which pool, and the tmpfs. */
 static int open_locked(struct kvc_pool *p, const struct kvc_options *o, const struct kvc_owner *us,
 		       char *error)
 {
-	struct statfs st;
 	uint64_t there = 0;
 	int err;
 
 	p->size = o->cpu_bytes / KVC_PAGE * KVC_PAGE;
 	p->bytes = p->size - kvc_min(p->size / 16, GROWTH_MAX) / KVC_PAGE * KVC_PAGE;
-	if ((err = choose(p, o, us))) {
-		snprintf(error, 512, "no pool below %s can be this store's: %s", o->run_dir,
-			 kvc_why(-err));
-		return err;
-	}
-	p->mounted = p->found = is_mount(p->path) && is_tmpfs(p->path);
-	if (p->mounted && !statfs(p->path, &st))
-		there = (st.f_blocks - st.f_bfree) * (uint64_t)st.f_bsize;
-	if ((err = fits(p, there, error)))
+	if ((err = choose(p, o, us, error)) || (err = look(p, &there, error)) ||
+	    (err = fits(p, there, error)))
 		return err;
 	if ((err = make_dirs(p->path, 0700))) {
 		if (err == -EACCES || err == -EPERM)
@@ -278,6 +308,7 @@ static int open_locked(struct kvc_pool *p, const struct kvc_options *o, const st
 		err = p->mark < 0 ? p->mark : -errno;
 		p->dir = -1;
 		snprintf(error, 512, "cannot open the pool %s: %s", p->path, kvc_why(-err));
+		kvc_pool_close(p, p->found);
 	}
 	return err;
 }
@@ -301,7 +332,8 @@ int kvc_pool_open(struct kvc_pool *p, const struct kvc_options *o, const struct 
 	made = access(o->run_dir, F_OK);
 	make_dirs(o->run_dir, 0755);
 	folder = open(o->run_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (folder >= 0 && flock(folder, LOCK_EX)) {
+	if (folder < 0 ? errno != ENOENT && errno != ENOTDIR && errno != EACCES
+		       : flock(folder, LOCK_EX)) {
 		err = -errno;
 		snprintf(error, 512, "cannot lock %s: %s", o->run_dir, kvc_why(-err));
 		return err;

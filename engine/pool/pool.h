@@ -16,7 +16,7 @@ struct kvc_pool {
 	uint64_t size;           /* of the tmpfs: the bound, cpu= */
 	uint64_t bytes;          /* what the account gives out; the rest is for growth */
 	bool mounted;            /* a tmpfs of our own, not a folder of another one */
-	bool found;              /* it was mounted already */
+	bool found;              /* it was there already, and stays where the start fails */
 	bool huge, noswap, warm; /* what the kernel gave; found segments of an earlier daemon */
 };
 

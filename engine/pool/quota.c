@@ -108,6 +108,17 @@ int kvc_quota_allows_locked(struct kvc *k, uint64_t model, uint64_t bytes)
 	return q && q->used + bytes > q->limit ? -EDQUOT : 0;
 }
 
+void kvc_quota_reserve_locked(struct kvc *k, uint64_t model, uint64_t bytes, struct kvc_wait *w)
+{
+	struct kvc_quota *q = kvc_quota_of_locked(k, model);
+
+	if (!q || w->quota_granted)
+		return;
+	w->quota = q->serial;
+	w->quota_granted = bytes;
+	q->used += bytes;
+}
+
 void kvc_quota_cancel_locked(struct kvc *k, struct kvc_wait *w)
 {
 	uint64_t bytes = w->quota_granted;

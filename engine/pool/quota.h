@@ -46,6 +46,11 @@ struct kvc_quota *kvc_quota_of_locked(struct kvc *k, uint64_t model);
 int kvc_quota_get_locked(struct kvc *k, uint64_t model, uint64_t bytes, struct kvc_wait *w);
 /* The same without waiting. */
 int kvc_quota_allows_locked(struct kvc *k, uint64_t model, uint64_t bytes);
+/*
+ * They may, and are counted as granted to w: nobody else has them while the lock is let go. Nothing
+ * where it has a grant.
+ */
+void kvc_quota_reserve_locked(struct kvc *k, uint64_t model, uint64_t bytes, struct kvc_wait *w);
 void kvc_quota_cancel_locked(struct kvc *k, struct kvc_wait *w);
 /* What the model's files take has grown, or become less. */
 void kvc_quota_changed_locked(struct kvc *k, struct kvc_quota *q, int64_t by);

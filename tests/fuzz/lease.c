@@ -136,8 +136,9 @@ void kvfs_done(struct call *c)
 }
 
 /* Here and now: an input is over when it has its answers. */
-void kvfs_aside(struct call *c, void (*run)(struct call *))
+void kvfs_aside(struct kvfs_aside *a, struct call *c, void (*run)(struct call *))
 {
+	(void)a;
 	run(c);
 }
 

@@ -110,6 +110,24 @@ as_user("kill", "-TERM", *daemons(), ok=True)
 wait_for(lambda: not daemons())
 assert not is_mounted(mnt) and not pools()
 as_user(f"{TOP}/bin/fsck.kvcachefs", "-n", store, ok=True)
+# a mount that is refused leaves the pool as it was, with what is nowhere else
+plainly, store = store, f"{TOP}/his/sealed"
+sealed = f",write=back,settle=60000,keyfile={TOP}/his/key"
+as_user(f"{TOP}/bin/mkfs.kvcachefs", "--size", "64M", store, ok=True)
+as_user(ctl, "newkey", f"{TOP}/his/key", ok=True)
+mounted(sealed)
+as_user("sh", "-c", f"mkdir -p {mnt}/m/c && seq 200000 >{mnt}/m/c/l && sync {mnt}/m/c", ok=True)
+run("kill", "-KILL", *daemons(), ok=True)
+wait_for(lambda: not daemons())
+left = sorted(os.listdir(f"{shm}/{pools()[0]}"))
+p = as_user(kv, store, mnt, "-o", options)
+assert p.returncode == 1 and "the store is encrypted" in p.stdout, p.stdout
+assert sorted(os.listdir(f"{shm}/{pools()[0]}")) == left and len(left) > 1, left
+mounted(sealed)
+as_user(*same, ok=True)
+as_user("kill", "-TERM", *daemons(), ok=True)
+wait_for(lambda: not daemons())
+store = plainly
 # with allow_other, where the machine allows it
 with open(conf, "w") as f:
     f.write("# said\n  user_allow_other \n")

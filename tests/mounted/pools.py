@@ -5,6 +5,7 @@ what was in the original's pool alone is cleanly gone there. Pools of dead daemo
 that are no more are told by kvcachectl pools, and freed by it and by mkfs --force."""
 import json, os, shutil
 from kvtest import *
+import faults
 
 CTL = binary("kvcachectl")
 N = 300000
@@ -86,6 +87,10 @@ assert a.read("m/only") == blob(f"only {TMP}/a", N)
 held = a.config()["pool"]
 assert told(held)[0]["is"] == "used"
 p = run(CTL, "pools", "--free", "--yes", held)
+assert p.returncode == 1 and "in use by the daemon" in p.stdout and a.read("m/only"), p.stdout
+# nor where whether it is cannot be told just now
+p = run(CTL, "pools", "--free", "--yes", held,
+        env=faults.environment(f"calls=open path={held}/.store nth=2 do=EMFILE"))
 assert p.returncode == 1 and "in use by the daemon" in p.stdout and a.read("m/only"), p.stdout
 b.umount()
 assert list(pools()) == [held], pools()

@@ -3,7 +3,7 @@
 """One user's pins, open files, leases and mappings keep a share of the pool and of the disk, and no
 more: what is beyond is refused with EDQUOT or ENOSPC, or does not hold, and another user can always
 store and load. Through a kill and a remount."""
-import ast, errno, mmap, os, traceback
+import ast, errno, mmap, os, resource, subprocess, traceback
 from kvtest import *
 
 need_mount()
@@ -118,6 +118,17 @@ def lease(mount, *paths):
     while piece := os.pread(kept[-1], 65536, len(text)):
         text += piece
     return [l.split()[-1] for l in text.decode().splitlines()]
+
+
+def texts(mount, n):
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return each(n, lambda i: kept.append(os.open(f"{mount}/.kvcachefs/metrics", os.O_RDONLY)))
+
+
+def read_text(mount, name):
+    with open(f"{mount}/.kvcachefs/{name}") as f:
+        return len(f.read())
 
 
 def leave():
@@ -366,4 +377,43 @@ s.settle()
 assert hold(f"{s.mnt}/p", 12) == (12, 0) and a("hold", f"{s.mnt}/p", 12) == (12, 0)
 assert pin(f"{s.mnt}/p", 1) == (0, errno.ENOSPC) and s.stats()["pins"] == 0
 release()
+done(s, a, b)
+
+# open files, each of which may take a descriptor of the daemon's: half of them for one user
+popen = subprocess.Popen
+subprocess.Popen = lambda *command, **more: popen(*command, **more, preexec_fn=lambda: (
+    resource.setrlimit(resource.RLIMIT_NOFILE, (640, 640))))
+s, a, b, A, B = new("files", cpu="64M", size="64M")
+subprocess.Popen = popen
+assert store(f"{s.mnt}/p", 400, 1) == (400, 0)
+n, err = a("hold", f"{s.mnt}/p", 400)
+assert (n, err) == (320, errno.EMFILE), (n, err)
+refused = s.stats()["share_refusals"]
+assert refused >= 1
+assert a("hold", f"{s.mnt}/p", 100) == (100, 0), "what he has open he may open again"
+assert a("store", A, 1, 1) == (0, errno.EMFILE), "nor can he make one"
+assert b("hold", f"{s.mnt}/p", 150) == (150, 0) and b("store", B, 10, 1) == (10, 0)
+assert hold(f"{s.mnt}/p", 100) == (100, 0), "root is kept out"
+a("release"), b("release"), release()
+s.closed()
+assert a("hold", f"{s.mnt}/p", 320) == (320, 0) and a("store", A, 1, 1) == (0, errno.EMFILE)
+a("release")
+s.closed()
+assert a("store", A, 10, 1) == (10, 0)
+done(s, a, b)
+
+# the texts of .kvcachefs/, which the daemon keeps while they are open: 256 MiB for one user
+s, a, b, A, B = new("texts", cpu="32M", size="64M")
+size = a("read_text", s.mnt, "metrics")
+most = 256 * MiB // size
+n, err = a("texts", s.mnt, most + 1000)
+if err == errno.EMFILE:  # of his own
+    print(f"{n} of {most} texts can be open here")
+else:
+    assert err == errno.EDQUOT and most * 3 // 4 < n <= most, (n, err, most)
+    assert b("read_text", s.mnt, "metrics") and b("read_text", s.mnt, "stats")
+    with fails(errno.EDQUOT):  # and what leases take is of the same
+        a("lease", s.mnt, *["p/" + "x" * 200] * 1000)
+a("release")
+wait_for(lambda: a("texts", s.mnt, 10) == (10, 0))
 done(s, a, b)

@@ -6,12 +6,13 @@
  *   FAULTS="calls=read,write path=GLOB nth=N count=C at=OFF len=LEN do=WHAT; ..."
  *
  * calls: of read write sync open alloc truncate unlink rename link mkdir list (a folder, an entry a
- * call) seek (for data or holes), or change (all of them that alter anything: the points at which
- * to kill), or all. path: matched by fnmatch with the whole path of the file. at, len: only calls
- * that touch these bytes of it. nth: the first call that goes wrong, counted from 1 over all
- * threads (0: none, the calls are only counted); count: so many from there on (1; 0: all). do: the
- * name of an errno (EIO); short: half of it is read or written (other calls are none of this rule);
- * delay:MS; kill: SIGKILL before the call; torn: a write does half of it, and then SIGKILL.
+ * call) seek (for data or holes) stat (by name, of a file or its filesystem), or change (all of
+ * them that alter anything: the points at which to kill), or all (but stat). path: matched by
+ * fnmatch with the whole path of the file. at, len: only calls that touch these bytes of it. nth:
+ * the first call that goes wrong, counted from 1 over all threads (0: none, the calls are only
+ * counted); count: so many from there on (1; 0: all). do: the name of an errno (EIO); short: half
+ * of it is read or written (other calls are none of this rule); delay:MS; kill: SIGKILL before the
+ * call; torn: a write does half of it, and then SIGKILL.
  *
  * FAULTS_COUNT names a file that gets, for each rule, how many calls it met and how many went wrong
  * (two 64-bit integers each): with nth=0 a first run tells how far a sweep has to go. FAULTS_EXE:
@@ -36,6 +37,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -44,8 +46,8 @@
 #define RULES 8
 
 static const char *const call_names[] = {
-	"read",   "write",  "sync", "open",  "alloc", "truncate",
-	"unlink", "rename", "link", "mkdir", "list",  "seek",
+	"read",   "write", "sync",  "open", "alloc", "truncate", "unlink",
+	"rename", "link",  "mkdir", "list", "seek",  "stat",
 };
 enum {
 	READ,
@@ -60,10 +62,12 @@ enum {
 	MKDIR,
 	LIST,
 	SEEK,
+	STAT,
 	MAKE,
 	CALLS
 };
-#define CHANGES (~(1u << READ | 1u << OPEN | 1u << LIST | 1u << SEEK))
+#define ALL (~(1u << STAT))
+#define CHANGES (ALL & ~(1u << READ | 1u << OPEN | 1u << LIST | 1u << SEEK))
 
 enum what { FAIL, SHORT, DELAY, KILL, TORN };
 
@@ -101,7 +105,7 @@ static unsigned calls_of(char *list)
 		while (c < sizeof call_names / sizeof call_names[0] && strcmp(w, call_names[c]))
 			c++;
 		if (!strcmp(w, "all"))
-			calls |= ~0u;
+			calls |= ALL;
 		else if (!strcmp(w, "change"))
 			calls |= CHANGES;
 		else if (c < sizeof call_names / sizeof call_names[0])
@@ -139,7 +143,7 @@ static void read_rule(char *text)
 	struct rule *r = &rules[nrules];
 	char *save = NULL;
 
-	*r = (struct rule){ .calls = ~0u, .path = "*", .count = 1, .len = UINT64_MAX };
+	*r = (struct rule){ .calls = ALL, .path = "*", .count = 1, .len = UINT64_MAX };
 	for (char *w = strtok_r(text, " ", &save); w; w = strtok_r(NULL, " ", &save)) {
 		char *value = strchr(w, '=');
 
@@ -286,7 +290,7 @@ static int open_at(int dir, const char *path, int flags, mode_t mode)
 	struct stat st;
 	int fd;
 
-	if (!r && (flags & O_CREAT) && m && fstatat(dir, path, &st, 0))
+	if (!r && (flags & O_CREAT) && m && syscall(SYS_newfstatat, dir, path, &st, 0))
 		r = fires(m, MAKE, 0, 0); /* it makes a file: a change */
 	if (r)
 		return (int)failed(r);
@@ -333,6 +337,33 @@ int close(int fd)
 	if (fd >= 0 && fd < FDS)
 		atomic_store(&mask_of[fd], 0);
 	return (int)syscall(SYS_close, fd);
+}
+
+static int same_file(int from, int to)
+{
+	if (to >= 0 && to < FDS)
+		atomic_store(&mask_of[to], (unsigned char)mask(from));
+	return to;
+}
+
+int fcntl64(int fd, int command, ...)
+{
+	va_list ap;
+	void *arg;
+	int got;
+
+	va_start(ap, command);
+	arg = va_arg(ap, void *);
+	va_end(ap);
+	got = (int)syscall(SYS_fcntl, fd, command, arg);
+	return command == F_DUPFD || command == F_DUPFD_CLOEXEC ? same_file(fd, got) : got;
+}
+
+int fcntl(int fd, int command, ...) __attribute__((alias("fcntl64")));
+
+int dup3(int from, int to, int flags)
+{
+	return same_file(from, (int)syscall(SYS_dup3, from, to, flags));
 }
 
 /* ---- bytes ---- */
@@ -561,6 +592,46 @@ int mkdirat(int dir, const char *path, mode_t mode)
 int mkdir(const char *path, mode_t mode)
 {
 	return mkdirat(AT_FDCWD, path, mode);
+}
+
+int fstatat64(int dir, const char *path, struct stat64 *st, int flags)
+{
+	return BY_NAME(STAT, match_at(dir, path), SYS_newfstatat, dir, path, st, flags);
+}
+
+int fstatat(int dir, const char *path, struct stat *st, int flags)
+{
+	return fstatat64(dir, path, (struct stat64 *)st, flags); /* one and the same, as dirent */
+}
+
+int stat64(const char *path, struct stat64 *st)
+{
+	return fstatat64(AT_FDCWD, path, st, 0);
+}
+
+int stat(const char *path, struct stat *st)
+{
+	return fstatat(AT_FDCWD, path, st, 0);
+}
+
+int lstat64(const char *path, struct stat64 *st)
+{
+	return fstatat64(AT_FDCWD, path, st, AT_SYMLINK_NOFOLLOW);
+}
+
+int lstat(const char *path, struct stat *st)
+{
+	return fstatat(AT_FDCWD, path, st, AT_SYMLINK_NOFOLLOW);
+}
+
+int statfs64(const char *path, struct statfs64 *st)
+{
+	return BY_NAME(STAT, match_at(AT_FDCWD, path), SYS_statfs, path, st);
+}
+
+int statfs(const char *path, struct statfs *st)
+{
+	return statfs64(path, (struct statfs64 *)st);
 }
 
 /* ---- folders ---- */

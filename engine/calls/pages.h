@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Taking and freeing many pages of a segment by one call (pages.c). */
+#ifndef KVC_PAGES_H
+#define KVC_PAGES_H
+
+#include "node.h"
+
+#define KVC_PAGES_QUICK (8ull << 20) /* so many a handler takes or frees, and under a lock */
+
+enum kvc_held { KVC_HELD_ONE, KVC_HELD_BOTH }; /* which locks the caller has */
+
+/*
+ * fallocate of an OPEN node's segment, which `fd` is. What is not quick is done with the locks let
+ * go, and then the node is kept meanwhile, open for writing. 0, -ESTALE (it was destroyed), or
+ * another errno; *done, where it is not NULL: so many bytes from off on are done. The caller
+ * settles the node in the end, since the kernel may have forgotten it meanwhile.
+ */
+int kvc_pages_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int fd, int mode,
+		     uint64_t off, uint64_t len, uint64_t *done);
+/* ftruncate, likewise. */
+int kvc_pages_cut_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int fd,
+			 uint64_t size);
+/* Are those many that a cut of this node to `size` would free? */
+bool kvc_pages_many_locked(const struct kvc_node *n, uint64_t size);
+
+#endif

@@ -272,7 +272,10 @@ int kvc_check_pages(const char *path, bool mend, kvc_found_fn *fn, void *arg)
 	return err;
 }
 
-/* What users have is to be counted anew (usage.c). */
+/*
+ * What users have is to be counted anew (usage.c). First: once the rows are right, no run would
+ * come to it again.
+ */
 static const char *const uncounted = "DELETE FROM meta WHERE key = 'usage'";
 
 int kvc_check_rules(struct kvc_catalog *c, bool mend, kvc_found_fn *fn, void *arg)
@@ -285,10 +288,9 @@ int kvc_check_rules(struct kvc_catalog *c, bool mend, kvc_found_fn *fn, void *ar
 
 		err = n < 0 ? n : 0;
 		if (n > 0 && mend)
-			err = verdict(c->w.db,
-				      sqlite3_exec(c->w.db, rules[i].mend, NULL, NULL, NULL)
-					      ?: sqlite3_exec(c->w.db, uncounted, NULL, NULL,
-							      NULL));
+			err = verdict(c->w.db, sqlite3_exec(c->w.db, uncounted, NULL, NULL, NULL)
+						       ?: sqlite3_exec(c->w.db, rules[i].mend, NULL,
+								       NULL, NULL));
 	}
 	pthread_mutex_unlock(&c->writer);
 	return err;

@@ -407,7 +407,7 @@ static int make_new(const struct kvc_store *s, struct frames *all, size_t *files
 	err = kvc_catalog_close(c) ?: err;
 	snprintf(error, sizeof error, "%s-mark", path); /* of a log that is gone */
 	unlink(error);
-	if (!err && !access(log, F_OK))
+	if (!err && (!access(log, F_OK) || errno != ENOENT))
 		err = -EIO; /* its log could not be moved into it */
 	err = err ?: kvc_check_pages(path, false, quiet, &wrong) ?: wrong ? -EBADMSG : 0;
 	return err ?: sync_file(path);

@@ -2,8 +2,8 @@
 # ways: fast
 """What is deleted in a model with user.kvcachefs.shared=delete goes from the shared tier too, also
 where the daemon was killed before, or the tier did not let it: the next start does it. Meanwhile it
-does not come back. What was stored anew under its name stays; other models' files do, too. Where the
-catalog cannot be read it is not deleted at all: it goes everywhere, or nowhere."""
+does not come back. What was stored anew under its name stays; other models' files do, too. Where
+the catalog cannot be read it is not deleted at all: it goes everywhere, or nowhere."""
 import errno, os, sqlite3
 from kvtest import *
 import faults, frames

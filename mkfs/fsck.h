@@ -53,8 +53,9 @@ int kvm_check(struct kvc_store *s, bool data, struct kvm_report *r);
 /*
  * Makes a new catalog from the frames in the data alone; the old one is kept beside it as *.old,
  * .old.1 and so on. Where several frames have one inode the newest generation counts, where several
- * have one path the newest file. What cannot be read is told, and is not in it. Until the new one
- * is whole, checked and on stable storage nothing else has changed.
+ * have one path the newest file. What cannot be read is told, and is not in it; but the old
+ * catalog, which alone knows of keys and remotes, has to be read, be damaged, or not be there.
+ * Until the new one is whole, checked and on stable storage nothing else has changed.
  */
 int kvm_rebuild(struct kvc_store *s, struct kvm_report *r);
 /* The store id that most frames carry. 0, -ENOENT, or another errno. */

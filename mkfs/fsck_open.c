@@ -16,8 +16,10 @@
 
 const char *kvm_catalog(const struct kvc_store *s, char *buf)
 {
-	kvc_store_path(s, KVC_STORE_CATALOG_NEXT, buf);
-	return access(buf, F_OK) ? kvc_store_path(s, KVC_STORE_CATALOG, buf) : buf;
+	return kvc_store_path(s,
+			      kvc_store_there(s, KVC_STORE_CATALOG_NEXT) ? KVC_STORE_CATALOG_NEXT
+									 : KVC_STORE_CATALOG,
+			      buf);
 }
 
 /* What the data file or device has. 0 or -errno. */

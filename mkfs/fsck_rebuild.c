@@ -15,6 +15,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#define READS 3 /* of what is damaged, before it is believed */
+
 struct frame {
 	uint64_t ino, gen, size, mtime_ns, btime_ns, blocks;
 	uint32_t mode, uid, gid;
@@ -24,6 +26,18 @@ struct frame {
 	char *path;
 };
 
+/*
+ * What only the old catalog tells: that the store is sealed and with which keys, the numbers of the
+ * remotes, and from where on inode numbers are free.
+ */
+struct facts {
+	struct fact {
+		char *key, *value;
+	} *v;
+	size_t n, room;
+	uint64_t next_ino;
+};
+
 struct frames {
 	const struct kvc_store *s;
 	struct kvc_tier *disk;
@@ -31,6 +45,7 @@ struct frames {
 	size_t n, room;
 	size_t foreign, older; /* frames that prove nothing; of those, without any proof */
 	bool newer;            /* one has proofs */
+	struct facts old;
 };
 
 /*
@@ -272,53 +287,75 @@ static void choose(struct frames *all, uint64_t *next)
 	*next += 1 << 20;
 }
 
-static int copy_meta(struct kvc_catalog *from, struct kvc_catalog *to, const char *prefix)
+static void free_facts(struct facts *old)
 {
-	char key[64] = "", value[2048];
-	int err;
+	for (size_t i = 0; i < old->n; i++) {
+		free(old->v[i].key);
+		free(old->v[i].value);
+	}
+	free(old->v);
+	*old = (struct facts){ 0 };
+}
 
-	while (!(err = kvc_meta_next(from, prefix, key, value, sizeof value)))
-		if ((err = kvc_meta_set(to, key, value)))
-			return err;
-	return err == -ENOENT ? 0 : err;
+static int take_fact(void *facts, const char *key, const char *value)
+{
+	static const char *const prefixes[] = { "key_", "tier_", "sealed", "store", "pool" };
+	struct facts *old = facts;
+	size_t i = 0;
+
+	if (!strcmp(key, "next_ino"))
+		old->next_ino = strtoull(value, NULL, 10);
+	while (i < sizeof prefixes / sizeof prefixes[0] &&
+	       strncmp(key, prefixes[i], strlen(prefixes[i])))
+		i++;
+	if (i == sizeof prefixes / sizeof prefixes[0])
+		return 0;
+	if (kvc_grow(&old->v, old->n, &old->room, sizeof *old->v))
+		return -ENOMEM;
+	old->v[old->n] = (struct fact){ strdup(key), strdup(value) };
+	i = old->n++;
+	return old->v[i].key && old->v[i].value ? 0 : -ENOMEM;
 }
 
 /*
- * What no frame tells and the old catalog may still: that the store is sealed and with which keys,
- * the numbers of the remotes, and from where on inode numbers are free.
+ * What no frame tells and the old catalog may still. Where it is damaged that is what is left of
+ * it; where it only could not be read, nothing is done without it.
  */
-static void inherit(const struct kvc_store *s, struct kvc_catalog *c, uint64_t *next)
+static int inherit(const struct kvc_store *s, struct facts *old, struct kvm_report *r)
 {
-	static const char *const prefixes[] = { "key_", "tier_", "sealed", "store", "pool" };
-	char path[1280], error[512], text[32];
-	struct kvc_catalog *old;
+	char path[1280];
+	int err = -EBADMSG;
 
-	if (kvc_catalog_look(&old, kvc_store_path(s, KVC_STORE_CATALOG, path), error))
-		return;
-	kvc_catalog_lock(old);
-	for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++)
-		if (copy_meta(old, c, prefixes[i]))
-			break;
-	if (!kvc_meta_get(old, "next_ino", text, sizeof text))
-		*next = kvc_max(*next, strtoull(text, NULL, 10));
-	kvc_catalog_unlock(old);
-	kvc_catalog_close(old);
+	/* SQLite says that a page is damaged also where it could not be read: is it each time? */
+	for (int i = 0; i < READS && err == -EBADMSG; i++) {
+		free_facts(old);
+		err = kvc_check_meta(kvc_store_path(s, KVC_STORE_CATALOG, path), take_fact, old);
+	}
+	if (!err || err == -ENOENT || err == -EBADMSG)
+		return 0;
+	kvm_unread(r, err,
+		   "the old catalog, which alone knows of the store's keys and remotes; to go on "
+		   "without, move %s away",
+		   path);
+	return err;
 }
 
 /* The rows of meta that a rebuild writes. */
-static int enter_meta(const struct kvc_store *s, struct kvc_catalog *c, uint64_t next, bool sealed)
+static int enter_meta(struct kvc_catalog *c, const struct facts *old, uint64_t next, bool sealed)
 {
 	char text[64];
 	int err = 0;
 
-	inherit(s, c, &next);
-	if (sealed && kvc_meta_get(c, "sealed", text, sizeof text))
+	next = kvc_max(next, old->next_ino);
+	for (size_t i = 0; i < old->n && !err; i++)
+		err = kvc_meta_set(c, old->v[i].key, old->v[i].value);
+	if (!err && sealed && kvc_meta_get(c, "sealed", text, sizeof text))
 		err = kvc_meta_set(c, "sealed", "unproven"); /* no proof of a key has remained */
 	snprintf(text, sizeof text, "%" PRIu64, next);       /* no number of before is used again */
 	return err ?: kvc_meta_set(c, "next_ino", text);
 }
 
-static int fill(const struct kvc_store *s, struct kvc_catalog *c, struct frames *all, size_t *files)
+static int fill(struct kvc_catalog *c, struct frames *all, size_t *files)
 {
 	uint64_t next;
 	bool sealed = false;
@@ -334,7 +371,7 @@ static int fill(const struct kvc_store *s, struct kvc_catalog *c, struct frames 
 		if (!err && i % 4096 == 4095)
 			err = kvc_catalog_commit(c); /* what is pending is in memory */
 	}
-	return err ?: enter_meta(s, c, next, sealed) ?: kvc_catalog_group(c);
+	return err ?: enter_meta(c, &all->old, next, sealed) ?: kvc_catalog_group(c);
 }
 
 static int sync_file(const char *path)
@@ -361,7 +398,7 @@ static int make_new(const struct kvc_store *s, struct frames *all, size_t *files
 		return err;
 	}
 	kvc_catalog_lock(c);
-	err = fill(s, c, all, files);
+	err = fill(c, all, files);
 	if (!err)
 		err = kvc_check_rules(c, true, quiet, &wrong); /* link counts of folders */
 	if (!err)
@@ -370,7 +407,7 @@ static int make_new(const struct kvc_store *s, struct frames *all, size_t *files
 	err = kvc_catalog_close(c) ?: err;
 	snprintf(error, sizeof error, "%s-mark", path); /* of a log that is gone */
 	unlink(error);
-	if (!err && !access(log, F_OK))
+	if (!err && (!access(log, F_OK) || errno != ENOENT))
 		err = -EIO; /* its log could not be moved into it */
 	err = err ?: kvc_check_pages(path, false, quiet, &wrong) ?: wrong ? -EBADMSG : 0;
 	return err ?: sync_file(path);
@@ -457,7 +494,7 @@ int kvm_rebuild(struct kvc_store *s, struct kvm_report *r)
 	}
 	all.disk = disk;
 	kvct_disk_unread(disk, kvm_hole, &holes);
-	err = disk->ops->list(disk, take, &all) ?: holes.err;
+	err = inherit(s, &all.old, r) ?: disk->ops->list(disk, take, &all) ?: holes.err;
 	err = err ?: tell_proofs(s, disk, &all) ?: make_new(s, &all, &files);
 	err = err ?: take_place(s);
 	if (!err) {
@@ -474,6 +511,7 @@ int kvm_rebuild(struct kvc_store *s, struct kvm_report *r)
 	disk->ops->close(disk);
 	for (size_t i = 0; i < all.n; i++)
 		free(all.v[i].path);
+	free_facts(&all.old);
 	free(all.v);
 	free(holes.v);
 	return err;

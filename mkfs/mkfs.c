@@ -165,10 +165,9 @@ static int make_catalog(const struct kvc_store *s, const char *path)
 static int in_the_way(const struct kvc_store *s)
 {
 	char path[1280];
-	struct stat st;
 
 	for (size_t i = 0; i < FILES; i++) {
-		if (lstat(kvc_store_path(s, files[i], path), &st))
+		if (!kvc_store_there(s, files[i]))
 			continue;
 		if (kvc_store_signs(s))
 			return kvm_fail("%s has lost its superblock, and may be a store: "
@@ -177,7 +176,7 @@ static int in_the_way(const struct kvc_store *s)
 					s->dir);
 		return kvm_fail("%s is there, and mkfs.kvcachefs has not made it: nothing is "
 				"changed",
-				path);
+				kvc_store_path(s, files[i], path));
 	}
 	return 0;
 }
@@ -189,7 +188,7 @@ static int link_all(const struct kvc_store *s)
 	for (size_t i = 0; i < FILES; i++) {
 		making(s, files[i], own);
 		kvc_store_path(s, files[i], name);
-		if (access(own, F_OK))
+		if (!kvc_store_there(s, own + strlen(s->dir) + 1))
 			continue; /* data on a device, or no room for a reserve */
 		if (i == FILES - 1 && kvc_store_sync_dir(s))
 			return kvm_fail("%s: %s", s->dir, kvc_why(errno));
@@ -231,7 +230,7 @@ static int grow_data(const struct kvc_store *s, const struct kvc_store *there)
 
 	if (s->device)
 		return 0;
-	if (there->device || access(there->data, F_OK))
+	if (there->device || !kvc_store_there(there, KVC_STORE_DATA))
 		return make_data(s);
 	fd = open(there->data, O_RDWR | O_CLOEXEC);
 	err = fd < 0 ? errno : posix_fallocate(fd, 0, (off_t)s->data_size);
@@ -254,7 +253,7 @@ static void unmake_next(const struct kvc_store *s)
 	};
 	char path[1280];
 
-	if (!access(kvc_store_path(s, KVC_STORE_CATALOG_NEXT, path), F_OK))
+	if (kvc_store_there(s, KVC_STORE_CATALOG_NEXT))
 		return;
 	for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
 		unlink(kvc_store_path(s, names[i], path));

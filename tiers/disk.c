@@ -100,6 +100,29 @@ static int give(struct disk *d, const struct kvc_where *w)
 	return err == -EEXIST ? -ENOENT : err;
 }
 
+/*
+ * What an error of the data file says in the terms of tier.h, where some of these are answers about
+ * a frame that was read, or of a put that was given up.
+ */
+static int said(int err)
+{
+	switch (err) {
+	case -EBADMSG:
+	case -ENOENT:
+	case -ENOSPC:
+	case -EDQUOT:
+	case -ESTALE:
+	case -EPROTO:
+	case -ENOKEY:
+	case -ENAMETOOLONG:
+	case -E2BIG:
+	case -EFBIG:
+	case -EALREADY:
+	case -ECANCELED: return -EIO;
+	default: return err;
+	}
+}
+
 static uint8_t *take_buffer(struct disk *d)
 {
 	uint8_t *buf = NULL;
@@ -244,7 +267,7 @@ static int disk_remove(struct kvc_tier *t, const struct kvc_where *w)
 		put_aside(d, w->at, KVC_FRAME_HEADER, ASIDE_NS);
 		if (rest.len)
 			give(d, &rest);
-		return err;
+		return said(err);
 	}
 	return give(d, w);
 }
@@ -254,7 +277,7 @@ static int write_at(struct disk *d, const uint8_t *buf, size_t len, uint64_t at,
 	int err = kvc_pwrite_all(d->fd, buf, len, (off_t)at);
 
 	*medium = err;
-	return err;
+	return said(err);
 }
 
 /*
@@ -347,7 +370,7 @@ static int disk_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_wher
 	else if (err)
 		disk_remove(t, &w);
 	if (err)
-		/* the file is preallocated: this is no lack of extents */
+		/* an extent was there: it is something else that is full */
 		return err == -ENOSPC ? -EIO : err;
 	*out = w;
 	return 0;
@@ -371,7 +394,7 @@ static int disk_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
 		if (got < 0 && errno == EINTR)
 			continue;
 		if (got < 0)
-			return -errno;
+			return said(-errno);
 		if (!got)
 			return -EBADMSG; /* the file is shorter than it was made */
 		at += (uint64_t)got;
@@ -394,7 +417,8 @@ static int disk_rehead(struct kvc_tier *t, const struct kvc_where *w,
 	if (!buf)
 		return -ENOMEM;
 	memcpy(buf, page, KVC_FRAME_HEADER);
-	return valid(d, w) ? kvc_pwrite_all(d->fd, buf, KVC_FRAME_HEADER, (off_t)w->at) : -ENOENT;
+	return valid(d, w) ? said(kvc_pwrite_all(d->fd, buf, KVC_FRAME_HEADER, (off_t)w->at))
+			   : -ENOENT;
 }
 
 void kvct_disk_clear(struct kvc_tier *t)
@@ -474,7 +498,7 @@ static int disk_sync(struct kvc_tier *t)
 
 	for (unsigned n = d->naside; n && reclaim_one(d, kvc_mono_ns()); n--)
 		;
-	return fdatasync(of(t)->fd) ? -errno : 0;
+	return fdatasync(of(t)->fd) ? said(-errno) : 0;
 }
 
 static void disk_usage(struct kvc_tier *t, struct kvc_tier_usage *u)

@@ -17,7 +17,9 @@
  * reader whose pieces went begins again. The braces keep all keys of a frame in one slot of a
  * cluster.
  *
- * Connections and clusters are redis_conn.c's.
+ * Connections and clusters are redis_conn.c's. What the server says of a key (a value of another
+ * type, no permission for it) is -EIO, which is of that frame until others have it too; a
+ * connection that breaks is -ECONNRESET.
  */
 #include "redis_conn.h"
 #include "registry.h"
@@ -154,11 +156,10 @@ static void unlink_pieces(struct call *c, const struct trailer *t)
  * Sets a key. With `before` (a head): what was there is read from the old value, stored_len
  * UINT64_MAX where there was none.
  */
-static int set(struct call *c, const char *key, const void *data, size_t len, uint64_t expires_ns,
+static int set(struct call *c, const char *key, const void *data, size_t len, uint64_t ttl_ms,
 	       struct trailer *before)
 {
 	struct kvct_redis_command cmd = { 0 };
-	uint64_t now = kvc_now_ns();
 	redisReply *reply;
 	char ms[24];
 	int err;
@@ -166,11 +167,8 @@ static int set(struct call *c, const char *key, const void *data, size_t len, ui
 	word(&cmd, "SET");
 	word(&cmd, key);
 	arg(&cmd, data, len);
-	if (expires_ns) {
-		snprintf(ms, sizeof ms, "%llu",
-			 (unsigned long long)(expires_ns > now + 1000000
-						      ? (expires_ns - now) / 1000000
-						      : 1));
+	if (ttl_ms) {
+		snprintf(ms, sizeof ms, "%llu", (unsigned long long)ttl_ms);
 		word(&cmd, "PX");
 		word(&cmd, ms);
 	}
@@ -207,7 +205,7 @@ static int redis_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_whe
 		size_t len = kvc_min(p->stored_len - off, PIECE);
 
 		err = p->read(p->arg, piece, len, off)
-			      ?: set(&c, piece_key(&c, mine.tag, i, key), piece, len, p->expires_ns,
+			      ?: set(&c, piece_key(&c, mine.tag, i, key), piece, len, p->ttl_ms,
 				     NULL);
 		off += len;
 	}
@@ -219,7 +217,7 @@ static int redis_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_whe
 		0,
 	};
 	memcpy(head + KVC_FRAME_HEADER, &wire, sizeof wire);
-	err = err ?: set(&c, c.head, head, room, p->expires_ns, &before);
+	err = err ?: set(&c, c.head, head, room, p->ttl_ms, &before);
 	if (err) {
 		unlink_pieces(&c, &mine);
 		return err;
@@ -461,7 +459,7 @@ static void redis_close(struct kvc_tier *t)
 
 static const struct kvc_tier_ops redis_ops = {
 	.name = "redis",
-	.caps = KVC_TIER_SHARED,
+	.caps = KVC_TIER_SHARED | KVC_TIER_MEDIA,
 	.close = redis_close,
 	.put = redis_put,
 	.get = redis_get,

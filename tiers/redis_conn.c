@@ -59,16 +59,16 @@ int kvct_redis_command(redisContext *c, const struct kvct_redis_command *cmd, ui
 	if (!(c->flags & REDIS_BLOCK))
 		kvct_redis_tls_clear();
 	if (redisAppendCommandArgv(c, cmd->argc, (const char **)(uintptr_t)cmd->argv, cmd->len))
-		return -EIO;
+		return -ENOMEM;
 	for (;;) {
 		if (redisGetReplyFromReader(c, &reply))
-			return -EIO;
+			return -ECONNRESET;
 		if (reply)
 			break;
 		if ((err = kvct_redis_ready(c->fd, sent ? POLLIN : POLLOUT, until_ns)))
 			return err;
 		if (sent ? redisBufferRead(c) : redisBufferWrite(c, &sent))
-			return c->err == REDIS_ERR_IO && errno == EAGAIN ? -ETIMEDOUT : -EIO;
+			return c->err == REDIS_ERR_IO && errno == EAGAIN ? -ETIMEDOUT : -ECONNRESET;
 	}
 	*out = reply;
 	return 0;
@@ -216,7 +216,7 @@ int kvct_redis_take(struct kvct_redis *r, unsigned node, uint64_t until_ns, redi
 		return 0;
 	}
 	if (!*host)
-		return -EIO; /* forgotten meanwhile */
+		return -ECONNRESET; /* forgotten meanwhile */
 	return connect_to(r, host, port, until_ns, c);
 }
 
@@ -321,6 +321,8 @@ static int refused(const char *text, bool *passing)
 		   starts(text, "LOADING") || starts(text, "MASTERDOWN");
 	if (starts(text, "OOM"))
 		return -ENOSPC;
+	if (starts(text, "NOPERM"))
+		return -EIO; /* it may be of this key alone */
 	return starts(text, "NO") || starts(text, "WRONGPASS") ? -EACCES : -EIO;
 }
 
@@ -355,7 +357,7 @@ int kvct_redis_ask(struct kvct_redis *r, unsigned slot, const struct kvct_redis_
 		err = (asking ? simple(c, until_ns, &first) : 0)
 			      ?: kvct_redis_command(c, cmd, until_ns, &reply);
 		if (err) {
-			err = err == -ETIMEDOUT ? err : -EIO;
+			err = err == -ETIMEDOUT ? err : -ECONNRESET;
 			redisFree(c);
 			if (!fresh && err != -ETIMEDOUT && stale++ < KVCT_REDIS_IDLE)
 				continue; /* an idle connection that the server had closed */
@@ -392,5 +394,5 @@ int kvct_redis_ask(struct kvct_redis *r, unsigned slot, const struct kvct_redis_
 		if (r->cluster)
 			kvct_redis_learn(r, until_ns);
 	} while (kvc_mono_ns() < until_ns);
-	return err == -EIO ? -ETIMEDOUT : err;
+	return err == -EIO || err == -ECONNRESET ? -ETIMEDOUT : err;
 }

@@ -74,7 +74,7 @@ unsigned kvct_redis_slot(const char *hex);
 int kvct_redis_node_locked(struct kvct_redis *r, const char *host, int port);
 /*
  * A connection to a node; fresh: it was made for this. 0; -EACCES: the server does not let us in;
- * -EIO, -ETIMEDOUT.
+ * -ECONNREFUSED, -ECONNRESET, -ETIMEDOUT.
  */
 int kvct_redis_take(struct kvct_redis *r, unsigned node, uint64_t until_ns, redisContext **c,
 		    bool *fresh);
@@ -82,7 +82,7 @@ int kvct_redis_take(struct kvct_redis *r, unsigned node, uint64_t until_ns, redi
 int kvct_redis_ready(int fd, short events, uint64_t until_ns);
 /*
  * Sends a command and takes the answer, which the caller frees; it may be an error's. -ETIMEDOUT,
- * -EIO: the connection is of no use any more, and the caller frees it.
+ * -ECONNRESET, -ENOMEM: the connection is of no use any more, and the caller frees it.
  */
 int kvct_redis_command(redisContext *c, const struct kvct_redis_command *cmd, uint64_t until_ns,
 		       redisReply **out);
@@ -91,7 +91,8 @@ void kvct_redis_give(struct kvct_redis *r, unsigned node, redisContext *c);
 int kvct_redis_learn(struct kvct_redis *r, uint64_t until_ns);
 /*
  * Sends a command to whoever has the slot. 0 with a reply that is no error, which the caller frees;
- * -EDQUOT: the server has no memory left; -EACCES; -ETIMEDOUT; -EIO.
+ * -ENOSPC: the server has no memory left; -EACCES; -ETIMEDOUT, -ECONNRESET; -EIO: an error of this
+ * key, or another.
  */
 int kvct_redis_ask(struct kvct_redis *r, unsigned slot, const struct kvct_redis_command *cmd,
 		   uint64_t until_ns, redisReply **out);

@@ -290,7 +290,7 @@ static void s3_close(struct kvc_tier *t)
 
 static const struct kvc_tier_ops s3_ops = {
 	.name = "s3",
-	.caps = KVC_TIER_SHARED | KVC_TIER_DURABLE,
+	.caps = KVC_TIER_SHARED | KVC_TIER_DURABLE | KVC_TIER_MEDIA,
 	.close = s3_close,
 	.put = s3_put,
 	.get = s3_get,

@@ -217,6 +217,10 @@ static int not_found(const struct kvct_s3_request *q)
 	return known ? -ENOENT : -EIO;
 }
 
+/*
+ * A 403 or a 500 that lasts may be of one object, for its policy, its key or where it lies: they
+ * are -EIO, which is the service's when several objects have it (KVC_TIER_MEDIA).
+ */
 static int outcome(const struct kvct_s3_request *q, CURLcode rc, long code)
 {
 	switch (rc) {
@@ -236,7 +240,7 @@ static int outcome(const struct kvct_s3_request *q, CURLcode rc, long code)
 		return not_found(q);
 	if (code == 416)
 		return -EBADMSG; /* shorter than it should be */
-	if (code == 401 || code == 403)
+	if (code == 401)
 		return -EACCES;
 	return code >= 500 || code == 429 ? -EAGAIN : -EIO;
 }
@@ -306,7 +310,9 @@ int kvct_s3_ask(struct kvct_s3 *s, struct kvct_s3_request *q)
 		}
 		usleep((useconds_t)(nap / 1000));
 	}
-	if (err == -EACCES && !s->logged) {
+	if (err == -ETIMEDOUT && q->status == 500)
+		err = -EIO;
+	if ((err == -EACCES || q->status == 403) && !s->logged) {
 		kvc_warn("tier s3: refused (%ld): check credentials, region and certificate",
 			 q->status);
 		s->logged = true;

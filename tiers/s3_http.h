@@ -46,9 +46,9 @@ struct kvct_s3_request {
 
 /*
  * Sends it and takes the answer, until the deadline, which grows with the bytes. 0 for any 2xx;
- * -ENOENT (404 of this key), -EACCES (credentials, certificate), -EBADMSG (416, or more bytes than
- * asked for), -ETIMEDOUT, -ECONNREFUSED, -EIO (any other 404 too), -ENOMEM. q->text is the caller's
- * to free in every case.
+ * -ENOENT (404 of this key), -EACCES (401, certificate), -EBADMSG (416, or more bytes than asked
+ * for), -ETIMEDOUT, -ECONNREFUSED, -EIO (403, a 500 that lasts, any other 404), -ENOMEM. q->text is
+ * the caller's to free in every case.
  */
 int kvct_s3_ask(struct kvct_s3 *s, struct kvct_s3_request *q);
 

@@ -121,31 +121,49 @@ void kvc_store_alive(const struct kvc_store *s)
 		futimens(s->lock_fd, NULL);
 }
 
-/* Does a file of the store begin like a database? */
+/* Is what failed to be read something else, or not there? Otherwise nobody knows. */
+static bool is_none(int err)
+{
+	return err == -ENOENT || err == -EBADMSG || err == -ENODATA || err == -EISDIR ||
+	       err == -ENOTDIR || err == -ELOOP;
+}
+
+/* Does a file of the store begin like a database? Also where it is there and cannot be read. */
 static bool database(const struct kvc_store *s, const char *name)
 {
 	char path[1280], head[16];
 	KVC_FD int fd = open(kvc_store_path(s, name, path), O_RDONLY | O_CLOEXEC);
+	int err = fd < 0 ? -errno : kvc_pread_all(fd, head, sizeof head, 0);
 
-	return fd >= 0 && !kvc_pread_all(fd, head, sizeof head, 0) &&
-	       !memcmp(head, "SQLite format 3", sizeof head);
+	if (err)
+		return !is_none(err);
+	return !memcmp(head, "SQLite format 3", sizeof head);
+}
+
+bool kvc_store_there(const struct kvc_store *s, const char *name)
+{
+	char path[1280];
+	struct stat st;
+
+	return !lstat(kvc_store_path(s, name, path), &st) || errno != ENOENT;
 }
 
 bool kvc_store_signs(const struct kvc_store *s)
 {
 	KVC_MEM struct kvc_store *there = calloc(1, sizeof *there);
-	char path[1280];
 	bool known = false;
+	int err;
 
 	if (!there)
 		return true; /* who cannot look does not say no */
 	memcpy(there->dir, s->dir, sizeof there->dir);
-	kvc_super_load(there, KVC_STORE_SUPER, &known);
-	if (!known)
-		kvc_super_load(there, KVC_STORE_COPY, &known);
-	return known || (database(s, KVC_STORE_CATALOG) &&
-			 (!access(kvc_store_path(s, KVC_STORE_DATA, path), F_OK) ||
-			  !access(kvc_store_path(s, KVC_STORE_RESERVE, path), F_OK)));
+	err = kvc_super_load(there, KVC_STORE_SUPER, &known);
+	if (!known && is_none(err))
+		err = kvc_super_load(there, KVC_STORE_COPY, &known);
+	if (known || (err && !is_none(err)))
+		return true;
+	return database(s, KVC_STORE_CATALOG) &&
+	       (kvc_store_there(s, KVC_STORE_DATA) || kvc_store_there(s, KVC_STORE_RESERVE));
 }
 
 /* One line for a superblock that cannot be used. */
@@ -278,13 +296,12 @@ int kvc_store_open(struct kvc_store *s, const char *dir, char *error)
 
 int kvc_store_look(struct kvc_store *s, const char *dir, char *error)
 {
-	char path[1280];
 	bool known;
 	int err = open_locked(s, dir, true, error);
 
 	/* A mkfs --force that was killed when all was there: it is the new one already. */
-	if (!err && !access(kvc_store_path(s, KVC_STORE_CATALOG_NEXT, path), F_OK) &&
-	    !access(kvc_store_path(s, KVC_STORE_SUPER_NEXT, path), F_OK) &&
+	if (!err && kvc_store_there(s, KVC_STORE_CATALOG_NEXT) &&
+	    kvc_store_there(s, KVC_STORE_SUPER_NEXT) &&
 	    (err = kvc_super_load(s, KVC_STORE_SUPER_NEXT, &known))) {
 		refuse(s, err, error);
 		kvc_store_close(s);

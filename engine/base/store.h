@@ -102,7 +102,12 @@ void kvc_store_close(struct kvc_store *s);
 const char *kvc_store_path(const struct kvc_store *s, const char *name, char *buf);
 /* The names of files in it are on stable storage when this returns. 0 or -errno. */
 int kvc_store_sync_dir(const struct kvc_store *s);
-/* Does the folder s->dir hold what only a store has, whatever state its superblock is in? */
+/* Is there a file of that name in it? Also where that cannot be looked at. */
+bool kvc_store_there(const struct kvc_store *s, const char *name);
+/*
+ * Does the folder s->dir hold what only a store has, whatever state its superblock is in? Also
+ * where that cannot be read.
+ */
 bool kvc_store_signs(const struct kvc_store *s);
 
 /*

@@ -20,16 +20,6 @@
 #include <linux/falloc.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-
-static bool there(const struct kvc_store *s, const char *name)
-{
-	char path[1280];
-	struct stat st;
-
-	/* What cannot be looked at is not taken for absent. */
-	return !lstat(kvc_store_path(s, name, path), &st) || errno != ENOENT;
-}
 
 static int removed(const struct kvc_store *s, const char *name)
 {
@@ -51,15 +41,15 @@ static int keep_old(const struct kvc_store *s)
 	char name[64] = KVC_STORE_CATALOG ".old", log[80];
 	int err = 0;
 
-	if (!there(s, KVC_STORE_CATALOG))
+	if (!kvc_store_there(s, KVC_STORE_CATALOG))
 		return 0;
-	for (unsigned n = 1; there(s, name); n++)
+	for (unsigned n = 1; kvc_store_there(s, name); n++)
 		snprintf(name, sizeof name, KVC_STORE_CATALOG ".old.%u", n);
 	snprintf(log, sizeof log, "%s-wal", name);
-	if (there(s, KVC_STORE_CATALOG "-wal"))
+	if (kvc_store_there(s, KVC_STORE_CATALOG "-wal"))
 		err = renamed(s, KVC_STORE_CATALOG "-wal", log);
 	snprintf(log, sizeof log, "%s-mark", name);
-	if (!err && there(s, KVC_STORE_CATALOG "-mark"))
+	if (!err && kvc_store_there(s, KVC_STORE_CATALOG "-mark"))
 		err = renamed(s, KVC_STORE_CATALOG "-mark", log);
 	return err ?: renamed(s, KVC_STORE_CATALOG, name);
 }
@@ -101,7 +91,7 @@ static int become(struct kvc_store *s)
 
 static int swap_catalog(struct kvc_store *s)
 {
-	int err = there(s, KVC_STORE_SUPER_NEXT) ? become(s) : keep_old(s);
+	int err = kvc_store_there(s, KVC_STORE_SUPER_NEXT) ? become(s) : keep_old(s);
 
 	err = err ?: removed(s, KVC_STORE_CATALOG "-shm") ?: kvc_store_sync_dir(s);
 	err = err ?: renamed(s, KVC_STORE_CATALOG_NEXT, KVC_STORE_CATALOG);
@@ -127,10 +117,10 @@ int kvc_store_finish(struct kvc_store *s)
 	};
 	int err = 0;
 
-	if (there(s, KVC_STORE_CATALOG_NEXT))
+	if (kvc_store_there(s, KVC_STORE_CATALOG_NEXT))
 		err = swap_catalog(s);
-	if (!err && !s->device && !there(s, KVC_STORE_DATA) &&
-	    there(s, KVC_STORE_MAKING KVC_STORE_DATA))
+	if (!err && !s->device && !kvc_store_there(s, KVC_STORE_DATA) &&
+	    kvc_store_there(s, KVC_STORE_MAKING KVC_STORE_DATA))
 		err = renamed(s, KVC_STORE_MAKING KVC_STORE_DATA, KVC_STORE_DATA);
 	for (size_t i = 0; i < sizeof halfway / sizeof halfway[0] && !err; i++)
 		err = removed(s, halfway[i]);

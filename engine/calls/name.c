@@ -453,10 +453,12 @@ void kvc_unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent, struc
 
 /*
  * A name is to go by a caller's doing, and others may have it still: its path, which the caller
- * frees, for kvc_unshare_both; NULL where nobody can have it. 0, or it must not go now.
+ * frees, for kvc_unshare_both; NULL where nobody can have it. 0, or it must not go now: also where
+ * it is not known whether it is to go from the shared tiers, for that would be forgotten with it.
  */
 int kvc_path_to_share_both(struct kvc *k, uint64_t parent, const char *name, char **path)
 {
+	uint64_t model;
 	int err;
 
 	if (!k->shared)
@@ -469,7 +471,8 @@ int kvc_path_to_share_both(struct kvc *k, uint64_t parent, const char *name, cha
 		*path = NULL;
 		return 0;
 	}
-	return err;
+	return err ?: kvc_model_of_both(k, parent, &model)
+	       ?: kvc_model_known_both(k, model, KVC_MODEL_SHARED);
 }
 
 /*

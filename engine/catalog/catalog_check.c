@@ -218,17 +218,47 @@ static int check_pages(sqlite3 *db, bool mend, kvc_found_fn *fn, void *arg)
 	return n < 0 ? n : n ? -EBADMSG : 0;
 }
 
+/* The database, and its log where there is one. */
+static int both_readable(const char *path)
+{
+	int err = readable(path, ""), log = err ? 0 : readable(path, "-wal");
+
+	return err ?: log == -ENOENT ? 0 : log;
+}
+
+int kvc_check_meta(const char *path, int (*fn)(void *arg, const char *key, const char *value),
+		   void *arg)
+{
+	sqlite3 *db = NULL;
+	sqlite3_stmt *st = NULL;
+	int err = both_readable(path), rc;
+
+	if (err)
+		return err;
+	rc = kvc_conn_look(path, &db)
+		     ?: sqlite3_prepare_v2(db, "SELECT key, value FROM meta", -1, &st, NULL);
+	while (!rc && !err && (rc = sqlite3_step(st)) == SQLITE_ROW) {
+		const char *key = (const char *)sqlite3_column_text(st, 0),
+			   *value = (const char *)sqlite3_column_text(st, 1);
+
+		rc = 0;
+		err = key && value ? fn(arg, key, value) : 0;
+	}
+	err = err ?: rc == SQLITE_DONE ? 0 : verdict(db, rc);
+	sqlite3_finalize(st);
+	sqlite3_close(db);
+	return err;
+}
+
 int kvc_check_pages(const char *path, bool mend, kvc_found_fn *fn, void *arg)
 {
 	sqlite3 *db = NULL;
-	int err = readable(path, ""), rc;
+	int err = both_readable(path), rc;
 
 	if (err == -ENOENT) {
 		fn(arg, false, "there is no catalog");
 		return -EBADMSG;
 	}
-	if (!err && (err = readable(path, "-wal")) == -ENOENT)
-		err = 0;
 	if (!err && mend)
 		err = kvc_anew_mend(path);
 	if (err)
@@ -242,7 +272,10 @@ int kvc_check_pages(const char *path, bool mend, kvc_found_fn *fn, void *arg)
 	return err;
 }
 
-/* What users have is to be counted anew (usage.c). */
+/*
+ * What users have is to be counted anew (usage.c). First: once the rows are right, no run would
+ * come to it again.
+ */
 static const char *const uncounted = "DELETE FROM meta WHERE key = 'usage'";
 
 int kvc_check_rules(struct kvc_catalog *c, bool mend, kvc_found_fn *fn, void *arg)
@@ -255,10 +288,9 @@ int kvc_check_rules(struct kvc_catalog *c, bool mend, kvc_found_fn *fn, void *ar
 
 		err = n < 0 ? n : 0;
 		if (n > 0 && mend)
-			err = verdict(c->w.db,
-				      sqlite3_exec(c->w.db, rules[i].mend, NULL, NULL, NULL)
-					      ?: sqlite3_exec(c->w.db, uncounted, NULL, NULL,
-							      NULL));
+			err = verdict(c->w.db, sqlite3_exec(c->w.db, uncounted, NULL, NULL, NULL)
+						       ?: sqlite3_exec(c->w.db, rules[i].mend, NULL,
+								       NULL, NULL));
 	}
 	pthread_mutex_unlock(&c->writer);
 	return err;

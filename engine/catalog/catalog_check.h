@@ -21,6 +21,14 @@ int kvc_check_pages(const char *path, bool mend, kvc_found_fn *fn, void *arg);
 int kvc_check_rules(struct kvc_catalog *c, bool mend, kvc_found_fn *fn, void *arg);
 
 /*
+ * The rows of meta of a database that may be damaged, as far as they can be read. 0, -ENOENT: there
+ * is none; -EBADMSG: it was read, and is damaged, there may be more; any other errno: it could not
+ * be read; or what fn answered other than 0, which ends it. No file is changed.
+ */
+int kvc_check_meta(const char *path, int (*fn)(void *arg, const char *key, const char *value),
+		   void *arg);
+
+/*
  * Chunks whose drop a daemon did not end (names/bury.c), which is no fault: how many, and with
  * `mend` it is ended. Before the rules.
  */

@@ -9,7 +9,8 @@
  * The account is kept in the catalog's own transactions, under meta uses:UID "INODES ATTRIBUTES" in
  * bytes: it changes under the same hold of the lock as the row that it is about, and so is in the
  * same batch. So it is as true after a kill as the rows are. Where it is not there, of an older
- * daemon's or after fsck changed rows, all is counted once at the start.
+ * daemon's or after fsck changed rows, all is counted once at the start; and so where what a row
+ * had cost could not be read, since meta usage, which says that it is true, goes then.
  *
  * A row is put many times and must be paid for once: the caller keeps what was paid (struct
  * kvc_paid, in the node). Whose attributes are is looked up, so its row is put before its first.
@@ -80,14 +81,24 @@ static uint64_t sum(uint64_t a, int64_t by)
 	return by < 0 && (uint64_t)-by > a ? 0 : a + (uint64_t)by;
 }
 
-/* Without memory it is not counted. */
+/* What is counted is not true any more: a tool changed it, or it could not be known. */
+static void stale(struct kvc_catalog *c)
+{
+	if (!c->stale)
+		c->stale = !kvc_meta_del(c, "usage");
+}
+
+/* Without memory it is not counted before the next start. */
 static void charge(struct kvc_catalog *c, uint32_t uid, int64_t inodes, int64_t attrs)
 {
 	struct uses *u = inodes || attrs ? get(c, uid) : NULL;
 	char key[32], value[48];
 
-	if (!u)
+	if (!u) {
+		if (inodes || attrs)
+			stale(c);
 		return;
+	}
 	c->usage->inodes = sum(c->usage->inodes, inodes);
 	c->usage->attrs = sum(c->usage->attrs, attrs);
 	u->inodes = sum(u->inodes, inodes);
@@ -95,19 +106,14 @@ static void charge(struct kvc_catalog *c, uint32_t uid, int64_t inodes, int64_t 
 	snprintf(key, sizeof key, KEY "%" PRIu32, uid);
 	snprintf(value, sizeof value, "%" PRIu64 " %" PRIu64, u->inodes, u->attrs);
 	if (u->inodes || u->attrs) {
-		kvc_meta_set(c, key, value);
+		if (kvc_meta_set(c, key, value))
+			stale(c);
 		return;
 	}
-	kvc_meta_del(c, key);
+	if (kvc_meta_del(c, key))
+		stale(c);
 	memmove(u, u + 1, (size_t)(c->usage->v + c->usage->n - u - 1) * sizeof *u);
 	c->usage->n--;
-}
-
-/* A tool changes what is counted. */
-static void stale(struct kvc_catalog *c)
-{
-	if (!c->stale)
-		c->stale = !kvc_meta_del(c, "usage");
 }
 
 static int64_t cost(const struct kvc_row *r)
@@ -123,8 +129,12 @@ static int64_t attrs_of(struct kvc_catalog *c, uint32_t uid, uint64_t ino)
 	const struct uses *u = find(c, uid);
 	struct kvc_xattr_sum s;
 
-	if (!u || !u->attrs || kvc_xattr_sum(c, ino, "", &s))
+	if (!u || !u->attrs)
 		return 0;
+	if (kvc_xattr_sum(c, ino, "", &s)) {
+		stale(c);
+		return 0;
+	}
 	return (int64_t)(s.names + s.values + s.n * EACH);
 }
 
@@ -171,8 +181,10 @@ int kvc_row_del(struct kvc_catalog *c, uint64_t ino, struct kvc_paid *paid)
 
 	if (paid)
 		was = *paid;
-	else if (c->usage && !kvc_row_get(c, ino, &r))
+	else if (c->usage && !(err = kvc_row_get(c, ino, &r)))
 		was = kvc_paid_for(&r);
+	else if (c->usage && err != -ENOENT)
+		stale(c);
 	if (c->usage && was.is)
 		attrs = attrs_of(c, was.uid, ino);
 	err = kvc_bare_row_del(c, ino);
@@ -185,30 +197,40 @@ int kvc_row_del(struct kvc_catalog *c, uint64_t ino, struct kvc_paid *paid)
 	return err;
 }
 
-/* An attribute's change: len is of its value, or -1 where it goes. Before it is made. */
-static int64_t changes(struct kvc_catalog *c, uint64_t ino, const char *name, ssize_t len,
-		       uint32_t *uid)
+/*
+ * By how much an attribute's change changes whose account: len is of its value, or -1 where it
+ * goes. Before it is made, which it is not where that cannot be known.
+ */
+static int changes(struct kvc_catalog *c, uint64_t ino, const char *name, ssize_t len,
+		   uint32_t *uid, int64_t *by)
 {
 	int64_t each = (int64_t)(strlen(name) + 1 + EACH);
 	struct kvc_row r;
 	size_t was = 0;
+	int err, is;
 
-	if (!c->usage)
+	*by = *uid = 0;
+	if (!c->usage) {
 		stale(c);
-	if (!c->usage || kvc_row_get(c, ino, &r))
 		return 0;
-	bool is = !kvc_xattr_get(c, ino, name, NULL, &was);
-
+	}
+	if ((err = kvc_row_get(c, ino, &r)))
+		return err == -ENOENT ? 0 : err;
+	is = kvc_xattr_get(c, ino, name, NULL, &was);
+	if (is && is != -ENOENT)
+		return is;
 	*uid = r.uid;
-	return (len < 0 ? 0 : each + len) - (is ? each + (int64_t)was : 0);
+	*by = (len < 0 ? 0 : each + len) - (is ? 0 : each + (int64_t)was);
+	return 0;
 }
 
 int kvc_xattr_set(struct kvc_catalog *c, uint64_t ino, const char *name, const void *value,
 		  size_t len)
 {
-	uint32_t uid = 0;
-	int64_t by = changes(c, ino, name, (ssize_t)len, &uid);
-	int err = kvc_bare_xattr_set(c, ino, name, value, len);
+	uint32_t uid;
+	int64_t by;
+	int err = changes(c, ino, name, (ssize_t)len, &uid, &by)
+			  ?: kvc_bare_xattr_set(c, ino, name, value, len);
 
 	if (!err)
 		charge(c, uid, 0, by);
@@ -217,9 +239,9 @@ int kvc_xattr_set(struct kvc_catalog *c, uint64_t ino, const char *name, const v
 
 int kvc_xattr_del(struct kvc_catalog *c, uint64_t ino, const char *name)
 {
-	uint32_t uid = 0;
-	int64_t by = changes(c, ino, name, -1, &uid);
-	int err = kvc_bare_xattr_del(c, ino, name);
+	uint32_t uid;
+	int64_t by;
+	int err = changes(c, ino, name, -1, &uid, &by) ?: kvc_bare_xattr_del(c, ino, name);
 
 	if (!err)
 		charge(c, uid, 0, by);
@@ -270,7 +292,7 @@ static int count(struct kvc_catalog *c)
 		kvc_sql_done(st);
 		kvc_reader_put(n);
 	}
-	return got < 0 ? got : kvc_meta_set(c, "usage", "1");
+	return got < 0 ? got : c->stale ? 0 : kvc_meta_set(c, "usage", "1");
 }
 
 static int load(struct kvc_catalog *c)

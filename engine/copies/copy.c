@@ -6,6 +6,7 @@
  */
 #include "copy.h"
 
+#include "clock.h"
 #include "file.h"
 #include "folders.h"
 #include "model.h"
@@ -206,6 +207,17 @@ static int begin(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t block
 	return err;
 }
 
+/*
+ * How long the copy is wanted, by the store's own time: it is none that a server could compare with
+ * its own. 0: for ever.
+ */
+static uint64_t ttl_ms_locked(const struct kvc_copy *c)
+{
+	uint64_t at = c->n->chunk ? c->n->chunk->expires_ns : 0, now = kvc_clock_ns(c->k);
+
+	return !at ? 0 : at > now ? (at - now + 999999) / 1000000 : 1;
+}
+
 int kvc_copy_write(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t blocks,
 		   struct kvc_where *where)
 {
@@ -222,7 +234,7 @@ int kvc_copy_write(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t blo
 		err = choose_both(c, &r);
 		if (!err && c->shared)
 			err = name_both(c);
-		put.expires_ns = c->n->chunk ? c->n->chunk->expires_ns : 0;
+		put.ttl_ms = ttl_ms_locked(c);
 		kvc_unlock_both(k);
 	}
 	if (!err && c->shared)

@@ -47,7 +47,7 @@ struct kvc_put {
 	uint64_t ino, gen;
 	uint64_t stored_len;
 	struct kvc_where name; /* shared tiers: where to */
-	uint64_t expires_ns;   /* it may go by then; 0: never. For tiers that can expire */
+	uint64_t ttl_ms;       /* it may go after so long; 0: never. For tiers that can expire */
 	void *arg;
 	int (*read)(void *arg, void *buf, size_t len, uint64_t off);
 	int (*head)(void *arg, uint8_t page[KVC_FRAME_HEADER]);

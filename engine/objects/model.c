@@ -55,22 +55,27 @@ bool kvc_model_set_both(struct kvc *k, struct kvc_node *folder)
 	       kvc_layers_of_locked(k, folder->row.ino);
 }
 
-int kvc_model_attr_both(struct kvc *k, uint64_t model, enum kvc_model_attr a)
+int kvc_model_known_both(struct kvc *k, uint64_t model, enum kvc_model_attr a)
 {
 	struct kvc_hint *h = hint_of(k, model);
+	char text[32] = "";
+	size_t len = sizeof text - 1;
+	int err;
 
-	if (!model)
-		return -1;
-	if (!h->attr[a]) {
-		char text[32] = "";
-		size_t len = sizeof text - 1;
-		int err = kvc_xattr_get(k->cat, model, attrs[a].name, text, &len);
+	if (!model || h->attr[a])
+		return 0;
+	err = kvc_xattr_get(k->cat, model, attrs[a].name, text, &len);
+	if (err && err != -ENOENT)
+		return err;
+	h->attr[a] = (int8_t)((err ? -1 : value_of(a, text)) + 2);
+	return 0;
+}
 
-		if (err && err != -ENOENT)
-			return -1; /* for this time: it is read again */
-		h->attr[a] = (int8_t)((err ? -1 : value_of(a, text)) + 2);
-	}
-	return h->attr[a] - 2;
+int kvc_model_attr_both(struct kvc *k, uint64_t model, enum kvc_model_attr a)
+{
+	if (!model || kvc_model_known_both(k, model, a))
+		return -1; /* where it cannot be read, for this time: it is read again */
+	return hint_of(k, model)->attr[a] - 2;
 }
 
 const char *kvc_model_attr_text(enum kvc_model_attr a, int value)

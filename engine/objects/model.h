@@ -29,7 +29,9 @@ struct kvc_models {
 
 /* Something is set on this folder as on a model: a quota, a ttl or one of the attributes. */
 bool kvc_model_set_both(struct kvc *k, struct kvc_node *folder);
-/* The value of an attribute of the model; -1: none is set. */
+/* Where the value cannot be read now: why. 0: kvc_model_attr_both will tell it, under this hold. */
+int kvc_model_known_both(struct kvc *k, uint64_t model, enum kvc_model_attr a);
+/* The value of an attribute of the model; -1: none is set, or it cannot be read. */
 int kvc_model_attr_both(struct kvc *k, uint64_t model, enum kvc_model_attr a);
 const char *kvc_model_attr_text(enum kvc_model_attr a, int value);
 /* Sets it by its text, or takes it away (NULL). -EINVAL: no such value. */

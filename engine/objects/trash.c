@@ -24,7 +24,8 @@
 #define BUSY_NS 50000000ull
 #define PRESSED_NS 5000000ull /* between two syncs where a tier is pressed */
 #define AGAIN_MAX_NS (256 * SYNC_NS)
-#define SPARE_PART 4 /* so much of what is kept free may wait for a second */
+#define FAILED_MAX_NS (32 * SYNC_NS) /* between two syncs that fail */
+#define SPARE_PART 4                 /* so much of what is kept free may wait for a second */
 
 /* What a transaction made dispensable. */
 struct kvc_trash {
@@ -218,11 +219,22 @@ static void clear_again(struct kvc *k, uint64_t *due_ns, uint64_t *pause_ns)
 	*due_ns = kvc_mono_ns() + *pause_ns;
 }
 
+/* When the next sync is due, if there is anything for it. */
+static uint64_t sync_due_locked(struct kvc *k, uint64_t now, uint64_t last_ns, uint64_t failed_ns)
+{
+	uint64_t due = pressed_locked(k) ? last_ns + PRESSED_NS
+					 : kvc_max(k->trash->unsynced_ns, last_ns) + SYNC_NS;
+
+	if (kvc_list_empty(&k->trash->unsynced))
+		return now + SYNC_NS;
+	return kvc_max(due, last_ns + (k->stopping ? kvc_min(failed_ns, SYNC_NS) : failed_ns));
+}
+
 void *kvc_syncer(void *arg)
 {
 	struct kvc *k = arg;
 	uint64_t last_ns = 0, clear_ns = 0, pause_ns = SYNC_NS;
-	bool told = false;
+	uint64_t failed_ns = 0; /* the pause after one that failed, which doubles; or 0 */
 
 	kvc_lock(k);
 	while (!k->draining) {
@@ -231,9 +243,7 @@ void *kvc_syncer(void *arg)
 		struct timespec t;
 		int err;
 
-		due = kvc_list_empty(&k->trash->unsynced) ? now + SYNC_NS
-		      : pressed_locked(k)                 ? last_ns + PRESSED_NS
-					  : kvc_max(k->trash->unsynced_ns, last_ns) + SYNC_NS;
+		due = sync_due_locked(k, now, last_ns, failed_ns);
 		if (due > now) {
 			t = kvc_timespec(due);
 			kvc_lock_wait(&k->lock, &k->trash->sync_cond, &t);
@@ -248,21 +258,20 @@ void *kvc_syncer(void *arg)
 		err = kvc_catalog_sync(k->cat);
 		kvc_lock(k);
 		last_ns = kvc_mono_ns();
-		if (err && !told)
+		if (err && !failed_ns)
 			kvc_error("catalog: its log cannot be brought to stable storage: %s; the "
 				  "space of what is deleted "
 				  "waits for it",
 				  strerror(-err));
-		told = err != 0;
 		if (!err) {
+			failed_ns = 0;
 			kvc_count(&k->stats, syncs);
 			remove_all_locked(k, &all);
 			continue;
 		}
+		failed_ns = failed_ns ? kvc_min(2 * failed_ns, FAILED_MAX_NS) : SYNC_NS;
 		kvc_list_splice(&all, &k->trash->unsynced);
 		kvc_list_splice(&k->trash->unsynced, &all);
-		t = kvc_timespec(last_ns + SYNC_NS);
-		kvc_lock_wait(&k->lock, &k->trash->sync_cond, &t);
 	}
 	kvc_unlock(k);
 	return NULL;

@@ -69,9 +69,9 @@ class Rules:
     def fired(self):
         return struct.unpack("<16Q", self.map[:])[1::2]
 
-    def begin(self, rule=0):
-        """A rule with nth=FAR goes wrong from the next call on."""
-        self.map[rule * 16:rule * 16 + 8] = struct.pack("<Q", FAR - 1)
+    def begin(self, rule=0, after=0):
+        """A rule with nth=FAR goes wrong from the next call on, or after so many more."""
+        self.map[rule * 16:rule * 16 + 8] = struct.pack("<Q", FAR - 1 - after)
 
     def heal(self, rule=0):
         """One with a count (FAR: all) does no more."""

@@ -5,6 +5,7 @@ answers about one object, and all others go on being read; errors spread over ma
 and back in. What cannot be copied is given up until it changes, what fails is tried again ever more
 rarely, and both can be seen."""
 import errno, os, secrets, time
+from faults import FAR, Rules
 from kvtest import KiB, Store, TMP, blob, fails, run, wait_for
 
 FILES = 39
@@ -123,5 +124,24 @@ assert time.monotonic() - began > 1.5, "it is tried again all the time"
 os.unlink(flag)
 wait_for(lambda: s.attr("m/l", "state") == "resident+lower")
 assert s.stats()["copies_failing"] == 0
+s.umount()
+s.fsck("-n")
+
+# so is a sync of the catalog's log, for which the space of what is deleted waits
+s = Store("syncs", options="settle=0")
+rules = Rules(f"calls=sync path={s.path}/catalog.sqlite* nth={FAR} count={FAR} do=EIO")
+assert rules.mount(s)
+s.write("m/l", b"z" * 5000)
+s.settle()
+rules.begin()
+os.unlink(f"{s.mnt}/m/l")
+wait_for(lambda: rules.fired()[0])
+began, first = time.monotonic(), rules.fired()[0]
+# after one second, two more, and four more; and two of a checkpoint's, which has its own time
+wait_for(lambda: rules.fired()[0] >= first + 5)
+assert time.monotonic() - began > 6, "it is tried again all the time"
+assert s.stats()["unsynced_bytes"] > 0
+rules.heal()
+wait_for(lambda: not s.stats()["unsynced_bytes"])
 s.umount()
 s.fsck("-n")

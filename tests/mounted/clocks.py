@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 """A wall clock that is set, five years ahead and back, changes neither who is evicted nor what
-expires; what has expired goes however much that cannot go stands before it, and faster than 64 a
-second; a wait that is refused lets the next one have what there is."""
+expires, here or at a Redis; what has expired goes however much that cannot go stands before it, and
+faster than 64 a second; a wait that is refused lets the next one have what there is."""
 import errno, os, threading, time
+from fakes import Redis
 from kvtest import *
 
 YEARS = 5 * 365 * 86400
@@ -62,6 +63,31 @@ left = steady(lambda: {of: there(s, of) for of in "abcde"})
 assert len(left["e"]) == 12 and len(left["d"]) == 20, left
 assert len(left["a"]) < 20 and len(left["c"]) == 20 or not left["a"], left
 assert len(left["b"]) == 20 or not [n for n in left["a"] if n != 19], left
+s.umount()
+
+# a Redis is told how long it is to keep a copy, and has its own clock to count by
+lives = []
+
+
+def keep_lives(fake, words, address):
+    if words[0] == b"SET":
+        lives.append(int(words[words.index(b"PX") + 1]) if b"PX" in words else None)
+
+
+wall(0)
+s = mount(Store("px", size="32M",
+                options=f"settle=0,remote=redis://127.0.0.1:{Redis(keep_lives).port}/kv"))
+for n, years in enumerate((0, 1, -1)):
+    wall(years * YEARS)
+    os.makedirs(f"{s.mnt}/px{n}/c")
+    s.write(f"px{n}/c/l", blob(n, 5 * KiB))
+    s.settle()
+    lives.clear()
+    put(f"{s.mnt}/px{n}/c", "ttl", 3600)
+    s.write(f"px{n}/c/l", blob(n + 9, 5 * KiB))
+    wait_for(lambda: lives)
+    assert all(0 < ms <= 3600000 and ms > 1800000 for ms in lives), (years, lives)
+wall(0)
 s.umount()
 
 # behind 300 that are pinned

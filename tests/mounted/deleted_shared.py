@@ -2,7 +2,8 @@
 # ways: fast
 """What is deleted in a model with user.kvcachefs.shared=delete goes from the shared tier too, also
 where the daemon was killed before, or the tier did not let it: the next start does it. Meanwhile it
-does not come back. What was stored anew under its name stays; other models' files do, too."""
+does not come back. What was stored anew under its name stays; other models' files do, too. Where
+the catalog cannot be read it is not deleted at all: it goes everywhere, or nowhere."""
 import errno, os, sqlite3
 from kvtest import *
 import faults, frames
@@ -85,3 +86,34 @@ for way in ("killed", "killed, pool lost", "unmounted"):
     wait_for(lambda: not there(paths[0]))
     s.umount()
     assert notes() == 0
+
+# one read of the catalog fails, the first of an unlink, the second, ...
+s.mount()
+READS = 12
+for i in range(READS):
+    put(f"gone/e{i}", i)
+s.umount()
+refused = 0
+for i in range(READS):
+    path = f"gone/e{i}"
+    r = faults.Rules(f"calls=read path={s.path}/catalog.sqlite* nth={faults.FAR} do=EIO")
+    assert r.mount(s)
+    os.stat(f"{s.mnt}/{path}")
+    r.begin(after=i)
+    try:
+        os.unlink(f"{s.mnt}/{path}")
+    except OSError as e:
+        assert e.errno == errno.EIO, e
+        refused += 1
+        assert there(path)
+        r.heal()
+        os.unlink(f"{s.mnt}/{path}")
+    fired = r.fired()[0]
+    r.heal()
+    wait_for(lambda: not there(path))
+    absent(path)
+    s.umount()
+    if not fired:
+        break
+assert refused, "no read of the catalog was met"
+s.fsck("-n")

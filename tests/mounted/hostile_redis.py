@@ -4,7 +4,8 @@
 on nodes that a cluster only tells of; a trailer that asks for billions of deletions gets none; and
 a cluster whose nodes come and go is followed as long as it goes on, though only so many are
 remembered."""
-import binascii, os, shutil, socketserver, ssl, struct, threading
+import binascii, shutil, struct
+from fakes import Redis as Fake, bulk
 from kvtest import KiB, Store, TMP, blob, run, skip, wait_for
 
 if not shutil.which("openssl"):
@@ -12,73 +13,7 @@ if not shutil.which("openssl"):
 run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{TMP}/key.pem", "-out",
     f"{TMP}/cert.pem", "-days", "2", "-subj", "/CN=another.example", "-addext",
     "subjectAltName=IP:127.0.0.1", ok=True)
-lock = threading.Lock()
-
-
-class Fake:
-    """Answers by `how(self, words, address)`: bytes; or keeps values as Redis does where that is
-    None."""
-
-    def __init__(self, how=None, tls=False):
-        fake, self.values, self.seen = self, {}, []
-        self.how = how or (lambda *a: None)
-        context = None
-        if tls:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(f"{TMP}/cert.pem", f"{TMP}/key.pem")
-
-        class Handler(socketserver.StreamRequestHandler):
-            def setup(self):
-                if context:
-                    self.request = context.wrap_socket(self.request, server_side=True)
-                super().setup()
-
-            def handle(self):
-                while (line := self.rfile.readline()):
-                    words = []
-                    for _ in range(int(line[1:])):
-                        n = int(self.rfile.readline()[1:])
-                        words.append(self.rfile.read(n))
-                        self.rfile.read(2)
-                    with lock:
-                        fake.seen.append(words[0].upper())
-                        where = self.request.getsockname()[0]
-                        answer = fake.how(fake, words, where)
-                        self.wfile.write(fake.usual(words) if answer is None else answer)
-
-            def finish(self):
-                try:
-                    super().finish()
-                except OSError:
-                    pass
-
-        class Server(socketserver.ThreadingTCPServer):
-            allow_reuse_address = daemon_threads = True
-
-            def handle_error(self, *a):
-                pass
-
-        self.server = Server(("0.0.0.0", 0), Handler)
-        self.port = self.server.server_address[1]
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def usual(self, words):
-        name, *rest = words
-        name = name.upper()
-        if name == b"SET":
-            old = self.values.get(rest[0])
-            self.values[rest[0]] = rest[1]
-            return (bulk(old) if b"GET" in rest[2:] else b"+OK\r\n")
-        if name == b"GETRANGE":
-            a, b = int(rest[1]), int(rest[2])
-            return bulk(self.values.get(rest[0], b"")[a:b + 1])
-        if name == b"UNLINK":
-            return b":%d\r\n" % (self.values.pop(rest[0], None) is not None)
-        return b"+OK\r\n"
-
-
-def bulk(data):
-    return b"$-1\r\n" if data is None else b"$%d\r\n%s\r\n" % (len(data), data)
+CERTIFICATE = (f"{TMP}/cert.pem", f"{TMP}/key.pem")
 
 
 def slots(*nodes):
@@ -106,7 +41,7 @@ def mounted(url):
 
 
 # a certificate of the address is none of the name, asked for directly ...
-tls = Fake(tls=True)
+tls = Fake(tls=CERTIFICATE)
 for host, good in (("127.0.0.1", True), ("localhost", False)):
     s = mounted(f"rediss://{host}:{tls.port}/kv?ca={TMP}/cert.pem")
     s.write("m/l", b"x" * 5000)
@@ -123,7 +58,7 @@ for how in (
         lambda f, w, a: slots(("localhost", tls.port)) if w[0].upper() == b"CLUSTER" else None,
         lambda f, w, a: slots(("127.0.0.1", f.port)) if w[0].upper() == b"CLUSTER"
         else moved(w, "localhost", tls.port)):
-    first = Fake(how, tls=True)
+    first = Fake(how, tls=CERTIFICATE)
     s = mounted(f"rediss+cluster://127.0.0.1:{first.port}/kv?ca={TMP}/cert.pem")
     s.write("m/l", b"x" * 5000)
     wait_for(lambda: s.stats()["tier_errors"] >= 1)

@@ -71,7 +71,20 @@ assert r.returncode and "mkfs" not in r.stdout and "fsck" in r.stdout, r.stdout
 for force in ((), ("--force",)):
     r = run(MKFS, "--size", "16M", *force, p)
     assert r.returncode and "fsck.kvcachefs -y" in r.stdout, r.stdout
-assert tree(p) == before
+# also where what it is told by cannot be read, or looked at, for a moment
+os.rename(f"{p}/superblock.copy", f"{TOP}/copy")
+before = tree(p)
+for name in ("catalog.sqlite", "superblock.copy"):
+    for calls, do in (("open", "EIO"), ("open", "EMFILE"), ("open", "EACCES"), ("read", "EIO")):
+        if name == "superblock.copy" and calls == "read":
+            continue  # there is none
+        rule = f"calls={calls} path={p}/{name} nth=1 count=0 do={do}"
+        r = faults.Run([MKFS, "--size", "16M", p], rule)
+        assert r.fired[0] and r.rc == 1 and "fsck.kvcachefs -y" in r.out, (rule, r)
+        r = faults.Run([binary("kvcachefs"), p, m, "-o", f"cpu=32M,run={TMP}/run"], rule)
+        assert r.rc and "mkfs" not in r.out and "fsck" in r.out, (rule, r)
+        assert tree(p) == before, rule
+os.rename(f"{TOP}/copy", f"{p}/superblock.copy")
 assert run(FSCK, "-y", p).returncode == 1
 run(FSCK, "-n", p, ok=True)
 shutil.rmtree(p)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 """A rebuild remembers that a store is sealed: it is not mounted without keys after it, with or
-without what the old catalog knew, and not with a key that the old catalog knows to be wrong."""
-import os
+without what the old catalog knew, and not with a key that the old catalog knows to be wrong. While
+that catalog cannot be read, nothing is rebuilt."""
+import contextlib, glob, os, shutil, sqlite3
 from kvtest import *
+import faults
 
 keys, other = f"{TMP}/keys", f"{TMP}/other"
 for k in (keys, other):
@@ -34,3 +36,48 @@ for name, lost in (("with", False), ("without", True)):
             assert s.read(f"m/{i}") == blob(i, 100000), (name, i)
         s.umount()
     assert "not the one" in refused(f"keyfile={other}"), name
+
+# what the old catalog alone knows is not given up for an error of a moment: nothing is done then
+s = Store("moment", cpu="32M", size="16M").mount(options=f"keyfile={keys}")
+s.write("m/l", blob(1, 100000))
+s.settle()
+s.umount()
+keep, catalog = f"{TMP}/keep", f"path={s.path}/catalog.sqlite*"
+shutil.copytree(s.path, keep)
+
+
+def fresh():
+    shutil.rmtree(s.path)
+    run("cp", "-a", keep, s.path, ok=True)
+
+
+def meta():
+    db = sqlite3.connect(f"file:{s.path}/catalog.sqlite?mode=ro", uri=True)
+    with contextlib.closing(db):
+        return db.execute("SELECT * FROM meta WHERE key GLOB 'key_*' OR key = 'sealed' OR "
+                          "key = 'store' ORDER BY 1").fetchall()
+
+
+fresh()
+known = meta()
+assert len(known) >= 3, known
+told = 0
+for how, do, step in (("read", "EIO", 2), ("open", "EIO", 1), ("open", "EMFILE", 1)):
+    for n, r in faults.sweep(fresh, [binary("fsck.kvcachefs"), "--rebuild", s.path],
+                             f"calls={how} {catalog}", do, step):
+        assert r.rc in (0, 8), (how, do, n, r)
+        assert meta() == known, (how, do, n, r, meta(), known)
+        if r.rc:
+            assert not glob.glob(f"{s.path}/catalog.sqlite.old*"), (how, do, n, r)
+        told += "the old catalog" in r.out
+assert told >= 3, told
+# while it lasts it can be left behind, as the line says
+fresh()
+lasts = f"calls=read path={s.path}/catalog.sqlite nth=1 count=0 do=EIO"
+r = faults.Run([binary("fsck.kvcachefs"), "--rebuild", s.path], lasts)
+assert r.rc == 8 and f"move {s.path}/catalog.sqlite away" in r.out and meta() == known, r
+os.rename(f"{s.path}/catalog.sqlite", f"{TMP}/moved")
+s.fsck("--rebuild", ok=True)
+s.mount(options=f"keyfile={keys}")
+assert s.read("m/l") == blob(1, 100000)
+s.umount()

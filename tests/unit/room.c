@@ -181,6 +181,21 @@ static void of_a_quota(void **state)
 	kvc_room_cancel_locked(&k, &w[1]);
 	assert_string_equal(woken(), "23");
 	assert_int_equal(q->used, 52 * KVC_PAGE);
+	/* refused: those behind it have what there is, in their order */
+	fresh();
+	q = kvc_quota_add_locked(&k, 7, POOL);
+	assert_non_null(q);
+	kvc_quota_changed_locked(&k, q, 95 * (int64_t)KVC_PAGE);
+	assert_int_equal(kvc_quota_get_locked(&k, 7, 50 * KVC_PAGE, &w[1]), KVC_WAIT);
+	assert_int_equal(kvc_quota_get_locked(&k, 7, 3 * KVC_PAGE, &w[2]), KVC_WAIT);
+	assert_int_equal(kvc_quota_get_locked(&k, 7, 3 * KVC_PAGE, &w[3]), KVC_WAIT);
+	kvc_refuse_first_locked(&k, &q->waiters);
+	assert_string_equal(woken(), "B2");
+	assert_int_equal(w[1].err, -EDQUOT);
+	assert_int_equal(q->used, 98 * KVC_PAGE);
+	kvc_refuse_first_locked(&k, &q->waiters);
+	assert_string_equal(woken(), "D");
+	assert_true(kvc_list_empty(&q->waiters));
 	kvc_quotas_free(&k);
 }
 

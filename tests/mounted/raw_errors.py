@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""What the filesystem below the data file says is never taken for an answer about the file that was
+asked for: whatever errno a read or a write meets, the copy is kept or is made later, the file is
+there, and all is well when the error has passed."""
+import errno, os
+from faults import FAR, Rules
+from kvtest import KiB, Store, blob, fails, wait_for
+
+# each of them means something of an object, or of a copy of it, where a tier says it
+ANSWERS = ("ESTALE", "ENOENT", "EPROTO", "ENOKEY", "EBADMSG", "ENOSPC", "ENAMETOOLONG", "E2BIG",
+           "ECANCELED", "EALREADY")
+
+s = Store("s", size="32M", options="settle=0")
+data = {f"m/c{i}/{e}": blob(i, 100 * KiB) for i, e in enumerate(ANSWERS)}
+
+
+def mounted(calls, name):
+    rules = Rules(f"calls={calls} path={s.path}/data nth={FAR} count={FAR} do={name}")
+    assert rules.mount(s)
+    return rules
+
+
+s.mount()
+for path, d in data.items():
+    s.write(path, d)
+s.settle()
+s.umount()
+for path, d in data.items():
+    name = os.path.basename(path)
+    rules = mounted("read", name)
+    rules.begin()
+    with fails(errno.EIO):
+        s.read(path)
+    rules.heal()
+    assert rules.fired()[0] and s.stats()["corrupt"] == 0, name
+    wait_for(lambda: s.stats()["tier_disk_up"] == 1)
+    for p in data:
+        assert s.read(p) == data[p], (name, p)
+    s.umount()
+    rules = mounted("write", name)
+    rules.begin()
+    s.write(f"new/{name}", d)
+    wait_for(lambda: rules.fired()[0])
+    wait_for(lambda: s.stats()["spill_failures"])
+    assert s.stats()["spills_given_up"] == 0, name
+    rules.heal()
+    wait_for(lambda: s.attr(f"new/{name}", "state") == "resident+lower")
+    s.umount()
+s.mount()
+for p, d in data.items():
+    assert s.read(p) == d and s.read(f"new/{os.path.basename(p)}") == d, p
+s.umount()
+s.fsck("-n")
+print(len(ANSWERS), "errnos of the data file")

@@ -132,6 +132,18 @@ int __wrap_linkat(int from, const char *path, int to, const char *name, int flag
 	return unlinkable ? -1 : __real_linkat(from, path, to, name, flags);
 }
 
+static _Atomic int not_open; /* closes of what was not */
+int __real_close(int fd);
+int __wrap_close(int fd);
+int __wrap_close(int fd)
+{
+	int err = __real_close(fd);
+
+	if (err && errno == EBADF)
+		not_open++;
+	return err;
+}
+
 static int refusal;         /* what a pool that is full says, or 0 */
 static bool for_good;       /* it is full of something else than what is ready */
 static _Atomic int refused; /* how often */
@@ -269,6 +281,32 @@ static void anew(void **state)
 	assert_memory_equal(back, mem, sizeof mem);
 }
 
+/*
+ * And where it cannot be written either, since its folder cannot be made, what was ready is closed
+ * once: by the second time the number is another file's.
+ */
+static void nowhere(void **state)
+{
+	struct kvcachefs_transfer *t;
+	char path[100];
+	FILE *f;
+
+	(void)state;
+	name(14);
+	snprintf(path, sizeof path, "%s/m/file", dir);
+	f = fopen(path, "we");
+	assert_true(f && !fclose(f));
+	for (int i = 0; i < FILES; i++)
+		snprintf(paths[i], sizeof paths[i], "m/file/x/%d", i);
+	until_ready(FILES);
+	unlinkable = true;
+	not_open = 0;
+	assert_int_equal(kvcachefs_store(&t, dir, &cache, items, FILES, NULL), 0);
+	assert_int_equal(kvcachefs_transfer_free(t), -ENOTDIR);
+	unlinkable = false;
+	assert_int_equal(not_open, 0);
+}
+
 /* How many files are in the folder. */
 static unsigned files_in(const char *name)
 {
@@ -395,8 +433,9 @@ static int end(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(stores), cmocka_unit_test(loads),   cmocka_unit_test(grows),
-		cmocka_unit_test(anew),   cmocka_unit_test(refuses), cmocka_unit_test(without),
+		cmocka_unit_test(stores),  cmocka_unit_test(loads),   cmocka_unit_test(grows),
+		cmocka_unit_test(anew),    cmocka_unit_test(nowhere), cmocka_unit_test(refuses),
+		cmocka_unit_test(without),
 	};
 
 	return cmocka_run_group_tests(tests, begin, end);

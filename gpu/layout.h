@@ -95,6 +95,13 @@ int kvcachefs_check(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nl
  */
 #define KVCACHEFS_LAYOUT_MAX 160
 int kvcachefs_lease_layout(struct kvcachefs_lease *l, size_t i, char layout[KVCACHEFS_LAYOUT_MAX]);
+/*
+ * lease.c: a lease, or a look, of which is known what answers each path; errors as of those. _part:
+ * how many objects answer path i, and the first of them: 0 of a folder without files.
+ */
+int kvcachefs_lease_parted(struct kvcachefs_lease **out, const char *mount,
+			   const char *const *paths, size_t n, bool look);
+size_t kvcachefs_lease_part(const struct kvcachefs_lease *l, size_t i, size_t *first);
 /* Registers the mapping of object i, which is mapped, for devices; once. false: it cannot be. */
 bool kvcachefs_lease_pin(struct kvcachefs_lease *l, size_t i, int device);
 

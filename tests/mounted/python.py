@@ -42,6 +42,9 @@ h = kv.Hasher("lmcache-sha256_cbor", seed="0")
 assert h.none.hex() == "4e1195df020de59e" and h.rest() is None and h.key_len == 8
 assert h.text(h.feed(range(256))[0]) == "b8a960cfcc69e7a5" and h.feed([1]) == [] and h.rest()
 assert [(g.start, g.end) for g in h.segments([1, 2, 9, 3], [9])] == [(0, 2), (3, 4)]
+assert [(g.start, g.end) for g in h.segments([9] * 5, [9, 9])] == \
+    [(0, 0), (2, 2), (4, 4), (6, 6), (8, 8)]  # as LMCache cuts where separators overlap
+assert [(g.start, g.end) for g in h.segments([], [9])] == [(0, 0)]
 assert kv.example_folder(range(1, 17)) == "de98b0f7ffb9598372b2cd3a11f29e03"
 assert kv.key_int(kv.group_key(bytes(32), 7)) == 7 and len(kv.fingerprints(prompt, 256)) == 345
 assert kv.blake3(bytes(12)).hex() == kv.Hasher("lmcache-mp-blake3").none.hex()

@@ -105,6 +105,16 @@ size_t kvcachefs_lease_part(const struct kvcachefs_lease *l, size_t i, size_t *f
 /* Registers the mapping of object i, which is mapped, for devices; once. false: it cannot be. */
 bool kvcachefs_lease_pin(struct kvcachefs_lease *l, size_t i, int device);
 
+struct kvcachefs_turned { /* keys that move on their way */
+	const struct kvcachefs_turns *turns;
+	const struct kvcachefs_rope *rope;
+	void *row; /* room for one row of a file */
+};
+/* kvcachefs_scatter(), and the keys turned; the file stays as it is. */
+int kvcachefs_scatter_turned(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers,
+			     const struct kvcachefs_tokens *t, const void *in,
+			     const struct kvcachefs_turned *turned);
+
 /* cuda.cu, or cuda_none.c where there is no CUDA: one transfer's work on a device. */
 struct kvcachefs_work {                    /* one file */
 	const struct kvcachefs_item *item; /* with its arrays it lives until free */

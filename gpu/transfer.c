@@ -45,6 +45,7 @@ struct kvcachefs_transfer {
 	const char **paths; /* a load's */
 	struct kvcachefs_item *items;
 	struct piece *pieces;
+	void *row; /* room for one of a file whose keys are turned in host memory */
 	size_t n;
 	struct kvcachefs_lease *lease;
 	size_t first; /* the lease's object of item 0 */
@@ -103,17 +104,38 @@ static void *part(char **at, size_t len)
 	return p;
 }
 
+/* The longest row of a file whose keys are turned in host memory; 0: there is none. */
+static size_t longest_turned(const struct kvcachefs_begin *b)
+{
+	const struct kvcachefs_paged *last = NULL;
+	struct kvcachefs_strides s;
+	size_t longest = 0;
+
+	for (size_t i = 0; i < b->n && b->p->device < 0; i++) {
+		const struct kvcachefs_paged *p = b->items[i].cache ?: b->p;
+
+		if (!b->items[i].rope || p == last || kvcachefs_shape_of(p, &s))
+			continue; /* of a shape that is none nothing is moved */
+		size_t row = (size_t)s.heads * s.width * p->elem;
+
+		last = p;
+		longest = row > longest ? row : longest;
+	}
+	return longest;
+}
+
 /* The block, with its parts; *names: what is left of it, for the files'. */
 static int lay_out(struct kvcachefs_transfer *t, const struct kvcachefs_begin *b, char **names)
 {
-	size_t n = b->n, most = 1, len = strlen(b->mount) + 1, room = 0;
+	size_t n = b->n, most = 1, len = strlen(b->mount) + 1, row = longest_turned(b), room = 0;
 	char *at;
 
 	for (size_t i = 0; i < n; i++) {
 		most += b->items[i].cache && (!i || b->items[i].cache != b->items[i - 1].cache);
 		room += kvcachefs_file_room(b->mount, b->items[i].path);
 	}
-	room += most * sizeof *t->caches + n * (sizeof *t->pieces + sizeof *t->paths) + len + 64;
+	room += most * sizeof *t->caches + n * (sizeof *t->pieces + sizeof *t->paths) + len + row +
+		80;
 	if (room > t->room) {
 		free(t->block);
 		t->room = 0;
@@ -127,6 +149,7 @@ static int lay_out(struct kvcachefs_transfer *t, const struct kvcachefs_begin *b
 	t->pieces = part(&at, n * sizeof *t->pieces);
 	t->paths = part(&at, n * sizeof *t->paths);
 	t->mount = memcpy(part(&at, len), b->mount, len);
+	t->row = part(&at, row);
 	memset(t->pieces, 0, n * sizeof *t->pieces);
 	*names = at;
 	return 0;
@@ -196,36 +219,24 @@ static int store_open(struct kvcachefs_transfer *t, size_t i)
 	return err;
 }
 
-/* In host memory; a shift of keys is made on a copy. */
+/* In host memory; keys that are turned are so row by row, on a copy. */
 static int move_host(struct kvcachefs_transfer *t, size_t i)
 {
 	struct kvcachefs_item *it = &t->items[i];
 	struct piece *c = &t->pieces[i];
 	const struct kvcachefs_paged *p = c->cache->p;
-	const struct kvcachefs_strides *s = &c->cache->s;
-	const struct kvcachefs_turns *turns;
-	uint8_t *copy;
+	struct kvcachefs_turned turned = { .rope = it->rope, .row = t->row };
 	int err;
 
 	if (t->store)
 		return kvcachefs_gather(p, it->layer, it->nlayers, &it->tokens, c->f.map);
 	if (!it->rope)
 		return kvcachefs_scatter(p, it->layer, it->nlayers, &it->tokens, c->f.map);
-	err = kvcachefs_turns_get(it->rope, p->head_size, &turns);
+	err = kvcachefs_turns_get(it->rope, p->head_size, &turned.turns);
 	if (err)
 		return err;
-	copy = malloc(c->f.len ? c->f.len : 1);
-	if (copy) {
-		memcpy(copy, c->f.map, c->f.len);
-		/* keys are the first half; fused, the first half of each head */
-		kvcachefs_turn(turns, it->rope, copy,
-			       c->f.len / s->kvs / ((size_t)s->width * p->elem), s->width);
-		err = kvcachefs_scatter(p, it->layer, it->nlayers, &it->tokens, copy);
-	} else {
-		err = kvcachefs_fail(-ENOMEM, "out of memory");
-	}
-	free(copy);
-	kvcachefs_turns_put(turns);
+	err = kvcachefs_scatter_turned(p, it->layer, it->nlayers, &it->tokens, c->f.map, &turned);
+	kvcachefs_turns_put(turned.turns);
 	return err;
 }
 

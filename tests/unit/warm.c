@@ -242,6 +242,31 @@ static void loads(void **state)
 	pointer = mem;
 }
 
+/* Nor does a load that turns keys, whose file is as long as it is. */
+static void turns(void **state)
+{
+	static uint16_t want[LAYER];
+	const struct kvcachefs_rope rope = { .theta = 10000, .delta = 7, .type = KVCACHEFS_BF16 };
+	unsigned long before;
+
+	(void)state;
+	memcpy(want, mem, sizeof mem); /* keys are its first half */
+	assert_int_equal(kvcachefs_rope_shift(&rope, want, (size_t)FILES * BS, NH, HS), 0);
+	assert_memory_not_equal(want, mem, sizeof mem / 2);
+	name(1);
+	for (int i = 0; i < FILES; i++)
+		items[i].rope = &rope;
+	pointer = back;
+	for (int r = 0; r < 3; r++) {
+		memset(back, 0, sizeof back);
+		before = allocations;
+		move(false);
+		assert_true(!r || allocations == before);
+		assert_memory_equal(back, want, sizeof want);
+	}
+	pointer = mem;
+}
+
 /* What is more than the last had room for is allocated once. */
 static void grows(void **state)
 {
@@ -433,9 +458,9 @@ static int end(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(stores),  cmocka_unit_test(loads),   cmocka_unit_test(grows),
-		cmocka_unit_test(anew),    cmocka_unit_test(nowhere), cmocka_unit_test(refuses),
-		cmocka_unit_test(without),
+		cmocka_unit_test(stores),  cmocka_unit_test(loads),   cmocka_unit_test(turns),
+		cmocka_unit_test(grows),   cmocka_unit_test(anew),    cmocka_unit_test(nowhere),
+		cmocka_unit_test(refuses), cmocka_unit_test(without),
 	};
 
 	return cmocka_run_group_tests(tests, begin, end);

@@ -144,6 +144,17 @@ int __wrap_close(int fd)
 	return err;
 }
 
+static _Thread_local bool ours; /* a thread of the test's own */
+static _Atomic bool slow;       /* others unmap slowly */
+int __real_munmap(void *p, size_t len);
+int __wrap_munmap(void *p, size_t len);
+int __wrap_munmap(void *p, size_t len)
+{
+	if (slow && !ours)
+		usleep(20000);
+	return __real_munmap(p, len);
+}
+
 static int refusal;         /* what a pool that is full says, or 0 */
 static bool for_good;       /* it is full of something else than what is ready */
 static _Atomic int refused; /* how often */
@@ -351,7 +362,7 @@ static unsigned files_in(const char *name)
 /* Three files of n blocks. */
 static int move_longer(int round, size_t n)
 {
-	static int64_t blocks[3] = { 1, 2, 3 };
+	static int64_t blocks[4] = { 1, 2, 3, 4 };
 	struct kvcachefs_transfer *t;
 	int err;
 
@@ -360,6 +371,23 @@ static int move_longer(int round, size_t n)
 		items[i].tokens = (struct kvcachefs_tokens){ .block_ids = blocks, .n = n };
 	err = kvcachefs_store(&t, dir, &cache, items, 3, NULL);
 	return err ?: kvcachefs_transfer_free(t);
+}
+
+/* What the thread lets go of by itself is unmapped when who sets the bound comes back. */
+static void gone(void **state)
+{
+	(void)state;
+	until_ready(FILES);
+	assert_int_equal(move_longer(15, 4), 0);
+	assert_int_equal(move_longer(16, 4), 0);
+	until_ready(FILES + 3);
+	ours = slow = true;
+	kvcachefs_ready_idle(1);
+	until_ready(FILES);
+	kvcachefs_map_cache(0);
+	assert_false(holds());
+	slow = false;
+	kvcachefs_ready_idle(1000000);
 }
 
 /*
@@ -458,9 +486,9 @@ static int end(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(stores),  cmocka_unit_test(loads),   cmocka_unit_test(turns),
-		cmocka_unit_test(grows),   cmocka_unit_test(anew),    cmocka_unit_test(nowhere),
-		cmocka_unit_test(refuses), cmocka_unit_test(without),
+		cmocka_unit_test(stores), cmocka_unit_test(loads),   cmocka_unit_test(turns),
+		cmocka_unit_test(grows),  cmocka_unit_test(anew),    cmocka_unit_test(nowhere),
+		cmocka_unit_test(gone),   cmocka_unit_test(refuses), cmocka_unit_test(without),
 	};
 
 	return cmocka_run_group_tests(tests, begin, end);

@@ -160,7 +160,8 @@ int kvcachefs_map_new(int fd, size_t len, int device, bool ahead, struct kvcache
 		kvcachefs_map_free(m);
 		return err;
 	}
-	m->rw_pinned = device >= 0 && kvcachefs_map_worth(len) &&
+	/* nobody waits for what is made ahead: small files are registered too */
+	m->rw_pinned = device >= 0 && (ahead || kvcachefs_map_worth(len)) &&
 		       !kvcachefs_cuda_register(device, m->rw, len, false);
 	if (m->rw_pinned)
 		map_beside(m, fd);

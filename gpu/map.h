@@ -45,8 +45,9 @@ int kvcachefs_map_open(const char *path, uint64_t dev, uint64_t ino, size_t len,
 		       struct kvcachefs_map **out);
 /*
  * The new file of that descriptor (which stays the caller's), writable, of len > 0 bytes that have
- * their room; registered for the device where that is >= 0, the file is worth it and the mount and
- * driver take it; `ahead`: all its pages are there before that. A child of a fork has none of it.
+ * their room; registered for the device where that is >= 0, the mount and driver take it, and the
+ * file is worth it or is made `ahead` of its use: then all its pages are there before that. A child
+ * of a fork has none of it.
  * -errno of mapping. Blocks.
  */
 int kvcachefs_map_new(int fd, size_t len, int device, bool ahead, struct kvcachefs_map **out);

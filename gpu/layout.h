@@ -104,6 +104,8 @@ int kvcachefs_lease_parted(struct kvcachefs_lease **out, const char *mount,
 size_t kvcachefs_lease_part(const struct kvcachefs_lease *l, size_t i, size_t *first);
 /* Registers the mapping of object i, which is mapped, for devices; once. false: it cannot be. */
 bool kvcachefs_lease_pin(struct kvcachefs_lease *l, size_t i, int device);
+/* Would that call the driver, or wait for who does? */
+bool kvcachefs_lease_registers(struct kvcachefs_lease *l, size_t i);
 
 struct kvcachefs_turned { /* keys that move on their way */
 	const struct kvcachefs_turns *turns;

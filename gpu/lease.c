@@ -335,6 +335,11 @@ int kvcachefs_lease_layout(struct kvcachefs_lease *l, size_t i, char layout[KVCA
 	return kvcachefs_map_layout(l->maps[i], path, layout);
 }
 
+bool kvcachefs_lease_registers(struct kvcachefs_lease *l, size_t i)
+{
+	return kvcachefs_map_registers(l->maps[i]);
+}
+
 bool kvcachefs_lease_pin(struct kvcachefs_lease *l, size_t i, int device)
 {
 	return kvcachefs_map_pin(l->maps[i], device); /* this lease uses it, so it stays */

@@ -194,6 +194,17 @@ void *kvcachefs_map_data(const struct kvcachefs_map *m, size_t *len)
 	return m->data;
 }
 
+bool kvcachefs_map_registers(struct kvcachefs_map *m)
+{
+	bool would = true;
+
+	if (!pthread_mutex_trylock(&m->lock)) { /* it is held while it is registered */
+		would = !m->pinned && !m->wait;
+		pthread_mutex_unlock(&m->lock);
+	}
+	return would;
+}
+
 /*
  * A refusal may be of the moment (memory, limits): it is tried again after 1, 3, 7, ... 63 more
  * uses.

@@ -62,6 +62,8 @@ void *kvcachefs_map_data(const struct kvcachefs_map *m, size_t *len);
 /* The layout that the file says it has, "" where it says none; read once. */
 int kvcachefs_map_layout(struct kvcachefs_map *m, const char *path,
 			 char layout[KVCACHEFS_LAYOUT_MAX]);
+/* Would that register it now? It may be that another thread does. */
+bool kvcachefs_map_registers(struct kvcachefs_map *m);
 /* Registers it for devices, once. false: it cannot be. */
 bool kvcachefs_map_pin(struct kvcachefs_map *m, int device);
 #pragma GCC visibility pop

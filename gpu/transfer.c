@@ -4,7 +4,8 @@
  * the bytes come from the cache by gather (host) or from the device (cuda.cu); when all is there,
  * the transfer has landed, the layout is set, and freeing it renames the file to its name. A load
  * leases all its files at once, or is lent a lease, and maps them; its pieces' files are only names
- * and lengths.
+ * and lengths. On a device what is registered already is begun first, and the rest is registered
+ * while that is copied: a part of its own on the device (`late`), on the same stream.
  *
  * All that a transfer names and notes is in one block of memory. A transfer that is freed is kept
  * with its block for the next, so that one like those before allocates nothing.
@@ -23,7 +24,7 @@
 
 struct piece {
 	struct kvcachefs_file f;
-	bool pinned;
+	bool pinned, late; /* late: it is still to be registered */
 	const struct cache *cache;
 };
 
@@ -48,10 +49,10 @@ struct kvcachefs_transfer {
 	void *row; /* room for one of a file whose keys are turned in host memory */
 	size_t n;
 	struct kvcachefs_lease *lease;
-	size_t first; /* the lease's object of item 0 */
-	struct kvcachefs_cuda *cuda;
-	int err;         /* of the first item that failed */
-	char error[160]; /* its text */
+	size_t first;                       /* the lease's object of item 0 */
+	struct kvcachefs_cuda *cuda, *late; /* late: NULL where all could begin at once */
+	int err;                            /* of the first item that failed */
+	char error[160];                    /* its text */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the next two */
@@ -206,7 +207,9 @@ static int load_open(struct kvcachefs_transfer *t, size_t i)
 		return kvcachefs_fail(-EPROTOTYPE, "%s has %zu bytes, and %s takes %zu", c->f.path,
 				      len, want, c->f.len);
 	c->f.map = (void *)(uintptr_t)data;
-	c->pinned = t->cuda && len && kvcachefs_lease_pin(t->lease, t->first + i, t->p.device);
+	c->late = t->cuda && len && kvcachefs_lease_registers(t->lease, t->first + i);
+	if (t->cuda && len && !c->late)
+		c->pinned = kvcachefs_lease_pin(t->lease, t->first + i, t->p.device);
 	return 0;
 }
 
@@ -253,35 +256,78 @@ static int check_rope(const struct kvcachefs_transfer *t, size_t i)
 	return err;
 }
 
-static int run_items(struct kvcachefs_transfer *t)
+/* The work of an item whose file is open. */
+static int item_add(struct kvcachefs_transfer *t, struct kvcachefs_cuda *cuda, size_t i)
+{
+	struct kvcachefs_item *it = &t->items[i];
+	struct piece *c = &t->pieces[i];
+	struct kvcachefs_work w = {
+		.item = it,
+		.p = c->cache->p,
+		.s = &c->cache->s,
+		.host = c->f.map,
+		.len = c->f.len,
+		.pinned = c->pinned,
+	};
+	int err = kvcachefs_check(w.p, it->layer, it->nlayers, &it->tokens, &w.ntokens);
+
+	return err ?: kvcachefs_cuda_add(cuda, &w);
+}
+
+static int item_begin(struct kvcachefs_transfer *t, size_t i)
+{
+	const struct kvcachefs_item *it = &t->items[i];
+	struct piece *c = &t->pieces[i];
+	uint64_t tokens;
+	int err = kvcachefs_check(c->cache->p, it->layer, it->nlayers, &it->tokens, &tokens);
+
+	if (!err)
+		err = check_rope(t, i);
+	if (!err)
+		err = t->store ? store_open(t, i) : load_open(t, i);
+	if (err || !c->f.len || c->late)
+		return err;
+	return t->cuda ? item_add(t, t->cuda, i) : move_host(t, i);
+}
+
+static void add_late(struct kvcachefs_transfer *t, struct kvcachefs_cuda *cuda)
 {
 	for (size_t i = 0; i < t->n; i++) {
-		struct kvcachefs_item *it = &t->items[i];
-		uint64_t tokens;
-		const struct cache *cache = t->pieces[i].cache;
-		int err = kvcachefs_check(cache->p, it->layer, it->nlayers, &it->tokens, &tokens);
+		struct piece *c = &t->pieces[i];
+		int err;
 
-		if (!err)
-			err = check_rope(t, i);
-		if (!err)
-			err = t->store ? store_open(t, i) : load_open(t, i);
-		if (!err && t->pieces[i].f.len) {
-			struct kvcachefs_work w = {
-				it,
-				cache->p,
-				&cache->s,
-				tokens,
-				t->pieces[i].f.map,
-				t->pieces[i].f.len,
-				t->pieces[i].pinned,
-			};
-
-			err = t->cuda ? kvcachefs_cuda_add(t->cuda, &w) : move_host(t, i);
-		}
+		if (!c->late)
+			continue;
+		c->pinned = kvcachefs_lease_pin(t->lease, t->first + i, t->p.device);
+		err = item_add(t, cuda, i);
 		if (err)
 			item_fail(t, i, err);
 	}
-	return t->cuda ? kvcachefs_cuda_run(t->cuda) : 0;
+}
+
+static int run_items(struct kvcachefs_transfer *t, void *stream)
+{
+	bool late = false, early = false;
+	int err = 0;
+
+	for (size_t i = 0; i < t->n; i++) {
+		err = item_begin(t, i);
+		if (err)
+			item_fail(t, i, err);
+		late |= t->pieces[i].late;
+		early |= !err && t->pieces[i].f.len && !t->pieces[i].late;
+	}
+	if (!t->cuda)
+		return 0;
+	if (late && early) {
+		err = kvcachefs_cuda_run(t->cuda)
+			      ?: kvcachefs_cuda_new(&t->late, t->p.device, t->store, stream);
+		if (err)
+			return err;
+	}
+	if (late)
+		add_late(t, t->late ?: t->cuda);
+	return kvcachefs_cuda_run(t->late ?: t->cuda);
 }
 
 static int lease_all(struct kvcachefs_transfer *t)
@@ -364,7 +410,7 @@ int kvcachefs_transfer_begin(struct kvcachefs_transfer **out, const struct kvcac
 	if (!err && t->p.device >= 0)
 		err = kvcachefs_cuda_new(&t->cuda, t->p.device, b->store, b->stream);
 	if (!err)
-		err = run_items(t);
+		err = run_items(t, b->stream);
 	if (err) {
 		t->err = err;
 		for (size_t i = 0; i < b->n; i++)
@@ -398,12 +444,17 @@ int kvcachefs_transfer_poll(struct kvcachefs_transfer *t)
 {
 	int err = t->cuda ? kvcachefs_cuda_poll(t->cuda) : 0;
 
+	if (!err && t->late)
+		err = kvcachefs_cuda_poll(t->late);
 	return err ? err : t->err;
 }
 
 int kvcachefs_transfer_wait(struct kvcachefs_transfer *t)
 {
-	int err = t->cuda ? kvcachefs_cuda_wait(t->cuda) : 0;
+	int err = t->cuda ? kvcachefs_cuda_wait(t->cuda) : 0,
+	    late = t->late ? kvcachefs_cuda_wait(t->late) : 0;
+
+	err = err ?: late;
 
 	for (size_t i = 0; err && i < t->n; i++)
 		item_fail(t, i, err);
@@ -419,7 +470,8 @@ int kvcachefs_transfer_land(struct kvcachefs_transfer *t)
 	t->landed = true;
 	kvcachefs_transfer_wait(t);
 	kvcachefs_cuda_free(t->cuda); /* before the mappings that it reads or writes go */
-	t->cuda = NULL;
+	kvcachefs_cuda_free(t->late);
+	t->cuda = t->late = NULL;
 	for (size_t i = 0; i < t->n; i++) {
 		int err = 0;
 

@@ -117,7 +117,8 @@ by_angles = array.array("f", bytes(cache.gather(BLOCKS)))
 assert all(abs(a - b) <= 1e-4 * (1 + abs(b)) or a != a
            for a, b in zip(array.array("f", bytes(by_table)), by_angles))
 for ragged in [[0.0] * HS, [0.0]], [[0.0] * (HS + 2)]:
-    refused(ValueError, "each row", kv.Rope(delta=0, type="float32", cos_sin=ragged, dims=HS).struct)
+    rope = kv.Rope(delta=0, type="float32", cos_sin=ragged, dims=HS)
+    refused(ValueError, "each row", rope.struct)
 refused(ValueError, "dims is 0", kv.Rope(delta=0, type="float32", cos_sin=[]).struct)
 assert len(kv.rope.llama3(500000, 128)) == len(kv.rope.yarn(10000, 128, 4, 4096)) == 64
 kv.map_cache(0)

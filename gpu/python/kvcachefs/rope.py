@@ -35,8 +35,8 @@ class Rope:
     interleaved: bool = False
 
     def struct(self, made: dict[tuple[int, int], Any] | None = None) -> _lib.RopeStruct:
-        """As the library takes it; the tables are kept by it. `made`: tables that other rotations of
-        the call have as well, so that each is brought into C's form once."""
+        """As the library takes it; the tables are kept by it. `made`: tables that other rotations
+        of the call have as well, so that each is brought into C's form once."""
         if self.type not in _lib.FLOATS:
             raise ValueError(f"{self.type} is none of {', '.join(_lib.FLOATS)}")
         for name in ("first", "dims"):

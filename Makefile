@@ -202,7 +202,7 @@ $(B)/bin/test-gpu: tests/tools/gpu.cu gpu/cuda.cu $(wildcard tests/*/*.cuh gpu/*
 	$(Q)$(NVCC) -O3 -g -std=c++17 $(gencode) -Xcompiler -pthread $(inc_gpu) -o $@ $< $(GPU_HOST) -lcrypto -lm
 
 unitwrap_queue := fallocate64
-unitwrap_warm := pread64 linkat fallocate64
+unitwrap_warm := pread64 linkat fallocate64 close munmap
 $(patsubst %,$(B)/bin/unit-%,library keys names queue rope warm): $(B)/bin/unit-%: $(B)/obj/tests/unit/%.o $(B)/lib/libkvcachefs.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) $(addprefix -Wl$(comma)--wrap=,$(unitwrap_$*)) -o $@ $^ $(lib_gpu) -lcmocka

@@ -17,8 +17,8 @@
  *
  * A file's mapping is registered (pinned for the device) where the mount takes that, and the copy
  * engine moves its very pages; those of small files a kernel, on the same stream. Otherwise, and
- * for small files of a store, where registering would cost more than a copy, the bytes pass through
- * pinned memory, moved by threads of the library's own (stage.cuh).
+ * for small files of a store that were not ready, where registering would cost more than a copy,
+ * the bytes pass through pinned memory, moved by threads of the library's own (stage.cuh).
  *
  * All this (stream, events, buffer, pinned memory, thread) is a lane. A transfer takes one for
  * itself; lanes are kept for the next. Calls that wait: kvcachefs_cuda_wait, _free, and what makes

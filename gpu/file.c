@@ -134,8 +134,10 @@ void kvcachefs_file_pin(struct kvcachefs_file *f, int device)
 /* What could not be linked, since its folder is of another quota, is written anew. */
 static int write_anew(struct kvcachefs_file *f)
 {
-	int old = f->fd, err = make_named(f);
+	int old = f->fd, err;
 
+	f->fd = -1; /* should there be no other, it is not closed twice */
+	err = make_named(f);
 	close(old);
 	for (size_t at = 0; at < f->len && !err;) {
 		ssize_t n = pwrite(f->fd, (char *)f->map + at, f->len - at, (off_t)at);
@@ -203,7 +205,7 @@ int kvcachefs_file_seal(struct kvcachefs_file *f, const char *layout)
 		strncpy(f->m->layout, layout ? layout : "", sizeof f->m->layout - 1);
 		f->m->layout_known = true;
 	}
-	if (close(f->fd) && !err)
+	if (f->fd >= 0 && close(f->fd) && !err)
 		err = kvcachefs_fail(-errno, "%s: %s", f->path, strerror(errno));
 	f->fd = -1;
 	return err;

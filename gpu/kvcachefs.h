@@ -637,7 +637,7 @@ struct kvcachefs_gpu_counts {
 	uint64_t direct_bytes; /* from and to those by a kernel: small files that are pinned too */
 	/*
 	 * By way of other pinned memory, with a copy in host memory more: pages that could not be
-	 * registered, and small files of a store, where that is not worth it.
+	 * registered, and small files of a store that were not ready: that is not worth it.
 	 */
 	uint64_t staged_bytes;
 	uint64_t refused; /* mappings that could not be registered, each time it was tried */

@@ -269,8 +269,23 @@ int kvcachefs_check(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nl
 	return 0;
 }
 
+/*
+ * The row of that file, or a copy with its keys turned: fused, they are the first half of each
+ * head.
+ */
+static uint8_t *row_of(const struct kvcachefs_strides *s, uint32_t kv, uint8_t *file, size_t row,
+		       const struct kvcachefs_turned *turned)
+{
+	if (!turned || kv)
+		return file;
+	memcpy(turned->row, file, row);
+	kvcachefs_turn(turned->turns, turned->rope, turned->row, s->heads, s->width);
+	return turned->row;
+}
+
 static int move(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers,
-		const struct kvcachefs_tokens *t, uint8_t *file, bool store)
+		const struct kvcachefs_tokens *t, uint8_t *file, bool store,
+		const struct kvcachefs_turned *turned)
 {
 	struct kvcachefs_strides s;
 	uint64_t n;
@@ -298,12 +313,14 @@ static int move(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayer
 						memset(file, 0, row);
 					continue;
 				}
+				uint8_t *from = row_of(&s, kv, file, row, turned);
+
 				for (uint32_t k = 0; k < s.runs; k++) {
 					struct kvcachefs_run r = kvcachefs_at(&s, l, kv,
 									      (uint64_t)slot, k);
 					uint8_t *cache = (uint8_t *)p->pointers[r.pointer] +
 							 r.offset * p->elem,
-						*in = file + (size_t)r.at * p->elem;
+						*in = from + (size_t)r.at * p->elem;
 
 					memcpy(store ? in : cache, store ? cache : in,
 					       (size_t)r.len * p->elem);
@@ -315,11 +332,18 @@ static int move(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayer
 int kvcachefs_gather(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers,
 		     const struct kvcachefs_tokens *t, void *out)
 {
-	return move(p, layer, nlayers, t, out, true);
+	return move(p, layer, nlayers, t, out, true, NULL);
 }
 
 int kvcachefs_scatter(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers,
 		      const struct kvcachefs_tokens *t, const void *in)
 {
-	return move(p, layer, nlayers, t, (uint8_t *)(uintptr_t)in, false);
+	return move(p, layer, nlayers, t, (uint8_t *)(uintptr_t)in, false, NULL);
+}
+
+int kvcachefs_scatter_turned(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers,
+			     const struct kvcachefs_tokens *t, const void *in,
+			     const struct kvcachefs_turned *turned)
+{
+	return move(p, layer, nlayers, t, (uint8_t *)(uintptr_t)in, false, turned);
 }

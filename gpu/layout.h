@@ -95,8 +95,27 @@ int kvcachefs_check(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nl
  */
 #define KVCACHEFS_LAYOUT_MAX 160
 int kvcachefs_lease_layout(struct kvcachefs_lease *l, size_t i, char layout[KVCACHEFS_LAYOUT_MAX]);
+/*
+ * lease.c: a lease, or a look, of which is known what answers each path; errors as of those. _part:
+ * how many objects answer path i, and the first of them: 0 of a folder without files.
+ */
+int kvcachefs_lease_parted(struct kvcachefs_lease **out, const char *mount,
+			   const char *const *paths, size_t n, bool look);
+size_t kvcachefs_lease_part(const struct kvcachefs_lease *l, size_t i, size_t *first);
 /* Registers the mapping of object i, which is mapped, for devices; once. false: it cannot be. */
 bool kvcachefs_lease_pin(struct kvcachefs_lease *l, size_t i, int device);
+/* Would that call the driver, or wait for who does? */
+bool kvcachefs_lease_registers(struct kvcachefs_lease *l, size_t i);
+
+struct kvcachefs_turned { /* keys that move on their way */
+	const struct kvcachefs_turns *turns;
+	const struct kvcachefs_rope *rope;
+	void *row; /* room for one row of a file */
+};
+/* kvcachefs_scatter(), and the keys turned; the file stays as it is. */
+int kvcachefs_scatter_turned(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers,
+			     const struct kvcachefs_tokens *t, const void *in,
+			     const struct kvcachefs_turned *turned);
 
 /* cuda.cu, or cuda_none.c where there is no CUDA: one transfer's work on a device. */
 struct kvcachefs_work {                    /* one file */

@@ -3,6 +3,10 @@
  * Leases over .kvcachefs/lease. A lease is that file's descriptor: the kernel closes it when the
  * process dies. The mappings of its objects are of maps.c. A lease that is freed is kept with its
  * memory for the next, so that one like those before allocates nothing.
+ *
+ * A folder is answered with a line a file, so that the lines do not say which path they answer
+ * where one is in another or is named twice. Who has to know asks in parts: BETWEEN stands behind
+ * each path, and the mount refuses it, by a line of its own.
  */
 #include "maps.h"
 
@@ -14,6 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define BETWEEN ".."
 #define KEPT 16
 #define KEPT_BYTES (1u << 20) /* an answer of more is not kept */
 
@@ -26,6 +31,8 @@ struct kvcachefs_lease {
 	size_t n, room, maps_room, list_room, text_room; /* room: of v */
 	struct kvcachefs_object *v;
 	struct kvcachefs_map **maps;
+	bool parted;
+	size_t nparts, parts_room, *parts; /* of each path the first object behind its own */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the next two */
@@ -56,7 +63,7 @@ static void lease_put(struct kvcachefs_lease *l)
 {
 	bool keeps;
 
-	l->n = 0;
+	l->n = l->nparts = 0;
 	pthread_mutex_lock(&lock);
 	keeps = nkept < KEPT && l->text_room <= KEPT_BYTES;
 	if (keeps) {
@@ -67,6 +74,7 @@ static void lease_put(struct kvcachefs_lease *l)
 	pthread_mutex_unlock(&lock);
 	if (keeps)
 		return;
+	free(l->parts);
 	free(l->maps);
 	free(l->v);
 	free(l->text);
@@ -101,7 +109,7 @@ static int send_list(struct kvcachefs_lease *l, const char *mount, const char *w
 		if (!*paths[i] || strchr(paths[i], '\n'))
 			return kvcachefs_fail(-EINVAL, "path %zu is empty or has a line end in it",
 					      i);
-		all += strlen(paths[i]) + 1;
+		all += strlen(paths[i]) + 1 + (l->parted ? strlen(BETWEEN "\n") : 0);
 	}
 	if (grow(&l->list, &l->list_room, all, 1))
 		return -ENOMEM;
@@ -109,6 +117,8 @@ static int send_list(struct kvcachefs_lease *l, const char *mount, const char *w
 	for (size_t i = 0; i < n; i++) {
 		to = stpcpy(to, paths[i]);
 		*to++ = '\n';
+		if (l->parted)
+			to = stpcpy(to, BETWEEN "\n");
 	}
 	len = (size_t)(to - l->list);
 	l->mount = strcpy(to, mount);
@@ -167,6 +177,12 @@ static int parse_line(struct kvcachefs_lease *l, char *line, bool look)
 	if (!ino)
 		return kvcachefs_fail(-EPROTO, "the mount answered a lease with '%.60s'", line);
 	*ino++ = 0;
+	if (l->parted && !strcmp(line, BETWEEN)) {
+		if (grow(&l->parts, &l->parts_room, l->nparts + 1, sizeof *l->parts))
+			return -ENOMEM;
+		l->parts[l->nparts++] = l->n;
+		return 0;
+	}
 	if (grow(&l->v, &l->room, l->n + 1, sizeof *l->v))
 		return -ENOMEM;
 	o = &l->v[l->n++];
@@ -209,7 +225,7 @@ static int read_lines(struct kvcachefs_lease *l, bool look)
 }
 
 static int take(struct kvcachefs_lease **out, const char *mount, const char *word,
-		const char *const *paths, size_t n)
+		const char *const *paths, size_t n, bool parted)
 {
 	struct kvcachefs_lease *l = lease_get();
 	struct stat st;
@@ -217,6 +233,7 @@ static int take(struct kvcachefs_lease **out, const char *mount, const char *wor
 
 	if (!l)
 		return kvcachefs_fail(-ENOMEM, "out of memory");
+	l->parted = parted;
 	l->fd = open_lease(mount, &st);
 	err = l->fd < 0 ? l->fd : 0;
 	if (!err) {
@@ -237,13 +254,27 @@ static int take(struct kvcachefs_lease **out, const char *mount, const char *wor
 int kvcachefs_lease_new(struct kvcachefs_lease **out, const char *mount, const char *const *paths,
 			size_t n)
 {
-	return take(out, mount, "", paths, n);
+	return take(out, mount, "", paths, n, false);
 }
 
 int kvcachefs_look(struct kvcachefs_lease **out, const char *mount, const char *const *paths,
 		   size_t n)
 {
-	return take(out, mount, "look\n", paths, n);
+	return take(out, mount, "look\n", paths, n, false);
+}
+
+int kvcachefs_lease_parted(struct kvcachefs_lease **out, const char *mount,
+			   const char *const *paths, size_t n, bool look)
+{
+	return take(out, mount, look ? "look\n" : "", paths, n, true);
+}
+
+size_t kvcachefs_lease_part(const struct kvcachefs_lease *l, size_t i, size_t *first)
+{
+	if (i >= l->nparts)
+		return 0;
+	*first = i ? l->parts[i - 1] : 0;
+	return l->parts[i] - *first;
 }
 
 void kvcachefs_lease_free(struct kvcachefs_lease *l)
@@ -304,6 +335,11 @@ int kvcachefs_lease_layout(struct kvcachefs_lease *l, size_t i, char layout[KVCA
 	return kvcachefs_map_layout(l->maps[i], path, layout);
 }
 
+bool kvcachefs_lease_registers(struct kvcachefs_lease *l, size_t i)
+{
+	return kvcachefs_map_registers(l->maps[i]);
+}
+
 bool kvcachefs_lease_pin(struct kvcachefs_lease *l, size_t i, int device)
 {
 	return kvcachefs_map_pin(l->maps[i], device); /* this lease uses it, so it stays */
@@ -317,6 +353,7 @@ int kvcachefs_prefetch(const char *mount, const char *const *paths, size_t n)
 
 	if (!l)
 		return kvcachefs_fail(-ENOMEM, "out of memory");
+	l->parted = false;
 	l->fd = open_lease(mount, &st);
 	err = l->fd < 0 ? l->fd : send_list(l, mount, "prefetch\n", paths, n);
 	kvcachefs_lease_free(l); /* its close begins it */

@@ -160,7 +160,8 @@ int kvcachefs_map_new(int fd, size_t len, int device, bool ahead, struct kvcache
 		kvcachefs_map_free(m);
 		return err;
 	}
-	m->rw_pinned = device >= 0 && kvcachefs_map_worth(len) &&
+	/* nobody waits for what is made ahead: small files are registered too */
+	m->rw_pinned = device >= 0 && (ahead || kvcachefs_map_worth(len)) &&
 		       !kvcachefs_cuda_register(device, m->rw, len, false);
 	if (m->rw_pinned)
 		map_beside(m, fd);
@@ -191,6 +192,17 @@ void *kvcachefs_map_data(const struct kvcachefs_map *m, size_t *len)
 {
 	*len = m->len;
 	return m->data;
+}
+
+bool kvcachefs_map_registers(struct kvcachefs_map *m)
+{
+	bool would = true;
+
+	if (!pthread_mutex_trylock(&m->lock)) { /* it is held while it is registered */
+		would = !m->pinned && !m->wait;
+		pthread_mutex_unlock(&m->lock);
+	}
+	return would;
 }
 
 /*

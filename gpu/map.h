@@ -45,8 +45,9 @@ int kvcachefs_map_open(const char *path, uint64_t dev, uint64_t ino, size_t len,
 		       struct kvcachefs_map **out);
 /*
  * The new file of that descriptor (which stays the caller's), writable, of len > 0 bytes that have
- * their room; registered for the device where that is >= 0, the file is worth it and the mount and
- * driver take it; `ahead`: all its pages are there before that. A child of a fork has none of it.
+ * their room; registered for the device where that is >= 0, the mount and driver take it, and the
+ * file is worth it or is made `ahead` of its use: then all its pages are there before that. A child
+ * of a fork has none of it.
  * -errno of mapping. Blocks.
  */
 int kvcachefs_map_new(int fd, size_t len, int device, bool ahead, struct kvcachefs_map **out);
@@ -61,6 +62,8 @@ void *kvcachefs_map_data(const struct kvcachefs_map *m, size_t *len);
 /* The layout that the file says it has, "" where it says none; read once. */
 int kvcachefs_map_layout(struct kvcachefs_map *m, const char *path,
 			 char layout[KVCACHEFS_LAYOUT_MAX]);
+/* Would that register it now? It may be that another thread does. */
+bool kvcachefs_map_registers(struct kvcachefs_map *m);
 /* Registers it for devices, once. false: it cannot be. */
 bool kvcachefs_map_pin(struct kvcachefs_map *m, int device);
 #pragma GCC visibility pop

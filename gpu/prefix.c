@@ -1,40 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The longest cached prefix of a list of paths, by one look at the mount: its answer has a line a
- * file, in the order of the paths, and that of a folder has one for each file in it. Cached is what
- * is in the pool, on the way there, or in a tier.
+ * file, in the order of the paths, and that of a folder has one for each file in it (lease.c tells
+ * which are whose). Cached is what is in the pool, on the way there, or in a tier.
  */
-#include "priv.h"
+#include "layout.h"
 
-#include <string.h>
-
-/* The lines of one path, from *at on: is all of it there? */
-static bool there(const struct kvcachefs_lease *l, size_t *at, const char *path, bool held)
+/* Is all of path i there? */
+static bool there(const struct kvcachefs_lease *l, size_t i, bool held)
 {
-	size_t len = strlen(path), n = 0;
-	const struct kvcachefs_object *o;
-	bool all = true;
+	size_t at, n = kvcachefs_lease_part(l, i, &at);
+	bool all = n > 0;
 
-	for (; (o = kvcachefs_lease_object(l, *at)); ++*at, n++) {
-		bool itself = !strcmp(o->path, path);
+	for (size_t k = 0; k < n; k++) {
+		int err = kvcachefs_lease_object(l, at + k)->err;
 
-		if (!itself && (strncmp(o->path, path, len) || o->path[len] != '/'))
-			break;
-		all &= !o->err || (!held && o->err == -ENODATA);
-		if (itself) { /* a file has one line */
-			++*at;
-			return all;
-		}
+		all &= !err || (!held && err == -ENODATA);
 	}
-	return n && all;
+	return all;
 }
 
-static size_t leading(const struct kvcachefs_lease *l, const char *const *paths, size_t n,
-		      bool held)
+static size_t leading(const struct kvcachefs_lease *l, size_t n, bool held)
 {
-	size_t at = 0, i = 0;
+	size_t i = 0;
 
-	while (i < n && there(l, &at, paths[i], held))
+	while (i < n && there(l, i, held))
 		i++;
 	return i;
 }
@@ -42,13 +32,13 @@ static size_t leading(const struct kvcachefs_lease *l, const char *const *paths,
 int kvcachefs_prefix(const char *mount, const char *const *paths, size_t n, size_t *count)
 {
 	struct kvcachefs_lease *l;
-	int err = n ? kvcachefs_look(&l, mount, paths, n) : 0;
+	int err = n ? kvcachefs_lease_parted(&l, mount, paths, n, true) : 0;
 
 	if (!n)
 		*count = 0;
 	if (err || !n)
 		return err;
-	*count = leading(l, paths, n, false);
+	*count = leading(l, n, false);
 	kvcachefs_lease_free(l);
 	return 0;
 }
@@ -64,10 +54,10 @@ int kvcachefs_prefix_lease(struct kvcachefs_lease **out, const char *mount,
 	while (!err && most) {
 		size_t held;
 
-		err = kvcachefs_lease_new(&l, mount, paths, most);
+		err = kvcachefs_lease_parted(&l, mount, paths, most, false);
 		if (err)
 			return err;
-		held = leading(l, paths, most, true);
+		held = leading(l, most, true);
 		if (held == most)
 			break;
 		kvcachefs_lease_free(l);

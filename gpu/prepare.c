@@ -104,8 +104,7 @@ int kvcachefs_prepare(const char *folder, const struct kvcachefs_want *w, bool m
 			return kvcachefs_fail(-errno, "%s: %s", folder, strerror(errno));
 		err = make(folder, w, out);
 	}
-	if (!err && *teaches && w->device >= 0 && kvcachefs_map_worth(w->len) &&
-	    !(*out)->rw_pinned) {
+	if (!err && *teaches && w->device >= 0 && !(*out)->rw_pinned) {
 		*teaches = false; /* once: a mount may give no pins at all */
 		close((*out)->fd);
 		kvcachefs_map_free(*out);

@@ -161,7 +161,7 @@ void kvcachefs_ready_trim(void)
 	pthread_mutex_lock(&r->lock);
 	kvcachefs_ready_trim_locked(kvcachefs_now_ms(), &gone);
 	pthread_cond_broadcast(&r->made); /* the bounds may be others now */
-	while (r->making && r->bytes > kvcachefs_maps_bytes() / 2)
+	while (r->freeing || (r->making && r->bytes > kvcachefs_maps_bytes() / 2))
 		pthread_cond_wait(&r->made, &r->lock);
 	pthread_mutex_unlock(&r->lock);
 	kvcachefs_ready_free(gone);

@@ -29,7 +29,7 @@ bool kvcachefs_ready_take(const struct kvcachefs_want *w, struct kvcachefs_class
 void kvcachefs_ready_back(struct kvcachefs_class *of);
 /* There was no room: all that is ready of that mount goes. false: nothing was. */
 bool kvcachefs_ready_short(uint64_t dev);
-/* What is over the bound goes; none is being made beyond it when this returns. */
+/* What is over the bound is gone when this returns, and none is being made beyond it. */
 void kvcachefs_ready_trim(void);
 /*
  * Waits until n of them are ready, which stay so without a store for keep_ms where that is more

@@ -37,6 +37,7 @@ struct kvcachefs_readiness {
 	struct kvcachefs_class *classes;
 	struct kvcachefs_place places[READY_MOUNTS];
 	unsigned nclasses, nready, making;
+	bool freeing; /* the thread lets go of some, without the lock */
 	uint64_t idle_ms;
 	size_t bytes; /* of what is ready or being made */
 };

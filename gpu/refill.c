@@ -125,6 +125,19 @@ void kvcachefs_ready_trim_locked(uint64_t now, struct kvcachefs_map **gone)
 
 /* ---- The thread ---- */
 
+/* Comes back with the lock. Who trims waits until it is over. */
+static void let_go(struct kvcachefs_map *gone)
+{
+	if (!gone)
+		return;
+	r->freeing = true;
+	pthread_mutex_unlock(&r->lock);
+	kvcachefs_ready_free(gone);
+	pthread_mutex_lock(&r->lock);
+	r->freeing = false;
+	pthread_cond_broadcast(&r->made);
+}
+
 static struct kvcachefs_class *next_locked(uint64_t now)
 {
 	for (struct kvcachefs_class *c = r->classes; c; c = c->next)
@@ -167,9 +180,7 @@ static void make(struct kvcachefs_class *c)
 		/* the bounds may be others now */
 		kvcachefs_ready_trim_locked(kvcachefs_now_ms(), &gone);
 	}
-	pthread_mutex_unlock(&r->lock);
-	kvcachefs_ready_free(gone);
-	pthread_mutex_lock(&r->lock);
+	let_go(gone);
 	r->making--;
 	pthread_cond_broadcast(&r->made);
 }
@@ -191,9 +202,7 @@ static void look(struct kvcachefs_place *p, uint64_t now)
 		kvcachefs_ready_short_locked(p, now, &gone);
 	p->waits = known ? waits + 1 : 0;
 	p->busy = false;
-	pthread_mutex_unlock(&r->lock);
-	kvcachefs_ready_free(gone);
-	pthread_mutex_lock(&r->lock);
+	let_go(gone);
 }
 
 static struct kvcachefs_place *unlooked_locked(uint64_t now)
@@ -246,9 +255,7 @@ static void *work(void *arg)
 
 		kvcachefs_ready_trim_locked(now, &gone);
 		if (gone) {
-			pthread_mutex_unlock(&r->lock);
-			kvcachefs_ready_free(gone);
-			pthread_mutex_lock(&r->lock);
+			let_go(gone);
 		} else if ((p = unasked_locked())) {
 			ask(p);
 		} else if ((p = unlooked_locked(now))) {
@@ -295,7 +302,7 @@ static void in_child(void)
 	r->classes = NULL;
 	r->nclasses = r->nready = r->making = 0;
 	r->bytes = 0;
-	helped = false;
+	helped = r->freeing = false;
 	pthread_cond_init(&r->more, NULL);
 	pthread_cond_init(&r->made, NULL);
 	after_fork();

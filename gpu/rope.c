@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * RoPE on the host, and the turns for both sides. Turns are kept in a small table under one lock,
- * found by what they were made of (delta, dims, and theta, the frequencies or the table's row); the
- * least lately used that nobody holds makes room.
+ * found by what they were made of (delta, dims, the way, and theta, the frequencies or the table's
+ * row); the least lately used that nobody holds makes room.
  */
 #include "rope.h"
 
@@ -13,12 +13,16 @@
 
 #define KEPT 64
 
+/* What a rotation is made of: the same bytes mean other turns in another way. */
+enum way { THETA, FREQUENCIES, TABLE };
+
 struct kept {
 	struct kvcachefs_turns t; /* first: a turns is its kept */
 	unsigned users;
 	bool listed;
 	uint64_t used;
 	int64_t delta;
+	enum way way;
 	size_t len;
 	uint8_t *of; /* what it was made of */
 };
@@ -61,6 +65,11 @@ int kvcachefs_rope_check(const struct kvcachefs_rope *r, uint32_t head_size)
 		return kvcachefs_fail(-ERANGE, "the table of %llu positions has no turn by %lld",
 				      (unsigned long long)r->rows, (long long)r->delta);
 	return 0;
+}
+
+static enum way way_of(const struct kvcachefs_rope *r)
+{
+	return r->cos_sin ? TABLE : r->inv_freq ? FREQUENCIES : THETA;
 }
 
 static const void *made_of(const struct kvcachefs_rope *r, uint32_t dims, size_t *len)
@@ -118,7 +127,7 @@ static struct kept *find_locked(const struct kvcachefs_rope *r, uint32_t dims, c
 		struct kept *k = kept[i];
 
 		if (k && k->delta == r->delta && k->t.first == r->first && k->t.dims == dims &&
-		    k->len == len && !memcmp(k->of, of, len)) {
+		    k->way == way_of(r) && k->len == len && !memcmp(k->of, of, len)) {
 			k->users++;
 			k->used = ++now;
 			return k;
@@ -171,6 +180,7 @@ int kvcachefs_turns_get(const struct kvcachefs_rope *r, uint32_t head_size,
 	k->t.first = r->first;
 	k->t.dims = dims;
 	k->delta = r->delta;
+	k->way = way_of(r);
 	k->len = len;
 	memcpy(k->of, of, len);
 	compute(r, dims, k->t.v);

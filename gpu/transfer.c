@@ -4,7 +4,8 @@
  * the bytes come from the cache by gather (host) or from the device (cuda.cu); when all is there,
  * the transfer has landed, the layout is set, and freeing it renames the file to its name. A load
  * leases all its files at once, or is lent a lease, and maps them; its pieces' files are only names
- * and lengths.
+ * and lengths. On a device what is registered already is begun first, and the rest is registered
+ * while that is copied: a part of its own on the device (`late`), on the same stream.
  *
  * All that a transfer names and notes is in one block of memory. A transfer that is freed is kept
  * with its block for the next, so that one like those before allocates nothing.
@@ -23,7 +24,7 @@
 
 struct piece {
 	struct kvcachefs_file f;
-	bool pinned;
+	bool pinned, late; /* late: it is still to be registered */
 	const struct cache *cache;
 };
 
@@ -45,12 +46,13 @@ struct kvcachefs_transfer {
 	const char **paths; /* a load's */
 	struct kvcachefs_item *items;
 	struct piece *pieces;
+	void *row; /* room for one of a file whose keys are turned in host memory */
 	size_t n;
 	struct kvcachefs_lease *lease;
-	size_t first; /* the lease's object of item 0 */
-	struct kvcachefs_cuda *cuda;
-	int err;         /* of the first item that failed */
-	char error[160]; /* its text */
+	size_t first;                       /* the lease's object of item 0 */
+	struct kvcachefs_cuda *cuda, *late; /* late: NULL where all could begin at once */
+	int err;                            /* of the first item that failed */
+	char error[160];                    /* its text */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the next two */
@@ -103,17 +105,38 @@ static void *part(char **at, size_t len)
 	return p;
 }
 
+/* The longest row of a file whose keys are turned in host memory; 0: there is none. */
+static size_t longest_turned(const struct kvcachefs_begin *b)
+{
+	const struct kvcachefs_paged *last = NULL;
+	struct kvcachefs_strides s;
+	size_t longest = 0;
+
+	for (size_t i = 0; i < b->n && b->p->device < 0; i++) {
+		const struct kvcachefs_paged *p = b->items[i].cache ?: b->p;
+
+		if (!b->items[i].rope || p == last || kvcachefs_shape_of(p, &s))
+			continue; /* of a shape that is none nothing is moved */
+		size_t row = (size_t)s.heads * s.width * p->elem;
+
+		last = p;
+		longest = row > longest ? row : longest;
+	}
+	return longest;
+}
+
 /* The block, with its parts; *names: what is left of it, for the files'. */
 static int lay_out(struct kvcachefs_transfer *t, const struct kvcachefs_begin *b, char **names)
 {
-	size_t n = b->n, most = 1, len = strlen(b->mount) + 1, room = 0;
+	size_t n = b->n, most = 1, len = strlen(b->mount) + 1, row = longest_turned(b), room = 0;
 	char *at;
 
 	for (size_t i = 0; i < n; i++) {
 		most += b->items[i].cache && (!i || b->items[i].cache != b->items[i - 1].cache);
 		room += kvcachefs_file_room(b->mount, b->items[i].path);
 	}
-	room += most * sizeof *t->caches + n * (sizeof *t->pieces + sizeof *t->paths) + len + 64;
+	room += most * sizeof *t->caches + n * (sizeof *t->pieces + sizeof *t->paths) + len + row +
+		80;
 	if (room > t->room) {
 		free(t->block);
 		t->room = 0;
@@ -127,6 +150,7 @@ static int lay_out(struct kvcachefs_transfer *t, const struct kvcachefs_begin *b
 	t->pieces = part(&at, n * sizeof *t->pieces);
 	t->paths = part(&at, n * sizeof *t->paths);
 	t->mount = memcpy(part(&at, len), b->mount, len);
+	t->row = part(&at, row);
 	memset(t->pieces, 0, n * sizeof *t->pieces);
 	*names = at;
 	return 0;
@@ -183,7 +207,9 @@ static int load_open(struct kvcachefs_transfer *t, size_t i)
 		return kvcachefs_fail(-EPROTOTYPE, "%s has %zu bytes, and %s takes %zu", c->f.path,
 				      len, want, c->f.len);
 	c->f.map = (void *)(uintptr_t)data;
-	c->pinned = t->cuda && len && kvcachefs_lease_pin(t->lease, t->first + i, t->p.device);
+	c->late = t->cuda && len && kvcachefs_lease_registers(t->lease, t->first + i);
+	if (t->cuda && len && !c->late)
+		c->pinned = kvcachefs_lease_pin(t->lease, t->first + i, t->p.device);
 	return 0;
 }
 
@@ -196,36 +222,24 @@ static int store_open(struct kvcachefs_transfer *t, size_t i)
 	return err;
 }
 
-/* In host memory; a shift of keys is made on a copy. */
+/* In host memory; keys that are turned are so row by row, on a copy. */
 static int move_host(struct kvcachefs_transfer *t, size_t i)
 {
 	struct kvcachefs_item *it = &t->items[i];
 	struct piece *c = &t->pieces[i];
 	const struct kvcachefs_paged *p = c->cache->p;
-	const struct kvcachefs_strides *s = &c->cache->s;
-	const struct kvcachefs_turns *turns;
-	uint8_t *copy;
+	struct kvcachefs_turned turned = { .rope = it->rope, .row = t->row };
 	int err;
 
 	if (t->store)
 		return kvcachefs_gather(p, it->layer, it->nlayers, &it->tokens, c->f.map);
 	if (!it->rope)
 		return kvcachefs_scatter(p, it->layer, it->nlayers, &it->tokens, c->f.map);
-	err = kvcachefs_turns_get(it->rope, p->head_size, &turns);
+	err = kvcachefs_turns_get(it->rope, p->head_size, &turned.turns);
 	if (err)
 		return err;
-	copy = malloc(c->f.len ? c->f.len : 1);
-	if (copy) {
-		memcpy(copy, c->f.map, c->f.len);
-		/* keys are the first half; fused, the first half of each head */
-		kvcachefs_turn(turns, it->rope, copy,
-			       c->f.len / s->kvs / ((size_t)s->width * p->elem), s->width);
-		err = kvcachefs_scatter(p, it->layer, it->nlayers, &it->tokens, copy);
-	} else {
-		err = kvcachefs_fail(-ENOMEM, "out of memory");
-	}
-	free(copy);
-	kvcachefs_turns_put(turns);
+	err = kvcachefs_scatter_turned(p, it->layer, it->nlayers, &it->tokens, c->f.map, &turned);
+	kvcachefs_turns_put(turned.turns);
 	return err;
 }
 
@@ -242,35 +256,78 @@ static int check_rope(const struct kvcachefs_transfer *t, size_t i)
 	return err;
 }
 
-static int run_items(struct kvcachefs_transfer *t)
+/* The work of an item whose file is open. */
+static int item_add(struct kvcachefs_transfer *t, struct kvcachefs_cuda *cuda, size_t i)
+{
+	struct kvcachefs_item *it = &t->items[i];
+	struct piece *c = &t->pieces[i];
+	struct kvcachefs_work w = {
+		.item = it,
+		.p = c->cache->p,
+		.s = &c->cache->s,
+		.host = c->f.map,
+		.len = c->f.len,
+		.pinned = c->pinned,
+	};
+	int err = kvcachefs_check(w.p, it->layer, it->nlayers, &it->tokens, &w.ntokens);
+
+	return err ?: kvcachefs_cuda_add(cuda, &w);
+}
+
+static int item_begin(struct kvcachefs_transfer *t, size_t i)
+{
+	const struct kvcachefs_item *it = &t->items[i];
+	struct piece *c = &t->pieces[i];
+	uint64_t tokens;
+	int err = kvcachefs_check(c->cache->p, it->layer, it->nlayers, &it->tokens, &tokens);
+
+	if (!err)
+		err = check_rope(t, i);
+	if (!err)
+		err = t->store ? store_open(t, i) : load_open(t, i);
+	if (err || !c->f.len || c->late)
+		return err;
+	return t->cuda ? item_add(t, t->cuda, i) : move_host(t, i);
+}
+
+static void add_late(struct kvcachefs_transfer *t, struct kvcachefs_cuda *cuda)
 {
 	for (size_t i = 0; i < t->n; i++) {
-		struct kvcachefs_item *it = &t->items[i];
-		uint64_t tokens;
-		const struct cache *cache = t->pieces[i].cache;
-		int err = kvcachefs_check(cache->p, it->layer, it->nlayers, &it->tokens, &tokens);
+		struct piece *c = &t->pieces[i];
+		int err;
 
-		if (!err)
-			err = check_rope(t, i);
-		if (!err)
-			err = t->store ? store_open(t, i) : load_open(t, i);
-		if (!err && t->pieces[i].f.len) {
-			struct kvcachefs_work w = {
-				it,
-				cache->p,
-				&cache->s,
-				tokens,
-				t->pieces[i].f.map,
-				t->pieces[i].f.len,
-				t->pieces[i].pinned,
-			};
-
-			err = t->cuda ? kvcachefs_cuda_add(t->cuda, &w) : move_host(t, i);
-		}
+		if (!c->late)
+			continue;
+		c->pinned = kvcachefs_lease_pin(t->lease, t->first + i, t->p.device);
+		err = item_add(t, cuda, i);
 		if (err)
 			item_fail(t, i, err);
 	}
-	return t->cuda ? kvcachefs_cuda_run(t->cuda) : 0;
+}
+
+static int run_items(struct kvcachefs_transfer *t, void *stream)
+{
+	bool late = false, early = false;
+	int err = 0;
+
+	for (size_t i = 0; i < t->n; i++) {
+		err = item_begin(t, i);
+		if (err)
+			item_fail(t, i, err);
+		late |= t->pieces[i].late;
+		early |= !err && t->pieces[i].f.len && !t->pieces[i].late;
+	}
+	if (!t->cuda)
+		return 0;
+	if (late && early) {
+		err = kvcachefs_cuda_run(t->cuda)
+			      ?: kvcachefs_cuda_new(&t->late, t->p.device, t->store, stream);
+		if (err)
+			return err;
+	}
+	if (late)
+		add_late(t, t->late ?: t->cuda);
+	return kvcachefs_cuda_run(t->late ?: t->cuda);
 }
 
 static int lease_all(struct kvcachefs_transfer *t)
@@ -353,7 +410,7 @@ int kvcachefs_transfer_begin(struct kvcachefs_transfer **out, const struct kvcac
 	if (!err && t->p.device >= 0)
 		err = kvcachefs_cuda_new(&t->cuda, t->p.device, b->store, b->stream);
 	if (!err)
-		err = run_items(t);
+		err = run_items(t, b->stream);
 	if (err) {
 		t->err = err;
 		for (size_t i = 0; i < b->n; i++)
@@ -387,12 +444,17 @@ int kvcachefs_transfer_poll(struct kvcachefs_transfer *t)
 {
 	int err = t->cuda ? kvcachefs_cuda_poll(t->cuda) : 0;
 
+	if (!err && t->late)
+		err = kvcachefs_cuda_poll(t->late);
 	return err ? err : t->err;
 }
 
 int kvcachefs_transfer_wait(struct kvcachefs_transfer *t)
 {
-	int err = t->cuda ? kvcachefs_cuda_wait(t->cuda) : 0;
+	int err = t->cuda ? kvcachefs_cuda_wait(t->cuda) : 0,
+	    late = t->late ? kvcachefs_cuda_wait(t->late) : 0;
+
+	err = err ?: late;
 
 	for (size_t i = 0; err && i < t->n; i++)
 		item_fail(t, i, err);
@@ -408,7 +470,8 @@ int kvcachefs_transfer_land(struct kvcachefs_transfer *t)
 	t->landed = true;
 	kvcachefs_transfer_wait(t);
 	kvcachefs_cuda_free(t->cuda); /* before the mappings that it reads or writes go */
-	t->cuda = NULL;
+	kvcachefs_cuda_free(t->late);
+	t->cuda = t->late = NULL;
 	for (size_t i = 0; i < t->n; i++) {
 		int err = 0;
 

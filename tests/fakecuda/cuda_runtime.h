@@ -143,8 +143,9 @@ extern int fake_devices, fake_no_register, fake_driver, /* its version */
 	fake_lost,                                      /* events fail */
 	fake_readonly,   /* memory can be registered that may only be read; without it that fails */
 	fake_no_numbers, /* streams neither wait for a number in memory nor write one */
-	fake_one_address;                /* registered memory has the same address for the device */
-extern void (*fake_on_unregister)(void); /* called by cudaHostUnregister() first; NULL: nothing */
+	fake_one_address; /* registered memory has the same address for the device */
+/* called by cudaHostUnregister() and cudaHostRegister() first; NULL: nothing */
+extern void (*fake_on_unregister)(void), (*fake_on_register)(void);
 /*
  * A mistake that is put in, to see that a test finds it: the fake_mistake_at'th (from 1; 0: none)
  * of what orders streams does not. Kinds: a wait for an event is left out; a wait for a number in
@@ -168,9 +169,12 @@ void fake_until_stuck(void);
 struct fake_counts {
 	unsigned long registers, batches, copies, host_functions, kernels, streams, contexts[8],
 		orders[FAKE_ORDERS];
+	unsigned long copied; /* of copies and the parts of batches: so many are done */
 };
 /* Calls of this thread that make, free, register or unregister something. */
 unsigned long fake_made_here(void);
+/* What this thread has registered: others make files ready. */
+unsigned long fake_registered_here(void);
 /* The device of the thread's current context; -1: it has none. */
 int fake_current(void);
 struct fake_counts fake_counted(void);

@@ -24,7 +24,7 @@
 int fake_devices = 1, fake_no_register, fake_driver = 13000, fake_lost, fake_readonly = 1,
     fake_one_address = 1, fake_no_numbers;
 struct fake_functions fake_functions;
-void (*fake_on_unregister)(void);
+void (*fake_on_unregister)(void), (*fake_on_register)(void);
 size_t fake_largest;
 enum fake_order fake_mistake;
 unsigned long fake_mistake_at;
@@ -52,7 +52,7 @@ bool alive[8];
 thread_local int current;                        /* the device of a thread that has no context */
 thread_local std::vector<fake_context *> stack;  /* the last is current, and may be NULL */
 thread_local cudaStreamCaptureMode capture_mode; /* global unless it was exchanged */
-thread_local unsigned long made_here;
+thread_local unsigned long made_here, registered_here;
 std::set<cudaStream_t> captured;
 bool broken; /* a capture that goes on */
 
@@ -112,6 +112,7 @@ bool in(const std::map<char *, size_t> &m, const void *p, size_t len)
 }
 
 std::set<fake_stream *> streams;
+std::atomic<unsigned long> steps;    /* that streams have made */
 std::atomic<fake_stream *> favoured; /* that has gone on without its wait */
 void give_way(const fake_stream *s);
 
@@ -142,6 +143,7 @@ struct fake_stream {
 				usleep(20);
 			fn();
 			hold.lock();
+			steps++;
 			busy = false;
 			idle.notify_all();
 		}
@@ -320,6 +322,9 @@ void copy_on(fake_stream *s, void *to, const void *from, size_t len)
 	s->add([=] {
 		give_way(s);
 		memcpy(to, from, len);
+		std::lock_guard<std::mutex> hold(lock);
+
+		counts.copied++;
 	});
 }
 
@@ -530,6 +535,8 @@ static bool writable(void *p)
 
 cudaError_t cudaHostRegister(void *p, size_t len, unsigned flags)
 {
+	if (fake_on_register)
+		fake_on_register();
 	fake_own own;
 	int d = use();
 	bool readonly = flags & cudaHostRegisterReadOnly;
@@ -548,6 +555,7 @@ cudaError_t cudaHostRegister(void *p, size_t len, unsigned flags)
 	registered[(char *)p] = len;
 	registered_as[(char *)p] = { d, nullptr, readonly, (flags & cudaHostRegisterMapped) != 0 };
 	counts.registers++;
+	registered_here++;
 	return cudaSuccess;
 }
 
@@ -788,13 +796,17 @@ void fake_until_stuck(void)
 		usleep(20);
 		all = !fake_paused;
 		std::lock_guard<std::mutex> hold(lock);
+		unsigned long before = steps;
 
 		for (fake_stream *s : streams)
 			all = all && s->stuck();
+		/* else one that waited when it was looked at may go on by now */
+		all = all && steps == before;
 	}
 }
 
 unsigned long fake_made_here(void) { return made_here; }
+unsigned long fake_registered_here(void) { return registered_here; }
 
 struct fake_counts fake_counted(void)
 {

@@ -4,6 +4,7 @@
 kvcachectl hash; and as an installed library, found by pkg-config. The device's half runs under
 tests/fakecuda, and on a machine with a GPU there too, with the example."""
 import os, re, shutil, subprocess
+import package
 from kvtest import BUILD, SLOW, WAY, MiB, Store, TMP, binary, run, wait_for
 
 s = Store(options="settle=20", size="1G", cpu="384M").mount()
@@ -26,8 +27,11 @@ assert p.returncode == 0, p.stdout
 p = run(f"{BUILD}/bin/test-gpu-fake", "test", s.mnt, "pinned")
 assert p.returncode == 0 and p.stdout == "ok\n", p.stdout
 if SLOW == 1:
-    p = run(f"{BUILD}/bin/test-gpu-fake", "measure", s.mnt)  # its numbers mean nothing here
+    # the one command of kvcachefs-gpu(7): its numbers mean nothing here
+    p = run(f"{package.TOP}/scripts/gpu-measure", BUILD,
+            env=os.environ | {"TOOL": binary("test-gpu-fake"), "KV_TMP": TMP})
     assert p.returncode == 0 and "gather" in p.stdout, p.stdout
+    assert not [n for n in os.listdir(TMP) if n.startswith("kvcachefs-gpu-")]
 if os.path.exists(f"{BUILD}/bin/test-gpu"):
     p = run(f"{BUILD}/bin/test-gpu", "test", s.mnt, *["pinned"] * (WAY != "plain"))
     assert p.returncode in (0, 77), p.stdout

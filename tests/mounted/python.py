@@ -42,9 +42,21 @@ h = kv.Hasher("lmcache-sha256_cbor", seed="0")
 assert h.none.hex() == "4e1195df020de59e" and h.rest() is None and h.key_len == 8
 assert h.text(h.feed(range(256))[0]) == "b8a960cfcc69e7a5" and h.feed([1]) == [] and h.rest()
 assert [(g.start, g.end) for g in h.segments([1, 2, 9, 3], [9])] == [(0, 2), (3, 4)]
+assert [(g.start, g.end) for g in h.segments([9] * 5, [9, 9])] == \
+    [(0, 0), (2, 2), (4, 4), (6, 6), (8, 8)]  # as LMCache cuts where separators overlap
+assert [(g.start, g.end) for g in h.segments([], [9])] == [(0, 0)]
 assert kv.example_folder(range(1, 17)) == "de98b0f7ffb9598372b2cd3a11f29e03"
 assert kv.key_int(kv.group_key(bytes(32), 7)) == 7 and len(kv.fingerprints(prompt, 256)) == 345
 assert kv.blake3(bytes(12)).hex() == kv.Hasher("lmcache-mp-blake3").none.hex()
+# published vectors: SGLang's chain of pages, vLLM's integers (sha256_cbor, seed "0")
+assert kv.chunk_keys("sglang", range(1, 33), block_tokens=16) == [
+    "77d735ce838418aa151bd96b5b1e78ee63860892e0a95c00fe34178442be9b07",
+    "1170426cf2449cebf4d17f087ce5bb43b6a910ce91b3f40922868e913e8ee91d"]
+assert kv.chunk_keys("sglang", [0], block_tokens=1) == [
+    "df3f619804a92fdb4057192dc43dd748ea778adc52bc498ce80524c014b81119"]
+for block, ints in (4, [2164874634404590027, 17270480062156288726]), (16, [3236607068019569386]):
+    h = kv.Hasher("vllm-sha256_cbor", seed="0", block_tokens=block)
+    assert [kv.key_int(k) for k in h.feed(range(1, block * len(ints) + 1))] == ints
 seen = []
 h = kv.Hasher("vllm-sha256_cbor", embeds=lambda block: seen.append(block) or bytes(32),
               lora_name="l", mm=[("item", 3, 20)], cache_salt="salt")

@@ -3,7 +3,7 @@
 """The Python package and tensors: caches of every format, by name, by guess and by the letters of
 permuted views, stored and loaded; what does not fit; numpy's and torch's where they are; rotation.
 """
-import errno
+import array, errno, math
 from kvtest import *
 from tensors import *
 
@@ -91,6 +91,35 @@ kv.load(s.mnt, cache, kv.layerwise(cache, lambda layer: f"t/rope/{layer}", BLOCK
 for item in items:
     item.rope = kv.Rope(delta=5, type="float16", theta=10000)
 wrong(errno.EINVAL, kv.load(s.mnt, cache, items).wait)
+
+
+class Table(list):
+    seen = 0
+
+    def __iter__(self):
+        self.seen += 1
+        return super().__iter__()
+
+
+# a table that rotations share is brought into C's form once a call, and moves keys as its angles do
+table = Table([math.cos(p * 0.01 ** i) for i in range(HS // 2)] +
+              [math.sin(p * 0.01 ** i) for i in range(HS // 2)] for p in range(20))
+for i, item in enumerate(items):
+    item.rope = kv.Rope(delta=i + 1, type="float32", cos_sin=table, dims=HS)
+kv.load(s.mnt, cache, items).wait()
+assert table.seen == 1
+by_table = cache.gather(BLOCKS)
+for i, item in enumerate(items):
+    item.rope = kv.Rope(delta=i + 1, type="float32", dims=HS,
+                        inv_freq=[0.01 ** k for k in range(HS // 2)])
+kv.load(s.mnt, cache, items).wait()
+by_angles = array.array("f", bytes(cache.gather(BLOCKS)))
+assert all(abs(a - b) <= 1e-4 * (1 + abs(b)) or a != a
+           for a, b in zip(array.array("f", bytes(by_table)), by_angles))
+for ragged in [[0.0] * HS, [0.0]], [[0.0] * (HS + 2)]:
+    rope = kv.Rope(delta=0, type="float32", cos_sin=ragged, dims=HS)
+    refused(ValueError, "each row", rope.struct)
+refused(ValueError, "dims is 0", kv.Rope(delta=0, type="float32", cos_sin=[]).struct)
 assert len(kv.rope.llama3(500000, 128)) == len(kv.rope.yarn(10000, 128, 4, 4096)) == 64
 kv.map_cache(0)
 s.umount()

@@ -314,12 +314,12 @@ void kept_mappings()
 	kvcachefs_map_cache(64 * MiB);
 	check(!move_all(c, 0, true, items) && !move_all(c, 0, false, items));
 #ifdef FAKE_CUDA_RUNTIME_H
-	unsigned long registers = fake_counted().registers;
+	unsigned long registers = fake_registered_here();
 #endif
 	for (int i = 0; i < 5; i++)
 		check(!move_all(c, 0, false, items));
 #ifdef FAKE_CUDA_RUNTIME_H
-	check(fake_counted().registers == registers);
+	check(fake_registered_here() == registers);
 #endif
 	check(c.down() == c.host);
 	kvcachefs_map_cache(0);
@@ -534,6 +534,8 @@ void test(bool pins)
 #ifdef FAKE_CUDA_RUNTIME_H
 	staged();
 	held();
+	overlaps();
+	registers_meanwhile();
 	direct();
 	readonly();
 	lost();

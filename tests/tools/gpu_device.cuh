@@ -132,13 +132,13 @@ void refused_pin()
 	for (int i = 0; i < 3; i++) /* refused, left alone, refused */
 		check(!move_all(c, 0, false, items));
 	fake_no_register = 0;
-	registers = fake_counted().registers;
+	registers = fake_registered_here();
 	for (int i = 1; i <= 10; i++) {
 		check(!move_all(c, 0, false, items));
-		if (!pinned_at && fake_counted().registers > registers)
+		if (!pinned_at && fake_registered_here() > registers)
 			pinned_at = (unsigned long)i;
 	}
-	check(pinned_at == 4 && fake_counted().registers == registers + 1 && c.down() == c.host);
+	check(pinned_at == 4 && fake_registered_here() == registers + 1 && c.down() == c.host);
 	kvcachefs_map_cache(0);
 }
 

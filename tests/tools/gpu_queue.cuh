@@ -371,7 +371,8 @@ void aside()
 	check(!move_all(a.c, -1, false, a.items)); /* in host memory: registers nothing */
 	gate.open();
 	smaller.join();
-	check(unregistered == (int)a.items.size() && a.c.down() == before);
+	/* and what was ready */
+	check(unregistered >= (int)a.items.size() && a.c.down() == before);
 	fake_on_unregister = nullptr;
 	kvcachefs_map_cache(0);
 }

@@ -236,6 +236,105 @@ void held()
 }
 
 /*
+ * While a store's first group is on its way to the files' pages the device copies the next ones, as
+ * far as the pinned memory goes; and a load's are brought there while the device copies none.
+ */
+void overlaps()
+{
+	const size_t ahead = SMALL.staging / SMALL.staged_group;
+	Chunk c("staged/overlaps", 39);
+	Sizes usual = sizes;
+	Streams s;
+	Gate gate;
+	kvcachefs_paged p = c.c.on(0);
+	kvcachefs_transfer *t;
+	size_t on_host = host_copies;
+	unsigned long copied = fake_counted().copied;
+
+	sizes = SMALL;
+	forget_lanes();
+	check(ahead > 1 && c.bytes > SMALL.staging);
+	fake_no_register = 1;
+	host_gate = &gate;
+	check(!kvcachefs_store(&t, mnt.c_str(), &p, c.items.data(), 1, s.s[0]));
+	fake_until_stuck();
+	check(fake_counted().copied - copied == ahead + 1); /* and the arguments */
+	check(host_copies == on_host && kvcachefs_transfer_poll(t) == -EAGAIN);
+	gate.open();
+	check(!kvcachefs_transfer_free(t));
+	host_gate = nullptr;
+	for (void *d : c.c.device)
+		cuda(cudaMemsetAsync(d, 0x33, c.c.len, nullptr));
+	cuda(cudaStreamSynchronize(nullptr));
+
+	fake_paused = 1;
+	on_host = host_copies;
+	copied = fake_counted().copied;
+	check(!kvcachefs_load(&t, mnt.c_str(), &p, c.items.data(), 1, s.s[0]));
+	while (host_copies - on_host < ahead)
+		usleep(1000);
+	check(fake_counted().copied == copied && kvcachefs_transfer_poll(t) == -EAGAIN);
+	fake_paused = 0;
+	check(!kvcachefs_transfer_free(t) && c.c.down() == c.c.host);
+	fake_no_register = 0;
+	sizes = usual;
+	forget_lanes();
+}
+
+Chunk *registered_before;
+unsigned registered_late;
+thread_local bool loads_here; /* other threads make files ready */
+
+void on_register()
+{
+	if (!loads_here)
+		return;
+	fake_until_stuck(); /* all that is queued by now is done */
+	check(registered_before->c.down() == registered_before->c.host);
+	registered_late++;
+}
+
+/*
+ * What of a load is registered already is copied, and in the cache, while the rest of it is still
+ * to be registered.
+ */
+void registers_meanwhile()
+{
+	Chunk late("staged/late", 80), early("staged/early", 90);
+	kvcachefs_paged p = late.c.on(0), other = early.c.on(0);
+	std::vector<kvcachefs_item> items{ late.items[0], early.items[0] };
+	kvcachefs_transfer *t;
+	kvcachefs_gpu_counts a;
+	Streams s;
+
+	kvcachefs_map_cache(64 * MiB);
+	for (Chunk *c : { &late, &early })
+		check(!move_all(c->c, -1, true, c->items));
+	check(!move_all(early.c, 0, false, early.items));
+	for (Chunk *c : { &late, &early })
+		for (void *d : c->c.device)
+			cuda(cudaMemsetAsync(d, 0x33, c->c.len, nullptr));
+	cuda(cudaStreamSynchronize(nullptr));
+	items[1].cache = &other;
+	registered_before = &early;
+	registered_late = 0;
+	loads_here = true;
+	fake_on_register = on_register;
+	a = stats();
+	check(!kvcachefs_load(&t, mnt.c_str(), &p, items.data(), 2, s.s[0]));
+	check(registered_late == 1 && !kvcachefs_transfer_wait(t) && !kvcachefs_transfer_poll(t));
+	check(!kvcachefs_transfer_free(t) && went(a, late.bytes + early.bytes, 0, 0));
+	fake_on_register = nullptr;
+	loads_here = false;
+	for (Chunk *c : { &late, &early })
+		check(c->c.down() == c->c.host);
+	/* all of it is registered: nothing is done twice */
+	check(!kvcachefs_load(&t, mnt.c_str(), &p, items.data(), 2, s.s[0]) &&
+	      !kvcachefs_transfer_free(t));
+	kvcachefs_map_cache(0);
+}
+
+/*
  * Small files by a kernel: many at once, of lengths that are no multiple of anything, among larger
  * ones, rotated or not, where the device has addresses of its own; the limit that the environment
  * says; and both ways, which a store's small files will take that are registered already.

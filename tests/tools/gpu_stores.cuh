@@ -6,6 +6,7 @@
 #pragma once
 
 #include "gpu_cache.cuh"
+#include "gpu_staged.cuh"
 
 #include <sys/xattr.h>
 
@@ -188,12 +189,68 @@ void warmed()
 	fake_no_register = 0;
 }
 
+/*
+ * Small files that are ready are registered too: a store's smallest go by a kernel into their very
+ * pages, as their loads do from them.
+ */
+void small_files()
+{
+	static constexpr uint32_t FILES = 6;
+	const kvcachefs_warm how = { 1, true, 1000 };
+
+	for (uint32_t blocks : { 1u, 8u }) { /* of 8 KiB: below and above what a kernel moves */
+		Cache c(KVCACHEFS_NL_X_TWO_NB_BS_NH_HS, 1, 2, 64, 16, FILES * blocks, 2, blocks);
+		kvcachefs_paged p = c.on(0), host = c.on(-1);
+		std::vector<int64_t> ids(FILES * blocks);
+		std::vector<std::string> paths;
+		std::vector<kvcachefs_item> items(FILES);
+		auto before = c.host;
+		size_t len, all;
+
+		for (size_t i = 0; i < ids.size(); i++)
+			ids[i] = (int64_t)(ids.size() - 1 - i);
+		for (uint32_t i = 0; i < FILES; i++)
+			paths.push_back("stores/small" + std::to_string(blocks) + "/" +
+					std::to_string(i));
+		for (uint32_t i = 0; i < FILES; i++) {
+			items[i].path = paths[i].c_str();
+			items[i].nlayers = 1;
+			items[i].tokens = { nullptr, ids.data() + i * blocks, blocks, 0 };
+		}
+		len = kvcachefs_file_size(&host, 1, &items[0].tokens);
+		all = FILES * len;
+		check(!kvcachefs_map_worth(len) && (len < DIRECT) == (blocks == 1));
+		kvcachefs_map_cache(64 * MiB);
+		check(!kvcachefs_gpu_warm(mnt.c_str(), &p, items.data(), FILES, &how));
+		for (int store = 1; store >= 0; store--) {
+			kvcachefs_gpu_counts a = stats();
+
+			check(!move_all(c, 0, store, items));
+			check(went(a, len < DIRECT ? 0 : all, len < DIRECT ? all : 0, 0));
+			for (uint32_t i = 0; store && i < FILES; i++) {
+				std::vector<uint8_t> want(len);
+
+				check(!kvcachefs_gather(&host, 0, 1, &items[i].tokens,
+							want.data()));
+				check(contents(paths[i]) == want);
+			}
+			if (store)
+				for (void *d : c.device)
+					cuda(cudaMemsetAsync(d, 0x33, c.len, nullptr));
+			cuda(cudaStreamSynchronize(nullptr));
+		}
+		check(c.down() == before);
+		kvcachefs_map_cache(0);
+	}
+}
+
 void stores()
 {
 	handed_over();
 	copied_on();
 	undone();
 	warmed();
+	small_files();
 }
 
 } // namespace

@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -156,20 +157,32 @@ static void leases(const char *mount)
 	check(kvcachefs_lease_new(&l, mount, (const char *const[]){ "" }, 1) == -EINVAL);
 }
 
-/* A process that dies holds nothing: the parent tells by the mount's own word. */
+/* A process that dies holds nothing: the mount does not demote what is leased, and then it does. */
 static void dies(const char *mount)
 {
 	const char *const path = "m/c/1";
 	struct kvcachefs_lease *l;
-	pid_t kid = fork();
+	char full[4200], there;
+	int has[2];
+	pid_t kid;
 
+	snprintf(full, sizeof full, "%s/%s", mount, path);
+	check(!pipe(has));
+	kid = fork();
 	if (!kid) {
-		check(!kvcachefs_lease_new(&l, mount, &path, 1));
+		check(!kvcachefs_lease_new(&l, mount, &path, 1) && write(has[1], "!", 1) == 1);
 		pause();
 	}
-	usleep(200000);
+	check(read(has[0], &there, 1) == 1);
+	check(setxattr(full, "user.kvcachefs.demote", "cpu", 3, 0) && errno == EBUSY);
 	kill(kid, SIGKILL);
 	waitpid(kid, NULL, 0);
+	while (setxattr(full, "user.kvcachefs.demote", "cpu", 3, 0)) {
+		check(errno == EBUSY); /* its descriptor is about to be closed */
+		usleep(1000);
+	}
+	close(has[0]);
+	close(has[1]);
 }
 
 static atomic_bool enough;

@@ -158,6 +158,51 @@ static void prefixes(const char *mount)
 	check(kvcachefs_prefix("/tmp", v, 6, &n) == -ENOENT);
 }
 
+/* Paths that are in one another, or are there more than once: each has its own answer. */
+static void tangled(const char *mount)
+{
+	static const struct {
+		const char *v[5];
+		size_t want, objects;
+	} lists[] = {
+		/* a folder, one in it, and nothing */
+		{ { "t", "t/in", "t/none" }, 2, 3 },
+		{ { "t/in", "t", "t/a", "t/none" }, 3, 4 }, /* a file that its folder has told of */
+		{ { "t", "t", "t/in", "t/in", "none" }, 4, 6 },
+		{ { "t/a", "t/a", "t/a", "t", "t/in/none" }, 4, 5 },
+		{ { "t", "t/empty", "t" }, 1, 2 }, /* an empty one ends it */
+		{ { "t/only", "t/only/in", "t" }, 0, 0 },
+		{ { "t", "..", "t" }, 1, 2 },
+	};
+	struct kvcachefs_lease *l;
+	char full[4200];
+	size_t n;
+
+	for (const char *const *f =
+		     (const char *const[]){ "t", "t/in", "t/empty", "t/only", "t/only/in", NULL };
+	     *f; f++) {
+		snprintf(full, sizeof full, "%s/%s", mount, *f);
+		check(!mkdir(full, 0777));
+	}
+	for (const char *const *f =
+		     (const char *const[]){ "t/a", "t/b", "t/in/c", "t/only/in/d", NULL };
+	     *f; f++)
+		write_file(mount, *f, 10);
+	for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+		size_t all = 0;
+
+		while (all < 5 && lists[i].v[all])
+			all++;
+		check(!kvcachefs_prefix(mount, lists[i].v, all, &n) && n == lists[i].want);
+		check(!kvcachefs_prefix_lease(&l, mount, lists[i].v, all, &n) &&
+		      n == lists[i].want);
+		check(lists[i].objects == (l ? kvcachefs_lease_count(l) : 0));
+		for (size_t k = 0; k < lists[i].objects; k++)
+			check(!kvcachefs_lease_object(l, k)->err);
+		kvcachefs_lease_free(l);
+	}
+}
+
 static void buffers(const char *mount)
 {
 	struct kvcachefs_buffer *b;
@@ -388,6 +433,7 @@ int main(int argc, char **argv)
 			resting(mount);
 		}
 		prefixes(mount);
+		tangled(mount);
 		buffers(mount);
 	} else {
 		return 2;

@@ -111,8 +111,19 @@ static void vllm(void **state)
 									    .seed = "0",
 									    .block_tokens = 4 }),
 			 0);
-	assert_int_equal(kvcachefs_hasher_feed(h, (uint32_t[]){ 1, 2, 3, 4 }, 4, out, 8, &made), 0);
-	assert_true(kvcachefs_key_int(out[0], 32) == 2164874634404590027ull);
+	for (uint32_t i = 0; i < 8; i++)
+		many[i] = i + 1;
+	assert_int_equal(kvcachefs_hasher_feed(h, many, 8, out, 8, &made), 0);
+	assert_true(made == 2 && kvcachefs_key_int(out[0], 32) == 2164874634404590027ull &&
+		    kvcachefs_key_int(out[1], 32) == 17270480062156288726ull);
+	kvcachefs_hasher_free(h);
+	assert_int_equal(kvcachefs_hasher_new(&h, &(struct kvcachefs_keys){ .scheme = CBOR,
+									    .seed = "0" }),
+			 0);
+	for (uint32_t i = 0; i < 16; i++)
+		many[i] = i + 1;
+	assert_int_equal(kvcachefs_hasher_feed(h, many, 16, out, 8, &made), 0);
+	assert_true(made == 1 && kvcachefs_key_int(out[0], 32) == 3236607068019569386ull);
 	kvcachefs_hasher_free(h);
 }
 
@@ -248,8 +259,11 @@ static void others(void **state)
 	    "7e3eff9ef7613a50340eb12677ee03b83ac759fcba9bb32705f07248d56d473b",
 	    "084547b6c40ed5b05ba8cd0305db5bf74d5617673948d9ed193ab7d6cbc484d4",
 	    "e5ffee45c2b9db326814c9692dc594369887ba3b0df5761817820b60f864c8e0");
-	ARE(K(.scheme = KVCACHEFS_SGLANG, .block_tokens = 16), 1, 16, NULL,
-	    "77d735ce838418aa151bd96b5b1e78ee63860892e0a95c00fe34178442be9b07");
+	ARE(K(.scheme = KVCACHEFS_SGLANG, .block_tokens = 16), 1, 32, NULL,
+	    "77d735ce838418aa151bd96b5b1e78ee63860892e0a95c00fe34178442be9b07",
+	    "1170426cf2449cebf4d17f087ce5bb43b6a910ce91b3f40922868e913e8ee91d");
+	ARE(K(.scheme = KVCACHEFS_SGLANG, .block_tokens = 1), 0, 1, NULL,
+	    "df3f619804a92fdb4057192dc43dd748ea778adc52bc498ce80524c014b81119");
 	for (uint32_t i = 0; i < 16; i++)
 		t[i] = i + 1;
 	assert_int_equal(kvcachefs_example_folder(t, 16, 0, NULL, 0, hex), 0);

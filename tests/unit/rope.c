@@ -321,11 +321,43 @@ static void kept(void **state)
 	}
 }
 
+/* The same numbers as frequencies, as a table's row and as a theta: none has the other's turns. */
+static void ways_apart(void **state)
+{
+	double half = 0.5, row[2] = { 0.25, 0.75 };
+	float table[4 * 4];
+	const struct kvcachefs_rope v[] = {
+		{ .theta = half, .dims = 2, .delta = 3 },
+		{ .inv_freq = &half, .dims = 2, .delta = 3 },
+		{ .inv_freq = row, .dims = 4, .delta = 3 },
+		{ .cos_sin = table, .rows = 4, .dims = 4, .delta = 3 },
+	};
+	const double angle[] = { 3, 1.5, 0.75 }; /* of the first pair */
+	const struct kvcachefs_turns *t[4];
+
+	(void)state;
+	memset(table, 0, sizeof table);
+	memcpy(table + 12, row, sizeof row);
+	for (int i = 0; i < 4; i++)
+		assert_int_equal(kvcachefs_turns_get(&v[i], 4, &t[i]), 0);
+	for (int i = 0; i < 3; i++)
+		assert_true(t[i]->v[0] == cos(angle[i]) && t[i]->v[1] == sin(angle[i]));
+	/* the row's own numbers, brought to length 1 */
+	for (int i = 0; i < 2; i++) {
+		double c = table[12 + i], s = table[14 + i], length = hypot(c, s);
+
+		assert_true(t[3]->v[2 * i] == (length > 0 ? c / length : 1));
+		assert_true(t[3]->v[2 * i + 1] == (length > 0 ? s / length : 0));
+	}
+	for (int i = 0; i < 4; i++)
+		kvcachefs_turns_put(t[i]);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(rope), cmocka_unit_test(ways), cmocka_unit_test(scaled),
-		cmocka_unit_test(fp8),  cmocka_unit_test(kept),
+		cmocka_unit_test(fp8),  cmocka_unit_test(kept), cmocka_unit_test(ways_apart),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -132,6 +132,29 @@ int __wrap_linkat(int from, const char *path, int to, const char *name, int flag
 	return unlinkable ? -1 : __real_linkat(from, path, to, name, flags);
 }
 
+static _Atomic int not_open; /* closes of what was not */
+int __real_close(int fd);
+int __wrap_close(int fd);
+int __wrap_close(int fd)
+{
+	int err = __real_close(fd);
+
+	if (err && errno == EBADF)
+		not_open++;
+	return err;
+}
+
+static _Thread_local bool ours; /* a thread of the test's own */
+static _Atomic bool slow;       /* others unmap slowly */
+int __real_munmap(void *p, size_t len);
+int __wrap_munmap(void *p, size_t len);
+int __wrap_munmap(void *p, size_t len)
+{
+	if (slow && !ours)
+		usleep(20000);
+	return __real_munmap(p, len);
+}
+
 static int refusal;         /* what a pool that is full says, or 0 */
 static bool for_good;       /* it is full of something else than what is ready */
 static _Atomic int refused; /* how often */
@@ -230,6 +253,31 @@ static void loads(void **state)
 	pointer = mem;
 }
 
+/* Nor does a load that turns keys, whose file is as long as it is. */
+static void turns(void **state)
+{
+	static uint16_t want[LAYER];
+	const struct kvcachefs_rope rope = { .theta = 10000, .delta = 7, .type = KVCACHEFS_BF16 };
+	unsigned long before;
+
+	(void)state;
+	memcpy(want, mem, sizeof mem); /* keys are its first half */
+	assert_int_equal(kvcachefs_rope_shift(&rope, want, (size_t)FILES * BS, NH, HS), 0);
+	assert_memory_not_equal(want, mem, sizeof mem / 2);
+	name(1);
+	for (int i = 0; i < FILES; i++)
+		items[i].rope = &rope;
+	pointer = back;
+	for (int r = 0; r < 3; r++) {
+		memset(back, 0, sizeof back);
+		before = allocations;
+		move(false);
+		assert_true(!r || allocations == before);
+		assert_memory_equal(back, want, sizeof want);
+	}
+	pointer = mem;
+}
+
 /* What is more than the last had room for is allocated once. */
 static void grows(void **state)
 {
@@ -269,6 +317,32 @@ static void anew(void **state)
 	assert_memory_equal(back, mem, sizeof mem);
 }
 
+/*
+ * And where it cannot be written either, since its folder cannot be made, what was ready is closed
+ * once: by the second time the number is another file's.
+ */
+static void nowhere(void **state)
+{
+	struct kvcachefs_transfer *t;
+	char path[100];
+	FILE *f;
+
+	(void)state;
+	name(14);
+	snprintf(path, sizeof path, "%s/m/file", dir);
+	f = fopen(path, "we");
+	assert_true(f && !fclose(f));
+	for (int i = 0; i < FILES; i++)
+		snprintf(paths[i], sizeof paths[i], "m/file/x/%d", i);
+	until_ready(FILES);
+	unlinkable = true;
+	not_open = 0;
+	assert_int_equal(kvcachefs_store(&t, dir, &cache, items, FILES, NULL), 0);
+	assert_int_equal(kvcachefs_transfer_free(t), -ENOTDIR);
+	unlinkable = false;
+	assert_int_equal(not_open, 0);
+}
+
 /* How many files are in the folder. */
 static unsigned files_in(const char *name)
 {
@@ -288,7 +362,7 @@ static unsigned files_in(const char *name)
 /* Three files of n blocks. */
 static int move_longer(int round, size_t n)
 {
-	static int64_t blocks[3] = { 1, 2, 3 };
+	static int64_t blocks[4] = { 1, 2, 3, 4 };
 	struct kvcachefs_transfer *t;
 	int err;
 
@@ -297,6 +371,23 @@ static int move_longer(int round, size_t n)
 		items[i].tokens = (struct kvcachefs_tokens){ .block_ids = blocks, .n = n };
 	err = kvcachefs_store(&t, dir, &cache, items, 3, NULL);
 	return err ?: kvcachefs_transfer_free(t);
+}
+
+/* What the thread lets go of by itself is unmapped when who sets the bound comes back. */
+static void gone(void **state)
+{
+	(void)state;
+	until_ready(FILES);
+	assert_int_equal(move_longer(15, 4), 0);
+	assert_int_equal(move_longer(16, 4), 0);
+	until_ready(FILES + 3);
+	ours = slow = true;
+	kvcachefs_ready_idle(1);
+	until_ready(FILES);
+	kvcachefs_map_cache(0);
+	assert_false(holds());
+	slow = false;
+	kvcachefs_ready_idle(1000000);
 }
 
 /*
@@ -395,8 +486,9 @@ static int end(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(stores), cmocka_unit_test(loads),   cmocka_unit_test(grows),
-		cmocka_unit_test(anew),   cmocka_unit_test(refuses), cmocka_unit_test(without),
+		cmocka_unit_test(stores), cmocka_unit_test(loads),   cmocka_unit_test(turns),
+		cmocka_unit_test(grows),  cmocka_unit_test(anew),    cmocka_unit_test(nowhere),
+		cmocka_unit_test(gone),   cmocka_unit_test(refuses), cmocka_unit_test(without),
 	};
 
 	return cmocka_run_group_tests(tests, begin, end);

@@ -156,7 +156,7 @@ class Hasher:
         Schemes lmcache-* only."""
         numbers, n = _token_array(tokens)
         parts, nparts = _token_array(separator)
-        room = n // max(nparts, 1) + 1
+        room = n + 1  # separators may overlap
         out = (_lib.Segment * room)()
         made = ctypes.c_size_t()
         with self._lock:

@@ -34,8 +34,9 @@ class Rope:
     dims: int = 0
     interleaved: bool = False
 
-    def struct(self) -> _lib.RopeStruct:
-        """As the library takes it; the tables are kept by it."""
+    def struct(self, made: dict[tuple[int, int], Any] | None = None) -> _lib.RopeStruct:
+        """As the library takes it; the tables are kept by it. `made`: tables that other rotations
+        of the call have as well, so that each is brought into C's form once."""
         if self.type not in _lib.FLOATS:
             raise ValueError(f"{self.type} is none of {', '.join(_lib.FLOATS)}")
         for name in ("first", "dims"):
@@ -55,13 +56,27 @@ class Rope:
                 raise ValueError("with inv_freq, dims says how many elements are rotated")
             out.inv_freq = (ctypes.c_double * max(len(turns), 1))(*turns)
         if self.cos_sin is not None:
-            rows = [_numbers("f", row) for row in self.cos_sin]
-            if not self.dims or any(len(row) != self.dims for row in rows):
-                raise ValueError(f"with cos_sin, dims says how many elements are rotated, and "
-                                 f"each row has as many; dims is {self.dims}")
-            flat = [x for row in rows for x in row]
-            out.cos_sin, out.rows = (ctypes.c_float * max(len(flat), 1))(*flat), len(rows)
+            key, made = (id(self.cos_sin), self.dims), {} if made is None else made
+            if key not in made:
+                made[key] = _table(self.cos_sin, self.dims)
+            out.cos_sin, out.rows = made[key]
         return out
+
+
+def _table(given: Iterable[Iterable[float]], dims: int) -> tuple[Any, int]:
+    """The floats of all rows, and how many rows."""
+    flat, rows = array.array("f"), 0
+    for row in given:
+        numbers = _numbers("f", row)
+        if len(numbers) != dims:
+            break
+        flat.extend(numbers)
+        rows += 1
+    else:
+        if dims:
+            return (ctypes.c_float * max(len(flat), 1))(*flat), rows
+    raise ValueError(f"with cos_sin, dims says how many elements are rotated, and each row has as "
+                     f"many; dims is {dims}")
 
 
 def _numbers(kind: str, given: Any) -> array.array[Any]:

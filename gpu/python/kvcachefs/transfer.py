@@ -64,12 +64,13 @@ def _layers(item: Item, cache: Paged) -> int:
 
 def _structs(items: list[Item], cache: Paged) -> Any:
     structs = (_lib.ItemStruct * len(items))()
+    tables: dict[tuple[int, int], Any] = {}
     for struct, item in zip(structs, items):
         struct.path = _lib.path(item.path)
         struct.layer, struct.nlayers = item.layer, _layers(item, cache)
         struct.tokens = item.tokens.struct
         if item.rope:
-            struct.rope = ctypes.pointer(item.rope.struct())
+            struct.rope = ctypes.pointer(item.rope.struct(tables))
         if item.cache:
             struct.cache = ctypes.pointer(item.cache.struct)
     return structs

@@ -54,7 +54,9 @@ bool kvc_kept_has_locked(const struct kvc *k, enum kvc_cache cache, const struct
 
 static uint64_t bytes_of(enum kvc_cache cache, const struct kvc_chunk *c)
 {
-	return cache == KVC_CACHE_POOL && c->bytes ? c->bytes : USUAL;
+	uint64_t bytes = cache == KVC_CACHE_POOL ? c->bytes : c->most;
+
+	return bytes ? bytes : USUAL;
 }
 
 /* Without memory it is nobody's victim until it comes again. */
@@ -73,18 +75,19 @@ void kvc_kept_claim_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk
 		       bytes_of(cache, c));
 }
 
-/* Whose policy says what is in the chunk's row: the disk's, if it has an order of its own. */
-static struct kvc_keep *fact_keeper(const struct kvc *k, unsigned class)
+uint64_t kvc_kept_facts_locked(const struct kvc *k, enum kvc_cache cache, const struct kvc_chunk *c)
 {
-	return k->kept->keep[kvc_kept_here(k, KVC_CACHE_DISK, class) ? KVC_CACHE_DISK
-								     : KVC_CACHE_POOL][class];
+	struct kvc_keep *keep = k->kept->keep[cache][c->policy];
+
+	return keep && kvc_keep_has(keep, c->id) ? kvc_keep_facts(keep, c->id) : c->facts[cache];
 }
 
-uint64_t kvc_kept_facts_locked(const struct kvc *k, const struct kvc_chunk *c)
+void kvc_kept_resize_locked(struct kvc *k, const struct kvc_chunk *c)
 {
-	struct kvc_keep *keep = fact_keeper(k, c->policy);
-
-	return keep && kvc_keep_has(keep, c->id) ? kvc_keep_facts(keep, c->id) : c->facts;
+	for (int i = 0; i < KVC_CACHES; i++)
+		if (k->kept->keep[i][c->policy])
+			kvc_keep_resize(k->kept->keep[i][c->policy], c->id,
+					bytes_of((enum kvc_cache)i, c));
 }
 
 void kvc_kept_out_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk *c, bool evicted)
@@ -93,7 +96,7 @@ void kvc_kept_out_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk *
 
 	if (!keep || !kvc_keep_has(keep, c->id))
 		return;
-	c->facts = kvc_kept_facts_locked(k, c);
+	c->facts[cache] = kvc_keep_facts(keep, c->id);
 	kvc_keep_del(keep, c->id, evicted);
 }
 
@@ -143,7 +146,8 @@ void kvc_kept_restore_locked(struct kvc *k, enum kvc_cache cache, const struct k
 	struct kvc_keep *keep = kvc_kept_of_locked(k, cache, r->policy);
 
 	if (keep)
-		kvc_keep_restore(keep, r->id, 0, bytes ? bytes : USUAL, r->facts);
+		kvc_keep_restore(keep, r->id, 0, bytes ?: r->bytes ?: USUAL,
+				 cache == KVC_CACHE_POOL ? r->pool_facts : r->facts);
 }
 
 void kvc_kept_join_locked(struct kvc *k, enum kvc_cache cache, const struct kvc_chunk_row *r)
@@ -171,7 +175,7 @@ void kvc_kept_reclass_locked(struct kvc *k, const struct kvc_chunk_row *r, unsig
 	if (k->kept->keep[KVC_CACHE_DISK][r->policy])
 		kvc_keep_del(k->kept->keep[KVC_CACHE_DISK][r->policy], r->id, false);
 	to.policy = class;
-	to.facts = 0; /* another policy knows nothing of it */
+	to.facts = to.pool_facts = 0; /* another policy knows nothing of it */
 	kvc_kept_restore_locked(k, KVC_CACHE_DISK, &to, 0);
 	kvc_kept_join_locked(k, KVC_CACHE_DISK, &to);
 }

@@ -316,6 +316,13 @@ static void add(struct kvc_keep *k, struct kvc_request *r, uint32_t slot, uint64
 	p->worth[slot].gap = t->gap;
 }
 
+static void resize(struct kvc_keep *k, uint32_t slot, uint64_t bytes)
+{
+	struct prefix *p = k->own;
+
+	p->worth[slot].size = kvc_prefix_size(bytes);
+}
+
 static void del(struct kvc_keep *k, uint32_t slot, bool evicted)
 {
 	struct prefix *p = k->own;
@@ -485,6 +492,7 @@ const struct kvc_keep_ops kvc_keep_prefix = {
 	.touch = touch,
 	.add = add,
 	.claim = add,
+	.resize = resize,
 	.del = del,
 	.victim = victim,
 	.wants = wants,

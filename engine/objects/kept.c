@@ -158,14 +158,29 @@ void kvc_kept_join_locked(struct kvc *k, enum kvc_cache cache, const struct kvc_
 		kvc_keep_follow(keep, r->id, r->parent & ~KVC_TOLD);
 }
 
-void kvc_kept_take_locked(struct kvc *k, struct kvc_chunk_row *r)
+void kvc_kept_take_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk_row *r)
 {
-	struct kvc_keep *keep = k->kept->keep[KVC_CACHE_DISK][r->policy];
+	struct kvc_keep *keep = k->kept->keep[cache][r->policy];
 
 	if (!keep || !kvc_keep_has(keep, r->id))
 		return;
-	r->facts = kvc_keep_facts(keep, r->id);
+	*(cache == KVC_CACHE_POOL ? &r->pool_facts : &r->facts) = kvc_keep_facts(keep, r->id);
 	kvc_keep_del(keep, r->id, true);
+}
+
+bool kvc_kept_holds_locked(const struct kvc *k, enum kvc_cache cache, const struct kvc_chunk_row *r)
+{
+	struct kvc_keep *keep = k->kept->keep[cache][r->policy];
+
+	return keep && kvc_keep_has(keep, r->id);
+}
+
+uint32_t kvc_kept_followers_locked(const struct kvc *k, enum kvc_cache cache,
+				   const struct kvc_chunk_row *r)
+{
+	struct kvc_keep *keep = k->kept->keep[cache][r->policy];
+
+	return keep ? kvc_keep_followers(keep, r->id) : 0;
 }
 
 void kvc_kept_reclass_locked(struct kvc *k, const struct kvc_chunk_row *r, unsigned class)

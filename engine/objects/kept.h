@@ -59,8 +59,13 @@ uint64_t kvc_kept_facts_locked(const struct kvc *k, enum kvc_cache cache,
 void kvc_kept_restore_locked(struct kvc *k, enum kvc_cache cache, const struct kvc_chunk_row *r,
 			     uint64_t bytes); /* 0: as the row says */
 void kvc_kept_join_locked(struct kvc *k, enum kvc_cache cache, const struct kvc_chunk_row *r);
-/* The disk tier's, by its row, with *r as it was: taken out for a while, to be restored. */
-void kvc_kept_take_locked(struct kvc *k, struct kvc_chunk_row *r);
+/* By its row, with *r as it was: taken out for a while, to be restored. */
+void kvc_kept_take_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk_row *r);
+/* By its row: is it there, and how many that are there follow it? */
+bool kvc_kept_holds_locked(const struct kvc *k, enum kvc_cache cache,
+			   const struct kvc_chunk_row *r);
+uint32_t kvc_kept_followers_locked(const struct kvc *k, enum kvc_cache cache,
+				   const struct kvc_chunk_row *r);
 /* By its row: its class has changed. */
 void kvc_kept_reclass_locked(struct kvc *k, const struct kvc_chunk_row *r, unsigned class);
 

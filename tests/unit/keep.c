@@ -124,6 +124,7 @@ static void put_aside(struct kvc_keep *k, uint64_t *seed)
 	bool aside = draw(seed) % 2;
 
 	assert_int_equal(kvc_keep_has(k, i), here[i]);
+	assert_int_equal(kvc_keep_followers(k, i), here[i] ? followers[i] : 0);
 	kvc_keep_aside(k, i, aside);
 	if (here[i])
 		away[i] = aside;

@@ -161,7 +161,7 @@ static void expire_pass(struct kvc *k, struct expiry *x)
 		err = kvc_chunk_drop(k, r.id, KVC_DROP_WHOLE, NULL, NULL);
 		if (!err) {
 			kvc_count(&k->stats, expired_chunks);
-			kvc_count(&k->stats, evicted_for[KVC_FOR_ttl]);
+			kvc_kept_evicted(k, KVC_FOR_ttl, KVC_FROM_ALL, r.policy);
 		}
 		if (err == -EAGAIN && !again) {
 			from = last;

@@ -327,7 +327,7 @@ static int visit(struct kvc_trimmer *t, const struct kvc_chunk_row *r, uint64_t 
 	t->walk.freed += *bytes;
 	if (t->model) {
 		kvc_count(&k->stats, quota_drops);
-		kvc_count(&k->stats, evicted_for[KVC_FOR_quota]);
+		kvc_kept_evicted(k, KVC_FOR_quota, KVC_FROM_ALL, r->policy);
 		return 0;
 	}
 	kvc_count(&k->stats, trimmed_chunks);

@@ -6,6 +6,7 @@
 #include "pin.h"
 #include "store.h"
 #include "tierq.h"
+#include "took.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -18,6 +19,17 @@ unsigned kvc_policy_of(const struct kvc *k, enum kvc_cache cache, unsigned class
 		return class - 1;
 	return (unsigned)(cache == KVC_CACHE_DISK && k->opt.disk_policy ? k->opt.disk_policy - 1
 									: k->opt.policy);
+}
+
+void kvc_kept_evicted(struct kvc *k, enum kvc_reason why, int from, unsigned class)
+{
+	enum kvc_cache cache = from == KVC_FROM_POOL ? KVC_CACHE_POOL : KVC_CACHE_DISK;
+	unsigned place = from == KVC_FROM_POOL  ? KVC_OF_POOL
+			 : from == KVC_FROM_ALL ? KVC_PLACES
+						: (unsigned)from;
+
+	kvc_count(&k->stats, evicted_for[why]);
+	kvc_count(&k->stats, evicted_by[place][kvc_policy_of(k, cache, class)][why]);
 }
 
 bool kvc_kept_here(const struct kvc *k, enum kvc_cache cache, unsigned class)

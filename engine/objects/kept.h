@@ -49,6 +49,10 @@ void kvc_kept_follow_locked(struct kvc *k, struct kvc_chunk *c, uint64_t parent)
 /* What it follows need not stay in the pool for it, until it comes there again. */
 void kvc_kept_part_locked(struct kvc *k, struct kvc_chunk *c);
 
+/* A chunk of this class has left the pool, a tier, or all: it is counted. Needs no lock. */
+enum { KVC_FROM_POOL = -1, KVC_FROM_ALL = -2 }; /* or a tier's number */
+void kvc_kept_evicted(struct kvc *k, enum kvc_reason why, int from, unsigned class);
+
 /* For its row: what this cache's policy knows of it. */
 uint64_t kvc_kept_facts_locked(const struct kvc *k, enum kvc_cache cache,
 			       const struct kvc_chunk *c);

@@ -2,8 +2,7 @@
 /*
  * Eviction policies, one row each: who goes first. What a policy does is in engine/policy/. Here is
  * what the catalog keeps of it: a rank for a chunk from what is known of its use, the lowest first.
- * By that the chunks of a tier go where the policy is no more than such a rank, and the chunks of a
- * model that is above its quota.
+ * By that the chunks of a tier go where the policy is no more than such a rank.
  *
  * A model can have a policy of its own (user.kvcachefs.policy). Ranks of different policies do not
  * compare, so chunks are in classes: 0 is the mount's policy, 1 + n is the nth policy, chosen for a

@@ -8,6 +8,8 @@
 #ifndef KVC_STATS_H
 #define KVC_STATS_H
 
+#include "policy.h"
+
 #include <stdatomic.h>
 #include <stdint.h>
 
@@ -154,6 +156,8 @@ struct kvc_stats {
 	KVC_COUNTERS(X)
 #undef X
 	_Atomic uint64_t evicted_for[KVC_REASONS_N];
+	/* the same, by place (KVC_PLACES: all of them) and policy */
+	_Atomic uint64_t evicted_by[KVC_PLACES + 1][KVC_CLASSES - 1][KVC_REASONS_N];
 	_Atomic uint64_t refused_chunks[KVC_REFUSALS_N], refused_bytes[KVC_REFUSALS_N];
 #define X(name, what) struct kvc_histogram name;
 	KVC_HISTOGRAMS(X)

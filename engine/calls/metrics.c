@@ -6,6 +6,7 @@
  */
 #include "cache.h"
 #include "figures.h"
+#include "kept.h"
 #include "quote.h"
 #include "shown.h"
 #include "tierq.h"
@@ -82,13 +83,38 @@ static void reasons(FILE *out, const char *name, const char *what, const char *c
 			kvc_read(&n[i]));
 }
 
-static void why(struct kvc *k, FILE *out)
+/* By the mount's own policies all, by those of models what has come about. */
+static void evictions(struct kvc *k, const struct kvc_tier_figures *tier, FILE *out)
+{
+	family(out, "evictions_by_policy", "counter",
+	       "chunks that left the pool (cpu), a tier, or all, by whose choice and why");
+	for (unsigned n = 0; n < (KVC_PLACES + 1) * (KVC_CLASSES - 1) * KVC_REASONS_N; n++) {
+		unsigned reason = n % KVC_REASONS_N, policy = n / KVC_REASONS_N % (KVC_CLASSES - 1);
+		unsigned at = n / KVC_REASONS_N / (KVC_CLASSES - 1);
+		bool pool = at == KVC_OF_POOL, all = at == KVC_PLACES;
+		uint64_t v = kvc_read(&k->stats.evicted_by[at][policy][reason]);
+
+		if (!v && (policy != kvc_policy_of(k, pool ? KVC_CACHE_POOL : KVC_CACHE_DISK, 0) ||
+			   (!pool && !all && !k->tier[at].t)))
+			continue;
+		fprintf(out,
+			P "evictions_by_policy_total{tier=\"%s\",policy=\"%s\",reason=\"%s\"} "
+			  "%" PRIu64 "\n",
+			all    ? "all"
+			: pool ? "cpu"
+			       : tier[at].label,
+			kvc_policy_names[policy], kvc_reason_names[reason], v);
+	}
+}
+
+static void why(struct kvc *k, const struct kvc_tier_figures *tier, FILE *out)
 {
 	const struct kvc_stats *s = &k->stats;
 	char name[64];
 
 	reasons(out, "evictions_by_reason", "chunks that left the pool or a tier, by why",
 		kvc_reason_names, s->evicted_for, 0, KVC_REASONS_N);
+	evictions(k, tier, out);
 	reasons(out, "refused_chunks",
 		"chunks that left the pool and that the disk tier did not let in, by why",
 		kvc_refusal_names, s->refused_chunks, KVC_ADMITTED + 1, KVC_REFUSALS_N);
@@ -208,7 +234,7 @@ void kvc_print_metrics(struct kvc *k, FILE *out)
 			kvc_counter(k, i));
 	}
 	tiers(k, tier, out);
-	why(k, out);
+	why(k, tier, out);
 	times(k, tier, out);
 	locks(k, out);
 	models(k, out);

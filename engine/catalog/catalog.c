@@ -52,7 +52,8 @@ const char *const kvc_schema =
 	" hits INTEGER NOT NULL, rank INTEGER NOT NULL, pin_until_ns INTEGER NOT NULL, ttl_s "
 	"INTEGER NOT NULL,"
 	" expires_ns INTEGER NOT NULL, policy INTEGER NOT NULL, quota INTEGER NOT NULL,"
-	" parent INTEGER NOT NULL DEFAULT 0, facts INTEGER NOT NULL DEFAULT 0);"
+	" parent INTEGER NOT NULL DEFAULT 0, facts INTEGER NOT NULL DEFAULT 0,"
+	" pool_facts INTEGER NOT NULL DEFAULT 0, bytes INTEGER NOT NULL DEFAULT 0);"
 	"CREATE INDEX chunks_rank ON chunks(policy, rank, id);"
 	"CREATE INDEX chunks_quota ON chunks(quota, rank, id) WHERE quota > 0;"
 	"CREATE INDEX chunks_expire ON chunks(expires_ns) WHERE expires_ns > 0;" PIN_INDEX

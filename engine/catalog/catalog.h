@@ -84,7 +84,9 @@ struct kvc_chunk_row {
 	unsigned policy;            /* its class, see policy.h */
 	uint64_t quota;             /* the model whose quota it counts to; 0: none */
 	uint64_t parent;            /* the chunk that it follows in prompts, or 0 */
-	uint64_t facts;             /* what its policy knows of it (policy/keep.h); 0: nothing */
+	/* what the policies of disk and pool know of it (policy/keep.h); 0: nothing */
+	uint64_t facts, pool_facts;
+	uint64_t bytes; /* that it had in the pool at most; 0: not known */
 };
 #define KVC_TOLD (1ull << 63) /* in parent: somebody said so, it was not learned */
 

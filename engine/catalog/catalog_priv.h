@@ -40,7 +40,7 @@
 	"parent, chunk, container"
 #define CHUNK_COLUMNS                                                                           \
 	"id, created_ns, last_ns, hits, rank, pin_until_ns, ttl_s, expires_ns, policy, quota, " \
-	"parent, facts"
+	"parent, facts, pool_facts, bytes"
 
 #define KVC_STATEMENTS(X)                                                                          \
 	X(BEGIN, "BEGIN IMMEDIATE")                                                                \
@@ -99,7 +99,7 @@
 	X(XATTR_SIZES, "SELECT name, length(value) FROM xattrs WHERE ino = ?")                     \
 	X(CHUNK_GET, "SELECT " CHUNK_COLUMNS " FROM chunks WHERE id = ?")                          \
 	X(CHUNK_PUT, "INSERT OR REPLACE INTO chunks(" CHUNK_COLUMNS                                \
-		     ") VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")                               \
+		     ") VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")                         \
 	X(CHUNK_DEL, "DELETE FROM chunks WHERE id = ?")                                            \
 	X(CHUNK_RANKED, "SELECT " CHUNK_COLUMNS                                                    \
 			" FROM chunks WHERE policy = ? AND (rank, id) > (?, ?) ORDER BY rank, id") \

@@ -389,7 +389,7 @@ int kvc_chunk_rerank(struct kvc_catalog *c, int64_t (*rank)(const struct kvc_chu
 		for (size_t i = 0; i < a.n && !err; i++) {
 			a.v[i].rank = rank(&a.v[i]);
 			if (!a.v[i].policy)
-				a.v[i].facts = 0;
+				a.v[i].facts = a.v[i].pool_facts = 0;
 			after = a.v[i].id;
 			err = kvc_chunk_put(c, &a.v[i]);
 		}

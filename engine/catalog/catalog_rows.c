@@ -510,6 +510,8 @@ void kvc_chunk_columns(sqlite3_stmt *st, struct kvc_chunk_row *r)
 		kvc_sql_u64(st, 9),
 		kvc_sql_u64(st, 10),
 		kvc_sql_u64(st, 11),
+		kvc_sql_u64(st, 12),
+		kvc_sql_u64(st, 13),
 	};
 	if (r->policy >= KVC_CLASSES) /* of another version, or damaged */
 		r->policy = 0;

@@ -106,19 +106,24 @@ int kvc_formats_bring(struct kvc_catalog *c, const char *format, char *error)
  */
 int kvc_formats_columns(sqlite3 *db)
 {
-	static const char *const lacks =
-		"SELECT 1 FROM pragma_table_info('chunks') WHERE name = 'parent'";
+	static const char *const names[] = { "parent", "facts", "pool_facts", "bytes" };
+	char sql[160];
 	sqlite3_stmt *st;
-	int rc = sqlite3_prepare_v2(db, lacks, -1, &st, NULL), got;
+	int rc = 0, got;
 
-	if (rc)
-		return rc;
-	got = sqlite3_step(st);
-	rc = sqlite3_finalize(st);
-	if (rc || got == SQLITE_ROW)
-		return rc;
-	return sqlite3_exec(db,
-			    "ALTER TABLE chunks ADD COLUMN parent INTEGER NOT NULL DEFAULT 0;"
-			    "ALTER TABLE chunks ADD COLUMN facts INTEGER NOT NULL DEFAULT 0",
-			    NULL, NULL, NULL);
+	for (size_t i = 0; i < sizeof names / sizeof names[0] && !rc; i++) {
+		snprintf(sql, sizeof sql,
+			 "SELECT 1 FROM pragma_table_info('chunks') WHERE name = '%s'", names[i]);
+		rc = sqlite3_prepare_v2(db, sql, -1, &st, NULL);
+		if (rc)
+			return rc;
+		got = sqlite3_step(st);
+		rc = sqlite3_finalize(st);
+		if (rc || got == SQLITE_ROW)
+			continue;
+		snprintf(sql, sizeof sql,
+			 "ALTER TABLE chunks ADD COLUMN %s INTEGER NOT NULL DEFAULT 0", names[i]);
+		rc = sqlite3_exec(db, sql, NULL, NULL, NULL);
+	}
+	return rc;
 }

@@ -21,6 +21,7 @@
 #include "drop.h"
 #include "evict.h"
 #include "file.h"
+#include "kept.h"
 #include "news.h"
 #include "notify.h"
 #include "pin.h"
@@ -165,7 +166,7 @@ static int from_pool_locked(struct kvc *k, struct demotion *d, struct kvc_chunk 
 	if (c->nnodes) /* somebody took one in hand meanwhile, and has it still or not */
 		return busy_locked(c) ? -EBUSY : AGAIN;
 	kvc_count(&k->stats, evicted_chunks);
-	kvc_count(&k->stats, evicted_for[KVC_FOR_demote]);
+	kvc_kept_evicted(k, KVC_FOR_demote, KVC_FROM_POOL, c->policy);
 	kvc_clock_since(k, &k->stats.eviction_age, c->use.created_ns);
 	return 0;
 }
@@ -173,16 +174,22 @@ static int from_pool_locked(struct kvc *k, struct demotion *d, struct kvc_chunk 
 /* The lock is let go meanwhile. */
 static int drop_locked(struct kvc *k, struct demotion *d)
 {
+	struct kvc_chunk_row r;
 	int err;
 
 	kvc_unlock(k);
+	kvc_catalog_lock(k->cat);
+	if (kvc_chunk_get(k->cat, d->chunk, &r))
+		r.policy = 0;
+	kvc_catalog_unlock(k->cat);
 	err = d->from == FROM_ALL ? kvc_chunk_drop(k, d->chunk, KVC_DROP_WHOLE, NULL, NULL)
 				  : kvc_chunk_forget_tier(k, d->chunk, (unsigned)d->from);
 	kvc_lock(k);
 	if (err == -EAGAIN || (err == -EBUSY && kvc_mono_ns() - d->since_ns < GRACE_NS))
 		return AGAIN;
 	if (!err)
-		kvc_count(&k->stats, evicted_for[KVC_FOR_demote]);
+		kvc_kept_evicted(k, KVC_FOR_demote, d->from == FROM_ALL ? KVC_FROM_ALL : d->from,
+				 r.policy);
 	if (!err && d->from == FROM_ALL)
 		d->told = kvc_notify(k, KVC_TELL_PRUNE, 0, 0);
 	if (d->told)

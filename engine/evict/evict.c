@@ -235,7 +235,7 @@ static void evict_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk *
 	}
 	kvc_chunk_push_locked(k, c);
 	kvc_count(&k->stats, evicted_chunks);
-	kvc_count(&k->stats, evicted_for[KVC_FOR_pool]);
+	kvc_kept_evicted(k, KVC_FOR_pool, KVC_FROM_POOL, c->policy);
 	kvc_clock_since(k, &k->stats.eviction_age, c->use.created_ns);
 }
 
@@ -352,7 +352,8 @@ static bool one_locked(struct kvc *k, struct pass *p, struct kvc_chunk *c)
 		err = drop_locked(k, c->id);
 		p->progress |= !err || err == -EAGAIN;
 		if (!err) {
-			kvc_count(&k->stats, evicted_for[r.why ? KVC_FOR_refused : KVC_FOR_pool]);
+			kvc_kept_evicted(k, r.why ? KVC_FOR_refused : KVC_FOR_pool, KVC_FROM_POOL,
+					 c->policy);
 			refused(k, &r);
 			kvc_admit_gone_locked(k, name);
 		}
@@ -389,7 +390,7 @@ static void drop_behind_locked(struct kvc *k, struct pass *p)
 		if (err)
 			continue;
 		kvc_count(&k->stats, behind_drops);
-		kvc_count(&k->stats, evicted_for[KVC_FOR_behind]);
+		kvc_kept_evicted(k, KVC_FOR_behind, KVC_FROM_POOL, c->policy);
 	}
 }
 
@@ -406,7 +407,7 @@ static void drop_later_locked(struct kvc *k, struct pass *p)
 			continue;
 		if (!drop_locked(k, c->id)) {
 			p->progress = true;
-			kvc_count(&k->stats, evicted_for[KVC_FOR_pool]);
+			kvc_kept_evicted(k, KVC_FOR_pool, KVC_FROM_POOL, c->policy);
 		}
 	}
 }

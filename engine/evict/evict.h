@@ -41,6 +41,21 @@ bool kvc_evict_mapped(struct kvc *k, struct kvc_chunk *c);
 int kvc_trim_start(struct kvc *k);
 void kvc_trim_stop(struct kvc *k); /* after the last copy */
 
+/*
+ * The same for a model above its quota: who goes by the order of its policy, on disk where that has
+ * one of its own, and wherever they are. NULL: out of memory. One thread has it.
+ */
+struct kvc_trimmer;
+struct kvc_trimmer *kvc_trimmer_new(struct kvc *k, uint64_t model);
+/* Those that it had put aside are as they were. */
+void kvc_trimmer_free(struct kvc_trimmer *t);
+uint64_t kvc_trimmer_model(const struct kvc_trimmer *t);
+/*
+ * One turn: so many bytes are to go. Did any? Else all that is left is to wait, or, without
+ * *hopeful, what is there of the model stays.
+ */
+bool kvc_trimmer_turn(struct kvc_trimmer *t, uint64_t goal, bool *hopeful);
+
 /* keeper.c */
 int kvc_keeper_start(struct kvc *k);
 void kvc_keeper_stop(struct kvc *k); /* after k->stopping was set */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The keeper: a thread that keeps models within their quotas and drops what has outlived its ttl.
- * Where the bytes asked for would not fit a quota, it drops the model's own chunks whole, lowest
- * rank first, down to low= of the quota, and refuses the first wait with EDQUOT when nothing can be
- * dropped. By the way it stamps what used chunks follow (objects/ancestors.h).
+ * Where the bytes asked for would not fit a quota, it drops the model's own chunks whole, in the
+ * order of their policy (trim.c), down to low= of the quota, and refuses the first wait with EDQUOT
+ * when nothing can be dropped. By the way it stamps what used chunks follow (objects/ancestors.h).
  */
 #include "chunk.h"
 #include "clock.h"
@@ -30,40 +30,71 @@ static bool pressed_locked(struct kvc *k)
 	return false;
 }
 
-/* Drops chunks of the model until it is small enough, or those are on their way that will do. */
-static bool shrink(struct kvc *k, uint64_t model)
+/* Of those that are pressed: their trimmers; and of those that are so no more, which go. */
+struct quotas {
+	struct kvc_trimmer **v;
+	size_t n, room;
+};
+
+static uint64_t wanted(struct kvc *k, uint64_t model)
 {
-	struct kvc_chunk_row r = { .rank = INT64_MIN };
-	uint64_t coming = 0, bytes;
 	struct kvc_quota *q;
-	bool progress = false;
+	uint64_t want;
 
-	for (;;) {
-		int err;
+	kvc_lock(k);
+	q = kvc_quota_of_locked(k, model);
+	want = q && !k->stopping ? kvc_quota_wanted(k, q) : 0;
+	kvc_unlock(k);
+	return want;
+}
 
-		kvc_lock_both(k);
-		q = kvc_quota_of_locked(k, model);
-		bool enough = !q || kvc_quota_wanted(k, q) <= coming || k->stopping;
+/* NULL: out of memory. */
+static struct kvc_trimmer *trimmer_of(struct kvc *k, struct quotas *s, uint64_t model)
+{
+	struct kvc_trimmer *t;
 
-		err = enough ? -ENOENT : kvc_chunk_next_quota(k->cat, model, &r);
-		kvc_unlock_both(k);
-		if (err)
-			return progress;
-		err = kvc_chunk_drop(k, r.id, KVC_DROP_WHOLE, NULL, &bytes);
-		if (!err) {
-			kvc_count(&k->stats, quota_drops);
-			kvc_count(&k->stats, evicted_for[KVC_FOR_quota]);
-		}
-		if (err == -EAGAIN)
-			coming += bytes;
-		/* it grows older */
-		progress |= !err || err == -EAGAIN ||
-			    (err == -EBUSY && kvc_chunk_young(k, r.last_ns));
+	for (size_t i = 0; i < s->n; i++)
+		if (kvc_trimmer_model(s->v[i]) == model)
+			return s->v[i];
+	if (kvc_grow(&s->v, s->n, &s->room, sizeof(struct kvc_trimmer *)) ||
+	    !(t = kvc_trimmer_new(k, model)))
+		return NULL;
+	s->v[s->n++] = t;
+	return t;
+}
+
+/* Drops chunks of the model until it is small enough, or those are on their way that will do. */
+static bool shrink(struct kvc *k, struct quotas *s, uint64_t model)
+{
+	struct kvc_trimmer *t = trimmer_of(k, s, model);
+	bool progress = false, more = t;
+	uint64_t goal;
+
+	while (more && (goal = wanted(k, model))) {
+		bool hopeful;
+
+		more = kvc_trimmer_turn(t, goal, &hopeful);
+		progress |= hopeful;
 	}
+	return progress;
+}
+
+static void quotas_end(struct kvc *k, struct quotas *s, bool all)
+{
+	for (size_t i = 0; i < s->n;) {
+		if (!all && wanted(k, kvc_trimmer_model(s->v[i]))) {
+			i++;
+			continue;
+		}
+		kvc_trimmer_free(s->v[i]);
+		s->v[i] = s->v[--s->n];
+	}
+	if (all)
+		free(s->v);
 }
 
 /* One pass over the models that are near or over their bound. */
-static void quota_pass(struct kvc *k)
+static void quota_pass(struct kvc *k, struct quotas *s)
 {
 	uint64_t after = 0;
 
@@ -79,9 +110,9 @@ static void quota_pass(struct kvc *k)
 		}
 		kvc_unlock(k);
 		if (model == UINT64_MAX)
-			return;
+			break;
 		after = model;
-		bool progress = shrink(k, model);
+		bool progress = shrink(k, s, model);
 
 		kvc_lock(k);
 		struct kvc_quota *q = kvc_quota_of_locked(k, model);
@@ -95,6 +126,7 @@ static void quota_pass(struct kvc *k)
 		}
 		kvc_unlock(k);
 	}
+	quotas_end(k, s, false);
 }
 
 /* Where the walk of what expires is. */
@@ -129,7 +161,7 @@ static void expire_pass(struct kvc *k, struct expiry *x)
 		err = kvc_chunk_drop(k, r.id, KVC_DROP_WHOLE, NULL, NULL);
 		if (!err) {
 			kvc_count(&k->stats, expired_chunks);
-			kvc_count(&k->stats, evicted_for[KVC_FOR_ttl]);
+			kvc_kept_evicted(k, KVC_FOR_ttl, KVC_FROM_ALL, r.policy);
 		}
 		if (err == -EAGAIN && !again) {
 			from = last;
@@ -164,6 +196,7 @@ static void *keeper(void *arg)
 {
 	struct kvc *k = arg;
 	struct expiry expiry = { 0 };
+	struct quotas quotas = { 0 };
 	uint64_t expire_ns = 0, saved_ns = kvc_mono_ns();
 
 	kvc_lock(k);
@@ -176,7 +209,7 @@ static void *keeper(void *arg)
 			break;
 		kvc_unlock(k);
 		kvc_ancestors_stamp(k);
-		quota_pass(k);
+		quota_pass(k, &quotas);
 		if (kvc_mono_ns() > expire_ns) {
 			expire_pass(k, &expiry);
 			save_clock(k, &saved_ns);
@@ -192,6 +225,7 @@ static void *keeper(void *arg)
 		kvc_lock(k);
 	}
 	kvc_unlock(k);
+	quotas_end(k, &quotas, true);
 	return NULL;
 }
 

@@ -16,6 +16,12 @@
  * unless a whole walk finds nothing else. A chunk folder's first visit only makes the kernel ask
  * again for its name (kvc_chunk_drop: -EAGAIN); the trimmer comes back for it.
  *
+ * A model above its quota is trimmed the same way, by the keeper and of whole chunks. It has no
+ * order of its own: the tier's is gone through, and of it what is another model's is put aside. In
+ * what that has not, and where the model is so small a part of it that this takes too long, the
+ * catalog's rank decides, and none goes that is followed in the pool or on disk, unless a whole
+ * walk finds nothing else.
+ *
  * Trimmers go on while the daemon stops, until the last copy is made: what the pool alone has may
  * be more than a full tier has room for.
  */
@@ -33,6 +39,8 @@
 #define KNOCKED 256 /* chunk folders that may be on their way out at once */
 #define SPARED 1024 /* by number, so two of the same place: the later one */
 #define IDLE_NS 250000000ull
+#define LOOKS 32            /* at chunks of other models, under one hold of the locks */
+#define OTHERS 4096         /* in a walk */
 #define AGAIN_NS 5000000ull /* when all that is left to do is to wait */
 
 struct out {
@@ -46,6 +54,10 @@ struct walk {
 	enum { UNKNOWN, THERE, NONE } is[KVC_CLASSES];
 	double turn[KVC_CLASSES];
 	uint64_t freed; /* since it began */
+	/* of a model: is there an order to go through still? and what class its chunks are in */
+	int own;
+	unsigned class, others;
+	enum kvc_cache cache;
 	/*
 	 * What those that stay follow, where the order is the catalog's, which knows nothing of it.
 	 */
@@ -61,9 +73,11 @@ struct knocked {
 	uint64_t bytes;
 };
 
-struct trim {
+struct kvc_trimmer {
 	struct kvc *k;
 	unsigned tier;
+	uint64_t model; /* whose quota it is about; 0: a tier */
+	bool hopeful;   /* what stays may go in a moment */
 	struct walk walk;
 	struct knocked knocked[KNOCKED];
 	size_t nknocked;
@@ -76,11 +90,11 @@ static void put_back_locked(struct kvc *k, struct walk *w)
 		const struct out *o = &w->out[--w->nout];
 
 		if (!o->taken) {
-			kvc_kept_aside_locked(k, KVC_CACHE_DISK, o->row.id, o->row.policy, false);
+			kvc_kept_aside_locked(k, w->cache, o->row.id, o->row.policy, false);
 			continue;
 		}
-		kvc_kept_restore_locked(k, KVC_CACHE_DISK, &o->row, 0);
-		kvc_kept_join_locked(k, KVC_CACHE_DISK, &o->row);
+		kvc_kept_restore_locked(k, w->cache, &o->row, 0);
+		kvc_kept_join_locked(k, w->cache, &o->row);
 	}
 }
 
@@ -92,22 +106,59 @@ static void walk_begin(struct kvc *k, struct walk *w, bool whole)
 	kvc_lock(k);
 	put_back_locked(k, w);
 	kvc_unlock(k);
-	*w = (struct walk){ .out = w->out, .out_room = w->out_room, .spares_none = in_vain };
+	*w = (struct walk){
+		.out = w->out,
+		.out_room = w->out_room,
+		.spares_none = in_vain,
+		.cache = w->cache,
+	};
 	for (int i = 0; i < KVC_CLASSES; i++)
 		w->head[i].rank = INT64_MIN;
 }
 
-/*
- * The next of a class by the tier's own order, put aside; *r. Under the catalog's lock.
- * -ENOENT: there is none.
- */
-static int next_kept(struct kvc *k, struct walk *w, unsigned class, struct kvc_chunk_row *r)
+/* Has what it trims an order of its own for such chunks? */
+static bool is_ordered(const struct kvc_trimmer *t, unsigned class)
 {
+	if (t->walk.cache == KVC_CACHE_POOL)
+		return true;
+	return (t->model || !t->tier) && kvc_kept_here(t->k, KVC_CACHE_DISK, class);
+}
+
+/* Does any follow it that is in the pool, or in an order of the disk's, and is not to go now? */
+static bool is_held(const struct kvc_trimmer *t, const struct kvc_chunk_row *r)
+{
+	for (int i = 0; i < KVC_CACHES; i++) {
+		uint32_t n = kvc_kept_followers_locked(t->k, (enum kvc_cache)i, r);
+
+		for (size_t j = 0; j < t->nknocked && n; j++)
+			n -= (t->knocked[j].row.parent & ~KVC_TOLD) == r->id &&
+			     kvc_kept_holds_locked(t->k, (enum kvc_cache)i, &t->knocked[j].row);
+		if (n)
+			return true;
+	}
+	return false;
+}
+
+/* Can it go, where only a model's can? */
+static bool is_ours(const struct kvc_trimmer *t, const struct kvc_chunk_row *r)
+{
+	return !t->model || (r->quota == t->model && (t->walk.spares_none || !is_held(t, r)));
+}
+
+/*
+ * The next of a class by the order of its own, put aside; *r. Under the catalog's lock. -ENOENT:
+ * there is none; -EAGAIN: only others' so far.
+ */
+static int next_kept(struct kvc_trimmer *t, unsigned class, struct kvc_chunk_row *r)
+{
+	struct walk *w = &t->walk;
+	struct kvc *k = t->k;
+	unsigned looks = 0;
 	int err = -ENOENT;
 	uint64_t id;
 
 	kvc_lock(k);
-	while (err && (id = kvc_kept_victim_locked(k, KVC_CACHE_DISK, class))) {
+	while (err && (id = kvc_kept_victim_locked(k, w->cache, class))) {
 		struct kvc_chunk *c = kvc_chunk_find_locked(k, id);
 
 		err = 0;
@@ -119,27 +170,70 @@ static int next_kept(struct kvc *k, struct walk *w, unsigned class, struct kvc_c
 		r->id = id;
 		err = err ?: kvc_grow(&w->out, w->nout, &w->out_room, sizeof *w->out);
 		if (err) { /* no such chunk */
-			kvc_kept_take_locked(k, r);
+			kvc_kept_take_locked(k, w->cache, r);
 			continue;
 		}
-		kvc_kept_aside_locked(k, KVC_CACHE_DISK, id, class, true);
+		kvc_kept_aside_locked(k, w->cache, id, class, true);
 		w->out[w->nout++] = (struct out){ .row = *r };
+		if (is_ours(t, r))
+			break;
+		w->any_spared |= r->quota == t->model;
+		err = -EAGAIN;
+		if (++w->others >= OTHERS)
+			err = -ENOENT;
+		if (++looks >= LOOKS || err == -ENOENT)
+			break;
 	}
 	kvc_unlock(k);
 	return err;
 }
 
-/* Under the catalog's lock. */
-static bool next_victim(struct kvc *k, unsigned tier, struct walk *w, struct kvc_chunk_row *r)
+/* The next of a model. Under the catalog's lock. As next_kept. */
+static int next_of_model(struct kvc_trimmer *t, struct kvc_chunk_row *r)
 {
+	struct walk *w = &t->walk;
+	struct kvc *k = t->k;
+	bool may;
+	int err;
+
+	if (w->own == UNKNOWN) {
+		struct kvc_chunk_row first = { .rank = INT64_MIN };
+
+		if ((err = kvc_chunk_next_quota(k->cat, t->model, &first)))
+			return err;
+		w->class = first.policy;
+		w->own = is_ordered(t, w->class) ? THERE : NONE;
+	}
+	if (w->own == THERE) {
+		if ((err = next_kept(t, w->class, r)) != -ENOENT)
+			return err;
+		w->own = NONE;
+	}
+	if ((err = kvc_chunk_next_quota(k->cat, t->model, &w->head[0])))
+		return err;
+	*r = w->head[0];
+	kvc_lock(k);
+	may = is_ours(t, r);
+	kvc_unlock(k);
+	w->any_spared |= !may;
+	return may ? 0 : -EAGAIN;
+}
+
+/* Under the catalog's lock. As next_kept. */
+static int next_victim(struct kvc_trimmer *t, struct kvc_chunk_row *r)
+{
+	struct walk *w = &t->walk;
+	struct kvc *k = t->k;
 	unsigned mask = 0;
 	int class;
 
+	if (t->model)
+		return next_of_model(t, r);
 	for (int i = 0; i < KVC_CLASSES; i++) {
 		if (w->is[i] == UNKNOWN) {
 			w->head[i].policy = (unsigned)i;
-			w->is[i] = (!tier && kvc_kept_here(k, KVC_CACHE_DISK, (unsigned)i)
-					    ? next_kept(k, w, (unsigned)i, &w->head[i])
+			w->is[i] = (is_ordered(t, (unsigned)i)
+					    ? next_kept(t, (unsigned)i, &w->head[i])
 					    : kvc_chunk_next_ranked(k->cat, &w->head[i]))
 					   ? NONE
 					   : THERE;
@@ -148,10 +242,10 @@ static bool next_victim(struct kvc *k, unsigned tier, struct walk *w, struct kvc
 	}
 	class = kvc_class_next(w->turn, mask);
 	if (class < 0)
-		return false;
+		return -ENOENT;
 	*r = w->head[class];
 	w->is[class] = UNKNOWN;
-	return true;
+	return 0;
 }
 
 static uint64_t goal_locked(struct kvc *k, unsigned tier, const struct kvc_tier_usage *u)
@@ -168,12 +262,12 @@ static uint64_t goal_locked(struct kvc *k, unsigned tier, const struct kvc_tier_
 }
 
 /* Nobody waits for what a trimmer still has in mind. */
-static bool over(struct trim *t)
+static bool over(struct kvc_trimmer *t)
 {
 	bool is;
 
 	kvc_lock(t->k);
-	is = t->k->evict->over;
+	is = t->model ? t->k->stopping : t->k->evict->over;
 	kvc_unlock(t->k);
 	return is;
 }
@@ -188,7 +282,7 @@ static void take_out(struct kvc *k, struct walk *w, const struct kvc_chunk_row *
 			continue;
 		kvc_lock(k);
 		if (!o->taken)
-			kvc_kept_take_locked(k, &o->row);
+			kvc_kept_take_locked(k, w->cache, &o->row);
 		kvc_unlock(k);
 		o->taken = true;
 		if (err != -EAGAIN)
@@ -202,30 +296,41 @@ static bool is_spared(const struct walk *w, uint64_t id)
 	return !w->spares_none && w->spared[id % SPARED] == id;
 }
 
-static void spare_parent(struct trim *t, const struct kvc_chunk_row *r)
+static void spare_parent(struct kvc_trimmer *t, const struct kvc_chunk_row *r)
 {
 	uint64_t parent = r->parent & ~KVC_TOLD;
 	struct walk *w = &t->walk;
 
-	if (!parent || w->spares_none ||
-	    (!t->tier && kvc_kept_here(t->k, KVC_CACHE_DISK, r->policy)))
+	if (!parent || w->spares_none || is_ordered(t, r->policy))
 		return;
 	w->spared[parent % SPARED] = parent;
 	w->any_spared = true;
 }
 
+static int where(const struct kvc_trimmer *t)
+{
+	return t->model ? KVC_DROP_WHOLE : (int)t->tier;
+}
+
 /* 0: dropped; -EAGAIN: knocked; another: not this one. */
-static int visit(struct trim *t, const struct kvc_chunk_row *r, uint64_t *bytes)
+static int visit(struct kvc_trimmer *t, const struct kvc_chunk_row *r, uint64_t *bytes)
 {
 	struct kvc *k = t->k;
-	int err = kvc_chunk_drop(k, r->id, (int)t->tier, r, bytes);
+	int err = kvc_chunk_drop(k, r->id, where(t), r, bytes);
 
 	if (!err || err == -ENOENT || err == -EAGAIN)
 		take_out(k, &t->walk, r, err);
+	/* it grows older, or is looked at anew */
+	t->hopeful |= err == -ESTALE || (err == -EBUSY && kvc_chunk_young(k, r->last_ns));
 	if (err)
 		return err;
-	kvc_count(&k->stats, trimmed_chunks);
 	t->walk.freed += *bytes;
+	if (t->model) {
+		kvc_count(&k->stats, quota_drops);
+		kvc_kept_evicted(k, KVC_FOR_quota, KVC_FROM_ALL, r->policy);
+		return 0;
+	}
+	kvc_count(&k->stats, trimmed_chunks);
 	kvc_lock(k);
 	kvc_class_gave_locked(k, t->walk.turn, r->policy);
 	k->tier[t->tier].jammed = false;
@@ -237,7 +342,7 @@ static int visit(struct trim *t, const struct kvc_chunk_row *r, uint64_t *bytes)
  * Those that were knocked at, up to the goal: *gone what went, *coming what still is to go. One
  * that follows comes before what it follows, and holds it as long as it is there.
  */
-static void revisit(struct trim *t, uint64_t goal, uint64_t *gone, uint64_t *coming)
+static void revisit(struct kvc_trimmer *t, uint64_t goal, uint64_t *gone, uint64_t *coming)
 {
 	uint64_t held[KNOCKED] = { 0 }, kept[KNOCKED] = { 0 };
 	size_t left = 0;
@@ -264,7 +369,7 @@ static void revisit(struct trim *t, uint64_t goal, uint64_t *gone, uint64_t *com
 	t->nknocked = left;
 }
 
-static bool is_knocked(const struct trim *t, uint64_t id)
+static bool is_knocked(const struct kvc_trimmer *t, uint64_t id)
 {
 	for (size_t i = 0; i < t->nknocked; i++)
 		if (t->knocked[i].row.id == id)
@@ -272,7 +377,7 @@ static bool is_knocked(const struct trim *t, uint64_t id)
 	return false;
 }
 
-static bool is_followed(const struct trim *t, uint64_t id)
+static bool is_followed(const struct kvc_trimmer *t, uint64_t id)
 {
 	for (size_t i = 0; i < t->nknocked; i++)
 		if ((t->knocked[i].row.parent & ~KVC_TOLD) == id)
@@ -284,7 +389,7 @@ static bool is_followed(const struct trim *t, uint64_t id)
  * It goes when what follows it has gone, which was knocked at. Meanwhile the kernel may ask for its
  * name again, too.
  */
-static void defer(struct trim *t, const struct kvc_chunk_row *r)
+static void defer(struct kvc_trimmer *t, const struct kvc_chunk_row *r)
 {
 	struct kvc *k = t->k;
 	struct kvc_node *n;
@@ -292,33 +397,40 @@ static void defer(struct trim *t, const struct kvc_chunk_row *r)
 	kvc_lock(k);
 	n = kvc_node_find_locked(k, r->id);
 	if (n && S_ISDIR(n->row.mode) && kvc_kernel_knows(n))
-		kvc_knock_locked(k, r->id, r->last_ns, (int)t->tier, 0);
+		kvc_knock_locked(k, r->id, r->last_ns, where(t), r->bytes);
 	kvc_unlock(k);
-	t->knocked[t->nknocked++] = (struct knocked){ *r, 0 };
+	take_out(k, &t->walk, r, -EAGAIN);
+	t->knocked[t->nknocked++] = (struct knocked){ *r, r->bytes };
 }
 
 /* One turn. Returns false where all that is left is to wait. */
-static bool turn(struct trim *t, uint64_t goal)
+static bool turn(struct kvc_trimmer *t, uint64_t goal)
 {
 	struct kvc *k = t->k;
 	uint64_t gone = 0, coming = 0, bytes;
 	struct kvc_chunk_row r;
 	bool ended = false;
 
+	t->hopeful = false;
 	revisit(t, goal, &gone, &coming);
 	for (int i = 0; i < BATCH && gone + coming < goal && !over(t); i++) {
 		int err;
 
 		kvc_catalog_lock(k->cat);
-		ended = !next_victim(k, t->tier, &t->walk, &r);
+		err = next_victim(t, &r);
 		kvc_catalog_unlock(k->cat);
+		ended = err && err != -EAGAIN;
 		if (ended)
 			break;
+		if (err) /* of others */
+			continue;
 		if (is_knocked(t, r.id)) /* it goes */
 			continue;
 		if (is_followed(t, r.id)) {
-			if (t->nknocked < KNOCKED)
+			if (t->nknocked < KNOCKED) {
 				defer(t, &r);
+				coming += r.bytes;
+			}
 			continue;
 		}
 		err = is_spared(&t->walk, r.id) ? -EBUSY : visit(t, &r, &bytes);
@@ -334,7 +446,8 @@ static bool turn(struct trim *t, uint64_t goal)
 	kvc_lock(k);
 	if (gone)
 		kvc_commit_soon_locked(k, true);
-	if (ended && !t->walk.freed && !t->nknocked && !t->walk.any_spared)
+	t->hopeful |= t->nknocked || !ended;
+	if (ended && !t->model && !t->walk.freed && !t->nknocked && !t->walk.any_spared)
 		k->tier[t->tier].jammed = true;
 	kvc_unlock(k);
 	if (ended || gone + coming >= goal)
@@ -343,7 +456,7 @@ static bool turn(struct trim *t, uint64_t goal)
 }
 
 /* The disk tier's own orders, from the rows that there are. */
-static void fill_class(struct trim *t, unsigned class, bool join)
+static void fill_class(struct kvc_trimmer *t, unsigned class, bool join)
 {
 	struct kvc_chunk_row r = { .rank = INT64_MIN, .policy = class };
 	struct kvc *k = t->k;
@@ -363,7 +476,7 @@ static void fill_class(struct trim *t, unsigned class, bool join)
 	}
 }
 
-static void fill(struct trim *t)
+static void fill(struct kvc_trimmer *t)
 {
 	for (unsigned i = 0; i < KVC_CLASSES; i++)
 		if (kvc_kept_here(t->k, KVC_CACHE_DISK, i)) {
@@ -374,11 +487,12 @@ static void fill(struct trim *t)
 
 static void *trimmer(void *arg)
 {
-	struct trim *t = arg;
+	struct kvc_trimmer *t = arg;
 	struct kvc *k = t->k;
 	struct kvc_tier_state *ts = &k->tier[t->tier];
 	bool again = false;
 
+	t->walk.cache = KVC_CACHE_DISK;
 	walk_begin(k, &t->walk, false);
 	if (!t->tier)
 		fill(t);
@@ -413,13 +527,49 @@ static void *trimmer(void *arg)
 	return NULL;
 }
 
+struct kvc_trimmer *kvc_trimmer_new(struct kvc *k, uint64_t model)
+{
+	struct kvc_trimmer *t = calloc(1, sizeof *t);
+
+	if (!t)
+		return NULL;
+	t->k = k;
+	t->model = model;
+	/* where there is no tier, all is in the pool, and in its order */
+	t->walk.cache = k->ntiers ? KVC_CACHE_DISK : KVC_CACHE_POOL;
+	walk_begin(k, &t->walk, false);
+	return t;
+}
+
+void kvc_trimmer_free(struct kvc_trimmer *t)
+{
+	kvc_lock(t->k);
+	put_back_locked(t->k, &t->walk);
+	kvc_unlock(t->k);
+	free(t->walk.out);
+	free(t);
+}
+
+uint64_t kvc_trimmer_model(const struct kvc_trimmer *t)
+{
+	return t->model;
+}
+
+bool kvc_trimmer_turn(struct kvc_trimmer *t, uint64_t goal, bool *hopeful)
+{
+	bool any = turn(t, goal);
+
+	*hopeful = any || t->hopeful;
+	return any;
+}
+
 int kvc_trim_start(struct kvc *k)
 {
 	int err = 0;
 
 	kvc_tier_each(k, i)
 		if (!err && (k->tier[i].t->ops->caps & KVC_TIER_BOUNDED)) {
-			struct trim *t = calloc(1, sizeof *t);
+			struct kvc_trimmer *t = calloc(1, sizeof *t);
 
 			if (!t)
 				return -ENOMEM;

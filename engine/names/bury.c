@@ -43,6 +43,7 @@
 #include "drop.h"
 #include "file.h"
 #include "folder.h"
+#include "kept.h"
 #include "log.h"
 #include "member.h"
 #include "news.h"
@@ -558,7 +559,7 @@ static int drop(struct kvc *k, uint64_t id, int tier, bool only, const struct kv
 		if (!err)
 			kvc_clock_since(k, &k->stats.eviction_age, d->c->use.created_ns);
 		if (!err && tier >= 0 && !only)
-			kvc_count(&k->stats, evicted_for[KVC_FOR_tier]);
+			kvc_kept_evicted(k, KVC_FOR_tier, tier, d->c->policy);
 		if (!d->cut)
 			let_go_both(k, d);
 		kvc_commit_soon_locked(k, false);

@@ -85,13 +85,13 @@ int kvc_chunks_ready_locked(struct kvc *k)
 		}
 		v[n++] = c;
 		kvc_chunk_row(k, c, &r);
-		if (r.facts)
+		if (r.pool_facts)
 			kvc_kept_restore_locked(k, KVC_CACHE_POOL, &r, c->bytes);
 	}
 	if (n)
 		qsort(v, n, sizeof *v, by_use);
 	for (size_t i = 0; i < n; i++)
-		if (!v[i]->facts)
+		if (!v[i]->facts[KVC_CACHE_POOL])
 			kvc_kept_in_locked(k, KVC_CACHE_POOL, v[i]);
 	for (size_t i = 0; i < n; i++) {
 		kvc_chunk_row(k, v[i], &r);
@@ -153,7 +153,9 @@ struct kvc_chunk *kvc_chunk_new_locked(struct kvc *k, uint64_t id, const struct 
 		c->policy = r->policy;
 		c->quota = r->quota;
 		c->parent = r->parent;
-		c->facts = r->facts;
+		c->facts[KVC_CACHE_DISK] = r->facts;
+		c->facts[KVC_CACHE_POOL] = r->pool_facts;
+		c->most = r->bytes;
 		c->asked = !!r->hits + !k->started;
 		/* nothing of it is in the pool, so it lies there */
 		c->begun = k->started && !k->shared;
@@ -193,13 +195,20 @@ void kvc_chunk_leave_locked(struct kvc *k, struct kvc_node *n)
 void kvc_chunk_count_locked(struct kvc *k, struct kvc_node *n)
 {
 	uint64_t now = kvc_list_empty(&n->chunk_link) ? 0 : n->room, was = n->in_pool;
+	struct kvc_chunk *c = n->chunk;
 
-	if (!n->chunk || now == was)
+	if (!c || now == was)
 		return;
 	n->in_pool = now;
-	n->chunk->bytes += now - was;
-	if (n->chunk->pin)
-		kvc_pin_pool_locked(k, n->chunk->pin, (int64_t)(now - was));
+	c->bytes += now - was;
+	if (c->pin)
+		kvc_pin_pool_locked(k, c->pin, (int64_t)(now - was));
+	if (n->state == KVC_LOWER) /* it leaves with the others, and is weighed as it was */
+		return;
+	if (now < was)
+		c->most -= kvc_min(was - now, c->most);
+	c->most = kvc_max(c->most, c->bytes);
+	kvc_kept_resize_locked(k, c);
 }
 
 void kvc_chunk_add_locked(struct kvc *k, struct kvc_node *n)
@@ -295,9 +304,20 @@ void kvc_chunk_take_use_locked(struct kvc *k, struct kvc_chunk *c, const struct 
 void kvc_chunk_row(struct kvc *k, const struct kvc_chunk *c, struct kvc_chunk_row *r)
 {
 	*r = (struct kvc_chunk_row){
-		c->id,     c->use.created_ns, c->use.last_ns, c->use.hits,
-		c->rank,   c->pin_until_ns,   c->ttl_s,       c->expires_ns,
-		c->policy, c->quota,          c->parent,      kvc_kept_facts_locked(k, c),
+		c->id,
+		c->use.created_ns,
+		c->use.last_ns,
+		c->use.hits,
+		c->rank,
+		c->pin_until_ns,
+		c->ttl_s,
+		c->expires_ns,
+		c->policy,
+		c->quota,
+		c->parent,
+		kvc_kept_facts_locked(k, KVC_CACHE_DISK, c),
+		kvc_kept_facts_locked(k, KVC_CACHE_POOL, c),
+		c->most,
 	};
 }
 
@@ -310,7 +330,7 @@ void kvc_chunk_set_class_locked(struct kvc *k, struct kvc_chunk *c, unsigned cla
 		kvc_kept_out_locked(k, KVC_CACHE_POOL, c, false);
 		kvc_kept_reclass_locked(k, &r, class);
 		c->policy = class;
-		c->facts = 0; /* another policy knows nothing of it */
+		memset(c->facts, 0, sizeof c->facts); /* another policy knows nothing of it */
 		c->rank = policy(k, class)->rank(&c->use);
 		kvc_chunk_push_locked(k, c);
 	}

@@ -8,6 +8,8 @@
 
 #define KVC_YOUNG_NS 300000000ull /* see kvc_chunk_young */
 
+enum kvc_cache { KVC_CACHE_POOL, KVC_CACHE_DISK, KVC_CACHES }; /* kept.h */
+
 struct kvc_node;
 struct kvc_pin;
 
@@ -17,15 +19,16 @@ struct kvc_chunk {
 	struct kvc_use use;
 	uint64_t pin_until_ns, ttl_s, expires_ns;
 	int64_t rank;
-	unsigned policy; /* its class (policy.h) */
-	uint64_t parent; /* what it follows, with KVC_TOLD, or 0 */
-	uint64_t facts;  /* as in its row, where its policy does not know better (kept.h) */
+	unsigned policy;            /* its class (policy.h) */
+	uint64_t parent;            /* what it follows, with KVC_TOLD, or 0 */
+	uint64_t facts[KVC_CACHES]; /* as in its row, where a policy does not know better */
 	/* the request that used it last, and the first file of it that was */
 	uint64_t used_in;
 	uint64_t used_first;   /* (used.h) */
 	uint64_t quota;        /* the model whose quota it counts to; 0: none */
 	struct kvc_pin *pin;   /* pin.h; NULL: none */
 	uint64_t bytes;        /* that its nodes have in the pool: the sum of their in_pool */
+	uint64_t most;         /* that they had there, with those that are below only now */
 	struct kvc_list nodes; /* its nodes that have a segment */
 	unsigned nnodes;
 	unsigned inflight; /* nodes that hold a pointer */

@@ -6,6 +6,7 @@
 #include "pin.h"
 #include "store.h"
 #include "tierq.h"
+#include "took.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -18,6 +19,17 @@ unsigned kvc_policy_of(const struct kvc *k, enum kvc_cache cache, unsigned class
 		return class - 1;
 	return (unsigned)(cache == KVC_CACHE_DISK && k->opt.disk_policy ? k->opt.disk_policy - 1
 									: k->opt.policy);
+}
+
+void kvc_kept_evicted(struct kvc *k, enum kvc_reason why, int from, unsigned class)
+{
+	enum kvc_cache cache = from == KVC_FROM_POOL ? KVC_CACHE_POOL : KVC_CACHE_DISK;
+	unsigned place = from == KVC_FROM_POOL  ? KVC_OF_POOL
+			 : from == KVC_FROM_ALL ? KVC_PLACES
+						: (unsigned)from;
+
+	kvc_count(&k->stats, evicted_for[why]);
+	kvc_count(&k->stats, evicted_by[place][kvc_policy_of(k, cache, class)][why]);
 }
 
 bool kvc_kept_here(const struct kvc *k, enum kvc_cache cache, unsigned class)
@@ -54,7 +66,9 @@ bool kvc_kept_has_locked(const struct kvc *k, enum kvc_cache cache, const struct
 
 static uint64_t bytes_of(enum kvc_cache cache, const struct kvc_chunk *c)
 {
-	return cache == KVC_CACHE_POOL && c->bytes ? c->bytes : USUAL;
+	uint64_t bytes = cache == KVC_CACHE_POOL ? c->bytes : c->most;
+
+	return bytes ? bytes : USUAL;
 }
 
 /* Without memory it is nobody's victim until it comes again. */
@@ -73,18 +87,19 @@ void kvc_kept_claim_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk
 		       bytes_of(cache, c));
 }
 
-/* Whose policy says what is in the chunk's row: the disk's, if it has an order of its own. */
-static struct kvc_keep *fact_keeper(const struct kvc *k, unsigned class)
+uint64_t kvc_kept_facts_locked(const struct kvc *k, enum kvc_cache cache, const struct kvc_chunk *c)
 {
-	return k->kept->keep[kvc_kept_here(k, KVC_CACHE_DISK, class) ? KVC_CACHE_DISK
-								     : KVC_CACHE_POOL][class];
+	struct kvc_keep *keep = k->kept->keep[cache][c->policy];
+
+	return keep && kvc_keep_has(keep, c->id) ? kvc_keep_facts(keep, c->id) : c->facts[cache];
 }
 
-uint64_t kvc_kept_facts_locked(const struct kvc *k, const struct kvc_chunk *c)
+void kvc_kept_resize_locked(struct kvc *k, const struct kvc_chunk *c)
 {
-	struct kvc_keep *keep = fact_keeper(k, c->policy);
-
-	return keep && kvc_keep_has(keep, c->id) ? kvc_keep_facts(keep, c->id) : c->facts;
+	for (int i = 0; i < KVC_CACHES; i++)
+		if (k->kept->keep[i][c->policy])
+			kvc_keep_resize(k->kept->keep[i][c->policy], c->id,
+					bytes_of((enum kvc_cache)i, c));
 }
 
 void kvc_kept_out_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk *c, bool evicted)
@@ -93,7 +108,7 @@ void kvc_kept_out_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk *
 
 	if (!keep || !kvc_keep_has(keep, c->id))
 		return;
-	c->facts = kvc_kept_facts_locked(k, c);
+	c->facts[cache] = kvc_keep_facts(keep, c->id);
 	kvc_keep_del(keep, c->id, evicted);
 }
 
@@ -143,7 +158,8 @@ void kvc_kept_restore_locked(struct kvc *k, enum kvc_cache cache, const struct k
 	struct kvc_keep *keep = kvc_kept_of_locked(k, cache, r->policy);
 
 	if (keep)
-		kvc_keep_restore(keep, r->id, 0, bytes ? bytes : USUAL, r->facts);
+		kvc_keep_restore(keep, r->id, 0, bytes ?: r->bytes ?: USUAL,
+				 cache == KVC_CACHE_POOL ? r->pool_facts : r->facts);
 }
 
 void kvc_kept_join_locked(struct kvc *k, enum kvc_cache cache, const struct kvc_chunk_row *r)
@@ -154,14 +170,29 @@ void kvc_kept_join_locked(struct kvc *k, enum kvc_cache cache, const struct kvc_
 		kvc_keep_follow(keep, r->id, r->parent & ~KVC_TOLD);
 }
 
-void kvc_kept_take_locked(struct kvc *k, struct kvc_chunk_row *r)
+void kvc_kept_take_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk_row *r)
 {
-	struct kvc_keep *keep = k->kept->keep[KVC_CACHE_DISK][r->policy];
+	struct kvc_keep *keep = k->kept->keep[cache][r->policy];
 
 	if (!keep || !kvc_keep_has(keep, r->id))
 		return;
-	r->facts = kvc_keep_facts(keep, r->id);
+	*(cache == KVC_CACHE_POOL ? &r->pool_facts : &r->facts) = kvc_keep_facts(keep, r->id);
 	kvc_keep_del(keep, r->id, true);
+}
+
+bool kvc_kept_holds_locked(const struct kvc *k, enum kvc_cache cache, const struct kvc_chunk_row *r)
+{
+	struct kvc_keep *keep = k->kept->keep[cache][r->policy];
+
+	return keep && kvc_keep_has(keep, r->id);
+}
+
+uint32_t kvc_kept_followers_locked(const struct kvc *k, enum kvc_cache cache,
+				   const struct kvc_chunk_row *r)
+{
+	struct kvc_keep *keep = k->kept->keep[cache][r->policy];
+
+	return keep ? kvc_keep_followers(keep, r->id) : 0;
 }
 
 void kvc_kept_reclass_locked(struct kvc *k, const struct kvc_chunk_row *r, unsigned class)
@@ -171,7 +202,7 @@ void kvc_kept_reclass_locked(struct kvc *k, const struct kvc_chunk_row *r, unsig
 	if (k->kept->keep[KVC_CACHE_DISK][r->policy])
 		kvc_keep_del(k->kept->keep[KVC_CACHE_DISK][r->policy], r->id, false);
 	to.policy = class;
-	to.facts = 0; /* another policy knows nothing of it */
+	to.facts = to.pool_facts = 0; /* another policy knows nothing of it */
 	kvc_kept_restore_locked(k, KVC_CACHE_DISK, &to, 0);
 	kvc_kept_join_locked(k, KVC_CACHE_DISK, &to);
 }

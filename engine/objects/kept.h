@@ -10,8 +10,6 @@
 #include "chunk.h"
 #include "keep.h"
 
-enum kvc_cache { KVC_CACHE_POOL, KVC_CACHE_DISK, KVC_CACHES };
-
 struct kvc_kept {
 	bool ready;                                     /* recovery has told what is there */
 	struct kvc_keep *keep[KVC_CACHES][KVC_CLASSES]; /* NULL: it had no chunk yet */
@@ -34,6 +32,8 @@ void kvc_kept_in_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk *c
  */
 void kvc_kept_claim_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk *c,
 			   struct kvc_request *r);
+/* What it has in the pool, or below, has changed. */
+void kvc_kept_resize_locked(struct kvc *k, const struct kvc_chunk *c);
 /* It is there no more. evicted: and may be asked for again. */
 void kvc_kept_out_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk *c, bool evicted);
 /* It is in none any more, of whatever class it was. */
@@ -49,17 +49,27 @@ void kvc_kept_follow_locked(struct kvc *k, struct kvc_chunk *c, uint64_t parent)
 /* What it follows need not stay in the pool for it, until it comes there again. */
 void kvc_kept_part_locked(struct kvc *k, struct kvc_chunk *c);
 
-/* For its row: what its policy knows of it. */
-uint64_t kvc_kept_facts_locked(const struct kvc *k, const struct kvc_chunk *c);
+/* A chunk of this class has left the pool, a tier, or all: it is counted. Needs no lock. */
+enum { KVC_FROM_POOL = -1, KVC_FROM_ALL = -2 }; /* or a tier's number */
+void kvc_kept_evicted(struct kvc *k, enum kvc_reason why, int from, unsigned class);
+
+/* For its row: what this cache's policy knows of it. */
+uint64_t kvc_kept_facts_locked(const struct kvc *k, enum kvc_cache cache,
+			       const struct kvc_chunk *c);
 /*
  * By its row: it is in this cache, as it was before. What it follows is found (join) when all are
  * there.
  */
 void kvc_kept_restore_locked(struct kvc *k, enum kvc_cache cache, const struct kvc_chunk_row *r,
-			     uint64_t bytes);
+			     uint64_t bytes); /* 0: as the row says */
 void kvc_kept_join_locked(struct kvc *k, enum kvc_cache cache, const struct kvc_chunk_row *r);
-/* The disk tier's, by its row, with *r as it was: taken out for a while, to be restored. */
-void kvc_kept_take_locked(struct kvc *k, struct kvc_chunk_row *r);
+/* By its row, with *r as it was: taken out for a while, to be restored. */
+void kvc_kept_take_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk_row *r);
+/* By its row: is it there, and how many that are there follow it? */
+bool kvc_kept_holds_locked(const struct kvc *k, enum kvc_cache cache,
+			   const struct kvc_chunk_row *r);
+uint32_t kvc_kept_followers_locked(const struct kvc *k, enum kvc_cache cache,
+				   const struct kvc_chunk_row *r);
 /* By its row: its class has changed. */
 void kvc_kept_reclass_locked(struct kvc *k, const struct kvc_chunk_row *r, unsigned class);
 

@@ -93,6 +93,11 @@ static inline bool kvc_chain_is_leaf(const struct kvc_chain *c, uint32_t slot)
 	return !(c->at[slot] & KVC_CHAIN_INNER);
 }
 
+static inline uint32_t kvc_chain_followers(const struct kvc_chain *c, uint32_t slot)
+{
+	return kvc_chain_is_leaf(c, slot) ? 0 : c->at[slot] & (KVC_CHAIN_ASIDE - 1);
+}
+
 /* Did what it follows go before it? */
 static inline bool kvc_chain_is_orphan(const struct kvc_chain *c, uint32_t slot)
 {

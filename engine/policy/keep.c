@@ -177,6 +177,21 @@ void kvc_keep_follow(struct kvc_keep *k, uint64_t id, uint64_t parent)
 		k->ops->follow(k, slot);
 }
 
+uint32_t kvc_keep_followers(const struct kvc_keep *k, uint64_t id)
+{
+	uint32_t slot = kvc_chain_find(&k->chain, id);
+
+	return slot == KVC_NO_SLOT ? 0 : kvc_chain_followers(&k->chain, slot);
+}
+
+void kvc_keep_resize(struct kvc_keep *k, uint64_t id, uint64_t bytes)
+{
+	uint32_t slot = k->ops->resize ? kvc_chain_find(&k->chain, id) : KVC_NO_SLOT;
+
+	if (slot != KVC_NO_SLOT)
+		k->ops->resize(k, slot, bytes);
+}
+
 uint64_t kvc_keep_facts(const struct kvc_keep *k, uint64_t id)
 {
 	uint32_t slot = kvc_chain_find(&k->chain, id);

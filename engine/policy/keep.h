@@ -83,6 +83,10 @@ bool kvc_keep_has(const struct kvc_keep *k, uint64_t id);
  * parent is not here, or follows it, nothing changes.
  */
 void kvc_keep_follow(struct kvc_keep *k, uint64_t id, uint64_t parent);
+/* How many that are here follow it at once. */
+uint32_t kvc_keep_followers(const struct kvc_keep *k, uint64_t id);
+/* A chunk that is here takes so much now. */
+void kvc_keep_resize(struct kvc_keep *k, uint64_t id, uint64_t bytes);
 /*
  * It cannot go now, being open, pinned or under way: it is nobody's victim, and neither is what it
  * follows, until it is put back. Twice aside counts once.

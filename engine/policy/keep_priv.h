@@ -22,6 +22,7 @@ struct kvc_keep_ops {
 	/* It is in its place, and now this request's (kvc_keep_claim). */
 	void (*claim)(struct kvc_keep *k, struct kvc_request *r, uint32_t slot, uint64_t bytes);
 	void (*follow)(struct kvc_keep *k, uint32_t slot); /* another than before */
+	void (*resize)(struct kvc_keep *k, uint32_t slot, uint64_t bytes);
 	/* kvc_keep_facts; and it is in the chain, with these, or 0 */
 	uint64_t (*facts)(const struct kvc_keep *k, uint32_t slot);
 	void (*restore)(struct kvc_keep *k, uint32_t slot, uint64_t bytes, uint64_t facts);

@@ -234,7 +234,7 @@ static uint32_t resample(uint32_t is, uint64_t n, uint64_t least, uint32_t most)
 	return sample_of(n - n / 8, least, most) > is ? is * 2 : is;
 }
 
-static void resize(struct prefix *p)
+static void resample_all(struct prefix *p)
 {
 	p->sample = resample(p->sample, p->fits, SAMPLE_FROM, KVC_SAMPLE_MOST);
 	p->ghosts.sample = resample(p->ghosts.sample, 4 * p->fits, p->ghosts.rows * KVC_GHOST_ROW,
@@ -355,6 +355,13 @@ static void add(struct kvc_keep *k, struct kvc_request *r, uint32_t slot, uint64
 	p->worth[slot].gap = t->gap;
 }
 
+static void resize(struct kvc_keep *k, uint32_t slot, uint64_t bytes)
+{
+	struct prefix *p = k->own;
+
+	p->worth[slot].size = kvc_prefix_size(bytes);
+}
+
 static void del(struct kvc_keep *k, uint32_t slot, bool evicted)
 {
 	struct prefix *p = k->own;
@@ -413,7 +420,7 @@ static void end(struct kvc_keep *k, struct kvc_request *r)
 	if (p->ghosts.sample > 1)
 		fill_in(k, r);
 	guard(p, r);
-	resize(p);
+	resample_all(p);
 	for (uint32_t j = 0; j < r->n; j++) {
 		const struct kvc_touched *t = &r->touched[j];
 
@@ -498,6 +505,7 @@ const struct kvc_keep_ops kvc_keep_prefix = {
 	.touch = touch,
 	.add = add,
 	.claim = add,
+	.resize = resize,
 	.del = del,
 	.victim = victim,
 	.facts = kvc_prefix_facts,

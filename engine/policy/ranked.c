@@ -299,6 +299,17 @@ static void follow_gdsf(struct kvc_keep *k, uint32_t slot)
 	kvc_chain_order(&k->chain, slot, rounded(fmax(key, 0) + worth_gdsf(o, slot)));
 }
 
+static void resize_gdsf(struct kvc_keep *k, uint32_t slot, uint64_t bytes)
+{
+	struct ranked *o = k->own;
+	double key = k->chain.key[slot] - worth_gdsf(o, slot);
+
+	if ((float)kvc_max(bytes, 1) == o->bytes[slot])
+		return;
+	o->bytes[slot] = (float)kvc_max(bytes, 1);
+	kvc_chain_order(&k->chain, slot, rounded(fmax(key, 0) + worth_gdsf(o, slot)));
+}
+
 static uint64_t facts_gdsf(const struct kvc_keep *k, uint32_t slot)
 {
 	const struct ranked *o = k->own;
@@ -354,15 +365,7 @@ static void text_gdsf(const struct kvc_keep *k, char *to, size_t room)
 }
 
 const struct kvc_keep_ops kvc_keep_gdsf = {
-	BY_KEY,
-	.open = open_gdsf,
-	.key = key_gdsf,
-	.touch = touch_gdsf,
-	.add = add_gdsf,
-	.claim = add_gdsf,
-	.follow = follow_gdsf,
-	.del = del_gdsf,
-	.facts = facts_gdsf,
-	.restore = restore_gdsf,
-	.text = text_gdsf,
+	BY_KEY,          .open = open_gdsf,   .key = key_gdsf,         .touch = touch_gdsf,
+	.add = add_gdsf, .claim = add_gdsf,   .follow = follow_gdsf,   .resize = resize_gdsf,
+	.del = del_gdsf, .facts = facts_gdsf, .restore = restore_gdsf, .text = text_gdsf,
 };

@@ -130,8 +130,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		fuzz_must(!kvc_keep_restore(k, id, id / 2, 4096, fuzz_number(&in, 8)));
 	for (uint64_t id = 1; id <= ROOM; id++)
 		kvc_keep_follow(k, id, id / 2);
-	while (in.n)
-		ask(k, &r, 1 + fuzz_number(&in, 1) % (CHUNKS - 1));
+	while (in.n) {
+		uint64_t id = 1 + fuzz_number(&in, 1) % (CHUNKS - 1);
+
+		ask(k, &r, id);
+		kvc_keep_resize(k, id, id << in.n % 32);
+	}
 	for (uint64_t victim; (victim = kvc_keep_victim(k));)
 		kvc_keep_del(k, victim, true);
 	fuzz_must(!kvc_keep_chunks(k));

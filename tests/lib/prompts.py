@@ -40,10 +40,10 @@ def states(s, ids):
     return [l.split()[3] not in (b"ENOENT", b"lower") for l in answer.splitlines()]
 
 
-def play(s, requests, told, compute=0, before={}):
+def play(s, requests, told, compute=0, before={}, gaps=None):
     """The share that hits in the last half of the requests, and how many chunks the pool had.
     compute: seconds before the first chunk of a prompt is made; before: what is called before
-    which request."""
+    which request. gaps: gets the longest time between two calls of each request."""
     for i in range(64):
         os.makedirs(f"{s.mnt}/m/{i:02x}")
     made, hits, asked, held = set(), 0, 0, []
@@ -57,7 +57,9 @@ def play(s, requests, told, compute=0, before={}):
             if nr % 50 == 0:
                 held.append(s.stats()["objects_resident"])
         pause = compute
+        longest, last = 0, time.monotonic()
         for at, i in enumerate(ids):
+            longest, last = max(longest, time.monotonic() - last), time.monotonic()
             if i in made:
                 s.read(name(i))
                 continue
@@ -69,5 +71,7 @@ def play(s, requests, told, compute=0, before={}):
             if told:
                 os.setxattr(f"{s.mnt}/{name(i)}", "user.kvcachefs.parent",
                             f"/{name(ids[at - 1])}".encode() if at else b"")
+        if gaps is not None:
+            gaps.append(longest)
     s.settle()
     return hits / asked, sum(held) // len(held)

@@ -311,4 +311,59 @@ for end in ("none", "kill"):
     os.removexattr(f"{s.mnt}/a", "user.kvcachefs.policy")
     s.umount()
     run("sh", "-c", f"umount -l {TMP}/run/*")
+
+
+# policies about chains, of models: one that learns them, and one whose chain is told; the mount's
+# own goes by the last use and learns none; all after a kill too
+def parents(s, model):
+    """What each follows, as far as the mount knows."""
+    known = {}
+    for c in range(8):
+        with contextlib.suppress(OSError):
+            known[c] = int(os.path.basename(s.attr(f"{model}/{c}", "parent")))
+    return known
+
+
+for end in ("none", "kill"):
+    s = Store(f"chains-{end}", cpu="36M", size="256M",
+              options="policy=lru,settle=0,high=95,low=94,keep_pool").mount()
+    for model, policy in (("a", "leaf"), ("p", "prefix")):
+        os.mkdir(f"{s.mnt}/{model}")
+        put(f"{s.mnt}/{model}", "policy", policy)
+    for model in "apb":
+        for c in range(8):
+            s.write(f"{model}/{c}/l", blob(c, N))
+            if model == "p":
+                put(f"{s.mnt}/p/{c}", "parent", str(c - 1) if c else "")
+        time.sleep(1.8)  # the request is over
+    s.settle()
+    known = {m: parents(s, m) for m in "apb"}
+    # where a machine pauses a prompt begins
+    assert len(known["a"]) >= 4 and all(up == c - 1 for c, up in known["a"].items()), known
+    assert known["p"] == {c: c - 1 for c in range(1, 8)} and not known["b"], known
+    if end == "kill":
+        s.committed(uses=True)
+        s.kill()
+        run("umount", "-l", s.mnt)
+        s.mount()
+        s.let_go()
+        assert {m: parents(s, m) for m in "apb"} == known
+        assert [s.attr(m, "policy") for m in "ap"] == ["leaf", "prefix"]
+    held = []
+    for i in range(8):
+        held.append(open(f"{s.mnt}/x{i}", "wb", buffering=0))
+        held[-1].write(bytes(2 * MiB))
+        wait_for(lambda: s.stats()["room_waiters"] == 0)
+        left = steady(lambda: {m: gone(s, m) for m in "apb"})
+        for m in "ap":
+            early = [c for c, up in known[m].items() if up in left[m] and c not in left[m]]
+            assert not early, (end, m, early, left)
+        assert left["b"] == list(range(len(left["b"]))), ("lru", left)
+    assert all(len(left[m]) >= 2 for m in "apb"), left
+    [f.close() for f in held]
+    s.settle()
+    text = open(f"{s.mnt}/.kvcachefs/policies").read()
+    assert all(f"{p} (models of their own)" in text for p in ("pool leaf", "pool prefix")), text
+    s.umount()
+    run("sh", "-c", f"umount -l {TMP}/run/*")
 print("ok")

@@ -14,10 +14,15 @@ ORDER = {  # from first evicted to last, of chunks 0 to 9
     "lfu": [3, 4, 6, 7, 8, 9, 5, 2, 1, 0],
     "mru": [2, 5, 1, 0, 9, 8, 7, 6, 4, 3],
 }
-for policy, order in ORDER.items():
-    for end in ("none", "umount", "kill"):
-        s = Store(f"{policy}-{end}", cpu="16M", size="128M",
-                  options=f"policy={policy},keep_pool,settle=0,high=95,low=94").mount()
+CASES = [(p, f"policy={p}", ("none", "umount", "kill")) for p in ORDER]
+# the pool's order and the disk's are two; and of what the disk has not, only the pool knows
+CASES += [("lfu", "policy=lfu,disk_policy=fifo", ("umount", "kill")),
+          ("lfu", "policy=lfu,write=back", ("kill",))]
+for policy, options, ends in CASES:
+    order = ORDER[policy]
+    for end in ends:
+        s = Store(f"{options.replace('=', '-')}-{end}", cpu="16M", size="128M",
+                  options=f"{options},keep_pool,settle=0,high=95,low=94").mount()
         for c in range(10):
             s.write(f"m/c{c}/l", blob(c, N))
             time.sleep(0.006)  # lfu tells times apart to 2 ms
@@ -52,7 +57,7 @@ for policy, order in ORDER.items():
                 break
         for g in gone:
             assert g == set(order[:len(g)]), \
-                f"{policy} after {end}: evicted {sorted(g)}, expected {order[:len(g)]}"
+                f"{options} after {end}: evicted {sorted(g)}, expected {order[:len(g)]}"
         assert len(gone[-1]) >= 5, gone
         [f.close() for f in held]
         s.settle()

@@ -108,6 +108,11 @@ for name in ("eviction_age", "use_gap"):
 for reason in why():
     v = st[f"evicted_for_{reason}"]
     assert f'kvcachefs_evictions_by_reason_total{{reason="{reason}"}} {v}\n' in text
+    by_policy = [l.split() for l in text.splitlines()
+                 if l.startswith("kvcachefs_evictions_by_policy_total{")
+                 and f'reason="{reason}"' in l]
+    assert sum(int(n) for _, n in by_policy) == v, (reason, v, by_policy)
+    assert all('tier="' in l and 'policy="' in l for l, _ in by_policy), by_policy
 wrote = st["tier_disk_written_bytes"]
 assert f'kvcachefs_tier_written_bytes_total{{tier="disk"}} {wrote}\n' in text
 

@@ -126,6 +126,7 @@ static void put_aside(struct kvc_keep *k, uint64_t *seed)
 	bool aside = draw(seed) % 2;
 
 	assert_int_equal(kvc_keep_has(k, i), here[i]);
+	assert_int_equal(kvc_keep_followers(k, i), here[i] ? followers[i] : 0);
 	kvc_keep_aside(k, i, aside);
 	if (here[i])
 		away[i] = aside;
@@ -156,6 +157,12 @@ static void claim(struct kvc_keep *k, struct kvc_request *r, uint32_t i, uint32_
 		assert_int_equal(kvc_keep_add(k, NULL, i, 0, 1), 0);
 	assert_int_equal(kvc_keep_claim(k, r, i, parent, 4096), 0);
 	assert_true(kvc_keep_has(k, i));
+}
+
+/* Some chunk has another size from now on, as its files come and go. */
+static void resize(struct kvc_keep *k, uint64_t *seed)
+{
+	kvc_keep_resize(k, 1 + draw(seed) % CHUNKS, draw(seed) % 3 ? 1ull << draw(seed) % 40 : 0);
 }
 
 /* A request under way: the prompt, and how far it got. */
@@ -241,6 +248,8 @@ static void meddle(struct kvc_keep *k, uint64_t *seed)
 		put_aside(k, seed);
 	for (int n = (int)(draw(seed) % 8); n > 0; n--)
 		tell(k, seed);
+	for (int n = (int)(draw(seed) % 8); n > 0; n--)
+		resize(k, seed);
 	if (draw(seed) % 8 == 0) {
 		uint32_t v = (uint32_t)(1 + draw(seed) % CHUNKS);
 
@@ -478,6 +487,42 @@ static void deep(void **state)
 	}
 }
 
+/*
+ * What grows is weighed anew, and what shrinks: with gdsf and prefix it goes sooner, or later; and
+ * as if it had come with that size.
+ */
+static void grows(void **state)
+{
+	static const unsigned policies[] = { 6, 8 };
+
+	(void)state;
+	for (unsigned p = 0; p < sizeof policies / sizeof *policies; p++) {
+		struct kvc_keep *k = opened(policies[p], FIT, 1);
+		struct kvc_request r = { 0 };
+		uint64_t facts;
+
+		for (uint64_t i = 1; i <= 4; i++) {
+			kvc_keep_begin(k, &r);
+			kvc_keep_touch(k, &r, i);
+			assert_int_equal(kvc_keep_add(k, &r, i, 0, i == 4 ? 65536 : 4096), 0);
+			kvc_keep_end(k, &r);
+		}
+		assert_int_equal(kvc_keep_victim(k), 4);
+		kvc_keep_resize(k, 3, 1 << 20);
+		kvc_keep_resize(k, 77, 1 << 20); /* of nobody */
+		assert_int_equal(kvc_keep_victim(k), 3);
+		kvc_keep_resize(k, 3, 4096);
+		assert_int_equal(kvc_keep_victim(k), 4);
+		facts = kvc_keep_facts(k, 2);
+		kvc_keep_resize(k, 2, 4096);
+		assert_int_equal(kvc_keep_facts(k, 2), facts);
+		kvc_keep_resize(k, 4, 0);
+		assert_int_not_equal(kvc_keep_victim(k), 4);
+		kvc_request_free(&r);
+		kvc_keep_close(k);
+	}
+}
+
 /* A parent that was deleted is no slot of another chunk while what followed it is here. */
 static void orphans(void **state)
 {
@@ -596,9 +641,9 @@ int main(void)
 		cmocka_unit_test(all_hold), cmocka_unit_test(keeps_its_place),
 		cmocka_unit_test(busy),     cmocka_unit_test(aside),
 		cmocka_unit_test(orders),   cmocka_unit_test(sizes),
-		cmocka_unit_test(orphans),  cmocka_unit_test(learned),
-		cmocka_unit_test(ghosts),   cmocka_unit_test(too_much),
-		cmocka_unit_test(deep),
+		cmocka_unit_test(grows),    cmocka_unit_test(orphans),
+		cmocka_unit_test(learned),  cmocka_unit_test(ghosts),
+		cmocka_unit_test(too_much), cmocka_unit_test(deep),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

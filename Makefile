@@ -307,7 +307,7 @@ crash-campaign: tests
 # Each call on a file of each tool and of the daemon goes wrong once, or from there on: errors, kills,
 # writes that are torn. MOST bounds how many of each place in the daemon's life.
 faults: tests
-	@SWEEP=1 tests/run $(B) tool_errors tool_kills "mounted mkfs" daemon_faults
+	@SWEEP=1 tests/run $(B) tool_errors tool_faults tool_kills "mounted mkfs" daemon_faults
 # Mixed operations against a shadow for MINUTES (10) in each KIND of mount.
 KIND = plain coded back quotas failing
 campaign: tests

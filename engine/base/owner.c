@@ -104,5 +104,7 @@ bool kvc_owner_lives(const char *pool)
 	char path[1400];
 	KVC_FD int fd = open(mark_path(pool, "", path, sizeof path), O_RDONLY | O_CLOEXEC);
 
-	return fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) && errno == EWOULDBLOCK;
+	if (fd < 0)
+		return errno != ENOENT;
+	return flock(fd, LOCK_SH | LOCK_NB) && errno == EWOULDBLOCK;
 }

@@ -28,7 +28,7 @@ bool kvc_owner_same(const struct kvc_owner *a, const struct kvc_owner *b);
 int kvc_owner_read(const char *pool, struct kvc_owner *o);
 /* Writes it, and takes its lock: a descriptor to hold, or -errno. */
 int kvc_owner_mark(const char *pool, const struct kvc_owner *o);
-/* Is a daemon there that holds it? */
+/* Is a daemon there that holds it? So is one for who cannot look. */
 bool kvc_owner_lives(const char *pool);
 
 #endif

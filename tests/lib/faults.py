@@ -38,8 +38,8 @@ class Run:
             os.unlink(count)
         p = subprocess.run(command, env=environment(*rules, count=count),
                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                           stderr=subprocess.STDOUT, text=True)
-        self.rc, self.out = p.returncode, p.stdout
+                           stderr=subprocess.PIPE, text=True)
+        self.rc, self.out, self.err = p.returncode, p.stdout + p.stderr, p.stderr
         with open(count, "rb") as f:
             n = struct.unpack("<16Q", f.read(128))
         self.met, self.fired = n[0::2], n[1::2]

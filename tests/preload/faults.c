@@ -17,8 +17,9 @@
  * (two 64-bit integers each): with nth=0 a first run tells how far a sweep has to go. FAULTS_EXE:
  * only in a program of that name. What a program starts has no faults.
  *
- * Up to RULES rules; the first that fires counts. Calls that libc makes of itself (fopen) are not
- * seen, nor what is read or written through mappings.
+ * Up to RULES rules; the first that fires counts. A stream that a program opens (fopen, fdopen) on
+ * a file of a rule reads and writes by the calls here. Other calls that libc makes of itself are
+ * not seen, nor what is read or written through mappings.
  */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -565,6 +566,16 @@ int mkdir(const char *path, mode_t mode)
 
 /* ---- folders ---- */
 
+DIR *opendir(const char *path)
+{
+	int fd = open_at(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK, 0);
+	DIR *d = fd < 0 ? NULL : fdopendir(fd);
+
+	if (!d && fd >= 0)
+		close(fd);
+	return d;
+}
+
 struct dirent64 *readdir64(DIR *d)
 {
 	static struct dirent64 *(*real)(DIR *d);
@@ -582,4 +593,93 @@ struct dirent64 *readdir64(DIR *d)
 struct dirent *readdir(DIR *d)
 {
 	return (struct dirent *)readdir64(d); /* one and the same where off_t has 64 bits */
+}
+
+/* ---- streams ---- */
+
+/* libc's streams make their calls inside libc: those of a rule's files are streams of our own. */
+static struct {
+	FILE *f;
+	int fd;
+} streams[16];
+
+static ssize_t stream_read(void *cookie, char *buf, size_t len)
+{
+	return read((int)(intptr_t)cookie, buf, len);
+}
+
+static ssize_t stream_write(void *cookie, const char *buf, size_t len)
+{
+	ssize_t n = write((int)(intptr_t)cookie, buf, len);
+
+	return n < 0 ? 0 : n; /* as such a stream says that it failed */
+}
+
+static int stream_seek(void *cookie, off64_t *off, int whence)
+{
+	off_t at = lseek64((int)(intptr_t)cookie, *off, whence);
+
+	*off = at < 0 ? *off : at;
+	return at < 0 ? -1 : 0;
+}
+
+static int stream_close(void *cookie)
+{
+	for (size_t i = 0; i < sizeof streams / sizeof streams[0]; i++)
+		if (streams[i].f && streams[i].fd == (int)(intptr_t)cookie)
+			streams[i].f = NULL;
+	return close((int)(intptr_t)cookie);
+}
+
+FILE *fdopen(int fd, const char *mode)
+{
+	static FILE *(*real)(int fd, const char *mode);
+	size_t i = 0;
+
+	if (!real)
+		*(void **)&real = dlsym(RTLD_NEXT, "fdopen");
+	while (i < sizeof streams / sizeof streams[0] && streams[i].f)
+		i++;
+	if (!mask(fd) || i == sizeof streams / sizeof streams[0])
+		return real(fd, mode);
+	streams[i].f = fopencookie((void *)(intptr_t)fd, mode,
+				   (cookie_io_functions_t){ stream_read, stream_write, stream_seek,
+							    stream_close });
+	streams[i].fd = fd;
+	return streams[i].f;
+}
+
+FILE *fopen(const char *path, const char *mode)
+{
+	static FILE *(*real)(const char *path, const char *mode);
+	int flags = strchr(mode, '+') ? O_RDWR : *mode == 'r' ? O_RDONLY : O_WRONLY, fd;
+	FILE *f;
+
+	if (!real)
+		*(void **)&real = dlsym(RTLD_NEXT, "fopen");
+	if (!match_at(AT_FDCWD, path))
+		return real(path, mode);
+	flags |= *mode == 'w' ? O_CREAT | O_TRUNC : *mode == 'a' ? O_CREAT | O_APPEND : 0;
+	fd = open_at(AT_FDCWD, path, flags | (strchr(mode, 'e') ? O_CLOEXEC : 0), 0666);
+	f = fd < 0 ? NULL : fdopen(fd, mode);
+	if (!f && fd >= 0)
+		close(fd);
+	return f;
+}
+
+FILE *fopen64(const char *path, const char *mode)
+{
+	return fopen(path, mode);
+}
+
+int fileno(FILE *f)
+{
+	static int (*real)(FILE *f);
+
+	for (size_t i = 0; f && i < sizeof streams / sizeof streams[0]; i++)
+		if (streams[i].f == f)
+			return streams[i].fd;
+	if (!real)
+		*(void **)&real = dlsym(RTLD_NEXT, "fileno");
+	return real(f);
 }

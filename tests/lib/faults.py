@@ -74,7 +74,7 @@ class Rules:
         self.map[rule * 16:rule * 16 + 8] = struct.pack("<Q", FAR - 1)
 
     def heal(self, rule=0):
-        """One with a count (FAR: all) does no more."""
+        """One with a count (FAR: all) does no more, and what it holds goes on."""
         self.map[rule * 16:rule * 16 + 8] = struct.pack("<Q", HEALED)
 
     def mount(self, store, **more):

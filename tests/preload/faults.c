@@ -11,7 +11,8 @@
  * that touch these bytes of it. nth: the first call that goes wrong, counted from 1 over all
  * threads (0: none, the calls are only counted); count: so many from there on (1; 0: all). do: the
  * name of an errno (EIO); short: half of it is read or written (other calls are none of this rule);
- * delay:MS; kill: SIGKILL before the call; torn: a write does half of it, and then SIGKILL.
+ * delay:MS; hold: it is made when the file of counts says that the rule has met HELD calls; kill:
+ * SIGKILL before the call; torn: a write does half of it, and then SIGKILL.
  *
  * FAULTS_COUNT names a file that gets, for each rule, how many calls it met and how many went wrong
  * (two 64-bit integers each): with nth=0 a first run tells how far a sweep has to go. FAULTS_EXE:
@@ -43,6 +44,7 @@
 
 #define FDS 65536
 #define RULES 8
+#define HELD (1ull << 62)
 
 static const char *const call_names[] = {
 	"read",   "write",  "sync", "open",  "alloc", "truncate",
@@ -66,7 +68,7 @@ enum {
 };
 #define CHANGES (~(1u << READ | 1u << OPEN | 1u << LIST | 1u << SEEK))
 
-enum what { FAIL, SHORT, DELAY, KILL, TORN };
+enum what { FAIL, SHORT, DELAY, HOLD, KILL, TORN };
 
 static struct rule {
 	unsigned calls;
@@ -121,6 +123,8 @@ static void what_of(struct rule *r, const char *w)
 		r->what = KILL;
 	} else if (!strcmp(w, "torn")) {
 		r->what = TORN;
+	} else if (!strcmp(w, "hold")) {
+		r->what = HOLD;
 	} else if (!strncmp(w, "delay:", 6)) {
 		r->what = DELAY;
 		r->value = (int)strtol(w + 6, NULL, 10);
@@ -257,7 +261,9 @@ static const struct rule *fires(unsigned mask, unsigned call, uint64_t off, uint
 		syscall(SYS_kill, getpid(), SIGKILL);
 	if (hit && hit->what == DELAY)
 		usleep((useconds_t)hit->value * 1000);
-	return hit && hit->what == DELAY ? NULL : hit;
+	while (hit && hit->what == HOLD && atomic_load(&counts[hit - rules].met) < HELD)
+		usleep(1000);
+	return hit && (hit->what == DELAY || hit->what == HOLD) ? NULL : hit;
 }
 
 static unsigned mask(int fd)

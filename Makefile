@@ -15,6 +15,7 @@
 # make scale N="1000 1000000"   how it behaves with so many objects
 # make fuzz            every fuzzer of tests/fuzz for FUZZ_SECONDS (3600) each; F="redis s3": these alone
 # make fuzz-cover      what lines of the files they are about their seeds, and what make fuzz has found, reach
+# make mutants [M="load- sum"]  breaks lines of the engine one at a time, and counts how many the tests find
 # make install, uninstall     below PREFIX (/usr/local), and links in /sbin for mount(8) and fsck(8); DESTDIR=
 # make deb             Debian packages of this machine's release, in build/deb
 # make deb-check       packages for each of RELEASES="bookworm trixie", built, installed, tried and purged in
@@ -307,12 +308,14 @@ crash-campaign: tests
 # Each call on a file of each tool and of the daemon goes wrong once, or from there on: errors, kills,
 # writes that are torn. MOST bounds how many of each place in the daemon's life.
 faults: tests
-	@SWEEP=1 tests/run $(B) tool_errors tool_kills "mounted mkfs" daemon_faults
+	@SWEEP=1 tests/run $(B) tool_errors tool_faults tool_kills "mounted mkfs" daemon_faults
 # Mixed operations against a shadow for MINUTES (10) in each KIND of mount.
 KIND = plain coded back quotas failing
 campaign: tests
 	@for k in $(KIND); do KIND=$$k MINUTES=$(or $(MINUTES),10) tests/run $(B) "mounted campaign fast" \
 		|| exit 1; done
+mutants: build/.setup
+	@scripts/mutants $(M)
 # Power losses for MINUTES (10) with other seeds each time; SEED repeats one round of it.
 replay-campaign: tests
 	@MINUTES=$(or $(MINUTES),10) tests/run $(B) powerloss
@@ -368,5 +371,5 @@ distclean:
 	rm -rf build
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
-.PHONY: all setup tests wheel format lint lint-layout lint-tidy check check-unit demo bench bench-quick bench-full engines conformance gpu-measure scale late-replies crash-campaign faults campaign replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install install-built uninstall deb deb-check clean distclean FORCE
+.PHONY: all setup tests wheel format lint lint-layout lint-tidy check check-unit demo bench bench-quick bench-full engines conformance gpu-measure scale late-replies crash-campaign faults campaign mutants replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install install-built uninstall deb deb-check clean distclean FORCE
 .SECONDARY:

@@ -171,6 +171,8 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	fuse_set_feature_flag(conn, FUSE_CAP_DIRECT_IO_ALLOW_MMAP);
 	fuse_set_feature_flag(conn, FUSE_CAP_ATOMIC_O_TRUNC);
 	fuse_set_feature_flag(conn, FUSE_CAP_NO_OPENDIR_SUPPORT);
+	/* else the kernel sends one lookup a folder, and all wait for one that a tier is asked */
+	fuse_set_feature_flag(conn, FUSE_CAP_PARALLEL_DIROPS);
 	/*
 	 * Without this the kernel asks for security.capability before every write, passthrough or
 	 * not. The engine takes the set-id bits off when a file was written, truncated or given

@@ -68,7 +68,8 @@ struct kvm_slow {
 	char model[1024];             /* as .kvcachefs/models has it; "//": none */
 };
 struct kvm_json;
-size_t kvm_slowest(const char *mnt, struct kvm_slow v[KVM_SLOWEST]); /* how many */
+/* *n: how many. 0, or 1 after the message. */
+int kvm_slowest(const char *mnt, struct kvm_slow v[KVM_SLOWEST], size_t *n);
 void kvm_slowest_json(struct kvm_json *j, const struct kvm_slow *v, size_t n);
 void kvm_slowest_print(const struct kvm_slow *v, size_t n);
 

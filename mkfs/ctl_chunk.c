@@ -57,20 +57,24 @@ static void add_file(struct item *it, const struct stat *st)
 		it->used = st->st_atime;
 }
 
-/* The files of a folder that is one chunk. */
+/* The files of a folder that is one chunk; what goes while we look is none. */
 static int add_files(struct item *it, const char *path)
 {
 	DIR *d = opendir(path);
 	struct dirent *e;
 	struct stat st;
+	int err = 0;
 
 	if (!d)
 		return -errno;
-	while ((e = readdir(d)))
-		if (!fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) && S_ISREG(st.st_mode))
+	while (!err && (errno = 0, e = readdir(d)))
+		if (fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW))
+			err = errno == ENOENT ? 0 : -errno;
+		else if (S_ISREG(st.st_mode))
 			add_file(it, &st);
+	err = err ?: -errno;
 	closedir(d);
-	return 0;
+	return err;
 }
 
 static int examine(const char *path, const struct stat *root, struct item *it)

@@ -58,8 +58,10 @@ static void put_file(FILE *out, const char *path)
 	fprintf(out, "%s:\n", path);
 	if (f && getdelim(&text, &room, 0, f) > 0)
 		put_redacted(out, text);
-	else
-		fprintf(out, "(%s)\n", f ? "empty" : strerror(errno));
+	if (!f || ferror(f))
+		fprintf(out, "(%s)\n", strerror(errno));
+	else if (!text || !*text)
+		fprintf(out, "(empty)\n");
 	if (f)
 		fclose(f);
 }
@@ -176,12 +178,14 @@ static void put_store(struct dump *d, FILE *out)
 		fprintf(out, "the store %s: %s\n", dir, *dir ? strerror(errno) : "not known");
 		return;
 	}
-	while ((e = readdir(all)))
+	while ((errno = 0, e = readdir(all)))
 		if (!fstatat(dirfd(all), e->d_name, &st, AT_SYMLINK_NOFOLLOW) &&
 		    e->d_name[0] != '.')
 			fprintf(out, "%-24s %14lld bytes, %14lld on disk, mode %o\n", e->d_name,
 				(long long)st.st_size, (long long)st.st_blocks * 512,
 				st.st_mode & 07777);
+	if (errno)
+		fprintf(out, "(and no more: %s)\n", strerror(errno));
 	if (!fstatvfs(dirfd(all), &fs))
 		fprintf(out, "beside them %llu bytes and %llu files are free\n",
 			(unsigned long long)fs.f_bavail * fs.f_frsize,
@@ -277,6 +281,8 @@ int kvm_run_dump(int argc, char **argv)
 	err = put_all(&d);
 	if ((ferror(d.out) | fclose(d.out)) && !err)
 		err = kvm_fail("%s: %s", file, kvc_why(errno));
+	if (err && strcmp(file, "-") != 0)
+		unlink(file); /* half of it is of no use, and would stand in the next one's way */
 	if (err || !strcmp(file, "-"))
 		return err;
 	if (!json) {

@@ -7,6 +7,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdio_ext.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -65,6 +66,10 @@ int kvm_run_newkey(int argc, char **argv)
 	err = setvbuf(f, secret.stream, _IOFBF, sizeof secret.stream) ? -ENOMEM : 0;
 	if (!err)
 		err = add_key(f, argc > 1 ? argv[1] : NULL, &id, secret.line, sizeof secret.line);
+	if (err) { /* half a line would make the others useless too */
+		__fpurge(f);
+		(void)!ftruncate(fd, st.st_size);
+	}
 	fclose(f);
 	explicit_bzero(&secret, sizeof secret);
 	if (err)

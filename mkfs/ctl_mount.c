@@ -13,9 +13,12 @@
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
+/* Only what is missing there, or of another kind, says that it is none. */
 static int no_mount(const char *path, int err)
 {
 	path = kvm_shown(path);
+	if (err && err != ENOTCONN && err != ECONNABORTED && err != ENOENT && err != ENOTDIR)
+		return kvm_fail("%s: %s", path, kvc_why(err));
 	return err == ENOTCONN || err == ECONNABORTED
 		       ? kvm_fail("%s: the daemon of this mount has ended; mount its store again, "
 				  "or umount it",

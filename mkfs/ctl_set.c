@@ -123,14 +123,16 @@ int kvm_run_ttl(int argc, char **argv)
 	return set_all(argc - 1, argv + 1, "ttl", value);
 }
 
+/* As far as can be seen: else something is taken away of which nobody was warned. */
 static bool is_empty(const char *path)
 {
 	DIR *d = opendir(path);
 	struct dirent *e;
 	bool any = !d;
 
-	while (d && !any && (e = readdir(d)))
+	while (d && !any && (errno = 0, e = readdir(d)))
 		any = strcmp(e->d_name, ".") && strcmp(e->d_name, "..");
+	any |= d && !any && errno;
 	if (d)
 		closedir(d);
 	return !any;

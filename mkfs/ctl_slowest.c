@@ -13,20 +13,22 @@
 
 #define SHOWN 3u
 
-size_t kvm_slowest(const char *mnt, struct kvm_slow v[KVM_SLOWEST])
+int kvm_slowest(const char *mnt, struct kvm_slow v[KVM_SLOWEST], size_t *n)
 {
 	char path[KVM_PATH + 32], *text = NULL, *save, *line;
-	size_t n = 0;
 
+	*n = 0;
 	snprintf(path, sizeof path, "%s/.kvcachefs/slowest", mnt);
-	if (access(path, R_OK) || kvm_mount_text(mnt, "slowest", &text))
+	if (access(path, R_OK))
 		return 0;
+	if (kvm_mount_text(mnt, "slowest", &text))
+		return 1;
 	line = strtok_r(text, "\n", &save); /* the names of the columns */
-	while (line && n < KVM_SLOWEST && (line = strtok_r(NULL, "\n", &save)))
-		n += sscanf(line, "%lf %lf %31s %31s %1023s", &v[n].seconds, &v[n].ago_seconds,
-			    v[n].operation, v[n].tier, v[n].model) == 5;
+	while (line && *n < KVM_SLOWEST && (line = strtok_r(NULL, "\n", &save)))
+		*n += sscanf(line, "%lf %lf %31s %31s %1023s", &v[*n].seconds, &v[*n].ago_seconds,
+			     v[*n].operation, v[*n].tier, v[*n].model) == 5;
 	free(text);
-	return n;
+	return 0;
 }
 
 void kvm_slowest_json(struct kvm_json *j, const struct kvm_slow *v, size_t n)

@@ -352,8 +352,8 @@ int kvm_run_status(int argc, char **argv)
 			sleep((unsigned)s);
 	}
 	err = err ?: read_figures(m.path, &m.now) ?: kvm_mount_text(m.path, "config", &m.config);
+	err = err ?: kvm_slowest(m.path, m.slowest, &m.slow);
 	if (!err) {
-		m.slow = kvm_slowest(m.path, m.slowest);
 		all = hits_of(&m.now, &none);
 		lately = hits_of(&m.now, &m.first);
 		(json ? print_json : print)(&m, &all, s ? &lately : NULL);

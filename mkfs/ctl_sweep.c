@@ -32,17 +32,19 @@ static void leave(int sig)
 
 int kvm_control(const char *mnt, const char *words, char *answer, size_t room)
 {
-	int fd = kvm_mount_open(mnt, "control", O_RDWR), err;
+	int fd = kvm_mount_open(mnt, "control", O_RDWR), err, unread;
 	ssize_t n;
 
 	if (fd < 0)
 		return 1;
-	*answer = 0;
 	err = write(fd, words, strlen(words)) < 0 ? errno : 0;
 	n = pread(fd, answer, room - 1, 0);
+	unread = n < 0 ? errno : 0;
 	close(fd);
-	if (n >= 0)
-		answer[n] = 0;
+	answer[n > 0 ? n : 0] = 0;
+	if (!err && unread)
+		return kvm_fail("%.*s: the daemon has it, and its answer cannot be read: %s",
+				(int)strcspn(words, " "), words, kvc_why(unread));
 	answer[strcspn(answer, err ? "\n" : "")] = 0;
 	if (!err)
 		return 0;
@@ -56,15 +58,18 @@ int kvm_control(const char *mnt, const char *words, char *answer, size_t room)
 
 static int look(struct sweep *s)
 {
-	int fd = kvm_mount_open(s->mnt, "control", O_RDONLY);
+	int fd = kvm_mount_open(s->mnt, "control", O_RDONLY), err;
 	ssize_t n;
 
 	if (fd < 0)
 		return 1;
 	n = read(fd, s->text, sizeof s->text - 1);
+	err = n < 0 ? errno : 0;
 	close(fd);
 	s->text[n > 0 ? n : 0] = 0;
-	return 0;
+	return err ? kvm_fail("%s goes on in the daemon, and how cannot be read: %s", s->name,
+			      kvc_why(err))
+		   : 0;
 }
 
 /* What stands behind "name " at a line's begin; 0: nothing. */

@@ -55,6 +55,8 @@ int kvm_mounts_each(int (*fn)(void *arg, const struct kvm_mounted *m), void *arg
 	while (!got && getline(&line, &room, f) > 0)
 		if (parse(line, m))
 			got = fn(arg, m);
+	if (!got && ferror(f)) /* the rest of them is not known */
+		got = -EIO;
 	if (f)
 		fclose(f);
 	return got;

@@ -66,11 +66,18 @@ static void measure(struct kvm_pool *p)
 		p->bytes = (fs.f_blocks - fs.f_bfree) * (uint64_t)fs.f_bsize;
 }
 
-static void look(struct kvm_pool *p)
+/*
+ * 0, or why it is not known whose it is: a mark that cannot be read may be there. Who may not look
+ * at all is told of a pool without one.
+ */
+static int look(struct kvm_pool *p)
 {
-	p->marked = !kvc_owner_read(p->path, &p->owner);
+	int err = kvc_owner_read(p->path, &p->owner);
+
+	p->marked = !err;
 	p->lives = p->marked && kvc_owner_lives(p->path);
 	p->wanted = p->marked && wanted(&p->owner);
+	return err == -ENOENT || err == -EBADMSG || err == -EACCES ? 0 : err;
 }
 
 struct visit {
@@ -82,11 +89,13 @@ static int visit_mounted(void *arg, const struct kvm_mounted *m)
 {
 	const struct visit *v = arg;
 	struct kvm_pool p = { .mounted = true };
+	int err;
 
 	if (strcmp(m->type, "tmpfs") != 0 || strcmp(m->source, "kvcachefs") != 0)
 		return 0;
 	snprintf(p.path, sizeof p.path, "%s", m->path);
-	look(&p);
+	if ((err = look(&p)))
+		return err;
 	measure(&p);
 	return v->fn(v->arg, &p);
 }
@@ -101,7 +110,7 @@ int kvm_pools_each(const char *folder, int (*fn)(void *arg, const struct kvm_poo
 
 	if (!got && !d && (folder || errno != ENOENT))
 		got = -errno;
-	while (!got && d && (e = readdir(d))) {
+	while (!got && d && (errno = 0, e = readdir(d))) {
 		struct kvm_pool p = { .mounted = false };
 
 		if (e->d_name[0] == '.' || fstat(dirfd(d), &up) ||
@@ -109,11 +118,14 @@ int kvm_pools_each(const char *folder, int (*fn)(void *arg, const struct kvm_poo
 		    !S_ISDIR(st.st_mode) || st.st_dev != up.st_dev)
 			continue; /* or one that is mounted: seen already */
 		snprintf(p.path, sizeof p.path, "%s/%s", base, e->d_name);
-		look(&p);
+		if ((got = look(&p)))
+			break;
 		measure(&p);
 		if (p.marked)
 			got = fn(arg, &p);
 	}
+	if (!got && d && !e)
+		got = -errno;
 	if (d)
 		closedir(d);
 	return got;
@@ -151,7 +163,8 @@ int kvm_pool_free(const struct kvm_pool *p)
 	lock = open(dirname(folder), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (lock >= 0 && flock(lock, LOCK_EX))
 		return -errno;
-	look(&now);
+	if ((err = look(&now)))
+		return err;
 	if (now.lives)
 		return -EBUSY;
 	if (now.marked != p->marked || (now.wanted && !p->wanted))

@@ -9,6 +9,7 @@
 #include "json.h"
 
 #include <string.h>
+#include <sys/stat.h>
 
 #define CAPACITIES 16
 
@@ -375,12 +376,25 @@ static int replay_all(struct replay *o, FILE *svg, char **traces, int n)
 /* Only when all went well: what was there by this name stays otherwise. */
 static int put_file(const char *path, const char *text, size_t len)
 {
-	FILE *f = fopen(path, "we");
+	KVC_MEM char *beside = NULL;
+	struct stat st;
+	bool file = lstat(path, &st) ? errno == ENOENT : S_ISREG(st.st_mode);
+	const char *to = path;
+	FILE *f;
 
-	if (!f)
+	if (file && asprintf(&beside, "%s.%d.new", path, (int)getpid()) < 0)
+		return kvm_fail("%s", kvc_why(ENOMEM));
+	if (file)
+		to = beside;
+	if (!(f = fopen(to, "we")))
 		return kvm_fail("--svg %s: %s", kvm_shown(path), kvc_why(errno));
-	if ((fwrite(text, 1, len, f) != len) | fclose(f))
-		return kvm_fail("%s: cannot be written", path);
+	if (((fwrite(text, 1, len, f) != len) | fclose(f)) || (file && rename(to, path))) {
+		int err = errno;
+
+		if (file)
+			unlink(to);
+		return kvm_fail("--svg %s: %s", path, kvc_why(err));
+	}
 	return 0;
 }
 

@@ -121,7 +121,7 @@ static int record(struct trace *t, int fd, FILE *out)
 			t->stop_ns = kvc_min(now, end);
 		err = take_all(t, fd);
 		kvm_join_write(t->join, now);
-		if (fflush(out) && !err)
+		if ((fflush(out) | ferror(out)) && !err)
 			err = kvm_fail("%s: %s", t->file ?: "stdout", kvc_why(errno));
 		if (!err && signals < 2)
 			poll(NULL, 0, LOOK_MS);
@@ -196,7 +196,7 @@ int kvm_run_trace(int argc, char **argv)
 	}
 	free(t.text);
 	close(fd);
-	if (fclose(out) && !err)
+	if ((ferror(out) | fclose(out)) && !err)
 		err = kvm_fail("%s: %s", t.file ?: "stdout", kvc_why(errno));
 	return err;
 }

@@ -38,8 +38,8 @@ class Run:
             os.unlink(count)
         p = subprocess.run(command, env=environment(*rules, count=count),
                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                           stderr=subprocess.STDOUT, text=True)
-        self.rc, self.out = p.returncode, p.stdout
+                           stderr=subprocess.PIPE, text=True)
+        self.rc, self.out, self.err = p.returncode, p.stdout + p.stderr, p.stderr
         with open(count, "rb") as f:
             n = struct.unpack("<16Q", f.read(128))
         self.met, self.fired = n[0::2], n[1::2]
@@ -74,7 +74,7 @@ class Rules:
         self.map[rule * 16:rule * 16 + 8] = struct.pack("<Q", FAR - 1 - after)
 
     def heal(self, rule=0):
-        """One with a count (FAR: all) does no more."""
+        """One with a count (FAR: all) does no more, and what it holds goes on."""
         self.map[rule * 16:rule * 16 + 8] = struct.pack("<Q", HEALED)
 
     def mount(self, store, **more):

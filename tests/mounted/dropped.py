@@ -67,11 +67,8 @@ assert s.attr("m", "codec") == "zstd"
 s.umount()
 s.fsck("-n")
 
-# engines' own way, makedirs and create, in folders that are dropped all the time
-s = Store("b", cpu="24M", options="disk=off").mount()
-errors, made = [], [0]
-
-
+# engines' own way, makedirs and create, in folders that are dropped all the time: by a full pool,
+# and by a quota
 def store(folder, name):
     """Who looks within a tenth of a second keeps a folder. makedirs looks a second time where the
     folder is there, and then the file is made; when the machine let it wait for longer in between,
@@ -90,7 +87,7 @@ def store(folder, name):
             return
 
 
-def writer(w):
+def writer(s, w, made, errors):
     r = random.Random(w)
     while made[0] < 400 and not errors:
         try:
@@ -103,13 +100,20 @@ def writer(w):
         time.sleep(r.choice((0, 0, 0.05, 0.4)))
 
 
-threads = [threading.Thread(target=writer, args=(w,)) for w in range(6)]
-[t.start() for t in threads]
-[t.join() for t in threads]
-assert not errors, errors
-assert s.stats()["dropped_chunks"] > 10, s.stats()
-s.umount()
-s.fsck("-n")
+for name, cpu, quota in (("b", "24M", None), ("q", "64M", 20 * MiB)):
+    s = Store(name, cpu=cpu, options="disk=off").mount()
+    os.mkdir(f"{s.mnt}/m")
+    if quota:
+        os.setxattr(f"{s.mnt}/m", "user.kvcachefs.quota", b"%d" % quota)
+    made, errors = [0], []
+    threads = [threading.Thread(target=writer, args=(s, w, made, errors)) for w in range(6)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert not errors, (name, errors)
+    st = s.stats()
+    assert st["dropped_chunks"] > 10 and bool(st["quota_drops"]) == bool(quota), (name, st)
+    s.umount()
+    s.fsck("-n")
 
 # eviction begins above high= and ends at low=
 s = Store("c", cpu="64M", size="256M", options="high=90,low=60,settle=0").mount()

@@ -11,15 +11,17 @@
  * fnmatch with the whole path of the file. at, len: only calls that touch these bytes of it. nth:
  * the first call that goes wrong, counted from 1 over all threads (0: none, the calls are only
  * counted); count: so many from there on (1; 0: all). do: the name of an errno (EIO); short: half
- * of it is read or written (other calls are none of this rule); delay:MS; kill: SIGKILL before the
- * call; torn: a write does half of it, and then SIGKILL.
+ * of it is read or written (other calls are none of this rule); delay:MS; hold: it is made when the
+ * file of counts says that the rule has met HELD calls; kill: SIGKILL before the call; torn: a
+ * write does half of it, and then SIGKILL.
  *
  * FAULTS_COUNT names a file that gets, for each rule, how many calls it met and how many went wrong
  * (two 64-bit integers each): with nth=0 a first run tells how far a sweep has to go. FAULTS_EXE:
  * only in a program of that name. What a program starts has no faults.
  *
- * Up to RULES rules; the first that fires counts. Calls that libc makes of itself (fopen) are not
- * seen, nor what is read or written through mappings.
+ * Up to RULES rules; the first that fires counts. A stream that a program opens (fopen, fdopen) on
+ * a file of a rule reads and writes by the calls here. Other calls that libc makes of itself are
+ * not seen, nor what is read or written through mappings.
  */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -44,6 +46,7 @@
 
 #define FDS 65536
 #define RULES 8
+#define HELD (1ull << 62)
 
 static const char *const call_names[] = {
 	"read",   "write", "sync",  "open", "alloc", "truncate", "unlink",
@@ -69,7 +72,7 @@ enum {
 #define ALL (~(1u << STAT))
 #define CHANGES (ALL & ~(1u << READ | 1u << OPEN | 1u << LIST | 1u << SEEK))
 
-enum what { FAIL, SHORT, DELAY, KILL, TORN };
+enum what { FAIL, SHORT, DELAY, HOLD, KILL, TORN };
 
 static struct rule {
 	unsigned calls;
@@ -124,6 +127,8 @@ static void what_of(struct rule *r, const char *w)
 		r->what = KILL;
 	} else if (!strcmp(w, "torn")) {
 		r->what = TORN;
+	} else if (!strcmp(w, "hold")) {
+		r->what = HOLD;
 	} else if (!strncmp(w, "delay:", 6)) {
 		r->what = DELAY;
 		r->value = (int)strtol(w + 6, NULL, 10);
@@ -260,7 +265,9 @@ static const struct rule *fires(unsigned mask, unsigned call, uint64_t off, uint
 		syscall(SYS_kill, getpid(), SIGKILL);
 	if (hit && hit->what == DELAY)
 		usleep((useconds_t)hit->value * 1000);
-	return hit && hit->what == DELAY ? NULL : hit;
+	while (hit && hit->what == HOLD && atomic_load(&counts[hit - rules].met) < HELD)
+		usleep(1000);
+	return hit && (hit->what == DELAY || hit->what == HOLD) ? NULL : hit;
 }
 
 static unsigned mask(int fd)
@@ -636,6 +643,16 @@ int statfs(const char *path, struct statfs *st)
 
 /* ---- folders ---- */
 
+DIR *opendir(const char *path)
+{
+	int fd = open_at(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK, 0);
+	DIR *d = fd < 0 ? NULL : fdopendir(fd);
+
+	if (!d && fd >= 0)
+		close(fd);
+	return d;
+}
+
 struct dirent64 *readdir64(DIR *d)
 {
 	static struct dirent64 *(*real)(DIR *d);
@@ -653,4 +670,93 @@ struct dirent64 *readdir64(DIR *d)
 struct dirent *readdir(DIR *d)
 {
 	return (struct dirent *)readdir64(d); /* one and the same where off_t has 64 bits */
+}
+
+/* ---- streams ---- */
+
+/* libc's streams make their calls inside libc: those of a rule's files are streams of our own. */
+static struct {
+	FILE *f;
+	int fd;
+} streams[16];
+
+static ssize_t stream_read(void *cookie, char *buf, size_t len)
+{
+	return read((int)(intptr_t)cookie, buf, len);
+}
+
+static ssize_t stream_write(void *cookie, const char *buf, size_t len)
+{
+	ssize_t n = write((int)(intptr_t)cookie, buf, len);
+
+	return n < 0 ? 0 : n; /* as such a stream says that it failed */
+}
+
+static int stream_seek(void *cookie, off64_t *off, int whence)
+{
+	off_t at = lseek64((int)(intptr_t)cookie, *off, whence);
+
+	*off = at < 0 ? *off : at;
+	return at < 0 ? -1 : 0;
+}
+
+static int stream_close(void *cookie)
+{
+	for (size_t i = 0; i < sizeof streams / sizeof streams[0]; i++)
+		if (streams[i].f && streams[i].fd == (int)(intptr_t)cookie)
+			streams[i].f = NULL;
+	return close((int)(intptr_t)cookie);
+}
+
+FILE *fdopen(int fd, const char *mode)
+{
+	static FILE *(*real)(int fd, const char *mode);
+	size_t i = 0;
+
+	if (!real)
+		*(void **)&real = dlsym(RTLD_NEXT, "fdopen");
+	while (i < sizeof streams / sizeof streams[0] && streams[i].f)
+		i++;
+	if (!mask(fd) || i == sizeof streams / sizeof streams[0])
+		return real(fd, mode);
+	streams[i].f = fopencookie((void *)(intptr_t)fd, mode,
+				   (cookie_io_functions_t){ stream_read, stream_write, stream_seek,
+							    stream_close });
+	streams[i].fd = fd;
+	return streams[i].f;
+}
+
+FILE *fopen(const char *path, const char *mode)
+{
+	static FILE *(*real)(const char *path, const char *mode);
+	int flags = strchr(mode, '+') ? O_RDWR : *mode == 'r' ? O_RDONLY : O_WRONLY, fd;
+	FILE *f;
+
+	if (!real)
+		*(void **)&real = dlsym(RTLD_NEXT, "fopen");
+	if (!match_at(AT_FDCWD, path))
+		return real(path, mode);
+	flags |= *mode == 'w' ? O_CREAT | O_TRUNC : *mode == 'a' ? O_CREAT | O_APPEND : 0;
+	fd = open_at(AT_FDCWD, path, flags | (strchr(mode, 'e') ? O_CLOEXEC : 0), 0666);
+	f = fd < 0 ? NULL : fdopen(fd, mode);
+	if (!f && fd >= 0)
+		close(fd);
+	return f;
+}
+
+FILE *fopen64(const char *path, const char *mode)
+{
+	return fopen(path, mode);
+}
+
+int fileno(FILE *f)
+{
+	static int (*real)(FILE *f);
+
+	for (size_t i = 0; f && i < sizeof streams / sizeof streams[0]; i++)
+		if (streams[i].f == f)
+			return streams[i].fd;
+	if (!real)
+		*(void **)&real = dlsym(RTLD_NEXT, "fileno");
+	return real(f);
 }

@@ -20,6 +20,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <xxhash.h>
 
 #include <cmocka.h>
 
@@ -270,6 +271,34 @@ static void power_fails(struct kvc_catalog *c, unsigned *i, unsigned *seed, unsi
 	free(marks.b);
 }
 
+/* One that is half written speaks of nothing: else a log that is needed were emptied. */
+static void torn_mark(void)
+{
+	struct {
+		char magic[8];
+		uint8_t salts[8];
+		uint64_t frames, sum;
+	} m = { .magic = "KVCMARK", .frames = htole64(1 << 20) };
+	const struct bytes x = { (uint8_t *)&m, sizeof m };
+	struct bytes log = load(wal);
+	char name[200];
+
+	assert_true(log.n > HEADER);
+	memcpy(m.salts, log.b + 16, sizeof m.salts);
+	m.sum = htole64(XXH3_64bits(&m, sizeof m - sizeof m.sum));
+	snprintf(name, sizeof name, "%s-wal", image);
+	store(name, &log);
+	snprintf(name, sizeof name, "%s-mark", image);
+	store(name, &x);
+	assert_int_equal(kvc_anew_stale(image), 1); /* so many frames it has not */
+	m.frames ^= htole64(2);
+	store(name, &x);
+	assert_int_equal(kvc_anew_stale(image), 0);
+	snprintf(name, sizeof name, "%s-wal", image);
+	unlink(name);
+	free(log.b);
+}
+
 static void anew(void **state)
 {
 	unsigned seed = getenv("SEED") ? (unsigned)atoi(getenv("SEED")) : (unsigned)time(NULL);
@@ -292,6 +321,7 @@ static void anew(void **state)
 	for (int round = 0; round < 2; round++)
 		power_fails(c, &i, &seed, &dangerous);
 	assert_true(dangerous > 0);
+	torn_mark();
 	kvc_catalog_close(c);
 	*wal = 0;
 	snprintf(error, sizeof error, "%s", dir);

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast plain
+"""Who waits is waited for by nobody else. A lookup that SQLite keeps in a read of the catalog,
+until we let it go: meanwhile others look up, make, write, read, rename and remove. An evictor to
+whom no copy comes, as the disk keeps each write: meanwhile a ttl ends, a quota is kept, and the
+disk tier is trimmed. What they do has its end before the one that is held has."""
+import os, threading
+from kvtest import *
+import faults
+
+CPUS = sorted(os.sched_getaffinity(0))
+if WAY == "fast" and len(CPUS) < 2:
+    skip("needs two CPUs: with io_uring a CPU's requests are served by one thread")
+HANG = 120 * SLOW  # of who waits after all
+
+
+def meanwhile(*calls):
+    """All of it is done, in a thread, so that who waits is told."""
+    out = []
+
+    def do():
+        os.sched_setaffinity(0, CPUS[1:] or CPUS)
+        try:
+            for call in calls:
+                out.append(call())
+        except BaseException as e:
+            out.append(e)
+    t = threading.Thread(target=do, daemon=True)
+    t.start()
+    t.join(HANG)
+    assert not t.is_alive(), f"it waits, after {len(out)} of {len(calls)}"
+    assert not any(isinstance(o, BaseException) for o in out), out
+    return out
+
+
+# ---- a lookup ----
+
+s = Store("a", size="128M", cpu="64M").mount()
+for i in range(300):
+    s.write(f"m/c{i}/l", blob(i, 3000))
+s.settle()
+s.umount()
+CATALOG = f"{s.path}/catalog.sqlite*"
+r = faults.Rules(f"calls=read path={CATALOG} nth={faults.FAR} do=hold")
+assert r.mount(s)
+s.write("w/x", b"warm")
+s.write("w/y", b"warm")
+s.committed(uses=True)
+os.stat(f"{s.mnt}/m/c0/l")  # the folder m, in which no other name is known
+
+
+def look():
+    os.sched_setaffinity(0, CPUS[:1])
+    os.stat(f"{s.mnt}/m/c150/l")
+
+
+r.begin()
+held = threading.Thread(target=look, daemon=True)
+held.start()
+wait_for(lambda: r.fired()[0] == 1)
+try:
+    meanwhile(lambda: os.stat(f"{s.mnt}/m/c7/l"),
+              lambda: s.write("w/new", b"new"),
+              lambda: s.read("w/x"),
+              lambda: os.rename(f"{s.mnt}/w/y", f"{s.mnt}/w/z"),
+              lambda: os.unlink(f"{s.mnt}/w/x"),
+              lambda: os.mkdir(f"{s.mnt}/other"),
+              lambda: os.listdir(f"{s.mnt}/w"),
+              lambda: s.read("m/c8/l"),
+              lambda: s.committed(),
+              lambda: s.stats())
+    assert held.is_alive(), "the lookup was not the one that is held"
+finally:
+    r.heal()
+held.join(HANG)
+assert not held.is_alive()
+assert s.read("m/c150/l") == blob(150, 3000) and s.read("w/new") == b"new"
+s.umount()
+s.fsck("-n")
+
+# ---- an evictor ----
+
+s = Store("b", size="64M", cpu="32M", options="settle=0,pace=60000,high=90,low=80,unit=dir")
+r = faults.Rules(f"calls=write path={s.path}/data nth={faults.FAR} count={faults.FAR} do=hold")
+assert r.mount(s)
+for model, n in (("old", 16), ("q", 6), ("t", 1)):
+    for i in range(n):
+        s.write(f"{model}/c{i}/l", blob(i, MiB))
+s.settle()
+s.committed()
+r.begin()
+stop = []
+
+
+def fill():
+    """Twice the pool, of which no copy can be made."""
+    try:
+        for i in range(64):
+            s.write(f"new/c{i}/l", bytes(MiB))
+    except OSError as e:
+        stop.append(e)
+
+
+writer = threading.Thread(target=fill, daemon=True)
+writer.start()
+try:
+    wait_for(lambda: r.fired()[0] and s.stats()["room_waiters"])
+    # the keeper
+    meanwhile(lambda: os.setxattr(f"{s.mnt}/t/c0", "user.kvcachefs.ttl", b"1"),
+              lambda: os.setxattr(f"{s.mnt}/q", "user.kvcachefs.quota", b"3M"))
+    wait_for(lambda: s.stats()["expired_chunks"] and not os.path.exists(f"{s.mnt}/t/c0"))
+    wait_for(lambda: s.stats()["quota_drops"] and int(s.attr("q", "used")) <= 3 * MiB)
+    # the trimmer of the disk
+    assert not s.stats()["trimmed_chunks"]
+    run(binary("kvcachectl"), "reload", "-o", "high=20,low=10", s.mnt, ok=True)
+    wait_for(lambda: s.stats()["trimmed_chunks"] > 4)
+    assert writer.is_alive() and not stop, "no write was held"
+finally:
+    r.heal()
+writer.join(HANG)
+assert not writer.is_alive() and not stop, stop
+s.settle()
+s.umount()
+s.fsck("-n")

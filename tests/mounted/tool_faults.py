@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""Each call of each tool on its files goes wrong in turn: reads and opens of mkfs, those of
+fsck --rebuild, delays of fsck, what kvcachectl reads and writes of a mount, of its own files and
+of the machine's, and the start of a daemon by mount.kvcachefs. One row each in SWEEPS. The tool
+does all that it was asked, or fails, with one line; nothing takes an error for "there is nothing";
+and all files that were acknowledged are there, as a later run without faults finds."""
+import json, os, shutil, sqlite3
+from kvtest import *
+import faults
+
+N = 20000
+FILES = [f"m/c{i}/l{j}" for i in range(3) for j in range(3)] + ["flat.bin"]
+need_mount()
+TOP = faults.in_memory("memory")
+MKFS, FSCK, CTL = binary("mkfs.kvcachefs"), binary("fsck.kvcachefs"), binary("kvcachectl")
+s = faults.store_in_memory(TOP, cpu="32M", size="16M").mount()
+for f in FILES:
+    s.write(f, blob(f, N))
+s.settle()
+s.umount()
+KEEP, OWN = f"{TOP}/keep", f"{TOP}/own"
+shutil.copytree(s.path, KEEP)
+os.mkdir(OWN)
+NAMES = "SELECT parent, name, ino FROM names ORDER BY 1, 2"
+
+
+def fresh():
+    shutil.rmtree(s.path, ignore_errors=True)
+    run("cp", "-a", KEEP, s.path, ok=True)
+
+
+def nothing():
+    shutil.rmtree(s.path, ignore_errors=True)
+
+
+def names():
+    db = sqlite3.connect(f"file:{s.path}/catalog.sqlite?mode=ro", uri=True)
+    out = [n.decode() if isinstance(n, bytes) else n for _, n, _ in db.execute(NAMES)]
+    db.close()
+    return sorted(out)
+
+
+fresh()
+ALL = names()
+
+
+def whole(what):
+    """The store is whole, and has all files."""
+    p = s.fsck("-n", "--data", ok=None)
+    assert p.returncode == 0 and names() == ALL, (what, p.stdout)
+
+
+def one_line(what, r):
+    """The engine below may say more, in its own name."""
+    said = [l for l in r.err.splitlines() if not l.startswith("kvcachefs: ")]
+    assert len(said) == 1 and len(said[0]) > 20, (what, r, r.err)
+
+
+# ---- what is looked at behind each run: of the state, the run, and whether it was to be right ----
+
+def made(what, r, right):
+    """Of a mkfs where nothing was: there is a store, or the next one makes it."""
+    if not right:
+        one_line(what, r)
+    p = run(MKFS, "--size", "16M", s.path)
+    assert p.returncode == (1 if right else 0), (what, p.stdout)
+    assert s.fsck("-n", ok=None).returncode == 0, what
+
+
+def replaced(what, r, right):
+    """Of a mkfs --force: the new store, or the old one with all files."""
+    if not right:
+        one_line(what, r)
+    new = right or "the new store is made" in r.err
+    p = s.fsck("-y", ok=None)
+    assert p.returncode in (0, 1), (what, p.stdout)
+    assert s.fsck("-n", ok=None).returncode == 0 and names() == ([] if new else ALL), what
+
+
+def refused(what, r, right):
+    """Of a mkfs where there is a store: it is never taken for none."""
+    assert not right, what
+    one_line(what, r)
+    whole(what)
+
+
+def unharmed(what, r, right):
+    whole(what)
+
+
+def rebuilt(what, r, right):
+    """What a rebuild could not read it tells, and the next one finds it."""
+    if right:
+        whole(what)
+    p = s.fsck("--rebuild", ok=None)
+    assert p.returncode == 0, (what, p.stdout)
+    whole(what)
+
+
+def same(what, r, right):
+    """Of what only tells: the same, or an error, which is not taken for an absence."""
+    if not right:
+        one_line(what, r)
+        assert "no kvcachefs" not in r.err and "there is no" not in r.err, (what, r.err)
+
+
+def answered(what, r, right):
+    """Figures differ, but are there."""
+    same(what, r, right)
+    try:
+        assert not right or json.loads(r.out), (what, r)
+    except ValueError:
+        raise AssertionError((what, r))
+
+
+def silent(what, r, right):
+    same(what, r, right)
+    assert not right or not r.err, (what, r)
+
+
+def key_file(what, r, right):
+    """There are the keys that were told, whole lines, and the next one is added behind them."""
+    same(what, r, right)
+    with open(f"{OWN}/keys") as f:
+        lines = f.read().splitlines()
+    assert lines[0] == KEY and len(lines) == 1 + right, (what, r, len(lines))
+    assert all(len(l.split()[1]) == 64 for l in lines), what
+    run(CTL, "newkey", f"{OWN}/keys", ok=True)
+
+
+def chart(what, r, right):
+    """The new one, or the one that was there."""
+    same(what, r, right)
+    with open(f"{OWN}/chart") as f:
+        assert f.read() == (CHART if right else "the old one\n"), (what, r)
+
+
+def bundle(what, r, right):
+    """The whole of it, or none: then it can be made by that name."""
+    same(what, r, right)
+    if right:
+        out = run("tar", "tf", f"{OWN}/dump", ok=True).stdout
+        assert out.count("kvcachefs-dump/") == 7, (what, out)
+        text = run("tar", "xOf", f"{OWN}/dump", ok=True).stdout
+        assert "(empty)" not in text, (what, text)
+    else:
+        assert not os.path.exists(f"{OWN}/dump"), what
+
+
+def recording(what, r, right):
+    if not right:
+        assert r.err.strip(), (what, r)
+
+
+def started(what, r, right):
+    """It serves all files, or has left no mount."""
+    if right:
+        wait_for(lambda: os.path.ismount(s.mnt))
+        assert all(s.read(f) == blob(f, N) for f in FILES), what
+        unmounted()
+        whole(what)
+    else:
+        assert not os.path.ismount(s.mnt), (what, r)
+        assert r.err.strip() or s.log(), (what, r)
+
+
+# ---- what there is before each ----
+
+def unmounted():
+    """Also what the run before had left, in which no call went wrong."""
+    if os.path.ismount(s.mnt):
+        run("umount", s.mnt, ok=True)
+        wait_for(lambda: s.fsck("-n", ok=None).returncode == 0)
+    s.drop_pool()
+
+
+def fresh_unmounted():
+    unmounted()
+    fresh()
+
+
+def keys_there():
+    with open(f"{OWN}/keys", "w") as f:
+        f.write(KEY + "\n")
+    os.chmod(f"{OWN}/keys", 0o600)
+
+
+def chart_there():
+    with open(f"{OWN}/chart", "w") as f:
+        f.write("the old one\n")
+
+
+def no_bundle():
+    if os.path.exists(f"{OWN}/dump"):
+        os.unlink(f"{OWN}/dump")
+
+
+def as_it_is():
+    pass
+
+
+STORE, INSIDE = f"path={s.path}/*", f"path={s.mnt}/.kvcachefs/*"
+NEW, LOOK, OPENS = ("EIO", "EMFILE", "short", "delay:5"), ("EIO", "short", "delay:5"), ("EMFILE",)
+SECOND = 15  # the step of what runs for a second, and looks twenty times: one of them is taken
+KEY = "7 " + "ab" * 32
+# What is swept: its name; the state before each; the command; the calls; how they go wrong; the
+# exit statuses that say all was done, and those that say it was not; one of how many calls; what
+# is looked at behind it.
+OFFLINE = [
+    ("mkfs", nothing, [MKFS, "--size", "16M", s.path], f"calls=read,open path={s.path}*",
+     NEW, (0,), (1,), 4, made),
+    ("mkfs of a store", fresh, [MKFS, "--size", "16M", s.path], f"calls=read,open path={s.path}*",
+     NEW, (), (1,), 1, refused),
+    ("mkfs --force", fresh, [MKFS, "--force", "--size", "24M", s.path],
+     f"calls=read,open path={s.path}*", NEW, (0,), (1,), 8, replaced),
+    ("fsck -n", fresh, [FSCK, "-n", s.path], f"calls=all {STORE}", ("delay:5",), (0,), (), 25,
+     unharmed),
+    ("fsck -y", fresh, [FSCK, "-y", s.path], f"calls=all {STORE}", ("delay:5",), (0,), (), 25,
+     unharmed),
+    ("fsck --rebuild", fresh, [FSCK, "--rebuild", s.path], f"calls=read,open {STORE}",
+     ("EIO", "ENOMEM", "short", "delay:5"), (0, 1), (8, 9), 12, rebuilt),
+    ("mount.kvcachefs", fresh_unmounted, [binary("mount.kvcachefs"), s.path, s.mnt, "-o",
+                                f"cpu=32M,run={TMP}/run"], f"calls=read,open,write {STORE}",
+     ("EIO", "EMFILE"), (0,), (1,), 20, started),
+]
+
+
+def ctl(name, words, places, statuses=(0,), look=same, prepare=as_it_is, kinds=LOOK, step=1):
+    """Rows of kvcachectl: its reads, and its opens, of a place."""
+    for place in places:
+        for calls, k in (("read", kinds), ("open", OPENS)):
+            yield (f"kvcachectl {name}", prepare, [CTL, *words], f"calls={calls} path={place}", k,
+                   statuses, (1,), step, look)
+
+
+MOUNTS, IN = "/proc/self/mountinfo", f"{s.mnt}/.kvcachefs/*"
+TRACE, IDS = f"{OWN}/trace", f"{OWN}/ids"
+ONLINE = [
+    *ctl("config", ["config", s.mnt], (MOUNTS, IN)),
+    *ctl("stats", ["stats", "--json", s.mnt], (MOUNTS, IN), look=answered),
+    *ctl("status", ["status", "--json", s.mnt], (IN,), look=answered),
+    *ctl("log", ["log", s.mnt], (IN,)),
+    *ctl("flush", ["flush", s.mnt], (IN,), look=silent),
+    *ctl("verify", ["verify", s.mnt], (IN,), look=silent),
+    *ctl("prefetch", ["prefetch", f"{s.mnt}/m/c0/l0"], (MOUNTS,)),
+    ("kvcachectl ls", as_it_is, [CTL, "ls", "--recursive", "--json", s.mnt],
+     f"calls=open,list path={s.mnt}*", ("EIO", "EMFILE"), (0,), (1,), 2, same),
+    *ctl("pools", ["pools", f"{TMP}/run"], (MOUNTS,)),
+    ("kvcachectl pools", as_it_is, [CTL, "pools", f"{TMP}/run"],
+     f"calls=open,list,read path={TMP}/run*", ("EIO", "EMFILE"), (0,), (1,), 1, same),
+    ("kvcachectl events", as_it_is, [CTL, "events", "--for", "1s", s.mnt],
+     f"calls=open,read path={IN}", ("EIO", "short"), (0,), (1,), SECOND, same),
+    ("kvcachectl trace", as_it_is, [CTL, "trace", "-o", f"{OWN}/new", "--seconds", "1", s.mnt],
+     f"calls=open,read path={IN}", ("EIO",), (0,), (1,), SECOND, recording),
+    ("kvcachectl trace", as_it_is, [CTL, "trace", "-o", f"{OWN}/new", "--seconds", "1", s.mnt],
+     f"calls=open,write path={OWN}/new", ("EIO",), (0,), (1,), 1, recording),
+    *ctl("replay", ["replay", "--capacity", "5", TRACE], (TRACE,)),
+    *ctl("hash", ["hash", "vllm-sha256_cbor:16", IDS], (IDS,)),
+    *ctl("newkey", ["newkey", f"{OWN}/keys"], (f"{OWN}/keys",), look=key_file,
+         prepare=keys_there),
+    *ctl("dump", ["dump", f"{OWN}/dump", s.mnt], (IN, "/proc/*"), look=bundle,
+         prepare=no_bundle),
+    *((f"kvcachectl {words[0]}", prepare, [CTL, *words], f"calls=write,sync path={OWN}/{f}",
+       ("EIO", "ENOSPC", "short", "delay:5"), (0,), (1,), 2, look) for words, f, prepare, look in (
+        (["newkey", f"{OWN}/keys"], "keys", keys_there, key_file),
+        (["replay", "--capacity", "5", "--svg", f"{OWN}/chart", TRACE], "chart*", chart_there,
+         chart),
+        (["dump", f"{OWN}/dump", s.mnt], "dump", no_bundle, bundle))),
+    *((f"kvcachectl {words[0]}", as_it_is, [CTL, *words], f"calls=open,write {INSIDE}",
+       ("EIO", "delay:5"), (0,), (1,), 1, silent) for words in (
+        ["log", "info", s.mnt], ["flush", s.mnt], ["prefetch", f"{s.mnt}/m/c0/l0"],
+        ["reload", "-o", "high=93,low=80", s.mnt])),
+]
+TELLS = ("config", "ls", "log", "replay", "hash")  # always the same
+
+
+def sweep(row):
+    name, prepare, command, words, kinds, well, badly, step, look = row
+    right = None
+    if name.startswith("kvcachectl ") and command[1] in TELLS and "write" not in words:
+        right = run(*command, ok=True).stdout
+    for do in kinds:
+        runs = failed = 0
+        for n, r in faults.sweep(prepare, command, words, do, step):
+            what = (name, words, do, n)
+            assert r.rc in well + badly, (what, r)
+            assert r.rc in well or "delay" not in do or not well, (what, r)
+            assert right is None or r.rc not in well or r.out == right, (what, r, right)
+            look(what, r, r.rc in well)
+            failed += r.rc in badly
+            runs += 1
+            if step == SECOND and not faults.ALL:
+                break
+        print(f"{name}, {words}: {do} at {runs}, {failed} failed", flush=True)
+        assert runs or "EMFILE" in do or step > 1, (name, words, do)
+
+
+for row in OFFLINE:
+    os.environ["FAULTS_EXE"] = "kvcachefs" if row[0].startswith("mount") else \
+        os.path.basename(row[2][0])
+    sweep(row)
+fresh_unmounted()
+s.mount()
+os.environ["FAULTS_EXE"] = "kvcachectl"
+with open(TRACE, "w") as f:
+    f.write("".join(f'{{"hash_ids": [{i % 7}, {i % 5 + 10}]}}\n' for i in range(400)))
+with open(IDS, "w") as f:
+    f.write(" ".join(map(str, range(3000))))
+run(CTL, "replay", "--capacity", "5", "--svg", f"{OWN}/chart", TRACE, ok=True)
+CHART = open(f"{OWN}/chart").read()
+for row in ONLINE:
+    sweep(row)
+assert all(s.read(f) == blob(f, N) for f in FILES)
+s.umount()
+whole("at the end")

@@ -43,7 +43,7 @@ struct kvm_learned {
 struct kvm_share {
 	double pool, disk;
 	double accesses_per_s;
-	uint64_t bytes; /* of memory for the policy's state */
+	uint64_t bytes;  /* of memory for the policy's state */
 	char text[4096]; /* what it says of itself, lines; of the pool's */
 	struct kvm_learned learned;
 };

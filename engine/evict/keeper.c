@@ -3,7 +3,9 @@
  * The keeper: a thread that keeps models within their quotas and drops what has outlived its ttl.
  * Where the bytes asked for would not fit a quota, it drops the model's own chunks whole, in the
  * order of their policy (trim.c), down to low= of the quota, and refuses the first wait with EDQUOT
- * when nothing can be dropped. By the way it stamps what used chunks follow (objects/ancestors.h).
+ * when nothing can be dropped. What has expired goes in turns, so that who waits for a quota does
+ * not wait for all of it; but without a pause between them. By the way it stamps what used chunks
+ * follow (objects/ancestors.h).
  */
 #include "chunk.h"
 #include "clock.h"
@@ -21,6 +23,7 @@
 #define IDLE_NS 250000000ull
 #define WHOLE_NS 10000000000ull /* between two walks of all that has expired */
 #define PRESSED_NS 10000000ull
+#define TURN 256 /* of what has expired, before who waits for a quota has his turn */
 
 static bool pressed_locked(struct kvc *k)
 {
@@ -131,49 +134,58 @@ static void quota_pass(struct kvc *k, struct quotas *s)
 
 /* Where the walk of what expires is. */
 struct expiry {
-	struct kvc_chunk_row at; /* by (expires_ns, id) */
-	uint64_t whole_ns;       /* when it begins anew, for those that were in use */
+	struct kvc_chunk_row at;   /* by (expires_ns, id) */
+	struct kvc_chunk_row from; /* where the next walk begins, if `again` */
+	bool again, under_way;
+	uint64_t whole_ns; /* when it begins anew, for those that were in use */
 };
 
 /*
- * Drops what has outlived its ttl since the last pass; those that were knocked at, and now and then
- * those that were in use, are looked at again.
+ * Drops what has outlived its ttl since the last walk; those that were knocked at, and now and then
+ * those that were in use, are looked at again. One turn of it: true where the walk goes on.
  */
-static void expire_pass(struct kvc *k, struct expiry *x)
+static bool expire_some(struct kvc *k, struct expiry *x)
 {
-	struct kvc_chunk_row r, from = { 0 };
-	bool again = false;
-	int err;
+	unsigned n = 0;
+	int err = 0;
 
-	if (kvc_mono_ns() > x->whole_ns) {
+	if (!x->under_way && kvc_mono_ns() > x->whole_ns) {
 		x->at = (struct kvc_chunk_row){ 0 };
 		x->whole_ns = kvc_mono_ns() + WHOLE_NS;
 	}
-	r = x->at;
-	while (!kvc_stopping(k)) {
-		struct kvc_chunk_row last = r;
+	for (; n < TURN && !kvc_stopping(k); n++) {
+		struct kvc_chunk_row last = x->at;
 
 		kvc_catalog_lock(k->cat);
-		err = kvc_chunk_next_expired(k->cat, kvc_clock_ns(k), &r);
+		err = kvc_chunk_next_expired(k->cat, kvc_clock_ns(k), &x->at);
 		kvc_catalog_unlock(k->cat);
 		if (err)
 			break;
-		err = kvc_chunk_drop(k, r.id, KVC_DROP_WHOLE, NULL, NULL);
+		err = kvc_chunk_drop(k, x->at.id, KVC_DROP_WHOLE, NULL, NULL);
 		if (!err) {
 			kvc_count(&k->stats, expired_chunks);
-			kvc_kept_evicted(k, KVC_FOR_ttl, KVC_FROM_ALL, r.policy);
+			kvc_kept_evicted(k, KVC_FOR_ttl, KVC_FROM_ALL, x->at.policy);
 		}
-		if (err == -EAGAIN && !again) {
-			from = last;
-			again = true;
+		if (err == -EAGAIN && !x->again) {
+			x->from = last;
+			x->again = true;
 		}
 	}
-	x->at = again ? from : r;
-	if (k->shared) {
-		kvc_catalog_lock(k->cat);
-		kvc_gone_purge(k->cat, kvc_clock_ns(k));
-		kvc_catalog_unlock(k->cat);
+	x->under_way = n == TURN;
+	if (!x->under_way && x->again) {
+		x->at = x->from;
+		x->again = false;
 	}
+	return x->under_way;
+}
+
+static void purge_gone(struct kvc *k)
+{
+	if (!k->shared)
+		return;
+	kvc_catalog_lock(k->cat);
+	kvc_gone_purge(k->cat, kvc_clock_ns(k));
+	kvc_catalog_unlock(k->cat);
 }
 
 /* Where nothing is committed nothing needs a time. */
@@ -198,11 +210,12 @@ static void *keeper(void *arg)
 	struct expiry expiry = { 0 };
 	struct quotas quotas = { 0 };
 	uint64_t expire_ns = 0, saved_ns = kvc_mono_ns();
+	bool more = false;
 
 	kvc_lock(k);
 	while (!k->stopping) {
-		struct timespec until =
-			kvc_timespec(kvc_mono_ns() + (pressed_locked(k) ? PRESSED_NS : IDLE_NS));
+		uint64_t pause = more ? 0 : pressed_locked(k) ? PRESSED_NS : IDLE_NS;
+		struct timespec until = kvc_timespec(kvc_mono_ns() + pause);
 
 		kvc_lock_wait(&k->lock, &k->quotas.pressed, &until);
 		if (k->stopping)
@@ -210,8 +223,12 @@ static void *keeper(void *arg)
 		kvc_unlock(k);
 		kvc_ancestors_stamp(k);
 		quota_pass(k, &quotas);
-		if (kvc_mono_ns() > expire_ns) {
-			expire_pass(k, &expiry);
+		bool due = kvc_mono_ns() > expire_ns;
+
+		if (due || more)
+			more = expire_some(k, &expiry);
+		if (due) {
+			purge_gone(k);
 			save_clock(k, &saved_ns);
 			kvc_drops_resume(k);
 			kvc_lock_both(k);

@@ -140,14 +140,6 @@ static bool database(const struct kvc_store *s, const char *name)
 	return !memcmp(head, "SQLite format 3", sizeof head);
 }
 
-bool kvc_store_there(const struct kvc_store *s, const char *name)
-{
-	char path[1280];
-	struct stat st;
-
-	return !lstat(kvc_store_path(s, name, path), &st) || errno != ENOENT;
-}
-
 bool kvc_store_signs(const struct kvc_store *s)
 {
 	KVC_MEM struct kvc_store *there = calloc(1, sizeof *there);

@@ -36,6 +36,14 @@ const char *kvc_store_path(const struct kvc_store *s, const char *name, char *bu
 	return buf;
 }
 
+bool kvc_store_there(const struct kvc_store *s, const char *name)
+{
+	char path[1280];
+	struct stat st;
+
+	return !lstat(kvc_store_path(s, name, path), &st) || errno != ENOENT;
+}
+
 int kvc_store_sync_dir(const struct kvc_store *s)
 {
 	KVC_FD int fd = open(s->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

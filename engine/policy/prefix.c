@@ -30,8 +30,7 @@
 #define DRAWN 64
 #define DRAWN_OLD 1024 /* for the oldest: a look at one takes less */
 #define BEHIND .03f
-#define MEMORY 1000.    /* requests that the guard looks back */
-#define LOOSE_MOST .125 /* of the chunks asked for */
+#define MEMORY 1000. /* requests that the guard looks back */
 #define GHOSTS_LEAST 65536u
 #define GHOSTS_MOST (1u << 20) /* or half as many as there are chunks */
 #define SAMPLE_FROM 2048u      /* chunks in a shadow, at least, before ids are left out */
@@ -93,11 +92,6 @@ static inline __attribute__((always_inline)) uint32_t pick(struct kvc_keep *k,
 		}
 	}
 	return best;
-}
-
-bool kvc_prefix_is_loose(const struct prefix *p)
-{
-	return p->loose > p->asked * LOOSE_MOST;
 }
 
 /*

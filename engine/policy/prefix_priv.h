@@ -47,7 +47,10 @@ struct prefix {
 };
 
 /* Is too little known of what follows what? */
-bool kvc_prefix_is_loose(const struct prefix *p);
+static inline bool kvc_prefix_is_loose(const struct prefix *p)
+{
+	return p->loose > p->asked / 8;
+}
 
 /* prefix_text.c: what kvc_keep_text says of it */
 void kvc_prefix_text(const struct kvc_keep *k, char *to, size_t room);

@@ -269,7 +269,8 @@ s.umount()
 db = sqlite3.connect(f"{s.path}/catalog.sqlite", isolation_level=None)
 flat, = db.execute("SELECT ino FROM names WHERE name = 'flat'").fetchone()
 db.execute("UPDATE nodes SET chunk = ? WHERE parent = ? AND mode & 61440 = 32768", (flat, flat))
-for column in ("parent", "facts"):  # not in that format, nor in the first stores of the next
+# not in that format, nor in the first stores of the next
+for column in ("parent", "facts", "pool_facts", "bytes"):
     db.execute(f"ALTER TABLE chunks DROP COLUMN {column}")
 db.execute("INSERT INTO chunks SELECT ?, created_ns, last_ns, 7, rank, 0, 0, 0, 0, 0 FROM chunks "
            "LIMIT 1", (flat,))

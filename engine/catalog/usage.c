@@ -177,13 +177,13 @@ int kvc_row_del(struct kvc_catalog *c, uint64_t ino, struct kvc_paid *paid)
 	struct kvc_paid was = { 0 };
 	struct kvc_row r;
 	int64_t attrs = 0;
-	int err;
+	int err = !paid && c->usage ? kvc_row_get(c, ino, &r) : -ENOENT;
 
 	if (paid)
 		was = *paid;
-	else if (c->usage && !(err = kvc_row_get(c, ino, &r)))
+	else if (!err)
 		was = kvc_paid_for(&r);
-	else if (c->usage && err != -ENOENT)
+	else if (err != -ENOENT)
 		stale(c);
 	if (c->usage && was.is)
 		attrs = attrs_of(c, was.uid, ino);

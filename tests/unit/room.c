@@ -182,6 +182,7 @@ static void of_a_quota(void **state)
 	assert_string_equal(woken(), "23");
 	assert_int_equal(q->used, 52 * KVC_PAGE);
 	/* refused: those behind it have what there is, in their order */
+	kvc_quotas_free(&k);
 	fresh();
 	q = kvc_quota_add_locked(&k, 7, POOL);
 	assert_non_null(q);

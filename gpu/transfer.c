@@ -4,8 +4,9 @@
  * the bytes come from the cache by gather (host) or from the device (cuda.cu); when all is there,
  * the transfer has landed, the layout is set, and freeing it renames the file to its name. A load
  * leases all its files at once, or is lent a lease, and maps them; its pieces' files are only names
- * and lengths. On a device what is registered already is begun first, and the rest is registered
- * while that is copied: a part of its own on the device (`late`), on the same stream.
+ * and lengths. On a device what is registered already is begun first, or one half where nothing is,
+ * and the rest is registered while that is copied: a part of its own on the device (`late`), on the
+ * same stream.
  *
  * All that a transfer names and notes is in one block of memory. A transfer that is freed is kept
  * with its block for the next, so that one like those before allocates nothing.
@@ -290,14 +291,17 @@ static int item_begin(struct kvcachefs_transfer *t, size_t i)
 	return t->cuda ? item_add(t, t->cuda, i) : move_host(t, i);
 }
 
-static void add_late(struct kvcachefs_transfer *t, struct kvcachefs_cuda *cuda)
+/* Registers so many of those that are late, which are so no more. */
+static void add_late(struct kvcachefs_transfer *t, struct kvcachefs_cuda *cuda, size_t most)
 {
-	for (size_t i = 0; i < t->n; i++) {
+	for (size_t i = 0; i < t->n && most; i++) {
 		struct piece *c = &t->pieces[i];
 		int err;
 
 		if (!c->late)
 			continue;
+		most--;
+		c->late = false;
 		c->pinned = kvcachefs_lease_pin(t->lease, t->first + i, t->p.device);
 		err = item_add(t, cuda, i);
 		if (err)
@@ -307,18 +311,24 @@ static void add_late(struct kvcachefs_transfer *t, struct kvcachefs_cuda *cuda)
 
 static int run_items(struct kvcachefs_transfer *t, void *stream)
 {
-	bool late = false, early = false;
+	size_t late = 0;
+	bool early = false;
 	int err = 0;
 
 	for (size_t i = 0; i < t->n; i++) {
 		err = item_begin(t, i);
 		if (err)
 			item_fail(t, i, err);
-		late |= t->pieces[i].late;
+		late += t->pieces[i].late;
 		early |= !err && t->pieces[i].f.len && !t->pieces[i].late;
 	}
 	if (!t->cuda)
 		return 0;
+	if (late > 1 && !early) { /* one half is copied while the other is registered */
+		early = true;
+		add_late(t, t->cuda, late / 2);
+		late -= late / 2;
+	}
 	if (late && early) {
 		err = kvcachefs_cuda_run(t->cuda)
 			      ?: kvcachefs_cuda_new(&t->late, t->p.device, t->store, stream);
@@ -326,7 +336,7 @@ static int run_items(struct kvcachefs_transfer *t, void *stream)
 			return err;
 	}
 	if (late)
-		add_late(t, t->late ?: t->cuda);
+		add_late(t, t->late ?: t->cuda, late);
 	return kvcachefs_cuda_run(t->late ?: t->cuda);
 }
 
@@ -469,8 +479,9 @@ int kvcachefs_transfer_land(struct kvcachefs_transfer *t)
 		return t->err;
 	t->landed = true;
 	kvcachefs_transfer_wait(t);
-	kvcachefs_cuda_free(t->cuda); /* before the mappings that it reads or writes go */
+	/* before the mappings go that they read or write; what is freed last is taken next */
 	kvcachefs_cuda_free(t->late);
+	kvcachefs_cuda_free(t->cuda);
 	t->cuda = t->late = NULL;
 	for (size_t i = 0; i < t->n; i++) {
 		int err = 0;

@@ -282,21 +282,25 @@ void overlaps()
 }
 
 Chunk *registered_before;
-unsigned registered_late;
+unsigned registered_first, registered_late;
 thread_local bool loads_here; /* other threads make files ready */
 
 void on_register()
 {
 	if (!loads_here)
 		return;
+	if (registered_first) {
+		registered_first--;
+		return;
+	}
 	fake_until_stuck(); /* all that is queued by now is done */
 	check(registered_before->c.down() == registered_before->c.host);
 	registered_late++;
 }
 
 /*
- * What of a load is registered already is copied, and in the cache, while the rest of it is still
- * to be registered.
+ * What of a load is registered already, or one half where nothing is, is copied, and in the cache,
+ * while the rest of it is still to be registered.
  */
 void registers_meanwhile()
 {
@@ -331,6 +335,26 @@ void registers_meanwhile()
 	/* all of it is registered: nothing is done twice */
 	check(!kvcachefs_load(&t, mnt.c_str(), &p, items.data(), 2, s.s[0]) &&
 	      !kvcachefs_transfer_free(t));
+	/* none of it is */
+	kvcachefs_map_cache(0);
+	kvcachefs_map_cache(64 * MiB);
+	for (Chunk *c : { &late, &early })
+		for (void *d : c->c.device)
+			cuda(cudaMemsetAsync(d, 0x33, c->c.len, nullptr));
+	cuda(cudaStreamSynchronize(nullptr));
+	std::swap(items[0], items[1]);
+	registered_first = 1;
+	registered_late = 0;
+	loads_here = true;
+	fake_on_register = on_register;
+	a = stats();
+	check(!kvcachefs_load(&t, mnt.c_str(), &p, items.data(), 2, s.s[0]));
+	check(registered_late == 1 && !kvcachefs_transfer_free(t));
+	check(went(a, late.bytes + early.bytes, 0, 0));
+	fake_on_register = nullptr;
+	loads_here = false;
+	for (Chunk *c : { &late, &early })
+		check(c->c.down() == c->c.host);
 	kvcachefs_map_cache(0);
 }
 

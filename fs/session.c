@@ -271,6 +271,8 @@ static int serve(struct kvfs *f, int ready_fd, bool debug)
 	kvfs_watch_end();
 	kvfs_leave_stop(f);
 	fuse_loop_cfg_destroy(loop);
+	if (err == -ECONNABORTED) /* unmounted while a request was handed over; ENODEV otherwise */
+		return 0;
 	return err > 0 ? 0 : err; /* a signal's number is a wanted end */
 }
 

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: plain fast
+"""An unmount that comes while the kernel still hands the daemon the closes of many files, of which
+one is cut off half way, is an end like any other: the daemon ends well, and its store is whole."""
+import ctypes, os, resource
+from kvtest import *
+
+FILES, TIMES = 2000, 12
+umount = ctypes.CDLL(None, use_errno=True).umount
+s = Store("s", cpu="32M", size="32M").mount()
+s.write("m/l", blob(1, 100 * KiB))
+s.umount()
+resource.setrlimit(resource.RLIMIT_NOFILE, (FILES + 200, max(
+    FILES + 200, resource.getrlimit(resource.RLIMIT_NOFILE)[1])))
+for _ in range(TIMES):
+    s.mount()
+    fds = [os.open(f"{s.mnt}/.kvcachefs/config", os.O_RDONLY) for _ in range(FILES)]
+    os.closerange(fds[0], fds[-1] + 1)
+    assert not umount(s.mnt.encode()), os.strerror(ctypes.get_errno())
+    s.ended()
+s.mount()
+assert s.read("m/l") == blob(1, 100 * KiB)
+s.umount()
+s.fsck("-n")

@@ -233,3 +233,24 @@ void kvc_getopt_error(int got, char *const argv[], const char *program, char err
 		snprintf(error, 256, "there is no option %.64s; %s --help shows all", word,
 			 program);
 }
+
+char *kvc_put_hex(char *to, uint64_t n)
+{
+	unsigned digits = n ? (67u - (unsigned)__builtin_clzll(n)) / 4 : 1;
+
+	for (unsigned i = digits; i--; n >>= 4)
+		to[i] = "0123456789abcdef"[n & 15];
+	return to + digits;
+}
+
+char *kvc_put_dec(char *to, uint64_t n)
+{
+	char text[20];
+	unsigned at = sizeof text;
+
+	do
+		text[--at] = (char)('0' + n % 10);
+	while (n /= 10);
+	memcpy(to, text + at, sizeof text - at);
+	return to + (sizeof text - at);
+}

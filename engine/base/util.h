@@ -189,4 +189,11 @@ bool kvc_stack_pop(struct kvc_stack *s, uint64_t *v);
  */
 int kvc_grow(void *array, size_t n, size_t *room, size_t elem);
 
+/*
+ * n as %x and %u write it, without the 0 behind it; returns the end. For what each call on a file
+ * writes, where printf would be a fifth of the call. At most 16 and 20 bytes.
+ */
+char *kvc_put_hex(char *to, uint64_t n);
+char *kvc_put_dec(char *to, uint64_t n);
+
 #endif

@@ -92,7 +92,7 @@ static void stale(struct kvc_catalog *c)
 static void charge(struct kvc_catalog *c, uint32_t uid, int64_t inodes, int64_t attrs)
 {
 	struct uses *u = inodes || attrs ? get(c, uid) : NULL;
-	char key[32], value[48];
+	char key[32] = KEY, value[48], *end;
 
 	if (!u) {
 		if (inodes || attrs)
@@ -103,8 +103,10 @@ static void charge(struct kvc_catalog *c, uint32_t uid, int64_t inodes, int64_t 
 	c->usage->attrs = sum(c->usage->attrs, attrs);
 	u->inodes = sum(u->inodes, inodes);
 	u->attrs = sum(u->attrs, attrs);
-	snprintf(key, sizeof key, KEY "%" PRIu32, uid);
-	snprintf(value, sizeof value, "%" PRIu64 " %" PRIu64, u->inodes, u->attrs);
+	*kvc_put_dec(key + strlen(KEY), uid) = 0;
+	end = kvc_put_dec(value, u->inodes);
+	*end++ = ' ';
+	*kvc_put_dec(end, u->attrs) = 0;
 	if (u->inodes || u->attrs) {
 		if (kvc_meta_set(c, key, value))
 			stale(c);

@@ -171,9 +171,16 @@ static void quiet(struct kvc *k, struct kvc_client *u)
 
 static struct kvc_client *find(struct kvc *k, uint32_t id)
 {
-	for (int i = 0; i < KVC_CLIENTS; i++)
-		if (k->used->ids[i] == id)
-			return &k->used->client[i];
+	struct kvc_used *used = k->used;
+
+	/* one thread's calls come in a row */
+	if (used->ids[used->latest] == id)
+		return &used->client[used->latest];
+	for (unsigned i = 0; i < KVC_CLIENTS; i++)
+		if (used->ids[i] == id) {
+			used->latest = i;
+			return &used->client[i];
+		}
 	return NULL;
 }
 

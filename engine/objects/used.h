@@ -37,6 +37,7 @@ struct kvc_client {
 
 struct kvc_used {
 	uint32_t ids[KVC_CLIENTS]; /* theirs, side by side: each open looks for one */
+	unsigned latest;           /* where the last one was found */
 	struct kvc_client client[KVC_CLIENTS];
 	struct kvc_order *order; /* NULL: nothing was learned yet */
 	struct kvc_ancestors ancestors;

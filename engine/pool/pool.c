@@ -392,9 +392,16 @@ void kvc_pool_close(struct kvc_pool *p, bool keep)
 	rmdir(p->path);
 }
 
+/* buf: 48 bytes, of which it takes 36 at most. Each create, publish and unlink comes here. */
 static const char *segment_name(const struct kvc_segment *s, char *buf)
 {
-	snprintf(buf, 48, "%c-%" PRIx64 "-%" PRIx64, s->kind, s->ino, s->gen);
+	char *end = buf;
+
+	*end++ = s->kind;
+	*end++ = '-';
+	end = kvc_put_hex(end, s->ino);
+	*end++ = '-';
+	*kvc_put_hex(end, s->gen) = 0;
 	return buf;
 }
 

@@ -7,9 +7,11 @@
 #include "store.h"
 
 #include <fcntl.h>
+#include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -70,9 +72,40 @@ static void folder_of_a_tmpfs(void **state)
 	assert_int_equal(rmdir(run), 0);
 }
 
+/* Names of segments are what printf makes of them, and nothing else is one. */
+static void names_of_segments(void **state)
+{
+	static const uint64_t n[] = {
+		0,          1,   9,        10,         15,
+		16,         255, 0x100000, 0xfedcba98, UINT64_C(0x8000000000000000),
+		UINT64_MAX,
+	};
+	static const char *const none[] = {
+		"p-7", "p-7-", "p-07-1", "p-7-1 ", "p-7-A", "x-7-1", "p-7-1-1", "p--7-1", "",
+	};
+	struct kvc_segment s;
+	char name[48], *end;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof n / sizeof *n; i++)
+		for (size_t j = 0; j < sizeof n / sizeof *n; j++) {
+			snprintf(name, sizeof name, "w-%" PRIx64 "-%" PRIx64, n[i], n[j]);
+			assert_true(kvc_segment_parse(name, &s));
+			assert_true(s.kind == 'w' && s.ino == n[i] && s.gen == n[j]);
+			*kvc_put_dec(name, n[i]) = 0;
+			assert_true(strtoull(name, &end, 10) == n[i] && !*end);
+			assert_true(*name != '0' || !n[i]);
+		}
+	for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+		assert_false(kvc_segment_parse(none[i], &s));
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(folder_of_a_tmpfs) };
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(folder_of_a_tmpfs),
+		cmocka_unit_test(names_of_segments),
+	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

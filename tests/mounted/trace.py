@@ -29,16 +29,19 @@ def readers(s):
 
 class Recording:
     def __init__(self, s, *options, path=None):
-        self.path = path or f"{s.path}.jsonl"
+        self.s, self.path = s, path or f"{s.path}.jsonl"
         before = readers(s)
         self.p = subprocess.Popen([CTL, "trace", "-o", self.path, *options, s.mnt],
                                   stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         wait_for(lambda: self.p.poll() is not None or readers(s) == before + 1)
 
     def end(self, sig=signal.SIGINT):
+        there = readers(self.s)
         self.p.send_signal(sig)
         self.said = self.p.communicate(timeout=60 * SLOW)[1]
         assert self.p.returncode == 0, self.said
+        # the daemon hears of a close after it has returned, and who comes next counts readers
+        wait_for(lambda: readers(self.s) == there - 1)
         with open(self.path) as f:
             self.lines = [json.loads(l) for l in f]
         return self

@@ -24,7 +24,7 @@
 #define KEY "uses:"
 /* rows of names, nodes, objects, placements and chunks, with their indexes */
 #define INODE KVC_USAGE_INODE
-#define EACH 48u    /* an attribute's row */
+#define EACH 48u /* an attribute's row */
 #define ATTRS 8
 
 struct uses {

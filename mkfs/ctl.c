@@ -86,7 +86,8 @@ static void usage(FILE *out)
 			fprintf(out, "  %-24s %s\n", left, commands[i].help);
 	}
 	fprintf(out, "\nA PATH is anything in the mount; without one it is the only mount.\n"
-		     "\n  -h, --help  this; help COMMAND, or COMMAND --help: of one\n  -V, --version  the version\n");
+		     "\n  -h, --help  this; help COMMAND, or COMMAND --help: of one\n"
+		     "  -V, --version  the version\n");
 }
 
 /* Do the words ask for help, before a "--"? */

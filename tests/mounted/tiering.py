@@ -127,7 +127,7 @@ s.mount()
 assert s.read("m/c/l") == blob(9, N)
 s.umount()
 
-# write=through: copies wait for settle=, but from a quarter of the pool without one on they are made
+# write=through: copies wait for settle=, but no longer when a quarter of the pool has none
 s = Store("settle", cpu="64M", size="512M", options="settle=3600000").mount()
 for i in range(8):
     s.write(f"m/{i}/l", blob(i, MiB))

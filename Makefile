@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
+# make help            this
 # make                 build into build/$(MODE): bin/ and obj/
 # make format          lays the C, C++ and CUDA out by .clang-format
 # make lint            is it laid out so; lines of at most 100 columns; clang-tidy (.clang-tidy says what of it)
@@ -113,6 +114,8 @@ all: $(BINS) $(LIBS) $(EXAMPLES)
 build/.setup: scripts/setup scripts/libfuse-uring-late-reply.patch
 	@scripts/setup
 	@touch $@
+help: ; @sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
+
 setup: build/.setup
 
 $(B)/flags: FORCE | build/.setup
@@ -371,5 +374,5 @@ distclean:
 	rm -rf build
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
-.PHONY: all setup tests wheel format lint lint-layout lint-tidy check check-unit demo bench bench-quick bench-full engines conformance gpu-measure scale late-replies crash-campaign faults campaign mutants replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install install-built uninstall deb deb-check clean distclean FORCE
+.PHONY: all help setup tests wheel format lint lint-layout lint-tidy check check-unit demo bench bench-quick bench-full engines conformance gpu-measure scale late-replies crash-campaign faults campaign mutants replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install install-built uninstall deb deb-check clean distclean FORCE
 .SECONDARY:

@@ -584,8 +584,8 @@ static void op_statfs(fuse_req_t req, fuse_ino_t ino)
 	kvc_space(kvfs_of(req)->k, kvfs_is_virtual(ino) ? KVC_ROOT : ino, &s);
 	v.f_blocks = s.total / 4096;
 	v.f_bfree = v.f_bavail = s.free / 4096;
-	v.f_files = 1ull << 40;
-	v.f_ffree = v.f_favail = v.f_files - s.files;
+	v.f_files = s.files + s.files_free;
+	v.f_ffree = v.f_favail = s.files_free;
 	fuse_reply_statfs(req, &v);
 }
 

@@ -86,7 +86,8 @@ static void usage(FILE *out)
 			fprintf(out, "  %-24s %s\n", left, commands[i].help);
 	}
 	fprintf(out, "\nA PATH is anything in the mount; without one it is the only mount.\n"
-		     "\n  -h, --help  this\n  -V, --version  the version\n");
+		     "\n  -h, --help  this; help COMMAND, or COMMAND --help: of one\n"
+		     "  -V, --version  the version\n");
 }
 
 /* Do the words ask for help, before a "--"? */
@@ -98,13 +99,16 @@ static bool for_help(int n, char **words)
 	return false;
 }
 
+static int explain(const struct kvm_command *c)
+{
+	printf("usage: kvcachectl %s %s\n%s\n", c->name, c->args, c->help);
+	return 0;
+}
+
 static int run(const struct kvm_command *c, int n, char **words)
 {
 	kvm_command = c;
-	if (!for_help(n, words))
-		return c->run(n, words);
-	printf("usage: kvcachectl %s %s\n%s\n", c->name, c->args, c->help);
-	return 0;
+	return for_help(n, words) ? explain(c) : c->run(n, words);
 }
 
 /* What could not be printed was not done, as on a full disk. */
@@ -117,10 +121,14 @@ static int printed(int rc)
 
 int main(int argc, char **argv)
 {
+	const char *name;
+	bool help;
+
 	kvm_name = "kvcachectl";
 	if (argc < 2)
 		return kvm_misused("a command is missing");
-	if (for_help(1, argv + 1)) {
+	help = !strcmp(argv[1], "help");
+	if (for_help(1, argv + 1) || (help && argc == 2)) {
 		usage(stdout);
 		return printed(0);
 	}
@@ -128,8 +136,10 @@ int main(int argc, char **argv)
 		printf("kvcachectl %s\n", KVC_VERSION);
 		return printed(0);
 	}
+	name = argv[help ? 2 : 1];
 	for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
-		if (!strcmp(commands[i].name, argv[1]))
-			return printed(run(&commands[i], argc - 2, argv + 2));
-	return kvm_misused("there is no command '%s'", argv[1]);
+		if (!strcmp(commands[i].name, name))
+			return printed(help ? explain(&commands[i])
+					    : run(&commands[i], argc - 2, argv + 2));
+	return kvm_misused("there is no command '%s'", name);
 }

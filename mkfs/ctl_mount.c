@@ -26,7 +26,7 @@ static int no_mount(const char *path, int err)
 	       : err == 0 ? kvm_fail("%s: this is no kvcachefs mount, nor in one; findmnt -t "
 				     "fuse.kvcachefs lists them",
 				     path)
-			  : kvm_fail("%s: %s; so this is no kvcachefs mount, which findmnt -t "
+			  : kvm_fail("%s: %s; give a path in a kvcachefs mount, which findmnt -t "
 				     "fuse.kvcachefs lists",
 				     path, strerror(err));
 }

@@ -152,6 +152,10 @@ static int tell(const struct sweep *s)
 	uint64_t changed = value(s, "changed"), failed = value(s, "failed");
 	char tiers[256] = "";
 
+	if (!strncmp(s->text, "import done", 11) && value(s, "error") == ENODEV)
+		return kvm_fail("import: this mount has no shared tier, which remote= gives it");
+	if (!strncmp(s->text, "rekey done", 10) && value(s, "error") == ENOKEY)
+		return kvm_fail("rekey: this mount has no keys, which keyfile= gives it");
 	if (strncmp(s->text, s->name, strlen(s->name)) != 0)
 		return kvm_fail("%s has ended, and what came of it is not known: another such "
 				"work has begun",

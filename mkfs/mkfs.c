@@ -318,11 +318,11 @@ static int check_size(struct kvc_store *s, uint64_t old)
 	free_bytes += old;
 	if (!s->data_size)
 		s->data_size = s->device ? free_bytes : free_bytes / 2;
-	s->data_size = s->data_size / KVC_PAGE * KVC_PAGE;
 	if (s->data_size < KVC_STORE_MIN_SIZE)
 		return kvm_fail("a size of %s is too small; the least is %s",
 				kvc_size_text(s->data_size, a),
 				kvc_size_text(KVC_STORE_MIN_SIZE, b));
+	s->data_size = s->data_size / KVC_PAGE * KVC_PAGE;
 	if (s->data_size > free_bytes)
 		return kvm_fail(
 			"%s is more than the %s that %s has; give a smaller --size, or make room",

@@ -153,7 +153,8 @@ int kvc_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w);
 struct kvc_space {
 	/* bytes: all that can be stored, and what now can be without anything being dropped */
 	uint64_t total, free;
-	uint64_t files; /* node numbers given out */
+	/* inodes with their further names: those that there are, and what catalog= has room for */
+	uint64_t files, files_free;
 };
 /* Of what lies at or below `ino`: in a model with a quota, that is all there is. */
 void kvc_space(struct kvc *k, uint64_t ino, struct kvc_space *s);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What df shows. */
 #include "cache.h"
-#include "ino.h"
+#include "catalog.h"
 #include "model.h"
 #include "prefault.h"
 #include "tierq.h"
+
+#define FILES_UNBOUND (1ull << 40)
 
 /* The quota that holds at or below an inode, and what of it is left. False: there is none. */
 static bool quota_space(struct kvc *k, uint64_t ino, uint64_t *limit, uint64_t *left)
@@ -43,6 +45,7 @@ static bool quota_space(struct kvc *k, uint64_t ino, uint64_t *limit, uint64_t *
 void kvc_space(struct kvc *k, uint64_t ino, struct kvc_space *s)
 {
 	uint64_t total = 0, used = 0, leaving = 0, limit, left, hundredth = 0;
+	uint64_t inodes, attrs, most;
 	struct kvc_prefaulted p;
 
 	kvc_tier_each(k, t)
@@ -61,8 +64,11 @@ void kvc_space(struct kvc *k, uint64_t ino, struct kvc_space *s)
 			leaving += k->tier[t].leaving;
 	used -= kvc_min(used, leaving);
 	used += k->room.used - kvc_min(k->room.used, k->room.copied + k->room.leaving + p.held);
-	s->files = k->inos->next;
 	kvc_unlock(k);
+	kvc_usage_show(k->cat, &inodes, &attrs, &most);
+	s->files = inodes / KVC_USAGE_INODE;
+	s->files_free = most ? (most - kvc_min(most, inodes + attrs)) / KVC_USAGE_INODE
+			     : FILES_UNBOUND;
 	s->total = total;
 	s->free = total - kvc_min(total, used);
 	if (quota_space(k, ino, &limit, &left)) {

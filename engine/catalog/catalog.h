@@ -333,6 +333,8 @@ int kvc_usage_start(struct kvc_catalog *c, uint64_t limit);
  * or -EDQUOT (he has).
  */
 int kvc_usage_allows(struct kvc_catalog *c, uint32_t uid, bool inode, size_t attrs);
+/* What an inode counts there, and each further name of one, in bytes. */
+#define KVC_USAGE_INODE 1024u
 /* Takes the lock. */
 void kvc_usage_show(struct kvc_catalog *c, uint64_t *inodes, uint64_t *attrs, uint64_t *limit);
 /*

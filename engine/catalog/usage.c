@@ -22,8 +22,9 @@
 #include <string.h>
 
 #define KEY "uses:"
-#define INODE 1024u /* rows of names, nodes, objects, placements and chunks, with their indexes */
-#define EACH 48u    /* an attribute's row */
+/* rows of names, nodes, objects, placements and chunks, with their indexes */
+#define INODE KVC_USAGE_INODE
+#define EACH 48u /* an attribute's row */
 #define ATTRS 8
 
 struct uses {

@@ -231,6 +231,7 @@ static void *keeper(void *arg)
 			purge_gone(k);
 			save_clock(k, &saved_ns);
 			kvc_drops_resume(k);
+			kvc_pool_shrink(&k->pool);
 			kvc_lock_both(k);
 			kvc_pins_end_both(k);
 			kvc_unlock_both(k);

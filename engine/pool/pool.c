@@ -35,7 +35,8 @@
  * that.
  */
 #define GROWTH_MAX (256ull << 20)
-#define COPIES 256 /* of one store, with pools in one folder */
+#define MARKS (1u << 20) /* of a pool that is larger than it may be, for the new mark */
+#define COPIES 256       /* of one store, with pools in one folder */
 
 /* after a refusal */
 #define NO_RIGHT \
@@ -150,7 +151,8 @@ static int choose(struct kvc_pool *p, const struct kvc_options *o, const struct 
 }
 
 /* Mounts with as much of what we would like as this kernel knows. */
-static int mount_tmpfs(struct kvc_pool *p, const struct kvc_options *o, unsigned long flags)
+static int mount_tmpfs(struct kvc_pool *p, const struct kvc_options *o, uint64_t size,
+		       unsigned long flags)
 {
 	char mpol[80] = "", data[512];
 	int err = 0;
@@ -164,8 +166,7 @@ static int mount_tmpfs(struct kvc_pool *p, const struct kvc_options *o, unsigned
 	for (int without = 0; without < 4; without++) {
 		p->huge = !(without & 1) && strcmp(kvc_huge_names[o->huge], "never");
 		p->noswap = !(without & 2);
-		snprintf(data, sizeof data, "size=%" PRIu64 ",nr_inodes=0,mode=0700%s%s%s%s",
-			 p->size,
+		snprintf(data, sizeof data, "size=%" PRIu64 ",nr_inodes=0,mode=0700%s%s%s%s", size,
 			 without & 1 ? "" : ",huge=", without & 1 ? "" : kvc_huge_names[o->huge],
 			 p->noswap ? ",noswap" : "", mpol);
 		if (!mount("kvcachefs", p->path, "tmpfs", flags | MS_NOSUID | MS_NODEV | MS_NOEXEC,
@@ -271,17 +272,12 @@ static int open_locked(struct kvc_pool *p, const struct kvc_options *o, const st
 				 kvc_why(-err));
 		return err;
 	}
-	err = mount_tmpfs(p, o, p->mounted ? MS_REMOUNT : 0);
-	if (err == -EINVAL && p->mounted) {
-		/*
-		 * Smaller than what lies there: recovery evicts down to the bound, then the next
-		 * mount can shrink it.
-		 */
-		kvc_warn("the pool %s holds more than cpu=; its tmpfs keeps its old size until it "
-			 "is emptied",
+	p->large = there > p->size;
+	err = mount_tmpfs(p, o, p->large ? there + MARKS : p->size, p->mounted ? MS_REMOUNT : 0);
+	if (p->large && !err)
+		kvc_info("the pool %s holds more than cpu=: the coldest is evicted, and nothing "
+			 "comes in before",
 			 p->path);
-		err = 0;
-	}
 	if (err == -EPERM && is_tmpfs(p->path)) {
 		if ((err = shares(p, error)))
 			return err;
@@ -342,6 +338,17 @@ int kvc_pool_open(struct kvc_pool *p, const struct kvc_options *o, const struct 
 	if (err && made)
 		rmdir(o->run_dir);
 	return err;
+}
+
+void kvc_pool_shrink(struct kvc_pool *p)
+{
+	char data[64];
+
+	if (!p->large)
+		return;
+	snprintf(data, sizeof data, "size=%" PRIu64 "%s", p->size, p->noswap ? ",noswap" : "");
+	p->large = mount("kvcachefs", p->path, "tmpfs",
+			 MS_REMOUNT | MS_NOSUID | MS_NODEV | MS_NOEXEC, data);
 }
 
 uint64_t kvc_pool_real_used(const struct kvc_pool *p)

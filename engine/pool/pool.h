@@ -18,10 +18,16 @@ struct kvc_pool {
 	bool mounted;            /* a tmpfs of our own, not a folder of another one */
 	bool found;              /* it was there already, and stays where the start fails */
 	bool huge, noswap, warm; /* what the kernel gave; found segments of an earlier daemon */
+	bool large;              /* the tmpfs has more than `size` yet; the keeper's */
 };
 
 int kvc_pool_open(struct kvc_pool *p, const struct kvc_options *o, const struct kvc_store *s,
 		  char *error);
+/*
+ * Of a pool that held more than cpu= when it was opened: makes the tmpfs as large as that once no
+ * more is in it. Whoever calls it does so alone.
+ */
+void kvc_pool_shrink(struct kvc_pool *p);
 /* Bytes that the tmpfs holds, growth included; 0 where it is not our own. */
 uint64_t kvc_pool_real_used(const struct kvc_pool *p);
 void kvc_pool_close(struct kvc_pool *p, bool keep);

@@ -90,7 +90,7 @@ for i in range(600):
 lines = open(path).read().splitlines()
 assert len(lines) == 512 and lines[-1].endswith("options changed: pins=49"), len(lines)
 said(ctl("log", "loud", s.mnt), 2, "error, warn, info or debug")
-said(ctl("log", "loud"), 1, "no kvcachefs mount")
+said(ctl("log", "loud"), 1, "a kvcachefs mount")
 os.chmod(s.mnt, 0o755)
 for name in ("log", "control"):
     p = run("setpriv", "--reuid", "65534", "--clear-groups", "cat", f"{s.mnt}/.kvcachefs/{name}")

@@ -24,5 +24,9 @@ for name in names:
     assert entry, f"kvcachectl.8 lacks {name}"
     for option in re.findall(r"--?[a-z]+", first.splitlines()[0]):
         assert any(option in e for e in entry), f"kvcachectl.8: {name} lacks {option}"
+assert run(CTL, "help", ok=True).stdout == run(CTL, "--help", ok=True).stdout
+assert run(CTL, "help", "ls", ok=True).stdout == run(CTL, "ls", "--help", ok=True).stdout
+p = run(CTL, "help", "nothing")
+assert p.returncode == 2 and "no command 'nothing'" in p.stdout, p
 p = run(CTL, "prefetch", "--", "--help")
 assert p.returncode == 1 and "--help: No such file" in p.stdout, p

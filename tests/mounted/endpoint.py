@@ -25,11 +25,14 @@ check(ask(port, "/metrics?x=1")[2].decode())
 
 # status.json: the same numbers as stats, and the last hour
 for i, model in enumerate(("m", 'o"d\\d\n', "größe")):
-    s.write(f"{model}/c/l", blob(i, 5000))
+    s.write(f"{model}/unseen/layer-unseen", blob(i, 5000))
+    os.setxattr(f"{s.mnt}/{model}/unseen/layer-unseen", "user.note", b"unseen")
     s.settle()
     for _ in range(i + 1):
-        s.read(f"{model}/c/l")
+        s.read(f"{model}/unseen/layer-unseen")
 s.settle()
+# nothing of files, and no names below a model's
+assert b"unseen" not in b"".join(ask(port, p)[2] for p in ("/", "/metrics", "/status.json"))
 state = json.loads(ask(port, "/status.json")[2])
 st = s.stats()
 assert state["ready"] and state["why_not"] is None and state["mountpoint"] == s.mnt

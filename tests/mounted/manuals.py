@@ -2,7 +2,7 @@
 # ways: none
 """The manuals are well formed and agree with the option table, --help, the schema, the
 statistics' names, and the cases that they name."""
-import os, re, shlex
+import os, re
 from kvtest import *
 
 man = os.path.join(os.path.dirname(__file__), "../../man")
@@ -59,19 +59,29 @@ for t, columns in re.findall(r"CREATE TABLE (\w+)\((.*?)\)(?: WITHOUT ROWID)?;",
 header = open(os.path.join(man, "../gpu/kvcachefs.h")).read()
 for call in re.findall(r"^\.BR (kvcachefs_\w+) \(\)", pages["libkvcachefs.3"], re.M):
     assert f"{call}(" in header, f"libkvcachefs.3 has {call}"
-# Beside each promise stands the case that holds it: ".RI [ a ", " b ]".
+# Beside each promise stand the cases that hold it, "[a, b]", and each paragraph ends with some; but
+# not those that only explain.
 tests = os.path.join(man, "../tests")
-for name, least in (("kvcachefs-security.7", 15), ("kvcachefs-design.7", 20)):
-    lines = re.findall(r"^\.RI \[ (.*) \]$", pages[name], re.M)
-    assert len(lines) >= least, (name, lines)
-    for case in [c for l in lines for c in shlex.split(l) if c != ", "]:
-        word = case.split(" ")
-        file = {"unit": "unit/{}.c", "fuzz": "fuzz/{}.c"}[word[0]] if len(word) > 1 \
-            else "mounted/{}.py"
-        assert os.path.exists(f"{tests}/{file.format(word[-1])}"), f"{name}: there is no {case}"
-promises = pages["kvcachefs-design.7"].split(".SH PROMISES")[1].split(".SH ")[0].split(".IP ")[1:]
-assert len(promises) == 9
-for p in promises:
-    assert "\n.RI [ " in p, f"kvcachefs-design.7: no case beside {p}"
+for name, explains in (("kvcachefs-security.7", ("NAME", "DESCRIPTION", "SEE ALSO")),
+                       ("kvcachefs-design.7", ("NAME", "WORDS", "SEE ALSO"))):
+    text = re.sub(r" ,\n\.[A-Z]+ ", " , ", pages[name])  # a list that goes on in the next line
+    lists = re.findall(r"^\.RI \[ (.*) \]$", text, re.M)
+    assert len(lists) == text.count("[ ") == text.count(" ]") >= 24, (name, lists)
+    cases = [c.strip() for l in lists for c in l.replace('"', "").split(",")]
+    assert len(cases) >= 35, (name, cases)
+    for case in cases:
+        kind, _, word = case.rpartition(" ")
+        file = {"": "mounted/{}.py", "unit": "unit/{}.c", "fuzz": "fuzz/{}.c"}[kind]
+        assert os.path.exists(f"{tests}/{file.format(word)}"), f"{name}: there is no {case}"
+    for part in re.split(r"^\.SH ", text, flags=re.M)[1:]:
+        head, _, body = part.partition("\n")
+        if head in explains:
+            continue
+        for p in re.split(r"^\.(?:PP|IP.*|SS.*)\n", body, flags=re.M):
+            assert not re.match(r"[A-Z.]", p) or "\n.RI [ " in p or p.startswith(
+                ("In brackets", ".B kvcachectl newkey", "Not encrypted", ".BR kvcachefs")), \
+                f"{name}, {head}: no case beside {p}"
+    if name == "kvcachefs-design.7":
+        assert len(re.findall(r"^\.IP \d", text.split(".SH PROMISES")[1], re.M)) == 9
 for n in ("tiers", "state", "checksum", "hits", "pin", "ttl", "unit", "codec", "shared"):
     assert n in pages["kvcachefs.8"]

@@ -85,6 +85,30 @@ s.mount()
 s.umount()
 assert not os.listdir(f"{TMP}/run")
 
+# a smaller cpu= than what is there, after an unmount and a kill: nothing comes in before that has
+# gone, and then the tmpfs has the new bound
+sizes = "high=100,low=90,settle=0,keep_pool"
+for end in (s.umount, s.kill):
+    s.mount(sizes)
+    for i in range(50):
+        s.write(f"m/less{i}/l", blob(i, MiB))
+    s.settle()
+    s.committed()
+    there = s.stats()["pool_used_bytes"]
+    assert there > 40 * MiB
+    end()
+    s.mount(sizes, cpu="24M")
+    c, v = s.config(), os.statvfs(s.config()["pool"])
+    assert v.f_blocks * v.f_frsize <= there + 2 * MiB and c["pool_noswap"] == "yes", (v, c)
+    wait_for(lambda: os.statvfs(c["pool"]).f_blocks * v.f_frsize == 24 * MiB)
+    assert s.stats()["pool_used_bytes"] <= 24 * MiB
+    for i in range(50):
+        assert s.read(f"m/less{i}/l") == blob(i, MiB)
+        os.unlink(f"{s.mnt}/m/less{i}/l")
+    s.umount()
+s.mount()
+s.umount()
+
 # umount and mount at once: the next one waits while the daemon that is ending copies down, and
 # nothing is written below the mount
 slow = o + ",settle=0,shim=delay-put:30"

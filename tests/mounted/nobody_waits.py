@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
 """Who waits is waited for by nobody else. A lookup that SQLite keeps in a read of the catalog,
-until we let it go: meanwhile others look up, make, write, read, rename and remove. An evictor to
-whom no copy comes, as the disk keeps each write: meanwhile a ttl ends, a quota is kept, and the
+until we let it go: meanwhile others look up, make, write, read, rename and remove; and so while a
+commit is kept. Who asks for a name that is not there waits for no read at all. An evictor to whom
+no copy comes, as the disk keeps each write: meanwhile a ttl ends, a quota is kept, and the
 disk tier is trimmed. What they do has its end before the one that is held has."""
-import os, threading
+import errno, os, threading, time
 from kvtest import *
 import faults
 
@@ -75,6 +76,50 @@ finally:
 held.join(HANG)
 assert not held.is_alive()
 assert s.read("m/c150/l") == blob(150, 3000) and s.read("w/new") == b"new"
+s.umount()
+s.fsck("-n")
+
+# ---- a commit, and names that are not there ----
+
+LOG = f"{s.path}/catalog.sqlite-wal"
+r = faults.Rules(f"calls=write path={LOG} nth={faults.FAR} do=hold",
+                 f"calls=read path={CATALOG} nth={faults.FAR} count={faults.FAR} do=EIO")
+assert r.mount(s)
+os.stat(f"{s.mnt}/m")
+
+
+def at_rest():
+    time.sleep(0.2)
+    return r.met()[1]
+
+
+steady(at_rest)  # all names have been read once
+r.begin(1)
+for i in range(200):
+    with fails(errno.ENOENT):
+        os.stat(f"{s.mnt}/m/none{i}")
+with fails(errno.EIO):  # as who asks for what is there finds
+    for i in range(300):
+        os.stat(f"{s.mnt}/m/c{i}/l")
+r.heal(1)
+r.begin(0)
+s.write("w/held", b"held")
+wait_for(lambda: r.fired()[0] == 1)
+try:
+    meanwhile(lambda: [os.stat(f"{s.mnt}/m/c{i}/l") for i in range(150, 300)],
+              lambda: os.listdir(f"{s.mnt}/m"),
+              lambda: s.write("w/more", b"more"),
+              lambda: os.rename(f"{s.mnt}/w/more", f"{s.mnt}/w/moved"),
+              lambda: s.read("m/c9/l"),
+              lambda: os.setxattr(f"{s.mnt}/m/c9/l", "user.a", b"1"),
+              lambda: os.getxattr(f"{s.mnt}/m/c10/l", "user.kvcachefs.checksum"),
+              lambda: os.unlink(f"{s.mnt}/m/c11/l"),
+              lambda: s.stats())
+    assert s.stats()["catalog_pending_bytes"], "the commit was not held"
+finally:
+    r.heal(0)
+s.committed()
+assert s.read("w/held") == b"held" and s.read("w/moved") == b"more"
 s.umount()
 s.fsck("-n")
 

@@ -93,6 +93,7 @@ assert len(pools()) == 1 and os.stat(f"{shm}/{pools()[0]}").st_mode & 0o7777 == 
 as_user("sh", "-c", f"mkdir -p {mnt}/m/c && seq 200000 >{mnt}/m/c/l", ok=True)
 same = ("sh", "-c", f"seq 200000 | cmp - {mnt}/m/c/l")
 as_user(*same, ok=True)
+as_user("cat", f"/proc/{daemons()[0]}/maps", ok=True)
 ctl = f"{TOP}/bin/kvcachectl"
 assert "plain requests" in as_user(ctl, "status", mnt, ok=True).stdout
 for command in (("flush", mnt), ("pin", "--for", "60", f"{mnt}/m/c"), ("unpin", f"{mnt}/m/c"),
@@ -125,6 +126,9 @@ assert p.returncode == 1 and "the store is encrypted" in p.stdout, p.stdout
 assert sorted(os.listdir(f"{shm}/{pools()[0]}")) == left and len(left) > 1, left
 mounted(sealed)
 as_user(*same, ok=True)
+# nor may he look into one that has keys, though it is his own (as he may without)
+p = as_user("cat", f"/proc/{daemons()[0]}/maps")
+assert p.returncode == 1 and "Permission denied" in p.stdout, p.stdout[-200:]
 as_user("kill", "-TERM", *daemons(), ok=True)
 wait_for(lambda: not daemons())
 store = plainly

@@ -93,7 +93,7 @@ refused(fsck, says="one store", code=8)
 for words in (("stats",), ("config",), ("import",), ("rekey",), ("prefetch", "a"), ("lease", "a")):
     refused(binary("kvcachectl"), words[0], mnt, *words[1:], says="this is no kvcachefs mount")
     refused(binary("kvcachectl"), words[0], f"{TMP}/nowhere", *words[1:],
-            says="this is no kvcachefs mount")
+            says="give a path in a kvcachefs mount")
 # where somebody has files of those names, which stay as they are
 os.mkdir(f"{mnt}/.kvcachefs")
 for name in ("stats", "control", "lease"):

@@ -38,14 +38,20 @@ os.chmod(f"{s.mnt}/m/shut", 0o640)
 for path in ("", "m", "m/open", ".kvcachefs/stats"):
     assert as_nobody(lambda: os.stat(f"{s.mnt}/{path}")) == errno.EACCES, path
     assert as_nobody(lambda: os.open(f"{s.mnt}/{path}", os.O_RDONLY)) == errno.EACCES, path
+s.settle()
 s.umount()
+was = os.umask(0)
 s.mount("allow_other")
+os.umask(was)
 assert as_nobody(lambda: s.read("m/open")) == 0
 for name, flags in (("open", os.O_WRONLY), ("shut", os.O_RDONLY),
                     ("new", os.O_WRONLY | os.O_CREAT)):
     assert as_nobody(lambda: os.open(f"{s.mnt}/m/{name}", flags)) == errno.EACCES, name
 os.chown(f"{s.mnt}/m/shut", 0, 65534)
 assert as_nobody(lambda: s.read("m/shut")) == 0
+# nor is the store for others, whatever the umask
+for name in os.listdir(s.path):
+    assert os.stat(f"{s.path}/{name}").st_mode & 0o7777 == 0o600, name
 
 # the pool
 pool = s.config()["pool"]

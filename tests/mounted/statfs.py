@@ -24,9 +24,14 @@ s = Store("disk", size="128M", cpu="64M", options="settle=60000").mount()
 os.mkdir(f"{s.mnt}/m")
 total, free = space(s)
 assert total == 128 * MiB // 100 * 90 // 4096 * 4096 and free == total
+s.committed()
+v = os.statvfs(s.mnt)
 for i in range(8):
     put(s, i)
-s.closed()
+s.committed()
+w = os.statvfs(s.mnt)  # inodes too, of as many as catalog= has room for
+assert v.f_files - v.f_ffree <= 2 and w.f_files - w.f_ffree == v.f_files - v.f_ffree + 8, (v, w)
+assert w.f_ffree == w.f_favail and w.f_files <= s.stats()["catalog_limit"] // 1024, (w, s.stats())
 assert space(s) == (total, total - 8 * MiB)
 for i in range(8):
     with open(f"{s.mnt}/m/{i}", "rb") as f:

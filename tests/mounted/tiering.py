@@ -127,6 +127,19 @@ s.mount()
 assert s.read("m/c/l") == blob(9, N)
 s.umount()
 
+# write=through: copies wait for settle=, but no longer when a quarter of the pool has none
+s = Store("settle", cpu="64M", size="512M", options="settle=3600000").mount()
+for i in range(8):
+    s.write(f"m/{i}/l", blob(i, MiB))
+s.closed()
+time.sleep(0.1)
+assert s.stats()["spills"] == 0 and state(s, "m/0/l") == "resident"
+for i in range(8, 24):
+    s.write(f"m/{i}/l", blob(i, MiB))
+wait_for(lambda: state(s, "m/0/l") == "resident+lower")
+assert state(s, "m/23/l") == "resident"
+s.umount()
+
 # a slow tier: the deadline is kept, and others are served meanwhile
 flag = f"{TMP}/slow.flag"
 s = Store("slow", cpu="64M", size="512M").mount()

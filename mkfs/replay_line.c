@@ -60,6 +60,7 @@ static const char *take_number(const char *at, uint64_t *out)
 /* The same, with a fraction, or without. */
 static const char *take_decimal(const char *at, double *out)
 {
+	double place = 1;
 	uint64_t n;
 
 	at = take_number(at, &n);
@@ -70,8 +71,8 @@ static const char *take_decimal(const char *at, double *out)
 		return at;
 	if (*++at < '0' || *at > '9')
 		return NULL;
-	for (double part = .1; *at >= '0' && *at <= '9'; part /= 10)
-		*out += part * (*at++ - '0');
+	for (; *at >= '0' && *at <= '9'; at++)
+		*out += (place /= 10) * (*at - '0');
 	return at;
 }
 

@@ -163,6 +163,7 @@ static void resize(struct kvc_keep *k, uint32_t slot, uint64_t bytes)
 	struct prefix *p = k->own;
 
 	p->worth[slot].size = kvc_prefix_size(bytes);
+	p->drawn[0].nr = 0; /* its index is another now */
 }
 
 static void del(struct kvc_keep *k, uint32_t slot, bool evicted)

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See replay.h: traces. SQLite reads the JSON. */
+/*
+ * See replay.h: traces. SQLite reads the JSON, but lines of the usual form, for which replay_line.h
+ * takes a tenth of the time.
+ */
 #include "replay.h"
 
 #include "chain.h"
+#include "replay_line.h"
 #include "tool.h"
 
 #include <sqlite3.h>
@@ -22,27 +26,34 @@ static int room_for(void *array, size_t bytes, uint64_t n)
 	return 0;
 }
 
-/*
- * One request, in rows: its time, or none, then the chunks. ids: from the numbers of the file to
- * ours.
- */
-static int take_line(struct kvm_trace *t, struct kvc_chain *ids, sqlite3_stmt *st)
+/* One request, in rows: its time, or none, then the chunks. */
+static int parse(struct kvm_line *l, sqlite3_stmt *st)
 {
-	int got = sqlite3_step(st);
-	double ms = got == SQLITE_ROW ? sqlite3_column_double(st, 0) : 0;
+	int got = sqlite3_step(st), err = 0;
 
+	l->n = 0;
+	l->ms = got == SQLITE_ROW ? sqlite3_column_double(st, 0) : 0;
 	if (got != SQLITE_ROW)
 		return got == SQLITE_NOMEM ? -ENOMEM : -EINVAL;
+	while (!err && (got = sqlite3_step(st)) == SQLITE_ROW) {
+		err = kvm_line_add(l, (uint64_t)sqlite3_column_int64(st, 0));
+		if (sqlite3_column_type(st, 0) != SQLITE_INTEGER)
+			return -EINVAL;
+	}
+	return err ?: got == SQLITE_DONE ? 0 : got == SQLITE_NOMEM ? -ENOMEM : -EINVAL;
+}
+
+/* ids: from the numbers of the file to ours. */
+static int take_request(struct kvm_trace *t, struct kvc_chain *ids, const struct kvm_line *l)
+{
 	if (room_for(&t->at, sizeof *t->at, t->requests + 1ull) ||
 	    room_for(&t->ms, sizeof *t->ms, t->requests))
 		return -ENOMEM;
-	t->ms[t->requests] = ms > 0 && ms < 1e12 ? ms : 0;
-	while ((got = sqlite3_step(st)) == SQLITE_ROW) {
-		uint64_t id = (uint64_t)sqlite3_column_int64(st, 0) + 1 ?: UINT64_MAX;
+	t->ms[t->requests] = l->ms > 0 && l->ms < 1e12 ? l->ms : 0;
+	for (uint64_t i = 0; i < l->n; i++) {
+		uint64_t id = l->number[i] + 1 ?: UINT64_MAX;
 		uint32_t slot = kvc_chain_find(ids, id);
 
-		if (sqlite3_column_type(st, 0) != SQLITE_INTEGER)
-			return -EINVAL;
 		if (slot == KVC_NO_SLOT)
 			slot = kvc_chain_add(ids, id, KVC_NO_SLOT, 0);
 		if (slot == KVC_NO_SLOT || room_for(&t->id, sizeof *t->id, t->accesses))
@@ -50,10 +61,11 @@ static int take_line(struct kvm_trace *t, struct kvc_chain *ids, sqlite3_stmt *s
 		t->id[t->accesses++] = slot;
 	}
 	t->at[++t->requests] = t->accesses;
-	return got == SQLITE_DONE ? 0 : got == SQLITE_NOMEM ? -ENOMEM : -EINVAL;
+	return 0;
 }
 
-static int take_all(struct kvm_trace *t, FILE *f, struct kvc_chain *ids, sqlite3_stmt *st)
+static int take_all(struct kvm_trace *t, FILE *f, struct kvc_chain *ids, sqlite3_stmt *st,
+		    struct kvm_line *l)
 {
 	KVC_MEM char *line = NULL;
 	size_t room = 0;
@@ -66,13 +78,17 @@ static int take_all(struct kvm_trace *t, FILE *f, struct kvc_chain *ids, sqlite3
 		nr++;
 		if (strspn(line, " \t\r\n") == (size_t)n)
 			continue;
-		if (sscanf(line, " { \"lost\" : %llu }", &lost) == 1) {
+		err = strlen(line) == (size_t)n ? kvm_line_read(l, line) : -EINVAL;
+		if (err == -EINVAL && sscanf(line, " { \"lost\" : %llu }", &lost) == 1) {
 			t->lost += lost;
 			continue;
 		}
-		sqlite3_reset(st);
-		sqlite3_bind_text(st, 1, line, (int)n, SQLITE_STATIC);
-		err = take_line(t, ids, st);
+		if (err == -EINVAL) {
+			sqlite3_reset(st);
+			sqlite3_bind_text(st, 1, line, (int)n, SQLITE_STATIC);
+			err = parse(l, st);
+		}
+		err = err ?: take_request(t, ids, l);
 		if (err == -EINVAL)
 			return kvm_fail("%s, line %llu: not a request, which is {\"hash_ids\": "
 					"[NUMBER, ...]}",
@@ -96,6 +112,7 @@ int kvm_trace_read(struct kvm_trace *t, const char *path)
 	FILE *f = fopen(path, "re");
 	sqlite3 *db = NULL;
 	sqlite3_stmt *st = NULL;
+	struct kvm_line line = { 0 };
 	struct kvc_chain ids;
 	int rc;
 
@@ -110,7 +127,8 @@ int kvm_trace_read(struct kvm_trace *t, const char *path)
 	if (!t->at || sqlite3_open(":memory:", &db) || sqlite3_prepare_v2(db, sql, -1, &st, NULL))
 		rc = kvm_fail("cannot read JSON: %s", db ? sqlite3_errmsg(db) : kvc_why(ENOMEM));
 	else
-		rc = take_all(t, f, &ids, st);
+		rc = take_all(t, f, &ids, st, &line);
+	kvm_line_fini(&line);
 	sqlite3_finalize(st);
 	sqlite3_close(db);
 	kvc_chain_fini(&ids);

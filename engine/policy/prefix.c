@@ -8,13 +8,8 @@
  * half as much as the next), how many were seen to follow it, and the score and the class of its
  * gap when its last request ended. Of what went, all but the last two is kept by ghosts.h.
  *
- * The guard: two shadows, small caches of one in `sample` of the ids and as much smaller, of which
- * one evicts by the index and the other the leaf that was used longest ago. The first also leaves
- * out what is new and worth less than its victim, as if that had gone at once. The real one does as
- * the index says until that shadow falls behind the other by BEHIND of what it could gain or lose,
- * and comes back when it leads. What they would hit is counted by requests, so it says nothing
- * where nobody knows which chunk is of which prompt (a request is `loose`): where more than a few
- * are, the oldest goes, as with lru.
+ * prefix_pick.c draws the leaves; the guard in prefix_shadow.c says whether they go by the index or
+ * by the last use.
  *
  * Sizes: how many ghosts there is room for goes by how many chunks are to fit. Of how many ids a
  * ghost or a shadow takes one goes by how many do fit, as the evictions show: chunks may be smaller
@@ -27,100 +22,8 @@
 #include <math.h>
 #include <string.h>
 
-#define DRAWN 64
-#define DRAWN_OLD 1024 /* for the oldest: a look at one takes less */
-#define BEHIND .03f
-#define MEMORY 1000. /* requests that the guard looks back */
-#define GHOSTS_LEAST 65536u
+#define GHOSTS_LEAST 131072u   /* some thousand prompts */
 #define GHOSTS_MOST (1u << 20) /* or half as many as there are chunks */
-#define SAMPLE_FROM 2048u      /* chunks in a shadow, at least, before ids are left out */
-#define SHRINK 8               /* chunks that go from a shadow for one that comes, at most */
-
-/* Index */
-
-static uint32_t age_of(uint32_t now, uint32_t last)
-{
-	return (int32_t)(now - last) > 0 ? now - last : 1;
-}
-
-/* Of a chunk of `c`, which is ours or a shadow's. */
-static inline float index_of(const struct kvc_keep *k, const struct kvc_chain *c,
-			     const struct worth *w, uint32_t slot)
-{
-	const struct prefix *p = k->own;
-
-	return kvc_index_of(p->index, w[slot].gap, w[slot].score, age_of(k->now, c->last[slot])) *
-	       p->per_size[w[slot].size];
-}
-
-/* Does one go rather than another, whose index is the same? */
-static bool is_older(const struct kvc_chain *c, uint32_t slot, uint32_t than)
-{
-	/* that of equals the id says who goes is for nothing but to be the same anywhere */
-	return c->last[slot] < c->last[than] ||
-	       (c->last[slot] == c->last[than] && c->id[slot] < c->id[than]);
-}
-
-/* Of leaves drawn at random the one that goes. Inlined, for each of those who call it. */
-static inline __attribute__((always_inline)) uint32_t pick(struct kvc_keep *k,
-							   const struct kvc_chain *c,
-							   const struct worth *w, bool shadow,
-							   bool by_use)
-{
-	uint32_t n = (uint32_t)kvc_min(DRAWN, c->nleaf), drawn[DRAWN], best = KVC_NO_SLOT;
-	float least = 0;
-
-	for (uint32_t i = 0; i < n; i++) {
-		drawn[i] = c->leaf[n < c->nleaf ? kvc_keep_draw(k, c->nleaf) : i];
-		__builtin_prefetch(&c->last[drawn[i]]);
-		__builtin_prefetch(&w[drawn[i]]);
-	}
-	for (uint32_t i = 0; i < n; i++) {
-		uint32_t slot = drawn[i];
-		float x;
-
-		if (shadow ? c->last[slot] == k->now : kvc_keep_busy(k, slot))
-			continue;
-		if (!shadow && kvc_chain_is_orphan(c, slot))
-			x = -INFINITY;
-		else
-			x = by_use ? -(float)age_of(k->now, c->last[slot])
-				   : index_of(k, c, w, slot);
-		if (best == KVC_NO_SLOT || x < least || (x == least && is_older(c, slot, best))) {
-			best = slot;
-			least = x;
-		}
-	}
-	return best;
-}
-
-/*
- * The one that was used longest ago, nearly: of chunks that are no chains such a one as `pick`
- * finds takes a piece out of many prompts, each of which then is worth little.
- */
-static uint32_t oldest(struct kvc_keep *k)
-{
-	struct prefix *p = k->own;
-	const struct kvc_chain *c = &k->chain;
-	uint32_t slot;
-
-	for (uint32_t i = 0; i < DRAWN_OLD; i++)
-		kvc_oldest_offer(&p->oldest, c, c->leaf[kvc_keep_draw(k, c->nleaf)]);
-	while ((slot = kvc_oldest_take(&p->oldest, c)) != KVC_NO_SLOT && kvc_keep_busy(k, slot))
-		;
-	return slot;
-}
-
-static uint32_t victim(struct kvc_keep *k)
-{
-	struct prefix *p = k->own;
-
-	p->fits = k->chain.n;
-	if (kvc_prefix_is_loose(p))
-		return oldest(k);
-	return p->by_use ? pick(k, &k->chain, p->worth, false, true)
-			 : pick(k, &k->chain, p->worth, false, false);
-}
 
 /* Facts */
 
@@ -141,7 +44,7 @@ static struct kvc_facts facts_of(const struct kvc_request *r, const struct kvc_t
 }
 
 /* Of what was touched last, before the request has ended: as if it went on. */
-static uint8_t score_now(struct prefix *p, const struct kvc_request *r)
+uint8_t kvc_prefix_score_now(struct prefix *p, const struct kvc_request *r)
 {
 	if (p->scored_nr != r->nr || p->scored_n != r->n) {
 		struct kvc_facts f = facts_of(r, &r->touched[r->n - 1], r->n, 1);
@@ -159,98 +62,6 @@ static uint8_t mean_of(uint8_t mean, uint32_t gap)
 
 	return (uint8_t)kvc_min(NO_MEAN - 1,
 				(uint64_t)(mean == NO_MEAN ? now : (now + mean) / 2 + .5f));
-}
-
-/* Shadows */
-
-static void shadow_touch(struct kvc_keep *k, struct kvc_request *r, unsigned i)
-{
-	struct prefix *p = k->own;
-	struct shadow *s = &p->shadow[i];
-	struct kvc_touched *t = &r->touched[r->n - 1];
-	uint64_t before = r->sampled[i];
-	uint32_t slot = kvc_chain_find(&s->chain, t->id), up = r->at[i], v;
-
-	r->sampled[i] = t->id;
-	r->at[i] = t->shadow[i] = slot;
-	if (slot != KVC_NO_SLOT) {
-		r->hits[i] += r->broken[i] ? 0 : p->sample;
-		s->chain.last[slot] = r->nr;
-		if (i)
-			kvc_chain_order(&s->chain, slot, ++p->uses);
-		return;
-	}
-	r->broken[i] = true;
-	up = before ? kvc_chain_look(&s->chain, before, up) : KVC_NO_SLOT;
-	if (before && up == KVC_NO_SLOT)
-		return;
-	for (int n = 0; s->chain.n && s->chain.n >= p->fits / p->sample; n++) {
-		v = i ? s->chain.leaf[0] : pick(k, &s->chain, s->worth, true, false);
-		/* another request may have been the last to use what this one goes on from */
-		if (n == SHRINK || v == KVC_NO_SLOT || v == up || s->chain.last[v] == r->nr)
-			return;
-		if (!i && kvc_index_of(p->index, t->gap, score_now(p, r), 1) <
-				  index_of(k, &s->chain, s->worth, v))
-			return;
-		kvc_chain_del(&s->chain, v);
-	}
-	slot = kvc_chain_add(&s->chain, t->id, up, i ? ++p->uses : 0);
-	if (slot == KVC_NO_SLOT)
-		return;
-	r->at[i] = t->shadow[i] = slot;
-	s->chain.last[slot] = r->nr;
-	s->worth[slot].score = score_now(p, r);
-	s->worth[slot].gap = t->gap;
-}
-
-static bool in_shadow(const struct prefix *p, uint64_t id)
-{
-	return p->sample == 1 || (kvc_chain_hash(id) >> 20) % p->sample == 0;
-}
-
-/* The power of two by which so many times `least` are left of n, at least; or 1. */
-static uint32_t sample_of(uint64_t n, uint64_t least, uint32_t most)
-{
-	uint32_t s = 1;
-
-	while (s < most && n / (2 * s) >= least)
-		s *= 2;
-	return s;
-}
-
-/*
- * One step towards what it is to be. A bit more than is needed for more does not make it coarser.
- */
-static uint32_t resample(uint32_t is, uint64_t n, uint64_t least, uint32_t most)
-{
-	if (sample_of(n, least, most) < is)
-		return is / 2;
-	return sample_of(n - n / 8, least, most) > is ? is * 2 : is;
-}
-
-static void resample_all(struct prefix *p)
-{
-	p->sample = resample(p->sample, p->fits, SAMPLE_FROM, KVC_SAMPLE_MOST);
-	p->ghosts.sample = resample(p->ghosts.sample, 4 * p->fits, p->ghosts.rows * KVC_GHOST_ROW,
-				    KVC_SAMPLE_MOST);
-}
-
-/* Which of the two would have done better lately? */
-static void guard(struct prefix *p, const struct kvc_request *r)
-{
-	double keep = 1 - 1 / MEMORY, lead, by_index, risk;
-
-	for (unsigned i = 0; i < SHADOWS; i++)
-		p->shadow[i].hits = p->shadow[i].hits * keep + r->hits[i] / MEMORY;
-	p->asked = p->asked * keep + r->n / MEMORY;
-	p->loose = p->loose * keep + (r->loose ? r->n / MEMORY : 0);
-	by_index = p->shadow[p->by_use].hits;
-	lead = p->shadow[!p->by_use].hits - by_index;
-	risk = fmin(by_index, p->asked - by_index);
-	if (lead > risk * BEHIND + .01) {
-		p->by_use = !p->by_use;
-		p->switches++;
-	}
 }
 
 /* Uses */
@@ -311,7 +122,7 @@ static void touch(struct kvc_keep *k, struct kvc_request *r, uint32_t slot)
 	t->count += t->count < UINT8_MAX;
 	kvc_learn_used(p->learn, t->id, k->now);
 	if (t->known) {
-		mean = mean_of(mean, age_of(r->nr, last));
+		mean = mean_of(mean, kvc_prefix_age(r->nr, last));
 		t->gap = kvc_learn_gap((float)mean / MEAN_STEPS);
 		r->continues = true;
 		r->deepest = t->count;
@@ -327,9 +138,7 @@ static void touch(struct kvc_keep *k, struct kvc_request *r, uint32_t slot)
 		remember(p, g, t->id, r->nr, t->count, mean, t->kids);
 	}
 	t->mean = mean;
-	if (in_shadow(p, t->id))
-		for (unsigned i = 0; i < SHADOWS; i++)
-			shadow_touch(k, r, i);
+	kvc_prefix_shadow_touch(k, r);
 }
 
 static void add(struct kvc_keep *k, struct kvc_request *r, uint32_t slot, uint64_t bytes)
@@ -345,7 +154,7 @@ static void add(struct kvc_keep *k, struct kvc_request *r, uint32_t slot, uint64
 	p->worth[slot].count = t->count;
 	p->mean[slot] = t->mean;
 	p->kids[slot] = t->kids;
-	p->worth[slot].score = score_now(p, r);
+	p->worth[slot].score = kvc_prefix_score_now(p, r);
 	p->worth[slot].gap = t->gap;
 }
 
@@ -354,6 +163,7 @@ static void resize(struct kvc_keep *k, uint32_t slot, uint64_t bytes)
 	struct prefix *p = k->own;
 
 	p->worth[slot].size = kvc_prefix_size(bytes);
+	p->drawn[0].nr = 0; /* its index is another now */
 }
 
 static void del(struct kvc_keep *k, uint32_t slot, bool evicted)
@@ -366,8 +176,8 @@ static void del(struct kvc_keep *k, uint32_t slot, bool evicted)
 }
 
 /*
- * Where only some are remembered: what was not known, and shortly before what was, has gone the
- * same way.
+ * What was not known, and shortly before what was, has gone the same way: it is of those that are
+ * not remembered, or another took its place.
  */
 static void fill_in(struct kvc_keep *k, struct kvc_request *r)
 {
@@ -380,7 +190,7 @@ static void fill_in(struct kvc_keep *k, struct kvc_request *r)
 
 		if (t->known)
 			at = j;
-		if (t->known || kvc_ghosts_take(&p->ghosts, t->id) || !from || at - j > reach) {
+		if (t->known || !from || at - j > reach) {
 			r->fresh += !t->known;
 			continue;
 		}
@@ -411,10 +221,10 @@ static void end(struct kvc_keep *k, struct kvc_request *r)
 	uint32_t run = 0;
 	uint8_t score = 0;
 
-	if (p->ghosts.sample > 1)
+	if (!r->loose)
 		fill_in(k, r);
-	guard(p, r);
-	resample_all(p);
+	kvc_prefix_guard(p, r);
+	kvc_prefix_resample(p);
 	for (uint32_t j = 0; j < r->n; j++) {
 		const struct kvc_touched *t = &r->touched[j];
 
@@ -427,7 +237,7 @@ static void end(struct kvc_keep *k, struct kvc_request *r)
 		}
 		before = f;
 		judge(&k->chain, p->worth, t, t->slot, score);
-		for (unsigned i = 0; i < SHADOWS && in_shadow(p, t->id); i++)
+		for (unsigned i = 0; i < SHADOWS && kvc_prefix_in_shadow(p, t->id); i++)
 			judge(&p->shadow[i].chain, p->shadow[i].worth, t,
 			      kvc_chain_look(&p->shadow[i].chain, t->id, t->shadow[i]), score);
 	}
@@ -458,7 +268,8 @@ static int open_(struct kvc_keep *k)
 		return -ENOMEM;
 	k->own = p;
 	p->fits = kvc_min(n, KVC_CHAIN_ASIDE);
-	p->sample = sample_of(n, SAMPLE_FROM, KVC_SAMPLE_MOST);
+	p->by_use = true;
+	p->sample = kvc_prefix_sample(n, SAMPLE_FROM, KVC_SAMPLE_MOST);
 	ghosts = GHOSTS_LEAST;
 	while (ghosts < 4 * n && ghosts < GHOSTS_MOST)
 		/* in steps: with a cache of another size, but not by much, they stay */
@@ -478,7 +289,9 @@ static int open_(struct kvc_keep *k)
 	p->learn = kvc_learn_new();
 	p->index = p->learn ? kvc_learn_index(p->learn) : NULL;
 	err = err ?: p->learn ? 0 : -ENOMEM;
-	err = err ?: kvc_ghosts_init(&p->ghosts, ghosts, sample_of(4 * n, ghosts, KVC_SAMPLE_MOST));
+	err = err
+		      ?: kvc_ghosts_init(&p->ghosts, ghosts,
+					 kvc_prefix_sample(4 * n, ghosts, KVC_SAMPLE_MOST));
 	return err;
 }
 
@@ -501,7 +314,7 @@ const struct kvc_keep_ops kvc_keep_prefix = {
 	.claim = add,
 	.resize = resize,
 	.del = del,
-	.victim = victim,
+	.victim = kvc_prefix_victim,
 	.facts = kvc_prefix_facts,
 	.restore = kvc_prefix_restore,
 	.save = kvc_prefix_save,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What prefix.c and prefix_save.c share. */
+/* What prefix*.c share. */
 #ifndef KVC_PREFIX_PRIV_H
 #define KVC_PREFIX_PRIV_H
 
@@ -12,11 +12,28 @@
 #define NO_MEAN 255  /* used once */
 #define MEAN_STEPS 8 /* to a doubling of the gap */
 #define SIZES 256
+#define SAMPLE_FROM 2048u /* chunks in a shadow, at least, before ids are left out */
 
 /* What a chunk's index goes by, in one piece: 64 of them are looked at for a victim. */
 struct worth {
 	uint8_t score, gap, size; /* of a shadow's all sizes are 0 */
 	uint8_t count;            /* uses; not in shadows */
+};
+
+#define KEPT 8
+
+/* A leaf that was drawn, as it was then. */
+struct leaf {
+	uint32_t slot, last;
+	float index;
+};
+
+/* Those of the leaves that request `nr` has drawn that go first, in that order. */
+struct drawn {
+	uint32_t nr, n;
+	uint32_t up; /* what the last victim followed */
+	bool by_use;
+	struct leaf kept[KEPT];
 };
 
 struct shadow {
@@ -32,6 +49,7 @@ struct prefix {
 	const struct kvc_index *index;
 	struct kvc_ghosts ghosts;
 	struct kvc_oldest oldest;
+	struct drawn drawn[2];         /* of the chunks that are here, and of the first shadow's */
 	struct shadow shadow[SHADOWS]; /* by the index, and by the last use */
 	uint32_t sample;
 	uint64_t fits; /* chunks, as it turned out */
@@ -51,6 +69,40 @@ static inline bool kvc_prefix_is_loose(const struct prefix *p)
 {
 	return p->loose > p->asked / 8;
 }
+
+static inline uint32_t kvc_prefix_age(uint32_t now, uint32_t last)
+{
+	return (int32_t)(now - last) > 0 ? now - last : 1;
+}
+
+/* Of a chunk of `c`, which is ours or a shadow's. */
+static inline float kvc_prefix_index(const struct kvc_keep *k, const struct kvc_chain *c,
+				     const struct worth *w, uint32_t slot)
+{
+	const struct prefix *p = k->own;
+
+	return kvc_index_of(p->index, w[slot].gap, w[slot].score,
+			    kvc_prefix_age(k->now, c->last[slot])) *
+	       p->per_size[w[slot].size];
+}
+
+/* prefix.c: of what was touched last, as if the request went on */
+uint8_t kvc_prefix_score_now(struct prefix *p, const struct kvc_request *r);
+
+/* prefix_pick.c */
+uint32_t kvc_prefix_victim(struct kvc_keep *k);
+uint32_t kvc_prefix_shadow_victim(struct kvc_keep *k);
+
+/* prefix_shadow.c */
+bool kvc_prefix_in_shadow(const struct prefix *p, uint64_t id);
+/* What was touched last is asked of the shadows too. */
+void kvc_prefix_shadow_touch(struct kvc_keep *k, struct kvc_request *r);
+/* By which of the two would more have been hit lately? At a request's end. */
+void kvc_prefix_guard(struct prefix *p, const struct kvc_request *r);
+/* Of n the one in so many (a power of two, 1 up to `most`) that leaves `least` of them. */
+uint32_t kvc_prefix_sample(uint64_t n, uint64_t least, uint32_t most);
+/* The samples go one step towards what they are to be. */
+void kvc_prefix_resample(struct prefix *p);
 
 /* prefix_text.c: what kvc_keep_text says of it */
 void kvc_prefix_text(const struct kvc_keep *k, char *to, size_t room);

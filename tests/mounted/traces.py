@@ -127,6 +127,29 @@ assert p.returncode == 0, p.stdout
 mixed = [float(w) for w in re.findall(r"parents, ([0-9.]+) wrong", p.stdout)]
 assert len(mixed) == 4 and min(mixed) > 0, p.stdout
 
+# of what a line may be only the usual is read without SQLite: one by one, and all of one kind
+usual = f"{TMP}/usual.jsonl"
+unusual = [
+    '{"hash_ids": [1, 2, 3], "timestamp": 1e3, "why": "a \\\"quote\\\""}',
+    '{"more": {"hash_ids": [7]}, "hash_ids": [1, 2, 30]}',
+    '{"hash_ids": [-4, 2], "timestamp": -1}',
+    '{"hash_ids": [9007199254740993, 1234567890123456789]}',
+    '  {  "hash_ids"\t: [ ] , "timestamp" : 12.5 }  ',
+]
+lines = [json.dumps({"timestamp": i, "hash_ids": json.loads(u).get("hash_ids", [1, 2, 3])})
+         for i, u in enumerate(unusual)]
+shown = []
+for texts in (lines, unusual):
+    with open(usual, "w") as f:
+        f.write("\n".join(texts * 3) + "\n")
+    shown.append(replay("--capacity", "3,6", usual))
+assert shown[0].returncode == 0 and shown[0].stdout == shown[1].stdout, shown
+for text in ("[1 2]", "[1, 2", "[1.5]", "[1]}}", "[1]} x", '[1], "timestamp": 1 2', '[1] "x": 1'):
+    with open(usual, "w") as f:
+        f.write('{"hash_ids": [1]}\n{"hash_ids": ' + text + ("" if "}" in text else "}") + "\n")
+    p = replay(usual)
+    assert p.returncode and "line 2" in p.stdout, (text, p.stdout)
+
 bad = f"{TMP}/bad.jsonl"
 for words, content, said in (
     ((bad,), '{"hash_ids": [1, 2]}\n{"hash_ids": 3}\n', "line 2"),

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The index of learn.h by the weights of learn.c, for all scores and ages of one gap class.
+ *
+ * Of a chunk that is held from one bucket of ages on, each bucket adds to the chance that it was
+ * used by then and to the time that it was held, as far as it was not used before. The best ratio
+ * of the two over all ends is found from the last bucket backwards: a stretch of buckets is held to
+ * its end or not at all, so one takes in the stretch after it as long as that raises its own ratio.
+ */
+#include "learn_priv.h"
+
+#include <math.h>
+
+/*
+ * Buckets that are held all or none: chance used and time held from its beginning; unused at its
+ * end
+ */
+struct stretch {
+	float used, held, unused;
+};
+
+static void make_one(float *row, float (*h)[KVC_SCORES], const float *length, int score)
+{
+	struct stretch after[KVC_AGES], s;
+	int n = 0;
+
+	for (int b = KVC_AGES - 1; b >= 0; b--) {
+		float chance = h[b][score];
+
+		s = (struct stretch){ chance, length[b] * (1 - chance / 2), 1 - chance };
+		for (; n && after[n - 1].used * s.held >= s.used * after[n - 1].held; n--) {
+			s.used += s.unused * after[n - 1].used;
+			s.held += s.unused * after[n - 1].held;
+			s.unused *= after[n - 1].unused;
+		}
+		row[b] = s.used / s.held;
+		after[n++] = s;
+	}
+	row[KVC_AGES] = row[KVC_AGES - 1];
+}
+
+void kvc_learn_make_row(struct kvc_learn *l, uint8_t gap)
+{
+	float h[KVC_AGES][KVC_SCORES], length[KVC_AGES];
+
+	for (int b = 0; b < KVC_AGES; b++) {
+		float odds = expf(-l->set[AGE].w[b] - l->set[RHYTHM].w[kvc_learn_rhythm(gap, b)]);
+
+		length[b] = (float)(l->edge[b + 1] - l->edge[b]);
+		for (int s = 0; s < KVC_SCORES; s++)
+			h[b][s] = 1 / (1 + odds * l->odds[s]);
+	}
+	for (int s = 0; s < KVC_SCORES; s++)
+		make_one(l->index.of[gap][s], h, length, s);
+}

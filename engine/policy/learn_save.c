@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What of learn.c is for people, and what survives: the weights, the index, the newest records. */
+#include "learn_priv.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define SAVED 65536u     /* records that are saved, at most */
+#define RECORD_BYTES 29  /* of one of them */
+#define WEIGHT_MOST 1e6f /* what is beyond was not learned here */
+#define INDEX_MOST 16.f
+
+/* For people */
+
+/* The end of what was written, as snprintf counts. */
+static size_t put_text(char *to, size_t room, size_t at, const char *format, ...)
+{
+	va_list args;
+	int n;
+
+	if (at >= room)
+		return at;
+	va_start(args, format);
+	n = vsnprintf(to + at, room - at, format, args);
+	va_end(args);
+	return at + (n > 0 ? (size_t)n : 0);
+}
+
+/* by: what its place stands for: its number, or a name. */
+static size_t put_weights(char *to, size_t room, size_t at, const char *name,
+			  const struct weights *w, int n, const char *const *by)
+{
+	at = put_text(to, room, at, "%s", name);
+	for (int i = 0; i < n; i++) {
+		char nr[16];
+
+		snprintf(nr, sizeof nr, "%d", i);
+		if (w->seen[i] > 0)
+			at = put_text(to, room, at, " %s:%.2f", by ? by[i] : nr, (double)w->w[i]);
+	}
+	return put_text(to, room, at, "\n");
+}
+
+void kvc_learn_text(const struct kvc_learn *l, char *to, size_t room)
+{
+	static const char *const facts[FACTS] = {
+		"weights_uses",   "weights_fresh", "weights_tail",     "weights_deepest",
+		"weights_length", "weights_kids",  "weights_distance",
+	};
+	static const char *const numbers[NUMBERS] = {
+		"new",     "uses",  "deepest", "new_fresh", "used_fresh", "length",    "new_tail",
+		"goes_on", "forks", "kids",    "used_gap",  "new_gap",    "all_known", "second",
+	};
+	size_t at = 0;
+
+	*to = 0;
+	at = put_weights(to, room, at, "weights_age", &l->set[AGE], KVC_AGES, NULL);
+	at = put_weights(to, room, at, "weights_rhythm", &l->set[RHYTHM], RHYTHMS, NULL);
+	at = put_weights(to, room, at, "weights", &l->number, NUMBERS, numbers);
+	for (int i = 0; i < FACTS; i++)
+		at = put_weights(to, room, at, facts[i], &l->set[i], CLASSES, NULL);
+}
+
+/* What survives */
+
+static void save_weights(struct kvc_out *o, const struct weights *w, int n)
+{
+	for (int i = 0; i < n; i++) {
+		kvc_out_float(o, w->w[i]);
+		kvc_out_float(o, w->seen[i]);
+	}
+}
+
+static void load_weights(struct kvc_in *in, struct weights *w, int n)
+{
+	for (int i = 0; i < n; i++) {
+		w->w[i] = kvc_in_float(in);
+		w->seen[i] = kvc_in_float(in);
+		in->bad |= fabsf(w->w[i]) > WEIGHT_MOST || w->seen[i] < 0 || w->seen[i] > SEEN_MAX;
+	}
+}
+
+static void save_record(struct kvc_out *o, const struct record *r, int age)
+{
+	const struct kvc_facts *f = &r->facts;
+	const uint8_t small[] = {
+		f->count, f->deepest,  f->kids,      f->gap,
+		f->tail,  f->distance, f->continues, (uint8_t)age,
+	};
+
+	kvc_out_64(o, r->id);
+	kvc_out_32(o, r->since);
+	kvc_out_float(o, r->weight);
+	kvc_out_32(o, (uint32_t)f->fresh << 16 | f->length);
+	kvc_out_bytes(o, small, sizeof small);
+}
+
+static void load_record(struct kvc_learn *l, struct kvc_in *in)
+{
+	uint64_t id = kvc_in_64(in);
+	struct record r = { .id = id, .since = kvc_in_32(in) };
+	struct kvc_facts *f = &r.facts;
+	uint32_t i, both;
+	uint8_t age;
+
+	r.weight = kvc_in_float(in);
+	both = kvc_in_32(in);
+	f->fresh = (uint16_t)(both >> 16);
+	f->length = (uint16_t)both;
+	f->count = kvc_in_8(in);
+	f->deepest = kvc_in_8(in);
+	f->kids = kvc_in_8(in);
+	f->gap = kvc_in_8(in);
+	f->tail = kvc_in_8(in);
+	f->distance = kvc_in_8(in);
+	f->continues = kvc_in_8(in);
+	age = kvc_in_8(in);
+	if (!id || !(r.weight >= 0 && r.weight <= WEIGHT_MOST) || f->gap >= KVC_GAPS ||
+	    f->tail > 1 || f->distance > 2 || f->continues > 1 || age >= KVC_AGES)
+		in->bad = true;
+	if (!in->bad && (i = kvc_learn_take_record(l)) != NONE)
+		kvc_learn_put_record(l, i, &r, age);
+}
+
+void kvc_learn_save(const struct kvc_learn *l, struct kvc_out *o)
+{
+	uint32_t waiting = 0, skip;
+
+	kvc_out_32(o, l->slice);
+	save_weights(o, &l->set[AGE], KVC_AGES);
+	save_weights(o, &l->set[RHYTHM], RHYTHMS);
+	for (int i = 0; i < FACTS; i++)
+		save_weights(o, &l->set[i], CLASSES);
+	save_weights(o, &l->number, NUMBERS);
+	for (int gap = 0; gap < KVC_GAPS; gap++)
+		for (int s = 0; s < KVC_SCORES; s++)
+			for (int b = 0; b <= KVC_AGES; b++)
+				kvc_out_float(o, l->index.of[gap][s][b]);
+	for (int age = 0; age < KVC_AGES; age++)
+		for (uint32_t i = l->first[age]; i != NONE; i = l->record[i].queue)
+			waiting += l->record[i].id != 0;
+	skip = waiting > SAVED ? waiting - SAVED : 0;
+	kvc_out_32(o, waiting - skip);
+	for (int age = KVC_AGES - 1; age >= 0; age--) /* the oldest first */
+		for (uint32_t i = l->first[age]; i != NONE; i = l->record[i].queue)
+			if (l->record[i].id && !skip)
+				save_record(o, &l->record[i], age);
+			else
+				skip -= l->record[i].id != 0;
+}
+
+void kvc_learn_load(struct kvc_learn *l, struct kvc_in *in)
+{
+	l->slice = kvc_in_32(in);
+	in->bad |= l->slice >= KVC_GAPS;
+	load_weights(in, &l->set[AGE], KVC_AGES);
+	load_weights(in, &l->set[RHYTHM], RHYTHMS);
+	for (int i = 0; i < FACTS; i++)
+		load_weights(in, &l->set[i], CLASSES);
+	load_weights(in, &l->number, NUMBERS);
+	for (int i = 0; i < KVC_GAPS * KVC_SCORES * (KVC_AGES + 1); i++) {
+		float x = kvc_in_float(in);
+
+		in->bad |= !(x >= 0 && x <= INDEX_MOST);
+		l->index.of[i / (KVC_AGES + 1) / KVC_SCORES][i / (KVC_AGES + 1) % KVC_SCORES]
+			   [i % (KVC_AGES + 1)] = x;
+	}
+	for (uint32_t n = kvc_in_count(in, SAVED, RECORD_BYTES); n && !in->bad; n--)
+		load_record(l, in);
+}

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See replay_line.h. What it reads it reads as a parser of JSON would. */
+#include "replay_line.h"
+
+#include <string.h>
+
+#define KEYS 8 /* of one object; and characters of a name */
+#define NAME 32
+#define DIGITS 18
+
+void kvm_line_fini(struct kvm_line *l)
+{
+	free(l->number);
+	*l = (struct kvm_line){ 0 };
+}
+
+int kvm_line_add(struct kvm_line *l, uint64_t number)
+{
+	if (l->n == l->room) {
+		uint64_t room = l->room ? l->room * 2 : 256, *v;
+
+		v = realloc(l->number, room * sizeof *v);
+		if (!v)
+			return -ENOMEM;
+		l->number = v;
+		l->room = room;
+	}
+	l->number[l->n++] = number;
+	return 0;
+}
+
+static const char *after_blanks(const char *at)
+{
+	while (*at == ' ' || *at == '\t' || *at == '\n' || *at == '\r')
+		at++;
+	return at;
+}
+
+/* Behind this character, or NULL: another is next. */
+static const char *after(const char *at, char c)
+{
+	at = after_blanks(at);
+	return *at == c ? after_blanks(at + 1) : NULL;
+}
+
+/* Behind a whole number without a sign, or NULL: there is none. */
+static const char *take_number(const char *at, uint64_t *out)
+{
+	const char *from = at;
+	uint64_t n = 0;
+
+	while (*at >= '0' && *at <= '9' && at - from <= DIGITS)
+		n = n * 10 + (uint64_t)(*at++ - '0');
+	if (at == from || at - from > DIGITS || (*from == '0' && at - from > 1))
+		return NULL;
+	*out = n;
+	return at;
+}
+
+/* The same, with a fraction, or without. */
+static const char *take_decimal(const char *at, double *out)
+{
+	double place = 1;
+	uint64_t n;
+
+	at = take_number(at, &n);
+	if (!at)
+		return NULL;
+	*out = (double)n;
+	if (*at != '.')
+		return at;
+	if (*++at < '0' || *at > '9')
+		return NULL;
+	for (; *at >= '0' && *at <= '9'; at++)
+		*out += (place /= 10) * (*at - '0');
+	return at;
+}
+
+static const char *take_list(const char *at, struct kvm_line *l, int *err)
+{
+	uint64_t n;
+
+	at = after(at, '[');
+	if (!at || *at == ']')
+		return at ? at + 1 : NULL;
+	do {
+		at = take_number(at, &n);
+		if (!at || (*err = kvm_line_add(l, n)))
+			return NULL;
+		at = after_blanks(at);
+	} while (*at == ',' && (at = after_blanks(at + 1)));
+	return *at == ']' ? at + 1 : NULL;
+}
+
+/* Behind a name, which is copied, and its colon. */
+static const char *take_name(const char *at, char *name)
+{
+	size_t n;
+
+	if (*at++ != '"')
+		return NULL;
+	n = strcspn(at, "\"\\");
+	if (n >= NAME || at[n] != '"')
+		return NULL;
+	memcpy(name, at, n);
+	name[n] = 0;
+	return after(at + n + 1, ':');
+}
+
+static bool is_new(char name[][NAME], unsigned i)
+{
+	for (unsigned j = 0; j < i; j++)
+		if (!strcmp(name[j], name[i]))
+			return false;
+	return true;
+}
+
+int kvm_line_read(struct kvm_line *l, const char *text)
+{
+	char name[KEYS][NAME];
+	bool found = false;
+	const char *at = after(text, '{');
+	unsigned i = 0;
+	int err = 0;
+
+	l->ms = 0;
+	l->n = 0;
+	do {
+		double other;
+
+		at = at && i < KEYS ? take_name(at, name[i]) : NULL;
+		if (!at || !is_new(name, i))
+			return -EINVAL;
+		if (!strcmp(name[i], "hash_ids")) {
+			found = true;
+			at = take_list(at, l, &err);
+		} else {
+			at = take_decimal(at, strcmp(name[i], "timestamp") ? &other : &l->ms);
+		}
+		if (!at)
+			return err ?: -EINVAL;
+		at = after_blanks(at);
+		i++;
+	} while (*at == ',' && (at = after_blanks(at + 1)));
+	return found && *at == '}' && !*after_blanks(at + 1) ? 0 : -EINVAL;
+}

@@ -46,7 +46,8 @@ static int may_move_both(struct kvc *k, struct kvc_node *n, uint64_t bytes, uint
 			 uint64_t to)
 {
 	uint64_t from_model, to_model;
-	int err = kvc_model_of_both(k, parent, &from_model) ?: kvc_model_of_both(k, to, &to_model);
+	int apart, err = kvc_model_of_both(k, parent, &from_model)
+				 ?: kvc_model_of_both(k, to, &to_model);
 
 	if (err)
 		return err;
@@ -56,10 +57,10 @@ static int may_move_both(struct kvc *k, struct kvc_node *n, uint64_t bytes, uint
 	}
 	if (from_model == to_model)
 		return 0;
-	if (S_ISDIR(n->row.mode))
-		return kvc_model_apart_both(k, from_model) || kvc_model_apart_both(k, to_model)
-			       ? -EXDEV
-			       : 0;
+	if (S_ISDIR(n->row.mode)) {
+		apart = kvc_model_apart_both(k, from_model) ?: kvc_model_apart_both(k, to_model);
+		return apart > 0 ? -EXDEV : apart;
+	}
 	return S_ISREG(n->row.mode) ? kvc_quota_allows_locked(k, to_model, bytes) : 0;
 }
 

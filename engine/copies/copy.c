@@ -138,10 +138,12 @@ static int choose_both(struct kvc_copy *c, struct kvc_recipe *r)
 {
 	struct kvc *k = c->k;
 	uint64_t model; /* as of now: the folder may have moved since the node came into memory */
-	int err = kvc_frame_name_both(k, c->n, c->f);
-	int codec = kvc_model_of_both(k, c->n->row.parent, &model)
-			    ? -1
-			    : kvc_model_attr_both(k, model, KVC_MODEL_CODEC);
+	int codec = -1, err = kvc_model_of_both(k, c->n->row.parent, &model);
+
+	if (!err)
+		err = kvc_model_attr_both(k, model, KVC_MODEL_CODEC, &codec);
+	err = err == -ENOENT ? 0 : err; /* its folder may have gone */
+	err = err ?: kvc_frame_name_both(k, c->n, c->f);
 
 	if (err)
 		return err;

@@ -11,6 +11,7 @@
 #include "drop.h"
 #include "file.h"
 #include "folder.h"
+#include "identity.h"
 #include "ino.h"
 #include "layers.h"
 #include "limit.h"
@@ -304,7 +305,7 @@ int kvc_recover(struct kvc *k, char *error)
 	err = err ?: kvc_inos_load_both(k, clean) ?: kvc_unnamed_recover_both(k);
 	err = err ?: kvc_drops_recover_both(k, &dropped);
 	err = err ?: kvc_quotas_load_both(k, clean && !dropped) ?: kvc_surveys_load_both(k);
-	err = err ?: kvc_remove_recover_both(k);
+	err = err ?: kvc_remove_recover_both(k) ?: kvc_identity_start_both(k);
 	err = err ?: kvc_meta_set(k->cat, "clean", "0") ?: kvc_pins_load_both(k);
 	kvc_tier_each(k, t)
 		if (!err && !(k->tier[t].t->ops->caps & KVC_TIER_SHARED))

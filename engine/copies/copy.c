@@ -191,7 +191,7 @@ static int begin(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t block
 	XXH3_128bits_reset(c->sum);
 	XXH3_128bits_reset(c->stored_sum);
 	c->shared = c->k->tier[c->tier].t->ops->caps & KVC_TIER_SHARED;
-	memcpy(c->f->store, c->k->store->uuid, 16);
+	memcpy(c->f->store, c->shared ? c->k->shared_id : c->k->store->uuid, 16);
 	c->f->ino = c->n->row.ino;
 	c->f->gen = gen;
 	c->f->size = c->f->raw_len = size;

@@ -245,11 +245,12 @@ static void load_run(struct kvc *k, struct kvc_job *j)
 	};
 	mtime = n->row.mtime_ns;
 	bool older = false, wanted = n->state == KVC_LOADING && want.place.gen == n->object.gen;
+	bool hangs = kvc_tier_hangs_locked(k, j->tier); /* since it was queued: the next one's */
 
-	if (!wanted)
+	if (!wanted || hangs)
 		kvc_tier_uncalled_locked(k, j->tier);
 	kvc_unlock(k);
-	err = wanted ? try_tier(k, j, &seg, mtime, &want, &st, &older) : -ESTALE;
+	err = !wanted ? -ESTALE : hangs ? -EIO : try_tier(k, j, &seg, mtime, &want, &st, &older);
 
 	kvc_lock_both(k);
 	j->err = err;

@@ -407,25 +407,38 @@ int kvc_path_to_share_both(struct kvc *k, uint64_t parent, const char *name, cha
 	       ?: kvc_model_attr_both(k, model, KVC_MODEL_SHARED, &shared);
 }
 
-/*
- * In a shared tier a name is the place: what is only there would be overwritten by who gets its
- * name, so it is loaded first. (What lies below a folder and only there may be lost: a miss.)
- */
-int kvc_at_hand_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
+bool kvc_only_shared_locked(const struct kvc *k, const struct kvc_node *n)
 {
-	int err;
-
-	if (!k->shared || !S_ISREG(n->row.mode) ||
-	    (n->state != KVC_LOWER && n->state != KVC_LOADING))
-		return 0;
+	if (!k->shared || !S_ISREG(n->row.mode))
+		return false;
 	kvc_tier_each(k, t)
 		if (!(k->tier[t].t->ops->caps & KVC_TIER_SHARED) && n->place[t].gen &&
 		    n->place[t].gen == n->object.gen)
-			return 0;
+			return false;
+	return true;
+}
+
+/*
+ * In a shared tier a name is the place: what is only there would be overwritten by who gets its
+ * name, so it is loaded first. (What lies below a folder and only there may be lost: a miss.) A
+ * call that needs two in the pool may see one go while the other comes, again and again: both have
+ * their time together.
+ */
+int kvc_at_hand_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
+{
+	uint64_t now = kvc_mono_ns(), each = k->opt.deadline_ms * 1000000;
+	int err;
+
+	if ((n->state != KVC_LOWER && n->state != KVC_LOADING) || !kvc_only_shared_locked(k, n))
+		return 0;
 	if (w->stage == KVC_STAGE_LOADED && w->err)
 		return w->err;
+	if (!w->begun_ns)
+		w->begun_ns = now;
+	if (now >= w->begun_ns + 2 * each)
+		return -ETIMEDOUT;
 	w->stage = KVC_STAGE_LOADED;
-	w->deadline_ns = 0;
+	w->deadline_ns = kvc_min(now + each, w->begun_ns + 2 * each);
 	err = kvc_load_start_locked(k, n, false);
 	return err == -ENOENT ? -EIO : err ?: kvc_park_locked(k, &n->waiters, w);
 }

@@ -3,8 +3,8 @@
 """What a client writes through a mapping to pages that it has read leaves no trace on the segment.
 A file that is opened anew, and changed so, while it is compared with its copies is compared once
 more: what it held before does not come back after an eviction; also where the daemon is killed
-before it was compared, or while the file was open and the next start is refused. And where the daemon has no
-descriptor left to see whether a mapping is there, a copy waits until it knows."""
+before it was compared, or while the file was open and the next start is refused. And where the
+daemon has no descriptor left to see whether a mapping is there, a copy waits until it knows."""
 import ctypes, glob, mmap, os, time
 from kvtest import *
 import faults

@@ -6,16 +6,6 @@
 #include <string.h>
 #include <sys/sysmacros.h>
 
-int kvfs_errno(int err)
-{
-	switch (err) {
-	case 0: return 0;
-	case -EBADMSG: return EIO;
-	case -EPROTO: return EIO;
-	default: return err < 0 ? -err : EIO;
-	}
-}
-
 double kvfs_timeout(const struct kvc_row *a)
 {
 	if (S_ISDIR(a->mode))

@@ -36,11 +36,12 @@ struct kvc_wait {
 	uint64_t quota, quota_granted; /* which quota (its serial), and bytes of it given */
 	bool for_quota;                /* what it wants is of the quota, not of the pool */
 	uint64_t since_ns;             /* a store: when it first came */
-	uint64_t begun_ns;             /* an open, create or rename: when it came (took.h) */
-	bool loads;                    /* an open: the pool did not have it */
-	bool paced, pacing;            /* it had its turn; waits for it */
-	uint64_t ino;                  /* the node whose chunk is not to be dropped meanwhile */
-	bool looked;                   /* what the caller holds and does not need was looked for */
+	/* an open, create, rename or unlink: when it came (took.h) */
+	uint64_t begun_ns;
+	bool loads;         /* an open: the pool did not have it */
+	bool paced, pacing; /* it had its turn; waits for it */
+	uint64_t ino;       /* the node whose chunk is not to be dropped meanwhile */
+	bool looked;        /* what the caller holds and does not need was looked for */
 	int stage;
 };
 

@@ -15,7 +15,7 @@ int kvc_folder_both(struct kvc *k, uint64_t ino, bool anew, struct kvc_node **fo
 /* kvc_takes, and what the call then does to the catalog it does whole. */
 int kvc_takes_both(struct kvc *k, bool removal);
 /*
- * name.c, for rename.c: a file that came to this folder belongs to the chunk there. Where the
+ * rechunk.c: a file that came to this folder belongs to the chunk there. Where the
  * catalog errs it stays whole in the one that it had, and changes in the background. Before
  * anything is done, the other tells whether what has to be known for that can be: 0, or what the
  * call fails with.
@@ -24,8 +24,9 @@ void kvc_rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder
 		      uint32_t client);
 int kvc_rechunk_known_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder);
 /*
- * A file lost one of its names, in folder `parent`. Before that it is to be known where it is then:
- * *left is held for the one of the others, or NULL. 0, or what the call fails with.
+ * name.c, for rename.c: a file lost one of its names, in folder `parent`. Before that it is to be
+ * known where it is then: *left is held for the one of the others, or NULL. 0, or what the call
+ * fails with.
  */
 int kvc_unlinked_known_both(struct kvc *k, struct kvc_node *n, uint64_t parent, const char *name,
 			    struct kvc_node **left);
@@ -33,6 +34,8 @@ void kvc_unlinked_not_locked(struct kvc *k, uint64_t parent, struct kvc_node *le
 void kvc_unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent, struct kvc_node *left);
 /* The same, each with its comment there. */
 int kvc_path_to_share_both(struct kvc *k, uint64_t parent, const char *name, char **path);
+/* Has no tier but shared ones the file as it is? */
+bool kvc_only_shared_locked(const struct kvc *k, const struct kvc_node *n);
 int kvc_at_hand_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w);
 int kvc_keep_at_hand_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w);
 int kvc_rmdir_both(struct kvc *k, struct kvc_node *folder, const char *name, struct kvc_node *n);

@@ -5,7 +5,6 @@
  * holds the folders' own locks.
  */
 #include "account.h"
-#include "admit.h"
 #include "cache.h"
 #include "calls.h"
 #include "dirty.h"
@@ -16,7 +15,6 @@
 #include "limit.h"
 #include "load.h"
 #include "layers.h"
-#include "member.h"
 #include "model.h"
 #include "partial.h"
 #include "path.h"
@@ -26,7 +24,6 @@
 #include "tierq.h"
 #include "unit.h"
 #include "unnamed.h"
-#include "used.h"
 
 #include <string.h>
 #include <sys/stat.h>
@@ -247,72 +244,6 @@ int kvc_readlink(struct kvc *k, uint64_t ino, char *target, size_t room)
 	return err == -ENOENT ? -EINVAL : err;
 }
 
-/* The file's chunk is another one from now on. An error: it has the one that it had. */
-static int change_chunk_both(struct kvc *k, struct kvc_node *n, uint64_t chunk, uint32_t client)
-{
-	bool has = kvc_has_segment(n), last = n->row.chunk == n->row.ino;
-	uint64_t old = n->row.chunk;
-	int err;
-
-	if (last && kvc_unit_part_both(k, n))
-		last = false;
-	if ((err = kvc_chunk_change_both(k, n, chunk, last)))
-		return err;
-	if (has) {
-		kvc_used_moved_locked(k, old, n->chunk, client);
-		kvc_chunk_add_locked(k, n);
-		kvc_chunk_used_locked(k, n->chunk, false);
-		kvc_admit_made_locked(k, n);
-	} else if (n->object.lower) {
-		kvc_chunk_used_locked(k, n->chunk, false);
-	}
-	return 0;
-}
-
-void kvc_rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder, const char *name,
-		      uint32_t client)
-{
-	uint64_t chunk = 0, model;
-	int err = 0;
-
-	if (!S_ISREG(n->row.mode))
-		return;
-	if (n->row.chunk != folder->row.ino) /* else it is a member already */
-		err = kvc_unit_join_both(k, folder, n, name, true, &chunk);
-	else if (kvc_unit_whole_both(k, folder))
-		chunk = folder->row.ino;
-	chunk = chunk ? chunk : n->row.ino;
-	if (!kvc_model_of_both(k, folder->row.ino, &model) && model != n->model) {
-		kvc_quota_move_locked(k, n, model);
-		if (!err && n->row.chunk == chunk)
-			err = kvc_chunk_moved_both(k, n);
-	}
-	if (!err && n->row.chunk != chunk)
-		err = change_chunk_both(k, n, chunk, client);
-	if (err)
-		kvc_unit_keeps_locked(k, n, folder);
-}
-
-int kvc_rechunk_known_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder)
-{
-	struct kvc_row other;
-	uint64_t model;
-	int err;
-
-	if (!S_ISREG(n->row.mode))
-		return 0;
-	if ((err = kvc_unit_known_both(k, folder)) ||
-	    (err = kvc_model_of_both(k, folder->row.ino, &model)))
-		return err;
-	if (n->row.container && n->row.chunk == n->row.ino) {
-		err = kvc_row_of_both(k, n->row.container, &other);
-		if (err && err != -ENOENT)
-			return err;
-	}
-	/* in memory it can be given another class */
-	return model != n->model ? kvc_chunk_join_both(k, n) : 0;
-}
-
 int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, uint32_t client,
 	     struct kvc_row *attr)
 {
@@ -330,9 +261,10 @@ int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, uin
 	if (!err && (n->lost || (!n->row.nlink && !n->unnamed)))
 		err = -ENOENT;
 	if (!err && S_ISREG(n->row.mode) && (err = kvc_model_of_both(k, parent, &model)) == 0 &&
-	    model != n->model &&
-	    (kvc_model_apart_both(k, model) || kvc_model_apart_both(k, n->model)))
-		err = -EXDEV;
+	    model != n->model) {
+		err = kvc_model_apart_both(k, model) ?: kvc_model_apart_both(k, n->model);
+		err = err > 0 ? -EXDEV : err;
+	}
 	if (!err) {
 		err = kvc_name_get(k->cat, parent, name, &other, &kind);
 		err = !err ? -EEXIST : err == -ENOENT ? 0 : err;
@@ -459,7 +391,7 @@ void kvc_unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent, struc
 int kvc_path_to_share_both(struct kvc *k, uint64_t parent, const char *name, char **path)
 {
 	uint64_t model;
-	int err;
+	int shared, err;
 
 	if (!k->shared)
 		return 0;
@@ -472,28 +404,41 @@ int kvc_path_to_share_both(struct kvc *k, uint64_t parent, const char *name, cha
 		return 0;
 	}
 	return err ?: kvc_model_of_both(k, parent, &model)
-	       ?: kvc_model_known_both(k, model, KVC_MODEL_SHARED);
+	       ?: kvc_model_attr_both(k, model, KVC_MODEL_SHARED, &shared);
+}
+
+bool kvc_only_shared_locked(const struct kvc *k, const struct kvc_node *n)
+{
+	if (!k->shared || !S_ISREG(n->row.mode))
+		return false;
+	kvc_tier_each(k, t)
+		if (!(k->tier[t].t->ops->caps & KVC_TIER_SHARED) && n->place[t].gen &&
+		    n->place[t].gen == n->object.gen)
+			return false;
+	return true;
 }
 
 /*
  * In a shared tier a name is the place: what is only there would be overwritten by who gets its
- * name, so it is loaded first. (What lies below a folder and only there may be lost: a miss.)
+ * name, so it is loaded first. (What lies below a folder and only there may be lost: a miss.) A
+ * call that needs two in the pool may see one go while the other comes, again and again: both have
+ * their time together.
  */
 int kvc_at_hand_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
 {
+	uint64_t now = kvc_mono_ns(), each = k->opt.deadline_ms * 1000000;
 	int err;
 
-	if (!k->shared || !S_ISREG(n->row.mode) ||
-	    (n->state != KVC_LOWER && n->state != KVC_LOADING))
+	if ((n->state != KVC_LOWER && n->state != KVC_LOADING) || !kvc_only_shared_locked(k, n))
 		return 0;
-	kvc_tier_each(k, t)
-		if (!(k->tier[t].t->ops->caps & KVC_TIER_SHARED) && n->place[t].gen &&
-		    n->place[t].gen == n->object.gen)
-			return 0;
 	if (w->stage == KVC_STAGE_LOADED && w->err)
 		return w->err;
+	if (!w->begun_ns)
+		w->begun_ns = now;
+	if (now >= w->begun_ns + 2 * each)
+		return -ETIMEDOUT;
 	w->stage = KVC_STAGE_LOADED;
-	w->deadline_ns = 0;
+	w->deadline_ns = kvc_min(now + each, w->begun_ns + 2 * each);
 	err = kvc_load_start_locked(k, n, false);
 	return err == -ENOENT ? -EIO : err ?: kvc_park_locked(k, &n->waiters, w);
 }
@@ -581,9 +526,9 @@ static int remove_hidden_both(struct kvc *k, struct kvc_node *folder)
 int kvc_rmdir_both(struct kvc *k, struct kvc_node *folder, const char *name, struct kvc_node *n)
 {
 	KVC_MEM char *path = NULL;
-	int err;
+	int err = kvc_partial_on(k) ? kvc_partial_is_both(k, n) : 0;
 
-	if (kvc_partial_on(k) && kvc_partial_both(k, n) && (err = remove_hidden_both(k, n)))
+	if (err < 0 || (err && (err = remove_hidden_both(k, n))))
 		return err;
 	err = kvc_folder_empty_both(k, n->row.ino);
 

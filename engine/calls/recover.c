@@ -11,6 +11,7 @@
 #include "drop.h"
 #include "file.h"
 #include "folder.h"
+#include "identity.h"
 #include "ino.h"
 #include "layers.h"
 #include "limit.h"
@@ -34,14 +35,13 @@
 
 /*
  * A segment of a file that was open: whole if its time still is the mark. It is made the
- * published one. 1, 0 where it is not what the catalog says, or an error.
+ * published one, and keeps the mark, should this start be refused. 1, 0 where it is not what the
+ * catalog says, or an error.
  */
 static int take_untouched(struct kvc *k, struct kvc_node *n, struct kvc_segment *s,
 			  const struct stat *st)
 {
-	const struct timespec t[2] = { { .tv_nsec = UTIME_OMIT }, kvc_file_time(n->row.mtime_ns) };
 	struct kvc_segment to = { 'p', s->ino, s->gen };
-	KVC_FD int fd = -1;
 	int err;
 
 	if (s->gen != n->object.gen || (uint64_t)st->st_size != n->object.size)
@@ -49,12 +49,6 @@ static int take_untouched(struct kvc *k, struct kvc_node *n, struct kvc_segment 
 	if ((err = kvc_segment_rename(&k->pool, s, &to)))
 		return err;
 	*s = to;
-	fd = kvc_segment_open(&k->pool, &to, O_RDWR);
-	if (fd < 0)
-		return fd;
-	if (futimens(fd, t))
-		return -errno;
-	n->verify = n->object.lower;
 	return 1;
 }
 
@@ -64,7 +58,8 @@ static void take_newer(struct kvc *k, struct kvc_node *n, uint64_t gen, const st
 	n->object.gen = gen;
 	n->object.has_sum = false;
 	kvc_unplace_locked(k, n);
-	n->row.mtime_ns = kvc_ns(st->st_mtim);
+	if (kvc_ns(st->st_mtim) != KVC_MARK_NS) /* else the comparison made it a newer one */
+		n->row.mtime_ns = kvc_ns(st->st_mtim);
 	n->row.ctime_ns = kvc_ctime(n->row.ctime_ns, n->row.mtime_ns);
 }
 
@@ -90,6 +85,7 @@ static int adopt(struct kvc *k, struct kvc_segment *s, const struct stat *st, bo
 	n->object.size = n->row.size = (uint64_t)st->st_size;
 	n->row.blocks = (uint64_t)st->st_blocks;
 	n->object.lower = kvc_placed_anywhere(n);
+	n->verify = n->object.lower && kvc_ns(st->st_mtim) == KVC_MARK_NS;
 	kvc_moved_both(k, n);
 	if ((err = kvc_chunk_join_both(k, n))) {
 		kvc_node_settle_locked(k, n);
@@ -309,7 +305,7 @@ int kvc_recover(struct kvc *k, char *error)
 	err = err ?: kvc_inos_load_both(k, clean) ?: kvc_unnamed_recover_both(k);
 	err = err ?: kvc_drops_recover_both(k, &dropped);
 	err = err ?: kvc_quotas_load_both(k, clean && !dropped) ?: kvc_surveys_load_both(k);
-	err = err ?: kvc_remove_recover_both(k);
+	err = err ?: kvc_remove_recover_both(k) ?: kvc_identity_start_both(k);
 	err = err ?: kvc_meta_set(k->cat, "clean", "0") ?: kvc_pins_load_both(k);
 	kvc_tier_each(k, t)
 		if (!err && !(k->tier[t].t->ops->caps & KVC_TIER_SHARED))

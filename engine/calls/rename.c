@@ -46,7 +46,8 @@ static int may_move_both(struct kvc *k, struct kvc_node *n, uint64_t bytes, uint
 			 uint64_t to)
 {
 	uint64_t from_model, to_model;
-	int err = kvc_model_of_both(k, parent, &from_model) ?: kvc_model_of_both(k, to, &to_model);
+	int apart, err = kvc_model_of_both(k, parent, &from_model)
+				 ?: kvc_model_of_both(k, to, &to_model);
 
 	if (err)
 		return err;
@@ -56,10 +57,10 @@ static int may_move_both(struct kvc *k, struct kvc_node *n, uint64_t bytes, uint
 	}
 	if (from_model == to_model)
 		return 0;
-	if (S_ISDIR(n->row.mode))
-		return kvc_model_apart_both(k, from_model) || kvc_model_apart_both(k, to_model)
-			       ? -EXDEV
-			       : 0;
+	if (S_ISDIR(n->row.mode)) {
+		apart = kvc_model_apart_both(k, from_model) ?: kvc_model_apart_both(k, to_model);
+		return apart > 0 ? -EXDEV : apart;
+	}
 	return S_ISREG(n->row.mode) ? kvc_quota_allows_locked(k, to_model, bytes) : 0;
 }
 
@@ -159,6 +160,17 @@ static int may_exchange_both(struct kvc *k, struct kvc_node *a, struct kvc_node 
 		       ?: may_move_both(k, b, b_bytes - less, to, from);
 }
 
+/*
+ * Where both are to be loaded before they change places: does the pool keep one beside the other?
+ */
+static bool fit_locked(const struct kvc *k, const struct kvc_node *a, const struct kvc_node *b)
+{
+	if ((kvc_has_segment(a) && kvc_has_segment(b)) || !kvc_only_shared_locked(k, a) ||
+	    !kvc_only_shared_locked(k, b))
+		return true;
+	return (a->row.blocks + b->row.blocks) * 512 <= k->pool.bytes / 100 * k->opt.high_pct;
+}
+
 /* RENAME_EXCHANGE: two names change what they name, in one step. */
 static int exchange_both(struct kvc *k, uint64_t parent, const char *name, uint64_t to,
 			 const char *to_name, struct kvc_wait *w)
@@ -177,6 +189,8 @@ static int exchange_both(struct kvc *k, uint64_t parent, const char *name, uint6
 	if (err || a == b)
 		return err;
 	err = kvc_takes_both(k, false) ?: may_exchange_both(k, a, b, parent, to);
+	if (!err && !fit_locked(k, a, b))
+		err = -ENOSPC;
 	err = err ?: kvc_at_hand_both(k, a, w) ?: kvc_at_hand_both(k, b, w);
 	if (err)
 		return err;

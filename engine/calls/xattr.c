@@ -249,7 +249,7 @@ static int set_parent(struct kvc *k, struct subject *s, const char *value)
 	char copy[VALUE], *save = NULL;
 	struct kvc_node *n;
 	uint64_t chunk;
-	int err = 0;
+	int err = 0, whole;
 
 	if (!*value) {
 		s->row.parent = KVC_TOLD;
@@ -265,10 +265,11 @@ static int set_parent(struct kvc *k, struct subject *s, const char *value)
 		kvc_node_settle_locked(k, n);
 		return -EACCES;
 	}
-	chunk = S_ISREG(n->row.mode)                          ? n->row.chunk
-		: at != KVC_ROOT && kvc_unit_whole_both(k, n) ? at
-							      : 0;
+	whole = S_ISREG(n->row.mode) ? 0 : kvc_unit_whole_both(k, n);
+	chunk = S_ISREG(n->row.mode) ? n->row.chunk : whole == 1 ? at : 0;
 	kvc_node_settle_locked(k, n);
+	if (whole < 0)
+		return whole;
 	if (!chunk || chunk == s->chunk)
 		return -EINVAL;
 	s->row.parent = chunk | KVC_TOLD;
@@ -278,8 +279,11 @@ static int set_parent(struct kvc *k, struct subject *s, const char *value)
 /* The ttl that chunks of the model begin with. */
 static int get_default_ttl(struct kvc *k, struct subject *s, char *value)
 {
-	uint64_t v = kvc_model_ttl_both(k, s->n->row.ino);
+	uint64_t v;
+	int err = kvc_model_ttl_both(k, s->n->row.ino, &v);
 
+	if (err)
+		return err;
 	snprintf(value, 128, "%" PRIu64, v);
 	return v ? 0 : -ENODATA;
 }
@@ -322,11 +326,11 @@ static int set_layers(struct kvc *k, struct subject *s, const char *value)
 #define MODEL_ATTR(name, which)                                                    \
 	static int get_##name(struct kvc *k, struct subject *s, char *value)       \
 	{                                                                          \
-		int v = kvc_model_attr_both(k, s->n->row.ino, which);              \
+		int v, err = kvc_model_attr_both(k, s->n->row.ino, which, &v);     \
                                                                                    \
-		if (v >= 0)                                                        \
+		if (!err && v >= 0)                                                \
 			snprintf(value, 128, "%s", kvc_model_attr_text(which, v)); \
-		return v < 0 ? -ENODATA : 0;                                       \
+		return err ?: v < 0 ? -ENODATA : 0;                                \
 	}                                                                          \
 	static int put_##name(struct kvc *k, struct subject *s, const char *value) \
 	{                                                                          \
@@ -359,8 +363,11 @@ static int set_unit(struct kvc *k, struct subject *s, const char *value)
 /* What holds for its files now, asked for or found. */
 static int get_unit_now(struct kvc *k, struct subject *s, char *value)
 {
-	snprintf(value, 128, "%s",
-		 kvc_unit_text(kvc_unit_whole_both(k, s->n) ? KVC_UNIT_DIR : KVC_UNIT_FILE));
+	int whole = kvc_unit_whole_both(k, s->n);
+
+	if (whole < 0)
+		return whole;
+	snprintf(value, 128, "%s", kvc_unit_text(whole ? KVC_UNIT_DIR : KVC_UNIT_FILE));
 	return 0;
 }
 
@@ -464,7 +471,7 @@ static bool is_virtual(const char *name)
 /* Finds the node and what it is; the caller settles s->n. */
 static int subject_both(struct kvc *k, uint64_t ino, struct subject *s)
 {
-	int err = kvc_node_get_both(k, ino, &s->n);
+	int err = kvc_node_get_both(k, ino, &s->n), whole;
 
 	if (err)
 		return err;
@@ -477,8 +484,12 @@ static int subject_both(struct kvc *k, uint64_t ino, struct subject *s)
 		if (ino != KVC_ROOT && s->n->row.parent == KVC_ROOT)
 			s->kind |= ON_MODEL;
 		/* An empty folder in the root is about to be a model, any other a chunk. */
-		if (kvc_unit_whole_both(k, s->n) &&
-		    (!(s->kind & ON_MODEL) || kvc_unit_filled_both(k, s->n))) {
+		whole = kvc_unit_whole_both(k, s->n);
+		if (whole < 0) {
+			kvc_node_settle_locked(k, s->n);
+			return whole;
+		}
+		if (whole && (!(s->kind & ON_MODEL) || kvc_unit_filled_both(k, s->n))) {
 			s->kind |= ON_CHUNK_FOLDER;
 			s->chunk = ino;
 		}

@@ -138,10 +138,12 @@ static int choose_both(struct kvc_copy *c, struct kvc_recipe *r)
 {
 	struct kvc *k = c->k;
 	uint64_t model; /* as of now: the folder may have moved since the node came into memory */
-	int err = kvc_frame_name_both(k, c->n, c->f);
-	int codec = kvc_model_of_both(k, c->n->row.parent, &model)
-			    ? -1
-			    : kvc_model_attr_both(k, model, KVC_MODEL_CODEC);
+	int codec = -1, err = kvc_model_of_both(k, c->n->row.parent, &model);
+
+	if (!err)
+		err = kvc_model_attr_both(k, model, KVC_MODEL_CODEC, &codec);
+	err = err == -ENOENT ? 0 : err; /* its folder may have gone */
+	err = err ?: kvc_frame_name_both(k, c->n, c->f);
 
 	if (err)
 		return err;
@@ -189,7 +191,7 @@ static int begin(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t block
 	XXH3_128bits_reset(c->sum);
 	XXH3_128bits_reset(c->stored_sum);
 	c->shared = c->k->tier[c->tier].t->ops->caps & KVC_TIER_SHARED;
-	memcpy(c->f->store, c->k->store->uuid, 16);
+	memcpy(c->f->store, c->shared ? c->k->shared_id : c->k->store->uuid, 16);
 	c->f->ino = c->n->row.ino;
 	c->f->gen = gen;
 	c->f->size = c->f->raw_len = size;

@@ -43,7 +43,7 @@ static int put_folder(struct kvc *k, unsigned tier, struct kvc_frame *f)
 	struct kvc_where where;
 	int err;
 
-	memcpy(f->store, k->store->uuid, 16);
+	memcpy(f->store, k->shared_id, 16);
 	f->gen = 1;
 	f->flags = KVC_FRAME_SHARED | KVC_FRAME_FOLDER;
 	f->raw_sum = f->stored_sum = kvc_sum_of("", 0);

@@ -181,11 +181,25 @@ static void loaded_both(struct kvc *k, struct kvc_job *j, uint64_t blocks, uint6
 	kvc_wake_all_locked(k, &n->waiters, 0);
 }
 
+/* What an application is told of a tier's error: nothing of how the tier is reached. */
+static int told(int err)
+{
+	switch (err) {
+	case -ENOKEY:
+	case -ETIMEDOUT:
+	case -ESTALE:
+	case -ENOSPC: /* the pool's */
+	case -ENOMEM: return err;
+	default: return -EIO;
+	}
+}
+
 /* No tier could give it; where none has a good copy it is lost. */
 static void failed_both(struct kvc *k, struct kvc_job *j, int err)
 {
 	struct kvc_node *n = j->node;
 
+	err = told(err);
 	kvc_count(&k->stats, load_failures);
 	n->load_error = err;
 	kvc_become_locked(k, n, KVC_LOWER);
@@ -231,11 +245,12 @@ static void load_run(struct kvc *k, struct kvc_job *j)
 	};
 	mtime = n->row.mtime_ns;
 	bool older = false, wanted = n->state == KVC_LOADING && want.place.gen == n->object.gen;
+	bool hangs = kvc_tier_hangs_locked(k, j->tier); /* since it was queued: the next one's */
 
-	if (!wanted)
+	if (!wanted || hangs)
 		kvc_tier_uncalled_locked(k, j->tier);
 	kvc_unlock(k);
-	err = wanted ? try_tier(k, j, &seg, mtime, &want, &st, &older) : -ESTALE;
+	err = !wanted ? -ESTALE : hangs ? -EIO : try_tier(k, j, &seg, mtime, &want, &st, &older);
 
 	kvc_lock_both(k);
 	j->err = err;

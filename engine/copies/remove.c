@@ -116,7 +116,7 @@ static int still_ours(struct kvc *k, const struct kvc_job *j)
 	err = err ?: kvc_frame_decode(page, f);
 	if (err)
 		return err;
-	ours = !memcmp(f->store, k->store->uuid, 16);
+	ours = !memcmp(f->store, k->shared_id, 16);
 	if (memcmp(f->stored_sum.b, j->sum.b, 16) || (ours && f->ino != j->ino))
 		return -ENOENT;
 	/* What was copied in vain goes alone: another's frame may be all that he has. */

@@ -64,7 +64,7 @@ static int verify(struct kvc *k, struct kvc_node *n, int fd, uint64_t size, uint
 			kvc_become_locked(k, n, KVC_RESIDENT);
 			kvc_node_dirty_locked(k, n);
 		}
-		n->verify = false;
+		kvc_compared_locked(n, fd);
 	}
 out:
 	kvc_unlock(k);
@@ -404,6 +404,8 @@ static void copy(struct kvc *k, struct spill *s)
 		s->again = false;
 		if (s->doubt && n->verify)
 			doubt_elsewhere_locked(k, n, s->tier);
+		if (!s->snap && !n->verify && !n->resealing && kvc_ns(s->st.st_mtim) == KVC_MARK_NS)
+			kvc_compared_locked(n, s->c.fd); /* it was the last of them */
 	} else if (!s->err) {
 		undo_both(k, s);
 	} else if (s->err == -ENOSPC) {

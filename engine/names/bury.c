@@ -403,8 +403,9 @@ static int cut_small_both(struct kvc *k, struct kvc_drop *d)
 
 static int cut_both(struct kvc *k, struct kvc_drop *d)
 {
-	bool whole = is_folder(d) && kvc_unit_whole_both(k, d->self);
-	int err = may_both(k, d, whole) ?: kvc_catalog_spare(k->cat, KVC_SPARES);
+	int whole = is_folder(d) ? kvc_unit_whole_both(k, d->self) : 0, err;
+
+	err = whole < 0 ? whole : may_both(k, d, whole) ?: kvc_catalog_spare(k->cat, KVC_SPARES);
 
 	if (err)
 		return err;

@@ -306,7 +306,7 @@ int kvc_unname_folder_both(struct kvc *k, struct kvc_node *folder)
 
 void kvc_drop_folder_both(struct kvc *k, struct kvc_node *folder)
 {
-	if (kvc_unit_whole_both(k, folder) && kvc_folder_empty_both(k, folder->row.ino) == 1)
+	if (kvc_unit_whole_both(k, folder) == 1 && kvc_folder_empty_both(k, folder->row.ino) == 1)
 		kvc_unname_folder_both(k, folder);
 	kvc_node_settle_locked(k, folder);
 }

@@ -79,20 +79,27 @@ static int count_both(struct kvc *k, struct kvc_node *folder, unsigned want)
 	return err ?: (int)n;
 }
 
-bool kvc_partial_both(struct kvc *k, struct kvc_node *folder)
+int kvc_partial_is_both(struct kvc *k, struct kvc_node *folder)
 {
 	uint64_t model;
 	unsigned want;
-	int got;
+	int err;
 
-	if (!kvc_layers_any(k) || !S_ISDIR(folder->row.mode) || folder->row.ino == KVC_ROOT ||
-	    kvc_model_of_both(k, folder->row.ino, &model) || model == folder->row.ino)
-		return false;
-	want = kvc_layers_of_locked(k, model);
-	if (!want || !kvc_unit_whole_both(k, folder))
-		return false;
-	got = count_both(k, folder, want);
-	return got < 0 || (unsigned)got < want; /* who cannot tell makes a miss of it */
+	if (!kvc_layers_any(k) || !S_ISDIR(folder->row.mode) || folder->row.ino == KVC_ROOT)
+		return 0;
+	err = kvc_model_of_both(k, folder->row.ino, &model);
+	want = err || model == folder->row.ino ? 0 : kvc_layers_of_locked(k, model);
+	if (!want)
+		return err == -ENOENT ? 0 : err;
+	if ((err = kvc_unit_whole_both(k, folder)) != 1)
+		return err;
+	err = count_both(k, folder, want);
+	return err < 0 ? err : (unsigned)err < want;
+}
+
+bool kvc_partial_both(struct kvc *k, struct kvc_node *folder)
+{
+	return kvc_partial_is_both(k, folder) != 0; /* who cannot tell makes a miss of it */
 }
 
 bool kvc_partial_hides_both(struct kvc *k, struct kvc_node *folder, const char *name)

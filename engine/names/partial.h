@@ -13,6 +13,8 @@ static inline bool kvc_partial_on(struct kvc *k)
 }
 /* Is the folder a chunk with fewer files than its model's layers? Whatever partial= says. */
 bool kvc_partial_both(struct kvc *k, struct kvc_node *folder);
+/* The same: 1, 0, or the catalog's error, which is yes above. */
+int kvc_partial_is_both(struct kvc *k, struct kvc_node *folder);
 /* The name is one that is renamed when the file is done: it never counts, and is never hidden. */
 bool kvc_partial_temporary(const char *name);
 /* The file has this name now. */

@@ -339,6 +339,7 @@ void kvc_unshare_both(struct kvc *k, struct kvc_node *n, const char *path, bool 
 	struct kvc_where w = kvc_where_of(path);
 	bool gone = false;
 	uint64_t model;
+	int shared;
 
 	if (!k->shared || !*path || n->unshared)
 		/* nobody else can have it: a name that was only for a while costs nothing */
@@ -346,7 +347,8 @@ void kvc_unshare_both(struct kvc *k, struct kvc_node *n, const char *path, bool 
 	/* Not where what was renamed, or has another name, has no copy but this. */
 	if (S_ISREG(n->row.mode) && (!moved || kvc_has_segment(n)) &&
 	    !kvc_model_of_both(k, n->row.parent, &model) &&
-	    kvc_model_attr_both(k, model, KVC_MODEL_SHARED) == KVC_SHARED_DELETE) {
+	    !kvc_model_attr_both(k, model, KVC_MODEL_SHARED, &shared) &&
+	    shared == KVC_SHARED_DELETE) {
 		kvc_tier_each(k, t)
 			if (n->place[t].gen && (k->tier[t].t->ops->caps & KVC_TIER_SHARED)) {
 				if (moved) { /* once there is another */

@@ -30,6 +30,7 @@
  */
 #include "unit.h"
 
+#include "account.h"
 #include "folder.h"
 #include "layers.h"
 #include "log.h"
@@ -48,6 +49,8 @@
 #define TREE 3
 #define TREES 16
 #define DIGITS 4
+#define AGAIN_NS 1000000000ull
+#define AGAIN_MOST 6
 #define BATCH 32 /* files regrouped under one hold of the locks */
 
 /* Folders that a thread made one after the other in the same place. */
@@ -106,13 +109,16 @@ int kvc_unit_get_both(struct kvc *k, struct kvc_node *folder)
 	return folder->unit_set == 1 ? KVC_UNIT_NONE : folder->unit_set - 2;
 }
 
-/* A model that says how many files a chunk has says that its folders are chunks. */
-static bool layered_both(struct kvc *k, const struct kvc_node *folder)
+/* A model that says how many files a chunk has says that its folders are chunks: 1. */
+static int layered_both(struct kvc *k, const struct kvc_node *folder)
 {
 	uint64_t model;
+	int err;
 
-	return kvc_layers_any(k) && !kvc_model_of_both(k, folder->row.ino, &model) &&
-	       kvc_layers_of_locked(k, model);
+	if (!kvc_layers_any(k))
+		return 0;
+	err = kvc_model_of_both(k, folder->row.ino, &model);
+	return err ?: kvc_layers_of_locked(k, model) != 0;
 }
 
 /* What is asked for the folder, by an attribute on it or above, by layers, or by unit=. */
@@ -132,19 +138,39 @@ static int asked_both(struct kvc *k, struct kvc_node *folder)
 		up = n->row.parent;
 		kvc_node_settle_locked(k, n);
 	}
-	if (unit == KVC_UNIT_NONE && layered_both(k, folder))
-		return KVC_UNIT_DIR;
+	if (unit == KVC_UNIT_NONE && (err = layered_both(k, folder)))
+		return err < 0 ? err : KVC_UNIT_DIR;
 	return unit == KVC_UNIT_NONE && k->opt.unit ? (int)k->opt.unit - 1 : unit;
 }
 
-bool kvc_unit_whole_both(struct kvc *k, struct kvc_node *folder)
+/*
+ * What the catalog says of the folder: whether something is set on it as on a model, and its unit.
+ */
+static int told_both(struct kvc *k, struct kvc_node *folder, bool *set, int *unit)
 {
-	int unit;
+	int is = folder->row.ino == KVC_ROOT ? 1 : kvc_model_set_both(k, folder);
 
-	if (folder->row.ino == KVC_ROOT || kvc_model_set_both(k, folder))
+	if (is < 0)
+		return is;
+	*set = is;
+	*unit = folder->row.ino == KVC_ROOT ? KVC_UNIT_FILE : asked_both(k, folder);
+	return *unit < 0 && *unit != KVC_UNIT_NONE ? *unit : 0;
+}
+
+static bool whole(const struct kvc_node *folder, bool set, int unit)
+{
+	if (set)
 		return false;
-	unit = asked_both(k, folder);
-	return unit >= 0 ? unit == KVC_UNIT_DIR : !(folder->row.container & KVC_CONTAINER);
+	return unit == KVC_UNIT_NONE ? !(folder->row.container & KVC_CONTAINER)
+				     : unit == KVC_UNIT_DIR;
+}
+
+int kvc_unit_whole_both(struct kvc *k, struct kvc_node *folder)
+{
+	bool set;
+	int unit, err = told_both(k, folder, &set, &unit);
+
+	return err ?: whole(folder, set, unit);
 }
 
 static int count_name(void *arg, const struct kvc_name *n)
@@ -182,15 +208,12 @@ static int recall_both(struct kvc *k, struct kvc_node *folder)
 
 int kvc_unit_known_both(struct kvc *k, struct kvc_node *folder)
 {
-	int unit, err;
+	bool set;
+	int unit;
 
 	if (folder->row.ino == KVC_ROOT)
 		return 0;
-	err = recall_both(k, folder);
-	if (err)
-		return err;
-	unit = asked_both(k, folder);
-	return unit < 0 && unit != KVC_UNIT_NONE ? unit : 0;
+	return recall_both(k, folder) ?: told_both(k, folder, &set, &unit);
 }
 
 bool kvc_unit_filled_both(struct kvc *k, struct kvc_node *folder)
@@ -224,65 +247,74 @@ static void container_locked(struct kvc *k, struct kvc_node *folder)
 }
 
 /*
- * The file in this folder whose companion n is by its name, or 0. Its chunk must be its own, or
- * about to be; and its owner n's, for who owns a file may drop its whole chunk.
+ * The file in this folder whose companion n is by its name, or 0 in *found. Its chunk must be its
+ * own, or about to be; and its owner n's, for who owns a file may drop its whole chunk.
  */
-static uint64_t head_both(struct kvc *k, struct kvc_node *folder, struct kvc_node *n,
-			  const char *name)
+static int head_both(struct kvc *k, struct kvc_node *folder, struct kvc_node *n, const char *name,
+		     uint64_t *found)
 {
 	const char *dot = strrchr(name, '.');
 	char base[256];
 	struct kvc_node *head, *other;
 	uint64_t ino = 0;
-	uint32_t kind;
+	uint32_t kind = 0;
+	int err;
 
+	*found = 0;
 	if (!dot || dot == name || strstr(name, ".tmp"))
 		return 0;
 	snprintf(base, sizeof base, "%.*s", (int)(dot - name), name);
-	if (kvc_name_get(k->cat, folder->row.ino, base, &ino, &kind) || !S_ISREG(kind) ||
-	    ino == n->row.ino || kvc_node_get_both(k, ino, &head))
+	err = kvc_name_get(k->cat, folder->row.ino, base, &ino, &kind);
+	if (!err && (!S_ISREG(kind) || ino == n->row.ino))
 		return 0;
+	err = err ?: kvc_node_get_both(k, ino, &head);
+	if (err)
+		return err == -ENOENT ? 0 : err;
 	bool own = head->row.uid == n->row.uid &&
 		   (head->row.chunk == ino || head->row.chunk == folder->row.ino);
 
-	if (own && head->row.container && head->row.container != n->row.ino &&
-	    !kvc_node_get_both(k, head->row.container, &other)) {
-		own = false; /* it has one */
-		kvc_node_settle_locked(k, other);
+	if (own && head->row.container && head->row.container != n->row.ino) {
+		err = kvc_node_get_both(k, head->row.container, &other);
+		own = err == -ENOENT; /* else it has one */
+		err = own ? 0 : err;
+		if (!own && !err)
+			kvc_node_settle_locked(k, other);
 	}
 	if (own) {
 		head->row.container = n->row.ino;
 		kvc_node_dirty_locked(k, head);
+		*found = ino;
 	}
 	kvc_node_settle_locked(k, head);
-	return own ? ino : 0;
+	return err;
 }
 
 int kvc_unit_join_both(struct kvc *k, struct kvc_node *folder, struct kvc_node *n, const char *name,
 		       bool here, uint64_t *chunk)
 {
 	struct kvc_run *run = run_of(k, folder->row.parent);
-	int err = 0, unit;
+	int err, unit;
+	bool set;
 
 	*chunk = 0;
-	if (folder->row.ino == KVC_ROOT || (err = recall_both(k, folder)))
-		return folder->row.ino == KVC_ROOT ? 0 : err;
+	if (folder->row.ino == KVC_ROOT)
+		return 0;
+	if ((err = recall_both(k, folder) ?: told_both(k, folder, &set, &unit)))
+		return err;
 	for (unsigned i = 0; run && run->parent == folder->row.parent && i < kvc_min(run->n, RUN);
 	     i++)
 		if (run->ino[i] == folder->row.ino)
 			run->n = 0; /* it is no row of empty folders any more */
-	unit = asked_both(k, folder);
-	if (unit < 0 && unit != KVC_UNIT_NONE)
-		return unit;
-	if (unit < 0 && !(folder->row.container & KVC_CONTAINER) && !bursting(k, folder, here))
+	if (unit == KVC_UNIT_NONE && !(folder->row.container & KVC_CONTAINER) &&
+	    !bursting(k, folder, here))
 		container_locked(k, folder);
 	folder->files++;
 	folder->filled_ns = kvc_mono_ns();
-	if (kvc_unit_whole_both(k, folder))
+	if (whole(folder, set, unit))
 		*chunk = folder->row.ino;
 	else if (n && name)
-		*chunk = head_both(k, folder, n, name);
-	return 0;
+		err = head_both(k, folder, n, name, chunk);
+	return err;
 }
 
 void kvc_unit_folder_came_both(struct kvc *k, struct kvc_node *parent)
@@ -447,69 +479,101 @@ static int take(void *arg, const struct kvc_name *name)
 	return 0;
 }
 
-static void regroup_one_both(struct kvc *k, struct kvc_node *folder, bool whole,
-			     const struct kvc_entry *e)
+static int regroup_one_both(struct kvc *k, struct kvc_node *folder, uint64_t model, bool in_whole,
+			    const struct kvc_entry *e)
 {
 	struct kvc_node *n;
-	uint64_t want;
+	uint64_t want = folder->row.ino;
+	int err = kvc_node_get_both(k, e->ino, &n);
 
-	if (kvc_node_get_both(k, e->ino, &n))
-		return;
-	want = whole ? folder->row.ino : head_both(k, folder, n, e->name) ?: n->row.ino;
-	if (n->row.parent == folder->row.ino && n->row.chunk != want && n->state != KVC_GONE &&
-	    !n->lost && rechunk_both(k, n, want))
-		kvc_warn("inode %llx keeps its old chunk", (unsigned long long)n->row.ino);
+	if (err)
+		return err == -ENOENT ? 0 : err;
+	if (!in_whole) {
+		err = head_both(k, folder, n, e->name, &want);
+		want = want ?: n->row.ino;
+	}
+	if (!err && n->row.parent == folder->row.ino && n->state != KVC_GONE && !n->lost) {
+		bool came = n->model != model; /* where the catalog could not say that it did */
+
+		if (came)
+			kvc_quota_move_locked(k, n, model);
+		err = n->row.chunk != want ? rechunk_both(k, n, want)
+		      : came               ? kvc_chunk_moved_both(k, n)
+					   : 0;
+	}
 	kvc_node_settle_locked(k, n);
+	return err;
 }
 
 /*
- * Files of a folder that join another chunk than they are in. Subfolders are added to *deeper where
- * they may follow.
+ * Some of a folder's files join another chunk than they are in. Subfolders are added to *deeper
+ * where they may follow. 1: there are more of them, 0: that were all, or an error. Where one keeps
+ * the chunk that it had, that chunk stays, and *err says why.
  */
-static void regroup_folder(struct kvc *k, uint64_t ino, struct kvc_stack *deeper)
+static int regroup_some_both(struct kvc *k, struct kvc_node *folder, uint64_t after, struct some *s,
+			     struct kvc_stack *deeper, int *err)
+{
+	uint64_t model = 0;
+	int is_whole = kvc_unit_whole_both(k, folder), more, e;
+
+	s->n = 0;
+	more = is_whole < 0 ? is_whole : kvc_model_of_both(k, folder->row.ino, &model);
+	more = more ?: kvc_name_each(k->cat, folder->row.ino, after, take, s);
+	for (size_t i = 0; i < s->n && more >= 0; i++) {
+		e = S_ISREG(s->v[i].kind)   ? regroup_one_both(k, folder, model, is_whole, &s->v[i])
+		    : S_ISDIR(s->v[i].kind) ? kvc_stack_push(deeper, s->v[i].ino)
+					    : 0;
+		*err = e ?: *err;
+	}
+	if (!more && !*err && !is_whole)
+		kvc_chunk_forget_both(k, folder->row.ino);
+	folder->splitting = more == 1;
+	return more;
+}
+
+static int regroup_folder(struct kvc *k, uint64_t ino, struct kvc_stack *deeper)
 {
 	struct some s = { 0 };
 	struct kvc_node *folder;
-	uint64_t after = 0;
-	int more = 1;
+	int more = 1, err = 0;
 
 	while (more == 1 && !kvc_stopping(k)) {
-		s.n = 0;
 		kvc_lock_both(k);
-		if (kvc_node_get_both(k, ino, &folder)) {
-			kvc_unlock_both(k);
-			return;
+		more = kvc_node_get_both(k, ino, &folder);
+		if (!more) {
+			more = regroup_some_both(k, folder, s.hash, &s, deeper, &err);
+			kvc_node_settle_locked(k, folder);
 		}
-		bool whole = kvc_unit_whole_both(k, folder);
-
-		more = kvc_name_each(k->cat, ino, after, take, &s);
-		after = s.hash;
-		for (size_t i = 0; i < s.n; i++)
-			if (S_ISREG(s.v[i].kind))
-				regroup_one_both(k, folder, whole, &s.v[i]);
-			else if (S_ISDIR(s.v[i].kind))
-				kvc_stack_push(deeper, s.v[i].ino);
-		folder->splitting = more == 1;
-		if (more != 1 && !whole)
-			kvc_chunk_forget_both(k, ino);
-		kvc_node_settle_locked(k, folder);
 		kvc_unlock_both(k);
 		kvc_lock_pause(&k->lock);
 		kvc_catalog_pause(k->cat);
 	}
+	return more == -ENOENT ? 0 : more < 0 ? more : err; /* it may go meanwhile */
 }
 
+/* Where it meets an error it is tried again, later each time, and not for ever. */
 static void regroup_run(struct kvc *k, struct kvc_job *j)
 {
 	struct kvc_stack deeper = { 0 };
 	uint64_t ino = j->node->row.ino;
+	struct kvc_job *again;
+	int err = 0, e;
 
-	do
-		regroup_folder(k, ino, &deeper);
-	while (kvc_stack_pop(&deeper, &ino) && !kvc_stopping(k));
+	do {
+		e = regroup_folder(k, ino, &deeper);
+		err = e ?: err;
+	} while (kvc_stack_pop(&deeper, &ino) && !kvc_stopping(k));
 	free(deeper.v);
+	if (err && !j->tried)
+		kvc_warn("files in and below inode %llx keep their old chunks: %s",
+			 (unsigned long long)j->node->row.ino, strerror(-err));
 	kvc_lock(k);
 	j->node->splitting = false;
+	/* as a copy: an unmount does not wait for its time */
+	if (err && j->tried < AGAIN_MOST &&
+	    !kvc_job_add_locked(k, KVC_P_SPILL, regroup_run, j->node, KVC_COMMON,
+				kvc_mono_ns() + (AGAIN_NS << j->tried), &again))
+		again->tried = j->tried + 1;
 	kvc_unlock(k);
 }
 

@@ -14,8 +14,8 @@ struct kvc_units {
 
 #define KVC_UNIT_ATTR "user.kvcachefs.unit"
 #define KVC_UNIT_FILES 1024u /* what has more is no chunk */
-/* Is this folder one chunk, that is dropped with its name? */
-bool kvc_unit_whole_both(struct kvc *k, struct kvc_node *folder);
+/* Is this folder one chunk, that is dropped with its name? 1, 0, or the catalog's error. */
+int kvc_unit_whole_both(struct kvc *k, struct kvc_node *folder);
 /* Has it files, as far as its unit is concerned? */
 bool kvc_unit_filled_both(struct kvc *k, struct kvc_node *folder);
 /*
@@ -25,7 +25,7 @@ bool kvc_unit_filled_both(struct kvc *k, struct kvc_node *folder);
  */
 int kvc_unit_join_both(struct kvc *k, struct kvc_node *folder, struct kvc_node *n, const char *name,
 		       bool here, uint64_t *chunk);
-/* Before it comes: can that be told? 0, or the catalog's error. */
+/* Before it comes: can that be told, under this hold? 0, or the catalog's error. */
 int kvc_unit_known_both(struct kvc *k, struct kvc_node *folder);
 /*
  * The file's own chunk ends: what was its companion becomes a chunk of its own. An error: it is in

@@ -243,29 +243,33 @@ static void unpublished_locked(struct kvc *k, struct kvc_node *n, int err)
 	kvc_node_dirty_locked(k, n);
 }
 
-/* Pages that were prepared behind its end and not used go, and leave its times as they are. */
-static void give_back(struct kvc_node *n, int fd, struct stat *st)
+static void set_mtime(int fd, uint64_t ns)
 {
-	const struct timespec keep[2] = {
-		{ .tv_nsec = UTIME_OMIT },
-		kvc_file_time(n->row.mtime_ns),
-	};
+	const struct timespec t[2] = { { .tv_nsec = UTIME_OMIT }, kvc_file_time(ns) };
 
+	futimens(fd, t);
+}
+
+/* Pages that were prepared behind its end and not used go, and leave its times as they are. */
+static void give_back(struct kvc_node *n, int fd, struct stat *st, uint64_t mtime_ns)
+{
 	if (n->prepared > kvc_round_up((uint64_t)st->st_size, KVC_PAGE) &&
 	    !ftruncate(fd, st->st_size)) {
-		futimens(fd, keep);
+		set_mtime(fd, mtime_ns);
 		fstat(fd, st);
 	}
 	n->prepared = 0;
 }
 
+void kvc_compared_locked(struct kvc_node *n, int fd)
+{
+	set_mtime(fd, n->row.mtime_ns);
+	n->verify = false;
+}
+
 void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 {
 	struct kvc_segment from = kvc_segment_of(n), to;
-	const struct timespec keep[2] = {
-		{ .tv_nsec = UTIME_OMIT },
-		kvc_file_time(n->row.mtime_ns),
-	};
 	struct stat st;
 	int fd = kvc_node_fd_locked(k, n), err;
 
@@ -275,10 +279,11 @@ void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 	}
 	uint64_t size = (uint64_t)st.st_size, mtime = kvc_ns(st.st_mtim);
 	bool marked = mtime == KVC_MARK_NS, written = !marked || n->snapshot;
+	bool doubt = !written && n->object.lower;
 
 	/* With a copy under way that an fsync asked for the mark tells only of what came since. */
-	if (marked)
-		futimens(fd, keep);
+	if (marked && written)
+		set_mtime(fd, n->row.mtime_ns);
 	to = (struct kvc_segment){ 'p', n->row.ino, n->object.gen + written };
 	if ((err = kvc_segment_rename(&k->pool, &from, &to))) {
 		unpublished_locked(k, n, err);
@@ -288,9 +293,11 @@ void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 	if (!written) {
 		/*
 		 * Nothing was written, unless through a mapping, which leaves no trace: compare
-		 * before trusting lower copies.
+		 * before trusting lower copies. Until then it has the mark, should a kill come.
 		 */
-		n->verify = n->object.lower;
+		n->verify = doubt;
+		if (!doubt)
+			set_mtime(fd, n->row.mtime_ns);
 	} else {
 		n->object.gen++;
 		n->object.has_sum = n->verify = false;
@@ -304,7 +311,7 @@ void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 		if (size > n->object.size)
 			kvc_unit_grew_locked(k, n, size - n->object.size);
 	}
-	give_back(n, fd, &st);
+	give_back(n, fd, &st, doubt ? KVC_MARK_NS : n->row.mtime_ns);
 	kvc_ahead_set_locked(k, n, 0);
 	n->snapshot = false; /* who waits for one is served by the copy of what is published now */
 	n->object.size = n->row.size = size;

@@ -39,6 +39,11 @@ int kvc_begin_write_locked(struct kvc *k, struct kvc_node *n);
  * and the committer tries again.
  */
 void kvc_publish_locked(struct kvc *k, struct kvc_node *n);
+/*
+ * It was compared with its copies, or they were made anew: they are trusted, and its segment, open
+ * as fd, gets its own time again.
+ */
+void kvc_compared_locked(struct kvc_node *n, int fd);
 /* The same, if there is no writer (any more) and it has a name. */
 void kvc_written_locked(struct kvc *k, struct kvc_node *n);
 /* Forgets the lower copies; their space is freed after the commit. */

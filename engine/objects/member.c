@@ -12,17 +12,41 @@
 #include "pin.h"
 
 /* The class and the quota of a model's chunks. */
-static void belongs_both(struct kvc *k, uint64_t model, unsigned *class, uint64_t *quota)
+static int belongs_both(struct kvc *k, uint64_t model, unsigned *class, uint64_t *quota)
 {
-	*class = (unsigned)(kvc_model_attr_both(k, model, KVC_MODEL_POLICY) + 1);
+	int policy, err = kvc_model_attr_both(k, model, KVC_MODEL_POLICY, &policy);
+
+	if (err)
+		return err;
+	*class = (unsigned)(policy + 1);
 	*quota = kvc_quota_of_locked(k, model) ? model : 0;
+	return 0;
 }
 
 /* A chunk is made: its ttl begins, if the model has one for those that have none of their own. */
-static void begin_ttl_both(struct kvc *k, struct kvc_chunk *c, uint64_t model)
+static void begin_ttl(struct kvc *k, struct kvc_chunk *c, uint64_t ttl_s)
 {
-	c->ttl_s = kvc_model_ttl_both(k, model);
-	c->expires_ns = c->ttl_s ? kvc_clock_ns(k) + c->ttl_s * 1000000000 : 0;
+	c->ttl_s = ttl_s;
+	c->expires_ns = ttl_s ? kvc_clock_ns(k) + ttl_s * 1000000000 : 0;
+}
+
+/* A chunk that is made in the model; what is set on that is known before. */
+static int make_both(struct kvc *k, uint64_t id, uint64_t model, struct kvc_chunk **out)
+{
+	uint64_t quota, ttl_s;
+	struct kvc_chunk *c;
+	unsigned class;
+	int err = belongs_both(k, model, &class, &quota) ?: kvc_model_ttl_both(k, model, &ttl_s);
+
+	if (err)
+		return err;
+	if (!(c = kvc_chunk_new_locked(k, id, NULL)))
+		return -ENOMEM;
+	c->policy = class;
+	c->quota = quota;
+	begin_ttl(k, c, ttl_s);
+	*out = c;
+	return 0;
 }
 
 /* The chunk of this number: it is to have a file of this model, and is held. */
@@ -30,24 +54,24 @@ static int hold_both(struct kvc *k, uint64_t id, uint64_t model, struct kvc_chun
 {
 	struct kvc_chunk *c = kvc_chunk_find_locked(k, id);
 	struct kvc_chunk_row r;
+	uint64_t ttl_s;
 	int err;
 
 	if (!c) {
 		err = kvc_chunk_get(k->cat, id, &r);
-		if (err && err != -ENOENT)
+		if (err == -ENOENT)
+			err = make_both(k, id, model, &c);
+		else if (!err && !(c = kvc_chunk_new_locked(k, id, &r)))
+			err = -ENOMEM;
+		if (err)
 			return err;
-		c = kvc_chunk_new_locked(k, id, err ? NULL : &r);
-		if (!c)
-			return -ENOMEM;
-		if (err) {
-			belongs_both(k, model, &c->policy, &c->quota);
-			begin_ttl_both(k, c, model);
-		}
 	}
 	if (c->gone) { /* it has files again */
+		if ((err = kvc_model_ttl_both(k, model, &ttl_s)))
+			return err;
 		c->gone = c->begun = false;
 		c->known = false;
-		begin_ttl_both(k, c, model);
+		begin_ttl(k, c, ttl_s);
 		kvc_chunk_dirty_locked(k, c);
 	}
 	c->inflight++;
@@ -81,15 +105,11 @@ int kvc_chunk_change_both(struct kvc *k, struct kvc_node *n, uint64_t id, bool l
 
 int kvc_chunk_found_both(struct kvc *k, struct kvc_node *n)
 {
-	struct kvc_chunk *c = kvc_chunk_new_locked(k, n->row.chunk, NULL);
+	int err = make_both(k, n->row.chunk, n->model, &n->chunk);
 
-	if (!c)
-		return -ENOMEM;
-	belongs_both(k, n->model, &c->policy, &c->quota);
-	begin_ttl_both(k, c, n->model);
-	n->chunk = c;
-	c->inflight++;
-	return 0;
+	if (!err)
+		n->chunk->inflight++;
+	return err;
 }
 
 int kvc_chunk_reclass_both(struct kvc *k, uint64_t id, uint64_t model)
@@ -98,9 +118,10 @@ int kvc_chunk_reclass_both(struct kvc *k, uint64_t id, uint64_t model)
 	struct kvc_chunk_row r;
 	unsigned class;
 	uint64_t quota;
-	int err;
+	int err = belongs_both(k, model, &class, &quota);
 
-	belongs_both(k, model, &class, &quota);
+	if (err)
+		return err;
 	if (c) {
 		if (c->policy != class || c->quota != quota)
 			kvc_chunk_set_class_locked(k, c, class, quota);

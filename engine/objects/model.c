@@ -44,38 +44,39 @@ static int value_of(enum kvc_model_attr a, const char *text)
 	return -1;
 }
 
-bool kvc_model_set_both(struct kvc *k, struct kvc_node *folder)
+int kvc_model_set_both(struct kvc *k, struct kvc_node *folder)
 {
-	if (folder->row.parent != KVC_ROOT || folder->row.ino == KVC_ROOT)
-		return false;
-	for (int a = 0; a < KVC_MODEL_ATTRS; a++)
-		if (kvc_model_attr_both(k, folder->row.ino, (enum kvc_model_attr)a) >= 0)
-			return true;
-	return kvc_quota_of_locked(k, folder->row.ino) || kvc_model_ttl_both(k, folder->row.ino) ||
-	       kvc_layers_of_locked(k, folder->row.ino);
+	uint64_t model = folder->row.ino, ttl;
+	int value, err;
+
+	if (folder->row.parent != KVC_ROOT || model == KVC_ROOT)
+		return 0;
+	if (kvc_quota_of_locked(k, model) || kvc_layers_of_locked(k, model))
+		return 1;
+	for (int a = 0; a < KVC_MODEL_ATTRS; a++) {
+		err = kvc_model_attr_both(k, model, (enum kvc_model_attr)a, &value);
+		if (err || value >= 0)
+			return err ?: 1;
+	}
+	err = kvc_model_ttl_both(k, model, &ttl);
+	return err ?: ttl != 0;
 }
 
-int kvc_model_known_both(struct kvc *k, uint64_t model, enum kvc_model_attr a)
+int kvc_model_attr_both(struct kvc *k, uint64_t model, enum kvc_model_attr a, int *value)
 {
 	struct kvc_hint *h = hint_of(k, model);
 	char text[32] = "";
 	size_t len = sizeof text - 1;
 	int err;
 
-	if (!model || h->attr[a])
-		return 0;
-	err = kvc_xattr_get(k->cat, model, attrs[a].name, text, &len);
-	if (err && err != -ENOENT)
-		return err;
-	h->attr[a] = (int8_t)((err ? -1 : value_of(a, text)) + 2);
+	if (model && !h->attr[a]) {
+		err = kvc_xattr_get(k->cat, model, attrs[a].name, text, &len);
+		if (err && err != -ENOENT)
+			return err;
+		h->attr[a] = (int8_t)((err ? -1 : value_of(a, text)) + 2);
+	}
+	*value = model ? h->attr[a] - 2 : -1;
 	return 0;
-}
-
-int kvc_model_attr_both(struct kvc *k, uint64_t model, enum kvc_model_attr a)
-{
-	if (!model || kvc_model_known_both(k, model, a))
-		return -1; /* where it cannot be read, for this time: it is read again */
-	return hint_of(k, model)->attr[a] - 2;
 }
 
 const char *kvc_model_attr_text(enum kvc_model_attr a, int value)
@@ -95,22 +96,21 @@ int kvc_model_attr_set_both(struct kvc *k, uint64_t model, enum kvc_model_attr a
 	return err;
 }
 
-uint64_t kvc_model_ttl_both(struct kvc *k, uint64_t model)
+int kvc_model_ttl_both(struct kvc *k, uint64_t model, uint64_t *seconds)
 {
 	struct kvc_hint *h = hint_of(k, model);
 
-	if (!model)
-		return 0;
-	if (!h->ttl) {
+	if (model && !h->ttl) {
 		char text[32] = "";
 		size_t len = sizeof text - 1;
 		int err = kvc_xattr_get(k->cat, model, TTL, text, &len);
 
 		if (err && err != -ENOENT)
-			return 0; /* for this time: it is read again */
+			return err;
 		h->ttl = 1 + (err ? 0 : strtoull(text, NULL, 10));
 	}
-	return h->ttl - 1;
+	*seconds = model ? h->ttl - 1 : 0;
+	return 0;
 }
 
 int kvc_model_ttl_set_both(struct kvc *k, uint64_t model, uint64_t seconds)
@@ -125,10 +125,14 @@ int kvc_model_ttl_set_both(struct kvc *k, uint64_t model, uint64_t seconds)
 	return err;
 }
 
-bool kvc_model_apart_both(struct kvc *k, uint64_t model)
+int kvc_model_apart_both(struct kvc *k, uint64_t model)
 {
-	return model && (kvc_quota_of_locked(k, model) ||
-			 kvc_model_attr_both(k, model, KVC_MODEL_POLICY) >= 0);
+	int policy, err;
+
+	if (!model || kvc_quota_of_locked(k, model))
+		return model != 0;
+	err = kvc_model_attr_both(k, model, KVC_MODEL_POLICY, &policy);
+	return err ?: policy >= 0;
 }
 
 /* The size to prepare: the largest of the model's last objects; 0 while none is known. */

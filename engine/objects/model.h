@@ -27,23 +27,27 @@ struct kvc_models {
 	_Atomic unsigned nlayered;
 };
 
-/* Something is set on this folder as on a model: a quota, a ttl or one of the attributes. */
-bool kvc_model_set_both(struct kvc *k, struct kvc_node *folder);
-/* Where the value cannot be read now: why. 0: kvc_model_attr_both will tell it, under this hold. */
-int kvc_model_known_both(struct kvc *k, uint64_t model, enum kvc_model_attr a);
-/* The value of an attribute of the model; -1: none is set, or it cannot be read. */
-int kvc_model_attr_both(struct kvc *k, uint64_t model, enum kvc_model_attr a);
+/*
+ * What the catalog cannot tell now is not taken for what is not set: 0, or why not, here and below;
+ * what is told goes to the last argument. What was told is told again under the same hold.
+ *
+ * Is something set on this folder as on a model: a quota, a ttl or one of the attributes? 1, 0, or
+ * an error.
+ */
+int kvc_model_set_both(struct kvc *k, struct kvc_node *folder);
+/* The value of an attribute of the model; -1: none is set. */
+int kvc_model_attr_both(struct kvc *k, uint64_t model, enum kvc_model_attr a, int *value);
 const char *kvc_model_attr_text(enum kvc_model_attr a, int value);
 /* Sets it by its text, or takes it away (NULL). -EINVAL: no such value. */
 int kvc_model_attr_set_both(struct kvc *k, uint64_t model, enum kvc_model_attr a, const char *text);
 /* What chunks that are made in the model begin with, in seconds. 0: none; and to take it away. */
-uint64_t kvc_model_ttl_both(struct kvc *k, uint64_t model);
+int kvc_model_ttl_both(struct kvc *k, uint64_t model, uint64_t *seconds);
 int kvc_model_ttl_set_both(struct kvc *k, uint64_t model, uint64_t seconds);
 /*
- * The model has a quota or a policy of its own, so its files do not go in or out with a whole
- * folder or by a hard link.
+ * Has the model a quota or a policy of its own, so that its files do not go in or out with a whole
+ * folder or by a hard link? 1, 0, or an error.
  */
-bool kvc_model_apart_both(struct kvc *k, uint64_t model);
+int kvc_model_apart_both(struct kvc *k, uint64_t model);
 uint64_t kvc_hint_locked(struct kvc *k, uint64_t model);
 void kvc_hint_add_locked(struct kvc *k, uint64_t model, uint64_t size);
 

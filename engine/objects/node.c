@@ -81,9 +81,14 @@ int kvc_model_of_row_both(struct kvc *k, const struct kvc_row *folder, uint64_t 
 static int bring_both(struct kvc *k, const struct kvc_row *row, const struct kvc_object_row *object,
 		      const struct kvc_place place[KVC_TIERS], struct kvc_node **out)
 {
-	struct kvc_node *n = kvc_node_new_locked(k, row);
+	struct kvc_node *n;
+	uint64_t model = 0;
+	int err = S_ISREG(row->mode) ? kvc_model_of_both(k, row->parent, &model) : 0;
 
-	if (!n)
+	/* its folder may have gone, while it is open; or be deeper than any is looked for */
+	if (err && err != -ENOENT && err != -ELOOP)
+		return err;
+	if (!(n = kvc_node_new_locked(k, row)))
 		return -ENOMEM;
 	n->paid = kvc_paid_for(row);
 	if (S_ISREG(row->mode)) {
@@ -92,7 +97,7 @@ static int bring_both(struct kvc *k, const struct kvc_row *row, const struct kvc
 		for (unsigned t = 0; t < KVC_TIERS; t++)
 			n->has_places |= place[t].gen != 0;
 		n->charged = row->blocks * 512;
-		kvc_model_of_both(k, row->parent, &n->model);
+		n->model = model;
 		kvc_pin_known_locked(k, n);
 	}
 	*out = n;

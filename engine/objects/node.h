@@ -19,7 +19,9 @@
  *
  * After a kill the name of a segment tells all: p is taken over when its generation is the
  * catalog's or newer; o is taken over when nothing was written (its mtime is still KVC_MARK_NS, set
- * when it was opened), else it is removed and a lower copy serves; w and l are removed.
+ * when it was opened), else it is removed and a lower copy serves; w and l are removed. A p with
+ * that mark is to be compared with its lower copies (n->verify): it has its own time again when
+ * that was done.
  *
  * Order on disk: frame, placement row, commit; only then may the segment go. Row deleted, commit;
  * only then are its segment freed; and brought to stable storage; only then its extents (trash.c).

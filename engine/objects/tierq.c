@@ -13,7 +13,9 @@
  *
  * Calls to a filesystem have no end of their own (KVC_TIER_PATIENT). A thread that is in one for
  * longer than deadline=, and the time that so many bytes take on a slow line, takes its tier out
- * until it comes back. At the end it is left behind.
+ * until it comes back. What waited in its queue to be read is then done by the threads of the
+ * common queue, to whom the tier is out: it goes on to another. At the end the thread is left
+ * behind.
  *
  * A copy that fails is tried again after a second, then after twice that, and so on to two minutes;
  * sooner when the breaker closes, or room was made where there was none. One that the breaker
@@ -34,6 +36,7 @@
 #define BACKOFF_MAX_NS 30000000000ull
 #define SLOWEST (4ull << 20)   /* bytes a second that a call is given time for */
 #define OUT_NS 10000000ull     /* between two looks at a tier that is out */
+#define STUCK_NS 100000000ull  /* and at one that may hang */
 #define LEAVE_NS 1000000000ull /* for threads of a tier that does not answer, at the end */
 
 void kvc_job_unlink_locked(struct kvc_tier_state *ts, struct kvc_job *j)
@@ -155,15 +158,23 @@ bool kvc_tier_out_locked(const struct kvc *k, unsigned tier)
 	       (ts->open_until_ns && (ts->probing || kvc_mono_ns() < ts->open_until_ns));
 }
 
-bool kvc_tier_allowed_locked(struct kvc *k, unsigned tier)
+static bool hangs_locked(struct kvc *k, struct kvc_tier_state *t)
 {
-	struct kvc_tier_state *t = &k->tier[tier];
+	bool hangs = overdue_locked(t);
 
-	if (!t->stuck && overdue_locked(t)) {
+	if (!t->stuck && hangs) {
 		t->stuck = true;
 		kvc_warn("tier %s does not answer: it is taken out until it does", t->t->ops->name);
 		kvc_count(&k->stats, breaker_opened);
 	}
+	return hangs;
+}
+
+bool kvc_tier_allowed_locked(struct kvc *k, unsigned tier)
+{
+	struct kvc_tier_state *t = &k->tier[tier];
+
+	hangs_locked(k, t);
 	if (kvc_tier_out_locked(k, tier))
 		return false;
 	t->probing = t->open_until_ns != 0;
@@ -287,6 +298,31 @@ void kvc_tier_result_locked(struct kvc *k, unsigned tier, uint64_t object, int e
 	}
 }
 
+/*
+ * What a tier that hangs was to read and has not begun to, for a thread of the common queue: none
+ * of its own may ever come for it.
+ */
+static struct kvc_job *take_stuck_locked(struct kvc *k, uint64_t *until)
+{
+	kvc_tier_each(k, t) {
+		struct kvc_tier_state *ts = &k->tier[t];
+
+		if (!ts->running || !(ts->t->ops->caps & KVC_TIER_PATIENT))
+			continue;
+		*until = kvc_min(*until, kvc_mono_ns() + STUCK_NS);
+		if (!hangs_locked(k, ts))
+			continue;
+		for (int p = KVC_P_LOAD; p <= KVC_P_PREFETCH; p++)
+			if (!kvc_list_empty(&ts->jobs[p])) {
+				struct kvc_job *j = kvc_of(ts->jobs[p].next, struct kvc_job, link);
+
+				kvc_job_unlink_locked(ts, j);
+				return j;
+			}
+	}
+	return NULL;
+}
+
 /* The next job for this thread, or NULL with the time until which none is due. */
 static struct kvc_job *take_locked(struct kvc *k, struct kvc_tier_state *ts, bool copies,
 				   uint64_t *until)
@@ -361,6 +397,8 @@ static void *work(void *arg)
 		if (k->work->over)
 			break;
 		j = take_locked(k, ts, copies, &until);
+		if (!j && !ts->t)
+			j = take_stuck_locked(k, &until);
 		if (j) {
 			struct kvc_node *n = j->node;
 

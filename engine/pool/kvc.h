@@ -48,7 +48,8 @@ struct kvc {
 	struct kvc_keys *keys; /* NULL: frames are not sealed */
 	/* the tiers there are, in the order in which they are asked */
 	unsigned order[KVC_TIERS], ntiers;
-	bool shared; /* one of them is a shared one */
+	bool shared;           /* one of them is a shared one */
+	uint8_t shared_id[16]; /* who put what there (copies/identity.c) */
 	struct kvc_stats stats;
 	struct kvc_events ev; /* under k->lock */
 

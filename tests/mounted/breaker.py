@@ -50,6 +50,7 @@ def all_good(paths):
 
 s.mount()
 left = list(data)
+told = {errno.ENAMETOOLONG: errno.EIO}  # a name that a tier does not take is none of the file
 for err, times in ((errno.ENOKEY, 2), (errno.ENAMETOOLONG, 2), (errno.EIO, 12), (errno.ESTALE, 1),
                    (errno.EPROTO, 1)):
     # one sector, or six files
@@ -58,12 +59,26 @@ for err, times in ((errno.ENOKEY, 2), (errno.ENAMETOOLONG, 2), (errno.EIO, 12), 
     cold()
     for _ in range(times):
         for path in wrong:
-            with fails(err, errno.ESTALE, errno.ENOENT):
+            with fails(told.get(err, err), errno.ESTALE, errno.ENOENT):
                 s.read(path)
     all_good(left)
     st = s.stats()
     assert st["breaker_opened"] == 0 and st["tier_disk_up"] == 1, (err, st)
     print(errno.errorcode[err], "of", len(wrong), "leaves", len(left), "as they are")
+
+# a tier that cannot be reached, or refuses: which way is nothing that an application is told
+for err in errno.ENOTCONN, errno.ECONNREFUSED, errno.ECONNRESET, errno.EACCES, errno.EMFILE:
+    bad([at[p] for p in left[:3]], err)
+    for path in left[:3]:
+        os.setxattr(f"{s.mnt}/{path}", "user.kvcachefs.demote", b"cpu")
+        with fails(errno.EIO):
+            s.read(path)
+    with open(f"{s.mnt}/.kvcachefs/lease", "r+b", buffering=0) as lease:
+        lease.write(f"{left[0]}\n".encode())
+        assert lease.read(999).split()[-1] == b"EIO", err
+    bad()
+    all_good(left[:3])
+    assert s.stats()["tier_disk_up"] == 1, err
 
 # spread over many it is the tier's: out, probed, and back, with all that it holds
 assert len(left) >= 12

@@ -2,8 +2,9 @@
 # ways: fast
 """The server of a dir:// tier stops answering, and calls to it never come back: that tier is out,
 and nothing else waits for it, neither statistics nor leases, stores, loads, names nor the end. It
-comes back by itself, and threads that do not come back are left behind at the end."""
-import errno, os, signal, subprocess, sys
+comes back by itself, and threads that do not come back are left behind at the end. Loads that it
+was to do, and has not begun to, are done by another remote."""
+import errno, os, signal, subprocess, sys, threading
 from kvtest import KiB, SLOW, Store, TMP, binary, blob, fails, run, wait_for
 
 LIMIT = 40 * SLOW  # what takes longer hangs
@@ -106,4 +107,41 @@ wait_for(lambda: "dir" in s.attr("m/late", "tiers").split(","))
 assert os.path.exists(f"{server.mnt}/shared/.kvcachefs-remote")
 s.umount()
 assert s.fsck("-n")
+
+# more loads than there are threads
+os.mkdir(f"{TMP}/other")
+WORKERS, MORE = 8, 6
+s = Store("two", options=f"settle=0,deadline=1000,disk=off,unit=file,"
+          f"remote=dir://{server.mnt}/shared,remote=dir://{TMP}/other").mount()
+data = {f"two/{i}": blob(i, 50 * KiB) for i in range(WORKERS + MORE)}
+for path, d in data.items():
+    s.write(path, d)
+s.settle()
+for path in data:
+    os.setxattr(f"{s.mnt}/{path}", "user.kvcachefs.demote", b"cpu")
+stop()
+good = set()
+
+
+def load(path):
+    try:
+        assert s.read(path) == data[path]
+        good.add(path)
+    except OSError as e:
+        assert e.errno == errno.ETIMEDOUT, e
+
+
+def all_but_those_begun():
+    threads = [threading.Thread(target=load, args=(p,)) for p in data if p not in good]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    return len(good) >= MORE
+
+
+wait_for(all_but_those_begun)
+server.daemon.send_signal(signal.SIGCONT)
+wait_for(lambda: all_but_those_begun() and len(good) == len(data))
+s.umount()
 server.umount()

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 """RENAME_EXCHANGE under kill -9: two names always name the two things, each its own, also when the
-pool is lost; and with a remote as the only tier, where a file's name is its place."""
-import ctypes, os, random, signal, time
+pool is lost; and with a remote as the only tier, where a file's name is its place. There two that
+do not fit the pool together stay as they are, and the call ends."""
+import ctypes, errno, os, random, signal, threading, time
 from kvtest import *
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -73,6 +74,25 @@ wait_for(lambda: a.attr("m/k/first", "state") == a.attr("m/k/second", "state") =
 assert a.read("m/k/first") == blob(2, 2 * MiB) and a.read("m/k/second") == blob(1, MiB) \
     and a.stats()["corrupt"] == 0
 a.settle()
+large = [blob(3, 9 * MiB), blob(4, 10 * MiB)]
+for i, d in enumerate(large):
+    with open(f"{a.mnt}/m/large{i}", "wb", buffering=0) as f:
+        os.posix_fallocate(f.fileno(), 0, len(d))  # waits for the room
+        f.write(d)
+    a.settle()
+    os.setxattr(f"{a.mnt}/m/large{i}", "user.kvcachefs.demote", b"cpu")
+ended = []
+
+
+def cannot():
+    with fails(errno.ENOSPC):
+        exchange(a, "m/large0", "m/large1")
+    ended.append(True)
+
+
+threading.Thread(target=cannot, daemon=True).start()
+wait_for(lambda: ended)
+assert [a.read(f"m/large{i}") for i in (0, 1)] == large
 b = Store("two", cpu="16M", options=f"disk=off,remote=dir://{TMP}/shared").mount()
 assert b.read("m/k/first") == blob(2, 2 * MiB) and b.read("m/k/second") == blob(1, MiB)
 a.umount()

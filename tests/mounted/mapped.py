@@ -2,9 +2,10 @@
 # ways: fast plain
 """What a client writes through a mapping to pages that it has read leaves no trace on the segment.
 A file that is opened anew, and changed so, while it is compared with its copies is compared once
-more: what it held before does not come back after an eviction. And where the daemon has no
-descriptor left to see whether a mapping is there, a copy waits until it knows."""
-import ctypes, mmap, os, time
+more: what it held before does not come back after an eviction; also where the daemon is killed
+before it was compared, or while the file was open and the next start is refused. And where the
+daemon has no descriptor left to see whether a mapping is there, a copy waits until it knows."""
+import ctypes, glob, mmap, os, time
 from kvtest import *
 import faults
 
@@ -64,5 +65,40 @@ wanted[5] ^= 1
 ctypes.memset(at + 5, wanted[5], 1)
 libc.munmap(at, len(wanted))
 assert evicted("m/late") == wanted
+
+
+def killed():
+    s.kill()
+    run("umount", "-l", s.mnt)
+
+
+path = f"{s.mnt}/m/f"
+wanted = bytearray(s.read("m/f"))
+if WAY == "fast":  # without passthrough a kill takes what a mapping wrote
+    before = time.time_ns() - 3600 * 10**9
+    for n, opened in (10, False), (11, True):
+        os.utime(path, ns=(before, before))
+        fd = os.open(path, os.O_RDWR)
+        m = mmap.mmap(fd, 0)
+        assert m[:] == wanted
+        s.committed(still_open=1)
+        r.begin()
+        wanted[n] ^= 1
+        m[n] = wanted[n]
+        if not opened:
+            m.close()
+            os.close(fd)
+            s.closed()
+        killed()
+        if opened:
+            m.close()
+            os.close(fd)
+            entries = len(os.listdir(glob.glob(f"{TMP}/run/*")[0])) + 2
+            no = faults.Rules(f"calls=list path={TMP}/run/* nth={entries} do=EIO")
+            assert not no.mount(s)
+        r = faults.Rules(SLOW, NO_FD)
+        assert r.mount(s)
+        assert os.stat(path).st_mtime_ns == before, n
+        assert evicted("m/f") == wanted, n
 s.umount()
 s.fsck("-n", "--data")

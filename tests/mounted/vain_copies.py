@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
 """A copy to a shared tier that was made in vain, of a file that was deleted meanwhile, goes again;
-not so where another node has put the same bytes there since, which may have no other."""
+not so where another node has put the same bytes there since, which may have no other; also where
+that one's store is a copy of the first's, with the same numbers: it gets an identity of its own."""
 import os, time
 from kvtest import *
 import frames
@@ -20,14 +21,21 @@ def there(path):
 
 slow = f"{TMP}/slow"
 a = Store("a", options=f"{options},shim=delay-put:60000+delay-while:{slow}+only:dir").mount()
-b = Store("b", options=f"{options},disk=off").mount()
+a.umount()
+run("cp", "-a", a.path, f"{TMP}/b", ok=True)
+a.mount()
+assert "identity" not in a.log()
+b = Store("b", options=f"{options},disk=off", make=False).mount()
+assert f"{b.path} was copied" in b.log() and b.log().count("identity") == 1, b.log()
 os.mkdir(f"{b.mnt}/m")
+b.write("m/first", b"")  # so that inode and generation are those of a's
 paths = ["m/alone", "m/both"]
 with open(slow, "w"):
     for path in paths:
         a.write(path, blob(path, SIZE))
     wait_for(lambda: all("disk" in a.attr(path, "tiers") for path in paths))
     time.sleep(0.5)  # until they are being put
+    numbers = {path: os.stat(f"{a.mnt}/{path}").st_ino for path in paths}
     for path in paths:
         os.unlink(f"{a.mnt}/{path}")
 with open(f"{b.mnt}/m/both", "wb") as f:  # before it can be looked for
@@ -36,8 +44,10 @@ with open(f"{b.mnt}/m/both", "wb") as f:  # before it can be looked for
     wait_for(lambda: there("m/both"), every=0.001)
 wait_for(lambda: b.attr("m/both", "tiers") == "cpu,dir")
 wait_for(lambda: not there(paths[0]))
+ino = os.stat(f"{b.mnt}/m/both").st_ino
 a.settle()
 b.settle()
+assert ino == numbers["m/both"], (ino, numbers)
 assert a.stats()["spill_stale"] >= 2
 assert there("m/both")
 b.umount()

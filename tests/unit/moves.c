@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files that come to another folder, in an engine without threads, while the catalog errs, at any
- * read, or there is no memory, at any allocation. A call that fails has changed nothing; after one
- * that does not the file is in the chunk of its folder, or still whole in the one that it had, and
- * a job is queued that brings it there, if there is memory for that. What is in the pool can always
- * be evicted.
+ * Files that come to a folder, to another one, or to chunks of their own, in an engine without
+ * threads, while the catalog errs, at any read, or there is no memory, at any allocation. A call
+ * that fails has changed nothing; after one that does not the file is in the chunk of its folder,
+ * or still whole in the one that it had, and a job is queued that brings it there, if there is
+ * memory for that. What is in the pool can always be evicted, and a chunk begins with what is set
+ * on its model.
  */
 #include "alloc.h"
 #include "house.h"
+#include "model.h"
+#include "unit.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -74,10 +77,10 @@ static void disarm(void)
 	alloc_disarm();
 }
 
-/* What was queued for threads, and is about files' chunks. */
-static void regroup(void)
+/* What was queued for threads, and is about files' chunks, now or, after an error, later. */
+static void regroup(enum kvc_priority p)
 {
-	kvc_list_each_safe(e, &house->tier[KVC_COMMON].jobs[KVC_P_URGENT]) {
+	kvc_list_each_safe(e, &house->tier[KVC_COMMON].jobs[p]) {
 		struct kvc_job *j = kvc_of(e, struct kvc_job, link);
 
 		later++;
@@ -103,14 +106,18 @@ static void can_go(uint64_t ino)
 
 static void in_chunk(uint64_t ino, uint64_t chunk)
 {
+	struct kvc_node *n;
 	struct kvc_row row;
+	uint64_t of;
 	int err;
 
 	kvc_lock_both(house);
-	err = kvc_row_of_both(house, ino, &row);
+	err = kvc_row_of_both(house, ino, &row) ?: kvc_model_of_both(house, row.parent, &of);
 	kvc_unlock_both(house);
 	assert_int_equal(err, 0);
 	assert_int_equal(row.chunk, chunk);
+	if ((n = kvc_node_find_locked(house, ino)))
+		assert_int_equal(n->model, of);
 	can_go(ino);
 }
 
@@ -152,7 +159,7 @@ static void end_one(bool moved)
 
 	can_go(file);
 	queued = !kvc_list_empty(&house->tier[KVC_COMMON].jobs[KVC_P_URGENT]);
-	regroup();
+	regroup(KVC_P_URGENT);
 	if (!memory || !for_ever || queued || !moved) /* there was none for the job */
 		in_chunk(file, moved ? to : from);
 	house_commit();
@@ -230,6 +237,102 @@ static void unlinks(void)
 	end_one(!err);
 }
 
+/* ---- what a chunk begins with, and files that are given chunks of their own ---- */
+
+#define TTL 4711
+static uint64_t set; /* a model with a ttl and a policy of its own */
+
+static int create(uint64_t folder, const char *name, uint64_t *ino)
+{
+	struct kvc_opened o = { 0 };
+	struct kvc_wait w = { 0 };
+	struct kvc_row r;
+	int err = kvc_create(house, folder, name, S_IFREG | 0644, 0, 0, O_RDWR | O_EXCL, &r, &o,
+			     &w);
+
+	if (err)
+		return err;
+	*ino = r.ino;
+	kvc_file_release(house, r.ino, O_RDWR, 0);
+	return 0;
+}
+
+/* In a folder of the model, or in the model's own, which is no chunk whatever unit= says. */
+static void makes(void)
+{
+	static unsigned serial;
+	uint64_t folder = set, ino;
+	struct kvc_chunk *c;
+	char name[32];
+	int err;
+
+	snprintf(name, sizeof name, "n%u", serial++);
+	if (serial % 2) {
+		folder = house_folder(set, name);
+		house_forget(folder);
+	}
+	house_commit();
+	memset(house->models->hints, 0, sizeof house->models->hints);
+	arm();
+	err = create(folder, name, &ino);
+	disarm();
+	only(err);
+	if (err)
+		return;
+	in_chunk(ino, folder == set ? ino : folder);
+	c = kvc_chunk_find_locked(house, folder == set ? ino : folder);
+	assert_non_null(c);
+	assert_int_equal(c->ttl_s, TTL);
+	assert_true(c->expires_ns > 0);
+	assert_string_equal(kvc_policies[c->policy - 1].name, "fifo");
+	house_forget(ino);
+	house_commit();
+}
+
+/* A folder that was one chunk is none any more. */
+static void splits(void)
+{
+	static unsigned serial;
+	struct kvc_node *n;
+	uint64_t folder, ino[3];
+	char name[32];
+
+	snprintf(name, sizeof name, "s%u", serial++);
+	folder = house_folder(model[0], name);
+	for (unsigned i = 0; i < 3; i++) {
+		snprintf(name, sizeof name, "%u", i);
+		ino[i] = house_file(folder, name);
+		in_chunk(ino[i], folder);
+		house_forget(ino[i]);
+	}
+	house_commit();
+	kvc_lock_both(house);
+	assert_int_equal(kvc_node_get_both(house, folder, &n), 0);
+	assert_int_equal(kvc_unit_set_both(house, n, "file"), 0);
+	kvc_unlock_both(house);
+	arm();
+	regroup(KVC_P_URGENT);
+	disarm();
+	bool again = !kvc_list_empty(&house->tier[KVC_COMMON].jobs[KVC_P_SPILL]);
+
+	for (unsigned i = 0; i < 3; i++)
+		can_go(ino[i]);
+	failed += again;
+	regroup(KVC_P_SPILL);
+	for (unsigned i = 0; i < 3; i++) {
+		if (!memory || !for_ever || again) /* there was none for the job */
+			in_chunk(ino[i], ino[i]);
+		can_go(ino[i]);
+	}
+	house_commit();
+	for (unsigned i = 0; i < 3; i++) {
+		struct kvc_wait w = { 0 };
+
+		snprintf(name, sizeof name, "%u", i);
+		assert_int_equal(kvc_unlink(house, folder, name, &w), 0);
+	}
+}
+
 static void all(void (*what)(void), long least)
 {
 	failed = later = 0;
@@ -252,6 +355,8 @@ static void reads_fail(void **state)
 	all(exchanges, 8);
 	all(links, 8);
 	all(unlinks, 8);
+	all(makes, 8);
+	all(splits, 8);
 }
 
 static void memory_fails(void **state)
@@ -262,6 +367,8 @@ static void memory_fails(void **state)
 	all(exchanges, 1);
 	all(links, 1);
 	all(unlinks, 1);
+	all(makes, 1);
+	all(splits, 1);
 }
 
 static int begin(void **state)
@@ -270,6 +377,11 @@ static int begin(void **state)
 	house_new("unit=dir");
 	model[0] = house_folder(KVC_ROOT, "m");
 	model[1] = house_folder(KVC_ROOT, "o");
+	set = house_folder(KVC_ROOT, "s");
+	kvc_lock_both(house);
+	assert_int_equal(kvc_model_ttl_set_both(house, set, TTL), 0);
+	assert_int_equal(kvc_model_attr_set_both(house, set, KVC_MODEL_POLICY, "fifo"), 0);
+	kvc_unlock_both(house);
 	return 0;
 }
 

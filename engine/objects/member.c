@@ -92,13 +92,14 @@ int kvc_chunk_found_both(struct kvc *k, struct kvc_node *n)
 	return 0;
 }
 
-int kvc_chunk_reclass_both(struct kvc *k, uint64_t id, uint64_t model)
+int kvc_chunk_reclass_both(struct kvc *k, uint64_t id, uint64_t model,
+			   const struct kvc_chunk_row *row)
 {
 	struct kvc_chunk *c = kvc_chunk_find_locked(k, id);
-	struct kvc_chunk_row r;
+	struct kvc_chunk_row r = { 0 };
 	unsigned class;
 	uint64_t quota;
-	int err;
+	int err = 0;
 
 	belongs_both(k, model, &class, &quota);
 	if (c) {
@@ -106,8 +107,11 @@ int kvc_chunk_reclass_both(struct kvc *k, uint64_t id, uint64_t model)
 			kvc_chunk_set_class_locked(k, c, class, quota);
 		return 0;
 	}
-	err = kvc_chunk_get(k->cat, id, &r);
-	if (err)
+	if (row)
+		r = *row;
+	else
+		err = kvc_chunk_get(k->cat, id, &r);
+	if (err || !r.id)
 		return err == -ENOENT ? 0 : err;
 	if (r.policy == class && r.quota == quota)
 		return 0;
@@ -119,5 +123,5 @@ int kvc_chunk_reclass_both(struct kvc *k, uint64_t id, uint64_t model)
 
 int kvc_chunk_moved_both(struct kvc *k, struct kvc_node *n)
 {
-	return kvc_chunk_reclass_both(k, n->row.chunk, n->model);
+	return kvc_chunk_reclass_both(k, n->row.chunk, n->model, NULL);
 }

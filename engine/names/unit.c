@@ -48,7 +48,8 @@
 #define TREE 3
 #define TREES 16
 #define DIGITS 4
-#define BATCH 32 /* files regrouped under one hold of the locks */
+#define BATCH 32  /* names of a folder that is regrouped, read under one hold of the locks */
+#define AT_ONCE 8 /* files of them that are, since each takes a handful of rows */
 
 /* Folders that a thread made one after the other in the same place. */
 struct kvc_run {
@@ -474,6 +475,8 @@ static void regroup_folder(struct kvc *k, uint64_t ino, struct kvc_stack *deeper
 	int more = 1;
 
 	while (more == 1 && !kvc_stopping(k)) {
+		unsigned done = 0;
+
 		s.n = 0;
 		kvc_lock_both(k);
 		if (kvc_node_get_both(k, ino, &folder)) {
@@ -484,11 +487,19 @@ static void regroup_folder(struct kvc *k, uint64_t ino, struct kvc_stack *deeper
 
 		more = kvc_name_each(k->cat, ino, after, take, &s);
 		after = s.hash;
+		folder->holds++; /* others are let in */
 		for (size_t i = 0; i < s.n; i++)
-			if (S_ISREG(s.v[i].kind))
+			if (S_ISREG(s.v[i].kind)) {
+				if (done++ == AT_ONCE) {
+					kvc_pause_both(k);
+					whole = kvc_unit_whole_both(k, folder);
+					done = 1;
+				}
 				regroup_one_both(k, folder, whole, &s.v[i]);
-			else if (S_ISDIR(s.v[i].kind))
+			} else if (S_ISDIR(s.v[i].kind)) {
 				kvc_stack_push(deeper, s.v[i].ino);
+			}
+		folder->holds--;
 		folder->splitting = more == 1;
 		if (more != 1 && !whole)
 			kvc_chunk_forget_both(k, ino);
@@ -502,22 +513,35 @@ static void regroup_folder(struct kvc *k, uint64_t ino, struct kvc_stack *deeper
 static void regroup_run(struct kvc *k, struct kvc_job *j)
 {
 	struct kvc_stack deeper = { 0 };
-	uint64_t ino = j->node->row.ino;
+	struct kvc_node *top = j->node;
+	uint64_t ino;
+	bool anew;
 
-	do
-		regroup_folder(k, ino, &deeper);
-	while (kvc_stack_pop(&deeper, &ino) && !kvc_stopping(k));
+	do {
+		kvc_lock(k);
+		top->anew = false;
+		ino = top->row.ino;
+		kvc_unlock(k);
+		deeper.n = 0;
+		do
+			regroup_folder(k, ino, &deeper);
+		while (kvc_stack_pop(&deeper, &ino) && !kvc_stopping(k));
+		kvc_lock(k);
+		anew = top->anew && !k->stopping;
+		top->regroup = top->splitting = anew;
+		kvc_unlock(k);
+	} while (anew);
 	free(deeper.v);
-	kvc_lock(k);
-	j->node->splitting = false;
-	kvc_unlock(k);
 }
 
 void kvc_unit_regroup_locked(struct kvc *k, struct kvc_node *folder)
 {
+	/* one job, however often it is asked for: it begins anew */
+	folder->anew = true;
 	/* not as what the one thread takes that is kept for fsyncs (tierq.c) */
-	if (!kvc_job_add_locked(k, KVC_P_URGENT, regroup_run, folder, KVC_COMMON, 0, NULL))
-		folder->splitting = true;
+	if (!folder->regroup &&
+	    !kvc_job_add_locked(k, KVC_P_URGENT, regroup_run, folder, KVC_COMMON, 0, NULL))
+		folder->regroup = folder->splitting = true;
 }
 
 void kvc_unit_keeps_locked(struct kvc *k, const struct kvc_node *n, struct kvc_node *folder)

@@ -571,69 +571,6 @@ int kvc_rmdir(struct kvc *k, uint64_t parent, const char *name)
 	return err;
 }
 
-/* The names but those of files whose chunk is dropped. Under the catalog's lock. */
-static int list_left(struct kvc *k, uint64_t ino, uint64_t after, kvc_name_fn *fn, void *arg)
-{
-	struct kvc_entries e = { 0 };
-	int more = 1, end = 0;
-
-	while (more == 1 && !end) {
-		kvc_lock(k);
-		more = kvc_entries_some_both(k, ino, &after, &e);
-		for (size_t i = 0; i < e.n; i++) {
-			struct kvc_node *n = kvc_node_find_locked(k, e.v[i].ino);
-
-			e.v[i].ino = n && kvc_node_cut(n) ? 0 : e.v[i].ino;
-		}
-		kvc_unlock(k);
-		for (size_t i = 0; i < e.n && !end; i++) {
-			const struct kvc_name n = {
-				ino,         kvc_name_hash(e.v[i].name), e.v[i].ino, e.v[i].kind,
-				e.v[i].name,
-			};
-
-			end = n.ino ? fn(arg, &n) : 0;
-		}
-	}
-	free(e.v);
-	return more < 0 ? more : 0;
-}
-
-struct shown {
-	kvc_name_fn *fn;
-	void *arg;
-};
-
-static int show(void *arg, const struct kvc_name *n)
-{
-	const struct shown *s = arg;
-
-	return S_ISREG(n->kind) && !kvc_partial_temporary(n->name) ? 0 : s->fn(s->arg, n);
-}
-
-int kvc_readdir(struct kvc *k, uint64_t ino, uint64_t after, kvc_name_fn *fn, void *arg)
-{
-	struct shown shown = { fn, arg };
-	struct kvc_node *folder;
-	int err = 0;
-
-	kvc_catalog_lock(k->cat);
-	kvc_lock(k);
-	folder = kvc_node_find_locked(k, ino);
-	bool lost = folder && folder->lost, some = k->drops->ncut > 0;
-
-	if (kvc_partial_on(k) && folder && !lost && kvc_partial_both(k, folder)) {
-		fn = show;
-		arg = &shown;
-	}
-	kvc_unlock(k);
-	if (!lost)
-		err = some ? list_left(k, ino, after, fn, arg)
-			   : kvc_name_each(k->cat, ino, after, fn, arg);
-	kvc_catalog_unlock(k->cat);
-	return err < 0 ? err : 0;
-}
-
 int kvc_parent(struct kvc *k, uint64_t ino, uint64_t *parent)
 {
 	struct kvc_row row;

@@ -308,6 +308,7 @@ static int get_layers(struct kvc *k, struct subject *s, char *value)
 /* Its folders are chunks from now on, or found by behaviour again. */
 static int set_layers(struct kvc *k, struct subject *s, const char *value)
 {
+	bool had = kvc_layers_of_locked(k, s->n->row.ino);
 	uint64_t v = 0;
 	int err;
 
@@ -317,8 +318,9 @@ static int set_layers(struct kvc *k, struct subject *s, const char *value)
 	if (!err) {
 		s->relist = true;
 		kvc_partial_set_both(k, s->n);
-		kvc_unit_regroup_locked(k, s->n);
 	}
+	if (!err && had != (v > 0))
+		kvc_unit_regroup_locked(k, s->n);
 	return err;
 }
 
@@ -618,6 +620,7 @@ int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *valu
 	const struct virtual *v = is_virtual(name) ? virtual_of(name, 0) : NULL;
 	struct subject s = { .uid = w ? w->uid : 0, .user = user, .w = w };
 	char text[VALUE];
+	bool whole;
 	int err;
 
 	if (is_virtual(name) && !v)
@@ -639,13 +642,14 @@ int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *valu
 		kvc_row_put(k->cat, &s.n->row, &s.n->paid);
 	if (v) {
 		v = virtual_of(name, s.kind);
+		whole = v->on == ON_MODEL && kvc_unit_whole_both(k, s.n);
 		memcpy(text, value, len);
 		text[len] = 0;
 		err = !(v->on & s.kind) || strlen(text) != len ? -EINVAL
 		      : may_both(k, &s)                        ?: v->set(k, &s, text);
 		if (!err && (v->on & (ON_FILE | ON_CHUNK_FOLDER)))
 			chunk_changed_both(k, &s);
-		else if (!err && v->on == ON_MODEL && s.n->files)
+		else if (!err && whole && s.n->files && !kvc_unit_whole_both(k, s.n))
 			kvc_unit_regroup_locked(k, s.n); /* a model's folder is no chunk */
 	} else {
 		err = set_own(k, s.n, name, value, len, flags);

@@ -238,11 +238,21 @@ int kvc_row_put(struct kvc_catalog *c, const struct kvc_row *r, struct kvc_paid 
 int kvc_row_del(struct kvc_catalog *c, uint64_t ino, struct kvc_paid *paid);
 int kvc_row_max(struct kvc_catalog *c, uint64_t *max);
 /*
- * The next inode numbers above `after` and below that bound, of committed rows; changes since are
- * left to the caller.
+ * The next inodes above `after` and below that bound, of committed rows, with the rows of their
+ * folders and chunks (id 0: it has none). Changes since are left to the caller, who asks under the
+ * lock which of the three still hold. kvc_peek_rows needs no lock.
  */
-int kvc_row_inos(struct kvc_catalog *c, uint64_t after, uint64_t below, size_t room, uint64_t *ino,
-		 size_t *n);
+struct kvc_peeked {
+	uint64_t age;
+	struct kvc_row row, folder; /* folder: ino 0, where it is one itself */
+	struct kvc_chunk_row chunk;
+};
+#define KVC_PEEKED_ROW 1u
+#define KVC_PEEKED_FOLDER 2u
+#define KVC_PEEKED_CHUNK 4u
+int kvc_peek_rows(struct kvc_catalog *c, uint64_t after, uint64_t below, size_t room,
+		  struct kvc_peeked *out, size_t *count);
+unsigned kvc_peeked_holds(struct kvc_catalog *c, const struct kvc_peeked *p);
 int kvc_target_get(struct kvc_catalog *c, uint64_t ino, char *target, size_t room);
 int kvc_target_put(struct kvc_catalog *c, uint64_t ino, const char *target);
 

@@ -108,3 +108,66 @@ bool kvc_peek_holds(struct kvc_catalog *c, uint64_t parent, const char *name,
 	return p->node && p->age == c->age && !pending(c, p->ino) &&
 	       !kvc_overlay_find(&c->over, KVC_T_NAME, parent, kvc_name_hash(name), name);
 }
+
+/* A row of another table that belongs to one of kvc_peek_rows. */
+static int beside(struct kvc_conn *n, enum kvc_statement s, uint64_t id, struct kvc_peeked *p)
+{
+	sqlite3_stmt *st = kvc_sql(n, s, "i", I(id));
+	int got = kvc_sql_step(n, st);
+
+	if (got == 1 && s == ST_ROW_GET)
+		kvc_row_columns(st, &p->folder);
+	else if (got == 1)
+		kvc_chunk_columns(st, &p->chunk);
+	kvc_sql_done(st);
+	return got < 0 ? got : 0;
+}
+
+int kvc_peek_rows(struct kvc_catalog *c, uint64_t after, uint64_t below, size_t room,
+		  struct kvc_peeked *out, size_t *count)
+{
+	struct kvc_conn *n;
+	sqlite3_stmt *st;
+	uint64_t age;
+	int got = 0, err = 0;
+
+	kvc_catalog_lock(c);
+	age = c->age;
+	kvc_catalog_unlock(c);
+	n = kvc_reader_get(c);
+	st = kvc_sql(n, ST_ROW_SOME, "iii", I(after), I(below), I(room));
+	for (*count = 0; *count < room && (got = kvc_sql_step(n, st)) == 1; ++*count) {
+		out[*count] = (struct kvc_peeked){ .age = age };
+		kvc_row_columns(st, &out[*count].row);
+	}
+	kvc_sql_done(st);
+	err = got < 0 ? got : 0;
+	for (size_t i = 0; i < *count && !err; i++) {
+		struct kvc_peeked *p = &out[i];
+
+		if (S_ISDIR(p->row.mode))
+			;
+		else if (i && p[-1].folder.ino == p->row.parent)
+			p->folder = p[-1].folder;
+		else
+			err = beside(n, ST_ROW_GET, p->row.parent, p);
+		err = err ?: beside(n, ST_CHUNK_GET, p->row.ino, p);
+	}
+	kvc_reader_put(n);
+	return err;
+}
+
+unsigned kvc_peeked_holds(struct kvc_catalog *c, const struct kvc_peeked *p)
+{
+	unsigned holds = 0;
+
+	if (p->age != c->age)
+		return 0;
+	if (!kvc_overlay_find(&c->over, KVC_T_ROW, p->row.ino, 0, NULL))
+		holds |= KVC_PEEKED_ROW;
+	if (p->folder.ino && !kvc_overlay_find(&c->over, KVC_T_ROW, p->folder.ino, 0, NULL))
+		holds |= KVC_PEEKED_FOLDER;
+	if (!kvc_overlay_find(&c->over, KVC_T_CHUNK, p->row.ino, 0, NULL))
+		holds |= KVC_PEEKED_CHUNK;
+	return holds;
+}

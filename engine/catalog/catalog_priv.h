@@ -65,7 +65,8 @@
 	X(ROW_PUT, "INSERT OR REPLACE INTO nodes(" ROW_COLUMNS                                     \
 		   ") VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")                           \
 	X(ROW_DEL, "DELETE FROM nodes WHERE ino = ?")                                              \
-	X(ROW_INOS, "SELECT ino FROM nodes WHERE ino > ? AND ino < ? ORDER BY ino LIMIT ?")        \
+	X(ROW_SOME,                                                                                \
+	  "SELECT " ROW_COLUMNS " FROM nodes WHERE ino > ? AND ino < ? ORDER BY ino LIMIT ?")      \
 	X(ROW_MAX, "SELECT max(ino) FROM nodes")                                                   \
 	X(TARGET_GET, "SELECT target FROM targets WHERE ino = ?")                                  \
 	X(TARGET_PUT, "INSERT OR REPLACE INTO targets(ino, target) VALUES(?, ?)")                  \
@@ -225,8 +226,9 @@ void kvc_chunk_columns(sqlite3_stmt *st, struct kvc_chunk_row *r);
 
 /*
  * Under the catalog's lock: writes and commits what is pending, if any of it is in one of the
- * tables (a mask of 1 << enum kvc_table; 0: any). For questions that only SQLite answers. 0, or the
- * changes stay and what went wrong. Not while a cache lives, whose rows come with the committer.
+ * tables (a mask of 1 << enum kvc_relation; 0: any). For questions that only SQLite answers. 0, or
+ * the changes stay and what went wrong. Not while a cache lives, whose rows come with the
+ * committer.
  */
 int kvc_catalog_flush(struct kvc_catalog *c, unsigned tables);
 /* The inode's row is gone and SQLite's rows of other tables do not count. */

@@ -28,14 +28,16 @@ static const struct kvc_change *meta_after(struct kvc_catalog *c, const char *pr
 {
 	const struct kvc_change *best = NULL;
 
-	for (size_t i = 0; i < c->over.size && c->over.count[KVC_T_META];
-	     i++) /* there are few, and few ask */
-		for (const struct kvc_change *x = c->over.hash[i]; x; x = x->next)
-			if (x->table == KVC_T_META && !x->gone &&
-			    !strncmp(x->text, prefix, strlen(prefix)) &&
-			    strcmp(x->text, after) > 0 &&
-			    (!best || strcmp(x->text, best->text) < 0))
-				best = x;
+	if (!c->over.count[KVC_T_META])
+		return NULL;
+	kvc_table_each(&c->over.table, s) { /* there are few, and few ask */
+		const struct kvc_change *x = kvc_of(s, struct kvc_change, slot);
+
+		if (x->table == KVC_T_META && !x->gone &&
+		    !strncmp(x->text, prefix, strlen(prefix)) && strcmp(x->text, after) > 0 &&
+		    (!best || strcmp(x->text, best->text) < 0))
+			best = x;
+	}
 	return best;
 }
 
@@ -397,20 +399,6 @@ int kvc_chunk_rerank(struct kvc_catalog *c, int64_t (*rank)(const struct kvc_chu
 		free(a.v);
 	} while (!err && n == 1024);
 	return err;
-}
-
-int kvc_row_inos(struct kvc_catalog *c, uint64_t after, uint64_t below, size_t room, uint64_t *ino,
-		 size_t *count)
-{
-	struct kvc_conn *n = kvc_reader_get(c);
-	sqlite3_stmt *st = kvc_sql(n, ST_ROW_INOS, "iii", I(after), I(below), I(room));
-	int got = 0;
-
-	for (*count = 0; *count < room && (got = kvc_sql_step(n, st)) == 1; ++*count)
-		ino[*count] = kvc_sql_u64(st, 0);
-	got = *count == room ? 0 : got;
-	done(n, st, 0);
-	return got < 0 ? got : 0;
 }
 
 /* ---- objects and placements ---- */

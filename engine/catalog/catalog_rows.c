@@ -26,7 +26,7 @@ static int one(struct kvc_conn *n, sqlite3_stmt *st, int got)
 }
 
 /* A change of a row; value NULL: it is gone. */
-static int put(struct kvc_catalog *c, enum kvc_table t, uint64_t a, uint64_t b, const char *text,
+static int put(struct kvc_catalog *c, enum kvc_relation t, uint64_t a, uint64_t b, const char *text,
 	       const void *value, size_t len)
 {
 	int err = kvc_overlay_put(&c->over, t, a, b, text, value, len);
@@ -39,8 +39,8 @@ static int put(struct kvc_catalog *c, enum kvc_table t, uint64_t a, uint64_t b, 
  * Does the overlay know the row? 0: it has this value (*x); -ENOENT: it is gone, or its inode is;
  * 1: ask SQLite. `of` is the inode that the row belongs to, 0 where it is a row of its own.
  */
-static int known(struct kvc_catalog *c, enum kvc_table t, uint64_t a, uint64_t b, const char *text,
-		 uint64_t of, struct kvc_change **x)
+static int known(struct kvc_catalog *c, enum kvc_relation t, uint64_t a, uint64_t b,
+		 const char *text, uint64_t of, struct kvc_change **x)
 {
 	*x = kvc_overlay_find(&c->over, t, a, b, text);
 	if (*x)
@@ -59,7 +59,7 @@ bool kvc_wiped(struct kvc_catalog *c, uint64_t ino)
  * plain delete. */
 static int revive(struct kvc_catalog *c, uint64_t ino)
 {
-	static const enum kvc_table one_each[] = { KVC_T_TARGET, KVC_T_OBJECT };
+	static const enum kvc_relation one_each[] = { KVC_T_TARGET, KVC_T_OBJECT };
 	struct kvc_conn *n;
 	sqlite3_stmt *st;
 	int err = 0, got;

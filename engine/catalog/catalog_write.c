@@ -81,7 +81,7 @@ static int write_change(struct kvc_conn *n, const struct kvc_change *c)
 	const struct kvc_object_row *o = c->value;
 	const uint64_t *until = c->value;
 
-	switch ((enum kvc_table)c->table) {
+	switch ((enum kvc_relation)c->table) {
 	case KVC_T_ROW: return write_row(n, c);
 	case KVC_T_META:
 		return c->gone ? kvc_sql_run(n, ST_META_DEL, "s", c->text)
@@ -355,7 +355,7 @@ void kvc_catalog_rollback(struct kvc_catalog *c)
 {
 	kvc_overlay_fini(&c->over);
 	if (kvc_overlay_init(&c->over))
-		abort(); /* 8 KiB */
+		abort(); /* 32 KiB */
 	atomic_store(&c->pending, 0);
 }
 

@@ -7,8 +7,9 @@
  * batch until that is dropped or merged.
  *
  * Structure: one hash table over all tables by (table, key), which holds the newest change of a row
- * and no other; and a treap for each order. T_XATTR hashes by inode alone, so a bucket has all of
- * an inode's.
+ * and no other; and a treap for each order. It grows a bucket at a time (base/table.h), since a
+ * batch of a hundred thousand changes grows it under the lock that lookups wait for. T_XATTR hashes
+ * by inode alone, so one number has all of an inode's.
  *
  * Invariants: what is in the hash table is in exactly one of active and batch; active has changes
  * with txn = o->txn, or older ones of batches that failed; batch is empty unless `out`.
@@ -19,8 +20,6 @@
 
 #include <string.h>
 
-#define HASH_LEAST 1024
-
 static const uint8_t kvc_spots[KVC_TABLES] = { [KVC_T_NAME] = 2, [KVC_T_CHUNK] = 3 };
 
 int kvc_overlay_init(struct kvc_overlay *o)
@@ -29,25 +28,22 @@ int kvc_overlay_init(struct kvc_overlay *o)
 	kvc_list_init(&o->active);
 	kvc_list_init(&o->batch);
 	kvc_list_init(&o->covered);
-	o->size = HASH_LEAST;
-	o->hash = calloc(o->size, sizeof *o->hash);
 	o->txn = 1;
 	o->seed = 0x9e3779b97f4a7c15ull;
-	return o->hash ? 0 : -ENOMEM;
+	return kvc_table_init(&o->table);
 }
 
 void kvc_overlay_fini(struct kvc_overlay *o)
 {
 	struct kvc_list *all[] = { &o->active, &o->batch };
 
-	for (int i = 0; i < 2 && o->hash; i++)
+	for (int i = 0; i < 2 && o->table.part; i++)
 		kvc_list_each_safe(e, all[i])
 			free(kvc_of(e, struct kvc_change, link));
-	for (struct kvc_change *c; (c = o->spare); free(c))
-		o->spare = c->next;
+	for (struct kvc_slot *s; (s = o->spare); free(kvc_of(s, struct kvc_change, slot)))
+		o->spare = s->next;
 	o->nspare = 0;
-	free(o->hash);
-	o->hash = NULL;
+	kvc_table_fini(&o->table);
 	kvc_lately_fini(&o->lately);
 }
 
@@ -56,8 +52,8 @@ int kvc_overlay_spare(struct kvc_overlay *o, size_t n)
 	struct kvc_change *c;
 
 	while (o->nspare < n && (c = malloc(KVC_SPARE_BYTES))) {
-		c->next = o->spare;
-		o->spare = c;
+		c->slot.next = o->spare;
+		o->spare = &c->slot;
 		o->nspare++;
 	}
 	return o->nspare < n ? -ENOMEM : 0;
@@ -191,7 +187,7 @@ struct kvc_change *kvc_overlay_after(const struct kvc_overlay *o, enum kvc_order
 
 /* ---- the hash table ---- */
 
-static uint64_t hash_of(enum kvc_table t, uint64_t a, uint64_t b, const char *text)
+static uint64_t hash_of(enum kvc_relation t, uint64_t a, uint64_t b, const char *text)
 {
 	uint64_t h = (a + 0x9e3779b97f4a7c15ull) * 0xff51afd7ed558ccdull ^ (uint64_t)t << 56;
 
@@ -204,21 +200,25 @@ static uint64_t hash_of(enum kvc_table t, uint64_t a, uint64_t b, const char *te
 	return h * 0x9e3779b97f4a7c15ull >> 20;
 }
 
-static struct kvc_change **bucket(const struct kvc_overlay *o, enum kvc_table t, uint64_t a,
-				  uint64_t b, const char *text)
+/* The next change of this number, from this slot on, or NULL. */
+static struct kvc_change *from(struct kvc_slot *s, uint64_t key)
 {
-	return &o->hash[hash_of(t, a, b, text) & (o->size - 1)];
+	while (s && s->key != key)
+		s = s->next;
+	return s ? kvc_of(s, struct kvc_change, slot) : NULL;
 }
 
-struct kvc_change *kvc_overlay_find(const struct kvc_overlay *o, enum kvc_table t, uint64_t a,
+struct kvc_change *kvc_overlay_find(const struct kvc_overlay *o, enum kvc_relation t, uint64_t a,
 				    uint64_t b, const char *text)
 {
 	struct kvc_change *c;
+	uint64_t key;
 
 	if (!o->count[t])
 		return NULL;
 	text = text ? text : "";
-	for (c = *bucket(o, t, a, b, text); c; c = c->next)
+	key = hash_of(t, a, b, text);
+	for (c = from(kvc_table_find(&o->table, key), key); c; c = from(c->slot.next, key))
 		if (c->table == t && c->a == a && c->b == b && !strcmp(c->text, text))
 			return c;
 	return NULL;
@@ -227,55 +227,25 @@ struct kvc_change *kvc_overlay_find(const struct kvc_overlay *o, enum kvc_table 
 struct kvc_change *kvc_overlay_xattr(const struct kvc_overlay *o, uint64_t ino,
 				     const struct kvc_change *c)
 {
-	struct kvc_change *x = c ? c->next : *bucket(o, KVC_T_XATTR, ino, 0, "");
+	uint64_t key = hash_of(KVC_T_XATTR, ino, 0, "");
+	struct kvc_change *x = from(c ? c->slot.next : kvc_table_find(&o->table, key), key);
 
 	while (x && (x->table != KVC_T_XATTR || x->a != ino))
-		x = x->next;
+		x = from(x->slot.next, key);
 	return x;
-}
-
-/* A larger table where chains grow long; without memory for one they do. */
-static void grow(struct kvc_overlay *o)
-{
-	struct kvc_change **old = o->hash, **all;
-	size_t size = o->size;
-
-	if (o->n < o->size || !(all = calloc(size * 2, sizeof *all)))
-		return;
-	o->hash = all;
-	o->size = size * 2;
-	for (size_t i = 0; i < size; i++)
-		while (old[i]) {
-			struct kvc_change *c = old[i],
-					  **to = bucket(o, c->table, c->a, c->b, c->text);
-
-			old[i] = c->next;
-			c->next = *to;
-			*to = c;
-		}
-	free(old);
 }
 
 static void map(struct kvc_overlay *o, struct kvc_change *c)
 {
-	struct kvc_change **at;
-
-	grow(o);
-	at = bucket(o, c->table, c->a, c->b, c->text);
-	c->next = *at;
-	*at = c;
+	c->slot.key = hash_of(c->table, c->a, c->b, c->text);
+	kvc_table_add(&o->table, &c->slot);
 	o->count[c->table]++;
 	enter_all(o, c);
 }
 
 static void unmap(struct kvc_overlay *o, struct kvc_change *c)
 {
-	struct kvc_change **at = bucket(o, c->table, c->a, c->b, c->text);
-
-	while (*at != c)
-		at = &(*at)->next;
-	*at = c->next;
-	c->next = NULL;
+	kvc_table_del(&o->table, &c->slot);
 	o->count[c->table]--;
 	leave_all(o, c);
 }
@@ -307,15 +277,16 @@ static void cover(struct kvc_overlay *o, struct kvc_change *c)
 	kvc_list_add_tail(&o->covered, &c->over);
 }
 
-static struct kvc_change *change_new(struct kvc_overlay *o, enum kvc_table t, uint64_t a,
+static struct kvc_change *change_new(struct kvc_overlay *o, enum kvc_relation t, uint64_t a,
 				     uint64_t b, const char *text, const void *value, size_t len)
 {
 	size_t spots = kvc_spots[t] * sizeof(struct kvc_spot), text_len = strlen(text) + 1;
 	size_t bytes = sizeof(struct kvc_change) + spots + kvc_round_up(len, 8) + text_len;
 	struct kvc_change *c = malloc(bytes);
 
-	if (!c && bytes <= KVC_SPARE_BYTES && (c = o->spare)) {
-		o->spare = c->next;
+	if (!c && bytes <= KVC_SPARE_BYTES && o->spare) {
+		c = kvc_of(o->spare, struct kvc_change, slot);
+		o->spare = o->spare->next;
 		o->nspare--;
 	}
 	if (!c)
@@ -352,7 +323,7 @@ static void add(struct kvc_overlay *o, struct kvc_change *c, struct kvc_change *
 	map(o, c);
 }
 
-int kvc_overlay_put(struct kvc_overlay *o, enum kvc_table t, uint64_t a, uint64_t b,
+int kvc_overlay_put(struct kvc_overlay *o, enum kvc_relation t, uint64_t a, uint64_t b,
 		    const char *text, const void *value, size_t len)
 {
 	struct kvc_change *c, *old;
@@ -374,7 +345,7 @@ int kvc_overlay_put(struct kvc_overlay *o, enum kvc_table t, uint64_t a, uint64_
 
 int kvc_overlay_wipe(struct kvc_overlay *o, uint64_t ino)
 {
-	static const enum kvc_table one[] = { KVC_T_TARGET, KVC_T_OBJECT };
+	static const enum kvc_relation one[] = { KVC_T_TARGET, KVC_T_OBJECT };
 	int err = kvc_overlay_put(o, KVC_T_ROW, ino, 0, NULL, NULL, 0);
 	struct kvc_change *c;
 

@@ -12,20 +12,22 @@
 #define KVC_OVERLAY_H
 
 #include "lately.h"
+#include "table.h"
 #include "util.h"
 
-enum kvc_table {               /* the key, beside the table: a, b, text */
-		 KVC_T_ROW,    /* ino */
-		 KVC_T_META,   /* text */
-		 KVC_T_NAME,   /* parent, hash, text */
-		 KVC_T_TARGET, /* ino */
-		 KVC_T_OBJECT, /* ino */
-		 KVC_T_PLACE,  /* ino, tier */
-		 KVC_T_XATTR,  /* ino, text */
-		 KVC_T_CHUNK,  /* id */
-		 KVC_T_PURGE, /* (one) the time up to which T_GONE's rows are not needed any more */
-		 KVC_T_GONE,  /* at, hi */
-		 KVC_TABLES
+enum kvc_relation {               /* the key, beside the table: a, b, text */
+		    KVC_T_ROW,    /* ino */
+		    KVC_T_META,   /* text */
+		    KVC_T_NAME,   /* parent, hash, text */
+		    KVC_T_TARGET, /* ino */
+		    KVC_T_OBJECT, /* ino */
+		    KVC_T_PLACE,  /* ino, tier */
+		    KVC_T_XATTR,  /* ino, text */
+		    KVC_T_CHUNK,  /* id */
+		    KVC_T_PURGE, /* (one) the time up to which T_GONE's rows are not needed any more
+				  */
+		    KVC_T_GONE,  /* at, hi */
+		    KVC_TABLES
 };
 
 /* Orders in which changes that are not `gone` (KVC_IX_NAME: all) can be walked, and their keys. */
@@ -47,9 +49,9 @@ struct kvc_spot { /* a change's place in an order: a node of a treap */
 };
 
 struct kvc_change {
-	struct kvc_list link;    /* in active, or in the batch */
-	struct kvc_list over;    /* in `covered`, where a newer change or a wipe took its place */
-	struct kvc_change *next; /* of its hash bucket */
+	struct kvc_list link; /* in active, or in the batch */
+	struct kvc_list over; /* in `covered`, where a newer change or a wipe took its place */
+	struct kvc_slot slot; /* in the table, by the hash of its key */
 	uint64_t a, b, txn;
 	size_t bytes;
 	uint32_t len; /* of the value */
@@ -69,15 +71,14 @@ struct kvc_name_value {
 };
 
 struct kvc_overlay {
-	struct kvc_change **hash;
-	size_t size;     /* of the table, a power of two */
+	struct kvc_table table;
 	size_t n, bytes; /* changes, and the memory they take */
 	size_t count[KVC_TABLES];
 	struct kvc_list active, batch, covered;
 	struct kvc_spot *root[KVC_ORDERS];
-	uint64_t txn, seed;       /* the number of the transaction that changes go into now */
-	bool out;                 /* a batch is being written, or its end is not worked in */
-	struct kvc_change *spare; /* memory for changes that must not fail, by next */
+	uint64_t txn, seed;     /* the number of the transaction that changes go into now */
+	bool out;               /* a batch is being written, or its end is not worked in */
+	struct kvc_slot *spare; /* memory for changes that must not fail */
 	size_t nspare;
 	struct kvc_lately lately; /* what SQLite has of names that are not here */
 };
@@ -89,10 +90,10 @@ void kvc_overlay_fini(struct kvc_overlay *o);
 int kvc_overlay_spare(struct kvc_overlay *o, size_t n);
 
 /* The newest change of a row, or NULL. text may be NULL for "". */
-struct kvc_change *kvc_overlay_find(const struct kvc_overlay *o, enum kvc_table t, uint64_t a,
+struct kvc_change *kvc_overlay_find(const struct kvc_overlay *o, enum kvc_relation t, uint64_t a,
 				    uint64_t b, const char *text);
 /* The row has this value now, or is gone (value NULL). 0, or -ENOMEM and nothing has changed. */
-int kvc_overlay_put(struct kvc_overlay *o, enum kvc_table t, uint64_t a, uint64_t b,
+int kvc_overlay_put(struct kvc_overlay *o, enum kvc_relation t, uint64_t a, uint64_t b,
 		    const char *text, const void *value, size_t len);
 /* The inode is gone with all that belongs to it. 0, or -ENOMEM and nothing has changed. */
 int kvc_overlay_wipe(struct kvc_overlay *o, uint64_t ino);

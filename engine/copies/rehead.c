@@ -110,6 +110,8 @@ static void rehead_run(struct kvc *k, struct kvc_job *j)
 	kvc_unlock(k);
 }
 
+#define AT_ONCE 8 /* files under one hold of the locks, each of a few rows */
+
 /* Of a folder: of all that lies below it. */
 static void rehead_folder_run(struct kvc *k, struct kvc_job *j)
 {
@@ -127,6 +129,8 @@ static void rehead_folder_run(struct kvc *k, struct kvc_job *j)
 				kvc_rehead_both(k, n);
 				kvc_node_settle_locked(k, n);
 			}
+			if (i % AT_ONCE == AT_ONCE - 1)
+				kvc_pause_both(k);
 		}
 		kvc_pause_both(k);
 	}

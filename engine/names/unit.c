@@ -51,7 +51,8 @@
 #define DIGITS 4
 #define AGAIN_NS 1000000000ull
 #define AGAIN_MOST 6
-#define BATCH 32 /* files regrouped under one hold of the locks */
+#define BATCH 32  /* names of a folder that is regrouped, read under one hold of the locks */
+#define AT_ONCE 8 /* files of them that are, since each takes a handful of rows */
 
 /* Folders that a thread made one after the other in the same place. */
 struct kvc_run {
@@ -515,16 +516,28 @@ static int regroup_some_both(struct kvc *k, struct kvc_node *folder, uint64_t af
 {
 	uint64_t model = 0;
 	int is_whole = kvc_unit_whole_both(k, folder), more, e;
+	unsigned done = 0;
 
 	s->n = 0;
 	more = is_whole < 0 ? is_whole : kvc_model_of_both(k, folder->row.ino, &model);
 	more = more ?: kvc_name_each(k->cat, folder->row.ino, after, take, s);
+	folder->holds++; /* others are let in */
 	for (size_t i = 0; i < s->n && more >= 0; i++) {
+		if (S_ISREG(s->v[i].kind) && done++ == AT_ONCE) {
+			kvc_pause_both(k);
+			is_whole = kvc_unit_whole_both(k, folder);
+			e = is_whole < 0 ? is_whole : kvc_model_of_both(k, folder->row.ino, &model);
+			more = e ?: more;
+			done = 1;
+			if (e)
+				break;
+		}
 		e = S_ISREG(s->v[i].kind)   ? regroup_one_both(k, folder, model, is_whole, &s->v[i])
 		    : S_ISDIR(s->v[i].kind) ? kvc_stack_push(deeper, s->v[i].ino)
 					    : 0;
 		*err = e ?: *err;
 	}
+	folder->holds--;
 	if (!more && !*err && !is_whole)
 		kvc_chunk_forget_both(k, folder->row.ino);
 	folder->splitting = more == 1;
@@ -555,33 +568,47 @@ static int regroup_folder(struct kvc *k, uint64_t ino, struct kvc_stack *deeper)
 static void regroup_run(struct kvc *k, struct kvc_job *j)
 {
 	struct kvc_stack deeper = { 0 };
-	uint64_t ino = j->node->row.ino;
+	struct kvc_node *top = j->node;
 	struct kvc_job *again;
-	int err = 0, e;
+	uint64_t ino;
+	bool anew;
+	int err, e;
 
 	do {
-		e = regroup_folder(k, ino, &deeper);
-		err = e ?: err;
-	} while (kvc_stack_pop(&deeper, &ino) && !kvc_stopping(k));
-	free(deeper.v);
+		kvc_lock(k);
+		top->anew = false;
+		ino = top->row.ino;
+		kvc_unlock(k);
+		deeper.n = 0;
+		err = 0;
+		do {
+			e = regroup_folder(k, ino, &deeper);
+			err = e ?: err;
+		} while (kvc_stack_pop(&deeper, &ino) && !kvc_stopping(k));
+		kvc_lock(k);
+		anew = top->anew && !k->stopping;
+		top->regroup = top->splitting = anew;
+		/* as a copy: an unmount does not wait for its time */
+		if (err && !anew && j->tried < AGAIN_MOST &&
+		    !kvc_job_add_locked(k, KVC_P_SPILL, regroup_run, top, KVC_COMMON,
+					kvc_mono_ns() + (AGAIN_NS << j->tried), &again))
+			again->tried = j->tried + 1;
+		kvc_unlock(k);
+	} while (anew);
 	if (err && !j->tried)
 		kvc_warn("files in and below inode %llx keep their old chunks: %s",
-			 (unsigned long long)j->node->row.ino, strerror(-err));
-	kvc_lock(k);
-	j->node->splitting = false;
-	/* as a copy: an unmount does not wait for its time */
-	if (err && j->tried < AGAIN_MOST &&
-	    !kvc_job_add_locked(k, KVC_P_SPILL, regroup_run, j->node, KVC_COMMON,
-				kvc_mono_ns() + (AGAIN_NS << j->tried), &again))
-		again->tried = j->tried + 1;
-	kvc_unlock(k);
+			 (unsigned long long)top->row.ino, strerror(-err));
+	free(deeper.v);
 }
 
 void kvc_unit_regroup_locked(struct kvc *k, struct kvc_node *folder)
 {
+	/* one job, however often it is asked for: it begins anew */
+	folder->anew = true;
 	/* not as what the one thread takes that is kept for fsyncs (tierq.c) */
-	if (!kvc_job_add_locked(k, KVC_P_URGENT, regroup_run, folder, KVC_COMMON, 0, NULL))
-		folder->splitting = true;
+	if (!folder->regroup &&
+	    !kvc_job_add_locked(k, KVC_P_URGENT, regroup_run, folder, KVC_COMMON, 0, NULL))
+		folder->regroup = folder->splitting = true;
 }
 
 void kvc_unit_keeps_locked(struct kvc *k, const struct kvc_node *n, struct kvc_node *folder)

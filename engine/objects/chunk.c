@@ -234,10 +234,13 @@ void kvc_chunk_remove_locked(struct kvc *k, struct kvc_node *n)
 
 void kvc_chunk_dirty_locked(struct kvc *k, struct kvc_chunk *c)
 {
-	if (!c->dirty && !c->gone) {
-		c->dirty = true;
-		kvc_list_add_tail(&k->dirty->chunks, &c->dirty_link);
-	}
+	if (c->gone || (c->dirty && (c->known || !c->later)))
+		return;
+	if (c->dirty) /* more than its use has changed */
+		kvc_list_del(&c->dirty_link);
+	c->dirty = true;
+	c->later = c->known;
+	kvc_list_add_tail(c->known ? &k->dirty->used : &k->dirty->chunks, &c->dirty_link);
 }
 
 /* Stamps go up with every use, so that the order of uses is total. */

@@ -37,6 +37,7 @@ struct kvc_chunk {
 	uint64_t asked_ns;
 	bool begun;        /* the disk tier has some of it */
 	bool dirty, known; /* to be written; has a row */
+	bool later;        /* with k->dirty->used: only its use has changed */
 	bool gone;         /* its row was deleted and is not to come back */
 	bool fresh;        /* a client made it, and policies do not know whose it is (used.h) */
 	bool quiet;        /* nobody took any of it in hand since a drop looked (names/bury.c) */

@@ -80,7 +80,10 @@ static int put_nodes(struct kvc *k, bool gently)
 	return err;
 }
 
-/* The same for chunks; rows of known ones, whose use only has changed, once a second. */
+/*
+ * The same for chunks; those whose use only has changed, which may be all of the pool, once a
+ * second.
+ */
 static int put_chunks(struct kvc *k, bool all, bool gently)
 {
 	struct kvc_chunk_row r;
@@ -90,20 +93,23 @@ static int put_chunks(struct kvc *k, bool all, bool gently)
 	kvc_list_init(&todo);
 	kvc_lock(k);
 	kvc_list_splice(&todo, &k->dirty->chunks);
+	if (all)
+		kvc_list_splice(&todo, &k->dirty->used);
 	while (!err && !kvc_list_empty(&todo)) {
 		for (int i = 0; i < AT_ONCE && !err && !kvc_list_empty(&todo); i++) {
 			struct kvc_chunk *c = kvc_of(todo.next, struct kvc_chunk, dirty_link);
 
-			if (c->known && !all) {
+			if (c->known && !all) { /* written since, by a spill */
 				kvc_list_del(&c->dirty_link);
-				kvc_list_add_tail(&k->dirty->chunks, &c->dirty_link);
+				c->later = true;
+				kvc_list_add_tail(&k->dirty->used, &c->dirty_link);
 				continue;
 			}
 			kvc_chunk_row(k, c, &r);
 			if ((err = kvc_chunk_put(k->cat, &r)))
 				break;
 			kvc_list_del(&c->dirty_link);
-			c->dirty = false;
+			c->dirty = c->later = false;
 			c->known = true;
 			kvc_chunk_settle_locked(k, c);
 		}
@@ -226,7 +232,7 @@ void *kvc_committer(void *arg)
 			t = kvc_timespec(kvc_mono_ns() + CHUNKS_EVERY_NS);
 			kvc_lock_wait(&k->lock, &k->dirty->cond, &t);
 			if (!k->dirty->soon && kvc_list_empty(&k->dirty->chunks) &&
-			    !kvc_catalog_takes(k->cat, false))
+			    kvc_list_empty(&k->dirty->used) && !kvc_catalog_takes(k->cat, false))
 				continue; /* while it takes nothing: to see whether it would again
 					   */
 		}

@@ -6,7 +6,8 @@
 #include "kvc.h"
 
 struct kvc_dirty {
-	struct kvc_list nodes, chunks; /* by dirty_link */
+	/* by dirty_link; used: chunks that have a row, of which only the use has changed */
+	struct kvc_list nodes, chunks, used;
 	struct kvc_list sync_waiters;  /* fsyncs: for the commit, and then for the disk */
 	struct kvc_list lingering[2];  /* since this commit, and since the one before (file.h) */
 	uint64_t committed;            /* the last committed transaction */

@@ -112,10 +112,11 @@ int kvc_chunk_found_both(struct kvc *k, struct kvc_node *n)
 	return err;
 }
 
-int kvc_chunk_reclass_both(struct kvc *k, uint64_t id, uint64_t model)
+int kvc_chunk_reclass_both(struct kvc *k, uint64_t id, uint64_t model,
+			   const struct kvc_chunk_row *row)
 {
 	struct kvc_chunk *c = kvc_chunk_find_locked(k, id);
-	struct kvc_chunk_row r;
+	struct kvc_chunk_row r = { 0 };
 	unsigned class;
 	uint64_t quota;
 	int err = belongs_both(k, model, &class, &quota);
@@ -127,8 +128,11 @@ int kvc_chunk_reclass_both(struct kvc *k, uint64_t id, uint64_t model)
 			kvc_chunk_set_class_locked(k, c, class, quota);
 		return 0;
 	}
-	err = kvc_chunk_get(k->cat, id, &r);
-	if (err)
+	if (row)
+		r = *row;
+	else
+		err = kvc_chunk_get(k->cat, id, &r);
+	if (err || !r.id)
 		return err == -ENOENT ? 0 : err;
 	if (r.policy == class && r.quota == quota)
 		return 0;
@@ -140,5 +144,5 @@ int kvc_chunk_reclass_both(struct kvc *k, uint64_t id, uint64_t model)
 
 int kvc_chunk_moved_both(struct kvc *k, struct kvc_node *n)
 {
-	return kvc_chunk_reclass_both(k, n->row.chunk, n->model);
+	return kvc_chunk_reclass_both(k, n->row.chunk, n->model, NULL);
 }

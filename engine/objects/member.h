@@ -20,7 +20,11 @@ int kvc_chunk_found_both(struct kvc *k, struct kvc_node *n);
 int kvc_chunk_change_both(struct kvc *k, struct kvc_node *n, uint64_t id, bool last);
 /* The node's own chunk is in another model now. */
 int kvc_chunk_moved_both(struct kvc *k, struct kvc_node *n);
-/* Gives a chunk, if there is one of that number, the class and the quota that the model has now. */
-int kvc_chunk_reclass_both(struct kvc *k, uint64_t id, uint64_t model);
+/*
+ * Gives a chunk, if there is one of that number, the class and the quota that the model has now.
+ * row is what the catalog has of it (id 0: nothing), or NULL where that was not read.
+ */
+int kvc_chunk_reclass_both(struct kvc *k, uint64_t id, uint64_t model,
+			   const struct kvc_chunk_row *row);
 
 #endif

@@ -110,7 +110,8 @@ struct kvc_node {
 	 * when it got a temporary name, or was closed after that (names/partial.h); 0: it has none
 	 */
 	uint64_t temporary_ns;
-	bool splitting; /* its files are being given to other chunks */
+	bool splitting;     /* its files are being given to other chunks */
+	bool regroup, anew; /* a job is to do that, or does; and then once more */
 	unsigned nopen, nwriters, leases;
 	int fd, backing; /* -1 and 0 while not there; fd is to write with while OPEN only */
 	bool plain;      /* how it is open now */

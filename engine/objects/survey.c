@@ -3,8 +3,9 @@
  * Surveys: what is set on a model's folder (quota, policy) reaches the files that are there
  * already, and a quota learns how much they take. A thread of its own goes over all inodes in order
  * of their number, a few under each hold of the locks, so that a model of ten million files keeps
- * nobody waiting; small stores are done before the call that asked returns. user.kvcachefs.survey
- * shows how far it is.
+ * nobody waiting. Their rows are read before, without locks, and only what has changed since is
+ * asked for again under them. Small stores are done before the call that asked returns.
+ * user.kvcachefs.survey shows how far it is.
  *
  *   asked: in k->surveys->asked, and in the catalog (meta survey:MODEL): a kill does not end it
  *   begins when the commit has returned that has all inodes below `limit`, the next number then
@@ -30,8 +31,9 @@
 #include <string.h>
 
 #define KEY "survey:"
-#define SOME 256 /* inodes read at once */
-#define HOLD 16  /* inodes under one hold of the locks */
+#define SOME 64  /* inodes read at once */
+#define HOLD 128 /* steps under one hold of the locks */
+#define READ 16  /* steps that it counts for where SQLite has to be asked under them */
 /*
  * Inodes and names, in bytes: with more (some ten thousand files) nobody waits for the end of it,
  * since the kernel lets nobody make anything in the folder meanwhile.
@@ -41,9 +43,9 @@
 #define AGAIN_NS 100000000ull
 
 struct survey {
-	struct kvc_list link; /* in k->surveys->asked; the first is the one under way */
+	struct kvc_list link; /* in k->surveys->asked */
 	uint64_t model, at, limit, txn;
-	bool stale; /* asked for anew */
+	bool begun, stale; /* stale: asked for anew since it has begun */
 };
 
 /* A file's folder and its model, remembered, since files of one folder mostly follow each other. */
@@ -58,23 +60,29 @@ static void key_of(uint64_t model, char key[64])
 
 int kvc_survey_ask_both(struct kvc *k, uint64_t model)
 {
-	struct survey *s = calloc(1, sizeof *s);
+	struct survey *s = NULL, *under_way = NULL;
 	char key[64];
 	int err;
 
-	if (!s)
-		return -ENOMEM;
-	key_of(model, key);
-	err = kvc_meta_set(k->cat, key, "1");
-	if (err) {
-		free(s);
-		return err;
-	}
+	/* one that is under way and one that waits, however often it is asked for */
 	kvc_list_each(e, &k->surveys->asked) {
 		struct survey *x = kvc_of(e, struct survey, link);
 
-		x->stale |= x->model == model;
+		if (x->model == model && x->begun)
+			under_way = x;
+		else if (x->model == model)
+			s = x;
 	}
+	key_of(model, key);
+	err = kvc_meta_set(k->cat, key, "1");
+	if (err)
+		return err;
+	if (s)
+		kvc_list_del(&s->link);
+	else if (!(s = calloc(1, sizeof *s)))
+		return -ENOMEM;
+	if (under_way)
+		under_way->stale = true;
 	s->model = model;
 	s->limit = k->inos->next;
 	s->txn = kvc_catalog_txn(k->cat);
@@ -133,28 +141,53 @@ void kvc_survey_wait(struct kvc *k)
 	kvc_unlock(k);
 }
 
-static int model_of_both(struct kvc *k, uint64_t folder, struct memo *m)
+/* The model of a folder; its row is *row, where that is not NULL. */
+static int model_of_both(struct kvc *k, uint64_t folder, const struct kvc_row *row, struct memo *m,
+			 unsigned *steps)
 {
+	unsigned depth;
 	int err = 0;
 
-	if (m->folder != folder || !folder)
+	if (m->folder == folder && folder)
+		return 0;
+	*steps += row ? 1 : READ;
+	if (row)
+		err = kvc_model_of_row_both(k, row, &m->model, &depth);
+	else
 		err = kvc_model_of_both(k, folder, &m->model);
 	m->folder = err ? 0 : folder;
 	return err;
 }
 
-/* One inode of any model; it may have gone. */
-static int visit_both(struct kvc *k, struct survey *s, uint64_t ino, struct memo *m)
+/* One inode of any model, as it was read; it may have gone. */
+static int visit_both(struct kvc *k, struct survey *s, const struct kvc_peeked *p, struct memo *m,
+		      unsigned *steps)
 {
+	uint64_t ino = p->row.ino;
 	struct kvc_quota *q = kvc_quota_of_locked(k, s->model);
 	struct kvc_node *n = kvc_node_find_locked(k, ino);
-	struct kvc_row row;
-	int err = kvc_row_of_both(k, ino, &row);
+	unsigned holds = kvc_peeked_holds(k->cat, p);
+	const struct kvc_row *folder = NULL;
+	struct kvc_row row = p->row;
+	int err = 0;
 
+	++*steps;
+	if (n || !(holds & KVC_PEEKED_ROW)) {
+		*steps += n ? 0 : READ;
+		err = kvc_row_of_both(k, ino, &row);
+	}
+	if (!err && S_ISDIR(row.mode))
+		folder = &row;
+	else if (!err && (holds & KVC_PEEKED_FOLDER) && row.parent == p->folder.ino &&
+		 !kvc_node_find_locked(k, row.parent))
+		folder = &p->folder;
 	if (!err)
-		err = model_of_both(k, S_ISDIR(row.mode) ? ino : row.parent, m);
+		err = model_of_both(k, S_ISDIR(row.mode) ? ino : row.parent, folder, m, steps);
 	if (!err && m->model == s->model) {
-		err = kvc_chunk_reclass_both(k, ino, s->model);
+		bool read = holds & KVC_PEEKED_CHUNK;
+
+		*steps += read || kvc_chunk_find_locked(k, ino) ? 0 : READ;
+		err = kvc_chunk_reclass_both(k, ino, s->model, read ? &p->chunk : NULL);
 		if (q && q->counting && ino > q->at && S_ISREG(row.mode)) {
 			uint64_t bytes = n ? kvc_quota_bytes(n) : row.blocks * 512;
 
@@ -199,20 +232,18 @@ static void end_both(struct kvc *k, struct survey *s)
  */
 static int some(struct kvc *k, struct survey *s, struct memo *m)
 {
-	uint64_t ino[SOME];
+	struct kvc_peeked p[SOME];
 	size_t n = 0;
-	int err;
+	int err = kvc_peek_rows(k->cat, s->at, s->limit, SOME, p, &n);
 
-	kvc_catalog_lock(k->cat);
-	err = kvc_row_inos(k->cat, s->at, s->limit, SOME, ino, &n);
-	kvc_catalog_unlock(k->cat);
 	kvc_lock_both(k);
 	for (size_t i = 0; i < n && !err;) {
 		m->folder = 0; /* it may have moved */
-		for (size_t end = kvc_min(i + HOLD, n); i < end && !err; i++) {
-			err = k->stopping || s->stale ? -ECANCELED : visit_both(k, s, ino[i], m);
+		for (unsigned steps = 0; i < n && steps < HOLD && !err; i++) {
+			err = k->stopping || s->stale ? -ECANCELED
+						      : visit_both(k, s, &p[i], m, &steps);
 			if (!err)
-				s->at = ino[i];
+				s->at = p[i].row.ino;
 		}
 		kvc_pause_both(k);
 	}
@@ -241,6 +272,18 @@ static void run(struct kvc *k, struct survey *s)
 	kvc_unlock_both(k);
 }
 
+/* The first that can begin: SQLite has every inode below its limit. */
+static struct survey *next_locked(struct kvc *k)
+{
+	kvc_list_each(e, &k->surveys->asked) {
+		struct survey *s = kvc_of(e, struct survey, link);
+
+		if (k->dirty->committed >= s->txn)
+			return s;
+	}
+	return NULL;
+}
+
 static void *surveyor(void *arg)
 {
 	struct kvc *k = arg;
@@ -248,17 +291,17 @@ static void *surveyor(void *arg)
 	kvc_lock(k);
 	while (!k->stopping) {
 		struct timespec until = kvc_timespec(kvc_mono_ns() + AGAIN_NS);
-		struct survey *s;
+		struct survey *s = next_locked(k);
 
 		if (kvc_list_empty(&k->surveys->asked)) {
 			kvc_lock_wait(&k->lock, &k->surveys->cond, NULL);
 			continue;
 		}
-		s = kvc_of(k->surveys->asked.next, struct survey, link);
-		if (k->dirty->committed < s->txn) { /* then SQLite has every inode below limit */
+		if (!s) {
 			kvc_lock_wait(&k->lock, &k->dirty->committed_cond, &until);
 			continue;
 		}
+		s->begun = true;
 		kvc_unlock(k);
 		run(k, s);
 		kvc_lock(k);

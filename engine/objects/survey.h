@@ -9,7 +9,7 @@
 #include "kvc.h"
 
 struct kvc_surveys {
-	struct kvc_list asked;   /* the first is under way */
+	struct kvc_list asked;   /* at most two of a model: one is under way, one waits */
 	struct kvc_list waiters; /* calls that give them a moment */
 	pthread_cond_t cond;     /* something was asked for, or is done */
 	pthread_t thread;

@@ -271,8 +271,8 @@ void house_check(void)
 void house_end(void)
 {
 	static const char *const names[] = {
-		"superblock",          "superblock.copy",    "catalog.sqlite",
-		"catalog.sqlite-mark", "catalog.sqlite-wal", "catalog.sqlite-shm",
+		"superblock",         "superblock.copy",    "catalog.sqlite", "catalog.sqlite-mark",
+		"catalog.sqlite-wal", "catalog.sqlite-shm", "policies",
 	};
 	char path[600];
 

@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is done under one hold of the catalog's lock, for which lookups wait, does not grow with a
+ * folder, a model, a commit or what an operator asks for again and again: counted in steps, in an
+ * engine without threads where nothing else is said.
+ */
+#include "house.h"
+#include "dirty.h"
+#include "overlay.h"
+#include "survey.h"
+#include "unit.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define FILES 200
+#define FEW_NAMES 130
+#define FEW_ROWS 16
+
+static _Thread_local unsigned names, rows; /* under this hold */
+static _Atomic unsigned most_names, most_rows;
+static _Atomic size_t largest;
+static _Thread_local unsigned locked;
+
+static void note(_Atomic unsigned *most, unsigned *n)
+{
+	unsigned was = *most;
+
+	while (*n > was && !atomic_compare_exchange_weak(most, &was, *n))
+		;
+	*n = 0;
+}
+
+/* The linker has reserved these names for who uses them (--wrap). */
+/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+struct through {
+	kvc_name_fn *fn;
+	void *arg;
+};
+
+static int see(void *arg, const struct kvc_name *n)
+{
+	const struct through *t = arg;
+
+	names++;
+	return t->fn(t->arg, n);
+}
+
+int __real_kvc_name_each(struct kvc_catalog *c, uint64_t p, uint64_t after, kvc_name_fn *f,
+			 void *a);
+int __wrap_kvc_name_each(struct kvc_catalog *c, uint64_t p, uint64_t after, kvc_name_fn *f,
+			 void *a);
+int __wrap_kvc_name_each(struct kvc_catalog *c, uint64_t p, uint64_t after, kvc_name_fn *f, void *a)
+{
+	struct through t = { f, a };
+
+	return __real_kvc_name_each(c, p, after, see, &t);
+}
+
+int __real_kvc_row_get(struct kvc_catalog *c, uint64_t ino, struct kvc_row *r);
+int __wrap_kvc_row_get(struct kvc_catalog *c, uint64_t ino, struct kvc_row *r);
+int __wrap_kvc_row_get(struct kvc_catalog *c, uint64_t ino, struct kvc_row *r)
+{
+	rows++;
+	return __real_kvc_row_get(c, ino, r);
+}
+
+int __real_kvc_chunk_get(struct kvc_catalog *c, uint64_t id, struct kvc_chunk_row *r);
+int __wrap_kvc_chunk_get(struct kvc_catalog *c, uint64_t id, struct kvc_chunk_row *r);
+int __wrap_kvc_chunk_get(struct kvc_catalog *c, uint64_t id, struct kvc_chunk_row *r)
+{
+	rows++;
+	return __real_kvc_chunk_get(c, id, r);
+}
+
+void __real_kvc_catalog_unlock(struct kvc_catalog *c);
+void __wrap_kvc_catalog_unlock(struct kvc_catalog *c);
+void __wrap_kvc_catalog_unlock(struct kvc_catalog *c)
+{
+	note(&most_names, &names);
+	note(&most_rows, &rows);
+	__real_kvc_catalog_unlock(c);
+}
+
+void *__real_calloc(size_t n, size_t size);
+void *__wrap_calloc(size_t n, size_t size);
+void *__wrap_calloc(size_t n, size_t size)
+{
+	if (n * size > largest)
+		largest = n * size;
+	return __real_calloc(n, size);
+}
+
+int __real_pthread_mutex_trylock(pthread_mutex_t *m);
+int __wrap_pthread_mutex_trylock(pthread_mutex_t *m);
+int __wrap_pthread_mutex_trylock(pthread_mutex_t *m)
+{
+	locked++;
+	return __real_pthread_mutex_trylock(m);
+}
+/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+
+static uint64_t model, ino[FILES];
+
+static void set(const char *name, const char *value)
+{
+	char full[64];
+
+	snprintf(full, sizeof full, "user.kvcachefs.%s", name);
+	assert_int_equal(kvc_setxattr(house, model, full, value, strlen(value), 0, NULL, NULL), 0);
+}
+
+static int count_name(void *arg, const struct kvc_name *n)
+{
+	(void)n;
+	++*(unsigned *)arg;
+	return 0;
+}
+
+/* A folder that is listed with room for all of it. */
+static void listed(void **state)
+{
+	unsigned n = 0;
+
+	(void)state;
+	most_names = 0;
+	assert_int_equal(kvc_readdir(house, model, 2, count_name, &n), 0);
+	assert_int_equal(n, FILES);
+	if (most_names > FEW_NAMES)
+		fail_msg("%u names were looked at", most_names);
+}
+
+static unsigned asked(void)
+{
+	unsigned n = 0;
+
+	kvc_lock(house);
+	kvc_list_each(e, &house->surveys->asked)
+		n++;
+	kvc_unlock(house);
+	return n;
+}
+
+static unsigned jobs(enum kvc_priority p)
+{
+	unsigned n = 0;
+
+	kvc_lock(house);
+	kvc_list_each(e, &house->tier[KVC_COMMON].jobs[p])
+		n++;
+	kvc_unlock(house);
+	return n;
+}
+
+/* Over and over, before any of it is carried out: one survey is asked for, and one regrouping. */
+static void again(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 50; i++) {
+		set("quota", i % 2 ? "48M" : "32M");
+		set("policy", i % 2 ? "lfu" : "lru");
+		set("unit", i % 2 ? "file" : "dir");
+	}
+	assert_int_equal(asked(), 1);
+	assert_true(jobs(KVC_P_URGENT) <= 1);
+}
+
+/* What was set reaches files that are not in memory: they are read without the lock. */
+static void surveyed(void **state)
+{
+	struct kvc_chunk_row r;
+	char text[64] = "";
+	size_t len = sizeof text - 1;
+
+	(void)state;
+	house_again(true);
+	house_start();
+	for (int i = 0; i < 10000 && asked(); i++)
+		usleep(1000);
+	most_rows = 0;
+	set("quota", "40M");
+	set("policy", "gdsf");
+	for (int i = 0; i < 10000 && asked(); i++)
+		usleep(1000);
+	assert_int_equal(asked(), 0);
+	if (most_rows > FEW_ROWS)
+		fail_msg("%u rows were asked for", most_rows);
+	assert_int_equal(kvc_getxattr(house, model, "user.kvcachefs.used", text, &len), 0);
+	assert_int_equal(strtoull(text, NULL, 10), FILES * 8192);
+	kvc_catalog_lock(house->cat);
+	for (int i = 0; i < FILES; i++) {
+		assert_int_equal(kvc_chunk_get(house->cat, ino[i], &r), 0);
+		assert_int_equal(r.quota, model);
+		assert_string_equal(kvc_policies[r.policy - 1].name, "gdsf");
+	}
+	kvc_catalog_unlock(house->cat);
+}
+
+/* A folder is renamed, and so are the frames of all files in it. */
+static void renamed(void **state)
+{
+	struct kvc_wait w = { 0 };
+	bool busy = true;
+
+	(void)state;
+	most_rows = 0;
+	assert_int_equal(kvc_rename(house, KVC_ROOT, "m", KVC_ROOT, "m2", 0, &w), 0);
+	for (int i = 0; i < 10000 && (busy || jobs(KVC_P_SPILL)); i++) {
+		usleep(1000);
+		kvc_lock(house);
+		busy = house->tier[KVC_COMMON].running;
+		kvc_unlock(house);
+	}
+	assert_false(busy);
+	if (most_rows > FEW_ROWS)
+		fail_msg("%u rows were asked for", most_rows);
+}
+
+static unsigned locks_of_a_commit(void)
+{
+	house_commit(); /* which has all that is dirty now */
+	for (int i = 0; i < FILES; i++) {
+		struct kvc_chunk *c;
+
+		kvc_lock(house);
+		if ((c = kvc_chunk_find_locked(house, ino[i])))
+			kvc_chunk_used_locked(house, c, true);
+		kvc_unlock(house);
+	}
+	locked = 0;
+	house_commit();
+	return locked;
+}
+
+/* Chunks that were only used are not gone through by each commit, but by one a second. */
+static void used(void **state)
+{
+	unsigned most, n;
+
+	(void)state;
+	most = locks_of_a_commit(); /* the first may be the one of this second */
+	n = locks_of_a_commit();
+	n = n < most ? n : most;
+	if (n > 16)
+		fail_msg("a commit took the locks %u times", n);
+}
+
+/* A batch of many changes: the table of them grows by a piece at a time. */
+static void grown(void **state)
+{
+	struct kvc_overlay o;
+	uint64_t value = 1;
+
+	(void)state;
+	assert_int_equal(kvc_overlay_init(&o), 0);
+	largest = 0;
+	for (uint64_t i = 1; i < 50000; i++)
+		assert_int_equal(
+			kvc_overlay_put(&o, KVC_T_OBJECT, i, 0, NULL, &value, sizeof value), 0);
+	kvc_overlay_fini(&o);
+	if (largest > 64u << 10)
+		fail_msg("%zu bytes were filled anew", largest);
+}
+
+static int begin(void **state)
+{
+	char name[16];
+
+	(void)state;
+	house_new("");
+	model = house_folder(KVC_ROOT, "m");
+	set("unit", "file"); /* each is a chunk of its own */
+	for (int i = 0; i < FILES; i++) {
+		snprintf(name, sizeof name, "f%d", i);
+		ino[i] = house_file(model, name);
+		house_place(ino[i]);
+	}
+	house_commit();
+	return 0;
+}
+
+static int end(void **state)
+{
+	(void)state;
+	house_end();
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(listed), cmocka_unit_test(used),     cmocka_unit_test(again),
+		cmocka_unit_test(grown),  cmocka_unit_test(surveyed), cmocka_unit_test(renamed),
+	};
+
+	return cmocka_run_group_tests_name("holds", tests, begin, end);
+}

@@ -642,14 +642,14 @@ int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *valu
 		kvc_row_put(k->cat, &s.n->row, &s.n->paid);
 	if (v) {
 		v = virtual_of(name, s.kind);
-		whole = v->on == ON_MODEL && kvc_unit_whole_both(k, s.n);
+		whole = v->on == ON_MODEL && kvc_unit_whole_both(k, s.n) == 1;
 		memcpy(text, value, len);
 		text[len] = 0;
 		err = !(v->on & s.kind) || strlen(text) != len ? -EINVAL
 		      : may_both(k, &s)                        ?: v->set(k, &s, text);
 		if (!err && (v->on & (ON_FILE | ON_CHUNK_FOLDER)))
 			chunk_changed_both(k, &s);
-		else if (!err && whole && s.n->files && !kvc_unit_whole_both(k, s.n))
+		else if (!err && whole && s.n->files && kvc_unit_whole_both(k, s.n) != 1)
 			kvc_unit_regroup_locked(k, s.n); /* a model's folder is no chunk */
 	} else {
 		err = set_own(k, s.n, name, value, len, flags);

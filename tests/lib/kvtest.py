@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What mounted cases use: a store in a folder of its own, mounted the way the runner says."""
-import contextlib, errno, hashlib, os, pty, random, signal, subprocess, sys, time
+import contextlib, errno, fcntl, hashlib, os, pty, random, signal, subprocess, sys, time
 
 BUILD = os.environ["KV_BUILD"]
 WAY = os.environ.get("KV_WAY", "fast")
@@ -212,8 +212,24 @@ class Store:
     def let_go(self):
         """After a remount with a warm pool, before who goes first is looked at: what the daemon
         before had registered the kernel lets go some moments after its end, and meanwhile the next
-        one takes it for mapped by a client, and keeps it."""
-        time.sleep(0.5)
+        one takes it for mapped by a client, and keeps it. As that does: whose lease is given,
+        nobody else has open."""
+        pool = self.config()["pool"]
+
+        def taken(name):
+            try:
+                fd = os.open(f"{pool}/{name}", os.O_RDONLY)
+            except FileNotFoundError:
+                return False
+            try:
+                fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+                return False
+            except BlockingIOError:
+                return True
+            finally:
+                os.close(fd)
+
+        wait_for(lambda: not any(taken(n) for n in os.listdir(pool) if n.startswith("p-")))
 
     def attr(self, path, name):
         return os.getxattr(f"{self.mnt}/{path}", f"user.kvcachefs.{name}").decode()

@@ -9,6 +9,7 @@
 #include "chain.h"
 #include "ghosts.h"
 #include "learn.h"
+#include "prefix_priv.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -488,21 +489,26 @@ static void deep(void **state)
 }
 
 /*
- * What grows is weighed anew, and what shrinks: with gdsf it goes sooner, or later; and as if it
- * had come with that size. prefix goes by the last use here, whatever the size (its guard begins
- * so).
+ * What grows is weighed anew, and what shrinks: with gdsf and prefix it goes sooner, or later; and
+ * as if it had come with that size. Where prefix goes by the last use, as its guard begins, the
+ * size is nothing to it.
  */
 static void grows(void **state)
 {
-	static const unsigned policies[] = { 6, 8 };
+	static const struct {
+		unsigned policy;
+		bool by_use;
+	} ways[] = { { 6, false }, { 8, false }, { 8, true } };
 
 	(void)state;
-	for (unsigned p = 0; p < sizeof policies / sizeof *policies; p++) {
-		bool by_use = policies[p] == 8;
-		struct kvc_keep *k = opened(policies[p], FIT, 1);
+	for (unsigned w = 0; w < sizeof ways / sizeof *ways; w++) {
+		bool by_use = ways[w].by_use;
+		struct kvc_keep *k = opened(ways[w].policy, FIT, 1);
 		struct kvc_request r = { 0 };
 		uint64_t facts;
 
+		if (ways[w].policy == 8)
+			((struct prefix *)k->own)->by_use = by_use;
 		for (uint64_t i = 1; i <= 4; i++) {
 			kvc_keep_begin(k, &r);
 			kvc_keep_touch(k, &r, i);

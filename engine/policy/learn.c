@@ -68,16 +68,6 @@ uint8_t kvc_learn_gap(float log2_gap)
 	return (uint8_t)kvc_min((uint64_t)c, KVC_GAPS - 1);
 }
 
-uint8_t kvc_learn_rhythm(uint8_t gap, int age)
-{
-	int r;
-
-	if (!gap)
-		return 0;
-	r = (int)floorf((float)age - (float)(gap - 1) / .75f + .5f) + 20;
-	return (uint8_t)(r < 1 ? 1 : r > RHYTHMS - 1 ? RHYTHMS - 1 : r);
-}
-
 static uint8_t of_length(const struct kvc_learn *l, unsigned n)
 {
 	return l->length_class[kvc_min(n, LENGTHS - 1)];

@@ -39,6 +39,16 @@ static void make_one(float *row, float (*h)[KVC_SCORES], const float *length, in
 	row[KVC_AGES] = row[KVC_AGES - 1];
 }
 
+uint8_t kvc_learn_rhythm(uint8_t gap, int age)
+{
+	int r;
+
+	if (!gap)
+		return 0;
+	r = (int)floorf((float)age - (float)(gap - 1) / .75f + .5f) + 20;
+	return (uint8_t)(r < 1 ? 1 : r > RHYTHMS - 1 ? RHYTHMS - 1 : r);
+}
+
 void kvc_learn_make_row(struct kvc_learn *l, uint8_t gap)
 {
 	float h[KVC_AGES][KVC_SCORES], length[KVC_AGES];

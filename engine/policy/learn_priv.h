@@ -44,12 +44,12 @@ struct kvc_learn {
 	uint32_t slice;
 };
 
-/* Where in its rhythm is a chunk of this age: 20 is one gap after its use. */
-uint8_t kvc_learn_rhythm(uint8_t gap, int age);
 /* A record that is in no queue, or NONE; and it waits for its chunk, in this bucket of ages. */
 uint32_t kvc_learn_take_record(struct kvc_learn *l);
 void kvc_learn_put_record(struct kvc_learn *l, uint32_t i, const struct record *r, int age);
-/* learn_index.c: the index of this gap class by the weights of now. */
+/* learn_index.c: where in its rhythm is a chunk of this age: 20 is one gap after its use. */
+uint8_t kvc_learn_rhythm(uint8_t gap, int age);
+/* The index of this gap class by the weights of now. */
 void kvc_learn_make_row(struct kvc_learn *l, uint8_t gap);
 
 #endif

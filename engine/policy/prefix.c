@@ -25,37 +25,6 @@
 #define GHOSTS_LEAST 131072u   /* some thousand prompts */
 #define GHOSTS_MOST (1u << 20) /* or half as many as there are chunks */
 
-/* Facts */
-
-static struct kvc_facts facts_of(const struct kvc_request *r, const struct kvc_touched *t,
-				 uint32_t length, uint32_t distance)
-{
-	return (struct kvc_facts){
-		.fresh = (uint16_t)kvc_min(r->fresh, UINT16_MAX),
-		.length = (uint16_t)kvc_min(length, UINT16_MAX),
-		.count = t->count,
-		.deepest = r->deepest,
-		.kids = t->count == 1 ? 0 : t->kids,
-		.gap = t->gap,
-		.tail = !distance,
-		.distance = (uint8_t)kvc_min(distance, 2),
-		.continues = r->continues,
-	};
-}
-
-/* Of what was touched last, before the request has ended: as if it went on. */
-uint8_t kvc_prefix_score_now(struct prefix *p, const struct kvc_request *r)
-{
-	if (p->scored_nr != r->nr || p->scored_n != r->n) {
-		struct kvc_facts f = facts_of(r, &r->touched[r->n - 1], r->n, 1);
-
-		p->scored = kvc_learn_score(p->learn, &f);
-		p->scored_nr = r->nr;
-		p->scored_n = r->n;
-	}
-	return p->scored;
-}
-
 static uint8_t mean_of(uint8_t mean, uint32_t gap)
 {
 	float now = log2f((float)gap) * MEAN_STEPS;
@@ -228,7 +197,7 @@ static void end(struct kvc_keep *k, struct kvc_request *r)
 	for (uint32_t j = 0; j < r->n; j++) {
 		const struct kvc_touched *t = &r->touched[j];
 
-		f = facts_of(r, t, r->n, r->n - 1 - j);
+		f = kvc_prefix_learned(r, t, r->n, r->n - 1 - j);
 		if (!j || memcmp(&f, &before, sizeof f)) {
 			if (j)
 				kvc_learn_track(p->learn, t[-1].id, &before, k->now, j - run);

@@ -86,7 +86,10 @@ static inline float kvc_prefix_index(const struct kvc_keep *k, const struct kvc_
 	       p->per_size[w[slot].size];
 }
 
-/* prefix.c: of what was touched last, as if the request went on */
+/* prefix_score.c: of a chunk of a request of `length`, `distance` from its end */
+struct kvc_facts kvc_prefix_learned(const struct kvc_request *r, const struct kvc_touched *t,
+				    uint32_t length, uint32_t distance);
+/* Of what was touched last, as if the request went on */
 uint8_t kvc_prefix_score_now(struct prefix *p, const struct kvc_request *r);
 
 /* prefix_pick.c */

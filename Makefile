@@ -54,6 +54,8 @@ CC := $(if $(filter fuzz%,$(MODE)),clang-19,gcc)
 HERE := $(if $(filter fuzz%,$(MODE)),,-ffile-prefix-map=$(CURDIR)=.)
 CFLAGS_ALL := -std=gnu11 -g $(opt_$(MODE)) $(WARN) -fno-strict-aliasing -pthread -D_GNU_SOURCE $(HERE) \
 	-D_FILE_OFFSET_BITS=64 -DKVC_VERSION='"$(VERSION)"' $(CPPFLAGS) $(CFLAGS)
+# the policies are arithmetic in short loops, which gcc's -O2 leaves as they are
+opt_policy := $(if $(filter release,$(MODE)),-O3)
 LDFLAGS_ALL := $(filter -fsanitize% -fprofile%,$(opt_$(MODE))) -pthread $(LDFLAGS)
 
 # Who may include whom: each folder sees its own headers and those named here, and no others.
@@ -120,7 +122,7 @@ setup: build/.setup
 
 $(B)/flags: FORCE | build/.setup
 	@mkdir -p $(B)/bin $(B)/obj $(B)/lib
-	@echo '$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL) $(CUDA)' | cmp -s - $@ || echo '$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL) $(CUDA)' > $@
+	@echo '$(CC) $(CFLAGS_ALL) $(opt_policy) $(LDFLAGS_ALL) $(CUDA)' | cmp -s - $@ || echo '$(CC) $(CFLAGS_ALL) $(opt_policy) $(LDFLAGS_ALL) $(CUDA)' > $@
 FORCE:
 
 define compile
@@ -136,7 +138,8 @@ build/lint/$(1)/%.ok: $(1)/%.c $(filter %.h,$(ALL_C)) .clang-tidy tests/.clang-t
 TIDY += $(patsubst %.c,build/lint/%.ok,$(wildcard $(1)/*.c))
 endef
 CLANG_TIDY := clang-tidy-19
-$(foreach d,$(FLOORS:%=engine/%) mkfs tests/unit tests/unit/catalog tests/unit/house,$(eval $(call compile,$(d))))
+$(eval $(call compile,engine/policy,$(opt_policy)))
+$(foreach d,$(patsubst %,engine/%,$(filter-out policy,$(FLOORS))) mkfs tests/unit tests/unit/catalog tests/unit/house,$(eval $(call compile,$(d))))
 $(eval $(call compile,tests/tools,$$$$($(PKG) --cflags hiredis)))
 $(eval $(call compile,tests/fuzz,$$$$($(PKG) --cflags hiredis hiredis_ssl libcurl fuse3)))
 $(eval $(call compile,tiers,$$$$($(PKG) --cflags hiredis hiredis_ssl libcurl)))

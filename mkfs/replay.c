@@ -8,6 +8,7 @@
 #include "ctl.h"
 #include "json.h"
 
+#include <sched.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -29,6 +30,7 @@ struct replay {
 	uint64_t pool[CAPACITIES], disk[CAPACITIES];
 	unsigned ncapacities;
 	uint64_t seed;
+	unsigned jobs;
 	struct kvm_way way;
 	bool verbose, tiers, all_tiers, json;
 	struct kvm_json out;
@@ -195,16 +197,43 @@ static int take_seed(struct replay *o, const char *text)
 		       : 0;
 }
 
+static int take_jobs(struct replay *o, const char *text)
+{
+	uint64_t n;
+	char *end = NULL;
+
+	if (!take_count(text, &end, &n) || *end || n > KVM_JOBS)
+		return kvm_misused("--jobs %s: from 1 to %d", kvm_shown(text), KVM_JOBS);
+	o->jobs = (unsigned)n;
+	return 0;
+}
+
+/* As many as there are CPUs for us. */
+static unsigned usual_jobs(void)
+{
+	cpu_set_t set;
+
+	return sched_getaffinity(0, sizeof set, &set)
+		       ? 1
+		       : (unsigned)kvc_min((unsigned)CPU_COUNT(&set), KVM_JOBS);
+}
+
 static int take_options(struct replay *o, int *argc, char **argv)
 {
 	const char *policies = NULL, *capacities = NULL, *chain = NULL, *seed = NULL,
-		   *clients = NULL;
+		   *clients = NULL, *jobs = NULL;
 	const struct kvm_option options[] = {
-		{ "policy", NULL, &policies },    { "capacity", NULL, &capacities },
-		{ "chain", NULL, &chain },        { "seed", NULL, &seed },
-		{ "svg", NULL, &o->svg },         { "verbose", &o->verbose, NULL },
-		{ "clients", NULL, &clients },    { "json", &o->json, NULL },
-		{ "tiers", &o->all_tiers, NULL }, { 0 },
+		{ "policy", NULL, &policies },
+		{ "capacity", NULL, &capacities },
+		{ "chain", NULL, &chain },
+		{ "seed", NULL, &seed },
+		{ "svg", NULL, &o->svg },
+		{ "verbose", &o->verbose, NULL },
+		{ "clients", NULL, &clients },
+		{ "json", &o->json, NULL },
+		{ "tiers", &o->all_tiers, NULL },
+		{ "jobs", NULL, &jobs },
+		{ 0 },
 	};
 	int err = kvm_options(argc, argv, options);
 
@@ -222,6 +251,8 @@ static int take_options(struct replay *o, int *argc, char **argv)
 		err = take_seed(o, seed);
 	if (!err && clients)
 		err = take_clients(o, clients);
+	if (!err && jobs)
+		err = take_jobs(o, jobs);
 	return err;
 }
 
@@ -258,7 +289,7 @@ static void say_more(const struct replay *o, unsigned p, unsigned c, const struc
 			(unsigned long long)l->begun);
 }
 
-static void print_row(struct replay *o, unsigned c, const struct kvm_share *s, double best)
+static void print_row(struct replay *o, unsigned c, const struct kvm_cell *s)
 {
 	if (o->disk[c])
 		printf("%7llu:%-6llu", (unsigned long long)o->pool[c],
@@ -267,25 +298,25 @@ static void print_row(struct replay *o, unsigned c, const struct kvm_share *s, d
 		printf("%14llu", (unsigned long long)o->pool[c]);
 	for (unsigned p = 0; p < o->npolicies; p++)
 		if (o->disk[c])
-			printf(" %*.3f+%5.3f ", column(o, p) - 7, s[p].pool, s[p].disk);
+			printf(" %*.3f+%5.3f ", column(o, p) - 7, s[p].share.pool, s[p].share.disk);
 		else
-			printf(" %*.4f", column(o, p), s[p].pool);
-	printf(" %7.4f\n", best);
+			printf(" %*.4f", column(o, p), s[p].share.pool);
+	printf(" %7.4f\n", s[o->npolicies].optimum);
 }
 
-static void json_row(struct replay *o, unsigned c, const struct kvm_share *s, double best)
+static void json_row(struct replay *o, unsigned c, const struct kvm_cell *s)
 {
 	struct kvm_json *j = &o->out;
 
 	kvm_json_begin(j, NULL, '{');
 	kvm_json_number(j, "pool_chunks", o->pool[c]);
 	kvm_json_number(j, "disk_chunks", o->disk[c]);
-	kvm_json_share(j, "optimum", best);
+	kvm_json_share(j, "optimum", s[o->npolicies].optimum);
 	kvm_json_begin(j, "policies", '{');
 	for (unsigned p = 0; p < o->npolicies; p++) {
 		kvm_json_begin(j, o->policy[p].name, '{');
-		kvm_json_share(j, "pool", s[p].pool);
-		kvm_json_share(j, "disk", s[p].disk);
+		kvm_json_share(j, "pool", s[p].share.pool);
+		kvm_json_share(j, "disk", s[p].share.disk);
 		kvm_json_end(j, '}');
 	}
 	kvm_json_end(j, '}');
@@ -303,30 +334,68 @@ static void json_heads(struct replay *o, const struct kvm_trace *t)
 	kvm_json_begin(&o->out, "shares", '[');
 }
 
+/* All cells of a trace: of each capacity those of the policies, and the optimum. */
+static struct kvm_cell *cells_of(const struct replay *o)
+{
+	unsigned row = o->npolicies + 1;
+	struct kvm_cell *cell = calloc((size_t)row * o->ncapacities, sizeof *cell);
+
+	for (unsigned i = 0; cell && i < row * o->ncapacities; i++) {
+		unsigned p = i % row, c = i / row;
+
+		cell[i].is_optimum = p == o->npolicies;
+		cell[i].pool = (struct kvc_keep_conf){
+			o->policy[p % o->npolicies].pool,
+			o->pool[c],
+			o->seed,
+		};
+		cell[i].disk = (struct kvc_keep_conf){
+			o->policy[p % o->npolicies].disk,
+			o->disk[c],
+			o->seed,
+		};
+	}
+	return cell;
+}
+
+/* One capacity's, when it is known. */
+static int replay_row(struct replay *o, struct kvm_jobs *j, struct kvm_cell *cell, unsigned c,
+		      double share[][CAPACITIES])
+{
+	unsigned row = o->npolicies + 1;
+	struct kvm_cell *s = &cell[c * row];
+
+	for (unsigned p = 0; p < row; p++) {
+		if (kvm_jobs_wait(j, c * row + p))
+			return kvm_fail("out of memory");
+		share[p][c] = s[p].is_optimum ? s[p].optimum : s[p].share.pool + s[p].share.disk;
+		if (o->verbose && !s[p].is_optimum)
+			say_more(o, p, c, &s[p].share);
+	}
+	(o->json ? json_row : print_row)(o, c, s);
+	return 0;
+}
+
 /* Shares of one trace: share[policy][capacity], and the optimum's after the last policy. */
 static int replay_one(struct replay *o, const struct kvm_trace *t, double share[][CAPACITIES])
 {
-	struct kvm_share s[POLICIES];
+	unsigned n = (o->npolicies + 1) * o->ncapacities;
+	KVC_MEM struct kvm_cell *cell = cells_of(o);
+	struct kvm_jobs *j = cell ? kvm_jobs_start(t, &o->way, cell, n, o->jobs) : NULL;
+	uint64_t began = kvc_mono_ns();
+	int err = j ? 0 : kvm_fail("out of memory");
 
 	(o->json ? json_heads : heads)(o, t);
-	for (unsigned c = 0; c < o->ncapacities; c++) {
-		double best = kvm_optimum(t, kvc_max(o->pool[c], o->disk[c]));
-
-		if (best < 0)
-			return kvm_fail("out of memory");
-		for (unsigned p = 0; p < o->npolicies; p++) {
-			struct kvc_keep_conf pool = { o->policy[p].pool, o->pool[c], o->seed };
-			struct kvc_keep_conf disk = { o->policy[p].disk, o->disk[c], o->seed };
-
-			if (kvm_replay(t, &pool, &disk, &o->way, &s[p]))
-				return kvm_fail("out of memory");
-			share[p][c] = s[p].pool + s[p].disk;
-			if (o->verbose)
-				say_more(o, p, c, &s[p]);
-		}
-		share[o->npolicies][c] = best;
-		(o->json ? json_row : print_row)(o, c, s, best);
-	}
+	for (unsigned c = 0; c < o->ncapacities && !err; c++)
+		err = replay_row(o, j, cell, c, share);
+	kvm_jobs_end(j);
+	if (err)
+		return err;
+	if (o->verbose)
+		fprintf(stderr, "all: %.0f accesses a second by %u threads\n",
+			(double)t->accesses * o->npolicies * o->ncapacities * 1e9 /
+				(double)(kvc_mono_ns() - began + 1),
+			(unsigned)kvc_min(o->jobs, n));
 	if (o->json) {
 		kvm_json_end(&o->out, ']');
 		kvm_json_end(&o->out, '}');
@@ -400,7 +469,12 @@ static int put_file(const char *path, const char *text, size_t len)
 
 int kvm_run_replay(int argc, char **argv)
 {
-	struct replay o = { .seed = 1, .way = { KVM_TOLD, 1 }, .out = { stdout, false } };
+	struct replay o = {
+		.seed = 1,
+		.jobs = usual_jobs(),
+		.way = { KVM_TOLD, 1 },
+		.out = { stdout, false },
+	};
 	KVC_MEM char *text = NULL;
 	size_t len = 0;
 	FILE *svg = NULL;

@@ -64,6 +64,29 @@ int kvm_replay(const struct kvm_trace *t, const struct kvc_keep_conf *pool,
 /* Belady's optimum for single chunks: what is used again last, goes. Negative: out of memory. */
 double kvm_optimum(const struct kvm_trace *t, uint64_t chunks);
 
+/* What is to be found out, and what was: shares, or of the larger of both the optimum. */
+struct kvm_cell {
+	struct kvc_keep_conf pool, disk;
+	bool is_optimum;
+	struct kvm_share share;
+	double optimum;
+	/* kvm_jobs_wait tells */
+	bool ready;
+	int err;
+};
+
+/*
+ * `n` cells, by up to so many threads; the trace, the way and the cells stay until kvm_jobs_end.
+ * NULL: out of memory.
+ */
+#define KVM_JOBS 256
+struct kvm_jobs *kvm_jobs_start(const struct kvm_trace *t, const struct kvm_way *way,
+				struct kvm_cell *cell, unsigned n, unsigned threads);
+/* Until this one is done. 0 or -ENOMEM. */
+int kvm_jobs_wait(struct kvm_jobs *j, unsigned cell);
+/* What was not begun is left; what was is waited for. NULL is none. */
+void kvm_jobs_end(struct kvm_jobs *j);
+
 /* One curve of a picture: the shares at the picture's capacities. */
 struct kvm_curve {
 	const char *name;

@@ -161,7 +161,7 @@ static void learn(struct kvc_learn *l, const struct record *r, int age, bool use
 
 	inputs_of(l, &r->facts, &in);
 	in.class[AGE] = (uint8_t)age;
-	in.class[RHYTHM] = kvc_learn_rhythm(r->facts.gap, age);
+	in.class[RHYTHM] = l->rhythm[r->facts.gap][age];
 	p = 1 / (1 + expf(-sum(l, &in, &t)));
 	error = RATE * (p - (float)used) * r->weight;
 	curve = p * (1 - p) * r->weight;
@@ -354,8 +354,11 @@ struct kvc_learn *kvc_learn_new(void)
 		l->odds[s] = expf(-SCORE_LOW - SCORE_STEP * (float)s);
 	for (unsigned n = 1; n < KVC_LOGS; n++)
 		l->index.log2[n] = log2f((float)n);
-	for (int gap = 0; gap < KVC_GAPS; gap++)
+	for (int gap = 0; gap < KVC_GAPS; gap++) {
+		for (int age = 0; age < KVC_AGES; age++)
+			l->rhythm[gap][age] = kvc_learn_rhythm((uint8_t)gap, age);
 		kvc_learn_make_row(l, (uint8_t)gap);
+	}
 	return l;
 }
 

@@ -54,7 +54,7 @@ void kvc_learn_make_row(struct kvc_learn *l, uint8_t gap)
 	float h[KVC_AGES][KVC_SCORES], length[KVC_AGES];
 
 	for (int b = 0; b < KVC_AGES; b++) {
-		float odds = expf(-l->set[AGE].w[b] - l->set[RHYTHM].w[kvc_learn_rhythm(gap, b)]);
+		float odds = expf(-l->set[AGE].w[b] - l->set[RHYTHM].w[l->rhythm[gap][b]]);
 
 		length[b] = (float)(l->edge[b + 1] - l->edge[b]);
 		for (int s = 0; s < KVC_SCORES; s++)

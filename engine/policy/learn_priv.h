@@ -37,6 +37,7 @@ struct kvc_learn {
 	double edge[KVC_AGES + 1]; /* where a bucket of ages begins */
 	float odds[KVC_SCORES];    /* against a use, by the score alone */
 	uint8_t count_class[UINT8_MAX + 1], length_class[LENGTHS];
+	uint8_t rhythm[KVC_GAPS][KVC_AGES]; /* what kvc_learn_rhythm says */
 	struct record *record;
 	uint32_t room, used, free;
 	uint32_t *bucket, nbuckets; /* by id; a power of two */

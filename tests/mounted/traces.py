@@ -23,6 +23,13 @@ with open(TRACE, "w") as f:
         f.write(json.dumps({"timestamp": i * 300, "hash_ids": r}) + "\n")
 
 
+# beside each other or one after the other, it is the same that is printed, in the same order
+MANY = ("--policy", "prefix,lru,s3fifo", "--capacity", "10,200,1000:3000", TRACE)
+one, many, all_cpus = (run(CTL, "replay", *jobs, *MANY, ok=True).stdout
+                       for jobs in (("--jobs", "1"), ("--jobs", "7"), ()))
+assert one == many == all_cpus and len(one.splitlines()) == 5, (one, many, all_cpus)
+
+
 def replay(*words):
     return run(CTL, "replay", *map(str, words))
 
@@ -170,6 +177,8 @@ for words, content, said in (
     (("--capacity", "99999M", TRACE), "", "no number"),
     (("--chain", "x", TRACE), "", "learned or none"),
     (("--clients", "0", TRACE), "", "from 1 to 64"),
+    (("--jobs", "0", TRACE), "", "from 1 to 256"),
+    (("--jobs", "2x", TRACE), "", "from 1 to 256"),
     (("--clients", "65", TRACE), "", "from 1 to 64"),
     (("--clients", "2x", TRACE), "", "from 1 to 64"),
     (("--seed", "x", TRACE), "", "no number"),

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Replays beside each other: a trace is read only, and each replay has a state of its own. The
+ * threads take one cell after the other; who waits for one takes others as long as there are any,
+ * so that all goes on, one after the other, where no thread can be started.
+ */
+#include "replay.h"
+#include "util.h"
+
+#include <pthread.h>
+
+struct kvm_jobs {
+	const struct kvm_trace *trace;
+	const struct kvm_way *way;
+	struct kvm_cell *cell;
+	unsigned n;
+	pthread_mutex_t lock; /* of what follows, and of `ready` and `err` of the cells */
+	pthread_cond_t done;
+	unsigned next;
+	unsigned nthreads;
+	pthread_t thread[];
+};
+
+/* Not under the lock. */
+static int run_one(const struct kvm_jobs *j, struct kvm_cell *c)
+{
+	if (!c->is_optimum)
+		return kvm_replay(j->trace, &c->pool, &c->disk, j->way, &c->share);
+	c->optimum = kvm_optimum(j->trace, kvc_max(c->pool.chunks, c->disk.chunks));
+	return c->optimum < 0 ? -ENOMEM : 0;
+}
+
+/* With the lock, which is let go in between. Is there nothing left to take? */
+static bool take_one(struct kvm_jobs *j)
+{
+	struct kvm_cell *c;
+	int err;
+
+	if (j->next == j->n)
+		return false;
+	c = &j->cell[j->next++];
+	pthread_mutex_unlock(&j->lock);
+	err = run_one(j, c);
+	pthread_mutex_lock(&j->lock);
+	c->err = err;
+	c->ready = true;
+	pthread_cond_broadcast(&j->done);
+	return true;
+}
+
+static void *work(void *arg)
+{
+	struct kvm_jobs *j = arg;
+
+	pthread_mutex_lock(&j->lock);
+	while (take_one(j))
+		;
+	pthread_mutex_unlock(&j->lock);
+	return NULL;
+}
+
+struct kvm_jobs *kvm_jobs_start(const struct kvm_trace *t, const struct kvm_way *way,
+				struct kvm_cell *cell, unsigned n, unsigned threads)
+{
+	struct kvm_jobs *j = calloc(1, sizeof *j + threads * sizeof *j->thread);
+
+	if (!j)
+		return NULL;
+	*j = (struct kvm_jobs){ .trace = t, .way = way, .cell = cell, .n = n };
+	pthread_mutex_init(&j->lock, NULL);
+	pthread_cond_init(&j->done, NULL);
+	/* and who waits is one more */
+	while (j->nthreads + 1 < kvc_min(threads, n) &&
+	       !pthread_create(&j->thread[j->nthreads], NULL, work, j))
+		j->nthreads++;
+	return j;
+}
+
+int kvm_jobs_wait(struct kvm_jobs *j, unsigned cell)
+{
+	struct kvm_cell *c = &j->cell[cell];
+	int err;
+
+	pthread_mutex_lock(&j->lock);
+	while (!c->ready)
+		if (!take_one(j))
+			pthread_cond_wait(&j->done, &j->lock);
+	err = c->err;
+	pthread_mutex_unlock(&j->lock);
+	return err;
+}
+
+void kvm_jobs_end(struct kvm_jobs *j)
+{
+	if (!j)
+		return;
+	pthread_mutex_lock(&j->lock);
+	j->next = j->n;
+	pthread_mutex_unlock(&j->lock);
+	for (unsigned i = 0; i < j->nthreads; i++)
+		pthread_join(j->thread[i], NULL);
+	pthread_cond_destroy(&j->done);
+	pthread_mutex_destroy(&j->lock);
+	free(j);
+}

@@ -223,12 +223,14 @@ def look(w, when):
 
 def droppable(w):
     """While no tier took anything, a cache that was above its mark has let go some of what had no
-    copy: as many as it counts."""
+    copy: as many as it counts. Then what the store that it was copied from has in the folder, which
+    is not its own, is there again. Nothing more goes once all that is there has its copies."""
+    s.settle()
     if not s.stats()["drops"]:
         return ()
     some = [p for p in w.may if w.is_(p) is not None and p[-1] != "/" and "\0" not in p]
     for path in some:
-        w.may[path].append(None)
+        w.may[path] += [None] + first.may.get(path, [])
     return some
 
 

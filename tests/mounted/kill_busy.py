@@ -19,7 +19,7 @@ from kvtest import *
 KILLS = int(os.environ.get("KILLS", 4))
 SEED = int(os.environ.get("SEED", time.time_ns() % 10**6))
 FLOODERS, CLIENTS = 4, 2
-PROMISE = 0.05
+PROMISE = 0.05 * SLOW  # a sanitizer makes the committer that much slower too
 MOST = 1.0  # seconds: excused at most
 LOG = os.environ.get("LOG", "8M")  # small: it begins anew every few seconds
 print(f"KILLS={KILLS} SEED={SEED}", flush=True)

@@ -35,7 +35,7 @@ for policy, options, ends in CASES:
             s.umount()
             s.mount()
         elif end == "kill":
-            time.sleep(1.2)  # the request is over
+            time.sleep(1.2 if SLOW == 1 else 3)  # the request is over
             s.committed(uses=True)
             s.kill()
             run("umount", "-l", s.mnt)

@@ -164,10 +164,14 @@ static int make_catalog(const struct kvc_store *s, const char *path)
 /* Is there anything by a name that the store needs? What mkfs has made is gone by now. */
 static int in_the_way(const struct kvc_store *s)
 {
+	/* and SQLite would take the log of another catalog for one of ours */
+	static const char *const more[] = { KVC_STORE_CATALOG "-wal", KVC_STORE_CATALOG "-shm" };
 	char path[1280];
 
-	for (size_t i = 0; i < FILES; i++) {
-		if (!kvc_store_there(s, files[i]))
+	for (size_t i = 0; i < FILES + sizeof more / sizeof *more; i++) {
+		const char *name = i < FILES ? files[i] : more[i - FILES];
+
+		if (!kvc_store_there(s, name))
 			continue;
 		if (kvc_store_signs(s))
 			return kvm_fail("%s has lost its superblock, and may be a store: "
@@ -176,7 +180,7 @@ static int in_the_way(const struct kvc_store *s)
 					s->dir);
 		return kvm_fail("%s is there, and mkfs.kvcachefs has not made it: nothing is "
 				"changed",
-				kvc_store_path(s, files[i], path));
+				kvc_store_path(s, name, path));
 	}
 	return 0;
 }

@@ -385,7 +385,8 @@ static int replay_one(struct replay *o, const struct kvm_trace *t, double share[
 	uint64_t began = kvc_mono_ns();
 	int err = j ? 0 : kvm_fail("out of memory");
 
-	(o->json ? json_heads : heads)(o, t);
+	if (!err)
+		(o->json ? json_heads : heads)(o, t);
 	for (unsigned c = 0; c < o->ncapacities && !err; c++)
 		err = replay_row(o, j, cell, c, share);
 	kvm_jobs_end(j);

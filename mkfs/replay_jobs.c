@@ -30,7 +30,7 @@ static int run_one(const struct kvm_jobs *j, struct kvm_cell *c)
 	return c->optimum < 0 ? -ENOMEM : 0;
 }
 
-/* With the lock, which is let go in between. Is there nothing left to take? */
+/* With the lock, which is let go in between. False: there was none left to take. */
 static bool take_one(struct kvm_jobs *j)
 {
 	struct kvm_cell *c;

@@ -4,10 +4,36 @@
 
 #include "util.h"
 
+/* Times: to sleep and be woken costs many times what most holds last. */
+#define SPINS 60
+
+static inline void breathe(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+static bool taken_soon(struct kvc_lock *l)
+{
+	/* where some sleep already, it is not held for moments only */
+	for (int i = 0; i < SPINS && !atomic_load_explicit(&l->waiting, memory_order_relaxed);
+	     i++) {
+		breathe();
+		if (!pthread_mutex_trylock(&l->m))
+			return true;
+	}
+	return false;
+}
+
 void kvc_lock_queue(struct kvc_lock *l)
 {
 	uint64_t since_ns = kvc_mono_ns();
 
+	if (taken_soon(l))
+		return;
 	atomic_fetch_add_explicit(&l->waiting, 1, memory_order_relaxed);
 	pthread_mutex_lock(&l->m);
 	atomic_fetch_sub_explicit(&l->waiting, 1, memory_order_relaxed);

@@ -194,13 +194,21 @@ static int open_all(struct kvc_catalog *c, char *error)
 	return err;
 }
 
+/* SQLite counts its memory under a lock that all its connections share; nobody asks for it. */
+static void settings(void)
+{
+	sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
+}
+
 static int open_as(struct kvc_catalog **out, const char *path, bool look, char *error)
 {
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	struct kvc_catalog *c = calloc(1, sizeof *c);
 	int err;
 
 	if (!c)
 		return -ENOMEM;
+	pthread_once(&once, settings);
 	pthread_mutex_init(&c->lock.m, NULL);
 	pthread_mutex_init(&c->writer, NULL);
 	for (int i = 0; i < KVC_READERS; i++)

@@ -488,7 +488,7 @@ static void finish_locked(struct kvc *k, struct spill *s)
 			     !(s->out && kept_elsewhere(k, s))
 		   : !s->again || s->err)
 		kvc_wake_all_locked(k, &n->sync_waiters, failed ? s->err : 0);
-	pthread_cond_signal(&k->room.pressed);
+	kvc_room_tell_locked(k); /* there may be more to evict */
 }
 
 static void spill_run(struct kvc *k, struct kvc_job *j)

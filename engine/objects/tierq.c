@@ -29,6 +29,7 @@
 
 #include <string.h>
 
+#define UNTOLD_PARTS 16u /* of what is free above high=: so much before its trimmer looks */
 #define COPIES_MAX 4096u /* that wait for a shared tier; then the oldest are dropped */
 #define SETTLE_LEAST_MS 5u
 #define REFUSED_NS 100000000ull /* several tries of the frame (copies/spill.c) */
@@ -518,7 +519,12 @@ void kvc_tier_took_locked(struct kvc *k, unsigned tier, uint64_t bytes)
 	ts->full = false;
 	if (bytes >= ts->refused)
 		ts->refused = ts->refused_until_ns = 0;
-	kvc_trim_tell_locked(k, tier);
+	/* A copy is little: waking a thread for each costs more than the copy of a small file. */
+	ts->untold += bytes;
+	if (ts->untold > ts->spare / UNTOLD_PARTS) {
+		ts->untold = 0;
+		kvc_trim_tell_locked(k, tier);
+	}
 }
 
 void kvc_trim_tell_locked(struct kvc *k, unsigned tier)

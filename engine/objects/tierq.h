@@ -85,6 +85,7 @@ struct kvc_tier_state {
 	uint64_t leaving; /* bytes of frames that are trash and not removed yet */
 	/* bytes of those that wait for a sync, and what is free above high= */
 	uint64_t unsynced, spare;
+	uint64_t untold; /* bytes it took since its trimmer was told */
 	struct kvc_written written;
 };
 

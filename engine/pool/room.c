@@ -44,6 +44,13 @@ static int wait_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w)
 	return kvc_park_locked(k, &k->room.waiters, w);
 }
 
+void kvc_room_tell_locked(struct kvc *k)
+{
+	if (!kvc_list_empty(&k->room.waiters) ||
+	    k->room.used > k->pool.bytes / 100 * k->opt.high_pct)
+		pthread_cond_signal(&k->room.pressed);
+}
+
 int kvc_room_get_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w)
 {
 	if (w && w->granted) {
@@ -59,8 +66,7 @@ int kvc_room_get_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w)
 		return 0;
 	if (kvc_list_empty(&k->room.waiters) && !kvc_room_lacks_locked(k, bytes)) {
 		k->room.used += bytes;
-		if (k->room.used > k->pool.bytes / 100 * k->opt.high_pct)
-			pthread_cond_signal(&k->room.pressed);
+		kvc_room_tell_locked(k);
 		return 0;
 	}
 	if (!w)

@@ -32,6 +32,11 @@ struct kvc_room {
 int kvc_room_get_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w);
 void kvc_room_put_locked(struct kvc *k, uint64_t bytes);
 /*
+ * Wakes the evictor where room is wanted: a signal for each copy would cost more than a small one.
+ * Between high= and low= it looks by itself.
+ */
+void kvc_room_tell_locked(struct kvc *k);
+/*
  * The tmpfs did not have the pages of room that it was given, and has put back: files have grown by
  * passthrough. It waits until they have been made room for. KVC_WAIT, or -ENOSPC where the tmpfs is
  * not our own.

@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include <cmocka.h>
@@ -373,6 +374,89 @@ static void sealed_means_sealed(void **state)
 	kvc_keys_close(keys);
 }
 
+/* A payload of two blocks as its table says it, behind whose data nothing can be read. */
+struct told {
+	const char *what;
+	uint32_t codec;
+	size_t data; /* bytes before the table */
+	uint32_t table[2][2];
+	int err;
+};
+
+#define LAST 4096u /* bytes of the second block */
+
+static const struct told told[] = {
+	{ "as it is", 0, KVC_BLOCK + LAST, { { KVC_BLOCK, 0 }, { LAST, 0 } }, 0 },
+	{ "a page too many",
+	  0,
+	  KVC_BLOCK + LAST + KVC_PAGE,
+	  { { KVC_BLOCK, 0 }, { LAST, 0 } },
+	  -EBADMSG },
+	{ "no second block", 0, KVC_BLOCK, { { KVC_BLOCK, 0 }, { LAST, 0 } }, -EBADMSG },
+	{ "no block", 0, 0, { { KVC_BLOCK, 0 }, { LAST, 0 } }, -EBADMSG },
+	{ "a raw block that is too short",
+	  0,
+	  KVC_BLOCK + LAST,
+	  { { KVC_BLOCK, 0 }, { LAST - 1, 0 } },
+	  -EBADMSG },
+	{ "a coded block without a codec",
+	  0,
+	  KVC_BLOCK + LAST,
+	  { { KVC_BLOCK, 0 }, { LAST, KVC_KIND_ZSTD } },
+	  -EBADMSG },
+	{ "a codec that there is not",
+	  KVC_CODECS,
+	  KVC_BLOCK + LAST,
+	  { { KVC_BLOCK, 0 }, { LAST, 0 } },
+	  -EBADMSG },
+	{ "a kind that there is not",
+	  KVC_CODEC_ZSTD,
+	  KVC_BLOCK + LAST,
+	  { { KVC_BLOCK, 0 }, { LAST, KVC_KINDS } },
+	  -EBADMSG },
+};
+
+static void no_further(void **state)
+{
+	const size_t raw_len = KVC_BLOCK + LAST, room = raw_len + KVC_PAGE;
+	struct kvc_frame *f = kvc_frame_new();
+	uint8_t *out = malloc(raw_len), *in = malloc(raw_len), table[KVC_PAGE] = { 0 };
+	uint8_t *map = mmap(NULL, room + KVC_PAGE, PROT_READ | PROT_WRITE,
+			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	(void)state;
+	assert_ptr_not_equal(map, MAP_FAILED);
+	assert_int_equal(mprotect(map + room, KVC_PAGE, PROT_NONE), 0);
+	assert_int_equal(kvc_payload_table(raw_len), sizeof table);
+	fill(in, raw_len, 1, 3);
+	f->flags = KVC_FRAME_CODED;
+	f->size = f->raw_len = raw_len;
+	f->raw_sum = kvc_sum_of(in, raw_len);
+	for (size_t i = 0; i < sizeof told / sizeof told[0]; i++) {
+		const struct told *t = &told[i];
+		uint8_t *data = map + room - t->data;
+
+		memcpy(data, in, kvc_min(t->data, raw_len));
+		for (int b = 0; b < 2; b++)
+			memcpy(table + b * 24, t->table[b], 8);
+		f->codec = t->codec;
+		f->stored_len = t->data + sizeof table;
+		if (kvc_payload_decode(f, NULL, data, table, out) != t->err)
+			fail_msg("%s", t->what);
+		if (!t->err)
+			assert_memory_equal(out, in, raw_len);
+	}
+	/* and a frame that is shorter than its table */
+	memcpy(table, told[0].table[0], 8);
+	f->codec = KVC_CODEC_NONE;
+	f->stored_len = sizeof table - 1;
+	assert_int_equal(kvc_payload_decode(f, NULL, map + room, table, out), -EBADMSG);
+	munmap(map, room + KVC_PAGE);
+	free(in);
+	free(out);
+	free(f);
+}
+
 /*
  * Hostile payloads: every byte of header, table and blocks may be anything. FUZZ in the environment
  * is how many are tried.
@@ -476,10 +560,11 @@ static void hostile_headers(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(mac_vectors),    cmocka_unit_test(hkdf_vectors),
-		cmocka_unit_test(gcm_vectors),    cmocka_unit_test(key_files),
-		cmocka_unit_test(there_and_back), cmocka_unit_test(sealed_means_sealed),
-		cmocka_unit_test(hostile),        cmocka_unit_test(hostile_headers),
+		cmocka_unit_test(mac_vectors),     cmocka_unit_test(hkdf_vectors),
+		cmocka_unit_test(gcm_vectors),     cmocka_unit_test(key_files),
+		cmocka_unit_test(there_and_back),  cmocka_unit_test(sealed_means_sealed),
+		cmocka_unit_test(no_further),      cmocka_unit_test(hostile),
+		cmocka_unit_test(hostile_headers),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Calls that come from any thread wait for who holds the lock of what they look at or change: each
+ * is made while another thread holds it, and must come to it before it has ended.
+ */
+#include "house.h"
+#include "notify.h"
+#include "took.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static pthread_mutex_t *_Atomic watched;
+static _Atomic bool ready, go_on, came, done;
+
+/* The linker has reserved these names for who uses them (--wrap). */
+/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+int __real_pthread_mutex_lock(pthread_mutex_t *m);
+int __wrap_pthread_mutex_lock(pthread_mutex_t *m);
+int __wrap_pthread_mutex_lock(pthread_mutex_t *m)
+{
+	if (m == watched)
+		came = true;
+	return __real_pthread_mutex_lock(m);
+}
+/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+
+static uint64_t folder, file;
+static struct kvc_list trash;
+
+static pthread_mutex_t *tree(void)
+{
+	return (pthread_mutex_t *)&kvc_catalog_lock_of(house->cat)->m;
+}
+
+static pthread_mutex_t *objects(void)
+{
+	return &house->lock.m;
+}
+
+static pthread_mutex_t *notices(void)
+{
+	return &house->notices->lock;
+}
+
+static pthread_mutex_t *slow(void)
+{
+	return &house->tooks->lock;
+}
+
+static void peek_name(void)
+{
+	struct kvc_peek p;
+
+	assert_int_equal(kvc_peek_name(house->cat, folder, "a", &p), 0);
+}
+
+static void peek_node(void)
+{
+	struct kvc_peek p = { .ino = file };
+
+	assert_int_equal(kvc_peek_node(house->cat, &p), 0);
+}
+
+static void peek_rows(void)
+{
+	struct kvc_peeked p[4];
+	size_t n;
+
+	assert_int_equal(kvc_peek_rows(house->cat, 0, INT64_MAX, 4, p, &n), 0);
+}
+
+/* The connection that writes is whose who seals. */
+static void seal(void)
+{
+	house_file(folder, "b");
+	kvc_catalog_lock(house->cat);
+	kvc_catalog_seal(house->cat);
+	kvc_catalog_unlock(house->cat);
+}
+
+static void write_sealed(void)
+{
+	assert_int_equal(kvc_catalog_write(house->cat), 0);
+}
+
+static void getattr(void)
+{
+	struct kvc_row r;
+
+	assert_int_equal(kvc_getattr(house, file, &r), 0);
+}
+
+static void open_file(void)
+{
+	struct kvc_opened o = { 0 };
+	struct kvc_wait w = { 0 };
+
+	assert_int_equal(kvc_file_open(house, file, O_RDONLY, &o, &w), 0);
+}
+
+static void file_fd(void)
+{
+	assert_true(kvc_file_fd(house, file) >= 0);
+}
+
+static void release(void)
+{
+	kvc_file_release(house, file, O_RDONLY, 0);
+}
+
+static void forget(void)
+{
+	kvc_forget(house, file, 0);
+}
+
+static void waits_end(void)
+{
+	kvc_waits_end(house);
+}
+
+static void stopping(void)
+{
+	assert_false(kvc_stopping(house));
+}
+
+/* What is deleted is trash of the next commit; here it is taken as one that was committed. */
+static void delete_one(void)
+{
+	struct kvc_wait w = { 0 };
+	uint64_t ino = house_file(folder, "c");
+
+	assert_int_equal(kvc_unlink(house, folder, "c", &w), 0);
+	house_forget(ino);
+	kvc_list_init(&trash);
+	kvc_lock(house);
+	kvc_list_splice(&trash, &house->trash->list);
+	kvc_unlock(house);
+	assert_false(kvc_list_empty(&trash));
+}
+
+static void trash_committed(void)
+{
+	kvc_trash_committed(house, &trash);
+}
+
+static void notify(void)
+{
+	kvc_notify(house, KVC_TELL_PRUNE, 0, file);
+}
+
+static void notify_stop(void)
+{
+	kvc_notify_stop(house);
+}
+
+static void took(void)
+{
+	kvc_took(house, KVC_OP_commit, KVC_OF_POOL, 0, 0);
+}
+
+static void slowest(void)
+{
+	struct kvc_slow v[KVC_SLOWEST];
+
+	assert_true(kvc_slowest(house, v));
+}
+
+static const struct call {
+	const char *what;
+	pthread_mutex_t *(*lock)(void);
+	void (*before)(void); /* what it needs, without another's lock; or NULL */
+	void (*call)(void);
+} calls[] = {
+	{ "a name of the overlay", tree, NULL, peek_name },
+	{ "a row of the overlay", tree, NULL, peek_node },
+	{ "rows of the overlay", tree, NULL, peek_rows },
+	{ "a batch that was written", tree, seal, write_sealed },
+	{ "a file's attributes", objects, NULL, getattr },
+	{ "an open", objects, NULL, open_file },
+	{ "a file's descriptor", objects, NULL, file_fd },
+	{ "a close", objects, NULL, release },
+	{ "what the kernel forgets", objects, NULL, forget },
+	{ "the end of all waits", objects, NULL, waits_end },
+	{ "the end", objects, NULL, stopping },
+	{ "room of what is deleted", objects, delete_one, trash_committed },
+	{ "a notice", notices, NULL, notify },
+	{ "how long it took", slow, took, took },
+	{ "what took longest", slow, took, slowest },
+	{ "the end of notices", notices, NULL, notify_stop },
+};
+
+static void *caller(void *arg)
+{
+	const struct call *c = arg;
+
+	if (c->before)
+		c->before();
+	ready = true;
+	while (!go_on)
+		usleep(100);
+	c->call();
+	done = true;
+	return NULL;
+}
+
+static void each_waits(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+		const struct call *c = &calls[i];
+		pthread_mutex_t *lock = c->lock();
+		pthread_t thread;
+		bool ended;
+
+		ready = go_on = came = done = false;
+		assert_int_equal(pthread_create(&thread, NULL, caller, (void *)c), 0);
+		while (!ready)
+			usleep(100);
+		__real_pthread_mutex_lock(lock);
+		watched = lock;
+		go_on = true;
+		while (!came && !done)
+			usleep(100);
+		ended = done;
+		watched = NULL;
+		pthread_mutex_unlock(lock);
+		pthread_join(thread, NULL);
+		if (ended)
+			fail_msg("%s: it did not wait for its lock", c->what);
+	}
+}
+
+static int begin(void **state)
+{
+	(void)state;
+	house_new("");
+	folder = house_folder(KVC_ROOT, "m");
+	file = house_file(folder, "a");
+	house_commit();
+	return 0;
+}
+
+static int end(void **state)
+{
+	struct kvc_wait w = { 0 };
+
+	(void)state;
+	assert_int_equal(kvc_unlink(house, folder, "a", &w), 0);
+	assert_int_equal(kvc_unlink(house, folder, "b", &w), 0);
+	house_commit();
+	house_end();
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(each_waits),
+	};
+
+	return cmocka_run_group_tests_name("locks", tests, begin, end);
+}

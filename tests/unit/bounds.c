@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a call looks at under one hold of the locks does not grow with its folder: names are counted
- * as the catalog gives them, in an engine without threads.
+ * as the catalog gives them, in an engine without threads. Nor does it give more than there is room
+ * for.
  */
 #include "house.h"
 #include "partial.h"
@@ -114,6 +115,25 @@ static void counted(void **state)
 	house_check();
 }
 
+/* An attribute of ours is given whole, or not at all. */
+static void room(void **state)
+{
+	static const char *const name = "user.kvcachefs.layers";
+	char value[8] = "xxxxxxx";
+	size_t len = 0;
+
+	(void)state;
+	set_layers("398");
+	assert_int_equal(kvc_getxattr(house, model, name, value, &len), 0);
+	assert_int_equal(len, 3);
+	len = 2;
+	assert_int_equal(kvc_getxattr(house, model, name, value, &len), -ERANGE);
+	assert_string_equal(value, "xxxxxxx");
+	len = 3;
+	assert_int_equal(kvc_getxattr(house, model, name, value, &len), 0);
+	assert_string_equal(value, "398xxxx");
+}
+
 static int begin(void **state)
 {
 	(void)state;
@@ -141,6 +161,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(counted),
+		cmocka_unit_test(room),
 	};
 
 	return cmocka_run_group_tests_name("bounds", tests, begin, end);

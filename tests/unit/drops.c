@@ -4,16 +4,19 @@
  * in hand while a drop looks at it stays; and a drop that meets an error of the catalog, at any
  * read, or no memory, at any allocation, has either not happened or goes on later. Nobody ever sees
  * some files of a chunk and not the others, nothing is left of one that went, and nothing is lost
- * of one that did not.
+ * of one that did not. A folder that the kernel knows goes when it was told, and a kill in the
+ * middle is an error like others.
  */
 #include "alloc.h"
 #include "house.h"
+#include "notify.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <cmocka.h>
 
@@ -218,6 +221,42 @@ static void stays_in_hand(void **state)
 	house_check();
 }
 
+/*
+ * Who has the folder in hand hears of it before it goes, however long that takes. One that has gone
+ * comes back when a file is made in it, but not in a folder that is no more either.
+ */
+static void told_first(void **state)
+{
+	const uint64_t before = model;
+	struct kvc_opened o = { 0 };
+	struct kvc_wait w = { 0 };
+	struct kvc_row r;
+
+	(void)state;
+	model = house_folder(KVC_ROOT, "told");
+	/* as with threads, of which only the one that tells would do a thing */
+	house->started = true;
+	chunk_of(FEW);
+	assert_int_equal(kvc_lookup(house, model, now.name, &r, NULL), 0);
+	house_later_ns += LATER_NS;
+	assert_int_equal(drop(), -EAGAIN);
+	usleep(300000);
+	assert_int_equal(drop(), -EAGAIN);
+	house->notices->told = house->notices->given;
+	assert_int_equal(drop(), 0);
+	assert_int_equal(there(), 0);
+	assert_int_equal(kvc_rmdir(house, KVC_ROOT, "told"), 0);
+	assert_int_equal(kvc_create(house, now.folder, "new", S_IFREG | 0644, 0, 0, O_RDWR | O_EXCL,
+				    &r, &o, &w),
+			 -ENOENT);
+	house_forget(now.folder);
+	house_forget(model);
+	house->started = false;
+	model = before;
+	house_commit();
+	house_check();
+}
+
 /* ---- errors ---- */
 
 static unsigned way;
@@ -306,6 +345,34 @@ static void memory_fails(void **state)
 	house_check();
 }
 
+/* Killed when it was cut and that was committed: the next start ends it. */
+static void ends_after_a_kill(void **state)
+{
+	bool is_cut = false;
+	struct kvc_row r;
+
+	(void)state;
+	for (way = 4; !is_cut; way += 4) {
+		for_ever = true;
+		chunk_of(MANY);
+		arm_read();
+		drop();
+		disarm_read();
+		is_cut = house->drops->ncut;
+		house_later_ns += LATER_NS;
+		if (!is_cut)
+			assert_int_equal(drop(), 0);
+		assert_true(way < 1000);
+	}
+	/* by their numbers they are not there either, buried or not */
+	for (unsigned i = 0; i < MANY; i++)
+		assert_true(kvc_getattr(house, now.file[i], &r) < 0);
+	house_commit();
+	house_again(true);
+	assert_int_equal(there(), 0);
+	house_check();
+}
+
 static int begin(void **state)
 {
 	(void)state;
@@ -324,10 +391,9 @@ static int end(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(goes),
-		cmocka_unit_test(stays_in_hand),
-		cmocka_unit_test(reads_fail),
-		cmocka_unit_test(memory_fails),
+		cmocka_unit_test(goes),         cmocka_unit_test(stays_in_hand),
+		cmocka_unit_test(told_first),   cmocka_unit_test(reads_fail),
+		cmocka_unit_test(memory_fails), cmocka_unit_test(ends_after_a_kill),
 	};
 
 	return cmocka_run_group_tests_name("drops", tests, begin, end);

@@ -5,7 +5,7 @@
  * that fails has changed nothing; after one that does not the file is in the chunk of its folder,
  * or still whole in the one that it had, and a job is queued that brings it there, if there is
  * memory for that. What is in the pool can always be evicted, and a chunk begins with what is set
- * on its model.
+ * on its model. Where nothing fails: who takes no place and who writes last.
  */
 #include "alloc.h"
 #include "house.h"
@@ -371,6 +371,60 @@ static void memory_fails(void **state)
 	all(splits, 1);
 }
 
+/* Where asked so, it takes nobody's place; the kernel asks for it only when it knows of nobody. */
+static void takes_no_place(void **state)
+{
+	uint64_t folder = house_folder(model[0], "c"), one = house_file(folder, "one");
+	struct kvc_wait w = { 0 };
+
+	(void)state;
+	house_file(folder, "two");
+	assert_int_equal(kvc_rename(house, folder, "one", folder, "two", RENAME_NOREPLACE, &w),
+			 -EEXIST);
+	assert_true(house_has(folder, "one") && house_has(folder, "two"));
+	assert_int_equal(kvc_rename(house, folder, "one", folder, "three", RENAME_NOREPLACE, &w),
+			 0);
+	assert_true(!house_has(folder, "one") && house_has(folder, "two"));
+	house_forget(one);
+	assert_int_equal(kvc_unlink(house, folder, "two", &w), 0);
+	assert_int_equal(kvc_unlink(house, folder, "three", &w), 0);
+	house_check();
+}
+
+static enum kvc_state state_of(uint64_t ino)
+{
+	struct kvc_node *n;
+	enum kvc_state is;
+
+	kvc_lock(house);
+	n = kvc_node_find_locked(house, ino);
+	assert_non_null(n);
+	is = n->state;
+	kvc_unlock(house);
+	return is;
+}
+
+/* It is there to be copied when the last who writes has closed it, and not before. */
+static void last_of_two(void **state)
+{
+	struct kvc_opened o = { 0 };
+	struct kvc_wait w = { 0 };
+	struct kvc_row r;
+
+	(void)state;
+	assert_int_equal(kvc_create(house, model[0], "two", S_IFREG | 0644, 0, 0, O_RDWR | O_EXCL,
+				    &r, &o, &w),
+			 0);
+	assert_int_equal(kvc_file_open(house, r.ino, O_WRONLY, &o, &w), 0);
+	kvc_file_release(house, r.ino, O_RDWR, 0);
+	assert_int_equal(state_of(r.ino), KVC_OPEN);
+	kvc_file_release(house, r.ino, O_WRONLY, 0);
+	assert_int_equal(state_of(r.ino), KVC_RESIDENT);
+	assert_int_equal(kvc_unlink(house, model[0], "two", &w), 0);
+	house_forget(r.ino);
+	house_check();
+}
+
 static int begin(void **state)
 {
 	(void)state;
@@ -397,6 +451,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(reads_fail),
 		cmocka_unit_test(memory_fails),
+		cmocka_unit_test(takes_no_place),
+		cmocka_unit_test(last_of_two),
 	};
 
 	return cmocka_run_group_tests_name("moves", tests, begin, end);

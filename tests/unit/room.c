@@ -200,13 +200,31 @@ static void of_a_quota(void **state)
 	kvc_quotas_free(&k);
 }
 
+/* Trimming begins above high=, and goes on down to low=. */
+static void watermarks(void **state)
+{
+	struct kvc_options o = { .high_pct = 90, .low_pct = 70 };
+	bool trimming = false;
+
+	(void)state;
+	assert_int_equal(kvc_trim(90, 100, &o, &trimming), 0);
+	assert_false(trimming);
+	assert_int_equal(kvc_trim(91, 100, &o, &trimming), 21);
+	assert_true(trimming);
+	assert_int_equal(kvc_trim(71, 100, &o, &trimming), 1);
+	assert_true(trimming);
+	assert_int_equal(kvc_trim(70, 100, &o, &trimming), 0);
+	assert_false(trimming);
+	assert_int_equal(kvc_trim(71, 100, &o, &trimming), 0);
+	assert_int_equal(kvc_trim(90, 100, &o, &trimming), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(nobody_overtakes),
-		cmocka_unit_test(who_goes_lets_the_next),
-		cmocka_unit_test(growth),
-		cmocka_unit_test(of_a_quota),
+		cmocka_unit_test(nobody_overtakes), cmocka_unit_test(who_goes_lets_the_next),
+		cmocka_unit_test(growth),           cmocka_unit_test(of_a_quota),
+		cmocka_unit_test(watermarks),
 	};
 
 	return cmocka_run_group_tests_name("room", tests, NULL, NULL);

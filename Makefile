@@ -14,7 +14,8 @@
 # make conformance    pjdfstest, fsx and xfstests on mounts (PJDFSTEST= FSX= XFSTESTS=; S="fsx": one)
 # make gpu-measure [DIR=MOUNT]  what a GPU reaches: the numbers of kvcachefs-gpu(7)
 # make scale N="1000 1000000"   how it behaves with so many objects
-# make fuzz            every fuzzer of tests/fuzz for FUZZ_SECONDS (3600) each; F="redis s3": these alone
+# make fuzz            every fuzzer of tests/fuzz for FUZZ_SECONDS (3600) each, FUZZ_JOBS (a CPU each) at a
+#                      time; F="redis s3": these alone
 # make fuzz-cover      what lines of the files they are about their seeds, and what make fuzz has found, reach
 # make mutants [M="load- sum"]  breaks lines of the engine one at a time, and counts how many the tests find
 # make install, uninstall     below PREFIX (/usr/local), and links in /sbin for mount(8) and fsck(8); DESTDIR=

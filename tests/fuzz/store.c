@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A store that somebody else made: its superblock, and the walk over its data file that a rebuild
- * makes. What is opened can be written again, and is then opened as the same; every frame that is
- * found lies within the file. The mutator mends the superblock's sum and those of the headers.
+ * A store that somebody else made: its superblock, the line that the catalog has of that, and the
+ * walk over its data file that a rebuild makes. What is opened can be written again, and is then
+ * opened as the same, and so is a line that is taken; every frame that is found lies within the
+ * file. The mutator mends the superblock's sum and those of the headers.
  *
- * Input: the superblock's page, then the data file.
+ * Input: the superblock's page, then the data file; the line is all of it up to the first zero.
  * Longest input: 24576
- * Covers: engine/base/store.c, tiers/disk.c, tiers/extent.c
+ * Covers: engine/base/store.c, engine/base/super.c, tiers/disk.c, tiers/extent.c
  */
 #include "fuzz.h"
 #include "registry.h"
@@ -94,12 +95,30 @@ static void again(const struct kvc_store *s)
 	fuzz_empty(other);
 }
 
+static void line(const uint8_t *data, size_t size)
+{
+	struct kvc_store s = { 0 }, back = { 0 };
+	char *text = strndup((const char *)data, size), now[2048];
+	int err = kvc_store_parse(&s, text);
+
+	fuzz_must(!err || err == -EBADMSG);
+	if (!err) {
+		fuzz_must(!kvc_store_parse(&back, kvc_store_text(&s, now, sizeof now)));
+		fuzz_must(!memcmp(back.uuid, s.uuid, 16) && back.data_size == s.data_size);
+		fuzz_must(back.has_secret == s.has_secret &&
+			  !memcmp(back.secret, s.secret, sizeof s.secret));
+		fuzz_must(back.device == s.device && !strcmp(back.data, s.data));
+	}
+	free(text);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct kvc_store s;
 	size_t super = size < KVC_PAGE ? size : KVC_PAGE;
 	char error[512] = "";
 
+	line(data, size);
 	fuzz_file("store/" KVC_STORE_SUPER, data, super);
 	fuzz_file("store/" KVC_STORE_DATA, data + super, size - super);
 	if (kvc_store_open(&s, dir, error)) {

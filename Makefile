@@ -155,7 +155,7 @@ $(B)/bin/kvcachefs: $(FS) $(TIERS) $(ENGINE)
 $(B)/bin/mkfs.kvcachefs: $(call obj,mkfs/mkfs.c mkfs/mounts.c mkfs/pools.c mkfs/tool.c)
 $(B)/bin/fsck.kvcachefs: $(call obj,$(wildcard mkfs/fsck*.c) mkfs/tool.c)
 $(B)/bin/mount.kvcachefs: $(call obj,mkfs/mount.c)
-$(B)/bin/kvcachectl: $(call obj,$(wildcard mkfs/ctl*.c mkfs/replay*.c mkfs/trace*.c) mkfs/json.c mkfs/mounts.c mkfs/pools.c mkfs/publish.c mkfs/tool.c) $(B)/lib/libkvcachefs.a
+$(B)/bin/kvcachectl: $(call obj,$(wildcard mkfs/ctl*.c mkfs/replay*.c mkfs/trace*.c) mkfs/beside.c mkfs/json.c mkfs/mounts.c mkfs/pools.c mkfs/publish.c mkfs/tool.c) $(B)/lib/libkvcachefs.a
 $(TOOLS:%=$(B)/bin/%): $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter $(B)/obj/mkfs/% %.a,$^) $(TIERS) $(ENGINE) $(lib_tiers) $(lib_engine) $(if $(filter %.a,$^),$(lib_gpu) $(lib_zmq))

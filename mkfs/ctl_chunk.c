@@ -38,15 +38,26 @@ struct item {
 	int64_t used; /* when one of its files was last opened for reading, in s since 1970; 0 */
 };
 
-static bool attr_of(const char *path, const char *name, char value[VALUE])
+/*
+ * 1; 0: it has none, may not be asked, or goes just now; or -errno, which *failed (or NULL) keeps.
+ */
+static int attr_of(const char *path, const char *name, char value[VALUE], int *failed)
 {
+	static const int none[] = { ENODATA, ENOTSUP, EACCES, EPERM, ENOENT, ESTALE, EINVAL };
 	char whole[64];
 	ssize_t n;
 
 	snprintf(whole, sizeof whole, "user.kvcachefs.%s", name);
 	n = lgetxattr(path, whole, value, VALUE - 1);
 	value[n > 0 ? n : 0] = 0;
-	return n >= 0;
+	for (size_t i = 0; i < sizeof none / sizeof *none && n < 0; i++)
+		if (errno == none[i])
+			return 0;
+	if (n >= 0)
+		return 1;
+	if (failed)
+		*failed = -errno;
+	return -errno;
 }
 
 static void add_file(struct item *it, const struct stat *st)
@@ -81,6 +92,7 @@ static int examine(const char *path, const struct stat *root, struct item *it)
 {
 	char value[VALUE], up[KVM_PATH + 8];
 	struct stat st;
+	int chunk;
 
 	*it = (struct item){ .is = "other" };
 	if (lstat(path, &st))
@@ -92,14 +104,21 @@ static int examine(const char *path, const struct stat *root, struct item *it)
 	}
 	if (!S_ISDIR(st.st_mode))
 		return 0;
-	if (attr_of(path, "tiers", value)) {
+	chunk = attr_of(path, "tiers", value, NULL);
+	if (chunk < 0)
+		return chunk;
+	if (chunk) {
 		it->is = "chunk";
 		return add_files(it, path);
 	}
+	it->is = "folder";
+	if (st.st_ino == root->st_ino)
+		return 0;
 	snprintf(up, sizeof up, "%s/..", path);
-	it->is = st.st_ino != root->st_ino && !stat(up, &st) && st.st_ino == root->st_ino
-			 ? "model"
-			 : "folder";
+	if (stat(up, &st))
+		return -errno;
+	if (st.st_ino == root->st_ino)
+		it->is = "model";
 	return 0;
 }
 
@@ -124,10 +143,12 @@ static void print_attr_json(struct kvm_json *j, enum form form, const char *name
 	}
 }
 
-static void print_json(struct kvm_json *j, const char *key, const char *name, const char *path,
-		       const struct item *it)
+/* 0, or -errno of what is missing then. */
+static int print_json(struct kvm_json *j, const char *key, const char *name, const char *path,
+		      const struct item *it)
 {
 	char value[VALUE];
+	int failed = 0;
 
 	kvm_json_begin(j, NULL, '{');
 	kvm_json_text(j, key, name);
@@ -138,8 +159,10 @@ static void print_json(struct kvm_json *j, const char *key, const char *name, co
 		kvm_json_number(j, "last_use", (uint64_t)(it->used > 0 ? it->used : 0));
 	}
 	for (size_t i = 0; i < ATTRS; i++)
-		if (attr_of(path, attrs[i].name, value))
+		if (attr_of(path, attrs[i].name, value, &failed) > 0)
 			print_attr_json(j, attrs[i].form, attrs[i].name, value);
+	kvm_json_end(j, '}');
+	return failed;
 }
 
 /* For people: a control character of a name would do something to the terminal. */
@@ -173,6 +196,7 @@ static const char *used_text(const struct item *it, char buf[32])
 static int print_stat(const char *name, const char *path, const struct item *it)
 {
 	char value[VALUE], buf[VALUE], when[32];
+	int failed = 0;
 
 	print_name(name);
 	printf("\n  %-9s %s\n", "is", it->is);
@@ -181,9 +205,9 @@ static int print_stat(const char *name, const char *path, const struct item *it)
 		       kvc_size_text(it->bytes, buf), it->files, it->files == 1 ? "" : "s",
 		       "last use", used_text(it, when));
 	for (size_t i = 0; i < ATTRS; i++)
-		if (attr_of(path, attrs[i].name, value))
+		if (attr_of(path, attrs[i].name, value, &failed) > 0)
 			printf("  %-9s %s\n", attrs[i].name, text_of(attrs[i].form, value, buf));
-	return 0;
+	return failed;
 }
 
 int kvm_run_stat(int argc, char **argv)
@@ -211,14 +235,11 @@ int kvm_run_stat(int argc, char **argv)
 		}
 		err = !realpath(argv[i], path) || stat(mnt, &root) ? -errno
 								   : examine(path, &root, &it);
-		if (err) {
+		if (!err)
+			err = json ? print_json(&j, "path", argv[i], path, &it)
+				   : print_stat(argv[i], path, &it);
+		if (err)
 			failed = kvm_fail("%s: %s", argv[i], kvc_why(-err));
-		} else if (json) {
-			print_json(&j, "path", argv[i], path, &it);
-			kvm_json_end(&j, '}');
-		} else {
-			print_stat(argv[i], path, &it);
-		}
 	}
 	if (json) {
 		kvm_json_end(&j, ']');
@@ -235,29 +256,30 @@ struct listing {
 	int failed;
 };
 
-static void print_line(const char *name, const char *path, const struct item *it)
+/* 0, or -errno of what is missing then. */
+static int print_line(const char *name, const char *path, const struct item *it)
 {
 	char value[VALUE], buf[VALUE], size[32], when[32];
+	int failed = 0;
 
 	printf("%10s %6" PRIu64 " %-14s", has_files(it) ? kvc_size_text(it->bytes, size) : "-",
-	       it->files, attr_of(path, "tiers", value) && *value ? value : "-");
-	printf(" %-14s", attr_of(path, "state", value) ? value : it->is);
-	printf(" %6s", attr_of(path, "hits", value) ? value : "-");
-	printf(" %-8s", attr_of(path, "pin", value) ? text_of(PIN, value, buf) : "-");
-	printf(" %-6s", attr_of(path, "ttl", value) ? text_of(SECONDS, value, buf) : "-");
+	       it->files, attr_of(path, "tiers", value, &failed) > 0 && *value ? value : "-");
+	printf(" %-14s", attr_of(path, "state", value, &failed) > 0 ? value : it->is);
+	printf(" %6s", attr_of(path, "hits", value, &failed) > 0 ? value : "-");
+	printf(" %-8s", attr_of(path, "pin", value, &failed) > 0 ? text_of(PIN, value, buf) : "-");
+	printf(" %-6s",
+	       attr_of(path, "ttl", value, &failed) > 0 ? text_of(SECONDS, value, buf) : "-");
 	printf(" %-7s ", has_files(it) ? used_text(it, when) : "-");
 	print_name(name);
 	puts(strcmp(it->is, "file") && strcmp(it->is, "other") ? "/" : "");
+	return failed;
 }
 
-static void list_one(struct listing *l, const char *name, const char *path, const struct item *it)
+static int list_one(struct listing *l, const char *name, const char *path, const struct item *it)
 {
-	if (l->json) {
-		print_json(&l->j, "name", name, path, it);
-		kvm_json_end(&l->j, '}');
-	} else {
-		print_line(name, path, it);
-	}
+	int err = l->json ? print_json(&l->j, "name", name, path, it) : print_line(name, path, it);
+
+	return err ? kvm_fail("%s: %s", path, kvc_why(-err)) : 0;
 }
 
 static int list_folder(struct listing *l, const char *path, size_t base);
@@ -271,10 +293,8 @@ static int list_entry(struct listing *l, const char *path, size_t base)
 	if (err)
 		return err == -ENOENT ? 0 : kvm_fail("%s: %s", path, kvc_why(-err));
 	if (!l->recursive || has_files(&it) || !strcmp(it.is, "other"))
-		list_one(l, path + base, path, &it);
-	else
-		return list_folder(l, path, base);
-	return 0;
+		return list_one(l, path + base, path, &it);
+	return list_folder(l, path, base);
 }
 
 /* The names begin at `base` of the paths. */
@@ -325,7 +345,7 @@ int kvm_run_ls(int argc, char **argv)
 		       "STATE", "HITS", "PIN", "TTL", "USED", "NAME");
 	}
 	if (!strcmp(it.is, "file") || !strcmp(it.is, "other"))
-		list_one(&l, basename(path), path, &it);
+		l.failed = list_one(&l, basename(path), path, &it);
 	else
 		l.failed = list_folder(&l, path, strlen(path) + (strcmp(path, "/") != 0));
 	if (l.json) {

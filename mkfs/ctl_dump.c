@@ -5,8 +5,8 @@
  * left out, and names of models are numbers that mean nothing elsewhere, unless --names. The
  * daemon's log has no names.
  */
+#include "beside.h"
 #include "ctl.h"
-
 #include "json.h"
 #include "mounts.h"
 
@@ -251,6 +251,29 @@ static int put_all(struct dump *d)
 	return 0;
 }
 
+/* To standard output, or a file that is not there yet. 0, or 1 after the message. */
+static int put_out(struct dump *d, const char *file)
+{
+	struct kvm_beside b;
+	int fd, told, err;
+
+	if (!strcmp(file, "-")) {
+		fd = dup(STDOUT_FILENO);
+		d->out = fd < 0 ? NULL : fdopen(fd, "w");
+		if (!d->out)
+			return kvm_fail("%s: %s", file, kvc_why(errno));
+		told = put_all(d);
+		err = ferror(d->out) | fclose(d->out) ? -errno : 0;
+	} else {
+		if ((err = kvm_beside_open(&b, file, 0600, true)))
+			return kvm_fail("%s: %s", kvm_shown(file), kvc_why(-err));
+		d->out = b.f;
+		told = put_all(d);
+		err = kvm_beside_end(&b, told ? -ENOMEM : 0);
+	}
+	return told ?: err ? kvm_fail("%s: %s", file, kvc_why(-err)) : 0;
+}
+
 int kvm_run_dump(int argc, char **argv)
 {
 	struct dump d = { .now = time(NULL) };
@@ -262,7 +285,7 @@ int kvm_run_dump(int argc, char **argv)
 	char made[64];
 	const char *file = made;
 	struct tm tm;
-	int fd, err = kvm_options(&argc, argv, options);
+	int err = kvm_options(&argc, argv, options);
 
 	err = err ?: kvm_mount_of(argc > 1 ? argv[1] : NULL, d.mnt);
 	if (err)
@@ -273,16 +296,7 @@ int kvm_run_dump(int argc, char **argv)
 		file = argv[0];
 	if (getrandom(d.salt, sizeof d.salt, 0) != sizeof d.salt)
 		return kvm_fail("no random bytes: %s", kvc_why(errno));
-	fd = strcmp(file, "-") ? open(file, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)
-			       : dup(STDOUT_FILENO);
-	d.out = fd < 0 ? NULL : fdopen(fd, "w");
-	if (!d.out)
-		return kvm_fail("%s: %s", file, kvc_why(errno));
-	err = put_all(&d);
-	if ((ferror(d.out) | fclose(d.out)) && !err)
-		err = kvm_fail("%s: %s", file, kvc_why(errno));
-	if (err && strcmp(file, "-") != 0)
-		unlink(file); /* half of it is of no use, and would stand in the next one's way */
+	err = put_out(&d, file);
 	if (err || !strcmp(file, "-"))
 		return err;
 	if (!json) {

@@ -8,21 +8,39 @@
 #include <stdio.h>
 #include <string.h>
 
-/* One number from a file of sysfs. */
-static bool read_number(const char *folder, const char *device, const char *name, long *v)
+/* One number from a file of sysfs. 0, -ENOENT: there is none, or another error. */
+static int read_number(const char *folder, const char *device, const char *name, long *v)
 {
 	char path[4200], text[32] = "", *end;
 	FILE *f;
+	int err;
 
 	snprintf(path, sizeof path, "%s/%s/%s", folder, device, name);
 	f = fopen(path, "re");
 	if (!f)
-		return false;
-	bool ok = fgets(text, sizeof text, f);
-
+		return errno == ENODEV ? -ENOENT : -errno; /* as of one that goes just now */
+	err = !fgets(text, sizeof text, f) && ferror(f) ? -errno : 0;
 	fclose(f);
+	if (err)
+		return err == -ENODEV ? -ENOENT : err;
 	*v = strtol(text, &end, 0);
-	return ok && end != text;
+	return end == text ? -ENOENT : 0;
+}
+
+/* Is it one, and where? 1 and *node (-1: nowhere in particular), 0, or -errno. */
+static int is_gpu(const char *folder, const char *device, long *node)
+{
+	long vendor, class;
+	int err = read_number(folder, device, "vendor", &vendor)
+			  ?: read_number(folder, device, "class", &class);
+
+	*node = -1;
+	if (err)
+		return err == -ENOENT ? 0 : err;
+	if (vendor != 0x10de || class >> 16 != 3) /* NVIDIA; a display or 3D controller */
+		return 0;
+	err = read_number(folder, device, "numa_node", node);
+	return err && err != -ENOENT ? err : 1;
 }
 
 static void print_json(struct kvm_json *j, const char *device, long node)
@@ -59,14 +77,14 @@ int kvm_run_gpus(int argc, char **argv)
 		kvm_json_begin(&j, NULL, '{');
 		kvm_json_begin(&j, "gpus", '[');
 	}
-	while ((e = readdir(d))) {
-		long vendor, class, node = -1;
+	while ((errno = 0, e = readdir(d))) {
+		long node;
+		int is = e->d_name[0] == '.' ? 0 : is_gpu(folder, e->d_name, &node);
 
-		if (e->d_name[0] == '.' || !read_number(folder, e->d_name, "vendor", &vendor) ||
-		    !read_number(folder, e->d_name, "class", &class) || vendor != 0x10de ||
-		    class >> 16 != 3) /* NVIDIA; a display or 3D controller */
+		if (is < 0)
+			err = kvm_fail("%s/%s: %s", folder, e->d_name, kvc_why(-is));
+		if (is <= 0)
 			continue;
-		read_number(folder, e->d_name, "numa_node", &node);
 		if (json)
 			print_json(&j, e->d_name, node);
 		else if (node < 0)
@@ -75,12 +93,15 @@ int kvm_run_gpus(int argc, char **argv)
 			printf("%s node %ld: mount with numa=bind:%ld\n", e->d_name, node, node);
 		n++;
 	}
+	if (errno)
+		err = kvm_fail("%s: %s", folder, kvc_why(errno));
 	closedir(d);
 	if (json) {
 		kvm_json_end(&j, ']');
 		kvm_json_end(&j, '}');
 		putchar('\n');
-	} else if (!n)
+	} else if (!n && !err) {
 		printf("there is no NVIDIA device\n");
-	return 0;
+	}
+	return err;
 }

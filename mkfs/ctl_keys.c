@@ -1,79 +1,136 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kvcachectl hash, the keys of chunks; and newkey, those that seal them. */
+#include "beside.h"
 #include "ctl.h"
-
 #include "json.h"
 #include "kvcachefs.h"
 
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdio_ext.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 
-/* A key one above the highest id that is there; *id gets its id. What is secret stays in `text`. */
-static int add_key(FILE *f, const char *model, unsigned long *id, char *text, size_t room)
+#define TRIES 100 /* while others make the file, too */
+
+struct secret { /* what is wiped when all is done */
+	char line[512], in[4096], out[4096];
+};
+
+/* The keys that there are, whole lines, and the highest id in them. */
+static int copy_keys(FILE *from, FILE *to, struct secret *s, unsigned long *max)
+{
+	bool begins = true;
+	unsigned long n;
+
+	while (fgets(s->line, sizeof s->line, from)) {
+		if (begins && sscanf(s->line, "%lu ", &n) == 1 && n > *max)
+			*max = n;
+		begins = strchr(s->line, '\n');
+		if (fputs(s->line, to) == EOF)
+			return -errno;
+	}
+	if (ferror(from))
+		return -errno;
+	return begins || fputc('\n', to) != EOF ? 0 : -errno;
+}
+
+static int put_key(FILE *to, const char *model, unsigned long id, struct secret *s)
 {
 	uint8_t key[32];
-	unsigned long max = 0, n;
 	int err = 0;
 
-	while (fgets(text, (int)room, f))
-		if (sscanf(text, "%lu ", &n) == 1 && n > max)
-			max = n;
-	if (ferror(f) || fseek(f, 0, SEEK_END))
-		return -EIO;
-	if (max >= UINT32_MAX)
-		return -ERANGE;
 	if (getrandom(key, sizeof key, 0) != sizeof key)
 		return -EIO;
-	*id = max + 1;
 	for (size_t i = 0; i < sizeof key; i++)
-		snprintf(text + 2 * i, room - 2 * i, "%02x", key[i]);
-	if (fprintf(f, "%lu %s%s%s\n", *id, text, model ? " " : "", model ? model : "") < 0 ||
-	    fflush(f) || fsync(fileno(f)))
+		snprintf(s->line + 2 * i, sizeof s->line - 2 * i, "%02x", key[i]);
+	if (fprintf(to, "%lu %s%s%s\n", id, s->line, model ? " " : "", model ? model : "") < 0)
 		err = -errno;
 	explicit_bzero(key, sizeof key);
+	return err;
+}
+
+/* The file that is there, locked, so that of two at once the second adds to what the first made. */
+static int open_keys(const char *path, struct stat *st)
+{
+	struct stat now;
+
+	for (;;) {
+		int fd = open(path, O_RDWR | O_CLOEXEC), err;
+
+		if (fd < 0)
+			return -errno;
+		err = flock(fd, LOCK_EX) || fstat(fd, st) || stat(path, &now) ? errno : 0;
+		if (!err && now.st_ino == st->st_ino && now.st_dev == st->st_dev)
+			return fd;
+		close(fd);
+		if (err && err != ENOENT)
+			return -err;
+	}
+}
+
+/* Adds to what is open as fd (below 0: nothing), with an id one above the highest that is there. */
+static int add_key(const char *path, int fd, const char *model, unsigned long *id)
+{
+	struct secret s;
+	struct kvm_beside b;
+	unsigned long max = 0;
+	FILE *old = NULL;
+	int err = kvm_beside_open(&b, path, 0600, fd < 0);
+
+	if (err)
+		return err;
+	if (fd >= 0 && (!(old = fdopen(fd, "r")) || setvbuf(old, s.in, _IOFBF, sizeof s.in)))
+		err = -ENOMEM;
+	if (!err && setvbuf(b.f, s.out, _IOFBF, sizeof s.out))
+		err = -ENOMEM;
+	if (!err && old)
+		err = copy_keys(old, b.f, &s, &max);
+	if (!err && max >= UINT32_MAX)
+		err = -ERANGE;
+	*id = max + 1;
+	err = err ?: put_key(b.f, model, *id, &s);
+	err = kvm_beside_end(&b, err);
+	if (old)
+		fclose(old);
+	else if (fd >= 0)
+		close(fd);
+	explicit_bzero(&s, sizeof s);
 	return err;
 }
 
 /* Adds a random key to a key file, made with mode 0600 where it is missing. */
 int kvm_run_newkey(int argc, char **argv)
 {
-	struct {
-		char line[512], stream[4096];
-	} secret;
 	unsigned long id = 0;
 	bool json = false;
 	const struct kvm_option options[] = { { "json", &json, NULL }, { 0 } };
 	struct kvm_json j = { stdout, false };
 	int fd, err = kvm_options(&argc, argv, options);
 	struct stat st;
-	FILE *f;
 
 	if (err)
 		return err;
-	fd = open(argv[0], O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-	f = fd < 0 ? NULL : fdopen(fd, "a+");
-	if (!f)
-		return kvm_fail("%s: %s", kvm_shown(argv[0]), kvc_why(errno));
-	if (fstat(fd, &st) || (st.st_mode & 077)) {
-		fclose(f);
-		return kvm_fail("%s can be used by others; make it yours alone: chmod 600",
-				argv[0]);
+	for (int i = 0; i < TRIES; i++) {
+		fd = open_keys(argv[0], &st);
+		if (fd < 0 && fd != -ENOENT)
+			return kvm_fail("%s: %s", kvm_shown(argv[0]), kvc_why(-fd));
+		if (fd >= 0 && (st.st_mode & 077)) {
+			close(fd);
+			return kvm_fail("%s can be used by others; make it yours alone: chmod 600",
+					argv[0]);
+		}
+		err = add_key(argv[0], fd, argc > 1 ? argv[1] : NULL, &id);
+		if (err != -EEXIST) /* as where another has just made it */
+			break;
 	}
-	err = setvbuf(f, secret.stream, _IOFBF, sizeof secret.stream) ? -ENOMEM : 0;
-	if (!err)
-		err = add_key(f, argc > 1 ? argv[1] : NULL, &id, secret.line, sizeof secret.line);
-	if (err) { /* half a line would make the others useless too */
-		__fpurge(f);
-		(void)!ftruncate(fd, st.st_size);
-	}
-	fclose(f);
-	explicit_bzero(&secret, sizeof secret);
 	if (err)
-		return kvm_fail("no key could be added to %s: %s", argv[0], kvc_why(-err));
+		return kvm_fail("no key could be added to %s: %s", kvm_shown(argv[0]),
+				kvc_why(-err));
+	if ((err = kvm_beside_keep(argv[0])))
+		return kvm_fail("%s has key %lu, but a power failure may take it back: %s", argv[0],
+				id, kvc_why(-err));
 	if (!json) {
 		printf("key %lu added to %s\n", id, argv[0]);
 		return 0;

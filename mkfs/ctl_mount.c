@@ -37,6 +37,7 @@ struct search {
 	unsigned found;
 	bool part;     /* a folder of it is mounted, at least */
 	int err;       /* its daemon has died */
+	int unseen;    /* why one could not be looked at, which is no absence */
 	char *mnt;     /* the first that was found */
 	FILE *choices; /* all, for people */
 };
@@ -61,15 +62,30 @@ static bool is_ours(const struct kvm_mounted *m)
 	return !strcmp(m->type, "fuse.kvcachefs");
 }
 
+/*
+ * Is this mount what is seen at its path, and not below another? What cannot be told of a path that
+ * is there is kept.
+ */
+static bool is_seen(struct search *s, const struct kvm_mounted *m)
+{
+	struct stat st;
+
+	if (!stat(m->path, &st))
+		return st.st_dev == m->dev;
+	if (errno != ENOENT && errno != ENOTDIR && errno != EACCES && errno != ENOTCONN &&
+	    errno != ECONNABORTED)
+		s->unseen = errno;
+	return false;
+}
+
 static int is_it(void *arg, const struct kvm_mounted *m)
 {
 	struct search *s = arg;
-	struct stat st;
 
 	if (!is_ours(m) || m->dev != s->dev)
 		return 0;
 	s->part = true;
-	if (strcmp(m->root, "/") != 0 || stat(m->path, &st) || st.st_dev != m->dev)
+	if (strcmp(m->root, "/") != 0 || !is_seen(s, m))
 		return 0; /* a part of it, or hidden below another mount */
 	if ((s->err = unserved(m->path)))
 		return 1;
@@ -83,14 +99,13 @@ static int is_one(void *arg, const struct kvm_mounted *m)
 {
 	struct search *s = arg;
 	struct statfs fs;
-	struct stat st;
 
 	if (!is_ours(m) || strcmp(m->root, "/") != 0 || (s->found && m->dev == s->dev))
 		return 0;
 	/*
 	 * a dead daemon's mount may still tell its attributes, which the kernel keeps, but not this
 	 */
-	if (stat(m->path, &st) || st.st_dev != m->dev || statfs(m->path, &fs))
+	if (!is_seen(s, m) || statfs(m->path, &fs))
 		return 0;
 	if (!s->found++)
 		snprintf(s->mnt, KVM_PATH, "%s", m->path);
@@ -114,6 +129,8 @@ static int the_only_one(char mnt[KVM_PATH])
 		return kvm_fail("out of memory");
 	if (err < 0)
 		return kvm_fail("/proc/self/mountinfo: %s", kvc_why(-err));
+	if (!s.found && s.unseen)
+		return kvm_fail("what is mounted cannot be looked at: %s", kvc_why(s.unseen));
 	if (!s.found)
 		return kvm_fail("no kvcachefs is mounted here; kvcachefs STORE MOUNTPOINT does");
 	if (s.found > 1)
@@ -138,6 +155,8 @@ int kvm_mount_of(const char *inside, char mnt[KVM_PATH])
 		return kvm_fail("/proc/self/mountinfo: %s", kvc_why(-err));
 	if (s.err)
 		return no_mount(inside, s.err);
+	if (!s.found && s.unseen)
+		return no_mount(inside, s.unseen);
 	if (!s.found && s.part)
 		return kvm_fail("%s: only a part of that kvcachefs is mounted here, and what you "
 				"ask is of its root",

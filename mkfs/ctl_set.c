@@ -48,7 +48,8 @@ static int trouble(const char *path, const char *attr, int err)
 	return kvm_fail("%s: %s", path, kvc_why(err));
 }
 
-static bool get(const char *path, const char *attr, char value[256])
+/* 1; 0: it has none; or -errno. */
+static int get(const char *path, const char *attr, char value[256])
 {
 	char name[64];
 	ssize_t n;
@@ -56,7 +57,9 @@ static bool get(const char *path, const char *attr, char value[256])
 	snprintf(name, sizeof name, PREFIX "%s", attr);
 	n = getxattr(path, name, value, 255);
 	value[n > 0 ? n : 0] = 0;
-	return n >= 0;
+	if (n >= 0)
+		return 1;
+	return errno == ENODATA || errno == ENOTSUP || errno == EINVAL ? 0 : -errno;
 }
 
 /*
@@ -138,33 +141,36 @@ static bool is_empty(const char *path)
 	return !any;
 }
 
-/* Says what a quota of so much takes away there, where it may. */
-static bool warn_of_quota(const char *path, uint64_t bytes)
+/* Says what a quota of so much takes away there: 1; 0: nothing; or -errno. */
+static int warn_of_quota(const char *path, uint64_t bytes)
 {
 	char old[256], used[256], a[32], b[32];
+	int has = get(path, "quota", old), known = has > 0 ? get(path, "used", used) : 0;
 
-	if (get(path, "quota", old)) {
-		if (bytes >= strtoull(old, NULL, 10) || !get(path, "used", used) ||
-		    strtoull(used, NULL, 10) <= bytes)
-			return false;
+	if (has < 0 || known < 0)
+		return kvc_min(has, known);
+	if (has) {
+		if (bytes >= strtoull(old, NULL, 10) || !known || strtoull(used, NULL, 10) <= bytes)
+			return 0;
 		fprintf(stderr,
 			"%s has %s: what is more than %s is dropped, coldest chunks first.\n", path,
 			kvc_size_text(strtoull(used, NULL, 10), a), kvc_size_text(bytes, b));
-		return true;
+		return 1;
 	}
 	if (is_empty(path))
-		return false;
+		return 0;
 	fprintf(stderr,
 		"%s has no quota yet: if it has more than %s, the coldest chunks of it are "
 		"dropped.\n",
 		path, kvc_size_text(bytes, b));
-	return true;
+	return 1;
 }
 
 int kvm_run_quota(int argc, char **argv)
 {
-	bool yes = false, ask = false, none;
+	bool yes = false, none;
 	const struct kvm_option options[] = { { "yes", &yes, NULL }, { 0 } };
+	int ask = 0;
 	uint64_t bytes = 0;
 	char value[32], mnt[KVM_PATH];
 	int err = kvm_options(&argc, argv, options);
@@ -178,7 +184,10 @@ int kvm_run_quota(int argc, char **argv)
 	for (int i = 1; i < argc && !none; i++) {
 		if (kvm_mount_of(argv[i], mnt)) /* before anything is asked or done */
 			return 1;
-		ask |= warn_of_quota(argv[i], bytes);
+		err = warn_of_quota(argv[i], bytes);
+		if (err < 0)
+			return kvm_fail("%s: %s", argv[i], kvc_why(-err));
+		ask |= err;
 	}
 	if (ask && kvm_confirm(yes))
 		return 1;
@@ -229,7 +238,7 @@ int kvm_run_evict(int argc, char **argv)
 					      { "yes", &yes, NULL },
 					      { 0 } };
 	char mnt[KVM_PATH], tiers[256];
-	int failed = kvm_options(&argc, argv, options);
+	int is, failed = kvm_options(&argc, argv, options);
 
 	if (failed)
 		return failed;
@@ -238,7 +247,10 @@ int kvm_run_evict(int argc, char **argv)
 	for (int i = 0; i < argc; i++) {
 		if (kvm_mount_of(argv[i], mnt))
 			return 1;
-		if (!get(argv[i], "tiers", tiers))
+		is = get(argv[i], "tiers", tiers);
+		if (is < 0)
+			return kvm_fail("%s: %s", argv[i], kvc_why(-is));
+		if (!is)
 			return kvm_fail("%s: it is no chunk, nor a file of one; kvcachectl ls "
 					"--recursive lists them",
 					argv[i]);

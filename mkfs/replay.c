@@ -5,12 +5,12 @@
  */
 #include "replay.h"
 
+#include "beside.h"
 #include "ctl.h"
 #include "json.h"
 
 #include <sched.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #define CAPACITIES 16
 
@@ -446,26 +446,14 @@ static int replay_all(struct replay *o, FILE *svg, char **traces, int n)
 /* Only when all went well: what was there by this name stays otherwise. */
 static int put_file(const char *path, const char *text, size_t len)
 {
-	KVC_MEM char *beside = NULL;
-	struct stat st;
-	bool file = lstat(path, &st) ? errno == ENOENT : S_ISREG(st.st_mode);
-	const char *to = path;
-	FILE *f;
+	struct kvm_beside b;
+	int err = kvm_beside_open(&b, path, 0666, false);
 
-	if (file && asprintf(&beside, "%s.%d.new", path, (int)getpid()) < 0)
-		return kvm_fail("%s", kvc_why(ENOMEM));
-	if (file)
-		to = beside;
-	if (!(f = fopen(to, "we")))
-		return kvm_fail("--svg %s: %s", kvm_shown(path), kvc_why(errno));
-	if (((fwrite(text, 1, len, f) != len) | fclose(f)) || (file && rename(to, path))) {
-		int err = errno;
-
-		if (file)
-			unlink(to);
-		return kvm_fail("--svg %s: %s", path, kvc_why(err));
+	if (!err) {
+		err = fwrite(text, 1, len, b.f) == len ? 0 : -errno;
+		err = kvm_beside_end(&b, err);
 	}
-	return 0;
+	return err ? kvm_fail("--svg %s: %s", kvm_shown(path), kvc_why(-err)) : 0;
 }
 
 int kvm_run_replay(int argc, char **argv)

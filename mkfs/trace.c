@@ -5,6 +5,7 @@
  */
 #include "trace.h"
 
+#include "beside.h"
 #include "ctl.h"
 
 #include <fcntl.h>
@@ -170,9 +171,9 @@ int kvm_run_trace(int argc, char **argv)
 {
 	struct sigaction act = { .sa_handler = on_signal };
 	struct trace t = { .file = NULL };
+	struct kvm_beside b = { .f = stdout };
 	char mnt[KVM_PATH];
-	FILE *out = stdout;
-	int fd, err = take_options(&t, &argc, argv);
+	int fd, failed = 0, err = take_options(&t, &argc, argv);
 
 	if (err)
 		return err;
@@ -182,21 +183,26 @@ int kvm_run_trace(int argc, char **argv)
 	fd = kvm_mount_of(argc ? argv[0] : NULL, mnt) ? -1 : kvm_mount_open(mnt, "trace", O_RDONLY);
 	if (fd < 0)
 		return 1;
-	if (t.file && !(out = fopen(t.file, "we"))) {
+	if (t.file && (failed = kvm_beside_open(&b, t.file, 0666, false))) {
 		close(fd);
-		return kvm_fail("-o %s: %s", kvm_shown(t.file), kvc_why(errno));
+		return kvm_fail("-o %s: %s", kvm_shown(t.file), kvc_why(-failed));
 	}
-	err = kvm_join_open(&t.join, out, t.paths);
-	if (err) {
-		err = kvm_fail("%s", kvc_why(-err));
+	failed = kvm_join_open(&t.join, b.f, t.paths);
+	if (failed) {
+		err = kvm_fail("%s", kvc_why(-failed));
 	} else {
-		err = record(&t, fd, out);
+		err = record(&t, fd, b.f);
 		say(&t);
 		kvm_join_close(t.join);
 	}
 	free(t.text);
 	close(fd);
-	if ((ferror(out) | fclose(out)) && !err)
-		err = kvm_fail("%s: %s", t.file ?: "stdout", kvc_why(errno));
+	/* where the mount has ended, too, what was recorded until then is whole */
+	if (t.file)
+		failed = kvm_beside_end(&b, failed);
+	else
+		failed = ferror(stdout) | fclose(stdout) ? -errno : 0;
+	if (failed && !err)
+		err = kvm_fail("%s: %s", t.file ?: "stdout", kvc_why(-failed));
 	return err;
 }

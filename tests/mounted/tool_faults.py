@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""Each call of each tool on its files goes wrong in turn: reads and opens of mkfs, those of
-fsck --rebuild, delays of fsck, what kvcachectl reads and writes of a mount, of its own files and
-of the machine's, and the start of a daemon by mount.kvcachefs. One row each in SWEEPS. The tool
+"""Each call of each tool on its files goes wrong in turn: all of mkfs and fsck --rebuild, once or
+from there on, delays of fsck, what kvcachectl reads, sets and writes of a mount, of its own files
+and of the machine's, and the start of a daemon by mount.kvcachefs. One row each below. The tool
 does all that it was asked, or fails, with one line; nothing takes an error for "there is nothing";
 and all files that were acknowledged are there, as a later run without faults finds."""
 import json, os, shutil, sqlite3
@@ -98,11 +98,21 @@ def rebuilt(what, r, right):
     whole(what)
 
 
+def old_or_new(what, r, right):
+    """A rebuild that cannot change what it wants to leaves a store that has all files."""
+    p = s.fsck("-n", "--data", ok=None)
+    assert p.returncode == 0, (what, p.stdout)
+    p = s.fsck("-y", ok=None)  # what it has begun is finished
+    assert p.returncode in (0, 1) and names() == ALL, (what, p.stdout)
+    rebuilt(what, r, right)
+
+
 def same(what, r, right):
     """Of what only tells: the same, or an error, which is not taken for an absence."""
     if not right:
         one_line(what, r)
-        assert "no kvcachefs" not in r.err and "there is no" not in r.err, (what, r.err)
+        for absence in ("no kvcachefs", "there is no", "only a part", "no chunk", "no model"):
+            assert absence not in r.err, (what, r.err)
 
 
 def answered(what, r, right):
@@ -153,6 +163,24 @@ def recording(what, r, right):
         assert r.err.strip(), (what, r)
 
 
+def recording_file(what, r, right):
+    """The new one, or the one that was there."""
+    recording(what, r, right)
+    with open(f"{OWN}/new") as f:
+        assert (f.read() == "the old one\n") == (not right), (what, r)
+
+
+def swept(what, r, right):
+    """Of long work in the daemon: it says that it is done when it is."""
+    same(what, r, right)
+    assert (" done: " in r.out) == right, (what, r)
+
+
+def leased(what, r, right):
+    same(what, r, right)
+    assert ("resident" in r.out) == right, (what, r)
+
+
 def started(what, r, right):
     """It serves all files, or has left no mount."""
     if right:
@@ -191,6 +219,11 @@ def chart_there():
         f.write("the old one\n")
 
 
+def old_recording():
+    with open(f"{OWN}/new", "w") as f:
+        f.write("the old one\n")
+
+
 def no_bundle():
     if os.path.exists(f"{OWN}/dump"):
         os.unlink(f"{OWN}/dump")
@@ -214,6 +247,11 @@ OFFLINE = [
      NEW, (), (1,), 1, refused),
     ("mkfs --force", fresh, [MKFS, "--force", "--size", "24M", s.path],
      f"calls=read,open path={s.path}*", NEW, (0,), (1,), 8, replaced),
+    *(("mkfs --force", fresh, [MKFS, "--force", "--size", "24M", s.path],
+       f"calls=change path={s.path}*{count}", ("EIO", "ENOSPC"), (0,), (1,), 16, replaced)
+      for count in ("", " count=0")),
+    *(("fsck --rebuild", fresh, [FSCK, "--rebuild", s.path], f"calls=change {STORE}{count}",
+       ("EIO", "ENOSPC"), (0,), (8, 9), 16, old_or_new) for count in ("", " count=0")),
     ("fsck -n", fresh, [FSCK, "-n", s.path], f"calls=all {STORE}", ("delay:5",), (0,), (), 25,
      unharmed),
     ("fsck -y", fresh, [FSCK, "-y", s.path], f"calls=all {STORE}", ("delay:5",), (0,), (), 25,
@@ -234,6 +272,52 @@ def ctl(name, words, places, statuses=(0,), look=same, prepare=as_it_is, kinds=L
                    statuses, (1,), step, look)
 
 
+def setting(words, path, name, before, after):
+    """A row of one that sets what is kept of a chunk or a model: all of it, or none."""
+    def prepare():
+        set_to(path, name, before)
+
+    def look(what, r, right):
+        same(what, r, right)
+        got = value_of(path, name)
+        assert (got == before) == (not right), (what, r, got)
+        assert not right or after in (got, None), (what, r, got)
+    return (f"kvcachectl {words[0]}", prepare, [CTL, *words, f"{s.mnt}/{path}"],
+            f"calls=stat,xattr,setxattr,open,list path={s.mnt}*", ("EIO", "ENOMEM"), (0,), (1,), 1,
+            look)
+
+
+def set_to(path, name, value):
+    where = f"{s.mnt}/{path}", f"user.kvcachefs.{name}"
+    if value is not None:
+        os.setxattr(*where, value.encode())
+    elif value_of(path, name) is not None:
+        os.removexattr(*where)
+
+
+def value_of(path, name):
+    try:
+        return s.attr(path, name)
+    except OSError as e:
+        assert e.errno == errno.ENODATA, e
+        return None
+
+
+def in_pool():
+    s.read("flat.bin")
+    s.closed()
+    time.sleep(0.4)  # what was used a moment ago stays
+
+
+def out_of_pool(what, r, right):
+    same(what, r, right)
+    assert ("cpu" in s.attr("flat.bin", "tiers").split(",")) == (not right), (what, r)
+
+
+# it holds its lease until a signal
+UNTIL_IT_SAYS = f''':>{OWN}/lease; "$@" >{OWN}/lease & p=$!
+while [ ! -s {OWN}/lease ] && kill -0 $p 2>/dev/null; do sleep 0.02; done
+kill $p 2>/dev/null; wait $p; rc=$?; cat {OWN}/lease; exit $rc'''
 MOUNTS, IN = "/proc/self/mountinfo", f"{s.mnt}/.kvcachefs/*"
 TRACE, IDS = f"{OWN}/trace", f"{OWN}/ids"
 ONLINE = [
@@ -253,18 +337,40 @@ ONLINE = [
      f"calls=open,read path={IN}", ("EIO", "short"), (0,), (1,), SECOND, same),
     ("kvcachectl trace", as_it_is, [CTL, "trace", "-o", f"{OWN}/new", "--seconds", "1", s.mnt],
      f"calls=open,read path={IN}", ("EIO",), (0,), (1,), SECOND, recording),
-    ("kvcachectl trace", as_it_is, [CTL, "trace", "-o", f"{OWN}/new", "--seconds", "1", s.mnt],
-     f"calls=open,write path={OWN}/new", ("EIO",), (0,), (1,), 1, recording),
+    ("kvcachectl trace", old_recording, [CTL, "trace", "-o", f"{OWN}/new", "--seconds", "1",
+                                         s.mnt], f"calls=open,change path={OWN}/new*", ("EIO",),
+     (0,), (1,), 2, recording_file),
     *ctl("replay", ["replay", "--capacity", "5", TRACE], (TRACE,)),
     *ctl("hash", ["hash", "vllm-sha256_cbor:16", IDS], (IDS,)),
-    *ctl("newkey", ["newkey", f"{OWN}/keys"], (f"{OWN}/keys",), look=key_file,
+    *ctl("import", ["import", s.mnt], (MOUNTS, IN), look=swept),
+    *ctl("rekey", ["rekey", s.mnt], (IN,), look=swept),
+    *ctl("stat", ["stat", "--json", f"{s.mnt}/m/c1", f"{s.mnt}/m/c2/l0"], (MOUNTS,)),
+    ("kvcachectl stat", as_it_is, [CTL, "stat", "--json", f"{s.mnt}/m/c1", f"{s.mnt}/m"],
+     f"calls=stat,xattr,open,list path={s.mnt}*", ("EIO", "ENOMEM"), (0,), (1,), 3, same),
+    ("kvcachectl ls", as_it_is, [CTL, "ls", "--recursive", "--json", s.mnt],
+     f"calls=stat,xattr path={s.mnt}*", ("EIO", "ENOMEM"), (0,), (1,), 12, same),
+    ("kvcachectl top", as_it_is, [CTL, "top", "--count", "1", "--interval", "1s", s.mnt],
+     f"calls=open,read path={IN}", ("EIO", "short"), (0,), (1,), 2, same),
+    ("kvcachectl lease", as_it_is, ["sh", "-c", UNTIL_IT_SAYS, "sh", CTL, "lease", s.mnt, "m/c0"],
+     f"calls=open,read,write path={IN}", ("EIO", "short", "delay:5"), (143,), (1,), 1, leased),
+    ("kvcachectl gpus", as_it_is, [CTL, "gpus", f"{OWN}/pci"],
+     f"calls=open,list,read path={OWN}/pci*", ("EIO", "EMFILE"), (0,), (1,), 2, same),
+    setting(["pin"], "m/c0", "pin", "0", "1"),
+    setting(["unpin"], "m/c0", "pin", "1", "0"),
+    setting(["ttl", "1h"], "m/c0", "ttl", "0", None),
+    setting(["quota", "64M"], "m", "quota", "134217728", "67108864"),
+    setting(["quota", "none"], "m", "quota", "134217728", None),
+    setting(["policy", "mru"], "m", "policy", "lru", "mru"),
+    ("kvcachectl evict", in_pool, [CTL, "evict", f"{s.mnt}/flat.bin"],
+     f"calls=stat,xattr,setxattr path={s.mnt}*", ("EIO",), (0,), (1,), 1, out_of_pool),
+    *ctl("newkey", ["newkey", f"{OWN}/keys"], (f"{OWN}/keys*",), look=key_file,
          prepare=keys_there),
     *ctl("dump", ["dump", f"{OWN}/dump", s.mnt], (IN, "/proc/*"), look=bundle,
          prepare=no_bundle),
-    *((f"kvcachectl {words[0]}", prepare, [CTL, *words], f"calls=write,sync path={OWN}/{f}",
+    *((f"kvcachectl {words[0]}", prepare, [CTL, *words], f"calls=change path={OWN}/{f}*",
        ("EIO", "ENOSPC", "short", "delay:5"), (0,), (1,), 2, look) for words, f, prepare, look in (
         (["newkey", f"{OWN}/keys"], "keys", keys_there, key_file),
-        (["replay", "--capacity", "5", "--svg", f"{OWN}/chart", TRACE], "chart*", chart_there,
+        (["replay", "--capacity", "5", "--svg", f"{OWN}/chart", TRACE], "chart", chart_there,
          chart),
         (["dump", f"{OWN}/dump", s.mnt], "dump", no_bundle, bundle))),
     *((f"kvcachectl {words[0]}", as_it_is, [CTL, *words], f"calls=open,write {INSIDE}",
@@ -272,13 +378,14 @@ ONLINE = [
         ["log", "info", s.mnt], ["flush", s.mnt], ["prefetch", f"{s.mnt}/m/c0/l0"],
         ["reload", "-o", "high=93,low=80", s.mnt])),
 ]
-TELLS = ("config", "ls", "log", "replay", "hash")  # always the same
+TELLS = ("config", "ls", "stat", "log", "replay", "hash", "gpus")  # always the same
 
 
 def sweep(row):
     name, prepare, command, words, kinds, well, badly, step, look = row
     right = None
-    if name.startswith("kvcachectl ") and command[1] in TELLS and "write" not in words:
+    changes = "write" in words or "change" in words
+    if name.startswith("kvcachectl ") and command[1] in TELLS and not changes:
         right = run(*command, ok=True).stdout
     for do in kinds:
         runs = failed = 0
@@ -301,8 +408,18 @@ for row in OFFLINE:
         os.path.basename(row[2][0])
     sweep(row)
 fresh_unmounted()
-s.mount()
+run(CTL, "newkey", f"{OWN}/sealing", ok=True)
+os.mkdir(f"{TOP}/remote")
+s.mount(f"settle=0,keyfile={OWN}/sealing,remote=dir://{TOP}/remote")
 os.environ["FAULTS_EXE"] = "kvcachectl"
+for device, told in (("0000:01:00.0", ("0x10de", "0x030200", "1")),
+                     ("0000:02:00.0", ("0x8086", "0x020000", "0")),
+                     ("0000:03:00.0", ("0x10de", "0x030000", None))):
+    os.makedirs(f"{OWN}/pci/{device}")
+    for name, text in zip(("vendor", "class", "numa_node"), told):
+        if text:
+            with open(f"{OWN}/pci/{device}/{name}", "w") as f:
+                f.write(text + "\n")
 with open(TRACE, "w") as f:
     f.write("".join(f'{{"hash_ids": [{i % 7}, {i % 5 + 10}]}}\n' for i in range(400)))
 with open(IDS, "w") as f:

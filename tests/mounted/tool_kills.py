@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
-"""fsck.kvcachefs -y and --rebuild, and the mending of a superblock, are killed before each call
-that changes anything, and in the middle of each write: what is there then is the old or the new. It
-is found to be whole, with all files, and the next run does what is left."""
-import glob, os, shutil, sqlite3
+"""fsck.kvcachefs -y and --rebuild, the mending of a superblock, and what kvcachectl makes (a key
+file, a chart, a bundle, a recording), are killed before each call that changes anything, and in the
+middle of each write; the latter at random moments too: what is there then is the old or the new. A
+store is found to be whole, with all files, and the next run does what is left."""
+import glob, json, os, shutil, sqlite3, tarfile, threading
 from kvtest import *
 import faults
 
@@ -175,3 +176,118 @@ for lost in (("superblock",), ("superblock.copy",)):
         assert paths() == FILES, (lost, n, r)
         runs += 1
     assert runs >= 2, (lost, runs)
+
+# files that kvcachectl makes
+CTL, OWN = binary("kvcachectl"), f"{TOP}/own"
+TRACE, KEY, OLD = f"{TOP}/trace", "7 " + "ab" * 32 + "\n", "the old one\n"
+with open(TRACE, "w") as f:
+    f.write("".join(f'{{"hash_ids": [{i % 7}, {i % 5 + 10}]}}\n' for i in range(400)))
+
+
+def key_added(path):
+    with open(path) as f:
+        lines = f.read().splitlines()
+    return lines[0] + "\n" == KEY and len(lines) == 2 and len(lines[1].split()[1]) == 64
+
+
+def is_chart(path):
+    with open(path) as f:
+        return f.read() == CHART
+
+
+def is_bundle(path):
+    with tarfile.open(path) as t:
+        texts = [t.extractfile(m).read() for m in t]
+    return len(texts) == 7 and all(texts) and os.path.getsize(path) % 512 == 0
+
+
+def is_recording(path):
+    with open(path) as f:
+        return all(json.loads(l)["hash_ids"] for l in f)
+
+
+# its name; the words; what is there before, or None; is it the new one?
+MADE = {
+    "keys": (["newkey", f"{OWN}/keys"], KEY, key_added),
+    "chart": (["replay", "--capacity", "5", "--svg", f"{OWN}/chart", TRACE], OLD, is_chart),
+    "dump": (["dump", f"{OWN}/dump", s.mnt], None, is_bundle),
+    "new": (["trace", "-o", f"{OWN}/new", "--seconds", "1", s.mnt], OLD, is_recording),
+}
+
+
+def as_before(name):
+    shutil.rmtree(OWN, ignore_errors=True)
+    os.mkdir(OWN)
+    if (old := MADE[name][1]) is not None:
+        with open(f"{OWN}/{name}", "w", opener=lambda p, f: os.open(p, f, 0o600)) as f:
+            f.write(old)
+
+
+def is_old(name):
+    path, old = f"{OWN}/{name}", MADE[name][1]
+    if old is None or not os.path.exists(path):
+        return old is None and not os.path.exists(path)
+    with open(path) as f:
+        return f.read() == old
+
+
+def one_of_both(name, what):
+    """Then the next run makes the new one. Returns whether it was there."""
+    words, _, is_new = MADE[name]
+    new = not is_old(name)
+    assert not new or is_new(f"{OWN}/{name}"), what
+    if not new and name != "new":  # which takes seconds
+        run(CTL, *words, ok=True)
+        assert is_new(f"{OWN}/{name}"), what
+    return new
+
+
+def killed_after(seconds, *words):
+    p = subprocess.Popen([CTL, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    time.sleep(seconds)
+    p.kill()
+    p.wait()
+
+
+def use():
+    """What there is to be recorded."""
+    while not stop.wait(0.02):
+        for f in FILES:
+            s.read(f)
+
+
+fresh()
+s.mount()
+as_before("chart")
+run(CTL, *MADE["chart"][0], ok=True)
+CHART = open(f"{OWN}/chart").read()
+stop = threading.Event()
+user = threading.Thread(target=use)
+user.start()
+try:
+    for name, (words, _, _) in MADE.items():
+        for do in ("kill", "torn"):
+            runs = 0
+            for n, r in faults.sweep(lambda: as_before(name), [CTL, *words],
+                                     f"calls=change path={OWN}/*", do, 3 if name == "new" else 1):
+                assert r.rc == -9, (name, do, n, r)
+                one_of_both(name, (name, do, n))
+                runs += 1
+                if name == "new" and runs == 3 and not faults.ALL:  # each takes seconds
+                    break
+            print(f"{words[0]}: {do} at {runs} calls")
+            assert runs >= (1 if name == "new" else 4), (name, do, runs)
+        as_before(name)
+        began = time.monotonic()
+        run(CTL, *words, ok=True)
+        assert MADE[name][2](f"{OWN}/{name}"), name
+        takes, new = time.monotonic() - began, 0
+        for _ in range(1 if name == "new" else 8):
+            as_before(name)
+            killed_after(faults.chance.uniform(0, takes), *words)
+            new += one_of_both(name, (name, "at random"))
+        print(f"{words[0]}: killed at random, {new} were new")
+finally:
+    stop.set()
+    user.join()
+s.umount()

@@ -6,9 +6,10 @@
  *   FAULTS="calls=read,write path=GLOB nth=N count=C at=OFF len=LEN do=WHAT; ..."
  *
  * calls: of read write sync open alloc truncate unlink rename link mkdir list (a folder, an entry a
- * call) seek (for data or holes) stat (by name, of a file or its filesystem), or change (all of
- * them that alter anything: the points at which to kill), or all (but stat). path: matched by
- * fnmatch with the whole path of the file. at, len: only calls that touch these bytes of it. nth:
+ * call) seek (for data or holes) stat (by name, of a file or its filesystem) xattr (to ask for one,
+ * by name) setxattr (to set or remove one), or change (all of them that alter anything: the points
+ * at which to kill), or all (but stat and xattr). path: matched by fnmatch with the whole path of
+ * the file. at, len: only calls that touch these bytes of it. nth:
  * the first call that goes wrong, counted from 1 over all threads (0: none, the calls are only
  * counted); count: so many from there on (1; 0: all). do: the name of an errno (EIO); short: half
  * of it is read or written (other calls are none of this rule); delay:MS; hold: it is made when the
@@ -49,8 +50,8 @@
 #define HELD (1ull << 62)
 
 static const char *const call_names[] = {
-	"read",   "write", "sync",  "open", "alloc", "truncate", "unlink",
-	"rename", "link",  "mkdir", "list", "seek",  "stat",
+	"read", "write", "sync", "open", "alloc", "truncate", "unlink",   "rename",
+	"link", "mkdir", "list", "seek", "stat",  "xattr",    "setxattr",
 };
 enum {
 	READ,
@@ -66,10 +67,12 @@ enum {
 	LIST,
 	SEEK,
 	STAT,
+	XATTR,
+	SETXATTR,
 	MAKE,
 	CALLS
 };
-#define ALL (~(1u << STAT))
+#define ALL (~(1u << STAT | 1u << XATTR))
 #define CHANGES (ALL & ~(1u << READ | 1u << OPEN | 1u << LIST | 1u << SEEK))
 
 enum what { FAIL, SHORT, DELAY, HOLD, KILL, TORN };
@@ -639,6 +642,29 @@ int statfs64(const char *path, struct statfs64 *st)
 int statfs(const char *path, struct statfs *st)
 {
 	return statfs64(path, (struct statfs64 *)st);
+}
+
+/* ---- attributes ---- */
+
+ssize_t getxattr(const char *path, const char *name, void *value, size_t size)
+{
+	return BY_NAME(XATTR, match_at(AT_FDCWD, path), SYS_getxattr, path, name, value, size);
+}
+
+ssize_t lgetxattr(const char *path, const char *name, void *value, size_t size)
+{
+	return BY_NAME(XATTR, match_at(AT_FDCWD, path), SYS_lgetxattr, path, name, value, size);
+}
+
+int setxattr(const char *path, const char *name, const void *value, size_t size, int flags)
+{
+	return BY_NAME(SETXATTR, match_at(AT_FDCWD, path), SYS_setxattr, path, name, value, size,
+		       flags);
+}
+
+int removexattr(const char *path, const char *name)
+{
+	return BY_NAME(SETXATTR, match_at(AT_FDCWD, path), SYS_removexattr, path, name);
 }
 
 /* ---- folders ---- */

@@ -339,22 +339,29 @@ static bool leaving_locked(const struct kvc *k)
 }
 
 /*
- * Waits until no tier work is left, nor trash; a tier that hangs ends the patience after a deadline
- * without progress.
+ * Waits until no copy is to be made any more, and with `trash` until nothing is to be removed, but
+ * for that no longer than a deadline: what is left then the next start finds. A tier that hangs
+ * ends the patience after a deadline without progress.
  */
 static void drain_jobs(struct kvc *k, bool trash)
 {
-	uint64_t spills = 0, since = kvc_mono_ns(), told = 0;
+	uint64_t spills = 0, begun = kvc_mono_ns(), since = begun, told = 0;
+	const uint64_t deadline = k->opt.deadline_ms * 1000000;
 
 	for (;;) {
 		kvc_lock(k);
-		bool busy = kvc_tiers_busy_locked(k) || k->trash->nunsynced ||
-			    (trash && leaving_locked(k));
+		bool copies = kvc_tiers_busy_locked(k, false);
+		bool busy = copies || (trash && (kvc_tiers_busy_locked(k, true) ||
+						 k->trash->nunsynced || leaving_locked(k)));
 
 		kvc_tiers_wake_locked(k);
 		kvc_unlock(k);
 		if (!busy)
 			return;
+		if (!copies && kvc_mono_ns() - begun > deadline) {
+			kvc_info("what was deleted last is not all removed from its tiers");
+			return;
+		}
 		if (kvc_counted(&k->stats, spills) != spills) {
 			spills = kvc_counted(&k->stats, spills);
 			since = kvc_mono_ns();
@@ -363,7 +370,7 @@ static void drain_jobs(struct kvc *k, bool trash)
 				told = since;
 			}
 		}
-		if (kvc_mono_ns() - since > 2 * k->opt.deadline_ms * 1000000) {
+		if (kvc_mono_ns() - since > 2 * deadline) {
 			kvc_warn("a tier does not finish; what it did not take stays in the pool");
 			return;
 		}
@@ -459,6 +466,7 @@ void kvc_stop(struct kvc *k)
 				k->tier[t].t->ops->sync(k->tier[t].t);
 				k->tier[t].t->ops->usage(k->tier[t].t, &u);
 			}
+			u.uncleared += kvc_min(k->tier[t].leaving, u.used - u.uncleared);
 			if (u.uncleared)
 				kvc_meta_set(k->cat, "killed", "1");
 			snprintf(key, sizeof key, "%s_used_bytes", k->tier[t].t->ops->name);

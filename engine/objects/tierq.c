@@ -137,14 +137,14 @@ bool kvc_tier_hangs_locked(const struct kvc *k, unsigned tier)
 	return overdue_locked(&k->tier[tier]);
 }
 
-bool kvc_tiers_busy_locked(const struct kvc *k)
+bool kvc_tiers_busy_locked(const struct kvc *k, bool removes)
 {
 	for (unsigned t = 0; t <= KVC_COMMON; t++) {
 		const struct kvc_tier_state *ts = &k->tier[t];
-		bool any = ts->running;
+		bool any = ts->running > (removes ? 0 : ts->removing);
 
 		for (int p = 0; p < KVC_PRIORITIES && !any; p++)
-			any = !kvc_list_empty(&ts->jobs[p]);
+			any = !kvc_list_empty(&ts->jobs[p]) && (removes || p != KVC_P_REMOVE);
 		if (any && !overdue_locked(ts))
 			return true;
 	}
@@ -336,6 +336,8 @@ static struct kvc_job *take_locked(struct kvc *k, struct kvc_tier_state *ts, boo
 	for (int p = 0; p < KVC_PRIORITIES; p++) {
 		if (p >= KVC_P_URGENT && !copies)
 			break;
+		if (p == KVC_P_REMOVE && k->draining)
+			continue;
 		if (p == KVC_P_PARKED && ts->t && !k->stopping &&
 		    kvc_tier_out_locked(k, (unsigned)(ts - k->tier))) {
 			*until = kvc_min(*until, kvc_max(ts->open_until_ns, now + OUT_NS));
@@ -402,6 +404,7 @@ static void *work(void *arg)
 			j = take_stuck_locked(k, &until);
 		if (j) {
 			struct kvc_node *n = j->node;
+			bool removes = j->priority == KVC_P_REMOVE;
 
 			if (n && j->tier < KVC_TIERS && n->queued[j->tier] == j)
 				/* from here on nobody may move it to another queue */
@@ -409,6 +412,7 @@ static void *work(void *arg)
 			k->work->queued--;
 			k->work->running++;
 			ts->running++;
+			ts->removing += removes;
 			if (k->work->queued)
 				/* the next may be due too, and nobody else be awake */
 				kvc_tier_tell_locked(ts, copies ? KVC_P_SPILL : KVC_P_LOAD);
@@ -419,6 +423,7 @@ static void *work(void *arg)
 			called_locked(k, ts, me);
 			k->work->running--;
 			ts->running--;
+			ts->removing -= removes;
 			if (n) {
 				n->holds--;
 				kvc_node_settle_locked(k, n);
@@ -426,7 +431,7 @@ static void *work(void *arg)
 			free(j);
 			continue;
 		}
-		if (k->draining && !kvc_tiers_busy_locked(k))
+		if (k->draining && !kvc_tiers_busy_locked(k, false))
 			break;
 		struct timespec t = kvc_timespec(k->draining ? kvc_mono_ns() + 10000000 : until);
 
@@ -469,6 +474,14 @@ int kvc_tiers_start(struct kvc *k)
 	return err;
 }
 
+static void free_jobs(struct kvc_list *jobs)
+{
+	kvc_list_each_safe(e, jobs) {
+		kvc_list_del(e);
+		free(kvc_of(e, struct kvc_job, link));
+	}
+}
+
 void kvc_tiers_join(struct kvc *k)
 {
 	uint64_t until = kvc_mono_ns() + LEAVE_NS;
@@ -488,10 +501,10 @@ void kvc_tiers_join(struct kvc *k)
 				 ts->t->ops->name, ts->left);
 		k->work->left += ts->left;
 	}
-	for (unsigned t = 0; t <= KVC_COMMON && k->work->over; t++)
+	for (unsigned t = 0; t <= KVC_COMMON && !k->work->left; t++)
 		for (int p = 0; p < KVC_PRIORITIES; p++)
-			kvc_list_each_safe(e, &k->tier[t].jobs[p])
-				free(kvc_of(e, struct kvc_job, link));
+			if (k->work->over || p == KVC_P_REMOVE)
+				free_jobs(&k->tier[t].jobs[p]);
 }
 
 void kvc_tier_refused_locked(struct kvc *k, unsigned tier, uint64_t bytes)

@@ -60,9 +60,10 @@ struct kvc_tier_state {
 	 * hang
 	 */
 	uint64_t overdue_ns[KVC_WORKERS];
-	bool stuck;       /* one is overdue, and that was said */
-	unsigned running; /* jobs */
-	unsigned left;    /* threads that never came back */
+	bool stuck;        /* one is overdue, and that was said */
+	unsigned running;  /* jobs */
+	unsigned removing; /* of them */
+	unsigned left;     /* threads that never came back */
 	/* of a shared tier: names that are being changed */
 	struct kvc_where named[KVC_WORKERS];
 	unsigned nnamed;
@@ -104,8 +105,8 @@ struct kvc_work {
 
 int kvc_tiers_start(struct kvc *k);
 /*
- * Waits for the threads to end; for those of a tier that does not answer not for long: they are
- * left behind, and counted in k->work->left.
+ * Waits for the threads to end, which make no removes any more; for those of a tier that does not
+ * answer not for long: they are left behind, and counted in k->work->left.
  */
 void kvc_tiers_join(struct kvc *k);
 void kvc_tiers_wake_locked(struct kvc *k);
@@ -137,8 +138,8 @@ void kvc_tier_name_give_locked(struct kvc_tier_state *ts, const struct kvc_where
 bool kvc_tier_keeps_locked(const struct kvc *k, unsigned tier);
 /* Is a thread of its in a call that should have come back? */
 bool kvc_tier_hangs_locked(const struct kvc *k, unsigned tier);
-/* Is there work, but that of tiers that hang? */
-bool kvc_tiers_busy_locked(const struct kvc *k);
+/* Is there work, but that of tiers that hang? With removes, or without. */
+bool kvc_tiers_busy_locked(const struct kvc *k, bool removes);
 /* Would a call be refused now? Unlike kvc_tier_allowed_locked this makes nobody the probe. */
 bool kvc_tier_out_locked(const struct kvc *k, unsigned tier);
 /* What keeps copies from this tier may be over: those that failed are tried soon. */

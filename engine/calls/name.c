@@ -134,6 +134,8 @@ void kvc_forget(struct kvc *k, uint64_t ino, uint64_t count)
 	}
 	if (n) {
 		n->nlookup -= kvc_min(count, n->nlookup);
+		if (!n->nlookup && S_ISDIR(n->row.mode))
+			kvc_folder_forgotten_locked(k, ino);
 		if (!n->nlookup && !kvc_list_empty(&n->lingers))
 			kvc_destroy_locked(k, n);
 		if (both)

@@ -7,7 +7,9 @@
  * and then none of its files. So a folder is knocked at first: the kernel is told to forget it and
  * its files, which costs those who use it a request each. Who looks within a moment keeps the
  * folder, whole; if nobody does, nobody has it in hand, and it goes in one step. Where somebody
- * only looks, again and again, it goes all the same.
+ * only looks, again and again, it goes all the same. A folder that the kernel does not know nobody
+ * has in hand, but where it let go of it this moment, as it does when memory is short: between a
+ * mkdir that said EEXIST and a look at what is there.
  *
  * So a folder that goes is mostly one that the kernel no longer knows, and then nothing has to be
  * told: all other names stay as they are. A file that goes by itself is told by its number: its
@@ -240,6 +242,21 @@ bool kvc_knocked_locked(struct kvc *k, uint64_t folder, uint64_t last_ns, int ti
 	return x->at_ns ? !knocked_long_ago(k, x, now) : waits_locked(x, now);
 }
 
+void kvc_folder_forgotten_locked(struct kvc *k, uint64_t folder)
+{
+	k->drops->forgotten[folder % KVC_FORGOTTEN] = (struct kvc_forgotten){
+		folder,
+		kvc_mono_ns(),
+	};
+}
+
+static bool forgotten_lately(const struct kvc *k, uint64_t folder, uint64_t now)
+{
+	const struct kvc_forgotten *f = &k->drops->forgotten[folder % KVC_FORGOTTEN];
+
+	return f->ino == folder && now - f->at_ns < KNOCK_NS + k->ev.kept_ns;
+}
+
 int kvc_may_go_locked(struct kvc *k, struct kvc_node *folder, uint64_t last_ns)
 {
 	struct knock *x = knock_find(k, folder->row.ino);
@@ -249,7 +266,7 @@ int kvc_may_go_locked(struct kvc *k, struct kvc_node *folder, uint64_t last_ns)
 		return 0; /* nobody asks us any more */
 	if (!x)
 		/* who wants it has to ask us first, where the kernel does not know it */
-		return kvc_kernel_knows(folder);
+		return kvc_kernel_knows(folder) || forgotten_lately(k, folder->row.ino, now);
 	if (x->use_ns != last_ns) {
 		x->use_ns = last_ns;
 		x->at_ns = x->n = 0;

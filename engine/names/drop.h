@@ -9,12 +9,17 @@
 #include "node.h"
 
 #define KVC_GHOSTS 256
+#define KVC_FORGOTTEN 4096 /* folders, by number: of two of the same place the later one */
 
 struct kvc_drops {
 	/* dropped folders that the kernel still holds, by parent and name */
 	struct kvc_list ghosts[KVC_GHOSTS];
 	struct kvc_list knocks[KVC_GHOSTS]; /* folders that are about to go, by number */
-	struct kvc_list cut;                /* chunks that are dropped and not buried yet */
+	/* folders that the kernel let go of, and when */
+	struct kvc_forgotten {
+		uint64_t ino, at_ns;
+	} forgotten[KVC_FORGOTTEN];
+	struct kvc_list cut; /* chunks that are dropped and not buried yet */
 	unsigned ncut;
 	unsigned most; /* files that a drop has worked on under one hold, at the most */
 };
@@ -77,6 +82,8 @@ bool kvc_knocked_locked(struct kvc *k, uint64_t folder, uint64_t last_ns, int ti
 			uint64_t *bytes);
 /* Somebody looks at a folder: it is not dropped in the next moment. */
 void kvc_looked_locked(struct kvc *k, uint64_t folder);
+/* The kernel lets go of a folder that somebody may have found a moment before. */
+void kvc_folder_forgotten_locked(struct kvc *k, uint64_t folder);
 /* Forgets folders that were about to go so long ago. */
 void kvc_knocks_free_locked(struct kvc *k, uint64_t older_ns);
 /* The folder that was dropped under this name and can come back, or NULL. */

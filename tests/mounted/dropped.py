@@ -71,29 +71,28 @@ s.fsck("-n")
 # and by a quota
 def store(folder, name):
     """Who looks within a tenth of a second keeps a folder. makedirs looks a second time where the
-    folder is there, and then the file is made; when the machine let it wait for longer in between,
-    that is no error here."""
-    while True:
-        start = time.monotonic()
-        try:
-            os.makedirs(folder, exist_ok=True)
-            f = open(f"{folder}/{name}", "wb")
-        except (FileExistsError, FileNotFoundError):
-            if time.monotonic() - start < 0.1:
-                raise
-        else:
-            with f:
-                f.write(bytes(N // 2))
-            return
+    folder is there, and then the file is made: neither may fail, but where the machine let it wait
+    for longer in between. Returns whether it was so."""
+    start = time.monotonic()
+    try:
+        os.makedirs(folder, exist_ok=True)
+        f = open(f"{folder}/{name}", "wb")
+    except (FileExistsError, FileNotFoundError):
+        if time.monotonic() - start < 0.1:
+            raise
+        return True
+    with f:
+        f.write(bytes(N // 2))
+    return False
 
 
-def writer(s, w, made, errors):
+def writer(s, w, made, late, errors):
     r = random.Random(w)
     while made[0] < 400 and not errors:
         try:
             # of at most 6 x 512 KiB, so that what is in use does not fill the pool
             folder = f"{s.mnt}/m/{r.randrange(30)}"
-            store(folder, w)
+            late[0] += store(folder, w)
             made[0] += 1
         except OSError as e:
             errors.append(e)
@@ -105,11 +104,12 @@ for name, cpu, quota in (("b", "24M", None), ("q", "64M", 20 * MiB)):
     os.mkdir(f"{s.mnt}/m")
     if quota:
         os.setxattr(f"{s.mnt}/m", "user.kvcachefs.quota", b"%d" % quota)
-    made, errors = [0], []
-    threads = [threading.Thread(target=writer, args=(s, w, made, errors)) for w in range(6)]
+    made, late, errors = [0], [0], []
+    threads = [threading.Thread(target=writer, args=(s, w, made, late, errors)) for w in range(6)]
     [t.start() for t in threads]
     [t.join() for t in threads]
     assert not errors, (name, errors)
+    print(f"{name}: {late[0]} of {made[0]} were held up, and found no folder any more")
     st = s.stats()
     assert st["dropped_chunks"] > 10 and bool(st["quota_drops"]) == bool(quota), (name, st)
     s.umount()

@@ -36,7 +36,7 @@ struct kvc_options {
 	char numa[64];                  /* tmpfs mpol=, empty: the kernel's default */
 	uint64_t prefault;              /* enum kvc_prefault_mode */
 	uint64_t keep_pool;             /* bool */
-	uint64_t settle_ms, deadline_ms, commit_ms, pace_ms;
+	uint64_t settle_ms, deadline_ms, commit_ms, pace_ms, save_s;
 	uint64_t log_bytes;     /* of the catalog */
 	uint64_t catalog_bytes; /* what names and attributes may take; 0: by the disk */
 	char remote[1024];      /* remote= as given, one after the other, separated by spaces */

@@ -17,7 +17,7 @@
 #define ALIVE_NS 1000000000ull
 
 static void *(*const thread_run[KVC_THREADS])(void *) = {
-	kvc_committer, kvc_syncer, kvc_answerer, kvc_notifier, kvc_evictor,
+	kvc_committer, kvc_syncer, kvc_answerer, kvc_notifier, kvc_evictor, kvc_kept_saver,
 };
 
 /*
@@ -257,6 +257,7 @@ static void unstart(struct kvc *k)
 	kvc_lock(k);
 	k->stopping = k->draining = k->work->over = true;
 	pthread_cond_broadcast(&k->room.pressed);
+	pthread_cond_broadcast(&k->kept->cond);
 	pthread_cond_broadcast(&k->waits.cond);
 	pthread_cond_broadcast(&k->dirty->cond);
 	pthread_cond_broadcast(&k->trash->sync_cond);
@@ -401,10 +402,12 @@ void kvc_detach(struct kvc *k)
 	}
 	k->stopping = true;
 	pthread_cond_broadcast(&k->room.pressed);
+	pthread_cond_broadcast(&k->kept->cond);
 	pthread_cond_broadcast(&k->waits.cond);
 	kvc_unlock(k);
 	kvc_prefault_stop(k);
 	pthread_join(kvc_floors_of(k)->thread[KVC_EVICTOR], NULL);
+	pthread_join(kvc_floors_of(k)->thread[KVC_SAVER], NULL);
 	kvc_keeper_stop(k);
 	kvc_demote_stop(k);
 	kvc_survey_stop(k);

@@ -54,6 +54,7 @@ static void init_lists(struct kvc *k)
 		&k->waits.cond,       &k->waits.idle,    &k->room.pressed,
 		&k->quotas.pressed,   &k->dirty->cond,   &k->dirty->committed_cond,
 		&k->trash->sync_cond, &k->surveys->cond, &k->demotes->cond,
+		&k->kept->cond,
 	};
 	pthread_condattr_t attr;
 

@@ -32,7 +32,7 @@
 
 #include <pthread.h>
 
-enum { KVC_COMMITTER, KVC_SYNCER, KVC_ANSWERER, KVC_NOTIFIER, KVC_EVICTOR, KVC_THREADS };
+enum { KVC_COMMITTER, KVC_SYNCER, KVC_ANSWERER, KVC_NOTIFIER, KVC_EVICTOR, KVC_SAVER, KVC_THREADS };
 
 struct kvc_floors {
 	struct kvc k; /* first */

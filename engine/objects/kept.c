@@ -2,13 +2,10 @@
 /* See kept.h. */
 #include "kept.h"
 
-#include "log.h"
 #include "pin.h"
-#include "store.h"
 #include "tierq.h"
 #include "took.h"
 
-#include <fcntl.h>
 #include <string.h>
 
 #define USUAL (1u << 20) /* bytes of a chunk, where they are not known */
@@ -205,98 +202,6 @@ void kvc_kept_reclass_locked(struct kvc *k, const struct kvc_chunk_row *r, unsig
 	to.facts = to.pool_facts = 0; /* another policy knows nothing of it */
 	kvc_kept_restore_locked(k, KVC_CACHE_DISK, &to, 0);
 	kvc_kept_join_locked(k, KVC_CACHE_DISK, &to);
-}
-
-/* ---- what policies have learned: a file in the store, a part for each ---- */
-
-struct part {
-	uint32_t cache, class;
-	uint64_t len; /* of what follows, as kvc_keep_save gives it */
-};
-
-static char *read_all(const char *path, size_t *len)
-{
-	KVC_FD int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-	struct stat st;
-	char *all;
-
-	if (fd < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size > 1L << 30)
-		return NULL;
-	*len = (size_t)st.st_size;
-	all = malloc(*len + 1);
-	if (all && read(fd, all, *len) == (ssize_t)*len)
-		return all;
-	free(all);
-	return NULL;
-}
-
-void kvc_kept_load(struct kvc *k)
-{
-	char path[1280];
-	size_t len = 0;
-	KVC_MEM char *all = read_all(kvc_store_path(k->store, KVC_STORE_POLICIES, path), &len);
-	struct kvc_keep *keep;
-	struct part part;
-
-	for (size_t at = 0; all && len - at >= sizeof part; at += part.len) {
-		memcpy(&part, all + at, sizeof part);
-		at += sizeof part;
-		if (part.cache >= KVC_CACHES || part.class >= KVC_CLASSES || part.len > len - at) {
-			kvc_warn("%s is damaged: policies learn anew", path);
-			return;
-		}
-		if (!kvc_kept_here(k, (enum kvc_cache)part.cache, part.class))
-			continue;
-		keep = kvc_kept_of_locked(k, (enum kvc_cache)part.cache, part.class);
-		/* of another policy that the mount had then, or damaged */
-		if (keep && kvc_keep_load(keep, all + at, part.len))
-			kvc_info("the policy %s begins anew",
-				 kvc_policies[kvc_policy_of(k, (enum kvc_cache)part.cache,
-							    part.class)]
-					 .name);
-	}
-}
-
-static int write_parts(struct kvc *k, int fd)
-{
-	off_t at = 0;
-
-	for (uint32_t i = 0; i < KVC_CACHES; i++)
-		for (uint32_t j = 0; j < KVC_CLASSES; j++) {
-			KVC_MEM void *blob = NULL;
-			struct part part = { i, j, 0 };
-			int err;
-
-			if (!k->kept->keep[i][j])
-				continue;
-			err = kvc_keep_save(k->kept->keep[i][j], &blob, &part.len);
-			err = err ?: kvc_pwrite_all(fd, &part, sizeof part, at);
-			at += (off_t)sizeof part;
-			err = err ?: kvc_pwrite_all(fd, blob, part.len, at);
-			at += (off_t)part.len;
-			if (err)
-				return err;
-		}
-	return 0;
-}
-
-void kvc_kept_save(struct kvc *k)
-{
-	char path[1280], beside[1280];
-	KVC_FD int fd = -1;
-	int err;
-
-	kvc_store_path(k->store, KVC_STORE_POLICIES, path);
-	kvc_store_path(k->store, KVC_STORE_POLICIES ".new", beside);
-	fd = open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-	err = fd < 0 ? -errno : write_parts(k, fd);
-	if (!err && fsync(fd))
-		err = -errno;
-	if (err || rename(beside, path)) {
-		kvc_warn("%s cannot be written: %s; policies learn anew at the next mount", path,
-			 strerror(err ? -err : errno));
-		unlink(beside);
-	}
 }
 
 void kvc_kept_free(struct kvc *k)

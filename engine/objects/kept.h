@@ -12,6 +12,8 @@
 
 struct kvc_kept {
 	bool ready;                                     /* recovery has told what is there */
+	bool unsaved;                                   /* the last try failed */
+	pthread_cond_t cond;                            /* the saver's */
 	struct kvc_keep *keep[KVC_CACHES][KVC_CLASSES]; /* NULL: it had no chunk yet */
 };
 
@@ -74,10 +76,12 @@ uint32_t kvc_kept_followers_locked(const struct kvc *k, enum kvc_cache cache,
 void kvc_kept_reclass_locked(struct kvc *k, const struct kvc_chunk_row *r, unsigned class);
 
 /*
- * What policies know beside, a file each in the store: before the first call, and after the last.
+ * kept_save.c: what policies know beside, a file in the store: before the first call; and after the
+ * last, when its thread has ended, which runs until k->stopping. Without locks.
  */
 void kvc_kept_load(struct kvc *k);
 void kvc_kept_save(struct kvc *k);
+void *kvc_kept_saver(void *arg);
 void kvc_kept_free(struct kvc *k);
 /* What they say of themselves. */
 void kvc_kept_text_locked(struct kvc *k, FILE *f);

@@ -4,8 +4,11 @@
 
 #include "chain.h"
 
+#include <string.h>
+
 #define SAVED 262144u
 #define SAVED_BYTES 15 /* of one */
+#define AGES 65536u    /* halves of an age */
 
 int kvc_ghosts_init(struct kvc_ghosts *g, uint64_t n, uint32_t sample)
 {
@@ -60,39 +63,90 @@ struct kvc_ghost *kvc_ghosts_put(struct kvc_ghosts *g, uint64_t id)
 	return oldest;
 }
 
-static uint64_t count_since(const struct kvc_ghosts *g, uint32_t last)
-{
-	uint64_t n = 0;
+/*
+ * Which are saved: so many of the youngest. Two passes count them by age, the upper half of it, and
+ * then the lower of those where it is enough.
+ */
 
-	for (uint64_t i = 0; i < g->rows * KVC_GHOST_ROW; i++)
-		n += g->row[i].tag && g->row[i].last >= last;
-	return n;
+enum { UPPER, LOWER, WRITE };
+
+static uint32_t age_of(const struct kvc_saving *s, const struct kvc_ghost *x)
+{
+	return (int32_t)(s->now - x->last) > 0 ? s->now - x->last : 0;
 }
 
-void kvc_ghosts_save(const struct kvc_ghosts *g, struct kvc_out *o)
+static void save_row(const struct kvc_ghosts *g, struct kvc_saving *s, uint64_t i)
 {
-	uint32_t since = 0;
+	const struct kvc_ghost *x = &g->row[i];
+	uint32_t age = age_of(s, x);
 
-	/* of which request on are there few enough? */
-	if (count_since(g, 0) > SAVED)
-		for (uint32_t step = 1u << 31; step; step /= 2)
-			if (count_since(g, since + step - 1) > SAVED)
-				since += step;
-	kvc_out_64(o, g->rows);
-	kvc_out_32(o, g->sample);
-	kvc_out_32(o, (uint32_t)count_since(g, since));
-	for (uint64_t i = 0; i < g->rows * KVC_GHOST_ROW; i++) {
-		const struct kvc_ghost *x = &g->row[i];
+	if (!x->tag)
+		return;
+	if (s->pass == UPPER)
+		s->ages[age / AGES]++;
+	else if (s->pass == LOWER)
+		s->ages[age % AGES] += age / AGES == s->young / AGES;
+	if (s->pass < WRITE || age >= s->young || s->n[0] == SAVED)
+		return;
+	s->n[0]++;
+	kvc_out_32(&s->out, (uint32_t)i);
+	kvc_out_32(&s->out, x->tag);
+	kvc_out_32(&s->out, x->last);
+	kvc_out_8(&s->out, x->count);
+	kvc_out_8(&s->out, x->gap);
+	kvc_out_8(&s->out, x->kids);
+}
 
-		if (!x->tag || x->last < since)
-			continue;
-		kvc_out_32(o, (uint32_t)i);
-		kvc_out_32(o, x->tag);
-		kvc_out_32(o, x->last);
-		kvc_out_8(o, x->count);
-		kvc_out_8(o, x->gap);
-		kvc_out_8(o, x->kids);
+/* The first age by which there are too many of them; AGES: none is. n: how many before it. */
+static uint32_t too_many(const struct kvc_saving *s, uint64_t *n)
+{
+	uint32_t i = 0;
+
+	while (i < AGES && *n + s->ages[i] <= SAVED)
+		*n += s->ages[i++];
+	return i;
+}
+
+static void pass_over(const struct kvc_ghosts *g, struct kvc_saving *s)
+{
+	uint64_t n = s->n[1];
+	uint32_t i = too_many(s, &n);
+
+	if (s->pass == UPPER) {
+		s->young = (uint64_t)i * AGES;
+		s->n[1] = (uint32_t)n;
+		memset(s->ages, 0, AGES * sizeof *s->ages);
+	} else {
+		s->young += i;
 	}
+	s->pass = i == AGES ? WRITE : s->pass + 1;
+	if (s->pass < WRITE)
+		return;
+	kvc_out_64(&s->out, g->rows);
+	kvc_out_32(&s->out, g->sample);
+	kvc_out_32(&s->out, 0);
+	s->last = s->out.n - 4;
+}
+
+bool kvc_ghosts_save(const struct kvc_ghosts *g, struct kvc_saving *s)
+{
+	uint64_t rows = g->rows * KVC_GHOST_ROW, end = kvc_min(s->row + KVC_PIECE, rows);
+
+	if (!s->ages && !(s->ages = calloc(AGES, sizeof *s->ages))) {
+		s->out.failed = true;
+		return false;
+	}
+	for (; s->row < end; s->row++)
+		save_row(g, s, s->row);
+	if (end < rows)
+		return true;
+	s->row = 0;
+	if (s->pass < WRITE) {
+		pass_over(g, s);
+		return true;
+	}
+	kvc_out_32_at(&s->out, s->last, s->n[0]);
+	return false;
 }
 
 void kvc_ghosts_load(struct kvc_ghosts *g, struct kvc_in *in)

@@ -42,10 +42,10 @@ struct kvc_ghost *kvc_ghosts_find(const struct kvc_ghosts *g, uint64_t id);
  */
 struct kvc_ghost *kvc_ghosts_put(struct kvc_ghosts *g, uint64_t id);
 /*
- * The newest of them; into an empty table, with the sample that they are of, where it has as many
- * rows as theirs (else they are gone over).
+ * A piece of the newest of them, by s->now (true: there are more); into an empty table, with the
+ * sample that they are of, where it has as many rows as theirs (else they are gone over).
  */
-void kvc_ghosts_save(const struct kvc_ghosts *g, struct kvc_out *o);
+bool kvc_ghosts_save(const struct kvc_ghosts *g, struct kvc_saving *s);
 void kvc_ghosts_load(struct kvc_ghosts *g, struct kvc_in *in);
 
 #endif

@@ -8,6 +8,7 @@
 
 #define MAGIC 0x3270656b63766bull /* "kvckep2", and 0 */
 #define HEAD (8 + 16)             /* that, and the sum of what is behind it */
+#define NAME 16
 
 #define X(name) &kvc_keep_##name,
 static const struct kvc_keep_ops *const keeps[] = { KVC_KEEPS(X) };
@@ -214,29 +215,67 @@ int kvc_keep_restore(struct kvc_keep *k, uint64_t id, uint64_t parent, uint64_t 
 	return 0;
 }
 
-int kvc_keep_save(const struct kvc_keep *k, void **out, size_t *len)
+static bool has_failed(const struct kvc_saving *s)
+{
+	return s->out.failed || s->rows.failed || s->more[0].failed || s->more[1].failed;
+}
+
+int kvc_keep_save_piece(const struct kvc_keep *k, struct kvc_saving **saving)
 {
 	static const struct kvc_sum none;
-	struct kvc_out o = { 0 };
-	struct kvc_sum sum;
-	char name[16] = "";
+	const char *name = kvc_keep_names[k->conf.policy];
+	struct kvc_saving *s = *saving;
+	char text[NAME] = "";
 
-	kvc_out_64(&o, MAGIC);
-	kvc_out_bytes(&o, none.b, sizeof none.b);
-	memcpy(name, kvc_keep_names[k->conf.policy], strlen(kvc_keep_names[k->conf.policy]));
-	kvc_out_bytes(&o, name, sizeof name);
-	kvc_out_32(&o, k->now);
-	kvc_out_64(&o, k->chance);
-	k->ops->save(k, &o);
-	if (o.failed) {
-		free(o.v);
-		return -ENOMEM;
+	if (!s) {
+		s = *saving = calloc(1, sizeof *s);
+		if (!s)
+			return -ENOMEM;
+		s->policy = k->ops;
+		kvc_out_64(&s->out, MAGIC);
+		kvc_out_bytes(&s->out, none.b, sizeof none.b);
+		memcpy(text, name, strlen(name));
+		kvc_out_bytes(&s->out, text, sizeof text);
+		kvc_out_32(&s->out, 0);
+		kvc_out_64(&s->out, 0);
 	}
-	sum = kvc_sum_of(o.v + HEAD, o.n - HEAD);
-	memcpy(o.v + 8, sum.b, sizeof sum.b);
-	*out = o.v;
-	*len = o.n;
-	return 0;
+	if (k->ops->save(k, s) && !has_failed(s))
+		return 1;
+	kvc_out_32_at(&s->out, HEAD + NAME, k->now);
+	kvc_out_64_at(&s->out, HEAD + NAME + 4, k->chance);
+	return has_failed(s) ? -ENOMEM : 0;
+}
+
+int kvc_keep_save_end(struct kvc_saving *s, void **out, size_t *len)
+{
+	const struct kvc_keep_ops *ops = s ? s->policy : NULL;
+	struct kvc_sum sum;
+	int err = s && !has_failed(s) ? 0 : -ENOMEM;
+
+	if (!err && ops->saved)
+		ops->saved(s);
+	if (!err && s->out.failed)
+		err = -ENOMEM;
+	if (!err) {
+		sum = kvc_sum_of(s->out.v + HEAD, s->out.n - HEAD);
+		memcpy(s->out.v + 8, sum.b, sizeof sum.b);
+		*out = s->out.v;
+		*len = s->out.n;
+		s->out.v = NULL;
+	}
+	if (s)
+		kvc_saving_fini(s);
+	free(s);
+	return err;
+}
+
+int kvc_keep_save(const struct kvc_keep *k, void **out, size_t *len)
+{
+	struct kvc_saving *s = NULL;
+
+	while (kvc_keep_save_piece(k, &s) > 0)
+		;
+	return kvc_keep_save_end(s, out, len);
 }
 
 static bool is_saved(const struct kvc_keep *k, const uint8_t *v, size_t len)
@@ -245,10 +284,10 @@ static bool is_saved(const struct kvc_keep *k, const uint8_t *v, size_t len)
 	struct kvc_in in = { .v = v, .n = len };
 	struct kvc_sum sum;
 
-	if (len < HEAD + 16 || kvc_in_64(&in) != MAGIC)
+	if (len < HEAD + NAME || kvc_in_64(&in) != MAGIC)
 		return false;
 	sum = kvc_sum_of(v + HEAD, len - HEAD);
-	return !memcmp(sum.b, v + 8, sizeof sum.b) && !strncmp((const char *)v + HEAD, name, 16);
+	return !memcmp(sum.b, v + 8, sizeof sum.b) && !strncmp((const char *)v + HEAD, name, NAME);
 }
 
 int kvc_keep_load(struct kvc_keep *k, const void *blob, size_t len)
@@ -262,7 +301,7 @@ int kvc_keep_load(struct kvc_keep *k, const void *blob, size_t len)
 	err = kvc_keep_open(&n, &k->conf);
 	if (err)
 		return err;
-	in = (struct kvc_in){ .v = (const uint8_t *)blob + HEAD + 16, .n = len - HEAD - 16 };
+	in = (struct kvc_in){ .v = (const uint8_t *)blob + HEAD + NAME, .n = len - HEAD - NAME };
 	n->now = kvc_in_32(&in);
 	n->chance = kvc_in_64(&in) ?: 1;
 	k->ops->load(n, &in);

@@ -112,6 +112,15 @@ int kvc_keep_restore(struct kvc_keep *k, uint64_t id, uint64_t parent, uint64_t 
  */
 int kvc_keep_save(const struct kvc_keep *k, void **out, size_t *len);
 /*
+ * The same in pieces, however large the cache is, each as short as some thousand uses: in between
+ * all may be done with the cache but to close it. *s is NULL before the first. 1: there are more,
+ * 0: that was the last, or -ENOMEM. In any case kvc_keep_save_end frees it and has the result; it
+ * does not look at the cache.
+ */
+struct kvc_saving;
+int kvc_keep_save_piece(const struct kvc_keep *k, struct kvc_saving **s);
+int kvc_keep_save_end(struct kvc_saving *s, void **out, size_t *len);
+/*
  * Before the first chunk. 0, -ENOMEM, or -EINVAL: it is not what this policy saved; then nothing
  * has changed. What was saved by a cache of another size is taken as far as it fits.
  */

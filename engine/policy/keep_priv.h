@@ -26,7 +26,9 @@ struct kvc_keep_ops {
 	/* kvc_keep_facts; and it is in the chain, with these, or 0 */
 	uint64_t (*facts)(const struct kvc_keep *k, uint32_t slot);
 	void (*restore)(struct kvc_keep *k, uint32_t slot, uint64_t bytes, uint64_t facts);
-	void (*save)(const struct kvc_keep *k, struct kvc_out *o);
+	/* a piece; true: there are more. And after the last, without the cache, what that leaves */
+	bool (*save)(const struct kvc_keep *k, struct kvc_saving *s);
+	void (*saved)(struct kvc_saving *s);
 	void (*load)(struct kvc_keep *k, struct kvc_in *in); /* of one that is new */
 	void (*del)(struct kvc_keep *k, uint32_t slot, bool evicted);
 	/* a leaf of no open request; KVC_NO_SLOT: none was found, and any will do */

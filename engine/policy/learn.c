@@ -190,6 +190,7 @@ static void learn(struct kvc_learn *l, const struct record *r, int age, bool use
 static void push(struct kvc_learn *l, int age, uint32_t i)
 {
 	l->record[i].queue = NONE;
+	l->record[i].age = (unsigned)age & (KVC_AGES - 1);
 	if (l->first[age] == NONE)
 		l->first[age] = i;
 	else
@@ -279,8 +280,26 @@ void kvc_learn_put_record(struct kvc_learn *l, uint32_t i, const struct record *
 
 	l->record[i] = *r;
 	l->record[i].bucket = *at;
+	l->record[i].turn = ++l->turns & TURNS;
 	*at = i;
 	push(l, age, i);
+}
+
+static uint32_t find(struct kvc_learn *l, uint64_t id)
+{
+	uint32_t i = l->nbuckets ? *bucket_of(l, id) : NONE;
+
+	while (i != NONE && l->record[i].id != id)
+		i = l->record[i].bucket;
+	return i;
+}
+
+void kvc_learn_drop_record(struct kvc_learn *l, uint64_t id)
+{
+	uint32_t i = find(l, id);
+
+	if (i != NONE)
+		unhash(l, i);
 }
 
 void kvc_learn_track(struct kvc_learn *l, uint64_t id, const struct kvc_facts *f, uint32_t now,
@@ -295,10 +314,8 @@ void kvc_learn_track(struct kvc_learn *l, uint64_t id, const struct kvc_facts *f
 
 void kvc_learn_used(struct kvc_learn *l, uint64_t id, uint32_t now)
 {
-	uint32_t i = l->nbuckets ? *bucket_of(l, id) : NONE, age;
+	uint32_t i = find(l, id), age;
 
-	while (i != NONE && l->record[i].id != id)
-		i = l->record[i].bucket;
 	if (i == NONE)
 		return;
 	age = (uint32_t)kvc_max(now - l->record[i].since, 1);

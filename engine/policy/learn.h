@@ -60,8 +60,14 @@ uint8_t kvc_learn_gap(float log2_gap);
 uint64_t kvc_learn_bytes(const struct kvc_learn *l);
 /* Its weights, a line for each kind, but those of which nothing was seen so far. */
 void kvc_learn_text(const struct kvc_learn *l, char *to, size_t room);
-/* What it has learned, and of what it waits for the newest; into one that is new. */
-void kvc_learn_save(const struct kvc_learn *l, struct kvc_out *o);
+/*
+ * What it has learned, and of what it waits for the newest: that a piece at a time (true: there are
+ * more), and sorted when all are there.
+ */
+void kvc_learn_save(const struct kvc_learn *l, struct kvc_saving *s);
+bool kvc_learn_save_records(const struct kvc_learn *l, struct kvc_saving *s);
+void kvc_learn_saved(struct kvc_saving *s);
+/* Into one that is new. */
 void kvc_learn_load(struct kvc_learn *l, struct kvc_in *in);
 
 /* Of a number from 1 on, to a part in a thousand. */

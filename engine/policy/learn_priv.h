@@ -28,8 +28,12 @@ struct record {
 	struct kvc_facts facts;
 	uint32_t since; /* the request that used it */
 	float weight;
-	uint32_t queue, bucket; /* the next one of each; of a free one: the next free */
+	uint32_t queue, bucket;      /* the next one of each; of a free one: the next free */
+	uint32_t turn : 27, age : 5; /* which one it is, round and round; whose queue it is in */
 };
+
+#define TURNS ((1u << 27) - 1)
+_Static_assert(KVC_AGES == 1 << 5, "record.age");
 
 struct kvc_learn {
 	struct weights set[SETS], number;
@@ -42,12 +46,14 @@ struct kvc_learn {
 	uint32_t room, used, free;
 	uint32_t *bucket, nbuckets; /* by id; a power of two */
 	uint32_t first[KVC_AGES], last[KVC_AGES];
-	uint32_t slice;
+	uint32_t slice, turns;
 };
 
 /* A record that is in no queue, or NONE; and it waits for its chunk, in this bucket of ages. */
 uint32_t kvc_learn_take_record(struct kvc_learn *l);
 void kvc_learn_put_record(struct kvc_learn *l, uint32_t i, const struct record *r, int age);
+/* It is over, as if it had not been. */
+void kvc_learn_drop_record(struct kvc_learn *l, uint64_t id);
 /* learn_index.c: where in its rhythm is a chunk of this age: 20 is one gap after its use. */
 uint8_t kvc_learn_rhythm(uint8_t gap, int age);
 /* The index of this gap class by the weights of now. */

@@ -82,12 +82,11 @@ static void load_weights(struct kvc_in *in, struct weights *w, int n)
 	}
 }
 
-static void save_record(struct kvc_out *o, const struct record *r, int age)
+static void save_record(struct kvc_out *o, const struct record *r)
 {
 	const struct kvc_facts *f = &r->facts;
 	const uint8_t small[] = {
-		f->count, f->deepest,  f->kids,      f->gap,
-		f->tail,  f->distance, f->continues, (uint8_t)age,
+		f->count, f->deepest, f->kids, f->gap, f->tail, f->distance, f->continues, r->age,
 	};
 
 	kvc_out_64(o, r->id);
@@ -120,13 +119,16 @@ static void load_record(struct kvc_learn *l, struct kvc_in *in)
 	if (!id || !(r.weight >= 0 && r.weight <= WEIGHT_MOST) || f->gap >= KVC_GAPS ||
 	    f->tail > 1 || f->distance > 2 || f->continues > 1 || age >= KVC_AGES)
 		in->bad = true;
-	if (!in->bad && (i = kvc_learn_take_record(l)) != NONE)
+	if (in->bad)
+		return;
+	kvc_learn_drop_record(l, id); /* used while it was saved, it may be there twice */
+	if ((i = kvc_learn_take_record(l)) != NONE)
 		kvc_learn_put_record(l, i, &r, age);
 }
 
-void kvc_learn_save(const struct kvc_learn *l, struct kvc_out *o)
+void kvc_learn_save(const struct kvc_learn *l, struct kvc_saving *s)
 {
-	uint32_t waiting = 0, skip;
+	struct kvc_out *o = &s->out;
 
 	kvc_out_32(o, l->slice);
 	save_weights(o, &l->set[AGE], KVC_AGES);
@@ -135,20 +137,48 @@ void kvc_learn_save(const struct kvc_learn *l, struct kvc_out *o)
 		save_weights(o, &l->set[i], CLASSES);
 	save_weights(o, &l->number, NUMBERS);
 	for (int gap = 0; gap < KVC_GAPS; gap++)
-		for (int s = 0; s < KVC_SCORES; s++)
+		for (int score = 0; score < KVC_SCORES; score++)
 			for (int b = 0; b <= KVC_AGES; b++)
-				kvc_out_float(o, l->index.of[gap][s][b]);
-	for (int age = 0; age < KVC_AGES; age++)
-		for (uint32_t i = l->first[age]; i != NONE; i = l->record[i].queue)
-			waiting += l->record[i].id != 0;
-	skip = waiting > SAVED ? waiting - SAVED : 0;
-	kvc_out_32(o, waiting - skip);
-	for (int age = KVC_AGES - 1; age >= 0; age--) /* the oldest first */
-		for (uint32_t i = l->first[age]; i != NONE; i = l->record[i].queue)
-			if (l->record[i].id && !skip)
-				save_record(o, &l->record[i], age);
-			else
-				skip -= l->record[i].id != 0;
+				kvc_out_float(o, l->index.of[gap][score][b]);
+	s->rows_at = o->n;
+}
+
+bool kvc_learn_save_records(const struct kvc_learn *l, struct kvc_saving *s)
+{
+	uint64_t end = kvc_min(s->row + KVC_PIECE, l->used);
+
+	for (; s->row < end; s->row++)
+		if (l->record[s->row].id)
+			kvc_out_bytes(&s->rows, &l->record[s->row], sizeof *l->record);
+	if (end < l->used)
+		return true;
+	s->row = 0;
+	s->from = l->turns + 1; /* the turn that comes next is the one that is furthest back */
+	return false;
+}
+
+static int by_turn(const void *a, const void *b)
+{
+	const struct record *x = a, *y = b;
+
+	return (x->turn > y->turn) - (x->turn < y->turn);
+}
+
+/* The oldest first. */
+void kvc_learn_saved(struct kvc_saving *s)
+{
+	struct record *r = (void *)s->rows.v;
+	size_t n = s->rows.n / sizeof *r, skip = n > SAVED ? n - SAVED : 0;
+	struct kvc_out all = { 0 };
+
+	for (size_t i = 0; i < n; i++)
+		r[i].turn = (r[i].turn - s->from) & TURNS;
+	if (n)
+		qsort(r, n, sizeof *r, by_turn);
+	kvc_out_32(&all, (uint32_t)(n - skip));
+	for (size_t i = skip; i < n; i++)
+		save_record(&all, &r[i]);
+	kvc_saving_insert(s, &all);
 }
 
 void kvc_learn_load(struct kvc_learn *l, struct kvc_in *in)

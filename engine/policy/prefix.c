@@ -287,6 +287,7 @@ const struct kvc_keep_ops kvc_keep_prefix = {
 	.facts = kvc_prefix_facts,
 	.restore = kvc_prefix_restore,
 	.save = kvc_prefix_save,
+	.saved = kvc_prefix_saved,
 	.load = kvc_prefix_load,
 	.end = end,
 	.bytes = bytes,

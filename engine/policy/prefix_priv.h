@@ -116,7 +116,8 @@ uint8_t kvc_prefix_size(uint64_t bytes);
 void kvc_prefix_came(struct kvc_keep *k, uint32_t slot, uint64_t bytes);
 uint64_t kvc_prefix_facts(const struct kvc_keep *k, uint32_t slot);
 void kvc_prefix_restore(struct kvc_keep *k, uint32_t slot, uint64_t bytes, uint64_t facts);
-void kvc_prefix_save(const struct kvc_keep *k, struct kvc_out *o);
+bool kvc_prefix_save(const struct kvc_keep *k, struct kvc_saving *s);
+void kvc_prefix_saved(struct kvc_saving *s);
 void kvc_prefix_load(struct kvc_keep *k, struct kvc_in *in);
 
 #endif

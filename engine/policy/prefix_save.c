@@ -72,7 +72,57 @@ void kvc_prefix_restore(struct kvc_keep *k, uint32_t slot, uint64_t bytes, uint6
 	k->now = (uint32_t)kvc_max(k->now, k->chain.last[slot]);
 }
 
-/* Shadows: nobody comes before what it follows. */
+/*
+ * Shadows: all of one at a time as it lies there, which is fast, and from that they are written,
+ * nobody before what it follows.
+ */
+
+struct lies {
+	double hits;
+	uint32_t used, n;
+	uint64_t ordered;
+};
+
+static void gather_shadow(const struct shadow *s, struct kvc_out *o)
+{
+	const struct kvc_chain *c = &s->chain;
+	uint32_t used = c->n <= SHADOW_MOST ? c->used : 0;
+	struct lies head = { s->hits, used, used ? c->n : 0, c->key != NULL };
+
+	kvc_out_bytes(o, &head, sizeof head);
+	if (!used)
+		return;
+	kvc_out_bytes(o, c->id, used * sizeof *c->id);
+	if (c->key)
+		kvc_out_bytes(o, c->key, used * sizeof *c->key);
+	kvc_out_bytes(o, c->parent, used * sizeof *c->parent);
+	kvc_out_bytes(o, c->last, used * sizeof *c->last);
+	kvc_out_bytes(o, s->worth, used * sizeof *s->worth);
+}
+
+/* So much of it as save_shadow looks at. */
+static struct shadow gathered(const struct kvc_out *o)
+{
+	const struct lies *head = (const void *)o->v;
+	struct shadow s = { .hits = head->hits };
+	struct kvc_chain *c = &s.chain;
+	uint8_t *at = o->v + sizeof *head;
+
+	c->used = head->used;
+	c->n = head->n;
+	c->id = (void *)at;
+	at += c->used * sizeof *c->id;
+	if (head->ordered) {
+		c->key = (void *)at;
+		at += c->used * sizeof *c->key;
+	}
+	c->parent = (void *)at;
+	at += c->used * sizeof *c->parent;
+	c->last = (void *)at;
+	at += c->used * sizeof *c->last;
+	s.worth = (void *)at;
+	return s;
+}
 
 static void save_one(const struct shadow *s, struct kvc_out *o, uint32_t slot, uint32_t *nr,
 		     uint32_t *n)
@@ -94,10 +144,7 @@ static void save_shadow(const struct shadow *s, struct kvc_out *o)
 	const struct kvc_chain *c = &s->chain;
 	uint32_t *nr, *way, n = 0;
 
-	if (c->n > SHADOW_MOST) {
-		kvc_out_32(o, 0);
-		return;
-	}
+	kvc_out_double(o, s->hits);
 	kvc_out_32(o, c->n);
 	nr = calloc(c->used + 1, sizeof *nr); /* by slot: its number, from 1 on */
 	way = malloc((c->used + 1) * sizeof *way);
@@ -144,10 +191,8 @@ static void load_shadow(struct shadow *s, struct kvc_in *in)
 	free(slots);
 }
 
-void kvc_prefix_save(const struct kvc_keep *k, struct kvc_out *o)
+static void save_numbers(const struct prefix *p, struct kvc_out *o)
 {
-	const struct prefix *p = k->own;
-
 	kvc_out_32(o, p->sample);
 	kvc_out_64(o, p->fits);
 	kvc_out_double(o, p->asked);
@@ -155,11 +200,36 @@ void kvc_prefix_save(const struct kvc_keep *k, struct kvc_out *o)
 	kvc_out_double(o, p->uses);
 	kvc_out_8(o, p->by_use);
 	kvc_out_64(o, p->switches);
-	kvc_learn_save(p->learn, o);
-	kvc_ghosts_save(&p->ghosts, o);
+}
+
+bool kvc_prefix_save(const struct kvc_keep *k, struct kvc_saving *s)
+{
+	enum { NUMBERS, RECORDS, GHOSTS, FIRST, LAST = FIRST + SHADOWS - 1 };
+	const struct prefix *p = k->own;
+	bool more = false;
+
+	s->now = s->part == NUMBERS ? k->now : s->now;
+	if (s->part == NUMBERS) {
+		save_numbers(p, &s->out);
+		kvc_learn_save(p->learn, s);
+	} else if (s->part == RECORDS) {
+		more = kvc_learn_save_records(p->learn, s);
+	} else if (s->part == GHOSTS) {
+		more = kvc_ghosts_save(&p->ghosts, s);
+	} else {
+		gather_shadow(&p->shadow[s->part - FIRST], &s->more[s->part - FIRST]);
+	}
+	s->part += !more;
+	return s->part <= LAST;
+}
+
+void kvc_prefix_saved(struct kvc_saving *s)
+{
+	kvc_learn_saved(s);
 	for (unsigned i = 0; i < SHADOWS; i++) {
-		kvc_out_double(o, p->shadow[i].hits);
-		save_shadow(&p->shadow[i], o);
+		struct shadow shadow = gathered(&s->more[i]);
+
+		save_shadow(&shadow, &s->out);
 	}
 }
 

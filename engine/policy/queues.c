@@ -336,22 +336,60 @@ static void restore(struct kvc_keep *k, uint32_t slot, uint64_t size, uint64_t f
 		link_after(q, to, q->tail[to], slot);
 }
 
-static void save(const struct kvc_keep *k, struct kvc_out *out)
+/*
+ * What is remembered in a queue, the newest first: it begins at the tail. Where that at which it
+ * stopped is not there any more, the rest is left out.
+ */
+static bool gather(const struct own *o, struct kvc_saving *s, int of)
+{
+	const struct queues *q = &o->gone;
+	const struct kvc_chain *c = &o->remembered;
+	uint32_t at = q->tail[of];
+
+	if (s->n[of]) {
+		at = (uint32_t)s->row;
+		at = c->id[at] == s->last && q->in[at] == of ? q->prev[at] : KVC_NO_SLOT;
+	}
+	for (uint32_t i = 0; i < KVC_PIECE && at != KVC_NO_SLOT && s->n[of] < SAVED; i++) {
+		s->row = at;
+		s->last = c->id[at];
+		kvc_out_64(&s->rows, s->last);
+		s->n[of]++;
+		at = q->prev[at];
+	}
+	return at != KVC_NO_SLOT && s->n[of] < SAVED;
+}
+
+static bool save(const struct kvc_keep *k, struct kvc_saving *s)
 {
 	const struct own *o = k->own;
-	const struct queues *q = &o->gone;
 
-	kvc_out_64(out, o->here.turns);
-	kvc_out_double(out, o->share);
-	for (int of = 0; of < QUEUES; of++) {
-		uint32_t n = (uint32_t)kvc_min(q->n[of], SAVED), at = q->head[of];
-
-		kvc_out_32(out, n);
-		for (uint32_t skip = q->n[of] - n; skip; skip--)
-			at = q->next[at];
-		for (; n; n--, at = q->next[at])
-			kvc_out_64(out, o->remembered.id[at]);
+	if (s->part == QUEUES) {
+		kvc_out_64_at(&s->out, s->rows_at - 16, o->here.turns);
+		return false;
 	}
+	if (!s->rows_at) {
+		kvc_out_64(&s->out, o->here.turns);
+		kvc_out_double(&s->out, o->share);
+		s->rows_at = s->out.n;
+	}
+	s->part += !gather(o, s, (int)s->part);
+	return true;
+}
+
+/* The oldest first. */
+static void saved(struct kvc_saving *s)
+{
+	const uint8_t *end = s->rows.v;
+	struct kvc_out all = { 0 };
+
+	for (int of = 0; of < QUEUES; of++) {
+		kvc_out_32(&all, s->n[of]);
+		for (uint32_t n = s->n[of]; n; n--)
+			kvc_out_bytes(&all, end + 8 * (n - 1), 8);
+		end += 8 * (size_t)s->n[of];
+	}
+	kvc_saving_insert(s, &all);
 }
 
 static void load(struct kvc_keep *k, struct kvc_in *in)
@@ -374,7 +412,7 @@ static void load(struct kvc_keep *k, struct kvc_in *in)
 
 #define BY_QUEUE                                                                    \
 	.family = true, .open = open_, .close = close_, .add = add, .bytes = bytes, \
-	.facts = facts, .restore = restore, .save = save, .load = load
+	.facts = facts, .restore = restore, .save = save, .saved = saved, .load = load
 
 /*
  * s3fifo: FIRST takes what is new, a tenth of all; what was used there goes on to SECOND, what was

@@ -154,12 +154,13 @@ static void restore_oldest(struct kvc_keep *k, uint32_t slot, uint64_t bytes, ui
 	kvc_chain_order(&k->chain, slot, -fabs(restored(k, facts)));
 }
 
-static void save(const struct kvc_keep *k, struct kvc_out *out)
+static bool save(const struct kvc_keep *k, struct kvc_saving *s)
 {
 	const struct ranked *o = k->own;
 
-	kvc_out_double(out, o->clock);
-	kvc_out_double(out, o->floor);
+	kvc_out_double(&s->out, o->clock);
+	kvc_out_double(&s->out, o->floor);
+	return false;
 }
 
 static void load(struct kvc_keep *k, struct kvc_in *in)

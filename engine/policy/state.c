@@ -41,6 +41,45 @@ void kvc_out_64(struct kvc_out *o, uint64_t v)
 	kvc_out_bytes(o, &v, sizeof v);
 }
 
+void kvc_out_32_at(struct kvc_out *o, size_t at, uint32_t v)
+{
+	v = htole32(v);
+	if (!o->failed)
+		memcpy(o->v + at, &v, sizeof v);
+}
+
+void kvc_out_64_at(struct kvc_out *o, size_t at, uint64_t v)
+{
+	v = htole64(v);
+	if (!o->failed)
+		memcpy(o->v + at, &v, sizeof v);
+}
+
+void kvc_saving_fini(struct kvc_saving *s)
+{
+	free(s->out.v);
+	free(s->rows.v);
+	for (int i = 0; i < 2; i++)
+		free(s->more[i].v);
+	free(s->ages);
+	*s = (struct kvc_saving){ 0 };
+}
+
+void kvc_saving_insert(struct kvc_saving *s, struct kvc_out *from)
+{
+	size_t rest = s->out.n - s->rows_at;
+
+	s->out.failed |= from->failed;
+	if (from->n) /* makes room; what it writes is the end of what comes */
+		kvc_out_bytes(&s->out, from->v, from->n);
+	if (!s->out.failed && from->n) {
+		memmove(s->out.v + s->rows_at + from->n, s->out.v + s->rows_at, rest);
+		memcpy(s->out.v + s->rows_at, from->v, from->n);
+	}
+	free(from->v);
+	*from = (struct kvc_out){ 0 };
+}
+
 void kvc_out_float(struct kvc_out *o, float v)
 {
 	uint32_t bits;

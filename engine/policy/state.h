@@ -20,10 +20,40 @@ struct kvc_in {
 	bool bad; /* it ended too early, or had what cannot be: who reads says so too */
 };
 
+/*
+ * Writing in pieces, each of a bounded time: what is saved may change between two of them
+ * (kvc_keep_save_piece). Where it goes on is the policy's to use: a part, a pass over that, a row.
+ */
+struct kvc_saving {
+	struct kvc_out out;
+	const void *policy;
+	unsigned part, pass;
+	uint64_t row, last; /* last: the id there */
+	/*
+	 * gathered as it was found: what becomes of rows is put in at rows_at of `out` in the end,
+	 * and what becomes of the others behind it
+	 */
+	struct kvc_out rows, more[2];
+	size_t rows_at;
+	uint32_t n[2], now, from;
+	/* ghosts.c: how many there are by age; and who is younger than that is new enough */
+	uint32_t *ages;
+	uint64_t young;
+};
+
+#define KVC_PIECE 4096u /* rows of a table: some 0.1 ms */
+
+void kvc_saving_fini(struct kvc_saving *s);
+/* What was written elsewhere comes in at s->rows_at; it is freed. */
+void kvc_saving_insert(struct kvc_saving *s, struct kvc_out *from);
+
 void kvc_out_bytes(struct kvc_out *o, const void *v, size_t n);
 void kvc_out_8(struct kvc_out *o, uint8_t v);
 void kvc_out_32(struct kvc_out *o, uint32_t v);
 void kvc_out_64(struct kvc_out *o, uint64_t v);
+/* In the place of one that is there. */
+void kvc_out_32_at(struct kvc_out *o, size_t at, uint32_t v);
+void kvc_out_64_at(struct kvc_out *o, size_t at, uint64_t v);
 void kvc_out_float(struct kvc_out *o, float v);
 void kvc_out_double(struct kvc_out *o, double v);
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 """What .kvcachefs/policies shows of each policy's own state, for the pool and for the disk, and
-that this state is there again after an unmount."""
-import re, time
+that this state is there again after an unmount, and after a kill as it was last saved."""
+import os, re, time
 from kvtest import *
 
 OWN = {
@@ -60,4 +60,37 @@ for policy, own in OWN.items():
             continue
         assert learned(after[name]) == learned(text), (text, after[name])
     s.umount()
+
+
+def when():
+    try:
+        return os.stat(f"{s.path}/policies").st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+def saved():
+    """The next time that it is: two in a row, since one may be under way that began before."""
+    for name in ("more", "again"):
+        before = when()
+        s.write(f"m/{name}/l", b"x")
+        wait_for(lambda: when() != before)
+
+
+s = Store("killed", cpu="16M", options="policy=prefix,settle=0,save=1").mount()
+for i in range(6):
+    s.write(f"m/c{i}/l", blob(i, MiB))
+for _ in range(2):
+    time.sleep(1.3)
+    for i in range(6):
+        s.read(f"m/c{i}/l")
+time.sleep(1.3)
+saved()
+s.committed(uses=True)
+s.kill()
+run("umount", "-l", s.mnt)
+s.mount("policy=prefix,save=0")
+for name, text in orders().items():
+    assert re.search(OWN["prefix"], text), (name, text)
+s.umount()
 print("ok")

@@ -209,6 +209,58 @@ static unsigned all_go(struct kvc_keep *k, uint64_t *to)
 	return n;
 }
 
+static void save_in_pieces(struct kvc_keep *k, unsigned policy, bool in_use, uint64_t *seed,
+			   struct kvc_keep *to)
+{
+	struct kvc_request r = { 0 };
+	struct kvc_saving *s = NULL;
+	unsigned n = 1;
+	void *blob, *whole;
+	size_t len, all;
+	int more;
+
+	for (; (more = kvc_keep_save_piece(k, &s)) > 0; n++)
+		for (unsigned i = 0; in_use && i < 20; i++)
+			ask(&k, &r, 1, policy, (uint32_t)(1 + draw(seed) % CHUNKS));
+	assert_int_equal(more, 0);
+	assert_int_equal(kvc_keep_save_end(s, &blob, &len), 0);
+	/* of its 131072 ghosts some thousand at a time, and twice, to choose and to write */
+	assert_true(policy != POLICIES - 1 || n > 64);
+	if (!in_use) {
+		assert_int_equal(kvc_keep_save(k, &whole, &all), 0);
+		assert_int_equal(len, all);
+		assert_memory_equal(blob, whole, len);
+		free(whole);
+	}
+	assert_int_equal(kvc_keep_load(to, blob, len), 0);
+	free(blob);
+	kvc_request_free(&r);
+}
+
+/* Saved in pieces, also while the cache is in use. */
+static void pieces(void **state)
+{
+	uint64_t seed = (uint64_t)time(NULL) | 1;
+
+	(void)state;
+	printf("seed %llu\n", (unsigned long long)seed);
+	for (unsigned p = 0; p < POLICIES; p++)
+		for (int in_use = 0; in_use < 2; in_use++) {
+			struct kvc_keep *a = opened(p), *b = opened(p);
+			uint64_t gone[CHUNKS];
+
+			plant(&seed);
+			load_of(&a, 1, p, &seed);
+			save_in_pieces(a, p, in_use, &seed, b);
+			restore(b, a, &seed, true, BY_KIN(p));
+			load_of(&b, 1, p, &seed);
+			all_go(a, gone);
+			all_go(b, gone);
+			kvc_keep_close(a);
+			kvc_keep_close(b);
+		}
+}
+
 /* With the facts alone those of a key have their order; with nothing they all work. */
 static void lost(void **state)
 {
@@ -384,6 +436,7 @@ int main(void)
 		cmocka_unit_test(same_victims), cmocka_unit_test(lost),
 		cmocka_unit_test(goes_on),      cmocka_unit_test(refused),
 		cmocka_unit_test(resized),      cmocka_unit_test(places),
+		cmocka_unit_test(pieces),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What policies have learned, beside what the chunks' rows have: a file in the store, a part for
+ * each order. It is written anew at the unmount, and before that by a thread, each time that save=
+ * has passed and something was used, so that a kill takes no more than that. The thread has the
+ * lock for a piece at a time, and not while it writes.
+ */
+#include "kept.h"
+#include "log.h"
+#include "store.h"
+#include "used.h"
+
+#include <fcntl.h>
+#include <string.h>
+
+#define LOOK_NS 1000000000ull
+
+struct part {
+	uint32_t cache, class;
+	uint64_t len; /* of what follows, as kvc_keep_save gives it */
+};
+
+static char *read_all(const char *path, size_t *len)
+{
+	KVC_FD int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	struct stat st;
+	char *all;
+
+	if (fd < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size > 1L << 30)
+		return NULL;
+	*len = (size_t)st.st_size;
+	all = malloc(*len + 1);
+	if (all && read(fd, all, *len) == (ssize_t)*len)
+		return all;
+	free(all);
+	return NULL;
+}
+
+void kvc_kept_load(struct kvc *k)
+{
+	char path[1280];
+	size_t len = 0;
+	KVC_MEM char *all = read_all(kvc_store_path(k->store, KVC_STORE_POLICIES, path), &len);
+	struct kvc_keep *keep;
+	struct part part;
+
+	for (size_t at = 0; all && len - at >= sizeof part; at += part.len) {
+		memcpy(&part, all + at, sizeof part);
+		at += sizeof part;
+		if (part.cache >= KVC_CACHES || part.class >= KVC_CLASSES || part.len > len - at) {
+			kvc_warn("%s is damaged: policies learn anew", path);
+			return;
+		}
+		if (!kvc_kept_here(k, (enum kvc_cache)part.cache, part.class))
+			continue;
+		keep = kvc_kept_of_locked(k, (enum kvc_cache)part.cache, part.class);
+		/* of another policy that the mount had then, or damaged */
+		if (keep && kvc_keep_load(keep, all + at, part.len))
+			kvc_info("the policy %s begins anew",
+				 kvc_policies[kvc_policy_of(k, (enum kvc_cache)part.cache,
+							    part.class)]
+					 .name);
+	}
+}
+
+/* All of one order; the lock is let go between the pieces of it. */
+static int save_one(struct kvc *k, const struct kvc_keep *keep, void **blob, size_t *len)
+{
+	struct kvc_saving *s = NULL;
+	int more;
+
+	do {
+		kvc_lock(k);
+		more = kvc_keep_save_piece(keep, &s);
+		kvc_unlock(k);
+		kvc_lock_pause(&k->lock);
+	} while (more > 0);
+	return kvc_keep_save_end(s, blob, len);
+}
+
+static int write_parts(struct kvc *k, int fd)
+{
+	off_t at = 0;
+
+	for (uint32_t i = 0; i < KVC_CACHES; i++)
+		for (uint32_t j = 0; j < KVC_CLASSES; j++) {
+			KVC_MEM void *blob = NULL;
+			struct part part = { i, j, 0 };
+			struct kvc_keep *keep;
+			int err;
+
+			kvc_lock(k);
+			keep = k->kept->keep[i][j];
+			kvc_unlock(k);
+			if (!keep)
+				continue;
+			err = save_one(k, keep, &blob, &part.len);
+			err = err ?: kvc_pwrite_all(fd, &part, sizeof part, at);
+			at += (off_t)sizeof part;
+			err = err ?: kvc_pwrite_all(fd, blob, part.len, at);
+			at += (off_t)part.len;
+			if (err)
+				return err;
+		}
+	return 0;
+}
+
+void kvc_kept_save(struct kvc *k)
+{
+	char path[1280], beside[1280];
+	KVC_FD int fd = -1;
+	int err;
+
+	kvc_store_path(k->store, KVC_STORE_POLICIES, path);
+	kvc_store_path(k->store, KVC_STORE_POLICIES ".new", beside);
+	fd = open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+	err = fd < 0 ? -errno : write_parts(k, fd);
+	if (!err && (fsync(fd) || rename(beside, path)))
+		err = -errno;
+	if (err && !k->kept->unsaved)
+		kvc_warn("%s cannot be written: %s; what policies learn now is lost with the mount",
+			 path, strerror(-err));
+	if (err)
+		unlink(beside);
+	k->kept->unsaved = err;
+}
+
+void *kvc_kept_saver(void *arg)
+{
+	struct kvc *k = arg;
+	uint64_t began = kvc_mono_ns(), serial = 0;
+
+	kvc_lock(k);
+	while (!k->stopping) {
+		struct timespec until = kvc_timespec(kvc_mono_ns() + LOOK_NS);
+
+		kvc_lock_wait(&k->lock, &k->kept->cond, &until);
+		if (k->stopping || !k->opt.save_s || k->used->serial == serial ||
+		    kvc_mono_ns() - began < k->opt.save_s * 1000000000)
+			continue;
+		serial = k->used->serial;
+		kvc_unlock(k);
+		kvc_kept_save(k);
+		began = kvc_mono_ns();
+		kvc_lock(k);
+	}
+	kvc_unlock(k);
+	return NULL;
+}

@@ -421,9 +421,12 @@ static int end(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(goes),         cmocka_unit_test(found_and_forgotten),
-		cmocka_unit_test(stays_in_hand), cmocka_unit_test(told_first),
-		cmocka_unit_test(reads_fail),   cmocka_unit_test(memory_fails),
+		cmocka_unit_test(goes),
+		cmocka_unit_test(found_and_forgotten),
+		cmocka_unit_test(stays_in_hand),
+		cmocka_unit_test(told_first),
+		cmocka_unit_test(reads_fail),
+		cmocka_unit_test(memory_fails),
 		cmocka_unit_test(ends_after_a_kill),
 	};
 

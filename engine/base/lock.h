@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A mutex that knows how long it is held, of one hold in KVC_LOCK_SAMPLED, and how long those
- * waited who had to. Who finds it taken looks again for a moment before sleeping. In a build with KVC_HOLDS (MODE=debug) it knows also how long each place in
- * the source has held it: by the clock, and in time of the processor, which leaves out what the
- * machine did meanwhile.
+ * waited who had to. Who finds it taken looks again for a moment before sleeping. In a build with
+ * KVC_HOLDS (MODE=debug) it knows also how long each place in the source has held it: by the clock,
+ * and in time of the processor, which leaves out what the machine did meanwhile.
  */
 #ifndef KVC_LOCK_H
 #define KVC_LOCK_H

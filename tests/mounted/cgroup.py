@@ -1,30 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""A writer in a memory cgroup of 64 MiB stores 200 MiB and lives: prepared pages are the
-daemon's."""
-import os, sys
+"""Memory cgroups. A writer in one of 64 MiB stores 200 MiB and lives: prepared pages are the
+daemon's. A pool above what its daemon's allows is refused at the mount. Where something else in it
+has taken the most, prefault= ends before the kernel does."""
+import os, subprocess, sys
 from kvtest import *
+from cgroups import *
 
 need_mount()
-v2 = "/sys/fs/cgroup" if os.path.exists("/sys/fs/cgroup/cgroup.controllers") else None
-root = v2 or "/sys/fs/cgroup/memory"
-group = f"{root}/kvt-{os.getpid()}"
-try:
-    os.mkdir(group)
-    with open(f"{group}/" + ("memory.max" if v2 else "memory.limit_in_bytes"), "w") as f:
-        f.write(str(64 * MiB))
-except OSError as e:
-    if os.path.isdir(group):
-        os.rmdir(group)
-    skip(f"no memory cgroup can be made: {e}")
-try:
+
+# a writer
+with memory_group(64 * MiB) as group:
     s = Store(cpu="256M", size="512M").mount()
     s.write("m/c/first", bytes(2 * MiB))
     s.settle()
     pid = os.fork()
     if not pid:
-        with open(f"{group}/cgroup.procs", "w") as f:
-            f.write(str(os.getpid()))
+        move(group)
         data = bytes(2 * MiB)
         for i in range(100):
             with open(f"{s.mnt}/m/c/l{i}", "wb", buffering=0) as f:
@@ -35,5 +27,35 @@ try:
     s.settle()
     assert len(os.listdir(f"{s.mnt}/m/c")) == 101 and s.stats()["room_refusals"] == 0
     s.umount()
-finally:
-    os.rmdir(group)
+
+# a pool that is above it
+with memory_group(48 * MiB) as group:
+    p = subprocess.run([binary("kvcachefs"), s.path, s.mnt, "-f", "-o", f"cpu=64M,run={TMP}/run"],
+                       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                       text=True, preexec_fn=lambda: move(group), timeout=60 * SLOW)
+    assert p.returncode == 1 and "memory cgroup allows (48.0 MiB)" in p.stdout, p
+
+# one that it allows, while something else has the most of it
+left = 192 * MiB * (1 if MODE in ("release", "debug") else 4)
+pool, back = 3 * left, home()
+with memory_group(pool + left) as group:
+    ballast = None
+    try:
+        move(group)
+        ballast = subprocess.Popen([sys.executable, "-c", f"x = b'x' * {pool}; "
+                                    "print(1, flush=True); input()"], stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE)
+        ballast.stdout.read(1)
+        s.mount("prefault=on", cpu=str(pool))
+        move(back)
+        wait_for(lambda: "ended early: memory gets short" in s.config()["prefault_is"])
+        st = s.stats()
+        assert st["prefault_held"] == 0 and st["prefault_bytes"] < st["prefault_total"], st
+        s.write("m/after", blob(9, MiB))
+        assert s.read("m/after") == blob(9, MiB)
+        s.umount()
+    finally:
+        move(back)
+        if ballast:
+            ballast.kill()
+            ballast.wait()

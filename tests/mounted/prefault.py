@@ -2,7 +2,7 @@
 # ways: fast plain
 """prefault=: the pool is touched, whoever needs the room gets it at once, and nothing of it
 outlives the daemon."""
-import os, sys
+import os
 from kvtest import *
 
 need_mount()
@@ -124,47 +124,3 @@ else:
     assert s.stats()["prefault_total"] == 0
 assert s.stats()["prefault_held"] == 0
 s.umount()
-
-# a memory cgroup that is smaller than the pool: it ends before the kernel does
-v2 = "/sys/fs/cgroup" if os.path.exists("/sys/fs/cgroup/cgroup.controllers") else None
-root = v2 or "/sys/fs/cgroup/memory"
-group = f"{root}/kvt-{os.getpid()}"
-# A pool that the group allows, while something else in it has taken the most.
-left = 192 * MiB * (1 if MODE in ("release", "debug") else 4)
-pool = 3 * left
-
-
-def move(to):
-    with open(f"{to}/cgroup.procs", "w") as f:
-        f.write(str(os.getpid()))
-
-
-try:
-    os.mkdir(group)
-    with open(f"{group}/" + ("memory.max" if v2 else "memory.limit_in_bytes"), "w") as f:
-        f.write(str(pool + left))
-except OSError as e:
-    if os.path.isdir(group):
-        os.rmdir(group)
-    print(f"no memory cgroup can be made ({e}): that part is left out")
-    sys.exit(0)
-home = next(l.strip().split(":", 2)[2] for l in open("/proc/self/cgroup")
-            if l.split(":")[1] == ("" if v2 else "memory"))
-try:
-    move(group)
-    ballast = subprocess.Popen([sys.executable, "-c", f"x = b'x' * {pool}; print(1, flush=True); "
-                                "input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    ballast.stdout.read(1)
-    s.mount("prefault=on", cpu=str(pool))
-    move(root + home)
-    wait_for(lambda: "ended early: memory gets short" in s.config()["prefault_is"])
-    st = s.stats()
-    assert st["prefault_held"] == 0 and st["prefault_bytes"] < st["prefault_total"], st
-    s.write("m/after", blob(9, MiB))
-    assert s.read("m/after") == blob(9, MiB)
-    s.umount()
-finally:
-    move(root + home)
-    ballast.kill()
-    ballast.wait()
-    os.rmdir(group)

@@ -29,9 +29,15 @@ def stop():
 
 
 def outside(code, *args):
-    """In a process of its own, since what hangs cannot be taken back."""
-    return subprocess.run([sys.executable, "-c", code, *args], stdout=subprocess.PIPE, text=True,
-                          timeout=LIMIT, check=True).stdout
+    """In a process of its own, since what hangs cannot be taken back, nor waited for."""
+    p = subprocess.Popen([sys.executable, "-c", code, *args], stdout=subprocess.PIPE, text=True)
+    try:
+        out = p.communicate(timeout=LIMIT)[0]
+    except subprocess.TimeoutExpired:
+        server.daemon.send_signal(signal.SIGCONT)
+        raise AssertionError(f"it hangs: {code} {args}")
+    assert p.returncode == 0, (code, args)
+    return out
 
 
 LEASE = """import os, sys
@@ -39,20 +45,24 @@ fd = os.open(sys.argv[1] + '/.kvcachefs/lease', os.O_RDWR)
 os.write(fd, sys.argv[2].encode())
 print(os.pread(fd, 9999, 0).decode())"""
 LOOK = "import os, sys; print(os.path.exists(sys.argv[1]))"
+SPACE = "import os, sys; print(os.statvfs(sys.argv[1]).f_blocks)"
 
 
 def others_go_on(some):
     for path, d in some:
         s.write(path, d)
         assert s.read(path) == d
-    for name in ("stats", "metrics", "config"):
+    for name in ("stats", "metrics", "config", "models", "slowest", "policies", "log", "control"):
         assert outside("import sys; print(open(sys.argv[1]).read())",
                        f"{s.mnt}/.kvcachefs/{name}")
+    for path in (s.mnt, f"{s.mnt}/m/c0"):
+        assert int(outside(SPACE, path)) == blocks
     assert "resident" in outside(LEASE, s.mnt, "m/c0/l\n")
     # a name that nobody here knows
     assert outside(LOOK, f"{s.mnt}/m/unknown{len(some)}").strip() == "False"
 
 
+blocks = os.statvfs(s.mnt).f_blocks
 # a machine that stood still may have taken it out already
 wait_for(lambda: s.stats()["tier_dir_up"] == 1)
 opened = s.stats()["breaker_opened"]

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 """Two stores never share a pool: a copy of a store, which has its uuid, gets one of its own, and
-what was in the original's pool alone is cleanly gone there. Pools of dead daemons and of stores
+what was in the original's pool alone is cleanly gone there; so does a snapshot of one that is
+mounted, beside it. Pools of dead daemons and of stores
 that are no more are told by kvcachectl pools, and freed by it and by mkfs --force."""
-import json, os, shutil
+import json, os, shutil, signal
 from kvtest import *
 import faults
 
@@ -93,6 +94,62 @@ p = run(CTL, "pools", "--free", "--yes", held,
         env=faults.environment(f"calls=open path={held}/.store nth=2 do=EMFILE"))
 assert p.returncode == 1 and "in use by the daemon" in p.stdout and a.read("m/only"), p.stdout
 b.umount()
+assert list(pools()) == [held], pools()
+
+# a snapshot of a store in use, its log and all, as LVM makes one: the daemon stands still meanwhile
+c = Store("snapshot", cpu="32M", make=False)
+o = Store("original", cpu="32M", size="24M", options="settle=0").mount()
+for i in range(4):
+    o.write(f"m/old{i}", blob(f"old{i}", N))
+o.settle()
+o.committed()
+o.umount()
+o.mount(options="settle=60000")
+for i in range(4):
+    o.write(f"m/pool{i}", blob(f"pool{i}", N))  # no tier has it
+    o.write(f"m/old{i}", blob(f"newer{i}", N))
+o.committed()
+o.daemon.send_signal(signal.SIGSTOP)
+try:
+    run("cp", "-a", "--reflink=auto", "--sparse=always", o.path, c.path, ok=True)
+finally:
+    o.daemon.send_signal(signal.SIGCONT)
+assert os.path.getsize(f"{c.path}/catalog.sqlite-wal") > 4096
+said = len(c.log())
+c.mount()
+assert c.log()[said:].count("is a copy of the one at") == 1, c.log()[said:]
+for turn in range(3):
+    assert o.config()["pool"] != c.config()["pool"]
+    if not turn:
+        for i in range(4):
+            assert not os.path.exists(f"{c.mnt}/m/pool{i}"), i
+            if os.path.exists(f"{c.mnt}/m/old{i}"):
+                assert c.read(f"m/old{i}") in (blob(f"old{i}", N), blob(f"newer{i}", N)), i
+        for i in range(4):  # the same paths and numbers, other bytes
+            for x in (o, c):
+                x.write(f"m/pool{i}", blob(f"{x.path} {i}", N))
+                x.write(f"m/late{i}", blob(f"{x.path} late {i}", N))
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(f"{x.mnt}/m/old{i}")
+    for x in (o, c):
+        for i in range(4):
+            assert x.read(f"m/pool{i}") == blob(f"{x.path} {i}", N), (turn, x.path, i)
+            assert x.read(f"m/late{i}") == blob(f"{x.path} late {i}", N), (turn, x.path, i)
+            assert not os.path.exists(f"{x.mnt}/m/old{i}"), (turn, x.path, i)
+        x.committed()
+    if turn == 2:
+        break
+    for x in (c, o):  # killed, both pools are left; and then ended
+        if turn:
+            x.umount()
+        else:
+            x.kill()
+            run("umount", "-l", x.mnt)
+    for x in (c, o):
+        x.mount(options="settle=60000" if turn == 0 else None)
+for x in (o, c):
+    x.umount()
+    x.fsck("-n", "--data")
 assert list(pools()) == [held], pools()
 
 # a store that is no more

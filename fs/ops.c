@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Handlers for names and attributes. See fs.h. */
 #include "fs.h"
+#include "process.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -32,10 +33,11 @@ void kvfs_stat(const struct kvc_row *a, struct stat *st)
 	};
 }
 
-/* The thread that calls. */
-static uint32_t client_of(fuse_req_t req)
+static uint64_t client_of(fuse_req_t req)
 {
-	return (uint32_t)fuse_req_ctx(req)->pid & INT32_MAX;
+	uint32_t thread = (uint32_t)fuse_req_ctx(req)->pid & (KVC_CLIENTS_END - 1);
+
+	return kvc_client(kvfs_process_of(thread), thread);
 }
 
 static void wake(struct kvc_wait *w)

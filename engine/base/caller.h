@@ -16,6 +16,13 @@
 
 struct kvc;
 
+/* A thread of a process, both by any numbers below that. */
+#define KVC_CLIENTS_END (1u << 30)
+static inline uint64_t kvc_client(uint32_t process, uint32_t thread)
+{
+	return (uint64_t)thread << 32 | process;
+}
+
 #define KVC_WAIT 1
 /*
  * Nor could it for a handler: it takes long by itself. It is made again, with w->aside, by a thread
@@ -27,7 +34,7 @@ struct kvc_wait {
 	void (*wake)(struct kvc_wait *w);
 	int err;         /* set before wake: 0 try again, or why it is over */
 	uint32_t uid;    /* who calls; 0, root and the engine itself, has no bounds */
-	uint32_t client; /* the thread that calls, by any number; 0: it is not known */
+	uint64_t client; /* who calls (kvc_client); 0: it is not known */
 	bool aside;      /* it may take long */
 	/* the engine's own: zero before the first call */
 	struct kvc_list link, timed;

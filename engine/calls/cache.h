@@ -96,7 +96,7 @@ int kvc_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mode,
 	     const struct kvc_caller *who, const char *target, uint64_t rdev, struct kvc_row *attr);
 int kvc_readlink(struct kvc *k, uint64_t ino, char *target, size_t room);
 /* client: as in struct kvc_wait; who gives a file its first name has made its chunk. */
-int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, uint32_t client,
+int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, uint64_t client,
 	     struct kvc_row *attr);
 /* May wait for a load where another name is left, and the only copy is under this one. */
 int kvc_unlink(struct kvc *k, uint64_t parent, const char *name, struct kvc_wait *w);

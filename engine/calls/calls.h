@@ -21,7 +21,7 @@ int kvc_takes_both(struct kvc *k, bool removal);
  * call fails with.
  */
 void kvc_rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder, const char *name,
-		      uint32_t client);
+		      uint64_t client);
 int kvc_rechunk_known_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder);
 /*
  * name.c, for rename.c: a file lost one of its names, in folder `parent`. Before that it is to be

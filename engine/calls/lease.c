@@ -36,7 +36,8 @@ struct kvc_lease {
 	char *text;
 	size_t len;
 	enum kvc_lease_mode mode;
-	uint32_t uid, client;
+	uint32_t uid;
+	uint64_t client;
 	/* chunks of this prompt: the first, and that of the path before; lines so far */
 	uint64_t first, before, line;
 	const struct kvc_asker *user; /* who asks; only while it is made */

@@ -246,7 +246,7 @@ int kvc_readlink(struct kvc *k, uint64_t ino, char *target, size_t room)
 	return err == -ENOENT ? -EINVAL : err;
 }
 
-int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, uint32_t client,
+int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, uint64_t client,
 	     struct kvc_row *attr)
 {
 	struct kvc_node *folder, *n;

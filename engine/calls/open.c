@@ -304,7 +304,7 @@ struct creation {
 	uint64_t model, room;
 	bool opens;   /* or one that is there already */
 	uint32_t uid; /* who makes it; row.uid is whose it is */
-	uint32_t client;
+	uint64_t client;
 };
 
 /* The first half of a create: may it be, and how? */

@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 
 /* The file's chunk is another one from now on. An error: it has the one that it had. */
-static int change_chunk_both(struct kvc *k, struct kvc_node *n, uint64_t chunk, uint32_t client)
+static int change_chunk_both(struct kvc *k, struct kvc_node *n, uint64_t chunk, uint64_t client)
 {
 	bool has = kvc_has_segment(n), last = n->row.chunk == n->row.ino;
 	uint64_t old = n->row.chunk;
@@ -39,7 +39,7 @@ static int change_chunk_both(struct kvc *k, struct kvc_node *n, uint64_t chunk, 
 }
 
 void kvc_rechunk_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder, const char *name,
-		      uint32_t client)
+		      uint64_t client)
 {
 	uint64_t chunk = 0, model;
 	int err = 0;

@@ -14,6 +14,8 @@
 #define LONGEST 512u           /* chunks of a request: its end is work under the lock */
 #define LEASE (1u << 31)       /* in a client's id: no thread has such a one */
 
+_Static_assert(KVC_ORDER_THREAD == KVC_CLIENTS_END && KVC_ORDER_THREAD < LEASE, "client ids");
+
 /* For who records. */
 static void record(struct kvc *k, struct kvc_client *u, const struct kvc_chunk *c, uint64_t file,
 		   bool made, uint64_t ns)
@@ -146,6 +148,14 @@ static void note(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c, bool 
 
 /* ---- clients ---- */
 
+static uint32_t id_of(struct kvc *k, uint64_t who)
+{
+	uint32_t process = (uint32_t)who, thread = (uint32_t)(who >> 32);
+
+	return thread && k->used->order ? kvc_order_client(k->used->order, process, thread)
+					: process;
+}
+
 /* What it has made is known from now on. */
 static void flush(struct kvc *k, struct kvc_client *u)
 {
@@ -232,13 +242,14 @@ void kvc_used_known_locked(struct kvc *k, struct kvc_chunk *c)
 			flush(k, &k->used->client[i]);
 }
 
-uint32_t kvc_used_lease_locked(struct kvc *k)
+uint64_t kvc_used_lease_locked(struct kvc *k)
 {
 	return LEASE | k->used->leases++;
 }
 
-void kvc_used_locked(struct kvc *k, struct kvc_chunk *c, uint64_t file, uint32_t client, bool hit)
+void kvc_used_locked(struct kvc *k, struct kvc_chunk *c, uint64_t file, uint64_t who, bool hit)
 {
+	uint32_t client = id_of(k, who);
 	/* what comes at once after another use is of the same */
 	bool soon = kvc_chunk_young(k, c->use.last_ns), asks = hit && !soon;
 	struct kvc_client *u;
@@ -262,7 +273,7 @@ void kvc_used_locked(struct kvc *k, struct kvc_chunk *c, uint64_t file, uint32_t
 		kvc_admit_asked_locked(k, c);
 }
 
-void kvc_used_made_locked(struct kvc *k, struct kvc_chunk *c, uint32_t client)
+static void made(struct kvc *k, struct kvc_chunk *c, uint32_t client)
 {
 	struct kvc_client *u;
 
@@ -279,13 +290,19 @@ void kvc_used_made_locked(struct kvc *k, struct kvc_chunk *c, uint32_t client)
 	c->inflight++;
 }
 
-void kvc_used_moved_locked(struct kvc *k, uint64_t from, struct kvc_chunk *c, uint32_t client)
+void kvc_used_made_locked(struct kvc *k, struct kvc_chunk *c, uint64_t who)
 {
+	made(k, c, id_of(k, who));
+}
+
+void kvc_used_moved_locked(struct kvc *k, uint64_t from, struct kvc_chunk *c, uint64_t who)
+{
+	uint32_t client = id_of(k, who);
 	struct kvc_client *u = client ? find(k, client) : NULL;
 	struct kvc_chunk *was = u ? u->fresh : NULL;
 
 	if (!was || was->id != from || c->fresh || c->use.created_ns) {
-		kvc_used_made_locked(k, c, client);
+		made(k, c, client);
 		return;
 	}
 	u->fresh = c;
@@ -317,8 +334,9 @@ void kvc_used_renamed_locked(struct kvc *k, uint64_t ino)
 	kvc_record_put_locked(k, &u);
 }
 
-void kvc_used_end_locked(struct kvc *k, uint32_t client)
+void kvc_used_end_locked(struct kvc *k, uint64_t who)
 {
+	uint32_t client = id_of(k, who);
 	struct kvc_client *u = find(k, client);
 
 	if (!u)

@@ -2,9 +2,10 @@
 /*
  * Who uses which chunks, and in which order: what policies know of (kept.h). All under k->lock.
  *
- * A request, as policies know it, is what one client uses without a pause: a thread of an engine,
- * or a lease, whose paths are one prompt. What follows what is told, by a lease or an attribute, or
- * learned from the order of a client's calls (policy/order.h); the chunk's row keeps it.
+ * A request, as policies know it, is what one client uses without a pause: a process of an engine
+ * (or a thread of it: kvc_order_client), or a lease, whose paths are one prompt. What follows what
+ * is told, by a lease or an attribute, or learned from the order of a client's calls
+ * (policy/order.h); the chunk's row keeps it.
  *
  * A chunk that a client has made is fresh until that client goes on to another one, or pauses: only
  * then its size is known, and whether its file was renamed into another chunk. Only then policies
@@ -46,25 +47,25 @@ struct kvc_used {
 	struct kvc_record *record; /* NULL: nobody reads it */
 };
 
-/* A client for a lease's paths. */
-uint32_t kvc_used_lease_locked(struct kvc *k);
+/* Who uses (kvc_client) for a lease's paths. */
+uint64_t kvc_used_lease_locked(struct kvc *k);
 /*
- * A client (0: nobody that is known) uses a file of a chunk. hit: it was there. All files of a
- * chunk in one request are one use; the one that was first, again, is another.
+ * Somebody (kvc_client; 0: nobody that is known) uses a file of a chunk. hit: it was there. All
+ * files of a chunk in one request are one use; the one that was first, again, is another.
  */
-void kvc_used_locked(struct kvc *k, struct kvc_chunk *c, uint64_t file, uint32_t client, bool hit);
-/* It has made one of its files. */
-void kvc_used_made_locked(struct kvc *k, struct kvc_chunk *c, uint32_t client);
+void kvc_used_locked(struct kvc *k, struct kvc_chunk *c, uint64_t file, uint64_t who, bool hit);
+/* He has made one of its files. */
+void kvc_used_made_locked(struct kvc *k, struct kvc_chunk *c, uint64_t who);
 /* A file that was chunk `from` by itself is in this one now. */
-void kvc_used_moved_locked(struct kvc *k, uint64_t from, struct kvc_chunk *c, uint32_t client);
+void kvc_used_moved_locked(struct kvc *k, uint64_t from, struct kvc_chunk *c, uint64_t who);
 /* A file or folder has another name. */
 void kvc_used_renamed_locked(struct kvc *k, uint64_t ino);
 /* It follows this one (0: none), somebody says. */
 void kvc_used_told_locked(struct kvc *k, struct kvc_chunk *c, uint64_t parent);
 /* It is the next to go, and must not be fresh any more. */
 void kvc_used_known_locked(struct kvc *k, struct kvc_chunk *c);
-/* The client's request is over. */
-void kvc_used_end_locked(struct kvc *k, uint32_t client);
+/* His request is over. */
+void kvc_used_end_locked(struct kvc *k, uint64_t who);
 /* Now and then: what pauses is over. */
 void kvc_used_tick_locked(struct kvc *k);
 /*

@@ -34,6 +34,8 @@
 #define WRONG_FEW (1 / 256.f)
 #define TURNS_MOST (1 / 16.f) /* the same, of turns */
 #define TURNS_FEW (1 / 64.f)
+#define ALONE_MOST .75f /* of a process with several threads: then each has its own prompts */
+#define ALONE 64.f      /* chunks that this share is of, about */
 #define NONE UINT16_MAX
 #define FAR 4
 #define USUAL_FIRST_NS 25000000ull
@@ -45,6 +47,7 @@
 struct recent {
 	uint64_t id;
 	uint32_t before; /* the client's count of uses at the use of it before; 0: not known */
+	uint32_t thread; /* of a process */
 	bool opened;
 };
 
@@ -58,6 +61,10 @@ struct client {
 	float wrong;    /* share of what was said of chunks that it made, lately; */
 	float turns;    /* of what it opened, of what went on with another than the last; */
 	bool unsure;    /* so that no more is said */
+	/* a process: the thread that called last, share of what went on with the thread's own, */
+	uint32_t thread;
+	float alone;
+	bool threads, apart; /* has it several; and is each a client of its own by now? */
 	uint64_t last, parent, ns, usual_ns;
 	uint32_t uses;
 	struct recent recent[RECENT]; /* use n is at n % RECENT */
@@ -224,10 +231,25 @@ static uint64_t open_(struct client *c, struct note *n, uint64_t known, uint32_t
 	if (before && before->opened)
 		count(c, &c->turns, known != c->last);
 	if (before)
+		c->alone += ((float)(before->thread == c->thread) - c->alone) / ALONE;
+	if (before)
 		return known;
 	if (!known || c->unsure)
 		return 0;
 	return came_before(r, use, BATCH) ? r->id : known;
+}
+
+uint32_t kvc_order_client(struct kvc_order *o, uint32_t process, uint32_t thread)
+{
+	struct client *c = find(o, process);
+
+	if (c->thread && c->thread != thread && !c->threads) {
+		c->threads = true;
+		c->alone = .5f; /* so far it was that of one */
+	}
+	c->thread = thread;
+	c->apart |= c->threads && (c->unsure || c->alone > ALONE_MOST);
+	return c->apart ? thread | KVC_ORDER_THREAD : process;
 }
 
 void kvc_order_see(struct kvc_order *o, uint32_t client, uint64_t id, uint64_t now_ns, bool known,
@@ -256,7 +278,7 @@ void kvc_order_see(struct kvc_order *o, uint32_t client, uint64_t id, uint64_t n
 	out->unsure = c->unsure;
 	n->client = client;
 	n->use = ++c->uses;
-	c->recent[n->use % RECENT] = (struct recent){ id, use, known };
+	c->recent[n->use % RECENT] = (struct recent){ id, use, c->thread, known };
 	c->made = !known;
 	c->last = id;
 	c->parent = out->parent;

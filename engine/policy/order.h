@@ -29,6 +29,13 @@ struct kvc_seen {
 int kvc_order_open(struct kvc_order **out);
 void kvc_order_close(struct kvc_order *o);
 /*
+ * Which client it is whose thread makes a call: the process, since its threads may share what is to
+ * be done for a prompt, or (KVC_ORDER_THREAD and the thread) one thread of it, once the process was
+ * seen to work on several prompts in turns: then each may have its own. Ids are below that bit.
+ */
+#define KVC_ORDER_THREAD (1u << 30) /* KVC_CLIENTS_END */
+uint32_t kvc_order_client(struct kvc_order *o, uint32_t process, uint32_t thread);
+/*
  * A client (what is one by the order of its calls: a process, or a thread) uses a chunk at now_ns
  * (kvc_mono_ns). known: it was there before, and follows known_parent (0: nothing); else it is
  * being made. Several uses of one chunk in a row, such as of its layers, are one. What was in doubt

@@ -3,6 +3,7 @@
 """What follows what: told by an attribute or a lease, or learned; a chunk does not go before what
 follows it, whatever the policy, unless nothing else is left; and all that after a restart too."""
 import contextlib, errno, os, time
+from concurrent.futures import ThreadPoolExecutor
 from kvtest import *
 
 N = MiB
@@ -161,6 +162,20 @@ for policy in ("leaf", "prefix", "gdsf"):
         for g in gone_in_turn(s, 6):
             in_order({f"c{c}" for c in g}, known, f"learned by {policy}, {how}")
         done(s)
+# by whichever of a process's threads: here each makes every second chunk, and loads one of its two
+# layers
+s = fresh("threads", "policy=leaf")
+with ThreadPoolExecutor(1) as a, ThreadPoolExecutor(1) as b:
+    for c in range(MADE):
+        for l in range(2):
+            (a, b)[c % 2].submit(s.write, f"m/c{c}/{l}", blob(c, 4096)).result()
+    time.sleep(1.2)
+    s.settle()
+    for c in range(MADE):
+        [t.submit(s.read, f"m/c{c}/{l}").result() for l, t in enumerate((a, b))]
+known = parents(s, [f"c{c}" for c in range(MADE)])
+assert len(known) >= 5 and all(known[n] == f"c{int(n[1:]) - 1}" for n in known), known
+done(s)
 # and not where it is not: files in a row are nobody's prompt
 s = fresh("not-learned", "policy=lru")
 make(s, 0)

@@ -161,6 +161,41 @@ static void clients(void **state)
 		by(c * 2654435761u, c, c % 2, 0);
 }
 
+/* A chunk is used by a thread of process 7, when the client is this one. */
+static void by_thread(uint32_t thread, bool apart, uint64_t id, bool known_, uint64_t parent)
+{
+	uint32_t client = kvc_order_client(o, 7, thread);
+
+	assert_int_equal(client, apart ? thread | KVC_ORDER_THREAD : 7);
+	by(client, id, known_, parent);
+}
+
+/*
+ * Threads that take the chunks of one prompt in turn are one client. Those with prompts of their
+ * own are each one: found out by what they open, where one waits for the other or not.
+ */
+static void threads(void **state)
+{
+	(void)state;
+	for (uint64_t i = 0; i < 1000; i++)
+		by_thread(100 + i % 3, false, 1 + i, i % 2, i);
+	for (unsigned length = 1; length <= 20; length += 19) {
+		kvc_order_close(o);
+		assert_int_equal(kvc_order_open(&o), 0);
+		for (uint64_t i = 0; i < 400; i++) {
+			uint64_t thread = i / length % 2, at = i / length / 2 * length + i % length;
+			uint32_t client = kvc_order_client(o, 7, (uint32_t)(100 + thread));
+
+			by(client, 1000 * (thread + 1) + at, true,
+			   at ? 1000 * (thread + 1) + at - 1 : 0);
+		}
+		by_thread(100, true, 1, true, 0);
+		by_thread(7, true, 2, true, 0); /* the main thread too, and not as the process */
+		by_thread(101, true, 3, true, 0);
+		assert_int_equal(kvc_order_client(o, 8, 8), 8);
+	}
+}
+
 /*
  * Documents of some popularity with a question at their end, `width` of them in turns: of each
  * `open_turn` chunks are opened, then of the next; what is not there is made, `make_turn` at a
@@ -273,6 +308,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(doubts, begin, end),
 		cmocka_unit_test_setup_teardown(clients, begin, end),
 		cmocka_unit_test_setup_teardown(in_turns, begin, end),
+		cmocka_unit_test_setup_teardown(threads, begin, end),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

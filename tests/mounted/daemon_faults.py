@@ -28,11 +28,12 @@ PLACES = {
     "writes of the store": (f"{s.path}/*", "write", ("EIO", "ENOSPC", "short", "delay:300")),
     "syncs of the store": (f"{s.path}/*", "sync", ("EIO", "ENOSPC", "delay:300")),
     "opens in the store": (f"{s.path}/*", "open,alloc,truncate,unlink,rename,link",
-                           ("EMFILE", "ENOMEM", "EIO", "ENOSPC")),
-    "bytes of the pool": (f"{RUN}/*", "read,write,sync", ("EIO", "ENOSPC", "short")),
+                           ("EMFILE", "ENOMEM", "EIO", "ENOSPC", "delay:300")),
+    "bytes of the pool": (f"{RUN}/*", "read,write,sync,seek", ("EIO", "ENOSPC", "short")),
     "files of the pool": (f"{RUN}/*", "open,alloc,truncate,unlink,rename,mkdir",
-                          ("ENOMEM", "EMFILE", "ENOSPC", "EIO")),
-    "reads of the folder": (f"{REMOTE}/*", "read,open", ("EIO", "short", "EMFILE", "delay:300")),
+                          ("ENOMEM", "EMFILE", "ENOSPC", "EIO", "delay:300")),
+    "reads of the folder": (f"{REMOTE}*", "read,open,list",
+                            ("EIO", "short", "EMFILE", "delay:300")),
     "changes of the folder": (f"{REMOTE}/*", "change", ("EIO", "ENOSPC", "short", "delay:300")),
 }
 
@@ -111,6 +112,37 @@ def change(path, data, where):
         os.close(fd)
 
 
+def holey(n):
+    return b"a" * 5000 + bytes(200000) + blob(n, 5000)
+
+
+def sparse(path, n):
+    """A file with a hole, which is looked for when it is copied."""
+    fd = os.open(at(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
+    try:
+        data = holey(n)
+        os.pwrite(fd, data[:5000], 0)
+        os.pwrite(fd, data[-5000:], len(data) - 5000)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def take_in():
+    """The listing of the folder, to its end, whatever comes of it."""
+    control = at(".kvcachefs/control")
+    fd = os.open(control, os.O_WRONLY)
+    try:
+        os.write(fd, b"import\n")
+    finally:
+        os.close(fd)
+    while True:
+        with open(control) as f:
+            if " running: " not in f.read():
+                return
+        time.sleep(0.01)
+
+
 def load(path):
     """All of a file, None where there is none."""
     try:
@@ -165,11 +197,13 @@ def life(w, n):
     if (data := w.is_("m/old/7")) is not None:
         w.does(os.truncate, at("m/old/7"), 777, then={"m/old/7": data[:777]},
                else_={"m/old/7": data[:777]})
+    w.does(sparse, "m/sparse", n, then={"m/sparse": holey(n)}, else_={"m/sparse": Torn(holey(n))})
     for i in range(9):  # more than may stay in the pool
         put(f"flat{i}", 260000)
-    for path in ("m/new/3", "flat0", "m/hard", "m/old/8"):
+    for path in ("m/new/3", "flat0", "m/hard", "m/old/8", "m/sparse"):
         loaded(path)
     w.does(os.listdir, at("m/old"), then={})
+    w.does(take_in, then={})
 
 
 def watched(work, *args):

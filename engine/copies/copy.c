@@ -25,9 +25,12 @@ static int find_ranges(struct kvc_copy *c, uint64_t size)
 	size_t room = 0;
 	off_t at = 0, end;
 
-	while ((uint64_t)at < size && (at = lseek(c->fd, at, SEEK_DATA)) >= 0) {
-		if ((uint64_t)at >= size)
-			break; /* it has grown since it was looked at */
+	while ((uint64_t)at < size) {
+		at = lseek(c->fd, at, SEEK_DATA);
+		if (at < 0 && errno != ENXIO) /* which says that no more comes */
+			return -errno;
+		if (at < 0 || (uint64_t)at >= size)
+			break; /* or it has grown since it was looked at */
 		end = lseek(c->fd, at, SEEK_HOLE);
 		if (end < 0)
 			return -errno;

@@ -41,7 +41,7 @@ class Run:
                            stderr=subprocess.PIPE, text=True)
         self.rc, self.out, self.err = p.returncode, p.stdout + p.stderr, p.stderr
         with open(count, "rb") as f:
-            n = struct.unpack("<16Q", f.read(128))
+            n = struct.unpack("<32Q", f.read(256))
         self.met, self.fired = n[0::2], n[1::2]
 
     def __repr__(self):
@@ -58,16 +58,16 @@ class Rules:
     def __init__(self, *rules):
         path = f"{TMP}/faults.mount"
         with open(path, "wb") as f:
-            f.write(bytes(128))
+            f.write(bytes(256))
         with open(path, "r+b") as f:
-            self.map = mmap.mmap(f.fileno(), 128)
+            self.map = mmap.mmap(f.fileno(), 256)
         self.env = environment(*rules, count=path)
 
     def met(self):
-        return struct.unpack("<16Q", self.map[:])[0::2]
+        return struct.unpack("<32Q", self.map[:])[0::2]
 
     def fired(self):
-        return struct.unpack("<16Q", self.map[:])[1::2]
+        return struct.unpack("<32Q", self.map[:])[1::2]
 
     def begin(self, rule=0, after=0):
         """A rule with nth=FAR goes wrong from the next call on, or after so many more."""

@@ -5,7 +5,7 @@ a life that mounts, stores, syncs, renames, links, deletes, overwrites, evicts, 
 once or from there on until it heals. The daemon lives, or the mount is refused with a line and has
 changed nothing. What failed has not happened, what was acknowledged is there, in the mount and in
 the next one, after an unmount as after a kill; nothing else is; an error is no ENOENT; nobody
-hangs; and fsck finds nothing, or mends it at once. RUNS of the Nth (9), at random, SEED repeats
+hangs; and fsck finds nothing, or mends it at once. RUNS of the Nth (10), at random, SEED repeats
 them; ONE=place,do,N,lasting,end repeats one; with SWEEP=1 every N, or MOST of each place, the kinds
 of errors by turns, which SEED moves on."""
 import os, re, threading, traceback
@@ -13,7 +13,7 @@ from kvtest import *
 import faults
 
 need_mount()
-RUNS = int(os.environ.get("RUNS", 9))
+RUNS = int(os.environ.get("RUNS", 10))
 HANG = 60 * SLOW
 TOP = faults.in_memory("memory")
 REMOTE, RUN = f"{TOP}/remote", f"{TMP}/run"
@@ -29,7 +29,8 @@ PLACES = {
     "syncs of the store": (f"{s.path}/*", "sync", ("EIO", "ENOSPC", "delay:300")),
     "opens in the store": (f"{s.path}/*", "open,alloc,truncate,unlink,rename,link",
                            ("EMFILE", "ENOMEM", "EIO", "ENOSPC", "delay:300")),
-    "bytes of the pool": (f"{RUN}/*", "read,write,sync,seek", ("EIO", "ENOSPC", "short")),
+    "bytes of the pool": (f"{RUN}/*", "read,write,sync", ("EIO", "ENOSPC", "short")),
+    "holes of the pool": (f"{RUN}/*", "seek", ("EIO", "ENOMEM", "delay:300")),
     "files of the pool": (f"{RUN}/*", "open,alloc,truncate,unlink,rename,mkdir",
                           ("ENOMEM", "EMFILE", "ENOSPC", "EIO", "delay:300")),
     "reads of the folder": (f"{REMOTE}*", "read,open,list",
@@ -113,7 +114,7 @@ def change(path, data, where):
 
 
 def holey(n):
-    return b"a" * 5000 + bytes(200000) + blob(n, 5000)
+    return b"a" * 5000 + bytes(2 << 20) + blob(n, 5000)
 
 
 def sparse(path, n):

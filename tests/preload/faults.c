@@ -46,7 +46,7 @@
 #include <unistd.h>
 
 #define FDS 65536
-#define RULES 8
+#define RULES 16
 #define HELD (1ull << 62)
 
 static const char *const call_names[] = {
@@ -90,7 +90,7 @@ static struct counts {
 	_Atomic uint64_t met, fired;
 } none[RULES], *counts = none;
 
-static _Atomic unsigned char mask_of[FDS]; /* the rules that a descriptor's path matches */
+static _Atomic uint16_t mask_of[FDS]; /* the rules that a descriptor's path matches */
 
 static void die(const char *what)
 {
@@ -306,7 +306,7 @@ static int open_at(int dir, const char *path, int flags, mode_t mode)
 		return (int)failed(r);
 	fd = (int)syscall(SYS_openat, dir, path, flags, mode);
 	if (fd >= 0 && fd < FDS)
-		atomic_store(&mask_of[fd], (unsigned char)m);
+		atomic_store(&mask_of[fd], (uint16_t)m);
 	return fd;
 }
 
@@ -352,7 +352,7 @@ int close(int fd)
 static int same_file(int from, int to)
 {
 	if (to >= 0 && to < FDS)
-		atomic_store(&mask_of[to], (unsigned char)mask(from));
+		atomic_store(&mask_of[to], (uint16_t)mask(from));
 	return to;
 }
 

@@ -61,7 +61,8 @@ static const struct kvm_command commands[] = {
 	  "pools left in memory; those of no store are given back", 0, 1000, kvm_run_pools },
 	{ "replay",
 	  "[--policy NAME[:DISK],...] [--capacity CHUNKS[:DISK],...] [--tiers] "
-	  "[--chain told|learned|none] [--clients N] [--seed N] [--jobs N] [--svg FILE] "
+	  "[--chain told|learned|none] [--clients N] [--threads N] [--seed N] [--jobs N] [--svg "
+	  "FILE] "
 	  "[--verbose] [--json] "
 	  "TRACE...",
 	  "what each policy would have had of a trace's chunks", 1, 1000, kvm_run_replay },

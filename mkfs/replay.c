@@ -29,6 +29,7 @@ struct replay {
 	unsigned npolicies;
 	uint64_t pool[CAPACITIES], disk[CAPACITIES];
 	unsigned ncapacities;
+	bool in_bytes; /* these */
 	uint64_t seed;
 	unsigned jobs;
 	struct kvm_way way;
@@ -117,19 +118,52 @@ static bool take_count(const char *text, char **end, uint64_t *n)
 	return !errno && *n < MOST;
 }
 
-/* POOL, or POOL:DISK. */
+static const char *const units[] = { "KiB", "MiB", "GiB", "TiB", NULL };
+
+const char *kvm_room_text(uint64_t room, bool in_bytes)
+{
+	static _Thread_local char text[32];
+	unsigned i = 0;
+
+	if (in_bytes)
+		for (room /= 1024; units[i + 1] && room % 1024 == 0; i++)
+			room /= 1024;
+	snprintf(text, sizeof text, "%llu%s", (unsigned long long)room, in_bytes ? units[i] : "");
+	return text;
+}
+
+/* The same, or bytes, of which there is always a unit. */
+static bool take_room(char *text, char **end, uint64_t *n, bool *in_bytes)
+{
+	size_t digits = strspn(text, "0123456789");
+
+	for (unsigned i = 0; units[i] && digits < 10; i++)
+		if (!strncmp(text + digits, units[i], 3)) {
+			*in_bytes = true;
+			*n = strtoull(text, end, 10) << 10 * (i + 1);
+			*end += 3;
+			return *text != '0' && *n < KVM_BYTES_MOST;
+		}
+	*in_bytes = false;
+	return take_count(text, end, n);
+}
+
+/* POOL, or POOL:DISK; all in chunks, or all in bytes. */
 static bool take_capacity(struct replay *o, unsigned i, char *text)
 {
+	bool in_bytes, also;
 	char *end = text;
 
 	o->disk[i] = 0;
-	if (!take_count(text, &end, &o->pool[i]) ||
-	    (*end == ':' && !take_count(end + 1, &end, &o->disk[i])))
+	if (!take_room(text, &end, &o->pool[i], &in_bytes) || (i && in_bytes != o->in_bytes))
+		return false;
+	o->in_bytes = in_bytes;
+	if (*end == ':' && (!take_room(end + 1, &end, &o->disk[i], &also) || also != in_bytes))
 		return false;
 	if (o->all_tiers && !o->disk[i])
 		o->disk[i] = o->pool[i] * TIMES;
 	o->tiers |= o->disk[i] != 0;
-	return !*end && o->disk[i] < MOST;
+	return !*end && o->disk[i] < (in_bytes ? KVM_BYTES_MOST : MOST);
 }
 
 static int take_capacities(struct replay *o, const char *numbers)
@@ -147,8 +181,9 @@ static int take_capacities(struct replay *o, const char *numbers)
 					   CAPACITIES);
 		if (!take_capacity(o, i, text))
 			return kvm_misused(
-				"--capacity: %s is no number of chunks, nor two of them with "
-				"a colon between: those in the pool and those on disk",
+				"--capacity: %s is no number of chunks, nor (all of them) one of "
+				"bytes as 64GiB, nor two of either with a colon between: in the "
+				"pool and on disk",
 				text);
 		if (i && o->pool[i] <= o->pool[i - 1])
 			return kvm_misused("--capacity %s: %s comes after a larger one",
@@ -187,6 +222,17 @@ static int take_clients(struct replay *o, const char *text)
 	return 0;
 }
 
+static int take_threads(struct replay *o, const char *text)
+{
+	uint64_t n;
+	char *end = NULL;
+
+	if (!take_count(text, &end, &n) || *end || n > KVM_THREADS)
+		return kvm_misused("--threads %s: from 1 to %d", kvm_shown(text), KVM_THREADS);
+	o->way.threads = (uint32_t)n;
+	return 0;
+}
+
 static int take_seed(struct replay *o, const char *text)
 {
 	char *end = NULL;
@@ -221,19 +267,14 @@ static unsigned usual_jobs(void)
 static int take_options(struct replay *o, int *argc, char **argv)
 {
 	const char *policies = NULL, *capacities = NULL, *chain = NULL, *seed = NULL,
-		   *clients = NULL, *jobs = NULL;
+		   *clients = NULL, *threads = NULL, *jobs = NULL;
 	const struct kvm_option options[] = {
-		{ "policy", NULL, &policies },
-		{ "capacity", NULL, &capacities },
-		{ "chain", NULL, &chain },
-		{ "seed", NULL, &seed },
-		{ "svg", NULL, &o->svg },
-		{ "verbose", &o->verbose, NULL },
-		{ "clients", NULL, &clients },
-		{ "json", &o->json, NULL },
-		{ "tiers", &o->all_tiers, NULL },
-		{ "jobs", NULL, &jobs },
-		{ 0 },
+		{ "policy", NULL, &policies }, { "capacity", NULL, &capacities },
+		{ "chain", NULL, &chain },     { "seed", NULL, &seed },
+		{ "svg", NULL, &o->svg },      { "verbose", &o->verbose, NULL },
+		{ "clients", NULL, &clients }, { "threads", NULL, &threads },
+		{ "json", &o->json, NULL },    { "tiers", &o->all_tiers, NULL },
+		{ "jobs", NULL, &jobs },       { 0 },
 	};
 	int err = kvm_options(argc, argv, options);
 
@@ -251,6 +292,8 @@ static int take_options(struct replay *o, int *argc, char **argv)
 		err = take_seed(o, seed);
 	if (!err && clients)
 		err = take_clients(o, clients);
+	if (!err && threads)
+		err = take_threads(o, threads);
 	if (!err && jobs)
 		err = take_jobs(o, jobs);
 	return err;
@@ -267,19 +310,20 @@ static void heads(struct replay *o, const struct kvm_trace *t)
 	       (unsigned long long)t->accesses, t->chunks);
 	if (t->lost)
 		printf(", %llu accesses lost", (unsigned long long)t->lost);
-	printf("\n%14s", o->tiers ? "pool:disk" : "chunks");
+	printf("\n%14s", o->tiers ? "pool:disk" : o->in_bytes ? "bytes" : "chunks");
 	for (unsigned p = 0; p < o->npolicies; p++)
 		printf(" %*s", column(o, p), o->policy[p].name);
 	printf(" %7s\n", "optimum");
 }
 
-static void say_more(const struct replay *o, unsigned p, unsigned c, const struct kvm_share *s)
+static void say_more(const struct replay *o, unsigned p, const struct kvm_cell *cell)
 {
+	const struct kvm_share *s = &cell->share;
 	const struct kvm_learned *l = &s->learned;
 
-	fprintf(stderr, "%s at %llu: %.0f accesses a second, %.1f bytes a chunk\n%s",
-		o->policy[p].name, (unsigned long long)o->pool[c], s->accesses_per_s,
-		(double)s->bytes / (double)o->pool[c], s->text);
+	fprintf(stderr, "%s at %s: %.0f accesses a second, %.1f bytes a chunk\n%s",
+		o->policy[p].name, kvm_room_text(cell->pool_room, o->in_bytes), s->accesses_per_s,
+		(double)s->bytes / (double)cell->pool.chunks, s->text);
 	if (l->made)
 		fprintf(stderr,
 			"learned %llu parents, %.4f wrong, %.4f not seen, %llu changed later; "
@@ -291,11 +335,12 @@ static void say_more(const struct replay *o, unsigned p, unsigned c, const struc
 
 static void print_row(struct replay *o, unsigned c, const struct kvm_cell *s)
 {
-	if (o->disk[c])
-		printf("%7llu:%-6llu", (unsigned long long)o->pool[c],
-		       (unsigned long long)o->disk[c]);
-	else
-		printf("%14llu", (unsigned long long)o->pool[c]);
+	if (o->disk[c]) {
+		printf("%7s:", kvm_room_text(o->pool[c], o->in_bytes));
+		printf("%-6s", kvm_room_text(o->disk[c], o->in_bytes));
+	} else {
+		printf("%14s", kvm_room_text(o->pool[c], o->in_bytes));
+	}
 	for (unsigned p = 0; p < o->npolicies; p++)
 		if (o->disk[c])
 			printf(" %*.3f+%5.3f ", column(o, p) - 7, s[p].share.pool, s[p].share.disk);
@@ -309,8 +354,8 @@ static void json_row(struct replay *o, unsigned c, const struct kvm_cell *s)
 	struct kvm_json *j = &o->out;
 
 	kvm_json_begin(j, NULL, '{');
-	kvm_json_number(j, "pool_chunks", o->pool[c]);
-	kvm_json_number(j, "disk_chunks", o->disk[c]);
+	kvm_json_number(j, o->in_bytes ? "pool_bytes" : "pool_chunks", o->pool[c]);
+	kvm_json_number(j, o->in_bytes ? "disk_bytes" : "disk_chunks", o->disk[c]);
 	kvm_json_share(j, "optimum", s[o->npolicies].optimum);
 	kvm_json_begin(j, "policies", '{');
 	for (unsigned p = 0; p < o->npolicies; p++) {
@@ -334,26 +379,31 @@ static void json_heads(struct replay *o, const struct kvm_trace *t)
 	kvm_json_begin(&o->out, "shares", '[');
 }
 
+/* What remembers by how many chunks fit hears that; of bytes so many of the usual size. */
+static struct kvc_keep_conf conf_of(const struct replay *o, const struct kvm_trace *t,
+				    unsigned policy, uint64_t room)
+{
+	uint64_t chunks = o->in_bytes ? kvc_max(room / t->mean, 1) : room;
+
+	return (struct kvc_keep_conf){ policy, room ? chunks : 0, o->seed };
+}
+
 /* All cells of a trace: of each capacity those of the policies, and the optimum. */
-static struct kvm_cell *cells_of(const struct replay *o)
+static struct kvm_cell *cells_of(const struct replay *o, const struct kvm_trace *t)
 {
 	unsigned row = o->npolicies + 1;
 	struct kvm_cell *cell = calloc((size_t)row * o->ncapacities, sizeof *cell);
 
 	for (unsigned i = 0; cell && i < row * o->ncapacities; i++) {
 		unsigned p = i % row, c = i / row;
+		const struct pair *pair = &o->policy[p % o->npolicies];
 
 		cell[i].is_optimum = p == o->npolicies;
-		cell[i].pool = (struct kvc_keep_conf){
-			o->policy[p % o->npolicies].pool,
-			o->pool[c],
-			o->seed,
-		};
-		cell[i].disk = (struct kvc_keep_conf){
-			o->policy[p % o->npolicies].disk,
-			o->disk[c],
-			o->seed,
-		};
+		cell[i].in_bytes = o->in_bytes;
+		cell[i].pool_room = o->pool[c];
+		cell[i].disk_room = o->disk[c];
+		cell[i].pool = conf_of(o, t, pair->pool, o->pool[c]);
+		cell[i].disk = conf_of(o, t, pair->disk, o->disk[c]);
 	}
 	return cell;
 }
@@ -370,7 +420,7 @@ static int replay_row(struct replay *o, struct kvm_jobs *j, struct kvm_cell *cel
 			return kvm_fail("out of memory");
 		share[p][c] = s[p].is_optimum ? s[p].optimum : s[p].share.pool + s[p].share.disk;
 		if (o->verbose && !s[p].is_optimum)
-			say_more(o, p, c, &s[p].share);
+			say_more(o, p, &s[p]);
 	}
 	(o->json ? json_row : print_row)(o, c, s);
 	return 0;
@@ -380,7 +430,7 @@ static int replay_row(struct replay *o, struct kvm_jobs *j, struct kvm_cell *cel
 static int replay_one(struct replay *o, const struct kvm_trace *t, double share[][CAPACITIES])
 {
 	unsigned n = (o->npolicies + 1) * o->ncapacities;
-	KVC_MEM struct kvm_cell *cell = cells_of(o);
+	KVC_MEM struct kvm_cell *cell = cells_of(o, t);
 	struct kvm_jobs *j = cell ? kvm_jobs_start(t, &o->way, cell, n, o->jobs) : NULL;
 	uint64_t began = kvc_mono_ns();
 	int err = j ? 0 : kvm_fail("out of memory");
@@ -414,7 +464,7 @@ static void chart(const struct replay *o, FILE *out, int nr, const char *name,
 			p < o->npolicies ? o->policy[p].name : "optimum",
 			share[p],
 		};
-	kvm_chart(out, nr * KVM_CHART_HEIGHT, name, o->pool, o->ncapacities, curve,
+	kvm_chart(out, nr * KVM_CHART_HEIGHT, name, o->pool, o->ncapacities, o->in_bytes, curve,
 		  o->npolicies + 1);
 }
 
@@ -433,7 +483,11 @@ static int replay_all(struct replay *o, FILE *svg, char **traces, int n)
 		double share[POLICIES + 1][CAPACITIES];
 		struct kvm_trace t;
 
-		err = kvm_trace_read(&t, traces[i]) ?: replay_one(o, &t, share);
+		err = kvm_trace_read(&t, traces[i]);
+		if (!err && o->in_bytes && !t.mean)
+			err = kvm_fail("%s tells no sizes (\"bytes\"): --capacity takes chunks",
+				       t.name);
+		err = err ?: replay_one(o, &t, share);
 		if (!err && svg)
 			chart(o, svg, i, traces[i], share);
 		kvm_trace_free(&t);
@@ -461,7 +515,7 @@ int kvm_run_replay(int argc, char **argv)
 	struct replay o = {
 		.seed = 1,
 		.jobs = usual_jobs(),
-		.way = { KVM_TOLD, 1 },
+		.way = { KVM_TOLD, 1, 1 },
 		.out = { stdout, false },
 	};
 	KVC_MEM char *text = NULL;

@@ -9,16 +9,17 @@
 
 /*
  * A trace: JSON lines, one request each, with "hash_ids": [...], the chunks of its prompt in order,
- * by numbers that stand for the prefix up to and with the chunk, and "timestamp", when it comes, in
- * ms; and of a recording lines {"lost": N}, N uses of chunks that it lacks there (trace_join.c).
- * Here chunks are numbered anew from 0, and the ids of all requests lie in one array: request r
- * has those from at[r] to at[r + 1] - 1.
+ * by numbers that stand for the prefix up to and with the chunk, "bytes": [...], their sizes, and
+ * "timestamp", when it comes, in ms; and of a recording lines {"lost": N}, N uses of chunks that it
+ * lacks there (trace_join.c). Here chunks are numbered anew from 0, and the ids of all requests lie
+ * in one array: request r has those from at[r] to at[r + 1] - 1.
  */
 struct kvm_trace {
 	const char *name;
 	uint32_t *id;
 	uint64_t *at;
 	double *ms;                /* 0 where it is not told */
+	uint64_t *bytes, mean;     /* of chunks; mean 0: no size is told */
 	uint32_t requests, chunks; /* chunks: different ones */
 	uint64_t accesses;
 	uint64_t lost; /* accesses that a recording lacks */
@@ -52,21 +53,25 @@ struct kvm_share {
 enum kvm_chain { KVM_NONE, KVM_TOLD, KVM_LEARNED };
 
 #define KVM_CLIENTS 64
+#define KVM_THREADS 64
 
 struct kvm_way {
 	enum kvm_chain chain;
-	uint32_t clients; /* learned: requests that are under way at once, up to KVM_CLIENTS */
+	/*
+	 * learned: requests that are under way at once, up to KVM_CLIENTS; and the threads on them
+	 */
+	uint32_t clients, threads;
 };
 
-/* A pool of so many chunks over a disk (0: none), each with its policy. 0 or -ENOMEM. */
-int kvm_replay(const struct kvm_trace *t, const struct kvc_keep_conf *pool,
-	       const struct kvc_keep_conf *disk, const struct kvm_way *way, struct kvm_share *out);
-/* Belady's optimum for single chunks: what is used again last, goes. Negative: out of memory. */
-double kvm_optimum(const struct kvm_trace *t, uint64_t chunks);
+#define KVM_BYTES_MOST (1ull << 50) /* of a chunk, and of a cache */
 
 /* What is to be found out, and what was: shares, or of the larger of both the optimum. */
 struct kvm_cell {
+	/* a pool over a disk, each with its policy and room for so many chunks, or bytes; 0: no
+	 * disk */
 	struct kvc_keep_conf pool, disk;
+	uint64_t pool_room, disk_room;
+	bool in_bytes; /* the trace has sizes */
 	bool is_optimum;
 	struct kvm_share share;
 	double optimum;
@@ -74,6 +79,14 @@ struct kvm_cell {
 	bool ready;
 	int err;
 };
+
+/* 0 or -ENOMEM. */
+int kvm_replay(const struct kvm_trace *t, const struct kvm_way *way, struct kvm_cell *cell);
+/*
+ * Belady's optimum for single chunks: what is used again last, goes. Where sizes differ another
+ * choice may be better still. Negative: out of memory.
+ */
+double kvm_optimum(const struct kvm_trace *t, uint64_t room, bool in_bytes);
 
 /*
  * `n` cells, by up to so many threads; the trace, the way and the cells stay until kvm_jobs_end.
@@ -97,7 +110,9 @@ struct kvm_curve {
 #define KVM_CHART_WIDTH 760
 #define KVM_CHART_HEIGHT 420
 void kvm_chart(FILE *out, int top, const char *title, const uint64_t *capacity, unsigned ncapacity,
-	       const struct kvm_curve *curve, unsigned ncurves);
+	       bool in_bytes, const struct kvm_curve *curve, unsigned ncurves);
+/* A capacity, in bytes with a unit; in static room of the thread's. */
+const char *kvm_room_text(uint64_t room, bool in_bytes);
 
 int kvm_run_replay(int argc, char **argv);
 

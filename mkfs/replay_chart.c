@@ -38,7 +38,7 @@ static void escaped(FILE *out, const char *s)
 			fputc(*s, out);
 }
 
-static void axes(FILE *out, const uint64_t *capacity, unsigned n, double most)
+static void axes(FILE *out, const uint64_t *capacity, unsigned n, bool in_bytes, double most)
 {
 	for (int i = 0; i <= 4; i++) {
 		double y = y_of(most * i / 4, most);
@@ -49,14 +49,14 @@ static void axes(FILE *out, const uint64_t *capacity, unsigned n, double most)
 			LEFT, RIGHT, y, y, LEFT - 8, y + 4, most * i / 4);
 	}
 	for (unsigned i = 0; i < n; i++)
-		fprintf(out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%llu</text>\n",
-			x_of(capacity, n, i), BOTTOM + 20, (unsigned long long)capacity[i]);
-	fprintf(out, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">chunks that fit</text>\n",
-		(LEFT + RIGHT) / 2, BOTTOM + 40);
+		fprintf(out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%s</text>\n",
+			x_of(capacity, n, i), BOTTOM + 20, kvm_room_text(capacity[i], in_bytes));
+	fprintf(out, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">%s that fit</text>\n",
+		(LEFT + RIGHT) / 2, BOTTOM + 40, in_bytes ? "bytes" : "chunks");
 }
 
 void kvm_chart(FILE *out, int top, const char *title, const uint64_t *capacity, unsigned ncapacity,
-	       const struct kvm_curve *curve, unsigned ncurves)
+	       bool in_bytes, const struct kvm_curve *curve, unsigned ncurves)
 {
 	double most = .05;
 
@@ -68,7 +68,7 @@ void kvm_chart(FILE *out, int top, const char *title, const uint64_t *capacity, 
 		LEFT);
 	escaped(out, title);
 	fprintf(out, "</text>\n");
-	axes(out, capacity, ncapacity, most);
+	axes(out, capacity, ncapacity, in_bytes, most);
 	for (unsigned c = 0; c < ncurves; c++) {
 		const char *colour = colours[c % (sizeof colours / sizeof *colours)];
 

@@ -25,8 +25,8 @@ struct kvm_jobs {
 static int run_one(const struct kvm_jobs *j, struct kvm_cell *c)
 {
 	if (!c->is_optimum)
-		return kvm_replay(j->trace, &c->pool, &c->disk, j->way, &c->share);
-	c->optimum = kvm_optimum(j->trace, kvc_max(c->pool.chunks, c->disk.chunks));
+		return kvm_replay(j->trace, j->way, c);
+	c->optimum = kvm_optimum(j->trace, kvc_max(c->pool_room, c->disk_room), c->in_bytes);
 	return c->optimum < 0 ? -ENOMEM : 0;
 }
 

@@ -10,22 +10,23 @@
 
 void kvm_line_fini(struct kvm_line *l)
 {
-	free(l->number);
+	free(l->id.v);
+	free(l->bytes.v);
 	*l = (struct kvm_line){ 0 };
 }
 
-int kvm_line_add(struct kvm_line *l, uint64_t number)
+int kvm_numbers_add(struct kvm_numbers *l, uint64_t number)
 {
 	if (l->n == l->room) {
 		uint64_t room = l->room ? l->room * 2 : 256, *v;
 
-		v = realloc(l->number, room * sizeof *v);
+		v = realloc(l->v, room * sizeof *v);
 		if (!v)
 			return -ENOMEM;
-		l->number = v;
+		l->v = v;
 		l->room = room;
 	}
-	l->number[l->n++] = number;
+	l->v[l->n++] = number;
 	return 0;
 }
 
@@ -76,7 +77,7 @@ static const char *take_decimal(const char *at, double *out)
 	return at;
 }
 
-static const char *take_list(const char *at, struct kvm_line *l, int *err)
+static const char *take_list(const char *at, struct kvm_numbers *l, int *err)
 {
 	uint64_t n;
 
@@ -85,7 +86,7 @@ static const char *take_list(const char *at, struct kvm_line *l, int *err)
 		return at ? at + 1 : NULL;
 	do {
 		at = take_number(at, &n);
-		if (!at || (*err = kvm_line_add(l, n)))
+		if (!at || (*err = kvm_numbers_add(l, n)))
 			return NULL;
 		at = after_blanks(at);
 	} while (*at == ',' && (at = after_blanks(at + 1)));
@@ -124,7 +125,7 @@ int kvm_line_read(struct kvm_line *l, const char *text)
 	int err = 0;
 
 	l->ms = 0;
-	l->n = 0;
+	l->id.n = l->bytes.n = 0;
 	do {
 		double other;
 
@@ -133,7 +134,9 @@ int kvm_line_read(struct kvm_line *l, const char *text)
 			return -EINVAL;
 		if (!strcmp(name[i], "hash_ids")) {
 			found = true;
-			at = take_list(at, l, &err);
+			at = take_list(at, &l->id, &err);
+		} else if (!strcmp(name[i], "bytes") && *at == '[') {
+			at = take_list(at, &l->bytes, &err);
 		} else {
 			at = take_decimal(at, strcmp(name[i], "timestamp") ? &other : &l->ms);
 		}

@@ -5,18 +5,22 @@
 
 #include "util.h"
 
-struct kvm_line {
-	double ms;        /* 0: not told */
-	uint64_t *number; /* of its hash_ids, as two's complement; its own, freed by fini */
+struct kvm_numbers {
+	uint64_t *v; /* as two's complement */
 	uint64_t n, room;
+};
+
+struct kvm_line {
+	double ms;                    /* 0: not told */
+	struct kvm_numbers id, bytes; /* its hash_ids and their sizes; its own, freed by fini */
 };
 
 void kvm_line_fini(struct kvm_line *l);
 /* One more number: 0 or -ENOMEM. */
-int kvm_line_add(struct kvm_line *l, uint64_t number);
+int kvm_numbers_add(struct kvm_numbers *l, uint64_t number);
 /*
  * Reads a line of the form that traces have: one object, of keys without escapes, each there once,
- * whose values are numbers of up to 18 digits, but "hash_ids", which has a list of such. 0;
+ * whose values are numbers of up to 18 digits, but "hash_ids", and maybe "bytes", lists of such. 0;
  * -ENOMEM; -EINVAL: it is none, and may be JSON for all that, and a request: the caller asks a
  * parser. text ends with a 0.
  */

@@ -23,12 +23,25 @@ static void look_ahead(const struct kvm_trace *t, double *next, double *first)
 	}
 }
 
-/* One request's chunks come in. -1: out of memory. */
-static int come_in(struct kvc_chain *c, const struct kvm_trace *t, uint32_t r, const double *next,
-		   uint64_t chunks)
+struct cache {
+	struct kvc_chain chain;
+	uint64_t room, used;
+	bool in_bytes;
+};
+
+static uint64_t size_of(const struct cache *k, const struct kvm_trace *t, uint64_t chunk)
 {
+	return k->in_bytes ? t->bytes[chunk] : 1;
+}
+
+/* One request's chunks come in. -1: out of memory. */
+static int come_in(struct cache *k, const struct kvm_trace *t, uint32_t r, const double *next)
+{
+	struct kvc_chain *c = &k->chain;
+
 	for (uint64_t a = t->at[r]; a < t->at[r + 1]; a++) {
 		uint32_t slot = kvc_chain_find(c, t->id[a] + 1ull);
+		uint64_t bytes = size_of(k, t, t->id[a]);
 
 		if (slot != KVC_NO_SLOT) {
 			kvc_chain_order(c, slot, -next[a]);
@@ -36,26 +49,29 @@ static int come_in(struct kvc_chain *c, const struct kvm_trace *t, uint32_t r, c
 		}
 		if (next[a] >= NEVER)
 			continue;
-		if (c->n >= chunks) {
-			if (-c->key[c->leaf[0]] <= next[a])
-				continue;
+		while (c->n && k->used + bytes > k->room && -c->key[c->leaf[0]] > next[a]) {
+			k->used -= size_of(k, t, c->id[c->leaf[0]] - 1);
 			kvc_chain_del(c, c->leaf[0]);
 		}
+		if (k->used + bytes > k->room)
+			continue;
 		if (kvc_chain_add(c, t->id[a] + 1ull, KVC_NO_SLOT, -next[a]) == KVC_NO_SLOT)
 			return -1;
+		k->used += bytes;
 	}
 	return 0;
 }
 
-double kvm_optimum(const struct kvm_trace *t, uint64_t chunks)
+double kvm_optimum(const struct kvm_trace *t, uint64_t room, bool in_bytes)
 {
 	double *next = malloc(t->accesses * sizeof *next);
 	double *first = malloc(t->chunks * sizeof *first);
 	uint64_t hits = 0, asked = 0;
-	struct kvc_chain c;
+	struct cache k = { .room = room, .in_bytes = in_bytes };
+	struct kvc_chain *c = &k.chain;
 	int err = -1;
 
-	if (!next || !first || kvc_chain_init(&c, true, false)) {
+	if (!next || !first || kvc_chain_init(c, true, false)) {
 		free(next);
 		free(first);
 		return -1;
@@ -64,17 +80,17 @@ double kvm_optimum(const struct kvm_trace *t, uint64_t chunks)
 	for (uint32_t r = 0; r < t->requests; r++) {
 		uint64_t a = t->at[r];
 
-		while (a < t->at[r + 1] && kvc_chain_find(&c, t->id[a] + 1ull) != KVC_NO_SLOT)
+		while (a < t->at[r + 1] && kvc_chain_find(c, t->id[a] + 1ull) != KVC_NO_SLOT)
 			a++;
 		if (r >= t->requests / 2) {
 			hits += a - t->at[r];
 			asked += t->at[r + 1] - t->at[r];
 		}
-		if ((err = come_in(&c, t, r, next, chunks)))
+		if ((err = come_in(&k, t, r, next)))
 			break;
 	}
 	free(next);
 	free(first);
-	kvc_chain_fini(&c);
+	kvc_chain_fini(c);
 	return err ? -1 : asked ? (double)hits / (double)asked : 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * See replay.h: the replay. With the chain told or none at all a request's chunks are asked for one
- * after another. With the chain learned the trace is what a client calls, on one thread: the chunks
+ * after another. With the chain learned the trace is what a process calls: the chunks
  * of a prompt that are there are opened, in order; then it computes; then it creates the others, in
  * order. Where one request begins and which chunk follows which is for order.h to say.
  */
@@ -10,22 +10,27 @@
 #include "replay.h"
 
 #include <math.h>
+#include <string.h>
 
 #define OPEN_NS 1000000ull     /* from one open to the next */
 #define CREATE_NS 5000000ull   /* from one create to the next */
 #define COMPUTE_NS 30000000ull /* a chunk */
 #define STEP 16                /* chunks of a prompt that are computed at a time */
+#define PROCESS 1
 
 /* One cache of a replay. */
 struct cache {
 	struct kvc_keep *keep;
-	struct kvc_request request;
-	uint64_t room;
-	bool whole; /* all of the request so far is here */
+	struct kvc_request *request;                  /* the one of whose call it is */
+	struct kvc_request requests[1 + KVM_THREADS]; /* the process's own, and its threads' */
+	uint64_t room, used;
+	const uint64_t *bytes; /* of chunks; NULL: each counts as one */
+	bool whole;            /* all of the request so far is here */
 };
 
 struct run {
 	const struct kvm_trace *trace;
+	const struct kvm_way *way;
 	struct cache cache[2];
 	uint64_t asked, hits[2];
 	/* with the chain learned */
@@ -36,45 +41,58 @@ struct run {
 	struct kvm_learned learned;
 };
 
-static int open_cache(struct cache *c, const struct kvc_keep_conf *conf)
+static int open_cache(struct cache *c, const struct kvc_keep_conf *conf, uint64_t room,
+		      const uint64_t *bytes)
 {
-	*c = (struct cache){ .room = conf ? conf->chunks : 0 };
-	return conf && conf->chunks ? kvc_keep_open(&c->keep, conf) : 0;
+	*c = (struct cache){ .room = room, .bytes = bytes };
+	c->request = &c->requests[0];
+	return room ? kvc_keep_open(&c->keep, conf) : 0;
+}
+
+static uint64_t size_of(const struct cache *c, uint64_t id)
+{
+	return c->bytes ? c->bytes[id - 1] : 1;
 }
 
 static void close_cache(struct cache *c)
 {
 	kvc_keep_close(c->keep);
-	kvc_request_free(&c->request);
+	for (int i = 0; i <= KVM_THREADS; i++)
+		kvc_request_free(&c->requests[i]);
 }
 
 /* Asks for a chunk, and stores it where it is not there: 1: it was there. */
 static int ask(struct cache *c, uint64_t id, uint64_t parent)
 {
-	uint64_t victim;
+	uint64_t victim, bytes;
+	int err;
 
 	if (!c->keep)
 		return 0;
-	if (kvc_keep_touch(c->keep, &c->request, id))
+	bytes = size_of(c, id);
+	if (kvc_keep_touch(c->keep, c->request, id))
 		return 1;
 	if (parent && !c->whole)
 		return 0; /* without what it follows it is of no use */
-	if (kvc_keep_chunks(c->keep) >= c->room) {
+	while (c->used + bytes > c->room) {
 		victim = kvc_keep_victim(c->keep);
 		if (!victim) {
 			c->whole = false;
 			return 0;
 		}
 		kvc_keep_del(c->keep, victim, true);
+		c->used -= size_of(c, victim);
 	}
-	return kvc_keep_add(c->keep, &c->request, id, parent, 1);
+	err = kvc_keep_add(c->keep, c->request, id, parent, bytes);
+	c->used += err ? 0 : bytes;
+	return err;
 }
 
 static void end(struct run *u)
 {
 	for (int i = 0; i < 2; i++)
-		if (u->cache[i].keep && u->cache[i].request.nr)
-			kvc_keep_end(u->cache[i].keep, &u->cache[i].request);
+		if (u->cache[i].keep && u->cache[i].request->nr)
+			kvc_keep_end(u->cache[i].keep, u->cache[i].request);
 }
 
 static void begin(struct run *u)
@@ -82,7 +100,7 @@ static void begin(struct run *u)
 	end(u);
 	for (int i = 0; i < 2; i++) {
 		if (u->cache[i].keep)
-			kvc_keep_begin(u->cache[i].keep, &u->cache[i].request);
+			kvc_keep_begin(u->cache[i].keep, u->cache[i].request);
 		u->cache[i].whole = true;
 	}
 }
@@ -117,6 +135,30 @@ static int replay_told(struct run *u, uint32_t r, bool chains)
 	return err;
 }
 
+/* A number below n. */
+static uint32_t draw(struct run *u, uint32_t n)
+{
+	if (n == 1)
+		return 0;
+	u->chance = u->chance * 6364136223846793005u + 1442695040888963407u;
+	return (uint32_t)((u->chance >> 32) * n >> 32);
+}
+
+/* Threads that work on one prompt. */
+static uint32_t sharing(const struct run *u)
+{
+	return (uint32_t)kvc_max(u->way->threads / u->way->clients, 1);
+}
+
+/* Whose call it is for a request: of one process, PROCESS, which has its threads. */
+static uint32_t client_of(struct run *u, uint32_t r)
+{
+	uint32_t which = u->way->threads > 1 ? r % u->way->clients % u->way->threads : 0;
+
+	which += draw(u, sharing(u)) * u->way->clients;
+	return kvc_order_client(u->order, PROCESS, PROCESS + which);
+}
+
 /* The client opens or creates the chunk of this access. */
 static int call(struct run *u, uint32_t r, uint64_t a, bool known, bool *all)
 {
@@ -124,13 +166,20 @@ static int call(struct run *u, uint32_t r, uint64_t a, bool known, bool *all)
 	uint64_t id = t->id[a] + 1ull, truth = a > t->at[r] ? t->id[a - 1] + 1ull : 0;
 	struct kvc_seen seen;
 
-	kvc_order_see(u->order, 1, id, u->now_ns, known, u->parent[id - 1], &seen);
+	uint32_t client = client_of(u, r);
+
+	for (int i = 0; i < 2; i++)
+		u->cache[i].request =
+			&u->cache[i].requests[client == PROCESS
+						      ? 0
+						      : 1 + client - PROCESS - KVC_ORDER_THREAD];
+	kvc_order_see(u->order, client, id, u->now_ns, known, u->parent[id - 1], &seen);
 	if (!u->learns)
 		seen = (struct kvc_seen){ .begins = true };
-	if (seen.begins)
+	if (seen.begins || (u->cache[0].keep && !u->cache[0].request->nr))
 		begin(u);
 	for (int i = 0; i < 2; i++)
-		u->cache[i].request.loose = seen.unsure;
+		u->cache[i].request->loose = seen.unsure;
 	u->learned.begun += seen.begins;
 	if (known && seen.parent != u->parent[id - 1]) {
 		u->learned.mended++;
@@ -161,29 +210,70 @@ static bool is_here(const struct run *u, uint64_t a)
 /* From half of it to twice as much. */
 static uint64_t about(struct run *u, uint64_t ns)
 {
-	u->chance = u->chance * 6364136223846793005u + 1442695040888963407u;
-	return (uint64_t)((double)ns * exp2((double)(u->chance >> 40) / (1 << 23) - 1));
+	return (uint64_t)((double)ns * exp2((double)draw(u, 1 << 24) / (1 << 23) - 1));
 }
 
 /* Requests that are under way at once, each as far as `at`. */
 struct batch {
 	uint32_t first, n;
 	uint64_t at[KVM_CLIENTS];
-	bool all[KVM_CLIENTS]; /* hit, so far */
+	uint64_t late[KVM_THREADS]; /* accesses that a thread has taken, and not come to */
+	bool all[KVM_CLIENTS];      /* hit, so far */
 };
+
+static int open_one(struct run *u, struct batch *b, uint32_t i, uint64_t a)
+{
+	int err = call(u, b->first + i, a, true, &b->all[i]);
+
+	u->now_ns += about(u, OPEN_NS);
+	return err;
+}
+
+static int create_one(struct run *u, struct batch *b, uint32_t i, uint64_t a)
+{
+	int err;
+
+	if (is_here(u, a)) {
+		/* whoever creates looks first, and leaves it as it is */
+		u->asked += b->first + i >= u->trace->requests / 2;
+		return 0;
+	}
+	err = call(u, b->first + i, a, false, &b->all[i]);
+	u->now_ns += about(u, CREATE_NS);
+	return err;
+}
+
+/*
+ * Those from `at` to `to` of one request. Threads that share it take them in turn, and whichever
+ * comes first makes its call.
+ */
+static int in_turn(struct run *u, struct batch *b, uint32_t i, uint64_t to, bool opens)
+{
+	uint32_t most = sharing(u), n = 0, which;
+	int err = 0;
+
+	while ((b->at[i] < to || n) && !err) {
+		for (; n < most && b->at[i] < to; b->at[i]++)
+			b->late[n++] = b->at[i];
+		which = draw(u, n);
+		err = (opens ? open_one : create_one)(u, b, i, b->late[which]);
+		memmove(&b->late[which], &b->late[which + 1], (--n - which) * sizeof *b->late);
+	}
+	return err;
+}
 
 static int open_hits(struct run *u, struct batch *b)
 {
 	const struct kvm_trace *t = u->trace;
 	int err = 0;
 
-	for (uint32_t i = 0; i < b->n; i++) {
-		b->at[i] = t->at[b->first + i];
+	for (uint32_t i = 0; i < b->n && !err; i++) {
+		uint64_t to = b->at[i] = t->at[b->first + i];
+
 		b->all[i] = true;
-		for (; b->at[i] < t->at[b->first + i + 1] && is_here(u, b->at[i]); b->at[i]++) {
-			err = err ?: call(u, b->first + i, b->at[i], true, &b->all[i]);
-			u->now_ns += about(u, OPEN_NS);
-		}
+		while (to < t->at[b->first + i + 1] && is_here(u, to))
+			to++;
+		err = in_turn(u, b, i, to, true);
 	}
 	return err;
 }
@@ -203,16 +293,8 @@ static int create_step(struct run *u, struct batch *b)
 		u->now_ns += (to[i] - b->at[i]) * COMPUTE_NS;
 		more |= to[i] < end;
 	}
-	for (uint32_t i = 0; i < b->n; i++)
-		for (; b->at[i] < to[i]; b->at[i]++) {
-			if (is_here(u, b->at[i])) {
-				/* whoever creates looks first, and leaves it as it is */
-				u->asked += b->first + i >= t->requests / 2;
-				continue;
-			}
-			err = err ?: call(u, b->first + i, b->at[i], false, &b->all[i]);
-			u->now_ns += about(u, CREATE_NS);
-		}
+	for (uint32_t i = 0; i < b->n && !err; i++)
+		err = in_turn(u, b, i, to[i], false);
 	return err ?: more ? -EAGAIN : 0;
 }
 
@@ -241,21 +323,27 @@ static int replay_all(struct run *u, const struct kvm_way *way)
 		err = way->chain == KVM_LEARNED ? replay_learned(u, r, n)
 						: replay_told(u, r, way->chain == KVM_TOLD);
 	}
-	end(u);
+	for (int j = 0; j <= KVM_THREADS; j++) {
+		for (int i = 0; i < 2; i++)
+			u->cache[i].request = &u->cache[i].requests[j];
+		end(u);
+	}
 	return err;
 }
 
-int kvm_replay(const struct kvm_trace *t, const struct kvc_keep_conf *pool,
-	       const struct kvc_keep_conf *disk, const struct kvm_way *way, struct kvm_share *out)
+int kvm_replay(const struct kvm_trace *t, const struct kvm_way *way, struct kvm_cell *cell)
 {
-	struct run u = { .trace = t };
+	const uint64_t *bytes = cell->in_bytes ? t->bytes : NULL;
+	struct kvm_share *out = &cell->share;
+	struct run u = { .trace = t, .way = way };
 	uint64_t began = kvc_mono_ns();
 	struct kvc_keep *keep;
-	int err = open_cache(&u.cache[0], pool) ?: open_cache(&u.cache[1], disk);
+	int err = open_cache(&u.cache[0], &cell->pool, cell->pool_room, bytes)
+			  ?: open_cache(&u.cache[1], &cell->disk, cell->disk_room, bytes);
 
 	if (!err && way->chain == KVM_LEARNED) {
-		u.learns = kvc_policies[pool->policy].by_chain ||
-			   (disk->chunks && kvc_policies[disk->policy].by_chain);
+		u.learns = kvc_policies[cell->pool.policy].by_chain ||
+			   (cell->disk_room && kvc_policies[cell->disk.policy].by_chain);
 		err = kvc_order_open(&u.order);
 		u.parent = calloc(t->chunks, sizeof *u.parent);
 		err = err ?: u.parent ? 0 : -ENOMEM;

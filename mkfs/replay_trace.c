@@ -26,21 +26,48 @@ static int room_for(void *array, size_t bytes, uint64_t n)
 	return 0;
 }
 
-/* One request, in rows: its time, or none, then the chunks. */
+/* One request, in rows: its time, or none, then the chunks, then their sizes. */
 static int parse(struct kvm_line *l, sqlite3_stmt *st)
 {
 	int got = sqlite3_step(st), err = 0;
 
-	l->n = 0;
+	l->id.n = l->bytes.n = 0;
 	l->ms = got == SQLITE_ROW ? sqlite3_column_double(st, 0) : 0;
 	if (got != SQLITE_ROW)
 		return got == SQLITE_NOMEM ? -ENOMEM : -EINVAL;
 	while (!err && (got = sqlite3_step(st)) == SQLITE_ROW) {
-		err = kvm_line_add(l, (uint64_t)sqlite3_column_int64(st, 0));
-		if (sqlite3_column_type(st, 0) != SQLITE_INTEGER)
+		bool size = sqlite3_column_int(st, 1) > 0;
+
+		err = kvm_numbers_add(size ? &l->bytes : &l->id,
+				      (uint64_t)sqlite3_column_int64(st, 0));
+		if (!size && sqlite3_column_type(st, 0) != SQLITE_INTEGER)
 			return -EINVAL;
 	}
 	return err ?: got == SQLITE_DONE ? 0 : got == SQLITE_NOMEM ? -ENOMEM : -EINVAL;
+}
+
+/* What is told last counts. */
+static void take_size(struct kvm_trace *t, const struct kvm_line *l, uint64_t i, uint32_t slot)
+{
+	uint64_t bytes = l->bytes.n == l->id.n ? l->bytes.v[i] : 0;
+
+	if (bytes && bytes < KVM_BYTES_MOST)
+		t->bytes[slot] = bytes;
+}
+
+/* Those of which nothing is told are of the mean size. */
+static void fill_sizes(struct kvm_trace *t)
+{
+	double all = 0;
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < t->chunks; i++) {
+		all += (double)t->bytes[i];
+		n += t->bytes[i] > 0;
+	}
+	t->mean = n ? (uint64_t)(all / n) : 0;
+	for (uint32_t i = 0; i < t->chunks && n; i++)
+		t->bytes[i] = t->bytes[i] ?: t->mean;
 }
 
 /* ids: from the numbers of the file to ours. */
@@ -50,14 +77,20 @@ static int take_request(struct kvm_trace *t, struct kvc_chain *ids, const struct
 	    room_for(&t->ms, sizeof *t->ms, t->requests))
 		return -ENOMEM;
 	t->ms[t->requests] = l->ms > 0 && l->ms < 1e12 ? l->ms : 0;
-	for (uint64_t i = 0; i < l->n; i++) {
-		uint64_t id = l->number[i] + 1 ?: UINT64_MAX;
+	for (uint64_t i = 0; i < l->id.n; i++) {
+		uint64_t id = l->id.v[i] + 1 ?: UINT64_MAX;
 		uint32_t slot = kvc_chain_find(ids, id);
 
-		if (slot == KVC_NO_SLOT)
+		if (slot == KVC_NO_SLOT) {
+			if (room_for(&t->bytes, sizeof *t->bytes, ids->n))
+				return -ENOMEM;
 			slot = kvc_chain_add(ids, id, KVC_NO_SLOT, 0);
+			if (slot != KVC_NO_SLOT)
+				t->bytes[slot] = 0;
+		}
 		if (slot == KVC_NO_SLOT || room_for(&t->id, sizeof *t->id, t->accesses))
 			return -ENOMEM;
+		take_size(t, l, i, slot);
 		t->id[t->accesses++] = slot;
 	}
 	t->at[++t->requests] = t->accesses;
@@ -97,6 +130,7 @@ static int take_all(struct kvm_trace *t, FILE *f, struct kvc_chain *ids, sqlite3
 			return kvm_fail("%s: %s", t->name, kvc_why(-err));
 	}
 	t->chunks = ids->n;
+	fill_sizes(t);
 	if (ferror(f))
 		return kvm_fail("%s: %s", t->name, kvc_why(errno));
 	return t->accesses ? 0 : kvm_fail("%s has no request with a chunk", t->name);
@@ -106,9 +140,10 @@ int kvm_trace_read(struct kvm_trace *t, const char *path)
 {
 	/* a line without hash_ids gives one row more that is no number */
 	static const char *const sql =
-		"SELECT json_extract(?1, '$.timestamp') "
-		"UNION ALL SELECT value FROM json_each(?1, '$.hash_ids') "
-		"UNION ALL SELECT 'none' WHERE json_type(?1, '$.hash_ids') IS NOT 'array'";
+		"SELECT json_extract(?1, '$.timestamp'), 0 "
+		"UNION ALL SELECT value, 0 FROM json_each(?1, '$.hash_ids') "
+		"UNION ALL SELECT 'none', 0 WHERE json_type(?1, '$.hash_ids') IS NOT 'array' "
+		"UNION ALL SELECT value, 1 FROM json_each(?1, '$.bytes')";
 	FILE *f = fopen(path, "re");
 	sqlite3 *db = NULL;
 	sqlite3_stmt *st = NULL;
@@ -141,5 +176,6 @@ void kvm_trace_free(struct kvm_trace *t)
 	free(t->id);
 	free(t->at);
 	free(t->ms);
+	free(t->bytes);
 	*t = (struct kvm_trace){ 0 };
 }

@@ -10,7 +10,8 @@
  * between two creates is of one burst.
  *
  * The first of a burst, whatever was said of it, is in doubt until it is opened: who opens it from
- * the beginning of the prompt has just opened what it follows.
+ * the beginning of the prompt has just opened what it follows. What is made in a row without an end
+ * may be no prompt at all; so after LONGEST chunks another begins, which is in doubt, too.
  *
  * All that is only so where a client works on one prompt at a time. One that serves several in
  * turns makes chunks of one after those of another, and nothing shows where; so what was said of a
@@ -43,6 +44,7 @@
 #define USUAL_STEP 8   /* by such a part it goes up or down: it stays about the median */
 #define FORGETS 128.f  /* bursts, after which the longest counts for a third of itself */
 #define STEP_LEAST 4.f /* chunks that are computed at a time, at least */
+#define LONGEST 512u   /* chunks that are made in a row */
 
 struct recent {
 	uint64_t id;
@@ -57,6 +59,7 @@ struct client {
 	uint16_t next;  /* in its bucket */
 	bool made;      /* the last chunk was new */
 	uint32_t burst; /* chunks of it so far */
+	uint32_t row;   /* chunks that were made each after the other */
 	float longest;  /* burst, lately */
 	float wrong;    /* share of what was said of chunks that it made, lately; */
 	float turns;    /* of what it opened, of what went on with another than the last; */
@@ -172,6 +175,12 @@ static uint64_t create(struct client *c, struct note *n, uint64_t gap)
 	bool near = c->last && gap <= KVC_ORDER_COMPUTE_NS;
 	bool goes_on = c->made ? is_of_prompt(c, gap) : near;
 
+	c->row = goes_on ? c->row + 1 : 1;
+	if (c->row > LONGEST) {
+		burst_over(c);
+		goes_on = false;
+		c->row = 1;
+	}
 	n->doubt = ++c->burst == 1 && near;
 	n->said = goes_on;
 	n->guess = n->doubt || goes_on ? c->last : 0;
@@ -220,6 +229,7 @@ static uint64_t open_(struct client *c, struct note *n, uint64_t known, uint32_t
 
 	if (c->made)
 		burst_over(c);
+	c->row = 0;
 	n->doubt = false;
 	if (guess && n->said && use)
 		judge(c, guess, use);

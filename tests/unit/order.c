@@ -119,6 +119,18 @@ static void steps(void **state)
 		}
 }
 
+/* Nothing is a prompt without an end; a long one is joined when it is opened. */
+static void endless(void **state)
+{
+	enum { N = 2000, LONG = 512 };
+
+	(void)state;
+	for (uint64_t i = 0; i < N; i++)
+		created(1 + i, i % LONG ? i : 0, i % LONG == 0);
+	for (uint64_t i = 0; i < N; i++)
+		assert_int_equal(by(1, 1 + i, true, i % LONG ? i : 0).parent, i);
+}
+
 /* What was said of the first of a burst is looked at when it is opened. */
 static void doubts(void **state)
 {
@@ -305,6 +317,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(prompts, begin, end),
 		cmocka_unit_test_setup_teardown(bursts, begin, end),
 		cmocka_unit_test_setup_teardown(steps, begin, end),
+		cmocka_unit_test_setup_teardown(endless, begin, end),
 		cmocka_unit_test_setup_teardown(doubts, begin, end),
 		cmocka_unit_test_setup_teardown(clients, begin, end),
 		cmocka_unit_test_setup_teardown(in_turns, begin, end),

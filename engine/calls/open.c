@@ -472,8 +472,18 @@ static int make_segment(struct kvc *k, struct creation *c, const struct kvc_segm
 	if (!fstat(*fd, &st)) /* the times that a file carries while nobody writes it */
 		c->row.atime_ns = c->row.mtime_ns = c->row.ctime_ns = c->row.btime_ns =
 			kvc_ns(st.st_mtim);
-	if (c->room) /* the kernel opens the segment anew with the caller's flags */
-		*backing = kvc_max(k->ev.backing_open(k->ev.arg, *fd), 0);
+	if (c->room) {
+		/*
+		 * A read-only descriptor: the kernel opens the segment anew with the caller's
+		 * flags, and one that writes, kept by it, would be a writer that no lease on the
+		 * segment gets past (pool.c).
+		 */
+		KVC_FD int ro = kvc_segment_open(&k->pool, s, O_RDONLY);
+
+		*backing = ro < 0 ? 0 : k->ev.backing_open(k->ev.arg, ro);
+		if (*backing < 0)
+			*backing = 0;
+	}
 	return 0;
 }
 

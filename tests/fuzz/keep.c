@@ -6,8 +6,8 @@
  * Input: a byte of the policy, one of how many changes, those (three of where, the upper half from
  * the end; one of how; four of what), eight for each chunk's facts, and what is left for requests,
  * a byte each. Longest input: 512 Covers: engine/policy/state.c, engine/policy/keep.c,
- * engine/policy/prefix_save.c, engine/policy/learn.c, engine/policy/ghosts.c,
- * engine/policy/queues.c, engine/policy/ranked.c
+ * engine/policy/prefix_save.c, engine/policy/learn.c, engine/policy/learn_save.c,
+ * engine/policy/ghosts.c, engine/policy/queues.c, engine/policy/ranked.c
  */
 #include "fuzz.h"
 #include "keep.h"

@@ -5,7 +5,8 @@
  *
  * Input: calls, each a byte of which, two of a length and that many bytes.
  * Longest input: 4096
- * Covers: fs/virtual.c, engine/calls/lease.c, engine/calls/xattr.c, engine/base/util.c
+ * Covers: fs/virtual.c, engine/calls/lease.c, engine/calls/xattr.c, engine/calls/virtuals.c,
+ * engine/base/util.c
  */
 #include "fuzz.h"
 #include "../unit/house/apart.h"

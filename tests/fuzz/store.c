@@ -7,7 +7,8 @@
  *
  * Input: the superblock's page, then the data file; the line is all of it up to the first zero.
  * Longest input: 24576
- * Covers: engine/base/store.c, engine/base/super.c, tiers/disk.c, tiers/extent.c
+ * Covers: engine/base/store.c, engine/base/store_next.c, engine/base/super.c, tiers/disk.c,
+ * tiers/extent.c
  */
 #include "fuzz.h"
 #include "registry.h"

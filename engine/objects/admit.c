@@ -9,7 +9,9 @@
  * (used.h), is one, if it comes KVC_YOUNG_NS after the last that counted: threads that load the
  * files of one prompt side by side are one. Of a chunk that comes back into memory its row's hits
  * tell: 1 for any, and after a restart 1 more for its making. One that was dropped and is made anew
- * under its name is known by that when it is to be dropped again (k->admit->gone). c->begun: the
+ * under its name is known by that when it is to be dropped again (k->admit->gone). What a chunk
+ * that was asked for twice follows was so, too: an engine that has the beginning of a prompt asks
+ * for the rest alone, and that is worth nothing on the disk by itself. c->begun: the
  * disk has some of it. k->admit->under_way: of today, what copies that run will take; `written` has
  * what is done.
  *
@@ -40,6 +42,7 @@
 #define USUAL (1u << 20) /* bytes of a chunk on the disk */
 #define GONE_LEAST (1u << 16)
 #define GONE_MOST (1u << 20)
+#define ABOVE 512 /* chunks that one follows, of which it is told that they are wanted */
 
 static bool bounded(const struct kvc *k)
 {
@@ -109,6 +112,19 @@ void kvc_admit_made_locked(struct kvc *k, struct kvc_node *n)
 	c->asked_ns = kvc_clock_ns(k);
 }
 
+/* Copies of those are made when they are used again, or are to be evicted. */
+static void want_above(struct kvc *k, const struct kvc_chunk *c)
+{
+	struct kvc_chunk *p;
+
+	for (int i = 0; i < ABOVE && c->parent; i++, c = p) {
+		p = kvc_chunk_find_locked(k, c->parent & ~KVC_TOLD);
+		if (!p || p->asked == 2)
+			break;
+		p->asked = 2;
+	}
+}
+
 void kvc_admit_asked_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	if (!bounded(k) || kvc_chunk_young(k, c->asked_ns))
@@ -116,6 +132,8 @@ void kvc_admit_asked_locked(struct kvc *k, struct kvc_chunk *c)
 	c->asked += c->asked < 2;
 	c->asked_ns = kvc_clock_ns(k);
 	kvc_admit_again_locked(k, c);
+	if (c->asked == 2)
+		want_above(k, c);
 }
 
 void kvc_admit_again_locked(struct kvc *k, struct kvc_chunk *c)

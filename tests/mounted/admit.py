@@ -139,9 +139,20 @@ wait_for(metrics_say_so)  # of a pool that is at rest
 
 # one that was dropped, and is made again under its name, was asked for twice
 put("m/once0/l")
+# and so was what is followed by what was: an engine has the beginning of the prompt
+PROMPT = [f"m/prompt{i}/l" for i in range(3)]
+for i, path in enumerate(PROMPT):
+    put(path)
+    os.setxattr(f"{s.mnt}/m/prompt{i}", "user.kvcachefs.parent", f"prompt{i - 1}".encode() if i
+                else b"")
+pause()
+intact(PROMPT[-1])
+wait_for(lambda: tiers(PROMPT[-1]) == "cpu,disk")
 scan("more")
 wait_for(lambda: tiers("m/once0/l") == "disk")
 intact("m/once0/l")
+assert there("prompt0", "prompt1", "prompt2") == [True] * 3
+intact(*PROMPT)
 assert there("more0") == [False]
 
 # an unmount copies what is in the pool only, since that goes

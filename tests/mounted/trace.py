@@ -346,7 +346,8 @@ assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == errno.EACCES
 # the mount goes while somebody records
 r = Recording(s)
 s.write("m/a/l", b"x")
-wait_for(lambda: os.path.getsize(r.path))
+wait_for(lambda: os.path.getsize(f"{r.path}.{r.p.pid}.new"))
+assert not os.path.exists(r.path)  # what was recorded until then takes its place at the end
 s.kill()
 said = r.p.communicate(timeout=60 * SLOW)[1]
 assert r.p.returncode == 1 and "1 requests of 1 chunks" in said, said

@@ -234,7 +234,7 @@ int kvc_keep_save_piece(const struct kvc_keep *k, struct kvc_saving **saving)
 		s->policy = k->ops;
 		kvc_out_64(&s->out, MAGIC);
 		kvc_out_bytes(&s->out, none.b, sizeof none.b);
-		memcpy(text, name, strlen(name));
+		snprintf(text, sizeof text, "%s", name);
 		kvc_out_bytes(&s->out, text, sizeof text);
 		kvc_out_32(&s->out, 0);
 		kvc_out_64(&s->out, 0);

@@ -204,7 +204,7 @@ static void save_numbers(const struct prefix *p, struct kvc_out *o)
 
 bool kvc_prefix_save(const struct kvc_keep *k, struct kvc_saving *s)
 {
-	enum { NUMBERS, RECORDS, GHOSTS, FIRST, LAST = FIRST + SHADOWS - 1 };
+	enum { NUMBERS, RECORDS, GHOSTS, FIRST };
 	const struct prefix *p = k->own;
 	bool more = false;
 
@@ -220,7 +220,7 @@ bool kvc_prefix_save(const struct kvc_keep *k, struct kvc_saving *s)
 		gather_shadow(&p->shadow[s->part - FIRST], &s->more[s->part - FIRST]);
 	}
 	s->part += !more;
-	return s->part <= LAST;
+	return s->part < FIRST + SHADOWS;
 }
 
 void kvc_prefix_saved(struct kvc_saving *s)

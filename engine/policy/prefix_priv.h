@@ -12,7 +12,8 @@
 #define NO_MEAN 255  /* used once */
 #define MEAN_STEPS 8 /* to a doubling of the gap */
 #define SIZES 256
-#define SAMPLE_FROM 2048u /* chunks in a shadow, at least, before ids are left out */
+#define BLOCKS 32         /* that the guard looks back */
+#define SAMPLE_FROM 4096u /* chunks in a shadow, at least, before ids are left out */
 
 /* What a chunk's index goes by, in one piece: 64 of them are looked at for a victim. */
 struct worth {
@@ -42,6 +43,18 @@ struct shadow {
 	double hits;         /* per request, lately */
 };
 
+/*
+ * How far the index's shadow is ahead of the other, in hits of a block of requests; and how long
+ * there have been blocks, as far as it is counted.
+ */
+struct guard {
+	double now;          /* of the block that has not ended */
+	double lead, spread; /* the mean of those before, and their variance: the newer the more */
+	double recent;       /* the mean of the last few, but what was won before a loss */
+	uint32_t requests;   /* of the block that has not ended */
+	uint32_t blocks;
+};
+
 struct prefix {
 	struct worth *worth;
 	uint8_t *mean, *kids;
@@ -56,7 +69,8 @@ struct prefix {
 	double asked;  /* chunks per request, lately */
 	double loose;  /* of these, in requests of which nobody knows what follows what */
 	double uses;   /* of chunks in shadows */
-	bool by_use;   /* the guard's choice, where chains are known */
+	struct guard guard;
+	bool by_use; /* the guard's choice, where chains are known */
 	/* what score_now said last, and of which touch; 0: none since */
 	uint32_t scored_nr, scored_n;
 	uint8_t scored;
@@ -100,7 +114,7 @@ uint32_t kvc_prefix_shadow_victim(struct kvc_keep *k);
 bool kvc_prefix_in_shadow(const struct prefix *p, uint64_t id);
 /* What was touched last is asked of the shadows too. */
 void kvc_prefix_shadow_touch(struct kvc_keep *k, struct kvc_request *r);
-/* By which of the two would more have been hit lately? At a request's end. */
+/* By which of the two is more hit? At a request's end. */
 void kvc_prefix_guard(struct prefix *p, const struct kvc_request *r);
 /* Of n the one in so many (a power of two, 1 up to `most`) that leaves `least` of them. */
 uint32_t kvc_prefix_sample(uint64_t n, uint64_t least, uint32_t most);

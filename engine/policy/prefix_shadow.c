@@ -2,23 +2,31 @@
 /*
  * The guard of the policy `prefix`: two shadows, small caches of one in `sample` of the ids and as
  * much smaller, of which one evicts by the index and the other the leaf that was used longest ago.
- * The first also leaves out what is new and worth less than its victim, as if that had gone at
- * once.
  *
- * The real one goes by the last use, until the shadow of the index leads by AHEAD of what it could
- * gain or lose; and again when less than LEFT is left of that. To go by the index is to be shown to
- * pay: what was learned so far may be little, or of what is over, and where the two are close each
- * change costs more than it brings. What the shadows would hit is counted by requests, so it says
- * nothing where nobody knows which chunk is of which prompt (a request is `loose`): where more than
- * a few are, the oldest goes, as with lru.
+ * The real one goes by the last use, until the shadow of the index is ahead by more than chance:
+ * its lead is counted by blocks of requests, and has to be AHEAD times as large as the mean of so
+ * many blocks is uncertain by their spread. It goes by the last use again when the lead is gone, or
+ * as soon as the last few blocks lose LOSES times as much as that, since loads change; what was won
+ * before a loss makes up for nothing. To go by the index is to be shown to pay: a change costs what
+ * it takes to fill the cache anew with what the other would have. No size and no share is in it: a
+ * few long prompts are much chance, and a small lead that lasts is none.
+ *
+ * Shadows are to do what the real one would: both let in what is new, as that does.
+ *
+ * What the shadows would hit is counted by requests, so it says nothing where nobody knows which
+ * chunk is of which prompt (a request is `loose`): where more than a few are, the oldest goes, as
+ * with lru.
  */
 #include "prefix_priv.h"
 
 #include <math.h>
 
-#define AHEAD .03
-#define LEFT .01
-#define MEMORY 2000. /* requests that the guard looks back */
+#define BLOCK 64u /* requests */
+#define FIRST 4u  /* blocks, before which nothing is said */
+#define RECENT 4. /* blocks */
+#define AHEAD 1.5 /* standard deviations: one in fifteen by chance */
+#define LOSES 2.
+#define MEMORY 2000. /* requests, of the shares that are shown */
 #define SHRINK 8     /* chunks that go from a shadow for one that comes, at most */
 
 static void touch_one(struct kvc_keep *k, struct kvc_request *r, unsigned i)
@@ -46,9 +54,6 @@ static void touch_one(struct kvc_keep *k, struct kvc_request *r, unsigned i)
 		v = i ? s->chain.leaf[0] : kvc_prefix_shadow_victim(k);
 		/* another request may have been the last to use what this one goes on from */
 		if (n == SHRINK || v == KVC_NO_SLOT || v == up || s->chain.last[v] == r->nr)
-			return;
-		if (!i && kvc_index_of(p->index, t->gap, kvc_prefix_score_now(p, r), 1) <
-				  kvc_prefix_index(k, &s->chain, s->worth, v))
 			return;
 		kvc_chain_del(&s->chain, v);
 	}
@@ -102,20 +107,47 @@ void kvc_prefix_resample(struct prefix *p)
 				    KVC_SAMPLE_MOST);
 }
 
-/* Which of the two would have done better lately? */
+/* A block has ended. */
+static void count(struct guard *g)
+{
+	double off = g->now - g->lead, part;
+
+	g->requests = 0;
+	if (!g->blocks && !g->now)
+		return; /* as long as all fits both have the same */
+	g->blocks += g->blocks < 2 * BLOCKS;
+	part = 1. / fmin(g->blocks, BLOCKS);
+	g->lead += off * part;
+	g->spread += (off * off * (1 - part) - g->spread) * part;
+	g->recent = fmin(0, g->recent + (g->now - g->recent) / RECENT);
+	g->now = 0;
+}
+
+/* Which of the two does better? */
+static bool is_by_use(const struct guard *g, bool by_use)
+{
+	/* where the newer counts more a mean is as good as one of twice as many that count alike */
+	double chance = AHEAD * sqrt(g->spread / g->blocks);
+	double of_few = LOSES * sqrt(g->spread / (2 * RECENT));
+
+	return by_use ? g->blocks < FIRST || g->lead <= chance || g->recent < 0
+		      : g->lead < 0 || g->recent < -of_few;
+}
+
 void kvc_prefix_guard(struct prefix *p, const struct kvc_request *r)
 {
-	double keep = 1 - 1 / MEMORY, lead, by_index, risk;
+	double keep = 1 - 1 / MEMORY;
+	bool by_use;
 
 	for (unsigned i = 0; i < SHADOWS; i++)
 		p->shadow[i].hits = p->shadow[i].hits * keep + r->hits[i] / MEMORY;
 	p->asked = p->asked * keep + r->n / MEMORY;
 	p->loose = p->loose * keep + (r->loose ? r->n / MEMORY : 0);
-	by_index = p->shadow[p->by_use].hits;
-	lead = p->shadow[!p->by_use].hits - by_index;
-	risk = fmin(by_index, p->asked - by_index);
-	if (lead > (p->by_use ? risk * AHEAD + .01 : -risk * LEFT)) {
-		p->by_use = !p->by_use;
-		p->switches++;
-	}
+	p->guard.now += (double)r->hits[0] - r->hits[1];
+	if (++p->guard.requests < BLOCK)
+		return;
+	count(&p->guard);
+	by_use = is_by_use(&p->guard, p->by_use);
+	p->switches += by_use != p->by_use;
+	p->by_use = by_use;
 }

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What kvcachectl replay says of the public traces (tests/lib/traces) and of those of stress.py;
-and the table of it in kvcachefs-policies(7), which the case `figures` holds to what it says.
+and the table of it in kvcachefs-policies(7), which the case `figures` holds to what it says, with
+the curves below it.
 
     tests/lib/curves.py build/release
 
-writes that table anew, after a change that moves a share."""
+writes both anew, after a change that moves a share."""
 import concurrent.futures, json, lzma, os, re, subprocess, sys, tempfile
 
 here = os.path.dirname(os.path.abspath(__file__))
@@ -78,13 +79,47 @@ def table(shares):
     return lines
 
 
-def parts():
-    """The manual up to its table, the table's lines, and the rest."""
+# A letter of the curves for each column that has one; where two meet the later is seen.
+MARKS = {"fifo": "f", "s3fifo": "s", "arc": "a", "gdsf": "g", "lru": "l", "prefix": "P",
+         "optimum": "O"}
+STEPS = 60  # characters to a share of 1
+
+
+def plot(shares):
+    """The lines of the manual's curves: a line for each size, a share of 1 is STEPS wide."""
+    lines = []
+    for t in PUBLIC:
+        lines.append(t)
+        for n in SIZES:
+            row = [" "] * (STEPS + 1)
+            for name, mark in MARKS.items():
+                row[int(shares[t][n][name] * STEPS + .5)] = mark
+            lines.append(f"{n:>6} |{''.join(row)}".rstrip())
+    return lines + [" " * 7 + "".join(f"{f'.{i}' if i < 10 else '1':<{STEPS // 5}}"
+                                      for i in range(0, 11, 2)).rstrip()]
+
+
+TABLE = r"^chunks +lru.*$"
+PLOT = r"^conversation\n +1000 \|"
+
+
+def parts(first=TABLE):
+    """The manual up to its table, the table's lines, and the rest; or of what begins so."""
     with open(MANUAL) as f:
         text = f.read()
-    begin = re.search(r"^chunks +lru.*$", text, re.M).start()
+    begin = re.search(first, text, re.M).start()
     end = text.index(".fi\n", begin)
     return text[:begin], text[begin:end].splitlines(), text[end:]
+
+
+def read_plot():
+    return parts(PLOT)[1]
+
+
+def write(first, lines):
+    before, _, after = parts(first)
+    with open(MANUAL, "w") as f:
+        f.write(before + "\n".join(lines) + "\n" + after)
 
 
 def read_table():
@@ -108,9 +143,8 @@ def main(build):
         done = replay(f"{build}/bin/kvcachectl", {
             (t, chain): (paths[t], chain, SIZES, None if chain == "told" else ("prefix",))
             for t in PUBLIC for chain in ("told", "learned")})
-    before, _, after = parts()
-    with open(MANUAL, "w") as f:
-        f.write(before + "\n".join(table(of_table(done))) + "\n" + after)
+    write(TABLE, table(of_table(done)))
+    write(PLOT, plot(read_table()))
     print("\n".join(table(of_table(done))))
 
 

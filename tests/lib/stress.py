@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traces to try policies with, for what the public ones have little of: each a list of
-(ms, [block, ...]). All come from one stream of random numbers, so they are the same each time.
+(ms, [block, ...]). All come from one stream of random numbers, so those of a seed are the same each
+time.
 
 agent   sessions of fast turns with a context that grows, at times a long pause, at times a new
         beginning from the system's prompt
@@ -10,7 +11,6 @@ loop    one document after another, round and round
 phase   the first half as zipf, then conversations"""
 import json, random
 
-SEED = 1
 DOCUMENTS = 3000
 STEP = 300  # ms from one request to the next, where all come evenly
 
@@ -72,8 +72,8 @@ def phase(chance, length):
     return found
 
 
-def traces():
-    chance = random.Random(SEED)
+def traces(seed):
+    chance = random.Random(seed)
     found = {"agent": agent(chance)}
     length = [chance.randint(5, 60) for _ in range(DOCUMENTS)]
     found["zipf"] = zipf(chance, length)
@@ -83,11 +83,11 @@ def traces():
     return {name: sorted(requests, key=lambda r: r[0]) for name, requests in found.items()}
 
 
-def write(folder):
+def write(folder, seed=1):
     """{name: path} of the traces, in the form that kvcachectl replay reads."""
     paths = {}
-    for name, requests in traces().items():
-        ids, paths[name] = {}, f"{folder}/{name}.jsonl"
+    for name, requests in traces(seed).items():
+        ids, paths[name] = {}, f"{folder}/{name}-{seed}.jsonl"
         with open(paths[name], "w") as f:
             for at, blocks in requests:
                 numbers = [ids.setdefault(b, len(ids)) for b in blocks]

@@ -3,8 +3,9 @@
 """The shares of hits that kvcachectl replay has for the published traces of tests/lib/traces and
 the stress traces of tests/lib/stress.py: simple policies and the optimum are what others computed;
 prefix is ahead by what is claimed for it, with the chain told and with the chain learned, and
-nowhere behind; and kvcachefs-policies(7) has what is printed. Where a change moves a share of the
-manual's table, tests/lib/curves.py writes it anew."""
+nowhere behind, on the stress traces not behind lru by more than chance; and kvcachefs-policies(7)
+has what is printed. Where a change moves a share of the manual's table, tests/lib/curves.py writes
+it anew."""
 import platform
 import curves, stress
 from kvtest import *
@@ -21,12 +22,18 @@ OPTIMUM = {"conversation": (.193, .356, .390, .390), "synthetic": (.359, .682, .
 # What prefix has to reach.
 FLOOR = {"conversation": (.076, .186, .249, .320), "synthetic": (.138, .433, .620, .803)}
 BEHIND = .005        # the best of the others
-LESS = .01           # with the chain learned from calls
+LESS = .01           # with the chain learned from calls, than what it has to reach;
+LESS_THAN_TOLD = .02 # and than it has: .012 at most in the mean of seeds, each of which moves both
 WRONG = .004         # of the learned parents; the most that was measured is .003
-STRESS_SIZES = (500, 1000, 5000)
+STRESS_SIZES = (500, 1000, 5000, 10000)
+# Of the stress traces of these seeds: how far behind lru in one of them, and in the mean of all. Of
+# few chunks a prompt takes much: too few to tell what was better from what was luck.
+SEEDS = (1, 2, 3)
+CHANCE = {500: (.005, .0025), 1000: (.003, .0015), 5000: (.001, .0005), 10000: (.001, .0005)}
 TURNS = (2, 32)      # prompts that one thread works on at once
 
-public, stressed = curves.unpack(TMP), stress.write(TMP)
+public = curves.unpack(TMP)
+stressed = {(t, seed): path for seed in SEEDS for t, path in stress.write(TMP, seed).items()}
 jobs = {(t, chain): (path, chain, curves.SIZES, None)
         for t, path in public.items() for chain in ("told", "learned", "none")}
 jobs |= {(t, chain): (path, chain, STRESS_SIZES, ("lru", "prefix"))
@@ -56,7 +63,7 @@ def check_published(t):
               f"{FLOOR[t][i]}")
         assert round(of_prefix[0], 3) >= FLOOR[t][i], (t, n, told[n])
         assert round(of_prefix[1], 3) >= FLOOR[t][i] - LESS, (t, n, learned[n])
-        assert of_prefix[1] >= of_prefix[0] - LESS, (t, n, told[n], learned[n])
+        assert of_prefix[1] >= of_prefix[0] - LESS_THAN_TOLD, (t, n, told[n], learned[n])
         others = max((share, name) for shares in (told, learned, none)
                      for name, share in shares[n].items() if name not in ("prefix", "optimum"))
         assert min(of_prefix) >= others[0] - BEHIND, (t, n, of_prefix, others)
@@ -66,14 +73,16 @@ def check_published(t):
 
 
 def check_stress(t):
-    told, learned = (done[t, chain].share for chain in ("told", "learned"))
     for n in STRESS_SIZES:
-        lru = told[n]["lru"]
-        print(f"{t} {n}: lru {lru:.4f}, prefix told {told[n]['prefix']:.4f}, learned "
-              f"{learned[n]['prefix']:.4f}")
-        assert told[n]["prefix"] >= lru - BEHIND, (t, n, told[n])
-        assert learned[n]["prefix"] >= lru - LESS, (t, n, lru, learned[n])
+        one, mean = CHANCE[n]
+        for chain in ("told", "learned"):
+            # for lru each call of a client is a request of its own then, which moves it a little
+            ahead = [done[(t, seed), chain].share[n]["prefix"] -
+                     done[(t, seed), "told"].share[n]["lru"] for seed in SEEDS]
+            print(f"{t} {n} {chain}: ahead of lru by " + " ".join(f"{a:.4f}" for a in ahead))
+            assert min(ahead) >= -one and sum(ahead) / len(SEEDS) >= -mean, (t, n, chain, ahead)
     if t == "loop":  # of which lru keeps nothing
+        told = done[(t, SEEDS[0]), "told"].share
         assert all(told[n]["lru"] == 0 and told[n]["prefix"] > .8 * told[n]["optimum"]
                    for n in STRESS_SIZES if n >= 1000), told
 
@@ -85,6 +94,7 @@ def check_turns(t, clients):
 
 
 def check_manual():
+    assert curves.read_plot() == curves.plot(curves.read_table()), "tests/lib/curves.py draws it"
     manual, now = curves.read_table(), curves.of_table(done)
     assert set(manual) == set(now), manual.keys()
     for t in now:
@@ -103,6 +113,6 @@ for trace in public:
     check_published(trace)
     for turns in TURNS:
         check_turns(trace, turns)
-for trace in stressed:
+for trace in dict.fromkeys(t for t, _ in stressed):
     check_stress(trace)
 check_manual()

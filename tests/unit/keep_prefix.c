@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What is particular to the policy `prefix`: the guard, which takes over where the index does worse
- * and hands back where it does better, whatever size the cache was said to have; and the memory of
- * a chunk.
+ * and hands back where it does better, whatever size the cache was said to have, and soon after the
+ * load has changed; the work for a decision; and the memory of a chunk.
  */
-#include "keep.h"
+#include "keep_priv.h"
 #include "learn.h"
 
 #include <math.h>
@@ -20,6 +20,9 @@
 #define DOCUMENTS 3000
 #define LONGEST 64
 #define REQUESTS 6000
+#define SOON 640 /* requests, 18,000 chunks: a cache of FIT has been filled many times */
+#define DRAWN 64 /* of leaves that are looked at for a victim, as prefix_pick.c has it */
+#define LOOKS 8  /* victims of a shadow for one chunk that comes, at most */
 #define PROMPT 500
 #define TEN_MILLION 10000000ull
 
@@ -56,6 +59,35 @@ static bool says(const struct kvc_keep *k, const char *line)
 	return strstr(text, line);
 }
 
+/* Random numbers from one state of the cache's on to another. */
+static unsigned draws(uint64_t from, uint64_t to)
+{
+	unsigned n = 0;
+
+	for (; from != to && n <= DRAWN * LOOKS; n++)
+		draw(&from);
+	return n;
+}
+
+/* A victim, for which it looks at so many leaves and no more, however many there are. */
+static uint64_t victim_of(struct kvc_keep *k)
+{
+	uint64_t before = k->chance, victim = kvc_keep_victim(k);
+
+	assert_in_range(draws(before, k->chance), 0, DRAWN + 8);
+	return victim;
+}
+
+/* The same of a use, for its shadows. */
+static bool touched(struct kvc_keep *k, struct kvc_request *r, uint64_t id)
+{
+	uint64_t before = k->chance;
+	bool here = kvc_keep_touch(k, r, id);
+
+	assert_in_range(draws(before, k->chance), 0, DRAWN * LOOKS);
+	return here;
+}
+
 /* A document, and a question at its end. */
 static void ask(struct kvc_keep *k, struct kvc_request *r, uint64_t document, uint64_t question)
 {
@@ -65,8 +97,8 @@ static void ask(struct kvc_keep *k, struct kvc_request *r, uint64_t document, ui
 	for (uint64_t b = 0; b <= n; b++) {
 		uint64_t id = b < n ? 1 + document * LONGEST + b : question;
 
-		if (!kvc_keep_touch(k, r, id) && (!before || kvc_keep_has(k, before))) {
-			while (kvc_keep_chunks(k) >= FIT && (victim = kvc_keep_victim(k)))
+		if (!touched(k, r, id) && (!before || kvc_keep_has(k, before))) {
+			while (kvc_keep_chunks(k) >= FIT && (victim = victim_of(k)))
 				kvc_keep_del(k, victim, true);
 			assert_int_equal(kvc_keep_add(k, r, id, before, 1), 0);
 		}
@@ -75,11 +107,17 @@ static void ask(struct kvc_keep *k, struct kvc_request *r, uint64_t document, ui
 	kvc_keep_end(k, r);
 }
 
-/* Documents that are in use for a while and never again: what was used last is worth most. */
+/* The document of request i, of those that are in use for a while and never again. */
+static uint64_t drifting(int i, uint64_t *seed)
+{
+	return (uint64_t)(.4 * i - 60 * log(1 - chance(seed)));
+}
+
+/* What was used last is worth most. */
 static void drift(struct kvc_keep *k, struct kvc_request *r, uint64_t *seed, uint64_t *question)
 {
 	for (int i = 0; i < REQUESTS; i++)
-		ask(k, r, (uint64_t)(.4 * i - 60 * log(1 - chance(seed))) % DOCUMENTS, ++*question);
+		ask(k, r, drifting(i, seed) % DOCUMENTS, ++*question);
 }
 
 /* A few documents that are always in use, and many that are not: by 1/rank. */
@@ -122,6 +160,27 @@ static void guard_of_few(void **state)
 	assert_true(says(k, "\nsample 32\n"));
 	kvc_keep_close(k);
 	guards(MANY);
+}
+
+/*
+ * What was settled is over: nobody asks for it again, and what is asked for now is of use for a
+ * while. What the index won before that is no reason to go on by it.
+ */
+static void guard_soon(void **state)
+{
+	struct kvc_keep *k = opened(FIT);
+	struct kvc_request r = { 0 };
+	uint64_t seed = 5, question = 1ull << 40;
+
+	(void)state;
+	settled(k, &r, &seed, &question);
+	settled(k, &r, &seed, &question);
+	assert_true(says(k, "by index\n"));
+	for (int i = 0; i < SOON; i++)
+		ask(k, &r, DOCUMENTS + drifting(i, &seed), ++question);
+	assert_true(says(k, "by use\n") && says(k, "guard use\n"));
+	kvc_request_free(&r);
+	kvc_keep_close(k);
 }
 
 /* Where nobody knows what follows what the oldest goes, and it says why. */
@@ -193,9 +252,8 @@ static void memory(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(guard),
-		cmocka_unit_test(guard_of_few),
-		cmocka_unit_test(loose),
+		cmocka_unit_test(guard),      cmocka_unit_test(guard_of_few),
+		cmocka_unit_test(guard_soon), cmocka_unit_test(loose),
 		cmocka_unit_test(memory),
 	};
 

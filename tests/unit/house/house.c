@@ -6,11 +6,15 @@
 #include "catalog_check.h"
 #include "clock.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mount.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -268,22 +272,22 @@ void house_check(void)
 		fail_msg("%s %s, %d drops", err ? strerror(-err) : "", what, (int)drops);
 }
 
+/* A pool that objects stayed in is still mounted. */
+static int gone(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+	(void)st;
+	(void)type;
+	(void)at;
+	if (remove(path) && errno == EBUSY && !umount2(path, MNT_DETACH))
+		remove(path);
+	return 0;
+}
+
 void house_end(void)
 {
-	static const char *const names[] = {
-		"superblock",         "superblock.copy",    "catalog.sqlite", "catalog.sqlite-mark",
-		"catalog.sqlite-wal", "catalog.sqlite-shm", "policies",
-	};
-	char path[600];
-
 	close_it(false);
-	for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-		snprintf(path, sizeof path, "%s/%s", dir, names[i]);
-		unlink(path);
-	}
-	snprintf(path, sizeof path, "%s/run", dir);
-	rmdir(path);
-	if (rmdir(dir))
+	nftw(dir, gone, 16, FTW_DEPTH | FTW_PHYS);
+	if (!access(dir, F_OK))
 		print_message("%s stays\n", dir);
 }
 

@@ -272,7 +272,7 @@ static void power_fails(struct kvc_catalog *c, unsigned *i, unsigned *seed, unsi
 }
 
 /* One that is half written speaks of nothing: else a log that is needed were emptied. */
-static void torn_mark(void)
+static void torn_mark(struct kvc_catalog *c, unsigned i)
 {
 	struct {
 		char magic[8];
@@ -280,10 +280,15 @@ static void torn_mark(void)
 		uint64_t frames, sum;
 	} m = { .magic = "KVCMARK", .frames = htole64(1 << 20) };
 	const struct bytes x = { (uint8_t *)&m, sizeof m };
-	struct bytes log = load(wal);
+	struct bytes log = { 0 };
 	char name[200];
 
-	assert_true(log.n > HEADER);
+	/* it is emptied at any time, once all of it is in the database */
+	while (log.n <= HEADER) {
+		free(log.b);
+		commit(c, i++);
+		log = load(wal);
+	}
 	memcpy(m.salts, log.b + 16, sizeof m.salts);
 	m.sum = htole64(XXH3_64bits(&m, sizeof m - sizeof m.sum));
 	snprintf(name, sizeof name, "%s-wal", image);
@@ -321,7 +326,7 @@ static void anew(void **state)
 	for (int round = 0; round < 2; round++)
 		power_fails(c, &i, &seed, &dangerous);
 	assert_true(dangerous > 0);
-	torn_mark();
+	torn_mark(c, i);
 	kvc_catalog_close(c);
 	*wal = 0;
 	snprintf(error, sizeof error, "%s", dir);

@@ -9,8 +9,8 @@ from kvtest import SLOW, binary
 NUMBER = ["", "x", "-1", "5x", "99999999999", "99999999999999999999999", "1.5", " 1"]
 VALUES = {
     "SIZE": ["", "lots", "-1", "1X", "1.5Z", "9999999T", "999999999999999999999999", "1 G"],
-    "PCT": NUMBER + ["101"], "MS": NUMBER, "N": NUMBER[:4], "NUMBER": NUMBER[:4] + ["4294967295"],
-    "OCTAL": NUMBER[:4] + ["8", "10000"], "NAME": ["", "best", "lru "],
+    "PCT": NUMBER + ["101"], "MS": NUMBER, "SECONDS": NUMBER, "N": NUMBER[:4],
+    "NUMBER": NUMBER[:4] + ["4294967295"], "OCTAL": NUMBER[:4] + ["8", "10000"], "NAME": ["", "best", "lru "],
     "TIME": ["", "x", "-1", "1y", "1 h", "999999999999999999999999"],
     "URL": ["", "x" * 1100], "PATH": ["", "x", "x" * 300],
     "FILE": ["", "x", "x" * 300], "DIR": ["", "x", "x" * 300], "POLICY": ["", "x" * 300],

@@ -32,7 +32,7 @@ before = s.config()
 # each Live one, and only those
 values = {"high": "95", "low": "70", "pins": "40", "share": "80", "admit": "twice", "daily": "5G",
           "compress": "zstd", "level": "3", "keep_pool": "1", "pace": "200",
-          "commit": "20"}
+          "commit": "20", "save": "60"}
 assert set(values) == live, (set(values) ^ live)
 for n, v in values.items():
     p = ctl("reload", "-o", f"{n}={v}", s.mnt)

@@ -18,7 +18,8 @@ static int read_number(const char *folder, const char *device, const char *name,
 	snprintf(path, sizeof path, "%s/%s/%s", folder, device, name);
 	f = fopen(path, "re");
 	if (!f)
-		return errno == ENODEV ? -ENOENT : -errno; /* as of one that goes just now */
+		/* as of one that goes just now, and of what is no device's folder */
+		return errno == ENODEV || errno == ENOTDIR ? -ENOENT : -errno;
 	err = !fgets(text, sizeof text, f) && ferror(f) ? -errno : 0;
 	fclose(f);
 	if (err)

@@ -73,6 +73,7 @@ static int save_one(struct kvc *k, const struct kvc_keep *keep, void **blob, siz
 		kvc_lock(k);
 		more = kvc_keep_save_piece(keep, &s);
 		kvc_unlock(k);
+		kvc_keep_save_between(s);
 		kvc_lock_pause(&k->lock);
 	} while (more > 0);
 	return kvc_keep_save_end(s, blob, len);

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#define MAGIC 0x3270656b63766bull /* "kvckep2", and 0 */
+#define MAGIC 0x3370656b63766bull /* "kvckep3", and 0 */
 #define HEAD (8 + 16)             /* that, and the sum of what is behind it */
 #define NAME 16
 
@@ -246,6 +246,12 @@ int kvc_keep_save_piece(const struct kvc_keep *k, struct kvc_saving **saving)
 	return has_failed(s) ? -ENOMEM : 0;
 }
 
+void kvc_keep_save_between(struct kvc_saving *s)
+{
+	for (int i = 0; s && i < 2; i++)
+		kvc_out_room(&s->more[i], s->room[i]);
+}
+
 int kvc_keep_save_end(struct kvc_saving *s, void **out, size_t *len)
 {
 	const struct kvc_keep_ops *ops = s ? s->policy : NULL;
@@ -274,7 +280,7 @@ int kvc_keep_save(const struct kvc_keep *k, void **out, size_t *len)
 	struct kvc_saving *s = NULL;
 
 	while (kvc_keep_save_piece(k, &s) > 0)
-		;
+		kvc_keep_save_between(s);
 	return kvc_keep_save_end(s, out, len);
 }
 

@@ -114,11 +114,13 @@ int kvc_keep_save(const struct kvc_keep *k, void **out, size_t *len);
 /*
  * The same in pieces, however large the cache is, each as short as some thousand uses: in between
  * all may be done with the cache but to close it. *s is NULL before the first. 1: there are more,
- * 0: that was the last, or -ENOMEM. In any case kvc_keep_save_end frees it and has the result; it
- * does not look at the cache.
+ * 0: that was the last, or -ENOMEM. kvc_keep_save_between makes room for what comes, which takes
+ * longer than to fill it. In any case kvc_keep_save_end frees it and has the result. These two do
+ * not look at the cache.
  */
 struct kvc_saving;
 int kvc_keep_save_piece(const struct kvc_keep *k, struct kvc_saving **s);
+void kvc_keep_save_between(struct kvc_saving *s);
 int kvc_keep_save_end(struct kvc_saving *s, void **out, size_t *len);
 /*
  * Before the first chunk. 0, -ENOMEM, or -EINVAL: it is not what this policy saved; then nothing

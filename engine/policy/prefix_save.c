@@ -83,6 +83,15 @@ struct lies {
 	uint64_t ordered;
 };
 
+static size_t bytes_of(const struct shadow *s)
+{
+	const struct kvc_chain *c = &s->chain;
+	size_t row = sizeof *c->id + (c->key ? sizeof *c->key : 0) + sizeof *c->parent +
+		     sizeof *c->last + sizeof *s->worth;
+
+	return sizeof(struct lies) + (c->n <= SHADOW_MOST ? c->used * row : 0);
+}
+
 static void gather_shadow(const struct shadow *s, struct kvc_out *o)
 {
 	const struct kvc_chain *c = &s->chain;
@@ -210,7 +219,7 @@ static void save_numbers(const struct prefix *p, struct kvc_out *o)
 
 bool kvc_prefix_save(const struct kvc_keep *k, struct kvc_saving *s)
 {
-	enum { NUMBERS, RECORDS, GHOSTS, FIRST };
+	enum { NUMBERS, RECORDS, GHOSTS, ROOM, FIRST };
 	const struct prefix *p = k->own;
 	bool more = false;
 
@@ -222,6 +231,9 @@ bool kvc_prefix_save(const struct kvc_keep *k, struct kvc_saving *s)
 		more = kvc_learn_save_records(p->learn, s);
 	} else if (s->part == GHOSTS) {
 		more = kvc_ghosts_save(&p->ghosts, s);
+	} else if (s->part == ROOM) {
+		for (unsigned i = 0; i < SHADOWS; i++)
+			s->room[i] = bytes_of(&p->shadow[i]) / 16 * 17;
 	} else {
 		gather_shadow(&p->shadow[s->part - FIRST], &s->more[s->part - FIRST]);
 	}

@@ -6,6 +6,17 @@
 #include <math.h>
 #include <string.h>
 
+void kvc_out_room(struct kvc_out *o, size_t n)
+{
+	uint8_t *p = o->failed || o->room >= n ? NULL : realloc(o->v, n);
+
+	if (!p)
+		return;
+	memset(p + o->n, 0, n - o->n); /* the kernel gives pages when they are written to */
+	o->v = p;
+	o->room = n;
+}
+
 void kvc_out_bytes(struct kvc_out *o, const void *v, size_t n)
 {
 	while (!o->failed && o->room - o->n < n) {

@@ -34,7 +34,7 @@ struct kvc_saving {
 	 * and what becomes of the others behind it
 	 */
 	struct kvc_out rows, more[2];
-	size_t rows_at;
+	size_t rows_at, room[2]; /* that `more` will take, about */
 	uint32_t n[2], now, from;
 	/* ghosts.c: how many there are by age; and who is younger than that is new enough */
 	uint32_t *ages;
@@ -47,6 +47,8 @@ void kvc_saving_fini(struct kvc_saving *s);
 /* What was written elsewhere comes in at s->rows_at; it is freed. */
 void kvc_saving_insert(struct kvc_saving *s, struct kvc_out *from);
 
+/* It has room for so much in all, and that memory is there. Without it room is made as it goes. */
+void kvc_out_room(struct kvc_out *o, size_t n);
 void kvc_out_bytes(struct kvc_out *o, const void *v, size_t n);
 void kvc_out_8(struct kvc_out *o, uint8_t v);
 void kvc_out_32(struct kvc_out *o, uint32_t v);

@@ -250,7 +250,7 @@ $(B)/bin/test-%: $(B)/obj/tests/tools/%.o $(TIERS) $(ENGINE)
 
 # Loaded into daemons by tests: it replaces libc's calls, so it is built without the sanitizers' own.
 PRELOAD := $(patsubst tests/preload/%.c,$(B)/lib/%.so,$(wildcard tests/preload/*.c))
-$(PRELOAD): $(B)/lib/%.so: tests/preload/%.c $(B)/flags
+$(PRELOAD): $(B)/lib/%.so: tests/preload/%.c $(wildcard tests/preload/*.h) $(B)/flags
 	$(call say,LINK,$@)
 	$(Q)$(CC) -std=gnu11 -g -O2 $(filter-out -Wmissing-prototypes,$(WARN)) -pthread -D_GNU_SOURCE -fPIC -shared -o $@ $<
 

@@ -89,6 +89,8 @@ void kvfs_done(struct call *c);
  * answer with.
  */
 bool kvfs_waits(struct call *c, int *err);
+/* Counts a request to change an inode, and refuses it where that is virtual: true, and answered. */
+bool kvfs_refuse_virtual(fuse_req_t req, uint64_t ino);
 /* The engine's results as an errno for the kernel (positive). */
 int kvfs_errno(int err);
 void kvfs_stat(const struct kvc_row *a, struct stat *st);
@@ -103,8 +105,9 @@ void kvfs_http_stop(struct kvfs *f);
 /* status.c. Why the mount takes no stores now; NULL: it does. */
 const char *kvfs_unready(struct kvfs *f);
 void kvfs_print_status(struct kvfs *f, FILE *out);
-/* ops.c, io.c: handlers */
+/* ops.c, xattr.c, io.c: handlers */
 void kvfs_ops_names(struct fuse_lowlevel_ops *ops);
+void kvfs_ops_xattrs(struct fuse_lowlevel_ops *ops);
 void kvfs_ops_io(struct fuse_lowlevel_ops *ops);
 
 /*

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Handlers for names and attributes. See fs.h. */
+/* Handlers for names and inodes. See fs.h. */
 #include "fs.h"
 #include "process.h"
 
@@ -326,7 +326,7 @@ static void op_readlink(fuse_req_t req, fuse_ino_t ino)
 		fuse_reply_readlink(req, target);
 }
 
-static bool refuse_virtual(fuse_req_t req, uint64_t ino)
+bool kvfs_refuse_virtual(fuse_req_t req, uint64_t ino)
 {
 	count(req);
 	if (kvfs_is_virtual(ino))
@@ -336,7 +336,7 @@ static bool refuse_virtual(fuse_req_t req, uint64_t ino)
 
 static bool refuse_name(fuse_req_t req, uint64_t parent, const char *name)
 {
-	if (refuse_virtual(req, parent))
+	if (kvfs_refuse_virtual(req, parent))
 		return true;
 	if (strlen(name) > KVFS_NAME_MAX) {
 		fuse_reply_err(req, ENAMETOOLONG);
@@ -421,7 +421,7 @@ static void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const cha
 {
 	struct kvc_row a;
 
-	if (!refuse_name(req, parent, name) && !refuse_virtual(req, ino))
+	if (!refuse_name(req, parent, name) && !kvfs_refuse_virtual(req, ino))
 		reply_new(req, parent,
 			  kvc_link(kvfs_of(req)->k, ino, parent, name, client_of(req), &a), &a);
 }
@@ -581,105 +581,6 @@ static void op_statfs(fuse_req_t req, fuse_ino_t ino)
 	fuse_reply_statfs(req, &v);
 }
 
-/* user. and trusted. are kept; the kernel has no use for others here. */
-static bool xattr_kept(const char *name)
-{
-	return !strncmp(name, "user.", 5) || !strncmp(name, "trusted.", 8);
-}
-
-static void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
-{
-	char value[65536];
-	size_t len = size;
-	int err;
-
-	count(req);
-	if (kvfs_is_virtual(ino) || !xattr_kept(name)) {
-		fuse_reply_err(req, kvfs_is_virtual(ino) ? ENODATA : EOPNOTSUPP);
-		return;
-	}
-	err = size > sizeof value
-		      ? (len = sizeof value, kvc_getxattr(kvfs_of(req)->k, ino, name, value, &len))
-		      : kvc_getxattr(kvfs_of(req)->k, ino, name, value, &len);
-	if (err)
-		fuse_reply_err(req, kvfs_errno(err));
-	else if (!size)
-		fuse_reply_xattr(req, len);
-	else
-		fuse_reply_buf(req, value, len);
-}
-
-static void op_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
-{
-	char names[65536];
-	size_t len = size > sizeof names ? sizeof names : size;
-	int err = 0;
-
-	count(req);
-	if (kvfs_is_virtual(ino))
-		len = 0;
-	else
-		err = kvc_listxattr(kvfs_of(req)->k, ino, names, &len);
-	if (err)
-		fuse_reply_err(req, kvfs_errno(err));
-	else if (!size)
-		fuse_reply_xattr(req, len);
-	else
-		fuse_reply_buf(req, names, len);
-}
-
-/* It is done, and has given its effects a moment; or it was a request, and this is its end. */
-static void run_attribute(struct call *c)
-{
-	fuse_reply_err(c->req, c->w.stage ? kvfs_errno(c->w.err) : 0);
-	kvfs_done(c);
-}
-
-static void reply_attribute(struct call *c, int err)
-{
-	if (kvfs_waits(c, &err))
-		return;
-	fuse_reply_err(c->req, kvfs_errno(err));
-	kvfs_done(c);
-}
-
-/* To set or remove one that we keep; NULL: it is answered. */
-static struct call *attribute_call(fuse_req_t req, fuse_ino_t ino, const char *name)
-{
-	if (refuse_virtual(req, ino))
-		return NULL;
-	if (xattr_kept(name))
-		return kvfs_call(req, ino, run_attribute, NULL, NULL);
-	fuse_reply_err(req, EOPNOTSUPP);
-	return NULL;
-}
-
-static void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value,
-			size_t size, int flags)
-{
-	struct call *c = attribute_call(req, ino, name);
-	struct kvc_asker user = { 0 };
-	bool paths = !strcmp(name, "user.kvcachefs.parent");
-	int err;
-
-	if (!c)
-		return;
-	err = paths ? -kvfs_user_of(req, &user) : 0;
-	err = err
-		      ?: kvc_setxattr(c->f->k, ino, name, value, size, flags, paths ? &user : NULL,
-				      &c->w);
-	free(user.groups);
-	reply_attribute(c, err);
-}
-
-static void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
-{
-	struct call *c = attribute_call(req, ino, name);
-
-	if (c)
-		reply_attribute(c, kvc_removexattr(c->f->k, ino, name, &c->w));
-}
-
 void kvfs_ops_names(struct fuse_lowlevel_ops *ops)
 {
 	ops->lookup = op_lookup;
@@ -700,10 +601,6 @@ void kvfs_ops_names(struct fuse_lowlevel_ops *ops)
 	ops->fsync = op_fsync;
 	ops->fsyncdir = op_fsync;
 	ops->statfs = op_statfs;
-	ops->getxattr = op_getxattr;
-	ops->listxattr = op_listxattr;
-	ops->setxattr = op_setxattr;
-	ops->removexattr = op_removexattr;
 #if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 18)
 	ops->statx = op_statx;
 #endif

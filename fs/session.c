@@ -378,6 +378,7 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 	allow_descriptors();
 	decide(f, o);
 	kvfs_ops_names(&ops);
+	kvfs_ops_xattrs(&ops);
 	kvfs_ops_io(&ops);
 	kvfs_ring_choose(&f->ring, (unsigned)get_nprocs_conf(), (uint32_t)sysconf(_SC_PAGESIZE),
 			 !f->can_passthrough);

@@ -139,6 +139,8 @@ void *kvc_kept_saver(void *arg)
 		if (k->stopping || !k->opt.save_s || k->used->serial == serial ||
 		    kvc_mono_ns() - began < k->opt.save_s * 1000000000)
 			continue;
+		if (kvc_catalog_takes(k->cat, false))
+			continue; /* what space there is is the catalog's */
 		serial = k->used->serial;
 		kvc_unlock(k);
 		kvc_kept_save(k);

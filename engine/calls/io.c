@@ -30,15 +30,6 @@ static struct kvc_node *open_node_locked(struct kvc *k, uint64_t ino)
 	return n && S_ISREG(n->row.mode) && n->state != KVC_GONE ? n : NULL;
 }
 
-/* What the segment takes now, as the kernel counts it. */
-static void recount_locked(struct kvc *k, struct kvc_node *n)
-{
-	struct stat st;
-
-	if (n->fd >= 0 && !fstat(n->fd, &st))
-		kvc_room_set_locked(k, n, (uint64_t)st.st_blocks * 512);
-}
-
 /*
  * A quota that has a place for so much has it until the locks are taken again; with that it is the
  * wait's, as if that had waited for it.
@@ -46,7 +37,7 @@ static void recount_locked(struct kvc *k, struct kvc_node *n)
 static void reserve_locked(struct kvc *k, const struct kvc_node *n, uint64_t bytes,
 			   struct kvc_wait *w)
 {
-	if (bytes > KVC_PAGES_QUICK)
+	if (bytes > KVC_PAGES_HELD)
 		kvc_quota_reserve_locked(k, n->model, bytes, w);
 }
 
@@ -79,15 +70,15 @@ static int prepare_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held,
 	err = kvc_pages_locked(k, n, held, fd, FALLOC_FL_KEEP_SIZE, start, end - start, NULL);
 	if (err) {
 		kvc_room_put_locked(k, end - start);
-		if (n->state == KVC_OPEN && end - start > KVC_PAGES_QUICK)
-			recount_locked(k, n); /* some of it is there */
+		if (n->state == KVC_OPEN && end - start > KVC_PAGES_HELD)
+			kvc_recount_locked(k, n); /* some of it is there */
 		return err == -ENOSPC ? kvc_room_again_locked(k, end - start, w) : err;
 	}
-	/* recount_locked accounts for what it really was */
+	/* kvc_recount_locked accounts for what it really was */
 	k->room.used -= kvc_min(k->room.used, end - start);
 	if (start <= n->prepared)
 		n->prepared = end;
-	recount_locked(k, n);
+	kvc_recount_locked(k, n);
 	return 0;
 }
 
@@ -134,7 +125,7 @@ static int write_once(struct kvc *k, uint64_t ino, const void *buf, size_t len, 
 	n->holds--;
 	n->nwriters--;
 	if (n->state == KVC_OPEN && !n->nwriters)
-		recount_locked(k, n);
+		kvc_recount_locked(k, n);
 	kvc_written_locked(k, n);
 	kvc_node_settle_locked(k, n);
 	kvc_unlock(k);
@@ -189,7 +180,7 @@ static int truncate_both(struct kvc *k, struct kvc_node *n, uint64_t size, struc
 	int fd, err;
 
 	if (n->state == KVC_LOWER && !size) {
-		if ((err = kvc_chunk_join_both(k, n)) || (err = kvc_segment_new_locked(k, n, 0)))
+		if ((err = kvc_chunk_join_both(k, n)) || (err = kvc_segment_new_locked(k, n)))
 			return err;
 	} else if (n->state == KVC_LOWER || n->state == KVC_LOADING) {
 		err = kvc_load_start_locked(k, n, false);
@@ -204,7 +195,7 @@ static int truncate_both(struct kvc *k, struct kvc_node *n, uint64_t size, struc
 	err = err ?: kvc_pages_cut_locked(k, n, KVC_HELD_BOTH, fd, size);
 	if (!err) {
 		n->prepared = kvc_min(n->prepared, size / KVC_PAGE * KVC_PAGE);
-		recount_locked(k, n);
+		kvc_recount_locked(k, n);
 	}
 	if (err != KVC_WAIT)
 		kvc_written_locked(k, n); /* as it was, where it failed */
@@ -317,7 +308,7 @@ static int punch_locked(struct kvc *k, struct kvc_node *n, int fd, int mode, uin
 	n->prepared = kvc_min(n->prepared, off / KVC_PAGE * KVC_PAGE);
 	if (!err && granted_ahead_locked(k, n))
 		err = kvc_pages_locked(k, n, KVC_HELD_ONE, fd, FALLOC_FL_KEEP_SIZE, off, len, NULL);
-	recount_locked(k, n);
+	kvc_recount_locked(k, n);
 	return err;
 }
 
@@ -342,7 +333,7 @@ static int fill_locked(struct kvc *k, struct kvc_node *n, int fd, int mode, uint
 		n->prepared = kvc_max(n->prepared, (off + done) / KVC_PAGE * KVC_PAGE);
 	/* the account never shows less than what is there */
 	k->room.used -= kvc_min(k->room.used, need);
-	recount_locked(k, n);
+	kvc_recount_locked(k, n);
 	kvc_room_grant_locked(k);
 	return err == -ENOSPC ? kvc_room_again_locked(k, need, w) : err;
 }
@@ -388,7 +379,7 @@ out:
 	}
 	if (err != KVC_WAIT)
 		kvc_room_cancel_locked(k, w);
-	if (n && (uint64_t)len > KVC_PAGES_QUICK) {
+	if (n && (uint64_t)len > KVC_PAGES_HELD) {
 		kvc_written_locked(k, n); /* another's last close may have come meanwhile */
 		kvc_node_settle_locked(k, n);
 	}

@@ -28,7 +28,7 @@
 #include <string.h>
 
 #define BACKINGS_MAX 32768      /* registrations kept for files that nobody has open */
-#define AHEAD_MAX (64ull << 20) /* prepared under the locks: a help, no condition */
+#define AHEAD_MAX (64ull << 20) /* prepared by an open of what is there: a help, no condition */
 #define DAY_NS 86400000000000ll
 
 static bool writes(int flags)
@@ -111,47 +111,47 @@ static uint64_t room_ahead_locked(struct kvc *k, uint64_t model, uint32_t uid)
 		       : hint;
 }
 
-/*
- * O_TRUNC: the file starts anew; what it held, here or below, is not needed. No more is prepared
- * here than is quick, under the locks.
- */
+/* The locks are let go meanwhile, where that is much. What it could not have it does without. */
+static int prepare_both(struct kvc *k, struct kvc_node *n, int fd, uint64_t bytes)
+{
+	uint64_t done = 0;
+
+	if (bytes)
+		kvc_pages_locked(k, n, KVC_HELD_BOTH, fd, FALLOC_FL_KEEP_SIZE, 0, bytes, &done);
+	if (n->state != KVC_OPEN)
+		return -ESTALE;
+	n->prepared = kvc_max(n->prepared, done); /* who wrote meanwhile may have more */
+	kvc_ahead_set_locked(k, n, done);
+	kvc_recount_locked(k, n);
+	return 0;
+}
+
+/* O_TRUNC: the file starts anew; what it held, here or below, is not needed. */
 static int truncate_open_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
 {
-	uint64_t hint = room_ahead_locked(k, n->model, w->uid);
+	uint64_t hint = room_ahead_locked(k, n->model, w->uid), more;
 	int err, fd;
 
 	hint = hint > AHEAD_MAX ? 0 : hint;
-	if (!w->aside && kvc_pages_many_locked(n, 0))
+	if (!w->aside && (kvc_pages_many_locked(n, 0) || hint > KVC_PAGES_QUICK))
 		return KVC_LONG;
 
 	if (n->state == KVC_LOADING)
 		return kvc_park_locked(k, &n->waiters, w);
-	if (n->state == KVC_LOWER) {
-		if ((err = kvc_chunk_join_both(k, n)) || (err = kvc_pace_locked(k, hint, w)) ||
-		    (err = kvc_room_get_locked(k, hint, w)))
-			return err;
-		if ((err = kvc_segment_new_locked(k, n, hint)))
-			kvc_room_put_locked(k, hint);
+	if (n->state == KVC_LOWER && (err = kvc_chunk_join_both(k, n)))
 		return err;
-	}
-	uint64_t more = hint > n->room ? hint - n->room : 0;
-
+	more = hint - kvc_min(hint, n->room);
 	if ((err = kvc_pace_locked(k, more, w)) || (err = kvc_room_get_locked(k, more, w)))
 		return err;
-	n->room += more;
-	if ((err = kvc_begin_write_locked(k, n)) || (fd = kvc_node_fd_locked(k, n)) < 0) {
-		kvc_room_set_locked(k, n, n->room - more);
-		return err ?: fd;
-	}
-	if ((err = kvc_pages_cut_locked(k, n, KVC_HELD_BOTH, fd, 0))) {
-		kvc_room_set_locked(k, n, n->room - more);
+	err = n->state == KVC_LOWER ? kvc_segment_new_locked(k, n) : kvc_begin_write_locked(k, n);
+	fd = err ?: kvc_node_fd_locked(k, n);
+	err = fd < 0 ? fd : kvc_pages_cut_locked(k, n, KVC_HELD_BOTH, fd, 0);
+	n->prepared = err ? n->prepared : 0;
+	err = err ?: prepare_both(k, n, fd, hint);
+	kvc_room_put_locked(k, more); /* what it took is counted */
+	if (err)
 		kvc_written_locked(k, n); /* as it was */
-		return err;
-	}
-	n->prepared = hint && !fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)hint) ? hint : 0;
-	kvc_ahead_set_locked(k, n, n->prepared);
-	kvc_room_set_locked(k, n, n->prepared);
-	return 0;
+	return err;
 }
 
 /* While a call waits, the chunk of this node is not dropped, however long ago it was used. */

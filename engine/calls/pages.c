@@ -88,7 +88,7 @@ int kvc_pages_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int 
 
 	done = done ?: &none;
 	*done = 0;
-	if (len <= KVC_PAGES_QUICK) {
+	if (len <= KVC_PAGES_HELD) {
 		if (fallocate(fd, mode, (off_t)off, (off_t)len))
 			return -errno;
 		*done = len;

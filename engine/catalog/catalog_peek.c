@@ -65,10 +65,29 @@ static bool pending(struct kvc_catalog *c, uint64_t ino)
 	return any;
 }
 
+static int object_of(struct kvc_conn *n, struct kvc_peek *p)
+{
+	sqlite3_stmt *st = kvc_sql(n, ST_OBJECT_GET, "i", I(p->ino));
+	int got = kvc_sql_step(n, st);
+
+	if (got == 1)
+		kvc_object_columns(st, 0, &p->object);
+	kvc_sql_done(st);
+	st = got < 0 ? NULL : kvc_sql(n, ST_PLACE_GET, "i", I(p->ino));
+	while (st && (got = kvc_sql_step(n, st)) == 1) {
+		uint64_t t = kvc_sql_u64(st, 0);
+
+		if (t < KVC_TIERS)
+			p->place[t] = kvc_place_columns(st);
+	}
+	kvc_sql_done(st);
+	return got;
+}
+
 int kvc_peek_node(struct kvc_catalog *c, struct kvc_peek *p)
 {
 	struct kvc_conn *n;
-	sqlite3_stmt *st;
+	sqlite3_stmt *row;
 	bool there;
 	int got;
 
@@ -78,25 +97,13 @@ int kvc_peek_node(struct kvc_catalog *c, struct kvc_peek *p)
 	if (!there)
 		return 0;
 	n = kvc_reader_get(c);
-	st = kvc_sql(n, ST_ROW_GET, "i", I(p->ino));
-	there = (got = kvc_sql_step(n, st)) == 1;
+	row = kvc_sql(n, ST_ROW_GET, "i", I(p->ino)); /* until it is done, all is of one snapshot */
+	there = (got = kvc_sql_step(n, row)) == 1;
 	if (there)
-		kvc_row_columns(st, &p->row);
-	kvc_sql_done(st);
-	if (there && S_ISREG(p->row.mode)) {
-		st = kvc_sql(n, ST_OBJECT_GET, "i", I(p->ino));
-		if ((got = kvc_sql_step(n, st)) == 1)
-			kvc_object_columns(st, 0, &p->object);
-		kvc_sql_done(st);
-		st = got < 0 ? NULL : kvc_sql(n, ST_PLACE_GET, "i", I(p->ino));
-		while (st && (got = kvc_sql_step(n, st)) == 1) {
-			uint64_t t = kvc_sql_u64(st, 0);
-
-			if (t < KVC_TIERS)
-				p->place[t] = kvc_place_columns(st);
-		}
-		kvc_sql_done(st);
-	}
+		kvc_row_columns(row, &p->row);
+	if (there && S_ISREG(p->row.mode))
+		got = object_of(n, p);
+	kvc_sql_done(row);
 	kvc_reader_put(n);
 	p->node = there && got >= 0;
 	return got < 0 ? got : 0;

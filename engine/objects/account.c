@@ -34,6 +34,14 @@ void kvc_room_set_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes)
 	kvc_quota_count_locked(k, n);
 }
 
+void kvc_recount_locked(struct kvc *k, struct kvc_node *n)
+{
+	struct stat st;
+
+	if (n->fd >= 0 && !fstat(n->fd, &st))
+		kvc_room_set_locked(k, n, (uint64_t)st.st_blocks * 512);
+}
+
 void kvc_ahead_set_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes)
 {
 	k->room.ahead += bytes - n->ahead;

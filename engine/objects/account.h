@@ -15,6 +15,8 @@ struct kvc_account {
 
 /* Sets what a node's segment is accounted with. */
 void kvc_room_set_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes);
+/* What the segment takes now, as the kernel counts it. */
+void kvc_recount_locked(struct kvc *k, struct kvc_node *n);
 /* Sets what was prepared ahead for a node; 0 once it is published or gone. */
 void kvc_ahead_set_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes);
 /* A node's state or room changed. */

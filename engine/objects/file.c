@@ -160,22 +160,18 @@ static void only_read_locked(struct kvc *k, struct kvc_node *n)
 			 (unsigned long long)n->row.ino);
 }
 
-int kvc_segment_new_locked(struct kvc *k, struct kvc_node *n, uint64_t room)
+int kvc_segment_new_locked(struct kvc *k, struct kvc_node *n)
 {
 	struct kvc_segment s = { 'w', n->row.ino, n->object.gen };
 	int fd = kvc_segment_open(&k->pool, &s, O_RDWR | O_CREAT | O_EXCL);
 
 	if (fd < 0)
 		return fd;
-	if (room && fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)room)) {
-		kvc_room_put_locked(k, room); /* it was a help, no condition */
-		room = 0;
-	}
 	n->fd = fd;
 	n->fresh = true;
 	n->mode_ns = KVC_MARK_NS;
-	n->room = n->prepared = room;
-	kvc_ahead_set_locked(k, n, room);
+	n->room = n->prepared = 0;
+	kvc_ahead_set_locked(k, n, 0);
 	n->epoch++;
 	n->hopeless = 0;
 	kvc_become_locked(k, n, KVC_OPEN);

@@ -24,12 +24,8 @@ bool kvc_placed(const struct kvc *k, const struct kvc_node *n);
 bool kvc_placed_anywhere(const struct kvc_node *n);
 /* A tier that survives power loss has it. */
 bool kvc_placed_durably(const struct kvc *k, const struct kvc_node *n);
-/*
- * A new, empty segment for a file that has none: room must be accounted. 0 or -errno (then the room
- * is the caller's again). Where the pool has no pages for the room, it is given back, and none is
- * prepared.
- */
-int kvc_segment_new_locked(struct kvc *k, struct kvc_node *n, uint64_t room);
+/* A new, empty segment for a file that has none. 0 or -errno. */
+int kvc_segment_new_locked(struct kvc *k, struct kvc_node *n);
 /* A descriptor for the segment, kept in n->fd; to write with while it is OPEN only. */
 int kvc_node_fd_locked(struct kvc *k, struct kvc_node *n);
 /* The file is about to be written: RESIDENT or BOTH -> OPEN. */

@@ -4,7 +4,8 @@
 until we let it go: meanwhile others look up, make, write, read, rename and remove; and so while a
 commit is kept. Who asks for a name that is not there waits for no read at all. An evictor to whom
 no copy comes, as the disk keeps each write: meanwhile a ttl ends, a quota is kept, and the
-disk tier is trimmed. What they do has its end before the one that is held has."""
+disk tier is trimmed. And who is given pages, which the kernel clears one by one. What they do has
+its end before the one that is held has."""
 import errno, os, threading, time
 from kvtest import *
 import faults
@@ -164,6 +165,50 @@ finally:
     r.heal()
 writer.join(HANG)
 assert not writer.is_alive() and not stop, stop
+s.settle()
+s.umount()
+s.fsck("-n")
+
+# ---- pages that are cleared ----
+
+s = Store("c", size="128M", cpu="128M", options="prefault=off")
+r = faults.Rules(f"calls=alloc path={TMP}/run/* nth={faults.FAR} do=hold")
+assert r.mount(s)
+USUAL = 12 * MiB  # what is prepared for a file that is written anew, where it is passed through
+for i in range(3):
+    s.write(f"m/c{i}/l", blob(i, USUAL))
+s.settle()
+f = open(f"{s.mnt}/m/new", "wb", buffering=0)
+f.write(blob(7, 2 * MiB))
+r.begin()
+
+
+def anew():
+    if WAY == "fast":
+        s.write("m/c0/l", blob(3, USUAL))
+    else:  # plain writes prepare more at a time as the file grows
+        f.write(blob(8, 4 * MiB))
+
+
+held = threading.Thread(target=anew, daemon=True)
+held.start()
+wait_for(lambda: r.fired()[0] == 1)
+try:
+    meanwhile(lambda: s.read("m/c1/l"),
+              lambda: os.listdir(f"{s.mnt}/m"),
+              lambda: os.stat(f"{s.mnt}/m/c2/l"),
+              lambda: os.rename(f"{s.mnt}/m/c2", f"{s.mnt}/m/c3"),
+              lambda: s.write("other/x", b"x"),
+              lambda: os.unlink(f"{s.mnt}/other/x"),
+              lambda: s.stats())
+    assert held.is_alive(), "nothing was held"
+finally:
+    r.heal()
+held.join(HANG)
+assert not held.is_alive()
+f.close()
+got = blob(7, 2 * MiB) + (b"" if WAY == "fast" else blob(8, 4 * MiB))
+assert s.read("m/c0/l") == blob(3 if WAY == "fast" else 0, USUAL) and s.read("m/new") == got
 s.settle()
 s.umount()
 s.fsck("-n")

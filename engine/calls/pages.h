@@ -5,16 +5,16 @@
 
 #include "node.h"
 
-#define KVC_PAGES_QUICK (8ull << 20) /* so many a handler takes or frees; and frees under a lock */
+#define KVC_PAGES_QUICK (8ull << 20) /* so many a handler takes, and frees under a lock */
 #define KVC_PAGES_HELD (1ull << 20)  /* so many are taken under a lock: the kernel clears them */
 
 enum kvc_held { KVC_HELD_ONE, KVC_HELD_BOTH }; /* which locks the caller has */
 
 /*
  * fallocate of an OPEN node's segment, which `fd` is. More than KVC_PAGES_HELD is done with the
- * locks let go, and then the node is kept meanwhile, open for writing. 0, -ESTALE (it was destroyed), or
- * another errno; *done, where it is not NULL: so many bytes from off on are done. The caller
- * settles the node in the end, since the kernel may have forgotten it meanwhile.
+ * locks let go, and then the node is kept meanwhile, open for writing. 0, -ESTALE (it was
+ * destroyed), or another errno; *done, where it is not NULL: so many bytes from off on are done.
+ * The caller settles the node in the end, since the kernel may have forgotten it meanwhile.
  */
 int kvc_pages_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int fd, int mode,
 		     uint64_t off, uint64_t len, uint64_t *done);

@@ -288,10 +288,16 @@ int kvc_copy_sum(int fd, uint64_t size, struct kvc_sum *sum)
 	return err;
 }
 
-void kvc_copy_fini(struct kvc_copy *c)
+void kvc_copy_close(struct kvc_copy *c)
 {
 	if (c->fd >= 0)
 		close(c->fd);
+	c->fd = -1;
+}
+
+void kvc_copy_fini(struct kvc_copy *c)
+{
+	kvc_copy_close(c);
 	XXH3_freeState(c->sum);
 	XXH3_freeState(c->stored_sum);
 	kvc_encoder_free(c->enc);

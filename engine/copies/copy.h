@@ -41,6 +41,8 @@ int kvc_copy_write(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t blo
 void kvc_copy_unname_locked(struct kvc_copy *c);
 /* The sum of the segment's first `size` bytes. */
 int kvc_copy_sum(int fd, uint64_t size, struct kvc_sum *sum);
+/* Its segment is not read any more. */
+void kvc_copy_close(struct kvc_copy *c);
 /* Closes fd and frees what it holds. */
 void kvc_copy_fini(struct kvc_copy *c);
 

@@ -556,6 +556,8 @@ void kvc_file_release(struct kvc *k, uint64_t ino, int flags, uint32_t uid)
 	}
 	if (!n || !n->nopen)
 		goto out;
+	if (!both && writes(flags))
+		kvc_pages_spare_locked(k, n);
 	atomic_load_explicit(&k->nodes->fd_uses, memory_order_acquire);
 	n->nopen--;
 	k->nodes->opens--;

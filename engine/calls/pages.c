@@ -12,6 +12,8 @@
  */
 #include "pages.h"
 
+#include "file.h"
+
 #include <fcntl.h>
 
 #define STEP (64ull << 20)
@@ -100,21 +102,8 @@ int kvc_pages_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int 
 	return end_locked(k, n, held, own, err);
 }
 
-int kvc_pages_cut_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int fd,
-			 uint64_t size)
-{
-	int own, err = 0;
-
-	if (!kvc_pages_many_locked(n, size))
-		return ftruncate(fd, (off_t)size) ? -errno : 0;
-	if ((own = begin_locked(k, n, held, fd)) < 0)
-		return own;
-	if (ftruncate(own, (off_t)size))
-		err = -errno;
-	return end_locked(k, n, held, own, err);
-}
-
-bool kvc_pages_many_locked(const struct kvc_node *n, uint64_t size)
+/* Are those more than `some` that a cut of this node to `size` would free? */
+static bool frees(const struct kvc_node *n, uint64_t size, uint64_t some)
 {
 	uint64_t has = n->object.size, room = n->room;
 	struct stat st;
@@ -126,5 +115,43 @@ bool kvc_pages_many_locked(const struct kvc_node *n, uint64_t size)
 		room = (uint64_t)st.st_blocks * 512;
 	}
 	/* also what lies prepared behind its end */
-	return room > KVC_PAGES_QUICK && kvc_max(has, n->prepared) > size + KVC_PAGES_QUICK;
+	return room > some && kvc_max(has, n->prepared) > size + some;
+}
+
+int kvc_pages_cut_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int fd,
+			 uint64_t size)
+{
+	int own, err = 0;
+
+	if (!frees(n, size, KVC_PAGES_HELD))
+		return ftruncate(fd, (off_t)size) ? -errno : 0;
+	if ((own = begin_locked(k, n, held, fd)) < 0)
+		return own;
+	if (ftruncate(own, (off_t)size))
+		err = -errno;
+	return end_locked(k, n, held, own, err);
+}
+
+/* Under the lock nobody begins to write, and who is about to close it writes no more. */
+void kvc_pages_spare_locked(struct kvc *k, struct kvc_node *n)
+{
+	struct stat st;
+	int fd;
+
+	while (n->state == KVC_OPEN && n->nwriters == 1 && (fd = kvc_node_fd_locked(k, n)) >= 0 &&
+	       !fstat(fd, &st) && n->prepared > (uint64_t)st.st_size + 2 * KVC_PAGES_HELD) {
+		const struct timespec t[2] = { { .tv_nsec = UTIME_OMIT }, st.st_mtim };
+
+		n->prepared -= KVC_PAGES_HELD;
+		if (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)n->prepared,
+			      KVC_PAGES_HELD))
+			return;
+		futimens(fd, t);
+		kvc_pause_locked(k);
+	}
+}
+
+bool kvc_pages_many_locked(const struct kvc_node *n, uint64_t size)
+{
+	return frees(n, size, KVC_PAGES_QUICK);
 }

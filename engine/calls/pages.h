@@ -5,8 +5,8 @@
 
 #include "node.h"
 
-#define KVC_PAGES_QUICK (8ull << 20) /* so many a handler takes, and frees under a lock */
-#define KVC_PAGES_HELD (1ull << 20)  /* so many are taken under a lock: the kernel clears them */
+#define KVC_PAGES_QUICK (8ull << 20) /* so many a handler takes or frees */
+#define KVC_PAGES_HELD (1ull << 20)  /* and so many under a lock: the kernel clears each */
 
 enum kvc_held { KVC_HELD_ONE, KVC_HELD_BOTH }; /* which locks the caller has */
 
@@ -21,6 +21,11 @@ int kvc_pages_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int 
 /* ftruncate, likewise. */
 int kvc_pages_cut_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int fd,
 			 uint64_t size);
+/*
+ * Before a file's only writer closes it: what was prepared far behind its end goes, by steps, with
+ * the lock let go in between. Its publishing frees the rest at once.
+ */
+void kvc_pages_spare_locked(struct kvc *k, struct kvc_node *n);
 /* Are those many that a cut of this node to `size` would free? */
 bool kvc_pages_many_locked(const struct kvc_node *n, uint64_t size);
 

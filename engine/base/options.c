@@ -139,8 +139,16 @@ static const char *const generic[] = {
 	"ro",   "rw",         "nosuid", "suid",  "nodev",   "dev", "noexec",
 	"exec", "nodiratime", "sync",   "async", "dirsync", NULL,
 };
-/* enum kvc_atime; of these the last counts, and libfuse does not know all of them */
-static const char *const atimes[] = { "atime", "relatime", "noatime", NULL };
+/* Of these the last counts, and libfuse does not know all of them. */
+static const struct {
+	const char *name;
+	enum kvc_atime is;
+} atimes[] = {
+	{ "atime", KVC_ATIME_OPENS },
+	{ "relatime", KVC_ATIME_RELATIVE },
+	{ "noatime", KVC_ATIME_NEVER },
+	{ "strictatime", KVC_ATIME_OPENS },
+};
 static const char *const ignored[] = {
 	"defaults", "auto",  "noauto", "nofail", "_netdev", "user",
 	"nouser",   "users", "owner",  "x-",     NULL,
@@ -293,9 +301,9 @@ static int one(struct kvc_options *o, char *word, char *error)
 
 	if (!value && among(ignored, word))
 		return 0;
-	for (unsigned i = 0; !value && atimes[i]; i++)
-		if (!strcmp(atimes[i], word)) {
-			o->atime = (enum kvc_atime)i;
+	for (unsigned i = 0; !value && i < sizeof atimes / sizeof *atimes; i++)
+		if (!strcmp(atimes[i].name, word)) {
+			o->atime = atimes[i].is;
 			return 0;
 		}
 	if (!value && among(generic, word)) {
@@ -438,7 +446,7 @@ void kvc_options_print(const struct kvc_options *o, FILE *out)
 			fprintf(out, "%s=%llu\n", r->name, (unsigned long long)*n);
 	}
 	fprintf(out, "generic=%s%s%s\n", o->generic, *o->generic && o->atime ? "," : "",
-		o->atime ? atimes[o->atime] : "");
+		o->atime ? atimes[o->atime].name : "");
 }
 
 void kvc_options_help(FILE *out)

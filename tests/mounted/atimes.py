@@ -35,7 +35,8 @@ for f in FILES:
 s.umount()
 for option, moved in (("", {"old", "mid", "new"}), ("atime", {"old", "mid", "new"}),
                       ("noatime", set()), ("relatime", {"old", "mid"}),
-                      ("noatime,relatime", {"old", "mid"}), ("relatime,noatime", set())):
+                      ("noatime,relatime", {"old", "mid"}), ("relatime,noatime", set()),
+                      ("noatime,strictatime", {"old", "mid", "new"})):
     s.mount(options=option)
     now = time.time_ns()
     for f, mtime, atime in (("old", now - 9 * DAY * S, now - 2 * DAY * S),

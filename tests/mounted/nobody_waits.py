@@ -185,6 +185,7 @@ r.begin()
 
 
 def anew():
+    os.sched_setaffinity(0, CPUS[:1])
     if PASSES:
         s.write("m/c0/l", blob(3, USUAL))
     else:  # plain writes prepare more at a time as the file grows

@@ -387,7 +387,7 @@ static void copy(struct kvc *k, struct spill *s)
 	struct kvc_tier *t = k->tier[s->tier].t;
 	struct kvc_node *n = s->n;
 	uint64_t begun = kvc_mono_ns();
-	bool compared = kvc_ns(s->st.st_mtim) == KVC_MARK_NS;
+	bool marked = kvc_ns(s->st.st_mtim) == KVC_MARK_NS;
 
 	s->err = kvc_copy_write(&s->c, s->gen, (uint64_t)s->st.st_size, (uint64_t)s->st.st_blocks,
 				&s->where);
@@ -396,7 +396,8 @@ static void copy(struct kvc *k, struct spill *s)
 	/* The copy that it replaces may be the only one that an fsync has brought down. */
 	if (!s->err && s->reseal && t->ops->sync && (s->err = t->ops->sync(t)) && !s->c.shared)
 		t->ops->remove(t, &s->where);
-	if (!compared) /* or the evictor takes it for a client's, and the next chunk's turn comes */
+	/* Or the evictor takes it for a client's, and the next chunk goes. A mark ends by it. */
+	if (!s->snap && !marked)
 		kvc_copy_close(&s->c);
 	kvc_lock_both(k);
 	kvc_tier_result_locked(k, s->tier, n->row.ino, s->err);
@@ -407,7 +408,7 @@ static void copy(struct kvc *k, struct spill *s)
 		s->again = false;
 		if (s->doubt && n->verify)
 			doubt_elsewhere_locked(k, n, s->tier);
-		if (!s->snap && !n->verify && !n->resealing && compared)
+		if (!s->snap && !n->verify && !n->resealing && marked)
 			kvc_compared_locked(n, s->c.fd); /* it was the last of them */
 	} else if (!s->err) {
 		undo_both(k, s);

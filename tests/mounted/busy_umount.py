@@ -7,6 +7,17 @@ from kvtest import *
 
 FILES, TIMES = 2000, 12
 umount = ctypes.CDLL(None, use_errno=True).umount
+
+
+
+def unmounts():
+    """Not while kvcachectl of another case looks at all mounts."""
+    if umount(s.mnt.encode()):
+        assert ctypes.get_errno() == errno.EBUSY, os.strerror(ctypes.get_errno())
+        return False
+    return True
+
+
 s = Store("s", cpu="32M", size="32M").mount()
 s.write("m/l", blob(1, 100 * KiB))
 s.umount()
@@ -16,8 +27,7 @@ for _ in range(TIMES):
     s.mount()
     fds = [os.open(f"{s.mnt}/.kvcachefs/config", os.O_RDONLY) for _ in range(FILES)]
     os.closerange(fds[0], fds[-1] + 1)
-    while umount(s.mnt.encode()):  # kvcachectl of another case may look at all mounts
-        assert ctypes.get_errno() == errno.EBUSY, os.strerror(ctypes.get_errno())
+    wait_for(unmounts)
     s.ended()
 s.mount()
 assert s.read("m/l") == blob(1, 100 * KiB)

@@ -2,13 +2,14 @@
 /*
  * What memory the machine, and the memory cgroup that the daemon is in, can still give; and whether
  * memory that is freed stays the guest's. Read from /proc and /sys at each call; what cannot be
- * read is no bound.
+ * read is no bound. Below them, the allocator's own.
  */
 #include "memory.h"
 
 #include "util.h"
 
 #include <glob.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -137,4 +138,11 @@ bool kvc_memory_reported(void)
 	}
 	globfree(&g);
 	return yes;
+}
+
+void kvc_memory_trim(void)
+{
+#ifdef __GLIBC__
+	malloc_trim(0);
+#endif
 }

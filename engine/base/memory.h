@@ -13,5 +13,10 @@ uint64_t kvc_memory_group_max(void);
 uint64_t kvc_memory_spare(void);
 /* What the guest frees goes back to its host (free page reporting), and is slow to get again. */
 bool kvc_memory_reported(void);
+/*
+ * What was freed goes back to the kernel, where the allocator can be asked for it: after work that
+ * took much of it and does not come again soon. It takes the allocator's locks one by one.
+ */
+void kvc_memory_trim(void);
 
 #endif

@@ -6,6 +6,7 @@
 #include "commit.h"
 #include "floors.h"
 #include "log.h"
+#include "memory.h"
 #include "prefault.h"
 #include "spill.h"
 #include "unnamed.h"
@@ -326,6 +327,7 @@ int kvc_start(struct kvc *k)
 	kvc_unlock(k);
 	kvc_prefault_start(k);
 	kvc_survey_wait(k);
+	kvc_memory_trim(); /* recovery took much */
 	return 0;
 }
 

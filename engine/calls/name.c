@@ -85,21 +85,21 @@ static int lookup_both(struct kvc *k, uint64_t parent, const char *name, const s
 int kvc_lookup_any(struct kvc *k, uint64_t parent, const char *name, struct kvc_row *attr,
 		   struct kvc_wait *w)
 {
+	bool absent = kvc_name_absent(k->cat, parent, name); /* without the tree's lock */
 	struct kvc_node *n;
 	struct kvc_peek p;
 	int err;
 
 	kvc_count(&k->stats, lookups);
 	attr->ino = 0;
-	if (!k->shared && kvc_name_absent(k->cat, parent, name)) { /* without the tree's lock */
+	if (absent && !k->shared) {
 		kvc_lock(k);
 		if ((n = kvc_ghost_find_locked(k, parent, name)))
 			attr->ino = n->row.ino;
 		kvc_unlock(k);
 		return -ENOENT;
 	}
-	if (w && w->err)
-		/* after a shared tier was asked */
+	if (absent || (w && w->err)) /* a shared tier is to be asked, or was */
 		return lookup_both(k, parent, name, NULL, attr, w);
 	err = kvc_peek_name(k->cat, parent, name, &p);
 	if (err && (err != -ENOENT || k->shared))

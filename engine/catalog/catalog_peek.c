@@ -40,9 +40,7 @@ int kvc_peek_name(struct kvc_catalog *c, uint64_t parent, const char *name, stru
 	kvc_catalog_unlock(c);
 	if (got <= 0)
 		return got;
-	if (!kvc_filter_may_have(c->filter, parent, hash))
-		return -ENOENT;
-	n = kvc_reader_get(c);
+	n = kvc_reader_get_held(c);
 	st = kvc_sql(n, ST_NAME_GET, "iis", I(parent), I(hash), name);
 	got = kvc_sql_step(n, st);
 	if (got == 1) {
@@ -96,7 +94,7 @@ int kvc_peek_node(struct kvc_catalog *c, struct kvc_peek *p)
 	kvc_catalog_unlock(c);
 	if (!there)
 		return 0;
-	n = kvc_reader_get(c);
+	n = kvc_reader_get_held(c);
 	row = kvc_sql(n, ST_ROW_GET, "i", I(p->ino)); /* until it is done, all is of one snapshot */
 	there = (got = kvc_sql_step(n, row)) == 1;
 	if (there)

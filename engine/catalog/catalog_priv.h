@@ -45,6 +45,7 @@
 #define KVC_STATEMENTS(X)                                                                          \
 	X(BEGIN, "BEGIN IMMEDIATE")                                                                \
 	X(COMMIT, "COMMIT")                                                                        \
+	X(HOLD, "BEGIN")                                                                           \
 	X(ROLLBACK, "ROLLBACK")                                                                    \
 	X(META_GET, "SELECT value FROM meta WHERE key = ?")                                        \
 	X(META_DEL, "DELETE FROM meta WHERE key = ?")                                              \
@@ -111,12 +112,10 @@
 			 " FROM chunks WHERE expires_ns > 0 AND (expires_ns, id) > (?, ?) "        \
 			 "AND expires_ns <= ? ORDER BY expires_ns, id")                            \
 	X(USES_INODES,                                                                             \
-	  "SELECT uid, sum(CASE WHEN mode & 61440 = 16384 THEN ?1 ELSE ?1 * max(nlink, 1) + "      \
-	  "CASE WHEN mode & 61440 = 40960 THEN size ELSE 0 END END), 0 * ?2 FROM nodes GROUP BY "  \
-	  "uid")                                                                                   \
-	X(USES_ATTRS, "SELECT n.uid, 0 * ?1, sum(length(CAST(x.name AS BLOB)) + 1 + "              \
-		      "length(x.value) + ?2) FROM xattrs x JOIN nodes n ON n.ino = x.ino GROUP "   \
-		      "BY n.uid")                                                                  \
+	  "SELECT uid, CASE WHEN mode & 61440 = 16384 THEN ?1 ELSE ?1 * max(nlink, 1) + "          \
+	  "CASE WHEN mode & 61440 = 40960 THEN size ELSE 0 END END, 0 * ?2 FROM nodes")            \
+	X(USES_ATTRS, "SELECT n.uid, 0 * ?1, length(CAST(x.name AS BLOB)) + 1 + "                  \
+		      "length(x.value) + ?2 FROM xattrs x JOIN nodes n ON n.ino = x.ino")          \
 	X(CHUNK_PINNED, "SELECT " CHUNK_COLUMNS                                                    \
 			" FROM chunks WHERE pin_until_ns > 0 AND id > ? ORDER BY id LIMIT ?")      \
 	X(CHUNK_ALL, "SELECT " CHUNK_COLUMNS " FROM chunks WHERE id > ? ORDER BY id LIMIT 1024")
@@ -134,6 +133,7 @@ struct kvc_conn {
 	sqlite3 *db;
 	sqlite3_stmt *st[ST_COUNT];
 	struct kvc_catalog *c;
+	uint64_t age; /* c->age before the snapshot that is held began (kvc_reader_get_held) */
 };
 
 #define KVC_READERS 3
@@ -153,7 +153,7 @@ struct kvc_catalog {
 	struct kvc_lock lock;      /* "the tree" */
 	struct kvc_overlay over;   /* under lock */
 	struct kvc_filter *filter; /* of names; its own lock */
-	uint64_t age;              /* how often the overlay dropped what is committed */
+	_Atomic uint64_t age;      /* how often the overlay dropped what is committed */
 
 	pthread_mutex_t writer; /* the connection w, and: */
 	struct kvc_conn w;
@@ -162,6 +162,7 @@ struct kvc_catalog {
 
 	struct kvc_conn reader[KVC_READERS];
 	_Atomic unsigned next_reader;
+	_Atomic bool copying; /* the log is being copied: no reader holds a snapshot */
 	_Atomic uint64_t txn; /* over.txn, for any thread */
 
 	/* how writing goes (catalog_write.c); changed under lock */
@@ -194,6 +195,14 @@ void kvc_conn_close(struct kvc_conn *n);
 int kvc_conn_look(const char *path, sqlite3 **db);
 /* A reader's connection, locked. Give it back with kvc_reader_put. */
 struct kvc_conn *kvc_reader_get(struct kvc_catalog *c);
+/*
+ * The same, for what reads a row or two: its snapshot may be an earlier call's, which nothing was
+ * dropped from the overlay after, and stays with the connection for the next call. So the locks of
+ * the log, two system calls a snapshot, are not taken by each.
+ */
+struct kvc_conn *kvc_reader_get_held(struct kvc_catalog *c);
+/* No reader holds a snapshot until copying is set back: the log can be copied, and begin anew. */
+void kvc_readers_let_go(struct kvc_catalog *c);
 void kvc_reader_put(struct kvc_conn *n);
 int kvc_sql_errno(sqlite3 *db, int rc);
 

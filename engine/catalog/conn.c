@@ -30,7 +30,8 @@ int kvc_sql_errno(sqlite3 *db, int rc)
 
 static int trouble(struct kvc_conn *n, const char *what, int rc)
 {
-	if (n == &n->c->w) /* catalog_write.c tells */
+	n->age = UINT64_MAX; /* its snapshot is not asked again */
+	if (n == &n->c->w)   /* catalog_write.c tells */
 		snprintf(n->c->why, sizeof n->c->why, "%s, %.60s", sqlite3_errmsg(n->db), what);
 	else if (!atomic_exchange(&n->c->logged, true))
 		kvc_error("catalog: %s: %s", what, sqlite3_errmsg(n->db));
@@ -167,7 +168,7 @@ void kvc_conn_close(struct kvc_conn *n)
 	n->db = NULL;
 }
 
-struct kvc_conn *kvc_reader_get(struct kvc_catalog *c)
+static struct kvc_conn *take(struct kvc_catalog *c)
 {
 	unsigned first = atomic_fetch_add_explicit(&c->next_reader, 1, memory_order_relaxed);
 
@@ -177,6 +178,47 @@ struct kvc_conn *kvc_reader_get(struct kvc_catalog *c)
 			return &c->reader[i];
 	pthread_mutex_lock(&c->reader[first % KVC_READERS].lock);
 	return &c->reader[first % KVC_READERS];
+}
+
+static void let_go(struct kvc_conn *n)
+{
+	if (!sqlite3_get_autocommit(n->db))
+		kvc_sql_run(n, ST_COMMIT, "");
+}
+
+struct kvc_conn *kvc_reader_get(struct kvc_catalog *c)
+{
+	struct kvc_conn *n = take(c);
+
+	let_go(n);
+	return n;
+}
+
+struct kvc_conn *kvc_reader_get_held(struct kvc_catalog *c)
+{
+	struct kvc_conn *n = take(c);
+	uint64_t age = atomic_load(&c->age);
+
+	if (n->age != age || atomic_load(&c->copying))
+		let_go(n);
+	if (sqlite3_get_autocommit(n->db) && !atomic_load(&c->copying)) {
+		n->age = age; /* the snapshot begins with the next statement, so not before */
+		kvc_sql_run(n, ST_HOLD, "");
+	}
+	return n;
+}
+
+void kvc_readers_let_go(struct kvc_catalog *c)
+{
+	atomic_store(&c->copying, true);
+	for (unsigned i = 0; i < KVC_READERS; i++) {
+		struct kvc_conn *n = &c->reader[i];
+
+		pthread_mutex_lock(&n->lock);
+		if (n->db)
+			let_go(n);
+		kvc_reader_put(n);
+	}
 }
 
 void kvc_reader_put(struct kvc_conn *n)

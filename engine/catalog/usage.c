@@ -89,22 +89,29 @@ static void stale(struct kvc_catalog *c)
 		c->stale = !kvc_meta_del(c, "usage");
 }
 
-/* Without memory it is not counted before the next start. */
-static void charge(struct kvc_catalog *c, uint32_t uid, int64_t inodes, int64_t attrs)
+/* NULL where nothing is; or without memory: then it is not counted before the next start. */
+static struct uses *add(struct kvc_catalog *c, uint32_t uid, int64_t inodes, int64_t attrs)
 {
 	struct uses *u = inodes || attrs ? get(c, uid) : NULL;
-	char key[32] = KEY, value[48], *end;
 
 	if (!u) {
 		if (inodes || attrs)
 			stale(c);
-		return;
+		return NULL;
 	}
 	c->usage->inodes = sum(c->usage->inodes, inodes);
 	c->usage->attrs = sum(c->usage->attrs, attrs);
 	u->inodes = sum(u->inodes, inodes);
 	u->attrs = sum(u->attrs, attrs);
-	*kvc_put_dec(key + strlen(KEY), uid) = 0;
+	return u;
+}
+
+/* What a user has now, into the catalog; who has nothing is not kept. */
+static void keep(struct kvc_catalog *c, struct uses *u)
+{
+	char key[32] = KEY, value[48], *end;
+
+	*kvc_put_dec(key + strlen(KEY), u->uid) = 0;
 	end = kvc_put_dec(value, u->inodes);
 	*end++ = ' ';
 	*kvc_put_dec(end, u->attrs) = 0;
@@ -117,6 +124,14 @@ static void charge(struct kvc_catalog *c, uint32_t uid, int64_t inodes, int64_t 
 		stale(c);
 	memmove(u, u + 1, (size_t)(c->usage->v + c->usage->n - u - 1) * sizeof *u);
 	c->usage->n--;
+}
+
+static void charge(struct kvc_catalog *c, uint32_t uid, int64_t inodes, int64_t attrs)
+{
+	struct uses *u = add(c, uid, inodes, attrs);
+
+	if (u)
+		keep(c, u);
 }
 
 static int64_t cost(const struct kvc_row *r)
@@ -278,7 +293,10 @@ void kvc_usage_show(struct kvc_catalog *c, uint64_t *inodes, uint64_t *attrs, ui
 	kvc_catalog_unlock(c);
 }
 
-/* All that there is, counted once: uid, inodes, attributes. */
+/*
+ * All that there is, counted once: uid, inodes, attributes. Row by row: SQLite would sort them all
+ * in memory to sum them by user.
+ */
 static int count(struct kvc_catalog *c)
 {
 	struct kvc_conn *n;
@@ -290,11 +308,13 @@ static int count(struct kvc_catalog *c)
 		st = kvc_sql(n, q ? ST_USES_ATTRS : ST_USES_INODES, "ii", (sqlite3_int64)INODE,
 			     (sqlite3_int64)EACH);
 		while ((got = kvc_sql_step(n, st)) == 1)
-			charge(c, (uint32_t)kvc_sql_u64(st, 0), (int64_t)kvc_sql_u64(st, 1),
-			       (int64_t)kvc_sql_u64(st, 2));
+			add(c, (uint32_t)kvc_sql_u64(st, 0), (int64_t)kvc_sql_u64(st, 1),
+			    (int64_t)kvc_sql_u64(st, 2));
 		kvc_sql_done(st);
 		kvc_reader_put(n);
 	}
+	for (size_t i = c->usage->n; i--;)
+		keep(c, &c->usage->v[i]);
 	return got < 0 ? got : c->stale ? 0 : kvc_meta_set(c, "usage", "1");
 }
 

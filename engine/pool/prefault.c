@@ -32,8 +32,10 @@
 #include <stdarg.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 
 #define TOUCH (2ull << 20)      /* by one write: a huge page */
+#define PART (64u << 10)        /* of which it is the same again and again */
 #define BURST (8ull << 20)      /* between two rests */
 #define PIECE_MAX (64ull << 20) /* of room, at a time */
 #define REST 3                  /* times as long as the work before it */
@@ -56,7 +58,7 @@ struct kvc_prefault {
 	int fd;
 	uint64_t held; /* the file's size; accounted in k->room.used */
 	uint64_t bytes, total, piece;
-	char *data; /* TOUCH bytes to write */
+	char *data; /* PART bytes to write */
 	char what[200];
 };
 
@@ -133,7 +135,13 @@ static uint64_t look_ns(const struct kvc_prefault *p)
 /* Writes [at, at + TOUCH), which fits the file. 0 or -errno. */
 static int touch(struct kvc_prefault *p, uint64_t at)
 {
-	return kvc_pwrite_all(p->fd, p->data, TOUCH, (off_t)at);
+	struct iovec v[TOUCH / PART];
+	ssize_t n;
+
+	for (size_t i = 0; i < TOUCH / PART; i++)
+		v[i] = (struct iovec){ p->data, PART };
+	n = pwritev(p->fd, v, TOUCH / PART, (off_t)at);
+	return n == (ssize_t)TOUCH ? 0 : n < 0 ? -errno : -ENOSPC;
 }
 
 /* One sample at the file's end, which is in the account: ns of the first touch and the second. */
@@ -342,10 +350,10 @@ void kvc_prefault_start(struct kvc *k)
 	pthread_cond_init(&p->cond, &attr);
 	pthread_condattr_destroy(&attr);
 	say_locked(p, "being tried");
-	p->data = malloc(TOUCH);
+	p->data = malloc(PART);
 	err = p->data ? open_file(p) : -ENOMEM;
 	if (!err) {
-		memset(p->data, 0xa5, TOUCH); /* pages of its own */
+		memset(p->data, 0xa5, PART); /* no page of zeros, which a host may share */
 		kvc_lock(k);
 		k->prefault = p;
 		kvc_unlock(k);

@@ -215,6 +215,7 @@ static int open_as(struct kvc_catalog **out, const char *path, bool look, char *
 		pthread_mutex_init(&c->reader[i].lock, NULL);
 	snprintf(c->path, sizeof c->path, "%s", path);
 	c->look = look;
+	atomic_store(&c->unheld, 1);    /* until kvc_catalog_start */
 	atomic_store(&c->logged, true); /* what goes wrong here is told by the caller */
 	c->filter = kvc_filter_new();
 	c->anew = kvc_anew_new(path, kvc_checkpoint_ask, c);

@@ -12,11 +12,15 @@
  *                    +------------- merged back ------------+
  *
  * A read asks the overlay and, where that knows nothing of the row, SQLite by a reader's
- * connection, whose read transaction lasts as long as the statement. Both under the catalog's lock,
- * so there is no gap: what is not in the overlay any more was dropped under that lock after its
- * COMMIT had returned, and the statement that begins now has a snapshot with it. What is in the
- * overlay and in SQLite already (between COMMIT and drop) is the same in both, or newer in the
- * overlay.
+ * connection. Both under the catalog's lock, so there is no gap: what is not in the overlay any
+ * more was dropped under that lock after its COMMIT had returned, and a snapshot that begins now
+ * has it; so has one that began earlier, if nothing was dropped since (c->age), and so a connection
+ * keeps its snapshot from one short read to the next. What is in the overlay and in SQLite already
+ * (between COMMIT and drop) is the same in both, or newer in the overlay.
+ *
+ * A snapshot that is held would keep the log from being copied and from beginning anew: so all are
+ * let go before a checkpoint, and none is begun before its end. And they are for a catalog that
+ * only the committer writes: tools, which change rows past the overlay, hold none.
  *
  * Locks: c->lock, then c->writer, then a connection's own. c->writer is held from the seal to the
  * end of the transaction; the committer takes it under c->lock, gives c->lock back, writes, gives
@@ -150,6 +154,7 @@ struct kvc_conn {
 struct kvc_catalog {
 	char path[1280];
 	bool look;                 /* opened by kvc_catalog_look */
+	bool started;              /* between kvc_catalog_start and _stop */
 	struct kvc_lock lock;      /* "the tree" */
 	struct kvc_overlay over;   /* under lock */
 	struct kvc_filter *filter; /* of names; its own lock */
@@ -162,7 +167,11 @@ struct kvc_catalog {
 
 	struct kvc_conn reader[KVC_READERS];
 	_Atomic unsigned next_reader;
-	_Atomic bool copying; /* the log is being copied: no reader holds a snapshot */
+	/*
+	 * > 0: no reader holds a snapshot: the log is being copied, or rows may change by
+	 * themselves
+	 */
+	_Atomic int unheld;
 	_Atomic uint64_t txn; /* over.txn, for any thread */
 
 	/* how writing goes (catalog_write.c); changed under lock */
@@ -201,8 +210,8 @@ struct kvc_conn *kvc_reader_get(struct kvc_catalog *c);
  * the log, two system calls a snapshot, are not taken by each.
  */
 struct kvc_conn *kvc_reader_get_held(struct kvc_catalog *c);
-/* No reader holds a snapshot until copying is set back: the log can be copied, and begin anew. */
-void kvc_readers_let_go(struct kvc_catalog *c);
+/* Readers let go of their snapshots, and hold none until the same is said with false. */
+void kvc_readers_unheld(struct kvc_catalog *c, bool unheld);
 void kvc_reader_put(struct kvc_conn *n);
 int kvc_sql_errno(sqlite3 *db, int rc);
 

@@ -72,7 +72,7 @@ static int revive(struct kvc_catalog *c, uint64_t ino)
 		err = put(c, KVC_T_PLACE, ino, t, NULL, NULL, 0);
 	if (err)
 		return err;
-	n = kvc_reader_get(c);
+	n = kvc_reader_get_held(c);
 	st = kvc_sql(n, ST_XATTR_LIST, "i", I(ino));
 	while (!err && (got = kvc_sql_step(n, st)))
 		err = got < 0 ? got
@@ -110,7 +110,7 @@ int kvc_meta_get(struct kvc_catalog *c, const char *key, char *value, size_t roo
 		snprintf(value, room, "%s", (const char *)x->value);
 	if (got <= 0)
 		return got;
-	n = kvc_reader_get(c);
+	n = kvc_reader_get_held(c);
 	st = kvc_sql(n, ST_META_GET, "s", key);
 	got = kvc_sql_step(n, st);
 	if (got == 1) {
@@ -161,7 +161,7 @@ int kvc_name_get(struct kvc_catalog *c, uint64_t parent, const char *name, uint6
 		return -ENOENT;
 	late = kvc_lately_find(&c->over.lately, parent, hash, name);
 	if (!late) {
-		n = kvc_reader_get(c);
+		n = kvc_reader_get_held(c);
 		st = kvc_sql(n, ST_NAME_GET, "iis", I(parent), I(hash), name);
 		got = kvc_sql_step(n, st);
 		if (got == 1)
@@ -229,7 +229,7 @@ int kvc_row_get(struct kvc_catalog *c, uint64_t ino, struct kvc_row *r)
 		memcpy(r, x->value, sizeof *r);
 	if (got <= 0)
 		return got;
-	n = kvc_reader_get(c);
+	n = kvc_reader_get_held(c);
 	st = kvc_sql(n, ST_ROW_GET, "i", I(ino));
 	got = kvc_sql_step(n, st);
 	if (got == 1)
@@ -252,7 +252,7 @@ int kvc_bare_row_del(struct kvc_catalog *c, uint64_t ino)
 
 int kvc_row_max(struct kvc_catalog *c, uint64_t *out)
 {
-	struct kvc_conn *n = kvc_reader_get(c);
+	struct kvc_conn *n = kvc_reader_get_held(c);
 	sqlite3_stmt *st = kvc_sql(n, ST_ROW_MAX, "");
 	int got = kvc_sql_step(n, st);
 	uint64_t max = got == 1 ? kvc_sql_u64(st, 0) : 1;
@@ -284,7 +284,7 @@ int kvc_target_get(struct kvc_catalog *c, uint64_t ino, char *target, size_t roo
 		snprintf(target, room, "%s", (const char *)x->value);
 	if (got <= 0)
 		return got;
-	n = kvc_reader_get(c);
+	n = kvc_reader_get_held(c);
 	st = kvc_sql(n, ST_TARGET_GET, "i", I(ino));
 	got = kvc_sql_step(n, st);
 	if (got == 1)
@@ -321,7 +321,7 @@ int kvc_object_get(struct kvc_catalog *c, uint64_t ino, struct kvc_object_row *o
 		memcpy(o, x->value, sizeof *o);
 	if (got <= 0)
 		return got;
-	n = kvc_reader_get(c);
+	n = kvc_reader_get_held(c);
 	st = kvc_sql(n, ST_OBJECT_GET, "i", I(ino));
 	got = kvc_sql_step(n, st);
 	if (got == 1)
@@ -358,7 +358,7 @@ int kvc_place_get(struct kvc_catalog *c, uint64_t ino, struct kvc_place place[KV
 	for (unsigned t = 0; t < KVC_TIERS; t++)
 		ask |= known(c, KVC_T_PLACE, ino, t, NULL, ino, &x[t]) > 0;
 	if (ask) {
-		struct kvc_conn *n = kvc_reader_get(c);
+		struct kvc_conn *n = kvc_reader_get_held(c);
 		sqlite3_stmt *st = kvc_sql(n, ST_PLACE_GET, "i", I(ino));
 
 		while ((got = kvc_sql_step(n, st)) == 1) {
@@ -416,7 +416,7 @@ int kvc_gone_get(struct kvc_catalog *c, const struct kvc_where *path, uint64_t n
 		return *(const uint64_t *)x->value > now_ns ? 0 : -ENOENT;
 	if (got < 0)
 		return got;
-	n = kvc_reader_get(c);
+	n = kvc_reader_get_held(c);
 	st = kvc_sql(n, ST_GONE_GET, "iii", I(path->at), I(path->hi), I(now_ns));
 	return one(n, st, kvc_sql_step(n, st));
 }
@@ -435,7 +435,7 @@ int kvc_gone_del(struct kvc_catalog *c, const struct kvc_where *path)
  * batch. */
 int kvc_gone_purge(struct kvc_catalog *c, uint64_t now_ns)
 {
-	struct kvc_conn *n = kvc_reader_get(c);
+	struct kvc_conn *n = kvc_reader_get_held(c);
 	sqlite3_stmt *st = kvc_sql(n, ST_GONE_FIRST, "");
 	int got = kvc_sql_step(n, st);
 	bool due = got == 1 && sqlite3_column_type(st, 0) != SQLITE_NULL &&
@@ -470,7 +470,7 @@ int kvc_xattr_get(struct kvc_catalog *c, uint64_t ino, const char *name, void *v
 
 	if (got <= 0)
 		return got ?: give(x->value, x->len, value, len);
-	n = kvc_reader_get(c);
+	n = kvc_reader_get_held(c);
 	st = kvc_sql(n, ST_XATTR_GET, "is", I(ino), name);
 	got = kvc_sql_step(n, st);
 	if (got == 1)
@@ -528,7 +528,7 @@ int kvc_chunk_get(struct kvc_catalog *c, uint64_t id, struct kvc_chunk_row *r)
 		memcpy(r, x->value, sizeof *r);
 	if (got <= 0)
 		return got;
-	n = kvc_reader_get(c);
+	n = kvc_reader_get_held(c);
 	st = kvc_sql(n, ST_CHUNK_GET, "i", I(id));
 	got = kvc_sql_step(n, st);
 	if (got == 1)

@@ -416,11 +416,17 @@ int kvc_catalog_start(struct kvc_catalog *c, uint64_t log_bytes)
 	int err = kvc_checkpoint_start(c, log_bytes) ?: kvc_filter_start(c);
 	if (err)
 		kvc_catalog_stop(c);
+	else
+		kvc_readers_unheld(c, false);
+	c->started = !err;
 	return err;
 }
 
 void kvc_catalog_stop(struct kvc_catalog *c)
 {
+	if (c->started)
+		kvc_readers_unheld(c, true);
+	c->started = false;
 	kvc_filter_stop(c);
 	kvc_checkpoint_stop(c);
 }

@@ -125,9 +125,9 @@ static bool checkpoint(struct kvc_catalog *c, int mode)
 	struct kvc_salts salts = kvc_anew_salts(c->anew);
 	bool clean;
 
-	kvc_readers_let_go(c);
+	kvc_readers_unheld(c, true);
 	rc = sqlite3_wal_checkpoint_v2(p->conn.db, NULL, mode, &log, &done);
-	atomic_store(&c->copying, false);
+	kvc_readers_unheld(c, false);
 	if (done > 0)
 		kvc_anew_copied(c->anew, &salts, (uint64_t)done);
 	pthread_mutex_lock(&p->lock);
@@ -286,9 +286,9 @@ void kvc_checkpoint_stop(struct kvc_catalog *c)
 void kvc_catalog_checkpoint(struct kvc_catalog *c)
 {
 	pthread_mutex_lock(&c->writer);
-	kvc_readers_let_go(c);
+	kvc_readers_unheld(c, true);
 	if (c->w.db)
 		sqlite3_wal_checkpoint_v2(c->w.db, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
-	atomic_store(&c->copying, false);
+	kvc_readers_unheld(c, false);
 	pthread_mutex_unlock(&c->writer);
 }

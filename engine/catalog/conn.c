@@ -199,19 +199,19 @@ struct kvc_conn *kvc_reader_get_held(struct kvc_catalog *c)
 	struct kvc_conn *n = take(c);
 	uint64_t age = atomic_load(&c->age);
 
-	if (n->age != age || atomic_load(&c->copying))
+	if (n->age != age || atomic_load(&c->unheld))
 		let_go(n);
-	if (sqlite3_get_autocommit(n->db) && !atomic_load(&c->copying)) {
+	if (sqlite3_get_autocommit(n->db) && !atomic_load(&c->unheld)) {
 		n->age = age; /* the snapshot begins with the next statement, so not before */
 		kvc_sql_run(n, ST_HOLD, "");
 	}
 	return n;
 }
 
-void kvc_readers_let_go(struct kvc_catalog *c)
+void kvc_readers_unheld(struct kvc_catalog *c, bool unheld)
 {
-	atomic_store(&c->copying, true);
-	for (unsigned i = 0; i < KVC_READERS; i++) {
+	atomic_fetch_add(&c->unheld, unheld ? 1 : -1);
+	for (unsigned i = 0; unheld && i < KVC_READERS; i++) {
 		struct kvc_conn *n = &c->reader[i];
 
 		pthread_mutex_lock(&n->lock);

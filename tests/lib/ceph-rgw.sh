@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # A one-node Ceph cluster with an S3 gateway on loopback, from Debian's packages, for tests of the
 # s3 tier.
-#   ceph-rgw.sh up DIR [PORT]    start it in DIR (about 15 s); prints endpoint, bucket and keys as
+#   ceph-rgw.sh up DIR [PORT]    start it in DIR (some seconds); prints endpoint, bucket and keys as
 #                                shell variables
 #   ceph-rgw.sh down DIR         stop the daemons that `up` started there
+# Its monitor, which gathers proposals for a second each, and there is a row of them until a pool can
+# be used, gathers hardly any.
 # Needs: apt-get install --no-install-recommends
 #   ceph-mon ceph-osd ceph-mgr radosgw ceph-common uuid-runtime curl
 set -euo pipefail
@@ -31,13 +33,18 @@ admin socket = $dir/\$name.asok
 log file = $dir/log/\$name.log
 pid file = $dir/\$name.pid
 keyring = $dir/keyring
+osd pool default pg num = 1
+osd pool default pgp num = 1
+osd pool default pg autoscale mode = off
+paxos propose interval = 0.02
+paxos min wait = 0.01
 osd objectstore = memstore
 memstore device bytes = 2147483648
 osd data = $dir/osd
 mon data = $dir/mon
 mgr data = $dir/mgr
 [client.rgw]
-rgw frontends = beast endpoint=127.0.0.1:$port
+rgw frontends = beast endpoint=127.0.0.1:$port tcp_nodelay=1
 rgw data = $dir/rgw
 C
 {
@@ -58,9 +65,9 @@ C
 	ceph-osd -c "$conf" -i 0 "${me[@]}"
 	ceph-mgr -c "$conf" -i a "${me[@]}"
 	timeout 120 radosgw -c "$conf" -n client.rgw "${me[@]}"
-	for _ in $(seq 60); do
+	for _ in $(seq 600); do
 		curl -s -o /dev/null "http://127.0.0.1:$port/" && break
-		sleep 1
+		sleep 0.1
 	done
 	radosgw-admin -c "$conf" user create --uid=kvcachefs --display-name=kvcachefs \
 		--access-key=TESTKEY --secret-key=TESTSECRET

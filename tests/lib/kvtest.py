@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What mounted cases use: a store in a folder of its own, mounted the way the runner says."""
-import contextlib, errno, fcntl, hashlib, os, pty, random, signal, subprocess, sys, time
+import contextlib, errno, fcntl, hashlib, os, pty, random, signal, subprocess, sys, time, traceback
 
 BUILD = os.environ["KV_BUILD"]
 WAY = os.environ.get("KV_WAY", "fast")
@@ -104,6 +104,43 @@ def steady(look):
     while (again := look()) != got:
         got = again
     return got
+
+
+def beside(parts, most=4):
+    """Calls these, (function, argument...) each, in a process of its own and on stores of its own,
+    so many at a time: for parts that wait more than they work. Where one fails, or skips, so does
+    the case."""
+    left, under_way, ends = list(parts), set(), []
+    while left or under_way:
+        while left and len(under_way) < most:
+            under_way.add(in_process(*left.pop(0)))
+        for pid in list(under_way):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                under_way.remove(pid)
+                ends.append(os.waitstatus_to_exitcode(status))
+        time.sleep(0.01)
+    wrong = [e for e in ends if e]
+    if wrong:
+        sys.exit(next((e for e in wrong if e != 77), 77))
+
+
+def in_process(part, *args):
+    sys.stdout.flush()
+    if pid := os.fork():
+        return pid
+    code = 1
+    try:
+        part(*args)
+        code = 0
+    except SystemExit as e:
+        code = e.code if isinstance(e.code, int) else int(e.code is not None)
+        print(part.__name__, args, e.code)
+    except BaseException:
+        print(part.__name__, args, traceback.format_exc())
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
 
 
 @contextlib.contextmanager

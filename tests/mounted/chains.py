@@ -87,8 +87,9 @@ def expect(s, order, what, count=6):
 
 def done(s):
     s.settle()
+    pool = s.config()["pool"]
     s.umount()
-    run("sh", "-c", f"umount -l {TMP}/run/*")
+    run("umount", "-l", pool)
 
 
 # Two prompts, 0-1-2-3-4 and 5-6-7-8-9; the first begins anew after all was made. By the last use
@@ -101,7 +102,7 @@ def tell(s):
         tell_one(s, c, f"c{c - 1}" if c % 2 else f"/m/c{c - 1}")
 
 
-for how in ("none", "umount", "kill"):
+def told(how):
     s = fresh(f"told-{how}", "policy=lru")
     make(s, 0)
     tell(s)
@@ -115,93 +116,112 @@ for how in ("none", "umount", "kill"):
     expect(s, LEAF_FIRST, f"told, {how}")
     done(s)
 
+
 # By a lease: its paths are a prompt, an empty line begins another.
-s = fresh("leased", "policy=lru")
-make(s, 0)
-lease(s, [f"m/c{c}" for c in range(5, 10)] + [""] + [f"m/c{c}/l" for c in range(5)])
-assert s.attr("m/c9", "parent") == "/m/c8" and s.attr("m/c4", "parent") == "/m/c3"
-assert not lower(s)
-for c in (0, 5):
-    try:
-        s.attr(f"m/c{c}", "parent")
-        raise SystemExit("a prompt's first chunk follows nothing")
-    except OSError as e:
-        assert e.errno == errno.ENODATA
-expect(s, LEAF_FIRST, "leased")
-done(s)
+def leased():
+    s = fresh("leased", "policy=lru")
+    make(s, 0)
+    lease(s, [f"m/c{c}" for c in range(5, 10)] + [""] + [f"m/c{c}/l" for c in range(5)])
+    assert s.attr("m/c9", "parent") == "/m/c8" and s.attr("m/c4", "parent") == "/m/c3"
+    assert not lower(s)
+    for c in (0, 5):
+        try:
+            s.attr(f"m/c{c}", "parent")
+            raise SystemExit("a prompt's first chunk follows nothing")
+        except OSError as e:
+            assert e.errno == errno.ENODATA
+    expect(s, LEAF_FIRST, "leased")
+    done(s)
+
 
 # Layer by layer: the prompt begins anew with each, and its first chunk follows nothing.
-s = fresh("leased-layers", "policy=lru")
-for c in range(3):
-    for l in range(2):
-        s.write(f"m/c{c}/{l}", blob(c, 4096))
-s.settle()
-lease(s, [f"m/c{c}/{l}" for l in range(2) for c in range(3)])
-assert parents(s, ["c0", "c1", "c2"]) == {"c1": "c0", "c2": "c1"}, parents(s, ["c0", "c1", "c2"])
-done(s)
+def leased_layers():
+    s = fresh("leased-layers", "policy=lru")
+    for c in range(3):
+        for l in range(2):
+            s.write(f"m/c{c}/{l}", blob(c, 4096))
+    s.settle()
+    lease(s, [f"m/c{c}/{l}" for l in range(2) for c in range(3)])
+    known = parents(s, ["c0", "c1", "c2"])
+    assert known == {"c1": "c0", "c2": "c1"}, known
+    done(s)
+
 
 # A folder of many chunks in a lease tells nothing of their order.
-s = fresh("leased-folder", "policy=lru,unit=file")
-for c in range(4):
-    s.write(f"m/f/{c}", blob(c, 4096))
-s.settle()
-lease(s, ["m/f"])
-for c in range(4):
-    assert "user.kvcachefs.parent" not in os.listxattr(f"{s.mnt}/m/f/{c}"), c
-done(s)
+def leased_folder():
+    s = fresh("leased-folder", "policy=lru,unit=file")
+    for c in range(4):
+        s.write(f"m/f/{c}", blob(c, 4096))
+    s.settle()
+    lease(s, ["m/f"])
+    for c in range(4):
+        assert "user.kvcachefs.parent" not in os.listxattr(f"{s.mnt}/m/f/{c}"), c
+    done(s)
+
 
 # Learned, where the policy is about chains; and kept.
-for policy in ("leaf", "prefix", "gdsf"):
-    for how in ("none", "kill"):
-        s = fresh(f"learned-{policy}-{how}", f"policy={policy}")
-        make(s, 0)
-        known = parents(s, [f"c{c}" for c in range(MADE)])
-        assert len(known) >= 5 and all(known[n] == f"c{int(n[1:]) - 1}" for n in known), known
-        again(s, how)
-        assert parents(s, known) == known
-        for g in gone_in_turn(s, 6):
-            in_order({f"c{c}" for c in g}, known, f"learned by {policy}, {how}")
-        done(s)
+def learned(policy, how):
+    s = fresh(f"learned-{policy}-{how}", f"policy={policy}")
+    make(s, 0)
+    known = parents(s, [f"c{c}" for c in range(MADE)])
+    assert len(known) >= 5 and all(known[n] == f"c{int(n[1:]) - 1}" for n in known), known
+    again(s, how)
+    assert parents(s, known) == known
+    for g in gone_in_turn(s, 6):
+        in_order({f"c{c}" for c in g}, known, f"learned by {policy}, {how}")
+    done(s)
+
+
 # by whichever of a process's threads: here each makes every second chunk, and loads one of its two
 # layers
-s = fresh("threads", "policy=leaf")
-with ThreadPoolExecutor(1) as a, ThreadPoolExecutor(1) as b:
-    for c in range(MADE):
-        for l in range(2):
-            (a, b)[c % 2].submit(s.write, f"m/c{c}/{l}", blob(c, 4096)).result()
-    time.sleep(1.2)
-    s.settle()
-    for c in range(MADE):
-        [t.submit(s.read, f"m/c{c}/{l}").result() for l, t in enumerate((a, b))]
-known = parents(s, [f"c{c}" for c in range(MADE)])
-assert len(known) >= 5 and all(known[n] == f"c{int(n[1:]) - 1}" for n in known), known
-done(s)
+def threads():
+    s = fresh("threads", "policy=leaf")
+    with ThreadPoolExecutor(1) as a, ThreadPoolExecutor(1) as b:
+        for c in range(MADE):
+            for l in range(2):
+                (a, b)[c % 2].submit(s.write, f"m/c{c}/{l}", blob(c, 4096)).result()
+        time.sleep(1.2)
+        s.settle()
+        for c in range(MADE):
+            [t.submit(s.read, f"m/c{c}/{l}").result() for l, t in enumerate((a, b))]
+    known = parents(s, [f"c{c}" for c in range(MADE)])
+    assert len(known) >= 5 and all(known[n] == f"c{int(n[1:]) - 1}" for n in known), known
+    done(s)
+
+
 # and not where it is not: files in a row are nobody's prompt
-s = fresh("not-learned", "policy=lru")
-make(s, 0)
-assert "user.kvcachefs.parent" not in os.listxattr(f"{s.mnt}/m/c5")
-expect(s, list(range(MADE)), "not learned")
-done(s)
+def not_learned():
+    s = fresh("not-learned", "policy=lru")
+    make(s, 0)
+    assert "user.kvcachefs.parent" not in os.listxattr(f"{s.mnt}/m/c5")
+    expect(s, list(range(MADE)), "not learned")
+    done(s)
+
+
 # a pause begins another prompt
-s = fresh("pause", "policy=leaf")
-s.write("m/a/l", blob(1, N))
-time.sleep(1.2)
-s.write("m/b/l", blob(2, N))
-time.sleep(1.2)
-assert "user.kvcachefs.parent" not in os.listxattr(f"{s.mnt}/m/b")
-done(s)
+def pause():
+    s = fresh("pause", "policy=leaf")
+    s.write("m/a/l", blob(1, N))
+    time.sleep(1.2)
+    s.write("m/b/l", blob(2, N))
+    time.sleep(1.2)
+    assert "user.kvcachefs.parent" not in os.listxattr(f"{s.mnt}/m/b")
+    done(s)
+
 
 # The end of a prompt is open: nothing of it may go before, but nothing else is left.
-s = fresh("open-end", "policy=lru")
-make(s, 0)
-for c in range(1, MADE):
-    tell_one(s, c, f"c{c - 1}")
-last = open(f"{s.mnt}/m/c9/l", "rb")
-gone = gone_in_turn(s, 5)
-assert 9 not in gone[-1] and len(gone[-1]) >= 5, gone
-assert last.read() == blob(9, N)
-last.close()
-done(s)
+def open_end():
+    s = fresh("open-end", "policy=lru")
+    make(s, 0)
+    for c in range(1, MADE):
+        tell_one(s, c, f"c{c - 1}")
+    last = open(f"{s.mnt}/m/c9/l", "rb")
+    gone = gone_in_turn(s, 5)
+    assert 9 not in gone[-1] and len(gone[-1]) >= 5, gone
+    assert last.read() == blob(9, N)
+    last.close()
+    done(s)
+
 
 def quiet(s):
     """All that is to be trimmed is: who looks at a folder that is about to go keeps it."""
@@ -227,7 +247,7 @@ def prompts(s, first, last, length, tell, known):
 
 # An engine that has the beginning on its device stores what comes later alone: the beginning is no
 # older than what follows it.
-for how in ("umount", "kill"):
+def disk_later(how):
     s = Store(f"disk-later-{how}", cpu="16M", size="40M",
               options="policy=lru,settle=0,high=90,low=80").mount()
     known = {}
@@ -251,8 +271,9 @@ for how in ("umount", "kill"):
     in_order(gone, known, how)
     done(s)
 
+
 # A pinned one holds what it follows. By the order of use alone p0-3 goes after p0-4.
-for policy in ("lru", "fifo"):
+def disk_pinned(policy):
     s = Store(f"disk-pinned-{policy}", cpu="16M", size="40M",
               options=f"policy={policy},settle=0,high=90,low=80").mount()
     known = {}
@@ -270,7 +291,8 @@ for policy in ("lru", "fifo"):
     in_order(gone, known, policy)
     done(s)
 
-for policy in ("lru", "fifo", "leaf", "prefix", "arc,disk_policy=s3fifo"):
+
+def disk(policy):
     s = Store(f"disk-{policy}", cpu="16M", size="40M",
               options=f"policy={policy},settle=0,high=90,low=80").mount()
     tell = policy not in ("leaf", "prefix")
@@ -294,24 +316,37 @@ for policy in ("lru", "fifo", "leaf", "prefix", "arc,disk_policy=s3fifo"):
     assert ("disk" in text) == (policy != "lru"), text
     done(s)
 
+
 # What is told wrong is refused, and changes nothing; a circle is none.
-s = fresh("wrong", "policy=lru")
-make(s, 0)
-for value, err in (("c99", errno.ENOENT), ("c1", errno.EINVAL), ("../m/c0", errno.EINVAL),
-                   ("/m", errno.EINVAL), ("/", errno.EINVAL)):
-    try:
-        tell_one(s, 1, value)
-        raise SystemExit(f"{value} was taken")
-    except OSError as e:
-        assert e.errno == err, (value, e)
-tell_one(s, 1, "c0")
-tell_one(s, 2, "c1")
-tell_one(s, 0, "c2")
-gone_in_turn(s, 7)
-tell_one(s, 2, "")
-assert "user.kvcachefs.parent" not in os.listxattr(f"{s.mnt}/m/c2")
-# one that has gone
-run("rm", "-r", f"{s.mnt}/m/c0")
-assert "user.kvcachefs.parent" not in os.listxattr(f"{s.mnt}/m/c1")
-done(s)
+def wrong():
+    s = fresh("wrong", "policy=lru")
+    make(s, 0)
+    for value, err in (("c99", errno.ENOENT), ("c1", errno.EINVAL), ("../m/c0", errno.EINVAL),
+                       ("/m", errno.EINVAL), ("/", errno.EINVAL)):
+        try:
+            tell_one(s, 1, value)
+            raise SystemExit(f"{value} was taken")
+        except OSError as e:
+            assert e.errno == err, (value, e)
+    tell_one(s, 1, "c0")
+    tell_one(s, 2, "c1")
+    tell_one(s, 0, "c2")
+    gone_in_turn(s, 7)
+    tell_one(s, 2, "")
+    assert "user.kvcachefs.parent" not in os.listxattr(f"{s.mnt}/m/c2")
+    # one that has gone
+    run("rm", "-r", f"{s.mnt}/m/c0")
+    assert "user.kvcachefs.parent" not in os.listxattr(f"{s.mnt}/m/c1")
+    done(s)
+
+
+beside([
+    *((told, how) for how in ("none", "umount", "kill")),
+    (leased,), (leased_layers,), (leased_folder,),
+    *((learned, p, how) for p in ("leaf", "prefix", "gdsf") for how in ("none", "kill")),
+    (threads,), (not_learned,), (pause,), (open_end,),
+    *((disk_later, how) for how in ("umount", "kill")),
+    *((disk_pinned, p) for p in ("lru", "fifo")),
+    *((disk, p) for p in ("lru", "fifo", "leaf", "prefix", "arc,disk_policy=s3fifo")),
+    (wrong,)], most=6)
 print("ok")

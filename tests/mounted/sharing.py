@@ -4,15 +4,16 @@
 with codecs, sealed, sparse, renamed, deleted, changed; and import. KIND picks one remote of dir,
 redis, s3."""
 import errno, os, secrets, time
-from kvtest import MiB, KiB, Store, TMP, WAY, blob, fails, need_mount, run, binary, wait_for
+from kvtest import (MiB, KiB, Store, TMP, WAY, beside, blob, fails, need_mount, run, binary,
+                    wait_for)
 import servers
 
 need_mount()
 
 
-def dir_url():
-    os.makedirs(f"{TMP}/shared", exist_ok=True)
-    return f"dir://{TMP}/shared"
+def dir_url(name):
+    os.makedirs(f"{TMP}/shared/{name}")
+    return f"dir://{TMP}/shared/{name}"
 
 
 def key_file(name, *lines):
@@ -20,12 +21,6 @@ def key_file(name, *lines):
     with open(path, "w", opener=lambda p, f: os.open(p, f, 0o600)) as f:
         f.write("\n".join(lines) + "\n")
     return path
-
-
-def pair(url, extra=""):
-    a = Store("a", options=f"settle=50,remote={url}{extra}").mount()
-    b = Store("b", options=f"settle=50,remote={url}{extra}").mount()
-    return a, b
 
 
 def later(what, seconds=10):
@@ -38,8 +33,10 @@ def later(what, seconds=10):
     return wait_for(look, seconds, every=0.2)
 
 
-def story(url, extra=""):
-    a, b = pair(url, extra)
+def story(url, extra, name):
+    a, b, c = (Store(f"{name}.{n}", options=f"settle=50,remote={url}{extra}") for n in "abc")
+    a.mount()
+    b.mount()
     one, two = blob(1, MiB), blob(2, 300 * KiB + 5)
     a.write("model/chunk/layer0", one)
     a.write("model/chunk/layer1", two)
@@ -116,7 +113,7 @@ def story(url, extra=""):
     assert a.read("model/moved/layer3") == two and a.stats()["corrupt"] == 0
     a.umount()
     # import: a third node takes in the listing
-    c = Store("c", options=f"settle=50,remote={url}{extra}").mount()
+    c.mount()
     p = run(binary("kvcachectl"), "import", c.mnt)
     assert p.returncode == 0, p.stdout
     assert set(os.listdir(f"{c.mnt}/model/moved")) >= {"layer0", "layer2", "layer3"}, \
@@ -125,53 +122,54 @@ def story(url, extra=""):
     c.umount()
     c.fsck()
     for s in (a, b, c):
-        run("rm", "-rf", s.path, s.mnt, f"{TMP}/shared")
+        run("rm", "-rf", s.path, s.mnt)
 
 
-kinds = {"dir": None, "redis": servers.Redis,
-         "s3": servers.Ceph} if WAY == "fast" else {"dir": None}
-keys = key_file("keys", "1 " + secrets.token_hex(32), f"7 {secrets.token_hex(32)} other-model")
-for kind, make in kinds.items():
-    if os.environ.get("KIND", kind) != kind:
-        continue
+def started(kind):
+    """Its server; False where it cannot be had here. A folder needs none."""
     try:
-        server = make() if make else None
+        return {"dir": lambda: None, "redis": servers.Redis, "s3": servers.Ceph}[kind]()
     except SystemExit:
-        continue
-    # a codec and a key are the same for each kind, and however calls are served
-    for n, extra in enumerate(["", f",compress=zstd,keyfile={keys}"]
-                              + ([",compress=bf16+zstd", f",keyfile={keys}"]
-                                 if WAY == "fast" and kind == "dir" else [])):
-        story(server.url(f"story{n}") if server else dir_url(), extra)
-        print(kind, extra.split("/")[0], "done")
-    if server:
-        server.stop()
+        return False
 
-# fsync means the disk, however fast a tier is that loses everything at a power cut
-if WAY == "fast" and os.environ.get("KIND", "redis") == "redis":
-    try:
-        server = servers.Redis("sync")
-    except SystemExit:
-        server = None
-    if server:
-        slow = "settle=0,shim=delay-put:400+only:disk"
-        s = Store("sync", options=f"{slow},remote={server.url('sync')}").mount()
-        os.makedirs(f"{s.mnt}/m/c")
-        for keep_open in (True, False):
-            path = f"m/c/{keep_open}"
-            f = open(f"{s.mnt}/{path}", "wb", buffering=0)
-            f.write(blob(9, 50 * KiB))
-            if not keep_open:
-                f.close()
-                wait_for(lambda: "redis" in s.attr(path, "tiers"))
-                f = open(f"{s.mnt}/{path}", "rb", buffering=0)
-            os.fsync(f.fileno())
-            on_disk = run("sqlite3", "-readonly", f"{s.path}/catalog.sqlite",
-                          f"select count(*) from placements p join names n on n.ino = p.ino where "
-                          f"n.name = '{keep_open}' and p.tier = 0", ok=True).stdout.strip()
-            assert on_disk == "1", (keep_open, on_disk)
+
+KEYS = key_file("keys", "1 " + secrets.token_hex(32), f"7 {secrets.token_hex(32)} other-model")
+# a codec and a key are the same for each kind, and however calls are served
+EXTRAS = ("", f",compress=zstd,keyfile={KEYS}", ",compress=bf16+zstd", f",keyfile={KEYS}")
+STORIES = {"dir": (0, 1)}
+if WAY == "fast":
+    STORIES = {"s3": (0, 1), "redis": (0, 1), "dir": (0, 1, 2, 3)}
+
+
+def synced(server):
+    """fsync means the disk, however fast a tier is that loses everything at a power cut."""
+    slow = "settle=0,shim=delay-put:400+only:disk"
+    s = Store("sync", options=f"{slow},remote={server.url('sync')}").mount()
+    os.makedirs(f"{s.mnt}/m/c")
+    for keep_open in (True, False):
+        path = f"m/c/{keep_open}"
+        f = open(f"{s.mnt}/{path}", "wb", buffering=0)
+        f.write(blob(9, 50 * KiB))
+        if not keep_open:
             f.close()
-        s.settle()
-        s.umount()
-        s.fsck()
-        server.stop()
+            wait_for(lambda: "redis" in s.attr(path, "tiers"))
+            f = open(f"{s.mnt}/{path}", "rb", buffering=0)
+        os.fsync(f.fileno())
+        on_disk = run("sqlite3", "-readonly", f"{s.path}/catalog.sqlite",
+                      f"select count(*) from placements p join names n on n.ino = p.ino where "
+                      f"n.name = '{keep_open}' and p.tier = 0", ok=True).stdout.strip()
+        assert on_disk == "1", (keep_open, on_disk)
+        f.close()
+    s.settle()
+    s.umount()
+    s.fsck()
+
+
+running = {k: started(k) for k in STORIES if os.environ.get("KIND", k) == k}
+parts = [(story, s.url(f"story{n}") if s else dir_url(f"dir{n}"), EXTRAS[n], f"{k}{n}")
+         for k, s in running.items() if s is not False for n in STORIES[k]]
+if running.get("redis"):
+    parts.append((synced, running["redis"]))
+beside(parts)
+for s in filter(None, running.values()):
+    s.stop()

@@ -33,7 +33,7 @@ class Run:
     calls it met and how many went wrong."""
 
     def __init__(self, command, *rules):
-        count = f"{TMP}/faults.count"
+        count = f"{TMP}/faults.count{os.getpid()}"
         if os.path.exists(count):
             os.unlink(count)
         p = subprocess.run(command, env=environment(*rules, count=count),
@@ -56,7 +56,7 @@ class Rules:
     calls are seen while it runs, and a rule begins, or has an end, when we write there."""
 
     def __init__(self, *rules):
-        path = f"{TMP}/faults.mount"
+        path = f"{TMP}/faults.mount{os.getpid()}"
         with open(path, "wb") as f:
             f.write(bytes(256))
         with open(path, "r+b") as f:

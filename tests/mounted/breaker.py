@@ -6,7 +6,7 @@ and back in. What cannot be copied is given up until it changes, what fails is t
 rarely, and both can be seen."""
 import errno, os, secrets, time
 from faults import FAR, Rules
-from kvtest import KiB, Store, TMP, blob, fails, run, wait_for
+from kvtest import KiB, Store, TMP, beside, blob, fails, run, wait_for
 
 FILES = 39
 bad_list = f"{TMP}/bad"
@@ -104,59 +104,68 @@ assert s.stats()["breaker_closed"] == 1
 s.umount()
 s.fsck("-n")
 
+
 # no key for this model: not tried again before something changes; who asks is told
-keys = key_file("keys", f"1 {secrets.token_hex(32)} private")
-s = Store("keyless", options=f"settle=0,keyfile={keys}").mount()
-s.write("other/l", b"x" * 5000)
-s.write("private/l", b"y" * 5000)
-wait_for(lambda: s.attr("private/l", "state") == "resident+lower")
-wait_for(lambda: s.stats()["spills_given_up"] == 1)
-time.sleep(2.5)
-st = s.stats()
-assert st["spill_failures"] == 1 and st["copies_failing"] == 0 and st["breaker_opened"] == 0, st
-with fails(errno.ENOKEY):
-    fd = os.open(f"{s.mnt}/other/l", os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-os.rename(f"{s.mnt}/other/l", f"{s.mnt}/private/moved")
-wait_for(lambda: s.attr("private/moved", "state") == "resident+lower")
-s.umount()
-s.mount()
-assert s.read("private/moved") == b"x" * 5000
-s.umount()
+def without_key():
+    keys = key_file("keys", f"1 {secrets.token_hex(32)} private")
+    s = Store("keyless", options=f"settle=0,keyfile={keys}").mount()
+    s.write("other/l", b"x" * 5000)
+    s.write("private/l", b"y" * 5000)
+    wait_for(lambda: s.attr("private/l", "state") == "resident+lower")
+    wait_for(lambda: s.stats()["spills_given_up"] == 1)
+    time.sleep(2.5)
+    st = s.stats()
+    assert st["spill_failures"] == 1 and st["copies_failing"] == 0 and st["breaker_opened"] == 0, st
+    with fails(errno.ENOKEY):
+        fd = os.open(f"{s.mnt}/other/l", os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    os.rename(f"{s.mnt}/other/l", f"{s.mnt}/private/moved")
+    wait_for(lambda: s.attr("private/moved", "state") == "resident+lower")
+    s.umount()
+    s.mount()
+    assert s.read("private/moved") == b"x" * 5000
+    s.umount()
+
 
 # a copy that fails is tried more and more rarely, and seen; it goes down when it can
-flag = f"{TMP}/broken"
-s = Store("rarely", options=f"settle=0,shim=fail-while:{flag}").mount()
-open(flag, "w").close()
-s.write("m/l", b"z" * 5000)
-wait_for(lambda: s.stats()["copies_failing"] == 1)
-began, first = time.monotonic(), s.stats()["spill_failures"]
-wait_for(lambda: s.stats()["spill_failures"] >= first + 2)  # after one second, and two more
-assert time.monotonic() - began > 1.5, "it is tried again all the time"
-os.unlink(flag)
-wait_for(lambda: s.attr("m/l", "state") == "resident+lower")
-assert s.stats()["copies_failing"] == 0
-s.umount()
-s.fsck("-n")
+def rarely():
+    flag = f"{TMP}/broken"
+    s = Store("rarely", options=f"settle=0,shim=fail-while:{flag}").mount()
+    open(flag, "w").close()
+    s.write("m/l", b"z" * 5000)
+    wait_for(lambda: s.stats()["copies_failing"] == 1)
+    began, first = time.monotonic(), s.stats()["spill_failures"]
+    wait_for(lambda: s.stats()["spill_failures"] >= first + 2)  # after one second, and two more
+    assert time.monotonic() - began > 1.5, "it is tried again all the time"
+    os.unlink(flag)
+    wait_for(lambda: s.attr("m/l", "state") == "resident+lower")
+    assert s.stats()["copies_failing"] == 0
+    s.umount()
+    s.fsck("-n")
+
 
 # so is a sync of the catalog's log, for which the space of what is deleted waits
-s = Store("syncs", options="settle=0")
-rules = Rules(f"calls=sync path={s.path}/catalog.sqlite* nth={FAR} count={FAR} do=EIO")
-assert rules.mount(s)
-s.write("m/l", b"z" * 5000)
-s.settle()
-rules.begin()
-os.unlink(f"{s.mnt}/m/l")
-wait_for(lambda: rules.fired()[0])
-began, first = time.monotonic(), rules.fired()[0]
-# after one second, two more, and four more; and two of a checkpoint's, which has its own time
-wait_for(lambda: rules.fired()[0] >= first + 5)
-assert time.monotonic() - began > 6, "it is tried again all the time"
-assert s.stats()["unsynced_bytes"] > 0
-rules.heal()
-wait_for(lambda: not s.stats()["unsynced_bytes"])
-s.umount()
-s.fsck("-n")
+def unsynced():
+    s = Store("syncs", options="settle=0")
+    rules = Rules(f"calls=sync path={s.path}/catalog.sqlite* nth={FAR} count={FAR} do=EIO")
+    assert rules.mount(s)
+    s.write("m/l", b"z" * 5000)
+    s.settle()
+    rules.begin()
+    os.unlink(f"{s.mnt}/m/l")
+    wait_for(lambda: rules.fired()[0])
+    began, first = time.monotonic(), rules.fired()[0]
+    # after one second, two more, and four more; and two of a checkpoint's, which has its own time
+    wait_for(lambda: rules.fired()[0] >= first + 5)
+    assert time.monotonic() - began > 6, "it is tried again all the time"
+    assert s.stats()["unsynced_bytes"] > 0
+    rules.heal()
+    wait_for(lambda: not s.stats()["unsynced_bytes"])
+    s.umount()
+    s.fsck("-n")
+
+
+beside([(unsynced,), (rarely,), (without_key,)])

@@ -8,8 +8,6 @@ import mmap, os, time
 from kvtest import *
 import faults, frames
 
-shared = f"{TMP}/shared"
-os.mkdir(shared)
 LEN = 100000
 
 
@@ -44,15 +42,20 @@ def at(path):
 
 def there(path):
     name = frames.name_of(path)
-    return os.path.exists(f"{shared}/{name[:2]}/{name}")
+    return os.path.exists(f"{TMP}/shared-{os.path.basename(s.path)}/{name[:2]}/{name}")
 
 
 cold.n = 0
-rules = faults.Rules(f"calls=rename path={shared}/* nth={faults.FAR} count=1 do=delay:1500",
-                     f"calls=unlink path={shared}/* nth={faults.FAR} count=1 do=delay:1500")
-s = Store("s", cpu="16M", options=f"disk=off,settle=0,remote=dir://{shared}")
-rules.mount(s)
-for model, attr in (("keep", None), ("gone", b"delete")):
+
+
+def story(model, attr):
+    global s
+    shared = f"{TMP}/shared-{model}"
+    os.mkdir(shared)
+    rules = faults.Rules(f"calls=rename path={shared}/* nth={faults.FAR} count=1 do=delay:1500",
+                         f"calls=unlink path={shared}/* nth={faults.FAR} count=1 do=delay:1500")
+    s = Store(model, cpu="16M", options=f"disk=off,settle=0,remote=dir://{shared}")
+    rules.mount(s)
     os.mkdir(at(model))
     if attr:
         os.setxattr(at(model), "user.kvcachefs.shared", attr)
@@ -119,6 +122,9 @@ for model, attr in (("keep", None), ("gone", b"delete")):
     time.sleep(2)
     assert there(f"{d}/x")
     right({f"{d}/x": f"{d}2"})
-assert s.stats()["corrupt"] == 0
-s.umount()
-s.fsck("-n")
+    assert s.stats()["corrupt"] == 0
+    s.umount()
+    s.fsck("-n")
+
+
+beside([(story, "keep", None), (story, "gone", b"delete")])

@@ -33,7 +33,8 @@ def chunks(text):
     return int(re.search(r"\n  chunks (\d+)\n", text)[1])
 
 
-for policy, own in OWN.items():
+def shown(policy, own):
+    global s
     s = Store(policy, cpu="16M", options=f"policy={policy},settle=0").mount()
     for i in range(6):
         s.write(f"m/c{i}/l", blob(i, MiB))
@@ -77,20 +78,25 @@ def saved():
         wait_for(lambda: when() != before)
 
 
-s = Store("killed", cpu="16M", options="policy=prefix,settle=0,save=1").mount()
-for i in range(6):
-    s.write(f"m/c{i}/l", blob(i, MiB))
-for _ in range(2):
-    time.sleep(1.3)
+def killed():
+    global s
+    s = Store("killed", cpu="16M", options="policy=prefix,settle=0,save=1").mount()
     for i in range(6):
-        s.read(f"m/c{i}/l")
-time.sleep(1.3)
-saved()
-s.committed(uses=True)
-s.kill()
-run("umount", "-l", s.mnt)
-s.mount("policy=prefix,save=0")
-for name, text in orders().items():
-    assert re.search(OWN["prefix"], text), (name, text)
-s.umount()
+        s.write(f"m/c{i}/l", blob(i, MiB))
+    for _ in range(2):
+        time.sleep(1.3)
+        for i in range(6):
+            s.read(f"m/c{i}/l")
+    time.sleep(1.3)
+    saved()
+    s.committed(uses=True)
+    s.kill()
+    run("umount", "-l", s.mnt)
+    s.mount("policy=prefix,save=0")
+    for name, text in orders().items():
+        assert re.search(OWN["prefix"], text), (name, text)
+    s.umount()
+
+
+beside([(killed,), *((shown, *p) for p in OWN.items())], most=5)
 print("ok")

@@ -24,7 +24,7 @@ def others(s, count):
                 s.read(f"m/other{j}/0")
 
 
-for policy in ("lru", "prefix", "fifo"):
+def late(policy):
     s = Store(policy, cpu="32M", options=f"disk=off,policy={policy}").mount()
     with ThreadPoolExecutor(1) as engine, ThreadPoolExecutor(1) as other:
         engine.submit(temporaries, s).result()
@@ -39,9 +39,14 @@ for policy in ("lru", "prefix", "fifo"):
     assert policy != "fifo" or not left, left  # with its name it is as others are
     s.umount()
 
-s = Store("full", cpu="32M", options="disk=off,policy=prefix").mount()
-for i in range(60):
-    s.write(f"m/late{i}/0.tmp", blob(i, MiB))
-assert s.stats()["drops"] >= 28, s.stats()["drops"]
-assert os.path.exists(f"{s.mnt}/m/late59/0.tmp")
-s.umount()
+
+def full():
+    s = Store("full", cpu="32M", options="disk=off,policy=prefix").mount()
+    for i in range(60):
+        s.write(f"m/late{i}/0.tmp", blob(i, MiB))
+    assert s.stats()["drops"] >= 28, s.stats()["drops"]
+    assert os.path.exists(f"{s.mnt}/m/late59/0.tmp")
+    s.umount()
+
+
+beside([*((late, p) for p in ("lru", "prefix", "fifo")), (full,)])

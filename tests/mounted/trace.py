@@ -80,7 +80,7 @@ def aligned(r, some):
 
 # ---- a known load ----
 
-for policy, told in (("prefix", True), ("lru", False), ("prefix", False)):
+def load(policy, told):
     s = store(f"{policy}-{told}", f"policy={policy}")
     r = Recording(s, *(["--paths"] if told else []))
     late, half = [], len(requests) // 2
@@ -128,7 +128,7 @@ for policy, told in (("prefix", True), ("lru", False), ("prefix", False)):
 
 # ---- what is one request, and what is one chunk ----
 
-s = Store("shapes", options="policy=lru,settle=0").mount()
+s = Store("shapes", options="policy=lru,settle=0")
 MNT = s.mnt
 paused, before = False, 0.0
 
@@ -177,7 +177,7 @@ def recorded(what, *options):
     return None if paused else got
 
 
-def layers():
+def of_layers():
     made("abcd", 0, 1, 2)
     rest()
     used("abcd", 0, 1, 2)
@@ -185,11 +185,7 @@ def layers():
         used(c, 0, 1, 2)
 
 
-got = recorded(layers)
-assert got in (None, [list("abcd")] * 3), got
-
-
-def renamed():
+def of_renamed():
     s.write("m/tmp1/l", b"x" * 4096)
     os.rename(f"{MNT}/m/tmp1", f"{MNT}/m/n1")
     s.write("m/n2/.l.tmp", b"x" * 4096)
@@ -204,13 +200,7 @@ def renamed():
     s.read("o/n1/l")
 
 
-# the chunk is the same by either name, and a line has the one that is known when it is written
-got = recorded(renamed) or [["n1", "n2"]] * 2 + [["o/n1", "n2"], ["o/n1"]]
-assert got[2:] == [["o/n1", "n2"], ["o/n1"]], got
-assert [[p.removeprefix("o/") for p in r] for r in got] == [["n1", "n2"]] * 3 + [["n1"]], got
-
-
-def remade():
+def of_remade():
     """What is dropped and made again is the same chunk."""
     run("rm", "-r", *(f"{MNT}/m/{c}" for c in "abcd"))
     made("abcd")
@@ -220,16 +210,6 @@ def remade():
     made("g", after="b")
 
 
-r = Recording(s)
-paused, before = False, time.monotonic()
-remade()
-soon()
-rest()
-remade.n = [l["hash_ids"] for l in r.end().lines]
-assert paused or [len(n) for n in remade.n] == [6, 3], remade.n
-assert paused or remade.n[0][:2] == remade.n[1][:2], remade.n
-
-
 def leased(then):
     with open(f"{MNT}/.kvcachefs/lease", "r+b", buffering=0) as f:
         f.write(b"".join(b"m/%c\n" % c for c in b"abc"))
@@ -237,18 +217,7 @@ def leased(then):
         then()
 
 
-assert recorded(lambda: leased(lambda: None)) in (None, [list("abc")])
-# who leases and then opens: one request
-assert recorded(lambda: leased(lambda: (used("abc"), made("h", after="c")))) in (
-    None, [list("abch")])
-run(CTL, "prefetch", MNT, "m/a", ok=True)
-assert recorded(lambda: run(CTL, "prefetch", MNT, "m/a", ok=True)) in (None, [])
-
-# names of any bytes come through JSON
 odd = os.fsencode(f"{MNT}/m/") + bytes(set(range(1, 256)) - set(b"/"))[:200] + b'%"\\'
-os.mkdir(odd)
-with open(odd + b"/l", "wb") as f:
-    f.write(b"x")
 
 
 def read_odd():
@@ -256,101 +225,151 @@ def read_odd():
         f.read()
 
 
-got = recorded(read_odd) or [[odd.split(b"/m/")[1]]]
-assert [[unquote_to_bytes(p) for p in r] for r in got] == [[odd.split(b"/m/")[1]]], got
+def shapes():
+    global paused, before
+    s.mount()
+    got = recorded(of_layers)
+    assert got in (None, [list("abcd")] * 3), got
+    # the chunk is the same by either name, and a line has the one that is known when it is written
+    got = recorded(of_renamed) or [["n1", "n2"]] * 2 + [["o/n1", "n2"], ["o/n1"]]
+    assert got[2:] == [["o/n1", "n2"], ["o/n1"]], got
+    assert [[p.removeprefix("o/") for p in r] for r in got] == [["n1", "n2"]] * 3 + [["n1"]], got
+    # what is dropped and made again is the same chunk
+    r = Recording(s)
+    paused, before = False, time.monotonic()
+    of_remade()
+    soon()
+    rest()
+    got = [l["hash_ids"] for l in r.end().lines]
+    assert paused or [len(n) for n in got] == [6, 3], got
+    assert paused or got[0][:2] == got[1][:2], got
+    assert recorded(lambda: leased(lambda: None)) in (None, [list("abc")])
+    # who leases and then opens: one request
+    assert recorded(lambda: leased(lambda: (used("abc"), made("h", after="c")))) in (
+        None, [list("abch")])
+    run(CTL, "prefetch", MNT, "m/a", ok=True)
+    assert recorded(lambda: run(CTL, "prefetch", MNT, "m/a", ok=True)) in (None, [])
+    # names of any bytes come through JSON
+    os.mkdir(odd)
+    with open(odd + b"/l", "wb") as f:
+        f.write(b"x")
+    got = recorded(read_odd) or [[odd.split(b"/m/")[1]]]
+    assert [[unquote_to_bytes(p) for p in r] for r in got] == [[odd.split(b"/m/")[1]]], got
+    s.umount()
+
 
 # ---- how it ends ----
 
-p = run(CTL, "trace", "--seconds", "1", MNT, ok=True)
-assert p.stdout == "0 requests of 0 chunks\n", p.stdout
-for words, said in (([MNT, "x"], "usage"), (["--seconds", "0", MNT], "no number"),
-                    (["--seconds", "1x", MNT], "no number"), ([TMP], "no kvcachefs"),
-                    (["-o", f"{TMP}/none/x", MNT], "No such file"), (["--pahts", MNT], "no option"),
-                    (["-o", "/dev/full", "--seconds", "1", MNT], "No space")):
-    writer = said == "No space" and subprocess.Popen(
-        ["sh", "-c", f"while sleep 0.1; do cat {MNT}/m/a/l {MNT}/m/b/l; done"],
-        stdout=subprocess.DEVNULL)
-    p = run(CTL, "trace", *words)
-    status = 2 if said in ("usage", "no number", "no option") else 1
-    assert p.returncode == status and said in p.stdout, (words, p)
-    writer and (writer.kill(), writer.wait())
-wait_for(lambda: readers(s) == 0)
+def ends():
+    s = Store("ends", options="policy=lru,settle=0").mount()
+    for c in "ab":
+        s.write(f"m/{c}/l", b"x" * 4096)
+    rest()
+    p = run(CTL, "trace", "--seconds", "1", s.mnt, ok=True)
+    assert p.stdout == "0 requests of 0 chunks\n", p.stdout
+    for words, said in (([s.mnt, "x"], "usage"), (["--seconds", "0", s.mnt], "no number"),
+                        (["--seconds", "1x", s.mnt], "no number"), ([TMP], "no kvcachefs"),
+                        (["-o", f"{TMP}/none/x", s.mnt], "No such file"),
+                        (["--pahts", s.mnt], "no option"),
+                        (["-o", "/dev/full", "--seconds", "1", s.mnt], "No space")):
+        writer = said == "No space" and subprocess.Popen(
+            ["sh", "-c", f"while sleep 0.1; do cat {s.mnt}/m/a/l {s.mnt}/m/b/l; done"],
+            stdout=subprocess.DEVNULL)
+        p = run(CTL, "trace", *words)
+        status = 2 if said in ("usage", "no number", "no option") else 1
+        assert p.returncode == status and said in p.stdout, (words, p)
+        writer and (writer.kill(), writer.wait())
+    wait_for(lambda: readers(s) == 0)
+    lost(s)
+    left_behind(s)
+
 
 # ---- who is slow is told what he lost ----
 
-PATH = f"{MNT}/.kvcachefs/trace"
 RING = 24576
 
 
-def opens(n):
+def opens(s, n):
     """So many uses, each other than the one before."""
     for i in range(n):
-        os.close(os.open(f"{MNT}/m/{'ab'[i % 2]}/l", os.O_RDONLY))
+        os.close(os.open(f"{s.mnt}/m/{'ab'[i % 2]}/l", os.O_RDONLY))
 
 
-slow = os.open(PATH, os.O_RDONLY)
-r = Recording(s)
-opens(10)
-time.sleep(0.3)  # it has seen them, if all goes well
-r.p.send_signal(signal.SIGSTOP)
-opens(RING + 1000)
-r.p.send_signal(signal.SIGCONT)
-quick = os.open(PATH, os.O_RDONLY)
-r.end()
-assert readers(s) == 2
-lost = int(re.search(r"; (\d+) uses were lost, and [01] requests", r.said)[1])
-assert 1000 <= lost <= 1010 and {"lost": lost} in r.lines, r.said
-p = run(CTL, "replay", "--capacity", "1", r.path, ok=True)
-assert f"{lost} accesses lost" in p.stdout, p.stdout
-text = b""
-while part := os.read(slow, 1 << 20):
-    text += part
-lines = text.decode().splitlines()
-assert lines[0] == "lost 1010" and sum(l.startswith("use ") for l in lines) == RING, lines[:3]
-assert sorted(l.split()[2] for l in lines if l.startswith("name ")) == ["m/a", "m/b"]
-os.close(slow)
-assert os.read(quick, 1 << 20) == b""  # from its opening on
-opens(2)
-first = os.read(quick, 10)
-assert len(first) == 10
-assert [l.split()[0] for l in (first + os.read(quick, 1 << 20)).decode().splitlines()] == [
-    "name", "use"] * 2
+def lost(s):
+    path = f"{s.mnt}/.kvcachefs/trace"
+    slow = os.open(path, os.O_RDONLY)
+    r = Recording(s)
+    opens(s, 10)
+    time.sleep(0.3)  # it has seen them, if all goes well
+    r.p.send_signal(signal.SIGSTOP)
+    opens(s, RING + 1000)
+    r.p.send_signal(signal.SIGCONT)
+    quick = os.open(path, os.O_RDONLY)
+    r.end()
+    assert readers(s) == 2
+    lost = int(re.search(r"; (\d+) uses were lost, and [01] requests", r.said)[1])
+    assert 1000 <= lost <= 1010 and {"lost": lost} in r.lines, r.said
+    p = run(CTL, "replay", "--capacity", "1", r.path, ok=True)
+    assert f"{lost} accesses lost" in p.stdout, p.stdout
+    text = b""
+    while part := os.read(slow, 1 << 20):
+        text += part
+    lines = text.decode().splitlines()
+    assert lines[0] == "lost 1010" and sum(l.startswith("use ") for l in lines) == RING, lines[:3]
+    assert sorted(l.split()[2] for l in lines if l.startswith("name ")) == ["m/a", "m/b"]
+    os.close(slow)
+    assert os.read(quick, 1 << 20) == b""  # from its opening on
+    opens(s, 2)
+    first = os.read(quick, 10)
+    assert len(first) == 10
+    assert [l.split()[0] for l in (first + os.read(quick, 1 << 20)).decode().splitlines()] == [
+        "name", "use"] * 2
+    os.close(quick)
+
 
 # ---- only root, and nothing is left behind ----
 
-st = os.stat(PATH)
-assert (st.st_mode & 0o777, st.st_uid) == (0o400, os.geteuid())
-with fails(errno.EACCES):
-    os.open(PATH, os.O_RDWR)
-os.close(quick)
-reader = subprocess.Popen([CTL, "trace", "-o", "/dev/null", MNT])
-wait_for(lambda: readers(s) == 1)
-reader.kill()
-reader.wait()
-wait_for(lambda: readers(s) == 0)
-s.umount()
-s = Store("others", options="allow_other").mount()
-pid = os.fork()
-if not pid:
-    os.setgroups([])
-    os.setgid(65534)
-    os.setuid(65534)
-    try:
-        open(f"{s.mnt}/.kvcachefs/stats").close()
-        os.open(f"{s.mnt}/.kvcachefs/trace", os.O_RDONLY)
-    except OSError as e:
-        os._exit(e.errno)
-    os._exit(0)
-assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == errno.EACCES
+def left_behind(s):
+    path = f"{s.mnt}/.kvcachefs/trace"
+    st = os.stat(path)
+    assert (st.st_mode & 0o777, st.st_uid) == (0o400, os.geteuid())
+    with fails(errno.EACCES):
+        os.open(path, os.O_RDWR)
+    reader = subprocess.Popen([CTL, "trace", "-o", "/dev/null", s.mnt])
+    wait_for(lambda: readers(s) == 1)
+    reader.kill()
+    reader.wait()
+    wait_for(lambda: readers(s) == 0)
+    s.umount()
+    s = Store("others", options="allow_other").mount()
+    pid = os.fork()
+    if not pid:
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+        try:
+            open(f"{s.mnt}/.kvcachefs/stats").close()
+            os.open(f"{s.mnt}/.kvcachefs/trace", os.O_RDONLY)
+        except OSError as e:
+            os._exit(e.errno)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == errno.EACCES
 
-# the mount goes while somebody records
-r = Recording(s)
-s.write("m/a/l", b"x")
-wait_for(lambda: os.path.getsize(f"{r.path}.{r.p.pid}.new"))
-assert not os.path.exists(r.path)  # what was recorded until then takes its place at the end
-s.kill()
-said = r.p.communicate(timeout=60 * SLOW)[1]
-assert r.p.returncode == 1 and "1 requests of 1 chunks" in said, said
-assert len(open(r.path).readlines()) == 1
-run("umount", "-l", s.mnt)
+    # the mount goes while somebody records
+    r = Recording(s)
+    s.write("m/a/l", b"x")
+    rest()
+    s.write("m/b/l", b"x")  # of another request, which is not over
+    wait_for(lambda: os.path.getsize(f"{r.path}.{r.p.pid}.new"))
+    assert not os.path.exists(r.path)  # what was recorded until then takes its place at the end
+    s.kill()
+    said = r.p.communicate(timeout=60 * SLOW)[1]
+    assert r.p.returncode == 1 and "2 requests of 2 chunks" in said, said
+    assert len(open(r.path).readlines()) == 2
+    run("umount", "-l", s.mnt)
+
+
+# what is learned goes by the time between calls, and has the machine for itself as far as it can
+beside([(load, "prefix", False), (shapes,), (ends,), (load, "prefix", True), (load, "lru", False)],
+       most=3)
 print("ok")

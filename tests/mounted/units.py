@@ -37,9 +37,12 @@ def press(s, n, tag):
 # chunk folders, as ExampleConnector makes them: whole or not at all, for who asks the folder and
 # then its files, and does the next within a tenth of a second: so the manual says
 GRACE = 0.1
-for number, depth in enumerate(DEPTHS):
+
+
+def chunks(number, depth):
     s = Store(f"chunk{number}", size="64M", cpu="32M").mount()
     top, errors, seen, end = at(s, depth), [], [0, 0], threading.Event()
+    layers = [blob(f"layer{l}", N // 4) for l in range(4)]
 
     def store_all():
         """The only writer: a chunk is written under another name and renamed, so that nobody sees
@@ -52,7 +55,7 @@ for number, depth in enumerate(DEPTHS):
             os.mkdir(new)
             for l in range(4):
                 with open(f"{new}/layer{l}", "wb") as f:
-                    f.write(blob(f"layer{l}", N // 4))
+                    f.write(layers[l])
             os.rename(new, folder)
             seen[1] += 1
 
@@ -69,7 +72,7 @@ for number, depth in enumerate(DEPTHS):
                     step = time.monotonic()
                     with open(f"{folder}/layer{l}", "rb") as f:
                         began = step
-                        if f.read() != blob(f"layer{l}", N // 4):
+                        if f.read() != layers[l]:
                             errors.append((w, "other bytes"))
                 seen[0] += 1
             except FileNotFoundError as e:
@@ -98,8 +101,9 @@ for number, depth in enumerate(DEPTHS):
     s.umount()
     s.fsck("-n")
 
+
 # flat folders: files go one by one, those in use stay, the folder stays even when it is empty
-for number, depth in enumerate(DEPTHS[1:]):
+def flat(number, depth):
     s = Store(f"flat{number}", size="64M", cpu="32M").mount()
     top = at(s, depth)
     for i in range(300):
@@ -118,9 +122,10 @@ for number, depth in enumerate(DEPTHS[1:]):
     s.umount()
     s.fsck("-n")
 
+
 # 256 buckets made in one go; files come to them for the store's size three times over, some at once
 # and some later
-for number, depth in enumerate(DEPTHS):
+def buckets(number, depth):
     s = Store(f"bucket{number}", size="64M", cpu="32M").mount()
     top = at(s, depth)
     for b in range(256):
@@ -142,9 +147,10 @@ for number, depth in enumerate(DEPTHS):
     s.umount()
     s.fsck("-n")
 
+
 # two levels of buckets, made as they are needed and believed in from then on; a chunk folder
 # elsewhere is not taken for one
-for number, depth in enumerate(DEPTHS):
+def tree(number, depth):
     s = Store(f"tree{number}", size="64M", cpu="32M").mount()
     top, known, r = at(s, depth), set(), random.Random(5)
     for i in range(300):
@@ -171,117 +177,127 @@ for number, depth in enumerate(DEPTHS):
     s.umount()
     s.fsck("-n")
 
+
 # a late file shows that a folder is a container; what came before is split, the used ones stay
-s = Store("late", size="64M", cpu="48M").mount()
-os.makedirs(f"{s.mnt}/m/c")
-for i in range(20):
-    put(f"{s.mnt}/m/c", f"f{i}")
-assert unit(f"{s.mnt}/m/c") == "dir" and unit(f"{s.mnt}/m") == "file" and unit(s.mnt) == "file"
-assert s.attr("m/c", "state") and s.attr("m/c/f3", "hits") == "0"
-s.read("m/c/f3")
-assert s.attr("m/c", "hits") == s.attr("m/c/f4", "hits") == "1", "one chunk, one count"
-time.sleep(5.2)
-put(f"{s.mnt}/m/c", "late")
-wait_for(lambda: unit(f"{s.mnt}/m/c") == "file" and s.stats()["jobs"] == 0)
-assert s.attr("m/c/late", "hits") == "0" and s.attr("m/c/f4", "hits") == "1"
-s.read("m/c/f4")
-assert s.attr("m/c/f4", "hits") == "2" and s.attr("m/c/f3", "hits") == "1"
-with fails(errno.ENODATA):
-    s.attr("m/c", "hits")
-s.settle()
-for i in range(150):
-    put(f"{s.mnt}/m/c", f"g{i}")
+def late():
+    s = Store("late", size="64M", cpu="48M").mount()
+    os.makedirs(f"{s.mnt}/m/c")
+    for i in range(20):
+        put(f"{s.mnt}/m/c", f"f{i}")
+    assert unit(f"{s.mnt}/m/c") == "dir" and unit(f"{s.mnt}/m") == "file" and unit(s.mnt) == "file"
+    assert s.attr("m/c", "state") and s.attr("m/c/f3", "hits") == "0"
+    s.read("m/c/f3")
+    assert s.attr("m/c", "hits") == s.attr("m/c/f4", "hits") == "1", "one chunk, one count"
+    time.sleep(5.2)
+    put(f"{s.mnt}/m/c", "late")
+    wait_for(lambda: unit(f"{s.mnt}/m/c") == "file" and s.stats()["jobs"] == 0)
+    assert s.attr("m/c/late", "hits") == "0" and s.attr("m/c/f4", "hits") == "1"
     s.read("m/c/f4")
-s.settle()
-left = set(os.listdir(f"{s.mnt}/m/c"))
-assert "f4" in left and "g149" in left and not {"f3", "f5", "f6"} & left, sorted(left)[:8]
-s.committed(uses=True)
-s.kill()
-run("umount", "-l", s.mnt)
-s.mount()
-assert unit(f"{s.mnt}/m/c") == "file" and int(s.attr("m/c/f4", "hits")) >= 100
-s.umount()
-s.fsck("-n")
+    assert s.attr("m/c/f4", "hits") == "2" and s.attr("m/c/f3", "hits") == "1"
+    with fails(errno.ENODATA):
+        s.attr("m/c", "hits")
+    s.settle()
+    for i in range(150):
+        put(f"{s.mnt}/m/c", f"g{i}")
+        s.read("m/c/f4")
+    s.settle()
+    left = set(os.listdir(f"{s.mnt}/m/c"))
+    assert "f4" in left and "g149" in left and not {"f3", "f5", "f6"} & left, sorted(left)[:8]
+    s.committed(uses=True)
+    s.kill()
+    run("umount", "-l", s.mnt)
+    s.mount()
+    assert unit(f"{s.mnt}/m/c") == "file" and int(s.attr("m/c/f4", "hits")) >= 100
+    s.umount()
+    s.fsck("-n")
+
 
 # asked for: on the folder, above it, by the mount; shown; the files there change over
-s = Store("asked", cpu="64M").mount()
-os.makedirs(f"{s.mnt}/m/c/deep")
-os.makedirs(f"{s.mnt}/m/d")
-for where in ("m/c", "m/d", "m/c/deep"):
-    for i in range(3):
-        put(f"{s.mnt}/{where}", f"f{i}")
-with fails(errno.ENODATA):
-    s.attr("m/c", "unit")
-for bad in (b"files", b"", b"DIR", b"x" * 200):
+def asked():
+    s = Store("asked", cpu="64M").mount()
+    os.makedirs(f"{s.mnt}/m/c/deep")
+    os.makedirs(f"{s.mnt}/m/d")
+    for where in ("m/c", "m/d", "m/c/deep"):
+        for i in range(3):
+            put(f"{s.mnt}/{where}", f"f{i}")
+    with fails(errno.ENODATA):
+        s.attr("m/c", "unit")
+    for bad in (b"files", b"", b"DIR", b"x" * 200):
+        with fails(errno.EINVAL):
+            os.setxattr(f"{s.mnt}/m/c", "user.kvcachefs.unit", bad)
     with fails(errno.EINVAL):
-        os.setxattr(f"{s.mnt}/m/c", "user.kvcachefs.unit", bad)
-with fails(errno.EINVAL):
-    os.setxattr(f"{s.mnt}/m/c/f1", "user.kvcachefs.unit", b"dir")
-with fails(errno.EPERM):
-    os.setxattr(f"{s.mnt}/m/c", "user.kvcachefs.unit_now", b"dir")
-assert [unit(f"{s.mnt}/{w}")
-        for w in ("m", "m/c", "m/d", "m/c/deep")] == ["file", "file", "dir", "dir"]
-os.setxattr(f"{s.mnt}/m", "user.kvcachefs.unit", b"file")
-assert [unit(f"{s.mnt}/{w}") for w in ("m", "m/c", "m/d", "m/c/deep")] == ["file"] * 4
-s.settle()
-s.read("m/d/f1")
-assert s.attr("m/d/f1", "hits") == "1" and s.attr("m/d/f0", "hits") == "0"
-os.setxattr(f"{s.mnt}/m/d", "user.kvcachefs.unit", b"dir")
-assert s.attr("m/d", "unit") == "dir" and unit(f"{s.mnt}/m/d") == "dir" \
-    and s.attr("m", "unit") == "file"
-s.settle()
-assert s.attr("m/d/f0", "hits") == s.attr("m/d", "hits") == "1"
-os.removexattr(f"{s.mnt}/m", "user.kvcachefs.unit")
-with fails(errno.ENODATA):
+        os.setxattr(f"{s.mnt}/m/c/f1", "user.kvcachefs.unit", b"dir")
+    with fails(errno.EPERM):
+        os.setxattr(f"{s.mnt}/m/c", "user.kvcachefs.unit_now", b"dir")
+    assert [unit(f"{s.mnt}/{w}")
+            for w in ("m", "m/c", "m/d", "m/c/deep")] == ["file", "file", "dir", "dir"]
+    os.setxattr(f"{s.mnt}/m", "user.kvcachefs.unit", b"file")
+    assert [unit(f"{s.mnt}/{w}") for w in ("m", "m/c", "m/d", "m/c/deep")] == ["file"] * 4
+    s.settle()
+    s.read("m/d/f1")
+    assert s.attr("m/d/f1", "hits") == "1" and s.attr("m/d/f0", "hits") == "0"
+    os.setxattr(f"{s.mnt}/m/d", "user.kvcachefs.unit", b"dir")
+    assert s.attr("m/d", "unit") == "dir" and unit(f"{s.mnt}/m/d") == "dir" \
+        and s.attr("m", "unit") == "file"
+    s.settle()
+    assert s.attr("m/d/f0", "hits") == s.attr("m/d", "hits") == "1"
     os.removexattr(f"{s.mnt}/m", "user.kvcachefs.unit")
-assert [unit(f"{s.mnt}/{w}")
-        for w in ("m", "m/c", "m/d", "m/c/deep")] == ["file", "file", "dir", "dir"]
-s.umount()
-s.mount(options="unit=file")
-assert unit(f"{s.mnt}/m/c/deep") == "file" and unit(f"{s.mnt}/m/d") == "dir" \
-    and s.config()["unit"] == "file"
-s.umount()
-s.mount(options="unit=dir")
-assert unit(f"{s.mnt}/m/c") == "dir"
-s.umount()
-s.fsck("-n")
+    with fails(errno.ENODATA):
+        os.removexattr(f"{s.mnt}/m", "user.kvcachefs.unit")
+    assert [unit(f"{s.mnt}/{w}")
+            for w in ("m", "m/c", "m/d", "m/c/deep")] == ["file", "file", "dir", "dir"]
+    s.umount()
+    s.mount(options="unit=file")
+    assert unit(f"{s.mnt}/m/c/deep") == "file" and unit(f"{s.mnt}/m/d") == "dir" \
+        and s.config()["unit"] == "file"
+    s.umount()
+    s.mount(options="unit=dir")
+    assert unit(f"{s.mnt}/m/c") == "dir"
+    s.umount()
+    s.fsck("-n")
+
 
 # a rebuild groups by birth; a store of format 3 is taken over
-s = Store("again", cpu="64M").mount()
-os.makedirs(f"{s.mnt}/m/c")
-os.makedirs(f"{s.mnt}/flat")
-for i in range(4):
-    put(f"{s.mnt}/m/c", f"f{i}")
-for i in range(1100):
-    put(f"{s.mnt}/flat", f"f{i}", 4096)
-s.settle()
-s.umount()
-os.unlink(f"{s.path}/catalog.sqlite")
-s.fsck("-y", "--rebuild")
-s.fsck("-n")
-s.mount()
-assert unit(f"{s.mnt}/m/c") == "dir" and unit(f"{s.mnt}/flat") == "file" \
-    and unit(f"{s.mnt}/m") == "file"
-s.read("m/c/f1"), s.read("flat/f1")
-assert s.attr("m/c/f0", "hits") == "1" and s.attr("flat/f0", "hits") == "0" \
-    and s.attr("flat/f1", "hits") == "1"
-s.umount()
-db = sqlite3.connect(f"{s.path}/catalog.sqlite", isolation_level=None)
-flat, = db.execute("SELECT ino FROM names WHERE name = 'flat'").fetchone()
-db.execute("UPDATE nodes SET chunk = ? WHERE parent = ? AND mode & 61440 = 32768", (flat, flat))
-# not in that format, nor in the first stores of the next
-for column in ("parent", "facts", "pool_facts", "bytes"):
-    db.execute(f"ALTER TABLE chunks DROP COLUMN {column}")
-db.execute("INSERT INTO chunks SELECT ?, created_ns, last_ns, 7, rank, 0, 0, 0, 0, 0 FROM chunks "
-           "LIMIT 1", (flat,))
-db.execute("DELETE FROM chunks WHERE id <> ? AND id NOT IN (SELECT chunk FROM nodes)", (flat,))
-db.execute("ALTER TABLE nodes DROP COLUMN container")
-db.execute("UPDATE meta SET value = '3' WHERE key = 'format'")
-db.close()
-s.mount()
-assert "has format 3" in s.log()
-assert unit(f"{s.mnt}/m/c") == "dir" and unit(f"{s.mnt}/flat") == "file"
-assert s.attr("flat/f9", "hits") == "7" and s.read("flat/f9") == blob("f9", 4096)
-s.umount()
-s.fsck("-n")
+def again():
+    s = Store("again", cpu="64M").mount()
+    os.makedirs(f"{s.mnt}/m/c")
+    os.makedirs(f"{s.mnt}/flat")
+    for i in range(4):
+        put(f"{s.mnt}/m/c", f"f{i}")
+    for i in range(1100):
+        put(f"{s.mnt}/flat", f"f{i}", 4096)
+    s.settle()
+    s.umount()
+    os.unlink(f"{s.path}/catalog.sqlite")
+    s.fsck("-y", "--rebuild")
+    s.fsck("-n")
+    s.mount()
+    assert unit(f"{s.mnt}/m/c") == "dir" and unit(f"{s.mnt}/flat") == "file" \
+        and unit(f"{s.mnt}/m") == "file"
+    s.read("m/c/f1"), s.read("flat/f1")
+    assert s.attr("m/c/f0", "hits") == "1" and s.attr("flat/f0", "hits") == "0" \
+        and s.attr("flat/f1", "hits") == "1"
+    s.umount()
+    db = sqlite3.connect(f"{s.path}/catalog.sqlite", isolation_level=None)
+    flat, = db.execute("SELECT ino FROM names WHERE name = 'flat'").fetchone()
+    db.execute("UPDATE nodes SET chunk = ? WHERE parent = ? AND mode & 61440 = 32768", (flat, flat))
+    # not in that format, nor in the first stores of the next
+    for column in ("parent", "facts", "pool_facts", "bytes"):
+        db.execute(f"ALTER TABLE chunks DROP COLUMN {column}")
+    db.execute("INSERT INTO chunks SELECT ?, created_ns, last_ns, 7, rank, 0, 0, 0, 0, 0 FROM chunks "
+               "LIMIT 1", (flat,))
+    db.execute("DELETE FROM chunks WHERE id <> ? AND id NOT IN (SELECT chunk FROM nodes)", (flat,))
+    db.execute("ALTER TABLE nodes DROP COLUMN container")
+    db.execute("UPDATE meta SET value = '3' WHERE key = 'format'")
+    db.close()
+    s.mount()
+    assert "has format 3" in s.log()
+    assert unit(f"{s.mnt}/m/c") == "dir" and unit(f"{s.mnt}/flat") == "file"
+    assert s.attr("flat/f9", "hits") == "7" and s.read("flat/f9") == blob("f9", 4096)
+    s.umount()
+    s.fsck("-n")
+
+
+beside([(late,), *((f, n, d) for f in (chunks, flat, buckets, tree)
+                   for n, d in enumerate(DEPTHS) if d or f != flat), (asked,), (again,)])
 print("ok")

@@ -74,8 +74,8 @@ def asked(answer, *command, meanwhile=lambda: None):
 
 
 def blob(seed, size):
-    """Bytes that any process can make again from the seed."""
-    return random.Random(seed).randbytes(size)
+    """Bytes that any process can make again from the seed, and others for each size."""
+    return hashlib.shake_128(f"{seed!r} {size}".encode()).digest(size)
 
 
 def wait_for(what, seconds=60, every=0.01):

@@ -16,56 +16,58 @@ def press(s, name, n=20):
     s.settle()
 
 
-s = Store("a", cpu="16M", options="disk=off").mount()
-m = f"{s.mnt}/m"
-os.mkdir(m)
-os.setxattr(m, "user.kvcachefs.codec", b"zstd")
-for kind in ("create", "mkdir", "rename", "link", "new"):
-    s.write(f"m/{kind}/l", b"x" * N)
-    s.settle()
-    folder = os.open(f"{m}/{kind}", os.O_RDONLY)
-    s.write("m/other", b"other")
-    press(s, kind)
-    wait_for(lambda: not os.path.exists(f"{m}/{kind}"))
-    wait_for(lambda: os.stat(folder).st_nlink == 0)  # the kernel is told
-    s.write(f"m/tmp-{kind}", b"tmp")
-    if kind == "new":  # made again by another: the file goes there
-        os.mkdir(f"{m}/{kind}")
-        os.close(os.open("again", os.O_WRONLY | os.O_CREAT, dir_fd=folder))
-        assert os.listdir(f"{m}/{kind}") == ["again"]
-        os.close(os.open("again", os.O_WRONLY | os.O_CREAT, dir_fd=folder))
-        with fails(errno.EEXIST):
-            os.open("again", os.O_WRONLY | os.O_CREAT | os.O_EXCL, dir_fd=folder)
-    else:
-        if kind == "create":
-            os.close(os.open("again", os.O_WRONLY | os.O_CREAT | os.O_EXCL, dir_fd=folder))
-        elif kind == "mkdir":
-            os.mkdir("again", dir_fd=folder)
-        elif kind == "rename":
-            os.rename(f"{m}/tmp-{kind}", "again", dst_dir_fd=folder)
+def written_in():
+    s = Store("a", cpu="16M", options="disk=off").mount()
+    m = f"{s.mnt}/m"
+    os.mkdir(m)
+    os.setxattr(m, "user.kvcachefs.codec", b"zstd")
+    for kind in ("create", "mkdir", "rename", "link", "new"):
+        s.write(f"m/{kind}/l", b"x" * N)
+        s.settle()
+        folder = os.open(f"{m}/{kind}", os.O_RDONLY)
+        s.write("m/other", b"other")
+        press(s, kind)
+        wait_for(lambda: not os.path.exists(f"{m}/{kind}"))
+        wait_for(lambda: os.stat(folder).st_nlink == 0)  # the kernel is told
+        s.write(f"m/tmp-{kind}", b"tmp")
+        if kind == "new":  # made again by another: the file goes there
+            os.mkdir(f"{m}/{kind}")
+            os.close(os.open("again", os.O_WRONLY | os.O_CREAT, dir_fd=folder))
+            assert os.listdir(f"{m}/{kind}") == ["again"]
+            os.close(os.open("again", os.O_WRONLY | os.O_CREAT, dir_fd=folder))
+            with fails(errno.EEXIST):
+                os.open("again", os.O_WRONLY | os.O_CREAT | os.O_EXCL, dir_fd=folder)
         else:
-            os.link(f"{m}/tmp-{kind}", "again", dst_dir_fd=folder)
-        wait_for(lambda: os.path.exists(f"{m}/{kind}"))  # the kernel is told a moment later
-        assert os.listdir(f"{m}/{kind}") == ["again"], kind
-        assert os.stat(folder).st_nlink == 2 + (kind == "mkdir") \
-            and os.stat(folder).st_ino == os.stat(f"{m}/{kind}").st_ino
+            if kind == "create":
+                os.close(os.open("again", os.O_WRONLY | os.O_CREAT | os.O_EXCL, dir_fd=folder))
+            elif kind == "mkdir":
+                os.mkdir("again", dir_fd=folder)
+            elif kind == "rename":
+                os.rename(f"{m}/tmp-{kind}", "again", dst_dir_fd=folder)
+            else:
+                os.link(f"{m}/tmp-{kind}", "again", dst_dir_fd=folder)
+            wait_for(lambda: os.path.exists(f"{m}/{kind}"))  # the kernel is told a moment later
+            assert os.listdir(f"{m}/{kind}") == ["again"], kind
+            assert os.stat(folder).st_nlink == 2 + (kind == "mkdir") \
+                and os.stat(folder).st_ino == os.stat(f"{m}/{kind}").st_ino
+        os.close(folder)
+    # what a caller took away himself stays away
+    os.mkdir(f"{m}/mine")
+    folder = os.open(f"{m}/mine", os.O_RDONLY)
+    os.rmdir(f"{m}/mine")
+    with fails(errno.ENOENT):
+        os.open("again", os.O_WRONLY | os.O_CREAT, dir_fd=folder)
     os.close(folder)
-# what a caller took away himself stays away
-os.mkdir(f"{m}/mine")
-folder = os.open(f"{m}/mine", os.O_RDONLY)
-os.rmdir(f"{m}/mine")
-with fails(errno.ENOENT):
-    os.open("again", os.O_WRONLY | os.O_CREAT, dir_fd=folder)
-os.close(folder)
-# a model's folder is never dropped, whatever its unit
-os.setxattr(m, "user.kvcachefs.unit", b"dir")
-s.write("m/flat", b"x" * N)
-s.settle()
-press(s, "flat")
-wait_for(lambda: not os.path.exists(f"{m}/flat"))
-assert s.attr("m", "codec") == "zstd"
-s.umount()
-s.fsck("-n")
+    # a model's folder is never dropped, whatever its unit
+    os.setxattr(m, "user.kvcachefs.unit", b"dir")
+    s.write("m/flat", b"x" * N)
+    s.settle()
+    press(s, "flat")
+    wait_for(lambda: not os.path.exists(f"{m}/flat"))
+    assert s.attr("m", "codec") == "zstd"
+    s.umount()
+    s.fsck("-n")
+
 
 # engines' own way, makedirs and create, in folders that are dropped all the time: by a full pool,
 # and by a quota
@@ -99,7 +101,7 @@ def writer(s, w, made, late, errors):
         time.sleep(r.choice((0, 0, 0.05, 0.4)))
 
 
-for name, cpu, quota in (("b", "24M", None), ("q", "64M", 20 * MiB)):
+def made_again(name, cpu, quota):
     s = Store(name, cpu=cpu, options="disk=off").mount()
     os.mkdir(f"{s.mnt}/m")
     if quota:
@@ -115,19 +117,25 @@ for name, cpu, quota in (("b", "24M", None), ("q", "64M", 20 * MiB)):
     s.umount()
     s.fsck("-n")
 
+
 # eviction begins above high= and ends at low=
-s = Store("c", cpu="64M", size="256M", options="high=90,low=60,settle=0").mount()
-bound = s.stats()["pool_bytes"] * 15 // 16
-peak = 0
-for i in range(80):
-    s.write(f"m/{i}/l", bytes(N))
-    s.settle()
-    now = s.stats()["pool_used_bytes"]
-    if now < peak - 8 * N:
-        break
-    peak = max(peak, now)
-assert 0.85 * bound < peak < bound and i < 70, (peak, bound)
-wait_for(lambda: s.stats()["pool_used_bytes"] <= 0.6 * bound)
-assert s.stats()["pool_used_bytes"] > 0.5 * bound
-s.umount()
+def watermarks():
+    s = Store("c", cpu="64M", size="256M", options="high=90,low=60,settle=0").mount()
+    bound = s.stats()["pool_bytes"] * 15 // 16
+    peak = 0
+    for i in range(80):
+        s.write(f"m/{i}/l", bytes(N))
+        s.settle()
+        now = s.stats()["pool_used_bytes"]
+        if now < peak - 8 * N:
+            break
+        peak = max(peak, now)
+    assert 0.85 * bound < peak < bound and i < 70, (peak, bound)
+    wait_for(lambda: s.stats()["pool_used_bytes"] <= 0.6 * bound)
+    assert s.stats()["pool_used_bytes"] > 0.5 * bound
+    s.umount()
+
+
+beside([(written_in,), (made_again, "b", "24M", None), (made_again, "q", "64M", 20 * MiB),
+        (watermarks,)])
 print("ok")

@@ -18,50 +18,55 @@ CASES = [(p, f"policy={p}", ("none", "umount", "kill")) for p in ORDER]
 # the pool's order and the disk's are two; and of what the disk has not, only the pool knows
 CASES += [("lfu", "policy=lfu,disk_policy=fifo", ("umount", "kill")),
           ("lfu", "policy=lfu,write=back", ("kill",))]
-for policy, options, ends in CASES:
+
+
+def goes(policy, options, end):
     order = ORDER[policy]
-    for end in ends:
-        s = Store(f"{options.replace('=', '-')}-{end}", cpu="16M", size="128M",
-                  options=f"{options},keep_pool,settle=0,high=100,low=99").mount()
-        for c in range(10):
-            s.write(f"m/c{c}/l", blob(c, N))
-            time.sleep(0.006)  # lfu tells times apart to 2 ms
-        s.settle()
-        for c in USE:
-            s.read(f"m/c{c}/l")
-            time.sleep(0.006)
-        s.settle()
-        if end == "umount":
-            s.umount()
-            s.mount()
-        elif end == "kill":
-            time.sleep(1.2 if SLOW == 1 else 3)  # the request is over
-            s.committed(uses=True)
-            s.kill()
-            run("umount", "-l", s.mnt)
-            s.mount()
-        if end != "none":
-            s.let_go()
-        lower = lambda: {c for c in range(10) if s.attr(f"m/c{c}/l", "state") == "lower"}
-        assert not lower()
-        # room for one chunk at a time, since of two that have to be copied the second may be done
-        # first and go; held open, so that they are no candidates
-        held, gone = [], []
-        for i in range(16):
-            f = open(f"{s.mnt}/x{i}", "wb")
-            f.write(bytes(MiB))
-            f.flush()
-            held.append(f)
-            wait_for(lambda: s.stats()["room_waiters"] == 0)
-            gone.append(steady(lower))
-            if len(gone[-1]) >= 8:
-                break
-        for g in gone:
-            assert g == set(order[:len(g)]), \
-                f"{options} after {end}: evicted {sorted(g)}, expected {order[:len(g)]}"
-        assert len(gone[-1]) >= 5, gone
-        [f.close() for f in held]
-        s.settle()
+    s = Store(f"{options.replace('=', '-')}-{end}", cpu="16M", size="128M",
+              options=f"{options},keep_pool,settle=0,high=100,low=99").mount()
+    for c in range(10):
+        s.write(f"m/c{c}/l", blob(c, N))
+        time.sleep(0.006)  # lfu tells times apart to 2 ms
+    s.settle()
+    for c in USE:
+        s.read(f"m/c{c}/l")
+        time.sleep(0.006)
+    s.settle()
+    if end == "umount":
         s.umount()
-        run("sh", "-c", f"umount -l {TMP}/run/*")
+        s.mount()
+    elif end == "kill":
+        time.sleep(1.2 if SLOW == 1 else 3)  # the request is over
+        s.committed(uses=True)
+        s.kill()
+        run("umount", "-l", s.mnt)
+        s.mount()
+    if end != "none":
+        s.let_go()
+    lower = lambda: {c for c in range(10) if s.attr(f"m/c{c}/l", "state") == "lower"}
+    assert not lower()
+    # room for one chunk at a time, since of two that have to be copied the second may be done
+    # first and go; held open, so that they are no candidates
+    held, gone = [], []
+    for i in range(16):
+        f = open(f"{s.mnt}/x{i}", "wb")
+        f.write(bytes(MiB))
+        f.flush()
+        held.append(f)
+        wait_for(lambda: s.stats()["room_waiters"] == 0)
+        gone.append(steady(lower))
+        if len(gone[-1]) >= 8:
+            break
+    for g in gone:
+        assert g == set(order[:len(g)]), \
+            f"{options} after {end}: evicted {sorted(g)}, expected {order[:len(g)]}"
+    assert len(gone[-1]) >= 5, gone
+    [f.close() for f in held]
+    s.settle()
+    pool = s.config()["pool"]
+    s.umount()
+    run("umount", "-l", pool)
+
+
+beside([(goes, policy, options, end) for policy, options, ends in CASES for end in ends], most=6)
 print("ok")

@@ -75,7 +75,7 @@ def run_case(policy, how, options, layers):
 
 
 # they wait most of the time: some at once
-with concurrent.futures.ThreadPoolExecutor(4) as some:
+with concurrent.futures.ThreadPoolExecutor(8) as some:
     done = [some.submit(run_case, policy, "attribute", "partial=show", 1)
             for policy in ("lru", "fifo", "lfu", "mru", "prefix")]
     done += [some.submit(run_case, "lfu", "lease", "policy=lfu", 2),

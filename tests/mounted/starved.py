@@ -13,7 +13,7 @@ for i in range(14):  # what is open stays
 wait_for(lambda: s.stats()["spills"] >= 14)
 s.write("m/late", blob(99, 6 * MiB))
 tried, last, gap = 0, time.monotonic(), 0
-while gap < 15:  # then the next try is half a minute away
+while gap < 7:  # then the next try is a quarter of a minute away
     now, before = time.monotonic(), tried
     tried = s.stats()["spill_failures"]
     if tried != before:
@@ -25,7 +25,7 @@ wait_for(lambda: s.attr("m/small", "state") == "resident+lower")
 for i in range(4):
     os.unlink(f"{s.mnt}/m/{i}")
     held[i].close()
-wait_for(lambda: s.attr("m/late", "state") == "resident+lower", 15)
+wait_for(lambda: s.attr("m/late", "state") == "resident+lower", 11 / SLOW)
 [f.close() for f in held]
 s.umount()
 s.fsck("-n")

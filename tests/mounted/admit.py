@@ -78,54 +78,6 @@ def next_day():
     db.close()
 
 
-# what was used once stays in the pool; all files of a chunk in one request are one use
-s = Store("twice", cpu="32M", options="settle=0,admit=twice").mount()
-assert s.config()["admit"] == "twice" and s.config()["daily"] == "0"
-for name in "uvwxy":  # where the machine pauses for a second a request ends
-    USED = [f"m/{name}{i}/l{j}" for i in range(3) for j in range(2)]
-    began = time.monotonic()
-    for path in USED:
-        put(path)
-    intact(*USED)  # of the request that made them
-    s.settle()
-    if time.monotonic() - began < 1:
-        break
-else:
-    skip("the machine pauses all the time")
-assert all(tiers(p) == "cpu" for p in USED) and (written() == 0 or name != "u")
-
-# asked for again it is copied, without waiting for its eviction
-pause()
-intact(*USED[:4])
-wait_for(lambda: all(tiers(p) == "cpu,disk" for p in USED[:4]))
-assert all(tiers(p) == "cpu" for p in USED[4:])
-
-# fsync and a pin bring it to the disk: of a chunk all, not to lose what was synced with the rest
-put("m/synced/l0")
-put("m/synced/l1", sync=True)
-put("m/late/l")
-s.settle()
-assert tiers("m/late/l") == "cpu"
-with open(f"{s.mnt}/m/late/l", "rb") as f:
-    os.fsync(f.fileno())
-put("m/pinned/l")
-os.setxattr(f"{s.mnt}/m/pinned", "user.kvcachefs.pin", b"1")
-wait_for(lambda: tiers("m/pinned/l") == "cpu,disk")
-assert tiers("m/synced/l1") == tiers("m/late/l") == "cpu,disk"
-
-# a scan is not written there, and pushes out what was used once, not what is worth keeping
-s.settle()
-before = written()
-scan("once")
-KEPT = USED[:4] + ["m/synced/l0", "m/synced/l1", "m/late/l", "m/pinned/l"]
-wait_for(lambda: tiers(USED[0]) == "disk" and tiers("m/synced/l0") == "disk")
-assert before <= written() <= before + MiB  # synced/l0
-intact(*KEPT)
-assert there(f"{name}2", "once0", f"once{N - 1}") == [False, False, True]
-chunks, size = refused("twice")
-assert chunks >= N - 40 and size >= chunks * MiB and refused("daily") == (0, 0)
-agree()
-unharmed()
 def metrics_say_so():
     with open(f"{s.mnt}/.kvcachefs/metrics") as f:
         text = f.read()
@@ -135,144 +87,211 @@ def metrics_say_so():
                for x in ("chunks", "bytes") for w in ("twice", "daily"))
 
 
-wait_for(metrics_say_so)  # of a pool that is at rest
+# what was used once stays in the pool; all files of a chunk in one request are one use
+def twice():
+    global s
+    s = Store("twice", cpu="32M", options="settle=0,admit=twice").mount()
+    assert s.config()["admit"] == "twice" and s.config()["daily"] == "0"
+    for name in "uvwxy":  # where the machine pauses for a second a request ends
+        USED = [f"m/{name}{i}/l{j}" for i in range(3) for j in range(2)]
+        began = time.monotonic()
+        for path in USED:
+            put(path)
+        intact(*USED)  # of the request that made them
+        s.settle()
+        if time.monotonic() - began < 1:
+            break
+    else:
+        skip("the machine pauses all the time")
+    assert all(tiers(p) == "cpu" for p in USED) and (written() == 0 or name != "u")
 
-# one that was dropped, and is made again under its name, was asked for twice
-put("m/once0/l")
-# and so was what is followed by what was: an engine has the beginning of the prompt
-PROMPT = [f"m/prompt{i}/l" for i in range(3)]
-for i, path in enumerate(PROMPT):
-    put(path)
-    os.setxattr(f"{s.mnt}/m/prompt{i}", "user.kvcachefs.parent", f"prompt{i - 1}".encode() if i
-                else b"")
-pause()
-intact(PROMPT[-1])
-wait_for(lambda: tiers(PROMPT[-1]) == "cpu,disk")
-scan("more")
-wait_for(lambda: tiers("m/once0/l") == "disk")
-intact("m/once0/l")
-assert there("prompt0", "prompt1", "prompt2") == [True] * 3
-intact(*PROMPT)
-assert there("more0") == [False]
+    # asked for again it is copied, without waiting for its eviction
+    pause()
+    intact(*USED[:4])
+    wait_for(lambda: all(tiers(p) == "cpu,disk" for p in USED[:4]))
+    assert all(tiers(p) == "cpu" for p in USED[4:])
 
-# an unmount copies what is in the pool only, since that goes
-last = f"m/more{N - 1}/l"
-assert tiers(last) == "cpu"
-s.umount()
-s.mount()
-assert tiers(last) == "disk"
-intact(last, *KEPT)
+    # fsync and a pin bring it to the disk: of a chunk all, not to lose what was synced with the rest
+    put("m/synced/l0")
+    put("m/synced/l1", sync=True)
+    put("m/late/l")
+    s.settle()
+    assert tiers("m/late/l") == "cpu"
+    with open(f"{s.mnt}/m/late/l", "rb") as f:
+        os.fsync(f.fileno())
+    put("m/pinned/l")
+    os.setxattr(f"{s.mnt}/m/pinned", "user.kvcachefs.pin", b"1")
+    wait_for(lambda: tiers("m/pinned/l") == "cpu,disk")
+    assert tiers("m/synced/l1") == tiers("m/late/l") == "cpu,disk"
 
-# of what a kill and a reboot leave, too
-put("m/lost/l")
-put("m/saved/l", sync=True)
-pause()
-s.kill()
-run("umount", "-l", s.mnt)
-s.drop_pool()
-s.mount()
-intact("m/saved/l", last, *KEPT)
-assert not os.path.exists(f"{s.mnt}/m/lost/l")
-s.umount()
-s.fsck("-n")
+    # a scan is not written there, and pushes out what was used once, not what is worth keeping
+    s.settle()
+    before = written()
+    scan("once")
+    KEPT = USED[:4] + ["m/synced/l0", "m/synced/l1", "m/late/l", "m/pinned/l"]
+    wait_for(lambda: tiers(USED[0]) == "disk" and tiers("m/synced/l0") == "disk")
+    assert before <= written() <= before + MiB  # synced/l0
+    intact(*KEPT)
+    assert there(f"{name}2", "once0", f"once{N - 1}") == [False, False, True]
+    chunks, size = refused("twice")
+    assert chunks >= N - 40 and size >= chunks * MiB and refused("daily") == (0, 0)
+    agree()
+    unharmed()
+    wait_for(metrics_say_so)  # of a pool that is at rest
+
+    # one that was dropped, and is made again under its name, was asked for twice
+    put("m/once0/l")
+    # and so was what is followed by what was: an engine has the beginning of the prompt
+    PROMPT = [f"m/prompt{i}/l" for i in range(3)]
+    for i, path in enumerate(PROMPT):
+        put(path)
+        os.setxattr(f"{s.mnt}/m/prompt{i}", "user.kvcachefs.parent", f"prompt{i - 1}".encode() if i
+                    else b"")
+    pause()
+    intact(PROMPT[-1])
+    wait_for(lambda: tiers(PROMPT[-1]) == "cpu,disk")
+    scan("more")
+    wait_for(lambda: tiers("m/once0/l") == "disk")
+    intact("m/once0/l")
+    assert there("prompt0", "prompt1", "prompt2") == [True] * 3
+    intact(*PROMPT)
+    assert there("more0") == [False]
+
+    # an unmount copies what is in the pool only, since that goes
+    last = f"m/more{N - 1}/l"
+    assert tiers(last) == "cpu"
+    s.umount()
+    s.mount()
+    assert tiers(last) == "disk"
+    intact(last, *KEPT)
+
+    # of what a kill and a reboot leave, too
+    put("m/lost/l")
+    put("m/saved/l", sync=True)
+    pause()
+    s.kill()
+    run("umount", "-l", s.mnt)
+    s.drop_pool()
+    s.mount()
+    intact("m/saved/l", last, *KEPT)
+    assert not os.path.exists(f"{s.mnt}/m/lost/l")
+    s.umount()
+    s.fsck("-n")
+
 
 # with write=back the same, when it is evicted
-s = Store("back", cpu="32M", options="settle=0,admit=twice,write=back").mount()
-put("m/a/l")
-put("m/b/l")
-pause()
-intact("m/a/l")
-s.settle()
-assert tiers("m/a/l") == "cpu"
-scan("once")
-wait_for(lambda: tiers("m/a/l") == "disk")
-intact("m/a/l")
-assert there("b", "once0") == [False, False] and written() < 2 * MiB and refused("twice")[0] > 40
-unharmed()
-s.umount()
+def back():
+    global s
+    s = Store("back", cpu="32M", options="settle=0,admit=twice,write=back").mount()
+    put("m/a/l")
+    put("m/b/l")
+    pause()
+    intact("m/a/l")
+    s.settle()
+    assert tiers("m/a/l") == "cpu"
+    scan("once")
+    wait_for(lambda: tiers("m/a/l") == "disk")
+    intact("m/a/l")
+    assert there("b", "once0") == [False, False] and written() < 2 * MiB and refused("twice")[0] > 40
+    unharmed()
+    s.umount()
+
 
 # a remote takes all; the disk what is asked for again, also after it had left the pool
-os.makedirs(f"{TMP}/remote")
-s = Store("remote", cpu="32M", options=f"settle=0,admit=twice,remote=dir://{TMP}/remote").mount()
-put("m/a/l")
-s.settle()
-assert tiers("m/a/l") == "cpu,dir"
-scan("once")
-wait_for(lambda: tiers("m/a/l") == "dir")
-assert all(there(*[f"once{i}" for i in range(N)])) and written() == 0
-assert refused("twice")[0] > 40 and s.stats()["evicted_for_refused"] == 0
-intact("m/a/l")
-wait_for(lambda: "disk" in tiers("m/a/l"))
-s.umount()
+def remote():
+    global s
+    os.makedirs(f"{TMP}/remote")
+    s = Store("remote", cpu="32M", options=f"settle=0,admit=twice,remote=dir://{TMP}/remote").mount()
+    put("m/a/l")
+    s.settle()
+    assert tiers("m/a/l") == "cpu,dir"
+    scan("once")
+    wait_for(lambda: tiers("m/a/l") == "dir")
+    assert all(there(*[f"once{i}" for i in range(N)])) and written() == 0
+    assert refused("twice")[0] > 40 and s.stats()["evicted_for_refused"] == 0
+    intact("m/a/l")
+    wait_for(lambda: "disk" in tiers("m/a/l"))
+    s.umount()
+
+
+DAILY = 20 * MiB
+
 
 # so many bytes a day, and then no more
-DAILY = 20 * MiB
-within_a_day()
-s = Store("daily", cpu="32M", options="settle=0,daily=20M").mount()
-scan("a", 19)
-assert 19 * MiB <= today() <= DAILY
-scan("b")
-full = today()
-assert 19 * MiB <= full <= DAILY, full
-wait_for(lambda: refused("daily")[0] * MiB == refused("daily")[1])
-assert refused("daily")[0] >= N - 40 and refused("twice") == (0, 0)
-agree()
-assert all(tiers(f"m/a{i}/l") == "disk" for i in range(10))
-intact("m/a0/l")
-last = f"m/b{N - 1}/l"
-pause()
-intact(last)
-s.settle()
-assert tiers(last) == "cpu" and there("b20") == [False] and today() == full
-unharmed(copies=True)
+def daily():
+    global s
+    within_a_day()
+    s = Store("daily", cpu="32M", options="settle=0,daily=20M").mount()
+    scan("a", 19)
+    assert 19 * MiB <= today() <= DAILY
+    scan("b")
+    full = today()
+    assert 19 * MiB <= full <= DAILY, full
+    wait_for(lambda: refused("daily")[0] * MiB == refused("daily")[1])
+    assert refused("daily")[0] >= N - 40 and refused("twice") == (0, 0)
+    agree()
+    assert all(tiers(f"m/a{i}/l") == "disk" for i in range(10))
+    intact("m/a0/l")
+    last = f"m/b{N - 1}/l"
+    pause()
+    intact(last)
+    s.settle()
+    assert tiers(last) == "cpu" and there("b20") == [False] and today() == full
+    unharmed(copies=True)
 
-# but what somebody asks for
-put("m/synced/l", sync=True)
-put("m/pinned/l")
-os.setxattr(f"{s.mnt}/m/pinned", "user.kvcachefs.pin", b"1")
-wait_for(lambda: tiers("m/pinned/l") == "cpu,disk")
-os.setxattr(f"{s.mnt}/m/b{N - 2}", "user.kvcachefs.demote", b"cpu")
-assert tiers("m/synced/l") == "cpu,disk" and tiers(f"m/b{N - 2}/l") == "disk"
-assert full + 3 * MiB <= today() < full + 4 * MiB
-full = today()
+    # but what somebody asks for
+    put("m/synced/l", sync=True)
+    put("m/pinned/l")
+    os.setxattr(f"{s.mnt}/m/pinned", "user.kvcachefs.pin", b"1")
+    wait_for(lambda: tiers("m/pinned/l") == "cpu,disk")
+    os.setxattr(f"{s.mnt}/m/b{N - 2}", "user.kvcachefs.demote", b"cpu")
+    assert tiers("m/synced/l") == "cpu,disk" and tiers(f"m/b{N - 2}/l") == "disk"
+    assert full + 3 * MiB <= today() < full + 4 * MiB
+    full = today()
 
-# a remount does not begin a day; the pool stays for what it alone has
-s.umount()
-assert "could not be copied down" in s.log()
-s.mount()
-assert today() == full and tiers(last) == "cpu"
-intact(last, "m/synced/l", "m/pinned/l", "m/a0/l")
-scan("c")
-assert today() == full and refused("daily")[0] >= N - 40
-intact("m/synced/l", "m/pinned/l", "m/a0/l", f"m/b{N - 2}/l")
-unharmed(copies=True)
+    # a remount does not begin a day; the pool stays for what it alone has
+    s.umount()
+    assert "could not be copied down" in s.log()
+    s.mount()
+    assert today() == full and tiers(last) == "cpu"
+    intact(last, "m/synced/l", "m/pinned/l", "m/a0/l")
+    scan("c")
+    assert today() == full and refused("daily")[0] >= N - 40
+    intact("m/synced/l", "m/pinned/l", "m/a0/l", f"m/b{N - 2}/l")
+    unharmed(copies=True)
 
-# the next day does, and what was refused is copied then
-s.umount()
-next_day()
-s.mount()
-s.settle()
-c = [tiers(f"m/c{i}/l") for i in range(N) if there(f"c{i}")[0]]
-assert c.count("cpu,disk") >= 10 and c.count("cpu,disk") * MiB <= today() <= DAILY, c
-scan("d")
-assert 19 * MiB <= today() <= DAILY and refused("daily")[0] > 0
-unharmed(copies=True)
-s.umount()
-s.fsck("-n")
+    # the next day does, and what was refused is copied then
+    s.umount()
+    next_day()
+    s.mount()
+    s.settle()
+    c = [tiers(f"m/c{i}/l") for i in range(N) if there(f"c{i}")[0]]
+    assert c.count("cpu,disk") >= 10 and c.count("cpu,disk") * MiB <= today() <= DAILY, c
+    scan("d")
+    assert 19 * MiB <= today() <= DAILY and refused("daily")[0] > 0
+    unharmed(copies=True)
+    s.umount()
+    s.fsck("-n")
+
 
 # both; many files, which are to be dropped without being written
-s = Store("both", cpu="32M", options="settle=0,admit=twice,daily=5M").mount()
-for i in range(12):
-    put(f"m/u{i}/l")
-pause()
-for i in range(12):
-    intact(f"m/u{i}/l")
-s.settle()
-assert 4 * MiB <= today() <= 5 * MiB and written() == today()
-for i in range(1500):
-    put(f"m/x{i // 10}/{i % 10}", 64 * KiB)
-s.settle()
-assert written() <= 5 * MiB and refused("twice")[0] and refused("daily")[0]
-agree()
-unharmed()
-s.umount()
+def both():
+    global s
+    s = Store("both", cpu="32M", options="settle=0,admit=twice,daily=5M").mount()
+    for i in range(12):
+        put(f"m/u{i}/l")
+    pause()
+    for i in range(12):
+        intact(f"m/u{i}/l")
+    s.settle()
+    assert 4 * MiB <= today() <= 5 * MiB and written() == today()
+    for i in range(1500):
+        put(f"m/x{i // 10}/{i % 10}", 64 * KiB)
+    s.settle()
+    assert written() <= 5 * MiB and refused("twice")[0] and refused("daily")[0]
+    agree()
+    unharmed()
+    s.umount()
+
+
+beside([(twice,), (daily,), (back,), (remote,), (both,)], most=3)

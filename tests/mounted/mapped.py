@@ -9,7 +9,7 @@ import ctypes, glob, mmap, os, time
 from kvtest import *
 import faults
 
-SLOW = f"calls=read path={TMP}/run/* nth={faults.FAR} count={faults.FAR} do=delay:1500"
+SLOW = f"calls=read path={TMP}/run/* nth={faults.FAR} count={faults.FAR} do=delay:700"
 NO_FD = f"calls=open path={TMP}/run/*/p-* nth={faults.FAR} count=1 do=EMFILE"
 s = Store("s", cpu="32M", options="settle=0,unit=file")
 path = f"{s.mnt}/m/f"

@@ -6,6 +6,7 @@ BUILD = os.environ["KV_BUILD"]
 WAY = os.environ.get("KV_WAY", "fast")
 TMP = os.environ["KV_CASE_TMP"]
 MODE = os.path.basename(BUILD)
+LOG = f"{TMP}/log"  # of the daemons of this process
 SLOW = 6 if MODE in ("asan", "tsan") else 1
 KiB, MiB = 1 << 10, 1 << 20
 WAYS = {"fast": "", "plain": "passthrough=off,io_uring=off", "passthrough": "io_uring=off",
@@ -129,7 +130,8 @@ def in_process(part, *args):
     sys.stdout.flush()
     if pid := os.fork():
         return pid
-    code = 1
+    global LOG
+    LOG, code = f"{LOG}{os.getpid()}", 1
     try:
         part(*args)
         code = 0
@@ -166,7 +168,7 @@ class Store:
     def mount(self, options=None, cpu=None):
         o = ",".join(filter(None, [f"cpu={cpu or self.cpu}", f"run={TMP}/run", PATIENT, WAYS[WAY],
                                    self.options if options is None else options]))
-        log = open(f"{TMP}/log", "ab")
+        log = open(LOG, "ab")
         before = os.stat(f"{TMP}").st_dev
         self.daemon = subprocess.Popen([binary("kvcachefs"), self.path, self.mnt, "-f", "-o", o],
                                        stdin=subprocess.DEVNULL,
@@ -186,7 +188,7 @@ class Store:
         return self
 
     def log(self):
-        with open(f"{TMP}/log", errors="replace") as f:
+        with open(LOG, errors="replace") as f:
             return f.read()
 
     def umount(self):
@@ -212,9 +214,9 @@ class Store:
         self.daemon.kill()
         self.daemon.wait()
 
-    def drop_pool(self):
-        """What a reboot does to it."""
-        run("sh", "-c", f"umount -l {TMP}/run/* 2>/dev/null; rmdir {TMP}/run/* 2>/dev/null")
+    def drop_pool(self, pool=f"{TMP}/run/*"):
+        """What a reboot does to it: to this one, or to all that there are."""
+        run("sh", "-c", f"umount -l {pool} 2>/dev/null; rmdir {pool} 2>/dev/null")
 
     def stats(self):
         with open(f"{self.mnt}/.kvcachefs/stats") as f:

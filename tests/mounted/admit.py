@@ -169,9 +169,10 @@ def twice():
     put("m/lost/l")
     put("m/saved/l", sync=True)
     pause()
+    pool = s.config()["pool"]
     s.kill()
     run("umount", "-l", s.mnt)
-    s.drop_pool()
+    s.drop_pool(pool)
     s.mount()
     intact("m/saved/l", last, *KEPT)
     assert not os.path.exists(f"{s.mnt}/m/lost/l")

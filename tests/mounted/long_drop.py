@@ -148,7 +148,7 @@ os.mkdir(f"{s.mnt}/m")
 # while others look, for a while
 kids = load("a")
 try:
-    wait_for(lambda: dropped() >= 12, 120)
+    wait_for(lambda: dropped() >= 12, 120, every=0.2)
 finally:
     stop(kids)
 most = s.stats().get("drop_files")
@@ -160,7 +160,7 @@ for round_ in range(KILLS):
     kids = load(round_)
     try:
         began = dropped()
-        wait_for(lambda: dropped() > began + 2, 120)
+        wait_for(lambda: dropped() > began + 2, 120, every=0.2)
         next_drop()
         time.sleep(rng.uniform(0, 0.03))
         killed = time.time()

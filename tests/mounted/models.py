@@ -33,245 +33,244 @@ def at_rest(s, quota):
 
 
 # the attributes themselves
-s = Store("a").mount()
-s.write("q/c/l", b"x" * 5000)
-m = f"{s.mnt}/q"
-for name, good, bad in (("quota", "2G", ("-1", "x", "", "1000", "1Q")),
-                        ("policy", "mru", ("MRU", "", "best")), ("unit", "file", ("files", "")),
-                        ("codec", "zstd", ("gzip", "")), ("shared", "delete", ("yes", ""))):
-    with fails(errno.ENODATA):
-        s.attr("q", name)
-    with fails(errno.ENODATA):
+def attributes():
+    s = Store("a").mount()
+    s.write("q/c/l", b"x" * 5000)
+    m = f"{s.mnt}/q"
+    for name, good, bad in (("quota", "2G", ("-1", "x", "", "1000", "1Q")),
+                            ("policy", "mru", ("MRU", "", "best")), ("unit", "file", ("files", "")),
+                            ("codec", "zstd", ("gzip", "")), ("shared", "delete", ("yes", ""))):
+        with fails(errno.ENODATA):
+            s.attr("q", name)
+        with fails(errno.ENODATA):
+            os.removexattr(m, f"user.kvcachefs.{name}")
+        for value in bad:
+            with fails(errno.EINVAL):
+                put(m, name, value)
+        for other in (f"{m}/c/l",) if name == "unit" else (f"{m}/c", f"{m}/c/l"):
+            with fails(errno.EINVAL):
+                put(other, name, good)
+        put(m, name, good)
+        assert s.attr("q", name) == ("2147483648" if name == "quota" else good)
+    assert used(s) == 8192 == du(m)
+    with fails(errno.EPERM):
+        put(m, "used", "1")
+    assert {f"user.kvcachefs.{n}"
+            for n in ("quota", "used", "policy", "unit", "codec", "shared")} <= set(os.listxattr(m))
+    s.umount()
+    s.mount()
+    assert (s.attr("q", "quota"), s.attr("q", "policy"), used(s)) == ("2147483648", "mru", 8192)
+    for name in ("quota", "policy", "unit", "codec", "shared"):
         os.removexattr(m, f"user.kvcachefs.{name}")
-    for value in bad:
-        with fails(errno.EINVAL):
-            put(m, name, value)
-    for other in (f"{m}/c/l",) if name == "unit" else (f"{m}/c", f"{m}/c/l"):
-        with fails(errno.EINVAL):
-            put(other, name, good)
-    put(m, name, good)
-    assert s.attr("q", name) == ("2147483648" if name == "quota" else good)
-assert used(s) == 8192 == du(m)
-with fails(errno.EPERM):
-    put(m, "used", "1")
-assert {f"user.kvcachefs.{n}"
-        for n in ("quota", "used", "policy", "unit", "codec", "shared")} <= set(os.listxattr(m))
-s.umount()
-s.mount()
-assert (s.attr("q", "quota"), s.attr("q", "policy"), used(s)) == ("2147483648", "mru", 8192)
-for name in ("quota", "policy", "unit", "codec", "shared"):
-    os.removexattr(m, f"user.kvcachefs.{name}")
+        with fails(errno.ENODATA):
+            s.attr("q", name)
+    put(m, "quota", "3M")
+    put(m, "quota", "0")
     with fails(errno.ENODATA):
-        s.attr("q", name)
-put(m, "quota", "3M")
-put(m, "quota", "0")
-with fails(errno.ENODATA):
-    s.attr("q", "quota")
-put(m, "quota", "3M")
-os.unlink(f"{m}/c/l")
-os.rmdir(f"{m}/c")
-os.rmdir(m)
-os.mkdir(m)
-with fails(errno.ENODATA):
-    s.attr("q", "quota")
-s.umount()
-s.fsck("-n")
+        s.attr("q", "quota")
+    put(m, "quota", "3M")
+    os.unlink(f"{m}/c/l")
+    os.rmdir(f"{m}/c")
+    os.rmdir(m)
+    os.mkdir(m)
+    with fails(errno.ENODATA):
+        s.attr("q", "quota")
+    s.umount()
+    s.fsck("-n")
+
 
 # eight writers write ten times the quota, past the pool, and never see an error; the bound holds at
 # every look; others lose nothing
-QUOTA = 48 * MiB
-s = Store("w", size="512M", cpu="96M", options="settle=5").mount()
-for c in range(20):
-    s.write(f"other/{c}/l", blob(c, N))
-os.mkdir(f"{s.mnt}/q")
-put(f"{s.mnt}/q", "quota", "48M")
-errors, most, stop = [], [0], threading.Event()
+def quotas():
+    QUOTA = 48 * MiB
+    s = Store("w", size="512M", cpu="96M", options="settle=5").mount()
+    for c in range(20):
+        s.write(f"other/{c}/l", blob(c, N))
+    os.mkdir(f"{s.mnt}/q")
+    put(f"{s.mnt}/q", "quota", "48M")
+    errors, most, stop = [], [0], threading.Event()
 
+    def writer(w):
+        try:
+            for c in range(30):
+                for l in range(2):
+                    s.write(f"q/{w}-{c}/{l}", blob(w * 1000 + c * 2 + l, N))
+        except OSError as e:
+            errors.append((w, e))
 
-def writer(w):
-    try:
-        for c in range(30):
-            for l in range(2):
-                s.write(f"q/{w}-{c}/{l}", blob(w * 1000 + c * 2 + l, N))
-    except OSError as e:
-        errors.append((w, e))
+    def look():
+        while not stop.is_set():
+            most[0] = max(most[0], used(s))
+            time.sleep(0.003)
 
+    threads = [threading.Thread(target=writer, args=(w,)) for w in range(8)]
+    watch = threading.Thread(target=look)
+    watch.start()
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    stop.set()
+    watch.join()
+    assert not errors, errors
+    assert 30 * MiB < most[0] <= QUOTA, most
+    s.settle()
+    wait_for(lambda: at_rest(s, QUOTA))
+    assert s.stats()["quota_drops"] > 50 and s.stats()["quota_refusals"] == 0
+    chunks = os.listdir(f"{s.mnt}/q")
+    assert len(chunks) >= 10 and all(len(os.listdir(f"{s.mnt}/q/{c}")) == 2 for c in chunks), \
+        "chunks go whole"
+    assert du(f"{s.mnt}/q") == used(s)
+    for c in range(20):
+        assert s.read(f"other/{c}/l") == blob(c, N)
+    for end in ("umount", "kill", "reboot"):
+        before, pool = used(s), s.config()["pool"]
+        if end == "umount":
+            s.umount()
+        else:
+            s.committed()
+            s.kill()
+            run("umount", "-l", s.mnt)
+            if end == "reboot":
+                s.drop_pool(pool)
+        s.mount()
+        assert used(s) == du(f"{s.mnt}/q") == before, (end, used(s), du(f"{s.mnt}/q"), before)
+    for c in chunks:
+        w, n = map(int, c.split("-"))
+        for l in range(2):
+            assert s.read(f"q/{c}/{l}") == blob(w * 1000 + n * 2 + l, N)
+    assert used(s) == before  # where it lies does not matter
 
-def look():
-    while not stop.is_set():
-        most[0] = max(most[0], used(s))
-        time.sleep(0.003)
+    # a smaller quota is reached by dropping; what is kept is the newest
+    put(f"{s.mnt}/q", "quota", "16M")
+    wait_for(lambda: at_rest(s, 16 * MiB))
+    assert used(s) == du(f"{s.mnt}/q") > 8 * MiB
 
+    # all that is left is open: EDQUOT at the write or the create, and after the close all is well
+    held = []
+    with fails(errno.EDQUOT):
+        for i in range(40):
+            held.append(open(f"{s.mnt}/q/open{i}", "wb", buffering=0))
+            held[-1].write(bytes(N))
+    assert 12 <= len(held) <= 17 and used(s) <= 16 * MiB, (len(held), used(s))
+    assert s.stats()["quota_refusals"] > 0
+    s.write("other/new/l", b"y" * N)
+    [f.close() for f in held]
+    s.settle(still_open=1)
+    s.write("q/after/l", blob(5, N))
+    assert s.read("q/after/l") == blob(5, N)
+    # what is pinned is lower in rank than all that may go, and is no reason to refuse anything: be it
+    # two turns of chunks (evict/trim.c)
+    PINNED = 130
+    os.mkdir(f"{s.mnt}/p")
+    put(f"{s.mnt}/p", "quota", "8M")
+    for c in range(PINNED):
+        s.write(f"p/pinned{c}/l", blob(c, 20000))
+        put(f"{s.mnt}/p/pinned{c}", "pin", "1")
+    refused = s.stats()["quota_refusals"]
+    for c in range(12):
+        s.write(f"p/{c}/l", blob(c, N))
+    assert used(s, "p") <= 8 * MiB and s.stats()["quota_refusals"] == refused
+    for c in range(PINNED):
+        assert s.read(f"p/pinned{c}/l") == blob(c, 20000)
+        put(f"{s.mnt}/p/pinned{c}", "pin", "0")
+    assert s.read("p/11/l") == blob(11, N) and not os.path.exists(f"{s.mnt}/p/0")
+    # one file that can never fit
+    with fails(errno.EDQUOT):
+        with open(f"{s.mnt}/q/large", "wb", buffering=0) as f:
+            for _ in range(20):
+                f.write(bytes(N))
+    assert used(s) <= 16 * MiB
+    with open(f"{s.mnt}/q/room", "wb") as f, fails(errno.EDQUOT):
+        os.posix_fallocate(f.fileno(), 0, 20 * MiB)
 
-threads = [threading.Thread(target=writer, args=(w,)) for w in range(8)]
-watch = threading.Thread(target=look)
-watch.start()
-[t.start() for t in threads]
-[t.join() for t in threads]
-stop.set()
-watch.join()
-assert not errors, errors
-assert 30 * MiB < most[0] <= QUOTA, most
-s.settle()
-wait_for(lambda: at_rest(s, QUOTA))
-assert s.stats()["quota_drops"] > 50 and s.stats()["quota_refusals"] == 0
-chunks = os.listdir(f"{s.mnt}/q")
-assert len(chunks) >= 10 and all(len(os.listdir(f"{s.mnt}/q/{c}")) == 2 for c in chunks), \
-    "chunks go whole"
-assert du(f"{s.mnt}/q") == used(s)
-for c in range(20):
-    assert s.read(f"other/{c}/l") == blob(c, N)
-for end in ("umount", "kill", "reboot"):
+    # every way in and out is counted; folders and hard links do not cross
+    put(f"{s.mnt}/q", "quota", "64M")
+    q, other = f"{s.mnt}/q", f"{s.mnt}/other"
+    s.write("q/after/l", blob(5, N))
+    s.settle()
     before = used(s)
-    if end == "umount":
-        s.umount()
-    else:
-        s.committed()
-        s.kill()
-        run("umount", "-l", s.mnt)
-        if end == "reboot":
-            s.drop_pool()
-    s.mount()
-    assert used(s) == du(f"{s.mnt}/q") == before, (end, used(s), du(f"{s.mnt}/q"), before)
-for c in chunks:
-    w, n = map(int, c.split("-"))
-    for l in range(2):
-        assert s.read(f"q/{c}/{l}") == blob(w * 1000 + n * 2 + l, N)
-assert used(s) == before  # where it lies does not matter
-
-# a smaller quota is reached by dropping; what is kept is the newest
-put(f"{s.mnt}/q", "quota", "16M")
-wait_for(lambda: at_rest(s, 16 * MiB))
-assert used(s) == du(f"{s.mnt}/q") > 8 * MiB
-
-# all that is left is open: EDQUOT at the write or the create, and after the close all is well
-held = []
-with fails(errno.EDQUOT):
-    for i in range(40):
-        held.append(open(f"{s.mnt}/q/open{i}", "wb", buffering=0))
-        held[-1].write(bytes(N))
-assert 12 <= len(held) <= 17 and used(s) <= 16 * MiB, (len(held), used(s))
-assert s.stats()["quota_refusals"] > 0
-s.write("other/new/l", b"y" * N)
-[f.close() for f in held]
-s.settle(still_open=1)
-s.write("q/after/l", blob(5, N))
-assert s.read("q/after/l") == blob(5, N)
-# what is pinned is lower in rank than all that may go, and is no reason to refuse anything: be it
-# two turns of chunks (evict/trim.c)
-PINNED = 130
-os.mkdir(f"{s.mnt}/p")
-put(f"{s.mnt}/p", "quota", "8M")
-for c in range(PINNED):
-    s.write(f"p/pinned{c}/l", blob(c, 20000))
-    put(f"{s.mnt}/p/pinned{c}", "pin", "1")
-refused = s.stats()["quota_refusals"]
-for c in range(12):
-    s.write(f"p/{c}/l", blob(c, N))
-assert used(s, "p") <= 8 * MiB and s.stats()["quota_refusals"] == refused
-for c in range(PINNED):
-    assert s.read(f"p/pinned{c}/l") == blob(c, 20000)
-    put(f"{s.mnt}/p/pinned{c}", "pin", "0")
-assert s.read("p/11/l") == blob(11, N) and not os.path.exists(f"{s.mnt}/p/0")
-# one file that can never fit
-with fails(errno.EDQUOT):
-    with open(f"{s.mnt}/q/large", "wb", buffering=0) as f:
-        for _ in range(20):
-            f.write(bytes(N))
-assert used(s) <= 16 * MiB
-with open(f"{s.mnt}/q/room", "wb") as f, fails(errno.EDQUOT):
-    os.posix_fallocate(f.fileno(), 0, 20 * MiB)
-
-# every way in and out is counted; folders and hard links do not cross
-put(f"{s.mnt}/q", "quota", "64M")
-q, other = f"{s.mnt}/q", f"{s.mnt}/other"
-s.write("q/after/l", blob(5, N))
-s.settle()
-before = used(s)
-s.write("other/f", bytes(N))
-s.settle()
-os.rename(f"{other}/f", f"{q}/f")
-assert used(s) == before + N
-os.truncate(f"{q}/f", 4096)
-assert used(s) == before + 4096
-os.rename(f"{q}/f", f"{other}/f")
-assert used(s) == before
-for a, b in ((f"{q}/after", f"{other}/after"), (f"{other}/1", f"{q}/1"),
-             (f"{q}/after", f"{s.mnt}/top"), (f"{other}/1", f"{q}/after/in")):
+    s.write("other/f", bytes(N))
+    s.settle()
+    os.rename(f"{other}/f", f"{q}/f")
+    assert used(s) == before + N
+    os.truncate(f"{q}/f", 4096)
+    assert used(s) == before + 4096
+    os.rename(f"{q}/f", f"{other}/f")
+    assert used(s) == before
+    for a, b in ((f"{q}/after", f"{other}/after"), (f"{other}/1", f"{q}/1"),
+                 (f"{q}/after", f"{s.mnt}/top"), (f"{other}/1", f"{q}/after/in")):
+        with fails(errno.EXDEV):
+            os.rename(a, b)
     with fails(errno.EXDEV):
-        os.rename(a, b)
-with fails(errno.EXDEV):
-    os.link(f"{other}/f", f"{q}/hard")
-# RENAME_EXCHANGE: each makes room for the other; folders stay, as with a rename
-libc = ctypes.CDLL(None, use_errno=True)
+        os.link(f"{other}/f", f"{q}/hard")
+    # RENAME_EXCHANGE: each makes room for the other; folders stay, as with a rename
+    libc = ctypes.CDLL(None, use_errno=True)
 
+    def exchange(a, b):
+        if libc.renameat2(-100, a.encode(), -100, b.encode(), 2):
+            raise OSError(ctypes.get_errno(), f"{a} {b}")
 
-def exchange(a, b):
-    if libc.renameat2(-100, a.encode(), -100, b.encode(), 2):
-        raise OSError(ctypes.get_errno(), f"{a} {b}")
-
-
-s.write("q/x/one", bytes(N))
-s.write("other/x/same", blob(1, N))
-s.write("other/x/small", b"x" * 4096)
-s.write("other/x/large", bytes(2 * N))
-s.settle()
-exchange(f"{q}/x/one", f"{other}/x/small")
-assert used(s) == before + 4096 and s.read("q/x/one") == b"x" * 4096
-exchange(f"{q}/x/one", f"{other}/x/small")
-assert used(s) == before + N
-for a, b in ((f"{q}/x", f"{other}/x"), (f"{q}/x/one", f"{other}/x"),
-             (f"{q}/x", f"{other}/x/small")):
-    with fails(errno.EXDEV):
-        exchange(a, b)
-# open files are not dropped
-tight = [open(os.path.join(d, n), "rb") for d, _, names in os.walk(q) for n in names]
-put(q, "quota", str(max(used(s) + 4096, N)))
-with fails(errno.EDQUOT):
-    os.rename(f"{other}/x/same", f"{q}/x/in")
-with fails(errno.EDQUOT):
-    exchange(f"{q}/x/one", f"{other}/x/large")
-exchange(f"{q}/x/one", f"{other}/x/same")
-assert used(s) == before + N and s.read("q/x/one") == blob(1, N)
-with open(f"{q}/x/one", "r+b") as f:  # zeros over what is there take nothing, over a hole they do
-    assert libc.fallocate(f.fileno(), 16, ctypes.c_long(0), ctypes.c_long(N)) == 0
-    os.ftruncate(f.fileno(), 2 * N)
-    for mode in (16, 17):
-        assert libc.fallocate(f.fileno(), mode, ctypes.c_long(N // 2), ctypes.c_long(N)) == -1 \
-            and ctypes.get_errno() == errno.EDQUOT
-    assert os.fstat(f.fileno()).st_blocks * 512 == N and used(s) == before + N
-assert s.read("q/x/one") == bytes(2 * N)
-[f.close() for f in tight]
-put(q, "quota", "64M")
-os.unlink(f"{q}/x/one")
-os.rmdir(f"{q}/x")
-wait_for(lambda: used(s) == before)  # its last close arrives a moment after it
-os.link(f"{q}/after/l", f"{q}/after/again")
-assert used(s) == before
-os.unlink(f"{q}/after/l")
-assert used(s) == before
-with open(f"{q}/after/again", "rb") as f:
-    os.unlink(f"{q}/after/again")
-    assert used(s) == before - N, (used(s), before)
-s.settle()
-wait_for(lambda: used(s) == du(q))
-os.rename(q, f"{s.mnt}/renamed")  # the model itself
-assert used(s, "renamed") == du(f"{s.mnt}/renamed")
-s.umount()
-s.fsck()
+    s.write("q/x/one", bytes(N))
+    s.write("other/x/same", blob(1, N))
+    s.write("other/x/small", b"x" * 4096)
+    s.write("other/x/large", bytes(2 * N))
+    s.settle()
+    exchange(f"{q}/x/one", f"{other}/x/small")
+    assert used(s) == before + 4096 and s.read("q/x/one") == b"x" * 4096
+    exchange(f"{q}/x/one", f"{other}/x/small")
+    assert used(s) == before + N
+    for a, b in ((f"{q}/x", f"{other}/x"), (f"{q}/x/one", f"{other}/x"),
+                 (f"{q}/x", f"{other}/x/small")):
+        with fails(errno.EXDEV):
+            exchange(a, b)
+    # open files are not dropped
+    tight = [open(os.path.join(d, n), "rb") for d, _, names in os.walk(q) for n in names]
+    put(q, "quota", str(max(used(s) + 4096, N)))
+    with fails(errno.EDQUOT):
+        os.rename(f"{other}/x/same", f"{q}/x/in")
+    with fails(errno.EDQUOT):
+        exchange(f"{q}/x/one", f"{other}/x/large")
+    exchange(f"{q}/x/one", f"{other}/x/same")
+    assert used(s) == before + N and s.read("q/x/one") == blob(1, N)
+    with open(f"{q}/x/one", "r+b") as f:  # zeros over what is there take nothing, over a hole they do
+        assert libc.fallocate(f.fileno(), 16, ctypes.c_long(0), ctypes.c_long(N)) == 0
+        os.ftruncate(f.fileno(), 2 * N)
+        for mode in (16, 17):
+            assert libc.fallocate(f.fileno(), mode, ctypes.c_long(N // 2), ctypes.c_long(N)) == -1 \
+                and ctypes.get_errno() == errno.EDQUOT
+        assert os.fstat(f.fileno()).st_blocks * 512 == N and used(s) == before + N
+    assert s.read("q/x/one") == bytes(2 * N)
+    [f.close() for f in tight]
+    put(q, "quota", "64M")
+    os.unlink(f"{q}/x/one")
+    os.rmdir(f"{q}/x")
+    wait_for(lambda: used(s) == before)  # its last close arrives a moment after it
+    os.link(f"{q}/after/l", f"{q}/after/again")
+    assert used(s) == before
+    os.unlink(f"{q}/after/l")
+    assert used(s) == before
+    with open(f"{q}/after/again", "rb") as f:
+        os.unlink(f"{q}/after/again")
+        assert used(s) == before - N, (used(s), before)
+    s.settle()
+    wait_for(lambda: used(s) == du(q))
+    os.rename(q, f"{s.mnt}/renamed")  # the model itself
+    assert used(s, "renamed") == du(f"{s.mnt}/renamed")
+    s.umount()
+    s.fsck()
 
 
 # a folder that moves to another model takes that one's codec, though its files are in memory
-s = Store("codec", options="settle=60000").mount()
-os.mkdir(f"{s.mnt}/b")
-put(f"{s.mnt}/b", "codec", "zstd")
-s.write("a/c/l", b"x" * N)
-os.rename(f"{s.mnt}/a/c", f"{s.mnt}/b/c")
-with open(f"{s.mnt}/b/c/l", "rb") as f:
-    os.fsync(f.fileno())  # now it is copied, not before
-s.settle()
-assert s.stats()["coded_bytes"] == N, s.stats()["coded_bytes"]
-s.umount()
+def codec():
+    s = Store("codec", options="settle=60000").mount()
+    os.mkdir(f"{s.mnt}/b")
+    put(f"{s.mnt}/b", "codec", "zstd")
+    s.write("a/c/l", b"x" * N)
+    os.rename(f"{s.mnt}/a/c", f"{s.mnt}/b/c")
+    with open(f"{s.mnt}/b/c/l", "rb") as f:
+        os.fsync(f.fileno())  # now it is copied, not before
+    s.settle()
+    assert s.stats()["coded_bytes"] == N, s.stats()["coded_bytes"]
+    s.umount()
 
 
 # a policy of its own: a's chunks go newest first, b's as the mount says, oldest first; a kill in
@@ -280,7 +279,7 @@ def gone(s, model):
     return [c for c in range(8) if s.attr(f"{model}/{c}/l", "state") == "lower"]
 
 
-for end in ("none", "kill"):
+def own_policy(end):
     s = Store(f"p-{end}", cpu="24M", size="256M",
               options="policy=lru,settle=0,high=95,low=94,keep_pool").mount()
     os.mkdir(f"{s.mnt}/a")
@@ -311,8 +310,9 @@ for end in ("none", "kill"):
     [f.close() for f in held]
     s.settle()
     os.removexattr(f"{s.mnt}/a", "user.kvcachefs.policy")
+    pool = s.config()["pool"]
     s.umount()
-    run("sh", "-c", f"umount -l {TMP}/run/*")
+    run("umount", "-l", pool)
 
 
 # policies about chains, of models: one that learns them, and one whose chain is told; the mount's
@@ -326,7 +326,7 @@ def parents(s, model):
     return known
 
 
-for end in ("none", "kill"):
+def own_chains(end):
     s = Store(f"chains-{end}", cpu="36M", size="256M",
               options="policy=lru,settle=0,high=95,low=94,keep_pool").mount()
     for model, policy in (("a", "leaf"), ("p", "prefix")):
@@ -366,6 +366,10 @@ for end in ("none", "kill"):
     s.settle()
     text = open(f"{s.mnt}/.kvcachefs/policies").read()
     assert all(f"{p} (models of their own)" in text for p in ("pool leaf", "pool prefix")), text
+    pool = s.config()["pool"]
     s.umount()
-    run("sh", "-c", f"umount -l {TMP}/run/*")
+    run("umount", "-l", pool)
+
+beside([(quotas,), (own_chains, "none"), (own_chains, "kill"), (own_policy, "none"),
+        (own_policy, "kill"), (codec,), (attributes,)])
 print("ok")

@@ -164,71 +164,73 @@ def done(s, *users):
 
 
 # pins: half of a half of the pool for one user, half for all, root among them
-s, a, b, A, B = new("pins", cpu="64M", size="128M", options="deadline=60000")
-assert s.stats()["pins"] == 0 and s.config()["pins"] == "50"
-assert a("store", A, 10) == (10, 0)
-s.settle()
-n, err = a("pin", A, 10)
-assert err == errno.EDQUOT and 4 <= n <= 8, (n, err)
-assert a("pin", A, 1, "1", 9) == (0, errno.EDQUOT)
-assert s.attr("a/9", "pin") == "0" and s.attr("a/0", "pin") == "1"
-assert a("pin", A, 1, "1") == (1, 0), "what he has pinned he may pin again"
-assert store(f"{s.mnt}/r", 12) == (12, 0)
-s.settle()
-more, err = pin(f"{s.mnt}/r", 12)
-assert err == errno.ENOSPC and n + more <= 16 and more >= n, (n, more, err)
-st = s.stats()
-assert st["pins"] == n + more and st["pin_refusals"] >= 3, st
-assert st["pinned_pool_bytes"] == (n + more) * N
-assert (n + more) * N < st["pinned_disk_bytes"] <= (n + more) * (N + 8 * KiB), st
-with open(f"{s.mnt}/.kvcachefs/metrics") as f:
-    assert f"\nkvcachefs_pins {n + more}\n" in f.read()
-goes_on(s, b, B, "pins", 80)
-for i in range(n):
-    assert s.attr(f"a/{i}", "state") == "resident+lower", i
-assert load(f"{s.mnt}/r", more) == (more, 0) and load(A, n) == (n, 0)
+def pins():
+    s, a, b, A, B = new("pins", cpu="64M", size="128M", options="deadline=60000")
+    assert s.stats()["pins"] == 0 and s.config()["pins"] == "50"
+    assert a("store", A, 10) == (10, 0)
+    s.settle()
+    n, err = a("pin", A, 10)
+    assert err == errno.EDQUOT and 4 <= n <= 8, (n, err)
+    assert a("pin", A, 1, "1", 9) == (0, errno.EDQUOT)
+    assert s.attr("a/9", "pin") == "0" and s.attr("a/0", "pin") == "1"
+    assert a("pin", A, 1, "1") == (1, 0), "what he has pinned he may pin again"
+    assert store(f"{s.mnt}/r", 12) == (12, 0)
+    s.settle()
+    more, err = pin(f"{s.mnt}/r", 12)
+    assert err == errno.ENOSPC and n + more <= 16 and more >= n, (n, more, err)
+    st = s.stats()
+    assert st["pins"] == n + more and st["pin_refusals"] >= 3, st
+    assert st["pinned_pool_bytes"] == (n + more) * N
+    assert (n + more) * N < st["pinned_disk_bytes"] <= (n + more) * (N + 8 * KiB), st
+    with open(f"{s.mnt}/.kvcachefs/metrics") as f:
+        assert f"\nkvcachefs_pins {n + more}\n" in f.read()
+    goes_on(s, b, B, "pins", 80)
+    for i in range(n):
+        assert s.attr(f"a/{i}", "state") == "resident+lower", i
+    assert load(f"{s.mnt}/r", more) == (more, 0) and load(A, n) == (n, 0)
 
-# all is as it was after a kill, and after a clean end
-want = {k: s.stats()[k] for k in ("pins", "pinned_disk_bytes")}
-for end in (s.kill, s.umount):
-    [u.end() for u in (a, b)]
-    if end == s.kill:
-        s.committed()
-        end()
-        run("umount", "-l", s.mnt)
-    else:
-        end()
-    s.mount()
-    a, b = User(1001), User(1002)
-    assert {k: s.stats()[k] for k in want} == want, (s.stats(), want)
-    assert a("load", A, n) == (n, 0)
-    assert a("pin", A, 1, "1", n)[1] in (errno.EDQUOT, errno.ENOENT)
+    # all is as it was after a kill, and after a clean end
+    want = {k: s.stats()[k] for k in ("pins", "pinned_disk_bytes")}
+    for end in (s.kill, s.umount):
+        [u.end() for u in (a, b)]
+        if end == s.kill:
+            s.committed()
+            end()
+            run("umount", "-l", s.mnt)
+        else:
+            end()
+        s.mount()
+        a, b = User(1001), User(1002)
+        assert {k: s.stats()[k] for k in want} == want, (s.stats(), want)
+        assert a("load", A, n) == (n, 0)
+        assert a("pin", A, 1, "1", n)[1] in (errno.EDQUOT, errno.ENOENT)
 
-# one that is taken away, ends by itself, or goes with its file makes room for another
-assert a("store", A, 10) == (10, 0)
-wait_for(lambda: s.stats()["files_open"] == 0)
-assert load(f"{s.mnt}/r", more) == (more, 0) and pin(f"{s.mnt}/r", 2, "0") == (2, 0)
-before = s.stats()["pins"]
-assert s.stats()["pinned_pool_bytes"] == before * N, s.stats()
-assert a("pin", A, 1, "0") == (1, 0) and s.stats()["pins"] == before - 1
-# long enough to be there still when a machine has stood still for seconds
-assert a("pin", A, 1, "9") == (1, 0) and s.stats()["pins"] == before
-assert a("pin", A, 1, "1", 8)[1] == errno.EDQUOT
-# his own share is said first, where all that may be pinned is, too
-assert store(f"{s.mnt}/all", 3) == (3, 0) and pin(f"{s.mnt}/all", 3) == (2, errno.ENOSPC)
-assert a("pin", A, 1, "1", 8)[1] == errno.EDQUOT and pin(f"{s.mnt}/all", 2, "0") == (2, 0)
-wait_for(lambda: s.stats()["pins"] == before - 1)
-assert a("pin", A, 1, "1", 8) == (1, 0) and a("pin", A, 1, "1", 9)[1] == errno.EDQUOT
-os.unlink(f"{A}/8")
-assert s.stats()["pins"] == before - 1 and a("pin", A, 1, "1", 7) == (1, 0)
-assert a("pin", A, 1, "1", 9)[1] == errno.EDQUOT
-# who sets it last has it: root takes it over, and the user has room again
-assert pin(A, 1, "1", 7) == (1, 0)
-assert a("pin", A, 1, "1", 9) == (1, 0)
-done(s, a, b)
+    # one that is taken away, ends by itself, or goes with its file makes room for another
+    assert a("store", A, 10) == (10, 0)
+    wait_for(lambda: s.stats()["files_open"] == 0)
+    assert load(f"{s.mnt}/r", more) == (more, 0) and pin(f"{s.mnt}/r", 2, "0") == (2, 0)
+    before = s.stats()["pins"]
+    assert s.stats()["pinned_pool_bytes"] == before * N, s.stats()
+    assert a("pin", A, 1, "0") == (1, 0) and s.stats()["pins"] == before - 1
+    # long enough to be there still when a machine has stood still for seconds
+    assert a("pin", A, 1, "9") == (1, 0) and s.stats()["pins"] == before
+    assert a("pin", A, 1, "1", 8)[1] == errno.EDQUOT
+    # his own share is said first, where all that may be pinned is, too
+    assert store(f"{s.mnt}/all", 3) == (3, 0) and pin(f"{s.mnt}/all", 3) == (2, errno.ENOSPC)
+    assert a("pin", A, 1, "1", 8)[1] == errno.EDQUOT and pin(f"{s.mnt}/all", 2, "0") == (2, 0)
+    wait_for(lambda: s.stats()["pins"] == before - 1)
+    assert a("pin", A, 1, "1", 8) == (1, 0) and a("pin", A, 1, "1", 9)[1] == errno.EDQUOT
+    os.unlink(f"{A}/8")
+    assert s.stats()["pins"] == before - 1 and a("pin", A, 1, "1", 7) == (1, 0)
+    assert a("pin", A, 1, "1", 9)[1] == errno.EDQUOT
+    # who sets it last has it: root takes it over, and the user has room again
+    assert pin(A, 1, "1", 7) == (1, 0)
+    assert a("pin", A, 1, "1", 9) == (1, 0)
+    done(s, a, b)
+
 
 # pinned first and written then: beyond the share they do not hold, in the pool and on the disk
-for name, more in (("grown", {}), ("memory", {"options": "disk=off,deadline=60000"})):
+def pinned_first(name, more):
     s, a, b, A, B = new(name, **({"cpu": "32M", "size": "64M", "options": "deadline=60000"} | more))
     assert a("store", A, 40, 0) == (40, 0)
     assert a("pin", A, 40) == (40, 0)
@@ -241,55 +243,56 @@ for name, more in (("grown", {}), ("memory", {"options": "disk=off,deadline=6000
     assert 1 <= len(left) < 40, "some of it is pinned all the same"
     done(s, a, b)
 
-# open for reading, all that there is
-s, a, b, A, B = new("open", cpu="32M", size="256M", options="deadline=60000")
-assert s.config()["share"] == "90"
 
-
-def public(n=15):
+def public(s, n=15):
     store(f"{s.mnt}/p", n)
     s.settle()
 
 
-public()
-n, err = a("hold", f"{s.mnt}/p", 15)
-assert err == errno.EDQUOT and 12 <= n < 15, (n, err)
-assert a("load", f"{s.mnt}/p", n) == (n, 0), "what he has open he may open again"
-assert s.stats()["share_refusals"] >= 1
-goes_on(s, b, B, "open files")
-assert a("load", f"{s.mnt}/p", 1, N, 14)[1] == errno.EDQUOT
-a("release")
-s.settle()
-assert a("load", f"{s.mnt}/p", 15) == (15, 0), "closed, they are his no more"
-
-# leased
-public()
-a("release")
-got = a("lease", s.mnt, "p")
-assert got.count("EDQUOT") == 15 - len([g for g in got if g.startswith("resident")]) >= 1, got
-assert len(got) == 15
-goes_on(s, b, B, "leases")
-# to look takes nothing
-assert "EDQUOT" not in a("lease", s.mnt, "look", "p")
-a("release")
-
-# mapped, and closed
-public()
-n, err = a("map_all", f"{s.mnt}/p", 15)
-if WAY == "fast" and s.config()["served_by"] == "passthrough":
+# open for reading, all that there is
+def opened():
+    s, a, b, A, B = new("open", cpu="32M", size="256M", options="deadline=60000")
+    assert s.config()["share"] == "90"
+    public(s)
+    n, err = a("hold", f"{s.mnt}/p", 15)
     assert err == errno.EDQUOT and 12 <= n < 15, (n, err)
-goes_on(s, b, B, "mappings")
-a("release")
-assert a("load", f"{s.mnt}/p", 15) == (15, 0), "mapped no more"
+    assert a("load", f"{s.mnt}/p", n) == (n, 0), "what he has open he may open again"
+    assert s.stats()["share_refusals"] >= 1
+    goes_on(s, b, B, "open files")
+    assert a("load", f"{s.mnt}/p", 1, N, 14)[1] == errno.EDQUOT
+    a("release")
+    s.settle()
+    assert a("load", f"{s.mnt}/p", 15) == (15, 0), "closed, they are his no more"
 
-# open and written, each a little, then more: by create, write, and grown
-a("release")
-n, err = a("store", A, 1)
-n, err = a("hold", A, 40, os.O_RDWR | os.O_CREAT, N)
-assert err == errno.EDQUOT and 8 <= n < 16, (n, err)
-goes_on(s, b, B, "files that are written")
-a("release")
-done(s, a, b)
+    # leased
+    public(s)
+    a("release")
+    got = a("lease", s.mnt, "p")
+    assert got.count("EDQUOT") == 15 - len([g for g in got if g.startswith("resident")]) >= 1, got
+    assert len(got) == 15
+    goes_on(s, b, B, "leases")
+    # to look takes nothing
+    assert "EDQUOT" not in a("lease", s.mnt, "look", "p")
+    a("release")
+
+    # mapped, and closed
+    public(s)
+    n, err = a("map_all", f"{s.mnt}/p", 15)
+    if WAY == "fast" and s.config()["served_by"] == "passthrough":
+        assert err == errno.EDQUOT and 12 <= n < 15, (n, err)
+    goes_on(s, b, B, "mappings")
+    a("release")
+    assert a("load", f"{s.mnt}/p", 15) == (15, 0), "mapped no more"
+
+    # open and written, each a little, then more: by create, write, and grown
+    a("release")
+    n, err = a("store", A, 1)
+    n, err = a("hold", A, 40, os.O_RDWR | os.O_CREAT, N)
+    assert err == errno.EDQUOT and 8 <= n < 16, (n, err)
+    goes_on(s, b, B, "files that are written")
+    a("release")
+    done(s, a, b)
+
 
 # names and attributes, which are in the catalog only: half of catalog= for one user
 def make(folder, n, first=0):
@@ -318,102 +321,113 @@ def counted(s):
                                                         "catalog_attribute_bytes")}
 
 
-s, a, b, A, B = new("names", cpu="32M", size="64M", options="catalog=8M")
-assert s.stats()["catalog_limit"] == 8 * MiB
-empty = counted(s)
-n, err = a("make", A, 8000)
-assert err == errno.EDQUOT and 3000 < n < 8000, (n, err)  # some before the first are counted
-s.committed()
-assert a("make", A, 1, n) == (0, errno.EDQUOT)
-for name, *more in (("mkdir",), ("mkfifo",), ("symlink", f"{A}/0"), ("link", f"{A}/0")):
-    with fails(errno.EDQUOT):
-        a("call", name, *more, f"{A}/new")
-assert b("make", B, 1000) == (1000, 0) and make(f"{s.mnt}/r", 1000) == (1000, 0)
-m, err = a("describe", A, 1000, 4000)
-assert err == errno.EDQUOT and 100 < m < 135, (m, err)
-assert b("describe", B, 50, 4000) == (50, 0)
-full = counted(s)
-assert full["catalog_attribute_bytes"] > (m + 50) * 4000, full
-
-# a kill changes nothing of it; nor is it counted otherwise when it is counted anew
-for anew in (False, True):
-    [u.end() for u in (a, b)]
-    if anew:
-        s.umount()
-        run("sqlite3", f"{s.path}/catalog.sqlite", "DELETE FROM meta WHERE key = 'usage'", ok=True)
-    else:
-        s.committed()
-        s.kill()
-        run("umount", "-l", s.mnt)
-    s.mount()
-    a, b = User(1001), User(1002)
-    wait_for(lambda: counted(s) == full)
+def names():
+    s, a, b, A, B = new("names", cpu="32M", size="64M", options="catalog=8M")
+    assert s.stats()["catalog_limit"] == 8 * MiB
+    empty = counted(s)
+    n, err = a("make", A, 8000)
+    assert err == errno.EDQUOT and 3000 < n < 8000, (n, err)  # some before the first are counted
+    s.committed()
     assert a("make", A, 1, n) == (0, errno.EDQUOT)
-    assert a("describe", A, m + 1, 4000)[0] == m
-# whose they are now has them
-[os.chown(f"{A}/{i}", 1002, 1002, follow_symlinks=False) for i in range(n)]
-wait_for(lambda: a("make", A, 1, 9000) == (1, 0))
-os.unlink(f"{A}/9000")
-[os.chown(f"{A}/{i}", 1001, 1001, follow_symlinks=False) for i in range(n)]
-wait_for(lambda: counted(s) == full)
-# and they are given back, however they go
-assert a("remove", A, n) == (n, 0) and b("remove", B, 1000) == (1000, 0)
-assert remove(f"{s.mnt}/r", 1000) == (1000, 0)
-[os.rmdir(f) for f in (A, B, f"{s.mnt}/r")]
-wait_for(lambda: counted(s) == empty)
-# a short life, and attributes before the first commit
-for i in range(200):
-    a("make", A, 1)
-    a("describe", A, 1, 4000)
-    a("remove", A, 1)
-os.rmdir(A)
-wait_for(lambda: counted(s) == empty)
-done(s, a, b)
+    for name, *more in (("mkdir",), ("mkfifo",), ("symlink", f"{A}/0"), ("link", f"{A}/0")):
+        with fails(errno.EDQUOT):
+            a("call", name, *more, f"{A}/new")
+    assert b("make", B, 1000) == (1000, 0) and make(f"{s.mnt}/r", 1000) == (1000, 0)
+    m, err = a("describe", A, 1000, 4000)
+    assert err == errno.EDQUOT and 100 < m < 135, (m, err)
+    assert b("describe", B, 50, 4000) == (50, 0)
+    full = counted(s)
+    assert full["catalog_attribute_bytes"] > (m + 50) * 4000, full
+
+    # a kill changes nothing of it; nor is it counted otherwise when it is counted anew
+    for anew in (False, True):
+        [u.end() for u in (a, b)]
+        if anew:
+            s.umount()
+            run("sqlite3", f"{s.path}/catalog.sqlite", "DELETE FROM meta WHERE key = 'usage'", ok=True)
+        else:
+            s.committed()
+            s.kill()
+            run("umount", "-l", s.mnt)
+        s.mount()
+        a, b = User(1001), User(1002)
+        wait_for(lambda: counted(s) == full)
+        assert a("make", A, 1, n) == (0, errno.EDQUOT)
+        assert a("describe", A, m + 1, 4000)[0] == m
+    # whose they are now has them
+    [os.chown(f"{A}/{i}", 1002, 1002, follow_symlinks=False) for i in range(n)]
+    wait_for(lambda: a("make", A, 1, 9000) == (1, 0))
+    os.unlink(f"{A}/9000")
+    [os.chown(f"{A}/{i}", 1001, 1001, follow_symlinks=False) for i in range(n)]
+    wait_for(lambda: counted(s) == full)
+    # and they are given back, however they go
+    assert a("remove", A, n) == (n, 0) and b("remove", B, 1000) == (1000, 0)
+    assert remove(f"{s.mnt}/r", 1000) == (1000, 0)
+    [os.rmdir(f) for f in (A, B, f"{s.mnt}/r")]
+    wait_for(lambda: counted(s) == empty)
+    # a short life, and attributes before the first commit
+    for i in range(200):
+        a("make", A, 1)
+        a("describe", A, 1, 4000)
+        a("remove", A, 1)
+    os.rmdir(A)
+    wait_for(lambda: counted(s) == empty)
+    done(s, a, b)
+
 
 # without a bound, as root has none
-s, a, b, A, B = new("free", cpu="32M", size="256M", options="share=100,pins=0")
-store(f"{s.mnt}/p", 12)
-s.settle()
-assert hold(f"{s.mnt}/p", 12) == (12, 0) and a("hold", f"{s.mnt}/p", 12) == (12, 0)
-assert pin(f"{s.mnt}/p", 1) == (0, errno.ENOSPC) and s.stats()["pins"] == 0
-release()
-done(s, a, b)
+def free():
+    s, a, b, A, B = new("free", cpu="32M", size="256M", options="share=100,pins=0")
+    store(f"{s.mnt}/p", 12)
+    s.settle()
+    assert hold(f"{s.mnt}/p", 12) == (12, 0) and a("hold", f"{s.mnt}/p", 12) == (12, 0)
+    assert pin(f"{s.mnt}/p", 1) == (0, errno.ENOSPC) and s.stats()["pins"] == 0
+    release()
+    done(s, a, b)
+
 
 # open files, each of which may take a descriptor of the daemon's: half of them for one user
-popen = subprocess.Popen
-subprocess.Popen = lambda *command, **more: popen(*command, **more, preexec_fn=lambda: (
-    resource.setrlimit(resource.RLIMIT_NOFILE, (640, 640))))
-s, a, b, A, B = new("files", cpu="64M", size="64M")
-subprocess.Popen = popen
-assert store(f"{s.mnt}/p", 400, 1) == (400, 0)
-n, err = a("hold", f"{s.mnt}/p", 400)
-assert (n, err) == (320, errno.EMFILE), (n, err)
-refused = s.stats()["share_refusals"]
-assert refused >= 1
-assert a("hold", f"{s.mnt}/p", 100) == (100, 0), "what he has open he may open again"
-assert a("store", A, 1, 1) == (0, errno.EMFILE), "nor can he make one"
-assert b("hold", f"{s.mnt}/p", 150) == (150, 0) and b("store", B, 10, 1) == (10, 0)
-assert hold(f"{s.mnt}/p", 100) == (100, 0), "root is kept out"
-a("release"), b("release"), release()
-s.closed()
-assert a("hold", f"{s.mnt}/p", 320) == (320, 0) and a("store", A, 1, 1) == (0, errno.EMFILE)
-a("release")
-s.closed()
-assert a("store", A, 10, 1) == (10, 0)
-done(s, a, b)
+def files():
+    popen = subprocess.Popen
+    subprocess.Popen = lambda *command, **more: popen(*command, **more, preexec_fn=lambda: (
+        resource.setrlimit(resource.RLIMIT_NOFILE, (640, 640))))
+    s, a, b, A, B = new("files", cpu="64M", size="64M")
+    subprocess.Popen = popen
+    assert store(f"{s.mnt}/p", 400, 1) == (400, 0)
+    n, err = a("hold", f"{s.mnt}/p", 400)
+    assert (n, err) == (320, errno.EMFILE), (n, err)
+    refused = s.stats()["share_refusals"]
+    assert refused >= 1
+    assert a("hold", f"{s.mnt}/p", 100) == (100, 0), "what he has open he may open again"
+    assert a("store", A, 1, 1) == (0, errno.EMFILE), "nor can he make one"
+    assert b("hold", f"{s.mnt}/p", 150) == (150, 0) and b("store", B, 10, 1) == (10, 0)
+    assert hold(f"{s.mnt}/p", 100) == (100, 0), "root is kept out"
+    a("release"), b("release"), release()
+    s.closed()
+    assert a("hold", f"{s.mnt}/p", 320) == (320, 0) and a("store", A, 1, 1) == (0, errno.EMFILE)
+    a("release")
+    s.closed()
+    assert a("store", A, 10, 1) == (10, 0)
+    done(s, a, b)
+
 
 # the texts of .kvcachefs/, which the daemon keeps while they are open: 256 MiB for one user
-s, a, b, A, B = new("texts", cpu="32M", size="64M")
-size = a("read_text", s.mnt, "metrics")
-most = 256 * MiB // size
-n, err = a("texts", s.mnt, most + 1000)
-if err == errno.EMFILE:  # of his own
-    print(f"{n} of {most} texts can be open here")
-else:
-    assert err == errno.EDQUOT and most * 3 // 4 < n <= most, (n, err, most)
-    assert b("read_text", s.mnt, "metrics") and b("read_text", s.mnt, "stats")
-    with fails(errno.EDQUOT):  # and what leases take is of the same
-        a("lease", s.mnt, *["p/" + "x" * 200] * 1000)
-a("release")
-wait_for(lambda: a("texts", s.mnt, 10) == (10, 0))
-done(s, a, b)
+def of_texts():
+    s, a, b, A, B = new("texts", cpu="32M", size="64M")
+    size = a("read_text", s.mnt, "metrics")
+    most = 256 * MiB // size
+    n, err = a("texts", s.mnt, most + 1000)
+    if err == errno.EMFILE:  # of his own
+        print(f"{n} of {most} texts can be open here")
+    else:
+        assert err == errno.EDQUOT and most * 3 // 4 < n <= most, (n, err, most)
+        assert b("read_text", s.mnt, "metrics") and b("read_text", s.mnt, "stats")
+        with fails(errno.EDQUOT):  # and what leases take is of the same
+            a("lease", s.mnt, *["p/" + "x" * 200] * 1000)
+    a("release")
+    wait_for(lambda: a("texts", s.mnt, 10) == (10, 0))
+    done(s, a, b)
+
+
+beside([(pins,), (opened,), (names,), (files,), (of_texts,), (free,), (pinned_first, "grown", {}),
+        (pinned_first, "memory", {"options": "disk=off,deadline=60000"})])

@@ -9,6 +9,18 @@ import json, os, shutil, sqlite3
 from kvtest import *
 import faults
 
+
+
+def half(which):
+    """In a process, and a folder, of its own."""
+    os.environ["KV_CASE_TMP"] = f"{TMP}/{which}"
+    os.mkdir(f"{TMP}/{which}")
+    os.execv(sys.executable, [sys.executable, os.path.abspath(__file__), which])
+
+
+if len(sys.argv) == 1:
+    beside([(half, "offline"), (half, "online")])
+    sys.exit()
 N = 20000
 FILES = [f"m/c{i}/l{j}" for i in range(3) for j in range(3)] + ["flat.bin"]
 need_mount()
@@ -403,10 +415,12 @@ def sweep(row):
         assert runs or "EMFILE" in do or step > 1, (name, words, do)
 
 
-for row in OFFLINE:
-    os.environ["FAULTS_EXE"] = "kvcachefs" if row[0].startswith("mount") else \
-        os.path.basename(row[2][0])
-    sweep(row)
+if sys.argv[1] == "offline":
+    for row in OFFLINE:
+        os.environ["FAULTS_EXE"] = "kvcachefs" if row[0].startswith("mount") else \
+            os.path.basename(row[2][0])
+        sweep(row)
+    sys.exit()
 fresh_unmounted()
 run(CTL, "newkey", f"{OWN}/sealing", ok=True)
 os.mkdir(f"{TOP}/remote")

@@ -5,8 +5,8 @@
 #   ceph-rgw.sh up DIR [PORT]    start it in DIR (some seconds); prints endpoint, bucket and keys as
 #                                shell variables
 #   ceph-rgw.sh down DIR         stop the daemons that `up` started there
-# Its monitor, which gathers proposals for a second each, and there is a row of them until a pool can
-# be used, gathers hardly any.
+# Its monitor would gather proposals for a second each, and it takes a row of them until a pool can
+# be used. The gateway would answer in pieces, the second of which waits for our acknowledgement.
 # Needs: apt-get install --no-install-recommends
 #   ceph-mon ceph-osd ceph-mgr radosgw ceph-common uuid-runtime curl
 set -euo pipefail

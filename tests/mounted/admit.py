@@ -111,7 +111,8 @@ def twice():
     wait_for(lambda: all(tiers(p) == "cpu,disk" for p in USED[:4]))
     assert all(tiers(p) == "cpu" for p in USED[4:])
 
-    # fsync and a pin bring it to the disk: of a chunk all, not to lose what was synced with the rest
+    # fsync and a pin bring it to the disk: of a chunk all, not to lose what was synced with the
+    # rest
     put("m/synced/l0")
     put("m/synced/l1", sync=True)
     put("m/late/l")
@@ -193,7 +194,8 @@ def back():
     scan("once")
     wait_for(lambda: tiers("m/a/l") == "disk")
     intact("m/a/l")
-    assert there("b", "once0") == [False, False] and written() < 2 * MiB and refused("twice")[0] > 40
+    assert there("b", "once0") == [False, False] and written() < 2 * MiB
+    assert refused("twice")[0] > 40
     unharmed()
     s.umount()
 
@@ -202,7 +204,8 @@ def back():
 def remote():
     global s
     os.makedirs(f"{TMP}/remote")
-    s = Store("remote", cpu="32M", options=f"settle=0,admit=twice,remote=dir://{TMP}/remote").mount()
+    s = Store("remote", cpu="32M",
+              options=f"settle=0,admit=twice,remote=dir://{TMP}/remote").mount()
     put("m/a/l")
     s.settle()
     assert tiers("m/a/l") == "cpu,dir"

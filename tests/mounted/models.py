@@ -157,8 +157,8 @@ def quotas():
     s.settle(still_open=1)
     s.write("q/after/l", blob(5, N))
     assert s.read("q/after/l") == blob(5, N)
-    # what is pinned is lower in rank than all that may go, and is no reason to refuse anything: be it
-    # two turns of chunks (evict/trim.c)
+    # what is pinned is lower in rank than all that may go, and is no reason to refuse anything: be
+    # it two turns of chunks (evict/trim.c)
     PINNED = 130
     os.mkdir(f"{s.mnt}/p")
     put(f"{s.mnt}/p", "quota", "8M")
@@ -231,7 +231,8 @@ def quotas():
         exchange(f"{q}/x/one", f"{other}/x/large")
     exchange(f"{q}/x/one", f"{other}/x/same")
     assert used(s) == before + N and s.read("q/x/one") == blob(1, N)
-    with open(f"{q}/x/one", "r+b") as f:  # zeros over what is there take nothing, over a hole they do
+    # zeros over what is there take nothing, over a hole they do
+    with open(f"{q}/x/one", "r+b") as f:
         assert libc.fallocate(f.fileno(), 16, ctypes.c_long(0), ctypes.c_long(N)) == 0
         os.ftruncate(f.fileno(), 2 * N)
         for mode in (16, 17):

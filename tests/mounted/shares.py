@@ -344,7 +344,8 @@ def names():
         [u.end() for u in (a, b)]
         if anew:
             s.umount()
-            run("sqlite3", f"{s.path}/catalog.sqlite", "DELETE FROM meta WHERE key = 'usage'", ok=True)
+            run("sqlite3", f"{s.path}/catalog.sqlite",
+                "DELETE FROM meta WHERE key = 'usage'", ok=True)
         else:
             s.committed()
             s.kill()

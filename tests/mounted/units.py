@@ -284,8 +284,8 @@ def again():
     # not in that format, nor in the first stores of the next
     for column in ("parent", "facts", "pool_facts", "bytes"):
         db.execute(f"ALTER TABLE chunks DROP COLUMN {column}")
-    db.execute("INSERT INTO chunks SELECT ?, created_ns, last_ns, 7, rank, 0, 0, 0, 0, 0 FROM chunks "
-               "LIMIT 1", (flat,))
+    db.execute("INSERT INTO chunks SELECT ?, created_ns, last_ns, 7, rank, 0, 0, 0, 0, 0 "
+               "FROM chunks LIMIT 1", (flat,))
     db.execute("DELETE FROM chunks WHERE id <> ? AND id NOT IN (SELECT chunk FROM nodes)", (flat,))
     db.execute("ALTER TABLE nodes DROP COLUMN container")
     db.execute("UPDATE meta SET value = '3' WHERE key = 'format'")

@@ -339,7 +339,7 @@ static bool one_locked(struct kvc *k, struct pass *p, struct kvc_chunk *c)
 	if ((v == EVICT || v == DROP) && kvc_evict_mapped(k, c))
 		v = KEEP;
 	if (v != KEEP)
-		kvc_class_gave_locked(k, k->chunks->turn, c->policy);
+		kvc_class_gave_locked(k, &k->chunks->turns, c->policy);
 	if (v == EVICT) {
 		evict_chunk_locked(k, p, c);
 		refused(k, &r);

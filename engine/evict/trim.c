@@ -52,7 +52,7 @@ struct out {
 struct walk {
 	struct kvc_chunk_row head[KVC_CLASSES]; /* the next of each class */
 	enum { UNKNOWN, THERE, NONE } is[KVC_CLASSES];
-	double turn[KVC_CLASSES];
+	struct kvc_turns turns;
 	uint64_t freed; /* since it began */
 	/* of a model: is there an order to go through still? and what class its chunks are in */
 	int own;
@@ -240,7 +240,7 @@ static int next_victim(struct kvc_trimmer *t, struct kvc_chunk_row *r)
 		}
 		mask |= w->is[i] == THERE ? 1u << i : 0;
 	}
-	class = kvc_class_next(w->turn, mask);
+	class = kvc_turns_next(&w->turns, mask);
 	if (class < 0)
 		return -ENOENT;
 	*r = w->head[class];
@@ -332,7 +332,7 @@ static int visit(struct kvc_trimmer *t, const struct kvc_chunk_row *r, uint64_t 
 	}
 	kvc_count(&k->stats, trimmed_chunks);
 	kvc_lock(k);
-	kvc_class_gave_locked(k, t->walk.turn, r->policy);
+	kvc_class_gave_locked(k, &t->walk.turns, r->policy);
 	k->tier[t->tier].jammed = false;
 	kvc_unlock(k);
 	return 0;

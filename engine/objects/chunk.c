@@ -31,22 +31,9 @@ static const struct kvc_policy *policy(const struct kvc *k, unsigned class)
 	return &kvc_policies[kvc_policy_of(k, KVC_CACHE_DISK, class)];
 }
 
-int kvc_class_next(const double turn[KVC_CLASSES], unsigned mask)
+void kvc_class_gave_locked(struct kvc *k, struct kvc_turns *turns, unsigned class)
 {
-	int best = -1;
-
-	for (int i = 0; i < KVC_CLASSES; i++)
-		if ((mask & (1u << i)) && (best < 0 || turn[i] < turn[best]))
-			best = i;
-	return best;
-}
-
-void kvc_class_gave_locked(struct kvc *k, double turn[KVC_CLASSES], unsigned class)
-{
-	/* who had nothing to give for a while does not make up for it */
-	for (int i = 0; i < KVC_CLASSES; i++)
-		turn[i] = turn[i] > turn[class] ? turn[i] : turn[class];
-	turn[class] += 1.0 / (double)(1 + kvc_kept_count_locked(k, KVC_CACHE_POOL, class));
+	kvc_turns_gave(turns, class, kvc_kept_count_locked(k, KVC_CACHE_POOL, class));
 }
 
 struct kvc_chunk *kvc_chunk_find_locked(struct kvc *k, uint64_t id)
@@ -104,23 +91,19 @@ int kvc_chunks_ready_locked(struct kvc *k)
 
 struct kvc_chunk *kvc_chunk_pop_locked(struct kvc *k)
 {
-	unsigned mask = 0;
-	int class;
+	struct kvc_keep *const *keep = k->kept->keep[KVC_CACHE_POOL];
+	unsigned class;
+	uint64_t id;
 
-	for (unsigned i = 0; i < KVC_CLASSES; i++)
-		mask |= kvc_kept_count_locked(k, KVC_CACHE_POOL, i) ? 1u << i : 0;
-	while ((class = kvc_class_next(k->chunks->turn, mask)) >= 0) {
-		uint64_t id = kvc_kept_victim_locked(k, KVC_CACHE_POOL, (unsigned)class);
-		struct kvc_chunk *c = id ? kvc_chunk_find_locked(k, id) : NULL;
+	while ((id = kvc_turns_victim(&k->chunks->turns, keep, &class))) {
+		struct kvc_chunk *c = kvc_chunk_find_locked(k, id);
 
 		if (c) {
 			kvc_kept_aside_locked(k, KVC_CACHE_POOL, c->id, c->policy, true);
 			return c;
 		}
-		if (id) /* without memory for it, it was not put in order */
-			kvc_kept_forget_locked(k, id);
-		else
-			mask &= ~(1u << class);
+		/* without memory for it, it was not put in order */
+		kvc_kept_forget_locked(k, id);
 	}
 	return NULL;
 }

@@ -5,6 +5,7 @@
 
 #include "kvc.h"
 #include "table.h"
+#include "turns.h"
 
 #define KVC_YOUNG_NS 300000000ull /* see kvc_chunk_young */
 
@@ -47,9 +48,8 @@ struct kvc_chunk {
 
 struct kvc_chunks {
 	struct kvc_table table;
-	/* whose is the lowest gives next; each victim moves it on by its part of the class */
-	double turn[KVC_CLASSES];
-	uint64_t clock_ns; /* the last use stamp given out */
+	struct kvc_turns turns; /* of the pool */
+	uint64_t clock_ns;      /* the last use stamp given out */
 };
 
 struct kvc_chunk *kvc_chunk_find_locked(struct kvc *k, uint64_t id);
@@ -90,9 +90,8 @@ void kvc_chunk_cut_locked(struct kvc *k, struct kvc_chunk *c, bool cut);
 /* Was it used so lately that somebody may be between two of its files? */
 bool kvc_chunk_young(const struct kvc *k, uint64_t last_ns);
 int64_t kvc_chunk_rank_row(struct kvc *k, const struct kvc_chunk_row *r);
-/* Of the classes in the mask the one that gives next (-1: none); and its turn moves on. */
-int kvc_class_next(const double turn[KVC_CLASSES], unsigned mask);
-void kvc_class_gave_locked(struct kvc *k, double turn[KVC_CLASSES], unsigned class);
+/* A class gave a victim: its turn moves on. */
+void kvc_class_gave_locked(struct kvc *k, struct kvc_turns *turns, unsigned class);
 void kvc_chunk_settle_locked(struct kvc *k, struct kvc_chunk *c);
 /* At the end. */
 void kvc_chunks_free(struct kvc *k);

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See turns.h. */
+#include "turns.h"
+
+int kvc_turns_next(const struct kvc_turns *t, unsigned mask)
+{
+	int best = -1;
+
+	for (int i = 0; i < KVC_CLASSES; i++)
+		if ((mask & (1u << i)) && (best < 0 || t->at[i] < t->at[best]))
+			best = i;
+	return best;
+}
+
+void kvc_turns_gave(struct kvc_turns *t, unsigned class, uint64_t chunks)
+{
+	/* who had nothing to give for a while does not make up for it */
+	for (int i = 0; i < KVC_CLASSES; i++)
+		t->at[i] = t->at[i] > t->at[class] ? t->at[i] : t->at[class];
+	t->at[class] += 1.0 / (double)(1 + chunks);
+}
+
+uint64_t kvc_turns_victim(const struct kvc_turns *t, struct kvc_keep *const keep[KVC_CLASSES],
+			  unsigned *class)
+{
+	unsigned mask = 0;
+	int next;
+
+	for (unsigned i = 0; i < KVC_CLASSES; i++)
+		mask |= keep[i] && kvc_keep_chunks(keep[i]) ? 1u << i : 0;
+	while ((next = kvc_turns_next(t, mask)) >= 0) {
+		uint64_t id = kvc_keep_victim(keep[next]);
+
+		if (id) {
+			*class = (unsigned)next;
+			return id;
+		}
+		mask &= ~(1u << next);
+	}
+	return 0;
+}

@@ -60,7 +60,8 @@ static const struct kvm_command commands[] = {
 	{ "pools", "[--json] [FOLDER] | --free [--yes] [POOL...]",
 	  "pools left in memory; those of no store are given back", 0, 1000, kvm_run_pools },
 	{ "replay",
-	  "[--policy NAME[:DISK],...] [--capacity CHUNKS[:DISK],...] [--tiers] "
+	  "[--policy NAME[:DISK],...] [--model NAME=POLICY,...] [--capacity CHUNKS[:DISK],...] "
+	  "[--tiers] "
 	  "[--chain told|learned|none] [--clients N] [--threads N] [--seed N] [--jobs N] [--svg "
 	  "FILE] "
 	  "[--verbose] [--json] "
@@ -79,7 +80,7 @@ static void usage(FILE *out)
 {
 	fprintf(out, "usage: kvcachectl COMMAND ...\nAsks something of a mounted kvcachefs.\n\n");
 	for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
-		char left[256];
+		char left[384];
 
 		snprintf(left, sizeof left, "%s %s", commands[i].name, commands[i].args);
 		if (strlen(left) > 24)

@@ -3,57 +3,16 @@
  * kvcachectl replay TRACE...: what share of a trace's chunks each policy would have had, at each
  * capacity, beside the optimum.
  */
-#include "replay.h"
+#include "replay_priv.h"
 
 #include "beside.h"
 #include "ctl.h"
-#include "json.h"
 
 #include <sched.h>
 #include <string.h>
 
-#define CAPACITIES 16
-
-#define POLICIES 32
 #define MOST (1ull << 30) /* chunks */
 #define TIMES 10          /* --tiers: so many times the pool's chunks are on disk */
-
-/* What goes by which policy; `name` is A, or A:B where they are told apart. */
-struct pair {
-	unsigned pool, disk;
-	char name[32];
-};
-
-struct replay {
-	struct pair policy[POLICIES];
-	unsigned npolicies;
-	uint64_t pool[CAPACITIES], disk[CAPACITIES];
-	unsigned ncapacities;
-	bool in_bytes; /* these */
-	uint64_t seed;
-	unsigned jobs;
-	struct kvm_way way;
-	bool verbose, tiers, all_tiers, json;
-	struct kvm_json out;
-	const char *svg;
-};
-
-static int policy_of(const char *name)
-{
-	for (int i = 0; kvc_keep_names[i]; i++)
-		if (!strcmp(kvc_keep_names[i], name))
-			return i;
-	return -1;
-}
-
-static int no_policy(const char *name)
-{
-	char all[256] = "";
-
-	for (int i = 0; kvc_keep_names[i]; i++)
-		snprintf(all + strlen(all), sizeof all - strlen(all), " %s", kvc_keep_names[i]);
-	return kvm_misused("there is no policy %s; there are:%s", kvm_shown(name), all);
-}
 
 static void all_policies(struct replay *o)
 {
@@ -74,10 +33,12 @@ static int take_policy(struct replay *o, char *names)
 
 	if (disk)
 		*disk++ = 0;
-	of_pool = policy_of(names);
-	of_disk = disk ? policy_of(disk) : of_pool;
-	if (of_pool < 0 || of_disk < 0)
-		return no_policy(of_pool < 0 ? names : disk);
+	of_pool = kvm_replay_policy(names);
+	if (of_pool < 0)
+		return 2;
+	of_disk = disk ? kvm_replay_policy(disk) : of_pool;
+	if (of_disk < 0)
+		return 2;
 	p->pool = (unsigned)of_pool;
 	p->disk = (unsigned)of_disk;
 	snprintf(p->name, sizeof p->name, "%s%s%s", names, disk ? ":" : "", disk ?: "");
@@ -267,14 +228,21 @@ static unsigned usual_jobs(void)
 static int take_options(struct replay *o, int *argc, char **argv)
 {
 	const char *policies = NULL, *capacities = NULL, *chain = NULL, *seed = NULL,
-		   *clients = NULL, *threads = NULL, *jobs = NULL;
+		   *clients = NULL, *threads = NULL, *jobs = NULL, *models = NULL;
 	const struct kvm_option options[] = {
-		{ "policy", NULL, &policies }, { "capacity", NULL, &capacities },
-		{ "chain", NULL, &chain },     { "seed", NULL, &seed },
-		{ "svg", NULL, &o->svg },      { "verbose", &o->verbose, NULL },
-		{ "clients", NULL, &clients }, { "threads", NULL, &threads },
-		{ "json", &o->json, NULL },    { "tiers", &o->all_tiers, NULL },
-		{ "jobs", NULL, &jobs },       { 0 },
+		{ "policy", NULL, &policies },
+		{ "capacity", NULL, &capacities },
+		{ "chain", NULL, &chain },
+		{ "seed", NULL, &seed },
+		{ "svg", NULL, &o->svg },
+		{ "verbose", &o->verbose, NULL },
+		{ "clients", NULL, &clients },
+		{ "threads", NULL, &threads },
+		{ "json", &o->json, NULL },
+		{ "tiers", &o->all_tiers, NULL },
+		{ "jobs", NULL, &jobs },
+		{ "model", NULL, &models },
+		{ 0 },
 	};
 	int err = kvm_options(argc, argv, options);
 
@@ -286,6 +254,8 @@ static int take_options(struct replay *o, int *argc, char **argv)
 		err = kvm_misused("--policy %s: there is no disk without --tiers, or a --capacity "
 				  "POOL:DISK",
 				  kvm_shown(policies));
+	if (!err && models)
+		err = kvm_replay_models(o, models);
 	if (!err && chain)
 		err = take_chain(o, chain);
 	if (!err && seed)
@@ -299,86 +269,6 @@ static int take_options(struct replay *o, int *argc, char **argv)
 	return err;
 }
 
-static int column(const struct replay *o, unsigned p)
-{
-	return (int)kvc_max(strlen(o->policy[p].name), o->tiers ? 12u : 7u);
-}
-
-static void heads(struct replay *o, const struct kvm_trace *t)
-{
-	printf("%s: %u requests, %llu accesses, %u chunks", t->name, t->requests,
-	       (unsigned long long)t->accesses, t->chunks);
-	if (t->lost)
-		printf(", %llu accesses lost", (unsigned long long)t->lost);
-	printf("\n%14s", o->tiers ? "pool:disk" : o->in_bytes ? "bytes" : "chunks");
-	for (unsigned p = 0; p < o->npolicies; p++)
-		printf(" %*s", column(o, p), o->policy[p].name);
-	printf(" %7s\n", "optimum");
-}
-
-static void say_more(const struct replay *o, unsigned p, const struct kvm_cell *cell)
-{
-	const struct kvm_share *s = &cell->share;
-	const struct kvm_learned *l = &s->learned;
-
-	fprintf(stderr, "%s at %s: %.0f accesses a second, %.1f bytes a chunk\n%s",
-		o->policy[p].name, kvm_room_text(cell->pool_room, o->in_bytes), s->accesses_per_s,
-		(double)s->bytes / (double)cell->pool.chunks, s->text);
-	if (l->made)
-		fprintf(stderr,
-			"learned %llu parents, %.4f wrong, %.4f not seen, %llu changed later; "
-			"%llu requests\n",
-			(unsigned long long)l->made, (double)l->wrong / (double)l->made,
-			(double)l->loose / (double)l->made, (unsigned long long)l->mended,
-			(unsigned long long)l->begun);
-}
-
-static void print_row(struct replay *o, unsigned c, const struct kvm_cell *s)
-{
-	if (o->disk[c]) {
-		printf("%7s:", kvm_room_text(o->pool[c], o->in_bytes));
-		printf("%-6s", kvm_room_text(o->disk[c], o->in_bytes));
-	} else {
-		printf("%14s", kvm_room_text(o->pool[c], o->in_bytes));
-	}
-	for (unsigned p = 0; p < o->npolicies; p++)
-		if (o->disk[c])
-			printf(" %*.3f+%5.3f ", column(o, p) - 7, s[p].share.pool, s[p].share.disk);
-		else
-			printf(" %*.4f", column(o, p), s[p].share.pool);
-	printf(" %7.4f\n", s[o->npolicies].optimum);
-}
-
-static void json_row(struct replay *o, unsigned c, const struct kvm_cell *s)
-{
-	struct kvm_json *j = &o->out;
-
-	kvm_json_begin(j, NULL, '{');
-	kvm_json_number(j, o->in_bytes ? "pool_bytes" : "pool_chunks", o->pool[c]);
-	kvm_json_number(j, o->in_bytes ? "disk_bytes" : "disk_chunks", o->disk[c]);
-	kvm_json_share(j, "optimum", s[o->npolicies].optimum);
-	kvm_json_begin(j, "policies", '{');
-	for (unsigned p = 0; p < o->npolicies; p++) {
-		kvm_json_begin(j, o->policy[p].name, '{');
-		kvm_json_share(j, "pool", s[p].share.pool);
-		kvm_json_share(j, "disk", s[p].share.disk);
-		kvm_json_end(j, '}');
-	}
-	kvm_json_end(j, '}');
-	kvm_json_end(j, '}');
-}
-
-static void json_heads(struct replay *o, const struct kvm_trace *t)
-{
-	kvm_json_begin(&o->out, NULL, '{');
-	kvm_json_text(&o->out, "trace", t->name);
-	kvm_json_number(&o->out, "requests", t->requests);
-	kvm_json_number(&o->out, "accesses", t->accesses);
-	kvm_json_number(&o->out, "chunks", t->chunks);
-	kvm_json_number(&o->out, "lost", t->lost);
-	kvm_json_begin(&o->out, "shares", '[');
-}
-
 /* What remembers by how many chunks fit hears that; of bytes so many of the usual size. */
 static struct kvc_keep_conf conf_of(const struct replay *o, const struct kvm_trace *t,
 				    unsigned policy, uint64_t room)
@@ -388,18 +278,26 @@ static struct kvc_keep_conf conf_of(const struct replay *o, const struct kvm_tra
 	return (struct kvc_keep_conf){ policy, room ? chunks : 0, o->seed };
 }
 
-/* All cells of a trace: of each capacity those of the policies, and the optimum. */
-static struct kvm_cell *cells_of(const struct replay *o, const struct kvm_trace *t)
+/* All cells of a trace: of each capacity those of the policies, and the optimum; *part: theirs. */
+static struct kvm_cell *cells_of(const struct replay *o, const struct kvm_trace *t,
+				 struct kvm_part **part)
 {
 	unsigned row = o->npolicies + 1;
-	struct kvm_cell *cell = calloc((size_t)row * o->ncapacities, sizeof *cell);
+	size_t n = (size_t)row * o->ncapacities;
+	struct kvm_cell *cell = calloc(n, sizeof *cell);
 
-	for (unsigned i = 0; cell && i < row * o->ncapacities; i++) {
+	*part = calloc(n * t->models, sizeof **part);
+	if (!*part) {
+		free(cell);
+		return NULL;
+	}
+	for (unsigned i = 0; cell && i < n; i++) {
 		unsigned p = i % row, c = i / row;
 		const struct pair *pair = &o->policy[p % o->npolicies];
 
 		cell[i].is_optimum = p == o->npolicies;
 		cell[i].in_bytes = o->in_bytes;
+		cell[i].part = *part + (size_t)i * t->models;
 		cell[i].pool_room = o->pool[c];
 		cell[i].disk_room = o->disk[c];
 		cell[i].pool = conf_of(o, t, pair->pool, o->pool[c]);
@@ -409,8 +307,8 @@ static struct kvm_cell *cells_of(const struct replay *o, const struct kvm_trace 
 }
 
 /* One capacity's, when it is known. */
-static int replay_row(struct replay *o, struct kvm_jobs *j, struct kvm_cell *cell, unsigned c,
-		      double share[][CAPACITIES])
+static int replay_row(struct replay *o, const struct kvm_trace *t, struct kvm_jobs *j,
+		      struct kvm_cell *cell, unsigned c, double share[][CAPACITIES])
 {
 	unsigned row = o->npolicies + 1;
 	struct kvm_cell *s = &cell[c * row];
@@ -420,25 +318,24 @@ static int replay_row(struct replay *o, struct kvm_jobs *j, struct kvm_cell *cel
 			return kvm_fail("out of memory");
 		share[p][c] = s[p].is_optimum ? s[p].optimum : s[p].share.pool + s[p].share.disk;
 		if (o->verbose && !s[p].is_optimum)
-			say_more(o, p, &s[p]);
+			kvm_show_more(o, p, &s[p]);
 	}
-	(o->json ? json_row : print_row)(o, c, s);
+	kvm_show_row(o, t, c, s);
 	return 0;
 }
 
-/* Shares of one trace: share[policy][capacity], and the optimum's after the last policy. */
-static int replay_one(struct replay *o, const struct kvm_trace *t, double share[][CAPACITIES])
+static int replay_cells(struct replay *o, const struct kvm_trace *t, struct kvm_cell *cell,
+			double share[][CAPACITIES])
 {
 	unsigned n = (o->npolicies + 1) * o->ncapacities;
-	KVC_MEM struct kvm_cell *cell = cells_of(o, t);
-	struct kvm_jobs *j = cell ? kvm_jobs_start(t, &o->way, cell, n, o->jobs) : NULL;
+	struct kvm_jobs *j = kvm_jobs_start(t, &o->way, cell, n, o->jobs);
 	uint64_t began = kvc_mono_ns();
 	int err = j ? 0 : kvm_fail("out of memory");
 
 	if (!err)
-		(o->json ? json_heads : heads)(o, t);
+		kvm_show_heads(o, t);
 	for (unsigned c = 0; c < o->ncapacities && !err; c++)
-		err = replay_row(o, j, cell, c, share);
+		err = replay_row(o, t, j, cell, c, share);
 	kvm_jobs_end(j);
 	if (err)
 		return err;
@@ -447,11 +344,27 @@ static int replay_one(struct replay *o, const struct kvm_trace *t, double share[
 			(double)t->accesses * o->npolicies * o->ncapacities * 1e9 /
 				(double)(kvc_mono_ns() - began + 1),
 			(unsigned)kvc_min(o->jobs, n));
-	if (o->json) {
-		kvm_json_end(&o->out, ']');
-		kvm_json_end(&o->out, '}');
-	}
+	kvm_show_end(o);
 	return 0;
+}
+
+/* Shares of one trace: share[policy][capacity], and the optimum's after the last policy. */
+static int replay_one(struct replay *o, const struct kvm_trace *t, double share[][CAPACITIES])
+{
+	KVC_MEM uint8_t *class = kvm_replay_classes(o, t);
+	KVC_MEM struct kvm_part *part = NULL;
+	KVC_MEM struct kvm_cell *cell = NULL;
+	int err;
+
+	if (!class)
+		return 1;
+	cell = cells_of(o, t, &part);
+	if (!cell)
+		return kvm_fail("out of memory");
+	o->way.class = class;
+	err = replay_cells(o, t, cell, share);
+	o->way.class = NULL;
+	return err;
 }
 
 static void chart(const struct replay *o, FILE *out, int nr, const char *name,
@@ -510,36 +423,44 @@ static int put_file(const char *path, const char *text, size_t len)
 	return err ? kvm_fail("--svg %s: %s", kvm_shown(path), kvc_why(-err)) : 0;
 }
 
-int kvm_run_replay(int argc, char **argv)
+static int replay(struct replay *o, char **traces, int n)
 {
-	struct replay o = {
-		.seed = 1,
-		.jobs = usual_jobs(),
-		.way = { KVM_TOLD, 1, 1 },
-		.out = { stdout, false },
-	};
 	KVC_MEM char *text = NULL;
 	size_t len = 0;
 	FILE *svg = NULL;
 	int err;
 
-	all_policies(&o);
-	err = take_options(&o, &argc, argv);
-	if (err)
-		return err;
-	if (o.svg && !(svg = open_memstream(&text, &len)))
+	if (o->svg && !(svg = open_memstream(&text, &len)))
 		return kvm_fail("%s", kvc_why(errno));
-	if (o.json) {
-		kvm_json_begin(&o.out, NULL, '{');
-		kvm_json_begin(&o.out, "traces", '[');
+	if (o->json) {
+		kvm_json_begin(&o->out, NULL, '{');
+		kvm_json_begin(&o->out, "traces", '[');
 	}
-	err = replay_all(&o, svg, argv, argc);
-	if (o.json && !err) {
-		kvm_json_end(&o.out, ']');
-		kvm_json_end(&o.out, '}');
+	err = replay_all(o, svg, traces, n);
+	if (o->json && !err) {
+		kvm_json_end(&o->out, ']');
+		kvm_json_end(&o->out, '}');
 		putchar('\n');
 	}
 	if (svg && fclose(svg))
 		return kvm_fail("%s", kvc_why(errno));
-	return err ?: svg ? put_file(o.svg, text, len) : 0;
+	return err ?: svg ? put_file(o->svg, text, len) : 0;
+}
+
+int kvm_run_replay(int argc, char **argv)
+{
+	struct replay o = {
+		.seed = 1,
+		.jobs = usual_jobs(),
+		.way = { .chain = KVM_TOLD, .clients = 1, .threads = 1 },
+		.out = { stdout, false },
+	};
+	int err;
+
+	all_policies(&o);
+	err = take_options(&o, &argc, argv);
+	if (!err)
+		err = replay(&o, argv, argc);
+	free(o.own_text);
+	return err;
 }

@@ -4,15 +4,17 @@
 #define KVM_REPLAY_H
 
 #include "keep.h"
+#include "policy.h"
 
 #include <stdio.h>
 
 /*
  * A trace: JSON lines, one request each, with "hash_ids": [...], the chunks of its prompt in order,
  * by numbers that stand for the prefix up to and with the chunk, "bytes": [...], their sizes, and
- * "timestamp", when it comes, in ms; and of a recording lines {"lost": N}, N uses of chunks that it
- * lacks there (trace_join.c). Here chunks are numbered anew from 0, and the ids of all requests lie
- * in one array: request r has those from at[r] to at[r + 1] - 1.
+ * "timestamp", when it comes, in ms; and "model", a name or a number, whose the request is; one
+ * number of two models is two chunks. Of a recording there are lines {"lost": N}, N uses of chunks
+ * that it lacks there (trace_join.c). Here chunks are numbered anew from 0, and the ids of all
+ * requests lie in one array: request r has those from at[r] to at[r + 1] - 1.
  */
 struct kvm_trace {
 	const char *name;
@@ -23,6 +25,9 @@ struct kvm_trace {
 	uint32_t requests, chunks; /* chunks: different ones */
 	uint64_t accesses;
 	uint64_t lost; /* accesses that a recording lacks */
+	/* at least one where there is a request; "": of requests that tell none */
+	uint32_t models, *model; /* model: of each request */
+	char **model_name;
 };
 
 /* 0, or 1 after a message. Who has it frees it, also after a failure. */
@@ -61,6 +66,16 @@ struct kvm_way {
 	 * learned: requests that are under way at once, up to KVM_CLIENTS; and the threads on them
 	 */
 	uint32_t clients, threads;
+	/*
+	 * The classes (base/policy.h) of the trace's models: as in the daemon those with a policy
+	 * of their own have the order of that policy; NULL: all are 0
+	 */
+	const uint8_t *class;
+};
+
+/* What one model asked for, in the requests that count, and what of it hit. */
+struct kvm_part {
+	uint64_t asked, hits[2]; /* in the pool, and on disk; or, of the optimum, the first */
 };
 
 #define KVM_BYTES_MOST (1ull << 50) /* of a chunk, and of a cache */
@@ -73,6 +88,7 @@ struct kvm_cell {
 	uint64_t pool_room, disk_room;
 	bool in_bytes; /* the trace has sizes */
 	bool is_optimum;
+	struct kvm_part *part; /* of each model of the trace; the caller's, zeroed */
 	struct kvm_share share;
 	double optimum;
 	/* kvm_jobs_wait tells */
@@ -86,7 +102,7 @@ int kvm_replay(const struct kvm_trace *t, const struct kvm_way *way, struct kvm_
  * Belady's optimum for single chunks: what is used again last, goes. Where sizes differ another
  * choice may be better still. Negative: out of memory.
  */
-double kvm_optimum(const struct kvm_trace *t, uint64_t room, bool in_bytes);
+double kvm_optimum(const struct kvm_trace *t, uint64_t room, bool in_bytes, struct kvm_part *part);
 
 /*
  * `n` cells, by up to so many threads; the trace, the way and the cells stay until kvm_jobs_end.

@@ -26,7 +26,8 @@ static int run_one(const struct kvm_jobs *j, struct kvm_cell *c)
 {
 	if (!c->is_optimum)
 		return kvm_replay(j->trace, j->way, c);
-	c->optimum = kvm_optimum(j->trace, kvc_max(c->pool_room, c->disk_room), c->in_bytes);
+	c->optimum = kvm_optimum(j->trace, kvc_max(c->pool_room, c->disk_room), c->in_bytes,
+				 c->part);
 	return c->optimum < 0 ? -ENOMEM : 0;
 }
 

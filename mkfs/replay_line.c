@@ -108,6 +108,25 @@ static const char *take_name(const char *at, char *name)
 	return after(at + n + 1, ':');
 }
 
+/* A model: its name, or a whole number, as text; one that is no such leaves that to a parser. */
+static const char *take_model(const char *at, char *to, size_t room)
+{
+	bool quoted = *at == '"';
+	const char *from = at + quoted, *end = from;
+	uint64_t n;
+
+	if (quoted)
+		while ((unsigned char)*end >= ' ' && *end != '"' && *end != '\\')
+			end++;
+	else
+		end = take_number(at, &n);
+	if (!end || (quoted ? *end != '"' : *end == '.') || (size_t)(end - from) >= room)
+		return NULL;
+	memcpy(to, from, (size_t)(end - from));
+	to[end - from] = 0;
+	return end + quoted;
+}
+
 static bool is_new(char name[][NAME], unsigned i)
 {
 	for (unsigned j = 0; j < i; j++)
@@ -125,6 +144,7 @@ int kvm_line_read(struct kvm_line *l, const char *text)
 	int err = 0;
 
 	l->ms = 0;
+	*l->model = 0;
 	l->id.n = l->bytes.n = 0;
 	do {
 		double other;
@@ -137,6 +157,8 @@ int kvm_line_read(struct kvm_line *l, const char *text)
 			at = take_list(at, &l->id, &err);
 		} else if (!strcmp(name[i], "bytes") && *at == '[') {
 			at = take_list(at, &l->bytes, &err);
+		} else if (!strcmp(name[i], "model")) {
+			at = take_model(at, l->model, sizeof l->model);
 		} else {
 			at = take_decimal(at, strcmp(name[i], "timestamp") ? &other : &l->ms);
 		}

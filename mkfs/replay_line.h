@@ -12,6 +12,7 @@ struct kvm_numbers {
 
 struct kvm_line {
 	double ms;                    /* 0: not told */
+	char model[1024];             /* "": not told */
 	struct kvm_numbers id, bytes; /* its hash_ids and their sizes; its own, freed by fini */
 };
 
@@ -20,9 +21,9 @@ void kvm_line_fini(struct kvm_line *l);
 int kvm_numbers_add(struct kvm_numbers *l, uint64_t number);
 /*
  * Reads a line of the form that traces have: one object, of keys without escapes, each there once,
- * whose values are numbers of up to 18 digits, but "hash_ids", and maybe "bytes", lists of such. 0;
- * -ENOMEM; -EINVAL: it is none, and may be JSON for all that, and a request: the caller asks a
- * parser. text ends with a 0.
+ * whose values are numbers of up to 18 digits, but "hash_ids", and maybe "bytes", lists of such,
+ * and "model", which may be text without escapes. 0; -ENOMEM; -EINVAL: it is none, and may be JSON
+ * for all that, and a request: the caller asks a parser. text ends with a 0.
  */
 int kvm_line_read(struct kvm_line *l, const char *text);
 

@@ -62,7 +62,7 @@ static int come_in(struct cache *k, const struct kvm_trace *t, uint32_t r, const
 	return 0;
 }
 
-double kvm_optimum(const struct kvm_trace *t, uint64_t room, bool in_bytes)
+double kvm_optimum(const struct kvm_trace *t, uint64_t room, bool in_bytes, struct kvm_part *part)
 {
 	double *next = malloc(t->accesses * sizeof *next);
 	double *first = malloc(t->chunks * sizeof *first);
@@ -83,8 +83,8 @@ double kvm_optimum(const struct kvm_trace *t, uint64_t room, bool in_bytes)
 		while (a < t->at[r + 1] && kvc_chain_find(c, t->id[a] + 1ull) != KVC_NO_SLOT)
 			a++;
 		if (r >= t->requests / 2) {
-			hits += a - t->at[r];
-			asked += t->at[r + 1] - t->at[r];
+			part[t->model[r]].hits[0] += a - t->at[r];
+			part[t->model[r]].asked += t->at[r + 1] - t->at[r];
 		}
 		if ((err = come_in(&k, t, r, next)))
 			break;
@@ -92,5 +92,9 @@ double kvm_optimum(const struct kvm_trace *t, uint64_t room, bool in_bytes)
 	free(next);
 	free(first);
 	kvc_chain_fini(c);
+	for (uint32_t i = 0; i < t->models; i++) {
+		hits += part[i].hits[0];
+		asked += part[i].asked;
+	}
 	return err ? -1 : asked ? (double)hits / (double)asked : 0;
 }

@@ -4,10 +4,14 @@
  * after another. With the chain learned the trace is what a process calls: the chunks
  * of a prompt that are there are opened, in order; then it computes; then it creates the others, in
  * order. Where one request begins and which chunk follows which is for order.h to say.
+ *
+ * As in the daemon, what models have policies of their own is in classes, each with an order of its
+ * own in each cache, which give in turns (turns.h).
  */
 #include "order.h"
 #include "policy.h"
 #include "replay.h"
+#include "turns.h"
 
 #include <math.h>
 #include <string.h>
@@ -20,9 +24,14 @@
 
 /* One cache of a replay. */
 struct cache {
-	struct kvc_keep *keep;
+	struct kvc_keep *keep; /* of the class that calls; NULL: there is no such cache */
+	struct kvc_keep *keeps[KVC_CLASSES];
+	bool several; /* classes */
+	struct kvc_turns turns;
+	const struct cache *pool;                     /* by whose chunks they give */
 	struct kvc_request *request;                  /* the one of whose call it is */
 	struct kvc_request requests[1 + KVM_THREADS]; /* the process's own, and its threads' */
+	unsigned class[1 + KVM_THREADS];              /* of each, while it is under way */
 	uint64_t room, used;
 	const uint64_t *bytes; /* of chunks; NULL: each counts as one */
 	bool whole;            /* all of the request so far is here */
@@ -32,21 +41,39 @@ struct run {
 	const struct kvm_trace *trace;
 	const struct kvm_way *way;
 	struct cache cache[2];
-	uint64_t asked, hits[2];
+	unsigned class; /* the one that calls, and its model's share */
+	struct kvm_part *part, *parts;
 	/* with the chain learned */
 	struct kvc_order *order;
-	bool learns; /* as a mount with these policies does */
+	unsigned learns; /* a bit for each class: as a mount with these policies does */
 	uint64_t now_ns, chance;
 	uint32_t *parent; /* of a chunk, as learned; its id and not its number; 0: none */
 	struct kvm_learned learned;
 };
 
-static int open_cache(struct cache *c, const struct kvc_keep_conf *conf, uint64_t room,
-		      const uint64_t *bytes)
+/* What a class's chunks are kept by, where the others' are by this one (kept.h). */
+static unsigned policy_of(const struct kvc_keep_conf *conf, unsigned class)
 {
-	*c = (struct cache){ .room = room, .bytes = bytes };
+	return class ? class - 1 : conf->policy;
+}
+
+/* classes: a bit for each that there is. */
+static int open_cache(struct cache *c, const struct kvc_keep_conf *conf, unsigned classes,
+		      uint64_t room, const uint64_t *bytes, const struct cache *pool)
+{
+	int err = 0;
+
+	*c = (struct cache){ .room = room, .bytes = bytes, .pool = pool };
 	c->request = &c->requests[0];
-	return room ? kvc_keep_open(&c->keep, conf) : 0;
+	c->several = classes & (classes - 1);
+	for (unsigned i = 0; i < KVC_CLASSES && room && !err; i++)
+		if (classes & 1u << i) {
+			struct kvc_keep_conf own = *conf;
+
+			own.policy = policy_of(conf, i);
+			err = kvc_keep_open(&c->keeps[i], &own);
+		}
+	return err;
 }
 
 static uint64_t size_of(const struct cache *c, uint64_t id)
@@ -56,15 +83,59 @@ static uint64_t size_of(const struct cache *c, uint64_t id)
 
 static void close_cache(struct cache *c)
 {
-	kvc_keep_close(c->keep);
+	for (int i = 0; i < KVC_CLASSES; i++)
+		kvc_keep_close(c->keeps[i]);
 	for (int i = 0; i <= KVM_THREADS; i++)
 		kvc_request_free(&c->requests[i]);
+}
+
+/* The calls that come are of this request's model. */
+static void use_model(struct run *u, uint32_t r)
+{
+	uint32_t model = u->trace->model[r];
+
+	u->part = &u->parts[model];
+	u->class = u->way->class ? u->way->class[model] : 0;
+	for (int i = 0; i < 2; i++)
+		u->cache[i].keep = u->cache[i].keeps[u->class];
+}
+
+static bool has(const struct cache *c, uint64_t id)
+{
+	bool is = c->keep && kvc_keep_has(c->keep, id);
+
+	for (int i = 0; i < KVC_CLASSES && c->several && !is; i++)
+		is = c->keeps[i] && kvc_keep_has(c->keeps[i], id);
+	return is;
+}
+
+/* One goes. False: none can. */
+static bool evict(struct cache *c)
+{
+	struct kvc_keep *keep = c->keep;
+	uint64_t victim;
+	unsigned class;
+
+	if (c->several) {
+		victim = kvc_turns_victim(&c->turns, c->keeps, &class);
+		if (!victim)
+			return false;
+		keep = c->keeps[class];
+		kvc_turns_gave(&c->turns, class, kvc_keep_chunks(c->pool->keeps[class]));
+	} else {
+		victim = kvc_keep_victim(keep);
+	}
+	if (!victim)
+		return false;
+	kvc_keep_del(keep, victim, true);
+	c->used -= size_of(c, victim);
+	return true;
 }
 
 /* Asks for a chunk, and stores it where it is not there: 1: it was there. */
 static int ask(struct cache *c, uint64_t id, uint64_t parent)
 {
-	uint64_t victim, bytes;
+	uint64_t bytes;
 	int err;
 
 	if (!c->keep)
@@ -74,15 +145,11 @@ static int ask(struct cache *c, uint64_t id, uint64_t parent)
 		return 1;
 	if (parent && !c->whole)
 		return 0; /* without what it follows it is of no use */
-	while (c->used + bytes > c->room) {
-		victim = kvc_keep_victim(c->keep);
-		if (!victim) {
+	while (c->used + bytes > c->room)
+		if (!evict(c)) {
 			c->whole = false;
 			return 0;
 		}
-		kvc_keep_del(c->keep, victim, true);
-		c->used -= size_of(c, victim);
-	}
 	err = kvc_keep_add(c->keep, c->request, id, parent, bytes);
 	c->used += err ? 0 : bytes;
 	return err;
@@ -90,18 +157,24 @@ static int ask(struct cache *c, uint64_t id, uint64_t parent)
 
 static void end(struct run *u)
 {
-	for (int i = 0; i < 2; i++)
-		if (u->cache[i].keep && u->cache[i].request->nr)
-			kvc_keep_end(u->cache[i].keep, u->cache[i].request);
+	for (int i = 0; i < 2; i++) {
+		struct cache *c = &u->cache[i];
+
+		if (c->request->nr)
+			kvc_keep_end(c->keeps[c->class[c->request - c->requests]], c->request);
+	}
 }
 
 static void begin(struct run *u)
 {
 	end(u);
 	for (int i = 0; i < 2; i++) {
-		if (u->cache[i].keep)
-			kvc_keep_begin(u->cache[i].keep, u->cache[i].request);
-		u->cache[i].whole = true;
+		struct cache *c = &u->cache[i];
+
+		if (c->keep)
+			kvc_keep_begin(c->keep, c->request);
+		c->class[c->request - c->requests] = u->class;
+		c->whole = true;
 	}
 }
 
@@ -115,9 +188,9 @@ static int ask_both(struct run *u, uint32_t r, uint64_t id, uint64_t parent, boo
 			return got[i];
 	*all = *all && (got[0] > 0 || got[1] > 0);
 	if (r >= u->trace->requests / 2) {
-		u->asked++;
-		u->hits[0] += *all && got[0] > 0;
-		u->hits[1] += *all && got[0] <= 0;
+		u->part->asked++;
+		u->part->hits[0] += *all && got[0] > 0;
+		u->part->hits[1] += *all && got[0] <= 0;
 	}
 	return 0;
 }
@@ -128,6 +201,7 @@ static int replay_told(struct run *u, uint32_t r, bool chains)
 	bool all = true;
 	int err = 0;
 
+	use_model(u, r);
 	begin(u);
 	for (uint64_t a = t->at[r]; a < t->at[r + 1] && !err; a++)
 		err = ask_both(u, r, t->id[a] + 1ull,
@@ -159,6 +233,14 @@ static uint32_t client_of(struct run *u, uint32_t r)
 	return kvc_order_client(u->order, PROCESS, PROCESS + which);
 }
 
+/* Is the request under way none, or of another class? */
+static bool is_of_another(const struct run *u)
+{
+	const struct cache *c = &u->cache[0];
+
+	return !c->request->nr || c->class[c->request - c->requests] != u->class;
+}
+
 /* The client opens or creates the chunk of this access. */
 static int call(struct run *u, uint32_t r, uint64_t a, bool known, bool *all)
 {
@@ -174,9 +256,9 @@ static int call(struct run *u, uint32_t r, uint64_t a, bool known, bool *all)
 						      ? 0
 						      : 1 + client - PROCESS - KVC_ORDER_THREAD];
 	kvc_order_see(u->order, client, id, u->now_ns, known, u->parent[id - 1], &seen);
-	if (!u->learns)
+	if (!(u->learns & 1u << u->class))
 		seen = (struct kvc_seen){ .begins = true };
-	if (seen.begins || (u->cache[0].keep && !u->cache[0].request->nr))
+	if (seen.begins || is_of_another(u))
 		begin(u);
 	for (int i = 0; i < 2; i++)
 		u->cache[i].request->loose = seen.unsure;
@@ -195,16 +277,15 @@ static int call(struct run *u, uint32_t r, uint64_t a, bool known, bool *all)
 	}
 	for (int i = 0; i < 2; i++)
 		u->cache[i].whole = !seen.parent || !u->cache[i].keep ||
-				    kvc_keep_has(u->cache[i].keep, seen.parent);
+				    has(&u->cache[i], seen.parent);
 	return ask_both(u, r, id, seen.parent, all);
 }
 
 static bool is_here(const struct run *u, uint64_t a)
 {
-	for (int i = 0; i < 2; i++)
-		if (u->cache[i].keep && kvc_keep_has(u->cache[i].keep, u->trace->id[a] + 1ull))
-			return true;
-	return false;
+	uint64_t id = u->trace->id[a] + 1ull;
+
+	return has(&u->cache[0], id) || has(&u->cache[1], id);
 }
 
 /* From half of it to twice as much. */
@@ -235,7 +316,7 @@ static int create_one(struct run *u, struct batch *b, uint32_t i, uint64_t a)
 
 	if (is_here(u, a)) {
 		/* whoever creates looks first, and leaves it as it is */
-		u->asked += b->first + i >= u->trace->requests / 2;
+		u->part->asked += b->first + i >= u->trace->requests / 2;
 		return 0;
 	}
 	err = call(u, b->first + i, a, false, &b->all[i]);
@@ -252,6 +333,7 @@ static int in_turn(struct run *u, struct batch *b, uint32_t i, uint64_t to, bool
 	uint32_t most = sharing(u), n = 0, which;
 	int err = 0;
 
+	use_model(u, b->first + i);
 	while ((b->at[i] < to || n) && !err) {
 		for (; n < most && b->at[i] < to; b->at[i]++)
 			b->late[n++] = b->at[i];
@@ -331,34 +413,83 @@ static int replay_all(struct run *u, const struct kvm_way *way)
 	return err;
 }
 
+/* A bit for each class that there is. */
+static unsigned classes_of(const struct kvm_trace *t, const struct kvm_way *way)
+{
+	unsigned mask = 0;
+
+	for (uint32_t i = 0; i < t->models; i++)
+		mask |= 1u << (way->class ? way->class[i] : 0);
+	return mask;
+}
+
+static int learn(struct run *u, const struct kvm_cell *cell, unsigned classes)
+{
+	int err;
+
+	for (unsigned i = 0; i < KVC_CLASSES; i++) {
+		bool pool = kvc_policies[policy_of(&cell->pool, i)].by_chain;
+		bool disk = cell->disk_room && kvc_policies[policy_of(&cell->disk, i)].by_chain;
+
+		if ((classes & 1u << i) && (pool || disk))
+			u->learns |= 1u << i;
+	}
+	err = kvc_order_open(&u->order);
+	u->parent = calloc(u->trace->chunks, sizeof *u->parent);
+	return err ?: u->parent ? 0 : -ENOMEM;
+}
+
+/* What the orders of the pool take and say. */
+static void describe(const struct cache *c, struct kvm_share *out)
+{
+	for (unsigned i = 0; i < KVC_CLASSES; i++) {
+		size_t n = strlen(out->text);
+
+		if (!c->keeps[i])
+			continue;
+		out->bytes += kvc_keep_bytes(c->keeps[i]);
+		if (c->several) {
+			snprintf(out->text + n, sizeof out->text - n, "%s\n",
+				 i ? kvc_policies[i - 1].name : "the other models");
+			n = strlen(out->text);
+		}
+		kvc_keep_text(c->keeps[i], out->text + n, sizeof out->text - n);
+	}
+}
+
+static void add_up(const struct kvm_cell *cell, const struct kvm_trace *t, struct kvm_share *out)
+{
+	uint64_t asked = 0, hits[2] = { 0 };
+
+	for (uint32_t i = 0; i < t->models; i++) {
+		asked += cell->part[i].asked;
+		for (int j = 0; j < 2; j++)
+			hits[j] += cell->part[i].hits[j];
+	}
+	out->pool = asked ? (double)hits[0] / (double)asked : 0;
+	out->disk = asked ? (double)hits[1] / (double)asked : 0;
+}
+
 int kvm_replay(const struct kvm_trace *t, const struct kvm_way *way, struct kvm_cell *cell)
 {
 	const uint64_t *bytes = cell->in_bytes ? t->bytes : NULL;
 	struct kvm_share *out = &cell->share;
-	struct run u = { .trace = t, .way = way };
+	struct run u = { .trace = t, .way = way, .parts = cell->part };
+	unsigned classes = classes_of(t, way);
 	uint64_t began = kvc_mono_ns();
-	struct kvc_keep *keep;
-	int err = open_cache(&u.cache[0], &cell->pool, cell->pool_room, bytes)
-			  ?: open_cache(&u.cache[1], &cell->disk, cell->disk_room, bytes);
+	int err = open_cache(&u.cache[0], &cell->pool, classes, cell->pool_room, bytes, &u.cache[0])
+			  ?: open_cache(&u.cache[1], &cell->disk, classes, cell->disk_room, bytes,
+					&u.cache[0]);
 
-	if (!err && way->chain == KVM_LEARNED) {
-		u.learns = kvc_policies[cell->pool.policy].by_chain ||
-			   (cell->disk_room && kvc_policies[cell->disk.policy].by_chain);
-		err = kvc_order_open(&u.order);
-		u.parent = calloc(t->chunks, sizeof *u.parent);
-		err = err ?: u.parent ? 0 : -ENOMEM;
-	}
+	if (!err && way->chain == KVM_LEARNED)
+		err = learn(&u, cell, classes);
 	err = err ?: replay_all(&u, way);
-	keep = u.cache[0].keep;
 	*out = (struct kvm_share){
-		.pool = u.asked ? (double)u.hits[0] / (double)u.asked : 0,
-		.disk = u.asked ? (double)u.hits[1] / (double)u.asked : 0,
 		.accesses_per_s = (double)t->accesses * 1e9 / (double)(kvc_mono_ns() - began + 1),
-		.bytes = keep ? kvc_keep_bytes(keep) : 0,
 		.learned = u.learned,
 	};
-	if (keep)
-		kvc_keep_text(keep, out->text, sizeof out->text);
+	add_up(cell, t, out);
+	describe(&u.cache[0], out);
 	kvc_order_close(u.order);
 	free(u.parent);
 	close_cache(&u.cache[0]);

@@ -26,15 +26,29 @@ static int room_for(void *array, size_t bytes, uint64_t n)
 	return 0;
 }
 
-/* One request, in rows: its time, or none, then the chunks, then their sizes. */
+static bool has_controls(const char *text)
+{
+	while ((unsigned char)*text >= ' ')
+		text++;
+	return *text;
+}
+
+/* One request, in rows: its time, or none, its model, then the chunks, then their sizes. */
 static int parse(struct kvm_line *l, sqlite3_stmt *st)
 {
 	int got = sqlite3_step(st), err = 0;
+	const char *model;
 
 	l->id.n = l->bytes.n = 0;
 	l->ms = got == SQLITE_ROW ? sqlite3_column_double(st, 0) : 0;
+	if (got == SQLITE_ROW)
+		got = sqlite3_step(st);
 	if (got != SQLITE_ROW)
 		return got == SQLITE_NOMEM ? -ENOMEM : -EINVAL;
+	model = (const char *)sqlite3_column_text(st, 0);
+	if (model && (strlen(model) >= sizeof l->model || has_controls(model)))
+		return -EINVAL;
+	snprintf(l->model, sizeof l->model, "%s", model ?: "");
 	while (!err && (got = sqlite3_step(st)) == SQLITE_ROW) {
 		bool size = sqlite3_column_int(st, 1) > 0;
 
@@ -70,15 +84,56 @@ static void fill_sizes(struct kvm_trace *t)
 		t->bytes[i] = t->bytes[i] ?: t->mean;
 }
 
-/* ids: from the numbers of the file to ours. */
-static int take_request(struct kvm_trace *t, struct kvc_chain *ids, const struct kvm_line *l)
+/* What a trace's words are here. */
+struct words {
+	struct kvc_chain ids, models;
+};
+
+/* The model of the next request. */
+static int take_model(struct kvm_trace *t, struct kvc_chain *models, const char *name)
 {
-	if (room_for(&t->at, sizeof *t->at, t->requests + 1ull) ||
+	uint32_t last = t->requests ? t->model[t->requests - 1] : 0, slot;
+	struct kvc_sum sum;
+	uint64_t key;
+
+	if (room_for(&t->model, sizeof *t->model, t->requests))
+		return -ENOMEM;
+	if (t->requests && !strcmp(t->model_name[last], name)) {
+		t->model[t->requests] = last;
+		return 0;
+	}
+	sum = kvc_sum_of(name, strlen(name));
+	memcpy(&key, sum.b, sizeof key);
+	slot = kvc_chain_find(models, key ?: 1);
+	if (slot == KVC_NO_SLOT) {
+		if (room_for(&t->model_name, sizeof *t->model_name, t->models))
+			return -ENOMEM;
+		slot = kvc_chain_add(models, key ?: 1, KVC_NO_SLOT, 0);
+		if (slot == KVC_NO_SLOT || !(t->model_name[slot] = strdup(name)))
+			return -ENOMEM;
+		t->models++;
+	}
+	t->model[t->requests] = slot;
+	return 0;
+}
+
+/* One number of two models is two chunks. */
+static uint64_t key_of(uint32_t model, uint64_t id)
+{
+	return ((model ? kvc_chain_hash(model) : 0) ^ (id + 1)) ?: UINT64_MAX;
+}
+
+static int take_request(struct kvm_trace *t, struct words *w, const struct kvm_line *l)
+{
+	struct kvc_chain *ids = &w->ids;
+
+	if (take_model(t, &w->models, l->model) ||
+	    room_for(&t->at, sizeof *t->at, t->requests + 1ull) ||
 	    room_for(&t->ms, sizeof *t->ms, t->requests))
 		return -ENOMEM;
 	t->ms[t->requests] = l->ms > 0 && l->ms < 1e12 ? l->ms : 0;
 	for (uint64_t i = 0; i < l->id.n; i++) {
-		uint64_t id = l->id.v[i] + 1 ?: UINT64_MAX;
+		uint64_t id = key_of(t->model[t->requests], l->id.v[i]);
 		uint32_t slot = kvc_chain_find(ids, id);
 
 		if (slot == KVC_NO_SLOT) {
@@ -97,7 +152,7 @@ static int take_request(struct kvm_trace *t, struct kvc_chain *ids, const struct
 	return 0;
 }
 
-static int take_all(struct kvm_trace *t, FILE *f, struct kvc_chain *ids, sqlite3_stmt *st,
+static int take_all(struct kvm_trace *t, FILE *f, struct words *w, sqlite3_stmt *st,
 		    struct kvm_line *l)
 {
 	KVC_MEM char *line = NULL;
@@ -121,7 +176,7 @@ static int take_all(struct kvm_trace *t, FILE *f, struct kvc_chain *ids, sqlite3
 			sqlite3_bind_text(st, 1, line, (int)n, SQLITE_STATIC);
 			err = parse(l, st);
 		}
-		err = err ?: take_request(t, ids, l);
+		err = err ?: take_request(t, w, l);
 		if (err == -EINVAL)
 			return kvm_fail("%s, line %llu: not a request, which is {\"hash_ids\": "
 					"[NUMBER, ...]}",
@@ -129,7 +184,7 @@ static int take_all(struct kvm_trace *t, FILE *f, struct kvc_chain *ids, sqlite3
 		if (err)
 			return kvm_fail("%s: %s", t->name, kvc_why(-err));
 	}
-	t->chunks = ids->n;
+	t->chunks = w->ids.n;
 	fill_sizes(t);
 	if (ferror(f))
 		return kvm_fail("%s: %s", t->name, kvc_why(errno));
@@ -141,6 +196,7 @@ int kvm_trace_read(struct kvm_trace *t, const char *path)
 	/* a line without hash_ids gives one row more that is no number */
 	static const char *const sql =
 		"SELECT json_extract(?1, '$.timestamp'), 0 "
+		"UNION ALL SELECT json_extract(?1, '$.model'), 0 "
 		"UNION ALL SELECT value, 0 FROM json_each(?1, '$.hash_ids') "
 		"UNION ALL SELECT 'none', 0 WHERE json_type(?1, '$.hash_ids') IS NOT 'array' "
 		"UNION ALL SELECT value, 1 FROM json_each(?1, '$.bytes')";
@@ -148,13 +204,15 @@ int kvm_trace_read(struct kvm_trace *t, const char *path)
 	sqlite3 *db = NULL;
 	sqlite3_stmt *st = NULL;
 	struct kvm_line line = { 0 };
-	struct kvc_chain ids;
+	struct words w = { 0 };
 	int rc;
 
 	*t = (struct kvm_trace){ .name = path };
 	if (!f)
 		return kvm_fail("%s: %s", kvm_shown(path), kvc_why(errno));
-	if (kvc_chain_init(&ids, false, false)) {
+	if (kvc_chain_init(&w.ids, false, false) || kvc_chain_init(&w.models, false, false)) {
+		kvc_chain_fini(&w.ids);
+		kvc_chain_fini(&w.models);
 		fclose(f);
 		return kvm_fail("%s", kvc_why(ENOMEM));
 	}
@@ -162,11 +220,12 @@ int kvm_trace_read(struct kvm_trace *t, const char *path)
 	if (!t->at || sqlite3_open(":memory:", &db) || sqlite3_prepare_v2(db, sql, -1, &st, NULL))
 		rc = kvm_fail("cannot read JSON: %s", db ? sqlite3_errmsg(db) : kvc_why(ENOMEM));
 	else
-		rc = take_all(t, f, &ids, st, &line);
+		rc = take_all(t, f, &w, st, &line);
 	kvm_line_fini(&line);
 	sqlite3_finalize(st);
 	sqlite3_close(db);
-	kvc_chain_fini(&ids);
+	kvc_chain_fini(&w.ids);
+	kvc_chain_fini(&w.models);
 	fclose(f);
 	return rc;
 }
@@ -177,5 +236,9 @@ void kvm_trace_free(struct kvm_trace *t)
 	free(t->at);
 	free(t->ms);
 	free(t->bytes);
+	free(t->model);
+	for (uint32_t i = 0; i < t->models; i++)
+		free(t->model_name[i]);
+	free(t->model_name);
 	*t = (struct kvm_trace){ 0 };
 }

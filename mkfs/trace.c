@@ -156,6 +156,8 @@ static int take_options(struct trace *t, int *argc, char **argv)
 static void say(const struct trace *t)
 {
 	struct kvm_joined j;
+	const char *name;
+	uint64_t requests;
 
 	kvm_join_show(t->join, &j);
 	fprintf(stderr, "%" PRIu64 " requests of %" PRIu64 " chunks", j.requests, j.uses);
@@ -165,6 +167,9 @@ static void say(const struct trace *t)
 			" requests of which they may have been left out",
 			j.lost, j.left_out);
 	fputc('\n', stderr);
+	/* what the file does not say */
+	for (size_t i = 0; !t->paths && (name = kvm_join_model(t->join, i, &requests)); i++)
+		fprintf(stderr, "model %zu is %s: %" PRIu64 " requests\n", i, name, requests);
 }
 
 int kvm_run_trace(int argc, char **argv)

@@ -19,7 +19,10 @@ struct kvm_joined {
 	uint64_t requests, uses, lost, left_out; /* left_out: requests that lacked what was lost */
 };
 
-/* paths: they are written too. Lines go to `out`, which stays the caller's. 0 or -ENOMEM. */
+/*
+ * paths: they are written too, and models by their names. Lines go to `to`, which stays the
+ * caller's. 0 or -ENOMEM.
+ */
 int kvm_join_open(struct kvm_join **out, FILE *to, bool paths);
 void kvm_join_close(struct kvm_join *j);
 /* This chunk's path, as the mount writes it. 0 or -ENOMEM, and so all that follow. */
@@ -32,6 +35,8 @@ void kvm_join_lost(struct kvm_join *j, uint64_t n);
 /* Writes the requests of which nothing more is to come by then, or (UINT64_MAX) all. */
 void kvm_join_write(struct kvm_join *j, uint64_t now_ns);
 void kvm_join_show(const struct kvm_join *j, struct kvm_joined *to);
+/* A model's name, by its number in what is written, and its requests; NULL: there are no more. */
+const char *kvm_join_model(const struct kvm_join *j, size_t nr, uint64_t *requests);
 
 int kvm_run_trace(int argc, char **argv);
 

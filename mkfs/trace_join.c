@@ -11,6 +11,9 @@
  * is used again was wrong, and the chunk begins a prompt.
  *
  * Most who lease open the files then: that is one request, the one of the opens.
+ *
+ * A chunk is of the model that its path begins with, and so is a request that begins with it: where
+ * nobody tells it, no chunk follows one of another model.
  */
 #include "trace.h"
 
@@ -28,8 +31,14 @@ struct chunk {
 	uint32_t leased; /* by this client, and not opened since; 0: by none */
 	bool known;      /* parent is what is known; else it is still to be found out */
 	bool told;
+	uint32_t model; /* NONE: not known, or of none */
 	uint64_t bytes;
 	char *path;
+};
+
+struct model {
+	char *name; /* as in paths */
+	uint64_t requests;
 };
 
 /* A chunk of a request, and the first file of it that was opened; 0: it was made. */
@@ -42,7 +51,8 @@ struct client {
 	struct kvc_list link;
 	uint32_t id;
 	uint64_t begun_ns, last_ns;
-	uint32_t last; /* chunk used; NONE: not known */
+	uint32_t last;  /* chunk used; NONE: not known */
+	uint32_t model; /* of its request */
 	bool made, leased;
 	struct part *part; /* of its request */
 	size_t n, room;
@@ -56,6 +66,9 @@ struct kvm_join {
 	uint32_t *by_id, *by_name;   /* their slots' chunks */
 	struct chunk *chunk;
 	size_t chunks, chunk_room;
+	struct kvc_chain by_model; /* hashes of names; a slot is a model's number */
+	struct model *model;
+	size_t models, model_room;
 	struct kvc_order *order;
 	struct kvc_list clients; /* the one that was silent longest first */
 	uint64_t began_ns;
@@ -72,7 +85,7 @@ int kvm_join_open(struct kvm_join **out, FILE *to, bool paths)
 	j->paths = paths;
 	kvc_list_init(&j->clients);
 	if (kvc_chain_init(&j->ids, false, false) || kvc_chain_init(&j->names, false, false) ||
-	    kvc_order_open(&j->order)) {
+	    kvc_chain_init(&j->by_model, false, false) || kvc_order_open(&j->order)) {
 		kvm_join_close(j);
 		return -ENOMEM;
 	}
@@ -96,6 +109,10 @@ void kvm_join_close(struct kvm_join *j)
 	for (size_t i = 0; i < j->chunks; i++)
 		free(j->chunk[i].path);
 	free(j->chunk);
+	for (size_t i = 0; i < j->models; i++)
+		free(j->model[i].name);
+	free(j->model);
+	kvc_chain_fini(&j->by_model);
 	kvc_chain_fini(&j->ids);
 	kvc_chain_fini(&j->names);
 	kvc_order_close(j->order);
@@ -109,7 +126,7 @@ static int new_chunk(struct kvm_join *j, uint32_t *nr)
 	if (j->chunks == NONE || kvc_grow(&j->chunk, j->chunks, &j->chunk_room, sizeof *j->chunk))
 		return -ENOMEM;
 	*nr = (uint32_t)j->chunks++;
-	j->chunk[*nr] = (struct chunk){ .parent = NONE };
+	j->chunk[*nr] = (struct chunk){ .parent = NONE, .model = NONE };
 	return 0;
 }
 
@@ -142,17 +159,55 @@ static uint32_t known_by_id(const struct kvm_join *j, uint64_t id)
 	return slot == KVC_NO_SLOT ? NONE : j->by_id[slot];
 }
 
+static uint64_t key_of(const char *text, size_t len)
+{
+	struct kvc_sum sum = kvc_sum_of(text, len);
+	uint64_t key;
+
+	memcpy(&key, sum.b, sizeof key);
+	return key;
+}
+
+/* The model that a path begins with; NONE: it is of none. */
+static int model_of(struct kvm_join *j, const char *path, uint32_t *model)
+{
+	const char *end = strchr(path, '/');
+	size_t len = end ? (size_t)(end - path) : 0;
+	uint32_t slot;
+	bool there;
+
+	*model = NONE;
+	if (!end)
+		return 0;
+	if (kvc_grow(&j->model, j->models, &j->model_room, sizeof *j->model))
+		return -ENOMEM;
+	slot = slot_of(&j->by_model, key_of(path, len), &there);
+	if (slot == KVC_NO_SLOT)
+		return -ENOMEM;
+	if (!there) {
+		j->model[slot] = (struct model){ .name = strndup(path, len) };
+		j->models++;
+	}
+	*model = slot;
+	return j->model[slot].name ? 0 : -ENOMEM;
+}
+
+/* Are they of two models, as far as is known? */
+static bool differ(const struct kvm_join *j, uint32_t a, uint32_t b)
+{
+	uint32_t x = j->chunk[a].model, y = j->chunk[b].model;
+
+	return x != y && x != NONE && y != NONE;
+}
+
 /* Is this path another chunk's already, then its number is for that one from now on. */
 int kvm_join_name(struct kvm_join *j, uint64_t id, const char *path)
 {
-	struct kvc_sum sum = kvc_sum_of(path, strlen(path));
-	uint64_t key;
 	uint32_t slot, nr;
 	bool there;
 	int err;
 
-	memcpy(&key, sum.b, sizeof key);
-	slot = slot_of(&j->names, key, &there);
+	slot = slot_of(&j->names, key_of(path, strlen(path)), &there);
 	if (slot == KVC_NO_SLOT)
 		return -ENOMEM;
 	if (!there)
@@ -164,12 +219,13 @@ int kvm_join_name(struct kvm_join *j, uint64_t id, const char *path)
 		j->by_name[slot] = nr;
 	nr = j->by_name[slot];
 	j->by_id[kvc_chain_find(&j->ids, id)] = nr;
-	if (j->paths) {
+	err = model_of(j, path, &j->chunk[nr].model);
+	if (!err && j->paths) {
 		free(j->chunk[nr].path);
 		j->chunk[nr].path = strdup(path);
-		return j->chunk[nr].path ? 0 : -ENOMEM;
+		err = j->chunk[nr].path ? 0 : -ENOMEM;
 	}
-	return 0;
+	return err;
 }
 
 /* ---- requests ---- */
@@ -192,11 +248,23 @@ static void write_list(FILE *to, const char *name, const struct kvm_join *j, con
 	fputs("]", to);
 }
 
+static void write_model(struct kvm_join *j, uint32_t model)
+{
+	if (model == NONE)
+		return;
+	if (j->paths)
+		fprintf(j->to, ", \"model\": \"%s\"", j->model[model].name);
+	else
+		fprintf(j->to, ", \"model\": %" PRIu32, model);
+	j->model[model].requests++;
+}
+
 /* The client's request is over. */
 static void finish(struct kvm_join *j, struct client *c)
 {
 	if (c->n && (!c->leased || c->opened * 2 < c->n)) {
 		fprintf(j->to, "{\"timestamp\": %" PRIu64, (c->begun_ns - j->began_ns) / 1000000);
+		write_model(j, c->model);
 		write_list(j->to, "hash_ids", j, c, 'n');
 		write_list(j->to, "bytes", j, c, 'b');
 		if (j->paths)
@@ -256,6 +324,7 @@ static int begin(struct kvm_join *j, struct client *c, uint32_t nr, uint64_t ns)
 
 	finish(j, c);
 	c->begun_ns = ns;
+	c->model = j->chunk[nr].model;
 	for (uint32_t at = nr; j->chunk[at].told && j->chunk[at].parent != NONE && n < LONGEST;
 	     n++) {
 		at = j->chunk[at].parent;
@@ -300,7 +369,7 @@ static bool goes_on(struct kvm_join *j, const struct client *c, uint32_t nr,
 		      parent == NONE ? 0 : parent + 1ull, &seen);
 	if (!u->told)
 		parent = seen.parent ? (uint32_t)seen.parent - 1 : NONE;
-	if (!u->told && c->last != NONE && parent != c->last)
+	if (!u->told && c->last != NONE && (parent != c->last || differ(j, parent, nr)))
 		parent = NONE;
 	k->parent = parent;
 	k->told = u->told;
@@ -380,6 +449,14 @@ void kvm_join_write(struct kvm_join *j, uint64_t now_ns)
 		finish(j, c);
 		client_free(c);
 	}
+}
+
+const char *kvm_join_model(const struct kvm_join *j, size_t nr, uint64_t *requests)
+{
+	if (nr >= j->models)
+		return NULL;
+	*requests = j->model[nr].requests;
+	return j->model[nr].name;
 }
 
 void kvm_join_show(const struct kvm_join *j, struct kvm_joined *to)

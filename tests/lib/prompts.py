@@ -20,17 +20,24 @@ def prompts(chance):
     return requests
 
 
-def write_trace(path, requests):
-    with open(path, "w") as f:
-        for i, r in enumerate(requests):
-            f.write(json.dumps({"timestamp": i * 300, "hash_ids": r}) + "\n")
-
-
 def name(i):
     return f"m/{i % 64:02x}/{i:x}"
 
 
-def states(s, ids):
+def of_two(i):
+    """The same, where the sessions are another model's."""
+    return "s" + name(i)[1:] if i >= 2 * 10**6 else name(i)
+
+
+def write_trace(path, requests, name=None):
+    """name: the model is told."""
+    with open(path, "w") as f:
+        for i, r in enumerate(requests):
+            more = {"model": name(r[0]).split("/")[0]} if name else {}
+            f.write(json.dumps({"timestamp": i * 300, "hash_ids": r, **more}) + "\n")
+
+
+def states(s, ids, name=name):
     """Of each: is it in the pool? Without using it."""
     with open(f"{s.mnt}/.kvcachefs/lease", "r+b", buffering=0) as f:
         f.write(("look\n" + "\n".join(name(i) for i in ids)).encode())
@@ -40,20 +47,26 @@ def states(s, ids):
     return [l.split()[3] not in (b"ENOENT", b"lower") for l in answer.splitlines()]
 
 
-def play(s, requests, told, compute=0, before={}, gaps=None):
+def play(s, requests, told, compute=0, before={}, gaps=None, name=name, parts=None):
     """The share that hits in the last half of the requests, and how many chunks the pool had.
     compute: seconds before the first chunk of a prompt is made; before: what is called before
-    which request. gaps: gets the longest time between two calls of each request."""
-    for i in range(64):
-        os.makedirs(f"{s.mnt}/m/{i:02x}")
+    which request. gaps: gets the longest time between two calls of each request; parts: the share
+    of each model."""
+    of_models = {}
+    for d in {os.path.dirname(name(i)) for ids in requests for i in ids}:
+        os.makedirs(f"{s.mnt}/{d}")
     made, hits, asked, held = set(), 0, 0, []
     data = b"x" * CHUNK
     for nr, ids in enumerate(requests):
         before.get(nr, int)()
         if nr >= len(requests) // 2:
-            there = states(s, ids)
-            hits += (there + [False]).index(False)
+            there = states(s, ids, name)
+            had = (there + [False]).index(False)
+            hits += had
             asked += len(ids)
+            part = of_models.setdefault(name(ids[0]).split("/")[0], [0, 0])
+            part[0] += had
+            part[1] += len(ids)
             if nr % 50 == 0:
                 held.append(s.stats()["objects_resident"])
         pause = compute
@@ -74,4 +87,6 @@ def play(s, requests, told, compute=0, before={}, gaps=None):
         if gaps is not None:
             gaps.append(longest)
     s.settle()
+    if parts is not None:
+        parts.update({model: h / n for model, (h, n) in of_models.items()})
     return hits / asked, sum(held) // len(held)

@@ -30,7 +30,8 @@ VALUE = {"TIME": VALUES["TIME"], "N": VALUES["N"], "SIZE": VALUES["SIZE"], "TIER
          "OPTIONS": ["", "polcy=lru", "cpu=1G", "high=x", "high=10,low=20", "keyfile=/x"],
          "NAMING": ["", "nothing"], "FILE": ["", f"{TMP}/no/such"], "NAME,...": ["", "best", ","],
          "ADDRESS": ["", "nonsense", "tcp://*:x"], "CHUNKS,...": ["", "x", "0", "2,1", "1:x"],
-         "told|learned|none": ["", "best"], "TEXT": []}
+         "told|learned|none": ["", "best"],
+         "NAME=POLICY,...": ["", "m", "=lru", "m=best"], "TEXT": []}
 ALONE = ("gpus", "hash", "pools", "replay", "newkey")  # that ask no mount
 names = re.findall(r"^  ([a-z]+)(?: |$)", run(CTL, "--help", ok=True).stdout, re.M)
 usages = {n: " ".join(run(CTL, n, "--help").stdout.splitlines()[0].split()[3:]) for n in names}

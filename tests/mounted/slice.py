@@ -2,8 +2,9 @@
 # ways: fast
 """A trace on a real mount, with files: the pool's share of hits is what kvcachectl replay says for
 the same policy and as many chunks as the pool held. The chain is told, or learned from calls: the
-share is the same within a point, where the machine does not stand still between two calls."""
-import random
+share is the same within a point, where the machine does not stand still between two calls. So are
+those of two models, each with a policy of its own."""
+import json, random
 from kvtest import *
 from prompts import *
 
@@ -37,4 +38,21 @@ for policy, told in (("lru", False), ("prefix", True), ("prefix", False), ("leaf
     # what is learned goes by the time between calls, which a busy machine stretches
     learned = policy != "lru" and not told
     assert abs(got - want) <= (0.04 if learned and still else 0.01), (policy, told, got, want)
+
+# two models, one with a policy of its own: alone it would be 0.025 less
+write_trace(TRACE, requests, of_two)
+s = Store("two", cpu="16M", size="512M",
+          options="policy=prefix,unit=file,high=99,low=98,settle=0").mount()
+parts = {}
+got, chunks = play(s, requests, True, name=of_two, parts=parts, before={
+    0: lambda: os.setxattr(f"{s.mnt}/s", "user.kvcachefs.policy", b"fifo")})
+s.umount()
+p = run(binary("kvcachectl"), "replay", "--json", "--policy", "prefix", "--model", "s=fifo",
+        "--capacity", str(chunks), TRACE, ok=True)
+row, = json.loads(p.stdout)["traces"][0]["shares"]
+shares = [(got, row["policies"])] + [(parts[m["model"]], m["policies"]) for m in row["models"]]
+for got, of in shares:
+    want = of["prefix"]["pool"]
+    print(f"prefix, and of the sessions fifo: {got:.4f} on a mount, {want:.4f} replayed")
+    assert abs(got - want) <= 0.01, shares
 print("ok")

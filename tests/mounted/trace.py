@@ -107,6 +107,8 @@ def load(policy, told):
     ms = [l["timestamp"] for l in r.lines]
     assert ms[0] == 0 and ms == sorted(ms)
     assert f"{len(r.lines)} requests" in r.said and "lost" not in r.said
+    assert {l["model"] for l in r.lines} == {"m" if told else 0}
+    assert (f"\nmodel 0 is m: {len(r.lines)} requests\n" in r.said) == (not told), r.said
     chain = "told" if policy != "lru" else "none"
     again = replay(aligned(r, requests[:half]), policy, chunks, chain)
     want = replay(TRACE, policy, chunks, chain)
@@ -243,6 +245,18 @@ def shapes():
     got = [l["hash_ids"] for l in r.end().lines]
     assert paused or [len(n) for n in got] == [6, 3], got
     assert paused or got[0][:2] == got[1][:2], got
+    # a request is of one model, and what nobody tells to follow one of another does not
+    r = Recording(s)
+    for use in (lambda path: s.write(path, b"x")), s.read:
+        for path in ("m/one/l", "o/two/l"):
+            use(path)
+        rest()
+    got = [(l["model"], *l["hash_ids"]) for l in r.end().lines]
+    assert sorted(got) == [(0, 0)] * 2 + [(1, 1)] * 2, got
+    told = r.said.splitlines()[1:]
+    assert told == ["model 0 is m: 2 requests", "model 1 is o: 2 requests"], r.said
+    p = run(CTL, "replay", "--capacity", "1", "--model", "1=fifo", r.path, ok=True)
+    assert [l.split()[0] for l in p.stdout.splitlines()[2:]] == ["1", "0", "1=fifo"], p.stdout
     assert recorded(lambda: leased(lambda: None)) in (None, [list("abc")])
     # who leases and then opens: one request
     assert recorded(lambda: leased(lambda: (used("abc"), made("h", after="c")))) in (

@@ -226,6 +226,86 @@ chunks, in_bytes = (replay("--capacity", n, sized).stdout.splitlines()[-1].split
 # gdsf sees the size, which changes nothing, and rounds it
 assert chunks[:6] + chunks[7:] == in_bytes[:6] + in_bytes[7:], (chunks, in_bytes)
 
+# models: each its own share, and its own policy where it is told. A line reads as well with SQLite
+OF = ["a", "b", "c"]
+of = [OF[0 if r[0] < 2 * 10**6 else 1 + nr % 4 // 2] for nr, r in enumerate(requests)]
+several = f"{TMP}/several.jsonl"
+
+
+def by_model(room, own, others):
+    """Policies in classes, whose victims go in turns, in proportion to what they have."""
+    caches, turns = {c: OrderedDict() for c in (others + " of all", *own.values())}, {}
+    first = next(iter(caches))
+    turns = dict.fromkeys(caches, 0.0)
+    hits, asked = dict.fromkeys(OF, 0), dict.fromkeys(OF, 0)
+    for nr, ids in enumerate(requests):
+        mine = own.get(of[nr], first)
+        cache, whole, busy = caches[mine], True, set()
+        for i in ids:
+            i = (of[nr], i)
+            there = i in cache
+            if there and mine.startswith("lru"):
+                cache.move_to_end(i)
+            gives = sorted((c for c in caches if any(v not in busy for v in caches[c])),
+                           key=lambda c: (turns[c], order[c]))
+            if not there and sum(map(len, caches.values())) >= room and gives:
+                c = gives[0]
+                turns = {x: max(t, turns[c]) for x, t in turns.items()}
+                turns[c] += 1 / (1 + len(caches[c]))
+                del caches[c][next(v for v in caches[c] if v not in busy)]
+            if not there and sum(map(len, caches.values())) < room:
+                cache[i] = True
+            busy.add(i)
+            whole = whole and there
+            if nr >= len(requests) // 2:
+                asked[of[nr]] += 1
+                hits[of[nr]] += whole
+    return {m: hits[m] / asked[m] for m in OF}, sum(hits.values()) / sum(asked.values())
+
+
+order = {"lru of all": 0, "fifo of all": 0, "lru": 1, "fifo": 2}
+for more in ({}, {"why": None}):
+    with open(several, "w") as f:
+        for i, r in enumerate(requests):
+            f.write(json.dumps({"hash_ids": r, "model": of[i], **more}) + "\n")
+    p = replay("--json", "--chain", "none", "--policy", "lru,fifo", "--model", "a=fifo,c=lru",
+               "--capacity", "60,400,2000", several)
+    assert p.returncode == 0, p.stdout
+    t, = json.loads(p.stdout)["traces"]
+    own = {"a": "fifo", "c": "lru"}
+    assert t["models"] == [{"model": m, "policy": own.get(m)}
+                           for m in dict.fromkeys(of)], t["models"]
+    for row in t["shares"]:
+        for policy in ("lru", "fifo"):
+            parts, sum_ = by_model(row["pool_chunks"], own, policy)
+            assert abs(row["policies"][policy]["pool"] - sum_) < 0.0002, (row, policy, sum_)
+            for m in row["models"]:
+                got = m["policies"][policy]["pool"]
+                assert abs(got - parts[m["model"]]) < 0.0002, (row, policy, parts)
+                assert got <= m["optimum"] or row["pool_chunks"] < 2000, (row, policy)
+# no policy of their own, and no chunk of two: the sum is as without models
+apart = f"{TMP}/apart.jsonl"
+with open(apart, "w") as f:
+    for r in requests:
+        f.write(json.dumps({"hash_ids": r, "model": "ab"[r[0] >= 2 * 10**6]}) + "\n")
+plain, lines = (replay("--policy", "lru,prefix", "--capacity", "60,400:2K", t).stdout.splitlines()
+                for t in (TRACE, apart))
+assert lines[0].endswith(", 2 models") and len(lines) == 2 + 2 * 3, lines
+assert lines[1:3] + lines[5:6] == plain[1:], (plain, lines)
+assert all(len(l) == len(row) for l in lines[6:] for row in plain[3:]), lines
+numbered = f"{TMP}/numbered.jsonl"
+for numbers, name in (("true", "1"), ("0", "0"), ("9.5", "9.5"), ('"x\\u0041"', "xA")):
+    with open(numbered, "w") as f:
+        f.write('{"hash_ids": [1, 2], "model": %s}\n{"hash_ids": [1, 2]}\n' % numbers * 2)
+    lines = replay("--policy", "lru", "--capacity", "9", numbered).stdout.splitlines()
+    assert "4 chunks, 2 models" in lines[0], lines  # one number of two models is two chunks
+    assert [l.split()[0] for l in lines[3:]] == [name, "(none)"], lines
+lines = replay("--policy", "lru", "--capacity", "400", "--chain", "learned", "--clients", 8,
+               "--model", "b=prefix,c=leaf", "--verbose", several).stdout.splitlines()
+assert {"the other models", "prefix", "leaf"} <= set(lines), lines
+assert [l.split()[0] for l in lines[-3:]] == [
+    {"b": "b=prefix", "c": "c=leaf"}.get(m, m) for m in dict.fromkeys(of)], lines
+
 bad = f"{TMP}/bad.jsonl"
 for words, content, said in (
     ((bad,), '{"hash_ids": [1, 2]}\n{"hash_ids": 3}\n', "line 2"),
@@ -258,6 +338,15 @@ for words, content, said in (
     (("--threads", "0", TRACE), "", "from 1 to 64"),
     (("--threads", "65", TRACE), "", "from 1 to 64"),
     (("--seed", "x", TRACE), "", "no number"),
+    (("--model", "a", several), "", "no NAME=POLICY"),
+    (("--model", "=lru", several), "", "no NAME=POLICY"),
+    (("--model", ",", several), "", "no NAME=POLICY"),
+    (("--model", "a=best", several), "", "no policy best"),
+    (("--model", "a=lru,b=lru,a=arc", several), "", "a is there twice"),
+    (("--model", ",".join(f"m{i}=lru" for i in range(257)), several), "", "at most 256"),
+    (("--model", "d=lru", bad), '{"hash_ids": [1], "model": "c"}\n', "no model d; there are: c"),
+    (("--model", "d=lru", bad), '{"hash_ids": [1]}\n', "it tells none"),
+    ((bad,), '{"hash_ids": [1], "model": "\\u001b[m"}\n', "line 1"),
     (("--polcy", "lru", TRACE), "", "no option --polcy"),
     (("--svg", f"{TMP}/no/dir", TRACE), "", "No such file"),
     (("--policy", "lru"), "", "usage"),

@@ -235,6 +235,7 @@ struct spill {
 	struct kvc_copy c;
 	struct kvc_where where;
 	uint64_t of_today; /* bytes of daily= that are kept for it */
+	uint64_t wait_ns;  /* it was hurried: until then it was to wait */
 	bool again;
 	bool out;        /* the breaker refused it */
 	bool name_taken; /* another copy of ours to that name is under way */
@@ -428,7 +429,7 @@ static void copy(struct kvc *k, struct spill *s)
 			n->hopeless |= 1u << s->tier;
 			kvc_count(&k->stats, spills_given_up);
 		}
-		if (!n->tries || !s->again)
+		if (!n->failing || !s->again)
 			kvc_warn("tier %s: copying inode %llx: %s; %s",
 				 k->tier[s->tier].t->ops->name, (unsigned long long)n->row.ino,
 				 strerror(-s->err),
@@ -441,14 +442,28 @@ static void copy(struct kvc *k, struct spill *s)
 }
 
 /*
- * It is queued again: soon where room is being made or its name will be free, else it waits the
- * longer the more often.
+ * It waits, the longer the more often it has failed. A try that somebody hurried is one more only
+ * when the wait is over that it cut short, or a few fsyncs would make it one of two minutes. It
+ * begins to wait anew, since what is in one list is in order of time; but the end of the first wait
+ * is kept, so that who hurries it all the time does not keep it from being taken for hopeless.
  */
+static void wait_locked(struct kvc *k, struct spill *s, uint64_t now)
+{
+	struct kvc_node *n = s->n;
+	bool early = n->tries && now < s->wait_ns;
+	unsigned level = (unsigned)kvc_min(n->tries - early, s->err ? KVC_AGAINS - 1 : QUICK);
+
+	n->tries += !early && n->tries < UINT8_MAX;
+	queue_locked(k, n, s->tier, KVC_P_AGAIN + level, now + (FAILED_AGAIN_NS << level));
+	if (early && n->queued[s->tier])
+		n->queued[s->tier]->wait_ns = s->wait_ns;
+}
+
+/* It is queued again: soon where room is being made or its name will be free. */
 static void again_locked(struct kvc *k, struct spill *s, bool makes_room)
 {
 	struct kvc_node *n = s->n;
 	uint64_t now = kvc_mono_ns();
-	unsigned level;
 
 	if (makes_room || s->name_taken) {
 		queue_locked(k, n, s->tier, KVC_P_URGENT, now + SOON_NS);
@@ -462,9 +477,7 @@ static void again_locked(struct kvc *k, struct spill *s, bool makes_room)
 		queue_locked(k, n, s->tier, KVC_P_SPILL, now + AGAIN_NS);
 	} else {
 		k->tier[s->tier].starved |= s->err == -ENOSPC;
-		level = (unsigned)kvc_min(n->tries, s->err ? KVC_AGAINS - 1 : QUICK);
-		n->tries += n->tries < UINT8_MAX;
-		queue_locked(k, n, s->tier, KVC_P_AGAIN + level, now + (FAILED_AGAIN_NS << level));
+		wait_locked(k, s, now);
 	}
 }
 
@@ -499,6 +512,7 @@ static void spill_run(struct kvc *k, struct kvc_job *j)
 {
 	struct spill s = { .n = j->node,
 			   .tier = j->tier,
+			   .wait_ns = j->wait_ns,
 			   .c = { .k = k, .n = j->node, .tier = j->tier, .fd = -1 } };
 
 	kvc_lock(k);
@@ -520,6 +534,8 @@ static void hurry_locked(struct kvc *k, unsigned tier, struct kvc_job *j)
 	struct kvc_tier_state *ts = &k->tier[tier];
 
 	kvc_job_unlink_locked(ts, j);
+	if (!j->wait_ns && j->priority >= KVC_P_AGAIN && j->priority < KVC_P_SPILL)
+		j->wait_ns = j->due_ns;
 	j->priority = KVC_P_URGENT;
 	j->due_ns = 0;
 	kvc_list_add_tail(&ts->jobs[KVC_P_URGENT], &j->link);

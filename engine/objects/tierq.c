@@ -18,8 +18,8 @@
  * behind.
  *
  * A copy that fails is tried again after a second, then after twice that, and so on to two minutes;
- * sooner when the breaker closes, or room was made where there was none. One that the breaker
- * refused waits for the breaker.
+ * sooner when the breaker closes, or room was made where there was none, and at once where somebody
+ * waits for it, which makes no wait longer. One that the breaker refused waits for the breaker.
  */
 #include "tierq.h"
 

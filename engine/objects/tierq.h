@@ -34,6 +34,7 @@ struct kvc_job {
 	unsigned tier;
 	enum kvc_priority priority; /* the queue it is on */
 	uint64_t due_ns;            /* KVC_P_URGENT and later ones: not before */
+	uint64_t wait_ns;           /* a copy that was hurried: until then it was to wait; or 0 */
 	unsigned tried, bad;        /* a load: bit per tier that failed, that had a bad copy */
 	int err;                    /* a load: of the last try */
 	bool prefetch;              /* a load that nobody waited for when it was asked for */

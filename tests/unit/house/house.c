@@ -83,12 +83,14 @@ static int tier_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_wher
 {
 	uint64_t slot = free_slot(), len = KVC_FRAME_HEADER + kvc_round_up(p->stored_len, KVC_PAGE);
 	void (*hook)(uint64_t) = house_tier.on_put;
+	int (*first)(uint64_t) = house_tier.on_write;
 	int err;
 
 	(void)t;
 	if (slot >= HOUSE_SLOTS || len > HOUSE_SLOT)
 		return -ENOSPC;
-	err = p->read(p->arg, frames[slot] + KVC_FRAME_HEADER, p->stored_len, 0)
+	err = (first ? first(p->ino) : 0)
+		      ?: p->read(p->arg, frames[slot] + KVC_FRAME_HEADER, p->stored_len, 0)
 		      ?: p->head(p->arg, frames[slot]);
 	if (!err && hook)
 		hook(p->ino);

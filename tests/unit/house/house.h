@@ -49,6 +49,7 @@ extern struct house_tier {
 	bool used[HOUSE_SLOTS];
 	/* before the call does what it does, and what it answers then where that is not 0 */
 	int (*_Atomic on_get)(uint64_t at);
+	int (*_Atomic on_write)(uint64_t ino); /* of a frame that is put */
 	int (*_Atomic on_rehead)(uint64_t at, const struct kvc_frame *f);
 	/* when the header is made, and before that is recorded */
 	void (*_Atomic on_put)(uint64_t ino);

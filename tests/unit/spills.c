@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Copies that fail (engine/copies/spill.c), in an engine of the test's own with a tier of the
+ * test's own: what the length of their waits goes by.
+ */
+#include "house.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static uint64_t folder;
+static _Atomic unsigned failed;
+
+static int refuse(uint64_t ino)
+{
+	(void)ino;
+	failed++;
+	return -EIO;
+}
+
+/* The list it waits on since it failed, from 0 on; -1: on none. */
+static int level_of(uint64_t ino)
+{
+	const struct kvc_node *n;
+	int level = -1;
+
+	kvc_lock(house);
+	n = kvc_node_find_locked(house, ino);
+	if (n && n->queued[0] && n->queued[0]->priority >= KVC_P_AGAIN &&
+	    n->queued[0]->priority < KVC_P_SPILL)
+		level = (int)n->queued[0]->priority - KVC_P_AGAIN;
+	kvc_unlock(house);
+	return level;
+}
+
+static int waits(uint64_t ino)
+{
+	int level;
+
+	while ((level = level_of(ino)) < 0)
+		usleep(1000);
+	return level;
+}
+
+static _Atomic bool woken;
+
+static void wake(struct kvc_wait *w)
+{
+	(void)w;
+	woken = true;
+}
+
+/* As the fsync of a client. Returns what it is told. */
+static int synced(uint64_t ino)
+{
+	struct kvc_wait w = { .wake = wake };
+	int err;
+
+	do {
+		woken = false;
+		if ((err = kvc_fsync(house, ino, &w)) == KVC_WAIT) {
+			while (!woken)
+				usleep(1000);
+			err = w.err;
+		}
+	} while (!err && w.stage != KVC_SYNC_DONE);
+	return err;
+}
+
+/* Whoever hurries a copy does not have it wait for longer. */
+static void hurried(void **state)
+{
+	uint64_t ino;
+	unsigned before;
+
+	(void)state;
+	house_tier.on_write = refuse;
+	ino = house_file(folder, "hurried");
+	waits(ino);
+	before = failed;
+	for (int i = 0; i < KVC_AGAINS; i++)
+		assert_int_equal(synced(ino), -EIO);
+	assert_true(failed >= before + KVC_AGAINS);
+	/* what it has come to by itself, on a machine that was busy for so many seconds, at most */
+	assert_true(waits(ino) < KVC_AGAINS - 2);
+	house_tier.on_write = NULL;
+	assert_int_equal(synced(ino), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(hurried),
+	};
+	int wrong;
+
+	house_new("");
+	house_start();
+	folder = house_folder(KVC_ROOT, "m");
+	wrong = cmocka_run_group_tests_name("spills", tests, NULL, NULL);
+	house_end();
+	return wrong;
+}

@@ -29,6 +29,8 @@ static void again_locked(struct kvc *k, const struct kvc_job *j, unsigned list)
 {
 	if (k->stopping)
 		return;
+	if (list == FAILED)
+		kvc_tier_failed_locked(k, j->tier);
 	if (kvc_job_add_locked(k, KVC_P_AGAIN + list, rehead_run, j->node, j->tier,
 			       kvc_mono_ns() + AGAIN_NS(list), NULL))
 		kvc_warn("inode %llx: its frame keeps the old name",

@@ -500,6 +500,8 @@ static void finish_locked(struct kvc *k, struct spill *s)
 		   (!k->stopping || ((makes_room || s->name_taken) && !k->draining));
 	if (s->again)
 		again_locked(k, s, makes_room);
+	if (s->again && failed && !full && !s->out)
+		kvc_tier_failed_locked(k, s->tier);
 	/* An error of a tier that nobody waits for is none of theirs. */
 	if (failed ? kvc_snapshot_takes(k, n, s->tier) && (!s->again || !full) &&
 			     !(s->out && kept_elsewhere(k, s))

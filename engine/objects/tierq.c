@@ -19,7 +19,9 @@
  *
  * A copy that fails is tried again after a second, then after twice that, and so on to two minutes;
  * sooner when the breaker closes, or room was made where there was none, and at once where somebody
- * waits for it, which makes no wait longer. One that the breaker refused waits for the breaker.
+ * waits for it, which makes no wait longer. One that the breaker refused waits for the breaker. The
+ * breaker does not open for a few objects: so where one copy is taken after another failed all are
+ * tried again, but the more rarely the more often that was in vain: it may be their own fault.
  */
 #include "tierq.h"
 
@@ -29,6 +31,8 @@
 
 #include <string.h>
 
+#define ANEW_MIN_NS 1000000000ull
+#define ANEW_MAX_NS (ANEW_MIN_NS << (KVC_AGAINS - 1))
 #define UNTOLD_PARTS 16u /* of what is free above high=: so much before its trimmer looks */
 #define COPIES_MAX 4096u /* that wait for a shared tier; then the oldest are dropped */
 #define SETTLE_LEAST_MS 5u
@@ -384,6 +388,28 @@ static void called_locked(struct kvc *k, struct kvc_tier_state *ts, unsigned me)
 	kvc_tier_retry_locked(k, (unsigned)(ts - k->tier));
 }
 
+/* A copy was taken: those that failed may be, too. */
+static void anew_locked(struct kvc *k, struct kvc_tier_state *ts)
+{
+	uint64_t now = kvc_mono_ns();
+
+	if (now < ts->anew_ns)
+		return;
+	ts->anew_wait_ns = !ts->failing       ? 0
+			   : ts->anew_wait_ns ? kvc_min(2 * ts->anew_wait_ns, ANEW_MAX_NS)
+					      : ANEW_MIN_NS;
+	ts->anew_ns = now + ts->anew_wait_ns;
+	if (ts->failing)
+		kvc_tier_retry_locked(k, (unsigned)(ts - k->tier));
+	ts->failing = ts->taking = false;
+}
+
+void kvc_tier_failed_locked(struct kvc *k, unsigned tier)
+{
+	k->tier[tier].failing = true;
+	k->tier[tier].taking = false;
+}
+
 static void *work(void *arg)
 {
 	struct kvc_tier_state *ts = arg;
@@ -399,6 +425,8 @@ static void *work(void *arg)
 
 		if (k->work->over)
 			break;
+		if (ts->taking)
+			anew_locked(k, ts);
 		j = take_locked(k, ts, copies, &until);
 		if (!j && !ts->t)
 			j = take_stuck_locked(k, &until);
@@ -528,6 +556,7 @@ void kvc_tier_took_locked(struct kvc *k, unsigned tier, uint64_t bytes)
 {
 	struct kvc_tier_state *ts = &k->tier[tier];
 
+	ts->taking = true;
 	kvc_written_add_locked(k, tier, bytes);
 	ts->full = false;
 	if (bytes >= ts->refused)

@@ -72,6 +72,12 @@ struct kvc_tier_state {
 	uint64_t failed[KVC_FAILURES]; /* whose they were, where they say nothing of others; or 0 */
 	uint64_t open_until_ns;        /* breaker: no calls before; 0: closed */
 	uint64_t backoff_ns;
+	/*
+	 * a copy failed since those that wait were last tried because others were taken; one was
+	 * taken since; when they may be tried so again, and how long that is from the last time on
+	 */
+	bool failing, taking;
+	uint64_t anew_ns, anew_wait_ns;
 	bool probing, full;     /* full: it refused a frame for want of room */
 	uint64_t full_until_ns; /* where nobody trims: not tried again before */
 	/*
@@ -147,9 +153,11 @@ bool kvc_tier_out_locked(const struct kvc *k, unsigned tier);
 void kvc_tier_retry_locked(struct kvc *k, unsigned tier);
 /* The call that was allowed was not made. */
 void kvc_tier_uncalled_locked(struct kvc *k, unsigned tier);
+/* One failed, not for want of room, and waits. */
+void kvc_tier_failed_locked(struct kvc *k, unsigned tier);
 /* A frame of so many bytes found no room, and is tried again: room is made, not at leisure. */
 void kvc_tier_refused_locked(struct kvc *k, unsigned tier, uint64_t bytes);
-/* One found room. */
+/* One was taken, and found room: those that failed may be, too, and are tried. */
 void kvc_tier_took_locked(struct kvc *k, unsigned tier, uint64_t bytes);
 /*
  * Does a frame that was refused still wait? `full` tells less: a smaller one that found room, or

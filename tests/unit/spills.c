@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Copies that fail (engine/copies/spill.c), in an engine of the test's own with a tier of the
- * test's own: what the length of their waits goes by.
+ * test's own: what the length of their waits goes by, and what ends them.
  */
 #include "house.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -90,10 +91,100 @@ static void hurried(void **state)
 	assert_int_equal(synced(ino), 0);
 }
 
+/* Has each that was told to try done so? */
+static bool tried(void)
+{
+	bool is;
+
+	kvc_lock(house);
+	is = kvc_list_empty(&house->tier[0].jobs[KVC_P_PARKED]) && !house->work->running;
+	kvc_unlock(house);
+	return is;
+}
+
+/* It waits for two minutes, as after a long time of failing. */
+static void waits_long(uint64_t ino)
+{
+	waits(ino);
+	kvc_lock(house);
+	kvc_node_find_locked(house, ino)->tries = KVC_AGAINS;
+	kvc_tier_retry_locked(house, 0);
+	kvc_unlock(house);
+	while (level_of(ino) != KVC_AGAINS - 1 || !tried())
+		usleep(1000);
+}
+
+static bool placed(uint64_t ino)
+{
+	const struct kvc_node *n;
+	bool is;
+
+	kvc_lock(house);
+	n = kvc_node_find_locked(house, ino);
+	is = n && kvc_placed_in(n, 0) && n->state == KVC_BOTH && !n->spilling;
+	kvc_unlock(house);
+	return is;
+}
+
+/* In less time than a long wait. */
+static bool comes(uint64_t ino)
+{
+	for (int i = 0; i < 60000 && !placed(ino); i++)
+		usleep(1000);
+	return placed(ino);
+}
+
+/* What a tier takes tells those that wait that it may take them. */
+static void others(void **state)
+{
+	uint64_t ino[2];
+
+	(void)state;
+	house_tier.on_write = refuse;
+	ino[0] = house_file(folder, "one");
+	ino[1] = house_file(folder, "two");
+	waits_long(ino[0]);
+	waits_long(ino[1]);
+	house_tier.on_write = NULL;
+	assert_true(comes(house_file(folder, "three")));
+	assert_true(comes(ino[0]));
+	assert_true(comes(ino[1]));
+}
+
+static uint64_t bad;
+
+static int refuse_bad(uint64_t ino)
+{
+	failed += ino == bad;
+	return ino == bad ? -EIO : 0;
+}
+
+/* But one that always fails is not tried as often as others are taken. */
+static void its_own_fault(void **state)
+{
+	char name[16];
+
+	(void)state;
+	house_tier.on_write = refuse;
+	bad = house_file(folder, "bad");
+	waits(bad);
+	failed = 0;
+	house_tier.on_write = refuse_bad;
+	for (int i = 0; i < 100; i++) {
+		snprintf(name, sizeof name, "good%d", i);
+		assert_true(comes(house_file(folder, name)));
+	}
+	assert_true(failed < 30);
+	house_tier.on_write = NULL;
+	assert_int_equal(synced(bad), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(hurried),
+		cmocka_unit_test(others),
+		cmocka_unit_test(its_own_fault),
 	};
 	int wrong;
 

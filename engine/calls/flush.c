@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The sweep "flush": what is dirty now is copied to the tiers that are to have it, then committed
- * and brought to stable storage. Copies that failed before are tried at once. It ends when each is
- * made, or has failed once more: a tier that is out keeps it no longer than that. What is open for
- * writing is not published, and not part of it.
+ * and brought to stable storage. Copies that failed before are tried at once, each once: one that
+ * fails again goes back to a wait as long as it had. It ends when each is made, or has failed once
+ * more: a tier that is out keeps it no longer than that. What is open for writing is not published,
+ * and not part of it; but the copy of one that an fsync asked for, and which waits, is tried too.
  */
 #include "admit.h"
 #include "calls.h"
@@ -60,6 +61,8 @@ static int ask_locked(struct kvc_sweep *s, struct kvc_node *n, struct kvc_stack 
 {
 	bool lacks = false;
 
+	if (n->state == KVC_OPEN && n->snapshot && !n->lost)
+		kvc_spill_now_locked(s->k, n);
 	if (!published(n))
 		return 0;
 	kvc_tier_each(s->k, t)

@@ -587,7 +587,6 @@ void kvc_spill_queue_locked(struct kvc *k, struct kvc_node *n, bool urgent)
 void kvc_spill_now_locked(struct kvc *k, struct kvc_node *n)
 {
 	n->hopeless = 0;
-	n->tries = 0;
 	n->failing = false;
 	kvc_spill_queue_locked(k, n, true);
 	kvc_tier_each(k, t)

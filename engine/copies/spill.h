@@ -8,7 +8,7 @@
 
 /* Queues copies of a published object for every tier that lacks one. */
 void kvc_spill_queue_locked(struct kvc *k, struct kvc_node *n, bool urgent);
-/* The same at once, also of what failed or was given up before. */
+/* The same at once, also of what waits since it failed, or was given up before. */
 void kvc_spill_now_locked(struct kvc *k, struct kvc_node *n);
 bool kvc_spill_needed(const struct kvc *k, const struct kvc_node *n, unsigned tier);
 /*

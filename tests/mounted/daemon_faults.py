@@ -260,8 +260,6 @@ def droppable(w):
     """While no tier took anything, a cache that was above its mark has let go some of what had no
     copy: as many as it counts. Then what the store that it was copied from has in the folder, which
     is not its own, is there again. Nothing more goes once all that is there has its copies."""
-    # one that failed again and again, as each fsync hurried it, is tried two minutes later
-    wait_for(lambda: not s.stats()["jobs"], 180)
     s.settle()
     if not s.stats()["drops"]:
         return ()

@@ -5,6 +5,9 @@
  */
 #include "house.h"
 
+#include "sweep.h"
+
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -121,7 +124,7 @@ static bool placed(uint64_t ino)
 
 	kvc_lock(house);
 	n = kvc_node_find_locked(house, ino);
-	is = n && kvc_placed_in(n, 0) && n->state == KVC_BOTH && !n->spilling;
+	is = n && kvc_placed_in(n, 0) && n->state != KVC_RESIDENT && !n->spilling;
 	kvc_unlock(house);
 	return is;
 }
@@ -179,12 +182,58 @@ static void its_own_fault(void **state)
 	assert_int_equal(synced(bad), 0);
 }
 
+static void flush(void)
+{
+	char words[] = "";
+	bool done = false;
+
+	assert_int_equal(kvc_sweep_begin(house, "flush", words, NULL), 0);
+	while (!done) {
+		usleep(1000);
+		kvc_lock(house);
+		done = house->sweep->done;
+		kvc_unlock(house);
+	}
+}
+
+/* A flush has each tried once, open files' too, and they go back to their waits. */
+static void flushed(void **state)
+{
+	struct kvc_opened o = { 0 };
+	struct kvc_wait w = { 0 };
+	struct kvc_row open;
+	uint64_t ino;
+	size_t n;
+
+	(void)state;
+	house_tier.on_write = refuse;
+	ino = house_file(folder, "flushed");
+	assert_int_equal(kvc_create(house, folder, "open", S_IFREG | 0644, 0, 0, O_RDWR | O_EXCL,
+				    &open, &o, &w),
+			 0);
+	assert_int_equal(kvc_file_write(house, open.ino, "x", 1, 0, O_RDWR, &n, &w), 0);
+	assert_int_equal(synced(open.ino), -EIO);
+	waits_long(ino);
+	waits_long(open.ino);
+	failed = 0;
+	flush();
+	assert_int_equal(waits(ino), KVC_AGAINS - 1);
+	assert_int_equal(waits(open.ino), KVC_AGAINS - 1);
+	assert_int_equal(failed, 2);
+	house_tier.on_write = NULL;
+	flush();
+	assert_true(comes(ino));
+	assert_true(comes(open.ino));
+	kvc_file_release(house, open.ino, O_RDWR, 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(hurried),
 		cmocka_unit_test(others),
 		cmocka_unit_test(its_own_fault),
+		cmocka_unit_test(flushed),
 	};
 	int wrong;
 

@@ -47,8 +47,11 @@ int kvm_beside_open(struct kvm_beside *b, const char *path, mode_t mode, bool on
 	b->path = there && !dangling ? realpath(path, NULL) : strdup(path);
 	if (!b->path)
 		return -errno;
-	if ((!there || S_ISREG(st.st_mode)) && !dangling &&
-	    asprintf(&b->own, "%s.%d.new", b->path, (int)getpid()) < 0) {
+	/* or all that is written would be for nothing */
+	if (there && S_ISREG(st.st_mode) && kvc_is_mounted(b->path))
+		err = -EBUSY;
+	else if ((!there || S_ISREG(st.st_mode)) && !dangling &&
+		 asprintf(&b->own, "%s.%d.new", b->path, (int)getpid()) < 0) {
 		b->own = NULL;
 		err = -ENOMEM;
 	}
@@ -99,6 +102,20 @@ int kvm_beside_end(struct kvm_beside *b, int err)
 	free(b->own);
 	free(b->path);
 	return err;
+}
+
+const char *kvm_beside_why(int err)
+{
+	switch (err) {
+	case EBUSY:
+	case EXDEV:
+		return "it is mounted there by itself (a bind mount) and cannot be replaced; name "
+		       "it in the folder that it is from, or mount that folder";
+	case EACCES:
+		return "Permission denied; it is made anew in its folder: root may, or who may "
+		       "write there";
+	default: return kvc_why(err);
+	}
 }
 
 int kvm_beside_keep(const char *path)

@@ -20,7 +20,8 @@ struct kvm_beside {
 
 /*
  * Opens it. Made anew it keeps owner and mode of what was there; else it has `mode`. 0 or -errno:
- * -EEXIST with only_new where there is anything by that name; then nothing is to be ended.
+ * -EEXIST with only_new where there is anything by that name, -EBUSY where nothing can take the
+ * place of what is there; then nothing is to be ended.
  */
 int kvm_beside_open(struct kvm_beside *b, const char *path, mode_t mode, bool only_new);
 /*
@@ -28,6 +29,8 @@ int kvm_beside_open(struct kvm_beside *b, const char *path, mode_t mode, bool on
  * it goes. err, or what failed here: then what was there before is there.
  */
 int kvm_beside_end(struct kvm_beside *b, int err);
+/* As kvc_why, of what the two above answer. */
+const char *kvm_beside_why(int err);
 /* The name of a file that has just taken its place outlives a power failure too. 0 or -errno. */
 int kvm_beside_keep(const char *path);
 

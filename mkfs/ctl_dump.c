@@ -266,12 +266,12 @@ static int put_out(struct dump *d, const char *file)
 		err = ferror(d->out) | fclose(d->out) ? -errno : 0;
 	} else {
 		if ((err = kvm_beside_open(&b, file, 0600, true)))
-			return kvm_fail("%s: %s", kvm_shown(file), kvc_why(-err));
+			return kvm_fail("%s: %s", kvm_shown(file), kvm_beside_why(-err));
 		d->out = b.f;
 		told = put_all(d);
 		err = kvm_beside_end(&b, told ? -ENOMEM : 0);
 	}
-	return told ?: err ? kvm_fail("%s: %s", file, kvc_why(-err)) : 0;
+	return told ?: err ? kvm_fail("%s: %s", file, kvm_beside_why(-err)) : 0;
 }
 
 int kvm_run_dump(int argc, char **argv)

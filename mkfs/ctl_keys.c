@@ -127,7 +127,7 @@ int kvm_run_newkey(int argc, char **argv)
 	}
 	if (err)
 		return kvm_fail("no key could be added to %s: %s", kvm_shown(argv[0]),
-				kvc_why(-err));
+				kvm_beside_why(-err));
 	if ((err = kvm_beside_keep(argv[0])))
 		return kvm_fail("%s has key %lu, but a power failure may take it back: %s", argv[0],
 				id, kvc_why(-err));

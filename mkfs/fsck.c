@@ -152,8 +152,11 @@ int main(int argc, char **argv)
 	err = rebuild ? kvm_rebuild(&s, &r) : kvm_check(&s, data, &r);
 	kvc_store_close(&s);
 	if (err) {
-		kvm_fail("%s: %s; nothing that was not told as mended is changed", argv[optind],
-			 kvc_why(-err));
+		if (kvc_store_bound(&s, error))
+			kvm_fail("%s", error);
+		else
+			kvm_fail("%s: %s; nothing that was not told as mended is changed",
+				 argv[optind], kvc_why(-err));
 		return 8 | (r.mended ? 1 : 0);
 	}
 	return conclude(&r, argv[optind], rebuild);

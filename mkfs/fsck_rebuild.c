@@ -413,6 +413,21 @@ static int make_new(const struct kvc_store *s, struct frames *all, size_t *files
 	return err ?: sync_file(path);
 }
 
+/* What did not take its place. */
+static void remove_new(const struct kvc_store *s)
+{
+	static const char *const names[] = {
+		KVC_STORE_CATALOG_NEW,
+		KVC_STORE_CATALOG_NEW "-wal",
+		KVC_STORE_CATALOG_NEW "-shm",
+		KVC_STORE_CATALOG_NEW "-mark",
+	};
+	char path[1280];
+
+	for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+		unlink(kvc_store_path(s, names[i], path));
+}
+
 /* They are of no use any more; a later rebuild is not to bring them back. */
 static int clear_dropped(struct kvc_tier *disk, const struct frames *all, struct kvm_report *r)
 {
@@ -486,9 +501,11 @@ int kvm_rebuild(struct kvc_store *s, struct kvm_report *r)
 	struct kvc_tier *disk;
 	char error[512];
 	size_t files = 0;
-	int err = kvct_disk_open(s, &disk, error);
+	int err = kvc_store_bound(s, error);
 
-	if (err) {
+	if (err)
+		return err; /* which is told at the end */
+	if ((err = kvct_disk_open(s, &disk, error))) {
 		fprintf(stderr, "fsck.kvcachefs: %s\n", error);
 		return err;
 	}
@@ -497,6 +514,8 @@ int kvm_rebuild(struct kvc_store *s, struct kvm_report *r)
 	err = inherit(s, &all.old, r) ?: disk->ops->list(disk, take, &all) ?: holes.err;
 	err = err ?: tell_proofs(s, disk, &all) ?: make_new(s, &all, &files);
 	err = err ?: take_place(s);
+	if (err)
+		remove_new(s);
 	if (!err) {
 		printf("%s: a new catalog with %zu files from %zu frames; the old one is kept as "
 		       "%s.old or .old.N\n",

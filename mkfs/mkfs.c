@@ -283,9 +283,15 @@ static int free_old(void *arg, const struct kvm_pool *p)
 static int make_instead(struct kvc_store *s, struct kvc_store *there)
 {
 	struct kvc_owner old = { .dir = "" };
-	char path[1280], next[1280];
+	char path[1280], next[1280], error[512];
 	int err;
 
+	if (kvc_store_bound(there, error))
+		return kvm_fail("%s", error);
+	if (s->device && !there->device && kvc_is_mounted(there->data))
+		return kvm_fail("%s is mounted there by itself (a bind mount) and cannot be "
+				"removed; umount it first",
+				there->data);
 	if (kvc_owner_of(there, there->lock_fd, &old))
 		*old.dir = 0;
 	if (grow_data(s, there))

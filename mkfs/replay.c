@@ -420,7 +420,7 @@ static int put_file(const char *path, const char *text, size_t len)
 		err = fwrite(text, 1, len, b.f) == len ? 0 : -errno;
 		err = kvm_beside_end(&b, err);
 	}
-	return err ? kvm_fail("--svg %s: %s", kvm_shown(path), kvc_why(-err)) : 0;
+	return err ? kvm_fail("--svg %s: %s", kvm_shown(path), kvm_beside_why(-err)) : 0;
 }
 
 static int replay(struct replay *o, char **traces, int n)

@@ -190,7 +190,7 @@ int kvm_run_trace(int argc, char **argv)
 		return 1;
 	if (t.file && (failed = kvm_beside_open(&b, t.file, 0666, false))) {
 		close(fd);
-		return kvm_fail("-o %s: %s", kvm_shown(t.file), kvc_why(-failed));
+		return kvm_fail("-o %s: %s", kvm_shown(t.file), kvm_beside_why(-failed));
 	}
 	failed = kvm_join_open(&t.join, b.f, t.paths);
 	if (failed) {
@@ -208,6 +208,6 @@ int kvm_run_trace(int argc, char **argv)
 	else
 		failed = ferror(stdout) | fclose(stdout) ? -errno : 0;
 	if (failed && !err)
-		err = kvm_fail("%s: %s", t.file ?: "stdout", kvc_why(-failed));
+		err = kvm_fail("%s: %s", t.file ?: "stdout", kvm_beside_why(-failed));
 	return err;
 }

@@ -269,8 +269,10 @@ static int settle(struct kvc_store *s, char *error)
 	int err = kvc_store_finish(s);
 
 	if (err) {
-		snprintf(error, 512, "what was begun on the store %s cannot be finished: %s",
-			 s->dir, kvc_why(-err));
+		if (!kvc_store_bound(s, error))
+			snprintf(error, 512,
+				 "what was begun on the store %s cannot be finished: %s", s->dir,
+				 kvc_why(-err));
 		kvc_store_close(s);
 		return err;
 	}

@@ -124,5 +124,10 @@ int kvc_super_save_copy(const struct kvc_store *s);
 
 /* store_next.c: finishes what *.next files say, and removes what was left halfway. Locked only. */
 int kvc_store_finish(struct kvc_store *s);
+/*
+ * Where a file of the store is mounted by itself, so that no new catalog takes the place of the old
+ * one: -EBUSY and one line for people in error[512], before anything is begun. Else 0.
+ */
+int kvc_store_bound(const struct kvc_store *s, char *error);
 
 #endif

@@ -98,6 +98,25 @@ static int swap_catalog(struct kvc_store *s)
 	return err ?: kvc_store_sync_dir(s);
 }
 
+int kvc_store_bound(const struct kvc_store *s, char *error)
+{
+	static const char *const replaced[] = {
+		KVC_STORE_CATALOG,         KVC_STORE_CATALOG "-wal", KVC_STORE_CATALOG "-shm",
+		KVC_STORE_CATALOG "-mark", KVC_STORE_POLICIES,
+	};
+	char path[1280];
+
+	for (size_t i = 0; i < sizeof replaced / sizeof replaced[0]; i++)
+		if (kvc_is_mounted(kvc_store_path(s, replaced[i], path))) {
+			snprintf(error, 512,
+				 "%.300s is mounted there by itself (a bind mount) and cannot be "
+				 "replaced; umount it, or mount the whole store's folder",
+				 path);
+			return -EBUSY;
+		}
+	return 0;
+}
+
 int kvc_store_finish(struct kvc_store *s)
 {
 	static const char *const halfway[] = {

@@ -2,8 +2,10 @@
 /* See util.h. */
 #include "util.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <xxhash.h>
 
 static uint64_t clock_ns(clockid_t id)
@@ -178,6 +180,14 @@ bool kvc_stack_pop(struct kvc_stack *s, uint64_t *v)
 		return false;
 	*v = s->v[--s->n];
 	return true;
+}
+
+bool kvc_is_mounted(const char *path)
+{
+	struct statx x;
+
+	return !statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &x) &&
+	       (x.stx_attributes & STATX_ATTR_MOUNT_ROOT);
 }
 
 const char *kvc_why(int err)

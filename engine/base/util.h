@@ -137,6 +137,8 @@ int kvc_size_parse(const char *text, uint64_t *bytes);
 const char *kvc_size_text(uint64_t bytes, char *buf);
 /* strerror(3) of it and, where somebody can do something about it, what. */
 const char *kvc_why(int err);
+/* Is something mounted there by itself (a bind mount), so that nothing else takes its place? */
+bool kvc_is_mounted(const char *path);
 /* A line for people with words from outside in it: control characters become ?, so it stays one. */
 void kvc_one_line(char *text);
 /*

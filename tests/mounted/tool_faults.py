@@ -85,6 +85,8 @@ def replaced(what, r, right):
     if not right:
         one_line(what, r)
     new = right or "the new store is made" in r.err
+    if not new and "count=0" not in what[1]:
+        nothing_beside(what)
     p = s.fsck("-y", ok=None)
     assert p.returncode in (0, 1), (what, p.stdout)
     assert s.fsck("-n", ok=None).returncode == 0 and names() == ([] if new else ALL), what
@@ -112,6 +114,8 @@ def rebuilt(what, r, right):
 
 def old_or_new(what, r, right):
     """A rebuild that cannot change what it wants to leaves a store that has all files."""
+    if "count=0" not in what[1]:
+        nothing_beside(what)
     p = s.fsck("-n", "--data", ok=None)
     assert p.returncode == 0, (what, p.stdout)
     p = s.fsck("-y", ok=None)  # what it has begun is finished
@@ -141,9 +145,15 @@ def silent(what, r, right):
     assert not right or not r.err, (what, r)
 
 
+def nothing_beside(what):
+    left = [f for f in os.listdir(OWN) + os.listdir(s.path) if ".new" in f or ".mkfs" in f]
+    assert not left, (what, left)
+
+
 def key_file(what, r, right):
     """There are the keys that were told, whole lines, and the next one is added behind them."""
     same(what, r, right)
+    nothing_beside(what)
     with open(f"{OWN}/keys") as f:
         lines = f.read().splitlines()
     assert lines[0] == KEY and len(lines) == 1 + right, (what, r, len(lines))
@@ -154,6 +164,7 @@ def key_file(what, r, right):
 def chart(what, r, right):
     """The new one, or the one that was there."""
     same(what, r, right)
+    nothing_beside(what)
     with open(f"{OWN}/chart") as f:
         assert f.read() == (CHART if right else "the old one\n"), (what, r)
 
@@ -161,6 +172,7 @@ def chart(what, r, right):
 def bundle(what, r, right):
     """The whole of it, or none: then it can be made by that name."""
     same(what, r, right)
+    nothing_beside(what)
     if right:
         out = run("tar", "tf", f"{OWN}/dump", ok=True).stdout
         assert out.count("kvcachefs-dump/") == 7, (what, out)
@@ -248,6 +260,8 @@ def as_it_is():
 STORE, INSIDE = f"path={s.path}/*", f"path={s.mnt}/.kvcachefs/*"
 NEW, LOOK, OPENS = ("EIO", "EMFILE", "short", "delay:5"), ("EIO", "short", "delay:5"), ("EMFILE",)
 SECOND = 15  # the step of what runs for a second, and looks twenty times: one of them is taken
+# a name that cannot be had: a mount of its own, of another filesystem, or not to be written
+RENAMES = ("EBUSY", "EXDEV", "EROFS", "EACCES")
 KEY = "7 " + "ab" * 32
 # What is swept: its name; the state before each; the command; the calls; how they go wrong; the
 # exit statuses that say all was done, and those that say it was not; one of how many calls; what
@@ -264,6 +278,10 @@ OFFLINE = [
       for count in ("", " count=0")),
     *(("fsck --rebuild", fresh, [FSCK, "--rebuild", s.path], f"calls=change {STORE}{count}",
        ("EIO", "ENOSPC"), (0,), (8, 9), 16, old_or_new) for count in ("", " count=0")),
+    ("mkfs --force", fresh, [MKFS, "--force", "--size", "24M", s.path],
+     f"calls=rename path={s.path}/*", ("EBUSY", "EROFS"), (0,), (1,), 1, replaced),
+    ("fsck --rebuild", fresh, [FSCK, "--rebuild", s.path], f"calls=rename {STORE}",
+     ("EBUSY", "EROFS"), (0,), (8, 9), 1, old_or_new),
     ("fsck -n", fresh, [FSCK, "-n", s.path], f"calls=all {STORE}", ("delay:5",), (0,), (), 25,
      unharmed),
     ("fsck -y", fresh, [FSCK, "-y", s.path], f"calls=all {STORE}", ("delay:5",), (0,), (), 25,
@@ -379,8 +397,10 @@ ONLINE = [
          prepare=keys_there),
     *ctl("dump", ["dump", f"{OWN}/dump", s.mnt], (IN, "/proc/*"), look=bundle,
          prepare=no_bundle),
-    *((f"kvcachectl {words[0]}", prepare, [CTL, *words], f"calls=change path={OWN}/{f}*",
-       ("EIO", "ENOSPC", "short", "delay:5"), (0,), (1,), 2, look) for words, f, prepare, look in (
+    *((f"kvcachectl {words[0]}", prepare, [CTL, *words], f"calls={calls} path={OWN}/{f}*", kinds,
+       (0,), (1,), 2, look) for calls, kinds in (
+        ("change", ("EIO", "ENOSPC", "short", "delay:5")), ("rename", RENAMES)) for
+      words, f, prepare, look in (
         (["newkey", f"{OWN}/keys"], "keys", keys_there, key_file),
         (["replay", "--capacity", "5", "--svg", f"{OWN}/chart", TRACE], "chart", chart_there,
          chart),
@@ -415,7 +435,31 @@ def sweep(row):
         assert runs or "EMFILE" in do or step > 1, (name, words, do)
 
 
+def bound(path, *commands):
+    """What is mounted by itself nothing can replace: one line tells what to do."""
+    with open(path, "rb") as f:
+        before = f.read()
+    run("mount", "--bind", path, path, ok=True)
+    for command in commands:
+        p = run(*command)
+        assert p.returncode in (1, 8) and "bind mount" in p.stdout, (command, p)
+        assert p.stdout.count(f"{os.path.basename(command[0])}: ") == 1, (command, p.stdout)
+        nothing_beside(command)
+    run("umount", path, ok=True)
+    with open(path, "rb") as f:
+        assert f.read() == before, path
+
+
+with open(TRACE, "w") as f:
+    f.write("".join(f'{{"hash_ids": [{i % 7}, {i % 5 + 10}]}}\n' for i in range(400)))
 if sys.argv[1] == "offline":
+    fresh()
+    bound(f"{s.path}/catalog.sqlite", [FSCK, "--rebuild", s.path], [MKFS, "--force", s.path])
+    whole("bind mounts")
+    keys_there()
+    bound(f"{OWN}/keys", [CTL, "newkey", f"{OWN}/keys"])
+    chart_there()
+    bound(f"{OWN}/chart", [CTL, "replay", "--capacity", "5", "--svg", f"{OWN}/chart", TRACE])
     for row in OFFLINE:
         os.environ["FAULTS_EXE"] = "kvcachefs" if row[0].startswith("mount") else \
             os.path.basename(row[2][0])
@@ -434,8 +478,6 @@ for device, told in (("0000:01:00.0", ("0x10de", "0x030200", "1")),
         if text:
             with open(f"{OWN}/pci/{device}/{name}", "w") as f:
                 f.write(text + "\n")
-with open(TRACE, "w") as f:
-    f.write("".join(f'{{"hash_ids": [{i % 7}, {i % 5 + 10}]}}\n' for i in range(400)))
 with open(IDS, "w") as f:
     f.write(" ".join(map(str, range(3000))))
 run(CTL, "replay", "--capacity", "5", "--svg", f"{OWN}/chart", TRACE, ok=True)

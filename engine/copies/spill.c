@@ -41,23 +41,24 @@ bool kvc_spill_needed(const struct kvc *k, const struct kvc_node *n, unsigned ti
  * The file was open for writing and seems untouched: has a mapping changed it? A sparse file has no
  * sum to compare (its holes are not read): it is copied anew, synced, and only then the copy goes
  * that an fsync may have brought down. One that was opened for writing meanwhile (it has another
- * epoch) may have been changed where it was read already: it stays in doubt.
+ * epoch) may have been changed where it was read already: it stays in doubt. Comes back with
+ * k->lock.
  */
 static int verify(struct kvc *k, struct kvc_node *n, int fd, uint64_t size, uint64_t epoch)
 {
 	struct kvc_sum sum;
 	int err = kvc_copy_sum(fd, size, &sum);
 
+	kvc_lock(k);
 	if (err)
 		return err;
-	kvc_lock(k);
 	if (n->verify && n->epoch == epoch && (n->state == KVC_BOTH || n->state == KVC_RESIDENT)) {
 		if (!n->object.has_sum || memcmp(sum.b, n->object.sum.b, 16)) {
 			struct kvc_segment from = kvc_segment_of(n), to = from;
 
 			to.gen++;
 			if ((err = kvc_segment_rename(&k->pool, &from, &to)))
-				goto out; /* it is compared again */
+				return err; /* it is compared again */
 			n->object.gen++;
 			n->object.has_sum = false;
 			kvc_unplace_locked(k, n);
@@ -66,8 +67,6 @@ static int verify(struct kvc *k, struct kvc_node *n, int fd, uint64_t size, uint
 		}
 		kvc_compared_locked(n, fd);
 	}
-out:
-	kvc_unlock(k);
 	return err;
 }
 
@@ -354,7 +353,6 @@ static bool begin_locked(struct kvc *k, struct spill *s)
 static void compare(struct kvc *k, struct spill *s)
 {
 	s->err = verify(k, s->n, s->c.fd, (uint64_t)s->st.st_size, s->epoch);
-	kvc_lock(k);
 	kvc_tier_uncalled_locked(k, s->tier);
 	s->again = !s->err && kvc_has_segment(s->n) && s->n->state != KVC_OPEN &&
 		   kvc_spill_needed(k, s->n, s->tier);
@@ -397,7 +395,7 @@ static void copy(struct kvc *k, struct spill *s)
 	/* The copy that it replaces may be the only one that an fsync has brought down. */
 	if (!s->err && s->reseal && t->ops->sync && (s->err = t->ops->sync(t)) && !s->c.shared)
 		t->ops->remove(t, &s->where);
-	/* Or the evictor takes it for a client's, and the next chunk goes. A mark ends by it. */
+	/* What has no mark is not needed any more, and closed where nobody waits for it. */
 	if (!s->snap && !marked)
 		kvc_copy_close(&s->c);
 	kvc_lock_both(k);
@@ -526,6 +524,13 @@ static void spill_run(struct kvc *k, struct kvc_job *j)
 			copy(k, &s);
 	}
 	finish_locked(k, &s);
+	/*
+	 * The evictor takes an open segment for a client's, and the next chunk goes in its place.
+	 * So it is closed before anybody sees that this one may go: also that of a mark, which
+	 * ended just now. One without a name is closed below: that frees its pages.
+	 */
+	if (!s.n->lost && kvc_has_segment(s.n))
+		kvc_copy_close(&s.c);
 	kvc_unlock(k);
 	kvc_copy_fini(&s.c);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Copies that fail (engine/copies/spill.c), in an engine of the test's own with a tier of the
- * test's own: what the length of their waits goes by, and what ends them.
+ * test's own: what the length of their waits goes by, and what ends them. And whose segment is open
+ * when somebody else has the lock.
  */
 #include "house.h"
 
@@ -14,6 +15,41 @@
 #include <string.h>
 
 #include <cmocka.h>
+
+static _Atomic uint64_t watched;
+static _Atomic unsigned looked, in_use;
+
+int __real_pthread_mutex_unlock(pthread_mutex_t *m);
+
+/* As the evictor, whenever it could have the lock. */
+static void look(void)
+{
+	struct kvc_node *n;
+	struct kvc_segment seg;
+
+	pthread_mutex_lock(&house->lock.m);
+	n = kvc_node_find_locked(house, watched);
+	if (n && n->state == KVC_BOTH && !n->verify && !n->nopen && !n->leases && !n->snapshot) {
+		kvc_close_segment_locked(house, n);
+		seg = kvc_segment_of(n);
+		looked++;
+		in_use += kvc_segment_in_use(&house->pool, &seg, false);
+	}
+	__real_pthread_mutex_unlock(&house->lock.m);
+}
+
+/* The linker has reserved these names for who uses them (--wrap). */
+/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+int __wrap_pthread_mutex_unlock(pthread_mutex_t *m);
+int __wrap_pthread_mutex_unlock(pthread_mutex_t *m)
+{
+	int err = __real_pthread_mutex_unlock(m);
+
+	if (watched && m == &house->lock.m)
+		look();
+	return err;
+}
+/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 
 static uint64_t folder;
 static _Atomic unsigned failed;
@@ -227,13 +263,45 @@ static void flushed(void **state)
 	kvc_file_release(house, open.ino, O_RDWR, 0);
 }
 
+/* What may be evicted is open nowhere, or the evictor would take it for mapped and take another. */
+static void closed(void **state)
+{
+	static const struct {
+		const char *name;
+		off_t at; /* behind a hole, which no sum is made of */
+	} files[] = { { "whole", 0 }, { "sparse", 20000 } };
+
+	(void)state;
+	for (size_t i = 0; i < 2; i++) {
+		struct kvc_opened o = { 0 };
+		struct kvc_wait w = { 0 };
+		struct kvc_row r;
+		size_t n;
+
+		assert_int_equal(kvc_create(house, folder, files[i].name, S_IFREG | 0644, 0, 0,
+					    O_RDWR | O_EXCL, &r, &o, &w),
+				 0);
+		assert_int_equal(kvc_file_write(house, r.ino, "x", 1, files[i].at, O_RDWR, &n, &w),
+				 0);
+		assert_int_equal(synced(r.ino), 0);
+		looked = in_use = 0;
+		watched = r.ino;
+		/* nothing was written since: it is compared, or copied anew */
+		kvc_file_release(house, r.ino, O_RDWR, 0);
+		assert_true(comes(r.ino));
+		while (looked < 10)
+			placed(r.ino);
+		watched = 0;
+		assert_int_equal(in_use, 0);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(hurried),
-		cmocka_unit_test(others),
-		cmocka_unit_test(its_own_fault),
-		cmocka_unit_test(flushed),
+		cmocka_unit_test(hurried),       cmocka_unit_test(others),
+		cmocka_unit_test(its_own_fault), cmocka_unit_test(flushed),
+		cmocka_unit_test(closed),
 	};
 	int wrong;
 

@@ -52,8 +52,8 @@ struct out {
 struct walk {
 	struct kvc_chunk_row head[KVC_CLASSES]; /* the next of each class */
 	enum { UNKNOWN, THERE, NONE } is[KVC_CLASSES];
-	struct kvc_turns turns;
-	uint64_t freed; /* since it began */
+	struct kvc_turns turns; /* kept from one walk to the next */
+	uint64_t freed;         /* since it began */
 	/* of a model: is there an order to go through still? and what class its chunks are in */
 	int own;
 	unsigned class, others;
@@ -111,6 +111,7 @@ static void walk_begin(struct kvc *k, struct walk *w, bool whole)
 		.out_room = w->out_room,
 		.spares_none = in_vain,
 		.cache = w->cache,
+		.turns = w->turns, /* or short ones would all begin with one class */
 	};
 	for (int i = 0; i < KVC_CLASSES; i++)
 		w->head[i].rank = INT64_MIN;

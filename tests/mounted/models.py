@@ -371,6 +371,21 @@ def own_chains(end):
     s.umount()
     run("umount", "-l", pool)
 
-beside([(quotas,), (own_chains, "none"), (own_chains, "kill"), (own_policy, "none"),
+def short_trims():
+    """The disk loses a little at a time: of each model in turns, whatever its policy."""
+    s = Store("turns", cpu="16M", size="64M", options="policy=lru,settle=0,high=95,low=94").mount()
+    for model in "ab":
+        os.mkdir(f"{s.mnt}/{model}")
+    put(f"{s.mnt}/b", "policy", "fifo")
+    for i in range(120):
+        for model in "ab":
+            s.write(f"{model}/{i}/l", blob(i, N))
+        s.settle()
+    left = [len(os.listdir(f"{s.mnt}/{model}")) for model in "ab"]
+    assert min(left) > sum(left) / 4 and sum(left) < 200, left
+    s.umount()
+
+
+beside([(quotas,), (short_trims,), (own_chains, "none"), (own_chains, "kill"), (own_policy, "none"),
         (own_policy, "kill"), (codec,), (attributes,)])
 print("ok")

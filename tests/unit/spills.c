@@ -19,6 +19,8 @@
 static _Atomic uint64_t watched;
 static _Atomic unsigned looked, in_use;
 
+/* The linker has reserved these names for who uses them (--wrap). */
+/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 int __real_pthread_mutex_unlock(pthread_mutex_t *m);
 
 /* As the evictor, whenever it could have the lock. */
@@ -38,8 +40,6 @@ static void look(void)
 	__real_pthread_mutex_unlock(&house->lock.m);
 }
 
-/* The linker has reserved these names for who uses them (--wrap). */
-/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 int __wrap_pthread_mutex_unlock(pthread_mutex_t *m);
 int __wrap_pthread_mutex_unlock(pthread_mutex_t *m)
 {

@@ -43,7 +43,7 @@ static const struct kvc_change *meta_after(struct kvc_catalog *c, const char *pr
 
 int kvc_meta_next(struct kvc_catalog *c, const char *prefix, char *key, char *value, size_t room)
 {
-	struct kvc_conn *n = kvc_reader_get(c);
+	struct kvc_conn *n = kvc_reader_get_held(c);
 	const struct kvc_change *x;
 	char after[64];
 	sqlite3_stmt *st;
@@ -97,7 +97,7 @@ static int order(const struct kvc_name *n, const struct kvc_change *x)
 int kvc_name_each(struct kvc_catalog *c, uint64_t parent, uint64_t after, kvc_name_fn *fn,
 		  void *arg)
 {
-	struct kvc_conn *n = kvc_reader_get(c);
+	struct kvc_conn *n = kvc_reader_get_held(c);
 	sqlite3_stmt *st = kvc_sql(n, ST_NAME_EACH, "ii", I(parent), I(after));
 	struct kvc_change *x = kvc_overlay_after(&c->over, KVC_IX_NAME, parent, after, 0, NULL);
 	int got = kvc_sql_step(n, st), end = 0;
@@ -143,7 +143,7 @@ int kvc_name_of(struct kvc_catalog *c, uint64_t ino, kvc_name_fn *fn, void *arg)
 	}
 	if (end)
 		return end;
-	n = kvc_reader_get(c);
+	n = kvc_reader_get_held(c);
 	st = kvc_sql(n, ST_NAME_OF, "i", I(ino));
 	while ((got = kvc_sql_step(n, st)) == 1) {
 		name = name_columns(st);
@@ -200,7 +200,7 @@ int kvc_xattr_list(struct kvc_catalog *c, uint64_t ino, char *list, size_t *len)
 	sqlite3_stmt *st;
 	int err = pending_xattrs(c, ino, &t), got = 0;
 
-	n = kvc_reader_get(c);
+	n = kvc_reader_get_held(c);
 	st = kvc_sql(n, ST_XATTR_LIST, "i", I(ino));
 	while (!err && !kvc_wiped(c, ino) && (got = kvc_sql_step(n, st)) == 1) {
 		const char *name = (const char *)sqlite3_column_text(st, 0);
@@ -241,7 +241,7 @@ int kvc_xattr_sum(struct kvc_catalog *c, uint64_t ino, const char *except,
 			sum_one(sum, except, x->text, x->len);
 	if (kvc_wiped(c, ino))
 		return 0;
-	n = kvc_reader_get(c);
+	n = kvc_reader_get_held(c);
 	st = kvc_sql(n, ST_XATTR_SIZES, "i", I(ino));
 	while ((got = kvc_sql_step(n, st)) == 1) {
 		const char *name = (const char *)sqlite3_column_text(st, 0);
@@ -292,7 +292,7 @@ static int next_chunk(struct kvc_catalog *c, enum kvc_statement s, uint64_t firs
 	struct kvc_change *x = kvc_overlay_after(&c->over, ix, first, kvc_overlay_rank(r->rank),
 						 r->id, NULL);
 	const struct kvc_chunk_row *over = x ? x->value : NULL;
-	struct kvc_conn *n = kvc_reader_get(c);
+	struct kvc_conn *n = kvc_reader_get_held(c);
 	sqlite3_stmt *st = kvc_sql(n, s, "iii", I(first), I(r->rank), I(r->id));
 
 	if (over && (ix == KVC_IX_RANK ? over->policy : over->quota) != first)
@@ -320,7 +320,7 @@ int kvc_chunk_next_expired(struct kvc_catalog *c, uint64_t now_ns, struct kvc_ch
 	struct kvc_change *x = kvc_overlay_after(&c->over, KVC_IX_EXPIRE, r->expires_ns, r->id, 0,
 						 NULL);
 	const struct kvc_chunk_row *over = x ? x->value : NULL;
-	struct kvc_conn *n = kvc_reader_get(c);
+	struct kvc_conn *n = kvc_reader_get_held(c);
 	sqlite3_stmt *st = kvc_sql(n, ST_CHUNK_EXPIRED, "iii", I(r->expires_ns), I(r->id),
 				   I(now_ns));
 
@@ -339,7 +339,7 @@ int kvc_chunk_some_pinned(struct kvc_catalog *c, uint64_t after, size_t room,
 	*count = 0;
 	if (got)
 		return got;
-	n = kvc_reader_get(c);
+	n = kvc_reader_get_held(c);
 	st = kvc_sql(n, ST_CHUNK_PINNED, "ii", I(after), I(room));
 	while (*count < room && (got = kvc_sql_step(n, st)) == 1)
 		kvc_chunk_columns(st, &out[(*count)++]);
@@ -386,7 +386,7 @@ int kvc_chunk_rerank(struct kvc_catalog *c, int64_t (*rank)(const struct kvc_chu
 		err = !after || c->over.bytes > HEAVY ? kvc_catalog_flush(c, 0) : 0;
 		if (err)
 			return err;
-		r = kvc_reader_get(c);
+		r = kvc_reader_get_held(c);
 		err = chunks(c, r, kvc_sql(r, ST_CHUNK_ALL, "i", I(after)), &a);
 		for (size_t i = 0; i < a.n && !err; i++) {
 			a.v[i].rank = rank(&a.v[i]);
@@ -421,7 +421,7 @@ int kvc_object_each_unplaced(struct kvc_catalog *c,
 
 		if (err)
 			return err;
-		struct kvc_conn *r = kvc_reader_get(c);
+		struct kvc_conn *r = kvc_reader_get_held(c);
 		sqlite3_stmt *st = kvc_sql(r, ST_OBJECT_UNPLACED, "i", I(after));
 
 		for (n = 0; n < BATCH && (got = kvc_sql_step(r, st)) == 1; n++) {
@@ -454,7 +454,7 @@ int kvc_place_each(struct kvc_catalog *c, unsigned tier,
 
 	if (got)
 		return got;
-	n = kvc_reader_get(c);
+	n = kvc_reader_get_held(c);
 	st = kvc_sql(n, ST_PLACE_EACH, "i", I(tier));
 	while ((got = kvc_sql_step(n, st)) == 1) {
 		struct kvc_place p = kvc_place_columns(st);
@@ -468,7 +468,7 @@ int kvc_place_each(struct kvc_catalog *c, unsigned tier,
 int kvc_place_next(struct kvc_catalog *c, uint64_t *ino, unsigned *tier, size_t room,
 		   struct kvc_placed *out, size_t *count)
 {
-	struct kvc_conn *n = kvc_reader_get(c);
+	struct kvc_conn *n = kvc_reader_get_held(c);
 	sqlite3_stmt *st;
 	int got = 0;
 

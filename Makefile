@@ -227,6 +227,7 @@ unitwrap_memory := $(wrap_alloc)
 unitwrap_memory_catalog := $(wrap_alloc)
 # an engine in the test itself (tests/unit/house/house.h)
 wrap_house := kvc_clock_ns
+unitwrap_acks := setsockopt
 unitwrap_bounds := $(wrap_house) kvc_name_each
 unitwrap_holds := $(wrap_house) kvc_name_each kvc_row_get kvc_chunk_get kvc_catalog_unlock calloc pthread_mutex_trylock
 unitwrap_spills := $(wrap_house) pthread_mutex_unlock

@@ -281,7 +281,7 @@ static void s3_close(struct kvc_tier *t)
 	struct kvct_s3 *s = of(t);
 
 	while (s->nidle)
-		curl_easy_cleanup(s->idle[--s->nidle]);
+		curl_easy_cleanup(s->idle[--s->nidle].curl);
 	kvc_wipe(s->login, sizeof s->login);
 	kvc_wipe(s->token, sizeof s->token);
 	pthread_mutex_destroy(&s->lock);

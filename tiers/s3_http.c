@@ -8,38 +8,64 @@
 #include "log.h"
 
 #include <ctype.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 /* bytes a second that a transfer is given time for, beside the deadline */
 #define SLOWEST (4ull << 20)
 #define ANSWER_MAX (4u << 20)
 
-static CURL *take(struct kvct_s3 *s)
+static struct kvct_s3_handle take(struct kvct_s3 *s)
 {
-	CURL *c = NULL;
+	struct kvct_s3_handle h = { NULL, CURL_SOCKET_BAD };
 
 	pthread_mutex_lock(&s->lock);
 	if (s->nidle)
-		c = s->idle[--s->nidle];
+		h = s->idle[--s->nidle];
 	pthread_mutex_unlock(&s->lock);
-	if (c)
-		curl_easy_reset(c); /* keeps its connections */
-	return c ? c : curl_easy_init();
+	if (h.curl)
+		curl_easy_reset(h.curl); /* keeps its connection */
+	else
+		h.curl = curl_easy_init();
+	return h;
 }
 
-static void give(struct kvct_s3 *s, CURL *c)
+static void give(struct kvct_s3 *s, struct kvct_s3_handle h)
 {
 	pthread_mutex_lock(&s->lock);
 	bool keep = s->nidle < KVCT_S3_HANDLES;
 
 	if (keep)
-		s->idle[s->nidle++] = c;
+		s->idle[s->nidle++] = h;
 	pthread_mutex_unlock(&s->lock);
 	if (!keep)
-		curl_easy_cleanup(c);
+		curl_easy_cleanup(h.curl);
+}
+
+static int on_socket(void *arg, curl_socket_t fd, curlsocktype use)
+{
+	struct kvct_s3_request *q = arg;
+
+	(void)use;
+	q->fd = fd;
+	return CURL_SOCKOPT_OK;
+}
+
+/*
+ * A server that leaves Nagle's algorithm on, as Ceph's gateway does by default, keeps the end of an
+ * answer until all before it is acknowledged, which the kernel does 40 ms later unless it is asked.
+ */
+static void acknowledge(const struct kvct_s3_request *q)
+{
+	int now = 1;
+
+	if (q->fd != CURL_SOCKET_BAD)
+		setsockopt(q->fd, IPPROTO_TCP, TCP_QUICKACK, &now, sizeof now);
 }
 
 static size_t on_data(char *p, size_t one, size_t len, void *arg)
@@ -48,6 +74,7 @@ static size_t on_data(char *p, size_t one, size_t len, void *arg)
 	size_t left = len;
 
 	(void)one;
+	acknowledge(q);
 	if (q->iov && q->status >= 0) {
 		while (left && q->n) {
 			size_t n = kvc_min(left, q->iov->iov_len);
@@ -108,6 +135,8 @@ static size_t on_header(char *p, size_t one, size_t len, void *arg)
 	struct kvct_s3_request *q = arg;
 
 	(void)one;
+	if (len == 2) /* the empty line: the body may come on its own */
+		acknowledge(q);
 	if (len > 6 && !strncasecmp(p, "x-amz-", 6))
 		q->service = true;
 	if (len > 6 && !strncasecmp(p, "etag:", 5)) {
@@ -173,6 +202,8 @@ static void set_way(CURL *c, const struct kvct_s3 *s, struct kvct_s3_request *q,
 	curl_easy_setopt(c, CURLOPT_WRITEDATA, q);
 	curl_easy_setopt(c, CURLOPT_HEADERFUNCTION, on_header);
 	curl_easy_setopt(c, CURLOPT_HEADERDATA, q);
+	curl_easy_setopt(c, CURLOPT_SOCKOPTFUNCTION, on_socket);
+	curl_easy_setopt(c, CURLOPT_SOCKOPTDATA, q);
 	curl_easy_setopt(c, CURLOPT_BUFFERSIZE, 512L << 10);
 	curl_easy_setopt(c, CURLOPT_UPLOAD_BUFFERSIZE, 512L << 10);
 	if (*s->ca)
@@ -248,10 +279,14 @@ static int outcome(const struct kvct_s3_request *q, CURLcode rc, long code)
 static int attempt(struct kvct_s3 *s, struct kvct_s3_request *q, uint64_t left_ns)
 {
 	struct curl_slist *h = headers(s, q);
-	CURL *c = h ? take(s) : NULL;
+	struct kvct_s3_handle by = { NULL, CURL_SOCKET_BAD };
+	CURL *c;
 	long code = 0;
 	CURLcode rc;
 
+	if (h)
+		by = take(s);
+	c = by.curl;
 	if (!c) {
 		curl_slist_free_all(h);
 		return -ENOMEM;
@@ -264,6 +299,7 @@ static int attempt(struct kvct_s3 *s, struct kvct_s3_request *q, uint64_t left_n
 	q->status = 0;
 	q->service = false;
 	*q->etag = 0;
+	q->fd = by.fd;
 	set_way(c, s, q, left_ns);
 	curl_easy_setopt(c, CURLOPT_HTTPHEADER, h);
 	set_body(c, q);
@@ -272,7 +308,7 @@ static int attempt(struct kvct_s3 *s, struct kvct_s3_request *q, uint64_t left_n
 	curl_slist_free_all(h);
 	q->status = code;
 	if (rc == CURLE_OK)
-		give(s, c);
+		give(s, (struct kvct_s3_handle){ c, q->fd });
 	else
 		curl_easy_cleanup(c);
 	return q->overflow ? -EBADMSG : outcome(q, rc, code);

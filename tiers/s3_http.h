@@ -14,10 +14,15 @@
 
 #define KVCT_S3_HANDLES 16
 
+struct kvct_s3_handle {
+	CURL *curl;
+	curl_socket_t fd; /* of its connection, to look at */
+};
+
 struct kvct_s3 {
 	struct kvc_tier tier;
 	pthread_mutex_t lock;
-	CURL *idle[KVCT_S3_HANDLES];
+	struct kvct_s3_handle idle[KVCT_S3_HANDLES];
 	unsigned nidle;
 	char base[1024];  /* endpoint/bucket */
 	char prefix[300]; /* "" or ends with / */
@@ -41,7 +46,8 @@ struct kvct_s3_request {
 	char etag[128];
 	long status;
 	bool overflow;
-	bool service; /* the answer has a header of S3's own (x-amz-) */
+	bool service;     /* the answer has a header of S3's own (x-amz-) */
+	curl_socket_t fd; /* by which it goes */
 };
 
 /*

@@ -6,7 +6,7 @@
 #                                shell variables
 #   ceph-rgw.sh down DIR         stop the daemons that `up` started there
 # Its monitor would gather proposals for a second each, and it takes a row of them until a pool can
-# be used. The gateway would answer in pieces, the second of which waits for our acknowledgement.
+# be used.
 # Needs: apt-get install --no-install-recommends
 #   ceph-mon ceph-osd ceph-mgr radosgw ceph-common uuid-runtime curl
 set -euo pipefail
@@ -44,7 +44,7 @@ osd data = $dir/osd
 mon data = $dir/mon
 mgr data = $dir/mgr
 [client.rgw]
-rgw frontends = beast endpoint=127.0.0.1:$port tcp_nodelay=1
+rgw frontends = beast endpoint=127.0.0.1:$port
 rgw data = $dir/rgw
 C
 {

@@ -177,7 +177,8 @@ class Store:
 
         def up():
             if self.daemon.poll() is not None:
-                raise AssertionError(f"the daemon ended: {self.log()}")
+                raise AssertionError(
+                    f"the daemon ended with {self.daemon.returncode}: {self.log()}")
             try:
                 # a dead daemon's mount may still tell its cached attributes, but not this
                 os.statvfs(self.mnt)

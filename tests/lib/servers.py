@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real servers for the remote tiers, on loopback, each from Debian's packages; skip() by name where
 a package is missing."""
-import os, random, shutil, socket, subprocess
+import contextlib, os, random, shutil, socket, subprocess
 from kvtest import TMP, run, skip, wait_for
 
 
 def free_port():
-    """Below 30000: a cluster's nodes take the port 10000 above too."""
+    """Below 30000: a cluster's nodes take the port 10000 above too. No other process of the case
+    gets it, or one of the nine after it."""
     while True:
-        port = random.SystemRandom().randrange(20000, 30000)
-        with socket.socket() as s:
+        port = random.SystemRandom().randrange(20000, 30000, 10)
+        with contextlib.suppress(OSError), socket.socket() as s:
+            os.close(os.open(f"{TMP}/port{port}", os.O_CREAT | os.O_EXCL))
             s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                s.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                pass
+            s.bind(("127.0.0.1", port))
+            return port
 
 
 def answers(port):
@@ -116,7 +115,7 @@ class Ceph:
                 skip(f"needs {p} (ceph-mon ceph-osd ceph-mgr radosgw ceph-common)")
         self.dir = f"{TMP}/ceph"
         self.script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ceph-rgw.sh")
-        p = run("bash", self.script, "up", self.dir, str(free_port() // 10 * 10))
+        p = run("bash", self.script, "up", self.dir, str(free_port()))
         assert p.returncode == 0, p.stdout
         words = dict(w.split("=", 1) for w in p.stdout.strip().splitlines()[-1].split())
         self.endpoint, self.bucket = words["S3_ENDPOINT"], words["S3_BUCKET"]

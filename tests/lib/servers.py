@@ -6,10 +6,14 @@ from kvtest import TMP, run, skip, wait_for
 
 
 def free_port():
-    """Below 30000: a cluster's nodes take the port 10000 above too. No other process of the case
-    gets it, or one of the nine after it."""
+    """None that a connection of anybody's may have got from the kernel, nor the one 10000 above,
+    which a cluster's node takes too, as far as there are such. No other process of the case gets
+    it, or one of the nine after it."""
+    with open("/proc/sys/net/ipv4/ip_local_port_range") as f:
+        end = int(f.read().split()[0]) // 10 * 10 - 10000
+    first, end = (max(end - 10000, 5000), end) if end > 6000 else (20000, 30000)
     while True:
-        port = random.SystemRandom().randrange(20000, 30000, 10)
+        port = random.SystemRandom().randrange(first, end, 10)
         with contextlib.suppress(OSError), socket.socket() as s:
             os.close(os.open(f"{TMP}/port{port}", os.O_CREAT | os.O_EXCL))
             s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

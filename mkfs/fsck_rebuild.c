@@ -418,9 +418,7 @@ static void remove_new(const struct kvc_store *s)
 {
 	static const char *const names[] = {
 		KVC_STORE_CATALOG_NEW,
-		KVC_STORE_CATALOG_NEW "-wal",
-		KVC_STORE_CATALOG_NEW "-shm",
-		KVC_STORE_CATALOG_NEW "-mark",
+		KVC_STORE_BESIDE(KVC_STORE_CATALOG_NEW),
 	};
 	char path[1280];
 

@@ -165,7 +165,7 @@ static int make_catalog(const struct kvc_store *s, const char *path)
 static int in_the_way(const struct kvc_store *s)
 {
 	/* and SQLite would take the log of another catalog for one of ours */
-	static const char *const more[] = { KVC_STORE_CATALOG "-wal", KVC_STORE_CATALOG "-shm" };
+	static const char *const more[] = { KVC_STORE_BESIDE(KVC_STORE_CATALOG) };
 	char path[1280];
 
 	for (size_t i = 0; i < FILES + sizeof more / sizeof *more; i++) {
@@ -250,8 +250,7 @@ static void unmake_next(const struct kvc_store *s)
 {
 	static const char *const names[] = {
 		KVC_STORE_CATALOG_NEW,
-		KVC_STORE_CATALOG_NEW "-wal",
-		KVC_STORE_CATALOG_NEW "-shm",
+		KVC_STORE_BESIDE(KVC_STORE_CATALOG_NEW),
 		KVC_STORE_MAKING KVC_STORE_DATA,
 		KVC_STORE_MAKING KVC_STORE_RESERVE,
 	};

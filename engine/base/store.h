@@ -17,6 +17,9 @@
 #define KVC_STORE_VERSION 2
 #define KVC_STORE_SUPER "superblock"
 #define KVC_STORE_CATALOG "catalog.sqlite"
+/* What SQLite, and engine/catalog, keep beside a catalog of that name. */
+#define KVC_STORE_BESIDE(catalog) \
+	catalog "-journal", catalog "-wal", catalog "-shm", catalog "-mark"
 #define KVC_STORE_DATA "data"
 /* space that the daemon gives up when the filesystem is full (catalog_write.c) */
 #define KVC_STORE_RESERVE "reserve"

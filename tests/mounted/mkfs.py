@@ -166,7 +166,12 @@ for size in ("16M", "32M"):
             assert files() == 0 and s.fsck("-n", ok=None).returncode == 0
         assert seen == {0, 4} or do == "torn", seen
         print(f"--force --size {size}: {do} at {n} calls")
+# what a rebuild that was killed, or an mkfs, may leave goes: a journal would be another catalog's
+halfway = [f"catalog.sqlite.new{beside}" for beside in ("", "-journal", "-wal", "-shm", "-mark")]
+for name in halfway:
+    open(f"{s.path}/{name}", "w").close()
 s.mount()
+assert not set(halfway) & set(os.listdir(s.path))
 assert os.listdir(s.mnt) == []
 s.write("m/new", b"x" * 100)
 s.settle()

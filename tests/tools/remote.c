@@ -239,7 +239,7 @@ int main(int argc, char **argv)
 	for (size_t i = 0; i < 48 << 20; i++)
 		data[i] = (uint8_t)(i * 2654435761u >> 11);
 	kvc_options_init(o);
-	snprintf(text, sizeof text, "disk=off,deadline=5000,remote=%s", argv[1]);
+	snprintf(text, sizeof text, "disk=off,deadline=30000,remote=%s", argv[1]);
 	if (argc > 2)
 		snprintf(text + strlen(text), sizeof text - strlen(text), ",shim=%s",
 			 !strcmp(argv[2], "faults") ? "fail-get:3+fail-put:3" : argv[2]);

@@ -111,27 +111,33 @@ def beside(parts, most=4):
     """Calls these, (function, argument...) each, in a process of its own and on stores of its own,
     so many at a time: for parts that wait more than they work. Where one fails, or skips, so does
     the case."""
-    left, under_way, ends = list(parts), set(), []
+    left, under_way, ends = list(parts), {}, []
     while left or under_way:
         while left and len(under_way) < most:
-            under_way.add(in_process(*left.pop(0)))
+            said = f"{TMP}/said{len(left)}"
+            under_way[in_process(said, *left.pop(0))] = said
         for pid in list(under_way):
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
-                under_way.remove(pid)
-                ends.append(os.waitstatus_to_exitcode(status))
+                ends.append((os.waitstatus_to_exitcode(status), under_way.pop(pid)))
         time.sleep(0.01)
-    wrong = [e for e in ends if e]
+    for _, said in sorted(ends, key=lambda e: e[0] != 0):  # what failed last: the end is shown
+        with open(said, errors="replace") as f:
+            print(f.read(), end="", flush=True)
+    wrong = [e for e, _ in ends if e]
     if wrong:
         sys.exit(next((e for e in wrong if e != 77), 77))
 
 
-def in_process(part, *args):
+def in_process(said, part, *args):
     sys.stdout.flush()
     if pid := os.fork():
         return pid
     global LOG
     LOG, code = f"{LOG}{os.getpid()}", 1
+    fd = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
     try:
         part(*args)
         code = 0

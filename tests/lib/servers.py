@@ -39,7 +39,7 @@ class Redis:
         self.tls, self.password = tls, password
         os.makedirs(self.dir, exist_ok=True)
         self.args = ["--bind", "127.0.0.1", "--dir", self.dir, "--save", "", "--appendonly", "no",
-                     "--enable-debug-command", "yes"]
+                     "--enable-debug-command", "yes", "--set-proc-title", "no"]
         if tls:
             self.certificate()
             self.args += ["--port", "0", "--tls-port", str(self.port), "--tls-cert-file",

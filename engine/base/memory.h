@@ -15,7 +15,8 @@ uint64_t kvc_memory_spare(void);
 bool kvc_memory_reported(void);
 /*
  * What was freed goes back to the kernel, where the allocator can be asked for it: after work that
- * took much of it and does not come again soon. It takes the allocator's locks one by one.
+ * took much of it and does not come again soon. It takes the allocator's locks, for .6 ms where
+ * there are a million objects: not while calls are served.
  */
 void kvc_memory_trim(void);
 

@@ -101,8 +101,9 @@ static int swap_catalog(struct kvc_store *s)
 int kvc_store_bound(const struct kvc_store *s, char *error)
 {
 	static const char *const replaced[] = {
-		KVC_STORE_CATALOG,         KVC_STORE_CATALOG "-wal", KVC_STORE_CATALOG "-shm",
-		KVC_STORE_CATALOG "-mark", KVC_STORE_POLICIES,
+		KVC_STORE_CATALOG,
+		KVC_STORE_BESIDE(KVC_STORE_CATALOG),
+		KVC_STORE_POLICIES,
 	};
 	char path[1280];
 

@@ -16,7 +16,6 @@
 #include "filter.h"
 
 #include "catalog_priv.h"
-#include "memory.h"
 
 #include <string.h>
 
@@ -215,8 +214,7 @@ static int slice(struct kvc_catalog *c, uint64_t *parent, uint64_t *hash)
 		seen++;
 	}
 	kvc_sql_done(st);
-	if (seen < SLICE) /* the last: what was read for it is of no use to others */
-		sqlite3_db_release_memory(n->db);
+	sqlite3_db_release_memory(n->db); /* the next slice is of other pages */
 	kvc_reader_put(n);
 	return got < 0 ? got : seen;
 }
@@ -262,10 +260,8 @@ static void *filler(void *arg)
 	while (!stopped(f)) {
 		struct timespec t = kvc_timespec(kvc_mono_ns() + LOOK_NS);
 
-		if (kvc_filter_stale(f)) {
+		if (kvc_filter_stale(f))
 			fill(f);
-			kvc_memory_trim();
-		}
 		pthread_mutex_lock(&f->wait_lock);
 		if (!f->stop)
 			pthread_cond_timedwait(&f->wait, &f->wait_lock, &t);

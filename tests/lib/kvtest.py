@@ -221,6 +221,19 @@ class Store:
         self.daemon.kill()
         self.daemon.wait()
 
+    def again(self, end):
+        """Mounts it anew after an "umount" or a "kill", with what was used before known; "none"."""
+        if end == "none":
+            return
+        if end == "umount":
+            self.umount()
+        else:
+            self.committed(uses=True)
+            self.kill()
+            run("umount", "-l", self.mnt)
+        self.mount()
+        self.let_go()
+
     def drop_pool(self, pool=f"{TMP}/run/*"):
         """What a reboot does to it: to this one, or to all that there are."""
         run("sh", "-c", f"umount -l {pool} 2>/dev/null; rmdir {pool} 2>/dev/null")

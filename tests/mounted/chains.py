@@ -33,19 +33,6 @@ def lease(s, paths):
         return f.read()
 
 
-def again(s, how):
-    if how == "umount":
-        s.umount()
-        s.mount()
-    elif how == "kill":
-        s.committed(uses=True)
-        s.kill()
-        run("umount", "-l", s.mnt)
-        s.mount()
-    if how != "none":
-        s.let_go()
-
-
 def lower(s):
     return {c for c in range(MADE) if s.attr(f"m/c{c}/l", "state") == "lower"}
 
@@ -111,7 +98,7 @@ def told(how):
     for c in range(5):
         s.read(f"m/c{c}/l")
     time.sleep(1.2)
-    again(s, how)
+    s.again(how)
     assert s.attr("m/c4", "parent") == "/m/c3"
     expect(s, LEAF_FIRST, f"told, {how}")
     done(s)
@@ -165,7 +152,7 @@ def learned(policy, how):
     make(s, 0)
     known = parents(s, [f"c{c}" for c in range(MADE)])
     assert len(known) >= 5 and all(known[n] == f"c{int(n[1:]) - 1}" for n in known), known
-    again(s, how)
+    s.again(how)
     assert parents(s, known) == known
     for g in gone_in_turn(s, 6):
         in_order({f"c{c}" for c in g}, known, f"learned by {policy}, {how}")
@@ -261,7 +248,7 @@ def disk_later(how):
     time.sleep(2.5)
     s.settle()
     s.committed(uses=True)
-    again(s, how)
+    s.again(how)
     for i in range(20):
         s.write(f"m/x{i}/l", blob(i, N))
     wait_for(lambda: s.stats()["trimmed_chunks"] >= 4)

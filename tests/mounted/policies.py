@@ -32,17 +32,9 @@ def goes(policy, options, end):
         s.read(f"m/c{c}/l")
         time.sleep(0.006)
     s.settle()
-    if end == "umount":
-        s.umount()
-        s.mount()
-    elif end == "kill":
+    if end == "kill":
         time.sleep(1.2 if SLOW == 1 else 3)  # the request is over
-        s.committed(uses=True)
-        s.kill()
-        run("umount", "-l", s.mnt)
-        s.mount()
-    if end != "none":
-        s.let_go()
+    s.again(end)
     lower = lambda: {c for c in range(10) if s.attr(f"m/c{c}/l", "state") == "lower"}
     assert not lower()
     # room for one chunk at a time, since of two that have to be copied the second may be done

@@ -10,7 +10,6 @@
 #include "ghosts.h"
 #include "learn.h"
 #include "prefix_priv.h"
-#include "turns.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -401,49 +400,6 @@ static void aside(void **state)
 	}
 }
 
-/*
- * Orders of 300 chunks and of 100 give three victims to one, whichever policies they have; one that
- * has nothing to give leaves it to the other, and does not make up for that.
- */
-static void in_turns(void **state)
-{
-	struct kvc_keep *keep[KVC_CLASSES] = { opened(0, 400, 1), NULL, opened(1, 400, 1) };
-	unsigned gave[KVC_CLASSES] = { 0 }, class;
-	struct kvc_turns turns = { 0 };
-	struct kvc_request r = { 0 };
-
-	(void)state;
-	for (int i = 0; i < 3; i += 2) {
-		kvc_keep_begin(keep[i], &r);
-		kvc_keep_end(keep[i], &r);
-		for (uint64_t id = 1; id <= (i ? 100 : 300); id++)
-			assert_int_equal(kvc_keep_add(keep[i], NULL, 1000 * (unsigned)i + id, 0, 1),
-					 0);
-		kvc_keep_begin(keep[i], &r);
-		kvc_keep_end(keep[i], &r);
-	}
-	for (int round = 0; round < 4; round++) {
-		bool only = round == 1;
-
-		memset(gave, 0, sizeof gave);
-		for (uint64_t id = 1; id <= 100; id++)
-			kvc_keep_aside(keep[2], 2000 + id, only);
-		for (int i = 0; i < 40; i++) {
-			uint64_t id = kvc_turns_victim(&turns, keep, &class);
-
-			assert_true(id && id / 2000 == class / 2);
-			kvc_turns_gave(&turns, class, kvc_keep_chunks(keep[class]));
-			kvc_keep_del(keep[class], id, true);
-			gave[class]++;
-		}
-		assert_in_range(gave[0], only ? 40 : 25, only ? 40 : 31);
-		assert_int_equal(gave[0] + gave[2], 40);
-	}
-	kvc_request_free(&r);
-	kvc_keep_close(keep[0]);
-	kvc_keep_close(keep[2]);
-}
-
 /* Four single chunks, the second used twice more, then the first; who goes, in order? */
 static void order_of(const char *policy, const char *want)
 {
@@ -696,7 +652,6 @@ int main(void)
 		cmocka_unit_test(grows),    cmocka_unit_test(orphans),
 		cmocka_unit_test(learned),  cmocka_unit_test(ghosts),
 		cmocka_unit_test(too_much), cmocka_unit_test(deep),
-		cmocka_unit_test(in_turns),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,7 +19,9 @@
  * opened that. It was wrong if it has not, and has just opened what it used shortly before it made
  * the chunk. A client of which too much was wrong, or that opens several prompts in turns, is not
  * trusted: of what it makes nothing is said, and what it opens keeps its parent only where that was
- * opened just before, until what would have been said was right for long.
+ * opened just before, until what would have been said was right for long. The threads of a process
+ * that are clients by themselves are trusted or not as one, for they do the same work: `whole` is
+ * what has that of a client, the process or itself.
  *
  * Notes of chunks are in a table by hash, where a newer one takes the place of another.
  */
@@ -31,8 +33,8 @@
 #define RECENT 64    /* uses of a client that count as just before */
 #define BATCH 1024u  /* uses from what is opened of several prompts to what is made of them */
 #define JUDGED 256.f /* chunks that the share of wrong ones is of, about */
-#define WRONG_MOST (1 / 64.f) /* then it is not trusted, until */
-#define WRONG_FEW (1 / 256.f)
+#define WRONG_MOST (1 / 128.f) /* then it is not trusted, until */
+#define WRONG_FEW (1 / 512.f)
 #define TURNS_MOST (1 / 16.f) /* the same, of turns */
 #define TURNS_FEW (1 / 64.f)
 #define ALONE_MOST .75f /* of a process with several threads: then each has its own prompts */
@@ -68,6 +70,7 @@ struct client {
 	uint32_t thread;
 	float alone;
 	bool threads, apart; /* has it several; and is each a client of its own by now? */
+	uint32_t process;    /* such a client: whose thread it is; else 0 */
 	uint64_t last, parent, ns, usual_ns;
 	uint32_t uses;
 	struct recent recent[RECENT]; /* use n is at n % RECENT */
@@ -170,7 +173,7 @@ static bool is_of_prompt(struct client *c, uint64_t gap)
 }
 
 /* What it follows. */
-static uint64_t create(struct client *c, struct note *n, uint64_t gap)
+static uint64_t create(struct client *c, const struct client *whole, struct note *n, uint64_t gap)
 {
 	bool near = c->last && gap <= KVC_ORDER_COMPUTE_NS;
 	bool goes_on = c->made ? is_of_prompt(c, gap) : near;
@@ -184,7 +187,7 @@ static uint64_t create(struct client *c, struct note *n, uint64_t gap)
 	n->doubt = ++c->burst == 1 && near;
 	n->said = goes_on;
 	n->guess = n->doubt || goes_on ? c->last : 0;
-	return goes_on && !c->unsure ? c->last : 0;
+	return goes_on && !whole->unsure ? c->last : 0;
 }
 
 static const struct recent *recent_of(const struct client *c, uint64_t id)
@@ -209,7 +212,7 @@ static void count(struct client *c, float *share, bool one)
 }
 
 /* Was what was said right? Where the client's uses show it. */
-static void judge(struct client *c, uint64_t guess, uint32_t use)
+static void judge(const struct client *c, struct client *whole, uint64_t guess, uint32_t use)
 {
 	bool right = guess == c->last || recent_of(c, guess);
 	bool wrong = came_before(&c->recent[c->uses % RECENT], use, BATCH);
@@ -217,10 +220,11 @@ static void judge(struct client *c, uint64_t guess, uint32_t use)
 	for (uint32_t i = 0; i < RECENT && !right && !wrong; i++)
 		wrong = came_before(&c->recent[i], use, RECENT);
 	if (right || wrong)
-		count(c, &c->wrong, !right);
+		count(whole, &whole->wrong, !right);
 }
 
-static uint64_t open_(struct client *c, struct note *n, uint64_t known, uint32_t use)
+static uint64_t open_(struct client *c, struct client *whole, struct note *n, uint64_t known,
+		      uint32_t use)
 {
 	const struct recent *r = &c->recent[c->uses % RECENT];
 	const struct recent *before;
@@ -232,19 +236,19 @@ static uint64_t open_(struct client *c, struct note *n, uint64_t known, uint32_t
 	c->row = 0;
 	n->doubt = false;
 	if (guess && n->said && use)
-		judge(c, guess, use);
+		judge(c, whole, guess, use);
 	n->guess = 0;
 	if (doubt)
 		return guess == c->last ? c->last : 0;
 	before = known ? recent_of(c, known) : NULL;
 	/* does it go on with what it left for another? */
 	if (before && before->opened)
-		count(c, &c->turns, known != c->last);
+		count(whole, &whole->turns, known != c->last);
 	if (before)
 		c->alone += ((float)(before->thread == c->thread) - c->alone) / ALONE;
 	if (before)
 		return known;
-	if (!known || c->unsure)
+	if (!known || whole->unsure)
 		return 0;
 	return came_before(r, use, BATCH) ? r->id : known;
 }
@@ -258,14 +262,22 @@ uint32_t kvc_order_client(struct kvc_order *o, uint32_t process, uint32_t thread
 		c->alone = .5f; /* so far it was that of one */
 	}
 	c->thread = thread;
-	c->apart |= c->threads && (c->unsure || c->alone > ALONE_MOST);
-	return c->apart ? thread | KVC_ORDER_THREAD : process;
+	if (!c->apart && c->threads && (c->unsure || c->alone > ALONE_MOST)) {
+		c->apart = true;
+		c->wrong = c->turns = 0; /* that was of all of them as one */
+		c->unsure = false;
+	}
+	if (!c->apart)
+		return process;
+	find(o, thread | KVC_ORDER_THREAD)->process = process;
+	return thread | KVC_ORDER_THREAD;
 }
 
 void kvc_order_see(struct kvc_order *o, uint32_t client, uint64_t id, uint64_t now_ns, bool known,
 		   uint64_t known_parent, struct kvc_seen *out)
 {
 	struct client *c = find(o, client);
+	struct client *whole = c->process ? find(o, c->process) : c;
 	uint64_t gap = now_ns > c->ns ? now_ns - c->ns : 0;
 	bool paused = !c->last || gap > KVC_ORDER_PAUSE_NS;
 	struct note *n = note_of(o, id);
@@ -273,19 +285,19 @@ void kvc_order_see(struct kvc_order *o, uint32_t client, uint64_t id, uint64_t n
 
 	c->ns = now_ns;
 	if (id == c->last) {
-		*out = (struct kvc_seen){ c->parent, paused, c->unsure };
+		*out = (struct kvc_seen){ c->parent, paused, whole->unsure };
 		return;
 	}
 	if (n->id != id)
 		*n = (struct note){ .id = id };
 	if (known) {
-		out->parent = open_(c, n, known_parent, use);
+		out->parent = open_(c, whole, n, known_parent, use);
 		out->begins = paused || out->parent != c->last;
 	} else {
-		out->parent = create(c, n, gap);
+		out->parent = create(c, whole, n, gap);
 		out->begins = !out->parent;
 	}
-	out->unsure = c->unsure;
+	out->unsure = whole->unsure;
 	n->client = client;
 	n->use = ++c->uses;
 	c->recent[n->use % RECENT] = (struct recent){ id, use, c->thread, known };

@@ -238,6 +238,7 @@ static int open_(struct kvc_keep *k)
 	k->own = p;
 	p->fits = kvc_min(n, KVC_CHAIN_ASIDE);
 	p->by_use = true;
+	p->old_up = KVC_NO_SLOT;
 	p->sample = kvc_prefix_sample(n, SAMPLE_FROM, KVC_SAMPLE_MOST);
 	ghosts = GHOSTS_LEAST;
 	while (ghosts < 4 * n && ghosts < GHOSTS_MOST)

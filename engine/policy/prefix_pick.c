@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Who goes next under the policy `prefix`, and in its shadow: of leaves drawn at random the one
- * with the lowest index, or the one that was used longest ago.
+ * with the lowest index; or the leaf that was used longest ago, nearly (oldest.h).
  *
  * While one request goes on no index changes, so the KEPT lowest of those that were drawn stay for
  * its next victim, beside which fewer are drawn then; and what the last victim followed is looked
@@ -14,8 +14,8 @@
 #include <string.h>
 
 #define DRAWN 64
-#define DRAWN_NEXT 8   /* for the next victim of the same request */
-#define DRAWN_OLD 1024 /* for the oldest: a look at one takes less */
+#define DRAWN_NEXT 8  /* for the next victim of the same request */
+#define DRAWN_OLD 256 /* for the oldest: a look at one takes less */
 
 /* Does one go rather than another, whose index is the same? */
 static bool is_older(const struct kvc_chain *c, uint32_t slot, uint32_t than)
@@ -37,15 +37,14 @@ struct who {
 	struct drawn *d;
 	const struct kvc_chain *c;
 	const struct worth *w;
-	bool shadow, by_use;
+	bool shadow;
 };
 
 static inline float index_of(const struct who *o, uint32_t slot)
 {
 	if (!o->shadow && kvc_chain_is_orphan(o->c, slot))
 		return -INFINITY;
-	return o->by_use ? -(float)kvc_prefix_age(o->k->now, o->c->last[slot])
-			 : kvc_prefix_index(o->k, o->c, o->w, slot);
+	return kvc_prefix_index(o->k, o->c, o->w, slot);
 }
 
 static inline __attribute__((always_inline)) void offer(const struct who *o, uint32_t slot)
@@ -108,7 +107,7 @@ static inline __attribute__((always_inline)) uint32_t pick(const struct who *o)
 {
 	struct drawn *d = o->d;
 
-	if (d->nr == o->k->now && d->by_use == o->by_use) {
+	if (d->nr == o->k->now) {
 		uint32_t slot;
 
 		if (d->up != KVC_NO_SLOT && is_still(o->c, d->up))
@@ -119,7 +118,6 @@ static inline __attribute__((always_inline)) uint32_t pick(const struct who *o)
 			return slot;
 	}
 	d->nr = o->k->now;
-	d->by_use = o->by_use;
 	d->n = 0;
 	draw(o, DRAWN);
 	return take(d, o->c);
@@ -134,19 +132,27 @@ uint32_t kvc_prefix_shadow_victim(struct kvc_keep *k)
 }
 
 /*
- * The one that was used longest ago, nearly: of chunks that are no chains such a one as `pick`
- * finds takes a piece out of many prompts, each of which then is worth little.
+ * The one that was used longest ago, nearly: such a one as `pick` finds by the last use takes a
+ * piece out of many prompts, each of which then is worth little.
  */
 static uint32_t oldest(struct kvc_keep *k)
 {
 	struct prefix *p = k->own;
 	const struct kvc_chain *c = &k->chain;
-	uint32_t slot;
+	uint32_t n = (uint32_t)kvc_min(DRAWN_OLD, c->nleaf), slot;
 
-	for (uint32_t i = 0; i < DRAWN_OLD; i++)
-		kvc_oldest_offer(&p->oldest, c, c->leaf[kvc_keep_draw(k, c->nleaf)]);
+	/* the rest of what went last, which is about as old */
+	if (p->old_up < c->used && is_still(c, p->old_up))
+		kvc_oldest_offer(&p->oldest, c, p->old_up);
+	for (uint32_t i = 0; i < n; i++) {
+		slot = c->leaf[n < c->nleaf ? kvc_keep_draw(k, c->nleaf) : i];
+		if (kvc_chain_is_orphan(c, slot) && !kvc_keep_busy(k, slot))
+			return slot;
+		kvc_oldest_offer(&p->oldest, c, slot);
+	}
 	while ((slot = kvc_oldest_take(&p->oldest, c)) != KVC_NO_SLOT && kvc_keep_busy(k, slot))
 		;
+	p->old_up = slot == KVC_NO_SLOT ? KVC_NO_SLOT : c->parent[slot];
 	return slot;
 }
 
@@ -155,10 +161,7 @@ uint32_t kvc_prefix_victim(struct kvc_keep *k)
 	struct prefix *p = k->own;
 
 	p->fits = k->chain.n;
-	if (kvc_prefix_is_loose(p))
+	if (p->by_use || kvc_prefix_is_loose(p))
 		return oldest(k);
-	return p->by_use
-		       ? pick(&(struct who){ k, &p->drawn[0], &k->chain, p->worth, .by_use = true })
-		       : pick(&(struct who){ k, &p->drawn[0], &k->chain, p->worth,
-					     .by_use = false });
+	return pick(&(struct who){ k, &p->drawn[0], &k->chain, p->worth, .shadow = false });
 }

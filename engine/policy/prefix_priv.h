@@ -33,7 +33,6 @@ struct leaf {
 struct drawn {
 	uint32_t nr, n;
 	uint32_t up; /* what the last victim followed */
-	bool by_use;
 	struct leaf kept[KEPT];
 };
 
@@ -62,12 +61,13 @@ struct prefix {
 	const struct kvc_index *index;
 	struct kvc_ghosts ghosts;
 	struct kvc_oldest oldest;
+	uint32_t old_up;               /* what the last of those followed */
 	struct drawn drawn[2];         /* of the chunks that are here, and of the first shadow's */
 	struct shadow shadow[SHADOWS]; /* by the index, and by the last use */
 	uint32_t sample;
 	uint64_t fits; /* chunks, as it turned out */
 	double asked;  /* chunks per request, lately */
-	double loose;  /* of these, in requests of which nobody knows what follows what */
+	double loose;  /* share of uses in requests of which nobody knows what follows what */
 	double uses;   /* of chunks in shadows */
 	struct guard guard;
 	bool by_use; /* the guard's choice, where chains are known */
@@ -81,7 +81,7 @@ struct prefix {
 /* Is too little known of what follows what? */
 static inline bool kvc_prefix_is_loose(const struct prefix *p)
 {
-	return p->loose > p->asked / 8;
+	return p->loose > 1 / 8.;
 }
 
 static inline uint32_t kvc_prefix_age(uint32_t now, uint32_t last)

@@ -289,6 +289,7 @@ void kvc_prefix_load(struct kvc_keep *k, struct kvc_in *in)
 	in->bad |= p->fits > KVC_CHAIN_ASIDE;
 	p->asked = load_number(in);
 	p->loose = load_number(in);
+	in->bad |= p->loose > 1;
 	p->uses = load_number(in);
 	by_use = kvc_in_8(in);
 	in->bad |= by_use > 1;

@@ -27,6 +27,7 @@
 #define AHEAD 1.5 /* standard deviations: one in fifteen by chance */
 #define LOSES 2.
 #define MEMORY 2000. /* requests, of the shares that are shown */
+#define USES 4096.   /* of chunks, of the share that is loose */
 #define SHRINK 8     /* chunks that go from a shadow for one that comes, at most */
 
 static void touch_one(struct kvc_keep *k, struct kvc_request *r, unsigned i)
@@ -75,6 +76,7 @@ void kvc_prefix_shadow_touch(struct kvc_keep *k, struct kvc_request *r)
 {
 	struct prefix *p = k->own;
 
+	p->loose += (r->loose - p->loose) / USES;
 	if (kvc_prefix_in_shadow(p, r->touched[r->n - 1].id))
 		for (unsigned i = 0; i < SHADOWS; i++)
 			touch_one(k, r, i);
@@ -142,7 +144,6 @@ void kvc_prefix_guard(struct prefix *p, const struct kvc_request *r)
 	for (unsigned i = 0; i < SHADOWS; i++)
 		p->shadow[i].hits = p->shadow[i].hits * keep + r->hits[i] / MEMORY;
 	p->asked = p->asked * keep + r->n / MEMORY;
-	p->loose = p->loose * keep + (r->loose ? r->n / MEMORY : 0);
 	p->guard.now += (double)r->hits[0] - r->hits[1];
 	if (++p->guard.requests < BLOCK)
 		return;

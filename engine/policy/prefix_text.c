@@ -15,8 +15,7 @@ void kvc_prefix_text(const struct kvc_keep *k, char *to, size_t room)
 			 loose       ? "loose"
 			 : p->by_use ? "use"
 				     : "index",
-			 p->asked > 0 ? p->loose / p->asked : 0,
-			 p->asked > 0 ? p->shadow[0].hits / p->asked : 0,
+			 p->loose, p->asked > 0 ? p->shadow[0].hits / p->asked : 0,
 			 p->asked > 0 ? p->shadow[1].hits / p->asked : 0, p->shadow[0].chain.n,
 			 p->shadow[1].chain.n, p->sample, (unsigned long long)p->switches);
 

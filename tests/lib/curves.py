@@ -30,12 +30,14 @@ def unpack(folder):
 
 class Replay:
     """share[chunks][policy or "optimum"]; of a chain that is learned, wrong[chunks][policy] and
-    unseen[chunks][policy], shares of the parents. clients: of how many it is learned at once."""
+    unseen[chunks][policy], shares of the parents. clients: of how many it is learned at once, and
+    by so many threads."""
 
-    def __init__(self, ctl, path, chain, sizes, policies, clients=1):
+    def __init__(self, ctl, path, chain, sizes, policies, clients=1, threads=1):
         words = ["--policy", ",".join(policies)] if policies else []
         p = subprocess.run([ctl, "replay", "--json", "--verbose", "--chain", chain, "--capacity",
-                            ",".join(map(str, sizes)), "--clients", str(clients), *words, path],
+                            ",".join(map(str, sizes)), "--clients", str(clients),
+                            "--threads", str(threads), *words, path],
                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                            stderr=subprocess.PIPE, text=True)
         assert p.returncode == 0, p.stderr

@@ -31,6 +31,9 @@ STRESS_SIZES = (500, 1000, 5000, 10000)
 SEEDS = (1, 2, 3)
 CHANCE = {500: (.005, .0025), 1000: (.003, .0015), 5000: (.001, .0005), 10000: (.001, .0005)}
 TURNS = (2, 32)      # prompts that one thread works on at once
+THREADS = ((8, 2), (16, 4), (32, 4), (64, 16), (4, 16)) # the same, and threads of a process
+ALIKE = (4, 16)      # threads of which each works on one: as good as one
+LESS_BY_THREADS = .02
 
 public = curves.unpack(TMP)
 stressed = {(t, seed): path for seed in SEEDS for t, path in stress.write(TMP, seed).items()}
@@ -40,6 +43,8 @@ jobs |= {(t, chain): (path, chain, STRESS_SIZES, ("lru", "prefix"))
          for t, path in stressed.items() for chain in ("told", "learned")}
 jobs |= {(t, n): (path, "learned", (1000, 10000), ("lru", "prefix"), n)
          for t, path in public.items() for n in TURNS}
+jobs |= {(t, *n): (path, "learned", (1000, 5000, 20000), ("lru", "prefix"), *n)
+         for t, path in public.items() for n in (*THREADS, *((n, n) for n in ALIKE))}
 done = curves.replay(binary("kvcachectl"), jobs)
 
 
@@ -87,10 +92,18 @@ def check_stress(t):
                    for n in STRESS_SIZES if n >= 1000), told
 
 
-def check_turns(t, clients):
+def check_turns(t, *clients):
     """What follows what cannot be seen then, and nothing is to be lost by having looked for it."""
-    for n, shares in done[t, clients].share.items():
+    for n, shares in done[t, *clients].share.items():
+        print(f"{t} {n} {clients}: ahead of lru by {shares['prefix'] - shares['lru']:.4f}")
         assert shares["prefix"] >= shares["lru"] - BEHIND, (t, clients, n, shares)
+
+
+def check_alike(t, threads):
+    for n, shares in done[t, threads, threads].share.items():
+        one = done[t, "learned"].share[n]["prefix"]
+        print(f"{t} {n} {threads} threads: {shares['prefix']:.4f}, one {one:.4f}")
+        assert shares["prefix"] >= max(one - LESS_BY_THREADS, shares["lru"]), (t, threads, n)
 
 
 def check_manual():
@@ -113,6 +126,10 @@ for trace in public:
     check_published(trace)
     for turns in TURNS:
         check_turns(trace, turns)
+    for turns in THREADS:
+        check_turns(trace, *turns)
+    for threads in ALIKE:
+        check_alike(trace, threads)
 for trace in dict.fromkeys(t for t, _ in stressed):
     check_stress(trace)
 check_manual()

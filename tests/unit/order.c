@@ -209,6 +209,46 @@ static void threads(void **state)
 }
 
 /*
+ * What one thread of several gets wrong is of all: they do the same work. Each of eight takes two
+ * prompts in turns, and none gets much wrong by itself.
+ */
+static void threads_are_one(void **state)
+{
+	struct kvc_seen seen = { 0 };
+	uint64_t id = 1;
+
+	(void)state;
+	for (uint64_t i = 0; i < 400; i++) { /* each with its own prompt: found out to be several */
+		uint32_t client = kvc_order_client(o, 7, (uint32_t)(100 + i % 8));
+
+		by(client, 1000000 + 1000 * (i % 8) + i / 8, true,
+		   i / 8 ? 1000000 + 1000 * (i % 8) + i / 8 - 1 : 0);
+	}
+	by_thread(100, true, 2000000, false, 0);
+	for (int round = 0; round < 2; round++)
+		for (uint32_t t = 100; t < 108; t++, id += 64) {
+			/* made 16 of each in turns; and one of them opened from its beginning */
+			for (uint64_t i = 0; i < 64; i++)
+				by_thread(t, true, id + i / 16 % 2 * 32 + i / 32 * 16 + i % 16,
+					  false, 0);
+			now += 2000 * MS;
+			for (uint64_t i = 0; i < 64; i++) /* something else for long */
+				by_thread(t, true, 4000000 + i, true, i ? 4000000 + i - 1 : 0);
+			now += 2000 * MS;
+			for (uint64_t i = 0; i < 32; i++)
+				seen = by(kvc_order_client(o, 7, t), id + i, true,
+					  i == 16 ? id + 47
+					  : i     ? id + i - 1
+						  : 0);
+			now += 2000 * MS;
+		}
+	assert_true(seen.unsure);
+	by_thread(100, true, 3000000, false, 0);
+	seen = by(kvc_order_client(o, 7, 100), 3000001, false, 0);
+	assert_true(seen.unsure && !seen.parent);
+}
+
+/*
  * Documents of some popularity with a question at their end, `width` of them in turns: of each
  * `open_turn` chunks are opened, then of the next; what is not there is made, `make_turn` at a
  * time. All that was made stays. The share of wrong parents among what was made in the last
@@ -322,6 +362,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(clients, begin, end),
 		cmocka_unit_test_setup_teardown(in_turns, begin, end),
 		cmocka_unit_test_setup_teardown(threads, begin, end),
+		cmocka_unit_test_setup_teardown(threads_are_one, begin, end),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -54,7 +54,7 @@ static const struct row rows[] = {
 	  AT(share_pct), NULL, 1, 100, "90", LIVE },
 	{ "policy", "NAME",
 	  "who is evicted first: lru, fifo, lfu, mru, s3fifo, arc, gdsf, leaf, prefix", CHOICE,
-	  AT(policy), kvc_policy_names, 0, 0, "lru", FIXED },
+	  AT(policy), kvc_policy_names, 0, 0, "prefix", FIXED },
 	{ "disk_policy", "NAME", "the same for the disk tier: same, or one of those", CHOICE,
 	  AT(disk_policy), kvc_disk_policy_names, 0, 0, "same", FIXED },
 	{ "unit", "auto|dir|file",

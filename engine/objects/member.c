@@ -5,8 +5,11 @@
  */
 #include "member.h"
 
+#include "admit.h"
 #include "clock.h"
 #include "dirty.h"
+#include "file.h"
+#include "kept.h"
 #include "model.h"
 #include "node.h"
 #include "pin.h"
@@ -84,6 +87,18 @@ int kvc_chunk_join_both(struct kvc *k, struct kvc_node *n)
 	return n->chunk ? 0 : hold_both(k, n->row.chunk, n->model, &n->chunk);
 }
 
+/* What the disk has of the file is that chunk's from now on, which may have had nothing there. */
+static void on_disk_locked(struct kvc *k, struct kvc_node *n, struct kvc_chunk *c)
+{
+	if (!kvc_placed_in(n, KVC_DISK))
+		return;
+	c->begun = true;
+	if (!kvc_has_segment(n)) /* else it is weighed as it comes */
+		c->most += n->row.size;
+	if (!c->fresh && kvc_kept_here(k, KVC_CACHE_DISK, c->policy))
+		kvc_kept_in_locked(k, KVC_CACHE_DISK, c);
+}
+
 int kvc_chunk_change_both(struct kvc *k, struct kvc_node *n, uint64_t id, bool last)
 {
 	uint64_t old = n->row.chunk;
@@ -99,6 +114,7 @@ int kvc_chunk_change_both(struct kvc *k, struct kvc_node *n, uint64_t id, bool l
 	n->chunk = c;
 	if (last)
 		kvc_chunk_forget_both(k, old);
+	on_disk_locked(k, n, c);
 	kvc_pin_count_locked(k, n);
 	return 0;
 }

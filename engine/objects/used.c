@@ -122,7 +122,7 @@ static bool place(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c, bool
 	if (!kvc_kept_learns(k, c->policy) || (!k->used->order && kvc_order_open(&k->used->order)))
 		return !seen.parent || seen.parent != u->noted;
 	kvc_order_see(k->used->order, u->id, c->id, ns, !made || c->parent, seen.parent, &seen);
-	u->loose = seen.unsure;
+	u->loose = seen.unsure && !(u->id & LEASE) && !(c->parent & KVC_TOLD);
 	if (seen.parent != c->parent && !(c->parent & KVC_TOLD)) {
 		c->parent = seen.parent;
 		c->known = false; /* write it with the next commit */

@@ -115,6 +115,14 @@ void kvc_request_free(struct kvc_request *r)
 	*r = (struct kvc_request){ 0 };
 }
 
+/* The number of the newest request that is over, about: what comes by none is nobody's now. */
+static uint32_t over(const struct kvc_keep *k)
+{
+	const struct kvc_request *oldest = kvc_of(k->requests.next, struct kvc_request, link);
+
+	return kvc_list_empty(&k->requests) ? k->now : oldest->nr - 1;
+}
+
 int kvc_keep_add(struct kvc_keep *k, struct kvc_request *r, uint64_t id, uint64_t parent,
 		 uint64_t bytes)
 {
@@ -127,7 +135,7 @@ int kvc_keep_add(struct kvc_keep *k, struct kvc_request *r, uint64_t id, uint64_
 	slot = kvc_chain_add(&k->chain, id, up, k->ops->key ? k->ops->key(k, up, bytes) : 0);
 	if (slot == KVC_NO_SLOT)
 		return -ENOMEM;
-	k->chain.last[slot] = r ? r->nr : k->now;
+	k->chain.last[slot] = r ? r->nr : over(k);
 	if (r && r->n && r->touched[r->n - 1].id == id)
 		r->touched[r->n - 1].slot = slot;
 	if (k->ops->add)

@@ -13,6 +13,11 @@
  * the beginning of the prompt has just opened what it follows. What is made in a row without an end
  * may be no prompt at all; so after LONGEST chunks another begins, which is in doubt, too.
  *
+ * Files that are made in a row may have nothing to do with each other. So what a client makes is
+ * said to follow nothing, until PROOF chunks were opened just after what they were made after, or
+ * it has opened so many after what they are known to follow. What was withheld is said when such a
+ * chunk is opened.
+ *
  * All that is only so where a client works on one prompt at a time. One that serves several in
  * turns makes chunks of one after those of another, and nothing shows where; so what was said of a
  * chunk when it was made is judged when it is opened again. It was right if its client has just
@@ -39,6 +44,7 @@
 #define TURNS_FEW (1 / 64.f)
 #define ALONE_MOST .75f /* of a process with several threads: then each has its own prompts */
 #define ALONE 64.f      /* chunks that this share is of, about */
+#define PROOF 16        /* chunks */
 #define NONE UINT16_MAX
 #define FAR 4
 #define USUAL_FIRST_NS 25000000ull
@@ -66,6 +72,7 @@ struct client {
 	float wrong;    /* share of what was said of chunks that it made, lately; */
 	float turns;    /* of what it opened, of what went on with another than the last; */
 	bool unsure;    /* so that no more is said */
+	uint32_t proof; /* chunks that were used in order, up to PROOF */
 	/* a process: the thread that called last, share of what went on with the thread's own, */
 	uint32_t thread;
 	float alone;
@@ -80,7 +87,8 @@ struct note {
 	uint64_t id, guess;   /* what it was used after when it was made; 0: that was judged */
 	uint32_t client, use; /* who used it last, and the client's count of uses then */
 	bool doubt;           /* the first of a burst, and not used since */
-	bool said;            /* to follow that */
+	bool said;            /* to follow that, */
+	bool withheld;        /* or would have been, had its client shown that it is right */
 };
 
 struct kvc_order {
@@ -114,19 +122,27 @@ static uint16_t *bucket_of(struct kvc_order *o, uint32_t client)
 	return &o->bucket[(client * 0x9e3779b1u >> 16) % BUCKETS];
 }
 
-static struct client *find(struct kvc_order *o, uint32_t client)
+/* NULL: it is not known, or not any more. */
+static struct client *look(struct kvc_order *o, uint32_t client)
 {
-	uint16_t *at = bucket_of(o, client), i = *at;
-	struct client *c;
+	uint16_t i = *bucket_of(o, client);
 
 	while (i != NONE && o->client[i].client != client)
 		i = o->client[i].next;
-	if (i != NONE) {
-		c = &o->client[i];
+	return i == NONE ? NULL : &o->client[i];
+}
+
+static struct client *find(struct kvc_order *o, uint32_t client)
+{
+	struct client *c = look(o, client);
+	uint16_t *at, i;
+
+	if (c) {
 		kvc_list_del(&c->silent);
 		kvc_list_add_tail(&o->silent, &c->silent);
 		return c;
 	}
+	at = bucket_of(o, client);
 	if (o->used < CLIENTS) {
 		i = (uint16_t)o->used++;
 		c = &o->client[i];
@@ -186,8 +202,9 @@ static uint64_t create(struct client *c, const struct client *whole, struct note
 	}
 	n->doubt = ++c->burst == 1 && near;
 	n->said = goes_on;
+	n->withheld = goes_on && whole->proof < PROOF;
 	n->guess = n->doubt || goes_on ? c->last : 0;
-	return goes_on && !whole->unsure ? c->last : 0;
+	return goes_on && !whole->unsure && !n->withheld ? c->last : 0;
 }
 
 static const struct recent *recent_of(const struct client *c, uint64_t id)
@@ -229,12 +246,12 @@ static uint64_t open_(struct client *c, struct client *whole, struct note *n, ui
 	const struct recent *r = &c->recent[c->uses % RECENT];
 	const struct recent *before;
 	uint64_t guess = n->guess;
-	bool doubt = n->doubt;
+	bool doubt = n->doubt || (guess && n->withheld);
 
 	if (c->made)
 		burst_over(c);
 	c->row = 0;
-	n->doubt = false;
+	n->doubt = n->withheld = false;
 	if (guess && n->said && use)
 		judge(c, whole, guess, use);
 	n->guess = 0;
@@ -273,11 +290,36 @@ uint32_t kvc_order_client(struct kvc_order *o, uint32_t process, uint32_t thread
 	return thread | KVC_ORDER_THREAD;
 }
 
+/* The client whose trust this one's is. */
+static struct client *whole_of(struct kvc_order *o, struct client *c)
+{
+	struct client *process = c->process ? look(o, c->process) : NULL;
+
+	return process ?: c;
+}
+
+/*
+ * A chunk is opened after `last`: is that what its client, or whoever made it, would have said?
+ * Who makes prompts and who opens them may be two.
+ */
+static void prove(struct kvc_order *o, struct client *whole, uint64_t last, const struct note *n,
+		  uint64_t known)
+{
+	struct client *maker = n->guess && n->said && n->guess == last ? look(o, n->client) : NULL;
+
+	if (maker) {
+		maker = whole_of(o, maker);
+		maker->proof += maker->proof < PROOF;
+	}
+	if (known && known == last && maker != whole)
+		whole->proof += whole->proof < PROOF;
+}
+
 void kvc_order_see(struct kvc_order *o, uint32_t client, uint64_t id, uint64_t now_ns, bool known,
 		   uint64_t known_parent, struct kvc_seen *out)
 {
 	struct client *c = find(o, client);
-	struct client *whole = c->process ? find(o, c->process) : c;
+	struct client *whole = whole_of(o, c);
 	uint64_t gap = now_ns > c->ns ? now_ns - c->ns : 0;
 	bool paused = !c->last || gap > KVC_ORDER_PAUSE_NS;
 	struct note *n = note_of(o, id);
@@ -285,19 +327,24 @@ void kvc_order_see(struct kvc_order *o, uint32_t client, uint64_t id, uint64_t n
 
 	c->ns = now_ns;
 	if (id == c->last) {
-		*out = (struct kvc_seen){ c->parent, paused, whole->unsure };
+		*out = (struct kvc_seen){
+			c->parent,
+			paused,
+			whole->unsure || whole->proof < PROOF,
+		};
 		return;
 	}
 	if (n->id != id)
 		*n = (struct note){ .id = id };
 	if (known) {
+		prove(o, whole, c->last, n, known_parent);
 		out->parent = open_(c, whole, n, known_parent, use);
 		out->begins = paused || out->parent != c->last;
 	} else {
 		out->parent = create(c, whole, n, gap);
-		out->begins = !out->parent;
+		out->begins = !n->said || whole->unsure;
 	}
-	out->unsure = whole->unsure;
+	out->unsure = whole->unsure || whole->proof < PROOF;
 	n->client = client;
 	n->use = ++c->uses;
 	c->recent[n->use % RECENT] = (struct recent){ id, use, c->thread, known };

@@ -146,10 +146,25 @@ def leased_folder():
     done(s)
 
 
-# Learned, where the policy is about chains; and kept.
+# What leases ask for is known, whoever asks: it is not what is used without an order.
+def leased_often():
+    s = fresh("leased-often", "policy=prefix")
+    make(s, 0)
+    for _ in range(100):
+        lease(s, [f"m/c{c}" for c in range(10)])
+    text = open(f"{s.mnt}/.kvcachefs/policies").read()
+    loose = float(text.split("loose ")[1].split()[0])
+    assert loose < .01 and "guard loose" not in text, text
+    done(s)
+
+
+# Learned, where the policy is about chains, once it was opened in that order; and kept.
 def learned(policy, how):
     s = fresh(f"learned-{policy}-{how}", f"policy={policy}")
     make(s, 0)
+    assert not parents(s, [f"c{c}" for c in range(MADE)])
+    for c in range(MADE):
+        s.read(f"m/c{c}/l")
     known = parents(s, [f"c{c}" for c in range(MADE)])
     assert len(known) >= 5 and all(known[n] == f"c{int(n[1:]) - 1}" for n in known), known
     s.again(how)
@@ -176,9 +191,9 @@ def threads():
     done(s)
 
 
-# and not where it is not: files in a row are nobody's prompt
-def not_learned():
-    s = fresh("not-learned", "policy=lru")
+# and not where it is not: files in a row are nobody's prompt, and the oldest goes
+def not_learned(policy):
+    s = fresh(f"not-learned-{policy}", f"policy={policy}")
     make(s, 0)
     assert "user.kvcachefs.parent" not in os.listxattr(f"{s.mnt}/m/c5")
     expect(s, list(range(MADE)), "not learned")
@@ -229,6 +244,8 @@ def prompts(s, first, last, length, tell, known):
                             f"p{p}-{c - 1}".encode() if c else b"")
         if not tell or p == last - 1:  # what is learned goes by pauses
             time.sleep(1.2)
+        for c in range(0 if tell else length):
+            s.read(f"m/p{p}-{c}/l")
         known.update(parents(s, [f"p{p}-{c}" for c in range(length)]))
 
 
@@ -331,7 +348,8 @@ beside([
     *((told, how) for how in ("none", "umount", "kill")),
     (leased,), (leased_layers,), (leased_folder,),
     *((learned, p, how) for p in ("leaf", "prefix", "gdsf") for how in ("none", "kill")),
-    (threads,), (not_learned,), (pause,), (open_end,),
+    (leased_often,), (threads,), (pause,), (open_end,),
+    *((not_learned, p) for p in ("lru", "leaf", "prefix")),
     *((disk_later, how) for how in ("umount", "kill")),
     *((disk_pinned, p) for p in ("lru", "fifo")),
     *((disk, p) for p in ("lru", "fifo", "leaf", "prefix", "arc,disk_policy=s3fifo")),

@@ -46,7 +46,7 @@ def fill(s, of, n=20):
 # uses at three wall times, which go as the uses did
 def uses():
     wall(0)
-    s = mount(Store("clock", size="48M", cpu="24M"))
+    s = mount(Store("clock", size="48M", cpu="24M", options="policy=lru"))
     fill(s, "a")
     put(f"{s.mnt}/m/a19", "ttl", 3600)
     wall(YEARS)

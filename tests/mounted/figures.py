@@ -25,6 +25,7 @@ BEHIND = .005        # the best of the others
 LESS = .01           # with the chain learned from calls, than what it has to reach;
 LESS_THAN_TOLD = .02 # and than it has: .012 at most in the mean of seeds, each of which moves both
 WRONG = .004         # of the learned parents; the most that was measured is .003
+UNSEEN = .06         # what was made before the client had shown that it has prompts, most of all
 STRESS_SIZES = (500, 1000, 5000, 10000)
 # Of the stress traces of these seeds: how far behind lru in one of them, and in the mean of all. Of
 # few chunks a prompt takes much: too few to tell what was better from what was luck.
@@ -74,7 +75,7 @@ def check_published(t):
         assert min(of_prefix) >= others[0] - BEHIND, (t, n, of_prefix, others)
         for name in ("prefix", "leaf", "gdsf"):
             wrong, unseen = done[t, "learned"].wrong[n][name], done[t, "learned"].unseen[n][name]
-            assert wrong <= WRONG and unseen <= WRONG, (t, n, name, wrong, unseen)
+            assert wrong <= WRONG and unseen <= UNSEEN, (t, n, name, wrong, unseen)
 
 
 def check_stress(t):

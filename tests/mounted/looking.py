@@ -49,7 +49,7 @@ s.settle()
 assert s.attr("m/c/own", "hits") == "0"
 
 config = s.config()
-assert config["cpu"] == str(48 * MiB) and config["policy"] == "lru" and config["store"] == s.path
+assert config["cpu"] == str(48 * MiB) and config["policy"] == "prefix" and config["store"] == s.path
 assert config["served_by"] in ("passthrough", "plain requests") \
     and config["requests_by"] in ("io_uring", "/dev/fuse")
 if WAY == "fast" and os.geteuid() == 0:  # all that the kernel offers is taken

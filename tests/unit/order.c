@@ -16,20 +16,6 @@
 static struct kvc_order *o;
 static uint64_t now;
 
-static int begin(void **state)
-{
-	(void)state;
-	now = 5000 * MS;
-	return kvc_order_open(&o);
-}
-
-static int end(void **state)
-{
-	(void)state;
-	kvc_order_close(o);
-	return 0;
-}
-
 static struct kvc_seen by(uint32_t client, uint64_t id, bool known, uint64_t parent)
 {
 	struct kvc_seen seen;
@@ -37,6 +23,34 @@ static struct kvc_seen by(uint32_t client, uint64_t id, bool known, uint64_t par
 	kvc_order_see(o, client, id, now, known, parent, &seen);
 	now += MS;
 	return seen;
+}
+
+/* A client opens a prompt whose chain is known: it is one of those who have prompts. */
+static void shows(uint32_t client)
+{
+	for (uint64_t i = 0; i < 17; i++)
+		by(client, 5000000 + i, true, i ? 5000000 + i - 1 : 0);
+}
+
+static int begin(void **state)
+{
+	int err;
+
+	(void)state;
+	now = 5000 * MS;
+	err = kvc_order_open(&o);
+	if (err)
+		return err;
+	shows(1);
+	now += 40000 * MS; /* it has forgotten them */
+	return 0;
+}
+
+static int end(void **state)
+{
+	(void)state;
+	kvc_order_close(o);
+	return 0;
 }
 
 static void created(uint64_t id, uint64_t parent, bool begins)
@@ -160,11 +174,17 @@ static void doubts(void **state)
 static void clients(void **state)
 {
 	(void)state;
+	for (uint32_t c = 1; c <= 256; c++)
+		shows(c);
+	now += 40000 * MS;
 	for (uint32_t c = 1; c <= 256; c++, now -= MS)
 		assert_true(by(c, 1000 + c, false, 0).begins);
 	for (uint32_t c = 1; c <= 256; c++, now -= MS)
 		assert_int_equal(by(c, 2000 + c, false, 0).parent, 1000 + c);
+	shows(257);
+	now += 40000 * MS;
 	assert_int_equal(by(257, 3000, false, 0).parent, 0);
+	now -= 40000 * MS;
 	assert_int_equal(by(257, 3001, false, 0).parent, 3000);
 	assert_int_equal(by(2, 3002, false, 0).parent, 2002);
 	assert_int_equal(by(1, 3003, false, 0).parent, 0);
@@ -206,6 +226,50 @@ static void threads(void **state)
 		by_thread(101, true, 3, true, 0);
 		assert_int_equal(kvc_order_client(o, 8, 8), 8);
 	}
+}
+
+/*
+ * Files that are made in a row follow nothing, as long as nobody has opened any in that order; then
+ * those that were, and what is made next. The reader may be another client, who makes nothing.
+ */
+static void proof(void **state)
+{
+	struct kvc_seen seen;
+
+	(void)state;
+	for (uint32_t reader = 2; reader <= 3; reader++) {
+		uint64_t of = reader * 1000;
+
+		for (uint64_t i = 0; i < 40; i++) {
+			seen = by(2, of + i, false, 0);
+			assert_true(!seen.parent && seen.unsure && seen.begins == !i);
+		}
+		now += 2000 * MS;
+		for (uint64_t i = 40; i-- > 0;) { /* in no order, or in another */
+			seen = by(reader, of + i * 7 % 40, true, 0);
+			assert_true(!seen.parent && seen.unsure);
+		}
+		now += 40000 * MS;
+		for (uint64_t i = 40; i < 80; i++)
+			by(2, of + i, false, 0);
+		now += 2000 * MS;
+		for (uint64_t i = 40; i < 80; i++) {
+			seen = by(reader, of + i, true, 0);
+			assert_int_equal(seen.parent, i > 40 ? of + i - 1 : 0);
+			assert_int_equal(seen.unsure, reader == 3 || i < 56);
+		}
+		now += 40000 * MS;
+		by(2, of + 80, false, 0);
+		seen = by(2, of + 81, false, 0);
+		assert_true(seen.parent == of + 80 && !seen.unsure);
+		kvc_order_close(o);
+		assert_int_equal(kvc_order_open(&o), 0);
+	}
+	/* or it opens what is known to be one */
+	shows(2);
+	now += 40000 * MS;
+	by(2, 1, false, 0);
+	assert_int_equal(by(2, 2, false, 0).parent, 1);
 }
 
 /*
@@ -362,6 +426,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(clients, begin, end),
 		cmocka_unit_test_setup_teardown(in_turns, begin, end),
 		cmocka_unit_test_setup_teardown(threads, begin, end),
+		cmocka_unit_test_setup_teardown(proof, begin, end),
 		cmocka_unit_test_setup_teardown(threads_are_one, begin, end),
 	};
 

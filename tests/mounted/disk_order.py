@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""Whatever became of what the disk tier has (its folder was found to be none of a chunk, or was
+said to be; it was renamed to another chunk or model, exchanged, linked, written anew, given another
+policy, demoted), it goes before what came later, under policies that have the disk's order in
+memory too: nothing is forgotten there until the next mount."""
+import ctypes, os, time
+from kvtest import *
+
+N = 128 * KiB
+RENAME_EXCHANGE, AT_FDCWD = 2, -100
+
+
+def make(s, folder, count, first=0):
+    os.makedirs(f"{s.mnt}/{folder}", exist_ok=True)
+    for i in range(first, first + count):
+        s.write(f"{folder}/f{i}", blob(f"{folder}{i}", N))
+    return [f"{folder}/f{i}" for i in range(first, first + count)]
+
+
+def exchange(a, b):
+    if ctypes.CDLL(None, use_errno=True).renameat2(AT_FDCWD, a.encode(), AT_FDCWD, b.encode(),
+                                                   RENAME_EXCHANGE):
+        raise OSError(ctypes.get_errno(), f"{a} and {b}")
+
+
+def changes(s):
+    """What is done to files that the disk has. All of their paths then."""
+    m = s.mnt
+    late = make(s, "m/late", 12)
+    said = make(s, "m/said", 4)
+    chunks = [make(s, f"m/c{i}", 4) for i in range(8)]
+    anew = make(s, "m/anew", 4)
+    demoted = make(s, "m/demoted", 4)
+    gone = make(s, "m/gone", 4)
+    other = make(s, "other/c", 4)
+    again = make(s, "again/c", 4)
+    s.settle()
+    time.sleep(5.2)
+    late += make(s, "m/late", 1, 12)  # so that folder is a container
+    os.setxattr(f"{m}/m/said", "user.kvcachefs.unit", b"file")
+    os.rename(f"{m}/m/c0/f0", f"{m}/m/c1/x")
+    os.rename(f"{m}/m/c2", f"{m}/m/d2")
+    exchange(f"{m}/m/c3/f0", f"{m}/m/c4/f0")
+    os.link(f"{m}/m/c5/f0", f"{m}/m/c6/x")
+    os.unlink(f"{m}/m/c5/f0")
+    os.rename(f"{m}/m/c7", f"{m}/other/c7")
+    s.write("m/anew/f0", blob("anew", N))
+    os.setxattr(f"{m}/m/demoted", "user.kvcachefs.demote", b"cpu")
+    run("rm", "-r", f"{m}/m/gone", ok=True)
+    gone = make(s, "m/gone", 4)
+    os.setxattr(f"{m}/again", "user.kvcachefs.policy", b"fifo")
+    s.settle()
+    wait_for(lambda: s.stats()["jobs"] == 0)
+    os.removexattr(f"{m}/again", "user.kvcachefs.policy")
+    s.settle()
+    wait_for(lambda: s.stats()["jobs"] == 0)
+    return [f"{top}/{d}/{f}" for top in ("m", "other", "again") for d in os.listdir(f"{m}/{top}")
+            for f in os.listdir(f"{m}/{top}/{d}")]
+
+
+def goes(policy):
+    s = Store(f"goes-{policy}", size="40M", cpu="16M",
+              options=f"policy={policy},settle=0,high=90,low=80").mount()
+    paths = changes(s)
+    assert len(paths) == 13 + 4 + 32 + 4 + 4 + 4 + 4 + 4, paths
+    for i in range(500):  # one and a half times of what fits
+        s.write(f"m/x{i}/f", bytes(N))
+        if i % 50 == 49:
+            time.sleep(1.2)  # a request is over
+    s.settle()
+    time.sleep(1)
+    left = [p for p in paths if os.path.exists(f"{s.mnt}/{p}")]
+    assert not left and os.path.exists(f"{s.mnt}/m/x499/f"), (policy, left)
+    s.umount()
+    s.fsck("-n")
+
+
+beside([(goes, p) for p in ("lru", "leaf", "prefix", "gdsf")], most=4)
+print("ok")

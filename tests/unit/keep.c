@@ -336,7 +336,7 @@ static void keeps_its_place(void **state)
 	}
 }
 
-/* With requests under way that hold all there is, nobody goes. */
+/* With requests under way that hold all there is, nobody goes; what came by none is not theirs. */
 static void busy(void **state)
 {
 	(void)state;
@@ -352,6 +352,10 @@ static void busy(void **state)
 			kvc_keep_touch(k, &b, 100 + i);
 			assert_int_equal(kvc_keep_add(k, &b, 100 + i, i > 1 ? 99 + i : 0, 1), 0);
 		}
+		assert_int_equal(kvc_keep_victim(k), 0);
+		assert_int_equal(kvc_keep_add(k, NULL, 200, 0, 1), 0);
+		assert_int_equal(kvc_keep_victim(k), 200);
+		kvc_keep_del(k, 200, false);
 		assert_int_equal(kvc_keep_victim(k), 0);
 		kvc_keep_end(k, &a);
 		assert_int_equal(kvc_keep_victim(k), 4);

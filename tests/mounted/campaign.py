@@ -5,10 +5,12 @@ of mount: plain; sealed and coded; write=back with a shared folder; quotas; tier
 back. The data is a multiple of the pool, so that it lives full. Of some names each process is the
 only writer and knows what they hold; others are everybody's. What is read tells by itself whose it
 is: it is never another name's, nor anything that nobody wrote. Where the disk has room nothing is
-missing; where a quota lets the cache drop, a file is missing or right. Descriptors, threads and
+missing; where a quota lets the cache drop, a file is missing or right. All that the disk tier has
+is in its order, from which it is dropped. Descriptors, threads and
 memory of the daemon do not grow. Then it is unmounted, checked, and compared once more after
 another mount. KIND=name picks one, SEED repeats the choices (not their timing)."""
-import mmap, os, pickle, random, signal, struct, sys, threading, time, traceback
+import contextlib, mmap, os, pickle, random, re, signal, sqlite3, struct, sys, threading, time
+import traceback
 from kvtest import *
 import faults
 
@@ -30,6 +32,20 @@ def content(path, version, size):
     if size < len(head):
         return b""
     return head + blob(f"{path}.{version}", size - len(head))
+
+
+def in_order(s):
+    """Chunks in the order that the disk tier has, under a policy that has it in memory."""
+    with open(f"{s.mnt}/.kvcachefs/policies") as f:
+        return sum(map(int, re.findall(r"^disk \w+\n +chunks (\d+)$", f.read(), re.M)))
+
+
+def on_disk(s):
+    catalog = f"file:{s.path}/catalog.sqlite?mode=ro"
+    with contextlib.closing(sqlite3.connect(catalog, uri=True)) as c:
+        return c.execute("SELECT count(DISTINCT chunk) FROM placements JOIN nodes USING(ino) JOIN "
+                         "objects o USING(ino) WHERE tier = 0 AND placements.gen = o.gen"
+                         ).fetchone()[0]
 
 
 def told(data):
@@ -536,7 +552,13 @@ def campaign(name):
     assert st["evictions"], "the pool was never full"
     watch.grown()
     shared = compare(s, tops, counts, kind, ends, "at the end")
+    time.sleep(2.5)  # what was made last is put in order when nobody goes on with it
+    s.settle()
+    ordered = in_order(s)
     s.umount()
+    there = on_disk(s)
+    print(f"{name}: {there} chunks on the disk, {ordered} in its order", flush=True)
+    assert there <= ordered <= there + there // 10 + 5, (there, ordered)
     assert "left behind" not in s.log() and "are lost" not in s.log(), s.log()[-3000:]
     p = s.fsck("-n", "--data", ok=None)
     assert p.returncode == 0, p.stdout

@@ -27,6 +27,7 @@ static int change_chunk_both(struct kvc *k, struct kvc_node *n, uint64_t chunk, 
 		last = false;
 	if ((err = kvc_chunk_change_both(k, n, chunk, last)))
 		return err;
+	kvc_chunk_ordered_locked(k, n, NULL);
 	if (has) {
 		kvc_used_moved_locked(k, old, n->chunk, client);
 		kvc_chunk_add_locked(k, n);

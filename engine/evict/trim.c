@@ -39,6 +39,7 @@
 #define KNOCKED 256 /* chunk folders that may be on their way out at once */
 #define SPARED 1024 /* by number, so two of the same place: the later one */
 #define IDLE_NS 250000000ull
+#define FILLED 4096         /* rows, between which there may be something to trim */
 #define LOOKS 32            /* at chunks of other models, under one hold of the locks */
 #define OTHERS 4096         /* in a walk */
 #define AGAIN_NS 5000000ull /* when all that is left to do is to wait */
@@ -456,24 +457,55 @@ static bool turn(struct kvc_trimmer *t, uint64_t goal)
 	return gone > 0;
 }
 
-/* The disk tier's own orders, from the rows that there are. */
+/* Makes room, if there is to be some. Is there more to do at once? */
+static bool work(struct kvc_trimmer *t)
+{
+	struct kvc_tier_state *ts = &t->k->tier[t->tier];
+	struct kvc_tier_usage u;
+	uint64_t goal;
+
+	ts->t->ops->usage(ts->t, &u);
+	kvc_lock(t->k);
+	goal = goal_locked(t->k, t->tier, &u);
+	if (!goal && !ts->trimming)
+		t->nknocked = 0; /* they may stay after all */
+	kvc_unlock(t->k);
+	return goal && turn(t, goal);
+}
+
+/* The next rows of a class after *at, which goes on to the last of them: how many. */
+static unsigned next_rows(struct kvc *k, unsigned class, struct kvc_chunk_row *at,
+			  struct kvc_chunk_row *r)
+{
+	unsigned n = 0;
+
+	kvc_catalog_lock(k->cat);
+	for (at->policy = class; n < BATCH && !kvc_chunk_next_ranked(k->cat, at); n++)
+		r[n] = *at;
+	kvc_catalog_unlock(k->cat);
+	return n;
+}
+
+/*
+ * The disk tier's own orders, from the rows that there are, the coldest first: where the tier is
+ * full, and stores do not wait until all are in order, those go.
+ */
 static void fill_class(struct kvc_trimmer *t, unsigned class, bool join)
 {
-	struct kvc_chunk_row r = { .rank = INT64_MIN, .policy = class };
+	struct kvc_chunk_row at = { .rank = INT64_MIN }, r[BATCH];
 	struct kvc *k = t->k;
-	int err = 0;
+	unsigned n = 0, rows = 0;
 
-	while (!err && !over(t)) {
-		kvc_lock_both(k);
-		for (int i = 0; i < BATCH && !err; i++) {
-			r.policy = class;
-			err = kvc_chunk_next_ranked(k->cat, &r);
-			if (!err && join)
-				kvc_kept_join_locked(k, KVC_CACHE_DISK, &r);
-			else if (!err)
-				kvc_kept_restore_locked(k, KVC_CACHE_DISK, &r, 0);
-		}
-		kvc_unlock_both(k);
+	while (!over(t) && (n = next_rows(k, class, &at, r))) {
+		kvc_lock(k);
+		for (unsigned i = 0; i < n && join; i++)
+			kvc_kept_join_locked(k, KVC_CACHE_DISK, &r[i]);
+		for (unsigned i = 0; i < n && !join; i++)
+			kvc_kept_restore_locked(k, KVC_CACHE_DISK, &r[i], 0);
+		kvc_unlock(k);
+		rows += n;
+		while (rows % FILLED < BATCH && !over(t) && work(t))
+			;
 	}
 }
 
@@ -499,9 +531,6 @@ static void *trimmer(void *arg)
 		fill(t);
 	kvc_lock(k);
 	while (!k->evict->over) {
-		struct kvc_tier_usage u;
-		uint64_t goal;
-
 		if (!again) {
 			bool more = ts->trimming || kvc_tier_refuses_locked(ts) || t->nknocked;
 			struct timespec until =
@@ -512,13 +541,7 @@ static void *trimmer(void *arg)
 				break;
 		}
 		kvc_unlock(k);
-		ts->t->ops->usage(ts->t, &u);
-		kvc_lock(k);
-		goal = goal_locked(k, t->tier, &u);
-		if (!goal && !ts->trimming)
-			t->nknocked = 0; /* they may stay after all */
-		kvc_unlock(k);
-		again = goal && turn(t, goal);
+		again = work(t);
 		kvc_lock(k);
 	}
 	put_back_locked(k, &t->walk);

@@ -437,6 +437,7 @@ static int rechunk_both(struct kvc *k, struct kvc_node *n, uint64_t chunk)
 		n->chunk->expires_ns = row.expires_ns;
 	}
 	kvc_chunk_take_use_locked(k, n->chunk, &row);
+	kvc_chunk_ordered_locked(k, n, known ? &row : NULL);
 	if (has)
 		kvc_chunk_add_locked(k, n);
 	return 0;

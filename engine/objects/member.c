@@ -87,16 +87,26 @@ int kvc_chunk_join_both(struct kvc *k, struct kvc_node *n)
 	return n->chunk ? 0 : hold_both(k, n->row.chunk, n->model, &n->chunk);
 }
 
-/* What the disk has of the file is that chunk's from now on, which may have had nothing there. */
-static void on_disk_locked(struct kvc *k, struct kvc_node *n, struct kvc_chunk *c)
+void kvc_chunk_ordered_locked(struct kvc *k, struct kvc_node *n, const struct kvc_chunk_row *was)
 {
-	if (!kvc_placed_in(n, KVC_DISK))
-		return;
-	c->begun = true;
-	if (!kvc_has_segment(n)) /* else it is weighed as it comes */
+	struct kvc_chunk *c = n->chunk;
+	bool has = kvc_has_segment(n), placed = kvc_placed_in(n, KVC_DISK);
+	struct kvc_chunk_row r = was ? *was : (struct kvc_chunk_row){ 0 };
+
+	r.id = c->id;
+	r.bytes = n->row.size;
+	if (placed && !has) /* else it is weighed as it comes */
 		c->most += n->row.size;
-	if (!c->fresh && kvc_kept_here(k, KVC_CACHE_DISK, c->policy))
-		kvc_kept_in_locked(k, KVC_CACHE_DISK, c);
+	c->begun |= placed;
+	if (r.policy != c->policy)
+		r.facts = r.pool_facts = 0;
+	if (r.pool_facts && has && k->kept->ready)
+		kvc_kept_restore_locked(k, KVC_CACHE_POOL, &r, 0);
+	if (!placed || c->fresh || !kvc_kept_here(k, KVC_CACHE_DISK, c->policy))
+		return;
+	if (r.facts)
+		kvc_kept_restore_locked(k, KVC_CACHE_DISK, &r, 0);
+	kvc_kept_in_locked(k, KVC_CACHE_DISK, c); /* if it is not there yet */
 }
 
 int kvc_chunk_change_both(struct kvc *k, struct kvc_node *n, uint64_t id, bool last)
@@ -114,7 +124,6 @@ int kvc_chunk_change_both(struct kvc *k, struct kvc_node *n, uint64_t id, bool l
 	n->chunk = c;
 	if (last)
 		kvc_chunk_forget_both(k, old);
-	on_disk_locked(k, n, c);
 	kvc_pin_count_locked(k, n);
 	return 0;
 }

@@ -18,6 +18,12 @@ int kvc_chunk_found_both(struct kvc *k, struct kvc_node *n);
  * left.
  */
 int kvc_chunk_change_both(struct kvc *k, struct kvc_node *n, uint64_t id, bool last);
+/*
+ * After that: the chunk takes the place in the orders of pool and disk that `was` had, the row of
+ * the one before, where it has none there; without `was` that of what has just come. What the disk
+ * has of the node is that chunk's.
+ */
+void kvc_chunk_ordered_locked(struct kvc *k, struct kvc_node *n, const struct kvc_chunk_row *was);
 /* The node's own chunk is in another model now. */
 int kvc_chunk_moved_both(struct kvc *k, struct kvc_node *n);
 /*

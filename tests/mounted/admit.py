@@ -92,14 +92,17 @@ def twice():
     global s
     s = Store("twice", cpu="32M", options="settle=0,admit=twice").mount()
     assert s.config()["admit"] == "twice" and s.config()["daily"] == "0"
-    for name in "uvwxy":  # where the machine pauses for a second a request ends
+    # where the machine pauses for a second a request ends, and for less what it goes on with may be
+    # taken for another
+    for name in "uvwxy":
         USED = [f"m/{name}{i}/l{j}" for i in range(3) for j in range(2)]
-        began = time.monotonic()
+        began, before = time.monotonic(), written()
         for path in USED:
             put(path)
         intact(*USED)  # of the request that made them
+        took = time.monotonic() - began
         s.settle()
-        if time.monotonic() - began < 1:
+        if took < .3 or took < 1 and written() == before:
             break
     else:
         skip("the machine pauses all the time")

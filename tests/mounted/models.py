@@ -339,6 +339,9 @@ def own_chains(end):
             if model == "p":
                 put(f"{s.mnt}/p/{c}", "parent", str(c - 1) if c else "")
         time.sleep(1.8)  # the request is over
+    for c in range(8):  # in the order in which they were made: that of a prompt
+        s.read(f"a/{c}/l")
+    time.sleep(1.8)
     s.settle()
     known = {m: parents(s, m) for m in "apb"}
     # where a machine pauses a prompt begins

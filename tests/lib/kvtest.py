@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What mounted cases use: a store in a folder of its own, mounted the way the runner says."""
-import contextlib, errno, fcntl, hashlib, os, pty, random, signal, subprocess, sys, time, traceback
+import contextlib, errno, fcntl, hashlib, os, pty, random, re, signal, sqlite3, subprocess, sys
+import time, traceback
 
 BUILD = os.environ["KV_BUILD"]
 WAY = os.environ.get("KV_WAY", "fast")
@@ -292,6 +293,19 @@ class Store:
 
     def attr(self, path, name):
         return os.getxattr(f"{self.mnt}/{path}", f"user.kvcachefs.{name}").decode()
+
+    def in_order(self):
+        """Chunks in the disk tier's order, under a policy that has it in memory."""
+        with open(f"{self.mnt}/.kvcachefs/policies") as f:
+            return sum(map(int, re.findall(r"^disk \w+\n +chunks (\d+)$", f.read(), re.M)))
+
+    def on_disk(self):
+        """Chunks that the disk tier has, as the catalog of an unmounted store tells."""
+        catalog = f"file:{self.path}/catalog.sqlite?mode=ro"
+        with contextlib.closing(sqlite3.connect(catalog, uri=True)) as c:
+            return c.execute("SELECT count(DISTINCT chunk) FROM placements JOIN nodes USING(ino) "
+                             "JOIN objects o USING(ino) WHERE tier = 0 AND placements.gen = o.gen"
+                             ).fetchone()[0]
 
     def fsck(self, *options, ok=True):
         return run(binary("fsck.kvcachefs"), *options, self.path, ok=ok)

@@ -9,8 +9,7 @@ missing; where a quota lets the cache drop, a file is missing or right. All that
 is in its order, from which it is dropped. Descriptors, threads and
 memory of the daemon do not grow. Then it is unmounted, checked, and compared once more after
 another mount. KIND=name picks one, SEED repeats the choices (not their timing)."""
-import contextlib, mmap, os, pickle, random, re, signal, sqlite3, struct, sys, threading, time
-import traceback
+import mmap, os, pickle, random, signal, struct, sys, threading, time, traceback
 from kvtest import *
 import faults
 
@@ -32,20 +31,6 @@ def content(path, version, size):
     if size < len(head):
         return b""
     return head + blob(f"{path}.{version}", size - len(head))
-
-
-def in_order(s):
-    """Chunks in the order that the disk tier has, under a policy that has it in memory."""
-    with open(f"{s.mnt}/.kvcachefs/policies") as f:
-        return sum(map(int, re.findall(r"^disk \w+\n +chunks (\d+)$", f.read(), re.M)))
-
-
-def on_disk(s):
-    catalog = f"file:{s.path}/catalog.sqlite?mode=ro"
-    with contextlib.closing(sqlite3.connect(catalog, uri=True)) as c:
-        return c.execute("SELECT count(DISTINCT chunk) FROM placements JOIN nodes USING(ino) JOIN "
-                         "objects o USING(ino) WHERE tier = 0 AND placements.gen = o.gen"
-                         ).fetchone()[0]
 
 
 def told(data):
@@ -554,9 +539,9 @@ def campaign(name):
     shared = compare(s, tops, counts, kind, ends, "at the end")
     time.sleep(2.5)  # what was made last is put in order when nobody goes on with it
     s.settle()
-    ordered = in_order(s)
+    ordered = s.in_order()
     s.umount()
-    there = on_disk(s)
+    there = s.on_disk()
     print(f"{name}: {there} chunks on the disk, {ordered} in its order", flush=True)
     assert there <= ordered <= there + there // 10 + 5, (there, ordered)
     assert "left behind" not in s.log() and "are lost" not in s.log(), s.log()[-3000:]

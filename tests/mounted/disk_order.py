@@ -76,5 +76,30 @@ def goes(policy):
     s.fsck("-n")
 
 
-beside([(goes, p) for p in ("lru", "leaf", "prefix", "gdsf")], most=4)
+def soon(policy):
+    """What is evicted while its maker may still go on with it is in the disk's order."""
+    s = Store(f"soon-{policy}", size="256M", cpu="16M", options=f"policy={policy},settle=0").mount()
+    kids = []
+    for who in range(8):
+        kids.append(os.fork())
+        if not kids[-1]:
+            for i in range(6):
+                s.write(f"m/{who}-{i}/f", blob((who, i).__repr__(), 2 * MiB))
+                time.sleep(0.1 * (who + i) % 0.7)
+            os._exit(0)
+    assert all(os.waitpid(pid, 0)[1] == 0 for pid in kids)
+    for _ in range(2):  # and of what is renamed then, what it was in
+        s.write("m/part/a", bytes(N))
+        s.write("m/part/b", bytes(N))
+        s.settle()
+        os.makedirs(f"{s.mnt}/m/whole", exist_ok=True)
+        os.rename(f"{s.mnt}/m/part/b", f"{s.mnt}/m/whole/b")
+    time.sleep(2.5)
+    s.settle()
+    ordered = s.in_order()
+    s.umount()
+    assert s.on_disk() == 8 * 6 + 2 == ordered, (policy, ordered, s.on_disk())
+
+
+beside([*((soon, p) for p in ("leaf", "prefix")), *((goes, p) for p in ("lru", "leaf", "prefix", "gdsf"))], most=4)
 print("ok")

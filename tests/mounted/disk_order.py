@@ -101,5 +101,6 @@ def soon(policy):
     assert s.on_disk() == 8 * 6 + 2 == ordered, (policy, ordered, s.on_disk())
 
 
-beside([*((soon, p) for p in ("leaf", "prefix")), *((goes, p) for p in ("lru", "leaf", "prefix", "gdsf"))], most=4)
+beside([*((soon, p) for p in ("leaf", "prefix")),
+        *((goes, p) for p in ("lru", "leaf", "prefix", "gdsf"))], most=4)
 print("ok")

@@ -3,7 +3,7 @@
 """Files that libkvcachefs makes ready before a store needs them: nobody sees them, and nothing is
 left of them, whatever ends the process; what was stored through a registration is the mount's to
 copy at once, and is registered for its next load."""
-import ctypes, os, subprocess, threading
+import ctypes, os, subprocess, threading, time
 from kvtest import *
 
 s = Store(size="1G", cpu="256M", options="settle=20,policy=prefix").mount()
@@ -49,7 +49,10 @@ for c, fd in enumerate(fds):
 for c, fd in enumerate(fds):
     os.close(fd)
 s.settle()
-assert s.attr("m/d1", "parent") == "/m/d0"
+time.sleep(1.2)  # the request is over
+for c in range(3):  # that it is a prompt shows when it is opened
+    assert s.read(f"m/d{c}/f") == b"x" * 4096
+assert s.attr("m/d1", "parent") == "/m/d0" and s.attr("m/d2", "parent") == "/m/d1"
 if WAY == "fast":
     # on a device that is none: published files do not stay mapped for writing
     p = run(binary("test-gpu-fake"), "stores", s.mnt)

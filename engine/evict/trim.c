@@ -79,6 +79,7 @@ struct kvc_trimmer {
 	unsigned tier;
 	uint64_t model; /* whose quota it is about; 0: a tier */
 	bool hopeful;   /* what stays may go in a moment */
+	bool filling;   /* not all is in the tier's orders yet */
 	struct walk walk;
 	struct knocked knocked[KNOCKED];
 	size_t nknocked;
@@ -449,7 +450,8 @@ static bool turn(struct kvc_trimmer *t, uint64_t goal)
 	if (gone)
 		kvc_commit_soon_locked(k, true);
 	t->hopeful |= t->nknocked || !ended;
-	if (ended && !t->model && !t->walk.freed && !t->nknocked && !t->walk.any_spared)
+	if (ended && !t->model && !t->filling && !t->walk.freed && !t->nknocked &&
+	    !t->walk.any_spared)
 		k->tier[t->tier].jammed = true;
 	kvc_unlock(k);
 	if (ended || gone + coming >= goal)
@@ -511,11 +513,13 @@ static void fill_class(struct kvc_trimmer *t, unsigned class, bool join)
 
 static void fill(struct kvc_trimmer *t)
 {
+	t->filling = true;
 	for (unsigned i = 0; i < KVC_CLASSES; i++)
 		if (kvc_kept_here(t->k, KVC_CACHE_DISK, i)) {
 			fill_class(t, i, false);
 			fill_class(t, i, true);
 		}
+	t->filling = false;
 }
 
 static void *trimmer(void *arg)

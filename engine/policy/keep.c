@@ -61,12 +61,26 @@ void kvc_keep_close(struct kvc_keep *k)
 	free(k);
 }
 
+static uint32_t next_number(struct kvc_keep *k)
+{
+	return k->now = k->now + 1 ?: 1; /* round and round */
+}
+
+/*
+ * When a chunk is used. What a loose request uses need not be together: it is in the order of the
+ * uses, and nothing of it stays because the request is under way.
+ */
+static uint32_t stamp(struct kvc_keep *k, const struct kvc_request *r)
+{
+	return r->loose ? next_number(k) : r->nr;
+}
+
 void kvc_keep_begin(struct kvc_keep *k, struct kvc_request *r)
 {
 	struct kvc_touched *touched = r->touched;
 	uint32_t room = r->room;
 
-	k->now = k->now + 1 ?: 1; /* round and round */
+	next_number(k);
 	*r = (struct kvc_request){ .nr = k->now, .touched = touched, .room = room };
 	kvc_list_add_tail(&k->requests, &r->link);
 	if (k->ops->begin)
@@ -88,7 +102,7 @@ static bool touch_at(struct kvc_keep *k, struct kvc_request *r, uint64_t id, uin
 	if (k->ops->touch)
 		k->ops->touch(k, r, slot);
 	if (slot != KVC_NO_SLOT)
-		k->chain.last[slot] = r->nr;
+		k->chain.last[slot] = stamp(k, r);
 	return true;
 }
 
@@ -115,12 +129,14 @@ void kvc_request_free(struct kvc_request *r)
 	*r = (struct kvc_request){ 0 };
 }
 
-/* The number of the newest request that is over, about: what comes by none is nobody's now. */
-static uint32_t over(const struct kvc_keep *k)
+/* A number that no request has which is under way: what comes by none is new, and nobody's. */
+static uint32_t by_none(struct kvc_keep *k)
 {
-	const struct kvc_request *oldest = kvc_of(k->requests.next, struct kvc_request, link);
+	const struct kvc_request *newest = kvc_of(k->requests.prev, struct kvc_request, link);
 
-	return kvc_list_empty(&k->requests) ? k->now : oldest->nr - 1;
+	if (!kvc_list_empty(&k->requests) && newest->nr == k->now)
+		next_number(k);
+	return k->now;
 }
 
 int kvc_keep_add(struct kvc_keep *k, struct kvc_request *r, uint64_t id, uint64_t parent,
@@ -135,7 +151,7 @@ int kvc_keep_add(struct kvc_keep *k, struct kvc_request *r, uint64_t id, uint64_
 	slot = kvc_chain_add(&k->chain, id, up, k->ops->key ? k->ops->key(k, up, bytes) : 0);
 	if (slot == KVC_NO_SLOT)
 		return -ENOMEM;
-	k->chain.last[slot] = r ? r->nr : over(k);
+	k->chain.last[slot] = r ? stamp(k, r) : by_none(k);
 	if (r && r->n && r->touched[r->n - 1].id == id)
 		r->touched[r->n - 1].slot = slot;
 	if (k->ops->add)
@@ -153,7 +169,7 @@ int kvc_keep_claim(struct kvc_keep *k, struct kvc_request *r, uint64_t id, uint6
 	if (slot == KVC_NO_SLOT)
 		return kvc_keep_add(k, r, id, parent, bytes);
 	r->touched[r->n - 1].slot = slot;
-	k->chain.last[slot] = r->nr;
+	k->chain.last[slot] = stamp(k, r);
 	kvc_keep_follow(k, id, parent);
 	if (k->ops->claim)
 		k->ops->claim(k, r, slot, bytes);

@@ -129,16 +129,6 @@ void kvc_request_free(struct kvc_request *r)
 	*r = (struct kvc_request){ 0 };
 }
 
-/* A number that no request has which is under way: what comes by none is new, and nobody's. */
-static uint32_t by_none(struct kvc_keep *k)
-{
-	const struct kvc_request *newest = kvc_of(k->requests.prev, struct kvc_request, link);
-
-	if (!kvc_list_empty(&k->requests) && newest->nr == k->now)
-		next_number(k);
-	return k->now;
-}
-
 int kvc_keep_add(struct kvc_keep *k, struct kvc_request *r, uint64_t id, uint64_t parent,
 		 uint64_t bytes)
 {
@@ -151,7 +141,7 @@ int kvc_keep_add(struct kvc_keep *k, struct kvc_request *r, uint64_t id, uint64_
 	slot = kvc_chain_add(&k->chain, id, up, k->ops->key ? k->ops->key(k, up, bytes) : 0);
 	if (slot == KVC_NO_SLOT)
 		return -ENOMEM;
-	k->chain.last[slot] = r ? stamp(k, r) : by_none(k);
+	k->chain.last[slot] = r ? stamp(k, r) : k->now;
 	if (r && r->n && r->touched[r->n - 1].id == id)
 		r->touched[r->n - 1].slot = slot;
 	if (k->ops->add)

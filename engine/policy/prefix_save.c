@@ -44,6 +44,7 @@ void kvc_prefix_came(struct kvc_keep *k, uint32_t slot, uint64_t bytes)
 		p->kids[slot] = g->kids;
 		p->worth[slot].gap = g->gap == NO_MEAN ? 0
 						       : kvc_learn_gap((float)g->gap / MEAN_STEPS);
+		k->chain.last[slot] = g->last;
 	} else {
 		p->worth[slot].count = 1;
 		p->mean[slot] = NO_MEAN;
@@ -54,12 +55,9 @@ void kvc_prefix_restore(struct kvc_keep *k, uint32_t slot, uint64_t bytes, uint6
 {
 	struct prefix *p = k->own;
 	uint8_t gap = (uint8_t)(facts >> 32), count = (uint8_t)(facts >> 48);
-	const struct kvc_ghost *g;
 
 	if (!(facts & KNOWN)) {
 		kvc_prefix_came(k, slot, bytes);
-		g = kvc_ghosts_find(&p->ghosts, k->chain.id[slot]);
-		k->chain.last[slot] = g ? g->last : 0;
 		return;
 	}
 	p->worth[slot].size = kvc_prefix_size(bytes);

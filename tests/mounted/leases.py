@@ -6,7 +6,8 @@ import errno, os, signal, time
 from kvtest import *
 
 N = MiB
-# what fills the pool is written again and again, in one order, as a prompt is that is larger than it
+# what fills the pool is written again and again, in one order, as a prompt is that is larger than
+# that
 s = Store(cpu="48M", size="512M", options="allow_other,policy=lru").mount()
 
 

@@ -150,7 +150,7 @@ static bool is_ours(const struct kvc_trimmer *t, const struct kvc_chunk_row *r)
 
 /*
  * The next of a class by the order of its own, put aside; *r. Under the catalog's lock. -ENOENT:
- * there is none; -EAGAIN: only others' so far.
+ * there is none; -EAGAIN: only others' so far; another error: it cannot be told for now.
  */
 static int next_kept(struct kvc_trimmer *t, unsigned class, struct kvc_chunk_row *r)
 {
@@ -171,11 +171,13 @@ static int next_kept(struct kvc_trimmer *t, unsigned class, struct kvc_chunk_row
 			err = kvc_chunk_get(k->cat, id, r);
 		r->policy = class;
 		r->id = id;
-		err = err ?: kvc_grow(&w->out, w->nout, &w->out_room, sizeof *w->out);
-		if (err) { /* no such chunk */
+		if (err == -ENOENT) { /* no such chunk */
 			kvc_kept_take_locked(k, w->cache, r);
 			continue;
 		}
+		err = err ?: kvc_grow(&w->out, w->nout, &w->out_room, sizeof *w->out);
+		if (err) /* it stays where it is, and is asked about again */
+			break;
 		kvc_kept_aside_locked(k, w->cache, id, class, true);
 		w->out[w->nout++] = (struct out){ .row = *r };
 		if (is_ours(t, r))
@@ -475,17 +477,37 @@ static bool work(struct kvc_trimmer *t)
 	return goal && turn(t, goal);
 }
 
-/* The next rows of a class after *at, which goes on to the last of them: how many. */
-static unsigned next_rows(struct kvc *k, unsigned class, struct kvc_chunk_row *at,
-			  struct kvc_chunk_row *r)
+/*
+ * The next rows of a class after *at, which goes on to the last of them: *n. -ENOENT: those are all
+ * there are; another error: there may be more.
+ */
+static int next_rows(struct kvc *k, unsigned class, struct kvc_chunk_row *at,
+		     struct kvc_chunk_row *r, unsigned *n)
 {
-	unsigned n = 0;
+	struct kvc_chunk_row next = *at;
+	int err = 0;
 
 	kvc_catalog_lock(k->cat);
-	for (at->policy = class; n < BATCH && !kvc_chunk_next_ranked(k->cat, at); n++)
-		r[n] = *at;
+	for (*n = 0; *n < BATCH && !err; *n += !err) {
+		next.policy = class;
+		err = kvc_chunk_next_ranked(k->cat, &next);
+		if (!err)
+			r[*n] = *at = next;
+	}
 	kvc_catalog_unlock(k->cat);
-	return n;
+	return err;
+}
+
+/* The catalog cannot be read for now. What is not in its order would stay until the next mount. */
+static void wait_a_moment(struct kvc_trimmer *t)
+{
+	struct timespec until = kvc_timespec(kvc_mono_ns() + IDLE_NS);
+	struct kvc *k = t->k;
+
+	kvc_lock(k);
+	if (!k->evict->over)
+		kvc_lock_wait(&k->lock, &k->tier[t->tier].trim_cond, &until);
+	kvc_unlock(k);
 }
 
 /*
@@ -496,9 +518,11 @@ static void fill_class(struct kvc_trimmer *t, unsigned class, bool join)
 {
 	struct kvc_chunk_row at = { .rank = INT64_MIN }, r[BATCH];
 	struct kvc *k = t->k;
-	unsigned n = 0, rows = 0;
+	unsigned n, rows = 0;
+	int err = 0;
 
-	while (!over(t) && (n = next_rows(k, class, &at, r))) {
+	while (err != -ENOENT && !over(t)) {
+		err = next_rows(k, class, &at, r, &n);
 		kvc_lock(k);
 		for (unsigned i = 0; i < n && join; i++)
 			kvc_kept_join_locked(k, KVC_CACHE_DISK, &r[i]);
@@ -508,6 +532,8 @@ static void fill_class(struct kvc_trimmer *t, unsigned class, bool join)
 		rows += n;
 		while (rows % FILLED < BATCH && !over(t) && work(t))
 			;
+		if (err && err != -ENOENT)
+			wait_a_moment(t);
 	}
 }
 

@@ -210,8 +210,18 @@ static struct kvc_client *client_of(struct kvc *k, uint32_t id)
 	return old;
 }
 
-/* Another chunk of this client's, or of its request again? */
-static struct kvc_client *goes_on(struct kvc *k, struct kvc_chunk *c, uint64_t file, uint32_t id)
+/*
+ * What its client has made before is used for the first time: of a request of which nobody knows
+ * what is together, that is another use, if it does not come at once.
+ */
+static bool is_anew(const struct kvc_client *u, const struct kvc_chunk *c, bool soon)
+{
+	return u->loose && !soon && !c->used_first && u->last != c->id;
+}
+
+/* Another chunk of this client's, or of its request again? soon: at once after its use before. */
+static struct kvc_client *goes_on(struct kvc *k, struct kvc_chunk *c, uint64_t file, uint32_t id,
+				  bool soon)
 {
 	struct kvc_client *u = client_of(k, id);
 	uint64_t now = kvc_mono_ns();
@@ -220,7 +230,7 @@ static struct kvc_client *goes_on(struct kvc *k, struct kvc_chunk *c, uint64_t f
 		quiet(k, u);
 	u->last_ns = now;
 	if ((u->last == c->id || (u->serial && c->used_in == u->serial)) &&
-	    (!file || c->used_first != file)) {
+	    (!file || (c->used_first != file && !is_anew(u, c, soon)))) {
 		/* to policies it is of the same request; who records may see that another began */
 		if (k->used->record && u->last != c->id && file && !c->used_first) {
 			if (u->fresh)
@@ -262,7 +272,7 @@ void kvc_used_locked(struct kvc *k, struct kvc_chunk *c, uint64_t file, uint64_t
 		asks = asks && client && !(u && u->fresh == c);
 	} else if (!client) {
 		alone(k, c, file);
-	} else if ((u = goes_on(k, c, file, client))) {
+	} else if ((u = goes_on(k, c, file, client, soon))) {
 		u->ahead = !hit;
 		note(k, u, c, false, u->last_ns);
 		asks = hit;
@@ -277,7 +287,7 @@ static void made(struct kvc *k, struct kvc_chunk *c, uint32_t client)
 {
 	struct kvc_client *u;
 
-	if (c->fresh || !client || !(u = goes_on(k, c, 0, client)))
+	if (c->fresh || !client || !(u = goes_on(k, c, 0, client, true)))
 		return;
 	if (c->use.created_ns || kvc_kept_has_locked(k, KVC_CACHE_POOL, c)) {
 		note(k, u, c, false, u->last_ns);

@@ -90,7 +90,7 @@ def metrics_say_so():
 # what was used once stays in the pool; all files of a chunk in one request are one use
 def twice():
     global s
-    s = Store("twice", cpu="32M", options="policy=lru,settle=0,admit=twice").mount()
+    s = Store("twice", cpu="32M", options="settle=0,admit=twice").mount()
     assert s.config()["admit"] == "twice" and s.config()["daily"] == "0"
     # where the machine pauses for a second a request ends, and for less what it goes on with may be
     # taken for another
@@ -187,7 +187,7 @@ def twice():
 # with write=back the same, when it is evicted
 def back():
     global s
-    s = Store("back", cpu="32M", options="policy=lru,settle=0,admit=twice,write=back").mount()
+    s = Store("back", cpu="32M", options="settle=0,admit=twice,write=back").mount()
     put("m/a/l")
     put("m/b/l")
     pause()
@@ -208,7 +208,7 @@ def remote():
     global s
     os.makedirs(f"{TMP}/remote")
     s = Store("remote", cpu="32M",
-              options=f"policy=lru,settle=0,admit=twice,remote=dir://{TMP}/remote").mount()
+              options=f"settle=0,admit=twice,remote=dir://{TMP}/remote").mount()
     put("m/a/l")
     s.settle()
     assert tiers("m/a/l") == "cpu,dir"
@@ -284,7 +284,7 @@ def daily():
 # both; many files, which are to be dropped without being written
 def both():
     global s
-    s = Store("both", cpu="32M", options="policy=lru,settle=0,admit=twice,daily=5M").mount()
+    s = Store("both", cpu="32M", options="settle=0,admit=twice,daily=5M").mount()
     for i in range(12):
         put(f"m/u{i}/l")
     pause()

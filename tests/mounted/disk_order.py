@@ -5,9 +5,11 @@ said to be; it was renamed to another chunk or model, exchanged, linked, written
 policy, demoted), it goes before what came later, under policies that have the disk's order in
 memory too: nothing is forgotten there until the next mount."""
 import ctypes, os, time
+import faults
 from kvtest import *
 
 N = 128 * KiB
+CHUNKS = 3000
 RENAME_EXCHANGE, AT_FDCWD = 2, -100
 
 
@@ -101,6 +103,28 @@ def soon(policy):
     assert s.on_disk() == 8 * 6 + 2 == ordered, (policy, ordered, s.on_disk())
 
 
-beside([*((soon, p) for p in ("leaf", "prefix")),
+def unread():
+    """A read of the catalog that fails while the order is filled at a mount leaves nothing out."""
+    s = Store("unread", size="64M", cpu="16M", options="policy=leaf,settle=0").mount()
+    os.mkdir(f"{s.mnt}/flat")
+    os.setxattr(f"{s.mnt}/flat", "user.kvcachefs.unit", b"file")
+    for i in range(CHUNKS):
+        s.write(f"flat/{i}", b"x")
+    s.settle()
+    s.umount()
+    assert s.on_disk() == CHUNKS
+    nth = fired = 0
+    while fired == nth:
+        rules = faults.Rules(f"calls=read path={s.path}/catalog.sqlite* nth={nth + 1} do=EIO")
+        nth += 1
+        if rules.mount(s):
+            wait_for(lambda: s.in_order() == CHUNKS)
+            s.umount()
+        fired += rules.fired()[0]
+    print(f"{nth} reads")
+    assert nth > 20, nth
+
+
+beside([(unread,), *((soon, p) for p in ("leaf", "prefix")),
         *((goes, p) for p in ("lru", "leaf", "prefix", "gdsf"))], most=4)
 print("ok")

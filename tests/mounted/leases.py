@@ -6,8 +6,8 @@ import errno, os, signal, time
 from kvtest import *
 
 N = MiB
-# what fills the pool is written again and again, in one order, as a prompt is that is larger than
-# that
+# By lru: what fills the pool here is written again and again in one order, which prefix takes for a
+# prompt under way.
 s = Store(cpu="48M", size="512M", options="allow_other,policy=lru").mount()
 
 

@@ -5,15 +5,15 @@
  * tiers take all.
  *
  * State, in memory only: c->asked counts, up to 2, the requests that asked for the chunk. To make
- * it is one, to take it in from a remote is none, each use by another client, or after a pause
- * (used.h), is one, if it comes KVC_YOUNG_NS after the last that counted: threads that load the
- * files of one prompt side by side are one. Of a chunk that comes back into memory its row's hits
- * tell: 1 for any, and after a restart 1 more for its making. One that was dropped and is made anew
- * under its name is known by that when it is to be dropped again (k->admit->gone). What a chunk
- * that was asked for twice follows was so, too: an engine that has the beginning of a prompt asks
- * for the rest alone, and that is worth nothing on the disk by itself. c->begun: the
- * disk has some of it. k->admit->under_way: of today, what copies that run will take; `written` has
- * what is done.
+ * it is one, to take it in from a remote is none, each use by another client, or after a pause,
+ * or of what is in no order (used.h), is one, if it comes KVC_YOUNG_NS after the last that counted:
+ * threads that load the files of one prompt side by side are one. Of a chunk that comes back into
+ * memory its row's hits tell: 1 for any, and after a restart 1 more for its making. One that was
+ * dropped and is made anew under its name is known by that when it is to be dropped again
+ * (k->admit->gone). What a chunk that was asked for twice follows was so, too: an engine that has
+ * the beginning of a prompt asks for the rest alone, and that is worth nothing on the disk by
+ * itself. c->begun: the disk has some of it. k->admit->under_way: of today, what copies that run
+ * will take; `written` has what is done.
  *
  * Rules, for each file when a copy is asked for, and again when it begins. Let in is
  *   - whatever somebody waits for (fsync, a demotion) or has asked for (rekey, a pinned chunk);

@@ -41,7 +41,10 @@ struct kvc_request {
 	struct kvc_list link;
 	struct kvc_touched *touched; /* in the order of the prefix */
 	uint32_t n, room;
-	/* the caller's, once it has begun: what follows what in it is not known */
+	/*
+	 * the caller's, once it has begun: what follows what in it is not known, so what it uses is
+	 * in the order of the uses, and may go while it is under way
+	 */
 	bool loose;
 	/* the policy's, as far as it has gone */
 	uint32_t fresh;           /* not known before */

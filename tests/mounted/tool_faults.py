@@ -194,10 +194,17 @@ def recording_file(what, r, right):
         assert (f.read() == "the old one\n") == (not right), (what, r)
 
 
+def control():
+    with open(f"{s.mnt}/.kvcachefs/control") as f:
+        return f.read()
+
+
 def swept(what, r, right):
-    """Of long work in the daemon: it says that it is done when it is."""
+    """Of long work in the daemon: it says that it is done when it is. Who cannot read how it goes
+    does not end it, and meanwhile there is no other."""
     same(what, r, right)
     assert (" done: " in r.out) == right, (what, r)
+    wait_for(lambda: " running: " not in control())
 
 
 def leased(what, r, right):

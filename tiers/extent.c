@@ -2,8 +2,14 @@
 /*
  * See extent.h. Invariant: extents do not overlap or touch; each node's `max` is the largest length
  * below it.
+ *
+ * A node is a number, its place in one array that grows: half the memory that one of the
+ * allocator's with two pointers takes. A full cache of small files has a million of them. Its
+ * priority in the treap is its number, scattered. Number 0 is no node.
  */
 #include "extent.h"
+
+#include "array.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -11,122 +17,154 @@
 
 struct node {
 	uint64_t at, len, max;
-	uint32_t prio;
-	struct node *l, *r;
+	uint32_t l, r; /* of one that is not used: the next such one is r */
 };
 
-#define RESERVE 64 /* nodes kept for giving back, which must not fail for want of memory */
+#define LEAST 128u  /* nodes */
+#define RESERVE 64u /* nodes kept for giving back, which must not fail for want of memory */
 
 struct kvct_extents {
-	struct node *root;
-	struct node *reserve; /* by r */
-	unsigned nreserve;
+	struct node *v;
+	uint32_t room, used; /* there are, and were ever used */
+	uint32_t unused, nunused;
+	uint32_t root;
 	uint64_t size, free;
-	uint32_t seed;
 };
 
-static uint64_t max_of(const struct node *n)
+static uint64_t max_of(const struct kvct_extents *x, uint32_t n)
 {
-	return n ? n->max : 0;
+	return n ? x->v[n].max : 0;
 }
 
-static void fix(struct node *n)
+static void fix(struct kvct_extents *x, uint32_t i)
 {
+	struct node *n = &x->v[i];
+
 	n->max = n->len;
-	if (max_of(n->l) > n->max)
-		n->max = n->l->max;
-	if (max_of(n->r) > n->max)
-		n->max = n->r->max;
+	if (max_of(x, n->l) > n->max)
+		n->max = x->v[n->l].max;
+	if (max_of(x, n->r) > n->max)
+		n->max = x->v[n->r].max;
+}
+
+/* No two have the same. */
+static uint32_t priority(uint32_t n)
+{
+	n ^= n >> 16;
+	n *= 0x85ebca6bu;
+	n ^= n >> 13;
+	n *= 0xc2b2ae35u;
+	return n ^ n >> 16;
 }
 
 /* Splits into offsets below `at` and the others. */
-static void split(struct node *n, uint64_t at, struct node **l, struct node **r)
+static void split(struct kvct_extents *x, uint32_t i, uint64_t at, uint32_t *l, uint32_t *r)
 {
-	if (!n) {
-		*l = *r = NULL;
+	struct node *n = &x->v[i];
+
+	if (!i) {
+		*l = *r = 0;
 	} else if (n->at < at) {
-		split(n->r, at, &n->r, r);
-		*l = n;
-		fix(n);
+		split(x, n->r, at, &n->r, r);
+		*l = i;
+		fix(x, i);
 	} else {
-		split(n->l, at, l, &n->l);
-		*r = n;
-		fix(n);
+		split(x, n->l, at, l, &n->l);
+		*r = i;
+		fix(x, i);
 	}
 }
 
-static struct node *merge(struct node *l, struct node *r)
+static uint32_t merge(struct kvct_extents *x, uint32_t l, uint32_t r)
 {
 	if (!l || !r)
 		return l ? l : r;
-	if (l->prio > r->prio) {
-		l->r = merge(l->r, r);
-		fix(l);
+	if (priority(l) > priority(r)) {
+		x->v[l].r = merge(x, x->v[l].r, r);
+		fix(x, l);
 		return l;
 	}
-	r->l = merge(l, r->l);
-	fix(r);
+	x->v[r].l = merge(x, l, x->v[r].l);
+	fix(x, r);
 	return r;
 }
 
-static void refill(struct kvct_extents *x)
+/* Nodes that can be had without memory, after an attempt at enough of them. Others may move. */
+static uint32_t spare(struct kvct_extents *x)
 {
-	struct node *n;
+	uint32_t more = x->room + (x->room / 16 > LEAST ? x->room / 16 : LEAST);
+	uint32_t there = x->nunused + (x->room - x->used);
+	struct node *v;
 
-	while (x->nreserve < RESERVE && (n = malloc(sizeof *n))) {
-		n->r = x->reserve;
-		x->reserve = n;
-		x->nreserve++;
-	}
+	if (there > RESERVE || more < x->room)
+		return there;
+	v = kvc_array_grow(x->v, (size_t)more * sizeof *v);
+	if (!v)
+		return there;
+	there += more - x->room;
+	x->v = v;
+	x->room = more;
+	return there;
 }
 
-/* gives: for space that comes back, which may take from the reserve. */
-static struct node *make(struct kvct_extents *x, uint64_t at, uint64_t len, bool gives)
+/* gives: for space that comes back, which may take from the reserve. 0: out of memory. */
+static uint32_t make(struct kvct_extents *x, uint64_t at, uint64_t len, bool gives)
 {
-	struct node *n = malloc(sizeof *n);
+	uint32_t n = x->unused;
 
-	if (!n && gives && x->nreserve) {
-		n = x->reserve;
-		x->reserve = n->r;
-		x->nreserve--;
-	}
+	if (spare(x) <= (gives ? 0 : RESERVE))
+		return 0;
 	if (n) {
-		x->seed = x->seed * 1664525u + 1013904223u;
-		*n = (struct node){ at, len, len, x->seed, NULL, NULL };
+		x->unused = x->v[n].r;
+		x->nunused--;
+	} else {
+		n = x->used++;
 	}
+	x->v[n] = (struct node){ at, len, len, 0, 0 };
 	return n;
 }
 
-static void insert(struct kvct_extents *x, struct node *n)
+static void unmake(struct kvct_extents *x, uint32_t n)
 {
-	struct node *l, *r;
+	x->v[n].r = x->unused;
+	x->unused = n;
+	x->nunused++;
+}
 
-	split(x->root, n->at, &l, &r);
-	x->root = merge(merge(l, n), r);
+/* It is in no tree. */
+static void insert(struct kvct_extents *x, uint32_t i)
+{
+	struct node *n = &x->v[i];
+	uint32_t l, r;
+
+	n->l = n->r = 0;
+	n->max = n->len;
+	split(x, x->root, n->at, &l, &r);
+	x->root = merge(x, merge(x, l, i), r);
 }
 
 /* Takes the node at exactly this offset out of the tree. */
-static struct node *detach(struct kvct_extents *x, uint64_t at)
+static uint32_t detach(struct kvct_extents *x, uint64_t at)
 {
-	struct node *l, *m, *r;
+	uint32_t l, m, r;
 
-	split(x->root, at, &l, &r);
-	split(r, at + 1, &m, &r);
-	x->root = merge(l, r);
+	split(x, x->root, at, &l, &r);
+	split(x, r, at + 1, &m, &r);
+	x->root = merge(x, l, r);
 	return m;
 }
 
 /* The extent with the largest offset not above `at`. */
-static struct node *below(struct node *n, uint64_t at)
+static uint32_t below(const struct kvct_extents *x, uint64_t at)
 {
-	struct node *best = NULL;
+	uint32_t best = 0;
 
-	while (n)
-		if (n->at <= at) {
+	for (uint32_t n = x->root; n;)
+		if (x->v[n].at <= at) {
 			best = n;
-			n = n->r;
+			n = x->v[n].r;
 		} else {
-			n = n->l;
+			n = x->v[n].l;
 		}
 	return best;
 }
@@ -138,148 +176,135 @@ struct kvct_extents *kvct_extents_new(uint64_t size)
 	if (!x)
 		return NULL;
 	x->size = x->free = size;
-	x->seed = 12345;
-	x->root = size ? make(x, 0, size, false) : NULL;
-	if (size && !x->root) {
+	x->v = kvc_array_grow(NULL, LEAST * sizeof *x->v);
+	if (!x->v) {
 		free(x);
 		return NULL;
 	}
+	x->room = LEAST;
+	x->used = 1;
+	x->root = size ? make(x, 0, size, false) : 0;
 	return x;
-}
-
-static void free_all(struct node *n)
-{
-	if (n) {
-		free_all(n->l);
-		free_all(n->r);
-		free(n);
-	}
 }
 
 void kvct_extents_free(struct kvct_extents *x)
 {
-	for (struct node *n; x && (n = x->reserve);) {
-		x->reserve = n->r;
-		free(n);
-	}
 	if (x)
-		free_all(x->root);
+		kvc_array_free(x->v);
 	free(x);
 }
 
 int kvct_extents_take(struct kvct_extents *x, uint64_t len, uint64_t *at)
 {
-	struct node *n = x->root;
+	uint32_t n = x->root;
 
-	if (!len || max_of(n) < len)
+	if (!len || max_of(x, n) < len)
 		return -ENOSPC;
 	for (;;) /* the leftmost that is large enough */
-		if (max_of(n->l) >= len)
-			n = n->l;
-		else if (n->len >= len)
+		if (max_of(x, x->v[n].l) >= len)
+			n = x->v[n].l;
+		else if (x->v[n].len >= len)
 			break;
 		else
-			n = n->r;
-	*at = n->at;
-	return kvct_extents_claim(x, n->at, len);
+			n = x->v[n].r;
+	*at = x->v[n].at;
+	return kvct_extents_claim(x, *at, len);
 }
 
 /*
  * The leftmost of at least `len` and less than `keep`. Those that are larger are few, or it is
  * slow.
  */
-static const struct node *between(const struct node *n, uint64_t len, uint64_t keep)
+static uint32_t between(const struct kvct_extents *x, uint32_t i, uint64_t len, uint64_t keep)
 {
-	const struct node *found = max_of(n) < len ? NULL : between(n->l, len, keep);
+	const struct node *n = &x->v[i];
+	uint32_t found = max_of(x, i) < len ? 0 : between(x, n->l, len, keep);
 
-	if (found || max_of(n) < len)
+	if (found || max_of(x, i) < len)
 		return found;
-	return n->len >= len && n->len < keep ? n : between(n->r, len, keep);
+	return n->len >= len && n->len < keep ? i : between(x, n->r, len, keep);
 }
 
 int kvct_extents_take_apart(struct kvct_extents *x, uint64_t len, uint64_t keep, uint64_t *at)
 {
-	const struct node *n = len ? between(x->root, len, keep) : NULL;
+	uint32_t n = len ? between(x, x->root, len, keep) : 0;
 
 	if (!n)
 		return kvct_extents_take(x, len, at);
-	*at = n->at;
-	return kvct_extents_claim(x, n->at, len);
+	*at = x->v[n].at;
+	return kvct_extents_claim(x, *at, len);
 }
 
 int kvct_extents_claim(struct kvct_extents *x, uint64_t at, uint64_t len)
 {
-	struct node *n, *tail = NULL;
-	uint64_t end = at + len;
+	uint64_t end = at + len, from, upto;
+	uint32_t n, tail = 0;
 
-	refill(x); /* a taker can be refused, who gives back cannot */
+	spare(x); /* a taker can be refused, who gives back cannot */
 	if (!len || end < at || end > x->size)
 		return -ERANGE;
-	n = below(x->root, at);
-	if (!n || n->at + n->len < end)
+	n = below(x, at);
+	if (!n)
 		return -EEXIST;
-	if (n->at < at && n->at + n->len > end &&
-	    !(tail = make(x, end, n->at + n->len - end, false)))
+	from = x->v[n].at;
+	upto = from + x->v[n].len;
+	if (upto < end)
+		return -EEXIST;
+	if (from < at && upto > end && !(tail = make(x, end, upto - end, false)))
 		return -ENOMEM;
-	n = detach(x, n->at);
+	detach(x, from);
 	x->free -= len;
-	if (n->at < at) {
-		n->len = n->max = at - n->at;
-		n->l = n->r = NULL;
+	if (from < at) {
+		x->v[n].len = at - from;
 		insert(x, n);
 		if (tail)
 			insert(x, tail);
-	} else if (n->len > len) {
-		n->at = end;
-		n->len = n->max = n->len - len;
-		n->l = n->r = NULL;
+	} else if (upto > end) {
+		x->v[n].at = end;
+		x->v[n].len = upto - end;
 		insert(x, n);
 	} else {
-		free(n);
+		unmake(x, n);
 	}
 	return 0;
 }
 
 int kvct_extents_give(struct kvct_extents *x, uint64_t at, uint64_t len)
 {
-	struct node *before, *after, *n;
 	uint64_t end = at + len;
+	uint32_t before, after, n;
 
 	if (!len || end < at || end > x->size)
 		return -ERANGE;
-	before = below(x->root, at);
-	if (before && before->at + before->len > at)
+	before = below(x, at);
+	if (before && x->v[before].at + x->v[before].len > at)
 		return -EEXIST; /* also when it starts at `at`: extents are never empty */
-	after = below(x->root, end);
-	if (after && after->at > at && after->at < end)
+	after = below(x, end);
+	if (after && x->v[after].at > at && x->v[after].at < end)
 		return -EEXIST;
-	if (after && after->at != end)
-		after = NULL;
-	if (before && before->at + before->len != at)
-		before = NULL;
-	x->free += len;
+	if (after && x->v[after].at != end)
+		after = 0;
+	if (before && x->v[before].at + x->v[before].len != at)
+		before = 0;
 	if (before) {
-		n = detach(x, before->at);
-		n->len += len;
+		n = detach(x, x->v[before].at);
+		x->v[n].len += len;
 	} else if (after) {
-		n = detach(x, after->at);
-		n->at = at;
-		n->len += len;
-		after = NULL;
+		n = detach(x, end);
+		x->v[n].at = at;
+		x->v[n].len += len;
+		after = 0;
 	} else {
 		n = make(x, at, len, true);
-		if (!n) {
-			x->free -= len;
+		if (!n)
 			return -ENOMEM;
-		}
 	}
+	x->free += len;
 	if (after) {
-		after = detach(x, after->at);
-		n->len += after->len;
-		free(after);
+		x->v[n].len += x->v[after].len;
+		detach(x, end);
+		unmake(x, after);
 	}
-	n->l = n->r = NULL;
-	n->max = n->len;
 	insert(x, n);
 	return 0;
 }
@@ -289,17 +314,18 @@ uint64_t kvct_extents_total_free(const struct kvct_extents *x)
 	return x->free;
 }
 
-static void each(const struct node *n, void (*fn)(void *, uint64_t, uint64_t), void *arg)
+static void each(const struct kvct_extents *x, uint32_t n, void (*fn)(void *, uint64_t, uint64_t),
+		 void *arg)
 {
 	if (n) {
-		each(n->l, fn, arg);
-		fn(arg, n->at, n->len);
-		each(n->r, fn, arg);
+		each(x, x->v[n].l, fn, arg);
+		fn(arg, x->v[n].at, x->v[n].len);
+		each(x, x->v[n].r, fn, arg);
 	}
 }
 
 void kvct_extents_each(const struct kvct_extents *x,
 		       void (*fn)(void *arg, uint64_t at, uint64_t len), void *arg)
 {
-	each(x->root, fn, arg);
+	each(x, x->root, fn, arg);
 }

@@ -2,6 +2,8 @@
 /* See chain.h. */
 #include "chain.h"
 
+#include "array.h"
+
 #include <string.h>
 
 #define LEAST 1024u  /* slots, and buckets */
@@ -19,7 +21,7 @@ static uint32_t more(uint32_t room)
 static int grow(void *array, size_t bytes, uint32_t room)
 {
 	void **v = array;
-	void *p = realloc(*v, bytes * room);
+	void *p = kvc_array_grow(*v, bytes * room);
 
 	if (!p)
 		return -ENOMEM;
@@ -58,9 +60,9 @@ int kvc_chain_init(struct kvc_chain *c, bool ordered, bool family)
 	*c = (struct kvc_chain){ .free = KVC_NO_SLOT, .level = LEAST, .buckets = LEAST };
 	c->family = family;
 	c->head_room = LEAST;
-	c->head = malloc(LEAST * sizeof *c->head);
+	c->head = kvc_array_grow(NULL, LEAST * sizeof *c->head);
 	if (ordered)
-		c->key = malloc(sizeof *c->key);
+		c->key = kvc_array_grow(NULL, sizeof *c->key);
 	if (!c->head || (ordered && !c->key)) {
 		kvc_chain_fini(c);
 		return -ENOMEM;
@@ -72,19 +74,19 @@ int kvc_chain_init(struct kvc_chain *c, bool ordered, bool family)
 
 void kvc_chain_fini(struct kvc_chain *c)
 {
-	free(c->id);
-	free(c->parent);
-	free(c->last);
-	free(c->at);
-	free(c->next);
-	free(c->child);
-	free(c->after);
-	free(c->before);
-	free(c->head);
-	free(c->leaf);
-	free(c->key);
+	kvc_array_free(c->id);
+	kvc_array_free(c->parent);
+	kvc_array_free(c->last);
+	kvc_array_free(c->at);
+	kvc_array_free(c->next);
+	kvc_array_free(c->child);
+	kvc_array_free(c->after);
+	kvc_array_free(c->before);
+	kvc_array_free(c->head);
+	kvc_array_free(c->leaf);
+	kvc_array_free(c->key);
 	for (unsigned i = 0; i < c->ncolumns; i++) {
-		free(*c->column[i].v);
+		kvc_array_free(*c->column[i].v);
 		*c->column[i].v = NULL;
 	}
 	*c = (struct kvc_chain){ 0 };

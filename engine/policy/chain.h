@@ -9,8 +9,8 @@
  * that one can be drawn at random; with a key (kvc_chain_order) the array is a heap, and the first
  * has the lowest. With `family` the children of a chunk can be found too, for 12 bytes more.
  *
- * No call walks what is here, but a chain upwards to a bound (kvc_chain_is_under); arrays grow by
- * realloc, the hash by a bucket at a time. It has no lock.
+ * No call walks what is here, but a chain upwards to a bound (kvc_chain_is_under); arrays grow
+ * without a copy (array.h), the hash by a bucket at a time. It has no lock.
  */
 #ifndef KVC_CHAIN_H
 #define KVC_CHAIN_H

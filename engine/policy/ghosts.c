@@ -2,6 +2,7 @@
 /* See ghosts.h. */
 #include "ghosts.h"
 
+#include "array.h"
 #include "chain.h"
 
 #include <string.h>
@@ -12,15 +13,20 @@
 
 int kvc_ghosts_init(struct kvc_ghosts *g, uint64_t n, uint32_t sample)
 {
+	size_t bytes;
+
 	g->rows = kvc_max(n / KVC_GHOST_ROW, 1);
 	g->sample = sample;
-	g->row = calloc(g->rows * KVC_GHOST_ROW, sizeof *g->row);
+	bytes = g->rows * KVC_GHOST_ROW * sizeof *g->row;
+	g->row = kvc_array_grow(NULL, bytes);
+	if (g->row && bytes < KVC_ARRAY_BIG)
+		memset(g->row, 0, bytes); /* a larger one is, and takes no memory yet */
 	return g->row ? 0 : -ENOMEM;
 }
 
 void kvc_ghosts_fini(struct kvc_ghosts *g)
 {
-	free(g->row);
+	kvc_array_free(g->row);
 	g->row = NULL;
 }
 

@@ -20,6 +20,8 @@
  */
 #include "learn_priv.h"
 
+#include "array.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -232,15 +234,15 @@ static void give_back(struct kvc_learn *l, uint32_t i)
 static int more_records(struct kvc_learn *l)
 {
 	uint32_t room = l->room ? l->room * 2 : 4096, *bucket;
-	struct record *r = realloc(l->record, room * sizeof *r);
+	struct record *r = kvc_array_grow(l->record, room * sizeof *r);
 
 	if (!r)
 		return -ENOMEM;
 	l->record = r;
-	bucket = malloc(room * sizeof *bucket);
+	bucket = kvc_array_grow(NULL, room * sizeof *bucket);
 	if (!bucket)
 		return -ENOMEM;
-	free(l->bucket);
+	kvc_array_free(l->bucket);
 	l->bucket = bucket;
 	l->nbuckets = l->room = room;
 	memset(bucket, 0xff, room * sizeof *bucket);
@@ -383,8 +385,8 @@ void kvc_learn_free(struct kvc_learn *l)
 {
 	if (!l)
 		return;
-	free(l->record);
-	free(l->bucket);
+	kvc_array_free(l->record);
+	kvc_array_free(l->bucket);
 	free(l);
 }
 

@@ -8,6 +8,7 @@
  * the turn that it had, so its place may be anywhere: unless that is at an end, it waits in a heap
  * (late) by its turn, and goes into the list when whoever walks from the head comes by its place.
  */
+#include "array.h"
 #include "keep_priv.h"
 
 #include <math.h>
@@ -94,7 +95,7 @@ static bool add_late(struct queues *q, int of, uint32_t slot)
 	if (l->n == l->room) {
 		uint32_t room = l->room ? l->room * 2 : 64, *v;
 
-		v = realloc(l->slot, room * sizeof *v);
+		v = kvc_array_grow(l->slot, room * sizeof *v);
 		if (!v)
 			return false;
 		l->slot = v;
@@ -115,7 +116,7 @@ static void del_late(struct queues *q, uint32_t slot)
 		place_late(q, l, i, last);
 	if (l->n)
 		return;
-	free(l->slot);
+	kvc_array_free(l->slot);
 	*l = (struct late){ 0 };
 }
 
@@ -224,7 +225,7 @@ static void close_(struct kvc_keep *k)
 
 	kvc_chain_fini(&o->remembered);
 	for (int of = 0; of < QUEUES; of++)
-		free(o->here.late[of].slot);
+		kvc_array_free(o->here.late[of].slot);
 	free(o);
 }
 

@@ -2,9 +2,12 @@
 /* The free extents of a disk tier against a plain bitmap, with a printed seed. */
 #include "extent.h"
 
+#include "array.h"
+
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -15,6 +18,18 @@
 #include <cmocka.h>
 
 #define SIZE 4096
+
+static bool none; /* there is no more memory */
+
+/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+void *__real_kvc_array_grow(void *p, size_t bytes);
+void *__wrap_kvc_array_grow(void *p, size_t bytes);
+void *__wrap_kvc_array_grow(void *p, size_t bytes)
+{
+	return none ? NULL : __real_kvc_array_grow(p, bytes);
+}
+
+/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 
 static void edges(void **state)
 {
@@ -125,11 +140,43 @@ static void random_walk(void **state)
 	kvct_extents_free(x);
 }
 
+/* Without memory a taker may be refused, and space can be given back. */
+static void without_memory(void **state)
+{
+	struct kvct_extents *x;
+	uint64_t at, taken = 0;
+	int err = 0;
+
+	(void)state;
+	none = true;
+	assert_null(kvct_extents_new(SIZE));
+	none = false;
+	x = kvct_extents_new(SIZE);
+	none = true;
+	for (; !err; taken += !err) /* each leaves a hole of one */
+		err = kvct_extents_claim(x, 2 * taken + 1, 1);
+	assert_int_equal(err, -ENOMEM);
+	assert_true(taken > 16);
+	assert_int_equal(kvct_extents_total_free(x), SIZE - taken);
+	assert_int_equal(kvct_extents_take(x, SIZE - 2 * taken, &at), 0); /* all the rest */
+	assert_int_equal(at, 2 * taken);
+	for (uint64_t i = 0; i < 32; i++) /* into nothing that is free already */
+		assert_int_equal(kvct_extents_give(x, at + 2 * i + 1, 1), 0);
+	for (uint64_t i = 0; i < taken; i++) /* joined, which needs no memory */
+		assert_int_equal(kvct_extents_give(x, 2 * i + 1, 1), 0);
+	none = false;
+	assert_int_equal(kvct_extents_total_free(x), 2 * taken + 32);
+	for (uint64_t i = 0; i < SIZE / 2 - taken; i++)
+		assert_int_equal(kvct_extents_give(x, 2 * (taken + i), 1), 0);
+	kvct_extents_free(x);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(edges),
 		cmocka_unit_test(random_walk),
+		cmocka_unit_test(without_memory),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

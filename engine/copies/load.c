@@ -212,6 +212,35 @@ static void failed_both(struct kvc *k, struct kvc_job *j, int err)
 	kvc_wake_all_locked(k, &n->waiters, err);
 }
 
+/* A load's own wait for room. */
+struct waiting {
+	struct kvc_wait w; /* stage: is it a prefetch? */
+	struct kvc *k;
+	struct kvc_node *node;
+};
+
+static void room_ready(struct kvc_wait *w);
+
+/* get: kvc_room_get_locked or kvc_room_again_locked, and as they: 0, KVC_WAIT or an error. */
+static int want_room_locked(struct kvc *k, struct kvc_node *n, uint64_t room, bool prefetch,
+			    int (*get)(struct kvc *, uint64_t, struct kvc_wait *))
+{
+	struct waiting *x = calloc(1, sizeof *x);
+	int err;
+
+	if (!x)
+		return -ENOMEM;
+	x->w = (struct kvc_wait){ .wake = room_ready, .stage = prefetch };
+	x->k = k;
+	x->node = n;
+	err = get(k, room, &x->w);
+	if (err == KVC_WAIT)
+		n->holds++;
+	else
+		free(x);
+	return err;
+}
+
 /* The pool had no pages for room that was given: the load waits for them. */
 static bool wait_again_locked(struct kvc *k, struct kvc_job *j, const struct kvc_segment *seg)
 {
@@ -220,11 +249,8 @@ static bool wait_again_locked(struct kvc *k, struct kvc_job *j, const struct kvc
 
 	kvc_segment_remove(&k->pool, seg);
 	kvc_room_set_locked(k, n, 0);
-	n->load_wait.stage = j->prefetch && kvc_list_empty(&n->waiters);
-	if (kvc_room_again_locked(k, room, &n->load_wait) != KVC_WAIT)
-		return false;
-	n->holds++;
-	return true;
+	return want_room_locked(k, n, room, j->prefetch && kvc_list_empty(&n->waiters),
+				kvc_room_again_locked) == KVC_WAIT;
 }
 
 static void load_run(struct kvc *k, struct kvc_job *j)
@@ -292,8 +318,9 @@ static void fail_locked(struct kvc *k, struct kvc_node *n, int err)
 /* The load has its room, or will not get it. */
 static void room_ready(struct kvc_wait *w)
 {
-	struct kvc_node *n = kvc_of(w, struct kvc_node, load_wait);
-	struct kvc *k = n->cache;
+	struct waiting *x = kvc_of(w, struct waiting, w);
+	struct kvc_node *n = x->node;
+	struct kvc *k = x->k;
 	int err = w->err;
 
 	kvc_lock(k);
@@ -311,6 +338,7 @@ static void room_ready(struct kvc_wait *w)
 	n->holds--;
 	kvc_node_settle_locked(k, n);
 	kvc_unlock(k);
+	free(x);
 }
 
 /* A copy in a tier that there is, under whatever name. */
@@ -332,13 +360,10 @@ int kvc_load_start_locked(struct kvc *k, struct kvc_node *n, bool prefetch)
 		return 0;
 	if (!somewhere(k, n))
 		return -ENOENT;
-	n->load_wait = (struct kvc_wait){ .wake = room_ready, .stage = prefetch };
 	kvc_become_locked(k, n, KVC_LOADING);
-	err = kvc_room_get_locked(k, room, &n->load_wait);
-	if (err == KVC_WAIT) {
-		n->holds++;
+	err = want_room_locked(k, n, room, prefetch, kvc_room_get_locked);
+	if (err == KVC_WAIT)
 		return 0;
-	}
 	if (!err) {
 		n->room = room;
 		err = queue_load_locked(k, n, prefetch, NULL);

@@ -25,7 +25,6 @@ struct kvc_node *kvc_node_new_locked(struct kvc *k, const struct kvc_row *row)
 
 	if (!n)
 		return NULL;
-	n->cache = k;
 	n->row = *row;
 	n->fd = -1;
 	kvc_list_init(&n->dirty_link);

@@ -54,7 +54,6 @@ enum kvc_state {
 extern const char *const kvc_state_names[];
 
 struct kvc_node {
-	struct kvc *cache;
 	struct kvc_row row;
 	struct kvc_slot slot; /* in k->nodes->table, by row.ino */
 	uint64_t nlookup;     /* references of the kernel */
@@ -148,7 +147,6 @@ struct kvc_node {
 	/* opens and leases that wait for the load, renames that wait for the publish */
 	struct kvc_list waiters;
 	struct kvc_list sync_waiters; /* w->stage: enum kvc_sync */
-	struct kvc_wait load_wait;    /* the load's own wait for room */
 };
 
 /* How far an fsync is: asked for a copy; one to a tier has begun since; made; committed. */

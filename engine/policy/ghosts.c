@@ -10,18 +10,19 @@
 #define SAVED 262144u
 #define SAVED_BYTES 15 /* of one */
 #define AGES 65536u    /* halves of an age */
+#define PARTS 256u     /* of all rows, of which the first is there from the beginning */
+#define FULL 1         /* ghosts a row, from which on there is to be another: few have many more */
+#define ROW_BYTES (KVC_GHOST_ROW * sizeof(struct kvc_ghost))
 
 int kvc_ghosts_init(struct kvc_ghosts *g, uint64_t n, uint32_t sample)
 {
-	size_t bytes;
-
-	g->rows = kvc_max(n / KVC_GHOST_ROW, 1);
-	g->sample = sample;
-	bytes = g->rows * KVC_GHOST_ROW * sizeof *g->row;
-	g->row = kvc_array_grow(NULL, bytes);
-	if (g->row && bytes < KVC_ARRAY_BIG)
-		memset(g->row, 0, bytes); /* a larger one is, and takes no memory yet */
-	return g->row ? 0 : -ENOMEM;
+	*g = (struct kvc_ghosts){ .rows = kvc_max(n / KVC_GHOST_ROW, 1), .sample = sample };
+	g->base = g->span = g->used = g->room = (g->rows + PARTS - 1) / PARTS;
+	g->row = kvc_array_grow(NULL, g->room * ROW_BYTES);
+	if (!g->row)
+		return -ENOMEM;
+	memset(g->row, 0, g->used * ROW_BYTES);
+	return 0;
 }
 
 void kvc_ghosts_fini(struct kvc_ghosts *g)
@@ -35,18 +36,75 @@ bool kvc_ghosts_take(const struct kvc_ghosts *g, uint64_t id)
 	return g->sample == 1 || (kvc_chain_hash(id) >> 40) % g->sample == 0;
 }
 
-static struct kvc_ghost *row_of(const struct kvc_ghosts *g, uint64_t id, uint32_t *tag)
+uint64_t kvc_ghosts_bytes(const struct kvc_ghosts *g)
+{
+	return g->used * ROW_BYTES;
+}
+
+/* Where what belongs to row `own` is now: used is at least span, and less than twice that. */
+static struct kvc_ghost *row_at(const struct kvc_ghosts *g, uint64_t own)
+{
+	if (own >= g->used) {
+		own %= 2 * g->span;
+		own -= own >= g->used ? g->span : 0;
+	}
+	return g->row + own * KVC_GHOST_ROW;
+}
+
+/* The own row of one that is in row i. */
+static uint64_t own_of(const struct kvc_ghosts *g, const struct kvc_ghost *x, uint64_t i)
+{
+	return x->part * g->base + i % g->base;
+}
+
+static struct kvc_ghost *row_of(const struct kvc_ghosts *g, uint64_t id, uint32_t *tag,
+				uint64_t *own)
 {
 	uint64_t h = kvc_chain_hash(id ^ 0x5bd1e995);
 
 	*tag = (uint32_t)h ?: 1;
-	return g->row + ((h >> 32) * g->rows >> 32) * KVC_GHOST_ROW;
+	*own = (h >> 32) * g->rows >> 32;
+	return row_at(g, *own);
+}
+
+/* One more row, and what belongs there goes there. False: out of memory; it does without. */
+static bool add_row(struct kvc_ghosts *g)
+{
+	struct kvc_ghost *from, *to;
+	uint64_t room = kvc_min(g->room * 2, g->rows);
+
+	if (g->used == g->room) {
+		to = kvc_array_grow(g->row, room * ROW_BYTES);
+		if (!to)
+			return false;
+		g->row = to;
+		g->room = room;
+	}
+	from = g->row + (g->used - g->span) * KVC_GHOST_ROW;
+	to = g->row + g->used * KVC_GHOST_ROW;
+	memset(to, 0, ROW_BYTES);
+	for (unsigned i = 0; i < KVC_GHOST_ROW; i++)
+		if (from[i].tag &&
+		    own_of(g, &from[i], g->used - g->span) % (2 * g->span) == g->used) {
+			to[i] = from[i];
+			from[i].tag = 0;
+		}
+	if (++g->used == 2 * g->span)
+		g->span *= 2;
+	return true;
+}
+
+/* Are there rows enough for n, or all? */
+static bool is_enough(const struct kvc_ghosts *g, uint64_t n)
+{
+	return g->used == g->rows || n < FULL * g->used;
 }
 
 struct kvc_ghost *kvc_ghosts_find(const struct kvc_ghosts *g, uint64_t id)
 {
 	uint32_t tag;
-	struct kvc_ghost *row = row_of(g, id, &tag);
+	uint64_t own;
+	struct kvc_ghost *row = row_of(g, id, &tag, &own);
 
 	for (unsigned i = 0; i < KVC_GHOST_ROW; i++)
 		if (row[i].tag == tag)
@@ -54,10 +112,10 @@ struct kvc_ghost *kvc_ghosts_find(const struct kvc_ghosts *g, uint64_t id)
 	return NULL;
 }
 
-struct kvc_ghost *kvc_ghosts_put(struct kvc_ghosts *g, uint64_t id)
+/* A place in a row for one of this tag, where it is already or the oldest was. */
+static struct kvc_ghost *put(struct kvc_ghosts *g, uint64_t own, uint32_t tag)
 {
-	uint32_t tag;
-	struct kvc_ghost *row = row_of(g, id, &tag), *oldest = row;
+	struct kvc_ghost *row = row_at(g, own), *oldest = row;
 
 	for (unsigned i = 0; i < KVC_GHOST_ROW; i++) {
 		if (row[i].tag == tag)
@@ -65,8 +123,21 @@ struct kvc_ghost *kvc_ghosts_put(struct kvc_ghosts *g, uint64_t id)
 		if (oldest->tag && (!row[i].tag || (int32_t)(row[i].last - oldest->last) < 0))
 			oldest = &row[i];
 	}
+	g->n += !oldest->tag;
 	oldest->tag = tag;
+	oldest->part = (uint8_t)(own / g->base);
 	return oldest;
+}
+
+struct kvc_ghost *kvc_ghosts_put(struct kvc_ghosts *g, uint64_t id)
+{
+	uint32_t tag;
+	uint64_t own;
+
+	if (!is_enough(g, g->n))
+		add_row(g);
+	row_of(g, id, &tag, &own);
+	return put(g, own, tag);
 }
 
 /*
@@ -95,7 +166,7 @@ static void save_row(const struct kvc_ghosts *g, struct kvc_saving *s, uint64_t 
 	if (s->pass < WRITE || age >= s->young || s->n[0] == SAVED)
 		return;
 	s->n[0]++;
-	kvc_out_32(&s->out, (uint32_t)i);
+	kvc_out_32(&s->out, (uint32_t)own_of(g, x, i / KVC_GHOST_ROW));
 	kvc_out_32(&s->out, x->tag);
 	kvc_out_32(&s->out, x->last);
 	kvc_out_8(&s->out, x->count);
@@ -136,7 +207,7 @@ static void pass_over(const struct kvc_ghosts *g, struct kvc_saving *s)
 
 bool kvc_ghosts_save(const struct kvc_ghosts *g, struct kvc_saving *s)
 {
-	uint64_t rows = g->rows * KVC_GHOST_ROW, end = kvc_min(s->row + KVC_PIECE, rows);
+	uint64_t rows = g->used * KVC_GHOST_ROW, end = kvc_min(s->row + KVC_PIECE, rows);
 
 	if (!s->ages && !(s->ages = calloc(AGES, sizeof *s->ages))) {
 		s->out.failed = true;
@@ -167,17 +238,20 @@ void kvc_ghosts_load(struct kvc_ghosts *g, struct kvc_in *in)
 		return;
 	}
 	g->sample = sample;
+	while (!is_enough(g, n) && add_row(g))
+		;
 	while (n--) {
-		uint32_t i = kvc_in_32(in);
-		struct kvc_ghost x = { .tag = kvc_in_32(in) };
+		uint32_t own = kvc_in_32(in), tag = kvc_in_32(in);
+		struct kvc_ghost *x;
 
-		x.last = kvc_in_32(in);
-		x.count = kvc_in_8(in);
-		x.gap = kvc_in_8(in);
-		x.kids = kvc_in_8(in);
-		if (i < g->rows * KVC_GHOST_ROW)
-			g->row[i] = x;
-		else
+		if (own >= g->rows || !tag) {
 			in->bad = true;
+			return;
+		}
+		x = put(g, own, tag);
+		x->last = kvc_in_32(in);
+		x->count = kvc_in_8(in);
+		x->gap = kvc_in_8(in);
+		x->kids = kvc_in_8(in);
 	}
 }

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#define MAGIC 0x3470656b63766bull /* "kvckep4", and 0 */
+#define MAGIC 0x3570656b63766bull /* "kvckep5", and 0 */
 #define HEAD (8 + 16)             /* that, and the sum of what is behind it */
 #define NAME 16
 

@@ -268,7 +268,7 @@ static int open_(struct kvc_keep *k)
 static uint64_t bytes(const struct kvc_keep *k)
 {
 	const struct prefix *p = k->own;
-	uint64_t sum = sizeof *p + p->ghosts.rows * KVC_GHOST_ROW * sizeof *p->ghosts.row;
+	uint64_t sum = sizeof *p + kvc_ghosts_bytes(&p->ghosts);
 
 	for (unsigned i = 0; i < SHADOWS; i++)
 		sum += kvc_chain_bytes(&p->shadow[i].chain);

@@ -5,7 +5,7 @@
 #include "util.h"
 
 /* Times: to sleep and be woken costs many times what most holds last. */
-#define SPINS 60
+#define SPINS 240
 
 static inline void breathe(void)
 {

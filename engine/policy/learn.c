@@ -31,7 +31,8 @@
 #define RATE_FACT 20.f   /* the same, of facts, of whose classes each sees less */
 #define BASE_FIRST -4.f  /* before anything is learned */
 #define COUNT_FIRST 2.8f /* the more uses, the more to come */
-#define SLICE 8          /* requests from one gap class of the table to the next */
+#define SLICE 8          /* requests from one gap class of the table to the next, at least, */
+#define SLICE_LEARNED 16 /* and examples that were learned since, or it would be as it was */
 #define TERMS 24         /* NUMBERS and SETS, and zeros to a multiple of LANES */
 #define LANES 4
 #define NO_CLASS (CLASSES - 1) /* which age and rhythm do not have: its weight stays 0 */
@@ -161,6 +162,7 @@ static void learn(struct kvc_learn *l, const struct record *r, int age, bool use
 	struct inputs in;
 	struct terms t;
 
+	l->learned++;
 	inputs_of(l, &r->facts, &in);
 	in.class[AGE] = (uint8_t)age;
 	in.class[RHYTHM] = l->rhythm[r->facts.gap][age];
@@ -343,7 +345,9 @@ void kvc_learn_advance(struct kvc_learn *l, uint32_t now)
 		}
 	while (l->first[KVC_AGES - 1] != NONE && !l->record[l->first[KVC_AGES - 1]].id)
 		give_back(l, shift(l, KVC_AGES - 1));
-	if (now % SLICE == 0) {
+	if (now - l->row_at >= SLICE && l->learned >= SLICE_LEARNED) {
+		l->row_at = now;
+		l->learned = 0;
 		kvc_learn_make_row(l, (uint8_t)l->slice);
 		l->slice = (l->slice + 1) % KVC_GAPS;
 	}

@@ -47,6 +47,7 @@ struct kvc_learn {
 	uint32_t *bucket, nbuckets; /* by id; a power of two */
 	uint32_t first[KVC_AGES], last[KVC_AGES];
 	uint32_t slice, turns;
+	uint32_t row_at, learned; /* when the last row was made anew; examples since */
 };
 
 /* A record that is in no queue, or NONE; and it waits for its chunk, in this bucket of ages. */

@@ -131,6 +131,8 @@ void kvc_learn_save(const struct kvc_learn *l, struct kvc_saving *s)
 	struct kvc_out *o = &s->out;
 
 	kvc_out_32(o, l->slice);
+	kvc_out_32(o, l->row_at);
+	kvc_out_32(o, l->learned);
 	save_weights(o, &l->set[AGE], KVC_AGES);
 	save_weights(o, &l->set[RHYTHM], RHYTHMS);
 	for (int i = 0; i < FACTS; i++)
@@ -184,6 +186,8 @@ void kvc_learn_saved(struct kvc_saving *s)
 void kvc_learn_load(struct kvc_learn *l, struct kvc_in *in)
 {
 	l->slice = kvc_in_32(in);
+	l->row_at = kvc_in_32(in);
+	l->learned = kvc_in_32(in);
 	in->bad |= l->slice >= KVC_GAPS;
 	load_weights(in, &l->set[AGE], KVC_AGES);
 	load_weights(in, &l->set[RHYTHM], RHYTHMS);

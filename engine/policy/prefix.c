@@ -190,10 +190,11 @@ static void end(struct kvc_keep *k, struct kvc_request *r)
 	uint32_t run = 0;
 	uint8_t score = 0;
 
-	if (!r->loose)
-		fill_in(k, r);
-	kvc_prefix_guard(p, r);
 	kvc_prefix_resample(p);
+	if (r->loose)
+		return; /* of what is not together nothing is learned */
+	fill_in(k, r);
+	kvc_prefix_guard(p, r);
 	for (uint32_t j = 0; j < r->n; j++) {
 		const struct kvc_touched *t = &r->touched[j];
 

@@ -77,7 +77,7 @@ void kvc_prefix_shadow_touch(struct kvc_keep *k, struct kvc_request *r)
 	struct prefix *p = k->own;
 
 	p->loose += (r->loose - p->loose) / USES;
-	if (kvc_prefix_in_shadow(p, r->touched[r->n - 1].id))
+	if (!r->loose && kvc_prefix_in_shadow(p, r->touched[r->n - 1].id))
 		for (unsigned i = 0; i < SHADOWS; i++)
 			touch_one(k, r, i);
 }
@@ -87,7 +87,7 @@ uint32_t kvc_prefix_sample(uint64_t n, uint64_t least, uint32_t most)
 {
 	uint32_t s = 1;
 
-	while (s < most && n / (2 * s) >= least)
+	while (s < most && (n /= 2) >= least)
 		s *= 2;
 	return s;
 }

@@ -4,7 +4,7 @@
  * and hands back where it does better, whatever size the cache was said to have, and soon after the
  * load has changed; the work for a decision; and the memory of a chunk.
  */
-#include "learn.h"
+#include "learn_priv.h"
 #include "prefix_priv.h"
 
 #include <math.h>
@@ -217,6 +217,40 @@ static void loose(void **state)
 	kvc_keep_close(k);
 }
 
+/*
+ * What is used alone, over and over, costs no learning: nothing waits to be learned, and the table
+ * of indexes stays as it is.
+ */
+static void loose_is_light(void **state)
+{
+	struct kvc_keep *k = opened(FIT);
+	const struct prefix *p = k->own;
+	struct kvc_request r = { 0 };
+	uint64_t bytes = kvc_learn_bytes(p->learn);
+
+	(void)state;
+	for (uint64_t i = 0; i < 20000; i++) {
+		kvc_keep_begin(k, &r);
+		r.loose = true;
+		if (!kvc_keep_touch(k, &r, 1 + i % 300))
+			assert_int_equal(kvc_keep_add(k, &r, 1 + i % 300, 0, 1), 0);
+		kvc_keep_end(k, &r);
+	}
+	assert_int_equal(kvc_learn_bytes(p->learn), bytes);
+	assert_int_equal(p->learn->slice, 0);
+	assert_int_equal(p->learn->row_at, 0);
+	for (int i = 0; i < 10; i++) { /* of a request it is learned, and then it is */
+		kvc_keep_begin(k, &r);
+		for (uint64_t id = 1; id <= 100; id++)
+			kvc_keep_touch(k, &r, id);
+		kvc_keep_end(k, &r);
+	}
+	assert_true(kvc_learn_bytes(p->learn) > bytes);
+	assert_true(p->learn->row_at > 0);
+	kvc_request_free(&r);
+	kvc_keep_close(k);
+}
+
 /* The learner when it has all that it ever has. */
 static uint64_t most_of_learner(void)
 {
@@ -281,9 +315,9 @@ static void memory(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(guard),      cmocka_unit_test(guard_of_few),
-		cmocka_unit_test(guard_soon), cmocka_unit_test(loose),
-		cmocka_unit_test(memory),
+		cmocka_unit_test(guard),          cmocka_unit_test(guard_of_few),
+		cmocka_unit_test(guard_soon),     cmocka_unit_test(loose),
+		cmocka_unit_test(loose_is_light), cmocka_unit_test(memory),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

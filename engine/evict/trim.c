@@ -39,10 +39,11 @@
 #define KNOCKED 256 /* chunk folders that may be on their way out at once */
 #define SPARED 1024 /* by number, so two of the same place: the later one */
 #define IDLE_NS 250000000ull
-#define FILLED 4096         /* rows, between which there may be something to trim */
-#define LOOKS 32            /* at chunks of other models, under one hold of the locks */
-#define OTHERS 4096         /* in a walk */
-#define AGAIN_NS 5000000ull /* when all that is left to do is to wait */
+#define FILLED 4096               /* rows, between which there may be something to trim */
+#define LOOKS 32                  /* at chunks of other models, under one hold of the locks */
+#define OTHERS 4096               /* in a walk */
+#define AGAIN_NS 5000000ull       /* when all that is left to do is to wait */
+#define PATIENCE_NS 2000000000ull /* for what was used a moment ago, before what is spared goes */
 
 struct out {
 	struct kvc_chunk_row row;
@@ -64,6 +65,9 @@ struct walk {
 	 */
 	uint64_t spared[SPARED];
 	bool any_spared, spares_none;
+	bool any_young; /* of those that stay some may go in a moment */
+	/* since when walks freed nothing, but might what they spare; 0: they do */
+	uint64_t vain_ns;
 	/* of a tier with orders of its own: those put aside, or taken out, to be put back */
 	struct out *out;
 	size_t nout, out_room;
@@ -104,6 +108,9 @@ static void put_back_locked(struct kvc *k, struct walk *w)
 static void walk_begin(struct kvc *k, struct walk *w, bool whole)
 {
 	bool in_vain = whole && w->any_spared && !w->freed;
+	uint64_t now = kvc_mono_ns(), since = w->freed  ? 0
+					      : in_vain ? w->vain_ns ?: now
+							: w->vain_ns;
 
 	kvc_lock(k);
 	put_back_locked(k, w);
@@ -111,7 +118,8 @@ static void walk_begin(struct kvc *k, struct walk *w, bool whole)
 	*w = (struct walk){
 		.out = w->out,
 		.out_room = w->out_room,
-		.spares_none = in_vain,
+		.spares_none = in_vain && (!w->any_young || now - since > PATIENCE_NS),
+		.vain_ns = since,
 		.cache = w->cache,
 		.turns = w->turns, /* or short ones would all begin with one class */
 	};
@@ -326,7 +334,8 @@ static int visit(struct kvc_trimmer *t, const struct kvc_chunk_row *r, uint64_t 
 	if (!err || err == -ENOENT || err == -EAGAIN)
 		take_out(k, &t->walk, r, err);
 	/* it grows older, or is looked at anew */
-	t->hopeful |= err == -ESTALE || (err == -EBUSY && kvc_chunk_young(k, r->last_ns));
+	if (err == -ESTALE || (err == -EBUSY && kvc_chunk_young(k, r->last_ns)))
+		t->hopeful = t->walk.any_young = true;
 	if (err)
 		return err;
 	t->walk.freed += *bytes;

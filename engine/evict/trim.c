@@ -13,7 +13,8 @@
  * commit and the removal have given the space back, and is not asked for twice. It walks the
  * catalog's chunks in the order of their ranks and keeps its place from turn to turn, so that
  * pinned and open ones at the front are looked at once a walk. What such a one follows is spared,
- * unless a whole walk finds nothing else. A chunk folder's first visit only makes the kernel ask
+ * unless a whole walk finds nothing else; for two seconds also where that was only used a moment
+ * ago, and could go soon. A chunk folder's first visit only makes the kernel ask
  * again for its name (kvc_chunk_drop: -EAGAIN); the trimmer comes back for it.
  *
  * A model above its quota is trimmed the same way, by the keeper and of whole chunks. It has no
@@ -480,8 +481,10 @@ static bool work(struct kvc_trimmer *t)
 	ts->t->ops->usage(ts->t, &u);
 	kvc_lock(t->k);
 	goal = goal_locked(t->k, t->tier, &u);
-	if (!goal && !ts->trimming)
+	if (!goal && !ts->trimming) {
 		t->nknocked = 0; /* they may stay after all */
+		t->walk.vain_ns = 0;
+	}
 	kvc_unlock(t->k);
 	return goal && turn(t, goal);
 }

@@ -113,7 +113,8 @@ static void ask(struct kvc_keep **k, struct kvc_request *r, unsigned n, unsigned
 		for (unsigned i = 0; i < n; i++)
 			assert_int_equal(kvc_keep_add(k[i], &r[i], id, parent, size_of[id]), 0);
 		here[id] = true;
-		link_of[id] = parent;
+		/* room may have been made by what it follows, where the request is loose */
+		link_of[id] = here[parent] ? parent : 0;
 		came[id] = ++last_came;
 	}
 	for (unsigned i = 0; i < n; i++)

@@ -102,7 +102,8 @@ static void touch(struct kvc_keep *k, struct kvc_request *r, uint32_t slot)
 	}
 	if (slot != KVC_NO_SLOT) {
 		p->worth[slot].count = t->count;
-		p->worth[slot].gap = t->gap; /* as the facts have it, also where its request is loose */
+		/* as the facts have it, also where its request is loose */
+		p->worth[slot].gap = t->gap;
 		p->mean[slot] = mean;
 	} else {
 		remember(p, g, t->id, r->nr, t->count, mean, t->kids);

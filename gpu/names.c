@@ -456,8 +456,9 @@ static bool sglang_parse(const char *path, struct kvcachefs_name *n)
 		end = at;
 	}
 	at = end;
+	/* rank, size; beside dcp, which is for MLA, only mamba's have it */
 	if (pair(s, &at, "_", &a, &b) && a < b &&
-	    (!n->dcp_size || b == n->tp_size)) { /* rank, size */
+	    (!n->dcp_size || (b == n->tp_size && !strcmp(n->pool, "mamba")))) {
 		n->tp_rank = a;
 		n->tp_size = b;
 		n->mla = n->dcp_size > 1;

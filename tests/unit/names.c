@@ -114,6 +114,11 @@ static const struct {
 	    .dcp_size = 2,
 	    .page = 64 },
 	  SHA ".mamba_D_3_4_tp4_dcp1_2_page64.bin" },
+	/* a model that ends as a rank and its size would */
+	{ SGL,
+	  false,
+	  { .model = "m_1_4", .key = SHA, .mla = true, .tp_size = 4, .dcp_size = 2, .page = 64 },
+	  SHA "_m_1_4_tp4_dcp0_2_page64.bin" },
 	{ SGL, false, { .key = SHA, .tp_rank = 1, .tp_size = 2 }, SHA "__1_2.bin" },
 	{ VLLM,
 	  true,

@@ -33,6 +33,7 @@
 #include "kept.h"
 #include "log.h"
 #include "tierq.h"
+#include "used.h"
 
 #include <string.h>
 
@@ -330,7 +331,13 @@ static int where(const struct kvc_trimmer *t)
 static int visit(struct kvc_trimmer *t, const struct kvc_chunk_row *r, uint64_t *bytes)
 {
 	struct kvc *k = t->k;
-	int err = kvc_chunk_drop(k, r->id, where(t), r, bytes);
+	int err;
+
+	/*
+	 * what was used since counts as used before what it follows (-ESTALE, where that is this)
+	 */
+	kvc_ancestors_stamp(k);
+	err = kvc_chunk_drop(k, r->id, where(t), r, bytes);
 
 	if (!err || err == -ENOENT || err == -EAGAIN)
 		take_out(k, &t->walk, r, err);
@@ -353,32 +360,44 @@ static int visit(struct kvc_trimmer *t, const struct kvc_chunk_row *r, uint64_t 
 	return 0;
 }
 
+/* Does one of the first n that were knocked at follow it? */
+static bool is_followed(const struct kvc_trimmer *t, size_t n, uint64_t id)
+{
+	for (size_t i = 0; i < n; i++)
+		if ((t->knocked[i].row.parent & ~KVC_TOLD) == id)
+			return true;
+	return false;
+}
+
 /*
  * Those that were knocked at, up to the goal: *gone what went, *coming what still is to go. One
  * that follows comes before what it follows, and holds it as long as it is there.
  */
 static void revisit(struct kvc_trimmer *t, uint64_t goal, uint64_t *gone, uint64_t *coming)
 {
-	uint64_t held[KNOCKED] = { 0 }, kept[KNOCKED] = { 0 };
-	size_t left = 0;
+	uint64_t kept[KNOCKED]; /* what those follow that stay */
+	size_t left = 0, nkept = 0;
 
 	for (size_t i = 0; i < t->nknocked; i++) {
 		struct knocked *x = &t->knocked[i];
-		uint64_t id = x->row.id, parent = x->row.parent & ~KVC_TOLD;
-		bool waits = over(t) || *gone >= goal || held[id % KNOCKED] == id;
-		bool stays = kept[id % KNOCKED] == id || is_spared(&t->walk, id);
-		int err = waits ? -EAGAIN : stays ? -EBUSY : visit(t, &x->row, &x->bytes);
+		uint64_t id = x->row.id;
+		bool stays = is_spared(&t->walk, id);
+		int err = -EBUSY;
 
+		for (size_t j = 0; j < nkept && !stays; j++)
+			stays = kept[j] == id;
+		if (!stays && (over(t) || *gone >= goal || is_followed(t, left, id)))
+			err = -EAGAIN;
+		else if (!stays)
+			err = visit(t, &x->row, &x->bytes);
 		if (!err) {
 			*gone += x->bytes;
-		} else if (err != -EAGAIN && err != -ENOENT) {
-			kept[parent % KNOCKED] = parent;
-			spare_parent(t, &x->row);
-		}
-		if (err == -EAGAIN) {
-			held[parent % KNOCKED] = parent;
+		} else if (err == -EAGAIN) {
 			*coming += x->bytes;
 			t->knocked[left++] = *x;
+		} else if (err != -ENOENT) {
+			kept[nkept++] = x->row.parent & ~KVC_TOLD;
+			spare_parent(t, &x->row);
 		}
 	}
 	t->nknocked = left;
@@ -388,14 +407,6 @@ static bool is_knocked(const struct kvc_trimmer *t, uint64_t id)
 {
 	for (size_t i = 0; i < t->nknocked; i++)
 		if (t->knocked[i].row.id == id)
-			return true;
-	return false;
-}
-
-static bool is_followed(const struct kvc_trimmer *t, uint64_t id)
-{
-	for (size_t i = 0; i < t->nknocked; i++)
-		if ((t->knocked[i].row.parent & ~KVC_TOLD) == id)
 			return true;
 	return false;
 }
@@ -441,7 +452,7 @@ static bool turn(struct kvc_trimmer *t, uint64_t goal)
 			continue;
 		if (is_knocked(t, r.id)) /* it goes */
 			continue;
-		if (is_followed(t, r.id)) {
+		if (is_followed(t, t->nknocked, r.id)) {
 			if (t->nknocked < KNOCKED) {
 				defer(t, &r);
 				coming += r.bytes;

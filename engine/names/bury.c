@@ -195,9 +195,12 @@ static int row_both(struct kvc *k, uint64_t id, const struct kvc_chunk_row *seen
 		    struct kvc_chunk_row *row)
 {
 	struct kvc_chunk *c = kvc_chunk_find_locked(k, id);
+	int err;
 
-	if (!c)
-		return kvc_chunk_get(k->cat, id, row);
+	if (!c) {
+		err = kvc_chunk_get(k->cat, id, row);
+		return err ?: seen && seen->rank != row->rank ? -ESTALE : 0;
+	}
 	kvc_chunk_row(k, c, row);
 	if (!seen || seen->rank == c->rank)
 		return 0;

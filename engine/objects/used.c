@@ -134,16 +134,19 @@ static bool place(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c, bool
 
 static void note(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c, bool made, uint64_t ns)
 {
-	bool again = u->serial && c->used_in == u->serial, begins;
+	bool again = u->serial && c->used_in == u->serial, begins, first;
 
 	record(k, u, c, made ? 0 : c->used_first, made, ns);
 	begins = place(k, u, c, made, ns) || again;
 
 	if (u->serial && (begins || u->class != c->policy || u->n >= LONGEST))
 		end(k, u);
-	if (!u->serial)
+	first = !u->serial;
+	if (first)
 		begin(k, u, c->policy);
 	touch(k, u, c, made && c->nnodes && !c->cut);
+	if (first) /* it may go on for long; and again at its end, with what it was judged by */
+		kvc_ancestors_of_locked(k, c);
 }
 
 /* ---- clients ---- */
@@ -332,6 +335,8 @@ void kvc_used_told_locked(struct kvc *k, struct kvc_chunk *c, uint64_t parent)
 	c->known = false; /* write it with the next commit */
 	kvc_chunk_dirty_locked(k, c);
 	kvc_kept_follow_locked(k, c, parent);
+	if (!c->fresh) /* its request may be over, as where stores wait for room */
+		kvc_ancestors_of_locked(k, c);
 }
 
 void kvc_used_renamed_locked(struct kvc *k, uint64_t ino)

@@ -276,6 +276,33 @@ def disk_later(how):
     done(s)
 
 
+# What is told when its request is long over counts, too: what follows goes first.
+def disk_told_late(how):
+    s = Store(f"disk-told-late-{how}", cpu="16M", size="40M",
+              options="policy=lru,settle=0,high=90,low=80").mount()
+    for name in "ab":
+        for c in range(10):
+            s.write(f"m/{name}{c}/l", blob(c, N))
+        time.sleep(2.5)  # the request is over, and what it asked for done
+    for c in range(10):
+        os.setxattr(f"{s.mnt}/m/b{c}", "user.kvcachefs.parent", f"a{c}".encode())
+    time.sleep(1)
+    s.settle()
+    if how != "none":
+        s.committed(uses=True)
+    s.again(how)
+    for i in range(20):
+        s.write(f"m/x{i}/l", blob(i, N))
+    wait_for(lambda: s.stats()["trimmed_chunks"] >= 4)
+    quiet(s)
+    known = {f"b{c}": f"a{c}" for c in range(10)}
+    gone = steady(lambda: {n for n in {*known, *known.values()}
+                           if not os.path.exists(f"{s.mnt}/m/{n}/l")})
+    assert 4 <= len(gone) < 20, gone
+    in_order(gone, known, how)
+    done(s)
+
+
 # A pinned one holds what it follows. By the order of use alone p0-3 goes after p0-4.
 def disk_pinned(policy):
     s = Store(f"disk-pinned-{policy}", cpu="16M", size="40M",
@@ -351,6 +378,7 @@ beside([
     (leased_often,), (threads,), (pause,), (open_end,),
     *((not_learned, p) for p in ("lru", "leaf", "prefix")),
     *((disk_later, how) for how in ("umount", "kill")),
+    *((disk_told_late, how) for how in ("none", "kill")),
     *((disk_pinned, p) for p in ("lru", "fifo")),
     *((disk, p) for p in ("lru", "fifo", "leaf", "prefix", "arc,disk_policy=s3fifo")),
     (wrong,)], most=6)

@@ -251,6 +251,34 @@ static void loose_is_light(void **state)
 	kvc_keep_close(k);
 }
 
+/* And is worth the same after a restart. */
+static void loose_is_kept(void **state)
+{
+	struct kvc_keep *k = opened(FIT), *to = opened(FIT);
+	const struct prefix *p = k->own, *q = to->own;
+	struct kvc_request r = { 0 };
+
+	(void)state;
+	for (uint64_t i = 0; i < 3000; i++) {
+		kvc_keep_begin(k, &r);
+		r.loose = true;
+		if (!kvc_keep_touch(k, &r, 1 + i % 300))
+			assert_int_equal(kvc_keep_add(k, &r, 1 + i % 300, 0, 1), 0);
+		kvc_keep_end(k, &r);
+	}
+	for (uint64_t id = 1; id <= 300; id++) {
+		uint32_t slot = kvc_chain_find(&k->chain, id), there;
+
+		assert_int_equal(kvc_keep_restore(to, id, 0, 1, kvc_keep_facts(k, id)), 0);
+		there = kvc_chain_find(&to->chain, id);
+		assert_true(p->worth[slot].gap > 1);
+		assert_memory_equal(&p->worth[slot], &q->worth[there], sizeof *p->worth);
+	}
+	kvc_request_free(&r);
+	kvc_keep_close(k);
+	kvc_keep_close(to);
+}
+
 /* The learner when it has all that it ever has. */
 static uint64_t most_of_learner(void)
 {
@@ -317,7 +345,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(guard),          cmocka_unit_test(guard_of_few),
 		cmocka_unit_test(guard_soon),     cmocka_unit_test(loose),
-		cmocka_unit_test(loose_is_light), cmocka_unit_test(memory),
+		cmocka_unit_test(loose_is_light), cmocka_unit_test(loose_is_kept),
+		cmocka_unit_test(memory),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

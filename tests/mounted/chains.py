@@ -323,6 +323,37 @@ def disk_pinned(policy):
     done(s)
 
 
+# What a pinned one follows waits for those that were all used a moment ago: they go instead of it.
+def disk_patient():
+    s = Store("disk-patient", cpu="16M", size="40M",
+              options="policy=lru,settle=0,high=30,low=20").mount()
+    prompts(s, 0, 1, 5, True, {})
+    os.setxattr(f"{s.mnt}/m/p0-4", "user.kvcachefs.pin", b"1")
+    for i in range(5):  # so few that all are used again and again
+        s.write(f"m/y{i}/l", blob(i, N))
+    s.settle()
+    rounds, until = [0], [time.monotonic() + 30]
+
+    def use_all():
+        while time.monotonic() < until[0]:
+            for i in range(5):
+                with contextlib.suppress(OSError), open(f"{s.mnt}/m/y{i}/l", "rb"):
+                    pass
+            rounds[0] += 1
+
+    with ThreadPoolExecutor(1) as user:
+        used = user.submit(use_all)
+        wait_for(lambda: rounds[0] >= 3)
+        until[0] = time.monotonic() + 1  # less than what it waits
+        for i in range(5):
+            s.write(f"m/x{i}/l", blob(i, N))
+        used.result()
+    wait_for(lambda: s.stats()["trimmed_chunks"] >= 4)
+    quiet(s)
+    assert all(os.path.exists(f"{s.mnt}/m/p0-{c}/l") for c in range(5))
+    done(s)
+
+
 def disk(policy):
     s = Store(f"disk-{policy}", cpu="16M", size="40M",
               options=f"policy={policy},settle=0,high=90,low=80").mount()
@@ -379,7 +410,7 @@ beside([
     *((not_learned, p) for p in ("lru", "leaf", "prefix")),
     *((disk_later, how) for how in ("umount", "kill")),
     *((disk_told_late, how) for how in ("none", "kill")),
-    *((disk_pinned, p) for p in ("lru", "fifo")),
+    *((disk_pinned, p) for p in ("lru", "fifo")), (disk_patient,),
     *((disk, p) for p in ("lru", "fifo", "leaf", "prefix", "arc,disk_policy=s3fifo")),
     (wrong,)], most=6)
 print("ok")

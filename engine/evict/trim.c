@@ -14,8 +14,9 @@
  * catalog's chunks in the order of their ranks and keeps its place from turn to turn, so that
  * pinned and open ones at the front are looked at once a walk. What such a one follows is spared,
  * unless a whole walk finds nothing else; for two seconds also where that was only used a moment
- * ago, and could go soon. A chunk folder's first visit only makes the kernel ask
- * again for its name (kvc_chunk_drop: -EAGAIN); the trimmer comes back for it.
+ * ago, and could go soon. So is what was used by who uses what follows it, and has no rank of that
+ * yet (objects/ancestors.h). A chunk folder's first visit only makes the kernel ask again for its
+ * name (kvc_chunk_drop: -EAGAIN); the trimmer comes back for it.
  *
  * A model above its quota is trimmed the same way, by the keeper and of whole chunks. It has no
  * order of its own: the tier's is gone through, and of it what is another model's is put aside. In
@@ -322,6 +323,26 @@ static void spare_parent(struct kvc_trimmer *t, const struct kvc_chunk_row *r)
 	w->any_spared = true;
 }
 
+/* What was used lately has not been seen to by all that it follows: their ranks are too low. */
+static void spare_waiting(struct kvc_trimmer *t)
+{
+	const struct kvc_ancestors *a = &t->k->used->ancestors;
+	struct walk *w = &t->walk;
+
+	if (w->spares_none)
+		return;
+	kvc_lock(t->k);
+	for (unsigned i = 0; i <= a->n; i++) {
+		uint64_t id = i < a->n ? a->of[i].parent : a->next;
+
+		if (!id)
+			continue;
+		w->spared[id % SPARED] = id;
+		w->any_spared = w->any_young = true;
+	}
+	kvc_unlock(t->k);
+}
+
 static int where(const struct kvc_trimmer *t)
 {
 	return t->model ? KVC_DROP_WHOLE : (int)t->tier;
@@ -331,13 +352,7 @@ static int where(const struct kvc_trimmer *t)
 static int visit(struct kvc_trimmer *t, const struct kvc_chunk_row *r, uint64_t *bytes)
 {
 	struct kvc *k = t->k;
-	int err;
-
-	/*
-	 * what was used since counts as used before what it follows (-ESTALE, where that is this)
-	 */
-	kvc_ancestors_stamp(k);
-	err = kvc_chunk_drop(k, r->id, where(t), r, bytes);
+	int err = kvc_chunk_drop(k, r->id, where(t), r, bytes);
 
 	if (!err || err == -ENOENT || err == -EAGAIN)
 		take_out(k, &t->walk, r, err);
@@ -438,6 +453,7 @@ static bool turn(struct kvc_trimmer *t, uint64_t goal)
 	bool ended = false;
 
 	t->hopeful = false;
+	spare_waiting(t);
 	revisit(t, goal, &gone, &coming);
 	for (int i = 0; i < BATCH && gone + coming < goal && !over(t); i++) {
 		int err;

@@ -17,7 +17,8 @@ void kvc_ancestors_of_locked(struct kvc *k, const struct kvc_chunk *c)
 
 	if (!parent || (p && p->use.last_ns > c->use.last_ns) || a->n == KVC_ANCESTORS)
 		return;
-	a->of[a->n++] = c->id;
+	a->of[a->n].id = c->id;
+	a->of[a->n++].parent = parent;
 }
 
 /* Stamps it, unless it was used after `than`. When it was last used then, and what it follows. */
@@ -59,9 +60,11 @@ static unsigned go_up(struct kvc *k, uint64_t id)
 	while (id && n++ < MOST) {
 		if (kvc_takes(k, false) || stamp_both(k, id, last, &last, &id))
 			break;
+		k->used->ancestors.next = id;
 		if (n % AT_ONCE == 0)
 			kvc_pause_both(k);
 	}
+	k->used->ancestors.next = 0;
 	kvc_unlock_both(k);
 	return n;
 }
@@ -73,7 +76,9 @@ void kvc_ancestors_stamp(struct kvc *k)
 
 	for (unsigned n = 0; n < TURN; n += go_up(k, id)) {
 		kvc_lock(k);
-		id = a->n ? a->of[--a->n] : 0; /* any: each goes up to who was used later */
+		/* any: each goes up to who was used later */
+		id = a->n ? a->of[--a->n].id : 0;
+		a->next = id ? a->of[a->n].parent : 0;
 		kvc_unlock(k);
 		if (!id)
 			return;

@@ -134,19 +134,16 @@ static bool place(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c, bool
 
 static void note(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c, bool made, uint64_t ns)
 {
-	bool again = u->serial && c->used_in == u->serial, begins, first;
+	bool again = u->serial && c->used_in == u->serial, begins;
 
 	record(k, u, c, made ? 0 : c->used_first, made, ns);
 	begins = place(k, u, c, made, ns) || again;
 
 	if (u->serial && (begins || u->class != c->policy || u->n >= LONGEST))
 		end(k, u);
-	first = !u->serial;
-	if (first)
+	if (!u->serial)
 		begin(k, u, c->policy);
 	touch(k, u, c, made && c->nnodes && !c->cut);
-	if (first) /* it may go on for long; and again at its end, with what it was judged by */
-		kvc_ancestors_of_locked(k, c);
 }
 
 /* ---- clients ---- */

@@ -40,7 +40,7 @@
 
 #define BATCH 64    /* chunks a turn: what one turn adds to a commit */
 #define KNOCKED 256 /* chunk folders that may be on their way out at once */
-#define SPARED 1024 /* by number, so two of the same place: the later one */
+#define SPARED 4096 /* by number, so two of the same place: the later one */
 #define IDLE_NS 250000000ull
 #define FILLED 4096               /* rows, between which there may be something to trim */
 #define LOOKS 32                  /* at chunks of other models, under one hold of the locks */

@@ -381,14 +381,14 @@ static bool save(const struct kvc_keep *k, struct kvc_saving *s)
 /* The oldest first. */
 static void saved(struct kvc_saving *s)
 {
-	const uint8_t *end = s->rows.v;
 	struct kvc_out all = { 0 };
+	size_t end = 0;
 
 	for (int of = 0; of < QUEUES; of++) {
 		kvc_out_32(&all, s->n[of]);
 		for (uint32_t n = s->n[of]; n; n--)
-			kvc_out_bytes(&all, end + 8 * (n - 1), 8);
-		end += 8 * (size_t)s->n[of];
+			kvc_out_bytes(&all, s->rows.v + 8 * (end + n - 1), 8);
+		end += s->n[of];
 	}
 	kvc_saving_insert(s, &all);
 }

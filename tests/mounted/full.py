@@ -117,8 +117,9 @@ def full(kind, options, folder, times=3, disk=96 * MiB):
 # a disk that is slower than the stores: paced, and when that does not do, the coldest without a
 # copy go; never an error. A store that may wait long enough loses nothing before its turn
 def slow_disk(pace):
+    delay = 60 if SLOW == 1 else 200  # ms: it is to be slower than the stores of this build, too
     s = Store(f"slow{pace}", size="256M", cpu="32M",
-              options=f"shim=delay-put:60+only:disk,pace={pace},settle=0").mount()
+              options=f"shim=delay-put:{delay}+only:disk,pace={pace},settle=0").mount()
     load = Load(s, "a").start(300)
     load.join()
     st = s.stats()

@@ -249,6 +249,15 @@ def prompts(s, first, last, length, tell, known):
         known.update(parents(s, [f"p{p}-{c}" for c in range(length)]))
 
 
+def pushed_out(s, names, stores=20, least=4):
+    """Stores take the disk's room: which of these chunks went for it."""
+    for i in range(stores):
+        s.write(f"m/x{i}/l", blob(i, N))
+    wait_for(lambda: s.stats()["trimmed_chunks"] >= least)
+    quiet(s)
+    return steady(lambda: {n for n in names if not os.path.exists(f"{s.mnt}/m/{n}/l")})
+
+
 # An engine that has the beginning on its device stores what comes later alone: the beginning is no
 # older than what follows it.
 def disk_later(how):
@@ -266,11 +275,7 @@ def disk_later(how):
     s.settle()
     s.committed(uses=True)
     s.again(how)
-    for i in range(20):
-        s.write(f"m/x{i}/l", blob(i, N))
-    wait_for(lambda: s.stats()["trimmed_chunks"] >= 4)
-    quiet(s)
-    gone = {n for n in known if not os.path.exists(f"{s.mnt}/m/{n}/l")}
+    gone = pushed_out(s, known)
     assert 4 <= len(gone) < 24, gone
     in_order(gone, known, how)
     done(s)
@@ -291,13 +296,8 @@ def disk_told_late(how):
     if how != "none":
         s.committed(uses=True)
     s.again(how)
-    for i in range(20):
-        s.write(f"m/x{i}/l", blob(i, N))
-    wait_for(lambda: s.stats()["trimmed_chunks"] >= 4)
-    quiet(s)
     known = {f"b{c}": f"a{c}" for c in range(10)}
-    gone = steady(lambda: {n for n in {*known, *known.values()}
-                           if not os.path.exists(f"{s.mnt}/m/{n}/l")})
+    gone = pushed_out(s, {*known, *known.values()})
     assert 4 <= len(gone) < 20, gone
     in_order(gone, known, how)
     done(s)
@@ -311,12 +311,7 @@ def disk_pinned(policy):
     prompts(s, 0, 3, 8, True, known)
     os.setxattr(f"{s.mnt}/m/p0-4", "user.kvcachefs.pin", b"1")
     s.settle()
-    for i in range(24):
-        s.write(f"m/x{i}/l", blob(i, N))
-    s.settle()
-    wait_for(lambda: s.stats()["trimmed_chunks"] >= 8)
-    quiet(s)
-    gone = steady(lambda: {n for n in known if not os.path.exists(f"{s.mnt}/m/{n}/l")})
+    gone = pushed_out(s, known, stores=24, least=8)
     assert {"p0-7", "p0-6", "p0-5"} <= gone, (policy, gone)
     assert not {f"p0-{c}" for c in range(5)} & gone, (policy, gone)
     in_order(gone, known, policy)

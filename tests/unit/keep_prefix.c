@@ -217,6 +217,18 @@ static void loose(void **state)
 	kvc_keep_close(k);
 }
 
+/* So many uses of 300 chunks in turns, of each by itself. */
+static void use_alone(struct kvc_keep *k, struct kvc_request *r, unsigned uses)
+{
+	for (uint64_t i = 0; i < uses; i++) {
+		kvc_keep_begin(k, r);
+		r->loose = true;
+		if (!kvc_keep_touch(k, r, 1 + i % 300))
+			assert_int_equal(kvc_keep_add(k, r, 1 + i % 300, 0, 1), 0);
+		kvc_keep_end(k, r);
+	}
+}
+
 /*
  * What is used alone, over and over, costs no learning: nothing waits to be learned, and the table
  * of indexes stays as it is.
@@ -229,13 +241,7 @@ static void loose_is_light(void **state)
 	uint64_t bytes = kvc_learn_bytes(p->learn);
 
 	(void)state;
-	for (uint64_t i = 0; i < 20000; i++) {
-		kvc_keep_begin(k, &r);
-		r.loose = true;
-		if (!kvc_keep_touch(k, &r, 1 + i % 300))
-			assert_int_equal(kvc_keep_add(k, &r, 1 + i % 300, 0, 1), 0);
-		kvc_keep_end(k, &r);
-	}
+	use_alone(k, &r, 20000);
 	assert_int_equal(kvc_learn_bytes(p->learn), bytes);
 	assert_int_equal(p->learn->slice, 0);
 	assert_int_equal(p->learn->row_at, 0);
@@ -259,13 +265,7 @@ static void loose_is_kept(void **state)
 	struct kvc_request r = { 0 };
 
 	(void)state;
-	for (uint64_t i = 0; i < 3000; i++) {
-		kvc_keep_begin(k, &r);
-		r.loose = true;
-		if (!kvc_keep_touch(k, &r, 1 + i % 300))
-			assert_int_equal(kvc_keep_add(k, &r, 1 + i % 300, 0, 1), 0);
-		kvc_keep_end(k, &r);
-	}
+	use_alone(k, &r, 3000);
 	for (uint64_t id = 1; id <= 300; id++) {
 		uint32_t slot = kvc_chain_find(&k->chain, id), there;
 

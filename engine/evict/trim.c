@@ -338,7 +338,7 @@ static void spare_waiting(struct kvc_trimmer *t)
 		if (!id)
 			continue;
 		w->spared[id % SPARED] = id;
-		w->any_spared = w->any_young = true;
+		w->any_spared = w->any_young = t->hopeful = true; /* it waits for a moment only */
 	}
 	kvc_unlock(t->k);
 }

@@ -5,7 +5,7 @@
 #include "dirty.h"
 #include "used.h"
 
-#define MOST 8192u  /* chunks of a prompt; and nobody can make a circle of them */
+#define MOST 8192u  /* chunks of a prompt; and of a circle, which somebody may have told */
 #define AT_ONCE 32u /* under one hold of the locks */
 #define TURN 8192u  /* chunks each time: who calls has other work, too */
 
@@ -53,11 +53,11 @@ static int stamp_both(struct kvc *k, uint64_t id, uint64_t than, uint64_t *last,
 /* How many it has looked at. */
 static unsigned go_up(struct kvc *k, uint64_t id)
 {
-	uint64_t last = 0;
+	uint64_t last = 0, first = id;
 	unsigned n = 0;
 
 	kvc_lock_both(k);
-	while (id && n++ < MOST) {
+	while (id && (id != first || !n) && n++ < MOST) {
 		if (kvc_takes(k, false) || stamp_both(k, id, last, &last, &id))
 			break;
 		k->used->ancestors.next = id;

@@ -82,6 +82,25 @@ static int seat_tiers(struct kvc *k, struct kvc_tier **tiers, unsigned n, char *
 	return err;
 }
 
+/* As far as a tier has a number, whether it is here or not, there may be placements in it. */
+static int count_seats(struct kvc *k, char *error)
+{
+	char key[16], id[256];
+	int err = 0;
+
+	k->seats = 1;
+	for (unsigned t = 1; t < KVC_TIERS && !err; t++) {
+		snprintf(key, sizeof key, "tier_%u", t);
+		err = kvc_meta_read(k->cat, key, id, sizeof id);
+		if (err > 0)
+			k->seats = t + 1;
+		err = err < 0 ? err : 0;
+	}
+	if (err)
+		snprintf(error, 512, "the catalog cannot be read: %s", strerror(-err));
+	return err;
+}
+
 struct proofs {
 	struct kvc *k;
 	unsigned matched;
@@ -210,7 +229,7 @@ int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 	if (!err) {
 		kvc_catalog_use_reserve(k->cat);
 		remember_store(k);
-		err = seat_tiers(k, tiers, ntiers, error);
+		err = seat_tiers(k, tiers, ntiers, error) ?: count_seats(k, error);
 		if (!err)
 			err = open_keys(k, error);
 		if (!err)

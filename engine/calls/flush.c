@@ -26,7 +26,7 @@ static bool published(const struct kvc_node *n)
 /* How the copy of this file to this tier stands. */
 static enum stands stands_locked(struct kvc *k, const struct kvc_node *n, unsigned tier)
 {
-	const struct kvc_job *j = n->queued[tier];
+	const struct kvc_job *j = n->in[tier].queued;
 
 	if (!published(n) || !kvc_spill_needed(k, n, tier) || kvc_admit_locked(k, n, tier))
 		return MADE;

@@ -414,8 +414,8 @@ bool kvc_only_shared_locked(const struct kvc *k, const struct kvc_node *n)
 	if (!k->shared || !S_ISREG(n->row.mode))
 		return false;
 	kvc_tier_each(k, t)
-		if (!(k->tier[t].t->ops->caps & KVC_TIER_SHARED) && n->place[t].gen &&
-		    n->place[t].gen == n->object.gen)
+		if (!(k->tier[t].t->ops->caps & KVC_TIER_SHARED) && n->in[t].place.gen &&
+		    n->in[t].place.gen == n->object.gen)
 			return false;
 	return true;
 }

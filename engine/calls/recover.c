@@ -84,7 +84,7 @@ static int adopt(struct kvc *k, struct kvc_segment *s, const struct stat *st, bo
 		take_newer(k, n, s->gen, st);
 	n->object.size = n->row.size = (uint64_t)st->st_size;
 	n->row.blocks = (uint64_t)st->st_blocks;
-	n->object.lower = kvc_placed_anywhere(n);
+	n->object.lower = kvc_placed_anywhere(k, n);
 	n->verify = n->object.lower && kvc_ns(st->st_mtim) == KVC_MARK_NS;
 	kvc_moved_both(k, n);
 	if ((err = kvc_chunk_join_both(k, n))) {

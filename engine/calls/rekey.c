@@ -72,8 +72,8 @@ static int rekey_one(struct kvc_sweep *s, const struct kvc_placed *p)
 	err = bring(k, p->ino, &n);
 	if (!err) {
 		kvc_lock_both(k);
-		again = !n->lost && n->place[p->tier].gen && n->place[p->tier].key != want &&
-			(n->state == KVC_BOTH || n->place[p->tier].codec & KVC_PLACE_LEFT);
+		again = !n->lost && n->in[p->tier].place.gen && n->in[p->tier].place.key != want &&
+			(n->state == KVC_BOTH || n->in[p->tier].place.codec & KVC_PLACE_LEFT);
 		if (again) {
 			n->resealing |= 1u << p->tier;
 			kvc_spill_queue_locked(k, n, true);

@@ -64,7 +64,7 @@ static int want_both(struct kvc *k, uint64_t ino, unsigned tier, struct kvc_want
 		return err;
 	if (n) {
 		object = n->object;
-		place[tier] = n->place[tier];
+		place[tier] = n->in[tier].place;
 	}
 	if (!place[tier].gen || place[tier].gen != object.gen)
 		return -ENOENT;

@@ -169,7 +169,7 @@ static int choose_both(struct kvc_copy *c, struct kvc_recipe *r)
  */
 static int name_both(struct kvc_copy *c)
 {
-	struct kvc_place *p = &c->n->place[c->tier];
+	struct kvc_place *p = &c->n->in[c->tier].place;
 
 	c->name = kvc_where_of(c->f->path);
 	c->f->flags |= KVC_FRAME_SHARED;

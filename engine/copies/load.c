@@ -28,14 +28,14 @@
 /* Forgets the copies of this generation that a bit mask names. */
 static void forget_both(struct kvc *k, struct kvc_node *n, unsigned bad)
 {
-	for (unsigned t = 0; t < KVC_TIERS; t++)
+	for (unsigned t = 0; t < k->seats; t++)
 		/* where the catalog does not take it, it is tried, and found bad, once more */
 		if ((bad & (1u << t)) && !kvc_place_del(k->cat, n->row.ino, t)) {
-			kvc_trash_extent_locked(k, t, &n->place[t]);
-			n->place[t] = (struct kvc_place){ 0 };
+			kvc_trash_extent_locked(k, t, &n->in[t].place);
+			n->in[t].place = (struct kvc_place){ 0 };
 			kvc_news_put_locked(k, KVC_NEWS_evicted, (int)t, n);
 		}
-	n->object.lower = kvc_placed_anywhere(n);
+	n->object.lower = kvc_placed_anywhere(k, n);
 	kvc_node_dirty_locked(k, n);
 }
 
@@ -54,7 +54,7 @@ int kvc_copy_bad_both(struct kvc *k, uint64_t ino, unsigned tier, bool *lost)
 			kvc_become_locked(k, n, KVC_RESIDENT);
 		if (n->state == KVC_BOTH || n->state == KVC_RESIDENT)
 			kvc_spill_queue_locked(k, n, false);
-		*lost = n->state == KVC_LOWER && !kvc_placed_anywhere(n);
+		*lost = n->state == KVC_LOWER && !kvc_placed_anywhere(k, n);
 		if (*lost)
 			k->copies_up->lost_both(k, n);
 	}
@@ -73,7 +73,8 @@ static int next_tier_locked(struct kvc *k, struct kvc_node *n, unsigned tried, i
 	for (unsigned i = 0; i < k->ntiers; i++) {
 		unsigned t = k->order[i];
 
-		if ((tried & (1u << t)) || !n->place[t].gen || n->place[t].gen != n->object.gen)
+		if ((tried & (1u << t)) || !n->in[t].place.gen ||
+		    n->in[t].place.gen != n->object.gen)
 			continue;
 		if (kvc_tier_allowed_locked(k, t))
 			return (int)t;
@@ -205,7 +206,7 @@ static void failed_both(struct kvc *k, struct kvc_job *j, int err)
 	kvc_become_locked(k, n, KVC_LOWER);
 	if (j->bad)
 		forget_both(k, n, j->bad);
-	if (!kvc_placed_anywhere(n)) {
+	if (!kvc_placed_anywhere(k, n)) {
 		k->copies_up->lost_both(k, n);
 		err = -ESTALE;
 	}
@@ -265,9 +266,9 @@ static void load_run(struct kvc *k, struct kvc_job *j)
 	kvc_lock(k);
 	seg = (struct kvc_segment){ 'l', n->row.ino, n->object.gen };
 	want = (struct kvc_want){
-		n->row.ino,        n->object.size,
-		n->place[j->tier], k->tier[j->tier].t->ops->caps & KVC_TIER_SHARED,
-		n->object.has_sum, n->object.sum,
+		n->row.ino,           n->object.size,
+		n->in[j->tier].place, k->tier[j->tier].t->ops->caps & KVC_TIER_SHARED,
+		n->object.has_sum,    n->object.sum,
 	};
 	mtime = n->row.mtime_ns;
 	bool older = false, wanted = n->state == KVC_LOADING && want.place.gen == n->object.gen;
@@ -345,7 +346,7 @@ static void room_ready(struct kvc_wait *w)
 static bool somewhere(const struct kvc *k, const struct kvc_node *n)
 {
 	kvc_tier_each(k, t)
-		if (n->place[t].gen && n->place[t].gen == n->object.gen)
+		if (n->in[t].place.gen && n->in[t].place.gen == n->object.gen)
 			return true;
 	return false;
 }

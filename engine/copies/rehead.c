@@ -49,8 +49,8 @@ static int write_name(struct kvc *k, const struct kvc_job *j, const struct kvc_p
 	pthread_mutex_lock(&k->trash->rehead_lock);
 	kvc_lock_both(k);
 	err = kvc_frame_name_both(k, j->node, f);
-	wanted = !n->lost && n->place[j->tier].gen == p->gen &&
-		 n->place[j->tier].where.at == p->where.at;
+	wanted = !n->lost && n->in[j->tier].place.gen == p->gen &&
+		 n->in[j->tier].place.where.at == p->where.at;
 	kvc_unlock_both(k);
 	if (wanted && !err && !(err = kvc_prove(k, false, f))) {
 		kvc_frame_encode(f, page);
@@ -83,9 +83,9 @@ static void rehead_run(struct kvc *k, struct kvc_job *j)
 	kvc_lock(k);
 	/* a copy that is being made may have taken the old name */
 	bool busy = n->spilling & (1u << j->tier);
-	bool wanted = !n->lost && (n->place[j->tier].gen || busy);
+	bool wanted = !n->lost && (n->in[j->tier].place.gen || busy);
 
-	p = n->place[j->tier];
+	p = n->in[j->tier].place;
 	if (wanted && !busy)
 		/* nobody else calls the tier for this object meanwhile */
 		n->spilling |= 1u << j->tier;
@@ -101,7 +101,7 @@ static void rehead_run(struct kvc *k, struct kvc_job *j)
 	kvc_lock(k);
 	kvc_tier_result_locked(k, j->tier, n->row.ino, err);
 	n->spilling &= ~(1u << j->tier);
-	if (err && !none_there(err) && !n->lost && n->place[j->tier].gen == p.gen)
+	if (err && !none_there(err) && !n->lost && n->in[j->tier].place.gen == p.gen)
 		again_locked(k, j, FAILED);
 	/* Asked for while we were here; by an fsync, it waits, or looks anew if none is made. */
 	if (!n->lost && (n->snapshot || ((n->state == KVC_RESIDENT || n->state == KVC_BOTH) &&
@@ -145,10 +145,10 @@ void kvc_moved_both(struct kvc *k, struct kvc_node *n)
 	KVC_MEM char *path = NULL;
 	struct kvc_where now = { 0 };
 
-	for (unsigned t = 0; t < KVC_TIERS; t++) {
-		const struct kvc_where *at = &n->place[t].where;
+	for (unsigned t = 0; t < k->seats; t++) {
+		const struct kvc_where *at = &n->in[t].place.where;
 
-		if (!n->place[t].gen || !k->tier[t].t ||
+		if (!n->in[t].place.gen || !k->tier[t].t ||
 		    !(k->tier[t].t->ops->caps & KVC_TIER_SHARED))
 			continue;
 		if (!path) {
@@ -183,10 +183,10 @@ void kvc_rehead_both(struct kvc *k, struct kvc_node *n)
 	kvc_tier_each(k, t) {
 		if (!(k->tier[t].t->ops->caps & KVC_TIER_SHARED)) {
 			/* a copy that waits will have the new name, one under way perhaps not */
-			if (n->place[t].gen || (n->spilling & (1u << t) && !n->queued[t]))
+			if (n->in[t].place.gen || (n->spilling & (1u << t) && !n->in[t].queued))
 				kvc_job_add_locked(k, KVC_P_SPILL, rehead_run, n, t, kvc_mono_ns(),
 						   NULL);
-		} else if (n->place[t].gen) {
+		} else if (n->in[t].place.gen) {
 			/* What is not in memory is copied when it comes there. */
 			kvc_moved_both(k, n);
 			if (kvc_has_segment(n) && n->state != KVC_OPEN)

@@ -75,13 +75,13 @@ static void replace_both(struct kvc *k, struct kvc_node *n, unsigned tier, struc
 {
 	unsigned bit = 1u << tier;
 
-	if (n->place[tier].gen && (n->left & bit)) {
-		kvc_remove_note_both(k, tier, n->row.ino, &n->place[tier]);
-		kvc_trash_shared_locked(k, tier, n->row.ino, &n->place[tier]);
+	if (n->in[tier].place.gen && (n->left & bit)) {
+		kvc_remove_note_both(k, tier, n->row.ino, &n->in[tier].place);
+		kvc_trash_shared_locked(k, tier, n->row.ino, &n->in[tier].place);
 	}
-	if (n->place[tier].gen)
-		kvc_trash_extent_locked(k, tier, &n->place[tier]);
-	n->place[tier] = p;
+	if (n->in[tier].place.gen)
+		kvc_trash_extent_locked(k, tier, &n->in[tier].place);
+	n->in[tier].place = p;
 	if (tier == KVC_DISK && n->chunk)
 		n->chunk->begun = true;
 	n->resealing &= ~bit;
@@ -109,7 +109,7 @@ static void put_rows_both(struct kvc *k, struct kvc_node *n, unsigned tier)
 	}
 	if (kvc_row_put(k->cat, &n->row, &n->paid) ||
 	    kvc_object_put(k->cat, n->row.ino, &n->object) ||
-	    kvc_place_put(k->cat, n->row.ino, tier, &n->place[tier]))
+	    kvc_place_put(k->cat, n->row.ino, tier, &n->in[tier].place))
 		kvc_warn("the catalog does not take the placement of inode %llx",
 			 (unsigned long long)n->row.ino);
 }
@@ -118,7 +118,7 @@ static void put_rows_both(struct kvc *k, struct kvc_node *n, unsigned tier)
 static void doubt_elsewhere_locked(struct kvc *k, struct kvc_node *n, unsigned tier)
 {
 	kvc_tier_each(k, t)
-		if (t != tier && n->place[t].gen)
+		if (t != tier && n->in[t].place.gen)
 			n->resealing |= 1u << t;
 	n->verify = false;
 	kvc_spill_queue_locked(k, n, false);
@@ -175,8 +175,8 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 	}
 	replace_both(k, n, tier, kvc_place_of(gen, where, c->f));
 	/* rows of an older generation, forgotten and not yet written */
-	for (unsigned t = 0; t < KVC_TIERS && k->shared; t++)
-		if (!n->place[t].gen)
+	for (unsigned t = 0; t < k->seats && k->shared; t++)
+		if (!n->in[t].place.gen)
 			kvc_place_del(k->cat, n->row.ino, t);
 	if (!c->table) {
 		n->object.sum = c->raw;
@@ -340,7 +340,7 @@ static bool begin_locked(struct kvc *k, struct spill *s)
 		began_locked(n, s->tier);
 		mark_locked(s);
 	}
-	here = !s->snap && n->verify && n->place[s->tier].gen == n->object.gen;
+	here = !s->snap && n->verify && n->in[s->tier].place.gen == n->object.gen;
 	s->check = here && n->object.has_sum;
 	s->doubt = here && !n->object.has_sum;
 	s->reseal = (n->resealing & (1u << s->tier)) || s->doubt;
@@ -453,8 +453,8 @@ static void wait_locked(struct kvc *k, struct spill *s, uint64_t now)
 
 	n->tries += !early && n->tries < UINT8_MAX;
 	queue_locked(k, n, s->tier, KVC_P_AGAIN + level, now + (FAILED_AGAIN_NS << level));
-	if (early && n->queued[s->tier])
-		n->queued[s->tier]->wait_ns = s->wait_ns;
+	if (early && n->in[s->tier].queued)
+		n->in[s->tier].queued->wait_ns = s->wait_ns;
 }
 
 /* It is queued again: soon where room is being made or its name will be free. */
@@ -552,7 +552,7 @@ static void hurry_locked(struct kvc *k, unsigned tier, struct kvc_job *j)
 static void queue_locked(struct kvc *k, struct kvc_node *n, unsigned tier, enum kvc_priority p,
 			 uint64_t due_ns)
 {
-	struct kvc_job *j = n->queued[tier];
+	struct kvc_job *j = n->in[tier].queued;
 
 	if (n->hopeless & (1u << tier))
 		return;
@@ -562,7 +562,7 @@ static void queue_locked(struct kvc *k, struct kvc_node *n, unsigned tier, enum 
 		hurry_locked(k, tier, j);
 	if (n->spilling & (1u << tier))
 		return;
-	if (kvc_job_add_locked(k, p, spill_run, n, tier, due_ns, &n->queued[tier])) {
+	if (kvc_job_add_locked(k, p, spill_run, n, tier, due_ns, &n->in[tier].queued)) {
 		n->failing = true;
 		if (!n->spilling)
 			kvc_wake_all_locked(k, &n->sync_waiters, -ENOMEM);
@@ -595,6 +595,6 @@ void kvc_spill_now_locked(struct kvc *k, struct kvc_node *n)
 	n->failing = false;
 	kvc_spill_queue_locked(k, n, true);
 	kvc_tier_each(k, t)
-		if (n->queued[t] && n->queued[t]->priority >= KVC_P_PARKED)
-			hurry_locked(k, t, n->queued[t]);
+		if (n->in[t].queued && n->in[t].queued->priority >= KVC_P_PARKED)
+			hurry_locked(k, t, n->in[t].queued);
 }

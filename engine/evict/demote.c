@@ -203,14 +203,14 @@ static int drop_locked(struct kvc *k, struct demotion *d)
  * A copy to the tier is on its way, and would come after those that go; or one is being made, and
  * the segment is in use for that.
  */
-static bool copying_locked(const struct demotion *d, const struct kvc_chunk *c)
+static bool copying_locked(const struct kvc *k, const struct demotion *d, const struct kvc_chunk *c)
 {
 	kvc_list_each(e, &c->nodes) {
 		const struct kvc_node *n = kvc_of(e, struct kvc_node, chunk_link);
 
-		for (unsigned t = 0; t < KVC_TIERS; t++)
+		for (unsigned t = 0; t < k->seats; t++)
 			if ((n->spilling & (1u << t)) &&
-			    (d->from < 0 ? !n->queued[t] : d->from == (int)t))
+			    (d->from < 0 ? !n->in[t].queued : d->from == (int)t))
 				return true;
 	}
 	return false;
@@ -238,7 +238,7 @@ static int step_locked(struct kvc *k, struct demotion *d)
 		return kvc_notified(k, d->told) ? 0 : AGAIN;
 	if (pinned_locked(k, d->chunk) || (c && !c->cut && busy_locked(c)))
 		return -EBUSY;
-	if (c && copying_locked(d, c))
+	if (c && copying_locked(k, d, c))
 		return AGAIN;
 	if (c && d->from < 0) {
 		c->inflight++;

@@ -132,11 +132,11 @@ static int add_both(struct kvc *k, struct kvc_drop *d, struct kvc_node *n)
 	n->holds++;
 	d->n[d->count++] = n;
 	d->needed |= n->state == KVC_LOWER && !elsewhere(k, n, d->tier);
-	d->placed |= d->tier < 0 || n->place[d->tier].gen;
+	d->placed |= d->tier < 0 || n->in[d->tier].place.gen;
 	d->linked |= n->row.nlink > 1;
-	d->bytes += d->tier < 0             ? n->row.blocks * 512
-		    : n->place[d->tier].gen ? n->place[d->tier].where.len
-					    : 0;
+	d->bytes += d->tier < 0                ? n->row.blocks * 512
+		    : n->in[d->tier].place.gen ? n->in[d->tier].place.where.len
+					       : 0;
 	return busy(n) ? -EBUSY : 0;
 }
 
@@ -290,12 +290,12 @@ static int forget_copy_both(struct kvc *k, struct kvc_node *n, unsigned tier, bo
 	if (err)
 		return err; /* it is there still, and the catalog says so */
 	if (shared)
-		kvc_trash_shared_locked(k, tier, n->row.ino, &n->place[tier]);
+		kvc_trash_shared_locked(k, tier, n->row.ino, &n->in[tier].place);
 	n->left &= ~(1u << tier);
-	kvc_trash_extent_locked(k, tier, &n->place[tier]);
-	n->place[tier] = (struct kvc_place){ 0 };
+	kvc_trash_extent_locked(k, tier, &n->in[tier].place);
+	n->in[tier].place = (struct kvc_place){ 0 };
 	kvc_news_put_locked(k, KVC_NEWS_evicted, (int)tier, n);
-	n->object.lower = kvc_placed_anywhere(n);
+	n->object.lower = kvc_placed_anywhere(k, n);
 	if (n->state == KVC_BOTH && !kvc_placed(k, n))
 		kvc_become_locked(k, n, KVC_RESIDENT);
 	n->verify = n->verify && n->object.lower;
@@ -311,9 +311,9 @@ static int forget_both(struct kvc *k, struct kvc_drop *d)
 	d->bytes = 0;
 	for (size_t i = 0; i < d->count; i++) {
 		struct kvc_node *n = d->n[i];
-		uint64_t len = n->place[d->tier].where.len;
+		uint64_t len = n->in[d->tier].place.where.len;
 
-		if (n->place[d->tier].gen && !n->lost && n->chunk == d->c && !busy(n) &&
+		if (n->in[d->tier].place.gen && !n->lost && n->chunk == d->c && !busy(n) &&
 		    (n->state != KVC_LOWER || elsewhere(k, n, d->tier)) &&
 		    !forget_copy_both(k, n, (unsigned)d->tier, shared))
 			d->bytes += len;

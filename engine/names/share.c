@@ -249,7 +249,7 @@ static int take_file_both(struct kvc *k, struct kvc_node *n, unsigned tier,
 	n->object = (struct kvc_object_row){
 		1, f->size, f->raw_sum, !(f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_SEALED)), true,
 	};
-	n->place[tier] = kvc_place_of(1, w, f);
+	n->in[tier].place = kvc_place_of(1, w, f);
 	n->has_places = true;
 	n->model = a->model;
 	kvc_unit_grew_locked(k, n, f->size);
@@ -258,7 +258,7 @@ static int take_file_both(struct kvc *k, struct kvc_node *n, unsigned tier,
 		kvc_chunk_used_locked(k, n->chunk, false);
 	err = err ?: kvc_row_put(k->cat, &a->row, &n->paid);
 	err = err ?: kvc_object_put(k->cat, n->row.ino, &n->object);
-	return err ?: kvc_place_put(k->cat, n->row.ino, tier, &n->place[tier]);
+	return err ?: kvc_place_put(k->cat, n->row.ino, tier, &n->in[tier].place);
 }
 
 /*
@@ -350,14 +350,14 @@ void kvc_unshare_both(struct kvc *k, struct kvc_node *n, const char *path, bool 
 	    !kvc_model_attr_both(k, model, KVC_MODEL_SHARED, &shared) &&
 	    shared == KVC_SHARED_DELETE) {
 		kvc_tier_each(k, t)
-			if (n->place[t].gen && (k->tier[t].t->ops->caps & KVC_TIER_SHARED)) {
+			if (n->in[t].place.gen && (k->tier[t].t->ops->caps & KVC_TIER_SHARED)) {
 				if (moved) { /* once there is another */
-					n->left |= kvc_same_name(&n->place[t].where, &w) << t;
+					n->left |= kvc_same_name(&n->in[t].place.where, &w) << t;
 					gone |= n->left & (1u << t);
 					continue;
 				}
-				kvc_remove_note_both(k, t, n->row.ino, &n->place[t]);
-				kvc_trash_shared_locked(k, t, n->row.ino, &n->place[t]);
+				kvc_remove_note_both(k, t, n->row.ino, &n->in[t].place);
+				kvc_trash_shared_locked(k, t, n->row.ino, &n->in[t].place);
 				n->left &= ~(1u << t);
 			}
 	}

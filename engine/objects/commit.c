@@ -35,7 +35,7 @@ static int put_node_both(struct kvc *k, struct kvc_node *n)
 	if (err || !S_ISREG(n->row.mode))
 		return err;
 	err = kvc_object_put(k->cat, n->row.ino, &n->object);
-	for (unsigned t = 0; t < KVC_TIERS && !err && n->has_places && !n->object.lower; t++)
+	for (unsigned t = 0; t < k->seats && !err && n->has_places && !n->object.lower; t++)
 		err = kvc_place_del(k->cat, n->row.ino, t);
 	n->has_places &= err || n->object.lower;
 	return err;

@@ -76,7 +76,7 @@ struct kvc_segment kvc_segment_of(const struct kvc_node *n)
 
 void kvc_leave_both(struct kvc *k, struct kvc_node *n, unsigned tier)
 {
-	struct kvc_place *p = &n->place[tier];
+	struct kvc_place *p = &n->in[tier].place;
 
 	if (!p->gen || p->codec & KVC_PLACE_LEFT || n->lost || kvc_node_cut(n))
 		return;
@@ -105,10 +105,10 @@ bool kvc_placed_durably(const struct kvc *k, const struct kvc_node *n)
 	return false;
 }
 
-bool kvc_placed_anywhere(const struct kvc_node *n)
+bool kvc_placed_anywhere(const struct kvc *k, const struct kvc_node *n)
 {
-	for (unsigned t = 0; t < KVC_TIERS; t++)
-		if (n->place[t].gen && n->place[t].gen == n->object.gen)
+	for (unsigned t = 0; t < k->seats; t++)
+		if (n->in[t].place.gen && n->in[t].place.gen == n->object.gen)
 			return true;
 	return false;
 }
@@ -216,12 +216,12 @@ void kvc_close_segment_locked(struct kvc *k, struct kvc_node *n)
 
 void kvc_unplace_locked(struct kvc *k, struct kvc_node *n)
 {
-	for (unsigned t = 0; t < KVC_TIERS; t++)
-		if (n->place[t].gen) {
+	for (unsigned t = 0; t < k->seats; t++)
+		if (n->in[t].place.gen) {
 			if (n->left & (1u << t))
-				kvc_trash_shared_locked(k, t, n->row.ino, &n->place[t]);
-			kvc_trash_extent_locked(k, t, &n->place[t]);
-			n->place[t] = (struct kvc_place){ 0 };
+				kvc_trash_shared_locked(k, t, n->row.ino, &n->in[t].place);
+			kvc_trash_extent_locked(k, t, &n->in[t].place);
+			n->in[t].place = (struct kvc_place){ 0 };
 		}
 	n->left = 0;
 	n->object.lower = false;

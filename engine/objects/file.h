@@ -13,15 +13,15 @@ struct kvc_segment kvc_segment_of(const struct kvc_node *n);
 /* This tier has this generation, and under its name. */
 static inline bool kvc_placed_in(const struct kvc_node *n, unsigned tier)
 {
-	return n->place[tier].gen && n->place[tier].gen == n->object.gen &&
-	       !(n->place[tier].codec & KVC_PLACE_LEFT);
+	return n->in[tier].place.gen && n->in[tier].place.gen == n->object.gen &&
+	       !(n->in[tier].place.codec & KVC_PLACE_LEFT);
 }
 /* Under its name there another copy may lie, or come: it does not count until it is made anew. */
 void kvc_leave_both(struct kvc *k, struct kvc_node *n, unsigned tier);
 /* Some tier has this generation: one that is here now, under its name; or any, under whatever name.
  */
 bool kvc_placed(const struct kvc *k, const struct kvc_node *n);
-bool kvc_placed_anywhere(const struct kvc_node *n);
+bool kvc_placed_anywhere(const struct kvc *k, const struct kvc_node *n);
 /* A tier that survives power loss has it. */
 bool kvc_placed_durably(const struct kvc *k, const struct kvc_node *n);
 /* A new, empty segment for a file that has none. 0 or -errno. */

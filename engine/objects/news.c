@@ -55,16 +55,17 @@ static void put(struct kvc_news *r, struct kvc_news_item v)
 	}
 }
 
-static uint8_t where(const struct kvc_node *n)
+static uint8_t where(const struct kvc *k, const struct kvc_node *n)
 {
 	unsigned bits = kvc_has_segment(n) && n->object.gen ? KVC_NEWS_IN_POOL : 0;
 
-	for (unsigned t = 0; t < KVC_TIERS; t++)
+	for (unsigned t = 0; t < k->seats; t++)
 		bits |= kvc_placed_in(n, t) ? 1u << t : 0;
 	return (uint8_t)bits;
 }
 
-static struct kvc_news_item item(enum kvc_news_what what, int tier, const struct kvc_node *n)
+static struct kvc_news_item item(const struct kvc *k, enum kvc_news_what what, int tier,
+				 const struct kvc_node *n)
 {
 	bool folder = S_ISDIR(n->row.mode);
 
@@ -74,7 +75,7 @@ static struct kvc_news_item item(enum kvc_news_what what, int tier, const struct
 		.bytes = folder ? 0 : n->object.size,
 		.tier = (int8_t)tier,
 		.what = (uint8_t)what,
-		.where = S_ISREG(n->row.mode) ? where(n) : 0,
+		.where = S_ISREG(n->row.mode) ? where(k, n) : 0,
 		.folder = folder,
 		.alone = n->row.chunk == n->row.ino,
 	};
@@ -83,7 +84,7 @@ static struct kvc_news_item item(enum kvc_news_what what, int tier, const struct
 void kvc_news_put_locked(struct kvc *k, enum kvc_news_what what, int tier, const struct kvc_node *n)
 {
 	if (k->news && !n->unnamed && !n->lost)
-		put(k->news, item(what, tier, n));
+		put(k->news, item(k, what, tier, n));
 }
 
 void kvc_news_gone_locked(struct kvc *k, enum kvc_news_what what, const struct kvc_node *n,
@@ -95,7 +96,7 @@ void kvc_news_gone_locked(struct kvc *k, enum kvc_news_what what, const struct k
 		free(gone);
 		return;
 	}
-	v = item(what, KVC_NEWS_NONE, n);
+	v = item(k, what, KVC_NEWS_NONE, n);
 	v.gone = gone;
 	put(k->news, v);
 }

@@ -21,7 +21,7 @@ struct kvc_node *kvc_node_find_locked(struct kvc *k, uint64_t ino)
 
 struct kvc_node *kvc_node_new_locked(struct kvc *k, const struct kvc_row *row)
 {
-	struct kvc_node *n = calloc(1, sizeof *n);
+	struct kvc_node *n = calloc(1, sizeof *n + k->seats * sizeof *n->in);
 
 	if (!n)
 		return NULL;
@@ -92,9 +92,10 @@ static int bring_both(struct kvc *k, const struct kvc_row *row, const struct kvc
 	n->paid = kvc_paid_for(row);
 	if (S_ISREG(row->mode)) {
 		n->object = *object;
-		memcpy(n->place, place, sizeof n->place);
-		for (unsigned t = 0; t < KVC_TIERS; t++)
+		for (unsigned t = 0; t < k->seats; t++) {
+			n->in[t].place = place[t];
 			n->has_places |= place[t].gen != 0;
+		}
 		n->charged = row->blocks * 512;
 		n->model = model;
 		kvc_pin_known_locked(k, n);

@@ -53,86 +53,93 @@ enum kvc_state {
 };
 extern const char *const kvc_state_names[];
 
+/* What a file has of a tier. */
+struct kvc_node_tier {
+	struct kvc_place place;
+	struct kvc_job *queued; /* the job that copies it there, while it is queued */
+};
+
+/* One a file in the pool, and more: so small members are beside each other. */
 struct kvc_node {
 	struct kvc_row row;
 	struct kvc_slot slot; /* in k->nodes->table, by row.ino */
 	uint64_t nlookup;     /* references of the kernel */
-	/* references of the engine's own: workers, leases, operations under way */
-	unsigned holds;
 	struct kvc_paid paid; /* for its row in the catalog */
-	bool dirty, touched;  /* to be written; its atime is, when it leaves memory */
-	bool lost;            /* it has no row any more: unlinked or dropped */
-	bool dropped;         /* a file whose names went without the kernel's asking */
-	bool unnamed;         /* it has no name yet (names/unnamed.c) */
 	struct kvc_list dirty_link;
 	struct kvc_list lingers; /* lost, and still to be opened (kvc_linger_locked) */
 	uint64_t leaving;        /* while it is there: its part of k->room.leaving */
-
-	/* regular files */
-	enum kvc_state state;
-	struct kvc_object_row object;
-	struct kvc_place place[KVC_TIERS];
-	bool has_places;    /* the catalog may have rows of places */
-	uint64_t place_txn; /* the transaction that records the newest placement */
-	uint64_t room;      /* bytes accounted for the segment */
-	uint64_t charged;   /* bytes counted to its model's quota */
-	uint64_t uncopied;  /* bytes counted to k->room.uncopied */
-	/* with write=back: in k->account->behind while no copy was asked for */
-	struct kvc_list behind;
-	/* and was taken from there: its bytes are in k->account->asked */
-	bool asked;
-	/* open: its segment's mtime when its mode was set; a write since takes set-id bits */
-	uint64_t mode_ns;
-	uint64_t prepared; /* bytes from the start that are prepared for plain writes */
-	/* what was prepared when it was opened to be written anew; part of k->room.ahead */
-	uint64_t ahead;
-	uint64_t copied; /* its part of k->room.copied */
+	/* references of the engine's own: workers, leases, operations under way */
+	unsigned holds;
 	/* opens, and of a folder creates in it, that wait for room: its chunk is not dropped */
 	unsigned waiting;
-	struct kvc_ghost *ghost; /* a folder that was dropped with its chunk (names/drop.c) */
-	struct kvc_drop *drop;   /* a folder whose chunk is being dropped (names/bury.c) */
-	/*
-	 * of a folder: when it was made (0: not known) and last filled, with how many files and
-	 * bytes (names/unit.c)
-	 */
-	uint64_t made_ns, filled_ns, fill_bytes;
-	unsigned files;
+	bool dirty, touched; /* to be written; its atime is, when it leaves memory */
+	bool lost;           /* it has no row any more: unlinked or dropped */
+	bool dropped;        /* a file whose names went without the kernel's asking */
+	bool unnamed;        /* it has no name yet (names/unnamed.c) */
+
+	/* folders */
+	bool splitting;     /* its files are being given to other chunks */
+	bool regroup, anew; /* a job is to do that, or does; and then once more */
 	/* its own user.kvcachefs.unit: 0 not looked up; 1 none; 2 + enum kvc_unit */
 	int8_t unit_set;
 	/*
-	 * of a folder: 1 + how many of its files count for a whole chunk, where counting ended at
-	 * published_of; 0: not counted
+	 * 1 + how many of its files count for a whole chunk, where counting ended at published_of;
+	 * 0: not counted
 	 */
 	unsigned published, published_of;
-	bool unborn; /* made here, and never published since */
 	/*
-	 * when it got a temporary name, or was closed after that (names/partial.h); 0: it has none
+	 * when it was made (0: not known) and last filled, with how many files and bytes
+	 * (names/unit.c)
 	 */
-	uint64_t temporary_ns;
-	bool splitting;     /* its files are being given to other chunks */
-	bool regroup, anew; /* a job is to do that, or does; and then once more */
-	unsigned nopen, nwriters, leases;
-	int fd, backing; /* -1 and 0 while not there; fd is to write with while OPEN only */
+	unsigned files;
+	uint64_t made_ns, filled_ns, fill_bytes;
+	struct kvc_ghost *ghost; /* it was dropped with its chunk (names/drop.c) */
+	struct kvc_drop *drop;   /* its chunk is being dropped (names/bury.c) */
+
+	/* regular files */
+	bool unborn;     /* made here, and never published since */
+	bool has_places; /* the catalog may have rows of places */
+	bool asked;      /* it was taken from `behind`: its bytes are in k->account->asked */
 	bool plain;      /* how it is open now */
 	bool fresh;      /* the segment is a w-, not an o- */
 	/* was open for writing and seems untouched: compare before trusting the lower copy */
 	bool verify;
 	bool unpublished; /* closed, but its segment would not take its name: it is OPEN still */
 	bool failing;     /* the last spill failed */
-	uint8_t loaded;   /* the tier of the last load */
 	bool refused;     /* no copy is asked for: it is not let in (admit.h) */
-	uint8_t tries;    /* how often, one after the other */
 	bool unshared;    /* made here, and no copy to a shared tier was begun since */
-	/* bit per tier: no copy can be made before the file changes, or the mount */
-	unsigned hopeless;
-	int load_error;                    /* of the last load */
-	unsigned spilling;                 /* bit per tier: a job is queued or runs */
-	struct kvc_job *queued[KVC_TIERS]; /* the job while it is queued */
-	/* bit per tier: its copy is to be made anew, and stays until that is done */
-	unsigned resealing;
-	/* bit per tier: where its copy is under an earlier name that one goes with the next copy */
-	unsigned left;
-	bool snapshot; /* fsync waits for a copy of the file as it is now */
+	bool snapshot;    /* fsync waits for a copy of the file as it is now */
+	uint8_t loaded;   /* the tier of the last load */
+	uint8_t tries;    /* how often, one after the other */
+	/* bits per tier: a job is queued or runs; */
+	uint8_t spilling;
+	/* no copy can be made before the file changes, or the mount; */
+	uint8_t hopeless;
+	/* its copy is to be made anew, and stays until that is done; */
+	uint8_t resealing;
+	/* where its copy is under an earlier name that one goes with the next copy */
+	uint8_t left;
+	enum kvc_state state : 8;
+	int load_error; /* of the last load */
+	unsigned nopen, nwriters, leases;
+	int fd, backing; /* -1 and 0 while not there; fd is to write with while OPEN only */
+	struct kvc_object_row object;
+	uint64_t place_txn; /* the transaction that records the newest placement */
+	uint64_t room;      /* bytes accounted for the segment */
+	uint64_t charged;   /* bytes counted to its model's quota */
+	uint64_t uncopied;  /* bytes counted to k->room.uncopied */
+	/* with write=back: in k->account->behind while no copy was asked for */
+	struct kvc_list behind;
+	/* open: its segment's mtime when its mode was set; a write since takes set-id bits */
+	uint64_t mode_ns;
+	uint64_t prepared; /* bytes from the start that are prepared for plain writes */
+	/* what was prepared when it was opened to be written anew; part of k->room.ahead */
+	uint64_t ahead;
+	uint64_t copied; /* its part of k->room.copied */
+	/*
+	 * when it got a temporary name, or was closed after that (names/partial.h); 0: it has none
+	 */
+	uint64_t temporary_ns;
 	/* counts openings for writing, so a copy knows that it is old */
 	uint64_t epoch;
 	uint64_t model;
@@ -147,6 +154,7 @@ struct kvc_node {
 	/* opens and leases that wait for the load, renames that wait for the publish */
 	struct kvc_list waiters;
 	struct kvc_list sync_waiters; /* w->stage: enum kvc_sync */
+	struct kvc_node_tier in[];    /* by tier: k->seats of them */
 };
 
 /* How far an fsync is: asked for a copy; one to a tier has begun since; made; committed. */

@@ -66,8 +66,8 @@ static void drop_oldest_locked(struct kvc *k, struct kvc_tier_state *ts)
 	kvc_count(&k->stats, spills_dropped);
 	if (n) {
 		n->spilling &= ~(1u << j->tier);
-		if (n->queued[j->tier] == j)
-			n->queued[j->tier] = NULL;
+		if (n->in[j->tier].queued == j)
+			n->in[j->tier].queued = NULL;
 		kvc_wake_all_locked(k, &n->sync_waiters, 0); /* an fsync asks anew */
 		n->holds--;
 		kvc_node_settle_locked(k, n);
@@ -434,9 +434,9 @@ static void *work(void *arg)
 			struct kvc_node *n = j->node;
 			bool removes = j->priority == KVC_P_REMOVE;
 
-			if (n && j->tier < KVC_TIERS && n->queued[j->tier] == j)
+			if (n && j->tier < KVC_TIERS && n->in[j->tier].queued == j)
 				/* from here on nobody may move it to another queue */
-				n->queued[j->tier] = NULL;
+				n->in[j->tier].queued = NULL;
 			k->work->queued--;
 			k->work->running++;
 			ts->running++;

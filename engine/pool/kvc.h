@@ -48,6 +48,7 @@ struct kvc {
 	struct kvc_keys *keys; /* NULL: frames are not sealed */
 	/* the tiers there are, in the order in which they are asked */
 	unsigned order[KVC_TIERS], ntiers;
+	unsigned seats;        /* the catalog has placements in tiers below this one only */
 	bool shared;           /* one of them is a shared one */
 	uint8_t shared_id[16]; /* who put what there (copies/identity.c) */
 	struct kvc_stats stats;

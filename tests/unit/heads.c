@@ -48,7 +48,7 @@ static uint64_t placed_at(uint64_t ino)
 	kvc_lock(house);
 	n = kvc_node_find_locked(house, ino);
 	if (n && kvc_placed_in(n, 0) && n->state == KVC_BOTH && !n->spilling)
-		at = n->place[0].where.at;
+		at = n->in[0].place.where.at;
 	kvc_unlock(house);
 	return at;
 }
@@ -281,7 +281,7 @@ static void under_a_copy(void **state)
 	assert_int_equal(kvc_lookup(house, folder, "h", &r, NULL), 0);
 	kvc_lock(house);
 	n = kvc_node_find_locked(house, r.ino);
-	at = n->place[0].where.at;
+	at = n->in[0].place.where.at;
 	assert_true(kvc_placed_in(n, 0));
 	kvc_unlock(house);
 	assert_string_equal(name_in(at), "m/h");

@@ -69,9 +69,9 @@ static int level_of(uint64_t ino)
 
 	kvc_lock(house);
 	n = kvc_node_find_locked(house, ino);
-	if (n && n->queued[0] && n->queued[0]->priority >= KVC_P_AGAIN &&
-	    n->queued[0]->priority < KVC_P_SPILL)
-		level = (int)n->queued[0]->priority - KVC_P_AGAIN;
+	if (n && n->in[0].queued && n->in[0].queued->priority >= KVC_P_AGAIN &&
+	    n->in[0].queued->priority < KVC_P_SPILL)
+		level = (int)n->in[0].queued->priority - KVC_P_AGAIN;
 	kvc_unlock(house);
 	return level;
 }

@@ -335,7 +335,7 @@ void house_place(uint64_t ino)
 	kvc_lock_both(house);
 	assert_int_equal(kvc_node_get_both(house, ino, &n), 0);
 	p.gen = n->object.gen;
-	n->place[0] = p;
+	n->in[0].place = p;
 	n->has_places = n->object.lower = true;
 	assert_int_equal(kvc_place_put(house->cat, ino, 0, &p), 0);
 	kvc_become_locked(house, n, KVC_BOTH);

@@ -8,6 +8,7 @@
 #include "log.h"
 #include "memory.h"
 #include "prefault.h"
+#include "seats.h"
 #include "spill.h"
 #include "unnamed.h"
 
@@ -20,86 +21,6 @@
 static void *(*const thread_run[KVC_THREADS])(void *) = {
 	kvc_committer, kvc_syncer, kvc_answerer, kvc_notifier, kvc_evictor, kvc_kept_saver,
 };
-
-/*
- * Gives each tier the number by which placements name it: 0 the disk; a shared one has the number
- * that it had before, which the catalog remembers by its id, or the lowest that is free.
- */
-static int seat_tiers(struct kvc *k, struct kvc_tier **tiers, unsigned n, char *error)
-{
-	int err = 0;
-
-	kvc_catalog_lock(k->cat);
-	for (unsigned i = 0; i < n && !err; i++) {
-		char key[16], id[256];
-		unsigned t, seat = 0;
-
-		if (!(tiers[i]->ops->caps & KVC_TIER_SHARED)) {
-			struct kvc_tier_usage u;
-
-			tiers[i]->ops->usage(tiers[i], &u);
-			k->pins->disk_size = u.total;
-			k->tier[0].t = tiers[i];
-			k->order[k->ntiers++] = 0;
-			continue;
-		}
-		for (t = 1; t < KVC_TIERS; t++) {
-			snprintf(key, sizeof key, "tier_%u", t);
-			err = kvc_meta_get(k->cat, key, id, sizeof id);
-			if (err && err != -ENOENT)
-				break;
-			if (!err && !strcmp(id, tiers[i]->id)) {
-				seat = t;
-				break;
-			}
-			if (err && !seat)
-				seat = t;
-		}
-		if (err && err != -ENOENT) {
-			snprintf(error, 512, "the catalog cannot be read: %s", strerror(-err));
-			break;
-		}
-		err = 0;
-		if (!seat || k->tier[seat].t) {
-			if (seat)
-				snprintf(error, 512, "option remote: %s is there twice",
-					 tiers[i]->id);
-			else
-				snprintf(error, 512,
-					 "option remote: this store has known %d remotes and has "
-					 "no number left for %s",
-					 KVC_TIERS - 1, tiers[i]->id);
-			err = -EINVAL;
-			break;
-		}
-		snprintf(key, sizeof key, "tier_%u", seat);
-		err = kvc_meta_set(k->cat, key, tiers[i]->id);
-		k->tier[seat].t = tiers[i];
-		k->order[k->ntiers++] = seat;
-		k->shared = true;
-	}
-	kvc_catalog_unlock(k->cat);
-	return err;
-}
-
-/* As far as a tier has a number, whether it is here or not, there may be placements in it. */
-static int count_seats(struct kvc *k, char *error)
-{
-	char key[16], id[256];
-	int err = 0;
-
-	k->seats = 1;
-	for (unsigned t = 1; t < KVC_TIERS && !err; t++) {
-		snprintf(key, sizeof key, "tier_%u", t);
-		err = kvc_meta_read(k->cat, key, id, sizeof id);
-		if (err > 0)
-			k->seats = t + 1;
-		err = err < 0 ? err : 0;
-	}
-	if (err)
-		snprintf(error, 512, "the catalog cannot be read: %s", strerror(-err));
-	return err;
-}
 
 struct proofs {
 	struct kvc *k;
@@ -229,7 +150,7 @@ int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 	if (!err) {
 		kvc_catalog_use_reserve(k->cat);
 		remember_store(k);
-		err = seat_tiers(k, tiers, ntiers, error) ?: count_seats(k, error);
+		err = kvc_seats_take(k, tiers, ntiers, error);
 		if (!err)
 			err = open_keys(k, error);
 		if (!err)

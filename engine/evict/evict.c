@@ -9,7 +9,8 @@
  * quotas have threads of their own (trim.c).
  *
  * Open, leased and pinned objects, and those that a client still has mapped, stay, and their chunk
- * with them. Pins beyond what may be pinned do not count (objects/pin.c).
+ * with them; but where a store would be refused otherwise, what is not pinned of such a chunk and
+ * nobody has in hand goes. Pins beyond what may be pinned do not count (objects/pin.c).
  */
 #include "evict.h"
 
@@ -412,6 +413,43 @@ static void drop_later_locked(struct kvc *k, struct pass *p)
 	}
 }
 
+/* Of a chunk that stays for some of its files the others, which have a copy. Did any go? */
+static bool evict_others_locked(struct kvc *k, struct pass *p, struct kvc_chunk *c)
+{
+	bool any = false;
+
+	for (unsigned i = c->nnodes; i && c->nnodes; i--) {
+		struct kvc_node *n = kvc_evict_turn_locked(c);
+		struct kvc_segment s = kvc_segment_of(n);
+
+		if (n->state != KVC_BOTH || n->nopen || n->leases)
+			continue;
+		kvc_close_segment_locked(k, n);
+		if (kvc_evict_may_leave(k, n) && !kvc_segment_in_use(&k->pool, &s, false)) {
+			evict_node_locked(k, p, n);
+			any = true;
+		}
+		if (i % FREE_AT == 0)
+			free_kept_locked(k, p);
+	}
+	free_kept_locked(k, p);
+	return any;
+}
+
+/* Nothing else can go, and the store that waits is about to be refused. Coldest first. */
+static void evict_parts_locked(struct kvc *k, struct pass *p)
+{
+	for (size_t i = 0; i < p->naside && !k->stopping && !p->progress; i++) {
+		struct kvc_chunk *c = p->aside[i].chunk;
+
+		if (k->room.stuck < STUCK_LOOKS / 2 || kvc_list_empty(&k->room.waiters))
+			break;
+		if (p->aside[i].verdict == KEEP && !c->cut &&
+		    !kvc_pin_holds_locked(k, c->id, c->pin_until_ns, KVC_PIN_POOL))
+			p->progress = evict_others_locked(k, p, c);
+	}
+}
+
 /*
  * The next to be judged. Where there is none, what protects others does so no more: requests under
  * way; and then what stays lets what it follows go before it.
@@ -455,6 +493,7 @@ static bool pool_pass(struct kvc *k)
 	free_kept_locked(k, &p);
 	drop_behind_locked(k, &p);
 	drop_later_locked(k, &p);
+	evict_parts_locked(k, &p);
 	for (size_t i = 0; i < p.naside; i++) {
 		c = p.aside[i].chunk;
 		c->inflight--;

@@ -63,6 +63,7 @@ assert tiers("m/both/l") == ["cpu", "disk", "dir", "dir"]
 s.umount()
 s.fsck()
 
+
 def frames(name):
     """Of files: those of folders are a page, and stay."""
     return [f for d, _, files in os.walk(f"{TMP}/{name}") for f in files

@@ -422,14 +422,14 @@ static bool evict_others_locked(struct kvc *k, struct pass *p, struct kvc_chunk 
 		struct kvc_node *n = kvc_evict_turn_locked(c);
 		struct kvc_segment s = kvc_segment_of(n);
 
-		if (n->state != KVC_BOTH || n->nopen || n->leases)
-			continue;
-		kvc_close_segment_locked(k, n);
-		if (kvc_evict_may_leave(k, n) && !kvc_segment_in_use(&k->pool, &s, false)) {
-			evict_node_locked(k, p, n);
-			any = true;
+		if (n->state == KVC_BOTH && !n->nopen && !n->leases) {
+			kvc_close_segment_locked(k, n);
+			if (kvc_evict_may_leave(k, n) && !kvc_segment_in_use(&k->pool, &s, false)) {
+				evict_node_locked(k, p, n);
+				any = true;
+			}
 		}
-		if (i % FREE_AT == 0)
+		if (p->nkept >= FREE_AT || i % FREE_AT == 0)
 			free_kept_locked(k, p);
 	}
 	free_kept_locked(k, p);

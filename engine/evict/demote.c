@@ -10,8 +10,10 @@
  *   a tier  Its copies go, where all of the chunk is in the pool or in another tier (names/bury.c).
  *   all     The chunk is dropped, as the keeper does it.
  *
- * What is open, leased, mapped or pinned is refused with EBUSY. What somebody is between two files
- * of, or has just looked at, is given GRACE_NS.
+ * What is pinned is refused with EBUSY. So is what is open, leased or mapped for all of CLOSE_NS:
+ * the kernel tells of a close after it has returned, so who closed a file and then demotes it may
+ * find it open, and a copier has its descriptor for a moment longer than its copy takes. What
+ * somebody is between two files of, or has just looked at, is given GRACE_NS.
  */
 #include "demote.h"
 
@@ -33,7 +35,7 @@
 
 #define TURN_NS 5000000ull
 #define GRACE_NS 1000000000ull
-#define CLOSE_NS 300000000ull /* for a copier's descriptor, after its copy */
+#define CLOSE_NS 300000000ull
 
 enum { FROM_POOL = -1, FROM_ALL = -2 }; /* or a tier's number */
 enum { AGAIN = 1 };                     /* a step's result beside 0 and errors */
@@ -44,7 +46,8 @@ struct demotion {
 	struct kvc *k;
 	uint64_t chunk;
 	int from;
-	uint64_t since_ns, copied_ns;
+	uint64_t since_ns;
+	uint64_t used_ns;     /* since when steps found it in use; 0: the last did not */
 	uint64_t told;        /* dropped: with this notice the kernel knows it; 0: it is there */
 	struct kvc_wait copy; /* for the copy of `node`, which is held; NULL: for none */
 	struct kvc_node *node;
@@ -84,6 +87,16 @@ static void on_copy(struct kvc_wait *w)
 static bool lacks_copy(const struct kvc_node *n)
 {
 	return n->state != KVC_BOTH || n->verify;
+}
+
+/* In use: for how long it may be. */
+static int wait_or_refuse(struct demotion *d)
+{
+	uint64_t now = kvc_mono_ns();
+
+	if (!d->used_ns)
+		d->used_ns = now;
+	return now - d->used_ns < CLOSE_NS ? AGAIN : -EBUSY;
 }
 
 /* Asks for the copies that are missing, and waits for one of them. */
@@ -163,8 +176,8 @@ static int from_pool_locked(struct kvc *k, struct demotion *d, struct kvc_chunk 
 		if (kvc_evict_may_leave(k, n))
 			leave_locked(k, n);
 	}
-	if (c->nnodes) /* somebody took one in hand meanwhile, and has it still or not */
-		return busy_locked(c) ? -EBUSY : AGAIN;
+	if (c->nnodes) /* somebody took one in hand meanwhile */
+		return AGAIN;
 	kvc_count(&k->stats, evicted_chunks);
 	kvc_kept_evicted(k, KVC_FOR_demote, KVC_FROM_POOL, c->policy);
 	kvc_clock_since(k, &k->stats.eviction_age, c->use.created_ns);
@@ -227,7 +240,7 @@ static int step_locked(struct kvc *k, struct demotion *d)
 		d->node->holds--;
 		kvc_node_settle_locked(k, d->node);
 		d->node = NULL;
-		d->copied_ns = kvc_mono_ns();
+		d->used_ns = 0;
 		if (d->copy.err)
 			return d->copy.err;
 		c = kvc_chunk_find_locked(k, d->chunk);
@@ -236,18 +249,26 @@ static int step_locked(struct kvc *k, struct demotion *d)
 		return -ETIMEDOUT;
 	if (d->told)
 		return kvc_notified(k, d->told) ? 0 : AGAIN;
-	if (pinned_locked(k, d->chunk) || (c && !c->cut && busy_locked(c)))
+	if (pinned_locked(k, d->chunk))
 		return -EBUSY;
-	if (c && copying_locked(k, d, c))
+	if (c && !c->cut && busy_locked(c))
+		return wait_or_refuse(d);
+	if (c && copying_locked(k, d, c)) {
+		d->used_ns = 0;
 		return AGAIN;
+	}
 	if (c && d->from < 0) {
 		c->inflight++;
 		if (kvc_evict_mapped(k, c))
-			err = kvc_mono_ns() - d->copied_ns < CLOSE_NS ? AGAIN : -EBUSY;
+			err = wait_or_refuse(d);
+		else
+			d->used_ns = 0;
 		if (!err && d->from == FROM_POOL && c->nnodes)
 			err = from_pool_locked(k, d, c);
 		c->inflight--;
 		kvc_chunk_settle_locked(k, c);
+	} else {
+		d->used_ns = 0;
 	}
 	return err || d->from == FROM_POOL ? err : drop_locked(k, d);
 }
@@ -319,7 +340,7 @@ int kvc_demote_locked(struct kvc *k, uint64_t chunk, const char *from, struct kv
 	d->k = k;
 	d->chunk = chunk;
 	d->from = where;
-	d->since_ns = d->copied_ns = kvc_mono_ns();
+	d->since_ns = kvc_mono_ns();
 	kvc_list_init(&d->waiters);
 	kvc_list_add_tail(&k->demotes->list, &d->link);
 	pthread_cond_signal(&k->demotes->cond);

@@ -130,7 +130,7 @@ define compile
 $(B)/obj/$(1)/%.o: $(1)/%.c $(B)/flags
 	$$(call say,CC,$$<)
 	@mkdir -p $$(@D)
-	$$(Q)$(CC) $(CFLAGS_ALL) $(2) $(inc_$(1)) -MMD -MP -c -o $$@ $$<
+	$$(Q)$(CC) $$(CFLAGS_ALL) $(2) $(inc_$(1)) -MMD -MP -c -o $$@ $$<
 build/lint/$(1)/%.ok: $(1)/%.c $(filter %.h,$(ALL_C)) .clang-tidy tests/.clang-tidy | build/.setup
 	$$(call say,TIDY,$$<)
 	@mkdir -p $$(@D)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The thread that gives mappings up: unregistering takes a device's lock and may take long, and is
- * for no caller to wait for.
+ * The threads that give mappings up: unregistering waits until all of a device rests, and is for no
+ * caller to wait for. A device that is busy all the time lets it do few a second, so where many are
+ * to be given up nothing more is registered (kvcachefs_aside_behind()), and bytes are staged.
  */
 #ifndef KVCACHEFS_ASIDE_H
 #define KVCACHEFS_ASIDE_H
@@ -15,8 +16,13 @@
  * waiting, unless no thread can be made.
  */
 void kvcachefs_aside(struct kvcachefs_map *list);
-/* There is a time now at which a mapping of the cache is idle. */
-void kvcachefs_aside_wake(void);
+/*
+ * There is a time now at which a mapping of the cache is idle, or something for
+ * kvcachefs_cuda_bury(). false: there is no thread.
+ */
+bool kvcachefs_aside_wake(void);
+/* More is to be unregistered than is done soon. */
+bool kvcachefs_aside_behind(void);
 /* Waits until all that it was given before is done. */
 void kvcachefs_aside_wait(void);
 #pragma GCC visibility pop

@@ -130,4 +130,17 @@ struct Device {
 	Device(const Device &) = delete;
 };
 
+/*
+ * A stream of the library's own, on the current device. Its kernels take microseconds, and what
+ * waits for them waits for a transfer: they go before those of a model.
+ */
+int stream_create(cudaStream_t *out)
+{
+	int least = 0, greatest = 0;
+
+	TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+	TRY(cudaStreamCreateWithPriority(out, cudaStreamNonBlocking, greatest));
+	return 0;
+}
+
 } // namespace

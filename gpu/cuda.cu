@@ -157,10 +157,13 @@ int prepare(kvcachefs_cuda *c, size_t args)
 
 	err = err ? err : lane_buffer(l, bytes_of(c->cut), largest_of(c->cut));
 	err = err ? err : lane_events(l, c->cut.groups.size());
-	if (err)
-		return err;
-	place(&c->cut, l->buffer.len);
-	return c->cut.staged ? lane_staging(l) : 0;
+	if (!err) {
+		place(&c->cut, l->buffer.len);
+		err = c->cut.staged ? lane_staging(l) : 0;
+	}
+	if (err && cudaStreamSynchronize(l->copies) != cudaSuccess) /* others may have its buffer */
+		cudaGetLastError();
+	return err;
 }
 
 /* What the kernels read, to the device, before the first of them. */
@@ -228,7 +231,16 @@ int open_transfer(kvcachefs_cuda *c)
 	return lane_get(c->device, &c->lane);
 }
 
+/* To have all of it staged: to compare, or where a driver's registrations are at fault. */
+bool registers()
+{
+	const char *text = getenv("KVCACHEFS_GPU_REGISTER");
+
+	return !text || strcmp(text, "off");
+}
+
 } // namespace
+
 extern "C" int kvcachefs_cuda_register(int device, void *p, size_t len, bool readonly)
 {
 	Device here(device);
@@ -237,6 +249,10 @@ extern "C" int kvcachefs_cuda_register(int device, void *p, size_t len, bool rea
 
 	if (here.err)
 		return here.err;
+	if (!registers()) {
+		counts.refused.fetch_add(1, std::memory_order_relaxed);
+		return -EFAULT;
+	}
 	if (readonly && cudaDeviceGetAttribute(&can, cudaDevAttrHostRegisterReadOnlySupported,
 					       device) != cudaSuccess)
 		cudaGetLastError();
@@ -380,7 +396,7 @@ extern "C" void kvcachefs_cuda_free(struct kvcachefs_cuda *c)
 		return;
 	Device here(c->device);
 	if (kvcachefs_cuda_wait(c))
-		lane_free(c->lane);
+		lane_bury(c->lane);
 	else
 		lane_put(c->lane);
 	object_put(c);

@@ -68,6 +68,8 @@ void kvcachefs_cuda_unregister(int device, void *p)
 	(void)p;
 }
 
+void kvcachefs_cuda_bury(void) {}
+
 int kvcachefs_cuda_stream_new(int device, void **out)
 {
 	(void)out;

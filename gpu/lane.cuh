@@ -1,11 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Lanes: the stream, events, buffer, pinned memory and thread of a transfer, kept for the next one.
+ *
+ * cudaFree(), cudaFreeHost() and cudaHostUnregister() wait until all that runs on the device is
+ * over, the program's own kernels too (measured: 140 ms beside a kernel that had as long to go),
+ * and a transfer waits for none of that. So device memory is given and taken in the order of the
+ * lane's stream, where the device has that; pinned memory grows by new one beside the old; and a
+ * lane that is not kept is ended by the thread that unregisters (kvcachefs_cuda_bury()).
+ *
  * Part of cuda.cu, which alone includes it.
  */
 #pragma once
 
 #include "stage.cuh"
+
+extern "C" {
+#include "aside.h"
+}
 
 namespace {
 
@@ -13,10 +24,10 @@ constexpr size_t LANES_KEPT = 8, ALIGN = 256;
 
 /*
  * Registered files below this go by a kernel that reads or writes their pages itself: as pieces of
- * a batch the copy engine moves them slowly. To be measured on each kind of device (make
- * gpu-measure prints where the two meet); KVCACHEFS_GPU_DIRECT= says another.
+ * a batch the copy engine moves them slowly. Measured on an H200 (kvcachefs-gpu(7)): a kernel is
+ * quicker up to 256 KiB, by less than a tenth from 128 on. KVCACHEFS_GPU_DIRECT= says another.
  */
-constexpr size_t DIRECT = 28u << 10;
+constexpr size_t DIRECT = 128u << 10;
 constexpr unsigned PIECES_MOST = 32768; /* of a group: a dimension of a kernel's grid has 65535 */
 
 /*
@@ -29,6 +40,7 @@ struct Sizes {
 	size_t group, staged_group, few, buffer, staging;
 } sizes = { 16u << 20, 4u << 20, 8u << 20, 64u << 20, 16u << 20 };
 constexpr size_t SPARE_MOST = 256u << 20; /* bytes of buffers that are kept */
+constexpr size_t ARGS_LEAST = 64u << 10;
 
 struct Grow { /* memory that only grows */
 	void *p = nullptr;
@@ -42,12 +54,14 @@ struct Events { /* of a group: its bytes were copied; and moved by a kernel */
 struct Lane {
 	int device = -1, sms = 0;
 	int one_address = 0; /* registered memory has the same address for the device */
+	int ordered = 0;     /* its memory is given and taken in the order of a stream */
 	cudaStream_t copies = nullptr;
 	cudaEvent_t ready = nullptr, done = nullptr;
 	std::vector<Events> events;
 	Grow buffer, staging;
-	size_t wanted = 0;    /* of the buffer, as in a Spare */
-	Grow args, args_host; /* what the kernels read, and its pinned original */
+	size_t wanted = 0;            /* of the buffer, as in a Spare */
+	Grow args, args_host;         /* what the kernels read, and its pinned original */
+	std::vector<void *> outgrown; /* pinned memory that was too small */
 	std::shared_ptr<Stage> stage;
 };
 
@@ -61,16 +75,25 @@ struct Spare { /* a buffer that no lane has */
 };
 std::vector<Spare> &spares = *new std::vector<Spare>;
 
-void grow_free(Grow *device, Grow *host)
+std::vector<Lane *> &buried = *new std::vector<Lane *>; /* to be ended */
+
+cudaError_t device_get(const Lane *l, void **p, size_t len)
 {
-	if (device)
-		cudaFree(device->p);
-	if (host)
-		cudaFreeHost(host->p);
+	return l->ordered ? cudaMallocAsync(p, len, l->copies) : cudaMalloc(p, len);
 }
 
+/* What used it is over. */
+void device_put(const Lane *l, void *p)
+{
+	if (p && (l->ordered ? cudaFreeAsync(p, l->copies) : cudaFree(p)) != cudaSuccess)
+		cudaGetLastError();
+}
+
+/* Waits for all of the device. */
 void lane_free(Lane *l)
 {
+	device_put(l, l->buffer.p);
+	device_put(l, l->args.p);
 	for (const Events &e : l->events) {
 		cudaEventDestroy(e.copied);
 		cudaEventDestroy(e.moved);
@@ -85,8 +108,10 @@ void lane_free(Lane *l)
 		stage_stop(l->stage);
 		cudaFreeHost(l->stage->handled);
 	}
-	grow_free(&l->buffer, &l->staging);
-	grow_free(&l->args, &l->args_host);
+	for (void *p : l->outgrown)
+		cudaFreeHost(p);
+	cudaFreeHost(l->staging.p);
+	cudaFreeHost(l->args_host.p);
 	delete l;
 }
 
@@ -96,7 +121,11 @@ int lane_open(Lane *l)
 	if (cudaDeviceGetAttribute(&l->one_address, cudaDevAttrCanUseHostPointerForRegisteredMem,
 				   l->device) != cudaSuccess)
 		cudaGetLastError();
-	TRY(cudaStreamCreateWithFlags(&l->copies, cudaStreamNonBlocking));
+	if (cudaDeviceGetAttribute(&l->ordered, cudaDevAttrMemoryPoolsSupported, l->device) !=
+	    cudaSuccess)
+		cudaGetLastError();
+	if (int err = stream_create(&l->copies))
+		return err;
 	for (cudaEvent_t *e : { &l->ready, &l->done })
 		TRY(cudaEventCreateWithFlags(e, cudaEventDisableTiming));
 	return 0;
@@ -131,23 +160,33 @@ int lane_get(int device, Lane **out)
 	return 0;
 }
 
-/* Memory of at least so many bytes; what was in it is lost. */
-int grow(Grow *g, size_t len, bool host)
+/* Pinned memory of at least so many bytes; what was in it is lost. */
+int grow_host(Lane *l, Grow *g, size_t len)
 {
 	if (g->len >= len)
 		return 0;
-	grow_free(host ? nullptr : g, host ? g : nullptr);
+	if (g->p)
+		l->outgrown.push_back(g->p);
 	*g = Grow();
-	TRY(host ? cudaMallocHost(&g->p, len) : cudaMalloc(&g->p, len));
+	TRY(cudaMallocHost(&g->p, len));
 	g->len = len;
 	return 0;
 }
 
+/* By halves at least, so that what was outgrown is less than what is there. */
 int lane_args(Lane *l, size_t len)
 {
-	int err = grow(&l->args, len, false);
+	size_t room = ARGS_LEAST;
 
-	return err ? err : grow(&l->args_host, len, true);
+	while (room < len)
+		room *= 2;
+	if (l->args.len < room) {
+		device_put(l, l->args.p);
+		l->args = Grow();
+		TRY(device_get(l, &l->args.p, room));
+		l->args.len = room;
+	}
+	return grow_host(l, &l->args_host, room);
 }
 
 /*
@@ -170,7 +209,7 @@ int lane_buffer(Lane *l, size_t bytes, size_t largest)
 				return 0;
 			}
 	}
-	while ((e = cudaMalloc(&l->buffer.p, len)) == cudaErrorMemoryAllocation &&
+	while ((e = device_get(l, &l->buffer.p, len)) == cudaErrorMemoryAllocation &&
 	       len / 2 >= largest && len / 2 >= ALIGN) {
 		cudaGetLastError();
 		len = len / 2 / ALIGN * ALIGN;
@@ -196,7 +235,7 @@ void buffer_put(Lane *l)
 			return;
 		}
 	}
-	cudaFree(b.p);
+	device_put(l, b.p);
 }
 
 /* Pinned memory, and the thread's numbers. */
@@ -210,7 +249,7 @@ int lane_staging(Lane *l)
 		stage->handled->value = stage->copied->value = 0;
 		l->stage = stage;
 	}
-	return grow(&l->staging, sizes.staging, true);
+	return grow_host(l, &l->staging, sizes.staging);
 }
 
 /* Two for each of n groups. */
@@ -230,6 +269,18 @@ int lane_events(Lane *l, size_t n)
 	return 0;
 }
 
+/* It is ended, by whoever may wait for that. */
+void lane_bury(Lane *l)
+{
+	{
+		std::lock_guard<std::mutex> hold(lock);
+
+		buried.push_back(l);
+	}
+	if (!kvcachefs_aside_wake())
+		kvcachefs_cuda_bury();
+}
+
 void lane_put(Lane *l)
 {
 	buffer_put(l);
@@ -241,7 +292,23 @@ void lane_put(Lane *l)
 			return;
 		}
 	}
-	lane_free(l);
+	lane_bury(l);
 }
 
 } // namespace
+
+extern "C" void kvcachefs_cuda_bury(void)
+{
+	std::vector<Lane *> mine;
+
+	{
+		std::lock_guard<std::mutex> hold(lock);
+
+		mine.swap(buried);
+	}
+	for (Lane *l : mine) {
+		Device here(l->device);
+
+		lane_free(l);
+	}
+}

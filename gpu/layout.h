@@ -149,7 +149,9 @@ int kvcachefs_cuda_after(int device, void *stream, void *mark);
 void kvcachefs_cuda_unmark(int device, void *mark);
 /* Pins host memory for devices; unpinned on the device that it was pinned on. */
 int kvcachefs_cuda_register(int device, void *p, size_t len, bool readonly);
-void kvcachefs_cuda_unregister(int device, void *p);
+void kvcachefs_cuda_unregister(int device, void *p); /* waits until all of the device rests */
+/* Ends what is not kept of transfers; waits likewise. */
+void kvcachefs_cuda_bury(void);
 #pragma GCC visibility pop
 #ifdef __cplusplus
 }

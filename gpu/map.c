@@ -6,6 +6,7 @@
  * and is registered in its place.
  */
 #include "map.h"
+#include "aside.h"
 #include "file.h"
 
 #include <fcntl.h>
@@ -29,6 +30,15 @@ static struct kvcachefs_map *map_new(size_t len)
 	m->fd = -1;
 	pthread_mutex_init(&m->lock, NULL);
 	return m;
+}
+
+void kvcachefs_map_shut(struct kvcachefs_map *m)
+{
+	const int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+	void *p = m->rw_pinned ? mmap(m->rw, m->len, PROT_NONE, how, -1, 0) : MAP_FAILED;
+
+	if (p != MAP_FAILED) /* else the mapping stays until it is unregistered */
+		m->rw = p;
 }
 
 void kvcachefs_map_settle(struct kvcachefs_map *m)
@@ -134,11 +144,6 @@ static void map_beside(struct kvcachefs_map *m, int fd)
 	close(fd);
 }
 
-bool kvcachefs_map_worth(size_t len)
-{
-	return len >= 256u << 10;
-}
-
 int kvcachefs_map_new(int fd, size_t len, int device, bool ahead, struct kvcachefs_map **out)
 {
 	struct kvcachefs_map *m = map_new(len);
@@ -160,8 +165,7 @@ int kvcachefs_map_new(int fd, size_t len, int device, bool ahead, struct kvcache
 		kvcachefs_map_free(m);
 		return err;
 	}
-	/* nobody waits for what is made ahead: small files are registered too */
-	m->rw_pinned = device >= 0 && (ahead || kvcachefs_map_worth(len)) &&
+	m->rw_pinned = device >= 0 && ahead && !kvcachefs_aside_behind() &&
 		       !kvcachefs_cuda_register(device, m->rw, len, false);
 	if (m->rw_pinned)
 		map_beside(m, fd);
@@ -199,7 +203,7 @@ bool kvcachefs_map_registers(struct kvcachefs_map *m)
 	bool would = true;
 
 	if (!pthread_mutex_trylock(&m->lock)) { /* it is held while it is registered */
-		would = !m->pinned && !m->wait;
+		would = !m->pinned && !m->wait && !kvcachefs_aside_behind();
 		pthread_mutex_unlock(&m->lock);
 	}
 	return would;
@@ -211,15 +215,16 @@ bool kvcachefs_map_registers(struct kvcachefs_map *m)
  */
 bool kvcachefs_map_pin(struct kvcachefs_map *m, int device)
 {
-	bool pinned;
+	bool pinned, tries;
 
 	pthread_mutex_lock(&m->lock);
-	if (!m->pinned && m->wait) {
+	tries = !m->pinned && !kvcachefs_aside_behind();
+	if (tries && m->wait) {
 		m->wait--;
-	} else if (!m->pinned && !kvcachefs_cuda_register(device, m->data, m->len, true)) {
+	} else if (tries && !kvcachefs_cuda_register(device, m->data, m->len, true)) {
 		m->pinned = true;
 		m->device = device;
-	} else if (!m->pinned) {
+	} else if (tries) {
 		m->refusals += m->refusals < 6;
 		m->wait = (1u << m->refusals) - 1;
 	}

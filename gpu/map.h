@@ -45,15 +45,18 @@ int kvcachefs_map_open(const char *path, uint64_t dev, uint64_t ino, size_t len,
 		       struct kvcachefs_map **out);
 /*
  * The new file of that descriptor (which stays the caller's), writable, of len > 0 bytes that have
- * their room; registered for the device where that is >= 0, the mount and driver take it, and the
- * file is worth it or is made `ahead` of its use: then all its pages are there before that. A child
- * of a fork has none of it.
- * -errno of mapping. Blocks.
+ * their room. Made `ahead` of its use, all its pages are there, and it is registered for the device
+ * where that is >= 0 and the mount and driver take it; else it is not: that takes longer than to
+ * stage the bytes. A child of a fork has none of it. -errno of mapping. Blocks.
  */
 int kvcachefs_map_new(int fd, size_t len, int device, bool ahead, struct kvcachefs_map **out);
-/* Whether registering so many bytes for one use costs less than a copy. */
-bool kvcachefs_map_worth(size_t len);
-/* The writable part of a new one goes, unregistered first. */
+/*
+ * The writable mapping of a new one goes, so that the mount sees a file that nobody writes; where
+ * it is registered its addresses stay taken, and its pages pinned, until it is settled. Waits for
+ * no device, but for whoever maps or fills memory of this process.
+ */
+void kvcachefs_map_shut(struct kvcachefs_map *m);
+/* The writable part of a new one goes, unregistered. Waits for the device. */
 void kvcachefs_map_settle(struct kvcachefs_map *m);
 /* Unregisters, unmaps, frees all of it; not its fd. */
 void kvcachefs_map_free(struct kvcachefs_map *m);

@@ -105,7 +105,8 @@ extern "C" int kvcachefs_cuda_stream_new(int device, void **out)
 	if (here.err)
 		return here.err;
 	if (!reuse(streams, device, &s))
-		TRY(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+		if (int err = stream_create(&s))
+			return err;
 	*out = s;
 	return 0;
 }

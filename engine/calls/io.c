@@ -316,7 +316,7 @@ static int punch_locked(struct kvc *k, struct kvc_node *n, int fd, int mode, uin
 static int fill_locked(struct kvc *k, struct kvc_node *n, int fd, int mode, uint64_t off,
 		       uint64_t len, uint64_t need, struct kvc_wait *w)
 {
-	uint64_t done = 0, was = n->prepared;
+	uint64_t done = 0, was = n->prepared, skip;
 	int err = 0;
 
 	/* whatever fails then, the range reads as zeros or as it was */
@@ -326,7 +326,13 @@ static int fill_locked(struct kvc *k, struct kvc_node *n, int fd, int mode, uint
 				       FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off, len, NULL);
 		n->prepared = kvc_min(n->prepared, off / KVC_PAGE * KVC_PAGE);
 	}
-	err = err ?: kvc_pages_locked(k, n, KVC_HELD_ONE, fd, mode, off, len, &done);
+	/* pages that are there, but that nobody wrote yet, the kernel would clear for this */
+	skip = off < n->prepared ? kvc_min(n->prepared - off, len) : 0;
+	if (!err && skip < len)
+		err = kvc_pages_locked(k, n, KVC_HELD_ONE, fd, mode, off + skip, len - skip, &done);
+	else if (!err && !(mode & FALLOC_FL_KEEP_SIZE))
+		err = kvc_pages_size(fd, off + len);
+	done += skip;
 	if (!err)
 		n->prepared = kvc_max(n->prepared, was);
 	if (off / KVC_PAGE * KVC_PAGE <= n->prepared)

@@ -17,6 +17,7 @@
 #include <fcntl.h>
 
 #define STEP (64ull << 20)
+#define SPARE (2ull << 20)
 
 /* Nobody has any use for it now? */
 static int over(struct kvc *k, const struct kvc_node *n)
@@ -29,7 +30,7 @@ static int over(struct kvc *k, const struct kvc_node *n)
 	return err;
 }
 
-static int size_is(int fd, uint64_t least)
+int kvc_pages_size(int fd, uint64_t least)
 {
 	struct stat st;
 
@@ -51,7 +52,7 @@ static int in_steps(struct kvc *k, const struct kvc_node *n, int fd, int mode, u
 		*done = at + part - off;
 		err = over(k, n);
 	}
-	return err || mode & FALLOC_FL_KEEP_SIZE ? err : size_is(fd, off + len);
+	return err || mode & FALLOC_FL_KEEP_SIZE ? err : kvc_pages_size(fd, off + len);
 }
 
 static int begin_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int fd)
@@ -132,19 +133,23 @@ int kvc_pages_cut_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, 
 	return end_locked(k, n, held, own, err);
 }
 
-/* Under the lock nobody begins to write, and who is about to close it writes no more. */
+/*
+ * Under the lock nobody begins to write, and who is about to close it writes no more. By whole huge
+ * pages: of half a one the kernel clears what stays, and splits it.
+ */
 void kvc_pages_spare_locked(struct kvc *k, struct kvc_node *n)
 {
 	struct stat st;
 	int fd;
 
 	while (n->state == KVC_OPEN && n->nwriters == 1 && (fd = kvc_node_fd_locked(k, n)) >= 0 &&
-	       !fstat(fd, &st) && n->prepared > (uint64_t)st.st_size + 2 * KVC_PAGES_HELD) {
+	       !fstat(fd, &st) && n->prepared > (uint64_t)st.st_size + 2 * SPARE) {
 		const struct timespec t[2] = { { .tv_nsec = UTIME_OMIT }, st.st_mtim };
+		uint64_t end = n->prepared;
 
-		n->prepared -= KVC_PAGES_HELD;
+		n->prepared = (end - 1) / SPARE * SPARE;
 		if (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)n->prepared,
-			      KVC_PAGES_HELD))
+			      (off_t)(end - n->prepared)))
 			return;
 		futimens(fd, t);
 		kvc_pause_locked(k);

@@ -18,6 +18,8 @@ enum kvc_held { KVC_HELD_ONE, KVC_HELD_BOTH }; /* which locks the caller has */
  */
 int kvc_pages_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int fd, int mode,
 		     uint64_t off, uint64_t len, uint64_t *done);
+/* A size of at least so many bytes. 0 or an errno. */
+int kvc_pages_size(int fd, uint64_t least);
 /* ftruncate, likewise. */
 int kvc_pages_cut_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int fd,
 			 uint64_t size);

@@ -10,7 +10,9 @@
  * Contexts are as the runtime's: what needs one takes the thread's current one, and where there is
  * none makes the primary one of the thread's device, which is 0 unless it was set. How many were
  * made of each device is counted. Streams, events and registered memory belong to a device, and are
- * used with its context current. A stream can be captured; what would break a capture does.
+ * used with its context current. A stream can be captured; what would break a capture does. What
+ * gives memory up (cudaFree(), cudaFreeHost(), cudaHostUnregister()) waits until all streams rest,
+ * as it does on a device.
  */
 #ifndef FAKE_CUDA_RUNTIME_H
 #define FAKE_CUDA_RUNTIME_H
@@ -69,6 +71,7 @@ enum {
 	cudaDevAttrMultiProcessorCount = 16,
 	cudaDevAttrCanUseHostPointerForRegisteredMem = 91,
 	cudaDevAttrHostRegisterReadOnlySupported = 113,
+	cudaDevAttrMemoryPoolsSupported = 115,
 	cudaMemcpySrcAccessOrderStream = 1
 };
 enum { cudaMemAttachGlobal = 1, cudaEnableDefault = 0 };
@@ -111,6 +114,8 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode *mode);
 cudaError_t cudaDeviceSynchronize(void);
 cudaError_t cudaMalloc(void **p, size_t len);
 cudaError_t cudaMallocManaged(void **p, size_t len, unsigned flags);
+cudaError_t cudaMallocAsync(void **p, size_t len, cudaStream_t s);
+cudaError_t cudaFreeAsync(void *p, cudaStream_t s);
 cudaError_t cudaFree(void *p);
 cudaError_t cudaMallocHost(void **p, size_t len);
 cudaError_t cudaFreeHost(void *p);
@@ -125,6 +130,8 @@ cudaError_t cudaMemcpyBatchAsync(void *const *to, const void *const *from, const
 				 size_t nattrs, cudaStream_t s);
 cudaError_t cudaMemsetAsync(void *p, int value, size_t len, cudaStream_t s);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags);
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned flags, int priority);
 cudaError_t cudaStreamDestroy(cudaStream_t s);
 cudaError_t cudaStreamSynchronize(cudaStream_t s);
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags);
@@ -142,6 +149,7 @@ extern size_t fake_largest; /* an allocation above that fails; 0: none */
 extern int fake_devices, fake_no_register, fake_driver, /* its version */
 	fake_lost,                                      /* events fail */
 	fake_readonly,   /* memory can be registered that may only be read; without it that fails */
+	fake_pools,      /* memory can be given and taken in the order of a stream */
 	fake_no_numbers, /* streams neither wait for a number in memory nor write one */
 	fake_one_address; /* registered memory has the same address for the device */
 /* called by cudaHostUnregister() and cudaHostRegister() first; NULL: nothing */

@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 int fake_devices = 1, fake_no_register, fake_driver = 13000, fake_lost, fake_readonly = 1,
-    fake_one_address = 1, fake_no_numbers;
+    fake_one_address = 1, fake_no_numbers, fake_pools = 1;
 struct fake_functions fake_functions;
 void (*fake_on_unregister)(void), (*fake_on_register)(void);
 size_t fake_largest;
@@ -174,6 +174,12 @@ struct fake_stream {
 
 		over = nullptr;
 	}
+	bool rests()
+	{
+		std::lock_guard<std::mutex> hold(mutex);
+
+		return queue.empty() && !busy;
+	}
 	bool stuck()
 	{
 		std::lock_guard<std::mutex> hold(mutex);
@@ -283,12 +289,30 @@ cudaError_t add_memory(std::map<char *, size_t> &m, void **p, size_t len)
 	return cudaSuccess;
 }
 
-cudaError_t remove_memory(std::map<char *, size_t> &m, void *p)
+/* All streams, each at some time from now on. */
+void until_idle()
 {
-	if (!p)
-		return cudaSuccess;
-	unsafe();
-	made_here++;
+	std::set<fake_stream *> waits;
+
+	{
+		std::lock_guard<std::mutex> hold(lock);
+
+		waits = streams;
+	}
+	while (!waits.empty()) {
+		{
+			std::lock_guard<std::mutex> hold(lock);
+
+			for (auto i = waits.begin(); i != waits.end();)
+				i = !streams.count(*i) || (*i)->rests() ? waits.erase(i)
+									: std::next(i);
+		}
+		usleep(20);
+	}
+}
+
+void forget_memory(std::map<char *, size_t> &m, void *p)
+{
 	{
 		std::lock_guard<std::mutex> hold(lock);
 
@@ -296,6 +320,16 @@ cudaError_t remove_memory(std::map<char *, size_t> &m, void *p)
 			breach("memory is freed that was not allocated so");
 	}
 	free(p);
+}
+
+cudaError_t remove_memory(std::map<char *, size_t> &m, void *p)
+{
+	if (!p)
+		return cudaSuccess;
+	unsafe();
+	made_here++;
+	until_idle();
+	forget_memory(m, p);
 	return cudaSuccess;
 }
 
@@ -507,6 +541,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, int attr, int)
 {
 	*value = attr == cudaDevAttrHostRegisterReadOnlySupported       ? fake_readonly
 		 : attr == cudaDevAttrCanUseHostPointerForRegisteredMem ? fake_one_address
+		 : attr == cudaDevAttrMemoryPoolsSupported              ? fake_pools
 									: 2;
 	return cudaSuccess;
 }
@@ -514,6 +549,18 @@ cudaError_t cudaDeviceGetAttribute(int *value, int attr, int)
 cudaError_t cudaDeviceSynchronize(void) { return cudaStreamSynchronize(nullptr); }
 cudaError_t(cudaMalloc)(void **p, size_t len) { return add_memory(device, p, len); }
 cudaError_t cudaMallocManaged(void **p, size_t len, unsigned) { return add_memory(device, p, len); }
+cudaError_t cudaMallocAsync(void **p, size_t len, cudaStream_t s)
+{
+	outside(s);
+	return add_memory(device, p, len);
+}
+/* In the stream's order. */
+cudaError_t cudaFreeAsync(void *p, cudaStream_t s)
+{
+	outside(s);
+	of(s)->add([=] { forget_memory(device, p); });
+	return cudaSuccess;
+}
 cudaError_t cudaFree(void *p) { return remove_memory(device, p); }
 cudaError_t cudaMallocHost(void **p, size_t len) { return add_memory(pinned, p, len); }
 cudaError_t cudaFreeHost(void *p) { return remove_memory(pinned, p); }
@@ -587,6 +634,7 @@ cudaError_t cudaHostUnregister(void *p)
 	if (fake_on_unregister)
 		fake_on_unregister();
 	unsafe();
+	until_idle();
 	std::lock_guard<std::mutex> hold(lock);
 	auto i = registered_as.find((char *)p);
 
@@ -667,6 +715,21 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
 	streams.insert(*s);
 	counts.streams++;
 	return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+{
+	*least = 0;
+	*greatest = -5;
+	return cudaSuccess;
+}
+
+/* All are alike. */
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned flags, int priority)
+{
+	if (priority > 0 || priority < -5)
+		return cudaErrorInvalidValue;
+	return cudaStreamCreateWithFlags(s, flags);
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t s)

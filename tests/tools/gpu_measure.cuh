@@ -12,10 +12,11 @@
 namespace {
 
 #ifdef FAKE_CUDA_RUNTIME_H /* whose times say nothing */
-constexpr int ROUNDS = 1;
+constexpr int ROUNDS = 1, REST_US = 0;
 constexpr uint32_t LAYERS = 4;
 #else
 constexpr int ROUNDS = 9;
+constexpr int REST_US = 50000;  /* what a model computes between two chunks */
 constexpr uint32_t LAYERS = 32; /* Llama-8B: 8 heads of 128 in bf16, 1 MiB for 256 tokens */
 #endif
 
@@ -47,6 +48,22 @@ template <typename B, typename F> double median(B before, F fn)
 template <typename F> double median(F fn)
 {
 	return median([] {}, fn);
+}
+
+/*
+ * A folder of this name whose next files can be registered: the first of a folder, whose size
+ * nobody knows, is served by plain requests.
+ */
+std::string taught(const char *name)
+{
+	std::string dir = mnt + "/" + name, path = dir + "/first";
+
+	check(!mkdir(dir.c_str(), 0700) || errno == EEXIST);
+	int fd = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+	check(fd >= 0 && !fallocate(fd, 0, 0, 4096) && !close(fd));
+	check(!rename(path.c_str(), (path + "ly").c_str()) && !unlink((path + "ly").c_str()));
+	return dir;
 }
 
 /* A file of the mount; mapped to be written, or as a load maps it. */
@@ -94,8 +111,9 @@ bool registering(uint8_t *p, size_t n, bool readonly, double *reg, double *unreg
 	return true;
 }
 
-void rates(const std::string &dir)
+void rates()
 {
+	const std::string dir = taught("rates");
 	static const size_t sizes_of[] = { 128u << 10, MiB, 2 * MiB, 32 * MiB, 64 * MiB };
 	cudaStream_t s;
 	uint8_t *device, *pinned;
@@ -153,6 +171,7 @@ void rates(const std::string &dir)
 	cudaFree(device);
 	cudaFreeHost(pinned);
 	cudaStreamDestroy(s);
+	rmdir(dir.c_str());
 }
 
 /* A chunk of LAYERS MiB in so many files. */
@@ -175,7 +194,6 @@ struct Load {
 	~Load()
 	{
 		clear();
-		rmdir((mnt + "/measure").c_str());
 		cudaStreamDestroy(stream);
 	}
 	Load(const Load &) = delete;
@@ -231,26 +249,30 @@ void make_cold()
 	forget_lanes();
 }
 
+enum { COLD, WARM, RESTED, STATES };
+
 void measure(bool store, size_t files, bool queued, double plain)
 {
 	Load w(files);
 	kvcachefs_queue *q;
 	unsigned n = 0;
-	double times[2], called[2], held[2];
+	double times[STATES], called[STATES], held[STATES];
 	kvcachefs_gpu_counts a, b;
 
 	check(!kvcachefs_queue_new(&q, mnt.c_str(), 0));
 	w.call(true);
 	kvcachefs_gpu_stats(&a);
-	for (int warm = 0; warm < 2; warm++) {
-		times[warm] = median(
+	for (int state = COLD; state < STATES; state++) {
+		times[state] = median(
 			[&] {
-				if (!warm)
+				if (state == COLD)
 					make_cold();
 				if (store) { /* each into new files */
 					w.clear();
 					w.name(++n);
 				}
+				if (state == RESTED)
+					usleep(REST_US);
 			},
 			[&] {
 				if (queued)
@@ -258,16 +280,16 @@ void measure(bool store, size_t files, bool queued, double plain)
 				else
 					w.call(store);
 			});
-		called[warm] = w.called * 1e6;
-		held[warm] = w.held * 1e6;
+		called[state] = w.called * 1e6;
+		held[state] = w.held * 1e6;
 	}
 	kvcachefs_gpu_stats(&b);
 	kvcachefs_queue_free(q);
 	printf("%-5s %-6s %5zu %9.1f", store ? "store" : "load", queued ? "queue" : "call", files,
 	       plain * 1e6);
-	for (int warm = 0; warm < 2; warm++)
-		printf(" %9.1f %5.2f %9.1f %9.1f", times[warm] * 1e6, plain / times[warm],
-		       called[warm], held[warm]);
+	for (int state = COLD; state < STATES; state++)
+		printf(" %9.1f %5.2f %9.1f %9.1f", times[state] * 1e6, plain / times[state],
+		       called[state], held[state]);
 	printf(" %9llu %9llu\n",
 	       (unsigned long long)(b.pinned_bytes + b.direct_bytes - a.pinned_bytes -
 				    a.direct_bytes) >>
@@ -279,6 +301,7 @@ void measure(bool store, size_t files, bool queued, double plain)
 void transfers()
 {
 	const size_t all = LAYERS * MiB;
+	const std::string dir = taught("measure"); /* stays: files are made ready in it */
 	cudaStream_t stream;
 	uint8_t *device, *pinned;
 
@@ -286,12 +309,14 @@ void transfers()
 	cuda(cudaMalloc((void **)&device, all));
 	cuda(cudaMallocHost((void **)&pinned, all));
 	printf("%u MiB, us; plain: one pinned copy. cold: no mapping, registration or buffer is "
-	       "kept from before; warm: as the call before left it. ratio: of plain. called: until "
-	       "the call returned; held: until the stream was free\n",
-	       LAYERS);
-	printf("%-5s %-6s %5s %9s %9s %5s %9s %9s %9s %5s %9s %9s %9s %9s\n", "", "by", "files",
-	       "plain", "cold", "ratio", "called", "held", "warm", "ratio", "called", "held",
-	       "MiB pin", "MiB stage");
+	       "kept from before; warm: as the call before left it; rested: and %d ms later. "
+	       "ratio: "
+	       "of plain. called: until the call returned; held: until the stream was free\n",
+	       LAYERS, REST_US / 1000);
+	printf("%-5s %-6s %5s %9s", "", "by", "files", "plain");
+	for (const char *state : { "cold", "warm", "rested" })
+		printf(" %9s %5s %9s %9s", state, "ratio", "called", "held");
+	printf(" %9s %9s\n", "MiB pin", "MiB stage");
 	for (int store = 1; store >= 0; store--)
 		for (size_t files : { (size_t)1, (size_t)LAYERS })
 			for (int queued = 0; queued < 2; queued++) {
@@ -307,6 +332,7 @@ void transfers()
 				measure(store, files, queued, plain);
 			}
 	kvcachefs_map_cache(0);
+	rmdir(dir.c_str());
 	cudaFree(device);
 	cudaFreeHost(pinned);
 	cudaStreamDestroy(stream);
@@ -340,8 +366,9 @@ double small_rate(bool store, size_t n, uint8_t *host, const kvcachefs_paged &p,
 }
 
 /* Small files: copied as pieces of a batch, and by a kernel; where the two meet is DIRECT. */
-void smalls(const std::string &dir)
+void smalls()
 {
+	const std::string dir = taught("smalls");
 	Cache c(KVCACHEFS_NL_X_TWO_NB_BS_NH_HS, 1, 1, 64, 16, 4096, 2, 1);
 	File f(dir, "measured", 8 * MiB);
 	kvcachefs_paged p = c.on(0);
@@ -355,11 +382,11 @@ void smalls(const std::string &dir)
 	cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
 	printf("%-11s GB/s: %11s %11s %11s %11s\n", "small files", "load batch", "load kernel",
 	       "store batch", "store kernel");
-	for (size_t n = 4096; n <= 128u << 10; n += n < 32768 ? 4096 : n) {
+	for (size_t n = 4096; n <= 1u << 20; n += n < 32768 ? 4096 : n) {
 		double rate[4];
 
 		for (int way = 0; way < 4; way++) {
-			setenv("KVCACHEFS_GPU_DIRECT", way % 2 ? "1000000" : "0", 1);
+			setenv("KVCACHEFS_GPU_DIRECT", way % 2 ? "100000000" : "0", 1);
 			rate[way] = small_rate(way / 2, n, f.p, p, s, stream);
 		}
 		if (rate[1] + rate[3] > rate[0] + rate[2])
@@ -373,6 +400,7 @@ void smalls(const std::string &dir)
 	       meet, DIRECT);
 	kvcachefs_cuda_unregister(0, f.p);
 	cudaStreamDestroy(stream);
+	rmdir(dir.c_str());
 }
 
 /* The kernels alone: bytes read and written a second, against a copy within the device. */

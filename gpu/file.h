@@ -30,10 +30,10 @@ void kvcachefs_file_init(struct kvcachefs_file *f, char *room, const char *mount
 			 size_t len);
 /*
  * Makes the file, with the folders of its path below the mount, whose device number is `dev`, and
- * maps it, to be written; registered for the device where that is >= 0 and it is worth it.
+ * maps it, to be written; what was ready is registered for the device where that is >= 0.
  */
 int kvcachefs_file_make(struct kvcachefs_file *f, uint64_t dev, int device);
-/* One that was not worth it is registered all the same; f->pinned says whether it is. */
+/* One that is not is registered all the same; f->pinned says whether it is. */
 void kvcachefs_file_pin(struct kvcachefs_file *f, int device);
 /* It is whole: given that layout (NULL: none) and closed; not published yet. No more is written. */
 int kvcachefs_file_seal(struct kvcachefs_file *f, const char *layout);

@@ -115,13 +115,14 @@ void handed_over()
 void until_lower(const std::string &path)
 {
 	char state[64] = "";
-	ssize_t n;
+	unsigned looks = 0;
 
 	do {
 		usleep(2000);
-		n = getxattr((mnt + "/" + path).c_str(), "user.kvcachefs.state", state,
-			     sizeof state - 1);
-	} while (n > 0 && strcmp(state, "resident+lower") != 0);
+		check(getxattr((mnt + "/" + path).c_str(), "user.kvcachefs.state", state,
+			       sizeof state - 1) > 0 &&
+		      ++looks < 30000);
+	} while (strcmp(state, "resident+lower") != 0);
 }
 
 /* Nothing that was published stays mapped for writing: the mount copies it to its tier. */
@@ -146,6 +147,7 @@ void beside_work()
 	Streams streams;
 	Gate gate;
 	struct stat st;
+	std::vector<std::unique_ptr<Stores>> all; /* to free one waits as well */
 	unsigned rounds = 0;
 	bool staged = false;
 
@@ -159,8 +161,8 @@ void beside_work()
 	}
 	cuda(cudaLaunchHostFunc(streams.s[0], Gate::stop, &gate));
 	for (; !staged && rounds < 60; rounds++) {
-		/* its cache is freed, which waits as well, when the gate is open */
-		Stores &s = *new Stores("busy" + std::to_string(rounds));
+		all.emplace_back(new Stores("busy" + std::to_string(rounds)));
+		Stores &s = *all.back();
 		kvcachefs_want want = { mnt.c_str(), st.st_dev, s.paths[0].c_str(), s.BYTES, 0 };
 		kvcachefs_gpu_counts a = stats();
 

@@ -172,10 +172,11 @@ int queue_args(kvcachefs_cuda *c)
 	Lane *l = c->lane;
 	const Args &a = c->cut.args;
 
-	if (!a.bytes.empty())
+	if (!a.bytes.empty()) { /* as where each of its files failed */
 		memcpy(l->args_host.p, a.bytes.data(), a.bytes.size());
-	TRY(cudaMemcpyAsync(l->args.p, l->args_host.p, a.bytes.size(), cudaMemcpyHostToDevice,
-			    l->copies));
+		TRY(cudaMemcpyAsync(l->args.p, l->args_host.p, a.bytes.size(),
+				    cudaMemcpyHostToDevice, l->copies));
+	}
 	if (!c->store) /* whose kernels come behind copies on that stream */
 		return 0;
 	TRY(cudaEventRecord(l->ready, l->copies));

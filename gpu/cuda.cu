@@ -126,6 +126,17 @@ int direct_below(size_t *out)
 					text);
 }
 
+/*
+ * Whether anything is registered: the environment may have all of it staged, to compare, or where a
+ * driver's registrations are at fault. < 0: it says what it cannot say.
+ */
+int registering()
+{
+	const char *text = getenv("KVCACHEFS_GPU_REGISTER");
+
+	return !text ? 1 : !strcmp(text, "off") ? 0 : -1;
+}
+
 /* Where the device sees a registered mapping; NULL: nowhere. */
 uint8_t *page_of(const kvcachefs_cuda *c, const kvcachefs_work &w)
 {
@@ -144,6 +155,10 @@ int find_pages(kvcachefs_cuda *c)
 
 	if (int err = direct_below(&below))
 		return err;
+	if (registering() < 0)
+		return kvcachefs_fail(-EINVAL,
+				      "KVCACHEFS_GPU_REGISTER='%.20s': off is all it can be",
+				      getenv("KVCACHEFS_GPU_REGISTER"));
 	for (const kvcachefs_work &w : c->work)
 		c->moves.push_back({ &w, w.pinned && w.len < below ? page_of(c, w) : nullptr });
 	return 0;
@@ -157,13 +172,10 @@ int prepare(kvcachefs_cuda *c, size_t args)
 
 	err = err ? err : lane_buffer(l, bytes_of(c->cut), largest_of(c->cut));
 	err = err ? err : lane_events(l, c->cut.groups.size());
-	if (!err) {
-		place(&c->cut, l->buffer.len);
-		err = c->cut.staged ? lane_staging(l) : 0;
-	}
-	if (err && cudaStreamSynchronize(l->copies) != cudaSuccess) /* others may have its buffer */
-		cudaGetLastError();
-	return err;
+	if (err)
+		return err;
+	place(&c->cut, l->buffer.len);
+	return c->cut.staged ? lane_staging(l) : 0;
 }
 
 /* What the kernels read, to the device, before the first of them. */
@@ -232,14 +244,6 @@ int open_transfer(kvcachefs_cuda *c)
 	return lane_get(c->device, &c->lane);
 }
 
-/* To have all of it staged: to compare, or where a driver's registrations are at fault. */
-bool registers()
-{
-	const char *text = getenv("KVCACHEFS_GPU_REGISTER");
-
-	return !text || strcmp(text, "off");
-}
-
 } // namespace
 
 extern "C" int kvcachefs_cuda_register(int device, void *p, size_t len, bool readonly)
@@ -250,7 +254,7 @@ extern "C" int kvcachefs_cuda_register(int device, void *p, size_t len, bool rea
 
 	if (here.err)
 		return here.err;
-	if (!registers()) {
+	if (!registering()) {
 		counts.refused.fetch_add(1, std::memory_order_relaxed);
 		return -EFAULT;
 	}
@@ -396,6 +400,9 @@ extern "C" void kvcachefs_cuda_free(struct kvcachefs_cuda *c)
 	if (!c)
 		return;
 	Device here(c->device);
+	/* others may have its buffer, which is there in the order of that stream */
+	if (!c->begun && cudaStreamSynchronize(c->lane->copies) != cudaSuccess)
+		cudaGetLastError();
 	if (kvcachefs_cuda_wait(c))
 		lane_bury(c->lane);
 	else

@@ -56,4 +56,22 @@ static bool no_mount(const char *path)
 	return true;
 }
 
+/* Else the library says so, at the first transfer. */
+static bool no_device(int device)
+{
+#ifdef EXAMPLE_CUDA
+	int n = 0;
+	cudaError_t e = device < 0 ? cudaSuccess : cudaGetDeviceCount(&n);
+
+	if (e == cudaSuccess && (device < n || device < 0))
+		return false;
+	fprintf(stderr, "%s: there is no device %d: %s\n", EXAMPLE, device,
+		e == cudaSuccess ? "kvcachectl gpus shows what there is" : cudaGetErrorString(e));
+	return true;
+#else
+	(void)device;
+	return false;
+#endif
+}
+
 #endif

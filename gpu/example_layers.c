@@ -141,7 +141,7 @@ int main(int argc, char **argv)
 	struct kvcachefs_queue *queue = NULL;
 	bool bad = true, have = before;
 
-	if (wrong || no_mount(argv[1])) {
+	if (wrong || no_mount(argv[1]) || no_device(device)) {
 		free(before);
 		return wrong ? 2 : 1;
 	}

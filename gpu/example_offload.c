@@ -147,5 +147,5 @@ int main(int argc, char **argv)
 
 	if (wrong_words(argc, argv, &device))
 		return 2;
-	return no_mount(argv[1]) ? 1 : offload(argv[1], device);
+	return no_mount(argv[1]) || no_device(device) ? 1 : offload(argv[1], device);
 }

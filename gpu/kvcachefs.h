@@ -339,7 +339,7 @@ int kvcachefs_lease_map(struct kvcachefs_lease *l, size_t i, const void **data, 
  * leased from), at most 4 GiB, and lets go of what has not been used for 5 seconds; what is kept
  * with a bound of the caller's choice stays. Half of it is also the bound of files that are ready
  * for stores (below). Returns when what is over the bound is unmapped and unregistered, which a
- * thread of the library's own does.
+ * thread of the library's own does, and which waits until all that runs on the device is over.
  */
 void kvcachefs_map_cache(size_t bytes);
 /* Asks for objects without waiting and without holding. */

@@ -17,7 +17,7 @@
 #include <fcntl.h>
 
 #define STEP (64ull << 20)
-#define SPARE (2ull << 20)
+#define SPARE (2ull << 20) /* a huge page */
 
 /* Nobody has any use for it now? */
 static int over(struct kvc *k, const struct kvc_node *n)

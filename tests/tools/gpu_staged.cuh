@@ -437,6 +437,14 @@ void direct()
 	check(kvcachefs_load(&t, mnt.c_str(), &on[0], items.data(), N, nullptr) == -EINVAL &&
 	      strstr(kvcachefs_error(), "KVCACHEFS_GPU_DIRECT"));
 	unsetenv("KVCACHEFS_GPU_DIRECT");
+	setenv("KVCACHEFS_GPU_REGISTER", "0", 1);
+	check(kvcachefs_load(&t, mnt.c_str(), &on[0], items.data(), N, nullptr) == -EINVAL &&
+	      strstr(kvcachefs_error(), "KVCACHEFS_GPU_REGISTER"));
+	setenv("KVCACHEFS_GPU_REGISTER", "off", 1);
+	a = stats();
+	check(!kvcachefs_load(&t, mnt.c_str(), &on[0], items.data(), N, nullptr) &&
+	      !kvcachefs_transfer_free(t) && went(a, 0, 0, bytes));
+	unsetenv("KVCACHEFS_GPU_REGISTER");
 	/* what a store's registered file gets, and what is beside it stays */
 	std::vector<uint8_t> want(kvcachefs_file_size(&on[7], 1, &items[7].tokens));
 	size_t len = (want.size() + 8191) / 4096 * 4096;

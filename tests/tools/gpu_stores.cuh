@@ -85,15 +85,18 @@ void handed_over()
 		Stores s("round" + std::to_string(r));
 		auto before = s.c.host;
 		unsigned long here = fake_made_here(), registers;
+		kvcachefs_gpu_counts a = stats();
+		const size_t all = s.FILES * s.BYTES;
 
 		check(!move_all(s.c, 0, true, s.items));
+		/* what was not ready was staged: its load is the first to register it */
+		check(r ? went(a, all, 0, 0) : went(a, 0, 0, all));
 		check(r == 0 || fake_made_here() == here);
 		kvcachefs_map_cache(64 * MiB); /* waits for what goes on behind */
 		until_ready(s.FILES);
 		registers = fake_counted().registers;
 		here = fake_made_here();
 		check(!move_all(s.c, 0, false, s.items) && s.c.down() == before);
-		/* what was not ready was staged: its load is the first to register it */
 		check(r == 0 ||
 		      (fake_counted().registers == registers && fake_made_here() == here));
 		for (auto &path : s.paths) {

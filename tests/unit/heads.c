@@ -189,19 +189,23 @@ static int no_read(uint64_t at)
 	return -EIO;
 }
 
-/* How many jobs there are that failed and wait, when no others are left. */
+/*
+ * How many jobs there are that failed and wait, when no others are left. One that is to be tried
+ * counts as failed until a thread takes it: it is looked for where those stand.
+ */
 static unsigned waiting(void)
 {
-	unsigned queued, running, again;
+	unsigned again;
+	bool busy;
 
 	do {
 		usleep(1000);
 		kvc_lock(house);
-		queued = house->work->queued;
-		running = house->work->running;
 		again = house->tier[0].nagain;
+		busy = house->work->running || house->work->queued > again ||
+		       !kvc_list_empty(&house->tier[0].jobs[KVC_P_PARKED]);
 		kvc_unlock(house);
-	} while (running || queued > again);
+	} while (busy);
 	return again;
 }
 
@@ -218,6 +222,7 @@ static void heal(void)
 	house_tier.on_get = NULL;
 	house_tier.on_rehead = NULL;
 	unread = false;
+	waiting(); /* for what was begun while it failed */
 	kvc_lock(house);
 	kvc_tier_retry_locked(house, 0);
 	kvc_unlock(house);

@@ -112,6 +112,7 @@ static void tell(void *arg, const struct kvc_tell *v, size_t n)
 	for (size_t i = 0; i < n; i++) {
 		files += v[i].what == KVC_TELL_FILE;
 		epoch |= v[i].what == KVC_TELL_FOLDER || v[i].what == KVC_TELL_NAME ||
+			 v[i].what == KVC_TELL_KNOCK_ALL ||
 			 (v[i].what == KVC_TELL_KNOCK && !f->prunes);
 	}
 	epoch |= files > EPOCH_FROM;
@@ -193,6 +194,7 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	if (f->epochs)
 		f->entry_timeout = KVFS_TIMEOUT;
 #endif
+	ev.holds_names = f->prunes;
 	f->miss_timeout = kvc_shares(f->k) ? KVFS_MISS_TIMEOUT : f->entry_timeout;
 	ev.kept_ns = f->entry_timeout == KVFS_TIMEOUT ? 0 : (uint64_t)(f->entry_timeout * 1e9);
 	kvc_set_events(f->k, &ev);

@@ -57,11 +57,12 @@ struct kvc_wait {
  * whose names changed; ino: what it is about. Each is 0 where the kernel does not know it.
  */
 enum kvc_telling {
-	KVC_TELL_PRUNE,  /* not needed any more, unless somebody uses it */
-	KVC_TELL_KNOCK,  /* a folder that may go: who uses it next shall ask us */
-	KVC_TELL_FILE,   /* a file has gone: asked for by its number it is answered with -ESTALE */
-	KVC_TELL_FOLDER, /* a folder has gone, and may come back: its number still works */
-	KVC_TELL_NAME,   /* a name is there that the kernel may remember as missing */
+	KVC_TELL_PRUNE,     /* not needed any more, unless somebody uses it */
+	KVC_TELL_KNOCK,     /* a folder that may go: who uses it next shall ask us */
+	KVC_TELL_KNOCK_ALL, /* the same, and its name is still there: by all names */
+	KVC_TELL_FILE,      /* a file has gone: by its number it is answered with -ESTALE */
+	KVC_TELL_FOLDER,    /* a folder has gone, and may come back: its number still works */
+	KVC_TELL_NAME,      /* a name is there that the kernel may remember as missing */
 };
 struct kvc_tell {
 	enum kvc_telling what;
@@ -74,6 +75,8 @@ struct kvc_events {
 	/* All that there is to tell now, in this order. From a thread that serves no request. */
 	void (*tell)(void *arg, const struct kvc_tell *v, size_t n);
 	uint64_t kept_ns; /* how long the kernel goes on using a name that it was told of */
+	/* a knock forgets names but those in use: a node that is still known may have one */
+	bool holds_names;
 	/*
 	 * Registers a descriptor for passthrough: an id above 0, or a negative errno. NULL: no
 	 * passthrough.

@@ -14,8 +14,10 @@
  * So a folder that goes is mostly one that the kernel no longer knows, and then nothing has to be
  * told: all other names stay as they are. A file that goes by itself is told by its number: its
  * attributes are to be asked for, and that answer, ESTALE, has the kernel look the name up again.
- * Only where the kernel holds on to a folder (somebody is in it, or it keeps names missing there)
- * are all names made old at once.
+ * Only where the kernel holds on to a folder in spite of the knock (somebody is in it or was just
+ * then, or it keeps names missing there) are all names made old at once, by a second knock: before
+ * it goes, since until the kernel is told of the end it would find the folder by the name that it
+ * has, and ask us for what is left by number.
  *
  * A call that was on its way in may still name a folder that has gone, by its number. So it stays a
  * ghost as long as the kernel holds it: whoever makes something in it brings it back. Meanwhile the
@@ -44,7 +46,8 @@ struct knock {
 	uint64_t use_ns;    /* the chunk's last use as of then */
 	uint64_t at_ns, nr; /* when, and its notice; 0: somebody looked since */
 	uint64_t looked_ns;
-	uint64_t n; /* how often since that use */
+	uint64_t n; /* how often since that use; all: the second time, by all names */
+	bool all;
 	/* what goes with the folder, of this tier (-1: of the files) */
 	uint64_t bytes;
 	int tier;
@@ -56,13 +59,38 @@ struct kvc_ghost {
 	char name[256];
 };
 
+static struct kvc_list *knock_bucket(struct kvc *k, uint64_t ino)
+{
+	return &k->drops->knocks[ino % KVC_GHOSTS];
+}
+
+static struct knock *knock_find(struct kvc *k, uint64_t ino)
+{
+	kvc_list_each(e, knock_bucket(k, ino)) {
+		struct knock *x = kvc_of(e, struct knock, link);
+
+		if (x->ino == ino)
+			return x;
+	}
+	return NULL;
+}
+
+/* By a knock, after which nobody looked, the kernel was told to ask for all names. */
+static bool asks_for(struct kvc *k, const struct kvc_node *folder)
+{
+	const struct knock *x = knock_find(k, folder->row.ino);
+
+	return x && x->all && x->at_ns && x->looked_ns < x->at_ns;
+}
+
 static void tell_gone(struct kvc *k, const struct kvc_node *folder, const struct kvc_node *n)
 {
 	if (kvc_kernel_knows(folder) || kvc_kernel_knows(n))
 		kvc_notify(k,
-			   !kvc_kernel_knows(n)   ? KVC_TELL_PRUNE
-			   : S_ISDIR(n->row.mode) ? KVC_TELL_FOLDER
-						  : KVC_TELL_FILE,
+			   !kvc_kernel_knows(n)    ? KVC_TELL_PRUNE
+			   : !S_ISDIR(n->row.mode) ? KVC_TELL_FILE
+			   : asks_for(k, n)        ? KVC_TELL_PRUNE
+						   : KVC_TELL_FOLDER,
 			   kvc_kernel_knows(folder) ? folder->row.ino : 0,
 			   kvc_kernel_knows(n) ? n->row.ino : 0);
 }
@@ -167,22 +195,6 @@ int kvc_ghost_revive_both(struct kvc *k, struct kvc_node **folder)
 	return 0;
 }
 
-static struct kvc_list *knock_bucket(struct kvc *k, uint64_t ino)
-{
-	return &k->drops->knocks[ino % KVC_GHOSTS];
-}
-
-static struct knock *knock_find(struct kvc *k, uint64_t ino)
-{
-	kvc_list_each(e, knock_bucket(k, ino)) {
-		struct knock *x = kvc_of(e, struct knock, link);
-
-		if (x->ino == ino)
-			return x;
-	}
-	return NULL;
-}
-
 static void knock_free(struct knock *x)
 {
 	kvc_list_del(&x->link);
@@ -224,9 +236,10 @@ int kvc_knock_locked(struct kvc *k, uint64_t folder, uint64_t last_ns, int tier,
 	x->use_ns = last_ns;
 	x->tier = tier;
 	x->bytes = bytes;
-	x->nr = kvc_notify(k, KVC_TELL_KNOCK, 0, folder);
+	x->all = x->at_ns && knocked_long_ago(k, x, kvc_mono_ns());
+	x->nr = kvc_notify(k, x->all ? KVC_TELL_KNOCK_ALL : KVC_TELL_KNOCK, 0, folder);
 	x->at_ns = x->nr ? kvc_mono_ns() : 0;
-	x->n++;
+	x->n += !x->all;
 	kvc_count(&k->stats, knocks);
 	return x->nr ? -EAGAIN : -ENOMEM;
 }
@@ -275,7 +288,9 @@ int kvc_may_go_locked(struct kvc *k, struct kvc_node *folder, uint64_t last_ns)
 		return -EAGAIN;
 	if (!x->at_ns)
 		return 1;
-	return knocked_long_ago(k, x, now) ? 0 : -EAGAIN;
+	if (!knocked_long_ago(k, x, now))
+		return -EAGAIN;
+	return k->ev.holds_names && kvc_kernel_knows(folder) && !x->all;
 }
 
 void kvc_looked_locked(struct kvc *k, uint64_t folder)

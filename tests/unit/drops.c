@@ -255,36 +255,92 @@ static void stays_in_hand(void **state)
  * Who has the folder in hand hears of it before it goes, however long that takes. One that has gone
  * comes back when a file is made in it, but not in a folder that is no more either.
  */
-static void told_first(void **state)
+/* A chunk in a folder of its own, of which the kernel knows; the caller's model was this. */
+static uint64_t known_chunk(void)
 {
 	const uint64_t before = model;
-	struct kvc_opened o = { 0 };
-	struct kvc_wait w = { 0 };
 	struct kvc_row r;
 
-	(void)state;
 	model = house_folder(KVC_ROOT, "told");
 	/* as with threads, of which only the one that tells would do a thing */
 	house->started = true;
 	chunk_of(FEW);
 	assert_int_equal(kvc_lookup(house, model, now.name, &r, NULL), 0);
 	house_later_ns += LATER_NS;
-	assert_int_equal(drop(), -EAGAIN);
-	usleep(300000);
-	assert_int_equal(drop(), -EAGAIN);
+	return before;
+}
+
+/* What there is to tell, and that it was. */
+static enum kvc_telling last_told(void)
+{
 	house->notices->told = house->notices->given;
-	assert_int_equal(drop(), 0);
-	assert_int_equal(there(), 0);
-	assert_int_equal(kvc_rmdir(house, KVC_ROOT, "told"), 0);
-	assert_int_equal(kvc_create(house, now.folder, "new", S_IFREG | 0644, 0, 0, O_RDWR | O_EXCL,
-				    &r, &o, &w),
-			 -ENOENT);
+	return house->notices->v[house->notices->n - 1].what;
+}
+
+static void known_no_more(uint64_t before)
+{
 	house_forget(now.folder);
 	house_forget(model);
 	house->started = false;
 	model = before;
 	house_commit();
 	house_check();
+}
+
+static void told_first(void **state)
+{
+	const uint64_t before = known_chunk();
+	struct kvc_opened o = { 0 };
+	struct kvc_wait w = { 0 };
+	struct kvc_row r;
+
+	(void)state;
+	assert_int_equal(drop(), -EAGAIN);
+	usleep(300000);
+	assert_int_equal(drop(), -EAGAIN);
+	assert_int_equal(last_told(), KVC_TELL_KNOCK);
+	assert_int_equal(drop(), 0);
+	assert_int_equal(there(), 0);
+	assert_int_equal(kvc_rmdir(house, KVC_ROOT, "told"), 0);
+	assert_int_equal(kvc_create(house, now.folder, "new", S_IFREG | 0644, 0, 0, O_RDWR | O_EXCL,
+				    &r, &o, &w),
+			 -ENOENT);
+	known_no_more(before);
+}
+
+/*
+ * Its name is held where a knock takes only what nobody uses: then it is knocked at by all names.
+ */
+static void told_again_where_it_is_held(void **state)
+{
+	const uint64_t before = known_chunk();
+	uint64_t epochs = 0;
+
+	(void)state;
+	house->ev.holds_names = true;
+	for (int looked = 1; looked >= 0; looked--) {
+		struct kvc_row r;
+
+		assert_int_equal(drop(), -EAGAIN);
+		usleep(150000);
+		assert_int_equal(last_told(), KVC_TELL_KNOCK);
+		assert_int_equal(drop(), -EAGAIN);
+		usleep(150000);
+		assert_int_equal(last_told(), KVC_TELL_KNOCK_ALL);
+		if (!looked)
+			break;
+		assert_int_equal(kvc_getattr(house, now.folder, &r), 0);
+		assert_int_equal(drop(), -EAGAIN); /* it begins anew */
+		usleep(400000);
+	}
+	assert_int_equal(drop(), 0);
+	assert_int_equal(there(), 0);
+	for (size_t i = 0; i < house->notices->n; i++)
+		epochs += house->notices->v[i].what == KVC_TELL_FOLDER;
+	assert_int_equal(epochs, 0); /* its name is asked for already */
+	assert_int_equal(kvc_rmdir(house, KVC_ROOT, "told"), 0);
+	house->ev.holds_names = false;
+	known_no_more(before);
 }
 
 /* ---- errors ---- */
@@ -425,6 +481,7 @@ int main(void)
 		cmocka_unit_test(found_and_forgotten),
 		cmocka_unit_test(stays_in_hand),
 		cmocka_unit_test(told_first),
+		cmocka_unit_test(told_again_where_it_is_held),
 		cmocka_unit_test(reads_fail),
 		cmocka_unit_test(memory_fails),
 		cmocka_unit_test(ends_after_a_kill),

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast plain
+"""A folder whose name the kernel holds on to, since somebody has it in hand, is dropped. Until the
+kernel is told of that, which is made to take a second here, who finds it by its name finds its
+files."""
+import os, time
+from kvtest import *
+
+s = Store(size="64M", cpu="32M")
+os.environ.update(LD_PRELOAD=f"{BUILD}/lib/late.so", LATE_MS="1000")
+s.mount()
+del os.environ["LD_PRELOAD"], os.environ["LATE_MS"]
+
+
+def chunk(name):
+    os.mkdir(f"{s.mnt}/{name}")
+    for l in range(4):
+        s.write(f"{name}/layer{l}", bytes(128 * KiB))
+    return os.open(f"{s.mnt}/{name}", os.O_PATH)
+
+
+held, asked = [chunk("0")], []
+while len(asked) < 3:
+    dropped = s.stats()["dropped_chunks"]
+    while s.stats()["dropped_chunks"] == dropped:
+        held.append(chunk(len(held)))
+        time.sleep(0.02 * SLOW)
+    # what went of those that nobody has looked at for a tenth of a second and more
+    asked.append([(c, os.path.exists(f"{s.mnt}/{c}"), os.path.exists(f"{s.mnt}/{c}/layer0"))
+                  for c in range(len(held) - 20)])
+for found in asked:
+    assert all(folder == file for _, folder, file in found), found
+    assert not all(folder for _, folder, _ in found), "nothing was asked for that went"
+for fd in held:
+    os.close(fd)
+s.umount()
+s.fsck("-n")
+print("ok")

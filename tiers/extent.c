@@ -154,6 +154,16 @@ static uint32_t detach(struct kvct_extents *x, uint64_t at)
 	return m;
 }
 
+/* The node at this offset has become shorter or longer, and stays between its neighbours. */
+static void resized(struct kvct_extents *x, uint32_t i, uint64_t at)
+{
+	struct node *n = &x->v[i];
+
+	if (n->at != at)
+		resized(x, n->at < at ? n->r : n->l, at);
+	fix(x, i);
+}
+
 /* The extent with the largest offset not above `at`. */
 static uint32_t below(const struct kvct_extents *x, uint64_t at)
 {
@@ -252,18 +262,18 @@ int kvct_extents_claim(struct kvct_extents *x, uint64_t at, uint64_t len)
 		return -EEXIST;
 	if (from < at && upto > end && !(tail = make(x, end, upto - end, false)))
 		return -ENOMEM;
-	detach(x, from);
 	x->free -= len;
 	if (from < at) {
 		x->v[n].len = at - from;
-		insert(x, n);
+		resized(x, x->root, from);
 		if (tail)
 			insert(x, tail);
 	} else if (upto > end) {
 		x->v[n].at = end;
 		x->v[n].len = upto - end;
-		insert(x, n);
+		resized(x, x->root, end);
 	} else {
+		detach(x, from);
 		unmake(x, n);
 	}
 	return 0;
@@ -287,25 +297,24 @@ int kvct_extents_give(struct kvct_extents *x, uint64_t at, uint64_t len)
 	if (before && x->v[before].at + x->v[before].len != at)
 		before = 0;
 	if (before) {
-		n = detach(x, x->v[before].at);
-		x->v[n].len += len;
+		x->v[before].len += len;
+		if (after) {
+			x->v[before].len += x->v[after].len;
+			detach(x, end);
+			unmake(x, after);
+		}
+		resized(x, x->root, x->v[before].at);
 	} else if (after) {
-		n = detach(x, end);
-		x->v[n].at = at;
-		x->v[n].len += len;
-		after = 0;
+		x->v[after].at = at;
+		x->v[after].len += len;
+		resized(x, x->root, at);
 	} else {
 		n = make(x, at, len, true);
 		if (!n)
 			return -ENOMEM;
+		insert(x, n);
 	}
 	x->free += len;
-	if (after) {
-		x->v[n].len += x->v[after].len;
-		detach(x, end);
-		unmake(x, after);
-	}
-	insert(x, n);
 	return 0;
 }
 

@@ -116,6 +116,17 @@ static void random_walk(void **state)
 			memset(used + at, 1, len);
 			held[n].at = at;
 			held[n++].len = len;
+		} else if (n < 600 && rand_r(&seed) % 2) {
+			uint64_t len = 1 + rand_r(&seed) % 40;
+			uint64_t at = rand_r(&seed) % (SIZE - len + 1);
+			int err = kvct_extents_claim(x, at, len); /* where a copy is already */
+
+			assert_int_equal(err, memchr(used + at, 1, len) ? -EEXIST : 0);
+			if (err)
+				continue;
+			memset(used + at, 1, len);
+			held[n].at = at;
+			held[n++].len = len;
 		} else if (n) {
 			int i = rand_r(&seed) % n;
 

@@ -257,17 +257,15 @@ bool kvc_knocked_locked(struct kvc *k, uint64_t folder, uint64_t last_ns, int ti
 
 void kvc_folder_forgotten_locked(struct kvc *k, uint64_t folder)
 {
-	k->drops->forgotten[folder % KVC_FORGOTTEN] = (struct kvc_forgotten){
-		folder,
-		kvc_mono_ns(),
-	};
+	k->drops->forgotten_ns[folder % KVC_FORGOTTEN] = kvc_mono_ns();
 }
 
+/* Or another one of the same place was: then it is knocked at in vain. */
 static bool forgotten_lately(const struct kvc *k, uint64_t folder, uint64_t now)
 {
-	const struct kvc_forgotten *f = &k->drops->forgotten[folder % KVC_FORGOTTEN];
+	uint64_t then = k->drops->forgotten_ns[folder % KVC_FORGOTTEN];
 
-	return f->ino == folder && now - f->at_ns < KNOCK_NS + k->ev.kept_ns;
+	return then && now - then < KNOCK_NS + k->ev.kept_ns;
 }
 
 int kvc_may_go_locked(struct kvc *k, struct kvc_node *folder, uint64_t last_ns)

@@ -9,16 +9,14 @@
 #include "node.h"
 
 #define KVC_GHOSTS 256
-#define KVC_FORGOTTEN 4096 /* folders, by number: of two of the same place the later one */
+#define KVC_FORGOTTEN 4096
 
 struct kvc_drops {
 	/* dropped folders that the kernel still holds, by parent and name */
 	struct kvc_list ghosts[KVC_GHOSTS];
 	struct kvc_list knocks[KVC_GHOSTS]; /* folders that are about to go, by number */
-	/* folders that the kernel let go of, and when */
-	struct kvc_forgotten {
-		uint64_t ino, at_ns;
-	} forgotten[KVC_FORGOTTEN];
+	/* when the kernel let go of a folder whose number, modulo, is this: the last of them */
+	uint64_t forgotten_ns[KVC_FORGOTTEN];
 	struct kvc_list cut; /* chunks that are dropped and not buried yet */
 	unsigned ncut;
 	unsigned most; /* files that a drop has worked on under one hold, at the most */

@@ -669,7 +669,9 @@ int kvc_trim_start(struct kvc *k)
 			t->k = k;
 			t->tier = i;
 			err = -pthread_create(&k->tier[i].trimmer, NULL, trimmer, t);
+			kvc_lock(k); /* the tiers' threads look at it already */
 			k->tier[i].has_trimmer = !err;
+			kvc_unlock(k);
 			if (err)
 				free(t);
 		}

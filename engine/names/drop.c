@@ -239,8 +239,10 @@ int kvc_knock_locked(struct kvc *k, uint64_t folder, uint64_t last_ns, int tier,
 	x->all = x->at_ns && knocked_long_ago(k, x, kvc_mono_ns());
 	x->nr = kvc_notify(k, x->all ? KVC_TELL_KNOCK_ALL : KVC_TELL_KNOCK, 0, folder);
 	x->at_ns = x->nr ? kvc_mono_ns() : 0;
-	x->n += !x->all;
-	kvc_count(&k->stats, knocks);
+	if (!x->all) {
+		x->n++;
+		kvc_count(&k->stats, knocks);
+	}
 	return x->nr ? -EAGAIN : -ENOMEM;
 }
 

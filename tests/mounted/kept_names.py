@@ -113,9 +113,16 @@ def goes(call, *args):
     wait_for(gone)
 
 
+def names(folder):
+    try:
+        return [f"{folder}/{n}" for n in os.listdir(f"{s.mnt}/{folder}")]
+    except FileNotFoundError:  # it was knocked at before, and went this moment
+        return []
+
+
 # What went has gone, whatever is asked: a stat, an open, an access; and a listing agrees.
 dirs = ["flat"] + [f"m/{c}" for c in os.listdir(f"{s.mnt}/m")]
-there = {f"{d}/{n}" for d in dirs for n in os.listdir(f"{s.mnt}/{d}")}
+there = {name for d in dirs for name in names(d)}
 gone = [name for name in made if name not in there]
 assert len(gone) > 100 and len(there) > 4, (len(gone), len(there))
 for i, name in enumerate(gone):

@@ -251,10 +251,6 @@ static void stays_in_hand(void **state)
 	house_check();
 }
 
-/*
- * Who has the folder in hand hears of it before it goes, however long that takes. One that has gone
- * comes back when a file is made in it, but not in a folder that is no more either.
- */
 /* A chunk in a folder of its own, of which the kernel knows; the caller's model was this. */
 static uint64_t known_chunk(void)
 {
@@ -287,6 +283,10 @@ static void known_no_more(uint64_t before)
 	house_check();
 }
 
+/*
+ * Who has the folder in hand hears of it before it goes, however long that takes. One that has gone
+ * comes back when a file is made in it, but not in a folder that is no more either.
+ */
 static void told_first(void **state)
 {
 	const uint64_t before = known_chunk();

@@ -310,8 +310,11 @@ int kvc_recover(struct kvc *k, char *error)
 	kvc_tier_each(k, t)
 		if (!err && !(k->tier[t].t->ops->caps & KVC_TIER_SHARED))
 			err = claim_all(k, t, error);
-	if (!err)
+	if (!err) {
+		kvc_catalog_still(k->cat, true);
 		err = scan_pool(k, error);
+		kvc_catalog_still(k->cat, false);
+	}
 	if (!err)
 		err = kvc_object_each_unplaced(k->cat, drop_lost, k);
 	if (!err)

@@ -114,6 +114,11 @@ void kvc_catalog_use_reserve(struct kvc_catalog *c);
 int kvc_catalog_start(struct kvc_catalog *c, uint64_t log_bytes);
 void kvc_catalog_stop(struct kvc_catalog *c);
 /*
+ * Before the start: until the same is said with false rows change by calls of this header only, so
+ * that readers may keep their snapshots from call to call, as they do after the start.
+ */
+void kvc_catalog_still(struct kvc_catalog *c, bool still);
+/*
  * After a rebuild entered every file as a chunk of its own: folders whose files were made together
  * are chunks.
  */
@@ -325,6 +330,9 @@ int kvc_chunk_del(struct kvc_catalog *c, uint64_t id);
  */
 int kvc_chunk_next_ranked(struct kvc_catalog *c, struct kvc_chunk_row *r);
 int kvc_chunk_next_quota(struct kvc_catalog *c, uint64_t model, struct kvc_chunk_row *r);
+/* Up to `room` of the former at once; -ENOENT: these (*count) are all that are left. */
+int kvc_chunk_ranked(struct kvc_catalog *c, const struct kvc_chunk_row *after, size_t room,
+		     struct kvc_chunk_row *out, size_t *count);
 /*
  * The next of those whose ttl has run out by ascending (expires_ns, id), after r's own pair (begin
  * with zeroes), into *r.

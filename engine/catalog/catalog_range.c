@@ -255,78 +255,110 @@ int kvc_xattr_sum(struct kvc_catalog *c, uint64_t ino, const char *except,
 /* ---- chunks ---- */
 
 /*
- * The first row of a query that no change is of, or `over`, the first of the changes, if that is
- * before it: into *r.
+ * The first pending row after r in such an order, of those that belong to `first`: a class, a
+ * model, or what has run out by then. NULL: there is none.
  */
-static int nearer(struct kvc_catalog *c, struct kvc_conn *n, sqlite3_stmt *st,
-		  const struct kvc_chunk_row *over,
-		  bool (*before)(const struct kvc_chunk_row *a, const struct kvc_chunk_row *b),
-		  struct kvc_chunk_row *r)
+static const struct kvc_chunk_row *pending_after(struct kvc_catalog *c, enum kvc_order ix,
+						 uint64_t first, const struct kvc_chunk_row *r)
 {
-	struct kvc_chunk_row row;
+	const struct kvc_change *x =
+		ix == KVC_IX_EXPIRE ? kvc_overlay_after(&c->over, ix, r->expires_ns, r->id, 0, NULL)
+				    : kvc_overlay_after(&c->over, ix, first,
+							kvc_overlay_rank(r->rank), r->id, NULL);
+	const struct kvc_chunk_row *row = x ? x->value : NULL;
+	bool belongs = row && (ix == KVC_IX_RANK    ? row->policy == first
+			       : ix == KVC_IX_QUOTA ? row->quota == first
+						    : row->expires_ns <= first);
+
+	return belongs ? row : NULL;
+}
+
+static bool is_before(enum kvc_order ix, const struct kvc_chunk_row *a,
+		      const struct kvc_chunk_row *b)
+{
+	if (ix == KVC_IX_EXPIRE)
+		return a->expires_ns != b->expires_ns ? a->expires_ns < b->expires_ns
+						      : a->id < b->id;
+	return a->rank != b->rank ? a->rank < b->rank : a->id < b->id;
+}
+
+/* The next row of a query that no change is of: 1, or 0 at the end. */
+static int next_unchanged(struct kvc_catalog *c, struct kvc_conn *n, sqlite3_stmt *st,
+			  struct kvc_chunk_row *r)
+{
 	int got;
 
 	while ((got = kvc_sql_step(n, st)) == 1)
 		if (!kvc_overlay_find(&c->over, KVC_T_CHUNK, kvc_sql_u64(st, 0), 0, NULL))
 			break;
 	if (got == 1)
-		kvc_chunk_columns(st, &row);
+		kvc_chunk_columns(st, r);
+	return got;
+}
+
+/* Up to `room` rows after `r` in that order, of the query and of what is pending. */
+static int next_chunks(struct kvc_catalog *c, struct kvc_conn *n, sqlite3_stmt *st,
+		       enum kvc_order ix, uint64_t first, const struct kvc_chunk_row *r,
+		       size_t room, struct kvc_chunk_row *out, size_t *count)
+{
+	const struct kvc_chunk_row *over = pending_after(c, ix, first, r);
+	struct kvc_chunk_row row;
+	int got = next_unchanged(c, n, st, &row);
+
+	for (*count = 0; *count < room && got >= 0 && (got || over); (*count)++) {
+		bool is_pending = !got || (over && is_before(ix, over, &row));
+
+		out[*count] = is_pending ? *over : row;
+		if (*count + 1 == room)
+			continue;
+		if (is_pending)
+			over = pending_after(c, ix, first, &out[*count]);
+		else
+			got = next_unchanged(c, n, st, &row);
+	}
 	done(n, st, 0);
-	if (got < 0)
-		return got;
-	if (!got && !over)
-		return -ENOENT;
-	*r = !got || (over && before(over, &row)) ? *over : row;
-	return 0;
+	return got < 0 ? got : *count < room ? -ENOENT : 0;
 }
 
-static bool ranks_before(const struct kvc_chunk_row *a, const struct kvc_chunk_row *b)
+int kvc_chunk_ranked(struct kvc_catalog *c, const struct kvc_chunk_row *after, size_t room,
+		     struct kvc_chunk_row *out, size_t *count)
 {
-	return a->rank != b->rank ? a->rank < b->rank : a->id < b->id;
-}
-
-static int next_chunk(struct kvc_catalog *c, enum kvc_statement s, uint64_t first,
-		      struct kvc_chunk_row *r)
-{
-	enum kvc_order ix = s == ST_CHUNK_RANKED ? KVC_IX_RANK : KVC_IX_QUOTA;
-	struct kvc_change *x = kvc_overlay_after(&c->over, ix, first, kvc_overlay_rank(r->rank),
-						 r->id, NULL);
-	const struct kvc_chunk_row *over = x ? x->value : NULL;
+	uint64_t class = after->policy;
 	struct kvc_conn *n = kvc_reader_get_held(c);
-	sqlite3_stmt *st = kvc_sql(n, s, "iii", I(first), I(r->rank), I(r->id));
+	sqlite3_stmt *st = kvc_sql(n, ST_CHUNK_RANKED, "iii", I(class), I(after->rank),
+				   I(after->id));
 
-	if (over && (ix == KVC_IX_RANK ? over->policy : over->quota) != first)
-		over = NULL;
-	return nearer(c, n, st, over, ranks_before, r);
+	return next_chunks(c, n, st, KVC_IX_RANK, class, after, room, out, count);
 }
 
 int kvc_chunk_next_ranked(struct kvc_catalog *c, struct kvc_chunk_row *r)
 {
-	return next_chunk(c, ST_CHUNK_RANKED, r->policy, r);
+	size_t n;
+
+	return kvc_chunk_ranked(c, r, 1, r, &n);
 }
 
 int kvc_chunk_next_quota(struct kvc_catalog *c, uint64_t model, struct kvc_chunk_row *r)
 {
-	return model ? next_chunk(c, ST_CHUNK_QUOTA, model, r) : -ENOENT;
-}
+	struct kvc_conn *n;
+	sqlite3_stmt *st;
+	size_t one;
 
-static bool expires_before(const struct kvc_chunk_row *a, const struct kvc_chunk_row *b)
-{
-	return a->expires_ns != b->expires_ns ? a->expires_ns < b->expires_ns : a->id < b->id;
+	if (!model)
+		return -ENOENT;
+	n = kvc_reader_get_held(c);
+	st = kvc_sql(n, ST_CHUNK_QUOTA, "iii", I(model), I(r->rank), I(r->id));
+	return next_chunks(c, n, st, KVC_IX_QUOTA, model, r, 1, r, &one);
 }
 
 int kvc_chunk_next_expired(struct kvc_catalog *c, uint64_t now_ns, struct kvc_chunk_row *r)
 {
-	struct kvc_change *x = kvc_overlay_after(&c->over, KVC_IX_EXPIRE, r->expires_ns, r->id, 0,
-						 NULL);
-	const struct kvc_chunk_row *over = x ? x->value : NULL;
 	struct kvc_conn *n = kvc_reader_get_held(c);
 	sqlite3_stmt *st = kvc_sql(n, ST_CHUNK_EXPIRED, "iii", I(r->expires_ns), I(r->id),
 				   I(now_ns));
+	size_t one;
 
-	if (over && over->expires_ns > now_ns)
-		over = NULL;
-	return nearer(c, n, st, over, expires_before, r);
+	return next_chunks(c, n, st, KVC_IX_EXPIRE, now_ns, r, 1, r, &one);
 }
 
 int kvc_chunk_some_pinned(struct kvc_catalog *c, uint64_t after, size_t room,

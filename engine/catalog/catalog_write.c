@@ -431,6 +431,11 @@ void kvc_catalog_stop(struct kvc_catalog *c)
 	kvc_checkpoint_stop(c);
 }
 
+void kvc_catalog_still(struct kvc_catalog *c, bool still)
+{
+	kvc_readers_unheld(c, !still);
+}
+
 void kvc_catalog_gate(struct kvc_catalog *c)
 {
 	kvc_checkpoint_gate(c);

@@ -516,27 +516,6 @@ static bool work(struct kvc_trimmer *t)
 	return goal && turn(t, goal);
 }
 
-/*
- * The next rows of a class after *at, which goes on to the last of them: *n. -ENOENT: those are all
- * there are; another error: there may be more.
- */
-static int next_rows(struct kvc *k, unsigned class, struct kvc_chunk_row *at,
-		     struct kvc_chunk_row *r, unsigned *n)
-{
-	struct kvc_chunk_row next = *at;
-	int err = 0;
-
-	kvc_catalog_lock(k->cat);
-	for (*n = 0; *n < BATCH && !err; *n += !err) {
-		next.policy = class;
-		err = kvc_chunk_next_ranked(k->cat, &next);
-		if (!err)
-			r[*n] = *at = next;
-	}
-	kvc_catalog_unlock(k->cat);
-	return err;
-}
-
 /* The catalog cannot be read for now. What is not in its order would stay until the next mount. */
 static void wait_a_moment(struct kvc_trimmer *t)
 {
@@ -557,17 +536,22 @@ static void fill_class(struct kvc_trimmer *t, unsigned class, bool join)
 {
 	struct kvc_chunk_row at = { .rank = INT64_MIN }, r[BATCH];
 	struct kvc *k = t->k;
-	unsigned n, rows = 0;
+	size_t n, rows = 0;
 	int err = 0;
 
 	while (err != -ENOENT && !over(t)) {
-		err = next_rows(k, class, &at, r, &n);
+		at.policy = class;
+		kvc_catalog_lock(k->cat);
+		err = kvc_chunk_ranked(k->cat, &at, BATCH, r, &n);
+		kvc_catalog_unlock(k->cat);
 		kvc_lock(k);
-		for (unsigned i = 0; i < n && join; i++)
+		for (size_t i = 0; i < n && join; i++)
 			kvc_kept_join_locked(k, KVC_CACHE_DISK, &r[i]);
-		for (unsigned i = 0; i < n && !join; i++)
+		for (size_t i = 0; i < n && !join; i++)
 			kvc_kept_restore_locked(k, KVC_CACHE_DISK, &r[i], 0);
 		kvc_unlock(k);
+		if (n)
+			at = r[n - 1];
 		rows += n;
 		while (rows % FILLED < BATCH && !over(t) && work(t))
 			;

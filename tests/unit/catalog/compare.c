@@ -217,6 +217,37 @@ static int compare_order(struct kvc_catalog *c, const struct model *m, bool by_q
 	return seen != want ? differs("length of order", of, (uint64_t)seen, want) : 0;
 }
 
+/* Those of a policy, some at once, are those that come one after the other. */
+static int compare_batches(struct kvc_catalog *c, uint64_t policy, size_t room)
+{
+	struct kvc_chunk_row one = { .rank = INT64_MIN, .policy = (unsigned)policy }, some[CHUNKS];
+	struct kvc_chunk_row after = one;
+	size_t n;
+	int err;
+
+	do {
+		err = kvc_chunk_ranked(c, &after, room, some, &n);
+		if (GIVE_UP(err))
+			return err;
+		if (n > room || (!err && n < room))
+			return differs("rows at once", policy, n, (int)room);
+		for (size_t i = 0; i < n; i++) {
+			int got = kvc_chunk_next_ranked(c, &one);
+
+			if (GIVE_UP(got))
+				return got;
+			if (got || one.id != some[i].id || one.rank != some[i].rank)
+				return differs("row at once", policy, some[i].id, got);
+		}
+		after = n ? some[n - 1] : after;
+		after.policy = (unsigned)policy;
+	} while (!err);
+	err = kvc_chunk_next_ranked(c, &one);
+	if (GIVE_UP(err))
+		return err;
+	return err ? 0 : differs("end of rows at once", policy, one.id, 0);
+}
+
 static int compare_chunks(struct kvc_catalog *c, const struct model *m)
 {
 	int err;
@@ -233,7 +264,8 @@ static int compare_chunks(struct kvc_catalog *c, const struct model *m)
 			return differs("chunk", (uint64_t)i, 0, err);
 	}
 	for (uint64_t p = 0; p < 3; p++)
-		if ((err = compare_order(c, m, false, p)))
+		if ((err = compare_order(c, m, false, p)) ||
+		    (err = compare_batches(c, p, 1 + (m->chunk[0].r.hits + p) % CHUNKS)))
 			return err;
 	for (uint64_t q = 40; q < 42; q++)
 		if ((err = compare_order(c, m, true, q)))

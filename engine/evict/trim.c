@@ -42,7 +42,8 @@
 #define KNOCKED 256 /* chunk folders that may be on their way out at once */
 #define SPARED 4096 /* by number, so two of the same place: the later one */
 #define IDLE_NS 250000000ull
-#define FILLED 4096               /* rows, between which there may be something to trim */
+#define ROWS 16                   /* under one hold of a lock, where orders are filled */
+#define FILLED 4096               /* of them, between which there may be something to trim */
 #define LOOKS 32                  /* at chunks of other models, under one hold of the locks */
 #define OTHERS 4096               /* in a walk */
 #define AGAIN_NS 5000000ull       /* when all that is left to do is to wait */
@@ -534,7 +535,7 @@ static void wait_a_moment(struct kvc_trimmer *t)
  */
 static void fill_class(struct kvc_trimmer *t, unsigned class, bool join)
 {
-	struct kvc_chunk_row at = { .rank = INT64_MIN }, r[BATCH];
+	struct kvc_chunk_row at = { .rank = INT64_MIN }, r[ROWS];
 	struct kvc *k = t->k;
 	size_t n, rows = 0;
 	int err = 0;
@@ -542,7 +543,7 @@ static void fill_class(struct kvc_trimmer *t, unsigned class, bool join)
 	while (err != -ENOENT && !over(t)) {
 		at.policy = class;
 		kvc_catalog_lock(k->cat);
-		err = kvc_chunk_ranked(k->cat, &at, BATCH, r, &n);
+		err = kvc_chunk_ranked(k->cat, &at, ROWS, r, &n);
 		kvc_catalog_unlock(k->cat);
 		kvc_lock(k);
 		for (size_t i = 0; i < n && join; i++)
@@ -553,7 +554,7 @@ static void fill_class(struct kvc_trimmer *t, unsigned class, bool join)
 		if (n)
 			at = r[n - 1];
 		rows += n;
-		while (rows % FILLED < BATCH && !over(t) && work(t))
+		while (rows % FILLED < ROWS && !over(t) && work(t))
 			;
 		if (err && err != -ENOENT)
 			wait_a_moment(t);

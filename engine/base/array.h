@@ -2,8 +2,9 @@
 /*
  * Memory of arrays that may become large: from KVC_ARRAY_BIG bytes on an array is a mapping of its
  * own. It grows without a copy, so that who holds a lock does not hold it for that; no smaller
- * ones that it once was are left between other memory; what was never used of it takes none; and
- * when it is freed all goes back. Smaller ones are the allocator's.
+ * ones that it once was are left between other memory; what was never used of it takes none
+ * (where all memory is of huge pages, up to one of these); and when it is freed all goes back.
+ * Smaller ones are the allocator's.
  *
  * Of plain values: a leak checker does not look into a mapping for pointers.
  */

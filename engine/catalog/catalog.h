@@ -114,8 +114,9 @@ void kvc_catalog_use_reserve(struct kvc_catalog *c);
 int kvc_catalog_start(struct kvc_catalog *c, uint64_t log_bytes);
 void kvc_catalog_stop(struct kvc_catalog *c);
 /*
- * Before the start: until the same is said with false rows change by calls of this header only, so
- * that readers may keep their snapshots from call to call, as they do after the start.
+ * Before the start, where what mends or rebuilds changes rows in SQLite itself: until the same is
+ * said with false none of that is called, so that readers may keep their snapshots from call to
+ * call, as they do after the start.
  */
 void kvc_catalog_still(struct kvc_catalog *c, bool still);
 /*

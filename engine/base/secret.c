@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See secret.h. */
+#include "secret.h"
+
+#include "util.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static bool in_group(gid_t gid)
+{
+	int n = getgroups(0, NULL);
+	KVC_MEM gid_t *groups = n > 0 ? calloc((size_t)n, sizeof *groups) : NULL;
+
+	if (gid == getegid())
+		return true;
+	n = groups ? getgroups(n, groups) : 0;
+	for (int i = 0; i < n; i++)
+		if (groups[i] == gid)
+			return true;
+	return false;
+}
+
+bool kvc_secret_is_private(const struct stat *st)
+{
+	if (!S_ISREG(st->st_mode) || (st->st_uid && st->st_uid != geteuid()))
+		return false;
+	if (!(st->st_mode & 077))
+		return true;
+	return !(st->st_mode & 037) && !st->st_uid && in_group(st->st_gid);
+}
+
+int kvc_secret_open(const char *path, struct stat *st, char *why)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), err;
+
+	if (fd < 0 || fstat(fd, st)) {
+		err = -errno;
+		snprintf(why, KVC_SECRET_WHY, "cannot be opened: %s", strerror(-err));
+	} else if (kvc_secret_is_private(st)) {
+		return fd;
+	} else {
+		err = -EACCES;
+		snprintf(why, KVC_SECRET_WHY, "%s",
+			 !S_ISREG(st->st_mode) ? "is not a regular file"
+			 : st->st_uid && st->st_uid != geteuid()
+				 ? "belongs to another user: chown it to the daemon's user or root"
+				 : "can be used by others: chmod 600 (in a Kubernetes secret, "
+				   "defaultMode: 0400)");
+	}
+	if (fd >= 0)
+		close(fd);
+	return err;
+}

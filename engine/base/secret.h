@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Files that hold a key, password or token. One rule for all of them, kvcachefs-security(7): a
+ * regular file of root or of the daemon's user, which nobody else can write, and which nobody else
+ * can read, but for one case: root may share its file with a group that the daemon belongs to, as
+ * Kubernetes does with the secrets of a pod that has an fsGroup.
+ */
+#ifndef KVC_SECRET_H
+#define KVC_SECRET_H
+
+#include <stdbool.h>
+#include <sys/stat.h>
+
+#define KVC_SECRET_WHY 256 /* bytes of a reason */
+
+/*
+ * Opens the file at path for reading; symbolic links are followed. Returns a descriptor that the
+ * caller closes, with the file's attributes in *st; or a negative errno, with the reason and the
+ * remedy in why[KVC_SECRET_WHY], which starts with a verb ("cannot be opened: ..."). Never blocks
+ * on a pipe or a terminal.
+ */
+int kvc_secret_open(const char *path, struct stat *st, char *why);
+/* Does a file with these attributes follow the rule? uid and groups are the caller's. */
+bool kvc_secret_is_private(const struct stat *st);
+
+#endif

@@ -32,6 +32,11 @@ static uint64_t meminfo(const char *name)
 	return (uint64_t)kb << 10;
 }
 
+uint64_t kvc_memory_total(void)
+{
+	return meminfo("MemTotal") ?: UINT64_MAX;
+}
+
 uint64_t kvc_memory_available(void)
 {
 	return meminfo("MemAvailable") ?: UINT64_MAX;

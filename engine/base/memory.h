@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+uint64_t kvc_memory_total(void);     /* bytes of the machine; UINT64_MAX: not known */
 uint64_t kvc_memory_available(void); /* bytes, as the kernel estimates it */
 /* The bound of the memory cgroups that the daemon is in; UINT64_MAX: none. */
 uint64_t kvc_memory_group_max(void);

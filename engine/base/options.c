@@ -2,6 +2,7 @@
 /* See options.h. */
 #include "options.h"
 
+#include "budget.h"
 #include "codec.h"
 #include "policy.h"
 #include "util.h"
@@ -44,6 +45,9 @@ struct row {
 static const struct row rows[] = {
 	{ "cpu", "SIZE", "memory that the pool may use", SIZE, AT(cpu_bytes), NULL, 16 << 20,
 	  1ull << 50, "1G", FIXED },
+	{ "memory", "SIZE",
+	  "most memory beside the pool for tier work and users' texts; 0: by the machine", SIZE,
+	  AT(memory_bytes), NULL, 0, 1ull << 50, "0", FIXED },
 	{ "high", "PCT", "eviction starts when the pool or the disk is this full", NUMBER,
 	  AT(high_pct), NULL, 2, 100, "90", LIVE },
 	{ "low", "PCT", "eviction stops when it is this full", NUMBER, AT(low_pct), NULL, 1, 99,
@@ -362,6 +366,13 @@ int kvc_options_check(const struct kvc_options *o, char *error)
 	if (o->low_pct >= o->high_pct) {
 		snprintf(error, 256, "option low must be below option high: %llu is not below %llu",
 			 (unsigned long long)o->low_pct, (unsigned long long)o->high_pct);
+		return -EINVAL;
+	}
+	if (o->memory_bytes && o->memory_bytes < KVC_BUDGET_MIN) {
+		fail(error,
+		     "option memory: it must be at least 32M, or 0 for a limit that fits the "
+		     "machine%s%s",
+		     "", "");
 		return -EINVAL;
 	}
 	const char *port = strrchr(o->metrics, ':');

@@ -20,7 +20,8 @@ enum kvc_atime { KVC_ATIME_OPENS, KVC_ATIME_RELATIVE, KVC_ATIME_NEVER };
 #define KVC_UNSET UINT64_MAX
 
 struct kvc_options {
-	uint64_t cpu_bytes; /* size of the pool */
+	uint64_t cpu_bytes;    /* size of the pool */
+	uint64_t memory_bytes; /* limit of the memory budget (budget.h); 0: by the machine */
 	uint64_t high_pct, low_pct;
 	uint64_t pins_pct, share_pct;   /* of what pins, and of what one user's opens may keep */
 	uint64_t policy;                /* index into kvc_policies */

@@ -48,6 +48,8 @@
 	X(breaker_closed, "times a tier came back")                                               \
 	X(room_waits, "creates and writes that waited for room in the pool")                      \
 	X(room_refusals, "creates and writes refused with ENOSPC")                                \
+	X(memory_waits, "tier operations that waited for memory of memory=")                      \
+	X(memory_refusals, "operations that got no memory because memory= was in use")            \
 	X(quota_waits, "creates and writes that waited for their model's quota")                  \
 	X(quota_refusals, "creates and writes refused with EDQUOT")                               \
 	X(share_refusals, "opens, leases and writes refused because a user held his share=")      \

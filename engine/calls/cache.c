@@ -2,6 +2,7 @@
 /* The engine's start and end. See cache.h. */
 #include "cache.h"
 
+#include "budget.h"
 #include "calls.h"
 #include "commit.h"
 #include "floors.h"
@@ -136,6 +137,8 @@ int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 	k->opt = *o;
 	k->store = s;
 	k->pool.dir = -1;
+	kvc_budget_start(o->memory_bytes ?: kvc_budget_default(o->cpu_bytes), o->deadline_ms / 4,
+			 &k->stats);
 	err = kvc_table_init(&k->nodes->table) ?: kvc_table_init(&k->chunks->table);
 	err = err ?: kvc_table_init(&k->users->table) ?: kvc_table_init(&k->pins->table);
 	err = err ?: kvc_table_init(&k->tallies->table);
@@ -160,6 +163,7 @@ int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 				 strerror(-err));
 	}
 	if (err) { /* the tiers stay the caller's */
+		kvc_budget_stop(&k->stats);
 		kvc_keys_close(k->keys);
 		kvc_floors_empty(k);
 		if (k->pool.dir >= 0)
@@ -464,6 +468,7 @@ bool kvc_close(struct kvc *k)
 	kvc_tier_each(k, t)
 		k->tier[t].t->ops->close(k->tier[t].t);
 	kvc_keys_close(k->keys);
+	kvc_budget_stop(&k->stats);
 	kvc_floors_free(k);
 	return true;
 }

@@ -2,6 +2,7 @@
 /* See figures.h. */
 #include "figures.h"
 
+#include "budget.h"
 #include "drop.h"
 #include "pin.h"
 #include "prefault.h"
@@ -26,6 +27,7 @@ const char *const kvc_refusal_names[] = { NULL /* none */, KVC_REFUSALS(X) };
 void kvc_gauges(struct kvc *k, struct kvc_gauges *g)
 {
 	struct kvc_catalog_state c;
+	struct kvc_budget_state b;
 	struct kvc_prefaulted p;
 
 	*g = (struct kvc_gauges){ 0 };
@@ -35,6 +37,10 @@ void kvc_gauges(struct kvc *k, struct kvc_gauges *g)
 	g->catalog_log_bytes = c.log_bytes;
 	kvc_usage_show(k->cat, &g->catalog_inode_bytes, &g->catalog_attribute_bytes,
 		       &g->catalog_limit);
+	kvc_budget_state(&b);
+	g->memory_bytes = b.limit;
+	g->memory_used_bytes = b.used;
+	g->memory_peak_bytes = b.peak;
 	kvc_lock(k);
 	kvc_prefault_show_locked(k, &p);
 	g->prefault_bytes = p.bytes;

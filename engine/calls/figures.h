@@ -14,6 +14,9 @@
 #define KVC_GAUGES(X)                                                                           \
 	X(pool_bytes, pool_bytes, "bound of the pool")                                          \
 	X(pool_used_bytes, pool_used_bytes, "bytes of the pool accounted for")                  \
+	X(memory_bytes, memory_bytes, "limit of the memory beside the pool (memory=)")          \
+	X(memory_used_bytes, memory_used_bytes, "bytes of it in use")                           \
+	X(memory_peak_bytes, memory_peak_bytes, "most bytes of it in use since the mount")      \
 	X(files_open, files_open, "opens that have not been released")                          \
 	X(objects_resident, objects_resident, "published objects in the pool")                  \
 	X(nodes_in_memory, nodes_in_memory, "nodes held in memory")                             \

@@ -40,9 +40,10 @@ struct kvc_wait {
 	struct kvc_list link, timed;
 	uint64_t deadline_ns;
 	uint64_t want, granted; /* bytes of room asked for, and given (kept for the next try) */
-	uint64_t quota, quota_granted; /* which quota (its serial), and bytes of it given */
-	bool for_quota;                /* what it wants is of the quota, not of the pool */
-	uint64_t since_ns;             /* a store: when it first came */
+	/* the quota (its serial and its model), and the bytes of it granted */
+	uint64_t quota, quota_model, quota_granted;
+	bool for_quota;    /* `want` is of the quota, not of the pool */
+	uint64_t since_ns; /* a store: when it first came */
 	/* an open, create, rename or unlink: when it came (took.h) */
 	uint64_t begun_ns;
 	bool loads;         /* an open: the pool did not have it */

@@ -141,7 +141,7 @@ int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 			 &k->stats);
 	err = kvc_table_init(&k->nodes->table) ?: kvc_table_init(&k->chunks->table);
 	err = err ?: kvc_table_init(&k->users->table) ?: kvc_table_init(&k->pins->table);
-	err = err ?: kvc_table_init(&k->tallies->table);
+	err = err ?: kvc_table_init(&k->tallies->table) ?: kvc_quotas_init(&k->quotas);
 	if (err)
 		snprintf(error, 512, "out of memory");
 	if (!err && *o->keyfile)

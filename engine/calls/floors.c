@@ -48,7 +48,8 @@ static void init_lists(struct kvc *k)
 		&k->account->behind,     &k->trash->list,         &k->trash->unsynced,
 		&k->pace->waiters,       &k->share->asks,         &k->surveys->asked,
 		&k->surveys->waiters,    &k->drops->cut,          &k->models->layered,
-		&k->demotes->list,       &k->dirty->used,
+		&k->demotes->list,       &k->dirty->used,         &k->quotas.waiting,
+		&k->quotas.over,
 	};
 	pthread_cond_t *conds[] = {
 		&k->waits.cond,       &k->waits.idle,    &k->room.pressed,

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The keeper: a thread that keeps models within their quotas and drops what has outlived its ttl.
- * Where the bytes asked for would not fit a quota, it drops the model's own chunks whole, in the
- * order of their policy (trim.c), down to low= of the quota, and refuses the first wait with EDQUOT
- * when nothing can be dropped. What has expired goes in turns, so that who waits for a quota does
- * not wait for all of it; but without a pause between them. By the way it stamps what used chunks
+ * The keeper: a thread that keeps models within their quotas and drops chunks whose ttl has run
+ * out. If the bytes that a store asks for would not fit a quota, the keeper drops the model's own
+ * chunks whole, in the order of their policy (trim.c), down to low= of the quota, and refuses the
+ * first wait with EDQUOT when nothing can be dropped. Models take turns, those with waiters first,
+ * and so do expired chunks, without a pause between the turns: whatever one model has to lose, the
+ * stores of the others wait for a turn of it. The keeper also stamps the chunks that used chunks
  * follow (objects/ancestors.h).
  */
 #include "chunk.h"
@@ -23,113 +24,148 @@
 #define IDLE_NS 250000000ull
 #define WHOLE_NS 10000000000ull /* between two walks of all that has expired */
 #define PRESSED_NS 10000000ull
-#define TURN 256 /* of what has expired, before who waits for a quota has his turn */
+#define TURN 256       /* expired chunks between two rounds of quotas */
+#define TRIMMERS 64u   /* models whose walks are remembered */
+#define LOOKS 64u      /* models looked at under one hold of the lock */
+#define WAITING_EACH 8 /* turns of models with waiters in a round */
 
-static bool pressed_locked(struct kvc *k)
-{
-	kvc_list_each(e, &k->quotas.list)
-		if (kvc_quota_wanted(k, kvc_of(e, struct kvc_quota, link)))
-			return true;
-	return false;
-}
-
-/* Of those that are pressed: their trimmers; and of those that are so no more, which go. */
-struct quotas {
-	struct kvc_trimmer **v;
-	size_t n, room;
+/* The trimmers of models that are above their quotas, the oldest first. */
+struct trimmers {
+	struct kvc_trimmer *v[TRIMMERS];
+	size_t n;
 };
 
-static uint64_t wanted(struct kvc *k, uint64_t model)
+static bool pressed_locked(const struct kvc *k)
 {
-	struct kvc_quota *q;
-	uint64_t want;
-
-	kvc_lock(k);
-	q = kvc_quota_of_locked(k, model);
-	want = q && !k->stopping ? kvc_quota_wanted(k, q) : 0;
-	kvc_unlock(k);
-	return want;
+	return !kvc_list_empty(&k->quotas.waiting) || !kvc_list_empty(&k->quotas.over);
 }
 
-/* NULL: out of memory. */
-static struct kvc_trimmer *trimmer_of(struct kvc *k, struct quotas *s, uint64_t model)
+/* The bytes that the model should lose now. */
+static uint64_t wanted_locked(struct kvc *k, uint64_t model)
+{
+	struct kvc_quota *q = kvc_quota_of_locked(k, model);
+
+	return q && !k->stopping ? kvc_quota_wanted(k, q) : 0;
+}
+
+/* Ends the trimmers of models within their quotas; all: every trimmer. */
+static void trimmers_end(struct kvc *k, struct trimmers *s, bool all)
+{
+	size_t left = 0;
+
+	for (size_t i = 0; i < s->n; i++) {
+		uint64_t want;
+
+		kvc_lock(k);
+		want = all ? 0 : wanted_locked(k, kvc_trimmer_model(s->v[i]));
+		kvc_unlock(k);
+		if (want)
+			s->v[left++] = s->v[i];
+		else
+			kvc_trimmer_free(s->v[i]);
+	}
+	s->n = left;
+}
+
+/* NULL: out of memory. If there are TRIMMERS already the oldest ends; its walk begins again. */
+static struct kvc_trimmer *trimmer_of(struct kvc *k, struct trimmers *s, uint64_t model)
 {
 	struct kvc_trimmer *t;
 
 	for (size_t i = 0; i < s->n; i++)
 		if (kvc_trimmer_model(s->v[i]) == model)
 			return s->v[i];
-	if (kvc_grow(&s->v, s->n, &s->room, sizeof(struct kvc_trimmer *)) ||
-	    !(t = kvc_trimmer_new(k, model)))
+	if (!(t = kvc_trimmer_new(k, model)))
 		return NULL;
-	s->v[s->n++] = t;
-	return t;
+	if (s->n == TRIMMERS) {
+		kvc_trimmer_free(s->v[0]);
+		memmove(s->v, s->v + 1, --s->n * sizeof *s->v);
+	}
+	return s->v[s->n++] = t;
 }
 
-/* Drops chunks of the model until it is small enough, or those are on their way that will do. */
-static bool shrink(struct kvc *k, struct quotas *s, uint64_t model)
+/*
+ * A turn of this model found nothing to drop. The first waiter is refused after STUCK_LOOKS such
+ * turns, but not before a commit that began after the first of them has returned: chunks stored
+ * before have their rows then, so the walks since have seen every victim.
+ */
+static void in_vain_locked(struct kvc *k, struct kvc_quota *q)
 {
-	struct kvc_trimmer *t = trimmer_of(k, s, model);
-	bool progress = false, more = t;
-	uint64_t goal;
-
-	while (more && (goal = wanted(k, model))) {
-		bool hopeful;
-
-		more = kvc_trimmer_turn(t, goal, &hopeful);
-		progress |= hopeful;
+	if (!q->stuck_txn) {
+		q->stuck_txn = kvc_catalog_txn(k->cat) + 1;
+		q->stuck = 0;
 	}
-	return progress;
+	if (k->dirty->committed < q->stuck_txn) {
+		kvc_commit_soon_locked(k, true);
+	} else if (++q->stuck >= STUCK_LOOKS) {
+		/* all that is left of the model is open, leased or pinned */
+		kvc_refuse_first_locked(k, &q->waiters);
+		q->stuck = 0;
+		q->stuck_txn = 0;
+	}
 }
 
-static void quotas_end(struct kvc *k, struct quotas *s, bool all)
+/* The next of these models, which becomes the last of its list; *goal. NULL: none is due. */
+static struct kvc_quota *next_quota_locked(struct kvc *k, struct kvc_list *list, uint64_t *goal)
 {
-	for (size_t i = 0; i < s->n;) {
-		if (!all && wanted(k, kvc_trimmer_model(s->v[i]))) {
-			i++;
-			continue;
-		}
-		kvc_trimmer_free(s->v[i]);
-		s->v[i] = s->v[--s->n];
+	uint64_t now = kvc_mono_ns();
+
+	for (unsigned i = 0; i < LOOKS && !kvc_list_empty(list); i++) {
+		struct kvc_quota *q = kvc_of(list->next, struct kvc_quota, press);
+
+		kvc_list_del(&q->press);
+		if (!(*goal = kvc_quota_wanted(k, q)))
+			continue; /* it comes back when it has more again */
+		kvc_list_add_tail(kvc_list_empty(&q->waiters) ? &k->quotas.over
+							      : &k->quotas.waiting,
+				  &q->press);
+		if (now - q->looked_ns >= PRESSED_NS)
+			return q;
 	}
-	if (all)
-		free(s->v);
+	return NULL;
 }
 
-/* One pass over the models that are near or over their bound. */
-static void quota_pass(struct kvc *k, struct quotas *s)
+/* One turn of the next model on this list. Returns whether a model had one and lost something. */
+static bool quota_turn(struct kvc *k, struct trimmers *s, struct kvc_list *list)
 {
-	uint64_t after = 0;
+	bool any = false, hopeful = false;
+	struct kvc_trimmer *t;
+	struct kvc_quota *q;
+	uint64_t model, goal;
 
-	for (;;) {
-		uint64_t model = UINT64_MAX;
-
-		kvc_lock(k);
-		kvc_list_each(e, &k->quotas.list) {
-			struct kvc_quota *q = kvc_of(e, struct kvc_quota, link);
-
-			if (q->model > after && q->model < model && kvc_quota_wanted(k, q))
-				model = q->model;
-		}
-		kvc_unlock(k);
-		if (model == UINT64_MAX)
-			break;
-		after = model;
-		bool progress = shrink(k, s, model);
-
-		kvc_lock(k);
-		struct kvc_quota *q = kvc_quota_of_locked(k, model);
-
-		if (q && (progress || kvc_list_empty(&q->waiters))) {
-			q->stuck = 0;
-		} else if (q && ++q->stuck >= STUCK_LOOKS) {
-			/* All that is left of the model is open, leased or pinned. */
-			kvc_refuse_first_locked(k, &q->waiters);
-			q->stuck = 0;
-		}
-		kvc_unlock(k);
+	kvc_lock(k);
+	q = next_quota_locked(k, list, &goal);
+	model = q ? q->model : 0;
+	kvc_unlock(k);
+	if (!q)
+		return false;
+	if ((t = trimmer_of(k, s, model)))
+		any = kvc_trimmer_turn(t, goal, &hopeful);
+	kvc_lock(k);
+	if ((q = kvc_quota_of_locked(k, model))) {
+		q->looked_ns = any ? 0 : kvc_mono_ns();
+		if (hopeful || kvc_list_empty(&q->waiters))
+			q->stuck = 0, q->stuck_txn = 0;
+		else
+			in_vain_locked(k, q);
 	}
-	quotas_end(k, s, false);
+	kvc_unlock(k);
+	return any;
+}
+
+/*
+ * One turn of some models with waiters and of one without, so that a model with much to lose delays
+ * the stores of others by a turn and no more. Returns whether there is more to do at once.
+ */
+static bool quota_round(struct kvc *k, struct trimmers *s)
+{
+	bool any = false;
+
+	for (unsigned i = 0; i < WAITING_EACH; i++)
+		any |= quota_turn(k, s, &k->quotas.waiting);
+	any |= quota_turn(k, s, &k->quotas.over);
+	trimmers_end(k, s, false);
+	return any;
 }
 
 /* Where the walk of what expires is. */
@@ -208,21 +244,22 @@ static void *keeper(void *arg)
 {
 	struct kvc *k = arg;
 	struct expiry expiry = { 0 };
-	struct quotas quotas = { 0 };
+	struct trimmers trimmers = { 0 };
 	uint64_t expire_ns = 0, saved_ns = kvc_mono_ns();
-	bool more = false;
+	bool more = false, trims = false;
 
 	kvc_lock(k);
 	while (!k->stopping) {
-		uint64_t pause = more ? 0 : pressed_locked(k) ? PRESSED_NS : IDLE_NS;
+		uint64_t pause = more || trims ? 0 : pressed_locked(k) ? PRESSED_NS : IDLE_NS;
 		struct timespec until = kvc_timespec(kvc_mono_ns() + pause);
 
 		kvc_lock_wait(&k->lock, &k->quotas.pressed, &until);
 		if (k->stopping)
 			break;
+		kvc_quotas_look_locked(k);
 		kvc_unlock(k);
 		kvc_ancestors_stamp(k);
-		quota_pass(k, &quotas);
+		trims = quota_round(k, &trimmers);
 		bool due = kvc_mono_ns() > expire_ns;
 
 		if (due || more)
@@ -243,7 +280,7 @@ static void *keeper(void *arg)
 		kvc_lock(k);
 	}
 	kvc_unlock(k);
-	quotas_end(k, &quotas, true);
+	trimmers_end(k, &trimmers, true);
 	return NULL;
 }
 

@@ -48,7 +48,7 @@ int kvc_quota_set_both(struct kvc *k, uint64_t model, uint64_t limit)
 		return err;
 	}
 	kvc_quota_grant_locked(k, q);
-	pthread_cond_signal(&k->quotas.pressed);
+	kvc_quota_press_locked(k, q);
 	return 0;
 }
 
@@ -87,16 +87,17 @@ int kvc_quotas_load_both(struct kvc *k, bool clean)
 
 void kvc_quotas_save_both(struct kvc *k)
 {
-	kvc_list_each(e, &k->quotas.list) {
-		struct kvc_quota q = *kvc_of(e, struct kvc_quota, link);
+	struct kvc_quota *q;
 
-		/* A file that was never closed is not there at the next start. */
-		kvc_table_each(&k->nodes->table, s) {
-			struct kvc_node *n = kvc_of(s, struct kvc_node, slot);
+	if (kvc_list_empty(&k->quotas.list))
+		return;
+	/* A file that was never closed is not there at the next start. */
+	kvc_table_each(&k->nodes->table, s) {
+		const struct kvc_node *n = kvc_of(s, struct kvc_node, slot);
 
-			if (n->model == q.model && n->state == KVC_OPEN)
-				q.used -= kvc_quota_bytes(n) - (n->lost ? 0 : n->row.blocks * 512);
-		}
-		kvc_quota_save_both(k, &q);
+		if (n->state == KVC_OPEN && (q = kvc_quota_of_locked(k, n->model)))
+			q->used -= kvc_quota_bytes(n) - (n->lost ? 0 : n->row.blocks * 512);
 	}
+	kvc_list_each(e, &k->quotas.list)
+		kvc_quota_save_both(k, kvc_of(e, struct kvc_quota, link));
 }

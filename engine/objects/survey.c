@@ -215,7 +215,7 @@ static void end_both(struct kvc *k, struct survey *s)
 			q->counting = false;
 			kvc_quota_save_both(k, q);
 			kvc_quota_grant_locked(k, q);
-			pthread_cond_signal(&k->quotas.pressed);
+			kvc_quota_press_locked(k, q);
 		}
 	}
 	kvc_list_del(&s->link);

@@ -15,15 +15,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#define LOOKS 64u /* models checked by one kvc_quotas_look_locked */
+
 struct kvc_quota *kvc_quota_of_locked(struct kvc *k, uint64_t model)
 {
-	kvc_list_each(e, &k->quotas.list) {
-		struct kvc_quota *q = kvc_of(e, struct kvc_quota, link);
+	struct kvc_slot *s = k->quotas.table.n ? kvc_table_find(&k->quotas.table, model) : NULL;
 
-		if (q->model == model)
-			return q;
-	}
-	return NULL;
+	return s ? kvc_of(s, struct kvc_quota, slot) : NULL;
 }
 
 void kvc_quota_grant_locked(struct kvc *k, struct kvc_quota *q)
@@ -42,12 +40,6 @@ void kvc_quota_grant_locked(struct kvc *k, struct kvc_quota *q)
 	}
 }
 
-void kvc_quotas_grant_locked(struct kvc *k)
-{
-	kvc_list_each(e, &k->quotas.list)
-		kvc_quota_grant_locked(k, kvc_of(e, struct kvc_quota, link));
-}
-
 /*
  * How much the model should lose now: from above high= down to low=, and what the first wait needs.
  */
@@ -64,14 +56,38 @@ uint64_t kvc_quota_wanted(const struct kvc *k, struct kvc_quota *q)
 	return want;
 }
 
+void kvc_quota_press_locked(struct kvc *k, struct kvc_quota *q)
+{
+	if (!kvc_quota_wanted(k, q))
+		return;
+	kvc_list_del(&q->press);
+	kvc_list_add_tail(kvc_list_empty(&q->waiters) ? &k->quotas.over : &k->quotas.waiting,
+			  &q->press);
+	pthread_cond_signal(&k->quotas.pressed);
+}
+
+void kvc_quotas_look_locked(struct kvc *k)
+{
+	struct kvc_list *list = &k->quotas.list;
+
+	for (unsigned i = 0; i < LOOKS && !kvc_list_empty(list); i++) {
+		struct kvc_quota *q = kvc_of(list->next, struct kvc_quota, link);
+
+		kvc_list_del(&q->link);
+		kvc_list_add_tail(list, &q->link);
+		if (kvc_list_empty(&q->press))
+			kvc_quota_press_locked(k, q);
+	}
+}
+
 void kvc_quota_changed_locked(struct kvc *k, struct kvc_quota *q, int64_t by)
 {
 	q->used = by < 0 && (uint64_t)-by > q->used ? 0 : q->used + (uint64_t)by;
 	if (by < 0) {
 		q->stuck = 0;
 		kvc_quota_grant_locked(k, q);
-	} else if (kvc_quota_wanted(k, q)) {
-		pthread_cond_signal(&k->quotas.pressed);
+	} else if (kvc_list_empty(&q->press)) {
+		kvc_quota_press_locked(k, q);
 	}
 }
 
@@ -97,8 +113,12 @@ int kvc_quota_get_locked(struct kvc *k, uint64_t model, uint64_t bytes, struct k
 	kvc_count(&k->stats, quota_waits);
 	w->want = bytes;
 	w->for_quota = true;
-	pthread_cond_signal(&k->quotas.pressed);
-	return kvc_park_locked(k, &q->waiters, w);
+	w->quota_model = model;
+	int err = kvc_park_locked(k, &q->waiters, w);
+
+	if (q->waiters.prev == q->waiters.next) /* the first */
+		kvc_quota_press_locked(k, q);
+	return err;
 }
 
 int kvc_quota_allows_locked(struct kvc *k, uint64_t model, uint64_t bytes)
@@ -115,6 +135,7 @@ void kvc_quota_reserve_locked(struct kvc *k, uint64_t model, uint64_t bytes, str
 	if (!q || w->quota_granted)
 		return;
 	w->quota = q->serial;
+	w->quota_model = model;
 	w->quota_granted = bytes;
 	q->used += bytes;
 }
@@ -122,16 +143,11 @@ void kvc_quota_reserve_locked(struct kvc *k, uint64_t model, uint64_t bytes, str
 void kvc_quota_cancel_locked(struct kvc *k, struct kvc_wait *w)
 {
 	uint64_t bytes = w->quota_granted;
+	struct kvc_quota *q = bytes ? kvc_quota_of_locked(k, w->quota_model) : NULL;
 
 	w->quota_granted = 0;
-	kvc_list_each(e, &k->quotas.list) {
-		struct kvc_quota *q = kvc_of(e, struct kvc_quota, link);
-
-		if (bytes && q->serial == w->quota) {
-			kvc_quota_changed_locked(k, q, -(int64_t)bytes);
-			return;
-		}
-	}
+	if (q && q->serial == w->quota)
+		kvc_quota_changed_locked(k, q, -(int64_t)bytes);
 }
 
 struct kvc_quota *kvc_quota_add_locked(struct kvc *k, uint64_t model, uint64_t limit)
@@ -144,7 +160,10 @@ struct kvc_quota *kvc_quota_add_locked(struct kvc *k, uint64_t model, uint64_t l
 	q->limit = limit;
 	q->serial = ++k->quotas.serial;
 	kvc_list_init(&q->waiters);
+	kvc_list_init(&q->press);
 	kvc_list_add_tail(&k->quotas.list, &q->link);
+	q->slot.key = model;
+	kvc_table_add(&k->quotas.table, &q->slot);
 	return q;
 }
 
@@ -154,6 +173,8 @@ void kvc_quota_remove_locked(struct kvc *k, struct kvc_quota *q)
 		kvc_of(e, struct kvc_wait, link)->want = 0;
 	kvc_wake_all_locked(k, &q->waiters, 0);
 	kvc_list_del(&q->link);
+	kvc_list_del(&q->press);
+	kvc_table_del(&k->quotas.table, &q->slot);
 	free(q);
 }
 
@@ -166,9 +187,18 @@ int kvc_quota_save_both(struct kvc *k, const struct kvc_quota *q)
 	return kvc_meta_set(k->cat, key, value);
 }
 
+int kvc_quotas_init(struct kvc_quotas *q)
+{
+	kvc_list_init(&q->list);
+	kvc_list_init(&q->waiting);
+	kvc_list_init(&q->over);
+	return kvc_table_init(&q->table);
+}
+
 void kvc_quotas_free(struct kvc *k)
 {
 	kvc_list_each_safe(e, &k->quotas.list)
 		free(kvc_of(e, struct kvc_quota, link));
+	kvc_table_fini(&k->quotas.table);
 	kvc_list_init(&k->quotas.list);
 }

@@ -8,14 +8,21 @@
 #define KVC_QUOTA_H
 
 #include "caller.h"
+#include "table.h"
 
 #include <pthread.h>
 
 struct kvc_quota {
+	struct kvc_slot slot; /* in quotas.table, by model */
 	struct kvc_list link, waiters;
+	struct kvc_list press;       /* in quotas.waiting, quotas.over, or neither */
 	uint64_t model, limit, used; /* bytes */
 	uint64_t serial;
+	/*
+	 * evict/keeper.c: looks in vain, the last of them, and the commit they wait for (0: none)
+	 */
 	unsigned stuck;
+	uint64_t looked_ns, stuck_txn;
 	bool trimming;
 	/*
 	 * objects/survey.c: its files are being counted; those up to `at` were, and those from
@@ -26,7 +33,13 @@ struct kvc_quota {
 };
 
 struct kvc_quotas {
-	struct kvc_list list;   /* struct kvc_quota */
+	struct kvc_table table;
+	struct kvc_list list; /* struct kvc_quota, all */
+	/*
+	 * Models that should lose something: those with waiters, and the others. One whose bytes no
+	 * longer exceed its bound stays until the keeper looks at it.
+	 */
+	struct kvc_list waiting, over;
 	uint64_t serial;        /* of the newest */
 	pthread_cond_t pressed; /* one is near or over its bound: the keeper's */
 };
@@ -60,7 +73,17 @@ void kvc_quota_changed_locked(struct kvc *k, struct kvc_quota *q, int64_t by);
 uint64_t kvc_quota_wanted(const struct kvc *k, struct kvc_quota *q);
 /* Gives those who wait what there is. */
 void kvc_quota_grant_locked(struct kvc *k, struct kvc_quota *q);
-void kvc_quotas_grant_locked(struct kvc *k);
+/*
+ * If the model should lose something, puts it on the keeper's lists and wakes the keeper. Call
+ * after any change of used, limit or waiters that can only increase what it should lose.
+ */
+void kvc_quota_press_locked(struct kvc *k, struct kvc_quota *q);
+/*
+ * Checks the next few models in turn, so that a change of low= or high= reaches all of them within
+ * some seconds although one call does bounded work.
+ */
+void kvc_quotas_look_locked(struct kvc *k);
+int kvc_quotas_init(struct kvc_quotas *q); /* 0 or -ENOMEM */
 /* A new bound (NULL: out of memory), and the end of one: who waits for it asks again. */
 struct kvc_quota *kvc_quota_add_locked(struct kvc *k, uint64_t model, uint64_t limit);
 void kvc_quota_remove_locked(struct kvc *k, struct kvc_quota *q);

@@ -41,9 +41,12 @@ static void refuse_locked(struct kvc *k, struct kvc_wait *w)
 {
 	w->want = 0;
 	if (w->for_quota) {
+		struct kvc_quota *q = kvc_quota_of_locked(k, w->quota_model);
+
 		kvc_count(&k->stats, quota_refusals);
 		kvc_wake_locked(k, w, -EDQUOT);
-		kvc_quotas_grant_locked(k);
+		if (q)
+			kvc_quota_grant_locked(k, q);
 	} else {
 		kvc_count(&k->stats, room_refusals);
 		kvc_wake_locked(k, w, -ENOSPC);

@@ -26,13 +26,13 @@ static void fresh(void)
 		&k.room.waiters,
 		&k.waits.timed,
 		&k.waits.woken,
-		&k.quotas.list,
 	};
 
 	memset(&k, 0, sizeof k);
 	memset(w, 0, sizeof w);
 	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
 		kvc_list_init(all[i]);
+	assert_int_equal(kvc_quotas_init(&k.quotas), 0);
 	pthread_cond_init(&k.waits.cond, NULL);
 	pthread_cond_init(&k.room.pressed, NULL);
 	pthread_cond_init(&k.quotas.pressed, NULL);

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Models above their quotas take turns: a store in one of them waits for a turn of another model
+ * that has much to lose, not for all of it. And a store is refused only after a commit has shown
+ * the keeper every chunk of the model. Only the keeper's thread runs here; drops are counted.
+ */
+#include "house.h"
+#include "dirty.h"
+#include "evict.h"
+#include "limit.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define MANY 400
+#define SOME 20
+#define TURN 64 /* chunks: what a turn of a model drops at most */
+#define OLD_NS 1000000000ull
+
+static uint64_t large, small; /* models */
+static uint64_t last_large;   /* the newest file of the former */
+static _Atomic unsigned dropped_large, dropped_small, before_small, looks;
+
+/* The linker has reserved these names for who uses them (--wrap). */
+/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+int __real_kvc_chunk_drop(struct kvc *k, uint64_t id, int tier, const struct kvc_chunk_row *seen,
+			  uint64_t *bytes);
+int __wrap_kvc_chunk_drop(struct kvc *k, uint64_t id, int tier, const struct kvc_chunk_row *seen,
+			  uint64_t *bytes);
+int __wrap_kvc_chunk_drop(struct kvc *k, uint64_t id, int tier, const struct kvc_chunk_row *seen,
+			  uint64_t *bytes)
+{
+	if (id <= last_large)
+		dropped_large++;
+	else if (!dropped_small++)
+		before_small = dropped_large;
+	return __real_kvc_chunk_drop(k, id, tier, seen, bytes);
+}
+
+bool __real_kvc_trimmer_turn(struct kvc_trimmer *t, uint64_t goal, bool *hopeful);
+bool __wrap_kvc_trimmer_turn(struct kvc_trimmer *t, uint64_t goal, bool *hopeful);
+bool __wrap_kvc_trimmer_turn(struct kvc_trimmer *t, uint64_t goal, bool *hopeful)
+{
+	looks++;
+	return __real_kvc_trimmer_turn(t, goal, hopeful);
+}
+/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+
+static void set(uint64_t model, const char *name, const char *value)
+{
+	char full[64];
+
+	snprintf(full, sizeof full, "user.kvcachefs.%s", name);
+	assert_int_equal(kvc_setxattr(house, model, full, value, strlen(value), 0, NULL, NULL), 0);
+}
+
+/* Less than an attribute may say. */
+static void bound(uint64_t model, uint64_t limit)
+{
+	kvc_lock_both(house);
+	assert_int_equal(kvc_quota_set_both(house, model, limit), 0);
+	kvc_unlock_both(house);
+}
+
+static uint64_t files(uint64_t model, unsigned n)
+{
+	uint64_t last = 0;
+	char name[16];
+
+	for (unsigned i = 0; i < n; i++) {
+		snprintf(name, sizeof name, "f%u", i);
+		last = house_file(model, name);
+	}
+	return last;
+}
+
+static void begin(unsigned many)
+{
+	house_new("");
+	large = house_folder(KVC_ROOT, "large");
+	small = house_folder(KVC_ROOT, "small");
+	set(large, "unit", "file");
+	set(small, "unit", "file");
+	bound(large, 40u << 20);
+	bound(small, SOME * 8192);
+	last_large = files(large, many);
+	dropped_large = dropped_small = before_small = looks = 0;
+}
+
+static void woken(struct kvc_wait *w)
+{
+	(void)w;
+}
+
+/* A store into the model that is full. */
+static void store(struct kvc_wait *w)
+{
+	struct kvc_opened o = { 0 };
+	struct kvc_row r;
+	uint8_t bytes[HOUSE_FILE] = { 0 };
+	size_t n;
+
+	*w = (struct kvc_wait){ .wake = woken };
+	assert_int_equal(kvc_create(house, small, "one more", S_IFREG | 0644, 0, 0, O_RDWR | O_EXCL,
+				    &r, &o, w),
+			 0);
+	assert_int_equal(kvc_file_write(house, r.ino, bytes, sizeof bytes, 0, O_RDWR, &n, w),
+			 KVC_WAIT);
+}
+
+static bool granted(const struct kvc_wait *w)
+{
+	bool is;
+
+	kvc_lock(house);
+	is = w->quota_granted;
+	kvc_unlock(house);
+	return is;
+}
+
+static int refused(const struct kvc_wait *w)
+{
+	int err;
+
+	kvc_lock(house);
+	err = w->err;
+	kvc_unlock(house);
+	return err;
+}
+
+static void stop(void)
+{
+	kvc_lock(house);
+	house->stopping = true;
+	kvc_unlock(house);
+	kvc_keeper_stop(house);
+	kvc_lock(house);
+	house->stopping = false;
+	kvc_list_init(&house->waits.woken);
+	kvc_list_init(&house->waits.timed);
+	kvc_unlock(house);
+	house_end();
+}
+
+static void turns(void **state)
+{
+	struct kvc_wait w;
+
+	(void)state;
+	begin(MANY);
+	files(small, SOME);
+	house_commit();
+	house_later_ns += OLD_NS;
+	store(&w);
+	bound(large, 8192);
+	assert_int_equal(kvc_keeper_start(house), 0);
+	for (int i = 0; i < 10000 && !(granted(&w) && dropped_large >= MANY - 1); i++)
+		usleep(1000);
+	assert_true(granted(&w));
+	assert_true(dropped_large >= MANY - 1);
+	if (before_small > 2 * TURN)
+		fail_msg("%u chunks of another model went first", before_small);
+	stop();
+}
+
+/* What was stored before has no rows, so the walks cannot see it: that is no reason to refuse. */
+static void uncommitted(void **state)
+{
+	struct kvc_wait w;
+
+	(void)state;
+	begin(1);
+	house_commit();
+	files(small, SOME);
+	house_later_ns += OLD_NS;
+	store(&w);
+	assert_int_equal(kvc_keeper_start(house), 0);
+	for (int i = 0; i < 10000 && looks < 40; i++)
+		usleep(1000);
+	assert_true(looks >= 40);
+	assert_int_equal(refused(&w), 0);
+	assert_false(granted(&w));
+	house_commit();
+	house_commit();
+	for (int i = 0; i < 10000 && !granted(&w); i++)
+		usleep(1000);
+	assert_true(granted(&w));
+	assert_int_equal(refused(&w), 0);
+	stop();
+}
+
+/* Nothing of the model can go: the store is refused, once that is known. */
+static void nothing(void **state)
+{
+	struct kvc_opened o;
+	struct kvc_wait w;
+	struct kvc_row r;
+	char name[16];
+
+	(void)state;
+	begin(1);
+	files(small, SOME);
+	for (unsigned i = 0; i < SOME; i++) {
+		snprintf(name, sizeof name, "f%u", i);
+		assert_int_equal(kvc_lookup(house, small, name, &r, NULL), 0);
+		o = (struct kvc_opened){ 0 };
+		w = (struct kvc_wait){ .wake = woken };
+		assert_int_equal(kvc_file_open(house, r.ino, O_RDONLY, &o, &w), 0);
+	}
+	house_commit();
+	house_later_ns += OLD_NS;
+	store(&w);
+	assert_int_equal(kvc_keeper_start(house), 0);
+	for (int i = 0; i < 100; i++)
+		usleep(1000);
+	assert_int_equal(refused(&w), 0);
+	house_commit();
+	house_commit();
+	for (int i = 0; i < 10000 && !refused(&w); i++)
+		usleep(1000);
+	assert_int_equal(refused(&w), -EDQUOT);
+	assert_int_equal(dropped_large, 0);
+	for (unsigned i = 0; i < SOME; i++) {
+		snprintf(name, sizeof name, "f%u", i);
+		assert_int_equal(kvc_lookup(house, small, name, &r, NULL), 0);
+		kvc_file_release(house, r.ino, O_RDONLY, 0);
+	}
+	stop();
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(turns),
+		cmocka_unit_test(uncommitted),
+		cmocka_unit_test(nothing),
+	};
+
+	return cmocka_run_group_tests_name("quotas", tests, NULL, NULL);
+}

@@ -9,6 +9,7 @@
 
 #include <ctype.h>
 #include <string.h>
+#include <unistd.h>
 
 const char *const kvc_huge_names[] = { "within_size", "always", "never", NULL };
 static const char *const write_names[] = { "through", "back", NULL };
@@ -138,12 +139,12 @@ static const struct row rows[] = {
 };
 #define NROWS (sizeof rows / sizeof rows[0])
 
-/* Options that mount(2) knows, and those of fstab that only mount(8) looks at. */
+/* Options that mount(2) knows. */
 static const char *const generic[] = {
 	"ro",   "rw",         "nosuid", "suid",  "nodev",   "dev", "noexec",
 	"exec", "nodiratime", "sync",   "async", "dirsync", NULL,
 };
-/* Of these the last counts, and libfuse does not know all of them. */
+/* The last of these counts; libfuse does not know all of them. */
 static const struct {
 	const char *name;
 	enum kvc_atime is;
@@ -153,15 +154,36 @@ static const struct {
 	{ "noatime", KVC_ATIME_NEVER },
 	{ "strictatime", KVC_ATIME_OPENS },
 };
+/*
+ * Options of fstab that mount(8) and systemd read, and options of mount(2) that change nothing
+ * here: times and attributes of folders are ours, and nothing is written late.
+ */
 static const char *const ignored[] = {
-	"defaults", "auto",  "noauto", "nofail", "_netdev", "user",
-	"nouser",   "users", "owner",  "x-",     NULL,
+	"defaults", "auto",     "noauto",     "nofail",        "_netdev",    "_rnetdev",
+	"user",     "nouser",   "users",      "nousers",       "owner",      "noowner",
+	"group",    "nogroup",  "silent",     "loud",          "lazytime",   "nolazytime",
+	"diratime", "iversion", "noiversion", "nostrictatime", "norelatime", NULL,
 };
+/* The same with a value, or a name of the user's own. */
+static const char *const ignored_prefixes[] = {
+	"x-", "X-", "comment=", "helper=", "uhelper=", NULL
+};
+/* SELinux labels: the kernel takes them if SELinux is on, and refuses them otherwise. */
+static const char *const labels[] = { "context", "fscontext", "defcontext", "rootcontext", NULL };
+#define SELINUX "/sys/fs/selinux/enforce"
 
 static bool among(const char *const *list, const char *word)
 {
 	for (; *list; list++)
-		if (!strcmp(*list, word) || (!strcmp(*list, "x-") && !strncmp(word, "x-", 2)))
+		if (!strcmp(*list, word))
+			return true;
+	return false;
+}
+
+static bool begins_as(const char *const *prefixes, const char *word)
+{
+	for (; *prefixes; prefixes++)
+		if (!strncmp(word, *prefixes, strlen(*prefixes)))
 			return true;
 	return false;
 }
@@ -299,36 +321,80 @@ static int set(struct kvc_options *o, const struct row *r, const char *value, ch
 	return -EINVAL;
 }
 
+/* Adds a word to the options that libfuse hands to mount(2). */
+static int add_generic(struct kvc_options *o, const char *word, char *error)
+{
+	size_t len = strlen(o->generic);
+
+	if (len + strlen(word) + 2 > sizeof o->generic) {
+		fail(error, "too many options at '%.64s'%s", word, "");
+		return -EINVAL;
+	}
+	snprintf(o->generic + len, sizeof o->generic - len, "%s%s", len ? "," : "", word);
+	return 0;
+}
+
+/*
+ * A SELinux label, perhaps in quotes. The kernel wants quotes around commas; libfuse splits at
+ * commas and takes the backslashes away.
+ */
+static int add_label(struct kvc_options *o, const char *name, const char *value, char *error)
+{
+	size_t len = value ? strlen(value) : 0, n;
+	char word[512];
+
+	if (len >= 2 && value[0] == '"' && value[len - 1] == '"') {
+		value++;
+		len -= 2;
+	}
+	if (!len || len > 200 || memchr(value, '"', len)) {
+		fail(error, "option %s: '%.64s' is not a SELinux label", name, value ? value : "");
+		return -EINVAL;
+	}
+	if (access(SELINUX, F_OK)) /* as mount(8) does for filesystems of the kernel */
+		return 0;
+	n = (size_t)snprintf(word, sizeof word, "%s=\"", name);
+	for (size_t i = 0; i < len; i++) {
+		if (value[i] == ',' || value[i] == '\\')
+			word[n++] = '\\';
+		word[n++] = value[i];
+	}
+	word[n++] = '"';
+	word[n] = 0;
+	return add_generic(o, word, error);
+}
+
+static int unknown(const char *word, char *error)
+{
+	if (!strcmp(word, "remount"))
+		fail(error, "a mount changes its options by kvcachectl reload, not by remount%s%s",
+		     "", "");
+	else
+		fail(error, "unknown option '%.64s'; kvcachefs --help lists them%s", word, "");
+	return -EINVAL;
+}
+
 static int one(struct kvc_options *o, char *word, char *error)
 {
 	char *value = strchr(word, '=');
 
-	if (!value && among(ignored, word))
+	if (among(ignored, word) || begins_as(ignored_prefixes, word))
 		return 0;
 	for (unsigned i = 0; !value && i < sizeof atimes / sizeof *atimes; i++)
 		if (!strcmp(atimes[i].name, word)) {
 			o->atime = atimes[i].is;
 			return 0;
 		}
-	if (!value && among(generic, word)) {
-		size_t len = strlen(o->generic);
-
-		if (len + strlen(word) + 2 > sizeof o->generic) {
-			fail(error, "too many options at '%.64s'%s", word, "");
-			return -EINVAL;
-		}
-		snprintf(o->generic + len, sizeof o->generic - len, "%s%s", len ? "," : "", word);
-		return 0;
-	}
+	if (!value && among(generic, word))
+		return add_generic(o, word, error);
 	if (value)
 		*value++ = 0;
+	if (among(labels, word))
+		return add_label(o, word, value, error);
 	for (size_t i = 0; i < NROWS; i++)
 		if (!strcmp(rows[i].name, word))
 			return set(o, &rows[i], value, error);
-	if (value && !strncmp(word, "x-", 2))
-		return 0;
-	fail(error, "unknown option '%.64s'; kvcachefs --help lists them%s", word, "");
-	return -EINVAL;
+	return unknown(word, error);
 }
 
 void kvc_options_init(struct kvc_options *o)
@@ -343,18 +409,34 @@ void kvc_options_init(struct kvc_options *o)
 			set(o, &rows[i], rows[i].def, error);
 }
 
+/* The next word of a list that commas divide, as mount(8) writes it: not within quotes. */
+static char *next_option(char **at)
+{
+	bool quoted = false;
+	char *word, *p;
+
+	*at += strspn(*at, ",");
+	if (!**at)
+		return NULL;
+	for (word = p = *at; *p && (quoted || *p != ','); p++)
+		quoted ^= *p == '"';
+	*at = *p ? p + 1 : p;
+	*p = 0;
+	return word;
+}
+
 int kvc_options_parse(struct kvc_options *o, const char *text, char *error)
 {
 	struct kvc_options n = *o;
 	KVC_MEM char *copy = strdup(text);
-	char *save = NULL;
+	char *at = copy, *w;
 	int err;
 
 	if (!copy) {
 		fail(error, "out of memory%s%s", "", "");
 		return -ENOMEM;
 	}
-	for (char *w = strtok_r(copy, ",", &save); w; w = strtok_r(NULL, ",", &save))
+	while ((w = next_option(&at)))
 		if ((err = one(&n, w, error)))
 			return err;
 	*o = n;

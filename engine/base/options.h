@@ -51,7 +51,7 @@ struct kvc_options {
 	char run_dir[256];           /* where pools are mounted */
 	uint64_t uid, gid, mode;     /* of the root folder; KVC_UNSET: as it is */
 	uint64_t allow_other, debug; /* bool */
-	char generic[256];           /* options for mount(2), comma separated */
+	char generic[1024];          /* options for mount(2), comma separated */
 	/* what an open for reading does, of which generic has nothing */
 	enum kvc_atime atime;
 };

@@ -48,6 +48,61 @@ static void defaults_and_values(void **state)
 	assert_string_equal(o.generic, "ro,nosuid");
 }
 
+/* Options that an fstab line of another filesystem may have, and remount, which has another way. */
+static void of_fstab(void **state)
+{
+	static const char *const taken[] = {
+		"defaults",
+		"_netdev",
+		"_rnetdev",
+		"nofail",
+		"group",
+		"nogroup",
+		"users",
+		"lazytime",
+		"nolazytime",
+		"silent",
+		"loud",
+		"diratime",
+		"iversion",
+		"norelatime",
+		"x-systemd.requires=network-online.target",
+		"X-mount.mkdir",
+		"X-mount.mode=0755",
+		"comment=a word",
+		"uhelper=udisks2",
+		"helper=kvcachefs",
+		"context=\"system_u:object_r:container_file_t:s0:c1,c2\"",
+		"fscontext=system_u:object_r:fusefs_t:s0",
+		"rootcontext=a:b:c:s0",
+		"defcontext=\"a:b:c:s0\"",
+	};
+	static const char *const bad[] = {
+		"context", "context=", "context=a\"b", "lazytimes", "y-mount.mkdir", "remount",
+	};
+	struct kvc_options o, fresh;
+	char error[256], text[256];
+
+	(void)state;
+	kvc_options_init(&fresh);
+	for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) {
+		o = fresh;
+		snprintf(text, sizeof text, "rw,%s,settle=77", taken[i]);
+		assert_int_equal(kvc_options_parse(&o, text, error), 0);
+		assert_int_equal(o.settle_ms, 77);
+		if (!strstr(taken[i], "context"))
+			assert_string_equal(o.generic, "rw");
+		else if (*o.generic && strlen(o.generic) > 2) /* SELinux is on */
+			assert_non_null(strstr(o.generic, "=\""));
+	}
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		o = fresh;
+		assert_int_not_equal(kvc_options_parse(&o, bad[i], error), 0);
+		assert_memory_equal(&o, &fresh, sizeof o);
+	}
+	assert_non_null(strstr(error, "reload"));
+}
+
 static void refused(void **state)
 {
 	static const char *const bad[] = {
@@ -149,6 +204,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(defaults_and_values),
+		cmocka_unit_test(of_fstab),
 		cmocka_unit_test(refused),
 		cmocka_unit_test(sizes),
 		cmocka_unit_test(ranks),

@@ -4,18 +4,18 @@
  * libmicrohttpd's, which only reads. The paths are one table; what each answers is made anew for
  * each request, and is the response's own.
  *
- * Who connects and says nothing is let go after IDLE_S. Who says a byte now and then stays, so one
- * user of this machine who is not root, or one address, has PEER_CONNECTIONS at most, and the
- * others are answered; one more is closed at once. A request's line and headers have
- * CONNECTION_BYTES; a body is not read.
+ * A silent connection is closed after IDLE_S. http_peers.h bounds the connections of each peer and
+ * the time of each request. A request's line and headers have CONNECTION_BYTES; a body is not read.
  *
- * With metrics_token= what tells something asks for the token. The page does not: it has nothing in
- * it, and asks who looks at it.
+ * With metrics_token= every path that shows state requires the token. The page itself does not: it
+ * contains no state and asks its reader for the token. Without a token those paths answer only to
+ * names that a web page of somebody else cannot have (http_host.h).
  */
 #include "fs.h"
 
+#include "http_host.h"
+#include "http_peers.h"
 #include "log.h"
-#include "peer.h"
 
 #include <microhttpd.h>
 #include <netdb.h>
@@ -23,8 +23,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CONNECTIONS 512u
-#define PEER_CONNECTIONS 64u
+/* more than http_peers.h has rows: connections that are being closed still count */
+#define CONNECTIONS 1024u
 #define CONNECTION_BYTES ((size_t)8192)
 #define IDLE_S 3u
 
@@ -92,6 +92,15 @@ static unsigned no_token(struct kvfs *f, FILE *out)
 	return MHD_HTTP_UNAUTHORIZED;
 }
 
+static unsigned foreign_host(struct kvfs *f, FILE *out)
+{
+	(void)f;
+	fputs("this host name could belong to somebody else's web page: use an IP address, "
+	      "localhost or this machine's own name, or mount with metrics_token=\n",
+	      out);
+	return MHD_HTTP_FORBIDDEN;
+}
+
 #define TEXT "text/plain; charset=utf-8"
 
 static const struct route {
@@ -105,22 +114,49 @@ static const struct route {
 	{ "/healthz", TEXT, alive, false },
 	{ "/readyz", TEXT, ready, false },
 }, not_found = { NULL, TEXT, missing, false }, not_allowed = { NULL, TEXT, no_method, false },
-  not_authorized = { NULL, TEXT, no_token, false, };
+  not_authorized = { NULL, TEXT, no_token, false, },
+  not_ours = { NULL, TEXT, foreign_host, false, };
+
+/*
+ * A proxy's request names the whole URL (RFC 9112, 3.2.2), whose host counts then. Returns the
+ * path, and the host in *host, which has room for `room` bytes; *host is empty if the URL has none.
+ */
+static const char *path_of(const char *url, char *host, size_t room)
+{
+	const char *at = strstr(url, "://"), *slash;
+
+	*host = 0;
+	if (*url == '/' || !at)
+		return url;
+	at += 3;
+	slash = strchr(at, '/');
+	snprintf(host, room, "%.*s", slash ? (int)(slash - at) : (int)strlen(at), at);
+	return slash ?: "/";
+}
 
 static const struct route *route_of(const struct kvfs *f, struct MHD_Connection *c, const char *url,
 				    const char *method)
 {
 	const struct route *r = &not_found;
+	char host[NI_MAXHOST], token[KVFS_TOKEN_MAX + 1];
 
 	if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
 		return &not_allowed;
+	url = path_of(url, host, sizeof host);
 	for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++)
 		if (!strcmp(url, routes[i].path))
 			r = &routes[i];
-	if (r->tells && *f->http->token &&
-	    !kvfs_token_is(f->http->token,
-			   MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization")))
-		return &not_authorized;
+	if (!r->tells)
+		return r;
+	if (!kvfs_token_now(f->http, token))
+		return kvfs_host_is_private(*host ? host
+						  : MHD_lookup_connection_value(c, MHD_HEADER_KIND,
+										"Host"))
+			       ? r
+			       : &not_ours;
+	if (!kvfs_token_is(token, MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization")))
+		r = &not_authorized;
+	explicit_bzero(token, sizeof token);
 	return r;
 }
 
@@ -167,52 +203,35 @@ static mhd_result answer(void *arg, struct MHD_Connection *c, const char *url, c
 	return result;
 }
 
-/* ---- who may ask ---- */
-
-/* Those that are there, by who it is. Of libmicrohttpd's thread alone. */
-static struct caller {
-	struct kvfs_peer peer;
-	unsigned n; /* 0: free */
-} callers[CONNECTIONS];
-
-/* Who it is now has one more. NULL: he has too many, or is not there any more. */
-static struct caller *arrive(int fd)
-{
-	struct caller *c = NULL;
-	struct kvfs_peer p;
-
-	if (kvfs_peer_of(fd, &p))
-		return NULL;
-	for (size_t i = 0; i < CONNECTIONS; i++) {
-		if (callers[i].n && kvfs_peer_same(&callers[i].peer, &p)) {
-			c = &callers[i];
-			break;
-		}
-		if (!callers[i].n && !c)
-			c = &callers[i];
-	}
-	if (!c || (c->n >= PEER_CONNECTIONS && !(p.local && !p.uid)))
-		return NULL;
-	c->peer = p;
-	c->n++;
-	return c;
-}
+/* ---- connections ---- */
 
 static void on_connection(void *arg, struct MHD_Connection *connection, void **context,
 			  enum MHD_ConnectionNotificationCode what)
 {
 	const union MHD_ConnectionInfo *info;
-	struct caller *c = *context;
 
 	(void)arg;
 	if (what == MHD_CONNECTION_NOTIFY_STARTED) {
 		info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-		*context = c = info ? arrive(info->connect_fd) : NULL;
-		if (!c && info)
+		*context = info ? kvfs_peers_arrive(info->connect_fd) : NULL;
+		if (!*context && info)
 			shutdown(info->connect_fd, SHUT_RDWR);
-	} else if (c) {
-		c->n--;
+	} else if (*context) {
+		kvfs_peers_leave(*context);
 	}
+}
+
+static void on_answered(void *arg, struct MHD_Connection *connection, void **request,
+			enum MHD_RequestTerminationCode how)
+{
+	const union MHD_ConnectionInfo *info =
+		MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+
+	(void)arg;
+	(void)request;
+	(void)how;
+	if (info && info->socket_context)
+		kvfs_peers_answered(info->socket_context);
 }
 
 /* Can only this machine reach it? */
@@ -255,13 +274,14 @@ static int listen_at(struct kvfs *f, const char *where)
 
 	if (err)
 		return err;
-	open_to_all = !loopback(a->ai_addr) && !*f->http->token;
+	open_to_all = !loopback(a->ai_addr) && !*f->http->token.text;
 	f->http->daemon = MHD_start_daemon(
 		MHD_USE_AUTO_INTERNAL_THREAD | (a->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0), 0,
 		NULL, NULL, answer, f, MHD_OPTION_SOCK_ADDR, a->ai_addr,
 		MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
 		CONNECTION_BYTES, MHD_OPTION_CONNECTION_TIMEOUT, IDLE_S,
-		MHD_OPTION_NOTIFY_CONNECTION, on_connection, NULL, MHD_OPTION_END);
+		MHD_OPTION_NOTIFY_CONNECTION, on_connection, NULL, MHD_OPTION_NOTIFY_COMPLETED,
+		on_answered, NULL, MHD_OPTION_END);
 	freeaddrinfo(a);
 	if (!f->http->daemon) {
 		kvc_error("option metrics: cannot listen on %s: %s; give an address of this "
@@ -291,9 +311,13 @@ int kvfs_http_start(struct kvfs *f, const struct kvc_options *o)
 	f->http->begun_ns = kvc_mono_ns();
 	kvfs_page_policy(f->http->csp, sizeof f->http->csp);
 	kvfs_history_init(&f->http->history);
-	err = *o->metrics_token ? kvfs_token_read(o->metrics_token, f->http->token) : 0;
-	if (!err && (err = kvfs_history_start(&f->http->history, f->k)))
-		kvc_error("option metrics: cannot start a thread: %s", strerror(-err));
+	err = *o->metrics_token ? kvfs_token_open(f->http, o->metrics_token) : 0;
+	if (!err) {
+		err = kvfs_history_start(&f->http->history, f->k) ?: kvfs_peers_start();
+		f->http->watched = !err;
+		if (err)
+			kvc_error("option metrics: cannot start a thread: %s", strerror(-err));
+	}
 	err = err ?: listen_at(f, o->metrics);
 	if (err)
 		kvfs_http_stop(f);
@@ -306,8 +330,10 @@ void kvfs_http_stop(struct kvfs *f)
 		return;
 	if (f->http->daemon)
 		MHD_stop_daemon(f->http->daemon);
+	if (f->http->watched)
+		kvfs_peers_stop();
 	kvfs_history_stop(&f->http->history);
-	explicit_bzero(f->http->token, sizeof f->http->token);
+	explicit_bzero(&f->http->token, sizeof f->http->token);
 	free(f->http);
 	f->http = NULL;
 }

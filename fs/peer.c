@@ -14,6 +14,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#define PREFIX_BYTES 8 /* of an IPv6 address: one host can have every address of its /64 */
+
 union address {
 	struct sockaddr_storage any;
 	struct sockaddr_in v4;
@@ -93,7 +95,9 @@ int kvfs_peer_of(int fd, struct kvfs_peer *p)
 
 bool kvfs_peer_same(const struct kvfs_peer *a, const struct kvfs_peer *b)
 {
+	size_t bytes = IN6_IS_ADDR_V4MAPPED(&a->address) ? sizeof a->address : PREFIX_BYTES;
+
 	if (a->local != b->local)
 		return false;
-	return a->local ? a->uid == b->uid : !memcmp(&a->address, &b->address, sizeof a->address);
+	return a->local ? a->uid == b->uid : !memcmp(&a->address, &b->address, bytes);
 }

@@ -15,6 +15,7 @@ struct kvfs_peer {
 
 /* 0, or a negative errno where the socket is not connected any more. */
 int kvfs_peer_of(int fd, struct kvfs_peer *p);
+/* The same user, the same IPv4 address, or IPv6 addresses of the same /64. */
 bool kvfs_peer_same(const struct kvfs_peer *a, const struct kvfs_peer *b);
 
 #endif

@@ -1,31 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The token that metrics_token= has the HTTP endpoint ask for. */
+/* The token that metrics_token= has the HTTP endpoint require. */
 #include "fs.h"
 
 #include "log.h"
+#include "secret.h"
 
-#include <fcntl.h>
+#include <errno.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
-int kvfs_token_read(const char *path, char token[KVFS_TOKEN_MAX + 1])
+/* The first line of the file, in t->text; or a negative errno with the reason in why. */
+static int read_token(struct kvfs_token *t, char *why)
 {
-	KVC_FD int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 	char line[KVFS_TOKEN_MAX + 2];
 	struct stat st;
 	ssize_t n;
 	size_t len;
+	KVC_FD int fd = kvc_secret_open(t->path, &st, why);
 
-	if (fd < 0 || fstat(fd, &st) || (n = read(fd, line, sizeof line - 1)) < 0) {
-		kvc_error("option metrics_token: cannot read %s: %s", path, strerror(errno));
-		return -EINVAL;
-	}
-	if (!S_ISREG(st.st_mode) || (st.st_mode & 077)) {
-		kvc_error("option metrics_token: %s has to be a file that only its owner can read "
-			  "(chmod 600)",
-			  path);
-		return -EACCES;
+	if (fd < 0)
+		return fd;
+	n = read(fd, line, sizeof line - 1);
+	if (n < 0) {
+		snprintf(why, KVC_SECRET_WHY, "cannot be read: %s", strerror(errno));
+		return -errno;
 	}
 	line[n] = 0;
 	len = strcspn(line, "\r\n");
@@ -33,17 +33,58 @@ int kvfs_token_read(const char *path, char token[KVFS_TOKEN_MAX + 1])
 	for (size_t i = 0; i < len; i++)
 		if (line[i] <= ' ' || line[i] > '~')
 			len = 0;
-	if (len < KVFS_TOKEN_MIN || len > KVFS_TOKEN_MAX) {
-		kvc_error("option metrics_token: the first line of %s has to be %u to %u printable "
-			  "characters without spaces",
-			  path, KVFS_TOKEN_MIN, KVFS_TOKEN_MAX);
-		explicit_bzero(line, sizeof line);
-		return -EINVAL;
+	if (len >= KVFS_TOKEN_MIN && len <= KVFS_TOKEN_MAX) {
+		memset(t->text, 0, sizeof t->text);
+		memcpy(t->text, line, len);
+		t->changed = st.st_mtim;
+		t->ino = st.st_ino;
+	} else {
+		snprintf(why, KVC_SECRET_WHY,
+			 "has to have %u to %u printable characters without spaces in its first "
+			 "line",
+			 KVFS_TOKEN_MIN, KVFS_TOKEN_MAX);
 	}
-	memset(token, 0, KVFS_TOKEN_MAX + 1);
-	memcpy(token, line, len);
 	explicit_bzero(line, sizeof line);
-	return 0;
+	return len >= KVFS_TOKEN_MIN && len <= KVFS_TOKEN_MAX ? 0 : -EINVAL;
+}
+
+int kvfs_token_open(struct kvfs_http *h, const char *path)
+{
+	char why[KVC_SECRET_WHY];
+	int err;
+
+	h->token.path = path;
+	err = read_token(&h->token, why);
+	if (err)
+		kvc_error("option metrics_token: %s %s", path, why);
+	return err;
+}
+
+static bool same_time(const struct timespec *a, const struct timespec *b)
+{
+	return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
+}
+
+bool kvfs_token_now(struct kvfs_http *h, char token[KVFS_TOKEN_MAX + 1])
+{
+	struct kvfs_token *t = &h->token;
+	char why[KVC_SECRET_WHY];
+	struct stat st;
+
+	if (!t->path)
+		return false;
+	if (!stat(t->path, &st) && (!same_time(&st.st_mtim, &t->changed) || st.st_ino != t->ino) &&
+	    !same_time(&st.st_ctim, &t->failed)) {
+		t->failed = (struct timespec){ 0 };
+		if (!read_token(t, why)) {
+			kvc_info("metrics_token: %s has changed and was read again", t->path);
+		} else {
+			t->failed = st.st_ctim; /* not again until it changes */
+			kvc_warn("metrics_token: %s %s; the token before stays", t->path, why);
+		}
+	}
+	memcpy(token, t->text, sizeof t->text);
+	return true;
 }
 
 int kvfs_token_is(const char token[KVFS_TOKEN_MAX + 1], const char *header)

@@ -63,6 +63,23 @@ for method in ("POST", "PUT", "DELETE", "OPTIONS", "TRACE"):
     assert code == 405 and headers["Allow"] == "GET, HEAD", (method, code)
 assert ask(port, "/" + "a" * 20000)[0] in (414, 431)
 assert ask(port, "/healthz", headers={"X": "a" * 20000})[0] in (400, 413, 431)
+# a web page whose own name leads here (DNS rebinding) reads nothing; other names do
+for host, good in (("evil.example.com", False), ("evil.example.com:80", False), ("1.2.3.4.nip.io", 0),
+                   ("127.0.0.1.evil.com", False), ("x" * 300, False), ("[::1", False), ("", False),
+                   ("127.0.0.1", True), (f"127.0.0.1:{port}", True), ("[::1]:9464", True),
+                   ("10.1.2.3", True), ("localhost", True), ("LOCALHOST.:80", True), ("node7", True),
+                   ("kv.monitoring.svc.cluster.local", True), ("kv.monitoring.svc:9464", True),
+                   (socket.gethostname(), True)):
+    for path in ("/metrics", "/status.json"):
+        assert (ask(port, path, headers={"Host": host})[0] == 200) == bool(good), (host, path)
+    assert ask(port, "/healthz", headers={"Host": host or "x"})[0] == 200
+with socket.create_connection(("127.0.0.1", port), timeout=60) as c:  # a host need not be named
+    c.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+    assert b"200 OK" in c.recv(100)
+# a proxy names the whole URL, and its host counts
+assert ask(port, f"http://127.0.0.1:{port}/metrics", headers={"Host": "evil.com"})[0] == 200
+assert ask(port, "http://evil.com/metrics", headers={"Host": "127.0.0.1"})[0] == 403
+assert ask(port, "http://127.0.0.1/nix")[0] == 404 and ask(port, "http://127.0.0.1")[0] == 200
 with socket.create_connection(("127.0.0.1", port), timeout=60) as c:
     c.sendall(b"GARBAGE\x00\xff\r\n\r\n")
     c.recv(1000)
@@ -105,6 +122,38 @@ for path in ("/metrics", "/status.json"):
         assert code == 401 and headers["WWW-Authenticate"] == "Bearer" and b"kvcachefs_" not in body
     for right in (f"Bearer {TOKEN}", f"bearer  {TOKEN}"):
         assert ask(port, path, headers={"Authorization": right})[0] == 200
+
+# a token that rotates: by a new file, in place, and as Kubernetes swaps a link; a bad one is not taken
+def answers(text):
+    return ask(port, "/metrics", headers={"Authorization": f"Bearer {text}"})[0] == 200
+
+
+assert ask(port, "/metrics", headers={"Host": "prometheus.example.com",
+                                      "Authorization": f"Bearer {TOKEN}"})[0] == 200
+NEXT = "fedcba9876543210Y"
+with open(f"{token}.new", "w") as f:
+    os.fchmod(f.fileno(), 0o600)
+    f.write(NEXT)
+os.rename(f"{token}.new", token)
+assert answers(NEXT) and not answers(TOKEN)
+with open(token, "w") as f:
+    f.write("short")
+assert answers(NEXT) and not answers("short") and "the token before stays" in s.log()
+assert s.log().count("the token before stays") == 1
+with open(token, "w") as f:
+    f.write(TOKEN)
+assert answers(TOKEN) and not answers(NEXT)
+os.mkdir(f"{TMP}/v2")
+with open(f"{TMP}/v2/token", "w") as f:
+    os.fchmod(f.fileno(), 0o440)
+    f.write(NEXT)
+os.symlink("v2", f"{TMP}/data")
+os.symlink("data/token", f"{token}.link")
+os.rename(f"{token}.link", token)
+assert answers(NEXT) and not answers(TOKEN)
+os.unlink(token)
+assert answers(NEXT)
+assert NEXT not in s.log() and TOKEN not in s.log()
 s.umount()
 
 # not ready: the store's disk is full, and the catalog takes nothing; ready again when it is not

@@ -13,6 +13,8 @@
 #define ZSTD_STATIC_LINKING_ONLY
 #include "codec.h"
 
+#include "budget.h"
+
 #include <endian.h>
 #include <math.h>
 #include <pthread.h>
@@ -28,6 +30,7 @@ const char *const kvc_codec_names[] = { "none", "zstd", "bf16+zstd", NULL };
 
 struct kvc_work {
 	struct kvc_work *next;
+	uint64_t charged; /* to the budget, in bytes */
 	ZSTD_CCtx *c;
 	ZSTD_DCtx *d;
 	uint8_t hi[KVC_BLOCK / 2], lo[KVC_BLOCK / 2], in[KVC_BLOCK], out[KVC_BLOCK_ROOM];
@@ -41,12 +44,15 @@ static unsigned nkept;
 
 static void work_free(struct kvc_work *w)
 {
+	uint64_t charged = w->charged;
+
 	ZSTD_freeCCtx(w->c);
 	ZSTD_freeDCtx(w->d);
 	free(w);
+	kvc_budget_give(KVC_BUDGET_LOAD, charged);
 }
 
-struct kvc_work *kvc_work_take(void)
+static struct kvc_work *take_kept(void)
 {
 	struct kvc_work *w;
 
@@ -57,8 +63,32 @@ struct kvc_work *kvc_work_take(void)
 		nkept--;
 	}
 	pthread_mutex_unlock(&lock);
-	if (w || !(w = malloc(sizeof *w)))
+	return w;
+}
+
+/* Memory is short. */
+static void release_kept(void)
+{
+	struct kvc_work *w;
+
+	while ((w = take_kept()))
+		work_free(w);
+}
+
+struct kvc_work *kvc_work_take(void)
+{
+	struct kvc_work *w = take_kept();
+
+	if (w)
 		return w;
+	kvc_budget_on_short(release_kept);
+	if (kvc_budget_wait(KVC_BUDGET_LOAD, sizeof *w))
+		return NULL;
+	if (!(w = malloc(sizeof *w))) {
+		kvc_budget_give(KVC_BUDGET_LOAD, sizeof *w);
+		return NULL;
+	}
+	w->charged = sizeof *w;
 	w->c = ZSTD_createCCtx();
 	w->d = ZSTD_createDCtx();
 	if (!w->c || !w->d) {
@@ -66,6 +96,17 @@ struct kvc_work *kvc_work_take(void)
 		return NULL;
 	}
 	return w;
+}
+
+/* zstd makes a context as large as its level asks for, and leaves it so. */
+static void charge(struct kvc_work *w)
+{
+	uint64_t now = sizeof *w + ZSTD_sizeof_CCtx(w->c) + ZSTD_sizeof_DCtx(w->d);
+
+	if (now > w->charged) {
+		kvc_budget_force(KVC_BUDGET_LOAD, now - w->charged);
+		w->charged = now;
+	}
 }
 
 void kvc_work_give(struct kvc_work *w, bool wipe)
@@ -80,6 +121,7 @@ void kvc_work_give(struct kvc_work *w, bool wipe)
 		explicit_bzero(w->in, sizeof w->in);
 		explicit_bzero(w->out, sizeof w->out);
 	}
+	charge(w);
 	pthread_mutex_lock(&lock);
 	keep = nkept < KEPT;
 	if (keep) {

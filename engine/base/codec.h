@@ -30,8 +30,9 @@ enum kvc_kind { KVC_KIND_RAW, KVC_KIND_ZSTD, KVC_KIND_PLANES, KVC_KINDS };
 
 /*
  * The contexts and scratch memory of one coding at a time. They are kept for the next: making them
- * anew would cost more than coding a block. NULL: out of memory. After secrets passed through it,
- * `wipe` clears the scratch.
+ * anew would cost more than coding a block. They count towards the budget (budget.h), are freed
+ * when memory is short, and taking one waits for memory. NULL: out of memory. After secrets passed
+ * through it, `wipe` clears the scratch.
  */
 struct kvc_work;
 struct kvc_work *kvc_work_take(void);

@@ -109,6 +109,16 @@ struct kvc_sum kvc_sum_of(const void *data, size_t len)
 	return s;
 }
 
+struct kvc_sum kvc_sum_digest(const XXH3_state_t *x)
+{
+	XXH128_canonical_t c;
+	struct kvc_sum s;
+
+	XXH128_canonicalFromHash(&c, XXH3_128bits_digest(x));
+	memcpy(s.b, c.digest, sizeof s.b);
+	return s;
+}
+
 const char *kvc_sum_text(const struct kvc_sum *s, char *buf)
 {
 	for (int i = 0; i < 16; i++)

@@ -159,6 +159,9 @@ struct kvc_sum { /* an XXH3-128, in canonical (big endian) order */
 	uint8_t b[16];
 };
 struct kvc_sum kvc_sum_of(const void *data, size_t len);
+/* The sum of what was put into a state of xxhash.h. */
+struct XXH3_state_s;
+struct kvc_sum kvc_sum_digest(const struct XXH3_state_s *x);
 const char *kvc_sum_text(const struct kvc_sum *s, char *buf /* 33 bytes */);
 
 /* pread/pwrite until all is moved: 0, -errno, or -ENODATA where the file ends first. */

@@ -18,33 +18,56 @@
 #include <string.h>
 
 #define SPARSE_GAIN (256u << 10) /* holes of this much make it worth a range table */
+#define MORE_RANGES 64u
 
-/* The ranges of the file that hold data. */
+/*
+ * The next range of a file that holds data, from r->off + r->len on. 1; 0: there are no more; or a
+ * negative errno.
+ */
+static int next_range(int fd, uint64_t size, struct kvc_range *r)
+{
+	off_t at = lseek(fd, (off_t)(r->off + r->len), SEEK_DATA), end;
+
+	if (at < 0 && errno != ENXIO) /* which says that no more comes */
+		return -errno;
+	if (at < 0 || (uint64_t)at >= size)
+		return 0; /* or it has grown since it was looked at */
+	end = lseek(fd, at, SEEK_HOLE);
+	if (end < 0)
+		return -errno;
+	*r = (struct kvc_range){ (uint64_t)at, kvc_min((uint64_t)end, size) - (uint64_t)at };
+	return 1;
+}
+
+/*
+ * The ranges of the file that hold data, and their table. They are counted first, for the budget:
+ * -E2BIG: they are more than a frame can have.
+ */
 static int find_ranges(struct kvc_copy *c, uint64_t size)
 {
-	size_t room = 0;
-	off_t at = 0, end;
+	struct kvc_range r = { 0 };
+	size_t n = 0;
+	int err;
 
-	while ((uint64_t)at < size) {
-		at = lseek(c->fd, at, SEEK_DATA);
-		if (at < 0 && errno != ENXIO) /* which says that no more comes */
-			return -errno;
-		if (at < 0 || (uint64_t)at >= size)
-			break; /* or it has grown since it was looked at */
-		end = lseek(c->fd, at, SEEK_HOLE);
-		if (end < 0)
-			return -errno;
-		if (kvc_grow(&c->ranges, c->nranges, &room, sizeof *c->ranges))
-			return -ENOMEM;
-		c->ranges[c->nranges++] = (struct kvc_range){
-			(uint64_t)at, kvc_min((uint64_t)end, size) - (uint64_t)at
-		};
-		at = end;
-	}
+	while ((err = next_range(c->fd, size, &r)) == 1)
+		if (!kvc_ranges_size(++n))
+			return -E2BIG;
+	if (err)
+		return err;
+	n += n / 8 + MORE_RANGES; /* a writer may make more meanwhile */
+	if ((err = kvc_buffer_wait(&c->memory, KVC_BUDGET_COPY,
+				   n * sizeof r + kvc_round_up(n * sizeof r + KVC_PAGE, KVC_PAGE))))
+		return err;
+	c->ranges = (struct kvc_range *)c->memory.p;
+	r = (struct kvc_range){ 0 };
+	while (c->nranges < n && (err = next_range(c->fd, size, &r)) == 1)
+		c->ranges[c->nranges++] = r;
+	if (err < 0 || c->nranges == n)
+		return err < 0 ? err : -ECANCELED;
 	c->table_len = kvc_ranges_size(c->nranges);
-	c->table = c->table_len ? calloc(1, c->table_len) : NULL;
-	if (!c->table)
-		return c->table_len ? -ENOMEM : -E2BIG;
+	if (!c->table_len)
+		return -E2BIG;
+	c->table = c->memory.p + n * sizeof r;
 	kvc_ranges_encode(c->ranges, c->nranges, c->table);
 	return 0;
 }
@@ -59,6 +82,11 @@ static int raw_read(void *arg, void *buf, size_t len, uint64_t off)
 	size_t left = len;
 	int err;
 
+	if (!off) { /* the first time, or once more from the beginning (payload.h) */
+		XXH3_128bits_reset(c->sum);
+		c->at = 0;
+		c->at_off = 0;
+	}
 	if (!c->table) {
 		err = kvc_pread_all(c->fd, p, len, (off_t)off);
 		if (err)
@@ -104,23 +132,13 @@ static int copy_read(void *arg, void *buf, size_t len, uint64_t off)
 	return err;
 }
 
-static struct kvc_sum digest(XXH3_state_t *x)
-{
-	XXH128_canonical_t canon;
-	struct kvc_sum s;
-
-	XXH128_canonicalFromHash(&canon, XXH3_128bits_digest(x));
-	memcpy(s.b, canon.digest, 16);
-	return s;
-}
-
 static int copy_head(void *arg, uint8_t page[KVC_FRAME_HEADER])
 {
 	struct kvc_copy *c = arg;
 	int err = 0;
 
-	c->raw = c->f->raw_sum = digest(c->sum);
-	c->f->stored_sum = c->enc ? digest(c->stored_sum) : c->raw;
+	c->raw = c->f->raw_sum = kvc_sum_digest(c->sum);
+	c->f->stored_sum = c->enc ? kvc_sum_digest(c->stored_sum) : c->raw;
 	if (c->f->flags & KVC_FRAME_SEALED)
 		c->f->raw_sum = (struct kvc_sum){ 0 };
 	if (!c->shared) {
@@ -283,7 +301,7 @@ int kvc_copy_sum(int fd, uint64_t size, struct kvc_sum *sum)
 		off += len;
 	}
 	if (!err)
-		*sum = digest(x);
+		*sum = kvc_sum_digest(x);
 	XXH3_freeState(x);
 	return err;
 }
@@ -302,6 +320,5 @@ void kvc_copy_fini(struct kvc_copy *c)
 	XXH3_freeState(c->stored_sum);
 	kvc_encoder_free(c->enc);
 	free(c->f);
-	free(c->ranges);
-	free(c->table);
+	kvc_buffer_free(&c->memory);
 }

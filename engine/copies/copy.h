@@ -16,6 +16,8 @@ struct kvc_copy {
 	struct kvc_node *n; /* held by the caller */
 	unsigned tier;
 	int fd; /* the segment, the caller's own descriptor; -1: none yet */
+	/* of a sparse file, in one piece of memory; table NULL: it is not sparse */
+	struct kvc_buffer memory;
 	struct kvc_range *ranges;
 	uint8_t *table;
 	size_t nranges, table_len;

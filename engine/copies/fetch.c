@@ -1,18 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reading a frame into a segment. A plain one comes straight into the segment's pages in the same
- * call as its header; so does a sealed one without codec, and is opened in place; others pass
- * through memory of their stored size. Then it is checked: is it the frame that the catalog speaks
- * of, and are its bytes what was written?
+ * call as its header; so does a sealed one without codec, and is opened in place. Coded and sparse
+ * ones pass, piece by piece, through a buffer of bounded size, whatever their length. Then the
+ * frame is checked: is it the frame that the catalog speaks of, and are its bytes what was written?
  */
 #include "fetch.h"
 
 #include "payload.h"
 #include "proof.h"
 
+#include <endian.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <xxhash.h>
+
+#define PIECE (2u << 20)        /* bytes that are read at once */
+#define PIECE_SHARED (8u << 20) /* the same from a service, if the budget has so much now */
+#define SLOWEST (4ull << 20)    /* bytes a second that a fetch is given time for */
 
 /* One fetch in hand. */
 struct fetch {
@@ -93,37 +99,6 @@ static int prepare_dense(struct fetch *x)
 	return x->map ? 0 : map_segment(x);
 }
 
-/* The raw payload of a sparse object: each range to its place. */
-static int spread(struct fetch *x, const uint8_t *raw, uint64_t len)
-{
-	KVC_MEM struct kvc_range *r = NULL;
-	uint64_t at;
-	size_t n;
-	int err = kvc_ranges_decode(raw, len, x->f->size, &r, &n);
-
-	if (err)
-		return err;
-	/* Should pages be there already (the row knew no better), they go back first. */
-	if (x->map) {
-		munmap(x->map, x->span);
-		x->map = NULL;
-	}
-	if (ftruncate(x->fd, 0) || ftruncate(x->fd, (off_t)x->f->size))
-		return -errno;
-	if (x->span && (err = map_segment(x)))
-		return err;
-	at = kvc_ranges_size(n);
-	for (size_t i = 0; i < n; i++) {
-		if (r[i].len > len - at)
-			return -EBADMSG;
-		if (fallocate(x->fd, 0, (off_t)r[i].off, (off_t)r[i].len))
-			return -errno;
-		memcpy(x->map + r[i].off, raw + at, r[i].len);
-		at += r[i].len;
-	}
-	return 0;
-}
-
 static int sum_is(const void *p, uint64_t len, const struct kvc_sum *want)
 {
 	struct kvc_sum s = kvc_sum_of(p, len);
@@ -150,31 +125,311 @@ static int fetch_through(struct fetch *x, bool have_header);
 static int fetch_sealed(struct fetch *x)
 {
 	uint64_t table_len = kvc_payload_table(x->w->size);
-	KVC_MEM uint8_t *table = aligned_alloc(KVC_PAGE, table_len);
+	KVC_BUFFER table = { 0 };
 	struct iovec iov[3] = { { x->page, KVC_FRAME_HEADER },
 				{ NULL, x->span },
-				{ table, table_len } };
-	int err = table ? prepare_dense(x) : -ENOMEM;
+				{ NULL, table_len } };
+	int err = prepare_dense(x) ?: kvc_buffer_wait(&table, KVC_BUDGET_LOAD, table_len);
 
 	iov[1].iov_base = x->map;
+	iov[2].iov_base = table.p;
 	if (!x->span)
 		iov[1] = iov[2];
 	err = err ?: x->t->ops->get(x->t, &x->w->place.where, 0, iov, x->span ? 3 : 2) ?: check(x);
 	if (err)
 		return err;
 	if ((x->f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_CODED)) != KVC_FRAME_CODED ||
-	    x->f->codec != KVC_CODEC_NONE)
+	    x->f->codec != KVC_CODEC_NONE) {
+		kvc_buffer_free(&table);
 		return fetch_through(x, true); /* it only was as long as a dense one */
-	return kvc_payload_decode(x->f, x->k->keys, x->map, table, x->map);
+	}
+	return kvc_payload_decode(x->f, x->k->keys, x->map, table.p, x->map);
 }
 
-/* All others: the header, then the payload into memory. */
+/* ---- piece by piece ---- */
+
+/*
+ * The stored payload, read in order. Bytes that were read and not used yet lie before `mid`, right
+ * in front of those of the next piece.
+ */
+struct source {
+	struct fetch *x;
+	struct kvc_buffer buf;
+	size_t mid, piece;
+	uint64_t off, end; /* of the payload: read so far, and its length in whole pages */
+	size_t at, left;   /* in buf: what is there to use */
+	uint64_t until_ns; /* 0: no deadline */
+	XXH3_state_t *sum; /* of stored_len bytes as they are read; NULL: not wanted */
+};
+
+static int source_open(struct source *s, struct fetch *x)
+{
+	const struct kvc_frame *f = x->f;
+	uint64_t deadline_ms = x->k->opt.deadline_ms;
+	int err = -ENOMEM;
+
+	s->x = x;
+	s->end = kvc_round_up(f->stored_len, KVC_PAGE);
+	s->mid = KVC_BLOCK;
+	s->buf.use = KVC_BUDGET_LOAD;
+	s->piece = kvc_min(s->end, PIECE_SHARED);
+	if (x->w->shared)
+		err = kvc_buffer_grow(&s->buf, s->mid + s->piece);
+	if (err) {
+		s->piece = kvc_min(s->end, PIECE);
+		err = kvc_buffer_wait(&s->buf, KVC_BUDGET_LOAD, s->mid + s->piece);
+	}
+	if (deadline_ms)
+		s->until_ns = kvc_mono_ns() + deadline_ms * 1000000 + s->end / SLOWEST * 1000000000;
+	if (!err && !(f->flags & KVC_FRAME_SEALED)) {
+		s->sum = XXH3_createState();
+		if (s->sum)
+			XXH3_128bits_reset(s->sum);
+		else
+			err = -ENOMEM;
+	}
+	return err;
+}
+
+static void source_close(struct source *s)
+{
+	XXH3_freeState(s->sum);
+	kvc_buffer_free(&s->buf);
+}
+
+/* Reads the next piece; there is room for it once less than a block is left to use. */
+static int source_more(struct source *s)
+{
+	size_t len = (size_t)kvc_min(s->piece, s->end - s->off);
+	struct iovec iov = { s->buf.p + s->mid, len };
+	int err;
+
+	if (!len)
+		return -EBADMSG;
+	if (s->until_ns && kvc_mono_ns() > s->until_ns)
+		return -ETIMEDOUT;
+	memmove(s->buf.p + s->mid - s->left, s->buf.p + s->at, s->left);
+	s->at = s->mid - s->left;
+	err = s->x->t->ops->get(s->x->t, &s->x->w->place.where, KVC_FRAME_HEADER + s->off, &iov, 1);
+	if (err)
+		return err;
+	if (s->sum)
+		XXH3_128bits_update(s->sum, iov.iov_base,
+				    kvc_min(len, s->x->f->stored_len - s->off));
+	s->off += len;
+	s->left += len;
+	return 0;
+}
+
+/* The next `len` bytes, at most a block, in one piece: valid until the next call. */
+static int source_next(struct source *s, size_t len, const uint8_t **p)
+{
+	int err = 0;
+
+	while (!err && s->left < len)
+		err = source_more(s);
+	if (err)
+		return err;
+	*p = s->buf.p + s->at;
+	s->at += len;
+	s->left -= len;
+	return 0;
+}
+
+/* What has not been read yet is read for the sum, which is compared. */
+static int source_end(struct source *s)
+{
+	struct kvc_sum sum;
+	int err = 0;
+
+	while (s->sum && !err && s->off < s->end) {
+		s->left = 0;
+		err = source_more(s);
+	}
+	if (err || !s->sum)
+		return err;
+	sum = kvc_sum_digest(s->sum);
+	return memcmp(sum.b, s->x->f->stored_sum.b, 16) ? -EBADMSG : 0;
+}
+
+/*
+ * The raw payload of a sparse object as it arrives: first the table, then each range to its place.
+ */
+struct spread {
+	struct fetch *x;
+	struct kvc_buffer table;
+	size_t have, want; /* bytes of the table; want 0: not known yet */
+	struct kvc_range *r;
+	size_t n, i;
+	uint64_t at;      /* bytes of range i that are there */
+	uint64_t charged; /* for r */
+};
+
+static void spread_close(struct spread *s)
+{
+	free(s->r);
+	if (s->charged)
+		kvc_budget_give(KVC_BUDGET_LOAD, s->charged);
+	kvc_buffer_free(&s->table);
+}
+
+/* The table is there. */
+static int spread_begin(struct spread *s)
+{
+	struct fetch *x = s->x;
+	uint64_t all = s->want, n;
+	int err;
+
+	memcpy(&n, s->table.p, 8);
+	n = le64toh(n) * sizeof *s->r;
+	if ((err = kvc_budget_wait(KVC_BUDGET_LOAD, n)))
+		return err;
+	s->charged = n;
+	if ((err = kvc_ranges_decode(s->table.p, s->want, x->f->size, &s->r, &s->n)))
+		return err;
+	kvc_buffer_free(&s->table);
+	for (size_t i = 0; i < s->n; i++)
+		all += s->r[i].len;
+	if (all != x->f->raw_len)
+		return -EBADMSG;
+	/* Should pages be there already (the row knew no better), they go back first. */
+	if (x->map) {
+		munmap(x->map, x->span);
+		x->map = NULL;
+	}
+	if (ftruncate(x->fd, 0) || ftruncate(x->fd, (off_t)x->f->size))
+		return -errno;
+	return x->span ? map_segment(x) : 0;
+}
+
+/* Takes of the table what p has of it. */
+static int spread_table(struct spread *s, const uint8_t *p, size_t len, size_t *took)
+{
+	uint64_t n;
+	int err;
+
+	*took = kvc_min(len, (s->want ?: KVC_PAGE) - s->have);
+	if ((err = kvc_buffer_grow(&s->table, s->have + *took)))
+		return err;
+	memcpy(s->table.p + s->have, p, *took);
+	s->have += *took;
+	if (!s->want && s->have == KVC_PAGE) {
+		memcpy(&n, s->table.p, 8);
+		s->want = kvc_ranges_size(le64toh(n));
+		if (!s->want || s->want > s->x->f->raw_len)
+			return -EBADMSG;
+	}
+	return s->have == s->want ? spread_begin(s) : 0;
+}
+
+static int spread_put(struct spread *s, const uint8_t *p, size_t len)
+{
+	int err = 0;
+
+	while (len && !err) {
+		size_t n;
+
+		if (!s->want || s->have < s->want) {
+			err = spread_table(s, p, len, &n);
+		} else {
+			const struct kvc_range *r = &s->r[s->i];
+
+			if (s->i == s->n)
+				return -EBADMSG;
+			if (!s->at && fallocate(s->x->fd, 0, (off_t)r->off, (off_t)r->len))
+				return -errno;
+			n = kvc_min(len, r->len - s->at);
+			memcpy(s->x->map + r->off + s->at, p, n);
+			s->at += n;
+			if (s->at == r->len) {
+				s->i++;
+				s->at = 0;
+			}
+		}
+		p += n;
+		len -= n;
+	}
+	return err;
+}
+
+static int spread_end(const struct spread *s)
+{
+	return s->want && s->have == s->want && s->i == s->n ? 0 : -EBADMSG;
+}
+
+/* Not coded, sparse. */
+static int through_sparse(struct source *src, struct spread *to)
+{
+	uint64_t left = src->x->f->stored_len;
+	int err = 0;
+
+	while (left && !err) {
+		const uint8_t *p;
+		size_t n = (size_t)kvc_min(left, KVC_BLOCK);
+
+		err = source_next(src, n, &p) ?: spread_put(to, p, n);
+		left -= n;
+	}
+	return err;
+}
+
+/* Coded; `to` NULL: dense, and decoded straight into the segment's pages. */
+static int through_decoder(struct source *src, struct kvc_decoder *d, struct spread *to)
+{
+	KVC_BUFFER raw = { 0 };
+	uint8_t nothing[1];
+	struct fetch *x = src->x;
+	uint8_t *at = x->map ? x->map : nothing;
+	size_t stored, len;
+	int more, err = to ? kvc_buffer_wait(&raw, KVC_BUDGET_LOAD, KVC_BLOCK) : 0;
+
+	if (err)
+		return err;
+	while ((more = kvc_decoder_next(d, &stored, &len)) == 1) {
+		const uint8_t *p;
+
+		if ((err = source_next(src, stored, &p)) ||
+		    (err = kvc_decoder_block(d, p, to ? raw.p : at)) ||
+		    (to && (err = spread_put(to, raw.p, len))))
+			break;
+		at += to ? 0 : len;
+	}
+	if (to && x->f->flags & KVC_FRAME_SEALED)
+		kvc_wipe(raw.p, raw.len);
+	return err ?: more < 0 ? more : kvc_decoder_end(d);
+}
+
+/* Reads the table, which follows the blocks, and decodes. */
+static int through_coded(struct fetch *x, struct source *src, struct spread *to)
+{
+	uint64_t table_len = kvc_payload_table(x->f->raw_len);
+	KVC_BUFFER table = { 0 };
+	struct iovec iov = { NULL, table_len };
+	struct kvc_decoder *d = NULL;
+	int err;
+
+	/* A sparse one is at most as long as its file and the largest table. */
+	if (x->f->stored_len < table_len || x->f->stored_len % KVC_PAGE ||
+	    (to && x->f->raw_len > x->w->size + kvc_ranges_size(KVC_RANGES_MAX)))
+		return -EBADMSG;
+	err = to ? 0 : prepare_dense(x);
+	err = err ?: kvc_buffer_wait(&table, KVC_BUDGET_LOAD, table_len);
+	iov.iov_base = table.p;
+	err = err
+		      ?: x->t->ops->get(x->t, &x->w->place.where,
+					KVC_FRAME_HEADER + x->f->stored_len - table_len, &iov, 1);
+	err = err ?: kvc_decoder_new(&d, x->f, x->k->keys, table.p);
+	err = err ?: through_decoder(src, d, to);
+	kvc_decoder_free(d);
+	return err;
+}
+
+/* All others: the header, then the payload through a buffer. */
 static int fetch_through(struct fetch *x, bool have_header)
 {
-	KVC_MEM uint8_t *stored = NULL;
-	KVC_MEM uint8_t *raw = NULL;
 	struct iovec iov = { x->page, KVC_FRAME_HEADER };
-	uint64_t len;
+	struct spread spread = { .x = x, .table.use = KVC_BUDGET_LOAD };
+	struct source src = { 0 };
 	int err = 0;
 
 	if (!have_header)
@@ -185,35 +440,15 @@ static int fetch_through(struct fetch *x, bool have_header)
 
 	if (!coded && !sparse)
 		return fetch_plain(x);
-	len = kvc_round_up(x->f->stored_len, KVC_PAGE);
-	stored = aligned_alloc(KVC_PAGE, len ? len : KVC_PAGE);
-	if (!stored)
-		return -ENOMEM;
-	iov = (struct iovec){ stored, len };
-	if (len && (err = x->t->ops->get(x->t, &x->w->place.where, KVC_FRAME_HEADER, &iov, 1)))
-		return err;
-	if (!(x->f->flags & KVC_FRAME_SEALED) &&
-	    (err = sum_is(stored, x->f->stored_len, &x->f->stored_sum)))
-		return err;
-	if (coded) {
-		uint64_t table_len = kvc_payload_table(x->f->raw_len);
-
-		if (x->f->stored_len < table_len ||
-		    x->f->raw_len > 2 * (x->w->size + (16ull << 20)))
-			return -EBADMSG;
-		if (!sparse)
-			err = prepare_dense(x);
-		else if (!(raw = malloc(x->f->raw_len)))
-			err = -ENOMEM;
-		err = err
-			      ?: kvc_payload_decode(x->f, x->k->keys, stored,
-						    stored + x->f->stored_len - table_len,
-						    sparse ? raw : x->map);
-		if (x->f->flags & KVC_FRAME_SEALED && sparse && raw && err)
-			kvc_wipe(raw, x->f->raw_len);
-	}
+	err = source_open(&src, x);
+	if (!err)
+		err = coded ? through_coded(x, &src, sparse ? &spread : NULL)
+			    : through_sparse(&src, &spread);
 	if (!err && sparse)
-		err = spread(x, coded ? raw : stored, coded ? x->f->raw_len : x->f->stored_len);
+		err = spread_end(&spread);
+	err = err ?: source_end(&src);
+	spread_close(&spread);
+	source_close(&src);
 	return err;
 }
 

@@ -180,11 +180,10 @@ int kvc_frame_decode(const uint8_t page[KVC_FRAME_HEADER], struct kvc_frame *f)
 }
 
 /* A range table: u64 count, then (offset, length) pairs, padded to a page. */
-#define RANGES_MAX (1u << 20)
 
 size_t kvc_ranges_size(uint64_t n)
 {
-	return n > RANGES_MAX ? 0 : (size_t)kvc_round_up(8 + n * 16, KVC_PAGE);
+	return n > KVC_RANGES_MAX ? 0 : (size_t)kvc_round_up(8 + n * 16, KVC_PAGE);
 }
 
 void kvc_ranges_encode(const struct kvc_range *r, size_t n, uint8_t *out)
@@ -206,7 +205,7 @@ int kvc_ranges_decode(const uint8_t *in, size_t len, uint64_t size, struct kvc_r
 	uint64_t n, end = 0;
 	KVC_MEM struct kvc_range *r = NULL;
 
-	if (len < 8 || (n = le64toh(*w++)) > RANGES_MAX || kvc_ranges_size(n) > len)
+	if (len < 8 || (n = le64toh(*w++)) > KVC_RANGES_MAX || kvc_ranges_size(n) > len)
 		return -EBADMSG;
 	r = calloc(n ? n : 1, sizeof *r);
 	if (!r)

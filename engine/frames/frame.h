@@ -75,6 +75,7 @@ int kvc_frame_proven(const struct kvc_frame *f, const uint8_t key[32], enum kvc_
 /* Takes the name part away, as if it were damaged: path "", mode 0, nobody's. */
 void kvc_frame_unname(struct kvc_frame *f);
 
+#define KVC_RANGES_MAX (1u << 20) /* ranges of a frame at most */
 struct kvc_range {
 	uint64_t off, len;
 };

@@ -4,6 +4,7 @@
 
 #include <endian.h>
 #include <string.h>
+#include <xxhash.h>
 
 #define ENTRY 24
 
@@ -77,33 +78,45 @@ static size_t aad_block(struct aad *a, uint64_t i, uint32_t kind, size_t stored)
 }
 
 /*
- * Either all blocks are coded and held in buf, or they are made one by one as they are asked for;
- * then block 0 may be in buf already, because it was looked at to see whether coding pays.
+ * Blocks are coded and held in `all`; or they are made one by one, in buf, as they are asked for:
+ * raw, or coded a second time (twice), when they have to become what the table says already. Block
+ * 0 may be in buf because it was looked at to see whether coding pays.
  */
 struct kvc_encoder {
 	struct kvc_frame *f;
 	int (*read)(void *arg, void *buf, size_t len, uint64_t off);
 	void *arg;
 	uint64_t n, next; /* blocks: all, and the first that is not made yet */
-	uint8_t *table;
+	struct kvc_buffer table, all, buf;
 	size_t table_len;
+	enum kvc_codec codec; /* asked for */
+	int level;
+	struct kvc_work *w; /* while it codes */
 	struct aad aad;
 	uint8_t key[32];
-	bool sealed, held, peeked;
-	uint8_t *buf;
-	size_t room, len, at;     /* what is in buf, and how much of it has been given */
+	bool sealed, held, twice, peeked;
+	size_t len, at;           /* what is in buf, and how much of it has been given */
 	uint64_t data_len, given; /* of the stored payload */
 	uint64_t table_at;        /* after the padding */
 };
+
+static uint32_t block_kind(const uint8_t *entry, size_t *stored)
+{
+	uint32_t word[2];
+
+	memcpy(word, entry, 8);
+	*stored = le32toh(word[0]);
+	return le32toh(word[1]);
+}
 
 static void entry_put(struct kvc_encoder *e, uint64_t i, uint32_t kind, size_t stored,
 		      const uint8_t tag[16])
 {
 	uint32_t w[2] = { htole32((uint32_t)stored), htole32(kind) };
 
-	memcpy(e->table + i * ENTRY, w, 8);
+	memcpy(e->table.p + i * ENTRY, w, 8);
 	if (tag)
-		memcpy(e->table + i * ENTRY + 8, tag, 16);
+		memcpy(e->table.p + i * ENTRY + 8, tag, 16);
 }
 
 static int seal_block(struct kvc_encoder *e, uint64_t i, uint32_t kind, uint8_t *data,
@@ -118,19 +131,13 @@ static int seal_block(struct kvc_encoder *e, uint64_t i, uint32_t kind, uint8_t 
 	return err;
 }
 
-static int buffer(struct kvc_encoder *e, size_t room)
-{
-	e->buf = malloc(e->room = room ? room : 1);
-	return e->buf ? 0 : -ENOMEM;
-}
-
 /*
- * All blocks coded into e->buf; or only looked at block 0, where that does not pay. They are sealed
- * once the frame's fields are final.
+ * All blocks coded, into e->all if there is memory for it, else for their lengths only; or only
+ * looked at block 0, where that does not pay. They are sealed once the frame's fields are final.
  */
-static int code_all(struct kvc_encoder *e, const struct kvc_recipe *r, struct kvc_work *w)
+static int code_all(struct kvc_encoder *e)
 {
-	uint8_t *in = kvc_work_in(w), *out = kvc_work_out(w);
+	uint8_t *in = kvc_work_in(e->w), *out = kvc_work_out(e->w);
 	uint64_t raw = 0;
 	int err = 0;
 
@@ -140,26 +147,26 @@ static int code_all(struct kvc_encoder *e, const struct kvc_recipe *r, struct kv
 
 		if ((err = e->read(e->arg, in, len, i * KVC_BLOCK)))
 			return err;
-		stored = kvc_block_encode(w, r->codec, r->level, in, len, out, &kind);
-		if (!i) {
-			if ((err = buffer(e, stored ? e->f->raw_len : len)))
+		stored = kvc_block_encode(e->w, e->codec, e->level, in, len, out, &kind);
+		if (!i && !stored) { /* the rest will be like it */
+			if ((err = kvc_buffer_wait(&e->buf, KVC_BUDGET_COPY, KVC_BLOCK)))
 				return err;
-			if (!stored) { /* the rest will be like it */
-				memcpy(e->buf, in, len);
-				e->len = len;
-				e->peeked = true;
-				return 0;
-			}
+			memcpy(e->buf.p, in, len);
+			e->len = len;
+			e->peeked = true;
+			return 0;
 		}
+		if (!i)
+			e->held = !kvc_buffer_grow(&e->all, e->f->raw_len);
 		raw += stored == 0;
-		memcpy(e->buf + e->len, stored ? out : in, stored ? stored : len);
+		if (e->held)
+			memcpy(e->all.p + e->data_len, stored ? out : in, stored ? stored : len);
 		stored = stored ? stored : len;
 		entry_put(e, i, kind, stored, NULL);
-		e->len += stored;
+		e->data_len += stored;
 	}
-	e->held = true;
-	e->f->codec = raw == e->n ? KVC_CODEC_NONE : r->codec;
-	e->data_len = e->len;
+	e->f->codec = raw == e->n ? KVC_CODEC_NONE : e->codec;
+	e->twice = !e->held && e->f->codec != KVC_CODEC_NONE;
 	return 0;
 }
 
@@ -169,22 +176,44 @@ static int seal_all(struct kvc_encoder *e)
 	int err = 0;
 
 	for (uint64_t i = 0; i < e->n && !err; i++) {
-		uint32_t w[2];
+		size_t stored;
+		uint32_t kind = block_kind(e->table.p + i * ENTRY, &stored);
 
-		memcpy(w, e->table + i * ENTRY, 8);
-		err = seal_block(e, i, le32toh(w[1]), e->buf + at, le32toh(w[0]));
-		at += le32toh(w[0]);
+		err = seal_block(e, i, kind, e->all.p + at, stored);
+		at += stored;
 	}
 	return err;
 }
 
-static int compress(struct kvc_encoder *e, const struct kvc_recipe *r)
+static int compress(struct kvc_encoder *e)
 {
-	struct kvc_work *w = kvc_work_take();
-	int err = w ? code_all(e, r, w) : -ENOMEM;
+	int err;
 
-	kvc_work_give(w, e->sealed);
+	e->data_len = 0;
+	e->w = kvc_work_take();
+	err = e->w ? code_all(e) : -ENOMEM;
+	if (err || !e->twice) {
+		kvc_work_give(e->w, e->sealed);
+		e->w = NULL;
+	}
+	if (!err && e->f->codec == KVC_CODEC_NONE && !e->held)
+		e->data_len = e->f->raw_len;
 	return err;
+}
+
+/* With keys: what seals the blocks, and those that are held. */
+static int seal(struct kvc_encoder *e, const struct kvc_recipe *r)
+{
+	struct kvc_frame *f = e->f;
+	int err;
+
+	f->key_id = r->key_id;
+	err = kvc_random(f->nonce, sizeof f->nonce);
+	if (!err)
+		err = kvc_frame_key(r->keys, f->key_id, f->key_model, f->nonce, f->ino, f->gen,
+				    e->key);
+	aad_frame(&e->aad, f);
+	return !err && e->held ? seal_all(e) : err;
 }
 
 int kvc_encoder_new(struct kvc_encoder **out, struct kvc_frame *f, const struct kvc_recipe *r,
@@ -207,24 +236,19 @@ int kvc_encoder_new(struct kvc_encoder **out, struct kvc_frame *f, const struct 
 	e->arg = arg;
 	e->n = nblocks(f->raw_len);
 	e->sealed = r->keys && r->key_id;
+	e->codec = r->codec;
+	e->level = r->level;
+	e->all.use = e->buf.use = KVC_BUDGET_COPY;
 	e->table_len = kvc_payload_table(f->raw_len);
-	e->table = calloc(1, e->table_len);
+	err = kvc_buffer_wait(&e->table, KVC_BUDGET_COPY, e->table_len);
 	f->flags |= KVC_FRAME_CODED | (e->sealed ? KVC_FRAME_SEALED : 0);
 	e->data_len = f->raw_len;
-	if (!e->table)
-		err = -ENOMEM;
-	if (!err && coded)
-		err = compress(e, r);
-	if (!err && e->sealed) {
-		f->key_id = r->key_id;
-		err = kvc_random(f->nonce, sizeof f->nonce);
-		if (!err)
-			err = kvc_frame_key(r->keys, f->key_id, f->key_model, f->nonce, f->ino,
-					    f->gen, e->key);
-		aad_frame(&e->aad, f);
-		if (!err && e->held)
-			err = seal_all(e);
+	if (!err) {
+		memset(e->table.p, 0, e->table.len);
+		err = coded ? compress(e) : 0;
 	}
+	if (!err && e->sealed)
+		err = seal(e, r);
 	e->table_at = kvc_round_up(e->data_len, KVC_PAGE);
 	if (!e->sealed && f->codec == KVC_CODEC_NONE) { /* nothing gained: plain */
 		f->flags &= ~(uint32_t)KVC_FRAME_CODED;
@@ -239,19 +263,40 @@ int kvc_encoder_new(struct kvc_encoder **out, struct kvc_frame *f, const struct 
 	return err;
 }
 
-/* Not held: block i, as it is or sealed, into p. */
+/* Codes block i once more: it must become what it was. */
+static int code_again(struct kvc_encoder *e, uint64_t i, uint8_t *p, uint32_t *kind, size_t *stored)
+{
+	uint8_t *in = kvc_work_in(e->w), *out = kvc_work_out(e->w);
+	size_t len = block_len(e->f->raw_len, i), n, before;
+	uint32_t was = block_kind(e->table.p + i * ENTRY, &before);
+	int err = e->read(e->arg, in, len, i * KVC_BLOCK);
+
+	if (err)
+		return err;
+	n = kvc_block_encode(e->w, e->codec, e->level, in, len, out, kind);
+	*stored = n ? n : len;
+	if (*stored != before || *kind != was)
+		return -ECANCELED;
+	memcpy(p, n ? out : in, *stored);
+	return 0;
+}
+
+/* Not held: block i, as it is, coded or sealed, into p. */
 static int make_block(struct kvc_encoder *e, uint64_t i, uint8_t *p)
 {
 	size_t len = block_len(e->f->raw_len, i);
+	uint32_t kind = KVC_KIND_RAW;
 	int err = 0;
 
-	if (!i && e->peeked) {
-		if (p != e->buf)
-			memcpy(p, e->buf, len);
+	if (e->twice) {
+		err = code_again(e, i, p, &kind, &len);
+	} else if (!i && e->peeked) {
+		if (p != e->buf.p)
+			memcpy(p, e->buf.p, len);
 	} else if (len) {
 		err = e->read(e->arg, p, len, i * KVC_BLOCK);
 	}
-	return err || !e->sealed ? err : seal_block(e, i, KVC_KIND_RAW, p, len);
+	return err || !e->sealed ? err : seal_block(e, i, kind, p, len);
 }
 
 /* Not held: the next bytes of the data, straight to where they are wanted when a whole block is. */
@@ -261,21 +306,22 @@ static int make_some(struct kvc_encoder *e, uint8_t *p, size_t len, size_t *made
 
 	if (e->at < e->len && !(e->peeked && !e->next)) {
 		*made = kvc_min(len, e->len - e->at);
-		memcpy(p, e->buf + e->at, *made);
+		memcpy(p, e->buf.p + e->at, *made);
 		e->at += *made;
 		return 0;
 	}
-	*made = block_len(e->f->raw_len, e->next);
+	if (e->twice)
+		block_kind(e->table.p + e->next * ENTRY, made);
+	else
+		*made = block_len(e->f->raw_len, e->next);
 	if (len >= *made) {
 		/* a block 0 that was looked at is given now: not once more from buf */
 		e->at = e->len = 0;
 		return make_block(e, e->next++, p);
 	}
-	if (!e->buf || e->room < *made) {
-		free(e->buf);
-		err = buffer(e, KVC_BLOCK);
-	}
-	err = err ?: make_block(e, e->next++, e->buf);
+	if (!e->buf.p)
+		err = kvc_buffer_wait(&e->buf, KVC_BUDGET_COPY, KVC_BLOCK);
+	err = err ?: make_block(e, e->next++, e->buf.p);
 	e->len = *made;
 	e->at = *made = 0;
 	return err;
@@ -292,7 +338,7 @@ int kvc_encoder_read(struct kvc_encoder *e, void *to, size_t len)
 		if (e->given < e->data_len) {
 			n = kvc_min(len, e->data_len - e->given);
 			if (e->held)
-				memcpy(p, e->buf + e->given, n);
+				memcpy(p, e->all.p + e->given, n);
 			else if ((err = make_some(e, p, n, &n)))
 				return err;
 		} else if (e->given < e->table_at) {
@@ -306,7 +352,7 @@ int kvc_encoder_read(struct kvc_encoder *e, void *to, size_t len)
 			n = kvc_min(len, e->table_at + e->table_len - e->given);
 			if (!n)
 				return -EIO;
-			memcpy(p, e->table + (e->given - e->table_at), n);
+			memcpy(p, e->table.p + (e->given - e->table_at), n);
 		}
 		p += n;
 		len -= n;
@@ -320,80 +366,159 @@ void kvc_encoder_free(struct kvc_encoder *e)
 	if (!e)
 		return;
 	kvc_wipe(e->key, sizeof e->key);
-	if (e->buf && e->sealed)
-		kvc_wipe(e->buf, e->room);
-	free(e->buf);
-	free(e->table);
+	if (e->buf.p && e->sealed)
+		kvc_wipe(e->buf.p, e->buf.len);
+	if (e->all.p && e->sealed)
+		kvc_wipe(e->all.p, e->all.len);
+	kvc_work_give(e->w, e->sealed);
+	kvc_buffer_free(&e->all);
+	kvc_buffer_free(&e->buf);
+	kvc_buffer_free(&e->table);
 	free(e);
+}
+
+struct kvc_decoder {
+	const struct kvc_frame *f;
+	const uint8_t *table;
+	uint64_t n, next;  /* blocks: all, and the next one */
+	uint64_t at, room; /* bytes of blocks: seen, and all that there can be */
+	bool sealed;
+	struct kvc_work *w; /* NULL: no codec */
+	XXH3_state_t *sum;  /* of the raw payload; NULL: sealed */
+	uint8_t key[32];
+	struct aad aad;
+};
+
+static int decoder_init(struct kvc_decoder *d, const struct kvc_keys *keys)
+{
+	const struct kvc_frame *f = d->f;
+	int err = 0;
+
+	if (d->sealed) {
+		err = kvc_frame_key(keys, f->key_id, f->key_model, f->nonce, f->ino, f->gen,
+				    d->key);
+		if (!err)
+			aad_frame(&d->aad, f);
+	} else {
+		d->sum = XXH3_createState();
+		if (!d->sum)
+			err = -ENOMEM;
+		else
+			XXH3_128bits_reset(d->sum);
+	}
+	if (!err && f->codec != KVC_CODEC_NONE && !(d->w = kvc_work_take()))
+		err = -ENOMEM;
+	return err;
+}
+
+int kvc_decoder_new(struct kvc_decoder **out, const struct kvc_frame *f,
+		    const struct kvc_keys *keys, const uint8_t *table)
+{
+	uint64_t table_len = kvc_payload_table(f->raw_len);
+	bool sealed = f->flags & KVC_FRAME_SEALED;
+	struct kvc_decoder *d;
+	int err;
+
+	if (!(f->flags & KVC_FRAME_CODED) || f->stored_len < table_len || f->codec >= KVC_CODECS)
+		return -EBADMSG;
+	if (sealed && (!keys || !kvc_keys_has(keys, f->key_id)))
+		return -ENOKEY;
+	d = calloc(1, sizeof *d);
+	if (!d)
+		return -ENOMEM;
+	d->f = f;
+	d->table = table;
+	d->n = nblocks(f->raw_len);
+	d->room = f->stored_len - table_len;
+	d->sealed = sealed;
+	err = decoder_init(d, keys);
+	if (err)
+		kvc_decoder_free(d);
+	else
+		*out = d;
+	return err;
+}
+
+int kvc_decoder_next(struct kvc_decoder *d, size_t *stored, size_t *raw)
+{
+	uint32_t kind;
+
+	if (d->next == d->n)
+		return 0;
+	kind = block_kind(d->table + d->next * ENTRY, stored);
+	*raw = block_len(d->f->raw_len, d->next);
+	if (*stored > KVC_BLOCK || *stored > d->room - d->at || kind >= KVC_KINDS ||
+	    (kind == KVC_KIND_RAW && *stored != *raw) ||
+	    (kind != KVC_KIND_RAW && d->f->codec == KVC_CODEC_NONE))
+		return -EBADMSG;
+	return 1;
+}
+
+int kvc_decoder_block(struct kvc_decoder *d, const uint8_t *in, uint8_t *to)
+{
+	const uint8_t *e = d->table + d->next * ENTRY;
+	size_t stored, len = block_len(d->f->raw_len, d->next);
+	uint32_t kind = block_kind(e, &stored);
+	int err = 0;
+
+	if (d->sealed) {
+		uint8_t *open = kind == KVC_KIND_RAW ? to : kvc_work_in(d->w);
+
+		err = kvc_unseal(d->key, d->next, d->aad.b,
+				 aad_block(&d->aad, d->next, kind, stored), in, stored, open,
+				 e + 8);
+		in = open;
+	}
+	if (!err && in != to)
+		err = d->w ? kvc_block_decode(d->w, kind, in, stored, to, len)
+			   : (memmove(to, in, len), 0);
+	if (!err && d->sum)
+		XXH3_128bits_update(d->sum, to, len);
+	d->at += stored;
+	d->next++;
+	return err;
+}
+
+int kvc_decoder_end(struct kvc_decoder *d)
+{
+	struct kvc_sum s;
+
+	if (d->next != d->n || kvc_round_up(d->at, KVC_PAGE) != d->room)
+		return -EBADMSG;
+	if (!d->sum)
+		return 0;
+	s = kvc_sum_digest(d->sum);
+	return memcmp(s.b, d->f->raw_sum.b, 16) ? -EBADMSG : 0;
+}
+
+void kvc_decoder_free(struct kvc_decoder *d)
+{
+	if (!d)
+		return;
+	kvc_work_give(d->w, d->sealed);
+	XXH3_freeState(d->sum);
+	kvc_wipe(d->key, sizeof d->key);
+	free(d);
 }
 
 int kvc_payload_decode(const struct kvc_frame *f, const struct kvc_keys *keys, const uint8_t *data,
 		       const uint8_t *table, uint8_t *raw)
 {
-	uint64_t n = nblocks(f->raw_len), table_len = kvc_payload_table(f->raw_len), at = 0, room;
-	bool sealed = f->flags & KVC_FRAME_SEALED;
-	KVC_MEM struct aad *aad = malloc(sizeof *aad);
-	struct kvc_work *w = NULL;
-	uint8_t key[32], nothing[1];
-	int err = 0;
+	uint8_t nothing[1]; /* an empty object's, and it may be its data as well */
+	struct kvc_decoder *d;
+	size_t stored, len;
+	int err = kvc_decoder_new(&d, f, keys, table), more = 0;
 
-	if (!aad)
-		return -ENOMEM;
-	raw = raw ? raw : nothing; /* an empty object's, and it may be its data as well */
+	if (err)
+		return err;
+	raw = raw ? raw : nothing;
 	data = data ? data : nothing;
-	if (!(f->flags & KVC_FRAME_CODED) || f->stored_len < table_len || f->codec >= KVC_CODECS)
-		return -EBADMSG;
-	room = f->stored_len - table_len; /* what of data may be looked at */
-	if (sealed) {
-		if (!keys || !kvc_keys_has(keys, f->key_id))
-			return -ENOKEY;
-		if ((err = kvc_frame_key(keys, f->key_id, f->key_model, f->nonce, f->ino, f->gen,
-					 key)))
-			return err;
-		aad_frame(aad, f);
+	while (!err && (more = kvc_decoder_next(d, &stored, &len)) == 1) {
+		err = kvc_decoder_block(d, data, raw);
+		data += stored;
+		raw += len;
 	}
-	if (f->codec != KVC_CODEC_NONE) {
-		w = kvc_work_take();
-		if (!w)
-			err = -ENOMEM;
-	}
-	for (uint64_t i = 0; i < n && !err; i++) {
-		const uint8_t *e = table + i * ENTRY, *in = data + at;
-		size_t len = block_len(f->raw_len, i), stored;
-		uint8_t *to = raw + i * KVC_BLOCK;
-		uint32_t word[2];
-
-		memcpy(word, e, 8);
-		stored = le32toh(word[0]);
-		uint32_t kind = le32toh(word[1]);
-
-		if (stored > KVC_BLOCK || stored > room - at || kind >= KVC_KINDS ||
-		    (kind == KVC_KIND_RAW && stored != len) ||
-		    (kind != KVC_KIND_RAW && f->codec == KVC_CODEC_NONE)) {
-			err = -EBADMSG;
-			break;
-		}
-		if (sealed) {
-			uint8_t *open = kind == KVC_KIND_RAW ? to : kvc_work_in(w);
-
-			err = kvc_unseal(key, i, aad->b, aad_block(aad, i, kind, stored), in,
-					 stored, open, e + 8);
-			in = open;
-		}
-		if (!err && in != to)
-			err = w ? kvc_block_decode(w, kind, in, stored, to, len)
-				: (memmove(to, in, len), 0);
-		at += stored;
-	}
-	kvc_work_give(w, sealed);
-	kvc_wipe(key, sizeof key);
-	if (!err && kvc_round_up(at, KVC_PAGE) != room)
-		err = -EBADMSG;
-	if (!err && !sealed) {
-		struct kvc_sum s = kvc_sum_of(raw, f->raw_len);
-
-		if (memcmp(s.b, f->raw_sum.b, 16))
-			err = -EBADMSG;
-	}
+	err = err ?: more ?: kvc_decoder_end(d);
+	kvc_decoder_free(d);
 	return err;
 }

@@ -262,8 +262,8 @@ $(PRELOAD): $(B)/lib/%.so: tests/preload/%.c $(wildcard tests/preload/*.h) $(B)/
 
 # With MODE=fuzz or fuzzcov. Where a parser is fed by somebody else's library, that is stood in for.
 wrap_lease  := kvc_survey_wait
-wrap_url    := redisConnectWithOptions
-wrap_redis  := redisConnectWithOptions kvc_mono_ns usleep
+wrap_url    := kvct_redis_dial
+wrap_redis  := kvct_redis_dial kvct_redis_context kvc_mono_ns usleep
 wrap_s3     := curl_easy_init curl_easy_setopt curl_easy_perform curl_easy_getinfo curl_easy_reset curl_easy_cleanup \
 	kvc_mono_ns usleep
 $(B)/bin/fuzz-lease: $(B)/obj/fs/virtual.o

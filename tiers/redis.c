@@ -1,30 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The redis tier: Redis or Valkey through hiredis.
- *
- *   redis://[USER@]HOST[:PORT]/[PREFIX]
- *   rediss:// the same with TLS
- *   redis+cluster://, rediss+cluster:// a cluster by one of its nodes
- *   ?also=HOST:PORT+HOST:PORT (other nodes to begin with)
- *   ?password_file=PATH  ?db=N  ?ca=PATH  ?cert=PATH&key=PATH
+ * The redis tier: frames in Redis or Valkey. redis_open.c has the URL, redis_list.c the listing,
+ * redis_conn.h the connections, and redis_reply.c the meanings of errors.
  *
  * A frame is a head and pieces, since a value should not be large:
- *   PREFIX:{HEX}          the header, struct trailer, and the payload itself where that is at most
+ *   PREFIX:{HEX}          the header, struct trailer, and the payload itself if that is at most
  *                         INLINE bytes
  *   PREFIX:{HEX}:TAG:I    piece I of the payload
- * TAG is random for each put, so a reader never mixes two versions; the head is written last (SET
- * ... GET, Redis 6.2), and the pieces of the version that it took the place of are removed then; a
- * reader whose pieces went begins again. The braces keep all keys of a frame in one slot of a
- * cluster.
+ * TAG is random for each put, so a reader never mixes two versions. The head is written last (SET
+ * ... GET, Redis 6.2), and then the pieces of the version that it replaced are removed; a reader
+ * that misses a piece starts again. The braces keep all keys of a frame in one slot of a cluster.
  *
- * Connections and clusters are redis_conn.c's. What the server says of a key (a value of another
- * type, no permission for it) is -EIO, which is of that frame until others have it too; a
- * connection that breaks is -ECONNRESET.
+ * Every command may be repeated: a SET writes the same bytes under the same tag. Answers have a
+ * largest size, whatever is stored: a head is read with GETRANGE, and the old head that SET ... GET
+ * answers with is not read if it is longer than a head of ours can be.
  */
 #include "redis_conn.h"
-#include "registry.h"
-
-#include "log.h"
+#include "budget.h"
 
 #include <endian.h>
 #include <stdio.h>
@@ -35,12 +27,33 @@
 #define INLINE (64u << 10)
 /* bytes a second that a call is given time for, beside the deadline */
 #define SLOWEST (4ull << 20)
+#define HEAD_MOST (KVC_FRAME_HEADER + sizeof(struct trailer) + INLINE)
 #define PIECES (1u << 16) /* of a frame at most: so many deletions a trailer may ask for */
 
 struct trailer {
 	uint64_t tag, stored_len;
 	uint32_t piece, pad; /* piece: bytes of each but the last; 0: inline */
 };
+
+/* Memory of the budget's, for what hiredis allocates. */
+struct share {
+	enum kvc_budget_use use;
+	uint64_t bytes;
+};
+static void share_end(struct share *s)
+{
+	kvc_budget_give(s->use, s->bytes);
+}
+#define SHARE __attribute__((cleanup(share_end))) struct share
+
+static int share_take(struct share *s, enum kvc_budget_use use, uint64_t bytes)
+{
+	int err = kvc_budget_wait(use, bytes);
+
+	if (!err)
+		*s = (struct share){ use, bytes };
+	return err;
+}
 
 static struct kvct_redis *of(struct kvc_tier *t)
 {
@@ -50,12 +63,12 @@ static struct kvct_redis *of(struct kvc_tier *t)
 /* One call of the engine on one frame. */
 struct call {
 	struct kvct_redis *r;
-	char hex[33], head[320];
+	char hex[33], head[320]; /* the key of the head */
 	unsigned slot;
 	uint64_t until_ns;
 };
 
-static uint64_t until(const struct kvct_redis *r, uint64_t bytes)
+uint64_t kvct_redis_until(const struct kvct_redis *r, uint64_t bytes)
 {
 	return kvc_mono_ns() + r->deadline_ms * 1000000 + bytes * 1000 / SLOWEST * 1000000;
 }
@@ -63,7 +76,7 @@ static uint64_t until(const struct kvct_redis *r, uint64_t bytes)
 /* All of it, with so many bytes, has one time, so that no server keeps it for longer. */
 static struct call call_of(struct kvc_tier *t, const struct kvc_where *w, uint64_t bytes)
 {
-	struct call c = { .r = of(t), .until_ns = until(of(t), bytes) };
+	struct call c = { .r = of(t), .until_ns = kvct_redis_until(of(t), bytes) };
 
 	kvc_where_text(w, c.hex);
 	c.slot = kvct_redis_slot(c.hex);
@@ -81,7 +94,11 @@ static const char *piece_key(const struct call *c, uint64_t tag, uint64_t i, cha
 /* Bytes [from, to] of a key's value into buf: the count, or a negative errno. */
 static long range(struct call *c, const char *key, uint64_t from, uint64_t to, void *buf)
 {
-	struct kvct_redis_command cmd = { 0 };
+	struct kvct_redis_command cmd = {
+		.most = to - from + 1 + KVCT_REDIS_TEXT,
+		.into = buf,
+		.into_len = to - from + 1,
+	};
 	char a[24], b[24];
 	redisReply *reply;
 	long n = -EIO;
@@ -95,10 +112,8 @@ static long range(struct call *c, const char *key, uint64_t from, uint64_t to, v
 	word(&cmd, b);
 	if ((err = kvct_redis_ask(c->r, c->slot, &cmd, c->until_ns, &reply)))
 		return err;
-	if (reply->type == REDIS_REPLY_STRING && reply->len <= to - from + 1) {
-		memcpy(buf, reply->str, reply->len);
+	if (reply->type == REDIS_REPLY_STRING)
 		n = (long)reply->len;
-	}
 	freeReplyObject(reply);
 	return n;
 }
@@ -138,7 +153,7 @@ static void unlink_pieces(struct call *c, const struct trailer *t)
 	char key[400];
 	bool there = true;
 
-	c->until_ns = until(c->r, 0);
+	c->until_ns = kvct_redis_until(c->r, 0);
 	for (uint64_t i = 0; i < n && there && kvc_mono_ns() < c->until_ns; i++) {
 		struct kvct_redis_command cmd = { 0 };
 		redisReply *reply;
@@ -153,13 +168,13 @@ static void unlink_pieces(struct call *c, const struct trailer *t)
 }
 
 /*
- * Sets a key. With `before` (a head): what was there is read from the old value, stored_len
- * UINT64_MAX where there was none.
+ * Sets a key. With `before` (a head): the trailer of the value that it replaces, with piece 0 if
+ * there was none or it was not a head.
  */
 static int set(struct call *c, const char *key, const void *data, size_t len, uint64_t ttl_ms,
 	       struct trailer *before)
 {
-	struct kvct_redis_command cmd = { 0 };
+	struct kvct_redis_command cmd = { .most = before ? HEAD_MOST + KVCT_REDIS_TEXT : 0 };
 	redisReply *reply;
 	char ms[24];
 	int err;
@@ -185,30 +200,65 @@ static int set(struct call *c, const char *key, const void *data, size_t len, ui
 	return 0;
 }
 
+/* The payload in pieces; *sent: there are some to remove if the put fails. */
+static int pieces_put(struct call *c, const struct kvc_put *p, const struct trailer *mine,
+		      bool *sent)
+{
+	KVC_MEM uint8_t *piece = malloc(PIECE);
+	char key[400];
+	int err = piece ? 0 : -ENOMEM;
+
+	for (uint64_t off = 0, i = 0; off < p->stored_len && !err; i++) {
+		size_t len = kvc_min(p->stored_len - off, PIECE);
+
+		err = p->read(p->arg, piece, len, off)
+			      ?: set(c, piece_key(c, mine->tag, i, key), piece, len, p->ttl_ms,
+				     NULL);
+		*sent |= !err;
+		off += len;
+	}
+	return err;
+}
+
+/*
+ * Sets the head, and removes the pieces of the one before. An answer that was too long to read was
+ * the old value of somebody else's, and the head is in its place; or it was not: one more look.
+ */
+static int head_put(struct call *c, const uint8_t *head, size_t len, uint64_t ttl_ms,
+		    const struct trailer *mine)
+{
+	struct trailer before = { 0 }, now;
+	int err = set(c, c->head, head, len, ttl_ms, &before);
+
+	if (err == -EIO && !head_get(c, NULL, &now) && now.tag == mine->tag)
+		return 0;
+	/* The tag is the same if the answer was lost and the command was sent twice. */
+	if (!err && before.piece && before.tag != mine->tag)
+		unlink_pieces(c, &before);
+	return err;
+}
+
 static int redis_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_where *out)
 {
 	struct call c = call_of(t, &p->name, p->stored_len);
-	bool in_head = p->stored_len <= INLINE;
-	size_t room = KVC_FRAME_HEADER + sizeof(struct trailer) + (in_head ? p->stored_len : 0);
-	KVC_MEM uint8_t *head = malloc(room);
-	KVC_MEM uint8_t *piece = in_head ? NULL : malloc(PIECE);
-	struct trailer mine = { .stored_len = p->stored_len, .piece = in_head ? 0 : PIECE }, before,
-		       wire;
-	char key[400];
-	int err = head && (in_head || piece) ? 0 : -ENOMEM;
+	bool in_head = p->stored_len <= INLINE, sent = false;
+	size_t len = KVC_FRAME_HEADER + sizeof(struct trailer) + (in_head ? p->stored_len : 0);
+	struct trailer mine = { .stored_len = p->stored_len, .piece = in_head ? 0 : PIECE }, wire;
+	KVC_MEM uint8_t *head = malloc(len);
+	SHARE memory = { 0 };
+	int err = head ? 0 : -ENOMEM;
 
+	if (!err && p->stored_len > PIECE * (uint64_t)PIECES)
+		err = -EFBIG;
+	/* A piece here, and one in hiredis' buffer, which grows by a mebibyte more at a time. */
+	if (!err && !in_head)
+		err = share_take(&memory, KVC_BUDGET_COPY, 2 * PIECE + (1u << 20));
 	if (err || getrandom(&mine.tag, sizeof mine.tag, 0) != sizeof mine.tag)
 		return err ?: -EIO;
 	if (in_head && p->stored_len)
 		err = p->read(p->arg, head + KVC_FRAME_HEADER + sizeof wire, p->stored_len, 0);
-	for (uint64_t off = 0, i = 0; !in_head && off < p->stored_len && !err; i++) {
-		size_t len = kvc_min(p->stored_len - off, PIECE);
-
-		err = p->read(p->arg, piece, len, off)
-			      ?: set(&c, piece_key(&c, mine.tag, i, key), piece, len, p->ttl_ms,
-				     NULL);
-		off += len;
-	}
+	else if (!in_head)
+		err = pieces_put(&c, p, &mine, &sent);
 	err = err ?: p->head(p->arg, head);
 	wire = (struct trailer){
 		htole64(mine.tag),
@@ -217,13 +267,12 @@ static int redis_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_whe
 		0,
 	};
 	memcpy(head + KVC_FRAME_HEADER, &wire, sizeof wire);
-	err = err ?: set(&c, c.head, head, room, p->ttl_ms, &before);
+	err = err ?: head_put(&c, head, len, p->ttl_ms, &mine);
 	if (err) {
-		unlink_pieces(&c, &mine);
+		if (sent)
+			unlink_pieces(&c, &mine);
 		return err;
 	}
-	if (before.tag != mine.tag) /* the same: the answer was lost and the command sent twice */
-		unlink_pieces(&c, &before);
 	*out = p->name;
 	out->len = KVC_FRAME_HEADER + kvc_round_up(p->stored_len, KVC_PAGE);
 	return 0;
@@ -287,19 +336,23 @@ static int payload(struct call *c, const struct trailer *t, uint64_t off, uint64
 	return 0;
 }
 
-static int redis_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
-		     const struct iovec *iov, int n)
+int kvct_redis_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
+		   const struct iovec *iov, int n)
 {
 	struct trailer trailer, last = { 0 };
 	struct call c;
 	uint64_t len = 0;
+	SHARE memory = { 0 };
 	int err = -EAGAIN;
 
 	for (int i = 0; i < n; i++)
 		len += iov[i].iov_len;
-	c = call_of(t, w, len);
 	if (off % KVC_PAGE || (!off && (!n || iov->iov_len < KVC_FRAME_HEADER)))
 		return -EINVAL;
+	/* hiredis' buffer, which grows by a mebibyte at a time */
+	if (len > INLINE && share_take(&memory, KVC_BUDGET_LOAD, kvc_min(len, PIECE) + (1u << 20)))
+		return -ENOMEM;
+	c = call_of(t, w, len);
 	for (int tries = 0; tries < 8 && err == -EAGAIN; tries++) {
 		struct cursor to = { iov, n, off ? 0 : KVC_FRAME_HEADER };
 
@@ -338,102 +391,6 @@ static int redis_remove(struct kvc_tier *t, const struct kvc_where *w)
 	return 0;
 }
 
-/* One key of a SCAN: is it a head of ours? */
-static int list_key(struct kvc_tier *t, const char *key, uint8_t *page, struct kvc_frame *f,
-		    int *unread,
-		    int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),
-		    void *arg_)
-{
-	struct kvc_where w = { 0 };
-	struct iovec iov = { page, KVC_FRAME_HEADER };
-	const char *open = strchr(key, '{');
-	unsigned long long a, b;
-	int end = 0, err;
-
-	if (!open || sscanf(open, "{%16llx%16llx}%n", &a, &b, &end) != 2 || end != 34 || open[34])
-		return 0;
-	w.at = a;
-	w.hi = b;
-	err = redis_get(t, &w, 0, &iov, 1);
-	if (err && !kvct_of_one(err))
-		*unread = err;
-	return err || kvc_frame_decode(page, f) ? 0 : fn(arg_, &w, f);
-}
-
-static int scan_node(struct kvc_tier *t, unsigned node, uint8_t *page, struct kvc_frame *f,
-		     int *unread,
-		     int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),
-		     void *arg_)
-{
-	struct kvct_redis *r = of(t);
-	char cursor[32] = "0", pattern[300];
-	bool more = true;
-	int err = 0;
-
-	snprintf(pattern, sizeof pattern, "%s:{*}", r->prefix);
-	while (more && !err) {
-		struct kvct_redis_command scan = { 0 };
-		uint64_t by = until(r, 0);
-		redisContext *c;
-		redisReply *reply, **of;
-		bool fresh;
-
-		word(&scan, "SCAN");
-		word(&scan, cursor);
-		word(&scan, "MATCH");
-		word(&scan, pattern);
-		word(&scan, "COUNT");
-		word(&scan, "500");
-		if ((err = kvct_redis_take(r, node, by, &c, &fresh)))
-			return err;
-		err = kvct_redis_command(c, &scan, by, &reply);
-		if (err) {
-			redisFree(c);
-			if (fresh || err == -ETIMEDOUT)
-				return err;
-			err = 0;
-			continue; /* an idle one that had been closed */
-		}
-		kvct_redis_give(r, node, c);
-		of = reply->element;
-		if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
-		    of[0]->type != REDIS_REPLY_STRING || of[1]->type != REDIS_REPLY_ARRAY) {
-			freeReplyObject(reply);
-			return -EIO;
-		}
-		snprintf(cursor, sizeof cursor, "%s", of[0]->str);
-		more = strcmp(cursor, "0");
-		for (size_t i = 0; i < of[1]->elements && !err; i++)
-			if (of[1]->element[i]->type == REDIS_REPLY_STRING)
-				err = list_key(t, of[1]->element[i]->str, page, f, unread, fn,
-					       arg_);
-		freeReplyObject(reply);
-	}
-	return err;
-}
-
-static int redis_list(struct kvc_tier *t,
-		      int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),
-		      void *arg_)
-{
-	struct kvct_redis *r = of(t);
-	KVC_MEM uint8_t *page = malloc(KVC_FRAME_HEADER);
-	KVC_MEM struct kvc_frame *f = malloc(sizeof *f);
-	bool has[KVCT_REDIS_NODES] = { false };
-	int err = page && f ? 0 : -ENOMEM, unread = 0;
-
-	pthread_mutex_lock(&r->lock);
-	for (int s = 0; s < KVCT_REDIS_SLOTS && r->cluster; s++)
-		has[r->slot[s]] = true;
-	if (!r->cluster)
-		has[0] = true;
-	pthread_mutex_unlock(&r->lock);
-	for (unsigned n = 0; n < KVCT_REDIS_NODES && !err; n++)
-		if (has[n])
-			err = scan_node(t, n, page, f, &unread, fn, arg_);
-	return err ?: unread;
-}
-
 /*
  * What the server has is its own affair, and asking would make looking at .kvcachefs/stats wait for
  * it.
@@ -444,95 +401,13 @@ static void redis_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
 	*u = (struct kvc_tier_usage){ 0 };
 }
 
-static void redis_close(struct kvc_tier *t)
-{
-	struct kvct_redis *r = of(t);
-
-	for (unsigned i = 0; i < r->nnodes; i++)
-		while (r->nodes[i].nidle)
-			redisFree(r->nodes[i].idle[--r->nodes[i].nidle]);
-	kvct_redis_tls_close(r->tls);
-	kvc_wipe(r->password, sizeof r->password);
-	pthread_mutex_destroy(&r->lock);
-	free(r);
-}
-
-static const struct kvc_tier_ops redis_ops = {
+const struct kvc_tier_ops kvct_redis_ops = {
 	.name = "redis",
 	.caps = KVC_TIER_SHARED | KVC_TIER_MEDIA,
-	.close = redis_close,
+	.close = kvct_redis_close,
 	.put = redis_put,
-	.get = redis_get,
+	.get = kvct_redis_get,
 	.remove = redis_remove,
-	.list = redis_list,
+	.list = kvct_redis_list,
 	.usage = redis_usage,
 };
-
-static void add_seed(struct kvct_redis *r, const char *host, int port)
-{
-	int n = kvct_redis_node_locked(r, host, port);
-
-	if (n >= 0)
-		r->nodes[n].seed = true;
-}
-
-int kvct_redis_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out,
-		    char *error)
-{
-	static const char *const params[] = {
-		"password_file", "db", "ca", "cert", "key", "also", NULL,
-	};
-	struct kvct_redis *r;
-	char value[512], ca[512], cert[512], key[512];
-	int err;
-
-	if ((err = kvct_url_check(u, params, error)))
-		return err;
-	if (!*u->host) {
-		snprintf(error, 512, "option remote: %s:// needs a host", u->scheme);
-		return -EINVAL;
-	}
-	r = calloc(1, sizeof *r);
-	if (!r) {
-		snprintf(error, 512, "out of memory");
-		return -ENOMEM;
-	}
-	pthread_mutex_init(&r->lock, NULL);
-	r->deadline_ms = deadline_ms;
-	r->cluster = strstr(u->scheme, "+cluster");
-	memcpy(r->user, u->user, sizeof r->user);
-	snprintf(r->prefix, sizeof r->prefix, "%.200s", *u->path ? u->path : "kvcachefs");
-	r->prefix[strcspn(r->prefix, "{}*?[]\\ ")] = 0;
-	r->db = atoi(kvct_url_get(u, "db", value, sizeof value));
-	if (*kvct_url_get(u, "password_file", value, sizeof value))
-		err = kvct_secret(value, r->password, sizeof r->password, error);
-	if (!err && starts(u->scheme, "rediss")) {
-		kvct_url_get(u, "ca", ca, sizeof ca);
-		kvct_url_get(u, "cert", cert, sizeof cert);
-		kvct_url_get(u, "key", key, sizeof key);
-		err = kvct_redis_tls_open(&r->tls, ca, cert, key, error);
-	}
-	if (err) {
-		redis_close(&r->tier);
-		return err;
-	}
-	add_seed(r, u->host, u->port ? (int)u->port : 6379);
-	kvct_url_get(u, "also", value, sizeof value);
-	for (char *save = NULL, *seed = strtok_r(value, "+", &save); seed && r->cluster;
-	     seed = strtok_r(NULL, "+", &save)) {
-		char *colon = strrchr(seed, ':');
-
-		if (colon)
-			*colon = 0;
-		add_seed(r, seed, colon ? atoi(colon + 1) : 6379);
-	}
-	if (r->cluster && kvct_redis_learn(r, kvc_mono_ns() + 1000000000))
-		kvc_warn("tier redis: the cluster at %s does not answer now; it is asked again "
-			 "when it is needed",
-			 u->host);
-	snprintf(r->tier.id, sizeof r->tier.id, "redis:%.100s:%u/%d/%.100s", u->host,
-		 u->port ? u->port : 6379, r->db, r->prefix);
-	r->tier.ops = &redis_ops;
-	*out = &r->tier;
-	return 0;
-}

@@ -3,396 +3,415 @@
 #include "redis_conn.h"
 
 #include "log.h"
+#include "redis_dial.h"
 
+#include <ctype.h>
 #include <errno.h>
-#include <limits.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-/* CRC-16/XMODEM, as the cluster specification has it. */
-unsigned kvct_redis_slot(const char *hex)
-{
-	unsigned crc = 0;
+#define IDLE_MAX_NS (120 * 1000000000ull) /* an idle connection older than this is closed */
+#define IDLE_RECENT_NS (500000000ull)     /* one used within this is probably alive */
+#define SAID_AGAIN_NS (300 * 1000000000ull)
 
-	for (; *hex; hex++) {
-		crc ^= (unsigned)(unsigned char)*hex << 8;
-		for (int i = 0; i < 8; i++)
-			crc = crc & 0x8000 ? (crc << 1) ^ 0x1021 : crc << 1;
+/* Printable, of a bounded length, and without the password should the server repeat it. */
+static void printable(struct kvct_redis *r, const char *text, char *out, size_t room)
+{
+	size_t i;
+
+	for (i = 0; text[i] && i < room - 1; i++)
+		out[i] = (char)(isprint((unsigned char)text[i]) ? text[i] : '?');
+	out[i] = 0;
+	pthread_mutex_lock(&r->lock);
+	if (*r->password && strstr(text, r->password))
+		snprintf(out, room, "(the answer contains the password)");
+	pthread_mutex_unlock(&r->lock);
+}
+
+void kvct_redis_say(struct kvct_redis *r, const char *what, const char *why, const char *hint)
+{
+	char said[200];
+	uint64_t hash = 14695981039346656037u, now = kvc_mono_ns();
+	unsigned oldest = 0;
+
+	printable(r, why, said, sizeof said);
+	for (const char *p = what; *p; p++)
+		hash = (hash ^ (unsigned char)*p) * 1099511628211u;
+	/* Numbers in an answer vary (slots, addresses): they make no new line. */
+	for (const char *p = said; *p; p++)
+		if (!isdigit((unsigned char)*p))
+			hash = (hash ^ (unsigned char)*p) * 1099511628211u;
+	pthread_mutex_lock(&r->lock);
+	for (unsigned i = 0; i < KVCT_REDIS_SAID; i++) {
+		if (r->said[i].hash == hash && r->said[i].when_ns &&
+		    now - r->said[i].when_ns < SAID_AGAIN_NS) {
+			pthread_mutex_unlock(&r->lock);
+			return;
+		}
+		if (r->said[i].when_ns < r->said[oldest].when_ns)
+			oldest = i;
 	}
-	return (crc & 0xffff) % KVCT_REDIS_SLOTS;
-}
+	/* A server whose every answer is another one does not fill the log. */
+	bool full = r->said[oldest].when_ns && now - r->said[oldest].when_ns < SAID_AGAIN_NS / 10;
 
-static void once(struct kvct_redis *r, const char *what, const char *why)
-{
-	if (!r->logged)
-		kvc_warn("tier redis: %s: %s", what, why);
-	r->logged = true;
-}
-
-int kvct_redis_ready(int fd, short events, uint64_t until_ns)
-{
-	struct pollfd p = { .fd = fd, .events = events };
-
-	for (;;) {
-		uint64_t now = kvc_mono_ns();
-		int n;
-
-		if (now >= until_ns)
-			return -ETIMEDOUT;
-		n = poll(&p, 1, (int)kvc_min((until_ns - now) / 1000000 + 1, INT_MAX));
-		if (n > 0)
-			return 0;
-		if (n < 0 && errno != EINTR)
-			return -errno;
+	if (!full) {
+		r->said[oldest].hash = hash;
+		r->said[oldest].when_ns = now;
 	}
+	pthread_mutex_unlock(&r->lock);
+	if (!full)
+		kvc_warn("tier redis: %s: %s%s%s%s", what, said, hint ? " (" : "", hint ?: "",
+			 hint ? ")" : "");
 }
 
-int kvct_redis_command(redisContext *c, const struct kvct_redis_command *cmd, uint64_t until_ns,
-		       redisReply **out)
+void kvct_redis_conn_free(struct kvct_redis_conn *c)
 {
-	void *reply = NULL;
-	int sent = 0, err;
-
-	if (!(c->flags & REDIS_BLOCK))
-		kvct_redis_tls_clear();
-	if (redisAppendCommandArgv(c, cmd->argc, (const char **)(uintptr_t)cmd->argv, cmd->len))
-		return -ENOMEM;
-	for (;;) {
-		if (redisGetReplyFromReader(c, &reply))
-			return -ECONNRESET;
-		if (reply)
-			break;
-		if ((err = kvct_redis_ready(c->fd, sent ? POLLIN : POLLOUT, until_ns)))
-			return err;
-		if (sent ? redisBufferRead(c) : redisBufferWrite(c, &sent))
-			return c->err == REDIS_ERR_IO && errno == EAGAIN ? -ETIMEDOUT : -ECONNRESET;
-	}
-	*out = reply;
-	return 0;
+	if (c && c->c)
+		redisFree(c->c);
+	free(c);
 }
 
-static int simple(redisContext *c, uint64_t until_ns, const struct kvct_redis_command *cmd)
+uint64_t kvct_redis_quiet_ns(const struct kvct_redis *r, const struct kvct_redis_conn *c)
 {
+	uint64_t ms = r->deadline_ms;
+
+	/* Any other is alive as far as is known, and its server may be slow. */
+	if (!c->fresh && kvc_mono_ns() - c->used_ns >= IDLE_RECENT_NS)
+		ms = kvc_min(ms / 4, 1000);
+	return kvc_max(ms, 20) * 1000000;
+}
+
+/*
+ * A command of a connection's greeting: 0, or a negative errno. Its error is logged as `what`; with
+ * `secret` only the word it begins with, since a server may repeat what it was sent.
+ */
+static int greeting(struct kvct_redis *r, struct kvct_redis_conn *c, uint64_t until_ns,
+		    const struct kvct_redis_command *cmd, bool secret)
+{
+	enum kvct_redis_next next;
+	const char *hint;
 	redisReply *reply;
-	int err = kvct_redis_command(c, cmd, until_ns, &reply);
+	int err = kvct_redis_command(c->c, cmd, until_ns, kvct_redis_quiet_ns(r, c), &reply);
 
 	if (err)
 		return err;
-	err = reply->type == REDIS_REPLY_ERROR ? -EACCES : 0;
+	if (reply->type == REDIS_REPLY_ERROR) {
+		bool none = secret && (strstr(reply->str, "no password is set") ||
+				       strstr(reply->str, "without any password configured"));
+
+		err = none ? 0 : kvct_redis_meaning(cmd->argv[0], reply->str, &next, &hint);
+		if (err == -EIO)
+			err = -EACCES; /* what else would a server have against its greeting? */
+		if (none)
+			kvct_redis_say(r, cmd->argv[0], "the server wants no password", NULL);
+		else if (secret && !starts(reply->str, "WRONGPASS"))
+			reply->str[strcspn(reply->str, " ")] = 0;
+		if (err)
+			kvct_redis_say(r, cmd->argv[0], reply->str, hint);
+	}
 	freeReplyObject(reply);
 	return err;
 }
 
 /* Says who we are, and which database is meant. */
-static int greet(const struct kvct_redis *r, redisContext *c, uint64_t until_ns)
+static int greet(struct kvct_redis *r, struct kvct_redis_conn *c, uint64_t until_ns)
 {
 	struct kvct_redis_command auth = { 0 }, select = { 0 };
-	char db[16];
+	char db[16], password[sizeof r->password];
 	int err = 0;
 
+	pthread_mutex_lock(&r->lock);
+	memcpy(password, r->password, sizeof password);
+	pthread_mutex_unlock(&r->lock);
 	word(&auth, "AUTH");
 	if (*r->user)
 		word(&auth, r->user);
-	word(&auth, r->password);
-	if (*r->password)
-		err = simple(c, until_ns, &auth);
+	word(&auth, password);
+	if (*password)
+		err = greeting(r, c, until_ns, &auth, true);
+	kvc_wipe(password, sizeof password);
 	snprintf(db, sizeof db, "%d", r->db);
 	word(&select, "SELECT");
 	word(&select, db);
 	if (!err && r->db)
-		err = simple(c, until_ns, &select);
+		err = greeting(r, c, until_ns, &select, false);
 	return err;
 }
 
-static int connect_to(struct kvct_redis *r, const char *host, int port, uint64_t until_ns,
-		      redisContext **out)
+static int connect_once(struct kvct_redis *r, struct kvct_redis_conn *c, uint64_t until_ns)
 {
-	uint64_t now = kvc_mono_ns(), left = until_ns > now ? until_ns - now : 1000000;
-	struct timeval limit = {
-		.tv_sec = (time_t)(left / 1000000000),
-		.tv_usec = (suseconds_t)(left % 1000000000 / 1000),
-	};
-	redisOptions o = { 0 };
+	struct kvct_redis_tls *tls = NULL;
 	const char *why;
-	redisContext *c;
-	int err = 0;
+	int fd, err;
+	char to[300];
 
-	REDIS_OPTIONS_SET_TCP(&o, host, port);
-	o.connect_timeout = &limit;
-	o.command_timeout = &limit;
-	c = redisConnectWithOptions(&o);
-	if (!c || c->err) {
-		once(r, "cannot connect", c ? c->errstr : "out of memory");
-		err = -ECONNREFUSED;
+	snprintf(to, sizeof to, "cannot connect to %s", c->host);
+	err = kvct_redis_dial(c->host, c->port, until_ns,
+			      (unsigned)kvc_max(kvc_min(r->deadline_ms, 60000), 1000), &fd, &why);
+	if (err) {
+		kvct_redis_say(r, to, why, NULL);
+		return err;
 	}
-	if (!err && r->tls && (err = kvct_redis_tls_start(r->tls, c, host, until_ns, &why)))
-		once(r, "TLS", why);
-	err = err ?: greet(r, c, until_ns);
-	if (err == -EACCES)
-		once(r, "refused", "check user, password_file, db and certificates");
-	if (err && c)
-		redisFree(c);
-	if (!err)
-		*out = c;
+	if (!(c->c = kvct_redis_context(fd)))
+		return -ENOMEM;
+	pthread_mutex_lock(&r->lock);
+	if (r->tls)
+		tls = kvct_redis_tls_get(r->tls);
+	pthread_mutex_unlock(&r->lock);
+	if (tls && (err = kvct_redis_tls_start(tls, c->c, c->host, until_ns, &why)))
+		kvct_redis_say(r, "TLS", why, NULL);
+	kvct_redis_tls_close(tls);
+	return err ?: greet(r, c, until_ns);
+}
+
+/* Connects; once more if the server refused us and the password or certificates have changed. */
+static int connect_to(struct kvct_redis *r, struct kvct_redis_conn *c, uint64_t until_ns)
+{
+	int err;
+
+	c->fresh = true;
+	c->epoch = r->epoch;
+	err = connect_once(r, c, until_ns);
+	if (err == -EACCES && (kvct_redis_files_changed(r, true) || c->epoch != r->epoch)) {
+		if (c->c)
+			redisFree(c->c);
+		c->c = NULL;
+		c->epoch = r->epoch;
+		err = connect_once(r, c, until_ns);
+	}
+	c->used_ns = kvc_mono_ns();
 	return err;
 }
 
-static void set_limit(redisContext *c, uint64_t until_ns)
+/*
+ * Is an idle connection fit for use? Nothing arrives on one unless the server closes it or answers
+ * what was not asked; with TLS it may be a new session ticket.
+ */
+static bool fit(const struct kvct_redis *r, const struct kvct_redis_node *n,
+		const struct kvct_redis_conn *c, uint64_t now)
 {
-	uint64_t now = kvc_mono_ns(), left = until_ns > now ? until_ns - now : 1000000;
+	struct pollfd p = { .fd = c->c->fd, .events = POLLIN };
 
-	redisSetTimeout(c, (struct timeval){ .tv_sec = (time_t)(left / 1000000000),
-					     .tv_usec = (suseconds_t)(left % 1000000000 / 1000) });
+	return c->epoch == r->epoch && c->used_ns > n->dead_ns && now - c->used_ns < IDLE_MAX_NS &&
+	       (r->tls || poll(&p, 1, 0) <= 0);
 }
 
-static void forget_locked(struct kvct_redis_node *n)
+int kvct_redis_take(struct kvct_redis *r, unsigned node, uint64_t until_ns, bool reuse,
+		    struct kvct_redis_conn **out)
 {
-	while (n->nidle)
-		redisFree(n->idle[--n->nidle]);
-	memset(n, 0, sizeof *n);
-}
+	struct kvct_redis_conn *c = NULL, *unfit[KVCT_REDIS_IDLE], *made;
+	uint64_t now = kvc_mono_ns();
+	unsigned nunfit = 0;
+	int err;
 
-/* Forgets the nodes without slots; the first place that is free then, or -1. */
-static int forget_gone_locked(struct kvct_redis *r)
-{
-	bool has[KVCT_REDIS_NODES] = { false };
-	int free_at = -1;
-
-	for (unsigned s = 0; s < KVCT_REDIS_SLOTS; s++)
-		has[r->slot[s]] = true;
-	for (unsigned i = r->nnodes; i-- > 0;) {
-		struct kvct_redis_node *n = &r->nodes[i];
-
-		if (*n->host && !n->seed && !has[i])
-			forget_locked(n);
-		if (!*n->host)
-			free_at = (int)i;
-	}
-	return free_at;
-}
-
-int kvct_redis_node_locked(struct kvct_redis *r, const char *host, int port)
-{
-	int at = -1;
-
-	if (!*host || strlen(host) >= sizeof r->nodes[0].host)
-		return -1;
-	for (unsigned i = 0; i < r->nnodes; i++) {
-		if (r->nodes[i].port == port && !strcmp(r->nodes[i].host, host))
-			return (int)i;
-		if (!*r->nodes[i].host)
-			at = (int)i;
-	}
-	if (at < 0)
-		at = r->nnodes < KVCT_REDIS_NODES ? (int)r->nnodes++ : forget_gone_locked(r);
-	if (at < 0)
-		return -1;
-	memset(&r->nodes[at], 0, sizeof r->nodes[at]);
-	memcpy(r->nodes[at].host, host, strlen(host) + 1);
-	r->nodes[at].port = port;
-	return at;
-}
-
-/* A connection to a node; *fresh says that it is new, so that a failure on it is the server's. */
-int kvct_redis_take(struct kvct_redis *r, unsigned node, uint64_t until_ns, redisContext **c,
-		    bool *fresh)
-{
-	char host[256];
-	int port;
-
+	kvct_redis_files_changed(r, false);
+	if (!(made = calloc(1, sizeof *made)))
+		return -ENOMEM;
 	pthread_mutex_lock(&r->lock);
 	struct kvct_redis_node *n = &r->nodes[node];
 
-	*c = n->nidle ? n->idle[--n->nidle] : NULL;
-	memcpy(host, n->host, sizeof host);
-	port = n->port;
+	while (reuse && !c && n->nidle) {
+		c = n->idle[--n->nidle];
+		if (fit(r, n, c, now))
+			break;
+		unfit[nunfit++] = c;
+		c = NULL;
+	}
+	memcpy(made->host, n->host, sizeof made->host);
+	made->port = n->port;
 	pthread_mutex_unlock(&r->lock);
-	*fresh = !*c;
-	if (*c) {
-		set_limit(*c, until_ns);
-		return 0;
+	while (nunfit)
+		kvct_redis_conn_free(unfit[--nunfit]);
+	if (!c) {
+		/* An empty name: the node was forgotten since. */
+		err = *made->host ? connect_to(r, made, until_ns) : -ECONNRESET;
+		if (!err) {
+			*out = made;
+			return 0;
+		}
+	} else {
+		*out = c;
+		err = 0;
 	}
-	if (!*host)
-		return -ECONNRESET; /* forgotten meanwhile */
-	return connect_to(r, host, port, until_ns, c);
+	kvct_redis_conn_free(made);
+	return err;
 }
 
-void kvct_redis_give(struct kvct_redis *r, unsigned node, redisContext *c)
+void kvct_redis_give(struct kvct_redis *r, unsigned node, struct kvct_redis_conn *c)
 {
+	bool keep = !c->c->err && kvct_redis_in_step(c->c);
+
+	c->used_ns = kvc_mono_ns();
+	c->fresh = false;
 	pthread_mutex_lock(&r->lock);
 	struct kvct_redis_node *n = &r->nodes[node];
-	/* The place may be another node's by now. */
-	bool keep = !c->err && n->nidle < KVCT_REDIS_IDLE && n->port == c->tcp.port &&
-		    c->tcp.host && !strcmp(n->host, c->tcp.host);
 
+	/* The place may be another node's by now. */
+	keep = keep && n->nidle < KVCT_REDIS_IDLE && n->port == c->port && c->epoch == r->epoch &&
+	       !strcmp(n->host, c->host);
 	if (keep)
 		n->idle[n->nidle++] = c;
 	pthread_mutex_unlock(&r->lock);
 	if (!keep)
-		redisFree(c);
+		kvct_redis_conn_free(c);
 }
 
-/* Asks any node that answers for the map of slots. */
-int kvct_redis_learn(struct kvct_redis *r, uint64_t until_ns)
+bool kvct_redis_failed(struct kvct_redis *r, unsigned node, struct kvct_redis_conn *c, int err)
 {
-	struct kvct_redis_command ask = { 0 };
+	bool fresh = c->fresh;
 
-	word(&ask, "CLUSTER");
-	word(&ask, "SLOTS");
-	for (unsigned i = 0; i < r->nnodes && kvc_mono_ns() < until_ns; i++) {
-		redisContext *c;
-		redisReply *reply = NULL;
-		uint64_t until = kvc_min(until_ns, kvc_mono_ns() + 1000000000);
-		bool fresh, good = false;
+	if (!fresh) {
+		pthread_mutex_lock(&r->lock);
+		struct kvct_redis_node *n = &r->nodes[node];
 
-		if (kvct_redis_take(r, i, until, &c, &fresh))
-			continue;
-		if (kvct_redis_command(c, &ask, until, &reply)) {
-			redisFree(c);
-			continue;
-		}
-		if (reply->type == REDIS_REPLY_ARRAY && reply->elements) {
-			pthread_mutex_lock(&r->lock);
-			good = true;
-			/* whose slots nobody tells, the first node tells when it is asked */
-			memset(r->slot, 0, sizeof r->slot);
-			for (size_t e = 0; e < reply->elements; e++) {
-				redisReply *x = reply->element[e],
-					   *m = x->type == REDIS_REPLY_ARRAY && x->elements > 2
-							? x->element[2]
-							: NULL;
-				const char *host;
-				int n;
-
-				if (!m || m->type != REDIS_REPLY_ARRAY || m->elements < 2 ||
-				    x->element[0]->type != REDIS_REPLY_INTEGER)
-					continue;
-				host = m->element[0]->type == REDIS_REPLY_STRING &&
-						       m->element[0]->len
-					       ? m->element[0]->str
-					       : c->tcp.host ?: "";
-				n = kvct_redis_node_locked(r, host, (int)m->element[1]->integer);
-				for (long long s = x->element[0]->integer;
-				     n >= 0 && s >= 0 && s <= x->element[1]->integer &&
-				     s < KVCT_REDIS_SLOTS;
-				     s++)
-					r->slot[s] = (uint8_t)n;
-			}
-			forget_gone_locked(r);
-			pthread_mutex_unlock(&r->lock);
-		}
-		freeReplyObject(reply);
-		kvct_redis_give(r, i, c);
-		if (good)
-			return 0;
+		if (n->port == c->port && !strcmp(n->host, c->host))
+			n->dead_ns = kvc_max(n->dead_ns, c->used_ns);
+		pthread_mutex_unlock(&r->lock);
+	} else if (err == -EACCES) {
+		kvct_redis_say(r, "TLS", "the server does not accept our certificate",
+			       "check cert= and key=");
+	} else if (err == -EIO) {
+		kvct_redis_say(r, "the server",
+			       "its answer is longer than was asked for, or is none of Redis",
+			       NULL);
 	}
-	return -EIO;
+	kvct_redis_conn_free(c);
+	return !fresh && err != -ENOMEM && err != -EIO;
 }
 
-/* "MOVED 3999 host:port" or "ASK ...": the node. */
-static int redirected(struct kvct_redis *r, const char *text, unsigned from, bool moved)
+/* The error of a refusal; *again if another connection may be answered otherwise. */
+static int refused(struct kvct_redis *r, const struct kvct_redis_command *cmd, const char *text,
+		   bool fresh, enum kvct_redis_next *next)
 {
-	char host[256] = "";
-	unsigned slot;
-	int port, n;
-	const char *where = strchr(text, ' '), *colon;
+	const char *hint;
+	int err = kvct_redis_meaning(cmd->argv[0], text, next, &hint);
 
-	if (!where || sscanf(where, " %u", &slot) != 1 || slot >= KVCT_REDIS_SLOTS ||
-	    !(where = strchr(where + 1, ' ')) || !(colon = strrchr(++where, ':')) ||
-	    (size_t)(colon - where) >= sizeof host)
-		return -1;
-	memcpy(host, where, (size_t)(colon - where));
-	port = atoi(colon + 1);
-	pthread_mutex_lock(&r->lock);
-	n = kvct_redis_node_locked(r, *host ? host : r->nodes[from].host, port);
-	if (n >= 0 && moved)
-		r->slot[slot] = (uint8_t)n;
-	pthread_mutex_unlock(&r->lock);
-	return n;
+	if (*next == KVCT_REDIS_WAIT && !r->cluster)
+		*next = KVCT_REDIS_RECONNECT;
+	/* Not once more on the new connection, but it stays with the replica for reads. */
+	if (*next == KVCT_REDIS_RECONNECT && fresh)
+		*next = KVCT_REDIS_FINAL;
+	if (*next == KVCT_REDIS_RECONNECT)
+		r->epoch++;
+	if (*next == KVCT_REDIS_FINAL)
+		kvct_redis_say(r, cmd->argv[0], text, hint);
+	return err;
 }
 
-/* What an error is: *passing where it may be asked again in a moment. */
-static int refused(const char *text, bool *passing)
+/* What one attempt at a node came to. */
+enum outcome { ANSWERED, FAILED, AGAIN, REDIRECTED, WAITING, GONE };
+
+static enum outcome attempt(struct kvct_redis *r, unsigned node, bool reuse, bool asking,
+			    const struct kvct_redis_command *cmd, uint64_t until_ns,
+			    redisReply **out, int *err)
 {
-	*passing = starts(text, "TRYAGAIN") || starts(text, "CLUSTERDOWN") ||
-		   starts(text, "LOADING") || starts(text, "MASTERDOWN");
-	if (starts(text, "OOM"))
-		return -ENOSPC;
-	if (starts(text, "NOPERM"))
-		return -EIO; /* it may be of this key alone */
-	return starts(text, "NO") || starts(text, "WRONGPASS") ? -EACCES : -EIO;
+	struct kvct_redis_command first = { 0 };
+	struct kvct_redis_conn *c;
+	enum kvct_redis_next next;
+	redisReply *reply = NULL;
+	bool fresh;
+
+	if ((*err = kvct_redis_take(r, node, until_ns, reuse, &c)))
+		return *err == -EACCES || *err == -ENOMEM ? FAILED : GONE;
+	fresh = c->fresh;
+	word(&first, "ASKING");
+	*err = asking ? kvct_redis_command(c->c, &first, until_ns, kvct_redis_quiet_ns(r, c),
+					   &reply)
+		      : 0;
+	if (reply)
+		freeReplyObject(reply);
+	*err = *err ?: kvct_redis_command(c->c, cmd, until_ns, kvct_redis_quiet_ns(r, c), &reply);
+	if (*err) {
+		if (kvct_redis_failed(r, node, c, *err))
+			return AGAIN;
+		return *err == -ECONNRESET ? GONE : FAILED;
+	}
+	if (reply->type != REDIS_REPLY_ERROR) {
+		kvct_redis_give(r, node, c);
+		*out = reply;
+		return ANSWERED;
+	}
+	if (r->cluster && (starts(reply->str, "MOVED ") || starts(reply->str, "ASK "))) {
+		kvct_redis_give(r, node, c);
+		*out = reply;
+		return REDIRECTED;
+	}
+	*err = refused(r, cmd, reply->str, fresh, &next);
+	freeReplyObject(reply);
+	kvct_redis_give(r, node, c);
+	return next == KVCT_REDIS_RECONNECT ? AGAIN : next == KVCT_REDIS_WAIT ? WAITING : FAILED;
+}
+
+int kvct_redis_ask_node(struct kvct_redis *r, unsigned node, const struct kvct_redis_command *cmd,
+			uint64_t until_ns, redisReply **out)
+{
+	bool reuse = true;
+	enum outcome o;
+	int err;
+
+	do {
+		o = attempt(r, node, reuse, false, cmd, until_ns, out, &err);
+		if (o == ANSWERED)
+			return 0;
+		if (o == REDIRECTED)
+			freeReplyObject(*out);
+		reuse = false;
+	} while (o == AGAIN && kvc_mono_ns() < until_ns);
+	return err ?: -EIO;
+}
+
+/* Waits a moment and asks who has the slots now. */
+static void nap(struct kvct_redis *r, unsigned *ms, uint64_t until_ns)
+{
+	uint64_t now = kvc_mono_ns(), left_ms = until_ns > now ? (until_ns - now) / 1000000 : 0;
+
+	usleep((unsigned)kvc_min(*ms, left_ms) * 1000);
+	*ms = *ms < 400 ? *ms * 2 : 400;
+	kvct_redis_learn(r, until_ns);
 }
 
 int kvct_redis_ask(struct kvct_redis *r, unsigned slot, const struct kvct_redis_command *cmd,
 		   uint64_t until_ns, redisReply **out)
 {
-	struct kvct_redis_command first = { 0 };
-	int forced = -1; /* ASK: only this once */
-	unsigned nap_ms = 20, stale = 0;
-	int err = -EIO;
+	int forced = -1, err = -ETIMEDOUT; /* forced: ASK, for one attempt */
+	unsigned nap_ms = 20;
+	bool reuse = true;
 
-	word(&first, "ASKING");
 	do {
-		redisContext *c;
-		redisReply *reply;
+		bool asking = forced >= 0, moved;
 		unsigned node;
-		bool fresh, passing, asking = forced >= 0;
 
 		pthread_mutex_lock(&r->lock);
 		node = asking ? (unsigned)forced : r->cluster ? r->slot[slot] : 0;
 		pthread_mutex_unlock(&r->lock);
 		forced = -1;
-		err = kvct_redis_take(r, node, until_ns, &c, &fresh);
-		if (err == -EACCES || (err && !r->cluster))
-			return err;
-		if (err) { /* a node that is gone: who has its slots now? */
-			usleep(nap_ms * 1000);
-			nap_ms = nap_ms < 400 ? nap_ms * 2 : 400;
-			kvct_redis_learn(r, until_ns);
-			continue;
-		}
-		err = (asking ? simple(c, until_ns, &first) : 0)
-			      ?: kvct_redis_command(c, cmd, until_ns, &reply);
-		if (err) {
-			err = err == -ETIMEDOUT ? err : -ECONNRESET;
-			redisFree(c);
-			if (!fresh && err != -ETIMEDOUT && stale++ < KVCT_REDIS_IDLE)
-				continue; /* an idle connection that the server had closed */
-			if (!r->cluster || err == -ETIMEDOUT)
-				return err;
-			kvct_redis_learn(r, until_ns);
-			continue;
-		}
-		kvct_redis_give(r, node, c);
-		if (reply->type != REDIS_REPLY_ERROR) {
-			*out = reply;
-			r->logged = false;
-			return 0;
-		}
-		if (r->cluster && (starts(reply->str, "MOVED ") || starts(reply->str, "ASK "))) {
-			bool moved = starts(reply->str, "MOVED ");
-			int n = redirected(r, reply->str, node, moved);
-
-			forced = moved ? -1 : n;
-			err = -EIO;
-			freeReplyObject(reply);
-			if (n < 0) /* too many that are gone: who is there now? */
+		switch (attempt(r, node, reuse, asking, cmd, until_ns, out, &err)) {
+		case ANSWERED: return 0;
+		case FAILED: return err;
+		case AGAIN: reuse = false; break;
+		case REDIRECTED:
+			moved = starts((*out)->str, "MOVED ");
+			forced = kvct_redis_redirected(r, (*out)->str, node, moved);
+			freeReplyObject(*out);
+			if (forced <
+			    0) /* more nodes than there are entries: which ones are gone? */
 				kvct_redis_learn(r, until_ns);
-			continue;
+			if (moved)
+				forced = -1;
+			reuse = true;
+			err = -ETIMEDOUT;
+			break;
+		case GONE: /* a cluster gives its slots to another node */
+			if (!r->cluster)
+				return err;
+			/* fallthrough */
+		case WAITING:
+			nap(r, &nap_ms, until_ns);
+			reuse = true;
+			break;
 		}
-		err = refused(reply->str, &passing);
-		if (!passing)
-			once(r, cmd->argv[0], reply->str);
-		freeReplyObject(reply);
-		if (!passing)
-			return err;
-		usleep(nap_ms * 1000);
-		nap_ms = nap_ms < 400 ? nap_ms * 2 : 400;
-		if (r->cluster)
-			kvct_redis_learn(r, until_ns);
 	} while (kvc_mono_ns() < until_ns);
-	return err == -EIO || err == -ECONNRESET ? -ETIMEDOUT : err;
+	return err;
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See redis_tls.h. */
-#include "redis_conn.h"
+#include "redis_tls.h"
+
+#include "redis_reply.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <hiredis_ssl.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
@@ -47,6 +48,12 @@ int kvct_redis_tls_open(struct kvct_redis_tls **out, const char *ca, const char 
 	return 0;
 }
 
+struct kvct_redis_tls *kvct_redis_tls_get(struct kvct_redis_tls *t)
+{
+	SSL_CTX_up_ref(ctx_of(t));
+	return t;
+}
+
 void kvct_redis_tls_close(struct kvct_redis_tls *t)
 {
 	SSL_CTX_free(ctx_of(t));
@@ -68,6 +75,19 @@ void kvct_redis_tls_clear(void)
 	ERR_clear_error();
 }
 
+bool kvct_redis_tls_refused(void)
+{
+	unsigned long e = ERR_peek_error();
+
+	return ERR_GET_LIB(e) == ERR_LIB_SSL && ERR_GET_REASON(e) >= SSL_AD_REASON_OFFSET;
+}
+
+/* Did the other side end the connection in the middle of the handshake? */
+static bool ended_early(void)
+{
+	return ERR_GET_REASON(ERR_peek_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING;
+}
+
 /* The rest of the handshake, whose beginning waited for nothing. */
 static int shake(SSL *ssl, int fd, uint64_t until_ns, const char **why)
 {
@@ -81,17 +101,17 @@ static int shake(SSL *ssl, int fd, uint64_t until_ns, const char **why)
 					       until_ns);
 			*why = "the handshake takes too long";
 		} else {
-			*why = ERR_reason_error_string(ERR_peek_error()) ?: "it was broken off";
-			err = -EACCES;
+			*why = ERR_reason_error_string(ERR_peek_error());
+			/* A server that ends or restarts refuses nobody. */
+			err = *why && want == SSL_ERROR_SSL && !ended_early() ? -EACCES
+									      : -ECONNRESET;
+			*why = *why ?: "it was broken off";
 		}
 	}
 	return err;
 }
 
-/*
- * The socket waits for nothing: a read of a record would else take as long as each of its bytes
- * may. Who asks waits for the socket.
- */
+/* The socket does not block: reading a record would otherwise have the time limit of each byte. */
 int kvct_redis_tls_start(struct kvct_redis_tls *t, redisContext *c, const char *host,
 			 uint64_t until_ns, const char **why)
 {
@@ -100,9 +120,7 @@ int kvct_redis_tls_start(struct kvct_redis_tls *t, redisContext *c, const char *
 
 	*why = "out of memory";
 	ERR_clear_error();
-	c->flags &= ~REDIS_BLOCK;
-	if (!ssl || !*host || set_host(ssl, host) != 1 ||
-	    fcntl(c->fd, F_SETFL, fcntl(c->fd, F_GETFL) | O_NONBLOCK)) {
+	if (!ssl || !*host || set_host(ssl, host) != 1) {
 		SSL_free(ssl);
 		err = -EACCES;
 	} else if (redisInitiateSSL(c, ssl) != REDIS_OK) {

@@ -7,6 +7,7 @@
 #define KVCT_REDIS_TLS_H
 
 #include <hiredis.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 struct kvct_redis_tls;
@@ -17,14 +18,18 @@ struct kvct_redis_tls;
  */
 int kvct_redis_tls_open(struct kvct_redis_tls **out, const char *ca, const char *cert,
 			const char *key, char *error);
+/* One more reference to t, which kvct_redis_tls_close() ends. */
+struct kvct_redis_tls *kvct_redis_tls_get(struct kvct_redis_tls *t);
 void kvct_redis_tls_close(struct kvct_redis_tls *t); /* NULL is allowed */
 /*
- * Shakes hands on a connected c, until until_ns; host is the name or the address that it was
- * connected by. From here on no call on c waits. 0, or -EACCES or -ETIMEDOUT with *why (no copy)
- * told.
+ * Does the handshake on a connected, non-blocking c, until until_ns; host is the name or the
+ * address that it was connected by. 0, or with *why (not to be freed): -EACCES (one side does not
+ * accept the other), -ECONNRESET or -ETIMEDOUT.
  */
 int kvct_redis_tls_start(struct kvct_redis_tls *t, redisContext *c, const char *host,
 			 uint64_t until_ns, const char **why);
+/* Was the error of the read just before a refusal by the other side, such as of our certificate? */
+bool kvct_redis_tls_refused(void);
 /*
  * Forgets this thread's errors of connections before: a call that would have to wait is else taken
  * for one that failed.

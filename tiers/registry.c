@@ -92,14 +92,30 @@ int kvct_url_parse(const char *text, struct kvct_url *u, char *error)
 	return 0;
 }
 
-const char *kvct_url_get(const struct kvct_url *u, const char *name, char *buf, size_t room)
+/* The text behind "name=", up to the next & or the end; NULL: it is not given. */
+static const char *url_value(const struct kvct_url *u, const char *name)
 {
 	size_t len = strlen(name);
+	const char *value = NULL;
 
-	*buf = 0;
 	for (const char *p = u->query; *p; p += strcspn(p, "&"), p += *p == '&')
 		if (!strncmp(p, name, len) && p[len] == '=')
-			part(buf, room, p + len + 1, strcspn(p + len + 1, "&"));
+			value = p + len + 1;
+	return value;
+}
+
+bool kvct_url_has(const struct kvct_url *u, const char *name)
+{
+	return url_value(u, name);
+}
+
+const char *kvct_url_get(const struct kvct_url *u, const char *name, char *buf, size_t room)
+{
+	const char *value = url_value(u, name);
+
+	*buf = 0;
+	if (value)
+		part(buf, room, value, strcspn(value, "&"));
 	return buf;
 }
 

@@ -45,6 +45,8 @@ struct kvct_url {
 int kvct_url_parse(const char *text, struct kvct_url *u, char *error);
 /* The value of a query parameter in buf, or "" . */
 const char *kvct_url_get(const struct kvct_url *u, const char *name, char *buf, size_t room);
+/* Is a query parameter given, be it as an empty text? */
+bool kvct_url_has(const struct kvct_url *u, const char *name);
 /* Every parameter must be one of `names` (ended by NULL): -EINVAL with a line. */
 int kvct_url_check(const struct kvct_url *u, const char *const *names, char *error);
 /* Reads the first line of a file that holds a secret (mode 0600) into buf. */

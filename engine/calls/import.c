@@ -104,9 +104,12 @@ static int add_file(struct import *im, const struct kvc_where *w, const struct k
 static int import_one(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
 {
 	struct import *im = arg;
-	struct kvc_where named = kvc_where_of(f->path);
+	struct kvc_where named;
 	int err;
 
+	if (!w)
+		return im->s->stop;
+	named = kvc_where_of(f->path);
 	im->s->seen++;
 	if (!(f->flags & KVC_FRAME_SHARED) || (f->flags & KVC_FRAME_FOLDER) || named.at != w->at ||
 	    named.hi != w->hi)

@@ -95,7 +95,8 @@ struct kvc_tier_ops {
 	int (*remove)(struct kvc_tier *t, const struct kvc_where *w);
 	/*
 	 * Calls fn for every frame found by looking at the tier itself; a non-zero answer ends it.
-	 * For fsck.
+	 * A driver that looks at much beside frames, or depends on a server for the end, also calls
+	 * fn(arg, NULL, NULL) between them, so that the caller can end it. For fsck and imports.
 	 */
 	int (*list)(struct kvc_tier *t,
 		    int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),

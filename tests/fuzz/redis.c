@@ -7,7 +7,8 @@
  * Input: a byte (bit 0: a cluster; then which call, and whether its payload is more than inline),
  * then answers: a byte of kind, two of length where it has one, and the bytes.
  * Longest input: 16384
- * Covers: tiers/redis.c, tiers/redis_conn.c
+ * Covers: tiers/redis.c, tiers/redis_conn.c, tiers/redis_cluster.c, tiers/redis_list.c,
+ * tiers/redis_reply.c
  */
 #include "fuzz.h"
 #include "redis_conn.h"
@@ -15,7 +16,9 @@
 
 #include <sys/socket.h>
 
-redisContext *__wrap_redisConnectWithOptions(const redisOptions *o);
+int __wrap_kvct_redis_dial(const char *host, int port, uint64_t until_ns, unsigned give_up_ms,
+			   int *fd, const char **why);
+redisContext *__wrap_kvct_redis_context(int fd);
 uint64_t __wrap_kvc_mono_ns(void);
 int __wrap_usleep(unsigned us);
 
@@ -105,22 +108,32 @@ static ssize_t on_write(redisContext *c)
 	return (ssize_t)sdslen(c->obuf);
 }
 
-redisContext *__wrap_redisConnectWithOptions(const redisOptions *o)
+int __wrap_kvct_redis_dial(const char *host, int port, uint64_t until_ns, unsigned give_up_ms,
+			   int *fd, const char **why)
+{
+	(void)host;
+	(void)port;
+	(void)until_ns;
+	(void)give_up_ms;
+	*why = "the input has ended";
+	if (!answers.n && stream_at == stream_len)
+		return -ECONNREFUSED;
+	*fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	fuzz_must(*fd >= 0);
+	return 0;
+}
+
+redisContext *__wrap_kvct_redis_context(int fd)
 {
 	static redisContextFuncs funcs;
-	redisContext *c;
-	int fd = -1;
+	redisContext *c = redisConnectFd(fd);
 
-	(void)o;
-	if (answers.n || stream_at < stream_len) /* its limits are set on a real one */
-		fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	c = fd < 0 ? NULL : redisConnectFd(fd);
-	if (c) {
-		funcs = *c->funcs;
-		funcs.read = on_read;
-		funcs.write = on_write;
-		c->funcs = &funcs;
-	}
+	fuzz_must(c);
+	c->flags &= ~REDIS_BLOCK;
+	funcs = *c->funcs;
+	funcs.read = on_read;
+	funcs.write = on_write;
+	c->funcs = &funcs;
 	return c;
 }
 
@@ -150,8 +163,7 @@ static int head(void *arg, uint8_t page[KVC_FRAME_HEADER])
 
 static int listed(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
 {
-	(void)w;
-	fuzz_must(memchr(f->path, 0, sizeof f->path));
+	fuzz_must(!w || memchr(f->path, 0, sizeof f->path));
 	return ++*(unsigned *)arg > 100;
 }
 

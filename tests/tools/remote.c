@@ -106,8 +106,11 @@ struct seen {
 static int see(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
 {
 	struct seen *s = arg;
-	struct kvc_where named = kvc_where_of(f->path);
+	struct kvc_where named;
 
+	if (!w)
+		return 0;
+	named = kvc_where_of(f->path);
 	s->bad += named.at != w->at || named.hi != w->hi;
 	s->n++;
 	return 0;

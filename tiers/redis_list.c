@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The listing of the redis tier: SCAN on each node that has slots. The server decides when a SCAN
+ * has ended; one that does not get on is ended here (struct progress).
+ */
+#include "budget.h"
+#include "redis_conn.h"
+#include "registry.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Keys that a step asks for. A step may give more: all that are in one bucket of a table. */
+#define COUNT "500"
+#define STEP_MOST (4u << 20)
+#define STEP_ELEMENTS (16u << 10)
+/*
+ * Steps in a row without a frame. A table of 2^32 places that is nearly empty is asked in as
+ * many steps of 500; a server that answers each in .1 ms has a quarter of an hour for it.
+ */
+#define EMPTY_STEPS (9u << 20)
+
+/*
+ * Cursors of a SCAN differ from each other until it has ended. One of them is remembered, and a
+ * later one in its place after twice as many steps: so a cycle of any length is found (Brent).
+ */
+struct progress {
+	char cursor[32];
+	uint64_t steps, next;
+	uint64_t empty; /* steps since the last frame */
+};
+
+static bool gets_on(struct progress *p, const char *cursor, bool frames)
+{
+	if (!strcmp(cursor, p->cursor))
+		return false;
+	if (++p->steps >= p->next) {
+		snprintf(p->cursor, sizeof p->cursor, "%s", cursor);
+		p->next = p->steps * 2;
+	}
+	p->empty = frames ? 0 : p->empty + 1;
+	return p->empty < EMPTY_STEPS;
+}
+
+struct listing {
+	struct kvc_tier *t;
+	uint8_t *page;
+	struct kvc_frame *f;
+	int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f);
+	void *arg;
+	uint64_t frames;
+	int unread; /* the last error of a frame that could not be read */
+};
+
+/* One key of a SCAN: if it is a head of ours, fn is told. */
+static int list_key(struct listing *l, const char *key)
+{
+	const struct kvct_redis *r = kvc_of(l->t, struct kvct_redis, tier);
+	struct kvc_where w = { 0 };
+	struct iovec iov = { l->page, KVC_FRAME_HEADER };
+	size_t len = strlen(r->prefix);
+	unsigned long long a, b;
+	int end = 0, err;
+
+	if (strncmp(key, r->prefix, len) ||
+	    sscanf(key + len, ":{%16llx%16llx}%n", &a, &b, &end) != 2 || end != 35 || key[len + 35])
+		return 0;
+	w.at = a;
+	w.hi = b;
+	err = kvct_redis_get(l->t, &w, 0, &iov, 1);
+	if (err && !kvct_of_one(err))
+		l->unread = err;
+	if (err || kvc_frame_decode(l->page, l->f))
+		return l->fn(l->arg, NULL, NULL);
+	l->frames++;
+	return l->fn(l->arg, &w, l->f);
+}
+
+/* A pattern for MATCH that only the prefix itself fits, whatever characters are in it. */
+static void pattern_of(const char *prefix, char *out)
+{
+	while (*prefix) {
+		if (strchr("*?[]^-\\", *prefix))
+			*out++ = '\\';
+		*out++ = *prefix++;
+	}
+	memcpy(out, ":{*}", 5);
+}
+
+/* An answer to SCAN: 0 with the next cursor, or fn's answer, or a negative errno. */
+static int step(struct listing *l, const redisReply *reply, char cursor[32], struct progress *p)
+{
+	redisReply **of = reply->element;
+	uint64_t before = l->frames;
+	int err = l->fn(l->arg, NULL, NULL);
+
+	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
+	    of[0]->type != REDIS_REPLY_STRING || of[1]->type != REDIS_REPLY_ARRAY ||
+	    of[0]->len >= 32 || strlen(of[0]->str) != of[0]->len || !of[0]->len)
+		return -EIO;
+	for (size_t i = 0; !err && i < of[1]->elements; i++)
+		if (of[1]->element[i]->type == REDIS_REPLY_STRING)
+			err = list_key(l, of[1]->element[i]->str);
+	if (err)
+		return err;
+	memcpy(cursor, of[0]->str, of[0]->len + 1);
+	return !strcmp(cursor, "0") || gets_on(p, cursor, l->frames > before) ? 0 : -ELOOP;
+}
+
+static int scan_node(struct listing *l, unsigned node)
+{
+	struct kvct_redis *r = kvc_of(l->t, struct kvct_redis, tier);
+	struct progress p = { .next = 1 };
+	char cursor[32] = "0", pattern[2 * sizeof r->prefix + 8];
+	int err;
+
+	pattern_of(r->prefix, pattern);
+	do {
+		struct kvct_redis_command scan = { .most = STEP_MOST,
+						   .most_elements = STEP_ELEMENTS };
+		redisReply *reply;
+
+		word(&scan, "SCAN");
+		word(&scan, cursor);
+		word(&scan, "MATCH");
+		word(&scan, pattern);
+		word(&scan, "COUNT");
+		word(&scan, COUNT);
+		err = kvct_redis_ask_node(r, node, &scan, kvct_redis_until(r, 0), &reply);
+		if (err)
+			return err;
+		err = step(l, reply, cursor, &p);
+		freeReplyObject(reply);
+	} while (!err && strcmp(cursor, "0"));
+	if (err == -ELOOP) {
+		kvct_redis_say(r, "SCAN", "the server never ends it: not all was listed", NULL);
+		err = -EIO;
+	}
+	return err;
+}
+
+int kvct_redis_list(struct kvc_tier *t,
+		    int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),
+		    void *arg_)
+{
+	struct kvct_redis *r = kvc_of(t, struct kvct_redis, tier);
+	KVC_MEM uint8_t *page = malloc(KVC_FRAME_HEADER);
+	KVC_MEM struct kvc_frame *f = malloc(sizeof *f);
+	struct listing l = { t, page, f, fn, arg_, 0, 0 };
+	bool has[KVCT_REDIS_NODES] = { false };
+	int err = page && f ? 0 : -ENOMEM;
+
+	/* One answer at a time, with what hiredis allocates for its elements. */
+	if (err || kvc_budget_wait(KVC_BUDGET_COPY, 2 * STEP_MOST))
+		return -ENOMEM;
+	pthread_mutex_lock(&r->lock);
+	for (int s = 0; s < KVCT_REDIS_SLOTS && r->cluster; s++)
+		has[r->slot[s]] = true;
+	if (!r->cluster)
+		has[0] = true;
+	pthread_mutex_unlock(&r->lock);
+	for (unsigned n = 0; n < KVCT_REDIS_NODES && !err; n++)
+		if (has[n])
+			err = scan_node(&l, n);
+	kvc_budget_give(KVC_BUDGET_COPY, 2 * STEP_MOST);
+	return err ?: l.unread;
+}

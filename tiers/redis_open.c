@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opening the redis tier:
+ *
+ *   redis://[USER@]HOST[:PORT]/[PREFIX]
+ *   redis:///[PREFIX]?socket=PATH (a Unix socket)
+ *   rediss:// the same with TLS
+ *   redis+cluster://, rediss+cluster:// a cluster by one of its nodes
+ *   ?also=HOST:PORT+HOST:PORT (other nodes to begin with)
+ *   ?password_file=PATH  ?db=N  ?ca=PATH  ?cert=PATH&key=PATH
+ */
+#include "log.h"
+#include "redis_conn.h"
+#include "registry.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define PREFIX_MOST 200 /* bytes: keys and patterns are made of it */
+#define DB_MOST 1000000
+#define FIRST_NS 1000000000ull /* the time that a mount gives the server for the first answer */
+
+void kvct_redis_close(struct kvc_tier *t)
+{
+	struct kvct_redis *r = kvc_of(t, struct kvct_redis, tier);
+
+	for (unsigned i = 0; i < r->nnodes; i++)
+		while (r->nodes[i].nidle)
+			kvct_redis_conn_free(r->nodes[i].idle[--r->nodes[i].nidle]);
+	kvct_redis_tls_close(r->tls);
+	kvc_wipe(r->password, sizeof r->password);
+	pthread_mutex_destroy(&r->lock);
+	free(r);
+}
+
+static int add_seed(struct kvct_redis *r, const char *host, int port, char *error)
+{
+	int n = kvct_redis_node_locked(r, host, port);
+
+	if (n < 0) {
+		snprintf(error, 512, "option remote: '%.200s' is not a host for redis", host);
+		return -EINVAL;
+	}
+	r->nodes[n].seed = true;
+	return 0;
+}
+
+static int set_prefix(struct kvct_redis *r, const char *path, char *error)
+{
+	const char *prefix = *path ? path : "kvcachefs";
+
+	if (strpbrk(prefix, "{}")) {
+		snprintf(error, 512,
+			 "option remote: a prefix in Redis cannot have { or } in it; choose "
+			 "another");
+		return -EINVAL;
+	}
+	for (const char *p = prefix; *p; p++)
+		if (iscntrl((unsigned char)*p)) {
+			snprintf(error, 512, "option remote: the prefix has a control character");
+			return -EINVAL;
+		}
+	if (strlen(prefix) > PREFIX_MOST) {
+		snprintf(error, 512,
+			 "option remote: the prefix is longer than %d bytes; choose a shorter one",
+			 PREFIX_MOST);
+		return -EINVAL;
+	}
+	snprintf(r->prefix, sizeof r->prefix, "%s", prefix);
+	return 0;
+}
+
+static int set_db(struct kvct_redis *r, const struct kvct_url *u, char *error)
+{
+	char value[512], *end;
+	unsigned long db;
+
+	if (!kvct_url_has(u, "db"))
+		return 0;
+	kvct_url_get(u, "db", value, sizeof value);
+	db = isdigit((unsigned char)*value) ? strtoul(value, &end, 10) : DB_MOST + 1;
+	if (db > DB_MOST || *end) {
+		snprintf(error, 512,
+			 "option remote: db=%.60s is not the number of a database (0 to 15 in most "
+			 "servers)",
+			 value);
+		return -EINVAL;
+	}
+	if (db && r->cluster) {
+		snprintf(error, 512, "option remote: a cluster has no db=; leave it out");
+		return -EINVAL;
+	}
+	r->db = (int)db;
+	return 0;
+}
+
+/* The servers that the URL names. */
+static int set_seeds(struct kvct_redis *r, const struct kvct_url *u, char *error)
+{
+	char value[512], path[512];
+	int err;
+
+	kvct_url_get(u, "socket", path, sizeof path);
+	if (*path && (*path != '/' || *u->host || strcmp(u->scheme, "redis"))) {
+		snprintf(error, 512,
+			 "option remote: socket= is an absolute path, in redis:// without a host");
+		return -EINVAL;
+	}
+	if (!*path && !*u->host) {
+		snprintf(error, 512, "option remote: %s:// needs a host", u->scheme);
+		return -EINVAL;
+	}
+	err = add_seed(r, *path ? path : u->host, *path ? 0 : u->port ? (int)u->port : 6379, error);
+	kvct_url_get(u, "also", value, sizeof value);
+	for (char *save = NULL, *seed = strtok_r(value, "+", &save); seed && r->cluster && !err;
+	     seed = strtok_r(NULL, "+", &save)) {
+		char *colon = strrchr(seed, ':');
+
+		if (colon)
+			*colon = 0;
+		err = add_seed(r, seed, colon ? atoi(colon + 1) : 6379, error);
+	}
+	return err;
+}
+
+/* The number that text begins with, and where it ends. */
+static unsigned number(const char **text)
+{
+	char *end;
+	unsigned long n = strtoul(*text, &end, 10);
+
+	*text = end;
+	return (unsigned)kvc_min(n, 1000000);
+}
+
+/* Says at the mount what would else be found out by the first copy. */
+static void first_answer(struct kvct_redis *r)
+{
+	struct kvct_redis_command info = { .most = 64u << 10 };
+	redisReply *reply;
+	const char *v;
+	int err;
+
+	word(&info, "INFO");
+	word(&info, "server");
+	err = kvct_redis_ask_node(r, 0, &info, kvc_mono_ns() + FIRST_NS, &reply);
+	if (err == -ETIMEDOUT || err == -EHOSTUNREACH || err == -EHOSTDOWN)
+		kvc_warn("tier redis: %s does not answer now; it is asked again when it is needed",
+			 r->nodes[0].host);
+	if (err)
+		return;
+	if (reply->type == REDIS_REPLY_STRING && (v = strstr(reply->str, "redis_version:"))) {
+		v += strlen("redis_version:");
+		unsigned major = number(&v), minor = *v == '.' ? (v++, number(&v)) : 0;
+
+		if (major < 6 || (major == 6 && minor < 2))
+			kvc_warn("tier redis: %s is Redis %u.%u; 6.2 or later, or Valkey, is "
+				 "needed to store there",
+				 r->nodes[0].host, major, minor);
+	}
+	if (reply->type == REDIS_REPLY_STRING && strstr(reply->str, "redis_mode:cluster"))
+		kvc_warn("tier redis: %s is part of a cluster: use redis+cluster://",
+			 r->nodes[0].host);
+	freeReplyObject(reply);
+}
+
+/* What catalogs know it by; one that is too long ends with a sum of itself. */
+static void set_id(struct kvct_redis *r)
+{
+	char id[sizeof r->nodes[0].host + sizeof r->prefix + 64];
+	struct kvc_where sum;
+
+	snprintf(id, sizeof id, "redis:%s:%d/%d/%s", r->nodes[0].host, r->nodes[0].port, r->db,
+		 r->prefix);
+	if (strlen(id) < sizeof r->tier.id) {
+		memcpy(r->tier.id, id, strlen(id) + 1);
+		return;
+	}
+	sum = kvc_where_of(id);
+	snprintf(r->tier.id, sizeof r->tier.id, "%.200s...%016llx%016llx", id,
+		 (unsigned long long)sum.at, (unsigned long long)sum.hi);
+}
+
+int kvct_redis_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out,
+		    char *error)
+{
+	static const char *const params[] = {
+		"password_file", "db", "ca", "cert", "key", "also", "socket", NULL,
+	};
+	static const char *const files[] = { "password_file", "ca", "cert", "key" };
+	struct kvct_redis *r;
+	int err;
+
+	if ((err = kvct_url_check(u, params, error)))
+		return err;
+	r = calloc(1, sizeof *r);
+	if (!r) {
+		snprintf(error, 512, "out of memory");
+		return -ENOMEM;
+	}
+	pthread_mutex_init(&r->lock, NULL);
+	r->deadline_ms = deadline_ms;
+	r->cluster = strstr(u->scheme, "+cluster");
+	memcpy(r->user, u->user, sizeof r->user);
+	for (int i = 0; i < KVCT_REDIS_FILES; i++)
+		kvct_url_get(u, files[i], r->files.path[i], sizeof r->files.path[i]);
+	err = set_prefix(r, u->path, error) ?: set_db(r, u, error) ?: set_seeds(r, u, error);
+	err = err ?: kvct_redis_files_load(r, starts(u->scheme, "rediss"), error);
+	if (err) {
+		kvct_redis_close(&r->tier);
+		return err;
+	}
+	set_id(r);
+	if (!r->cluster)
+		first_answer(r);
+	else if (kvct_redis_learn(r, kvc_mono_ns() + FIRST_NS))
+		kvc_warn("tier redis: the cluster at %s does not answer now; it is asked again "
+			 "when it is needed",
+			 u->host);
+	r->tier.ops = &kvct_redis_ops;
+	*out = &r->tier;
+	return 0;
+}

@@ -137,7 +137,7 @@ static int mend_size(struct kvc_store *s, uint64_t size)
 	int err = -ENOSPC;
 
 	if (!s->device) {
-		fd = open(s->data, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+		fd = kvc_open_own(s->data, O_RDWR | O_CREAT);
 		if (fd < 0)
 			return -errno;
 		err = -posix_fallocate(fd, 0, (off_t)s->data_size);

@@ -376,7 +376,7 @@ static int fill(struct kvc_catalog *c, struct frames *all, size_t *files)
 
 static int sync_file(const char *path)
 {
-	KVC_FD int fd = open(path, O_RDONLY | O_CLOEXEC);
+	KVC_FD int fd = kvc_open_own(path, O_RDONLY);
 
 	return fd < 0 || fsync(fd) ? -errno : 0;
 }

@@ -18,6 +18,7 @@
 #include "pools.h"
 #include "store.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <getopt.h>
 #include <linux/fs.h>
@@ -109,8 +110,7 @@ static void remove_halfway(const struct kvc_store *s)
 static int make_data(const struct kvc_store *s)
 {
 	char path[1280];
-	KVC_FD int fd = open(making(s, KVC_STORE_DATA, path), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC,
-			     0600);
+	KVC_FD int fd = kvc_open_own(making(s, KVC_STORE_DATA, path), O_RDWR | O_CREAT | O_EXCL);
 	int err;
 
 	if (fd < 0)
@@ -125,8 +125,7 @@ static int make_data(const struct kvc_store *s)
 static void make_reserve(const struct kvc_store *s)
 {
 	char path[1280];
-	KVC_FD int fd = open(making(s, KVC_STORE_RESERVE, path),
-			     O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	KVC_FD int fd = kvc_open_own(making(s, KVC_STORE_RESERVE, path), O_RDWR | O_CREAT | O_EXCL);
 	int err = fd < 0 ? errno : posix_fallocate(fd, 0, KVC_STORE_RESERVE_SIZE);
 
 	if (!err && fsync(fd))
@@ -153,7 +152,7 @@ static int make_catalog(const struct kvc_store *s, const char *path)
 		err = kvc_catalog_close(c) ?: err;
 		snprintf(text, sizeof text, "%s-mark", path); /* of a log that is gone */
 		unlink(text);
-		fd = open(path, O_RDONLY | O_CLOEXEC);
+		fd = kvc_open_own(path, O_RDONLY);
 		err = err ?: fd < 0 || fsync(fd) ? -errno : 0;
 	}
 	return err ? kvm_fail("cannot make the catalog: %s", *error ? error : kvc_why(-err)) : 0;
@@ -236,7 +235,7 @@ static int grow_data(const struct kvc_store *s, const struct kvc_store *there)
 		return 0;
 	if (there->device || !kvc_store_there(there, KVC_STORE_DATA))
 		return make_data(s);
-	fd = open(there->data, O_RDWR | O_CLOEXEC);
+	fd = kvc_open_own(there->data, O_RDWR);
 	err = fd < 0 ? errno : posix_fallocate(fd, 0, (off_t)s->data_size);
 	if (!err && fsync(fd))
 		err = errno;
@@ -349,7 +348,7 @@ static int open_there(struct kvc_store *there, const struct kvc_store *s, bool f
 	bool known;
 	int err = kvc_super_load(there, KVC_STORE_SUPER, &known);
 
-	if (err == -ENOENT || (err == -EBADMSG && !kvc_store_signs(s)))
+	if (err == -ENOENT || ((err == -EBADMSG || err == -ELOOP) && !kvc_store_signs(s)))
 		return -1;
 	if (err && err != -EBADMSG && err != -EPROTO)
 		return kvm_fail("cannot read %s/%s: %s", s->dir, KVC_STORE_SUPER, kvc_why(-err));
@@ -407,10 +406,28 @@ static int say(const struct kvc_store *s)
 	return 0;
 }
 
-/* Locks the folder, which is made where it is missing. */
+static bool is_empty(const char *dir)
+{
+	DIR *d = opendir(dir);
+	struct dirent *e;
+	unsigned n = 0;
+
+	while (d && n < 3 && (e = readdir(d)))
+		n++;
+	if (d)
+		closedir(d);
+	return d && n == 2; /* . and .. */
+}
+
+/*
+ * Locks the folder, which is made where it is missing. An empty folder of ours is closed to others
+ * like one that is made here. A folder with files in it keeps its mode: others may use them.
+ */
 static int make_in(struct kvc_store *s, bool force)
 {
-	bool made = !mkdir(s->dir, 0700);
+	bool made = !mkdir(s->dir, 0700), closed;
+	char error[512];
+	struct stat st;
 	KVC_FD int fd = -1;
 	int err;
 
@@ -423,12 +440,16 @@ static int make_in(struct kvc_store *s, bool force)
 		return errno == EWOULDBLOCK
 			       ? kvm_fail("another mkfs.kvcachefs is at work in %s", s->dir)
 			       : kvm_fail("cannot lock %s: %s", s->dir, kvc_why(errno));
+	if (fstat(fd, &st))
+		return kvm_fail("%s: %s", s->dir, kvc_why(errno));
+	closed = !made && st.st_uid == geteuid() && is_empty(s->dir) && !fchmod(fd, 0700);
+	if (!closed && kvc_store_folder_check(s->dir, &st, error))
+		return kvm_fail("%s", error);
 	err = make(s, force);
 	if (err && made)
 		rmdir(s->dir);
-	if (!err && fchmod(fd, 0700))
-		fprintf(stderr, "mkfs.kvcachefs: others may look into %s: %s\n", s->dir,
-			strerror(errno));
+	if (err && closed)
+		fchmod(fd, st.st_mode & 07777);
 	return err ?: say(s);
 }
 

@@ -35,7 +35,7 @@ int kvc_owner_of(const struct kvc_store *s, int fd, struct kvc_owner *o)
 	struct stat st;
 
 	if (fd < 0)
-		fd = own = open(kvc_store_path(s, KVC_STORE_SUPER, path), O_RDONLY | O_CLOEXEC);
+		fd = own = kvc_open_own(kvc_store_path(s, KVC_STORE_SUPER, path), O_RDONLY);
 	if (fd < 0 || fstat(fd, &st))
 		return -errno;
 	memset(o, 0, sizeof *o);
@@ -62,7 +62,7 @@ static const char *mark_path(const char *pool, const char *tail, char *buf, size
 int kvc_owner_read(const char *pool, struct kvc_owner *o)
 {
 	char path[1400], text[2048];
-	KVC_FD int fd = open(mark_path(pool, "", path, sizeof path), O_RDONLY | O_CLOEXEC);
+	KVC_FD int fd = kvc_open_own(mark_path(pool, "", path, sizeof path), O_RDONLY);
 	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
 	char *line;
 
@@ -82,8 +82,8 @@ int kvc_owner_read(const char *pool, struct kvc_owner *o)
 int kvc_owner_mark(const char *pool, const struct kvc_owner *o)
 {
 	char path[1400], making[1400], text[2048];
-	int fd = open(mark_path(pool, ".new", making, sizeof making),
-		      O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	int fd = kvc_open_own(mark_path(pool, ".new", making, sizeof making),
+			      O_RDWR | O_CREAT | O_TRUNC);
 	int err;
 
 	if (fd < 0)
@@ -102,7 +102,7 @@ int kvc_owner_mark(const char *pool, const struct kvc_owner *o)
 bool kvc_owner_lives(const char *pool)
 {
 	char path[1400];
-	KVC_FD int fd = open(mark_path(pool, "", path, sizeof path), O_RDONLY | O_CLOEXEC);
+	KVC_FD int fd = kvc_open_own(mark_path(pool, "", path, sizeof path), O_RDONLY);
 
 	return fd < 0 ? errno != ENOENT : flock(fd, LOCK_SH | LOCK_NB) != 0;
 }

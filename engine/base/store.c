@@ -132,7 +132,7 @@ static bool is_none(int err)
 static bool database(const struct kvc_store *s, const char *name)
 {
 	char path[1280], head[16];
-	KVC_FD int fd = open(kvc_store_path(s, name, path), O_RDONLY | O_CLOEXEC);
+	KVC_FD int fd = kvc_open_own(kvc_store_path(s, name, path), O_RDONLY);
 	int err = fd < 0 ? -errno : kvc_pread_all(fd, head, sizeof head, 0);
 
 	if (err)
@@ -180,11 +180,13 @@ static int refuse(const struct kvc_store *s, int err, char *error)
 	return -EBADMSG;
 }
 
-/* An older daemon left files as the umask had them. What cannot be changed stays. */
+/*
+ * An older daemon left files as the umask had them. Files whose mode cannot be changed stay. The
+ * folder keeps its mode: it may hold other files, whose users it would shut out.
+ */
 static void close_to_others(const struct kvc_store *s)
 {
 	static const char *const names[] = {
-		"",
 		KVC_STORE_SUPER,
 		KVC_STORE_COPY,
 		KVC_STORE_CATALOG,
@@ -209,7 +211,7 @@ static void close_to_others(const struct kvc_store *s)
 	}
 }
 
-static int folder_of(struct kvc_store *s, const char *dir, char *error)
+static int folder_of(struct kvc_store *s, const char *dir, bool look, char *error)
 {
 	struct stat st;
 	int err;
@@ -232,7 +234,8 @@ static int folder_of(struct kvc_store *s, const char *dir, char *error)
 		return err;
 	}
 	snprintf(s->dir, sizeof s->dir, "%s", dir);
-	return 0;
+	return (look ? 0 : kvc_store_folder_check(dir, &st, error))
+		       ?: kvc_store_files_check(s, !look, error);
 }
 
 static int open_locked(struct kvc_store *s, const char *dir, bool look, char *error)
@@ -240,11 +243,11 @@ static int open_locked(struct kvc_store *s, const char *dir, bool look, char *er
 	char path[1280];
 	KVC_FD int fd = -1;
 	bool known;
-	int err = folder_of(s, dir, error);
+	int err = folder_of(s, dir, look, error);
 
 	if (err)
 		return err;
-	fd = open(kvc_store_path(s, KVC_STORE_SUPER, path), (look ? O_RDONLY : O_RDWR) | O_CLOEXEC);
+	fd = kvc_open_own(kvc_store_path(s, KVC_STORE_SUPER, path), look ? O_RDONLY : O_RDWR);
 	if (fd < 0 && errno != ENOENT) {
 		err = -errno;
 		snprintf(error, 512, "cannot open %s: %s", path, kvc_why(-err));
@@ -314,7 +317,7 @@ int kvc_store_mend(struct kvc_store *s, char *error)
 	if (!there)
 		return -ENOMEM;
 	memcpy(there->dir, s->dir, sizeof there->dir);
-	fd = open(kvc_store_path(s, KVC_STORE_SUPER, path), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	fd = kvc_open_own(kvc_store_path(s, KVC_STORE_SUPER, path), O_RDWR | O_CREAT);
 	if (fd < 0) {
 		err = -errno;
 		snprintf(error, 512, "cannot open %s: %s", path, kvc_why(-err));

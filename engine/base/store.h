@@ -113,6 +113,18 @@ bool kvc_store_there(const struct kvc_store *s, const char *name);
  */
 bool kvc_store_signs(const struct kvc_store *s);
 
+struct stat;
+/*
+ * store_files.c: may the folder dir, with these attributes, be a store's? 0, or -EPERM (another
+ * user's, or others can write in it) with one line in error[512].
+ */
+int kvc_store_folder_check(const char *dir, const struct stat *st, char *error);
+/*
+ * Are all files of the store in s->dir regular files, and for writing also root's or ours? 0, or a
+ * negative errno with one line in error[512]. Reads the folder; opens no file.
+ */
+int kvc_store_files_check(const struct kvc_store *s, bool writes, char *error);
+
 /*
  * super.c: a superblock in a file of s->dir. Reading fills in *s but dir. 0; -EBADMSG: none, or a
  * damaged one (*known: it has the magic); -EPROTO: a newer one; or what reading it answered.

@@ -71,7 +71,7 @@ static int become(struct kvc_store *s)
 	kvc_store_path(s, KVC_STORE_DATA, path);
 	if (next->device && !s->device)
 		err = removed(s, KVC_STORE_DATA);
-	else if (!next->device && !s->device && (fd = open(path, O_RDWR | O_CLOEXEC)) < 0)
+	else if (!next->device && !s->device && (fd = kvc_open_own(path, O_RDWR)) < 0)
 		err = errno == ENOENT ? 0 : -errno; /* then mkfs has made one beside */
 	if (!err && fd >= 0) {
 		if (ftruncate(fd, (off_t)next->data_size))

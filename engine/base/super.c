@@ -146,11 +146,14 @@ int kvc_super_read(struct kvc_store *s, int fd, bool *known)
 		return -EBADMSG;
 	*known = true;
 	sum = kvc_sum_of(p, offsetof(struct super, sum));
+	/* The sum has its place in all versions: a damaged version number is not a newer one. */
+	if (memcmp(sum.b, p->sum, 16))
+		return -EBADMSG;
 	if (le32toh(p->version) > KVC_STORE_VERSION) {
 		s->version = le32toh(p->version);
 		return -EPROTO;
 	}
-	if (memcmp(sum.b, p->sum, 16) || !memchr(p->device, 0, sizeof p->device))
+	if (!memchr(p->device, 0, sizeof p->device))
 		return -EBADMSG;
 	memcpy(s->uuid, p->uuid, 16);
 	uuid_text(s);
@@ -196,7 +199,7 @@ int kvc_super_write(const struct kvc_store *s, int fd)
 int kvc_super_load(struct kvc_store *s, const char *name, bool *known)
 {
 	char path[1280];
-	KVC_FD int fd = open(kvc_store_path(s, name, path), O_RDONLY | O_CLOEXEC);
+	KVC_FD int fd = kvc_open_own(kvc_store_path(s, name, path), O_RDONLY);
 
 	*known = false;
 	return fd < 0 ? -errno : kvc_super_read(s, fd, known);
@@ -205,7 +208,7 @@ int kvc_super_load(struct kvc_store *s, const char *name, bool *known)
 int kvc_super_save(const struct kvc_store *s, const char *name)
 {
 	char path[1280];
-	KVC_FD int fd = open(kvc_store_path(s, name, path), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	KVC_FD int fd = kvc_open_own(kvc_store_path(s, name, path), O_RDWR | O_CREAT);
 
 	return fd < 0 ? -errno : kvc_super_write(s, fd);
 }

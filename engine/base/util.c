@@ -126,6 +126,42 @@ const char *kvc_sum_text(const struct kvc_sum *s, char *buf)
 	return buf;
 }
 
+static int is_own(const struct stat *st, bool writes)
+{
+	if (S_ISLNK(st->st_mode))
+		return -ELOOP;
+	if (!S_ISREG(st->st_mode))
+		return S_ISDIR(st->st_mode) ? -EISDIR : -EINVAL;
+	return writes && st->st_uid && st->st_uid != geteuid() ? -EPERM : 0;
+}
+
+int kvc_open_own(const char *path, int flags)
+{
+	bool cut = flags & O_TRUNC;
+	int fd = open(path, (flags & ~O_TRUNC) | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600), err;
+	struct stat st;
+
+	if (fd < 0)
+		return errno == ENXIO ? -EINVAL : -errno; /* a pipe, or a socket */
+	err = fstat(fd, &st) ? -errno : is_own(&st, (flags & O_ACCMODE) != O_RDONLY);
+	if (!err && cut && ftruncate(fd, 0))
+		err = -errno;
+	if (!err)
+		return fd;
+	close(fd);
+	errno = -err;
+	return err;
+}
+
+int kvc_check_own(const char *path, bool writes)
+{
+	struct stat st;
+
+	if (lstat(path, &st))
+		return errno == ENOENT ? 0 : -errno;
+	return is_own(&st, writes);
+}
+
 int kvc_pread_all(int fd, void *buf, size_t len, off_t off)
 {
 	while (len) {

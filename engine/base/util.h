@@ -168,6 +168,20 @@ const char *kvc_sum_text(const struct kvc_sum *s, char *buf /* 33 bytes */);
 int kvc_pread_all(int fd, void *buf, size_t len, off_t off);
 int kvc_pwrite_all(int fd, const void *buf, size_t len, off_t off);
 
+/*
+ * Opens a file that belongs to a store or to a pool: never through a symbolic link in the last
+ * component, only a regular file, and for writing only a file of root or of this process's user.
+ * O_CREAT makes it with mode 0600; O_TRUNC empties it after these checks. Returns a descriptor
+ * (close-on-exec); -ELOOP (a symbolic link), -EISDIR or -EINVAL (not a regular file), -EPERM
+ * (another user's) or another negative errno. Never blocks on a pipe.
+ */
+int kvc_open_own(const char *path, int flags);
+/*
+ * The same rule for a file that somebody else's code opens by its path. 0 if it is kept or no file
+ * exists there; else as kvc_open_own. Does not open the file, which would end SQLite's locks on it.
+ */
+int kvc_check_own(const char *path, bool writes);
+
 static inline void kvc_close_fd(int *fd)
 {
 	if (*fd >= 0)

@@ -180,7 +180,7 @@ static uint64_t marked_frames(const char *path, const struct kvc_salts *salts)
 	struct mark m;
 
 	snprintf(name, sizeof name, "%s-mark", path);
-	fd = open(name, O_RDONLY | O_CLOEXEC);
+	fd = kvc_open_own(name, O_RDONLY);
 	for (int i = 0; i < 2 && fd >= 0; i++)
 		if (!kvc_pread_all(fd, &m, sizeof m, i * SLOT) &&
 		    !memcmp(m.magic, magic, sizeof magic) && m.sum == sum_of(&m) &&
@@ -250,7 +250,7 @@ int kvc_anew_stale(const char *path)
 	int is;
 
 	snprintf(name, sizeof name, "%s-wal", path);
-	fd = open(name, O_RDONLY | O_CLOEXEC);
+	fd = kvc_open_own(name, O_RDONLY);
 	if (fd < 0)
 		return errno == ENOENT ? 0 : -errno;
 	if ((is = kvc_pread_all(fd, header, sizeof header, 0)))
@@ -270,7 +270,7 @@ int kvc_anew_mend(const char *path)
 	if (stale <= 0)
 		return stale;
 	snprintf(name, sizeof name, "%s-wal", path);
-	fd = open(name, O_RDWR | O_CLOEXEC);
+	fd = kvc_open_own(name, O_RDWR);
 	if (fd < 0)
 		return -errno;
 	kvc_info("the catalog's log is what is left of one that is in the database, and is "
@@ -531,11 +531,11 @@ int kvc_anew_open(struct kvc_anew *a)
 	struct stat st;
 
 	snprintf(name, sizeof name, "%s-wal", a->path);
-	a->log_fd = open(name, O_RDWR | O_CLOEXEC);
+	a->log_fd = kvc_open_own(name, O_RDWR);
 	if (a->log_fd < 0)
 		return -errno;
 	snprintf(name, sizeof name, "%s-mark", a->path);
-	a->mark_fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	a->mark_fd = kvc_open_own(name, O_RDWR | O_CREAT);
 	/* All of it at once: a full filesystem is not to keep the log from beginning anew. */
 	if (a->mark_fd < 0 || fstat(a->mark_fd, &st) ||
 	    (st.st_size < (off_t)sizeof none &&

@@ -65,7 +65,7 @@ int kvc_catalog_create(const char *path)
 	char sql[512];
 	uint64_t now = kvc_now_ns();
 	/* SQLite gives its log and its index the mode of the database. */
-	KVC_FD int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	KVC_FD int fd = kvc_open_own(path, O_RDWR | O_CREAT | O_EXCL);
 	int rc;
 
 	if (fd < 0)

@@ -181,7 +181,7 @@ static int readable(const char *path, const char *tail)
 	ssize_t n;
 
 	snprintf(name, sizeof name, "%s%s", path, tail);
-	fd = open(name, O_RDONLY | O_CLOEXEC);
+	fd = kvc_open_own(name, O_RDONLY);
 	if (fd < 0 || !buf)
 		return fd < 0 ? -errno : -ENOMEM;
 	while ((n = read(fd, buf, 1 << 20)) > 0 || (n < 0 && errno == EINTR))

@@ -199,11 +199,13 @@ static void reserve_path(const struct kvc_catalog *c, char *path)
 static bool give_reserve(struct kvc_catalog *c)
 {
 	char path[1300];
+	KVC_FD int fd = -1;
 
 	if (!c->reserve || c->reserve_given)
 		return false;
 	reserve_path(c, path);
-	if (truncate(path, 0)) /* as it may be, on a filesystem that copies on write */
+	fd = kvc_open_own(path, O_WRONLY);
+	if (fd < 0 || ftruncate(fd, 0)) /* as it may be, on a filesystem that copies on write */
 		return false;
 	c->reserve_given = true;
 	return true;
@@ -222,7 +224,7 @@ static bool take_reserve(struct kvc_catalog *c)
 		return false;
 	c->reserve_ns = kvc_mono_ns();
 	reserve_path(c, path);
-	fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	fd = kvc_open_own(path, O_WRONLY | O_CREAT);
 	if (fd < 0 || fstatvfs(fd, &v) ||
 	    (uint64_t)v.f_bavail * v.f_frsize < RESERVE_ROOM * c->reserve)
 		return false;

@@ -22,7 +22,7 @@ struct part {
 
 static char *read_all(const char *path, size_t *len)
 {
-	KVC_FD int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	KVC_FD int fd = kvc_open_own(path, O_RDONLY);
 	struct stat st;
 	char *all;
 
@@ -114,7 +114,7 @@ void kvc_kept_save(struct kvc *k)
 
 	kvc_store_path(k->store, KVC_STORE_POLICIES, path);
 	kvc_store_path(k->store, KVC_STORE_POLICIES ".new", beside);
-	fd = open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+	fd = kvc_open_own(beside, O_WRONLY | O_CREAT | O_TRUNC);
 	err = fd < 0 ? -errno : write_parts(k, fd);
 	if (!err && (fsync(fd) || rename(beside, path)))
 		err = -errno;

@@ -2,6 +2,7 @@
 # ways: fast
 """Bad input of any kind gets one clear line on stderr, a non-zero exit, and changes nothing."""
 import os, shutil, struct
+from frames import sum128
 from kvtest import *
 
 need_mount()
@@ -71,10 +72,13 @@ p = run(kv, "--wrong", ok=False)
 assert "--help" in p.stdout
 # a newer format, a damaged superblock
 good = open(f"{store}/superblock", "rb").read()
-for change, says in ((struct.pack("<I", 3), "use a newer one"), (b"\x01\0\0\0\xff", "damaged")):
-    with open(f"{store}/superblock", "r+b") as f:
-        f.seek(8)
-        f.write(change)
+newer = bytearray(good)
+newer[8:12] = struct.pack("<I", 99)
+newer[4080:] = sum128(bytes(newer[:4080]))
+damaged = good[:8] + b"\x01\0\0\0\xff" + good[13:]
+for page, says in ((newer, "use a newer one"), (damaged, "damaged")):
+    with open(f"{store}/superblock", "wb") as f:
+        f.write(page)
     refused(kv, store, mnt, "-o", o, says=says)
     with open(f"{store}/superblock", "wb") as f:
         f.write(good)

@@ -95,7 +95,7 @@ s.fsck("-n", ok=True)
 whole("without a copy")
 assert os.path.getsize(f"{s.path}/superblock.copy") == 4096
 assert os.stat(f"{s.path}/catalog.sqlite").st_mode & 0o777 == 0o600
-assert os.stat(s.path).st_mode & 0o777 == 0o700
+assert os.stat(s.path).st_mode & 0o777 == 0o755
 fresh()
 os.unlink(f"{s.path}/superblock.copy")
 s.fsck("-y", ok=True)
@@ -179,3 +179,11 @@ s.mount()
 p = s.fsck("-n", ok=None)
 assert p.returncode == 8 and "in use" in p.stdout, p.stdout
 s.umount()
+
+# A flipped version number is damage, which the copy mends, and no newer format.
+fresh()
+flip(f"{s.path}/superblock", 9)
+p = run(binary("kvcachefs"), s.path, s.mnt, "-o", f"cpu=32M,run={TMP}/run")
+assert p.returncode and "damaged; fsck.kvcachefs -y" in p.stdout, p.stdout
+assert s.fsck("-y", ok=None).returncode == 1
+whole("a flipped version number")

@@ -7,9 +7,26 @@
  */
 #include "proof.h"
 
+#include "path.h"
 #include "store.h"
 
 #include <string.h>
+
+/*
+ * A frame in a shared tier must be sealed for the model that its path names. Otherwise whoever has
+ * the key of one model could make frames of all others.
+ */
+static bool of_its_model(const struct kvc_frame *f)
+{
+	char model[KVC_MODEL_NAME + 1] = "";
+	size_t len = strcspn(f->path, "/");
+
+	if (!(f->flags & KVC_FRAME_FOLDER))
+		kvc_model_name(f->path, model);
+	else
+		memcpy(model, f->path, kvc_min(len, KVC_MODEL_NAME));
+	return !strcmp(model, f->key_model);
+}
 
 static int key_of(const struct kvc *k, bool shared, const struct kvc_frame *f, uint8_t key[32])
 {
@@ -39,7 +56,9 @@ static int proven(const struct kvc *k, bool shared, const struct kvc_frame *f,
 	int err = key_of(k, shared, f, key) ?: kvc_frame_proven(f, key, &p);
 
 	kvc_wipe(key, sizeof key);
-	return err ?: p < least ? -EBADMSG : 0;
+	if (!err && (p < least || (shared && !of_its_model(f))))
+		err = -EBADMSG;
+	return err;
 }
 
 int kvc_proof_placed(const struct kvc *k, bool shared, const struct kvc_frame *f)

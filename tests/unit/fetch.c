@@ -300,10 +300,56 @@ static void bomb(void **state)
 	free(zeros);
 }
 
+/* A key for one model makes no frames of another model's files and folders. */
+static void other_models(void **state)
+{
+	static const struct {
+		const char *path, *model;
+		uint32_t key;
+		bool folder;
+		int err;
+	} tries[] = {
+		{ "llama/c/l", "llama", 9, false, 0 },
+		{ "llama", "llama", 9, true, 0 },
+		{ "llama/c", "llama", 9, true, 0 },
+		{ "m/c/l", "m", KEY, false, 0 },
+		{ "file", "", KEY, false, 0 },
+		{ "m/c/l", "llama", 9, false, -EBADMSG },
+		{ "m", "llama", 9, true, -EBADMSG },
+		{ "m/c", "llama", 9, true, -EBADMSG },
+		{ "llama", "llama", 9, false, -EBADMSG }, /* a file beside the models */
+		{ "llama2/c/l", "llama", 9, false, -EBADMSG },
+		{ "m/c/l", "n", KEY, false, -EBADMSG },
+		{ "m/c/l", "m", 9, false, -ENOKEY },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof tries / sizeof tries[0]; i++) {
+		struct kvc_frame *f = kvc_frame_new();
+		int err;
+
+		assert_non_null(f);
+		f->version = KVC_FRAME_VERSION;
+		f->flags = KVC_FRAME_SHARED |
+			   (tries[i].folder ? KVC_FRAME_FOLDER
+					    : KVC_FRAME_SEALED | KVC_FRAME_CODED);
+		f->key_id = tries[i].key;
+		snprintf(f->path, sizeof f->path, "%s", tries[i].path);
+		snprintf(f->key_model, sizeof f->key_model, "%s", tries[i].model);
+		err = kvc_prove(&k, true, f);
+		assert_int_equal(err, tries[i].err == -ENOKEY ? -ENOKEY : 0);
+		assert_int_equal(kvc_proof_found(&k, f), tries[i].err);
+		if (!tries[i].folder)
+			assert_int_equal(kvc_proof_placed(&k, true, f), tries[i].err);
+		free(f);
+	}
+}
+
 static int begin(void **state)
 {
 	static const char text[] =
-		"7 0101010101010101010101010101010101010101010101010101010101010101\n";
+		"7 0101010101010101010101010101010101010101010101010101010101010101\n"
+		"9 0202020202020202020202020202020202020202020202020202020202020202 llama\n";
 	char path[] = "/tmp/kvc-fetch-XXXXXX", error[512] = "";
 	int keys = mkstemp(path), err;
 
@@ -331,6 +377,7 @@ int main(void)
 		cmocka_unit_test(truth),
 		cmocka_unit_test(each_lie),
 		cmocka_unit_test(bomb),
+		cmocka_unit_test(other_models),
 	};
 
 	return cmocka_run_group_tests_name("fetch", tests, begin, end);

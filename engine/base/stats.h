@@ -29,8 +29,7 @@
 	X(spill_bytes, "bytes written to a tier")                                                 \
 	X(spill_failures, "writes to a tier that failed")                                         \
 	X(spills_given_up, "copies that cannot be made before the file or the keys change")       \
-	X(spills_dropped,                                                                         \
-	  "copies to a shared tier given up because too many waited or it is full")               \
+	X(spills_dropped, "copies to a shared tier given up because too many waited")             \
 	X(spill_stale, "writes to a tier undone because the object changed")                      \
 	X(evictions, "objects that left the pool and stay in a tier")                             \
 	X(evicted_chunks, "chunks evicted from the pool")                                         \
@@ -44,8 +43,11 @@
 	X(expired_chunks, "chunks dropped because their ttl ran out")                             \
 	X(corrupt, "copies in a tier found damaged and discarded")                                \
 	X(tier_errors, "failed tier operations")                                                  \
-	X(breaker_opened, "times a tier was taken out by its breaker")                            \
-	X(breaker_closed, "times a tier came back")                                               \
+	X(tier_refusals,                                                                          \
+	  "tier operations refused: no permission, read-only, full, asked to slow down")          \
+	X(breaker_opened, "times a breaker took out calls of a class, which failed")              \
+	X(breaker_closed, "times such calls were made again")                                     \
+	X(removals_given_up, "removals from a shared tier left to the next start, or for ever")   \
 	X(room_waits, "creates and writes that waited for room in the pool")                      \
 	X(room_refusals, "creates and writes refused with ENOSPC")                                \
 	X(memory_waits, "tier operations that waited for memory of memory=")                      \

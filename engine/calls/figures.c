@@ -65,15 +65,39 @@ void kvc_gauges(struct kvc *k, struct kvc_gauges *g)
 	kvc_unlock(k);
 }
 
-/* What the tier's breaker does (tierq.c). */
+/* One word for all classes of calls: the worst. A class that is refused does not count. */
 static const char *breaker_locked(const struct kvc *k, unsigned t)
 {
 	const struct kvc_tier_state *ts = &k->tier[t];
+	const char *worst = "closed";
 
-	return ts->stuck || kvc_tier_hangs_locked(k, t) ? "hangs"
-	       : !ts->open_until_ns                     ? "closed"
-	       : kvc_tier_out_locked(k, t)              ? "open"
-							: "half open";
+	if (ts->stuck || kvc_tier_hangs_locked(k, t))
+		return "hangs";
+	for (unsigned i = 0; i < KVC_CALLS; i++) {
+		if (ts->breaker.of[i].is != KVC_BREAKER_OUT)
+			continue;
+		if (kvc_tier_out_locked(k, t, (enum kvc_call)i))
+			return "open";
+		worst = "half open";
+	}
+	return worst;
+}
+
+static void calls_locked(const struct kvc_tier_state *ts, struct kvc_call_figures v[KVC_CALLS])
+{
+	uint64_t now = kvc_mono_ns();
+
+	for (unsigned i = 0; i < KVC_CALLS; i++) {
+		const struct kvc_breaker_class *c = &ts->breaker.of[i];
+		bool closed = c->is == KVC_BREAKER_CLOSED;
+
+		v[i].up = closed && !ts->stuck;
+		v[i].next_ms = closed || c->until_ns < now ? 0 : (c->until_ns - now) / 1000000;
+		v[i].state = ts->stuck ? "hangs"
+				       : kvc_breaker_word(&ts->breaker, (enum kvc_call)i, now);
+		snprintf(v[i].reason, sizeof v[i].reason, "%s",
+			 closed ? "" : kvc_breaker_reason(c->why));
+	}
 }
 
 void kvc_tier_figures(struct kvc *k, struct kvc_tier_figures v[KVC_TIERS])
@@ -98,7 +122,9 @@ void kvc_tier_figures(struct kvc *k, struct kvc_tier_figures v[KVC_TIERS])
 		f->written = w.all;
 		f->today = w.today;
 		f->breaker = breaker_locked(k, t);
-		f->up = !ts->open_until_ns && !ts->stuck;
+		f->up = !strcmp(f->breaker, "closed");
+		calls_locked(ts, f->call);
+		f->removals = ts->nremovals;
 		f->waiting = ts->ncopies;
 		f->failing = ts->nagain;
 		f->running = ts->running;

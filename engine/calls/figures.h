@@ -6,6 +6,7 @@
 #ifndef KVC_FIGURES_H
 #define KVC_FIGURES_H
 
+#include "breaker.h"
 #include "cache.h"
 #include "took.h"
 
@@ -80,8 +81,15 @@ struct kvc_tier_figures {
 	const char *name; /* of its kind */
 	/* of itself: where there are several of a kind "dir", "dir-2" and so on */
 	char label[24];
-	const char *breaker;
-	uint64_t bytes, used, written, today, up, waiting, failing, running;
+	const char *breaker; /* "closed", "open", "half open" or "hangs" */
+	/* of each class of calls: 1: made; "closed", "refused", "out", "probing"; why; what is left
+	 * of the wait */
+	struct kvc_call_figures {
+		uint64_t up, next_ms;
+		const char *state;
+		char reason[64];
+	} call[KVC_CALLS];
+	uint64_t bytes, used, written, today, up, waiting, failing, running, removals;
 };
 /* Of each tier, by its number; a label is empty where there is none. */
 void kvc_tier_figures(struct kvc *k, struct kvc_tier_figures v[KVC_TIERS]);

@@ -136,8 +136,15 @@ int kvc_import_run(struct kvc_sweep *s)
 		struct kvc_tier *t = k->tier[k->order[i]].t;
 		struct import im = { s, k->order[i], page, folder };
 
-		if (t->ops->caps & KVC_TIER_SHARED)
-			err = t->ops->list ? t->ops->list(t, import_one, &im) : -EOPNOTSUPP;
+		if (!(t->ops->caps & KVC_TIER_SHARED))
+			continue;
+		/* a person asked for it: it is tried, whatever the breaker says */
+		err = t->ops->list ? t->ops->list(t, import_one, &im) : -EOPNOTSUPP;
+		if (err > 0 || err == -EOPNOTSUPP)
+			continue;
+		kvc_lock(k);
+		kvc_tier_result_locked(k, k->order[i], KVC_CALL_LIST, 0, err);
+		kvc_unlock(k);
 	}
 	return err > 0 ? 0 : err;
 }

@@ -52,9 +52,11 @@ static const struct {
 #define AT(field) offsetof(struct kvc_tier_figures, field)
 	{ "tier_bytes", "gauge", "size of a tier; 0: it is not known", AT(bytes) },
 	{ "tier_used_bytes", "gauge", "bytes in use in a tier", AT(used) },
-	{ "tier_up", "gauge", "1: calls go to the tier; 0: its breaker took it out", AT(up) },
+	{ "tier_up", "gauge", "1: calls go to the tier; 0: its breaker took some out", AT(up) },
 	{ "tier_copies_waiting", "gauge", "copies that wait to be made in a tier", AT(waiting) },
 	{ "tier_copies_failing", "gauge", "of them those that failed before", AT(failing) },
+	{ "tier_removals_waiting", "gauge", "removals that a tier failed or refused to make",
+	  AT(removals) },
 	{ "tier_jobs_running", "gauge", "calls to a tier under way", AT(running) },
 	{ "tier_written_bytes", "counter", "bytes written to a tier in all", AT(written) },
 	{ "tier_today_bytes", "gauge", "bytes written to a tier since midnight UTC", AT(today) },
@@ -72,6 +74,17 @@ static void tiers(struct kvc *k, const struct kvc_tier_figures *tier, FILE *out)
 				tier[t].label,
 				*(const uint64_t *)((const char *)&tier[t] + tier_rows[i].at));
 	}
+}
+
+/* The breaker, class by class. */
+static void calls(struct kvc *k, const struct kvc_tier_figures *tier, FILE *out)
+{
+	family(out, "tier_calls_up", "gauge",
+	       "1: calls of this class are made; 0: they are refused or fail, and are probed");
+	kvc_tier_each(k, t)
+		for (unsigned i = 0; i < KVC_CALLS; i++)
+			fprintf(out, P "tier_calls_up{tier=\"%s\",call=\"%s\"} %" PRIu64 "\n",
+				tier[t].label, kvc_call_names[i], tier[t].call[i].up);
 }
 
 static void reasons(FILE *out, const char *name, const char *what, const char *const names[],
@@ -234,6 +247,7 @@ void kvc_print_metrics(struct kvc *k, FILE *out)
 			kvc_counter(k, i));
 	}
 	tiers(k, tier, out);
+	calls(k, tier, out);
 	why(k, tier, out);
 	times(k, tier, out);
 	locks(k, out);

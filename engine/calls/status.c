@@ -23,6 +23,17 @@ static void limit(FILE *out, uint64_t bytes)
 		fputs("null", out);
 }
 
+/* The breaker, class by class. */
+static void calls(FILE *out, const struct kvc_call_figures v[KVC_CALLS])
+{
+	fputs(",\"calls\":{", out);
+	for (unsigned i = 0; i < KVC_CALLS; i++)
+		fprintf(out,
+			"%s\"%s\":{\"state\":\"%s\",\"reason\":\"%s\",\"next_ms\":%" PRIu64 "}",
+			i ? "," : "", kvc_call_names[i], v[i].state, v[i].reason, v[i].next_ms);
+	fputs("}", out);
+}
+
 static void tiers(struct kvc *k, const struct kvc_gauges *g, FILE *out)
 {
 	struct kvc_tier_figures tier[KVC_TIERS];
@@ -30,8 +41,9 @@ static void tiers(struct kvc *k, const struct kvc_gauges *g, FILE *out)
 	kvc_tier_figures(k, tier);
 	fprintf(out,
 		"\"tiers\":[{\"name\":\"cpu\",\"used_bytes\":%" PRIu64 ",\"limit_bytes\":%" PRIu64
-		",\"breaker\":null,\"up\":true,\"waiting\":%" PRIu64
-		",\"failing\":0,\"running\":0,\"written_bytes\":null,\"today_bytes\":null}",
+		",\"breaker\":null,\"up\":true,\"calls\":null,\"waiting\":%" PRIu64
+		",\"failing\":0,\"running\":0,\"removals\":0,\"written_bytes\":null,\"today_"
+		"bytes\":null}",
 		g->pool_used_bytes, g->pool_bytes, g->room_waiters);
 	for (unsigned i = 0; i < k->ntiers; i++) {
 		const struct kvc_tier_figures *t = &tier[k->order[i]];
@@ -42,10 +54,12 @@ static void tiers(struct kvc *k, const struct kvc_gauges *g, FILE *out)
 		limit(out, t->bytes);
 		fprintf(out,
 			",\"breaker\":\"%s\",\"up\":%s,\"waiting\":%" PRIu64 ",\"failing\":%" PRIu64
-			",\"running\":%" PRIu64 ",\"written_bytes\":%" PRIu64
-			",\"today_bytes\":%" PRIu64 "}",
+			",\"running\":%" PRIu64 ",\"removals\":%" PRIu64
+			",\"written_bytes\":%" PRIu64 ",\"today_bytes\":%" PRIu64,
 			t->breaker, t->up ? "true" : "false", t->waiting, t->failing, t->running,
-			t->written, t->today);
+			t->removals, t->written, t->today);
+		calls(out, t->call);
+		fputs("}", out);
 	}
 	fputs("],\n", out);
 }

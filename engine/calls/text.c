@@ -52,6 +52,9 @@ void kvc_print_stats(struct kvc *k, FILE *out)
 		fprintf(out, "tier_%s_bytes %*s %" PRIu64 "\n", name, 10 - n, "", tier[t].bytes);
 		fprintf(out, "tier_%s_used_bytes %*s %" PRIu64 "\n", name, 5 - n, "", tier[t].used);
 		fprintf(out, "tier_%s_up %*s %" PRIu64 "\n", name, 13 - n, "", tier[t].up);
+		for (unsigned i = 0; i < KVC_CALLS; i++)
+			fprintf(out, "tier_%s_%s_up %" PRIu64 "\n", name, kvc_call_names[i],
+				tier[t].call[i].up);
 	}
 	for (size_t i = 0; i < kvc_counter_rows_n; i++)
 		fprintf(out, "%-22s %" PRIu64 "\n", kvc_counter_rows[i].name, kvc_counter(k, i));

@@ -101,13 +101,13 @@ static int read_once(struct kvc *k, unsigned tier, struct kvc_want *want, int fd
 	int err, still;
 
 	kvc_lock(k);
-	allowed = kvc_tier_allowed_locked(k, tier);
+	allowed = kvc_tier_allowed_locked(k, tier, KVC_CALL_READ);
 	kvc_unlock(k);
 	if (!allowed)
 		return -EIO;
 	err = kvc_fetch(k, k->tier[tier].t, want, fd, &older);
 	kvc_lock_both(k);
-	kvc_tier_result_locked(k, tier, want->ino, err == -ENOSPC ? 0 : err);
+	kvc_tier_result_locked(k, tier, KVC_CALL_READ, want->ino, err == -ENOSPC ? 0 : err);
 	still = want_both(k, want->ino, tier, &now);
 	kvc_unlock_both(k);
 	return still || !same(want, &now) ? -EAGAIN : err;

@@ -76,7 +76,7 @@ static int next_tier_locked(struct kvc *k, struct kvc_node *n, unsigned tried, i
 		if ((tried & (1u << t)) || !n->in[t].place.gen ||
 		    n->in[t].place.gen != n->object.gen)
 			continue;
-		if (kvc_tier_allowed_locked(k, t))
+		if (kvc_tier_allowed_locked(k, t, KVC_CALL_READ))
 			return (int)t;
 		*err = -EIO;
 	}
@@ -95,7 +95,7 @@ static int queue_load_locked(struct kvc *k, struct kvc_node *n, bool prefetch,
 		return err ?: -EIO;
 	if (kvc_job_add_locked(k, prefetch ? KVC_P_PREFETCH : KVC_P_LOAD, load_run, n, (unsigned)t,
 			       0, &j)) {
-		kvc_tier_uncalled_locked(k, (unsigned)t);
+		kvc_tier_uncalled_locked(k, (unsigned)t, KVC_CALL_READ);
 		return -ENOMEM;
 	}
 	j->prefetch = prefetch;
@@ -115,7 +115,7 @@ static int try_tier(struct kvc *k, struct kvc_job *j, const struct kvc_segment *
 
 	if (fd < 0) {
 		kvc_lock(k);
-		kvc_tier_uncalled_locked(k, j->tier);
+		kvc_tier_uncalled_locked(k, j->tier, KVC_CALL_READ);
 		kvc_unlock(k);
 		return fd;
 	}
@@ -124,7 +124,7 @@ static int try_tier(struct kvc *k, struct kvc_job *j, const struct kvc_segment *
 	kvc_lock(k);
 	if (!err)
 		kvc_took(k, KVC_OP_load, j->tier, j->node->model, begun);
-	kvc_tier_result_locked(k, j->tier, want->ino, err);
+	kvc_tier_result_locked(k, j->tier, KVC_CALL_READ, want->ino, err);
 	bool wanted = j->node->state == KVC_LOADING;
 	kvc_unlock(k);
 	if (!wanted)
@@ -275,7 +275,7 @@ static void load_run(struct kvc *k, struct kvc_job *j)
 	bool hangs = kvc_tier_hangs_locked(k, j->tier); /* since it was queued: the next one's */
 
 	if (!wanted || hangs)
-		kvc_tier_uncalled_locked(k, j->tier);
+		kvc_tier_uncalled_locked(k, j->tier, KVC_CALL_READ);
 	kvc_unlock(k);
 	err = !wanted ? -ESTALE : hangs ? -EIO : try_tier(k, j, &seg, mtime, &want, &st, &older);
 

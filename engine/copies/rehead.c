@@ -77,6 +77,7 @@ static void rehead_run(struct kvc *k, struct kvc_job *j)
 	struct kvc_tier *t = k->tier[j->tier].t;
 	struct kvc_node *n = j->node;
 	struct iovec iov = { page, KVC_FRAME_HEADER };
+	enum kvc_call call = KVC_CALL_READ;
 	struct kvc_place p;
 	int err = page && f ? 0 : -ENOMEM;
 
@@ -96,10 +97,12 @@ static void rehead_run(struct kvc *k, struct kvc_job *j)
 		return;
 	err = err ?: t->ops->get(t, &p.where, 0, &iov, 1);
 	err = err ?: kvc_frame_decode(page, f) ?: kvc_proof_placed(k, false, f);
-	if (!err && f->ino == n->row.ino && f->gen == p.gen)
+	if (!err && f->ino == n->row.ino && f->gen == p.gen) {
+		call = KVC_CALL_WRITE;
 		err = write_name(k, j, &p, f, page);
+	}
 	kvc_lock(k);
-	kvc_tier_result_locked(k, j->tier, n->row.ino, err);
+	kvc_tier_result_locked(k, j->tier, call, n->row.ino, err);
 	n->spilling &= ~(1u << j->tier);
 	if (err && !none_there(err) && !n->lost && n->in[j->tier].place.gen == p.gen)
 		again_locked(k, j, FAILED);

@@ -173,5 +173,5 @@ int kvc_remove_shared(struct kvc *k, const struct kvc_job *j)
 	err = err == -ENOENT || err == -EBADMSG || err == -EPROTO ? 0 : err;
 	if (!err)
 		forget_note(k, j);
-	return err;
+	return err ?: wanted;
 }

@@ -29,7 +29,6 @@
 #define FAILED_AGAIN_NS 1000000000ull /* doubled each time, KVC_AGAINS - 1 times at most */
 #define QUICK 3                       /* tries after AGAIN_NS each, where nothing failed */
 #define SOON_NS 10000000ull
-#define FULL_NS 1000000000ull
 
 bool kvc_spill_needed(const struct kvc *k, const struct kvc_node *n, unsigned tier)
 {
@@ -203,19 +202,6 @@ static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const 
 	return true;
 }
 
-/* The tier has no room. Returns whether the copy is tried again: somebody makes room there. */
-static bool full_locked(struct kvc *k, unsigned tier, uint64_t bytes)
-{
-	struct kvc_tier_state *ts = &k->tier[tier];
-
-	kvc_tier_refused_locked(k, tier, bytes);
-	ts->full_until_ns = kvc_mono_ns() + FULL_NS;
-	if (!ts->has_trimmer)
-		kvc_count(&k->stats, spills_dropped); /* others fill it too: it is for them or for
-							 the server to make room */
-	return ts->has_trimmer;
-}
-
 static void queue_locked(struct kvc *k, struct kvc_node *n, unsigned tier, enum kvc_priority p,
 			 uint64_t due_ns);
 
@@ -236,7 +222,7 @@ struct spill {
 	uint64_t of_today; /* bytes of daily= that are kept for it */
 	uint64_t wait_ns;  /* it was hurried: until then it was to wait */
 	bool again;
-	bool out;        /* the breaker refused it */
+	bool out;        /* the breaker refused it, or the tier refuses all copies */
 	bool name_taken; /* another copy of ours to that name is under way */
 	int err;
 };
@@ -317,8 +303,8 @@ static bool begin_locked(struct kvc *k, struct spill *s)
 		s->again = true; /* its bytes are taken when it has gone */
 		return false;
 	}
-	if (!kvc_tier_allowed_locked(k, s->tier)) {
-		s->err = -EIO;
+	if (!kvc_tier_allowed_locked(k, s->tier, KVC_CALL_WRITE)) {
+		s->err = kvc_tier_why_locked(k, s->tier, KVC_CALL_WRITE);
 		s->again = s->out = true;
 		return false;
 	}
@@ -328,12 +314,12 @@ static bool begin_locked(struct kvc *k, struct spill *s)
 	s->c.fd = kvc_segment_open(&k->pool, &seg, O_RDONLY);
 	if (s->c.fd < 0 || fstat(s->c.fd, &s->st)) {
 		s->err = s->c.fd < 0 ? s->c.fd : -errno;
-		kvc_tier_uncalled_locked(k, s->tier);
+		kvc_tier_uncalled_locked(k, s->tier, KVC_CALL_WRITE);
 		return false;
 	}
 	if (kvc_admit_begin_locked(k, n, s->tier, &s->of_today)) {
 		kvc_admit_refused_locked(k, n, n->state == KVC_RESIDENT && !elsewhere(k, s));
-		kvc_tier_uncalled_locked(k, s->tier);
+		kvc_tier_uncalled_locked(k, s->tier, KVC_CALL_WRITE);
 		return false;
 	}
 	if (s->snap) {
@@ -353,7 +339,7 @@ static bool begin_locked(struct kvc *k, struct spill *s)
 static void compare(struct kvc *k, struct spill *s)
 {
 	s->err = verify(k, s->n, s->c.fd, (uint64_t)s->st.st_size, s->epoch);
-	kvc_tier_uncalled_locked(k, s->tier);
+	kvc_tier_uncalled_locked(k, s->tier, KVC_CALL_WRITE);
 	s->again = !s->err && kvc_has_segment(s->n) && s->n->state != KVC_OPEN &&
 		   kvc_spill_needed(k, s->n, s->tier);
 }
@@ -377,7 +363,7 @@ static void undo_both(struct kvc *k, struct spill *s)
 /* An error that stays the same until the file is another, or the key file. */
 static bool hopeless(int err)
 {
-	return err == -ENOKEY || err == -E2BIG || err == -EFBIG;
+	return err == -ENOKEY || err == -E2BIG || err == -EFBIG || err == -EINVAL;
 }
 
 /* Copies. Comes back with k->lock. */
@@ -399,7 +385,7 @@ static void copy(struct kvc *k, struct spill *s)
 	if (!s->snap && !marked)
 		kvc_copy_close(&s->c);
 	kvc_lock_both(k);
-	kvc_tier_result_locked(k, s->tier, n->row.ino, s->err);
+	kvc_tier_result_locked(k, s->tier, KVC_CALL_WRITE, n->row.ino, s->err);
 	if (!s->err)
 		kvc_tier_took_locked(k, s->tier, s->c.f->stored_len);
 	if (!s->err && ((s->snap || n->epoch == s->epoch) &&
@@ -412,7 +398,11 @@ static void copy(struct kvc *k, struct spill *s)
 	} else if (!s->err) {
 		undo_both(k, s);
 	} else if (s->err == -ENOSPC) {
-		s->again = full_locked(k, s->tier, s->c.f->stored_len);
+		s->again = true;
+		if (k->tier[s->tier].has_trimmer)
+			kvc_tier_refused_locked(k, s->tier, s->c.f->stored_len);
+		else /* others fill it too: room is made by them or by the server */
+			s->out = true;
 	} else if (s->err == -ENAMETOOLONG) {
 		s->err = 0; /* a path that no frame can carry is not shared */
 	} else if (s->err == -EALREADY && !s->c.named) {
@@ -421,6 +411,8 @@ static void copy(struct kvc *k, struct spill *s)
 	} else if (s->err == -ECANCELED) {
 		s->again = n->state == KVC_RESIDENT || n->state == KVC_BOTH;
 		kvc_count(&k->stats, spill_stale);
+	} else if (!hopeless(s->err) && kvc_tier_out_locked(k, s->tier, KVC_CALL_WRITE)) {
+		s->again = s->out = true; /* the breaker has logged it */
 	} else {
 		s->again = !hopeless(s->err);
 		if (!s->again) {
@@ -484,7 +476,8 @@ static void finish_locked(struct kvc *k, struct spill *s)
 {
 	const struct kvc_tier_state *ts = &k->tier[s->tier];
 	/* not full any more: something was removed meanwhile, and who waited was told */
-	bool full = s->err == -ENOSPC, makes_room = full && (!ts->jammed || !ts->full);
+	bool full = s->err == -ENOSPC && ts->has_trimmer;
+	bool makes_room = full && (!ts->jammed || !ts->full);
 	bool failed = s->err && s->err != -ECANCELED;
 	struct kvc_node *n = s->n;
 

@@ -71,7 +71,8 @@ static bool pool_tier_possible(struct kvc *k, const struct kvc_node *n)
 	kvc_tier_each(k, t)
 		if (kvc_tier_takes_locked(k, t) && !kvc_admit_locked(k, n, t) &&
 		    !(n->hopeless & (1u << t)) &&
-		    !(n->failing && (k->tier[t].failures || n->tries >= TRIES)))
+		    !(n->failing &&
+		      (k->tier[t].breaker.of[KVC_CALL_WRITE].failures || n->tries >= TRIES)))
 			return true;
 	return false;
 }

@@ -5,10 +5,28 @@
  * main hands the opened tiers to the engine, which never knows which driver it talks to.
  *
  * Calls are synchronous and come from the engine's tier threads, several at once. Two calls for the
- * same object never run at the same time. All fallible calls return 0 or a negative errno. -EBADMSG
- * says that the stored bytes are damaged, -ENOENT that they are not there, -ENOSPC that the tier is
- * full: the engine then makes room and tries again. -EIO in a tier with KVC_TIER_MEDIA is of this
- * object until others have it too; anything else counts against the tier's circuit breaker.
+ * same object never run at the same time. All fallible calls return 0 or a negative errno. The
+ * circuit breaker (objects/breaker.h) tells four classes of calls apart: reads (get), writes (put,
+ * rehead), lists (list) and removals (remove). Drivers return:
+ *
+ * About one object; never counts against the breaker:
+ *   -ENOENT        it is not there
+ *   -EBADMSG       its stored bytes are damaged, or something else is in its place
+ *   -EFBIG         it is larger than the service takes
+ *   -ENAMETOOLONG, -EINVAL   the service cannot keep its name
+ * A refusal of a class: that class alone is suspended and probed; other calls go on:
+ *   -EACCES        no permission. It may be about one object: until several have it in a row
+ *   -EROFS         read-only: a share, a replica
+ *   -ENOSPC        full. A tier with KVC_TIER_BOUNDED is then trimmed
+ *   -EDQUOT        a quota is reached
+ *   -EBUSY         the service asks to slow down, or is not ready yet
+ * Nobody is there; all classes are out after several in a row:
+ *   -ECONNREFUSED, -EHOSTUNREACH, -ENETUNREACH, -EHOSTDOWN, -ENOTCONN (not mounted)
+ * All else (-EIO, -ETIMEDOUT, -ECONNRESET, ...) is a failure of the class, which is out after
+ * several in a row. -EIO of a tier with KVC_TIER_MEDIA is about the object until other objects have
+ * it, too. -ESTALE, -EPROTO and -ENOKEY have a meaning above the drivers: a driver maps them.
+ *
+ * The driver logs what the service said, without secrets, once per change of the answer.
  */
 #ifndef KVC_TIER_H
 #define KVC_TIER_H

@@ -75,13 +75,13 @@ int kvc_share_head(struct kvc *k, unsigned tier, const char *path, uint8_t *page
 	int err;
 
 	kvc_lock(k);
-	bool allowed = kvc_tier_allowed_locked(k, tier);
+	bool allowed = kvc_tier_allowed_locked(k, tier, KVC_CALL_READ);
 	kvc_unlock(k);
 	if (!allowed)
 		return -EIO;
 	err = t->ops->get(t, &w, 0, &iov, 1);
 	kvc_lock(k);
-	kvc_tier_result_locked(k, tier, w.at, err);
+	kvc_tier_result_locked(k, tier, KVC_CALL_READ, w.at, err);
 	kvc_unlock(k);
 	err = err ?: kvc_frame_decode(page, f);
 	if (!err && (!(f->flags & KVC_FRAME_SHARED) || strcmp(f->path, path)))
@@ -101,7 +101,7 @@ static bool ask_next_locked(struct kvc *k, struct ask *a)
 		unsigned t = k->order[i];
 
 		if (!(k->tier[t].t->ops->caps & KVC_TIER_SHARED) || (a->tried & (1u << t)) ||
-		    kvc_tier_out_locked(k, t))
+		    kvc_tier_out_locked(k, t, KVC_CALL_READ))
 			continue;
 		a->tried |= 1u << t;
 		a->job = (struct kvc_job){ .run = ask_run, .tier = t };

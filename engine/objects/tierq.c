@@ -1,27 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The queues of tier work and their threads, and each tier's circuit breaker. Priorities: loads
- * that someone waits for, prefetch, removes, urgent copies, copies. Each tier has its own queues
- * and threads, so that a slow one keeps nobody else waiting, and one thread of each never takes
- * copies, so that a load does not wait for one.
+ * The queues of tier work and their threads. Priorities: loads that a caller waits for, prefetch,
+ * removals, urgent copies, copies. Each tier has its own queues and threads, so that a slow tier
+ * delays no other, and one thread of each tier never makes copies, so that a load does not wait for
+ * a copy.
  *
- * Breaker: closed; after KVC_FAILURES failures in a row open for a time that doubles with each
- * failed probe (with jitter); then half open: one call is let through, whose result closes or opens
- * it again. An error about one object is no failure: other objects would be refused for it. Where
- * bytes lie on media (KVC_TIER_MEDIA) that is also so of a read or write error, until so many
- * objects have it.
+ * The breaker (breaker.c) decides which calls may be made: reads, writes, lists and removals each
+ * for themselves. Copies that it refuses are parked until it lets writes through; so are removals.
  *
- * Calls to a filesystem have no end of their own (KVC_TIER_PATIENT). A thread that is in one for
- * longer than deadline=, and the time that so many bytes take on a slow line, takes its tier out
- * until it comes back. What waited in its queue to be read is then done by the threads of the
- * common queue, to whom the tier is out: it goes on to another. At the end the thread is left
- * behind.
+ * Calls to a filesystem have no end of their own (KVC_TIER_PATIENT). A thread that is in such a
+ * call for longer than deadline=, plus the time that the bytes take on a slow line, takes its tier
+ * out until it returns. The loads in its queue are then run by the threads of the common queue,
+ * for which the tier is out: they go on to another tier. At the end the thread is left behind.
  *
  * A copy that fails is tried again after a second, then after twice that, and so on to two minutes;
- * sooner when the breaker closes, or room was made where there was none, and at once where somebody
- * waits for it, which makes no wait longer. One that the breaker refused waits for the breaker. The
- * breaker does not open for a few objects: so where one copy is taken after another failed all are
- * tried again, but the more rarely the more often that was in vain: it may be their own fault.
+ * sooner if the breaker closes or room was made, and at once if a caller waits for it, which makes
+ * no wait longer. The breaker does not open for a few objects: if one copy is taken after another
+ * failed, all are tried again, but the more rarely the more often that was in vain: the fault may
+ * be in the copies themselves.
  */
 #include "tierq.h"
 
@@ -37,18 +33,18 @@
 #define COPIES_MAX 4096u /* that wait for a shared tier; then the oldest are dropped */
 #define SETTLE_LEAST_MS 5u
 #define REFUSED_NS 100000000ull /* several tries of the frame (copies/spill.c) */
-#define BACKOFF_MIN_NS 500000000ull
-#define BACKOFF_MAX_NS 30000000000ull
-#define SLOWEST (4ull << 20)   /* bytes a second that a call is given time for */
-#define OUT_NS 10000000ull     /* between two looks at a tier that is out */
-#define STUCK_NS 100000000ull  /* and at one that may hang */
-#define LEAVE_NS 1000000000ull /* for threads of a tier that does not answer, at the end */
+#define REMOVALS_MAX 65536u     /* that wait for a tier; further ones are left to the next start */
+#define SLOWEST (4ull << 20)    /* bytes a second that a call is given time for */
+#define OUT_NS 10000000ull      /* between two looks at a tier that is out */
+#define STUCK_NS 100000000ull   /* and at one that may hang */
+#define LEAVE_NS 1000000000ull  /* for threads of a tier that does not answer, at the end */
 
 void kvc_job_unlink_locked(struct kvc_tier_state *ts, struct kvc_job *j)
 {
 	kvc_list_del(&j->link);
 	ts->ncopies -= j->priority >= KVC_P_PARKED;
 	ts->nagain -= j->priority >= KVC_P_AGAIN && j->priority < KVC_P_SPILL;
+	ts->nremovals -= j->priority == KVC_P_REMOVE_AGAIN;
 }
 
 static void drop_oldest_locked(struct kvc *k, struct kvc_tier_state *ts)
@@ -98,6 +94,10 @@ int kvc_job_add_locked(struct kvc *k, enum kvc_priority p,
 
 	if (!j)
 		return -ENOMEM;
+	if (p == KVC_P_REMOVE_AGAIN && ts->nremovals >= REMOVALS_MAX) {
+		free(j);
+		return -ENOBUFS;
+	}
 	j->run = run;
 	j->node = n;
 	j->tier = tier;
@@ -117,6 +117,7 @@ int kvc_job_add_locked(struct kvc *k, enum kvc_priority p,
 	kvc_list_add_tail(&ts->jobs[p], &j->link);
 	ts->ncopies += p >= KVC_P_PARKED;
 	ts->nagain += p >= KVC_P_AGAIN && p < KVC_P_SPILL;
+	ts->nremovals += p == KVC_P_REMOVE_AGAIN;
 	k->work->queued++;
 	if (tell)
 		kvc_tier_tell_locked(ts, p);
@@ -148,19 +149,27 @@ bool kvc_tiers_busy_locked(const struct kvc *k, bool removes)
 		bool any = ts->running > (removes ? 0 : ts->removing);
 
 		for (int p = 0; p < KVC_PRIORITIES && !any; p++)
-			any = !kvc_list_empty(&ts->jobs[p]) && (removes || p != KVC_P_REMOVE);
+			/* removals that the tier did not make are left to the next start */
+			any = !kvc_list_empty(&ts->jobs[p]) && p != KVC_P_REMOVE_AGAIN &&
+			      (removes || p != KVC_P_REMOVE);
 		if (any && !overdue_locked(ts))
 			return true;
 	}
 	return false;
 }
 
-bool kvc_tier_out_locked(const struct kvc *k, unsigned tier)
+bool kvc_tier_out_locked(const struct kvc *k, unsigned tier, enum kvc_call call)
 {
 	const struct kvc_tier_state *ts = &k->tier[tier];
 
-	return overdue_locked(ts) ||
-	       (ts->open_until_ns && (ts->probing || kvc_mono_ns() < ts->open_until_ns));
+	return overdue_locked(ts) || kvc_breaker_refuses(&ts->breaker, call, kvc_mono_ns());
+}
+
+int kvc_tier_why_locked(const struct kvc *k, unsigned tier, enum kvc_call call)
+{
+	const struct kvc_breaker_class *c = &k->tier[tier].breaker.of[call];
+
+	return c->is == KVC_BREAKER_REFUSED ? c->why : -EIO;
 }
 
 static bool hangs_locked(struct kvc *k, struct kvc_tier_state *t)
@@ -175,20 +184,16 @@ static bool hangs_locked(struct kvc *k, struct kvc_tier_state *t)
 	return hangs;
 }
 
-bool kvc_tier_allowed_locked(struct kvc *k, unsigned tier)
+bool kvc_tier_allowed_locked(struct kvc *k, unsigned tier, enum kvc_call call)
 {
 	struct kvc_tier_state *t = &k->tier[tier];
 
-	hangs_locked(k, t);
-	if (kvc_tier_out_locked(k, tier))
-		return false;
-	t->probing = t->open_until_ns != 0;
-	return true;
+	return !hangs_locked(k, t) && kvc_breaker_allows(&t->breaker, call, kvc_mono_ns());
 }
 
-void kvc_tier_uncalled_locked(struct kvc *k, unsigned tier)
+void kvc_tier_uncalled_locked(struct kvc *k, unsigned tier, enum kvc_call call)
 {
-	k->tier[tier].probing = false; /* the next one is the probe */
+	kvc_breaker_uncalled(&k->tier[tier].breaker, call);
 }
 
 void kvc_tier_retry_locked(struct kvc *k, unsigned tier)
@@ -202,38 +207,6 @@ void kvc_tier_retry_locked(struct kvc *k, unsigned tier)
 		kvc_list_splice(&ts->jobs[KVC_P_PARKED], &ts->jobs[p]);
 	if (!kvc_list_empty(&ts->jobs[KVC_P_PARKED]))
 		kvc_tier_tell_locked(ts, KVC_P_SPILL);
-}
-
-/* What an error says. */
-enum says {
-	ANSWERS,  /* that the tier does */
-	NOTHING,  /* it was not asked, or what it said was of no use to us */
-	OF_MEDIA, /* that these bytes cannot be had */
-	OF_TIER,
-};
-
-static enum says says(const struct kvc_tier_state *ts, int err)
-{
-	switch (err) {
-	case 0:
-	case -EBADMSG:
-	case -ENOENT:
-	case -ENOSPC:
-	case -ESTALE:
-	case -EPROTO: return ANSWERS;
-	case -ENOKEY:
-	case -ENAMETOOLONG:
-	case -E2BIG:
-	case -EFBIG:
-	case -ENOMEM:
-	case -EALREADY:
-	case -ECANCELED: return NOTHING;
-	case -EIO:
-	case -ENODATA: /* a block device's medium error */
-	case -EILSEQ:  /* and its protection error */
-		return ts->t->ops->caps & KVC_TIER_MEDIA ? OF_MEDIA : OF_TIER;
-	default: return OF_TIER;
-	}
 }
 
 bool kvc_tier_name_take_locked(struct kvc_tier_state *ts, const struct kvc_where *name)
@@ -256,51 +229,44 @@ void kvc_tier_name_give_locked(struct kvc_tier_state *ts, const struct kvc_where
 		}
 }
 
-static bool failed_before(const struct kvc_tier_state *ts, uint64_t object)
+static void tell_suspended(const struct kvc_tier_state *t, enum kvc_call call, bool all)
 {
-	for (unsigned i = 0; object && i < kvc_min(ts->failures, KVC_FAILURES); i++)
-		if (ts->failed[i] == object)
-			return true;
-	return false;
+	const struct kvc_breaker_class *c = &t->breaker.of[call];
+
+	kvc_warn("tier %s: %s %s (%s); probed again in %llu ms%s", t->t->ops->name,
+		 all ? "all calls" : kvc_call_words[call],
+		 c->is == KVC_BREAKER_REFUSED ? "are refused" : "fail", kvc_breaker_reason(c->why),
+		 (unsigned long long)(c->backoff_ns / 1000000), all ? "" : "; other calls go on");
 }
 
-static void close_breaker_locked(struct kvc *k, unsigned tier)
+void kvc_tier_result_locked(struct kvc *k, unsigned tier, enum kvc_call call, uint64_t object,
+			    int err)
 {
 	struct kvc_tier_state *t = &k->tier[tier];
+	bool writes = t->breaker.of[KVC_CALL_WRITE].is != KVC_BREAKER_CLOSED;
+	enum kvc_breaker_is was = t->breaker.of[call].is;
+	enum kvc_breaker_event event;
 
-	t->failures = 0;
-	if (!t->open_until_ns)
-		return;
-	t->open_until_ns = t->backoff_ns = 0;
-	kvc_info("tier %s answers again", t->t->ops->name);
-	kvc_count(&k->stats, breaker_closed);
-	kvc_tier_retry_locked(k, tier);
-}
-
-void kvc_tier_result_locked(struct kvc *k, unsigned tier, uint64_t object, int err)
-{
-	struct kvc_tier_state *t = &k->tier[tier];
-	enum says what = says(t, err);
-	bool was_probe = t->probing;
-
-	t->probing = false;
-	if (what == ANSWERS)
-		close_breaker_locked(k, tier);
-	if (what == ANSWERS || what == NOTHING)
-		return; /* after nothing the next one is the probe */
-	kvc_count(&k->stats, tier_errors);
-	if (what == OF_MEDIA && failed_before(t, object))
-		return; /* of the others this tells nothing new */
-	t->failed[t->failures % KVC_FAILURES] = what == OF_MEDIA ? object : 0;
-	if (++t->failures < KVC_FAILURES && !was_probe)
-		return;
-	t->backoff_ns = t->backoff_ns ? kvc_min(t->backoff_ns * 2, BACKOFF_MAX_NS) : BACKOFF_MIN_NS;
-	t->open_until_ns = kvc_mono_ns() + t->backoff_ns + kvc_now_ns() % (t->backoff_ns / 4);
-	if (!was_probe) {
-		kvc_warn("tier %s fails (%s): taken out, probed again in %llu ms", t->t->ops->name,
-			 strerror(-err), (unsigned long long)(t->backoff_ns / 1000000));
-		kvc_count(&k->stats, breaker_opened);
+	switch (kvc_breaker_says(t->t->ops->caps, call, err)) {
+	case KVC_SAYS_ANSWER:
+	case KVC_SAYS_NOTHING: break;
+	case KVC_SAYS_OBJECT:
+	case KVC_SAYS_REFUSED: kvc_count(&k->stats, tier_refusals); break;
+	default: kvc_count(&k->stats, tier_errors);
 	}
+	event = kvc_breaker_result(&t->breaker, t->t->ops->caps, call, object, err, kvc_mono_ns());
+	/* a refusal is no outage: the breaker's counters tell of calls that fail */
+	if (event == KVC_BREAKER_TRIPPED || event == KVC_BREAKER_TRIPPED_ALL)
+		if (t->breaker.of[call].is == KVC_BREAKER_OUT)
+			kvc_count(&k->stats, breaker_opened);
+	if (event == KVC_BREAKER_RESTORED && was == KVC_BREAKER_OUT)
+		kvc_count(&k->stats, breaker_closed);
+	if (event == KVC_BREAKER_RESTORED)
+		kvc_info("tier %s: %s work again", t->t->ops->name, kvc_call_words[call]);
+	else if (event != KVC_BREAKER_SAME)
+		tell_suspended(t, call, event == KVC_BREAKER_TRIPPED_ALL);
+	if (writes && t->breaker.of[KVC_CALL_WRITE].is == KVC_BREAKER_CLOSED)
+		kvc_tier_retry_locked(k, tier);
 }
 
 /*
@@ -328,6 +294,20 @@ static struct kvc_job *take_stuck_locked(struct kvc *k, uint64_t *until)
 	return NULL;
 }
 
+/* Does this queue wait for the breaker? Then *until is when to look again at the latest. */
+static bool suspended_locked(const struct kvc *k, const struct kvc_tier_state *ts, int p,
+			     uint64_t now, uint64_t *until)
+{
+	enum kvc_call call = p == KVC_P_PARKED ? KVC_CALL_WRITE : KVC_CALL_REMOVE;
+
+	if ((p != KVC_P_PARKED && p != KVC_P_REMOVE_AGAIN) || kvc_list_empty(&ts->jobs[p]) ||
+	    !ts->t || (p == KVC_P_PARKED && k->stopping) ||
+	    !kvc_tier_out_locked(k, (unsigned)(ts - k->tier), call))
+		return false;
+	*until = kvc_min(*until, kvc_max(ts->breaker.of[call].until_ns, now + OUT_NS));
+	return true;
+}
+
 /* The next job for this thread, or NULL with the time until which none is due. */
 static struct kvc_job *take_locked(struct kvc *k, struct kvc_tier_state *ts, bool copies,
 				   uint64_t *until)
@@ -340,13 +320,10 @@ static struct kvc_job *take_locked(struct kvc *k, struct kvc_tier_state *ts, boo
 	for (int p = 0; p < KVC_PRIORITIES; p++) {
 		if (p >= KVC_P_URGENT && !copies)
 			break;
-		if (p == KVC_P_REMOVE && k->draining)
+		if ((p == KVC_P_REMOVE || p == KVC_P_REMOVE_AGAIN) && k->draining)
 			continue;
-		if (p == KVC_P_PARKED && ts->t && !k->stopping &&
-		    kvc_tier_out_locked(k, (unsigned)(ts - k->tier))) {
-			*until = kvc_min(*until, kvc_max(ts->open_until_ns, now + OUT_NS));
+		if (suspended_locked(k, ts, p, now, until))
 			continue;
-		}
 		kvc_list_each(e, &ts->jobs[p]) {
 			struct kvc_job *j = kvc_of(e, struct kvc_job, link);
 
@@ -361,7 +338,7 @@ static struct kvc_job *take_locked(struct kvc *k, struct kvc_tier_state *ts, boo
 				return j;
 			}
 			*until = kvc_min(*until, due);
-			if (p >= KVC_P_PARKED)
+			if (p >= KVC_P_PARKED || p == KVC_P_REMOVE_AGAIN)
 				break; /* in order of their time */
 		}
 	}
@@ -432,7 +409,8 @@ static void *work(void *arg)
 			j = take_stuck_locked(k, &until);
 		if (j) {
 			struct kvc_node *n = j->node;
-			bool removes = j->priority == KVC_P_REMOVE;
+			bool removes = j->priority == KVC_P_REMOVE ||
+				       j->priority == KVC_P_REMOVE_AGAIN;
 
 			if (n && j->tier < KVC_TIERS && n->in[j->tier].queued == j)
 				/* from here on nobody may move it to another queue */
@@ -531,7 +509,7 @@ void kvc_tiers_join(struct kvc *k)
 	}
 	for (unsigned t = 0; t <= KVC_COMMON && !k->work->left; t++)
 		for (int p = 0; p < KVC_PRIORITIES; p++)
-			if (k->work->over || p == KVC_P_REMOVE)
+			if (k->work->over || p == KVC_P_REMOVE || p == KVC_P_REMOVE_AGAIN)
 				free_jobs(&k->tier[t].jobs[p]);
 }
 
@@ -585,7 +563,7 @@ bool kvc_tier_keeps_locked(const struct kvc *k, unsigned tier)
 		const struct kvc_tier_state *ts = &k->tier[k->order[i]];
 
 		if ((ts->t->ops->caps & (KVC_TIER_DURABLE | KVC_TIER_SHARED)) == KVC_TIER_DURABLE &&
-		    !ts->open_until_ns)
+		    ts->breaker.of[KVC_CALL_WRITE].is == KVC_BREAKER_CLOSED)
 			return false;
 	}
 	return caps & KVC_TIER_DURABLE;
@@ -595,11 +573,7 @@ bool kvc_tier_takes_locked(const struct kvc *k, unsigned tier)
 {
 	const struct kvc_tier_state *ts = &k->tier[tier];
 
-	if (ts->open_until_ns || overdue_locked(ts))
-		return false;
-	if (!ts->full)
-		return true;
-	return ts->has_trimmer ? !ts->jammed : kvc_mono_ns() >= ts->full_until_ns;
+	return !kvc_tier_out_locked(k, tier, KVC_CALL_WRITE) && !(ts->full && ts->jammed);
 }
 
 void kvc_job_put_locked(struct kvc *k, struct kvc_job *j)

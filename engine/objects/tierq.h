@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tiers there are, with their queues of work, threads and breakers (tierq.c). All under
- * k->lock.
+ * The tiers, with their queues of work, their threads (tierq.c) and their breakers (breaker.h). All
+ * under k->lock.
  */
 #ifndef KVC_TIERQ_H
 #define KVC_TIERQ_H
 
+#include "breaker.h"
 #include "node.h"
 #include "written.h"
 
 #define KVC_WORKERS 8        /* threads of a tier at most */
 #define KVC_COMMON KVC_TIERS /* the queue of work that is no tier's */
 
-#define KVC_AGAINS 8   /* how often the wait of a copy that fails is doubled, from a second on */
-#define KVC_FAILURES 5 /* in a row that take a tier out */
+#define KVC_AGAINS 8 /* how often the wait of a copy that fails is doubled, from a second on */
 
 enum kvc_priority {
 	KVC_P_LOAD = 0,
 	KVC_P_PREFETCH = 1,
 	KVC_P_REMOVE = 2,
-	KVC_P_URGENT = 3,
-	KVC_P_PARKED = 4, /* copies that the breaker refused: when it lets calls through */
+	KVC_P_REMOVE_AGAIN = 3, /* removals that failed, or that the breaker refused */
+	KVC_P_URGENT = 4,
+	KVC_P_PARKED = 5, /* copies that the breaker refused: made when it lets writes through */
 	/* copies that failed, a list for each number of times, in order of when they are due */
-	KVC_P_AGAIN = 5,
+	KVC_P_AGAIN = 6,
 	KVC_P_SPILL = KVC_P_AGAIN + KVC_AGAINS,
 	KVC_PRIORITIES = KVC_P_SPILL + 1
 };
@@ -36,6 +37,7 @@ struct kvc_job {
 	uint64_t due_ns;            /* KVC_P_URGENT and later ones: not before */
 	uint64_t wait_ns;           /* a copy that was hurried: until then it was to wait; or 0 */
 	unsigned tried, bad;        /* a load: bit per tier that failed, that had a bad copy */
+	unsigned tries;             /* a removal: how often the tier failed to make it */
 	int err;                    /* a load: of the last try */
 	bool prefetch;              /* a load that nobody waited for when it was asked for */
 	struct kvc_where where;
@@ -54,6 +56,7 @@ struct kvc_tier_state {
 	bool load_idle;             /* that one sleeps */
 	unsigned ncopies;           /* queued in KVC_P_PARKED and after it */
 	unsigned nagain;            /* of them, because they failed */
+	unsigned nremovals;         /* queued in KVC_P_REMOVE_AGAIN */
 	unsigned nthreads, started; /* threads: wanted and running */
 	pthread_t workers[KVC_WORKERS];
 	/*
@@ -68,18 +71,14 @@ struct kvc_tier_state {
 	/* of a shared tier: names that are being changed */
 	struct kvc_where named[KVC_WORKERS];
 	unsigned nnamed;
-	unsigned failures;             /* in a row */
-	uint64_t failed[KVC_FAILURES]; /* whose they were, where they say nothing of others; or 0 */
-	uint64_t open_until_ns;        /* breaker: no calls before; 0: closed */
-	uint64_t backoff_ns;
+	struct kvc_breaker breaker;
 	/*
 	 * a copy failed since those that wait were last tried because others were taken; one was
 	 * taken since; when they may be tried so again, and how long that is from the last time on
 	 */
 	bool failing, taking;
 	uint64_t anew_ns, anew_wait_ns;
-	bool probing, full;     /* full: it refused a frame for want of room */
-	uint64_t full_until_ns; /* where nobody trims: not tried again before */
+	bool full; /* it is trimmed, and refused a frame for want of room */
 	/*
 	 * a frame that found no room is tried again and again: its length, and when it is given up
 	 */
@@ -127,11 +126,22 @@ void kvc_job_unlink_locked(struct kvc_tier_state *ts, struct kvc_job *j);
 /* After a job was put on a queue: wakes a thread that takes such. */
 void kvc_tier_tell_locked(struct kvc_tier_state *ts, enum kvc_priority p);
 /*
- * May a call be made to this tier now? And how it went with an object (0: none that can be named):
- * what is an answer about it is no failure of the tier (tierq.c).
+ * May a call of this class be made to the tier now? True obliges the caller to report one of
+ * kvc_tier_result_locked and kvc_tier_uncalled_locked: it may be the breaker's probe.
  */
-bool kvc_tier_allowed_locked(struct kvc *k, unsigned tier);
-void kvc_tier_result_locked(struct kvc *k, unsigned tier, uint64_t object, int err);
+bool kvc_tier_allowed_locked(struct kvc *k, unsigned tier, enum kvc_call call);
+/* The call that was allowed was not made. */
+void kvc_tier_uncalled_locked(struct kvc *k, unsigned tier, enum kvc_call call);
+/*
+ * The result of a call about an object (0: about none that can be named): 0 or a negative errno, by
+ * the contract in tier.h. If the class is let through again, the copies that waited are tried.
+ */
+void kvc_tier_result_locked(struct kvc *k, unsigned tier, enum kvc_call call, uint64_t object,
+			    int err);
+/* Would a call be refused now? Unlike kvc_tier_allowed_locked this makes nobody the probe. */
+bool kvc_tier_out_locked(const struct kvc *k, unsigned tier, enum kvc_call call);
+/* Why calls of a suspended class are refused: a negative errno that a caller may return. */
+int kvc_tier_why_locked(const struct kvc *k, unsigned tier, enum kvc_call call);
 /*
  * In a shared tier a name is the place, and two of our files can have had it one after the other:
  * who puts a frame there, or removes one, has the name until that is recorded. False: another has.
@@ -147,12 +157,8 @@ bool kvc_tier_keeps_locked(const struct kvc *k, unsigned tier);
 bool kvc_tier_hangs_locked(const struct kvc *k, unsigned tier);
 /* Is there work, but that of tiers that hang? With removes, or without. */
 bool kvc_tiers_busy_locked(const struct kvc *k, bool removes);
-/* Would a call be refused now? Unlike kvc_tier_allowed_locked this makes nobody the probe. */
-bool kvc_tier_out_locked(const struct kvc *k, unsigned tier);
 /* What keeps copies from this tier may be over: those that failed are tried soon. */
 void kvc_tier_retry_locked(struct kvc *k, unsigned tier);
-/* The call that was allowed was not made. */
-void kvc_tier_uncalled_locked(struct kvc *k, unsigned tier);
 /* One failed, not for want of room, and waits. */
 void kvc_tier_failed_locked(struct kvc *k, unsigned tier);
 /* A frame of so many bytes found no room, and is tried again: room is made, not at leisure. */
@@ -167,8 +173,8 @@ bool kvc_tier_refuses_locked(const struct kvc_tier_state *ts);
 /* The tier may be above its mark, or refused a frame. */
 void kvc_trim_tell_locked(struct kvc *k, unsigned tier);
 /*
- * Would a copy be taken now, or soon? Not where the tier is out, or is full and nothing can be
- * dropped.
+ * Would a copy be taken now, or soon? Not if the breaker refuses writes, or the tier is full and
+ * nothing in it can be dropped.
  */
 bool kvc_tier_takes_locked(const struct kvc *k, unsigned tier);
 

@@ -22,7 +22,9 @@
 
 #define SYNC_NS 1000000000ull
 #define BUSY_NS 50000000ull
-#define PRESSED_NS 5000000ull /* between two syncs where a tier is pressed */
+#define REMOVAL_TRIES 8u         /* while the tier removes others */
+#define REMOVAL_NS 1000000000ull /* doubled by each of them */
+#define PRESSED_NS 5000000ull    /* between two syncs where a tier is pressed */
 #define AGAIN_MAX_NS (256 * SYNC_NS)
 #define FAILED_MAX_NS (32 * SYNC_NS) /* between two syncs that fail */
 #define SPARE_PART 4                 /* so much of what is kept free may wait for a second */
@@ -86,20 +88,66 @@ void kvc_trash_undone_locked(struct kvc *k, unsigned tier, uint64_t ino, const s
 
 static void remove_run(struct kvc *k, struct kvc_job *j);
 
-/* A copy is put under that name: when it is there. */
-static int remove_later(struct kvc *k, const struct kvc_job *j)
+/* The same removal, later: on the list of urgent work or on that of removals that failed. */
+static int remove_later_locked(struct kvc *k, const struct kvc_job *j, enum kvc_priority p,
+			       uint64_t wait_ns, bool failed)
 {
 	struct kvc_job *later;
-	int err;
+	int err = kvc_job_add_locked(k, p, remove_run, NULL, j->tier, kvc_mono_ns() + wait_ns,
+				     &later);
+
+	if (err)
+		return err;
+	later->where = j->where;
+	later->sum = j->sum;
+	later->ino = j->ino;
+	later->copy = j->copy;
+	later->tries = j->tries + failed;
+	return 0;
+}
+
+/*
+ * A shared tier did not remove a frame. The removal is tried again when the breaker lets it
+ * through, or later; a frame that the tier does not give up while it removes others is left there.
+ */
+static void removal_failed_locked(struct kvc *k, const struct kvc_job *j, int err)
+{
+	const struct kvc_tier_state *ts = &k->tier[j->tier];
+	bool of_it = ts->breaker.of[KVC_CALL_REMOVE].is == KVC_BREAKER_CLOSED;
+
+	if (k->stopping)
+		return; /* the next start finds it */
+	if (j->tries < REMOVAL_TRIES &&
+	    !(err = remove_later_locked(k, j, KVC_P_REMOVE_AGAIN, REMOVAL_NS << j->tries, of_it)))
+		return;
+	kvc_count(&k->stats, removals_given_up);
+	kvc_warn("tier %s: cannot remove a frame: %s; it is not tried again before the next start",
+		 ts->t->ops->name, strerror(-err));
+}
+
+static void remove_shared_run(struct kvc *k, struct kvc_job *j)
+{
+	int err, wait = 0;
 
 	kvc_lock(k);
-	err = kvc_job_add_locked(k, KVC_P_URGENT, remove_run, NULL, j->tier,
-				 kvc_mono_ns() + BUSY_NS, &later);
-	if (!err)
-		later->where = j->where, later->sum = j->sum, later->ino = j->ino,
-		later->copy = j->copy;
+	if (!kvc_tier_allowed_locked(k, j->tier, KVC_CALL_REMOVE)) {
+		err = kvc_tier_why_locked(k, j->tier, KVC_CALL_REMOVE);
+	} else {
+		kvc_unlock(k);
+		err = k->objects_up->remove_shared(k, j);
+		kvc_lock(k);
+		if (err > 0 || err == -EALREADY)
+			kvc_tier_uncalled_locked(k, j->tier, KVC_CALL_REMOVE);
+		else
+			kvc_tier_result_locked(k, j->tier, KVC_CALL_REMOVE, j->where.at, err);
+	}
+	if (err == -EALREADY) /* a copy is being put under that name: when it is there */
+		wait = !remove_later_locked(k, j, KVC_P_URGENT, BUSY_NS, false);
+	if (err < 0 && !wait)
+		removal_failed_locked(k, j, err);
+	if (!wait) /* tried once: from here on nobody waits for these bytes */
+		k->tier[j->tier].leaving -= kvc_min(k->tier[j->tier].leaving, j->where.len);
 	kvc_unlock(k);
-	return err;
 }
 
 static void remove_run(struct kvc *k, struct kvc_job *j)
@@ -108,16 +156,14 @@ static void remove_run(struct kvc *k, struct kvc_job *j)
 	int err;
 
 	if (t->ops->caps & KVC_TIER_SHARED) {
-		err = k->objects_up->remove_shared(k, j);
-		if (err == -EALREADY && !(err = remove_later(k, j)))
-			return;
-	} else {
-		pthread_mutex_lock(&k->trash->rehead_lock);
-		err = t->ops->remove(t, &j->where);
-		pthread_mutex_unlock(&k->trash->rehead_lock);
+		remove_shared_run(k, j);
+		return;
 	}
+	pthread_mutex_lock(&k->trash->rehead_lock);
+	err = t->ops->remove(t, &j->where);
+	pthread_mutex_unlock(&k->trash->rehead_lock);
 	kvc_lock(k);
-	kvc_tier_result_locked(k, j->tier, j->where.at, err);
+	kvc_tier_result_locked(k, j->tier, KVC_CALL_REMOVE, j->where.at, err);
 	/* there is room where there was none */
 	if (k->tier[j->tier].full || k->tier[j->tier].starved)
 		kvc_tier_retry_locked(k, j->tier);

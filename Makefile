@@ -231,7 +231,8 @@ unitwrap_acks := setsockopt
 unitwrap_array := realloc mmap64 mremap
 unitwrap_bounds := $(wrap_house) kvc_name_each
 unitwrap_extent := kvc_array_grow
-unitwrap_holds := $(wrap_house) kvc_name_each kvc_row_get kvc_chunk_get kvc_catalog_unlock calloc pthread_mutex_trylock
+unitwrap_holds := $(wrap_house) kvc_name_each kvc_name_del kvc_row_get kvc_chunk_get kvc_catalog_unlock calloc \
+	pthread_mutex_trylock
 unitwrap_spills := $(wrap_house) pthread_mutex_unlock
 unitwrap_quotas := $(wrap_house) kvc_chunk_drop kvc_trimmer_turn
 unitwrap_shown := $(wrap_house) kvc_name_of

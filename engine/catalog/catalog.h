@@ -228,6 +228,17 @@ int kvc_name_each(struct kvc_catalog *c, uint64_t parent, uint64_t after, kvc_na
 		  void *arg);
 /* All names of a node. fn may not change the catalog. */
 int kvc_name_of(struct kvc_catalog *c, uint64_t ino, kvc_name_fn *fn, void *arg);
+/*
+ * Some names of a node whose names are all being deleted: looks at about `rows` of them, deleted
+ * ones included. *at is zero before the first call; the caller deletes every name it is given
+ * before the next. 1: call again, also if no name was given; 0: no name is left; or what fn
+ * returned.
+ */
+struct kvc_name_at {
+	uint64_t parent, hash;
+};
+int kvc_name_of_some(struct kvc_catalog *c, uint64_t ino, struct kvc_name_at *at, size_t rows,
+		     kvc_name_fn *fn, void *arg);
 
 int kvc_row_get(struct kvc_catalog *c, uint64_t ino, struct kvc_row *r);
 /* What was paid for a row in its owner's account (usage.c). All zero: it is not in the catalog. */

@@ -66,6 +66,8 @@
 	X(NAME_SCAN, "SELECT parent, hash FROM names WHERE (parent, hash) > (?, ?) ORDER BY "      \
 		     "parent, hash LIMIT ?")                                                       \
 	X(NAME_OF, "SELECT parent, hash, name, ino, kind FROM names WHERE ino = ?")                \
+	X(NAME_OF_SOME, "SELECT parent, hash, name, ino, kind FROM names WHERE ino = ? AND "       \
+			"(parent, hash) > (?, ?) ORDER BY parent, hash, name")                     \
 	X(ROW_GET, "SELECT " ROW_COLUMNS " FROM nodes WHERE ino = ?")                              \
 	X(ROW_PUT, "INSERT OR REPLACE INTO nodes(" ROW_COLUMNS                                     \
 		   ") VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")                           \

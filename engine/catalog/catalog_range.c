@@ -154,6 +154,40 @@ int kvc_name_of(struct kvc_catalog *c, uint64_t ino, kvc_name_fn *fn, void *arg)
 	return done(n, st, got);
 }
 
+int kvc_name_of_some(struct kvc_catalog *c, uint64_t ino, struct kvc_name_at *at, size_t rows,
+		     kvc_name_fn *fn, void *arg)
+{
+	struct kvc_change *x = kvc_overlay_after(&c->over, KVC_IX_OF, ino, 0, 0, "");
+	struct kvc_conn *n;
+	struct kvc_name name;
+	sqlite3_stmt *st;
+	size_t looks = 0;
+	int got, err = 0;
+
+	for (; x && ((struct kvc_name_value *)x->value)->ino == ino && looks < rows && !err;
+	     x = kvc_overlay_after(&c->over, KVC_IX_OF, ino, x->a, x->b, x->text)) {
+		name = name_of(x);
+		err = fn(arg, &name);
+		looks++;
+	}
+	if (err || looks == rows)
+		return err ?: 1;
+	n = kvc_reader_get_held(c);
+	st = kvc_sql(n, ST_NAME_OF_SOME, "iii", I(ino), I(at->parent), I(at->hash));
+	while ((got = kvc_sql_step(n, st)) == 1 && !err) {
+		name = name_columns(st);
+		/* ends between two hashes, so that no name is passed over */
+		if (looks >= rows && (name.parent != at->parent || name.hash != at->hash))
+			break;
+		*at = (struct kvc_name_at){ name.parent, name.hash };
+		looks++;
+		if (!kvc_overlay_find(&c->over, KVC_T_NAME, name.parent, name.hash, name.name))
+			err = fn(arg, &name);
+	}
+	done(n, st, 0);
+	return err ?: got;
+}
+
 /* ---- attributes ---- */
 
 static int by_text(const void *a, const void *b)

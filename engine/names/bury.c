@@ -57,6 +57,7 @@
 #include <string.h>
 
 #define AT_ONCE 16 /* files */
+#define NAMES 32   /* of a file: with more they go in turns too */
 #define KEY "dropping:"
 
 struct kvc_drop {
@@ -71,6 +72,8 @@ struct kvc_drop {
 	bool placed;           /* some file has one there */
 	bool others;           /* the folder has more in it than this chunk */
 	bool linked;           /* some file has another name */
+	bool many;             /* some file has more than NAMES of them */
+	struct kvc_name_at at; /* where the names of the last file are */
 	bool cut, ended, left; /* how far it is; left: by who began it */
 	bool shown;            /* names of it are in folders that stay */
 	unsigned held;         /* files worked on under this hold */
@@ -134,6 +137,7 @@ static int add_both(struct kvc *k, struct kvc_drop *d, struct kvc_node *n)
 	d->needed |= n->state == KVC_LOWER && !elsewhere(k, n, d->tier);
 	d->placed |= d->tier < 0 || n->in[d->tier].place.gen;
 	d->linked |= n->row.nlink > 1;
+	d->many |= n->row.nlink > NAMES;
 	d->bytes += d->tier < 0                ? n->row.blocks * 512
 		    : n->in[d->tier].place.gen ? n->in[d->tier].place.where.len
 					       : 0;
@@ -357,10 +361,10 @@ static void hide_both(struct kvc *k, struct kvc_drop *d)
 	k->drops->ncut++;
 	/* a folder that stays is not told by its name, so it is by all names at once */
 	if (!d->self->lost && kvc_kernel_knows(d->self))
-		kvc_notify(k, KVC_TELL_FOLDER, 0, d->self->row.ino);
+		kvc_notify(k, is_folder(d) ? KVC_TELL_FOLDER : KVC_TELL_FILE, 0, d->self->row.ino);
 }
 
-/* What has many files: the folder first. With an error nothing has changed. */
+/* What has many files or names: the folder first. With an error nothing has changed. */
 static int cut_large_both(struct kvc *k, struct kvc_drop *d, bool whole)
 {
 	char key[40];
@@ -371,7 +375,8 @@ static int cut_large_both(struct kvc *k, struct kvc_drop *d, bool whole)
 	if (err)
 		return err;
 	/* what the kernel has listed of it is old, whenever it asks */
-	kvc_touch_folder_locked(k, d->self, 0);
+	if (is_folder(d))
+		kvc_touch_folder_locked(k, d->self, 0);
 	kvc_chunk_forget_both(k, d->c->id);
 	hide_both(k, d);
 	return 0;
@@ -412,7 +417,7 @@ static int cut_both(struct kvc *k, struct kvc_drop *d)
 
 	if (err)
 		return err;
-	err = d->count > AT_ONCE ? cut_large_both(k, d, whole) : cut_small_both(k, d);
+	err = d->count > AT_ONCE || d->many ? cut_large_both(k, d, whole) : cut_small_both(k, d);
 	if (!err)
 		kvc_count(&k->stats, dropped_chunks);
 	return err;
@@ -449,6 +454,17 @@ static int end_both(struct kvc *k, struct kvc_drop *d)
 	return 0;
 }
 
+/* 1: this file still has names. */
+static int bury_file_both(struct kvc *k, struct kvc_drop *d, struct kvc_node *n)
+{
+	int err = n->row.nlink > NAMES ? kvc_drop_linked_both(k, n, &d->at)
+				       : kvc_drop_file_both(k, n);
+
+	if (!err)
+		d->at = (struct kvc_name_at){ 0 };
+	return err;
+}
+
 /* One turn. 1: there is more to do; 0: it has ended; or an error, and it can be tried again. */
 static int bury_both(struct kvc *k, struct kvc_drop *d)
 {
@@ -457,7 +473,7 @@ static int bury_both(struct kvc *k, struct kvc_drop *d)
 	for (unsigned i = 0; i < AT_ONCE && d->count && !err; i++) {
 		struct kvc_node *n = d->n[d->count - 1];
 
-		if (!n->lost && (err = kvc_drop_file_both(k, n)))
+		if (!n->lost && (err = bury_file_both(k, d, n)))
 			break;
 		d->count--;
 		n->holds--;
@@ -606,8 +622,20 @@ static int recover_file_both(struct kvc *k, uint64_t ino)
 static int recover_chunk_both(struct kvc *k, uint64_t id)
 {
 	struct kvc_entries e = { 0 };
-	int err = kvc_entries_in_both(k, id, &e);
+	struct kvc_row self;
+	int err = kvc_row_get(k->cat, id, &self);
 
+	if (!err && S_ISREG(self.mode)) { /* a file with many names */
+		uint64_t also = self.container;
+
+		err = recover_file_both(k, id);
+		if (!err && also && !kvc_row_get(k->cat, also, &self) && self.chunk == id)
+			err = recover_file_both(k, also);
+		return err;
+	}
+	/* the folder's own row may be gone already */
+	err = err == -ENOENT ? 0 : err;
+	err = err ?: kvc_entries_in_both(k, id, &e);
 	for (size_t i = 0; i < e.n && !err; i++) {
 		struct kvc_row row;
 

@@ -96,26 +96,24 @@ static void tell_gone(struct kvc *k, const struct kvc_node *folder, const struct
 }
 
 /*
- * Takes every name off a node, or none: the folders come into memory, and memory is put by, before
+ * Takes these names off a node, or none: the folders come into memory, and memory is put by, before
  * the first goes.
  */
-static int unname_both(struct kvc *k, struct kvc_node *n)
+static int unname_these_both(struct kvc *k, struct kvc_node *n, const struct kvc_entries *e)
 {
-	struct kvc_entries e = { 0 };
 	struct kvc_node *folder;
 	size_t i;
-	int err = kvc_entries_of_both(k, n->row.ino, &e)
-			  ?: kvc_catalog_spare(k->cat, e.n + KVC_SPARES);
+	int err = kvc_catalog_spare(k->cat, e->n + KVC_SPARES);
 
-	for (i = 0; i < e.n && !err; i++) {
-		err = kvc_node_get_both(k, e.v[i].parent, &folder);
+	for (i = 0; i < e->n && !err; i++) {
+		err = kvc_node_get_both(k, e->v[i].parent, &folder);
 		err = err == -ENOENT ? 0 : err;
 	}
 	while (i-- > 0) {
-		folder = kvc_node_find_locked(k, e.v[i].parent);
-		err = err ?: kvc_name_del(k->cat, e.v[i].parent, e.v[i].name);
+		folder = kvc_node_find_locked(k, e->v[i].parent);
+		err = err ?: kvc_name_del(k->cat, e->v[i].parent, e->v[i].name);
 		if (!err)
-			kvc_tell_both(k, KVC_NEWS_dropped, n, e.v[i].parent, e.v[i].name);
+			kvc_tell_both(k, KVC_NEWS_dropped, n, e->v[i].parent, e->v[i].name);
 		if (!err && folder) {
 			tell_gone(k, folder, n);
 			kvc_touch_folder_locked(k, folder, S_ISDIR(n->row.mode) ? -1 : 0);
@@ -123,6 +121,15 @@ static int unname_both(struct kvc *k, struct kvc_node *n)
 		if (folder)
 			kvc_node_settle_locked(k, folder);
 	}
+	return err;
+}
+
+/* Takes every name off a node, or none. */
+static int unname_both(struct kvc *k, struct kvc_node *n)
+{
+	struct kvc_entries e = { 0 };
+	int err = kvc_entries_of_both(k, n->row.ino, &e) ?: unname_these_both(k, n, &e);
+
 	free(e.v);
 	return err;
 }
@@ -343,12 +350,9 @@ void kvc_drop_folder_both(struct kvc *k, struct kvc_node *folder)
 	kvc_node_settle_locked(k, folder);
 }
 
-int kvc_drop_file_both(struct kvc *k, struct kvc_node *n)
+/* It has no name any more. */
+static void unnamed_gone_both(struct kvc *k, struct kvc_node *n)
 {
-	int err = unname_both(k, n);
-
-	if (err)
-		return err;
 	kvc_row_del(k->cat, n->row.ino, &n->paid);
 	if (n->row.chunk == n->row.ino)
 		kvc_pin_forget_both(k, n->row.ino);
@@ -357,5 +361,25 @@ int kvc_drop_file_both(struct kvc *k, struct kvc_node *n)
 	n->dropped = true;
 	kvc_count(&k->stats, drops);
 	kvc_node_settle_locked(k, n);
-	return 0;
+}
+
+int kvc_drop_file_both(struct kvc *k, struct kvc_node *n)
+{
+	int err = unname_both(k, n);
+
+	if (!err)
+		unnamed_gone_both(k, n);
+	return err;
+}
+
+int kvc_drop_linked_both(struct kvc *k, struct kvc_node *n, struct kvc_name_at *at)
+{
+	struct kvc_entries e = { 0 };
+	int more = kvc_entries_of_some_both(k, n->row.ino, at, &e), err;
+
+	err = more < 0 ? more : unname_these_both(k, n, &e);
+	free(e.v);
+	if (!err && !more)
+		unnamed_gone_both(k, n);
+	return err ?: more;
 }

@@ -337,19 +337,50 @@ static int is_few_digits(void *arg, const struct kvc_name *n)
 	return few_digits(n->name);
 }
 
-/* All folders in this one are buckets. */
-static void buckets_both(struct kvc *k, uint64_t ino)
+/* The next few folders in this one are buckets. 1: there are more names; 0; or an error. */
+static int buckets_some_both(struct kvc *k, uint64_t ino, uint64_t *after)
 {
 	struct kvc_entries e = { 0 };
 	struct kvc_node *n;
-	int err = kvc_entries_in_both(k, ino, &e);
+	int more = kvc_entries_some_both(k, ino, after, &e);
 
-	for (size_t i = 0; i < e.n && !err; i++)
+	for (size_t i = 0; i < e.n && more >= 0; i++)
 		if (S_ISDIR(e.v[i].kind) && !kvc_node_get_both(k, e.v[i].ino, &n)) {
 			container_locked(k, n);
 			kvc_node_settle_locked(k, n);
 		}
 	free(e.v);
+	return more;
+}
+
+static void buckets_run(struct kvc *k, struct kvc_job *j)
+{
+	uint64_t after = 0;
+	int more = 1;
+
+	while (more == 1 && !kvc_stopping(k)) {
+		kvc_lock_both(k);
+		more = buckets_some_both(k, j->node->row.ino, &after);
+		kvc_unlock_both(k);
+		kvc_lock_pause(&k->lock);
+		kvc_catalog_pause(k->cat);
+	}
+}
+
+/*
+ * All folders in this one are buckets: the first few at once, the others by a job, since a user may
+ * have made a million names there. If that has no memory, or the daemon is killed, their files show
+ * what they are.
+ */
+static void buckets_both(struct kvc *k, uint64_t ino)
+{
+	uint64_t after = 0;
+	struct kvc_node *n;
+
+	if (buckets_some_both(k, ino, &after) != 1 || kvc_node_get_both(k, ino, &n))
+		return;
+	kvc_job_add_locked(k, KVC_P_URGENT, buckets_run, n, KVC_COMMON, 0, NULL);
+	kvc_node_settle_locked(k, n);
 }
 
 /* A folder was made in one that is named by a few digits, as it is itself. */

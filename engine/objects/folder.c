@@ -71,6 +71,13 @@ int kvc_entries_of_both(struct kvc *k, uint64_t ino, struct kvc_entries *e)
 	return kvc_name_of(k->cat, ino, take_entry, e);
 }
 
+int kvc_entries_of_some_both(struct kvc *k, uint64_t ino, struct kvc_name_at *at,
+			     struct kvc_entries *e)
+{
+	e->n = 0;
+	return kvc_name_of_some(k->cat, ino, at, SOME, take_entry, e);
+}
+
 static int any_name(void *arg, const struct kvc_name *n)
 {
 	(void)arg;

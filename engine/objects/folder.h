@@ -25,6 +25,9 @@ int kvc_entries_of_both(struct kvc *k, uint64_t ino, struct kvc_entries *e);
  * are more; 0: these were the last; or a negative errno.
  */
 int kvc_entries_some_both(struct kvc *k, uint64_t folder, uint64_t *after, struct kvc_entries *e);
+/* The next some names of a node that loses all of them: see kvc_name_of_some. */
+int kvc_entries_of_some_both(struct kvc *k, uint64_t ino, struct kvc_name_at *at,
+			     struct kvc_entries *e);
 /* 1: no name is in the folder; 0: some are; or a negative errno. */
 int kvc_folder_empty_both(struct kvc *k, uint64_t folder);
 /* A folder's names changed: its times, and its link count by `nlink`. */

@@ -27,6 +27,7 @@
 #define PRESSED_NS 5000000ull    /* between two syncs where a tier is pressed */
 #define AGAIN_MAX_NS (256 * SYNC_NS)
 #define FAILED_MAX_NS (32 * SYNC_NS) /* between two syncs that fail */
+#define AT_ONCE 128u                 /* frames given to the tiers' threads under one hold */
 #define SPARE_PART 4                 /* so much of what is kept free may wait for a second */
 
 /* What a transaction made dispensable. */
@@ -219,10 +220,16 @@ static bool pressed_locked(struct kvc *k)
 	return false;
 }
 
-/* The commits are on stable storage: the tiers' threads remove the frames. */
+/*
+ * The commits are on stable storage: the tiers' threads remove the frames. Gives the lock back
+ * after every few of them.
+ */
 static void remove_all_locked(struct kvc *k, struct kvc_list *all)
 {
-	kvc_list_each_safe(e, all) {
+	unsigned n = 0;
+
+	while (!kvc_list_empty(all)) {
+		struct kvc_list *e = all->next;
 		struct kvc_trash *t = kvc_of(e, struct kvc_trash, link);
 		struct kvc_tier_state *ts = &k->tier[t->tier];
 		struct kvc_job *j;
@@ -237,6 +244,8 @@ static void remove_all_locked(struct kvc *k, struct kvc_list *all)
 		k->trash->unsynced_bytes -= t->where.len;
 		ts->unsynced -= t->where.len;
 		free(t);
+		if (++n % AT_ONCE == 0)
+			kvc_pause_locked(k);
 	}
 }
 

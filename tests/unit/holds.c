@@ -22,8 +22,8 @@
 #define FEW_NAMES 130
 #define FEW_ROWS 16
 
-static _Thread_local unsigned names, rows; /* under this hold */
-static _Atomic unsigned most_names, most_rows;
+static _Thread_local unsigned names, rows, deleted; /* under this hold */
+static _Atomic unsigned most_names, most_rows, most_deleted;
 static _Atomic size_t largest;
 static _Thread_local unsigned locked;
 
@@ -62,6 +62,14 @@ int __wrap_kvc_name_each(struct kvc_catalog *c, uint64_t p, uint64_t after, kvc_
 	return __real_kvc_name_each(c, p, after, see, &t);
 }
 
+int __real_kvc_name_del(struct kvc_catalog *c, uint64_t parent, const char *name);
+int __wrap_kvc_name_del(struct kvc_catalog *c, uint64_t parent, const char *name);
+int __wrap_kvc_name_del(struct kvc_catalog *c, uint64_t parent, const char *name)
+{
+	deleted++;
+	return __real_kvc_name_del(c, parent, name);
+}
+
 int __real_kvc_row_get(struct kvc_catalog *c, uint64_t ino, struct kvc_row *r);
 int __wrap_kvc_row_get(struct kvc_catalog *c, uint64_t ino, struct kvc_row *r);
 int __wrap_kvc_row_get(struct kvc_catalog *c, uint64_t ino, struct kvc_row *r)
@@ -84,6 +92,7 @@ void __wrap_kvc_catalog_unlock(struct kvc_catalog *c)
 {
 	note(&most_names, &names);
 	note(&most_rows, &rows);
+	note(&most_deleted, &deleted);
 	__real_kvc_catalog_unlock(c);
 }
 
@@ -133,6 +142,58 @@ static void listed(void **state)
 	assert_int_equal(n, FILES);
 	if (most_names > FEW_NAMES)
 		fail_msg("%u names were looked at", most_names);
+}
+
+/* Folders become the upper level of buckets, beside as many names as a user likes. */
+static void bucketed(void **state)
+{
+	uint64_t top = house_folder(KVC_ROOT, "top"), upper[3];
+	char name[16];
+
+	(void)state;
+	for (int u = 0; u < 3; u++) {
+		snprintf(name, sizeof name, "%x", 10 + u);
+		upper[u] = house_folder(top, name);
+		for (int i = 0; i < FILES; i++) {
+			snprintf(name, sizeof name, "file%d", i);
+			house_file(upper[u], name);
+		}
+	}
+	house_commit();
+	most_names = 0;
+	for (int u = 0; u < 3; u++)
+		house_folder(upper[u], "1");
+	if (most_names > FEW_NAMES)
+		fail_msg("%u names were looked at", most_names);
+}
+
+/* A file with many names is dropped: they go in pieces, and all of them. */
+static void linked(void **state)
+{
+	uint64_t id = house_file(model, "linked");
+	struct kvc_row r;
+	char name[16];
+
+	(void)state;
+	for (int committed = 0; committed < 2; committed++)
+		for (int i = 0; i < FILES / 2; i++) {
+			snprintf(name, sizeof name, "l%d_%d", committed, i);
+			assert_int_equal(kvc_link(house, id, model, name, 0, &r), 0);
+			if (!committed && i == FILES / 2 - 1)
+				house_commit();
+		}
+	house_later_ns += 1000000000;
+	most_deleted = 0;
+	assert_int_equal(kvc_chunk_drop(house, id, KVC_DROP_WHOLE, NULL, NULL), 0);
+	assert_in_range(most_deleted, 1, FEW_NAMES / 2);
+	for (int i = 0; i < FILES / 2; i++) {
+		snprintf(name, sizeof name, "l0_%d", i);
+		assert_false(house_has(model, name));
+		snprintf(name, sizeof name, "l1_%d", i);
+		assert_false(house_has(model, name));
+	}
+	assert_false(house_has(model, "linked"));
+	house_commit();
 }
 
 static unsigned asked(void)
@@ -291,12 +352,26 @@ static int end(void **state)
 	return 0;
 }
 
+static int begin_empty(void **state)
+{
+	(void)state;
+	house_new("");
+	model = house_folder(KVC_ROOT, "m");
+	set("unit", "file");
+	return 0;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(listed), cmocka_unit_test(used),     cmocka_unit_test(again),
 		cmocka_unit_test(grown),  cmocka_unit_test(surveyed), cmocka_unit_test(renamed),
 	};
+	const struct CMUnitTest names_and_links[] = {
+		cmocka_unit_test(bucketed),
+		cmocka_unit_test(linked),
+	};
 
-	return cmocka_run_group_tests_name("holds", tests, begin, end);
+	return cmocka_run_group_tests_name("holds", tests, begin, end) +
+	       cmocka_run_group_tests_name("names", names_and_links, begin_empty, end);
 }

@@ -13,6 +13,7 @@
  */
 #include "fs.h"
 
+#include "budget.h"
 #include "log.h"
 #include "util.h"
 
@@ -125,6 +126,12 @@ int kvfs_user_of(fuse_req_t req, struct kvc_asker *u)
 	return 0;
 }
 
+/* The bytes that one user who is not root may have: half of the budget's part at most. */
+static size_t user_max(void)
+{
+	return kvc_min(USER_MAX, kvc_budget_most(KVC_BUDGET_TEXT) / 2);
+}
+
 /* The handle takes so much now. 0, -EDQUOT or -ENOMEM; taking less always goes well. */
 static int charge(struct handle *h, size_t bytes)
 {
@@ -132,15 +139,25 @@ static int charge(struct handle *h, size_t bytes)
 	size_t i = 0;
 	int err = 0;
 
-	if (!uid || bytes == h->charged)
+	if (bytes == h->charged)
 		return 0;
+	if (bytes > h->charged && kvc_budget_take(KVC_BUDGET_TEXT, bytes - h->charged))
+		return -EDQUOT;
+	if (bytes < h->charged)
+		kvc_budget_give(KVC_BUDGET_TEXT, h->charged - bytes);
+	if (!uid) {
+		h->charged = bytes;
+		return 0;
+	}
 	pthread_mutex_lock(&shares.lock);
 	while (i < shares.n && shares.v[i].uid != uid)
 		i++;
 	if (i == shares.n && !(err = kvc_grow(&shares.v, i, &shares.room, sizeof *shares.v)))
 		shares.v[shares.n++] = (struct share){ .uid = uid };
-	if (!err && bytes > h->charged && shares.v[i].bytes + bytes - h->charged > USER_MAX)
+	if (!err && bytes > h->charged && shares.v[i].bytes + bytes - h->charged > user_max())
 		err = -EDQUOT;
+	if (err && bytes > h->charged)
+		kvc_budget_give(KVC_BUDGET_TEXT, bytes - h->charged);
 	if (!err) {
 		shares.v[i].bytes += bytes - h->charged;
 		h->charged = bytes;
@@ -161,7 +178,8 @@ static size_t left_of(const struct handle *h)
 		if (shares.v[i].uid == h->user.uid)
 			used = shares.v[i].bytes;
 	pthread_mutex_unlock(&shares.lock);
-	return h->user.uid ? USER_MAX - used : SIZE_MAX;
+	return h->user.uid ? user_max() - kvc_min(used, user_max())
+			   : kvc_budget_most(KVC_BUDGET_TEXT);
 }
 
 /* All there are: when the daemon ends nobody closes them. */

@@ -557,6 +557,38 @@ static void hostile_headers(void **state)
 	free(g);
 }
 
+/* Without memory for all of it a payload is coded twice, and becomes the same. */
+static void coded_twice(void **state)
+{
+	static struct kvc_stats stats;
+	const size_t len = 20u << 20;
+	uint8_t *in = malloc(len), *out = malloc(len);
+	struct kvc_budget_state b;
+
+	(void)state;
+	fill(in, len, 2, 5);
+	for (int sealed = 0; sealed < 2; sealed++) {
+		struct kvc_keys *keys = sealed ? keys_new() : NULL;
+		struct coded *once = code(in, len, KVC_CODEC_ZSTD, keys, false, 300000), *twice;
+
+		kvc_budget_start(32u << 20, 100, &stats);
+		twice = code(in, len, KVC_CODEC_ZSTD, keys, false, 300000);
+		kvc_budget_state(&b);
+		kvc_budget_stop(&stats);
+		assert_true(b.peak < len);
+		assert_int_equal(twice->f.stored_len, once->f.stored_len);
+		assert_int_equal(decode(twice, keys, out), 0);
+		assert_memory_equal(out, in, len);
+		if (!sealed)
+			assert_memory_equal(once->stored, twice->stored, once->f.stored_len);
+		drop(once);
+		drop(twice);
+		kvc_keys_close(keys);
+	}
+	free(in);
+	free(out);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -564,7 +596,7 @@ int main(void)
 		cmocka_unit_test(gcm_vectors),     cmocka_unit_test(key_files),
 		cmocka_unit_test(there_and_back),  cmocka_unit_test(sealed_means_sealed),
 		cmocka_unit_test(no_further),      cmocka_unit_test(hostile),
-		cmocka_unit_test(hostile_headers),
+		cmocka_unit_test(hostile_headers), cmocka_unit_test(coded_twice),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -321,6 +321,9 @@ late-replies: tests
 	@SECONDS_LATE=3600 tests/run $(B) late_replies
 crash-campaign: tests
 	@KILLS=100 tests/run $(B) crash
+# Kills beside readers of 100,000 chunks at full rate; some 6 s each.
+kill-campaign: tests
+	@KILLS=$(or $(KILLS),500) CHUNKS=100000 tests/run $(B) kill_beside_reads
 # Each call on a file of each tool and of the daemon goes wrong once, or from there on: errors, kills,
 # writes that are torn. MOST bounds how many of each place in the daemon's life.
 faults: tests
@@ -387,5 +390,5 @@ distclean:
 	rm -rf build
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
-.PHONY: all help setup tests wheel format lint lint-layout lint-tidy check check-unit demo bench bench-quick bench-full engines conformance gpu-measure scale late-replies crash-campaign faults campaign mutants replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install install-built uninstall deb deb-check clean distclean FORCE
+.PHONY: all help setup tests wheel format lint lint-layout lint-tidy check check-unit demo bench bench-quick bench-full engines conformance gpu-measure scale late-replies crash-campaign kill-campaign faults campaign mutants replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install install-built uninstall deb deb-check clean distclean FORCE
 .SECONDARY:

@@ -117,8 +117,10 @@ static int scan_node(struct listing *l, unsigned node)
 
 	pattern_of(r->prefix, pattern);
 	do {
-		struct kvct_redis_command scan = { .most = STEP_MOST,
-						   .most_elements = STEP_ELEMENTS };
+		struct kvct_redis_command scan = {
+			.most = STEP_MOST,
+			.most_elements = STEP_ELEMENTS,
+		};
 		redisReply *reply;
 
 		word(&scan, "SCAN");

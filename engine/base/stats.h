@@ -73,6 +73,9 @@
 	X(coded_bytes, "bytes before coding of copies that were coded")                           \
 	X(coded_stored_bytes, "what those take after it")                                         \
 	X(commits, "catalog transactions committed")                                              \
+	X(access_rows, "chunk rows brought up to date after accesses")                            \
+	X(access_bytes, "bytes written to the catalog for those rows, log and database")          \
+	X(accesses_forgotten, "chunks whose latest accesses were not stored: too many waited")    \
 	X(syncs, "times the catalog's log was brought to stable storage for freed space")         \
 	X(refused_changes, "changes refused because the catalog could not write")                 \
 	X(commit_failures, "catalog commits that failed and are tried again")                     \

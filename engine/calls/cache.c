@@ -2,6 +2,7 @@
 /* The engine's start and end. See cache.h. */
 #include "cache.h"
 
+#include "access_save.h"
 #include "budget.h"
 #include "calls.h"
 #include "commit.h"
@@ -399,6 +400,7 @@ void kvc_stop(struct kvc *k)
 	pthread_join(kvc_floors_of(k)->thread[KVC_SYNCER], NULL);
 	pthread_join(kvc_floors_of(k)->thread[KVC_ANSWERER], NULL);
 	kvc_tiers_join(k);
+	kvc_access_save_all(k);
 	kvc_lock_both(k);
 	kvc_quotas_save_both(k);
 	kvc_ino_save_both(k);

@@ -337,6 +337,15 @@ int kvc_chunk_get(struct kvc_catalog *c, uint64_t id, struct kvc_chunk_row *r);
 int kvc_chunk_put(struct kvc_catalog *c, const struct kvc_chunk_row *r);
 int kvc_chunk_del(struct kvc_catalog *c, uint64_t id);
 /*
+ * Updates what accesses change (created_ns, last_ns, hits, rank, parent, facts, pool_facts, bytes)
+ * in the committed rows of these n chunks, in a transaction of its own, past the overlay. A pending
+ * change of the same row is written later and wins. Chunks without a row are skipped. *bytes is set
+ * to what that writes, to the log and later to the database. Needs no lock; blocks for the length
+ * of a commit. 0, or a negative errno and nothing was changed.
+ */
+int kvc_chunk_put_accesses(struct kvc_catalog *c, const struct kvc_chunk_row *r, size_t n,
+			   uint64_t *bytes);
+/*
  * The next chunk by ascending (rank, id) after r's own pair (begin with rank INT64_MIN), into *r:
  * of those in r's policy class, or of those that count to the quota of a model.
  */

@@ -109,6 +109,9 @@
 	X(CHUNK_PUT, "INSERT OR REPLACE INTO chunks(" CHUNK_COLUMNS                                \
 		     ") VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")                         \
 	X(CHUNK_DEL, "DELETE FROM chunks WHERE id = ?")                                            \
+	X(CHUNK_ACCESS,                                                                            \
+	  "UPDATE chunks SET created_ns = ?, last_ns = ?, hits = ?, rank = ?, parent = ?, "        \
+	  "facts = ?, pool_facts = ?, bytes = ? WHERE id = ?")                                     \
 	X(CHUNK_RANKED, "SELECT " CHUNK_COLUMNS                                                    \
 			" FROM chunks WHERE policy = ? AND (rank, id) > (?, ?) ORDER BY rank, id") \
 	X(CHUNK_QUOTA,                                                                             \

@@ -26,9 +26,10 @@
 #include <sys/statvfs.h>
 
 #define I(v) ((sqlite3_int64)(v))
-#define AT_ONCE 256             /* changes dropped under one hold of the lock */
-#define RESERVE_NS 500000000ull /* between two looks whether there is space for the reserve */
-#define RESERVE_ROOM 3          /* so many times its size must be free to take it back */
+#define LOG_COST (4096 + 24 + 4096) /* a page: a frame of the log, and its copy */
+#define AT_ONCE 256                 /* changes dropped under one hold of the lock */
+#define RESERVE_NS 500000000ull     /* between two looks whether there is space for the reserve */
+#define RESERVE_ROOM 3              /* so many times its size must be free to take it back */
 
 static int write_row(struct kvc_conn *n, const struct kvc_change *c)
 {
@@ -183,6 +184,41 @@ static int transaction(struct kvc_catalog *c)
 		return err ?: -EIO;
 	}
 	return 0;
+}
+
+/* ---- accesses ---- */
+
+static int write_access(struct kvc_conn *n, const struct kvc_chunk_row *r)
+{
+	return kvc_sql_run(n, ST_CHUNK_ACCESS, "iiiiiiiii", I(r->created_ns), I(r->last_ns),
+			   I(r->hits), I(r->rank), I(r->parent), I(r->facts), I(r->pool_facts),
+			   I(r->bytes), I(r->id));
+}
+
+int kvc_chunk_put_accesses(struct kvc_catalog *c, const struct kvc_chunk_row *r, size_t n,
+			   uint64_t *bytes)
+{
+	uint64_t before, after;
+	int err;
+
+	*bytes = 0;
+	pthread_mutex_lock(&c->writer);
+	before = atomic_load(&c->log_pages);
+	err = (c->w.db ? 0 : open_writer(c)) ?: kvc_sql_run(&c->w, ST_BEGIN, "");
+	for (size_t i = 0; i < n && !err; i++)
+		err = write_access(&c->w, &r[i]);
+	err = err ?: kvc_sql_run(&c->w, ST_COMMIT, "");
+	if (c->w.db && (err || !sqlite3_get_autocommit(c->w.db))) {
+		none_open(c);
+		err = err ?: -EIO;
+	}
+	after = atomic_load(&c->log_pages);
+	if (!err) {
+		*bytes = (after < before ? after : after - before) * LOG_COST;
+		atomic_fetch_add(&c->age, 1); /* snapshots that are held are older than these */
+	}
+	pthread_mutex_unlock(&c->writer);
+	return err;
 }
 
 /* ---- the reserve ---- */

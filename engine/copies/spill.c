@@ -105,6 +105,7 @@ static void put_rows_both(struct kvc *k, struct kvc_node *n, unsigned tier)
 
 		kvc_chunk_row(k, n->chunk, &r);
 		n->chunk->known = !kvc_chunk_put(k->cat, &r);
+		n->chunk->stored_ns = r.last_ns;
 	}
 	if (kvc_row_put(k->cat, &n->row, &n->paid) ||
 	    kvc_object_put(k->cat, n->row.ino, &n->object) ||

@@ -208,8 +208,7 @@ static int row_both(struct kvc *k, uint64_t id, const struct kvc_chunk_row *seen
 	kvc_chunk_row(k, c, row);
 	if (!seen || seen->rank == c->rank)
 		return 0;
-	c->known = false; /* so that it is written with the next commit */
-	kvc_chunk_dirty_locked(k, c);
+	kvc_access_want_locked(k, c);
 	return -ESTALE;
 }
 

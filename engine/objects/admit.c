@@ -27,12 +27,16 @@
  * too, begins without more being done. At the unmount a pool of which daily= lets not all in stays
  * in memory for the next mount, as with any tier that does not take all.
  *
+ * The bytes that reads cause in the catalog (access_save.c) are part of the day's sum, since they
+ * wear the same flash.
+ *
  * So a day's sum is at most daily=, but for what is let in whatever the day has.
  */
 #include "admit.h"
 
 #include "account.h"
 #include "clock.h"
+#include "dirty.h"
 #include "file.h"
 #include "payload.h"
 #include "pin.h"
@@ -72,7 +76,9 @@ enum kvc_refusal kvc_admit_locked(struct kvc *k, const struct kvc_node *n, unsig
 		return KVC_ADMITTED;
 	if (k->opt.admit == KVC_ADMIT_TWICE && n->chunk->asked < 2 && !k->stopping)
 		return KVC_REFUSED_twice;
-	if (most && kvc_written_show_locked(k, tier).today + k->admit->under_way + cost(n) > most)
+	if (most && kvc_written_show_locked(k, tier).today + k->admit->under_way + cost(n) +
+				    kvc_written_access_show_locked(k).today >
+			    most)
 		return KVC_REFUSED_daily;
 	return KVC_ADMITTED;
 }

@@ -36,18 +36,17 @@ static int stamp_both(struct kvc *k, uint64_t id, uint64_t than, uint64_t *last,
 		return err;
 	if (than && r.last_ns > than)
 		return -EEXIST;
-	if (than && c) {
-		kvc_chunk_stamp_locked(k, c);
-		kvc_chunk_dirty_locked(k, c);
-		r.last_ns = c->use.last_ns;
-	} else if (than) {
-		r.last_ns = kvc_chunk_next_stamp_locked(k);
-		r.rank = kvc_chunk_rank_row(k, &r);
-		err = kvc_chunk_put(k->cat, &r);
-	}
-	*last = r.last_ns;
 	*parent = r.parent & ~KVC_TOLD;
-	return err;
+	*last = r.last_ns;
+	if (!than)
+		return 0;
+	if (!c && !(c = kvc_chunk_new_locked(k, id, &r)))
+		return -ENOMEM;
+	kvc_chunk_stamp_locked(k, c);
+	kvc_chunk_dirty_locked(k, c);
+	*last = c->use.last_ns;
+	kvc_chunk_settle_locked(k, c); /* the row is written with the accesses, not at once */
+	return 0;
 }
 
 /* How many it has looked at. */

@@ -139,6 +139,7 @@ struct kvc_chunk *kvc_chunk_new_locked(struct kvc *k, uint64_t id, const struct 
 		c->facts[KVC_CACHE_DISK] = r->facts;
 		c->facts[KVC_CACHE_POOL] = r->pool_facts;
 		c->most = r->bytes;
+		c->stored_ns = r->last_ns;
 		c->asked = !!r->hits + !k->started;
 		/* nothing of it is in the pool, so it lies there */
 		c->begun = k->started && !k->shared;
@@ -154,7 +155,7 @@ struct kvc_chunk *kvc_chunk_new_locked(struct kvc *k, uint64_t id, const struct 
 
 void kvc_chunk_settle_locked(struct kvc *k, struct kvc_chunk *c)
 {
-	if (c->inflight || c->dirty)
+	if (c->inflight || (c->dirty && !kvc_access_release_locked(k, c)))
 		return;
 	kvc_kept_out_locked(k, KVC_CACHE_POOL, c, false);
 	kvc_table_del(&k->chunks->table, &c->slot);
@@ -219,11 +220,12 @@ void kvc_chunk_dirty_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	if (c->gone || (c->dirty && (c->known || !c->later)))
 		return;
-	if (c->dirty) /* more than its use has changed */
-		kvc_list_del(&c->dirty_link);
+	kvc_access_unlink_locked(k, c); /* more than the accesses has changed */
 	c->dirty = true;
-	c->later = c->known;
-	kvc_list_add_tail(c->known ? &k->dirty->used : &k->dirty->chunks, &c->dirty_link);
+	if (c->known)
+		kvc_access_held_locked(k, c);
+	else
+		kvc_list_add_tail(&k->dirty->chunks, &c->dirty_link);
 }
 
 /* Stamps go up with every use, so that the order of uses is total. */
@@ -261,9 +263,7 @@ void kvc_chunk_forget_both(struct kvc *k, uint64_t id)
 	if (!c)
 		return;
 	c->gone = true;
-	if (c->dirty)
-		kvc_list_del(&c->dirty_link);
-	c->dirty = false;
+	kvc_access_unlink_locked(k, c);
 	kvc_chunk_settle_locked(k, c);
 }
 

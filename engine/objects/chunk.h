@@ -38,11 +38,15 @@ struct kvc_chunk {
 	uint64_t asked_ns;
 	bool begun;        /* the disk tier has some of it */
 	bool dirty, known; /* to be written; has a row */
-	bool later;        /* with k->dirty->used: only its use has changed */
-	bool gone;         /* its row was deleted and is not to come back */
-	bool fresh;        /* a client made it, and policies do not know whose it is (used.h) */
-	bool quiet;        /* nobody took any of it in hand since a drop looked (names/bury.c) */
-	bool cut;          /* it is dropped: what is there of its files is for nobody any more */
+	bool later;        /* only its accesses are to be written (access_save.c), and */
+	enum { KVC_ACCESS_HELD, KVC_ACCESS_RELEASED, KVC_ACCESS_WANTED } queue; /* its list */
+	bool due; /* they are written however little they differ from the row's */
+	/* use.last_ns as the row has it, and used_in when that was written */
+	uint64_t stored_ns, stored_in;
+	bool gone;  /* its row was deleted and is not to come back */
+	bool fresh; /* a client made it, and policies do not know whose it is (used.h) */
+	bool quiet; /* nobody took any of it in hand since a drop looked (names/bury.c) */
+	bool cut;   /* it is dropped: what is there of its files is for nobody any more */
 	struct kvc_list dirty_link;
 };
 

@@ -10,6 +10,7 @@
  */
 #include "commit.h"
 
+#include "access_save.h"
 #include "dirty.h"
 #include "file.h"
 #include "node.h"
@@ -19,9 +20,11 @@
 
 #include <string.h>
 
-#define CHUNKS_EVERY_NS 1000000000ull
+#define IDLE_NS 1000000000ull /* between two looks while nothing is to be committed */
 #define AGAIN_NS 100000000ull /* after a failure */
 #define AT_ONCE 64            /* nodes or chunks under one hold of k->lock */
+#define FEW 256               /* nodes, and chunks, put under one hold of the catalog's lock */
+#define ROUNDS 8
 
 struct sync_job {
 	struct kvc_job job;
@@ -81,10 +84,10 @@ static int put_nodes(struct kvc *k, bool gently)
 }
 
 /*
- * The same for chunks; those whose use only has changed, which may be all of the pool, once a
- * second.
+ * The same for chunks. A spill may have written the row already (chunk->known): of such a chunk
+ * only the accesses may be newer, and they are not part of a commit (access_save.c).
  */
-static int put_chunks(struct kvc *k, bool all, bool gently)
+static int put_chunks(struct kvc *k, bool gently)
 {
 	struct kvc_chunk_row r;
 	struct kvc_list todo;
@@ -93,24 +96,24 @@ static int put_chunks(struct kvc *k, bool all, bool gently)
 	kvc_list_init(&todo);
 	kvc_lock(k);
 	kvc_list_splice(&todo, &k->dirty->chunks);
-	if (all)
-		kvc_list_splice(&todo, &k->dirty->used);
 	while (!err && !kvc_list_empty(&todo)) {
 		for (int i = 0; i < AT_ONCE && !err && !kvc_list_empty(&todo); i++) {
 			struct kvc_chunk *c = kvc_of(todo.next, struct kvc_chunk, dirty_link);
 
-			if (c->known && !all) { /* written since, by a spill */
+			if (c->known) {
 				kvc_list_del(&c->dirty_link);
-				c->later = true;
-				kvc_list_add_tail(&k->dirty->used, &c->dirty_link);
+				kvc_access_held_locked(k, c);
+				kvc_chunk_settle_locked(k, c);
 				continue;
 			}
 			kvc_chunk_row(k, c, &r);
 			if ((err = kvc_chunk_put(k->cat, &r)))
 				break;
 			kvc_list_del(&c->dirty_link);
-			c->dirty = c->later = false;
+			c->dirty = c->due = false;
 			c->known = true;
+			c->stored_ns = r.last_ns;
+			c->stored_in = c->used_in;
 			kvc_chunk_settle_locked(k, c);
 		}
 		pause_put(k, gently);
@@ -120,22 +123,34 @@ static int put_chunks(struct kvc *k, bool all, bool gently)
 	return err;
 }
 
-/*
- * What is dirty goes into the overlay. Afterwards only what became so meanwhile is left for the
- * hold that seals. *all: the use of known chunks is to be written too, which is so now and then.
- */
-static int put_most(struct kvc *k, bool *all)
+static bool is_long(const struct kvc_list *l)
 {
-	uint64_t now = kvc_mono_ns();
+	unsigned n = 0;
+
+	kvc_list_each(e, l)
+		if (++n > FEW)
+			return true;
+	return false;
+}
+
+/*
+ * Dirty nodes and chunks go into the overlay, gently, until few are left: the caller puts those
+ * under one hold of the catalog's lock. A flood of stores can make more as fast as they are put, so
+ * the number of rounds is bounded. Returns with both locks held.
+ */
+static int put_most_lock_both(struct kvc *k)
+{
 	int err;
 
-	kvc_catalog_lock(k->cat);
-	*all = now - k->dirty->chunks_ns >= CHUNKS_EVERY_NS;
-	if (*all)
-		k->dirty->chunks_ns = now;
-	err = put_nodes(k, true) ?: put_chunks(k, *all, true);
-	kvc_catalog_unlock(k->cat);
-	return err;
+	for (int round = 0;; round++) {
+		kvc_catalog_lock(k->cat);
+		err = put_nodes(k, true) ?: put_chunks(k, true);
+		kvc_lock(k);
+		if (err || round == ROUNDS ||
+		    (!is_long(&k->dirty->nodes) && !is_long(&k->dirty->chunks)))
+			return err;
+		kvc_unlock_both(k);
+	}
 }
 
 static void sync_run(struct kvc *k, struct kvc_job *j)
@@ -176,7 +191,6 @@ int kvc_commit_once(struct kvc *k)
 {
 	struct kvc_list trash, waits;
 	uint64_t txn = 0, begun = kvc_mono_ns();
-	bool all;
 	int err;
 
 	kvc_list_init(&trash);
@@ -185,15 +199,13 @@ int kvc_commit_once(struct kvc *k)
 	kvc_lock(k);
 	kvc_linger_end_locked(k, k->stopping);
 	kvc_unlock(k);
-	err = put_most(k, &all);
-	kvc_lock_both(k);
+	err = put_most_lock_both(k);
 	k->dirty->soon = !kvc_list_empty(&k->dirty->lingering[1]);
 	k->dirty->now = false;
-	all |= k->stopping;
 	kvc_list_splice(&trash, &k->trash->list);
 	kvc_list_splice(&waits, &k->dirty->sync_waiters);
 	kvc_unlock(k);
-	err = err ?: put_nodes(k, false) ?: put_chunks(k, all, false);
+	err = err ?: put_nodes(k, false) ?: put_chunks(k, false);
 	if (!err)
 		txn = kvc_catalog_seal(k->cat);
 	kvc_catalog_unlock(k->cat);
@@ -220,6 +232,24 @@ int kvc_commit_once(struct kvc *k)
 	return err;
 }
 
+/*
+ * Nothing is to be committed: accesses are written, a few, and a failing catalog is tried again.
+ * Returns whether a commit is due. Called and returns with k->lock.
+ */
+static bool idle_locked(struct kvc *k)
+{
+	struct timespec t = kvc_timespec(kvc_mono_ns() + kvc_access_pause_locked(k, IDLE_NS));
+
+	kvc_lock_wait(&k->lock, &k->dirty->cond, &t);
+	if (k->dirty->soon || k->draining)
+		return k->dirty->soon;
+	kvc_unlock(k);
+	kvc_access_save_some(k);
+	kvc_lock(k);
+	return k->dirty->soon || !kvc_list_empty(&k->dirty->chunks) ||
+	       kvc_catalog_takes(k->cat, false);
+}
+
 void *kvc_committer(void *arg)
 {
 	struct kvc *k = arg;
@@ -228,14 +258,8 @@ void *kvc_committer(void *arg)
 	while (!k->draining) {
 		struct timespec t;
 
-		if (!k->dirty->soon) {
-			t = kvc_timespec(kvc_mono_ns() + CHUNKS_EVERY_NS);
-			kvc_lock_wait(&k->lock, &k->dirty->cond, &t);
-			if (!k->dirty->soon && kvc_list_empty(&k->dirty->chunks) &&
-			    kvc_list_empty(&k->dirty->used) && !kvc_catalog_takes(k->cat, false))
-				continue; /* while it takes nothing: to see whether it would again
-					   */
-		}
+		if (!k->dirty->soon && !idle_locked(k))
+			continue;
 		t = kvc_timespec(kvc_mono_ns() + k->opt.commit_ms * 1000000);
 		while (!k->dirty->now && !k->draining &&
 		       kvc_lock_wait(&k->lock, &k->dirty->cond, &t) != ETIMEDOUT)
@@ -243,6 +267,8 @@ void *kvc_committer(void *arg)
 		kvc_unlock(k);
 		if (kvc_commit_once(k))
 			usleep(AGAIN_NS / 1000);
+		else if (kvc_access_overdue(k))
+			kvc_access_save_some(k);
 		kvc_lock(k);
 	}
 	kvc_unlock(k);

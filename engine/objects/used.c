@@ -75,6 +75,8 @@ static void end(struct kvc *k, struct kvc_client *u)
 
 			if (c && several && r == one)
 				kvc_chunk_stamp_locked(k, c);
+			if (c) /* what the row has was true before the end */
+				c->due |= c->stored_in == u->serial;
 			if (c)
 				kvc_chunk_dirty_locked(k, c);
 			if (c && !j && r == one)
@@ -125,7 +127,8 @@ static bool place(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c, bool
 	u->loose = seen.unsure && !(u->id & LEASE) && !(c->parent & KVC_TOLD);
 	if (seen.parent != c->parent && !(c->parent & KVC_TOLD)) {
 		c->parent = seen.parent;
-		c->known = false; /* write it with the next commit */
+		/* learned, so no more than a hint: it is written with the accesses */
+		c->due = true;
 		kvc_chunk_dirty_locked(k, c);
 		kvc_kept_follow_locked(k, c, seen.parent);
 	}

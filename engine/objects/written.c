@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How much is written to each tier, since flash wears by it: every frame that was put there, be it
- * of use afterwards or not. A day begins at midnight UTC by the store's clock. Kept in the catalog
- * (meta written:TIER: DAY TODAY ALL) together with that clock.
+ * of use afterwards or not; and to the catalog for accesses (access_save.c). A day begins at
+ * midnight UTC by the store's clock. Kept in the catalog (meta written:TIER: DAY TODAY ALL)
+ * together with that clock.
  */
 #include "written.h"
 
 #include "clock.h"
+#include "dirty.h"
 #include "tierq.h"
 
 #include <inttypes.h>
@@ -14,10 +16,10 @@
 
 #define DAY_NS 86400000000000ull
 #define KEY "written:"
+#define ACCESS_KEY KEY "accesses"
 
-struct kvc_written kvc_written_show_locked(struct kvc *k, unsigned tier)
+static struct kvc_written written_now(const struct kvc *k, struct kvc_written w)
 {
-	struct kvc_written w = k->tier[tier].written;
 	uint64_t day = kvc_clock_ns(k) / DAY_NS;
 
 	if (w.day != day)
@@ -26,44 +28,73 @@ struct kvc_written kvc_written_show_locked(struct kvc *k, unsigned tier)
 	return w;
 }
 
+static void written_add(const struct kvc *k, struct kvc_written *w, uint64_t bytes)
+{
+	*w = written_now(k, *w);
+	w->today += bytes;
+	w->all += bytes;
+}
+
+struct kvc_written kvc_written_show_locked(struct kvc *k, unsigned tier)
+{
+	return written_now(k, k->tier[tier].written);
+}
+
 void kvc_written_add_locked(struct kvc *k, unsigned tier, uint64_t bytes)
 {
-	struct kvc_written w = kvc_written_show_locked(k, tier);
+	written_add(k, &k->tier[tier].written, bytes);
+}
 
-	w.today += bytes;
-	w.all += bytes;
-	k->tier[tier].written = w;
+struct kvc_written kvc_written_access_show_locked(struct kvc *k)
+{
+	return written_now(k, k->dirty->accesses.written);
+}
+
+void kvc_written_access_add_locked(struct kvc *k, uint64_t bytes)
+{
+	written_add(k, &k->dirty->accesses.written, bytes);
+}
+
+static void written_save(struct kvc *k, const char *key, const struct kvc_written *w)
+{
+	char value[80];
+
+	snprintf(value, sizeof value, "%" PRIu64 " %" PRIu64 " %" PRIu64, w->day, w->today, w->all);
+	if (w->all)
+		kvc_meta_set(k->cat, key, value);
 }
 
 void kvc_written_save_both(struct kvc *k)
 {
-	char key[32], value[80];
+	char key[32];
 
 	kvc_tier_each(k, t) {
-		const struct kvc_written *w = &k->tier[t].written;
-
 		snprintf(key, sizeof key, KEY "%u", t);
-		snprintf(value, sizeof value, "%" PRIu64 " %" PRIu64 " %" PRIu64, w->day, w->today,
-			 w->all);
-		if (w->all)
-			kvc_meta_set(k->cat, key, value);
+		written_save(k, key, &k->tier[t].written);
 	}
+	written_save(k, ACCESS_KEY, &k->dirty->accesses.written);
+}
+
+static int written_load(struct kvc *k, const char *key, struct kvc_written *to)
+{
+	char value[80];
+	struct kvc_written w;
+	int err = kvc_meta_get(k->cat, key, value, sizeof value);
+
+	if (!err &&
+	    sscanf(value, "%" SCNu64 " %" SCNu64 " %" SCNu64, &w.day, &w.today, &w.all) == 3)
+		*to = w;
+	return err == -ENOENT ? 0 : err;
 }
 
 int kvc_written_load_both(struct kvc *k)
 {
-	char key[32], value[80];
-	int err = 0;
+	char key[32];
+	int err = written_load(k, ACCESS_KEY, &k->dirty->accesses.written);
 
 	kvc_tier_each(k, t) {
-		struct kvc_written w;
-
 		snprintf(key, sizeof key, KEY "%u", t);
-		err = err ?: kvc_meta_get(k->cat, key, value, sizeof value);
-		if (!err && sscanf(value, "%" SCNu64 " %" SCNu64 " %" SCNu64, &w.day, &w.today,
-				   &w.all) == 3)
-			k->tier[t].written = w;
-		err = err == -ENOENT ? 0 : err;
+		err = err ?: written_load(k, key, &k->tier[t].written);
 	}
 	return err;
 }

@@ -11,6 +11,9 @@ struct kvc_written {
 };
 
 void kvc_written_add_locked(struct kvc *k, unsigned tier, uint64_t bytes);
+/* The same of bytes that are written to the catalog to store accesses; they count to daily=. */
+void kvc_written_access_add_locked(struct kvc *k, uint64_t bytes);
+struct kvc_written kvc_written_access_show_locked(struct kvc *k);
 /* As of now: after midnight nothing was written today. */
 struct kvc_written kvc_written_show_locked(struct kvc *k, unsigned tier);
 /* To and from the catalog: a start goes on with what the last minute before a kill may lack. */

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Storing accesses, see access_save.h.
+ *
+ * Every open changes its chunk's row: the time of the last use, the number of hits, the rank, what
+ * the policies know. Those changes are hints, and there can be a hundred thousand of them a second.
+ * So they are no part of the transactions that carry names. The committer writes them in
+ * transactions of their own, past the overlay, while no name waits to be committed:
+ *
+ *   - at most ROWS chunks in a transaction, which takes a millisecond or two;
+ *   - within RATE bytes a second, the log and its copy into the database both counted (BURST may be
+ *     saved up). The bytes are counted (access_bytes) and are part of daily=;
+ *   - a chunk that is in memory only if the row's time is behind by more than an eighth of the
+ *     chunk's age (kvc_access_due), so that a hot chunk is written ever more rarely;
+ *   - a chunk that leaves memory, first. At most RELEASED wait; beyond that the oldest are
+ *     forgotten.
+ *
+ * A tier that is trimmed by rank reads the ranks from the catalog. When it meets a chunk whose rank
+ * in memory is a later one, it passes the chunk over and asks for the row (wanted): those are
+ * written whatever the rate, as part of what trimming costs.
+ *
+ * Where names are committed without a pause, one transaction a second is written all the same.
+ */
+#include "access_save.h"
+
+#include "dirty.h"
+#include "log.h"
+
+#include <string.h>
+
+#define ROWS 64u
+#define ROWS_WANTED 256u
+#define LOOKS 512u /* chunks looked at under one hold of k->lock */
+#define RATE (384 << 10)
+#define BURST (4 << 20)
+#define TURN_NS 20000000ull /* between two transactions */
+#define OVERDUE_NS 1000000000ull
+#define RELEASED 65536u
+#define ROWS_LAST 16384u
+
+struct batch {
+	struct kvc_chunk *c[ROWS_WANTED];
+	struct kvc_chunk_row row[ROWS_WANTED];
+	size_t n;
+};
+
+/* ---- a transaction ---- */
+
+static void add_credit_locked(struct kvc_accesses *a, uint64_t now)
+{
+	uint64_t ms = (now - a->credit_ns) / 1000000;
+
+	if (!a->credit_ns || ms > 3600000) {
+		a->credit = BURST;
+		a->credit_ns = now;
+		return;
+	}
+	a->credit = kvc_min(a->credit + (int64_t)(ms * RATE / 1000), BURST);
+	a->credit_ns += ms * 1000000;
+}
+
+/* The chunk's row goes into the batch. It stays in memory until that is written. */
+static void batch_add(struct kvc *k, struct batch *b, struct kvc_chunk *c)
+{
+	kvc_access_unlink_locked(k, c);
+	c->due = false;
+	c->stored_in = c->used_in;
+	c->inflight++;
+	kvc_chunk_row(k, c, &b->row[b->n]);
+	b->c[b->n++] = c;
+}
+
+/* Beyond the bound the oldest that left memory are forgotten. At most LOOKS. */
+static void forget_oldest_locked(struct kvc *k)
+{
+	struct kvc_accesses *a = &k->dirty->accesses;
+
+	for (unsigned i = 0; i < LOOKS && a->nreleased > RELEASED; i++) {
+		struct kvc_chunk *c = kvc_of(a->released.next, struct kvc_chunk, dirty_link);
+
+		kvc_access_unlink_locked(k, c);
+		kvc_count(&k->stats, accesses_forgotten);
+		if (c->inflight)
+			kvc_access_held_locked(k, c);
+		else
+			kvc_chunk_settle_locked(k, c);
+	}
+}
+
+/* Which rows the next transaction has. */
+static void collect_locked(struct kvc *k, struct batch *b)
+{
+	struct kvc_accesses *a = &k->dirty->accesses;
+	struct kvc_list *last = a->held.prev;
+	bool more = !kvc_list_empty(&a->held);
+
+	while (b->n < ROWS_WANTED && !kvc_list_empty(&a->wanted))
+		batch_add(k, b, kvc_of(a->wanted.next, struct kvc_chunk, dirty_link));
+	if (a->credit <= 0)
+		return;
+	while (b->n < ROWS && !kvc_list_empty(&a->released))
+		batch_add(k, b, kvc_of(a->released.next, struct kvc_chunk, dirty_link));
+	for (unsigned i = 0; more && i < LOOKS && b->n < ROWS; i++) {
+		struct kvc_chunk *c = kvc_of(a->held.next, struct kvc_chunk, dirty_link);
+
+		more = a->held.next != last;
+		if (kvc_access_due(c)) {
+			batch_add(k, b, c);
+		} else { /* looked at again when all others were */
+			kvc_list_del(&c->dirty_link);
+			kvc_list_add_tail(&a->held, &c->dirty_link);
+		}
+	}
+}
+
+static int by_id(const void *x, const void *y)
+{
+	const struct kvc_chunk_row *a = x, *b = y;
+
+	return a->id < b->id ? -1 : a->id > b->id;
+}
+
+/* The batch was written, or not: its chunks are let go. */
+static void settle_batch_locked(struct kvc *k, struct batch *b, bool written)
+{
+	for (size_t i = 0; i < b->n; i++) {
+		struct kvc_chunk *c = b->c[i];
+
+		c->inflight--;
+		if (written)
+			c->stored_ns = kvc_max(c->stored_ns, b->row[i].last_ns);
+		else if (!c->gone && !c->dirty)
+			kvc_access_held_locked(k, c);
+		kvc_chunk_settle_locked(k, c);
+	}
+}
+
+/* Without locks. */
+static int write_rows(struct kvc *k, const struct kvc_chunk_row *row, size_t n)
+{
+	uint64_t bytes = 0;
+	int err;
+
+	kvc_catalog_gate(k->cat);
+	err = kvc_chunk_put_accesses(k->cat, row, n, &bytes);
+	kvc_lock(k);
+	kvc_count_by(&k->stats, access_bytes, bytes);
+	kvc_count_by(&k->stats, access_rows, err ? 0 : n);
+	kvc_written_access_add_locked(k, bytes);
+	k->dirty->accesses.credit -= (int64_t)bytes;
+	kvc_unlock(k);
+	return err;
+}
+
+void kvc_access_save_some(struct kvc *k)
+{
+	struct kvc_chunk_row sorted[ROWS_WANTED];
+	struct batch b = { .n = 0 };
+	int err = 0;
+
+	kvc_lock(k);
+	k->dirty->accesses.turn_ns = kvc_mono_ns();
+	add_credit_locked(&k->dirty->accesses, kvc_mono_ns());
+	forget_oldest_locked(k);
+	if (!kvc_catalog_takes(k->cat, false))
+		collect_locked(k, &b);
+	kvc_unlock(k);
+	if (!b.n)
+		return;
+	memcpy(sorted, b.row, b.n * sizeof *sorted);
+	qsort(sorted, b.n, sizeof *sorted, by_id);
+	err = write_rows(k, sorted, b.n);
+	kvc_lock(k);
+	settle_batch_locked(k, &b, !err);
+	kvc_unlock(k);
+}
+
+uint64_t kvc_access_pause_locked(struct kvc *k, uint64_t idle)
+{
+	const struct kvc_accesses *a = &k->dirty->accesses;
+
+	if (kvc_list_empty(&a->wanted) &&
+	    ((kvc_list_empty(&a->released) && kvc_list_empty(&a->held)) || a->credit <= 0))
+		return idle;
+	return TURN_NS;
+}
+
+bool kvc_access_overdue(struct kvc *k)
+{
+	const struct kvc_accesses *a = &k->dirty->accesses;
+	bool is;
+
+	kvc_lock(k);
+	is = kvc_list_empty(&k->dirty->sync_waiters) && !k->dirty->now &&
+	     (kvc_mono_ns() - a->turn_ns > OVERDUE_NS ||
+	      (!kvc_list_empty(&a->wanted) && kvc_mono_ns() - a->turn_ns > TURN_NS));
+	kvc_unlock(k);
+	return is;
+}
+
+/* ---- the end ---- */
+
+static size_t count_all(struct kvc *k)
+{
+	size_t n = 0;
+
+	kvc_table_each(&k->chunks->table, s)
+		n += kvc_of(s, struct kvc_chunk, slot)->later;
+	return n;
+}
+
+/* In the order of ids, so that a page of the database is written once for all of its rows. */
+void kvc_access_save_all(struct kvc *k)
+{
+	struct kvc_chunk_row *row;
+	size_t n = 0, room;
+	int err = 0;
+
+	kvc_lock(k);
+	room = count_all(k);
+	row = room ? malloc(room * sizeof *row) : NULL;
+	kvc_table_each(&k->chunks->table, s) {
+		struct kvc_chunk *c = kvc_of(s, struct kvc_chunk, slot);
+
+		if (row && c->later && c->use.last_ns != c->stored_ns && n < room)
+			kvc_chunk_row(k, c, &row[n++]);
+	}
+	kvc_unlock(k);
+	if (room && !row)
+		err = -ENOMEM;
+	if (n)
+		qsort(row, n, sizeof *row, by_id);
+	for (size_t i = 0; i < n && !err; i += ROWS_LAST)
+		err = write_rows(k, row + i, kvc_min(n - i, (size_t)ROWS_LAST));
+	if (err)
+		kvc_warn("the latest accesses of %zu chunks are not stored: %s; the next mount may "
+			 "evict chunks in another order",
+			 room, strerror(-err));
+	free(row);
+}

@@ -86,6 +86,7 @@ static void dir_close(struct kvc_tier *t)
 /* A frame's folder and its file's name in it. */
 struct place {
 	int root, sub; /* -1: not open */
+	mode_t mode;   /* of what is made there: 0600, and for a group or all as root is writable */
 	bool ours;     /* root is the folder that was there at first */
 	char hex[33];
 };
@@ -235,6 +236,34 @@ static bool is_ours(struct dir *d, int root)
 
 enum { MAKE = 1, OURS = 2 };
 
+/*
+ * The mode of new files. A folder that its group, or everybody, may write to is shared by several
+ * users: each of them has to read and replace the frames of the others.
+ */
+static mode_t mode_in(int root)
+{
+	struct stat st;
+
+	if (fstat(root, &st))
+		return 0600;
+	return 0600 | (st.st_mode & S_IWGRP ? 0060 : 0) | (st.st_mode & S_IWOTH ? 0006 : 0);
+}
+
+/* With the same rights as its files, whatever the umask is. It inherits a set-group-ID bit. */
+static int make_folder(int root, const char *name, mode_t mode)
+{
+	struct stat st;
+
+	mode |= (mode & 0222) >> 1;
+	if (mkdirat(root, name, mode))
+		return errno == EEXIST ? 0 : -errno;
+	KVC_FD int fd = openat(root, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+	if (fd >= 0 && !fstat(fd, &st) && st.st_uid == geteuid())
+		fchmod(fd, mode | (st.st_mode & S_ISGID));
+	return 0;
+}
+
 /* Opens the folder of a frame; MAKE: it is made where it is missing; OURS: in our folder only. */
 static int enter(struct dir *d, const struct kvc_where *w, int how, struct place *p)
 {
@@ -246,9 +275,12 @@ static int enter(struct dir *d, const struct kvc_where *w, int how, struct place
 	snprintf(sub, sizeof sub, "%.2s", p->hex);
 	p->sub = -1;
 	p->ours = false;
+	p->mode = 0600;
 	p->root = open(d->path, flags);
 	if (p->root < 0)
 		return -errno;
+	if (how & MAKE)
+		p->mode = mode_in(p->root);
 	p->ours = is_ours(d, p->root);
 	if (p->ours)
 		look(d, p->root);
@@ -256,8 +288,7 @@ static int enter(struct dir *d, const struct kvc_where *w, int how, struct place
 		return -ENOTCONN;
 	p->sub = openat(p->root, sub, flags | O_NOFOLLOW);
 	if (p->sub < 0 && errno == ENOENT && (how & MAKE)) {
-		if (mkdirat(p->root, sub, 0700) && errno != EEXIST)
-			err = -errno;
+		err = make_folder(p->root, sub, p->mode);
 		p->sub = err ? -1 : openat(p->root, sub, flags | O_NOFOLLOW);
 	}
 	return err ?: p->sub < 0 ? -errno : 0;
@@ -273,7 +304,6 @@ static int said(const struct place *p, int err)
 		return -ENOTCONN;
 	switch (err) {
 	case -ENOENT: return p->root < 0 ? -ENOTCONN : err;
-	case -EDQUOT: return -ENOSPC;
 	case -ELOOP:
 	case -EISDIR:
 	case -ENXIO: return -EBADMSG; /* something else in its place */
@@ -285,6 +315,16 @@ static int said(const struct place *p, int err)
 	case -EPROTO: return -EIO; /* these mean something else above */
 	default: return err;
 	}
+}
+
+/*
+ * The same of a call that changes a folder: no permission is about the folder, not about a frame.
+ */
+static int changed(const struct place *p, int err)
+{
+	bool denied = err == -EACCES || err == -EPERM;
+
+	return denied && p->root >= 0 && p->ours ? -EACCES : said(p, err);
 }
 
 static int write_all(int fd, const struct kvc_put *p)
@@ -313,7 +353,8 @@ static int put_file(struct dir *d, const struct place *at, const struct kvc_put 
 	fd = openat(at->sub, tmp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return -errno;
-	err = write_all(fd, p);
+	err = at->mode != 0600 && fchmod(fd, at->mode) ? -errno : 0;
+	err = err ?: write_all(fd, p);
 	if (close(fd) && !err)
 		err = -errno;
 	if (!err && renameat(at->sub, tmp, at->sub, at->hex))
@@ -329,7 +370,7 @@ static int dir_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_where
 	struct place at;
 	int err = enter(d, &p->name, MAKE | OURS, &at) ?: put_file(d, &at, p);
 
-	err = said(&at, err);
+	err = changed(&at, err);
 	leave(&at);
 	if (err) /* what stands in its way is not for us to remove */
 		return err == -EBADMSG || err == -ENOENT ? -EIO : err;
@@ -392,7 +433,7 @@ static int dir_remove(struct kvc_tier *t, const struct kvc_where *w)
 
 	if (!err && unlinkat(at.sub, at.hex, 0))
 		err = -errno;
-	err = said(&at, err);
+	err = changed(&at, err);
 	leave(&at);
 	return err == -ENOENT ? 0 : err == -EBADMSG ? -EIO : err;
 }
@@ -495,7 +536,7 @@ static void *first_look(void *arg)
 	KVC_FD int root = open(l->d.path, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	struct stat st;
 
-	if (root < 0 || fstat(root, &st) || access(l->d.path, R_OK | W_OK | X_OK)) {
+	if (root < 0 || fstat(root, &st) || access(l->d.path, R_OK | X_OK)) {
 		l->err = -errno;
 	} else {
 		l->d.known.dev = st.st_dev;
@@ -508,7 +549,10 @@ static void *first_look(void *arg)
 	return NULL;
 }
 
-/* Is it a folder that can be written to? 0 also where that is not known within the time. */
+/*
+ * Is it a folder that can be read? Whether it can be written to is seen by the first copy. 0 also
+ * if that is not known within the time.
+ */
 static int check_folder(struct dir *d, uint64_t deadline_ms)
 {
 	uint64_t until = kvc_mono_ns() + deadline_ms * 1000000;
@@ -569,8 +613,7 @@ int kvct_dir_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tie
 	pthread_mutex_init(&d->lock, NULL);
 	err = check_folder(d, deadline_ms);
 	if (err) {
-		snprintf(error, 512, "option remote: %s is no folder that can be written to",
-			 d->path);
+		snprintf(error, 512, "option remote: %s is no folder that can be read", d->path);
 		dir_close(&d->tier);
 		return err;
 	}

@@ -334,10 +334,24 @@ int kvc_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *na
 	return err;
 }
 
+/*
+ * May the removal be an engine's answer to a failed load? Engines delete a file that they cannot
+ * read. Then other nodes still have it, and it is asked for again soon.
+ */
+static bool unreadable_locked(const struct kvc *k, const struct kvc_node *n)
+{
+	kvc_tier_each(k, t)
+		if ((k->tier[t].t->ops->caps & KVC_TIER_SHARED) &&
+		    (kvc_tier_out_locked(k, t, KVC_CALL_READ) ||
+		     k->tier[t].breaker.of[KVC_CALL_READ].is != KVC_BREAKER_CLOSED))
+			return true;
+	return n->load_error != 0;
+}
+
 void kvc_unshare_both(struct kvc *k, struct kvc_node *n, const char *path, bool moved)
 {
 	struct kvc_where w = kvc_where_of(path);
-	bool gone = false;
+	bool gone = unreadable_locked(k, n);
 	uint64_t model;
 	int shared;
 

@@ -158,7 +158,8 @@ $(B)/bin/mount.kvcachefs: $(call obj,mkfs/mount.c)
 $(B)/bin/kvcachectl: $(call obj,$(wildcard mkfs/ctl*.c mkfs/replay*.c mkfs/trace*.c) mkfs/beside.c mkfs/json.c mkfs/mounts.c mkfs/pools.c mkfs/publish.c mkfs/tool.c) $(B)/lib/libkvcachefs.a
 $(TOOLS:%=$(B)/bin/%): $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
-	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter $(B)/obj/mkfs/% %.a,$^) $(TIERS) $(ENGINE) $(lib_tiers) $(lib_engine) $(if $(filter %.a,$^),$(lib_gpu) $(lib_zmq))
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter $(B)/obj/mkfs/% %.a,$^) $(TIERS) $(ENGINE) $(lib_tiers) $(lib_engine) $(if $(filter %/mkfs.kvcachefs,$@),-lblkid) \
+		$(if $(filter %.a,$^),$(lib_gpu) $(lib_zmq))
 
 $(B)/obj/gpu/cuda.o: gpu/cuda.cu $(wildcard gpu/*.h gpu/*.cuh) $(B)/flags
 	$(call say,NVCC,$<)

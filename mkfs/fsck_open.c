@@ -5,6 +5,7 @@
  */
 #include "fsck.h"
 
+#include "label.h"
 #include "registry.h"
 
 #include <fcntl.h>
@@ -53,7 +54,7 @@ static int from_frames(struct kvc_store *s, char *error)
 {
 	struct kvc_tier *disk;
 	bool read_only = s->read_only;
-	int err = size_of(s->data, &s->data_size);
+	int err = s->device ? 0 : size_of(s->data, &s->data_size);
 
 	if (err) {
 		snprintf(error, 512, "cannot look at the data %s: %s", s->data, kvc_why(-err));
@@ -63,11 +64,28 @@ static int from_frames(struct kvc_store *s, char *error)
 	if ((err = kvct_disk_open(s, &disk, error)))
 		return err;
 	s->read_only = read_only;
-	err = kvm_find_uuid(disk, s->uuid);
+	err = s->device ? 0 : kvm_find_uuid(disk, s->uuid);
 	disk->ops->close(disk);
 	if (err && err != -ENOENT)
 		snprintf(error, 512, "cannot read the data %s: %s", s->data, strerror(-err));
 	return err == -ENOENT ? 0 : err; /* without frames any id does */
+}
+
+/* The uuid and the size, by which the device can be opened. */
+static int from_label(struct kvc_store *s, char *error)
+{
+	struct kvc_label l;
+	uint64_t size;
+	KVC_FD int fd = kvc_device_open(s, O_RDONLY, &size, error);
+	int err = fd < 0 ? fd : kvc_label_read(fd, &l);
+
+	if (err && fd >= 0)
+		snprintf(error, 512, "the device %s has no label of a kvcachefs store", s->data);
+	if (!err) {
+		memcpy(s->uuid, l.uuid, sizeof s->uuid);
+		s->data_size = l.size;
+	}
+	return err;
 }
 
 /* What the store was, from the first that knows it. *who tells which. */
@@ -99,6 +117,7 @@ static int find_out(struct kvc_store *s, const char *device, const char **who, c
 	if (device) {
 		s->device = true;
 		snprintf(s->data, sizeof s->data, "%s", device);
+		return from_label(s, error) ?: from_frames(s, error);
 	} else if (access(s->data, F_OK) && errno == ENOENT) {
 		snprintf(error, 512,
 			 "nothing tells where the data of %s are: if they are on a device, give "
@@ -130,6 +149,15 @@ static int mend_super(struct kvc_store *s, const char *path, const char *device,
 	return err == -EEXIST ? kvc_store_open(s, path, error) : err;
 }
 
+static int relabel(const struct kvc_store *s)
+{
+	char error[512];
+	uint64_t size;
+	KVC_FD int fd = kvc_device_open(s, O_RDWR, &size, error);
+
+	return fd < 0 ? fd : kvc_label_mend(s, fd);
+}
+
 /* A file gets its length back, as holes are: what lay there is lost and is found by the checks. */
 static int mend_size(struct kvc_store *s, uint64_t size)
 {
@@ -148,7 +176,25 @@ static int mend_size(struct kvc_store *s, uint64_t size)
 	if (fd >= 0 && ftruncate(fd, (off_t)size)) /* as it was */
 		return -errno;
 	s->data_size = size / KVC_PAGE * KVC_PAGE;
+	if (s->device && (err = relabel(s)))
+		return err;
 	return kvc_super_write(s, s->lock_fd) ?: kvc_super_save_copy(s);
+}
+
+/* A device that is not the store's is never written: fsck ends there. */
+static int check_label(const struct kvc_store *s, struct kvm_report *r, char *error)
+{
+	uint64_t size;
+	KVC_FD int fd = kvc_device_open(s, r->mend ? O_RDWR : O_RDONLY, &size, error);
+	int err = fd < 0 ? fd : kvc_label_check(s, fd, error);
+
+	if (err != -EBADMSG || !r->mend)
+		return err;
+	if (kvc_label_mend(s, fd))
+		return err;
+	*strchrnul(error, ';') = 0;
+	kvm_found(r, true, error);
+	return 0;
 }
 
 static int check_size(struct kvc_store *s, struct kvm_report *r, char *error)
@@ -179,7 +225,9 @@ int kvm_open(struct kvc_store *s, const char *path, const char *device, struct k
 		err = mend_super(s, path, device, r, error);
 	if (err)
 		return err;
-	if ((err = check_size(s, r, error)))
+	if (s->device)
+		err = check_label(s, r, error);
+	if (err || (err = check_size(s, r, error)))
 		kvc_store_close(s);
 	return err;
 }

@@ -15,9 +15,11 @@
 #include "tool.h"
 
 #include "catalog.h"
+#include "label.h"
 #include "pools.h"
 #include "store.h"
 
+#include <blkid/blkid.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -43,7 +45,8 @@ static void usage(FILE *out)
 		     "free space,\n"
 		     "                     or all of --device)\n"
 		     "  -d, --device PATH  keep the disk tier's data on this block device\n"
-		     "  -F, --force        replace a store that is there: all it holds is lost\n"
+		     "  -F, --force        replace a store or what is on the device: all it "
+		     "holds is lost\n"
 		     "  -h, --help         this\n"
 		     "  -V, --version      the version\n");
 }
@@ -53,20 +56,11 @@ static int room(const struct kvc_store *s, uint64_t *bytes)
 {
 	struct statvfs v;
 	KVC_FD int fd = -1;
+	char error[512];
 
 	if (s->device) {
-		struct stat st;
-
-		fd = open(s->data, O_RDWR | O_EXCL | O_CLOEXEC);
-		if (fd < 0)
-			return kvm_fail("cannot open the device %s: %s", s->data,
-					errno == EBUSY ? "it is in use" : kvc_why(errno));
-		if (fstat(fd, &st) || !S_ISBLK(st.st_mode) || ioctl(fd, BLKGETSIZE64, bytes))
-			return kvm_fail("%s is not a block device; without --device the data are a "
-					"file in the "
-					"store",
-					s->data);
-		return 0;
+		fd = kvc_device_open(s, O_RDWR, bytes, error);
+		return fd < 0 ? kvm_fail("%s", error) : 0;
 	}
 	if (statvfs(s->dir, &v))
 		return kvm_fail("%s: %s", s->dir, kvc_why(errno));
@@ -158,6 +152,71 @@ static int make_catalog(const struct kvc_store *s, const char *path)
 	return err ? kvm_fail("cannot make the catalog: %s", *error ? error : kvc_why(-err)) : 0;
 }
 
+/* ---- the device ---- */
+
+/* Refuses a device with something on it, unless --force or it is the store's own. */
+static int check_device(const struct kvc_store *s, const struct kvc_store *there, bool force)
+{
+	char error[512] = "";
+	const char *type = NULL;
+	struct kvc_label l;
+	uint64_t size;
+	KVC_FD int fd = kvc_device_open(s, O_RDONLY, &size, error);
+	blkid_probe pr;
+	int err, found;
+
+	if (fd < 0)
+		return kvm_fail("%s", error);
+	err = kvc_label_read(fd, &l);
+	if (force || (!err && there->device && kvc_label_is(&l, there)))
+		return 0;
+	if (err != -ENODATA)
+		return err == -EIO ? kvm_fail("cannot read %s: %s", s->data, kvc_why(EIO))
+				   : kvm_fail("%s has the data of a kvcachefs store; --force "
+					      "overwrites it",
+					      s->data);
+	pr = blkid_new_probe();
+	if (!pr || blkid_probe_set_device(pr, fd, 0, 0) || blkid_probe_enable_superblocks(pr, 1) ||
+	    blkid_probe_enable_partitions(pr, 1)) {
+		blkid_free_probe(pr);
+		return kvm_fail("cannot look at what is on %s", s->data);
+	}
+	found = blkid_do_safeprobe(pr);
+	if (!found && blkid_probe_lookup_value(pr, "TYPE", &type, NULL) &&
+	    blkid_probe_lookup_value(pr, "PTTYPE", &type, NULL))
+		type = "something";
+	err = found == 1 ? 0
+	      : found == -1
+		      ? kvm_fail("cannot look at what is on %s; --force overwrites it", s->data)
+		      : kvm_fail("%s has %s on it; --force overwrites it", s->data,
+				 type ?: "more than one filesystem");
+	blkid_free_probe(pr);
+	return err;
+}
+
+/* Writes the label, over all that lay in its room at both ends. */
+static int make_label(const struct kvc_store *s)
+{
+	KVC_MEM uint8_t *zeros = aligned_alloc(KVC_PAGE, KVC_LABEL_ROOM);
+	char error[512] = "";
+	uint64_t size;
+	KVC_FD int fd = kvc_device_open(s, O_RDWR, &size, error);
+	int err = fd < 0 ? fd : zeros ? 0 : -ENOMEM;
+
+	if (!err) {
+		memset(zeros, 0, KVC_LABEL_ROOM);
+		err = kvc_pwrite_all(fd, zeros, KVC_LABEL_ROOM, 0)
+			      ?: kvc_pwrite_all(fd, zeros, KVC_LABEL_ROOM,
+						(off_t)(s->data_size - KVC_LABEL_ROOM));
+		/* where backups of a partition table lie */
+		if (!err && size >= s->data_size + KVC_LABEL_ROOM)
+			err = kvc_pwrite_all(fd, zeros, KVC_LABEL_ROOM,
+					     (off_t)((size - KVC_LABEL_ROOM) & ~4095ull));
+		err = err ?: kvc_label_write(s, fd);
+	}
+	return err ? kvm_fail("cannot label the device %s: %s", s->data, kvc_why(-err)) : 0;
+}
+
 /* ---- a new store ---- */
 
 /* Is there anything by a name that the store needs? What mkfs has made is gone by now. */
@@ -212,7 +271,7 @@ static int make_new(struct kvc_store *s)
 
 	if (in_the_way(s))
 		return 1;
-	if (!s->device && make_data(s))
+	if (s->device ? make_label(s) : make_data(s))
 		return 1;
 	make_reserve(s);
 	if (make_catalog(s, making(s, KVC_STORE_CATALOG, path)))
@@ -278,6 +337,17 @@ static int free_old(void *arg, const struct kvm_pool *p)
 	return 0;
 }
 
+/* Is the device of s the one that has the data of `there`? */
+static bool has_label(const struct kvc_store *s, const struct kvc_store *there)
+{
+	char error[512];
+	struct kvc_label l;
+	uint64_t size;
+	KVC_FD int fd = there->device ? kvc_device_open(s, O_RDONLY, &size, error) : -1;
+
+	return fd >= 0 && !kvc_label_read(fd, &l) && kvc_label_is(&l, there);
+}
+
 static int make_instead(struct kvc_store *s, struct kvc_store *there)
 {
 	struct kvc_owner old = { .dir = "" };
@@ -300,6 +370,9 @@ static int make_instead(struct kvc_store *s, struct kvc_store *there)
 		(void)!link(making(s, KVC_STORE_RESERVE, next), path);
 	}
 	if (make_catalog(s, kvc_store_path(s, KVC_STORE_CATALOG_NEW, path)))
+		return 1;
+	/* The old store's own device is labelled when the new store has become the valid one. */
+	if (s->device && !has_label(s, there) && make_label(s))
 		return 1;
 	err = kvc_super_save(s, KVC_STORE_SUPER_NEXT) ?: kvc_store_sync_dir(s);
 	if (!err && rename(path, kvc_store_path(s, KVC_STORE_CATALOG_NEXT, next)))
@@ -382,7 +455,8 @@ static int make(struct kvc_store *s, bool force)
 	if (err < 0)
 		remove_halfway(s);
 	s->created_ns = kvc_now_ns();
-	if (check_size(s, old) || kvc_store_name(s)) {
+	if (check_size(s, old) || (s->device && check_device(s, &there, force)) ||
+	    kvc_store_name(s)) {
 		err = 1;
 	} else if (err < 0) {
 		err = make_new(s);
@@ -461,7 +535,7 @@ int main(int argc, char **argv)
 	struct kvc_store s = { .lock_fd = -1 };
 	const char *device = NULL;
 	bool force = false;
-	char *real, error[256];
+	char *cwd, error[256];
 	int c;
 
 	kvm_name = "mkfs.kvcachefs";
@@ -491,9 +565,12 @@ int main(int argc, char **argv)
 	s.device = device != NULL;
 	kvc_store_path(&s, KVC_STORE_DATA, s.data);
 	if (device) {
-		real = realpath(device, NULL);
-		snprintf(s.data, 1024, "%s", real ? real : device);
-		free(real);
+		/* The name as it was given: links of /dev/disk/by-id follow their disk. */
+		cwd = *device == '/' ? NULL : getcwd(NULL, 0);
+		if ((size_t)snprintf(s.data, 1024, "%s%s%s", cwd ?: "", cwd ? "/" : "", device) >=
+		    1024)
+			return kvm_fail("the device's path is too long");
+		free(cwd);
 	}
 	return make_in(&s, force);
 }

@@ -15,6 +15,7 @@
 #include "registry.h"
 
 #include "extent.h"
+#include "label.h"
 #include "log.h"
 
 #include <fcntl.h>
@@ -51,6 +52,7 @@ struct disk {
 	struct aside aside[ASIDE];
 	unsigned naside;
 	uint64_t size;
+	uint64_t kept;      /* bytes of it around a device's label, which hold no frames */
 	uint64_t lost_from; /* nothing that lay behind this is there any more */
 	int fd;
 	/* buffers of BUFFER bytes for the next put: new ones would cost a fault a page */
@@ -506,8 +508,8 @@ static void disk_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
 	struct disk *d = of(t);
 
 	pthread_mutex_lock(&d->lock);
-	u->total = d->size;
-	u->used = d->size - kvct_extents_total_free(d->free);
+	u->total = d->size - d->kept;
+	u->used = u->total - kvct_extents_total_free(d->free);
 	u->uncleared = 0;
 	for (unsigned i = 0; i < d->naside; i++)
 		u->uncleared += d->aside[i].w.len;
@@ -534,9 +536,13 @@ static int open_data(struct disk *d, const struct kvc_store *s, uint64_t *size, 
 	int mode = s->read_only ? O_RDONLY : O_RDWR, err = 0;
 	struct stat st;
 
-	d->fd = open(s->data, mode | O_DIRECT | O_CLOEXEC | (s->device ? O_EXCL : 0));
+	if (s->device) {
+		d->fd = kvc_device_open(s, mode | O_DIRECT, size, error);
+		return d->fd < 0 ? d->fd : kvc_label_check(s, d->fd, error);
+	}
+	d->fd = kvc_open_own(s->data, mode | O_DIRECT);
 	if (d->fd < 0 && errno == EINVAL) {
-		d->fd = open(s->data, mode | O_CLOEXEC);
+		d->fd = kvc_open_own(s->data, mode);
 		if (d->fd >= 0)
 			kvc_info(
 				"%s takes no direct I/O: the disk tier goes through the page cache",
@@ -545,10 +551,22 @@ static int open_data(struct disk *d, const struct kvc_store *s, uint64_t *size, 
 	if (d->fd < 0 || fstat(d->fd, &st)) {
 		err = -errno;
 		snprintf(error, 512, "cannot open the disk tier %s: %s", s->data, strerror(-err));
-	} else if (S_ISBLK(st.st_mode) ? ioctl(d->fd, BLKGETSIZE64, size)
-				       : (*size = (uint64_t)st.st_size, 0)) {
-		err = -errno;
-		snprintf(error, 512, "cannot size the disk tier %s: %s", s->data, strerror(-err));
+	} else {
+		*size = (uint64_t)st.st_size;
+	}
+	return err;
+}
+
+/* A device's label and the room beside it hold no frames. 0 or -ENOMEM. */
+static int keep_ends(struct disk *d, const struct kvc_store *s)
+{
+	uint64_t end = s->data_size - KVC_LABEL_ROOM;
+	int err = kvct_extents_claim(d->free, 0, KVC_LABEL_ROOM);
+
+	d->kept = KVC_LABEL_ROOM;
+	if (!err && end < d->size) {
+		d->kept += d->size - end;
+		err = kvct_extents_claim(d->free, end, d->size - end);
 	}
 	return err;
 }
@@ -577,13 +595,14 @@ int kvct_disk_open(const struct kvc_store *s, struct kvc_tier **out, char *error
 			size = s->data_size;
 	}
 	d->size = kvc_min(size, s->data_size) / KVC_PAGE * KVC_PAGE;
-	if (!err && !(d->free = kvct_extents_new(d->size))) {
+	if (!err && (!(d->free = kvct_extents_new(d->size)) || (s->device && keep_ends(d, s)))) {
 		err = -ENOMEM;
 		snprintf(error, 512, "out of memory");
 	}
 	if (err) {
 		if (d->fd >= 0)
 			close(d->fd);
+		kvct_extents_free(d->free);
 		free(d);
 		return err;
 	}

@@ -14,7 +14,7 @@
 
 #include "util.h"
 
-#define KVC_STORE_VERSION 2
+#define KVC_STORE_VERSION 3
 #define KVC_STORE_SUPER "superblock"
 #define KVC_STORE_CATALOG "catalog.sqlite"
 /* What SQLite, and engine/catalog, keep beside a catalog of that name. */

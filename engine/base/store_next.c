@@ -14,6 +14,7 @@
  */
 #include "store.h"
 
+#include "label.h"
 #include "log.h"
 
 #include <fcntl.h>
@@ -54,6 +55,27 @@ static int keep_old(const struct kvc_store *s)
 	return err ?: renamed(s, KVC_STORE_CATALOG, name);
 }
 
+/*
+ * Labels the new store's device. It has the new label if mkfs wrote it before the new store became
+ * the valid one, and the old store's label if that one has its data there too.
+ */
+static int label_device(const struct kvc_store *s, const struct kvc_store *next)
+{
+	char error[512];
+	struct kvc_label l;
+	uint64_t size;
+	KVC_FD int fd = kvc_device_open(next, O_RDWR, &size, error);
+	int err = fd < 0 ? fd : kvc_label_read(fd, &l);
+
+	if (!err && !kvc_label_is(&l, next))
+		err = s->device && kvc_label_is(&l, s) ? kvc_label_write(next, fd) : -EXDEV;
+	else if (err == -ENODATA)
+		err = -EXDEV;
+	if (err)
+		kvc_error("%s", fd < 0 ? error : "the device does not have this store's label");
+	return err;
+}
+
 /* The store that superblock.next tells of takes the place of this one. */
 static int become(struct kvc_store *s)
 {
@@ -67,6 +89,8 @@ static int become(struct kvc_store *s)
 		return -ENOMEM;
 	memcpy(next->dir, s->dir, sizeof next->dir);
 	if ((err = kvc_super_load(next, KVC_STORE_SUPER_NEXT, &known)))
+		return err;
+	if (next->device && (err = label_device(s, next)))
 		return err;
 	kvc_store_path(s, KVC_STORE_DATA, path);
 	if (next->device && !s->device)

@@ -179,8 +179,11 @@ int kvc_super_write(const struct kvc_store *s, int fd)
 	if (!p)
 		return -ENOMEM;
 	memcpy(p->magic, magic, sizeof magic);
-	/* version 1 had no secret: the first mount makes one, and the version 2 */
-	p->version = htole32(s->has_secret ? KVC_STORE_VERSION : 1);
+	/*
+	 * Version 1 had no secret: the first mount makes one, and version 2. Version 3 has its data
+	 * on a device with a label; a store with a data file stays at version 2.
+	 */
+	p->version = htole32(s->device ? KVC_STORE_VERSION : s->has_secret ? 2 : 1);
 	memcpy(p->secret, s->secret, sizeof p->secret);
 	p->flags = htole32(s->device);
 	memcpy(p->uuid, s->uuid, 16);

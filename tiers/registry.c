@@ -164,8 +164,8 @@ int kvct_secret(const char *path, char *buf, size_t room, char *error)
 	return 0;
 }
 
-static int open_remote(const char *url, const struct kvc_options *o, struct kvc_tier **out,
-		       char *error)
+static int open_remote(const char *url, const struct kvc_store *s, const struct kvc_options *o,
+		       struct kvc_tier **out, char *error)
 {
 	struct kvct_url u;
 	char codec[sizeof u.query];
@@ -173,6 +173,7 @@ static int open_remote(const char *url, const struct kvc_options *o, struct kvc_
 
 	if (err)
 		return err;
+	u.store = s ? s->dir : NULL;
 	for (size_t i = 0; i < sizeof remotes / sizeof remotes[0]; i++) {
 		uint64_t c = KVC_CODECS;
 
@@ -235,7 +236,7 @@ int kvct_open_all(const struct kvc_store *s, const struct kvc_options *o,
 			snprintf(error, 512, "option remote: at most %d are possible",
 				 KVCT_MAX - 1);
 			err = -EINVAL;
-		} else if (!(err = open_remote(url, o, &tiers[*n], error))) {
+		} else if (!(err = open_remote(url, s, o, &tiers[*n], error))) {
 			for (unsigned t = 0; t < *n; t++)
 				if (!strcmp(tiers[t]->id, tiers[*n]->id)) {
 					snprintf(error, 512, "option remote: %s is there twice",

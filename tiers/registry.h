@@ -38,9 +38,10 @@ int kvct_shim_open(struct kvc_tier *below, const char *spec, struct kvc_tier **o
 
 /* A remote's URL: scheme://[user@]host[:port]/path?name=value&... ; what is not there is "". */
 struct kvct_url {
-	char scheme[32], user[128], host[256], path[512]; /* path without its first / */
+	char scheme[32], user[128], host[256], path[1024]; /* path without its first / */
 	unsigned port;
-	char query[512];
+	char query[2048];
+	const char *store; /* the folder of the store that it is a remote of, or NULL */
 };
 int kvct_url_parse(const char *text, struct kvct_url *u, char *error);
 /* The value of a query parameter in buf, or "" . */

@@ -2,272 +2,224 @@
 /*
  * The s3 tier: any S3 service.
  *
- *   s3://BUCKET/[PREFIX]?endpoint=URL&region=NAME   [&credentials=FILE] [&ca=FILE]
+ *   s3://BUCKET/[PREFIX]?endpoint=URL&region=NAME&...   (kvcachefs-tiers(7) has all parameters)
  *
- * Keys: PREFIX/HH/HEX. Access is path-style. Credentials come from AWS_ACCESS_KEY_ID,
- * AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or from a file of mode 0600 with the lines
- * "aws_access_key_id = ..." and so on. A frame up to SINGLE goes in one PUT; a larger one in parts,
- * of which the first, with the header, is sent last. Requests are s3_http.c's.
+ * Keys: PREFIX/HH/HEX. A frame of up to KVCT_S3_PART bytes is stored by one PUT, a larger one in
+ * parts (s3_uploads.c). Listing is s3_list.c, requests are s3_http.c, the meaning of answers is
+ * s3_answer.c, credentials are s3_credentials.c and s3_roles.c.
+ *
+ * Keys that may not list the bucket get 403 and not 404 for an absent object. So a 403 for an
+ * object is judged by asking for a key that nothing has: if the answer is 404 the object was
+ * refused, -EIO of this object. If it is 403 the keys cannot tell: an unknown name is taken as
+ * absent; a known one is, if an object that was read or stored before can still be read.
  */
 #include "registry.h"
+
+#include "budget.h"
 #include "s3_http.h"
 
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
-#define PART (16u << 20)
-#define SINGLE (PART + KVC_FRAME_HEADER)
+#define BLIND_NS 60000000000ull /* so long is believed what the keys can tell */
+#define ABSENT "ff/kvcachefs-absent"
 
 static struct kvct_s3 *of(struct kvc_tier *t)
 {
 	return kvc_of(t, struct kvct_s3, tier);
 }
 
-static void url_of(const struct kvct_s3 *s, const struct kvc_where *w, const char *query, char *url,
-		   size_t room)
+void kvct_s3_key(const struct kvct_s3 *s, const struct kvc_where *w, char key[1100])
 {
 	char hex[33];
 
 	kvc_where_text(w, hex);
-	snprintf(url, room, "%s/%s%.2s/%s%s%s", s->base, s->prefix, hex, hex, *query ? "?" : "",
-		 query);
+	snprintf(key, 1100, "%s%.2s/%s", s->prefix, hex, hex);
 }
 
-/* The text between <tag> and </tag>, from *at on, which moves behind it. */
-static bool element(const char **at, const char *tag, char *buf, size_t room)
+static void note_good(struct kvct_s3 *s, const struct kvc_where *w)
 {
-	char open[40], close[40];
-	const char *a, *b;
-
-	snprintf(open, sizeof open, "<%s>", tag);
-	snprintf(close, sizeof close, "</%s>", tag);
-	a = *at ? strstr(*at, open) : NULL;
-	b = a ? strstr(a, close) : NULL;
-	if (!b || (size_t)(b - a) - strlen(open) >= room)
-		return false;
-	a += strlen(open);
-	memcpy(buf, a, (size_t)(b - a));
-	buf[b - a] = 0;
-	*at = b;
-	return true;
+	pthread_mutex_lock(&s->lock);
+	s->good = *w;
+	s->has_good = true;
+	pthread_mutex_unlock(&s->lock);
 }
 
 static int put_single(struct kvct_s3 *s, const struct kvc_put *p)
 {
 	size_t len = KVC_FRAME_HEADER + p->stored_len;
-	KVC_MEM uint8_t *buf = malloc(len);
-	struct kvct_s3_request q = { .method = "PUT", .body = buf, .body_len = len };
-	int err = buf ? 0 : -ENOMEM;
+	KVC_BUFFER b = { 0 };
+	struct kvct_s3_request q = {
+		.kind = KVCT_S3_WRITE,
+		.method = "PUT",
+		.creates = true,
+		.body_len = len,
+	};
+	int err = kvc_buffer_wait(&b, KVC_BUDGET_COPY, len);
 
+	q.body = b.p;
 	if (!err && p->stored_len)
-		err = p->read(p->arg, buf + KVC_FRAME_HEADER, p->stored_len, 0);
-	err = err ?: p->head(p->arg, buf);
-	url_of(s, &p->name, "", q.url, sizeof q.url);
+		err = p->read(p->arg, b.p + KVC_FRAME_HEADER, p->stored_len, 0);
+	err = err ?: p->head(p->arg, b.p);
+	kvct_s3_key(s, &p->name, q.key);
 	err = err ?: kvct_s3_ask(s, &q);
 	free(q.text);
-	return err;
-}
-
-static int send_part(struct kvct_s3 *s, const struct kvc_put *p, const char *upload,
-		     unsigned number, const uint8_t *data, size_t len, char *etag)
-{
-	struct kvct_s3_request q = { .method = "PUT", .body = data, .body_len = len };
-	char query[1200];
-	int err;
-
-	snprintf(query, sizeof query, "partNumber=%u&uploadId=%s", number, upload);
-	url_of(s, &p->name, query, q.url, sizeof q.url);
-	err = kvct_s3_ask(s, &q);
-	free(q.text);
-	if (!err && !*q.etag)
-		err = -EIO;
-	memcpy(etag, q.etag, sizeof q.etag);
-	return err;
-}
-
-static int complete(struct kvct_s3 *s, const struct kvc_put *p, const char *upload,
-		    char (*etags)[128], unsigned parts)
-{
-	struct kvct_s3_request q = { .method = "POST" };
-	char *xml = NULL, query[1200];
-	size_t len;
-	FILE *f = open_memstream(&xml, &len);
-	int err;
-
-	if (!f)
-		return -ENOMEM;
-	fprintf(f, "<CompleteMultipartUpload>");
-	for (unsigned i = 0; i < parts; i++)
-		fprintf(f, "<Part><PartNumber>%u</PartNumber><ETag>%s</ETag></Part>", i + 1,
-			etags[i]);
-	fprintf(f, "</CompleteMultipartUpload>");
-	fclose(f);
-	snprintf(query, sizeof query, "uploadId=%s", upload);
-	url_of(s, &p->name, query, q.url, sizeof q.url);
-	q.body = (const uint8_t *)xml;
-	q.body_len = len;
-	err = kvct_s3_ask(s, &q);
-	if (!err && q.text && strstr(q.text, "<Error>")) /* a 200 may still be a failure */
-		err = -EIO;
-	free(q.text);
-	free(xml);
-	return err;
-}
-
-static int put_parts(struct kvct_s3 *s, const struct kvc_put *p)
-{
-	unsigned parts = (unsigned)((p->stored_len + PART - 1) / PART);
-	KVC_MEM uint8_t *first = malloc(KVC_FRAME_HEADER + PART);
-	KVC_MEM uint8_t *buf = malloc(PART);
-	char(*etags)[128] = calloc(parts, sizeof *etags);
-	struct kvct_s3_request q = { .method = "POST" };
-	char upload[1000] = "", query[1200];
-	const char *at;
-	int err = first && buf && etags ? 0 : -ENOMEM;
-
-	url_of(s, &p->name, "uploads=", q.url, sizeof q.url);
-	err = err ?: kvct_s3_ask(s, &q);
-	at = q.text;
-	if (!err && !element(&at, "UploadId", upload, sizeof upload))
-		err = -EIO;
-	free(q.text);
-	for (unsigned i = 0; i < parts && !err; i++) {
-		uint64_t off = (uint64_t)i * PART;
-		size_t len = kvc_min(p->stored_len - off, PART);
-
-		err = p->read(p->arg, i ? buf : first + KVC_FRAME_HEADER, len, off);
-		if (!err && i)
-			err = send_part(s, p, upload, i + 1, buf, len, etags[i]);
-	}
-	err = err ?: p->head(p->arg, first);
-	err = err ?: send_part(s, p, upload, 1, first, KVC_FRAME_HEADER + PART, etags[0]);
-	err = err ?: complete(s, p, upload, etags, parts);
-	if (err && *upload) {
-		struct kvct_s3_request abort_ = { .method = "DELETE" };
-
-		snprintf(query, sizeof query, "uploadId=%s", upload);
-		url_of(s, &p->name, query, abort_.url, sizeof abort_.url);
-		kvct_s3_ask(s, &abort_);
-		free(abort_.text);
-	}
-	free(etags);
 	return err;
 }
 
 static int s3_put(struct kvc_tier *t, const struct kvc_put *p, struct kvc_where *out)
 {
 	struct kvct_s3 *s = of(t);
-	int err = p->stored_len + KVC_FRAME_HEADER <= SINGLE ? put_single(s, p) : put_parts(s, p);
+	int err = p->stored_len + KVC_FRAME_HEADER <= KVCT_S3_PART ? put_single(s, p)
+								   : kvct_s3_put_parts(s, p);
 
 	if (err)
 		return err == -ENOENT ? -EIO : err; /* no such bucket, in fewer words */
 	*out = p->name;
 	out->len = KVC_FRAME_HEADER + kvc_round_up(p->stored_len, KVC_PAGE);
+	note_good(s, out);
 	return 0;
 }
 
-static int s3_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
-		  const struct iovec *iov, int n)
+/* Reads the first byte of a key: 0, or as kvct_s3_ask. */
+static int probe(struct kvct_s3 *s, const char *key)
 {
-	struct kvct_s3 *s = of(t);
+	char byte[2];
+	struct iovec iov = { byte, sizeof byte };
+	struct kvct_s3_request q = {
+		.kind = KVCT_S3_READ,
+		.method = "GET",
+		.wanted = true,
+		.to = 1,
+		.iov = &iov,
+		.n = 1,
+	};
+	int err;
+
+	snprintf(q.key, sizeof q.key, "%s", key);
+	err = kvct_s3_ask(s, &q);
+	free(q.text);
+	return err;
+}
+
+/* Do the keys get 404 for what is absent? 0: no, 1: yes, or another error. */
+static int sees_absence(struct kvct_s3 *s)
+{
+	uint64_t now = kvc_mono_ns(), blind, seeing;
+	char key[1100];
+	int err;
+
+	pthread_mutex_lock(&s->lock);
+	blind = s->blind_ns;
+	seeing = s->seeing_ns;
+	pthread_mutex_unlock(&s->lock);
+	if (now < blind || now < seeing)
+		return now < seeing;
+	snprintf(key, sizeof key, "%s%s", s->prefix, ABSENT);
+	err = probe(s, key);
+	if (err != -ENOENT && err != -EACCES && err)
+		return err;
+	pthread_mutex_lock(&s->lock);
+	*(err == -EACCES ? &s->blind_ns : &s->seeing_ns) = kvc_mono_ns() + BLIND_NS;
+	pthread_mutex_unlock(&s->lock);
+	return err != -EACCES;
+}
+
+/* What a 403 for an object says; see above. */
+static int judge_forbidden(struct kvct_s3 *s, const struct kvc_where *w, bool listed)
+{
+	struct kvc_where good;
+	char key[1100];
+	bool has_good;
+	int sees = sees_absence(s);
+
+	if (sees)
+		return sees < 0 ? sees : -EIO;
+	if (listed)
+		return -EACCES;
+	if (!w->len)
+		return -ENOENT;
+	pthread_mutex_lock(&s->lock);
+	good = s->good;
+	has_good = s->has_good && !kvc_same_name(&good, w);
+	pthread_mutex_unlock(&s->lock);
+	kvct_s3_key(s, &good, key);
+	return has_good && !probe(s, key) ? -ENOENT : -EIO;
+}
+
+/* Fills what is behind the object's end, which lies within the frame's last page, with zeros. */
+static void clear_rest(const struct iovec *iov, int n, uint64_t got)
+{
+	uint64_t at = 0;
+
+	for (int i = 0; i < n; i++) {
+		if (at + iov[i].iov_len > got) {
+			uint64_t have = got > at ? got - at : 0;
+
+			memset((char *)iov[i].iov_base + have, 0, iov[i].iov_len - have);
+		}
+		at += iov[i].iov_len;
+	}
+}
+
+int kvct_s3_read(struct kvct_s3 *s, const struct kvc_where *w, uint64_t off,
+		 const struct iovec *iov, int n, bool listed)
+{
 	struct iovec left[8];
-	struct kvct_s3_request q = { .method = "GET", .from = off, .iov = left, .n = n };
-	uint64_t len = 0, at = 0;
+	struct kvct_s3_request q = {
+		.kind = KVCT_S3_READ,
+		.method = "GET",
+		.wanted = true,
+		.iov = left,
+		.n = n,
+	};
+	uint64_t len = 0;
 	int err;
 
 	if (n > 8)
 		return -EINVAL;
 	for (int i = 0; i < n; i++)
 		len += iov[i].iov_len;
+	if (!len)
+		return 0;
 	memcpy(left, iov, (size_t)n * sizeof *iov);
+	q.from = off;
 	q.to = off + len - 1;
-	url_of(s, w, "", q.url, sizeof q.url);
-	err = len ? kvct_s3_ask(s, &q) : 0;
+	kvct_s3_key(s, w, q.key);
+	err = kvct_s3_ask(s, &q);
+	if (err == -EACCES && q.status == 403 && (!*q.code || !strcmp(q.code, "AccessDenied")))
+		err = judge_forbidden(s, w, listed);
+	if (err && err != -ENOENT && q.status && (q.status == 403 || err == -EACCES))
+		kvct_s3_tell(s, &q, err);
+	else if (err == -EACCES)
+		kvct_s3_tell(s, &q, err);
 	free(q.text);
 	if (err)
 		return err;
-	if (q.status != 206 && off) /* the range was ignored: this is the object's beginning */
-		return -EBADMSG;
 	if (q.got + KVC_PAGE <= len || (!off && q.got < KVC_FRAME_HEADER))
 		return -EBADMSG;
-	for (int i = 0; i < n; i++) { /* the frame ends within its last page */
-		if (at + iov[i].iov_len > q.got) {
-			uint64_t have = q.got > at ? q.got - at : 0;
-
-			memset((char *)iov[i].iov_base + have, 0, iov[i].iov_len - have);
-		}
-		at += iov[i].iov_len;
-	}
+	clear_rest(iov, n, q.got);
+	if (!off)
+		note_good(s, w);
 	return 0;
+}
+
+static int s3_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
+		  const struct iovec *iov, int n)
+{
+	return kvct_s3_read(of(t), w, off, iov, n, false);
 }
 
 static int s3_remove(struct kvc_tier *t, const struct kvc_where *w)
 {
-	struct kvct_s3_request q = { .method = "DELETE" };
+	struct kvct_s3_request q = { .kind = KVCT_S3_REMOVE, .method = "DELETE" };
 	int err;
 
-	url_of(of(t), w, "", q.url, sizeof q.url);
+	kvct_s3_key(of(t), w, q.key);
 	err = kvct_s3_ask(of(t), &q);
 	free(q.text);
 	return err == -ENOENT ? 0 : err;
-}
-
-static int list_key(struct kvc_tier *t, const char *key, uint8_t *page, struct kvc_frame *f,
-		    int *unread,
-		    int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),
-		    void *arg)
-{
-	const char *hex = strrchr(key, '/');
-	struct kvc_where w = { 0 };
-	struct iovec iov = { page, KVC_FRAME_HEADER };
-	unsigned long long a, b;
-	int end = 0, err;
-
-	if (!hex || sscanf(hex + 1, "%16llx%16llx%n", &a, &b, &end) != 2 || end != 32 || hex[33])
-		return 0;
-	w.at = a;
-	w.hi = b;
-	err = s3_get(t, &w, 0, &iov, 1);
-	if (err && !kvct_of_one(err))
-		*unread = err;
-	return err || kvc_frame_decode(page, f) ? 0 : fn(arg, &w, f);
-}
-
-static int s3_list(struct kvc_tier *t,
-		   int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),
-		   void *arg)
-{
-	struct kvct_s3 *s = of(t);
-	KVC_MEM uint8_t *page = malloc(KVC_FRAME_HEADER);
-	KVC_MEM struct kvc_frame *f = malloc(sizeof *f);
-	char token[1024] = "", before[1024], key[1100];
-	int err = page && f ? 0 : -ENOMEM, unread = 0;
-	bool more = true;
-
-	while (!err && more) {
-		struct kvct_s3_request q = { .method = "GET" };
-		char *escaped = *token ? curl_easy_escape(NULL, token, 0) : NULL,
-		     *prefix = curl_easy_escape(NULL, s->prefix, 0);
-		const char *at;
-
-		/* The parameters in the order in which they are signed. */
-		snprintf(q.url, sizeof q.url, "%s?%s%s%slist-type=2&prefix=%s", s->base,
-			 escaped ? "continuation-token=" : "", escaped ? escaped : "",
-			 escaped ? "&" : "", prefix ? prefix : "");
-		curl_free(escaped);
-		curl_free(prefix);
-		err = kvct_s3_ask(s, &q);
-		for (at = q.text; !err && element(&at, "Key", key, sizeof key);)
-			err = list_key(t, key, page, f, &unread, fn, arg);
-		at = q.text;
-		memcpy(before, token, sizeof before);
-		more = !err && element(&at, "NextContinuationToken", token, sizeof token);
-		if (more && !strcmp(token, before))
-			err = -EIO; /* it would never end */
-		free(q.text);
-	}
-	return err ?: unread;
 }
 
 static void s3_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
@@ -276,14 +228,23 @@ static void s3_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
 	*u = (struct kvc_tier_usage){ 0 };
 }
 
+static int s3_start(struct kvc_tier *t)
+{
+	return kvct_s3_uploads_start(of(t));
+}
+
+static void s3_stop(struct kvc_tier *t)
+{
+	kvct_s3_uploads_stop(of(t));
+}
+
 static void s3_close(struct kvc_tier *t)
 {
 	struct kvct_s3 *s = of(t);
 
-	while (s->nidle)
-		curl_easy_cleanup(s->idle[--s->nidle].curl);
-	kvc_wipe(s->login, sizeof s->login);
-	kvc_wipe(s->token, sizeof s->token);
+	kvct_s3_uploads_close(s);
+	kvct_s3_close_idle(s);
+	kvct_s3_credentials_close(s->credentials);
 	pthread_mutex_destroy(&s->lock);
 	free(s);
 }
@@ -291,105 +252,216 @@ static void s3_close(struct kvc_tier *t)
 static const struct kvc_tier_ops s3_ops = {
 	.name = "s3",
 	.caps = KVC_TIER_SHARED | KVC_TIER_DURABLE | KVC_TIER_MEDIA,
+	.start = s3_start,
+	.stop = s3_stop,
 	.close = s3_close,
 	.put = s3_put,
 	.get = s3_get,
 	.remove = s3_remove,
-	.list = s3_list,
+	.list = kvct_s3_list,
 	.usage = s3_usage,
 };
 
-/* "name = value" lines, as AWS tools have them. */
-static int credentials(struct kvct_s3 *s, const char *path, char *error)
-{
-	char line[2300], name[64], value[2048], id[200] = "", secret[200] = "";
-	FILE *f;
-	int err = kvct_secret(path, line, sizeof line, error);
+/* --- the URL --- */
 
-	if (err)
-		return err;
-	f = fopen(path, "re");
-	while (f && fgets(line, sizeof line, f))
-		if (sscanf(line, " %63[a-z_] = %2047s", name, value) == 2) {
-			if (!strcmp(name, "aws_access_key_id"))
-				snprintf(id, sizeof id, "%.199s", value);
-			else if (!strcmp(name, "aws_secret_access_key"))
-				snprintf(secret, sizeof secret, "%.199s", value);
-			else if (!strcmp(name, "aws_session_token"))
-				snprintf(s->token, sizeof s->token, "%.2047s", value);
-		}
-	if (f)
-		fclose(f);
-	snprintf(s->login, sizeof s->login, "%s:%s", id, secret);
-	kvc_wipe(line, sizeof line);
-	kvc_wipe(value, sizeof value);
-	kvc_wipe(secret, sizeof secret);
-	if (!*id) {
-		snprintf(error, 512, "option remote: %s has no aws_access_key_id", path);
-		return -EINVAL;
-	}
+static int refuse(char *error, const char *text)
+{
+	snprintf(error, 512, "option remote: %s", text);
+	return -EINVAL;
+}
+
+/* Letters, digits and those of `also` only? */
+static bool is_plain(const char *text, const char *also)
+{
+	for (; *text; text++)
+		if (!isalnum((unsigned char)*text) && !strchr(also, *text))
+			return false;
+	return true;
+}
+
+static int set_prefix(struct kvct_s3 *s, const struct kvct_url *u, char *error)
+{
+	size_t len = strlen(u->path);
+	char padded[sizeof u->path + 3];
+
+	if (!is_plain(u->path, "-_./"))
+		return refuse(error, "the prefix of s3:// has letters, digits and -_./ only");
+	snprintf(padded, sizeof padded, "/%s%s", u->path,
+		 len && u->path[len - 1] != '/' ? "/" : "");
+	if (strstr(padded, "//") || strstr(padded, "/./") || strstr(padded, "/../"))
+		return refuse(error, "the prefix of s3:// has no parts that are empty, . or ..");
+	snprintf(s->prefix, sizeof s->prefix, "%s", padded + 1);
+	if (strlen(s->prefix) + 35 > 1024)
+		return refuse(error, "the prefix of s3:// is too long: keys have 1024 bytes");
 	return 0;
 }
 
-static int set_up(struct kvct_s3 *s, const struct kvct_url *u, char *error)
+/* The endpoint as scheme://host[:port] and a path; the bucket's place in them. */
+static int set_server(struct kvct_s3 *s, const struct kvct_url *u, const char *endpoint,
+		      bool by_name, char *error)
 {
-	char endpoint[512], region[64], file[512];
-	const char *id = getenv("AWS_ACCESS_KEY_ID"), *secret = getenv("AWS_SECRET_ACCESS_KEY"),
-		   *token = getenv("AWS_SESSION_TOKEN");
+	const char *host = strstr(endpoint, "://") + 3;
+	bool tls = !strncmp(endpoint, "https", 5);
+	size_t len = strcspn(host, "/");
+	const char *path = host + len, *port = tls ? ":443" : ":80";
+	int n;
 
-	kvct_url_get(u, "region", region, sizeof region);
-	kvct_url_get(u, "endpoint", endpoint, sizeof endpoint);
-	kvct_url_get(u, "credentials", file, sizeof file);
-	kvct_url_get(u, "ca", s->ca, sizeof s->ca);
-	if (!*region)
-		snprintf(region, sizeof region, "us-east-1");
+	if (!len || memchr(host, '@', len) || !is_plain(path, "-_.~/") || strpbrk(host, "?#"))
+		return refuse(error, "endpoint= of s3:// is http(s)://HOST[:PORT][/PATH]");
+	n = snprintf(s->host, sizeof s->host, "%s%s%.*s", by_name ? u->host : "",
+		     by_name ? "." : "", (int)len, host);
+	if (n >= (int)sizeof s->host)
+		return refuse(error, "endpoint= of s3:// is too long");
+	snprintf(s->server, sizeof s->server, "http%s://%s", tls ? "s" : "", s->host);
+	/* the default port is in no Host header */
+	if (strlen(s->host) > strlen(port) &&
+	    !strcmp(s->host + strlen(s->host) - strlen(port), port))
+		s->host[strlen(s->host) - strlen(port)] = 0;
+	len = strlen(path);
+	while (len && path[len - 1] == '/')
+		len--;
+	n = snprintf(s->root, sizeof s->root, "%.*s%s%s", (int)len, path, by_name ? "" : "/",
+		     by_name ? "" : u->host);
+	return n >= (int)sizeof s->root ? refuse(error, "endpoint= of s3:// is too long") : 0;
+}
+
+/* A parameter, or the first of these environment variables that is set, or "". */
+static void value_of(const struct kvct_url *u, const char *name, const char *env, const char *also,
+		     char *to, size_t room)
+{
+	const char *v = env ? getenv(env) : NULL;
+
+	kvct_url_get(u, name, to, room);
+	if (*to)
+		return;
+	if ((!v || !*v) && also)
+		v = getenv(also);
+	snprintf(to, room, "%s", v ? v : "");
+}
+
+static int set_place(struct kvct_s3 *s, const struct kvct_url *u, bool *amazon, char *error)
+{
+	char endpoint[512], addressing[32];
+
+	value_of(u, "region", "AWS_REGION", "AWS_DEFAULT_REGION", s->region, sizeof s->region);
+	value_of(u, "endpoint", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", endpoint,
+		 sizeof endpoint);
+	kvct_url_get(u, "addressing", addressing, sizeof addressing);
+	value_of(u, "ca", "AWS_CA_BUNDLE", NULL, s->ca, sizeof s->ca);
+	if (!*s->region)
+		snprintf(s->region, sizeof s->region, "us-east-1");
+	if (!is_plain(s->region, "-_."))
+		return refuse(error, "region= of s3:// has letters, digits and -_. only");
+	*amazon = !*endpoint;
 	if (!*endpoint)
-		snprintf(endpoint, sizeof endpoint, "https://s3.%.63s.amazonaws.com", region);
-	if (strncmp(endpoint, "http://", 7) && strncmp(endpoint, "https://", 8)) {
-		snprintf(error, 512,
-			 "option remote: endpoint= of s3:// begins with http:// or https://");
-		return -EINVAL;
+		snprintf(endpoint, sizeof endpoint, "https://s3.%s.amazonaws.com", s->region);
+	if (strncmp(endpoint, "http://", 7) && strncmp(endpoint, "https://", 8))
+		return refuse(error, "endpoint= of s3:// begins with http:// or https://");
+	if (*addressing && strcmp(addressing, "path") && strcmp(addressing, "virtual"))
+		return refuse(error, "addressing= of s3:// is path or virtual");
+	if (!is_plain(u->host, "-_.") || !strcmp(u->host, ".") || !strcmp(u->host, ".."))
+		return refuse(error, "the bucket of s3:// has letters, digits and -_. only");
+	return set_prefix(s, u, error)
+		       ?: set_server(s, u, endpoint, !strcmp(addressing, "virtual"), error);
+}
+
+static int set_safety(struct kvct_s3 *s, const struct kvct_url *u, char *error)
+{
+	char checksum[32];
+
+	kvct_url_get(u, "sse", s->sse, sizeof s->sse);
+	kvct_url_get(u, "sse_key", s->sse_key, sizeof s->sse_key);
+	kvct_url_get(u, "checksum", checksum, sizeof checksum);
+	s->md5 = !strcmp(checksum, "md5");
+	s->sha256 = !strcmp(checksum, "sha256");
+	if (*s->sse && strcmp(s->sse, "AES256") && strcmp(s->sse, "aws:kms") &&
+	    strcmp(s->sse, "aws:kms:dsse"))
+		return refuse(error, "sse= of s3:// is AES256, aws:kms or aws:kms:dsse");
+	if (*s->sse_key && strncmp(s->sse, "aws:kms", 7))
+		return refuse(error, "sse_key= of s3:// needs sse=aws:kms");
+	if (!is_plain(s->sse_key, "-_./:"))
+		return refuse(error, "sse_key= of s3:// is the id, alias or ARN of a KMS key");
+	if (*checksum && strcmp(checksum, "none") && !s->md5 && !s->sha256)
+		return refuse(error, "checksum= of s3:// is none, md5 or sha256");
+	return 0;
+}
+
+/* The tier's name in the store. Two that differ anywhere have different ones. */
+static void set_id(struct kvct_s3 *s, const struct kvct_url *u)
+{
+	KVC_MEM char *whole = NULL;
+	char hex[33];
+	struct kvc_sum sum;
+	const char *scheme = strncmp(s->server, "https", 5) ? "http" : "https";
+
+	if (asprintf(&whole, "s3:%s/%s@%s://%s%s", u->host, s->prefix, scheme, s->host, s->root) <
+	    0) {
+		whole = NULL;
+		return;
 	}
-	endpoint[strlen(endpoint) - (endpoint[strlen(endpoint) - 1] == '/')] = 0;
-	snprintf(s->base, sizeof s->base, "%s/%s", endpoint, u->host);
-	snprintf(s->prefix, sizeof s->prefix, "%.250s%s", u->path,
-		 *u->path && u->path[strlen(u->path) - 1] != '/' ? "/" : "");
-	for (const char *p = s->prefix; *p; p++)
-		if (!isalnum((unsigned char)*p) && !strchr("-_./", *p)) {
-			snprintf(error, 512,
-				 "option remote: the prefix of s3:// has letters, digits and -_./ "
-				 "only");
+	if (strlen(whole) < sizeof s->tier.id) {
+		snprintf(s->tier.id, sizeof s->tier.id, "%s", whole);
+		return;
+	}
+	sum = kvc_sum_of(whole, strlen(whole));
+	snprintf(s->tier.id, sizeof s->tier.id, "%.200s#%s", whole, kvc_sum_text(&sum, hex));
+}
+
+static int set_credentials(struct kvct_s3 *s, const struct kvct_url *u, bool amazon, char *error)
+{
+	struct kvct_s3_source *source = calloc(1, sizeof *source);
+	int err;
+
+	if (!source) {
+		snprintf(error, 512, "out of memory");
+		return -ENOMEM;
+	}
+	kvct_url_get(u, "auth", source->auth, sizeof source->auth);
+	kvct_url_get(u, "credentials", source->file, sizeof source->file);
+	kvct_url_get(u, "profile", source->profile, sizeof source->profile);
+	memcpy(source->region, s->region, sizeof source->region);
+	memcpy(source->ca, s->ca, sizeof source->ca);
+	source->amazon = amazon;
+	err = kvct_s3_credentials_open(&s->credentials, source, error);
+	free(source);
+	return err;
+}
+
+/* A value that does not fit is refused: kvct_url_get leaves it out. */
+static int check_lengths(const struct kvct_url *u, char *error)
+{
+	static const struct {
+		const char *name;
+		size_t room;
+	} most[] = { { "endpoint", 300 }, { "region", 64 },   { "credentials", 512 },
+		     { "ca", 512 },       { "profile", 128 }, { "auth", 32 },
+		     { "sse", 32 },       { "sse_key", 256 }, { "checksum", 32 },
+		     { "addressing", 32 } };
+	char value[sizeof u->query];
+
+	for (size_t i = 0; i < sizeof most / sizeof *most; i++)
+		if (strlen(kvct_url_get(u, most[i].name, value, sizeof value)) >= most[i].room) {
+			snprintf(error, 512, "option remote: the value of %s= is too long",
+				 most[i].name);
 			return -EINVAL;
 		}
-	snprintf(s->sign, sizeof s->sign, "aws:amz:%s:s3", region);
-	snprintf(s->tier.id, sizeof s->tier.id, "s3:%.100s/%.60s@%.80s", u->host, s->prefix,
-		 endpoint);
-	if (*file)
-		return credentials(s, file, error);
-	if (!id || !secret) {
-		snprintf(error, 512,
-			 "option remote: s3:// needs AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
-			 "or credentials=FILE");
-		return -EINVAL;
-	}
-	snprintf(s->login, sizeof s->login, "%s:%s", id, secret);
-	snprintf(s->token, sizeof s->token, "%s", token ? token : "");
 	return 0;
 }
 
 int kvct_s3_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out, char *error)
 {
-	static const char *const params[] = { "endpoint", "region", "credentials", "ca", NULL };
+	static const char *const params[] = {
+		"endpoint",   "region", "credentials", "ca",       "profile", "auth",
+		"addressing", "sse",    "sse_key",     "checksum", NULL,
+	};
 	struct kvct_s3 *s;
+	bool amazon = false;
 	int err;
 
-	if ((err = kvct_url_check(u, params, error)))
+	if ((err = kvct_url_check(u, params, error)) || (err = check_lengths(u, error)))
 		return err;
-	if (!*u->host) {
-		snprintf(error, 512,
-			 "option remote: s3:// needs a bucket: s3://BUCKET/PREFIX?endpoint=URL");
-		return -EINVAL;
-	}
+	if (!*u->host)
+		return refuse(error, "s3:// needs a bucket: s3://BUCKET/PREFIX?endpoint=URL");
 	curl_global_init(CURL_GLOBAL_DEFAULT);
 	s = calloc(1, sizeof *s);
 	if (!s) {
@@ -399,7 +471,14 @@ int kvct_s3_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier
 	pthread_mutex_init(&s->lock, NULL);
 	s->deadline_ms = deadline_ms;
 	s->tier.ops = &s3_ops;
-	if ((err = set_up(s, u, error))) {
+	err = set_place(s, u, &amazon, error) ?: set_safety(s, u, error);
+	err = err ?: set_credentials(s, u, amazon, error);
+	if (!err) {
+		set_id(s, u);
+		if ((err = kvct_s3_uploads_open(s, u->store)))
+			snprintf(error, 512, "out of memory");
+	}
+	if (err) {
 		s3_close(&s->tier);
 		return err;
 	}

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * See s3_http.h. Requests are signed by libcurl (AWS Signature 4, x-amz-content-sha256:
- * UNSIGNED-PAYLOAD; the frame has checksums of its own).
- */
+/* See s3_http.h. Bodies are not part of signatures unless checksum=sha256 is given: frames have
+ * checksums of their own. */
 #include "s3_http.h"
 
+#include "keys.h"
 #include "log.h"
 
 #include <ctype.h>
@@ -18,16 +17,37 @@
 
 /* bytes a second that a transfer is given time for, beside the deadline */
 #define SLOWEST (4ull << 20)
-#define ANSWER_MAX (4u << 20)
+#define TEXT_MAX (64u << 10)
+#define IDLE_MAX_NS 25000000000ull /* load balancers drop connections that are idle longer */
+#define IDLE_NS 1000000000ull      /* idle for longer than this: it may have been dropped */
+#define WRITES 3u                  /* tries of a write that is asked to slow down */
+
+void kvct_s3_close_idle(struct kvct_s3 *s)
+{
+	struct kvct_s3_handle old[KVCT_S3_HANDLES];
+	unsigned n;
+
+	pthread_mutex_lock(&s->lock);
+	n = s->nidle;
+	memcpy(old, s->idle, n * sizeof *old);
+	s->nidle = 0;
+	pthread_mutex_unlock(&s->lock);
+	while (n)
+		curl_easy_cleanup(old[--n].curl);
+}
 
 static struct kvct_s3_handle take(struct kvct_s3 *s)
 {
-	struct kvct_s3_handle h = { NULL, CURL_SOCKET_BAD };
+	struct kvct_s3_handle h = { NULL, CURL_SOCKET_BAD, 0 };
 
 	pthread_mutex_lock(&s->lock);
 	if (s->nidle)
 		h = s->idle[--s->nidle];
 	pthread_mutex_unlock(&s->lock);
+	if (h.curl && kvc_mono_ns() - h.idle_ns > IDLE_MAX_NS) {
+		curl_easy_cleanup(h.curl);
+		h = (struct kvct_s3_handle){ NULL, CURL_SOCKET_BAD, 0 };
+	}
 	if (h.curl)
 		curl_easy_reset(h.curl); /* keeps its connection */
 	else
@@ -35,16 +55,16 @@ static struct kvct_s3_handle take(struct kvct_s3 *s)
 	return h;
 }
 
-static void give(struct kvct_s3 *s, struct kvct_s3_handle h)
+static void give(struct kvct_s3 *s, CURL *c, curl_socket_t fd)
 {
 	pthread_mutex_lock(&s->lock);
 	bool keep = s->nidle < KVCT_S3_HANDLES;
 
 	if (keep)
-		s->idle[s->nidle++] = h;
+		s->idle[s->nidle++] = (struct kvct_s3_handle){ c, fd, kvc_mono_ns() };
 	pthread_mutex_unlock(&s->lock);
 	if (!keep)
-		curl_easy_cleanup(h.curl);
+		curl_easy_cleanup(c);
 }
 
 static int on_socket(void *arg, curl_socket_t fd, curlsocktype use)
@@ -53,6 +73,7 @@ static int on_socket(void *arg, curl_socket_t fd, curlsocktype use)
 
 	(void)use;
 	q->fd = fd;
+	q->idle = false; /* a new connection */
 	return CURL_SOCKOPT_OK;
 }
 
@@ -68,43 +89,56 @@ static void acknowledge(const struct kvct_s3_request *q)
 		setsockopt(q->fd, IPPROTO_TCP, TCP_QUICKACK, &now, sizeof now);
 }
 
+/* Bytes of an object into iov. */
+static size_t take_bytes(struct kvct_s3_request *q, const char *p, size_t len)
+{
+	size_t left = len, n = (size_t)kvc_min(q->skip, len);
+
+	q->skip -= n;
+	p += n;
+	left -= n;
+	while (left && q->n) {
+		n = kvc_min(left, q->iov->iov_len);
+		memcpy(q->iov->iov_base, p, n);
+		q->iov->iov_base = (char *)q->iov->iov_base + n;
+		q->iov->iov_len -= n;
+		if (!q->iov->iov_len) {
+			q->iov++;
+			q->n--;
+		}
+		p += n;
+		left -= n;
+		q->got += n;
+	}
+	if (!left)
+		return len;
+	/* more than was asked for, or a service that sends the whole object */
+	q->enough = q->status == 200;
+	q->overflow = !q->enough;
+	return 0;
+}
+
 static size_t on_data(char *p, size_t one, size_t len, void *arg)
 {
 	struct kvct_s3_request *q = arg;
-	size_t left = len;
+	size_t most = q->text_max ? q->text_max : TEXT_MAX, n = len;
 
 	(void)one;
 	acknowledge(q);
-	if (q->iov && q->status >= 0) {
-		while (left && q->n) {
-			size_t n = kvc_min(left, q->iov->iov_len);
-
-			memcpy(q->iov->iov_base, p, n);
-			q->iov->iov_base = (char *)q->iov->iov_base + n;
-			q->iov->iov_len -= n;
-			if (!q->iov->iov_len) {
-				q->iov++;
-				q->n--;
-			}
-			p += n;
-			left -= n;
-			q->got += n;
-		}
-		if (left) {
-			q->overflow = true;
-			return 0; /* more than was asked for */
-		}
-		return len;
+	if (q->iov && !q->failing)
+		return take_bytes(q, p, len);
+	if (q->text_len + len > most) {
+		if (!q->failing)
+			return 0;
+		n = most - q->text_len; /* the beginning of an error's text will do */
 	}
-	if (q->text_len + len > ANSWER_MAX)
-		return 0;
-	char *more = realloc(q->text, q->text_len + len + 1);
+	char *more = realloc(q->text, q->text_len + n + 1);
 
 	if (!more)
 		return 0;
 	q->text = more;
-	memcpy(q->text + q->text_len, p, len);
-	q->text_len += len;
+	memcpy(q->text + q->text_len, p, n);
+	q->text_len += n;
 	q->text[q->text_len] = 0;
 	return len;
 }
@@ -130,69 +164,190 @@ static int on_seek(void *arg, curl_off_t off, int whence)
 	return CURL_SEEKFUNC_OK;
 }
 
+/* The value of the header `name`, if the line has it, on one line and cut to room. */
+static bool header_is(const char *line, size_t len, const char *name, char *to, size_t room)
+{
+	size_t at = strlen(name), n = 0;
+
+	if (len <= at || strncasecmp(line, name, at))
+		return false;
+	while (at < len && isspace((unsigned char)line[at]))
+		at++;
+	while (at < len && line[at] != '\r' && line[at] != '\n' && n + 1 < room)
+		to[n++] = line[at++];
+	while (n && isspace((unsigned char)to[n - 1]))
+		n--;
+	to[n] = 0;
+	kvc_one_line(to);
+	return true;
+}
+
+static void take_status(struct kvct_s3_request *q, const char *p, size_t len)
+{
+	const char *space = memchr(p, ' ', len - 3);
+
+	q->failing = !space || space[1] != '2' || !isdigit((unsigned char)space[2]) ||
+		     !isdigit((unsigned char)space[3]);
+	/* the whole object, though a range was asked for */
+	q->status = !q->failing && space[2] == '0' && space[3] == '0' ? 200 : 0;
+	q->skip = q->status == 200 ? q->from : 0;
+	q->html = q->service = false;
+	q->retry_ms = 0;
+}
+
 static size_t on_header(char *p, size_t one, size_t len, void *arg)
 {
 	struct kvct_s3_request *q = arg;
+	char value[64];
 
 	(void)one;
+	q->answered = true;
 	if (len == 2) /* the empty line: the body may come on its own */
 		acknowledge(q);
-	if (len > 6 && !strncasecmp(p, "x-amz-", 6))
+	if (len > 6 && (!strncasecmp(p, "x-amz-", 6) || !strncasecmp(p, "x-goog", 6)))
 		q->service = true;
-	if (len > 6 && !strncasecmp(p, "etag:", 5)) {
-		size_t at = 5, n = 0;
-
-		while (at < len && isspace((unsigned char)p[at]))
-			at++;
-		while (at < len && !isspace((unsigned char)p[at]) && n + 1 < sizeof q->etag)
-			q->etag[n++] = p[at++];
-		q->etag[n] = 0;
-	}
-	/* An error's body is text, not the object. A header has no NUL at its end. */
-	if (len > 12 && !strncmp(p, "HTTP/", 5)) {
-		const char *space = memchr(p, ' ', len - 3);
-
-		q->status = space && space[1] == '2' && isdigit((unsigned char)space[2]) &&
-					    isdigit((unsigned char)space[3])
-				    ? 0
-				    : -1;
-	}
+	if (header_is(p, len, "etag:", q->etag, sizeof q->etag) ||
+	    header_is(p, len, "x-amz-bucket-region:", q->region, sizeof q->region))
+		return len;
+	if (header_is(p, len, "content-type:", value, sizeof value))
+		q->html = !strncasecmp(value, "text/html", 9);
+	else if (header_is(p, len, "date:", value, sizeof value))
+		q->date_ns = (uint64_t)kvc_max(0, curl_getdate(value, NULL) > 0
+							  ? (uint64_t)curl_getdate(value, NULL)
+							  : 0) *
+			     1000000000;
+	else if (header_is(p, len, "retry-after:", value, sizeof value))
+		q->retry_ms = strtoul(value, NULL, 10) * 1000;
+	else if (len > 12 && !strncmp(p, "HTTP/", 5))
+		take_status(q, p, len);
 	return len;
 }
 
-/* What every request says; NULL: out of memory. */
-static struct curl_slist *headers(const struct kvct_s3 *s, const struct kvct_s3_request *q)
+/* Is a connection that was idle dead? And is the tier about to end? */
+static int on_progress(void *arg, curl_off_t down_all, curl_off_t down, curl_off_t up_all,
+		       curl_off_t up)
 {
-	char token[2100];
-	const char *lines[] = {
-		"x-amz-content-sha256: UNSIGNED-PAYLOAD",
-		strcmp(q->method, "POST") ? NULL : "Content-Type: application/xml",
-		*s->token ? token : NULL,
-	};
-	struct curl_slist *h = NULL;
+	struct kvct_s3_request *q = arg;
+	uint64_t now = kvc_mono_ns(), most = q->s3->deadline_ms * 1000000 / 4;
 
-	snprintf(token, sizeof token, "x-amz-security-token: %s", s->token);
-	for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
-		struct curl_slist *more = lines[i] ? curl_slist_append(h, lines[i]) : h;
-
-		if (!more) {
-			curl_slist_free_all(h);
-			return NULL;
-		}
-		h = more;
+	(void)down_all;
+	(void)up_all;
+	if (q->quiet && q->s3->stopping)
+		return 1;
+	if ((uint64_t)up != q->sent) {
+		q->sent = (uint64_t)up;
+		q->moved_ns = now;
 	}
-	return h;
+	q->stalled = q->idle && !q->slow && !q->answered && !down && now - q->moved_ns > most;
+	return q->stalled;
+}
+
+/* --- what is sent --- */
+
+struct lines {
+	struct kvct_s3_canonical c;
+	char date[20], payload[65], md5[25];
+};
+
+static void add(struct kvct_s3_canonical *c, const char *name, const char *value)
+{
+	if (value && *value) {
+		c->header[c->headers].name = name;
+		c->header[c->headers++].value = value;
+	}
+}
+
+/* The headers that are signed, in the order of their names. */
+static int headers_of(const struct kvct_s3 *s, const struct kvct_s3_request *q,
+		      const struct kvct_s3_login *login, const char *path, struct lines *l)
+{
+	uint64_t now = kvc_now_ns();
+	time_t t = (time_t)(now / 1000000000);
+	struct tm tm;
+	int err = 0;
+
+	gmtime_r(&t, &tm);
+	(void)strftime(l->date, sizeof l->date, "%Y%m%dT%H%M%SZ", &tm);
+	snprintf(l->payload, sizeof l->payload, "%s", KVCT_S3_UNSIGNED);
+	if (s->sha256)
+		err = kvct_s3_sha256(q->body ? (const void *)q->body : "", q->body_len, l->payload);
+	if (s->md5 && q->body_len)
+		err = err ?: kvct_s3_md5(q->body, q->body_len, l->md5);
+	l->c = (struct kvct_s3_canonical){
+		.method = q->method,
+		.path = path,
+		.query = q->query ? q->query : "",
+		.region = s->region,
+		.date = l->date,
+		.payload = l->payload,
+	};
+	add(&l->c, "content-md5", l->md5);
+	add(&l->c, "content-type", strcmp(q->method, "POST") ? "" : "application/xml");
+	add(&l->c, "host", s->host);
+	if (!kvct_s3_credentials_none(s->credentials)) {
+		add(&l->c, "x-amz-content-sha256", l->payload);
+		add(&l->c, "x-amz-date", l->date);
+		add(&l->c, "x-amz-security-token", login->token);
+	}
+	if (q->creates) {
+		add(&l->c, "x-amz-server-side-encryption", s->sse);
+		add(&l->c, "x-amz-server-side-encryption-aws-kms-key-id", s->sse_key);
+	}
+	return err;
+}
+
+static void free_headers(struct curl_slist *h)
+{
+	for (struct curl_slist *e = h; e; e = e->next)
+		kvc_wipe(e->data, strlen(e->data));
+	curl_slist_free_all(h);
+}
+
+static int append(struct curl_slist **h, const char *name, const char *value)
+{
+	size_t room = strlen(name) + strlen(value) + 3;
+	char *line = malloc(room);
+	struct curl_slist *more;
+
+	if (!line)
+		return -ENOMEM;
+	snprintf(line, room, "%s: %s", name, value);
+	more = curl_slist_append(*h, line);
+	kvc_wipe(line, room);
+	free(line);
+	if (more)
+		*h = more;
+	return more ? 0 : -ENOMEM;
+}
+
+/* All headers of a request, signed, to *out. */
+static int headers(const struct kvct_s3 *s, const struct kvct_s3_request *q,
+		   const struct kvct_s3_login *login, const char *path, struct curl_slist **out)
+{
+	struct lines l = { 0 };
+	char signature[1024];
+	int err = headers_of(s, q, login, path, &l);
+
+	*out = NULL;
+	for (unsigned i = 0; i < l.c.headers && !err; i++)
+		err = append(out, l.c.header[i].name, l.c.header[i].value);
+	if (!err && !kvct_s3_credentials_none(s->credentials)) {
+		err = kvct_s3_sign(&l.c, login, signature, sizeof signature);
+		err = err ?: append(out, "Authorization", signature);
+	}
+	if (err)
+		free_headers(*out);
+	return err;
 }
 
 static void set_way(CURL *c, const struct kvct_s3 *s, struct kvct_s3_request *q, uint64_t left_ns)
 {
 	uint64_t bytes = q->body_len + (q->to ? q->to - q->from : 0);
 
-	curl_easy_setopt(c, CURLOPT_URL, q->url);
-	curl_easy_setopt(c, CURLOPT_AWS_SIGV4, s->sign);
-	curl_easy_setopt(c, CURLOPT_USERPWD, s->login);
+	curl_easy_setopt(c, CURLOPT_PATH_AS_IS, 1L);
+	curl_easy_setopt(c, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
 	curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
-	/* an empty Expect: header would be signed wrongly */
+	curl_easy_setopt(c, CURLOPT_TCP_KEEPALIVE, 1L);
 	curl_easy_setopt(c, CURLOPT_EXPECT_100_TIMEOUT_MS, 300L);
 	curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https");
 	curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT_MS, (long)kvc_min(left_ns / 1000000 + 1, 5000));
@@ -204,6 +359,9 @@ static void set_way(CURL *c, const struct kvct_s3 *s, struct kvct_s3_request *q,
 	curl_easy_setopt(c, CURLOPT_HEADERDATA, q);
 	curl_easy_setopt(c, CURLOPT_SOCKOPTFUNCTION, on_socket);
 	curl_easy_setopt(c, CURLOPT_SOCKOPTDATA, q);
+	curl_easy_setopt(c, CURLOPT_NOPROGRESS, 0L);
+	curl_easy_setopt(c, CURLOPT_XFERINFOFUNCTION, on_progress);
+	curl_easy_setopt(c, CURLOPT_XFERINFODATA, q);
 	curl_easy_setopt(c, CURLOPT_BUFFERSIZE, 512L << 10);
 	curl_easy_setopt(c, CURLOPT_UPLOAD_BUFFERSIZE, 512L << 10);
 	if (*s->ca)
@@ -236,126 +394,121 @@ static void set_body(CURL *c, struct kvct_s3_request *q)
 	}
 }
 
-/*
- * What a 404 says. What -ENOENT is said of is forgotten, so it takes the service's own word for
- * this key: a bucket that is not there, or an ingress that knows no way to the service, has lost
- * nothing. Where a gateway keeps the body to itself, the service's headers are enough.
- */
-static int not_found(const struct kvct_s3_request *q)
+/* Forgets the answer of the try before. */
+static void begin(struct kvct_s3_request *q, const struct kvct_s3_handle *by)
 {
-	bool known = q->text_len ? strstr(q->text, "<Code>NoSuchKey</Code>") != NULL : q->service;
-
-	return known ? -ENOENT : -EIO;
-}
-
-/*
- * A 403 or a 500 that lasts may be of one object, for its policy, its key or where it lies: they
- * are -EIO, which is the service's when several objects have it (KVC_TIER_MEDIA).
- */
-static int outcome(const struct kvct_s3_request *q, CURLcode rc, long code)
-{
-	switch (rc) {
-	case CURLE_OK: break;
-	case CURLE_OPERATION_TIMEDOUT: return -ETIMEDOUT;
-	case CURLE_PARTIAL_FILE:
-	case CURLE_RECV_ERROR:
-	case CURLE_SEND_ERROR:
-	case CURLE_GOT_NOTHING: return -EAGAIN;
-	case CURLE_PEER_FAILED_VERIFICATION:
-	case CURLE_SSL_CACERT_BADFILE: return -EACCES;
-	default: return -ECONNREFUSED;
-	}
-	if (code >= 200 && code < 300)
-		return 0;
-	if (code == 404)
-		return not_found(q);
-	if (code == 416)
-		return -EBADMSG; /* shorter than it should be */
-	if (code == 401)
-		return -EACCES;
-	return code >= 500 || code == 429 ? -EAGAIN : -EIO;
-}
-
-static int attempt(struct kvct_s3 *s, struct kvct_s3_request *q, uint64_t left_ns)
-{
-	struct curl_slist *h = headers(s, q);
-	struct kvct_s3_handle by = { NULL, CURL_SOCKET_BAD };
-	CURL *c;
-	long code = 0;
-	CURLcode rc;
-
-	if (h)
-		by = take(s);
-	c = by.curl;
-	if (!c) {
-		curl_slist_free_all(h);
-		return -ENOMEM;
-	}
-	q->body_at = 0;
-	q->got = 0;
-	q->text_len = 0;
-	if (q->text) /* of an attempt before */
+	q->body_at = q->text_len = 0;
+	q->got = q->skip = q->sent = q->retry_ms = q->date_ns = 0;
+	if (q->text)
 		*q->text = 0;
 	q->status = 0;
-	q->service = false;
-	*q->etag = 0;
-	q->fd = by.fd;
-	set_way(c, s, q, left_ns);
-	curl_easy_setopt(c, CURLOPT_HTTPHEADER, h);
-	set_body(c, q);
-	rc = curl_easy_perform(c);
-	curl_easy_getinfo(c, CURLINFO_RESPONSE_CODE, &code);
-	curl_slist_free_all(h);
-	q->status = code;
+	q->overflow = q->enough = q->failing = q->html = q->service = false;
+	q->answered = q->stalled = false;
+	*q->etag = *q->code = *q->message = *q->region = 0;
+	q->fd = by->fd;
+	q->moved_ns = kvc_mono_ns();
+	q->idle = by->idle_ns && q->moved_ns - by->idle_ns > IDLE_NS;
+}
+
+static int send_once(struct kvct_s3 *s, struct kvct_s3_request *q,
+		     const struct kvct_s3_login *login, uint64_t left_ns)
+{
+	char path[sizeof s->root + sizeof q->key + 2];
+	size_t room = sizeof s->server + sizeof path + (q->query ? strlen(q->query) : 0) + 2;
+	KVC_MEM char *url = malloc(room);
+	struct kvct_s3_handle by = { NULL, CURL_SOCKET_BAD, 0 };
+	struct curl_slist *h = NULL;
+	CURLcode rc;
+	int err;
+
+	snprintf(path, sizeof path, "%s%s%s", s->root, *q->key || !*s->root ? "/" : "", q->key);
+	err = url ? headers(s, q, login, path, &h) : -ENOMEM;
+	if (err)
+		return err;
+	snprintf(url, room, "%s%s%s%s", s->server, path, q->query ? "?" : "",
+		 q->query ? q->query : "");
+	by = take(s);
+	if (!by.curl) {
+		free_headers(h);
+		return -ENOMEM;
+	}
+	begin(q, &by);
+	curl_easy_setopt(by.curl, CURLOPT_URL, url);
+	set_way(by.curl, s, q, left_ns);
+	curl_easy_setopt(by.curl, CURLOPT_HTTPHEADER, h);
+	set_body(by.curl, q);
+	rc = curl_easy_perform(by.curl);
+	curl_easy_getinfo(by.curl, CURLINFO_RESPONSE_CODE, &q->status);
+	free_headers(h);
 	if (rc == CURLE_OK)
-		give(s, (struct kvct_s3_handle){ c, q->fd });
+		give(s, by.curl, q->fd);
 	else
-		curl_easy_cleanup(c);
-	return q->overflow ? -EBADMSG : outcome(q, rc, code);
+		curl_easy_cleanup(by.curl);
+	err = kvct_s3_judge(q, rc);
+	if (q->stalled || rc == CURLE_PEER_FAILED_VERIFICATION)
+		kvct_s3_close_idle(s); /* they are as old; the second: libcurl keeps the old CA */
+	return err;
+}
+
+static int attempt(struct kvct_s3 *s, struct kvct_s3_request *q, uint64_t until, uint64_t *number)
+{
+	uint64_t now = kvc_mono_ns();
+	struct kvct_s3_login *login = now < until ? malloc(sizeof *login) : NULL;
+	int err = now >= until ? -ETIMEDOUT : login ? 0 : -ENOMEM;
+
+	q->again = q->stale = false;
+	err = err ?: kvct_s3_credentials_get(s->credentials, until, login, number);
+	if (err)
+		q->status = 0;
+	err = err ?: send_once(s, q, login, until - now);
+	if (login)
+		kvc_wipe(login, sizeof *login);
+	free(login);
+	return err;
 }
 
 int kvct_s3_ask(struct kvct_s3 *s, struct kvct_s3_request *q)
 {
-	uint64_t until = kvc_mono_ns() + s->deadline_ms * 1000000, nap_ms = 50;
-	struct iovec keep[8];
-	struct iovec *iov = q->iov;
+	uint64_t until = kvc_mono_ns() + s->deadline_ms * 1000000, nap_ms = 50, number = 0;
+	unsigned tries = 0, renewed = 0;
+	struct iovec keep[8], *iov = q->iov;
 	int n = q->n, err;
 
 	if (n > 8)
 		return -EINVAL;
+	q->s3 = s;
 	for (;;) {
 		if (iov) {
 			memcpy(keep, iov, (size_t)n * sizeof *iov);
 			q->iov = keep;
 			q->n = n;
 		}
-		uint64_t now = kvc_mono_ns();
-
-		err = now < until ? attempt(s, q, until - now) : -ETIMEDOUT;
-		if (!err)
-			s->logged = false;
-		if (err != -EAGAIN)
+		err = attempt(s, q, until, &number);
+		tries++;
+		if (q->stale && renewed++ < 2 &&
+		    kvct_s3_credentials_renew(s->credentials, number, until))
+			continue;
+		if (!q->again || (err == -EBUSY && q->kind == KVCT_S3_WRITE && tries == WRITES) ||
+		    (q->quiet && s->stopping))
 			break;
 		nap_ms = nap_ms < 1600 ? nap_ms * 2 : 1600;
 		/* jitter: half to one and a half */
-		uint64_t nap = (nap_ms / 2 + kvc_now_ns() / 1000 % nap_ms) * 1000000;
+		uint64_t nap = (kvc_max(nap_ms, q->retry_ms) / 2 + kvc_now_ns() / 1000 % nap_ms) *
+			       1000000;
 
-		if (kvc_mono_ns() + nap >= until) {
-			err = -ETIMEDOUT;
+		if (q->stalled)
+			continue;
+		if (kvc_mono_ns() + nap >= until)
 			break;
-		}
 		usleep((useconds_t)(nap / 1000));
 	}
-	if (err == -ETIMEDOUT && q->status == 500)
-		err = -EIO;
-	if ((err == -EACCES || q->status == 403) && !s->logged) {
-		kvc_warn("tier s3: refused (%ld): check credentials, region and certificate",
-			 q->status);
-		s->logged = true;
+	q->iov = iov;
+	q->n = n;
+	if (q->status == 200 && q->to && !err && !s->whole) {
+		s->whole = true;
+		kvc_warn("tier s3: the service ignores Range: every read transfers a whole object");
 	}
-	if (err == -EIO && q->status == 404 && !s->logged) {
-		kvc_warn("tier s3: 404, and not of the key: check bucket and endpoint");
-		s->logged = true;
-	}
+	if (!q->wanted || (err != -EACCES && err != -ENOENT))
+		kvct_s3_tell(s, q, err == -ENOENT || err == -EBADMSG ? 0 : err);
 	return err;
 }

@@ -8,7 +8,7 @@
  * of how many headers, those with their line ends, two of the body's length, the body, given in
  * pieces.
  * Longest input: 16384
- * Covers: tiers/s3.c, tiers/s3_http.c
+ * Covers: tiers/s3.c, tiers/s3_http.c, tiers/s3_answer.c, tiers/s3_list.c
  */
 #include "fuzz.h"
 #include "registry.h"
@@ -79,7 +79,7 @@ CURLcode __wrap_curl_easy_setopt(CURL *curl, CURLoption o, ...)
 	case CURLOPT_HEADERDATA: c->header_arg = va_arg(ap, void *); break;
 	case CURLOPT_READFUNCTION: c->send = va_arg(ap, callback *); break;
 	case CURLOPT_READDATA: c->send_arg = va_arg(ap, void *); break;
-	case CURLOPT_URL: fuzz_must(strlen(va_arg(ap, const char *)) < 2048); break;
+	case CURLOPT_URL: fuzz_must(strlen(va_arg(ap, const char *)) < 3 * KVCT_S3_LIST_MAX); break;
 	default: break;
 	}
 	va_end(ap);

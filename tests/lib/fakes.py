@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Servers of our own, which a case tells what to say."""
-import http.server, socketserver, ssl, threading
+import http.server, select, socket, socketserver, ssl, threading, time
 
 lock = threading.Lock()
 
@@ -113,3 +113,43 @@ class S3:
             return 404, b"<Error><Code>NoSuchKey</Code></Error>"
         a, b = (int(x) for x in request.headers["Range"][6:].split("-"))
         return 206, self.objects[path][a:b + 1]
+
+
+class Frozen:
+    """A way to a port of this machine. freeze(): connections that are there stay open and carry
+    nothing any more, as behind a load balancer that has forgotten them; new ones work."""
+
+    def __init__(self, to):
+        self.pairs, self.last, fake = [], time.time(), self
+
+        class Handler(socketserver.BaseRequestHandler):
+            def handle(self):
+                with socket.create_connection(("127.0.0.1", to)) as other:
+                    state = {"frozen": False}
+                    fake.pairs.append(state)
+                    ends = {self.request: other, other: self.request}
+                    while True:
+                        for end in select.select(list(ends), [], [])[0]:
+                            data = end.recv(65536)
+                            fake.last = time.time()
+                            if not data:
+                                return
+                            if not state["frozen"]:
+                                ends[end].sendall(data)
+
+        class Server(socketserver.ThreadingTCPServer):
+            allow_reuse_address = daemon_threads = True
+
+            def handle_error(self, *a):
+                pass
+
+        self.server = Server(("127.0.0.1", 0), Handler)
+        self.port = self.server.server_address[1]
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def age(self):
+        return time.time() - self.last
+
+    def freeze(self):
+        for state in self.pairs:
+            state["frozen"] = True

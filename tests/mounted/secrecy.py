@@ -213,7 +213,7 @@ plain = serve()
 aws = f"aws_access_key_id = me\naws_secret_access_key = {SECRET}\naws_session_token = {TOKEN}\n"
 login = private("aws", aws)
 at = f"s3://bucket/p?endpoint=http://127.0.0.1:{plain.server_port}"
-for name, mode in (("group", 0o640), ("all", 0o604)):
+for name, mode in (("group", 0o660), ("all", 0o604)):
     refused(f"{at}&credentials={private(name, aws, mode)}", "chmod 600")
     refused(f"redis://127.0.0.1?password_file={private(name, SECRET, mode)}", "chmod 600")
 refused("redis://me:" + SECRET.replace("/", "") + "@127.0.0.1/x", "does not belong into a URL")

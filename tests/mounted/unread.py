@@ -67,13 +67,14 @@ class S3(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         if "list-type" in self.path:
-            return self.answer(200, b"".join(b"<Key>%s</Key>" % k.removeprefix("/b/").encode()
-                                             for k in self.objects))
+            keys = (k.removeprefix("/b/").encode() for k in sorted(self.objects))
+            return self.answer(200, b"<ListBucketResult>%s</ListBucketResult>" % b"".join(
+                b"<Key>%s</Key>" % k for k in keys))
         if self.path.endswith(hexed) and self.code:
-            return self.answer(self.code, b"<Code>NoSuchKey</Code>")
+            return self.answer(self.code, b"<Error><Code>NoSuchKey</Code></Error>")
         body = self.objects.get(self.path)
         if body is None:
-            return self.answer(404, b"<Code>NoSuchKey</Code>")
+            return self.answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
         a, b = (int(x) for x in self.headers["Range"][6:].split("-"))
         self.answer(206, body[a:b + 1])
 

@@ -183,8 +183,8 @@ int kvc_setxattr(struct kvc *k, uint64_t ino, const char *name, const void *valu
 
 	if (is_virtual(name) && !v)
 		return -EINVAL;
-	if (v && !v->set)
-		return -EPERM;
+	if (v && !v->set) /* as for an attribute that a filesystem does not keep: copying goes on */
+		return -EOPNOTSUPP;
 	if (v && len >= sizeof text)
 		return -EINVAL;
 	kvc_lock_both(k);
@@ -241,7 +241,8 @@ static int remove_virtual(struct kvc *k, uint64_t ino, const char *name, struct 
 	if (!err) {
 		v = kvc_virtual_of(name, s.kind);
 		err = s.n->lost    ? -ENOENT
-		      : !v->set || !(v->on & (ON_MODEL | ON_FOLDER)) ? -EPERM
+		      : !v->set                              ? -EOPNOTSUPP
+		      : !(v->on & (ON_MODEL | ON_FOLDER))    ? -EPERM
 		      : !(s.kind & v->on)                          ? -ENODATA
 		      : v->get(k, &s, text) ?: v->set(k, &s, NULL);
 		kvc_node_settle_locked(k, s.n);
@@ -281,6 +282,10 @@ int kvc_removexattr(struct kvc *k, uint64_t ino, const char *name, struct kvc_wa
 	return err;
 }
 
+/*
+ * Of ours only those that can be set are listed: what copies a file with its attributes (cp -a, mv,
+ * tar, rsync) would try to set the others too, and complain.
+ */
 int kvc_listxattr(struct kvc *k, uint64_t ino, char *names, size_t *len)
 {
 	char own[OURS], all[NAMES_MAX];
@@ -295,6 +300,7 @@ int kvc_listxattr(struct kvc *k, uint64_t ino, char *names, size_t *len)
 			char text[KVC_VIRTUAL_MAX];
 
 			if (!(kvc_virtuals[i].on & s.kind) || !kvc_virtuals[i].get ||
+			    !kvc_virtuals[i].set ||
 			    (!(kvc_virtuals[i].on & EACH) && kvc_virtuals[i].get(k, &s, text)))
 				continue; /* not for this one, or it has none */
 			n += (size_t)snprintf(own + n, sizeof own - n, KVC_VIRTUAL "%s",

@@ -30,6 +30,29 @@ os.removexattr(f, "user.big2")
 os.setxattr(f, "user.big3", big[:60000])
 assert own(f) == {"user.big", "user.big3"} and os.getxattr(f, "user.big") == big[::-1]
 
+# what is listed can be set to what it is, so that programs that copy files with their attributes say
+# nothing; what is read-only is not listed, can be read, and is refused as attributes are that a
+# filesystem does not keep
+for p in (f, P("m/c"), P("m"), s.mnt):
+    for name in set(os.listxattr(p)) - own(p):
+        os.setxattr(p, name, os.getxattr(p, name))
+assert s.attr("m/c/f", "state") and "user.kvcachefs.state" not in os.listxattr(f)
+with fails(errno.EOPNOTSUPP):
+    os.setxattr(f, "user.kvcachefs.state", b"open")
+with fails(errno.EOPNOTSUPP):
+    os.removexattr(f, "user.kvcachefs.state")
+s.write("m/c2/f", b"x")
+os.setxattr(P("m/c2/f"), "user.a", b"b")
+os.mkdir(P("copies"))
+for command in (["cp", "-a", "--preserve=all", P("m/c2"), P("copies/c3")],
+                ["cp", "-a", "--preserve=all", P("m/c2"), f"{TMP}/out"],
+                ["mv", f"{TMP}/out", P("copies/c4")],
+                ["tar", "--xattrs", "--xattrs-include=*", "-C", P("m"), "-cf", f"{TMP}/t", "c2"],
+                ["tar", "--xattrs", "--xattrs-include=*", "-C", P("copies"), "-xf", f"{TMP}/t"]):
+    assert run(*command, ok=True).stdout == "", command
+for c in ("c2", "c3", "c4"):
+    assert os.getxattr(P("copies", c, "f"), "user.a") == b"b" and s.read(f"copies/{c}/f") == b"x"
+
 # many small ones, by each kind of limit: all that were taken are listed
 for what, name, value in (("c", "user.{:0250d}", b""), ("m/short", "user.{}", b"1"),
                           ("m/values", "user.v{}", bytes(1000))):

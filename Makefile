@@ -235,6 +235,7 @@ unitwrap_extent := kvc_array_grow
 unitwrap_holds := $(wrap_house) kvc_name_each kvc_name_del kvc_row_get kvc_chunk_get kvc_catalog_unlock calloc \
 	pthread_mutex_trylock
 unitwrap_spills := $(wrap_house) pthread_mutex_unlock
+unitwrap_pins := $(wrap_house) kvc_chunk_pop_locked
 unitwrap_quotas := $(wrap_house) kvc_chunk_drop kvc_trimmer_turn
 unitwrap_shown := $(wrap_house) kvc_name_of
 unitwrap_heads := $(wrap_house) pthread_mutex_lock kvc_name_of
@@ -246,7 +247,7 @@ unitwrap_moves := $(wrap_house) $(wrap_alloc) kvc_name_of kvc_name_each kvc_name
 	kvc_place_get kvc_chunk_get kvc_xattr_get
 $(B)/bin/unit-memory $(B)/bin/unit-memory_catalog: $(call obj,tests/unit/house/alloc.c)
 $(B)/bin/unit-bounds $(B)/bin/unit-holds $(B)/bin/unit-heads $(B)/bin/unit-locks $(B)/bin/unit-shown $(B)/bin/unit-spills \
-	$(B)/bin/unit-quotas: $(call obj,tests/unit/house/house.c)
+	$(B)/bin/unit-quotas $(B)/bin/unit-pins: $(call obj,tests/unit/house/house.c)
 $(B)/bin/unit-drops $(B)/bin/unit-moves $(B)/bin/unit-calls_memory: $(call obj,tests/unit/house/house.c tests/unit/house/alloc.c)
 $(B)/bin/unit-memory_catalog: $(call obj,$(call src,tests/unit/catalog))
 $(B)/bin/unit-%: $(B)/obj/tests/unit/%.o $(TIERS) $(ENGINE)

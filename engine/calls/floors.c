@@ -66,6 +66,9 @@ static void init_lists(struct kvc *k)
 		&k->dirty->accesses.wanted,
 		&k->dirty->accesses.released,
 		&k->dirty->accesses.held,
+		&k->pins->out_users,
+		&k->pins->back,
+		&k->pins->chained,
 	};
 	pthread_cond_t *conds[] = {
 		&k->waits.cond,       &k->waits.idle,    &k->room.pressed,

@@ -39,6 +39,7 @@
 #define TRIES 3     /* copies that failed: the file may be at fault, and its room is wanted */
 #define EACH 64     /* and a chunk counts as so many more */
 #define QUEUE_AT 64 /* copies that are asked for at once */
+#define BACK 64     /* chunks put back into the order at once */
 #define FREE_AT 16  /* segments that are looked at, or whose pages go, at once */
 
 #define UNFINISHED_NS 10000000000ull /* that a closed file may wait for its own name */
@@ -457,13 +458,19 @@ static void evict_parts_locked(struct kvc *k, struct pass *p)
  */
 static struct kvc_chunk *next_locked(struct kvc *k, struct pass *p)
 {
-	struct kvc_chunk *c = kvc_chunk_pop_locked(k);
+	struct kvc_chunk *c = kvc_chunk_pop_locked(k), *last;
 
 	if (!c && kvc_used_loosen_locked(k))
 		c = kvc_chunk_pop_locked(k);
 	for (; !c && p->parted < p->naside; p->parted++) {
-		struct kvc_chunk *last = p->aside[p->parted].chunk;
-
+		last = p->aside[p->parted].chunk;
+		if (last->parent) {
+			kvc_kept_part_locked(k, last);
+			c = kvc_chunk_pop_locked(k);
+		}
+	}
+	for (unsigned i = 0; !c && i < BACK && (last = kvc_pin_chained_locked(k)); i++) {
+		p->progress = true;
 		if (last->parent) {
 			kvc_kept_part_locked(k, last);
 			c = kvc_chunk_pop_locked(k);
@@ -472,6 +479,17 @@ static struct kvc_chunk *next_locked(struct kvc *k, struct pass *p)
 	if (c && c->fresh)
 		kvc_used_known_locked(k, c);
 	return c;
+}
+
+/* Some of the chunks whose pins hold no more are in the pool's order again. */
+static void pins_back_locked(struct kvc *k, struct pass *p)
+{
+	struct kvc_chunk *c;
+
+	for (unsigned i = 0; i < BACK && (c = kvc_pin_back_locked(k)); i++) {
+		kvc_chunk_push_locked(k, c);
+		p->progress = true;
+	}
 }
 
 /* One pass over the pool. Returns whether anything was or will soon be freed. */
@@ -483,9 +501,13 @@ static bool pool_pass(struct kvc *k)
 
 	kvc_lock(k);
 	p.overdue = overdue_locked(k) > 0;
+	pins_back_locked(k, &p);
 	while (!k->stopping && wanted_locked(k) > p.coming && (c = next_locked(k, &p))) {
 		nodes += c->nnodes + EACH;
-		one_locked(k, &p, c);
+		if (kvc_pin_out_locked(k, c))
+			p.progress = true; /* once for each */
+		else
+			one_locked(k, &p, c);
 		if (nodes >= BATCH || p.nkept >= FREE_AT) {
 			free_kept_locked(k, &p);
 			nodes = 0;
@@ -500,6 +522,8 @@ static bool pool_pass(struct kvc *k)
 		c->inflight--;
 		kvc_chunk_push_locked(k, c);
 		kvc_chunk_settle_locked(k, c);
+		if ((i + 1) % BACK == 0)
+			kvc_pause_locked(k);
 	}
 	if (!kvc_list_empty(&k->trash->list)) {
 		p.progress = true;

@@ -270,7 +270,8 @@ static void *keeper(void *arg)
 			kvc_drops_resume(k);
 			kvc_pool_shrink(&k->pool);
 			kvc_lock_both(k);
-			kvc_pins_end_both(k);
+			while (kvc_pins_end_both(k) && !k->stopping)
+				kvc_pause_both(k);
 			kvc_unlock_both(k);
 			expire_ns = kvc_mono_ns() + 1000000000;
 			kvc_lock(k);

@@ -15,8 +15,16 @@
 
 #include <string.h>
 
+/* Whatever kept it out of the pool's order (pin.h) does so no longer. */
+static void out_no_more(struct kvc_chunk *c)
+{
+	kvc_list_del(&c->out);
+	kvc_list_del(&c->out_chain);
+}
+
 void kvc_chunk_push_locked(struct kvc *k, struct kvc_chunk *c)
 {
+	out_no_more(c);
 	if (!c->nnodes || c->cut || !k->kept->ready)
 		return;
 	if (kvc_kept_has_locked(k, KVC_CACHE_POOL, c))
@@ -147,6 +155,8 @@ struct kvc_chunk *kvc_chunk_new_locked(struct kvc *k, uint64_t id, const struct 
 	}
 	kvc_list_init(&c->nodes);
 	kvc_list_init(&c->dirty_link);
+	kvc_list_init(&c->out);
+	kvc_list_init(&c->out_chain);
 	c->slot.key = c->id;
 	kvc_table_add(&k->chunks->table, &c->slot);
 	kvc_pin_meet_locked(k, c);
@@ -158,6 +168,7 @@ void kvc_chunk_settle_locked(struct kvc *k, struct kvc_chunk *c)
 	if (c->inflight || (c->dirty && !kvc_access_release_locked(k, c)))
 		return;
 	kvc_kept_out_locked(k, KVC_CACHE_POOL, c, false);
+	out_no_more(c);
 	kvc_table_del(&k->chunks->table, &c->slot);
 	if (c->pin)
 		c->pin->chunk = NULL;
@@ -212,8 +223,10 @@ void kvc_chunk_remove_locked(struct kvc *k, struct kvc_node *n)
 		return;
 	kvc_list_del(&n->chunk_link);
 	kvc_chunk_count_locked(k, n);
-	if (!--n->chunk->nnodes)
+	if (!--n->chunk->nnodes) {
+		out_no_more(n->chunk);
 		kvc_kept_out_locked(k, KVC_CACHE_POOL, n->chunk, n->state == KVC_LOWER);
+	}
 }
 
 void kvc_chunk_dirty_locked(struct kvc *k, struct kvc_chunk *c)

@@ -48,6 +48,7 @@ struct kvc_chunk {
 	bool quiet; /* nobody took any of it in hand since a drop looked (names/bury.c) */
 	bool cut;   /* it is dropped: what is there of its files is for nobody any more */
 	struct kvc_list dirty_link;
+	struct kvc_list out, out_chain; /* pinned, and out of the pool's order (pin.h) */
 };
 
 struct kvc_chunks {

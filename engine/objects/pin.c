@@ -25,6 +25,7 @@
 #include <stdio.h>
 
 #define PINS (1u << 20)
+#define LOOKS 64       /* users that one call of kvc_pin_back_locked looks at */
 #define LEAST KVC_PAGE /* what a pin, and each file, counts at least: its header on the disk */
 
 struct kvc_pin *kvc_pin_find_locked(struct kvc *k, uint64_t id)
@@ -117,6 +118,10 @@ static void untake(struct kvc *k, struct kvc_pin *p)
 {
 	struct kvc_user *u = p->user;
 
+	if (p->chunk && !kvc_list_empty(&p->chunk->out)) {
+		kvc_list_del(&p->chunk->out);
+		kvc_list_add_tail(&k->pins->back, &p->chunk->out);
+	}
 	u->pinned_pool -= chunk_bytes(p);
 	u->pinned_disk -= p->disk;
 	k->pins->users -= !--u->pins;
@@ -237,6 +242,63 @@ bool kvc_pin_holds_locked(struct kvc *k, uint64_t id, uint64_t until_ns, enum kv
 	case KVC_PIN_ALL: break;
 	}
 	return true;
+}
+
+/* ---- out of the pool's order ---- */
+
+bool kvc_pin_out_locked(struct kvc *k, struct kvc_chunk *c)
+{
+	struct kvc_user *u;
+
+	if (!c->pin || !kvc_pin_holds_locked(k, c->id, c->pin_until_ns, KVC_PIN_POOL))
+		return false;
+	u = c->pin->user;
+	kvc_list_del(&c->out);
+	kvc_list_add_tail(&u->out, &c->out);
+	if (kvc_list_empty(&u->out_link))
+		kvc_list_add_tail(&k->pins->out_users, &u->out_link);
+	kvc_list_del(&c->out_chain);
+	kvc_list_add_tail(&k->pins->chained, &c->out_chain);
+	return true;
+}
+
+static struct kvc_chunk *first_out(struct kvc_list *list)
+{
+	struct kvc_chunk *c = kvc_of(list->next, struct kvc_chunk, out);
+
+	kvc_list_del(&c->out);
+	return c;
+}
+
+/* A user's pins all hold or none does, but for those that have ended, which are freed soon. */
+struct kvc_chunk *kvc_pin_back_locked(struct kvc *k)
+{
+	struct kvc_pins *p = k->pins;
+
+	if (!kvc_list_empty(&p->back))
+		return first_out(&p->back);
+	for (unsigned i = 0; i < LOOKS && !kvc_list_empty(&p->out_users); i++) {
+		struct kvc_user *u = kvc_of(p->out_users.next, struct kvc_user, out_link);
+		const struct kvc_chunk *c = kvc_of(u->out.next, struct kvc_chunk, out);
+
+		kvc_list_del(&u->out_link);
+		if (kvc_list_empty(&u->out))
+			continue;
+		kvc_list_add_tail(&p->out_users, &u->out_link);
+		if (!kvc_pin_holds_locked(k, c->id, c->pin_until_ns, KVC_PIN_POOL))
+			return first_out(&u->out);
+	}
+	return NULL;
+}
+
+struct kvc_chunk *kvc_pin_chained_locked(struct kvc *k)
+{
+	struct kvc_list *e = k->pins->chained.next;
+
+	if (e == &k->pins->chained)
+		return NULL;
+	kvc_list_del(e);
+	return kvc_of(e, struct kvc_chunk, out_chain);
 }
 
 /* ---- its files ---- */

@@ -26,6 +26,11 @@ struct kvc_pins {
 	uint64_t disk_size;  /* of the disk tier; 0: there is none */
 	uint64_t serial;
 	size_t users; /* who have any */
+	/*
+	 * users with chunks out of the pool's order; chunks that are to return to it; chunks out of
+	 * it that may still protect their parents
+	 */
+	struct kvc_list out_users, back, chained;
 };
 
 struct kvc_pin *kvc_pin_find_locked(struct kvc *k, uint64_t id);
@@ -66,6 +71,17 @@ enum kvc_pin_against {
 };
 /* Does the pin hold against that? One beyond the bound holds no memory or space from others. */
 bool kvc_pin_holds_locked(struct kvc *k, uint64_t id, uint64_t until_ns, enum kvc_pin_against what);
+/*
+ * Pinned chunks stay out of the pool's eviction order, so that no pass of the evictor steps over
+ * them. kvc_pin_out_locked: if a pin holds this chunk in the pool, records that it is out and
+ * returns true; the caller has set it aside in the order. kvc_pin_back_locked: the next chunk whose
+ * pin holds no more, which the caller pushes into the order (kvc_chunk_push_locked); NULL: none is
+ * known now. kvc_pin_chained_locked: the next chunk out of the order whose parent is to be
+ * protected no longer; each is given once. All look at a bounded number of users and chunks.
+ */
+bool kvc_pin_out_locked(struct kvc *k, struct kvc_chunk *c);
+struct kvc_chunk *kvc_pin_back_locked(struct kvc *k);
+struct kvc_chunk *kvc_pin_chained_locked(struct kvc *k);
 /* The chunk has gone, or is not to be pinned any more. Both locks. */
 void kvc_pin_forget_both(struct kvc *k, uint64_t id);
 #define KVC_PIN_KEY "pin:"

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #define BATCH 256
+#define ENDS 64 /* pins that end under one hold of the locks */
 
 /* One file of the chunk, or another of its folder. */
 static int count_one_both(struct kvc *k, struct kvc_pin *p, uint64_t ino)
@@ -116,12 +117,16 @@ int kvc_pin_set_both(struct kvc *k, uint64_t chunk, uint32_t uid, uint64_t until
 	return err;
 }
 
-void kvc_pins_end_both(struct kvc *k)
+bool kvc_pins_end_both(struct kvc *k)
 {
 	struct kvc_pin *p;
 
-	while ((p = kvc_pin_ended_locked(k)))
+	for (unsigned i = 0; i < ENDS; i++) {
+		if (!(p = kvc_pin_ended_locked(k)))
+			return false;
 		kvc_pin_forget_both(k, p->slot.key);
+	}
+	return true;
 }
 
 /* Who has pinned it? */
@@ -181,7 +186,7 @@ int kvc_pins_load_both(struct kvc *k)
 			err = load_both(k, &v[i]);
 		}
 	} while (!err && n == BATCH);
-	if (!err)
-		kvc_pins_end_both(k);
+	while (!err && kvc_pins_end_both(k))
+		;
 	return err ?: sweep_both(k);
 }

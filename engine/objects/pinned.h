@@ -13,7 +13,7 @@
 int kvc_pin_set_both(struct kvc *k, uint64_t chunk, uint32_t uid, uint64_t until_ns);
 /* At the start, before the pool is looked at: what is pinned, by whom, and how much that is. */
 int kvc_pins_load_both(struct kvc *k);
-/* Forgets those that have ended. */
-void kvc_pins_end_both(struct kvc *k);
+/* Forgets some of the pins that have ended. Returns whether there may be more of them. */
+bool kvc_pins_end_both(struct kvc *k);
 
 #endif

@@ -25,6 +25,8 @@ struct kvc_user *kvc_user_get_locked(struct kvc *k, uint32_t uid)
 	if (u || !(u = calloc(1, sizeof *u)))
 		return u;
 	kvc_list_init(&u->idle);
+	kvc_list_init(&u->out);
+	kvc_list_init(&u->out_link);
 	u->slot.key = uid;
 	kvc_table_add(&k->users->table, &u->slot);
 	return u;
@@ -35,6 +37,7 @@ void kvc_user_settle_locked(struct kvc *k, struct kvc_user *u)
 	if (u->holds || u->pins)
 		return;
 	kvc_table_del(&k->users->table, &u->slot);
+	kvc_list_del(&u->out_link);
 	free(u);
 }
 

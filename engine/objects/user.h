@@ -13,6 +13,7 @@ struct kvc_user {
 	size_t holds, pins;                /* of each kind */
 	size_t files;                      /* of its holds, those with open files: hold.h */
 	uint64_t pinned_pool, pinned_disk; /* bytes: pin.h */
+	struct kvc_list out, out_link;     /* pin.c: pinned chunks out of the pool's order */
 };
 
 struct kvc_users {

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Pinned chunks cost the evictor nothing: each is met once and then stays out of the eviction order
+ * until its pin holds no more. Chunks met are counted; only the evictor's thread runs.
+ */
+#include "house.h"
+#include "evict.h"
+#include "pin.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define FILES 100
+#define PASSES 8 /* fewer than before it is refused */
+#define OLD_NS 1000000000ull
+
+static _Atomic unsigned met, passes;
+
+/* The linker has reserved these names for who uses them (--wrap). */
+/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+struct kvc_chunk *__real_kvc_chunk_pop_locked(struct kvc *k);
+struct kvc_chunk *__wrap_kvc_chunk_pop_locked(struct kvc *k);
+struct kvc_chunk *__wrap_kvc_chunk_pop_locked(struct kvc *k)
+{
+	struct kvc_chunk *c = __real_kvc_chunk_pop_locked(k);
+
+	if (c)
+		met++;
+	else
+		passes++;
+	return c;
+}
+/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+
+static uint64_t model, ino[FILES];
+static pthread_t evictor;
+
+static void woken(struct kvc_wait *w)
+{
+	(void)w;
+}
+
+static void pin(unsigned i, const char *value)
+{
+	assert_int_equal(kvc_setxattr(house, ino[i], "user.kvcachefs.pin", value, strlen(value), 0,
+				      NULL, NULL),
+			 0);
+}
+
+/*
+ * A store wants all of the pool, for some passes and until so many chunks were met. Returns those.
+ */
+static unsigned pressed(unsigned least)
+{
+	struct kvc_wait w = { .wake = woken };
+
+	met = passes = 0;
+	kvc_lock(house);
+	house->room.stuck = 0;
+	assert_int_equal(kvc_room_get_locked(house, house->pool.bytes, &w), KVC_WAIT);
+	kvc_unlock(house);
+	for (int i = 0; i < 20000 && (least ? met < least : passes < PASSES); i++)
+		usleep(1000);
+	if (least ? met < least : passes < PASSES)
+		fail_msg("%u passes met %u chunks", passes, met);
+	kvc_lock(house);
+	kvc_list_del(&w.link); /* refused, or waiting still */
+	kvc_list_del(&w.timed);
+	kvc_unlock(house);
+	return met;
+}
+
+static void once(void **state)
+{
+	unsigned n;
+
+	(void)state;
+	n = pressed(FILES);
+	if (n != FILES)
+		fail_msg("%u chunks were met, of %u that are pinned", n, FILES);
+	/* and they are not met again, however long stores wait */
+	assert_int_equal(pressed(0), 0);
+}
+
+/* A pin that ends brings its chunk back; so does one of a user with too much. */
+static void back(void **state)
+{
+	(void)state;
+	pin(0, "0");
+	assert_true(pressed(1) >= 1);
+	pin(0, "1");
+	assert_true(pressed(1) >= 1);
+	assert_int_equal(pressed(0), 0);
+	kvc_lock(house);
+	house->opt.pins_pct = 0; /* all have too much now */
+	kvc_unlock(house);
+	assert_true(pressed(FILES) >= FILES);
+	kvc_lock(house);
+	house->opt.pins_pct = 50;
+	kvc_unlock(house);
+	pressed(FILES);
+	assert_int_equal(pressed(0), 0);
+	/* a chunk that is out of the order is freed with its file */
+	for (unsigned i = 0; i < FILES / 2; i++) {
+		struct kvc_wait w = { 0 };
+		char name[16];
+
+		snprintf(name, sizeof name, "f%u", i);
+		assert_int_equal(kvc_unlink(house, model, name, &w), 0);
+		house_forget(ino[i]);
+	}
+	house_commit();
+	assert_int_equal(pressed(0), 0);
+}
+
+static int begin(void **state)
+{
+	char name[16];
+
+	(void)state;
+	house_new("pins=50");
+	model = house_folder(KVC_ROOT, "m");
+	assert_int_equal(
+		kvc_setxattr(house, model, "user.kvcachefs.unit", "file", 4, 0, NULL, NULL), 0);
+	for (unsigned i = 0; i < FILES; i++) {
+		snprintf(name, sizeof name, "f%u", i);
+		ino[i] = house_file(model, name);
+		pin(i, "1");
+	}
+	house_commit();
+	house_later_ns += OLD_NS;
+	return pthread_create(&evictor, NULL, kvc_evictor, house);
+}
+
+static int end(void **state)
+{
+	(void)state;
+	kvc_lock(house);
+	house->stopping = true;
+	pthread_cond_broadcast(&house->room.pressed);
+	kvc_unlock(house);
+	pthread_join(evictor, NULL);
+	kvc_lock(house);
+	house->stopping = false;
+	kvc_list_init(&house->waits.timed);
+	kvc_unlock(house);
+	house_end();
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(once),
+		cmocka_unit_test(back),
+	};
+
+	return cmocka_run_group_tests_name("pins", tests, begin, end);
+}

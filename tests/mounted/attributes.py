@@ -30,7 +30,7 @@ os.removexattr(f, "user.big2")
 os.setxattr(f, "user.big3", big[:60000])
 assert own(f) == {"user.big", "user.big3"} and os.getxattr(f, "user.big") == big[::-1]
 
-# what is listed can be set to what it is, so that programs that copy files with their attributes say
+# what is listed can be set to its value, so that programs that copy files with attributes say
 # nothing; what is read-only is not listed, can be read, and is refused as attributes are that a
 # filesystem does not keep
 for p in (f, P("m/c"), P("m"), s.mnt):

@@ -64,10 +64,12 @@ for method in ("POST", "PUT", "DELETE", "OPTIONS", "TRACE"):
 assert ask(port, "/" + "a" * 20000)[0] in (414, 431)
 assert ask(port, "/healthz", headers={"X": "a" * 20000})[0] in (400, 413, 431)
 # a web page whose own name leads here (DNS rebinding) reads nothing; other names do
-for host, good in (("evil.example.com", False), ("evil.example.com:80", False), ("1.2.3.4.nip.io", 0),
+for host, good in (("evil.example.com", False), ("evil.example.com:80", False),
+                   ("1.2.3.4.nip.io", False),
                    ("127.0.0.1.evil.com", False), ("x" * 300, False), ("[::1", False), ("", False),
                    ("127.0.0.1", True), (f"127.0.0.1:{port}", True), ("[::1]:9464", True),
-                   ("10.1.2.3", True), ("localhost", True), ("LOCALHOST.:80", True), ("node7", True),
+                   ("10.1.2.3", True), ("localhost", True), ("LOCALHOST.:80", True),
+                   ("node7", True),
                    ("kv.monitoring.svc.cluster.local", True), ("kv.monitoring.svc:9464", True),
                    (socket.gethostname(), True)):
     for path in ("/metrics", "/status.json"):
@@ -123,7 +125,8 @@ for path in ("/metrics", "/status.json"):
     for right in (f"Bearer {TOKEN}", f"bearer  {TOKEN}"):
         assert ask(port, path, headers={"Authorization": right})[0] == 200
 
-# a token that rotates: by a new file, in place, and as Kubernetes swaps a link; a bad one is not taken
+# a token that rotates: by a new file, in place, and as Kubernetes swaps a link; a bad one is not
+# taken
 def answers(text):
     return ask(port, "/metrics", headers={"Authorization": f"Bearer {text}"})[0] == 200
 

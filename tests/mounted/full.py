@@ -132,8 +132,8 @@ def slow_disk(pace):
     s.umount()
 
 
-# a remote that is full and may not evict: stores go on, copies that find no room there wait, and the
-# refusal is no outage
+# a remote that is full and may not evict: stores go on, copies that find no room there wait, and
+# the refusal is no outage
 def full_remote():
     r = Redis()
     r.command("config", "set", "maxmemory", "24mb")

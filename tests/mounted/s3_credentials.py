@@ -76,7 +76,8 @@ def profiles():
                        (f"&credentials={TMP}/absent", "cannot be opened"), ("", "needs AWS_")):
         t = Tier(b.url(more=more), env=PLAIN)
         assert word in t.opened and t.process.wait() == 1, (more, t.opened)
-    t = Tier(b.url(more=f"&credentials={private('group', section('default', 'good', 's1'), 0o440)}"),
+    group = private("group", section("default", "good", "s1"), 0o440)
+    t = Tier(b.url(more=f"&credentials={group}"),
              env=PLAIN)
     assert t.opened == "0"  # as a Kubernetes secret with fsGroup: root's, and our group's
     t.end()

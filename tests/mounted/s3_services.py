@@ -124,7 +124,7 @@ def ranges():
 
 
 def uploads():
-    """Equal parts, ids and ETags with reserved characters, aborts, and what a killed daemon left."""
+    """Equal parts, ids and ETags with reserved characters, aborts, a killed daemon's uploads."""
     fail = [None]
     b = Bucket(lambda r: fail[0] if fail[0] and "partNumber" in r.query else None)
     b.equal_parts = True

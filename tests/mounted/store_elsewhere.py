@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
 """A store whose files are links, pipes or another user's is refused with one line, by the mount, by
-fsck -y and by mkfs --force, and nothing outside of it is changed. So is a folder of another user, or
-one that others can write in. mkfs does not change the mode of a folder that holds other files."""
+fsck -y and by mkfs --force, and nothing outside of it is changed. So is a folder of another user
+or one that others can write in. mkfs changes no mode of a folder that holds other files."""
 import os, shutil
 from kvtest import *
 
@@ -83,7 +83,8 @@ shutil.rmtree(p)
 
 # mkfs: a folder that was there
 for mode, full, owner, works, after in (
-        (0o755, True, 0, True, 0o755), (0o755, False, 0, True, 0o700), (0o777, False, 0, True, 0o700),
+        (0o755, True, 0, True, 0o755), (0o755, False, 0, True, 0o700),
+        (0o777, False, 0, True, 0o700),
         (0o777, True, 0, False, 0o777), (0o755, True, 4711, False, 0o755),
         (0o755, False, 4711, False, 0o755)):
     os.mkdir(p)

@@ -206,7 +206,7 @@ static void threads_stay_within(void **state)
 	for (int i = 0; i < 8; i++)
 		pthread_join(t[i], NULL);
 	kvc_budget_state(&s);
-	assert_true(!exceeded && !s.used && s.peak <= LIMIT && s.peak > LIMIT / 8);
+	assert_true(!exceeded && !s.used && s.peak <= LIMIT && s.peak > LIMIT / 16);
 }
 
 static void no_limit_without_start(void **state)

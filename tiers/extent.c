@@ -21,6 +21,7 @@ struct node {
 };
 
 #define LEAST 128u  /* nodes */
+#define LOOKS 1024u /* nodes that kvct_extents_take_apart looks at */
 #define RESERVE 64u /* nodes kept for giving back, which must not fail for want of memory */
 
 struct kvct_extents {
@@ -222,22 +223,28 @@ int kvct_extents_take(struct kvct_extents *x, uint64_t len, uint64_t *at)
 }
 
 /*
- * The leftmost of at least `len` and less than `keep`. Those that are larger are few, or it is
- * slow.
+ * The leftmost of at least `len` and less than `keep`, or 0 if none is among the first *looks nodes
+ * of a sufficient subtree: however many larger ones there are, the caller's lock is held for a
+ * bounded time.
  */
-static uint32_t between(const struct kvct_extents *x, uint32_t i, uint64_t len, uint64_t keep)
+static uint32_t between(const struct kvct_extents *x, uint32_t i, uint64_t len, uint64_t keep,
+			unsigned *looks)
 {
 	const struct node *n = &x->v[i];
-	uint32_t found = max_of(x, i) < len ? 0 : between(x, n->l, len, keep);
+	uint32_t found;
 
-	if (found || max_of(x, i) < len)
+	if (max_of(x, i) < len || !*looks)
+		return 0;
+	--*looks;
+	if ((found = between(x, n->l, len, keep, looks)))
 		return found;
-	return n->len >= len && n->len < keep ? i : between(x, n->r, len, keep);
+	return n->len >= len && n->len < keep ? i : between(x, n->r, len, keep, looks);
 }
 
 int kvct_extents_take_apart(struct kvct_extents *x, uint64_t len, uint64_t keep, uint64_t *at)
 {
-	uint32_t n = len ? between(x, x->root, len, keep) : 0;
+	unsigned looks = LOOKS;
+	uint32_t n = len ? between(x, x->root, len, keep, &looks) : 0;
 
 	if (!n)
 		return kvct_extents_take(x, len, at);

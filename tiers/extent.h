@@ -17,7 +17,7 @@ void kvct_extents_free(struct kvct_extents *x);
 int kvct_extents_take(struct kvct_extents *x, uint64_t len, uint64_t *at);
 /*
  * The same, from the lowest that has them and has less than `keep`; from any only where there is no
- * such one.
+ * such one among the first thousand or so that it looks at.
  */
 int kvct_extents_take_apart(struct kvct_extents *x, uint64_t len, uint64_t keep, uint64_t *at);
 /* Takes exactly [at, at + len). 0, -ERANGE (outside), -EEXIST (not all of it is free), -ENOMEM. */

@@ -182,12 +182,34 @@ static void without_memory(void **state)
 	kvct_extents_free(x);
 }
 
+/* Many extents too large to be taken apart, and a small one behind them. */
+static uint64_t behind(unsigned large)
+{
+	struct kvct_extents *x = kvct_extents_new(large * 101ull + 3);
+	uint64_t at;
+
+	for (unsigned i = 0; i <= large; i++)
+		assert_int_equal(kvct_extents_claim(x, i ? i * 101ull : large * 101ull + 2, 1), 0);
+	assert_int_equal(kvct_extents_take_apart(x, 1, 50, &at), 0);
+	kvct_extents_free(x);
+	return at;
+}
+
+/* A search that would look at all of a fragmented disk ends, and takes what comes first. */
+static void bounded(void **state)
+{
+	(void)state;
+	assert_int_equal(behind(100), 100 * 101 + 1);
+	assert_int_equal(behind(50000), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(edges),
 		cmocka_unit_test(random_walk),
 		cmocka_unit_test(without_memory),
+		cmocka_unit_test(bounded),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

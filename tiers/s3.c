@@ -190,9 +190,7 @@ int kvct_s3_read(struct kvct_s3 *s, const struct kvc_where *w, uint64_t off,
 	err = kvct_s3_ask(s, &q);
 	if (err == -EACCES && q.status == 403 && (!*q.code || !strcmp(q.code, "AccessDenied")))
 		err = judge_forbidden(s, w, listed);
-	if (err && err != -ENOENT && q.status && (q.status == 403 || err == -EACCES))
-		kvct_s3_tell(s, &q, err);
-	else if (err == -EACCES)
+	if (err && err != -ENOENT && (q.status == 403 || err == -EACCES))
 		kvct_s3_tell(s, &q, err);
 	free(q.text);
 	if (err)

@@ -190,7 +190,7 @@ static int judge_code(struct kvct_s3_request *q)
 	if (!*q->code)
 		return 1;
 	if (is(q, stale)) {
-		q->stale = true;
+		q->stale = q->sure = true;
 		return -EACCES;
 	}
 	if (is(q, refused))
@@ -281,7 +281,7 @@ int kvct_s3_judge(struct kvct_s3_request *q, CURLcode rc)
 {
 	int err;
 
-	q->again = q->stale = false;
+	q->again = q->stale = q->sure = false;
 	if (q->overflow)
 		return -EBADMSG;
 	/* A server that refuses a body early may close before all of it was sent. */

@@ -13,7 +13,8 @@
 
 #define FILE_MAX (1u << 20)
 #define LOOK_NS 1000000000ull          /* between two looks at a file */
-#define AGAIN_NS 200000000ull          /* after a refusal: between two questions to the source */
+#define FILE_AGAIN_NS 200000000ull     /* after a refusal: between two looks at a file */
+#define SURE_AGAIN_NS 1000000000ull    /* and two questions to a service */
 #define EARLY_NS (300 * 1000000000ull) /* before they expire the source is asked */
 #define RETRY_MAX_NS (60 * 1000000000ull)
 
@@ -311,15 +312,17 @@ int kvct_s3_credentials_get(struct kvct_s3_credentials *c, uint64_t until_ns,
 	return err == -ETIMEDOUT || !err ? err : -EACCES;
 }
 
-bool kvct_s3_credentials_renew(struct kvct_s3_credentials *c, uint64_t number, uint64_t until_ns)
+bool kvct_s3_credentials_renew(struct kvct_s3_credentials *c, uint64_t number, bool sure,
+			       uint64_t until_ns)
 {
+	uint64_t rest = c->from == FROM_FILE ? FILE_AGAIN_NS : sure ? SURE_AGAIN_NS : RETRY_MAX_NS;
 	bool newer;
 
 	pthread_mutex_lock(&c->lock);
 	while (c->asking && c->number == number && !wait_locked(c, until_ns))
 		;
 	if (c->number == number && !c->asking && c->from != FROM_ENV && c->from != FROM_NONE &&
-	    kvc_mono_ns() - c->asked_ns >= AGAIN_NS)
+	    kvc_mono_ns() - c->asked_ns >= rest)
 		ask_locked(c, until_ns);
 	newer = c->number != number;
 	pthread_mutex_unlock(&c->lock);

@@ -39,10 +39,12 @@ void kvct_s3_credentials_close(struct kvct_s3_credentials *c); /* NULL is allowe
 int kvct_s3_credentials_get(struct kvct_s3_credentials *c, uint64_t until_ns,
 			    struct kvct_s3_login *login, uint64_t *number);
 /*
- * The service has refused the credentials of that number: asks the source for others. True: there
- * are others now.
+ * The service has refused the credentials of that number: asks the source for others. sure: it said
+ * so; if not, the refusal may have another cause, and services are not asked more than once a
+ * minute. True: there are others now.
  */
-bool kvct_s3_credentials_renew(struct kvct_s3_credentials *c, uint64_t number, uint64_t until_ns);
+bool kvct_s3_credentials_renew(struct kvct_s3_credentials *c, uint64_t number, bool sure,
+			       uint64_t until_ns);
 /* Requests are not signed: auth=none. */
 bool kvct_s3_credentials_none(const struct kvct_s3_credentials *c);
 /* The source for people: "file /etc/aws [default]". */

@@ -486,7 +486,7 @@ int kvct_s3_ask(struct kvct_s3 *s, struct kvct_s3_request *q)
 		err = attempt(s, q, until, &number);
 		tries++;
 		if (q->stale && renewed++ < 2 &&
-		    kvct_s3_credentials_renew(s->credentials, number, until))
+		    kvct_s3_credentials_renew(s->credentials, number, q->sure, until))
 			continue;
 		if (!q->again || (err == -EBUSY && q->kind == KVCT_S3_WRITE && tries == WRITES) ||
 		    (q->quiet && s->stopping))

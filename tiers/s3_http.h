@@ -88,7 +88,7 @@ struct kvct_s3_request {
 	/* s3_http.c's own */
 	size_t body_at;
 	uint64_t skip, moved_ns, sent, retry_ms;
-	bool overflow, enough, failing, html, service, again, stale, idle, answered, stalled;
+	bool overflow, enough, failing, html, service, again, stale, sure, idle, answered, stalled;
 	curl_socket_t fd;
 	struct kvct_s3 *s3;
 };
@@ -116,7 +116,7 @@ bool kvct_s3_element(struct kvct_s3_text *in, const char *tag, struct kvct_s3_te
 char *kvct_s3_element_text(struct kvct_s3_text in, const char *tag);
 /*
  * What a finished request says, as kvct_s3_ask. Sets q->again (another try may help), q->stale (the
- * credentials were refused), q->code and q->message.
+ * credentials may have been refused; q->sure: they were), q->code and q->message.
  */
 int kvct_s3_judge(struct kvct_s3_request *q, CURLcode rc);
 /* Logs an answer once for each change, or that requests of the kind work again. err: as above. */

@@ -265,6 +265,8 @@ int kvct_s3_from_web_identity(const struct kvct_s3_source *s, uint64_t until_ns,
 
 	if (!path)
 		snprintf(why, WHY, "needs AWS_WEB_IDENTITY_TOKEN_FILE and AWS_ROLE_ARN");
+	if (!endpoint || !*endpoint)
+		endpoint = getenv("AWS_ENDPOINT_URL");
 	if (endpoint && *endpoint)
 		snprintf(url, sizeof url, "%.500s", endpoint);
 	else

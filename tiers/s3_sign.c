@@ -111,7 +111,8 @@ int kvct_s3_sign(const struct kvct_s3_canonical *c, const struct kvct_s3_login *
 	if (!mac(key, (size_t)len, day) || !mac(key, 32, c->region) || !mac(key, 32, "s3") ||
 	    !mac(key, 32, "aws4_request") || !mac(key, 32, to_sign))
 		err = -EIO;
-	put_hex_digest(key, hex);
+	if (!err)
+		put_hex_digest(key, hex);
 	kvc_wipe(key, sizeof key);
 	if (!err && (size_t)snprintf(text, room,
 				     "AWS4-HMAC-SHA256 Credential=%s/%s, SignedHeaders=%s, "

@@ -124,7 +124,7 @@ def ranges():
 
 
 def uploads():
-    """Equal parts, ids and ETags with reserved characters, aborts, a killed daemon's uploads."""
+    """Equal parts, ids and ETags with reserved characters, aborts, uploads of killed daemons."""
     fail = [None]
     b = Bucket(lambda r: fail[0] if fail[0] and "partNumber" in r.query else None)
     b.equal_parts = True

@@ -295,8 +295,8 @@ static int set_prefix(struct kvct_s3 *s, const struct kvct_url *u, char *error)
 }
 
 /* The endpoint as scheme://host[:port] and a path; the bucket's place in them. */
-static int set_server(struct kvct_s3 *s, const struct kvct_url *u, const char *endpoint,
-		      bool by_name, char *error)
+static int set_one_place(struct kvct_s3_place *at, const struct kvct_url *u, const char *endpoint,
+			 bool by_name, char *error)
 {
 	const char *host = strstr(endpoint, "://") + 3;
 	bool tls = !strncmp(endpoint, "https", 5);
@@ -306,21 +306,49 @@ static int set_server(struct kvct_s3 *s, const struct kvct_url *u, const char *e
 
 	if (!len || memchr(host, '@', len) || !is_plain(path, "-_.~/") || strpbrk(host, "?#"))
 		return refuse(error, "endpoint= of s3:// is http(s)://HOST[:PORT][/PATH]");
-	n = snprintf(s->host, sizeof s->host, "%s%s%.*s", by_name ? u->host : "",
+	n = snprintf(at->host, sizeof at->host, "%s%s%.*s", by_name ? u->host : "",
 		     by_name ? "." : "", (int)len, host);
-	if (n >= (int)sizeof s->host)
+	if (n >= (int)sizeof at->host)
 		return refuse(error, "endpoint= of s3:// is too long");
-	snprintf(s->server, sizeof s->server, "http%s://%s", tls ? "s" : "", s->host);
+	snprintf(at->server, sizeof at->server, "http%s://%s", tls ? "s" : "", at->host);
 	/* the default port is in no Host header */
-	if (strlen(s->host) > strlen(port) &&
-	    !strcmp(s->host + strlen(s->host) - strlen(port), port))
-		s->host[strlen(s->host) - strlen(port)] = 0;
+	if (strlen(at->host) > strlen(port) &&
+	    !strcmp(at->host + strlen(at->host) - strlen(port), port))
+		at->host[strlen(at->host) - strlen(port)] = 0;
 	len = strlen(path);
 	while (len && path[len - 1] == '/')
 		len--;
-	n = snprintf(s->root, sizeof s->root, "%.*s%s%s", (int)len, path, by_name ? "" : "/",
+	n = snprintf(at->root, sizeof at->root, "%.*s%s%s", (int)len, path, by_name ? "" : "/",
 		     by_name ? "" : u->host);
-	return n >= (int)sizeof s->root ? refuse(error, "endpoint= of s3:// is too long") : 0;
+	return n >= (int)sizeof at->root ? refuse(error, "endpoint= of s3:// is too long") : 0;
+}
+
+/* Can the bucket be part of a host name? */
+static bool is_label(const char *bucket)
+{
+	return strspn(bucket, "abcdefghijklmnopqrstuvwxyz0123456789-.") == strlen(bucket);
+}
+
+static int set_server(struct kvct_s3 *s, const struct kvct_url *u, const char *endpoint,
+		      const char *addressing, char *error)
+{
+	const char *host = strstr(endpoint, "://") + 3;
+	size_t len = strcspn(host, ":/");
+	int err = set_one_place(&s->place[0], u, endpoint, false, error)
+			  ?: set_one_place(&s->place[1], u, endpoint, true, error);
+
+	if (err)
+		return err;
+	/* a name below an address can be resolved by nobody */
+	if (strspn(host, "0123456789.") == len)
+		snprintf(s->connect_to, sizeof s->connect_to, "%s.%.*s::%.*s:", u->host, (int)len,
+			 host, (int)len, host);
+	s->by_name = !strcmp(addressing, "virtual");
+	s->may_switch = !*addressing && is_label(u->host) && *host != '[';
+	if (s->by_name && !is_label(u->host))
+		return refuse(error, "addressing=virtual of s3:// needs a bucket of lower-case "
+				     "letters, digits and -");
+	return 0;
 }
 
 /* A parameter, or the first of these environment variables that is set, or "". */
@@ -359,8 +387,7 @@ static int set_place(struct kvct_s3 *s, const struct kvct_url *u, bool *amazon, 
 		return refuse(error, "addressing= of s3:// is path or virtual");
 	if (!is_plain(u->host, "-_.") || !strcmp(u->host, ".") || !strcmp(u->host, ".."))
 		return refuse(error, "the bucket of s3:// has letters, digits and -_. only");
-	return set_prefix(s, u, error)
-		       ?: set_server(s, u, endpoint, !strcmp(addressing, "virtual"), error);
+	return set_prefix(s, u, error) ?: set_server(s, u, endpoint, addressing, error);
 }
 
 static int set_safety(struct kvct_s3 *s, const struct kvct_url *u, char *error)
@@ -390,9 +417,10 @@ static void set_id(struct kvct_s3 *s, const struct kvct_url *u)
 	KVC_MEM char *whole = NULL;
 	char hex[33];
 	struct kvc_sum sum;
-	const char *scheme = strncmp(s->server, "https", 5) ? "http" : "https";
+	const struct kvct_s3_place *at = &s->place[0];
+	const char *scheme = strncmp(at->server, "https", 5) ? "http" : "https";
 
-	if (asprintf(&whole, "s3:%s/%s@%s://%s%s", u->host, s->prefix, scheme, s->host, s->root) <
+	if (asprintf(&whole, "s3:%s/%s@%s://%s%s", u->host, s->prefix, scheme, at->host, at->root) <
 	    0) {
 		whole = NULL;
 		return;

@@ -300,6 +300,13 @@ int kvct_s3_judge(struct kvct_s3_request *q, CURLcode rc)
 	return err <= 0 ? err : judge_status(q);
 }
 
+bool kvct_s3_wants_name(const struct kvct_s3_request *q)
+{
+	return q->status >= 400 && q->status < 404 &&
+	       (has(q, "SecondLevelDomain") || has(q, "PathStyle") ||
+		strcasestr(q->message, "virtual host") || strcasestr(q->message, "virtual-host"));
+}
+
 /* --- logging --- */
 
 static const char *const verbs[] = { "reading", "writing", "deleting", "listing" };
@@ -318,7 +325,7 @@ static void advise(const struct kvct_s3 *s, const struct kvct_s3_request *q, int
 			 "the bucket is in region %s: set region= and endpoint=", q->region);
 	else if (q->status == 301 || q->status == 307 || !strncmp(q->code, "Authorization", 13))
 		snprintf(to, room, "check region= and endpoint=");
-	else if (has(q, "SecondLevelDomain") || strcasestr(q->message, "virtual"))
+	else if (kvct_s3_wants_name(q))
 		snprintf(to, room, "set addressing=virtual");
 	else if (strcasestr(q->message, "Content-MD5") || has(q, "ContentMD5"))
 		snprintf(to, room, "set checksum=md5");

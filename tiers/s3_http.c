@@ -283,7 +283,7 @@ static int headers_of(const struct kvct_s3 *s, const struct kvct_s3_request *q,
 	};
 	add(&l->c, "content-md5", l->md5);
 	add(&l->c, "content-type", strcmp(q->method, "POST") ? "" : "application/xml");
-	add(&l->c, "host", s->host);
+	add(&l->c, "host", q->place->host);
 	if (!kvct_s3_credentials_none(s->credentials)) {
 		add(&l->c, "x-amz-content-sha256", l->payload);
 		add(&l->c, "x-amz-date", l->date);
@@ -413,19 +413,21 @@ static void begin(struct kvct_s3_request *q, const struct kvct_s3_handle *by)
 static int send_once(struct kvct_s3 *s, struct kvct_s3_request *q,
 		     const struct kvct_s3_login *login, uint64_t left_ns)
 {
-	char path[sizeof s->root + sizeof q->key + 2];
-	size_t room = sizeof s->server + sizeof path + (q->query ? strlen(q->query) : 0) + 2;
+	const struct kvct_s3_place *at = &s->place[s->by_name];
+	char path[sizeof at->root + sizeof q->key + 2];
+	size_t room = sizeof at->server + sizeof path + (q->query ? strlen(q->query) : 0) + 2;
 	KVC_MEM char *url = malloc(room);
 	struct kvct_s3_handle by = { NULL, CURL_SOCKET_BAD, 0 };
-	struct curl_slist *h = NULL;
+	struct curl_slist *h = NULL, *to = NULL;
 	CURLcode rc;
 	int err;
 
-	snprintf(path, sizeof path, "%s%s%s", s->root, *q->key || !*s->root ? "/" : "", q->key);
+	q->place = at;
+	snprintf(path, sizeof path, "%s%s%s", at->root, *q->key || !*at->root ? "/" : "", q->key);
 	err = url ? headers(s, q, login, path, &h) : -ENOMEM;
 	if (err)
 		return err;
-	snprintf(url, room, "%s%s%s%s", s->server, path, q->query ? "?" : "",
+	snprintf(url, room, "%s%s%s%s", at->server, path, q->query ? "?" : "",
 		 q->query ? q->query : "");
 	by = take(s);
 	if (!by.curl) {
@@ -434,12 +436,18 @@ static int send_once(struct kvct_s3 *s, struct kvct_s3_request *q,
 	}
 	begin(q, &by);
 	curl_easy_setopt(by.curl, CURLOPT_URL, url);
+	if (at == &s->place[1] && *s->connect_to)
+		to = curl_slist_append(NULL, s->connect_to);
+	curl_easy_setopt(by.curl, CURLOPT_CONNECT_TO, to);
 	set_way(by.curl, s, q, left_ns);
 	curl_easy_setopt(by.curl, CURLOPT_HTTPHEADER, h);
 	set_body(by.curl, q);
 	rc = curl_easy_perform(by.curl);
 	curl_easy_getinfo(by.curl, CURLINFO_RESPONSE_CODE, &q->status);
 	free_headers(h);
+	if (to)
+		curl_easy_setopt(by.curl, CURLOPT_CONNECT_TO, NULL);
+	curl_slist_free_all(to);
 	if (rc == CURLE_OK)
 		give(s, by.curl, q->fd);
 	else
@@ -467,6 +475,19 @@ static int attempt(struct kvct_s3 *s, struct kvct_s3_request *q, uint64_t until,
 	return err;
 }
 
+/* The service wants the bucket in the host name: is that done from now on? */
+static bool switch_place(struct kvct_s3 *s, const struct kvct_s3_request *q)
+{
+	if (!s->may_switch || q->place == &s->place[1] || !kvct_s3_wants_name(q))
+		return false;
+	if (!s->by_name)
+		kvc_info("tier s3: %ld %s: the bucket is in the host name from now on "
+			 "(addressing=virtual)",
+			 q->status, q->code);
+	s->by_name = true;
+	return true;
+}
+
 int kvct_s3_ask(struct kvct_s3 *s, struct kvct_s3_request *q)
 {
 	uint64_t until = kvc_mono_ns() + s->deadline_ms * 1000000, nap_ms = 50, number = 0;
@@ -485,6 +506,8 @@ int kvct_s3_ask(struct kvct_s3 *s, struct kvct_s3_request *q)
 		}
 		err = attempt(s, q, until, &number);
 		tries++;
+		if (err && switch_place(s, q))
+			continue;
 		if (q->stale && renewed++ < 2 &&
 		    kvct_s3_credentials_renew(s->credentials, number, q->sure, until))
 			continue;

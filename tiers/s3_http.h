@@ -31,15 +31,23 @@ struct kvct_s3_handle {
 
 struct kvct_s3_uploads;
 
+/* How the bucket is addressed: in the path, or in the host name. */
+struct kvct_s3_place {
+	char server[512]; /* scheme://host:port */
+	char host[330];   /* as the Host header has it */
+	char root[512];   /* the path of the bucket, without its last / */
+};
+
 struct kvct_s3 {
 	struct kvc_tier tier;
 	pthread_mutex_t lock;
 	struct kvct_s3_handle idle[KVCT_S3_HANDLES];
 	unsigned nidle;
-	char server[512];  /* scheme://host:port */
-	char host[330];    /* as the Host header has it */
-	char root[512];    /* the path of the bucket, without its last / */
-	char prefix[1024]; /* "" or ends with / */
+	struct kvct_s3_place place[2]; /* by path, by name */
+	_Atomic bool by_name;          /* the second is used */
+	bool may_switch;               /* ... when the service asks for it */
+	char connect_to[700];          /* with a name below an address: "NAME:PORT:ADDRESS:PORT" */
+	char prefix[1024];             /* "" or ends with / */
 	char region[64], ca[512];
 	char sse[32], sse_key[256]; /* server-side encryption of what is stored; "": none */
 	bool md5, sha256;           /* checksum= */
@@ -91,6 +99,7 @@ struct kvct_s3_request {
 	bool overflow, enough, failing, html, service, again, stale, sure, idle, answered, stalled;
 	curl_socket_t fd;
 	struct kvct_s3 *s3;
+	const struct kvct_s3_place *place;
 };
 
 /*
@@ -119,6 +128,8 @@ char *kvct_s3_element_text(struct kvct_s3_text in, const char *tag);
  * credentials may have been refused; q->sure: they were), q->code and q->message.
  */
 int kvct_s3_judge(struct kvct_s3_request *q, CURLcode rc);
+/* Does the answer say that the bucket has to be in the host name? */
+bool kvct_s3_wants_name(const struct kvct_s3_request *q);
 /* Logs an answer once for each change, or that requests of the kind work again. err: as above. */
 void kvct_s3_tell(struct kvct_s3 *s, const struct kvct_s3_request *q, int err);
 

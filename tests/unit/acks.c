@@ -80,7 +80,7 @@ static void at_once(void **state)
 	struct kvct_s3 s = {
 		.lock = PTHREAD_MUTEX_INITIALIZER,
 		.region = "here",
-		.root = "/b",
+		.place = { { .root = "/b" } },
 		.deadline_ms = 60000,
 	};
 	struct sockaddr_in at = {
@@ -98,8 +98,8 @@ static void at_once(void **state)
 	assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &len), 0);
 	assert_int_equal(pthread_create(&server, NULL, serve, &fd), 0);
 	assert_int_equal(kvct_s3_credentials_open(&s.credentials, &unsigned_, error), 0);
-	snprintf(s.host, sizeof s.host, "127.0.0.1:%u", ntohs(at.sin_port));
-	snprintf(s.server, sizeof s.server, "http://%s", s.host);
+	snprintf(s.place[0].host, sizeof s.place[0].host, "127.0.0.1:%u", ntohs(at.sin_port));
+	snprintf(s.place[0].server, sizeof s.place[0].server, "http://%s", s.place[0].host);
 	began = kvc_mono_ns();
 	for (unsigned i = 0; i < ASKS; i++) {
 		char body[BODY];

@@ -4,6 +4,7 @@
 #include "ctl.h"
 #include "json.h"
 #include "kvcachefs.h"
+#include "secret.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -116,10 +117,9 @@ int kvm_run_newkey(int argc, char **argv)
 		fd = open_keys(argv[0], &st);
 		if (fd < 0 && fd != -ENOENT)
 			return kvm_fail("%s: %s", kvm_shown(argv[0]), kvc_why(-fd));
-		if (fd >= 0 && (st.st_mode & 077)) {
+		if (fd >= 0 && !kvc_secret_is_private(&st)) {
 			close(fd);
-			return kvm_fail("%s can be used by others; make it yours alone: chmod 600",
-					argv[0]);
+			return kvm_fail("%s %s", kvm_shown(argv[0]), kvc_secret_why(&st));
 		}
 		err = add_key(argv[0], fd, argc > 1 ? argv[1] : NULL, &id);
 		if (err != -EEXIST) /* as where another has just made it */

@@ -2,6 +2,8 @@
 /* See registry.h. */
 #include "registry.h"
 
+#include "secret.h"
+
 #include <ctype.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -140,19 +142,14 @@ int kvct_url_check(const struct kvct_url *u, const char *const *names, char *err
 
 int kvct_secret(const char *path, char *buf, size_t room, char *error)
 {
-	KVC_FD int fd = open(path, O_RDONLY | O_CLOEXEC);
+	char why[KVC_SECRET_WHY];
 	struct stat st;
+	KVC_FD int fd = kvc_secret_open(path, &st, why);
 	ssize_t n;
 
-	if (fd < 0 || fstat(fd, &st)) {
-		snprintf(error, 512, "option remote: cannot open %s: %s", path, strerror(errno));
-		return -EINVAL;
-	}
-	if (st.st_mode & 077) {
-		snprintf(error, 512,
-			 "option remote: %s can be read by others; make it yours alone: chmod 600",
-			 path);
-		return -EACCES;
+	if (fd < 0) {
+		snprintf(error, 512, "option remote: %s %s", path, why);
+		return fd == -EACCES ? -EACCES : -EINVAL;
 	}
 	n = read(fd, buf, room - 1);
 	if (n < 0 || (size_t)n == room - 1) {

@@ -34,6 +34,15 @@ bool kvc_secret_is_private(const struct stat *st)
 	return !(st->st_mode & 037) && !st->st_uid && in_group(st->st_gid);
 }
 
+const char *kvc_secret_why(const struct stat *st)
+{
+	if (!S_ISREG(st->st_mode))
+		return "is not a regular file";
+	if (st->st_uid && st->st_uid != geteuid())
+		return "belongs to another user: chown it to the daemon's user or root";
+	return "can be used by others: chmod 600 (in a Kubernetes secret, defaultMode: 0400)";
+}
+
 int kvc_secret_open(const char *path, struct stat *st, char *why)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), err;
@@ -45,12 +54,7 @@ int kvc_secret_open(const char *path, struct stat *st, char *why)
 		return fd;
 	} else {
 		err = -EACCES;
-		snprintf(why, KVC_SECRET_WHY, "%s",
-			 !S_ISREG(st->st_mode) ? "is not a regular file"
-			 : st->st_uid && st->st_uid != geteuid()
-				 ? "belongs to another user: chown it to the daemon's user or root"
-				 : "can be used by others: chmod 600 (in a Kubernetes secret, "
-				   "defaultMode: 0400)");
+		snprintf(why, KVC_SECRET_WHY, "%s", kvc_secret_why(st));
 	}
 	if (fd >= 0)
 		close(fd);

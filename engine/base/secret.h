@@ -22,5 +22,7 @@
 int kvc_secret_open(const char *path, struct stat *st, char *why);
 /* Does a file with these attributes follow the rule? uid and groups are the caller's. */
 bool kvc_secret_is_private(const struct stat *st);
+/* The reason and the remedy for attributes that break the rule, as in why above. */
+const char *kvc_secret_why(const struct stat *st);
 
 #endif

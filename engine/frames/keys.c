@@ -2,6 +2,8 @@
 /* See keys.h. */
 #include "keys.h"
 
+#include "secret.h"
+
 #include <ctype.h>
 #include <endian.h>
 #include <fcntl.h>
@@ -124,24 +126,18 @@ static int parse_line(struct kvc_keys *k, char *line, const char **why)
 
 int kvc_keys_open(struct kvc_keys **out, const char *path, char *error)
 {
-	KVC_FD int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+	char reason[KVC_SECRET_WHY];
+	struct stat st;
+	KVC_FD int fd = kvc_secret_open(path, &st, reason);
 	struct kvc_keys *k = NULL;
 	char *text = NULL, *save = NULL;
 	const char *why = "";
-	struct stat st;
 	int err = 0, line = 0;
 
-	if (fd < 0 || fstat(fd, &st)) {
-		err = -errno;
-		snprintf(error, 512, "option keyfile: cannot open %s: %s%s", path, strerror(-err),
-			 err == -ENOENT ? "; kvcachectl newkey makes one" : "");
-		return err;
-	}
-	if (!S_ISREG(st.st_mode) || (st.st_mode & 077) || (st.st_uid != geteuid() && st.st_uid)) {
-		snprintf(error, 512,
-			 "option keyfile: %s can be used by others; make it yours alone: chmod 600",
-			 path);
-		return -EACCES;
+	if (fd < 0) {
+		snprintf(error, 512, "option keyfile: %s %s%s", path, reason,
+			 fd == -ENOENT ? "; kvcachectl newkey makes one" : "");
+		return fd;
 	}
 	if (st.st_size <= 0 || st.st_size > FILE_MAX) {
 		snprintf(error, 512, "option keyfile: %s has no keys in it", path);

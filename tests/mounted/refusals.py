@@ -50,11 +50,11 @@ refused(kv, store, mnt, "-o", f"{o},shim=explode:1", says="not understood")
 for remote, says in (("foo", "is not a URL"), ("ftp://x", "no kind 'ftp'"),
                      ("redis://u:p@h", "a password does not belong into a URL"),
                      ("redis://", "needs a host"), ("redis://h?pass=x", "no parameter 'pass'"),
-                     ("redis://h?password_file=/nonexistent", "cannot open"),
+                     ("redis://h?password_file=/nonexistent", "cannot be opened"),
                      ("redis://h:99999/x", "is not a URL"),
                      ("redis://h?compress=lz4", "compress=lz4 is not one of"),
                      ("s3:///x", "needs a bucket"),
-                     ("s3://b?credentials=/nonexistent", "cannot open"),
+                     ("s3://b?credentials=/nonexistent", "cannot be opened"),
                      ("s3://b?endpoint=h", "http:// or https://"), ("dir://host/x", "dir:///PATH"),
                      ("dir:///nonexistent", "no folder"), ("rediss://h?ca=/nonexistent", "TLS")):
     refused(kv, store, mnt, "-o", f"{o},remote={remote}", says=says)

@@ -42,7 +42,7 @@ for compress in ("none", "zstd"):
             else "none of its keys")
     os.chmod(wrong, 0o644)
     refused(s, f"keyfile={wrong}", "chmod 600")
-    refused(s, f"keyfile={TMP}/none", "cannot open")
+    refused(s, f"keyfile={TMP}/none", "cannot be opened")
     s.mount()
     assert s.read("model/c/layer") == secret and s.read("other/c/layer") == secret[::-1]
     # core dumps and /proc: not for others

@@ -139,7 +139,7 @@ static void key_files(void **state)
 		assert_non_null(strstr(error, "keyfile"));
 		assert_null(strstr(error, "0101")); /* a key is never shown */
 	}
-	assert_int_equal(kvc_keys_open(&k, key_text("1 " K1 "\n", 0640), error), -EACCES);
+	assert_int_equal(kvc_keys_open(&k, key_text("1 " K1 "\n", 0644), error), -EACCES);
 	assert_int_equal(kvc_keys_open(&k, "/nonexistent", error), -ENOENT);
 	assert_int_equal(
 		kvc_keys_open(&k, key_text("# two\n1 " K1 "\n5 " K2 "\n9 " K1 " llama\n", 0600),

@@ -43,6 +43,7 @@ assert {k: p["path"] for k, p in probes.items()} == {
 bidirectional = {m["mountPath"]: m["name"] for m in daemon["volumeMounts"]
                  if m.get("mountPropagation") == "Bidirectional"}
 store, mnt = daemon["args"][1:3]
+assert pod["hostPID"] is True  # or it sees no supplementary groups of engines
 assert daemon["securityContext"]["privileged"] and set(bidirectional) == {
     named["run"], os.path.dirname(mnt)}
 at = {v["name"]: v.get("hostPath", {}).get("path") for v in pod["volumes"]}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The catalog's schema; making, opening and closing it. See catalog.h and catalog_priv.h. */
+/* Making, opening and closing it. See catalog.h and catalog_priv.h. */
 #include "catalog_priv.h"
 
 #include "log.h"
@@ -10,54 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-
-/* What is over is found without looking at the rest. */
-#define GONE_INDEX "CREATE INDEX IF NOT EXISTS gone_until ON gone(until_ns);"
-#define PIN_INDEX "CREATE INDEX IF NOT EXISTS chunks_pinned ON chunks(id) WHERE pin_until_ns > 0;"
-
-/*
- * Tables keyed by more than a number are WITHOUT ROWID with the key columns first. `names` is
- * ordered by the hash of the name, which is readdir's cookie. objects_unplaced lets recovery find
- * what only the pool has without a scan. A chunk's policy and quota are those of its model, so that
- * victims are found in order without looking at the tree.
- */
-const char *const kvc_schema =
-	"CREATE TABLE meta(key TEXT PRIMARY KEY NOT NULL, value TEXT) WITHOUT ROWID;"
-	"CREATE TABLE names(parent INTEGER NOT NULL, hash INTEGER NOT NULL, name TEXT NOT NULL, "
-	"ino INTEGER NOT NULL,"
-	" kind INTEGER NOT NULL, PRIMARY KEY(parent, hash, name)) WITHOUT ROWID;"
-	"CREATE INDEX names_ino ON names(ino);"
-	"CREATE TABLE nodes(ino INTEGER PRIMARY KEY, mode INTEGER NOT NULL, uid INTEGER NOT NULL, "
-	"gid INTEGER NOT NULL,"
-	" nlink INTEGER NOT NULL, size INTEGER NOT NULL, blocks INTEGER NOT NULL, atime_ns INTEGER "
-	"NOT NULL,"
-	" mtime_ns INTEGER NOT NULL, ctime_ns INTEGER NOT NULL, btime_ns INTEGER NOT NULL, parent "
-	"INTEGER NOT NULL,"
-	" chunk INTEGER NOT NULL, container INTEGER NOT NULL DEFAULT 0);"
-	"CREATE TABLE targets(ino INTEGER PRIMARY KEY, target TEXT NOT NULL);"
-	"CREATE TABLE objects(ino INTEGER PRIMARY KEY, gen INTEGER NOT NULL, size INTEGER NOT "
-	"NULL, sum BLOB,"
-	" lower INTEGER NOT NULL);"
-	"CREATE INDEX objects_unplaced ON objects(ino) WHERE lower = 0;"
-	"CREATE TABLE placements(ino INTEGER NOT NULL, tier INTEGER NOT NULL, gen INTEGER NOT "
-	"NULL, at INTEGER NOT NULL,"
-	" len INTEGER NOT NULL, hi INTEGER NOT NULL, codec INTEGER NOT NULL, key INTEGER NOT NULL, "
-	"sum BLOB, PRIMARY KEY(ino, tier)) WITHOUT ROWID;"
-	"CREATE TABLE gone(at INTEGER NOT NULL, hi INTEGER NOT NULL, until_ns INTEGER NOT NULL, "
-	"PRIMARY KEY(at, hi)) WITHOUT ROWID;" GONE_INDEX
-	"CREATE TABLE xattrs(ino INTEGER NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, "
-	"PRIMARY KEY(ino, name)) WITHOUT ROWID;"
-	"CREATE TABLE chunks(id INTEGER PRIMARY KEY, created_ns INTEGER NOT NULL, last_ns INTEGER "
-	"NOT NULL,"
-	" hits INTEGER NOT NULL, rank INTEGER NOT NULL, pin_until_ns INTEGER NOT NULL, ttl_s "
-	"INTEGER NOT NULL,"
-	" expires_ns INTEGER NOT NULL, policy INTEGER NOT NULL, quota INTEGER NOT NULL,"
-	" parent INTEGER NOT NULL DEFAULT 0, facts INTEGER NOT NULL DEFAULT 0,"
-	" pool_facts INTEGER NOT NULL DEFAULT 0, bytes INTEGER NOT NULL DEFAULT 0);"
-	"CREATE INDEX chunks_rank ON chunks(policy, rank, id);"
-	"CREATE INDEX chunks_quota ON chunks(quota, rank, id) WHERE quota > 0;"
-	"CREATE INDEX chunks_expire ON chunks(expires_ns) WHERE expires_ns > 0;" PIN_INDEX
-	"INSERT INTO meta VALUES('format', '" KVC_CATALOG_FORMAT "');";
 
 int kvc_catalog_create(const char *path)
 {
@@ -71,6 +23,8 @@ int kvc_catalog_create(const char *path)
 	if (fd < 0)
 		return -errno;
 	rc = sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE, NULL);
+	if (!rc)
+		rc = kvc_conn_restrict(db);
 	if (!rc)
 		rc = kvc_conn_settings(db);
 	if (!rc)
@@ -151,7 +105,7 @@ static int open_log(struct kvc_catalog *c)
 /* All of it but the threads. */
 static int open_all(struct kvc_catalog *c, char *error)
 {
-	char format[16] = "";
+	char format[16] = "", why[400] = "";
 	int rc, err = c->look ? 0 : kvc_anew_mend(c->path);
 	sqlite3 *db;
 
@@ -168,6 +122,8 @@ static int open_all(struct kvc_catalog *c, char *error)
 		db = rc ? c->reader[i].db : db;
 	}
 	if (!rc)
+		rc = kvc_schema_compare(c->w.db, false, why);
+	if (!rc)
 		err = kvc_meta_get(c, "format", format, sizeof format);
 	if (!rc && !err && (err = kvc_formats_bring(c, format, error)) == -EPROTO)
 		return err;
@@ -175,10 +131,17 @@ static int open_all(struct kvc_catalog *c, char *error)
 	if (!rc && !err && !c->look)
 		err = kvc_sql_run(&c->w, ST_BEGIN, "");
 	if (!rc && !err && !c->look)
-		rc = sqlite3_exec(c->w.db, GONE_INDEX PIN_INDEX, NULL, NULL, NULL)
-			     ?: kvc_formats_columns(c->w.db);
+		rc = sqlite3_exec(c->w.db, kvc_schema_late, NULL, NULL, NULL)
+			     ?: kvc_formats_columns(c->w.db)
+			     ?: kvc_schema_compare(c->w.db, true, why);
 	if (!rc && !err && !c->look)
 		err = kvc_sql_run(&c->w, ST_COMMIT, "");
+	if (*why) {
+		snprintf(error, 512,
+			 "the catalog %.200s: %.200s; run fsck.kvcachefs -y on the store", c->path,
+			 why);
+		return -EBADMSG;
+	}
 	if (rc || err) {
 		snprintf(error, 512,
 			 "the catalog %s cannot be used: %s; run fsck.kvcachefs on the store",

@@ -200,8 +200,11 @@ static const char has_tables[] =
 /* With the database open. */
 static int check_pages(sqlite3 *db, bool mend, kvc_found_fn *fn, void *arg)
 {
-	int n = lines(db, "PRAGMA integrity_check(20)", "ok", false, fn, arg), rc;
+	int n = kvc_schema_check(db, mend, fn, arg), rc;
 
+	if (n)
+		return n;
+	n = lines(db, "PRAGMA integrity_check(20)", "ok", false, fn, arg);
 	if (n == -EBADMSG)
 		fn(arg, false, sqlite3_errmsg(db));
 	if (n > 0 && mend) {
@@ -263,7 +266,7 @@ int kvc_check_pages(const char *path, bool mend, kvc_found_fn *fn, void *arg)
 		err = kvc_anew_mend(path);
 	if (err)
 		return err;
-	rc = mend ? sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE, NULL)
+	rc = mend ? sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE, NULL) ?: kvc_conn_restrict(db)
 		  : kvc_conn_look(path, &db);
 	err = rc ? verdict(db, rc) : check_pages(db, mend, fn, arg);
 	if (rc && err == -EBADMSG)

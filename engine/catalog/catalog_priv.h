@@ -32,6 +32,7 @@
 
 #include "anew.h"
 #include "catalog.h"
+#include "catalog_check.h"
 #include "filter.h"
 #include "overlay.h"
 
@@ -199,7 +200,25 @@ struct kvc_catalog {
 	_Atomic bool logged;
 };
 
-extern const char *const kvc_schema; /* catalog.c */
+extern const char *const kvc_schema, *const kvc_schema_late; /* schema.c */
+
+/*
+ * schema.c: denies a connection all that a planted schema could make SQLite run. Right after
+ * opening it; a code of SQLite.
+ */
+int kvc_conn_restrict(sqlite3 *db);
+/*
+ * Compares the file's tables and indexes with kvc_schema. `current`: all of them have to be there
+ * and of this format; otherwise those of earlier formats will do, and some may be missing. 0,
+ * SQLITE_CORRUPT with the reason in why, or another code of SQLite with why as it was.
+ */
+int kvc_schema_compare(sqlite3 *db, bool current, char why[400]);
+/*
+ * For fsck, before anything else is read: tells fn of each object that is not of any format; with
+ * `mend` drops it, unless it is a table of ours. 0: none is left, or -EBADMSG. A schema that cannot
+ * be read is left to the check of the pages.
+ */
+int kvc_schema_check(sqlite3 *db, bool mend, kvc_found_fn *fn, void *arg);
 
 /* conn.c */
 int kvc_conn_settings(sqlite3 *db); /* of one that writes */

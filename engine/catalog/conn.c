@@ -131,6 +131,8 @@ int kvc_conn_look(const char *path, sqlite3 **db)
 	rc = sqlite3_open_v2(uri, db, SQLITE_OPEN_READONLY | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_URI,
 			     NULL);
 	if (!rc)
+		rc = kvc_conn_restrict(*db);
+	if (!rc)
 		rc = sqlite3_db_config(*db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
 	if (!rc)
 		rc = sqlite3_exec(*db, "PRAGMA locking_mode=EXCLUSIVE; PRAGMA temp_store=MEMORY",
@@ -147,6 +149,8 @@ int kvc_conn_open(struct kvc_catalog *c, struct kvc_conn *n, bool writes)
 		return kvc_conn_look(c->path, &n->db);
 	rc = sqlite3_open_v2(c->path, &n->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX,
 			     writes ? kvc_anew_vfs(c->anew) : NULL);
+	if (!rc)
+		rc = kvc_conn_restrict(n->db);
 	if (!rc)
 		sqlite3_busy_timeout(n->db, 2000);
 	if (!rc && writes)

@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The catalog's schema, and the check of a file against it. A catalog file is untrusted input:
+ * whoever can write it can plant triggers, views, generated columns or indexes with expressions,
+ * which SQLite would run. Every connection is therefore restricted, and every object of the file is
+ * compared with kvc_schema before it is used.
+ */
+#include "catalog_priv.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define STATEMENT 1024 /* bytes of a statement of ours; a longer one is foreign */
+#define SHOWN 20       /* foreign objects that a check without -y lists */
+
+/* What is over is found without looking at the rest. */
+#define GONE_INDEX "CREATE INDEX IF NOT EXISTS gone_until ON gone(until_ns);"
+#define PIN_INDEX "CREATE INDEX IF NOT EXISTS chunks_pinned ON chunks(id) WHERE pin_until_ns > 0;"
+
+/*
+ * Tables keyed by more than a number are WITHOUT ROWID with the key columns first. `names` is
+ * ordered by the hash of the name, which is readdir's cookie. objects_unplaced lets recovery find
+ * what only the pool has without a scan. A chunk's policy and quota are those of its model, so that
+ * victims are found in order without looking at the tree.
+ */
+const char *const kvc_schema =
+	"CREATE TABLE meta(key TEXT PRIMARY KEY NOT NULL, value TEXT) WITHOUT ROWID;"
+	"CREATE TABLE names(parent INTEGER NOT NULL, hash INTEGER NOT NULL, name TEXT NOT NULL, "
+	"ino INTEGER NOT NULL,"
+	" kind INTEGER NOT NULL, PRIMARY KEY(parent, hash, name)) WITHOUT ROWID;"
+	"CREATE INDEX names_ino ON names(ino);"
+	"CREATE TABLE nodes(ino INTEGER PRIMARY KEY, mode INTEGER NOT NULL, uid INTEGER NOT NULL, "
+	"gid INTEGER NOT NULL,"
+	" nlink INTEGER NOT NULL, size INTEGER NOT NULL, blocks INTEGER NOT NULL, atime_ns INTEGER "
+	"NOT NULL,"
+	" mtime_ns INTEGER NOT NULL, ctime_ns INTEGER NOT NULL, btime_ns INTEGER NOT NULL, parent "
+	"INTEGER NOT NULL,"
+	" chunk INTEGER NOT NULL, container INTEGER NOT NULL DEFAULT 0);"
+	"CREATE TABLE targets(ino INTEGER PRIMARY KEY, target TEXT NOT NULL);"
+	"CREATE TABLE objects(ino INTEGER PRIMARY KEY, gen INTEGER NOT NULL, size INTEGER NOT "
+	"NULL, sum BLOB,"
+	" lower INTEGER NOT NULL);"
+	"CREATE INDEX objects_unplaced ON objects(ino) WHERE lower = 0;"
+	"CREATE TABLE placements(ino INTEGER NOT NULL, tier INTEGER NOT NULL, gen INTEGER NOT "
+	"NULL, at INTEGER NOT NULL,"
+	" len INTEGER NOT NULL, hi INTEGER NOT NULL, codec INTEGER NOT NULL, key INTEGER NOT NULL, "
+	"sum BLOB, PRIMARY KEY(ino, tier)) WITHOUT ROWID;"
+	"CREATE TABLE gone(at INTEGER NOT NULL, hi INTEGER NOT NULL, until_ns INTEGER NOT NULL, "
+	"PRIMARY KEY(at, hi)) WITHOUT ROWID;" GONE_INDEX
+	"CREATE TABLE xattrs(ino INTEGER NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, "
+	"PRIMARY KEY(ino, name)) WITHOUT ROWID;"
+	"CREATE TABLE chunks(id INTEGER PRIMARY KEY, created_ns INTEGER NOT NULL, last_ns INTEGER "
+	"NOT NULL,"
+	" hits INTEGER NOT NULL, rank INTEGER NOT NULL, pin_until_ns INTEGER NOT NULL, ttl_s "
+	"INTEGER NOT NULL,"
+	" expires_ns INTEGER NOT NULL, policy INTEGER NOT NULL, quota INTEGER NOT NULL,"
+	" parent INTEGER NOT NULL DEFAULT 0, facts INTEGER NOT NULL DEFAULT 0,"
+	" pool_facts INTEGER NOT NULL DEFAULT 0, bytes INTEGER NOT NULL DEFAULT 0);"
+	"CREATE INDEX chunks_rank ON chunks(policy, rank, id);"
+	"CREATE INDEX chunks_quota ON chunks(quota, rank, id) WHERE quota > 0;"
+	"CREATE INDEX chunks_expire ON chunks(expires_ns) WHERE expires_ns > 0;" PIN_INDEX
+	"INSERT INTO meta VALUES('format', '" KVC_CATALOG_FORMAT "');";
+
+/* Indexes that the first catalogs of this format lack. */
+const char *const kvc_schema_late = GONE_INDEX PIN_INDEX;
+
+/* Definitions of earlier formats that the steps in formats.c replace. */
+static const char older[] =
+	"CREATE TABLE placements(ino INTEGER NOT NULL, tier INTEGER NOT NULL, gen INTEGER NOT "
+	"NULL, at INTEGER NOT NULL, len INTEGER NOT NULL, codec INTEGER NOT NULL, PRIMARY KEY(ino, "
+	"tier)) WITHOUT ROWID;"
+	"CREATE INDEX chunks_rank ON chunks(rank, id);";
+
+/* Tables to which later versions added columns, which are appended. */
+static const char *const appended[] = { "nodes", "chunks" };
+
+int kvc_conn_restrict(sqlite3 *db)
+{
+	static const int on[] = { SQLITE_DBCONFIG_DEFENSIVE }, off[] = {
+		SQLITE_DBCONFIG_TRUSTED_SCHEMA,        SQLITE_DBCONFIG_ENABLE_TRIGGER,
+		SQLITE_DBCONFIG_ENABLE_VIEW,           SQLITE_DBCONFIG_WRITABLE_SCHEMA,
+		SQLITE_DBCONFIG_ENABLE_LOAD_EXTENSION,
+	};
+	int rc = 0;
+
+	for (size_t i = 0; i < sizeof on / sizeof on[0] && !rc; i++)
+		rc = sqlite3_db_config(db, on[i], 1, NULL);
+	for (size_t i = 0; i < sizeof off / sizeof off[0] && !rc; i++)
+		rc = sqlite3_db_config(db, off[i], 0, NULL);
+	return rc ?: sqlite3_exec(db, "PRAGMA cell_size_check=ON", NULL, NULL, NULL);
+}
+
+static bool is_space(char c)
+{
+	return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+/*
+ * A statement with single spaces, none beside punctuation, and without "DEFAULT 0", which columns
+ * have only where they were added. The length, or 0: it is longer than any of ours.
+ */
+static size_t normalize(const char *sql, size_t len, char to[STATEMENT])
+{
+	static const char marks[] = "(),=<>", zero[] = " DEFAULT 0";
+	bool gap = false;
+	size_t n = 0;
+
+	for (size_t i = 0; i < len; i++) {
+		if (is_space(sql[i])) {
+			gap = true;
+			continue;
+		}
+		if (n + 2 >= STATEMENT || !sql[i])
+			return 0;
+		if (gap && n && !strchr(marks, to[n - 1]) && !strchr(marks, sql[i]))
+			to[n++] = ' ';
+		gap = false;
+		to[n++] = sql[i];
+		if ((sql[i] == ',' || sql[i] == ')') && n > sizeof zero - 1 &&
+		    !memcmp(to + n - sizeof zero, zero, sizeof zero - 1)) {
+			n -= sizeof zero;
+			to[n++] = sql[i];
+		}
+	}
+	to[n] = 0;
+	return n;
+}
+
+/* The next CREATE statement of a list of ours, normalized; 0: no more; 2: opening makes it. */
+static int next_statement(const char **at, char to[STATEMENT])
+{
+	static const char condition[] = "IF NOT EXISTS ";
+	const char *end;
+	char *found;
+
+	for (; (end = strchr(*at, ';')); *at = end + 1) {
+		if (!normalize(*at, (size_t)(end - *at), to) || strncmp(to, "CREATE ", 7))
+			continue;
+		*at = end + 1;
+		if (!(found = strstr(to, condition)))
+			return 1;
+		memmove(found, found + sizeof condition - 1,
+			strlen(found + sizeof condition - 1) + 1);
+		return 2;
+	}
+	return 0;
+}
+
+/* Does the statement create this object? */
+static bool creates(const char *statement, const char *type, const char *name)
+{
+	char start[128];
+	int n = snprintf(start, sizeof start, "%s %s%s",
+			 strcmp(type, "table") ? "CREATE INDEX" : "CREATE TABLE", name,
+			 strcmp(type, "table") ? " ON " : "(");
+
+	return n < (int)sizeof start && !strncmp(statement, start, (size_t)n);
+}
+
+/* Is `have` the table as it was before its last columns were added? */
+static bool shorter(const char *name, const char *have, const char *ours)
+{
+	size_t n = strlen(have);
+	bool may = false;
+
+	for (size_t i = 0; i < sizeof appended / sizeof appended[0]; i++)
+		may |= !strcmp(name, appended[i]);
+	return may && n && have[n - 1] == ')' && !strncmp(have, ours, n - 1) && ours[n - 1] == ',';
+}
+
+enum fit { UNKNOWN, ALTERED, FITS }; /* no object of ours; one with another definition; ours */
+
+static enum fit fit_in(const char *list, const char *type, const char *name, const char *have,
+		       bool current)
+{
+	enum fit fit = UNKNOWN;
+	char ours[STATEMENT];
+
+	while (fit != FITS && next_statement(&list, ours))
+		if (creates(ours, type, name))
+			fit = !strcmp(have, ours) || (!current && shorter(name, have, ours))
+				      ? FITS
+				      : ALTERED;
+	return fit;
+}
+
+static enum fit fit_of(sqlite3_stmt *st, bool current)
+{
+	static const char automatic[] = "sqlite_autoindex_";
+	const char *type = (const char *)sqlite3_column_text(st, 0),
+		   *name = (const char *)sqlite3_column_text(st, 1),
+		   *sql = (const char *)sqlite3_column_text(st, 2);
+	char have[STATEMENT] = "";
+	enum fit fit;
+
+	if (!type || !name || (strcmp(type, "table") && strcmp(type, "index")))
+		return UNKNOWN;
+	/* of a primary key, which is in the definition of its table */
+	if (!sql && !strcmp(type, "index") && !strncmp(name, automatic, sizeof automatic - 1))
+		return FITS;
+	if (!sql || !normalize(sql, (size_t)sqlite3_column_bytes(st, 2), have))
+		have[0] = 0;
+	fit = fit_in(kvc_schema, type, name, have, current);
+	if (fit != FITS && !current && fit_in(older, type, name, have, true) == FITS)
+		fit = FITS;
+	return fit;
+}
+
+/*
+ * The first foreign object after `skip` others. 1: found, 0: none, or a negative code of SQLite.
+ * ours (or NULL) counts those that fit before it.
+ */
+struct foreign {
+	enum fit fit;
+	char type[16], name[256];
+};
+
+static int find_foreign(sqlite3 *db, bool current, unsigned skip, struct foreign *f, unsigned *ours)
+{
+	sqlite3_stmt *st;
+	int rc = sqlite3_prepare_v2(db, "SELECT type, name, sql FROM main.sqlite_schema", -1, &st,
+				    NULL);
+
+	if (rc)
+		return -rc;
+	*ours = 0;
+	while ((rc = sqlite3_step(st)) == SQLITE_ROW) {
+		f->fit = fit_of(st, current);
+		*ours += f->fit == FITS && sqlite3_column_type(st, 2) != SQLITE_NULL;
+		if (f->fit == FITS || skip-- > 0)
+			continue;
+		snprintf(f->type, sizeof f->type, "%s",
+			 (const char *)sqlite3_column_text(st, 0) ?: "object");
+		snprintf(f->name, sizeof f->name, "%s",
+			 (const char *)sqlite3_column_text(st, 1) ?: "");
+		break;
+	}
+	sqlite3_finalize(st);
+	return rc == SQLITE_ROW ? 1 : rc == SQLITE_DONE ? 0 : -rc;
+}
+
+static void describe(const struct foreign *f, char text[400])
+{
+	snprintf(text, 400,
+		 f->fit == ALTERED ? "the %s %s has another definition than kvcachefs's"
+				   : "the %s %s was not made by kvcachefs",
+		 f->type, f->name);
+}
+
+int kvc_schema_compare(sqlite3 *db, bool current, char why[400])
+{
+	const char *list = kvc_schema;
+	char statement[STATEMENT];
+	unsigned ours, wanted = 0;
+	struct foreign f;
+	int found = find_foreign(db, current, 0, &f, &ours);
+
+	if (found < 0)
+		return -found;
+	while (next_statement(&list, statement))
+		wanted++;
+	if (found)
+		describe(&f, why);
+	else if (current && ours != wanted)
+		snprintf(why, 400, "%u of its %u tables and indexes are missing",
+			 ours < wanted ? wanted - ours : 0, wanted);
+	else
+		return SQLITE_OK;
+	return SQLITE_CORRUPT;
+}
+
+/* 0, or a code of SQLite. A table of ours that was altered is left: only a rebuild helps. */
+static int drop(sqlite3 *db, const struct foreign *f)
+{
+	static const char *const types[] = { "trigger", "view", "index", "table" };
+	char *sql = NULL;
+	int rc = SQLITE_ERROR;
+
+	if (f->fit == ALTERED && strcmp(f->type, "index"))
+		return rc;
+	for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
+		if (!strcmp(f->type, types[i]))
+			sql = sqlite3_mprintf("DROP %s main.\"%w\"", types[i], f->name);
+	if (sql)
+		rc = sqlite3_exec(db, sql, NULL, NULL, NULL);
+	sqlite3_free(sql);
+	return rc;
+}
+
+/*
+ * Indexes that a repair took away, or somebody else. One that can be prepared is missing: otherwise
+ * its name is in use, or the catalog is of a format that lacks its columns.
+ */
+static int check_indexes(sqlite3 *db, bool mend, kvc_found_fn *fn, void *arg)
+{
+	const char *list = kvc_schema;
+	char sql[STATEMENT], text[400];
+	sqlite3_stmt *st;
+	int kind, rc, left = 0;
+
+	while ((kind = next_statement(&list, sql))) {
+		if (kind != 1 || strncmp(sql, "CREATE INDEX ", 13) ||
+		    sqlite3_prepare_v2(db, sql, -1, &st, NULL))
+			continue;
+		rc = mend ? sqlite3_step(st) : SQLITE_DONE;
+		sqlite3_finalize(st);
+		snprintf(text, sizeof text, "the index %.*s is missing",
+			 (int)strcspn(sql + 13, " "), sql + 13);
+		fn(arg, mend && rc == SQLITE_DONE, text);
+		left += !mend || rc != SQLITE_DONE;
+	}
+	return left ? -EBADMSG : 0;
+}
+
+int kvc_schema_check(sqlite3 *db, bool mend, kvc_found_fn *fn, void *arg)
+{
+	struct foreign f;
+	unsigned left = 0, ours;
+	char text[400];
+	int found;
+
+	while (left < SHOWN && (found = find_foreign(db, false, left, &f, &ours)) > 0) {
+		bool gone = mend && !drop(db, &f);
+
+		describe(&f, text);
+		fn(arg, gone, text);
+		left += !gone;
+	}
+	return left ? -EBADMSG : check_indexes(db, mend, fn, arg);
+}

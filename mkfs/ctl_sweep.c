@@ -156,6 +156,9 @@ static int tell(const struct sweep *s)
 		return kvm_fail("import: this mount has no shared tier, which remote= gives it");
 	if (!strncmp(s->text, "rekey done", 10) && value(s, "error") == ENOKEY)
 		return kvm_fail("rekey: this mount has no keys, which keyfile= gives it");
+	if (!strncmp(s->text, "rekey done: ", 12) && value(s, "error") &&
+	    !strstr(s->text, "\nseen "))
+		return kvm_fail("rekey: %.*s; the keys stay as they were", head - 12, s->text + 12);
 	if (strncmp(s->text, s->name, strlen(s->name)) != 0)
 		return kvm_fail("%s has ended, and what came of it is not known: another such "
 				"work has begun",

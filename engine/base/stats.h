@@ -70,6 +70,7 @@
 	X(imports, "objects taken in from a remote listing")                                      \
 	X(rekeyed, "copies sealed again with a newer key")                                        \
 	X(unsealable, "loads that failed for want of a key")                                      \
+	X(unknown_keys, "frames of shared tiers met whose key is not in the key file")            \
 	X(coded_bytes, "bytes before coding of copies that were coded")                           \
 	X(coded_stored_bytes, "what those take after it")                                         \
 	X(commits, "catalog transactions committed")                                              \

@@ -5,6 +5,7 @@
  */
 #include "calls.h"
 #include "dirty.h"
+#include "keyring.h"
 #include "proof.h"
 #include "share.h"
 #include "sweep.h"
@@ -115,7 +116,10 @@ static int import_one(void *arg, const struct kvc_where *w, const struct kvc_fra
 	    named.hi != w->hi)
 		return im->s->stop;
 	named.len = KVC_FRAME_HEADER + kvc_round_up(f->stored_len, KVC_PAGE);
-	err = kvc_proof_found(im->s->k, f) ?: add_file(im, &named, f);
+	err = kvc_proof_found(im->s->k, f);
+	if (err == -ENOKEY && kvc_keyring_learn(im->s->k, f->key_id))
+		err = kvc_proof_found(im->s->k, f);
+	err = err ?: add_file(im, &named, f);
 	if (!err) {
 		im->s->changed++;
 		kvc_count(&im->s->k->stats, imports);

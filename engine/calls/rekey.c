@@ -6,11 +6,14 @@
  */
 #include "calls.h"
 #include "file.h"
+#include "keyring.h"
 #include "load.h"
 #include "path.h"
 #include "spill.h"
 #include "sweep.h"
 #include "tierq.h"
+
+#include <string.h>
 
 /* Brings an object into the pool and holds it there by n->leases. */
 static int bring(struct kvc *k, uint64_t ino, struct kvc_node **n)
@@ -51,7 +54,7 @@ static void let_go(struct kvc *k, struct kvc_node *n)
 	kvc_unlock(k);
 }
 
-static int rekey_one(struct kvc_sweep *s, const struct kvc_placed *p)
+static void rekey_one(struct kvc_sweep *s, const struct kvc_placed *p)
 {
 	struct kvc *k = s->k;
 	struct kvc_node *n = NULL;
@@ -63,12 +66,18 @@ static int rekey_one(struct kvc_sweep *s, const struct kvc_placed *p)
 	kvc_lock_both(k);
 	err = kvc_path_both(k, p->ino, path);
 	kvc_unlock_both(k);
-	if (err)
-		return err;
+	if (err) {
+		s->failed += err != -ENOENT && err != -ESTALE;
+		return;
+	}
 	kvc_model_name(path, model);
 	want = kvc_keys_for(k->keys, model);
-	if (!k->tier[p->tier].t || p->place.key == want)
-		return 0;
+	if (p->place.key == want)
+		return;
+	if (!k->tier[p->tier].t) { /* of a remote that this mount does not have */
+		s->failed++;
+		return;
+	}
 	err = bring(k, p->ino, &n);
 	if (!err) {
 		kvc_lock_both(k);
@@ -98,17 +107,19 @@ static int rekey_one(struct kvc_sweep *s, const struct kvc_placed *p)
 		let_go(k, n);
 	if (err && err != -ENOENT && err != -ESTALE)
 		s->failed++;
-	return 0;
 }
 
-int kvc_rekey_run(struct kvc_sweep *s)
+/* Calls fn for all placements of before; a non-zero answer ends it and is returned. */
+static int each_placed(struct kvc_sweep *s,
+		       int (*fn)(struct kvc_sweep *s, const struct kvc_placed *p, void *arg),
+		       void *arg)
 {
 	struct kvc *k = s->k;
 	struct kvc_placed batch[KVC_SWEEP_BATCH];
 	uint64_t ino = 0;
 	unsigned tier = 0;
 	size_t n;
-	int err = k->keys ? kvc_sweep_commit(s) : -ENOKEY;
+	int err = kvc_sweep_commit(s);
 
 	while (!err && !s->stop) {
 		kvc_catalog_lock(k->cat);
@@ -116,10 +127,56 @@ int kvc_rekey_run(struct kvc_sweep *s)
 		kvc_catalog_unlock(k->cat);
 		if (err || !n)
 			break;
-		for (size_t i = 0; i < n && !s->stop; i++) {
-			s->seen++;
-			rekey_one(s, &batch[i]);
-		}
+		for (size_t i = 0; i < n && !s->stop && !err; i++)
+			err = fn(s, &batch[i], arg);
 	}
+	return err;
+}
+
+static int is_of_key(struct kvc_sweep *s, const struct kvc_placed *p, void *arg)
+{
+	(void)s;
+	return p->place.key == *(const uint32_t *)arg ? -EBUSY : 0;
+}
+
+/* A key that is not in the file any more: may it be given up? */
+static int may_lose(struct kvc *k, uint32_t id, char *error)
+{
+	struct kvc_sweep all = { .k = k };
+	int err = each_placed(&all, is_of_key, &id);
+
+	if (err == -EBUSY)
+		snprintf(error, 512,
+			 "option keyfile: %s has lost key %u, which copies need: put its line back",
+			 k->opt.keyfile, id);
+	else if (err)
+		snprintf(error, 512, "the catalog cannot be read: %s", strerror(-err));
+	return err;
+}
+
+static int rekey_placed(struct kvc_sweep *s, const struct kvc_placed *p, void *arg)
+{
+	bool *first = arg;
+
+	s->seen += *first;
+	rekey_one(s, p);
+	return 0;
+}
+
+int kvc_rekey_run(struct kvc_sweep *s)
+{
+	struct kvc *k = s->k;
+	bool first = true;
+	uint64_t before;
+	int err = k->keys ? kvc_keyring_read(k, may_lose, s->why) : -ENOKEY;
+
+	if (err)
+		return err;
+	/* Other nodes may have stored names with an old key in the meantime. */
+	do {
+		before = s->changed;
+		err = each_placed(s, rekey_placed, &first);
+		first = false;
+	} while (!err && !s->stop && !s->failed && s->changed != before);
 	return err;
 }

@@ -42,7 +42,7 @@ static void *thread(void *arg)
 		s->err = -ECANCELED;
 	s->done = true;
 	tell(s, line, sizeof line);
-	kvc_info("%s: %s", s->kind->name, line);
+	kvc_info("%s: %s", s->kind->name, *s->why ? s->why : line);
 	return NULL;
 }
 
@@ -118,7 +118,9 @@ void kvc_print_control(struct kvc *k, FILE *out)
 	s = k->sweep;
 	if (s)
 		tell(s, line, sizeof line);
-	if (!s)
+	if (s && s->done && *s->why)
+		fprintf(out, "%s done: %s\nerror %d\n", s->kind->name, s->why, -s->err);
+	else if (!s)
 		fprintf(out, "idle\n");
 	else
 		fprintf(out,

@@ -22,6 +22,7 @@ struct kvc_sweep {
 	_Atomic uint64_t bytes, all_bytes; /* done, and to be done (0: nobody knows) */
 	_Atomic uint64_t lost;             /* verify: that were the last copy of a file */
 	int err;
+	char why[512]; /* a line for people, written before `done`; empty: err says it */
 	/* verify: */
 	unsigned tiers; /* bit per tier */
 	uint64_t rate;  /* bytes a second; 0: no bound */

@@ -276,6 +276,13 @@ int kvc_copy_write(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t blo
 	return err;
 }
 
+bool kvc_copy_newest(const struct kvc_copy *c)
+{
+	const struct kvc *k = c->k;
+
+	return !k->keys || c->f->key_id == kvc_keys_for(k->keys, c->f->key_model);
+}
+
 void kvc_copy_unname_locked(struct kvc_copy *c)
 {
 	if (c->named)

@@ -39,6 +39,8 @@ struct kvc_copy {
  */
 int kvc_copy_write(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t blocks,
 		   struct kvc_where *where);
+/* Is the frame that was written sealed with its model's newest key? False after a new key. */
+bool kvc_copy_newest(const struct kvc_copy *c);
 /* When what it put is recorded, or is to go. */
 void kvc_copy_unname_locked(struct kvc_copy *c);
 /* The sum of the segment's first `size` bytes. */

@@ -7,6 +7,7 @@
  */
 #include "fetch.h"
 
+#include "keyring.h"
 #include "payload.h"
 #include "proof.h"
 
@@ -40,8 +41,15 @@ static int check(const struct fetch *x)
 	struct kvc_frame *f = x->f;
 	int err = kvc_frame_decode(x->page, f);
 
-	if (err || (err = kvc_proof_placed(x->k, w->shared, f)))
+	if (err)
 		return err;
+	err = kvc_proof_placed(x->k, w->shared, f);
+	if (err == -ENOKEY && w->shared && kvc_keyring_learn(x->k, f->key_id))
+		err = kvc_proof_placed(x->k, true, f);
+	if (err)
+		return err;
+	if (w->shared && w->place.key && f->flags & KVC_FRAME_SEALED && w->place.key != f->key_id)
+		return -ESTALE; /* another node has sealed it again */
 	if (w->place.key != (f->flags & KVC_FRAME_SEALED ? f->key_id : 0))
 		return -EBADMSG; /* a clear frame where a sealed one was put is not ours */
 	if (w->shared && memcmp(w->place.sum.b, none.b, 16) &&

@@ -389,7 +389,7 @@ static void copy(struct kvc *k, struct spill *s)
 	kvc_tier_result_locked(k, s->tier, KVC_CALL_WRITE, n->row.ino, s->err);
 	if (!s->err)
 		kvc_tier_took_locked(k, s->tier, s->c.f->stored_len);
-	if (!s->err && ((s->snap || n->epoch == s->epoch) &&
+	if (!s->err && ((s->snap || n->epoch == s->epoch) && kvc_copy_newest(&s->c) &&
 			record_both(k, n, s->tier, &s->c, s->gen, s->snap, &s->where))) {
 		s->again = false;
 		if (s->doubt && n->verify)

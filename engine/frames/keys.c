@@ -27,8 +27,16 @@ struct key {
 	char model[KVC_MODEL_NAME + 1];
 };
 
+/*
+ * Keys are only ever added: readers take no lock. A key below n never changes. A key from n to
+ * `staged` is being read from the file under `reading`, and no reader looks at it.
+ */
 struct kvc_keys {
-	size_t n;
+	_Atomic size_t n;
+	_Atomic bool retired[KEYS_MAX]; /* not in the file any more: opens frames, seals none */
+	pthread_mutex_t reading;
+	size_t staged;
+	bool seen[KEYS_MAX]; /* in the file that was read last */
 	struct key v[KEYS_MAX];
 };
 
@@ -77,13 +85,41 @@ static int digit(char c)
 				      : -1;
 }
 
+/* The key behind the staged ones joins them, unless it is known: 0, or -EINVAL with *why. */
+static int stage(struct kvc_keys *k, const char **why)
+{
+	struct key *key = &k->v[k->staged];
+	bool same;
+
+	for (size_t i = 0; i < k->staged; i++) {
+		struct key *x = &k->v[i];
+
+		if (x->id != key->id)
+			continue;
+		*why = "an ID may be there once only";
+		if (k->seen[i])
+			return -EINVAL;
+		same = !CRYPTO_memcmp(x->bytes, key->bytes, sizeof x->bytes) &&
+		       !strcmp(x->model, key->model);
+		kvc_wipe(key, sizeof *key);
+		k->seen[i] = true;
+		*why = "its ID belongs to another key of this mount; give it a new ID";
+		return same ? 0 : -EINVAL;
+	}
+	*why = "there are too many keys";
+	if (k->staged + 1 == KEYS_MAX)
+		return -EINVAL;
+	k->seen[k->staged++] = true;
+	return 0;
+}
+
 /*
  * One line, already ended by NUL: 0, or -EINVAL with what is wrong in *why. Never puts the line
  * itself into a message.
  */
 static int parse_line(struct kvc_keys *k, char *line, const char **why)
 {
-	struct key *key = &k->v[k->n];
+	struct key *key = &k->v[k->staged];
 	char *save = NULL, *id = strtok_r(line, " \t\r", &save),
 	     *hex = strtok_r(NULL, " \t\r", &save), *model = strtok_r(NULL, " \t\r", &save), *end;
 	unsigned long long n;
@@ -110,74 +146,128 @@ static int parse_line(struct kvc_keys *k, char *line, const char **why)
 	*why = "MODEL is a folder's name";
 	if (model && (strlen(model) > KVC_MODEL_NAME || strchr(model, '/')))
 		return -EINVAL;
-	*why = "an ID may be there once only";
-	if (kvc_keys_has(k, (uint32_t)n))
-		return -EINVAL;
-	*why = "there are too many keys";
-	if (k->n + 1 == KEYS_MAX)
-		return -EINVAL;
 	key->id = (uint32_t)n;
 	memset(key->model, 0, sizeof key->model);
 	if (model)
 		memcpy(key->model, model, strlen(model));
-	k->n++;
-	return 0;
+	return stage(k, why);
 }
 
-int kvc_keys_open(struct kvc_keys **out, const char *path, char *error)
+/* The text of a key file, in memory that is locked. */
+static int read_text(const char *path, char **text, size_t *len, char *error)
 {
 	char reason[KVC_SECRET_WHY];
 	struct stat st;
 	KVC_FD int fd = kvc_secret_open(path, &st, reason);
-	struct kvc_keys *k = NULL;
-	char *text = NULL, *save = NULL;
-	const char *why = "";
-	int err = 0, line = 0;
+	int err = 0;
 
 	if (fd < 0) {
 		snprintf(error, 512, "option keyfile: %s %s%s", path, reason,
 			 fd == -ENOENT ? "; kvcachectl newkey makes one" : "");
 		return fd;
 	}
+	*len = (size_t)st.st_size;
 	if (st.st_size <= 0 || st.st_size > FILE_MAX) {
 		snprintf(error, 512, "option keyfile: %s has no keys in it", path);
 		return -EINVAL;
 	}
-	k = secret_new(sizeof *k);
-	text = secret_new(FILE_MAX + 1);
-	if (!k || !text) {
-		err = -ENOMEM;
+	*text = secret_new(FILE_MAX + 1);
+	if (!*text) {
 		snprintf(error, 512, "option keyfile: cannot lock memory for keys (ulimit -l)");
+		return -ENOMEM;
 	}
-	if (!err && (err = kvc_pread_all(fd, text, (size_t)st.st_size, 0)))
+	if ((err = kvc_pread_all(fd, *text, *len, 0)))
 		snprintf(error, 512, "option keyfile: cannot read %s: %s", path, strerror(-err));
-	if (!err && memchr(text, 0, (size_t)st.st_size)) { /* keys behind it would not be seen */
+	if (!err && memchr(*text, 0, *len)) { /* keys behind it would not be seen */
 		err = -EINVAL;
 		snprintf(error, 512, "option keyfile: %s has a zero byte in it", path);
 	}
+	if (err)
+		secret_free(*text, FILE_MAX + 1);
+	return err;
+}
+
+int kvc_keys_read(struct kvc_keys *k, const char *path, char *error)
+{
+	char *text = NULL, *save = NULL;
+	const char *why = "";
+	size_t len;
+	int err = read_text(path, &text, &len, error), line = 0;
+
+	if (err)
+		return err;
+	pthread_mutex_lock(&k->reading);
+	memset(k->seen, 0, sizeof k->seen);
 	for (char *at = text; !err && (at = line++ ? NULL : text, at = strtok_r(at, "\n", &save));)
 		if ((err = parse_line(k, at, &why)))
 			snprintf(error, 512, "option keyfile: a key in %s is wrong (number %d): %s",
 				 path, line, why);
-	if (!err && !k->n) {
+	secret_free(text, FILE_MAX + 1);
+	if (!err && !memchr(k->seen, true, sizeof k->seen)) {
 		err = -EINVAL;
 		snprintf(error, 512, "option keyfile: %s has no keys in it", path);
 	}
-	if (text)
-		secret_free(text, FILE_MAX + 1);
 	if (err)
-		kvc_keys_close(k);
-	else
-		*out = k;
+		kvc_keys_read_end(k, false, false);
 	return err;
+}
+
+void kvc_keys_read_end(struct kvc_keys *k, bool take, bool retire)
+{
+	size_t n = k->n;
+
+	if (!take) {
+		kvc_wipe(&k->v[n], sizeof k->v[n] * (k->staged + 1 - n));
+		k->staged = n;
+	}
+	for (size_t i = 0; take && i < k->staged; i++)
+		if (k->seen[i] || retire)
+			k->retired[i] = !k->seen[i];
+	k->n = k->staged;
+	pthread_mutex_unlock(&k->reading);
+}
+
+int kvc_keys_each_read(const struct kvc_keys *k, bool added, int (*fn)(void *arg, uint32_t id),
+		       void *arg)
+{
+	int err = 0;
+
+	for (size_t i = added ? k->n : 0; i < (added ? k->staged : k->n) && !err; i++)
+		if (k->seen[i] == added)
+			err = fn(arg, k->v[i].id);
+	return err;
+}
+
+int kvc_keys_open(struct kvc_keys **out, const char *path, char *error)
+{
+	struct kvc_keys *k = secret_new(sizeof *k);
+	int err;
+
+	if (!k) {
+		snprintf(error, 512, "option keyfile: cannot lock memory for keys (ulimit -l)");
+		return -ENOMEM;
+	}
+	pthread_mutex_init(&k->reading, NULL);
+	if ((err = kvc_keys_read(k, path, error))) {
+		kvc_keys_close(k);
+		return err;
+	}
+	kvc_keys_read_end(k, true, false);
+	*out = k;
+	return 0;
+}
+
+static const struct key *find_below(const struct kvc_keys *k, size_t n, uint32_t id)
+{
+	for (size_t i = 0; i < n; i++)
+		if (k->v[i].id == id)
+			return &k->v[i];
+	return NULL;
 }
 
 static const struct key *find(const struct kvc_keys *k, uint32_t id)
 {
-	for (size_t i = 0; k && i < k->n; i++)
-		if (k->v[i].id == id)
-			return &k->v[i];
-	return NULL;
+	return k ? find_below(k, k->n, id) : NULL;
 }
 
 bool kvc_keys_has(const struct kvc_keys *k, uint32_t id)
@@ -192,6 +282,8 @@ uint32_t kvc_keys_for(const struct kvc_keys *k, const char *model)
 	for (size_t i = 0; k && i < k->n; i++) {
 		const struct key *x = &k->v[i];
 
+		if (k->retired[i])
+			continue;
 		if (!*x->model && x->id > master)
 			master = x->id;
 		else if (*x->model && !strcmp(x->model, model) && x->id > own)
@@ -234,7 +326,7 @@ int kvc_hkdf(const void *key, size_t key_len, const void *salt, size_t salt_len,
 int kvc_keys_proof(const struct kvc_keys *k, uint32_t id, char text[33])
 {
 	static const char salt[] = "kvcachefs proof 1";
-	const struct key *x = find(k, id);
+	const struct key *x = find_below(k, k->staged, id);
 	uint8_t sum[16];
 	int err = x ? kvc_hkdf(x->bytes, 32, salt, sizeof salt - 1, &x->id, sizeof x->id, sum,
 			       sizeof sum)

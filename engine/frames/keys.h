@@ -29,6 +29,23 @@ struct kvc_keys; /* in memory that is locked and left out of core dumps */
  * people in error[512].
  */
 int kvc_keys_open(struct kvc_keys **out, const char *path, char *error);
+/*
+ * Reads the file again while others use the keys: kvc_keys_read, kvc_keys_each_read and at last
+ * kvc_keys_read_end, from one thread. Keys are only ever added, so readers need no lock and keep
+ * what they have. An ID that has another key than before is refused.
+ *
+ * kvc_keys_read: 0, then a lock is held until kvc_keys_read_end; or an error as of kvc_keys_open,
+ * and nothing has changed.
+ */
+int kvc_keys_read(struct kvc_keys *k, const char *path, char *error);
+/*
+ * Calls fn for each added key, or for each known one that the file lacks. A non-zero answer ends it
+ * and is returned.
+ */
+int kvc_keys_each_read(const struct kvc_keys *k, bool added, int (*fn)(void *arg, uint32_t id),
+		       void *arg);
+/* take: adds the keys; retire: those that the file lacks seal no new frames. */
+void kvc_keys_read_end(struct kvc_keys *k, bool take, bool retire);
 /* Wipes and frees; NULL is allowed. */
 void kvc_keys_close(struct kvc_keys *k);
 /* The key for new frames of a model: an id above 0, or 0 where there is none. */
@@ -38,7 +55,7 @@ bool kvc_keys_has(const struct kvc_keys *k, uint32_t id);
 int kvc_keys_each(const struct kvc_keys *k, int (*fn)(void *arg, uint32_t id), void *arg);
 /*
  * A value that tells whether a key is the same as another time, and nothing else of it. -ENOENT: no
- * such key.
+ * such key. For the thread that reads the file: added keys have one too.
  */
 int kvc_keys_proof(const struct kvc_keys *k, uint32_t id, char text[33]);
 /*

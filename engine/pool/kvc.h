@@ -45,7 +45,8 @@ struct kvc {
 	struct kvc_options opt;
 	struct kvc_store *store;
 	struct kvc_catalog *cat;
-	struct kvc_keys *keys; /* NULL: frames are not sealed */
+	struct kvc_keys *keys;       /* NULL: frames are not sealed */
+	_Atomic uint64_t learned_ns; /* the last try to learn an unknown key (copies/keyring.c) */
 	/* the tiers there are, in the order in which they are asked */
 	unsigned order[KVC_TIERS], ntiers;
 	unsigned seats;        /* the catalog has placements in tiers below this one only */

@@ -66,7 +66,7 @@ refused(kv, store, mnt, "-o", ",".join([o] + [f"remote=redis://h/{n}" for n in r
 refused(kv, store, mnt, "-o", f"{o},compress=lz4", says="none, zstd, bf16+zstd")
 refused(kv, store, mnt, "-o", f"{o},level=0", says="1 to 19")
 refused(kv, store, mnt, "-o", f"{o},metrics=9464", says="ADDR:PORT")
-refused(kv, store, mnt, "-o", f"{o},keyfile=/nonexistent", says="cannot open")
+refused(kv, store, mnt, "-o", f"{o},keyfile=/nonexistent", says="cannot be opened")
 refused(kv, store, says="a store and a mount point")
 p = run(kv, "--wrong", ok=False)
 assert "--help" in p.stdout

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+# ways: fast
+"""The manual's steps to rotate keys, on one node and on three that share a remote, all mounted: a key
+is added, rekey is run, the old line is removed, the stores are mounted again and everything loads.
+rekey refuses a file that it cannot use and keeps its keys; a node learns a new key when it meets a
+frame of it, and counts frames of keys that its file lacks."""
+import errno, os, shutil
+from kvtest import *
+from prometheus import check
+
+need_mount()
+CTL = binary("kvcachectl")
+DATA = {f"m{i % 2}/c{i}/l": blob(i, 9000 + i) for i in range(6)}
+
+
+def newkey(*files):
+    """Adds a key to the first file and copies it to the others."""
+    run(CTL, "newkey", files[0], ok=True)
+    for f in files[1:]:
+        shutil.copy(files[0], f)
+
+
+def keep(path, lines):
+    with open(path, "w") as f:
+        f.write("".join(lines))
+
+
+def lines(path):
+    with open(path) as f:
+        return f.readlines()
+
+
+def rekey(s):
+    p = run(CTL, "rekey", s.mnt)
+    assert p.returncode == 0, p.stdout + s.log()[-2000:]
+
+
+def refused(s, *words):
+    p = run(CTL, "rekey", s.mnt)
+    assert p.returncode == 1 and len(p.stdout.strip().splitlines()) == 1, p.stdout
+    assert all(w in p.stdout for w in words), p.stdout
+
+
+def sealed_with(s):
+    """The keys of all placements, once the mount has ended."""
+    return set(run("sqlite3", f"{s.path}/catalog.sqlite", "select distinct key from placements",
+                   ok=True).stdout.split())
+
+
+# one node
+keys = f"{TMP}/keys"
+newkey(keys)
+s = Store(options=f"settle=20,keyfile={keys}").mount()
+for path, d in DATA.items():
+    s.write(path, d)
+s.settle()
+newkey(keys)
+rekey(s)
+assert s.stats()["rekeyed"] == len(DATA), s.stats()
+s.write("m0/new/l", b"n" * 5000)
+s.settle()
+one, two = lines(keys)
+keep(keys, [two])
+rekey(s)  # key 1 is in no use
+s.umount()
+assert sealed_with(s) == {"2"}
+s.mount()
+for path, d in DATA.items():
+    assert s.read(path) == d
+assert s.read("m0/new/l") == b"n" * 5000
+
+# files that rekey refuses, and the keys stay
+wrong = one.replace(one[2:10], "00000000").replace("1 ", "2 ", 1)
+for text, words in (([], ("no keys",)), ([one], ("lost key 2", "put its line back")),
+                    (["9 zz\n"], ("HEX",)), ([wrong], ("another key",))):
+    keep(keys, text)
+    refused(s, *words)
+os.unlink(keys)
+refused(s, "cannot be opened")
+s.write("m0/kept/l", b"k" * 5000)
+s.settle()
+s.umount()
+assert sealed_with(s) == {"2"}
+keep(keys, [two])
+os.chmod(keys, 0o600)
+s.mount()
+assert s.read("m0/kept/l") == b"k" * 5000
+s.umount()
+s.fsck()
+
+# three nodes
+os.makedirs(f"{TMP}/shared")
+files = [f"{TMP}/keys{i}" for i in range(3)]
+newkey(*files)
+nodes = [Store(f"n{i}", options=f"settle=20,remote=dir://{TMP}/shared,keyfile={f}").mount()
+         for i, f in enumerate(files)]
+a, b, c = nodes
+
+
+def load_all(s):
+    for path, d in DATA.items():
+        assert s.read(path) == d, path
+
+
+for i, (path, d) in enumerate(DATA.items()):
+    nodes[i % 3].write(path, d)
+for s in nodes:
+    s.settle()
+for s in nodes:
+    load_all(s)
+newkey(*files[:2])  # the third node's file lacks the key
+rekey(a)
+a.write("m0/later/l", b"l" * 7000)
+a.settle()
+assert b.read("m0/later/l") == b"l" * 7000, "the key is learned from the file"
+with fails(errno.ENOENT):
+    c.read("m0/later/l")
+assert c.stats()["unknown_keys"] >= 1 and b.stats()["unknown_keys"] == 0
+with open(f"{c.mnt}/.kvcachefs/metrics", encoding="utf-8") as f:
+    m = check(f.read())
+assert any(n == "kvcachefs_unknown_keys_total" and float(v) >= 1 for n, _, v in m.samples)
+shutil.copy(files[0], files[2])
+for s in (b, c):
+    rekey(s)
+wait_for(lambda: os.path.exists(f"{c.mnt}/m0/later/l"), every=0.1)
+assert c.read("m0/later/l") == b"l" * 7000
+for i, s in enumerate(nodes):
+    s.settle()
+    s.umount()
+    assert sealed_with(s) == {"2"}, (i, sealed_with(s))
+    keep(files[i], lines(files[i])[-1:])
+for s in nodes:
+    s.drop_pool()
+    s.mount()
+    load_all(s)
+for s in nodes:
+    s.umount()

@@ -6,6 +6,7 @@
 #include "ctl.h"
 
 #include "json.h"
+#include "quote.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -165,13 +166,6 @@ static int print_json(struct kvm_json *j, const char *key, const char *name, con
 	return failed;
 }
 
-/* For people: a control character of a name would do something to the terminal. */
-static void print_name(const char *name)
-{
-	for (; *name; name++)
-		putchar((unsigned char)*name < ' ' || *name == 127 ? '?' : *name);
-}
-
 static const char *text_of(enum form form, const char *value, char buf[VALUE])
 {
 	uint64_t v = strtoull(value, NULL, 10);
@@ -198,7 +192,7 @@ static int print_stat(const char *name, const char *path, const struct item *it)
 	char value[VALUE], buf[VALUE], when[32];
 	int failed = 0;
 
-	print_name(name);
+	kvc_quote_line(stdout, name);
 	printf("\n  %-9s %s\n", "is", it->is);
 	if (has_files(it))
 		printf("  %-9s %s in %" PRIu64 " file%s\n  %-9s %s ago\n", "size",
@@ -270,7 +264,7 @@ static int print_line(const char *name, const char *path, const struct item *it)
 	printf(" %-6s",
 	       attr_of(path, "ttl", value, &failed) > 0 ? text_of(SECONDS, value, buf) : "-");
 	printf(" %-7s ", has_files(it) ? used_text(it, when) : "-");
-	print_name(name);
+	kvc_quote_line(stdout, name);
 	puts(strcmp(it->is, "file") && strcmp(it->is, "other") ? "/" : "");
 	return failed;
 }

@@ -8,6 +8,7 @@
 
 #include "json.h"
 #include "pools.h"
+#include "quote.h"
 
 #include <libgen.h>
 #include <stdio.h>
@@ -40,22 +41,27 @@ static const char *what_is(const struct kvm_pool *p)
 	return !p->marked ? "unknown" : p->lives ? "used" : p->wanted ? "kept" : "free";
 }
 
+static void print_store(const struct kvm_pool *p)
+{
+	printf("%s", p->lives    ? "in use by the store "
+		     : p->wanted ? "kept for the store "
+				 : "of no store: what was ");
+	kvc_quote_line(stdout, p->owner.dir);
+	printf("%s\n", p->lives || p->wanted ? "" : " is no more");
+}
+
 static void print(const struct kvm_pool *p)
 {
 	char size[32], old[32];
 
-	printf("%s %s, %llu objects, ", p->path, kvc_size_text(p->bytes, size),
-	       (unsigned long long)p->files);
+	kvc_quote_line(stdout, p->path);
+	printf(" %s, %llu objects, ", kvc_size_text(p->bytes, size), (unsigned long long)p->files);
 	if (!p->lives)
 		printf("last changed %s ago, ", kvm_time_text(age(p), old));
 	if (!p->marked)
 		printf("of an older daemon, or not a pool\n");
 	else
-		printf("%s%s%s\n",
-		       p->lives    ? "in use by the store "
-		       : p->wanted ? "kept for the store "
-				   : "of no store: what was ",
-		       p->owner.dir, p->lives || p->wanted ? "" : " is no more");
+		print_store(p);
 }
 
 static void print_json(struct kvm_json *j, const struct kvm_pool *p)
@@ -162,8 +168,10 @@ static int free_them(const struct found *all, bool yes)
 					  err == -EBUSY    ? "it is in use"
 					  : err == -ESTALE ? "its store is there again"
 							   : kvc_why(-err));
-		else
-			printf("%s freed, %s\n", p->path, kvc_size_text(p->bytes, size));
+		else {
+			kvc_quote_line(stdout, p->path);
+			printf(" freed, %s\n", kvc_size_text(p->bytes, size));
+		}
 	}
 	return failed;
 }

@@ -8,6 +8,7 @@
 #include "ctl.h"
 
 #include "json.h"
+#include "quote.h"
 #include "stats.h"
 
 #include <fcntl.h>
@@ -301,7 +302,10 @@ static void print(const struct mount *m, const struct hits *all, const struct hi
 {
 	char a[KVM_PATH], b[256], c[256], when[32];
 
-	printf("%s of the store %s\n", m->path, setting(m, "store", a, sizeof a));
+	kvc_quote_line(stdout, m->path);
+	printf(" of the store ");
+	kvc_quote_line(stdout, setting(m, "store", a, sizeof a));
+	putchar('\n');
 	printf("served by %s, requests by %s; policy %s, sealing %s\n",
 	       setting(m, "served_by", a, sizeof a), setting(m, "requests_by", b, sizeof b),
 	       setting(m, "policy", c, sizeof c), setting(m, "sealing", when, sizeof when));

@@ -8,6 +8,7 @@
  */
 #include "fsck.h"
 
+#include "quote.h"
 #include "tool.h"
 
 #include <getopt.h>
@@ -36,12 +37,13 @@ void kvm_found(void *report, bool mended, const char *what)
 
 	r->found++;
 	r->mended += mended;
-	printf("%s%s\n", what, mended ? " (mended)" : "");
+	kvc_quote_line(stdout, what);
+	printf("%s\n", mended ? " (mended)" : "");
 }
 
 void kvm_foundf(struct kvm_report *r, bool mended, const char *format, ...)
 {
-	char text[2048];
+	char text[4600];
 	va_list ap;
 
 	va_start(ap, format);
@@ -52,12 +54,14 @@ void kvm_foundf(struct kvm_report *r, bool mended, const char *format, ...)
 
 void kvm_unread(struct kvm_report *r, int err, const char *format, ...)
 {
+	char text[4600]; /* a path and what is said of it */
 	va_list ap;
 
 	r->unread++;
 	va_start(ap, format);
-	vprintf(format, ap);
+	vsnprintf(text, sizeof text, format, ap);
 	va_end(ap);
+	kvc_quote_line(stdout, text);
 	printf(": %s (left as it is)\n", strerror(-err));
 }
 

@@ -7,6 +7,7 @@
 #include "fsck.h"
 
 #include "registry.h"
+#include "tool.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -371,13 +372,13 @@ static int one_pass(struct pass *p, const char *path)
 	if (err == -ENOENT && !p->r->mend && !p->s->device)
 		return 0; /* that there are no data at all is told already */
 	if (err) {
-		fprintf(stderr, "fsck.kvcachefs: %s\n", error);
+		kvm_fail("%s", error);
 		return err;
 	}
 	err = p->r->mend ? kvc_catalog_open(&p->c, path, error)
 			 : kvc_catalog_look(&p->c, path, error);
 	if (err) {
-		fprintf(stderr, "fsck.kvcachefs: %s\n", error);
+		kvm_fail("%s", error);
 	} else {
 		kvc_catalog_lock(p->c);
 		err = go_over(p);

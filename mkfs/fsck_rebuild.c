@@ -7,7 +7,9 @@
  */
 #include "fsck.h"
 
+#include "quote.h"
 #include "registry.h"
+#include "tool.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -259,8 +261,11 @@ static void quiet(void *arg, bool mended, const char *what)
 	unsigned *unmended = arg;
 
 	*unmended += !mended;
-	if (!mended)
-		printf("in the new catalog: %s\n", what);
+	if (mended)
+		return;
+	printf("in the new catalog: ");
+	kvc_quote_line(stdout, what);
+	putchar('\n');
 }
 
 /* Of several with one inode or one path one stays. Sorted by path after that, and their number. */
@@ -394,7 +399,7 @@ static int make_new(const struct kvc_store *s, struct frames *all, size_t *files
 	err = kvc_catalog_create(path) ?: kvc_catalog_open(&c, path, error);
 	if (err) {
 		if (*error)
-			fprintf(stderr, "fsck.kvcachefs: %s\n", error);
+			kvm_fail("%s", error);
 		return err;
 	}
 	kvc_catalog_lock(c);
@@ -504,7 +509,7 @@ int kvm_rebuild(struct kvc_store *s, struct kvm_report *r)
 	if (err)
 		return err; /* which is told at the end */
 	if ((err = kvct_disk_open(s, &disk, error))) {
-		fprintf(stderr, "fsck.kvcachefs: %s\n", error);
+		kvm_fail("%s", error);
 		return err;
 	}
 	all.disk = disk;

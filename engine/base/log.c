@@ -2,6 +2,8 @@
 /* See log.h. */
 #include "log.h"
 
+#include "util.h"
+
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -114,6 +116,7 @@ void kvc_log(enum kvc_level level, const char *format, ...)
 	va_start(ap, format);
 	vsnprintf(line, sizeof line, format, ap);
 	va_end(ap);
+	kvc_one_line(line);
 	keep(level, line);
 	if (use_syslog)
 		syslog(priority[level], "%s", line);

@@ -2,6 +2,8 @@
 /* See quote.h. */
 #include "quote.h"
 
+#include "util.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -65,4 +67,33 @@ void kvc_quote(FILE *out, const char *text)
 				put(out, *h);
 	}
 	putc('"', out);
+}
+
+void kvc_quote_line(FILE *out, const char *text)
+{
+	while (*text) {
+		size_t n = character((const unsigned char *)text);
+
+		if (*text == '\n' || *text == '\\') {
+			fputs(*text == '\n' ? "\\n" : "\\\\", out);
+			n = 1;
+		} else if (n) {
+			fwrite(text, 1, n, out);
+		} else {
+			fprintf(out, "\\x%02X", (unsigned char)*text);
+			n = 1;
+		}
+		text += n;
+	}
+}
+
+void kvc_one_line(char *text)
+{
+	while (*text) {
+		size_t n = character((const unsigned char *)text);
+
+		if (!n || *text == '\n')
+			*text = '?';
+		text += n ?: 1;
+	}
 }

@@ -11,5 +11,11 @@
 #include <stdio.h>
 
 void kvc_quote(FILE *out, const char *text);
+/*
+ * Prints text for a terminal, without quotes. Control characters, C1 controls and bytes that are
+ * not UTF-8 become \xFF, a newline \n, a backslash \\. So the text stays one line and commands
+ * nothing.
+ */
+void kvc_quote_line(FILE *out, const char *text);
 
 #endif

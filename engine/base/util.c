@@ -265,13 +265,6 @@ const char *kvc_why(int err)
 	return strerror(err);
 }
 
-void kvc_one_line(char *text)
-{
-	for (; *text; text++)
-		if ((unsigned char)*text < ' ' || *text == 127)
-			*text = '?';
-}
-
 void kvc_getopt_error(int got, char *const argv[], const char *program, char error[256])
 {
 	const char *word = argv[optind - 1];

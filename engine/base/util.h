@@ -139,7 +139,8 @@ const char *kvc_size_text(uint64_t bytes, char *buf);
 const char *kvc_why(int err);
 /* Is something mounted there by itself (a bind mount), so that nothing else takes its place? */
 bool kvc_is_mounted(const char *path);
-/* A line for people with words from outside in it: control characters become ?, so it stays one. */
+/* A line for people with words from outside in it: control characters and bytes that
+ * are not UTF-8 become ?, so it stays one (quote.c). */
 void kvc_one_line(char *text);
 /*
  * What getopt_long() refused, whose words begin with ':' so that it says nothing itself: `got` is

@@ -218,7 +218,7 @@ $(patsubst %,$(B)/bin/unit-%,library keys names queue rope warm): $(B)/bin/unit-
 $(B)/bin/test-library $(B)/bin/test-queue $(B)/bin/test-stores: $(B)/bin/test-%: $(B)/obj/tests/tools/%.o $(B)/lib/libkvcachefs.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_gpu)
-$(B)/bin/unit-rings: $(B)/obj/fs/ring.o
+$(B)/bin/unit-rings: $(B)/obj/fs/ring.o $(B)/obj/fs/place.o
 $(B)/bin/unit-history: $(B)/obj/fs/history.o
 $(B)/bin/unit-catalog: $(call obj,$(call src,tests/unit/catalog))
 # What of a unit test's program stands in for the engine's calls (tests/unit/house/alloc.h)

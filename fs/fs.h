@@ -15,6 +15,7 @@
 #include "http.h"
 #include "leave.h"
 #include "notify.h"
+#include "place.h"
 #include "ring.h"
 
 #include <fuse_lowlevel.h>
@@ -29,6 +30,7 @@ struct kvfs {
 	bool can_passthrough, want_uring;
 	bool passthrough, uring; /* what the kernel agreed to */
 	struct kvfs_ring ring;   /* where it comes by io_uring */
+	struct kvfs_places places;
 	struct kvfs_leave leave;
 	struct kvfs_aside aside, sizes;
 	double entry_timeout; /* how long the kernel may keep a name */
@@ -69,7 +71,9 @@ struct call {
 	const void *data;
 	void *copy; /* of data, where the buffer does not outlive the handler */
 	char *name, *to_name;
-	bool stores;       /* see kvfs_stores */
+	bool stores; /* see kvfs_stores */
+	bool placed; /* it has a place of the queue that it came by (place.h) */
+	struct kvfs_queue *queue;
 	struct call *next; /* among those that are held, or set aside */
 	void (*aside)(struct call *c);
 	void (*run_aside)(struct call *c); /* after KVC_LONG: what `run` was */
@@ -82,6 +86,18 @@ static inline struct kvfs *kvfs_of(fuse_req_t req)
 /* A new call, ready to run; NULL after answering ENOMEM. Names are copied. */
 struct call *kvfs_call(fuse_req_t req, uint64_t ino, void (*run)(struct call *), const char *name,
 		       const char *to_name);
+/* Did it come through io_uring? */
+static inline bool kvfs_is_uring(fuse_req_t req)
+{
+#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 18)
+	return fuse_req_is_uring(req);
+#else
+	(void)req;
+	return false;
+#endif
+}
+/* Takes a place for a call to wait in, which kvfs_done gives back. False: none is free. */
+bool kvfs_place(struct call *c);
 /* An answered call's memory. */
 void kvfs_done(struct call *c);
 /*

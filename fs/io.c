@@ -198,16 +198,6 @@ static void run_write(struct call *c)
 	kvfs_done(c);
 }
 
-static bool is_uring(fuse_req_t req)
-{
-#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 18)
-	return fuse_req_is_uring(req);
-#else
-	(void)req;
-	return false;
-#endif
-}
-
 static void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_t off,
 		     struct fuse_file_info *fi)
 {
@@ -229,7 +219,7 @@ static void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t siz
 	 * A ring's entry keeps its buffer until the reply; libfuse's other buffers are used again
 	 * after this handler.
 	 */
-	if (!is_uring(req)) {
+	if (!kvfs_is_uring(req)) {
 		c->copy = malloc(size ? size : 1);
 		if (!c->copy) {
 			fuse_reply_err(req, ENOMEM);

@@ -21,25 +21,18 @@ static bool writes(int flags)
 	return (flags & O_ACCMODE) != O_RDONLY;
 }
 
-/*
- * A call that is held keeps its entry of a CPU's ring. Half of one stays free, for the closes that
- * are waited for come the same way: what is held beyond that, however it is spread, gets now what
- * it would get at the end.
- */
+/* A call that is held waits: without a place it gets now what it would get at the end. */
 static bool hold(struct call *c)
 {
 	struct kvfs_leave *l = &c->f->leave;
-	bool holds;
 
+	if (!kvfs_place(c))
+		return false;
 	pthread_mutex_lock(&l->lock);
-	holds = !c->f->uring || l->nheld < c->f->ring.depth / 2;
-	if (holds) {
-		c->next = l->held;
-		l->held = c;
-		l->nheld++;
-	}
+	c->next = l->held;
+	l->held = c;
 	pthread_mutex_unlock(&l->lock);
-	return holds;
+	return true;
 }
 
 bool kvfs_stores(struct call *c)

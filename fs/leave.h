@@ -23,7 +23,6 @@ struct kvfs_leave {
 	atomic_ulong storing; /* files open for writing, and calls under way that open one */
 	pthread_mutex_t lock; /* a leaf */
 	struct call *held;
-	unsigned nheld;
 };
 
 /*

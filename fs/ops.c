@@ -48,6 +48,19 @@ static void wake(struct kvc_wait *w)
 	c->run(c);
 }
 
+bool kvfs_place(struct call *c)
+{
+	uint32_t uid = c->w.uid;
+
+	c->placed = c->placed || kvfs_place_take(c->queue, uid, !uid || uid == geteuid());
+	return c->placed;
+}
+
+static bool place(struct kvc_wait *w)
+{
+	return kvfs_place((struct call *)w);
+}
+
 struct call *kvfs_call(fuse_req_t req, uint64_t ino, void (*run)(struct call *), const char *name,
 		       const char *to_name)
 {
@@ -64,6 +77,8 @@ struct call *kvfs_call(fuse_req_t req, uint64_t ino, void (*run)(struct call *),
 		return NULL;
 	}
 	c->w.wake = wake;
+	c->w.place = place;
+	c->queue = kvfs_queue_here(&kvfs_of(req)->places, kvfs_is_uring(req));
 	c->w.uid = fuse_req_ctx(req)->uid;
 	c->w.client = client_of(req);
 	c->f = kvfs_of(req);
@@ -75,6 +90,8 @@ struct call *kvfs_call(fuse_req_t req, uint64_t ino, void (*run)(struct call *),
 
 void kvfs_done(struct call *c)
 {
+	if (c->placed)
+		kvfs_place_give(c->queue, c->w.uid);
 	free(c->copy);
 	free(c->name);
 	free(c->to_name);
@@ -89,6 +106,12 @@ static void run_long(struct call *c)
 
 bool kvfs_waits(struct call *c, int *err)
 {
+	if (*err == KVC_LONG && !kvfs_place(c)) { /* the thread aside has a queue, too */
+		kvc_count(kvc_stats(c->f->k), waits_refused);
+		c->w.err = -ETIMEDOUT;
+		c->run(c);
+		return true;
+	}
 	if (*err == KVC_LONG) {
 		c->w.aside = true;
 		c->run_aside = c->run;
@@ -140,7 +163,7 @@ static void reply_new(fuse_req_t req, uint64_t parent, int err, const struct kvc
 
 static void run_lookup(struct call *c)
 {
-	int err = c->w.err == -ETIMEDOUT ? -ENOENT : c->w.err;
+	int err = c->w.err == -ETIMEDOUT ? 0 : c->w.err; /* the engine knows what that means */
 
 	err = err ?: kvc_lookup(c->f->k, c->ino, c->name, &c->attr, &c->w);
 	if (kvfs_waits(c, &err))

@@ -2,7 +2,8 @@
 /* Chooses depth and payload of the io_uring queues. See ring.h. */
 #include "ring.h"
 
-#define DEPTH_WANTED 16u /* with data: below it the payload is halved first */
+#define DEPTH_WANTED 64u /* with data: below it the payload is halved first */
+#define PART 16u         /* of the memory beside the pool */
 
 static uint32_t payload_least(uint32_t page)
 {
@@ -33,9 +34,18 @@ static bool halve(struct kvfs_ring *r)
 	return true;
 }
 
-void kvfs_ring_choose(struct kvfs_ring *r, unsigned cpus, uint32_t page, bool data)
+static uint64_t budget(uint64_t memory)
 {
-	uint64_t bytes = data ? KVFS_RINGS_DATA : KVFS_RINGS;
+	uint64_t bytes = memory / PART;
+
+	return bytes < KVFS_RINGS_LEAST ? KVFS_RINGS_LEAST
+	       : bytes > KVFS_RINGS     ? KVFS_RINGS
+					: bytes;
+}
+
+void kvfs_ring_choose(struct kvfs_ring *r, unsigned cpus, uint32_t page, bool data, uint64_t memory)
+{
+	uint64_t bytes = data ? KVFS_RINGS_DATA : budget(memory);
 
 	*r = (struct kvfs_ring){ .queues = cpus ? cpus : 1, .page = page };
 	r->payload = data ? KVFS_RING_PAYLOAD_DATA : payload_least(page);

@@ -7,6 +7,7 @@
 #include "fs.h"
 
 #include "log.h"
+#include "memory.h"
 #include "rights.h"
 
 #include <errno.h>
@@ -364,26 +365,24 @@ static int mount_on(struct kvfs *f, const char *mountpoint)
 	return -EPERM;
 }
 
-int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
-	       const char *mountpoint, int ready_fd)
+/* Memory that the machine, or the daemon's cgroup, has beyond the pool. */
+static uint64_t memory_beside(const struct kvc_options *o)
 {
-	struct fuse_lowlevel_ops ops = { .init = op_init };
+	uint64_t all = kvc_memory_group_max();
+	struct sysinfo machine;
+
+	if (!sysinfo(&machine))
+		all = kvc_min(all, (uint64_t)machine.totalram * machine.mem_unit);
+	return all - kvc_min(all, o->cpu_bytes);
+}
+
+static int session_new(struct kvfs *f, const struct kvc_options *o, const char *store,
+		       const struct fuse_lowlevel_ops *ops)
+{
 	struct fuse_args args = FUSE_ARGS_INIT(0, NULL);
 	char source[1100], number[16];
-	sigset_t all, old;
-	bool mounted = false, signals = false;
 	int err;
 
-	f->mountpoint = mountpoint;
-	kvfs_aside_init(f);
-	f->entry_timeout = KVFS_SHORT_TIMEOUT;
-	allow_descriptors();
-	decide(f, o);
-	kvfs_ops_names(&ops);
-	kvfs_ops_xattrs(&ops);
-	kvfs_ops_io(&ops);
-	kvfs_ring_choose(&f->ring, (unsigned)get_nprocs_conf(), (uint32_t)sysconf(_SC_PAGESIZE),
-			 !f->can_passthrough);
 	snprintf(number, sizeof number, "%u", f->ring.depth);
 	err = fuse_opt_add_arg(&args, "kvcachefs") ? -ENOMEM : 0;
 	err = err
@@ -397,8 +396,31 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 		err = add(&args, "%s", "noatime");
 	if (!err && f->want_uring)
 		err = add(&args, "io_uring,io_uring_q_depth=%s", number);
-	f->se = err ? NULL : fuse_session_new(&args, &ops, sizeof ops, f);
+	f->se = err ? NULL : fuse_session_new(&args, ops, sizeof *ops, f);
 	fuse_opt_free_args(&args);
+	return err;
+}
+
+int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
+	       const char *mountpoint, int ready_fd)
+{
+	struct fuse_lowlevel_ops ops = { .init = op_init };
+	sigset_t all, old;
+	bool mounted = false, signals = false;
+	int err;
+
+	f->mountpoint = mountpoint;
+	kvfs_aside_init(f);
+	f->entry_timeout = KVFS_SHORT_TIMEOUT;
+	allow_descriptors();
+	decide(f, o);
+	kvfs_ops_names(&ops);
+	kvfs_ops_xattrs(&ops);
+	kvfs_ops_io(&ops);
+	kvfs_ring_choose(&f->ring, (unsigned)get_nprocs_conf(), (uint32_t)sysconf(_SC_PAGESIZE),
+			 !f->can_passthrough, memory_beside(o));
+	kvfs_places_init(&f->places, f->ring.depth);
+	err = session_new(f, o, store, &ops);
 	if (!f->se) {
 		kvc_error("cannot set up the FUSE session");
 		return err ?: -EINVAL;
@@ -434,6 +456,7 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 	kvc_stop(f->k);
 	kvfs_watch_stop();
 	f->left = !kvc_close(f->k);
+	kvfs_places_fini(&f->places);
 	fuse_session_destroy(f->se);
 	return err;
 }

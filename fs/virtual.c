@@ -319,9 +319,10 @@ static void print_config(struct kvfs *f, FILE *out)
 	if (f->uring)
 		fprintf(out,
 			"ring_queues=%u\nring_depth=%u\n"
-			"ring_payload_bytes=%u\nring_bytes=%llu\n",
+			"ring_payload_bytes=%u\nring_bytes=%llu\nring_waiting=%u\n",
 			f->ring.queues, f->ring.depth, f->ring.payload,
-			(unsigned long long)kvfs_ring_bytes(&f->ring));
+			(unsigned long long)kvfs_ring_bytes(&f->ring),
+			kvfs_places_taken(&f->places));
 	else
 		fprintf(out, "io_uring_is_off=%s\n", f->uring_why);
 	fprintf(out, "names_kept_seconds=%.0f\n", f->entry_timeout);
@@ -491,6 +492,18 @@ static int take(struct kvfs *f, struct handle *h, off_t off)
 
 static void read_large(struct call *c);
 
+/* To the thread aside, whose queue is a wait: without a place it ends as at its deadline. */
+static void put_aside(struct call *c)
+{
+	if (kvfs_place(c)) {
+		kvfs_aside(&c->f->aside, c, read_large);
+		return;
+	}
+	kvc_count(kvc_stats(c->f->k), waits_refused);
+	fuse_reply_err(c->req, ETIMEDOUT);
+	kvfs_done(c);
+}
+
 /* Answers, or waits for what is loading. Under h->lock, which is let go. */
 static void read_lease(struct call *c, struct handle *h)
 {
@@ -509,7 +522,7 @@ static void read_lease(struct call *c, struct handle *h)
 	if (kvfs_waits(c, &err))
 		return;
 	if (err == -EAGAIN && !was_large) {
-		kvfs_aside(&c->f->aside, c, read_large);
+		put_aside(c);
 		return;
 	}
 	if (err)
@@ -526,7 +539,7 @@ static void run_read(struct call *c)
 	if (enter(h))
 		read_lease(c, h);
 	else
-		kvfs_aside(&c->f->aside, c, read_large);
+		put_aside(c);
 }
 
 /* In the thread aside; when it waits and is woken, the answerer brings it back here. */

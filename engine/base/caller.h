@@ -36,8 +36,15 @@ struct kvc_wait {
 	uint32_t uid;    /* who calls; 0, root and the engine itself, has no bounds */
 	uint64_t client; /* who calls (kvc_client); 0: it is not known */
 	bool aside;      /* it may take long */
+	/*
+	 * May this call wait? Asked before the wait is parked, each time; it is called with the
+	 * engine's locks held and must not block. False: no place is free, and the call gets at
+	 * once what it would get at its deadline. NULL: always.
+	 */
+	bool (*place)(struct kvc_wait *w);
 	/* the engine's own: zero before the first call */
-	struct kvc_list link, timed;
+	struct kvc_list link;
+	struct kvc_wait *earlier, *later; /* the tree of deadlines (pool/wait.c) */
 	uint64_t deadline_ns;
 	uint64_t want, granted; /* bytes of room asked for, and given (kept for the next try) */
 	/* the quota (its serial and its model), and the bytes of it granted */
@@ -52,6 +59,12 @@ struct kvc_wait {
 	bool looked;        /* what the caller holds and does not need was looked for */
 	int stage;
 };
+
+/* See place above. */
+static inline bool kvc_wait_has_place(struct kvc_wait *w)
+{
+	return !w->place || w->place(w);
+}
 
 /*
  * What the kernel is to be told, because it changed without the kernel's asking. parent: the folder

@@ -65,6 +65,7 @@
 	X(getattrs, "getattr requests")                                                           \
 	X(requests, "requests of all kinds that a caller waited for")                             \
 	X(late_replies, "requests answered after waiting")                                        \
+	X(waits_refused, "requests that ended as at their deadline: no free place to wait")       \
 	X(asks, "names asked for in the shared tiers")                                            \
 	X(ask_hits, "names that a shared tier had")                                               \
 	X(imports, "objects taken in from a remote listing")                                      \

@@ -43,7 +43,6 @@ static void init_lists(struct kvc *k)
 {
 	struct kvc_list *all[] = {
 		&k->room.waiters,
-		&k->waits.timed,
 		&k->waits.woken,
 		&k->quotas.list,
 		&k->dirty->nodes,
@@ -55,7 +54,6 @@ static void init_lists(struct kvc *k)
 		&k->trash->list,
 		&k->trash->unsynced,
 		&k->pace->waiters,
-		&k->share->asks,
 		&k->surveys->asked,
 		&k->surveys->waiters,
 		&k->drops->cut,
@@ -80,6 +78,7 @@ static void init_lists(struct kvc *k)
 
 	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
 		kvc_list_init(all[i]);
+	kvc_share_init(k->share);
 	for (size_t i = 0; i < KVC_GHOSTS; i++) {
 		kvc_list_init(&k->drops->ghosts[i]);
 		kvc_list_init(&k->drops->knocks[i]);
@@ -163,7 +162,7 @@ void kvc_floors_free(struct kvc *k)
 	kvc_knocks_free_locked(k, 0);
 	kvc_drops_free(k);
 	free(k->notices->v);
-	free(k->share->misses);
+	kvc_share_fini(k->share);
 	free(k->units->runs);
 	free(k->units->trees);
 	free(kvc_floors_of(k));

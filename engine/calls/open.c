@@ -233,6 +233,11 @@ static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *
 			kvc_tally_locked(k, n->model, misses);
 			w->loads = true;
 		}
+		if (!kvc_wait_has_place(w)) { /* nor is a load begun for which nobody waits */
+			kvc_count(&k->stats, waits_refused);
+			err = -ETIMEDOUT;
+			goto out;
+		}
 		err = kvc_load_start_locked(k, n, false);
 		if (err == -ENOENT)
 			/* no copy anywhere: recovery or the load would have dropped it */

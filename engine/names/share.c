@@ -7,6 +7,10 @@
  * remembered for a moment. What is found gets a node (LOWER, placed there) and is loaded when it is
  * opened. So are folders (copies/folders.c).
  *
+ * A user may have thousands of questions waiting. Each tier's queue is given a few at a time, of
+ * the users in turn, so that another user's question or load does not wait for all of them. A
+ * question for which nobody waits any more is forgotten.
+ *
  * Names that engines give to unfinished files (".tmp" in them) and dotfiles are not asked for.
  *
  * A path that is deleted here while others may still have it is remembered as gone for GONE_NS, so
@@ -35,7 +39,8 @@
 
 #define MISSES 4096u
 #define MISS_NS 1000000000ull
-#define ASK_MS 2000ull /* the longest that a lookup waits */
+#define ASK_MS 2000ull              /* the longest that a lookup waits */
+#define GIVEN_MAX (2 * KVC_WORKERS) /* enough that no thread of a tier lacks work */
 #define GONE_NS (24ull * 3600 * 1000000000)
 #define GONE_SOON_NS 10000000000ull
 
@@ -46,7 +51,9 @@ struct kvc_miss {
 struct ask {
 	struct kvc_job job; /* first: the queue frees it */
 	struct kvc_list link, waiters;
+	struct kvc_list lane; /* empty: the tier's own queue has it, or it is being asked */
 	uint64_t parent;
+	uint32_t uid;   /* whose lookup was the first */
 	unsigned tried; /* bit per tier */
 	char name[256];
 	char path[KVC_FRAME_PATH_MAX + 1];
@@ -57,14 +64,34 @@ static bool askable(const char *name)
 	return name[0] != '.' && !strstr(name, ".tmp");
 }
 
+static uint64_t ask_hash(uint64_t parent, const char *name)
+{
+	return kvc_name_hash(name) ^ parent * 0x9e3779b97f4a7c15ull;
+}
+
 static struct kvc_miss *miss_of(struct kvc *k, uint64_t parent, const char *name)
 {
 	if (!k->share->misses)
 		k->share->misses = calloc(MISSES, sizeof *k->share->misses);
-	return k->share->misses
-		       ? &k->share->misses[(kvc_name_hash(name) ^ parent * 0x9e3779b97f4a7c15ull) %
-					   MISSES]
-		       : NULL;
+	return k->share->misses ? &k->share->misses[ask_hash(parent, name) % MISSES] : NULL;
+}
+
+void kvc_share_init(struct kvc_share *s)
+{
+	for (unsigned i = 0; i < KVC_ASK_BUCKETS; i++)
+		kvc_list_init(&s->asks[i]);
+	for (unsigned t = 0; t < KVC_TIERS; t++)
+		for (unsigned i = 0; i < KVC_ASK_LANES; i++)
+			kvc_list_init(&s->queues[t].lanes[i]);
+}
+
+void kvc_share_fini(struct kvc_share *s)
+{
+	for (unsigned t = 0; t < KVC_TIERS; t++)
+		for (unsigned i = 0; i < KVC_ASK_LANES; i++)
+			kvc_list_each_safe(e, &s->queues[t].lanes[i])
+				free(kvc_of(e, struct ask, lane));
+	free(s->misses);
 }
 
 int kvc_share_head(struct kvc *k, unsigned tier, const char *path, uint8_t *page,
@@ -97,21 +124,81 @@ int kvc_share_head(struct kvc *k, unsigned tier, const char *path, uint8_t *page
 
 static void ask_run(struct kvc *k, struct kvc_job *j);
 
-/* Asks the next tier that may be asked: false where there is none. */
+static void ask_give_locked(struct kvc *k, struct ask *a, unsigned tier)
+{
+	k->share->queues[tier].given++;
+	a->job = (struct kvc_job){ .run = ask_run, .tier = tier };
+	kvc_job_put_locked(k, &a->job);
+}
+
+/* A question of this tier is over: the next, of the next user who has one. */
+static void ask_next_turn_locked(struct kvc *k, unsigned tier)
+{
+	struct kvc_ask_queue *q = &k->share->queues[tier];
+
+	q->given--;
+	for (unsigned i = 0; i < KVC_ASK_LANES && q->given < GIVEN_MAX && !k->stopping; i++) {
+		struct kvc_list *lane;
+		struct ask *a;
+
+		q->turn = (q->turn + 1) % KVC_ASK_LANES;
+		lane = &q->lanes[q->turn];
+		if (kvc_list_empty(lane))
+			continue;
+		a = kvc_of(lane->next, struct ask, lane);
+		kvc_list_del(&a->lane);
+		ask_give_locked(k, a, tier);
+	}
+}
+
+/* Asks the next tier that may be asked: false if none may. */
 static bool ask_next_locked(struct kvc *k, struct ask *a)
 {
 	for (unsigned i = 0; i < k->ntiers; i++) {
 		unsigned t = k->order[i];
+		struct kvc_ask_queue *q = &k->share->queues[t];
 
 		if (!(k->tier[t].t->ops->caps & KVC_TIER_SHARED) || (a->tried & (1u << t)) ||
 		    kvc_tier_out_locked(k, t, KVC_CALL_READ))
 			continue;
 		a->tried |= 1u << t;
-		a->job = (struct kvc_job){ .run = ask_run, .tier = t };
-		kvc_job_put_locked(k, &a->job);
+		kvc_list_init(&a->lane);
+		if (q->given < GIVEN_MAX)
+			ask_give_locked(k, a, t);
+		else
+			kvc_list_add_tail(&q->lanes[a->uid % KVC_ASK_LANES], &a->lane);
 		return true;
 	}
 	return false;
+}
+
+/* Nobody can choose names of one bucket without knowing where the struct lies. */
+static struct kvc_list *ask_bucket(struct kvc *k, uint64_t parent, const char *name)
+{
+	uint64_t hash = (ask_hash(parent, name) ^ (uintptr_t)k->share) * 0xd6e8feb86659fd93ull;
+
+	return &k->share->asks[(hash >> 32) % KVC_ASK_BUCKETS];
+}
+
+static struct ask *ask_find_locked(struct kvc *k, uint64_t parent, const char *name)
+{
+	kvc_list_each(e, ask_bucket(k, parent, name)) {
+		struct ask *a = kvc_of(e, struct ask, link);
+
+		if (a->parent == parent && !strcmp(a->name, name))
+			return a;
+	}
+	return NULL;
+}
+
+/* The last lookup that waited for the answer has given up, before the question had its turn. */
+static void ask_forget_locked(struct ask *a)
+{
+	if (!a || !kvc_list_empty(&a->waiters) || kvc_list_empty(&a->lane))
+		return;
+	kvc_list_del(&a->lane);
+	kvc_list_del(&a->link);
+	free(a);
 }
 
 /* This tier does not have it: the question goes on in memory of its own. */
@@ -128,7 +215,7 @@ static bool pass_on_locked(struct kvc *k, struct ask *a)
 	}
 	kvc_list_init(&next->waiters);
 	kvc_list_splice(&next->waiters, &a->waiters);
-	kvc_list_add_tail(&k->share->asks, &next->link);
+	kvc_list_add_tail(ask_bucket(k, a->parent, a->name), &next->link);
 	kvc_list_del(&a->link);
 	return true;
 }
@@ -151,6 +238,7 @@ static void ask_run(struct kvc *k, struct kvc_job *j)
 		kvc_unlock_both(k);
 	}
 	kvc_lock(k);
+	ask_next_turn_locked(k, j->tier);
 	if (!found && pass_on_locked(k, a)) {
 		kvc_unlock(k);
 		return;
@@ -172,7 +260,7 @@ int kvc_ask_both(struct kvc *k, uint64_t parent, const char *name, struct kvc_wa
 {
 	struct kvc_miss *m;
 	struct kvc_where where;
-	struct ask *a = NULL;
+	struct ask *a;
 	int err;
 
 	if (!k->shared || !askable(name) || k->stopping)
@@ -183,13 +271,14 @@ int kvc_ask_both(struct kvc *k, uint64_t parent, const char *name, struct kvc_wa
 		return -ENOENT;
 	if (!w)
 		return -EAGAIN;
-	if (w->deadline_ns && kvc_mono_ns() >= w->deadline_ns)
+	a = ask_find_locked(k, parent, name);
+	if (w->deadline_ns && kvc_mono_ns() >= w->deadline_ns) {
+		ask_forget_locked(a);
 		return -ENOENT;
-	kvc_list_each(e, &k->share->asks) {
-		struct ask *x = kvc_of(e, struct ask, link);
-
-		if (x->parent == parent && !strcmp(x->name, name))
-			a = x;
+	}
+	if (!kvc_wait_has_place(w)) {
+		kvc_count(&k->stats, waits_refused);
+		return -ENOENT;
 	}
 	if (!a) {
 		a = calloc(1, sizeof *a);
@@ -206,13 +295,14 @@ int kvc_ask_both(struct kvc *k, uint64_t parent, const char *name, struct kvc_wa
 			return err ?: -ENOENT;
 		}
 		a->parent = parent;
+		a->uid = w->uid;
 		snprintf(a->name, sizeof a->name, "%s", name);
 		if (!ask_next_locked(k, a)) { /* all are out: a miss, at once */
 			free(a);
 			return -ENOENT;
 		}
 		kvc_list_init(&a->waiters);
-		kvc_list_add_tail(&k->share->asks, &a->link);
+		kvc_list_add_tail(ask_bucket(k, parent, name), &a->link);
 		kvc_count(&k->stats, asks);
 	}
 	if (!w->deadline_ns)

@@ -6,15 +6,31 @@
 #include "frame.h"
 #include "node.h"
 
+#define KVC_ASK_BUCKETS 1024u
+#define KVC_ASK_LANES 16u
+
+/* The questions that wait for one tier. */
+struct kvc_ask_queue {
+	struct kvc_list lanes[KVC_ASK_LANES]; /* by the user who asked first; served in turn */
+	unsigned turn;                        /* the lane served last */
+	unsigned given; /* questions in the tier's own queue, or being asked */
+};
+
 struct kvc_share {
-	struct kvc_list asks; /* under way */
+	struct kvc_list asks[KVC_ASK_BUCKETS]; /* all questions, by folder and name */
+	struct kvc_ask_queue queues[KVC_TIERS];
 	/* names that no shared tier had a moment ago; NULL: none yet */
 	struct kvc_miss *misses;
 };
 
+/* Before the first call, and after the last thread of a tier. */
+void kvc_share_init(struct kvc_share *s);
+void kvc_share_fini(struct kvc_share *s);
+
 /*
  * Asks the shared tiers for a name that is not in the catalog. KVC_WAIT: parked, look again after;
- * -ENOENT: nobody has it; -EAGAIN: it would have to wait, without w; or the catalog's error.
+ * -ENOENT: no tier has it, or the call has no place to wait in (caller.h); -EAGAIN: it would have
+ * to wait, without w; or the catalog's error.
  */
 int kvc_ask_both(struct kvc *k, uint64_t parent, const char *name, struct kvc_wait *w);
 /*

@@ -8,28 +8,92 @@
 
 #include "kvc.h"
 
-static void unlink_wait(struct kvc_wait *w)
+/*
+ * The deadlines: a treap. Waits of different calls end after different times, and one user may have
+ * thousands parked, so neither parking nor waking may walk past the others.
+ */
+static bool ends_before(const struct kvc_wait *a, const struct kvc_wait *b)
 {
-	kvc_list_del(&w->link);
-	kvc_list_del(&w->timed);
+	return a->deadline_ns != b->deadline_ns ? a->deadline_ns < b->deadline_ns : a < b;
+}
+
+static uint64_t treap_rank(const struct kvc_wait *w)
+{
+	uint64_t x = ((uintptr_t)w ^ w->deadline_ns) * 0x9e3779b97f4a7c15ull;
+
+	return (x ^ x >> 32) * 0xd6e8feb86659fd93ull;
+}
+
+static void treap_split(struct kvc_wait *t, const struct kvc_wait *at, struct kvc_wait **earlier,
+			struct kvc_wait **later)
+{
+	while (t)
+		if (ends_before(t, at)) {
+			*earlier = t;
+			earlier = &t->later;
+			t = t->later;
+		} else {
+			*later = t;
+			later = &t->earlier;
+			t = t->earlier;
+		}
+	*earlier = *later = NULL;
+}
+
+static struct kvc_wait *treap_merge(struct kvc_wait *earlier, struct kvc_wait *later)
+{
+	struct kvc_wait *top = NULL, **at = &top;
+
+	while (earlier && later)
+		if (treap_rank(earlier) >= treap_rank(later)) {
+			*at = earlier;
+			at = &earlier->later;
+			earlier = earlier->later;
+		} else {
+			*at = later;
+			at = &later->earlier;
+			later = later->earlier;
+		}
+	*at = earlier ? earlier : later;
+	return top;
+}
+
+static void deadline_add(struct kvc_wait **at, struct kvc_wait *w)
+{
+	while (*at && treap_rank(*at) >= treap_rank(w))
+		at = ends_before(w, *at) ? &(*at)->earlier : &(*at)->later;
+	treap_split(*at, w, &w->earlier, &w->later);
+	*at = w;
+}
+
+static void deadline_del(struct kvc_wait **at, struct kvc_wait *w)
+{
+	while (*at && *at != w)
+		at = ends_before(w, *at) ? &(*at)->earlier : &(*at)->later;
+	if (*at)
+		*at = treap_merge(w->earlier, w->later);
+}
+
+static struct kvc_wait *deadline_first(struct kvc_wait *t)
+{
+	while (t && t->earlier)
+		t = t->earlier;
+	return t;
 }
 
 int kvc_park_locked(struct kvc *k, struct kvc_list *on, struct kvc_wait *w)
 {
 	w->err = 0;
-	if (!w->deadline_ns)
+	if (!kvc_wait_has_place(w)) {
+		kvc_count(&k->stats, waits_refused);
+		w->deadline_ns = kvc_mono_ns();
+	} else if (!w->deadline_ns) {
 		w->deadline_ns = (w->since_ns ? w->since_ns : kvc_mono_ns()) +
 				 k->opt.deadline_ms * 1000000;
-	kvc_list_init(&w->timed);
+	}
 	kvc_list_add_tail(on, &w->link);
-	/* Deadlines are nearly in order: all waits are given the same time. */
-	struct kvc_list *at = &k->waits.timed;
-
-	while (at->prev != &k->waits.timed &&
-	       kvc_of(at->prev, struct kvc_wait, timed)->deadline_ns > w->deadline_ns)
-		at = at->prev;
-	kvc_list_add_tail(at, &w->timed);
-	if (k->waits.timed.next == &w->timed)
+	deadline_add(&k->waits.timed, w);
+	if (deadline_first(k->waits.timed) == w)
 		pthread_cond_signal(&k->waits.cond);
 	if (k->stopping)
 		kvc_wake_locked(k, w, -ESHUTDOWN);
@@ -61,7 +125,8 @@ void kvc_refuse_first_locked(struct kvc *k, struct kvc_list *waiters)
 
 void kvc_wake_locked(struct kvc *k, struct kvc_wait *w, int err)
 {
-	unlink_wait(w);
+	kvc_list_del(&w->link);
+	deadline_del(&k->waits.timed, w);
 	w->err = err;
 	if (err && (w->granted || w->quota_granted))
 		kvc_room_cancel_locked(k, w);
@@ -83,8 +148,8 @@ void *kvc_answerer(void *arg)
 	for (;;) {
 		uint64_t now = kvc_mono_ns(), until = now + 1000000000;
 
-		while (!kvc_list_empty(&k->waits.timed)) {
-			struct kvc_wait *w = kvc_of(k->waits.timed.next, struct kvc_wait, timed);
+		while (k->waits.timed) {
+			struct kvc_wait *w = deadline_first(k->waits.timed);
 
 			if (w->deadline_ns > now && !k->stopping) {
 				until = kvc_min(until, w->deadline_ns);
@@ -130,8 +195,7 @@ void kvc_waits_end(struct kvc *k)
 	struct timespec t = kvc_timespec(until);
 
 	kvc_lock(k);
-	while ((k->waits.waking || !kvc_list_empty(&k->waits.timed) ||
-		!kvc_list_empty(&k->waits.woken)) &&
+	while ((k->waits.waking || k->waits.timed || !kvc_list_empty(&k->waits.woken)) &&
 	       kvc_mono_ns() < until)
 		kvc_lock_wait(&k->lock, &k->waits.idle, &t);
 	kvc_unlock(k);

@@ -69,8 +69,8 @@ static unsigned pressed(unsigned least)
 	if (least ? met < least : passes < PASSES)
 		fail_msg("%u passes met %u chunks", passes, met);
 	kvc_lock(house);
-	kvc_list_del(&w.link); /* refused, or waiting still */
-	kvc_list_del(&w.timed);
+	kvc_list_del(&w.link);     /* refused, or waiting still */
+	house->waits.timed = NULL; /* it was the only one */
 	kvc_unlock(house);
 	return met;
 }
@@ -147,7 +147,6 @@ static int end(void **state)
 	pthread_join(evictor, NULL);
 	kvc_lock(house);
 	house->stopping = false;
-	kvc_list_init(&house->waits.timed);
 	kvc_unlock(house);
 	house_end();
 	return 0;

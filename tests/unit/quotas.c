@@ -143,7 +143,7 @@ static void stop(void)
 	kvc_lock(house);
 	house->stopping = false;
 	kvc_list_init(&house->waits.woken);
-	kvc_list_init(&house->waits.timed);
+	house->waits.timed = NULL;
 	kvc_unlock(house);
 	house_end();
 }

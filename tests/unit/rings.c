@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What serving by io_uring takes, on machines of 1 to 1024 CPUs. */
+/*
+ * The memory that serving by io_uring takes, on machines of 1 to 1024 CPUs, and the places in which
+ * requests may wait there: some entries are always left for immediate answers, more for root, and a
+ * user who takes all he can get leaves places for the next users.
+ */
+#include "place.h"
 #include "ring.h"
 
 #include <setjmp.h>
@@ -10,70 +15,122 @@
 
 #define CPUS 1024u
 #define ATTRIBUTE (65536u + 256u) /* value and name of the largest extended attribute */
+#define GIB (1ull << 30)
 
 static const uint32_t pages[] = { 4096, 16384, 65536 };
+static const uint64_t memories[] = { 0, GIB / 4, 2 * GIB, 8 * GIB, 32 * GIB, 4096 * GIB };
 
 static void check(const struct kvfs_ring *r, unsigned cpus, uint32_t page, uint64_t bound)
 {
-	uint64_t entry = (uint64_t)r->payload + page, least = 8 * cpus * entry;
+	uint64_t entry = (uint64_t)r->payload + page, least = KVFS_RING_LEAST * cpus * entry;
 
 	assert_int_equal(r->queues, cpus);
-	assert_in_range(r->depth, 8, 64);
+	assert_in_range(r->depth, KVFS_RING_LEAST, KVFS_RING_DEPTH);
 	assert_true(r->payload >= ATTRIBUTE && r->payload <= 1u << 20);
 	assert_int_equal(r->payload % page, 0);
 	assert_int_equal(kvfs_ring_bytes(r), cpus * r->depth * entry);
 	assert_true(kvfs_ring_bytes(r) <= (bound > least ? bound : least));
 	/* What may be taken is taken: one more a queue would be too much. */
-	assert_true(r->depth == 64 || kvfs_ring_bytes(r) + cpus * entry > bound);
+	assert_true(r->depth == KVFS_RING_DEPTH || kvfs_ring_bytes(r) + cpus * entry > bound);
+}
+
+static void check_data(const struct kvfs_ring *r, unsigned cpus, uint32_t page)
+{
+	struct kvfs_ring d, e = *r;
+
+	kvfs_ring_choose(&d, cpus, page, true, 32 * GIB);
+	check(&d, cpus, page, KVFS_RINGS_DATA);
+	assert_true(d.payload >= r->payload);
+	/* Where the kernel refuses passthrough: the depth is given already. */
+	kvfs_ring_for_data(&e);
+	assert_int_equal(e.depth, r->depth);
+	assert_true(e.payload >= r->payload && e.payload % page == 0);
+	assert_true(kvfs_ring_bytes(&e) <= KVFS_RINGS_DATA || e.payload == r->payload);
 }
 
 static void bounded(void **state)
 {
 	(void)state;
 	for (size_t p = 0; p < sizeof pages / sizeof pages[0]; p++)
-		for (unsigned cpus = 1; cpus <= CPUS; cpus++) {
-			struct kvfs_ring r, d;
+		for (size_t m = 0; m < sizeof memories / sizeof memories[0]; m++)
+			for (unsigned cpus = 1; cpus <= CPUS; cpus++) {
+				uint64_t bound = memories[m] / 16;
+				struct kvfs_ring r;
 
-			kvfs_ring_choose(&r, cpus, pages[p], false);
-			check(&r, cpus, pages[p], KVFS_RINGS);
-			kvfs_ring_choose(&d, cpus, pages[p], true);
-			check(&d, cpus, pages[p], KVFS_RINGS_DATA);
-			assert_true(d.payload >= r.payload);
-			/* Where the kernel refuses passthrough: the depth is given already. */
-			d = r;
-			kvfs_ring_for_data(&d);
-			assert_int_equal(d.depth, r.depth);
-			assert_true(d.payload >= r.payload && d.payload % pages[p] == 0);
-			assert_true(kvfs_ring_bytes(&d) <= KVFS_RINGS_DATA ||
-				    d.payload == r.payload);
-		}
+				bound = bound < KVFS_RINGS_LEAST ? KVFS_RINGS_LEAST : bound;
+				bound = bound > KVFS_RINGS ? KVFS_RINGS : bound;
+				kvfs_ring_choose(&r, cpus, pages[p], false, memories[m]);
+				check(&r, cpus, pages[p], bound);
+				check_data(&r, cpus, pages[p]);
+			}
+}
+
+static unsigned taken(struct kvfs_queue *q, uint32_t uid, bool root)
+{
+	unsigned n = 0;
+
+	while (kvfs_place_take(q, uid, root))
+		n++;
+	return n;
 }
 
 /* The figures at the head of ring.h and in kvcachefs-design(7). */
 static void told(void **state)
 {
 	static const struct {
-		unsigned cpus, depth, mib;
-	} rows[] = { { 2, 64, 9 },   { 8, 64, 36 },   { 14, 64, 63 },
-		     { 16, 56, 63 }, { 32, 28, 63 },  { 64, 14, 63 },
-		     { 128, 8, 72 }, { 256, 8, 144 }, { 1024, 8, 576 } };
+		unsigned cpus, depth, waits, small;
+	} rows[] = { { 2, 8191, 4608, 910 }, { 8, 3640, 2048, 227 }, { 16, 1820, 1024, 113 },
+		     { 32, 910, 513, 56 },   { 64, 455, 257, 28 },   { 128, 227, 129, 16 },
+		     { 256, 113, 64, 16 },   { 1024, 28, 16, 16 } };
+	struct kvfs_queue q;
 	struct kvfs_ring r;
 
 	(void)state;
 	for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-		kvfs_ring_choose(&r, rows[i].cpus, 4096, false);
+		kvfs_ring_choose(&r, rows[i].cpus, 4096, false, 32 * GIB);
 		assert_int_equal(r.depth, rows[i].depth);
-		assert_int_equal(kvfs_ring_bytes(&r) >> 20, rows[i].mib);
+		kvfs_queue_init(&q, r.depth);
+		assert_int_equal(taken(&q, 1000, false), rows[i].waits);
+		kvfs_ring_choose(&r, rows[i].cpus, 4096, false, 2 * GIB);
+		assert_int_equal(r.depth, rows[i].small);
 	}
-	kvfs_ring_choose(&r, 2, 4096, true);
-	assert_true(r.depth == 64 && r.payload == 1u << 20); /* as deep and as large as ever */
-	kvfs_ring_choose(&r, 0, 4096, false);
+	kvfs_ring_choose(&r, 2, 4096, true, GIB);
+	assert_true(r.depth == 127 && r.payload == 1u << 20);
+	kvfs_ring_choose(&r, 0, 4096, false, GIB);
 	assert_int_equal(r.queues, 1);
+}
+
+/* Whatever the depth, and however many users want all. */
+static void places(void **state)
+{
+	static struct kvfs_queue q;
+
+	(void)state;
+	for (unsigned depth = KVFS_RING_LEAST; depth <= KVFS_RING_DEPTH; depth += depth / 3) {
+		unsigned one, n, all = 0, user = 1;
+
+		kvfs_queue_init(&q, depth);
+		one = taken(&q, 1000, false);
+		n = taken(&q, 2000, false);
+		assert_true(n > 0 && n < one && one <= depth * 3 / 4);
+		for (unsigned i = 0; i < n; i++)
+			kvfs_place_give(&q, 2000);
+		assert_int_equal(taken(&q, 2000, false), n); /* what is given back is there again */
+		for (; user < 1000; user++)
+			all += taken(&q, 10000 + user, false);
+		assert_int_equal(q.waiting, one + n + all);
+		assert_true(q.waiting <= depth - depth / 4);
+		assert_true(taken(&q, 0, true) > 0); /* all users together leave some for root */
+		for (user = 0; user < 1000; user++)
+			taken(&q, 20000 + user, true);
+		assert_true(q.waiting <= depth - depth / 8);
+	}
 }
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(bounded), cmocka_unit_test(told) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(bounded), cmocka_unit_test(told),
+					    cmocka_unit_test(places) };
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,7 +24,6 @@ static void fresh(void)
 {
 	struct kvc_list *all[] = {
 		&k.room.waiters,
-		&k.waits.timed,
 		&k.waits.woken,
 	};
 

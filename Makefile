@@ -57,7 +57,9 @@ CFLAGS_ALL := -std=gnu11 -g $(opt_$(MODE)) $(WARN) -fno-strict-aliasing -pthread
 	-D_FILE_OFFSET_BITS=64 -DKVC_VERSION='"$(VERSION)"' $(CPPFLAGS) $(CFLAGS)
 # the policies are arithmetic in short loops, which gcc's -O2 leaves as they are
 opt_policy := $(if $(filter release,$(MODE)),-O3)
-LDFLAGS_ALL := $(filter -fsanitize% -fprofile%,$(opt_$(MODE))) -pthread $(LDFLAGS)
+# Tables that the loader fills are read-only from the start; no stack is executable.
+link_release := -Wl,-z,relro,-z,now,-z,noexecstack
+LDFLAGS_ALL := $(filter -fsanitize% -fprofile%,$(opt_$(MODE))) $(link_$(MODE)) -pthread $(LDFLAGS)
 
 # Who may include whom: each folder sees its own headers and those named here, and no others.
 # The engine's floors, the lowest first (engine/README): each sees itself and those below.

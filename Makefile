@@ -360,8 +360,8 @@ INSTALLED = $(call put,755,$(BINS),$(SBINDIR)) \
 	$(call put,644,scripts/completion/_kvcachectl,$(ZSHDIR)) \
 	$(foreach m,$(MAN),$(call put,644,$(m),$(PREFIX)/share/man/man$(patsubst .%,%,$(suffix $(m))))) \
 	$(call put,644,$(B)/lib/kvcachefs@.service,$(PREFIX)/lib/systemd/system) \
-	$(foreach d,tmpfiles.d modprobe.d modules-load.d,$(call put,644,scripts/systemd/$d/kvcachefs.conf,$(PREFIX)/lib/$d)) \
-	$(foreach e,NAME.conf memory.conf fstab mnt-kv.mount,$(call put,644,scripts/systemd/$e,$(PREFIX)/share/doc/kvcachefs/systemd)) \
+	$(foreach d,tmpfiles.d modules-load.d,$(call put,644,scripts/systemd/$d/kvcachefs.conf,$(PREFIX)/lib/$d)) \
+	$(foreach e,NAME.conf memory.conf fstab mnt-kv.mount uring.conf,$(call put,644,scripts/systemd/$e,$(PREFIX)/share/doc/kvcachefs/systemd)) \
 	$(if $(PYTHONDIR),$(PYTHON_PARTS))
 LINKED = libkvcachefs.so.0|$(LIBDIR)/libkvcachefs.so \
 	$(if $(filter /sbin /usr/sbin,$(SBINDIR)),,$(foreach h,mount fsck,$(SBINDIR)/$(h).kvcachefs|/sbin/$(h).kvcachefs))

@@ -37,7 +37,9 @@ struct kvfs {
 	double miss_timeout;  /* and that one is missing */
 	bool left;            /* threads that hang in a tier were left behind, at the end */
 	bool epochs, prunes;  /* how it can be told of names that went (session.c) */
-	char passthrough_why[96], uring_why[128]; /* when not, why */
+	char passthrough_why[96], uring_why[160]; /* when not, why */
+	/* the kernel agreed to io_uring, but libfuse did not get it up */
+	atomic_bool uring_failed;
 };
 
 /*
@@ -115,6 +117,12 @@ double kvfs_timeout(const struct kvc_row *a);
 /* session.c */
 int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 	       const char *mountpoint, int ready_fd);
+/* This request came; tells by which way they come. */
+void kvfs_came(struct kvfs *f, fuse_req_t req);
+/* Do requests come through io_uring? */
+bool kvfs_by_uring(struct kvfs *f);
+/* And if not, why. */
+const char *kvfs_uring_why(const struct kvfs *f);
 /* http.c: 0, or a negative errno after a line on stderr. Stop before the engine. */
 int kvfs_http_start(struct kvfs *f, const struct kvc_options *o);
 void kvfs_http_stop(struct kvfs *f);

@@ -8,6 +8,7 @@
 
 #include "log.h"
 #include "memory.h"
+#include "probe.h"
 #include "rights.h"
 
 #include <errno.h>
@@ -146,6 +147,23 @@ static bool kernel_allows_uring(void)
 }
 #endif
 
+void kvfs_came(struct kvfs *f, fuse_req_t req)
+{
+	/* the kernel sends requests by one way only: libfuse has not got its rings up */
+	if (f->uring && !kvfs_is_uring(req) && !atomic_exchange(&f->uring_failed, true))
+		kvc_warn("requests come by /dev/fuse: %s", kvfs_uring_why(f));
+}
+
+const char *kvfs_uring_why(const struct kvfs *f)
+{
+	return f->uring ? "libfuse could not start its rings" : f->uring_why;
+}
+
+bool kvfs_by_uring(struct kvfs *f)
+{
+	return f->uring && !atomic_load(&f->uring_failed);
+}
+
 /* Can the kernel do it for us? A try shows: the right to, and the kernel's part, both. */
 static void op_init(void *userdata, struct fuse_conn_info *conn)
 {
@@ -212,6 +230,18 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 		kvc_warn("io_uring=on, but %s", f->uring_why);
 }
 
+/* Memory that the machine, or the daemon's cgroup, has beyond the pool. */
+static uint64_t memory_beside(const struct kvc_options *o)
+{
+	uint64_t all = kvc_memory_group_max();
+	struct sysinfo machine;
+
+	if (!sysinfo(&machine))
+		all = kvc_min(all, (uint64_t)machine.totalram * machine.mem_unit);
+	return all - kvc_min(all, o->cpu_bytes);
+}
+
+/* What to ask the kernel for, and what it takes. */
 static void decide(struct kvfs *f, const struct kvc_options *o)
 {
 	f->can_passthrough = o->passthrough != KVC_OFF && kvfs_admin_of_all();
@@ -221,6 +251,9 @@ static void decide(struct kvfs *f, const struct kvc_options *o)
 		snprintf(f->passthrough_why, sizeof f->passthrough_why,
 			 kvfs_admin_here() ? "it needs root of the machine, not of a user namespace"
 					   : "it needs root (CAP_SYS_ADMIN)");
+	kvfs_ring_choose(&f->ring, (unsigned)get_nprocs_conf(), (uint32_t)sysconf(_SC_PAGESIZE),
+			 !f->can_passthrough, memory_beside(o));
+	kvfs_places_init(&f->places, f->ring.depth);
 #ifdef FUSE_CAP_OVER_IO_URING
 	f->want_uring = o->io_uring != KVC_OFF && kernel_allows_uring();
 	if (o->io_uring == KVC_OFF)
@@ -228,6 +261,9 @@ static void decide(struct kvfs *f, const struct kvc_options *o)
 	else if (!f->want_uring)
 		snprintf(f->uring_why, sizeof f->uring_why,
 			 "echo Y > /sys/module/fuse/parameters/enable_uring allows it");
+	else
+		f->want_uring = kvfs_uring_works(f->ring.queues, f->ring.depth, f->uring_why,
+						 sizeof f->uring_why);
 #else
 	snprintf(f->uring_why, sizeof f->uring_why, "%s",
 		 o->io_uring == KVC_OFF ? "io_uring=off" : "this libfuse is older than 3.18");
@@ -365,17 +401,6 @@ static int mount_on(struct kvfs *f, const char *mountpoint)
 	return -EPERM;
 }
 
-/* Memory that the machine, or the daemon's cgroup, has beyond the pool. */
-static uint64_t memory_beside(const struct kvc_options *o)
-{
-	uint64_t all = kvc_memory_group_max();
-	struct sysinfo machine;
-
-	if (!sysinfo(&machine))
-		all = kvc_min(all, (uint64_t)machine.totalram * machine.mem_unit);
-	return all - kvc_min(all, o->cpu_bytes);
-}
-
 static int session_new(struct kvfs *f, const struct kvc_options *o, const char *store,
 		       const struct fuse_lowlevel_ops *ops)
 {
@@ -417,9 +442,6 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 	kvfs_ops_names(&ops);
 	kvfs_ops_xattrs(&ops);
 	kvfs_ops_io(&ops);
-	kvfs_ring_choose(&f->ring, (unsigned)get_nprocs_conf(), (uint32_t)sysconf(_SC_PAGESIZE),
-			 !f->can_passthrough, memory_beside(o));
-	kvfs_places_init(&f->places, f->ring.depth);
 	err = session_new(f, o, store, &ops);
 	if (!f->se) {
 		kvc_error("cannot set up the FUSE session");

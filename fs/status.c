@@ -46,7 +46,7 @@ void kvfs_print_status(struct kvfs *f, FILE *out)
 		fputs("null", out);
 	fprintf(out, ",\n\"served_by\":\"%s\",\"requests_by\":\"%s\",\n\"hits\":{",
 		f->passthrough ? "passthrough" : "plain requests",
-		f->uring ? "io_uring" : "/dev/fuse");
+		kvfs_by_uring(f) ? "io_uring" : "/dev/fuse");
 	hits(out, "now", &now, &then, ",");
 	hits(out, "since_start", &now, &none, "},\n");
 	kvc_print_status(f->k, out);

@@ -315,8 +315,8 @@ static void print_config(struct kvfs *f, FILE *out)
 		f->passthrough ? "passthrough" : "plain requests");
 	if (!f->passthrough)
 		fprintf(out, "passthrough_is_off=%s\n", f->passthrough_why);
-	fprintf(out, "requests_by=%s\n", f->uring ? "io_uring" : "/dev/fuse");
-	if (f->uring)
+	fprintf(out, "requests_by=%s\n", kvfs_by_uring(f) ? "io_uring" : "/dev/fuse");
+	if (kvfs_by_uring(f))
 		fprintf(out,
 			"ring_queues=%u\nring_depth=%u\n"
 			"ring_payload_bytes=%u\nring_bytes=%llu\nring_waiting=%u\n",
@@ -324,7 +324,7 @@ static void print_config(struct kvfs *f, FILE *out)
 			(unsigned long long)kvfs_ring_bytes(&f->ring),
 			kvfs_places_taken(&f->places));
 	else
-		fprintf(out, "io_uring_is_off=%s\n", f->uring_why);
+		fprintf(out, "io_uring_is_off=%s\n", kvfs_uring_why(f));
 	fprintf(out, "names_kept_seconds=%.0f\n", f->entry_timeout);
 	fprintf(out, "names_told=%s\n", f->prunes ? "singly" : f->epochs ? "by epoch" : "not");
 	fprintf(out, "libfuse=%s\nversion=%s\n", fuse_pkgversion(), KVC_VERSION);
@@ -374,6 +374,8 @@ void kvfs_virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 {
 	enum virtual v = which(ino);
 	struct handle *h = handle_new();
+
+	kvfs_came(kvfs_of(req), req);
 	int err = h ? open_as(req, v, fi->flags, h) : ENOMEM;
 
 	err = err ?: write_out(kvfs_of(req), v, h);

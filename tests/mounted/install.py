@@ -25,9 +25,9 @@ tools = {"kvcachefs", "mkfs.kvcachefs", "fsck.kvcachefs", "mount.kvcachefs", "kv
 shared = man | {f"/sbin/{t}" for t in tools} | {
     "/include/kvcachefs.h", "/share/bash-completion/completions/kvcachectl",
     "/share/zsh/site-functions/_kvcachectl", "/lib/systemd/system/kvcachefs@.service"} | {
-    f"/lib/{d}/kvcachefs.conf" for d in ("tmpfiles.d", "modprobe.d", "modules-load.d")} | {
+    f"/lib/{d}/kvcachefs.conf" for d in ("tmpfiles.d", "modules-load.d")} | {
     f"/share/doc/kvcachefs/systemd/{e}" for e in ("NAME.conf", "memory.conf", "fstab",
-                                                  "mnt-kv.mount")}
+                                                  "mnt-kv.mount", "uring.conf")}
 library = {f"/{f}" for f in ("libkvcachefs.a", "libkvcachefs.so", "libkvcachefs.so.0",
                              "pkgconfig/kvcachefs.pc")}
 helpers = {"/sbin/mount.kvcachefs", "/sbin/fsck.kvcachefs"}

@@ -87,6 +87,8 @@ int main(int argc, char **argv)
 		n++;
 	for (unsigned long i = 0; i < n; i++)
 		pthread_join(all[i], NULL);
+	pthread_attr_destroy(&attr);
+	free(all);
 	printf("%lu %lu %lu %lu\n", n, succeeded, failed, early);
 	return n < threads;
 }

@@ -211,7 +211,7 @@ static const struct {
 	const char *hint;
 } meanings[] = {
 	/* Of this key or value alone. */
-	{ "WRONGTYPE", NULL, -EBADMSG, KVCT_REDIS_FINAL,
+	{ "WRONGTYPE", NULL, -EIO, KVCT_REDIS_FINAL,
 	  "another program uses the prefix; give this one its own" },
 	{ "max request size exceeded", NULL, -EFBIG, KVCT_REDIS_FINAL,
 	  "it takes smaller values only" },
@@ -221,6 +221,10 @@ static const struct {
 	{ "value is too large", NULL, -EFBIG, KVCT_REDIS_FINAL, NULL },
 	{ "value too large", NULL, -EFBIG, KVCT_REDIS_FINAL, NULL },
 	{ "request too large", NULL, -EFBIG, KVCT_REDIS_FINAL, NULL },
+	{ "NOPERM No permissions to access a key", NULL, -EIO, KVCT_REDIS_FINAL,
+	  "see the least permissions in kvcachefs-tiers(7)" },
+	{ "NOPERM this user has no permissions to access one of the keys", NULL, -EIO,
+	  KVCT_REDIS_FINAL, "see the least permissions in kvcachefs-tiers(7)" },
 	/* Writes are refused; another server may take them. */
 	{ "READONLY", NULL, -EROFS, KVCT_REDIS_RECONNECT, "it is a replica" },
 	{ "MISCONF", NULL, -EROFS, KVCT_REDIS_FINAL, "see the server's log" },

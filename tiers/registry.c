@@ -212,6 +212,17 @@ static bool shimmed(const char *spec, const struct kvc_tier *t)
 	       (!only || (strlen(t->ops->name) == len && !strncmp(only + 5, t->ops->name, len)));
 }
 
+static int count_words(const char *text)
+{
+	int n = 0;
+
+	while (text && *(text += strspn(text, " "))) {
+		text += strcspn(text, " ");
+		n++;
+	}
+	return n;
+}
+
 int kvct_open_all(const struct kvc_store *s, const struct kvc_options *o,
 		  struct kvc_tier *tiers[KVCT_MAX], unsigned *n, char *error)
 {
@@ -227,13 +238,13 @@ int kvct_open_all(const struct kvc_store *s, const struct kvc_options *o,
 		tiers[*n]->codec = KVC_CODECS;
 		++*n;
 	}
+	if (!err && count_words(urls) > KVCT_MAX - 1) { /* before any is asked */
+		snprintf(error, 512, "option remote: at most %d are possible", KVCT_MAX - 1);
+		err = -EINVAL;
+	}
 	for (char *url = urls ? strtok_r(urls, " ", &save) : NULL; url && !err;
 	     url = strtok_r(NULL, " ", &save)) {
-		if (*n == KVCT_MAX - !o->disk) {
-			snprintf(error, 512, "option remote: at most %d are possible",
-				 KVCT_MAX - 1);
-			err = -EINVAL;
-		} else if (!(err = open_remote(url, s, o, &tiers[*n], error))) {
+		if (!(err = open_remote(url, s, o, &tiers[*n], error))) {
 			for (unsigned t = 0; t < *n; t++)
 				if (!strcmp(tiers[t]->id, tiers[*n]->id)) {
 					snprintf(error, 512, "option remote: %s is there twice",

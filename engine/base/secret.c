@@ -2,28 +2,11 @@
 /* See secret.h. */
 #include "secret.h"
 
-#include "util.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static bool in_group(gid_t gid)
-{
-	int n = getgroups(0, NULL);
-	KVC_MEM gid_t *groups = n > 0 ? calloc((size_t)n, sizeof *groups) : NULL;
-
-	if (gid == getegid())
-		return true;
-	n = groups ? getgroups(n, groups) : 0;
-	for (int i = 0; i < n; i++)
-		if (groups[i] == gid)
-			return true;
-	return false;
-}
 
 bool kvc_secret_is_private(const struct stat *st)
 {
@@ -31,7 +14,7 @@ bool kvc_secret_is_private(const struct stat *st)
 		return false;
 	if (!(st->st_mode & 077))
 		return true;
-	return !(st->st_mode & 037) && !st->st_uid && in_group(st->st_gid);
+	return !(st->st_mode & 037) && !st->st_uid;
 }
 
 const char *kvc_secret_why(const struct stat *st)

@@ -2,8 +2,8 @@
 /*
  * Files that hold a key, password or token. One rule for all of them, kvcachefs-security(7): a
  * regular file of root or of the daemon's user, which nobody else can write, and which nobody else
- * can read, but for one case: root may share its file with a group that the daemon belongs to, as
- * Kubernetes does with the secrets of a pod that has an fsGroup.
+ * can read, but for one case: root may let a group read its file, as Kubernetes does with the
+ * secrets of a pod that has an fsGroup. PostgreSQL has the same rule for its keys.
  */
 #ifndef KVC_SECRET_H
 #define KVC_SECRET_H
@@ -20,7 +20,7 @@
  * on a pipe or a terminal.
  */
 int kvc_secret_open(const char *path, struct stat *st, char *why);
-/* Does a file with these attributes follow the rule? uid and groups are the caller's. */
+/* Does a file with these attributes follow the rule? The user is the caller's effective one. */
 bool kvc_secret_is_private(const struct stat *st);
 /* The reason and the remedy for attributes that break the rule, as in why above. */
 const char *kvc_secret_why(const struct stat *st);

@@ -420,7 +420,7 @@ def files():
 def of_texts():
     s, a, b, A, B = new("texts", cpu="32M", size="64M")
     size = a("read_text", s.mnt, "metrics")
-    most = 256 * MiB // size
+    most = min(256 * MiB, s.stats()["memory_bytes"] // 8) // size
     n, err = a("texts", s.mnt, most + 1000)
     if err == errno.EMFILE:  # of his own
         print(f"{n} of {most} texts can be open here")

@@ -319,7 +319,8 @@ struct kvcachefs_lease;
 /*
  * Loads these objects into the pool and holds them there until the lease is freed or the process
  * dies. A path may be a folder: all files in it. Waits until all are there or have failed. 0 also
- * where single objects failed: see their err.
+ * where single objects failed: see their err. It is -ENODATA, a miss, if no tier served the object
+ * in time.
  */
 int kvcachefs_lease_new(struct kvcachefs_lease **out, const char *mount, const char *const *paths,
 			size_t n);

@@ -162,7 +162,7 @@ static int error_of(const char *name)
 }
 
 /* "path inode size state", the path may have spaces. */
-static int parse_line(struct kvcachefs_lease *l, char *line, bool look)
+static int parse_line(struct kvcachefs_lease *l, char *line)
 {
 	char *state = strrchr(line, ' '), *size, *ino;
 	struct kvcachefs_object *o;
@@ -189,14 +189,12 @@ static int parse_line(struct kvcachefs_lease *l, char *line, bool look)
 	*o = (struct kvcachefs_object){
 		line, strtoull(ino, NULL, 10), strtoull(size, NULL, 10), error_of(state), state,
 	};
-	if (!o->err && look && (!strcmp(state, "lower") || !strcmp(state, "loading")))
+	if (!o->err && (!strcmp(state, "lower") || !strcmp(state, "loading")))
 		o->err = -ENODATA;
-	else if (!o->err && !look && !strcmp(state, "lower"))
-		o->err = -EIO;
 	return 0;
 }
 
-static int read_lines(struct kvcachefs_lease *l, bool look)
+static int read_lines(struct kvcachefs_lease *l)
 {
 	size_t len = 0;
 	ssize_t got;
@@ -214,7 +212,7 @@ static int read_lines(struct kvcachefs_lease *l, bool look)
 	l->text[len] = 0;
 	for (char *line = strtok_r(l->text, "\n", &save); line && !err;
 	     line = strtok_r(NULL, "\n", &save))
-		err = parse_line(l, line, look);
+		err = parse_line(l, line);
 	if (!err)
 		err = grow(&l->maps, &l->maps_room, l->n, sizeof(struct kvcachefs_map *));
 	if (err)
@@ -242,7 +240,7 @@ static int take(struct kvcachefs_lease **out, const char *mount, const char *wor
 		err = send_list(l, mount, word, paths, n);
 	}
 	if (!err)
-		err = read_lines(l, *word);
+		err = read_lines(l);
 	if (err) {
 		kvcachefs_lease_free(l);
 		return err;

@@ -25,6 +25,7 @@
 	X(load_bytes, "bytes loaded into the pool")                                               \
 	X(load_failures, "loads for which no tier had a good copy")                               \
 	X(load_timeouts, "opens that gave up at the deadline")                                    \
+	X(unserved_loads, "loads that no tier served in time, told as misses")                    \
 	X(spills, "objects written to a tier")                                                    \
 	X(spill_bytes, "bytes written to a tier")                                                 \
 	X(spill_failures, "writes to a tier that failed")                                         \

@@ -362,6 +362,11 @@ int kvc_lease_text(struct kvc *k, struct kvc_lease *l, const char **text, size_t
 			kvc_node_attr_locked(k, it->n, &a);
 			if (!it->err && it->n->state == KVC_LOWER)
 				it->err = it->n->load_error;
+			if (it->err && it->n->state != KVC_GONE && kvc_load_unserved(it->err)) {
+				if (l->mode == KVC_LEASE_HOLD)
+					kvc_count(&k->stats, unserved_loads);
+				it->err = 0; /* a miss: the state says that it is not resident */
+			}
 			fprintf(f, "%s %" PRIu64 " %" PRIu64 " %s\n", it->path, a.ino, a.size,
 				it->err ? strerrorname_np(-it->err)
 					: kvc_state_names[it->n->state]);

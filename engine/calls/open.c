@@ -283,6 +283,19 @@ static bool hidden(struct kvc *k, uint64_t ino)
 	return is;
 }
 
+/*
+ * A load that no tier served in time is a miss to a reader (load.h). The kernel keeps the name: an
+ * error of an open leaves no negative entry. So stat still finds the file, and a later open loads
+ * it.
+ */
+static int miss_if_unserved(struct kvc *k, int flags, const struct kvc_wait *w, int err)
+{
+	if (!w->loads || writes(flags) || (flags & (O_TRUNC | O_CREAT)) || !kvc_load_unserved(err))
+		return err;
+	kvc_count(&k->stats, unserved_loads);
+	return -ENOENT;
+}
+
 static int open_any(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out,
 		    struct kvc_wait *w)
 {
@@ -291,7 +304,7 @@ static int open_any(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *o
 	do
 		err = open_once(k, ino, flags, out, w);
 	while (kvc_hold_again(k, w, &err));
-	return err;
+	return err == KVC_WAIT ? err : miss_if_unserved(k, flags, w, err);
 }
 
 int kvc_file_open(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out,

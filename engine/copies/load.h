@@ -14,4 +14,15 @@ int kvc_load_start_locked(struct kvc *k, struct kvc_node *n, bool prefetch);
  */
 int kvc_copy_bad_both(struct kvc *k, uint64_t ino, unsigned tier, bool *lost);
 
+/*
+ * Did a load end with this because no tier served it in time, although the file still exists? A
+ * reader is then told of a miss: its opens fail with -ENOENT, and a lease does not count it as
+ * resident. A writer gets the error itself, because it must not take an error for an absence.
+ * -ENOKEY and errors of the pool are not among them: they do not pass by themselves.
+ */
+static inline bool kvc_load_unserved(int err)
+{
+	return err == -EIO || err == -ETIMEDOUT;
+}
+
 #endif

@@ -79,8 +79,9 @@ for what, answer in ASTRAY.items():
     astray = answer
     paths = [next(waiting), next(waiting)]
     for path in paths:
-        with fails(errno.EIO):
+        with fails(errno.ENOENT):
             b.read(path)
+        os.stat(f"{b.mnt}/{path}")
     assert run(binary("kvcachectl"), "import", b.mnt).returncode != 0, what
     astray = None
     for path in paths:

@@ -30,8 +30,9 @@ for path, d in data.items():
     name = os.path.basename(path)
     rules = mounted("read", name)
     rules.begin()
-    with fails(errno.EIO):
+    with fails(errno.ENOENT):
         s.read(path)
+    os.stat(f"{s.mnt}/{path}")
     rules.heal()
     assert rules.fired()[0] and s.stats()["corrupt"] == 0, name
     wait_for(lambda: s.stats()["tier_disk_up"] == 1)

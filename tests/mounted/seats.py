@@ -102,8 +102,9 @@ s.umount()
 # now it has not, and what is where stays told apart
 mount("d")
 only_in("d", "m/d/l", data["d"])
-with fails(errno.EIO):
+with fails(errno.ENOENT):
     s.read("m/c/l")
+assert s.attr("m/c/l", "state") == "lower"
 s.umount()
 refused("b")
 mount("d", "c", "a")

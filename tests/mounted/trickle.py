@@ -78,7 +78,7 @@ for tls in (False, True):
         t.start()
     for t in threads:
         t.join()
-    assert len(ends) == len(data) and set(ends) <= {errno.EIO, errno.ETIMEDOUT}, ends
+    assert len(ends) == len(data) and set(ends) == {errno.ENOENT}, ends
     wait_for(lambda: s.stats()["tier_redis_up"] == 0, LIMIT)
     wait_for(lowered, LIMIT)
     print(f"tls {tls}: all have ended after {time.time() - begun:.1f} s")

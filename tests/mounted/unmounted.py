@@ -48,9 +48,11 @@ def copied(paths):
 
 
 def refused(path):
-    """Its load, for whatever reason, but that it is not there."""
-    with fails(errno.EIO, errno.ENOTCONN):
+    """Its load: a miss to a reader, although the file stays, and an error to a writer."""
+    with fails(errno.ENOENT):
         s.read(path)
+    with fails(errno.EIO):
+        os.close(os.open(f"{s.mnt}/{path}", os.O_RDWR))
 
 
 def lowered(top, first, n=4):

@@ -253,6 +253,10 @@ static void decide(struct kvfs *f, const struct kvc_options *o)
 					   : "it needs root (CAP_SYS_ADMIN)");
 	kvfs_ring_choose(&f->ring, (unsigned)get_nprocs_conf(), (uint32_t)sysconf(_SC_PAGESIZE),
 			 !f->can_passthrough, memory_beside(o));
+#ifdef __SANITIZE_THREAD__
+	/* it has mappings of its own for each of ours, and vm.max_map_count is the limit */
+	f->ring.depth = kvc_min(f->ring.depth, 1024u);
+#endif
 	kvfs_places_init(&f->places, f->ring.depth);
 #ifdef FUSE_CAP_OVER_IO_URING
 	f->want_uring = o->io_uring != KVC_OFF && kernel_allows_uring();

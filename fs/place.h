@@ -10,10 +10,9 @@
  *
  * and of the others a user may take a place only while he has fewer than three times as many as are
  * left: one user alone gets three quarters of them, two three sevenths each, and so on; some are
- * left for the next user. A request
- * that gets no place is answered at once, as if its deadline had passed: a lookup of a name that
- * only a remote may have misses, an open that needs a load fails with ETIMEDOUT, a store that needs
- * room fails with ENOSPC.
+ * left for the next user. A request that gets no place is answered at once, as if its deadline had
+ * passed: a lookup of a name that only a remote may have and an open for reading that needs a load
+ * are misses, other opens that need a load fail with ETIMEDOUT, stores that need room with ENOSPC.
  *
  * Requests that come through /dev/fuse occupy nothing but memory while they wait. They share one
  * queue of KVFS_PLACES_PLAIN places.

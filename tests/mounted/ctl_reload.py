@@ -38,7 +38,8 @@ for n, v in values.items():
     p = ctl("reload", "-o", f"{n}={v}", s.mnt)
     assert p.returncode == 0 and not p.stdout, p
     assert s.config()[n] in (v, str(5 << 30)), (n, s.config()[n])
-others = {"cpu": "32M", "memory": "200M", "policy": "lfu", "disk_policy": "lfu", "unit": "file", "partial": "miss",
+others = {"cpu": "32M", "memory": "200M", "policy": "lfu", "disk_policy": "lfu",
+          "unit": "file", "partial": "miss",
           "write": "back", "disk": "off", "remote": f"dir://{TMP}/r", "keyfile": "/x",
           "adopt_uid": "5", "adopt_gid": "5", "adopt_mode": "600", "metrics": "127.0.0.1:1",
           "metrics_token": "/x",

@@ -143,6 +143,36 @@ void kvfs_aside(struct kvfs_aside *a, struct call *c, void (*run)(struct call *)
 	run(c);
 }
 
+void kvfs_came(struct kvfs *f, fuse_req_t req)
+{
+	(void)f;
+	(void)req;
+}
+
+bool kvfs_by_uring(struct kvfs *f)
+{
+	(void)f;
+	return false;
+}
+
+const char *kvfs_uring_why(const struct kvfs *f)
+{
+	(void)f;
+	return "";
+}
+
+bool kvfs_place(struct call *c)
+{
+	(void)c;
+	return true;
+}
+
+unsigned kvfs_places_taken(struct kvfs_places *p)
+{
+	(void)p;
+	return 0;
+}
+
 uint64_t kvfs_ring_bytes(const struct kvfs_ring *r)
 {
 	(void)r;

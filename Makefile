@@ -230,6 +230,7 @@ unitwrap_memory := $(wrap_alloc)
 unitwrap_memory_catalog := $(wrap_alloc)
 # an engine in the test itself (tests/unit/house/house.h)
 wrap_house := kvc_clock_ns
+unitwrap_accesses := $(wrap_house)
 unitwrap_acks := setsockopt
 unitwrap_array := realloc mmap64 mremap
 unitwrap_bounds := $(wrap_house) kvc_name_each
@@ -249,7 +250,7 @@ unitwrap_moves := $(wrap_house) $(wrap_alloc) kvc_name_of kvc_name_each kvc_name
 	kvc_place_get kvc_chunk_get kvc_xattr_get
 $(B)/bin/unit-memory $(B)/bin/unit-memory_catalog: $(call obj,tests/unit/house/alloc.c)
 $(B)/bin/unit-bounds $(B)/bin/unit-holds $(B)/bin/unit-heads $(B)/bin/unit-locks $(B)/bin/unit-shown $(B)/bin/unit-spills \
-	$(B)/bin/unit-quotas $(B)/bin/unit-pins: $(call obj,tests/unit/house/house.c)
+	$(B)/bin/unit-quotas $(B)/bin/unit-pins $(B)/bin/unit-accesses: $(call obj,tests/unit/house/house.c)
 $(B)/bin/unit-drops $(B)/bin/unit-moves $(B)/bin/unit-calls_memory: $(call obj,tests/unit/house/house.c tests/unit/house/alloc.c)
 $(B)/bin/unit-memory_catalog: $(call obj,$(call src,tests/unit/catalog))
 $(B)/bin/unit-%: $(B)/obj/tests/unit/%.o $(TIERS) $(ENGINE)

@@ -195,15 +195,28 @@ static int write_access(struct kvc_conn *n, const struct kvc_chunk_row *r)
 			   I(r->bytes), I(r->id));
 }
 
+/*
+ * Pages that the writer's connection has written to the log, modulo 2^32. The length of the log
+ * does not tell: a transaction may begin it again.
+ */
+static uint32_t pages_written(const struct kvc_catalog *c)
+{
+	int pages = 0, high;
+
+	if (c->w.db)
+		sqlite3_db_status(c->w.db, SQLITE_DBSTATUS_CACHE_WRITE, &pages, &high, 0);
+	return (uint32_t)pages;
+}
+
 int kvc_chunk_put_accesses(struct kvc_catalog *c, const struct kvc_chunk_row *r, size_t n,
 			   uint64_t *bytes)
 {
-	uint64_t before, after;
+	uint32_t before;
 	int err;
 
 	*bytes = 0;
 	pthread_mutex_lock(&c->writer);
-	before = atomic_load(&c->log_pages);
+	before = pages_written(c);
 	err = (c->w.db ? 0 : open_writer(c)) ?: kvc_sql_run(&c->w, ST_BEGIN, "");
 	for (size_t i = 0; i < n && !err; i++)
 		err = write_access(&c->w, &r[i]);
@@ -212,9 +225,8 @@ int kvc_chunk_put_accesses(struct kvc_catalog *c, const struct kvc_chunk_row *r,
 		none_open(c);
 		err = err ?: -EIO;
 	}
-	after = atomic_load(&c->log_pages);
 	if (!err) {
-		*bytes = (after < before ? after : after - before) * LOG_COST;
+		*bytes = (uint64_t)(uint32_t)(pages_written(c) - before) * LOG_COST;
 		atomic_fetch_add(&c->age, 1); /* snapshots that are held are older than these */
 	}
 	pthread_mutex_unlock(&c->writer);

@@ -49,13 +49,15 @@ struct batch {
 static void add_credit_locked(struct kvc_accesses *a, uint64_t now)
 {
 	uint64_t ms = (now - a->credit_ns) / 1000000;
+	int64_t credit; /* signed: kvc_min would take a debt for a large credit */
 
 	if (!a->credit_ns || ms > 3600000) {
 		a->credit = BURST;
 		a->credit_ns = now;
 		return;
 	}
-	a->credit = kvc_min(a->credit + (int64_t)(ms * RATE / 1000), BURST);
+	credit = a->credit + (int64_t)(ms * RATE / 1000);
+	a->credit = credit < BURST ? credit : BURST;
 	a->credit_ns += ms * 1000000;
 }
 

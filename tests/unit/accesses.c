@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a kill leaves of the eviction order: how far the rows of chunks are behind their accesses.
+ * The committer's thread does not run; each transaction is a call of this test.
+ */
+#include "access_save.h"
+#include "dirty.h"
+#include "house.h"
+#include "used.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define FILES 200u
+#define SECOND_NS 1000000000ull
+#define HOUR_NS (3600 * SECOND_NS)
+#define TURNS 4u /* transactions of 64 rows that hold all of them */
+
+static uint64_t ino[FILES];
+
+static uint64_t rows_written(void)
+{
+	return kvc_counted(&house->stats, access_rows);
+}
+
+static void credit(int64_t bytes)
+{
+	kvc_lock(house);
+	house->dirty->accesses.credit = bytes;
+	house->dirty->accesses.credit_ns = kvc_mono_ns();
+	kvc_unlock(house);
+}
+
+static void use(unsigned i)
+{
+	kvc_lock(house);
+	kvc_used_locked(house, kvc_chunk_find_locked(house, ino[i]), ino[i], 0, true);
+	kvc_unlock(house);
+	house_later_ns += SECOND_NS;
+}
+
+static uint64_t last_use(unsigned i)
+{
+	uint64_t ns;
+
+	kvc_lock(house);
+	ns = kvc_chunk_find_locked(house, ino[i])->use.last_ns;
+	kvc_unlock(house);
+	return ns;
+}
+
+static uint64_t stored(unsigned i)
+{
+	struct kvc_chunk_row r;
+
+	kvc_lock_both(house);
+	assert_int_equal(kvc_chunk_get(house->cat, ino[i], &r), 0);
+	kvc_unlock_both(house);
+	return r.last_ns;
+}
+
+/* A reader at full rate uses every chunk again between two transactions; no row is left out. */
+static void every_row_has_its_turn(void **state)
+{
+	uint64_t was[FILES], rows = rows_written();
+
+	(void)state;
+	house_later_ns += 24 * HOUR_NS;
+	for (unsigned i = 0; i < FILES; i++) {
+		use(i);
+		was[i] = last_use(i);
+	}
+	for (unsigned turn = 0; turn < TURNS; turn++) {
+		credit(1 << 20);
+		kvc_access_save_some(house);
+		house_later_ns += 8 * HOUR_NS; /* so that each use is worth a write again */
+		for (unsigned i = 0; i < FILES; i++)
+			use(i);
+	}
+	for (unsigned i = 0; i < FILES; i++)
+		if (stored(i) < was[i])
+			fail_msg("the row of chunk %u is older than %u transactions", i, TURNS);
+	assert_in_range(rows_written() - rows, FILES, TURNS * 64);
+}
+
+/* With credit, and without more uses, rows are behind by at most an eighth of the chunk's age. */
+static void rows_are_behind_by_an_eighth(void **state)
+{
+	uint64_t rows;
+
+	(void)state;
+	for (unsigned turn = 0; turn < TURNS; turn++) {
+		credit(1 << 20);
+		kvc_access_save_some(house);
+	}
+	for (unsigned i = 0; i < FILES; i++)
+		assert_true(stored(i) <= last_use(i) && last_use(i) - stored(i) <= 600 * SECOND_NS);
+	/* used again soon: not worth a write */
+	rows = rows_written();
+	for (unsigned i = 0; i < FILES; i++)
+		use(i);
+	credit(1 << 20);
+	kvc_access_save_some(house);
+	assert_int_equal(rows_written(), rows);
+	/* the bound is ten minutes, however old the chunk is */
+	house_later_ns += 601 * SECOND_NS;
+	use(7);
+	kvc_access_save_some(house);
+	assert_int_equal(rows_written(), rows + 1);
+	assert_int_equal(stored(7), last_use(7));
+}
+
+/* The rate: nothing is written without credit, and a transaction's bytes are charged. */
+static void no_row_without_credit(void **state)
+{
+	uint64_t rows, bytes;
+
+	(void)state;
+	house_later_ns += HOUR_NS;
+	for (unsigned i = 0; i < FILES; i++)
+		use(i);
+	rows = rows_written();
+	credit(-(64 << 20)); /* what comes back in a minute is less */
+	for (unsigned turn = 0; turn < TURNS; turn++)
+		kvc_access_save_some(house);
+	assert_int_equal(rows_written(), rows);
+	bytes = kvc_counted(&house->stats, access_bytes);
+	credit(1);
+	kvc_access_save_some(house); /* one transaction, and the credit is spent */
+	assert_int_equal(rows_written(), rows + 64);
+	assert_true(kvc_counted(&house->stats, access_bytes) > bytes);
+	assert_true(house->dirty->accesses.credit < 0);
+	kvc_access_save_some(house);
+	assert_int_equal(rows_written(), rows + 64);
+}
+
+static int by_row(const void *a, const void *b)
+{
+	uint64_t x = stored(*(const unsigned *)a), y = stored(*(const unsigned *)b);
+
+	return x < y ? -1 : x > y;
+}
+
+/* Rows written in any order of chunks have the order of the uses. */
+static void rows_have_the_order_of_uses(void **state)
+{
+	unsigned order[FILES];
+
+	(void)state;
+	house_later_ns += HOUR_NS;
+	for (unsigned i = 0; i < FILES; i++)
+		use(i * 77 % FILES);
+	for (unsigned turn = 0; turn < TURNS; turn++) {
+		credit(1 << 20);
+		kvc_access_save_some(house);
+	}
+	for (unsigned i = 0; i < FILES; i++)
+		order[i] = i;
+	qsort(order, FILES, sizeof *order, by_row);
+	for (unsigned i = 0; i < FILES; i++)
+		assert_int_equal(order[i], i * 77 % FILES);
+}
+
+static int begin(void **state)
+{
+	uint64_t model;
+	char name[16];
+
+	(void)state;
+	house_new("policy=lru");
+	model = house_folder(KVC_ROOT, "m");
+	assert_int_equal(
+		kvc_setxattr(house, model, "user.kvcachefs.unit", "file", 4, 0, NULL, NULL), 0);
+	for (unsigned i = 0; i < FILES; i++) {
+		snprintf(name, sizeof name, "f%u", i);
+		ino[i] = house_file(model, name);
+	}
+	house_commit();
+	return 0;
+}
+
+static int end(void **state)
+{
+	(void)state;
+	house_end();
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(every_row_has_its_turn),
+		cmocka_unit_test(rows_are_behind_by_an_eighth),
+		cmocka_unit_test(no_row_without_credit),
+		cmocka_unit_test(rows_have_the_order_of_uses),
+	};
+
+	return cmocka_run_group_tests_name("accesses", tests, begin, end);
+}

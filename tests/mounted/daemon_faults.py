@@ -39,6 +39,14 @@ PLACES = {
 }
 
 
+def may_be_dropped(w, paths):
+    """Takes each of the paths for one that may be gone, if any was dropped. Returns the drops."""
+    drops = s.stats()["drops"]
+    for path in paths if drops else ():
+        w.may[path] = w.may[path] + [None] + first.may.get(path, [])
+    return drops
+
+
 class Torn:
     """A write that failed: what it was to be, as far as it came."""
 
@@ -74,7 +82,8 @@ class Shadow:
         try:
             what(*args)
         except OSError as e:
-            assert e.errno in ERRORS, f"{errno.errorcode[e.errno]} of {what.__name__}{args}"
+            assert e.errno in ERRORS or e.errno == errno.ENOENT and s.stats()["drops"], \
+                f"{errno.errorcode[e.errno]} of {what.__name__}{args}"
             self.refused += 1
             for path, state in (else_ or {}).items():
                 self.may[path] = self.may.get(path, [None]) + [state]
@@ -145,11 +154,14 @@ def take_in():
 
 
 def load(path):
-    """All of a file, None where there is none."""
+    """All of a file, None where there is none. A file that no tier serves in time is ENOENT to one
+    who only reads, and is still listed."""
     try:
         with open(at(path), "rb", buffering=0) as f:
             return f.readall()
     except FileNotFoundError:
+        if os.path.lexists(at(path)):
+            raise OSError(errno.EIO, "no tier serves it")
         return None
 
 
@@ -173,6 +185,7 @@ def life(w, n):
 
     def loaded(path):
         if w.is_(path) is not None:
+            may_be_dropped(w, [path])
             w.does(lambda p: w.observed(p, load(p), "in its life"), path, then={})
     w.does(os.mkdir, at("m/new"), then={"m/new/": b""})
     for i in range(5):
@@ -256,17 +269,21 @@ def look(w, when):
         w.observed(path, got, when)
 
 
-def droppable(w):
+def droppable(w, heals=True):
     """While no tier took anything, a cache that was above its mark has let go some of what had no
     copy: as many as it counts. Then what the store that it was copied from has in the folder, which
-    is not its own, is there again. Nothing more goes once all that is there has its copies."""
-    s.settle()
-    if not s.stats()["drops"]:
-        return ()
-    some = [p for p in w.may if w.is_(p) is not None and p[-1] != "/" and "\0" not in p]
-    for path in some:
-        w.may[path] += [None] + first.may.get(path, [])
-    return some
+    is not its own, is there again. Nothing more goes once all that is there has its copies, or when
+    nobody stores any more. Returns the paths that may be gone, and how many of them."""
+    if heals:
+        s.settle()
+    there = [p for p, states in w.may.items()
+             if p[-1] != "/" and "\0" not in p and None not in states]
+    return there, may_be_dropped(w, there)
+
+
+def few_missing(w, gone, drops, what):
+    missing = [p for p in gone if w.may[p] == [None]]
+    assert len(missing) <= drops, (what, missing, drops)
 
 
 def committed():
@@ -314,7 +331,7 @@ def one(place, do, nth, lasting, end):
     if lasting:
         do = do.replace(":300", ":50")  # a life has hundreds of calls
     what = f"{place}, {do} from {nth} {'on' if lasting else 'once'}, {end}"
-    w = fresh()
+    w, late = fresh(), False
     r = faults.Rules(f"calls={calls} path={path} nth={nth} "
                      f"count={faults.FAR if lasting else 1} do={do}")
     if not r.mount(s):
@@ -326,12 +343,13 @@ def one(place, do, nth, lasting, end):
         assert s.daemon.poll() is None, (what, s.log())
         came = f"{w.refused} calls failed"
         late = end == "late" and lasting and r.fired()[0]
-        if not late:
+        if late:
+            gone, drops = droppable(w, heals=False)
+        else:
             r.heal()
-            gone = droppable(w) if lasting else ()
+            gone, drops = droppable(w) if lasting else ((), 0)
             watched(look, w, what)
-            missing = sum(states == [None] for p, states in w.may.items() if p in gone)
-            assert missing <= s.stats()["drops"], (what, missing)
+            few_missing(w, gone, drops, what)
             if end == "kill":
                 wait_for(committed)
                 s.kill()
@@ -351,6 +369,8 @@ def one(place, do, nth, lasting, end):
     s.mount()
     if w:
         watched(look, w, what + ", mounted again")
+        if late:
+            few_missing(w, gone, drops, what)
     s.settle()
     s.umount()
     s.fsck("-n", ok=True)

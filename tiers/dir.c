@@ -13,6 +13,7 @@
  * links, and reads regular files only. What they put in a frame's place is a damaged frame. Nothing
  * waits for the filesystem but these calls: what usage() tells is as of one of them.
  */
+#include "dir.h"
 #include "registry.h"
 
 #include "log.h"
@@ -31,7 +32,7 @@
 #define PIECE (1u << 20)
 
 #define LOOK_NS 1000000000ull /* between two looks at how full it is */
-#define MARK ".kvcachefs-remote"
+#define MARK KVCT_DIR_MARK
 
 struct first_look;
 
@@ -44,8 +45,9 @@ struct known {
 struct dir {
 	struct kvc_tier tier;
 	char path[512];
-	char host[65]; /* part of temporary names */
-	_Atomic unsigned long count;
+	_Atomic int refs;
+	char *store; /* the store's folder, or NULL */
+	struct kvct_dir_temps *temps;
 	_Atomic uint64_t total, used, looked_ns;
 	_Atomic bool elsewhere; /* it was said that another folder is there */
 	pthread_mutex_t lock;   /* of what follows; no call waits for the filesystem under it */
@@ -74,13 +76,37 @@ static void drop_look(struct first_look *l)
 	}
 }
 
-static void dir_close(struct kvc_tier *t)
+void kvct_dir_get(struct dir *d)
+{
+	atomic_fetch_add(&d->refs, 1);
+}
+
+void kvct_dir_put(struct dir *d)
+{
+	if (atomic_fetch_sub(&d->refs, 1) != 1)
+		return;
+	drop_look(d->late);
+	kvct_dir_temps_free(d->temps);
+	pthread_mutex_destroy(&d->lock);
+	free(d->store);
+	free(d);
+}
+
+static int dir_start(struct kvc_tier *t)
 {
 	struct dir *d = of(t);
 
-	drop_look(d->late);
-	pthread_mutex_destroy(&d->lock);
-	free(d);
+	return kvct_dir_temps_start(d->temps, d->store, t->id);
+}
+
+static void dir_stop(struct kvc_tier *t)
+{
+	kvct_dir_temps_stop(of(t)->temps);
+}
+
+static void dir_close(struct kvc_tier *t)
+{
+	kvct_dir_put(of(t));
 }
 
 /* A frame's folder and its file's name in it. */
@@ -97,10 +123,18 @@ static void leave(struct place *p)
 	kvc_close_fd(&p->root);
 }
 
+/* As openat, and once more if NFS says that what it knew of the name is stale. */
+static int open_fresh(int at, const char *name, int flags)
+{
+	int fd = openat(at, name, flags);
+
+	return fd < 0 && errno == ESTALE ? openat(at, name, flags) : fd;
+}
+
 /* Opens a file of theirs for reading: nothing but a regular one, and without waiting for a fifo. */
 static int open_file(int sub, const char *name)
 {
-	int fd = openat(sub, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+	int fd = open_fresh(sub, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
 	struct stat st;
 	int err = fd < 0 ? -errno : fstat(fd, &st) ? -errno : S_ISREG(st.st_mode) ? 0 : -EBADMSG;
 
@@ -234,6 +268,18 @@ static bool is_ours(struct dir *d, int root)
 	return same;
 }
 
+int kvct_dir_root(struct dir *d, int flags)
+{
+	int root = open_fresh(AT_FDCWD, d->path, flags);
+
+	if (root < 0)
+		return -errno;
+	if (is_ours(d, root))
+		return root;
+	close(root);
+	return -ENOTCONN;
+}
+
 enum { MAKE = 1, OURS = 2 };
 
 /*
@@ -265,7 +311,7 @@ static int make_folder(int root, const char *name, mode_t mode)
 }
 
 /* Opens the folder of a frame; MAKE: it is made where it is missing; OURS: in our folder only. */
-static int enter(struct dir *d, const struct kvc_where *w, int how, struct place *p)
+static int enter_once(struct dir *d, const struct kvc_where *w, int how, struct place *p)
 {
 	const int flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
 	char sub[3];
@@ -292,6 +338,17 @@ static int enter(struct dir *d, const struct kvc_where *w, int how, struct place
 		p->sub = err ? -1 : openat(p->root, sub, flags | O_NOFOLLOW);
 	}
 	return err ?: p->sub < 0 ? -errno : 0;
+}
+
+/* The same, and once more if NFS says that what it knew of the path is stale. */
+static int enter(struct dir *d, const struct kvc_where *w, int how, struct place *p)
+{
+	int err = enter_once(d, w, how, p);
+
+	if (err != -ESTALE)
+		return err;
+	leave(p);
+	return enter_once(d, w, how, p);
 }
 
 /*
@@ -343,16 +400,25 @@ static int write_all(int fd, const struct kvc_put *p)
 	return err ?: fdatasync(fd) ? -errno : 0;
 }
 
-static int put_file(struct dir *d, const struct place *at, const struct kvc_put *p)
+static int put_file(struct dir *d, struct place *at, const struct kvc_put *p)
 {
-	char tmp[200];
-	int fd, err;
+	const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+	char tmp[KVCT_DIR_TEMP];
+	int note = kvct_dir_temps_begin(d->temps, at->hex, tmp);
+	int fd = openat(at->sub, tmp, flags, 0600), err = fd < 0 ? -errno : 0;
+	bool gone = true;
 
-	snprintf(tmp, sizeof tmp, "%s.tmp.%s.%d.%lu", at->hex, d->host, (int)getpid(),
-		 atomic_fetch_add(&d->count, 1));
-	fd = openat(at->sub, tmp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-	if (fd < 0)
-		return -errno;
+	if (err == -ESTALE) {
+		leave(at);
+		err = enter(d, &p->name, MAKE | OURS, at);
+		fd = err ? -1 : openat(at->sub, tmp, flags, 0600);
+		err = err ?: fd < 0 ? -errno : 0;
+	}
+
+	if (err) { /* after a lost answer it may have been made */
+		kvct_dir_temps_end(d->temps, note, tmp, err != -EIO && err != -ETIMEDOUT);
+		return err;
+	}
 	err = at->mode != 0600 && fchmod(fd, at->mode) ? -errno : 0;
 	err = err ?: write_all(fd, p);
 	if (close(fd) && !err)
@@ -360,7 +426,8 @@ static int put_file(struct dir *d, const struct place *at, const struct kvc_put 
 	if (!err && renameat(at->sub, tmp, at->sub, at->hex))
 		err = -errno;
 	if (err)
-		unlinkat(at->sub, tmp, 0);
+		gone = !unlinkat(at->sub, tmp, 0) || errno == ENOENT;
+	kvct_dir_temps_end(d->temps, note, tmp, gone);
 	return err;
 }
 
@@ -405,18 +472,30 @@ static int read_padded(int fd, const struct iovec *iov, int n, uint64_t off)
 	return 0;
 }
 
+static int get_once(struct dir *d, const struct kvc_where *w, uint64_t off, const struct iovec *iov,
+		    int n, struct place *at)
+{
+	KVC_FD int fd = -1;
+	int err = enter(d, w, 0, at);
+
+	if (!err && (fd = open_file(at->sub, at->hex)) < 0)
+		err = fd;
+	return err ?: read_padded(fd, iov, n, off);
+}
+
 static int dir_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
 		   const struct iovec *iov, int n)
 {
 	struct dir *d = of(t);
 	struct place at;
 	struct stat st;
-	KVC_FD int fd = -1;
-	int err = enter(d, w, 0, &at);
+	int err = get_once(d, w, off, iov, n, &at);
 
-	if (!err && (fd = open_file(at.sub, at.hex)) < 0)
-		err = fd;
-	err = err ?: read_padded(fd, iov, n, off);
+	if (err ==
+	    -ESTALE) { /* NFS: another node has replaced the file since its name was looked up */
+		leave(&at);
+		err = get_once(d, w, off, iov, n, &at);
+	}
 	/* Without a mark a frame of ours tells that it is the folder, mounted anew. */
 	if (!err && !at.ours && !*known(d).id && !fstat(at.root, &st))
 		know(d, st.st_dev, NULL);
@@ -433,6 +512,10 @@ static int dir_remove(struct kvc_tier *t, const struct kvc_where *w)
 
 	if (!err && unlinkat(at.sub, at.hex, 0))
 		err = -errno;
+	if (err == -ESTALE) {
+		leave(&at);
+		err = enter(d, w, OURS, &at) ?: unlinkat(at.sub, at.hex, 0) ? -errno : 0;
+	}
 	err = changed(&at, err);
 	leave(&at);
 	return err == -ENOENT ? 0 : err == -EBADMSG ? -EIO : err;
@@ -475,7 +558,7 @@ static int list_folder(struct place *at, unsigned i, struct listing *l)
 	DIR *dp;
 
 	snprintf(sub, sizeof sub, "%02x", i);
-	at->sub = openat(at->root, sub, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	at->sub = open_fresh(at->root, sub, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	dp = at->sub < 0 ? NULL : fdopendir(at->sub);
 	if (!dp) {
 		if (errno != ENOENT && errno != ENOTDIR && errno != ELOOP)
@@ -495,15 +578,13 @@ static int dir_list(struct kvc_tier *t,
 		    int (*fn)(void *arg, const struct kvc_where *w, const struct kvc_frame *f),
 		    void *arg)
 {
-	KVC_FD int root = open(of(t)->path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	KVC_FD int root = kvct_dir_root(of(t), O_PATH | O_DIRECTORY | O_CLOEXEC);
 	KVC_MEM uint8_t *page = malloc(KVC_FRAME_HEADER);
 	KVC_MEM struct kvc_frame *f = malloc(sizeof *f);
 	struct listing l = { .f = f, .page = page, .fn = fn, .arg = arg };
 	struct place at = { .root = root, .ours = true };
-	int err = root < 0 ? -errno : page && f ? 0 : -ENOMEM;
+	int err = root < 0 ? root : page && f ? 0 : -ENOMEM;
 
-	if (!err && !is_ours(of(t), root))
-		err = -ENOTCONN;
 	for (unsigned i = 0; i < 256 && !err; i++)
 		err = list_folder(&at, i, &l);
 	return err ?: l.unread;
@@ -522,6 +603,8 @@ static void dir_usage(struct kvc_tier *t, struct kvc_tier_usage *u)
 static const struct kvc_tier_ops dir_ops = {
 	.name = "dir",
 	.caps = KVC_TIER_SHARED | KVC_TIER_DURABLE | KVC_TIER_MEDIA | KVC_TIER_PATIENT,
+	.start = dir_start,
+	.stop = dir_stop,
 	.close = dir_close,
 	.put = dir_put,
 	.get = dir_get,
@@ -611,14 +694,20 @@ int kvct_dir_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tie
 	}
 	snprintf(d->path, sizeof d->path, "/%s", u->path);
 	pthread_mutex_init(&d->lock, NULL);
+	atomic_store(&d->refs, 1);
+	d->temps = kvct_dir_temps_new(d);
+	d->store = u->store ? strdup(u->store) : NULL;
+	if (!d->temps || (u->store && !d->store)) {
+		snprintf(error, 512, "out of memory");
+		dir_close(&d->tier);
+		return -ENOMEM;
+	}
 	err = check_folder(d, deadline_ms);
 	if (err) {
 		snprintf(error, 512, "option remote: %s is no folder that can be read", d->path);
 		dir_close(&d->tier);
 		return err;
 	}
-	if (gethostname(d->host, sizeof d->host - 1))
-		snprintf(d->host, sizeof d->host, "node");
 	snprintf(d->tier.id, sizeof d->tier.id, "dir:%.240s", d->path);
 	d->tier.ops = &dir_ops;
 	*out = &d->tier;

@@ -63,16 +63,38 @@ static void take_newer(struct kvc *k, struct kvc_node *n, uint64_t gen, const st
 	n->row.ctime_ns = kvc_ctime(n->row.ctime_ns, n->row.mtime_ns);
 }
 
+static bool same_object(const struct kvc_object_row *a, const struct kvc_object_row *b)
+{
+	return a->gen == b->gen && a->size == b->size && a->lower == b->lower &&
+	       a->has_sum == b->has_sum &&
+	       (!a->has_sum || !memcmp(a->sum.b, b->sum.b, sizeof a->sum.b));
+}
+
+/*
+ * Does the node differ from its rows in the catalog? Most segments match their rows, and writing
+ * millions of unchanged rows at a restart takes longer than reading them.
+ */
+static bool differs(const struct kvc_node *n, const struct kvc_row *row,
+		    const struct kvc_object_row *object)
+{
+	return memcmp(&n->row, row, sizeof *row) != 0 || !same_object(&n->object, object) ||
+	       (n->has_places && !n->object.lower); /* its placements are stale */
+}
+
 /*
  * A segment that seems whole: 1: it is kept, 0: it is of no use; or an error, and nothing is lost.
  */
 static int adopt(struct kvc *k, struct kvc_segment *s, const struct stat *st, bool untouched)
 {
+	struct kvc_object_row object;
 	struct kvc_node *n;
+	struct kvc_row row;
 	int err = kvc_node_get_both(k, s->ino, &n);
 
 	if (err)
 		return err == -ENOENT ? 0 : err;
+	row = n->row;
+	object = n->object;
 	err = S_ISREG(n->row.mode) && !kvc_has_segment(n) && s->gen && s->gen >= n->object.gen;
 	if (err == 1 && untouched)
 		err = take_untouched(k, n, s, st);
@@ -95,7 +117,8 @@ static int adopt(struct kvc *k, struct kvc_segment *s, const struct stat *st, bo
 	if (!n->chunk->use.last_ns)
 		kvc_chunk_used_locked(k, n->chunk, false); /* its row was not written yet */
 	kvc_room_set_locked(k, n, (uint64_t)st->st_blocks * 512);
-	kvc_node_dirty_locked(k, n);
+	if (differs(n, &row, &object))
+		kvc_node_dirty_locked(k, n);
 	kvc_count(&k->stats, recovered);
 	return 1;
 }

@@ -53,12 +53,16 @@ WARN += $(if $(filter fuzz%,$(MODE)),-Wno-error -Wno-unknown-pragmas)
 CC := $(if $(filter fuzz%,$(MODE)),clang-19,gcc)
 # What is built does not say in which folder; clang's counts of lines need to know.
 HERE := $(if $(filter fuzz%,$(MODE)),,-ffile-prefix-map=$(CURDIR)=.)
+# The flags that harden the release build come last: the caller's may have a lower level of them.
+# Code is position independent: -fPIE for programs; the library's files get -fPIC after it.
+hard_release := -fPIE $(shell CC=$(CC) scripts/hardening)
 CFLAGS_ALL := -std=gnu11 -g $(opt_$(MODE)) $(WARN) -fno-strict-aliasing -pthread -D_GNU_SOURCE $(HERE) \
-	-D_FILE_OFFSET_BITS=64 -DKVC_VERSION='"$(VERSION)"' $(CPPFLAGS) $(CFLAGS)
+	-D_FILE_OFFSET_BITS=64 -DKVC_VERSION='"$(VERSION)"' $(CPPFLAGS) $(CFLAGS) $(hard_$(MODE))
 # the policies are arithmetic in short loops, which gcc's -O2 leaves as they are
 opt_policy := $(if $(filter release,$(MODE)),-O3)
 # Tables that the loader fills are read-only from the start; no stack is executable.
 link_release := -Wl,-z,relro,-z,now,-z,noexecstack
+pie_release := -pie
 LDFLAGS_ALL := $(filter -fsanitize% -fprofile%,$(opt_$(MODE))) $(link_$(MODE)) -pthread $(LDFLAGS)
 
 # Who may include whom: each folder sees its own headers and those named here, and no others.
@@ -116,7 +120,7 @@ say = $(if $(V),,@printf '  %-5s %s\n' $(1) $(2))
 
 all: $(BINS) $(LIBS) $(EXAMPLES)
 
-build/.setup: scripts/setup scripts/libfuse-uring-late-reply.patch
+build/.setup: scripts/setup scripts/hardening scripts/libfuse-uring-late-reply.patch
 	@scripts/setup
 	@touch $@
 help: ; @sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
@@ -152,7 +156,7 @@ $(eval $(call compile,fs,$$$$($(PKG) --cflags fuse3 libmicrohttpd)))
 $(B)/obj/fs/page.o: fs/page.html
 $(B)/bin/kvcachefs: $(FS) $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
-	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $$($(PKG) --static --libs fuse3) $$($(PKG) --libs libmicrohttpd) $(lib_tiers) $(lib_engine)
+	$(Q)$(CC) $(LDFLAGS_ALL) $(pie_$(MODE)) -o $@ $^ $$($(PKG) --static --libs fuse3) $$($(PKG) --libs libmicrohttpd) $(lib_tiers) $(lib_engine)
 
 $(B)/bin/mkfs.kvcachefs: $(call obj,mkfs/mkfs.c mkfs/mounts.c mkfs/pools.c mkfs/tool.c)
 $(B)/bin/fsck.kvcachefs: $(call obj,$(wildcard mkfs/fsck*.c) mkfs/tool.c)
@@ -160,7 +164,7 @@ $(B)/bin/mount.kvcachefs: $(call obj,mkfs/mount.c)
 $(B)/bin/kvcachectl: $(call obj,$(wildcard mkfs/ctl*.c mkfs/replay*.c mkfs/trace*.c) mkfs/beside.c mkfs/json.c mkfs/mounts.c mkfs/pools.c mkfs/publish.c mkfs/tool.c) $(B)/lib/libkvcachefs.a
 $(TOOLS:%=$(B)/bin/%): $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
-	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter $(B)/obj/mkfs/% %.a,$^) $(TIERS) $(ENGINE) $(lib_tiers) $(lib_engine) $(if $(filter %/mkfs.kvcachefs,$@),-lblkid) \
+	$(Q)$(CC) $(LDFLAGS_ALL) $(pie_$(MODE)) -o $@ $(filter $(B)/obj/mkfs/% %.a,$^) $(TIERS) $(ENGINE) $(lib_tiers) $(lib_engine) $(if $(filter %/mkfs.kvcachefs,$@),-lblkid) \
 		$(if $(filter %.a,$^),$(lib_gpu) $(lib_zmq))
 
 $(B)/obj/gpu/cuda.o: gpu/cuda.cu $(wildcard gpu/*.h gpu/*.cuh) $(B)/flags
@@ -264,7 +268,7 @@ $(B)/bin/test-%: $(B)/obj/tests/tools/%.o $(TIERS) $(ENGINE)
 PRELOAD := $(patsubst tests/preload/%.c,$(B)/lib/%.so,$(wildcard tests/preload/*.c))
 $(PRELOAD): $(B)/lib/%.so: tests/preload/%.c $(wildcard tests/preload/*.h) $(B)/flags
 	$(call say,LINK,$@)
-	$(Q)$(CC) -std=gnu11 -g -O2 $(filter-out -Wmissing-prototypes,$(WARN)) -pthread -D_GNU_SOURCE -fPIC -shared -o $@ $<
+	$(Q)$(CC) -std=gnu11 -g -O2 -U_FORTIFY_SOURCE $(filter-out -Wmissing-prototypes,$(WARN)) -pthread -D_GNU_SOURCE -fPIC -shared -o $@ $<
 
 # With MODE=fuzz or fuzzcov. Where a parser is fed by somebody else's library, that is stood in for.
 wrap_lease  := kvc_survey_wait

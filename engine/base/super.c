@@ -53,10 +53,10 @@ int kvc_store_sync_dir(const struct kvc_store *s)
 
 static void uuid_text(struct kvc_store *s)
 {
-	char *p = s->uuid_text;
+	char *p = s->uuid_text, *end = p + sizeof s->uuid_text;
 
 	for (int i = 0; i < 16; i++)
-		p += snprintf(p, 4, "%02x%s", s->uuid[i],
+		p += snprintf(p, (size_t)(end - p), "%02x%s", s->uuid[i],
 			      i == 3 || i == 5 || i == 7 || i == 9 ? "-" : "");
 }
 

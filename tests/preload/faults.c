@@ -94,6 +94,8 @@ int openat64(int dir, const char *path, int flags, ...)
 	return open_at(dir, path, flags | O_LARGEFILE, MODE_OF(flags, flags));
 }
 
+#include "fortified_open.h"
+
 int close(int fd)
 {
 	if (fd >= 0 && fd < FDS)
@@ -191,6 +193,26 @@ ssize_t pread64(int fd, void *buf, size_t len, off_t off)
 ssize_t pread(int fd, void *buf, size_t len, off_t off)
 {
 	return pread64(fd, buf, len, off);
+}
+
+/* What the compiler calls instead with _FORTIFY_SOURCE; room is the size of the buffer. */
+ssize_t __read_chk(int fd, void *buf, size_t len, size_t room)
+{
+	if (len > room)
+		__chk_fail();
+	return read(fd, buf, len);
+}
+
+ssize_t __pread64_chk(int fd, void *buf, size_t len, off_t off, size_t room)
+{
+	if (len > room)
+		__chk_fail();
+	return pread64(fd, buf, len, off);
+}
+
+ssize_t __pread_chk(int fd, void *buf, size_t len, off_t off, size_t room)
+{
+	return __pread64_chk(fd, buf, len, off, room);
 }
 
 ssize_t preadv64(int fd, const struct iovec *v, int n, off_t off)

@@ -266,6 +266,8 @@ int openat64(int dir, const char *path, int flags, ...)
 	return open_at(dir, path, flags | O_LARGEFILE, MODE_OF(flags, flags));
 }
 
+#include "fortified_open.h"
+
 int close(int fd)
 {
 	if (kind(fd)) {

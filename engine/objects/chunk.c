@@ -5,6 +5,7 @@
  */
 #include "chunk.h"
 
+#include "access_state.h"
 #include "admit.h"
 #include "clock.h"
 #include "dirty.h"
@@ -160,6 +161,10 @@ struct kvc_chunk *kvc_chunk_new_locked(struct kvc *k, uint64_t id, const struct 
 	c->slot.key = c->id;
 	kvc_table_add(&k->chunks->table, &c->slot);
 	kvc_pin_meet_locked(k, c);
+	if (r && kvc_access_state_meet_locked(k, c)) {
+		c->rank = policy(k, c->policy)->rank(&c->use);
+		kvc_chunk_dirty_locked(k, c);
+	}
 	return c;
 }
 
@@ -351,4 +356,5 @@ void kvc_chunks_free(struct kvc *k)
 	kvc_table_each(&k->chunks->table, s)
 		free(kvc_of(s, struct kvc_chunk, slot));
 	kvc_table_fini(&k->chunks->table);
+	kvc_access_state_forget(k);
 }

@@ -3,7 +3,14 @@
 #ifndef KVC_DIRTY_H
 #define KVC_DIRTY_H
 
+#include "chunk.h"
 #include "written.h"
+
+/* An access as access_state.h keeps it: what the chunk's row lacked when it was saved. */
+struct kvc_access_record {
+	uint64_t id, created_ns, last_ns, hits;
+	uint64_t facts[KVC_CACHES];
+};
 
 /*
  * Chunks that have a row which lacks their latest accesses, by dirty_link. A chunk is on one of
@@ -17,7 +24,9 @@ struct kvc_accesses {
 	int64_t credit;     /* bytes that may be written now; negative after a large transaction */
 	uint64_t credit_ns; /* when credit was last added */
 	uint64_t turn_ns;   /* when access_save.c last looked at the lists */
-	struct kvc_written written; /* bytes written for accesses */
+	struct kvc_written written;       /* bytes written for accesses */
+	struct kvc_access_record *loaded; /* of an earlier mount, by id (access_state.c); or NULL */
+	size_t nloaded;
 };
 
 struct kvc_chunk;

@@ -13,6 +13,7 @@
 struct kvc_kept {
 	bool ready;                                     /* recovery has told what is there */
 	bool unsaved;                                   /* the last try failed */
+	uint64_t bytes;                                 /* of the file, as last written */
 	pthread_cond_t cond;                            /* the saver's */
 	struct kvc_keep *keep[KVC_CACHES][KVC_CLASSES]; /* NULL: it had no chunk yet */
 };

@@ -3,9 +3,13 @@
  * What policies have learned, beside what the chunks' rows have: a file in the store, a part for
  * each order. It is written anew at the unmount, and before that by a thread, each time that save=
  * has passed and something was used, so that a kill takes no more than that. The thread has the
- * lock for a piece at a time, and not while it writes.
+ * lock for a piece at a time, and not while it writes. The last part has the accesses that the rows
+ * lack (access_state.h). With a short save= the file is written less often than that, so that it
+ * takes no more than RATE.
  */
 #include "kept.h"
+
+#include "access_state.h"
 #include "log.h"
 #include "store.h"
 #include "used.h"
@@ -14,6 +18,8 @@
 #include <string.h>
 
 #define LOOK_NS 1000000000ull
+#define RATE (1 << 20)      /* bytes a second */
+#define ACCESSES KVC_CACHES /* in part.cache: access_state.h; class is 0 */
 
 struct part {
 	uint32_t cache, class;
@@ -47,9 +53,14 @@ void kvc_kept_load(struct kvc *k)
 	for (size_t at = 0; all && len - at >= sizeof part; at += part.len) {
 		memcpy(&part, all + at, sizeof part);
 		at += sizeof part;
-		if (part.cache >= KVC_CACHES || part.class >= KVC_CLASSES || part.len > len - at) {
+		if (part.cache > ACCESSES || part.class >= KVC_CLASSES || part.len > len - at) {
 			kvc_warn("%s is damaged: policies learn anew", path);
 			return;
+		}
+		if (part.cache == ACCESSES) {
+			if (kvc_access_state_load(k, all + at, part.len))
+				kvc_info("the order of use is as the catalog has it");
+			continue;
 		}
 		if (!kvc_kept_here(k, (enum kvc_cache)part.cache, part.class))
 			continue;
@@ -79,16 +90,31 @@ static int save_one(struct kvc *k, const struct kvc_keep *keep, void **blob, siz
 	return kvc_keep_save_end(s, blob, len);
 }
 
+static int write_accesses(struct kvc *k, int fd, off_t *at)
+{
+	struct part part = { ACCESSES, 0, 0 };
+	struct kvc_out o = { 0 };
+	int err = kvc_access_state_save(k, &o);
+
+	part.len = o.n;
+	err = err ?: kvc_pwrite_all(fd, &part, sizeof part, *at);
+	*at += (off_t)sizeof part;
+	err = err ?: kvc_pwrite_all(fd, o.v, o.n, *at);
+	*at += (off_t)o.n;
+	free(o.v);
+	return err;
+}
+
 static int write_parts(struct kvc *k, int fd)
 {
 	off_t at = 0;
+	int err = 0;
 
 	for (uint32_t i = 0; i < KVC_CACHES; i++)
 		for (uint32_t j = 0; j < KVC_CLASSES; j++) {
 			KVC_MEM void *blob = NULL;
 			struct part part = { i, j, 0 };
 			struct kvc_keep *keep;
-			int err;
 
 			kvc_lock(k);
 			keep = k->kept->keep[i][j];
@@ -103,7 +129,10 @@ static int write_parts(struct kvc *k, int fd)
 			if (err)
 				return err;
 		}
-	return 0;
+	if (!k->draining) /* at the end the rows have all */
+		err = write_accesses(k, fd, &at);
+	k->kept->bytes = (uint64_t)at;
+	return err;
 }
 
 void kvc_kept_save(struct kvc *k)
@@ -124,6 +153,17 @@ void kvc_kept_save(struct kvc *k)
 	if (err)
 		unlink(beside);
 	k->kept->unsaved = err;
+	if (!err) { /* the file has them no more; who lacks them by now is not in memory */
+		kvc_lock(k);
+		kvc_access_state_forget(k);
+		kvc_unlock(k);
+	}
+}
+
+/* How long after a save the next one begins. */
+static uint64_t pause_ns(const struct kvc *k)
+{
+	return kvc_max(k->opt.save_s * 1000000000, k->kept->bytes * (1000000000 / RATE));
 }
 
 void *kvc_kept_saver(void *arg)
@@ -137,7 +177,7 @@ void *kvc_kept_saver(void *arg)
 
 		kvc_lock_wait(&k->lock, &k->kept->cond, &until);
 		if (k->stopping || !k->opt.save_s || k->used->serial == serial ||
-		    kvc_mono_ns() - began < k->opt.save_s * 1000000000)
+		    kvc_mono_ns() - began < pause_ns(k))
 			continue;
 		if (kvc_catalog_takes(k->cat, false))
 			continue; /* what space there is is the catalog's */

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Accesses for the next mount, see access_state.h.
+ *
+ * Rows of chunks follow their accesses at a bounded rate (access_save.c), so while many chunks are
+ * used, rows can be behind by far. A row costs a page of the log and a page of the database; here
+ * an access costs 48 bytes. The saver of the policies writes the accesses that rows lack together
+ * with the policies' state, so after a kill the order is at most as old as that file (save=).
+ *
+ * A record is used only if the chunk has the same time of creation and an older last use, so a
+ * record that is out of date does no harm. Chunks beyond the bound have what their rows have.
+ */
+#include "access_state.h"
+
+#include "clock.h"
+#include "dirty.h"
+#include "kept.h"
+
+#include <string.h>
+
+#define LOOKS 256u /* buckets looked at under one hold of k->lock */
+#define VERSION 1u
+
+struct rows {
+	struct kvc_access_record *v;
+	size_t n, room;
+};
+
+/* ---- saving ---- */
+
+static void gather_chunk(struct kvc *k, struct rows *r, const struct kvc_chunk *c)
+{
+	if (!c->later || c->gone || c->use.last_ns == c->stored_ns || r->n == r->room)
+		return;
+	r->v[r->n++] = (struct kvc_access_record){
+		c->id,
+		c->use.created_ns,
+		c->use.last_ns,
+		c->use.hits,
+		{
+			kvc_kept_facts_locked(k, KVC_CACHE_POOL, c),
+			kvc_kept_facts_locked(k, KVC_CACHE_DISK, c),
+		},
+	};
+}
+
+/* From this bucket on. False: all were looked at. */
+static bool gather_locked(struct kvc *k, struct rows *r, size_t *bucket)
+{
+	const struct kvc_table *t = &k->chunks->table;
+
+	for (unsigned i = 0; i < LOOKS && *bucket < t->buckets; i++, ++*bucket)
+		for (struct kvc_slot *s = kvc_table_bucket(t, *bucket); s; s = s->next)
+			gather_chunk(k, r, kvc_of(s, struct kvc_chunk, slot));
+	return *bucket < t->buckets;
+}
+
+/* By id; a chunk that the table moved meanwhile is there twice, the later use last. */
+static int by_id(const void *x, const void *y)
+{
+	const struct kvc_access_record *a = x, *b = y;
+
+	if (a->id != b->id)
+		return a->id < b->id ? -1 : 1;
+	return a->last_ns < b->last_ns ? -1 : a->last_ns > b->last_ns;
+}
+
+static void write_rows(struct kvc_out *o, const struct rows *r)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < r->n; i++)
+		if (i + 1 == r->n || r->v[i].id != r->v[i + 1].id)
+			r->v[n++] = r->v[i];
+	kvc_out_32(o, VERSION);
+	kvc_out_32(o, (uint32_t)n);
+	for (size_t i = 0; i < n; i++) {
+		kvc_out_64(o, r->v[i].id);
+		kvc_out_64(o, r->v[i].created_ns);
+		kvc_out_64(o, r->v[i].last_ns);
+		kvc_out_64(o, r->v[i].hits);
+		for (unsigned j = 0; j < KVC_CACHES; j++)
+			kvc_out_64(o, r->v[i].facts[j]);
+	}
+}
+
+int kvc_access_state_save(struct kvc *k, struct kvc_out *o)
+{
+	struct rows r = { 0 };
+	size_t bucket = 0, was = o->n;
+	struct kvc_sum sum = { { 0 } };
+	bool more;
+
+	kvc_lock(k);
+	r.room = kvc_min(k->chunks->table.n, KVC_ACCESS_STATE_MOST);
+	kvc_unlock(k);
+	r.v = malloc((r.room + 1) * sizeof *r.v);
+	if (!r.v)
+		return -ENOMEM;
+	do {
+		kvc_lock(k);
+		more = gather_locked(k, &r, &bucket);
+		kvc_unlock(k);
+		kvc_lock_pause(&k->lock);
+	} while (more);
+	if (r.n)
+		qsort(r.v, r.n, sizeof *r.v, by_id);
+	kvc_out_bytes(o, &sum, sizeof sum);
+	write_rows(o, &r);
+	free(r.v);
+	if (o->failed) {
+		o->n = was;
+		return -ENOMEM;
+	}
+	sum = kvc_sum_of(o->v + was + sizeof sum, o->n - was - sizeof sum);
+	memcpy(o->v + was, &sum, sizeof sum);
+	return 0;
+}
+
+/* ---- loading ---- */
+
+int kvc_access_state_load(struct kvc *k, const void *v, size_t len)
+{
+	struct kvc_in in = { v, len, false };
+	struct kvc_access_record *all;
+	struct kvc_sum sum;
+	uint32_t n;
+
+	if (len < sizeof sum)
+		return -EINVAL;
+	kvc_in_skip(&in, sizeof sum);
+	sum = kvc_sum_of(in.v, in.n);
+	if (memcmp(v, &sum, sizeof sum) || kvc_in_32(&in) != VERSION)
+		return -EINVAL;
+	n = kvc_in_count(&in, KVC_ACCESS_STATE_MOST, sizeof *all);
+	if (in.bad || in.n != n * sizeof *all)
+		return -EINVAL;
+	all = malloc((n + 1) * sizeof *all);
+	if (!all)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < n; i++) {
+		all[i].id = kvc_in_64(&in);
+		all[i].created_ns = kvc_in_64(&in);
+		all[i].last_ns = kvc_in_64(&in);
+		all[i].hits = kvc_in_64(&in);
+		for (unsigned j = 0; j < KVC_CACHES; j++)
+			all[i].facts[j] = kvc_in_64(&in);
+	}
+	kvc_access_state_forget(k);
+	k->dirty->accesses.loaded = all;
+	k->dirty->accesses.nloaded = n;
+	return 0;
+}
+
+static int by_key(const void *x, const void *y)
+{
+	const struct kvc_access_record *r = y;
+	uint64_t id = *(const uint64_t *)x;
+
+	return id < r->id ? -1 : id > r->id;
+}
+
+bool kvc_access_state_meet_locked(struct kvc *k, struct kvc_chunk *c)
+{
+	const struct kvc_accesses *a = &k->dirty->accesses;
+	const struct kvc_access_record *r;
+
+	if (!a->nloaded)
+		return false;
+	r = bsearch(&c->id, a->loaded, a->nloaded, sizeof *r, by_key);
+	if (!r || r->created_ns != c->use.created_ns || r->last_ns <= c->use.last_ns ||
+	    r->last_ns > kvc_clock_ns(k))
+		return false;
+	c->use.last_ns = r->last_ns;
+	c->use.hits = kvc_max(c->use.hits, r->hits);
+	for (unsigned i = 0; i < KVC_CACHES; i++)
+		c->facts[i] = r->facts[i] ?: c->facts[i];
+	return true;
+}
+
+void kvc_access_state_forget(struct kvc *k)
+{
+	free(k->dirty->accesses.loaded);
+	k->dirty->accesses.loaded = NULL;
+	k->dirty->accesses.nloaded = 0;
+}

@@ -18,6 +18,7 @@
 #include "pace.h"
 #include "pages.h"
 #include "partial.h"
+#include "share.h"
 #include "tally.h"
 #include "took.h"
 #include "unit.h"
@@ -404,6 +405,7 @@ static int enter_both(struct kvc *k, const struct creation *c, const char *name,
 	kvc_node_dirty_locked(k, n);
 	if (name) {
 		kvc_partial_named_locked(n, name);
+		kvc_share_made_locked(k, n->model, name);
 		kvc_touch_folder_locked(k, folder, 0);
 	}
 	opened_locked(k, n, flags, c->uid, out); /* cannot fail: fd is there */

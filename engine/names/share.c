@@ -11,7 +11,10 @@
  * the users in turn, so that another user's question or load does not wait for all of them. A
  * question for which nobody waits any more is forgotten.
  *
- * Names that engines give to unfinished files (".tmp" in them) and dotfiles are not asked for.
+ * Engines write a file under a temporary name and rename it. The lookup before that create costs no
+ * request: a temporary name that has the digits of a key or of a random number in it is never asked
+ * for. Other temporary names may be folders. They are asked for, and only a folder is taken in,
+ * until a file with a temporary name is made in the same model.
  *
  * A path that is deleted here while others may still have it is remembered as gone for GONE_NS, so
  * that it does not come back.
@@ -37,6 +40,7 @@
 
 #include <string.h>
 
+#define RANDOM_DIGITS 8u /* of a key or a random number, at least */
 #define MISSES 4096u
 #define MISS_NS 1000000000ull
 #define ASK_MS 2000ull              /* the longest that a lookup waits */
@@ -55,13 +59,62 @@ struct ask {
 	uint64_t parent;
 	uint32_t uid;   /* whose lookup was the first */
 	unsigned tried; /* bit per tier */
+	bool folder;    /* only a folder is taken in */
 	char name[256];
 	char path[KVC_FRAME_PATH_MAX + 1];
 };
 
-static bool askable(const char *name)
+/*
+ * Has it the shape of the temporary names that engines use: ".tmp" at the end, before a dot, or
+ * before digits: K.tmp, K.tmp.PID.N, K.tmp1f2e3d4c? "qwen.tmpl" and "v1.tmp-model" have not.
+ */
+static bool is_temporary(const char *name)
 {
-	return name[0] != '.' && !strstr(name, ".tmp");
+	for (const char *p = name; (p = strstr(p, ".tmp")); p += 4)
+		if (p[4] == '.' || !p[4 + strspn(p + 4, "0123456789abcdefABCDEF-_")])
+			return true;
+	return false;
+}
+
+/* Has it so many hexadecimal digits in a row? */
+static bool has_digits(const char *name, size_t n)
+{
+	static const char digits[] = "0123456789abcdefABCDEF";
+
+	for (const char *p = name; *(p += strcspn(p, digits)); p += strspn(p, digits))
+		if (strspn(p, digits) >= n)
+			return true;
+	return false;
+}
+
+/* Where it is noted that files with temporary names are made in a model. */
+static uint64_t *temps_of(struct kvc *k, uint64_t model)
+{
+	return &k->share->temps[model % KVC_SHARE_TEMPS];
+}
+
+void kvc_share_made_locked(struct kvc *k, uint64_t model, const char *name)
+{
+	model = model ? model : KVC_ROOT;
+	if (k->shared && is_temporary(name))
+		*temps_of(k, model) = model;
+}
+
+/* May the name be asked for; and *folder: as that of a folder alone? 0, -ENOENT or an error. */
+static int askable_both(struct kvc *k, uint64_t parent, const char *name, bool *folder)
+{
+	uint64_t model;
+	int err;
+
+	*folder = is_temporary(name);
+	if (!*folder)
+		return 0;
+	if (has_digits(name, RANDOM_DIGITS))
+		return -ENOENT;
+	if ((err = kvc_model_of_both(k, parent, &model)))
+		return err;
+	model = model ? model : KVC_ROOT;
+	return *temps_of(k, model) == model ? -ENOENT : 0;
 }
 
 static uint64_t ask_hash(uint64_t parent, const char *name)
@@ -229,7 +282,8 @@ static void ask_run(struct kvc *k, struct kvc_job *j)
 	struct kvc_miss *m;
 	bool found = false;
 
-	if (page && f && !kvc_share_head(k, j->tier, a->path, page, f)) {
+	if (page && f && !kvc_share_head(k, j->tier, a->path, page, f) &&
+	    (!a->folder || (f->flags & KVC_FRAME_FOLDER))) {
 		kvc_lock_both(k);
 		w.len = KVC_FRAME_HEADER + kvc_round_up(f->stored_len, KVC_PAGE);
 		int err = kvc_adopt_both(k, j->tier, a->parent, a->name, &w, f);
@@ -261,10 +315,13 @@ int kvc_ask_both(struct kvc *k, uint64_t parent, const char *name, struct kvc_wa
 	struct kvc_miss *m;
 	struct kvc_where where;
 	struct ask *a;
+	bool folder;
 	int err;
 
-	if (!k->shared || !askable(name) || k->stopping)
+	if (!k->shared || k->stopping)
 		return -ENOENT;
+	if ((err = askable_both(k, parent, name, &folder)))
+		return err;
 	m = miss_of(k, parent, name);
 	if (m && m->parent == parent && m->hash == kvc_name_hash(name) &&
 	    m->until_ns > kvc_mono_ns())
@@ -295,6 +352,7 @@ int kvc_ask_both(struct kvc *k, uint64_t parent, const char *name, struct kvc_wa
 			return err ?: -ENOENT;
 		}
 		a->parent = parent;
+		a->folder = folder;
 		a->uid = w->uid;
 		snprintf(a->name, sizeof a->name, "%s", name);
 		if (!ask_next_locked(k, a)) { /* all are out: a miss, at once */

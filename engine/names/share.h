@@ -8,6 +8,7 @@
 
 #define KVC_ASK_BUCKETS 1024u
 #define KVC_ASK_LANES 16u
+#define KVC_SHARE_TEMPS 64u
 
 /* The questions that wait for one tier. */
 struct kvc_ask_queue {
@@ -21,6 +22,8 @@ struct kvc_share {
 	struct kvc_ask_queue queues[KVC_TIERS];
 	/* names that no shared tier had a moment ago; NULL: none yet */
 	struct kvc_miss *misses;
+	/* models in which files with temporary names are made; the root's number for the root */
+	uint64_t temps[KVC_SHARE_TEMPS];
 };
 
 /* Before the first call, and after the last thread of a tier. */
@@ -33,6 +36,8 @@ void kvc_share_fini(struct kvc_share *s);
  * to wait, without w; or the catalog's error.
  */
 int kvc_ask_both(struct kvc *k, uint64_t parent, const char *name, struct kvc_wait *w);
+/* A file of that name was made in the model (0: directly in the root). k->lock. */
+void kvc_share_made_locked(struct kvc *k, uint64_t model, const char *name);
 /*
  * Reads the header that a shared tier has for a path, and believes it (kvc_proof_found): 0 with *f,
  * -ENOENT, -ENOKEY, -EBADMSG, or the tier's error. page is KVC_FRAME_HEADER bytes, of a page's

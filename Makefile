@@ -239,8 +239,8 @@ unitwrap_acks := setsockopt
 unitwrap_array := realloc mmap64 mremap
 unitwrap_bounds := $(wrap_house) kvc_name_each
 unitwrap_extent := kvc_array_grow
-unitwrap_holds := $(wrap_house) kvc_name_each kvc_name_del kvc_row_get kvc_chunk_get kvc_catalog_unlock calloc \
-	pthread_mutex_trylock
+unitwrap_holds := $(wrap_house) kvc_name_each kvc_name_del kvc_row_get kvc_chunk_get \
+	kvc_catalog_lock_at kvc_catalog_unlock kvc_reader_get kvc_reader_get_held calloc pthread_mutex_trylock
 unitwrap_spills := $(wrap_house) pthread_mutex_unlock
 unitwrap_pins := $(wrap_house) kvc_chunk_pop_locked
 unitwrap_quotas := $(wrap_house) kvc_chunk_drop kvc_trimmer_turn
@@ -249,7 +249,7 @@ unitwrap_heads := $(wrap_house) pthread_mutex_lock kvc_name_of
 unitwrap_locks := $(wrap_house) pthread_mutex_lock
 unitwrap_calls_memory := $(wrap_house) $(wrap_alloc)
 unitwrap_drops := $(wrap_house) $(wrap_alloc) kvc_catalog_pause kvc_name_of kvc_name_each kvc_row_get kvc_object_get \
-	kvc_place_get kvc_chunk_get kvc_xattr_get
+	kvc_place_get kvc_chunk_get kvc_xattr_get kvc_peek_inode kvc_peek_names
 unitwrap_moves := $(wrap_house) $(wrap_alloc) kvc_name_of kvc_name_each kvc_name_get kvc_row_get kvc_object_get \
 	kvc_place_get kvc_chunk_get kvc_xattr_get
 $(B)/bin/unit-memory $(B)/bin/unit-memory_catalog: $(call obj,tests/unit/house/alloc.c)

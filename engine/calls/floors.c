@@ -20,9 +20,9 @@ static int lost_both(struct kvc *k, struct kvc_node *n)
 	int err;
 
 	if (!whole)
-		return kvc_drop_file_both(k, n);
+		return kvc_drop_file_both(k, n, NULL);
 	folder->holds++;
-	err = kvc_drop_file_both(k, n);
+	err = kvc_drop_file_both(k, n, NULL);
 	folder->holds--;
 	kvc_partial_after_both(k, folder, true);
 	kvc_node_settle_locked(k, folder);

@@ -249,7 +249,7 @@ static int drop_lost(void *arg, uint64_t ino, const struct kvc_object_row *o)
 		return err;
 	chunk = n->row.chunk;
 	kvc_count(&k->stats, recovery_drops);
-	if ((err = kvc_drop_file_both(k, n)))
+	if ((err = kvc_drop_file_both(k, n, NULL)))
 		return err;
 	if (chunk != ino && !kvc_node_get_both(k, chunk, &folder)) {
 		if (kvc_folder_empty_both(k, chunk) == 1)

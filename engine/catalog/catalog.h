@@ -217,6 +217,34 @@ int kvc_peek_name(struct kvc_catalog *c, uint64_t parent, const char *name, stru
 int kvc_peek_node(struct kvc_catalog *c, struct kvc_peek *p);
 bool kvc_peek_holds(struct kvc_catalog *c, uint64_t parent, const char *name,
 		    const struct kvc_peek *p);
+/*
+ * The same for an inode alone. kvc_peek_inode needs no lock; 0 or -EIO, and p->node tells whether
+ * anything was read. kvc_peek_inode_holds, under the lock: is p->node set, and all of it current?
+ */
+int kvc_peek_inode(struct kvc_catalog *c, uint64_t ino, struct kvc_peek *p);
+bool kvc_peek_inode_holds(struct kvc_catalog *c, const struct kvc_peek *p);
+/* A place in the names of an inode; zero: before the first. */
+struct kvc_name_at {
+	uint64_t parent, hash;
+};
+/*
+ * The first committed names of an inode after *at, read without the lock. p is zero before the
+ * first use; the caller frees p->v, also after an error. 0, -ENOMEM or -EIO: then p->all is false.
+ */
+#define KVC_PEEK_NAMES 32
+struct kvc_peek_names {
+	uint64_t age, ino;
+	bool all;  /* these are all names; false: more than KVC_PEEK_NAMES, or an error */
+	bool bare; /* the inode has no attributes */
+	size_t n, room;
+	struct kvc_peek_name {
+		uint64_t parent, hash;
+		uint32_t kind;
+		char name[256];
+	} *v;
+};
+int kvc_peek_names(struct kvc_catalog *c, uint64_t ino, const struct kvc_name_at *at,
+		   struct kvc_peek_names *p);
 int kvc_name_put(struct kvc_catalog *c, uint64_t parent, const char *name, uint64_t ino,
 		 uint32_t kind);
 int kvc_name_del(struct kvc_catalog *c, uint64_t parent, const char *name);
@@ -228,15 +256,15 @@ int kvc_name_each(struct kvc_catalog *c, uint64_t parent, uint64_t after, kvc_na
 		  void *arg);
 /* All names of a node. fn may not change the catalog. */
 int kvc_name_of(struct kvc_catalog *c, uint64_t ino, kvc_name_fn *fn, void *arg);
+/* The same, and asks SQLite only if what was read of the names, p, is not current. */
+int kvc_name_of_peeked(struct kvc_catalog *c, const struct kvc_peek_names *p, kvc_name_fn *fn,
+		       void *arg);
 /*
  * Some names of a node whose names are all being deleted: looks at about `rows` of them, deleted
  * ones included. *at is zero before the first call; the caller deletes every name it is given
  * before the next. 1: call again, also if no name was given; 0: no name is left; or what fn
  * returned.
  */
-struct kvc_name_at {
-	uint64_t parent, hash;
-};
 int kvc_name_of_some(struct kvc_catalog *c, uint64_t ino, struct kvc_name_at *at, size_t rows,
 		     kvc_name_fn *fn, void *arg);
 

@@ -24,7 +24,7 @@ int kvc_peek_name(struct kvc_catalog *c, uint64_t parent, const char *name, stru
 
 	memset(p, 0, sizeof *p);
 	kvc_catalog_lock(c);
-	p->age = c->age;
+	p->age = c->over.drops;
 	x = kvc_overlay_find(&c->over, KVC_T_NAME, parent, hash, name);
 	if (x) {
 		const struct kvc_name_value *v = x->value;
@@ -110,8 +110,84 @@ int kvc_peek_node(struct kvc_catalog *c, struct kvc_peek *p)
 bool kvc_peek_holds(struct kvc_catalog *c, uint64_t parent, const char *name,
 		    const struct kvc_peek *p)
 {
-	return p->node && p->age == c->age && !pending(c, p->ino) &&
-	       !kvc_overlay_find(&c->over, KVC_T_NAME, parent, kvc_name_hash(name), name);
+	uint64_t hash = kvc_name_hash(name);
+
+	return kvc_peek_inode_holds(c, p) &&
+	       !kvc_overlay_name_since(&c->over, parent, hash, p->age) &&
+	       !kvc_overlay_find(&c->over, KVC_T_NAME, parent, hash, name);
+}
+
+bool kvc_peek_inode_holds(struct kvc_catalog *c, const struct kvc_peek *p)
+{
+	return p->node && !kvc_overlay_inode_since(&c->over, p->ino, p->age) && !pending(c, p->ino);
+}
+
+int kvc_peek_inode(struct kvc_catalog *c, uint64_t ino, struct kvc_peek *p)
+{
+	memset(p, 0, sizeof *p);
+	p->ino = ino;
+	kvc_catalog_lock(c);
+	p->age = c->over.drops;
+	kvc_catalog_unlock(c);
+	return kvc_peek_node(c, p);
+}
+
+/* ---- the names of an inode ---- */
+
+static int take_names(struct kvc_conn *n, const struct kvc_name_at *at, struct kvc_peek_names *p)
+{
+	sqlite3_stmt *st = kvc_sql(n, ST_NAME_OF_SOME, "iii", I(p->ino), I(at->parent),
+				   I(at->hash));
+	int got;
+
+	while ((got = kvc_sql_step(n, st)) == 1 && p->n < KVC_PEEK_NAMES) {
+		const char *name = (const char *)sqlite3_column_text(st, 2);
+		struct kvc_peek_name *x;
+
+		if (!name || strlen(name) >= sizeof x->name)
+			break;
+		if (kvc_grow(&p->v, p->n, &p->room, sizeof *p->v)) {
+			kvc_sql_done(st);
+			return -ENOMEM;
+		}
+		x = &p->v[p->n++];
+		x->parent = kvc_sql_u64(st, 0);
+		x->hash = kvc_sql_u64(st, 1);
+		x->kind = (uint32_t)sqlite3_column_int(st, 4);
+		memcpy(x->name, name, strlen(name) + 1);
+	}
+	kvc_sql_done(st);
+	p->all = !got && !at->parent && !at->hash;
+	return got < 0 ? got : 0;
+}
+
+int kvc_peek_names(struct kvc_catalog *c, uint64_t ino, const struct kvc_name_at *at,
+		   struct kvc_peek_names *p)
+{
+	struct kvc_conn *n;
+	sqlite3_stmt *st;
+	int err, got = 0;
+	bool attrs;
+
+	p->ino = ino;
+	p->n = 0;
+	p->all = p->bare = false;
+	kvc_catalog_lock(c);
+	p->age = c->over.drops;
+	attrs = kvc_usage_attrs(c);
+	kvc_catalog_unlock(c);
+	n = kvc_reader_get_held(c);
+	err = take_names(n, at, p);
+	if (!err && attrs) {
+		st = kvc_sql(n, ST_XATTR_LIST, "i", I(ino));
+		got = kvc_sql_step(n, st);
+		kvc_sql_done(st);
+		p->bare = !got;
+	}
+	kvc_reader_put(n);
+	if (err || got < 0)
+		p->all = p->bare = false;
+	return err ?: got < 0 ? got : 0;
 }
 
 /* A row of another table that belongs to one of kvc_peek_rows. */

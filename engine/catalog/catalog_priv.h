@@ -157,6 +157,12 @@ struct kvc_conn {
 #define KVC_PENDING_SLOW 4
 #define KVC_PENDING_REMOVALS (16u << 20)
 
+#define KVC_BARE 64u
+
+struct kvc_bare { /* an inode without attributes in SQLite, as of that drop of the overlay */
+	uint64_t ino, age;
+};
+
 struct kvc_catalog {
 	char path[1280];
 	bool look;                 /* opened by kvc_catalog_look */
@@ -194,9 +200,10 @@ struct kvc_catalog {
 	struct kvc_checkpoint *checkpoint;
 	_Atomic uint64_t log_pages; /* frames in the log after the last commit */
 	_Atomic uint64_t commits;
-	struct kvc_anew *anew;   /* the log, and how it begins anew */
-	struct kvc_usage *usage; /* usage.c, under lock; NULL: not counted */
-	bool stale;              /* what is counted there is not true any more */
+	struct kvc_anew *anew;          /* the log, and how it begins anew */
+	struct kvc_usage *usage;        /* usage.c, under lock; NULL: not counted */
+	bool stale;                     /* what is counted there is not true any more */
+	struct kvc_bare bare[KVC_BARE]; /* by inode number; under lock */
 	_Atomic bool logged;
 };
 
@@ -259,6 +266,8 @@ int kvc_bare_xattr_set(struct kvc_catalog *c, uint64_t ino, const char *name, co
 int kvc_bare_xattr_del(struct kvc_catalog *c, uint64_t ino, const char *name);
 /* usage.c */
 void kvc_usage_free(struct kvc_catalog *c);
+/* Has any user attributes? Under the lock. */
+bool kvc_usage_attrs(const struct kvc_catalog *c);
 
 /* The columns of a row, as the statements above have them (catalog_rows.c). */
 void kvc_row_columns(sqlite3_stmt *st, struct kvc_row *r);

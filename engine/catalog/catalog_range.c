@@ -128,19 +128,28 @@ int kvc_name_each(struct kvc_catalog *c, uint64_t parent, uint64_t after, kvc_na
 	return got < 0 ? got : end;
 }
 
-int kvc_name_of(struct kvc_catalog *c, uint64_t ino, kvc_name_fn *fn, void *arg)
+/* The overlay's names of an inode. */
+static int names_pending(struct kvc_catalog *c, uint64_t ino, kvc_name_fn *fn, void *arg)
 {
 	struct kvc_change *x = kvc_overlay_after(&c->over, KVC_IX_OF, ino, 0, 0, "");
-	struct kvc_conn *n;
 	struct kvc_name name;
-	sqlite3_stmt *st;
-	int got, end = 0;
+	int end = 0;
 
 	for (; x && ((struct kvc_name_value *)x->value)->ino == ino && !end;
 	     x = kvc_overlay_after(&c->over, KVC_IX_OF, ino, x->a, x->b, x->text)) {
 		name = name_of(x);
 		end = fn(arg, &name);
 	}
+	return end;
+}
+
+int kvc_name_of(struct kvc_catalog *c, uint64_t ino, kvc_name_fn *fn, void *arg)
+{
+	struct kvc_conn *n;
+	struct kvc_name name;
+	sqlite3_stmt *st;
+	int got, end = names_pending(c, ino, fn, arg);
+
 	if (end)
 		return end;
 	n = kvc_reader_get_held(c);
@@ -152,6 +161,36 @@ int kvc_name_of(struct kvc_catalog *c, uint64_t ino, kvc_name_fn *fn, void *arg)
 			break;
 	}
 	return done(n, st, got);
+}
+
+/* Is what was read still in SQLite, and all that SQLite has? */
+static bool names_hold(struct kvc_catalog *c, const struct kvc_peek_names *p)
+{
+	bool hold = p->all && !kvc_overlay_names_since(&c->over, p->ino, p->age);
+
+	for (size_t i = 0; i < p->n && hold; i++)
+		hold = !kvc_overlay_name_since(&c->over, p->v[i].parent, p->v[i].hash, p->age);
+	return hold;
+}
+
+int kvc_name_of_peeked(struct kvc_catalog *c, const struct kvc_peek_names *p, kvc_name_fn *fn,
+		       void *arg)
+{
+	int end;
+
+	if (p->bare)
+		c->bare[p->ino % KVC_BARE] = (struct kvc_bare){ p->ino, p->age };
+	if (!names_hold(c, p))
+		return kvc_name_of(c, p->ino, fn, arg);
+	end = names_pending(c, p->ino, fn, arg);
+	for (size_t i = 0; i < p->n && !end; i++) {
+		const struct kvc_peek_name *x = &p->v[i];
+		struct kvc_name name = { x->parent, x->hash, p->ino, x->kind, x->name };
+
+		if (!kvc_overlay_find(&c->over, KVC_T_NAME, x->parent, x->hash, x->name))
+			end = fn(arg, &name);
+	}
+	return end;
 }
 
 int kvc_name_of_some(struct kvc_catalog *c, uint64_t ino, struct kvc_name_at *at, size_t rows,
@@ -262,6 +301,14 @@ static void sum_one(struct kvc_xattr_sum *sum, const char *except, const char *n
 	sum->values += value;
 }
 
+/* SQLite is known to have no attribute of this inode. */
+static bool is_bare(struct kvc_catalog *c, uint64_t ino)
+{
+	const struct kvc_bare *b = &c->bare[ino % KVC_BARE];
+
+	return b->ino == ino && !kvc_overlay_inode_since(&c->over, ino, b->age);
+}
+
 int kvc_xattr_sum(struct kvc_catalog *c, uint64_t ino, const char *except,
 		  struct kvc_xattr_sum *sum)
 {
@@ -273,7 +320,7 @@ int kvc_xattr_sum(struct kvc_catalog *c, uint64_t ino, const char *except,
 	for (struct kvc_change *x = NULL; (x = kvc_overlay_xattr(&c->over, ino, x));)
 		if (!x->gone)
 			sum_one(sum, except, x->text, x->len);
-	if (kvc_wiped(c, ino))
+	if (kvc_wiped(c, ino) || is_bare(c, ino))
 		return 0;
 	n = kvc_reader_get_held(c);
 	st = kvc_sql(n, ST_XATTR_SIZES, "i", I(ino));

@@ -372,6 +372,52 @@ uint64_t kvc_overlay_seal(struct kvc_overlay *o)
 	return o->txn++;
 }
 
+/* ---- marks ---- */
+
+enum mark { MARK_INODE = 1, MARK_NAMES, MARK_NAME };
+
+static unsigned mark_of(enum mark what, uint64_t a, uint64_t b)
+{
+	uint64_t h = (a * 4 + what) * 0x9e3779b97f4a7c15ull ^ b;
+
+	h = (h ^ h >> 29) * 0xff51afd7ed558ccdull;
+	return (unsigned)(h >> 32) % KVC_MARKS;
+}
+
+bool kvc_overlay_inode_since(const struct kvc_overlay *o, uint64_t ino, uint64_t since)
+{
+	return o->marks[mark_of(MARK_INODE, ino, 0)] > since;
+}
+
+bool kvc_overlay_names_since(const struct kvc_overlay *o, uint64_t ino, uint64_t since)
+{
+	return o->marks[mark_of(MARK_NAMES, ino, 0)] > since;
+}
+
+bool kvc_overlay_name_since(const struct kvc_overlay *o, uint64_t parent, uint64_t hash,
+			    uint64_t since)
+{
+	return o->marks[mark_of(MARK_NAME, parent, hash)] > since;
+}
+
+/* SQLite has this change, covered or not. A name that is gone takes no new name to its inode. */
+static void mark(struct kvc_overlay *o, const struct kvc_change *c)
+{
+	switch ((enum kvc_relation)c->table) {
+	case KVC_T_ROW:
+	case KVC_T_OBJECT:
+	case KVC_T_PLACE:
+	case KVC_T_XATTR: o->marks[mark_of(MARK_INODE, c->a, 0)] = o->drops; break;
+	case KVC_T_NAME:
+		o->marks[mark_of(MARK_NAME, c->a, c->b)] = o->drops;
+		if (!c->gone)
+			o->marks[mark_of(MARK_NAMES, ((const struct kvc_name_value *)c->value)->ino,
+					 0)] = o->drops;
+		break;
+	default: break;
+	}
+}
+
 /* SQLite has the name as it is here. */
 static void remember(struct kvc_overlay *o, const struct kvc_change *c)
 {
@@ -385,9 +431,11 @@ static void remember(struct kvc_overlay *o, const struct kvc_change *c)
 
 bool kvc_overlay_drop(struct kvc_overlay *o, size_t max)
 {
+	o->drops++;
 	for (; max && !kvc_list_empty(&o->batch); max--) {
 		struct kvc_change *c = kvc_of(o->batch.next, struct kvc_change, link);
 
+		mark(o, c);
 		if (!c->covered) {
 			unmap(o, c);
 			if (c->table == KVC_T_NAME)

@@ -70,6 +70,8 @@ struct kvc_name_value {
 	uint32_t kind;
 };
 
+#define KVC_MARKS 16384u
+
 struct kvc_overlay {
 	struct kvc_table table;
 	size_t n, bytes; /* changes, and the memory they take */
@@ -81,6 +83,12 @@ struct kvc_overlay {
 	struct kvc_slot *spare; /* memory for changes that must not fail */
 	size_t nspare;
 	struct kvc_lately lately; /* what SQLite has of names that are not here */
+	/*
+	 * Rows that SQLite has received: the number of the last kvc_overlay_drop that removed a
+	 * change of an inode, or of a name, by the hash of the inode or the name. Two of one hash
+	 * share a mark.
+	 */
+	uint64_t drops, marks[KVC_MARKS];
 };
 
 int kvc_overlay_init(struct kvc_overlay *o); /* 0 or -ENOMEM */
@@ -103,6 +111,14 @@ struct kvc_change *kvc_overlay_xattr(const struct kvc_overlay *o, uint64_t ino,
 /* The first in this order above the key (text NULL: above all of the same numbers), or NULL. */
 struct kvc_change *kvc_overlay_after(const struct kvc_overlay *o, enum kvc_order ix, uint64_t k0,
 				     uint64_t k1, uint64_t k2, const char *text);
+/*
+ * Has SQLite received a row of this inode (its row, object, places, attributes), a name of it, or
+ * this name, by a drop after number `since`? May be true for one of another inode or name.
+ */
+bool kvc_overlay_inode_since(const struct kvc_overlay *o, uint64_t ino, uint64_t since);
+bool kvc_overlay_names_since(const struct kvc_overlay *o, uint64_t ino, uint64_t since);
+bool kvc_overlay_name_since(const struct kvc_overlay *o, uint64_t parent, uint64_t hash,
+			    uint64_t since);
 /* A rank as part of a key. */
 static inline uint64_t kvc_overlay_rank(int64_t rank)
 {

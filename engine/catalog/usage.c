@@ -156,6 +156,11 @@ static int64_t attrs_of(struct kvc_catalog *c, uint32_t uid, uint64_t ino)
 	return (int64_t)(s.names + s.values + s.n * EACH);
 }
 
+bool kvc_usage_attrs(const struct kvc_catalog *c)
+{
+	return c->usage && c->usage->attrs;
+}
+
 struct kvc_paid kvc_paid_for(const struct kvc_row *r)
 {
 	return (struct kvc_paid){ true, r->uid, (uint64_t)cost(r) };

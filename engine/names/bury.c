@@ -38,6 +38,7 @@
  * time (node->drop). After the cut whoever has both locks may bury; only who began frees it, or, if
  * he has left it because of an error, who ends it. All under both locks.
  */
+#include "ahead.h"
 #include "clock.h"
 #include "dirty.h"
 #include "drop.h"
@@ -57,7 +58,7 @@
 #include <string.h>
 
 #define AT_ONCE 16 /* files */
-#define NAMES 32   /* of a file: with more they go in turns too */
+#define NAMES 32   /* of its files: with more they go in turns too */
 #define KEY "dropping:"
 
 struct kvc_drop {
@@ -66,17 +67,18 @@ struct kvc_drop {
 	struct kvc_chunk *c;   /* kept by c->inflight */
 	struct kvc_node **n;   /* the files of it that are still there */
 	size_t count, room;
-	int tier;              /* whose copies are to go; below 0: all (drop.h) */
-	bool only;             /* they go, or nothing does; and from a shared tier for all */
-	bool needed;           /* some file has no copy but there */
-	bool placed;           /* some file has one there */
-	bool others;           /* the folder has more in it than this chunk */
-	bool linked;           /* some file has another name */
-	bool many;             /* some file has more than NAMES of them */
-	struct kvc_name_at at; /* where the names of the last file are */
-	bool cut, ended, left; /* how far it is; left: by who began it */
-	bool shown;            /* names of it are in folders that stay */
-	unsigned held;         /* files worked on under this hold */
+	int tier;                /* whose copies are to go; below 0: all (drop.h) */
+	bool only;               /* they go, or nothing does; and from a shared tier for all */
+	bool needed;             /* some file has no copy but there */
+	bool placed;             /* some file has one there */
+	bool others;             /* the folder has more in it than this chunk */
+	bool linked;             /* some file has another name */
+	uint64_t names;          /* of all files */
+	struct kvc_name_at at;   /* where the names of the last file are */
+	bool cut, ended, left;   /* how far it is; left: by who began it */
+	bool shown;              /* names of it are in folders that stay */
+	unsigned held;           /* files worked on under this hold */
+	struct kvc_ahead *ahead; /* of the thread that began; NULL: without memory */
 	uint64_t bytes;
 };
 
@@ -137,7 +139,7 @@ static int add_both(struct kvc *k, struct kvc_drop *d, struct kvc_node *n)
 	d->needed |= n->state == KVC_LOWER && !elsewhere(k, n, d->tier);
 	d->placed |= d->tier < 0 || n->in[d->tier].place.gen;
 	d->linked |= n->row.nlink > 1;
-	d->many |= n->row.nlink > NAMES;
+	d->names += n->row.nlink;
 	d->bytes += d->tier < 0                ? n->row.blocks * 512
 		    : n->in[d->tier].place.gen ? n->in[d->tier].place.where.len
 					       : 0;
@@ -147,7 +149,7 @@ static int add_both(struct kvc *k, struct kvc_drop *d, struct kvc_node *n)
 static int look_at_both(struct kvc *k, struct kvc_drop *d, uint64_t ino)
 {
 	struct kvc_node *n;
-	int err = kvc_node_get_both(k, ino, &n);
+	int err = kvc_ahead_node_both(k, d->ahead, ino, &n);
 
 	if (err)
 		return err;
@@ -158,6 +160,20 @@ static int look_at_both(struct kvc *k, struct kvc_drop *d, uint64_t ino)
 	return 0;
 }
 
+/* The files among these names are read before they are looked at. */
+static int read_ahead_both(struct kvc *k, struct kvc_drop *d, const struct kvc_entries *e)
+{
+	uint64_t ino[KVC_AHEAD];
+	size_t n = 0;
+
+	for (size_t i = 0; i < e->n && n < KVC_AHEAD; i++)
+		if (S_ISREG(e->v[i].kind))
+			ino[n++] = e->v[i].ino;
+	if (kvc_ahead_nodes_both(k, d->ahead, ino, n))
+		d->held = 0;
+	return d->c->quiet ? 0 : -EBUSY; /* else what was listed may be no more */
+}
+
 static int look_in_folder_both(struct kvc *k, struct kvc_drop *d)
 {
 	struct kvc_entries e = { 0 };
@@ -166,7 +182,7 @@ static int look_in_folder_both(struct kvc *k, struct kvc_drop *d)
 
 	while (more == 1 && !err) {
 		more = kvc_entries_some_both(k, d->c->id, &after, &e);
-		err = more < 0 ? more : 0;
+		err = more < 0 ? more : read_ahead_both(k, d, &e);
 		for (size_t i = 0; i < e.n && !err; i++) {
 			if (!S_ISREG(e.v[i].kind)) {
 				d->others = true;
@@ -212,9 +228,9 @@ static int row_both(struct kvc *k, uint64_t id, const struct kvc_chunk_row *seen
 	return -ESTALE;
 }
 
-static int node_of_both(struct kvc *k, uint64_t id, struct kvc_node **self)
+static int node_of_both(struct kvc *k, struct kvc_drop *d, uint64_t id, struct kvc_node **self)
 {
-	int err = kvc_node_get_both(k, id, self);
+	int err = kvc_ahead_node_both(k, d->ahead, id, self);
 
 	if (!err && (*self)->lost)
 		err = -ENOENT;
@@ -243,7 +259,7 @@ static int begin_both(struct kvc *k, struct kvc_drop *d, uint64_t id,
 
 	if (!err && (kvc_chunk_young(k, row.last_ns) || pinned_locked(k, d, id, row.pin_until_ns)))
 		err = -EBUSY;
-	err = err ?: node_of_both(k, id, &self);
+	err = err ?: node_of_both(k, d, id, &self);
 	if (!err && S_ISDIR(self->row.mode) &&
 	    kvc_knocked_locked(k, id, row.last_ns, d->tier, &d->bytes))
 		err = -EAGAIN;
@@ -388,7 +404,7 @@ static int cut_small_both(struct kvc *k, struct kvc_drop *d)
 	char key[40];
 	int err = 0;
 
-	while (d->count && !err && !(err = kvc_drop_file_both(k, d->n[d->count - 1]))) {
+	while (d->count && !err && !(err = kvc_drop_file_both(k, d->n[d->count - 1], d->ahead))) {
 		struct kvc_node *n = d->n[--d->count];
 
 		n->holds--;
@@ -408,15 +424,36 @@ static int cut_small_both(struct kvc *k, struct kvc_drop *d)
 	return 0;
 }
 
+/*
+ * The names of the files that go next are read, and their folders; the locks are given back
+ * meanwhile. `a` is the caller's own.
+ */
+static void names_ahead_both(struct kvc *k, const struct kvc_drop *d, struct kvc_ahead *a)
+{
+	uint64_t ino[AT_ONCE];
+	size_t n = 0;
+
+	for (; n < AT_ONCE && n < d->count; n++)
+		ino[n] = d->n[d->count - 1 - n]->row.ino;
+	kvc_ahead_names_both(k, a, ino, n, &d->at);
+}
+
 static int cut_both(struct kvc *k, struct kvc_drop *d)
 {
 	int whole = is_folder(d) ? kvc_unit_whole_both(k, d->self) : 0, err;
+	bool large = d->count > AT_ONCE || d->names > NAMES;
 
-	err = whole < 0 ? whole : may_both(k, d, whole) ?: kvc_catalog_spare(k->cat, KVC_SPARES);
-
+	err = whole < 0 ? whole : may_both(k, d, whole);
+	if (!err && !large) {
+		names_ahead_both(k, d, d->ahead);
+		d->held = 0;
+		whole = is_folder(d) ? kvc_unit_whole_both(k, d->self) : 0;
+		err = whole < 0 ? whole : may_both(k, d, whole);
+	}
+	err = err ?: kvc_catalog_spare(k->cat, KVC_SPARES);
 	if (err)
 		return err;
-	err = d->count > AT_ONCE || d->many ? cut_large_both(k, d, whole) : cut_small_both(k, d);
+	err = large ? cut_large_both(k, d, whole) : cut_small_both(k, d);
 	if (!err)
 		kvc_count(&k->stats, dropped_chunks);
 	return err;
@@ -427,6 +464,7 @@ static int cut_both(struct kvc *k, struct kvc_drop *d)
 static void drop_free(struct kvc_drop *d)
 {
 	free(d->n);
+	kvc_ahead_free(d->ahead);
 	free(d);
 }
 
@@ -454,10 +492,11 @@ static int end_both(struct kvc *k, struct kvc_drop *d)
 }
 
 /* 1: this file still has names. */
-static int bury_file_both(struct kvc *k, struct kvc_drop *d, struct kvc_node *n)
+static int bury_file_both(struct kvc *k, struct kvc_drop *d, struct kvc_node *n,
+			  struct kvc_ahead *a)
 {
-	int err = n->row.nlink > NAMES ? kvc_drop_linked_both(k, n, &d->at)
-				       : kvc_drop_file_both(k, n);
+	int err = n->row.nlink > NAMES ? kvc_drop_linked_both(k, n, &d->at, a)
+				       : kvc_drop_file_both(k, n, a);
 
 	if (!err)
 		d->at = (struct kvc_name_at){ 0 };
@@ -465,14 +504,18 @@ static int bury_file_both(struct kvc *k, struct kvc_drop *d, struct kvc_node *n)
 }
 
 /* One turn. 1: there is more to do; 0: it has ended; or an error, and it can be tried again. */
-static int bury_both(struct kvc *k, struct kvc_drop *d)
+static int bury_both(struct kvc *k, struct kvc_drop *d, struct kvc_ahead *a)
 {
+	uint64_t names = 0;
 	int err = 0;
 
 	for (unsigned i = 0; i < AT_ONCE && d->count && !err; i++) {
 		struct kvc_node *n = d->n[d->count - 1];
 
-		if (!n->lost && (err = bury_file_both(k, d, n)))
+		names += n->row.nlink;
+		if (i && names > NAMES)
+			break;
+		if (!n->lost && (err = bury_file_both(k, d, n, a)))
 			break;
 		d->count--;
 		n->holds--;
@@ -490,9 +533,9 @@ static void bury_all_both(struct kvc *k, struct kvc_drop *d)
 	int more = 1;
 
 	while (more == 1 && !d->ended) {
-		kvc_pause_both(k);
+		names_ahead_both(k, d, d->ahead);
 		if (!d->ended)
-			more = bury_both(k, d);
+			more = bury_both(k, d, d->ahead);
 	}
 	if (d->ended)
 		return;
@@ -508,6 +551,7 @@ bool kvc_drop_is_cut(const struct kvc_node *folder)
 
 int kvc_drop_end_both(struct kvc *k, struct kvc_node *folder)
 {
+	struct kvc_ahead *a = kvc_ahead_new();
 	int err = 0;
 
 	folder->holds++;
@@ -518,17 +562,19 @@ int kvc_drop_end_both(struct kvc *k, struct kvc_node *folder)
 			e = e->next;
 			continue;
 		}
-		err = bury_both(k, d);
+		err = bury_both(k, d, a);
 		if (err == 1)
-			kvc_pause_both(k);
+			names_ahead_both(k, d, a);
 		e = k->drops->cut.next;
 	}
 	folder->holds--;
+	kvc_ahead_free(a);
 	return err < 0 ? err : 0;
 }
 
 void kvc_drops_resume(struct kvc *k)
 {
+	struct kvc_ahead *a = kvc_ahead_new();
 	int err = 0;
 
 	kvc_lock_both(k);
@@ -539,11 +585,15 @@ void kvc_drops_resume(struct kvc *k)
 			e = e->next;
 			continue;
 		}
-		err = bury_both(k, d);
-		kvc_pause_both(k);
+		err = bury_both(k, d, a);
+		if (err == 1)
+			names_ahead_both(k, d, a);
+		else
+			kvc_pause_both(k);
 		e = k->drops->cut.next;
 	}
 	kvc_unlock_both(k);
+	kvc_ahead_free(a);
 }
 
 void kvc_drops_free(struct kvc *k)
@@ -565,6 +615,8 @@ static int drop(struct kvc *k, uint64_t id, int tier, bool only, const struct kv
 		return -ENOMEM;
 	d->tier = tier;
 	d->only = only;
+	d->ahead = kvc_ahead_new();
+	kvc_ahead_nodes(k, d->ahead, &id, 1);
 	kvc_lock_both(k);
 	err = begin_both(k, d, id, seen);
 	if (!err) {

@@ -99,14 +99,15 @@ static void tell_gone(struct kvc *k, const struct kvc_node *folder, const struct
  * Takes these names off a node, or none: the folders come into memory, and memory is put by, before
  * the first goes.
  */
-static int unname_these_both(struct kvc *k, struct kvc_node *n, const struct kvc_entries *e)
+static int unname_these_both(struct kvc *k, struct kvc_node *n, const struct kvc_entries *e,
+			     struct kvc_ahead *a)
 {
 	struct kvc_node *folder;
 	size_t i;
 	int err = kvc_catalog_spare(k->cat, e->n + KVC_SPARES);
 
 	for (i = 0; i < e->n && !err; i++) {
-		err = kvc_node_get_both(k, e->v[i].parent, &folder);
+		err = kvc_ahead_node_both(k, a, e->v[i].parent, &folder);
 		err = err == -ENOENT ? 0 : err;
 	}
 	while (i-- > 0) {
@@ -125,10 +126,10 @@ static int unname_these_both(struct kvc *k, struct kvc_node *n, const struct kvc
 }
 
 /* Takes every name off a node, or none. */
-static int unname_both(struct kvc *k, struct kvc_node *n)
+static int unname_both(struct kvc *k, struct kvc_node *n, struct kvc_ahead *a)
 {
 	struct kvc_entries e = { 0 };
-	int err = kvc_entries_of_both(k, n->row.ino, &e) ?: unname_these_both(k, n, &e);
+	int err = kvc_ahead_entries_of_both(k, a, n->row.ino, &e) ?: unname_these_both(k, n, &e, a);
 
 	free(e.v);
 	return err;
@@ -328,7 +329,8 @@ int kvc_unname_folder_both(struct kvc *k, struct kvc_node *folder)
 {
 	struct kvc_entries e = { 0 };
 	struct knock *x;
-	int err = kvc_entries_of_both(k, folder->row.ino, &e) ?: unname_both(k, folder);
+	int err = kvc_entries_of_both(k, folder->row.ino, &e)
+			  ?: unname_these_both(k, folder, &e, NULL);
 
 	if (!err) {
 		kvc_row_del(k->cat, folder->row.ino, &folder->paid);
@@ -363,21 +365,22 @@ static void unnamed_gone_both(struct kvc *k, struct kvc_node *n)
 	kvc_node_settle_locked(k, n);
 }
 
-int kvc_drop_file_both(struct kvc *k, struct kvc_node *n)
+int kvc_drop_file_both(struct kvc *k, struct kvc_node *n, struct kvc_ahead *a)
 {
-	int err = unname_both(k, n);
+	int err = unname_both(k, n, a);
 
 	if (!err)
 		unnamed_gone_both(k, n);
 	return err;
 }
 
-int kvc_drop_linked_both(struct kvc *k, struct kvc_node *n, struct kvc_name_at *at)
+int kvc_drop_linked_both(struct kvc *k, struct kvc_node *n, struct kvc_name_at *at,
+			 struct kvc_ahead *a)
 {
 	struct kvc_entries e = { 0 };
 	int more = kvc_entries_of_some_both(k, n->row.ino, at, &e), err;
 
-	err = more < 0 ? more : unname_these_both(k, n, &e);
+	err = more < 0 ? more : unname_these_both(k, n, &e, a);
 	free(e.v);
 	if (!err && !more)
 		unnamed_gone_both(k, n);

@@ -6,6 +6,7 @@
 #ifndef KVC_DROP_H
 #define KVC_DROP_H
 
+#include "ahead.h"
 #include "node.h"
 
 #define KVC_GHOSTS 256
@@ -61,14 +62,16 @@ void kvc_drops_free(struct kvc *k);
 
 /*
  * Takes every name off a file and destroys it; the kernel is told. With an error it is as it was.
+ * `a` (or NULL) has its names and their folders, read before.
  */
-int kvc_drop_file_both(struct kvc *k, struct kvc_node *n);
+int kvc_drop_file_both(struct kvc *k, struct kvc_node *n, struct kvc_ahead *a);
 /*
  * The same for a file with many names, of which it takes the next few: *at is zero before the first
  * call. 1: call again, others may be let in before; 0: the file is destroyed; or an error, and the
  * call can be repeated. The file's chunk is cut, so that nobody sees the names that are left.
  */
-int kvc_drop_linked_both(struct kvc *k, struct kvc_node *n, struct kvc_name_at *at);
+int kvc_drop_linked_both(struct kvc *k, struct kvc_node *n, struct kvc_name_at *at,
+			 struct kvc_ahead *a);
 /* A folder that is one chunk and empty goes, with its names. */
 void kvc_drop_folder_both(struct kvc *k, struct kvc_node *folder);
 /* Its names go, and it with them; with an error none has. */

@@ -71,6 +71,11 @@ int kvc_entries_of_both(struct kvc *k, uint64_t ino, struct kvc_entries *e)
 	return kvc_name_of(k->cat, ino, take_entry, e);
 }
 
+int kvc_entries_of_peeked_both(struct kvc *k, const struct kvc_peek_names *p, struct kvc_entries *e)
+{
+	return kvc_name_of_peeked(k->cat, p, take_entry, e);
+}
+
 int kvc_entries_of_some_both(struct kvc *k, uint64_t ino, struct kvc_name_at *at,
 			     struct kvc_entries *e)
 {

@@ -20,6 +20,9 @@ struct kvc_entries { /* zero before the first use; the caller frees v, also afte
  */
 int kvc_entries_in_both(struct kvc *k, uint64_t folder, struct kvc_entries *e);
 int kvc_entries_of_both(struct kvc *k, uint64_t ino, struct kvc_entries *e);
+/* The same with names that were read before (kvc_peek_names). */
+int kvc_entries_of_peeked_both(struct kvc *k, const struct kvc_peek_names *p,
+			       struct kvc_entries *e);
 /*
  * The next some in a folder, for a walk that lets others in between: *after is 0 at first. 1: there
  * are more; 0: these were the last; or a negative errno.

@@ -77,17 +77,14 @@ int kvc_model_of_row_both(struct kvc *k, const struct kvc_row *folder, uint64_t 
 }
 
 /* A node of which the catalog has these rows. */
-static int bring_both(struct kvc *k, const struct kvc_row *row, const struct kvc_object_row *object,
-		      const struct kvc_place place[KVC_TIERS], struct kvc_node **out)
+static int bring_locked(struct kvc *k, const struct kvc_row *row,
+			const struct kvc_object_row *object,
+			const struct kvc_place place[KVC_TIERS], uint64_t model,
+			struct kvc_node **out)
 {
-	struct kvc_node *n;
-	uint64_t model = 0;
-	int err = S_ISREG(row->mode) ? kvc_model_of_both(k, row->parent, &model) : 0;
+	struct kvc_node *n = kvc_node_new_locked(k, row);
 
-	/* its folder may have gone, while it is open; or be deeper than any is looked for */
-	if (err && err != -ENOENT && err != -ELOOP)
-		return err;
-	if (!(n = kvc_node_new_locked(k, row)))
+	if (!n)
 		return -ENOMEM;
 	n->paid = kvc_paid_for(row);
 	if (S_ISREG(row->mode)) {
@@ -102,6 +99,19 @@ static int bring_both(struct kvc *k, const struct kvc_row *row, const struct kvc
 	}
 	*out = n;
 	return 0;
+}
+
+/* The same, in the model of its folder. */
+static int bring_both(struct kvc *k, const struct kvc_row *row, const struct kvc_object_row *object,
+		      const struct kvc_place place[KVC_TIERS], struct kvc_node **out)
+{
+	uint64_t model = 0;
+	int err = S_ISREG(row->mode) ? kvc_model_of_both(k, row->parent, &model) : 0;
+
+	/* its folder may have gone, while it is open; or be deeper than any is looked for */
+	if (err && err != -ENOENT && err != -ELOOP)
+		return err;
+	return bring_locked(k, row, object, place, model, out);
 }
 
 int kvc_node_get_both(struct kvc *k, uint64_t ino, struct kvc_node **out)
@@ -133,6 +143,14 @@ int kvc_node_get_peeked_both(struct kvc *k, const struct kvc_peek *p, struct kvc
 	*out = kvc_node_find_locked(k, p->ino);
 	return *out ? (kvc_node_gone(*out) ? -ENOENT : 0)
 		    : bring_both(k, &p->row, &p->object, p->place, out);
+}
+
+int kvc_node_get_modeled_locked(struct kvc *k, const struct kvc_peek *p, uint64_t model,
+				struct kvc_node **out)
+{
+	*out = kvc_node_find_locked(k, p->ino);
+	return *out ? (kvc_node_gone(*out) ? -ENOENT : 0)
+		    : bring_locked(k, &p->row, &p->object, p->place, model, out);
 }
 
 void kvc_node_settle_locked(struct kvc *k, struct kvc_node *n)

@@ -210,6 +210,9 @@ struct kvc_node *kvc_node_find_locked(struct kvc *k, uint64_t ino);
 int kvc_node_get_both(struct kvc *k, uint64_t ino, struct kvc_node **n);
 /* The same with what was read already, and still is so (kvc_peek_holds). */
 int kvc_node_get_peeked_both(struct kvc *k, const struct kvc_peek *p, struct kvc_node **n);
+/* The same for a file whose model is known: reads nothing. */
+int kvc_node_get_modeled_locked(struct kvc *k, const struct kvc_peek *p, uint64_t model,
+				struct kvc_node **n);
 struct kvc_node *kvc_node_new_locked(struct kvc *k, const struct kvc_row *row);
 /* Frees it if nothing needs it in memory. Call after dropping any reference. */
 void kvc_node_settle_locked(struct kvc *k, struct kvc_node *n);

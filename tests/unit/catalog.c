@@ -183,10 +183,69 @@ static void names_of_lately(void **state)
 	remove_dir();
 }
 
+/* What was read of some inodes without the lock, some changes ago. */
+#define PEEKS 8
+static struct ahead {
+	bool is;
+	struct kvc_peek node;
+	struct kvc_peek_names names;
+} ahead[PEEKS];
+
+static int add_name(void *arg, const struct kvc_name *n)
+{
+	uint64_t *sum = arg;
+
+	*sum += n->hash * 31 + n->parent * 7 + n->ino + n->kind;
+	return 0;
+}
+
+/* Whatever has changed since, it is used only where it is what the catalog says now. */
+static void ahead_holds(struct kvc_catalog *c, unsigned *held)
+{
+	for (int i = 0; i < PEEKS; i++) {
+		struct ahead *a = &ahead[i];
+		uint64_t sum = 0, must = 0;
+		struct kvc_row r;
+
+		if (!a->is)
+			continue;
+		assert_int_equal(kvc_name_of(c, a->names.ino, add_name, &must), 0);
+		assert_int_equal(kvc_name_of_peeked(c, &a->names, add_name, &sum), 0);
+		assert_true(sum == must);
+		if (!kvc_peek_inode_holds(c, &a->node))
+			continue;
+		++*held;
+		assert_int_equal(kvc_row_get(c, a->node.ino, &r), 0);
+		assert_memory_equal(&r, &a->node.row, sizeof r);
+	}
+}
+
+static void read_ahead(struct kvc_catalog *c)
+{
+	struct ahead *a = &ahead[draw(PEEKS)];
+	uint64_t ino = ino_of((int)draw(INOS));
+	const struct kvc_name_at none = { 0 };
+
+	kvc_catalog_unlock(c);
+	assert_int_equal(kvc_peek_inode(c, ino, &a->node), 0);
+	assert_int_equal(kvc_peek_names(c, ino, &none, &a->names), 0);
+	kvc_catalog_lock(c);
+	a->is = true;
+}
+
+static void forget_ahead(void)
+{
+	for (int i = 0; i < PEEKS; i++) {
+		free(ahead[i].names.v);
+		ahead[i] = (struct ahead){ 0 };
+	}
+}
+
 static void random_changes(void **state)
 {
 	int steps = getenv("STEPS") ? atoi(getenv("STEPS")) : 1500;
 	struct kvc_catalog *c;
+	unsigned held = 0;
 
 	(void)state;
 	seed = getenv("SEED") ? strtoull(getenv("SEED"), NULL, 10) : kvc_now_ns() | 1;
@@ -213,7 +272,10 @@ static void random_changes(void **state)
 			break;
 		}
 		must(c, &model, "after a commit");
+		ahead_holds(c, &held);
+		read_ahead(c);
 		if (!draw(100)) {
+			forget_ahead();
 			close_it(c);
 			c = open_at(path);
 			must(c, &model, "after it was opened again");
@@ -222,6 +284,8 @@ static void random_changes(void **state)
 			kvc_catalog_lock(c);
 		}
 	}
+	forget_ahead();
+	assert_true(held > (unsigned)steps / 4);
 	close_it(c);
 	c = open_at(path);
 	must(c, &model, "at the end");

@@ -66,6 +66,10 @@ READ(kvc_row_get, (struct kvc_catalog * c, uint64_t i, struct kvc_row *r), (c, i
 READ(kvc_object_get, (struct kvc_catalog * c, uint64_t i, struct kvc_object_row *o), (c, i, o))
 READ(kvc_place_get, (struct kvc_catalog * c, uint64_t i, struct kvc_place *p), (c, i, p))
 READ(kvc_chunk_get, (struct kvc_catalog * c, uint64_t i, struct kvc_chunk_row *r), (c, i, r))
+READ(kvc_peek_inode, (struct kvc_catalog * c, uint64_t i, struct kvc_peek *p), (c, i, p))
+READ(kvc_peek_names,
+     (struct kvc_catalog * c, uint64_t i, const struct kvc_name_at *at, struct kvc_peek_names *p),
+     (c, i, at, p))
 READ(kvc_xattr_get, (struct kvc_catalog * c, uint64_t i, const char *n, void *v, size_t *l),
      (c, i, n, v, l))
 /* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */

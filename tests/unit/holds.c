@@ -21,9 +21,11 @@
 #define FILES 200
 #define FEW_NAMES 130
 #define FEW_ROWS 16
+#define FEW_READS 12
 
-static _Thread_local unsigned names, rows, deleted; /* under this hold */
-static _Atomic unsigned most_names, most_rows, most_deleted;
+static _Thread_local unsigned names, rows, deleted, reads; /* under this hold */
+static _Atomic unsigned most_names, most_rows, most_deleted, most_reads;
+static _Thread_local bool holding;
 static _Atomic size_t largest;
 static _Thread_local unsigned locked;
 
@@ -86,6 +88,31 @@ int __wrap_kvc_chunk_get(struct kvc_catalog *c, uint64_t id, struct kvc_chunk_ro
 	return __real_kvc_chunk_get(c, id, r);
 }
 
+/* Each query of SQLite takes a connection. */
+struct kvc_conn *__real_kvc_reader_get(struct kvc_catalog *c);
+struct kvc_conn *__wrap_kvc_reader_get(struct kvc_catalog *c);
+struct kvc_conn *__wrap_kvc_reader_get(struct kvc_catalog *c)
+{
+	reads += holding;
+	return __real_kvc_reader_get(c);
+}
+
+struct kvc_conn *__real_kvc_reader_get_held(struct kvc_catalog *c);
+struct kvc_conn *__wrap_kvc_reader_get_held(struct kvc_catalog *c);
+struct kvc_conn *__wrap_kvc_reader_get_held(struct kvc_catalog *c)
+{
+	reads += holding;
+	return __real_kvc_reader_get_held(c);
+}
+
+void __real_kvc_catalog_lock_at(struct kvc_catalog *c, struct kvc_hold *here);
+void __wrap_kvc_catalog_lock_at(struct kvc_catalog *c, struct kvc_hold *here);
+void __wrap_kvc_catalog_lock_at(struct kvc_catalog *c, struct kvc_hold *here)
+{
+	__real_kvc_catalog_lock_at(c, here);
+	holding = true;
+}
+
 void __real_kvc_catalog_unlock(struct kvc_catalog *c);
 void __wrap_kvc_catalog_unlock(struct kvc_catalog *c);
 void __wrap_kvc_catalog_unlock(struct kvc_catalog *c)
@@ -93,6 +120,8 @@ void __wrap_kvc_catalog_unlock(struct kvc_catalog *c)
 	note(&most_names, &names);
 	note(&most_rows, &rows);
 	note(&most_deleted, &deleted);
+	note(&most_reads, &reads);
+	holding = false;
 	__real_kvc_catalog_unlock(c);
 }
 
@@ -193,6 +222,33 @@ static void linked(void **state)
 		assert_false(house_has(model, name));
 	}
 	assert_false(house_has(model, "linked"));
+	house_commit();
+}
+
+/* A cold chunk is dropped: what SQLite has of its files is read without the locks. */
+static void unread(void **state)
+{
+	uint64_t folder, few, id[2];
+	char name[16];
+
+	(void)state;
+	folder = house_folder(model, "dir");
+	few = house_folder(model, "few");
+	for (int i = 0; i < FILES; i++) {
+		snprintf(name, sizeof name, "f%d", i);
+		house_place(house_file(i % 16 ? folder : few, name));
+	}
+	id[0] = folder;
+	id[1] = few;
+	house_commit();
+	house_again(false);
+	house_later_ns += 1000000000;
+	for (int i = 0; i < 2; i++) {
+		most_reads = 0;
+		assert_int_equal(kvc_chunk_drop(house, id[i], KVC_DROP_WHOLE, NULL, NULL), 0);
+		if (most_reads > FEW_READS)
+			fail_msg("SQLite was asked %u times under a hold", most_reads);
+	}
 	house_commit();
 }
 
@@ -361,6 +417,14 @@ static int begin_empty(void **state)
 	return 0;
 }
 
+static int begin_chunks(void **state)
+{
+	(void)state;
+	house_new("unit=dir");
+	model = house_folder(KVC_ROOT, "m");
+	return 0;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -371,7 +435,11 @@ int main(void)
 		cmocka_unit_test(bucketed),
 		cmocka_unit_test(linked),
 	};
+	const struct CMUnitTest chunks[] = {
+		cmocka_unit_test(unread),
+	};
 
 	return cmocka_run_group_tests_name("holds", tests, begin, end) +
-	       cmocka_run_group_tests_name("names", names_and_links, begin_empty, end);
+	       cmocka_run_group_tests_name("names", names_and_links, begin_empty, end) +
+	       cmocka_run_group_tests_name("chunks", chunks, begin_chunks, end);
 }

@@ -127,9 +127,12 @@ help: ; @sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
 setup: build/.setup
 
+# How everything is compiled, and the libraries of scripts/setup: another library means other headers
+# and other programs, whatever the times of its files are.
 $(B)/flags: FORCE | build/.setup
 	@mkdir -p $(B)/bin $(B)/obj $(B)/lib
-	@echo '$(CC) $(CFLAGS_ALL) $(opt_policy) $(LDFLAGS_ALL) $(CUDA)' | cmp -s - $@ || echo '$(CC) $(CFLAGS_ALL) $(opt_policy) $(LDFLAGS_ALL) $(CUDA)' > $@
+	@{ echo '$(CC) $(CFLAGS_ALL) $(opt_policy) $(LDFLAGS_ALL) $(CUDA)'; cat build/deps/lib/*.a 2>/dev/null | cksum; } > $@.new; \
+		cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 FORCE:
 
 define compile

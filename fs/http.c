@@ -337,3 +337,9 @@ void kvfs_http_stop(struct kvfs *f)
 	free(f->http);
 	f->http = NULL;
 }
+
+struct kvc_library kvfs_library_microhttpd(void)
+{
+	return (struct kvc_library){ "libmicrohttpd", MHD_get_version(),
+				     (const void *)MHD_get_version };
+}

@@ -4,6 +4,7 @@
 #define KVFS_HTTP_H
 
 #include "history.h"
+#include "library.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -32,6 +33,7 @@ struct kvfs_http {
 	char csp[256]; /* Content-Security-Policy of the page */
 };
 
+struct kvc_library kvfs_library_microhttpd(void); /* http.c */
 /* page.c: page.html as it was built in, and what it may do: its own script and style. */
 extern const char kvfs_page[], kvfs_page_end[];
 void kvfs_page_policy(char *policy, size_t room);

@@ -6,6 +6,7 @@
  */
 #include "fs.h"
 
+#include "http.h"
 #include "log.h"
 #include "registry.h"
 #include "rights.h"
@@ -254,6 +255,17 @@ static int run_behind(const struct kvc_options *o, const char *store, const char
 	return chdir("/") ? 1 : run(o, store, mountpoint, fd[1]);
 }
 
+static void put_version(void)
+{
+	const struct kvc_library own[] = {
+		kvc_library_sqlite(),
+		{ "libfuse", fuse_pkgversion(), (const void *)fuse_pkgversion },
+		kvfs_library_microhttpd(),
+	};
+
+	kvct_put_version(stdout, "kvcachefs", own, 3);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct option longs[] = {
@@ -274,7 +286,7 @@ int main(int argc, char **argv)
 				return fail("%s%s", error, "");
 			break;
 		case 'h': usage(stdout); return 0;
-		case 'V': printf("kvcachefs %s\n", KVC_VERSION); return 0;
+		case 'V': put_version(); return 0;
 		case 's':
 		case 'n':
 		case 'v': break; /* what mount(8) hands on */

@@ -5,6 +5,8 @@
  */
 #include "ctl.h"
 
+#include "publish.h"
+#include "registry.h"
 #include "replay.h"
 #include "trace.h"
 
@@ -122,6 +124,17 @@ static int printed(int rc)
 	return rc ?: kvm_fail("stdout: %s", kvc_why(errno));
 }
 
+void kvm_put_version(FILE *out)
+{
+	struct kvc_library own[] = {
+		kvc_library_sqlite(),
+		kvm_library_zmq(),
+		kvm_library_msgpack(),
+	};
+
+	kvct_put_version(out, "kvcachectl", own, 3);
+}
+
 int main(int argc, char **argv)
 {
 	const char *name;
@@ -136,7 +149,7 @@ int main(int argc, char **argv)
 		return printed(0);
 	}
 	if (!strcmp(argv[1], "-V") || !strcmp(argv[1], "--version")) {
-		printf("kvcachectl %s\n", KVC_VERSION);
+		kvm_put_version(stdout);
 		return printed(0);
 	}
 	name = argv[help ? 2 : 1];

@@ -9,6 +9,8 @@
 #include "tool.h"
 #include "util.h"
 
+#include <stdio.h>
+
 #define KVM_PATH 4096
 
 /* Prints "NAME: message" and where to read on, and returns 2. */
@@ -20,6 +22,8 @@ struct kvm_command {
 	int min, max;
 	int (*run)(int argc, char **argv);
 };
+/* What --version says. */
+void kvm_put_version(FILE *out);
 extern const struct kvm_command *kvm_command; /* the one that runs */
 
 struct kvm_option {

@@ -148,7 +148,7 @@ static void put_machine(struct dump *d, FILE *out)
 	struct utsname u;
 	(void)d;
 
-	fprintf(out, "kvcachectl %s\n", KVC_VERSION);
+	kvm_put_version(out);
 	if (!uname(&u))
 		fprintf(out, "%s %s %s %s, %ld CPUs\n", u.sysname, u.release, u.version, u.machine,
 			sysconf(_SC_NPROCESSORS_ONLN));

@@ -9,6 +9,7 @@
 #include "fsck.h"
 
 #include "quote.h"
+#include "registry.h"
 #include "tool.h"
 
 #include <getopt.h>
@@ -104,6 +105,13 @@ static int conclude(const struct kvm_report *r, const char *path, bool rebuild)
 	return rc;
 }
 
+static void put_version(void)
+{
+	struct kvc_library sqlite = kvc_library_sqlite();
+
+	kvct_put_version(stdout, kvm_name, &sqlite, 1);
+}
+
 int main(int argc, char **argv)
 {
 	enum { DATA = 256, REBUILD, DEVICE };
@@ -132,7 +140,7 @@ int main(int argc, char **argv)
 		case 'T':
 		case 'M': break; /* what fsck(8) hands on */
 		case 'h': usage(stdout); return 0;
-		case 'V': printf("fsck.kvcachefs %s\n", KVC_VERSION); return 0;
+		case 'V': put_version(); return 0;
 		default:
 			kvc_getopt_error(c, argv, kvm_name, error);
 			kvm_fail("%s", error);

@@ -17,6 +17,7 @@
 #include "catalog.h"
 #include "label.h"
 #include "pools.h"
+#include "registry.h"
 #include "store.h"
 
 #include <blkid/blkid.h>
@@ -527,6 +528,17 @@ static int make_in(struct kvc_store *s, bool force)
 	return err ?: say(s);
 }
 
+static void put_version(void)
+{
+	struct kvc_library own[] = {
+		kvc_library_sqlite(),
+		{ "libblkid", "", (const void *)blkid_get_library_version },
+	};
+
+	blkid_get_library_version(&own[1].version, NULL);
+	kvct_put_version(stdout, kvm_name, own, 2);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct option longs[] = { { "size", 1, 0, 's' },    { "device", 1, 0, 'd' },
@@ -550,7 +562,7 @@ int main(int argc, char **argv)
 		case 'd': device = optarg; break;
 		case 'F': force = true; break;
 		case 'h': usage(stdout); return 0;
-		case 'V': printf("mkfs.kvcachefs %s\n", KVC_VERSION); return 0;
+		case 'V': put_version(); return 0;
 		default: kvc_getopt_error(c, argv, kvm_name, error); return kvm_fail("%s", error);
 		}
 	if (argc - optind != 1)

@@ -4,6 +4,8 @@
  * kvcachefs` and fstab. It hands on to kvcachefs, which lies in one of the usual places or beside
  * this program.
  */
+#include "registry.h"
+
 #include <errno.h>
 #include <libgen.h>
 #include <limits.h>
@@ -38,7 +40,9 @@ int main(int argc, char **argv)
 		return 0;
 	}
 	if (argc == 2 && !strcmp(argv[1], "--version")) {
-		printf("mount.kvcachefs %s\n", KVC_VERSION);
+		struct kvc_library sqlite = kvc_library_sqlite();
+
+		kvct_put_version(stdout, "mount.kvcachefs", &sqlite, 1);
 		return 0;
 	}
 	/* mount(8)'s -f: as if, which for kvcachefs would be the foreground */

@@ -319,3 +319,19 @@ void kvm_publish_close(struct kvm_publish *p)
 	msgpack_sbuffer_destroy(&p->events);
 	free(p);
 }
+
+struct kvc_library kvm_library_zmq(void)
+{
+	static char text[48];
+	int major, minor, patch;
+
+	zmq_version(&major, &minor, &patch);
+	snprintf(text, sizeof text, "%d.%d.%d", major, minor, patch);
+	return (struct kvc_library){ "ZeroMQ", text, (const void *)zmq_version };
+}
+
+/* Its functions are in its headers. */
+struct kvc_library kvm_library_msgpack(void)
+{
+	return (struct kvc_library){ "msgpack-c", MSGPACK_VERSION, NULL };
+}

@@ -10,9 +10,14 @@
 #ifndef KVM_PUBLISH_H
 #define KVM_PUBLISH_H
 
+#include "library.h"
+
 #include <stdbool.h>
 
 struct kvm_publish;
+
+struct kvc_library kvm_library_zmq(void);
+struct kvc_library kvm_library_msgpack(void);
 
 struct kvm_publish_options {
 	const char *address; /* of ZeroMQ; with "*", "[::]" or ipc:// it is bound, else connected */

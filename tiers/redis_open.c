@@ -223,3 +223,14 @@ int kvct_redis_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_t
 	*out = &r->tier;
 	return 0;
 }
+
+/* hiredis tells no version at run time. */
+#define TEXT_OF(n) #n
+#define VERSION_OF(a, b, c) TEXT_OF(a) "." TEXT_OF(b) "." TEXT_OF(c)
+
+struct kvc_library kvct_library_hiredis(void)
+{
+	return (struct kvc_library){ "hiredis",
+				     VERSION_OF(HIREDIS_MAJOR, HIREDIS_MINOR, HIREDIS_PATCH),
+				     (const void *)redisConnectWithOptions };
+}

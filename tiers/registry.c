@@ -265,3 +265,17 @@ int kvct_open_all(const struct kvc_store *s, const struct kvc_options *o,
 	}
 	return err;
 }
+
+void kvct_put_version(FILE *out, const char *program, const struct kvc_library *own, unsigned n)
+{
+	struct kvc_library all[16] = {
+		kvc_library_openssl(),  kvc_library_zstd(),  kvc_library_xxhash(),
+		kvct_library_hiredis(), kvct_library_curl(),
+	};
+	unsigned count = 5;
+
+	fprintf(out, "%s %s\n", program, KVC_VERSION);
+	for (unsigned i = 0; i < n && count < sizeof all / sizeof all[0]; i++)
+		all[count++] = own[i];
+	kvc_libraries_put(out, all, count);
+}

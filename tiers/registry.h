@@ -5,6 +5,7 @@
 #ifndef KVCT_REGISTRY_H
 #define KVCT_REGISTRY_H
 
+#include "library.h"
 #include "options.h"
 #include "store.h"
 #include "tier.h"
@@ -52,6 +53,14 @@ bool kvct_url_has(const struct kvct_url *u, const char *name);
 int kvct_url_check(const struct kvct_url *u, const char *const *names, char *error);
 /* Reads the first line of a file that holds a secret (mode 0600) into buf. */
 int kvct_secret(const char *path, char *buf, size_t room, char *error);
+
+/*
+ * --version: the program's name and version, and a line for each of the `n` libraries of its own,
+ * of those that all programs are linked with, and of each other shared library of the program.
+ */
+void kvct_put_version(FILE *out, const char *program, const struct kvc_library *own, unsigned n);
+struct kvc_library kvct_library_hiredis(void); /* redis_open.c */
+struct kvc_library kvct_library_curl(void);    /* s3_http.c */
 
 /* Shared tiers, one row each in registry.c. */
 int kvct_dir_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tier **out,

@@ -3,6 +3,7 @@
  * checksums of their own. */
 #include "s3_http.h"
 
+#include "registry.h"
 #include "keys.h"
 #include "log.h"
 
@@ -534,4 +535,10 @@ int kvct_s3_ask(struct kvct_s3 *s, struct kvct_s3_request *q)
 	if (!q->wanted || (err != -EACCES && err != -ENOENT))
 		kvct_s3_tell(s, q, err == -ENOENT || err == -EBADMSG ? 0 : err);
 	return err;
+}
+
+struct kvc_library kvct_library_curl(void)
+{
+	return (struct kvc_library){ "curl", curl_version_info(CURLVERSION_NOW)->version,
+				     (const void *)curl_version_info };
 }

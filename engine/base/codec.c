@@ -14,6 +14,7 @@
 #include "codec.h"
 
 #include "budget.h"
+#include "library.h"
 
 #include <endian.h>
 #include <math.h>
@@ -327,4 +328,10 @@ int kvc_block_decode(struct kvc_work *w, uint32_t kind, const uint8_t *in, size_
 	if (kind >= KVC_KINDS || len > KVC_BLOCK || stored > KVC_BLOCK)
 		return -EBADMSG;
 	return decoders[kind](w, in, stored, out, len);
+}
+
+struct kvc_library kvc_library_zstd(void)
+{
+	return (struct kvc_library){ "zstd", ZSTD_versionString(),
+				     (const void *)ZSTD_versionString };
 }

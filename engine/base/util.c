@@ -2,6 +2,8 @@
 /* See util.h. */
 #include "util.h"
 
+#include "library.h"
+
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -302,4 +304,13 @@ char *kvc_put_dec(char *to, uint64_t n)
 	while (n /= 10);
 	memcpy(to, text + at, sizeof text - at);
 	return to + (sizeof text - at);
+}
+
+struct kvc_library kvc_library_xxhash(void)
+{
+	static char text[32];
+	unsigned v = XXH_versionNumber();
+
+	snprintf(text, sizeof text, "%u.%u.%u", v / 10000, v / 100 % 100, v % 100);
+	return (struct kvc_library){ "xxHash", text, (const void *)XXH_versionNumber };
 }

@@ -6,6 +6,7 @@
 #include "catalog_check.h"
 
 #include "catalog_priv.h"
+#include "library.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -380,4 +381,10 @@ int kvc_check_unplace(struct kvc_catalog *c, uint64_t ino, unsigned tier)
 	for (unsigned t = 0; t < KVC_TIERS; t++)
 		o.lower |= left[t].gen && left[t].gen == o.gen;
 	return kvc_object_put(c, ino, &o);
+}
+
+struct kvc_library kvc_library_sqlite(void)
+{
+	return (struct kvc_library){ "SQLite", sqlite3_libversion(),
+				     (const void *)sqlite3_libversion };
 }

@@ -2,6 +2,7 @@
 /* See keys.h. */
 #include "keys.h"
 
+#include "library.h"
 #include "secret.h"
 
 #include <ctype.h>
@@ -457,4 +458,10 @@ int kvc_unseal(const uint8_t key[32], uint64_t block, const void *aad, size_t aa
 	if (err)
 		memset(out, 0, len);
 	return err;
+}
+
+struct kvc_library kvc_library_openssl(void)
+{
+	return (struct kvc_library){ "OpenSSL", OpenSSL_version(OPENSSL_VERSION_STRING),
+				     (const void *)OpenSSL_version };
 }

@@ -129,8 +129,11 @@ static void places(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(bounded), cmocka_unit_test(told),
-					    cmocka_unit_test(places) };
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(bounded),
+		cmocka_unit_test(told),
+		cmocka_unit_test(places),
+	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

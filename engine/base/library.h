@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The libraries that a program is linked with, for --version. The file that uses a library tells
+ * its version, so that no other file needs the library's header.
+ */
+#ifndef KVC_LIBRARY_H
+#define KVC_LIBRARY_H
+
+#include <stddef.h>
+#include <stdio.h>
+
+struct kvc_library {
+	const char *name;
+	const char *version; /* at run time where the library tells it */
+	const void *symbol;  /* of the library; it tells whether the library is a part of the
+			      * program. NULL: it is, as a library of headers is */
+};
+
+struct kvc_library kvc_library_xxhash(void);  /* util.c */
+struct kvc_library kvc_library_zstd(void);    /* codec.c */
+struct kvc_library kvc_library_openssl(void); /* keys.c */
+struct kvc_library kvc_library_sqlite(void);  /* catalog_check.c */
+
+/*
+ * Prints a line for each of the n libraries, for libc, and for each other shared library that the
+ * program names itself, by its file's name. A static library is marked. No locks, no errors.
+ */
+void kvc_libraries_put(FILE *out, const struct kvc_library *libraries, size_t n);
+
+#endif

@@ -249,7 +249,7 @@ unitwrap_pins := $(wrap_house) kvc_chunk_pop_locked
 unitwrap_quotas := $(wrap_house) kvc_chunk_drop kvc_trimmer_turn
 unitwrap_shown := $(wrap_house) kvc_name_of
 unitwrap_heads := $(wrap_house) pthread_mutex_lock kvc_name_of
-unitwrap_locks := $(wrap_house) pthread_mutex_lock
+unitwrap_locks := $(wrap_house) pthread_mutex_lock usleep
 unitwrap_calls_memory := $(wrap_house) $(wrap_alloc)
 unitwrap_drops := $(wrap_house) $(wrap_alloc) kvc_catalog_pause kvc_name_of kvc_name_each kvc_row_get kvc_object_get \
 	kvc_place_get kvc_chunk_get kvc_xattr_get kvc_peek_inode kvc_peek_names

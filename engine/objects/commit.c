@@ -75,7 +75,8 @@ static int put_nodes(struct kvc *k, bool gently)
 				kvc_written_locked(k, n);
 			kvc_node_settle_locked(k, n);
 		}
-		pause_put(k, gently);
+		if (!kvc_list_empty(&todo)) /* a pause can take a scheduler's slice */
+			pause_put(k, gently);
 	}
 	kvc_list_splice(&todo, &k->dirty->nodes); /* none, but after an error */
 	kvc_list_splice(&k->dirty->nodes, &todo);
@@ -116,7 +117,8 @@ static int put_chunks(struct kvc *k, bool gently)
 			c->stored_in = c->used_in;
 			kvc_chunk_settle_locked(k, c);
 		}
-		pause_put(k, gently);
+		if (!kvc_list_empty(&todo)) /* a pause can take a scheduler's slice */
+			pause_put(k, gently);
 	}
 	kvc_list_splice(&k->dirty->chunks, &todo);
 	kvc_unlock(k);

@@ -5,6 +5,7 @@
 #include "library.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -26,6 +27,15 @@ uint64_t kvc_now_ns(void)
 uint64_t kvc_mono_ns(void)
 {
 	return clock_ns(CLOCK_MONOTONIC);
+}
+
+unsigned kvc_cpus(void)
+{
+	cpu_set_t set;
+	long n = sched_getaffinity(0, sizeof set, &set) ? sysconf(_SC_NPROCESSORS_ONLN)
+							: CPU_COUNT(&set);
+
+	return n > 0 ? (unsigned)n : 1;
 }
 
 int kvc_join(pthread_t thread, uint64_t until_ns)

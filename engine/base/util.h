@@ -91,6 +91,9 @@ static inline void kvc_list_splice(struct kvc_list *to, struct kvc_list *from)
 uint64_t kvc_now_ns(void);
 uint64_t kvc_mono_ns(void);
 
+/* CPUs that the calling thread may run on; at least 1. */
+unsigned kvc_cpus(void);
+
 /*
  * Waits for a thread to end, at most until then (kvc_mono_ns): 0, or -ETIMEDOUT, and it can still
  * be joined or detached.

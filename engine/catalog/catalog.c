@@ -117,7 +117,7 @@ static int open_all(struct kvc_catalog *c, char *error)
 	rc = kvc_conn_open(c, &c->w, true);
 	db = c->w.db;
 
-	for (int i = 0; i < KVC_READERS && !rc; i++) {
+	for (unsigned i = 0; i <= c->readers && !rc; i++) {
 		rc = kvc_conn_open(c, &c->reader[i], false);
 		db = rc ? c->reader[i].db : db;
 	}
@@ -163,6 +163,23 @@ static void settings(void)
 	sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
 }
 
+/*
+ * Lookups run on the callers' CPUs, so each CPU that the process may use has a reader. Tools, which
+ * have one thread, need few.
+ */
+static int new_readers(struct kvc_catalog *c)
+{
+	unsigned most = c->look ? KVC_READERS_MIN : KVC_READERS_MAX;
+
+	c->readers = kvc_max(KVC_READERS_MIN, kvc_min(most, kvc_cpus()));
+	c->reader = calloc(c->readers + 1, sizeof *c->reader);
+	if (!c->reader)
+		return -ENOMEM;
+	for (unsigned i = 0; i <= c->readers; i++)
+		pthread_mutex_init(&c->reader[i].lock, NULL);
+	return 0;
+}
+
 static int open_as(struct kvc_catalog **out, const char *path, bool look, char *error)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -174,15 +191,13 @@ static int open_as(struct kvc_catalog **out, const char *path, bool look, char *
 	pthread_once(&once, settings);
 	pthread_mutex_init(&c->lock.m, NULL);
 	pthread_mutex_init(&c->writer, NULL);
-	for (int i = 0; i < KVC_READERS; i++)
-		pthread_mutex_init(&c->reader[i].lock, NULL);
 	snprintf(c->path, sizeof c->path, "%s", path);
 	c->look = look;
 	atomic_store(&c->unheld, 1);    /* until kvc_catalog_start */
 	atomic_store(&c->logged, true); /* what goes wrong here is told by the caller */
 	c->filter = kvc_filter_new();
 	c->anew = kvc_anew_new(path, kvc_checkpoint_ask, c);
-	err = kvc_overlay_init(&c->over) ?: c->filter && c->anew ? 0 : -ENOMEM;
+	err = kvc_overlay_init(&c->over) ?: new_readers(c) ?: c->filter && c->anew ? 0 : -ENOMEM;
 	atomic_store(&c->txn, c->over.txn);
 	if (err)
 		snprintf(error, 512, "out of memory");
@@ -223,10 +238,11 @@ int kvc_catalog_close(struct kvc_catalog *c)
 		kvc_catalog_unlock(c);
 	}
 	kvc_overlay_fini(&c->over);
-	for (int i = 0; i < KVC_READERS; i++) {
+	for (unsigned i = 0; c->reader && i <= c->readers; i++) {
 		kvc_conn_close(&c->reader[i]);
 		pthread_mutex_destroy(&c->reader[i].lock);
 	}
+	free(c->reader);
 	kvc_conn_close(&c->w); /* the last connection: SQLite moves the log into the database */
 	kvc_anew_free(c->anew);
 	kvc_filter_free(c->filter);

@@ -54,8 +54,7 @@
 	X(ROLLBACK, "ROLLBACK")                                                                    \
 	X(META_GET, "SELECT value FROM meta WHERE key = ?")                                        \
 	X(META_DEL, "DELETE FROM meta WHERE key = ?")                                              \
-	X(META_EACH,                                                                               \
-	  "SELECT key, value FROM meta WHERE key > ? AND substr(key, 1, ?) = ? ORDER BY key")      \
+	X(META_EACH, "SELECT key, value FROM meta WHERE key > ? AND key < ? ORDER BY key")         \
 	X(META_SET, "INSERT OR REPLACE INTO meta(key, value) VALUES(?, ?)")                        \
 	X(NAME_GET, "SELECT ino, kind FROM names WHERE parent = ? AND hash = ? AND name = ?")      \
 	X(NAME_PUT,                                                                                \
@@ -63,7 +62,6 @@
 	X(NAME_DEL, "DELETE FROM names WHERE parent = ? AND hash = ? AND name = ?")                \
 	X(NAME_EACH, "SELECT parent, hash, name, ino, kind FROM names WHERE parent = ? AND hash "  \
 		     "> ? ORDER BY hash, name")                                                    \
-	X(NAME_COUNT, "SELECT count(*) FROM names")                                                \
 	X(NAME_SCAN, "SELECT parent, hash FROM names WHERE (parent, hash) > (?, ?) ORDER BY "      \
 		     "parent, hash LIMIT ?")                                                       \
 	X(NAME_OF, "SELECT parent, hash, name, ino, kind FROM names WHERE ino = ?")                \
@@ -146,7 +144,9 @@ struct kvc_conn {
 	uint64_t age; /* c->age before the snapshot that is held began (kvc_reader_get_held) */
 };
 
-#define KVC_READERS 3
+/* Bounds of the number of readers, which is otherwise one for each CPU of the process. */
+#define KVC_READERS_MIN 2
+#define KVC_READERS_MAX 16
 /*
  * What the overlay may take while commits fail: enough for the changes of a second at full speed,
  * little beside a pool. While they only are slow, as on a busy disk, SLOW times that. Deletes have
@@ -163,6 +163,14 @@ struct kvc_bare { /* an inode without attributes in SQLite, as of that drop of t
 	uint64_t ino, age;
 };
 
+/* The account of users; usage.c writes it. */
+struct kvc_usage {
+	struct uses *v; /* by uid */
+	size_t n, room;
+	uint64_t limit;         /* 0: none */
+	uint64_t inodes, attrs; /* bytes, of all users */
+};
+
 struct kvc_catalog {
 	char path[1280];
 	bool look;                 /* opened by kvc_catalog_look */
@@ -177,7 +185,9 @@ struct kvc_catalog {
 	int result;    /* of the batch that is out, once it has ended */
 	char why[160]; /* what SQLite says of the last failure */
 
-	struct kvc_conn reader[KVC_READERS];
+	/* Fixed once opened. Behind the readers is the scanner, kvc_scan_get()'s. */
+	struct kvc_conn *reader;
+	unsigned readers;
 	_Atomic unsigned next_reader;
 	/*
 	 * > 0: no reader holds a snapshot: the log is being copied, or rows may change by
@@ -241,6 +251,11 @@ struct kvc_conn *kvc_reader_get(struct kvc_catalog *c);
  * the log, two system calls a snapshot, are not taken by each.
  */
 struct kvc_conn *kvc_reader_get_held(struct kvc_catalog *c);
+/*
+ * The scanner's connection, locked: for walks over whole tables, so that no walk takes a reader
+ * from lookups. It holds no snapshot between calls. Give it back with kvc_reader_put.
+ */
+struct kvc_conn *kvc_scan_get(struct kvc_catalog *c);
 /* Readers let go of their snapshots, and hold none until the same is said with false. */
 void kvc_readers_unheld(struct kvc_catalog *c, bool unheld);
 void kvc_reader_put(struct kvc_conn *n);
@@ -309,6 +324,12 @@ int kvc_formats_columns(sqlite3 *db);
 /* filter.c: fills the filter, now and when it is to be made anew, in a thread. */
 int kvc_filter_start(struct kvc_catalog *c);
 void kvc_filter_stop(struct kvc_catalog *c);
+
+/* About how many names there are, by the account. 0: there is no account. With c->lock. */
+static inline uint64_t kvc_usage_names(const struct kvc_catalog *c)
+{
+	return c->usage ? c->usage->inodes / KVC_USAGE_INODE : 0;
+}
 
 static inline uint64_t kvc_sql_u64(sqlite3_stmt *st, int column)
 {

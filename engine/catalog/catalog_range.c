@@ -45,14 +45,17 @@ int kvc_meta_next(struct kvc_catalog *c, const char *prefix, char *key, char *va
 {
 	struct kvc_conn *n = kvc_reader_get_held(c);
 	const struct kvc_change *x;
-	char after[64];
+	char after[64], end[64];
 	sqlite3_stmt *st;
 	const char *k = NULL, *v = NULL;
 	int got;
 
 	snprintf(after, sizeof after, "%s", key);
+	/* Keys of other prefixes, which may be many, are not looked at. */
+	snprintf(end, sizeof end, "%s", prefix);
+	end[strlen(end) - 1]++;
 	x = meta_after(c, prefix, after);
-	st = kvc_sql(n, ST_META_EACH, "sis", after, I(strlen(prefix)), prefix);
+	st = kvc_sql(n, ST_META_EACH, "ss", after, end);
 	while ((got = kvc_sql_step(n, st)) == 1) {
 		k = (const char *)sqlite3_column_text(st, 0);
 		if (k && !kvc_overlay_find(&c->over, KVC_T_META, 0, 0, k))
@@ -567,7 +570,7 @@ int kvc_place_each(struct kvc_catalog *c, unsigned tier,
 
 	if (got)
 		return got;
-	n = kvc_reader_get_held(c);
+	n = kvc_scan_get(c);
 	st = kvc_sql(n, ST_PLACE_EACH, "i", I(tier));
 	while ((got = kvc_sql_step(n, st)) == 1) {
 		struct kvc_place p = kvc_place_columns(st);

@@ -177,11 +177,11 @@ static struct kvc_conn *take(struct kvc_catalog *c)
 	unsigned first = atomic_fetch_add_explicit(&c->next_reader, 1, memory_order_relaxed);
 
 	/* the first that is free, lowest number first: its pages may be there */
-	for (unsigned i = 0; i < KVC_READERS; i++)
+	for (unsigned i = 0; i < c->readers; i++)
 		if (!pthread_mutex_trylock(&c->reader[i].lock))
 			return &c->reader[i];
-	pthread_mutex_lock(&c->reader[first % KVC_READERS].lock);
-	return &c->reader[first % KVC_READERS];
+	pthread_mutex_lock(&c->reader[first % c->readers].lock);
+	return &c->reader[first % c->readers];
 }
 
 static void let_go(struct kvc_conn *n)
@@ -212,10 +212,18 @@ struct kvc_conn *kvc_reader_get_held(struct kvc_catalog *c)
 	return n;
 }
 
+struct kvc_conn *kvc_scan_get(struct kvc_catalog *c)
+{
+	struct kvc_conn *n = &c->reader[c->readers];
+
+	pthread_mutex_lock(&n->lock);
+	return n;
+}
+
 void kvc_readers_unheld(struct kvc_catalog *c, bool unheld)
 {
 	atomic_fetch_add(&c->unheld, unheld ? 1 : -1);
-	for (unsigned i = 0; unheld && i < KVC_READERS; i++) {
+	for (unsigned i = 0; unheld && i <= c->readers; i++) {
 		struct kvc_conn *n = &c->reader[i];
 
 		pthread_mutex_lock(&n->lock);

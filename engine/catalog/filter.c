@@ -3,7 +3,7 @@
  * The filter of names: a blocked Bloom filter over (folder, hash of the name), ten bits a name,
  * five of them set, all in one cache line. Names that go leave their bits; where half of it is of
  * such, or it holds more than it was made for, it is made anew: a thread walks the table of names
- * in slices, each a read of its own, so that it keeps no snapshot.
+ * in slices by the scanner's connection, each a read of its own, so that it keeps no snapshot.
  *
  * That misses no name: kvc_filter_begin() comes with the catalog's lock held, and with it go in all
  * names of the overlay. What is put later goes into both filters. All others are in SQLite already,
@@ -17,12 +17,15 @@
 
 #include "catalog_priv.h"
 
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define BITS_A_NAME 10
 #define BLOCK_BITS 512
 #define WORDS (BLOCK_BITS / 64)
 #define LEAST (1u << 17) /* names it is made for at least */
+#define NAME_BYTES 32    /* the least that a name takes in the catalog's file */
 #define SLICE 8192
 #define LOOK_NS 1000000000ull
 
@@ -184,23 +187,36 @@ bool kvc_filter_stale(struct kvc_filter *f)
 
 /* ---- its thread ---- */
 
-static int count(struct kvc_catalog *c, uint64_t *names)
+/* The most names that the catalog's files can hold. Without locks: it asks the filesystem. */
+static uint64_t most_names(const struct kvc_catalog *c)
 {
-	struct kvc_conn *n = kvc_reader_get(c);
-	sqlite3_stmt *st = kvc_sql(n, ST_NAME_COUNT, "");
-	int got = kvc_sql_step(n, st);
+	char wal[sizeof c->path + 8];
+	uint64_t bytes = 0;
+	struct stat st;
 
-	if (got == 1)
-		*names = kvc_sql_u64(st, 0);
-	kvc_sql_done(st);
-	kvc_reader_put(n);
-	return got == 1 ? 0 : got < 0 ? got : -EIO;
+	snprintf(wal, sizeof wal, "%s-wal", c->path);
+	bytes += stat(c->path, &st) ? 0 : (uint64_t)st.st_size;
+	bytes += stat(wal, &st) ? 0 : (uint64_t)st.st_size;
+	return bytes / NAME_BYTES;
+}
+
+/*
+ * About how many names there are, without a scan that counts them. The account knows, but is read
+ * from the file, so its figure is bounded by most_names(). If the estimate is too low, the filled
+ * filter is stale, and the number of names in it is the next estimate. With the catalog's lock.
+ */
+static uint64_t expected(const struct kvc_catalog *c, uint64_t most)
+{
+	uint64_t added = atomic_load(&c->filter->added), gone = atomic_load(&c->filter->removed);
+	uint64_t names = kvc_max(kvc_usage_names(c), added - kvc_min(gone, added));
+
+	return kvc_min(names, most) + c->over.count[KVC_T_NAME];
 }
 
 /* The names after (*parent, *hash), which move on. Returns how many, or a negative errno. */
 static int slice(struct kvc_catalog *c, uint64_t *parent, uint64_t *hash)
 {
-	struct kvc_conn *n = kvc_reader_get(c);
+	struct kvc_conn *n = kvc_scan_get(c);
 	sqlite3_stmt *st = kvc_sql(n, ST_NAME_SCAN, "iii", (sqlite3_int64)*parent,
 				   (sqlite3_int64)*hash, (sqlite3_int64)SLICE);
 	int got, seen = 0;
@@ -232,14 +248,12 @@ static bool stopped(struct kvc_filter *f)
 static void fill(struct kvc_filter *f)
 {
 	struct kvc_catalog *c = f->c;
-	uint64_t names = 0, parent = 0, hash = 0;
+	uint64_t parent = 0, hash = 0, most = most_names(c);
 	struct kvc_change *x = NULL;
 	int got, err;
 
-	if (count(c, &names))
-		return;
 	kvc_catalog_lock(c);
-	err = kvc_filter_begin(f, names + c->over.count[KVC_T_NAME]);
+	err = kvc_filter_begin(f, expected(c, most));
 	while (!err && (x = x ? kvc_overlay_after(&c->over, KVC_IX_NAME, x->a, x->b, 0, x->text)
 			      : kvc_overlay_after(&c->over, KVC_IX_NAME, 0, 0, 0, "")))
 		if (!x->gone)

@@ -32,13 +32,6 @@ struct uses {
 	uint64_t inodes, attrs;
 };
 
-struct kvc_usage {
-	struct uses *v; /* by uid */
-	size_t n, room;
-	uint64_t limit; /* 0: none */
-	uint64_t inodes, attrs;
-};
-
 /* Where the user is, or would be. */
 static size_t place(const struct kvc_usage *all, uint32_t uid)
 {
@@ -309,7 +302,7 @@ static int count(struct kvc_catalog *c)
 	int got = kvc_catalog_flush(c, 0);
 
 	for (int q = 0; q < 2 && got >= 0; q++) {
-		n = kvc_reader_get(c);
+		n = kvc_scan_get(c);
 		st = kvc_sql(n, q ? ST_USES_ATTRS : ST_USES_INODES, "ii", (sqlite3_int64)INODE,
 			     (sqlite3_int64)EACH);
 		while ((got = kvc_sql_step(n, st)) == 1)

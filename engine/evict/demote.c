@@ -36,6 +36,7 @@
 #define TURN_NS 5000000ull
 #define GRACE_NS 1000000000ull
 #define CLOSE_NS 300000000ull
+#define QUEUE_AT 64 /* copies that are asked for at once */
 
 enum { FROM_POOL = -1, FROM_ALL = -2 }; /* or a tier's number */
 enum { AGAIN = 1 };                     /* a step's result beside 0 and errors */
@@ -61,15 +62,11 @@ static bool pinned_locked(struct kvc *k, uint64_t chunk)
 	return p && kvc_pin_holds_locked(k, chunk, p->until_ns, KVC_PIN_ALL);
 }
 
-static bool busy_locked(const struct kvc_chunk *c)
+static bool busy(struct kvc *k, struct kvc_node *n, void *arg)
 {
-	kvc_list_each(e, &c->nodes) {
-		const struct kvc_node *n = kvc_of(e, struct kvc_node, chunk_link);
-
-		if (n->nopen || n->leases || n->state == KVC_OPEN)
-			return true;
-	}
-	return false;
+	(void)k;
+	(void)arg;
+	return n->nopen || n->leases || n->state == KVC_OPEN;
 }
 
 /* From the answerer: the copy is made, or failed. */
@@ -99,7 +96,7 @@ static int wait_or_refuse(struct demotion *d)
 	return now - d->used_ns < CLOSE_NS ? AGAIN : -EBUSY;
 }
 
-/* Asks for the copies that are missing, and waits for one of them. */
+/* Asks for the copies that are missing, and waits for one of them. The lock is let go in between. */
 static int copy_locked(struct kvc *k, struct demotion *d, struct kvc_chunk *c)
 {
 	bool any = false;
@@ -108,10 +105,12 @@ static int copy_locked(struct kvc *k, struct demotion *d, struct kvc_chunk *c)
 		any = true;
 	if (!any)
 		return -ENODEV;
-	for (unsigned i = c->nnodes; i; i--) {
+	for (unsigned i = c->nnodes; i && c->nnodes; i--) {
 		struct kvc_node *n = kvc_evict_turn_locked(c);
 
-		if (!lacks_copy(n))
+		if (i % QUEUE_AT == 0)
+			kvc_pause_locked(k);
+		if (!kvc_has_segment(n) || !lacks_copy(n))
 			continue;
 		n->hopeless = 0; /* who asks is to be told why */
 		if (!d->node) {
@@ -154,19 +153,24 @@ static void leave_locked(struct kvc *k, struct kvc_node *n)
 	kvc_room_put_locked(k, room);
 }
 
+static bool is_lacking(struct kvc *k, struct kvc_node *n, void *arg)
+{
+	(void)k;
+	(void)arg;
+	return lacks_copy(n);
+}
+
+static bool is_uncommitted(struct kvc *k, struct kvc_node *n, void *arg)
+{
+	(void)arg;
+	return n->place_txn > k->dirty->committed;
+}
+
 static int from_pool_locked(struct kvc *k, struct demotion *d, struct kvc_chunk *c)
 {
-	bool lacking = false, uncommitted = false;
-
-	kvc_list_each(e, &c->nodes) {
-		const struct kvc_node *n = kvc_of(e, struct kvc_node, chunk_link);
-
-		lacking |= lacks_copy(n);
-		uncommitted |= n->place_txn > k->dirty->committed;
-	}
-	if (lacking)
+	if (kvc_evict_walk_locked(k, c, is_lacking, NULL))
 		return copy_locked(k, d, c);
-	if (uncommitted) {
+	if (kvc_evict_walk_locked(k, c, is_uncommitted, NULL)) {
 		kvc_commit_soon_locked(k, true);
 		return AGAIN;
 	}
@@ -216,17 +220,30 @@ static int drop_locked(struct kvc *k, struct demotion *d)
  * A copy to the tier is on its way, and would come after those that go; or one is being made, and
  * the segment is in use for that.
  */
-static bool copying_locked(const struct kvc *k, const struct demotion *d, const struct kvc_chunk *c)
+static bool copying(struct kvc *k, struct kvc_node *n, void *arg)
 {
-	kvc_list_each(e, &c->nodes) {
-		const struct kvc_node *n = kvc_of(e, struct kvc_node, chunk_link);
+	const struct demotion *d = arg;
 
-		for (unsigned t = 0; t < k->seats; t++)
-			if ((n->spilling & (1u << t)) &&
-			    (d->from < 0 ? !n->in[t].queued : d->from == (int)t))
-				return true;
-	}
+	for (unsigned t = 0; t < k->seats; t++)
+		if ((n->spilling & (1u << t)) &&
+		    (d->from < 0 ? !n->in[t].queued : d->from == (int)t))
+			return true;
 	return false;
+}
+
+/* What is in memory of the chunk, which the caller keeps there. */
+static int step_chunk_locked(struct kvc *k, struct demotion *d, struct kvc_chunk *c)
+{
+	if (!c->cut && kvc_evict_walk_locked(k, c, busy, NULL))
+		return wait_or_refuse(d);
+	if (kvc_evict_walk_locked(k, c, copying, d)) {
+		d->used_ns = 0;
+		return AGAIN;
+	}
+	if (d->from < 0 && kvc_evict_mapped(k, c))
+		return wait_or_refuse(d);
+	d->used_ns = 0;
+	return d->from == FROM_POOL && c->nnodes ? from_pool_locked(k, d, c) : 0;
 }
 
 static int step_locked(struct kvc *k, struct demotion *d)
@@ -251,20 +268,9 @@ static int step_locked(struct kvc *k, struct demotion *d)
 		return kvc_notified(k, d->told) ? 0 : AGAIN;
 	if (pinned_locked(k, d->chunk))
 		return -EBUSY;
-	if (c && !c->cut && busy_locked(c))
-		return wait_or_refuse(d);
-	if (c && copying_locked(k, d, c)) {
-		d->used_ns = 0;
-		return AGAIN;
-	}
-	if (c && d->from < 0) {
+	if (c) {
 		c->inflight++;
-		if (kvc_evict_mapped(k, c))
-			err = wait_or_refuse(d);
-		else
-			d->used_ns = 0;
-		if (!err && d->from == FROM_POOL && c->nnodes)
-			err = from_pool_locked(k, d, c);
+		err = step_chunk_locked(k, d, c);
 		c->inflight--;
 		kvc_chunk_settle_locked(k, c);
 	} else {

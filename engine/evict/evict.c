@@ -36,6 +36,7 @@
 #define IDLE_NS 250000000ull
 #define STUCK_LOOKS 12
 #define BATCH 512   /* nodes of chunks that are judged under one hold of the lock */
+#define WALK 128    /* and nodes of one chunk */
 #define TRIES 3     /* copies that failed: the file may be at fault, and its room is wanted */
 #define EACH 64     /* and a chunk counts as so many more */
 #define QUEUE_AT 64 /* copies that are asked for at once */
@@ -94,52 +95,72 @@ struct refused {
 	uint64_t bytes;
 };
 
-/* A file of it has a temporary name, and was closed lately. */
-static bool unfinished(const struct kvc_chunk *c)
+/* A file with a temporary name that was closed recently. */
+static bool unfinished(struct kvc *k, struct kvc_node *n, void *now)
+{
+	(void)k;
+	return n->temporary_ns && *(const uint64_t *)now - n->temporary_ns < UNFINISHED_NS;
+}
+
+static bool unfinished_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	uint64_t now = kvc_mono_ns();
 
-	kvc_list_each(e, &c->nodes) {
-		const struct kvc_node *n = kvc_of(e, struct kvc_node, chunk_link);
+	return kvc_evict_walk_locked(k, c, unfinished, &now);
+}
 
-		if (n->temporary_ns && now - n->temporary_ns < UNFINISHED_NS)
-			return true;
+struct judged {
+	enum verdict v;
+	struct refused *refused;
+};
+
+/* What one more node makes of the verdict. True: nothing can change it any more. */
+static bool judge_node_locked(struct kvc *k, struct kvc_node *n, void *arg)
+{
+	struct judged *j = arg;
+	enum kvc_refusal why;
+
+	if (n->nopen || n->leases || n->state == KVC_OPEN || n->snapshot) {
+		j->v = KEEP;
+		return true;
 	}
+	if ((why = kvc_admit_locked(k, n, KVC_DISK)))
+		*j->refused = (struct refused){ why, j->refused->bytes + n->room };
+	if (n->state == KVC_BOTH && !n->verify) {
+		if (n->place_txn > k->dirty->committed && j->v < COPY) {
+			kvc_commit_soon_locked(k, true);
+			j->v = COPY;
+		}
+		if (j->v == EVICT && disk_comes(k, n))
+			j->v = COMES;
+		return false;
+	}
+	if (!pool_tier_possible(k, n))
+		j->v = DROP;
+	else if (j->v != DROP)
+		j->v = COPY;
 	return false;
 }
 
+static bool stays_locked(struct kvc *k, const struct kvc_chunk *c)
+{
+	return kvc_pin_holds_locked(k, c->id, c->pin_until_ns, KVC_PIN_POOL) || c->cut;
+}
+
+/* The lock is given back in between: whoever acts on the verdict looks at each node again. */
 static enum verdict judge_locked(struct kvc *k, struct kvc_chunk *c, struct refused *r)
 {
-	enum verdict v = EVICT;
+	struct judged j = { EVICT, r };
 
 	*r = (struct refused){ 0 };
-	if (kvc_pin_holds_locked(k, c->id, c->pin_until_ns, KVC_PIN_POOL) || c->cut)
+	if (stays_locked(k, c))
 		return KEEP;
-	kvc_list_each(e, &c->nodes) {
-		struct kvc_node *n = kvc_of(e, struct kvc_node, chunk_link);
-		enum kvc_refusal why;
-
-		if (n->nopen || n->leases || n->state == KVC_OPEN || n->snapshot)
-			return KEEP;
-		if ((why = kvc_admit_locked(k, n, KVC_DISK)))
-			*r = (struct refused){ why, r->bytes + n->room };
-		if (n->state == KVC_BOTH && !n->verify) {
-			if (n->place_txn > k->dirty->committed && v < COPY) {
-				kvc_commit_soon_locked(k, true);
-				v = COPY;
-			}
-			if (v == EVICT && disk_comes(k, n))
-				v = COMES;
-			continue;
-		}
-		if (!pool_tier_possible(k, n))
-			v = DROP;
-		else if (v != DROP)
-			v = COPY;
-	}
-	if (v == DROP && kvc_chunk_young(k, c->use.last_ns))
+	kvc_evict_walk_locked(k, c, judge_node_locked, &j);
+	if (stays_locked(k, c))
+		return KEEP;
+	if (j.v == DROP && kvc_chunk_young(k, c->use.last_ns))
 		return YOUNG;
-	return v == DROP && unfinished(c) ? LATER : v;
+	return j.v == DROP && unfinished_locked(k, c) ? LATER : j.v;
 }
 
 struct kvc_node *kvc_evict_turn_locked(struct kvc_chunk *c)
@@ -149,6 +170,24 @@ struct kvc_node *kvc_evict_turn_locked(struct kvc_chunk *c)
 	kvc_list_del(e);
 	kvc_list_add_tail(&c->nodes, e);
 	return kvc_of(e, struct kvc_node, chunk_link);
+}
+
+bool kvc_evict_walk_locked(struct kvc *k, struct kvc_chunk *c, kvc_evict_node_fn *fn, void *arg)
+{
+	unsigned done = 0;
+
+	for (unsigned i = c->nnodes; i && c->nnodes; i--) {
+		struct kvc_node *n = kvc_evict_turn_locked(c);
+
+		if (fn(k, n, arg)) {
+			kvc_list_del(&n->chunk_link);
+			kvc_list_add_head(&c->nodes, &n->chunk_link);
+			return true;
+		}
+		if (++done % WALK == 0)
+			kvc_pause_locked(k);
+	}
+	return false;
 }
 
 bool kvc_evict_mapped(struct kvc *k, struct kvc_chunk *c)
@@ -173,15 +212,6 @@ bool kvc_evict_may_leave(const struct kvc *k, const struct kvc_node *n)
 {
 	return n->state == KVC_BOTH && !n->verify && !n->nopen && !n->leases && !n->snapshot &&
 	       !n->backing && n->fd < 0 && n->place_txn <= k->dirty->committed;
-}
-
-static uint64_t chunk_room(const struct kvc_chunk *c)
-{
-	uint64_t room = 0;
-
-	kvc_list_each(e, &c->nodes)
-		room += kvc_of(e, struct kvc_node, chunk_link)->room;
-	return room;
 }
 
 /*
@@ -326,14 +356,14 @@ static void refused(struct kvc *k, const struct refused *r)
 static bool one_locked(struct kvc *k, struct pass *p, struct kvc_chunk *c)
 {
 	struct refused r;
-	enum verdict v = judge_locked(k, c, &r);
+	enum verdict v;
 	uint64_t name = 0;
 	int err;
 
+	c->inflight++; /* stays, also while others are let in */
+	v = judge_locked(k, c, &r);
 	if (v == COMES && p->overdue)
 		v = EVICT;
-
-	c->inflight++; /* stays, also while others are let in */
 	if (v == DROP && r.why == KVC_REFUSED_twice) {
 		name = name_locked(k, c->id);
 		if (kvc_admit_back_locked(k, c, name))
@@ -361,9 +391,9 @@ static bool one_locked(struct kvc *k, struct pass *p, struct kvc_chunk *c)
 			kvc_admit_gone_locked(k, name);
 		}
 		if (err == -EAGAIN)
-			p->coming += chunk_room(c);
+			p->coming += c->bytes;
 	} else if (v == YOUNG || v == COPY || v == COMES) {
-		p->coming += chunk_room(c);
+		p->coming += c->bytes;
 		p->progress = true; /* young: it grows older */
 		if (v != YOUNG)
 			copy_locked(k, c);
@@ -378,6 +408,13 @@ static bool one_locked(struct kvc *k, struct pass *p, struct kvc_chunk *c)
 	return false;
 }
 
+/* Chunks were put aside by the thousand: others are let in after every few of them. */
+static void pause_aside_locked(struct kvc *k, size_t done)
+{
+	if (done % BACK == BACK - 1)
+		kvc_pause_locked(k);
+}
+
 /* Copies are behind and stores have waited long enough: the coldest chunks without a copy go. */
 static void drop_behind_locked(struct kvc *k, struct pass *p)
 {
@@ -385,8 +422,10 @@ static void drop_behind_locked(struct kvc *k, struct pass *p)
 		struct kvc_chunk *c = p->aside[i].chunk;
 		int err;
 
+		pause_aside_locked(k, i);
 		if (p->aside[i].verdict != COPY || kvc_list_empty(&c->nodes) ||
-		    kvc_chunk_young(k, c->use.last_ns) || unfinished(c) || kvc_evict_mapped(k, c))
+		    kvc_chunk_young(k, c->use.last_ns) || unfinished_locked(k, c) ||
+		    kvc_evict_mapped(k, c))
 			continue;
 		err = drop_locked(k, c->id);
 		p->progress |= !err || err == -EAGAIN;
@@ -403,6 +442,7 @@ static void drop_later_locked(struct kvc *k, struct pass *p)
 	for (size_t i = 0; i < p->naside && !k->stopping && !p->progress; i++) {
 		struct kvc_chunk *c = p->aside[i].chunk;
 
+		pause_aside_locked(k, i);
 		if (kvc_list_empty(&k->room.waiters))
 			break;
 		if (p->aside[i].verdict != LATER || kvc_list_empty(&c->nodes) ||
@@ -444,6 +484,7 @@ static void evict_parts_locked(struct kvc *k, struct pass *p)
 	for (size_t i = 0; i < p->naside && !k->stopping && !p->progress; i++) {
 		struct kvc_chunk *c = p->aside[i].chunk;
 
+		pause_aside_locked(k, i);
 		if (k->room.stuck < STUCK_LOOKS / 2 || kvc_list_empty(&k->room.waiters))
 			break;
 		if (p->aside[i].verdict == KEEP && !c->cut &&
@@ -464,6 +505,7 @@ static struct kvc_chunk *next_locked(struct kvc *k, struct pass *p)
 		c = kvc_chunk_pop_locked(k);
 	for (; !c && p->parted < p->naside; p->parted++) {
 		last = p->aside[p->parted].chunk;
+		pause_aside_locked(k, p->parted);
 		if (last->parent) {
 			kvc_kept_part_locked(k, last);
 			c = kvc_chunk_pop_locked(k);
@@ -522,8 +564,7 @@ static bool pool_pass(struct kvc *k)
 		c->inflight--;
 		kvc_chunk_push_locked(k, c);
 		kvc_chunk_settle_locked(k, c);
-		if ((i + 1) % BACK == 0)
-			kvc_pause_locked(k);
+		pause_aside_locked(k, i);
 	}
 	if (!kvc_list_empty(&k->trash->list)) {
 		p.progress = true;

@@ -27,6 +27,13 @@ void *kvc_evictor(void *arg);
  */
 struct kvc_node *kvc_evict_turn_locked(struct kvc_chunk *c);
 /*
+ * Calls fn for each node of the chunk that has a segment, until fn returns true: returns whether it
+ * did, and that node is the first of the next walk. Gives the lock back after every few nodes; the
+ * caller keeps the chunk in memory.
+ */
+typedef bool kvc_evict_node_fn(struct kvc *k, struct kvc_node *n, void *arg);
+bool kvc_evict_walk_locked(struct kvc *k, struct kvc_chunk *c, kvc_evict_node_fn *fn, void *arg);
+/*
  * It has a copy that counts, and nobody has it in hand: nor has since kvc_evict_mapped looked, when
  * it was closed here.
  */

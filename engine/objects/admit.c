@@ -43,6 +43,7 @@
 #include "tierq.h"
 #include "up.h"
 
+#define AGAIN 512 /* nodes of a chunk that are asked about at once */
 #define USUAL (1u << 20) /* bytes of a chunk on the disk */
 #define GONE_LEAST (1u << 16)
 #define GONE_MOST (1u << 20)
@@ -146,8 +147,11 @@ void kvc_admit_again_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	if (!bounded(k) || c->cut)
 		return;
-	kvc_list_each(e, &c->nodes) {
-		struct kvc_node *n = kvc_of(e, struct kvc_node, chunk_link);
+	for (unsigned i = kvc_min(c->nnodes, AGAIN); i && c->nnodes; i--) {
+		struct kvc_node *n = kvc_of(c->nodes.next, struct kvc_node, chunk_link);
+
+		kvc_list_del(&n->chunk_link); /* the next call begins after those of this one */
+		kvc_list_add_tail(&c->nodes, &n->chunk_link);
 
 		if ((n->state != KVC_RESIDENT && n->state != KVC_BOTH) ||
 		    kvc_placed_in(n, KVC_DISK) || kvc_admit_locked(k, n, KVC_DISK))

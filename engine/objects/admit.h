@@ -31,7 +31,10 @@ void kvc_admit_refused_locked(struct kvc *k, struct kvc_node *n, bool refused);
 void kvc_admit_made_locked(struct kvc *k, struct kvc_node *n);
 /* A request asks for it, that did not make it. */
 void kvc_admit_asked_locked(struct kvc *k, struct kvc_chunk *c);
-/* It may be let in now: copies are asked for of what lacks one. */
+/*
+ * It may be let in now: copies are asked for of what lacks one. Of a chunk with many files each
+ * call does the next few.
+ */
 void kvc_admit_again_locked(struct kvc *k, struct kvc_chunk *c);
 /*
  * A chunk that was asked for once leaves the pool, and is dropped: its name (a hash of it; 0: none)

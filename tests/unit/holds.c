@@ -5,6 +5,7 @@
  * engine without threads where nothing else is said.
  */
 #include "house.h"
+#include "admit.h"
 #include "dirty.h"
 #include "overlay.h"
 #include "survey.h"
@@ -20,6 +21,7 @@
 
 #define FILES 200
 #define FEW_NAMES 130
+#define LARGE 1000 /* files of a chunk */
 #define FEW_ROWS 16
 #define FEW_READS 12
 
@@ -27,7 +29,8 @@ static _Thread_local unsigned names, rows, deleted, reads; /* under this hold */
 static _Atomic unsigned most_names, most_rows, most_deleted, most_reads;
 static _Thread_local bool holding;
 static _Atomic size_t largest;
-static _Thread_local unsigned locked;
+static _Thread_local unsigned locked, judged; /* judged: under this hold of k->lock */
+static _Atomic unsigned most_judged, all_judged;
 
 static void note(_Atomic unsigned *most, unsigned *n)
 {
@@ -139,7 +142,19 @@ int __wrap_pthread_mutex_trylock(pthread_mutex_t *m);
 int __wrap_pthread_mutex_trylock(pthread_mutex_t *m)
 {
 	locked++;
+	if (house && m == &house->lock.m)
+		note(&most_judged, &judged);
 	return __real_pthread_mutex_trylock(m);
+}
+
+/* Of each node that the evictor looks at. */
+enum kvc_refusal __real_kvc_admit_locked(struct kvc *k, const struct kvc_node *n, unsigned tier);
+enum kvc_refusal __wrap_kvc_admit_locked(struct kvc *k, const struct kvc_node *n, unsigned tier);
+enum kvc_refusal __wrap_kvc_admit_locked(struct kvc *k, const struct kvc_node *n, unsigned tier)
+{
+	judged++;
+	all_judged++;
+	return __real_kvc_admit_locked(k, n, tier);
 }
 /* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 
@@ -250,6 +265,30 @@ static void unread(void **state)
 			fail_msg("SQLite was asked %u times under a hold", most_reads);
 	}
 	house_commit();
+}
+
+/* One chunk of many files is judged by the evictor. */
+static void evicted(void **state)
+{
+	uint64_t folder = house_folder(model, "large");
+	char name[16];
+
+	(void)state;
+	for (int i = 0; i < LARGE; i++) {
+		snprintf(name, sizeof name, "f%d", i);
+		house_forget(house_file(folder, name));
+	}
+	house_commit();
+	house_later_ns += 1000000000;
+	house_start(); /* which looks at all that is in the pool, before anybody asks for it */
+	kvc_lock(house);
+	kvc_unlock(house);
+	most_judged = all_judged = 0;
+	for (int i = 0; i < 10000 && all_judged < 2 * LARGE; i++)
+		usleep(1000);
+	assert_true(all_judged >= 2 * LARGE);
+	if (most_judged > LARGE / 2)
+		fail_msg("%u files of a chunk were looked at", most_judged);
 }
 
 static unsigned asked(void)
@@ -420,7 +459,7 @@ static int begin_empty(void **state)
 static int begin_chunks(void **state)
 {
 	(void)state;
-	house_new("unit=dir");
+	house_new("unit=dir,high=6,low=5");
 	model = house_folder(KVC_ROOT, "m");
 	return 0;
 }
@@ -437,6 +476,7 @@ int main(void)
 	};
 	const struct CMUnitTest chunks[] = {
 		cmocka_unit_test(unread),
+		cmocka_unit_test(evicted),
 	};
 
 	return cmocka_run_group_tests_name("holds", tests, begin, end) +

@@ -8,10 +8,18 @@
 #include "node.h"
 
 /*
- * name.c: a folder by its number: -ENOENT where it is gone, -ENOTDIR. With anew, where something is
- * to be made in it, a dropped one comes back.
+ * name.c: a folder by its number, for a call that is about to change this name in it (NULL: none):
+ * -ENOENT where it is gone, -ENOTDIR. With anew, where something is to be made in it, a dropped one
+ * comes back. What a drop has not removed yet is out of the call's way then.
  */
-int kvc_folder_both(struct kvc *k, uint64_t ino, bool anew, struct kvc_node **folder);
+int kvc_folder_both(struct kvc *k, uint64_t ino, const char *name, bool anew,
+		    struct kvc_node **folder);
+/*
+ * Before a folder is removed or replaced, if this name is one: removes names of dropped files from
+ * it if it has no others. Gives the locks back in between, so call it before anything was looked
+ * at.
+ */
+int kvc_empty_both(struct kvc *k, uint64_t parent, const char *name);
 /* kvc_takes, and what the call then does to the catalog it does whole. */
 int kvc_takes_both(struct kvc *k, bool removal);
 /*

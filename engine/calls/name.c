@@ -28,7 +28,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-int kvc_folder_both(struct kvc *k, uint64_t ino, bool anew, struct kvc_node **folder)
+int kvc_folder_both(struct kvc *k, uint64_t ino, const char *name, bool anew,
+		    struct kvc_node **folder)
 {
 	int err = kvc_node_get_both(k, ino, folder);
 
@@ -39,7 +40,28 @@ int kvc_folder_both(struct kvc *k, uint64_t ino, bool anew, struct kvc_node **fo
 		err = kvc_drop_end_both(k, *folder);
 	if (!err && (*folder)->lost)
 		err = anew ? kvc_ghost_revive_both(k, folder) : -ENOENT;
+	if (!err && name && k->drops->ncut) {
+		(*folder)->holds++;
+		err = kvc_drop_name_both(k, (*folder)->row.ino, name);
+		(*folder)->holds--;
+	}
 	return err;
+}
+
+int kvc_empty_both(struct kvc *k, uint64_t parent, const char *name)
+{
+	struct kvc_node *n;
+	uint64_t ino;
+	uint32_t kind;
+	int err;
+
+	if (!k->drops->ncut)
+		return 0;
+	err = kvc_name_get(k->cat, parent, name, &ino, &kind);
+	if (err || !S_ISDIR(kind))
+		return err == -ENOENT ? 0 : err;
+	err = kvc_node_get_both(k, ino, &n);
+	return err ? (err == -ENOENT ? 0 : err) : kvc_drop_names_in_both(k, n);
 }
 
 int kvc_takes_both(struct kvc *k, bool removal)
@@ -182,7 +204,7 @@ int kvc_make(struct kvc *k, uint64_t parent, const char *name, uint32_t mode,
 	int err;
 
 	kvc_lock_both(k);
-	err = kvc_folder_both(k, parent, true, &folder);
+	err = kvc_folder_both(k, parent, name, true, &folder);
 	if (!err) {
 		parent = folder->row.ino;
 		err = kvc_name_get(k->cat, parent, name, &ino, &kind);
@@ -255,7 +277,7 @@ int kvc_link(struct kvc *k, uint64_t ino, uint64_t parent, const char *name, uin
 	int err;
 
 	kvc_lock_both(k);
-	err = kvc_folder_both(k, parent, true, &folder);
+	err = kvc_folder_both(k, parent, name, true, &folder);
 	if (!err) {
 		parent = folder->row.ino;
 		err = kvc_node_get_both(k, ino, &n);
@@ -464,7 +486,7 @@ int kvc_unlink(struct kvc *k, uint64_t parent, const char *name, struct kvc_wait
 	int err;
 
 	kvc_lock_both(k);
-	err = kvc_folder_both(k, parent, false, &folder) ?: kvc_takes_both(k, true);
+	err = kvc_folder_both(k, parent, name, false, &folder) ?: kvc_takes_both(k, true);
 	if (!err)
 		err = kvc_name_get(k->cat, parent, name, &ino, &kind);
 	if (!err && S_ISDIR(kind))
@@ -560,7 +582,8 @@ int kvc_rmdir(struct kvc *k, uint64_t parent, const char *name)
 	int err;
 
 	kvc_lock_both(k);
-	err = kvc_folder_both(k, parent, false, &folder) ?: kvc_takes_both(k, true);
+	err = kvc_empty_both(k, parent, name);
+	err = err ?: kvc_folder_both(k, parent, name, false, &folder) ?: kvc_takes_both(k, true);
 	if (!err)
 		err = kvc_name_get(k->cat, parent, name, &ino, &kind);
 	if (!err && !S_ISDIR(kind))

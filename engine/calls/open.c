@@ -332,7 +332,7 @@ static int plan_both(struct kvc *k, uint64_t parent, const char *name, struct cr
 {
 	struct kvc_node *folder;
 	uint32_t kind;
-	int err = kvc_folder_both(k, parent, true, &folder);
+	int err = kvc_folder_both(k, parent, name, true, &folder);
 
 	if (err)
 		return err;
@@ -358,7 +358,7 @@ static int enter_both(struct kvc *k, const struct creation *c, const char *name,
 	struct kvc_node *folder, *n;
 	uint64_t other;
 	uint32_t kind;
-	int err = kvc_folder_both(k, c->row.parent, true, &folder)
+	int err = kvc_folder_both(k, c->row.parent, name, true, &folder)
 			  ?: kvc_catalog_spare(k->cat, KVC_SPARES);
 
 	/*

@@ -72,8 +72,8 @@ static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_
 	uint64_t ino, old_ino = 0;
 	uint32_t kind, old_kind;
 	bool whole, to_whole;
-	int err = kvc_folder_both(k, parent, false, &from_folder)
-			  ?: kvc_folder_both(k, to, true, &to_folder);
+	int err = kvc_folder_both(k, parent, name, false, &from_folder)
+			  ?: kvc_folder_both(k, to, to_name, true, &to_folder);
 
 	if (!err) {
 		to = to_folder->row.ino;
@@ -180,8 +180,8 @@ static int exchange_both(struct kvc *k, uint64_t parent, const char *name, uint6
 	struct kvc_node *from_folder, *to_folder, *a, *b;
 	uint64_t a_ino, b_ino;
 	uint32_t a_kind, b_kind;
-	int err = kvc_folder_both(k, parent, false, &from_folder)
-			  ?: kvc_folder_both(k, to, false, &to_folder);
+	int err = kvc_folder_both(k, parent, name, false, &from_folder)
+			  ?: kvc_folder_both(k, to, to_name, false, &to_folder);
 
 	err = err ?: kvc_name_get(k->cat, parent, name, &a_ino, &a_kind);
 	err = err ?: kvc_name_get(k->cat, to, to_name, &b_ino, &b_kind);
@@ -256,6 +256,10 @@ int kvc_rename(struct kvc *k, uint64_t parent, const char *name, uint64_t to, co
 	if (flags & ~(unsigned)RENAME_NOREPLACE && !exchange)
 		return -EINVAL;
 	kvc_lock_both(k);
+	if ((err = kvc_empty_both(k, to, to_name))) {
+		kvc_unlock_both(k);
+		return err;
+	}
 	if ((w->stage < KVC_STAGE_CLOSED && unfinished_both(k, parent, name, to, to_name, &n)) ||
 	    (w->stage < KVC_STAGE_BOTH_CLOSED && exchange &&
 	     unfinished_both(k, to, to_name, parent, name, &n))) {

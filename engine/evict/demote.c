@@ -96,7 +96,9 @@ static int wait_or_refuse(struct demotion *d)
 	return now - d->used_ns < CLOSE_NS ? AGAIN : -EBUSY;
 }
 
-/* Asks for the copies that are missing, and waits for one of them. The lock is let go in between. */
+/*
+ * Asks for the copies that are missing, and waits for one of them. The lock is let go in between.
+ */
 static int copy_locked(struct kvc *k, struct demotion *d, struct kvc_chunk *c)
 {
 	bool any = false;

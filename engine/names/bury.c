@@ -21,6 +21,8 @@
  *   a create or the   it is as if looked at too  buries the rest itself, and is then as ever: the
  *   like in it        late: -EBUSY               folder comes back empty, by the same number
  *                                                (kvc_drop_end_both)
+ *   the same in some  as ever                    removes that one name first, if it is a name of
+ *   other folder                                 such a file (kvc_drop_name_both)
  *   a kill            nothing has happened       the next start finds dropping:INO and deletes all
  *                                                files of that chunk before anything is taken over;
  *                                                fsck knows them, and -y does the same
@@ -29,8 +31,9 @@
  *   the end           the drop is finished, since the threads that drop are waited for
  *
  * Nobody joins a chunk that is cut: a name in its folder is made after the end only. Names of its
- * files can be in other folders (hard links), or its folder can stay (what else is in it, what is
- * set on it): then every call that changes names anywhere buries the rest first.
+ * files can be in other folders (hard links). Nobody sees them there, and a call that makes or
+ * changes such a name removes it first; rmdir removes all of them in its folder. So a call waits
+ * for the names that it asks for, and not for the end of a drop elsewhere.
  *
  * What has AT_ONCE files at most is looked at and goes in one hold, and needs no mark.
  *
@@ -138,7 +141,6 @@ static int add_both(struct kvc *k, struct kvc_drop *d, struct kvc_node *n)
 	d->n[d->count++] = n;
 	d->needed |= n->state == KVC_LOWER && !elsewhere(k, n, d->tier);
 	d->placed |= d->tier < 0 || n->in[d->tier].place.gen;
-	d->linked |= n->row.nlink > 1;
 	d->names += n->row.nlink;
 	d->bytes += d->tier < 0                ? n->row.blocks * 512
 		    : n->in[d->tier].place.gen ? n->in[d->tier].place.where.len
@@ -371,7 +373,6 @@ static void hide_both(struct kvc *k, struct kvc_drop *d)
 {
 	kvc_chunk_cut_locked(k, d->c, true);
 	d->cut = true;
-	d->shown = d->linked || !d->self->lost;
 	kvc_list_add_tail(&k->drops->cut, &d->link);
 	k->drops->ncut++;
 	/* a folder that stays is not told by its name, so it is by all names at once */
@@ -551,21 +552,17 @@ bool kvc_drop_is_cut(const struct kvc_node *folder)
 
 int kvc_drop_end_both(struct kvc *k, struct kvc_node *folder)
 {
-	struct kvc_ahead *a = kvc_ahead_new();
+	struct kvc_ahead *a;
 	int err = 0;
 
+	if (!kvc_drop_is_cut(folder))
+		return 0;
+	a = kvc_ahead_new();
 	folder->holds++;
-	for (struct kvc_list *e = k->drops->cut.next; err >= 0 && e != &k->drops->cut;) {
-		struct kvc_drop *d = kvc_of(e, struct kvc_drop, link);
-
-		if (d->self != folder && !d->shown) {
-			e = e->next;
-			continue;
-		}
-		err = bury_both(k, d, a);
-		if (err == 1)
-			names_ahead_both(k, d, a);
-		e = k->drops->cut.next;
+	while (err >= 0 && kvc_drop_is_cut(folder)) {
+		names_ahead_both(k, folder->drop, a);
+		if (kvc_drop_is_cut(folder))
+			err = bury_both(k, folder->drop, a);
 	}
 	folder->holds--;
 	kvc_ahead_free(a);

@@ -125,6 +125,50 @@ static int unname_these_both(struct kvc *k, struct kvc_node *n, const struct kvc
 	return err;
 }
 
+int kvc_drop_name_both(struct kvc *k, uint64_t parent, const char *name)
+{
+	struct kvc_entry one = { .parent = parent };
+	struct kvc_entries e = { .v = &one, .n = 1 };
+	struct kvc_node *n;
+	int err;
+
+	if (!k->drops->ncut)
+		return 0;
+	if ((err = kvc_name_get(k->cat, parent, name, &one.ino, &one.kind)))
+		return err == -ENOENT ? 0 : err;
+	n = kvc_node_find_locked(k, one.ino); /* all files of a chunk that is cut are in memory */
+	if (!n || !kvc_node_cut(n))
+		return 0;
+	snprintf(one.name, sizeof one.name, "%s", name);
+	return unname_these_both(k, n, &e, NULL);
+}
+
+int kvc_drop_names_in_both(struct kvc *k, struct kvc_node *folder)
+{
+	struct kvc_entries e = { 0 };
+	uint64_t after = 0;
+	int more = 1, err = 0;
+
+	folder->holds++;
+	while (more == 1 && !err && k->drops->ncut) {
+		more = kvc_entries_some_both(k, folder->row.ino, &after, &e);
+		err = more < 0 ? more : 0;
+		for (size_t i = 0; i < e.n && !err; i++) {
+			const struct kvc_node *n = kvc_node_find_locked(k, e.v[i].ino);
+
+			if (!n || !kvc_node_cut(n))
+				more = 0; /* the folder is not empty */
+			else
+				err = kvc_drop_name_both(k, folder->row.ino, e.v[i].name);
+		}
+		kvc_pause_both(k);
+	}
+	folder->holds--;
+	kvc_node_settle_locked(k, folder);
+	free(e.v);
+	return err;
+}
+
 /* Takes every name off a node, or none. */
 static int unname_both(struct kvc *k, struct kvc_node *n, struct kvc_ahead *a)
 {
@@ -187,7 +231,10 @@ int kvc_ghost_revive_both(struct kvc *k, struct kvc_node **folder)
 		return err;
 	if (up->lost)
 		return -ENOENT;
-	err = kvc_name_get(k->cat, up->row.ino, n->ghost->name, &other, &kind);
+	up->holds++;
+	err = kvc_drop_name_both(k, up->row.ino, n->ghost->name);
+	up->holds--;
+	err = err ?: kvc_name_get(k->cat, up->row.ino, n->ghost->name, &other, &kind);
 	if (!err) /* made again meanwhile */
 		return S_ISDIR(kind) ? kvc_node_get_both(k, other, folder) : -ENOENT;
 	if (err == -ENOENT)

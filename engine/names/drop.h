@@ -44,9 +44,9 @@ int kvc_chunk_drop(struct kvc *k, uint64_t id, int tier, const struct kvc_chunk_
  */
 int kvc_chunk_forget_tier(struct kvc *k, uint64_t id, unsigned tier);
 /*
- * A call is about to change names in this folder: what is still there of its chunk, where that is
- * dropped, goes first, and so does what has names in folders that stay. Lets others in meanwhile,
- * so before the call has looked at anything. 0 or why it could not be.
+ * A call is about to change names in this folder: if the folder's chunk is being dropped, the rest
+ * of the chunk is dropped first. Gives the locks back in between, so call it before anything was
+ * looked at. 0 or why that is not possible.
  */
 int kvc_drop_end_both(struct kvc *k, struct kvc_node *folder);
 /* The folder's chunk is dropped, and not all of its files are gone yet. */
@@ -72,6 +72,16 @@ int kvc_drop_file_both(struct kvc *k, struct kvc_node *n, struct kvc_ahead *a);
  */
 int kvc_drop_linked_both(struct kvc *k, struct kvc_node *n, struct kvc_name_at *at,
 			 struct kvc_ahead *a);
+/*
+ * A call is about to make, change or remove this name: if it is still a name of a file whose chunk
+ * is being dropped, it is removed, as nobody sees it any more. 0, -ENOMEM or -EIO.
+ */
+int kvc_drop_name_both(struct kvc *k, uint64_t parent, const char *name);
+/*
+ * The same for all names in a folder that has no others: the caller is about to remove it. Gives
+ * the locks back in between, and settles the folder's node.
+ */
+int kvc_drop_names_in_both(struct kvc *k, struct kvc_node *folder);
 /* A folder that is one chunk and empty goes, with its names. */
 void kvc_drop_folder_both(struct kvc *k, struct kvc_node *folder);
 /* Its names go, and it with them; with an error none has. */

@@ -43,7 +43,7 @@
 #include "tierq.h"
 #include "up.h"
 
-#define AGAIN 512 /* nodes of a chunk that are asked about at once */
+#define AGAIN 512        /* nodes of a chunk that are asked about at once */
 #define USUAL (1u << 20) /* bytes of a chunk on the disk */
 #define GONE_LEAST (1u << 16)
 #define GONE_MOST (1u << 20)

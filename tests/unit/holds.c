@@ -27,6 +27,7 @@
 
 static _Thread_local unsigned names, rows, deleted, reads; /* under this hold */
 static _Atomic unsigned most_names, most_rows, most_deleted, most_reads;
+static _Atomic unsigned all_deleted;
 static _Thread_local bool holding;
 static _Atomic size_t largest;
 static _Thread_local unsigned locked, judged; /* judged: under this hold of k->lock */
@@ -72,6 +73,7 @@ int __wrap_kvc_name_del(struct kvc_catalog *c, uint64_t parent, const char *name
 int __wrap_kvc_name_del(struct kvc_catalog *c, uint64_t parent, const char *name)
 {
 	deleted++;
+	all_deleted++;
 	return __real_kvc_name_del(c, parent, name);
 }
 
@@ -114,6 +116,20 @@ void __wrap_kvc_catalog_lock_at(struct kvc_catalog *c, struct kvc_hold *here)
 {
 	__real_kvc_catalog_lock_at(c, here);
 	holding = true;
+}
+
+/* Between two holds of the locks. */
+static void (*meanwhile)(void);
+void __real_kvc_catalog_pause(struct kvc_catalog *c);
+void __wrap_kvc_catalog_pause(struct kvc_catalog *c);
+void __wrap_kvc_catalog_pause(struct kvc_catalog *c)
+{
+	void (*now)(void) = meanwhile;
+
+	meanwhile = NULL;
+	if (now)
+		now();
+	__real_kvc_catalog_pause(c);
 }
 
 void __real_kvc_catalog_unlock(struct kvc_catalog *c);
@@ -289,6 +305,74 @@ static void evicted(void **state)
 	assert_true(all_judged >= 2 * LARGE);
 	if (most_judged > LARGE / 2)
 		fail_msg("%u files of a chunk were looked at", most_judged);
+}
+
+static uint64_t elsewhere;
+static unsigned helped;
+
+/* Calls of others while the names of a file are removed; all but one are in its way nowhere. */
+static void others_call(void)
+{
+	struct kvc_wait w = { 0 };
+	struct kvc_row r;
+	char name[16];
+
+	if (!house->drops->ncut) {
+		meanwhile = others_call; /* it is looked at only */
+		return;
+	}
+	all_deleted = 0;
+	house_file(model, "new");
+	house_file(model, "l7");
+	assert_int_equal(kvc_unlink(house, model, "l8", &w), -ENOENT);
+	house_file(model, "from");
+	assert_int_equal(kvc_rename(house, model, "from", model, "l9", 0, &w), 0);
+	assert_int_equal(kvc_rename(house, model, "l10", model, "x", 0, &w), -ENOENT);
+	assert_int_equal(kvc_link(house, house_file(model, "two"), model, "l11", 0, &r), 0);
+	assert_int_equal(kvc_lookup(house, model, "l12", &r, NULL), -ENOENT);
+	helped = all_deleted;
+	assert_int_equal(house->drops->ncut, 1);
+	assert_int_equal(kvc_rmdir(house, model, "sub"), 0);
+	assert_int_equal(kvc_getattr(house, elsewhere, &r), 0);
+	snprintf(name, sizeof name, "busy");
+	assert_int_equal(kvc_rmdir(house, model, name), -ENOTEMPTY);
+}
+
+/* While a file with many names is dropped a call elsewhere removes the names that it asks for. */
+static void unhindered(void **state)
+{
+	uint64_t id, sub, busy;
+	struct kvc_row r;
+	char name[16];
+
+	(void)state;
+	house_end();
+	house_new("");
+	model = house_folder(KVC_ROOT, "m");
+	set("unit", "file");
+	id = house_file(model, "linked");
+	sub = house_folder(model, "sub");
+	busy = house_folder(model, "busy");
+	elsewhere = house_file(busy, "stays");
+	for (int i = 0; i < FILES; i++) {
+		snprintf(name, sizeof name, "l%d", i);
+		assert_int_equal(kvc_link(house, id, model, name, 0, &r), 0);
+		assert_int_equal(kvc_link(house, id, i % 2 ? sub : busy, name, 0, &r), 0);
+	}
+	house_commit();
+	house_later_ns += 1000000000;
+	helped = 0;
+	meanwhile = others_call;
+	assert_int_equal(kvc_chunk_drop(house, id, KVC_DROP_WHOLE, NULL, NULL), 0);
+	assert_null(meanwhile);
+	assert_in_range(helped, 1, FEW_READS);
+	for (int i = 0; i < FILES; i++) {
+		snprintf(name, sizeof name, "l%d", i);
+		assert_true(house_has(model, name) == (i == 7 || i == 9 || i == 11));
+		assert_false(house_has(busy, name));
+	}
+	assert_true(house_has(busy, "stays"));
+	house_check();
 }
 
 static unsigned asked(void)
@@ -473,6 +557,7 @@ int main(void)
 	const struct CMUnitTest names_and_links[] = {
 		cmocka_unit_test(bucketed),
 		cmocka_unit_test(linked),
+		cmocka_unit_test(unhindered),
 	};
 	const struct CMUnitTest chunks[] = {
 		cmocka_unit_test(unread),

@@ -71,7 +71,9 @@ struct call {
 	int mode;
 	off_t off, len;
 	const void *data;
-	void *copy; /* of data, where the buffer does not outlive the handler */
+	void *copy;      /* of data, where the buffer does not outlive the handler */
+	unsigned copied; /* its pages, taken of kvfs_places.copies and the budget */
+	atomic_int lent; /* write.c */
 	char *name, *to_name;
 	bool stores; /* see kvfs_stores */
 	bool placed; /* it has a place of the queue that it came by (place.h) */
@@ -100,6 +102,14 @@ static inline bool kvfs_is_uring(fuse_req_t req)
 }
 /* Takes a place for a call to wait in, which kvfs_done gives back. False: none is free. */
 bool kvfs_place(struct call *c);
+/*
+ * Allocates c->copy, `len` bytes, of the memory for waiting writes; kvfs_done frees it. False: the
+ * user, or all users, have too much of that, or memory is short. Does not block; the engine's locks
+ * may be held.
+ */
+bool kvfs_copy_new(struct call *c, size_t len);
+/* Runs a woken call again. The wake of most calls (struct kvc_wait). */
+void kvfs_wake(struct kvc_wait *w);
 /* An answered call's memory. */
 void kvfs_done(struct call *c);
 /*
@@ -129,10 +139,11 @@ void kvfs_http_stop(struct kvfs *f);
 /* status.c. Why the mount takes no stores now; NULL: it does. */
 const char *kvfs_unready(struct kvfs *f);
 void kvfs_print_status(struct kvfs *f, FILE *out);
-/* ops.c, xattr.c, io.c: handlers */
+/* ops.c, xattr.c, io.c, write.c: handlers */
 void kvfs_ops_names(struct fuse_lowlevel_ops *ops);
 void kvfs_ops_xattrs(struct fuse_lowlevel_ops *ops);
 void kvfs_ops_io(struct fuse_lowlevel_ops *ops);
+void kvfs_ops_write(struct fuse_lowlevel_ops *ops);
 
 /*
  * virtual.c: .kvcachefs/. Each answers the request and returns true when the inode is one of its

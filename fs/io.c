@@ -7,7 +7,6 @@
 #include "fs.h"
 
 #include <fcntl.h>
-#include <stdlib.h>
 #include <string.h>
 
 static void count(fuse_req_t req)
@@ -183,54 +182,6 @@ static void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 	kvc_file_fd_done(k);
 }
 
-static void run_write(struct call *c)
-{
-	size_t n = 0;
-	int err = kvc_file_write(c->f->k, c->ino, c->data, (size_t)c->len, c->off, c->fi.flags, &n,
-				 &c->w);
-
-	if (kvfs_waits(c, &err))
-		return;
-	if (err)
-		fuse_reply_err(c->req, kvfs_errno(err));
-	else
-		fuse_reply_write(c->req, n);
-	kvfs_done(c);
-}
-
-static void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_t off,
-		     struct fuse_file_info *fi)
-{
-	struct call *c;
-
-	count(req);
-	if (kvfs_is_virtual(ino)) {
-		kvfs_virtual_write(req, ino, buf, size, off, fi);
-		return;
-	}
-	c = kvfs_call(req, ino, run_write, NULL, NULL);
-	if (!c)
-		return;
-	c->fi = *fi;
-	c->off = off;
-	c->len = (off_t)size;
-	c->data = buf;
-	/*
-	 * A ring's entry keeps its buffer until the reply; libfuse's other buffers are used again
-	 * after this handler.
-	 */
-	if (!kvfs_is_uring(req)) {
-		c->copy = malloc(size ? size : 1);
-		if (!c->copy) {
-			fuse_reply_err(req, ENOMEM);
-			kvfs_done(c);
-			return;
-		}
-		c->data = memcpy(c->copy, buf, size);
-	}
-	c->run(c);
-}
-
 static void run_fallocate(struct call *c)
 {
 	int err = c->w.err ?: kvc_file_fallocate(c->f->k, c->ino, c->mode, c->off, c->len, &c->w);
@@ -289,7 +240,6 @@ void kvfs_ops_io(struct fuse_lowlevel_ops *ops)
 	ops->release = op_release;
 	ops->flush = op_flush;
 	ops->read = op_read;
-	ops->write = op_write;
 	ops->fallocate = op_fallocate;
 	ops->lseek = op_lseek;
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Handlers for names and inodes. See fs.h. */
 #include "fs.h"
+
+#include "budget.h"
 #include "process.h"
 
 #include <stdlib.h>
@@ -40,7 +42,7 @@ static uint64_t client_of(fuse_req_t req)
 	return kvc_client(kvfs_process_of(thread), thread);
 }
 
-static void wake(struct kvc_wait *w)
+void kvfs_wake(struct kvc_wait *w)
 {
 	struct call *c = (struct call *)w;
 
@@ -48,12 +50,39 @@ static void wake(struct kvc_wait *w)
 	c->run(c);
 }
 
+static bool is_root(const struct call *c)
+{
+	return !c->w.uid || c->w.uid == geteuid();
+}
+
 bool kvfs_place(struct call *c)
 {
-	uint32_t uid = c->w.uid;
-
-	c->placed = c->placed || kvfs_place_take(c->queue, uid, !uid || uid == geteuid());
+	c->placed = c->placed || kvfs_place_take(c->queue, c->w.uid, is_root(c), 1);
 	return c->placed;
+}
+
+bool kvfs_copy_new(struct call *c, size_t len)
+{
+	unsigned pages = (unsigned)(kvc_round_up(len ? len : 1, KVC_PAGE) / KVC_PAGE);
+
+	if (!kvfs_place_take(&c->f->places.copies, c->w.uid, is_root(c), pages))
+		return false;
+	if (kvc_budget_take(KVC_BUDGET_WRITE, (uint64_t)pages * KVC_PAGE)) {
+		kvfs_place_give(&c->f->places.copies, c->w.uid, pages);
+		return false;
+	}
+	c->copied = pages;
+	c->copy = malloc(len ? len : 1); /* if this fails, kvfs_done gives the pages back */
+	return c->copy != NULL;
+}
+
+static void copy_free(struct call *c)
+{
+	free(c->copy);
+	if (!c->copied)
+		return;
+	kvc_budget_give(KVC_BUDGET_WRITE, (uint64_t)c->copied * KVC_PAGE);
+	kvfs_place_give(&c->f->places.copies, c->w.uid, c->copied);
 }
 
 static bool place(struct kvc_wait *w)
@@ -76,7 +105,7 @@ struct call *kvfs_call(fuse_req_t req, uint64_t ino, void (*run)(struct call *),
 		fuse_reply_err(req, ENOMEM);
 		return NULL;
 	}
-	c->w.wake = wake;
+	c->w.wake = kvfs_wake;
 	c->w.place = place;
 	c->queue = kvfs_queue_here(&kvfs_of(req)->places, kvfs_is_uring(req));
 	c->w.uid = fuse_req_ctx(req)->uid;
@@ -91,8 +120,8 @@ struct call *kvfs_call(fuse_req_t req, uint64_t ino, void (*run)(struct call *),
 void kvfs_done(struct call *c)
 {
 	if (c->placed)
-		kvfs_place_give(c->queue, c->w.uid);
-	free(c->copy);
+		kvfs_place_give(c->queue, c->w.uid, 1);
+	copy_free(c);
 	free(c->name);
 	free(c->to_name);
 	free(c);

@@ -15,11 +15,12 @@ void kvfs_queue_init(struct kvfs_queue *q, unsigned depth)
 		q->seed = (uintptr_t)q;
 }
 
-void kvfs_places_init(struct kvfs_places *p, unsigned depth)
+void kvfs_places_init(struct kvfs_places *p, unsigned depth, unsigned copies)
 {
 	*p = (struct kvfs_places){ .depth = depth };
 	pthread_mutex_init(&p->lock, NULL);
 	kvfs_queue_init(&p->plain, KVFS_PLACES_PLAIN);
+	kvfs_queue_init(&p->copies, copies);
 }
 
 void kvfs_places_fini(struct kvfs_places *p)
@@ -59,27 +60,28 @@ static unsigned *user_of(struct kvfs_queue *q, uint32_t uid)
 	return &q->users[(hash >> 40) % KVFS_PLACE_USERS];
 }
 
-bool kvfs_place_take(struct kvfs_queue *q, uint32_t uid, bool root)
+bool kvfs_place_take(struct kvfs_queue *q, uint32_t uid, bool root, unsigned n)
 {
 	unsigned kept = q->depth / (root ? 8 : 4), left, *user = user_of(q, uid);
 	bool takes;
 
 	pthread_mutex_lock(&q->lock);
 	left = q->depth - q->waiting;
-	takes = left > kept && *user < KVFS_PLACES_TIMES * (left - kept);
+	left -= left < kept ? left : kept;
+	takes = n <= left && *user + (uint64_t)n <= KVFS_PLACES_TIMES * (left - n + 1ull);
 	if (takes) {
-		q->waiting++;
-		++*user;
+		q->waiting += n;
+		*user += n;
 	}
 	pthread_mutex_unlock(&q->lock);
 	return takes;
 }
 
-void kvfs_place_give(struct kvfs_queue *q, uint32_t uid)
+void kvfs_place_give(struct kvfs_queue *q, uint32_t uid, unsigned n)
 {
 	pthread_mutex_lock(&q->lock);
-	q->waiting--;
-	--*user_of(q, uid);
+	q->waiting -= n;
+	*user_of(q, uid) -= n;
 	pthread_mutex_unlock(&q->lock);
 }
 

@@ -15,7 +15,9 @@
  * are misses, other opens that need a load fail with ETIMEDOUT, stores that need room with ENOSPC.
  *
  * Requests that come through /dev/fuse occupy nothing but memory while they wait. They share one
- * queue of KVFS_PLACES_PLAIN places.
+ * queue of KVFS_PLACES_PLAIN places. A write among them needs a copy of its data while it waits,
+ * because libfuse uses its buffer for the next request. The pages of these copies are places of
+ * another queue, with the same shares; its depth is the part of memory= for them (budget.h).
  *
  * Any thread may call these; kvfs_queue_here is for threads that serve requests.
  */
@@ -41,11 +43,13 @@ struct kvfs_queue {
 struct kvfs_places {
 	pthread_mutex_t lock; /* a leaf; guards the list */
 	struct kvfs_queue *rings;
-	struct kvfs_queue plain; /* of /dev/fuse */
-	unsigned depth;          /* of each queue of io_uring */
+	struct kvfs_queue plain;  /* of /dev/fuse */
+	struct kvfs_queue copies; /* pages of the data of its waiting writes */
+	unsigned depth;           /* of each queue of io_uring */
 };
 
-void kvfs_places_init(struct kvfs_places *p, unsigned depth);
+/* depth: of each queue of io_uring. copies: pages that copies of waiting writes may have. */
+void kvfs_places_init(struct kvfs_places *p, unsigned depth, unsigned copies);
 /* When no thread serves any more and no call is left. */
 void kvfs_places_fini(struct kvfs_places *p);
 /*
@@ -54,9 +58,12 @@ void kvfs_places_fini(struct kvfs_places *p);
  */
 struct kvfs_queue *kvfs_queue_here(struct kvfs_places *p, bool ring);
 void kvfs_queue_init(struct kvfs_queue *q, unsigned depth);
-/* One place for a request of this user, until it is given back. root: uid 0 or the daemon's own. */
-bool kvfs_place_take(struct kvfs_queue *q, uint32_t uid, bool root);
-void kvfs_place_give(struct kvfs_queue *q, uint32_t uid);
+/*
+ * Takes n places at once for a request of this user, until they are given back; n > 0. root: uid 0
+ * or the daemon's own. False: they are not free, or the user has too many.
+ */
+bool kvfs_place_take(struct kvfs_queue *q, uint32_t uid, bool root, unsigned n);
+void kvfs_place_give(struct kvfs_queue *q, uint32_t uid, unsigned n);
 /* Requests that wait now, in all queues. */
 unsigned kvfs_places_taken(struct kvfs_places *p);
 

@@ -6,6 +6,7 @@
  */
 #include "fs.h"
 
+#include "budget.h"
 #include "log.h"
 #include "memory.h"
 #include "probe.h"
@@ -257,7 +258,8 @@ static void decide(struct kvfs *f, const struct kvc_options *o)
 	/* it has mappings of its own for each of ours, and vm.max_map_count is the limit */
 	f->ring.depth = kvc_min(f->ring.depth, 1024u);
 #endif
-	kvfs_places_init(&f->places, f->ring.depth);
+	kvfs_places_init(&f->places, f->ring.depth,
+			 (unsigned)(kvc_budget_most(KVC_BUDGET_WRITE) / KVC_PAGE));
 #ifdef FUSE_CAP_OVER_IO_URING
 	f->want_uring = o->io_uring != KVC_OFF && kernel_allows_uring();
 	if (o->io_uring == KVC_OFF)
@@ -446,6 +448,7 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 	kvfs_ops_names(&ops);
 	kvfs_ops_xattrs(&ops);
 	kvfs_ops_io(&ops);
+	kvfs_ops_write(&ops);
 	err = session_new(f, o, store, &ops);
 	if (!f->se) {
 		kvc_error("cannot set up the FUSE session");

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See budget.h. Two parts: texts, and tier work, where copies have a limit of their own within it.
+ * See budget.h. Texts, waiting writes and tier work have a part each; copies have a limit of their
+ * own within tier work.
  * Threads that find their part full form two queues, loads and copies, on their own stacks. Whoever
  * gives bytes back grants them to the heads of the queues, loads first; a new request does not
  * overtake one that waits for the same use.
@@ -18,6 +19,7 @@
 #define DEFAULT_LEAST (128ull << 20)
 #define DEFAULT_MOST (1ull << 30)
 #define WAIT_MOST_MS 2000
+#define QUEUES 2 /* of KVC_BUDGET_LOAD and KVC_BUDGET_COPY */
 
 struct waiter {
 	struct kvc_list link;
@@ -30,7 +32,7 @@ static struct {
 	pthread_mutex_t lock;
 	uint64_t limit, wait_ms; /* limit 0: none */
 	uint64_t used[KVC_BUDGET_USES], peak;
-	struct kvc_list waiters[KVC_BUDGET_TEXT]; /* loads and copies */
+	struct kvc_list waiters[QUEUES]; /* loads and copies */
 	struct kvc_stats *stats;
 	void (*release)(void);
 } budget = {
@@ -70,13 +72,22 @@ void kvc_budget_start(uint64_t limit, uint64_t wait_ms, struct kvc_stats *stats)
 	pthread_mutex_unlock(&budget.lock);
 }
 
+/* Tier work waits for memory; other uses are refused at once. */
+static bool is_tier_work(enum kvc_budget_use use)
+{
+	return use == KVC_BUDGET_LOAD || use == KVC_BUDGET_COPY;
+}
+
 static uint64_t most_locked(enum kvc_budget_use use)
 {
 	if (!budget.limit)
 		return UINT64_MAX;
-	return use == KVC_BUDGET_TEXT   ? budget.limit / 4
-	       : use == KVC_BUDGET_COPY ? budget.limit / 2
-					: budget.limit / 4 * 3;
+	switch (use) {
+	case KVC_BUDGET_TEXT: return budget.limit / 4;
+	case KVC_BUDGET_WRITE: return budget.limit / 8;
+	case KVC_BUDGET_COPY: return budget.limit / 8 * 3;
+	default: return budget.limit / 8 * 5;
+	}
 }
 
 static bool fits_locked(enum kvc_budget_use use, uint64_t bytes)
@@ -92,7 +103,7 @@ static bool fits_locked(enum kvc_budget_use use, uint64_t bytes)
 /* Loads before copies; a copy does not take what the first load in the queue waits for. */
 static void grant_locked(void)
 {
-	for (int use = KVC_BUDGET_LOAD; use < KVC_BUDGET_TEXT; use++)
+	for (int use = KVC_BUDGET_LOAD; use < QUEUES; use++)
 		while (!kvc_list_empty(&budget.waiters[use])) {
 			struct waiter *w = kvc_of(budget.waiters[use].next, struct waiter, link);
 
@@ -118,7 +129,7 @@ void kvc_budget_stop(const struct kvc_stats *stats)
 
 static bool queued_locked(enum kvc_budget_use use)
 {
-	return use != KVC_BUDGET_TEXT &&
+	return is_tier_work(use) &&
 	       (!kvc_list_empty(&budget.waiters[KVC_BUDGET_LOAD]) ||
 		(use == KVC_BUDGET_COPY && !kvc_list_empty(&budget.waiters[use])));
 }
@@ -138,7 +149,7 @@ static bool try_hard_locked(enum kvc_budget_use use, uint64_t bytes)
 
 	if (try_locked(use, bytes))
 		return true;
-	if (use == KVC_BUDGET_TEXT || !release || bytes > most_locked(use))
+	if (!is_tier_work(use) || !release || bytes > most_locked(use))
 		return false;
 	pthread_mutex_unlock(&budget.lock);
 	release();
@@ -195,7 +206,7 @@ int kvc_budget_wait(enum kvc_budget_use use, uint64_t bytes)
 
 	pthread_mutex_lock(&budget.lock);
 	if (!try_hard_locked(use, bytes) &&
-	    (use == KVC_BUDGET_TEXT || bytes > most_locked(use) || !wait_locked(use, bytes)))
+	    (!is_tier_work(use) || bytes > most_locked(use) || !wait_locked(use, bytes)))
 		err = refuse_locked();
 	pthread_mutex_unlock(&budget.lock);
 	return err;

@@ -2,11 +2,13 @@
 /*
  * The memory budget: one limit (memory=) for all memory beside the pool whose size users, files or
  * remote services decide: buffers of tier work, codec contexts, answers of remote services, range
- * tables, the texts of leases and of the other files of .kvcachefs/. Take the bytes before the
- * allocation and give them back after the free.
+ * tables, the texts of leases and of the other files of .kvcachefs/, the data of waiting writes.
+ * Take the bytes before the allocation and give them back after the free.
  *
- * A quarter of the limit is for users' texts, three quarters are for tier work, of which copies
- * and listings may have two thirds: loads, which callers wait for, find memory when copies do not.
+ * Users' texts may use a quarter of the limit, waiting writes an eighth, and tier work five
+ * eighths. Copies and listings may use three fifths of the part for tier work, so that loads, which
+ * callers wait for, find memory when copies do not. Writes wait for room that copies make, and
+ * cannot take their memory.
  *
  * The budget belongs to the process. It has no limit, and still counts, until kvc_budget_start is
  * called, so the tools can use the same code. All functions are thread-safe. Their lock is a leaf;
@@ -22,9 +24,10 @@
 #include <stdint.h>
 
 enum kvc_budget_use {
-	KVC_BUDGET_LOAD, /* reads from tiers that somebody may wait for */
-	KVC_BUDGET_COPY, /* writes to tiers, listings, sweeps */
-	KVC_BUDGET_TEXT, /* what users write to and read from .kvcachefs/ */
+	KVC_BUDGET_LOAD,  /* reads from tiers that somebody may wait for */
+	KVC_BUDGET_COPY,  /* writes to tiers, listings, sweeps */
+	KVC_BUDGET_TEXT,  /* what users write to and read from .kvcachefs/ */
+	KVC_BUDGET_WRITE, /* the data of writes that wait */
 	KVC_BUDGET_USES
 };
 
@@ -41,7 +44,10 @@ void kvc_budget_start(uint64_t limit, uint64_t wait_ms, struct kvc_stats *stats)
 /* Removes the limit, if it is the one of these stats. */
 void kvc_budget_stop(const struct kvc_stats *stats);
 
-/* Takes `bytes` if they are free now. 0 or -ENOMEM. Never blocks. */
+/*
+ * Takes `bytes` if they are free now. 0 or -ENOMEM. Never blocks. KVC_BUDGET_TEXT and
+ * KVC_BUDGET_WRITE may be taken with locks held.
+ */
 int kvc_budget_take(enum kvc_budget_use use, uint64_t bytes);
 /*
  * Takes `bytes`, and waits for others to give theirs back, in the order of arrival and loads first.

@@ -98,6 +98,9 @@ int kvc_pace_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w)
 	rate = (uint64_t)(2.0 * (double)(p->rate ? p->rate : RATE_FIRST) * (double)left /
 			  (double)(z.to - z.from + 1));
 	due = kvc_max(p->next_ns, now);
+	/* its turn is now if it may not wait; if it fails then, others do not wait longer for it */
+	if (due - now >= WORTH_NS && !kvc_wait_has_place(w))
+		return 0;
 	p->next_ns =
 		kvc_min(due + (uint64_t)((double)bytes * 1e9 / (double)kvc_max(rate, RATE_LEAST)),
 			now + most);

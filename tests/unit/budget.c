@@ -46,24 +46,28 @@ static void parts_have_limits(void **state)
 	struct kvc_budget_state s;
 
 	(void)state;
-	assert_int_equal(kvc_budget_take(KVC_BUDGET_COPY, LIMIT / 2), 0);
+	assert_int_equal(kvc_budget_take(KVC_BUDGET_COPY, LIMIT / 8 * 3), 0);
 	assert_int_equal(kvc_budget_take(KVC_BUDGET_COPY, 1), -ENOMEM);
 	assert_int_equal(kvc_budget_take(KVC_BUDGET_LOAD, LIMIT / 4), 0);
 	assert_int_equal(kvc_budget_take(KVC_BUDGET_LOAD, 1), -ENOMEM);
 	assert_int_equal(kvc_budget_take(KVC_BUDGET_TEXT, LIMIT / 4), 0);
 	assert_int_equal(kvc_budget_take(KVC_BUDGET_TEXT, 1), -ENOMEM);
+	assert_int_equal(kvc_budget_take(KVC_BUDGET_WRITE, LIMIT / 8), 0);
+	assert_int_equal(kvc_budget_take(KVC_BUDGET_WRITE, 1), -ENOMEM);
+	assert_int_equal(kvc_budget_wait(KVC_BUDGET_WRITE, 1), -ENOMEM);
 	kvc_budget_state(&s);
 	assert_true(s.used == LIMIT && s.peak == LIMIT && s.limit == LIMIT);
-	kvc_budget_give(KVC_BUDGET_COPY, LIMIT / 2);
-	assert_int_equal(kvc_budget_take(KVC_BUDGET_LOAD, LIMIT / 2), 0);
+	kvc_budget_give(KVC_BUDGET_COPY, LIMIT / 8 * 3);
+	assert_int_equal(kvc_budget_take(KVC_BUDGET_LOAD, LIMIT / 8 * 3), 0);
 	assert_int_equal(kvc_budget_take(KVC_BUDGET_COPY, 1), -ENOMEM);
-	kvc_budget_give(KVC_BUDGET_LOAD, LIMIT / 4 * 3);
+	kvc_budget_give(KVC_BUDGET_LOAD, LIMIT / 8 * 5);
 	kvc_budget_give(KVC_BUDGET_TEXT, LIMIT / 4);
+	kvc_budget_give(KVC_BUDGET_WRITE, LIMIT / 8);
 	kvc_budget_state(&s);
 	assert_true(!s.used && s.peak == LIMIT);
-	assert_int_equal(kvc_counted(&stats, memory_refusals), 4);
+	assert_int_equal(kvc_counted(&stats, memory_refusals), 6);
 	assert_int_equal(kvc_budget_wait(KVC_BUDGET_LOAD, UINT64_MAX), -ENOMEM);
-	assert_int_equal(kvc_budget_wait(KVC_BUDGET_COPY, LIMIT / 2 + 1), -ENOMEM);
+	assert_int_equal(kvc_budget_wait(KVC_BUDGET_COPY, LIMIT / 8 * 3 + 1), -ENOMEM);
 	assert_int_equal(kvc_counted(&stats, memory_waits), 0); /* they can never be granted */
 }
 
@@ -73,11 +77,11 @@ static void waits_end(void **state)
 
 	(void)state;
 	assert_int_equal(kvc_budget_take(KVC_BUDGET_LOAD, LIMIT / 2), 0);
-	assert_int_equal(kvc_budget_wait(KVC_BUDGET_LOAD, LIMIT / 2), -ENOMEM);
+	assert_int_equal(kvc_budget_wait(KVC_BUDGET_LOAD, LIMIT / 4), -ENOMEM);
 	assert_true(kvc_mono_ns() - begun >= 200000000);
 	assert_int_equal(kvc_counted(&stats, memory_waits), 1);
-	assert_int_equal(kvc_budget_take(KVC_BUDGET_LOAD, LIMIT / 4), 0); /* it left the queue */
-	kvc_budget_give(KVC_BUDGET_LOAD, LIMIT / 4 * 3);
+	assert_int_equal(kvc_budget_take(KVC_BUDGET_LOAD, LIMIT / 8), 0); /* it left the queue */
+	kvc_budget_give(KVC_BUDGET_LOAD, LIMIT / 8 * 5);
 }
 
 struct taker {
@@ -108,27 +112,27 @@ static void waiters_have_turns(void **state)
 {
 	_Atomic int order = 0;
 	struct taker copy = { KVC_BUDGET_COPY, MIB, 1, &order, 0 }, load = {
-		KVC_BUDGET_LOAD, 40 * MIB, 1, &order, 0,
+		KVC_BUDGET_LOAD, 30 * MIB, 1, &order, 0,
 	};
 	pthread_t a, b;
 
 	(void)state;
 	kvc_budget_start(LIMIT, 2000, &stats);
-	assert_int_equal(kvc_budget_take(KVC_BUDGET_LOAD, 48 * MIB), 0);
+	assert_int_equal(kvc_budget_take(KVC_BUDGET_LOAD, 40 * MIB), 0);
 	assert_int_equal(pthread_create(&a, NULL, take, &copy), 0);
 	wait_for_waits(1);
 	assert_int_equal(pthread_create(&b, NULL, take, &load), 0);
 	wait_for_waits(2);
-	kvc_budget_give(KVC_BUDGET_LOAD, 30 * MIB); /* the copy would fit, the load not yet */
+	kvc_budget_give(KVC_BUDGET_LOAD, 25 * MIB); /* the copy would fit, the load not yet */
 	usleep(20000);
 	assert_int_equal(order, 0);
 	assert_int_equal(kvc_budget_take(KVC_BUDGET_LOAD, MIB), -ENOMEM);
-	kvc_budget_give(KVC_BUDGET_LOAD, 18 * MIB);
+	kvc_budget_give(KVC_BUDGET_LOAD, 15 * MIB);
 	pthread_join(b, NULL);
 	pthread_join(a, NULL);
 	assert_int_equal(load.err, 0);
 	assert_int_equal(copy.err, 0);
-	kvc_budget_give(KVC_BUDGET_LOAD, 40 * MIB);
+	kvc_budget_give(KVC_BUDGET_LOAD, 30 * MIB);
 	kvc_budget_give(KVC_BUDGET_COPY, MIB);
 }
 
@@ -143,12 +147,12 @@ static void release(void)
 static void caches_go_first(void **state)
 {
 	(void)state;
-	cached = 48 * MIB;
+	cached = 40 * MIB;
 	assert_int_equal(kvc_budget_take(KVC_BUDGET_LOAD, cached), 0);
 	kvc_budget_on_short(release);
-	assert_int_equal(kvc_budget_take(KVC_BUDGET_LOAD, 40 * MIB), 0);
+	assert_int_equal(kvc_budget_take(KVC_BUDGET_LOAD, 32 * MIB), 0);
 	assert_int_equal(cached, 0);
-	kvc_budget_give(KVC_BUDGET_LOAD, 40 * MIB);
+	kvc_budget_give(KVC_BUDGET_LOAD, 32 * MIB);
 }
 
 static void buffers_are_counted(void **state)
@@ -185,7 +189,7 @@ static void *work(void *arg)
 		uint64_t n = (unsigned)rand_r(&seed) % (LIMIT / 8);
 		struct kvc_budget_state s;
 
-		if (use == KVC_BUDGET_TEXT ? kvc_budget_take(use, n) : kvc_budget_wait(use, n))
+		if (use >= KVC_BUDGET_TEXT ? kvc_budget_take(use, n) : kvc_budget_wait(use, n))
 			continue;
 		kvc_budget_state(&s);
 		if (s.used > LIMIT)

@@ -69,7 +69,7 @@ static unsigned taken(struct kvfs_queue *q, uint32_t uid, bool root)
 {
 	unsigned n = 0;
 
-	while (kvfs_place_take(q, uid, root))
+	while (kvfs_place_take(q, uid, root, 1))
 		n++;
 	return n;
 }
@@ -114,7 +114,7 @@ static void places(void **state)
 		n = taken(&q, 2000, false);
 		assert_true(n > 0 && n < one && one <= depth * 3 / 4);
 		for (unsigned i = 0; i < n; i++)
-			kvfs_place_give(&q, 2000);
+			kvfs_place_give(&q, 2000, 1);
 		assert_int_equal(taken(&q, 2000, false), n); /* what is given back is there again */
 		for (; user < 1000; user++)
 			all += taken(&q, 10000 + user, false);
@@ -127,12 +127,46 @@ static void places(void **state)
 	}
 }
 
+/* Several places at a time, as the pages of waiting writes: the same shares, and never too many. */
+static void several(void **state)
+{
+	static struct kvfs_queue q;
+	const unsigned depth = 4096, sizes[] = { 1, 3, 32, 256 };
+
+	(void)state;
+	for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+		unsigned n = sizes[i], one = 0, all = 0;
+
+		kvfs_queue_init(&q, depth);
+		while (kvfs_place_take(&q, 1000, false, n))
+			one += n;
+		assert_in_range(one, depth * 9 / 16 - n, depth * 9 / 16 + n);
+		assert_true(kvfs_place_take(&q, 2000, false, n));
+		kvfs_place_give(&q, 2000, n);
+		for (uint32_t user = 10000; user < 11000; user++)
+			while (kvfs_place_take(&q, user, false, n))
+				all += n;
+		assert_int_equal(q.waiting, one + all);
+		assert_in_range(q.waiting, depth / 4 * 3 - n, depth / 4 * 3);
+		assert_true(kvfs_place_take(&q, 0, true, n));
+		kvfs_place_give(&q, 0, n);
+		kvfs_place_give(&q, 1000, one);
+		assert_int_equal(q.waiting, all);
+	}
+	kvfs_queue_init(&q, depth);
+	assert_false(kvfs_place_take(&q, 1000, false, depth));
+	assert_false(kvfs_place_take(&q, 0, true, UINT32_MAX));
+	kvfs_queue_init(&q, 0); /* no memory for any */
+	assert_false(kvfs_place_take(&q, 0, true, 1));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(bounded),
 		cmocka_unit_test(told),
 		cmocka_unit_test(places),
+		cmocka_unit_test(several),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -36,6 +36,7 @@ enum virtual {
 	V_LOG,
 	V_EVENTS,
 	V_SLOWEST,
+	V_TIERS,
 	V_COUNT
 };
 
@@ -63,6 +64,7 @@ static const struct {
 	[V_LOG] = { "log", S_IFREG | 0400, .print_own = print_log, .names_all = true },
 	[V_EVENTS] = { "events", S_IFREG | 0400, NULL, kvc_events_open, true },
 	[V_SLOWEST] = { "slowest", S_IFREG | 0400, kvc_print_slowest, NULL, true },
+	[V_TIERS] = { "tiers", S_IFREG | 0444, kvc_print_tiers },
 };
 
 static enum virtual which(uint64_t ino)

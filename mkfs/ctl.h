@@ -77,6 +77,26 @@ int kvm_slowest(const char *mnt, struct kvm_slow v[KVM_SLOWEST], size_t *n);
 void kvm_slowest_json(struct kvm_json *j, const struct kvm_slow *v, size_t n);
 void kvm_slowest_print(const struct kvm_slow *v, size_t n);
 
+/* The classes of calls of each tier, in the tiers' order (ctl_calls.c). */
+#define KVM_CALLS 64u
+struct kvm_call {
+	char tier[24], call[16];
+	char state[16];   /* closed, refused, out, probing, hangs */
+	char reason[64];  /* "-": none */
+	uint64_t next_ms; /* to the next probe; 0: none is waited for */
+};
+struct kvm_calls {
+	struct kvm_call of[KVM_CALLS];
+	size_t n;
+};
+/* 0, or 1 after the message. */
+int kvm_calls(const char *mnt, struct kvm_calls *c);
+/* Is any class of the tier suspended? Tiers are numbered from 0, without the pool. */
+bool kvm_calls_suspended(const struct kvm_calls *c, unsigned tier);
+void kvm_calls_json(struct kvm_json *j, const struct kvm_calls *c, unsigned tier);
+/* A line for each class that is suspended. */
+void kvm_calls_print(const struct kvm_calls *c);
+
 /*
  * Writes a command to .kvcachefs/control, and reads what it answers at once. 0, or 1 after the
  * message.

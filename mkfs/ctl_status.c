@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kvcachectl status: a mount on one screen, from the figures in .kvcachefs/stats and the lines of
- * .kvcachefs/config, and the slowest operations (ctl_slowest.c). A figure that an older daemon does
+ * .kvcachefs/config, the classes of calls (ctl_calls.c) and the slowest operations
+ * (ctl_slowest.c). A figure that an older daemon does
  * not have counts as 0. With an interval the figures are read twice, and what lies between them is
  * shown beside.
  */
@@ -31,6 +32,7 @@ struct mount {
 	char path[KVM_PATH], *config;
 	struct kvm_slow slowest[KVM_SLOWEST];
 	size_t slow;
+	struct kvm_calls calls;
 	struct figures first, now; /* of `first` nothing is there without an interval */
 };
 
@@ -192,7 +194,7 @@ static void json_hits(struct kvm_json *j, const char *name, const struct hits *h
 	kvm_json_end(j, '}');
 }
 
-static void json_tiers(struct kvm_json *j, const struct figures *all)
+static void json_tiers(struct kvm_json *j, const struct figures *all, const struct kvm_calls *c)
 {
 	struct tier t;
 
@@ -206,6 +208,7 @@ static void json_tiers(struct kvm_json *j, const struct figures *all)
 		if (!t.pool) {
 			kvm_json_number(j, "written_bytes", t.written);
 			kvm_json_number(j, "today_bytes", t.today);
+			kvm_calls_json(j, c, i - 1);
 		}
 		kvm_json_end(j, '}');
 	}
@@ -224,7 +227,7 @@ static void print_json(const struct mount *m, const struct hits *all, const stru
 	kvm_json_text(&j, "mount", m->path);
 	for (size_t i = 0; i < COUNT(settings); i++)
 		kvm_json_text(&j, settings[i], setting(m, settings[i], text, sizeof text));
-	json_tiers(&j, &m->now);
+	json_tiers(&j, &m->now, &m->calls);
 	kvm_json_begin(&j, "hits", '{');
 	json_hits(&j, "since_start", all, false);
 	if (lately)
@@ -254,7 +257,15 @@ static void print_json(const struct mount *m, const struct hits *all, const stru
 	putchar('\n');
 }
 
-static void print_tiers(const struct figures *all)
+/*
+ * OUT: its breaker lets no call of a class through that failed. part: calls of a class are refused.
+ */
+static const char *state_of(const struct tier *t, const struct kvm_calls *c, unsigned i)
+{
+	return !t->up ? "OUT" : !t->pool && kvm_calls_suspended(c, i - 1) ? "part" : "up";
+}
+
+static void print_tiers(const struct figures *all, const struct kvm_calls *c)
 {
 	char used[32], limit[32], today[32];
 	struct tier t;
@@ -268,9 +279,10 @@ static void print_tiers(const struct figures *all)
 			printf(" %5.1f%%", 100 * (double)t.used / (double)t.limit);
 		else
 			printf(" %6s", "-");
-		printf("  %-8s %14s\n", t.up ? "up" : "OUT", /* its breaker is open */
+		printf("  %-8s %14s\n", state_of(&t, c, i),
 		       t.pool ? "-" : kvc_size_text(t.today, today));
 	}
+	kvm_calls_print(c);
 }
 
 static void print_hits(const char *when, const struct hits *h)
@@ -309,7 +321,7 @@ static void print(const struct mount *m, const struct hits *all, const struct hi
 	printf("served by %s, requests by %s; policy %s, sealing %s\n",
 	       setting(m, "served_by", a, sizeof a), setting(m, "requests_by", b, sizeof b),
 	       setting(m, "policy", c, sizeof c), setting(m, "sealing", when, sizeof when));
-	print_tiers(&m->now);
+	print_tiers(&m->now, &m->calls);
 	printf("\n%-14s %8s  %9s %10s %10s\n", "opens", "in all", "in memory", "loaded", "copied");
 	if (lately) {
 		snprintf(when, sizeof when, "last %.1f s", lately->seconds);
@@ -356,6 +368,7 @@ int kvm_run_status(int argc, char **argv)
 			sleep((unsigned)s);
 	}
 	err = err ?: read_figures(m.path, &m.now) ?: kvm_mount_text(m.path, "config", &m.config);
+	err = err ?: kvm_calls(m.path, &m.calls);
 	err = err ?: kvm_slowest(m.path, m.slowest, &m.slow);
 	if (!err) {
 		all = hits_of(&m.now, &none);

@@ -218,6 +218,8 @@ uint64_t kvc_pool_used(struct kvc *k);
 void kvc_print_policies(struct kvc *k, FILE *out);
 void kvc_print_models(struct kvc *k, FILE *out);
 void kvc_print_slowest(struct kvc *k, FILE *out);
+/* The state of each tier, a line for each class of calls (status.c). */
+void kvc_print_tiers(struct kvc *k, FILE *out);
 void kvc_print_control(struct kvc *k, FILE *out);
 
 /*

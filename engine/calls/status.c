@@ -64,6 +64,22 @@ static void tiers(struct kvc *k, const struct kvc_gauges *g, FILE *out)
 	fputs("],\n", out);
 }
 
+void kvc_print_tiers(struct kvc *k, FILE *out)
+{
+	struct kvc_tier_figures tier[KVC_TIERS];
+
+	kvc_tier_figures(k, tier);
+	fputs("tier call state next_ms reason\n", out);
+	for (unsigned i = 0; i < k->ntiers; i++)
+		for (unsigned c = 0; c < KVC_CALLS; c++) {
+			const struct kvc_tier_figures *t = &tier[k->order[i]];
+
+			fprintf(out, "%s %s %s %" PRIu64 " %s\n", t->label, kvc_call_names[c],
+				t->call[c].state, t->call[c].next_ms,
+				*t->call[c].reason ? t->call[c].reason : "-");
+		}
+}
+
 static void opens(FILE *out, const struct kvc_opens *n)
 {
 	fprintf(out, "\"hits\":%" PRIu64 ",\"misses\":%" PRIu64, n->hits, n->misses);

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 """kvcachectl status: the figures of a mount on one screen, as text and as JSON, now and since the
-start; two tiers of one kind; a tier that its breaker has taken out."""
+start; two tiers of one kind; a tier that its breaker has taken out, and one that refuses calls of
+one class, with the reason and the time to the next probe."""
 import json, os, re, threading
+from fakes import Redis
 from kvtest import *
 
 CTL = binary("kvcachectl")
@@ -104,10 +106,37 @@ for i in range(40):
 wait_for(lambda: not s.stats()["tier_disk_up"])
 j = status(s.mnt)
 assert [t["up"] for t in j["tiers"]] == [True, False, True, True] and j["breakers"]["opened"], j
-assert " OUT " in ctl("status", s.mnt).stdout
+text = ctl("status", s.mnt).stdout
+assert " OUT " in text, text
+
+calls = [t["calls"] for t in j["tiers"][1:]]
+assert all(set(c) == {"read", "write", "list", "remove"} for c in calls), calls
+assert all(c == {"state": "closed", "reason": "", "next_ms": 0} for c in calls[1].values()), calls
+out = calls[0]["write"]
+assert out["state"] in ("out", "probing") and out["reason"] and out["next_ms"] <= 30000, out
+line = re.search(r"^disk: write calls (fail|are being probed) \((.+?)\)(; next probe in \S+ s)?$",
+                 text, re.M)
+assert line and line.group(2) == out["reason"], (text, out)
+assert "\ndir: " not in text and "\ndir-2: " not in text, text
 os.remove(BAD)
 wait_for(lambda: s.stats()["tier_disk_up"])
 s.settle()
+
+# a tier that refuses one class of calls
+r = Redis(lambda fake, words, _: b"-OOM command not allowed when used memory > 'maxmemory'.\r\n"
+          if words[0].upper() == b"SET" else None)
+o = Store("other", options=f"settle=0,remote=redis://127.0.0.1:{r.port}/m").mount()
+for i in range(3):
+    o.write(f"m/c/l{i}", blob(i, 5000))
+wait_for(lambda: not o.stats()["tier_redis_write_up"])
+j, text = status(o.mnt), ctl("status", o.mnt).stdout
+calls = j["tiers"][2]["calls"]
+assert {n for n, c in calls.items() if c["state"] != "closed"} == {"write"}, calls
+assert calls["write"]["state"] in ("refused", "probing"), calls
+row = next(l.split() for l in text.splitlines() if l.startswith("redis "))
+assert "part" in row and "OUT" not in text and j["tiers"][2]["up"], (row, text)
+assert re.search(r"^redis: write calls (are refused|are being probed) \(full\)", text, re.M), text
+o.umount()
 
 # words
 for words in (("--interval", "0"), ("--interval=2x",), ("--interval", "2d"), ("--interval",),

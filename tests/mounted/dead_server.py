@@ -52,7 +52,8 @@ def others_go_on(some):
     for path, d in some:
         s.write(path, d)
         assert s.read(path) == d
-    for name in ("stats", "metrics", "config", "models", "slowest", "policies", "log", "control"):
+    for name in ("stats", "metrics", "config", "models", "slowest", "policies", "log", "control",
+                 "tiers"):
         assert outside("import sys; print(open(sys.argv[1]).read())",
                        f"{s.mnt}/.kvcachefs/{name}")
     for path in (s.mnt, f"{s.mnt}/m/c0"):

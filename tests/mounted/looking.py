@@ -88,6 +88,6 @@ with fails(errno.EACCES):
     os.open(f"{s.mnt}/.kvcachefs/stats", os.O_WRONLY)
 assert sorted(os.listdir(f"{s.mnt}/.kvcachefs")) == [
     "config", "control", "events", "lease", "log", "metrics", "models", "policies",
-    "slowest", "stats", "trace"]
+    "slowest", "stats", "tiers", "trace"]
 assert s.log().count("serving by") == 1, s.log()
 s.umount()

@@ -27,6 +27,7 @@ static void fresh(void)
 		&k.waits.woken,
 	};
 
+	kvc_table_fini(&k.quotas.table);
 	memset(&k, 0, sizeof k);
 	memset(w, 0, sizeof w);
 	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)

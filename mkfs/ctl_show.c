@@ -192,15 +192,20 @@ int kvm_run_reload(int argc, char **argv)
 	const struct kvm_option options[] = { { "json", &json, NULL },
 					      { "o", NULL, &text },
 					      { 0 } };
-	char mnt[KVM_PATH], words[4000], answer[512];
+	char mnt[KVM_PATH], words[4000] = "reload", answer[512];
 	int err = kvm_options(&argc, argv, options);
 
 	if (err)
 		return err;
-	if (!text || !*text || strlen(text) > sizeof words - 16 || strchr(text, '\n'))
+	if (text && (!*text || strlen(text) > sizeof words - 16 || strchr(text, '\n')))
 		return kvm_misused("reload: -o OPTIONS, such as -o high=95,low=85");
-	snprintf(words, sizeof words, "reload %s", text);
+	if (text)
+		snprintf(words, sizeof words, "reload %s", text);
 	err = kvm_mount_of(argc ? argv[0] : NULL, mnt)
 		      ?: kvm_control(mnt, words, answer, sizeof answer);
-	return err || !json ? err : answered(mnt, true, "changed", words + strlen("reload "));
+	if (err || !json)
+		return err;
+	if (!text)
+		snprintf(words, sizeof words, "reload keyfile");
+	return answered(mnt, true, "changed", words + strlen("reload "));
 }

@@ -4,6 +4,7 @@
  * word is a sweep's (sweep.c).
  */
 #include "calls.h"
+#include "keyring.h"
 #include "log.h"
 #include "sweep.h"
 #include "tierq.h"
@@ -24,12 +25,25 @@ static int set_log(struct kvc *k, char *words, FILE *answer)
 	return 0;
 }
 
+/* reload without options: keys that were added to the key file. Those that it lacks stay in use. */
+static int reload_keys(struct kvc *k, FILE *answer)
+{
+	char error[512] = "the mount has no key file; -o OPTIONS changes options";
+	int err = k->keys ? kvc_keyring_read(k, NULL, error) : -EINVAL;
+
+	if (err)
+		fprintf(answer, "%s\n", error);
+	return err;
+}
+
 /* reload OPTIONS: all of them, or none. Who acts on one when something changes looks at once. */
 static int reload(struct kvc *k, char *words, FILE *answer)
 {
 	char error[256];
 	int err;
 
+	if (!*words)
+		return reload_keys(k, answer);
 	kvc_lock(k);
 	err = kvc_options_reload(&k->opt, words, error);
 	if (!err) {

@@ -59,7 +59,8 @@ for text, word in (("high=91,cpu=1G", "option cpu"), ("high=91,low=92", "must be
                    ("high=91,low=x", "not a number"), ("hihg=91", "unknown option")):
     said(ctl("reload", f"-o{text}", s.mnt), 1, word)
 assert s.config() == now
-said(ctl("reload", s.mnt), 2, "-o OPTIONS")
+said(ctl("reload", "-o", "", s.mnt), 2, "-o OPTIONS")
+said(ctl("reload", s.mnt), 1, "no key file", "-o OPTIONS")
 assert json.loads(ctl("reload", "-o", "high=90,low=80", "--json", s.mnt, ok=True).stdout) == \
     {"mount": s.mnt, "changed": "high=90,low=80"}
 

@@ -42,7 +42,7 @@ def refused(s, *words):
 
 
 def sealed_with(s):
-    """The keys of all placements, once the mount has ended."""
+    """The keys of all placements that are committed."""
     return set(run("sqlite3", f"{s.path}/catalog.sqlite", "select distinct key from placements",
                    ok=True).stdout.split())
 
@@ -68,6 +68,25 @@ s.mount()
 for path, d in DATA.items():
     assert s.read(path) == d
 assert s.read("m0/new/l") == b"n" * 5000
+
+# reload takes in an added key, and no more: a key whose line is gone stays in use
+newkey(keys)
+three = lines(keys)[1]
+keep(keys, [three])
+assert run(CTL, "reload", s.mnt, ok=True).stdout == ""
+assert s.read("m0/new/l") == b"n" * 5000 and s.stats()["rekeyed"] == 0
+s.write("m0/third/l", b"t" * 5000)
+s.settle()
+s.committed()
+assert sealed_with(s) == {"2", "3"}
+keep(keys, ["9 zz\n"])
+p = run(CTL, "reload", s.mnt, ok=False)
+assert p.stdout.startswith("kvcachectl: ") and "HEX" in p.stdout and p.stdout.count("\n") == 1, p
+assert s.read("m0/third/l") == b"t" * 5000
+os.unlink(f"{s.mnt}/m0/third/l")
+s.settle()
+keep(keys, [two])
+rekey(s)
 
 # files that rekey refuses, and the keys stay
 wrong = one.replace(one[2:10], "00000000").replace("1 ", "2 ", 1)

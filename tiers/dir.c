@@ -5,9 +5,10 @@
  * It is written under a temporary name of its own, brought to stable storage and renamed, so many
  * writers are safe and a reader sees a whole frame or none.
  *
- * A folder below which no filesystem is mounted any more looks like an empty one. So what is there
- * has to be the folder that was there at first: on the same device, or with the same mark, a file
- * with a random id that the first node makes. Elsewhere nothing is put, and nothing is missing.
+ * A folder below which no filesystem is mounted looks like an empty one. So it has to be the folder
+ * that was there at first: the same inode on the same device, or one with the same mark
+ * (dir_mark.c), which the store remembers. In another folder nothing is put, and nothing is
+ * missing.
  *
  * Others write there too: every call opens the folder anew, goes down from it without following
  * links, and reads regular files only. What they put in a frame's place is a damaged frame. Nothing
@@ -32,13 +33,13 @@
 #define PIECE (1u << 20)
 
 #define LOOK_NS 1000000000ull /* between two looks at how full it is */
-#define MARK KVCT_DIR_MARK
 
 struct first_look;
 
 /* The folder that was there at first. */
 struct known {
-	dev_t dev;   /* 0: not seen yet */
+	dev_t dev; /* 0: not seen yet */
+	ino_t ino;
 	char id[33]; /* of its mark; "": it has none, or it could not be read */
 };
 
@@ -46,12 +47,15 @@ struct dir {
 	struct kvc_tier tier;
 	char path[512];
 	_Atomic int refs;
-	char *store; /* the store's folder, or NULL */
+	char *store;         /* the store's folder, or NULL */
+	char kept_as[300];   /* what the store's files are named after: its uuid and the tier */
+	char remembered[33]; /* the mark that the store knew at the start, or "" */
 	struct kvct_dir_temps *temps;
 	_Atomic uint64_t total, used, looked_ns;
 	_Atomic bool elsewhere; /* it was said that another folder is there */
 	pthread_mutex_t lock;   /* of what follows; no call waits for the filesystem under it */
 	struct known known;
+	bool remembers;          /* the store remembers the mark, or is not to be told */
 	struct first_look *late; /* it was not back in time; or NULL */
 };
 
@@ -96,7 +100,8 @@ static int dir_start(struct kvc_tier *t)
 {
 	struct dir *d = of(t);
 
-	return kvct_dir_temps_start(d->temps, d->store, t->id);
+	d->remembers = !d->store || *d->remembered; /* no other thread is there yet */
+	return kvct_dir_temps_start(d->temps, d->store, d->kept_as);
 }
 
 static void dir_stop(struct kvc_tier *t)
@@ -123,68 +128,6 @@ static void leave(struct place *p)
 	kvc_close_fd(&p->root);
 }
 
-/* As openat, and once more if NFS says that what it knew of the name is stale. */
-static int open_fresh(int at, const char *name, int flags)
-{
-	int fd = openat(at, name, flags);
-
-	return fd < 0 && errno == ESTALE ? openat(at, name, flags) : fd;
-}
-
-/* Opens a file of theirs for reading: nothing but a regular one, and without waiting for a fifo. */
-static int open_file(int sub, const char *name)
-{
-	int fd = open_fresh(sub, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-	struct stat st;
-	int err = fd < 0 ? -errno : fstat(fd, &st) ? -errno : S_ISREG(st.st_mode) ? 0 : -EBADMSG;
-
-	if (!err)
-		return fd;
-	kvc_close_fd(&fd);
-	return err;
-}
-
-/* The id of a folder's mark; false: it has none, or something else is in its place. */
-static bool mark_read(int root, char id[33])
-{
-	KVC_FD int fd = open_file(root, MARK);
-	char text[33];
-
-	if (fd < 0 || kvc_pread_all(fd, text, sizeof text, 0) || text[32] != '\n' ||
-	    strspn(text, "0123456789abcdef") != 32)
-		return false;
-	memcpy(id, text, 32);
-	id[32] = 0;
-	return true;
-}
-
-/*
- * Gives a folder its mark, unless another node is first. It is made under a name of its own, so
- * that nobody reads half of one.
- */
-static void mark_make(int root)
-{
-	struct kvc_where random;
-	char text[34], tmp[64];
-	int err;
-
-	if (getrandom(&random, sizeof random, 0) != sizeof random)
-		return;
-	kvc_where_text(&random, text);
-	snprintf(tmp, sizeof tmp, MARK ".%s", text);
-	text[32] = '\n';
-	KVC_FD int fd = openat(root, tmp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
-			       0600);
-
-	if (fd < 0)
-		return;
-	err = kvc_pwrite_all(fd, text, 33, 0) ?: fsync(fd) ? -errno : 0;
-	if (!err && linkat(root, tmp, root, MARK, 0) &&
-	    (errno == EPERM || errno == ENOSYS || errno == EOPNOTSUPP))
-		renameat(root, tmp, root, MARK); /* a filesystem without links */
-	unlinkat(root, tmp, 0);
-}
-
 static void measure(struct dir *d, int root)
 {
 	struct statvfs v;
@@ -195,30 +138,55 @@ static void measure(struct dir *d, int root)
 	atomic_store(&d->used, (v.f_blocks - v.f_bfree) * v.f_frsize);
 }
 
+static void know(struct dir *d, const struct stat *st, const char *id)
+{
+	pthread_mutex_lock(&d->lock);
+	d->known.dev = st->st_dev;
+	d->known.ino = st->st_ino;
+	if (id)
+		memcpy(d->known.id, id, sizeof d->known.id);
+	pthread_mutex_unlock(&d->lock);
+}
+
 /* Now and then, from calls that wait for the filesystem anyway: how full it is, and its mark. */
 static void look(struct dir *d, int root)
 {
 	uint64_t now = kvc_mono_ns();
-	char id[33];
+	char id[33], its[33];
 
 	if (atomic_load(&d->looked_ns) && now - atomic_load(&d->looked_ns) < LOOK_NS)
 		return;
 	atomic_store(&d->looked_ns, now);
 	measure(d, root);
 	pthread_mutex_lock(&d->lock);
-	bool marked = *d->known.id;
+	bool remembers = d->remembers;
 
+	memcpy(id, d->known.id, sizeof id);
 	pthread_mutex_unlock(&d->lock);
-	if (marked)
+	if (*id && faccessat(root, KVCT_DIR_MARK, F_OK, AT_SYMLINK_NOFOLLOW) && errno == ENOENT) {
+		kvct_dir_mark_make(root, id); /* somebody has removed it */
+	} else if (*id && kvct_dir_mark_read(root, its) && strcmp(id, its)) {
+		know(d, &(struct stat){ 0 }, NULL); /* the device's number was given again */
 		return;
-	if (!mark_read(root, id)) {
-		mark_make(root);
-		if (!mark_read(root, id))
+	}
+	if (!*id && !kvct_dir_mark_read(root, id)) {
+		kvct_dir_mark_make(root, NULL);
+		if (!kvct_dir_mark_read(root, id))
 			return;
 	}
+	if (!remembers && !kvct_dir_mark_remember(d->store, d->kept_as, id))
+		remembers = true;
 	pthread_mutex_lock(&d->lock);
 	memcpy(d->known.id, id, sizeof id);
+	d->remembers = remembers;
 	pthread_mutex_unlock(&d->lock);
+}
+
+/* The first look counts, unless the store remembers another mark. */
+static void adopt_look(struct dir *d, const struct dir *look)
+{
+	if (!*d->known.id || !strcmp(d->known.id, look->known.id))
+		d->known = look->known;
 }
 
 /* What is known of the folder by now; the first look was at the one that was there then. */
@@ -228,19 +196,10 @@ static struct known known(struct dir *d)
 
 	pthread_mutex_lock(&d->lock);
 	if (!d->known.dev && d->late && atomic_load(&d->late->done) && !d->late->err)
-		d->known = d->late->d.known;
+		adopt_look(d, &d->late->d);
 	k = d->known;
 	pthread_mutex_unlock(&d->lock);
 	return k;
-}
-
-static void know(struct dir *d, dev_t dev, const char *id)
-{
-	pthread_mutex_lock(&d->lock);
-	d->known.dev = dev;
-	if (id)
-		memcpy(d->known.id, id, sizeof d->known.id);
-	pthread_mutex_unlock(&d->lock);
 }
 
 /* Is it the folder that was there at first, maybe mounted anew? */
@@ -253,16 +212,16 @@ static bool is_ours(struct dir *d, int root)
 
 	if (fstat(root, &st))
 		return false;
-	same = k.dev == st.st_dev;
-	if (!same && mark_read(root, id) && (!k.dev || !strcmp(k.id, id))) {
-		know(d, st.st_dev, id);
+	same = k.dev == st.st_dev && k.ino == st.st_ino;
+	if (!same && kvct_dir_mark_read(root, id) && (*k.id ? !strcmp(k.id, id) : !k.dev)) {
+		know(d, &st, id);
 		same = true;
 	}
 	if (!same && !atomic_exchange(&d->elsewhere, true))
-		kvc_warn(
-			"tier dir: %s is not on the filesystem that was there at first, nor has it "
-			"the mark of that (" MARK "): is it mounted?",
-			d->path);
+		kvc_warn("tier dir: %s is not the folder that this store used before (its mark %s "
+			 "is missing or another): is it mounted? If the folder was replaced "
+			 "on purpose, unmount, remove %s/dir-remotes, and mount again",
+			 d->path, KVCT_DIR_MARK, d->store ? d->store : "STORE");
 	if (same && atomic_exchange(&d->elsewhere, false))
 		kvc_info("tier dir: %s is there again", d->path);
 	return same;
@@ -270,10 +229,10 @@ static bool is_ours(struct dir *d, int root)
 
 int kvct_dir_root(struct dir *d, int flags)
 {
-	int root = open_fresh(AT_FDCWD, d->path, flags);
+	int root = kvct_dir_openat(AT_FDCWD, d->path, flags);
 
 	if (root < 0)
-		return -errno;
+		return root;
 	if (is_ours(d, root))
 		return root;
 	close(root);
@@ -478,7 +437,7 @@ static int get_once(struct dir *d, const struct kvc_where *w, uint64_t off, cons
 	KVC_FD int fd = -1;
 	int err = enter(d, w, 0, at);
 
-	if (!err && (fd = open_file(at->sub, at->hex)) < 0)
+	if (!err && (fd = kvct_dir_file(at->sub, at->hex)) < 0)
 		err = fd;
 	return err ?: read_padded(fd, iov, n, off);
 }
@@ -498,7 +457,7 @@ static int dir_get(struct kvc_tier *t, const struct kvc_where *w, uint64_t off,
 	}
 	/* Without a mark a frame of ours tells that it is the folder, mounted anew. */
 	if (!err && !at.ours && !*known(d).id && !fstat(at.root, &st))
-		know(d, st.st_dev, NULL);
+		know(d, &st, NULL);
 	err = said(&at, err);
 	leave(&at);
 	return err;
@@ -542,7 +501,7 @@ static int list_one(const struct place *at, const char *name, struct listing *l)
 		return 0;
 	w.at = a;
 	w.hi = b;
-	fd = open_file(at->sub, name);
+	fd = kvct_dir_file(at->sub, name);
 	err = fd < 0 ? fd : kvc_pread_all(fd, l->page, KVC_FRAME_HEADER, 0);
 	err = err == -ENODATA ? -EBADMSG : said(at, err);
 	if (err && !kvct_of_one(err))
@@ -558,18 +517,19 @@ static int list_folder(struct place *at, unsigned i, struct listing *l)
 	DIR *dp;
 
 	snprintf(sub, sizeof sub, "%02x", i);
-	at->sub = open_fresh(at->root, sub, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	at->sub = kvct_dir_openat(at->root, sub, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
 	dp = at->sub < 0 ? NULL : fdopendir(at->sub);
 	if (!dp) {
-		if (errno != ENOENT && errno != ENOTDIR && errno != ELOOP)
-			l->unread = -errno;
+		err = at->sub < 0 ? at->sub : -errno;
+		if (err != -ENOENT && err != -ENOTDIR && err != -ELOOP)
+			l->unread = said(at, err);
 		kvc_close_fd(&at->sub);
 		return 0;
 	}
 	while (!err && (errno = 0, e = readdir(dp)))
 		err = list_one(at, e->d_name, l);
 	if (!err && errno)
-		l->unread = -errno;
+		l->unread = said(at, -errno);
 	closedir(dp);
 	return err;
 }
@@ -623,9 +583,10 @@ static void *first_look(void *arg)
 		l->err = -errno;
 	} else {
 		l->d.known.dev = st.st_dev;
+		l->d.known.ino = st.st_ino;
 		measure(&l->d, root);
 		/* where it is missing the first call makes it: this mount may yet be refused */
-		mark_read(root, l->d.known.id);
+		kvct_dir_mark_read(root, l->d.known.id);
 	}
 	atomic_store(&l->done, true);
 	drop_look(l);
@@ -666,7 +627,7 @@ static int check_folder(struct dir *d, uint64_t deadline_ms)
 		return 0;
 	}
 	if (!(err = l->err)) {
-		d->known = l->d.known;
+		adopt_look(d, &l->d);
 		atomic_store(&d->total, atomic_load(&l->d.total));
 		atomic_store(&d->used, atomic_load(&l->d.used));
 	}
@@ -702,13 +663,18 @@ int kvct_dir_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tie
 		dir_close(&d->tier);
 		return -ENOMEM;
 	}
+	snprintf(d->tier.id, sizeof d->tier.id, "dir:%.240s", d->path);
+	snprintf(d->kept_as, sizeof d->kept_as, "%s %s", u->store_id ? u->store_id : "",
+		 d->tier.id);
+	d->remembers = true; /* tools do not write to the store */
+	if (d->store && kvct_dir_mark_remembered(d->store, d->kept_as, d->remembered))
+		memcpy(d->known.id, d->remembered, sizeof d->known.id);
 	err = check_folder(d, deadline_ms);
 	if (err) {
 		snprintf(error, 512, "option remote: %s is no folder that can be read", d->path);
 		dir_close(&d->tier);
 		return err;
 	}
-	snprintf(d->tier.id, sizeof d->tier.id, "dir:%.240s", d->path);
 	d->tier.ops = &dir_ops;
 	*out = &d->tier;
 	return 0;

@@ -3,10 +3,10 @@
  * Temporary files of a dir tier. A daemon that is killed during a put leaves one behind, and so
  * does a put whose server fails before the file is removed. A thread of each tier removes them.
  *
- * Own files: the name of each is written into a slot of the file STORE/dir-temps/ID before the file
- * is made, and cleared afterwards. The next daemon of the store removes the files that are named
- * there. No folder is listed, and no other store's file is meant: the first slot tells which file
- * this is, so the notes of a copied store are void.
+ * Own files: the name of each is written into a slot of the file STORE/dir-remotes/ID.temps before
+ * the file is made, and cleared afterwards. The next daemon of the store removes the files that are
+ * named there. No folder is listed, and no other store's file is meant: the first slot tells which
+ * file this is, so the notes of a copied store are void.
  *
  * Files of any node: the folders are listed at the start and once a day, and temporary files that
  * have not been written to for a day are removed. A living writer changes the mtime of its file
@@ -39,7 +39,6 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 
-#define NOTES "dir-temps"
 #define STAMP KVCT_DIR_MARK "-swept"
 #define SLOTS 256u
 #define SECOND_NS 1000000000ull
@@ -133,16 +132,9 @@ static void notes_read(struct kvct_dir_temps *t)
 
 static void notes_open(struct kvct_dir_temps *t, const char *store, const char *id)
 {
-	struct kvc_sum sum = kvc_sum_of(id, strlen(id));
-	KVC_FD int top = open(store, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	KVC_FD int dir = -1;
-	uint64_t number;
-	char name[20];
+	char name[32];
+	KVC_FD int dir = kvct_dir_store_file(store, id, "temps", true, name);
 
-	memcpy(&number, sum.b, sizeof number);
-	snprintf(name, sizeof name, "%016" PRIx64, number);
-	if (top >= 0 && (!mkdirat(top, NOTES, 0700) || errno == EEXIST))
-		dir = openat(top, NOTES, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	if (dir >= 0)
 		t->notes = openat(dir, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC,
 				  0600);

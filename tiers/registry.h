@@ -42,7 +42,8 @@ struct kvct_url {
 	char scheme[32], user[128], host[256], path[1024]; /* path without its first / */
 	unsigned port;
 	char query[2048];
-	const char *store; /* the folder of the store that it is a remote of, or NULL */
+	const char *store;    /* the folder of the store that it is a remote of, or NULL */
+	const char *store_id; /* its uuid, or NULL */
 };
 int kvct_url_parse(const char *text, struct kvct_url *u, char *error);
 /* The value of a query parameter in buf, or "" . */

@@ -4,7 +4,7 @@
 and nothing else waits for it, neither statistics nor leases, stores, loads, names nor the end. It
 comes back by itself, and threads that do not come back are left behind at the end. Loads that it
 was to do, and has not begun to, are done by another remote."""
-import errno, os, signal, subprocess, sys, threading
+import errno, os, shutil, signal, subprocess, sys, threading
 from kvtest import KiB, SLOW, Store, TMP, binary, blob, fails, run, wait_for
 
 LIMIT = 40 * SLOW  # what takes longer hangs
@@ -108,8 +108,9 @@ assert s.read("m/last11") == b"y" * 5000 and s.read("m/without") == b"z" * 5000
 wait_for(lambda: "dir" in s.attr("m/last11", "tiers").split(","))
 wait_for(lambda: "dir" in s.attr("m/without", "tiers").split(","))
 s.umount()
-# it comes back after the start: it is the folder, though nothing in it says so
+# it comes back after the start: it is the folder, though nothing in it or in the store says so
 os.unlink(f"{server.mnt}/shared/.kvcachefs-remote")
+shutil.rmtree(f"{s.path}/dir-remotes")
 stop()
 s.mount()
 server.daemon.send_signal(signal.SIGCONT)

@@ -92,7 +92,8 @@ def own_files():
     assert len(temps(path)) == 1
     passed(path, "own").end()
     assert temps(path) == []
-    notes = [f"{store('own')}/dir-temps/{f}" for f in os.listdir(f"{store('own')}/dir-temps")]
+    top = f"{store('own')}/dir-remotes"
+    notes = [f"{top}/{f}" for f in os.listdir(top) if f.endswith(".temps")]
     assert len(notes) == 1 and os.path.getsize(notes[0]) < 64 * KiB
     for wrong in (b"", b"x" * 5000, b"\xff" * 100000):
         killed(path, "own")

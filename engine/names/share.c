@@ -487,28 +487,53 @@ int kvc_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *na
 
 /*
  * May the removal be an engine's answer to a failed load? Engines delete a file that they cannot
- * read. Then other nodes still have it, and it is asked for again soon.
+ * read, and then its folder. Other nodes still have it, so it is asked for again soon. A file that
+ * can be read here is deleted because somebody wants it gone, whatever state the tiers are in.
  */
 static bool unreadable_locked(const struct kvc *k, const struct kvc_node *n)
 {
-	kvc_tier_each(k, t)
-		if ((k->tier[t].t->ops->caps & KVC_TIER_SHARED) &&
-		    (kvc_tier_out_locked(k, t, KVC_CALL_READ) ||
-		     k->tier[t].breaker.of[KVC_CALL_READ].is != KVC_BREAKER_CLOSED))
-			return true;
-	return n->load_error != 0;
+	bool out = false;
+
+	if (S_ISDIR(n->row.mode))
+		return n->unread;
+	if (kvc_has_segment(n))
+		return false;
+	if (n->load_error || n->state == KVC_LOADING)
+		return true;
+	kvc_tier_each(k, t) {
+		if (!n->in[t].place.gen || n->in[t].place.gen != n->object.gen)
+			continue;
+		if (!(k->tier[t].t->ops->caps & KVC_TIER_SHARED) ||
+		    (!kvc_tier_out_locked(k, t, KVC_CALL_READ) &&
+		     k->tier[t].breaker.of[KVC_CALL_READ].is == KVC_BREAKER_CLOSED))
+			return false;
+		out = true;
+	}
+	return out;
+}
+
+/* Marks the folder of a file, or folder, that was unreadable: it may be removed next. */
+static void unread_folder_locked(struct kvc *k, const struct kvc_node *n)
+{
+	struct kvc_node *folder = kvc_node_find_locked(k, n->row.parent);
+
+	if (folder && S_ISDIR(folder->row.mode))
+		folder->unread = true;
 }
 
 void kvc_unshare_both(struct kvc *k, struct kvc_node *n, const char *path, bool moved)
 {
 	struct kvc_where w = kvc_where_of(path);
-	bool gone = unreadable_locked(k, n);
+	/* soon: whether the name is asked for again after some seconds, and not after a day */
+	bool soon = !moved && unreadable_locked(k, n);
 	uint64_t model;
 	int shared;
 
 	if (!k->shared || !*path || n->unshared)
 		/* nobody else can have it: a name that was only for a while costs nothing */
 		return;
+	if (soon)
+		unread_folder_locked(k, n);
 	/* Not where what was renamed, or has another name, has no copy but this. */
 	if (S_ISREG(n->row.mode) && (!moved || kvc_has_segment(n)) &&
 	    !kvc_model_of_both(k, n->row.parent, &model) &&
@@ -518,13 +543,15 @@ void kvc_unshare_both(struct kvc *k, struct kvc_node *n, const char *path, bool 
 			if (n->in[t].place.gen && (k->tier[t].t->ops->caps & KVC_TIER_SHARED)) {
 				if (moved) { /* once there is another */
 					n->left |= kvc_same_name(&n->in[t].place.where, &w) << t;
-					gone |= n->left & (1u << t);
+					soon |= n->left & (1u << t) &&
+						!kvc_tier_out_locked(k, t, KVC_CALL_WRITE);
 					continue;
 				}
+				soon = false; /* forget_note (remove.c) says when */
 				kvc_remove_note_both(k, t, n->row.ino, &n->in[t].place);
 				kvc_trash_shared_locked(k, t, n->row.ino, &n->in[t].place);
 				n->left &= ~(1u << t);
 			}
 	}
-	kvc_gone_put(k->cat, &w, kvc_clock_ns(k) + (gone ? GONE_SOON_NS : GONE_NS));
+	kvc_gone_put(k->cat, &w, kvc_clock_ns(k) + (soon ? GONE_SOON_NS : GONE_NS));
 }

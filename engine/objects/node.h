@@ -109,6 +109,7 @@ struct kvc_node {
 	bool refused;     /* no copy is asked for: it is not let in (admit.h) */
 	bool unshared;    /* made here, and no copy to a shared tier was begun since */
 	bool snapshot;    /* fsync waits for a copy of the file as it is now */
+	bool unread;      /* a folder: a file in it was deleted that could not be read */
 	uint8_t loaded;   /* the tier of the last load */
 	uint8_t tries;    /* how often, one after the other */
 	/* bits per tier: a job is queued or runs; */

@@ -4,6 +4,7 @@
  * here gets a node.
  */
 #include "calls.h"
+#include "commit.h"
 #include "dirty.h"
 #include "keyring.h"
 #include "proof.h"
@@ -85,6 +86,7 @@ static int add_file(struct import *im, const struct kvc_where *w, const struct k
 	int missing, err;
 
 	for (size_t depth = 0; depth < KVC_FRAME_PATH_MAX / 2; depth++) {
+		kvc_commit_gate(k);
 		memcpy(path, f->path, sizeof path);
 		kvc_lock_both(k);
 		missing = kvc_gone_get(k->cat, w, kvc_clock_ns(k));

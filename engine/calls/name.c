@@ -400,6 +400,7 @@ void kvc_unlinked_both(struct kvc *k, struct kvc_node *n, uint64_t parent, struc
 	if (n->dirty) {
 		n->dirty = false;
 		kvc_list_del(&n->dirty_link);
+		k->dirty->nnodes--;
 	}
 	kvc_unplace_locked(k, n);
 	if (n->state == KVC_BOTH)

@@ -137,6 +137,8 @@ void kvc_catalog_pause(struct kvc_catalog *c); /* see kvc_lock_pause */
 
 /* The number of the transaction that changes go into now; any thread. */
 uint64_t kvc_catalog_txn(struct kvc_catalog *c);
+/* How many changes the next seal makes a batch of; any thread. */
+size_t kvc_catalog_changes(struct kvc_catalog *c);
 /*
  * Writes and commits what is pending. On failure nothing is lost: try again. Keeps the lock all the
  * time.

@@ -198,6 +198,7 @@ struct kvc_catalog {
 
 	/* how writing goes (catalog_write.c); changed under lock */
 	_Atomic size_t pending; /* over.bytes */
+	_Atomic size_t changes; /* over.nactive */
 	_Atomic int failing;    /* the errno of the last commit, or 0 */
 	/* for want of space; until there is some, and the reserve is whole again */
 	_Atomic bool full;
@@ -279,6 +280,12 @@ int kvc_bare_row_del(struct kvc_catalog *c, uint64_t ino);
 int kvc_bare_xattr_set(struct kvc_catalog *c, uint64_t ino, const char *name, const void *value,
 		       size_t len);
 int kvc_bare_xattr_del(struct kvc_catalog *c, uint64_t ino, const char *name);
+/* The overlay has changed: what other threads see of its size. Under the lock. */
+static inline void kvc_catalog_count(struct kvc_catalog *c)
+{
+	atomic_store_explicit(&c->pending, c->over.bytes, memory_order_relaxed);
+	atomic_store_explicit(&c->changes, c->over.nactive, memory_order_relaxed);
+}
 /* usage.c */
 void kvc_usage_free(struct kvc_catalog *c);
 /* Has any user attributes? Under the lock. */

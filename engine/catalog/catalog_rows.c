@@ -31,7 +31,7 @@ static int put(struct kvc_catalog *c, enum kvc_relation t, uint64_t a, uint64_t 
 {
 	int err = kvc_overlay_put(&c->over, t, a, b, text, value, len);
 
-	atomic_store_explicit(&c->pending, c->over.bytes, memory_order_relaxed);
+	kvc_catalog_count(c);
 	return err;
 }
 
@@ -246,7 +246,7 @@ int kvc_bare_row_del(struct kvc_catalog *c, uint64_t ino)
 {
 	int err = kvc_overlay_wipe(&c->over, ino);
 
-	atomic_store_explicit(&c->pending, c->over.bytes, memory_order_relaxed);
+	kvc_catalog_count(c);
 	return err;
 }
 

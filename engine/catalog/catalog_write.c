@@ -313,6 +313,7 @@ static void told_locked(struct kvc_catalog *c, int err)
 static void seal_locked(struct kvc_catalog *c)
 {
 	kvc_overlay_seal(&c->over);
+	kvc_catalog_count(c);
 	atomic_store(&c->txn, c->over.txn);
 }
 
@@ -346,7 +347,7 @@ static bool settle_locked(struct kvc_catalog *c, size_t max)
 	else
 		all = kvc_overlay_drop(&c->over, max);
 	c->age++;
-	atomic_store(&c->pending, c->over.bytes);
+	kvc_catalog_count(c);
 	if (all)
 		told_locked(c, c->result);
 	return all;
@@ -406,7 +407,12 @@ void kvc_catalog_rollback(struct kvc_catalog *c)
 	kvc_overlay_fini(&c->over);
 	if (kvc_overlay_init(&c->over))
 		abort(); /* 32 KiB */
-	atomic_store(&c->pending, 0);
+	kvc_catalog_count(c);
+}
+
+size_t kvc_catalog_changes(struct kvc_catalog *c)
+{
+	return atomic_load_explicit(&c->changes, memory_order_relaxed);
 }
 
 uint64_t kvc_catalog_txn(struct kvc_catalog *c)

@@ -261,6 +261,7 @@ static void discard(struct kvc_overlay *o, struct kvc_change *c)
 	if (c->covered)
 		kvc_list_del(&c->over);
 	o->n--;
+	o->nactive -= !is_out(o, c);
 	o->bytes -= c->bytes;
 	free(c);
 }
@@ -318,6 +319,7 @@ static void add(struct kvc_overlay *o, struct kvc_change *c, struct kvc_change *
 	if (c->table == KVC_T_NAME)
 		kvc_lately_forget(&o->lately, c->a, c->b);
 	o->n++;
+	o->nactive++;
 	o->bytes += c->bytes;
 	kvc_list_add_tail(&o->active, &c->link);
 	map(o, c);
@@ -368,6 +370,7 @@ int kvc_overlay_wipe(struct kvc_overlay *o, uint64_t ino)
 uint64_t kvc_overlay_seal(struct kvc_overlay *o)
 {
 	kvc_list_splice(&o->batch, &o->active);
+	o->nactive = 0;
 	o->out = true;
 	return o->txn++;
 }
@@ -458,4 +461,5 @@ void kvc_overlay_merge(struct kvc_overlay *o)
 	kvc_list_splice(&o->active, &o->batch);
 	kvc_list_splice(&o->active, &newer);
 	o->out = false;
+	o->nactive = o->n;
 }

@@ -75,6 +75,7 @@ struct kvc_name_value {
 struct kvc_overlay {
 	struct kvc_table table;
 	size_t n, bytes; /* changes, and the memory they take */
+	size_t nactive;  /* changes that are not in a batch */
 	size_t count[KVC_TABLES];
 	struct kvc_list active, batch, covered;
 	struct kvc_spot *root[KVC_ORDERS];

@@ -9,12 +9,17 @@
  * wall. No turn is further away than pace=; who then still finds no room waits for it, and the
  * evictor drops the coldest chunks that have no copy (evict/evict.c).
  *
+ * A store also waits a moment when the next commit has changes enough for twice the length that
+ * commits are to have (kvc_commit_most_locked), so that a flood of stores does not make commits,
+ * and with them the time until a store is durable, longer and longer.
+ *
  * Loads are not paced, nor anything where no tier takes copies. A wait for a turn is in
  * k->pace->waiters until its time has come (pool/wait.c).
  */
 #include "pace.h"
 
 #include "account.h"
+#include "dirty.h"
 #include "node.h"
 #include "spill.h"
 #include "tierq.h"
@@ -22,6 +27,7 @@
 #define RATE_FIRST (500ull << 20) /* bytes a second, until it is known */
 #define RATE_LEAST (1ull << 20)
 #define WINDOW_NS 25000000ull
+#define COMMIT_WAIT_NS 15000000ull
 #define WORTH_NS 100000ull /* shorter waits are not worth the wake */
 
 struct zone {
@@ -92,6 +98,14 @@ int kvc_pace_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w)
 
 	if (!w->since_ns)
 		w->since_ns = now;
+	if (!w->paced && !k->stopping && k->started &&
+	    kvc_commit_changes_locked(k) >= 2 * kvc_commit_most_locked(k)) {
+		kvc_commit_soon_locked(k, true);
+		kvc_count(&k->stats, paced);
+		w->paced = w->pacing = true;
+		w->deadline_ns = now + COMMIT_WAIT_NS;
+		return kvc_park_locked(k, &p->waiters, w);
+	}
 	if (w->paced || !bytes || z.at <= z.from || !most || k->stopping || !any_takes_locked(k))
 		return 0;
 	left = z.to - kvc_min(z.at, z.to);

@@ -43,6 +43,7 @@
  */
 #include "ahead.h"
 #include "clock.h"
+#include "commit.h"
 #include "dirty.h"
 #include "drop.h"
 #include "file.h"
@@ -534,6 +535,11 @@ static void bury_all_both(struct kvc *k, struct kvc_drop *d)
 	int more = 1;
 
 	while (more == 1 && !d->ended) {
+		kvc_unlock_both(k);
+		kvc_commit_gate(k);
+		kvc_lock_both(k);
+		if (d->ended)
+			break;
 		names_ahead_both(k, d, d->ahead);
 		if (!d->ended)
 			more = bury_both(k, d, d->ahead);
@@ -610,6 +616,7 @@ static int drop(struct kvc *k, uint64_t id, int tier, bool only, const struct kv
 		return -EBUSY;
 	if (!(d = calloc(1, sizeof *d)))
 		return -ENOMEM;
+	kvc_commit_gate(k);
 	d->tier = tier;
 	d->only = only;
 	d->ahead = kvc_ahead_new();

@@ -31,6 +31,7 @@
 #include "unit.h"
 
 #include "account.h"
+#include "commit.h"
 #include "folder.h"
 #include "layers.h"
 #include "log.h"
@@ -583,6 +584,7 @@ static int regroup_folder(struct kvc *k, uint64_t ino, struct kvc_stack *deeper)
 	int more = 1, err = 0;
 
 	while (more == 1 && !kvc_stopping(k)) {
+		kvc_commit_gate(k);
 		kvc_lock_both(k);
 		more = kvc_node_get_both(k, ino, &folder);
 		if (!more) {

@@ -25,6 +25,9 @@
 #define AT_ONCE 64            /* nodes or chunks under one hold of k->lock */
 #define FEW 256               /* nodes, and chunks, put under one hold of the catalog's lock */
 #define ROUNDS 8
+#define GATE_NS 500000000ull
+#define GATE_FROM 256u /* fewer changes are never too many */
+#define MEASURED 64u   /* changes of a commit that tells how long they take */
 
 struct sync_job {
 	struct kvc_job job;
@@ -70,6 +73,7 @@ static int put_nodes(struct kvc *k, bool gently)
 			if ((err = put_node_both(k, n)))
 				break;
 			kvc_list_del(&n->dirty_link);
+			k->dirty->nnodes--;
 			n->dirty = n->touched = false;
 			if (n->unpublished)
 				kvc_written_locked(k, n);
@@ -189,10 +193,44 @@ static void sync_locked(struct kvc *k, struct kvc_list *waits)
 	kvc_job_put_locked(k, &s->job);
 }
 
+void kvc_commit_gate(struct kvc *k)
+{
+	struct timespec until = kvc_timespec(kvc_mono_ns() + GATE_NS);
+	int rc = 0;
+
+	if (kvc_catalog_changes(k->cat) < GATE_FROM)
+		return;
+	kvc_lock(k);
+	while (k->started && !k->stopping && !rc &&
+	       kvc_commit_changes_locked(k) >= kvc_commit_most_locked(k)) {
+		kvc_commit_soon_locked(k, true);
+		rc = kvc_lock_wait(&k->lock, &k->dirty->committed_cond, &until);
+	}
+	kvc_unlock(k);
+}
+
+/* The batch is sealed, and a new one begins: who waited for that goes on while it is written. */
+static void sealed(struct kvc *k)
+{
+	kvc_lock(k);
+	pthread_cond_broadcast(&k->dirty->committed_cond);
+	kvc_unlock(k);
+}
+
+/* How long a change takes, from the batches that are large enough to tell. */
+static void measure_locked(struct kvc *k, size_t changes, uint64_t took_ns)
+{
+	uint64_t each = changes ? took_ns * 1024 / changes : 0, was = k->dirty->each_ns;
+
+	if (changes >= MEASURED)
+		k->dirty->each_ns = was ? (was * 3 + each) / 4 : each;
+}
+
 int kvc_commit_once(struct kvc *k)
 {
 	struct kvc_list trash, waits;
-	uint64_t txn = 0, begun = kvc_mono_ns();
+	uint64_t txn = 0, begun = kvc_mono_ns(), since = begun;
+	size_t changes = 0;
 	int err;
 
 	kvc_list_init(&trash);
@@ -208,11 +246,16 @@ int kvc_commit_once(struct kvc *k)
 	kvc_list_splice(&waits, &k->dirty->sync_waiters);
 	kvc_unlock(k);
 	err = err ?: put_nodes(k, false) ?: put_chunks(k, false);
-	if (!err)
+	if (!err) {
+		changes = kvc_catalog_changes(k->cat);
 		txn = kvc_catalog_seal(k->cat);
+	}
 	kvc_catalog_unlock(k->cat);
-	if (!err)
+	if (!err) {
+		sealed(k);
+		since = kvc_mono_ns();
 		err = kvc_catalog_write(k->cat);
+	}
 
 	kvc_lock(k);
 	if (err) {
@@ -224,6 +267,7 @@ int kvc_commit_once(struct kvc *k)
 	} else {
 		kvc_count(&k->stats, commits);
 		kvc_took(k, KVC_OP_commit, KVC_OF_POOL, 0, begun);
+		measure_locked(k, changes, kvc_mono_ns() - since);
 		k->dirty->committed = txn;
 		pthread_cond_broadcast(&k->dirty->committed_cond);
 		pthread_cond_signal(&k->room.pressed);

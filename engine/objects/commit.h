@@ -12,5 +12,12 @@ void *kvc_committer(void *arg);
  * Without locks.
  */
 int kvc_commit_once(struct kvc *k);
+/*
+ * Work that nobody waits for, and that makes changes by the thousand (drops, imports), calls this
+ * before each few: waits while the next commit is long enough already, since the names of stores
+ * are part of it. Not for ever: a commit may fail. Without locks; at once before the start and
+ * while the daemon stops.
+ */
+void kvc_commit_gate(struct kvc *k);
 
 #endif

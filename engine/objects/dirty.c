@@ -8,7 +8,24 @@
 #include "chunk.h"
 
 #define PART 8
+#define EACH 3 /* changes that a dirty node makes: row, object, chunk */
+#define COMMIT_NS 15000000ull
+#define CHANGES_FIRST 1024u /* until it is known how long they take */
+#define CHANGES_LEAST 256u
+#define CHANGES_MOST 8192u
 #define LATEST_NS 600000000000ull /* a row is due when its time is older by that */
+
+size_t kvc_commit_most_locked(const struct kvc *k)
+{
+	uint64_t most = k->dirty->each_ns ? COMMIT_NS * 1024 / k->dirty->each_ns : CHANGES_FIRST;
+
+	return kvc_min(kvc_max(most, CHANGES_LEAST), CHANGES_MOST);
+}
+
+size_t kvc_commit_changes_locked(const struct kvc *k)
+{
+	return kvc_catalog_changes(k->cat) + k->dirty->nnodes * EACH;
+}
 
 void kvc_commit_soon_locked(struct kvc *k, bool now)
 {

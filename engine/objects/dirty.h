@@ -33,6 +33,7 @@ struct kvc_chunk;
 
 struct kvc_dirty {
 	struct kvc_list nodes, chunks; /* by dirty_link: changes that the next commit writes */
+	size_t nnodes;                 /* dirty nodes */
 	struct kvc_accesses accesses;  /* access_save.h: no part of that commit */
 	struct kvc_list sync_waiters;  /* fsyncs: for the commit, and then for the disk */
 	struct kvc_list lingering[2];  /* since this commit, and since the one before (file.h) */
@@ -40,7 +41,17 @@ struct kvc_dirty {
 	pthread_cond_t cond;           /* the committer's */
 	pthread_cond_t committed_cond; /* committed went up */
 	bool soon, now;
+	/* of recent commits: ns for 1024 changes; 0: not known */
+	uint64_t each_ns;
 };
+
+/*
+ * How many changes a commit may have so that it takes about COMMIT_NS on this machine. Work that
+ * nobody waits for makes no more (kvc_commit_gate); stores of users are paced beyond twice that.
+ */
+size_t kvc_commit_most_locked(const struct kvc *k);
+/* About how many the next commit will have. */
+size_t kvc_commit_changes_locked(const struct kvc *k);
 
 /* There is something to commit: within commit=, or now. */
 void kvc_commit_soon_locked(struct kvc *k, bool now);

@@ -398,6 +398,7 @@ void kvc_destroy_locked(struct kvc *k, struct kvc_node *n)
 	if (n->dirty) {
 		n->dirty = false;
 		kvc_list_del(&n->dirty_link);
+		k->dirty->nnodes--;
 	}
 	kvc_commit_soon_locked(k, false);
 }

@@ -178,6 +178,7 @@ void kvc_node_dirty_locked(struct kvc *k, struct kvc_node *n)
 {
 	if (!n->dirty && n->state != KVC_GONE && !n->lost) {
 		n->dirty = true;
+		k->dirty->nnodes++;
 		kvc_list_add_tail(&k->dirty->nodes, &n->dirty_link);
 	}
 	kvc_commit_soon_locked(k, false);

@@ -21,6 +21,7 @@
 #include "survey.h"
 
 #include "account.h"
+#include "commit.h"
 #include "dirty.h"
 #include "ino.h"
 #include "log.h"
@@ -236,6 +237,7 @@ static int some(struct kvc *k, struct survey *s, struct memo *m)
 	size_t n = 0;
 	int err = kvc_peek_rows(k->cat, s->at, s->limit, SOME, p, &n);
 
+	kvc_commit_gate(k);
 	kvc_lock_both(k);
 	for (size_t i = 0; i < n && !err;) {
 		m->folder = 0; /* it may have moved */

@@ -9,6 +9,7 @@
 #include "limit.h"
 #include "partial.h"
 #include "path.h"
+#include "pin.h"
 #include "pinned.h"
 #include "survey.h"
 #include "tierq.h"
@@ -154,6 +155,24 @@ static int number(const char *value, uint64_t *v)
 	return *end || errno || *v > TTL_MAX ? -EINVAL : 0;
 }
 
+/* The chunk's row as it is after others were let in. */
+static int row_again_both(struct kvc *k, struct kvc_subject *s)
+{
+	struct kvc_chunk *c = kvc_chunk_find_locked(k, s->chunk);
+	int err;
+
+	if (c) {
+		kvc_chunk_row(k, c, &s->row);
+		return 0;
+	}
+	err = kvc_chunk_get(k->cat, s->chunk, &s->row);
+	if (err == -ENOENT && S_ISDIR(s->n->row.mode)) { /* no file is in it yet */
+		s->row = (struct kvc_chunk_row){ .id = s->chunk };
+		return 0;
+	}
+	return err;
+}
+
 static int set_pin(struct kvc *k, struct kvc_subject *s, const char *value)
 {
 	uint64_t v, until;
@@ -162,7 +181,15 @@ static int set_pin(struct kvc *k, struct kvc_subject *s, const char *value)
 	if (number(value, &v))
 		return -EINVAL;
 	until = v == 0 ? 0 : v == 1 ? INT64_MAX : kvc_clock_ns(k) + v * 1000000000;
-	if (!(err = kvc_pin_set_both(k, s->chunk, s->uid, until)))
+	s->n->holds++; /* others are let in while the files are counted */
+	err = kvc_pin_set_both(k, s->chunk, s->uid, until);
+	s->n->holds--;
+	if (err)
+		return err;
+	err = s->n->lost ? -ENOENT : row_again_both(k, s);
+	if (err)
+		kvc_pin_forget_both(k, s->chunk);
+	else
 		s->row.pin_until_ns = until;
 	return err;
 }

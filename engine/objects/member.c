@@ -124,7 +124,7 @@ int kvc_chunk_change_both(struct kvc *k, struct kvc_node *n, uint64_t id, bool l
 	n->chunk = c;
 	if (last)
 		kvc_chunk_forget_both(k, old);
-	kvc_pin_count_locked(k, n);
+	kvc_pin_joined_locked(k, n);
 	return 0;
 }
 

@@ -166,6 +166,7 @@ void kvc_node_settle_locked(struct kvc *k, struct kvc_node *n)
 		kvc_node_dirty_locked(k, n); /* it comes back here once that is written */
 		return;
 	}
+	kvc_pin_unknown_locked(k, n);
 	kvc_chunk_leave_locked(k, n);
 	kvc_table_del(&k->nodes->table, &n->slot);
 	if (n->ghost)

@@ -338,11 +338,34 @@ void kvc_pin_leave_locked(struct kvc *k, struct kvc_node *n)
 	n->pin_serial = 0;
 }
 
+void kvc_pin_joined_locked(struct kvc *k, struct kvc_node *n)
+{
+	struct kvc_pin *p = kvc_pin_find_locked(k, n->row.chunk);
+
+	if (p && p->counting)
+		p->again = true;
+	kvc_pin_count_locked(k, n);
+}
+
+/* The walk that counts the pin's files has yet to come to this one. */
+static bool to_be_counted(const struct kvc_pin *p, const struct kvc_node *n)
+{
+	return p->counting && n->row.ino > p->at && n->row.ino < p->below;
+}
+
+void kvc_pin_unknown_locked(struct kvc *k, struct kvc_node *n)
+{
+	struct kvc_pin *p = n->pin_serial ? kvc_pin_find_locked(k, n->row.chunk) : NULL;
+
+	if (p && n->pin_serial == p->serial && to_be_counted(p, n))
+		kvc_pin_disk_locked(k, p, -(int64_t)n->pin_weight);
+}
+
 void kvc_pin_known_locked(struct kvc *k, struct kvc_node *n)
 {
 	struct kvc_pin *p = kvc_pin_find_locked(k, n->row.chunk);
 
-	if (!p)
+	if (!p || to_be_counted(p, n))
 		return;
 	n->pin_serial = p->serial;
 	n->pin_weight = kvc_pin_weight_of(n);

@@ -16,6 +16,13 @@ struct kvc_pin {
 	uint64_t serial;         /* nodes that are counted in `disk` say so with it */
 	uint64_t disk;           /* what its files take, see kvc_pin_weight */
 	size_t heap_at;          /* index + 1; 0: it has no end */
+	/*
+	 * Its files are being counted, in the order of their numbers (pinned.c): those up to `at`
+	 * are, and those from `below` on, which are younger, count themselves. `again`: an older
+	 * file has joined the chunk since.
+	 */
+	bool counting, again;
+	uint64_t at, below;
 };
 
 struct kvc_pins {
@@ -58,6 +65,10 @@ void kvc_pin_disk_locked(struct kvc *k, struct kvc_pin *p, int64_t by);
 void kvc_pin_count_locked(struct kvc *k, struct kvc_node *n);
 /* The node leaves its chunk. */
 void kvc_pin_leave_locked(struct kvc *k, struct kvc_node *n);
+/* The node has joined its chunk, which it was not made in. */
+void kvc_pin_joined_locked(struct kvc *k, struct kvc_node *n);
+/* The node leaves memory, and its file stays. */
+void kvc_pin_unknown_locked(struct kvc *k, struct kvc_node *n);
 /* The node is in memory now, and was counted by its row. */
 void kvc_pin_known_locked(struct kvc *k, struct kvc_node *n);
 /* Chunk and pin are there together from now on. */

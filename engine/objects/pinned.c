@@ -2,26 +2,29 @@
 /*
  * Setting pins, and finding them again at the start. A chunk's row has until when it is pinned;
  * meta pin:CHUNK has the uid of who did it. A row without that is of an older daemon, and counts to
- * the owner of the chunk's file or folder. What a pin's files take is counted anew here each time;
- * the account is in pin.c.
+ * the owner of the chunk's file or folder. What a pin's files take is counted anew here each time,
+ * a few files under each hold of the locks; the account is in pin.c.
  */
 #include "pinned.h"
 
 #include "folder.h"
+#include "ino.h"
 #include "pin.h"
 
 #include <inttypes.h>
 #include <string.h>
 
 #define BATCH 256
+#define SOME 32 /* files counted under one hold of the locks */
+#define TRIES 4
 #define ENDS 64 /* pins that end under one hold of the locks */
 
-/* One file of the chunk, or another of its folder. */
-static int count_one_both(struct kvc *k, struct kvc_pin *p, uint64_t ino)
+/* One file of the chunk, or another of its folder. row: as it was read; NULL: it is read here. */
+static int count_one_both(struct kvc *k, struct kvc_pin *p, uint64_t ino, const struct kvc_row *row)
 {
 	struct kvc_node *n = kvc_node_find_locked(k, ino);
-	struct kvc_row row;
-	int err;
+	struct kvc_row r;
+	int err = 0;
 
 	if (n && S_ISREG(n->row.mode) && n->row.chunk == p->slot.key) {
 		kvc_pin_count_locked(k, n);
@@ -29,28 +32,138 @@ static int count_one_both(struct kvc *k, struct kvc_pin *p, uint64_t ino)
 	}
 	if (n)
 		return 0;
-	err = kvc_row_get(k->cat, ino, &row);
-	if (!err && S_ISREG(row.mode) && row.chunk == p->slot.key)
-		kvc_pin_disk_locked(k, p, (int64_t)kvc_pin_weight(row.blocks));
+	if (row)
+		r = *row;
+	else
+		err = kvc_row_get(k->cat, ino, &r);
+	if (!err && S_ISREG(r.mode) && r.chunk == p->slot.key)
+		kvc_pin_disk_locked(k, p, (int64_t)kvc_pin_weight(r.blocks));
 	return err == -ENOENT ? 0 : err;
 }
 
-static int count_both(struct kvc *k, struct kvc_pin *p, const struct kvc_row *self)
+struct inos {
+	uint64_t *v;
+	size_t n, room;
+};
+
+/* The pin that is being counted; NULL: it went while others were let in. */
+static struct kvc_pin *still(struct kvc *k, uint64_t chunk, uint64_t serial)
+{
+	struct kvc_pin *p = kvc_pin_find_locked(k, chunk);
+
+	return p && p->serial == serial ? p : NULL;
+}
+
+/* The numbers of all regular files in the folder. Lets others in. */
+static int list_both(struct kvc *k, uint64_t folder, struct inos *a)
 {
 	struct kvc_entries e = { 0 };
+	uint64_t after = 0;
+	int more = 1, err = 0;
+
+	while (more == 1 && !err) {
+		more = kvc_entries_some_both(k, folder, &after, &e);
+		err = more < 0 ? more : 0;
+		for (size_t i = 0; i < e.n && !err; i++) {
+			if (!S_ISREG(e.v[i].kind))
+				continue;
+			err = kvc_grow(&a->v, a->n, &a->room, sizeof *a->v);
+			if (!err)
+				a->v[a->n++] = e.v[i].ino;
+		}
+		kvc_pause_both(k);
+	}
+	free(e.v);
+	return err;
+}
+
+static int by_number(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* In order, and each once: a file can have several names in the folder. */
+static void sort_both(struct kvc *k, struct inos *a)
+{
+	size_t n = 0;
+
+	kvc_unlock_both(k);
+	if (a->n)
+		qsort(a->v, a->n, sizeof *a->v, by_number);
+	for (size_t i = 0; i < a->n; i++)
+		if (!i || a->v[i] != a->v[i - 1])
+			a->v[n++] = a->v[i];
+	a->n = n;
+	kvc_lock_both(k);
+}
+
+/* Rows of files that are not in memory are read without the locks, which are given back. */
+static void read_some_both(struct kvc *k, const uint64_t *ino, size_t n, struct kvc_peek *peek)
+{
+	bool absent[SOME];
+
+	for (size_t i = 0; i < n; i++)
+		absent[i] = !kvc_node_find_locked(k, ino[i]);
+	kvc_unlock_both(k);
+	for (size_t i = 0; i < n; i++) {
+		peek[i].node = false;
+		if (absent[i])
+			kvc_peek_inode(k->cat, ino[i], &peek[i]);
+	}
+	kvc_lock_pause(&k->lock);
+	kvc_catalog_pause(k->cat);
+	kvc_lock_both(k);
+}
+
+/* The files of a chunk that is a folder, a few under each hold. -EBUSY: the pin went meanwhile. */
+static int count_folder_both(struct kvc *k, struct kvc_pin *p)
+{
+	const uint64_t chunk = p->slot.key, serial = p->serial;
+	KVC_MEM struct kvc_peek *peek = calloc(SOME, sizeof *peek);
+	struct inos a = { 0 };
+	int err = peek ? list_both(k, chunk, &a) : -ENOMEM;
+
+	if (!err)
+		sort_both(k, &a);
+	for (size_t i = 0; i < a.n && !err; i += SOME) {
+		size_t n = kvc_min(a.n - i, SOME);
+
+		read_some_both(k, a.v + i, n, peek);
+		if (!(p = still(k, chunk, serial))) {
+			err = -EBUSY;
+			break;
+		}
+		for (size_t j = 0; j < n && !err; j++) {
+			bool holds = kvc_peek_inode_holds(k->cat, &peek[j]);
+
+			err = count_one_both(k, p, a.v[i + j], holds ? &peek[j].row : NULL);
+			p->at = a.v[i + j];
+		}
+	}
+	free(a.v);
+	return err ?: still(k, chunk, serial) ? 0 : -EBUSY;
+}
+
+/* Lets others in where it is a folder; with an error the pin may be no more. */
+static int count_both(struct kvc *k, struct kvc_pin *p, const struct kvc_row *self)
+{
 	int err;
 
 	if (!S_ISDIR(self->mode)) {
-		err = count_one_both(k, p, self->ino);
+		err = count_one_both(k, p, self->ino, NULL);
 		if (!err && self->container)
-			err = count_one_both(k, p, self->container);
+			err = count_one_both(k, p, self->container, NULL);
 		return err;
 	}
-	err = kvc_entries_in_both(k, self->ino, &e);
-	for (size_t i = 0; i < e.n && !err; i++)
-		if (S_ISREG(e.v[i].kind))
-			err = count_one_both(k, p, e.v[i].ino);
-	free(e.v);
+	p->counting = true;
+	p->again = false;
+	p->at = 0;
+	p->below = k->inos->next;
+	err = count_folder_both(k, p);
+	if (!err)
+		p->counting = false;
 	return err;
 }
 
@@ -86,18 +199,49 @@ static int change_both(struct kvc *k, struct kvc_pin *p, uint32_t uid, uint64_t 
 	return err;
 }
 
-static int new_both(struct kvc *k, uint64_t chunk, uint32_t uid, uint64_t until_ns)
+/* Counts the files of a new pin; *out is NULL if it went meanwhile. */
+static int try_both(struct kvc *k, uint64_t chunk, uint32_t uid, uint64_t until_ns,
+		    struct kvc_pin **out)
 {
 	struct kvc_pin *p = kvc_pin_new_locked(k, chunk, uid, until_ns,
 					       kvc_chunk_find_locked(k, chunk));
 	struct kvc_row self;
-	int err = p ? 0 : -ENOMEM;
+	uint64_t serial = p ? p->serial : 0;
+	int err = p ? kvc_row_of_both(k, chunk, &self) : -ENOMEM;
 
-	err = err ?: kvc_row_of_both(k, chunk, &self) ?: count_both(k, p, &self);
-	err = err ?: kvc_pin_excess_locked(k, p) ?: note_both(k, chunk, uid);
-	if (err && p)
-		kvc_pin_free_locked(k, p);
+	err = err ?: count_both(k, p, &self);
+	*out = p ? still(k, chunk, serial) : NULL;
+	if (err && *out) {
+		kvc_pin_free_locked(k, *out);
+		*out = NULL;
+	}
 	return err;
+}
+
+/*
+ * Files that join the chunk while it is counted, from another chunk, may be missed: then all are
+ * counted again. Whoever moves files there all the time gets an error.
+ */
+static int new_both(struct kvc *k, uint64_t chunk, uint32_t uid, uint64_t until_ns)
+{
+	struct kvc_pin *p;
+	int err;
+
+	for (unsigned i = 0; i < TRIES; i++) {
+		err = try_both(k, chunk, uid, until_ns, &p);
+		if (err)
+			return err;
+		if (!p->again) {
+			uint32_t owner = (uint32_t)p->user->slot.key; /* may be another's by now */
+
+			err = kvc_pin_excess_locked(k, p) ?: note_both(k, chunk, owner);
+			if (err)
+				kvc_pin_free_locked(k, p);
+			return err;
+		}
+		kvc_pin_free_locked(k, p);
+	}
+	return -EBUSY;
 }
 
 int kvc_pin_set_both(struct kvc *k, uint64_t chunk, uint32_t uid, uint64_t until_ns)

@@ -7,8 +7,10 @@
 
 /*
  * This user pins a chunk until then (0: not any more; INT64_MAX: for ever). The caller writes it to
- * the chunk's row. 0, or -EDQUOT (his share is full), -ENOSPC (all that may be pinned is), -ENOMEM
- * or -EIO, and nothing has changed.
+ * the chunk's row. Gives the locks back in between while the files of a folder are counted. 0, or
+ * -EDQUOT (the user's share is full), -ENOSPC (all that may be pinned is), -EBUSY (unpinned or
+ * dropped meanwhile, or files are moved there all the time), -ENOMEM or -EIO, and nothing has
+ * changed.
  */
 int kvc_pin_set_both(struct kvc *k, uint64_t chunk, uint32_t uid, uint64_t until_ns);
 /* At the start, before the pool is looked at: what is pinned, by whom, and how much that is. */

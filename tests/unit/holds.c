@@ -8,6 +8,7 @@
 #include "admit.h"
 #include "dirty.h"
 #include "overlay.h"
+#include "pin.h"
 #include "survey.h"
 #include "unit.h"
 
@@ -24,6 +25,8 @@
 #define LARGE 1000 /* files of a chunk */
 #define FEW_ROWS 16
 #define FEW_READS 12
+#define FEW_CHANGES 1100
+#define DROPS 700
 
 static _Thread_local unsigned names, rows, deleted, reads; /* under this hold */
 static _Atomic unsigned most_names, most_rows, most_deleted, most_reads;
@@ -116,6 +119,27 @@ void __wrap_kvc_catalog_lock_at(struct kvc_catalog *c, struct kvc_hold *here)
 {
 	__real_kvc_catalog_lock_at(c, here);
 	holding = true;
+}
+
+/* Batches: how many changes they have, on a disk that is slow at times. */
+static _Atomic size_t most_changes;
+static _Atomic unsigned slow_us;
+
+uint64_t __real_kvc_catalog_seal(struct kvc_catalog *c);
+uint64_t __wrap_kvc_catalog_seal(struct kvc_catalog *c);
+uint64_t __wrap_kvc_catalog_seal(struct kvc_catalog *c)
+{
+	if (kvc_catalog_changes(c) > most_changes)
+		most_changes = kvc_catalog_changes(c);
+	return __real_kvc_catalog_seal(c);
+}
+
+int __real_kvc_catalog_write(struct kvc_catalog *c);
+int __wrap_kvc_catalog_write(struct kvc_catalog *c);
+int __wrap_kvc_catalog_write(struct kvc_catalog *c)
+{
+	usleep(slow_us);
+	return __real_kvc_catalog_write(c);
 }
 
 /* Between two holds of the locks. */
@@ -375,6 +399,127 @@ static void unhindered(void **state)
 	house_check();
 }
 
+static uint64_t pinned_folder;
+static unsigned changed;
+
+/* Files come into memory and leave it, come and go, while those of a pin are counted. */
+static void change_some(void)
+{
+	struct kvc_wait w = { 0 };
+	struct kvc_row r;
+	char name[16], to[16];
+
+	changed++;
+	snprintf(name, sizeof name, "f%u", changed * 37 % FILES);
+	if (!kvc_lookup(house, pinned_folder, name, &r, NULL) && changed % 3)
+		kvc_forget(house, r.ino, 1);
+	snprintf(name, sizeof name, "f%u", changed * 53 % FILES);
+	if (changed % 4 == 0)
+		kvc_unlink(house, pinned_folder, name, &w);
+	snprintf(name, sizeof name, "n%u", changed);
+	if (changed % 4 == 1)
+		house_forget(house_file(pinned_folder, name));
+	if (changed == 5) {
+		snprintf(name, sizeof name, "other%u", FILES);
+		snprintf(to, sizeof to, "other");
+		assert_int_equal(kvc_rename(house, model, name, pinned_folder, to, 0, &w), 0);
+	}
+	if (changed < 100)
+		meanwhile = change_some;
+}
+
+static void pin(const char *value)
+{
+	assert_int_equal(kvc_setxattr(house, pinned_folder, "user.kvcachefs.pin", value,
+				      strlen(value), 0, NULL, NULL),
+			 0);
+}
+
+/* A chunk is pinned: its files are counted in pieces, each once, whatever happens meanwhile. */
+static void counted(void **state)
+{
+	struct kvc_row r;
+	uint64_t bytes;
+	char name[16];
+
+	(void)state;
+	house_end();
+	house_new("unit=dir,pins=90");
+	model = house_folder(KVC_ROOT, "m");
+	pinned_folder = house_folder(model, "pinned");
+	for (int i = 0; i < FILES; i++) {
+		snprintf(name, sizeof name, "f%d", i);
+		house_place(house_file(pinned_folder, name));
+	}
+	snprintf(name, sizeof name, "other%u", FILES);
+	house_file(model, name);
+	house_commit();
+	house_again(false);
+	for (int warm = 0; warm < 2; warm++) {
+		most_names = most_reads = 0;
+		pin("1");
+		assert_int_equal(house->pins->disk, KVC_PAGE + FILES * (8192 + KVC_PAGE));
+		if (most_names > FEW_NAMES || most_reads > FEW_READS)
+			fail_msg("%u names and %u rows under a hold", most_names, most_reads);
+		pin("0");
+		assert_int_equal(house->pins->disk, 0);
+		for (int i = 0; i < FILES; i++) {
+			snprintf(name, sizeof name, "f%d", i);
+			assert_true(house_has(pinned_folder, name));
+		}
+	}
+	house_again(false);
+	/* the kernel holds the folders that a call is about */
+	assert_int_equal(kvc_lookup(house, KVC_ROOT, "m", &r, NULL), 0);
+	assert_int_equal(kvc_lookup(house, model, "pinned", &r, NULL), 0);
+	changed = 0;
+	meanwhile = change_some;
+	pin("1");
+	meanwhile = NULL;
+	assert_true(changed > 10);
+	bytes = house->pins->disk;
+	pin("0");
+	pin("1");
+	assert_int_equal(house->pins->disk, bytes);
+}
+
+/*
+ * Drops come faster than the disk takes them: the batches stay small, and so stores are durable
+ * soon.
+ */
+static void gated(void **state)
+{
+	uint64_t id[DROPS], m;
+	char name[16];
+
+	(void)state;
+	house_end();
+	house_new("");
+	m = model = house_folder(KVC_ROOT, "m");
+	set("unit", "file");
+	for (int i = 0; i < DROPS; i++) {
+		snprintf(name, sizeof name, "f%d", i);
+		id[i] = house_file(m, name);
+		house_forget(id[i]);
+	}
+	house_commit();
+	house_start();
+	house_commit();
+	house_later_ns += 1000000000;
+	slow_us = 50000;
+	kvc_lock(house);
+	house->dirty->each_ns = 0; /* not known yet */
+	kvc_unlock(house);
+	most_changes = 0;
+	for (int i = 0; i < DROPS; i++)
+		assert_int_equal(kvc_chunk_drop(house, id[i], KVC_DROP_WHOLE, NULL, NULL), 0);
+	slow_us = 0;
+	house_commit();
+	if (most_changes > FEW_CHANGES)
+		fail_msg("a commit had %zu changes", (size_t)most_changes);
+	assert_true(most_changes > 0);
+}
+
 static unsigned asked(void)
 {
 	unsigned n = 0;
@@ -562,6 +707,8 @@ int main(void)
 	const struct CMUnitTest chunks[] = {
 		cmocka_unit_test(unread),
 		cmocka_unit_test(evicted),
+		cmocka_unit_test(counted),
+		cmocka_unit_test(gated),
 	};
 
 	return cmocka_run_group_tests_name("holds", tests, begin, end) +

@@ -341,13 +341,26 @@ static int headers(const struct kvct_s3 *s, const struct kvct_s3_request *q,
 	return err;
 }
 
+/*
+ * libcurl resolves names in threads of its own. By default it joins such a thread when the request
+ * is over, which may wait far beyond the request's time for a name server that does not answer; it
+ * must leave the thread, which then frees its memory itself.
+ */
+void kvct_s3_set_bounded(CURL *c)
+{
+	curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
+#if LIBCURL_VERSION_NUM >= 0x075700
+	curl_easy_setopt(c, CURLOPT_QUICK_EXIT, 1L);
+#endif
+}
+
 static void set_way(CURL *c, const struct kvct_s3 *s, struct kvct_s3_request *q, uint64_t left_ns)
 {
 	uint64_t bytes = q->body_len + (q->to ? q->to - q->from : 0);
 
 	curl_easy_setopt(c, CURLOPT_PATH_AS_IS, 1L);
 	curl_easy_setopt(c, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
-	curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
+	kvct_s3_set_bounded(c);
 	curl_easy_setopt(c, CURLOPT_TCP_KEEPALIVE, 1L);
 	curl_easy_setopt(c, CURLOPT_EXPECT_100_TIMEOUT_MS, 300L);
 	curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https");

@@ -159,4 +159,7 @@ int kvct_s3_uploads_start(struct kvct_s3 *s);
 void kvct_s3_uploads_stop(struct kvct_s3 *s);
 void kvct_s3_uploads_close(struct kvct_s3 *s);
 
+/* For each request: no signals, and no wait for a name server beyond the request's time. */
+void kvct_s3_set_bounded(CURL *c);
+
 #endif

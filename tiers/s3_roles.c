@@ -7,6 +7,7 @@
 #include "s3_credentials.h"
 
 #include "keys.h"
+#include "s3_http.h"
 
 #include <ctype.h>
 #include <curl/curl.h>
@@ -80,7 +81,7 @@ static int ask_service(const struct question *q, struct answer *a, char *why)
 	a->status = 0;
 	if (good) {
 		curl_easy_setopt(c, CURLOPT_URL, q->url);
-		curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
+		kvct_s3_set_bounded(c);
 		curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https");
 		curl_easy_setopt(c, CURLOPT_TIMEOUT_MS, (long)(left / 1000000 + 1));
 		curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, on_answer);

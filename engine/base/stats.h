@@ -77,7 +77,7 @@
 	X(coded_stored_bytes, "what those take after it")                                         \
 	X(commits, "catalog transactions committed")                                              \
 	X(access_rows, "chunk rows brought up to date after accesses")                            \
-	X(access_bytes, "bytes written to the catalog for those rows, log and database")          \
+	X(access_bytes, "bytes written to the store for accesses: catalog and policies")          \
 	X(accesses_forgotten, "chunks whose latest accesses were not stored: too many waited")    \
 	X(syncs, "times the catalog's log was brought to stable storage for freed space")         \
 	X(refused_changes, "changes refused because the catalog could not write")                 \

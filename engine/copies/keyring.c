@@ -86,7 +86,8 @@ bool kvc_keyring_learn(struct kvc *k, uint32_t id)
 
 	if (!k->keys || kvc_keys_has(k->keys, id))
 		return k->keys;
-	if ((!last || now - last >= LEARN_NS) &&
+	/* a load does not wait for a rekey, which has the new keys itself in the end */
+	if ((!last || now - last >= LEARN_NS) && !kvc_keys_reading(k->keys) &&
 	    atomic_compare_exchange_strong(&k->learned_ns, &last, now) &&
 	    kvc_keyring_read(k, NULL, error))
 		kvc_warn("a frame needs key %u, and the key file cannot be read again: %s", id,

@@ -213,6 +213,14 @@ int kvc_keys_read(struct kvc_keys *k, const char *path, char *error)
 	return err;
 }
 
+bool kvc_keys_reading(struct kvc_keys *k)
+{
+	if (pthread_mutex_trylock(&k->reading))
+		return true;
+	pthread_mutex_unlock(&k->reading);
+	return false;
+}
+
 void kvc_keys_read_end(struct kvc_keys *k, bool take, bool retire)
 {
 	size_t n = k->n;

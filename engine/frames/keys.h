@@ -46,6 +46,11 @@ int kvc_keys_each_read(const struct kvc_keys *k, bool added, int (*fn)(void *arg
 		       void *arg);
 /* take: adds the keys; retire: those that the file lacks seal no new frames. */
 void kvc_keys_read_end(struct kvc_keys *k, bool take, bool retire);
+/*
+ * Is a thread between kvc_keys_read and kvc_keys_read_end? A rekey is there for as long as a walk
+ * of all placements takes. Does not block.
+ */
+bool kvc_keys_reading(struct kvc_keys *k);
 /* Wipes and frees; NULL is allowed. */
 void kvc_keys_close(struct kvc_keys *k);
 /* The key for new frames of a model: an id above 0, or 0 where there is none. */

@@ -13,6 +13,7 @@
 #include "log.h"
 #include "store.h"
 #include "used.h"
+#include "written.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -102,6 +103,12 @@ static int write_accesses(struct kvc *k, int fd, off_t *at)
 	err = err ?: kvc_pwrite_all(fd, o.v, o.n, *at);
 	*at += (off_t)o.n;
 	free(o.v);
+	if (!err) {
+		kvc_lock(k);
+		kvc_count_by(&k->stats, access_bytes, sizeof part + o.n);
+		kvc_written_access_add_locked(k, sizeof part + o.n);
+		kvc_unlock(k);
+	}
 	return err;
 }
 

@@ -38,6 +38,7 @@ struct kvc_job {
 	uint64_t wait_ns;           /* a copy that was hurried: until then it was to wait; or 0 */
 	unsigned tried, bad;        /* a load: bit per tier that failed, that had a bad copy */
 	unsigned tries;             /* a removal: how often the tier failed to make it */
+	bool uncounted;             /* a removal: its bytes are no longer in `leaving` */
 	int err;                    /* a load: of the last try */
 	bool prefetch;              /* a load that nobody waited for when it was asked for */
 	struct kvc_where where;

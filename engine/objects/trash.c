@@ -104,6 +104,7 @@ static int remove_later_locked(struct kvc *k, const struct kvc_job *j, enum kvc_
 	later->ino = j->ino;
 	later->copy = j->copy;
 	later->tries = j->tries + failed;
+	later->uncounted = j->uncounted;
 	return 0;
 }
 
@@ -144,10 +145,12 @@ static void remove_shared_run(struct kvc *k, struct kvc_job *j)
 	}
 	if (err == -EALREADY) /* a copy is being put under that name: when it is there */
 		wait = !remove_later_locked(k, j, KVC_P_URGENT, BUSY_NS, false);
+	if (!wait && !j->uncounted) { /* tried once: from here on nobody waits for these bytes */
+		k->tier[j->tier].leaving -= kvc_min(k->tier[j->tier].leaving, j->where.len);
+		j->uncounted = true;
+	}
 	if (err < 0 && !wait)
 		removal_failed_locked(k, j, err);
-	if (!wait) /* tried once: from here on nobody waits for these bytes */
-		k->tier[j->tier].leaving -= kvc_min(k->tier[j->tier].leaving, j->where.len);
 	kvc_unlock(k);
 }
 

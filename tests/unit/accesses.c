@@ -186,7 +186,7 @@ static void rows_have_the_order_of_uses(void **state)
  */
 static void the_saver_keeps_the_order(void **state)
 {
-	uint64_t was[FILES], row[FILES];
+	uint64_t was[FILES], row[FILES], bytes;
 
 	(void)state;
 	for (unsigned i = 0; i < FILES; i++)
@@ -201,7 +201,9 @@ static void the_saver_keeps_the_order(void **state)
 		row[i] = stored(i);
 		assert_true(row[i] < was[i]);
 	}
+	bytes = kvc_counted(&house->stats, access_bytes);
 	kvc_kept_save(house);
+	assert_in_range(kvc_counted(&house->stats, access_bytes) - bytes, FILES * 48, FILES * 49);
 	for (unsigned i = 0; i < FILES / 2; i++)
 		use(i);
 	house_again(true);

@@ -16,7 +16,8 @@ def copied(path):
 
 
 folders = (".cache/lmcache/model", ".hidden", "qwen.tmpl/chunk", "v1.tmp-model/chunk", "x.tmp/c",
-           "m/x.tmp/c", ".tmp", ".tmpdir/c", "m/a.tmp.b/c", "m/.dot/.tmp.5/c", "m/v.tmp1", "m/.x.tmp")
+           "m/x.tmp/c", ".tmp", ".tmpdir/c", "m/a.tmp.b/c", "m/.dot/.tmp.5/c", "m/v.tmp1",
+           "m/.x.tmp")
 for i, d in enumerate(folders):
     a.write(f"{d}/k", blob(i, 20 * KiB))
 a.write("m/.file", blob("dot", 20 * KiB))

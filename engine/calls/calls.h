@@ -62,6 +62,13 @@ bool kvc_hold_again(struct kvc *k, struct kvc_wait *w, int *err);
 void kvc_hold_look(struct kvc *k, uint32_t uid);
 /* recover.c: takes over what an earlier daemon left. */
 int kvc_recover(struct kvc *k, char *error);
+/*
+ * pool_scan.c: takes over the segments of a pool that an earlier daemon left, and removes those
+ * that are of no use. Before any thread; with both locks held. 0, or an error with its text in
+ * error[512], and no segment of a published file is lost. *threads: how many read the pool and the
+ * catalog.
+ */
+int kvc_pool_scan_both(struct kvc *k, unsigned *threads, char *error);
 /* sweep.c: after k->stopping was set. */
 void kvc_sweep_stop(struct kvc *k);
 

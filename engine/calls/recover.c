@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Start: takes over what an earlier daemon left in the pool, tells the tiers what they hold, and
- * drops files that are unfinished or have lost their only copy. The rules are at the head of
- * objects/node.h. Runs alone, before any thread.
+ * Start: takes over what an earlier daemon left in the pool (pool_scan.c), tells the tiers what
+ * they hold, and drops files that are unfinished or have lost their only copy. The rules are at the
+ * head of objects/node.h. Runs alone, before any thread but those of pool_scan.c, which end before
+ * it.
  */
 #include "account.h"
 #include "calls.h"
@@ -32,151 +33,6 @@
 #include <string.h>
 
 #define CATALOG_LEAST (256ull << 20)
-
-/*
- * A segment of a file that was open: whole if its time still is the mark. It is made the
- * published one, and keeps the mark, should this start be refused. 1, 0 where it is not what the
- * catalog says, or an error.
- */
-static int take_untouched(struct kvc *k, struct kvc_node *n, struct kvc_segment *s,
-			  const struct stat *st)
-{
-	struct kvc_segment to = { 'p', s->ino, s->gen };
-	int err;
-
-	if (s->gen != n->object.gen || (uint64_t)st->st_size != n->object.size)
-		return 0;
-	if ((err = kvc_segment_rename(&k->pool, s, &to)))
-		return err;
-	*s = to;
-	return 1;
-}
-
-/* Published, but the catalog had no time to learn of it. */
-static void take_newer(struct kvc *k, struct kvc_node *n, uint64_t gen, const struct stat *st)
-{
-	n->object.gen = gen;
-	n->object.has_sum = false;
-	kvc_unplace_locked(k, n);
-	if (kvc_ns(st->st_mtim) != KVC_MARK_NS) /* else the comparison made it a newer one */
-		n->row.mtime_ns = kvc_ns(st->st_mtim);
-	n->row.ctime_ns = kvc_ctime(n->row.ctime_ns, n->row.mtime_ns);
-}
-
-static bool same_object(const struct kvc_object_row *a, const struct kvc_object_row *b)
-{
-	return a->gen == b->gen && a->size == b->size && a->lower == b->lower &&
-	       a->has_sum == b->has_sum &&
-	       (!a->has_sum || !memcmp(a->sum.b, b->sum.b, sizeof a->sum.b));
-}
-
-/*
- * Does the node differ from its rows in the catalog? Most segments match their rows, and writing
- * millions of unchanged rows at a restart takes longer than reading them.
- */
-static bool differs(const struct kvc_node *n, const struct kvc_row *row,
-		    const struct kvc_object_row *object)
-{
-	return memcmp(&n->row, row, sizeof *row) != 0 || !same_object(&n->object, object) ||
-	       (n->has_places && !n->object.lower); /* its placements are stale */
-}
-
-/*
- * A segment that seems whole: 1: it is kept, 0: it is of no use; or an error, and nothing is lost.
- */
-static int adopt(struct kvc *k, struct kvc_segment *s, const struct stat *st, bool untouched)
-{
-	struct kvc_object_row object;
-	struct kvc_node *n;
-	struct kvc_row row;
-	int err = kvc_node_get_both(k, s->ino, &n);
-
-	if (err)
-		return err == -ENOENT ? 0 : err;
-	row = n->row;
-	object = n->object;
-	err = S_ISREG(n->row.mode) && !kvc_has_segment(n) && s->gen && s->gen >= n->object.gen;
-	if (err == 1 && untouched)
-		err = take_untouched(k, n, s, st);
-	if (err != 1) {
-		kvc_node_settle_locked(k, n);
-		return err;
-	}
-	if (s->gen > n->object.gen)
-		take_newer(k, n, s->gen, st);
-	n->object.size = n->row.size = (uint64_t)st->st_size;
-	n->row.blocks = (uint64_t)st->st_blocks;
-	n->object.lower = kvc_placed_anywhere(k, n);
-	n->verify = n->object.lower && kvc_ns(st->st_mtim) == KVC_MARK_NS;
-	kvc_moved_both(k, n);
-	if ((err = kvc_chunk_join_both(k, n))) {
-		kvc_node_settle_locked(k, n);
-		return err;
-	}
-	kvc_become_locked(k, n, kvc_placed(k, n) ? KVC_BOTH : KVC_RESIDENT);
-	if (!n->chunk->use.last_ns)
-		kvc_chunk_used_locked(k, n->chunk, false); /* its row was not written yet */
-	kvc_room_set_locked(k, n, (uint64_t)st->st_blocks * 512);
-	if (differs(n, &row, &object))
-		kvc_node_dirty_locked(k, n);
-	kvc_count(&k->stats, recovered);
-	return 1;
-}
-
-/* One name of the pool: 1: it is kept, 0: it is of no use, or an error. */
-static int take_over(struct kvc *k, const char *name)
-{
-	struct kvc_segment s = { 0 };
-	struct stat st;
-
-	if (!kvc_segment_parse(name, &s))
-		return 0;
-	if (fstatat(k->pool.dir, name, &st, AT_SYMLINK_NOFOLLOW))
-		return errno == ENOENT ? 0 : -errno;
-	if (!S_ISREG(st.st_mode))
-		return 0;
-	if (s.kind == 'p')
-		return adopt(k, &s, &st, false);
-	return s.kind == 'o' && kvc_ns(st.st_mtim) == KVC_MARK_NS ? adopt(k, &s, &st, true) : 0;
-}
-
-/* A listing that ends early looks whole, and who is not in it would count as lost. */
-static int scan_pool(struct kvc *k, char *error)
-{
-	int fd = openat(k->pool.dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), err = 0;
-	DIR *d = fd < 0 ? NULL : fdopendir(fd);
-	struct dirent *e;
-
-	if (!d) {
-		err = -errno;
-		snprintf(error, 512, "cannot read the pool %s: %s", k->pool.path, strerror(-err));
-		if (fd >= 0)
-			close(fd);
-		return err;
-	}
-	while (!err && (errno = 0, e = readdir(d))) {
-		int keep;
-
-		if (e->d_name[0] == '.')
-			continue;
-		k->pool.warm = true;
-		keep = take_over(k, e->d_name);
-		if (keep < 0) {
-			err = keep;
-			snprintf(error, 512, "cannot take over %s of the pool: %s", e->d_name,
-				 strerror(-err));
-		} else if (!keep) {
-			unlinkat(k->pool.dir, e->d_name, 0);
-		}
-	}
-	if (!err && errno) {
-		err = -errno;
-		snprintf(error, 512, "cannot read all of the pool %s: %s", k->pool.path,
-			 strerror(-err));
-	}
-	closedir(d);
-	return err;
-}
 
 struct claims {
 	struct kvc *k;
@@ -317,7 +173,9 @@ static uint64_t usage_limit(const struct kvc *k)
 
 int kvc_recover(struct kvc *k, char *error)
 {
+	uint64_t begun = kvc_mono_ns();
 	bool clean, dropped = false;
+	unsigned threads = 1;
 	int err;
 
 	kvc_kept_load(k);
@@ -335,7 +193,7 @@ int kvc_recover(struct kvc *k, char *error)
 			err = claim_all(k, t, error);
 	if (!err) {
 		kvc_catalog_still(k->cat, true);
-		err = scan_pool(k, error);
+		err = kvc_pool_scan_both(k, &threads, error);
 		kvc_catalog_still(k->cat, false);
 	}
 	if (!err)
@@ -357,7 +215,8 @@ int kvc_recover(struct kvc *k, char *error)
 			 " files were unfinished or had lost their only copy and are dropped",
 			 kvc_counted(&k->stats, recovery_drops));
 	if (!err && k->pool.warm)
-		kvc_info("%" PRIu64 " objects are still in the pool",
-			 kvc_counted(&k->stats, recovered));
+		kvc_info("%" PRIu64 " objects are still in the pool (read by %u threads, %.1f s)",
+			 kvc_counted(&k->stats, recovered), threads,
+			 (double)(kvc_mono_ns() - begun) / 1e9);
 	return err;
 }

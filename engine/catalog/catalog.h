@@ -300,6 +300,23 @@ struct kvc_peeked {
 int kvc_peek_rows(struct kvc_catalog *c, uint64_t after, uint64_t below, size_t room,
 		  struct kvc_peeked *out, size_t *count);
 unsigned kvc_peeked_holds(struct kvc_catalog *c, const struct kvc_peeked *p);
+/*
+ * The committed rows of many inodes, for a restart. v[0..n) have is.ino set, in ascending order;
+ * the same number may occur more than once. Inodes that are close to each other are read by one
+ * statement a table. Needs no lock; several threads may call it. 0, or a negative errno and v is
+ * undefined.
+ *
+ * kvc_peeked_object_holds, with the lock: are the rows still as they were read?
+ */
+struct kvc_peeked_object {
+	struct kvc_peek is;         /* is.node: the inode has a row; is.kind is not set */
+	struct kvc_chunk_row chunk; /* id 0: it has none */
+	uint64_t folder_parent;     /* its folder's parent; 0: the folder has no row */
+};
+int kvc_peek_objects(struct kvc_catalog *c, struct kvc_peeked_object *v, size_t n);
+bool kvc_peeked_object_holds(struct kvc_catalog *c, const struct kvc_peeked_object *p);
+/* How many threads can read at the same time without a lock. */
+unsigned kvc_catalog_readers(const struct kvc_catalog *c);
 int kvc_target_get(struct kvc_catalog *c, uint64_t ino, char *target, size_t room);
 int kvc_target_put(struct kvc_catalog *c, uint64_t ino, const char *target);
 

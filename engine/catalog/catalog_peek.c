@@ -252,3 +252,106 @@ unsigned kvc_peeked_holds(struct kvc_catalog *c, const struct kvc_peeked *p)
 		holds |= KVC_PEEKED_CHUNK;
 	return holds;
 }
+
+/* ---- many inodes, for a restart ---- */
+
+#define GAP 8 /* inode numbers between two that one statement reads */
+
+static void peek_take_row(sqlite3_stmt *st, struct kvc_peeked_object *p)
+{
+	p->is.node = true;
+	kvc_row_columns(st, &p->is.row);
+	kvc_object_columns(st, 14, &p->is.object);
+	p->folder_parent = kvc_sql_u64(st, 18);
+}
+
+static void peek_take_place(sqlite3_stmt *st, struct kvc_peeked_object *p)
+{
+	uint64_t tier = kvc_sql_u64(st, 0);
+
+	if (tier < KVC_TIERS)
+		p->is.place[tier] = kvc_place_columns(st);
+}
+
+static void peek_take_chunk(sqlite3_stmt *st, struct kvc_peeked_object *p)
+{
+	kvc_chunk_columns(st, &p->chunk);
+}
+
+/*
+ * Runs s over the numbers of v, and hands each row to the elements whose number is in column `at`.
+ */
+static int peek_range(struct kvc_conn *n, enum kvc_statement s, int at,
+		      void (*take)(sqlite3_stmt *, struct kvc_peeked_object *),
+		      struct kvc_peeked_object *v, size_t count)
+{
+	sqlite3_stmt *st = kvc_sql(n, s, "ii", I(v[0].is.ino), I(v[count - 1].is.ino));
+	size_t first = 0;
+	int got;
+
+	while ((got = kvc_sql_step(n, st)) == 1) {
+		uint64_t ino = kvc_sql_u64(st, at);
+
+		while (first < count && v[first].is.ino < ino)
+			first++;
+		for (size_t i = first; i < count && v[i].is.ino == ino; i++)
+			take(st, &v[i]);
+	}
+	kvc_sql_done(st);
+	return got;
+}
+
+/* The row of a chunk of many files is read once for files that follow each other. */
+static int peek_chunks(struct kvc_conn *n, struct kvc_peeked_object *v, size_t count)
+{
+	const struct kvc_peeked_object *last = NULL;
+	int err = peek_range(n, ST_PEEK_CHUNKS, 0, peek_take_chunk, v, count);
+
+	for (size_t i = 0; i < count && !err; i++) {
+		struct kvc_peeked_object *p = &v[i];
+		sqlite3_stmt *st;
+		int got;
+
+		if (!p->is.node || p->is.row.chunk == p->is.ino)
+			continue;
+		p->chunk = (struct kvc_chunk_row){ 0 };
+		if (last && last->is.row.chunk == p->is.row.chunk) {
+			p->chunk = last->chunk;
+			continue;
+		}
+		last = p;
+		st = kvc_sql(n, ST_CHUNK_GET, "i", I(p->is.row.chunk));
+		if ((got = kvc_sql_step(n, st)) == 1)
+			kvc_chunk_columns(st, &p->chunk);
+		err = got < 0 ? got : 0;
+		kvc_sql_done(st);
+	}
+	return err;
+}
+
+int kvc_peek_objects(struct kvc_catalog *c, struct kvc_peeked_object *v, size_t n)
+{
+	uint64_t age = atomic_load(&c->age); /* before the snapshot */
+	struct kvc_conn *r = kvc_reader_get_held(c);
+	int err = 0;
+
+	for (size_t i = 0; i < n; i++)
+		v[i] = (struct kvc_peeked_object){ .is.ino = v[i].is.ino, .is.age = age };
+	for (size_t from = 0, to; from < n && !err; from = to) {
+		for (to = from + 1; to < n && v[to].is.ino - v[to - 1].is.ino <= GAP; to++)
+			;
+		err = peek_range(r, ST_PEEK_ROWS, 0, peek_take_row, v + from, to - from)
+			      ?: peek_range(r, ST_PEEK_PLACES, 8, peek_take_place, v + from, to - from)
+			      ?: peek_chunks(r, v + from, to - from);
+	}
+	kvc_reader_put(r);
+	return err;
+}
+
+bool kvc_peeked_object_holds(struct kvc_catalog *c, const struct kvc_peeked_object *p)
+{
+	return p->is.age == c->age && !pending(c, p->is.ino) &&
+	       (!p->is.node ||
+		(!kvc_overlay_find(&c->over, KVC_T_CHUNK, p->is.row.chunk, 0, NULL) &&
+		 !kvc_overlay_find(&c->over, KVC_T_ROW, p->is.row.parent, 0, NULL)));
+}

@@ -73,6 +73,15 @@
 	X(ROW_DEL, "DELETE FROM nodes WHERE ino = ?")                                              \
 	X(ROW_SOME,                                                                                \
 	  "SELECT " ROW_COLUMNS " FROM nodes WHERE ino > ? AND ino < ? ORDER BY ino LIMIT ?")      \
+	X(PEEK_ROWS,                                                                               \
+	  "SELECT n.ino, n.mode, n.uid, n.gid, n.nlink, n.size, n.blocks, n.atime_ns, "            \
+	  "n.mtime_ns, n.ctime_ns, n.btime_ns, n.parent, n.chunk, n.container, o.gen, o.size, "    \
+	  "o.sum, o.lower, d.parent FROM nodes n LEFT JOIN objects o ON o.ino = n.ino LEFT JOIN "  \
+	  "nodes d ON d.ino = n.parent WHERE n.ino BETWEEN ? AND ? ORDER BY n.ino")                \
+	X(PEEK_PLACES, "SELECT tier, gen, at, len, hi, codec, key, sum, ino FROM placements "      \
+		       "WHERE ino BETWEEN ? AND ? ORDER BY ino, tier")                             \
+	X(PEEK_CHUNKS,                                                                             \
+	  "SELECT " CHUNK_COLUMNS " FROM chunks WHERE id BETWEEN ? AND ? ORDER BY id")             \
 	X(ROW_MAX, "SELECT max(ino) FROM nodes")                                                   \
 	X(TARGET_GET, "SELECT target FROM targets WHERE ino = ?")                                  \
 	X(TARGET_PUT, "INSERT OR REPLACE INTO targets(ino, target) VALUES(?, ?)")                  \

@@ -212,6 +212,11 @@ struct kvc_conn *kvc_reader_get_held(struct kvc_catalog *c)
 	return n;
 }
 
+unsigned kvc_catalog_readers(const struct kvc_catalog *c)
+{
+	return c->readers;
+}
+
 struct kvc_conn *kvc_scan_get(struct kvc_catalog *c)
 {
 	struct kvc_conn *n = &c->reader[c->readers];

@@ -52,8 +52,12 @@ static int make_both(struct kvc *k, uint64_t id, uint64_t model, struct kvc_chun
 	return 0;
 }
 
-/* The chunk of this number: it is to have a file of this model, and is held. */
-static int hold_both(struct kvc *k, uint64_t id, uint64_t model, struct kvc_chunk **out)
+/*
+ * The chunk of this number: it is to have a file of this model, and is held. known: its row, with
+ * id 0 if it has none; NULL: it is not known.
+ */
+static int hold_both(struct kvc *k, uint64_t id, uint64_t model, const struct kvc_chunk_row *known,
+		     struct kvc_chunk **out)
 {
 	struct kvc_chunk *c = kvc_chunk_find_locked(k, id);
 	struct kvc_chunk_row r;
@@ -61,7 +65,12 @@ static int hold_both(struct kvc *k, uint64_t id, uint64_t model, struct kvc_chun
 	int err;
 
 	if (!c) {
-		err = kvc_chunk_get(k->cat, id, &r);
+		if (known) {
+			r = *known;
+			err = known->id ? 0 : -ENOENT;
+		} else {
+			err = kvc_chunk_get(k->cat, id, &r);
+		}
 		if (err == -ENOENT)
 			err = make_both(k, id, model, &c);
 		else if (!err && !(c = kvc_chunk_new_locked(k, id, &r)))
@@ -84,7 +93,12 @@ static int hold_both(struct kvc *k, uint64_t id, uint64_t model, struct kvc_chun
 
 int kvc_chunk_join_both(struct kvc *k, struct kvc_node *n)
 {
-	return n->chunk ? 0 : hold_both(k, n->row.chunk, n->model, &n->chunk);
+	return n->chunk ? 0 : hold_both(k, n->row.chunk, n->model, NULL, &n->chunk);
+}
+
+int kvc_chunk_join_known_both(struct kvc *k, struct kvc_node *n, const struct kvc_chunk_row *row)
+{
+	return n->chunk ? 0 : hold_both(k, n->row.chunk, n->model, row, &n->chunk);
 }
 
 void kvc_chunk_ordered_locked(struct kvc *k, struct kvc_node *n, const struct kvc_chunk_row *was)
@@ -113,7 +127,7 @@ int kvc_chunk_change_both(struct kvc *k, struct kvc_node *n, uint64_t id, bool l
 {
 	uint64_t old = n->row.chunk;
 	struct kvc_chunk *c;
-	int err = hold_both(k, id, n->model, &c);
+	int err = hold_both(k, id, n->model, NULL, &c);
 
 	if (err)
 		return err;

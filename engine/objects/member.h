@@ -10,6 +10,8 @@
 
 /* The chunk of a node, from memory or its row, or a new one; sets n->chunk. */
 int kvc_chunk_join_both(struct kvc *k, struct kvc_node *n);
+/* The same if the chunk's row was read already; id 0: it has none. */
+int kvc_chunk_join_known_both(struct kvc *k, struct kvc_node *n, const struct kvc_chunk_row *row);
 /* The same for a new file that is a chunk of its own: there is none of that number yet. */
 int kvc_chunk_found_both(struct kvc *k, struct kvc_node *n);
 /*

@@ -412,15 +412,28 @@ static const char *segment_name(const struct kvc_segment *s, char *buf)
 	return buf;
 }
 
+/* "-" and a number in hex, at *p, which moves on. What is wrong with it the comparison finds. */
+static uint64_t parse_hex(const char **p)
+{
+	static const char digits[] = "0123456789abcdef";
+	const char *at = *p + (**p == '-'), *d;
+	uint64_t n = 0;
+
+	for (; *at && (d = strchr(digits, *at)); at++)
+		n = n << 4 | (uint64_t)(d - digits);
+	*p = at;
+	return n;
+}
+
 bool kvc_segment_parse(const char *name, struct kvc_segment *s)
 {
+	const char *at = name + (*name != 0);
 	char check[48];
-	int end = 0;
 
-	if (sscanf(name, "%c-%" SCNx64 "-%" SCNx64 "%n", &s->kind, &s->ino, &s->gen, &end) != 3 ||
-	    name[end])
-		return false;
-	return strchr("wolp", s->kind) && !strcmp(segment_name(s, check), name);
+	s->kind = *name;
+	s->ino = parse_hex(&at);
+	s->gen = parse_hex(&at);
+	return s->kind && strchr("wolp", s->kind) && !strcmp(segment_name(s, check), name);
 }
 
 int kvc_segment_open(struct kvc_pool *p, const struct kvc_segment *s, int flags)
@@ -429,6 +442,13 @@ int kvc_segment_open(struct kvc_pool *p, const struct kvc_segment *s, int flags)
 	int fd = openat(p->dir, segment_name(s, name), flags | O_CLOEXEC | O_NOFOLLOW, 0600);
 
 	return fd < 0 ? -errno : fd;
+}
+
+int kvc_segment_stat(struct kvc_pool *p, const struct kvc_segment *s, struct stat *st)
+{
+	char name[48];
+
+	return fstatat(p->dir, segment_name(s, name), st, AT_SYMLINK_NOFOLLOW) ? -errno : 0;
 }
 
 int kvc_segment_rename(struct kvc_pool *p, const struct kvc_segment *from,

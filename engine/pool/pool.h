@@ -9,6 +9,8 @@
 #include "options.h"
 #include "store.h"
 
+#include <sys/stat.h>
+
 struct kvc_pool {
 	char path[512];
 	int mark;                /* its owner's mark, locked: base/owner.h */
@@ -38,6 +40,8 @@ struct kvc_segment {
 bool kvc_segment_parse(const char *name, struct kvc_segment *s);
 /* a descriptor or -errno */
 int kvc_segment_open(struct kvc_pool *p, const struct kvc_segment *s, int flags);
+/* 0 or -errno; a symbolic link is not followed. */
+int kvc_segment_stat(struct kvc_pool *p, const struct kvc_segment *s, struct stat *st);
 int kvc_segment_rename(struct kvc_pool *p, const struct kvc_segment *from,
 		       const struct kvc_segment *to);
 int kvc_segment_remove(struct kvc_pool *p, const struct kvc_segment *s);

@@ -4,7 +4,7 @@
 about segments that match their rows. A kill in the middle of a restart, at any segment or at any
 write to the catalog, loses nothing: the next start shows every published file byte for byte, and no
 file that was not published."""
-import os
+import os, re
 from faults import Rules, chance
 from kvtest import *
 
@@ -58,6 +58,8 @@ asked, written = r.met()[:2]
 assert s.stats()["recovered"] == len(there), s.stats()["recovered"]
 print(f"{len(there)} segments: {asked} questions to the pool, {written} writes to the log")
 assert asked <= len(there) + 10, asked
+threads = int(re.findall(r"in the pool \(read by (\d+) threads", s.log())[-1])
+assert threads == min(len(os.sched_getaffinity(0)), 5), threads  # one for each of 5 slices
 assert written <= len(there) / 100, written
 for turn in range(1, TURNS + 1):
     end(open_files(turn))

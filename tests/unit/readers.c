@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The catalog's readers: each CPU has one; a walk over a whole table leaves all of them to lookups,
- * and no statement of theirs scans a table.
+ * and no statement of theirs scans a table. What a restart
+ * reads of many inodes takes few statements.
  */
 #include "catalog_priv.h"
 
@@ -109,7 +110,7 @@ static void filter_needs_no_reader(void **state)
 		pthread_mutex_lock(&c->reader[i].lock);
 	assert_int_equal(kvc_filter_start(c), 0);
 	for (int i = 0; i < 600 && !filled; i++) {
-		filled = !kvc_filter_stale(c->filter);
+		filled = kvc_name_absent(c, 1, "absent");
 		usleep(filled ? 0 : 100000);
 	}
 	assert_true(filled);
@@ -195,12 +196,122 @@ static void prefixes_are_apart(void **state)
 	end(c);
 }
 
+/* How often the readers have run a statement since the last call. */
+static int runs(struct kvc_catalog *c)
+{
+	int n = 0;
+
+	for (unsigned i = 0; i < c->readers; i++)
+		for (int s = 0; s < ST_COUNT; s++)
+			if (c->reader[i].st[s])
+				n += sqlite3_stmt_status(c->reader[i].st[s], SQLITE_STMTSTATUS_RUN,
+							 1);
+	return n;
+}
+
+static void same_as_one_by_one(struct kvc_catalog *c, const struct kvc_peeked_object *p)
+{
+	struct kvc_place place[KVC_TIERS];
+	struct kvc_chunk_row chunk = { 0 };
+	struct kvc_object_row o = { 0 };
+	struct kvc_row r;
+
+	assert_int_equal(p->is.node, !kvc_row_get(c, p->is.ino, &r));
+	if (!p->is.node)
+		return;
+	assert_memory_equal(&p->is.row, &r, sizeof r);
+	assert_int_equal(p->folder_parent, r.parent == 1 ? 1 : 0);
+	kvc_object_get(c, p->is.ino, &o);
+	assert_int_equal(p->is.object.gen, o.gen);
+	assert_int_equal(p->is.object.size, o.size);
+	assert_int_equal(p->is.object.lower, o.lower);
+	assert_int_equal(kvc_place_get(c, p->is.ino, place), 0);
+	for (unsigned t = 0; t < KVC_TIERS; t++) {
+		assert_int_equal(p->is.place[t].gen, place[t].gen);
+		assert_int_equal(p->is.place[t].where.at, place[t].where.at);
+	}
+	kvc_chunk_get(c, r.chunk, &chunk);
+	assert_int_equal(p->chunk.id, chunk.id);
+	assert_int_equal(p->chunk.last_ns, chunk.last_ns);
+}
+
+/* Chunks of files themselves, of their folder, and none; objects in no, one or two tiers. */
+static void add_objects(struct kvc_catalog *c)
+{
+	for (uint64_t ino = 2; ino < 2 + FILES; ino++) {
+		const struct kvc_object_row o = { .gen = ino % 5, .size = ino, .lower = ino % 2 };
+		const struct kvc_place p = { .gen = ino % 5, .where.at = 9 * ino };
+		const struct kvc_chunk_row chunk = { .id = ino, .last_ns = 3 * ino };
+		struct kvc_row r;
+
+		if (ino % 3)
+			assert_int_equal(kvc_object_put(c, ino, &o), 0);
+		if (ino % 4 == 1)
+			assert_int_equal(kvc_place_put(c, ino, 1, &p), 0);
+		if (ino % 6)
+			assert_int_equal(kvc_chunk_put(c, &chunk), 0);
+		assert_int_equal(kvc_row_get(c, ino, &r), 0);
+		if (ino % 100 < 50)
+			r.chunk = r.parent = 10 + ino / 100; /* a file; so, a folder that is gone */
+		assert_int_equal(kvc_row_put(c, &r, NULL), 0);
+	}
+	for (uint64_t ino = 10; ino < 21; ino++)
+		assert_int_equal(kvc_row_del(c, ino, NULL), 0);
+}
+
+/*
+ * Many inodes are read as if one by one, by few statements; and what is not committed is not
+ * mistaken for what is.
+ */
+static void many_at_once(void **state)
+{
+	struct kvc_catalog *c = make();
+	static struct kvc_peeked_object v[FILES + 50];
+	const size_t n = FILES + 50;
+	struct kvc_row r;
+	int statements;
+
+	(void)state;
+	kvc_catalog_lock(c);
+	kvc_catalog_still(c, true);
+	add_objects(c);
+	assert_int_equal(kvc_catalog_commit(c), 0);
+	runs(c);
+	for (size_t i = 0; i < n; i++) /* one of them twice, some of them absent */
+		v[i].is.ino = 2 + i - (i > 500);
+	assert_int_equal(kvc_peek_objects(c, v, n), 0);
+	assert_true((statements = runs(c)) > 0);
+	print_message("%d statements for %zu inodes\n", statements, n);
+	assert_in_range(statements, 1, n / 20);
+	for (size_t i = 0; i < n; i++) {
+		assert_true(kvc_peeked_object_holds(c, &v[i]));
+		same_as_one_by_one(c, &v[i]);
+	}
+	for (size_t i = 0; i < 100; i++) /* far from each other */
+		v[i].is.ino = 2 + i * 10;
+	assert_int_equal(kvc_peek_objects(c, v, 100), 0);
+	for (size_t i = 0; i < 100; i++)
+		same_as_one_by_one(c, &v[i]);
+	assert_true(v[90].is.node && kvc_peeked_object_holds(c, &v[90]));
+	assert_int_equal(kvc_row_get(c, v[90].is.ino, &r), 0);
+	r.size++;
+	assert_int_equal(kvc_row_put(c, &r, NULL), 0);
+	assert_false(kvc_peeked_object_holds(c, &v[90]));
+	assert_int_equal(kvc_chunk_del(c, v[80].is.row.chunk), 0);
+	assert_false(kvc_peeked_object_holds(c, &v[80]));
+	assert_int_equal(kvc_catalog_commit(c), 0);
+	assert_false(kvc_peeked_object_holds(c, &v[70]));
+	kvc_catalog_still(c, false);
+	kvc_catalog_unlock(c);
+	end(c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(one_for_each_cpu),       cmocka_unit_test(walks_take_no_reader),
 		cmocka_unit_test(filter_needs_no_reader), cmocka_unit_test(only_walks_scan),
-		cmocka_unit_test(prefixes_are_apart),
+		cmocka_unit_test(prefixes_are_apart),     cmocka_unit_test(many_at_once),
 	};
 
 	return cmocka_run_group_tests_name("readers", tests, NULL, NULL);

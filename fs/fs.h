@@ -30,6 +30,7 @@ struct kvfs {
 	bool can_passthrough, want_uring;
 	bool passthrough, uring; /* what the kernel agreed to */
 	struct kvfs_ring ring;   /* where it comes by io_uring */
+	uint64_t request_bytes;  /* of memory=: its queues, and buffers of other requests */
 	struct kvfs_places places;
 	struct kvfs_leave leave;
 	struct kvfs_aside aside, sizes;
@@ -125,6 +126,11 @@ void kvfs_stat(const struct kvc_row *a, struct stat *st);
 double kvfs_timeout(const struct kvc_row *a);
 
 /* session.c */
+/*
+ * Decides what to ask the kernel for, and what memory requests take: before the engine is opened.
+ * Tries io_uring in a child process. others: bytes of memory= that the engine needs at least.
+ */
+void kvfs_decide(struct kvfs *f, const struct kvc_options *o, uint64_t others);
 int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 	       const char *mountpoint, int ready_fd);
 /* This request came; tells by which way they come. */

@@ -155,7 +155,8 @@ static int run(const struct kvc_options *o, const char *store_path, const char *
 	kvfs_notify("STATUS=taking over what is in the pool");
 	err = kvct_open_all(&store, o, tiers, &n, error);
 	if (!err) {
-		err = kvc_open(&f.k, o, &store, tiers, n, error);
+		kvfs_decide(&f, o, kvc_memory_least(tiers, n));
+		err = kvc_open(&f.k, o, &store, tiers, n, f.request_bytes, error);
 		if (err)
 			kvct_close_all(tiers, n);
 	}

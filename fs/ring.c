@@ -43,20 +43,15 @@ static uint64_t budget(uint64_t memory)
 					: bytes;
 }
 
-void kvfs_ring_choose(struct kvfs_ring *r, unsigned cpus, uint32_t page, bool data, uint64_t memory)
+void kvfs_ring_choose(struct kvfs_ring *r, unsigned cpus, uint32_t page, bool data, uint64_t memory,
+		      uint64_t most)
 {
 	uint64_t bytes = data ? KVFS_RINGS_DATA : budget(memory);
 
+	bytes = bytes > most ? most : bytes;
 	*r = (struct kvfs_ring){ .queues = cpus ? cpus : 1, .page = page };
 	r->payload = data ? KVFS_RING_PAYLOAD_DATA : payload_least(page);
 	r->depth = depth_within(r, bytes);
 	while (r->depth < DEPTH_WANTED && halve(r))
 		r->depth = depth_within(r, bytes);
-}
-
-void kvfs_ring_for_data(struct kvfs_ring *r)
-{
-	r->payload = KVFS_RING_PAYLOAD_DATA;
-	while (kvfs_ring_bytes(r) > KVFS_RINGS_DATA && halve(r))
-		;
 }

@@ -10,7 +10,9 @@
  * An entry is taken until its request is answered, also by requests that wait (place.h). Deep
  * queues cost little, and a queue that is full stops its CPU: so the queues are as deep as a
  * sixteenth of the memory beside the pool (the machine's, or what the daemon's cgroup allows)
- * permits in the worst case, between KVFS_RINGS_LEAST and KVFS_RINGS bytes in all:
+ * permits in the worst case, between KVFS_RINGS_LEAST and KVFS_RINGS bytes in all. The queues are
+ * part of memory=: if that is given they get a quarter of it at most, and less if the rest needs
+ *it:
  *
  *	queues x depth x (payload + page)
  *
@@ -35,6 +37,7 @@
 #define KVFS_RINGS (2048ull << 20)
 #define KVFS_RINGS_LEAST (128ull << 20)
 #define KVFS_RINGS_DATA (256ull << 20)
+#define KVFS_RINGS_PART 4u    /* of memory=, if that is given */
 #define KVFS_RING_DEPTH 8191u /* and one more for libfuse: a power of two */
 #define KVFS_RING_LEAST 16u
 /* Value and name of the largest attribute; taken in whole pages. */
@@ -48,12 +51,11 @@ struct kvfs_ring {
 
 /*
  * For so many CPUs, pages of so many bytes, and so many bytes of memory beside the pool. data:
- * reads and writes come as requests, since passthrough cannot be had.
+ * reads and writes come as requests, since passthrough cannot be had. most: the queues
+ * get no more bytes than this, as far as KVFS_RING_LEAST permits.
  */
-void kvfs_ring_choose(struct kvfs_ring *r, unsigned cpus, uint32_t page, bool data,
-		      uint64_t memory);
-/* The depth stands; the payload grows as far as it may where data passes through after all. */
-void kvfs_ring_for_data(struct kvfs_ring *r);
+void kvfs_ring_choose(struct kvfs_ring *r, unsigned cpus, uint32_t page, bool data, uint64_t memory,
+		      uint64_t most);
 /* What all entries take when all were used in full. */
 uint64_t kvfs_ring_bytes(const struct kvfs_ring *r);
 

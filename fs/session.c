@@ -36,6 +36,7 @@
 #define FILES_WANTED ((rlim_t)1 << 20)
 #define FILES_FEW ((rlim_t)16384)
 #define LOOP_THREADS 2u /* that libfuse cannot do without, nor with fewer for long */
+#define THREADS_MAX 16u /* that read /dev/fuse, each with a buffer */
 #define PLAIN_MAX_WRITE (1u << 20)
 
 /* From linux/fuse.h of 6.9, which older systems' headers lack. */
@@ -187,8 +188,6 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 		snprintf(f->uring_why, sizeof f->uring_why,
 			 "the kernel does not offer it (6.14 or later does)");
 #endif
-	if (f->uring && f->can_passthrough && !f->passthrough)
-		kvfs_ring_for_data(&f->ring);
 	fuse_set_feature_flag(conn, FUSE_CAP_DIRECT_IO_ALLOW_MMAP);
 	fuse_set_feature_flag(conn, FUSE_CAP_ATOMIC_O_TRUNC);
 	fuse_set_feature_flag(conn, FUSE_CAP_NO_OPENDIR_SUPPORT);
@@ -231,6 +230,27 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 		kvc_warn("io_uring=on, but %s", f->uring_why);
 }
 
+/*
+ * Each open file has a descriptor here, and each CPU's ring has two. Root may raise the limit above
+ * what it was given, up to fs.nr_open.
+ */
+static void allow_descriptors(void)
+{
+	struct rlimit r, most = { FILES_WANTED, FILES_WANTED };
+
+	if (getrlimit(RLIMIT_NOFILE, &r) || r.rlim_cur >= FILES_WANTED)
+		return;
+	if (r.rlim_max < FILES_WANTED && !setrlimit(RLIMIT_NOFILE, &most))
+		return;
+	r.rlim_cur = kvc_min(r.rlim_max, FILES_WANTED);
+	if (setrlimit(RLIMIT_NOFILE, &r))
+		kvc_warn("cannot raise the limit of descriptors: %s", strerror(errno));
+	if (!getrlimit(RLIMIT_NOFILE, &r) && r.rlim_cur < FILES_FEW)
+		kvc_warn("at most %llu files can be open at once (allow more by ulimit -n, or "
+			 "LimitNOFILE= of systemd)",
+			 (unsigned long long)r.rlim_cur);
+}
+
 /* Memory that the machine, or the daemon's cgroup, has beyond the pool. */
 static uint64_t memory_beside(const struct kvc_options *o)
 {
@@ -242,9 +262,26 @@ static uint64_t memory_beside(const struct kvc_options *o)
 	return all - kvc_min(all, o->cpu_bytes);
 }
 
-/* What to ask the kernel for, and what it takes. */
-static void decide(struct kvfs *f, const struct kvc_options *o)
+/* Buffers of the threads that read /dev/fuse. */
+static uint64_t thread_bytes(const struct kvfs *f, bool uring)
 {
+	uint64_t most = uring && f->can_passthrough ? KVFS_RING_PAYLOAD : PLAIN_MAX_WRITE;
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+
+	return THREADS_MAX * (kvc_round_up(most, page) + page);
+}
+
+/* What the queues of io_uring may have of memory=. */
+static uint64_t ring_most(const struct kvfs *f, const struct kvc_options *o, uint64_t others)
+{
+	uint64_t left = o->memory_bytes - kvc_min(o->memory_bytes, others + thread_bytes(f, true));
+
+	return o->memory_bytes ? kvc_min(o->memory_bytes / 4, left) : UINT64_MAX;
+}
+
+void kvfs_decide(struct kvfs *f, const struct kvc_options *o, uint64_t others)
+{
+	allow_descriptors();
 	f->can_passthrough = o->passthrough != KVC_OFF && kvfs_admin_of_all();
 	if (o->passthrough == KVC_OFF)
 		snprintf(f->passthrough_why, sizeof f->passthrough_why, "passthrough=off");
@@ -253,13 +290,11 @@ static void decide(struct kvfs *f, const struct kvc_options *o)
 			 kvfs_admin_here() ? "it needs root of the machine, not of a user namespace"
 					   : "it needs root (CAP_SYS_ADMIN)");
 	kvfs_ring_choose(&f->ring, (unsigned)get_nprocs_conf(), (uint32_t)sysconf(_SC_PAGESIZE),
-			 !f->can_passthrough, memory_beside(o));
+			 !f->can_passthrough, memory_beside(o), ring_most(f, o, others));
 #ifdef __SANITIZE_THREAD__
 	/* it has mappings of its own for each of ours, and vm.max_map_count is the limit */
 	f->ring.depth = kvc_min(f->ring.depth, 1024u);
 #endif
-	kvfs_places_init(&f->places, f->ring.depth,
-			 (unsigned)(kvc_budget_most(KVC_BUDGET_WRITE) / KVC_PAGE));
 #ifdef FUSE_CAP_OVER_IO_URING
 	f->want_uring = o->io_uring != KVC_OFF && kernel_allows_uring();
 	if (o->io_uring == KVC_OFF)
@@ -274,6 +309,8 @@ static void decide(struct kvfs *f, const struct kvc_options *o)
 	snprintf(f->uring_why, sizeof f->uring_why, "%s",
 		 o->io_uring == KVC_OFF ? "io_uring=off" : "this libfuse is older than 3.18");
 #endif
+	f->request_bytes = thread_bytes(f, f->want_uring) +
+			   (f->want_uring ? kvfs_ring_bytes(&f->ring) : 0);
 }
 
 static int add(struct fuse_args *args, const char *format, const char *value)
@@ -308,7 +345,7 @@ static int serve(struct kvfs *f, int ready_fd, bool debug)
 	if (!loop)
 		return -ENOMEM;
 	fuse_loop_cfg_set_clone_fd(loop, 0);
-	fuse_loop_cfg_set_max_threads(loop, 16);
+	fuse_loop_cfg_set_max_threads(loop, THREADS_MAX);
 	fuse_loop_cfg_set_idle_threads(loop, 4);
 	if (ready_fd >= 0)
 		tell_ready(ready_fd, debug);
@@ -343,27 +380,6 @@ static void serve_as_batch(void)
 
 	if (sched_setscheduler(0, SCHED_BATCH, &none))
 		kvc_info("cannot set SCHED_BATCH: %s", strerror(errno));
-}
-
-/*
- * Each open file has a descriptor here, and each CPU's ring has two. Root may raise the limit above
- * what it was given, up to fs.nr_open.
- */
-static void allow_descriptors(void)
-{
-	struct rlimit r, most = { FILES_WANTED, FILES_WANTED };
-
-	if (getrlimit(RLIMIT_NOFILE, &r) || r.rlim_cur >= FILES_WANTED)
-		return;
-	if (r.rlim_max < FILES_WANTED && !setrlimit(RLIMIT_NOFILE, &most))
-		return;
-	r.rlim_cur = kvc_min(r.rlim_max, FILES_WANTED);
-	if (setrlimit(RLIMIT_NOFILE, &r))
-		kvc_warn("cannot raise the limit of descriptors: %s", strerror(errno));
-	if (!getrlimit(RLIMIT_NOFILE, &r) && r.rlim_cur < FILES_FEW)
-		kvc_warn("at most %llu files can be open at once (allow more by ulimit -n, or "
-			 "LimitNOFILE= of systemd)",
-			 (unsigned long long)r.rlim_cur);
 }
 
 static void *until_let_go(void *barrier)
@@ -443,8 +459,8 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 	f->mountpoint = mountpoint;
 	kvfs_aside_init(f);
 	f->entry_timeout = KVFS_SHORT_TIMEOUT;
-	allow_descriptors();
-	decide(f, o);
+	kvfs_places_init(&f->places, f->ring.depth,
+			 (unsigned)(kvc_budget_most(KVC_BUDGET_WRITE) / KVC_PAGE));
 	kvfs_ops_names(&ops);
 	kvfs_ops_xattrs(&ops);
 	kvfs_ops_io(&ops);

@@ -274,6 +274,8 @@ int kvct_s3_put_parts(struct kvct_s3 *s, const struct kvc_put *p)
 	if (u.len / PARTS_MAX >= u.part)
 		u.part = (size_t)kvc_round_up(u.len / PARTS_MAX + 1, KVCT_S3_PART);
 	u.parts = (unsigned)((u.len + u.part - 1) / u.part);
+	if (2 * u.part > kvc_budget_most(KVC_BUDGET_COPY))
+		return -EFBIG; /* above 80 GB, and memory= is small */
 	kvct_s3_key(s, &p->name, key);
 	u.etags = calloc(u.parts, sizeof *u.etags);
 	err = u.etags ? kvc_buffer_wait(&b, KVC_BUDGET_COPY, 2 * u.part) : -ENOMEM;

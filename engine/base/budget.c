@@ -30,7 +30,7 @@ struct waiter {
 
 static struct {
 	pthread_mutex_t lock;
-	uint64_t limit, wait_ms; /* limit 0: none */
+	uint64_t fixed, rest, wait_ms; /* parts of the limit; rest 0: no limit */
 	uint64_t used[KVC_BUDGET_USES], peak;
 	struct kvc_list waiters[QUEUES]; /* loads and copies */
 	struct kvc_stats *stats;
@@ -61,10 +61,11 @@ static void add_locked(enum kvc_budget_use use, uint64_t bytes)
 	budget.peak = kvc_max(budget.peak, all);
 }
 
-void kvc_budget_start(uint64_t limit, uint64_t wait_ms, struct kvc_stats *stats)
+void kvc_budget_start(uint64_t limit, uint64_t fixed, uint64_t wait_ms, struct kvc_stats *stats)
 {
 	pthread_mutex_lock(&budget.lock);
-	budget.limit = kvc_max(limit, KVC_BUDGET_MIN);
+	budget.rest = kvc_max(limit - kvc_min(limit, fixed), KVC_BUDGET_MIN);
+	budget.fixed = fixed;
 	budget.wait_ms = kvc_min(wait_ms, WAIT_MOST_MS);
 	budget.stats = stats;
 	budget.peak = 0;
@@ -80,13 +81,13 @@ static bool is_tier_work(enum kvc_budget_use use)
 
 static uint64_t most_locked(enum kvc_budget_use use)
 {
-	if (!budget.limit)
+	if (!budget.rest)
 		return UINT64_MAX;
 	switch (use) {
-	case KVC_BUDGET_TEXT: return budget.limit / 4;
-	case KVC_BUDGET_WRITE: return budget.limit / 8;
-	case KVC_BUDGET_COPY: return budget.limit / 8 * 3;
-	default: return budget.limit / 8 * 5;
+	case KVC_BUDGET_TEXT: return budget.rest / 4;
+	case KVC_BUDGET_WRITE: return budget.rest / 8;
+	case KVC_BUDGET_COPY: return budget.rest / 8 * 3;
+	default: return budget.rest / 8 * 5;
 	}
 }
 
@@ -120,7 +121,7 @@ void kvc_budget_stop(const struct kvc_stats *stats)
 {
 	pthread_mutex_lock(&budget.lock);
 	if (budget.stats == stats) {
-		budget.limit = 0;
+		budget.rest = 0;
 		budget.stats = NULL;
 		grant_locked();
 	}
@@ -240,7 +241,11 @@ uint64_t kvc_budget_most(enum kvc_budget_use use)
 void kvc_budget_state(struct kvc_budget_state *s)
 {
 	pthread_mutex_lock(&budget.lock);
-	*s = (struct kvc_budget_state){ .limit = budget.limit, .peak = budget.peak };
+	*s = (struct kvc_budget_state){ .peak = budget.peak };
+	if (budget.rest) {
+		s->limit = budget.fixed + budget.rest;
+		s->fixed = budget.fixed;
+	}
 	for (int i = 0; i < KVC_BUDGET_USES; i++)
 		s->used += budget.used[i];
 	pthread_mutex_unlock(&budget.lock);

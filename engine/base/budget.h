@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The memory budget: one limit (memory=) for all memory beside the pool whose size users, files or
- * remote services decide: buffers of tier work, codec contexts, answers of remote services, range
- * tables, the texts of leases and of the other files of .kvcachefs/, the data of waiting writes.
- * Take the bytes before the allocation and give them back after the free.
+ * remote services decide. A fixed part of it is for buffers that cannot be refused: of requests
+ * (the queues of io_uring), and of the threads that call tiers. The rest is taken and given back:
+ * buffers of tier work, codec contexts, answers of remote services, range tables, the texts of
+ * leases and of the other files of .kvcachefs/, the data of waiting writes. Take the bytes before
+ * the allocation and give them back after the free.
  *
- * Users' texts may use a quarter of the limit, waiting writes an eighth, and tier work five
+ * Users' texts may use a quarter of that rest, waiting writes an eighth, and tier work five
  * eighths. Copies and listings may use three fifths of the part for tier work, so that loads, which
  * callers wait for, find memory when copies do not. Writes wait for room that copies make, and
  * cannot take their memory.
@@ -31,16 +33,20 @@ enum kvc_budget_use {
 	KVC_BUDGET_USES
 };
 
-#define KVC_BUDGET_MIN (32ull << 20) /* the smallest limit, in bytes */
+/*
+ * The least that must be left of the limit beside the fixed part, in bytes: copies have room for
+ * the two parts of an upload to S3 and for their other buffers.
+ */
+#define KVC_BUDGET_MIN (48ull << 20)
 
 /* The limit for memory=0: a quarter of what the machine, or the memory cgroup, has beside a pool of
  * so many bytes; at least 128 MiB and at most 1 GiB. */
 uint64_t kvc_budget_default(uint64_t pool_bytes);
 /*
- * Sets the limit in bytes, and how long kvc_budget_wait waits. Waits and refusals are counted in
- * *stats, which must outlive all other calls, or nowhere if it is NULL.
+ * Sets the limit and the fixed part of it in bytes, and how long kvc_budget_wait waits. Waits and
+ * refusals are counted in *stats, which must outlive all other calls, or nowhere if it is NULL.
  */
-void kvc_budget_start(uint64_t limit, uint64_t wait_ms, struct kvc_stats *stats);
+void kvc_budget_start(uint64_t limit, uint64_t fixed, uint64_t wait_ms, struct kvc_stats *stats);
 /* Removes the limit, if it is the one of these stats. */
 void kvc_budget_stop(const struct kvc_stats *stats);
 
@@ -65,7 +71,9 @@ void kvc_budget_give(enum kvc_budget_use use, uint64_t bytes);
 uint64_t kvc_budget_most(enum kvc_budget_use use);
 
 struct kvc_budget_state {
-	uint64_t limit, used, peak; /* bytes; limit 0: none */
+	uint64_t limit;      /* bytes; 0: none */
+	uint64_t fixed;      /* bytes of it that are not taken and given back */
+	uint64_t used, peak; /* bytes of the rest: now, and the most since the start */
 };
 void kvc_budget_state(struct kvc_budget_state *s);
 

@@ -47,7 +47,7 @@ static const struct row rows[] = {
 	{ "cpu", "SIZE", "memory that the pool may use", SIZE, AT(cpu_bytes), NULL, 16 << 20,
 	  1ull << 50, "1G", FIXED },
 	{ "memory", "SIZE",
-	  "most memory beside the pool for tier work and users' texts; 0: by the machine", SIZE,
+	  "maximum memory beside the pool for requests, tiers and texts; 0: by the machine", SIZE,
 	  AT(memory_bytes), NULL, 0, 1ull << 50, "0", FIXED },
 	{ "high", "PCT", "eviction starts when the pool or the disk is this full", NUMBER,
 	  AT(high_pct), NULL, 2, 100, "90", LIVE },
@@ -451,10 +451,10 @@ int kvc_options_check(const struct kvc_options *o, char *error)
 		return -EINVAL;
 	}
 	if (o->memory_bytes && o->memory_bytes < KVC_BUDGET_MIN) {
-		fail(error,
-		     "option memory: it must be at least 32M, or 0 for a limit that fits the "
-		     "machine%s%s",
-		     "", "");
+		snprintf(error, 256,
+			 "option memory: give at least %lluM, or 0 for a limit that fits the "
+			 "machine",
+			 (unsigned long long)(KVC_BUDGET_MIN >> 20));
 		return -EINVAL;
 	}
 	const char *port = strrchr(o->metrics, ':');

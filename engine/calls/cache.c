@@ -19,6 +19,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#define MIB ((uint64_t)1 << 20)
 #define ALIVE_NS 1000000000ull
 
 static void *(*const thread_run[KVC_THREADS])(void *) = {
@@ -120,8 +121,38 @@ static int own_root(struct kvc *k)
 	return set ? kvc_setattr(k, KVC_ROOT, set, &r, &none) ?: kvc_commit_once(k) : 0;
 }
 
+uint64_t kvc_memory_least(struct kvc_tier *const *tiers, unsigned ntiers)
+{
+	return kvc_tiers_bytes(tiers, ntiers) + KVC_BUDGET_MIN;
+}
+
+/*
+ * Starts the budget of memory=. The fixed part of it is the memory for requests and the buffers of
+ * the tiers' threads; a memory= that leaves less than KVC_BUDGET_MIN beside it is refused.
+ */
+static int start_budget(struct kvc *k, struct kvc_tier **tiers, unsigned ntiers,
+			uint64_t caller_bytes, char *error)
+{
+	const struct kvc_options *o = &k->opt;
+	uint64_t tier_bytes = kvc_tiers_bytes(tiers, ntiers), fixed = caller_bytes + tier_bytes;
+	uint64_t limit = o->memory_bytes ?: kvc_budget_default(o->cpu_bytes) + fixed;
+
+	if (limit < fixed + KVC_BUDGET_MIN) {
+		snprintf(error, 512,
+			 "option memory: give at least %" PRIu64 "M: %" PRIu64 "M for the buffers "
+			 "of requests (io_uring=), %" PRIu64 "M for those of tiers and %" PRIu64
+			 "M for tier work and users",
+			 kvc_round_up(fixed + KVC_BUDGET_MIN, MIB) / MIB,
+			 kvc_round_up(caller_bytes, MIB) / MIB, kvc_round_up(tier_bytes, MIB) / MIB,
+			 (uint64_t)KVC_BUDGET_MIN / MIB);
+		return -EINVAL;
+	}
+	kvc_budget_start(limit, fixed, o->deadline_ms / 4, &k->stats);
+	return 0;
+}
+
 int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
-	     struct kvc_tier **tiers, unsigned ntiers, char *error)
+	     struct kvc_tier **tiers, unsigned ntiers, uint64_t caller_bytes, char *error)
 {
 	struct kvc *k = kvc_floors_new();
 	char path[1280];
@@ -135,13 +166,13 @@ int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
 	k->opt = *o;
 	k->store = s;
 	k->pool.dir = -1;
-	kvc_budget_start(o->memory_bytes ?: kvc_budget_default(o->cpu_bytes), o->deadline_ms / 4,
-			 &k->stats);
 	err = kvc_table_init(&k->nodes->table) ?: kvc_table_init(&k->chunks->table);
 	err = err ?: kvc_table_init(&k->users->table) ?: kvc_table_init(&k->pins->table);
 	err = err ?: kvc_table_init(&k->tallies->table) ?: kvc_quotas_init(&k->quotas);
 	if (err)
 		snprintf(error, 512, "out of memory");
+	else
+		err = start_budget(k, tiers, ntiers, caller_bytes, error);
 	if (!err && *o->keyfile)
 		err = kvc_keys_open(&k->keys, o->keyfile, error);
 	if (!err)

@@ -20,12 +20,15 @@
 
 struct kvc;
 
+/* Bytes of memory= that an engine with these tiers needs at least, beside the caller's. */
+uint64_t kvc_memory_least(struct kvc_tier *const *tiers, unsigned ntiers);
 /*
  * Opens the engine over an opened store: checks, mounts the pool, recovers. Takes over the tiers on
- * success. On failure one line for people in error[512].
+ * success. caller_bytes: memory for requests, which memory= includes. On failure one line for
+ * people in error[512].
  */
 int kvc_open(struct kvc **out, const struct kvc_options *o, struct kvc_store *s,
-	     struct kvc_tier **tiers, unsigned ntiers, char *error);
+	     struct kvc_tier **tiers, unsigned ntiers, uint64_t caller_bytes, char *error);
 int kvc_start(struct kvc *k);
 /*
  * Passthrough is known only when the kernel has answered: call before the first request. NULL ops:

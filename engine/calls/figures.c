@@ -39,6 +39,7 @@ void kvc_gauges(struct kvc *k, struct kvc_gauges *g)
 		       &g->catalog_limit);
 	kvc_budget_state(&b);
 	g->memory_bytes = b.limit;
+	g->memory_fixed_bytes = b.fixed;
 	g->memory_used_bytes = b.used;
 	g->memory_peak_bytes = b.peak;
 	kvc_lock(k);

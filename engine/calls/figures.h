@@ -12,38 +12,39 @@
 
 /* clang-format off: a table */
 /*      name in stats           name in metrics      what */
-#define KVC_GAUGES(X)                                                                           \
-	X(pool_bytes, pool_bytes, "bound of the pool")                                          \
-	X(pool_used_bytes, pool_used_bytes, "bytes of the pool accounted for")                  \
-	X(memory_bytes, memory_bytes, "limit of the memory beside the pool (memory=)")          \
-	X(memory_used_bytes, memory_used_bytes, "bytes of it in use")                           \
-	X(memory_peak_bytes, memory_peak_bytes, "most bytes of it in use since the mount")      \
-	X(files_open, files_open, "opens that have not been released")                          \
-	X(objects_resident, objects_resident, "published objects in the pool")                  \
-	X(nodes_in_memory, nodes_in_memory, "nodes held in memory")                             \
-	X(room_waiters, room_waiters, "requests that wait for room")                            \
-	X(jobs, jobs, "tier operations queued or running")                                      \
-	X(catalog_ok, catalog_ok,                                                               \
-	  "1: the catalog writes and takes changes; 0: it waits for space or a disk")           \
-	X(catalog_pending_bytes, catalog_pending_bytes,                                         \
-	  "memory that changes take which are not committed yet")                               \
-	X(catalog_log_bytes, catalog_log_bytes, "size of the catalog's log")                    \
-	X(unsynced_bytes, unsynced_bytes,                                                       \
-	  "bytes in the tiers that are freed once the log is on stable storage")                \
-	X(drop_files, drop_files_max,                                                           \
-	  "files that a drop worked on under one hold of the locks, at the most")               \
-	X(copies_failing, copies_failing,                                                       \
-	  "copies that failed and wait to be tried again, later each time")                     \
-	X(pins, pins, "chunks that are pinned")                                                 \
-	X(pinned_pool_bytes, pinned_pool_bytes, "bytes that they have in the pool")             \
-	X(pinned_disk_bytes, pinned_disk_bytes, "bytes that their files take")                  \
-	X(catalog_inode_bytes, catalog_inode_bytes,                                             \
-	  "what inodes and names count towards catalog=")                                       \
-	X(catalog_attribute_bytes, catalog_attribute_bytes, "what attributes count towards it") \
-	X(catalog_limit, catalog_limit_bytes, "what both may come to; 0: anything")             \
-	X(trace_readers, trace_readers, "who records what is used (kvcachectl trace)")          \
-	X(prefault_bytes, prefault_bytes, "bytes of the pool touched ahead so far")             \
-	X(prefault_total, prefault_goal_bytes, "bytes of the pool to be touched ahead")         \
+#define KVC_GAUGES(X)                                                                            \
+	X(pool_bytes, pool_bytes, "bound of the pool")                                           \
+	X(pool_used_bytes, pool_used_bytes, "bytes of the pool accounted for")                   \
+	X(memory_bytes, memory_bytes, "limit of the memory beside the pool (memory=)")           \
+	X(memory_fixed_bytes, memory_fixed_bytes, "of it: buffers of requests and of tiers")     \
+	X(memory_used_bytes, memory_used_bytes, "bytes of the rest in use")                      \
+	X(memory_peak_bytes, memory_peak_bytes, "most bytes of the rest in use since the mount") \
+	X(files_open, files_open, "opens that have not been released")                           \
+	X(objects_resident, objects_resident, "published objects in the pool")                   \
+	X(nodes_in_memory, nodes_in_memory, "nodes held in memory")                              \
+	X(room_waiters, room_waiters, "requests that wait for room")                             \
+	X(jobs, jobs, "tier operations queued or running")                                       \
+	X(catalog_ok, catalog_ok,                                                                \
+	  "1: the catalog writes and takes changes; 0: it waits for space or a disk")            \
+	X(catalog_pending_bytes, catalog_pending_bytes,                                          \
+	  "memory that changes take which are not committed yet")                                \
+	X(catalog_log_bytes, catalog_log_bytes, "size of the catalog's log")                     \
+	X(unsynced_bytes, unsynced_bytes,                                                        \
+	  "bytes in the tiers that are freed once the log is on stable storage")                 \
+	X(drop_files, drop_files_max,                                                            \
+	  "files that a drop worked on under one hold of the locks, at the most")                \
+	X(copies_failing, copies_failing,                                                        \
+	  "copies that failed and wait to be tried again, later each time")                      \
+	X(pins, pins, "chunks that are pinned")                                                  \
+	X(pinned_pool_bytes, pinned_pool_bytes, "bytes that they have in the pool")              \
+	X(pinned_disk_bytes, pinned_disk_bytes, "bytes that their files take")                   \
+	X(catalog_inode_bytes, catalog_inode_bytes,                                              \
+	  "what inodes and names count towards catalog=")                                        \
+	X(catalog_attribute_bytes, catalog_attribute_bytes, "what attributes count towards it")  \
+	X(catalog_limit, catalog_limit_bytes, "what both may come to; 0: anything")              \
+	X(trace_readers, trace_readers, "who records what is used (kvcachectl trace)")           \
+	X(prefault_bytes, prefault_bytes, "bytes of the pool touched ahead so far")              \
+	X(prefault_total, prefault_goal_bytes, "bytes of the pool to be touched ahead")          \
 	X(prefault_held, prefault_held_bytes, "bytes touched ahead and not yet given back")
 /* clang-format on */
 

@@ -71,6 +71,13 @@ struct kvc_put {
 	int (*head)(void *arg, uint8_t page[KVC_FRAME_HEADER]);
 };
 
+/*
+ * Memory that one call may use beside the budget (base/budget.h) for buffers of a fixed size, in
+ * bytes. memory= includes it for each thread that calls a tier. All else a driver takes from the
+ * budget.
+ */
+#define KVC_TIER_CALL_BYTES ((1u << 20) + (128u << 10))
+
 struct kvc_tier_usage {
 	uint64_t total, used; /* bytes */
 	uint64_t uncleared;   /* of used: removed, but the header could not be cleared yet */

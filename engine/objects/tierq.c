@@ -37,6 +37,9 @@
 #define SLOWEST (4ull << 20)    /* bytes a second that a call is given time for */
 #define OUT_NS 10000000ull      /* between two looks at a tier that is out */
 #define STUCK_NS 100000000ull   /* and at one that may hang */
+#define OWN_WORKERS 5u          /* of a tier that only this node uses */
+#define COMMON_WORKERS 2u       /* of the common queue */
+#define OTHER_THREADS 2u        /* that call tiers: sweeps, and a verify beside them */
 #define LEAVE_NS 1000000000ull  /* for threads of a tier that does not answer, at the end */
 
 void kvc_job_unlink_locked(struct kvc_tier_state *ts, struct kvc_job *j)
@@ -460,16 +463,27 @@ void kvc_tiers_wake_locked(struct kvc *k)
 	}
 }
 
+static unsigned threads_of(const struct kvc_tier *t)
+{
+	return t->ops->caps & KVC_TIER_SHARED ? KVC_WORKERS : OWN_WORKERS;
+}
+
+uint64_t kvc_tiers_bytes(struct kvc_tier *const *tiers, unsigned n)
+{
+	uint64_t threads = COMMON_WORKERS + OTHER_THREADS;
+
+	for (unsigned t = 0; t < n; t++)
+		threads += threads_of(tiers[t]);
+	return threads * KVC_TIER_CALL_BYTES;
+}
+
 int kvc_tiers_start(struct kvc *k)
 {
 	int err = 0;
 
 	for (unsigned t = 0; t <= KVC_COMMON && !err; t++) {
 		struct kvc_tier_state *ts = &k->tier[t];
-		unsigned want = t == KVC_COMMON                      ? 2
-				: !ts->t                             ? 0
-				: ts->t->ops->caps & KVC_TIER_SHARED ? KVC_WORKERS
-								     : 5;
+		unsigned want = t == KVC_COMMON ? COMMON_WORKERS : ts->t ? threads_of(ts->t) : 0;
 
 		kvc_lock(k); /* the first ones look how many they are */
 		while (ts->nthreads < want && !err)

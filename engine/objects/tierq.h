@@ -110,6 +110,8 @@ struct kvc_work {
 		if (!(k)->tier[nr].t) {             \
 		} else
 
+/* The buffers of all threads that call these tiers (KVC_TIER_CALL_BYTES), in bytes. */
+uint64_t kvc_tiers_bytes(struct kvc_tier *const *tiers, unsigned n);
 int kvc_tiers_start(struct kvc *k);
 /*
  * Waits for the threads to end, which make no removes any more; for those of a tier that does not

@@ -229,7 +229,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	fuzz_must(!kvc_catalog_create(kvc_store_path(&store, KVC_STORE_CATALOG, path)));
 	fuzz_must(!kvc_store_open(&store, fuzz_folder(), error));
 	fuzz_must(!kvct_open_all(&store, &o, tiers, &n, error));
-	if (kvc_open(&fs.k, &o, &store, tiers, n, error)) {
+	if (kvc_open(&fs.k, &o, &store, tiers, n, 0, error)) {
 		fprintf(stderr, "%s\n", error);
 		exit(77);
 	}

@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: plain
 """Plain writes that wait for room keep a copy of their data, and these copies are bounded: an eighth
-of memory= for all users, of which one user has nine sixteenths at most. A write of his beyond that
-fails with ENOSPC at once, another user's still waits and succeeds, and each write that waited
-stores its own bytes."""
+of what memory= has beside its fixed part for all users, of which one user has nine sixteenths. A
+write of his beyond that fails with ENOSPC at once, another user's still waits and succeeds, and each
+write that waited stores its own bytes."""
 import errno, os, threading
 from kvtest import *
 
 PUTS_HANG = f"{TMP}/puts-hang"
-GREEDY, VICTIM, WRITERS, MEMORY = 20001, 20002, 150, 64 * MiB
-PART = MEMORY // 8
+GREEDY, VICTIM, WRITERS = 20001, 20002, 150
 for p in (TMP, os.path.dirname(TMP)):
     os.chmod(p, 0o755)
 open(PUTS_HANG, "w").close()
-s = Store(cpu="48M", options=f"allow_other,mode=1777,unit=file,settle=0,memory={MEMORY >> 20}M,"
+s = Store(cpu="48M", options=f"allow_other,mode=1777,unit=file,settle=0,memory=96M,"
           "pace=100000,deadline=100000,share=100,"
           f"shim=delay-put:600000+delay-while:{PUTS_HANG}+only:disk").mount()
+
+st = s.stats()
+PART = (st["memory_bytes"] - st["memory_fixed_bytes"]) // 8
 
 
 def private():

@@ -416,11 +416,12 @@ def files():
     done(s, a, b)
 
 
-# the texts of .kvcachefs/, which the daemon keeps while they are open: 256 MiB for one user
+# the texts of .kvcachefs/, which the daemon keeps while they are open: a quarter of what memory= has
+# beside its fixed part for all users, root among them, and half of that for one user
 def of_texts():
-    s, a, b, A, B = new("texts", cpu="32M", size="64M")
-    size = a("read_text", s.mnt, "metrics")
-    most = min(256 * MiB, s.stats()["memory_bytes"] // 8) // size
+    s, a, b, A, B = new("texts", cpu="32M", size="64M", options="memory=128M")
+    size, st = a("read_text", s.mnt, "metrics"), s.stats()
+    most = (st["memory_bytes"] - st["memory_fixed_bytes"]) // 8 // size
     n, err = a("texts", s.mnt, most + 1000)
     if err == errno.EMFILE:  # of his own
         print(f"{n} of {most} texts can be open here")
@@ -429,6 +430,16 @@ def of_texts():
         assert b("read_text", s.mnt, "metrics") and b("read_text", s.mnt, "stats")
         with fails(errno.EDQUOT):  # and what leases take is of the same
             a("lease", s.mnt, *["p/" + "x" * 200] * 1000)
+        more, err = b("texts", s.mnt, most + 1000)
+        assert err == errno.EDQUOT and most * 3 // 4 < more <= most, (more, err, most)
+        before = s.stats()["memory_refusals"] if texts(s.mnt, 1) == (1, 0) else 0
+        release()
+        rest, err = texts(s.mnt, most + 1000)
+        assert err == errno.EDQUOT and n + more + rest <= 2 * most, (n, more, rest, err, most)
+        with fails(errno.EDQUOT):
+            lease(s.mnt, *["p/" + "x" * 200] * 1000)
+        release(), b("release")
+        assert s.stats()["memory_refusals"] > before
     a("release")
     wait_for(lambda: a("texts", s.mnt, 10) == (10, 0))
     done(s, a, b)

@@ -19,6 +19,7 @@
 
 #define MIB (1ull << 20)
 #define LIMIT (64 * MIB)
+#define FIXED (10 * MIB)
 
 static struct kvc_stats stats;
 
@@ -26,7 +27,7 @@ static int start(void **state)
 {
 	(void)state;
 	memset(&stats, 0, sizeof stats);
-	kvc_budget_start(LIMIT, 200, &stats);
+	kvc_budget_start(LIMIT + FIXED, FIXED, 200, &stats);
 	return 0;
 }
 
@@ -56,7 +57,8 @@ static void parts_have_limits(void **state)
 	assert_int_equal(kvc_budget_take(KVC_BUDGET_WRITE, 1), -ENOMEM);
 	assert_int_equal(kvc_budget_wait(KVC_BUDGET_WRITE, 1), -ENOMEM);
 	kvc_budget_state(&s);
-	assert_true(s.used == LIMIT && s.peak == LIMIT && s.limit == LIMIT);
+	assert_true(s.used == LIMIT && s.peak == LIMIT && s.limit == LIMIT + FIXED);
+	assert_true(s.fixed == FIXED);
 	kvc_budget_give(KVC_BUDGET_COPY, LIMIT / 8 * 3);
 	assert_int_equal(kvc_budget_take(KVC_BUDGET_LOAD, LIMIT / 8 * 3), 0);
 	assert_int_equal(kvc_budget_take(KVC_BUDGET_COPY, 1), -ENOMEM);
@@ -117,7 +119,7 @@ static void waiters_have_turns(void **state)
 	pthread_t a, b;
 
 	(void)state;
-	kvc_budget_start(LIMIT, 2000, &stats);
+	kvc_budget_start(LIMIT + FIXED, FIXED, 2000, &stats);
 	assert_int_equal(kvc_budget_take(KVC_BUDGET_LOAD, 40 * MIB), 0);
 	assert_int_equal(pthread_create(&a, NULL, take, &copy), 0);
 	wait_for_waits(1);

@@ -571,7 +571,7 @@ static void coded_twice(void **state)
 		struct kvc_keys *keys = sealed ? keys_new() : NULL;
 		struct coded *once = code(in, len, KVC_CODEC_ZSTD, keys, false, 300000), *twice;
 
-		kvc_budget_start(32u << 20, 100, &stats);
+		kvc_budget_start(32u << 20, 0, 100, &stats);
 		twice = code(in, len, KVC_CODEC_ZSTD, keys, false, 300000);
 		kvc_budget_state(&b);
 		kvc_budget_stop(&stats);

@@ -34,18 +34,15 @@ static void check(const struct kvfs_ring *r, unsigned cpus, uint32_t page, uint6
 	assert_true(r->depth == KVFS_RING_DEPTH || kvfs_ring_bytes(r) + cpus * entry > bound);
 }
 
-static void check_data(const struct kvfs_ring *r, unsigned cpus, uint32_t page)
+static void check_data(unsigned cpus, uint32_t page, uint64_t most)
 {
-	struct kvfs_ring d, e = *r;
+	uint64_t bound = most < KVFS_RINGS_DATA ? most : KVFS_RINGS_DATA;
+	struct kvfs_ring d, r;
 
-	kvfs_ring_choose(&d, cpus, page, true, 32 * GIB);
-	check(&d, cpus, page, KVFS_RINGS_DATA);
-	assert_true(d.payload >= r->payload);
-	/* Where the kernel refuses passthrough: the depth is given already. */
-	kvfs_ring_for_data(&e);
-	assert_int_equal(e.depth, r->depth);
-	assert_true(e.payload >= r->payload && e.payload % page == 0);
-	assert_true(kvfs_ring_bytes(&e) <= KVFS_RINGS_DATA || e.payload == r->payload);
+	kvfs_ring_choose(&d, cpus, page, true, 32 * GIB, most);
+	check(&d, cpus, page, bound);
+	kvfs_ring_choose(&r, cpus, page, false, 32 * GIB, most);
+	assert_true(d.payload >= r.payload);
 }
 
 static void bounded(void **state)
@@ -59,10 +56,22 @@ static void bounded(void **state)
 
 				bound = bound < KVFS_RINGS_LEAST ? KVFS_RINGS_LEAST : bound;
 				bound = bound > KVFS_RINGS ? KVFS_RINGS : bound;
-				kvfs_ring_choose(&r, cpus, pages[p], false, memories[m]);
+				kvfs_ring_choose(&r, cpus, pages[p], false, memories[m],
+						 UINT64_MAX);
 				check(&r, cpus, pages[p], bound);
-				check_data(&r, cpus, pages[p]);
+				check_data(cpus, pages[p], memories[m]);
+				/* a given memory= counts, too */
+				kvfs_ring_choose(&r, cpus, pages[p], false, 32 * GIB, memories[m]);
+				check(&r, cpus, pages[p],
+				      memories[m] < KVFS_RINGS ? memories[m] : KVFS_RINGS);
 			}
+}
+
+/* With a seed by which the users of this test do not share places. */
+static void queue_init(struct kvfs_queue *q, unsigned depth)
+{
+	kvfs_queue_init(q, depth);
+	q->seed = 1;
 }
 
 static unsigned taken(struct kvfs_queue *q, uint32_t uid, bool root)
@@ -87,16 +96,16 @@ static void told(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-		kvfs_ring_choose(&r, rows[i].cpus, 4096, false, 32 * GIB);
+		kvfs_ring_choose(&r, rows[i].cpus, 4096, false, 32 * GIB, UINT64_MAX);
 		assert_int_equal(r.depth, rows[i].depth);
-		kvfs_queue_init(&q, r.depth);
+		queue_init(&q, r.depth);
 		assert_int_equal(taken(&q, 1000, false), rows[i].waits);
-		kvfs_ring_choose(&r, rows[i].cpus, 4096, false, 2 * GIB);
+		kvfs_ring_choose(&r, rows[i].cpus, 4096, false, 2 * GIB, UINT64_MAX);
 		assert_int_equal(r.depth, rows[i].small);
 	}
-	kvfs_ring_choose(&r, 2, 4096, true, GIB);
+	kvfs_ring_choose(&r, 2, 4096, true, GIB, UINT64_MAX);
 	assert_true(r.depth == 127 && r.payload == 1u << 20);
-	kvfs_ring_choose(&r, 0, 4096, false, GIB);
+	kvfs_ring_choose(&r, 0, 4096, false, GIB, UINT64_MAX);
 	assert_int_equal(r.queues, 1);
 }
 
@@ -109,7 +118,7 @@ static void places(void **state)
 	for (unsigned depth = KVFS_RING_LEAST; depth <= KVFS_RING_DEPTH; depth += depth / 3) {
 		unsigned one, n, all = 0, user = 1;
 
-		kvfs_queue_init(&q, depth);
+		queue_init(&q, depth);
 		one = taken(&q, 1000, false);
 		n = taken(&q, 2000, false);
 		assert_true(n > 0 && n < one && one <= depth * 3 / 4);
@@ -137,7 +146,7 @@ static void several(void **state)
 	for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
 		unsigned n = sizes[i], one = 0, all = 0;
 
-		kvfs_queue_init(&q, depth);
+		queue_init(&q, depth);
 		while (kvfs_place_take(&q, 1000, false, n))
 			one += n;
 		assert_in_range(one, depth * 9 / 16 - n, depth * 9 / 16 + n);
@@ -153,10 +162,10 @@ static void several(void **state)
 		kvfs_place_give(&q, 1000, one);
 		assert_int_equal(q.waiting, all);
 	}
-	kvfs_queue_init(&q, depth);
+	queue_init(&q, depth);
 	assert_false(kvfs_place_take(&q, 1000, false, depth));
 	assert_false(kvfs_place_take(&q, 0, true, UINT32_MAX));
-	kvfs_queue_init(&q, 0); /* no memory for any */
+	queue_init(&q, 0); /* no memory for any */
 	assert_false(kvfs_place_take(&q, 0, true, 1));
 }
 

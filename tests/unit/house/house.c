@@ -188,7 +188,7 @@ static void open_it(void)
 	memset(house_tier.used, 0, sizeof house_tier.used); /* the engine claims what it knows */
 	if (kvc_store_open(&store, dir, error))
 		fail_msg("%s", error);
-	if (kvc_open(&house, &options, &store, tiers, 1, error)) {
+	if (kvc_open(&house, &options, &store, tiers, 1, 0, error)) {
 		print_message("%s\n", error);
 		exit(77);
 	}

@@ -244,7 +244,7 @@ unitwrap_bounds := $(wrap_house) kvc_name_each
 unitwrap_extent := kvc_array_grow
 unitwrap_holds := $(wrap_house) kvc_name_each kvc_name_del kvc_row_get kvc_chunk_get \
 	kvc_catalog_lock_at kvc_catalog_pause kvc_catalog_unlock kvc_catalog_seal kvc_catalog_write \
-	kvc_reader_get kvc_reader_get_held kvc_admit_locked calloc pthread_mutex_trylock
+	kvc_reader_get kvc_reader_get_held kvc_sql_step kvc_admit_locked calloc pthread_mutex_trylock
 unitwrap_spills := $(wrap_house) pthread_mutex_unlock
 unitwrap_pins := $(wrap_house) kvc_chunk_pop_locked
 unitwrap_quotas := $(wrap_house) kvc_chunk_drop kvc_trimmer_turn

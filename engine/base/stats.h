@@ -38,7 +38,7 @@
 	X(dropped_chunks, "chunks dropped whole")                                                 \
 	X(trimmed_chunks, "chunks that left a tier to keep it below its mark")                    \
 	X(behind_drops, "chunks dropped because copies were behind for longer than pace=")        \
-	X(paced, "stores that waited their turn because copies were behind")                      \
+	X(paced, "stores that waited their turn because copies or commits were behind")           \
 	X(knocks, "chunk folders whose names the kernel was told to ask for anew before they go") \
 	X(epochs, "times the kernel was told to ask anew for all names at once")                  \
 	X(expired_chunks, "chunks dropped because their ttl ran out")                             \

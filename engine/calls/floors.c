@@ -79,10 +79,10 @@ static void init_lists(struct kvc *k)
 	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
 		kvc_list_init(all[i]);
 	kvc_share_init(k->share);
-	for (size_t i = 0; i < KVC_GHOSTS; i++) {
+	for (size_t i = 0; i < KVC_GHOSTS; i++)
 		kvc_list_init(&k->drops->ghosts[i]);
+	for (size_t i = 0; i < KVC_KNOCKS; i++)
 		kvc_list_init(&k->drops->knocks[i]);
-	}
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	for (size_t i = 0; i < sizeof conds / sizeof conds[0]; i++)

@@ -180,6 +180,15 @@ struct kvc_usage {
 	uint64_t inodes, attrs; /* bytes, of all users */
 };
 
+/*
+ * As of that drop of the overlay SQLite has no name of this inode, up to this one, that the overlay
+ * has not deleted.
+ */
+struct kvc_hint {
+	uint64_t ino, age;
+	struct kvc_name_at at;
+};
+
 struct kvc_catalog {
 	char path[1280];
 	bool look;                 /* opened by kvc_catalog_look */
@@ -224,6 +233,7 @@ struct kvc_catalog {
 	struct kvc_usage *usage;        /* usage.c, under lock; NULL: not counted */
 	bool stale;                     /* what is counted there is not true any more */
 	struct kvc_bare bare[KVC_BARE]; /* by inode number; under lock */
+	struct kvc_hint hint[KVC_BARE]; /* the same */
 	_Atomic bool logged;
 };
 

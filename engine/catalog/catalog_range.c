@@ -13,6 +13,7 @@
 
 #define I(v) ((sqlite3_int64)(v))
 #define BATCH 256
+#define SKIPPED 4         /* deleted names that are worth a hint */
 #define HEAVY (16u << 20) /* an overlay of this size is written in the middle of a long walk */
 
 static int done(struct kvc_conn *n, sqlite3_stmt *st, int got)
@@ -146,8 +147,27 @@ static int names_pending(struct kvc_catalog *c, uint64_t ino, kvc_name_fn *fn, v
 	return end;
 }
 
+/* Names that are deleted, one after the other, are not walked over by each call. */
+struct skipped {
+	struct kvc_name_at done, at; /* all before and at `done`; those so far of the same hash */
+	unsigned n;
+};
+
+static void skip(struct skipped *s, const struct kvc_name *name)
+{
+	if (s->at.parent != name->parent || s->at.hash != name->hash)
+		s->done = s->at;
+	s->at = (struct kvc_name_at){ name->parent, name->hash };
+	s->n++;
+}
+
 int kvc_name_of(struct kvc_catalog *c, uint64_t ino, kvc_name_fn *fn, void *arg)
 {
+	struct kvc_hint *h = &c->hint[ino % KVC_BARE];
+	bool known = h->ino == ino && !kvc_overlay_names_since(&c->over, ino, h->age), any = false;
+	struct kvc_name_at from = known ? h->at : (struct kvc_name_at){ 0 };
+	struct skipped s = { .done = from, .at = from };
+	uint64_t age = known ? h->age : c->over.drops;
 	struct kvc_conn *n;
 	struct kvc_name name;
 	sqlite3_stmt *st;
@@ -156,13 +176,20 @@ int kvc_name_of(struct kvc_catalog *c, uint64_t ino, kvc_name_fn *fn, void *arg)
 	if (end)
 		return end;
 	n = kvc_reader_get_held(c);
-	st = kvc_sql(n, ST_NAME_OF, "i", I(ino));
+	st = kvc_sql(n, ST_NAME_OF_SOME, "iii", I(ino), I(from.parent), I(from.hash));
 	while ((got = kvc_sql_step(n, st)) == 1) {
 		name = name_columns(st);
-		if (!kvc_overlay_find(&c->over, KVC_T_NAME, name.parent, name.hash, name.name) &&
-		    (got = fn(arg, &name)))
+		if (kvc_overlay_find(&c->over, KVC_T_NAME, name.parent, name.hash, name.name)) {
+			if (!any)
+				skip(&s, &name);
+			continue;
+		}
+		any = true;
+		if ((got = fn(arg, &name)))
 			break;
 	}
+	if (s.n >= SKIPPED)
+		*h = (struct kvc_hint){ ino, age, s.done };
 	return done(n, st, got);
 }
 

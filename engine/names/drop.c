@@ -38,6 +38,7 @@
 #define KNOCK_NS 100000000ull
 #define KNOCKS 3 /* with time in between where somebody looks; then so many at once: */
 #define KNOCKS_MOST 20
+#define LOOKS 64 /* at knocks under one hold of the lock */
 
 /* A folder that is about to go; it need not be in memory. */
 struct knock {
@@ -61,7 +62,7 @@ struct kvc_ghost {
 
 static struct kvc_list *knock_bucket(struct kvc *k, uint64_t ino)
 {
-	return &k->drops->knocks[ino % KVC_GHOSTS];
+	return &k->drops->knocks[ino % KVC_KNOCKS];
 }
 
 static struct knock *knock_find(struct kvc *k, uint64_t ino)
@@ -362,14 +363,22 @@ void kvc_looked_locked(struct kvc *k, uint64_t folder)
 void kvc_knocks_free_locked(struct kvc *k, uint64_t older_ns)
 {
 	uint64_t now = kvc_mono_ns();
+	unsigned looks = 0;
 
-	for (size_t i = 0; i < KVC_GHOSTS; i++)
+	for (size_t i = 0; i < KVC_KNOCKS; i++) {
 		kvc_list_each_safe(e, &k->drops->knocks[i]) {
 			struct knock *x = kvc_of(e, struct knock, link);
+			uint64_t then = kvc_max(x->at_ns, x->looked_ns);
 
-			if (now - kvc_max(x->at_ns, x->looked_ns) >= older_ns)
+			if (now - kvc_min(then, now) >= older_ns)
 				knock_free(x);
+			looks++;
 		}
+		if (looks >= LOOKS && older_ns) {
+			kvc_pause_locked(k);
+			looks = 0;
+		}
+	}
 }
 
 int kvc_unname_folder_both(struct kvc *k, struct kvc_node *folder)

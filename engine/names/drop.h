@@ -10,12 +10,13 @@
 #include "node.h"
 
 #define KVC_GHOSTS 256
+#define KVC_KNOCKS 4096
 #define KVC_FORGOTTEN 4096
 
 struct kvc_drops {
 	/* dropped folders that the kernel still holds, by parent and name */
 	struct kvc_list ghosts[KVC_GHOSTS];
-	struct kvc_list knocks[KVC_GHOSTS]; /* folders that are about to go, by number */
+	struct kvc_list knocks[KVC_KNOCKS]; /* folders that are about to go, by number */
 	/* when the kernel let go of a folder whose number, modulo, is this: the last of them */
 	uint64_t forgotten_ns[KVC_FORGOTTEN];
 	struct kvc_list cut; /* chunks that are dropped and not buried yet */
@@ -101,7 +102,10 @@ bool kvc_knocked_locked(struct kvc *k, uint64_t folder, uint64_t last_ns, int ti
 void kvc_looked_locked(struct kvc *k, uint64_t folder);
 /* The kernel lets go of a folder that somebody may have found a moment before. */
 void kvc_folder_forgotten_locked(struct kvc *k, uint64_t folder);
-/* Forgets folders that were about to go so long ago. */
+/*
+ * Forgets folders that were about to go so long ago, and gives the lock back in between; with 0 all
+ * of them, at the end, when no lock is needed.
+ */
 void kvc_knocks_free_locked(struct kvc *k, uint64_t older_ns);
 /* The folder that was dropped under this name and can come back, or NULL. */
 struct kvc_node *kvc_ghost_find_locked(struct kvc *k, uint64_t parent, const char *name);

@@ -25,11 +25,12 @@
 #define LARGE 1000 /* files of a chunk */
 #define FEW_ROWS 16
 #define FEW_READS 12
+#define FEW_STEPS 24
 #define FEW_CHANGES 1100
 #define DROPS 700
 
-static _Thread_local unsigned names, rows, deleted, reads; /* under this hold */
-static _Atomic unsigned most_names, most_rows, most_deleted, most_reads;
+static _Thread_local unsigned names, rows, deleted, reads, steps; /* under this hold */
+static _Atomic unsigned most_names, most_rows, most_deleted, most_reads, most_steps;
 static _Atomic unsigned all_deleted;
 static _Thread_local bool holding;
 static _Atomic size_t largest;
@@ -113,6 +114,17 @@ struct kvc_conn *__wrap_kvc_reader_get_held(struct kvc_catalog *c)
 	return __real_kvc_reader_get_held(c);
 }
 
+struct sqlite3_stmt;
+
+/* And each row that it gives is a step. */
+int __real_kvc_sql_step(struct kvc_conn *n, struct sqlite3_stmt *st);
+int __wrap_kvc_sql_step(struct kvc_conn *n, struct sqlite3_stmt *st);
+int __wrap_kvc_sql_step(struct kvc_conn *n, struct sqlite3_stmt *st)
+{
+	steps += holding;
+	return __real_kvc_sql_step(n, st);
+}
+
 void __real_kvc_catalog_lock_at(struct kvc_catalog *c, struct kvc_hold *here);
 void __wrap_kvc_catalog_lock_at(struct kvc_catalog *c, struct kvc_hold *here);
 void __wrap_kvc_catalog_lock_at(struct kvc_catalog *c, struct kvc_hold *here)
@@ -164,6 +176,7 @@ void __wrap_kvc_catalog_unlock(struct kvc_catalog *c)
 	note(&most_rows, &rows);
 	note(&most_deleted, &deleted);
 	note(&most_reads, &reads);
+	note(&most_steps, &steps);
 	holding = false;
 	__real_kvc_catalog_unlock(c);
 }
@@ -329,6 +342,39 @@ static void evicted(void **state)
 	assert_true(all_judged >= 2 * LARGE);
 	if (most_judged > LARGE / 2)
 		fail_msg("%u files of a chunk were looked at", most_judged);
+}
+
+static int by_hash(const void *a, const void *b)
+{
+	uint64_t x = kvc_name_hash(a), y = kvc_name_hash(b);
+
+	return x < y ? -1 : x > y;
+}
+
+/* Names of one file are removed in the order in which the catalog has them, before a commit. */
+static void unlinked(void **state)
+{
+	uint64_t id = house_file(model, "first");
+	static char name[FILES][16];
+	struct kvc_wait w = { 0 };
+	struct kvc_row r;
+
+	(void)state;
+	for (int i = 0; i < FILES; i++) {
+		snprintf(name[i], sizeof name[i], "u%d", i);
+		assert_int_equal(kvc_link(house, id, model, name[i], 0, &r), 0);
+	}
+	house_commit();
+	qsort(name, FILES, sizeof name[0], by_hash);
+	most_steps = 0;
+	for (int i = 0; i < FILES; i++)
+		assert_int_equal(kvc_unlink(house, model, name[i], &w), 0);
+	if (most_steps > FEW_STEPS)
+		fail_msg("%u rows were read under a hold", most_steps);
+	assert_true(house_has(model, "first"));
+	house_commit();
+	assert_int_equal(kvc_unlink(house, model, "first", &w), 0);
+	house_commit();
 }
 
 static uint64_t elsewhere;
@@ -702,6 +748,7 @@ int main(void)
 	const struct CMUnitTest names_and_links[] = {
 		cmocka_unit_test(bucketed),
 		cmocka_unit_test(linked),
+		cmocka_unit_test(unlinked),
 		cmocka_unit_test(unhindered),
 	};
 	const struct CMUnitTest chunks[] = {

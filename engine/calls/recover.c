@@ -215,7 +215,7 @@ int kvc_recover(struct kvc *k, char *error)
 			 " files were unfinished or had lost their only copy and are dropped",
 			 kvc_counted(&k->stats, recovery_drops));
 	if (!err && k->pool.warm)
-		kvc_info("%" PRIu64 " objects are still in the pool (read by %u threads, %.1f s)",
+		kvc_info("%" PRIu64 " objects are still in the pool (threads: %u, time: %.1f s)",
 			 kvc_counted(&k->stats, recovered), threads,
 			 (double)(kvc_mono_ns() - begun) / 1e9);
 	return err;

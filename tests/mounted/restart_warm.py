@@ -58,7 +58,7 @@ asked, written = r.met()[:2]
 assert s.stats()["recovered"] == len(there), s.stats()["recovered"]
 print(f"{len(there)} segments: {asked} questions to the pool, {written} writes to the log")
 assert asked <= len(there) + 10, asked
-threads = int(re.findall(r"in the pool \(read by (\d+) threads", s.log())[-1])
+threads = int(re.findall(r"in the pool \(threads: (\d+)", s.log())[-1])
 assert threads == min(len(os.sched_getaffinity(0)), 5), threads  # one for each of 5 slices
 assert written <= len(there) / 100, written
 for turn in range(1, TURNS + 1):

@@ -39,8 +39,9 @@ def tier(path, name=None, *texts):
 
 
 def temps(path):
+    """Of frames: a kill may also leave a pass's file by which it reads the clock."""
     return sorted(f"{top}/{f}" for top, _, files in os.walk(path) for f in files
-                  if ".tmp." in f or f.startswith(MARK + "."))
+                  if ".tmp." in f)
 
 
 def age(path, days):

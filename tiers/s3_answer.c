@@ -296,6 +296,7 @@ int kvct_s3_judge(struct kvct_s3_request *q, CURLcode rc)
 	copy_word(q, "Message", q->message, sizeof q->message);
 	if (!*q->region)
 		copy_word(q, "Region", q->region, sizeof q->region);
+	copy_word(q, "Endpoint", q->endpoint, sizeof q->endpoint);
 	err = judge_code(q);
 	return err <= 0 ? err : judge_status(q);
 }
@@ -320,6 +321,10 @@ static void advise(const struct kvct_s3 *s, const struct kvct_s3_request *q, int
 		snprintf(to, room, "this node's clock is %lld s off the service's: set the clock",
 			 (long long)(kvc_now_ns() / 1000000000) -
 				 (long long)(q->date_ns / 1000000000));
+	else if (*q->endpoint && (q->status == 301 || q->status == 307))
+		snprintf(to, room,
+			 "the bucket is at %s%s%s: set endpoint= and region=", q->endpoint,
+			 *q->region ? " in region " : "", q->region);
 	else if (*q->region && (q->status == 301 || q->status == 307 || q->status == 400))
 		snprintf(to, room,
 			 "the bucket is in region %s: set region= and endpoint=", q->region);
@@ -399,6 +404,7 @@ void kvct_s3_tell(struct kvct_s3 *s, const struct kvct_s3_request *q, int err)
 	redact(s, message);
 	message[kvc_min(strlen(message), 200)] = 0;
 	advise(s, q, err, advice, sizeof advice);
+	redact(s, advice);
 	if (!q->status)
 		kvc_warn("tier s3: %s failed: %s", verbs[q->kind],
 			 err == -EACCES ? "the certificate is not trusted, or there are no "

@@ -418,7 +418,7 @@ static void begin(struct kvct_s3_request *q, const struct kvct_s3_handle *by)
 	q->status = 0;
 	q->overflow = q->enough = q->failing = q->html = q->service = false;
 	q->answered = q->stalled = false;
-	*q->etag = *q->code = *q->message = *q->region = 0;
+	*q->etag = *q->code = *q->message = *q->region = *q->endpoint = 0;
 	q->fd = by->fd;
 	q->moved_ns = kvc_mono_ns();
 	q->idle = by->idle_ns && q->moved_ns - by->idle_ns > IDLE_NS;

@@ -89,6 +89,7 @@ struct kvct_s3_request {
 	char *text;   /* ended by a NUL, or NULL; the caller frees it */
 	size_t text_len;
 	char etag[256], region[64];
+	char endpoint[200];          /* where a redirect leads, or "" */
 	char code[64], message[300]; /* the service's own words, fit for a log */
 	uint64_t date_ns;            /* the service's clock; 0: it did not say */
 	long status;

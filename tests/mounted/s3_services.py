@@ -29,8 +29,8 @@ def refusals(which):
             (400, error("KeyTooLongError"), "ENAMETOOLONG", "KeyTooLong"),
             (400, error("InvalidRequest", "Content-MD5 is required"), "EIO", "checksum=md5"),
             (403, error("RequestTimeTooSkewed", "too large"), "EACCES", "clock is"),
-            (301, error("PermanentRedirect", "elsewhere", "<Endpoint>x</Endpoint>"), "EACCES",
-             "region="),
+            (301, error("PermanentRedirect", "elsewhere", "<Endpoint>b.s3.example</Endpoint>"),
+             "EACCES", "the bucket is at b.s3.example: set endpoint= and region="),
             (400, error("AuthorizationHeaderMalformed", "", "<Region>eu-west-1</Region>"),
              "EACCES", "region eu-west-1"),
             (404, error("NoSuchBucket"), "EIO", "NoSuchBucket"))[which::3]:

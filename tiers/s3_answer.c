@@ -269,7 +269,7 @@ static int judge_transfer(struct kvct_s3_request *q, CURLcode rc)
 	case CURLE_GOT_NOTHING: return try_again(q, -ETIMEDOUT);
 	case CURLE_PEER_FAILED_VERIFICATION:
 	case CURLE_SSL_CACERT_BADFILE: return -EACCES;
-	case CURLE_OUT_OF_MEMORY: return -ENOMEM;
+	case CURLE_OUT_OF_MEMORY: return q->begun ? -EIO : -ENOMEM; /* -EIO: endless headers */
 	case CURLE_WRITE_ERROR: return -EIO; /* an answer above its bound, or no memory for it */
 	case CURLE_COULDNT_RESOLVE_HOST:
 	case CURLE_COULDNT_RESOLVE_PROXY: return -EHOSTUNREACH;

@@ -417,7 +417,7 @@ static void begin(struct kvct_s3_request *q, const struct kvct_s3_handle *by)
 		*q->text = 0;
 	q->status = 0;
 	q->overflow = q->enough = q->failing = q->html = q->service = false;
-	q->answered = q->stalled = false;
+	q->answered = q->stalled = q->begun = false;
 	*q->etag = *q->code = *q->message = *q->region = *q->endpoint = 0;
 	q->fd = by->fd;
 	q->moved_ns = kvc_mono_ns();
@@ -433,6 +433,7 @@ static int send_once(struct kvct_s3 *s, struct kvct_s3_request *q,
 	KVC_MEM char *url = malloc(room);
 	struct kvct_s3_handle by = { NULL, CURL_SOCKET_BAD, 0 };
 	struct curl_slist *h = NULL, *to = NULL;
+	curl_off_t first_us = 0;
 	CURLcode rc;
 	int err;
 
@@ -458,6 +459,8 @@ static int send_once(struct kvct_s3 *s, struct kvct_s3_request *q,
 	set_body(by.curl, q);
 	rc = curl_easy_perform(by.curl);
 	curl_easy_getinfo(by.curl, CURLINFO_RESPONSE_CODE, &q->status);
+	curl_easy_getinfo(by.curl, CURLINFO_STARTTRANSFER_TIME_T, &first_us);
+	q->begun = first_us > 0;
 	free_headers(h);
 	if (to)
 		curl_easy_setopt(by.curl, CURLOPT_CONNECT_TO, NULL);

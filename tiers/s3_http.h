@@ -98,6 +98,7 @@ struct kvct_s3_request {
 	size_t body_at;
 	uint64_t skip, moved_ns, sent, retry_ms;
 	bool overflow, enough, failing, html, service, again, stale, sure, idle, answered, stalled;
+	bool begun; /* a byte of the answer came */
 	curl_socket_t fd;
 	struct kvct_s3 *s3;
 	const struct kvct_s3_place *place;

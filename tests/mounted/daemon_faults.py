@@ -278,6 +278,7 @@ def droppable(w, heals=True):
         s.settle()
     there = [p for p, states in w.may.items()
              if p[-1] != "/" and "\0" not in p and None not in states]
+    may_be_dropped(w, [p for p in w.may if "\0" in p])  # they go with their files
     return there, may_be_dropped(w, there)
 
 

@@ -340,9 +340,9 @@ int kvc_peek_objects(struct kvc_catalog *c, struct kvc_peeked_object *v, size_t 
 	for (size_t from = 0, to; from < n && !err; from = to) {
 		for (to = from + 1; to < n && v[to].is.ino - v[to - 1].is.ino <= GAP; to++)
 			;
-		err = peek_range(r, ST_PEEK_ROWS, 0, peek_take_row, v + from, to - from)
-			      ?: peek_range(r, ST_PEEK_PLACES, 8, peek_take_place, v + from, to - from)
-			      ?: peek_chunks(r, v + from, to - from);
+		err = peek_range(r, ST_PEEK_ROWS, 0, peek_take_row, v + from, to - from);
+		err = err ?: peek_range(r, ST_PEEK_PLACES, 8, peek_take_place, v + from, to - from);
+		err = err ?: peek_chunks(r, v + from, to - from);
 	}
 	kvc_reader_put(r);
 	return err;

@@ -21,6 +21,7 @@ int kvc_sql_errno(sqlite3 *db, int rc)
 	switch (rc & 0xff) {
 	case SQLITE_NOMEM: return -ENOMEM;
 	case SQLITE_FULL: return -ENOSPC;
+	case SQLITE_TOOBIG: /* a row longer than any of ours */
 	case SQLITE_CORRUPT:
 	case SQLITE_NOTADB: return -EBADMSG;
 	case SQLITE_IOERR: return os == ENOSPC || os == EDQUOT ? -ENOSPC : -EIO;

@@ -74,6 +74,12 @@ static const char older[] =
 /* Tables to which later versions added columns, which are appended. */
 static const char *const appended[] = { "nodes", "chunks" };
 
+/*
+ * Bytes of a row at most; SQLite takes a longer one for an error before it allocates memory for it.
+ * The longest of ours has the value of an attribute (64 KiB) and a name.
+ */
+#define ROW_MOST (1 << 20)
+
 int kvc_conn_restrict(sqlite3 *db)
 {
 	static const int on[] = { SQLITE_DBCONFIG_DEFENSIVE }, off[] = {
@@ -83,6 +89,7 @@ int kvc_conn_restrict(sqlite3 *db)
 	};
 	int rc = 0;
 
+	sqlite3_limit(db, SQLITE_LIMIT_LENGTH, ROW_MOST);
 	for (size_t i = 0; i < sizeof on / sizeof on[0] && !rc; i++)
 		rc = sqlite3_db_config(db, on[i], 1, NULL);
 	for (size_t i = 0; i < sizeof off / sizeof off[0] && !rc; i++)

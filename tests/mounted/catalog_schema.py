@@ -100,3 +100,26 @@ assert p.returncode and "missing" in p.stdout and p.stdout.count("\n") == 1, p
 assert "the index chunks_rank is missing" in s.fsck("-n", ok=None).stdout
 assert "the index chunks_rank is missing (mended)" in s.fsck("-y", ok=None).stdout
 s.fsck("-n")
+
+
+# a row longer than any of ours is damage, and takes no memory of its length
+plant("UPDATE objects SET sum = zeroblob(300000000)")
+try:
+    s.mount()
+except AssertionError:
+    assert "fsck" in s.log(), s.log()
+else:
+    try:
+        s.read("m/chunk")
+        assert 0
+    except OSError as e:
+        assert e.errno == errno.EIO, e
+    with open(f"/proc/{s.daemon.pid}/status") as f:
+        peak = next(int(l.split()[1]) * KiB for l in f if l.startswith("VmHWM"))
+    assert peak < 200 * MiB, peak
+    s.umount()
+assert s.fsck("-n", ok=None).returncode == 4
+assert s.fsck("-y", ok=None).returncode == 1
+s.mount()
+assert s.read("m/chunk") == blob(1, 100 * KiB)
+s.umount()

@@ -416,8 +416,8 @@ def files():
     done(s, a, b)
 
 
-# the texts of .kvcachefs/, which the daemon keeps while they are open: a quarter of what memory= has
-# beside its fixed part for all users, root among them, and half of that for one user
+# the texts of .kvcachefs/, which the daemon keeps while they are open: a quarter of what memory=
+# has beside its fixed part for all users, root among them, and half of that for one user
 def of_texts():
     s, a, b, A, B = new("texts", cpu="32M", size="64M", options="memory=128M")
     size, st = a("read_text", s.mnt, "metrics"), s.stats()

@@ -155,14 +155,13 @@ int __wrap_kvc_catalog_write(struct kvc_catalog *c)
 }
 
 /* Between two holds of the locks. */
-static void (*meanwhile)(void);
+static void (*_Atomic meanwhile)(void); /* other threads pause too */
 void __real_kvc_catalog_pause(struct kvc_catalog *c);
 void __wrap_kvc_catalog_pause(struct kvc_catalog *c);
 void __wrap_kvc_catalog_pause(struct kvc_catalog *c)
 {
-	void (*now)(void) = meanwhile;
+	void (*now)(void) = atomic_exchange(&meanwhile, NULL);
 
-	meanwhile = NULL;
 	if (now)
 		now();
 	__real_kvc_catalog_pause(c);

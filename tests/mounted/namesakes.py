@@ -54,7 +54,7 @@ def story(model, attr):
     os.mkdir(shared)
     rules = faults.Rules(f"calls=rename path={shared}/* nth={faults.FAR} count=1 do=delay:1500",
                          f"calls=unlink path={shared}/* nth={faults.FAR} count=1 do=delay:1500")
-    s = Store(model, cpu="16M", options=f"disk=off,settle=0,remote=dir://{shared}")
+    s = Store(model, cpu="16M", options=f"disk=off,settle=0,policy=lru,remote=dir://{shared}")
     rules.mount(s)
     os.mkdir(at(model))
     if attr:

@@ -209,14 +209,6 @@ void kvc_commit_gate(struct kvc *k)
 	kvc_unlock(k);
 }
 
-/* The batch is sealed, and a new one begins: who waited for that goes on while it is written. */
-static void sealed(struct kvc *k)
-{
-	kvc_lock(k);
-	pthread_cond_broadcast(&k->dirty->committed_cond);
-	kvc_unlock(k);
-}
-
 /* How long a change takes, from the batches that are large enough to tell. */
 static void measure_locked(struct kvc *k, size_t changes, uint64_t took_ns)
 {
@@ -252,7 +244,12 @@ int kvc_commit_once(struct kvc *k)
 	}
 	kvc_catalog_unlock(k->cat);
 	if (!err) {
-		sealed(k);
+		/*
+		 * Callers of kvc_commit_gate() go on while the batch is written. The writer is held
+		 * from the seal on, so k->lock must not be taken here: who holds it may wait for
+		 * the writer. One who misses this wakes at the end of the commit, or by his own time.
+		 */
+		pthread_cond_broadcast(&k->dirty->committed_cond);
 		since = kvc_mono_ns();
 		err = kvc_catalog_write(k->cat);
 	}

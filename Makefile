@@ -280,7 +280,7 @@ wrap_url    := kvct_redis_dial
 wrap_redis  := kvct_redis_dial kvct_redis_context kvc_mono_ns usleep
 wrap_s3     := curl_easy_init curl_easy_setopt curl_easy_perform curl_easy_getinfo curl_easy_reset curl_easy_cleanup \
 	kvc_mono_ns usleep
-$(B)/bin/fuzz-lease: $(B)/obj/fs/virtual.o
+$(B)/bin/fuzz-lease: $(B)/obj/fs/virtual.o $(B)/obj/fs/text.o
 $(B)/bin/fuzz-%: $(B)/obj/tests/fuzz/%.o $(TIERS) $(ENGINE) $(B)/lib/libkvcachefs.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -fsanitize=fuzzer $(patsubst %,-Wl$(comma)--wrap=%,kvc_log $(wrap_$*)) -o $@ $^ \

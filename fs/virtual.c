@@ -15,6 +15,7 @@
 
 #include "budget.h"
 #include "log.h"
+#include "text.h"
 #include "util.h"
 
 #include <errno.h>
@@ -74,18 +75,6 @@ static enum virtual which(uint64_t ino)
 
 #define CONTROL_MAX 4096
 #define LEASE_TEXT_MAX (64u << 20)
-#define USER_MAX (256u << 20) /* the memory that one user's open files here take; not root's */
-
-/* What they take, by user: lists and answers of leases, and the texts of all others. */
-struct share {
-	uint32_t uid;
-	size_t bytes;
-};
-static struct {
-	pthread_mutex_t lock; /* a leaf */
-	struct share *v;
-	size_t n, room;
-} shares = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 /*
  * One is opened, read and closed by different threads; the release is the last. A lease that turns
@@ -98,7 +87,7 @@ struct handle {
 	atomic_bool large;
 	char *text;
 	size_t len, room;
-	size_t charged; /* of shares */
+	size_t charged; /* text.h */
 	struct kvc_stream *stream;
 	struct kvc_lease *lease;
 	bool taken;
@@ -133,60 +122,10 @@ int kvfs_user_of(fuse_req_t req, struct kvc_asker *u)
 	return 0;
 }
 
-/* The bytes that one user who is not root may have: half of the budget's part at most. */
-static size_t user_max(void)
-{
-	return kvc_min(USER_MAX, kvc_budget_most(KVC_BUDGET_TEXT) / 2);
-}
-
-/* The handle takes so much now. 0, -EDQUOT or -ENOMEM; taking less always goes well. */
+/* The handle takes so much memory now (text.h). 0, -EDQUOT or -ENOMEM; less always goes well. */
 static int charge(struct handle *h, size_t bytes)
 {
-	uint32_t uid = h->user.uid;
-	size_t i = 0;
-	int err = 0;
-
-	if (bytes == h->charged)
-		return 0;
-	if (bytes > h->charged && kvc_budget_take(KVC_BUDGET_TEXT, bytes - h->charged))
-		return -EDQUOT;
-	if (bytes < h->charged)
-		kvc_budget_give(KVC_BUDGET_TEXT, h->charged - bytes);
-	if (!uid) {
-		h->charged = bytes;
-		return 0;
-	}
-	pthread_mutex_lock(&shares.lock);
-	while (i < shares.n && shares.v[i].uid != uid)
-		i++;
-	if (i == shares.n && !(err = kvc_grow(&shares.v, i, &shares.room, sizeof *shares.v)))
-		shares.v[shares.n++] = (struct share){ .uid = uid };
-	if (!err && bytes > h->charged && shares.v[i].bytes + bytes - h->charged > user_max())
-		err = -EDQUOT;
-	if (err && bytes > h->charged)
-		kvc_budget_give(KVC_BUDGET_TEXT, bytes - h->charged);
-	if (!err) {
-		shares.v[i].bytes += bytes - h->charged;
-		h->charged = bytes;
-	}
-	if (i < shares.n && !shares.v[i].bytes)
-		shares.v[i] = shares.v[--shares.n];
-	pthread_mutex_unlock(&shares.lock);
-	return err;
-}
-
-/* How much more the user's may take. */
-static size_t left_of(const struct handle *h)
-{
-	size_t used = 0;
-
-	pthread_mutex_lock(&shares.lock);
-	for (size_t i = 0; i < shares.n; i++)
-		if (shares.v[i].uid == h->user.uid)
-			used = shares.v[i].bytes;
-	pthread_mutex_unlock(&shares.lock);
-	return h->user.uid ? user_max() - kvc_min(used, user_max())
-			   : kvc_budget_most(KVC_BUDGET_TEXT);
+	return kvfs_text_charge(h->user.uid, &h->charged, bytes);
 }
 
 /* All there are: when the daemon ends nobody closes them. */
@@ -474,8 +413,8 @@ static int take(struct kvfs *f, struct handle *h, off_t off)
 	if (quick && len && lines(list, len) > KVC_LEASE_QUICK)
 		err = -EAGAIN;
 	else
-		err = len ? kvc_lease_new(f->k, list, len, mode, &h->user, left_of(h), quick,
-					  &h->lease)
+		err = len ? kvc_lease_new(f->k, list, len, mode, &h->user,
+					  kvfs_text_left(h->user.uid), quick, &h->lease)
 			  : -EINVAL;
 	if (err == -EAGAIN && quick) {
 		atomic_store(&h->large, true);

@@ -63,7 +63,6 @@
 
 #define AT_ONCE 16 /* files */
 #define NAMES 32   /* of its files: with more they go in turns too */
-#define KEY "dropping:"
 
 struct kvc_drop {
 	struct kvc_list link;  /* in k->drops->cut */
@@ -88,7 +87,7 @@ struct kvc_drop {
 
 static const char *key_of(uint64_t ino, char key[40])
 {
-	snprintf(key, 40, KEY "%" PRIx64, ino);
+	snprintf(key, 40, KVC_DROP_KEY "%" PRIx64, ino);
 	return key;
 }
 
@@ -658,65 +657,4 @@ int kvc_chunk_drop(struct kvc *k, uint64_t id, int tier, const struct kvc_chunk_
 int kvc_chunk_forget_tier(struct kvc *k, uint64_t id, unsigned tier)
 {
 	return drop(k, id, (int)tier, true, NULL, NULL);
-}
-
-/* ---- after a kill ---- */
-
-static int recover_file_both(struct kvc *k, uint64_t ino)
-{
-	struct kvc_entries e = { 0 };
-	int err = kvc_entries_of_both(k, ino, &e);
-
-	for (size_t i = 0; i < e.n && !err; i++)
-		err = kvc_name_del(k->cat, e.v[i].parent, e.v[i].name);
-	free(e.v);
-	kvc_count(&k->stats, drops);
-	return err ?: kvc_row_del(k->cat, ino, NULL);
-}
-
-static int recover_chunk_both(struct kvc *k, uint64_t id)
-{
-	struct kvc_entries e = { 0 };
-	struct kvc_row self;
-	int err = kvc_row_get(k->cat, id, &self);
-
-	if (!err && S_ISREG(self.mode)) { /* a file with many names */
-		uint64_t also = self.container;
-
-		err = recover_file_both(k, id);
-		if (!err && also && !kvc_row_get(k->cat, also, &self) && self.chunk == id)
-			err = recover_file_both(k, also);
-		return err;
-	}
-	/* the folder's own row may be gone already */
-	err = err == -ENOENT ? 0 : err;
-	err = err ?: kvc_entries_in_both(k, id, &e);
-	for (size_t i = 0; i < e.n && !err; i++) {
-		struct kvc_row row;
-
-		if (S_ISREG(e.v[i].kind) && !(err = kvc_row_get(k->cat, e.v[i].ino, &row)) &&
-		    row.chunk == id)
-			err = recover_file_both(k, e.v[i].ino);
-		err = err == -ENOENT ? 0 : err;
-	}
-	free(e.v);
-	return err;
-}
-
-int kvc_drops_recover_both(struct kvc *k, bool *any)
-{
-	char key[64] = KEY, value[8];
-	int err;
-
-	*any = false;
-	while (!(err = kvc_meta_next(k->cat, KEY, key, value, sizeof value))) {
-		uint64_t id;
-
-		*any = true;
-		if (sscanf(key, KEY "%" SCNx64, &id) == 1)
-			err = recover_chunk_both(k, id);
-		if (err || (err = kvc_meta_del(k->cat, key)))
-			return err;
-	}
-	return err == -ENOENT ? 0 : err;
 }

@@ -12,6 +12,7 @@
 #define KVC_GHOSTS 256
 #define KVC_KNOCKS 4096
 #define KVC_FORGOTTEN 4096
+#define KVC_DROP_KEY "dropping:" /* + a chunk: the mark of its drop, in meta */
 
 struct kvc_drops {
 	/* dropped folders that the kernel still holds, by parent and name */
@@ -54,10 +55,16 @@ int kvc_drop_end_both(struct kvc *k, struct kvc_node *folder);
 bool kvc_drop_is_cut(const struct kvc_node *folder);
 /* Goes on with what an error had kept from its end. Without locks. */
 void kvc_drops_resume(struct kvc *k);
-/* At the start, before anything is taken over: ends what a killed daemon had begun. */
-int kvc_drops_recover_both(struct kvc *k, bool *any);
 /* At the end. */
 void kvc_drops_free(struct kvc *k);
+
+/* ---- bury_recover.c ---- */
+
+/*
+ * At the start, before anything is taken over: ends the drops that a killed daemon had begun. *any:
+ * there were some. 0, or an error of the catalog.
+ */
+int kvc_drops_recover_both(struct kvc *k, bool *any);
 
 /* ---- drop.c ---- */
 

@@ -247,7 +247,8 @@ int kvc_commit_once(struct kvc *k)
 		/*
 		 * Callers of kvc_commit_gate() go on while the batch is written. The writer is held
 		 * from the seal on, so k->lock must not be taken here: who holds it may wait for
-		 * the writer. One who misses this wakes at the end of the commit, or by his own time.
+		 * the writer. A caller that misses this wakes at the end of the commit, or when its
+		 * own time is over.
 		 */
 		pthread_cond_broadcast(&k->dirty->committed_cond);
 		since = kvc_mono_ns();

@@ -204,8 +204,8 @@ class Replay:
         left = []
         for o in self.pending_names:
             paths = [o.target] if isinstance(o.target, str) else o.target
-            if (o.done and o.done < began and all(os.path.dirname(p) == folder for p in paths)
-                    and not left):
+            # whatever another folder has before it: that one's names are not waited for
+            if o.done and o.done < began and all(os.path.dirname(p) == folder for p in paths):
                 self.change_names(self.durable_names, self.folders, o)
             else:
                 left.append(o)

@@ -216,6 +216,7 @@ def remote():
     wait_for(lambda: tiers("m/a/l") == "dir")
     assert all(there(*[f"once{i}" for i in range(N)])) and written() == 0
     assert refused("twice")[0] > 40 and s.stats()["evicted_for_refused"] == 0
+    pause()
     intact("m/a/l")
     wait_for(lambda: "disk" in tiers("m/a/l"))
     s.umount()

@@ -299,6 +299,7 @@ def life(kind, model, seed, seconds):
     time.sleep(seconds * 0.4)
 
     def enough():
+        assert s.daemon.poll() is None, f"the daemon ended: {s.log()[-2000:]}"
         st = s.stats()
         return l.wrong or (st["spills"] > 50 and st["publishes"] > 50)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
-"""The manuals are well formed and agree with the option table, --help, the schema, the
-statistics' names, and the cases that they name."""
+"""The manuals are well formed and agree with the option table, --help and the schema. Each promise
+in tests/PROMISES names a manual and tests that exist."""
 import os, re
 from kvtest import *
 
@@ -59,29 +59,28 @@ for t, columns in re.findall(r"CREATE TABLE (\w+)\((.*?)\)(?: WITHOUT ROWID)?;",
 header = open(os.path.join(man, "../gpu/kvcachefs.h")).read()
 for call in re.findall(r"^\.BR (kvcachefs_\w+) \(\)", pages["libkvcachefs.3"], re.M):
     assert f"{call}(" in header, f"libkvcachefs.3 has {call}"
-# Beside each promise stand the cases that hold it, "[a, b]", and each paragraph ends with some; but
-# not those that only explain.
+# tests/PROMISES links the promises of the manuals to the tests that check them.
 tests = os.path.join(man, "../tests")
-for name, explains in (("kvcachefs-security.7", ("NAME", "DESCRIPTION", "SEE ALSO")),
-                       ("kvcachefs-design.7", ("NAME", "WORDS", "SEE ALSO"))):
-    text = re.sub(r" ,\n\.[A-Z]+ ", " , ", pages[name])  # a list that goes on in the next line
-    lists = re.findall(r"^\.RI \[ (.*) \]$", text, re.M)
-    assert len(lists) == text.count("[ ") == text.count(" ]") >= 24, (name, lists)
-    cases = [c.strip() for l in lists for c in l.replace('"', "").split(",")]
-    assert len(cases) >= 35, (name, cases)
-    for case in cases:
-        kind, _, word = case.rpartition(" ")
-        file = {"": "mounted/{}.py", "unit": "unit/{}.c", "fuzz": "fuzz/{}.c"}[kind]
-        assert os.path.exists(f"{tests}/{file.format(word)}"), f"{name}: there is no {case}"
-    for part in re.split(r"^\.SH ", text, flags=re.M)[1:]:
-        head, _, body = part.partition("\n")
-        if head in explains:
-            continue
-        for p in re.split(r"^\.(?:PP|IP.*|SS.*)\n", body, flags=re.M):
-            assert not re.match(r"[A-Z.]", p) or "\n.RI [ " in p or p.startswith(
-                ("In brackets", ".B kvcachectl newkey", "Not encrypted", ".BR kvcachefs")), \
-                f"{name}, {head}: no case beside {p}"
-    if name == "kvcachefs-design.7":
-        assert len(re.findall(r"^\.IP \d", text.split(".SH PROMISES")[1], re.M)) == 9
+known = {f"{kind} {os.path.relpath(os.path.join(folder, f), f'{tests}/{kind}').rsplit('.', 1)[0]}"
+         for kind, suffix in (("mounted", ".py"), ("unit", ".c"), ("fuzz", ".c"))
+         for folder, _, files in os.walk(f"{tests}/{kind}") for f in files if f.endswith(suffix)}
+text = re.sub(r"\n +", " ", open(f"{tests}/PROMISES").read())
+records = [line for line in text.split("\n") if line and not line.startswith("#")]
+promises = []
+for record in records:
+    m = re.fullmatch(r"(\S+\.\d): (\S.*\.) \| (\S.*)", record)
+    assert m, f"PROMISES: not of the form 'PAGE: Promise. | test, test': {record}"
+    page, promise, named = m.group(1), m.group(2), m.group(3).split(", ")
+    assert page in pages, f"PROMISES: no manual has the name {page}"
+    assert len(set(named)) == len(named), f"PROMISES: the same test twice: {record}"
+    for case in named:
+        assert case in known, f"PROMISES: no test has the name '{case}': {record}"
+    promises.append((page, promise))
+assert len(set(promises)) == len(promises), \
+    f"PROMISES: twice: {[p for p in promises if promises.count(p) > 1]}"
+assert [p for p, _ in promises] == sorted(p for p, _ in promises), "PROMISES: not sorted by page"
+for page in ("kvcachefs-design.7", "kvcachefs-security.7"):
+    assert len([p for p, _ in promises if p == page]) >= 30, f"PROMISES: too few for {page}"
+assert len(re.findall(r"^\.IP \d", pages["kvcachefs-design.7"].split(".SH PROMISES")[1], re.M)) == 9
 for n in ("tiers", "state", "checksum", "hits", "pin", "ttl", "unit", "codec", "shared"):
     assert n in pages["kvcachefs.8"]

@@ -1,14 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""What README.md tells to type works: its blocks of commands run, on folders of the case, and its
-session prints what it shows; the pages, files, targets and options that it names are there, and the
-picture is drawn from its table."""
-import os, re, shlex
+"""The commands in README.md and kvcachefs-tutorial(7) work: the case runs their blocks of commands in
+its own folders and compares the output of the tutorial's session. The pages, files, targets and
+options that both texts name exist. README's table is a part of the table in
+kvcachefs-performance(7), and the picture is drawn from that table."""
+import os, re, shutil
 from kvtest import *
 
 need_mount()
 TOP = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
-text = open(f"{TOP}/README.md").read()
+readme = open(f"{TOP}/README.md").read()
+
+
+def manual(page):
+    return open(f"{TOP}/man/{page}.7").read().replace("\\-", "-").replace("\\e", "\\")
+
+
+tutorial = manual("kvcachefs-tutorial")
+examples = re.findall(r"^\.EX\n(.*?)^\.EE", tutorial, re.M | re.S)
+# both, for the checks of names; fonts of the manual become the backquotes of README
+text = readme + re.sub(r'^\.(?:B|I|RB \(|BR)\s*"?(.*?)"?(?: \))?$', r"`\1`", tutorial, flags=re.M)
 os.environ["PATH"] = f"{BUILD}/bin:{os.environ['PATH']}"
 MNT = f"{TMP}/mnt"
 # sizes that any machine has, and folders that are the case's own
@@ -39,7 +50,7 @@ def alike(output):
 
 
 # the session
-session = re.search(r"^```console\n(.*?)^```", text, re.M | re.S).group(1)
+session = next(e for e in examples if e.startswith("# "))
 steps = re.findall(r"^# (?!file:)(.*)\n((?:(?!# (?!file:)).*\n)*)", session, re.M)
 assert len(steps) >= 12 and sum(2 + len(c) + 1 + len(o) for c, o in steps) == len(session)
 os.mkdir(MNT)
@@ -54,13 +65,19 @@ for command, shown in steps:
         wait_for(lambda: os.getxattr(f"{MNT}/llama-8b/9f2c41", "user.kvcachefs.state")
                  == b"resident+lower")
 # the blocks, but for the engines' own commands, which kvcachefs-engines(7) has, too
-engines = open(f"{TOP}/man/kvcachefs-engines.7").read().replace("\\-", "-").replace("\\e", "\\")
-blocks = re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S)
+engines = manual("kvcachefs-engines")
+blocks = re.findall(r"^```sh\n(.*?)^```", readme, re.M | re.S)
+for e in examples:
+    if not e.startswith(("# ", "/var/lib/kvcache ")):
+        blocks.append(e)
 tried = 0
 for block in blocks:
     if block.split()[0] in ("vllm", "PYTHONHASHSEED=0"):
         assert block.strip() in engines, block
         continue
+    if "mkfs.kvcachefs" in block and os.path.exists(f"{TMP}/store"):
+        run("umount", MNT, ok=True)
+        shutil.rmtree(f"{TMP}/store")
     if "kvcachectl pin" in block:
         os.makedirs(f"{MNT}/MODEL/CHUNK")
         with open(f"{MNT}/MODEL/CHUNK/layer", "wb") as f:
@@ -80,13 +97,19 @@ for block in blocks:
 assert tried >= 9, tried
 run("umount", MNT, ok=True)
 
-# what it names
+# the names in both texts
 makefile = open(f"{TOP}/Makefile").read()
-for target in set(re.findall(r"(?:`|^|&& )make (?:MODE=\w+ )?([a-z][a-z-]*)", text, re.M)):
+targets = set(re.findall(r"(?:`|^|&& )make (?:MODE=\w+ )?([a-z][a-z-]*)", text, re.M))
+assert len(targets) >= 8, targets
+for target in targets:
     assert re.search(rf"^(\.PHONY:.*\s)?{target}[:\s]", makefile, re.M), f"make {target}"
-for page, n in re.findall(r"\b([a-z.]*kvcachef?s?[a-z.-]*)\((\d)\)", text):
+named = set(re.findall(r"\b([a-z.]*kvcachef?s?[a-z.-]*)`? ?\((\d)\)", text))
+assert len(named) >= 13, named
+for page, n in named:
     assert os.path.exists(f"{TOP}/man/{page}.{n}"), f"{page}({n})"
-for path in re.findall(r"\]\(([^)]+)\)|`((?:scripts|man|tests)/[^` ]*)`", text):
+paths = re.findall(r"\]\(([^)]+)\)|`((?:scripts|man|tests|engine)/[^` ]*)`", text)
+assert len(paths) >= 8, paths
+for path in paths:
     path = path[0] or path[1]
     assert os.path.exists(f"{TOP}/{path}"), path
 known = " ".join(run(binary(p), "--help").stdout for p in (
@@ -95,8 +118,22 @@ for option in re.findall(r"-o ([a-z_]+)=", text) + re.findall(r",([a-z_]+)=", te
         r"`([a-z_]+)=", text):
     if option in known or option.isupper():
         assert re.search(rf"^  {option}(=| )", known, re.M), option
-for word in re.findall(r"`([a-z]+)`", text.split("### Day to day")[1].split("###")[0]):
+words = re.search(r"^More commands of.*\n.*\n(.*)$", text, re.M).group(1)
+words = re.findall(r"[a-z]+", words)
+assert len(words) >= 7, words
+for word in words:
     assert re.search(rf"^  {word} ", known, re.M), f"kvcachectl {word}"
-run(f"{TOP}/scripts/bench-picture", f"{TOP}/README.md", f"{TMP}/speed.svg", ok=True)
+
+# README's table and the picture agree with the manual's table
+page = f"{TOP}/man/kvcachefs-performance.7"
+rows = dict(l.split("\t", 1) for l in open(page).read().split("\n") if l.count("\t") == 5)
+names = rows.pop("one thread").split("\t")
+table = re.search(r"^\| kvcachefs compared with \|(.*)\|\n\| ---.*\n((?:\|.*\n)+)", readme, re.M)
+columns = [names.index(c.strip()) for c in table.group(1).split("|")]
+assert len(columns) >= 3 and table.group(2).count("\n") >= 6
+for line in table.group(2).splitlines():
+    what, *cells = [c.strip() for c in line.strip("|").split("|")]
+    assert cells == [rows[what].split("\t")[i] for i in columns], line
+run(f"{TOP}/scripts/bench-picture", page, f"{TMP}/speed.svg", ok=True)
 assert open(f"{TMP}/speed.svg").read() == open(f"{TOP}/scripts/pictures/speed.svg").read(), \
-    "scripts/bench-picture README.md scripts/pictures/speed.svg draws it anew"
+    "run scripts/bench-picture man/kvcachefs-performance.7 scripts/pictures/speed.svg"

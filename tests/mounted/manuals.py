@@ -82,6 +82,7 @@ assert len(set(promises)) == len(promises), \
 assert [p for p, _ in promises] == sorted(p for p, _ in promises), "PROMISES: not sorted by page"
 for page in ("kvcachefs-design.7", "kvcachefs-security.7"):
     assert len([p for p, _ in promises if p == page]) >= 30, f"PROMISES: too few for {page}"
-assert len(re.findall(r"^\.IP \d", pages["kvcachefs-design.7"].split(".SH PROMISES")[1], re.M)) == 9
+numbered = pages["kvcachefs-design.7"].split(".SH PROMISES")[1].split(".SH")[0]
+assert len(re.findall(r"^\.IP \d", numbered, re.M)) == 9
 for n in ("tiers", "state", "checksum", "hits", "pin", "ttl", "unit", "codec", "shared"):
     assert n in pages["kvcachefs.8"]

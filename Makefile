@@ -29,7 +29,7 @@ B := build/$(MODE)
 PREFIX ?= /usr/local
 VERSION := 0.1.0
 
-# With no target, or any that builds, scripts/setup has the packages there first.
+# Each target that builds installs its packages first (scripts/setup).
 DEPS := build/deps/lib/pkgconfig
 PKG := PKG_CONFIG_PATH=$(DEPS) pkg-config
 
@@ -120,12 +120,16 @@ say = $(if $(V),,@printf '  %-5s %s\n' $(1) $(2))
 
 all: $(BINS) $(LIBS) $(EXAMPLES)
 
+# The packages that the programs need, and those of tests and lint
 build/.setup: scripts/setup scripts/hardening scripts/libfuse-uring-late-reply.patch
-	@scripts/setup
+	@FOR=build scripts/setup
+	@touch $@
+build/.setup-tests: build/.setup
+	@FOR=tests scripts/setup
 	@touch $@
 help: ; @sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
-setup: build/.setup
+setup: build/.setup-tests
 
 # How everything is compiled, and the libraries of scripts/setup: another library means other headers
 # and other programs, whatever the times of its files are.
@@ -136,11 +140,11 @@ $(B)/flags: FORCE | build/.setup
 FORCE:
 
 define compile
-$(B)/obj/$(1)/%.o: $(1)/%.c $(B)/flags
+$(B)/obj/$(1)/%.o: $(1)/%.c $(B)/flags $(if $(filter tests/%,$(1)),| build/.setup-tests)
 	$$(call say,CC,$$<)
 	@mkdir -p $$(@D)
 	$$(Q)$(CC) $$(CFLAGS_ALL) $(2) $(inc_$(1)) -MMD -MP -c -o $$@ $$<
-build/lint/$(1)/%.ok: $(1)/%.c $(filter %.h,$(ALL_C)) .clang-tidy tests/.clang-tidy | build/.setup
+build/lint/$(1)/%.ok: $(1)/%.c $(filter %.h,$(ALL_C)) .clang-tidy tests/.clang-tidy | build/.setup-tests
 	$$(call say,TIDY,$$<)
 	@mkdir -p $$(@D)
 	$$(Q)$(CLANG_TIDY) --quiet $$< -- $(filter-out -Werror,$(CFLAGS_ALL)) $(2) $(inc_$(1)) >$$@.log 2>&1 || { cat $$@.log; exit 1; }
@@ -292,7 +296,7 @@ tests: all $(PRELOAD) $(UNIT:%=$(B)/bin/unit-%) $(TTOOLS:%=$(B)/bin/test-%) $(B)
 
 format:
 	@scripts/format $(ALL_C)
-lint: build/.setup
+lint: build/.setup-tests
 	@scripts/lint
 # what scripts/lint asks for
 lint-layout:
@@ -303,11 +307,11 @@ check: tests $(if $(filter release,$(MODE)),check-fuzzers)
 	@tests/run $(B)
 side = $(if $(filter -j%,$(MAKEFLAGS)),,-j$$(nproc))
 # without clang's libFuzzer the cases that need it are skipped by name
-check-fuzzers: build/.setup
+check-fuzzers: build/.setup-tests
 	@! tests/fuzz/run --can >/dev/null || $(MAKE) $(side) --no-print-directory MODE=fuzz fuzzers
 fuzz: check-fuzzers
 	@tests/fuzz/run --long $(or $(F),$(FUZZ))
-fuzz-cover: build/.setup
+fuzz-cover: build/.setup-tests
 	@! tests/fuzz/run --can >/dev/null || $(MAKE) $(side) --no-print-directory MODE=fuzzcov fuzzers
 	@tests/fuzz/run --cover $(or $(F),$(FUZZ))
 check-unit: tests
@@ -346,7 +350,7 @@ KIND = plain coded back quotas failing
 campaign: tests
 	@for k in $(KIND); do KIND=$$k MINUTES=$(or $(MINUTES),10) tests/run $(B) "mounted campaign fast" \
 		|| exit 1; done
-mutants: build/.setup
+mutants: build/.setup-tests
 	@scripts/mutants $(M)
 # Power losses for MINUTES (10) with other seeds each time; SEED repeats one round of it.
 replay-campaign: tests

@@ -12,40 +12,41 @@
 
 /* clang-format off: a table */
 /*      name in stats           name in metrics      what */
-#define KVC_GAUGES(X)                                                                            \
-	X(pool_bytes, pool_bytes, "bound of the pool")                                           \
-	X(pool_used_bytes, pool_used_bytes, "bytes of the pool accounted for")                   \
-	X(memory_bytes, memory_bytes, "limit of the memory beside the pool (memory=)")           \
-	X(memory_fixed_bytes, memory_fixed_bytes, "of it: buffers of requests and of tiers")     \
-	X(memory_used_bytes, memory_used_bytes, "bytes of the rest in use")                      \
-	X(memory_peak_bytes, memory_peak_bytes, "most bytes of the rest in use since the mount") \
-	X(files_open, files_open, "opens that have not been released")                           \
-	X(objects_resident, objects_resident, "published objects in the pool")                   \
-	X(nodes_in_memory, nodes_in_memory, "nodes held in memory")                              \
-	X(room_waiters, room_waiters, "requests that wait for room")                             \
-	X(jobs, jobs, "tier operations queued or running")                                       \
-	X(catalog_ok, catalog_ok,                                                                \
-	  "1: the catalog writes and takes changes; 0: it waits for space or a disk")            \
-	X(catalog_pending_bytes, catalog_pending_bytes,                                          \
-	  "memory that changes take which are not committed yet")                                \
-	X(catalog_log_bytes, catalog_log_bytes, "size of the catalog's log")                     \
-	X(unsynced_bytes, unsynced_bytes,                                                        \
-	  "bytes in the tiers that are freed once the log is on stable storage")                 \
-	X(drop_files, drop_files_max,                                                            \
-	  "files that a drop worked on under one hold of the locks, at the most")                \
-	X(copies_failing, copies_failing,                                                        \
-	  "copies that failed and wait to be tried again, later each time")                      \
-	X(pins, pins, "chunks that are pinned")                                                  \
-	X(pinned_pool_bytes, pinned_pool_bytes, "bytes that they have in the pool")              \
-	X(pinned_disk_bytes, pinned_disk_bytes, "bytes that their files take")                   \
-	X(catalog_inode_bytes, catalog_inode_bytes,                                              \
-	  "what inodes and names count towards catalog=")                                        \
-	X(catalog_attribute_bytes, catalog_attribute_bytes, "what attributes count towards it")  \
-	X(catalog_limit, catalog_limit_bytes, "what both may come to; 0: anything")              \
-	X(trace_readers, trace_readers, "who records what is used (kvcachectl trace)")           \
-	X(prefault_bytes, prefault_bytes, "bytes of the pool touched ahead so far")              \
-	X(prefault_total, prefault_goal_bytes, "bytes of the pool to be touched ahead")          \
-	X(prefault_held, prefault_held_bytes, "bytes touched ahead and not yet given back")
+#define KVC_GAUGES(X)                                                                             \
+	X(pool_bytes, pool_bytes, "size limit of the pool")                                       \
+	X(pool_used_bytes, pool_used_bytes, "bytes used or reserved in the pool")                 \
+	X(memory_bytes, memory_bytes, "limit of the memory outside the pool (memory=)")           \
+	X(memory_fixed_bytes, memory_fixed_bytes, "part of memory= for request and tier buffers") \
+	X(memory_used_bytes, memory_used_bytes, "bytes of memory= in use outside the fixed part") \
+	X(memory_peak_bytes, memory_peak_bytes, "maximum of memory_used_bytes since the mount")   \
+	X(files_open, files_open, "opens that are not released yet")                              \
+	X(objects_resident, objects_resident, "published objects in the pool")                    \
+	X(nodes_in_memory, nodes_in_memory, "nodes in memory")                                    \
+	X(room_waiters, room_waiters, "requests that wait for space in the pool")                 \
+	X(jobs, jobs, "tier operations queued or running")                                        \
+	X(catalog_ok, catalog_ok,                                                                 \
+	  "1: the catalog accepts changes; 0: it waits for space or a disk")                      \
+	X(catalog_pending_bytes, catalog_pending_bytes,                                           \
+	  "memory of changes that are not committed yet")                                         \
+	X(catalog_log_bytes, catalog_log_bytes, "size of the catalog's write-ahead log")          \
+	X(unsynced_bytes, unsynced_bytes,                                                         \
+	  "bytes in the tiers that become free when the log is synced")                           \
+	X(drop_files, drop_files_max,                                                             \
+	  "most files that one drop processed in one hold of the locks")                          \
+	X(copies_failing, copies_failing,                                                         \
+	  "failed copies that wait for a retry, with growing delays")                             \
+	X(pins, pins, "pinned chunks")                                                            \
+	X(pinned_pool_bytes, pinned_pool_bytes, "bytes of pinned chunks in the pool")             \
+	X(pinned_disk_bytes, pinned_disk_bytes, "size of the files of pinned chunks")             \
+	X(catalog_inode_bytes, catalog_inode_bytes,                                               \
+	  "bytes of inodes and names that count towards catalog=")                                \
+	X(catalog_attribute_bytes, catalog_attribute_bytes,                                       \
+	  "bytes of attributes that count towards catalog=")                                      \
+	X(catalog_limit, catalog_limit_bytes, "limit of both together (catalog=); 0: no limit")   \
+	X(trace_readers, trace_readers, "readers that record accesses (kvcachectl trace)")        \
+	X(prefault_bytes, prefault_bytes, "bytes of the pool prefaulted so far")                  \
+	X(prefault_total, prefault_goal_bytes, "bytes of the pool to prefault")                   \
+	X(prefault_held, prefault_held_bytes, "prefaulted bytes still held")
 /* clang-format on */
 
 struct kvc_gauges {

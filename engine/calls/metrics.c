@@ -50,15 +50,17 @@ static const struct {
 	size_t at;
 } tier_rows[] = {
 #define AT(field) offsetof(struct kvc_tier_figures, field)
-	{ "tier_bytes", "gauge", "size of a tier; 0: it is not known", AT(bytes) },
+	{ "tier_bytes", "gauge", "size of a tier; 0: not known", AT(bytes) },
 	{ "tier_used_bytes", "gauge", "bytes in use in a tier", AT(used) },
-	{ "tier_up", "gauge", "1: calls go to the tier; 0: its breaker took some out", AT(up) },
-	{ "tier_copies_waiting", "gauge", "copies that wait to be made in a tier", AT(waiting) },
-	{ "tier_copies_failing", "gauge", "of them those that failed before", AT(failing) },
-	{ "tier_removals_waiting", "gauge", "removals that a tier failed or refused to make",
-	  AT(removals) },
-	{ "tier_jobs_running", "gauge", "calls to a tier under way", AT(running) },
-	{ "tier_written_bytes", "counter", "bytes written to a tier in all", AT(written) },
+	{ "tier_up", "gauge", "1: the tier is in use; 0: its breaker suspended calls", AT(up) },
+	{ "tier_copies_waiting", "gauge", "copies to a tier that wait", AT(waiting) },
+	{ "tier_copies_failing", "gauge", "waiting copies to a tier that failed before",
+	  AT(failing) },
+	{ "tier_removals_waiting", "gauge",
+	  "removals that a tier failed or refused and that wait for a retry", AT(removals) },
+	{ "tier_jobs_running", "gauge", "calls to a tier in progress", AT(running) },
+	{ "tier_written_bytes", "counter", "bytes written to a tier by all mounts of the store",
+	  AT(written) },
 	{ "tier_today_bytes", "gauge", "bytes written to a tier since midnight UTC", AT(today) },
 #undef AT
 };
@@ -80,7 +82,7 @@ static void tiers(struct kvc *k, const struct kvc_tier_figures *tier, FILE *out)
 static void calls(struct kvc *k, const struct kvc_tier_figures *tier, FILE *out)
 {
 	family(out, "tier_calls_up", "gauge",
-	       "1: calls of this class are made; 0: they are refused or fail, and are probed");
+	       "1: calls of this class are made; 0: they are suspended and probed");
 	kvc_tier_each(k, t)
 		for (unsigned i = 0; i < KVC_CALLS; i++)
 			fprintf(out, P "tier_calls_up{tier=\"%s\",call=\"%s\"} %" PRIu64 "\n",
@@ -100,7 +102,7 @@ static void reasons(FILE *out, const char *name, const char *what, const char *c
 static void evictions(struct kvc *k, const struct kvc_tier_figures *tier, FILE *out)
 {
 	family(out, "evictions_by_policy", "counter",
-	       "chunks that left the pool (cpu), a tier, or all, by whose choice and why");
+	       "chunks that left the pool (cpu), a tier, or all, by policy and reason");
 	for (unsigned n = 0; n < (KVC_PLACES + 1) * (KVC_CLASSES - 1) * KVC_REASONS_N; n++) {
 		unsigned reason = n % KVC_REASONS_N, policy = n / KVC_REASONS_N % (KVC_CLASSES - 1);
 		unsigned at = n / KVC_REASONS_N / (KVC_CLASSES - 1);
@@ -125,14 +127,14 @@ static void why(struct kvc *k, const struct kvc_tier_figures *tier, FILE *out)
 	const struct kvc_stats *s = &k->stats;
 	char name[64];
 
-	reasons(out, "evictions_by_reason", "chunks that left the pool or a tier, by why",
+	reasons(out, "evictions_by_reason", "chunks that left the pool or a tier, by reason",
 		kvc_reason_names, s->evicted_for, 0, KVC_REASONS_N);
 	evictions(k, tier, out);
 	reasons(out, "refused_chunks",
-		"chunks that left the pool and that the disk tier did not let in, by why",
+		"chunks that left the pool and were refused by the disk tier, by reason",
 		kvc_refusal_names, s->refused_chunks, KVC_ADMITTED + 1, KVC_REFUSALS_N);
-	reasons(out, "refused_bytes", "what of them it has no copy of", kvc_refusal_names,
-		s->refused_bytes, KVC_ADMITTED + 1, KVC_REFUSALS_N);
+	reasons(out, "refused_bytes", "bytes of refused chunks of which the disk tier has no copy",
+		kvc_refusal_names, s->refused_bytes, KVC_ADMITTED + 1, KVC_REFUSALS_N);
 	for (size_t h = 0; h < kvc_histogram_rows_n; h++) {
 		snprintf(name, sizeof name, "%s_seconds", kvc_histogram_rows[h].name);
 		family(out, name, "histogram", kvc_histogram_rows[h].what);
@@ -155,7 +157,7 @@ static void times(struct kvc *k, const struct kvc_tier_figures *tier, FILE *out)
 	char labels[96];
 
 	family(out, name, "histogram",
-	       "how long operations took that went well, from the request to the answer");
+	       "duration of successful operations, from the request to the answer");
 	for (size_t i = 0; i < KVC_OPERATIONS_N; i++) {
 		const struct kvc_histogram *h = k->stats.took[i];
 		enum kvc_by by = operations[i].by;
@@ -183,16 +185,17 @@ static void locks(struct kvc *k, FILE *out)
 	} v[] = { { "lock=\"objects\"", &k->lock },
 		  { "lock=\"catalog\"", kvc_catalog_lock_of(k->cat) } };
 
-	family(out, "lock_held_seconds", "histogram", "how long a lock was held: one hold of 64");
+	family(out, "lock_held_seconds", "histogram",
+	       "time that a lock was held, measured on one of 64 holds");
 	for (size_t i = 0; i < 2; i++)
 		histogram(out, "lock_held_seconds", v[i].labels, KVC_IN_MICROSECONDS,
 			  &v[i].lock->held);
 	family(out, "lock_waited_seconds", "histogram",
-	       "how long those waited for a lock who did not get it at once");
+	       "time that threads waited for a contended lock");
 	for (size_t i = 0; i < 2; i++)
 		histogram(out, "lock_waited_seconds", v[i].labels, KVC_IN_MICROSECONDS,
 			  &v[i].lock->waited);
-	family(out, "lock_longest_held_seconds", "gauge", "the longest of the measured holds");
+	family(out, "lock_longest_held_seconds", "gauge", "the longest measured hold of a lock");
 	for (size_t i = 0; i < 2; i++)
 		fprintf(out, P "lock_longest_held_seconds{%s} %.9f\n", v[i].labels,
 			(double)kvc_read(&v[i].lock->longest_ns) / 1e9);
@@ -216,11 +219,10 @@ static void models(struct kvc *k, FILE *out)
 
 	if (kvc_shown(k, &list))
 		return; /* no memory: the next time */
-	family(out, "models", "gauge", "models of which something was opened");
+	family(out, "models", "gauge", "models with at least one opened file");
 	fprintf(out, P "models %zu\n", list.models);
 	family(out, "model_opens", "counter",
-	       "opens by model, and whether the pool had it; model is empty for all that are not "
-	       "shown one by one");
+	       "opens by model and result; the label model is empty for the sum of all others");
 	for (size_t i = 0; i < list.n; i++)
 		model(out, list.v[i].name, &list.v[i].n);
 	model(out, "", &list.rest);
@@ -234,7 +236,7 @@ void kvc_print_metrics(struct kvc *k, FILE *out)
 
 	kvc_gauges(k, &g);
 	kvc_tier_figures(k, tier);
-	family(out, "build_info", "gauge", "1, with the version");
+	family(out, "build_info", "gauge", "constant 1, labelled with the version");
 	fprintf(out, P "build_info{version=\"%s\"} 1\n", KVC_VERSION);
 #define X(name, metric, what)                \
 	family(out, #metric, "gauge", what); \

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# bash completion of kvcachectl. Commands and options are those that the program itself tells with
-# --help, so they are its own; values that are words of a fixed set stand there as a|b|c.
+# bash completion of kvcachectl. It reads commands and options from the program's --help, so it
+# always matches the program. --help shows values from a fixed set as a|b|c.
 
 _kvcachectl()
 {
@@ -21,7 +21,7 @@ _kvcachectl()
 		COMPREPLY=($(compgen -W "$word --help" -- "$cur"))
 		return
 	fi
-	# behind an option with a value there is nothing to offer, but for a file or a fixed set
+	# after an option with a value, only files and words of a fixed set can be completed
 	if [[ $prev == -* && $usage =~ (\[| )"$prev "([^]|]+(\|[^]]+)?)(\]| |$) ]]; then
 		word=${BASH_REMATCH[2]%% *}
 		case $word in

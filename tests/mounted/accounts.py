@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: plain
-"""What users have in the catalog is counted right also where it errs: one read of it fails, at any
-place of a change of an attribute, a change of owner, an unlink. The change is refused, or counted,
-and what could not be known is counted anew at the next start."""
+"""The catalog use of each user is counted correctly even if the catalog fails. One catalog read
+fails at every point of an attribute change, a chown and an unlink. The change is refused or
+counted, and a use that could not be determined is counted again at the next start."""
 import os, sqlite3
 from faults import FAR, Rules
 from kvtest import Store

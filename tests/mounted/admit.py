@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""What the disk tier takes: admit=twice, by what it is worth, and daily=, by what flash bears; what
-is brought there whatever they say; what becomes of the rest, and that no store suffers by it."""
+"""Admission to the disk tier: admit=twice selects chunks by their uses, and daily= limits the bytes
+written in a day. Some copies are exempt from both. Refused chunks stay in the pool until they are
+evicted, and no store fails or waits because of a refusal."""
 import os, sqlite3, time
 from kvtest import *
 

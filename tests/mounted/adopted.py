@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""What a node takes in from a shared tier. With keys, whose it is and what it may be called is
-proven before it is believed: who can write to the remote cannot make a sealed file his, for a
-moment or for good, nor a folder. Without, it is for who mounts to say (adopt_uid and the others),
-and never is there a set-id bit. An import does the same, and leaves gone what was deleted here."""
+"""A node takes in names from a shared tier safely. With keys, the owner and the name of a frame are
+verified first: a user who can write to the remote can never become the owner of a sealed file or
+folder. Without keys, adopt_uid=, adopt_gid= and adopt_mode= decide the owner and mode, and set-id
+bits are never taken over. An import does the same, and does not bring back files that were deleted
+here."""
 import contextlib, errno, os, secrets
 from kvtest import KiB, Store, TMP, binary, blob, fails, run, wait_for
 import frames

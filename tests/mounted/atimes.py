@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""Access times: an open for reading sets them, and that is kept; with noatime it does not, with
-relatime where they are not later than the last change, or a day old. What is set by hand is set in
-any case, and O_NOATIME is heard. The catalog has nothing of what was not to be set."""
+"""An open for reading updates the access time, and the time persists. noatime disables that;
+relatime updates only a time that is not later than the last change, or is a day old. Times that a
+caller sets are always kept, O_NOATIME is honoured, and suppressed updates do not reach the catalog.
+"""
 import os, sqlite3, time
 from kvtest import *
 

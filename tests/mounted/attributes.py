@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""Extended attributes are bounded for each inode, ENOSPC past it, and what was set is listed,
-always; values of 64 KiB; ctime moves; through a remount."""
+"""Extended attributes have a limit for each inode, and exceeding it fails with ENOSPC. Every
+attribute that was set is listed, values may be 64 KiB, a change updates ctime, and a remount keeps
+all."""
 import errno, os, time
 from kvtest import *
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""What an error says, and of whom: a missing key, a stale or foreign frame, one bad sector are
-answers about one object, and all others go on being read; errors spread over many take the tier out
-and back in. What cannot be copied is given up until it changes, what fails is tried again ever more
-rarely, and both can be seen."""
+"""The circuit breaker distinguishes errors about one object from failures of a tier. A missing key,
+a stale or foreign frame, or a bad sector affects one object only; errors on many objects suspend
+the tier, and a probe restores it. Copies that can never succeed wait for a change, failing copies
+are retried at growing intervals, and both are visible."""
 import errno, os, secrets, time
 from faults import FAR, Rules
 from kvtest import KiB, Store, TMP, beside, blob, fails, run, wait_for

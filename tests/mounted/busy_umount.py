@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: plain fast
-"""An unmount that comes while the kernel still hands the daemon the closes of many files, of which
-one is cut off half way, is an end like any other: the daemon ends well, and its store is whole."""
+"""An unmount while the kernel still sends closes of many files, one of which is interrupted, ends
+normally: the daemon exits with 0 and its store is clean."""
 import ctypes, errno, os, resource
 from kvtest import *
 

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""Mixed operations by eight processes against a shadow, for MINUTES each (8 seconds), in five kinds
-of mount: plain; sealed and coded; write=back with a shared folder; quotas; tiers that fail and come
-back. The data is a multiple of the pool, so that it lives full. Of some names each process is the
-only writer and knows what they hold; others are everybody's. What is read tells by itself whose it
-is: it is never another name's, nor anything that nobody wrote. Where the disk has room nothing is
-missing; where a quota lets the cache drop, a file is missing or right. All that the disk tier has
-is in its order, from which it is dropped. Descriptors, threads and
-memory of the daemon do not grow. Then it is unmounted, checked, and compared once more after
-another mount. KIND=name picks one, SEED repeats the choices (not their timing)."""
+"""Eight processes run mixed operations against a shadow copy for MINUTES (8 seconds) in each of
+five kinds of mount: plain; sealed and coded; write=back with a shared folder; with quotas; with
+tiers that fail and recover. The data is a multiple of the pool, so the pool is always full. Some
+names have one writer, which knows their contents; all processes share the others.
+
+Data identifies its name: a read never returns another name's data or data that nobody wrote. If the
+disk has space, no file is missing; if a quota lets the cache drop files, a file is either missing
+or right. Every chunk in the disk tier is in its eviction order. Descriptors, threads and memory of
+the daemon do not grow. At the end the store is unmounted, checked, mounted and compared again.
+KIND=name selects one kind; SEED repeats the choices, but not their timing."""
 import mmap, os, pickle, random, signal, struct, sys, threading, time, traceback
 from kvtest import *
 import faults

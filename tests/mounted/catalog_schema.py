@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
-"""A trigger, view, index, table, generated column, check or changed column type planted in the
-catalog is refused by the mount, reported by fsck -n, and removed by fsck -y, which keeps all files.
-None of the planted SQL runs."""
+"""A mount refuses a catalog with a planted trigger, view, index, table, generated column, check or
+changed column type. fsck -n reports it; fsck -y removes it and keeps all files. The planted SQL
+never runs."""
 import os, shutil, sqlite3
 from kvtest import *
 

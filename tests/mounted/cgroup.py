@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""Memory cgroups. A writer in one of 64 MiB stores 200 MiB and lives: prepared pages are the
-daemon's. A pool above what its daemon's allows is refused at the mount. Where something else in it
-has taken the most, prefault= ends before the kernel does."""
+"""Memory cgroups: a writer in a cgroup of 64 MiB can store 200 MiB, because preallocated pages are
+charged to the daemon. A mount refuses a pool that exceeds its daemon's cgroup. If another process
+has used most of that cgroup, prefault= stops before the kernel kills anything."""
 import os, subprocess, sys
 from kvtest import *
 from cgroups import *

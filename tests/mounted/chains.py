@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""What follows what: told by an attribute or a lease, or learned; a chunk does not go before what
-follows it, whatever the policy, unless nothing else is left; and all that after a restart too."""
+"""The prefix chain, told by an attribute or a lease or learned: under every policy a chunk is not
+evicted before its children unless no other victim exists. The same holds after a restart."""
 import contextlib, errno, os, time
 from concurrent.futures import ThreadPoolExecutor
 from kvtest import *

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""A wall clock that is set, five years ahead and back, changes neither who is evicted nor what
-expires, here or at a Redis; what has expired goes however much that cannot go stands before it, and
-faster than 64 a second; a wait that is refused lets the next one have what there is."""
+"""Setting the wall clock five years ahead or back changes neither the eviction order nor expiry,
+here or in Redis. Expired chunks are dropped even if chunks that cannot be dropped precede them, and
+faster than 64 a second. After a refused wait the next waiter can use the free space."""
 import errno, os, threading, time
 from fakes import Redis
 from kvtest import *

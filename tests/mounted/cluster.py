@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""A Redis cluster as a shared tier: a master is killed while two nodes store and load; what was
-stored is found, what could not be is stored when a replica has taken over; a server that restarts
-empty is a miss; a ttl expires there too."""
+"""A Redis cluster as a shared tier: a master is killed while two nodes store and load. Stored
+objects are found, and objects that could not be stored are stored after a replica took over. A
+server that restarts empty causes misses, and a ttl also expires in the cluster."""
 import errno, os, time
 from kvtest import KiB, Store, blob, need_mount, wait_for
 import frames, servers

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""A flipped bit anywhere in a frame is found, counted and served as a miss, never as data."""
+"""A flipped bit anywhere in a frame is detected, counted and served as a miss, never as data."""
 import errno, os, random, sqlite3
 from kvtest import *
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""SIGKILL under load, KILLS times (6): vLLM's and LMCache's stores and loads from many processes.
-After each kill the store is mounted again, every third time with the pool lost, and promise 1 is
-checked: what was closed, renamed or unlinked more than 50 ms before is exactly so, and nothing
-half-written is visible. A machine that does not let the daemon run is measured beside it, and
-added to the 50 ms. SEED repeats a run."""
+"""SIGKILL under load, KILLS times (6), with the stores and loads of vLLM and LMCache from many
+processes. After each kill the store is mounted again, every third time without the pool, and
+promise 1 is checked: files that were closed, renamed or unlinked more than 50 ms before are exactly
+so, and no partial file is visible. The time in which the machine did not run the daemon is measured
+and added to the 50 ms. SEED repeats a run."""
 import json, os, random, signal, sys, time
 from kvtest import *
 from witness import Witness

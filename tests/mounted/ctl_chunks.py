@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""kvcachectl ls and stat: what the attributes say of chunks, files, models and folders, as text
-with units and as JSON; names of any bytes; nothing is loaded by them, and nothing counts as a
-use."""
+"""kvcachectl ls and stat print the attributes of chunks, files, models and folders, as text with
+units and as JSON, for names of any bytes. They load nothing and do not count as an access."""
 import json, os
 from kvtest import *
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
-"""bash and zsh complete every command of kvcachectl with all the options that it tells, and only
-those."""
+"""bash and zsh complete every command of kvcachectl with exactly the options that its help lists."""
 import os, re, shutil
 from kvtest import *
 

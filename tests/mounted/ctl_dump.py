@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""kvcachectl dump: a tar file that others can read, with what is needed and without keys, contents,
-what stands before a URL's host, and names of models, unless asked for."""
+"""kvcachectl dump writes a readable tar file with the diagnostic data, without keys, contents, URL
+credentials, and (unless requested) names of models."""
 import io, os, stat, tarfile
 from kvtest import *
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""Each command of kvcachectl with every wrong word: options and operands from its usage, which is
-where a new one is found; folders that are no mount, files that are not there, a daemon that was
-killed, a stdout that is full. It says so in a line (tests/lib/wrong.py) and changes nothing."""
+"""Every command of kvcachectl reports each wrong argument in one line (tests/lib/wrong.py) and
+changes nothing. The options and operands are read from its usage, so new ones are tested too. Also
+tested: folders that are not mounts, missing files, a killed daemon, and a full stdout."""
 import os, re
 from kvtest import *
 from wrong import Wrong, tree, VALUES

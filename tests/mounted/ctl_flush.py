@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""kvcachectl flush: what only memory has goes to its tiers, and is there when the pool is not; what
-failed is tried at once and told by tier; who stops waiting does not end it."""
+"""kvcachectl flush copies objects that only the pool has to their tiers, so that they survive the
+loss of the pool. Failed copies are retried at once and reported by tier. Interrupting the command
+does not stop the copies."""
 import json, os, signal
 from kvtest import *
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""kvcachectl --json: what the commands print that need no case of their own: lease, dump, gpus,
-hash, newkey and replay. It is what they print without; and each command that prints takes it."""
+"""kvcachectl --json for the commands without their own case: lease, dump, gpus, hash, newkey and
+replay. The JSON has the same content as the text, and every command that prints accepts --json."""
 import json, os, re
 from kvtest import *
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""kvcachectl finds the mount: from anything in it, or the only one there is; and what it says where
-there is none, several, a part of one, or one whose daemon is dead. Its exit status: 0, 1, 2."""
+"""kvcachectl finds the mount from any path in it, or the only mount of the machine. It reports a
+missing, ambiguous, partial or dead mount, and exits with 0, 1 or 2."""
 import os, shlex
 from kvtest import *
 

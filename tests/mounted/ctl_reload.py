@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""kvcachectl reload: what the manual calls Live changes in a mount in use, all or nothing; anything
-else is refused with one line. kvcachectl log sets the level; .kvcachefs/log has the last lines;
-stats and config as JSON."""
+"""kvcachectl reload changes the options that the manual marks Live on a mount in use, all or none
+of them; any other option is refused in one line. kvcachectl log sets the level, .kvcachefs/log has
+the last lines, and stats and config print JSON."""
 import json, os, re
 from kvtest import *
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""kvcachectl pin, unpin, ttl, quota, policy and evict: values with units, what they come to in the
-attributes, what asks first, and one clear line for each thing that is refused."""
+"""kvcachectl pin, unpin, ttl, quota, policy and evict: values with units, the resulting attributes,
+the confirmation prompts, and one clear line for each refusal."""
 import os
 from kvtest import *
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""kvcachectl status: the figures of a mount on one screen, as text and as JSON, now and since the
-start; two tiers of one kind; a tier that its breaker has taken out, and one that refuses calls of
-one class, with the reason and the time to the next probe."""
+"""kvcachectl status shows the figures of a mount on one screen, as text and as JSON, for now and
+since the start. It distinguishes two tiers of one kind, and shows a suspended tier, and a tier that
+refuses one class of calls, with the reason and the time to the next probe."""
 import json, os, re, threading
 from fakes import Redis
 from kvtest import *

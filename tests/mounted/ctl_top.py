@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""kvcachectl top: rates per model as lines and as JSON, those that are used first; on a terminal in
-place, and q, or Ctrl-C, leaves it as it was."""
+"""kvcachectl top prints rates by model as lines and as JSON, most active first. On a terminal it
+updates in place; q or Ctrl-C restores the terminal."""
 import fcntl, json, os, pty, signal, struct, termios, threading
 from kvtest import *
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""kvcachectl verify reads every copy: damaged ones are told, and made anew where another has the
-file; without another the file goes. It is no use of a file, loads nothing, and keeps to its
-rate."""
+"""kvcachectl verify reads every copy. It reports damaged copies, which are made again if another
+copy exists; otherwise the file is dropped. It does not count as an access, loads nothing, and obeys
+its rate limit."""
 import json, os, sqlite3
 from kvtest import *
 

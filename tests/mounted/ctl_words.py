@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
-"""Each command of kvcachectl tells its words with --help, wherever that stands, and refuses what is
-no option with one line and 2; the manual has the options that it tells."""
+"""Every command of kvcachectl prints its usage with --help at any position, and refuses an unknown
+option with one line and exit status 2. The manual lists the options that the usage lists."""
 import os, re
 from kvtest import *
 

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""Calls of the daemon on the files of its store, its pool and a shared folder go wrong: the Nth of
-a life that mounts, stores, syncs, renames, links, deletes, overwrites, evicts, loads and unmounts,
-once or from there on until it heals. The daemon lives, or the mount is refused with a line and has
-changed nothing. What failed has not happened, what was acknowledged is there, in the mount and in
-the next one, after an unmount as after a kill; nothing else is; an error is no ENOENT; nobody
-hangs; and fsck finds nothing, or mends it at once. RUNS of the Nth (10), at random, SEED repeats
-them; ONE=place,do,N,lasting,end repeats one; with SWEEP=1 every N, or MOST of each place, the kinds
-of errors by turns, which SEED moves on."""
+"""Calls of the daemon on the files of its store, its pool and a shared folder fail. The Nth call
+fails once, or all calls from the Nth on fail until the fault is removed, in a run that mounts,
+stores, syncs, renames, links, deletes, overwrites, evicts, loads and unmounts.
+
+The daemon survives, or the mount is refused with one line and has changed nothing. A failed call
+has no effect, and acknowledged changes are visible in this mount and the next one, after an unmount
+and after a kill; nothing else is. An error is never ENOENT, no call hangs, and fsck finds nothing
+or repairs it at once.
+
+RUNS (10) values of N are random, and SEED repeats them. ONE=place,do,N,lasting,end repeats one.
+SWEEP=1 tries every N, or MOST of each place, with the kinds of errors in turn; SEED shifts the
+turn."""
 import os, re, threading, traceback
 from kvtest import *
 import faults

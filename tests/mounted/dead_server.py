@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""The server of a dir:// tier stops answering, and calls to it never come back: that tier is out,
-and nothing else waits for it, neither statistics nor leases, stores, loads, names nor the end. It
-comes back by itself, and threads that do not come back are left behind at the end. Loads that it
-was to do, and has not begun to, are done by another remote."""
+"""The server of a dir:// tier stops answering, and calls to it never return. The tier is suspended,
+and nothing else waits for it: statistics, leases, stores, loads, lookups and the unmount. The tier
+recovers by itself, and threads that never return are abandoned at the end. Loads that the tier has
+not begun are served by another remote."""
 import errno, os, shutil, signal, subprocess, sys, threading
 from kvtest import KiB, SLOW, Store, TMP, binary, blob, fails, run, wait_for
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
-"""What make bench tells of policies: each has a row, with its decisions a second and the memory of
-a chunk, and at ten million chunks prefix takes at most 48 bytes for one, of which much has come and
-gone: what it remembers of that, and its shadows, are part of it."""
+"""The policy table of make bench: each policy has a row with decisions per second and memory per
+chunk. With ten million chunks and many evictions, prefix uses at most 48 bytes per chunk, including
+its memory of evicted chunks and its shadow caches."""
 from kvtest import *
 
 if SLOW > 1:

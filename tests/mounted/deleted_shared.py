@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""What is deleted in a model with user.kvcachefs.shared=delete goes from the shared tier too, also
-where the daemon was killed before, or the tier did not let it: the next start does it. Meanwhile it
-does not come back. What was stored anew under its name stays; other models' files do, too. Where
-the catalog cannot be read it is not deleted at all: it goes everywhere, or nowhere."""
+"""With user.kvcachefs.shared=delete, files that are deleted in the model are also removed from the
+shared tier, even after a kill or a failure of the tier: the next start does it. Until then they do
+not reappear. A file that was stored again under the name stays, and so do other models' files. If
+the catalog cannot be read, nothing is deleted."""
 import errno, os, sqlite3
 from kvtest import *
 import faults, frames

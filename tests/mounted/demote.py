@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""Demoting by user.kvcachefs.demote: from the pool (copied first), from a tier, from all; what it
-refuses, and what a tier that fails or is slow makes of it; readers all the while."""
+"""user.kvcachefs.demote removes a chunk from the pool (after a copy), from one tier, or from all.
+The case covers the refusals, failing and slow tiers, and concurrent readers."""
 import errno, mmap, os, threading, time
 from kvtest import *
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
-"""A block device is known by its label: after names were exchanged, or another filesystem was made
-on it, the mount and fsck -y are refused and write nothing. mkfs keeps the device's name as given
-and refuses a device with something on it without --force. A crafted superblock leads nowhere."""
+"""A block device is identified by its label. If device names were exchanged, or another filesystem
+was made on the device, the mount and fsck -y are refused and write nothing. mkfs keeps the device
+name as given and refuses a device that is in use without --force. A crafted superblock has no
+effect elsewhere."""
 import os, shutil
 from frames import sum128
 from kvtest import *

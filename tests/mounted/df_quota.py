@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""df on a model's folder, and on what lies in it, shows its quota and what is left of that, never
-more than the filesystem has; without a quota, and elsewhere, as ever; through a remount."""
+"""df on a model's folder, and on paths in it, shows the quota and the free part of it, never more
+than the filesystem has. Without a quota, and elsewhere, df is unchanged. A remount keeps this."""
 import os
 from kvtest import *
 

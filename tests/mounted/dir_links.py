@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""Others write to the folder of a dir:// tier too: a link in a frame's place, or in that of a
-folder of frames, is not followed, and a fifo or a folder stops nobody. Each is a miss; all others
-are found."""
+"""Other programs can write to the folder of a dir:// tier. A symbolic link in place of a frame or a
+folder of frames is not followed, and a fifo or a folder blocks nobody. Each is a miss, and all
+other frames are found."""
 import os, subprocess, sys
 from kvtest import KiB, SLOW, Store, TMP, blob, run, wait_for
 import frames

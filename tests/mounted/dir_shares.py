@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""Shares of a dir:// tier as administrators have them: not mounted at the start, replaced on
-purpose, read-only, used by several users, with folders that cannot be read."""
+"""Shares of a dir:// tier in real deployments: not mounted at the start, replaced on purpose,
+read-only, used by several users, and with folders that cannot be read."""
 import errno, os, subprocess, time
 from kvtest import KiB, Store, TMP, beside, binary, blob, fails, need_mount, run, wait_for
 from s3 import Tier

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""Temporary files in the folder of a dir:// tier. Those of the store's killed daemons are removed
-at the next start, those of any node after a day; a file that a living node writes stays, and so
-does all that is not a temporary file. Names are not used twice, also by a container that is
-started again. A file that could not be removed is removed later, and stale handles are tried
-again."""
+"""Temporary files in the folder of a dir:// tier. The next start removes those of the store's
+killed daemons, and any daemon removes those of any node after a day. Files that a living node
+writes, and all other files, stay. Names are never reused, even by a restarted container. A file
+that could not be removed is removed later, and stale handles are retried."""
 import os, shutil, time
 from kvtest import BUILD, KiB, MiB, TMP, Store, need_mount, run, wait_for
 from s3 import Tier

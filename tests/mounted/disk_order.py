@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""Whatever became of what the disk tier has (its folder was found to be none of a chunk, or was
-said to be; it was renamed to another chunk or model, exchanged, linked, written anew, given another
-policy, demoted), it goes before what came later, under policies that have the disk's order in
-memory too: nothing is forgotten there until the next mount."""
+"""A chunk in the disk tier stays in the eviction order after every kind of change: its folder was
+found to be a container or was set to one; it was renamed, exchanged, linked, written again, given
+another policy, or demoted. It is evicted before newer chunks, also under policies that keep the
+disk's order in memory. No chunk is forgotten until the next mount."""
 import ctypes, os, time
 import faults
 from kvtest import *

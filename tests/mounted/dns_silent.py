@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""A name server that never answers: a remote whose host is a name costs misses, and neither a
-mount nor an unmount waits for the name server."""
+"""If a name server never answers, a remote whose host is a name causes misses, and neither a mount
+nor an unmount waits for the name server."""
 from kvtest import *
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""A chunk's folder that is dropped while somebody is about to write in it: no create ever fails for
-that. And the watermarks."""
+"""A create never fails because the chunk's folder is dropped while a program is about to write into
+it. The case also checks the watermarks."""
 import errno, os, random, threading, time
 from kvtest import *
 

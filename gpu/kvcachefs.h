@@ -1,13 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libkvcachefs: for programs that want more from a kvcachefs mount than file calls. Chunk keys from
- * tokens, bit-identical to the engines'; leases on many objects at once; and transfers between
- * files and a paged KV cache, in host memory or, where the library was built with CUDA, on a GPU.
- * libkvcachefs(3), kvcachefs-gpu(7).
+ * libkvcachefs: a library for programs that use more of a
+ * kvcachefs mount than file calls. It computes chunk keys
+ * from tokens, bit-identical to the keys of the engines;
+ * takes leases on many objects at once; and transfers
+ * data between files and a paged KV cache, in host memory
+ * or, if the library was built with CUDA, on a GPU. See
+ * libkvcachefs(3) and kvcachefs-gpu(7).
  *
- * Every fallible call returns 0 or a negative errno, and kvcachefs_error() says more. Calls are
- * safe from any thread; one object (hasher, lease, buffer, transfer) is used by one thread at a
- * time, but for a queue. Nothing here needs the daemon's internals: it all goes through the mount.
+ * Every fallible call returns 0 or a negative errno;
+ * kvcachefs_error() has the details. Calls are safe from
+ * any thread. A hasher, lease, buffer or transfer must be
+ * used by one thread at a time; a queue may be used by
+ * several threads. The library needs nothing of the
+ * daemon's internals: it works only through the mount.
  */
 #ifndef KVCACHEFS_H
 #define KVCACHEFS_H
@@ -21,37 +27,38 @@ extern "C" {
 #endif
 
 /*
- * What went wrong in the last call of this thread, for people. Never NULL; valid until the thread's
- * next call.
+ * A message about the last failed call of this thread. Never NULL; valid until the thread's next
+ * call.
  */
 const char *kvcachefs_error(void);
-/* "0.1.0" and, where it was built with CUDA, " cuda". */
+/* "0.1.0", with " cuda" appended if the library was built with CUDA. */
 const char *kvcachefs_version(void);
 
 /* ---- Chunk keys ------------------------------------------------------------------------------ */
 
 /*
- * How an engine names a block or chunk of tokens. A key is H(parent, tokens, extra), the parent of
- * the first block being NONE_HASH, which comes from PYTHONHASHSEED. Keys of a scheme have one
- * length, kvcachefs_hasher_key_len(); none is longer than KVCACHEFS_KEY_MAX.
+ * How an engine names a block or chunk of tokens. A key is H(parent, tokens, extra). The parent of
+ * the first block is NONE_HASH, which is derived from PYTHONHASHSEED. All keys of a scheme have
+ * the same length, kvcachefs_hasher_key_len(), which is at most KVCACHEFS_KEY_MAX.
  */
 enum kvcachefs_scheme {
 	/*
-	 * vLLM, blocks of 16 tokens unless told: hash((parent bytes, tuple of tokens, extra)), as
-	 * --prefix-caching-hash-algo names it (vllm/utils/hashing.py, v1/core/kv_cache_utils.py).
-	 * sha256 and xxhash are over pickle protocol 5, the _cbor ones over canonical CBOR; xxhash
-	 * is XXH3-128 with keys of 16 bytes, the others have 32.
+	 * vLLM, blocks of 16 tokens by default: hash((parent bytes, tuple of tokens, extra)),
+	 * under the names of --prefix-caching-hash-algo (vllm/utils/hashing.py,
+	 * v1/core/kv_cache_utils.py). sha256 and xxhash are computed over pickle protocol 5, the
+	 * _cbor schemes over canonical CBOR. xxhash is XXH3-128 and has keys of 16 bytes, the
+	 * others have 32.
 	 */
-	KVCACHEFS_VLLM_SHA256, /* vLLM's own choice */
+	KVCACHEFS_VLLM_SHA256, /* vLLM's default */
 	KVCACHEFS_VLLM_SHA256_CBOR,
 	KVCACHEFS_VLLM_XXHASH,
 	KVCACHEFS_VLLM_XXHASH_CBOR,
 	/*
-	 * LMCache in the engine's process, 0.5.6 (lmcache/v1/token_database.py), chunks of 256:
-	 * vLLM's hash of (parent, tokens, ()), folded to the number that its first 8 bytes are, big
-	 * endian; NONE_HASH is folded too, and the fold is the next parent. Keys have 8 bytes, and
-	 * their text is that number in hex without leading zeros. (LMCache's own choice there,
-	 * Python's hash(), is not offered.)
+	 * LMCache 0.5.6 in the engine's process (lmcache/v1/token_database.py), chunks of 256:
+	 * vLLM's hash of (parent, tokens, ()), folded to the number in its first 8 bytes, big
+	 * endian. NONE_HASH is folded too, and the folded hash is the next parent. Keys have 8
+	 * bytes, and their text is that number in hex without leading zeros. LMCache's default in
+	 * this mode, Python's hash(), is not supported.
 	 */
 	KVCACHEFS_LMCACHE_SHA256,
 	KVCACHEFS_LMCACHE_SHA256_CBOR,
@@ -59,9 +66,9 @@ enum kvcachefs_scheme {
 	KVCACHEFS_LMCACHE_XXHASH_CBOR,
 	/*
 	 * LMCache's multiprocess server (multiprocess/token_hasher.py), chunks of 256, whole
-	 * digests. BLAKE3, its own choice: BLAKE3(parent || tokens as 32-bit big endian), NONE_HASH
-	 * as it is where vLLM gives none: BLAKE3(8 zero bytes || one zero token). The others: as
-	 * vLLM's, extra None.
+	 * digests. BLAKE3 is the default: BLAKE3(parent || tokens as 32-bit big endian); if vLLM
+	 * gives no NONE_HASH, it is BLAKE3(8 zero bytes || one zero token). The other schemes are
+	 * vLLM's with extra None.
 	 */
 	KVCACHEFS_LMCACHE_MP_BLAKE3,
 	KVCACHEFS_LMCACHE_MP_SHA256,
@@ -70,17 +77,22 @@ enum kvcachefs_scheme {
 	KVCACHEFS_LMCACHE_MP_XXHASH_CBOR,
 	/*
 	 * SGLang get_hash_str (srt/mem_cache/utils.py): SHA-256(parent || tokens as 32-bit little
-	 * endian), a page of 64 unless told. The first page has no parent, or a namespace's seed
-	 * (extra_key, cache_salt).
+	 * endian), pages of 64 by default. The first page has no parent, or the seed of a
+	 * namespace (extra_key, cache_salt).
 	 */
 	KVCACHEFS_SGLANG,
 	KVCACHEFS_SCHEMES
 };
 #define KVCACHEFS_KEY_MAX 32
 
-/* "vllm-sha256_cbor" and so on; NULL where there is no such scheme. Never freed. */
+/*
+ * The name of a scheme, such as "vllm-sha256_cbor"; NULL if the scheme does not exist. Never
+ * freed.
+ */
 const char *kvcachefs_scheme_name(enum kvcachefs_scheme scheme);
-/* The scheme of that name to *out. -EINVAL: there is none; kvcachefs_error() lists them. */
+/*
+ * The scheme of that name to *out. -EINVAL: the name is unknown; kvcachefs_error() lists the names.
+ */
 int kvcachefs_scheme_find(const char *name, enum kvcachefs_scheme *out);
 
 struct kvcachefs_mm {        /* a multimodal item among the tokens */
@@ -88,49 +100,49 @@ struct kvcachefs_mm {        /* a multimodal item among the tokens */
 	uint64_t start, len; /* in tokens */
 };
 
-/* Zero is a good beginning. Strings and arrays are the caller's and must outlive the hasher. */
+/* Initialize to zero. Strings and arrays belong to the caller and must outlive the hasher. */
 struct kvcachefs_keys {
 	enum kvcachefs_scheme scheme;
-	unsigned block_tokens; /* 0: the scheme's own; at most 2^24 */
+	unsigned block_tokens; /* 0: the default of the scheme; at most 2^24 */
 	/*
-	 * PYTHONHASHSEED as text, below 64 KiB. NULL: not set, which newer vLLM takes for
-	 * "vllm-none-hash"; with xxhash it takes random bytes then, so a hasher without seed and
+	 * PYTHONHASHSEED as text, below 64 KiB. NULL: not set; newer vLLM then uses
+	 * "vllm-none-hash". With xxhash vLLM then uses random bytes, so a hasher without seed and
 	 * `none` is refused.
 	 */
 	const char *seed;
 	/*
-	 * NONE_HASH itself, where it is not the seed's (older vLLM without a seed: random).
-	 * none_len is the length of the scheme's digest; LMCache in process also takes the 8 bytes
-	 * of the fold.
+	 * NONE_HASH itself, if it is not derived from the seed (older vLLM without a seed uses
+	 * random bytes). none_len is the length of the scheme's digest; LMCache in process also
+	 * accepts the 8 bytes of the fold.
 	 */
 	const void *none;
 	size_t none_len;
 	/*
-	 * No extra keys are an empty array and not null, as some versions have it. CBOR without the
-	 * fold only.
+	 * Write a missing list of extra keys as an empty array instead of null, as some versions
+	 * do. Only for CBOR without the fold.
 	 */
 	bool empty_extra_is_array;
 	/*
-	 * Extra keys, in vLLM's order, and for its _cbor schemes only: a pickle of them depends on
-	 * which Python objects are the same. LMCache has none. Given to another scheme, they are
-	 * refused. With tagged_extra they are as from vLLM 0.32 on: ("lora", name, path), ("mm",
-	 * hash, offset), ("cache_salt", salt), ("prompt_embeds",
-	 * sha); without: name, (hash, offset), salt, sha.
+	 * Extra keys, in vLLM's order, for its _cbor schemes only: the pickled bytes of extra keys
+	 * depend on the identity of Python objects. LMCache has no extra keys. Other schemes
+	 * refuse them. With tagged_extra they have the form of vLLM 0.32 and later: ("lora", name,
+	 * path), ("mm", hash, offset), ("cache_salt", salt), ("prompt_embeds", sha). Without
+	 * tagged_extra: name, (hash, offset), salt, sha.
 	 */
 	bool tagged_extra;
-	const char *lora_name; /* every block */
-	const char *lora_path; /* tagged only; NULL: "" */
+	const char *lora_name; /* in every block */
+	const char *lora_path; /* with tagged_extra only; NULL: "" */
 	const struct kvcachefs_mm *mm;
-	size_t nmm; /* (hash, start - block's start) in every block that an item touches */
+	size_t nmm; /* (hash, start - block's start) in every block that an item overlaps */
 	/*
-	 * vLLM: first block only; "" is none. SGLang: part of the namespace, and there "" is not
-	 * NULL.
+	 * vLLM: first block only; "" means no salt. SGLang: part of the namespace; "" and NULL
+	 * differ.
 	 */
 	const char *cache_salt;
-	const char *extra_key; /* SGLang's namespace only */
+	const char *extra_key; /* part of SGLang's namespace only */
 	/*
-	 * SHA-256 of the prompt embeddings of a block into sha: 1 there is one, 0 none. NULL: there
-	 * are none.
+	 * Writes the SHA-256 of a block's prompt embeddings to sha and returns 1, or returns 0 if
+	 * the block has none. NULL: the prompt has no embeddings.
 	 */
 	int (*embeds)(void *arg, uint64_t block, uint8_t sha[32]);
 	void *embeds_arg;
@@ -138,86 +150,88 @@ struct kvcachefs_keys {
 
 struct kvcachefs_hasher;
 /*
- * A hasher to *out, freed by kvcachefs_hasher_free(). -EINVAL: no such scheme, or what cannot be
- * written in it (extra keys, a missing seed, none_len); -ENOMEM; -EIO: OpenSSL has no such digest.
+ * A hasher to *out, to be freed by kvcachefs_hasher_free(). -EINVAL: unknown scheme, or extra keys,
+ * a missing seed or a none_len that the scheme does not support; -ENOMEM; -EIO: OpenSSL lacks the
+ * digest.
  */
 int kvcachefs_hasher_new(struct kvcachefs_hasher **out, const struct kvcachefs_keys *keys);
 void kvcachefs_hasher_free(struct kvcachefs_hasher *h);
 /*
- * Goes on with n more tokens. The keys of the blocks that became full go to out, one after another
- * without gaps, and their number to *made. There is room for `room` keys; n / block_tokens + 1 is
- * always enough. A growing prompt costs its new blocks only. -ENOSPC: out is too small; nothing was
- * taken. After any other error the hasher can only be freed.
+ * Continues with n more tokens. The keys of the blocks that became full are written to out, without
+ * gaps, and their number to *made. out has space for `room` keys; n / block_tokens + 1 is always
+ * enough. A growing prompt costs only the work for its new blocks. -ENOSPC: out is too small; no
+ * token was consumed. After any other error the hasher can only be freed.
  */
 int kvcachefs_hasher_feed(struct kvcachefs_hasher *h, const uint32_t *tokens, size_t n, void *out,
 			  size_t room, size_t *made);
 /*
- * The key that the tokens which fill no block yet would have as a shorter block of their own:
- * LMCache's with save_unfull_chunk. The hasher stays as it is. -ENODATA: there are none.
+ * The key of the tokens that do not fill a block yet, as a shorter block of their own: the key that
+ * LMCache uses with save_unfull_chunk. The hasher is not changed. -ENODATA: no such tokens.
  */
 int kvcachefs_hasher_rest(struct kvcachefs_hasher *h, void *out);
-/* Bytes of a key; tokens of a block. */
+/* Bytes of a key, and tokens of a block. */
 size_t kvcachefs_hasher_key_len(const struct kvcachefs_hasher *h);
 unsigned kvcachefs_hasher_block(const struct kvcachefs_hasher *h);
 /*
- * NONE_HASH, the parent of the first block: as long as a key. SGLang without a namespace has none:
- * zeros.
+ * NONE_HASH, the parent of the first block, as long as a key. SGLang without a namespace has no
+ * NONE_HASH: the result is zeros.
  */
 const uint8_t *kvcachefs_hasher_none(const struct kvcachefs_hasher *h);
 /*
- * A key as the engine writes it in names: hex; LMCache in process: a number in hex. With its NUL.
+ * A key as the engine writes it in names, with a NUL: hex digits; for LMCache in process a number
+ * in hex.
  */
 #define KVCACHEFS_TEXT_MAX (2 * KVCACHEFS_KEY_MAX + 1)
 void kvcachefs_hasher_text(const struct kvcachefs_hasher *h, const void *key,
 			   char out[KVCACHEFS_TEXT_MAX]);
 
 /*
- * vLLM's key of a KV cache group: the digest and the group as 32-bit big endian; len + 4 bytes to
- * out.
+ * vLLM's key of a KV cache group: the digest and the group as 32-bit big endian. Writes len + 4
+ * bytes to out.
  */
 void kvcachefs_group_key(const void *key, size_t len, uint32_t group, void *out);
-/* vLLM's integer form: the last 8 bytes, big endian. */
+/* vLLM's integer form of a key: the last 8 bytes, big endian. */
 uint64_t kvcachefs_key_int(const void *key, size_t len);
-/* 2 * len hex digits and a NUL. */
+/* Writes 2 * len hex digits and a NUL. */
 void kvcachefs_hex(const void *p, size_t len, char *out);
 /*
- * The folder of vLLM's ExampleConnector: MD5 of the tokens as 64-bit little endian, then "-" and
- * the multimodal hashes joined by "-" where there are any; only whole blocks of block_tokens
+ * The folder of vLLM's ExampleConnector: MD5 of the tokens as 64-bit little endian, followed by "-"
+ * and the multimodal hashes joined by "-" if the prompt has any. Only whole blocks of block_tokens
  * count (0: 16).
  */
 int kvcachefs_example_folder(const uint32_t *tokens, size_t n, unsigned block_tokens,
 			     const char *const *mm_hashes, size_t nmm, char out[33]);
-/* BLAKE3 (256 bits) of anything. */
+/* BLAKE3 (256 bits) of any data. */
 void kvcachefs_blake3(const void *data, size_t len, uint8_t out[32]);
 
 /* ---- CacheBlend: content wherever it stands -------------------------------------------------- */
 
 struct kvcachefs_segment {
 	size_t start, end; /* tokens [start, end), as LMCache counts them */
-	uint8_t key[8];    /* of a key_len of 8: KVCACHEFS_LMCACHE_* only */
+	uint8_t key[8];    /* key_len is 8: KVCACHEFS_LMCACHE_* only */
 };
 /*
- * LMCache in process with blending (SegmentTokenDatabase): the tokens are split where the separator
- * stands, and each segment is hashed with NONE_HASH as its parent, the separators left out;
- * segments may be empty. At most `room` go to out, *made says how many there are. `h` lends its
- * scheme and NONE_HASH, and is not changed. Separators that overlap cut as LMCache's do. -EINVAL:
- * another scheme than KVCACHEFS_LMCACHE_*, or no separator; -ENOSPC: out is too small, *made is
- * set.
+ * LMCache in process with blending (SegmentTokenDatabase): the tokens are split at each separator,
+ * and each segment is hashed without the separators and with NONE_HASH as its parent. Segments may
+ * be empty. At most `room` segments are written to out, and the number of segments to *made. The
+ * scheme and NONE_HASH are those of `h`, which is not changed. Overlapping separators are split as
+ * LMCache splits them. -EINVAL: the scheme is not KVCACHEFS_LMCACHE_*, or no separator; -ENOSPC:
+ * out is too small; *made is set.
  */
 int kvcachefs_segments(struct kvcachefs_hasher *h, const uint32_t *tokens, size_t n,
 		       const uint32_t *separator, size_t nsep, struct kvcachefs_segment *out,
 		       size_t room, size_t *made);
 /*
  * LMCache's multiprocess server with blending (modules/blend/matcher.py) finds chunks of k tokens
- * at any offset by H = sum of x_i * b^(k-1-i) mod 2^64, b = 0x9E3779B97F4A7C15. The H of each
- * window [i, i + k) to out[i], n - k + 1 of them; k = n is the fingerprint of one chunk. -EINVAL: k
- * is 0 or above n.
+ * at any offset by H = sum of x_i * b^(k-1-i) mod 2^64, b = 0x9E3779B97F4A7C15. Writes the H of
+ * each window [i, i + k) to out[i], n - k + 1 values. With k = n the result is the fingerprint of
+ * one chunk. -EINVAL: k is 0 or above n.
  */
 int kvcachefs_fingerprints(const uint32_t *tokens, size_t n, size_t k, uint64_t *out);
 
 /* ---- Names on disk --------------------------------------------------------------------------- */
 
-/* How an engine names the file of a key, below the folder that it was given. */
+/* How an engine names the file of a key, relative to the engine's folder. */
 enum kvcachefs_naming {
 	/*
 	 * LMCache FSConnector: CacheEngineKey.to_string() with "/" as "-SEP-", ".data"
@@ -225,8 +239,10 @@ enum kvcachefs_naming {
 	 * MODEL@WORLD_SIZE@WORKER@KEY@DTYPE[@LAYER][@TAG%VALUE...]
 	 */
 	KVCACHEFS_NAME_LMCACHE_FS,
-	/* LMCache LocalDiskBackend: the same with "/" as "-" (the model cannot be told from it),
-	   ".pt". */
+	/*
+	 * LMCache LocalDiskBackend: the same with "/" as "-" (the model cannot be recovered from
+	 * the name), ".pt".
+	 */
 	KVCACHEFS_NAME_LMCACHE_DISK,
 	/*
 	 * LMCache's fs L2 adapters, ObjectKey (distributed/l2_adapters/fs_l2_adapter.py):
@@ -234,33 +250,33 @@ enum kvcachefs_naming {
 	 */
 	KVCACHEFS_NAME_LMCACHE_L2,
 	/*
-	 * SGLang HiCacheFile (srt/mem_cache/hicache_storage.py): KEY[.POOL]_MODEL[_TP_RANK_TP_SIZE]
-	 * [_PP_SIZE_PP_RANK][_cpR_N][_tpN_dcpR_N_pageP].bin, "/" in MODEL as "-"; MLA models
-	 * without their TP pair, but for the pool mamba. A model whose own name ends in "_1_2"
-	 * cannot be told from ranks.
+	 * SGLang HiCacheFile (srt/mem_cache/hicache_storage.py):
+	 * KEY[.POOL]_MODEL[_TP_RANK_TP_SIZE] [_PP_SIZE_PP_RANK][_cpR_N][_tpN_dcpR_N_pageP].bin,
+	 * "/" in MODEL as "-". MLA models omit the TP pair, except for the pool mamba. A model
+	 * whose own name ends in "_1_2" cannot be distinguished from ranks.
 	 */
 	KVCACHEFS_NAME_SGLANG_FILE,
 	/*
 	 * vLLM's file tier (v1/kv_offload/file_mapper.py):
-	 * MODEL_CONFIG_rRANK/KKK/KK_gGROUP/KEY.bin, "/" in MODEL as "_"; KKK and KK are the key's
-	 * first digits, CONFIG 12 hex digits of the run's configuration, which stand in the name of
-	 * the folder with its config.json.
+	 * MODEL_CONFIG_rRANK/KKK/KK_gGROUP/KEY.bin, "/" in MODEL as "_". KKK and KK are the first
+	 * digits of the key. CONFIG is 12 hex digits of the run's configuration; they are in the
+	 * name of the folder with its config.json.
 	 */
 	KVCACHEFS_NAME_VLLM_FS,
 	KVCACHEFS_NAMINGS
 };
 
 /*
- * All that a name says; zero is a good beginning, and sizes of 0 are 1. What a naming has not, it
- * ignores.
+ * The contents of a name. Initialize to zero; sizes of 0 mean 1. A naming ignores the members that
+ * it does not use.
  */
 struct kvcachefs_name {
 	char model[256];
 	char key[KVCACHEFS_TEXT_MAX + 1]; /* as kvcachefs_hasher_text() writes it */
 	/* LMCache's CacheEngineKey. */
 	uint32_t world_size, worker;
-	char dtype[16]; /* half, bfloat16, float, fp8_e4m3fn, ... as LMCache says it; "" is bfloat16
-			 */
+	/* half, bfloat16, float, fp8_e4m3fn, ... as LMCache names it; "" is bfloat16 */
+	char dtype[16];
 	bool has_layer; /* layer-wise */
 	uint32_t layer;
 	char tags[256]; /* "tag%value" joined by "@" */
@@ -273,37 +289,37 @@ struct kvcachefs_name {
 	char pool[32]; /* "": the KV pool */
 	bool mla;
 	uint32_t tp_rank, tp_size, pp_rank, pp_size, cp_rank, cp_size;
-	uint32_t dcp_rank, dcp_size,
-		page; /* dcp_size above 1: MLA only, page is the logical page's tokens */
+	uint32_t dcp_rank, dcp_size, page; /* dcp_size above 1: MLA only; page is the number of
+					      tokens in the logical page */
 	/* vLLM. */
 	char config[13];
 	uint32_t rank;
 };
-/* A path of more is none. */
+/* Longer paths are refused. */
 #define KVCACHEFS_PATH_MAX 1024
 
 /*
- * "lmcache-fs" and so on; NULL: there is no such naming. And back: -EINVAL, with their list as the
- * error.
+ * The name of a naming, such as "lmcache-fs"; NULL if the naming does not exist. The reverse call
+ * returns -EINVAL for an unknown name and lists the names in the error.
  */
 const char *kvcachefs_naming_name(enum kvcachefs_naming as);
 int kvcachefs_naming_find(const char *name, enum kvcachefs_naming *out);
 /*
- * The path of a name, relative, with its NUL, to out. -EINVAL: something in it cannot be said in
- * that naming (kvcachefs_error() says what); -ENAMETOOLONG: a part has more than 255 bytes. Then
- * out is unchanged.
+ * The relative path of a name to out, with a NUL. -EINVAL: the naming cannot express a member
+ * (kvcachefs_error() names it); -ENAMETOOLONG: a component has more than 255 bytes. On error out is
+ * unchanged.
  */
 int kvcachefs_name_build(enum kvcachefs_naming as, const struct kvcachefs_name *n,
 			 char out[KVCACHEFS_PATH_MAX]);
 /*
- * What a relative path says, to *out. Exactly what kvcachefs_name_build() writes is taken, so that
- * building what was parsed gives the same path. -EINVAL: it is none of that naming; *out is
- * unchanged.
+ * Parses a relative path to *out. Exactly the paths that kvcachefs_name_build() writes are
+ * accepted, so that building a parsed name gives the same path. -EINVAL: the path does not follow
+ * that naming; *out is unchanged.
  */
 int kvcachefs_name_parse(enum kvcachefs_naming as, const char *path, struct kvcachefs_name *out);
 /*
- * Sets the member of that name from text ("tp_size", "2"). -EINVAL: there is none, or it is not its
- * kind.
+ * Sets the member of that name from text ("tp_size", "2"). -EINVAL: the member does not exist, or
+ * the value has the wrong type.
  */
 int kvcachefs_name_set(struct kvcachefs_name *n, const char *member, const char *value);
 
@@ -312,15 +328,15 @@ int kvcachefs_name_set(struct kvcachefs_name *n, const char *member, const char 
 struct kvcachefs_object {
 	const char *path; /* below the mount */
 	uint64_t ino, size;
-	int err;           /* 0: resident and held; or why not, negative */
-	const char *state; /* as the mount says it */
+	int err;           /* 0: resident and leased; otherwise a negative errno */
+	const char *state; /* the mount's word for its state */
 };
 struct kvcachefs_lease;
 /*
- * Loads these objects into the pool and holds them there until the lease is freed or the process
- * dies. A path may be a folder: all files in it. Waits until all are there or have failed. 0 also
- * where single objects failed: see their err. It is -ENODATA, a miss, if no tier served the object
- * in time.
+ * Loads these objects into the pool and keeps them there until the lease is freed or the process
+ * dies. A path may be a folder, which stands for all files in it. Waits until all objects are
+ * loaded or have failed. Returns 0 even if single objects failed: see their err. err is -ENODATA, a
+ * miss, if no tier served the object in time.
  */
 int kvcachefs_lease_new(struct kvcachefs_lease **out, const char *mount, const char *const *paths,
 			size_t n);
@@ -329,40 +345,42 @@ size_t kvcachefs_lease_count(const struct kvcachefs_lease *l);
 const struct kvcachefs_object *kvcachefs_lease_object(const struct kvcachefs_lease *l, size_t i);
 /*
  * The bytes of object i, read-only; valid until the lease is freed. The first call for an object
- * opens and maps it; a later lease on the same object finds the mapping, and the layout that a load
- * has looked at, without a system call, while the cache of mappings (below) keeps it.
+ * opens and maps it. While the cache of mappings (below) keeps the mapping, a later lease on the
+ * same object reuses it without a system call, and so does a load, which also reuses the layout
+ * that it has checked.
  */
 int kvcachefs_lease_map(struct kvcachefs_lease *l, size_t i, const void **data, size_t *len);
 /*
  * Keeps mappings of up to this many bytes for later leases; 0: none. A mapped object is an open
- * file to the mount: it stays in the pool while its mapping is kept, so choose a part of the pool.
- * Where this is not called a process keeps a sixteenth of the pool (of the smallest mount it has
- * leased from), at most 4 GiB, and lets go of what has not been used for 5 seconds; what is kept
- * with a bound of the caller's choice stays. Half of it is also the bound of files that are ready
- * for stores (below). Returns when what is over the bound is unmapped and unregistered, which a
- * thread of the library's own does, and which waits until all that runs on the device is over.
+ * file to the mount and stays in the pool while its mapping is kept, so choose a part of the pool.
+ * If a process never calls this, it keeps mappings up to a sixteenth of the pool (of the smallest
+ * mount on which it took a lease), at most 4 GiB, and unmaps objects that it has not used for 5
+ * seconds. With a limit set by this call, mappings are kept without a time limit. Half of the limit
+ * also bounds the files prepared for stores (below). Returns when the mappings above the limit are
+ * unmapped and unregistered. A thread of the library does so and waits until all work on the device
+ * has ended.
  */
 void kvcachefs_map_cache(size_t bytes);
-/* Asks for objects without waiting and without holding. */
+/* Starts loading objects, without waiting and without a lease. */
 int kvcachefs_prefetch(const char *mount, const char *const *paths, size_t n);
 /*
- * What is resident now, one call for all: as a lease, but loads nothing. err is -ENODATA for what
- * is not in the pool.
+ * The currently resident objects, with one call to the mount: a lease that loads nothing. err is
+ * -ENODATA for objects that are not in the pool.
  */
 int kvcachefs_look(struct kvcachefs_lease **out, const char *mount, const char *const *paths,
 		   size_t n);
 
 /*
- * How many of the leading paths are cached, in the pool or in any tier, to *count: the longest
- * prefix that a lease could have. One call to the mount; loads nothing. A path may be a folder: it
- * counts with at least one file in it, and all that are in it must be there. -EINVAL: a path that
- * is none; errors of the mount. Blocks for that call only.
+ * Writes to *count the number of leading paths that are cached, in the pool or in any tier: the
+ * longest prefix on which a lease is possible. Makes one call to the mount and loads nothing. A
+ * path may be a folder: the folder counts if it has at least one file and all its files are
+ * cached. -EINVAL: an invalid path; errors of the mount. Blocks only for that call.
  */
 int kvcachefs_prefix(const char *mount, const char *const *paths, size_t n, size_t *count);
 /*
- * The same, and takes the lease of exactly those, to *out (NULL where *count is 0); as
- * kvcachefs_lease_new() it waits until they are loaded. What could not be had ends the prefix
- * before it.
+ * The same, and takes a lease on exactly these paths to *out (NULL if *count is 0). Waits, like
+ * kvcachefs_lease_new(), until they are loaded. A path that cannot be loaded ends the prefix before
+ * it.
  */
 int kvcachefs_prefix_lease(struct kvcachefs_lease **out, const char *mount,
 			   const char *const *paths, size_t n, size_t *count);
@@ -370,49 +388,50 @@ int kvcachefs_prefix_lease(struct kvcachefs_lease **out, const char *mount,
 /* ---- Plain buffers --------------------------------------------------------------------------- */
 
 /*
- * The bytes of one file as memory, and registered (pinned) for a CUDA device where one is named;
- * device -1: none. For programs with copies of their own. All of them may block on the mount.
+ * The bytes of one file as memory, registered (pinned) for a CUDA device if a device is given (-1:
+ * no device). For programs that copy data themselves. All these calls may block on the mount.
  */
 struct kvcachefs_buffer;
 /*
- * A file's bytes, read-only, leased for as long as the buffer lives. Errors are those of the object
- * (-ENOENT) and of the mount; -ENODEV: no such device.
+ * The bytes of a file, read-only, with a lease for the lifetime of the buffer. Errors are those of
+ * the object (-ENOENT) and of the mount; -ENODEV: no such device.
  */
 int kvcachefs_buffer_open(struct kvcachefs_buffer **out, const char *mount, const char *path,
 			  int device);
 /*
- * len bytes, zero at first, of a new file of that path, which is not there before
- * kvcachefs_buffer_publish(): it is made under a temporary name, with its folders and with room.
- * -ENOSPC and so on: no room; nothing is left.
+ * len zero bytes of a new file of that path. The path does not exist before
+ * kvcachefs_buffer_publish(): the file and its folders are created under a temporary name, with the
+ * space reserved. -ENOSPC and other errors: no space; nothing is left behind.
  */
 int kvcachefs_buffer_new(struct kvcachefs_buffer **out, const char *mount, const char *path,
 			 size_t len, int device);
 /*
- * Its memory (NULL where it is empty, or was published) and length. Until it is freed or published.
+ * The memory of a buffer (NULL if it is empty or was published) and its length; valid until the
+ * buffer is freed or published.
  */
 void *kvcachefs_buffer_data(const struct kvcachefs_buffer *b, size_t *len);
 /*
- * Whether it is registered: a mount or driver may refuse that, and the memory is usable all the
- * same.
+ * Whether the buffer is registered. A mount or driver may refuse the registration; the memory can
+ * be used nevertheless.
  */
 bool kvcachefs_buffer_pinned(const struct kvcachefs_buffer *b);
 /*
- * Gives the new file its name, replacing what is there. No device may use the memory any more, and
- * it is gone afterwards. Once; after an error, as after success, the buffer can only be freed.
+ * Gives the new file its name and replaces an existing file. No device may use the memory any more;
+ * it is unmapped. May be called once. After success or an error the buffer can only be freed.
  */
 int kvcachefs_buffer_publish(struct kvcachefs_buffer *b);
-/* A new file that was not published is removed. NULL: nothing. */
+/* Frees a buffer and removes a new file that was not published. NULL: nothing. */
 void kvcachefs_buffer_free(struct kvcachefs_buffer *b);
 
 /* ---- Paged KV caches ------------------------------------------------------------------------- */
 
 /*
- * How an engine lays its cache out, by LMCache's names (csrc/engine_kv_format.h of 0.5.6; the last
- * two are of its main branch and have numbers of ours). NB blocks, NL layers, BS slots a block, NH
- * heads, HS head size, CS content of a head: its K, then its V, each HS; X between a list of
- * pointers and what they point at.
+ * The layout of an engine's cache, under LMCache's names (csrc/engine_kv_format.h of 0.5.6; the
+ * last two are of LMCache's main branch and have our numbers). NB is blocks, NL layers, BS slots
+ * of a block, NH heads, HS head size, CS the contents of a head: its K, then its V, each HS. X
+ * separates a list of pointers from the memory at which they point.
  */
-enum kvcachefs_format { /* a pointer a layer, where nothing else is said */
+enum kvcachefs_format {                                  /* one pointer per layer unless stated */
 			KVCACHEFS_NB_NL_TWO_BS_NH_HS,    /* 0  vLLM across layers; one pointer */
 			KVCACHEFS_NL_X_TWO_NB_BS_NH_HS,  /* 1  FlashAttention NHD */
 			KVCACHEFS_NL_X_NB_TWO_BS_NH_HS,  /* 2  FlashInfer NHD */
@@ -431,23 +450,23 @@ enum kvcachefs_format { /* a pointer a layer, where nothing else is said */
 			KVCACHEFS_NL_X_NB_NH_BS_CS,       /* 12 vLLM's newer back ends, HND */
 			KVCACHEFS_NL_X_NB_BS_NH_CS,       /* 13 the same, NHD */
 			/*
-			 * 14 vLLM's DSA indexer: in a block the values of all slots, then 4 bytes
-			 * of scale for each. head_size is a token's row of both (132 with elem 1);
-			 * in a file the scale stands behind the token's values.
+			 * 14 vLLM's DSA indexer: a block has the values of all slots, then 4 bytes
+			 * of scale for each slot. head_size is the row of a token with both (132
+			 * with elem 1). In a file the scale follows the values of the token.
 			 */
 			KVCACHEFS_NL_X_NB_BSV_BSS,
 			KVCACHEFS_NL_X_TWO_NB_NH_ONE_BS_HS, /* 15 vLLM-RBLN; bytes as 6 */
 			KVCACHEFS_NL_X_TWO_X_NB_BS_NH_HS,   /* 16 vLLM-Ascend; pointers K0, V0, K1,
 							       V1, ... */
 			/*
-			 * 17 vLLM-Ascend MLA and DSA: each layer has `planes` of them, [NB, BS, 1,
-			 * plane_width[i]]; pointers layer by layer. In a file a token's planes
-			 * stand behind each other; head_size is the sum of their widths. Planes of
-			 * different types: elem 1, and widths in bytes.
+			 * 17 vLLM-Ascend MLA and DSA: each layer has `planes` planes, [NB, BS, 1,
+			 * plane_width[i]]; pointers layer by layer. In a file the planes of a
+			 * token are adjacent; head_size is the sum of their widths. For planes of
+			 * different types use elem 1 and widths in bytes.
 			 */
 			KVCACHEFS_NL_X_NP_X_NB_BS_ONE_HS,
-			KVCACHEFS_NL_X_NB_BS_NH_HS, /* 18 SGLang; each "layer" is a K or a V of its
-						       own */
+			KVCACHEFS_NL_X_NB_BS_NH_HS, /* 18 SGLang; each "layer" is a separate K or V
+						     */
 			KVCACHEFS_NB_NL_NH_BS_CS, /* 19 blocks first across layers, HND; one pointer
 						   */
 			KVCACHEFS_NB_NL_BS_NH_CS, /* 20 the same, NHD */
@@ -455,7 +474,10 @@ enum kvcachefs_format { /* a pointer a layer, where nothing else is said */
 };
 #define KVCACHEFS_PLANES 4
 
-/* "NL_X_NB_BS_HS" and so on; NULL: there is no such format. And back: -EINVAL. */
+/*
+ * The name of a format, such as "NL_X_NB_BS_HS"; NULL if the format does not exist. The reverse
+ * call returns -EINVAL for an unknown name.
+ */
 const char *kvcachefs_format_name(enum kvcachefs_format format);
 int kvcachefs_format_find(const char *name, enum kvcachefs_format *out);
 
@@ -465,46 +487,46 @@ struct kvcachefs_paged {
 	uint64_t blocks;
 	uint32_t elem; /* bytes of an element: 1, 2 or 4 */
 	/*
-	 * Elements from one block to the next, where that is more than a block (a padded view); 0:
+	 * Elements from one block to the next, if that is more than a block (a padded view); 0:
 	 * dense. Not for 17.
 	 */
 	uint64_t block_stride;
-	void *const *pointers; /* host array; how many: the format says */
+	void *const *pointers; /* host array; the format determines the length */
 	int device;            /* -1: host memory; else a CUDA device */
 	/*
-	 * 10 to 13, 19, 20, whose K and V of a head lie together: files hold them so, as LMCache's
-	 * do, [layer][token][head][K, V] (its kv size 1 and doubled head size), and not all K
-	 * before all V.
+	 * For 10 to 13, 19 and 20, in which the K and V of a head are adjacent: files have the
+	 * same order, as LMCache's do, [layer][token][head][K, V] (with a kv size of 1 and a
+	 * doubled head size), instead of all K before all V.
 	 */
 	bool fused;
 	uint32_t planes, plane_width[KVCACHEFS_PLANES]; /* 17 */
-	uint64_t plane_stride[KVCACHEFS_PLANES];        /* 17: as block_stride, of each plane */
+	uint64_t plane_stride[KVCACHEFS_PLANES];        /* 17: like block_stride, for each plane */
 };
 
 /*
- * Which tokens: by slots (block * block_size + offset, negative: skipped), or by block ids (all
- * slots of each). Host arrays.
+ * The tokens, given by slots (block * block_size + offset; negative slots are skipped) or by block
+ * ids (all slots of each block). Host arrays.
  */
 struct kvcachefs_tokens {
 	const int64_t *slots;
 	const int64_t *block_ids;
 	size_t n;    /* slots, or blocks */
-	size_t skip; /* tokens at the beginning that are left alone */
+	size_t skip; /* tokens at the beginning that are not touched */
 };
 
 /*
- * A file holds [K and V][layer][token][head][element] (LMCache's KV_2LTD), without the first
- * dimension where there is one component (MLA, 14, 17, 18, fused). A layer's file has one layer.
- * Its length in bytes for these tokens: 0 where the shape is none, or that is 2^62 or more. The
- * pointers may be missing.
+ * A file contains [K and V][layer][token][head][element] (LMCache's KV_2LTD). The first dimension
+ * is missing if the format has one component (MLA, 14, 17, 18, fused). The file of a layer has one
+ * layer. Returns the length in bytes for these tokens, or 0 if the shape is invalid or the length
+ * is 2^62 or more. The pointers may be missing.
  */
 uint64_t kvcachefs_file_size(const struct kvcachefs_paged *p, uint32_t nlayers,
 			     const struct kvcachefs_tokens *t);
 
 /*
- * Copies between contiguous host memory of that size and the paged cache, layers [layer, layer +
- * nlayers). Synchronous. -EINVAL: a shape that is none; -ERANGE: a slot, block or layer outside;
- * then nothing was written.
+ * Copies between contiguous host memory of that size and the layers [layer, layer + nlayers) of
+ * the paged cache. Synchronous. -EINVAL: an invalid shape; -ERANGE: a slot, block or layer is out
+ * of range. On error nothing was written.
  */
 int kvcachefs_gather(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nlayers,
 		     const struct kvcachefs_tokens *t, void *out);
@@ -514,7 +536,8 @@ int kvcachefs_scatter(const struct kvcachefs_paged *p, uint32_t layer, uint32_t 
 /* ---- RoPE: cached keys at other positions ---------------------------------------------------- */
 
 /*
- * fp8 as in PyTorch: e4m3fn (no infinity) and e5m2. What is too large becomes the largest number.
+ * fp8 as in PyTorch: e4m3fn (no infinity) and e5m2. Values that are too large become the largest
+ * number.
  */
 enum kvcachefs_float {
 	KVCACHEFS_F32,
@@ -525,70 +548,73 @@ enum kvcachefs_float {
 };
 
 /*
- * Each key moves by delta positions: the pair i of a head's rotated elements turns by delta * f_i.
- * Exactly one of theta, inv_freq and cos_sin says what f is. Turns are computed once and kept for
- * the next transfers, by value. A scale of quantised keys, and the factor that YaRN puts on cos and
- * sin, are in the keys already and stay.
+ * Each key moves by delta positions: pair i of a head's rotated elements turns by delta * f_i.
+ * Exactly one of theta, inv_freq and cos_sin defines f. Angles are computed once and cached by
+ * value for later transfers. A scale of quantized keys, and YaRN's factor on cos and sin, are
+ * already part of the keys and stay unchanged.
  */
 struct kvcachefs_rope {
-	/* f_i = theta^(-2i / dims), such as 10000 or 500000; 0: not this. */
+	/* f_i = theta^(-2i / dims), such as 10000 or 500000; 0: not used. */
 	double theta;
-	/* The f_i themselves, dims / 2 of them, as the model scales them; NULL: not this. */
+	/* The f_i themselves, dims / 2 values, as the model scales them; NULL: not used. */
 	const double *inv_freq;
 	/*
-	 * The engine's table (vLLM's cos_sin_cache): [rows][dims] floats, a row a position: cos of
-	 * all pairs, then sin. Row |delta| is taken, and scaled to length 1. |delta| at or above
-	 * rows: -ERANGE. NULL: not this.
+	 * The engine's table (vLLM's cos_sin_cache): [rows][dims] floats, one row for each
+	 * position: cos of all pairs, then sin. Row |delta| is used and scaled to length 1.
+	 * |delta| at or above rows: -ERANGE. NULL: not used.
 	 */
 	const float *cos_sin;
 	uint64_t rows;
-	uint32_t first;   /* the first rotated element: 512 where the last 64 of 576 are */
-	uint32_t dims;    /* how many are rotated; even; 0: all behind the first */
-	bool interleaved; /* pairs are neighbours (GPT-J, DeepSeek); else halves (NeoX, Llama) */
-	int64_t delta;    /* new position - old position */
+	uint32_t first; /* the first rotated element: 512 if the last 64 of 576 are rotated */
+	uint32_t dims;  /* number of rotated elements; even; 0: all from first on */
+	/* true: pairs are neighbours (GPT-J, DeepSeek); false: halves (NeoX, Llama) */
+	bool interleaved;
+	int64_t delta; /* new position - old position */
 	enum kvcachefs_float type;
 };
 /*
- * f_i as models scale them, dims / 2 to out. Llama 3.1's "llama3" (factor 8, low 1, high 4,
- * original 8192 there) and "yarn" (beta_fast 32, beta_slow 1 unless the model says otherwise;
- * `original` positions; truncated bounds): transformers/modeling_rope_utils.py,
- * _compute_llama3_parameters and _compute_yarn_parameters. -EINVAL: numbers that are none.
+ * The f_i as models scale them, dims / 2 values to out. Llama 3.1's "llama3" (factor 8, low 1, high
+ * 4 and original 8192 in that model) and "yarn" (beta_fast 32 and beta_slow 1 unless the model says
+ * otherwise; `original` positions; truncated bounds): transformers/modeling_rope_utils.py,
+ * _compute_llama3_parameters and _compute_yarn_parameters. -EINVAL: invalid numbers.
  */
 int kvcachefs_rope_llama3(double theta, uint32_t dims, double factor, double low, double high,
 			  double original, double *out);
 int kvcachefs_rope_yarn(double theta, uint32_t dims, double factor, double beta_fast,
 			double beta_slow, double original, double *out);
 /*
- * The keys of n tokens of `heads` heads in place, [token][head][element], in host memory. -EINVAL:
- * a rotation that is none; -ERANGE: delta is outside the table; -ENOMEM.
+ * Rotates the keys of n tokens with `heads` heads in place, [token][head][element], in host memory.
+ * -EINVAL: an invalid rotation; -ERANGE: delta is outside the table; -ENOMEM.
  */
 int kvcachefs_rope_shift(const struct kvcachefs_rope *r, void *keys, size_t n, uint32_t heads,
 			 uint32_t head_size);
 
 /* ---- Transfers ------------------------------------------------------------------------------- */
 
-struct kvcachefs_item {   /* one file and what of the cache it holds */
+struct kvcachefs_item {   /* one file and the part of the cache that it holds */
 	const char *path; /* below the mount */
 	uint32_t layer, nlayers;
 	struct kvcachefs_tokens tokens;
-	const struct kvcachefs_rope *rope; /* loads: shift the keys on the way; NULL: as they are */
+	/* loads: shift the keys during the load; NULL: no shift */
+	const struct kvcachefs_rope *rope;
 	/*
-	 * The cache that it belongs to; NULL: the call's. Hybrid models have several, of other
-	 * shapes (full and window attention, indexer), each with its own pointers; all on the
-	 * call's device.
+	 * The cache of the item; NULL: the cache of the call. Hybrid models have several caches of
+	 * different shapes (full and window attention, indexer), each with its own pointers, all
+	 * on the device of the call.
 	 */
 	const struct kvcachefs_paged *cache;
 	int err; /* out */
 };
 struct kvcachefs_transfer;
 /*
- * Stores or loads many objects. With device >= 0 the work is ordered with `stream` (a cudaStream_t,
- * NULL: the default one) and the call returns when all is queued: what is queued there later sees
- * what was loaded, and may change what is being stored. With device -1 it is done when the call
- * returns. Files are created at their final size, written through their pages and published when
- * the transfer is freed; their layout is kept in user.kvc.layout, and a load of another layout is
- * refused (-EPROTOTYPE). Loads lease their objects. A store that fails leaves no file. The arrays
- * must live until kvcachefs_transfer_free.
+ * Stores or loads many objects. With device >= 0 the work is ordered with `stream` (a cudaStream_t;
+ * NULL: the default stream), and the call returns when all work is queued: work that is queued on
+ * the stream later sees the loaded data and may change the memory of a store. With device -1 the
+ * work is complete when the call returns. Files are created at their final size, written through
+ * their pages, and published when the transfer is freed. The attribute user.kvc.layout keeps their
+ * layout; a load with a different layout is refused (-EPROTOTYPE). Loads take leases on their
+ * objects. A failed store leaves no file. The arrays must stay valid until
+ * kvcachefs_transfer_free().
  */
 int kvcachefs_store(struct kvcachefs_transfer **out, const char *mount,
 		    const struct kvcachefs_paged *p, struct kvcachefs_item *items, size_t n,
@@ -597,53 +623,60 @@ int kvcachefs_load(struct kvcachefs_transfer **out, const char *mount,
 		   const struct kvcachefs_paged *p, struct kvcachefs_item *items, size_t n,
 		   void *stream);
 /*
- * A store's file is fresh memory of the pool: getting it, its pages and, for a device, their
- * registration, costs more than the copy. So a thread of the library's own makes files ready, as
- * many as stores of such a length had in hand at once (from the second on, by the folder of the
- * model, its first name). They have no name, and so nothing is left of them when the process dies;
- * they take at most half of what kvcachefs_map_cache() says or a process keeps without it, and 128
- * descriptors (an eighth of the limit), and go after 5 seconds without a store, when the pool is
- * short, and with kvcachefs_map_cache(0). A file that was stored through a registration is
- * registered for its next load when it was published, as far as the cache of mappings goes.
+ * The file of a store is new memory of the pool. Allocating it, its pages and, for a device, their
+ * registration costs more than the copy. So a thread of the library prepares files in advance, as
+ * many as stores of the same length had in use at the same time (from the second store on, for each
+ * model folder: the first component of the path). Prepared files have no name, so none is left when
+ * the process dies. They use at most half of the limit of kvcachefs_map_cache() or of its default,
+ * and at most 128 descriptors and an eighth of the limit on descriptors. They are removed after 5
+ * seconds without a store, when the pool is short of space, and by kvcachefs_map_cache(0). A file
+ * that was stored through a registration is registered for its next load after it is published,
+ * within the limit of the cache of mappings.
  */
 struct kvcachefs_warm {
-	unsigned transfers; /* how many of these are under way at once; 0: 1, at most 8 */
-	bool files;         /* make their files ready too */
-	unsigned keep_s;    /* and keep them so long without a store; at least 5 seconds */
+	unsigned transfers; /* how many of these run at the same time; 0: 1, at most 8 */
+	bool files;         /* prepare their files too */
+	unsigned keep_s;    /* seconds to keep them without a store; at least 5 */
 };
 /*
- * Brings what transfers like this one will take, so that they allocate nothing: their memory, and
- * on a device streams, events, buffers, pinned memory for what cannot be registered, the kernels;
- * and files as above. Items are as of a store, with the shape, number and lengths of those to come;
- * of their paths the first folder counts, which is made; nothing of the cache is changed. Blocks
- * until all is there. -ENOSPC: the files are more than may be ready, or than the pool has room for;
- * -EINVAL, -ENODEV, -ENOMEM; errors of the mount. What was made by then stays.
+ * Allocates in advance the resources of transfers like this one, so that the transfers allocate
+ * nothing: their memory, and on a device streams, events, buffers, pinned memory for data that
+ * cannot be registered, and the kernels; and prepared files as described above. The items are those
+ * of a store, with the shape, number and lengths of the later transfers. Of their paths only the
+ * first folder matters; it is created. The cache is not changed. Blocks until everything is
+ * allocated. -ENOSPC: the files exceed the limit on prepared files or the space in the pool;
+ * -EINVAL, -ENODEV, -ENOMEM; errors of the mount. After an error, resources that were already
+ * allocated stay.
  */
 int kvcachefs_gpu_warm(const char *mount, const struct kvcachefs_paged *p,
 		       const struct kvcachefs_item *items, size_t n,
 		       const struct kvcachefs_warm *how);
-/* 0: complete; -EAGAIN: not yet; otherwise the first item's error. Never waits. */
+/*
+ * 0: complete; -EAGAIN: not complete yet; otherwise the error of the first failed item. Never
+ * waits.
+ */
 int kvcachefs_transfer_poll(struct kvcachefs_transfer *t);
-/* Waits for it. */
+/* Waits until the transfer is complete. */
 int kvcachefs_transfer_wait(struct kvcachefs_transfer *t);
-/* Waits, publishes what was stored, gives up leases, frees. */
+/* Waits, publishes the stored files, releases the leases, and frees the transfer. */
 int kvcachefs_transfer_free(struct kvcachefs_transfer *t);
 
 /*
- * What transfers between files and devices have moved in this process so far, both ways; zero where
- * the library was built without CUDA. Bytes count when they are queued.
+ * The bytes that transfers of this process have moved between files and devices so far, in both
+ * directions; zero if the library was built without CUDA. Bytes count when their copy is queued.
  */
 struct kvcachefs_gpu_counts {
-	uint64_t pinned_bytes; /* by the copy engine, from and to the files' own pages */
-	uint64_t direct_bytes; /* from and to those by a kernel: small files that are pinned too */
+	uint64_t pinned_bytes; /* copied by the copy engine from and to the files' own pages */
+	uint64_t direct_bytes; /* copied from and to these pages by a kernel: small pinned files */
 	/*
-	 * By way of other pinned memory, with a copy in host memory more: pages that could not be
-	 * registered, and small files of a store that were not ready: that is not worth it.
+	 * Copied through other pinned memory, with an additional copy in host memory: pages that
+	 * could not be registered, and small files of a store that were not prepared, because
+	 * registering them does not pay.
 	 */
 	uint64_t staged_bytes;
-	uint64_t refused; /* mappings that could not be registered, each time it was tried */
+	uint64_t refused; /* failed attempts to register a mapping */
 	/*
-	 * Functions of the host that streams ran for what is staged: 0 but where the driver lacks
+	 * Host functions that streams ran for staged bytes: 0 unless the driver lacks
 	 * cuStreamWaitValue32().
 	 */
 	uint64_t host_functions;
@@ -653,48 +686,67 @@ void kvcachefs_gpu_stats(struct kvcachefs_gpu_counts *out);
 /* ---- A queue of transfers -------------------------------------------------------------------- */
 
 /*
- * Transfers for one mount that threads of the queue carry out, layer by layer: their leases, opens,
- * registrations, copies and publishing. All calls but kvcachefs_queue_free() are safe from any
- * threads at the same time, and none but kvcachefs_layer_wait() and kvcachefs_queue_free() waits
- * for the mount or a device. Several transfers run at once, and end in any order: a load sees a
- * store whose completion has been taken, and else perhaps.
+ * Transfers for one mount. The threads of a queue perform the leases, opens, registrations, copies
+ * and publishing, layer by layer. All calls except kvcachefs_queue_free() may be made from several
+ * threads at the same time. Only kvcachefs_layer_wait() and kvcachefs_queue_free() wait for the
+ * mount or a device. Several transfers run at once and end in any order. A load is certain to see
+ * a store only if the completion of the store was taken before.
  *
- * Items of the same `layer` are a step, and steps go in the order of their layers; the layers of an
- * item are done with its first. Within a transfer on a device, the cache is touched after what was
- * queued on the stream when it was submitted.
+ * Items of the same `layer` form a step, and steps run in the order of their layers. All layers of
+ * an item are done in the step of its first layer. A transfer on a device accesses the cache after
+ * the work that the stream had when the transfer was submitted.
  */
 struct kvcachefs_queue;
 /*
- * To *out; `threads` of them (0: 4, at most 64), each with one transfer at a time. The mount is not
- * looked at. -EINVAL, -ENOMEM, -EAGAIN (no thread), -EMFILE. It does not survive a fork.
+ * A queue to *out, with `threads` threads (0: 4, at most 64), each of which handles one transfer at
+ * a time. Does not access the mount. -EINVAL, -ENOMEM, -EAGAIN (no thread), -EMFILE. A queue does
+ * not survive a fork.
  */
 int kvcachefs_queue_new(struct kvcachefs_queue **out, const char *mount, unsigned threads);
 /*
- * Cancels all that is in it, waits for what had begun (as long as the mount and the devices take),
- * and frees; completions that were not taken are lost. Nobody may be in another call. NULL:
- * nothing.
+ * Cancels all transfers, waits for the work in progress (as long as the mount and the devices
+ * take), and frees the queue. Completions that were not taken are lost. No other call may use the
+ * queue at that time. NULL: nothing.
  */
 void kvcachefs_queue_free(struct kvcachefs_queue *q);
 /*
- * An eventfd, for poll(2) and its like: readable while there is a completion to take. Not to be
- * read, written or closed. -1: q is NULL.
+ * An eventfd for poll(2) and similar calls: readable while a completion can be taken. The caller
+ * must not read, write or close it. -1: q is NULL.
  */
 int kvcachefs_queue_fd(const struct kvcachefs_queue *q);
 /*
- * Submits a store or a load as kvcachefs_store() and kvcachefs_load() take it, and its number to
- * *id. All that is named is copied, but for three things that must stay until the completion is
- * taken: the cache's memory, the tables of a rotation (inv_freq, cos_sin), and `items` itself,
- * whose `err` is written before the completion (or before kvcachefs_queue_free() returns). `tag`
- * comes back with it.
+ * Submits a store or a load with the
+ * arguments of kvcachefs_store() and
+ * kvcachefs_load(), and writes its number
+ * to *id. All arguments are copied, except
+ * three things that must stay valid until
+ * the completion is taken: the memory of
+ * the cache, the tables of a rotation
+ * (inv_freq, cos_sin), and `items` itself,
+ * whose `err` is written before the
+ * completion (or before
+ * kvcachefs_queue_free() returns). The
+ * completion returns `tag`.
  *
- * With a device the work is ordered behind what is on `stream` at this moment. A store may be of a
- * cache that is still being computed there; what is queued on `stream` later must wait by
- * kvcachefs_layer_wait(), for a store too where it changes the cache. Files of a store appear all
- * at its end, and none where it was cancelled.
+ * With a device the work is ordered after
+ * the work that is on `stream` at this
+ * moment, so a cache can be stored while
+ * it is still being computed on the
+ * stream. Work that is queued on `stream`
+ * later must wait with
+ * kvcachefs_layer_wait(), after a store
+ * only if it changes the cache. The files
+ * of a store all appear at its end, and
+ * none if it was cancelled.
  *
- * -EAGAIN: KVCACHEFS_QUEUE_MOST transfers are in the queue, counting those whose completion was not
- * taken; -EINVAL: a shape that is none; -ENODEV; -EBUSY: the stream is being captured; -ENOMEM.
- * Then there is no transfer. All else is told by the completion.
+ * -EAGAIN: the queue has
+ * KVCACHEFS_QUEUE_MOST transfers,
+ * including those whose completion was not
+ * taken; -EINVAL: an invalid shape;
+ * -ENODEV; -EBUSY: the stream is being
+ * captured; -ENOMEM. After an error no
+ * transfer exists. All later errors are
+ * reported by the completion.
  */
 #define KVCACHEFS_QUEUE_MOST 1024
 int kvcachefs_submit_store(struct kvcachefs_queue *q, const struct kvcachefs_paged *p,
@@ -706,28 +758,32 @@ int kvcachefs_submit_load(struct kvcachefs_queue *q, const struct kvcachefs_page
 
 struct kvcachefs_completion {
 	uint64_t tag, id;
-	int err;         /* 0; of the first item that failed; -ECANCELED */
-	size_t failed;   /* items whose err is not 0 */
-	char error[160]; /* what went wrong, for people; "" */
+	int err;         /* 0; the error of the first failed item; -ECANCELED */
+	size_t failed;   /* number of items whose err is not 0 */
+	char error[160]; /* the message of the error; "": none */
 };
-/* Completions to v, at most `room`; how many there were. The device's work of them is done too. */
+/*
+ * Writes at most `room` completions to v and returns their number. Their work on the device is
+ * complete too.
+ */
 size_t kvcachefs_take(struct kvcachefs_queue *q, struct kvcachefs_completion *v, size_t room);
 /*
- * Waits until the items of layers 0 to `layer` are done: a load's are in the cache, a store's are
- * out of it, and it may be changed. In host memory they are so when this returns. On a device this
- * returns when their work is queued, and what is queued on `stream` from now on comes after it; a
- * failure of the device itself is told by the completion alone. 0, or the error of the first of
- * these items that failed, -ECANCELED among them. It may be called again, by several threads, and
- * for the last 1024 transfers also when the completion was taken. -ENOENT: no such transfer, or an
- * older one; -EBUSY: the stream is being captured.
+ * Waits until the items of layers 0 to `layer` are done: in the cache for a load; copied out for a
+ * store, so that the cache may be changed. In host memory they are done when this call returns. On
+ * a device this call returns when their work is queued, and work that is queued on `stream`
+ * afterwards runs after it; a failure of the device itself is reported only by the completion.
+ * Returns 0 or the error of the first failed item, which may be -ECANCELED. May be called again and
+ * by several threads, and for the last 1024 transfers also after the completion was taken. -ENOENT:
+ * the transfer does not exist or is older; -EBUSY: the stream is being captured.
  */
 int kvcachefs_layer_wait(struct kvcachefs_queue *q, uint64_t id, uint32_t layer, void *stream);
-/* The same without waiting; -EAGAIN: not yet. */
+/* The same without waiting; -EAGAIN: not done yet. */
 int kvcachefs_layer_poll(struct kvcachefs_queue *q, uint64_t id, uint32_t layer, void *stream);
 /*
- * What has not begun does not begin; what has is finished, or undone: a store leaves no file. 0:
- * its completion will say -ECANCELED; it may be there already. Until it is, memory may be touched.
- * -EALREADY: too late, it ends as it ends; -ENOENT: no such transfer.
+ * Cancels a transfer. Work that has not started does not start. Work in progress is finished or
+ * undone: a store leaves no file. 0: the completion, which may exist already, will have -ECANCELED;
+ * until the completion the memory may still be accessed. -EALREADY: too late, the transfer ends
+ * normally; -ENOENT: no such transfer.
  */
 int kvcachefs_cancel(struct kvcachefs_queue *q, uint64_t id);
 

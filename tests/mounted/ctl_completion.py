@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
-"""bash and zsh complete every command of kvcachectl with exactly the options that its help lists."""
+"""bash and zsh complete every command of kvcachectl with exactly the options in its help."""
 import os, re, shutil
 from kvtest import *
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""The HTTP endpoint: what each path answers, what is refused, the token, the warning about being
-reached from elsewhere, and /readyz while the catalog takes nothing."""
+"""The HTTP endpoint: the answer of each path, refused requests, the token, the warning about an
+address that other machines can reach, and /readyz while the catalog cannot be written."""
 import errno, json, os, socket
 from kvtest import *
 from prometheus import ask, check, port_of

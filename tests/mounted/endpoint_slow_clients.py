@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""Clients of the HTTP endpoint that keep every connection they get, a byte at a time, keep nobody
-else out, however many users they are; and each of their requests ends."""
+"""HTTP clients that hold every connection they get and send a byte at a time cannot block other
+clients, whichever user they belong to, and each of their requests is ended."""
 import os, signal, socket, time
 from kvtest import *
 from prometheus import ask, port_of

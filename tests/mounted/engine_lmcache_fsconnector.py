@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""LMCache's FSConnector (CLIENTS 3 a1): flat names, .tmp in the same folder or another, header and
-data, os.replace."""
+"""LMCache's FSConnector (CLIENTS 3 a1): flat names, .tmp files in the same or another folder,
+header and data, os.replace."""
 import glob, os, struct
 from engines import *
 

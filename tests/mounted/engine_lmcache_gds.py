@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain passthrough
-"""LMCache's GdsBackend, POSIX way (CLIENTS 3 c): header, ftruncate, a shared writable mapping,
-rename; metadata file; loads by a populated private mapping; scandir of two levels; O_NOATIME."""
+"""LMCache's GdsBackend, POSIX path (CLIENTS 3 c): header, ftruncate, a shared writable mapping,
+rename, a metadata file, loads by a populated private mapping, scandir of two levels, O_NOATIME."""
 import os, struct
 from engines import *
 

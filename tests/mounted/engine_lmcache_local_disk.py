@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""LMCache's LocalDiskBackend (CLIENTS 3 b): straight to the final name, overwritten in place,
-O_DIRECT or not, os.remove."""
+"""LMCache's LocalDiskBackend (CLIENTS 3 b): writes directly to the final name, overwrites in place,
+with and without O_DIRECT, os.remove."""
 import os, threading
 from engines import *
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""Mooncake's offload (CLIENTS 3 h): buckets straight to their name with pwritev and fdatasync,
-metadata after; usage by st_blocks; recovery by birth time; one file with fallocate and records; a
-file unlinked while open."""
+"""Mooncake's offload (CLIENTS 3 h): buckets written directly to their names with pwritev and
+fdatasync, then metadata; usage by st_blocks; recovery by birth time; one file with fallocate and
+records; a file that is unlinked while open."""
 import os
 from engines import *
 

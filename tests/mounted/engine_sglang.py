@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""SGLang (CLIENTS 3 f): HiCacheFile with its temporary names and evictor by mtime; fast_file with
-readv and writev; NIXL's in-place O_DIRECT writes without rename, and its cleaner."""
+"""SGLang (CLIENTS 3 f): HiCacheFile with its temporary names and its evictor by mtime; fast_file
+with readv and writev; NIXL's O_DIRECT writes in place without a rename, and its cleaner."""
 import os, threading, uuid
 from engines import *
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain passthrough
-"""vLLM's ExampleConnector (CLIENTS 3 d): folder of a chunk, a safetensors file a layer straight to
-its name, loads by mmap; the folder's existence is the hit test."""
+"""vLLM's ExampleConnector (CLIENTS 3 d): a folder for each chunk, a safetensors file for each layer
+written directly to its name, loads by mmap. The existence of the folder is the hit test."""
 import json, os, struct
 from engines import *
 

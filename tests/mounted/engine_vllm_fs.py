@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""vLLM's file tier (CLIENTS 3 e): probe, O_EXCL with O_DIRECT, one write, replace, one readv;
-access; xattr before rename; and its one-file sibling: sparse, unlinked at the end, pwritev and
-preadv."""
+"""vLLM's file tier (CLIENTS 3 e): a probe, O_EXCL with O_DIRECT, one write, replace, one readv;
+access; setxattr before the rename. Also its single-file variant: sparse, unlinked at the end,
+pwritev and preadv."""
 import os, threading
 from engines import *
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""The programs but kvcachectl (ctl_errors) with every wrong word: each option of their tables with
-values that it does not take, stores and mount points that are none. They say so in a line
-(tests/lib/wrong.py), and nothing is changed. What they take is read from --help, so a new option
-is tried by itself."""
+"""Every program except kvcachectl (see ctl_errors) reports each wrong argument in one line
+(tests/lib/wrong.py) and changes nothing: invalid values of every option, and invalid stores and
+mount points. The options are read from --help, so new options are tested too."""
 import os, re
 from kvtest import *
 from wrong import Wrong, of_kind, tree, VALUES

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""What happens to files, in .kvcachefs/events, while two read it: stored, copied, evicted, loaded,
-renamed, dropped, each with its path as it was then, also where it has gone since; who is slow is
-told how much he lost; and nobody but root and whose daemon it is may read it."""
+"""Two readers of .kvcachefs/events see what happens to files: stored, copied, evicted, loaded,
+renamed and dropped, each with the path at that time, even if the file is gone since. A slow reader
+is told how many events it lost. Only root and the daemon's user may read."""
 import json
 from kvtest import *
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""kvcachectl events --zmq: what engines store is told to routers as vLLM's KV cache events, with
-the hash that the file's name has and the tier as its medium; who subscribes is told what is there;
-what goes, by whatever way, is told for each tier that had it; other files are nobody's blocks.
-Both shapes of events and of hashes; an address that cannot be had is one line."""
+"""kvcachectl events --zmq publishes stores as vLLM's KV cache events, with the hash from the file
+name and the tier as the medium. A new subscriber is told about existing blocks. Every kind of
+removal is published for each tier that had the block, and other files are not published. The case
+covers both formats of events and of hashes, and an address that cannot be bound, which is reported
+in one line."""
 import json
 from kvtest import *
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""RENAME_EXCHANGE under kill -9: two names always name the two things, each its own, also when the
-pool is lost; and with a remote as the only tier, where a file's name is its place. There two that
-do not fit the pool together stay as they are, and the call ends."""
+"""RENAME_EXCHANGE under kill -9: the two names always refer to the two files or folders, each to
+one of them, also if the pool is lost, and also with a remote as the only tier, where the name of a
+file is its place. If two files in that remote do not fit the pool together, they stay as they are
+and the call fails."""
 import ctypes, errno, os, random, signal, threading, time
 from kvtest import *
 

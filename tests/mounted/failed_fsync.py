@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""An fsync of an open file that fails, or that is still under way when the file is closed, takes
-nothing away from what was written: it is published, copied down and found again, after a kill as
-after an unmount. A file that is still open after a failed one is as it was before. And none makes
-set-id bits outlive a write. Who has a file open for reading can sync it, whichever way it goes."""
+"""If an fsync of an open file fails, or is still in progress at the close, no written data is lost:
+the file is published, copied and found after a kill or an unmount. A file that stays open after a
+failed fsync is unchanged. An fsync does not preserve set-id bits over a write. A process that has
+the file open for reading can fsync it in every serving mode."""
 import os, threading
 from kvtest import *
 import faults

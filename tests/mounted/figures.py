@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
-"""The shares of hits that kvcachectl replay has for the published traces of tests/lib/traces and
-the stress traces of tests/lib/stress.py: simple policies and the optimum are what others computed;
-prefix is ahead by what is claimed for it, with the chain told and with the chain learned, and
-nowhere behind, on the stress traces not behind lru by more than chance; and kvcachefs-policies(7)
-has what is printed. Where a change moves a share of the manual's table, tests/lib/curves.py writes
-it anew."""
+"""The hit rates that kvcachectl replay prints for the published traces of tests/lib/traces and the
+stress traces of tests/lib/stress.py. Simple policies and the optimum match independent results.
+prefix leads by the claimed amounts, with a told and with a learned chain, and is not behind lru by
+more than chance on the stress traces. kvcachefs-policies(7) has the same figures; if a change moves
+one of them, tests/lib/curves.py rewrites the table."""
 import platform
 import curves, stress
 from kvtest import *

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
-"""The engine is a house: calls between its folders go downwards only, and inside a folder files do
-not call each other in circles, but those that engine/README names. Looks at the objects that were
-built: who defines a symbol, who uses it."""
+"""The layers of the engine: calls between its folders go down only, and files in a folder do not
+call each other in circles, except for those that engine/README names. The case reads the symbols of
+the built objects."""
 import collections, glob, os, re
 from kvtest import *
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""Who stores a frame's header as his file's bytes has made no frame: what is found in free space
-has to prove that a daemon of this store made it. A store of before there were such proofs is
-mounted and read as it was, and brought up to date by use; a rebuild believes what it proves. A lost
-superblock costs who the files belong to, and nothing else."""
+"""A client that stores a frame's header as file data has not made a frame: a frame in free space
+must prove that a daemon of this store made it. A store from before these proofs is mounted, read
+and upgraded by use, and a rebuild accepts only what the proofs support. Losing the superblock loses
+the owners of files and nothing else."""
 import glob, os, shutil, uuid
 from kvtest import KiB, Store, blob, wait_for
 import frames

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""Stores that earlier daemons left, of each format of catalog, frames and superblock that there was
-(tests/lib/stores), clean and after a kill, plain and sealed: fsck -n only looks, a mount brings
-them to what is made today, and each byte, name and attribute is there."""
+"""Stores of every earlier format of catalog, frames and superblock (tests/lib/stores), clean and
+after a kill, plain and sealed. fsck -n changes nothing, a mount upgrades them, and every byte, name
+and attribute is there."""
 import glob, os, sqlite3, subprocess
 from kvtest import *
 from stores.make import FILES, KEYS, content

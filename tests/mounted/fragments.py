@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""The disk has room, but nowhere enough in one piece: what is larger than its holes gets its copy
-all the same, since the coldest go until there is a piece; where none may go it stays in the pool,
-nobody waits for it, and it goes down when something leaves. An fsync is told. A frame that finds no
-room until what was deleted has been synced is none of that: nothing goes for it."""
+"""The disk has free space, but no free extent that is large enough. An object that is larger than
+the holes still gets its copy, because the coldest chunks are evicted until an extent fits. If none
+may be evicted, the object stays in the pool, nothing waits for it, an fsync fails, and the copy is
+made when something leaves. If a frame lacks space only until deletions are synced, no chunk is
+evicted for it."""
 import errno, os
 from kvtest import *
 import faults

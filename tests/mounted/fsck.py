@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""fsck.kvcachefs finds each kind of damage, changes nothing with -n, mends it with -y; --rebuild
-makes a catalog from the frames alone."""
+"""fsck.kvcachefs finds each kind of damage, changes nothing with -n, and repairs it with -y.
+--rebuild makes a catalog from the frames alone."""
 import os, shutil, sqlite3
 from kvtest import *
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""A cache lives full. Stores go on at a disk, a remote, a quota that has been full for several
-times its size: no error, no refusal, whatever the codec, the key and the mode of writing; what is
-read all the time stays; a disk that is slower than the stores paces them, and then the coldest go;
-nothing of it keeps an unmount."""
+"""A full cache continues to accept stores. A disk, a remote and a quota receive several times their
+size without an error or refusal, with every codec, key and write mode. Chunks that are read all the
+time stay. A disk that is slower than the stores throttles them, then the coldest chunks are
+dropped. None of this delays an unmount."""
 import errno, os, threading, time
 from kvtest import *
 from servers import Redis

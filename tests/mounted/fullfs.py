@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""The filesystem under the store fills up under load, from outside, and is emptied again. Nothing
-that was acknowledged is gone, unreadable or wrong: while it is full, after it, after a kill in the
-middle of it, after a remount. While it is full names are found and files opened, read and deleted;
-what would need room is refused with ENOSPC, before anything of it happens."""
+"""The filesystem below the store is filled from outside under load, and emptied again. No
+acknowledged change is lost, unreadable or wrong while it is full, afterwards, after a kill while it
+is full, and after a remount. While it is full, lookups, opens, reads and deletes work; operations
+that need space fail with ENOSPC before they change anything."""
 import errno, os, threading, time
 from kvtest import *
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""A deleted name is remembered while others may have it, and costs nothing once that is over; one
+"""A deleted name is remembered while other nodes may have it, and uses no memory afterwards. A name
 that no shared tier ever had leaves nothing behind."""
 import os, sqlite3, time
 from kvtest import *

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""The order of a transfer on a device, under tests/fakecuda: each wait between its streams, and
-between them and the thread that stages, is left out once, and what comes of it must be found. Also
-where the driver has no waits for numbers, and functions of the host wait instead."""
+"""The order of a transfer on a device, under tests/fakecuda. Each wait between its streams, and
+between them and the staging thread, is omitted once, and the resulting error must be detected. The
+case also runs with a driver that lacks waits for numbers, so that host functions wait."""
 import os, re, subprocess
 from kvtest import *
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""Files that grow beyond what was prepared for them fill the pool behind the account's back. Who
-then needs room waits until it is made, as with any full pool: a create, a file written anew, a
-plain write, a load and an allocation. Nothing of it fails while there is something to evict."""
+"""Files that grow beyond their preallocation fill the pool without being counted. Calls that need
+space (creates, overwrites, plain writes, loads, allocations) then wait, as with any full pool, and
+none fails while a victim exists."""
 import errno, os
 from kvtest import *
 

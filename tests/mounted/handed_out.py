@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast passthrough plain
-"""A chunk of many files leaves the pool in turns, while clients open and close its files: what was
-opened in between stays, or is loaded anew; nobody is handed the segment that has gone. Whatever is
-written in place afterwards is there, for readers and after memory is lost."""
+"""A chunk of many files leaves the pool in several steps while clients open and close its files. A
+file that is opened in between stays or is loaded again; no open gets the freed segment. Later
+writes in place are visible to readers and survive the loss of the pool."""
 import os, random, threading, time
 from kvtest import *
 

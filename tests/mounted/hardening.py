@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
 """The programs and the library of the release build are position independent, bind all symbols at
-the start, make their tables read-only after that, and have no executable stack. Their code, and the
-libraries that scripts/setup builds for them, is compiled with stack canaries, stack probes, checked
-copies and, where the processor has them, tracked branches."""
+the start, make their tables read-only after that, and have no executable stack. Their code and the
+libraries that scripts/setup builds are compiled with stack canaries, stack probes, checked copies
+and, if the processor has it, branch tracking."""
 import glob, platform
 from kvtest import *
 

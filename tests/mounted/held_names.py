@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""A folder whose name the kernel holds on to, since somebody has it in hand, is dropped. Until the
-kernel is told of that, which is made to take a second here, who finds it by its name finds its
-files."""
+"""A folder is dropped while the kernel keeps its name because a process uses the folder. Until the
+kernel is told about the drop (a step that takes a second here), a process that finds the folder by
+name also finds its files."""
 import os, time
 from kvtest import *
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""Engines delete a file that they could not load. Its name, and that of its folder, is then asked
-for again after seconds: other nodes still have it. A file that can be read here is hidden for a day
-as ever, whatever state the tier is in: deleted, renamed, replaced, or written anew. What is deleted
-for all stays hidden until it has gone. Looks at how long each name is hidden."""
+"""Engines delete a file that they could not load. Its name, and that of its folder, is looked up in
+the remote again after seconds, because other nodes may have it. A readable file that is deleted,
+renamed, replaced or written again is hidden for a day, whatever the state of the tier. A file that
+is deleted for all nodes stays hidden until the tier has removed it. The case checks how long each
+name is hidden."""
 import errno, os, shutil, sqlite3, time
 from kvtest import *
 import frames

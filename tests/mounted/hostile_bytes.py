@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""What a remote answers does not size the daemon's memory: an S3 service that sends endless bodies,
-errors, headers, pages and lists, and a shared folder with a file of 1 TiB in place of a frame and
-with 200,000 other names. Each call ends, and the peak of the daemon's memory stays."""
+"""The answers of a remote do not determine the daemon's memory: an S3 service sends endless bodies,
+errors, headers, pages and lists, and a shared folder has a file of 1 TiB in place of a frame and
+200,000 foreign names. Each call ends, and the peak memory of the daemon stays within its limit."""
 import os, threading
 from kvtest import *
 from s3 import Bucket

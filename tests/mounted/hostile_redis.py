@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""Redis servers of ours that lie. With TLS a certificate has to be of the host that was meant, also
-on nodes that a cluster only tells of; a trailer that asks for billions of deletions gets none; and
-a cluster whose nodes come and go is followed as long as it goes on, though only so many are
-remembered."""
+"""Malicious Redis servers. With TLS the certificate must match the configured host, also for nodes
+that only a cluster names. A trailer that requests billions of deletions is ignored. A cluster whose
+nodes change is followed, but only a limited number of nodes is remembered."""
 import binascii, shutil, struct
 from fakes import Redis as Fake, bulk
 from kvtest import KiB, Store, TMP, blob, run, skip, wait_for

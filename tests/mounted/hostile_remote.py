@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""A remote that misbehaves, with a real socket on the other side (an S3 server of ours that can be
-told to): refuses, hangs, resets in the middle of a body, is slow, gives too little, too much, a
-flipped bit, another object's frame, errors. Each ends as a miss or a retry: never as wrong data, a
-hang or a leak; and the rest of the mount goes on."""
+"""A misbehaving S3 server on a real socket: it refuses, hangs, resets in the middle of a body, is
+slow, sends too few or too many bytes, a flipped bit, another object's frame, or errors. Each
+results in a miss or a retry, never in wrong data, a hang or a leak, and the rest of the mount
+continues to work."""
 import errno, http.server, os, socket, threading, time
 from kvtest import KiB, MiB, SLOW, Store, TMP, blob, wait_for
 

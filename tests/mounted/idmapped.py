@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""An id-mapped mount of ours is refused by the kernel with EINVAL: the daemon does not take part,
-since the kernel would then no longer tell it who calls, and shares and leases go by that. A caller
-in a user namespace is known by the id that it has in the daemon's namespace."""
+"""The kernel refuses an id-mapped mount with EINVAL, because the daemon does not support it: it
+would no longer learn the caller, which shares and leases need. A caller in a user namespace is
+known by its id in the daemon's namespace."""
 import ctypes, errno, os, struct
 from kvtest import *
 

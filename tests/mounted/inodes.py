@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""No inode number is used twice in the life of a store: not across clean unmounts, where all that
-had the highest ones is deleted before, not across kills, not after a rebuild of the catalog."""
+"""No inode number is used twice in the life of a store: not across clean unmounts after all files
+with the highest numbers were deleted, not across kills, and not after a rebuild of the catalog."""
 from kvtest import *
 
 s = Store(size="64M", options="settle=0").mount()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
-"""make install puts everything where it is found, below /usr/local unless told otherwise, uninstall
-takes the same away; a program builds and runs with the flags that pkg-config gives; the packages
-have each file of it. Nothing is built anew for that."""
+"""make install puts every file where it is found, below /usr/local by default, and uninstall
+removes the same files. A program builds and runs with the flags from pkg-config, and the packages
+contain each file. Nothing is rebuilt for that."""
 import fnmatch, os, sys
 from kvtest import *
 

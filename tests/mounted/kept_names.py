@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""A cache at capacity drops all the time, and the kernel keeps its other names: 16 hot files are
-looked at again and again while chunks (folders) and files are dropped, and the lookups that this
-costs are counted. What went is gone from every call."""
+"""A full cache drops chunks all the time, and the kernel keeps its other names. 16 hot files are
+looked up repeatedly while folders and files are dropped, and the resulting lookups are counted.
+Dropped names disappear from every call."""
 import errno, os, random, threading, time
 from kvtest import *
 

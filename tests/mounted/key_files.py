@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""Files with keys and passwords follow one rule: newkey adds no key to another user's file, and a
-mount takes neither such a file nor one that others can read, but takes a Kubernetes secret that
-root shares with a group."""
+"""Files with keys and passwords follow one rule. newkey adds no key to another user's file. A mount
+refuses such a file and a file that others can read, but accepts a Kubernetes secret that root
+shares with a group."""
 import os
 from kvtest import *
 

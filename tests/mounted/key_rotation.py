@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""The manual's steps to rotate keys, on one node and on three that share a remote, all mounted: a
-key is added, rekey is run, the old line is removed, the stores are mounted again and everything
-loads. rekey refuses a file that it cannot use and keeps its keys; a node learns a new key when it
-meets a frame of it, and counts frames of keys that its file lacks."""
+"""The manual's steps to rotate keys, on one node and on three mounted nodes that share a remote:
+add a key, run rekey, remove the old line, mount again, and load everything. rekey refuses a file
+that it cannot use and keeps its keys. A node learns a new key when it reads a frame with that key,
+and counts frames whose keys its file lacks."""
 import errno, os, shutil
 from kvtest import *
 from prometheus import check

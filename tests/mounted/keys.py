@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
-"""kvcachectl hash against Python's own pickle and hashlib, and XXH3 of libxxhash: each scheme over
-both codings, at many block lengths, with tokens of every width, past the frames of a long pickle.
-CBOR is written here by hand, and by cbor2 where that is there."""
+"""kvcachectl hash matches Python's pickle and hashlib, and XXH3 of libxxhash: each scheme with both
+encodings, at many block lengths, with tokens of every width, and beyond the frame size of a long
+pickle. The case writes CBOR itself, and with cbor2 if that is installed."""
 import ctypes, hashlib, pickle, random, struct
 from kvtest import TMP, binary, run
 

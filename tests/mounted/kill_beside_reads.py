@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""SIGKILL while readers open distinct chunks at full rate. Reads change every chunk that they
-open, and no commit of names may wait for that: what was closed, renamed or unlinked more than 50 ms
-before the kill is exactly so after the next mount (promise 1). KILLS (3) kills of one store of
-CHUNKS (60000) chunks of 4 KiB; make kill-campaign does 500 with 100,000. What the machine takes for
-itself (witness.py) is added to the 50 ms. SEED repeats a run."""
+"""SIGKILL while readers open distinct chunks at full rate. Reads change the access data of every
+chunk that they open, and no commit of names may wait for that: files that were closed, renamed or
+unlinked more than 50 ms before the kill are exactly so after the next mount (promise 1). The case
+kills one store of CHUNKS (60000) chunks of 4 KiB KILLS (3) times; make kill-campaign does 500 kills
+with 100,000 chunks. The time in which the machine did not run the daemon (witness.py) is added to
+the 50 ms. SEED repeats a run."""
 import os, random, signal, sys, time
 from kvtest import *
 from witness import Witness

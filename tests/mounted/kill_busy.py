@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""SIGKILL while others saturate the disk under the store: FLOODERS processes write and fsync on its
-filesystem as hard as they can, while clients store, rename and delete; then the daemon is killed,
-KILLS times (4). What was acknowledged more than 50 ms before the kill is there (promise 1). The
-catalog's log is not large, so that checkpoints and their syncs go on meanwhile.
+"""SIGKILL while other processes saturate the disk below the store. FLOODERS processes write and
+fsync on its filesystem at full rate while clients store, rename and delete; then the daemon is
+killed, KILLS times (4). Changes that were acknowledged more than 50 ms before the kill are there
+(promise 1). The catalog's log is small, so that checkpoints and their syncs happen during the run.
 
-What the promise cannot speak of is a machine that does not let the daemon run. So a witness of the
-same priority does beside it what a commit has to do at the least: it sleeps for 10 ms, as the
-committer does between two batches, and writes a page to a file on the same filesystem, without a
-sync. What it took longer than that in the last second before the kill, at its worst, is added to
-the 50 ms, and told. It is measured, not assumed, and a commit that waits for a sync is not excused
-by it, because the witness waits for none. A round in which the machine stood still so long that
-nothing is left to tell is repeated, with half of the flood. Every second round is killed just after
-the log has begun anew, if it does: then SQLite would sync its header within the commit."""
+The promise cannot cover a machine that does not run the daemon. A witness of the same priority
+therefore does the minimum work of a commit: it sleeps for 10 ms, as the committer does between two
+batches, and writes a page to a file on the same filesystem, without a sync. Its worst delay in the
+last second before the kill is printed and added to the 50 ms. A commit that waits for a sync gets
+no excuse from it, because the witness waits for none. A round in which the machine stood still so
+long that nothing can be checked is repeated with half of the flood. Every second round is killed
+just after the log restarts, if it does: at that point SQLite would sync the log's header within the
+commit."""
 import os, random, signal, sys, time
 from kvtest import *
 

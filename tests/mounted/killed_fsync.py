@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""SIGKILL in the middle of an fsync of a file that is changed in place and has an older copy in the
-disk tier: at the Nth call that changes anything of the store or of the pool, for the first N that
-there are, KILLS of them (20), with the pool kept and with it lost. The older or the newer content
-is there, whole, and where the fsync had returned, the newer. SEED repeats a run."""
+"""SIGKILL during an fsync of a file that is changed in place and has an older copy in the disk
+tier. The kill happens at the Nth call that changes the store or the pool, for the first KILLS (20)
+values of N, with the pool kept and with the pool lost. Either the old or the new content is there,
+complete; if the fsync had returned, it is the new content. SEED repeats a run."""
 import os, random, struct, threading, time
 from kvtest import *
 import faults

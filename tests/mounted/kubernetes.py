@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""scripts/kubernetes: what the manifests name is there and agrees, and it works so: containers are
-mount namespaces and roots of their own here, with the manifests' volumes, propagation, commands and
-users. An engine's container sees the mount of the daemon's, also after that was killed and another
-came, which finds the pool warm; and after SIGTERM nothing is mounted."""
+"""The manifests of scripts/kubernetes are consistent and work. The case runs them with mount
+namespaces and roots in place of containers, with the manifests' volumes, propagation, commands and
+users. An engine's container sees the daemon's mount, also after the daemon was killed and another
+one started, which finds the pool warm. After SIGTERM nothing is mounted."""
 import os, re, signal, socket, subprocess, sys, urllib.request
 from kvtest import *
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""Leases of very many objects, by their lines or by a folder: while they are taken everybody else
-is served, by the same CPU's ring or by the threads that are left; their answers are whole; a
-prefetch that is asked for by closing is made; whose reader is killed goes; and a daemon that is to
-end does not wait for them."""
+"""Leases of very many objects, by lines or by a folder. While they are taken, all other callers are
+served, by the same CPU's ring and by the remaining threads. The answers are complete, a prefetch
+that a close requests is made, a lease ends with its killed reader, and a daemon that stops does not
+wait for leases."""
 import contextlib, errno, os, subprocess, sys, threading, time
 from kvtest import *
 

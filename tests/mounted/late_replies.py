@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""SECONDS_LATE (15) of opens answered late, from many processes, some killed while they wait: none
-hangs."""
+"""Opens from many processes are answered late for SECONDS_LATE (15) seconds, and some processes are
+killed while they wait. No process hangs."""
 import os
 from kvtest import *
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""A snapshot that is left over from an fsync that failed is made while the file is written again:
-nobody holds writers back then. A file that grows while its holes are looked for is copied as it was
-before."""
+"""A snapshot that a failed fsync left is copied while the file is written again and writers are not
+held back. If a file grows while its holes are searched, the earlier state is copied."""
 import mmap, os, signal, threading
 from kvtest import *
 import faults

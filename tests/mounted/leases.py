@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""Leases (DESIGN section 8): a list in, a line for each object out once all are resident; held
-until closed or killed; prefetch; pins and ttl; what is wrong in a list."""
+"""Leases (DESIGN section 8): the client writes a list and reads a line per object once all are
+resident. They are held until the descriptor is closed or the process dies. The case covers
+prefetch, pins and ttl, and errors in a list."""
 import errno, os, signal, time
 from kvtest import *
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""A daemon that is asked to end, while more threads than a CPU's ring has entries go on to open
-files for writing: the close of the file that it waits for comes in all the same, and the file is
-there at the next mount. Who was turned away has an error."""
+"""A daemon is stopped while more threads than a CPU's ring has entries continue to open files for
+writing. The close that it waits for still arrives, and the file is there at the next mount. Refused
+opens get an error."""
 import errno, os, threading, time
 from kvtest import *
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""libkvcachefs on a real mount: leases and mappings, host transfers, bad input; the example;
-kvcachectl hash; and as an installed library, found by pkg-config. The device's half runs under
-tests/fakecuda, and on a machine with a GPU there too, with the example."""
+"""libkvcachefs on a real mount: leases, mappings, host transfers, bad input, the example,
+kvcachectl hash, and the installed library through pkg-config. The device part runs under
+tests/fakecuda, and also on the GPU of a machine that has one, with the example."""
 import os, re, shutil, subprocess
 import package
 from kvtest import BUILD, SLOW, WAY, MiB, Store, TMP, binary, run, wait_for

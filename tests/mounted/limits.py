@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""Limits of the machine: threads that cannot be made, few descriptors, and connections to the
-metrics that say nothing. The mount works, or fails with a line that says what to do, and leaves
+"""Limits of the machine: threads that cannot be created, few descriptors, and idle connections to
+the metrics endpoint. The mount works, or fails with a line that says how to fix it, and leaves
 nothing behind."""
 import os, resource, signal, socket, time
 from kvtest import *

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""Between the lookup of a name and the open of what was found, another process can replace or
-remove the file. Who looked it up gets what he found, as on any filesystem, and not ESTALE: the
-kernel asks once more after that, and a second replacement would make it the caller's error. What
-nobody opens takes no room for longer than two commits; what nobody has looked up goes at once."""
+"""Another process can replace or remove a file between its lookup and its open. The open then gets
+the file that the lookup found, as on any filesystem, and not ESTALE: the kernel retries once after
+ESTALE, and a second replacement would make the error visible. A file that is never opened uses
+space for at most two commits; a file that was never looked up is freed at once."""
 import errno, os
 from kvtest import *
 

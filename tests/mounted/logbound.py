@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""The catalog's log keeps its bound (log=) under an hour's worth of commits: one every 10 ms at
-most (commit=) are a hundred a second for as long as there is load; here commit=1, and small changes
-until thirty times the bound has gone through the log in thousands of commits. Its file is looked at
-all the time. Meanwhile readers hold on: a listing of a large folder that is read slowly, and a
-program that looks at the database with a read transaction of its own, as sqlite3 does; while that
-one reads, SQLite can take nothing from the log that it may still want, so the log may grow, and
-comes back afterwards. After a clean unmount there is next to nothing of it."""
+"""The catalog's log stays within its limit (log=) under an hour's worth of commits. With commit=1,
+small changes go on until thirty times the limit has passed through the log in thousands of commits,
+and the size of the file is watched all the time. Two readers run at the same time: a slow listing
+of a large folder, and a program that holds a read transaction on the database, as sqlite3 does.
+During that transaction SQLite can remove nothing from the log, so the log may grow, and it shrinks
+afterwards. After a clean unmount it is almost empty."""
 import os, sqlite3, threading, time
 from kvtest import *
 

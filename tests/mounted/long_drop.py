@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""Chunks of 1024 layers in a small store, so that one is dropped all the time: in turns of a few
-files under each hold of the locks, and yet in one step. Who opens layers of a chunk finds all, and
-from the first that is missing on none; a listing that begins has all or is cut off. A kill in the
-middle, KILLS times (2): after the next mount each chunk has all of its layers or is not there, and
-fsck finds nothing wrong. Then an unmount in the middle, a create in a folder that is on its way
-out, and a folder that stays because there is more in it, with hard links elsewhere. SEED repeats
-a run."""
+"""Chunks of 1024 layers in a small store are dropped all the time. A drop processes a few files per
+lock hold, and still takes effect in one step: a process that opens the layers of a chunk finds all
+of them, or none after the first missing one, and a listing is complete or is cut off. After a kill
+during a drop, KILLS times (2), each chunk has all of its layers or is gone, and fsck finds nothing
+wrong. Then follow an unmount during a drop, a create in a folder that is being dropped, and a
+folder that stays because it contains other files, with hard links elsewhere. SEED repeats a run."""
 import errno, os, random, shutil, sqlite3, time
 from kvtest import *
 

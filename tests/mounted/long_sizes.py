@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""A call that gives a file many bytes, or takes them, keeps nobody else: fallocate, a hole,
-truncate and an open with O_TRUNC are held in the pool's tmpfs while others look up, open, read,
-write and list. What they do is what they did, also where the file is unlinked meanwhile; what they
-were given of the pool and of a quota nobody else gets, and all of it comes back."""
+"""A call that adds many bytes to a file, or removes many, does not block other callers. fallocate,
+a hole, truncate and an open with O_TRUNC are delayed in the pool's tmpfs while others look up,
+open, read, write and list. The results are the same as without the delay, also if the file is
+unlinked in between. Space of the pool and of a quota that these calls were granted is given to no
+other caller, and all of it is returned."""
 import ctypes, os, threading
 from kvtest import *
 import faults

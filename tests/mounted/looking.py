@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""ls, stat, df, du, getfattr tell the truth in both tiers; .kvcachefs/ is readable; the log says
-what was decided, once."""
+"""ls, stat, df, du and getfattr are right for both tiers, .kvcachefs/ is readable, and the log
+reports each decision once."""
 import os, re
 from kvtest import *
 

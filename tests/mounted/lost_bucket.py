@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""An S3 endpoint that says 404 of everything for a while, since the bucket is another's now or an
-ingress has lost its way to the service: no file is lost by it. Of a key that is really not there
-the service says so, or at least that it was the service that said so."""
+"""An S3 endpoint answers 404 to everything for a while, because the bucket belongs to another
+account or an ingress lost its route to the service. No file is lost. A missing key is recognized by
+the service's own answer."""
 import errno, http.server, os, threading
 from kvtest import KiB, Store, binary, blob, fails, run, wait_for
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
-"""The manuals are well formed and agree with the option table, --help and the schema. Each promise
-in tests/PROMISES names a manual and tests that exist."""
+"""The manuals are well formed and agree with the option table, --help, the schema, the names of the
+statistics, and the names of the cases."""
 import os, re
 from kvtest import *
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""What a client writes through a mapping to pages that it has read leaves no trace on the segment.
-A file that is opened anew, and changed so, while it is compared with its copies is compared once
-more: what it held before does not come back after an eviction; also where the daemon is killed
-before it was compared, or while the file was open and the next start is refused. And where the
-daemon has no descriptor left to see whether a mapping is there, a copy waits until it knows."""
+"""A write through a mapping to pages that were read before leaves no trace on the segment. A file
+that is opened and changed in this way while it is compared with its copies is compared again: its
+old contents do not return after an eviction. The same holds if the daemon is killed before the
+comparison, or while the file was open and the next start is refused. If the daemon has no
+descriptor to check for a mapping, a copy waits until it can."""
 import ctypes, glob, mmap, os, time
 from kvtest import *
 import faults

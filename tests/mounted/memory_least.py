@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""memory= includes the buffers of requests and of the tiers' threads. A memory= that is too small
-for them is refused with one line that says the least value, and a mount with that value works:
-files are copied, evicted and loaded. A larger memory= gives io_uring more, and the default adds
-them."""
+"""memory= includes the buffers of requests and of the tier threads. A memory= that is too small for
+them is refused with one line that names the smallest valid value. A mount with that value works:
+files are copied, evicted and loaded. A larger memory= gives io_uring more, and the default includes
+these buffers."""
 import os, re, subprocess
 from kvtest import *
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""The daemon's own memory does not grow with the length of a file: files with holes, plain, coded
-and sealed, are copied, verified and loaded through buffers of bounded size, and their holes stay
-holes."""
+"""The daemon's memory does not grow with the length of a file. Sparse files, plain, coded and
+sealed, are copied, verified and loaded through buffers of limited size, and their holes stay holes.
+"""
 import os, secrets
 from kvtest import MiB, Store, TMP, blob
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""What Prometheus reads: names, units and types by its conventions, histograms that add up, times
-by operation and tier, opens by model with a bound on how many are shown, whatever their names."""
+"""The metrics for Prometheus: names, units and types follow its conventions, histograms are
+consistent, latencies are by operation and tier, and opens are by model for a limited number of
+models with any names."""
 import os, re, shutil
 from kvtest import *
 from prometheus import check, parse, PREFIX

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
-"""mkfs.kvcachefs touches only files that it has made. Of two at once one wins; after one that was
-killed anywhere the next succeeds, and with --force the old store is there or the new one. Nobody
-else can read what it makes."""
+"""mkfs.kvcachefs touches only files that it created. If two run at once, one succeeds. After a kill
+at any point the next run succeeds; with --force, either the old or the new store exists. Other
+users cannot read its files."""
 import os, shutil, sqlite3, subprocess
 from kvtest import *
 import faults

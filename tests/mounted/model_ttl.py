@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""A model's ttl: what its chunks begin with that are made from then on, through a remount, however
-their files come; one of a chunk's own goes before it; uses and stores do not make it longer."""
+"""A model's ttl is the initial ttl of chunks that are created after it is set, also through a
+remount, and however their files arrive. A chunk's own ttl takes precedence, and accesses and stores
+do not extend it."""
 import errno, os, sqlite3, time
 from kvtest import *
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""What is set on a model: its quota is never exceeded and costs others nothing, its policy orders
-its own chunks, over restarts too."""
+"""Settings of a model: its quota is never exceeded and does not slow down other models, and its
+policy orders its own chunks, also after restarts."""
 import ctypes, errno, os, random, threading, time
 from kvtest import *
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-""".kvcachefs/models: what is done with each model's files, and what it has of the pool; its sums
-are those of the mount, also when models were renamed, moved or removed. Others may not read it."""
+""".kvcachefs/models shows the activity of each model and its bytes in the pool. The sums match
+those of the mount, also if models were renamed, moved or removed. Other users cannot read it."""
 import os
 from kvtest import *
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""The dashboard and the alert rules of scripts/monitoring ask for what there is: each name, each
-label and each of its fixed values is in the metrics of a mount; the manual names the files."""
+"""Every metric name, label and fixed label value in the dashboard and the alert rules of
+scripts/monitoring exists in the metrics of a mount. The manual names both files."""
 import json, os, re, shutil
 from kvtest import *
 from prometheus import check, PREFIX

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""Daemonising, mount(8) and fstab's way, SIGTERM, a stale mount after a kill, keep_pool, a second
-daemon, the pool's end."""
+"""Daemonising, mount(8) and fstab, SIGTERM, a stale mount after a kill, keep_pool, a second daemon,
+and the removal of the pool."""
 import os, select, signal, subprocess, time
 from kvtest import *
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""In a shared tier a name is the place. A file that is renamed has its copy under the old name
-until there is one under the new, however long that takes and whatever happens meanwhile: a kill,
-also with the pool lost, a pool that is full, a second rename, the way back; and with
-shared=delete."""
+"""In a shared tier the name of a file is its place. A renamed file keeps its copy under the old
+name until a copy exists under the new name, however long that takes and whatever happens in
+between: a kill, also with the pool lost, a full pool, a second rename, the rename back. The case
+also covers shared=delete."""
 import os, time
 from kvtest import *
 import frames

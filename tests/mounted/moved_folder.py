@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""A folder is renamed while its frame is put into a shared tier under the old name: under the new
-one it gets a frame too, by which another node finds what is in it."""
+"""A folder is renamed while its frame is written to a shared tier under the old name. It gets a
+frame under the new name as well, through which another node finds its contents."""
 import os, time
 from kvtest import *
 import frames

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
-"""Names with escape sequences, newlines, C1 controls and invalid UTF-8 reach neither a terminal nor
-a log raw: fsck, ls, stat and the daemon's log print them escaped, on one line."""
+"""Names with escape sequences, newlines, C1 controls and invalid UTF-8 never reach a terminal or a
+log unescaped: fsck, ls, stat and the daemon's log print them escaped, on one line."""
 import os, re, shutil
 from kvtest import *
 

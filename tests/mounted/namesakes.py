@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""In a shared tier a name is the place, and two files can have it one after the other: none of
-them takes the other's only copy. A file that was renamed, or lost one of its names, while it was
-only there, and another of the old name; one that comes back to a name that another had meanwhile;
-a slow copy to a name that is another's before it ends; and the removal of a deleted one."""
+"""In a shared tier the name is the place, and two files can have the same name one after the other.
+Neither takes the other's only copy. The case covers a file that was renamed, or lost one of its
+names, while only the tier had it, and then another file of the old name; a file that returns to a
+name that another file had in between; a slow copy to a name that another file gets before it ends;
+and the removal of a deleted file."""
 import mmap, os, time
 from kvtest import *
 import faults, frames

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain passthrough
-"""What DESIGN section 2 says of names, files and attributes, call by call, through a remount."""
+"""The statements of DESIGN section 2 about names, files and attributes, call by call, through a
+remount."""
 import ctypes, errno, fcntl, mmap, os, random, stat, subprocess, threading, time
 from kvtest import *
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""Two users of one mount. Who may make a file beside another's may not drop, pin or time that
-other's chunk by it, be it by a name that makes his a companion, or in a sticky folder that is one
-chunk; nor find out by user.kvcachefs.parent what is in a folder that is closed to him. And what is
-set on what has been removed is refused, and leaves nothing behind."""
+"""Two users of one mount. A user who may create a file beside another user's file cannot drop, pin
+or expire the other's chunk through it: not by a name that makes it a companion, and not in a sticky
+folder that is one chunk. user.kvcachefs.parent does not reveal the contents of a folder that is
+closed to the caller. Setting an attribute on a removed file fails and leaves nothing behind."""
 import errno, os
 from kvtest import *
 

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""Who waits is waited for by nobody else. A lookup that SQLite keeps in a read of the catalog,
-until we let it go: meanwhile others look up, make, write, read, rename and remove; and so while a
-commit is kept. Who asks for a name that is not there waits for no read at all. An evictor to whom
-no copy comes, as the disk keeps each write: meanwhile a ttl ends, a quota is kept, and the
-disk tier is trimmed. And who is given pages, which the kernel clears one by one. What they do has
-its end before the one that is held has."""
+"""A waiting call does not block other calls. A lookup is held in a SQLite read of the catalog while
+others look up, create, write, read, rename and remove; the same while a commit is held. A lookup of
+a name that does not exist waits for no other read. The evictor waits for a copy, because the disk
+delays each write, while a ttl expires, a quota is kept, and the disk tier is trimmed. A caller
+waits while the kernel clears its pages. In each case the other calls end before the held one."""
 import errno, os, threading, time
 from kvtest import *
 import faults

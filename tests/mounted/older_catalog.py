@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""A catalog of another time put beside the data: a path never reads another file's bytes, though
-inode, generation, size and place are the same. Sparse, sealed and plain files."""
+"""An older catalog is put beside newer data. A path never returns another file's bytes, although
+inode, generation, size and place are the same. The files are sparse, sealed and plain."""
 import errno, os, secrets, shutil
 from kvtest import KiB, MiB, Store, TMP, blob, fails, run
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""One name is one file. A folder that was dropped and made again is two to the kernel, where
-somebody still has the old one open; creates that come by both at once, while the pool is slow, are
-one after the other all the same: O_EXCL is given to one, and nobody's file loses its name."""
+"""One name is one file. If a folder was dropped and created again, and a process still has the old
+folder open, the kernel sees two folders. Creates through both at the same time, while the pool is
+slow, are serialized: only one gets O_EXCL, and no file loses its name."""
 import errno, os, threading, time
 from kvtest import *
 import faults

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""A server that refuses one object (an S3 that answers 403 or 500, a Redis with a value of another
-type or no permission) has not failed: all others are read, however often that one is asked for.
-What all of them are refused with is the server's, and takes it out."""
+"""A server that refuses one object (an S3 service that answers 403 or 500, a Redis with a value of
+another type or without permission) has not failed: all other objects are read, however often that
+object is requested. A refusal of all objects is a failure of the server and suspends the tier."""
 import os
 from fakes import Redis, S3
 from kvtest import KiB, Store, blob, wait_for

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""A frame's checksum covers a file's bytes, and not what fills the last page in the tier. That is
-no content of the file, whatever lies there: neither for who maps the page nor when the file
+"""A frame's checksum covers the bytes of the file, and not the rest of the last page in the tier.
+Those padding bytes never become file contents: not for a mapping of the page, and not when the file
 grows."""
 import ctypes, mmap, os, sqlite3
 from kvtest import *

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""The page of the HTTP endpoint in a real browser: it shows the mount with no models and with
-thousands, whatever their names, with nothing on the console; and asks for the token."""
+"""The page of the HTTP endpoint in a real browser. It shows a mount without models and with
+thousands of models of any names, writes nothing to the console, and asks for the token."""
 import html, os, re, shutil
 from kvtest import *
 from prometheus import port_of

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""Whole chunks: a folder with fewer files than its model's layers is reported, and with
-partial=miss its files are found by nobody until it is whole, and then all at once; whoever makes
-them, in whatever way, is not kept from it; deletes, restarts, and chunks that were there before."""
+"""Complete chunks: a folder with fewer files than its model's layers is reported as partial. With
+partial=miss its files are hidden until it is complete, and then all appear at once. Writers can
+create the files in any way. The case covers deletes, restarts, and chunks that existed before the
+setting."""
 import errno, os, shutil, threading
 from kvtest import *
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""The pool is full of chunks of which somebody has one file in hand, open, leased or mapped: the
-others of such a chunk, which have copies, leave before a store is refused; what is in hand stays,
-and so does what is pinned."""
+"""The pool is full of chunks that each have one file open, leased or mapped. Their other files,
+which have copies, are evicted before a store is refused. Files in use and pinned files stay."""
 import mmap, os
 from kvtest import *
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""While the catalog cannot be written changes wait in memory, and so many bytes of them as that is
-bounded by: then what needs a new one is refused, while names are found, files read and removed. One
-line says so, and one that it is over; and then all is there that was acknowledged, and no more."""
+"""While the catalog cannot be written, changes wait in memory up to a limit. Beyond the limit,
+calls that need a new change are refused, while lookups, reads and removals work. One line in the
+log reports the start and one the end. Afterwards all acknowledged changes are there, and no others.
+"""
 import errno, os
 from kvtest import *
 import faults

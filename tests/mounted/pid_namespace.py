@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""A daemon in a PID namespace of its own serves callers outside of it. It cannot see their
-supplementary groups, so a path that they name by one is refused, and the log says so once; their
-user and main group count. In the caller's namespace all groups count."""
+"""A daemon in its own PID namespace serves callers outside of it. It cannot see their supplementary
+groups, so it refuses a path that needs such a group, and the log says so once. User and main group
+are checked. In the caller's namespace all groups count."""
 import errno, os, subprocess
 from kvtest import *
 

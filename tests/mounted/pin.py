@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""A mapping of a file in the mount takes a long-term pin with passthrough, and is refused it
-without (EFAULT)."""
+"""A mapping of a file in the mount accepts a long-term pin with passthrough, and refuses it without
+(EFAULT)."""
 from kvtest import *
 
 s = Store().mount()

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""An ordinary user without any capability: mkfs, mount by fusermount3 with a pool in a folder on a
-tmpfs, stores, loads, kvcachectl, a kill and the mount after it, SIGTERM, unmount, fsck. What he may
-not is refused with one line that says what to do. .kvcachefs/config says which way was taken."""
+"""An ordinary user without capabilities runs mkfs, mounts with fusermount3 with the pool in a tmpfs
+folder, stores, loads, uses kvcachectl, mounts again after a kill, sends SIGTERM, unmounts and runs
+fsck. Operations that this user may not do are refused with one line that says how to fix it.
+.kvcachefs/config shows the serving mode."""
 import os, shutil, sys
 from kvtest import *
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""One suite over every policy: who is evicted first, and that a restart (after a clean unmount, and
-after a kill) does not change it."""
+"""One test suite for every policy: the victim is the expected one, and a restart after a clean
+unmount or a kill does not change it."""
 import os, time
 from kvtest import *
 

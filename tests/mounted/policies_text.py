@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""What .kvcachefs/policies shows of each policy's own state, for the pool and for the disk, and
-that this state is there again after an unmount, and after a kill as it was last saved."""
+""".kvcachefs/policies shows the state of each policy for the pool and for the disk. After an
+unmount the state is the same, and after a kill it is the last saved state."""
 import os, re, time
 from kvtest import *
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""The pool's own files refuse: what was closed meanwhile is there all the same, is published when
-they take it again, and is copied down; what failed has not happened, and nothing stays open for it,
-so that all of it outlives the mount."""
+"""The pool's own files fail. A file that was closed in that time is kept, is published when the
+pool works again, and is copied to the tiers. A failed call has no effect and leaves nothing open.
+All files are there after a remount."""
 import os, time
 from kvtest import *
 import faults

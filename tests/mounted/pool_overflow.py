@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""Eight writers write ten times the pool: never an error, never beyond the bound; with a disk
-that holds all, with one that does not, with none, and with write=back. Then: only when all that is
-left is open does a create get ENOSPC."""
+"""Eight writers write ten times the size of the pool, without an error and without exceeding the
+limit: with a disk that holds everything, with a smaller one, with none, and with write=back. A
+create fails with ENOSPC only if everything left in the pool is open."""
 import errno, os, time
 from kvtest import *
 

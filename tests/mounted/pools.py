@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""Two stores never share a pool: a copy of a store, which has its uuid, gets one of its own, and
-what was in the original's pool alone is cleanly gone there; so does a snapshot of one that is
-mounted, beside it. Pools of dead daemons and of stores
-that are no more are told by kvcachectl pools, and freed by it and by mkfs --force."""
+"""Two stores never share a pool. A copy of a store has the same uuid and gets its own pool; files
+that only the original's pool had are cleanly missing there. The same holds for a snapshot of a
+mounted store beside the original. kvcachectl pools lists the pools of dead daemons and of removed
+stores, and it and mkfs --force can free them."""
 import json, os, shutil, signal
 from kvtest import *
 import faults

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 """Power loss by replay (tests/lib/replay.py). Clients store, overwrite, delete and rename in a
-small store that is always full, so that extents are used again all the time; the daemon's writes
-and syncs are recorded. Then for many points of the record, at syncs and between them, with what was
-not synced there, not there, torn or mixed, the store is made as a failure of the power there would
-have left it, and mounted, half of them after fsck. Promise 2: what was fsynced is there, byte for
-byte; the rest is there or not; nothing has other bytes, of an earlier time or of another file. In
-between daemons are killed and stores unmounted, and a store that had such a failure lives on and
-has another. SEED repeats a run, MINUTES repeats it with other seeds for so long, CUTS is how many
-points are tried in each life."""
+small store that is always full, so that extents are reused all the time. The daemon's writes and
+syncs are recorded. Then, for many points of the record, at syncs and between them, the store is
+reconstructed as a power failure could have left it, with unsynced data present, absent, torn or
+mixed. It is mounted, half of the times after fsck.
+
+Promise 2: every fsynced file is there byte for byte; every other file is complete or absent; no
+file has bytes of an earlier time or of another file. Between the failures daemons are killed and
+stores unmounted, and a store that had a failure continues and has another. SEED repeats a run,
+MINUTES repeats it with other seeds for that time, CUTS is the number of points that are tried in
+each life."""
 import os, random, shutil, sys, threading, time
 from kvtest import *
 from replay import *

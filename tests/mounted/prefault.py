@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""prefault=: the pool is touched, whoever needs the room gets it at once, and nothing of it
+"""prefault= touches the pool, callers that need the memory get it at once, and nothing of it
 outlives the daemon."""
 import os
 from kvtest import *

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
-"""No program calls a file function under a name that the libraries of tests/preload, or the --wrap
-of a unit test, do not replace: with _FORTIFY_SOURCE read() may be __read_chk, and open() __open_2.
-The replacements under these names obey the rules and keep libc's check."""
+"""No program calls a file function by a name that the libraries of tests/preload, or the --wrap of
+a unit test, do not replace: with _FORTIFY_SOURCE, read() may be __read_chk, and open() __open_2.
+The replacements of these names obey the fault rules and keep libc's check."""
 import glob, re
 from kvtest import *
 from faults import environment

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""What fallocate makes of a file for which room was prepared when it was made: sizes, zeros, bytes
-that were there, and pages for all of it, within what was prepared, beyond it, and after a hole or a
-cut took some of that away; and what a file keeps of it that turns out small."""
+"""fallocate on a file that was preallocated at its creation: sizes, zeros, existing bytes, and
+pages for the whole range, within the preallocation, beyond it, and after a hole or a truncate
+removed a part of it. A file that turns out small keeps only the pages that it needs."""
 import ctypes, os
 from kvtest import *
 

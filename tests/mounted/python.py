@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""The Python package on a real mount: keys and names as kvcachectl hash has them, leases and their
-bytes, prefixes and plain buffers, stores and loads by polling, by asyncio and layer by layer; the
-GIL, cancelling, errors; the example. How its queues tell of ends is python_queue's."""
+"""The Python package on a real mount: keys and names match kvcachectl hash; leases and their bytes,
+prefixes and plain buffers, stores and loads by polling, by asyncio and layer by layer; the GIL,
+cancelling, errors; the example. python_queue tests how queues signal completion."""
 import asyncio, errno, os, sys, threading
 from kvtest import *
 from tensors import *

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""The Python package and tensors: caches of every format, by name, by guess and by the letters of
-permuted views, stored and loaded; what does not fit; numpy's and torch's where they are; rotation.
-"""
+"""The Python package with tensors: caches of every format, selected by name, by guess, and by the
+letters of permuted views, are stored and loaded. Also: tensors that do not fit, numpy and torch if
+they are installed, and rotation."""
 import array, errno, math
 from kvtest import *
 from tensors import *

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""The Python package with tensors on a device, under tests/fakecuda: a store takes what its stream
-had before, and what waits for a layer by a stream comes after it, while the device has not begun;
-completion by polling, asyncio and layer by layer; pinned buffers."""
+"""The Python package with device tensors, under tests/fakecuda. A store gets the data that its
+stream wrote before, and a stream that waits for a layer continues after it, before the device has
+begun. Completion by polling, asyncio and layer by layer; pinned buffers."""
 import asyncio, ctypes, errno, os, threading
 from kvtest import *
 import package

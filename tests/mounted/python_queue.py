@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""How the Python package's queues tell of ends: without a thread of Python's, to several loops and
-threads at once, also where one is interrupted; what is full; stores that are cancelled or whose
-layers are changed; mounts and threads in numbers; forks, and the end of a process."""
+"""The queues of the Python package signal completion without a Python thread, to several event
+loops and threads at once, also if one of them is interrupted. Also: full queues, cancelled stores,
+stores whose layers change, many mounts and threads, forks, and the end of a process."""
 import asyncio, errno, os, select, signal, subprocess, sys, threading
 from kvtest import *
 from tensors import *

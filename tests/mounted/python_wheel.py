@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
-"""The Python package beside the header: every struct and function of it is declared as C has it, or
-left out by name; the wheel is always the same bytes and can be installed; without the library there
-is one clear ImportError; the types hold where there is a mypy."""
+"""The Python package matches the header: it declares every struct and function as C does, or omits
+it by name. The wheel is reproducible and can be installed. Without the library, the import fails
+with one clear ImportError. The types pass mypy if mypy is installed."""
 import ctypes, fnmatch, importlib.util, os, re, shutil, subprocess, sys, zipfile
 from kvtest import *
 import package

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""SIGKILL of a daemon that has nothing else to do, so that nothing hastens its commits: what was
-closed, renamed, linked, unlinked or made 50 ms before is exactly so after the next mount (promise
-1). A turn in which this machine did not let the daemon run, or write, tells nothing and is done
-again."""
+"""SIGKILL of an idle daemon, whose commits nothing hastens: files that were closed, renamed,
+linked, unlinked or created 50 ms before are exactly so after the next mount (promise 1). A round in
+which the machine did not run the daemon, or did not write, is repeated."""
 import os, time
 from kvtest import *
 from witness import Witness

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""While one model is far above its quota and loses thousands of chunks, another model stores: no
-store is refused, and stores go on all the time."""
+"""While one model is far above its quota and loses thousands of chunks, another model stores
+without a refusal and without a pause."""
 import os
 from kvtest import *
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""What goes of a model above its quota: who is next by its policy, and none before what follows it,
-told by an attribute or a lease; what is another model's stays."""
+"""The victims of a model above its quota: its policy chooses them, and no chunk is dropped before
+its children, which an attribute or a lease told. Chunks of other models stay."""
 import concurrent.futures, os, time
 from kvtest import *
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""A model's quota holds for a writer who comes while a reader has the file open by passthrough:
-by write, by truncate and a mapping, by holes and a mapping; and both see the same bytes."""
+"""A model's quota also limits a writer that starts while a reader has the file open by passthrough:
+with write, truncate and a mapping, and holes and a mapping. Reader and writer see the same bytes.
+"""
 import errno, mmap, os
 from kvtest import *
 

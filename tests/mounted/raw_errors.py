@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""What the filesystem below the data file says is never taken for an answer about the file that was
-asked for: whatever errno a read or a write meets, the copy is kept or is made later, the file is
-there, and all is well when the error has passed."""
+"""An errno of the filesystem below the data file is never taken for an answer about the requested
+object. For every errno of a read or a write, the copy is kept or is made later, the file stays, and
+everything works when the error is gone."""
 import errno, os
 from faults import FAR, Rules
 from kvtest import KiB, Store, blob, fails, wait_for

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast passthrough plain
-"""A file is copied while readers have it open, however it was written and whoever looked at it
-before: an fsync by a reader ends, and what it brought down is there when memory is lost. Only who
-may still write to it keeps a copy waiting. In a model with a quota a writer is served by requests
-although a reader's registration of the segment is kept; a truncate by path, a write that is
-refused or a search for holes opens it in the daemon while a reader has it by passthrough; and a
-mapping for reading outlives its file."""
+"""A file is copied while readers have it open, however it was written and accessed before. An fsync
+by a reader ends, and the data that it copied survives the loss of memory. Only a process that can
+still write to the file delays a copy. In a model with a quota, plain requests serve a writer
+although a reader's registration of the segment is kept. A truncate by path, a refused write and a
+search for holes open the file in the daemon while a reader has it open by passthrough. A mapping
+for reading outlives its file."""
 import mmap, os
 from kvtest import *
 

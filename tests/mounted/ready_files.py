@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""Files that libkvcachefs makes ready before a store needs them: nobody sees them, and nothing is
-left of them, whatever ends the process; what was stored through a registration is the mount's to
-copy at once, and is registered for its next load."""
+"""Files that libkvcachefs prepares before a store needs them are invisible, and nothing of them is
+left, however the process ends. The mount can copy data that was stored through a registration at
+once, and the data is registered for its next load."""
 import ctypes, os, subprocess, threading, time
 from kvtest import *
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 """Redis as services run it: the password changes with its file, a replica takes over behind one
-address, cluster nodes do not tell their addresses, and a SCAN or an answer has no end. Options that
-cannot be kept are refused."""
+address, cluster nodes do not report their addresses, and a SCAN or an answer never ends. Invalid
+options are refused."""
 import os, subprocess
 from fakes import Redis as Fake, bulk
 from kvtest import KiB, MiB, Store, TMP, beside, binary, blob, run, wait_for

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""A Redis server that is reached through a Unix socket, one that wants a client certificate, and
-one that takes no value as large as a file: that file alone has no copy, and the log says which
-setting of the server to raise."""
+"""A Redis server on a Unix socket, one that requires a client certificate, and one that refuses
+values as large as a file. Only such a file has no copy, and the log names the server's setting to
+raise."""
 import shutil
 from kvtest import *
 from servers import Redis

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""Bad input of any kind gets one clear line on stderr, a non-zero exit, and changes nothing."""
+"""Invalid input of any kind produces one clear line on stderr and a non-zero exit status, and
+changes nothing."""
 import os, shutil, struct
 from frames import sum128
 from kvtest import *

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""Names change, a rekey is begun, which walks the placements in the catalog, and the daemon is
-killed a moment later: each name is where it was before or after, with all that belongs to it. Such
-a walk used to commit names whose rows were still to come."""
+"""Names change, a rekey begins, which walks the placements in the catalog, and the daemon is killed
+a moment later. Each name is in its old or new place, with all of its rows. Such a walk could commit
+names before their rows."""
 import ctypes, errno, os, time
 from kvtest import *
 

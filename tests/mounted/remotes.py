@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
-"""The conformance suite of shared tiers over every driver, against real servers: alone, behind a
-delay, and with faults. KIND in the environment picks one of them."""
+"""The conformance suite of shared tiers for every driver, with real servers: alone, with a delay,
+and with faults. KIND in the environment selects one of them."""
 import os
 from kvtest import BUILD, TMP, beside, run, skip
 import servers

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""What an engine has written under a temporary name, closed, and not yet renamed is there when it
-is: also where its thread stands still meanwhile, others fill a pool that nothing else backs, and
-whatever the policy. Where nothing else is left it gives way, so a store goes on."""
+"""A file that an engine has written under a temporary name and closed is still there at its later
+rename, under every policy, even if the engine's thread pauses while others fill a pool without
+lower tiers. If no other victim exists, the file is dropped, so that stores continue."""
 import os, time
 from concurrent.futures import ThreadPoolExecutor
 from kvtest import *

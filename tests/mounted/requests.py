@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast passthrough
-"""Counts what each call sends to the daemon: an open answered from the pool is one request that the
-caller waits for; stat, access and exists of known names, and of names known to be missing, none."""
+"""Counts the requests of each call. An open that the pool answers is one request that the caller
+waits for. stat, access and exists of known names, and of names that are known to be missing, send
+none."""
 import os, time
 from kvtest import *
 

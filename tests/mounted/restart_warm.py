@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""A restart with a warm pool asks the pool once for each segment, and writes nothing to the catalog
-about segments that match their rows. A kill in the middle of a restart, at any segment or at any
-write to the catalog, loses nothing: the next start shows every published file byte for byte, and no
-file that was not published."""
+"""A restart with a warm pool reads each segment's data once, and writes nothing to the catalog
+about segments that match their rows. A kill during a restart, at any segment or any catalog write,
+loses nothing: the next start shows every published file byte for byte, and no unpublished file."""
 import os, re
 from faults import Rules, chance
 from kvtest import *

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
 """The s3 tier's credentials change while it is open: in a file, from a web identity, a container
-and an instance, before they expire and after a refusal. Long ones are taken whole or refused, the
-right profile is read, and none of them is in the log."""
+and an instance, before they expire and after a refusal. Long credentials are read completely or
+refused, the right profile is used, and the log contains none of them."""
 import datetime, http.server, json, os, threading, time, urllib.parse
 from kvtest import TMP, beside, wait_for
 from s3 import Bucket, Tier, error

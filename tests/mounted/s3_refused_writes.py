@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""A node whose S3 service takes nothing (keys that may only read, a quota, a full service, a
-slow-down for writes alone) loads all there is, however many copies are refused; when writes are
-taken again the copies are made."""
+"""A node whose S3 service refuses writes (read-only keys, a quota, a full service, a slow-down for
+writes alone) still loads everything, however many copies are refused. The copies are made when
+writes are accepted again."""
 import os
 from kvtest import KiB, Store, blob, wait_for
 from s3 import Bucket, error

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
-"""The s3 tier and what services do: a refusal of one kind of request stops no other and is named in
-the log; listings are whole or fail; uploads have equal parts, escaped ids, and are never left over;
-a missing object, a refused one and a lost bucket are told apart."""
+"""The s3 tier and the behaviour of services. A refusal of one kind of request does not stop the
+other kinds and is named in the log. Listings are complete or fail. Uploads have equal parts and
+escaped ids, and none is left unfinished. A missing object, a refused object and a lost bucket are
+distinguished."""
 import os
 from kvtest import KiB, MiB, TMP, beside, wait_for
 from s3 import Bucket, Tier, error

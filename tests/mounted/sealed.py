@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""keyfile=: nothing below the pool is readable; wrong or missing keys are refused in one line; keys
-rotate while the mount is used; a model's own key, once removed, takes its data along and no
-other's; a frame in another's place or from before is refused."""
+"""keyfile=: nothing below the pool is readable. Wrong or missing keys are refused in one line. Keys
+rotate while the mount is in use. Removing a model's own key makes its data, and no other,
+unreadable. A frame from another place or an earlier time is refused."""
 import errno, os, secrets, shutil, signal, subprocess, time
 from kvtest import MiB, KiB, Store, TMP, binary, blob, fails, run, wait_for
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""A rebuild remembers that a store is sealed: it is not mounted without keys after it, with or
-without what the old catalog knew, and not with a key that the old catalog knows to be wrong. While
-that catalog cannot be read, nothing is rebuilt."""
+"""A rebuild remembers that a store is sealed: afterwards the store is not mounted without keys,
+with or without the information of the old catalog, and not with a key that the old catalog rejects.
+If that catalog cannot be read, nothing is rebuilt."""
 import contextlib, glob, os, shutil, sqlite3
 from kvtest import *
 import faults

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""Placements name a tier by a number that the store remembers: a mount with some of the remotes, in
-any order, finds what each has; one that is left out keeps its copies, and its number while it has
-any. A fourth remote is refused then, and takes the place of one of which nothing is left."""
+"""Placements name a tier by a number that the store remembers. A mount with some of the remotes, in
+any order, finds the copies of each. An omitted remote keeps its copies, and keeps its number while
+it has copies. A fourth remote is then refused; it can replace a remote that has no copy left."""
 import os
 from kvtest import *
 

@@ -4,7 +4,8 @@
 # make                 build into build/$(MODE): bin/ and obj/
 # make format          lays the C, C++ and CUDA out by .clang-format
 # make lint            is it laid out so; lines of at most 100 columns; clang-tidy (.clang-tidy says what of it)
-# make check           unit tests, then every mounted case (as root; what cannot run is skipped by name)
+# make check           lint, unit tests and mounted cases (as root; tests that cannot run are skipped by name)
+# make check-quick     a part of it that takes three minutes; make check-long: all, with every campaign (hours)
 # make demo            the main job on a real trace
 # make bench           medians against the same calls on the bare tmpfs and other peers (bench-quick: its first table)
 # make bench-full      the part of it where the tier is full, alone (QUICK=1: shorter)
@@ -306,6 +307,14 @@ lint-tidy: $(TIDY)
 check: tests $(if $(filter release,$(MODE)),check-fuzzers)
 	@tests/run $(B)
 side = $(if $(filter -j%,$(MAKEFLAGS)),,-j$$(nproc))
+# lint, unit tests and the first way of each quick case
+check-quick: tests
+	@LEVEL=quick tests/run $(B)
+# every way of each case, then the campaigns
+check-long: tests check-fuzzers
+	@LEVEL=long tests/run $(B)
+	@$(MAKE) --no-print-directory crash-campaign kill-campaign late-replies faults campaign replay-campaign
+	@$(MAKE) --no-print-directory scale N=$(or $(N),10000000)
 # without clang's libFuzzer the cases that need it are skipped by name
 check-fuzzers: build/.setup-tests
 	@! tests/fuzz/run --can >/dev/null || $(MAKE) $(side) --no-print-directory MODE=fuzz fuzzers
@@ -407,5 +416,5 @@ distclean:
 	rm -rf build
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
-.PHONY: all help setup tests wheel format lint lint-layout lint-tidy check check-unit demo bench bench-quick bench-full engines conformance gpu-measure scale late-replies crash-campaign kill-campaign faults campaign mutants replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install install-built uninstall deb deb-check clean distclean FORCE
+.PHONY: all help setup tests wheel format lint lint-layout lint-tidy check check-quick check-long check-unit demo bench bench-quick bench-full engines conformance gpu-measure scale late-replies crash-campaign kill-campaign faults campaign mutants replay-campaign fuzzers check-fuzzers fuzz fuzz-cover install install-built uninstall deb deb-check clean distclean FORCE
 .SECONDARY:

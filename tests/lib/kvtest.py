@@ -7,6 +7,7 @@ BUILD = os.environ["KV_BUILD"]
 WAY = os.environ.get("KV_WAY", "fast")
 TMP = os.environ["KV_CASE_TMP"]
 MODE = os.path.basename(BUILD)
+LONG = os.environ.get("LEVEL") == "long"
 LOG = f"{TMP}/log"  # of the daemons of this process
 SLOW = 6 if MODE in ("asan", "tsan") else 1
 KiB, MiB = 1 << 10, 1 << 20

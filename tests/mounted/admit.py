@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast (plain)
+# level: check
 """Admission to the disk tier: admit=twice selects chunks by their uses, and daily= limits the bytes
 written in a day. Some copies are exempt from both. Refused chunks stay in the pool until they are
 evicted, and no store fails or waits because of a refusal."""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """The circuit breaker distinguishes errors about one object from failures of a tier. A missing key,
 a stale or foreign frame, or a bad sector affects one object only; errors on many objects suspend
 the tier, and a probe restores it. Copies that can never succeed wait for a change, failing copies

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast (plain)
+# level: check
 """Eight processes run mixed operations against a shadow copy for MINUTES (8 seconds) in each of
 five kinds of mount: plain; sealed and coded; write=back with a shared folder; with quotas; with
 tiers that fail and recover. The data is a multiple of the pool, so the pool is always full. Some

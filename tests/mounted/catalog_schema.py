@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
+# level: check
 """A mount refuses a catalog with a planted trigger, view, index, table, generated column, check or
 changed column type. fsck -n reports it; fsck -y removes it and keeps all files. The planted SQL
 never runs."""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """The prefix chain, told by an attribute or a lease or learned: under every policy a chunk is not
 evicted before its children unless no other victim exists. The same holds after a restart."""
 import contextlib, errno, os, time

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """Setting the wall clock five years ahead or back changes neither the eviction order nor expiry,
 here or in Redis. Expired chunks are dropped even if chunks that cannot be dropped precede them, and
 faster than 64 a second. After a refused wait the next waiter can use the free space."""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """A Redis cluster as a shared tier: a master is killed while two nodes store and load. Stored
 objects are found, and objects that could not be stored are stored after a replica took over. A
 server that restarts empty causes misses, and a ttl also expires in the cluster."""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """SIGKILL under load, KILLS times (6), with the stores and loads of vLLM and LMCache from many
 processes. After each kill the store is mounted again, every third time without the pool, and
 promise 1 is checked: files that were closed, renamed or unlinked more than 50 ms before are exactly

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """kvcachectl top prints rates by model as lines and as JSON, most active first. On a terminal it
 updates in place; q or Ctrl-C restores the terminal."""
 import fcntl, json, os, pty, signal, struct, termios, threading

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """The server of a dir:// tier stops answering, and calls to it never return. The tier is suspended,
 and nothing else waits for it: statistics, leases, stores, loads, lookups and the unmount. The tier
 recovers by itself, and threads that never return are abandoned at the end. Loads that the tier has

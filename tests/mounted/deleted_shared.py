@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """With user.kvcachefs.shared=delete, files that are deleted in the model are also removed from the
 shared tier, even after a kill or a failure of the tier: the next start does it. Until then they do
 not reappear. A file that was stored again under the name stays, and so do other models' files. If

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast (plain)
+# level: check
 """user.kvcachefs.demote removes a chunk from the pool (after a copy), from one tier, or from all.
 The case covers the refusals, failing and slow tiers, and concurrent readers."""
 import errno, mmap, os, threading, time

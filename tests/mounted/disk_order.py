@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """A chunk in the disk tier stays in the eviction order after every kind of change: its folder was
 found to be a container or was set to one; it was renamed, exchanged, linked, written again, given
 another policy, or demoted. It is evicted before newer chunks, also under policies that keep the

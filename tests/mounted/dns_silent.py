@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """If a name server never answers, a remote whose host is a name causes misses, and neither a mount
 nor an unmount waits for the name server."""
 from kvtest import *

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
+# level: check
 """If an fsync of an open file fails, or is still in progress at the close, no written data is lost:
 the file is published, copied and found after a kill or an unmount. A file that stays open after a
 failed fsync is unchanged. An fsync does not preserve set-id bits over a write. A process that has

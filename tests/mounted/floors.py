@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
+# level: check
 """The layers of the engine: calls between its folders go down only, and files in a folder do not
 call each other in circles, except for those that engine/README names. The case reads the symbols of
 the built objects."""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """fsck.kvcachefs finds each kind of damage, changes nothing with -n, and repairs it with -y.
 --rebuild makes a catalog from the frames alone."""
 import os, shutil, sqlite3

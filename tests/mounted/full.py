@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast (plain)
+# level: check
 """A full cache continues to accept stores. A disk, a remote and a quota receive several times their
 size without an error or refusal, with every codec, key and write mode. Chunks that are read all the
 time stay. A disk that is slower than the stores throttles them, then the coldest chunks are

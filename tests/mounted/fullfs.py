@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast (plain)
+# level: check
 """The filesystem below the store is filled from outside under load, and emptied again. No
 acknowledged change is lost, unreadable or wrong while it is full, afterwards, after a kill while it
 is full, and after a remount. While it is full, lookups, opens, reads and deletes work; operations

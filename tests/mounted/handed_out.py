@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast passthrough plain
+# ways: fast (passthrough) plain
+# level: check
 """A chunk of many files leaves the pool in several steps while clients open and close its files. A
 file that is opened in between stays or is loaded again; no open gets the freed segment. Later
 writes in place are visible to readers and survive the loss of the pool."""

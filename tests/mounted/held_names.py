@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
+# level: check
 """A folder is dropped while the kernel keeps its name because a process uses the folder. Until the
 kernel is told about the drop (a step that takes a second here), a process that finds the folder by
 name also finds its files."""

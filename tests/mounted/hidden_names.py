@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """Engines delete a file that they could not load. Its name, and that of its folder, is looked up in
 the remote again after seconds, because other nodes may have it. A readable file that is deleted,
 renamed, replaced or written again is hidden for a day, whatever the state of the tier. A file that

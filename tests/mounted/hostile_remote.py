@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """A misbehaving S3 server on a real socket: it refuses, hangs, resets in the middle of a body, is
 slow, sends too few or too many bytes, a flipped bit, another object's frame, or errors. Each
 results in a miss or a retry, never in wrong data, a hang or a leak, and the rest of the mount

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast (plain)
+# level: check
 """A full cache drops chunks all the time, and the kernel keeps its other names. 16 hot files are
 looked up repeatedly while folders and files are dropped, and the resulting lookups are counted.
 Dropped names disappear from every call."""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """The manual's steps to rotate keys, on one node and on three mounted nodes that share a remote:
 add a key, run rekey, remove the old line, mount again, and load everything. rekey refuses a file
 that it cannot use and keeps its keys. A node learns a new key when it reads a frame with that key,

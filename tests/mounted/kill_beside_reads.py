@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """SIGKILL while readers open distinct chunks at full rate. Reads change the access data of every
 chunk that they open, and no commit of names may wait for that: files that were closed, renamed or
 unlinked more than 50 ms before the kill are exactly so after the next mount (promise 1). The case

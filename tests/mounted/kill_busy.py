@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """SIGKILL while other processes saturate the disk below the store. FLOODERS processes write and
 fsync on its filesystem at full rate while clients store, rename and delete; then the daemon is
 killed, KILLS times (4). Changes that were acknowledged more than 50 ms before the kill are there

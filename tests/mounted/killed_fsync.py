@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """SIGKILL during an fsync of a file that is changed in place and has an older copy in the disk
 tier. The kill happens at the Nth call that changes the store or the pool, for the first KILLS (20)
 values of N, with the pool kept and with the pool lost. Either the old or the new content is there,

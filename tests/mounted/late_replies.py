@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """Opens from many processes are answered late for SECONDS_LATE (15) seconds, and some processes are
 killed while they wait. No process hangs."""
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast (plain)
 """A snapshot that a failed fsync left is copied while the file is written again and writers are not
 held back. If a file grows while its holes are searched, the earlier state is copied."""
 import mmap, os, signal, threading

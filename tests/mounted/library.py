@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
+# level: check
 """libkvcachefs on a real mount: leases, mappings, host transfers, bad input, the example,
 kvcachectl hash, and the installed library through pkg-config. The device part runs under
 tests/fakecuda, and also on the GPU of a machine that has one, with the example."""
 import os, re, shutil, subprocess
 import package
-from kvtest import BUILD, SLOW, WAY, MiB, Store, TMP, binary, run, wait_for
+from kvtest import BUILD, LONG, SLOW, WAY, MiB, Store, TMP, binary, run, wait_for
 
 s = Store(options="settle=20", size="1G", cpu="384M").mount()
 p = run(f"{BUILD}/bin/test-library", s.mnt)
@@ -26,7 +27,7 @@ assert p.returncode == 0, p.stdout
 # the device's half, with mappings that can be pinned and with some that cannot
 p = run(f"{BUILD}/bin/test-gpu-fake", "test", s.mnt, "pinned")
 assert p.returncode == 0 and p.stdout == "ok\n", p.stdout
-if SLOW == 1:
+if SLOW == 1 and (WAY == "fast" or LONG):
     # the one command of kvcachefs-gpu(7): its numbers mean nothing here
     p = run(f"{package.TOP}/scripts/gpu-measure", BUILD,
             env=os.environ | {"TOOL": binary("test-gpu-fake"), "KV_TMP": TMP})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast (plain)
 """Limits of the machine: threads that cannot be created, few descriptors, and idle connections to
 the metrics endpoint. The mount works, or fails with a line that says how to fix it, and leaves
 nothing behind."""

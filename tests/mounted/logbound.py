@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """The catalog's log stays within its limit (log=) under an hour's worth of commits. With commit=1,
 small changes go on until thirty times the limit has passed through the log in thousands of commits,
 and the size of the file is watched all the time. Two readers run at the same time: a slow listing

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """Chunks of 1024 layers in a small store are dropped all the time. A drop processes a few files per
 lock hold, and still takes effect in one step: a process that opens the layers of a chunk finds all
 of them, or none after the first missing one, and a listing is complete or is cut off. After a kill

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
+# level: check
 """A write through a mapping to pages that were read before leaves no trace on the segment. A file
 that is opened and changed in this way while it is compared with its copies is compared again: its
 old contents do not return after an eviction. The same holds if the daemon is killed before the

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
+# level: check
 """mkfs.kvcachefs touches only files that it created. If two run at once, one succeeds. After a kill
 at any point the next run succeeds; with --force, either the old or the new store exists. Other
 users cannot read its files."""

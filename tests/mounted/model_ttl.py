@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """A model's ttl is the initial ttl of chunks that are created after it is set, also through a
 remount, and however their files arrive. A chunk's own ttl takes precedence, and accesses and stores
 do not extend it."""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast (plain)
+# level: check
 """Settings of a model: its quota is never exceeded and does not slow down other models, and its
 policy orders its own chunks, also after restarts."""
 import ctypes, errno, os, random, threading, time

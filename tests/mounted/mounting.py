@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """Daemonising, mount(8) and fstab, SIGTERM, a stale mount after a kill, keep_pool, a second daemon,
 and the removal of the pool."""
 import os, select, signal, subprocess, time

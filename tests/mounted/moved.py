@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """In a shared tier the name of a file is its place. A renamed file keeps its copy under the old
 name until a copy exists under the new name, however long that takes and whatever happens in
 between: a kill, also with the pool lost, a full pool, a second rename, the rename back. The case

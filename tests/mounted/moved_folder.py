@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast (plain)
 """A folder is renamed while its frame is written to a shared tier under the old name. It gets a
 frame under the new name as well, through which another node finds its contents."""
 import os, time

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """In a shared tier the name is the place, and two files can have the same name one after the other.
 Neither takes the other's only copy. The case covers a file that was renamed, or lost one of its
 names, while only the tier had it, and then another file of the old name; a file that returns to a

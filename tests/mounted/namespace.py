@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain passthrough
+# ways: fast plain (passthrough)
 """The statements of DESIGN section 2 about names, files and attributes, call by call, through a
 remount."""
 import ctypes, errno, fcntl, mmap, os, random, stat, subprocess, threading, time

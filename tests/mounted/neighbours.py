@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast (plain)
 """Two users of one mount. A user who may create a file beside another user's file cannot drop, pin
 or expire the other's chunk through it: not by a name that makes it a companion, and not in a sticky
 folder that is one chunk. user.kvcachefs.parent does not reveal the contents of a folder that is

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
+# level: check
 """A waiting call does not block other calls. A lookup is held in a SQLite read of the catalog while
 others look up, create, write, read, rename and remove; the same while a commit is held. A lookup of
 a name that does not exist waits for no other read. The evictor waits for a copy, because the disk

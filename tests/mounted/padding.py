@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast (plain)
 """A frame's checksum covers the bytes of the file, and not the rest of the last page in the tier.
 Those padding bytes never become file contents: not for a mapping of the page, and not when the file
 grows."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast (plain)
 """A mapping of a file in the mount accepts a long-term pin with passthrough, and refuses it without
 (EFAULT)."""
 from kvtest import *

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """.kvcachefs/policies shows the state of each policy for the pool and for the disk. After an
 unmount the state is the same, and after a kill it is the last saved state."""
 import os, re, time

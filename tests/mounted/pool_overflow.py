@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast (plain)
+# level: check
 """Eight writers write ten times the size of the pool, without an error and without exceeding the
 limit: with a disk that holds everything, with a smaller one, with none, and with write=back. A
 create fails with ENOSPC only if everything left in the pool is open."""

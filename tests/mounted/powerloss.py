@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """Power loss by replay (tests/lib/replay.py). Clients store, overwrite, delete and rename in a
 small store that is always full, so that extents are reused all the time. The daemon's writes and
 syncs are recorded. Then, for many points of the record, at syncs and between them, the store is

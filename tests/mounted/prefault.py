@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
+# level: check
 """prefault= touches the pool, callers that need the memory get it at once, and nothing of it
 outlives the daemon."""
 import os

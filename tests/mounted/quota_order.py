@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """The victims of a model above its quota: its policy chooses them, and no chunk is dropped before
 its children, which an attribute or a lease told. Chunks of other models stay."""
 import concurrent.futures, os, time

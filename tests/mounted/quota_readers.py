@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast (plain)
 """A model's quota also limits a writer that starts while a reader has the file open by passthrough:
 with write, truncate and a mapping, and holes and a mapping. Reader and writer see the same bytes.
 """

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """An errno of the filesystem below the data file is never taken for an answer about the requested
 object. For every errno of a read or a write, the copy is kept or is made later, the file stays, and
 everything works when the error is gone."""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """Reads of distinct chunks at full rate write little to the catalog, and these bytes are counted.
 access_bytes in stats and metrics grows by at most 1 MiB a second beyond the 4 MiB that may be saved
 up, and the catalog keeps the sum as part of daily=. The unmount stores all accesses."""

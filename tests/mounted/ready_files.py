@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
+# level: check
 """Files that libkvcachefs prepares before a store needs them are invisible, and nothing of them is
 left, however the process ends. The mount can copy data that was stored through a registration at
 once, and the data is registered for its next load."""

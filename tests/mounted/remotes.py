@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
+# level: check
 """The conformance suite of shared tiers for every driver, with real servers: alone, with a delay,
 and with faults. KIND in the environment selects one of them."""
 import os

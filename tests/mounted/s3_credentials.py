@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
+# level: check
 """The s3 tier's credentials change while it is open: in a file, from a web identity, a container
 and an instance, before they expire and after a refusal. Long credentials are read completely or
 refused, the right profile is used, and the log contains none of them."""

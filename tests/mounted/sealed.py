@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """keyfile=: nothing below the pool is readable. Wrong or missing keys are refused in one line. Keys
 rotate while the mount is in use. Removing a model's own key makes its data, and no other,
 unreadable. A frame from another place or an earlier time is refused."""

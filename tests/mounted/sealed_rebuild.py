@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """A rebuild remembers that a store is sealed: afterwards the store is not mounted without keys,
 with or without the information of the old catalog, and not with a key that the old catalog rejects.
 If that catalog cannot be read, nothing is rebuilt."""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """Placements name a tier by a number that the store remembers. A mount with some of the remotes, in
 any order, finds the copies of each. An omitted remote keeps its copies, and keeps its number while
 it has copies. A fourth remote is then refused; it can replace a remote that has no copy left."""

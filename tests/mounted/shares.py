@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast (plain)
+# level: check
 """One user's pins, open files, leases and mappings keep a share of the pool and of the disk, and no
 more: what is beyond is refused with EDQUOT or ENOSPC, or does not hold, and another user can always
 store and load. Through a kill and a remount."""

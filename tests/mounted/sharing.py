@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
+# level: check
 """Two daemons on two stores with one remote: what one stores opens on the other, by name alone;
 with codecs, sealed, sparse, renamed, deleted, changed; and import. KIND picks one remote of dir,
 redis, s3."""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """What policies know of sizes: a chunk is as large as all its files, those that came later too, in
 the pool and on disk, and after a restart; gdsf lets the large ones go first."""
 import os, time

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """A trace on a real mount, with files: the pool's share of hits is what kvcachectl replay says for
 the same policy and as many chunks as the pool held. The chain is told, or learned from calls: the
 share is the same within a point, where the machine does not stand still between two calls. So are

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """Commits take long, the pool is full, and the daemon is killed: what was there for long is there.
 Nothing leaves the pool on the strength of a placement that is not committed yet."""
 import os, random, subprocess, threading, time

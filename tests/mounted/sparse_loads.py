@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """A sparse file comes back as often as it is loaded: it grew page by page, but a load makes it in
 huge pages, which fill its holes, and what the segment takes then says nothing of the frame in the
 tier. Plain, coded, sealed, and from a shared tier. Without huge pages no hole is filled."""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """An error is not an absence, at the start of a daemon either: where one read of the catalog fails,
 the mount is refused with a line or it works, and no file that only the pool has is taken for one
 that the catalog does not know, no quota and no policy is forgotten."""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """What a daemon that was killed has left in its pool is there alone. Where one call on the pool,
 its mark or its files fails as the next one starts, that mount is refused with a line or serves all
 of them: whose the pool is, what it holds and what is in it is never guessed."""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: plain
+# level: check
 """A copy that finds no room on the disk tier, where nothing can go, waits longer each time; it is
 made as soon as something went, though others found room in the meantime."""
 import os, time

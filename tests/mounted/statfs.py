@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast (plain)
 """What statvfs tells is what can be stored without anything being dropped; engines that evict by it
 (a least free space, a highest percentage) keep the cache from ever dropping, and delete no more
 than they must."""

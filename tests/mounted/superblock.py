@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
+# level: check
 """A superblock that is flipped, cut, zeroed or lost is mended from its copy, from the catalog, or
 from the frames; and a store of an older mkfs gets a copy. A data file that was cut short costs the
 files of its tail, and nothing else. A store on a filesystem that is read only can be checked."""

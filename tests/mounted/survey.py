@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """A quota and a policy on a model that has many files: the call returns, the rest happens in the
 background and can be seen, others go on meanwhile, and the sum is exact although files come, grow,
 move and go while they are counted; after a kill in the middle the next mount goes on. Before, one

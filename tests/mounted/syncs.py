@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
+# level: check
 """What comes while the copy is made that an fsync waits for: an unlink or a rename over the file,
 its last writer's close, a write after an fsync that was not waited for to the end. Each fsync ends,
 and what one that succeeded brought down is what had been written when it was called. With the disk

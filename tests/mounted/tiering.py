@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast (plain)
+# level: check
 """Spill, evict, promote: both write modes; open files stay; one load for many openers; a slow or
 dead tier costs a miss and not a hang; the breaker; renames, unlinks and overwrites while tiers
 work."""

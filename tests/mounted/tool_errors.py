@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
+# level: check
 """An error is not an absence: when reads, writes and opens of fsck.kvcachefs fail, for a moment or
 for good, no file is forgotten and no catalog is set aside. What cannot be read is told, has an exit
 status of its own (8), and costs nothing else."""

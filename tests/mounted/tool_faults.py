@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """Each call of each tool on its files goes wrong in turn: all of mkfs and fsck --rebuild, once or
 from there on, delays of fsck, what kvcachectl reads, sets and writes of a mount, of its own files
 and of the machine's, and the start of a daemon by mount.kvcachefs. One row each below. The tool

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
+# level: check
 """fsck.kvcachefs -y and --rebuild, the mending of a superblock, and what kvcachectl makes (a key
 file, a chart, a bundle, a recording), are killed before each call that changes anything, and in the
 middle of each write; the latter at random moments too: what is there then is the old or the new. A

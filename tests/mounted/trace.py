@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """kvcachectl trace: what it records of a mount, replayed, hits as the mount did and as the load
 itself does, whatever the policy, with the chain told or not, and where it begins late. Names are in
 it only where they are asked for; a slow reader is told what he lost; only root may; and nobody

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """A line to a Redis server that gives a byte now and then, always within deadline=: a load over it
 ends with an error all the same, the tier is taken out, and the end comes. Also with TLS, where a
 read is of a whole record, and a handshake of many."""

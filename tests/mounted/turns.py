@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """Who waits for bytes of a quota does not wait until all that has expired is gone, however much
 that is: both have their turns. The daemon is stopped until all has expired at once, while a client
 goes on to store in a model that is at its quota."""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast (plain)
+# level: check
 """What is one chunk is found by behaviour, at the mount's root and one, two and three folders down:
 a folder whose files come in one burst goes whole and is never seen half; a flat folder's files go
 one by one and it stays; buckets that were made beforehand stay; a late file, an attribute, unit=

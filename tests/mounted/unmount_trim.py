@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """An unmount is not behind what a trim, or a user, has to remove from a slow tier: it ends while
 most of it is still there, as counted. Nothing of what went comes back; what was to be removed for
 all others too, from a shared tier, is removed by the next start."""

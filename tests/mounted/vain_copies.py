@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast (plain)
 """A copy to a shared tier that was made in vain, of a file that was deleted meanwhile, goes again;
 not so where another node has put the same bytes there since, which may have no other; also where
 that one's store is a copy of the first's, with the same numbers: it gets an identity of its own."""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# ways: fast plain
+# ways: fast (plain)
+# level: check
 """Requests of one user that wait, for loads and for a remote's answer about names, keep nobody
 else's waiting, on the same CPU too: another user's stat, load from the pool and store, and a
 question to the mount itself, take no longer than without them. And where more of them wait than one

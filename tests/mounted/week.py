@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """An operator's week: the package is installed, a store formatted, the service's command mounts it;
 two models are stored and looked at, pinned and bounded; the daemon is killed and comes back; a
 newer package takes over; all copies are verified, the keys are changed, the mount ends, the store

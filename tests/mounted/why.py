@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """Counters that tell why chunks go, how old they were, how far apart uses are, and what was written
 to each tier, today and in all; in stats and in metrics, and what of it a remount keeps."""
 import os, re, sqlite3, time

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""example_layers.py MOUNT: stores two chunks of a paged KV cache in a mount, a file a layer under
-each chunk's own key, and gives their blocks to something else as soon as a layer is out of them;
-asks how much of a longer prompt is cached, and loads that again layer by layer, both chunks at
-once: what a layer computes can begin while the next ones are still on their way. With torch where
-that is installed, else with memory of its own."""
+"""example_layers.py MOUNT
+
+Stores two chunks of a paged KV cache in a mount, one file for each layer under the chunk's own key,
+and reuses the blocks of a layer as soon as the layer is copied out. Then asks how much of a longer
+prompt is cached, and loads these chunks layer by layer, both at the same time: the computation of a
+layer can begin while the next layers are still being loaded. Uses torch tensors if torch is
+installed, otherwise its own memory."""
 import asyncio
 import ctypes
 import math
@@ -16,7 +18,7 @@ LAYERS, BLOCKS, BLOCK_SIZE, HEADS, HEAD_SIZE, CHUNK = 8, 64, 16, 8, 64, 256
 
 
 class Memory:
-    """What kvcachefs takes for a tensor, over a bytearray: dense, in host memory."""
+    """The interface of a tensor for kvcachefs, over a bytearray: dense, in host memory."""
     device = "cpu"
 
     def __init__(self, *shape, size=2):

@@ -38,7 +38,7 @@ permuted = [View(t, (2, NB, NH, BS, HS), (NB * NH * BS * HS, NH * BS * HS, HS, N
             for t in tensors]
 assert kv.Paged(permuted, dims="KBHSE").format == "NL_X_TWO_NB_BS_NH_HS"
 assert kv.Paged(permuted, dims="KBHSE").gather(BLOCKS) == cache.gather(BLOCKS)
-refused(ValueError, "told by dims", kv.Paged, permuted, "NL_X_TWO_NB_NH_BS_HS")
+refused(ValueError, "give dims", kv.Paged, permuted, "NL_X_TWO_NB_NH_BS_HS")
 padded = Memory(NB, 2 * BS * NH * HS + 100)
 padded.fill(3)
 view = View(padded, (NB, 2, BS, NH, HS), (2 * BS * NH * HS + 100, BS * NH * HS, NH * HS, HS, 1))
@@ -51,7 +51,7 @@ refused(ValueError, "dimensions", kv.Paged, odd, "NL_X_NB_BS_HS")
 refused(ValueError, "not like the first", kv.Paged, [tensors[0], Memory(*tensors[0].shape, size=4)],
         "NL_X_TWO_NB_BS_NH_HS")
 refused(ValueError, "K and V", kv.Paged, [Memory(3, NB, BS, NH, HS)], "NL_X_TWO_NB_BS_NH_HS")
-refused(TypeError, "no tensor", kv.Paged, [3], "NL_X_TWO_NB_BS_NH_HS")
+refused(TypeError, "not a tensor", kv.Paged, [3], "NL_X_TWO_NB_BS_NH_HS")
 elsewhere = Memory(2, NB, BS, NH, HS)
 elsewhere.device = "npu:0"
 refused(ValueError, "npu", kv.Paged, elsewhere, "NL_X_TWO_NB_BS_NH_HS")

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-kvcachefs: chunk keys, leases and transfers of KV caches for programs that use a kvcachefs mount;
-libkvcachefs for Python. kvcachefs-python(7).
+kvcachefs: chunk keys, leases and transfers of KV caches for programs that use a kvcachefs mount.
+The package wraps libkvcachefs; see kvcachefs-python(7).
 
     keys.py      chunk keys from tokens, names on disk
-    lease.py     objects held in the pool, and their bytes
-    buffer.py    a file as memory, to read or new
+    lease.py     leases on objects in the pool, and their bytes
+    buffer.py    an existing or new file as memory
     cache.py     a paged cache from tensors
     rope.py      cached keys at other positions
-    transfer.py  store and load, by asyncio, by polling, layer by layer
-    _queue.py    the library's queues, and who hears of their ends
-    _threads.py  calls that only a thread can wait for
-    _lib.py      the library by ctypes
+    transfer.py  store and load: with asyncio, by polling, layer by layer
+    _queue.py    the library's queues and the delivery of completions
+    _threads.py  threads for blocking calls
+    _lib.py      the library through ctypes
 
-What the library refuses is an Error, an OSError with its errno and text; what is wrong before it is
-asked, a ValueError.
+If the library refuses a call, it raises Error, an OSError with an errno and a text. Invalid
+arguments that the package detects itself raise ValueError.
 """
 from . import rope
 from ._lib import Error, call as _call
@@ -35,7 +35,7 @@ __all__ = ["Buffer", "Error", "GpuStats", "Hasher", "Item", "Lease", "Mm", "Name
 
 
 def version() -> str:
-    """The library's: "0.1.0" and, where it was built with CUDA, " cuda"."""
+    """The version of the library: "0.1.0", with " cuda" appended if it was built with CUDA."""
     text: bytes = _call("version")
     return text.decode()
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-libkvcachefs by ctypes: kvcachefs.h once more, as Python says it. STRUCTS and FUNCTIONS are tables
-of all that the package knows of the header, LEFT_OUT names what it does not; a test holds them
-against the header, sizes and offsets too, so that they cannot drift apart.
+libkvcachefs through ctypes: the contents of kvcachefs.h in Python. STRUCTS and FUNCTIONS are
+tables of everything that the package uses of the header; LEFT_OUT names the rest. A test compares
+them with the header, including sizes and offsets, so that they cannot diverge.
 
-ctypes lets the GIL go for the time of each call. kvcachefs_error() is of the calling thread, so
-whoever calls here asks for it in the same thread: that is what check() does.
+ctypes releases the GIL during each call. kvcachefs_error() belongs to the calling thread, so it
+must be called in the thread of the failed call; check() does so.
 
-The library is the file that KVCACHEFS_LIBRARY names, else the one beside this file (as the wheel
-has it), else what the dynamic linker finds.
+The library is the file in KVCACHEFS_LIBRARY; otherwise the file beside this module (in a wheel);
+otherwise the library that the dynamic linker finds.
 """
 from __future__ import annotations
 
@@ -115,8 +115,8 @@ STRUCTS: dict[str, type[Structure]] = {
 
 _paths = POINTER(c_char_p)
 _tokens = POINTER(c_uint32)
-_out = POINTER(c_void_p)  # of a struct that only the library sees
-_number = POINTER(c_int)  # of an enum
+_out = POINTER(c_void_p)  # of an opaque struct
+_number = POINTER(c_int)  # an enum
 _size = POINTER(c_size_t)
 _submit = (c_int, [c_void_p, POINTER(PagedStruct), POINTER(ItemStruct), c_size_t, c_void_p,
                    c_uint64, POINTER(c_uint64)])
@@ -186,8 +186,8 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "cancel": (c_int, [c_void_p, c_uint64]),
 }
 
-# Functions and structs of the header, without their kvcachefs_, that Python has no need of; as
-# fnmatch takes them.
+# Functions and structs of the header that Python does not need, without the prefix kvcachefs_;
+# patterns of fnmatch.
 LEFT_OUT = {
     "hex": "bytes.hex()",
     "name_set": "the members of kvcachefs.Name",
@@ -196,8 +196,8 @@ LEFT_OUT = {
 
 
 class Error(OSError):
-    """What the library could not do: errno (positive, as in the module errno), and strerror, one
-    line of the library's own that says what and where."""
+    """An error of the library: errno (positive, as in the module errno) and strerror, one line of
+    text from the library."""
 
 
 def _open() -> dict[str, Any]:
@@ -220,18 +220,18 @@ _functions = _open()
 
 
 def call(name: str, *arguments: Any) -> Any:
-    """kvcachefs_NAME(arguments), as it is."""
+    """Calls kvcachefs_NAME(arguments) and returns its result."""
     return _functions[name](*arguments)
 
 
 def error() -> str:
-    """What went wrong in this thread's last call."""
+    """The message of this thread's last failed call."""
     text: bytes = call("error")
     return text.decode(errors="replace")
 
 
 def check(name: str, *arguments: Any) -> None:
-    """The same of a call that may fail: its negative errno becomes an Error."""
+    """Calls a function that may fail; a negative errno becomes an Error."""
     err: int = call(name, *arguments)
     if err:
         raise Error(-err, error())
@@ -245,7 +245,7 @@ def find(kind: str, name: str) -> int:
 
 
 def names(kind: str) -> list[str]:
-    """All schemes, namings or formats."""
+    """The names of all schemes, namings or formats."""
     found: list[str] = []
     while text := call(f"{kind}_name", len(found)):
         found.append(text.decode())
@@ -253,7 +253,7 @@ def names(kind: str) -> list[str]:
 
 
 def text(value: str | None, what: str) -> bytes | None:
-    """A string for the library; a NUL would end it early."""
+    """A string for the library. ValueError: it contains a NUL, which would truncate it."""
     if value is None:
         return None
     if "\0" in value:

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The library's queues, one a mount, and who is told when a transfer has ended.
+The library's queues, one for each mount, and the delivery of completions.
 
-A queue's threads are the library's own and know nothing of Python. What has ended is taken from the
-queue by whoever looks first: the event loops that wait, whose reader of the queue's eventfd is
-take(); threads that wait, by polling that too; who polls; who submits. As any of them may read the
-eventfd empty under the others, each who waits leaves a waker with the transfer: a task one that
-calls its loop, a thread one that writes to a pipe, which it polls as well. An interrupt (Ctrl-C)
-may come anywhere: what it leaves half told is told again.
+The threads of a queue belong to the library and know nothing of Python. Completions are taken from
+the queue by the first caller that looks: event loops that wait, through a reader of the queue's
+eventfd that calls take(); threads that wait, by polling the eventfd too; and callers that poll or
+submit. Because another caller may empty the eventfd first, each waiting caller leaves a waker with
+the transfer: a task leaves a waker that calls its loop, a thread leaves a waker that writes to a
+pipe, which the thread polls as well. An interrupt (Ctrl-C) may happen anywhere: deliveries that it
+interrupts are repeated.
 
-_flying has what is not over, so that its memory stays, and a queue that has some is in _busy: it is
-freed only when nobody has it and nothing is in it. A forked child has none of the threads: it
-leaves its queues alone, and all that was in them is over there, with ECANCELED. At the end of the
-process stores go on to their end, and loads are cancelled: their memory is about to go.
+_flying has the transfers that are not over, so that their memory stays valid. A queue with such
+transfers is in _busy: it is freed only when it has no references and no transfers. A forked child
+has none of the threads: it does not touch its queues, and their transfers are over there, with
+ECANCELED. When the process exits, stores are finished and loads are cancelled, because their
+memory is about to disappear.
 """
 from __future__ import annotations
 
@@ -33,21 +35,21 @@ from typing import Any
 
 from . import _lib
 
-MOUNTS = 8  # queues that are kept for the next transfer
+MOUNTS = 8  # queues kept for later transfers
 AT_ONCE = 64
 THREADS_MOST = 64
 
 _lock = threading.Lock()
 _most = 8
-_open: dict[bytes, Queue] = {}  # by mount, the latest used last
+_open: dict[bytes, Queue] = {}  # by mount, the most recently used last
 _all: weakref.WeakSet[Queue] = weakref.WeakSet()
 _busy: set[Queue] = set()
-_hooked = False  # _end() is to be called
+_hooked = False  # _end() is registered
 _ended = False
 
 
 class Job:
-    """What a queue knows of a transfer."""
+    """The queue's view of a transfer."""
     stores = False
     over = False
     id = 0
@@ -56,8 +58,8 @@ class Job:
         self.wakers: list[Callable[[], object]] = []
 
     def end(self, err: int, said: str) -> None:
-        """It is over, with 0 or a negative errno and the library's text. It may be called again
-        where the first call was interrupted."""
+        """The transfer is over, with 0 or a negative errno and the library's text. May be called
+        again if the first call was interrupted."""
         raise NotImplementedError
 
 
@@ -69,12 +71,12 @@ class Queue:
         self._h, self._fd = h, int(_lib.call("queue_fd", h))
         self._tags = itertools.count(1)
         self._flying: dict[int, Job] = {}
-        self._loops: dict[asyncio.AbstractEventLoop, int] = {}  # who waits in each
+        self._loops: dict[asyncio.AbstractEventLoop, int] = {}  # waiting tasks of each loop
         self._fresh()
         _all.add(self)
 
     def _fresh(self) -> None:
-        # a signal's handler may come here again
+        # reentrant: a signal handler may call these functions
         self._lock, self._taking = threading.RLock(), threading.RLock()
         self._taken, self._found = (_lib.Completion * AT_ONCE)(), 0
 
@@ -85,8 +87,8 @@ class Queue:
     # ---- Transfers ----
 
     def submit(self, job: Job, cache: _lib.PagedStruct, items: Any, stream: int | None) -> None:
-        """Sets job.id. Error: it is not in the queue."""
-        for queue in list(_busy):  # nobody else may look there any more
+        """Sets job.id. Error: the transfer is not in the queue."""
+        for queue in list(_busy):  # its last caller may be gone
             queue.take()
         tag, id_ = next(self._tags), ctypes.c_uint64()
         with self._lock:
@@ -96,23 +98,23 @@ class Queue:
             _lib.check("submit_store" if job.stores else "submit_load", self._h,
                        ctypes.byref(cache), items, len(items), stream, tag, ctypes.byref(id_))
         except BaseException:
-            if not id_.value:  # as it is where an interrupt came after the call
+            if not id_.value:  # otherwise an interrupt came after the call
                 self._forget(tag)
             raise
         job.id = id_.value
 
     def layer(self, waits: bool, job: Job, layer: int, stream: int | None) -> tuple[int, str]:
-        """0, -EAGAIN or what failed of the layers up to this one, and the library's text."""
+        """0, -EAGAIN or the error of the layers up to this one, and the library's text."""
         err: int = _lib.call("layer_wait" if waits else "layer_poll", self._h, job.id, layer,
                              stream)
         return err, _lib.error() if err else ""
 
     def cancel(self, job: Job) -> None:
-        """What is over, or about to be, ends as it ends."""
+        """Cancels a transfer; a transfer that is over or ending is not changed."""
         if not job.over:
             _lib.call("cancel", self._h, job.id)
 
-    # ---- What has ended ----
+    # ---- Completions ----
 
     def _forget(self, tag: int) -> None:
         with self._lock:
@@ -121,12 +123,13 @@ class Queue:
                 _busy.discard(self)
 
     def take(self) -> None:
-        """Never waits. What an interrupt left behind the next one finds in _taken."""
+        """Takes all completions; never waits. Completions that an interrupt left in _taken are
+        delivered by the next call."""
         with self._taking:
             while self._h:
                 for i in range(self._found):
                     self._tell(self._taken[i])
-                self._found = AT_ONCE  # should the call's answer not come to be kept
+                self._found = AT_ONCE  # in case an interrupt loses the result of the call
                 self._found = _lib.call("take", self._h, self._taken, AT_ONCE)
                 if not self._found:
                     return
@@ -148,11 +151,11 @@ class Queue:
                 with contextlib.suppress(RuntimeError):  # the loop is closed
                     wake()
 
-    # ---- Who waits ----
+    # ---- Waiting ----
 
     @contextlib.contextmanager
     def _told(self, job: Job, wake: Callable[[], object]) -> Iterator[None]:
-        """Meanwhile wake() is called, at once where it is over."""
+        """wake() is called when the transfer ends, at once if it is over."""
         with self._lock:
             job.wakers.append(wake)
             if job.over:
@@ -164,7 +167,7 @@ class Queue:
                 job.wakers.remove(wake)
 
     def wait(self, job: Job, timeout: float | None = None) -> None:
-        """Until it is over, or so many seconds."""
+        """Waits until the transfer is over, or for `timeout` seconds."""
         end = None if timeout is None else time.monotonic() + timeout
         self.take()
         if job.over:
@@ -186,12 +189,12 @@ class Queue:
                     poll.poll(None if left is None else left * 1000)
                     self.take()
         finally:
-            if wake not in job.wakers:  # else interrupted right there, and it is still to write
+            if wake not in job.wakers:  # otherwise an interrupt left it, and it will still write
                 os.close(there)
                 os.close(pipe)
 
     async def ended(self, job: Job) -> None:
-        """Until it is over. A task that is cancelled leaves it as it is."""
+        """Waits until the transfer is over. Cancelling the task does not cancel the transfer."""
         loop = asyncio.get_running_loop()
         future = loop.create_future()
 
@@ -216,7 +219,7 @@ class Queue:
                 if self._h:
                     loop.remove_reader(self._fd)
 
-    # ---- Ends of the process ----
+    # ---- Exit and fork ----
 
     def finish(self) -> None:
         jobs = list(self._flying.values())
@@ -227,10 +230,10 @@ class Queue:
             self.wait(job)
 
     def abandon(self) -> None:
-        """In a child: the threads are the parent's, and so is what they do."""
+        """In a forked child: the threads belong to the parent, and so does their work."""
         self._h = None
         self._fresh()
-        os.close(self._fd)  # in the loops of the parent it stays
+        os.close(self._fd)  # the parent's loops keep their copy
         for job in self._flying.values():
             job.end(-errno.ECANCELED, "the process was forked: it is the parent's transfer")
             job.over = True
@@ -238,8 +241,8 @@ class Queue:
 
 
 def workers(most: int) -> None:
-    """How many threads carry out the transfers of a mount, from the next transfer on; each has one
-    at a time. 8 at first; 1 to 64."""
+    """Sets the number of threads that perform the transfers of a mount, from the next transfer on;
+    each thread handles one transfer at a time. Default 8; 1 to 64."""
     global _most
     if not 1 <= most <= THREADS_MOST:
         raise ValueError(f"a queue has 1 to {THREADS_MOST} threads, not {most}")
@@ -247,7 +250,7 @@ def workers(most: int) -> None:
         _most = most
         was = list(_open.values())
         _open.clear()
-    del was  # not under the lock: what is idle ends here
+    del was  # without the lock, because idle queues are freed here
 
 
 def of(mount: bytes) -> Queue:
@@ -269,7 +272,7 @@ def _hook_locked() -> None:
     _hooked = True
     atexit.register(_end)
     util = sys.modules.get("multiprocessing.util")
-    if util:  # whose children end without atexit
+    if util:  # its children exit without atexit
         util.Finalize(None, _end, exitpriority=10)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Threads for the calls of the library that wait and have no descriptor to wait by: leases, and layers
-that are not there yet. Each has one of its own, so that none waits behind another's tier; they are
-daemons, as the process need not stay for what nobody will use.
+Threads for library calls that block and have no descriptor to poll: leases, and layers that are
+not done yet. Each call has its own thread, so that no call waits behind the tier of another. The
+threads are daemons, because the process does not need their results when it exits.
 """
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 def submit(function: Callable[..., Result],
            *arguments: Any) -> concurrent.futures.Future[Result]:
     future: concurrent.futures.Future[Result] = concurrent.futures.Future()
-    future.set_running_or_notify_cancel()  # who gives it up leaves the call as it is
+    future.set_running_or_notify_cancel()  # cancelling the future does not stop the call
 
     def body() -> None:
         try:
@@ -33,6 +33,6 @@ def submit(function: Callable[..., Result],
 
 
 async def run(function: Callable[..., Result], *arguments: Any) -> Result:
-    """In a thread. Where the task is cancelled the call ends by itself, and its result is
-    dropped."""
+    """Runs a function in a thread. If the task is cancelled, the call still ends by itself and its
+    result is dropped."""
     return await asyncio.wrap_future(submit(function, *arguments))

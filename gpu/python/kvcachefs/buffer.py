@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The bytes of one file as memory, for programs with copies of their own: of a file that is there, to
-read, or of a new one, which gets its name when it is published.
+The bytes of one file as memory, for programs that copy data themselves: an existing file for
+reading, or a new file that gets its name when it is published.
 
-The library's buffer is freed when the Buffer is closed and the last view of it is gone, so that a
-view never is of memory that was unmapped. Publishing unmaps, and is refused while there is one.
+The library's buffer is freed when the Buffer is closed and its last view is released, so a view
+never refers to unmapped memory. Publishing unmaps the memory and is refused while a view exists.
 """
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ __all__ = ["Buffer"]
 
 
 class _Handle:
-    """The library's buffer; freed with the last who holds this, but not in a forked child, where
-    that would take the parent's new file away."""
+    """The library's buffer. It is freed with the last reference, except in a forked child, where
+    freeing it would remove the parent's new file."""
 
     def __init__(self) -> None:
         self.h, self.of = ctypes.c_void_p(), os.getpid()
@@ -32,7 +32,7 @@ class _Handle:
 
 
 class _Hold:
-    """Of one view's memory."""
+    """Keeps the memory of one view."""
 
     def __init__(self, handle: _Handle) -> None:
         self.handle = handle
@@ -40,9 +40,9 @@ class _Hold:
 
 class Buffer:
     """
-    Buffer.open() and Buffer.new() make it. device: the memory is registered (pinned) for that CUDA
-    device; -1: none. All but data wait for the mount, and let the GIL go: a task calls them by
-    asyncio.to_thread(). Error: those of the file and of the mount; ENODEV.
+    Made by Buffer.open() and Buffer.new(). device: register (pin) the memory for that CUDA device;
+    -1: no device. Every call except data waits for the mount and releases the GIL; in a task use
+    asyncio.to_thread(). Error: errors of the file and of the mount; ENODEV.
     """
 
     def __init__(self, handle: _Handle, readonly: bool) -> None:
@@ -55,7 +55,8 @@ class Buffer:
     @classmethod
     def open(cls, mount: str | os.PathLike[str], path: str | os.PathLike[str], *,
              device: int = -1) -> Buffer:
-        """A file's bytes, read-only. It is held in the pool meanwhile."""
+        """The bytes of a file, read-only. The file stays in the pool until the buffer is
+        closed."""
         handle = _Handle()
         _lib.check("buffer_open", ctypes.byref(handle.h), _lib.path(mount), _lib.path(path),
                    device)
@@ -64,10 +65,10 @@ class Buffer:
     @classmethod
     def new(cls, mount: str | os.PathLike[str], path: str | os.PathLike[str], size: int, *,
             device: int = -1) -> Buffer:
-        """`size` bytes, zero at first, of a new file, which is there when publish() returns. ENOSPC
-        and the like: nothing is left."""
+        """`size` zero bytes of a new file, which appears when publish() returns. ENOSPC and other
+        errors leave nothing behind."""
         if not 0 <= size < 1 << 63:
-            raise ValueError(f"a file has no {size} bytes")
+            raise ValueError(f"the size of a file cannot be {size}")
         handle = _Handle()
         _lib.check("buffer_new", ctypes.byref(handle.h), _lib.path(mount), _lib.path(path), size,
                    device)
@@ -75,8 +76,8 @@ class Buffer:
 
     @property
     def data(self) -> memoryview:
-        """The bytes; what is made of it (slices, arrays) is a view as well. Each asking makes a
-        new one."""
+        """The bytes. Slices and arrays made from it are views as well. Each access makes a new
+        view."""
         size = ctypes.c_size_t()
         with self._lock:
             if not self._handle:
@@ -86,27 +87,28 @@ class Buffer:
                 return memoryview(b"" if self.readonly else bytearray())
             memory = (ctypes.c_ubyte * size.value).from_address(at)
             hold = _Hold(self._handle)
-            memory.hold = hold  # type: ignore[attr-defined]  # as long as there is a view
+            memory.hold = hold  # type: ignore[attr-defined]  # for the lifetime of the view
             self._views.add(hold)
         view = memoryview(memory).cast("B")
         return view.toreadonly() if self.readonly else view
 
     def publish(self) -> None:
-        """Gives the new file its name, replacing what is there; the buffer is closed, also where
-        that fails. BufferError: a view of it is left (del it, or release() it); no device may use
-        the memory either."""
+        """Gives the new file its name and replaces an existing file. The buffer is closed, even
+        after an error. No device may use the memory any more. BufferError: a view still exists
+        (del it, or release() it)."""
         with self._lock:
             if not self._handle:
                 raise ValueError("the buffer is closed")
             if self.readonly:
-                raise ValueError("the buffer is for reading")
+                raise ValueError("the buffer is read-only")
             if len(self._views):
-                raise BufferError("a view of the buffer is still there: publishing unmaps it")
+                raise BufferError("a view of the buffer still exists: publishing unmaps the memory")
             handle, self._handle = self._handle, None
         _lib.check("buffer_publish", handle.h)
 
     def close(self) -> None:
-        """Frees it, when the last view is gone. A new file that was not published is no more."""
+        """Frees the buffer when its last view is released. A new file that was not published is
+        removed."""
         with self._lock:
             self._handle = None
 

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A paged KV cache from the engine's own tensors: pointers, strides and sizes come from them, and what
-does not fit a format is refused.
+A paged KV cache from the engine's own tensors: the tensors give pointers, strides and sizes, and
+tensors that do not match a format are refused.
 
-A tensor is whatever has data_ptr(), stride() (in elements), element_size(), shape and device, as
-torch's do; numpy arrays (anything with __array_interface__) are taken as well. Nothing is copied,
-and neither torch nor numpy is imported. The tensors are kept as long as the Paged.
+A tensor is any object with data_ptr(), stride() (in elements), element_size(), shape and device,
+like torch's; numpy arrays (anything with __array_interface__) are accepted as well. Nothing is
+copied, and neither torch nor numpy is imported. The Paged keeps the tensors alive.
 
-Each format is a row of _FORMATS: which of layer, component and plane choose the tensor, and the
-dimensions of one tensor in the order of memory. Letters: L layer, K key or value, B block, S slot
-in a block, H head, E element of a head, C a head's K then its V (2 E), T slots of all blocks (B S),
-P plane, 1 a dimension of 1.
+Each format is a row of _FORMATS: the dimensions (layer, component, plane) that select the tensor,
+and the dimensions of one tensor in the order of memory. The letters: L layer, K key or value, B
+block, S slot in a block, H head, E element of a head, C a head's K then its V (2 E), T slots of
+all blocks (B S), P plane, 1 a dimension of 1.
 """
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["Paged", "Tensor", "Tokens", "formats"]
 
 
 class Tensor(Protocol):
-    """What is taken for a tensor."""
+    """The interface of a tensor."""
     @property
     def shape(self) -> Sequence[int]: ...
     @property
@@ -38,7 +38,7 @@ class Tensor(Protocol):
 class _Format(NamedTuple):
     pointers: str
     dims: str
-    guess: bool = True  # may it be found by shape alone
+    guess: bool = True  # whether the shape alone may determine it
 
 
 _FORMATS = {
@@ -107,7 +107,7 @@ def _device(tensor: Tensor) -> int:
         return -1
     if kind == "cuda":
         return int(number or 0)
-    raise ValueError(f"the tensors are on {tensor.device}: kvcachefs knows cpu and cuda")
+    raise ValueError(f"the tensors are on {tensor.device}: kvcachefs supports cpu and cuda")
 
 
 def _flat(tensors: Any) -> Iterator[Tensor]:
@@ -116,35 +116,35 @@ def _flat(tensors: Any) -> Iterator[Tensor]:
     elif hasattr(tensors, "__array_interface__"):
         yield _Array(tensors)
     elif isinstance(tensors, (str, bytes)) or not hasattr(tensors, "__iter__"):
-        raise TypeError(f"{type(tensors).__name__} is no tensor: it has no data_ptr()")
+        raise TypeError(f"{type(tensors).__name__} is not a tensor: it has no data_ptr()")
     else:
         for t in tensors:
             yield from _flat(t)
 
 
 class _Seen(NamedTuple):
-    """What one tensor says of the cache, by letters."""
+    """The sizes of the cache according to one tensor, by letters."""
     sizes: dict[str, int]
     block_stride: int  # 0: dense
 
 
 def _see(t: Tensor, dims: str, block_size: int, heads: int) -> _Seen:
-    """ValueError says where it does not fit."""
+    """The sizes of a tensor. ValueError describes the first mismatch."""
     shape, strides = tuple(t.shape), tuple(t.stride())
     if len(shape) != len(dims):
-        raise ValueError(f"it has {len(shape)} dimensions and not {len(dims)}")
+        raise ValueError(f"it has {len(shape)} dimensions, not {len(dims)}")
     sizes = {d: n for d, n in zip(dims, shape) if d != "1"}
     given = {"1": 1, "K": 2, "S": block_size, "H": heads}
     for i, (d, n) in enumerate(zip(dims, shape)):
         if given.get(d) and n != given[d]:
-            raise ValueError(f"dimension {i} is {_MEANING[d]} of {given[d]}, and has {n}")
+            raise ValueError(f"dimension {i} ({_MEANING[d]}) must be {given[d]}, not {n}")
     if "C" in sizes:
         if sizes["C"] % 2:
-            raise ValueError(f"a head has K and V, which {sizes['C']} is not twice of anything")
+            raise ValueError(f"K and V of a head have an even number of elements, not {sizes['C']}")
         sizes["E"] = sizes.pop("C") // 2
     if "T" in sizes:
         if not block_size or sizes["T"] % block_size:
-            raise ValueError(f"its {sizes['T']} slots are no whole blocks: give block_size")
+            raise ValueError(f"its {sizes['T']} slots are not whole blocks: give block_size")
         sizes["S"], sizes["B"] = block_size, sizes.pop("T") // block_size
     if 0 in shape:
         raise ValueError("it is empty")
@@ -153,9 +153,9 @@ def _see(t: Tensor, dims: str, block_size: int, heads: int) -> _Seen:
         if dims[i] == "B" and strides[i] > want and shape[i] > 1:
             padded = want = strides[i]
         elif shape[i] > 1 and strides[i] != want:
-            raise ValueError(f"dimension {i} ({_MEANING[dims[i]]}) goes by {strides[i]} elements, "
-                             f"where that format has {want}: strides {strides}, shape {shape}; "
-                             f"a permuted view is told by dims")
+            raise ValueError(f"dimension {i} ({_MEANING[dims[i]]}) has stride {strides[i]}, but "
+                             f"that format has {want}: strides {strides}, shape {shape}; "
+                             f"for a permuted view give dims")
         want *= shape[i]
     return _Seen(sizes, padded)
 
@@ -165,8 +165,8 @@ _MEANING = {"L": "layers", "K": "K and V", "B": "blocks", "S": "slots of a block
 
 
 def _in_memory(t: Tensor, dims: str) -> str:
-    """A tensor's dimensions in the order of memory. Those of 1 stand inside what has their
-    stride."""
+    """The dimensions of a tensor in the order of memory. Dimensions of size 1 are inside those
+    with the same stride."""
     order = sorted(range(len(dims)), key=lambda i: (-t.stride()[i], -t.shape[i], i))
     return "".join(dims[i] for i in order)
 
@@ -185,19 +185,19 @@ class _View:
 
 
 class Tokens:
-    """Which tokens of a cache: by slots (block * block_size + offset, negative: skipped) or by
-    block ids (all slots of each); the first `skip` tokens are left alone. Numbers, arrays or
-    tensors of one dimension."""
+    """The tokens of a cache, given by slots (block * block_size + offset; negative slots are
+    skipped) or by block ids (all slots of each block). The first `skip` tokens are not touched.
+    Numbers, arrays or tensors of one dimension."""
 
     def __init__(self, *, blocks: Iterable[int] | None = None,
                  slots: Iterable[int] | None = None, skip: int = 0) -> None:
         given = slots if slots is not None else blocks
         if given is None or (slots is not None and blocks is not None):
-            raise ValueError("tokens are given by blocks or by slots")
+            raise ValueError("tokens must be given by blocks or by slots")
         if skip < 0:
             raise ValueError(f"{skip} tokens cannot be skipped")
         numbers = array.array("q", given.tolist() if hasattr(given, "tolist") else given)
-        # an array that is there even where it is empty, or neither would be given
+        # never empty: the library needs one of both pointers
         kept = (ctypes.c_int64 * max(len(numbers), 1))(*numbers)
         self.struct = _lib.Tokens(n=len(numbers), skip=skip)
         setattr(self.struct, "block_ids" if slots is None else "slots", kept)
@@ -205,20 +205,22 @@ class Tokens:
 
 class Paged:
     """
-    tensors: as the format has them: one tensor a layer; one of all layers (NB_NL_...); lists of
-    all K and all V (TWO_X_NL_...), pairs of K and V or planes of each layer (NL_X_TWO_X, NL_X_NP).
-    Nested lists are taken in order, so [k_buffers, v_buffers] is right.
-    format: by name (formats()); the tensors' dimensions are in its order, and memory too.
-    dims: instead of a format, the letters of the tensors' own dimensions, such as "KBSHE" where
-    the shape is [2, blocks, slots, heads, head size]; the format is what the strides say, so
-    permuted views are right as well.
-    With neither the format is guessed, from shape, block_size and heads, if only one is possible.
-    block_size, heads: tokens of a block and heads, checked where the shape says them; block_size
-    is needed where it does not (TWO_X_NL_X_NBBS..., NL_X_NBBS_ONE_HS).
+    tensors: as in the format: one tensor for each layer; one for all layers (NB_NL_...); lists of
+    all K and all V (TWO_X_NL_...); pairs of K and V, or planes, of each layer (NL_X_TWO_X,
+    NL_X_NP). Nested lists are read in order, so [k_buffers, v_buffers] is correct.
+    format: a name of formats(). The tensors' dimensions, and their order in memory, must be those
+    of the format.
+    dims: instead of a format, the letters of the tensors' own dimensions, such as "KBSHE" for the
+    shape [2, blocks, slots, heads, head size]. The format is derived from the strides, so permuted
+    views are correct as well.
+    Without format and dims the format is guessed from shape, block_size and heads, if only one
+    format is possible.
+    block_size, heads: tokens of a block and heads; checked if the shape has them. block_size is
+    required if the shape does not have it (TWO_X_NL_X_NBBS..., NL_X_NBBS_ONE_HS).
     fused: files hold K and V of a head together (kvcachefs-gpu(7)).
 
-    ValueError: the tensors are not of that format, or not alike, or more than one is possible;
-    Error with EINVAL: the library refuses the shape.
+    ValueError: the tensors do not match the format, differ from each other, or match several
+    formats. Error with EINVAL: the library refuses the shape.
     """
 
     def __init__(self, tensors: Any, format: str | None = None, *, dims: str | None = None,
@@ -227,7 +229,7 @@ class Paged:
         if not self.tensors:
             raise ValueError("a cache has at least one tensor")
         if format is not None and format not in _FORMATS:
-            _lib.find("format", format)  # what the library says of it
+            _lib.find("format", format)  # raises the library's error
             raise ValueError(f"this package does not know the format {format}")
         seen = self.tensors
         if dims is not None and format is None:
@@ -266,15 +268,16 @@ class Paged:
                 raise ValueError(f"tensor {i} has no memory")
 
     def file_size(self, tokens: Tokens, layers: int | None = None) -> int:
-        """Bytes of a file of these tokens and so many layers (None: all); 0: too many."""
+        """Size in bytes of a file of these tokens and this number of layers (None: all); 0: too
+        large."""
         size: int = _lib.call("file_size", ctypes.byref(self.struct),
                               self.layers if layers is None else layers,
                               ctypes.byref(tokens.struct))
         return size
 
     def gather(self, tokens: Tokens, layer: int = 0, layers: int | None = None) -> bytearray:
-        """A copy of what a file of these tokens and layers [layer, layer + layers) would hold. Host
-        memory only. Error with ERANGE: a slot, block or layer is outside."""
+        """A copy of the contents of a file with these tokens and layers [layer, layer + layers).
+        Host memory only. Error with ERANGE: a slot, block or layer is out of range."""
         n = self.layers - layer if layers is None else layers
         out = bytearray(self.file_size(tokens, max(n, 0)))
         self._move("gather", layer, n, tokens, out)
@@ -282,8 +285,8 @@ class Paged:
 
     def scatter(self, tokens: Tokens, data: bytes | bytearray | memoryview, layer: int = 0,
                 layers: int | None = None) -> None:
-        """Back again. ValueError: it has not that length; ERANGE as above; then nothing was
-        written."""
+        """Writes such a copy to the cache. ValueError: the length is wrong; Error with ERANGE as
+        for gather(). After an error nothing was written."""
         n = self.layers - layer if layers is None else layers
         size = self.file_size(tokens, max(n, 0))
         if len(data) != size:
@@ -294,23 +297,23 @@ class Paged:
 
     def _move(self, how: str, layer: int, n: int, tokens: Tokens, memory: bytearray) -> None:
         if not 0 <= layer < 1 << 31 or not 0 <= n < 1 << 31:
-            raise ValueError(f"layers {layer} to {layer + n} are none")
+            raise ValueError(f"layers {layer} to {layer + n} do not exist")
         there = (ctypes.c_ubyte * max(len(memory), 1)).from_buffer(memory) if memory else None
         _lib.check(how, ctypes.byref(self.struct), layer, n, ctypes.byref(tokens.struct), there)
 
 
 def _by_dims(tensors: list[Tensor], dims: str) -> tuple[str, str]:
-    """The format of tensors whose own dimensions are these, and the dimensions in memory."""
+    """The format of tensors with these dimensions, and the dimensions in the order of memory."""
     if len(set(dims.replace("1", ""))) != len(dims.replace("1", "")) or dims.count("1") > 1 or \
             any(d not in _MEANING for d in dims):
-        raise ValueError(f"dims are letters of {''.join(_MEANING)}, each once, not {dims}")
+        raise ValueError(f"dims must be letters of {''.join(_MEANING)}, each once, not {dims}")
     for i, t in enumerate(tensors):
         if len(t.shape) != len(dims):
             raise ValueError(f"tensor {i} has {len(t.shape)} dimensions: dims names {len(dims)}")
     memory = _in_memory(tensors[0], dims)
     found = [name for name, row in _FORMATS.items() if row.dims == memory]
     if len(found) != 1:
-        raise ValueError(f"tensors of {' '.join(memory)} in memory are of " +
+        raise ValueError(f"tensors of {' '.join(memory)} in memory match " +
                          (" or ".join(found) + ": name one" if found else "no format"))
     return found[0], memory
 
@@ -332,19 +335,19 @@ def _guess(tensors: list[Tensor], block_size: int, heads: int) -> str:
         return found[0]
     about = f"{len(tensors)} tensors of {tuple(tensors[0].shape)}"
     if not found:
-        raise ValueError(f"{about} by {tuple(tensors[0].stride())} are of no format: a permuted "
-                         f"view is told by dims")
-    raise ValueError(f"{about} may be of {' or '.join(found)}: name the format, or give "
+        raise ValueError(f"{about} by {tuple(tensors[0].stride())} match no format: for a "
+                         f"permuted view give dims")
+    raise ValueError(f"{about} match {' or '.join(found)}: name the format, or give "
                      f"block_size and heads")
 
 
 def _planes(tensors: Any, n: int) -> int:
-    """Planes of a layer: [[a, b, c], [a, b, c], ...]"""
+    """Number of planes of a layer: [[a, b, c], [a, b, c], ...]"""
     first = next(iter(tensors)) if hasattr(tensors, "__iter__") else None
     planes = 1 if first is None or hasattr(first, "data_ptr") else len(list(_flat(first)))
     if not 0 < planes <= _lib.PLANES or n % planes:
-        raise ValueError(f"a layer has 1 to {_lib.PLANES} planes, and each layer as many: give "
-                         f"them as a list a layer")
+        raise ValueError(f"a layer has 1 to {_lib.PLANES} planes, the same number in each layer: "
+                         f"give a list for each layer")
     return planes
 
 

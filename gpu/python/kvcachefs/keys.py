@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Chunk keys from tokens, bit for bit as the engines make them, and the names of their files.
+Chunk keys from tokens, bit-identical to the keys of the engines, and the names of their files.
 
-A Hasher goes on where it stopped: a growing prompt costs its new blocks only. It is locked for the
-time of a call, which lets the GIL go. Keys are bytes; text() writes one as the engine does in
-names. A Name is all that a file's name says, and build() and parse() are each other's inverse.
+A Hasher continues where it stopped: a growing prompt costs only the work for its new blocks. A
+Hasher is locked during a call, which releases the GIL. Keys are bytes; text() writes a key as the
+engine does in names. A Name has the contents of a file's name; build() and parse() are inverse to
+each other.
 """
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ Key = Union[bytes, bytearray, memoryview]
 
 
 class Mm(NamedTuple):
-    """A multimodal item among the tokens: its identifier, and where it stands, in tokens."""
+    """A multimodal item among the tokens: its identifier, and its position and length in
+    tokens."""
     hash: str
     start: int
     length: int
@@ -43,8 +45,8 @@ class Segment(NamedTuple):
 
 
 def _token_array(tokens: Any) -> tuple[Any, int]:
-    """The tokens as the library takes them, and how many."""
-    if hasattr(tokens, "tolist"):  # of numpy and torch: their elements are no ints
+    """The tokens as a C array, and their number."""
+    if hasattr(tokens, "tolist"):  # numpy and torch: their elements are not ints
         tokens = tokens.tolist()
     numbers = array.array("I", tokens)
     if not numbers:
@@ -61,15 +63,17 @@ class Hasher:
     """
     The keys of a scheme, for one sequence of tokens.
 
-    block_tokens: tokens of a block; 0: the scheme's own (vLLM 16, LMCache 256, SGLang 64).
-    seed: PYTHONHASHSEED as text, None: not set; left out: what the environment has.
-    none: NONE_HASH itself where it is not the seed's (older vLLM without a seed).
-    empty_extra_is_array: no extra keys are an empty array and not null (CBOR without the fold).
-    lora_name, lora_path, mm, embeds: vLLM's extra keys, _cbor schemes only; tagged_extra: as from
-    vLLM 0.32 on. embeds(block) gives the SHA-256 of a block's prompt embeddings, or None.
+    block_tokens: tokens of a block; 0: the default of the scheme (vLLM 16, LMCache 256, SGLang 64).
+    seed: PYTHONHASHSEED as text; None: not set; default: the environment variable.
+    none: NONE_HASH itself, if it is not derived from the seed (older vLLM without a seed).
+    empty_extra_is_array: write missing extra keys as an empty array instead of null (CBOR without
+    the fold).
+    lora_name, lora_path, mm, embeds: vLLM's extra keys, for the _cbor schemes only. embeds(block)
+    returns the SHA-256 of a block's prompt embeddings, or None.
+    tagged_extra: write extra keys as vLLM 0.32 and later do.
     cache_salt: vLLM and SGLang. extra_key: SGLang.
 
-    Error with EINVAL: no such scheme, or what cannot be said in it.
+    Error with EINVAL: unknown scheme, or values that the scheme does not support.
     """
 
     def __init__(self, scheme: str, *, block_tokens: int = 0, seed: Any = ...,
@@ -79,7 +83,7 @@ class Hasher:
                  cache_salt: str | None = None, extra_key: str | None = None,
                  embeds: Callable[[int], bytes | None] | None = None) -> None:
         if not 0 <= block_tokens < 1 << 32:
-            raise ValueError(f"a block has no {block_tokens} tokens")
+            raise ValueError(f"block_tokens cannot be {block_tokens}")
         how = _lib.Keys(scheme=_lib.find("scheme", scheme), block_tokens=block_tokens)
         how.seed = _lib.text(os.environ.get("PYTHONHASHSEED") if seed is ... else seed, "seed")
         if none is not None:
@@ -108,12 +112,12 @@ class Hasher:
 
     def _live(self) -> ctypes.c_void_p:
         if not self._free.alive:
-            raise ValueError("the hasher has failed before: after that it can only be given up")
+            raise ValueError("the hasher cannot be used after an error")
         return self._h
 
     def feed(self, tokens: TokenIds) -> list[bytes]:
-        """Goes on with these tokens; the keys of the blocks that became full. After an Error the
-        hasher is of no more use."""
+        """Continues with these tokens and returns the keys of the blocks that became full. After
+        an Error the hasher cannot be used any more."""
         numbers, n = _token_array(tokens)
         room = n // self.block_tokens + 1
         out = ctypes.create_string_buffer(room * self.key_len)
@@ -130,8 +134,8 @@ class Hasher:
         return [out.raw[i * self.key_len:(i + 1) * self.key_len] for i in range(made.value)]
 
     def rest(self) -> bytes | None:
-        """The key of the tokens that fill no block yet, as a shorter block of their own (LMCache's
-        save_unfull_chunk); None: there are none. The hasher stays as it is."""
+        """The key of the tokens that do not fill a block yet, as a shorter block of their own
+        (LMCache's save_unfull_chunk); None: no such tokens. The hasher is not changed."""
         out = ctypes.create_string_buffer(self.key_len)
         with self._lock:
             try:
@@ -152,8 +156,8 @@ class Hasher:
         return out.value.decode()
 
     def segments(self, tokens: TokenIds, separator: TokenIds) -> list[Segment]:
-        """LMCache's blending in process: the tokens between separators, hashed each by itself.
-        Schemes lmcache-* only."""
+        """LMCache's blending in process: the tokens between separators, each segment hashed
+        separately. Schemes lmcache-* only."""
         numbers, n = _token_array(tokens)
         parts, nparts = _token_array(separator)
         room = n + 1  # separators may overlap
@@ -170,7 +174,7 @@ def _free(h: ctypes.c_void_p, keep: Any) -> None:
 
 
 def _callback(of: weakref.ref[Hasher], embeds: Callable[[int], bytes | None]) -> Any:
-    """An exception in it ends the feed, which raises it."""
+    """A C callback. An exception in it ends feed(), which raises it."""
     def called(_arg: Any, block: int, sha: Any) -> int:
         try:
             value = embeds(block)
@@ -180,7 +184,7 @@ def _callback(of: weakref.ref[Hasher], embeds: Callable[[int], bytes | None]) ->
                 raise ValueError(f"a SHA-256 has 32 bytes, not {len(value)}")
             ctypes.memmove(sha, value, 32)
             return 1
-        except BaseException as e:  # whatever it is: it cannot pass through C
+        except BaseException as e:  # no exception can pass through C
             hasher = of()
             if hasher:
                 hasher._failure = e
@@ -189,8 +193,8 @@ def _callback(of: weakref.ref[Hasher], embeds: Callable[[int], bytes | None]) ->
 
 
 def chunk_keys(scheme: str, tokens: TokenIds, **how: Any) -> list[str]:
-    """The keys of all whole blocks of a prompt as text, as kvcachectl hash prints them. `how` as
-    for Hasher."""
+    """The keys of all whole blocks of a prompt as text, like kvcachectl hash. `how`: arguments of
+    Hasher."""
     hasher = Hasher(scheme, **how)
     return [hasher.text(key) for key in hasher.feed(tokens)]
 
@@ -198,14 +202,14 @@ def chunk_keys(scheme: str, tokens: TokenIds, **how: Any) -> list[str]:
 def group_key(key: Key, group: int) -> bytes:
     """vLLM's key of a KV cache group: the digest, then the group as 32 bits, big endian."""
     if not 0 <= group < 1 << 32:
-        raise ValueError(f"there is no group {group}")
+        raise ValueError(f"group cannot be {group}")
     out = ctypes.create_string_buffer(len(key) + 4)
     _lib.call("group_key", bytes(key), len(key), group, out)
     return out.raw
 
 
 def key_int(key: Key) -> int:
-    """vLLM's integer form: the last 8 bytes, big endian."""
+    """vLLM's integer form of a key: the last 8 bytes, big endian."""
     if len(key) < 8:
         raise ValueError(f"a key has at least 8 bytes, not {len(key)}")
     number: int = _lib.call("key_int", bytes(key), len(key))
@@ -214,7 +218,7 @@ def key_int(key: Key) -> int:
 
 def example_folder(tokens: TokenIds, block_tokens: int = 16,
                    mm_hashes: Sequence[str] = ()) -> str:
-    """The folder of vLLM's ExampleConnector; only whole blocks count."""
+    """The folder of vLLM's ExampleConnector. Only whole blocks count."""
     numbers, n = _token_array(tokens)
     out = ctypes.create_string_buffer(33)
     _lib.check("example_folder", numbers, n, block_tokens, _lib.strings([*mm_hashes], "mm_hashes"),
@@ -223,7 +227,7 @@ def example_folder(tokens: TokenIds, block_tokens: int = 16,
 
 
 def blake3(data: Key) -> bytes:
-    """BLAKE3 of anything, 32 bytes."""
+    """BLAKE3 of any data, 32 bytes."""
     out = ctypes.create_string_buffer(32)
     _lib.call("blake3", bytes(data), len(data), out)
     return out.raw
@@ -231,7 +235,7 @@ def blake3(data: Key) -> bytes:
 
 def fingerprints(tokens: TokenIds, k: int) -> list[int]:
     """LMCache's multiprocess server with blending: the rolling sum of each window of k tokens.
-    Error with EINVAL: k is 0 or more than there are."""
+    Error with EINVAL: k is 0 or more than the number of tokens."""
     numbers, n = _token_array(tokens)
     out = (ctypes.c_uint64 * max(n - k + 1, 1))()
     _lib.check("fingerprints", numbers, n, k, out)
@@ -248,7 +252,8 @@ def namings() -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Name:
-    """All that a file's name says; what a naming has not it ignores, and sizes of 0 are 1."""
+    """The contents of a file's name. A naming ignores the fields that it does not use; sizes of 0
+    mean 1."""
     model: str = ""
     key: str = ""  # as Hasher.text() writes it
     # LMCache's CacheEngineKey
@@ -288,22 +293,22 @@ def _struct(name: Name) -> _lib.NameStruct:
             room = getattr(_lib.NameStruct, field.name).size - 1  # with its NUL
             if len(value) > room:
                 raise ValueError(f"{field.name} has {len(value)} bytes: at most {room}")
-        elif not 0 <= value < 1 << 32:  # ctypes would cut it
+        elif not 0 <= value < 1 << 32:  # ctypes would truncate it
             raise ValueError(f"{field.name} cannot be {value}")
         setattr(struct, field.name, value)
     return struct
 
 
 def build(naming: str, name: Name) -> str:
-    """The path that an engine gives it, below its folder. Error with EINVAL: something in it cannot
-    be said in that naming; ENAMETOOLONG."""
+    """The path that an engine uses for a name, relative to the engine's folder. Error with EINVAL:
+    the naming cannot express a field; ENAMETOOLONG."""
     out = ctypes.create_string_buffer(_lib.PATH_MAX)
     _lib.check("name_build", _lib.find("naming", naming), ctypes.byref(_struct(name)), out)
     return os.fsdecode(out.value)
 
 
 def parse(naming: str, path: str) -> Name:
-    """What a relative path says. Error with EINVAL: it is none of that naming."""
+    """Parses a relative path. Error with EINVAL: the path does not follow that naming."""
     struct = _lib.NameStruct()
     _lib.check("name_parse", _lib.find("naming", naming), _lib.path(path), ctypes.byref(struct))
     said = {f.name: getattr(struct, f.name) for f in dataclasses.fields(Name)}

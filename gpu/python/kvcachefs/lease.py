@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Leases: objects loaded into the pool and held there, and their bytes.
+Leases: objects that are loaded into the pool and stay there, and their bytes.
 
-The library's lease is freed when the Lease is closed and the last view of its bytes is gone: a view
-is never of memory that is no longer mapped. A Lease may be used from several threads. What waits
-for tiers lets the GIL go; Lease.take() and take_prefix() wait in a thread of their own.
+The library's lease is freed when the Lease is closed and the last view of its bytes is released,
+so a view never refers to unmapped memory. A Lease may be used from several threads. Calls that
+wait for tiers release the GIL; Lease.take() and take_prefix() wait in a thread of their own.
 """
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ __all__ = ["Lease", "Object", "look", "map_cache", "prefetch", "prefix"]
 
 
 class Object(NamedTuple):
-    """A file of a lease: its path below the mount, size in bytes, 0 or the errno that says why it
-    is not resident, and its state as the mount says it ("resident+lower", ...)."""
+    """A file of a lease: its path below the mount, its inode and size in bytes, an errno (0:
+    resident, otherwise the reason why it is not), and the mount's word for its state
+    ("resident+lower", ...)."""
     path: str
     inode: int
     size: int
@@ -31,7 +32,7 @@ class Object(NamedTuple):
 
 
 class _Handle:
-    """The library's lease; freed with the last who holds this."""
+    """The library's lease; freed with the last reference."""
 
     def __init__(self, function: str, mount: str | os.PathLike[str],
                  paths: Sequence[str | os.PathLike[str]], *more: Any) -> None:
@@ -54,16 +55,16 @@ class _Handle:
 
 def _paths(paths: Sequence[str | os.PathLike[str]]) -> Any:
     if isinstance(paths, (str, bytes)):
-        raise TypeError("paths are a list, also where it is one")
+        raise TypeError("paths must be a list, even for one path")
     return _lib.strings([os.fspath(p) for p in paths], "a path")
 
 
 class Lease:
     """
-    Loads these objects into the pool and holds them there until it is closed, or the process dies.
-    A path is below the mount, and may be a folder: all files in it. Waits until all are there or
-    have failed; single objects that failed have an errno, and the lease stands. Error: the mount
-    is none, or refuses the lease.
+    Loads these objects into the pool and keeps them there until the lease is closed or the process
+    dies. Paths are below the mount; a folder stands for all files in it. Waits until all objects
+    are loaded or have failed. The lease is valid even if single objects failed; these have an
+    errno. Error: the mount does not exist, or refuses the lease.
     """
 
     def __init__(self, mount: str | os.PathLike[str],
@@ -78,8 +79,8 @@ class Lease:
     @classmethod
     def prefix(cls, mount: str | os.PathLike[str],
                paths: Sequence[str | os.PathLike[str]]) -> tuple[int, Lease]:
-        """How many of the leading paths are cached, and a lease of exactly those. A path that is
-        lost meanwhile ends the prefix before it."""
+        """The number of leading paths that are cached, and a lease on exactly these. A path that
+        is lost during the call ends the prefix before it."""
         count, lease = ctypes.c_size_t(), cls.__new__(cls)
         lease._hold(_Handle("prefix_lease", mount, paths, ctypes.byref(count)))
         return count.value, lease
@@ -87,19 +88,19 @@ class Lease:
     @classmethod
     async def take(cls, mount: str | os.PathLike[str],
                    paths: Sequence[str | os.PathLike[str]]) -> Lease:
-        """The same without holding up the event loop. A task that is cancelled meanwhile leaves no
-        lease."""
+        """Takes a lease without blocking the event loop. A task that is cancelled during the call
+        leaves no lease."""
         return await _threads.run(cls, mount, paths)
 
     @classmethod
     async def take_prefix(cls, mount: str | os.PathLike[str],
                           paths: Sequence[str | os.PathLike[str]]) -> tuple[int, Lease]:
-        """prefix(), likewise."""
+        """prefix() without blocking the event loop."""
         return await _threads.run(cls.prefix, mount, paths)
 
     def map(self, which: int | str) -> memoryview:
-        """The bytes of an object, by its number or path; read-only. KeyError, IndexError: there is
-        none; Error: it is not resident, or was replaced since (ESTALE)."""
+        """The bytes of an object, given by its index or path; read-only. KeyError, IndexError: no
+        such object; Error: it is not resident, or was replaced (ESTALE)."""
         if isinstance(which, str):
             found = [i for i, o in enumerate(self.objects) if o.path == which]
             if not found:
@@ -116,11 +117,12 @@ class Lease:
         if not data.value:
             return memoryview(b"")
         memory = (ctypes.c_ubyte * size.value).from_address(data.value)
-        memory.lease = handle  # type: ignore[attr-defined]  # as long as there is a view
+        memory.lease = handle  # type: ignore[attr-defined]  # for the lifetime of the view
         return memoryview(memory).cast("B").toreadonly()
 
     def close(self) -> None:
-        """Gives the lease up; views that are still there hold all of it until they go."""
+        """Closes the lease. Views that still exist keep the whole lease until they are
+        released."""
         with self._lock:
             self._handle = None
 
@@ -131,7 +133,7 @@ class Lease:
         return iter(self.objects)
 
     def check(self) -> None:
-        """Error for the first object that is not resident."""
+        """Raises Error for the first object that is not resident."""
         for o in self.objects:
             if o.errno:
                 raise _lib.Error(o.errno, f"{o.path}: {o.state}")
@@ -146,28 +148,29 @@ class Lease:
 
 def look(mount: str | os.PathLike[str],
          paths: Sequence[str | os.PathLike[str]]) -> list[Object]:
-    """What is resident now: loads nothing and holds nothing. errno is ENODATA for what is not."""
+    """The currently resident objects. Loads nothing and takes no lease. errno is ENODATA for
+    objects that are not resident."""
     return _Handle("look", mount, paths).objects()
 
 
 def prefix(mount: str | os.PathLike[str], paths: Sequence[str | os.PathLike[str]]) -> int:
-    """How many of the leading paths are cached, in the pool or in any tier: one call to the mount.
-    Loads nothing and holds nothing. A folder counts with at least one file in it, and all that are
-    in it must be there. Error with EINVAL: a path that is none."""
+    """The number of leading paths that are cached, in the pool or in any tier. Makes one call to
+    the mount, loads nothing and takes no lease. A folder counts if it has at least one file and
+    all its files are cached. Error with EINVAL: an invalid path."""
     count = ctypes.c_size_t()
     _lib.check("prefix", _lib.path(mount), _paths(paths), len(paths), ctypes.byref(count))
     return count.value
 
 
 def prefetch(mount: str | os.PathLike[str], paths: Sequence[str | os.PathLike[str]]) -> None:
-    """Asks for objects without waiting and without holding."""
+    """Starts loading objects, without waiting and without a lease."""
     _lib.check("prefetch", _lib.path(mount), _paths(paths), len(paths))
 
 
 def map_cache(size: int) -> None:
-    """Keeps mappings of up to this many bytes for later leases and loads; 0: none. Without a call
-    it is a sixteenth of the pool, for 5 seconds without use. What is mapped stays in the pool, and
-    keeps umount waiting: choose a part of it. ValueError: it is negative."""
+    """Keeps mappings of up to this many bytes for later leases and loads; 0: none. The default is
+    a sixteenth of the pool, for mappings that were used in the last 5 seconds. Mapped objects stay
+    in the pool and prevent umount, so choose a part of the pool. ValueError: size is negative."""
     if size < 0:
-        raise ValueError(f"a cache has no {size} bytes")
+        raise ValueError(f"the size of the cache cannot be {size}")
     _lib.call("map_cache", size)

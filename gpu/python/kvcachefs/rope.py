@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RoPE: cached keys at other positions, while they are loaded (Item.rope) or in memory."""
+"""RoPE: moves cached keys to other positions, during a load (Item.rope) or in memory."""
 from __future__ import annotations
 
 import array
@@ -16,14 +16,14 @@ __all__ = ["Rope", "llama3", "shift", "yarn"]
 @dataclasses.dataclass(frozen=True)
 class Rope:
     """
-    Each key moves by delta positions (new - old): the pair i of a head's rotated elements turns by
-    delta * f_i. Exactly one of theta (f_i = theta^(-2i / dims)), inv_freq (the f_i, dims / 2 of
-    them) and cos_sin (the engine's table: a row a position, cos of all pairs, then sin) says what
-    f is.
+    Each key moves by delta positions (new - old): pair i of a head's rotated elements turns by
+    delta * f_i. Exactly one of theta (f_i = theta^(-2i / dims)), inv_freq (the f_i, dims / 2
+    values) and cos_sin (the engine's table: one row for each position, cos of all pairs, then sin)
+    defines f.
 
     type: float32, float16, bfloat16, float8_e4m3fn or float8_e5m2. first: the first rotated
-    element; dims: how many are rotated, even, 0: all behind the first. interleaved: pairs are
-    neighbours (GPT-J, DeepSeek); else halves (NeoX, Llama).
+    element. dims: number of rotated elements, even; 0: all from first on. interleaved: pairs are
+    neighbours (GPT-J, DeepSeek); otherwise halves (NeoX, Llama).
     """
     delta: int
     type: str
@@ -35,10 +35,10 @@ class Rope:
     interleaved: bool = False
 
     def struct(self, made: dict[tuple[int, int], Any] | None = None) -> _lib.RopeStruct:
-        """As the library takes it; the tables are kept by it. `made`: tables that other rotations
-        of the call have as well, so that each is brought into C's form once."""
+        """The struct for the library; it keeps the tables. `made`: tables that other rotations of
+        the call share, so that each table is converted to C once."""
         if self.type not in _lib.FLOATS:
-            raise ValueError(f"{self.type} is none of {', '.join(_lib.FLOATS)}")
+            raise ValueError(f"type {self.type} is not one of {', '.join(_lib.FLOATS)}")
         for name in ("first", "dims"):
             if not 0 <= getattr(self, name) < 1 << 32:
                 raise ValueError(f"{name} cannot be {getattr(self, name)}")
@@ -53,7 +53,7 @@ class Rope:
                 raise ValueError(f"{self.dims} rotated elements have {self.dims // 2} "
                                  f"frequencies, not {len(turns)}")
             if not self.dims:
-                raise ValueError("with inv_freq, dims says how many elements are rotated")
+                raise ValueError("inv_freq requires dims, the number of rotated elements")
             out.inv_freq = (ctypes.c_double * max(len(turns), 1))(*turns)
         if self.cos_sin is not None:
             key, made = (id(self.cos_sin), self.dims), {} if made is None else made
@@ -64,7 +64,7 @@ class Rope:
 
 
 def _table(given: Iterable[Iterable[float]], dims: int) -> tuple[Any, int]:
-    """The floats of all rows, and how many rows."""
+    """The floats of all rows, and the number of rows."""
     flat, rows = array.array("f"), 0
     for row in given:
         numbers = _numbers("f", row)
@@ -75,8 +75,8 @@ def _table(given: Iterable[Iterable[float]], dims: int) -> tuple[Any, int]:
     else:
         if dims:
             return (ctypes.c_float * max(len(flat), 1))(*flat), rows
-    raise ValueError(f"with cos_sin, dims says how many elements are rotated, and each row has as "
-                     f"many; dims is {dims}")
+    raise ValueError(f"cos_sin requires dims, the number of rotated elements, and each row must "
+                     f"have dims numbers; dims is {dims}")
 
 
 def _numbers(kind: str, given: Any) -> array.array[Any]:
@@ -93,24 +93,25 @@ def _scaled(name: str, theta: float, dims: int, *numbers: float) -> list[float]:
 
 def llama3(theta: float, dims: int, factor: float = 8, low: float = 1, high: float = 4,
            original: float = 8192) -> list[float]:
-    """The frequencies of Llama 3.1's scaling, dims / 2 of them. Error with EINVAL: numbers that
-    are none."""
+    """The frequencies of Llama 3.1's scaling, dims / 2 values. Error with EINVAL: invalid
+    numbers."""
     return _scaled("rope_llama3", theta, dims, factor, low, high, original)
 
 
 def yarn(theta: float, dims: int, factor: float, original: float, beta_fast: float = 32,
          beta_slow: float = 1) -> list[float]:
-    """Those of YaRN; `original` positions."""
+    """The frequencies of YaRN, dims / 2 values; `original` is the number of positions."""
     return _scaled("rope_yarn", theta, dims, factor, beta_fast, beta_slow, original)
 
 
 def shift(rope: Rope, keys: bytearray | memoryview, heads: int, head_size: int) -> None:
-    """The keys in place, [token][head][element], in writable memory. Error with EINVAL: a rotation
-    that is none; ERANGE: delta is outside the table. ValueError: these are no whole tokens."""
+    """Rotates the keys in place, [token][head][element], in writable memory. Error with EINVAL: an
+    invalid rotation; ERANGE: delta is outside the table. ValueError: the length is not a multiple
+    of a token."""
     size = {"float32": 4, "float16": 2, "bfloat16": 2}.get(rope.type, 1)
     view = memoryview(keys).cast("B")
     if heads < 1 or head_size < 1 or len(view) % (heads * head_size * size):
-        raise ValueError(f"{len(view)} bytes are no whole tokens of {heads} heads of {head_size}")
+        raise ValueError(f"{len(view)} bytes are not whole tokens of {heads} heads of {head_size}")
     if not len(view):
         return
     memory = (ctypes.c_ubyte * len(view)).from_buffer(view)

@@ -3,15 +3,15 @@
 Stores and loads between the files of a mount and paged caches, in the background.
 
 store() and load() submit a transfer to the library's queue of that mount (_queue.py) and return at
-once; a thread of the queue carries it out layer by layer, the lowest first. Whoever waits may
-poll(), wait(), await, and the same for a layer. The memory is the transfer's until it is complete,
-also where it fails; so a task that is cancelled in an await cancels the transfer, and its
-CancelledError comes when that has ended: then nothing moves any more, no lease is held and no
-temporary file is left.
+once. A thread of the queue performs the transfer layer by layer, the lowest layer first. Callers
+can poll(), wait() or await the transfer or a layer. The transfer owns the memory until it is
+complete, even if it fails. A task that is cancelled in an await therefore cancels the transfer,
+and CancelledError is raised after the transfer has ended: then nothing accesses the memory, no
+lease is held and no temporary file is left.
 
-The queue copies what it is given, but for three things that hang on the Transfer, which the queue
-has until it is complete: the items' structs, whose errors C writes at the end, the tables of
-rotations, and the caches with their tensors.
+The queue copies its arguments, except three things that the Transfer keeps and that the queue uses
+until the transfer is complete: the structs of the items, to which C writes the errors at the end;
+the tables of rotations; and the caches with their tensors.
 """
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ __all__ = ["GpuStats", "Item", "Transfer", "gpu_stats", "layerwise", "load", "st
 
 @dataclasses.dataclass
 class Item:
-    """One file, and what of the cache it holds: these tokens of layers [layer, layer + layers);
-    layers None: all from there on. rope (loads): the keys are shifted on the way. cache: where it
-    belongs to another one than the call's (hybrid models). error: what became of it, None: nothing
-    went wrong."""
+    """One file and the part of the cache that it holds: these tokens of layers [layer, layer +
+    layers); layers None: all layers from there on. rope (loads): shift the keys during the load.
+    cache: the cache of this item, if it is not the cache of the call (hybrid models). error: the
+    error of this item; None: no error."""
     path: str
     tokens: Tokens
     layer: int = 0
@@ -49,7 +49,7 @@ class Item:
 
 def layerwise(cache: Paged, path: Callable[[int], str], tokens: Tokens,
               rope: Rope | None = None) -> list[Item]:
-    """Items of one layer each: path(layer) is the file of a layer."""
+    """Items of one layer each; path(layer) is the file of a layer."""
     return [Item(path(layer), tokens, layer, 1, rope) for layer in range(cache.layers)]
 
 
@@ -78,14 +78,14 @@ def _structs(items: list[Item], cache: Paged) -> Any:
 
 class Transfer(_queue.Job):
     """
-    A store or load under way; store() and load() make it. `items` are its items, each with its own
-    error when it is complete. A transfer that nobody waits for goes on to its end by itself. In a
-    `with` or `async with` it is complete at the end, and its first error is raised there; what
-    leaves them by an exception cancels it.
+    A store or load in progress, made by store() and load(). `items` are its items, each with its
+    own error when the transfer is complete. A transfer continues to its end even if nobody waits
+    for it. `with` and `async with` wait for its end and raise the first error; an exception in
+    their block cancels the transfer.
 
-    The layers are counted by the items' first: those of an item are done with its first one.
-    `stream`, where a layer is asked for on a GPU, waits for it on the device; None: the transfer's
-    own. Then the layer counts as there when its work is queued.
+    Layers are counted by the first layer of the items: all layers of an item are done with its
+    first. On a GPU, waiting for a layer makes `stream` wait on the device (None: the stream of the
+    transfer), and the layer counts as done when its work is queued.
     """
 
     def __init__(self, stores: bool, mount: bytes, cache: Paged, items: list[Item],
@@ -101,40 +101,40 @@ class Transfer(_queue.Job):
         self._queue.submit(self, cache.struct, self._structs, _handle(stream))
 
     def done(self) -> bool:
-        """Whether it is complete, whatever its errors; never waits."""
+        """Whether the transfer is complete, with or without errors; never waits."""
         if not self.over:
             self._queue.take()
         return self.over
 
     def poll(self) -> bool:
-        """The same; raises the first item's Error where it is complete."""
+        """Like done(), but raises the first item's Error if the transfer is complete."""
         if not self.done():
             return False
         self._raise(self.items)
         return True
 
     def wait(self, timeout: float | None = None) -> None:
-        """Waits until it is complete; the first item's Error. TimeoutError: not within so many
-        seconds; it goes on."""
+        """Waits until the transfer is complete and raises the first item's Error. TimeoutError:
+        the transfer is not complete after `timeout` seconds; it continues."""
         self._until(timeout)
         self._raise(self.items)
 
     def cancel(self) -> None:
-        """What has not begun does not begin; what has is finished, or undone: a cancelled store
-        leaves no file. Wait for the end: until then memory may be touched. Nothing where it is
-        ending already."""
+        """Cancels the transfer. Work that has not started does not start. Work in progress is
+        finished or undone: a cancelled store leaves no file. Wait for the end, because the memory
+        may be accessed until then. Does nothing if the transfer is already ending."""
         self._queue.cancel(self)
 
     def poll_layer(self, layer: int, *, stream: Any = None) -> bool:
-        """Whether all that there is of layers 0 to this one is done: a load's is in the cache, a
-        store's is out of it. Never waits. Raises the first Error of them."""
+        """Whether layers 0 to `layer` are done: in the cache for a load, copied out for a store.
+        Never waits. Raises the first Error of these layers."""
         if not self.done():
             return self._layer(False, layer, stream)
         self._raise([i for i in self.items if i.layer <= layer])
         return True
 
     def wait_layer(self, layer: int, timeout: float | None = None, *, stream: Any = None) -> None:
-        """Waits until it is so; TimeoutError as above."""
+        """Waits until layers 0 to `layer` are done; TimeoutError as for wait()."""
         if self.poll_layer(layer, stream=stream):
             return
         if timeout is None or timeout > 0:
@@ -142,10 +142,10 @@ class Transfer(_queue.Job):
             if there in concurrent.futures.wait([there], timeout).done:
                 there.result()
                 return
-        raise TimeoutError(f"layer {layer} is under way after {timeout} s")
+        raise TimeoutError(f"layer {layer} is not done after {timeout} s")
 
     async def layer(self, layer: int, *, stream: Any = None) -> None:
-        """The same for a task."""
+        """wait_layer() for a task."""
         if self.poll_layer(layer, stream=stream):
             return
         try:
@@ -155,8 +155,8 @@ class Transfer(_queue.Job):
             raise
 
     async def layers(self, *, stream: Any = None) -> AsyncIterator[int]:
-        """The layers that the items name, from the lowest on, each as soon as it and those below
-        are done. Raises the first Error of these."""
+        """Yields the layers of the items in ascending order, each as soon as it and the layers
+        below are done. Raises the first Error of these layers."""
         for layer in sorted({layer for s in self._structs
                              for layer in range(s.layer, s.layer + s.nlayers)}):
             await self.layer(layer, stream=stream)
@@ -182,12 +182,12 @@ class Transfer(_queue.Job):
             try:
                 await self._queue.ended(self)
             except asyncio.CancelledError:
-                continue  # told twice: the memory is still written to
+                continue  # cancelled again, but the memory is still in use
 
     def _until(self, timeout: float | None) -> None:
         self._queue.wait(self, timeout)
         if not self.over:
-            raise TimeoutError(f"the transfer is under way after {timeout} s")
+            raise TimeoutError(f"the transfer is not complete after {timeout} s")
 
     def _layer(self, waits: bool, layer: int, stream: Any) -> bool:
         err, said = self._queue.layer(waits, self, layer,
@@ -199,7 +199,7 @@ class Transfer(_queue.Job):
         raise _lib.Error(-err, f"{said}: {os.strerror(-err)}")
 
     def end(self, err: int, said: str) -> None:
-        whole = not any(s.err for s in self._structs)  # it is of no item alone
+        whole = not any(s.err for s in self._structs)  # the error concerns the whole transfer
         for struct, item in zip(self._structs, self.items):
             number = -(err if whole else struct.err)
             if number:
@@ -210,7 +210,7 @@ class Transfer(_queue.Job):
         self._kept = []
 
     def _raise(self, items: list[Item]) -> None:
-        """Each who asks has one of its own."""
+        """Raises a new Error object for each caller."""
         for error in [*[i.error for i in items], self._error if items is self.items else None]:
             if error:
                 raise _lib.Error(*error.args)
@@ -246,15 +246,16 @@ def _handle(stream: Any) -> int | None:
 def store(mount: str | os.PathLike[str], cache: Paged, items: Iterable[Item], *,
           stream: Any = None) -> Transfer:
     """
-    Begins to store these items of the cache as files. They appear under their names at the end,
-    each whole and with its layout (user.kvc.layout); one that fails leaves nothing. A layer of the
-    cache may be changed when it is done, the rest when the transfer is complete; on a GPU it is
-    read after what `stream` (a torch.cuda.Stream or the number of a cudaStream_t; None: the default
-    one) has at this moment.
+    Starts to store these items of the cache as files. The files appear under their names at the
+    end, each complete and with its layout (user.kvc.layout); a failed item leaves no file. A layer
+    of the cache may be changed when the layer is done, the rest when the transfer is complete. On
+    a GPU the cache is read after the work that `stream` has at this moment (a torch.cuda.Stream or
+    the number of a cudaStream_t; None: the default stream).
 
-    ValueError: layers outside the cache. Error: there is no transfer; EAGAIN, 1024 are under way in
-    that mount; EBUSY, the stream is being captured; ENODEV; EINVAL. All else are Errors of items:
-    ERANGE for a block or slot outside, ENOSPC, EACCES, ENOENT for a mount that is none.
+    ValueError: layers outside the cache. Error: no transfer was started; EAGAIN: the mount has
+    1024 transfers in progress; EBUSY: the stream is being captured; ENODEV; EINVAL. All other
+    errors are errors of items: ERANGE for a block or slot out of range, ENOSPC, EACCES, ENOENT if
+    the mount does not exist.
     """
     return Transfer(True, _lib.path(mount), cache, list(items), stream)
 
@@ -262,11 +263,11 @@ def store(mount: str | os.PathLike[str], cache: Paged, items: Iterable[Item], *,
 def load(mount: str | os.PathLike[str], cache: Paged, items: Iterable[Item], *,
          stream: Any = None) -> Transfer:
     """
-    Begins to load these items into the cache. Errors of items: ENOENT; EPROTOTYPE, the file has
-    another layout, and nothing of it was written; ERANGE; EIO from a tier. Where an item fails, its
-    tokens hold what was there before. On a GPU the cache is written after what `stream` has at this
-    moment; what is given to it later waits by wait_layer() or layer() first. ValueError and Error
-    as above, or the cache is read-only.
+    Starts to load these items into the cache. Errors of items: ENOENT; EPROTOTYPE: the file has
+    another layout, and nothing of it was written; ERANGE; EIO from a tier. The tokens of a failed
+    item keep their old contents. On a GPU the cache is written after the work that `stream` has at
+    this moment; work that is added to the stream later must first wait with wait_layer() or
+    layer(). ValueError and Error as for store(); ValueError also if the cache is read-only.
     """
     items = list(items)
     if any((item.cache or cache).readonly for item in items):
@@ -277,11 +278,12 @@ def load(mount: str | os.PathLike[str], cache: Paged, items: Iterable[Item], *,
 def warm(mount: str | os.PathLike[str], cache: Paged, items: Iterable[Item], *,
          transfers: int = 1, files: bool = True, keep_s: int = 0) -> None:
     """
-    Brings what transfers like this one will take, so many at once: memory, on a GPU streams, pinned
-    memory and kernels, and with `files` their files, which stay ready for keep_s seconds without a
-    store (5 at least). Of the items' paths the first folder counts, which is made; nothing of the
-    cache is changed. It waits until all is there, without the GIL. Error: ENOSPC, the files are
-    more than may be ready; EINVAL, more than 8 transfers; ENODEV; those of the mount.
+    Allocates in advance the resources of `transfers` simultaneous transfers like this one: memory,
+    on a GPU streams, pinned memory and kernels, and with `files` their files, which stay prepared
+    for keep_s seconds without a store (at least 5). Of the items' paths only the first folder
+    matters; it is created. The cache is not changed. Waits until everything is allocated, without
+    the GIL. Error: ENOSPC: the files exceed the limit on prepared files; EINVAL: more than 8
+    transfers; ENODEV; errors of the mount.
     """
     items = list(items)
     how = _lib.WarmStruct(transfers, files, keep_s)
@@ -290,9 +292,10 @@ def warm(mount: str | os.PathLike[str], cache: Paged, items: Iterable[Item], *,
 
 
 class GpuStats(NamedTuple):
-    """Bytes that went between files and GPUs, both ways, since the process began: by the copy
-    engine, by a kernel (small files), by way of other pinned memory; mappings that could not be
-    pinned; and functions of the host that waited, where the driver has nothing better."""
+    """Bytes that were copied between files and GPUs, in both directions, since the start of the
+    process: by the copy engine (pinned), by a kernel (direct; small files), and through other
+    pinned memory (staged); the number of failed registrations; and the number of host functions
+    that waited because the driver has no better method."""
     pinned_bytes: int
     direct_bytes: int
     staged_bytes: int
@@ -301,7 +304,7 @@ class GpuStats(NamedTuple):
 
 
 def gpu_stats() -> GpuStats:
-    """All zero where the library was built without CUDA."""
+    """The statistics of this process; all zero if the library was built without CUDA."""
     c = _lib.GpuCounts()
     _lib.call("gpu_stats", ctypes.byref(c))
     return GpuStats(c.pinned_bytes, c.direct_bytes, c.staged_bytes, c.refused, c.host_functions)

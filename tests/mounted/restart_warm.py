@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""A restart with a warm pool reads each segment's data once, and writes nothing to the catalog
-about segments that match their rows. A kill during a restart, at any segment or any catalog write,
-loses nothing: the next start shows every published file byte for byte, and no unpublished file."""
+"""A restart with a warm pool queries the pool once for each segment, and writes nothing to the
+catalog about segments that match their rows. A kill during a restart, at any segment or any catalog
+write, loses nothing: the next start shows every published file byte for byte, and no unpublished
+file."""
 import os, re
 from faults import Rules, chance
 from kvtest import *

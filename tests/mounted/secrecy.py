@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""Who can look. Without allow_other only who mounted; with it, whom modes let. The pool is a tmpfs
-that is shut and not swapped, and what was freed in it is zeros for the next. Keys are in memory
-that is locked and in no dump, of a daemon that cannot be traced; passwords and credentials come
-from files that are shut, and are shown nowhere; certificates of s3 are checked."""
+"""Access control. Without allow_other only the mounting user has access; with it, file modes
+decide. The pool is a private tmpfs that is not swapped, and freed pool memory is zero for its next
+user. Keys are in locked memory and in no core dump, and the daemon cannot be traced. Passwords and
+credentials are read from private files and shown nowhere. The certificates of s3 are verified."""
 import errno, http.server, mmap, os, shutil, signal, ssl, subprocess, threading
 from kvtest import MODE, MiB, Store, TMP, WAY, binary, run, wait_for
 import servers

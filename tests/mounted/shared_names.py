@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""Other nodes find folders and files whatever their names are, with a leading dot or .tmp in them;
-and the temporary files of engines cost no request to a shared tier."""
+"""Other nodes find folders and files of any name, also with a leading dot or .tmp. The temporary
+files of engines cost no request to a shared tier."""
 import os, uuid
 from kvtest import KiB, Store, TMP, blob, wait_for
 

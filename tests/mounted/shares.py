@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast (plain)
 # level: check
-"""One user's pins, open files, leases and mappings keep a share of the pool and of the disk, and no
-more: what is beyond is refused with EDQUOT or ENOSPC, or does not hold, and another user can always
-store and load. Through a kill and a remount."""
+"""One user's pins, open files, leases and mappings hold at most a share of the pool and of the
+disk. Anything beyond fails with EDQUOT or ENOSPC, or is not protected from eviction, and another
+user can always store and load. The same holds through a kill and a remount."""
 import ast, errno, mmap, os, resource, subprocess, traceback
 from kvtest import *
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
 # level: check
-"""Two daemons on two stores with one remote: what one stores opens on the other, by name alone;
-with codecs, sealed, sparse, renamed, deleted, changed; and import. KIND picks one remote of dir,
-redis, s3."""
+"""Two daemons on two stores with one remote: a file that one stores opens by its name on the other,
+with codecs, sealed, sparse, renamed, deleted and changed. The case also covers import. KIND selects
+one remote of dir, redis, s3."""
 import errno, os, secrets, time
 from kvtest import (MiB, KiB, Store, TMP, WAY, beside, blob, fails, need_mount, run, binary,
                     wait_for)

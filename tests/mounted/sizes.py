@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 # level: check
-"""What policies know of sizes: a chunk is as large as all its files, those that came later too, in
-the pool and on disk, and after a restart; gdsf lets the large ones go first."""
+"""Policies know the size of a chunk: the sum of all its files, including later ones, in the pool
+and on disk, and after a restart. gdsf evicts large chunks first."""
 import os, time
 from kvtest import *
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 # level: check
-"""A trace on a real mount, with files: the pool's share of hits is what kvcachectl replay says for
-the same policy and as many chunks as the pool held. The chain is told, or learned from calls: the
-share is the same within a point, where the machine does not stand still between two calls. So are
-those of two models, each with a policy of its own."""
+"""A trace is run with files on a real mount. The pool's hit rate is the one that kvcachectl replay
+prints for the same policy and as many chunks as the pool held. The chain is told or learned from
+calls; the rates agree within a point unless the machine stands still between two calls. The rates
+of two models, each with its own policy, agree as well."""
 import json, random
 from kvtest import *
 from prompts import *

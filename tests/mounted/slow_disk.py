@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""With a remote that is faster than the disk, what a full pool evicts comes to the disk all the
-same: the evictor waits for that copy as long as stores may wait (pace=). When they have waited so
-long it goes with the copy that it has, and is not dropped. So a remote that fails takes nothing
-away from a node that has a disk."""
+"""If a remote is faster than the disk, objects that a full pool evicts still reach the disk: the
+evictor waits for that copy as long as stores may wait (pace=). After that time the object leaves
+the pool with the copy that it has, and is not dropped. A remote that fails therefore takes nothing
+from a node that has a disk."""
 import os
 from kvtest import *
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""A sparse file that was fsynced while it was open has no sum that tells whether a mapping
-changed it since: it is copied anew when it is closed, and until that copy is there and synced the
-one of the fsync stays, which is all there is of it when the pool is lost while no copy can be
-made. With a shared tier both copies are made anew, once."""
+"""A sparse file that was fsynced while open has no checksum that shows whether a mapping changed it
+since. It is copied again at its close. Until that copy is made and synced, the copy of the fsync
+stays, because it is the only one if the pool is lost while no copy can be made. With a shared tier
+both copies are made again, once."""
 import os
 from kvtest import MiB, Store, TMP, blob, wait_for
 

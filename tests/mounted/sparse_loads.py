@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 # level: check
-"""A sparse file comes back as often as it is loaded: it grew page by page, but a load makes it in
-huge pages, which fill its holes, and what the segment takes then says nothing of the frame in the
-tier. Plain, coded, sealed, and from a shared tier. Without huge pages no hole is filled."""
+"""A sparse file can be loaded any number of times. It grew page by page, but a load uses huge
+pages, which fill its holes, so the size of the segment says nothing about the frame in the tier.
+The case covers plain, coded and sealed files, and a shared tier. Without huge pages no hole is
+filled."""
 import os, secrets
 from kvtest import MiB, Store, TMP, blob, skip
 

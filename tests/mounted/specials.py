@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""Fifos, sockets and device nodes are ordinary inodes: made, linked, renamed, given away, counted
-and there after a remount and a kill; a folder with one is no chunk; devices are shut unless the
-mount has dev. And what the kernel leaves to a filesystem: names that are too long, wherever they
-are; hard links in the root; set-id bits at chown."""
+"""Fifos, sockets and device nodes are ordinary inodes: they are created, linked, renamed, chowned,
+counted, and there after a remount and a kill. A folder that contains one is not a chunk. Device
+nodes cannot be opened unless the mount has dev. The case also covers checks that the kernel leaves
+to a filesystem: names that are too long, hard links in the root, set-id bits at chown."""
 import errno, os, socket, stat, subprocess
 from kvtest import *
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""A daemon that is killed and started again on the same folder: who names a file by its whole path
-has it at once. What was open, or a working directory, in the dead mount stays dead, and says so,
-until it is opened anew; nothing is hidden below the new mount, and nobody has to clean up."""
+"""A daemon is killed and started again on the same folder. A process that uses a full path finds
+its file at once. Descriptors and working directories of the dead mount stay dead and return errors
+until they are opened again. The new mount hides nothing below it, and no manual clean-up is needed.
+"""
 import os, subprocess, sys
 from kvtest import *
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain passthrough
-"""Times of files: any that 64 bits of nanoseconds hold, also before 1970, through close, kill,
-eviction and remount, and none of them means anything to the store itself; births, of files in
-.kvcachefs/ too."""
+"""File times: every time that 64 bits of nanoseconds can hold, also before 1970, is kept through
+close, kill, eviction and remount, and the store itself uses none of them. Birth times, also of
+files in .kvcachefs/."""
 import errno, os, subprocess, time
 from kvtest import *
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 # level: check
-"""An error is not an absence, at the start of a daemon either: where one read of the catalog fails,
-the mount is refused with a line or it works, and no file that only the pool has is taken for one
-that the catalog does not know, no quota and no policy is forgotten."""
+"""An error at the start of a daemon is not an absence. If one read of the catalog fails, the mount
+is refused with one line or works; no file that only the pool has is taken for unknown, and no quota
+or policy is forgotten."""
 import os, subprocess
 from kvtest import *
 import faults

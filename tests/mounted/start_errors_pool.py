@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 # level: check
-"""What a daemon that was killed has left in its pool is there alone. Where one call on the pool,
-its mark or its files fails as the next one starts, that mount is refused with a line or serves all
-of them: whose the pool is, what it holds and what is in it is never guessed."""
+"""The pool of a killed daemon holds the only copy of its files. If one call on the pool, its mark
+or its files fails at the next start, that mount is refused with one line or serves all files: the
+owner of the pool and its contents are never guessed."""
 import os, subprocess
 from kvtest import *
 import faults

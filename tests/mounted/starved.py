@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: plain
 # level: check
-"""A copy that finds no room on the disk tier, where nothing can go, waits longer each time; it is
-made as soon as something went, though others found room in the meantime."""
+"""A copy finds no space on the disk tier, where nothing can be evicted, and is retried at growing
+intervals. It is made as soon as space is freed, even if other copies found space in between."""
 import os, time
 from kvtest import *
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast (plain)
-"""What statvfs tells is what can be stored without anything being dropped; engines that evict by it
-(a least free space, a highest percentage) keep the cache from ever dropping, and delete no more
-than they must."""
+"""statvfs reports how much can be stored before anything is dropped. Engines that evict by it (a
+minimum of free space, or a maximum percentage) keep the cache from ever dropping, and delete no
+more than they must."""
 import os, time
 from kvtest import *
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
-"""A store whose files are links, pipes or another user's is refused with one line, by the mount, by
-fsck -y and by mkfs --force, and nothing outside of it is changed. So is a folder of another user
-or one that others can write in. mkfs changes no mode of a folder that holds other files."""
+"""The mount, fsck -y and mkfs --force refuse with one line a store whose files are links, pipes or
+another user's, and change nothing outside of it. They also refuse a folder of another user, or one
+that others can write to. mkfs does not change the mode of a folder that holds other files."""
 import os, shutil
 from kvtest import *
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
 # level: check
-"""A superblock that is flipped, cut, zeroed or lost is mended from its copy, from the catalog, or
-from the frames; and a store of an older mkfs gets a copy. A data file that was cut short costs the
-files of its tail, and nothing else. A store on a filesystem that is read only can be checked."""
+"""A superblock that is flipped, truncated, zeroed or lost is repaired from its copy, from the
+catalog, or from the files of its tail, and from nothing else. A store on a read-only filesystem can
+be checked."""
 import os, shutil, signal, sqlite3
 from kvtest import *
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 # level: check
-"""A quota and a policy on a model that has many files: the call returns, the rest happens in the
-background and can be seen, others go on meanwhile, and the sum is exact although files come, grow,
-move and go while they are counted; after a kill in the middle the next mount goes on. Before, one
-hold of both locks lasted as long as the model was large."""
+"""A quota and a policy are set on a model with many files. The call returns at once, the rest
+happens in the background and is visible, other calls continue, and the sum is exact although files
+are created, grow, move and disappear during the count. After a kill during it, the next mount
+continues. Before, one hold of both locks lasted longer the larger the model was."""
 import os, random, subprocess, threading, time
 from kvtest import *
 from kvtest import BUILD

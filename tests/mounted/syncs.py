@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
 # level: check
-"""What comes while the copy is made that an fsync waits for: an unlink or a rename over the file,
-its last writer's close, a write after an fsync that was not waited for to the end. Each fsync ends,
-and what one that succeeded brought down is what had been written when it was called. With the disk
-taken out it is a remote tier that it waits for."""
+"""Events during the copy that an fsync waits for: an unlink, a rename over the file, its last
+writer's close, a write after an abandoned fsync. Each fsync ends, and a successful fsync copied all
+data that was written before its call. If the disk is suspended, an fsync waits for a remote tier.
+"""
 import os, threading
 from kvtest import *
 import faults

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""What kvcachefs@.service starts, with the rights that it leaves: ready when the mount answers,
-back with the hot pool after a kill, pings only while requests are answered, an end that asks for
-time. The units say nothing that hides the mount, and systemd takes them."""
+"""kvcachefs@.service starts the daemon with few privileges. It is ready when the mount answers,
+restarts with the warm pool after a kill, sends pings only while requests are answered, and asks for
+time at the stop. No unit setting hides the mount, and systemd accepts the units."""
 import ctypes, errno, os, shutil, signal, tempfile, time
 from kvtest import *
 from manager import UNIT, Manager, unit

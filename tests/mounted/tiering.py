@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast (plain)
 # level: check
-"""Spill, evict, promote: both write modes; open files stay; one load for many openers; a slow or
-dead tier costs a miss and not a hang; the breaker; renames, unlinks and overwrites while tiers
-work."""
+"""Spill, evict and promote in both write modes. Open files stay, many openers share one load, a
+slow or dead tier causes a miss and not a hang, and the breaker works. Renames, unlinks and
+overwrites happen while tiers work."""
 import errno, os, threading, time
 from kvtest import *
 

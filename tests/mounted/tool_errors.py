@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
 # level: check
-"""An error is not an absence: when reads, writes and opens of fsck.kvcachefs fail, for a moment or
-for good, no file is forgotten and no catalog is set aside. What cannot be read is told, has an exit
-status of its own (8), and costs nothing else."""
+"""An error is not an absence: if reads, writes and opens of fsck.kvcachefs fail, temporarily or
+permanently, no file is forgotten and no catalog is set aside. Unreadable data is reported, has its
+own exit status (8), and has no other effect."""
 import glob, os, shutil, sqlite3
 from kvtest import *
 import faults

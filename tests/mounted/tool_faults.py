@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 # level: check
-"""Each call of each tool on its files goes wrong in turn: all of mkfs and fsck --rebuild, once or
-from there on, delays of fsck, what kvcachectl reads, sets and writes of a mount, of its own files
-and of the machine's, and the start of a daemon by mount.kvcachefs. One row each below. The tool
-does all that it was asked, or fails, with one line; nothing takes an error for "there is nothing";
-and all files that were acknowledged are there, as a later run without faults finds."""
+"""Every call of every tool on its files fails in turn: all calls of mkfs and fsck --rebuild, once
+or from that call on; delays of fsck; the calls by which kvcachectl reads, sets and writes data of a
+mount, its own files and the machine's files; and the start of a daemon by mount.kvcachefs. Each has
+a row below. The tool completes its task, or fails with one line. No error is taken for an absence,
+and a later run without faults finds all acknowledged files."""
 import json, os, shutil, sqlite3
 from kvtest import *
 import faults

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
 # level: check
-"""fsck.kvcachefs -y and --rebuild, the mending of a superblock, and what kvcachectl makes (a key
-file, a chart, a bundle, a recording), are killed before each call that changes anything, and in the
-middle of each write; the latter at random moments too: what is there then is the old or the new. A
-store is found to be whole, with all files, and the next run does what is left."""
+"""fsck.kvcachefs -y and --rebuild, the repair of a superblock, and the commands of kvcachectl that
+write a file (key file, chart, bundle, recording) are killed before each call that changes anything,
+and in the middle of each write; the kvcachectl commands also at random moments. The old or the new
+state is there. The store is consistent and has all files, and the next run completes the work."""
 import glob, json, os, shutil, sqlite3, tarfile, threading
 from kvtest import *
 import faults

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 # level: check
-"""kvcachectl trace: what it records of a mount, replayed, hits as the mount did and as the load
-itself does, whatever the policy, with the chain told or not, and where it begins late. Names are in
-it only where they are asked for; a slow reader is told what he lost; only root may; and nobody
-leaves anything behind."""
+"""kvcachectl trace records a mount. A replay of the recording has the hits of the mount and of the
+load itself, for every policy, with a told chain or none, and also if the recording starts late.
+Names are included only on request, a slow reader is told how many lines it lost, only root may
+record, and nothing is left behind."""
 import errno, json, random, re, signal, subprocess
 from urllib.parse import unquote_to_bytes
 from kvtest import *

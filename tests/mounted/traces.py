@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
-"""kvcachectl replay: shares of simple policies are those of a plain model; no policy passes the
-optimum; chunks of a prompt go from its end; a chain learned from calls is as good as one told,
-nearly; what is no trace is refused with one line."""
+"""kvcachectl replay: the hit rates of simple policies match a plain model, no policy exceeds the
+optimum, the chunks of a prompt are evicted from its end, a chain learned from calls is nearly as
+good as a told chain, and an invalid trace is refused with one line."""
 import json, random, re, subprocess
 from collections import OrderedDict
 from kvtest import *

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 # level: check
-"""A line to a Redis server that gives a byte now and then, always within deadline=: a load over it
-ends with an error all the same, the tier is taken out, and the end comes. Also with TLS, where a
-read is of a whole record, and a handshake of many."""
+"""A connection to a Redis server delivers a byte now and then, always within deadline=. A load
+through it ends with an error, the tier is suspended, and the daemon can stop. The same with TLS,
+where a read needs a whole record and a handshake needs many."""
 import errno, os, shutil, socket, threading, time
 from kvtest import KiB, SLOW, Store, blob, skip, wait_for
 import servers

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 # level: check
-"""Who waits for bytes of a quota does not wait until all that has expired is gone, however much
-that is: both have their turns. The daemon is stopped until all has expired at once, while a client
-goes on to store in a model that is at its quota."""
+"""A store that waits for bytes of a quota does not wait until all expired chunks are gone, however
+many they are: quotas and expiry take turns. The daemon is stopped until many chunks have expired at
+once, while a client continues to store in a model at its quota."""
 import os, signal, threading, time
 from kvtest import *
 

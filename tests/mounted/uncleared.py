@@ -2,8 +2,8 @@
 # ways: fast
 # level: check
 """A write error while a deleted file's frame is cleared neither leaks its space nor brings the file
-back: not in a running daemon, not after its end, not in a rebuild. Nor does a write error while a
-frame is made."""
+back: not in a running daemon, not after its end, not in a rebuild. The same holds for a write error
+while a frame is made."""
 import os
 from kvtest import *
 import faults

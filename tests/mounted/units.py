@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast (plain)
 # level: check
-"""What is one chunk is found by behaviour, at the mount's root and one, two and three folders down:
-a folder whose files come in one burst goes whole and is never seen half; a flat folder's files go
-one by one and it stays; buckets that were made beforehand stay; a late file, an attribute, unit=
-change it, over remounts and a rebuild too."""
+"""Chunks are recognized by behaviour, in the mount's root and one, two and three folders down. A
+folder whose files arrive in one burst is dropped whole and is never visible in part. The files of a
+flat folder are dropped one by one and the folder stays. Buckets that were created beforehand stay.
+A late file, an attribute and unit= change the unit, also over remounts and a rebuild."""
 import errno, os, random, sqlite3, threading, time
 from kvtest import *
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 """An engine deletes a file that it could not load. If the load failed because a shared tier did not
-serve it, the name is asked for again after seconds; a file that is deleted otherwise stays away for
-a day."""
+answer, the name is looked up again after seconds. A file that was deleted for another reason stays
+hidden for a day."""
 import contextlib, errno, os, sqlite3
 from kvtest import KiB, Store, TMP, blob, fails, wait_for
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 # level: check
-"""An unmount is not behind what a trim, or a user, has to remove from a slow tier: it ends while
-most of it is still there, as counted. Nothing of what went comes back; what was to be removed for
-all others too, from a shared tier, is removed by the next start."""
+"""An unmount does not wait for removals from a slow tier that a trim or a user caused: it ends
+while most of them are pending, as counters show. No removed file reappears, and files that must be
+removed from a shared tier for all nodes are removed by the next start."""
 import os
 from kvtest import *
 import faults

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""The filesystem of a dir:// tier is unmounted, and its bare folder is left: nothing is put there,
-and nothing is lost, until it is mounted again. It is known by its mark, also on another device; a
-mark that is none is no proof, and hurts nobody."""
+"""The filesystem of a dir:// tier is unmounted, and its bare folder remains. Nothing is written
+there and nothing is lost until it is mounted again. The mark identifies the share, also on another
+device. An invalid mark proves nothing and has no effect."""
 import errno, os, shutil
 from kvtest import KiB, Store, TMP, binary, blob, fails, run, wait_for
 import frames

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain (passthrough)
-"""O_TMPFILE: a file without a name leaves nothing behind, linkat makes an ordinary one of it, also
+"""O_TMPFILE: a file without a name leaves nothing behind. linkat makes it an ordinary file, also
 after fsync, close, and a kill."""
 import ctypes, errno, os, random, sqlite3, time
 from kvtest import *

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""kvcachectl import of a shared tier that cannot be read in whole: a folder whose listing ends
-early, a frame that gives EIO, a server that refuses some. It takes in all the rest, and says that
-it was not all; a frame that is damaged, or gone meanwhile, is no error."""
+"""kvcachectl import of a shared tier that cannot be read completely: a folder whose listing ends
+early, a frame that gives EIO, a server that refuses some keys. It takes in all other names and
+reports that the import is incomplete. A frame that is damaged, or removed in the meantime, is not
+an error."""
 import http.server, os, threading
 from kvtest import KiB, Store, TMP, binary, blob, run, wait_for
 import frames

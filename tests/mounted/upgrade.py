@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast plain
-"""A newer binary takes over: SIGTERM to the one that serves, the other started at once. It has the
-hot pool, also with disk=off; what was closed, or synced, while both came and went is there; who has
-files open is told, as kvcachefs(8), UPGRADE, says."""
+"""A newer binary takes over: SIGTERM to the running daemon, and the new one starts at once. It has
+the warm pool, also with disk=off. Files that were closed or synced during the change are there.
+Clients with open files get the errors in kvcachefs(8), UPGRADE."""
 import collections, errno, fcntl, mmap, os, shutil, signal, struct, subprocess, threading
 import time
 from kvtest import *

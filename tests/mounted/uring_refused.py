@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 """If a seccomp filter refuses io_uring, all its calls or one of them, by an error or by a signal,
-or too few descriptors are allowed for it, requests come by /dev/fuse, and the config and the log
-say so and why."""
+or if too few descriptors are allowed for it, requests are read from /dev/fuse, and the config and
+the log say so and why."""
 import ctypes, errno, os, platform, resource, struct
 from kvtest import *
 

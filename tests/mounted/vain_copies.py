@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast (plain)
-"""A copy to a shared tier that was made in vain, of a file that was deleted meanwhile, goes again;
-not so where another node has put the same bytes there since, which may have no other; also where
-that one's store is a copy of the first's, with the same numbers: it gets an identity of its own."""
+"""A copy to a shared tier of a file that was deleted in the meantime is removed again, unless
+another node has since stored the same bytes there, which may be its only copy. This also holds if
+the other node's store is a copy of the first with the same numbers: it gets its own identity."""
 import os, time
 from kvtest import *
 import frames

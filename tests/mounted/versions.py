@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
-"""--version of every program lists all libraries that the program is linked with, at the versions
-that run, and marks those that are a part of the program; kvcachefs-security(7) names each of these
-and says how to update them."""
+"""--version of every program lists all linked libraries with the versions that run, and marks the
+statically linked ones. kvcachefs-security(7) names each of these and says how to update it."""
 import pathlib, sqlite3, ssl
 from kvtest import *
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast (plain)
 # level: check
-"""Requests of one user that wait, for loads and for a remote's answer about names, keep nobody
-else's waiting, on the same CPU too: another user's stat, load from the pool and store, and a
-question to the mount itself, take no longer than without them. And where more of them wait than one
-user may, those without a place get a miss or an error at once."""
+"""Requests of one user that wait for loads and for a remote's lookups do not delay other users, on
+the same CPU too: another user's stat, load from the pool, store and query of the mount take as long
+as without them. If more of them wait than one user may have, the rest get a miss or an error at
+once."""
 import os, time
 from kvtest import *
 

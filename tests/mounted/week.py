@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 # level: check
-"""An operator's week: the package is installed, a store formatted, the service's command mounts it;
-two models are stored and looked at, pinned and bounded; the daemon is killed and comes back; a
-newer package takes over; all copies are verified, the keys are changed, the mount ends, the store
-is checked, and the package is purged. Nothing that was stored is lost, and nothing is left."""
+"""An operator's week: the package is installed, a store formatted, and mounted by the service's
+command. Two models are stored, viewed, pinned and limited. The daemon is killed and restarts. A
+newer package takes over. All copies are verified, the keys are changed, the store is unmounted and
+checked, and the package is purged. No stored file is lost, and nothing is left."""
 import errno, json, os, signal, threading
 from kvtest import *
 from manager import Manager

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
 # level: check
-"""Counters that tell why chunks go, how old they were, how far apart uses are, and what was written
-to each tier, today and in all; in stats and in metrics, and what of it a remount keeps."""
+"""Counters that explain evictions: the reason, the age, the time between two accesses, and the
+bytes written to each tier today and in total; in stats and in metrics, and the part that survives a
+remount."""
 import os, re, sqlite3, time
 from kvtest import *
 

@@ -18,6 +18,8 @@ for name in pages:
     assert p.returncode == 0, p.stdout
     text = run("mandoc", "-T", "utf8", f"{man}/{name}", ok=True).stdout
     assert len(text) > 400
+    assert not re.search(r"^\.RI \[ |tests/run", pages[name], re.M), \
+        f"{name} names tests: they belong in tests/PROMISES"
     for ref, section in re.findall(r"^\.BR (\S*kvcachefs\S*) \((\d)\)", pages[name], re.M):
         assert f"{ref}.{section}" in pages, f"{name} refers to {ref}({section})"
     if name == "kvcachectl.8":

@@ -1,28 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# make help            this
-# make                 build into build/$(MODE): bin/ and obj/
-# make format          lays the C, C++ and CUDA out by .clang-format
-# make lint            is it laid out so; lines of at most 100 columns; clang-tidy (.clang-tidy says what of it)
-# make check           lint, unit tests and mounted cases (as root; tests that cannot run are skipped by name)
-# make check-quick     a part of it that takes three minutes; make check-long: all, with every campaign (hours)
-# make demo            the main job on a real trace
-# make bench           medians against the same calls on the bare tmpfs and other peers (bench-quick: its first table)
-# make bench-full      the part of it where the tier is full, alone (QUICK=1: shorter)
-# make wheel           the Python package with the library: build/python/kvcachefs-VERSION-....whl
-# CUDA=0 builds the library without CUDA where there is an nvcc (NVCC= names another)
-# make engines E="lmcache nixl"   the engines' own storage code on mounts (all: half an hour, 7 GB)
-# make conformance    pjdfstest, fsx and xfstests on mounts (PJDFSTEST= FSX= XFSTESTS=; S="fsx": one)
-# make gpu-measure [DIR=MOUNT]  what a GPU reaches: the numbers of kvcachefs-gpu(7)
-# make scale N="1000 1000000"   how it behaves with so many objects
-# make fuzz            every fuzzer of tests/fuzz for FUZZ_SECONDS (3600) each, FUZZ_JOBS (a CPU each) at a
-#                      time; F="redis s3": these alone
-# make fuzz-cover      what lines of the files they are about their seeds, and what make fuzz has found, reach
-# make mutants [M="load- sum"]  breaks lines of the engine one at a time, and counts how many the tests find
-# make install, uninstall     below PREFIX (/usr/local), and links in /sbin for mount(8) and fsck(8); DESTDIR=
-# make deb             Debian packages of this machine's release, in build/deb
-# make deb-check       packages for each of RELEASES="bookworm trixie", built, installed, tried and purged in
-#                      bare roots of them (half an hour); MIRROR= where apt's own is not to be used
+# make help            show this help
+# make                 build the programs into build/$(MODE)/bin
+# make format          format the C, C++ and CUDA code as .clang-format says
+# make lint            check the format, lines of at most 100 columns, and clang-tidy (.clang-tidy)
+# make check           lint, unit tests and mounted cases (needs root; skipped tests are named)
+# make check-quick     a part of make check that takes three minutes
+# make check-long      all tests, including every campaign (hours)
+# make demo            run the cache on a real trace
+# make bench           compare with the same calls on a bare tmpfs and other alternatives, medians
+# make bench-quick     the first table of make bench
+# make bench-full      the part of make bench with a full tier (QUICK=1: shorter)
+# make wheel           build the Python package: build/python/kvcachefs-VERSION-....whl
+# CUDA=0               build the library without CUDA even if nvcc exists (NVCC= names another nvcc)
+# make engines E="lmcache nixl"   run the engines' storage code on mounts (all: 30 minutes, 7 GB)
+# make conformance     run pjdfstest, fsx and xfstests on mounts (PJDFSTEST= FSX= XFSTESTS= say
+#                      where they are; S="fsx": one of them)
+# make gpu-measure [DIR=MOUNT]    measure a GPU: the numbers of kvcachefs-gpu(7)
+# make scale N="1000 1000000"     measure stores with these numbers of objects
+# make fuzz            run every fuzzer of tests/fuzz for FUZZ_SECONDS (3600) each, FUZZ_JOBS at a
+#                      time on a CPU each; F="redis s3": only these
+# make fuzz-cover      count the lines that the seeds and the corpus of make fuzz reach
+# make mutants [M="load- sum"]    break single lines of the engine and count how many the tests find
+# make install         install below PREFIX (/usr/local), with links in /sbin for mount(8) and
+#                      fsck(8); make uninstall removes the files; DESTDIR= is supported
+# make deb             build Debian packages for this machine's release, in build/deb
+# make deb-check       build, install, test and purge packages in bare roots, for each of
+#                      RELEASES="bookworm trixie" (30 minutes); MIRROR= replaces apt's mirror
 # MODE=release|debug|asan|tsan   V=1   CI=1 (warnings are errors)
 
 MODE ?= release
@@ -38,7 +42,7 @@ opt_release := -O2 -DNDEBUG
 opt_debug   := -Og -DKVC_HOLDS
 opt_asan    := -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 opt_tsan    := -O1 -fsanitize=thread
-# of the fuzzers alone: libFuzzer, and the same to count lines by
+# for the fuzzers only: libFuzzer, and a build that counts lines
 opt_fuzz    := -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 opt_fuzzcov := -O1 -fsanitize=fuzzer-no-link -fprofile-instr-generate -fcoverage-mapping
 ifeq ($(opt_$(MODE)),)
@@ -49,25 +53,25 @@ WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wwrite-
 ifneq ($(CI),)
 WARN += -Werror
 endif
-# what gcc and clang-tidy say of the code is enough; and clang knows no #pragma GCC
+# the warnings of gcc and clang-tidy are enough, and clang does not know #pragma GCC
 WARN += $(if $(filter fuzz%,$(MODE)),-Wno-error -Wno-unknown-pragmas)
 CC := $(if $(filter fuzz%,$(MODE)),clang-19,gcc)
-# What is built does not say in which folder; clang's counts of lines need to know.
+# The output does not contain the folder of the build. clang's line counts need that folder.
 HERE := $(if $(filter fuzz%,$(MODE)),,-ffile-prefix-map=$(CURDIR)=.)
-# The flags that harden the release build come last: the caller's may have a lower level of them.
+# The hardening flags come last, because the caller's flags may set a lower level.
 # Code is position independent: -fPIE for programs; the library's files get -fPIC after it.
 hard_release := -fPIE $(shell CC=$(CC) scripts/hardening)
 CFLAGS_ALL := -std=gnu11 -g $(opt_$(MODE)) $(WARN) -fno-strict-aliasing -pthread -D_GNU_SOURCE $(HERE) \
 	-D_FILE_OFFSET_BITS=64 -DKVC_VERSION='"$(VERSION)"' $(CPPFLAGS) $(CFLAGS) $(hard_$(MODE))
-# the policies are arithmetic in short loops, which gcc's -O2 leaves as they are
+# the policies do arithmetic in short loops, which gcc's -O2 does not optimize further
 opt_policy := $(if $(filter release,$(MODE)),-O3)
-# Tables that the loader fills are read-only from the start; no stack is executable.
+# Tables that the loader fills are read-only after the start, and no stack is executable.
 link_release := -Wl,-z,relro,-z,now,-z,noexecstack
 pie_release := -pie
 LDFLAGS_ALL := $(filter -fsanitize% -fprofile%,$(opt_$(MODE))) $(link_$(MODE)) -pthread $(LDFLAGS)
 
-# Who may include whom: each folder sees its own headers and those named here, and no others.
-# The engine's floors, the lowest first (engine/README): each sees itself and those below.
+# Allowed includes: each folder sees its own headers and those of the folders named here.
+# The engine's layers, the lowest first (engine/README): each sees itself and the layers below.
 FLOORS := base policy frames catalog pool objects copies names evict calls
 upto    = $(foreach f,$(shell echo $(FLOORS) | sed 's/\<$(1)\>.*/$(1)/'),-Iengine/$f)
 $(foreach f,$(FLOORS),$(eval inc_engine/$f := $(call upto,$f)))
@@ -85,7 +89,7 @@ lib_engine := -lsqlite3 -lxxhash -lzstd -lcrypto -lm
 
 lib_tiers   = $$($(PKG) --libs hiredis_ssl hiredis libcurl) -lssl
 
-# Debian 12 calls it msgpack, 13 msgpack-c
+# the package is named msgpack in Debian 12 and msgpack-c in Debian 13
 lib_zmq     = $$($(PKG) --libs libzmq) $$($(PKG) --libs msgpack-c 2>/dev/null || $(PKG) --libs msgpack)
 
 src = $(sort $(wildcard $(1)/*.c))
@@ -98,7 +102,7 @@ NVCC   ?= $(firstword $(wildcard /usr/local/cuda/bin/nvcc) $(shell command -v nv
 CUDA   ?= $(if $(filter release debug,$(MODE)),$(if $(NVCC),1,0),0)
 ARCHS  ?= 80 90
 gencode := $(foreach a,$(ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) -gencode arch=compute_$(lastword $(ARCHS)),code=compute_$(lastword $(ARCHS))
-# Without CUDA: a file that refuses devices. With it: the kernels, and CUDA's own runtime linked in.
+# Without CUDA: a file that refuses devices. With CUDA: the kernels, and CUDA's runtime linked in.
 ifeq ($(CUDA),1)
 GPU    := $(call obj,$(filter-out gpu/cuda_none.c gpu/example%,$(call src,gpu))) $(B)/obj/gpu/cuda.o
 lib_gpu := -lcrypto -lm -L$(patsubst %/bin/nvcc,%/lib64,$(realpath $(NVCC))) -lcudart_static -lstdc++ -ldl -lrt
@@ -132,8 +136,8 @@ help: ; @sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
 setup: build/.setup-tests
 
-# How everything is compiled, and the libraries of scripts/setup: another library means other headers
-# and other programs, whatever the times of its files are.
+# The compiler flags and the libraries of scripts/setup. A changed library means changed headers and
+# programs, whatever the times of its files are.
 $(B)/flags: FORCE | build/.setup
 	@mkdir -p $(B)/bin $(B)/obj $(B)/lib
 	@{ echo '$(CC) $(CFLAGS_ALL) $(opt_policy) $(LDFLAGS_ALL) $(CUDA)'; cat build/deps/lib/*.a 2>/dev/null | cksum; } > $@.new; \
@@ -187,7 +191,7 @@ $(B)/lib/libkvcachefs.so.0: $(GPU) gpu/libkvcachefs.map
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -shared -Wl,-soname,libkvcachefs.so.0,-z,nodelete -Wl,--version-script=gpu/libkvcachefs.map -o $@ $(GPU) $(lib_gpu)
 	$(Q)ln -sf libkvcachefs.so.0 $(@D)/libkvcachefs.so
-# These say where make install puts things, which may be another place than last time.
+# These contain the folders of make install, which may differ from those of the last run.
 places = @mkdir -p $(@D); sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(patsubst $(PREFIX)/%,$${prefix}/%,$(LIBDIR))|; s|@VERSION@|$(VERSION)|; s|@PRIVATE@|$(lib_gpu)|' \
 	$< > $@.new && { cmp -s $@.new $@ && rm $@.new || mv $@.new $@; }
 $(B)/lib/kvcachefs.pc: gpu/kvcachefs.pc.in FORCE
@@ -203,7 +207,8 @@ $(EXAMPLES): $(B)/bin/%: $(B)/obj/gpu/%.o $(B)/lib/libkvcachefs.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_gpu)
 
-# The device's half under a CUDA of our own (tests/fakecuda), on any machine; and with CUDA itself where there is an nvcc.
+# The device half with a fake CUDA (tests/fakecuda), on any machine, and with the real CUDA if nvcc
+# exists.
 FAKE := g++ -std=c++17 -g $(opt_$(MODE)) -Wall -Wextra $(if $(CI),-Werror) -Wno-missing-field-initializers -Wno-subobject-linkage -pthread -Itests/fakecuda $(inc_gpu)
 $(B)/obj/tests/fakecuda/%.o: tests/fakecuda/%.cpp $(wildcard tests/fakecuda/*.h) $(B)/flags
 	$(call say,CXX,$<)
@@ -216,7 +221,7 @@ $(B)/obj/tests/fakecuda/gpu.o: tests/tools/gpu.cu gpu/cuda.cu $(wildcard tests/*
 $(B)/bin/test-gpu-fake: $(B)/obj/tests/fakecuda/gpu.o $(B)/obj/tests/fakecuda/fake.o $(GPU_HOST)
 	$(call say,LINK,$@)
 	$(Q)g++ $(LDFLAGS_ALL) -Wl,--wrap=kvcachefs_copy_all -o $@ $^ -lcrypto -lm
-# the same as a library, for the Python package
+# the device half with the fake CUDA as a library, for the Python package
 $(B)/lib/libkvcachefs_fake.so: gpu/cuda.cu tests/fakecuda/fake.cpp $(wildcard tests/fakecuda/*.h gpu/*.h gpu/*.cuh) $(GPU_HOST)
 	$(call say,CXX,$@)
 	$(Q)$(FAKE) -DKVC_VERSION='"$(VERSION)"' -fPIC -shared -o $@ -x c++ gpu/cuda.cu tests/fakecuda/fake.cpp -x none $(GPU_HOST) -lcrypto -lm
@@ -235,7 +240,7 @@ $(B)/bin/test-library $(B)/bin/test-queue $(B)/bin/test-stores: $(B)/bin/test-%:
 $(B)/bin/unit-rings: $(B)/obj/fs/ring.o $(B)/obj/fs/place.o
 $(B)/bin/unit-history: $(B)/obj/fs/history.o
 $(B)/bin/unit-catalog: $(call obj,$(call src,tests/unit/catalog))
-# What of a unit test's program stands in for the engine's calls (tests/unit/house/alloc.h)
+# The calls of the engine that a unit test's program replaces (tests/unit/house/alloc.h)
 wrap_alloc := malloc calloc realloc reallocarray aligned_alloc strdup strndup free ZSTD_createCCtx ZSTD_createDCtx \
 	EVP_CIPHER_CTX_new EVP_MAC_CTX_new EVP_KDF_fetch EVP_KDF_CTX_new
 unitwrap_memory := $(wrap_alloc)
@@ -273,13 +278,14 @@ $(B)/bin/test-%: $(B)/obj/tests/tools/%.o $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(lib_tiers) $(lib_engine) -luring
 
-# Loaded into daemons by tests: it replaces libc's calls, so it is built without the sanitizers' own.
+# Tests preload these libraries into daemons. They replace libc's calls, so they are built without
+# sanitizers.
 PRELOAD := $(patsubst tests/preload/%.c,$(B)/lib/%.so,$(wildcard tests/preload/*.c))
 $(PRELOAD): $(B)/lib/%.so: tests/preload/%.c $(wildcard tests/preload/*.h) $(B)/flags
 	$(call say,LINK,$@)
 	$(Q)$(CC) -std=gnu11 -g -O2 -U_FORTIFY_SOURCE $(filter-out -Wmissing-prototypes,$(WARN)) -pthread -D_GNU_SOURCE -fPIC -shared -o $@ $<
 
-# With MODE=fuzz or fuzzcov. Where a parser is fed by somebody else's library, that is stood in for.
+# With MODE=fuzz or fuzzcov. Libraries that feed a parser are replaced by stubs.
 wrap_lease  := kvc_survey_wait
 wrap_url    := kvct_redis_dial
 wrap_redis  := kvct_redis_dial kvct_redis_context kvc_mono_ns usleep
@@ -299,7 +305,7 @@ format:
 	@scripts/format $(ALL_C)
 lint: build/.setup-tests
 	@scripts/lint
-# what scripts/lint asks for
+# used by scripts/lint
 lint-layout:
 	@scripts/format --check $(ALL_C)
 lint-tidy: $(TIDY)
@@ -315,7 +321,7 @@ check-long: tests check-fuzzers
 	@LEVEL=long tests/run $(B)
 	@$(MAKE) --no-print-directory crash-campaign kill-campaign late-replies faults campaign replay-campaign
 	@$(MAKE) --no-print-directory scale N=$(or $(N),10000000)
-# without clang's libFuzzer the cases that need it are skipped by name
+# without clang's libFuzzer the fuzzers are skipped by name
 check-fuzzers: build/.setup-tests
 	@! tests/fuzz/run --can >/dev/null || $(MAKE) $(side) --no-print-directory MODE=fuzz fuzzers
 fuzz: check-fuzzers
@@ -347,11 +353,11 @@ late-replies: tests
 	@SECONDS_LATE=3600 tests/run $(B) late_replies
 crash-campaign: tests
 	@KILLS=100 tests/run $(B) crash
-# Kills beside readers of 100,000 chunks at full rate; some 6 s each.
+# Kills the daemon while readers open 100,000 chunks at full rate; some 6 s per kill.
 kill-campaign: tests
 	@KILLS=$(or $(KILLS),500) CHUNKS=100000 tests/run $(B) kill_beside_reads
-# Each call on a file of each tool and of the daemon goes wrong once, or from there on: errors, kills,
-# writes that are torn. MOST bounds how many of each place in the daemon's life.
+# Each file call of each tool and of the daemon fails once, or from that call on: errors, kills,
+# torn writes. MOST limits the number of failures at each place in the daemon's run.
 faults: tests
 	@SWEEP=1 tests/run $(B) tool_errors tool_faults tool_kills "mounted mkfs" daemon_faults
 # Mixed operations against a shadow for MINUTES (10) in each KIND of mount.
@@ -361,12 +367,12 @@ campaign: tests
 		|| exit 1; done
 mutants: build/.setup-tests
 	@scripts/mutants $(M)
-# Power losses for MINUTES (10) with other seeds each time; SEED repeats one round of it.
+# Power losses for MINUTES (10), each round with another seed; SEED repeats one round.
 replay-campaign: tests
 	@MINUTES=$(or $(MINUTES),10) tests/run $(B) powerloss
 
-# What is installed, and taken away: mode, file, folder; and links. LIBDIR=, ZSHDIR= and PYTHONDIR= are for packages:
-# where nobody says in which folder a Python looks, its package is the wheel's.
+# The installed files: mode, file, folder; and the links. LIBDIR=, ZSHDIR= and PYTHONDIR= are for
+# packages. Without PYTHONDIR= the Python package is not installed; use the wheel.
 SBINDIR = $(PREFIX)/sbin
 LIBDIR = $(PREFIX)/lib
 BASHDIR = $(PREFIX)/share/bash-completion/completions
@@ -387,11 +393,11 @@ INSTALLED = $(call put,755,$(BINS),$(SBINDIR)) \
 	$(if $(PYTHONDIR),$(PYTHON_PARTS))
 LINKED = libkvcachefs.so.0|$(LIBDIR)/libkvcachefs.so \
 	$(if $(filter /sbin /usr/sbin,$(SBINDIR)),,$(foreach h,mount fsck,$(SBINDIR)/$(h).kvcachefs|/sbin/$(h).kvcachefs))
-# how each file is called where it lies
+# the installed name of each file
 called = sed 's/kvcachectl\.bash$$/kvcachectl/'
 install: all
 	@$(MAKE) --no-print-directory install-built
-# of what is built already
+# requires a finished build
 install-built: $(B)/lib/kvcachefs.pc $(B)/lib/kvcachefs@.service $(B)/lib/METADATA
 	@set -e; for i in $(foreach i,$(INSTALLED),'$(i)'); do \
 		mode=$${i%%|*} to=$(DESTDIR)$${i##*|} from=$${i#*|}; from=$${from%|*}; \

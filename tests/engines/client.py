@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine's side of `make engines`. A file of this folder describes how one engine stores and
-loads, as subclasses of Client that call the engine's own classes, and ends with serve(). It runs
-under the engines' Python: it imports the engine once, then listens on a socket, and for each
-connection forks a process that does what it is told, a JSON line each. So every step of a
-scenario is a process of its own without paying for the import.
+"""The engine's side of `make engines`. Each drive_*.py describes how one engine stores and loads,
+with subclasses of Client that call the engine's classes, and ends with serve(). It runs under the
+engines' Python: it imports the engine once, listens on a socket, and forks a process for each
+connection, which executes commands, one JSON line each. Every step of a scenario is therefore a
+separate process without the cost of the import.
 
 Object number n of size bytes is the same in every process: content(n, size). All bytes of every
 load are compared."""

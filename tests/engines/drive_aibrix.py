@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AIBrix: the L2 connectors SHFS (a file a chunk below two levels of folders) and ROCKSDB (a
+"""AIBrix: the L2 connectors SHFS (a file per chunk below two levels of folders) and ROCKSDB (a
 database)."""
 
 import asyncio, concurrent.futures, logging, os

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LMCache: of its server the L2 adapters fs and fs_native; of its in-process engine the
-FSConnector, the LocalDiskBackend and the GdsBackend by its POSIX fallback. There is no GPU:
-GdsBackend's buffers are host memory and its cudaMemcpy is memmove."""
+"""LMCache: the L2 adapters fs and fs_native of its server; the FSConnector, the LocalDiskBackend
+and the GdsBackend (its POSIX fallback) of its in-process engine. Without a GPU, GdsBackend's
+buffers are host memory and its cudaMemcpy is memmove."""
 
 import argparse, asyncio, ctypes, json, os, select, threading, time
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NIXL's POSIX plugin, by its agent: files opened by the caller, registered, and moved by
-libaio, io_uring or POSIX AIO."""
+"""NIXL's POSIX plugin, used through its agent: the caller opens and registers files, and libaio,
+io_uring or POSIX AIO transfers the data."""
 
 import contextlib, os, time
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""safetensors and fastsafetensors, which many engines read and write their files with: a folder
-a chunk, a file a layer."""
+"""safetensors and fastsafetensors, with which many engines read and write their files: a folder
+per chunk, a file per layer."""
 
 import os
 

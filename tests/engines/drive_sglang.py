@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's HiCache: the storage backends file and nixl (by the POSIX plugin, with files of
-O_DIRECT as it has them by default), with a host pool that stands in for the model's; and the
-file linker of a third party where it can be made."""
+"""SGLang's HiCache: the storage backends file and nixl (with the POSIX plugin and O_DIRECT, its
+default), with a host pool in place of the model's; and a third party's file linker if it can be
+built."""
 
 import os, types
 

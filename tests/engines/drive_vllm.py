@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM: the file tier of its KV offloading, by its manager on a region of host memory, and the
-ExampleConnector, by its scheduler's and its worker's calls. The whole of vLLM is in
-whole_vllm.py."""
+"""vLLM: the file tier of its KV offloading, through its manager on a region of host memory, and
+the ExampleConnector, through the calls of its scheduler and its worker. whole_vllm.py runs a
+complete vLLM."""
 
 import os, time, types
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python that the engines live in: made once below build/engines, or where KV_ENGINES_ENV
-says, and kept. Once a package imported it is not looked for again; NEWEST=1 asks the registry
-anew."""
+"""The Python environment of the engines: created once in build/engines, or in KV_ENGINES_ENV, and
+kept. A package that imports is not installed again; NEWEST=1 checks the registry for newer
+versions."""
 
 import hashlib, json, os, shutil, subprocess, sys
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole vLLM on the CPU with a tiny random model (a config.json alone; load_format=dummy makes
-the same weights each time): tiny_vllm.py FOLDER KV_TRANSFER_JSON. Prints, as its last line, for
-each prompt the tokens it had from the cache and those it made."""
+"""tiny_vllm.py FOLDER KV_TRANSFER_JSON: a complete vLLM on the CPU with a tiny random model (only a
+config.json; load_format=dummy makes the same weights each time). Its last line gives, for each
+prompt, the number of cached tokens and the generated tokens."""
 
 import json, os, sys
 

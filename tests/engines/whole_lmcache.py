@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LMCache's own programs on a mount: `lmcache bench l2`, with what it loads compared by itself,
-and its unit tests of what keeps files, from its source package, with their temporary folders on
-the mount."""
+"""LMCache's programs on a mount: `lmcache bench l2`, which compares the data that it loads, and the
+unit tests of its file storage, from its source package, with their temporary folders on the
+mount."""
 
 import glob, os, re, shutil, subprocess, tarfile
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole vLLM (tiny_vllm.py) that keeps its KV on a mount: by ExampleConnector, and by
-LMCache's server with its L2 adapters. A second vLLM, after the daemon was killed and mounted
-again and LMCache's server started again, must have its prompts from the cache and make the
-tokens that a vLLM without any cache makes."""
+"""A complete vLLM (tiny_vllm.py) stores its KV cache on a mount, through ExampleConnector and
+through LMCache's server with its L2 adapters. After the daemon is killed and mounted again, and
+LMCache's server is restarted, a second vLLM must find its prompts in the cache and generate the
+tokens of a vLLM without a cache."""
 
 import json, os, signal, socket, subprocess, time, urllib.request
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A memory cgroup for a case; where none can be made the case is skipped."""
+"""A memory cgroup for a case. If none can be created, the case is skipped."""
 import contextlib, os
 from kvtest import skip
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What kvcachectl replay says of the public traces (tests/lib/traces) and of those of stress.py;
-and the table of it in kvcachefs-policies(7), which the case `figures` holds to what it says, with
-the curves below it.
+"""The hit rates that kvcachectl replay prints for the public traces (tests/lib/traces) and for the
+traces of stress.py, and the table and curves in kvcachefs-policies(7) that show them. The case
+`figures` checks that the table matches.
 
     tests/lib/curves.py build/release
 
-writes both anew, after a change that moves a share."""
+rewrites table and curves after a change that moves a hit rate."""
 import concurrent.futures, json, lzma, os, re, subprocess, sys, tempfile
 
 here = os.path.dirname(os.path.abspath(__file__))

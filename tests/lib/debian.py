@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package kvcachefs, as scripts/debian says what is in it, made of what this build installs;
-for dpkg's own installing and purging below another root. make deb builds the real ones."""
+"""Makes a Debian package kvcachefs from the files that this build installs, with the contents that
+scripts/debian lists, so that dpkg can install and purge it below another root. make deb builds the
+real packages."""
 import os, shutil
 from kvtest import BUILD, MODE, TMP, run
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the cases of the engines share: a mount, file calls as the engines make them, and the end:
-everything is read again with its bytes compared, after it went down to the disk and after a
-restart."""
+"""Shared code of the engine cases: a mount, the file calls of the engines, and a final check that
+reads and compares everything after the spill to the disk and after a restart."""
 import ctypes, mmap
 from kvtest import *
 

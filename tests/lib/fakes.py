@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers of our own, which a case tells what to say."""
+"""Fake servers whose answers a case controls."""
 import http.server, select, socket, socketserver, ssl, threading, time
 
 lock = threading.Lock()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs whose calls on files go wrong: tests/preload/faults.c has the words of a rule."""
+"""Runs programs whose file calls fail by rules. tests/preload/faults.c describes the rules."""
 import mmap, os, random, struct, subprocess, time
 from kvtest import BUILD, TMP, Store, run
 

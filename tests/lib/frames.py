@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frame headers and superblocks as whoever can write bytes makes them: all that kvcachefs-format(5)
-says but the proofs, for which a key is needed."""
+"""Makes frame headers and superblocks as an attacker who can write bytes could: valid as in
+kvcachefs-format(5), except for the proofs, which need a key."""
 import ctypes, struct
 
 PAGE = 4096

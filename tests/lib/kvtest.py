@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What mounted cases use: a store in a folder of its own, mounted the way the runner says."""
+"""Shared code of the mounted cases: a store in its own folder, mounted in the way that the runner
+selects."""
 import contextlib, errno, fcntl, hashlib, os, pty, random, re, signal, sqlite3, subprocess, sys
 import time, traceback
 
@@ -13,8 +14,9 @@ SLOW = 6 if MODE in ("asan", "tsan") else 1
 KiB, MiB = 1 << 10, 1 << 20
 WAYS = {"fast": "", "plain": "passthrough=off,io_uring=off", "passthrough": "io_uring=off",
         "none": ""}
-# By itself a full pool drops what has no copy, or none that is committed, after 0.1 s: so long a
-# busy machine's disk stands still at any time. Cases of what is kept wait; those of drops say so.
+# By default a full pool drops objects without a committed copy after 0.1 s. On a busy machine the
+# disk can stand still for that time. Cases about kept files wait longer; cases about drops set
+# pace= themselves.
 # Less than the pause that makes a folder a container (names/unit.c).
 PATIENT = "pace=4000"
 

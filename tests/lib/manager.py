@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""As much of a service manager as runs scripts/systemd/kvcachefs@.service: its command, environment
-and file, its notifications and watchdog, and what it takes from the process by privileges."""
+"""A minimal service manager that runs scripts/systemd/kvcachefs@.service: its command, environment
+and configuration file, its notifications and watchdog, and its restrictions of privileges."""
 import os, shlex, shutil, socket, subprocess
 from kvtest import TMP, binary
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python package from the source tree with the library of this build: for cases that import
-kvcachefs. A library with the address sanitizer wants that before the interpreter's own malloc, so
-such a case begins anew with it preloaded; what it starts has its environment back."""
+"""The Python package from the source tree with the library of this build, for cases that import
+kvcachefs. A library with the address sanitizer must be loaded before the interpreter's malloc, so
+such a case starts itself again with the sanitizer preloaded. Its child processes get the original
+environment."""
 import os, subprocess, sys
 from kvtest import BUILD, MODE, skip
 

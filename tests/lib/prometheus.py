@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads Prometheus' text format as strictly as it does, and holds it against its conventions."""
+"""Parses Prometheus' text format as strictly as Prometheus does, and checks its conventions."""
 import http.client, math, os, re
 
 PREFIX = "kvcachefs_"

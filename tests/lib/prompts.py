@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A load of prompts, and how an engine brings it to a mount: what is there it opens, the rest it
-makes, chunk by chunk."""
+"""A load of prompts, and the way an engine runs it on a mount: it opens existing chunks and creates
+the others, chunk by chunk."""
 import json, os, time
 
 CHUNK = 16 << 10

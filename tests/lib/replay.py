@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Power loss by replay. A daemon with tests/preload/record.c records what it does to its files;
-from the records the files are made as a power failure at any record may leave them (Replay), and
-what clients were told is held against what is there (Model). The number of the last record is the
+"""Power loss by replay. tests/preload/record.c records the file operations of a daemon. Replay
+builds the files from the records as a power failure at any record may leave them, and Model
+compares the promises that clients received with these files. The number of the last record is the
 clock of both.
 
-What a failure may do: an operation that a sync covered (it had returned when the sync was called,
-and the sync has returned) is there. Of the others each may be there or not; of a write each sector
-by itself. That is all that reordering can do too: on a medium two writes to one sector are kept in
-order, so a sector holds one of its versions since the last sync. The length of a file and the names
-in a folder are metadata, which filesystems keep in order: if a truncation is not there, what was
-written beyond it is not there, and of creations, renames and unlinks those up to some point are. A
-name is covered by a sync of its folder alone. What is below `remote` is another machine's: nothing
-of it is lost."""
+The model of a failure: an operation that a sync covers survives (the operation had returned when
+the sync was called, and the sync has returned). Every other operation may survive or not, and each
+sector of a write independently. This includes reordering: a medium keeps two writes to one sector
+in order, so a sector holds one of its versions since the last sync. The length of a file and the
+names in a folder are metadata, which filesystems keep in order: if a truncation does not survive,
+data that was written beyond it does not either, and creations, renames and unlinks survive up to
+some point. Only a sync of its folder covers a name. Files below `remote` are on another machine,
+and all of them survive."""
 import hashlib, mmap, os, struct, threading
 
 OPEN, WRITE, TRUNCATE, SYNC, SYNC_DIR, UNLINK, RENAME, MKDIR, CLOSE, END = (

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An S3 service of ours that checks signatures by the specification, with switches for what other
-services do; and one tier that is driven by words."""
+"""A fake S3 service that checks signatures by the specification, with switches for the behaviour of
+other services; and a single tier that text commands control."""
 import datetime, hashlib, hmac, http.server, os, subprocess, threading, urllib.parse
 from kvtest import BUILD, SLOW, TMP
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real servers for the remote tiers, on loopback, each from Debian's packages; skip() by name where
-a package is missing."""
+"""Real servers for the remote tiers, on loopback, from Debian's packages. skip() names a missing
+package."""
 import contextlib, os, random, shutil, socket, subprocess
 from kvtest import TMP, run, skip, wait_for
 

@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces to try policies with, for what the public ones have little of: each a list of
-(ms, [block, ...]). All come from one stream of random numbers, so those of a seed are the same each
-time.
+"""Traces to test policies with loads that are rare in the public traces. Each is a list of
+(ms, [block, ...]). All use one stream of random numbers, so a seed always gives the same traces.
 
-agent   sessions of fast turns with a context that grows, at times a long pause, at times a new
-        beginning from the system's prompt
-zipf    documents of lasting popularity, each with a question at its end
-drift   the same, but what is popular moves on
-loop    one document after another, round and round
+agent   sessions of fast turns with a growing context, sometimes with a long pause, sometimes with a
+        new start from the system prompt
+zipf    documents of constant popularity, each with a question at its end
+drift   as zipf, but the popular documents change over time
+loop    all documents in turn, repeatedly
 phase   the first half as zipf, then conversations"""
 import json, random
 
 DOCUMENTS = 3000
-STEP = 300  # ms from one request to the next, where all come evenly
+STEP = 300  # ms between two requests, if they are evenly spaced
 
 
 def document(d, blocks, question):

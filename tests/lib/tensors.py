@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What cases of the Python package share: tensors without torch, and what must be refused."""
+"""Shared code of the Python package's cases: tensors without torch, and calls that must fail."""
 import errno, os
 from kvtest import wait_for
 import package  # before kvcachefs, which it finds

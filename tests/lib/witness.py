@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a promise of so many milliseconds cannot speak of: a machine that does not let the daemon
-run. Beside the daemon a process does what a commit has to do at the least, without a sync: it
-sleeps for 10 ms and writes a page to a file on the same filesystem; and it notes for how long each
-thread of the daemon was ready to run and did not. It is measured, not assumed, and a commit that
-waits for a sync or a lock is not excused by it."""
+"""Measures how long the machine does not run the daemon, because a promise in milliseconds cannot
+cover that time. A process next to the daemon does the minimum work of a commit, without a sync: it
+sleeps for 10 ms and writes a page to a file on the same filesystem. It also records how long each
+thread of the daemon was ready to run and did not run. The delay is measured, not assumed, and a
+commit that waits for a sync or a lock is not excused by it."""
 import os, signal, time
 
 TURN = 0.01

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What programs say of wrong words: one line on stderr that begins with the program's name and
-names what is wrong, an exit status, and nothing else. Many are tried at once; SHOW=1 prints all
-the lines, for who reads whether each says what to do."""
+"""Checks how programs report wrong arguments: one line on stderr that begins with the program's
+name and names the error, an exit status, and nothing else. Many are tried in parallel. SHOW=1
+prints all lines, so that a person can check that each says how to fix the error."""
 import concurrent.futures, os, re, subprocess
 from kvtest import SLOW, binary
 

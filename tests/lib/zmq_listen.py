@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""zmq_listen.py ADDRESS connect|bind: prints the KV cache events that come there, one JSON list a
-message: its topic, its number, and the batch as it is, until its stdin ends."""
+"""zmq_listen.py ADDRESS connect|bind: prints the KV cache events that arrive, one JSON list per
+message: the topic, the number, and the unchanged batch. Ends with its stdin."""
 import json, sys, threading
 import msgpack, zmq
 

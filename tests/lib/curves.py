@@ -81,7 +81,7 @@ def table(shares):
     return lines
 
 
-# A letter of the curves for each column that has one; where two meet the later is seen.
+# The letter of each column's curve. If two curves meet, the later letter is shown.
 MARKS = {"fifo": "f", "s3fifo": "s", "arc": "a", "gdsf": "g", "lru": "l", "prefix": "P",
          "optimum": "O"}
 STEPS = 60  # characters to a share of 1

@@ -9,7 +9,7 @@ WAY = os.environ.get("KV_WAY", "fast")
 TMP = os.environ["KV_CASE_TMP"]
 MODE = os.path.basename(BUILD)
 LONG = os.environ.get("LEVEL") == "long"
-LOG = f"{TMP}/log"  # of the daemons of this process
+LOG = f"{TMP}/log"  # the log of this process's daemons
 SLOW = 6 if MODE in ("asan", "tsan") else 1
 KiB, MiB = 1 << 10, 1 << 20
 WAYS = {"fast": "", "plain": "passthrough=off,io_uring=off", "passthrough": "io_uring=off",
@@ -72,7 +72,7 @@ def asked(answer, *command, meanwhile=lambda: None):
     try:
         while more := os.read(fd, 65536):
             seen += more
-    except OSError:  # as a terminal ends
+    except OSError:  # a terminal ends like this
         pass
     os.close(fd)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), seen.decode()
@@ -125,7 +125,8 @@ def beside(parts, most=4):
             if done:
                 ends.append((os.waitstatus_to_exitcode(status), under_way.pop(pid)))
         time.sleep(0.01)
-    for _, said in sorted(ends, key=lambda e: e[0] != 0):  # what failed last: the end is shown
+    # failures last, because the runner shows the end of the output
+    for _, said in sorted(ends, key=lambda e: e[0] != 0):
         with open(said, errors="replace") as f:
             print(f.read(), end="", flush=True)
     wrong = [e for e, _ in ends if e]

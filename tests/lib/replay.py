@@ -274,7 +274,7 @@ class Change:
 
     def __init__(self, began, effects):
         self.began, self.effects, self.durable = began, effects, None
-        self.of = None  # of a move: the change that made the bytes
+        self.of = None  # for a move: the change that made the bytes
 
 
 class Model:

@@ -89,19 +89,19 @@ def metrics_say_so():
                for x in ("chunks", "bytes") for w in ("twice", "daily"))
 
 
-# what was used once stays in the pool; all files of a chunk in one request are one use
+# chunks that were used once stay in the pool; all files of a chunk in one request are one access
 def twice():
     global s
     s = Store("twice", cpu="32M", options="settle=0,admit=twice").mount()
     assert s.config()["admit"] == "twice" and s.config()["daily"] == "0"
-    # where the machine pauses for a second a request ends, and for less what it goes on with may be
-    # taken for another
+    # a pause of a second ends a request; after a shorter pause the rest may count as another
+    # request
     for name in "uvwxy":
         USED = [f"m/{name}{i}/l{j}" for i in range(3) for j in range(2)]
         began, before = time.monotonic(), written()
         for path in USED:
             put(path)
-        intact(*USED)  # of the request that made them
+        intact(*USED)  # accesses of the request that created them
         took = time.monotonic() - began
         s.settle()
         if took < .3 or took < 1 and written() == before:
@@ -130,7 +130,8 @@ def twice():
     wait_for(lambda: tiers("m/pinned/l") == "cpu,disk")
     assert tiers("m/synced/l1") == tiers("m/late/l") == "cpu,disk"
 
-    # a scan is not written there, and pushes out what was used once, not what is worth keeping
+    # a scan is not written to the disk, and evicts chunks that were used once, not the valuable
+    # ones
     s.settle()
     before = written()
     scan("once")
@@ -143,11 +144,12 @@ def twice():
     assert chunks >= N - 40 and size >= chunks * MiB and refused("daily") == (0, 0)
     agree()
     unharmed()
-    wait_for(metrics_say_so)  # of a pool that is at rest
+    wait_for(metrics_say_so)  # the metrics of an idle pool
 
     # one that was dropped, and is made again under its name, was asked for twice
     put("m/once0/l")
-    # and so was what is followed by what was: an engine has the beginning of the prompt
+    # parents of a chunk that was requested twice count as requested twice, because an engine has
+    # the beginning of the prompt on its device
     PROMPT = [f"m/prompt{i}/l" for i in range(3)]
     for i, path in enumerate(PROMPT):
         put(path)
@@ -171,7 +173,7 @@ def twice():
     assert tiers(last) == "disk"
     intact(last, *KEPT)
 
-    # of what a kill and a reboot leave, too
+    # also after a kill and a reboot
     put("m/lost/l")
     put("m/saved/l", sync=True)
     pause()
@@ -227,7 +229,7 @@ def remote():
 DAILY = 20 * MiB
 
 
-# so many bytes a day, and then no more
+# copies stop at the daily limit
 def daily():
     global s
     within_a_day()
@@ -249,7 +251,7 @@ def daily():
     assert tiers(last) == "cpu" and there("b20") == [False] and today() == full
     unharmed(copies=True)
 
-    # but what somebody asks for
+    # copies on request are exempt
     put("m/synced/l", sync=True)
     put("m/pinned/l")
     os.setxattr(f"{s.mnt}/m/pinned", "user.kvcachefs.pin", b"1")
@@ -259,7 +261,7 @@ def daily():
     assert full + 3 * MiB <= today() < full + 4 * MiB
     full = today()
 
-    # a remount does not begin a day; the pool stays for what it alone has
+    # a remount does not begin a new day; the pool is kept because it has the only copies
     s.umount()
     assert "could not be copied down" in s.log()
     s.mount()
@@ -270,7 +272,7 @@ def daily():
     intact("m/synced/l", "m/pinned/l", "m/a0/l", f"m/b{N - 2}/l")
     unharmed(copies=True)
 
-    # the next day does, and what was refused is copied then
+    # on the next day the refused chunks are copied
     s.umount()
     next_day()
     s.mount()

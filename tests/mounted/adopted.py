@@ -73,13 +73,13 @@ for folder in ("m", "m/c", "private"):
 for path in ("m/c/one", "m/c/two", "m/c/three", "private/x"):
     write_as(a, path, secret, 1001, 0o600)
 a.settle()
-# a folder first: nobody gets below it by saying that it is his
+# a folder first: claiming to own it does not give access to its contents
 was = patched("m/c", uid=1002, mode=0o40777)
 missing(b, "m/c")
 restore("m/c", was)
 comes(b, "m/c")
 assert of(b, "m") == of(b, "m/c") == (1001, 1001, 0o750), of(b, "m/c")
-# a file, his for the moment of adoption
+# a file that would belong to the attacker during the adoption
 was = patched("m/c/one", uid=1002, gid=1002, mode=0o100666)
 missing(b, "m/c/one")
 restore("m/c/one", was)
@@ -145,7 +145,7 @@ for name, more, uid, gid, mode in (
     b.fsck("-n")
 a.umount()
 
-# what a node stored itself keeps its owner, and other bytes are another file
+# files that the node stored itself keep their owner, and other bytes are another file
 own = Store("own", size="64M", cpu="16M", options=f"{options},disk=off").mount()
 for n in range(2):
     write_as(own, f"m/own{n}", blob(n, 50 * KiB), 1001, 0o604)
@@ -166,7 +166,7 @@ was = os.stat(f"{own.mnt}/m/own0").st_ino
 with contextlib.suppress(OSError):
     own.read("m/own0")
 assert own.stats()["corrupt"] >= 1, own.stats()
-# it is gone; and what is there under its name is taken in like any other's
+# the file is gone, and a frame under its name is taken in like any other
 with contextlib.suppress(FileNotFoundError):
     assert own.read("m/own0") == blob(9, 50 * KiB)
     assert os.stat(f"{own.mnt}/m/own0").st_ino != was

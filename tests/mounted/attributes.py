@@ -31,9 +31,9 @@ os.removexattr(f, "user.big2")
 os.setxattr(f, "user.big3", big[:60000])
 assert own(f) == {"user.big", "user.big3"} and os.getxattr(f, "user.big") == big[::-1]
 
-# what is listed can be set to its value, so that programs that copy files with attributes say
-# nothing; what is read-only is not listed, can be read, and is refused as attributes are that a
-# filesystem does not keep
+# every listed attribute can be set to its value, so that programs that copy attributes report no
+# error; read-only attributes are not listed, can be read, and fail like attributes that a
+# filesystem does not support
 for p in (f, P("m/c"), P("m"), s.mnt):
     for name in set(os.listxattr(p)) - own(p):
         os.setxattr(p, name, os.getxattr(p, name))
@@ -70,7 +70,7 @@ for what, name, value in (("c", "user.{:0250d}", b""), ("m/short", "user.{}", b"
         names.add(name.format(i))
     assert err == errno.ENOSPC, (what, len(names), err)
     assert own(p) == names and len(names) > 100, (what, len(names))
-    time.sleep(0.1)  # what is committed counts as what is not
+    time.sleep(0.1)  # committed and uncommitted attributes count alike
     with fails(errno.ENOSPC):
         os.setxattr(p, name.format(99999), value)
     assert own(p) == names

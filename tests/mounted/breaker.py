@@ -107,7 +107,7 @@ s.umount()
 s.fsck("-n")
 
 
-# no key for this model: not tried again before something changes; who asks is told
+# no key for this model: the copy is retried only after a change, and callers get an error
 def without_key():
     keys = key_file("keys", f"1 {secrets.token_hex(32)} private")
     s = Store("keyless", options=f"settle=0,keyfile={keys}").mount()
@@ -149,7 +149,7 @@ def rarely():
     s.fsck("-n")
 
 
-# so is a sync of the catalog's log, for which the space of what is deleted waits
+# the same for a sync of the catalog's log, for which the space of deleted objects waits
 def unsynced():
     s = Store("syncs", options="settle=0")
     rules = Rules(f"calls=sync path={s.path}/catalog.sqlite* nth={FAR} count={FAR} do=EIO")

@@ -539,7 +539,7 @@ def campaign(name):
     assert st["evictions"], "the pool was never full"
     watch.grown()
     shared = compare(s, tops, counts, kind, ends, "at the end")
-    time.sleep(2.5)  # what was made last is put in order when nobody goes on with it
+    time.sleep(2.5)  # the newest chunks enter the order once no process uses them
     s.settle()
     ordered = s.in_order()
     s.umount()

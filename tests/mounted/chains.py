@@ -80,8 +80,8 @@ def done(s):
     run("umount", "-l", pool)
 
 
-# Two prompts, 0-1-2-3-4 and 5-6-7-8-9; the first begins anew after all was made. By the last use
-# alone 5 would be the first to go, then 6; by the chain it is 9.
+# Two prompts, 0-1-2-3-4 and 5-6-7-8-9. The first is used again after all chunks were created. By
+# last access alone 5 would be the first victim, then 6; by the chain it is 9.
 LEAF_FIRST = [9, 8, 7, 6, 5, 4]
 
 
@@ -122,7 +122,7 @@ def leased():
     done(s)
 
 
-# Layer by layer: the prompt begins anew with each, and its first chunk follows nothing.
+# Layer by layer: the prompt starts again with each layer, and its first chunk has no parent.
 def leased_layers():
     s = fresh("leased-layers", "policy=lru")
     for c in range(3):
@@ -147,7 +147,7 @@ def leased_folder():
     done(s)
 
 
-# What leases ask for is known, whoever asks: it is not what is used without an order.
+# The order of leases is known for every client; it does not count as unordered use.
 def leased_often():
     s = fresh("leased-often", "policy=prefix")
     make(s, 0)
@@ -159,7 +159,7 @@ def leased_often():
     done(s)
 
 
-# Learned, where the policy is about chains, once it was opened in that order; and kept.
+# Policies about chains learn the order from the opens, and keep it.
 def learned(policy, how):
     s = fresh(f"learned-{policy}-{how}", f"policy={policy}")
     make(s, 0)
@@ -235,7 +235,7 @@ def quiet(s):
         time.sleep(0.7)
 
 
-# The disk tier: what is left of a prompt is its beginning, whatever the policy; after a restart.
+# The disk tier keeps the beginning of a prompt under every policy, also after a restart.
 def prompts(s, first, last, length, tell, known):
     for p in range(first, last):
         for c in range(length):
@@ -243,7 +243,7 @@ def prompts(s, first, last, length, tell, known):
             if tell:
                 os.setxattr(f"{s.mnt}/m/p{p}-{c}", "user.kvcachefs.parent",
                             f"p{p}-{c - 1}".encode() if c else b"")
-        if not tell or p == last - 1:  # what is learned goes by pauses
+        if not tell or p == last - 1:  # learning depends on pauses between calls
             time.sleep(1.2)
         for c in range(0 if tell else length):
             s.read(f"m/p{p}-{c}/l")
@@ -259,8 +259,8 @@ def pushed_out(s, names, stores=20, least=4):
     return steady(lambda: {n for n in names if not os.path.exists(f"{s.mnt}/m/{n}/l")})
 
 
-# An engine that has the beginning on its device stores what comes later alone: the beginning is no
-# older than what follows it.
+# An engine with the beginning on its device stores only later chunks: the beginning does not become
+# older than its children.
 def disk_later(how):
     s = Store(f"disk-later-{how}", cpu="16M", size="40M",
               options="policy=lru,settle=0,high=90,low=80").mount()
@@ -282,14 +282,14 @@ def disk_later(how):
     done(s)
 
 
-# What is told when its request is long over counts, too: what follows goes first.
+# A parent that is set long after the request counts, too: children are evicted first.
 def disk_told_late(how):
     s = Store(f"disk-told-late-{how}", cpu="16M", size="40M",
               options="policy=lru,settle=0,high=90,low=80").mount()
     for name in "ab":
         for c in range(10):
             s.write(f"m/{name}{c}/l", blob(c, N))
-        time.sleep(2.5)  # the request is over, and what it asked for done
+        time.sleep(2.5)  # the request is over, and its work is done
     for c in range(10):
         os.setxattr(f"{s.mnt}/m/b{c}", "user.kvcachefs.parent", f"a{c}".encode())
     time.sleep(1)
@@ -319,7 +319,8 @@ def disk_pinned(policy):
     done(s)
 
 
-# What a pinned one follows waits for those that were all used a moment ago: they go instead of it.
+# The parent of a pinned chunk is kept, and other chunks are evicted although all were used a moment
+# ago.
 def disk_patient():
     s = Store("disk-patient", cpu="16M", size="40M",
               options="policy=lru,settle=0,high=30,low=20").mount()
@@ -340,7 +341,7 @@ def disk_patient():
     with ThreadPoolExecutor(1) as user:
         used = user.submit(use_all)
         wait_for(lambda: rounds[0] >= 3)
-        until[0] = time.monotonic() + 1  # less than what it waits
+        until[0] = time.monotonic() + 1  # less than its waiting time
         for i in range(5):
             s.write(f"m/x{i}/l", blob(i, N))
         used.result()
@@ -375,7 +376,7 @@ def disk(policy):
     done(s)
 
 
-# What is told wrong is refused, and changes nothing; a circle is none.
+# An invalid parent is refused and changes nothing; a circle is not stored.
 def wrong():
     s = fresh("wrong", "policy=lru")
     make(s, 0)

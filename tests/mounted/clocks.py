@@ -116,7 +116,7 @@ def pinned():
     s.umount()
 
 
-# the first in the queue asks for more than can ever be, who stands behind it does not
+# the first waiter asks for more than is possible; the waiter behind it does not
 def ask(s, got, name, size):
     fd = os.open(f"{s.mnt}/{name}", os.O_RDWR | os.O_CREAT)
     try:

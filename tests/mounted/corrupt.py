@@ -44,7 +44,7 @@ assert st["corrupt"] == len(flipped) and st["drops"] == len(flipped), st
 s.umount()
 s.fsck("-n", "--data")
 
-# where another tier has a copy, that one is read; the bad one is counted, and made anew
+# if another tier has a copy, that copy is read; the bad copy is counted and made again
 os.makedirs(f"{TMP}/shared")
 s = Store("two", cpu="32M", size="128M", options=f"settle=0,remote=dir://{TMP}/shared").mount()
 for i in range(6):

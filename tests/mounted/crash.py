@@ -48,7 +48,7 @@ def worker(number, round_, mnt, journal):
                 fd = os.open(tmp, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
                 short = os.write(fd, blob(path + version, size)) != size
                 os.close(fd)
-                if short:  # as the engine does: an error, the file goes
+                if short:  # like the engine: after an error it removes the file
                     tell("short", path, version, size)
                     os.unlink(tmp)
                     continue

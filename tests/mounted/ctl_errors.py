@@ -19,7 +19,7 @@ for path, text in ((FILE, "somebody's\n"), (TOKENS, "1 2 3\n"),
                    (TRACE, '{"hash_ids": [1, 2]}\n' * 4)):
     with open(path, "w") as f:
         f.write(text)
-# a right word for each operand, and wrong ones where it is no path in a mount
+# a valid word for each operand, and invalid ones for operands that are not paths in a mount
 RIGHT = {"PATH...": PATH, "MODEL...": f"{s.mnt}/m", "TIME|never": "1h", "SIZE|none": "none",
          "NAME|none": "none", "SCHEME": "vllm-sha256", "FILE": TOKENS, "TRACE...": TRACE,
          "-o": "-o", "OPTIONS": "high=91"}
@@ -98,7 +98,7 @@ for words in (("evict", "--from", "disk", PATH), ("quota", "2M", f"{s.mnt}/m")):
     p = run(CTL, *words)  # says what it would do, and that there is nobody to ask
     assert p.returncode == 1 and "nothing is done" in p.stdout and "--yes" in p.stdout, p
 w.told()
-# what cannot be printed is not done
+# nothing is done if the output cannot be printed
 for name, words in [(n, [s.mnt]) for n in ("status", "stats", "config", "log", "ls", "stat")] + [
         ("gpus", []), ("pools", []), ("hash", ["vllm-sha256:1", TOKENS]), ("--help", []),
         ("replay", [TRACE]), ("top", ["--count", "1", "--interval", "1s", s.mnt])]:
@@ -108,7 +108,7 @@ for name, words in [(n, [s.mnt]) for n in ("status", "stats", "config", "log", "
 assert s.read("m/c/l") == blob(1, 5000) and s.config()["high"] == "90"
 assert not [a for a in os.listxattr(f"{s.mnt}/m") if a.endswith((".quota", ".ttl", ".policy"))]
 assert sorted(os.listdir(TMP)) == sorted(set(os.listdir(TMP)) - {"dump.tar", "keys"})
-# of a daemon that was killed
+# the mount of a killed daemon
 s.kill()
 for name, usage in usages.items():
     if name in ALONE:

@@ -53,7 +53,7 @@ os.remove(BAD)
 wait_for(lambda: run(CTL, "flush", s.mnt).returncode == 0)
 assert all(s.attr(f"m/d{i}/l", "tiers") == "cpu,disk,dir" for i in range(3))
 
-# who leaves is told that it goes on; one at a time
+# an interrupted command says that the copies continue; only one flush runs at a time
 open(SLOW_PUTS, "w").close()
 for i in range(40):
     s.write(f"m/e{i}/l", blob(20 + i, 5000))

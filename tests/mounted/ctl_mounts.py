@@ -55,13 +55,13 @@ said(alone("stats"), 1, "no kvcachefs is mounted here")
 os.mkdir(f"{TMP}/twice")
 p = alone("config", mounts=[a.mnt], before=f"mount --bind {a.mnt} {TMP}/twice")
 assert p.returncode == 0 and f"uuid={uuid[a]}\n" in p.stdout, p
-# where mounts are listed such a name is written in another way
+# the list of mounts escapes such a name
 os.mkdir(f"{TMP}/a b\\c")
 odd = shlex.quote(f"{TMP}/a b\\c")
 p = alone("stats", f"{TMP}/a b\\c/m", mounts=[a.mnt],
           before=f"mount --bind {a.mnt} {odd} && umount -l {a.mnt}")
 assert p.returncode == 0 and "pool_bytes" in p.stdout, p
-# of one that is mounted in part only its root can be asked, which is found elsewhere
+# a partial mount is controlled through its root, which is mounted elsewhere
 for umount, code in (("true", 0), (f"umount -l {a.mnt}", 1)):
     p = alone("config", f"{TMP}/twice/c", mounts=[a.mnt],
               before=f"mount --bind {a.mnt}/m {TMP}/twice && {umount}")

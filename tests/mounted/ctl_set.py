@@ -107,7 +107,7 @@ p = ctl("evict", "--from", "all", f"{M}/f")
 assert p.returncode == 1 and f"{M}/f is dropped from memory" in p.stdout and "--yes" in p.stdout, p
 code, seen = asked(b"n\n", CTL, "evict", "--from=all", f"{M}/f")
 assert code == 1 and os.path.exists(f"{M}/f/l0"), seen
-time.sleep(1)  # what was used a moment ago stays
+time.sleep(1)  # recently used chunks stay
 p = ctl("evict", "--from=all", "--yes", f"{M}/f")
 assert p.returncode == 0 and "is dropped" in p.stdout and not os.path.exists(f"{M}/f/l0"), p
 quietly("pin", f"{M}/e")
@@ -116,7 +116,7 @@ said(ctl("evict", f"{M}/e"), 1, "pinned", "try again later")
 p = ctl("evict", "--yes", "--from", "tape", f"{M}/e")
 assert p.returncode == 1 and "no tier tape" in p.stdout, p
 said(ctl("evict", M), 1, "no chunk")
-# where there is no disk
+# without a disk tier
 t = Store("t", options="settle=0,disk=off").mount()
 t.write("m/a/l", blob("a", N))
 t.settle()

@@ -53,7 +53,7 @@ def at_terminal(screens, end, *words):
             seen += more
             if b"1049l" in seen:
                 break
-    except OSError:  # as a terminal ends
+    except OSError:  # a terminal ends like this
         pass
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     after = termios.tcgetattr(fd)

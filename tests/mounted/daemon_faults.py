@@ -23,11 +23,11 @@ HANG = 60 * SLOW
 TOP = faults.in_memory("memory")
 REMOTE, RUN = f"{TOP}/remote", f"{TMP}/run"
 os.mkdir(REMOTE)
-# a high mark so low that what has its copies leaves the pool soon, and the disk is never as full
+# with a low high= copied chunks leave the pool soon, and the disk never reaches it
 s = faults.store_in_memory(TOP, size="64M", cpu="16M", options=(
     f"settle=0,deadline=1000,high=12,low=4,unit=file,huge=never,remote=dir://{REMOTE}"))
 ERRORS = (errno.EIO, errno.ENOSPC, errno.ENOMEM, errno.EMFILE, errno.ETIMEDOUT)
-# what of whose files, and how it goes wrong
+# calls, files, and kinds of failures
 PLACES = {
     "reads of the store": (f"{s.path}/*", "read", ("EIO", "short", "ENOMEM", "delay:300")),
     "writes of the store": (f"{s.path}/*", "write", ("EIO", "ENOSPC", "short", "delay:300")),
@@ -369,7 +369,7 @@ def one(place, do, nth, lasting, end):
             assert s.daemon.returncode in ((0, 1) if late else (0,)), (what, s.log())
     fired = r.fired()[0]
     mended = checked(what) if end != "kill" or came == "refused" else 0
-    if fired and re.search("the last changes .*are lost", s.log()):  # as it said
+    if fired and re.search("the last changes .*are lost", s.log()):  # as the log said
         came += ", lost as it said"
         w = None
     s.mount()

@@ -8,7 +8,7 @@ not begun are served by another remote."""
 import errno, os, shutil, signal, subprocess, sys, threading
 from kvtest import KiB, SLOW, Store, TMP, binary, blob, fails, run, wait_for
 
-LIMIT = 40 * SLOW  # what takes longer hangs
+LIMIT = 40 * SLOW  # a call that takes longer counts as hanging
 
 server = Store("server", size="64M", options="io_uring=off,settle=0").mount()
 os.mkdir(f"{server.mnt}/shared")
@@ -24,7 +24,7 @@ def stop():
     server.settle()
     server.daemon.send_signal(signal.SIGSTOP)
     tasks = f"/proc/{server.daemon.pid}/task"
-    # What a thread of it has read already nobody can take back from it, not even by a kill.
+    # Data that a thread has already read stays with it, even after a kill.
     wait_for(lambda: all(open(f"{tasks}/{t}/stat").read().rsplit(")")[-1].split()[0] == "T"
                          for t in os.listdir(tasks)))
 

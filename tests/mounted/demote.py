@@ -50,7 +50,7 @@ s.settle()
 demote("m/c/l1", "cpu")
 assert tiers("m/c") == "disk" and tiers("m/c/l0") == "disk"
 
-# it is no value
+# demote is a request and has no value
 assert DEMOTE not in os.listxattr(P("m/c"))
 with fails(errno.ENODATA):
     os.getxattr(P("m/c"), DEMOTE)
@@ -78,7 +78,7 @@ assert tiers("m/c") == "disk"
 intact("m/c")
 s.settle()
 
-# what is in use is refused, and stays as it is
+# chunks in use are refused and stay unchanged
 for where in ("cpu", "disk", "all"):
     with open(P("m/c/l0"), "rb"):
         with fails(errno.EBUSY):
@@ -106,7 +106,7 @@ assert mapping[:] == data("m/c", 1) and tiers("m/c") == "cpu,disk"
 mapping.close()
 s.settle()
 
-# who closes a file and demotes it at once is not refused, though the kernel tells of a close later
+# a demote directly after a close is not refused, although the kernel reports the close later
 for where in ("cpu", "disk", "all"):
     f = open(P("m/c/l0"), "rb")
     closes = threading.Timer(0.1, f.close)
@@ -136,7 +136,7 @@ s.settle()
 drops = s.stats()["drops"]
 assert drops == 8, drops
 
-# readers and demotions side by side: nobody reads anything else than what was written
+# readers and demotions in parallel: readers get only the data that was written
 for c in range(4):
     put(f"m/r{c}")
 s.settle()

@@ -42,8 +42,7 @@ for path in ("f0", "f1", "f2", "f3"):
 assert b.read("f4") == data["f4"]
 st = b.stats()
 assert st["breaker_opened"] == 0 and st["tier_dir_up"] == 1, st
-# what is stored here under such a name replaces what is in the way, or is left alone; nothing is
-# written through it
+# a store under such a name replaces the link or is not made; nothing is written through the link
 b.write("f0", b"new" * 1000)
 wait_for(lambda: "dir" in b.attr("f0", "tiers").split(","))
 assert not os.path.islink(place("f0")[1]) and os.path.getsize(f"{outside}/frame") > 20 * KiB

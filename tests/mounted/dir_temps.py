@@ -85,7 +85,7 @@ def own_files():
     assert temps(path) == [], "the store's own"
     assert t("put", "k", 20 * KiB) == t("get", "k", 20 * KiB) == "0"
     t.end()
-    # of several daemons; notes that are damaged hurt nobody
+    # files of several daemons; damaged notes have no effect
     for i in range(3):
         killed(path, "own", f"n{i}")
     tier(path, "own").end()

@@ -67,7 +67,7 @@ def goes(policy):
               options=f"policy={policy},settle=0,high=90,low=80").mount()
     paths = changes(s)
     assert len(paths) == 13 + 4 + 32 + 4 + 4 + 4 + 4 + 4, paths
-    for i in range(500):  # one and a half times of what fits
+    for i in range(500):  # one and a half times the capacity
         s.write(f"m/x{i}/f", bytes(N))
         if i % 50 == 49:
             time.sleep(1.2)  # a request is over
@@ -91,7 +91,7 @@ def soon(policy):
                 time.sleep(0.1 * (who + i) % 0.7)
             os._exit(0)
     assert all(os.waitpid(pid, 0)[1] == 0 for pid in kids)
-    for _ in range(2):  # and of what is renamed then, what it was in
+    for _ in range(2):  # and the old folder of a chunk that is renamed then
         s.write("m/part/a", bytes(N))
         s.write("m/part/b", bytes(N))
         s.settle()

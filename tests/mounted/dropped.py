@@ -52,7 +52,7 @@ def written_in():
             assert os.stat(folder).st_nlink == 2 + (kind == "mkdir") \
                 and os.stat(folder).st_ino == os.stat(f"{m}/{kind}").st_ino
         os.close(folder)
-    # what a caller took away himself stays away
+    # a folder that a caller removed stays removed
     os.mkdir(f"{m}/mine")
     folder = os.open(f"{m}/mine", os.O_RDONLY)
     os.rmdir(f"{m}/mine")
@@ -93,7 +93,7 @@ def writer(s, w, made, late, errors):
     r = random.Random(w)
     while made[0] < 400 and not errors:
         try:
-            # of at most 6 x 512 KiB, so that what is in use does not fill the pool
+            # at most 6 x 512 KiB, so that chunks in use do not fill the pool
             folder = f"{s.mnt}/m/{r.randrange(30)}"
             late[0] += store(folder, w)
             made[0] += 1

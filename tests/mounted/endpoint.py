@@ -10,7 +10,7 @@ s = Store(options="metrics=127.0.0.1:0").mount()
 port = port_of(s)
 assert "reached from other machines" not in s.log()
 
-# what there is, also by HEAD, and never kept
+# all pages, also by HEAD, and without caching
 for path, kind, has in (("/", "text/html", b"<script>"), ("/metrics", "version=0.0.4", b"# HELP"),
                         ("/status.json", "application/json", b"{"), ("/healthz", "text", b"alive"),
                         ("/readyz", "text", b"ready")):
@@ -56,7 +56,7 @@ assert history["hits"][-1] == 6 and all(len(v) == n for v in history.values() if
 assert all(state["counters"][k] == v for k, v in st.items()
            if k in ("creates", "opens", "publishes", "corrupt"))
 
-# what is refused
+# refused requests
 assert ask(port, "/nix")[0] == ask(port, "/metrics/")[0] == ask(port, "//")[0] == 404
 for method in ("POST", "PUT", "DELETE", "OPTIONS", "TRACE"):
     code, headers, body = ask(port, "/metrics", method, b"x" * 100)

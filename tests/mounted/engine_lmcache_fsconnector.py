@@ -45,5 +45,5 @@ def check():
     os.close(fd)
 
 
-put(keys[0], blob(0, SIZE))  # the same again, over what is there
+put(keys[0], blob(0, SIZE))  # again, over the existing file
 through_the_tiers(s, check)

@@ -52,9 +52,9 @@ for v in ("polcy=lru", "polcy", "=", "=1"):
 w.tell(KV, s.path, s.mnt, "-o", f"{o},high=50,low=60", says=["low must be below"])
 w.told()
 unchanged(before)
-# of one that is there twice the last counts, as for mount(8)
+# if an option is given twice, the last counts, as in mount(8)
 mount(s.path, s.mnt, "-o", f"{o},policy=lru,cpu=32M,cpu=8000G", says=["cpu=7.8 TiB"])
-# what only the start finds out
+# errors that only the start detects
 for option, says in (("remote=foo", "'foo' is not a URL"), ("remote=ftp://x", "'ftp'"),
                      ("remote=dir:///nonexistent", "/nonexistent"),
                      ("keyfile=/nonexistent", "/nonexistent"), ("keyfile=" + EMPTY, EMPTY),
@@ -65,7 +65,7 @@ for option, says in (("remote=foo", "'foo' is not a URL"), ("remote=ftp://x", "'
                      ("cpu=9000G", "cpu="), ("policy=l\nru", "l?ru")):
     mount(s.path, s.mnt, "-o", f"{o},{option}", says=[says])
 
-# what is refused sooner leaves no trace at all
+# earlier refusals leave no trace at all
 before = tree(TMP)
 
 # the words of each, from --help
@@ -117,7 +117,7 @@ for store, says in ((FILE, FILE), ("", "empty"), (f"{TMP}/a/b", f"{TMP}/a/b"),
 for at in (f"{TMP}/nothing", "", FILE, f"{FILE}/below", LONG):
     w.tell(KV, s.path, at, "-o", o, says=["mount point", at[:100]])
 w.told()
-# nor is the store itself one, what is in it, or what it is in
+# the store, folders in it and folders above it are not mount points either
 os.mkdir(f"{s.path}/in")
 inside = tree(TMP)
 for at in (s.path, f"{s.path}/in", TMP, "/"):
@@ -127,7 +127,8 @@ os.rmdir(f"{s.path}/in")
 os.utime(s.path, ns=(before[s.path][1],) * 2)
 unchanged(before)
 
-# where another store is served, and one is served already; what is stale, see stale
+# the mount point of another store, and a store that is mounted already; case stale covers stale
+# mounts
 two = Store("two", size="16M", cpu="32M").mount()
 mount(s.path, two.mnt, "-o", o, says=[two.mnt, "umount"])
 mount(two.path, s.mnt, "-o", o, says=[two.path, "in use", "umount"])
@@ -137,7 +138,7 @@ w.told()
 two.write("m/c/l", b"x")
 two.umount()
 
-# one that is not empty is used, and it is said what becomes of what is there
+# a folder that is not empty is accepted, with a warning about its contents
 p = run(KV, two.path, OTHER, "-o", o, ok=True)
 assert f"mount point {OTHER} is not empty" in p.stdout and os.listdir(OTHER) == ["m"], p
 run("umount", OTHER, ok=True)

@@ -57,7 +57,7 @@ got = a.more()
 assert [(e["event"], e["tier"], e["path"]) for e in got] == [
     ("evicted", "cpu", "m/c0/l0"), ("loaded", "disk", "m/c0/l0")], got
 
-# written anew, replaced by a rename, and unlinked; read when all of them are gone
+# overwritten, replaced by a rename, and unlinked; the events are read when all files are gone
 b.more()
 s.write("m/c0/l0", bytes(6000))
 s.write("m/c0/new", bytes(7000))
@@ -71,7 +71,7 @@ assert [(e["event"], e["path"], e.get("before"), e["bytes"]) for e in got] == [
     ("dropped", "m/c0/l0", None, 6000), ("renamed", "m/c0/l0", "m/c0/new", 7000),
     ("dropped", "m/c0/l0", None, 7000)], got
 
-# a folder, and names that are no plain ones
+# a folder, and names with special characters
 s.write("n/x y\xff/\"a\"%", b"1")
 os.rename(f"{s.mnt}/n", f"{s.mnt}/o")
 s.settle()
@@ -80,7 +80,7 @@ assert told(got, event="renamed", before="n", path="o", folder=True, model="o"),
 assert told(got, event="stored", tier="cpu",
             path="o/x%20y%C3%BF/%22a%22%25") or told(got, path="n/x%20y%C3%BF/%22a%22%25"), got
 
-# what the cache drops of its own accord: of a chunk its files, each with its path
+# drops by the cache: each file of a chunk with its path
 for i in range(12):
     for l in range(2):
         s.write(f"big/c{i}/l{l}", bytes(4 * MiB))
@@ -95,7 +95,7 @@ for e in dropped:
 assert len(told(got, event="stored", tier="cpu")) == 24, got
 assert told(got, event="evicted", tier="cpu")
 
-# who comes too late
+# a reader that reads too late
 b.more()
 for i in range(6000):
     s.write(f"small/{i}", b"x")
@@ -112,7 +112,7 @@ assert len(lost) == 1 and got[0] == lost[0] and lost[0]["count"] > 0, got[:2]
 assert [e["seq"] for e in got[1:]] == list(range(got[1]["seq"], got[1]["seq"] + len(got) - 1))
 last = got[-1]["seq"]
 
-# one goes, the other goes on; and who comes later begins where he came
+# one reader closes, the other continues, and a later reader starts at its open
 os.close(b.fd)
 c = Reader()
 os.unlink(f"{s.mnt}/small/b0")
@@ -121,7 +121,7 @@ os.close(c.fd)
 os.close(a.fd)
 s.write("m/later/l", b"1")
 
-# the same for people, until a signal or for so long
+# kvcachectl events, until a signal or for a given time
 p = subprocess.Popen([binary("kvcachectl"), "events", f"{s.mnt}/m"], stdout=subprocess.PIPE)
 os.set_blocking(p.stdout.fileno(), False)
 seen = b""

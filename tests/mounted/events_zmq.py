@@ -74,7 +74,7 @@ store(VLLM(H[0]))
 store("notes/README.bin")
 p = Pair("--topic", "kv")
 
-# who subscribes is told what is there, each who does
+# every new subscriber is told about existing blocks
 p.has((S, LAST(H[0]), "CPU"), (S, LAST(H[0]), "DISK"))
 assert all(h == LAST(H[0]) for _, h, _ in p.seen), p.seen
 e = p.events()[0]

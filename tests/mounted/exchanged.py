@@ -56,8 +56,8 @@ s.settle()
 s.umount()
 s.fsck("-n", "--data")
 
-# a remote only, and what is exchanged is not in the pool: it is loaded, and goes there again under
-# its new name
+# with a remote only, the exchanged files are not in the pool: they are loaded, and copied to the
+# remote again under their new names
 os.mkdir(f"{TMP}/shared")
 a = Store("one", cpu="16M", options=f"disk=off,settle=0,remote=dir://{TMP}/shared").mount()
 a.write("m/k/first", blob(1, MiB))

@@ -128,7 +128,7 @@ for sync in (False, True):
     assert os.stat(path).st_mode & 0o7777 == 0o755, (sync, oct(os.stat(path).st_mode))
 s.umount()
 
-# a shared tier fails, and the disk takes it: that is what is waited for
+# a shared tier fails and the disk accepts the copy: the fsync waits for the disk
 remote = f"{TMP}/remote"
 os.mkdir(remote)
 r = faults.Rules(f"calls=all path={remote}/* nth={faults.FAR} count={faults.FAR} do=EIO")
@@ -146,7 +146,7 @@ for i in range(12):
 assert r.fired()[0]
 r.heal()
 
-# the daemon's own descriptor is no client that may still write
+# the daemon's own descriptor does not count as a writer
 os.mkdir(f"{s.mnt}/bounded")
 os.setxattr(f"{s.mnt}/bounded", "user.kvcachefs.quota", b"8M")  # written by plain requests
 wait_for(lambda: "user.kvcachefs.survey" not in os.listxattr(f"{s.mnt}/bounded"))

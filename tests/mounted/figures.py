@@ -13,22 +13,22 @@ from kvtest import *
 if SLOW > 1:
     skip("the replays' figures are those of any build, and take minutes with a sanitizer")
 
-# The publisher's own simulator's and another's: fifo and lru by single chunks, none of which waits
-# for its request or what follows it; and the optimum of an implementation that breaks ties as ours
-# does. What is rounded there may be off by one of the last digit.
+# Figures of the publisher's simulator and of another one: fifo and lru by single chunks, which do
+# not protect chunks of the current request or parents; and the optimum of an implementation that
+# breaks ties as ours does. Rounded figures may differ by one in the last digit.
 FIFO = {"conversation": (.045, .106, .179, .262), "synthetic": (None, .394, .558, .712)}
 LRU = {"conversation": (.046, .110, .214, .296), "synthetic": (.126, .411, .595, .764)}
 OPTIMUM = {"conversation": (.193, .356, .390, .390), "synthetic": (.359, .682, .815, .851)}
-# What prefix has to reach.
+# The minimum for prefix.
 FLOOR = {"conversation": (.076, .186, .249, .320), "synthetic": (.138, .433, .620, .803)}
 BEHIND = .005        # the best of the others
-LESS = .01           # with the chain learned from calls, than what it has to reach;
+LESS = .01  # maximum loss with a chain that is learned from calls;
 LESS_THAN_TOLD = .02 # and than it has: .012 at most in the mean of seeds, each of which moves both
-WRONG = .004         # of the learned parents; the most that was measured is .003
-UNSEEN = .06         # what was made before the client had shown that it has prompts, most of all
+WRONG = .004  # maximum share of wrong learned parents; the highest measured is .003
+UNSEEN = .06  # mostly chunks from before the client was recognized as working on prompts
 STRESS_SIZES = (500, 1000, 5000, 10000)
-# Of the stress traces of these seeds: how far behind lru in one of them, and in the mean of all. Of
-# few chunks a prompt takes much: too few to tell what was better from what was luck.
+# The stress traces of these seeds: the maximum distance behind lru in one of them, and in the mean
+# of all. If few chunks fit, a prompt takes a large part of them, and the difference is chance.
 SEEDS = (1, 2, 3) if LONG else (1,)
 CHANCE = {500: (.005, .0025), 1000: (.003, .0015), 5000: (.001, .0005), 10000: (.001, .0005)}
 TURNS = (2, 32)      # prompts that one thread works on at once
@@ -63,7 +63,7 @@ def check_published(t):
         near(none[n]["lru"], LRU[t][i], t, n, "lru")
         near(none[n]["optimum"], OPTIMUM[t][i], t, n, "optimum")
         for shares in (told, learned, none):
-            # block by block: what a prefix needs moves a point
+            # counted block by block: the needs of prefixes move a rate by a point
             assert all(s <= shares[n]["optimum"] + .01 for s in shares[n].values()), (t, n, shares)
         of_prefix = told[n]["prefix"], learned[n]["prefix"]
         print(f"{t} {n}: told {of_prefix[0]:.4f}, learned {of_prefix[1]:.4f}, at least "
@@ -88,7 +88,7 @@ def check_stress(t):
                      done[(t, seed), "told"].share[n]["lru"] for seed in SEEDS]
             print(f"{t} {n} {chain}: ahead of lru by " + " ".join(f"{a:.4f}" for a in ahead))
             assert min(ahead) >= -one and sum(ahead) / len(SEEDS) >= -mean, (t, n, chain, ahead)
-    if t == "loop":  # of which lru keeps nothing
+    if t == "loop":  # lru keeps nothing of this trace
         told = done[(t, SEEDS[0]), "told"].share
         assert all(told[n]["lru"] == 0 and told[n]["prefix"] > .8 * told[n]["optimum"]
                    for n in STRESS_SIZES if n >= 1000), told
@@ -116,7 +116,8 @@ def check_manual():
         assert set(manual[t]) == set(now[t]), manual[t].keys()
         for n in now[t]:
             for name, share in now[t][n].items():
-                # what prefix draws goes by the last bits of logarithms, which are the machine's own
+                # the random choices of prefix depend on the last bits of logarithms, which differ
+                # between machines
                 same = platform.machine() == "x86_64" or name not in ("prefix", "learned")
                 off = abs(manual[t][n][name] - float(f"{share:.3f}"))
                 assert off < (.0001 if same else .0035), (

@@ -12,7 +12,8 @@ floors = re.search(r"^FLOORS := (.*)$", open(f"{top}/Makefile").read(), re.M).gr
 readme = open(f"{top}/engine/README").read()
 folders = {os.path.basename(os.path.dirname(p)) for p in glob.glob(f"{top}/engine/*/*.c")}
 assert folders == set(floors), f"folders and floors differ: {folders ^ set(floors)}"
-# Who may call whom: a floor those below; what stands around the engine only what it sees of it.
+# Allowed calls: a layer may call the layers below. Folders outside the engine may call only the
+# folders that they include.
 may = {f"engine/{f}": {f"engine/{g}" for g in floors[: i + 1]} for i, f in enumerate(floors)}
 seen = {f"engine/{f}" for f in ("base", "frames", "catalog")}
 may |= {"tiers": {"tiers", "engine/base", "engine/frames"},

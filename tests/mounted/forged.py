@@ -49,7 +49,7 @@ evil = b"".join(frames.made_up(store, f"m/forged{version}{kind}", b"#!/bin/sh\ni
                 for version in (1, 2)
                 for n, (kind, mode, uid) in enumerate((("root", 0o104755, 0),
                                                        ("other", 0o100644, 1000))))
-# one over a file that is there, which would be an older generation of it
+# a frame for an existing file, as an older generation of it
 evil += frames.made_up(store, "m/c0/l", b"not yours" * 100,
                        ino=os.stat(f"{s.mnt}/m/c0/l").st_ino, gen=99)
 s.write("m/mine", b"x" * frames.PAGE + evil)
@@ -82,8 +82,8 @@ st = os.stat(f"{s.mnt}/lost+found/{found[0]}")
 assert (st.st_uid, st.st_mode & 0o7777) == (0, 0o600)
 s.umount()
 
-# The superblock is lost, its copy and the catalog too: nobody can tell who made what, so all is
-# root's, what was forged too (as the newest generation of one). It stays readable.
+# The superblock, its copy and the catalog are lost, so the makers of frames are unknown: all files,
+# including the forged one (as the newest generation), belong to root and stay readable.
 del real["m/c0/l"]
 for name in ("superblock", "superblock.copy"):
     with open(f"{s.path}/{name}", "r+b") as f:
@@ -107,7 +107,7 @@ for _ in range(2):
     s.umount()
     s.fsck("-n")
 
-# a store of before: mounted, read, and what is read is brought up to date
+# an older store is mounted and read, and objects that are read are upgraded
 o = Store("older", size="64M", options="settle=0").mount()
 for path, d in real.items():
     write_as(o, path, d, 1000 if "c1" in path else 0, 0o640)

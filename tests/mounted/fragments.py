@@ -69,8 +69,8 @@ assert right(s, dict(list(left.items())[60:])) == 45
 s.umount()
 s.fsck("-n", "--data")
 
-# the disk is full to the last frame, one is deleted, and a new one is refused until the sync that
-# frees it has ended; who tries the copy again comes a moment later than its trimmer looks
+# the disk is completely full, one frame is deleted, and a new frame is refused until the sync that
+# frees the space has ended; the retry of the copy comes a moment after the trimmer's check
 s = Store("c", size="32M", cpu="64M",
           options="settle=0,unit=file,high=100,low=99,shim=delay-put:50")
 rules = faults.Rules(f"calls=sync path={s.path}/* nth={faults.FAR} count={faults.FAR} "

@@ -10,7 +10,8 @@ from kvtest import *
 from servers import Redis
 
 SIZE = 256 * KiB
-LAG = 64  # so many objects may be stored while the hot ones are read once: hot is what is used more
+# objects that may be stored while the hot ones are read once: hot objects are used more often
+LAG = 64
 run(binary("kvcachectl"), "newkey", f"{TMP}/keys", ok=True)
 
 
@@ -133,8 +134,8 @@ def slow_disk(pace):
     s.umount()
 
 
-# a remote that is full and may not evict: stores go on, copies that find no room there wait, and
-# the refusal is no outage
+# a full remote without eviction: stores continue, copies wait for space, and the refusal is not an
+# outage
 def full_remote():
     r = Redis()
     r.command("config", "set", "maxmemory", "24mb")
@@ -196,7 +197,7 @@ def ended():
 
 
 parts = [(full, "plain", "", "a")]
-if WAY == "fast":  # what tiers do is nothing of how calls are served
+if WAY == "fast":  # tiers do not depend on the serving mode
     parts += [(full, "deep", "", "a/b/c"), (full, "sealed", f"keyfile={TMP}/keys", "a/b"),
               (full, "coded", "compress=bf16+zstd", "a/b"), (full, "back", "write=back", "a/b")]
 parts.append((full, "back-sealed", f"write=back,keyfile={TMP}/keys,compress=zstd", "a"))

@@ -187,8 +187,8 @@ s.fsck("-n")
 s.mount()
 check(s, "after a remount")
 
-# filled by somebody who takes all there is again and again: what is acknowledged may have to wait
-# in memory, and is right
+# another process fills the filesystem again and again: acknowledged changes may wait in memory and
+# are right
 f = Filler(greedy=True)
 f.start()
 f.full.wait()

@@ -8,7 +8,7 @@ from kvtest import *
 
 def gone(s):
     with contextlib.closing(sqlite3.connect(f"{s.path}/catalog.sqlite")) as c:
-        # who looks for those that are over (once a second) passes none of the others
+        # the search for expired names (once a second) visits no other names
         for query in ("SELECT min(until_ns) FROM gone", "DELETE FROM gone WHERE until_ns <= 1"):
             (plan,) = c.execute(f"EXPLAIN QUERY PLAN {query}").fetchall()
             assert "INDEX gone_until" in plan[-1], plan
@@ -17,7 +17,7 @@ def gone(s):
 
 os.mkdir(f"{TMP}/remote")
 s = Store("s", options=f"remote=dir://{TMP}/remote,settle=60000").mount()
-for n in range(50):  # as engines write: under a name for a while, then under its own
+for n in range(50):  # as engines write: under a temporary name, then under the final one
     s.write(f"m/c{n % 5}/t{n}.tmp", blob(n, 9000))
     os.rename(f"{s.mnt}/m/c{n % 5}/t{n}.tmp", f"{s.mnt}/m/c{n % 5}/t{n}")
     if n % 2:

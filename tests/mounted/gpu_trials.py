@@ -6,7 +6,7 @@ case also runs with a driver that lacks waits for numbers, so that host function
 import os, re, subprocess
 from kvtest import *
 
-EVENT, VALUE, NUMBER = range(3)  # what is left out: enum fake_order
+EVENT, VALUE, NUMBER = range(3)  # the omitted wait: enum fake_order
 s = Store(cpu="64M").mount()
 
 
@@ -20,8 +20,8 @@ def trial(pages, way, kind, at):
         return run(binary("test-gpu-fake"), "trial", s.mnt, pages, way, str(kind), str(at),
                    env=WRONG if at else os.environ, timeout=20 * SLOW)
     except subprocess.TimeoutExpired as e:
-        # a number that came too early may be followed by the one before it, and the next is waited
-        # for in vain
+        # an early number may be followed by its predecessor, and the wait for the next number never
+        # ends
         assert at, (pages, way, e.stdout)
         return subprocess.CompletedProcess(e.cmd, 1, e.stdout)
 

@@ -25,7 +25,7 @@ def full(s):
 
 def begin(name, options=""):
     s = Store(name, size="512M", cpu="32M", options=f"settle=0,high=98,low=90{options}").mount()
-    for i in range(320):  # the usual size is known, and the pool is filled with what has a copy
+    for i in range(320):  # the usual size is known, and the pool is full of copied objects
         s.write(f"m/{i}", blob(i, FILE))
     s.settle()
     return s
@@ -74,7 +74,7 @@ def allocate(s):
 for what in (create, anew, plain, load, allocate):
     s = begin(what.__name__)
     os.mkdir(f"{s.mnt}/other")
-    if what is load:  # what is asked for is not in the pool any more
+    if what is load:  # the requested object has left the pool
         s.umount()
         s.mount()
         s.write("m/usual", blob(0, FILE))

@@ -38,7 +38,7 @@ sources = [f"{d}/*.c" for d in ("engine/*", "fs", "mkfs", "tiers", "gpu")]
 top = os.path.abspath(f"{BUILD}/../..")
 objects = [f"{BUILD}/obj/{os.path.relpath(f, top)[:-1]}o" for s in sources
            for f in glob.glob(f"{top}/{s}")]
-objects = [f for f in objects if os.path.exists(f)]  # of cuda_none.c and the like there is none
+objects = [f for f in objects if os.path.exists(f)]  # objects such as cuda_none.c's may be missing
 assert len(objects) > 200, len(objects)
 for f in objects:
     with open(f, "rb") as o:

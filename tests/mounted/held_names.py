@@ -26,7 +26,7 @@ while len(asked) < 3:
     while s.stats()["dropped_chunks"] == dropped:
         held.append(chunk(len(held)))
         time.sleep(0.02 * SLOW)
-    # what went of those that nobody has looked at for a tenth of a second and more
+    # dropped chunks among those that were not looked up for at least a tenth of a second
     asked.append([(c, os.path.exists(f"{s.mnt}/{c}"), os.path.exists(f"{s.mnt}/{c}/layer0"))
                   for c in range(len(held) - 20)])
 for found in asked:

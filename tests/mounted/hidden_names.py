@@ -85,7 +85,7 @@ os.rename(f"{s.mnt}/m/tmp", f"{s.mnt}/m/over")
 s.write("m/truncated", b"own")
 for name in "m/over", "m/truncated":
     assert s.read(name) == b"own"
-# what is deleted for all
+# deletion for all nodes
 os.unlink(f"{s.mnt}/all/a")
 hides("all/a", DAY)
 # a folder whose file was deleted because somebody wanted that

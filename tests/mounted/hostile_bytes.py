@@ -7,7 +7,7 @@ import os, threading
 from kvtest import *
 from s3 import Bucket
 
-MOST = 64 * MiB  # of growth; each endless answer is several times that
+MOST = 64 * MiB  # maximum growth; each endless answer is several times larger
 ENDLESS = 300  # MiB, then the service gives up
 os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"] = "id", "secret"
 # asan keeps what was freed, 256 MB of it unless told otherwise
@@ -111,7 +111,7 @@ def services():
 def folders():
     share = f"{TMP}/share"
     os.makedirs(share)
-    run("mount", "-t", "tmpfs", "share", share, ok=True)  # where names are made quickly
+    run("mount", "-t", "tmpfs", "share", share, ok=True)  # a tmpfs creates names quickly
     s = Store("dir", options=f"disk=off,unit=dir,settle=0,remote=dir://{share}").mount()
     stored(s, 2)
     frames = [f"{d}/{n}" for d, _, names in os.walk(share) for n in names

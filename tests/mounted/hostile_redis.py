@@ -64,7 +64,7 @@ for how in (
     assert b"CLUSTER" in first.seen and not tls.seen, tls.seen
     s.umount()
 
-# what was there before says that it had 2^36 pieces, all of which are there to be deleted
+# the trailer of the old value claims 2^36 pieces to delete
 ENDLESS = bytes(4096) + struct.pack("<QQII", 7, (1 << 48) - 1, 4096, 0)
 liar = Fake(lambda f, w, a: bulk(ENDLESS) if w[0].upper() == b"SET" and b"GET" in w[3:]
             else b":1\r\n" if w[0].upper() == b"UNLINK" else None)

@@ -126,10 +126,9 @@ def fds(store):
     return len(os.listdir(f"/proc/{store.daemon.pid}/fd"))
 
 
-HANGS = 30 * SLOW  # what takes longer hangs; how long it takes is the machine's affair
+HANGS = 30 * SLOW  # a longer call counts as hanging; shorter times depend on the machine
 
-# Reading: a node that has nothing but the remote. What comes back is right or is an error within
-# the time.
+# Reading: a node with only the remote. Each read returns right data or an error in time.
 b = Store("b", options=options + ",disk=off").mount()
 names = iter(list(data))
 
@@ -168,7 +167,7 @@ st = b.stats()
 assert st["corrupt"] >= 4 and st["tier_errors"] >= 1, st
 assert fds(b) <= before + 20, (before, fds(b))
 
-# Writing: what cannot be put waits and is tried again; nothing is lost, nobody waits.
+# Writing: a copy that fails waits and is retried; nothing is lost, and no call waits.
 for how in ("500", "hang", "reset", "403"):
     mode["put"] = how
     start = time.time()

@@ -38,7 +38,7 @@ def below(prefix, lib="/lib"):
     return {prefix + f for f in shared | {lib + f for f in library}}
 
 
-# what is not told otherwise: /usr/local, and what mount(8) and fsck(8) look for in /sbin
+# the defaults: /usr/local, and the links in /sbin for mount(8) and fsck(8)
 make("install-built", f"DESTDIR={root}")
 assert there(root) == below("/usr/local") | helpers, there(root) ^ (below("/usr/local") | helpers)
 with open(f"{root}/usr/local/lib/systemd/system/kvcachefs@.service") as f:
@@ -81,7 +81,7 @@ for p in packages:
 make("uninstall", f"DESTDIR={other}", *packaged)
 assert not there(other), there(other)
 
-# what is built does not say where: two trees give the same bytes
+# the build does not depend on its folder: two trees give the same bytes
 for t in sorted(tools) + ["../lib/libkvcachefs.so.0", "../lib/libkvcachefs.a"]:
     with open(binary(t), "rb") as f:
         assert os.fsencode(top) not in f.read(), f"{t} has {top} in it"
@@ -94,7 +94,8 @@ os.makedirs(os.path.dirname(prefix))
 os.rename(f"{TMP}/prefix", prefix)
 helper = f"{TMP}/dest/sbin/mount.kvcachefs"
 assert os.path.samefile(helper, f"{prefix}/sbin/mount.kvcachefs")
-# by the link, the daemon beside where it leads is started: and refuses what is no store
+# through the link, the helper starts the daemon next to the link's target, which refuses a folder
+# that is not a store
 p = run(helper, TMP, TMP, ok=False, env=dict(os.environ, PATH="/nonexistent"))
 assert p.stdout.startswith("kvcachefs: ") and p.stdout.count("\n") == 1, p.stdout
 for t in sorted(tools):

@@ -41,7 +41,7 @@ def rounds(folders):
         while s.stats()["dropped_chunks"] == dropped:
             store(folders)
             s.settle()
-        time.sleep(0.01)  # what is to be told is gathered for a moment
+        time.sleep(0.01)  # notifications are collected for a moment
         before = s.stats()["lookups"]
         for path in hot:
             os.stat(path)
@@ -62,7 +62,8 @@ for folders in (False, True):
     if told == "singly" or not folders:  # before 6.18 a folder is told by the epoch
         assert sum(cost) <= 2 * HOT and epochs <= 2, (cost, epochs)
 
-# The same while others use those very names in every way, so that the kernel holds some as they go.
+# The same while other threads use these names, so that the kernel holds some of them during the
+# drop.
 stop, wrong, used = threading.Event(), [], [0]
 
 
@@ -121,7 +122,7 @@ def names(folder):
         return []
 
 
-# What went has gone, whatever is asked: a stat, an open, an access; and a listing agrees.
+# Dropped names are gone for stat, open and access, and a listing agrees.
 dirs = ["flat"] + [f"m/{c}" for c in os.listdir(f"{s.mnt}/m")]
 there = {name for d in dirs for name in names(d)}
 gone = [name for name in made if name not in there]
@@ -137,8 +138,8 @@ for i, name in enumerate(gone):
     else:
         goes(os.getxattr, path, "user.kvcachefs.state")
 
-# A file that goes while its name is held (so that no prune takes it) is not found by it either, and
-# the name can be had anew.
+# A file that is dropped while the kernel holds its name (so that a prune cannot remove it) is not
+# found by that name either, and the name can be created again.
 name = "flat/held"
 s.write(name, bytes(512 * KiB))
 held = os.open(f"{s.mnt}/{name}", os.O_PATH)
@@ -148,8 +149,8 @@ goes(os.stat, f"{s.mnt}/{name}")
 s.write(name, b"anew")
 assert s.read(name) == b"anew" and os.stat(f"{s.mnt}/{name}").st_size == 4
 os.close(held)
-# Where somebody is in a folder that goes, the kernel does not forget it by itself: then all names
-# are asked for anew.
+# If a process is in a dropped folder, the kernel does not forget the folder by itself: then all
+# names are looked up again.
 s.write("m/held/l", bytes(512 * KiB))
 held = os.open(f"{s.mnt}/m/held", os.O_RDONLY)
 epochs = s.stats()["epochs"]

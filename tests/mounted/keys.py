@@ -97,8 +97,8 @@ for engine in ("vllm", "lmcache", "lmcache-mp"):
                   + [r.randint(*r.choice(WIDTHS)) for _ in range(2 * block)], str(block))
         for text in ("", "0", "random", "s" * 255, "s" * 256, "s" * 5000, "sälz"):
             check(engine, name, 4, EDGES[:8], text)
-# where the first frame of a pickle is full, to the byte, and where several are; a tail below a
-# frame's least
+# lengths at which the first frame of a pickle, or several, are exactly full; and a tail below the
+# minimum of a frame
 for tokens in (range(32735, 32765), range(65520, 65530), (100000,)):
     for n in tokens:
         check("vllm", "sha256", n, [r.randint(0, 255)] * n, "0")

@@ -42,7 +42,7 @@ def fill(first):
 
 def reader(seed):
     rng = random.Random(seed)
-    os.nice(10)  # the daemon's share of a small machine is not what this is about
+    os.nice(10)  # the daemon's share of a small machine is not the subject of this case
     order = list(range(CHUNKS))
     rng.shuffle(order)
     while True:

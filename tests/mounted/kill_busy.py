@@ -22,7 +22,7 @@ SEED = int(os.environ.get("SEED", time.time_ns() % 10**6))
 FLOODERS, CLIENTS = 4, 2
 PROMISE = 0.05 * SLOW  # a sanitizer makes the committer that much slower too
 MOST = 1.0  # seconds: excused at most
-LOG = os.environ.get("LOG", "8M")  # small: it begins anew every few seconds
+LOG = os.environ.get("LOG", "8M")  # small, so that the log restarts every few seconds
 print(f"KILLS={KILLS} SEED={SEED}", flush=True)
 
 
@@ -94,7 +94,7 @@ def stalled(path, killed):
     with open(path) as f:
         turns = [tuple(map(float, line.split())) for line in f if line.endswith("\n")]
     late = [b - a for a, b in turns if killed - 1.0 < b <= killed]
-    # the one under way at the kill has lasted at least so long
+    # the minimum duration of the turn in progress at the kill
     under_way = killed - max((b for a, b in turns if b <= killed), default=killed)
     return max(0, max(late + [under_way]) - 0.01)
 
@@ -135,7 +135,7 @@ def check(journal, killed, excused):
     return len(known), late, lost
 
 
-# Far more room than is needed: nothing is evicted, and that is not what this is about.
+# Far more space than needed, so that nothing is evicted: eviction is not the subject of this case.
 s = Store(size="256M", cpu="512M", options=f"log={LOG},unit=file,settle=50")
 flooders = FLOODERS
 for round_ in range(KILLS):

@@ -13,7 +13,7 @@ KILLS = int(os.environ.get("KILLS", 20))
 SEED = int(os.environ.get("SEED", time.time_ns() % 10**6))
 print(f"KILLS={KILLS} SEED={SEED}")
 rng = random.Random(SEED)
-TOP = faults.in_memory("memory")  # where a sync costs nothing
+TOP = faults.in_memory("memory")  # in memory, where a sync is free
 s = faults.store_in_memory(TOP, size="64M", cpu="32M", options="settle=0,unit=file")
 RULES = [f"calls=change path={where}/* nth={faults.FAR} count=1 do=kill"
          for where in (s.path, f"{TMP}/run")]

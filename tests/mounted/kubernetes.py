@@ -98,7 +98,7 @@ def container(c, volumes, command, user=None):
             "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"] if user else [
         # privileged as it is, this is all that the daemon uses of it
         "setpriv", "--inh-caps=-all", "--bounding-set=-all,+sys_admin"]
-    # what a sanitizer is told not to report is a file that is not in there
+    # the sanitizer's suppression file must exist inside the root
     lines.append(f"cp {SUPPRESSED} {root}/etc/tsan.supp")
     env = ["env", "-i", "PATH=/build/bin:/usr/sbin:/usr/bin:/sbin:/bin", *(
         f"{k}=" + re.sub("suppressions=[^:]*", "suppressions=/etc/tsan.supp", v)

@@ -344,7 +344,7 @@ def value_of(path, name):
 def in_pool():
     s.read("flat.bin")
     s.closed()
-    time.sleep(0.4)  # what was used a moment ago stays
+    time.sleep(0.4)  # recently used chunks stay
 
 
 def out_of_pool(what, r, right):

@@ -11,7 +11,7 @@ import servers
 if not shutil.which("openssl"):
     skip("needs openssl")
 DEADLINE = 1500 * SLOW
-LIMIT = 40 * SLOW  # what takes longer hangs
+LIMIT = 40 * SLOW  # a call that takes longer counts as hanging
 
 
 class Line:

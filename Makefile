@@ -350,26 +350,26 @@ gpu-measure: all $(if $(filter 1,$(CUDA)),$(B)/bin/test-gpu)
 scale: tests
 	@scripts/scale $(B) $(N)
 late-replies: tests
-	@SECONDS_LATE=3600 tests/run $(B) late_replies
+	@SECONDS_LATE=3600 tests/run $(B) files/late-replies
 crash-campaign: tests
-	@KILLS=100 tests/run $(B) crash
+	@KILLS=100 tests/run $(B) crash/kill-under-load
 # Kills the daemon while readers open 100,000 chunks at full rate; some 6 s per kill.
 kill-campaign: tests
-	@KILLS=$(or $(KILLS),500) CHUNKS=100000 tests/run $(B) kill_beside_reads
+	@KILLS=$(or $(KILLS),500) CHUNKS=100000 tests/run $(B) crash/kill-beside-reads
 # Each file call of each tool and of the daemon fails once, or from that call on: errors, kills,
 # torn writes. MOST limits the number of failures at each place in the daemon's run.
 faults: tests
-	@SWEEP=1 tests/run $(B) tool_errors tool_faults tool_kills "mounted mkfs" daemon_faults
+	@SWEEP=1 tests/run $(B) faults/fsck-reads faults/tools crash/kill-tools store/mkfs faults/daemon
 # Mixed operations against a shadow for MINUTES (10) in each KIND of mount.
 KIND = plain coded back quotas failing
 campaign: tests
-	@for k in $(KIND); do KIND=$$k MINUTES=$(or $(MINUTES),10) tests/run $(B) "mounted campaign fast" \
+	@for k in $(KIND); do KIND=$$k MINUTES=$(or $(MINUTES),10) tests/run $(B) "files/campaign fast" \
 		|| exit 1; done
 mutants: build/.setup-tests
 	@scripts/mutants $(M)
 # Power losses for MINUTES (10), each round with another seed; SEED repeats one round.
 replay-campaign: tests
-	@MINUTES=$(or $(MINUTES),10) tests/run $(B) powerloss
+	@MINUTES=$(or $(MINUTES),10) tests/run $(B) crash/power-loss
 
 # The installed files: mode, file, folder; and the links. LIBDIR=, ZSHDIR= and PYTHONDIR= are for
 # packages. Without PYTHONDIR= the Python package is not installed; use the wheel.

@@ -57,7 +57,7 @@ for name, usage in usages.items():
             for j in joined:
                 w.tell(CTL, name, j + "x", *right, says=[flag, "--help"], code=2)
             continue
-        assert value in VALUE, f"ctl_errors.py knows no wrong value of {name} {flag} {value}"
+        assert value in VALUE, f"argument-errors.py knows no wrong value of {name} {flag} {value}"
         w.tell(CTL, name, *[r for r in right if r not in ("-o", "high=91")], flag,
                says=[flag, "--help"], code=2)
         # (evict says what goes before the mount says that it has no such tier)

@@ -45,7 +45,7 @@ else:
     print("there is no promtool: the checks of tests/lib/prometheus.py alone")
 
 # the manual has them all, of the type and with the labels that they have, and no others
-with open(os.path.join(os.path.dirname(__file__), "../../man/kvcachefs-metrics.7")) as f:
+with open(os.path.join(os.path.dirname(__file__), "../../../man/kvcachefs-metrics.7")) as f:
     page = f.read().split(".SS List of metrics")[1].split("\n.SH ")[0]
 said = {n: (k, by) for n, k, by in re.findall(r"\.B (\w+)\n(\w+)(?:, by ([\w ]+))?: ", page)}
 real = {}

@@ -6,7 +6,7 @@ import os, re
 from kvtest import *
 
 CTL = binary("kvcachectl")
-man = open(os.path.join(os.path.dirname(__file__), "../../man/kvcachectl.8")).read()
+man = open(os.path.join(os.path.dirname(__file__), "../../../man/kvcachectl.8")).read()
 man = man.replace("\\\n", "").replace("\\-", "-")
 names = re.findall(r"^  ([a-z]+)(?: |$)", run(CTL, "--help", ok=True).stdout, re.M)
 assert len(names) >= 21 and len(set(names)) == len(names), names

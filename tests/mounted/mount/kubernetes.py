@@ -11,7 +11,7 @@ try:
     import yaml
 except ImportError:
     skip("needs python3-yaml")
-here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/kubernetes")
+here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../scripts/kubernetes")
 daemons, engine = (yaml.safe_load(open(f"{here}/{n}.yaml")) for n in ("daemonset", "engine"))
 pod, engine = daemons["spec"]["template"]["spec"], engine["spec"]
 daemon, mkfs = pod["containers"][0], pod["initContainers"][0]
@@ -67,7 +67,7 @@ with socket.create_server(("127.0.0.1", 0)) as free:
 SMALL = {"64G": "32M", "200G": "64M", f"0.0.0.0:{port}": f"127.0.0.1:{free_port}"}
 
 
-SUPPRESSED = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tsan.supp")
+SUPPRESSED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tsan.supp")
 
 
 def small(text):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""The commands in README.md and kvcachefs-tutorial(7) work: the case runs their blocks of commands in
+"""The commands in README.md and kvcachefs-tutorial(7) work: the case runs their command blocks in
 its own folders and compares the output of the tutorial's session. The pages, files, targets and
 options that both texts name exist. README's table is a part of the table in
 kvcachefs-performance(7), and the picture is drawn from that table."""
@@ -8,7 +8,7 @@ import os, re, shutil
 from kvtest import *
 
 need_mount()
-TOP = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
+TOP = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
 readme = open(f"{TOP}/README.md").read()
 
 

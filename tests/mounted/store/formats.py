@@ -7,7 +7,7 @@ import glob, os, sqlite3, subprocess
 from kvtest import *
 from stores.make import FILES, KEYS, content
 
-here = os.path.join(os.path.dirname(__file__), "../lib/stores")
+here = os.path.join(os.path.dirname(__file__), "../../lib/stores")
 names = sorted(os.path.basename(p)[:-len(".tar.xz")] for p in glob.glob(f"{here}/*.tar.xz"))
 assert {n[:8] for n in names} == {f"catalog{n}" for n in (1, 2, 3, 4)}
 with open(f"{TMP}/keys", "w", opener=lambda p, f: os.open(p, f, 0o600)) as f:

@@ -9,8 +9,7 @@ import json
 from kvtest import *
 
 need_mount()
-LISTEN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "lib",
-                      "zmq_listen.py")
+LISTEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../lib/zmq_listen.py")
 PYTHON = next((p for p in (sys.executable, "/usr/bin/python3")
                if os.path.exists(p) and not run(p, "-c", "import zmq, msgpack").returncode), None)
 if not PYTHON:

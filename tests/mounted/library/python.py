@@ -2,7 +2,7 @@
 # ways: fast plain
 """The Python package on a real mount: keys and names match kvcachectl hash; leases and their bytes,
 prefixes and plain buffers, stores and loads by polling, by asyncio and layer by layer; the GIL,
-cancelling, errors; the example. python_queue tests how queues signal completion."""
+cancelling, errors; the example. library/python-queue tests how queues signal completion."""
 import asyncio, errno, os, sys, threading
 from kvtest import *
 from tensors import *

@@ -7,7 +7,7 @@ the built objects."""
 import collections, glob, os, re
 from kvtest import *
 
-top = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
+top = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
 floors = re.search(r"^FLOORS := (.*)$", open(f"{top}/Makefile").read(), re.M).group(1).split()
 readme = open(f"{top}/engine/README").read()
 folders = {os.path.basename(os.path.dirname(p)) for p in glob.glob(f"{top}/engine/*/*.c")}

@@ -5,7 +5,7 @@ statically linked ones. kvcachefs-security(7) names each of these and says how t
 import pathlib, sqlite3, ssl
 from kvtest import *
 
-top = pathlib.Path(__file__).resolve().parents[2]
+top = pathlib.Path(__file__).resolve().parents[3]
 manual = (top / "man/kvcachefs-security.7").read_text()
 updates = manual.split(".SH SECURITY UPDATES")[1].split(".SH ")[0]
 explained = set(re.findall(r"^\.TP\n\.B (.*)$", updates, re.M))

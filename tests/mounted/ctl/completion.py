@@ -5,7 +5,7 @@ import os, re, shutil
 from kvtest import *
 
 CTL = binary("kvcachectl")
-root = os.path.join(os.path.dirname(__file__), "../..")
+root = os.path.join(os.path.dirname(__file__), "../../..")
 BASH = f"{root}/scripts/completion/kvcachectl.bash"
 ZSH = f"{root}/scripts/completion/_kvcachectl"
 

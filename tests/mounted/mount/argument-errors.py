@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
-"""Every program except kvcachectl (see ctl_errors) reports each wrong argument in one line
+"""Every program except kvcachectl (see ctl/argument-errors) reports each wrong argument in one line
 (tests/lib/wrong.py) and changes nothing: invalid values of every option, and invalid stores and
 mount points. The options are read from --help, so new options are tested too."""
 import os, re

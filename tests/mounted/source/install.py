@@ -6,7 +6,7 @@ contain each file. Nothing is rebuilt for that."""
 import fnmatch, os, sys
 from kvtest import *
 
-top = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
+top = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
 cuda = open(f"{BUILD}/flags").read().split()[-1]
 
 

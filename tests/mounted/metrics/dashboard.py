@@ -6,7 +6,7 @@ import json, os, re, shutil
 from kvtest import *
 from prometheus import check, PREFIX
 
-top = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
+top = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
 folder = f"{top}/scripts/monitoring"
 os.mkdir(f"{TMP}/r")
 s = Store(options=f"settle=0,remote=dir://{TMP}/r").mount()

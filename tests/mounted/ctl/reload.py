@@ -19,7 +19,7 @@ def said(p, code, *words):
 
 
 here = os.path.dirname(__file__)
-man = open(f"{here}/../../man/kvcachefs.8").read().split(".SS Mount options")[1]
+man = open(f"{here}/../../../man/kvcachefs.8").read().split(".SS Mount options")[1]
 entries = {m[1]: m[0] for m in re.finditer(
     r"^\.TP\n\.BI? (\w+)\b.*?(?=^\.TP|^\.S[SH])", man, re.M | re.S)}
 live = {n for n, e in entries.items() if e.endswith("Live.\n")}

@@ -5,7 +5,7 @@ statistics, and the names of the cases."""
 import os, re
 from kvtest import *
 
-man = os.path.join(os.path.dirname(__file__), "../../man")
+man = os.path.join(os.path.dirname(__file__), "../../../man")
 pages = {n: open(f"{man}/{n}").read().replace("\\\n", "") for n in os.listdir(man)}
 assert set(pages) == {"kvcachefs.8", "mkfs.kvcachefs.8", "fsck.kvcachefs.8", "mount.kvcachefs.8",
                       "kvcachectl.8", "kvcachefs-format.5",

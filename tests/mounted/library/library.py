@@ -72,7 +72,7 @@ assert sorted(p.stdout.splitlines()) == ["0000:01:00.0 node 1: mount with numa=b
 assert "no NVIDIA device" in run(binary("kvcachectl"), "gpus", TMP, ok=True).stdout
 assert run(binary("kvcachectl"), "gpus", "/nonexistent").returncode == 1
 # installed: header, library, pkg-config
-top = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
+top = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
 root = f"{TMP}/root"
 os.makedirs(f"{root}/include")
 os.makedirs(f"{root}/lib/pkgconfig")

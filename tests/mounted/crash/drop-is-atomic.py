@@ -188,8 +188,8 @@ s.umount()
 assert not dropping()
 assert "nothing is wrong" in s.fsck("-n").stdout
 
-# A drop that a kill cut short, made here: the folder's name and the first files have gone. fsck
-# knows it and ends it, and so does a mount; what others have is left alone.
+# The state of an interrupted drop: the folder's name and the first files are gone. fsck recognizes
+# and completes the drop, and so does a mount; other files are not changed.
 s.mount()
 for chunk in ("whole", "left", "right"):
     fill(f"{s.mnt}/m/{chunk}", chunk, NAMES[:200])

@@ -107,7 +107,7 @@ for damage in (False, True):
                 assert p.returncode in (0, 1), (what, p.stdout)
             else:
                 p = s.fsck("--rebuild", ok=True)
-            assert before <= olds(), what  # what is kept stays
+            assert before <= olds(), what  # old files that are kept stay
             s.fsck("-n", ok=True)
             assert paths() == FILES, (what, paths())
             runs += 1
@@ -207,7 +207,7 @@ def is_recording(path):
         return all(json.loads(l)["hash_ids"] for l in f)
 
 
-# its name; the words; what is there before, or None; is it the new one?
+# name; command words; the file before, or None; a test for the new file
 MADE = {
     "keys": (["newkey", f"{OWN}/keys"], KEY, key_added),
     "chart": (["replay", "--capacity", "5", "--svg", f"{OWN}/chart", TRACE], OLD, is_chart),

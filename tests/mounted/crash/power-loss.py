@@ -25,7 +25,7 @@ CUTS = int(os.environ.get("CUTS", 26))
 LIFE = 3.0  # seconds of load
 HOW = ("none", "all", "data", "log", "rest", "torn", "mixed", "mixed", "torn")
 TOP = f"{TMP}/top"
-# A disk that all cases share may stand still for seconds; what never comes about takes longer.
+# A disk that all cases share may stand still for seconds; a hang takes longer.
 COMMON = "log=1M,unit=file,settle=20,deadline=60000"
 KINDS = {  # name: options, whether there is a shared tier, whether the disk is used
     "disk": (COMMON, False),
@@ -137,7 +137,7 @@ class Life:
                     mine[p] = data
                     if not self.calm() and rng.random() < 0.6:
                         self.sync_folder(top, c)
-                elif kind < 0.5:  # anew under its name
+                elif kind < 0.5:  # a new file under the name
                     data = self.data(rng)
                     self.put(p, data, os.O_TRUNC, rng, not self.calm() and rng.random() < 0.8)
                     mine[p] = data
@@ -269,7 +269,7 @@ def life(kind, model, seed, seconds):
                  f"{TMP}/mnt")
     mount_recorded(s, log, state_path)
     l = Life(s, model, state, seed)
-    for p, d in look(s)[0].items():  # of an earlier life: it has outlived a failure
+    for p, d in look(s)[0].items():  # files of an earlier life, which survived a failure
         c = model.begin(0, {p: d})
         if p.startswith("bulk"):
             model.evictable.add(p)
@@ -337,7 +337,8 @@ def try_here(kind, model, replay, seq, how, seed):
     rng = random.Random(f"{seed}.{seq}.{how}")
     options, remote = KINDS[kind]
     replay.image(TOP, how, rng)
-    # Full is as it is: nothing is to go for it, nor for copies of what is read.
+    # The store may be full: nothing is to be evicted for space, nor for copies of objects that are
+    # read.
     s = store_at(TOP, options + ",high=100,low=99,write=back"
                  + (f",remote=dir://{TOP}/remote" if remote else ""), f"{TMP}/mnt2")
     s.cpu = "64M"

@@ -7,7 +7,7 @@ from kvtest import *
 
 PIN = "user.kvcachefs.pin"
 s = Store(cpu="32M", size="256M", options="settle=0").mount()
-# (what is more than a quarter of the pool is no chunk)
+# (a folder of more than a quarter of the pool is not a chunk)
 CHUNKS = ("open", "leased", "mapped", "pinned")
 data = {f"m/{c}/l{i}": blob(f"{c}{i}", MiB) for c in CHUNKS for i in range(6)}
 for path, d in data.items():
@@ -41,7 +41,7 @@ assert 3 in there("open") and 5 in there("leased") and 1 in there("mapped")
 assert sum(len(there(c)) for c in CHUNKS) < 18
 assert os.pread(fd, MiB, 0) == data["m/open/l3"]
 
-# nothing of what is left can go
+# nothing else can be evicted
 with fails(errno.ENOSPC):
     for i in range(20):
         f = os.open(f"{s.mnt}/n/more{i}", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)

@@ -35,8 +35,8 @@ def press(s, n, tag):
     s.settle()
 
 
-# chunk folders, as ExampleConnector makes them: whole or not at all, for who asks the folder and
-# then its files, and does the next within a tenth of a second: so the manual says
+# chunk folders, as ExampleConnector makes them: whole or absent for a process that looks up the
+# folder and then its files, each within a tenth of a second, as the manual says
 GRACE = 0.1
 
 
@@ -77,7 +77,8 @@ def chunks(number, depth):
                             errors.append((w, "other bytes"))
                 seen[0] += 1
             except FileNotFoundError as e:
-                away = time.monotonic() - began  # on a busy machine nobody may run for so long
+                # a busy machine may run none of the processes for that long
+                away = time.monotonic() - began
                 if away < GRACE:
                     errors.append((w, e, away))
             except OSError as e:
@@ -179,7 +180,8 @@ def tree(number, depth):
     s.fsck("-n")
 
 
-# a late file shows that a folder is a container; what came before is split, the used ones stay
+# a late file shows that a folder is a container; its earlier files become separate chunks, and used
+# ones stay
 def late():
     s = Store("late", size="64M", cpu="48M").mount()
     os.makedirs(f"{s.mnt}/m/c")

@@ -45,7 +45,7 @@ def large_first(gone, what):
     assert gone and (set(LARGE) <= gone or not gone & set(SMALL)), (what, gone)
 
 
-# The pool: what is loaded comes file by file.
+# The pool: a load adds a chunk file by file.
 s = Store("pool", cpu="16M", size="128M",
           options="policy=gdsf,keep_pool,settle=0,high=95,low=94").mount()
 make(s)

@@ -8,8 +8,8 @@ import errno, os, signal, time
 from kvtest import *
 
 N = MiB
-# By lru: what fills the pool here is written again and again in one order, which prefix takes for a
-# prompt under way.
+# Uses lru, because the filler files here are written repeatedly in one order, which prefix takes
+# for a prompt in progress.
 s = Store(cpu="48M", size="512M", options="allow_other,policy=lru").mount()
 
 
@@ -89,7 +89,7 @@ with fails(errno.EINVAL):
     os.read(fd, 100)
 os.close(fd)
 
-# more than the pool holds: an error for what does not fit, and the mount stays healthy
+# more than the pool holds: an error for objects that do not fit, and the mount stays healthy
 s.write("big/a/x", bytes(20 * MiB))
 s.write("big/b/x", bytes(20 * MiB))
 s.write("big/c/x", bytes(20 * MiB))
@@ -102,7 +102,7 @@ assert sorted(r[3] for r in rows) == ["ENOSPC", "resident+lower", "resident+lowe
 os.close(fd)
 assert s.read("m/c3/l1") == blob((3, 1).__repr__(), N)
 
-# another user learns nothing of what he may not read
+# another user learns nothing about unreadable files
 os.chmod(TMP, 0o755)
 os.chmod(os.path.dirname(TMP), 0o755)
 s.write("m/open/l", b"1")
@@ -125,7 +125,7 @@ rows = eval(os.read(r, 10000))
 assert rows["m/open/l"][1] == "1" and all(rows[p] == ["0", "0", "EACCES"]
                                           for p in ("m/shut", "m/shut/l", "m/open/own")), rows
 
-# but what he may by one of his other groups
+# but a supplementary group grants access
 os.chown(f"{s.mnt}/m/shut", 0, 4242)
 os.chmod(f"{s.mnt}/m/shut", 0o750)
 os.chown(f"{s.mnt}/m/open/own", 0, 4243)
@@ -145,7 +145,7 @@ for groups, found in (([4242], 1), ([1, 4242], 1), (list(range(4000, 4300)), 2),
     os.close(r), os.close(w)
     assert sizes == ["1" if found > 0 else "0", "1" if found > 1 else "0"], (groups, sizes)
 
-# one descriptor has one position: who writes, and then reads on, has the answer from its start
+# a descriptor has one position: a client that writes and then reads gets the answer from its start
 s.settle()  # no copy is made any more that would change what the answer says
 text = "m/open/l\nm/none\n"
 with open(f"{s.mnt}/.kvcachefs/lease", "r+b", buffering=0) as f:
@@ -179,7 +179,8 @@ assert s.attr("m/c3", "state") == "lower"
 os.setxattr(f"{s.mnt}/m/c1", "user.kvcachefs.ttl", b"1000")
 assert s.attr("m/c1", "ttl") == "1000"
 os.setxattr(f"{s.mnt}/m/c1", "user.kvcachefs.ttl", b"1")
-wait_for(lambda: s.stats()["expired_chunks"] == 1)  # who looks at its folder keeps it
+# no lookup of its folder, which would keep the chunk
+wait_for(lambda: s.stats()["expired_chunks"] == 1)
 wait_for(lambda: not os.path.exists(f"{s.mnt}/m/c1"))
 
 
@@ -215,6 +216,6 @@ os.chmod(s.mnt, 0o755)
 took = greedy(65534, 24)
 assert 1 <= took < 8, took
 assert greedy(65533, 1) == 1
-wait_for(lambda: greedy(65534, 1) == 1)  # what ended is given back, when its closes have come
+wait_for(lambda: greedy(65534, 1) == 1)  # the memory of ended leases is returned after their closes
 s.umount()
 s.fsck("-n")

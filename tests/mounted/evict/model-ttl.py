@@ -27,7 +27,7 @@ def expires(path):
     return wait_for(look)
 
 
-# set, shown, listed, taken away in both ways; what is none is refused
+# set, shown, listed, removed in both ways; invalid values are refused
 s.write("m/old/l", b"x")
 with fails(errno.ENODATA):
     s.attr("m", "ttl")
@@ -90,7 +90,7 @@ assert s.attr("m", "ttl") == "100000" and s.attr("m/moved", "ttl") == "100000"
 s.write("m/again/l", b"x")
 assert s.attr("m/again", "ttl") == "100000"
 
-# one of its own, and a changed one, which is for what comes
+# a chunk's own ttl, and a changed ttl of the model, which applies to new chunks
 put("m/again", "0")
 put("m", "1")
 paused = 0
@@ -113,14 +113,14 @@ def own(name, value):
 
 never, long = own("never", "0"), own("own", "200000")
 s.write("m/short/l", b"x")
-# not by looking: who looks keeps it
+# no lookups here: a lookup keeps the chunk
 wait_for(lambda: s.stats()["expired_chunks"] == 1 + paused)
 assert not os.path.exists(P("m/short"))
 for path, ttl in (("m/again", "0"), (long, "200000"), (never, "0"), ("m/moved", "100000"),
                   ("m/old", "0")):
     assert s.attr(path, "ttl") == ttl, path
 
-# made again it begins anew
+# a chunk that is created again starts with a new ttl
 put("m", "1000")
 s.write("m/short/l", b"x")
 assert s.attr("m/short", "ttl") == "1000" and expires("m/short") > time.time_ns() + 10**11

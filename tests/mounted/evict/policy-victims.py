@@ -15,7 +15,7 @@ ORDER = {  # from first evicted to last, of chunks 0 to 9
     "mru": [2, 5, 1, 0, 9, 8, 7, 6, 4, 3],
 }
 CASES = [(p, f"policy={p}", ("none", "umount", "kill")) for p in ORDER]
-# the pool's order and the disk's are two; and of what the disk has not, only the pool knows
+# the pool and the disk have separate orders; only the pool knows chunks that are not on the disk
 CASES += [("lfu", "policy=lfu,disk_policy=fifo", ("umount", "kill")),
           ("lfu", "policy=lfu,write=back", ("kill",))]
 
@@ -37,8 +37,8 @@ def goes(policy, options, end):
     s.again(end)
     lower = lambda: {c for c in range(10) if s.attr(f"m/c{c}/l", "state") == "lower"}
     assert not lower()
-    # room for one chunk at a time, since of two that have to be copied the second may be done
-    # first and go; held open, so that they are no candidates
+    # space for one chunk at a time, because the second of two copies may finish first and its chunk
+    # be evicted; held open, so that they are not candidates
     held, gone = [], []
     for i in range(16):
         f = open(f"{s.mnt}/x{i}", "wb")

@@ -41,7 +41,7 @@ class Recording:
         self.p.send_signal(sig)
         self.said = self.p.communicate(timeout=60 * SLOW)[1]
         assert self.p.returncode == 0, self.said
-        # the daemon hears of a close after it has returned, and who comes next counts readers
+        # the daemon learns of a close after close() has returned, and the next test counts readers
         wait_for(lambda: readers(self.s) == there - 1)
         with open(self.path) as f:
             self.lines = [json.loads(l) for l in f]
@@ -118,7 +118,7 @@ def load(policy, told):
     learned = policy == "prefix" and not told
     assert abs(again - got) <= (BUSY if learned else 0.01), (again, got)
     assert abs(again - want) <= (BUSY if learned else 0.01), (again, want)
-    # one that began halfway: what was there before is known by its uses alone
+    # a recording that began halfway knows earlier chunks only by their accesses
     again = replay(aligned(late[0], requests[half:half + half // 2]), "prefix", chunks)
     want = replay(HALF, "prefix", chunks)
     print(f"  begun halfway: {again:.4f} recorded and replayed, {want:.4f} replayed; "
@@ -129,7 +129,7 @@ def load(policy, told):
     assert len(p.stdout.splitlines()) == 5, p.stdout
 
 
-# ---- what is one request, and what is one chunk ----
+# ---- the limits of a request and of a chunk ----
 
 s = Store("shapes", options="policy=lru,settle=0")
 MNT = s.mnt
@@ -237,7 +237,7 @@ def shapes():
     got = recorded(of_renamed) or [["n1", "n2"]] * 2 + [["o/n1", "n2"], ["o/n1"]]
     assert got[2:] == [["o/n1", "n2"], ["o/n1"]], got
     assert [[p.removeprefix("o/") for p in r] for r in got] == [["n1", "n2"]] * 3 + [["n1"]], got
-    # what is dropped and made again is the same chunk
+    # a chunk that is dropped and created again is the same chunk
     r = Recording(s)
     paused, before = False, time.monotonic()
     of_remade()
@@ -246,7 +246,8 @@ def shapes():
     got = [l["hash_ids"] for l in r.end().lines]
     assert paused or [len(n) for n in got] == [6, 3], got
     assert paused or got[0][:2] == got[1][:2], got
-    # a request is of one model, and what nobody tells to follow one of another does not
+    # a request belongs to one model, and a chunk has no parent in another model unless a client
+    # sets it
     r = Recording(s)
     for use in (lambda path: s.write(path, b"x")), s.read:
         for path in ("m/one/l", "o/two/l"):
@@ -259,7 +260,7 @@ def shapes():
     p = run(CTL, "replay", "--capacity", "1", "--model", "1=fifo", r.path, ok=True)
     assert [l.split()[0] for l in p.stdout.splitlines()[2:]] == ["1", "0", "1=fifo"], p.stdout
     assert recorded(lambda: leased(lambda: None)) in (None, [list("abc")])
-    # who leases and then opens: one request
+    # a lease and then opens are one request
     assert recorded(lambda: leased(lambda: (used("abc"), made("h", after="c")))) in (
         None, [list("abch")])
     run(CTL, "prefetch", MNT, "m/a", ok=True)
@@ -299,7 +300,7 @@ def ends():
     left_behind(s)
 
 
-# ---- who is slow is told what he lost ----
+# ---- a slow reader is told how many lines it lost ----
 
 RING = 24576
 
@@ -374,9 +375,9 @@ def left_behind(s):
     r = Recording(s)
     s.write("m/a/l", b"x")
     rest()
-    s.write("m/b/l", b"x")  # of another request, which is not over
+    s.write("m/b/l", b"x")  # part of another request, which is not over
     wait_for(lambda: os.path.getsize(f"{r.path}.{r.p.pid}.new"))
-    assert not os.path.exists(r.path)  # what was recorded until then takes its place at the end
+    assert not os.path.exists(r.path)  # the recording takes its final name at the end
     s.kill()
     said = r.p.communicate(timeout=60 * SLOW)[1]
     assert r.p.returncode == 1 and "2 requests of 2 chunks" in said, said
@@ -384,7 +385,7 @@ def left_behind(s):
     run("umount", "-l", s.mnt)
 
 
-# what is learned goes by the time between calls, and has the machine for itself as far as it can
+# learning depends on the time between calls, so this part uses the machine alone as far as possible
 beside([(load, "prefix", False), (shapes,), (ends,), (load, "prefix", True), (load, "lru", False)],
        most=3)
 print("ok")

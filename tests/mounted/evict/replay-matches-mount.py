@@ -36,7 +36,7 @@ for policy, told in (("lru", False), ("prefix", True), ("prefix", False), ("leaf
     want = float(p.stdout.splitlines()[2].split()[1])
     print(f"{policy}, {'told' if told else 'learned'}: {got:.4f} on a mount with {chunks} chunks, "
           f"{want:.4f} replayed")
-    # what is learned goes by the time between calls, which a busy machine stretches
+    # learning depends on the time between calls, which is longer on a busy machine
     learned = policy != "lru" and not told
     assert abs(got - want) <= (0.04 if learned and still else 0.01), (policy, told, got, want)
 

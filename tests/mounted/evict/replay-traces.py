@@ -117,9 +117,9 @@ assert line.split()[0] == "50:500" and len(line) == len(head), text
 assert replay("--tiers", "--policy", "lru:prefix", "--svg", svg, TRACE).returncode == 0
 assert ">lru:prefix</text>" in open(svg).read()
 
-# learned from what one client calls: the same but for those rare cases that nobody can tell. Of so
-# few requests one guard may turn to prefix while the other still goes by leaf (of 60 seeds in 6, at
-# 50 chunks): then it is as leaf is.
+# learned from the calls of one client: the same, except in rare ambiguous cases. With so few
+# requests one guard may switch to prefix while the other still uses leaf (6 of 60 seeds, at 50
+# chunks); then the result is that of leaf.
 told = table("--policy", "prefix,leaf", "--capacity", "50,200,800", TRACE)
 p = replay("--verbose", "--chain", "learned", "--policy", "prefix,leaf", "--capacity", "50,200,800",
            TRACE)
@@ -129,8 +129,8 @@ for line in p.stdout.splitlines()[-3:]:
     assert prefix >= min(told[n]["prefix"] - 0.01, leaf - 0.002), (told[n], line)
     assert prefix >= told[n]["prefix"] - 0.03, (told[n], line)
     assert abs(leaf - told[n]["leaf"]) < 0.005, (told[n], line)
-# At 200 a client may have had too much wrong, by chance, to be trusted for long (of 620 seeds in
-# 88): most of what it makes follows nothing then, and the above holds all the same.
+# At 200 chunks a client may by chance have too many wrong parents to be trusted (88 of 620 seeds):
+# then most of its chunks have no parent, and the results above still hold.
 LEARNED = r"parents, ([0-9.]+) wrong, ([0-9.]+) not seen"
 wrong, unseen = zip(*((float(w), float(u)) for w, u in re.findall(LEARNED, p.stdout)))
 assert len(wrong) == 6 and 0 < max(wrong) < 0.1, p.stdout
@@ -140,9 +140,9 @@ p = replay("--verbose", "--chain", "learned", "--clients", 4, "--policy", "leaf"
 assert p.returncode == 0, p.stdout
 mixed = [float(w) for w in re.findall(r"parents, ([0-9.]+) wrong", p.stdout)]
 assert len(mixed) == 4 and min(mixed) > 0, p.stdout
-# (much, or little where they are taken for clients of their own soon); and little where each is on
-# a thread of its own; where threads share one what comes is out of order, which is found out, and
-# prefix is as lru then
+# (much, or little if they are soon taken for separate clients); and little if each has its own
+# thread. If threads share a prompt, its chunks are out of order, which is detected, and prefix then
+# works like lru
 p = replay("--verbose", "--chain", "learned", "--clients", 4, "--threads", 4, "--policy", "leaf",
            "--capacity", 200, TRACE)
 own = float(re.search(r"parents, ([0-9.]+) wrong", p.stdout)[1])
@@ -151,7 +151,7 @@ for n, shares in table("--chain", "learned", "--threads", 4, "--policy", "prefix
                        "--capacity", "200,800", TRACE).items():
     assert shares["prefix"] > shares["lru"] - 0.01, (n, shares)
 
-# of what a line may be only the usual is read without SQLite: one by one, and all of one kind
+# only the usual forms of a line are read without SQLite: each alone, and files of one form
 usual = f"{TMP}/usual.jsonl"
 unusual = [
     '{"hash_ids": [1, 2, 3], "timestamp": 1e3, "why": "a \\\"quote\\\""}',
@@ -221,7 +221,7 @@ for more in ({}, {"why": None}):
 p = replay("--policy", "gdsf,lru", "--tiers", "--capacity", "1MiB,2MiB:1GiB", "--svg", svg, sized)
 assert p.returncode == 0 and "1MiB:10MiB" in p.stdout and "2MiB:1GiB" in p.stdout, p.stdout
 assert ">2MiB</text>" in open(svg).read() and "bytes that fit" in open(svg).read()
-# where all are of one size it is a matter of their number
+# if all have one size, only their number matters
 with open(sized, "w") as f:
     for i, r in enumerate(requests):
         f.write(json.dumps({"timestamp": i * 300, "hash_ids": r, "bytes": [4096] * len(r)}) + "\n")

@@ -67,7 +67,7 @@ for words in (DATA, CATALOG):
         r = faults.Run([FSCK, "-y", s.path], f"calls=read {words} nth={first} count=0 do=EIO")
         assert not r.fired[0] or r.rc == 8 or "bytes of free space" in r.out, (words, first, r)
         unharmed((words, first, r))
-# opens, where a process has too many files, no memory, or the disk is away
+# opens that fail because of too many files, missing memory, or a missing disk
 for do in ("EMFILE", "ENOMEM", "EIO", "EACCES"):
     runs = 0
     for n, r in faults.sweep(fresh, [FSCK, "-y", s.path], f"calls=open path={s.path}/*", do, 5):
@@ -75,7 +75,7 @@ for do in ("EMFILE", "ENOMEM", "EIO", "EACCES"):
         unharmed((do, n, r))
         runs += 1
     assert runs, do
-# each write and sync of a run that mends: what it left undone the next one does, and loses nothing
+# each write and sync of a repair fails: the next run completes the work and loses nothing
 for do in ("EIO", "ENOSPC"):
     def damaged():
         fresh()

@@ -8,7 +8,7 @@ import errno, os
 from faults import FAR, Rules
 from kvtest import KiB, Store, blob, fails, wait_for
 
-# each of them means something of an object, or of a copy of it, where a tier says it
+# each of these errors describes an object, or a copy of it, if a tier returns it
 ANSWERS = ("ESTALE", "ENOENT", "EPROTO", "ENOKEY", "EBADMSG", "ENOSPC", "ENAMETOOLONG", "E2BIG",
            "ECANCELED", "EALREADY")
 

@@ -76,7 +76,7 @@ end()
 for calls in "open", "read":
     for do in ("EIO", "EMFILE", "ENOMEM"):
         assert sweep(f"calls={calls} path={RUN}/*/.store", do), (calls, do)
-# what is listed, and looked at
+# listings and stats
 assert sweep(f"calls=list path={RUN}/*", "EIO", 5)
 assert sweep(f"calls=open path={RUN}/*/.", "EMFILE")
 assert sweep(f"calls=open,rename path={RUN}/*/.store.new", "EMFILE")
@@ -87,7 +87,7 @@ s.mount()
 unharmed("at the end")
 s.umount()
 s.fsck("-n")
-# what a refused mount has made goes with it
+# a refused mount removes the files that it made
 for words in (f"calls=open path={RUN}/*/.store.new", f"calls=list path={RUN}/*"):
     assert start(f"{words} nth=1 do=EIO")[:2] == (True, 1), words
     assert not os.path.exists(RUN) or not os.listdir(RUN), os.listdir(RUN)

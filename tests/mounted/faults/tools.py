@@ -119,7 +119,7 @@ def old_or_new(what, r, right):
         nothing_beside(what)
     p = s.fsck("-n", "--data", ok=None)
     assert p.returncode == 0, (what, p.stdout)
-    p = s.fsck("-y", ok=None)  # what it has begun is finished
+    p = s.fsck("-y", ok=None)  # the interrupted work is completed
     assert p.returncode in (0, 1) and names() == ALL, (what, p.stdout)
     rebuilt(what, r, right)
 
@@ -267,13 +267,12 @@ def as_it_is():
 
 STORE, INSIDE = f"path={s.path}/*", f"path={s.mnt}/.kvcachefs/*"
 NEW, LOOK, OPENS = ("EIO", "EMFILE", "short", "delay:5"), ("EIO", "short", "delay:5"), ("EMFILE",)
-SECOND = 15  # the step of what runs for a second, and looks twenty times: one of them is taken
+SECOND = 15  # the step for commands that run for a second and poll twenty times: one poll fails
 # a name that cannot be had: a mount of its own, of another filesystem, or not to be written
 RENAMES = ("EBUSY", "EXDEV", "EROFS", "EACCES")
 KEY = "7 " + "ab" * 32
-# What is swept: its name; the state before each; the command; the calls; how they go wrong; the
-# exit statuses that say all was done, and those that say it was not; one of how many calls; what
-# is looked at behind it.
+# The sweeps: name; the state before each run; the command; the calls; the kinds of failures; the
+# exit statuses of success and of failure; every Nth call; the check after each run.
 OFFLINE = [
     ("mkfs", nothing, [MKFS, "--size", "16M", s.path], f"calls=read,open path={s.path}*",
      NEW, (0,), (1,), 4, made),

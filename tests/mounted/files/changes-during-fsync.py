@@ -91,7 +91,8 @@ without_memory()
 assert s.read("m/closed") == blob(3, SIZE)
 s.umount()
 
-# the first is given up before its copy is there, and what is written then is not in that copy
+# the first fsync is abandoned before its copy is made, and that copy lacks the data that is written
+# then
 r = mount(READS, options=f"{OPTIONS},deadline=600")
 fd = dirty("late", 4)
 r.begin()

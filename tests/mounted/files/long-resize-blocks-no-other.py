@@ -43,7 +43,7 @@ class Held(threading.Thread):
         before = r.fired()[rule]
         r.begin(rule)
         self.start()
-        # who is kept after all gets out by this, and end() says so
+        # releases a call that is blocked after all; end() reports it
         self.late = threading.Timer(20 * SLOW, r.heal, (rule,))
         self.late.start()
         wait_for(lambda: r.fired()[rule] > before)
@@ -114,7 +114,7 @@ for how in "open", "closed":
     assert os.pread(fd, 10, 0) == bytes(10) and taken() < before + 12 * MiB
     os.posix_fallocate(fd, 0, N)
 os.close(fd)
-# anew
+# an overwrite
 h = Held(1, lambda: os.close(os.open(f"{s.mnt}/m/big", os.O_WRONLY | os.O_TRUNC)))
 others()
 h.end()
@@ -123,7 +123,7 @@ s.closed()
 assert s.stats()["pool_used_bytes"] < before + 8 * MiB
 for i in range(made + 1, 64):
     assert s.read(f"m/{i}") == blob(i, 5000)
-# what a quota has granted nobody else has, while it is being taken and then
+# space that a quota granted is given to no other caller, during the allocation and afterwards
 fd = os.open(f"{s.mnt}/m/big", os.O_RDWR)
 os.setxattr(f"{s.mnt}/m", "user.kvcachefs.quota", b"200M")
 h = Held(0, os.posix_fallocate, fd, 0, N)

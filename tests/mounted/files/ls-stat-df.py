@@ -30,7 +30,8 @@ def look():
         and avail == size - used, (df, st)
     out = run("getfattr", "-d", "-m", "user.kvcachefs", f"{s.mnt}/m/c/l1", ok=True).stdout
     got = dict(re.findall(r'user\.kvcachefs\.(\w+)="(.*)"', out))
-    assert set(got) == {"pin", "ttl"}, out  # what can be set; the others are read by name
+    # attributes that can be set; the others are read by name
+    assert set(got) == {"pin", "ttl"}, out
     for name in ("checksum", "hits", "state", "tiers"):
         out = run("getfattr", "-n", f"user.kvcachefs.{name}", f"{s.mnt}/m/c/l1", ok=True).stdout
         got |= dict(re.findall(r'user\.kvcachefs\.(\w+)="(.*)"', out))

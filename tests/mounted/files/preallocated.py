@@ -43,7 +43,7 @@ for first in (0, KEEP):
     fallocate(fd, KEEP, MiB + 5, 4 * MiB)
     assert os.fstat(fd).st_size == (2 if first else 3) * MiB
     expect(fd, had)
-    fallocate(fd, 0, 5000, 5 * MiB)  # what was written stays
+    fallocate(fd, 0, 5000, 5 * MiB)  # written data stays
     assert os.fstat(fd).st_size == 5 * MiB + 5000
     expect(fd, had)
     fallocate(fd, 0, 7 * MiB, 4 * MiB)  # across its end
@@ -57,7 +57,7 @@ for first in (0, KEEP):
     expect(fd, b"")
     os.pwrite(fd, body, 6 * MiB)
     os.ftruncate(fd, 6 * MiB + 100)
-    fallocate(fd, 0, 0, 9 * MiB)  # what was cut off does not come back
+    fallocate(fd, 0, 0, 9 * MiB)  # truncated data does not return
     assert os.fstat(fd).st_size == 9 * MiB and pages(fd) >= 9 * MiB
     expect(fd, bytes(6 * MiB) + body[:100])
     os.close(fd)

@@ -52,11 +52,11 @@ if quiet:
     assert cost(lambda: os.stat(path)) < 0.1
     assert cost(lambda: os.access(path, os.R_OK)) < 0.1
     assert cost(lambda: os.path.exists(missing)) < 0.1
-# Batches of 16 lookups, as engines make them. What the kernel knows costs nothing, whatever others
-# store and delete in the folder meanwhile (the folder's own attributes are asked for once a
-# second); what was written or read since costs one request for each stat, because the kernel
-# forgets size or access time then, and none for each access; a name that it does not know costs
-# one.
+# Batches of 16 lookups, as engines make them. Names that the kernel knows cost no request, even if
+# other processes store and delete in the folder at the same time (the folder's own attributes are
+# requested once a second). A file that was written or read since costs one request per stat,
+# because the kernel forgets its size or access time, and none per access. An unknown name costs one
+# request.
 flat = [f"{s.mnt}/flat/{i}" for i in range(16)]
 absent = [f"{s.mnt}/flat/no{i}" for i in range(16)]
 for f in flat:

@@ -56,7 +56,7 @@ s.settle()
 assert s.attr("m/new0", "state") == "lower"
 look(after="eviction")
 
-# the ends of what there is
+# the limits of the range
 s.write("m/late", b"x")
 for t, want in ((2**33 * S * 2, last), (2**62 * 4, last), (-(2**34) * S, first)):
     run("touch", "-d", f"@{t // S}", P("m/late"), ok=True)
@@ -74,7 +74,7 @@ def birth(p):
     return run("stat", "-c", "%W", p, ok=True).stdout.strip()
 
 
-# who asks a file of .kvcachefs/ for its birth takes nobody's
+# a query of the birth of a file in .kvcachefs/ does not return another file's
 if os.path.exists("/usr/bin/stat") and birth(P("m")) not in ("-", "0"):
     assert birth(P(".kvcachefs/stats")) in ("-", "0")
     s.write("m/born", b"x")

@@ -13,7 +13,7 @@ import faults
 CPUS = sorted(os.sched_getaffinity(0))
 if WAY == "fast" and len(CPUS) < 2:
     skip("needs two CPUs: with io_uring a CPU's requests are served by one thread")
-HANG = 120 * SLOW  # of who waits after all
+HANG = 120 * SLOW  # limit for a call that is blocked after all
 
 
 def meanwhile(*calls):
@@ -99,7 +99,7 @@ r.begin(1)
 for i in range(200):
     with fails(errno.ENOENT):
         os.stat(f"{s.mnt}/m/none{i}")
-with fails(errno.EIO):  # as who asks for what is there finds
+with fails(errno.EIO):  # as a lookup of an existing name finds
     for i in range(300):
         os.stat(f"{s.mnt}/m/c{i}/l")
 r.heal(1)
@@ -175,7 +175,7 @@ s = Store("c", size="128M", cpu="128M", options="prefault=off")
 r = faults.Rules(f"calls=alloc path={TMP}/run/* nth={faults.FAR} do=hold")
 assert r.mount(s)
 PASSES = s.config()["served_by"] == "passthrough"
-USUAL = 12 * MiB  # what is prepared for a file that is written anew, where it is passed through
+USUAL = 12 * MiB  # the preallocation of a new file with passthrough
 for i in range(3):
     s.write(f"m/c{i}/l", blob(i, USUAL))
 s.settle()
@@ -209,7 +209,7 @@ finally:
 held.join(HANG)
 assert not held.is_alive()
 f.close()
-# what was prepared and is not needed goes by steps, too
+# unused preallocation is released in steps, too
 if PASSES:
     was = r.met()[0]
     s.write("m/short", b"short")

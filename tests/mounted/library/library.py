@@ -57,7 +57,7 @@ for bad in (["hash", "nobody", tokens], ["hash", "sglang", "/nonexistent"],
             ["hash", "sglang:x", tokens], ["hash", "vllm-xxhash", tokens], ["hash"]):
     p = run(binary("kvcachectl"), *bad)
     assert p.returncode and len(p.stdout.strip().splitlines()) == 1, (bad, p.stdout)
-# where to put a pool
+# a NUMA node for a pool
 for name, vendor, kind, node in (("0000:01:00.0", "0x10de", "0x030200", "1"),
                                  ("0000:02:00.0", "0x10de", "0x060400", "0"),
                                  ("0000:03:00.0", "0x8086", "0x030000", "0"),

@@ -10,7 +10,7 @@ from kvtest import *
 s = Store(size="1G", cpu="256M", options="settle=20,policy=prefix").mount()
 p = run(binary("test-stores"), "all", s.mnt)
 assert p.returncode == 0 and p.stdout == "fine\n", p.stdout
-# what was ready before it had a name is of its folder's chunk
+# a file that was prepared before it had a name belongs to its folder's chunk
 s.settle()
 for c in range(4):
     assert os.getxattr(f"{s.mnt}/m/c{c}", "user.kvcachefs.unit_now") == b"dir", c

@@ -209,7 +209,7 @@ for n in range(3 * _queue.MOUNTS):
 assert len(_queue._open) == _queue.MOUNTS
 wait_for(lambda: threads() <= before + 3 * _queue.MOUNTS)
 load = block()
-kv.workers(8)  # what is in a queue that is no more to be used ends there
+kv.workers(8)  # transfers in a queue that is closed still end
 wait_for(lambda: threads() <= before + 3)
 os.unlink(flag)
 load.wait()

@@ -23,7 +23,7 @@ def left_out(name):
     return any(fnmatch.fnmatchcase(name, p) for p in _lib.LEFT_OUT)
 
 
-# ---- Structs: what the compiler says -------------------------------------------------------------
+# ---- Structs: the compiler's layout --------------------------------------------------------------
 
 in_header = set(re.findall(r"^struct kvcachefs_(\w+)\s*\{", header, re.M))
 assert {n for n in in_header if not left_out(n)} == set(_lib.STRUCTS), in_header

@@ -9,7 +9,7 @@ from tensors import *
 
 flag = f"{TMP}/slow.flag"
 # a get from the tier lasts as long as the flag is there
-kv.map_cache(0)  # what is kept mapped cannot be evicted
+kv.map_cache(0)  # kept mappings prevent eviction
 s = Store(options=f"settle=0,shim=delay-get:60000+delay-while:{flag}", size="512M").mount()
 
 # ---- Keys ----------------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ assert h.none.hex() == "4e1195df020de59e" and h.rest() is None and h.key_len == 
 assert h.text(h.feed(range(256))[0]) == "b8a960cfcc69e7a5" and h.feed([1]) == [] and h.rest()
 assert [(g.start, g.end) for g in h.segments([1, 2, 9, 3], [9])] == [(0, 2), (3, 4)]
 assert [(g.start, g.end) for g in h.segments([9] * 5, [9, 9])] == \
-    [(0, 0), (2, 2), (4, 4), (6, 6), (8, 8)]  # as LMCache cuts where separators overlap
+    [(0, 0), (2, 2), (4, 4), (6, 6), (8, 8)]  # as LMCache splits overlapping separators
 assert [(g.start, g.end) for g in h.segments([], [9])] == [(0, 0)]
 assert kv.example_folder(range(1, 17)) == "de98b0f7ffb9598372b2cd3a11f29e03"
 assert kv.key_int(kv.group_key(bytes(32), 7)) == 7 and len(kv.fingerprints(prompt, 256)) == 345
@@ -163,7 +163,7 @@ assert not temporaries(s)
 
 tensors, cache = made("NL_X_TWO_NB_BS_NH_HS")
 path = "x/{}/{}".format
-FAST = 2  # of the layers
+FAST = 2  # layers
 items = kv.layerwise(cache, lambda layer: path("fast" if layer < FAST else "slow", layer), BLOCKS)
 kv.store(s.mnt, cache, items).wait()
 slow = items[FAST:]

@@ -30,7 +30,7 @@ for n in range(3):
     for i in range(n):
         os.makedirs(f"{TMP}/remote{i}", exist_ok=True)
     remotes = "".join(f",remote=dir://{TMP}/remote{i}" for i in range(n))
-    assert refused(s, "1M", remotes) == 48  # what any mount needs
+    assert refused(s, "1M", remotes) == 48  # the minimum of every mount
     now = refused(s, "48M", remotes)
     assert now > least and refused(s, f"{now - 1}M", remotes) == now, (least, now)
     least = now

@@ -41,7 +41,7 @@ for n, extra in enumerate(("", ",compress=zstd,memory=96M", f",keyfile={TMP}/key
         assert os.lseek(f.fileno(), 0, os.SEEK_DATA) >= 0
     st = s.stats()
     assert st["loads"] == 1 and st["corrupt"] == 0 and st["memory_refusals"] == 0, (extra, st)
-    # the peak tells of the moment of the load, RssAnon of what the allocator kept
+    # the peak shows the moment of the load, RssAnon the memory that the allocator kept
     assert 0 < st["memory_peak_bytes"] <= min(MOST, st["memory_bytes"]), (extra, st)
     assert most - before < MOST, (extra, before, most)
     assert os.stat(f"{s.mnt}/m/f").st_blocks <= made + 2 * 2048 * 8, extra

@@ -19,7 +19,7 @@ def end(p, what):
         raise AssertionError(f"{what}: it hangs")
 
 
-# no more threads than so many
+# a limit on threads
 command = [kv, s.path, s.mnt, "-f", "-o", f"cpu=64M,run={TMP}/run,{WAYS[WAY]}"]
 served = nth = 0
 while served < 3:
@@ -64,7 +64,7 @@ with socket.create_connection(("127.0.0.1", port), timeout=30) as c:
     assert b"200 OK" in c.recv(100)
 [c.close() for c in idle]
 
-# nor does one user who keeps all that he gets, a byte a time, keep out another
+# a user who holds all available connections, a byte at a time, does not block another user
 r, w = os.pipe()
 pid = os.fork()
 if not pid:
@@ -99,7 +99,7 @@ finally:
     os.waitpid(pid, 0)
 s.umount()
 
-# descriptors: what may be had is taken; where that is little a line says so
+# descriptors: the daemon raises its limit as far as allowed, and logs a line if that is low
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 for bounds in ((256, hard), (256, 256)):
     p = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

@@ -54,7 +54,7 @@ for name, kind in m.types.items():
     real[name] = kind, labels
 assert {n: (k, set(by.split(" and ")) - {""}) for n, (k, by) in said.items()} == real
 
-# names that would end a label, or are no text
+# names that would end a label, or are not valid text
 ODD = [b'a"b', b"a\\b", b"a\nb", b"\xff\xfe", b"\xef\xbf\xbd\\xFF", "größe".encode(),
        b'{x="1"} 2', b"\x1b[2Jb", "\u009bx".encode(), b"\xc0\xaf"]
 for i, name in enumerate(ODD):
@@ -109,7 +109,7 @@ m, st = look(), s.stats()
 all_of = lambda m: sum(v for n, l, v in m.samples if n == PREFIX + "model_opens_total")
 assert all_of(m) == st["pool_hits"] + st["pool_misses"]
 assert len(m.labels("model_opens_total", "model")) == 101
-assert m.value("models") == 150 + len(ODD)  # of fill nothing was opened
+assert m.value("models") == 150 + len(ODD)  # no file of fill was opened
 assert opens(m, "m149") == [0, 0]  # it has the most opens: it is shown from here on
 s.read("m149/c/l")
 m = look()
@@ -120,5 +120,5 @@ for name in ODD:
 look()  # finds that they have gone
 m = look()
 assert len(m.labels("model_opens_total", "model")) == 101, m.labels("model_opens_total", "model")
-assert opens(m, "")[0] >= rest[0] + 3 * len(ODD)  # what was counted for them is of the rest now
+assert opens(m, "")[0] >= rest[0] + 3 * len(ODD)  # their counts are now part of the rest
 s.umount()

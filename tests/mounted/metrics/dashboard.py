@@ -16,7 +16,7 @@ s.read("m/c/l")
 with open(f"{s.mnt}/.kvcachefs/metrics", encoding="utf-8") as f:
     m = check(f.read())
 s.umount()
-labels = {}  # of each name of a sample, with the values that there are
+labels = {}  # for each sample name, its labels with their values
 for name, ls, _ in m.samples:
     for k, v in ls.items():
         labels.setdefault(name, {}).setdefault(k, set()).add(v)

@@ -86,7 +86,7 @@ pauses = int((time.monotonic() - began) / 0.3)  # a machine at work may be slow 
 assert n + 1 <= count() <= n + 1 + pauses, (n, count(), pauses)
 assert any(v for k, v in spans("use_gap").items() if int(re.match(r"\d+", k)[0]) >= 2)
 
-# the same in metrics: histograms add up, a reason and a tier each
+# the same in metrics: histograms are consistent, with a reason and a tier each
 def settled_metrics():
     """Of a mount at rest, as stats say it before and after."""
     before = s.stats()
@@ -118,7 +118,7 @@ for reason in why():
 wrote = st["tier_disk_written_bytes"]
 assert f'kvcachefs_tier_written_bytes_total{{tier="disk"}} {wrote}\n' in text
 
-# what flash has to bear is kept; a day that is over is not today
+# the total of written bytes is kept over a remount; bytes of an earlier day do not count as today's
 s.umount()
 s.mount()
 assert s.stats()["tier_disk_written_bytes"] == s.stats()["tier_disk_today_bytes"] >= wrote
@@ -140,7 +140,7 @@ assert 5000 <= st["tier_disk_today_bytes"] == st["tier_disk_written_bytes"] - to
 s.umount()
 s.fsck("-n")
 
-# copies are behind: the pool is full of what has none, and the coldest go
+# copies are behind: the pool is full of objects without a copy, and the coldest are dropped
 s = Store("slow", size="512M", cpu="32M",
           options="shim=delay-put:400+only:disk,pace=50,settle=0").mount()
 for i in range(120):

@@ -86,8 +86,8 @@ s.mount()
 s.umount()
 assert not os.listdir(f"{TMP}/run")
 
-# a smaller cpu= than what is there, after an unmount and a kill: nothing comes in before that has
-# gone, and then the tmpfs has the new bound
+# a cpu= below the pool's contents, after an unmount and a kill: nothing enters the pool until the
+# excess is evicted, and then the tmpfs has the new limit
 sizes = "high=100,low=90,settle=0,keep_pool"
 for end in (s.umount, s.kill):
     s.mount(sizes)
@@ -122,7 +122,7 @@ for turn in range(12):
     assert os.path.ismount(s.mnt) and all(s.read(f"m/again{i}/l") == blob(turn * 10 + i, MiB)
                                           for i in range(6)), (turn, p.stdout)
     wait_for(lambda: s.stats()["files_open"] == 0)
-# of two that wait one wins; SIGTERM with the mount in place, and another mount point
+# if two mounts wait, one succeeds; SIGTERM while mounted, and another mount point
 for turn in range(4):
     for i in range(6):
         s.write(f"m/two{i}/l", blob(turn * 10 + i, MiB))

@@ -123,7 +123,7 @@ told = os.getxattr(f"{mnt}/qwen/0001/layer_2", "user.kvcachefs.tiers").decode()
 assert "disk" in told.split(","), told
 assert os.statvfs(mnt).f_blocks and "llama" in ctl("top", "--count", "1", mnt)
 
-# Wednesday: what is pinned stays, what is bounded is, what is for a day says so
+# Wednesday: pinned chunks stay, quotas hold, and a pin for a day is shown as such
 ctl("pin", f"{mnt}/llama/0000")
 ctl("quota", "--yes", str(6 * LAYERS * N + 65536), f"{mnt}/qwen")
 ctl("ttl", "1d", f"{mnt}/llama/0001")
@@ -132,7 +132,7 @@ all_there(but=["qwen"])
 assert sum(p.startswith("qwen") for p in kept) <= 6 * LAYERS
 assert 86000 < int(os.getxattr(f"{mnt}/llama/0001", "user.kvcachefs.ttl")) <= 86400
 
-# Thursday: it is killed, while somebody stores; it is back by itself with what was in memory
+# Thursday: the daemon is killed during stores, and restarts by itself with its pool
 put("llama/ffff/layer_0", blob("late", N))
 wait_for(lambda: not stats()["catalog_pending_bytes"] and not stats()["files_open"])
 with open(f"{mnt}/llama/ffff/unfinished", "wb", buffering=0) as half:
@@ -178,12 +178,12 @@ assert service.told("STOPPING=1")
 start()
 stop.set()
 t.join()
-for name in os.listdir(mnt):  # what came to lie below the mount point is none of ours
+for name in os.listdir(mnt):  # files below the mount point are not part of the store
     assert name in ("llama", "qwen"), name
 assert config()["pool_warm"] == "yes"
 all_there(but=["qwen"])
 
-# Saturday: every copy is read and compared; a new key, and what the old one sealed
+# Saturday: every copy is verified; a new key, and the copies of the old key
 ctl("flush", mnt)
 report = as_json("verify", "--json", mnt)[-1]
 assert report["good"] >= len(kept) and not report["damaged"] + report["unreadable"], report
@@ -201,7 +201,7 @@ with open(keys, "w") as f:
 conf["OPTIONS"] = conf["OPTIONS"].replace("keep_pool,", "")
 service = Manager("kv2", 2000, root=root.path, **conf)
 start()  # with the new one alone
-all_there(but=["qwen"])  # of which the quota drops a little more than it has to
+all_there(but=["qwen"])  # the quota of qwen drops a little more than necessary
 assert sum(p.startswith("qwen") for p in kept) >= 3 * LAYERS, kept.keys()
 
 # Sunday: it ends

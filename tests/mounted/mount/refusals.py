@@ -94,12 +94,12 @@ refused(mkfs, "--device", "/dev/nothing", f"{TMP}/new", says="cannot open the de
 refused(mkfs, says="one store")
 refused(fsck, f"{TMP}/nothing", says="no store at", code=8)
 refused(fsck, says="one store", code=8)
-# what one asks of a mount, of a folder that is none
+# commands for a mount, on a folder that is not a mount
 for words in (("stats",), ("config",), ("import",), ("rekey",), ("prefetch", "a"), ("lease", "a")):
     refused(binary("kvcachectl"), words[0], mnt, *words[1:], says="this is no kvcachefs mount")
     refused(binary("kvcachectl"), words[0], f"{TMP}/nowhere", *words[1:],
             says="give a path in a kvcachefs mount")
-# where somebody has files of those names, which stay as they are
+# a folder with files of those names, which stay unchanged
 os.mkdir(f"{mnt}/.kvcachefs")
 for name in ("stats", "control", "lease"):
     with open(f"{mnt}/.kvcachefs/{name}", "w") as f:
@@ -128,7 +128,7 @@ else:
 run(kv, store, mnt, "-o", o, ok=True)
 run("umount", mnt, ok=True)
 wait_for(lambda: run(fsck, "-n", store).returncode == 0)
-# over a device, where a loop device can be made
+# on a device, if a loop device can be created
 p = run("losetup", "--find", "--show", f"{store}/data")
 if p.returncode == 0:
     dev = p.stdout.strip()

@@ -119,7 +119,7 @@ with Stuck(m.daemon.pid):
 ended(m)
 assert not os.path.ismount(s.mnt) and m.told("STOPPING=1")
 
-# an end that takes long asks for more time; without a watchdog there are no pings; @ sockets
+# a slow stop asks for more time; without a watchdog no pings are sent; abstract sockets (@)
 m = Manager("y", 0, True, STORE=s.path, MOUNTPOINT=s.mnt,
             OPTIONS=options + ",settle=60000,shim=delay-put:400").start()
 ready(m)
@@ -133,7 +133,7 @@ lines = m.look()
 assert "STOPPING=1" in lines and m.pings() == 0, lines
 asked = [i for i, l in enumerate(lines) if l.startswith("EXTEND_TIMEOUT_USEC=")]
 assert asked and asked[0] > lines.index("STOPPING=1"), lines
-# unmounted by hand it has ended as well, which is no failure
+# an unmount by hand ends the service, without a failure
 m.start()
 ready(m)
 run("umount", s.mnt, ok=True)
@@ -145,6 +145,6 @@ assert all(s.read(f"m/late{i}/l") == blob(10 + i, MiB) for i in range(4))
 s.umount()
 s.fsck("-n", "--data")
 
-# what is refused is not ready, and is a failure
+# a refused mount is never ready, and is a failure
 m = Manager("z", STORE=f"{TMP}/nothing", MOUNTPOINT=s.mnt, OPTIONS=options).start()
 assert m.daemon.wait(60 * SLOW) == 1 and not m.told("READY=1")

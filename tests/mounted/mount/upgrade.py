@@ -72,7 +72,7 @@ def store(n):
             os.makedirs(os.path.dirname(f"{s.mnt}/{path}"))
             fd = os.open(f"{s.mnt}/{path}", os.O_CREAT | os.O_WRONLY | os.O_EXCL)
             try:
-                if os.fstat(fd).st_dev == below:  # between the two there is no mount
+                if os.fstat(fd).st_dev == below:  # between the two daemons there is no mount
                     continue
                 for part in range(4):
                     assert os.write(fd, blob(f"{path} {part}", 20000)) == 20000
@@ -98,7 +98,7 @@ for turn in range(3):
 stop.set()
 [w.join() for w in writers]
 assert "files open for writing" not in s.log()
-# no call but those under way as it ended, and what came to a mount that was gone
+# only calls in progress at the end, and calls to a mount that was gone
 assert set(told) <= {"ENOTCONN", "ECONNABORTED", "ECANCELED", "ENOENT"}, told
 lost = [p for p in done if not os.path.exists(f"{s.mnt}/{p}") or not whole(p)]
 assert not lost and s.stats()["loads"] == 0, (len(lost), len(done), s.stats()["loads"])
@@ -144,7 +144,7 @@ with fails(*GONE):
 seen.close()
 os.close(r)
 assert s.read("m/read/l") == blob(1, MiB)
-# a file that stays open for writing: what was synced is there, of what was not its fsync tells
+# a file that stays open for writing: synced data is there, and fsync reports the loss of other data
 os.makedirs(f"{s.mnt}/m/open")
 fd = os.open(f"{s.mnt}/m/open/l", os.O_CREAT | os.O_RDWR)
 os.write(fd, blob(3, MiB))

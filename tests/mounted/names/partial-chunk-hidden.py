@@ -87,11 +87,11 @@ s.settle()
 inside = os.open(P("m/old/l0"), os.O_RDONLY)
 assert seen("m/old", ALL) == ["l0"]
 
-# what is there when it is set
+# chunks that exist when layers is set
 os.setxattr(P("m"), LAYERS, str(N).encode())
 wait_for(lambda: not os.path.exists(P("m/old/l0")))
 assert seen("m/old", ALL) == [] and seen("m/full", ALL) == ALL and seen("other/c", ALL) == ["l0"]
-assert os.read(inside, 9) == b"old"  # who has it goes on
+assert os.read(inside, 9) == b"old"  # a process with the file open continues
 os.close(inside)
 
 # made directly, with a look between: the writer sees its own by its descriptor only
@@ -155,7 +155,7 @@ s.write("m/e/l0", b"now")
 wait_for(lambda: s.stats()["files_open"] == 0)
 assert seen("m/e", ALL) == ALL
 
-# one of a whole one goes: the others are hidden again, and who has one open goes on
+# a file of a complete chunk is deleted: the others are hidden again, and open files still work
 with open(P("m/e/l3"), "rb") as f:
     os.unlink(P("m/e/l1"))
     wait_for(lambda: not os.path.exists(P("m/e/l3")))
@@ -184,7 +184,7 @@ assert seen("m/half", ALL) == []
 os.rename(P("m/half"), P("other/half"))
 assert seen("other/half", ALL) == ["l0"]
 
-# what seems empty can be removed; what is on its way keeps it
+# a folder that seems empty can be removed; a temporary file prevents that
 s.write("m/gone/l0", b"x")
 s.write("m/gone/l1.tmp", b"x")
 wait_for(lambda: s.stats()["files_open"] == 0)

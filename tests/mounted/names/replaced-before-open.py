@@ -50,7 +50,7 @@ def comes_late(gone):
 wait_for(lambda: comes_late(replace))
 wait_for(lambda: comes_late(lambda _: os.unlink(path)))
 
-# nobody opens it; what it takes counts as free at once
+# the file is never opened; its space counts as free at once
 fd = found(blob(3, N))
 s.settle()
 used, free = s.stats()["pool_used_bytes"], os.statvfs(s.mnt).f_bavail

@@ -103,7 +103,7 @@ for turn in range(3):
 os.close(os.open(P("m/made"), os.O_CREAT | os.O_RDWR, 0o4755))
 assert bits(P("m/made")) == "4755"
 
-# the folder is a container: what is written there may go, it and they stay
+# the folder is a container: files in it may be dropped, the folder and the special files stay
 s.write("m/c/file", b"x" * 1000)
 s.settle()
 assert s.attr("m/c", "unit_now") == "file"

@@ -23,7 +23,7 @@ def of(f, *a):
             f(*a)
             return "works"
         except OSError as e:
-            if e.errno != errno.ECANCELED:  # what the kill itself met; who asks again is told
+            if e.errno != errno.ECANCELED:  # a call in progress at the kill; the next call gets the error
                 return errno.errorcode[e.errno]
 renew()
 for line in sys.stdin:

@@ -128,7 +128,7 @@ os.close(fd)
 s.settle()
 assert s.attr("q", "used") == str(2 * MiB)
 
-# a clean stop with one open leaves nothing; what was linked is all there
+# a clean stop with such a file open leaves nothing; all linked files are there
 used = s.stats()["pool_used_bytes"]
 fd = unnamed()
 os.write(fd, blob(10, MiB))
@@ -143,8 +143,8 @@ assert sorted(os.listdir(m)) == ["a", "b", "c", "d", "first0", "first1"] \
 assert s.read("model/chunk/d") == blob(8, MiB) and s.read("q/f") == blob(9, 2 * MiB) \
     and os.getxattr(f"{m}/c", "user.of") == b"it"
 
-# killed: what was linked and closed 50 ms ago is there, what was fsynced before its link also when
-# the pool is lost; of the others nothing
+# after a kill: files that were linked and closed 50 ms before are there; those that were fsynced
+# before the link also if the pool is lost; nothing of the others
 seed = time.time_ns() % 10**6
 print("seed", seed)
 for turn in range(4):

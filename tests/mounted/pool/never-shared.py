@@ -38,7 +38,7 @@ a.committed()
 a.kill()
 run("umount", "-l", a.mnt)
 assert len(pools()) == 1 and "kept for the store" in list(pools().values())[0], pools()
-# what was acknowledged is there alone: nobody frees it
+# the pool has the only copies of acknowledged files: no command frees it
 held, = pools()
 (p,) = told(held)
 assert p["is"] == "kept" and p["store"] == a.path and p["mounted"], p
@@ -198,7 +198,7 @@ shutil.rmtree(d.path)
 p = run(CTL, "pools", "--yes", held, "--free", ok=True)
 assert p.stdout.count(f"{held} ") == 2 and not os.path.exists(held), p
 
-# a store that is made anew
+# a store that is made again
 c = Store("c", cpu="32M", size="24M").mount(options="settle=60000")
 c.write("m/x", blob("x", N))
 held = c.config()["pool"]

@@ -72,7 +72,7 @@ def fill(name, size, options, holds_all):
     return st
 
 
-# may wait, so nothing goes for want of a copy
+# stores may wait, so no chunk is dropped because it has no copy
 st = fill("all", "1G", "pace=60000,deadline=60000", True)
 assert st["evictions"] > 0 and st["drops"] == 0
 st = fill("part", "128M", "pace=100", False)
@@ -100,8 +100,8 @@ s.write("m/after", blob(1, MiB))
 assert s.read("m/after") == blob(1, MiB)
 s.umount()
 
-# one large file must not keep many small ones of its model from being open together: what is
-# prepared for each is a help only
+# one large file must not prevent many small files of its model from being open together: the
+# preallocation is optional
 s = Store("outlier", cpu="64M", options="deadline=1000").mount()
 s.write("m/large", bytes(7 * MiB))
 s.settle()

@@ -99,7 +99,7 @@ s.settle()
 assert s.stats()["pool_used_bytes"] == pool_holds(s) < 64 * MiB
 s.umount()
 
-# what is there already needs no touch
+# existing pages need no touch
 s.mount("keep_pool,prefault=off", cpu="256M")
 for i in range(96):
     s.write(f"w/{i}", blob(i, MiB))

@@ -30,7 +30,7 @@ while time.time() < deadline:
         break
 assert left <= 256, left
 assert s.stats()["quota_refusals"] == 0
-# what A loses in the time of one store is bounded by turns: so there are stores in between
+# turns limit how much A loses during one store, so there are stores in between
 assert beside >= 40, beside
 print(f"{stores} stores, {beside} of them beside {N} drops")
 s.umount()

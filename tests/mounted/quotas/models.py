@@ -138,9 +138,9 @@ def quotas():
         w, n = map(int, c.split("-"))
         for l in range(2):
             assert s.read(f"q/{c}/{l}") == blob(w * 1000 + n * 2 + l, N)
-    assert used(s) == before  # where it lies does not matter
+    assert used(s) == before  # the place of a file does not matter
 
-    # a smaller quota is reached by dropping; what is kept is the newest
+    # drops reach a smaller quota; the newest chunks are kept
     put(f"{s.mnt}/q", "quota", "16M")
     wait_for(lambda: at_rest(s, 16 * MiB))
     assert used(s) == du(f"{s.mnt}/q") > 8 * MiB
@@ -158,8 +158,8 @@ def quotas():
     s.settle(still_open=1)
     s.write("q/after/l", blob(5, N))
     assert s.read("q/after/l") == blob(5, N)
-    # what is pinned is lower in rank than all that may go, and is no reason to refuse anything: be
-    # it two turns of chunks (evict/trim.c)
+    # pinned chunks precede all victims in the order and never cause a refusal, even if they fill
+    # two turns (evict/trim.c)
     PINNED = 130
     os.mkdir(f"{s.mnt}/p")
     put(f"{s.mnt}/p", "quota", "8M")
@@ -291,7 +291,7 @@ def own_policy(end):
         for model in "ab":
             s.write(f"{model}/{c}/l", blob(c, N))
             time.sleep(0.005)
-    if end == "none":  # set later it holds for what is there
+    if end == "none":  # a policy that is set later applies to existing chunks
         put(f"{s.mnt}/a", "policy", "mru")
     s.settle()
     if end == "kill":
@@ -345,7 +345,7 @@ def own_chains(end):
     time.sleep(1.8)
     s.settle()
     known = {m: parents(s, m) for m in "apb"}
-    # where a machine pauses a prompt begins
+    # a pause of the machine starts a new prompt
     assert len(known["a"]) >= 4 and all(up == c - 1 for c, up in known["a"].items()), known
     assert known["p"] == {c: c - 1 for c in range(1, 8)} and not known["b"], known
     if end == "kill":

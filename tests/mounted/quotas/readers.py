@@ -53,7 +53,7 @@ def grow():
 more(grow)
 os.ftruncate(writer, 3 * MiB)
 if s.config()["served_by"] == "passthrough":
-    # what it is to grow to it gets at once: a mapping asks nobody
+    # the whole growth is reserved at once, because a write through a mapping sends no request
     more(lambda: os.ftruncate(writer, 64 * MiB))
     os.ftruncate(writer, 5 * MiB)
     assert os.fstat(writer).st_blocks * 512 >= 5 * MiB
@@ -70,7 +70,7 @@ os.close(writer)
 os.close(reader)
 s.settle()
 
-# of a file with holes a reader has no passthrough in such a model
+# a reader of a sparse file has no passthrough in such a model
 with open(P("m/sparse"), "wb") as f:
     f.truncate(4 * MiB)
     f.write(b"x")

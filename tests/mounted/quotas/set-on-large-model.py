@@ -129,7 +129,7 @@ assert used() == took(), (used(), took())
 s.umount()
 
 
-# A small store's call waits a moment for the survey; who calls from the same processor does not.
+# In a small store the call waits a moment for the survey; other callers on the same CPU do not.
 def others_go_on():
     path, count, stop = f"{t.mnt}/other/f", [0], threading.Event()
     t.write("other/f", b"x")

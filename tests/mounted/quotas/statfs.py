@@ -95,7 +95,7 @@ for enough, target, low in ((lambda t, f: f >= 16 * MiB, lambda t, f: f >= 16 * 
                              - 16 * MiB),
                             (lambda t, f: t - f < 0.8 * t, lambda t, f: t - f <= 0.7 * t,
                              0.7 * total)):
-    # what is being copied just then, by eight at most, counts twice
+    # objects that are being copied (eight at most) count twice
     for left in evictor(s, enough, target):
         assert abs(low - left) <= 10 * (MiB + 4096), (left, low)
     for name in os.listdir(f"{s.mnt}/m"):
@@ -104,7 +104,7 @@ for enough, target, low in ((lambda t, f: f >= 16 * MiB, lambda t, f: f >= 16 * 
 s.umount()
 s.fsck("-n")
 
-# no disk: the pool; with a remote, what that has can leave the pool and does not count
+# without a disk: the pool; with a remote, objects that it has can leave the pool and do not count
 s = Store("pool", cpu="64M", options="disk=off").mount()
 os.mkdir(f"{s.mnt}/m")
 total, free = space(s)

@@ -55,7 +55,7 @@ class User:
         os.waitpid(self.pid, 0)
 
 
-# what users do; each as far as it goes: how many, and the error that ended it
+# actions of users, repeated until they fail: returns the count and the error
 def each(n, do):
     for i in range(n):
         try:
@@ -216,7 +216,7 @@ def pins():
     # long enough to be there still when a machine has stood still for seconds
     assert a("pin", A, 1, "9") == (1, 0) and s.stats()["pins"] == before
     assert a("pin", A, 1, "1", 8)[1] == errno.EDQUOT
-    # his own share is said first, where all that may be pinned is, too
+    # the error of the user's own share comes first, even if the limit for all is reached, too
     assert store(f"{s.mnt}/all", 3) == (3, 0) and pin(f"{s.mnt}/all", 3) == (2, errno.ENOSPC)
     assert a("pin", A, 1, "1", 8)[1] == errno.EDQUOT and pin(f"{s.mnt}/all", 2, "0") == (2, 0)
     wait_for(lambda: s.stats()["pins"] == before - 1)
@@ -224,7 +224,7 @@ def pins():
     os.unlink(f"{A}/8")
     assert s.stats()["pins"] == before - 1 and a("pin", A, 1, "1", 7) == (1, 0)
     assert a("pin", A, 1, "1", 9)[1] == errno.EDQUOT
-    # who sets it last has it: root takes it over, and the user has room again
+    # a pin counts for the user who set it last: root takes it over, and the user may pin again
     assert pin(A, 1, "1", 7) == (1, 0)
     assert a("pin", A, 1, "1", 9) == (1, 0)
     done(s, a, b)
@@ -236,7 +236,7 @@ def pinned_first(name, more):
     assert a("store", A, 40, 0) == (40, 0)
     assert a("pin", A, 40) == (40, 0)
     a("grow", A, 40)
-    for _ in range(3):  # a walk that has passed what was beyond it only later begins anew
+    for _ in range(3):  # a walk starts again if a chunk that it has passed exceeds the share later
         goes_on(s, b, B, name, 60)
         s.settle()
         st = s.stats()
@@ -331,7 +331,7 @@ def names():
     assert s.stats()["catalog_limit"] == 8 * MiB
     empty = counted(s)
     n = err = 0
-    while n < 8000 and not err:  # he may make some more before a commit counts them
+    while n < 8000 and not err:  # the user may create some more before a commit counts them
         made, err = a("make", A, 200, n)
         n += made
         s.committed()
@@ -348,7 +348,7 @@ def names():
     full = counted(s)
     assert full["catalog_attribute_bytes"] > (m + 50) * 4000, full
 
-    # a kill changes nothing of it; nor is it counted otherwise when it is counted anew
+    # a kill does not change the count, and a new count gives the same result
     for anew in (False, True):
         [u.end() for u in (a, b)]
         if anew:
@@ -421,19 +421,19 @@ def files():
     done(s, a, b)
 
 
-# the texts of .kvcachefs/, which the daemon keeps while they are open: a quarter of what memory=
-# has beside its fixed part for all users, root among them, and half of that for one user
+# the texts of .kvcachefs/, which the daemon keeps while they are open: all users, including root,
+# may use a quarter of memory= beside its fixed part, and one user half of that
 def of_texts():
     s, a, b, A, B = new("texts", cpu="32M", size="64M", options="memory=128M")
     size, st = a("read_text", s.mnt, "metrics"), s.stats()
     most = (st["memory_bytes"] - st["memory_fixed_bytes"]) // 8 // size
     n, err = a("texts", s.mnt, most + 1000)
-    if err == errno.EMFILE:  # of his own
+    if err == errno.EMFILE:  # the process's own limit
         print(f"{n} of {most} texts can be open here")
     else:
         assert err == errno.EDQUOT and most * 3 // 4 < n <= most, (n, err, most)
         assert b("read_text", s.mnt, "metrics") and b("read_text", s.mnt, "stats")
-        with fails(errno.EDQUOT):  # and what leases take is of the same
+        with fails(errno.EDQUOT):  # leases use the same memory
             a("lease", s.mnt, *["p/" + "x" * 200] * 1000)
         more, err = b("texts", s.mnt, most + 1000)
         assert err == errno.EDQUOT and most * 3 // 4 < more <= most, (more, err, most)

@@ -54,7 +54,7 @@ def run_case(policy, how, options, layers):
         s.write(f"other/{c}/0", blob(1, N))
     pause(s)
     tell(s, how)
-    for prompt in (B, B, B, A):  # each begins anew, and is a request
+    for prompt in (B, B, B, A):  # each starts at the beginning of the prompt and is a request
         for c in prompt:
             s.read(f"q/{c}/0")
     pause(s)
@@ -64,7 +64,7 @@ def run_case(policy, how, options, layers):
         wait_for(lambda: int(s.attr("q", "used")) <= left * N + N // 2)
         time.sleep(0.1)
         gone = set(A + B) - there(s)
-        time.sleep(1)  # who was looked at stays for a moment
+        time.sleep(1)  # a chunk stays for a moment after a lookup
         for prompt in (A, B):
             mine = [c in gone for c in prompt]
             assert mine == sorted(mine), (policy, how, options, "went before what follows", gone)

@@ -93,7 +93,7 @@ with open(f"{one}/{MARK}") as f:
     mark = f.read()
 assert len(mark) == 33, mark
 
-# Marks that are none; and a frame of ours is no proof where there was a mark.
+# Invalid marks; and a frame of this store is not a proof if there was a mark.
 path, other = list(old)[:2]
 place = frames.name_of(path)
 for how in ("empty", "long ago", "another", "link", "folder", "fifo", "frame"):

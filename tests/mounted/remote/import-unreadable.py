@@ -57,7 +57,7 @@ b.umount()
 
 class S3(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    objects, code = {}, None  # what is said of `bad`
+    objects, code = {}, None  # the messages about `bad`
 
     def log_message(self, *a):
         pass

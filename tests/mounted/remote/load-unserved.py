@@ -68,7 +68,7 @@ def back(path):
 
 for path in PATHS:
     lower(path)
-with open(f"{s.mnt}/{PATHS[0]}", "rb") as opened:  # what is open stays readable
+with open(f"{s.mnt}/{PATHS[0]}", "rb") as opened:  # open files stay readable
     os.rename(shared, away)
     for path in PATHS[1:4]:
         is_a_miss(path, errno.EIO)
@@ -82,7 +82,7 @@ is_a_miss(PATHS[5], errno.ETIMEDOUT, errno.EIO)
 os.unlink(flag)
 back(PATHS[5])
 
-# What a writer replaces needs no load, and what nobody stored is absent.
+# A file that a writer replaces needs no load, and a file that was never stored is absent.
 lower(PATHS[6])
 os.rename(shared, away)
 s.write(PATHS[6], b"anew")

@@ -92,7 +92,7 @@ assert b.stats()["corrupt"] == 0
 for path, d in data.items():
     assert b.read(path) == d
 
-# What is not there is a miss, and nothing is wrong with the service.
+# A missing key is a miss, and the service is fine.
 errors = b.stats()["tier_errors"]
 for absent, name in ((NO_KEY, "m/none"), (BARE_KEY, "m/bare")):
     with fails(errno.ENOENT):

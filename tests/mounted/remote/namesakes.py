@@ -69,7 +69,8 @@ def story(model, attr):
     put(f"{model}/a/x", "a2")
     right({f"{model}/a/y": "a", f"{model}/a/x": "a2"})
 
-    # of two names the one goes, by either way, under which it is there (which, we do not know)
+    # the name under which the tier has the file is removed, by unlink or rename (the case cannot
+    # know which of the two names it is)
     for n, take in enumerate(("unlink", "rename")):
         for name in ("x", "y"):
             d = f"{model}/b{n}{name}"
@@ -112,7 +113,7 @@ def story(model, attr):
     time.sleep(2)
     right({f"{d}/x": f"{d}2"})
 
-    # what is removed late is not the next one's
+    # a late removal does not hit the next file of the name
     d = f"{model}/e"
     put(f"{d}/x", d)
     fired = rules.fired()[1]

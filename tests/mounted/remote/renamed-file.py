@@ -81,7 +81,7 @@ for model, attr in (("keep", None), ("gone", b"delete")):
             [copied(path) for path in paths]
             s.settle()
 
-# what was copied anew is there for others
+# other nodes find the new copies
 o = Store("o", cpu="16M", options=options).mount()
 for model in ("keep", "gone"):
     for path, seed in ((f"{model}/c3/l", 3), (f"{model}/c4/tmp", 4), (f"{model}/d5/tmp", 5)):

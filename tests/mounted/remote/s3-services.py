@@ -40,7 +40,7 @@ def refusals(which):
         wait_for(lambda: words in t.log() or t("put", "b", 5000) == "")
         assert t("get", "a", 100000) == "0", status
     answer[0] = 200, b"<html>sign in</html>", html
-    assert t("put", "b", 5000) == "EIO"  # a proxy's page is no success
+    assert t("put", "b", 5000) == "EIO"  # a proxy's page does not count as success
     answer[0] = None
     assert t("put", "b", 5000) == "0" and t("remove", "b") == "0"
     assert "works again" in t.log() and "secret" not in t.log()
@@ -162,7 +162,7 @@ def uploads():
     left = list(b.uploads)
     assert len(left) == 1
     b.how = lambda r: None
-    # of another node, old and new; and one that is not ours
+    # uploads of another node, old and new; and a foreign one
     ours, _ = b.initiated[left[0]]
     for upload, key, at in (("old", ours, "2020-01-01T00:00:00.000Z"),
                             ("new", ours, "2999-01-01T00:00:00.000Z"),
@@ -182,7 +182,7 @@ def places():
     t = Tier(b.url(more="&addressing=path"))
     assert t("put", "a", 5000) == "EACCES" and "addressing=virtual" in t.log()
     t.end()
-    for host in ("localhost", "127.0.0.1"):  # as told, and as the service asks
+    for host in ("localhost", "127.0.0.1"):  # as configured, and as the service requests
         for more in ("&addressing=virtual", ""):
             t = Tier(b.url(host=host, more=more))
             assert t("put", "a", 20 * MiB) == t("get", "a", 20 * MiB) == "0", (host, more)

@@ -84,7 +84,7 @@ for tls in (False, True):
     wait_for(lowered, LIMIT)
     print(f"tls {tls}: all have ended after {time.time() - begun:.1f} s")
 
-    # the end, with calls under way: a probe of the breaker, and what waits for it
+    # the stop with calls in progress: a probe of the breaker, and calls that wait for it
     s.write("m/new", b"n" * 5000)
     begun = time.time()
     s.umount()

@@ -78,7 +78,7 @@ def story(url, extra, name):
     time.sleep(1.2)
     assert not os.path.exists(f"{a.mnt}/model/moved/layer1")
     assert later(lambda: b.read("model/moved/layer1")) == two
-    # written anew here: others that have not read it see the new one
+    # written again here: nodes that have not read it see the new contents
     a.write("model/moved/layer3", one)
     a.settle()
     a.write("model/moved/layer3", two)

@@ -30,7 +30,7 @@ with open(flag, "w"):
 for path in ("m/k0", "m/k1"):
     with fails(errno.ENOENT):
         s.read(path)
-    os.unlink(f"{s.mnt}/{path}")  # what the engine does then
+    os.unlink(f"{s.mnt}/{path}")  # the engine's reaction
 os.unlink(flag)
 wait_for(lambda: s.stats()["tier_dir_up"] == 1)
 

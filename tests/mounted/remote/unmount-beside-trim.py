@@ -29,7 +29,7 @@ def there(s):
     return len(os.listdir(f"{s.mnt}/m"))
 
 
-# a disk that is trimmed to a tenth of what it has
+# a disk that is trimmed to a tenth of its contents
 s = Store("disk", size="64M", cpu="64M", options="settle=0,deadline=1000,unit=file")
 r = faults.Rules(f"calls=write path={s.path}/data nth={faults.FAR} count={faults.FAR} {SLOW_CALL}")
 s.mount()

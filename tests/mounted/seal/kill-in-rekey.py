@@ -23,7 +23,7 @@ for turn in range(6):
     assert not libc.linkat(fd, b"", -100, f"{s.mnt}/m/named".encode(), 0x1000)
     os.mkdir(f"{s.mnt}/m/folder")
     os.rename(f"{s.mnt}/m/other", f"{s.mnt}/m/folder/moved")
-    s.write("m/new", blob(3, 5000))  # whose placement is what the walk has to see
+    s.write("m/new", blob(3, 5000))  # the walk must see its placement
     while s.attr("m/new", "tiers") != "cpu,disk":
         pass
     os.write(control, b"rekey\n")

@@ -38,7 +38,8 @@ for name, lost in (("with", False), ("without", True)):
         s.umount()
     assert "not the one" in refused(f"keyfile={other}"), name
 
-# what the old catalog alone knows is not given up for an error of a moment: nothing is done then
+# a temporary error must not lose the information that only the old catalog has: then nothing is
+# done
 s = Store("moment", cpu="32M", size="16M").mount(options=f"keyfile={keys}")
 s.write("m/l", blob(1, 100000))
 s.settle()

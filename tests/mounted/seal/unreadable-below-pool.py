@@ -69,8 +69,7 @@ for compress in ("none", "zstd"):
     s.umount()
     s.fsck()
 
-# what does not compress, over several blocks, with a key and without, comes back from the disk as
-# it was
+# incompressible data of several blocks, with and without a key, is loaded from the disk unchanged
 for n, options in enumerate(("compress=zstd", "compress=bf16+zstd",
                              f"compress=zstd,keyfile={keys}")):
     s = Store(f"random-{n}", options="settle=20," + options).mount()
@@ -177,7 +176,7 @@ for path in ("m/a/l", "m/b/l"):
 assert s.stats()["corrupt"] == 2
 s.umount()
 
-# an older frame of the file itself, whole, where the newer one lies now
+# an older, complete frame of the same file at the place of the newer one
 s = Store("before", options=f"settle=20,keyfile={keys}").mount()
 where = []
 for content in (secret, secret[::-1]):

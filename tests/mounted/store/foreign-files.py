@@ -81,7 +81,7 @@ assert os.stat(p).st_mode & 0o777 == 0o755
 s.fsck("-n")
 shutil.rmtree(p)
 
-# mkfs: a folder that was there
+# mkfs on an existing folder
 for mode, full, owner, works, after in (
         (0o755, True, 0, True, 0o755), (0o755, False, 0, True, 0o700),
         (0o777, False, 0, True, 0o700),

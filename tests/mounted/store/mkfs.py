@@ -43,7 +43,7 @@ for name in ("data", "catalog.sqlite", "catalog.sqlite-wal", "catalog.sqlite-shm
             assert before == after, (name, before, after)
             shutil.rmtree(p)
 
-# what it makes is for nobody else, in a folder that was there too, whatever the umask
+# other users cannot read the store, also in an existing folder, under every umask
 for there in (False, True):
     p = f"{TOP}/mode"
     if there:
@@ -167,7 +167,7 @@ for size in ("16M", "32M"):
             assert files() == 0 and s.fsck("-n", ok=None).returncode == 0
         assert seen == {0, 4} or do == "torn", seen
         print(f"--force --size {size}: {do} at {n} calls")
-# what a rebuild that was killed, or an mkfs, may leave goes: a journal would be another catalog's
+# files that a killed rebuild or mkfs left are removed: a journal would belong to another catalog
 halfway = [f"catalog.sqlite.new{beside}" for beside in ("", "-journal", "-wal", "-shm", "-mark")]
 for name in halfway:
     open(f"{s.path}/{name}", "w").close()

@@ -139,7 +139,7 @@ assert s.fsck("-y", ok=None).returncode == 1
 s.fsck("-n", ok=True)
 whole("no data", [])
 
-# read only, after a kill: what is in the log counts, and nothing changes
+# read-only, after a kill: the log's contents count, and nothing changes
 fresh()
 s.mount()
 s.write("m/late", blob("late", N))

@@ -8,7 +8,7 @@ from kvtest import *
 
 s = Store(size="32M", cpu="64M", options="settle=0,share=100").mount()
 held = []
-for i in range(14):  # what is open stays
+for i in range(14):  # open files stay
     s.write(f"m/{i}", blob(i, 2 * MiB))
     held.append(open(f"{s.mnt}/m/{i}", "rb"))
 wait_for(lambda: s.stats()["spills"] >= 14)

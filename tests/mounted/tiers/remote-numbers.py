@@ -85,7 +85,8 @@ for path in ("m/a/l", "m/c/l", "m/both/l"):
     assert tiers(path) == ["dir", "dir"] and tiers("m/b/l") == ["dir"], (path, tiers(path))
 s.umount()
 
-# b has nothing more that is known of, but does not let go of what is to be deleted for all
+# no copy in b is known any more, but b keeps its number while files must be deleted from it for all
+# nodes
 mount("b")
 os.setxattr(f"{s.mnt}/m", "user.kvcachefs.shared", b"delete")
 s.settle()
@@ -100,7 +101,7 @@ wait_for(lambda: not frames("b"))
 s.settle()
 s.umount()
 
-# now it has not, and what is where stays told apart
+# now it has none, and the tiers of the other copies are still distinguished
 mount("d")
 only_in("d", "m/d/l", data["d"])
 with fails(errno.ENOENT):

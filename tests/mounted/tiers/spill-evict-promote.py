@@ -49,7 +49,7 @@ after = s.stats()
 assert not bad and after["loads"] - before["loads"] == 1
 assert state(s, "m/c0/l") == "resident+lower"
 
-# of a lower object: rename, truncate, overwrite in place, O_TRUNC, unlink
+# operations on an object in a lower tier: rename, truncate, overwrite in place, O_TRUNC, unlink
 os.rename(f"{s.mnt}/m/c1/l", f"{s.mnt}/m/c1/renamed")
 assert s.read("m/c1/renamed") == blob(1, N)
 evict(s)
@@ -99,7 +99,7 @@ evict(s, 1)
 assert mm[4:N] == blob(3, N)[4:]
 mm.close()
 s.umount()
-# made anew, or emptied, without ever having been loaded: evicted like any other
+# overwritten or truncated without a load: evicted like any other
 s.mount()
 s.write("m/c0/l", b"again")
 os.truncate(f"{s.mnt}/m/c1/renamed", 0)

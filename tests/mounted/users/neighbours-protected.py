@@ -57,7 +57,7 @@ assert not as_user(A, lambda: make("m/abc", b"a" * 4096))
 assert not as_user(B, lambda: make("m/abc.x"))
 assert not as_user(A, lambda: make("m/abc.json"))
 assert as_user(B, sets("m/abc", "demote", b"all")) == errno.EACCES
-assert not as_user(B, sets("m/abc.x", "demote", b"all"))  # his own, and that alone
+assert not as_user(B, sets("m/abc.x", "demote", b"all"))  # the user's own file, and only that
 wait_for(lambda: not os.path.exists(f"{MNT}/m/abc.x"))
 assert s.read("m/abc") == b"a" * 4096 and os.path.exists(f"{MNT}/m/abc.json")
 assert not as_user(A, sets("m/abc.json", "demote", b"all"))  # a companion of the same user's
@@ -103,7 +103,7 @@ for path in ("/his/p", "/his/none", "/his/group", "/his/group/p"):
 assert as_user(B, sets("b/q", "parent", b"/his/p"), [GROUP]) == 0
 assert s.attr("b/q", "parent") == "/his/p"
 assert as_user(B, sets("b/q", "parent", b"/his/none"), [GROUP]) == errno.ENOENT
-os.chmod(f"{MNT}/his/p", 0o600)  # he could not open it
+os.chmod(f"{MNT}/his/p", 0o600)  # the user could not open it
 assert as_user(B, sets("b/q", "parent", b"/his/p"), [GROUP]) == errno.EACCES
 assert as_user(B, sets("b/q", "parent", b"r")) == 0 and s.attr("b/q", "parent") == "/b/r"
 assert as_user(B, sets("b/q", "parent", b"../his/p")) == errno.EINVAL

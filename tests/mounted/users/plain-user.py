@@ -12,7 +12,7 @@ if not os.path.exists("/usr/bin/fusermount3"):
     skip("needs fusermount3")
 apart()
 
-# where an ordinary user comes
+# a folder that an ordinary user can reach
 TOP = "/mnt"
 run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", TOP, ok=True)
 os.makedirs(f"{TMP}/his/mnt")
@@ -112,7 +112,7 @@ as_user("kill", "-TERM", *daemons(), ok=True)
 wait_for(lambda: not daemons())
 assert not is_mounted(mnt) and not pools()
 as_user(f"{TOP}/bin/fsck.kvcachefs", "-n", store, ok=True)
-# a mount that is refused leaves the pool as it was, with what is nowhere else
+# a refused mount leaves the pool as it was, with the only copies in it
 plainly, store = store, f"{TOP}/his/sealed"
 sealed = f",write=back,settle=60000,keyfile={TOP}/his/key"
 as_user(f"{TOP}/bin/mkfs.kvcachefs", "--size", "64M", store, ok=True)
@@ -127,13 +127,13 @@ assert p.returncode == 1 and "the store is encrypted" in p.stdout, p.stdout
 assert sorted(os.listdir(f"{shm}/{pools()[0]}")) == left and len(left) > 1, left
 mounted(sealed)
 as_user(*same, ok=True)
-# nor may he look into one that has keys, though it is his own (as he may without)
+# the user cannot inspect a daemon of his own that has keys (and can inspect one without keys)
 p = as_user("cat", f"/proc/{daemons()[0]}/maps")
 assert p.returncode == 1 and "Permission denied" in p.stdout, p.stdout[-200:]
 as_user("kill", "-TERM", *daemons(), ok=True)
 wait_for(lambda: not daemons())
 store = plainly
-# with allow_other, where the machine allows it
+# with allow_other, if the machine allows it
 with open(conf, "w") as f:
     f.write("# said\n  user_allow_other \n")
 run("mount", "--bind", conf, "/etc/fuse.conf", ok=True)

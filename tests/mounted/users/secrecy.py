@@ -30,7 +30,7 @@ def as_nobody(what):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-# who mounted, and others
+# the mounting user, and others
 s = Store(cpu="32M").mount()
 s.write("m/open", b"open")
 s.write("m/shut", b"shut")
@@ -64,8 +64,8 @@ if s.config()["pool_huge"] == "yes":
 for look in (os.listdir, os.chdir):
     assert as_nobody(lambda: look(pool)) == errno.EACCES
 
-# What was freed goes back to the kernel, and the next one's pages are zeros: in what was prepared,
-# behind an end that is moved, in a hole, and by a mapping.
+# Freed pages return to the kernel, and the next file's pages are zeros: in a preallocation, beyond
+# a moved end, in a hole, and in a mapping.
 MARK = b"this is a prompt that nobody else may read. "
 
 
@@ -119,7 +119,7 @@ k = Store("k", cpu="32M", options=f"keyfile={keys}").mount()
 # the sanitizers make nothing of mlock()
 assert list(locked(k.daemon.pid)) or MODE in ("asan", "tsan")
 k.umount()
-# and of its death there is no core, as there is of a daemon without keys
+# and its crash leaves no core dump, unlike that of a daemon without keys
 with open("/proc/sys/kernel/core_pattern") as f:
     pattern = f.read().strip()
 if pattern.startswith(("|", "@", "/")) or not pattern or MODE != "release":

@@ -83,7 +83,7 @@ if uring:
     longest = victim(2)
     assert max(longest) < DELAY / 2, f"they waited for the crowd: {longest}"
     out = c.communicate(timeout=60)[0]
-    if c.returncode == 0:  # else there may not be so many threads here
+    if c.returncode == 0:  # otherwise this machine does not allow that many threads
         assert s.stats()["waits_refused"] > 0 and int(out.split()[3]) > 0, (s.stats(), out)
     print(f"beside {out.split()[0]}, of whom {may} may wait: {longest}")
     wait_for(lambda: waiting() == 0)

@@ -73,21 +73,22 @@ static unsigned page(struct kvfs *f, FILE *out)
 static unsigned missing(struct kvfs *f, FILE *out)
 {
 	(void)f;
-	fputs("there are /, /metrics, /status.json, /healthz and /readyz\n", out);
+	fputs("not found: the pages are /, /metrics, /status.json, /healthz and /readyz\n", out);
 	return MHD_HTTP_NOT_FOUND;
 }
 
 static unsigned no_method(struct kvfs *f, FILE *out)
 {
 	(void)f;
-	fputs("GET and HEAD are all there is\n", out);
+	fputs("method not allowed: use GET or HEAD\n", out);
 	return MHD_HTTP_METHOD_NOT_ALLOWED;
 }
 
 static unsigned no_token(struct kvfs *f, FILE *out)
 {
 	(void)f;
-	fputs("the token of metrics_token= is missing or wrong: Authorization: Bearer TOKEN\n",
+	fputs("the token is missing or wrong: send the token of metrics_token= as Authorization: "
+	      "Bearer TOKEN\n",
 	      out);
 	return MHD_HTTP_UNAUTHORIZED;
 }
@@ -95,8 +96,9 @@ static unsigned no_token(struct kvfs *f, FILE *out)
 static unsigned foreign_host(struct kvfs *f, FILE *out)
 {
 	(void)f;
-	fputs("this host name could belong to somebody else's web page: use an IP address, "
-	      "localhost or this machine's own name, or mount with metrics_token=\n",
+	fputs("the host name is refused, because another web site could use it to read this page: "
+	      "use an IP address, localhost or this machine's own name, or mount with "
+	      "metrics_token=\n",
 	      out);
 	return MHD_HTTP_FORBIDDEN;
 }
@@ -290,8 +292,8 @@ static int listen_at(struct kvfs *f, const char *where)
 		return -EADDRINUSE;
 	}
 	if (open_to_all)
-		kvc_warn("metrics=%s can be reached from other machines, and anybody there may "
-			 "read it: give metrics_token=, or 127.0.0.1",
+		kvc_warn("metrics=%s is reachable from other machines without a token: set "
+			 "metrics_token=, or use the address 127.0.0.1",
 			 where);
 	return 0;
 }
@@ -302,7 +304,8 @@ int kvfs_http_start(struct kvfs *f, const struct kvc_options *o)
 
 	if (!*o->metrics) {
 		if (*o->metrics_token)
-			kvc_warn("metrics_token= is for metrics=, which is not given");
+			kvc_warn("option metrics_token needs metrics=: add metrics=ADDR:PORT, or "
+				 "remove metrics_token=");
 		return 0;
 	}
 	f->http = calloc(1, sizeof *f->http);

@@ -78,8 +78,8 @@ static void wait_for_writers(struct kvfs_leave *l, const sigset_t *set)
 		bool impatient = sigtimedwait(set, NULL, &look) > 0;
 
 		if (impatient || kvc_mono_ns() - start > LEAVE_NS) {
-			kvc_warn("ending with %lu files open for writing: what is written to them "
-				 "and was not synced is lost",
+			kvc_warn("ending with %lu files open for writing: data written to them and "
+				 "not synced is lost",
 				 left);
 			return;
 		}

@@ -27,14 +27,13 @@
 
 static void usage(FILE *out)
 {
-	fprintf(out, "usage: kvcachefs STORE MOUNTPOINT [-f] [-o OPTION[,OPTION...]]\n"
-		     "Mounts a store made by mkfs.kvcachefs.\n\n"
-		     "  -f, --foreground  stay in the foreground, log to stderr\n"
-		     "  -o OPTIONS        mount options, below\n"
-		     "  -h, --help        this\n"
-		     "  -V, --version     the version\n\noptions (default):\n");
+	fprintf(out,
+		"usage: kvcachefs STORE MOUNTPOINT [-f] [-o OPTION[,OPTION...]]\nMounts a store "
+		"made by mkfs.kvcachefs.\n\n  -f, --foreground  stay in the foreground, log to "
+		"stderr\n  -o OPTIONS        mount options, below\n  -h, --help        show this "
+		"help\n  -V, --version     show the version\n\noptions (default):\n");
 	kvc_options_help(out);
-	fprintf(out, "\nkvcachefs(8) has the whole story.\n");
+	fprintf(out, "\nSee kvcachefs(8) for details.\n");
 }
 
 static int fail(const char *format, const char *a, const char *b)
@@ -66,10 +65,11 @@ static int check_mountpoint(const char *path)
 		return 0;
 	if (stat(path, &st))
 		return errno == ENOENT
-			       ? fail("mount point %s is not there; make it: mkdir%s", path, "")
+			       ? fail("mount point %s does not exist; create it with mkdir%s", path,
+				      "")
 			       : fail("mount point %s: %s", path, kvc_why(errno));
 	if (!S_ISDIR(st.st_mode))
-		return fail("mount point %s is not a folder; give one%s", path, "");
+		return fail("mount point %s is not a folder; give a folder%s", path, "");
 	return 0;
 }
 
@@ -95,7 +95,7 @@ static void warn_of_hidden(const char *path)
 	if (d)
 		closedir(d);
 	if (any)
-		kvc_warn("mount point %s is not empty: what is in it is hidden until the unmount",
+		kvc_warn("mount point %s is not empty: its files are hidden until the unmount",
 			 path);
 }
 
@@ -108,7 +108,7 @@ static int clear_mountpoint(const char *path)
 	int err;
 
 	if (is_served(path))
-		return fail("mount point %s: another store is mounted there; umount it first, or "
+		return fail("mount point %s: another store is mounted there; unmount it first, or "
 			    "give another folder%s",
 			    path, "");
 	if (!is_dead(path))
@@ -117,8 +117,8 @@ static int clear_mountpoint(const char *path)
 	if (!err)
 		kvc_info("detached the mount that a dead daemon left on %s", path);
 	else if (is_dead(path)) /* and not just unmounted by its daemon, which was ending */
-		return fail("%s is the mount of a daemon that has died, and cannot be detached: %s",
-			    path, strerror(err));
+		return fail("%s is the mount of a dead daemon and cannot be detached: %s", path,
+			    strerror(err));
 	return check_mountpoint(path);
 }
 
@@ -144,15 +144,14 @@ static int run(const struct kvc_options *o, const char *store_path, const char *
 		return fail("%s%s", error, "");
 	if ((err = kvc_store_keyed(&store))) {
 		kvc_store_close(&store);
-		return fail("the superblock of %s cannot be written: %s", store_path,
-			    strerror(-err));
+		return fail("cannot write the superblock of %s: %s", store_path, strerror(-err));
 	}
 	if (clear_mountpoint(mountpoint)) {
 		kvc_store_close(&store);
 		return 1;
 	}
 	warn_of_hidden(mountpoint);
-	kvfs_notify("STATUS=taking over what is in the pool");
+	kvfs_notify("STATUS=recovering the pool");
 	err = kvct_open_all(&store, o, tiers, &n, error);
 	if (!err) {
 		kvfs_decide(&f, o, kvc_memory_least(tiers, n));
@@ -203,7 +202,7 @@ static int check_apart(const char *store, const char *mountpoint)
 {
 	if (!is_below(store, mountpoint) && !is_below(mountpoint, store))
 		return 0;
-	return fail("mount point %s: it would hide the store %s, or be in it; give another folder",
+	return fail("mount point %s contains the store %s or is inside it; give another folder",
 		    mountpoint, store);
 }
 
@@ -224,10 +223,10 @@ static char *absolute(const char *path)
 static int take_paths(int n, char **words, char **store, char **mountpoint)
 {
 	if (n != 2)
-		return fail("it takes a store and a mount point%s; kvcachefs --help shows all%s",
-			    n > 2 ? " and no more words" : "", "");
+		return fail("give a store and a mount point%s; see kvcachefs --help%s",
+			    n > 2 ? ", and nothing else" : "", "");
 	if (!*words[0] || !*words[1])
-		return fail("the path of the %s is empty; is a variable not set?%s",
+		return fail("the path of the %s is empty; check that the shell variable is set%s",
 			    *words[0] ? "mount point" : "store", "");
 	*store = absolute(words[0]);
 	*mountpoint = absolute(words[1]);

@@ -64,7 +64,9 @@ void kvfs_notify_take(void)
 		if (usec && (!pid || strtol(pid, NULL, 10) == getpid()))
 			manager.watchdog_ns = strtoull(usec, NULL, 10) * 1000;
 	} else if (path) {
-		kvc_warn("NOTIFY_SOCKET=%s is no socket's address: nobody is told anything", path);
+		kvc_warn("NOTIFY_SOCKET=%s is not a socket address: the service manager is not "
+			 "notified",
+			 path);
 	}
 	unsetenv("NOTIFY_SOCKET");
 	unsetenv("WATCHDOG_USEC");
@@ -80,7 +82,7 @@ void kvfs_notify(const char *lines)
 	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0 || sendto(fd, lines, strlen(lines), MSG_NOSIGNAL,
 			     (const struct sockaddr *)&manager.to, manager.len) < 0)
-		kvc_debug("the service manager cannot be told %s: %s", lines, strerror(errno));
+		kvc_debug("cannot notify the service manager of %s: %s", lines, strerror(errno));
 }
 
 /*
@@ -187,7 +189,7 @@ static void set(bool *what)
 
 void kvfs_watch_end(void)
 {
-	kvfs_notify("STOPPING=1\nSTATUS=copying what is queued");
+	kvfs_notify("STOPPING=1\nSTATUS=writing queued copies");
 	set(&watch.ending);
 }
 

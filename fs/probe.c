@@ -83,16 +83,19 @@ bool kvfs_uring_works(unsigned queues, unsigned depth, char *why, size_t size)
 	struct rlimit files;
 
 	if (!getrlimit(RLIMIT_NOFILE, &files) && files.rlim_cur < need) {
-		snprintf(why, size, "it needs %lu descriptors (ulimit -n), and %llu are allowed",
+		snprintf(why, size,
+			 "it needs %lu file descriptors and %llu are allowed; raise the limit "
+			 "(ulimit -n)",
 			 need, (unsigned long long)files.rlim_cur);
 		return false;
 	}
 	if (!ask_child(depth, &o))
-		snprintf(why, size, "a process that tries it is killed (a seccomp filter?)");
+		snprintf(why, size,
+			 "a test process that used it was killed, probably by a seccomp filter");
 	else if (o.step == STEPS)
 		return true;
 	else if (o.err == ENOMEM)
-		snprintf(why, size, "%s: not enough memory, or RLIMIT_MEMLOCK is too small",
+		snprintf(why, size, "%s failed: free memory, or raise RLIMIT_MEMLOCK",
 			 calls[o.step]);
 	else
 		snprintf(why, size,

@@ -87,10 +87,11 @@ static bool others_allowed(void)
 static const char *no_setuid(const struct stat *helper)
 {
 	if (geteuid() == 0 || prctl(PR_CAPBSET_READ, CAP_SYS_ADMIN) == 0)
-		return "CAP_SYS_ADMIN was taken away: give it back (a container's capabilities)";
+		return "the process lacks CAP_SYS_ADMIN: grant it (in a container, add the "
+		       "capability)";
 	if (prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1)
-		return "no_new_privs is set: run without it (a container's "
-		       "allowPrivilegeEscalation, NoNewPrivileges= of systemd)";
+		return "no_new_privs is set: clear it (allowPrivilegeEscalation of a container, "
+		       "NoNewPrivileges= of systemd)";
 	if (!(helper->st_mode & S_ISUID) || helper->st_uid)
 		return HELPER " is not set-uid root: chmod u+s it";
 	return NULL;
@@ -106,19 +107,19 @@ int kvfs_may_mount(bool allow_other, const char *mountpoint, char *error)
 		return 0;
 	if (!find_helper(path, sizeof path, &st))
 		snprintf(error, 512,
-			 "mounting takes root, or " HELPER " for an ordinary user: "
-			 "install it (apt-get install fuse3)");
+			 "mounting requires root or " HELPER
+			 ": install it (apt-get install fuse3)");
 	else if ((why = no_setuid(&st)))
-		snprintf(error, 512, "no right to mount: %s", why);
+		snprintf(error, 512, "no permission to mount: %s", why);
 	else if (allow_other && !others_allowed())
 		snprintf(error, 512,
-			 "allow_other: an ordinary user may let others in when "
-			 "/etc/fuse.conf has a line user_allow_other: add it, as root");
+			 "allow_other requires root or the line user_allow_other in "
+			 "/etc/fuse.conf: add that line as root");
 	else if (!stat(mountpoint, &st) &&
 		 (access(mountpoint, W_OK) || (st.st_mode & S_ISVTX && st.st_uid != getuid())))
 		snprintf(error, 512,
-			 "mount point %.400s: an ordinary user mounts only on a folder "
-			 "of his own",
+			 "mount point %.400s belongs to another user: without root, give a folder "
+			 "that you own",
 			 mountpoint);
 	else
 		return 0;

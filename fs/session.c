@@ -153,12 +153,12 @@ void kvfs_came(struct kvfs *f, fuse_req_t req)
 {
 	/* the kernel sends requests by one way only: libfuse has not got its rings up */
 	if (f->uring && !kvfs_is_uring(req) && !atomic_exchange(&f->uring_failed, true))
-		kvc_warn("requests come by /dev/fuse: %s", kvfs_uring_why(f));
+		kvc_warn("requests are read from /dev/fuse: %s", kvfs_uring_why(f));
 }
 
 const char *kvfs_uring_why(const struct kvfs *f)
 {
-	return f->uring ? "libfuse could not start its rings" : f->uring_why;
+	return f->uring ? "libfuse could not start its io_uring queues" : f->uring_why;
 }
 
 bool kvfs_by_uring(struct kvfs *f)
@@ -177,7 +177,7 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	f->passthrough = f->can_passthrough && fuse_set_feature_flag(conn, FUSE_CAP_PASSTHROUGH);
 	if (f->can_passthrough && !f->passthrough)
 		snprintf(f->passthrough_why, sizeof f->passthrough_why,
-			 "the kernel does not offer it (6.9 or later does)");
+			 "the kernel does not support it (6.9 or later does)");
 	if (f->passthrough) {
 		ev.backing_open = backing_open;
 		ev.backing_close = backing_close;
@@ -186,7 +186,7 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	f->uring = f->want_uring && fuse_set_feature_flag(conn, FUSE_CAP_OVER_IO_URING);
 	if (f->want_uring && !f->uring)
 		snprintf(f->uring_why, sizeof f->uring_why,
-			 "the kernel does not offer it (6.14 or later does)");
+			 "the kernel does not support it (6.14 or later does)");
 #endif
 	fuse_set_feature_flag(conn, FUSE_CAP_DIRECT_IO_ALLOW_MMAP);
 	fuse_set_feature_flag(conn, FUSE_CAP_ATOMIC_O_TRUNC);
@@ -220,8 +220,8 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	kvc_info("serving by %s, requests by %s", f->passthrough ? "passthrough" : "plain requests",
 		 f->uring ? "io_uring" : "/dev/fuse");
 	if (f->uring)
-		kvc_info("io_uring: %u queues, one a CPU, of %u entries of %u KiB: "
-			 "at most %llu MiB, taken as they are used",
+		kvc_info("io_uring: %u queues, one per CPU, of %u entries of %u KiB: at most %llu "
+			 "MiB, allocated on use",
 			 f->ring.queues, f->ring.depth, (f->ring.payload + f->ring.page) >> 10,
 			 (unsigned long long)(kvfs_ring_bytes(&f->ring) >> 20));
 	if (!f->passthrough && o->passthrough == KVC_ON)
@@ -244,10 +244,10 @@ static void allow_descriptors(void)
 		return;
 	r.rlim_cur = kvc_min(r.rlim_max, FILES_WANTED);
 	if (setrlimit(RLIMIT_NOFILE, &r))
-		kvc_warn("cannot raise the limit of descriptors: %s", strerror(errno));
+		kvc_warn("cannot raise the limit of open files: %s", strerror(errno));
 	if (!getrlimit(RLIMIT_NOFILE, &r) && r.rlim_cur < FILES_FEW)
-		kvc_warn("at most %llu files can be open at once (allow more by ulimit -n, or "
-			 "LimitNOFILE= of systemd)",
+		kvc_warn("at most %llu files can be open at once; raise the limit with ulimit -n, "
+			 "or LimitNOFILE= of systemd",
 			 (unsigned long long)r.rlim_cur);
 }
 
@@ -287,8 +287,9 @@ void kvfs_decide(struct kvfs *f, const struct kvc_options *o, uint64_t others)
 		snprintf(f->passthrough_why, sizeof f->passthrough_why, "passthrough=off");
 	else if (!f->can_passthrough)
 		snprintf(f->passthrough_why, sizeof f->passthrough_why,
-			 kvfs_admin_here() ? "it needs root of the machine, not of a user namespace"
-					   : "it needs root (CAP_SYS_ADMIN)");
+			 kvfs_admin_here()
+				 ? "it requires root of the machine, not of a user namespace"
+				 : "it requires root (CAP_SYS_ADMIN)");
 	kvfs_ring_choose(&f->ring, (unsigned)get_nprocs_conf(), (uint32_t)sysconf(_SC_PAGESIZE),
 			 !f->can_passthrough, memory_beside(o), ring_most(f, o, others));
 #ifdef __SANITIZE_THREAD__
@@ -301,7 +302,8 @@ void kvfs_decide(struct kvfs *f, const struct kvc_options *o, uint64_t others)
 		snprintf(f->uring_why, sizeof f->uring_why, "io_uring=off");
 	else if (!f->want_uring)
 		snprintf(f->uring_why, sizeof f->uring_why,
-			 "echo Y > /sys/module/fuse/parameters/enable_uring allows it");
+			 "enable_uring is off; to allow it: echo Y > "
+			 "/sys/module/fuse/parameters/enable_uring");
 	else
 		f->want_uring = kvfs_uring_works(f->ring.queues, f->ring.depth, f->uring_why,
 						 sizeof f->uring_why);
@@ -408,8 +410,8 @@ static int try_threads(unsigned want)
 	while (n)
 		pthread_join(all[--n], NULL);
 	if (err)
-		kvc_error("cannot start threads: %s; allow more (ulimit -u, or the pids.max of the "
-			  "cgroup)",
+		kvc_error("cannot start threads: %s; raise the limit (ulimit -u, or pids.max of "
+			  "the cgroup)",
 			  strerror(-err));
 	return err;
 }
@@ -419,7 +421,7 @@ static int mount_on(struct kvfs *f, const char *mountpoint)
 	if (!fuse_session_mount(f->se, mountpoint))
 		return 0;
 	kvc_error("cannot mount on %s: %s", mountpoint,
-		  kvfs_admin_here() ? strerror(errno) : "fusermount3 said why");
+		  kvfs_admin_here() ? strerror(errno) : "see the message of fusermount3");
 	return -EPERM;
 }
 

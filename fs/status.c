@@ -25,7 +25,7 @@ static void hits(FILE *out, const char *name, const struct kvfs_sample *to,
 
 const char *kvfs_unready(struct kvfs *f)
 {
-	return atomic_load(&f->mounted) ? kvc_unready(f->k) : "it is not mounted yet";
+	return atomic_load(&f->mounted) ? kvc_unready(f->k) : "the mount is not ready yet";
 }
 
 void kvfs_print_status(struct kvfs *f, FILE *out)

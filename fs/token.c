@@ -40,8 +40,7 @@ static int read_token(struct kvfs_token *t, char *why)
 		t->ino = st.st_ino;
 	} else {
 		snprintf(why, KVC_SECRET_WHY,
-			 "has to have %u to %u printable characters without spaces in its first "
-			 "line",
+			 "needs a first line of %u to %u printable characters without spaces",
 			 KVFS_TOKEN_MIN, KVFS_TOKEN_MAX);
 	}
 	explicit_bzero(line, sizeof line);
@@ -80,7 +79,8 @@ bool kvfs_token_now(struct kvfs_http *h, char token[KVFS_TOKEN_MAX + 1])
 			kvc_info("metrics_token: %s has changed and was read again", t->path);
 		} else {
 			t->failed = st.st_ctim; /* not again until it changes */
-			kvc_warn("metrics_token: %s %s; the token before stays", t->path, why);
+			kvc_warn("metrics_token: %s %s; the previous token stays in use", t->path,
+				 why);
 		}
 	}
 	memcpy(token, t->text, sizeof t->text);

@@ -105,9 +105,10 @@ int kvfs_user_of(fuse_req_t req, struct kvc_asker *u)
 	int room = 0, n = 0;
 
 	if (!fuse_req_ctx(req)->pid && fuse_req_ctx(req)->uid && !atomic_flag_test_and_set(&told))
-		kvc_warn("user %u names paths from another PID namespace, so only its main group "
-			 "counts: run the daemon in the machine's PID namespace (hostPID)",
-			 (unsigned)fuse_req_ctx(req)->uid);
+		kvc_warn(
+			"user %u names paths from another PID namespace, so only its primary group "
+			"is checked: run the daemon in the machine's PID namespace (hostPID)",
+			(unsigned)fuse_req_ctx(req)->uid);
 	u->uid = fuse_req_ctx(req)->uid;
 	u->gid = fuse_req_ctx(req)->gid;
 	while (u->uid && (n = fuse_req_getgroups(req, room, u->groups)) > room) {

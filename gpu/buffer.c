@@ -46,7 +46,7 @@ int kvcachefs_buffer_open(struct kvcachefs_buffer **out, const char *mount, cons
 		return err;
 	err = kvcachefs_lease_new(&b->lease, mount, &path, 1);
 	if (!err && kvcachefs_lease_count(b->lease) != 1)
-		err = kvcachefs_fail(-EINVAL, "%s is not one file", path);
+		err = kvcachefs_fail(-EINVAL, "%s is not a single file", path);
 	err = err ?: kvcachefs_lease_map(b->lease, 0, &data, &b->len);
 	if (err) {
 		kvcachefs_lease_free(b->lease);
@@ -109,8 +109,8 @@ static void let_go(struct kvcachefs_buffer *b)
 int kvcachefs_buffer_publish(struct kvcachefs_buffer *b)
 {
 	if (b->lease || b->over)
-		return kvcachefs_fail(-EINVAL, b->lease ? "the buffer is for reading"
-							: "the buffer was published already");
+		return kvcachefs_fail(-EINVAL, b->lease ? "the buffer is read-only"
+							: "the buffer is already published");
 	b->over = true;
 	let_go(b);
 	return kvcachefs_file_seal(&b->f, NULL) ?: kvcachefs_file_publish(&b->f);

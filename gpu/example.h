@@ -35,11 +35,11 @@ static bool wrong_words(int argc, char **argv, int *device)
 		return false;
 	if (argc == 3)
 		fprintf(stderr,
-			"%s: DEVICE '%s' is not the number of a GPU, nor -1 for the "
-			"host's memory\n",
+			"%s: DEVICE '%s' is not valid; give the number of a GPU, or -1 for host "
+			"memory\n",
 			EXAMPLE, argv[2]);
 	else
-		fprintf(stderr, "%s: give it MOUNT [DEVICE]\n", EXAMPLE);
+		fprintf(stderr, "%s: usage: %s MOUNT [DEVICE]\n", EXAMPLE, EXAMPLE);
 	return true;
 }
 
@@ -51,7 +51,7 @@ static bool no_mount(const char *path)
 	snprintf(lease, sizeof lease, "%s/.kvcachefs/lease", path);
 	if (!access(lease, F_OK))
 		return false;
-	fprintf(stderr, "%s: %s is no kvcachefs mount: %s\n", EXAMPLE,
+	fprintf(stderr, "%s: %s is not a kvcachefs mount: %s\n", EXAMPLE,
 		*path ? path : "an empty path", strerror(errno));
 	return true;
 }
@@ -65,8 +65,8 @@ static bool no_device(int device)
 
 	if (e == cudaSuccess && (device < n || device < 0))
 		return false;
-	fprintf(stderr, "%s: there is no device %d: %s\n", EXAMPLE, device,
-		e == cudaSuccess ? "kvcachectl gpus shows what there is" : cudaGetErrorString(e));
+	fprintf(stderr, "%s: device %d does not exist: %s\n", EXAMPLE, device,
+		e == cudaSuccess ? "kvcachectl gpus lists the devices" : cudaGetErrorString(e));
 	return true;
 #else
 	(void)device;

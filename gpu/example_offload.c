@@ -127,8 +127,9 @@ static int offload(const char *mount, int device)
 	       kvcachefs_version(), LAYERS, TOKENS, hex, err ? "DIFFERENT" : "the same");
 	goto done;
 no_memory:
-	fprintf(stderr, "example_offload: out of memory; it wants %llu MiB%s\n",
-		2 * LAYERS * LAYER_BYTES >> 20, device >= 0 ? " that the device can use" : "");
+	fprintf(stderr, "example_offload: out of memory; it needs %llu MiB%s\n",
+		2 * LAYERS * LAYER_BYTES >> 20,
+		device >= 0 ? " of memory that the device can use" : "");
 	goto done;
 fail:
 	fprintf(stderr, "example_offload: %s\n", kvcachefs_error());

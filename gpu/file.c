@@ -80,7 +80,7 @@ static int make_named(struct kvcachefs_file *f)
 	f->named = true;
 	/* Room first: a mapping's write must not be the one that finds the pool full. */
 	if (f->len && fallocate(f->fd, 0, 0, (off_t)f->len))
-		return kvcachefs_fail(-errno, "%s: no room for %zu bytes: %s", f->path, f->len,
+		return kvcachefs_fail(-errno, "%s: cannot allocate %zu bytes: %s", f->path, f->len,
 				      strerror(errno));
 	return 0;
 }
@@ -199,7 +199,7 @@ int kvcachefs_file_seal(struct kvcachefs_file *f, const char *layout)
 		f->m = NULL;
 	}
 	if (!err && layout && fsetxattr(f->fd, KVCACHEFS_LAYOUT_XATTR, layout, strlen(layout), 0))
-		err = kvcachefs_fail(-errno, "%s: its layout cannot be kept: %s", f->path,
+		err = kvcachefs_fail(-errno, "%s: cannot store its layout: %s", f->path,
 				     strerror(errno));
 	if (f->m) {
 		strncpy(f->m->layout, layout ? layout : "", sizeof f->m->layout - 1);

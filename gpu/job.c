@@ -115,7 +115,8 @@ static int copy_all(struct kvcachefs_job *j, const struct kvcachefs_paged *p,
 		const struct kvcachefs_tokens *t = &items[i].tokens;
 
 		if (!t->slots == !t->block_ids || t->n > SIZE_MAX / 64)
-			err = kvcachefs_fail(-EINVAL, "tokens are given by slots or by block ids");
+			err = kvcachefs_fail(-EINVAL,
+					     "give tokens either by slots or by block ids");
 		else if (__builtin_add_overflow(room, room_of(&items[i]), &room))
 			err = kvcachefs_fail(-ENOMEM, "out of memory");
 	}
@@ -226,7 +227,7 @@ static int lease_or_ask(const struct kvcachefs_job *j, const char *mount,
 	}
 	free(paths);
 	if (!err && resident && kvcachefs_lease_count(*out) != j->n)
-		err = kvcachefs_fail(-EINVAL, "each path of a load is one file");
+		err = kvcachefs_fail(-EINVAL, "each path of a load must be one file");
 	return err;
 }
 

@@ -102,7 +102,7 @@ int kvcachefs_scheme_find(const char *name, enum kvcachefs_scheme *out)
 	for (int i = 0; i < KVCACHEFS_SCHEMES && n < sizeof list; i++)
 		n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", i ? ", " : "",
 				      schemes[i].name);
-	return kvcachefs_fail(-EINVAL, "there is no scheme '%.60s'; there are %s", name, list);
+	return kvcachefs_fail(-EINVAL, "unknown scheme '%.60s'; the schemes are %s", name, list);
 }
 
 /* ---- Digests ---- */
@@ -174,9 +174,9 @@ static int extra(struct kvcachefs_hasher *h)
 	int has = k->embeds ? k->embeds(k->embeds_arg, h->blocks, sha) : 0;
 
 	if (has < 0)
-		return kvcachefs_fail(
-			has, "the hash of the prompt embeddings of block %llu is not known",
-			(unsigned long long)h->blocks);
+		return kvcachefs_fail(has,
+				      "the hash of the prompt embeddings of block %llu is missing",
+				      (unsigned long long)h->blocks);
 	n = (uint64_t)(k->lora_name != NULL) + salt + (has > 0);
 	for (size_t i = 0; i < k->nmm; i++)
 		n += touches(&k->mm[i], start, end);
@@ -335,8 +335,8 @@ static int first_parent(struct kvcachefs_hasher *h)
 		return sglang_namespace(h);
 	if (h->s->digest == XXH3 && !h->k.seed)
 		return kvcachefs_fail(-EINVAL,
-				      "%s: without PYTHONHASHSEED its NONE_HASH is random: give "
-				      "the seed, or NONE_HASH itself",
+				      "%s: NONE_HASH is random without PYTHONHASHSEED: give the "
+				      "seed or NONE_HASH",
 				      h->s->name);
 	if (h->s->code == BIG_WORDS) {
 		kvcachefs_put(&h->buf, zeros, sizeof zeros);
@@ -356,8 +356,7 @@ static int check_keys(const struct kvcachefs_keys *k)
 	bool vllm = k->lora_name || k->nmm || k->embeds || k->tagged_extra;
 
 	if ((unsigned)k->scheme >= KVCACHEFS_SCHEMES)
-		return kvcachefs_fail(-EINVAL, "there is no scheme %d of chunk keys",
-				      (int)k->scheme);
+		return kvcachefs_fail(-EINVAL, "unknown scheme %d of chunk keys", (int)k->scheme);
 	s = &schemes[k->scheme];
 	if (k->block_tokens > 1u << 24)
 		return kvcachefs_fail(-EINVAL, "a block of %u tokens is too large",
@@ -365,18 +364,17 @@ static int check_keys(const struct kvcachefs_keys *k)
 	if (s->engine != SGLANG)
 		vllm |= k->cache_salt && *k->cache_salt;
 	if (vllm && s->engine == VLLM && s->code == PICKLE)
-		return kvcachefs_fail(
-			-EINVAL,
-			"%s: extra keys cannot be written: their pickle depends on Python's "
-			"objects; vLLM's _cbor hashes can",
-			s->name);
-	if (vllm && s->engine != VLLM)
-		return kvcachefs_fail(-EINVAL, "%s: there are no extra keys", s->name);
-	if (k->extra_key && s->engine != SGLANG)
-		return kvcachefs_fail(-EINVAL, "%s: extra_key is SGLang's", s->name);
-	if (k->empty_extra_is_array && (s->code != CBOR || s->engine == LMCACHE))
-		return kvcachefs_fail(-EINVAL, "%s: empty_extra_is_array says nothing there",
+		return kvcachefs_fail(-EINVAL,
+				      "%s: extra keys are not supported, because their pickle "
+				      "depends on Python's objects; use a _cbor scheme of vLLM",
 				      s->name);
+	if (vllm && s->engine != VLLM)
+		return kvcachefs_fail(-EINVAL, "%s does not support extra keys", s->name);
+	if (k->extra_key && s->engine != SGLANG)
+		return kvcachefs_fail(-EINVAL, "%s does not support extra_key; only SGLang does",
+				      s->name);
+	if (k->empty_extra_is_array && (s->code != CBOR || s->engine == LMCACHE))
+		return kvcachefs_fail(-EINVAL, "%s does not support empty_extra_is_array", s->name);
 	if (k->seed && strlen(k->seed) >= 65536)
 		return kvcachefs_fail(-EINVAL, "a seed of %zu bytes is too long", strlen(k->seed));
 	return 0;
@@ -464,7 +462,7 @@ int kvcachefs_hasher_feed(struct kvcachefs_hasher *h, const uint32_t *tokens, si
 int kvcachefs_hasher_rest(struct kvcachefs_hasher *h, void *out)
 {
 	if (!h->have)
-		return kvcachefs_fail(-ENODATA, "no tokens are left over");
+		return kvcachefs_fail(-ENODATA, "no tokens remain");
 	return key_of(h, parent_of(h), h->tokens, h->have, out);
 }
 
@@ -539,7 +537,7 @@ int kvcachefs_fingerprints(const uint32_t *tokens, size_t n, size_t k, uint64_t 
 	uint64_t power = 1, sum = 0;
 
 	if (!k || k > n)
-		return kvcachefs_fail(-EINVAL, "%zu tokens have no window of %zu", n, k);
+		return kvcachefs_fail(-EINVAL, "%zu tokens are fewer than a window of %zu", n, k);
 	for (size_t i = 1; i < k; i++)
 		power *= base;
 	for (size_t i = 0; i < n; i++) {

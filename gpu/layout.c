@@ -52,25 +52,26 @@ int kvcachefs_format_find(const char *name, enum kvcachefs_format *out)
 			*out = (enum kvcachefs_format)i;
 			return 0;
 		}
-	return kvcachefs_fail(-EINVAL, "there is no KV cache format '%.60s'", name);
+	return kvcachefs_fail(-EINVAL, "unknown KV cache format '%.60s'", name);
 }
 
 static int check_shape(const struct kvcachefs_paged *p)
 {
 	if ((unsigned)p->format >= KVCACHEFS_FORMATS)
-		return kvcachefs_fail(-EINVAL, "there is no KV cache format %d", (int)p->format);
+		return kvcachefs_fail(-EINVAL, "unknown KV cache format %d", (int)p->format);
 	if (!p->layers || !p->heads || !p->head_size || !p->block_size || !p->blocks ||
 	    p->layers > 1u << 20 || p->blocks > MOST || p->block_size > MOST ||
 	    (uint64_t)p->heads * p->head_size > MOST / 2)
 		return kvcachefs_fail(-EINVAL, "a dimension of the KV cache is zero or too large");
 	if (p->elem != 1 && p->elem != 2 && p->elem != 4)
-		return kvcachefs_fail(-EINVAL, "elements have 1, 2 or 4 bytes, not %u", p->elem);
+		return kvcachefs_fail(-EINVAL, "elements must have 1, 2 or 4 bytes, not %u",
+				      p->elem);
 	if (formats[p->format].single && p->heads != 1)
-		return kvcachefs_fail(-EINVAL, "%s has one head, not %u", formats[p->format].name,
-				      p->heads);
+		return kvcachefs_fail(-EINVAL, "%s must have one head, not %u",
+				      formats[p->format].name, p->heads);
 	if (p->fused && !strstr(formats[p->format].order, "KE"))
 		return kvcachefs_fail(-EINVAL,
-				      "%s has its K and V apart: its files cannot be fused",
+				      "%s stores K and V separately: its files cannot be fused",
 				      formats[p->format].name);
 	return 0;
 }
@@ -146,7 +147,7 @@ static int by_planes(const struct kvcachefs_paged *p, struct kvcachefs_strides *
 	s->planes = s->runs = indexer ? 2 : p->planes;
 	s->run_heads = 1;
 	if (!s->planes || s->planes > KVCACHEFS_PLANES)
-		return kvcachefs_fail(-EINVAL, "%u planes a layer: there may be 1 to %d", s->planes,
+		return kvcachefs_fail(-EINVAL, "a layer has %u planes; give 1 to %d", s->planes,
 				      KVCACHEFS_PLANES);
 	if (indexer && p->head_size <= scale)
 		return kvcachefs_fail(-EINVAL,
@@ -250,13 +251,13 @@ int kvcachefs_check(const struct kvcachefs_paged *p, uint32_t layer, uint32_t nl
 	uint64_t slots = p->blocks * p->block_size;
 
 	if (!t->slots == !t->block_ids)
-		return kvcachefs_fail(-EINVAL, "tokens are given by slots or by block ids");
+		return kvcachefs_fail(-EINVAL, "give tokens either by slots or by block ids");
 	if (!nlayers || layer >= p->layers || nlayers > p->layers - layer)
 		return kvcachefs_fail(-ERANGE, "layers %u to %llu are outside the cache's %u",
 				      layer, (unsigned long long)layer + nlayers - 1, p->layers);
 	*ntokens = tokens_of(p, t);
 	if (t->skip > *ntokens)
-		return kvcachefs_fail(-ERANGE, "%zu tokens are to be skipped of %llu", t->skip,
+		return kvcachefs_fail(-ERANGE, "cannot skip %zu of %llu tokens", t->skip,
 				      (unsigned long long)*ntokens);
 	for (size_t i = 0; i < t->n; i++) {
 		int64_t v = t->slots ? t->slots[i] : t->block_ids[i];

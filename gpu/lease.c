@@ -107,7 +107,7 @@ static int send_list(struct kvcachefs_lease *l, const char *mount, const char *w
 
 	for (size_t i = 0; i < n; i++) {
 		if (!*paths[i] || strchr(paths[i], '\n'))
-			return kvcachefs_fail(-EINVAL, "path %zu is empty or has a line end in it",
+			return kvcachefs_fail(-EINVAL, "path %zu is empty or contains a newline",
 					      i);
 		all += strlen(paths[i]) + 1 + (l->parted ? strlen(BETWEEN "\n") : 0);
 	}
@@ -144,7 +144,7 @@ static int open_lease(const char *mount, struct stat *st)
 
 		if (fd >= 0)
 			close(fd);
-		return kvcachefs_fail(err, "%s is no kvcachefs mount, or may not be used: %s",
+		return kvcachefs_fail(err, "%s is not a kvcachefs mount, or access is denied: %s",
 				      mount, strerror(-err));
 	}
 	return fd;
@@ -168,14 +168,14 @@ static int parse_line(struct kvcachefs_lease *l, char *line)
 	struct kvcachefs_object *o;
 
 	if (!state)
-		return kvcachefs_fail(-EPROTO, "the mount answered a lease with '%.60s'", line);
+		return kvcachefs_fail(-EPROTO, "unexpected answer to a lease: '%.60s'", line);
 	*state++ = 0;
 	size = strrchr(line, ' ');
 	if (size)
 		*size++ = 0;
 	ino = size ? strrchr(line, ' ') : NULL;
 	if (!ino)
-		return kvcachefs_fail(-EPROTO, "the mount answered a lease with '%.60s'", line);
+		return kvcachefs_fail(-EPROTO, "unexpected answer to a lease: '%.60s'", line);
 	*ino++ = 0;
 	if (l->parted && !strcmp(line, BETWEEN)) {
 		if (grow(&l->parts, &l->parts_room, l->nparts + 1, sizeof *l->parts))

@@ -77,7 +77,7 @@ static int open_same(const char *path, uint64_t ino, size_t len)
 	}
 	if (st.st_ino != ino || (size_t)st.st_size != len) {
 		close(fd);
-		return kvcachefs_fail(-ESTALE, "%s was replaced since it was leased", path);
+		return kvcachefs_fail(-ESTALE, "%s was replaced after it was leased", path);
 	}
 	return fd;
 }
@@ -88,11 +88,11 @@ static int layout_read(int fd, const char *path, char layout[KVCACHEFS_LAYOUT_MA
 	ssize_t n = fgetxattr(fd, KVCACHEFS_LAYOUT_XATTR, layout, KVCACHEFS_LAYOUT_MAX - 1);
 
 	if (n < 0 && errno == ERANGE) { /* longer than any of ours */
-		strcpy(layout, "what this library does not know");
+		strcpy(layout, "a layout that this library does not know");
 		return 0;
 	}
 	if (n < 0 && errno != ENODATA && errno != EOPNOTSUPP)
-		return kvcachefs_fail(-errno, "%s: its layout cannot be read: %s", path,
+		return kvcachefs_fail(-errno, "%s: cannot read its layout: %s", path,
 				      strerror(errno));
 	layout[n > 0 ? n : 0] = 0;
 	return 0;
@@ -113,8 +113,7 @@ int kvcachefs_map_open(const char *path, uint64_t dev, uint64_t ino, size_t len,
 		m->ino = ino;
 		m->data = len ? mmap(NULL, len, PROT_READ, MAP_SHARED, fd, 0) : NULL;
 		if (m->data == MAP_FAILED)
-			err = kvcachefs_fail(-errno, "%s cannot be mapped: %s", path,
-					     strerror(errno));
+			err = kvcachefs_fail(-errno, "cannot map %s: %s", path, strerror(errno));
 	}
 	if (fd >= 0)
 		close(fd);
@@ -159,8 +158,7 @@ int kvcachefs_map_new(int fd, size_t len, int device, bool ahead, struct kvcache
 		madvise(m->rw, len, MADV_DONTFORK);
 	/* kernels before 5.14 cannot: then it is faulted as it is written */
 	if (!m->rw || (ahead && madvise(m->rw, len, MADV_POPULATE_WRITE) && errno != EINVAL)) {
-		int err = kvcachefs_fail(-errno, "a new file cannot be mapped: %s",
-					 strerror(errno));
+		int err = kvcachefs_fail(-errno, "cannot map a new file: %s", strerror(errno));
 
 		kvcachefs_map_free(m);
 		return err;

@@ -116,7 +116,7 @@ static bool is_printable(const char *s, const char *refused)
 static int check_rank(const char *what, uint32_t rank, uint32_t size)
 {
 	if (rank >= at_least_1(size))
-		return kvcachefs_fail(-EINVAL, "%s %u is not below its size %u", what, rank,
+		return kvcachefs_fail(-EINVAL, "%s %u must be less than its size %u", what, rank,
 				      at_least_1(size));
 	return 0;
 }
@@ -124,7 +124,7 @@ static int check_rank(const char *what, uint32_t rank, uint32_t size)
 static int check_model(const struct kvcachefs_name *n, bool may_lack)
 {
 	if ((!*n->model && !may_lack) || !is_printable(n->model, ""))
-		return kvcachefs_fail(-EINVAL, "the model '%s' is none", n->model);
+		return kvcachefs_fail(-EINVAL, "'%s' is not a model name", n->model);
 	return 0;
 }
 
@@ -140,24 +140,24 @@ static int lmcache_build(const struct kvcachefs_name *n, struct text *t, const c
 	if (err)
 		return err;
 	if (strchr(n->model, '@'))
-		return kvcachefs_fail(-EINVAL, "LMCache's names cannot have '@' in the model '%s'",
+		return kvcachefs_fail(-EINVAL, "LMCache does not allow '@' in the model name '%s'",
 				      n->model);
 	if (!is_hex(digits, 1, 2 * KVCACHEFS_KEY_MAX))
-		return kvcachefs_fail(-EINVAL, "'%s' is no key in hex", n->key);
+		return kvcachefs_fail(-EINVAL, "'%s' is not a hexadecimal key", n->key);
 	if (!AMONG(dtype, dtypes))
 		return kvcachefs_fail(-EINVAL,
-				      "'%s' is none of LMCache's types, such as bfloat16 or half",
+				      "'%s' is not an LMCache type, such as bfloat16 or half",
 				      dtype);
 	if (check_rank("worker", n->worker, n->world_size))
 		return -EINVAL;
 	if (!is_printable(n->tags, ""))
-		return kvcachefs_fail(-EINVAL, "the tags '%s' are none", n->tags);
+		return kvcachefs_fail(-EINVAL, "'%s' are not tags", n->tags);
 	for (const char *s = n->tags; *s;) {
 		size_t len = strcspn(s, "@");
 
 		if (!memchr(s, '%', len) || (s[len] && !s[len + 1]))
 			return kvcachefs_fail(-EINVAL,
-					      "tags are TAG%%VALUE joined by '@', and not '%s'",
+					      "tags must be TAG%%VALUE joined by '@', not '%s'",
 					      n->tags);
 		s += len + (s[len] == '@');
 	}
@@ -191,15 +191,16 @@ static int l2_build(const struct kvcachefs_name *n, struct text *t)
 	if (err)
 		return err;
 	if (strchr(n->model, '@'))
-		return kvcachefs_fail(-EINVAL, "LMCache's names cannot have '@' in the model '%s'",
+		return kvcachefs_fail(-EINVAL, "LMCache does not allow '@' in the model name '%s'",
 				      n->model);
 	if (!is_hex(n->key, 2, 2 * KVCACHEFS_KEY_MAX) || strlen(n->key) % 2)
-		return kvcachefs_fail(-EINVAL, "'%s' is no key of whole bytes in hex", n->key);
+		return kvcachefs_fail(-EINVAL, "'%s' is not a hexadecimal key of whole bytes",
+				      n->key);
 	for (const char *s = n->salt; *s; s++)
 		chars += (*s & 0xc0) != 0x80;
 	if (!is_printable(n->salt, "@/\\") || chars > 128)
 		return kvcachefs_fail(-EINVAL,
-				      "a salt has at most 128 characters and none of @ / \\: '%s'",
+				      "a salt may have 128 characters and none of @ / \\: '%s'",
 				      n->salt);
 	add_flat(t, n->model, "-SEP-");
 	addf(t, "@0x%08x@%x@%s", n->kv_rank, n->group, n->key);
@@ -228,12 +229,12 @@ static int sglang_build(const struct kvcachefs_name *n, struct text *t)
 	if (err)
 		return err;
 	if (!is_hex(n->key, 64, 64))
-		return kvcachefs_fail(-EINVAL, "'%s' is no SHA-256 in hex", n->key);
+		return kvcachefs_fail(-EINVAL, "'%s' is not a hexadecimal SHA-256", n->key);
 	if (*n->pool && !AMONG(n->pool, pools))
-		return kvcachefs_fail(-EINVAL, "SGLang has no pool '%s'", n->pool);
+		return kvcachefs_fail(-EINVAL, "'%s' is not a pool of SGLang", n->pool);
 	if (n->dcp_size > 1 && (!n->mla || !n->page))
 		return kvcachefs_fail(-EINVAL,
-				      "dcp_size above 1 is for MLA, with a page of some tokens");
+				      "dcp_size above 1 requires MLA and a page of several tokens");
 	add(t, n->key, 64);
 	if (*n->pool)
 		addf(t, ".%s", n->pool);
@@ -263,11 +264,11 @@ static int vllm_build(const struct kvcachefs_name *n, struct text *t)
 	if (err)
 		return err;
 	if (!is_hex(n->key, 6, 2 * KVCACHEFS_KEY_MAX) || strlen(n->key) % 2)
-		return kvcachefs_fail(-EINVAL, "'%s' is no key of whole bytes in hex", n->key);
+		return kvcachefs_fail(-EINVAL, "'%s' is not a hexadecimal key of whole bytes",
+				      n->key);
 	if (!is_hex(n->config, 12, 12))
-		return kvcachefs_fail(
-			-EINVAL,
-			"config is the 12 hex digits at the end of the folder with config.json");
+		return kvcachefs_fail(-EINVAL, "config must be the 12 hex digits at the end of the "
+					       "name of the folder with config.json");
 	add_flat(t, n->model, "_");
 	addf(t, "_%s_r%u/%.3s/%.2s_g%u/%s.bin", n->config, n->rank, n->key, n->key + 3, n->group,
 	     n->key);
@@ -507,11 +508,10 @@ int kvcachefs_naming_find(const char *name, enum kvcachefs_naming *out)
 			*out = (enum kvcachefs_naming)i;
 			return 0;
 		}
-	return kvcachefs_fail(
-		-EINVAL,
-		"there is no naming '%.60s'; there are lmcache-fs, lmcache-disk, lmcache-l2, "
-		"sglang-file, vllm-fs",
-		name);
+	return kvcachefs_fail(-EINVAL,
+			      "unknown naming '%.60s'; the namings are lmcache-fs, lmcache-disk, "
+			      "lmcache-l2, sglang-file, vllm-fs",
+			      name);
 }
 
 int kvcachefs_name_build(enum kvcachefs_naming as, const struct kvcachefs_name *n,
@@ -522,7 +522,7 @@ int kvcachefs_name_build(enum kvcachefs_naming as, const struct kvcachefs_name *
 	int err;
 
 	if ((unsigned)as >= KVCACHEFS_NAMINGS)
-		return kvcachefs_fail(-EINVAL, "there is no naming %d", (int)as);
+		return kvcachefs_fail(-EINVAL, "unknown naming %d", (int)as);
 	err = namings[as].build(n, &t);
 	for (const char *s = path; !err && !t.full && *s;) {
 		size_t len = strcspn(s, "/");
@@ -544,10 +544,11 @@ int kvcachefs_name_parse(enum kvcachefs_naming as, const char *path, struct kvca
 	char again[KVCACHEFS_PATH_MAX];
 
 	if ((unsigned)as >= KVCACHEFS_NAMINGS)
-		return kvcachefs_fail(-EINVAL, "there is no naming %d", (int)as);
+		return kvcachefs_fail(-EINVAL, "unknown naming %d", (int)as);
 	if (!namings[as].parse(path, &n) || kvcachefs_name_build(as, &n, again) ||
 	    strcmp(again, path))
-		return kvcachefs_fail(-EINVAL, "'%.300s' is no name of %s", path, namings[as].name);
+		return kvcachefs_fail(-EINVAL, "'%.300s' is not a file name of %s", path,
+				      namings[as].name);
 	*out = n;
 	return 0;
 }
@@ -590,7 +591,7 @@ int kvcachefs_name_set(struct kvcachefs_name *n, const char *member, const char 
 			return 0;
 		case NUMBER:
 			if (!number(value + 2 * hex, strlen(value + 2 * hex), hex ? 16 : 10, &v))
-				return kvcachefs_fail(-EINVAL, "%s: '%s' is no number", member,
+				return kvcachefs_fail(-EINVAL, "%s: '%s' is not a number", member,
 						      value);
 			memcpy(to, &v, sizeof v);
 			n->has_layer |= members[i].at == offsetof(struct kvcachefs_name, layer);
@@ -604,6 +605,6 @@ int kvcachefs_name_set(struct kvcachefs_name *n, const char *member, const char 
 		}
 	}
 	return kvcachefs_fail(-EINVAL,
-			      "a name has no member '%s'; kvcachectl(8) has those of each naming",
+			      "unknown member '%s'; kvcachectl(8) lists the members of each naming",
 			      member);
 }

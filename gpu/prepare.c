@@ -71,13 +71,15 @@ static int make(const char *folder, const struct kvcachefs_want *w, struct kvcac
 	int fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0666), err = 0;
 
 	if (fd < 0)
-		return errno == ENOENT ? -EAGAIN
-				       : kvcachefs_fail(-errno, "%s: no file without a name: %s",
-							folder, strerror(errno));
+		return errno == ENOENT
+			       ? -EAGAIN
+			       : kvcachefs_fail(-errno,
+						"%s: cannot create an unnamed temporary file: %s",
+						folder, strerror(errno));
 	if (fstat(fd, &st) || st.st_dev != w->dev)
-		err = kvcachefs_fail(-ESTALE, "%s is of another mount", folder);
+		err = kvcachefs_fail(-ESTALE, "%s is in another mount", folder);
 	else if (fallocate(fd, 0, 0, (off_t)w->len))
-		err = kvcachefs_fail(-errno, "%s: no room for %zu bytes ahead: %s", folder, w->len,
+		err = kvcachefs_fail(-errno, "%s: cannot preallocate %zu bytes: %s", folder, w->len,
 				     strerror(errno));
 	err = err ?: kvcachefs_map_new(fd, w->len, w->device, true, out);
 	if (err) {
@@ -97,7 +99,9 @@ int kvcachefs_prepare(const char *folder, const struct kvcachefs_want *w, bool m
 
 	kvcachefs_maps_bound(w->mount, w->dev);
 	if (kvcachefs_prepare_look(w->mount, &waits, &spare) && spare < w->len)
-		return kvcachefs_fail(-ENOSPC, "%s: the pool has no room to spare", w->mount);
+		return kvcachefs_fail(-ENOSPC,
+				      "%s: the pool has no free space for files made in advance",
+				      w->mount);
 	err = make(folder, w, out);
 	if (err == -EAGAIN && makes) {
 		if (mkdir(folder, 0777) && errno != EEXIST)

@@ -68,7 +68,8 @@ int kvcachefs_queue_new(struct kvcachefs_queue **out, const char *mount, unsigne
 	q->mount = strdup(mount);
 	q->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
 	if (q->fd < 0)
-		err = kvcachefs_fail(-errno, "no eventfd for the queue: %s", strerror(errno));
+		err = kvcachefs_fail(-errno, "cannot create an eventfd for the queue: %s",
+				     strerror(errno));
 	else
 		err = q->mount ? kvcachefs_workers_start(q, threads ?: THREADS)
 			       : kvcachefs_fail(-ENOMEM, "out of memory");
@@ -121,8 +122,10 @@ static int submit(struct kvcachefs_queue *q, bool store, const struct kvcachefs_
 
 	pthread_mutex_lock(&q->lock);
 	if (!err && q->n >= KVCACHEFS_QUEUE_MOST)
-		err = kvcachefs_fail(-EAGAIN, "the queue has %d transfers that were not taken",
-				     KVCACHEFS_QUEUE_MOST);
+		err = kvcachefs_fail(
+			-EAGAIN,
+			"the queue is full: %d completed transfers have not been collected",
+			KVCACHEFS_QUEUE_MOST);
 	q->n += !err;
 	pthread_mutex_unlock(&q->lock);
 	if (err) {
@@ -200,13 +203,13 @@ int kvcachefs_cancel(struct kvcachefs_queue *q, uint64_t id)
 	pthread_mutex_lock(&q->lock);
 	e = *slot_of(q, id);
 	if (!e) {
-		err = kvcachefs_fail(-ENOENT, "there is no transfer %llu in the queue",
+		err = kvcachefs_fail(-ENOENT, "transfer %llu is not in the queue",
 				     (unsigned long long)id);
 	} else if (e->state == KVCACHEFS_WAITING) {
 		list_remove(&q->waiting, e);
 		kvcachefs_drop_locked(q, e);
 	} else if (!e->cancelled && (e->committed || e->state == KVCACHEFS_OVER)) {
-		err = kvcachefs_fail(-EALREADY, "transfer %llu is ending or has ended",
+		err = kvcachefs_fail(-EALREADY, "transfer %llu is ending or has already ended",
 				     (unsigned long long)id);
 	} else {
 		e->cancelled = true;
@@ -255,7 +258,7 @@ static int layer(struct kvcachefs_queue *q, uint64_t id, uint32_t n, void *strea
 		return known && !err ? 0
 		       : known       ? kvcachefs_fail(err, "transfer %llu had failed",
 						      (unsigned long long)id)
-				     : kvcachefs_fail(err, "there is no transfer %llu in the queue",
+				     : kvcachefs_fail(err, "transfer %llu is not in the queue",
 						      (unsigned long long)id);
 	}
 	e->users++;

@@ -177,8 +177,8 @@ int kvcachefs_ready_warm(const struct kvcachefs_want *w, unsigned n, uint64_t ke
 	if (!c) {
 		pthread_mutex_unlock(&r->lock);
 		return kvcachefs_fail(-EAGAIN,
-				      "%zu bytes are one size too many to make ready, or "
-				      "there is no thread",
+				      "cannot prepare files of %zu bytes: too many sizes are "
+				      "prepared already, or no thread could be started",
 				      w->len);
 	}
 	c->warmed = n;
@@ -193,12 +193,13 @@ int kvcachefs_ready_warm(const struct kvcachefs_want *w, unsigned n, uint64_t ke
 		if (now < c->refused_ms)
 			err = kvcachefs_fail(c->err, "%s", c->error);
 		else if (now < c->place->short_ms)
-			err = kvcachefs_fail(-ENOSPC, "%s: the pool has no room to spare",
-					     w->mount);
+			err = kvcachefs_fail(
+				-ENOSPC, "%s: the pool has no free space for files made in advance",
+				w->mount);
 		else if (c->place->asked && !r->making && !kvcachefs_ready_fits_locked(w->len))
-			err = kvcachefs_fail(-ENOSPC,
-					     "%u files of %zu bytes are more than may be ready", n,
-					     w->len);
+			err = kvcachefs_fail(
+				-ENOSPC, "%u files of %zu bytes exceed the limit of prepared files",
+				n, w->len);
 		if (!err && c->warmed < n) { /* another asked for fewer since */
 			c->warmed = n;
 			pthread_cond_signal(&r->more);

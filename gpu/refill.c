@@ -166,7 +166,7 @@ static void make(struct kvcachefs_class *c)
 
 		r->bytes -= c->w.len;
 		c->err = err == -EAGAIN ? -ENOENT : err;
-		strncpy(c->error, err == -EAGAIN ? "there is no such folder" : kvcachefs_error(),
+		strncpy(c->error, err == -EAGAIN ? "the folder does not exist" : kvcachefs_error(),
 			sizeof c->error - 1);
 		c->refused_ms = now + r->idle_ms;
 		if (err == -ENOSPC || err == -EDQUOT)

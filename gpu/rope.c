@@ -49,21 +49,23 @@ int kvcachefs_rope_check(const struct kvcachefs_rope *r, uint32_t head_size)
 	int ways = (r->theta != 0) + (r->inv_freq != NULL) + (r->cos_sin != NULL);
 
 	if ((unsigned)r->type > KVCACHEFS_E5M2)
-		return kvcachefs_fail(-EINVAL, "there is no type %d of elements", (int)r->type);
+		return kvcachefs_fail(-EINVAL, "unknown element type %d", (int)r->type);
 	if (r->first >= head_size || dims_of(r, head_size) % 2 ||
 	    dims_of(r, head_size) > head_size - r->first)
-		return kvcachefs_fail(-EINVAL,
-				      "a rotation of %u elements from %u of a head's %u is none",
-				      dims_of(r, head_size), r->first, head_size);
+		return kvcachefs_fail(
+			-EINVAL,
+			"a rotation of %u elements from element %u does not fit a head of %u",
+			dims_of(r, head_size), r->first, head_size);
 	if (ways != 1)
 		return kvcachefs_fail(
 			-EINVAL,
-			"a rotation has a theta, frequencies or a table, and exactly one of them");
+			"a rotation needs exactly one of a theta, frequencies and a table");
 	if (!r->inv_freq && !r->cos_sin && (!(r->theta > 0) || !isfinite(r->theta)))
-		return kvcachefs_fail(-EINVAL, "a rotation with base %g is none", r->theta);
+		return kvcachefs_fail(-EINVAL, "%g is not a valid base of a rotation", r->theta);
 	if (r->cos_sin && distance(r->delta) >= r->rows)
-		return kvcachefs_fail(-ERANGE, "the table of %llu positions has no turn by %lld",
-				      (unsigned long long)r->rows, (long long)r->delta);
+		return kvcachefs_fail(
+			-ERANGE, "the table of %llu positions does not have a rotation by %lld",
+			(unsigned long long)r->rows, (long long)r->delta);
 	return 0;
 }
 
@@ -311,7 +313,7 @@ static int check_scaling(double theta, uint32_t dims, double factor, double a, d
 	    !(original > 0) || !isfinite(theta + factor + a + b + original))
 		return kvcachefs_fail(-EINVAL,
 				      "frequencies of base %g, %u dimensions, factor %g, %g and "
-				      "%g, %g positions are none",
+				      "%g, %g positions are not valid",
 				      theta, dims, factor, a, b, original);
 	return 0;
 }

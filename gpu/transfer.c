@@ -202,10 +202,10 @@ static int load_open(struct kvcachefs_transfer *t, size_t i)
 		return err;
 	layout_text(t, i, want, sizeof want);
 	if (*have && strcmp(have, want))
-		return kvcachefs_fail(-EPROTOTYPE, "%s holds %s, and %s is asked for", c->f.path,
+		return kvcachefs_fail(-EPROTOTYPE, "%s contains %s, but %s is requested", c->f.path,
 				      have, want);
 	if (len != c->f.len)
-		return kvcachefs_fail(-EPROTOTYPE, "%s has %zu bytes, and %s takes %zu", c->f.path,
+		return kvcachefs_fail(-EPROTOTYPE, "%s has %zu bytes, but %s needs %zu", c->f.path,
 				      len, want, c->f.len);
 	c->f.map = (void *)(uintptr_t)data;
 	c->late = t->cuda && len && kvcachefs_lease_registers(t->lease, t->first + i);
@@ -251,9 +251,10 @@ static int check_rope(const struct kvcachefs_transfer *t, size_t i)
 	int err = r ? kvcachefs_rope_check(r, p->head_size) : 0;
 
 	if (r && !err && kvcachefs_float_size(r->type) != p->elem)
-		err = kvcachefs_fail(-EINVAL,
-				     "the rotation is of %u-byte keys and the cache has %u",
-				     kvcachefs_float_size(r->type), p->elem);
+		err = kvcachefs_fail(
+			-EINVAL,
+			"the rotation is for keys of %u bytes, and the cache has keys of %u bytes",
+			kvcachefs_float_size(r->type), p->elem);
 	return err;
 }
 
@@ -348,7 +349,7 @@ static int lease_all(struct kvcachefs_transfer *t)
 		t->paths[i] = t->items[i].path;
 	err = kvcachefs_lease_new(&t->lease, t->mount, t->paths, t->n);
 	if (!err && kvcachefs_lease_count(t->lease) != t->n)
-		err = kvcachefs_fail(-EINVAL, "each path of a load is one file");
+		err = kvcachefs_fail(-EINVAL, "each path of a load must be one file");
 	return err;
 }
 
@@ -365,7 +366,8 @@ static int find_cache(struct kvcachefs_transfer *t, const struct kvcachefs_paged
 			return 0;
 		}
 	if (p->device != t->p.device && (p->device >= 0 || t->p.device >= 0))
-		return kvcachefs_fail(-EINVAL, "a cache on device %d in a transfer on device %d",
+		return kvcachefs_fail(-EINVAL,
+				      "the cache is on device %d and the transfer is on device %d",
 				      p->device, t->p.device);
 	c->p = p;
 	err = kvcachefs_strides_of(p, &c->s);

@@ -219,7 +219,7 @@ int kvcachefs_gpu_warm(const char *mount, const struct kvcachefs_paged *p,
 
 	w.how.transfers = how->transfers ?: 1;
 	if (w.how.transfers > TRANSFERS_MOST)
-		return kvcachefs_fail(-EINVAL, "at most %d transfers are made warm at once",
+		return kvcachefs_fail(-EINVAL, "at most %d transfers can be warmed at once",
 				      TRANSFERS_MOST);
 	if (stat(mount, &st))
 		return kvcachefs_fail(-errno, "%s: %s", mount, strerror(errno));

@@ -148,7 +148,8 @@ int kvcachefs_workers_start(struct kvcachefs_queue *q, unsigned threads)
 		q->nthreads += !err;
 	}
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	return err ? kvcachefs_fail(-err, "no thread for the queue: %s", strerror(err)) : 0;
+	return err ? kvcachefs_fail(-err, "cannot start a thread for the queue: %s", strerror(err))
+		   : 0;
 }
 
 void kvcachefs_drop_locked(struct kvcachefs_queue *q, struct kvcachefs_entry *e)

@@ -109,11 +109,11 @@ const char *kvm_beside_why(int err)
 	switch (err) {
 	case EBUSY:
 	case EXDEV:
-		return "it is mounted there by itself (a bind mount) and cannot be replaced; name "
-		       "it in the folder that it is from, or mount that folder";
+		return "it is a bind mount and cannot be replaced; give its path in the original "
+		       "folder, or bind-mount that folder";
 	case EACCES:
-		return "Permission denied; it is made anew in its folder: root may, or who may "
-		       "write there";
+		return "Permission denied; a new file is written in its folder: run as root, or as "
+		       "a user with write permission there";
 	default: return kvc_why(err);
 	}
 }

@@ -16,51 +16,54 @@
 #define MANY (1 << 20)
 
 static const struct kvm_command commands[] = {
-	{ "status", "[--interval TIME] [--json] [PATH]", "a mount on one screen", 0, 1,
-	  kvm_run_status },
+	{ "status", "[--interval TIME] [--json] [PATH]", "show the state of a mount on one screen",
+	  0, 1, kvm_run_status },
 	{ "top", "[--interval TIME] [--count N] [--json] [PATH]",
-	  "what is done with each model, live", 0, 1, kvm_run_top },
-	{ "stats", "[--json] [PATH]", "counters of a mount", 0, 1, kvm_run_stats },
-	{ "config", "[--json] [PATH]", "its options and what was decided", 0, 1, kvm_run_config },
-	{ "reload", "[-o OPTIONS] [--json] [PATH]", "change options, or read the key file again", 0,
-	  1, kvm_run_reload },
-	{ "log", "[--json] [error|warn|info|debug] [PATH]", "what the daemon logs", 0, 2,
+	  "show the activity of each model, live", 0, 1, kvm_run_top },
+	{ "stats", "[--json] [PATH]", "show the counters of a mount", 0, 1, kvm_run_stats },
+	{ "config", "[--json] [PATH]", "show the options of a mount and the modes in use", 0, 1,
+	  kvm_run_config },
+	{ "reload", "[-o OPTIONS] [--json] [PATH]",
+	  "change mount options, or read the key file again", 0, 1, kvm_run_reload },
+	{ "log", "[--json] [error|warn|info|debug] [PATH]", "show the daemon's log", 0, 2,
 	  kvm_run_log },
-	{ "ls", "[--recursive] [--json] [PATH]", "chunks and files: where, size, hits, pin, ttl", 0,
-	  1, kvm_run_ls },
-	{ "stat", "[--json] PATH...", "all that is known of them", 1, MANY, kvm_run_stat },
-	{ "pin", "[--for TIME] PATH...", "chunks stay in memory, for ever or so long", 1, MANY,
+	{ "ls", "[--recursive] [--json] [PATH]",
+	  "list chunks and files: size, tiers, state, hits, pin, ttl", 0, 1, kvm_run_ls },
+	{ "stat", "[--json] PATH...", "show the details of files and chunks", 1, MANY,
+	  kvm_run_stat },
+	{ "pin", "[--for TIME] PATH...", "pin chunks in memory, permanently or for a time", 1, MANY,
 	  kvm_run_pin },
-	{ "unpin", "PATH...", "and no more", 1, MANY, kvm_run_unpin },
-	{ "ttl", "TIME|never PATH...", "when chunks, or those of a model, are dropped", 2, MANY,
+	{ "unpin", "PATH...", "remove the pins of chunks", 1, MANY, kvm_run_unpin },
+	{ "ttl", "TIME|never PATH...", "set when chunks, or all chunks of a model, expire", 2, MANY,
 	  kvm_run_ttl },
-	{ "quota", "[--yes] SIZE|none MODEL...", "what a model's files may take", 2, MANY,
+	{ "quota", "[--yes] SIZE|none MODEL...", "limit the size of a model's files", 2, MANY,
 	  kvm_run_quota },
-	{ "policy", "NAME|none MODEL...", "who of a model is evicted first", 2, MANY,
+	{ "policy", "NAME|none MODEL...", "set the eviction policy of a model", 2, MANY,
 	  kvm_run_policy },
-	{ "evict", "[--from TIER] [--yes] PATH...", "out of memory, a tier, or all", 1, MANY,
-	  kvm_run_evict },
-	{ "prefetch", "PATH...", "load these into the pool; a folder means all files in it", 1,
-	  MANY, kvm_run_prefetch },
-	{ "lease", "[--json] PATH...", "load them, print a line each, and hold them until a signal",
-	  1, MANY, kvm_run_lease },
+	{ "evict", "[--from TIER] [--yes] PATH...",
+	  "evict chunks from memory, a tier, or all tiers", 1, MANY, kvm_run_evict },
+	{ "prefetch", "PATH...", "load files, or all files in a folder, into the pool", 1, MANY,
+	  kvm_run_prefetch },
+	{ "lease", "[--json] PATH...",
+	  "load files, print a line for each, and lease them until a signal", 1, MANY,
+	  kvm_run_lease },
 	{ "dump", "[--names] [--json] [FILE [PATH]]",
-	  "what whoever helps needs to know, as a tar file", 0, 2, kvm_run_dump },
-	{ "flush", "[--json] [PATH]", "copy all that is dirty to its tiers, and wait", 0, 1,
-	  kvm_run_flush },
+	  "write a tar file of diagnostics for a bug report", 0, 2, kvm_run_dump },
+	{ "flush", "[--json] [PATH]", "copy all files without a copy to their tiers, and wait", 0,
+	  1, kvm_run_flush },
 	{ "verify", "[--tier TIER] [--rate SIZE] [--json] [PATH] | --stop [PATH]",
 	  "read and check every copy in the tiers", 0, 1, kvm_run_verify },
-	{ "import", "[--json] [PATH]", "take in the listing of the shared tiers", 0, 1,
+	{ "import", "[--json] [PATH]", "add the files of the shared tiers to the mount", 0, 1,
 	  kvm_run_import },
-	{ "rekey", "[--json] [PATH]", "seal again what is not sealed with the newest key", 0, 1,
+	{ "rekey", "[--json] [PATH]", "encrypt all copies with the newest key", 0, 1,
 	  kvm_run_rekey },
 	{ "gpus", "[--json] [PCI-FOLDER]",
-	  "NVIDIA devices, and the numa= that puts a pool near each", 0, 1, kvm_run_gpus },
+	  "list NVIDIA devices, and the numa= that places a pool near each", 0, 1, kvm_run_gpus },
 	{ "hash", "[--as NAMING] [--json] SCHEME FILE [MODEL [MEMBER=VALUE...]]",
-	  "chunk keys of a file of token ids, or the paths that engines give them", 2, 40,
+	  "compute chunk keys from a file of token ids, or the engines' file names", 2, 40,
 	  kvm_run_hash },
 	{ "pools", "[--json] [FOLDER] | --free [--yes] [POOL...]",
-	  "pools left in memory; those of no store are given back", 0, 1000, kvm_run_pools },
+	  "list pools in memory, or free the pools of deleted stores", 0, 1000, kvm_run_pools },
 	{ "replay",
 	  "[--policy NAME[:DISK],...] [--model NAME=POLICY,...] [--capacity CHUNKS[:DISK],...] "
 	  "[--tiers] "
@@ -68,19 +71,19 @@ static const struct kvm_command commands[] = {
 	  "FILE] "
 	  "[--verbose] [--json] "
 	  "TRACE...",
-	  "what each policy would have had of a trace's chunks", 1, 1000, kvm_run_replay },
+	  "compute the hit rate of each eviction policy on a trace", 1, 1000, kvm_run_replay },
 	{ "trace", "[-o FILE] [--paths] [--seconds N] [PATH]",
 	  "record a mount's requests for replay", 0, 1, kvm_run_trace },
 	{ "events", "[--for TIME] [--zmq ADDRESS [--topic TEXT] [--arrays] [--bytes]] [PATH]",
-	  "what happens to files, a line each, until a signal; or for routers", 0, 1,
-	  kvm_run_events },
+	  "print file events, one a line, or publish them to routers", 0, 1, kvm_run_events },
 	{ "newkey", "[--json] FILE [MODEL]", "add a random key to a key file", 1, 2,
 	  kvm_run_newkey },
 };
 
 static void usage(FILE *out)
 {
-	fprintf(out, "usage: kvcachectl COMMAND ...\nAsks something of a mounted kvcachefs.\n\n");
+	fprintf(out,
+		"usage: kvcachectl COMMAND ...\nInspects and controls a mounted kvcachefs.\n\n");
 	for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
 		char left[384];
 
@@ -90,9 +93,9 @@ static void usage(FILE *out)
 		else
 			fprintf(out, "  %-24s %s\n", left, commands[i].help);
 	}
-	fprintf(out, "\nA PATH is anything in the mount; without one it is the only mount.\n"
-		     "\n  -h, --help  this; help COMMAND, or COMMAND --help: of one\n"
-		     "  -V, --version  the version\n");
+	fprintf(out, "\nPATH is any path in a mount. It may be omitted if only one kvcachefs is "
+		     "mounted.\n\n  -h, --help     show this help; COMMAND --help shows the help "
+		     "of one command\n  -V, --version  show the version\n");
 }
 
 /* Do the words ask for help, before a "--"? */
@@ -142,7 +145,7 @@ int main(int argc, char **argv)
 
 	kvm_name = "kvcachectl";
 	if (argc < 2)
-		return kvm_misused("a command is missing");
+		return kvm_misused("no command given");
 	help = !strcmp(argv[1], "help");
 	if (for_help(1, argv + 1) || (help && argc == 2)) {
 		usage(stdout);
@@ -157,5 +160,5 @@ int main(int argc, char **argv)
 		if (!strcmp(commands[i].name, name))
 			return printed(help ? explain(&commands[i])
 					    : run(&commands[i], argc - 2, argv + 2));
-	return kvm_misused("there is no command '%s'", name);
+	return kvm_misused("unknown command '%s'", name);
 }

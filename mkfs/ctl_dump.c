@@ -185,9 +185,9 @@ static void put_store(struct dump *d, FILE *out)
 				(long long)st.st_size, (long long)st.st_blocks * 512,
 				st.st_mode & 07777);
 	if (errno)
-		fprintf(out, "(and no more: %s)\n", strerror(errno));
+		fprintf(out, "(the list ends with an error: %s)\n", strerror(errno));
 	if (!fstatvfs(dirfd(all), &fs))
-		fprintf(out, "beside them %llu bytes and %llu files are free\n",
+		fprintf(out, "free: %llu bytes and %llu files\n",
 			(unsigned long long)fs.f_bavail * fs.f_frsize,
 			(unsigned long long)fs.f_favail);
 	closedir(all);
@@ -295,7 +295,7 @@ int kvm_run_dump(int argc, char **argv)
 	if (argc)
 		file = argv[0];
 	if (getrandom(d.salt, sizeof d.salt, 0) != sizeof d.salt)
-		return kvm_fail("no random bytes: %s", kvc_why(errno));
+		return kvm_fail("cannot get random bytes: %s", kvc_why(errno));
 	err = put_out(&d, file);
 	if (err || !strcmp(file, "-"))
 		return err;

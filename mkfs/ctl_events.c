@@ -69,7 +69,7 @@ static int pass_on(struct events *e)
 		take_lines(e);
 	}
 	if (n < 0 && errno != EINTR)
-		return kvm_fail("the mount tells nothing more: %s", kvc_why(errno));
+		return kvm_fail("cannot read from the mount: %s", kvc_why(errno));
 	if (e->publish)
 		return kvm_publish_send(e->publish);
 	return fflush(stdout) ? kvm_fail("stdout: %s", kvc_why(errno)) : 0;
@@ -136,9 +136,9 @@ int kvm_run_events(int argc, char **argv)
 	if (err)
 		return err;
 	if (text && (kvm_time_parse(text, &seconds) || !seconds))
-		return kvm_misused("--for %s: a time such as 30s, 10m or 2h", kvm_shown(text));
+		return kvm_misused("--for %s: give a time such as 30s, 10m or 2h", kvm_shown(text));
 	if (!zmq.address && (*zmq.topic || zmq.arrays || zmq.bytes))
-		return kvm_misused("--topic, --arrays and --bytes are of --zmq");
+		return kvm_misused("--topic, --arrays and --bytes need --zmq");
 	if (kvm_mount_of(argc ? argv[0] : NULL, e.mnt) ||
 	    (e.fd = kvm_mount_open(e.mnt, "events", O_RDONLY)) < 0)
 		return 1;

@@ -89,7 +89,7 @@ int kvm_run_gpus(int argc, char **argv)
 		if (json)
 			print_json(&j, e->d_name, node);
 		else if (node < 0)
-			printf("%s on no particular node\n", e->d_name);
+			printf("%s has no NUMA node\n", e->d_name);
 		else
 			printf("%s node %ld: mount with numa=bind:%ld\n", e->d_name, node, node);
 		n++;
@@ -102,7 +102,7 @@ int kvm_run_gpus(int argc, char **argv)
 		kvm_json_end(&j, '}');
 		putchar('\n');
 	} else if (!n && !err) {
-		printf("there is no NVIDIA device\n");
+		printf("no NVIDIA devices found\n");
 	}
 	return err;
 }

@@ -126,10 +126,10 @@ int kvm_run_newkey(int argc, char **argv)
 			break;
 	}
 	if (err)
-		return kvm_fail("no key could be added to %s: %s", kvm_shown(argv[0]),
+		return kvm_fail("cannot add a key to %s: %s", kvm_shown(argv[0]),
 				kvm_beside_why(-err));
 	if ((err = kvm_beside_keep(argv[0])))
-		return kvm_fail("%s has key %lu, but a power failure may take it back: %s", argv[0],
+		return kvm_fail("%s has key %lu, but a power failure may undo this: %s", argv[0],
 				id, kvc_why(-err));
 	if (!json) {
 		printf("key %lu added to %s\n", id, argv[0]);
@@ -175,7 +175,7 @@ static int read_naming(struct naming *n, const char *as, int left, char **v)
 	if (as && kvcachefs_naming_find(as, &n->how))
 		return kvm_fail("%s", kvcachefs_error());
 	if (as && left < 3)
-		return kvm_fail("--as wants SCHEME FILE MODEL");
+		return kvm_fail("--as needs SCHEME FILE MODEL");
 	n->model = left > 2 ? v[2] : NULL;
 	if (n->model && n->as && kvcachefs_name_set(&n->name, "model", n->model))
 		return kvm_fail("%s", kvcachefs_error());
@@ -183,7 +183,7 @@ static int read_naming(struct naming *n, const char *as, int left, char **v)
 		char *value = strchr(v[i], '=');
 
 		if (!n->as || !value)
-			return kvm_fail("%s: it is MEMBER=VALUE, with --as", v[i]);
+			return kvm_fail("%s: give MEMBER=VALUE, with --as", v[i]);
 		*value++ = 0;
 		if (kvcachefs_name_set(&n->name, v[i], value))
 			return kvm_fail("%s", kvcachefs_error());

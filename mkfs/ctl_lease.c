@@ -18,7 +18,7 @@ static int print_below(FILE *out, const char *mnt, const char *path)
 	if (!whole)
 		return kvm_fail("%s: %s", path, kvc_why(errno));
 	if (strncmp(whole, mnt, n) != 0 || (whole[n] && whole[n] != '/'))
-		return kvm_fail("%s: it is not below %s", path, mnt);
+		return kvm_fail("%s is not in the mount %s", path, mnt);
 	fprintf(out, "%s\n", whole[n] ? whole + n + 1 : "");
 	return 0;
 }
@@ -34,7 +34,7 @@ static int print_paths(FILE *out, char mnt[KVM_PATH], int n, char **paths)
 	if (!stat(paths[0], &first) && !stat(mnt, &root) && first.st_ino == root.st_ino &&
 	    first.st_dev == root.st_dev) {
 		if (n == 1)
-			return kvm_misused("%s: behind the mount come the paths in it", paths[0]);
+			return kvm_misused("%s: after the mount, give the paths in it", paths[0]);
 		for (int i = 1; i < n; i++)
 			fprintf(out, "%s\n", paths[i]);
 		return 0;

@@ -21,13 +21,13 @@ static int no_mount(const char *path, int err)
 		return kvm_fail("%s: %s", path, kvc_why(err));
 	return err == ENOTCONN || err == ECONNABORTED
 		       ? kvm_fail("%s: the daemon of this mount has ended; mount its store again, "
-				  "or umount it",
+				  "or unmount it",
 				  path)
-	       : err == 0 ? kvm_fail("%s: this is no kvcachefs mount, nor in one; findmnt -t "
-				     "fuse.kvcachefs lists them",
+	       : err == 0 ? kvm_fail("%s is not in a kvcachefs mount; findmnt -t fuse.kvcachefs "
+				     "lists the mounts",
 				     path)
-			  : kvm_fail("%s: %s; give a path in a kvcachefs mount, which findmnt -t "
-				     "fuse.kvcachefs lists",
+			  : kvm_fail("%s: %s; give a path in a kvcachefs mount (findmnt -t "
+				     "fuse.kvcachefs lists the mounts)",
 				     path, strerror(err));
 }
 
@@ -130,11 +130,12 @@ static int the_only_one(char mnt[KVM_PATH])
 	if (err < 0)
 		return kvm_fail("/proc/self/mountinfo: %s", kvc_why(-err));
 	if (!s.found && s.unseen)
-		return kvm_fail("what is mounted cannot be looked at: %s", kvc_why(s.unseen));
+		return kvm_fail("cannot read the list of mounts: %s", kvc_why(s.unseen));
 	if (!s.found)
-		return kvm_fail("no kvcachefs is mounted here; kvcachefs STORE MOUNTPOINT does");
+		return kvm_fail(
+			"no kvcachefs is mounted; mount one with kvcachefs STORE MOUNTPOINT");
 	if (s.found > 1)
-		return kvm_fail("%u are mounted, say which:%s", s.found, text);
+		return kvm_fail("%u are mounted; give the path of one:%s", s.found, text);
 	memcpy(mnt, first, KVM_PATH);
 	return 0;
 }
@@ -158,8 +159,8 @@ int kvm_mount_of(const char *inside, char mnt[KVM_PATH])
 	if (!s.found && s.unseen)
 		return no_mount(inside, s.unseen);
 	if (!s.found && s.part)
-		return kvm_fail("%s: only a part of that kvcachefs is mounted here, and what you "
-				"ask is of its root",
+		return kvm_fail("%s: only a part of this kvcachefs is mounted here; give a path in "
+				"a mount of its root",
 				inside);
 	return s.found ? 0 : no_mount(inside, 0);
 }

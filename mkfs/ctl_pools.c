@@ -45,7 +45,7 @@ static void print_store(const struct kvm_pool *p)
 {
 	printf("%s", p->lives    ? "in use by the store "
 		     : p->wanted ? "kept for the store "
-				 : "of no store: what was ");
+				 : "of the deleted store ");
 	kvc_quote_line(stdout, p->owner.dir);
 	printf("%s\n", p->lives || p->wanted ? "" : " is no more");
 }
@@ -59,7 +59,7 @@ static void print(const struct kvm_pool *p)
 	if (!p->lives)
 		printf("last changed %s ago, ", kvm_time_text(age(p), old));
 	if (!p->marked)
-		printf("of an older daemon, or not a pool\n");
+		printf("made by an older daemon, or not a pool\n");
 	else
 		print_store(p);
 }
@@ -96,7 +96,7 @@ static int list(const struct found *all, bool json)
 		kvm_json_end(&j, '}');
 		putchar('\n');
 	} else if (!all->n) {
-		printf("there is no pool\n");
+		printf("no pools found\n");
 	}
 	return 0;
 }
@@ -105,13 +105,11 @@ static int list(const struct found *all, bool json)
 static int may_free(const struct kvm_pool *p)
 {
 	if (p->lives)
-		return kvm_fail("%s is in use by the daemon of %s, which gives it back when it is "
-				"unmounted",
+		return kvm_fail("%s is in use by the daemon of %s; unmount that store to free it",
 				p->path, p->owner.dir);
 	if (p->wanted)
-		return kvm_fail("%s has what was stored in %s and may have no copy there yet: it "
-				"is kept for the next mount. Mount and unmount that store, which "
-				"copies it and frees the pool",
+		return kvm_fail("%s has data of the store %s that may have no other copy: mount "
+				"and unmount that store, which copies the data and frees the pool",
 				p->path, p->owner.dir);
 	return 0;
 }
@@ -127,9 +125,10 @@ static int choose(struct found *all, int n, char **names)
 
 		while (at < all->n && strcmp(all->v[at].path, names[i]) != 0)
 			at++;
-		failed |= at == all->n ? kvm_fail("%s is not a pool; kvcachectl pools lists them",
-						  names[i])
-				       : may_free(&all->v[at]);
+		failed |= at == all->n
+				  ? kvm_fail("%s is not a pool; kvcachectl pools lists the pools",
+					     names[i])
+				  : may_free(&all->v[at]);
 	}
 	for (size_t at = 0; at < all->n && !failed; at++) {
 		const struct kvm_pool *p = &all->v[at];
@@ -152,11 +151,11 @@ static int free_them(const struct found *all, bool yes)
 	for (size_t i = 0; i < all->n; i++)
 		print(&all->v[i]);
 	if (!all->n) {
-		printf("there is nothing to be freed\n");
+		printf("no pool can be freed\n");
 		return 0;
 	}
-	fprintf(stderr, "What these pools have is lost when they are freed. A store on a disk that "
-			"is only not mounted now would still need its own.\n");
+	fprintf(stderr, "The data in these pools is lost when they are freed. Do not free the pool "
+			"of a store whose disk is only not mounted now.\n");
 	if (kvm_confirm(yes))
 		return 1;
 	for (size_t i = 0; i < all->n; i++) {
@@ -166,7 +165,7 @@ static int free_them(const struct found *all, bool yes)
 		if (err)
 			failed = kvm_fail("%s is not freed: %s", p->path,
 					  err == -EBUSY    ? "it is in use"
-					  : err == -ESTALE ? "its store is there again"
+					  : err == -ESTALE ? "its store exists again"
 							   : kvc_why(-err));
 		else {
 			kvc_quote_line(stdout, p->path);
@@ -190,18 +189,18 @@ int kvm_run_pools(int argc, char **argv)
 	if (err)
 		return err;
 	if (!give && argc > 1)
-		return kvm_misused("pools: one folder");
+		return kvm_misused("pools: give at most one folder");
 	if (yes && !give)
-		return kvm_misused("pools: --yes goes with --free");
+		return kvm_misused("pools: --yes needs --free");
 	if (json && give)
-		return kvm_misused("pools: --json lists, and does not go with --free");
+		return kvm_misused("pools: --json does not combine with --free");
 	/* the mounted ones are found wherever they are, the others beside the one that is named */
 	beside = give && argc ? strdup(argv[0]) : NULL;
 	folder = give ? (beside ? dirname(beside) : NULL) : argc ? argv[0] : NULL;
 	err = kvm_pools_each(folder, collect, &all);
 	if (err)
-		err = kvm_fail("cannot look for pools in %s: %s", folder ?: "/proc/self/mountinfo",
-			       kvc_why(-err));
+		err = kvm_fail("cannot search for pools in %s: %s",
+			       folder ?: "/proc/self/mountinfo", kvc_why(-err));
 	else
 		err = give ? choose(&all, argc, argv) ?: free_them(&all, yes) : list(&all, json);
 	free(all.v);

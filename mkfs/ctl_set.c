@@ -24,20 +24,21 @@ static const struct {
 	const char *text;
 } troubles[] = {
 	{ "pin", EINVAL,
-	  "it is no chunk, nor a file of one; kvcachectl ls --recursive lists them" },
+	  "it is not a chunk or a file of a chunk; kvcachectl ls --recursive lists them" },
 	{ "pin", EDQUOT,
-	  "its user has all pinned that pins= lets him: unpin something, or mount with more" },
-	{ "pin", ENOSPC, "all is pinned that pins= allows: unpin something, or mount with more" },
-	{ "ttl", EINVAL, "it is no chunk, no file of one, and no model's folder" },
-	{ "quota", EINVAL, "it is no model, which is a folder in the root of the mount" },
-	{ "policy", EINVAL, "it is no model, which is a folder in the root of the mount" },
+	  "its owner has reached the limit of pins=: unpin another chunk, or mount with a larger "
+	  "pins=" },
+	{ "pin", ENOSPC,
+	  "the limit of pins= is reached: unpin another chunk, or mount with a larger pins=" },
+	{ "ttl", EINVAL, "it is not a chunk, a file of a chunk, or a model's folder" },
+	{ "quota", EINVAL, "it is not a model; give a folder in the root of the mount" },
+	{ "policy", EINVAL, "it is not a model; give a folder in the root of the mount" },
 	{ "demote", EBUSY,
-	  "some of it is open, leased, pinned, mapped or was used a moment ago, or would be "
-	  "nowhere "
-	  "else: try again later, or unpin it" },
-	{ "demote", ENODEV, "there is no tier to copy it to, so it stays; --from all drops it" },
-	{ "demote", ETIMEDOUT,
-	  "it takes longer than deadline=; what is copied stays so: try again" },
+	  "a file in it is open, leased, pinned, mapped, in recent use, or has no other copy: try "
+	  "again later, or unpin it" },
+	{ "demote", ENODEV,
+	  "it stays in memory, because no tier can take a copy; --from all drops it" },
+	{ "demote", ETIMEDOUT, "it takes longer than deadline=; try again to continue" },
 };
 
 static int trouble(const char *path, const char *attr, int err)
@@ -98,8 +99,9 @@ int kvm_run_pin(int argc, char **argv)
 	if (err)
 		return err;
 	if (time && (kvm_time_parse(time, &s) || s < 2 || s > TIME_MAX))
-		return kvm_misused("--for %s: a time of 2s or more, such as 90s, 10m, 2h, 7d or 4w",
-				   time);
+		return kvm_misused(
+			"--for %s: give a time of 2s or more, such as 90s, 10m, 2h, 7d or 4w",
+			time);
 	snprintf(value, sizeof value, "%" PRIu64, s);
 	return set_all(argc, argv, "pin", value);
 }
@@ -120,7 +122,7 @@ int kvm_run_ttl(int argc, char **argv)
 	if (err)
 		return err;
 	if (strcmp(argv[0], "never") != 0 && (kvm_time_parse(argv[0], &s) || !s || s > TIME_MAX))
-		return kvm_misused("ttl %s: a time such as 90s, 10m, 2h, 7d or 4w, or never",
+		return kvm_misused("ttl %s: give a time such as 90s, 10m, 2h, 7d or 4w, or never",
 				   kvm_shown(argv[0]));
 	snprintf(value, sizeof value, "%" PRIu64, s);
 	return set_all(argc - 1, argv + 1, "ttl", value);
@@ -152,16 +154,14 @@ static int warn_of_quota(const char *path, uint64_t bytes)
 	if (has) {
 		if (bytes >= strtoull(old, NULL, 10) || !known || strtoull(used, NULL, 10) <= bytes)
 			return 0;
-		fprintf(stderr,
-			"%s has %s: what is more than %s is dropped, coldest chunks first.\n", path,
-			kvc_size_text(strtoull(used, NULL, 10), a), kvc_size_text(bytes, b));
+		fprintf(stderr, "%s has %s: chunks beyond %s are dropped, the coldest first.\n",
+			path, kvc_size_text(strtoull(used, NULL, 10), a), kvc_size_text(bytes, b));
 		return 1;
 	}
 	if (is_empty(path))
 		return 0;
 	fprintf(stderr,
-		"%s has no quota yet: if it has more than %s, the coldest chunks of it are "
-		"dropped.\n",
+		"%s has no quota yet: if it has more than %s, its coldest chunks are dropped.\n",
 		path, kvc_size_text(bytes, b));
 	return 1;
 }
@@ -179,7 +179,7 @@ int kvm_run_quota(int argc, char **argv)
 		return err;
 	none = !strcmp(argv[0], "none");
 	if (!none && (kvc_size_parse(argv[0], &bytes) || bytes < QUOTA_MIN))
-		return kvm_misused("quota %s: a size of 1M or more, such as 500G, or none",
+		return kvm_misused("quota %s: give a size of 1M or more, such as 500G, or none",
 				   kvm_shown(argv[0]));
 	for (int i = 1; i < argc && !none; i++) {
 		if (kvm_mount_of(argv[i], mnt)) /* before anything is asked or done */
@@ -210,7 +210,7 @@ int kvm_run_policy(int argc, char **argv)
 		for (i = 0; kvc_policy_names[i]; i++)
 			snprintf(all + strlen(all), sizeof all - strlen(all), "%s, ",
 				 kvc_policy_names[i]);
-		return kvm_misused("there is no policy %s; there are %snone", argv[0], all);
+		return kvm_misused("unknown policy %s; give one of %snone", argv[0], all);
 	}
 	return set_all(argc - 1, argv + 1, "policy", none ? NULL : argv[0]);
 }
@@ -222,10 +222,10 @@ static int ask_evict(int n, char **paths, const char *from, bool yes)
 		return 0;
 	for (int i = 0; i < n; i++)
 		fprintf(stderr,
-			!strcmp(from, "all")
-				? "%s is dropped from memory and all tiers%s.\n"
-				: "The copy of %s in %s goes; what only memory has then, a reboot "
-				  "loses, and other nodes do not find what goes from their tier.\n",
+			!strcmp(from, "all") ? "%s is dropped from memory and all tiers%s.\n"
+					     : "The copy of %s in %s is removed. A reboot loses "
+					       "data that is then only in memory, and other nodes "
+					       "no longer find the data in a shared tier.\n",
 			paths[i], strcmp(from, "all") != 0 ? from : "");
 	return kvm_confirm(yes);
 }
@@ -243,7 +243,7 @@ int kvm_run_evict(int argc, char **argv)
 	if (failed)
 		return failed;
 	if (!*from)
-		return kvm_misused("--from: a tier, such as disk, or cpu or all");
+		return kvm_misused("--from: give a tier such as disk, or cpu, or all");
 	for (int i = 0; i < argc; i++) {
 		if (kvm_mount_of(argv[i], mnt))
 			return 1;
@@ -251,7 +251,7 @@ int kvm_run_evict(int argc, char **argv)
 		if (is < 0)
 			return kvm_fail("%s: %s", argv[i], kvc_why(-is));
 		if (!is)
-			return kvm_fail("%s: it is no chunk, nor a file of one; kvcachectl ls "
+			return kvm_fail("%s: it is not a chunk or a file of a chunk; kvcachectl ls "
 					"--recursive lists them",
 					argv[i]);
 	}
@@ -261,8 +261,8 @@ int kvm_run_evict(int argc, char **argv)
 		if (setxattr(argv[i], PREFIX "demote", from, strlen(from), 0) == 0)
 			continue;
 		if (errno == EINVAL)
-			failed = kvm_fail("%s: this mount has no tier %s; --from takes cpu, all, "
-					  "and the tiers that kvcachectl config lists",
+			failed = kvm_fail("%s: this mount has no tier %s; give cpu, all, or a tier "
+					  "that kvcachectl config lists",
 					  argv[i], from);
 		else
 			failed = trouble(argv[i], "demote", errno);

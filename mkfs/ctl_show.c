@@ -178,7 +178,7 @@ int kvm_run_log(int argc, char **argv)
 	if (err)
 		return err;
 	if (argc == 2 && !set)
-		return kvm_misused("log %s: it is error, warn, info or debug", argv[0]);
+		return kvm_misused("log %s: give error, warn, info or debug", argv[0]);
 	snprintf(words, sizeof words, "log%s%s", set ? " " : "", set ? argv[0] : "");
 	return kvm_mount_of(argc > set ? argv[set] : NULL, mnt)
 		       ?: kvm_control(mnt, words, answer, sizeof answer)
@@ -198,7 +198,7 @@ int kvm_run_reload(int argc, char **argv)
 	if (err)
 		return err;
 	if (text && (!*text || strlen(text) > sizeof words - 16 || strchr(text, '\n')))
-		return kvm_misused("reload: -o OPTIONS, such as -o high=95,low=85");
+		return kvm_misused("reload: give -o OPTIONS, such as -o high=95,low=85");
 	if (text)
 		snprintf(words, sizeof words, "reload %s", text);
 	err = kvm_mount_of(argc ? argv[0] : NULL, mnt)

@@ -65,7 +65,7 @@ static int read_figures(const char *mnt, struct figures *all)
 	if (err)
 		kvm_fail("out of memory");
 	else if (ferror(f) || !all->n)
-		err = kvm_fail("%s: its figures cannot be read", mnt);
+		err = kvm_fail("%s: cannot read the counters", mnt);
 	fclose(f);
 	all->at_ns = kvc_mono_ns();
 	return err != 0;
@@ -143,9 +143,9 @@ static const struct row {
 	bool bytes;
 } queues[] = {
 	{ "jobs", "copies and loads queued or running", false },
-	{ "room_waiters", "calls that wait for room", false },
-	{ "copies_failing", "copies to be tried again", false },
-	{ "unsynced_bytes", "freed, waiting for the disk", true },
+	{ "room_waiters", "calls waiting for space", false },
+	{ "copies_failing", "copies to be retried", false },
+	{ "unsynced_bytes", "freed, waiting for a sync of the disk", true },
 	{ "catalog_pending_bytes", "changes to be committed", true },
 	{ "files_open", "files open", false },
 }, pins[] = {
@@ -330,18 +330,18 @@ static void print(const struct mount *m, const struct hits *all, const struct hi
 	print_hits("since the start", all);
 	print_rows(&m->now, "\n", queues, COUNT(queues));
 	print_rows(&m->now, "", pins, COUNT(pins));
-	printf("%12" PRIu64 "  times a tier was taken out by its breaker\n",
+	printf("%12" PRIu64 "  times a breaker suspended a tier\n",
 	       figure(&m->now, "breaker_opened"));
-	printf("\nchunks that went, by why:");
+	printf("\nchunks evicted, by reason:");
 	for (size_t i = 0; i < COUNT(reasons); i++) {
 		snprintf(b, sizeof b, "evicted_for_%s", reasons[i]);
 		printf(" %s %" PRIu64, reasons[i], figure(&m->now, b));
 	}
 	printf("\n");
 	kvm_slowest_print(m->slowest, m->slow);
-	printf("%s", figure(&m->now, "catalog_ok")
-			     ? ""
-			     : "The catalog cannot write: it waits for space, or for its disk.\n");
+	printf("%s", figure(&m->now, "catalog_ok") ? ""
+						   : "The catalog cannot write: free space on the "
+						     "store's filesystem, or check its disk.\n");
 }
 
 int kvm_run_status(int argc, char **argv)
@@ -360,7 +360,7 @@ int kvm_run_status(int argc, char **argv)
 	if (err)
 		return err;
 	if (interval && (kvm_time_parse(interval, &s) || !s || s > 3600))
-		return kvm_misused("--interval %s: a time of 1s to 1h", kvm_shown(interval));
+		return kvm_misused("--interval %s: give a time from 1s to 1h", kvm_shown(interval));
 	err = kvm_mount_of(argc ? argv[0] : NULL, m.path);
 	if (!err && s) {
 		err = read_figures(m.path, &m.first);

@@ -43,16 +43,18 @@ int kvm_control(const char *mnt, const char *words, char *answer, size_t room)
 	close(fd);
 	answer[n > 0 ? n : 0] = 0;
 	if (!err && unread)
-		return kvm_fail("%.*s: the daemon has it, and its answer cannot be read: %s",
-				(int)strcspn(words, " "), words, kvc_why(unread));
+		return kvm_fail(
+			"%.*s: the daemon accepted the command, but its answer cannot be read: %s",
+			(int)strcspn(words, " "), words, kvc_why(unread));
 	answer[strcspn(answer, err ? "\n" : "")] = 0;
 	if (!err)
 		return 0;
 	return kvm_fail("%.*s: %s", (int)strcspn(words, " "), words,
 			*answer         ? answer
-			: err == EBUSY  ? "another such work is under way"
-			: err == ESRCH  ? "none is under way"
-			: err == EINVAL ? "this mount's daemon does not know that"
+			: err == EBUSY  ? "another job of this kind is running"
+			: err == ESRCH  ? "no job of this kind is running"
+			: err == EINVAL ? "the daemon of this mount does not have this command; "
+					  "use the kvcachectl of its version"
 					: kvc_why(err));
 }
 
@@ -67,8 +69,8 @@ static int look(struct sweep *s)
 	err = n < 0 ? errno : 0;
 	close(fd);
 	s->text[n > 0 ? n : 0] = 0;
-	return err ? kvm_fail("%s goes on in the daemon, and how cannot be read: %s", s->name,
-			      kvc_why(err))
+	return err ? kvm_fail("%s continues in the daemon, but its progress cannot be read: %s",
+			      s->name, kvc_why(err))
 		   : 0;
 }
 
@@ -153,16 +155,16 @@ static int tell(const struct sweep *s)
 	char tiers[256] = "";
 
 	if (!strncmp(s->text, "import done", 11) && value(s, "error") == ENODEV)
-		return kvm_fail("import: this mount has no shared tier, which remote= gives it");
+		return kvm_fail("import: this mount has no shared tier; mount with remote=");
 	if (!strncmp(s->text, "rekey done", 10) && value(s, "error") == ENOKEY)
-		return kvm_fail("rekey: this mount has no keys, which keyfile= gives it");
+		return kvm_fail("rekey: this mount has no keys; mount with keyfile=");
 	if (!strncmp(s->text, "rekey done: ", 12) && value(s, "error") &&
 	    !strstr(s->text, "\nseen "))
-		return kvm_fail("rekey: %.*s; the keys stay as they were", head - 12, s->text + 12);
+		return kvm_fail("rekey: %.*s; the keys are unchanged", head - 12, s->text + 12);
 	if (strncmp(s->text, s->name, strlen(s->name)) != 0)
-		return kvm_fail("%s has ended, and what came of it is not known: another such "
-				"work has begun",
-				s->name);
+		return kvm_fail(
+			"%s has ended, but its result is unknown, because another job has started",
+			s->name);
 	if (s->json)
 		print_json(s);
 	else if (verify)
@@ -176,11 +178,11 @@ static int tell(const struct sweep *s)
 		return 0;
 	each_tier(s, add_tier, tiers);
 	if (verify)
-		return kvm_fail("copies damaged or unreadable, by tier: %s; of %" PRIu64
-				" files it was the last copy",
+		return kvm_fail("damaged or unreadable copies, by tier: %s; for %" PRIu64
+				" files this was the last copy",
 				tiers, value(s, "lost"));
-	return kvm_fail("%" PRIu64 " files failed%s%s; the daemon's log says why, and it goes on "
-			"trying",
+	return kvm_fail("%" PRIu64
+			" files failed%s%s; the daemon retries them, and its log has the reasons",
 			failed, *tiers ? ", by tier: " : "", tiers);
 }
 
@@ -203,9 +205,9 @@ static int await(struct sweep *s)
 	if (people)
 		fputs("\r\033[K", stderr);
 	if (left && strstr(s->text, " running: "))
-		return kvm_fail("%s goes on in the daemon%s", s->name,
+		return kvm_fail("%s continues in the daemon%s", s->name,
 				strcmp(s->name, "verify") ? ""
-							  : "; kvcachectl verify --stop ends it");
+							  : "; kvcachectl verify --stop stops it");
 	return tell(s);
 }
 
@@ -261,12 +263,13 @@ int kvm_run_verify(int argc, char **argv)
 	if (err)
 		return err;
 	if (rate && (kvc_size_parse(rate, &bytes) || !bytes))
-		return kvm_misused("--rate %s: bytes a second, such as 100M", kvm_shown(rate));
+		return kvm_misused("--rate %s: give bytes a second, such as 100M", kvm_shown(rate));
 	if (tier && (!*tier || strlen(tier) > 60 || strpbrk(tier, " \n")))
-		return kvm_misused("--tier %s: such as disk; kvcachectl config lists them",
-				   kvm_shown(tier));
+		return kvm_misused(
+			"--tier %s: give a tier such as disk; kvcachectl config lists the tiers",
+			kvm_shown(tier));
 	if (stop && (tier || rate || s.json))
-		return kvm_misused("verify: --stop goes with no other option");
+		return kvm_misused("verify: --stop does not combine with other options");
 	if (stop)
 		return kvm_mount_of(argc ? argv[0] : NULL, s.mnt)
 			       ?: kvm_control(s.mnt, "stop verify", answer, sizeof answer);

@@ -131,7 +131,9 @@ static int take(struct top *t)
 		s->v[s->n++] = m;
 	}
 	if (!n)
-		return kvm_fail("%s: what it tells of its models is not known here", t->mnt);
+		return kvm_fail("%s: cannot read the mount's list of models; use the kvcachectl of "
+				"the same version",
+				t->mnt);
 	qsort(s->v, s->n, sizeof *s->v, by_name);
 	return 0;
 }
@@ -327,11 +329,11 @@ int kvm_run_top(int argc, char **argv)
 	if (err)
 		return err;
 	if (kvm_time_parse(interval, &s) || !s || s > 3600)
-		return kvm_misused("--interval %s: a time of 1s to 1h", kvm_shown(interval));
+		return kvm_misused("--interval %s: give a time from 1s to 1h", kvm_shown(interval));
 	if (count)
 		n = strtoull(count, &end, 10);
 	if (count && (*count < '0' || *count > '9' || *end || !n))
-		return kvm_misused("--count %s: how often, 1 or more", kvm_shown(count));
+		return kvm_misused("--count %s: give a number, 1 or more", kvm_shown(count));
 	err = kvm_mount_of(argc ? argv[0] : NULL, t.mnt);
 	if (err)
 		return err;

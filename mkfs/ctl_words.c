@@ -54,10 +54,11 @@ int kvm_options(int *argc, char **argv, const struct kvm_option *options)
 		}
 		o = option_of(word, options);
 		if (!o)
-			return kvm_misused("%s has no option %s", kvm_command->name, word);
+			return kvm_misused("%s does not have the option %s", kvm_command->name,
+					   word);
 		value = value_in(word);
 		if (o->flag && value)
-			return kvm_misused("%s: it takes no value", word);
+			return kvm_misused("%s does not take a value", word);
 		if (o->flag)
 			*o->flag = true;
 		else if (value)
@@ -65,16 +66,16 @@ int kvm_options(int *argc, char **argv, const struct kvm_option *options)
 		else if (i + 1 < n)
 			*o->value = argv[++i];
 		else
-			return kvm_misused("%s wants a value", word);
+			return kvm_misused("%s needs a value", word);
 	}
 	for (i++; i < n; i++)
 		argv[left++] = argv[i];
 	*argc = left;
 	if (left < kvm_command->min)
-		return kvm_misused("words are missing; usage: kvcachectl %s %s", kvm_command->name,
+		return kvm_misused("too few arguments; usage: kvcachectl %s %s", kvm_command->name,
 				   kvm_command->args);
 	if (left > kvm_command->max)
-		return kvm_misused("%s is a word too many; usage: kvcachectl %s %s",
+		return kvm_misused("unexpected argument %s; usage: kvcachectl %s %s",
 				   argv[kvm_command->max], kvm_command->name, kvm_command->args);
 	return 0;
 }
@@ -93,8 +94,8 @@ int kvm_confirm(bool yes)
 	if (yes)
 		return 0;
 	if (!isatty(STDIN_FILENO))
-		return kvm_fail("nothing is done: nobody can be asked here, --yes agrees");
-	fprintf(stderr, "Go on? [y/N] ");
+		return kvm_fail("nothing is done: stdin is not a terminal; give --yes to confirm");
+	fprintf(stderr, "Continue? [y/N] ");
 	if (fgets(answer, sizeof answer, stdin) &&
 	    (!strcasecmp(answer, "y\n") || !strcasecmp(answer, "yes\n")))
 		return 0;

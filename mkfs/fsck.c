@@ -19,17 +19,16 @@
 
 static void usage(FILE *out)
 {
-	fprintf(out,
-		"usage: fsck.kvcachefs [-n | -y] [--data] [--rebuild] STORE\n"
-		"Checks a kvcachefs store that is not mounted.\n\n"
-		"  -n, --no-change    only look (the default)\n"
-		"  -y, --yes          mend what can be mended\n"
-		"      --data         read every frame's payload and compare its checksum too\n"
-		"      --rebuild      make a new catalog from the frames alone\n"
-		"      --device PATH  where the data are, if the superblocks and the catalog "
-		"are lost\n"
-		"  -h, --help         this\n"
-		"  -V, --version      the version\n");
+	fprintf(out, "usage: fsck.kvcachefs [-n | -y] [--data] [--rebuild] STORE\n"
+		     "Checks a kvcachefs store that is not mounted.\n\n"
+		     "  -n, --no-change    check only, change nothing (the default)\n"
+		     "  -y, --yes          repair all errors that can be repaired\n"
+		     "      --data         also read every frame's payload and check its checksum\n"
+		     "      --rebuild      make a new catalog from the frames alone\n"
+		     "      --device PATH  the device with the data, if the superblocks and the "
+		     "catalog are lost\n"
+		     "  -h, --help         show this help\n"
+		     "  -V, --version      show the version\n");
 }
 
 void kvm_found(void *report, bool mended, const char *what)
@@ -39,7 +38,7 @@ void kvm_found(void *report, bool mended, const char *what)
 	r->found++;
 	r->mended += mended;
 	kvc_quote_line(stdout, what);
-	printf("%s\n", mended ? " (mended)" : "");
+	printf("%s\n", mended ? " (repaired)" : "");
 }
 
 void kvm_foundf(struct kvm_report *r, bool mended, const char *format, ...)
@@ -92,16 +91,16 @@ static int conclude(const struct kvm_report *r, const char *path, bool rebuild)
 	int rc = status(r);
 
 	if (r->unread)
-		printf("%s: %u things could not be read or written and are left as they are\n",
-		       path, r->unread);
+		printf("%s: %u items could not be read or written and are unchanged\n", path,
+		       r->unread);
 	if (rebuild)
 		return rc & 8;
 	if (r->found || !r->unread)
 		printf("%s: %s\n", path,
-		       !r->found ? "nothing is wrong"
-		       : rc & 1  ? "all is mended"
-		       : r->mend ? "something is wrong and could not be mended"
-				 : "something is wrong; -y mends");
+		       !r->found ? "no errors found"
+		       : rc & 1  ? "all errors are repaired"
+		       : r->mend ? "errors were found that could not be repaired"
+				 : "errors were found; -y repairs them");
 	return rc;
 }
 
@@ -147,12 +146,12 @@ int main(int argc, char **argv)
 			return 8;
 		}
 	if (argc - optind != 1) {
-		kvm_fail("it takes one store, not %d words; fsck.kvcachefs --help shows all",
+		kvm_fail("give one store, not %d arguments; see fsck.kvcachefs --help",
 			 argc - optind);
 		return 8;
 	}
 	if (look && (r.mend || rebuild)) {
-		kvm_fail("-n changes nothing, %s does: give one of them",
+		kvm_fail("-n and %s exclude each other: give one of them",
 			 rebuild ? "--rebuild" : "-y");
 		return 8;
 	}
@@ -167,8 +166,8 @@ int main(int argc, char **argv)
 		if (kvc_store_bound(&s, error))
 			kvm_fail("%s", error);
 		else
-			kvm_fail("%s: %s; nothing that was not told as mended is changed",
-				 argv[optind], kvc_why(-err));
+			kvm_fail("%s: %s; only the repairs reported above were made", argv[optind],
+				 kvc_why(-err));
 		return 8 | (r.mended ? 1 : 0);
 	}
 	return conclude(&r, argv[optind], rebuild);

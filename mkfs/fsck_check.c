@@ -182,9 +182,9 @@ static int check_frames(struct pass *p)
 		err = frame_there(p, o, page, f);
 		if (err == -EBADMSG) {
 			kvm_foundf(p->r, p->r->mend,
-				   "the placement of inode %" PRIu64 " at %" PRIu64 " points at %s",
+				   "the placement of inode %" PRIu64 " at %" PRIu64 " points to %s",
 				   o->ino, o->p.where.at,
-				   p->data ? "no frame of it, or at damaged bytes"
+				   p->data ? "no frame of it, or to damaged bytes"
 					   : "no frame of it");
 			o->bad = true;
 			err = p->r->mend ? kvc_check_unplace(p->c, o->ino, 0) : 0;
@@ -329,13 +329,13 @@ static int check_orphans(struct pass *p)
 	if (!err && p->r->mend)
 		err = (kvct_disk_clear(p->t), p->t->ops->sync(p->t));
 	if (p->expected && p->orphans)
-		printf("note: %u frames that a killed daemon left lie in free space%s\n",
-		       p->orphans, p->r->mend ? " and are cleared" : "; -y clears them");
+		printf("note: %u frames of a killed daemon are in free space%s\n", p->orphans,
+		       p->r->mend ? " and are cleared" : "; -y clears them");
 	if (!err)
 		tell_holes(p, &holes);
 	p->t->ops->usage(p->t, &u);
 	if (u.uncleared)
-		kvm_unread(p->r, -EIO, "%" PRIu64 " bytes of frames that belong to nothing",
+		kvm_unread(p->r, -EIO, "%" PRIu64 " bytes of frames that belong to no file",
 			   u.uncleared);
 	if (!err && p->r->mend && p->expected && !u.uncleared && !holes.n)
 		err = kvc_meta_set(p->c, "killed", "0");
@@ -351,7 +351,8 @@ static int go_over(struct pass *p)
 
 	if (!err && p->drops && p->first)
 		printf("note: %" PRIu64 " chunks were being dropped when the daemon ended%s\n",
-		       p->drops, p->r->mend ? "; it is done" : "; the next mount, or -y, ends it");
+		       p->drops,
+		       p->r->mend ? "; completed" : "; the next mount or -y completes it");
 	err = err ?: kvc_check_rules(p->c, p->r->mend, kvm_found, p->r);
 	if (err)
 		return err;
@@ -401,14 +402,15 @@ int kvm_check(struct kvc_store *s, bool data, struct kvm_report *r)
 	int err = kvc_check_pages(kvm_catalog(s, path), r->mend, kvm_found, r);
 
 	if (err == -EBADMSG && r->mend) {
-		printf("the catalog is damaged beyond mending: making a new one from the frames\n");
+		printf("the catalog cannot be repaired: making a new catalog from the frames\n");
 		mended = r->mended + r->found - before;
 		err = kvm_rebuild(s, r);
 		r->mended = err ? r->mended : mended;
 	} else if (err == -EBADMSG) {
 		return 0; /* it is told */
 	} else if (!err && r->mend && s->no_proof) {
-		printf("what frames prove themselves by is lost: proving them anew\n");
+		printf("the secret that authenticates frames is lost: authenticating them with a "
+		       "new secret\n");
 		err = kvm_rebuild(s, r);
 	}
 	for (int i = 0; i < PASSES && !err; i++, p.first = false) {

@@ -57,7 +57,7 @@ static int from_frames(struct kvc_store *s, char *error)
 	int err = s->device ? 0 : size_of(s->data, &s->data_size);
 
 	if (err) {
-		snprintf(error, 512, "cannot look at the data %s: %s", s->data, kvc_why(-err));
+		snprintf(error, 512, "cannot examine the data %s: %s", s->data, kvc_why(-err));
 		return err;
 	}
 	s->read_only = true;
@@ -120,8 +120,7 @@ static int find_out(struct kvc_store *s, const char *device, const char **who, c
 		return from_label(s, error) ?: from_frames(s, error);
 	} else if (access(s->data, F_OK) && errno == ENOENT) {
 		snprintf(error, 512,
-			 "nothing tells where the data of %s are: if they are on a device, give "
-			 "--device",
+			 "cannot find the data of %s: if the data is on a device, give --device",
 			 s->dir);
 		return -EBADMSG;
 	}
@@ -208,8 +207,8 @@ static int check_size(struct kvc_store *s, struct kvm_report *r, char *error)
 	if (!err && size < s->data_size) {
 		err = r->mend ? mend_size(s, size) : 0;
 		s->lost_from = kvc_max(size, 1);
-		kvm_foundf(r, r->mend && !err, "%s is shorter than it was made: %s of %s", s->data,
-			   kvc_size_text(size, a), kvc_size_text(s->data_size, b));
+		kvm_foundf(r, r->mend && !err, "%s is shorter than at its creation: %s of %s",
+			   s->data, kvc_size_text(size, a), kvc_size_text(s->data_size, b));
 	}
 	if (err)
 		snprintf(error, 512, "%s: %s", s->data, strerror(-err));

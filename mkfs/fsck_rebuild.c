@@ -339,8 +339,8 @@ static int inherit(const struct kvc_store *s, struct facts *old, struct kvm_repo
 	if (!err || err == -ENOENT || err == -EBADMSG)
 		return 0;
 	kvm_unread(r, err,
-		   "the old catalog, which alone knows of the store's keys and remotes; to go on "
-		   "without, move %s away",
+		   "the old catalog, which alone has the store's keys and remotes; to continue "
+		   "without it, move %s away",
 		   path);
 	return err;
 }
@@ -444,7 +444,7 @@ static int clear_dropped(struct kvc_tier *disk, const struct frames *all, struct
 	err = disk->ops->sync(disk);
 	disk->ops->usage(disk, &u);
 	if (u.uncleared)
-		kvm_unread(r, -EIO, "%" PRIu64 " bytes of frames that belong to nothing",
+		kvm_unread(r, -EIO, "%" PRIu64 " bytes of frames that belong to no file",
 			   u.uncleared);
 	return err;
 }
@@ -485,15 +485,17 @@ static int prove_anew(struct kvc_store *s, struct kvc_tier *disk, struct frames 
 	}
 	err = err ?: disk->ops->sync(disk) ?: kvc_store_keyed(s);
 	if (!err)
-		printf("the superblock was lost: all files are root's, mode 0600\n");
+		printf("the superblock was lost: all files now belong to root, with mode 0600\n");
 	return err;
 }
 
 static int tell_proofs(struct kvc_store *s, struct kvc_tier *disk, struct frames *all)
 {
 	if (all->foreign)
-		printf("%zu frames are not of this store and are left out%s\n", all->foreign,
-		       all->older ? ", some of the older format, which only a catalog names" : "");
+		printf("%zu frames do not belong to this store and are skipped%s\n", all->foreign,
+		       all->older ? ", some of them in an older format that only a catalog can "
+				    "identify"
+				  : "");
 	return all->newer && !s->has_secret ? prove_anew(s, disk, all) : 0;
 }
 
@@ -526,7 +528,7 @@ int kvm_rebuild(struct kvc_store *s, struct kvm_report *r)
 		for (size_t i = 0; i < holes.n; i++)
 			kvm_unread(r, holes.v[i].err,
 				   "%" PRIu64 " bytes of the data at %" PRIu64
-				   ", and what began there is not in the new catalog",
+				   ", and frames that begin there are not in the new catalog",
 				   holes.v[i].len, holes.v[i].at);
 		err = clear_dropped(disk, &all, r);
 	}

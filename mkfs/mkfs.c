@@ -46,10 +46,10 @@ static void usage(FILE *out)
 		     "free space,\n"
 		     "                     or all of --device)\n"
 		     "  -d, --device PATH  keep the disk tier's data on this block device\n"
-		     "  -F, --force        replace a store or what is on the device: all it "
-		     "holds is lost\n"
-		     "  -h, --help         this\n"
-		     "  -V, --version      the version\n");
+		     "  -F, --force        replace a store, or the contents of the device: all "
+		     "its data is lost\n"
+		     "  -h, --help         show this help\n"
+		     "  -V, --version      show the version\n");
 }
 
 /* How much the device or the folder's filesystem can give. */
@@ -112,7 +112,7 @@ static int make_data(const struct kvc_store *s)
 		return kvm_fail("cannot make %s: %s", s->data, kvc_why(errno));
 	err = posix_fallocate(fd, 0, (off_t)s->data_size);
 	if (err)
-		return kvm_fail("cannot give %s its size: %s", s->data, kvc_why(err));
+		return kvm_fail("cannot allocate the size of %s: %s", s->data, kvc_why(err));
 	return fsync(fd) ? kvm_fail("%s: %s", s->data, kvc_why(errno)) : 0;
 }
 
@@ -128,7 +128,7 @@ static void make_reserve(const struct kvc_store *s)
 	if (!err)
 		return;
 	unlink(path);
-	fprintf(stderr, "mkfs.kvcachefs: no reserve for a full filesystem is made: %s\n",
+	fprintf(stderr, "mkfs.kvcachefs: cannot make the reserve for a full filesystem: %s\n",
 		strerror(err));
 }
 
@@ -150,7 +150,7 @@ static int make_catalog(const struct kvc_store *s, const char *path)
 		fd = kvc_open_own(path, O_RDONLY);
 		err = err ?: fd < 0 || fsync(fd) ? -errno : 0;
 	}
-	return err ? kvm_fail("cannot make the catalog: %s", *error ? error : kvc_why(-err)) : 0;
+	return err ? kvm_fail("cannot create the catalog: %s", *error ? error : kvc_why(-err)) : 0;
 }
 
 /* ---- the device ---- */
@@ -180,17 +180,17 @@ static int check_device(const struct kvc_store *s, const struct kvc_store *there
 	if (!pr || blkid_probe_set_device(pr, fd, 0, 0) || blkid_probe_enable_superblocks(pr, 1) ||
 	    blkid_probe_enable_partitions(pr, 1)) {
 		blkid_free_probe(pr);
-		return kvm_fail("cannot look at what is on %s", s->data);
+		return kvm_fail("cannot examine the contents of %s", s->data);
 	}
 	found = blkid_do_safeprobe(pr);
 	if (!found && blkid_probe_lookup_value(pr, "TYPE", &type, NULL) &&
 	    blkid_probe_lookup_value(pr, "PTTYPE", &type, NULL))
 		type = "something";
-	err = found == 1 ? 0
-	      : found == -1
-		      ? kvm_fail("cannot look at what is on %s; --force overwrites it", s->data)
-		      : kvm_fail("%s has %s on it; --force overwrites it", s->data,
-				 type ?: "more than one filesystem");
+	err = found == 1    ? 0
+	      : found == -1 ? kvm_fail("cannot examine the contents of %s; --force overwrites them",
+				       s->data)
+			    : kvm_fail("%s contains %s; --force overwrites it", s->data,
+				       type ?: "more than one filesystem");
 	blkid_free_probe(pr);
 	return err;
 }
@@ -233,12 +233,12 @@ static int in_the_way(const struct kvc_store *s)
 		if (!kvc_store_there(s, name))
 			continue;
 		if (kvc_store_signs(s))
-			return kvm_fail("%s has lost its superblock, and may be a store: "
-					"fsck.kvcachefs -y mends it; to make a new one, remove the "
-					"files first",
-					s->dir);
-		return kvm_fail("%s is there, and mkfs.kvcachefs has not made it: nothing is "
-				"changed",
+			return kvm_fail(
+				"%s may be a store without its superblock: fsck.kvcachefs -y "
+				"repairs it; to make a new store, remove the files first",
+				s->dir);
+		return kvm_fail("%s exists and was not made by mkfs.kvcachefs: nothing is changed; "
+				"give another folder, or remove it",
 				kvc_store_path(s, name, path));
 	}
 	return 0;
@@ -301,7 +301,7 @@ static int grow_data(const struct kvc_store *s, const struct kvc_store *there)
 		err = errno;
 	if (err && fd >= 0 && ftruncate(fd, (off_t)there->data_size))
 		err = errno;
-	return err ? kvm_fail("cannot give %s its size: %s", s->data, kvc_why(err)) : 0;
+	return err ? kvm_fail("cannot allocate the size of %s: %s", s->data, kvc_why(err)) : 0;
 }
 
 /* What failed before it was to take the old one's place. */
@@ -358,8 +358,7 @@ static int make_instead(struct kvc_store *s, struct kvc_store *there)
 	if (kvc_store_bound(there, error))
 		return kvm_fail("%s", error);
 	if (s->device && !there->device && kvc_is_mounted(there->data))
-		return kvm_fail("%s is mounted there by itself (a bind mount) and cannot be "
-				"removed; umount it first",
+		return kvm_fail("%s is a bind mount and cannot be removed; unmount it first",
 				there->data);
 	if (kvc_owner_of(there, there->lock_fd, &old))
 		*old.dir = 0;
@@ -379,11 +378,11 @@ static int make_instead(struct kvc_store *s, struct kvc_store *there)
 	if (!err && rename(path, kvc_store_path(s, KVC_STORE_CATALOG_NEXT, next)))
 		err = -errno;
 	if (err)
-		return kvm_fail("cannot make the new store: %s", kvc_why(-err));
+		return kvm_fail("cannot create the new store: %s", kvc_why(-err));
 	err = kvc_store_sync_dir(s) ?: kvc_store_finish(there);
 	if (!err && *old.dir)
 		kvm_pools_each(NULL, free_old, &old);
-	return err ? kvm_fail("the new store is made, and the next mount makes it ready: %s",
+	return err ? kvm_fail("the new store is made, but the next mount has to finish it: %s",
 			      kvc_why(-err))
 		   : 0;
 }
@@ -401,13 +400,13 @@ static int check_size(struct kvc_store *s, uint64_t old)
 	if (!s->data_size)
 		s->data_size = s->device ? free_bytes : free_bytes / 2;
 	if (s->data_size < KVC_STORE_MIN_SIZE)
-		return kvm_fail("a size of %s is too small; the least is %s",
+		return kvm_fail("a size of %s is too small; give at least %s",
 				kvc_size_text(s->data_size, a),
 				kvc_size_text(KVC_STORE_MIN_SIZE, b));
 	s->data_size = s->data_size / KVC_PAGE * KVC_PAGE;
 	if (s->data_size > free_bytes)
 		return kvm_fail(
-			"%s is more than the %s that %s has; give a smaller --size, or make room",
+			"%s is more than the %s free on %s; give a smaller --size, or free space",
 			kvc_size_text(s->data_size, a), kvc_size_text(free_bytes, b),
 			s->device ? s->data : s->dir);
 	if (access(s->dir, W_OK))
@@ -427,16 +426,15 @@ static int open_there(struct kvc_store *there, const struct kvc_store *s, bool f
 	if (err && err != -EBADMSG && err != -EPROTO)
 		return kvm_fail("cannot read %s/%s: %s", s->dir, KVC_STORE_SUPER, kvc_why(-err));
 	if (!force)
-		return kvm_fail("%s is a store already; --force replaces it, and all it holds is "
-				"lost",
+		return kvm_fail("%s is already a store; --force replaces it and deletes its data",
 				s->dir);
 	err = kvc_store_open(there, s->dir, error);
 	if (err == -EBUSY)
 		return kvm_fail("the store %s is mounted or being checked: unmount it first",
 				s->dir);
 	if (err == -EBADMSG)
-		return kvm_fail("the superblock of %s is damaged: fsck.kvcachefs -y mends it, then "
-				"--force can replace the store",
+		return kvm_fail("the superblock of %s is damaged: repair it with fsck.kvcachefs "
+				"-y, then --force can replace the store",
 				s->dir);
 	return err ? kvm_fail("%s", error) : 0;
 }
@@ -513,7 +511,7 @@ static int make_in(struct kvc_store *s, bool force)
 		return kvm_fail("cannot open %s: %s", s->dir, kvc_why(errno));
 	if (flock(fd, LOCK_EX | LOCK_NB))
 		return errno == EWOULDBLOCK
-			       ? kvm_fail("another mkfs.kvcachefs is at work in %s", s->dir)
+			       ? kvm_fail("another mkfs.kvcachefs is running in %s", s->dir)
 			       : kvm_fail("cannot lock %s: %s", s->dir, kvc_why(errno));
 	if (fstat(fd, &st))
 		return kvm_fail("%s: %s", s->dir, kvc_why(errno));
@@ -566,12 +564,12 @@ int main(int argc, char **argv)
 		default: kvc_getopt_error(c, argv, kvm_name, error); return kvm_fail("%s", error);
 		}
 	if (argc - optind != 1)
-		return kvm_fail("it takes one store, not %d words; mkfs.kvcachefs --help shows all",
+		return kvm_fail("give one store, not %d arguments; see mkfs.kvcachefs --help",
 				argc - optind);
 	if (strlen(argv[optind]) >= sizeof s.dir - 64)
-		return kvm_fail("the store's path is too long");
+		return kvm_fail("the path of the store is too long");
 	if (!*argv[optind] || (device && !*device))
-		return kvm_fail("the path of %s is empty; is a variable not set?",
+		return kvm_fail("the path of %s is empty; check that the shell variable is set",
 				*argv[optind] ? "--device" : "the store");
 	snprintf(s.dir, sizeof s.dir, "%s", argv[optind]);
 	s.device = device != NULL;
@@ -581,7 +579,7 @@ int main(int argc, char **argv)
 		cwd = *device == '/' ? NULL : getcwd(NULL, 0);
 		if ((size_t)snprintf(s.data, 1024, "%s%s%s", cwd ?: "", cwd ? "/" : "", device) >=
 		    1024)
-			return kvm_fail("the device's path is too long");
+			return kvm_fail("the path of the device is too long");
 		free(cwd);
 	}
 	return make_in(&s, force);

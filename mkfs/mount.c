@@ -35,8 +35,8 @@ int main(int argc, char **argv)
 	char own[PATH_MAX + 16] = "";
 
 	if (argc == 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
-		printf("usage: mount -t kvcachefs STORE MOUNTPOINT [-o "
-		       "OPTIONS]\nmount.kvcachefs(8) and kvcachefs(8) tell more.\n");
+		printf("usage: mount -t kvcachefs STORE MOUNTPOINT [-o OPTIONS]\nSee "
+		       "mount.kvcachefs(8) and kvcachefs(8) for details.\n");
 		return 0;
 	}
 	if (argc == 2 && !strcmp(argv[1], "--version")) {
@@ -56,8 +56,7 @@ int main(int argc, char **argv)
 	for (size_t i = 0; i < sizeof places / sizeof places[0]; i++)
 		execv(places[i], argv);
 	fprintf(stderr,
-		"mount.kvcachefs: cannot start kvcachefs, which lies beside it or in "
-		"/usr/sbin: %s\n",
+		"mount.kvcachefs: cannot start kvcachefs from its own folder or /usr/sbin: %s\n",
 		strerror(errno));
 	return 1;
 }

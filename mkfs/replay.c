@@ -56,11 +56,12 @@ static int take_policies(struct replay *o, const char *names)
 	o->npolicies = 0;
 	for (char *at, *name = strtok_r(list, ",", &at); name && !err;
 	     name = strtok_r(NULL, ",", &at))
-		err = o->npolicies < POLICIES ? take_policy(o, name)
-					      : kvm_misused("--policy %s: at most %d of them",
-							    kvm_shown(names), POLICIES);
+		err = o->npolicies < POLICIES
+			      ? take_policy(o, name)
+			      : kvm_misused("--policy %s: too many policies, give at most %d",
+					    kvm_shown(names), POLICIES);
 	if (!err && !o->npolicies)
-		err = kvm_misused("--policy %s: no name of one", kvm_shown(names));
+		err = kvm_misused("--policy %s: give the name of a policy", kvm_shown(names));
 	return err;
 }
 
@@ -138,22 +139,22 @@ static int take_capacities(struct replay *o, const char *numbers)
 		unsigned i = o->ncapacities;
 
 		if (i == CAPACITIES)
-			return kvm_misused("--capacity %s: at most %d of them", kvm_shown(numbers),
-					   CAPACITIES);
+			return kvm_misused("--capacity %s: too many capacities, give at most %d",
+					   kvm_shown(numbers), CAPACITIES);
 		if (!take_capacity(o, i, text))
-			return kvm_misused(
-				"--capacity: %s is no number of chunks, nor (all of them) one of "
-				"bytes as 64GiB, nor two of either with a colon between: in the "
-				"pool and on disk",
-				text);
+			return kvm_misused("--capacity: %s is not a capacity; give a number of "
+					   "chunks such as 5000, a size such as 64GiB (for all "
+					   "capacities), or POOL:DISK of either",
+					   text);
 		if (i && o->pool[i] <= o->pool[i - 1])
-			return kvm_misused("--capacity %s: %s comes after a larger one",
+			return kvm_misused("--capacity %s: %s follows a larger capacity; sort them "
+					   "in ascending order",
 					   kvm_shown(numbers), text);
 		o->ncapacities++;
 	}
 	return o->ncapacities
 		       ? 0
-		       : kvm_misused("--capacity %s: no number of chunks", kvm_shown(numbers));
+		       : kvm_misused("--capacity %s: give a number of chunks", kvm_shown(numbers));
 }
 
 static int take_chain(struct replay *o, const char *name)
@@ -169,7 +170,7 @@ static int take_chain(struct replay *o, const char *name)
 			o->way.chain = i;
 			return 0;
 		}
-	return kvm_misused("--chain %s: it is told, learned or none", kvm_shown(name));
+	return kvm_misused("--chain %s: give told, learned or none", kvm_shown(name));
 }
 
 static int take_clients(struct replay *o, const char *text)
@@ -178,7 +179,8 @@ static int take_clients(struct replay *o, const char *text)
 	char *end = NULL;
 
 	if (!take_count(text, &end, &n) || *end || n > KVM_CLIENTS)
-		return kvm_misused("--clients %s: from 1 to %d", kvm_shown(text), KVM_CLIENTS);
+		return kvm_misused("--clients %s: give a number from 1 to %d", kvm_shown(text),
+				   KVM_CLIENTS);
 	o->way.clients = (uint32_t)n;
 	return 0;
 }
@@ -189,7 +191,8 @@ static int take_threads(struct replay *o, const char *text)
 	char *end = NULL;
 
 	if (!take_count(text, &end, &n) || *end || n > KVM_THREADS)
-		return kvm_misused("--threads %s: from 1 to %d", kvm_shown(text), KVM_THREADS);
+		return kvm_misused("--threads %s: give a number from 1 to %d", kvm_shown(text),
+				   KVM_THREADS);
 	o->way.threads = (uint32_t)n;
 	return 0;
 }
@@ -200,7 +203,7 @@ static int take_seed(struct replay *o, const char *text)
 
 	o->seed = strtoull(text, &end, 10);
 	return *text < '0' || *text > '9' || *end
-		       ? kvm_misused("--seed: %s is no number", kvm_shown(text))
+		       ? kvm_misused("--seed: %s is not a number", kvm_shown(text))
 		       : 0;
 }
 
@@ -210,7 +213,8 @@ static int take_jobs(struct replay *o, const char *text)
 	char *end = NULL;
 
 	if (!take_count(text, &end, &n) || *end || n > KVM_JOBS)
-		return kvm_misused("--jobs %s: from 1 to %d", kvm_shown(text), KVM_JOBS);
+		return kvm_misused("--jobs %s: give a number from 1 to %d", kvm_shown(text),
+				   KVM_JOBS);
 	o->jobs = (unsigned)n;
 	return 0;
 }
@@ -251,9 +255,9 @@ static int take_options(struct replay *o, int *argc, char **argv)
 	if (!err)
 		err = take_capacities(o, capacities ?: "1000,5000,10000,20000");
 	if (!err && !o->tiers && policies && strchr(policies, ':'))
-		err = kvm_misused("--policy %s: there is no disk without --tiers, or a --capacity "
-				  "POOL:DISK",
-				  kvm_shown(policies));
+		err = kvm_misused(
+			"--policy %s: a policy for the disk needs --tiers, or --capacity POOL:DISK",
+			kvm_shown(policies));
 	if (!err && models)
 		err = kvm_replay_models(o, models);
 	if (!err && chain)
@@ -398,7 +402,7 @@ static int replay_all(struct replay *o, FILE *svg, char **traces, int n)
 
 		err = kvm_trace_read(&t, traces[i]);
 		if (!err && o->in_bytes && !t.mean)
-			err = kvm_fail("%s tells no sizes (\"bytes\"): --capacity takes chunks",
+			err = kvm_fail("%s has no sizes (\"bytes\"): give --capacity in chunks",
 				       t.name);
 		err = err ?: replay_one(o, &t, share);
 		if (!err && svg)

@@ -11,7 +11,7 @@ static int no_policy(const char *name)
 
 	for (int i = 0; kvc_keep_names[i]; i++)
 		snprintf(all + strlen(all), sizeof all - strlen(all), " %s", kvc_keep_names[i]);
-	kvm_misused("there is no policy %s; there are:%s", kvm_shown(name), all);
+	kvm_misused("unknown policy %s; the policies are:%s", kvm_shown(name), all);
 	return -1;
 }
 
@@ -30,16 +30,16 @@ static int take_model(struct replay *o, char *word)
 	int policy;
 
 	if (!equals || equals == word)
-		return kvm_misused("--model: %s is no NAME=POLICY", kvm_shown(word));
+		return kvm_misused("--model: %s is not NAME=POLICY", kvm_shown(word));
 	if (o->nown == MODELS)
-		return kvm_misused("--model: at most %d of them", MODELS);
+		return kvm_misused("--model: too many models, give at most %d", MODELS);
 	policy = kvm_replay_policy(equals + 1);
 	if (policy < 0)
 		return 2;
 	*equals = 0;
 	for (unsigned i = 0; i < o->nown; i++)
 		if (!strcmp(o->own[i].model, word))
-			return kvm_misused("--model: %s is there twice", word);
+			return kvm_misused("--model: %s is given twice", word);
 	o->own[o->nown++] = (struct own){ word, (unsigned)policy };
 	return 0;
 }
@@ -55,7 +55,7 @@ int kvm_replay_models(struct replay *o, const char *words)
 	     word = strtok_r(NULL, ",", &at))
 		err = take_model(o, word);
 	if (!err && !o->nown)
-		err = kvm_misused("--model %s: no NAME=POLICY", kvm_shown(words));
+		err = kvm_misused("--model %s: give NAME=POLICY", kvm_shown(words));
 	return err;
 }
 
@@ -67,8 +67,8 @@ static void no_model(const struct kvm_trace *t, const char *name)
 		if (*t->model_name[i])
 			snprintf(all + strlen(all), sizeof all - strlen(all), " %s",
 				 t->model_name[i]);
-	kvm_fail("%s has no model %s; %s%s", t->name, name, *all ? "there are:" : "it tells none",
-		 all);
+	kvm_fail("%s has no model %s; %s%s", t->name, name,
+		 *all ? "the models are:" : "it names no models", all);
 }
 
 uint8_t *kvm_replay_classes(const struct replay *o, const struct kvm_trace *t)

@@ -178,7 +178,7 @@ static int take_all(struct kvm_trace *t, FILE *f, struct words *w, sqlite3_stmt 
 		}
 		err = err ?: take_request(t, w, l);
 		if (err == -EINVAL)
-			return kvm_fail("%s, line %llu: not a request, which is {\"hash_ids\": "
+			return kvm_fail("%s, line %llu: not a request; a request is {\"hash_ids\": "
 					"[NUMBER, ...]}",
 					t->name, (unsigned long long)nr);
 		if (err)
@@ -188,7 +188,7 @@ static int take_all(struct kvm_trace *t, FILE *f, struct words *w, sqlite3_stmt 
 	fill_sizes(t);
 	if (ferror(f))
 		return kvm_fail("%s: %s", t->name, kvc_why(errno));
-	return t->accesses ? 0 : kvm_fail("%s has no request with a chunk", t->name);
+	return t->accesses ? 0 : kvm_fail("%s has no requests with chunks", t->name);
 }
 
 int kvm_trace_read(struct kvm_trace *t, const char *path)

@@ -92,7 +92,7 @@ static int take_all(struct trace *t, int fd)
 		if (n < 0 && errno == EINTR)
 			return 0;
 		if (n < 0)
-			return kvm_fail("the mount tells nothing more: %s", kvc_why(errno));
+			return kvm_fail("cannot read from the mount: %s", kvc_why(errno));
 		t->n += (size_t)n;
 		for (; (end = memchr(line, '\n', t->n - (size_t)(line - t->text)));
 		     line = end + 1) {
@@ -149,7 +149,7 @@ static int take_options(struct trace *t, int *argc, char **argv)
 		return err;
 	t->seconds = strtoull(seconds, &end, 10);
 	if (*seconds < '0' || *seconds > '9' || *end || !t->seconds || t->seconds > 1000000000)
-		return kvm_misused("--seconds: %s is no number of seconds", kvm_shown(seconds));
+		return kvm_misused("--seconds: %s is not a number of seconds", kvm_shown(seconds));
 	return 0;
 }
 
@@ -163,8 +163,8 @@ static void say(const struct trace *t)
 	fprintf(stderr, "%" PRIu64 " requests of %" PRIu64 " chunks", j.requests, j.uses);
 	if (j.lost)
 		fprintf(stderr,
-			"; %" PRIu64 " uses were lost, and %" PRIu64
-			" requests of which they may have been left out",
+			"; %" PRIu64 " accesses were lost, and %" PRIu64
+			" requests that may have had them are left out",
 			j.lost, j.left_out);
 	fputc('\n', stderr);
 	/* what the file does not say */

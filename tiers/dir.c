@@ -219,11 +219,11 @@ static bool is_ours(struct dir *d, int root)
 	}
 	if (!same && !atomic_exchange(&d->elsewhere, true))
 		kvc_warn("tier dir: %s is not the folder that this store used before (its mark %s "
-			 "is missing or another): is it mounted? If the folder was replaced "
-			 "on purpose, unmount, remove %s/dir-remotes, and mount again",
+			 "is missing or different): mount the share there. If the folder was "
+			 "replaced on purpose, unmount, remove %s/dir-remotes, and mount again",
 			 d->path, KVCT_DIR_MARK, d->store ? d->store : "STORE");
 	if (same && atomic_exchange(&d->elsewhere, false))
-		kvc_info("tier dir: %s is there again", d->path);
+		kvc_info("tier dir: %s is available again", d->path);
 	return same;
 }
 
@@ -621,8 +621,7 @@ static int check_folder(struct dir *d, uint64_t deadline_ms)
 	}
 	if (kvc_join(thread, until)) {
 		pthread_detach(thread);
-		kvc_warn("tier dir: %s does not answer now; it is asked again when it is needed",
-			 d->path);
+		kvc_warn("tier dir: %s does not answer; the next access tries again", d->path);
 		d->late = l;
 		return 0;
 	}
@@ -645,7 +644,7 @@ int kvct_dir_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tie
 	if (kvct_url_check(u, params, error))
 		return -EINVAL;
 	if (*u->host || !*u->path || strlen(u->path) + 2 > sizeof d->path) {
-		snprintf(error, 512, "option remote: a folder is given as dir:///PATH");
+		snprintf(error, 512, "option remote: give the folder as dir:///PATH");
 		return -EINVAL;
 	}
 	d = calloc(1, sizeof *d);
@@ -671,7 +670,10 @@ int kvct_dir_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_tie
 		memcpy(d->known.id, d->remembered, sizeof d->known.id);
 	err = check_folder(d, deadline_ms);
 	if (err) {
-		snprintf(error, 512, "option remote: %s is no folder that can be read", d->path);
+		snprintf(error, 512,
+			 "option remote: %s is not a readable folder; check the path and its "
+			 "permissions",
+			 d->path);
 		dir_close(&d->tier);
 		return err;
 	}

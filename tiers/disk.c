@@ -161,7 +161,7 @@ static void put_aside(struct disk *d, uint64_t at, uint64_t len, uint64_t wait_n
 		};
 	pthread_mutex_unlock(&d->lock);
 	if (!room && len)
-		kvc_warn("tier disk: %llu bytes at %llu cannot be written and are not used before "
+		kvc_warn("tier disk: cannot write %llu bytes at %llu; this space is not used until "
 			 "the next mount",
 			 (unsigned long long)len, (unsigned long long)at);
 }
@@ -545,7 +545,7 @@ static int open_data(struct disk *d, const struct kvc_store *s, uint64_t *size, 
 		d->fd = kvc_open_own(s->data, mode);
 		if (d->fd >= 0)
 			kvc_info(
-				"%s takes no direct I/O: the disk tier goes through the page cache",
+				"%s does not support direct I/O: the disk tier uses the page cache",
 				s->data);
 	}
 	if (d->fd < 0 || fstat(d->fd, &st)) {
@@ -587,8 +587,8 @@ int kvct_disk_open(const struct kvc_store *s, struct kvc_tier **out, char *error
 	err = open_data(d, s, &size, error);
 	d->lost_from = size < s->data_size ? size : s->lost_from ?: UINT64_MAX;
 	if (!err && size < s->data_size) {
-		kvc_warn("the disk tier %s is shorter than it was made (%s of %s): what lay behind "
-			 "its end is lost, all else is there",
+		kvc_warn("the disk tier %s is shorter than at its creation (%s of %s): data beyond "
+			 "its end is lost, all other data is intact",
 			 s->data, kvc_size_text(size, a), kvc_size_text(s->data_size, b));
 		/* Else the rest would be too full, and be trimmed. */
 		if (!s->device && !s->read_only && !posix_fallocate(d->fd, 0, (off_t)s->data_size))

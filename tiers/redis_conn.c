@@ -105,7 +105,7 @@ static int greeting(struct kvct_redis *r, struct kvct_redis_conn *c, uint64_t un
 		if (err == -EIO)
 			err = -EACCES; /* what else would a server have against its greeting? */
 		if (none)
-			kvct_redis_say(r, cmd->argv[0], "the server wants no password", NULL);
+			kvct_redis_say(r, cmd->argv[0], "the server does not use a password", NULL);
 		else if (secret && !starts(reply->str, "WRONGPASS"))
 			reply->str[strcspn(reply->str, " ")] = 0;
 		if (err)
@@ -270,11 +270,11 @@ bool kvct_redis_failed(struct kvct_redis *r, unsigned node, struct kvct_redis_co
 			n->dead_ns = kvc_max(n->dead_ns, c->used_ns);
 		pthread_mutex_unlock(&r->lock);
 	} else if (err == -EACCES) {
-		kvct_redis_say(r, "TLS", "the server does not accept our certificate",
+		kvct_redis_say(r, "TLS", "the server does not accept this node's certificate",
 			       "check cert= and key=");
 	} else if (err == -EIO) {
 		kvct_redis_say(r, "the server",
-			       "its answer is longer than was asked for, or is none of Redis",
+			       "its answer is longer than requested, or is not a Redis answer",
 			       NULL);
 	}
 	kvct_redis_conn_free(c);

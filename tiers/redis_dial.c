@@ -279,6 +279,6 @@ int kvct_redis_dial(const char *host, int port, uint64_t until_ns, unsigned give
 		}
 	}
 	*why = err == -EHOSTDOWN ? "no answer in time" : strerrordesc_np(-err);
-	*why = *why ?: "it cannot be reached";
+	*why = *why ?: "the server cannot be reached";
 	return of_nobody(err);
 }

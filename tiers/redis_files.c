@@ -92,20 +92,20 @@ bool kvct_redis_files_changed(struct kvct_redis *r, bool now)
 	password = memcmp(&stamp[KVCT_REDIS_PASSWORD], &r->files.stamp[KVCT_REDIS_PASSWORD],
 			  sizeof stamp[0]) != 0;
 	if (password && password_read(r, error)) {
-		kvct_redis_say(r, "the password is the one from before", error, NULL);
+		kvct_redis_say(r, "the previous password stays in use", error, NULL);
 	} else if (password) {
 		r->files.stamp[KVCT_REDIS_PASSWORD] = stamp[KVCT_REDIS_PASSWORD];
 		changed = true;
 	}
 	if (certificates && tls_read(r, error)) {
-		kvct_redis_say(r, "the certificates are those from before", error, NULL);
+		kvct_redis_say(r, "the previous certificates stay in use", error, NULL);
 	} else if (certificates) {
 		for (int i = KVCT_REDIS_CA; i < KVCT_REDIS_FILES; i++)
 			r->files.stamp[i] = stamp[i];
 		changed = true;
 	}
 	if (changed) {
-		kvc_info("tier redis: password or certificates were replaced");
+		kvc_info("tier redis: the password or the certificates were read again");
 		r->epoch++;
 	}
 	r->files.busy = false;

@@ -136,7 +136,8 @@ static int scan_node(struct listing *l, unsigned node)
 		freeReplyObject(reply);
 	} while (!err && strcmp(cursor, "0"));
 	if (err == -ELOOP) {
-		kvct_redis_say(r, "SCAN", "the server never ends it: not all was listed", NULL);
+		kvct_redis_say(r, "SCAN",
+			       "the server's listing does not end: the list is incomplete", NULL);
 		err = -EIO;
 	}
 	return err;

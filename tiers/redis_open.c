@@ -53,13 +53,15 @@ static int set_prefix(struct kvct_redis *r, const char *path, char *error)
 
 	if (strpbrk(prefix, "{}")) {
 		snprintf(error, 512,
-			 "option remote: a prefix in Redis cannot have { or } in it; choose "
-			 "another");
+			 "option remote: a Redis prefix cannot contain { or }; choose another "
+			 "prefix");
 		return -EINVAL;
 	}
 	for (const char *p = prefix; *p; p++)
 		if (iscntrl((unsigned char)*p)) {
-			snprintf(error, 512, "option remote: the prefix has a control character");
+			snprintf(error, 512,
+				 "option remote: the prefix contains a control character; remove "
+				 "it");
 			return -EINVAL;
 		}
 	if (strlen(prefix) > PREFIX_MOST) {
@@ -89,7 +91,7 @@ static int set_db(struct kvct_redis *r, const struct kvct_url *u, char *error)
 		return -EINVAL;
 	}
 	if (db && r->cluster) {
-		snprintf(error, 512, "option remote: a cluster has no db=; leave it out");
+		snprintf(error, 512, "option remote: a cluster does not support db=; leave it out");
 		return -EINVAL;
 	}
 	r->db = (int)db;
@@ -105,11 +107,12 @@ static int set_seeds(struct kvct_redis *r, const struct kvct_url *u, char *error
 	kvct_url_get(u, "socket", path, sizeof path);
 	if (*path && (*path != '/' || *u->host || strcmp(u->scheme, "redis"))) {
 		snprintf(error, 512,
-			 "option remote: socket= is an absolute path, in redis:// without a host");
+			 "option remote: socket= must be an absolute path, in a redis:// URL "
+			 "without a host");
 		return -EINVAL;
 	}
 	if (!*path && !*u->host) {
-		snprintf(error, 512, "option remote: %s:// needs a host", u->scheme);
+		snprintf(error, 512, "option remote: %s:// needs a host after it", u->scheme);
 		return -EINVAL;
 	}
 	err = add_seed(r, *path ? path : u->host, *path ? 0 : u->port ? (int)u->port : 6379, error);
@@ -147,7 +150,7 @@ static void first_answer(struct kvct_redis *r)
 	word(&info, "server");
 	err = kvct_redis_ask_node(r, 0, &info, kvc_mono_ns() + FIRST_NS, &reply);
 	if (err == -ETIMEDOUT || err == -EHOSTUNREACH || err == -EHOSTDOWN)
-		kvc_warn("tier redis: %s does not answer now; it is asked again when it is needed",
+		kvc_warn("tier redis: %s does not answer; the next access tries again",
 			 r->nodes[0].host);
 	if (err)
 		return;
@@ -161,7 +164,7 @@ static void first_answer(struct kvct_redis *r)
 				 r->nodes[0].host, major, minor);
 	}
 	if (reply->type == REDIS_REPLY_STRING && strstr(reply->str, "redis_mode:cluster"))
-		kvc_warn("tier redis: %s is part of a cluster: use redis+cluster://",
+		kvc_warn("tier redis: %s is part of a cluster: mount with redis+cluster://",
 			 r->nodes[0].host);
 	freeReplyObject(reply);
 }
@@ -216,8 +219,8 @@ int kvct_redis_open(const struct kvct_url *u, uint64_t deadline_ms, struct kvc_t
 	if (!r->cluster)
 		first_answer(r);
 	else if (kvct_redis_learn(r, kvc_mono_ns() + FIRST_NS))
-		kvc_warn("tier redis: the cluster at %s does not answer now; it is asked again "
-			 "when it is needed",
+		kvc_warn("tier redis: the cluster at %s does not answer; the next access tries "
+			 "again",
 			 u->host);
 	r->tier.ops = &kvct_redis_ops;
 	*out = &r->tier;

@@ -212,9 +212,9 @@ static const struct {
 } meanings[] = {
 	/* Of this key or value alone. */
 	{ "WRONGTYPE", NULL, -EIO, KVCT_REDIS_FINAL,
-	  "another program uses the prefix; give this one its own" },
+	  "another program uses the prefix; choose another prefix" },
 	{ "max request size exceeded", NULL, -EFBIG, KVCT_REDIS_FINAL,
-	  "it takes smaller values only" },
+	  "the server accepts smaller values only" },
 	{ "string exceeds maximum", NULL, -EFBIG, KVCT_REDIS_FINAL, "raise proto-max-bulk-len" },
 	{ "Protocol error: invalid bulk length", NULL, -EFBIG, KVCT_REDIS_FINAL,
 	  "raise proto-max-bulk-len" },
@@ -226,7 +226,7 @@ static const struct {
 	{ "NOPERM this user has no permissions to access one of the keys", NULL, -EIO,
 	  KVCT_REDIS_FINAL, "see the least permissions in kvcachefs-tiers(7)" },
 	/* Writes are refused; another server may take them. */
-	{ "READONLY", NULL, -EROFS, KVCT_REDIS_RECONNECT, "it is a replica" },
+	{ "READONLY", NULL, -EROFS, KVCT_REDIS_RECONNECT, "the server is a replica" },
 	{ "MISCONF", NULL, -EROFS, KVCT_REDIS_FINAL, "see the server's log" },
 	{ "NOREPLICAS", NULL, -EROFS, KVCT_REDIS_FINAL, "see min-replicas-to-write" },
 	{ "OOM", NULL, -ENOSPC, KVCT_REDIS_FINAL, "set a maxmemory-policy that evicts" },
@@ -247,7 +247,7 @@ static const struct {
 	{ "MASTERDOWN", NULL, -EBUSY, KVCT_REDIS_WAIT, NULL },
 	{ "CLUSTERDOWN", NULL, -EBUSY, KVCT_REDIS_WAIT, NULL },
 	{ "TRYAGAIN", NULL, -EBUSY, KVCT_REDIS_WAIT, NULL },
-	{ "BUSY", NULL, -EBUSY, KVCT_REDIS_FINAL, "a script keeps it busy" },
+	{ "BUSY", NULL, -EBUSY, KVCT_REDIS_FINAL, "a script is running on the server" },
 	{ "max number of clients", NULL, -EBUSY, KVCT_REDIS_FINAL, "raise maxclients" },
 	{ "max concurrent connections", NULL, -EBUSY, KVCT_REDIS_FINAL, NULL },
 	{ "max requests per second", NULL, -EBUSY, KVCT_REDIS_FINAL, NULL },
@@ -261,10 +261,11 @@ static const struct {
 	{ "DENIED", NULL, -EACCES, KVCT_REDIS_FINAL, NULL },
 	{ "DB index is out of range", NULL, -EACCES, KVCT_REDIS_FINAL, "check db=" },
 	{ "invalid DB index", NULL, -EACCES, KVCT_REDIS_FINAL, "check db=" },
-	{ "SELECT is not allowed", NULL, -EACCES, KVCT_REDIS_FINAL, "a cluster has no db=" },
+	{ "SELECT is not allowed", NULL, -EACCES, KVCT_REDIS_FINAL,
+	  "a cluster does not support db=" },
 	/* A node of a cluster that is spoken to as a server of its own. */
-	{ "MOVED", NULL, -EIO, KVCT_REDIS_FINAL, "it is a cluster: use redis+cluster://" },
-	{ "ASK", NULL, -EIO, KVCT_REDIS_FINAL, "it is a cluster: use redis+cluster://" },
+	{ "MOVED", NULL, -EIO, KVCT_REDIS_FINAL, "it is a cluster: mount with redis+cluster://" },
+	{ "ASK", NULL, -EIO, KVCT_REDIS_FINAL, "it is a cluster: mount with redis+cluster://" },
 	/* Of proxies: nobody is behind them. */
 	{ "no upstream host", NULL, -EHOSTUNREACH, KVCT_REDIS_RECONNECT, NULL },
 };

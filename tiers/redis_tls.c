@@ -31,13 +31,13 @@ int kvct_redis_tls_open(struct kvct_redis_tls **out, const char *ca, const char 
 		SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER, NULL);
 	if (!bad && (*ca ? SSL_CTX_load_verify_locations(ctx, ca, NULL)
 			 : SSL_CTX_set_default_verify_paths(ctx)) != 1)
-		bad = "the certificates of ca= cannot be read";
+		bad = "cannot read the certificates of ca=";
 	if (!bad && !*cert != !*key)
-		bad = "cert= and key= belong together";
+		bad = "cert= and key= must be given together";
 	if (!bad && *cert && SSL_CTX_use_certificate_chain_file(ctx, cert) != 1)
-		bad = "the certificate of cert= cannot be read";
+		bad = "cannot read the certificate of cert=";
 	if (!bad && *cert && SSL_CTX_use_PrivateKey_file(ctx, key, SSL_FILETYPE_PEM) != 1)
-		bad = "the key of key= cannot be read, or is of another certificate";
+		bad = "cannot read the key of key=, or the key does not match cert=";
 	ERR_clear_error();
 	if (bad) {
 		snprintf(error, 512, "option remote: TLS: %s", bad);
@@ -99,13 +99,13 @@ static int shake(SSL *ssl, int fd, uint64_t until_ns, const char **why)
 		if (want == SSL_ERROR_WANT_READ || want == SSL_ERROR_WANT_WRITE) {
 			err = kvct_redis_ready(fd, want == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT,
 					       until_ns);
-			*why = "the handshake takes too long";
+			*why = "the handshake timed out";
 		} else {
 			*why = ERR_reason_error_string(ERR_peek_error());
 			/* A server that ends or restarts refuses nobody. */
 			err = *why && want == SSL_ERROR_SSL && !ended_early() ? -EACCES
 									      : -ECONNRESET;
-			*why = *why ?: "it was broken off";
+			*why = *why ?: "the server closed the connection";
 		}
 	}
 	return err;

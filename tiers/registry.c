@@ -60,8 +60,8 @@ int kvct_url_parse(const char *text, struct kvct_url *u, char *error)
 			return -EINVAL;
 		if (strchr(u->user, ':')) {
 			snprintf(error, 512,
-				 "option remote: a password does not belong into a URL; put it "
-				 "into a file and give password_file=");
+				 "option remote: a URL must not contain a password; put it into a "
+				 "file and give password_file=");
 			return -EINVAL;
 		}
 		host = at + 1;
@@ -153,7 +153,7 @@ int kvct_secret(const char *path, char *buf, size_t room, char *error)
 	}
 	n = read(fd, buf, room - 1);
 	if (n < 0 || (size_t)n == room - 1) {
-		snprintf(error, 512, "option remote: %s holds no password", path);
+		snprintf(error, 512, "option remote: %s does not contain a password", path);
 		return -EINVAL;
 	}
 	buf[n] = 0;
@@ -197,8 +197,8 @@ static int open_remote(const char *url, const struct kvc_store *s, const struct 
 		return err;
 	}
 	snprintf(error, 512,
-		 "option remote: there is no kind '%s'; there are dir, redis, rediss, "
-		 "redis+cluster, rediss+cluster, s3",
+		 "option remote: unknown kind '%s'; give dir, redis, rediss, redis+cluster, "
+		 "rediss+cluster or s3",
 		 u.scheme);
 	return -EINVAL;
 }
@@ -240,7 +240,8 @@ int kvct_open_all(const struct kvc_store *s, const struct kvc_options *o,
 		++*n;
 	}
 	if (!err && count_words(urls) > KVCT_MAX - 1) { /* before any is asked */
-		snprintf(error, 512, "option remote: at most %d are possible", KVCT_MAX - 1);
+		snprintf(error, 512, "option remote: too many remotes; give at most %d",
+			 KVCT_MAX - 1);
 		err = -EINVAL;
 	}
 	for (char *url = urls ? strtok_r(urls, " ", &save) : NULL; url && !err;
@@ -248,7 +249,7 @@ int kvct_open_all(const struct kvc_store *s, const struct kvc_options *o,
 		if (!(err = open_remote(url, s, o, &tiers[*n], error))) {
 			for (unsigned t = 0; t < *n; t++)
 				if (!strcmp(tiers[t]->id, tiers[*n]->id)) {
-					snprintf(error, 512, "option remote: %s is there twice",
+					snprintf(error, 512, "option remote: %s is given twice",
 						 tiers[t]->id);
 					err = -EINVAL;
 				}

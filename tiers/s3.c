@@ -283,14 +283,15 @@ static int set_prefix(struct kvct_s3 *s, const struct kvct_url *u, char *error)
 	char padded[sizeof u->path + 3];
 
 	if (!is_plain(u->path, "-_./"))
-		return refuse(error, "the prefix of s3:// has letters, digits and -_./ only");
+		return refuse(error, "the prefix of s3:// may have letters, digits and -_./ only");
 	snprintf(padded, sizeof padded, "/%s%s", u->path,
 		 len && u->path[len - 1] != '/' ? "/" : "");
 	if (strstr(padded, "//") || strstr(padded, "/./") || strstr(padded, "/../"))
-		return refuse(error, "the prefix of s3:// has no parts that are empty, . or ..");
+		return refuse(error, "the prefix of s3:// may not have empty parts, . or ..");
 	snprintf(s->prefix, sizeof s->prefix, "%s", padded + 1);
 	if (strlen(s->prefix) + 35 > 1024)
-		return refuse(error, "the prefix of s3:// is too long: keys have 1024 bytes");
+		return refuse(error,
+			      "the prefix of s3:// is too long: keys have at most 1024 bytes");
 	return 0;
 }
 
@@ -305,7 +306,7 @@ static int set_one_place(struct kvct_s3_place *at, const struct kvct_url *u, con
 	int n;
 
 	if (!len || memchr(host, '@', len) || !is_plain(path, "-_.~/") || strpbrk(host, "?#"))
-		return refuse(error, "endpoint= of s3:// is http(s)://HOST[:PORT][/PATH]");
+		return refuse(error, "endpoint= of s3:// must be http(s)://HOST[:PORT][/PATH]");
 	n = snprintf(at->host, sizeof at->host, "%s%s%.*s", by_name ? u->host : "",
 		     by_name ? "." : "", (int)len, host);
 	if (n >= (int)sizeof at->host)
@@ -377,16 +378,16 @@ static int set_place(struct kvct_s3 *s, const struct kvct_url *u, bool *amazon, 
 	if (!*s->region)
 		snprintf(s->region, sizeof s->region, "us-east-1");
 	if (!is_plain(s->region, "-_."))
-		return refuse(error, "region= of s3:// has letters, digits and -_. only");
+		return refuse(error, "region= of s3:// may have letters, digits and -_. only");
 	*amazon = !*endpoint;
 	if (!*endpoint)
 		snprintf(endpoint, sizeof endpoint, "https://s3.%s.amazonaws.com", s->region);
 	if (strncmp(endpoint, "http://", 7) && strncmp(endpoint, "https://", 8))
-		return refuse(error, "endpoint= of s3:// begins with http:// or https://");
+		return refuse(error, "endpoint= of s3:// must begin with http:// or https://");
 	if (*addressing && strcmp(addressing, "path") && strcmp(addressing, "virtual"))
-		return refuse(error, "addressing= of s3:// is path or virtual");
+		return refuse(error, "addressing= of s3:// must be path or virtual");
 	if (!is_plain(u->host, "-_.") || !strcmp(u->host, ".") || !strcmp(u->host, ".."))
-		return refuse(error, "the bucket of s3:// has letters, digits and -_. only");
+		return refuse(error, "the bucket of s3:// may have letters, digits and -_. only");
 	return set_prefix(s, u, error) ?: set_server(s, u, endpoint, addressing, error);
 }
 
@@ -401,13 +402,13 @@ static int set_safety(struct kvct_s3 *s, const struct kvct_url *u, char *error)
 	s->sha256 = !strcmp(checksum, "sha256");
 	if (*s->sse && strcmp(s->sse, "AES256") && strcmp(s->sse, "aws:kms") &&
 	    strcmp(s->sse, "aws:kms:dsse"))
-		return refuse(error, "sse= of s3:// is AES256, aws:kms or aws:kms:dsse");
+		return refuse(error, "sse= of s3:// must be AES256, aws:kms or aws:kms:dsse");
 	if (*s->sse_key && strncmp(s->sse, "aws:kms", 7))
 		return refuse(error, "sse_key= of s3:// needs sse=aws:kms");
 	if (!is_plain(s->sse_key, "-_./:"))
-		return refuse(error, "sse_key= of s3:// is the id, alias or ARN of a KMS key");
+		return refuse(error, "sse_key= of s3:// must be the id, alias or ARN of a KMS key");
 	if (*checksum && strcmp(checksum, "none") && !s->md5 && !s->sha256)
-		return refuse(error, "checksum= of s3:// is none, md5 or sha256");
+		return refuse(error, "checksum= of s3:// must be none, md5 or sha256");
 	return 0;
 }
 

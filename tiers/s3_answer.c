@@ -318,7 +318,8 @@ static void advise(const struct kvct_s3 *s, const struct kvct_s3_request *q, int
 {
 	*to = 0;
 	if (!strcmp(q->code, "RequestTimeTooSkewed") && q->date_ns)
-		snprintf(to, room, "this node's clock is %lld s off the service's: set the clock",
+		snprintf(to, room,
+			 "this node's clock differs from the service's by %lld s: set the clock",
 			 (long long)(kvc_now_ns() / 1000000000) -
 				 (long long)(q->date_ns / 1000000000));
 	else if (*q->endpoint && (q->status == 301 || q->status == 307))
@@ -342,11 +343,13 @@ static void advise(const struct kvct_s3 *s, const struct kvct_s3_request *q, int
 	else if (err == -EFBIG && !*q->code)
 		snprintf(to, room, "a proxy limits the size of requests");
 	else if (q->status == 404)
-		snprintf(to, room, "not about the key: check the bucket and endpoint=");
+		snprintf(to, room,
+			 "the answer is not about the key: check the bucket and endpoint=");
 	else if (q->html)
-		snprintf(to, room, "a page for people, not S3: check endpoint=");
+		snprintf(to, room, "the answer is an HTML page, not S3: check endpoint=");
 	else if (q->status && !*q->code)
-		snprintf(to, room, "not in S3's words: a proxy or ingress may have answered");
+		snprintf(to, room,
+			 "the answer is not from S3: a proxy or ingress may have sent it");
 }
 
 /* A message that repeats a secret ends before it. */

@@ -233,11 +233,11 @@ static void tell_locked(struct kvct_s3_credentials *c, int err, const char *why)
 {
 	if (!err) {
 		if (*c->said)
-			kvc_info("tier s3: there are credentials again (%s)", c->text);
+			kvc_info("tier s3: credentials are available again (%s)", c->text);
 		*c->said = 0;
 	} else if (strcmp(c->said, why)) {
 		snprintf(c->said, sizeof c->said, "%s", why);
-		kvc_warn("tier s3: no new credentials: %s %s", c->text, why);
+		kvc_warn("tier s3: cannot get new credentials: %s %s", c->text, why);
 	}
 }
 
@@ -408,7 +408,9 @@ static int hold(struct kvct_s3_credentials *c)
 		return -ENOMEM;
 	}
 	if (mlock(p, len))
-		kvc_warn("tier s3: credentials may be swapped: %s", kvc_why(errno));
+		kvc_warn("tier s3: cannot lock the credentials in memory, so they may be swapped: "
+			 "%s",
+			 kvc_why(errno));
 	madvise(p, len, MADV_WIPEONFORK);
 	c->now = p;
 	c->next = c->now + 1;

@@ -498,7 +498,7 @@ static bool switch_place(struct kvct_s3 *s, const struct kvct_s3_request *q)
 	if (!s->may_switch || q->place == &s->place[1] || !kvct_s3_wants_name(q))
 		return false;
 	if (!s->by_name)
-		kvc_info("tier s3: %ld %s: the bucket is in the host name from now on "
+		kvc_info("tier s3: %ld %s: now using the bucket in the host name "
 			 "(addressing=virtual)",
 			 q->status, q->code);
 	s->by_name = true;
@@ -546,7 +546,8 @@ int kvct_s3_ask(struct kvct_s3 *s, struct kvct_s3_request *q)
 	q->n = n;
 	if (q->status == 200 && q->to && !err && !s->whole) {
 		s->whole = true;
-		kvc_warn("tier s3: the service ignores Range: every read transfers a whole object");
+		kvc_warn("tier s3: the service ignores the Range header: every read transfers a "
+			 "whole object");
 	}
 	if (!q->wanted || (err != -EACCES && err != -ENOENT))
 		kvct_s3_tell(s, q, err == -ENOENT || err == -EBADMSG ? 0 : err);

@@ -173,7 +173,7 @@ static int take_login(const char *text, const char *token_name,
 	    field(text, "SecretAccessKey", login->secret, sizeof login->secret) ||
 	    field(text, token_name, login->token, sizeof login->token) == -E2BIG || !*login->id ||
 	    !*login->secret) {
-		snprintf(why, WHY, "answered without an access key, or with one that is too long");
+		snprintf(why, WHY, "sent no access key, or a key that is too long");
 		return -EACCES;
 	}
 	field(text, "Expiration", until, sizeof until);
@@ -404,7 +404,7 @@ int kvct_s3_from_instance(const struct kvct_s3_source *s, uint64_t until_ns,
 			if (!isalnum((unsigned char)*p) && !strchr("+=,.@-_", *p))
 				err = -EACCES;
 		if (err)
-			snprintf(why, WHY, "the instance's role has a name that none can have");
+			snprintf(why, WHY, "the instance's role has an invalid name");
 	}
 	if (!err) {
 		snprintf(url, sizeof url, "%s%s%s", base, path, role);

@@ -349,7 +349,7 @@ static void end_old(struct kvct_s3 *s, struct kvct_s3_text page, uint64_t now_ns
 		if (key && escaped && ns && ns + DAY_NS < now_ns &&
 		    kvct_s3_is_key(s, (struct kvct_s3_text){ key, strlen(key) }, &w) &&
 		    !abort_upload(s, key, escaped, true))
-			kvc_info("tier s3: ended an upload of %s that was left unfinished", at);
+			kvc_info("tier s3: aborted an unfinished upload of %s", at);
 		free(key);
 		free(id);
 		free(at);

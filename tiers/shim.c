@@ -177,7 +177,7 @@ static int word(struct shim *s, const char *w, char *error)
 		if (colon[1] && !*end)
 			return 0;
 	}
-	snprintf(error, 512, "option shim: '%s' is not understood", w);
+	snprintf(error, 512, "option shim: '%s' is not valid; see kvcachefs(8)", w);
 	return -EINVAL;
 }
 

@@ -44,98 +44,103 @@ struct row {
 #define AT(field) offsetof(struct kvc_options, field)
 
 static const struct row rows[] = {
-	{ "cpu", "SIZE", "memory that the pool may use", SIZE, AT(cpu_bytes), NULL, 16 << 20,
+	{ "cpu", "SIZE", "memory limit of the pool", SIZE, AT(cpu_bytes), NULL, 16 << 20,
 	  1ull << 50, "1G", FIXED },
 	{ "memory", "SIZE",
-	  "maximum memory beside the pool for requests, tiers and texts; 0: by the machine", SIZE,
-	  AT(memory_bytes), NULL, 0, 1ull << 50, "0", FIXED },
-	{ "high", "PCT", "eviction starts when the pool or the disk is this full", NUMBER,
+	  "memory limit for requests, tiers and texts beside the pool; 0: chosen by machine size",
+	  SIZE, AT(memory_bytes), NULL, 0, 1ull << 50, "0", FIXED },
+	{ "high", "PCT", "percentage of pool or disk use at which eviction starts", NUMBER,
 	  AT(high_pct), NULL, 2, 100, "90", LIVE },
-	{ "low", "PCT", "eviction stops when it is this full", NUMBER, AT(low_pct), NULL, 1, 99,
-	  "80", LIVE },
-	{ "pins", "PCT", "pinned chunks may take so much of the pool and of the disk", NUMBER,
+	{ "low", "PCT", "percentage of use at which eviction stops", NUMBER, AT(low_pct), NULL, 1,
+	  99, "80", LIVE },
+	{ "pins", "PCT", "maximum percentage of pool and disk that pinned chunks may use", NUMBER,
 	  AT(pins_pct), NULL, 0, 100, "50", LIVE },
-	{ "share", "PCT", "the open files of one user may hold so much of the pool", NUMBER,
-	  AT(share_pct), NULL, 1, 100, "90", LIVE },
-	{ "policy", "NAME",
-	  "who is evicted first: lru, fifo, lfu, mru, s3fifo, arc, gdsf, leaf, prefix", CHOICE,
-	  AT(policy), kvc_policy_names, 0, 0, "prefix", FIXED },
-	{ "disk_policy", "NAME", "the same for the disk tier: same, or one of those", CHOICE,
-	  AT(disk_policy), kvc_disk_policy_names, 0, 0, "same", FIXED },
+	{ "share", "PCT", "maximum percentage of the pool that one user's open files may hold",
+	  NUMBER, AT(share_pct), NULL, 1, 100, "90", LIVE },
+	{ "policy", "NAME", "eviction policy: lru, fifo, lfu, mru, s3fifo, arc, gdsf, leaf, prefix",
+	  CHOICE, AT(policy), kvc_policy_names, 0, 0, "prefix", FIXED },
+	{ "disk_policy", "NAME", "eviction policy of the disk tier; same: the value of policy=",
+	  CHOICE, AT(disk_policy), kvc_disk_policy_names, 0, 0, "same", FIXED },
 	{ "unit", "auto|dir|file",
-	  "what is one chunk: found by behaviour, every folder, or every file", CHOICE, AT(unit),
+	  "what is a chunk: detected from stores, every folder, or every file", CHOICE, AT(unit),
 	  unit_names, 0, 0, "auto", FIXED },
-	{ "partial", "show|miss", "are files found of chunks that have fewer than their layers",
-	  CHOICE, AT(partial), partial_names, 0, 0, "show", FIXED },
-	{ "write", "through|back", "copy to the tiers at publish, or only when evicted", CHOICE,
+	{ "partial", "show|miss", "show or hide the files of chunks with missing layers", CHOICE,
+	  AT(partial), partial_names, 0, 0, "show", FIXED },
+	{ "write", "through|back",
+	  "copy files to the tiers after their last close, or only before eviction", CHOICE,
 	  AT(write), write_names, 0, 0, "through", FIXED },
 	{ "disk", "on|off", "use the store's disk tier", CHOICE, AT(disk), switch_names, 0, 0, "on",
 	  FIXED },
-	{ "admit", "all|twice", "copy to the disk tier all, or what was asked for twice", CHOICE,
-	  AT(admit), admit_names, 0, 0, "all", LIVE },
-	{ "daily", "SIZE", "the most that is written to the disk tier a day; 0: no bound", SIZE,
+	{ "admit", "all|twice", "copy all chunks to the disk tier, or only chunks requested twice",
+	  CHOICE, AT(admit), admit_names, 0, 0, "all", LIVE },
+	{ "daily", "SIZE", "maximum bytes written to the disk tier per day; 0: no limit", SIZE,
 	  AT(daily_bytes), NULL, 0, 1ull << 50, "0", LIVE },
 	{ "remote", "URL",
 	  "a shared tier: dir://, redis://, rediss://, redis+cluster://, s3://; may be repeated",
 	  TEXTS, AT(remote), NULL, 0, 1024, "", FIXED },
 	{ "compress", "none|zstd|bf16+zstd", "codec of copies in the tiers", CHOICE, AT(compress),
 	  kvc_codec_names, 0, 0, "none", LIVE },
-	{ "level", "N", "of zstd, for compress=zstd", NUMBER, AT(level), NULL, 1, 19, "1", LIVE },
-	{ "keyfile", "PATH", "encrypt what leaves the pool with the keys in this file", TEXT,
+	{ "level", "N", "zstd compression level, for compress=zstd", NUMBER, AT(level), NULL, 1, 19,
+	  "1", LIVE },
+	{ "keyfile", "PATH", "encrypt all copies outside the pool with the keys in this file", TEXT,
 	  AT(keyfile), NULL, 0, 256, "", FIXED },
 	{ "adopt_uid", "NUMBER",
-	  "owner of what other nodes stored in a remote; without keyfile= (who mounts)", ID,
-	  AT(adopt_uid), NULL, 0, UINT32_MAX - 1, "", FIXED },
-	{ "adopt_gid", "NUMBER", "its group (of who mounts)", ID, AT(adopt_gid), NULL, 0,
-	  UINT32_MAX - 1, "", FIXED },
-	{ "adopt_mode", "OCTAL", "its permissions; folders may be searched too (0600)", MODE,
+	  "owner of files that other nodes stored in a remote, without keyfile=; default: the "
+	  "mounting user",
+	  ID, AT(adopt_uid), NULL, 0, UINT32_MAX - 1, "", FIXED },
+	{ "adopt_gid", "NUMBER", "group of these files; default: the mounting user's group", ID,
+	  AT(adopt_gid), NULL, 0, UINT32_MAX - 1, "", FIXED },
+	{ "adopt_mode", "OCTAL",
+	  "permissions of these files; their folders add search permission (0600)", MODE,
 	  AT(adopt_mode), NULL, 0, 0777, "", FIXED },
-	{ "metrics", "ADDR:PORT", "serve .kvcachefs/metrics and a page of state by HTTP there",
-	  TEXT, AT(metrics), NULL, 0, 64, "", FIXED },
-	{ "metrics_token", "FILE", "its first line is the token that metrics= asks for", TEXT,
+	{ "metrics", "ADDR:PORT", "serve metrics and a status page over HTTP on this address", TEXT,
+	  AT(metrics), NULL, 0, 64, "", FIXED },
+	{ "metrics_token", "FILE", "file whose first line is the access token for metrics=", TEXT,
 	  AT(metrics_token), NULL, 0, 256, "", FIXED },
 	{ "passthrough", "auto|on|off", "let the kernel move data between callers and the pool",
 	  CHOICE, AT(passthrough), auto_names, 0, 0, "auto", FIXED },
-	{ "io_uring", "auto|on|off", "take requests through io_uring", CHOICE, AT(io_uring),
+	{ "io_uring", "auto|on|off", "receive requests through io_uring", CHOICE, AT(io_uring),
 	  auto_names, 0, 0, "auto", FIXED },
-	{ "huge", "within_size|always|never", "huge pages in the pool", CHOICE, AT(huge),
+	{ "huge", "within_size|always|never", "when the pool uses huge pages", CHOICE, AT(huge),
 	  kvc_huge_names, 0, 0, "within_size", FIXED },
-	{ "numa", "POLICY", "NUMA policy of the pool, as tmpfs mpol= takes it (with ; for ,)", TEXT,
-	  AT(numa), NULL, 0, 64, "", FIXED },
-	{ "prefault", "auto|on|hold|off", "touch the pool's memory in the background", CHOICE,
-	  AT(prefault), prefault_names, 0, 0, "auto", FIXED },
-	{ "keep_pool", NULL, "leave the pool in memory at unmount, for a warm start", FLAG,
+	{ "numa", "POLICY", "NUMA policy of the pool, as for mpol= of tmpfs, with ; instead of ,",
+	  TEXT, AT(numa), NULL, 0, 64, "", FIXED },
+	{ "prefault", "auto|on|hold|off",
+	  "allocate the pool's memory in the background, ahead of use", CHOICE, AT(prefault),
+	  prefault_names, 0, 0, "auto", FIXED },
+	{ "keep_pool", NULL, "keep the pool in memory at unmount, for a warm start", FLAG,
 	  AT(keep_pool), NULL, 0, 0, "0", LIVE },
-	{ "settle", "MS", "wait so long after publish before copying down", NUMBER, AT(settle_ms),
-	  NULL, 0, 3600000, "200", FIXED },
-	{ "deadline", "MS", "longest wait for a tier or for room", NUMBER, AT(deadline_ms), NULL, 1,
-	  3600000, "10000", FIXED },
+	{ "settle", "MS", "delay between the last close of a file and its copy to the tiers",
+	  NUMBER, AT(settle_ms), NULL, 0, 3600000, "200", FIXED },
+	{ "deadline", "MS", "maximum time to wait for a tier or for free space", NUMBER,
+	  AT(deadline_ms), NULL, 1, 3600000, "10000", FIXED },
 	{ "pace", "MS",
-	  "longest that a store waits for copies that are behind; then the coldest chunks without "
-	  "a copy go",
+	  "maximum delay of a store while copies are behind; after it, the coldest uncopied chunks "
+	  "are dropped",
 	  NUMBER, AT(pace_ms), NULL, 0, 3600000, "100", LIVE },
-	{ "log", "SIZE", "the longest that the catalog's log becomes", SIZE, AT(log_bytes), NULL,
+	{ "log", "SIZE", "maximum size of the catalog's write-ahead log", SIZE, AT(log_bytes), NULL,
 	  1 << 20, 1ull << 40, "64M", FIXED },
 	{ "catalog", "SIZE",
-	  "what names and attributes may take in the catalog; 0: half of pool and disk", SIZE,
+	  "maximum size of names and attributes in the catalog; 0: half of pool and disk", SIZE,
 	  AT(catalog_bytes), NULL, 0, 1ull << 50, "0", FIXED },
-	{ "commit", "MS", "longest time that a change to the catalog waits for others", NUMBER,
-	  AT(commit_ms), NULL, 1, 40, "10", LIVE },
+	{ "commit", "MS", "maximum time that a catalog change waits to be batched with others",
+	  NUMBER, AT(commit_ms), NULL, 1, 40, "10", LIVE },
 	{ "save", "SECONDS",
-	  "what policies have learned is saved so often, where it changed; 0: at the unmount only",
-	  NUMBER, AT(save_s), NULL, 0, 86400, "300", LIVE },
-	{ "run", "DIR", "folder below which the pool is mounted", TEXT, AT(run_dir), NULL, 0, 256,
+	  "interval at which the learned state of policies is saved; 0: only at unmount", NUMBER,
+	  AT(save_s), NULL, 0, 86400, "300", LIVE },
+	{ "run", "DIR", "folder in which the pool is mounted", TEXT, AT(run_dir), NULL, 0, 256,
 	  "/run/kvcachefs", FIXED },
-	{ "shim", "SPEC", "delay or break tier operations, for tests", TEXT, AT(shim), NULL, 0, 128,
+	{ "shim", "SPEC", "delay or fail tier operations, for tests", TEXT, AT(shim), NULL, 0, 128,
 	  "", FIXED },
-	{ "allow_other", NULL, "let other users in", FLAG, AT(allow_other), NULL, 0, 0, "0",
-	  FIXED },
-	{ "uid", "NUMBER", "owner of the mount's root folder, from now on", ID, AT(uid), NULL, 0,
+	{ "allow_other", NULL, "allow access by other users", FLAG, AT(allow_other), NULL, 0, 0,
+	  "0", FIXED },
+	{ "uid", "NUMBER", "set the owner of the mount's root folder", ID, AT(uid), NULL, 0,
 	  UINT32_MAX - 1, "", FIXED },
-	{ "gid", "NUMBER", "its group", ID, AT(gid), NULL, 0, UINT32_MAX - 1, "", FIXED },
-	{ "mode", "OCTAL", "its permissions, such as 1777", MODE, AT(mode), NULL, 0, 07777, "",
-	  FIXED },
-	{ "debug", NULL, "log more", FLAG, AT(debug), NULL, 0, 0, "0", FIXED },
+	{ "gid", "NUMBER", "set the group of the root folder", ID, AT(gid), NULL, 0, UINT32_MAX - 1,
+	  "", FIXED },
+	{ "mode", "OCTAL", "set the permissions of the root folder, such as 1777", MODE, AT(mode),
+	  NULL, 0, 07777, "", FIXED },
+	{ "debug", NULL, "log debug messages", FLAG, AT(debug), NULL, 0, 0, "0", FIXED },
 };
 #define NROWS (sizeof rows / sizeof rows[0])
 
@@ -222,7 +227,8 @@ static int set_number(const struct row *r, const char *value, uint64_t *n, char 
 	} else {
 		v = value && *value >= '0' && *value <= '9' ? strtoull(value, &end, 10) : 0;
 		if (!value || *value < '0' || *value > '9' || *end) {
-			snprintf(error, 256, "option %s: '%.64s' is not a number; it goes from %s",
+			snprintf(error, 256,
+				 "option %s: '%.64s' is not a number; give a number from %s",
 				 r->name, value ? value : "", range);
 			return -EINVAL;
 		}
@@ -231,8 +237,8 @@ static int set_number(const struct row *r, const char *value, uint64_t *n, char 
 		*n = v;
 		return 0;
 	}
-	snprintf(error, 256, "option %s: '%.64s' is out of range; it goes from %s", r->name, value,
-		 range);
+	snprintf(error, 256, "option %s: '%.64s' is out of range; give a value from %s", r->name,
+		 value, range);
 	return -EINVAL;
 }
 
@@ -240,14 +246,14 @@ static int set_text(const struct row *r, const char *value, char *to, char *erro
 {
 	/* an empty one is a variable that somebody forgot, such as of a key file */
 	if (!value || !*value || strlen(value) >= r->max) {
-		snprintf(error, 256, "option %s: it wants %s, 1 to %llu characters%s", r->name,
+		snprintf(error, 256, "option %s: give %s with 1 to %llu characters%s", r->name,
 			 r->value, (unsigned long long)r->max - 1,
-			 value && *value ? "" : "; without one, leave the option out");
+			 value && *value ? "" : ", or leave the option out");
 		return -EINVAL;
 	}
 	if ((!strcmp(r->value, "PATH") || !strcmp(r->value, "DIR") || !strcmp(r->value, "FILE")) &&
 	    *value != '/') { /* the daemon goes to / */
-		snprintf(error, 256, "option %s: '%.64s' is no whole path; give one from /",
+		snprintf(error, 256, "option %s: '%.64s' is not an absolute path; begin it with /",
 			 r->name, value);
 		return -EINVAL;
 	}
@@ -265,7 +271,8 @@ static int set(struct kvc_options *o, const struct row *r, const char *value, ch
 	case FLAG:
 		if (value && strcmp(value, "0") && strcmp(value, "1")) {
 			fail(error,
-			     "option %s takes no value%s: leave it out, or give its name alone",
+			     "option %s does not take a value%s: give its name alone, or leave it "
+			     "out",
 			     r->name, "");
 			return -EINVAL;
 		}
@@ -280,12 +287,10 @@ static int set(struct kvc_options *o, const struct row *r, const char *value, ch
 			    : 0;
 		if (!value || *value < '0' || *value > '9' || *end || v > r->max) {
 			fail(error,
-			     r->type == MODE
-				     ? "option %s: '%.64s' is not an octal mode that it takes, "
-				       "such "
-				       "as 750"
-				     : "option %s: '%.64s' is not the number of a user or group; "
-				       "id(1) tells it",
+			     r->type == MODE ? "option %s: '%.64s' is not an octal mode; give one "
+					       "such as 750"
+					     : "option %s: '%.64s' is not the number of a user or "
+					       "group; id(1) shows the number",
 			     r->name, value ? value : "");
 			return -EINVAL;
 		}
@@ -307,8 +312,8 @@ static int set(struct kvc_options *o, const struct row *r, const char *value, ch
 		if (!value || !*value || strpbrk(value, " \t\n") ||
 		    strlen((char *)n) + strlen(value) + 2 > r->max) {
 			fail(error,
-			     "option %s: it takes a URL without spaces, all of them together less "
-			     "than %s characters",
+			     "option %s: give a URL without spaces; all URLs together may have %s "
+			     "characters",
 			     r->name, "1000");
 			return -EINVAL;
 		}
@@ -327,7 +332,7 @@ static int add_generic(struct kvc_options *o, const char *word, char *error)
 	size_t len = strlen(o->generic);
 
 	if (len + strlen(word) + 2 > sizeof o->generic) {
-		fail(error, "too many options at '%.64s'%s", word, "");
+		fail(error, "too many options; leave out '%.64s' or others%s", word, "");
 		return -EINVAL;
 	}
 	snprintf(o->generic + len, sizeof o->generic - len, "%s%s", len ? "," : "", word);
@@ -348,7 +353,8 @@ static int add_label(struct kvc_options *o, const char *name, const char *value,
 		len -= 2;
 	}
 	if (!len || len > 200 || memchr(value, '"', len)) {
-		fail(error, "option %s: '%.64s' is not a SELinux label", name, value ? value : "");
+		fail(error, "option %s: '%.64s' is not a SELinux label; see selinux(8)", name,
+		     value ? value : "");
 		return -EINVAL;
 	}
 	if (access(SELINUX, F_OK)) /* as mount(8) does for filesystems of the kernel */
@@ -367,10 +373,11 @@ static int add_label(struct kvc_options *o, const char *name, const char *value,
 static int unknown(const char *word, char *error)
 {
 	if (!strcmp(word, "remount"))
-		fail(error, "a mount changes its options by kvcachectl reload, not by remount%s%s",
+		fail(error, "remount is not supported; change options with kvcachectl reload%s%s",
 		     "", "");
 	else
-		fail(error, "unknown option '%.64s'; kvcachefs --help lists them%s", word, "");
+		fail(error, "unknown option '%.64s'; kvcachefs --help lists the options%s", word,
+		     "");
 	return -EINVAL;
 }
 
@@ -486,13 +493,16 @@ int kvc_options_reload(struct kvc_options *o, const char *text, char *error)
 	for (size_t i = 0; i < NROWS; i++)
 		if (rows[i].when == FIXED && !same(&rows[i], o, &n)) {
 			fail(error,
-			     "option %s cannot change on a live mount%s: unmount, and mount "
-			     "with it",
+			     "option %s cannot change on a live mount%s: unmount, and mount with "
+			     "the new value",
 			     rows[i].name, "");
 			return -EINVAL;
 		}
 	if (strcmp(o->generic, n.generic) != 0 || o->atime != n.atime) {
-		fail(error, "options of mount(8) cannot change on a live mount%s%s", "", "");
+		fail(error,
+		     "options of mount(8) cannot change on a live mount: unmount, and mount "
+		     "again%s%s",
+		     "", "");
 		return -EINVAL;
 	}
 	/* these alone: the others are read without the lock */
@@ -554,8 +564,8 @@ void kvc_options_help(FILE *out)
 			fprintf(out, " (%s)", rows[i].def);
 		fprintf(out, "\n");
 	}
-	fprintf(out, "  ro, suid, dev, noexec, noatime and the like, as mount(8) has them "
-		     "(nosuid,nodev)\n");
+	fprintf(out,
+		"  ro, suid, dev, noexec, noatime and other options of mount(8) (nosuid,nodev)\n");
 }
 
 void kvc_options_live(FILE *out)

@@ -254,21 +254,21 @@ const char *kvc_why(int err)
 		int err;
 		const char *text;
 	} all[] = {
-		{ ENOENT, "No such file or directory; look at the path" },
-		{ ENOTDIR, "Not a directory; a folder is needed there" },
-		{ EISDIR, "Is a directory; a file is needed there" },
-		{ EEXIST, "File exists; name another, or remove it" },
-		{ EACCES, "Permission denied; root may, or who owns it" },
-		{ EPERM, "Operation not permitted; root may, or who owns it" },
-		{ EROFS, "Read-only file system; mount that one read-write" },
-		{ ENOSPC, "No space left on device; make room there" },
-		{ EDQUOT, "Disk quota exceeded; make room there, or raise the quota" },
-		{ ENOTCONN, "Transport endpoint is not connected; umount what is mounted there" },
-		{ EIO, "Input/output error; the kernel's log (dmesg) may tell more" },
+		{ ENOENT, "No such file or directory; check the path" },
+		{ ENOTDIR, "Not a directory; give the path of a folder" },
+		{ EISDIR, "Is a directory; give the path of a file" },
+		{ EEXIST, "File exists; give another name, or remove it" },
+		{ EACCES, "Permission denied; run as root or as the owner" },
+		{ EPERM, "Operation not permitted; run as root or as the owner" },
+		{ EROFS, "Read-only file system; remount it read-write" },
+		{ ENOSPC, "No space left on device; free space there" },
+		{ EDQUOT, "Disk quota exceeded; free space, or raise the quota" },
+		{ ENOTCONN, "Transport endpoint is not connected; unmount the dead mount" },
+		{ EIO, "Input/output error; see the kernel's log (dmesg)" },
 		{ EMFILE, "Too many open files; raise the limit (ulimit -n)" },
 		{ ENFILE, "Too many open files in system; raise fs.file-max" },
-		{ ENOMEM, "Cannot allocate memory; free some, or raise its limit" },
-		{ EBUSY, "Device or resource busy; end what uses it" },
+		{ ENOMEM, "Cannot allocate memory; free memory, or raise its limit" },
+		{ EBUSY, "Device or resource busy; stop the program that uses it" },
 	};
 
 	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
@@ -286,13 +286,11 @@ void kvc_getopt_error(int got, char *const argv[], const char *program, char err
 	if (!known && optopt)
 		word = letter;
 	if (got == ':')
-		snprintf(error, 256, "%.64s wants a value; %s --help shows all", word, program);
+		snprintf(error, 256, "%.64s needs a value; see %s --help", word, program);
 	else if (known)
-		snprintf(error, 256, "%.64s: it takes no value; %s --help shows all", word,
-			 program);
+		snprintf(error, 256, "%.64s does not take a value; see %s --help", word, program);
 	else
-		snprintf(error, 256, "there is no option %.64s; %s --help shows all", word,
-			 program);
+		snprintf(error, 256, "unknown option %.64s; see %s --help", word, program);
 }
 
 char *kvc_put_hex(char *to, uint64_t n)

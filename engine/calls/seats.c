@@ -116,7 +116,7 @@ static int take_shared(struct kvc *k, struct kvc_tier **tiers, unsigned n, struc
 		return -EINVAL;
 	}
 	if (k->tier[seat].t) {
-		snprintf(error, 512, "option remote: %s is there twice", t->id);
+		snprintf(error, 512, "option remote: %s is given twice", t->id);
 		return -EINVAL;
 	}
 	if ((err = kvc_meta_set(k->cat, key_of(seat, key), t->id)))

@@ -412,7 +412,7 @@ static void refused(void **state)
 	a.items[1].tokens.block_ids = ids;
 	assert_int_equal(kvcachefs_submit_load(q, &p, a.items, LAYERS, NULL, 10, &a.id), 0);
 	c = take_one(q);
-	assert_true(c.err == -ENOENT && c.failed == LAYERS && strstr(c.error, "no kvcachefs"));
+	assert_true(c.err == -ENOENT && c.failed == LAYERS && strstr(c.error, "not a kvcachefs"));
 	assert_int_equal(kvcachefs_layer_wait(q, a.id, 0, NULL), -ENOENT);
 	kvcachefs_queue_free(q);
 	assert_int_equal(kvcachefs_queue_new(&q, "/nonexistent/x", 1), 0);

@@ -68,9 +68,9 @@ for name, usage in usages.items():
                    says=[v.split(
                        "=")[0]] if v else [], quiet=flag != "--svg")
     if needed:
-        w.tell(CTL, name, says=["missing" if "-o" not in needed else "-o", "--help"], code=2)
+        w.tell(CTL, name, says=["too few" if "-o" not in needed else "-o", "--help"], code=2)
     if "..." not in usage:
-        w.tell(CTL, name, *right, *["x"] * 4, says=["x is a word too many", "--help"], code=2)
+        w.tell(CTL, name, *right, *["x"] * 4, says=["unexpected argument x", "--help"], code=2)
     for at, o in enumerate(needed):
         for v in WRONG.get(o, ()):
             if name != "newkey" or v in ("", EMPTY):
@@ -103,7 +103,7 @@ for name, words in [(n, [s.mnt]) for n in ("status", "stats", "config", "log", "
         ("gpus", []), ("pools", []), ("hash", ["vllm-sha256:1", TOKENS]), ("--help", []),
         ("replay", [TRACE]), ("top", ["--count", "1", "--interval", "1s", s.mnt])]:
     with open("/dev/full", "w") as full:
-        w.tell(CTL, name, *words, says=["stdout", "room"], code=1, out=full)
+        w.tell(CTL, name, *words, says=["stdout", "free space"], code=1, out=full)
         w.told()
 assert s.read("m/c/l") == blob(1, 5000) and s.config()["high"] == "90"
 assert not [a for a in os.listxattr(f"{s.mnt}/m") if a.endswith((".quota", ".ttl", ".policy"))]
@@ -116,6 +116,6 @@ for name, usage in usages.items():
     right = [RIGHT[o] for o in operands(usage)]
     if operands(usage)[-1:] not in (["PATH..."], ["MODEL..."]):
         right += ([f"{TMP}/dump.tar"] if name == "dump" else []) + [s.mnt]
-    w.tell(CTL, name, *right, says=[s.mnt, "daemon", "umount"], code=1)
+    w.tell(CTL, name, *right, says=[s.mnt, "daemon", "unmount"], code=1)
 w.end()
 run("umount", s.mnt, ok=True)

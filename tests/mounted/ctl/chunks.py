@@ -117,7 +117,7 @@ os.close(fd)
 said(run("sh", "-c", f"{CTL} ls --recursive {s.mnt}/odd 2>&1 >/dev/null"), 1, "too long")
 
 # invalid words, and paths outside a mount
-said(ctl("ls", TMP), 1, "no kvcachefs mount")
+said(ctl("ls", TMP), 1, "not in a kvcachefs mount")
 said(ctl("ls", f"{M}/none"), 1, "No such file")
 said(ctl("ls", M, M), 2, "--help")
 said(ctl("ls", "--long", M), 2, "--long")

@@ -61,12 +61,12 @@ p = subprocess.Popen([CTL, "flush", s.mnt], stdout=subprocess.PIPE, stderr=subpr
                      text=True)
 wait_for(lambda: "running" in open(f"{s.mnt}/.kvcachefs/control").read())
 q = run(CTL, "verify", s.mnt)
-assert q.returncode == 1 and "verify: another such work is under way" in q.stdout, q
+assert q.returncode == 1 and "verify: another job of this kind is running" in q.stdout, q
 q = run(CTL, "verify", "--stop", s.mnt)
-assert q.returncode == 1 and "none is under way" in q.stdout, q
+assert q.returncode == 1 and "no job of this kind is running" in q.stdout, q
 p.send_signal(signal.SIGINT)
 out = p.communicate()[0]
-assert p.returncode == 1 and out == "kvcachectl: flush goes on in the daemon\n", out
+assert p.returncode == 1 and out == "kvcachectl: flush continues in the daemon\n", out
 os.remove(SLOW_PUTS)
 wait_for(lambda: "done" in open(f"{s.mnt}/.kvcachefs/control").read())
 assert all(s.attr(f"m/e{i}/l", "tiers") == "cpu,disk,dir" for i in range(40))

@@ -46,7 +46,7 @@ j, text = both("gpus", f"{TMP}/pci")
 assert {g["device"]: g["node"] for g in j["gpus"]} == {"0000:01:00.0": 1, "0000:02:00.0": None}, j
 assert len(text) == 2
 os.mkdir(f"{TMP}/empty")
-assert both("gpus", f"{TMP}/empty") == ({"gpus": []}, ["there is no NVIDIA device"])
+assert both("gpus", f"{TMP}/empty") == ({"gpus": []}, ["no NVIDIA devices found"])
 
 with open(f"{TMP}/trace", "w") as f:
     for i in range(50):

@@ -50,7 +50,7 @@ for s in (a, b):
     assert p.returncode == 0 and f"uuid={uuid[s]}\n" in p.stdout, p
 p = alone("stats", mounts=[a.mnt, b.mnt])
 said(p, 1, "2 are mounted", a.mnt, b.mnt)
-said(alone("stats"), 1, "no kvcachefs is mounted here")
+said(alone("stats"), 1, "no kvcachefs is mounted")
 # mounted twice it is one still
 os.mkdir(f"{TMP}/twice")
 p = alone("config", mounts=[a.mnt], before=f"mount --bind {a.mnt} {TMP}/twice")
@@ -75,16 +75,16 @@ for words in ((a.mnt, "m/c"), (f"{a.mnt}/m/c",), (f"{a.mnt}/m/c/l0", f"{TMP}/lin
     ctl("prefetch", *words, ok=True)
     wait_for(lambda: a.attr("m/c", "tiers") == "cpu,disk")
 ctl("prefetch", "l0", cwd=f"{a.mnt}/m/c", ok=True)
-said(ctl("prefetch", f"{a.mnt}/m/c", f"{b.mnt}"), 1, "is not below")
+said(ctl("prefetch", f"{a.mnt}/m/c", f"{b.mnt}"), 1, "is not in the mount")
 said(ctl("prefetch", f"{a.mnt}/m/c", f"{a.mnt}/m/none"), 1, "No such file")
-said(ctl("prefetch", a.mnt), 2, "come the paths")
+said(ctl("prefetch", a.mnt), 2, "give the paths")
 
 # no mount, and none of ours
-said(ctl("stats", TMP), 1, "no kvcachefs mount")
+said(ctl("stats", TMP), 1, "not in a kvcachefs mount")
 said(ctl("stats", f"{TMP}/none"), 1, "a kvcachefs mount", "No such file")
 # wrong words
 said(ctl(), 2, "--help")
-said(ctl("stat us"), 2, "no command 'stat us'")
+said(ctl("stat us"), 2, "unknown command 'stat us'")
 said(ctl("stats", a.mnt, a.mnt), 2, "usage: kvcachectl stats")
 said(ctl("hash"), 2, "usage: kvcachectl hash")
 assert ctl("lease", "--help", ok=True).stdout.startswith("usage: kvcachectl lease ")
@@ -95,7 +95,7 @@ for what in (b.mnt, f"{b.mnt}/x"):
     said(ctl("stats", what), 1, "the daemon of this mount has ended", "mount its store again")
 p = alone("config", mounts=[a.mnt, b.mnt])
 assert p.returncode == 0 and f"uuid={uuid[a]}\n" in p.stdout, p
-said(alone("stats", mounts=[b.mnt]), 1, "no kvcachefs is mounted here")
+said(alone("stats", mounts=[b.mnt]), 1, "no kvcachefs is mounted")
 b.mount()
 assert f"uuid={uuid[b]}\n" in ctl("config", b.mnt, ok=True).stdout
 a.umount()

@@ -41,7 +41,7 @@ for text, least in (("2h", 7000), ("7d", 604000), ("4w", 2419000), ("600", 500),
 quietly("unpin", f"{M}/a")
 for text in ("", "1", "0", "1s", "2x", "h", "-2", "1.5h", "2hh", "99999999w", "9" * 30):
     said(ctl("pin", f"--for={text}", f"{M}/a"), 2, "such as 90s")
-said(ctl("pin", M), 1, "no chunk", "ls --recursive")
+said(ctl("pin", M), 1, "not a chunk", "ls --recursive")
 p = ctl("pin", f"{M}/none", f"{M}/a", TMP)
 assert p.returncode == 1 and p.stdout.count("\n") == 2 and s.attr("m/a", "pin") == "1", p
 quietly("unpin", f"{M}/a")
@@ -55,7 +55,7 @@ with fails(errno.ENODATA):
     s.attr("m", "ttl")
 for text in ("0", "soon", "3y", "99999999999", ""):
     said(ctl("ttl", text, f"{M}/a"), 2, "or never")
-said(ctl("ttl", "3d", s.mnt), 1, "no model's folder")
+said(ctl("ttl", "3d", s.mnt), 1, "a model's folder")
 
 # a policy
 quietly("policy", "lfu", M)
@@ -64,8 +64,8 @@ quietly("policy", "none", M)
 quietly("policy", "none", M)
 with fails(errno.ENODATA):
     s.attr("m", "policy")
-said(ctl("policy", "best", M), 2, "there is no policy best", "s3fifo")
-said(ctl("policy", "lfu", f"{M}/a"), 1, "it is no model")
+said(ctl("policy", "best", M), 2, "unknown policy best", "s3fifo")
+said(ctl("policy", "lfu", f"{M}/a"), 1, "it is not a model")
 
 # a quota: asks where it may drop something
 os.mkdir(f"{s.mnt}/new")
@@ -79,7 +79,7 @@ assert ctl("quota", "--yes", "1G", M).returncode == 0 and s.attr("m", "quota") =
 wait_for(lambda: int(s.attr("m", "used")) >= 12 * N)
 quietly("quota", "0.5G", M)  # lower, but nothing is beyond it
 code, seen = asked(b"n\n", CTL, "quota", "2M", M)
-assert code == 1 and "is dropped, coldest" in seen and "3.5 MiB" in seen, seen
+assert code == 1 and "are dropped, the coldest" in seen and "3.5 MiB" in seen, seen
 assert s.attr("m", "quota") == str(512 * MiB) and len(os.listdir(M)) == 4
 code, seen = asked(b"y\n", CTL, "quota", "2MiB", M)
 assert code == 0 and s.attr("m", "quota") == str(2 * MiB), seen
@@ -91,7 +91,7 @@ with fails(errno.ENODATA):
 for text in ("0", "100K", "much", "1e9", ""):
     said(ctl("quota", text, M), 2, "or none")
 p = ctl("quota", "--yes", "1G", f"{M}/{os.listdir(M)[0]}")
-assert p.returncode == 1 and "it is no model" in p.stdout, p
+assert p.returncode == 1 and "it is not a model" in p.stdout, p
 
 # out of memory: a copy is made first; out of a tier, or all, when somebody agrees
 for c in "ef":
@@ -101,7 +101,7 @@ s.settle()
 quietly("evict", f"{M}/e", f"{M}/f/l1")
 assert s.attr("m/e", "tiers") == s.attr("m/f", "tiers") == "disk"
 p = ctl("evict", "--from", "disk", "--yes", f"{M}/e")
-assert p.returncode == 1 and "nowhere else" in p.stdout, p
+assert p.returncode == 1 and "no other copy" in p.stdout, p
 assert s.read("m/e/l0") == blob("e0", N)
 p = ctl("evict", "--from", "all", f"{M}/f")
 assert p.returncode == 1 and f"{M}/f is dropped from memory" in p.stdout and "--yes" in p.stdout, p
@@ -115,12 +115,12 @@ assert s.read("m/e/l1") == blob("e1", N)
 said(ctl("evict", f"{M}/e"), 1, "pinned", "try again later")
 p = ctl("evict", "--yes", "--from", "tape", f"{M}/e")
 assert p.returncode == 1 and "no tier tape" in p.stdout, p
-said(ctl("evict", M), 1, "no chunk")
+said(ctl("evict", M), 1, "not a chunk")
 # without a disk tier
 t = Store("t", options="settle=0,disk=off").mount()
 t.write("m/a/l", blob("a", N))
 t.settle()
-said(ctl("evict", f"{t.mnt}/m/a"), 1, "no tier to copy it to", "--from all")
+said(ctl("evict", f"{t.mnt}/m/a"), 1, "no tier can take a copy", "--from all")
 t.umount()
 
 # words
@@ -131,7 +131,7 @@ for words in (("pin",), ("pin", "--for", "2h"), ("pin", "--fr=2h", M), ("unpin",
 # on another filesystem nothing is set
 os.mkdir(f"{TMP}/plain")
 for words in (("pin",), ("unpin",), ("ttl", "2h"), ("quota", "1G"), ("policy", "lru"), ("evict",)):
-    said(ctl(*words, f"{TMP}/plain"), 1, "no kvcachefs mount")
+    said(ctl(*words, f"{TMP}/plain"), 1, "not in a kvcachefs mount")
     said(ctl(*words, f"{TMP}/none"), 1, "No such file")
 assert not os.listxattr(f"{TMP}/plain")
 s.umount()

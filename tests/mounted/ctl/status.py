@@ -142,5 +142,5 @@ o.umount()
 for words in (("--interval", "0"), ("--interval=2x",), ("--interval", "2d"), ("--interval",),
               ("--all",), (s.mnt, s.mnt)):
     said(ctl("status", *words), 2, "--help")
-said(ctl("status", TMP), 1, "no kvcachefs mount")
+said(ctl("status", TMP), 1, "not in a kvcachefs mount")
 s.umount()

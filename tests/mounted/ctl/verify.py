@@ -60,7 +60,7 @@ s.settle()
 spoil("c0l", "c1l")
 j, text = verify("--tier=disk", s.mnt, ok=False)
 assert (j["good"], j["damaged"], j["lost"], j["failed_in"]) == (20, 2, 0, {"disk": 2}), j
-assert "by tier: disk 2; of 0 files" in text and text.count("\n") == 2, text
+assert "by tier: disk 2; for 0 files" in text and text.count("\n") == 2, text
 assert s.stats()["corrupt"] == 2 and s.log().count("verify: the copy of inode") == 2
 s.settle()
 assert s.attr("n/c1/l", "tiers") == "cpu,disk,dir" and s.attr("n/c0/l", "tiers") == "dir"
@@ -85,7 +85,7 @@ assert p.returncode == 1 and "Operation canceled" in out, out
 for words, said, code in ((("--rate", "0"), "bytes a second", 2),
                           (("--rate=x",), "bytes a second", 2),
                           (("--tier", "tape", s.mnt), "this mount has no tier tape", 1),
-                          (("--stop", "--json"), "no other", 2)):
+                          (("--stop", "--json"), "not combine", 2)):
     q = run(CTL, "verify", *words)
     assert q.returncode == code and said in q.stdout and q.stdout.count("\n") == 1, q
 s.umount()
@@ -99,7 +99,7 @@ for i in range(2):
     os.setxattr(f"{s.mnt}/m/c{i}", "user.kvcachefs.demote", b"cpu")
 spoil("c0l")
 j, text = verify(s.mnt, ok=False)
-assert (j["good"], j["damaged"], j["lost"]) == (1, 1, 1) and "of 1 files" in text, text
+assert (j["good"], j["damaged"], j["lost"]) == (1, 1, 1) and "for 1 files" in text, text
 wait_for(lambda: not os.path.exists(f"{s.mnt}/m/c0/l"))
 assert s.read("m/c1/l") == blob(1, N)
 s.umount()

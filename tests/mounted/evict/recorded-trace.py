@@ -283,16 +283,17 @@ def ends():
     rest()
     p = run(CTL, "trace", "--seconds", "1", s.mnt, ok=True)
     assert p.stdout == "0 requests of 0 chunks\n", p.stdout
-    for words, said in (([s.mnt, "x"], "usage"), (["--seconds", "0", s.mnt], "no number"),
-                        (["--seconds", "1x", s.mnt], "no number"), ([TMP], "no kvcachefs"),
+    for words, said in (([s.mnt, "x"], "usage"), (["--seconds", "0", s.mnt], "not a number"),
+                        (["--seconds", "1x", s.mnt], "not a number"),
+                        ([TMP], "not in a kvcachefs mount"),
                         (["-o", f"{TMP}/none/x", s.mnt], "No such file"),
-                        (["--pahts", s.mnt], "no option"),
+                        (["--pahts", s.mnt], "not have the option"),
                         (["-o", "/dev/full", "--seconds", "1", s.mnt], "No space")):
         writer = said == "No space" and subprocess.Popen(
             ["sh", "-c", f"while sleep 0.1; do cat {s.mnt}/m/a/l {s.mnt}/m/b/l; done"],
             stdout=subprocess.DEVNULL)
         p = run(CTL, "trace", *words)
-        status = 2 if said in ("usage", "no number", "no option") else 1
+        status = 2 if said in ("usage", "not a number", "not have the option") else 1
         assert p.returncode == status and said in p.stdout, (words, p)
         writer and (writer.kill(), writer.wait())
     wait_for(lambda: readers(s) == 0)
@@ -323,7 +324,7 @@ def lost(s):
     quick = os.open(path, os.O_RDONLY)
     r.end()
     assert readers(s) == 2
-    lost = int(re.search(r"; (\d+) uses were lost, and [01] requests", r.said)[1])
+    lost = int(re.search(r"; (\d+) accesses were lost, and [01] requests", r.said)[1])
     assert 1000 <= lost <= 1010 and {"lost": lost} in r.lines, r.said
     p = run(CTL, "replay", "--capacity", "1", r.path, ok=True)
     assert f"{lost} accesses lost" in p.stdout, p.stdout

@@ -104,7 +104,7 @@ for off, options in ((0, ()), (4096, ()), (8192, ("--data",))):
     for how in ("-n", "-y"):
         r = faults.Run([FSCK, how, *options, s.path], rule)
         assert r.rc == 8 and f"inode {ino} " in r.out and "Input/output error" in r.out, (off, r)
-        assert "(mended)" not in r.out and r.out.count("Input/output") == 1, (off, r)
+        assert "(repaired)" not in r.out and r.out.count("Input/output") == 1, (off, r)
         assert any(f"({f})" in r.out for f in FILES), r
         unharmed((off, how, r))
     r = faults.Run([FSCK, "--rebuild", s.path], rule)

@@ -128,7 +128,8 @@ def same(what, r, right):
     """Of what only tells: the same, or an error, which is not taken for an absence."""
     if not right:
         one_line(what, r)
-        for absence in ("no kvcachefs", "there is no", "only a part", "no chunk", "no model"):
+        for absence in ("no kvcachefs", "not in a kvcachefs", "unknown", "only a part",
+                        "not a chunk", "not a model"):
             assert absence not in r.err, (what, r.err)
 
 

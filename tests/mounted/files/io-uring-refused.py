@@ -51,5 +51,5 @@ def mounted(name, before, why):
 for call, number in CALLS.items():
     mounted(call, lambda: refuse([number], ERRNO | errno.EPERM), f"{call} is refused")
 mounted("all", lambda: refuse(CALLS.values(), ERRNO | errno.ENOSYS), "io_uring_setup is refused")
-mounted("killed", lambda: refuse(CALLS.values(), KILL), "is killed")
+mounted("killed", lambda: refuse(CALLS.values(), KILL), "was killed")
 mounted("files", lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100)), "descriptors")

@@ -68,7 +68,7 @@ for name, vendor, kind, node in (("0000:01:00.0", "0x10de", "0x030200", "1"),
             f.write(value + "\n")
 p = run(binary("kvcachectl"), "gpus", f"{TMP}/pci", ok=True)
 assert sorted(p.stdout.splitlines()) == ["0000:01:00.0 node 1: mount with numa=bind:1",
-                                         "0000:04:00.0 on no particular node"], p.stdout
+                                         "0000:04:00.0 has no NUMA node"], p.stdout
 assert "no NVIDIA device" in run(binary("kvcachectl"), "gpus", TMP, ok=True).stdout
 assert run(binary("kvcachectl"), "gpus", "/nonexistent").returncode == 1
 # installed: header, library, pkg-config

@@ -153,7 +153,7 @@ load = block()
 waiting = [kv.store(s.mnt, cache, kv.layerwise(cache, f"never/{n}/{{}}".format, BLOCKS))
            for n in range(_lib.QUEUE_MOST - 1)]
 more = kv.layerwise(cache, "never/more/{}".format, BLOCKS)
-assert "were not taken" in wrong(errno.EAGAIN, kv.store, s.mnt, cache, more).strerror
+assert "have not been collected" in wrong(errno.EAGAIN, kv.store, s.mnt, cache, more).strerror
 for w in waiting:
     w.cancel()
 assert all(w.done() for w in waiting) and not load.done()

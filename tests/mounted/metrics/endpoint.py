@@ -8,7 +8,7 @@ from prometheus import ask, check, port_of
 
 s = Store(options="metrics=127.0.0.1:0").mount()
 port = port_of(s)
-assert "reached from other machines" not in s.log()
+assert "reachable from other machines" not in s.log()
 
 # all pages, also by HEAD, and without caching
 for path, kind, has in (("/", "text/html", b"<script>"), ("/metrics", "version=0.0.4", b"# HELP"),
@@ -90,9 +90,9 @@ s.umount()
 
 # reached from elsewhere: a line says so, unless who reads has to have the token
 for where in ("0.0.0.0:0", "[::]:0", ":0"):
-    before = s.log().count("reached from other machines")
+    before = s.log().count("reachable from other machines")
     s.mount(options=f"metrics={where}")
-    assert s.log().count("reached from other machines") == before + 1, where
+    assert s.log().count("reachable from other machines") == before + 1, where
     s.umount()
 TOKEN = "0123456789abcdefX"
 token = f"{TMP}/token"
@@ -110,9 +110,9 @@ for text, mode, says in (("short\n", 0o600, "16 to 255"), ("x" * 300, 0o600, "16
 with open(token, "w") as f:
     os.chmod(token, 0o600)
     f.write(f"{TOKEN}\nthe second line is nothing\n")
-before = s.log().count("reached from other machines")
+before = s.log().count("reachable from other machines")
 s.mount(options=f"metrics=0.0.0.0:0,metrics_token={token}")
-assert s.log().count("reached from other machines") == before
+assert s.log().count("reachable from other machines") == before
 assert TOKEN not in s.log() and TOKEN not in str(s.config())
 port = port_of(s)
 for path in ("/", "/healthz", "/readyz"):
@@ -141,8 +141,8 @@ os.rename(f"{token}.new", token)
 assert answers(NEXT) and not answers(TOKEN)
 with open(token, "w") as f:
     f.write("short")
-assert answers(NEXT) and not answers("short") and "the token before stays" in s.log()
-assert s.log().count("the token before stays") == 1
+assert answers(NEXT) and not answers("short") and "the previous token stays" in s.log()
+assert s.log().count("the previous token stays") == 1
 with open(token, "w") as f:
     f.write(TOKEN)
 assert answers(TOKEN) and not answers(NEXT)

@@ -130,10 +130,10 @@ unchanged(before)
 # the mount point of another store, and a store that is mounted already; case stale covers stale
 # mounts
 two = Store("two", size="16M", cpu="32M").mount()
-mount(s.path, two.mnt, "-o", o, says=[two.mnt, "umount"])
-mount(two.path, s.mnt, "-o", o, says=[two.path, "in use", "umount"])
+mount(s.path, two.mnt, "-o", o, says=[two.mnt, "unmount"])
+mount(two.path, s.mnt, "-o", o, says=[two.path, "in use", "unmount"])
 for command in ((FSCK, "-n", two.path), (MKFS, "--force", "--size", "16M", two.path)):
-    w.tell(*command, says=[two.path, "umount" if command[0] == FSCK else "unmount"])
+    w.tell(*command, says=[two.path, "unmount" if command[0] == FSCK else "unmount"])
 w.told()
 two.write("m/c/l", b"x")
 two.umount()
@@ -149,7 +149,7 @@ wait_for(lambda: run(FSCK, "-n", two.path).returncode == 0)
 small = f"{TMP}/small"
 os.mkdir(small)
 run("mount", "-t", "tmpfs", "-o", "size=40m,mode=755", "none", small, ok=True)
-w.tell(MKFS, "--size", "64M", f"{small}/s", says=[f"{small}/s", "room"])
+w.tell(MKFS, "--size", "64M", f"{small}/s", says=[f"{small}/s", "free space"])
 w.told()
 run(MKFS, "--size", "16M", f"{small}/s", ok=True)
 with open(f"{small}/fill", "wb") as f, fails(errno.ENOSPC):

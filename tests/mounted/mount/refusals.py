@@ -42,14 +42,14 @@ refused(kv, store, mnt, "-o", f"{o},policy=best", says="lru, fifo, lfu, mru")
 refused(kv, store, mnt, "-o", f"{o},high=50,low=60", says="low must be below")
 refused(kv, store, mnt, "-o", f"{o},settle=soon", says="not a number")
 refused(kv, store, mnt, "-o", f"{o},write=maybe", says="through, back")
-refused(kv, store, mnt, "-o", f"{o},keep_pool=7", says="takes no value")
+refused(kv, store, mnt, "-o", f"{o},keep_pool=7", says="does not take a value")
 for bad in ("uid=nobody", "uid=", "uid=-1", "uid=4294967295", "gid=1x", "gid"):
     refused(kv, store, mnt, "-o", f"{o},{bad}", says="is not the number of a user or group")
 for bad in ("mode=rwx", "mode=", "mode=10000", "mode=789", "mode"):
     refused(kv, store, mnt, "-o", f"{o},{bad}", says="is not an octal mode")
-refused(kv, store, mnt, "-o", f"{o},shim=explode:1", says="not understood")
-for remote, says in (("foo", "is not a URL"), ("ftp://x", "no kind 'ftp'"),
-                     ("redis://u:p@h", "a password does not belong into a URL"),
+refused(kv, store, mnt, "-o", f"{o},shim=explode:1", says="is not valid")
+for remote, says in (("foo", "is not a URL"), ("ftp://x", "unknown kind 'ftp'"),
+                     ("redis://u:p@h", "a URL must not contain a password"),
                      ("redis://", "needs a host"), ("redis://h?pass=x", "no parameter 'pass'"),
                      ("redis://h?password_file=/nonexistent", "cannot be opened"),
                      ("redis://h:99999/x", "is not a URL"),
@@ -57,13 +57,14 @@ for remote, says in (("foo", "is not a URL"), ("ftp://x", "no kind 'ftp'"),
                      ("s3:///x", "needs a bucket"),
                      ("s3://b?credentials=/nonexistent", "cannot be opened"),
                      ("s3://b?endpoint=h", "http:// or https://"), ("dir://host/x", "dir:///PATH"),
-                     ("dir:///nonexistent", "no folder"), ("rediss://h?ca=/nonexistent", "TLS")):
+                     ("dir:///nonexistent", "not a readable folder"),
+                     ("rediss://h?ca=/nonexistent", "TLS")):
     refused(kv, store, mnt, "-o", f"{o},remote={remote}", says=says)
 os.mkdir(f"{TMP}/dir")
 refused(kv, store, mnt, "-o", f"{o},remote=dir://{TMP}/dir,remote=dir://{TMP}/dir",
-        says="is there twice")
+        says="is given twice")
 refused(kv, store, mnt, "-o", ",".join([o] + [f"remote=redis://h/{n}" for n in range(4)]),
-        says="at most 3 are possible")
+        says="give at most 3")
 refused(kv, store, mnt, "-o", f"{o},compress=lz4", says="none, zstd, bf16+zstd")
 refused(kv, store, mnt, "-o", f"{o},level=0", says="1 to 19")
 refused(kv, store, mnt, "-o", f"{o},metrics=9464", says="ADDR:PORT")
@@ -96,7 +97,7 @@ refused(fsck, f"{TMP}/nothing", says="no store at", code=8)
 refused(fsck, says="one store", code=8)
 # commands for a mount, on a folder that is not a mount
 for words in (("stats",), ("config",), ("import",), ("rekey",), ("prefetch", "a"), ("lease", "a")):
-    refused(binary("kvcachectl"), words[0], mnt, *words[1:], says="this is no kvcachefs mount")
+    refused(binary("kvcachectl"), words[0], mnt, *words[1:], says="is not in a kvcachefs mount")
     refused(binary("kvcachectl"), words[0], f"{TMP}/nowhere", *words[1:],
             says="give a path in a kvcachefs mount")
 # a folder with files of those names, which stay unchanged
@@ -105,7 +106,7 @@ for name in ("stats", "control", "lease"):
     with open(f"{mnt}/.kvcachefs/{name}", "w") as f:
         f.write("somebody's\n")
 for words in (("stats",), ("import",), ("rekey",), ("prefetch", "a"), ("lease", "a")):
-    refused(binary("kvcachectl"), words[0], mnt, *words[1:], says="this is no kvcachefs mount")
+    refused(binary("kvcachectl"), words[0], mnt, *words[1:], says="is not in a kvcachefs mount")
 shutil.rmtree(f"{mnt}/.kvcachefs")
 
 # without the right to

@@ -6,7 +6,8 @@ import os, re, shutil
 from kvtest import *
 
 need_mount()
-NAMES = [b"\x1b]0;pwn\x07\nall is mended\r", b"a\x1b[31mred", b"bad\xff\xfeutf", b"c1\xc2\x9b31m",
+NAMES = [b"\x1b]0;pwn\x07\nall errors are repaired\r", b"a\x1b[31mred", b"bad\xff\xfeutf",
+         b"c1\xc2\x9b31m",
          b"del\x7f", b"cut\xe2\x82", "plain-ü-キャッシュ".encode()]
 s = Store("store", cpu="32M", options="settle=0").mount()
 for i, n in enumerate(NAMES):
@@ -30,7 +31,7 @@ def tool(name, *args):
 
 listed = tool("kvcachectl", "ls", s.mnt)
 assert "plain-ü-キャッシュ" in listed
-assert r"\x1B]0;pwn\x07\nall is mended\x0D" in listed, listed
+assert r"\x1B]0;pwn\x07\nall errors are repaired\x0D" in listed, listed
 assert r"bad\xFF\xFEutf" in listed and r"c1\xC2\x9B31m" in listed, listed
 assert len(listed.splitlines()) == len(NAMES) + 1, listed
 for n in NAMES:
@@ -43,8 +44,8 @@ run("sqlite3", f"{s.path}/catalog.sqlite", "delete from placements; update names
     "where kind = 32768", ok=True)
 found = tool("fsck.kvcachefs", "-n", s.path)
 assert found.count("belongs to nothing") == len(NAMES), found
-assert r"(\x1B]0;pwn\x07\nall is mended\x0D/c/l)" in found, found
-assert "\nall is mended" not in found, found
+assert r"(\x1B]0;pwn\x07\nall errors are repaired\x0D/c/l)" in found, found
+assert "\nall errors are repaired" not in found, found
 for n in NAMES[:3]:
     for name in ("fsck.kvcachefs", "mkfs.kvcachefs", "kvcachefs"):
         tool(name, f"{TMP}/".encode() + n, f"{TMP}/".encode() + n)

@@ -46,7 +46,7 @@ assert p["objects"] == 8 and 8 * N <= p["bytes"] <= 32 * MiB and 0 <= p["age_s"]
 assert " 8 objects, last changed " in pools()[held], pools()
 for words in ((), ("--yes",)):
     p = run(CTL, "pools", "--free", *words, held)
-    assert p.returncode == 1 and "Mount and unmount that store" in p.stdout, p
+    assert p.returncode == 1 and "mount and unmount that store" in p.stdout, p
 run(CTL, "pools", "--free", "--yes", ok=True)
 assert list(pools()) == [held], "a pool is freed that its store wants"
 
@@ -162,7 +162,7 @@ assert list(pools()) == [held], "a pool is freed that its store wants"
 os.rename(a.path, f"{TMP}/away")
 code, seen = asked(b"y\n", CTL, "pools", "--free", held,
                    meanwhile=lambda: os.rename(f"{TMP}/away", a.path))
-assert code == 1 and "its store is there again" in seen and list(pools()) == [held], seen
+assert code == 1 and "its store exists again" in seen and list(pools()) == [held], seen
 os.rename(a.path, f"{TMP}/away")
 code, seen = asked(b"y\n", CTL, "pools", "--free", held,
                    meanwhile=lambda: (os.rename(f"{TMP}/away", a.path), a.mount()))
@@ -172,7 +172,7 @@ a.kill()
 run("umount", "-l", a.mnt)
 shutil.rmtree(a.path)
 line = pools()[held]
-assert "of no store" in line and a.path in line and "iB, " in line, line
+assert "of the deleted store" in line and a.path in line and "iB, " in line, line
 assert told(held)[0]["is"] == "free"
 # it says what it will do, and asks
 p = run(CTL, "pools", "--free", held)

@@ -96,7 +96,7 @@ assert "left behind" in s.log()
 s.fsck("-n")
 # a start without it
 s.mount()
-assert "does not answer now" in s.log()
+assert "does not answer; the next access" in s.log()
 assert s.read("m/c0/l") == data["m/c0/l"]
 s.write("m/without", b"z" * 5000)
 wait_for(lambda: "disk" in s.attr("m/without", "tiers").split(","))

@@ -67,7 +67,7 @@ def absent_at_start(how):
         time.sleep(0.2)
         assert os.listdir(bare) == [], "something was stored in the bare folder"
         assert run(binary("kvcachectl"), "import", s.mnt).returncode != 0
-        assert "is it mounted?" in s.log()
+        assert "mount the share there" in s.log()
         run("mount", "--bind", real, bare, ok=True)
         for path, d in data.items():
             readable(s, path, d)

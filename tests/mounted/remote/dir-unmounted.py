@@ -88,7 +88,7 @@ for path in old:
     refused(path)
 assert run(binary("kvcachectl"), "import", s.mnt).returncode != 0
 wait_for(lambda: not up())
-assert not os.listdir(shared) and "is it mounted?" in s.log()
+assert not os.listdir(shared) and "mount the share there" in s.log()
 with open(f"{one}/{MARK}") as f:
     mark = f.read()
 assert len(mark) == 33, mark

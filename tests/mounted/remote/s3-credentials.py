@@ -178,7 +178,8 @@ def role(kind):
     # before they expired: none was refused
     assert all(status < 400 for *_, status in b.log[before:]), b.log[before:]
     # the service is down for a while: the last ones stay in use
-    for good, words in ((False, "no new credentials"), (True, "credentials again")):
+    for good, words in ((False, "cannot get new credentials"),
+                        (True, "credentials are available again")):
         s.good = good
         while words not in t.log():
             assert t("get", "a", 5000) == "0"

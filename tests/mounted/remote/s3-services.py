@@ -29,7 +29,7 @@ def refusals(which):
             (405, error("MethodNotAllowed"), "EROFS", "MethodNotAllowed"),
             (400, error("KeyTooLongError"), "ENAMETOOLONG", "KeyTooLong"),
             (400, error("InvalidRequest", "Content-MD5 is required"), "EIO", "checksum=md5"),
-            (403, error("RequestTimeTooSkewed", "too large"), "EACCES", "clock is"),
+            (403, error("RequestTimeTooSkewed", "too large"), "EACCES", "clock differs"),
             (301, error("PermanentRedirect", "elsewhere", "<Endpoint>b.s3.example</Endpoint>"),
              "EACCES", "the bucket is at b.s3.example: set endpoint= and region="),
             (400, error("AuthorizationHeaderMalformed", "", "<Region>eu-west-1</Region>"),
@@ -120,7 +120,7 @@ def ranges():
     assert t("put", "a", 100001) == "0" and t("put", "big", 20 * MiB + 5) == "0"
     b.ranges = False
     assert t("get", "a", 100001) == "0" and t("get", "big", 20 * MiB + 5) == "0"
-    assert "ignores Range" in t.log()
+    assert "ignores the Range" in t.log()
     t.end()
 
 
@@ -206,7 +206,8 @@ def places():
     assert one("put", "x", 5000) == "0" and two("get", "x", 5000) == "ENOENT"
     one.end()
     two.end()
-    for wrong, word in ((b.url("a/../b"), "empty, . or .."), (b.url("a//b"), "empty, . or .."),
+    for wrong, word in ((b.url("a/../b"), "empty parts, . or .."),
+                        (b.url("a//b"), "empty parts, . or .."),
                         (b.url("a*"), "letters"),
                         (b.url(more="&sse=rot13"), "sse="), (b.url(more="&auth=x"), "auth="),
                         (b.url(more="&addressing=x"), "addressing="),

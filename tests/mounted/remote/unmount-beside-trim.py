@@ -45,7 +45,7 @@ s.umount()
 cleared = r.fired()[0]
 print(f"disk: {cleared} of more than {FILES // 2} headers cleared at the end")
 assert cleared < FILES // 4, cleared
-assert s.fsck("-n", "--data").stdout.count("that a killed daemon left") == 1
+assert s.fsck("-n", "--data").stdout.count("of a killed daemon") == 1
 s.mount()
 assert there(s) < FILES // 2
 s.write("m/new", blob("new", SIZE))

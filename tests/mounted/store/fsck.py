@@ -14,7 +14,7 @@ for f in FILES:
 s.settle()
 s.umount()
 out = s.fsck("-n").stdout
-assert "nothing is wrong" in out
+assert "no errors found" in out
 keep = f"{TMP}/keep"
 shutil.copytree(s.path, keep)
 
@@ -71,9 +71,9 @@ def page():
 
 CASES = {
     "orphan frame": (orphan, "belongs to nothing", 0),
-    "dangling placement": (dangling, "points at no frame", 1),
+    "dangling placement": (dangling, "points to no frame", 1),
     "overlapping extents": (overlap, "no frame of it", 1),
-    "extent outside": (outside, "points at no frame", 1),
+    "extent outside": (outside, "points to no frame", 1),
     "usage total": (lambda: sql("UPDATE meta SET value = '12345' WHERE key = 'disk_used_bytes'"),
                     "usage total", 0),
     "name of nothing": (lambda: sql("INSERT INTO names VALUES(1, 77, 'x', 999999, 32768)"),

@@ -38,7 +38,7 @@ for name in ("data", "catalog.sqlite", "catalog.sqlite-wal", "catalog.sqlite-shm
             before = tree(p) if not dangling else os.listdir(p)
             r = run(MKFS, "--size", "16M", *force, p)
             assert r.returncode == 1 and r.stdout.count("\n") == 1, (name, r.stdout)
-            assert "not made it" in r.stdout, r.stdout
+            assert "was not made by" in r.stdout, r.stdout
             after = tree(p) if not dangling else os.listdir(p)
             assert before == after, (name, before, after)
             shutil.rmtree(p)
@@ -108,7 +108,7 @@ for do in ("kill", "torn"):
                              4 if do == "kill" else 15):
         assert r.rc == -9, r
         q = run(MKFS, "--size", "16M", p)
-        assert q.returncode == 0 or "is a store already" in q.stdout, (n, q.stdout)
+        assert q.returncode == 0 or "is already a store" in q.stdout, (n, q.stdout)
         run(FSCK, "-n", p, ok=True)
         runs += 1
     assert runs > 5
@@ -120,7 +120,7 @@ for do in ("EIO", "ENOSPC"):
         if r.rc:
             assert not os.path.exists(f"{p}/superblock") or r.fired[0], (do, n, r)
         q = run(MKFS, "--size", "16M", p)
-        assert q.returncode == 0 or "is a store already" in q.stdout, (do, n, r, q.stdout)
+        assert q.returncode == 0 or "is already a store" in q.stdout, (do, n, r, q.stdout)
         run(FSCK, "-n", p, ok=True)
 
 # --force: the old one or the new one, of another size

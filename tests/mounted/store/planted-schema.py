@@ -99,7 +99,7 @@ plant("DROP INDEX chunks_rank")
 p = run(KV, s.path, f"{TMP}/mnt", "-o", f"cpu=32M,run={TMP}/run")
 assert p.returncode and "missing" in p.stdout and p.stdout.count("\n") == 1, p
 assert "the index chunks_rank is missing" in s.fsck("-n", ok=None).stdout
-assert "the index chunks_rank is missing (mended)" in s.fsck("-y", ok=None).stdout
+assert "the index chunks_rank is missing (repaired)" in s.fsck("-y", ok=None).stdout
 s.fsck("-n")
 
 

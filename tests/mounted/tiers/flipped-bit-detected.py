@@ -29,7 +29,7 @@ with open(f"{s.path}/data", "r+b") as f:
         f.write(bytes([b ^ 1 << rng.randrange(8)]))
         flipped.add(i)
 out = s.fsck("-n", "--data", ok=False).stdout
-assert out.count("points at no frame") == len(flipped), out
+assert out.count("points to no frame") == len(flipped), out
 s.mount()
 for i in range(COUNT):
     if i in flipped:

@@ -69,17 +69,17 @@ refused("give run= a folder of your own on a tmpfs", o=f"cpu=32M,run={TOP}/no")
 refused("give run= a folder of your own on a tmpfs", o=f"cpu=32M,run={TOP}/his/run")
 assert not os.path.exists(f"{TOP}/his/run")
 refused("more than the tmpfs at", ",cpu=128M")
-refused("a folder of his own", at="/usr")
+refused("a folder that you own", at="/usr")
 refused("no_new_privs is set", by=plain + ["--no-new-privs"])
-refused("CAP_SYS_ADMIN was taken away", by=plain + ["--bounding-set=-sys_admin"])
-refused("CAP_SYS_ADMIN was taken away", by=["setpriv", "--bounding-set=-sys_admin"])
+refused("the process lacks CAP_SYS_ADMIN", by=plain + ["--bounding-set=-sys_admin"])
+refused("the process lacks CAP_SYS_ADMIN", by=["setpriv", "--bounding-set=-sys_admin"])
 conf = f"{TMP}/fuse.conf"
 open("/etc/fuse.conf", "a").close()
 for text in ("# user_allow_other\n", "user_allow_others\n", ""):
     with open(conf, "w") as f:
         f.write(text)
     run("mount", "--bind", conf, "/etc/fuse.conf", ok=True)
-    refused("a line user_allow_other", ",allow_other")
+    refused("the line user_allow_other", ",allow_other")
     run("umount", "/etc/fuse.conf", ok=True)
 run("mount", "--bind", "/dev/null", "/usr/bin/fusermount3", ok=True)
 refused("apt-get install fuse3", PATH="/nonexistent:/usr/bin:")
@@ -88,7 +88,7 @@ run("umount", "/usr/bin/fusermount3", ok=True)
 # it works, by plain requests, and says so and why
 config = mounted()
 assert config["served_by"] == "plain requests" and config["pool_is"] == "a folder", config
-assert config["passthrough_is_off"] == "it needs root (CAP_SYS_ADMIN)", config
+assert config["passthrough_is_off"] == "it requires root (CAP_SYS_ADMIN)", config
 assert ("io_uring_is_off" in config) == (config["requests_by"] != "io_uring"), config
 assert len(pools()) == 1 and os.stat(f"{shm}/{pools()[0]}").st_mode & 0o7777 == 0o700
 as_user("sh", "-c", f"mkdir -p {mnt}/m/c && seq 200000 >{mnt}/m/c/l", ok=True)
@@ -149,5 +149,6 @@ if run(*inner, "true").returncode == 0:
     run("chown", "-R", "0:0", f"{TMP}/his", ok=True)
     script = f"{kv} {store} {mnt} -o {options}2 && cat {mnt}/.kvcachefs/config; umount {mnt}"
     out = run(*inner, "sh", "-c", script, ok=True).stdout
-    assert "served_by=plain requests\npassthrough_is_off=it needs root of the machine" in out, out
+    assert ("served_by=plain requests\n"
+            "passthrough_is_off=it requires root of the machine") in out, out
     wait_for(lambda: not daemons())

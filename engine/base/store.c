@@ -92,7 +92,7 @@ static int lock_store(int fd, const char *dir, short type, char *error)
 			}
 		} else if (now - start > UNSEEN_NS || mount_seen(dir)) {
 			snprintf(error, 512,
-				 "the store %s is in use by another process; umount it, or wait "
+				 "the store %s is in use by another process; unmount it, or wait "
 				 "for its fsck",
 				 dir);
 			return -EBUSY;

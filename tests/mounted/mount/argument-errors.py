@@ -133,7 +133,7 @@ two = Store("two", size="16M", cpu="32M").mount()
 mount(s.path, two.mnt, "-o", o, says=[two.mnt, "unmount"])
 mount(two.path, s.mnt, "-o", o, says=[two.path, "in use", "unmount"])
 for command in ((FSCK, "-n", two.path), (MKFS, "--force", "--size", "16M", two.path)):
-    w.tell(*command, says=[two.path, "unmount" if command[0] == FSCK else "unmount"])
+    w.tell(*command, says=[two.path, "unmount"])
 w.told()
 two.write("m/c/l", b"x")
 two.umount()

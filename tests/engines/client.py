@@ -49,11 +49,11 @@ class Client:
         self.folder = folder
 
     def store(self, numbers):
-        """A list of bool: what the engine believes it stored."""
+        """A list of bool: whether the engine believes that it stored each chunk."""
         raise NotImplementedError
 
     def load(self, numbers):
-        """A list: the bytes as an array of uint8, or None for what the engine takes for a miss."""
+        """A list: the bytes as an array of uint8, or None if the engine reports a miss."""
         raise NotImplementedError
 
     def close(self):
@@ -65,7 +65,7 @@ class Client:
 
 
 class Session:
-    """What one forked process can be told."""
+    """The commands that a forked process accepts."""
 
     def __init__(self, kinds):
         self.kinds, self.client = kinds, None
@@ -140,8 +140,8 @@ def _child(conn, kinds):
 
 
 def serve(kinds, versions, skipped=()):
-    """Says on stdout what there is: kinds, versions and what is left out with its reason; then
-    serves on the socket argv[1]."""
+    """Prints kinds, versions and omitted parts with the reasons to stdout; then serves on the
+    socket argv[1]."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(sys.argv[1])
     listener.listen(8)

@@ -31,8 +31,8 @@ def aligned(size):
 
 
 class Adapter(Client):
-    """An L2 adapter, as LMCache's server calls it: tasks, and an eventfd that tells of their
-    end."""
+    """An L2 adapter, as LMCache's server calls it: tasks, and an eventfd that signals their
+    completion."""
 
     spec = {}
 
@@ -134,7 +134,7 @@ class FsNativeDirect(Adapter):
 
 
 class Memory(AdHocMemoryAllocator):
-    """Aligned, as what the engine's own pool gives out is; O_DIRECT on a disk insists."""
+    """Aligned memory like that of the engine's own pool; O_DIRECT on a disk requires it."""
 
     def allocate(self, *arguments, **more):
         o = super().allocate(*arguments, **more)
@@ -143,7 +143,8 @@ class Memory(AdHocMemoryAllocator):
 
 
 class InProcess(Client):
-    """What LMCache's in-process engine has: a loop in a thread, a CPU backend that gives memory."""
+    """The parts of LMCache's in-process engine: an event loop in a thread, and a CPU backend that
+    allocates memory."""
 
     def __init__(self, folder):
         super().__init__(folder)

@@ -30,7 +30,7 @@ class Environment:
         )
 
     def imports(self, module):
-        """What keeps it from being imported; nothing if it can be."""
+        """The error that prevents the import, or nothing if it works."""
         try:
             p = subprocess.run(
                 [self.python, "-c", f"import {module}"],
@@ -55,7 +55,7 @@ class Environment:
         return hashlib.sha256("".join(parts).encode()).hexdigest()
 
     def ready(self):
-        """Installs what is missing. False, and why, if there is no Python to install for."""
+        """Installs missing packages. Returns False, and the reason, if no usable Python exists."""
         try:
             with open(self.stamp) as f:
                 kept = json.load(f)

@@ -31,7 +31,7 @@ def rows(env, base, mounted, folder, need, row, asked):
     os.makedirs(model, exist_ok=True)
 
     def vllm(transfer):
-        """What of each prompt came from the cache, and the tokens that were made."""
+        """The cached tokens of each prompt, and the generated tokens."""
         p = subprocess.run(
             [env.python, f"{here}/tiny_vllm.py", model, json.dumps(transfer)],
             stdin=subprocess.DEVNULL,

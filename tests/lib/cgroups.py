@@ -8,13 +8,13 @@ ROOT = "/sys/fs/cgroup" if V2 else "/sys/fs/cgroup/memory"
 
 
 def move(group):
-    """This process goes there."""
+    """Moves this process into the cgroup."""
     with open(f"{group}/cgroup.procs", "w") as f:
         f.write(str(os.getpid()))
 
 
 def home():
-    """Where this process is."""
+    """The cgroup of this process."""
     with open("/proc/self/cgroup") as f:
         return ROOT + next(l.strip().split(":", 2)[2] for l in f
                            if l.split(":")[1] == ("" if V2 else "memory"))
@@ -22,7 +22,7 @@ def home():
 
 @contextlib.contextmanager
 def memory_group(limit):
-    """Its folder; who is in it has left at the end."""
+    """Its folder. All processes in it must have left at the end."""
     group = f"{ROOT}/kvt-{os.getpid()}"
     try:
         os.mkdir(group)

@@ -29,9 +29,9 @@ def unpack(folder):
 
 
 class Replay:
-    """share[chunks][policy or "optimum"]; of a chain that is learned, wrong[chunks][policy] and
-    unseen[chunks][policy], shares of the parents. clients: of how many it is learned at once, and
-    by so many threads."""
+    """share[chunks][policy or "optimum"]. For a learned chain also wrong[chunks][policy] and
+    unseen[chunks][policy], shares of the parents. clients: the number of clients at once, and of
+    threads, from which the chain is learned."""
 
     def __init__(self, ctl, path, chain, sizes, policies, clients=1, threads=1):
         words = ["--policy", ",".join(policies)] if policies else []
@@ -55,7 +55,7 @@ class Replay:
 
 
 def replay(ctl, jobs):
-    """`jobs`: name -> what Replay takes (policies None: all). name -> its Replay."""
+    """`jobs`: name -> the arguments of Replay (policies None: all). Returns name -> Replay."""
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         under_way = {name: pool.submit(Replay, ctl, *job) for name, job in jobs.items()}
         return {name: u.result() for name, u in under_way.items()}
@@ -106,7 +106,8 @@ PLOT = r"^conversation\n +1000 \|"
 
 
 def parts(first=TABLE):
-    """The manual up to its table, the table's lines, and the rest; or of what begins so."""
+    """The manual up to its table, the table's lines, and the rest; or the same for another start
+    line."""
     with open(MANUAL) as f:
         text = f.read()
     begin = re.search(first, text, re.M).start()

@@ -10,7 +10,7 @@ NAMES = ("kvcachefs.install",)
 
 
 def build(version, skip):
-    """Path of the .deb; skip(reason) where this machine has no dpkg."""
+    """Path of the .deb; skip(reason) if this machine has no dpkg."""
     if not shutil.which("dpkg-deb"):
         skip("needs dpkg")
     tree, out = f"{TMP}/{version}.tree", f"{TMP}/kvcachefs-{version}.deb"
@@ -37,7 +37,7 @@ def build(version, skip):
 
 
 class Root:
-    """A root that has nothing but what is installed there."""
+    """A root that contains only the files that are installed there."""
 
     def __init__(self):
         self.path = f"{TMP}/root"

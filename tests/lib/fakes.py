@@ -6,8 +6,8 @@ lock = threading.Lock()
 
 
 class Redis:
-    """Answers by `how(self, words, address)`: bytes; or keeps values as Redis does where that is
-    None."""
+    """Answers with `how(self, words, address)`, which returns bytes. If it returns None, keeps
+    values as Redis does."""
 
     def __init__(self, how=None, tls=None):
         fake, self.values, self.seen = self, {}, []
@@ -116,8 +116,8 @@ class S3:
 
 
 class Frozen:
-    """A way to a port of this machine. freeze(): connections that are there stay open and carry
-    nothing any more, as behind a load balancer that has forgotten them; new ones work."""
+    """A forwarded port of this machine. freeze(): existing connections stay open and carry no more
+    data, like behind a load balancer that has forgotten them; new connections work."""
 
     def __init__(self, to):
         self.pairs, self.last, fake = [], time.time(), self

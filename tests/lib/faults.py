@@ -29,8 +29,8 @@ def store_in_memory(top, **more):
 
 
 class Run:
-    """A program that ran under rules: its exit status, what it said, and for each rule how many
-    calls it met and how many went wrong."""
+    """A program that ran under rules: its exit status, its output, and for each rule the number of
+    matching calls and of failures."""
 
     def __init__(self, command, *rules):
         count = f"{TMP}/faults.count{os.getpid()}"
@@ -70,15 +70,16 @@ class Rules:
         return struct.unpack("<32Q", self.map[:])[1::2]
 
     def begin(self, rule=0, after=0):
-        """A rule with nth=FAR goes wrong from the next call on, or after so many more."""
+        """Makes a rule with nth=FAR fail from the next call on, or after a number of further
+        calls."""
         self.map[rule * 16:rule * 16 + 8] = struct.pack("<Q", FAR - 1 - after)
 
     def heal(self, rule=0):
-        """One with a count (FAR: all) does no more, and what it holds goes on."""
+        """Ends a rule with a count (FAR: all), and releases the calls that it holds."""
         self.map[rule * 16:rule * 16 + 8] = struct.pack("<Q", HEALED)
 
     def mount(self, store, **more):
-        """False where it was refused."""
+        """False if the mount was refused."""
         keep = {k: os.environ.get(k) for k in self.env}
         os.environ.update(self.env)
         try:

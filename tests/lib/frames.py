@@ -21,7 +21,7 @@ def sum128(data):
 
 
 def name_of(path):
-    """Where a shared tier keeps it."""
+    """The name under which a shared tier keeps it."""
     return sum128(path.encode()).hex()
 
 

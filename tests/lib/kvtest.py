@@ -46,9 +46,9 @@ def run(*command, ok=None, **more):
 
 
 def apart():
-    """The case anew, in namespaces of its own: what it mounts over the machine's own goes with it.
-    Others' FUSE mounts do not stay there: a daemon ends only when its filesystem is mounted nowhere
-    any more."""
+    """Runs the case again in its own namespaces, so that its mounts over the machine's mounts end
+    with it. Other FUSE mounts are removed from the namespace, because a daemon ends only when its
+    filesystem is mounted in no namespace any more."""
     if len(sys.argv) == 1:
         os.execvp("unshare", ["unshare", "--mount", "--pid", "--fork", "--kill-child",
                               "--mount-proc", "--propagation", "private", sys.executable,
@@ -60,7 +60,7 @@ def apart():
 
 
 def asked(answer, *command, meanwhile=lambda: None):
-    """With somebody at a terminal: how it ends, and what he sees."""
+    """Runs with a user at a terminal: the exit status, and the output on the terminal."""
     pid, fd = pty.fork()
     if not pid:
         os.execv(command[0], command)
@@ -84,7 +84,8 @@ def blob(seed, size):
 
 
 def wait_for(what, seconds=60, every=0.01):
-    """The time is for what never comes about, on a machine that is busy with other work too."""
+    """The time limit is for conditions that never become true, on a machine that is busy with other
+    work too."""
     end = time.time() + seconds * SLOW
     while time.time() < end:
         got = what()
@@ -96,15 +97,16 @@ def wait_for(what, seconds=60, every=0.01):
 
 
 def within_a_day(seconds=60):
-    """For what counts bytes a day (UTC): so much of today is left, or it is tomorrow."""
+    """For code that counts bytes per day (UTC): waits until this much of today is left, if
+    necessary until tomorrow."""
     left = 86400 - time.time() % 86400
     if left < seconds * SLOW:
         time.sleep(left + 0.1)
 
 
 def steady(look):
-    """What look() says twice in a row: what only grows while it looks, item by item, was so at one
-    moment."""
+    """A value that look() returns twice in a row: counters that grow only while they are read item
+    by item were consistent at one moment."""
     got = look()
     while (again := look()) != got:
         got = again
@@ -112,9 +114,9 @@ def steady(look):
 
 
 def beside(parts, most=4):
-    """Calls these, (function, argument...) each, in a process of its own and on stores of its own,
-    so many at a time: for parts that wait more than they work. Where one fails, or skips, so does
-    the case."""
+    """Runs each of these (function, argument...) in its own process and on its own stores, a
+    limited number at a time: for parts that mostly wait. If one of them fails or skips, so does the
+    case."""
     left, under_way, ends = list(parts), {}, []
     while left or under_way:
         while left and len(under_way) < most:
@@ -227,7 +229,8 @@ class Store:
         self.daemon.wait()
 
     def again(self, end):
-        """Mounts it anew after an "umount" or a "kill", with what was used before known; "none"."""
+        """Mounts it again after an "umount" or a "kill", with the accesses so far saved; "none":
+        does nothing."""
         if end == "none":
             return
         if end == "umount":
@@ -240,7 +243,7 @@ class Store:
         self.let_go()
 
     def drop_pool(self, pool=f"{TMP}/run/*"):
-        """What a reboot does to it: to this one, or to all that there are."""
+        """Does to the pool what a reboot does: to this pool, or to all pools."""
         run("sh", "-c", f"umount -l {pool} 2>/dev/null; rmdir {pool} 2>/dev/null")
 
     def stats(self):
@@ -304,7 +307,7 @@ class Store:
             return sum(map(int, re.findall(r"^disk \w+\n +chunks (\d+)$", f.read(), re.M)))
 
     def on_disk(self):
-        """Chunks that the disk tier has, as the catalog of an unmounted store tells."""
+        """The chunks in the disk tier, from the catalog of an unmounted store."""
         catalog = f"file:{self.path}/catalog.sqlite?mode=ro"
         with contextlib.closing(sqlite3.connect(catalog, uri=True)) as c:
             return c.execute("SELECT count(DISTINCT chunk) FROM placements JOIN nodes USING(ino) "

@@ -16,8 +16,8 @@ def unit(path=UNIT):
 
 
 class Manager:
-    """One service: NAME.conf says what it mounts. root: where the package was installed, else it is
-    what was built."""
+    """One service: NAME.conf says what it mounts. root: the folder of the installed package, else
+    the build is used."""
 
     def __init__(self, name, watchdog_ms=0, abstract=False, root=None, **conf):
         self.root = root
@@ -58,7 +58,7 @@ class Manager:
         return self
 
     def look(self):
-        """All that it has been told since the start."""
+        """All notifications since the start."""
         while True:
             try:
                 self.seen += self.socket.recv(4096).decode().split("\n")

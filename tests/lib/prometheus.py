@@ -54,7 +54,7 @@ def parse(text):
 
 
 def check(text):
-    """Raises where promtool check metrics would speak, and more."""
+    """Raises in every case where promtool check metrics would complain, and in more."""
     m = parse(text)
     for name, _, value in m.samples:
         family = m.family(name)
@@ -91,7 +91,7 @@ def histogram(m, name):
 
 
 def port_of(store):
-    """Where the store's daemon listens, with metrics=ADDR:0."""
+    """The port on which the store's daemon listens, with metrics=ADDR:0."""
     inodes = set()
     for fd in os.listdir(f"/proc/{store.daemon.pid}/fd"):
         try:

@@ -25,12 +25,12 @@ def name(i):
 
 
 def of_two(i):
-    """The same, where the sessions are another model's."""
+    """The same load, with the sessions in another model."""
     return "s" + name(i)[1:] if i >= 2 * 10**6 else name(i)
 
 
 def write_trace(path, requests, name=None):
-    """name: the model is told."""
+    """name: whether the model is recorded."""
     with open(path, "w") as f:
         for i, r in enumerate(requests):
             more = {"model": name(r[0]).split("/")[0]} if name else {}

@@ -41,7 +41,7 @@ class File:
         self.pending = []  # operations in order
 
     def sync(self, began):
-        """What had returned by then is durable."""
+        """All calls that had returned by then are durable."""
         left = []
         for o in self.pending:
             if o.done and o.done < began:
@@ -51,8 +51,8 @@ class File:
         self.pending = left
 
     def after(self, keep, grain, rng):
-        """The file as a failure leaves it: of what is not durable each piece of `grain` bytes (0:
-        each operation) is there with the probability `keep`."""
+        """The file as a failure leaves it: each piece of `grain` bytes (0: each operation) that is
+        not durable survives with the probability `keep`."""
         data, bound = bytearray(self.durable), None
         for o in self.pending:
             if o.op == TRUNCATE:
@@ -91,7 +91,8 @@ class Operation:
 
 
 class Replay:
-    """Goes through the records, from the files as they lie below `base` before the first."""
+    """Applies the records in order, starting with the files below `base` before the first
+    record."""
 
     def __init__(self, log, base):
         with open(log, "rb") as f:
@@ -212,8 +213,8 @@ class Replay:
         self.pending_names = left
 
     def image(self, to, how, rng):
-        """Makes the files below `to`. `how`: what of the operations since the last sync is there:
-        all, none, data (only the data file's), log (only the catalog's log's), rest (all but the
+        """Makes the files below `to`. `how` selects the surviving operations since the last sync:
+        all, none, data (only the data file's), log (only the catalog log's), rest (all but the
         log's), torn, mixed."""
         names = dict(self.durable_names)
         folders = set(self.folders)
@@ -246,8 +247,8 @@ class Replay:
                 out.write(f.after(keep, grain, rng))
 
     def same_as(self, base):
-        """At the end, with all applied: are these the files? What is not recorded would show
-        here."""
+        """At the end, with all records applied: whether these are the files. This detects
+        operations that were not recorded."""
         for path, f in self.names.items():
             mine = f.after(1, 0, None if not f.pending else ALWAYS)
             with open(f"{base}/{path}", "rb") as real:
@@ -269,8 +270,8 @@ ALWAYS = Always()
 
 
 class Change:
-    """What a client did, with the numbers of the records: not before `began`; not needed before
-    `durable`."""
+    """A change by a client, with the numbers of the records: not before `began`; not required
+    before `durable`."""
 
     def __init__(self, began, effects):
         self.began, self.effects, self.durable = began, effects, None
@@ -278,7 +279,7 @@ class Change:
 
 
 class Model:
-    """For every path what it may hold, in order."""
+    """For every path its possible contents, in order."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -289,7 +290,8 @@ class Model:
         return None if data is None else hashlib.md5(data).hexdigest()
 
     def begin(self, seq, effects):
-        """`effects`: path -> its bytes, or None: it goes. Before it is done."""
+        """`effects`: path -> its bytes, or None if it is removed. Called before the change is
+        made."""
         c = Change(seq, {p: self.identity(d) for p, d in effects.items()})
         with self.lock:
             for p in effects:
@@ -297,7 +299,7 @@ class Model:
         return c
 
     def outlived(self, before, seq):
-        """A failure at `seq` has come between: what may be there is what `before` says."""
+        """A failure at `seq` happened in between: the possible contents are those in `before`."""
         for path in before.of:
             for id in before.may_be(path, seq):
                 c = Change(0, {})

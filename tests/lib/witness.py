@@ -59,7 +59,7 @@ class Witness:
         return self
 
     def excused(self, since, until):
-        """So many of the seconds between the two the machine took for itself."""
+        """Seconds between the two times in which the machine did not run the daemon."""
         before = [s for s in self.seen if s[0] <= since]
         between = [s for s in self.seen if since < s[0] <= until]
         if not before or not between:

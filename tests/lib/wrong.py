@@ -21,7 +21,7 @@ VALUES = {
 
 
 def of_kind(kind):
-    """Wrong values of what --help calls so; a kind that is not known here fails the case."""
+    """Invalid values of a kind that --help names; an unknown kind fails the case."""
     if kind in VALUES:
         return VALUES[kind]
     assert "|" in kind, f"tests/lib/wrong.py knows no wrong value of {kind}"

@@ -31,7 +31,7 @@ def fill(folder, chunk, names=NAMES):
 
 
 def child(work, *args):
-    """A process; what it finds wrong it writes to TMP/wrong."""
+    """A process that writes its errors to TMP/wrong."""
     pid = os.fork()
     if pid:
         return pid
@@ -79,8 +79,8 @@ def count(folder):
 
 
 def listing(chunk):
-    """One that was cut off in the middle, which the kernel keeps until it is told, finds nothing
-    any more a moment later."""
+    """A listing that is cut off in the middle, which the kernel keeps until it is notified, finds
+    nothing any more a moment later."""
     n = count(f"{s.mnt}/m/{chunk}")
     if n not in (0, LAYERS):
         wait_for(lambda: not count(f"{s.mnt}/m/{chunk}"))
@@ -123,7 +123,8 @@ def next_drop():
 
 
 def finished(chunk, killed):
-    """Its rename was so long before that the kill cannot have caught a layer's close."""
+    """Its rename was so long before the kill that the kill cannot have interrupted a layer's
+    close."""
     try:
         return os.stat(f"{s.mnt}/m/{chunk}").st_ctime < killed - 2
     except FileNotFoundError:

@@ -51,7 +51,7 @@ def reader(seed):
 
 
 def writer(round_, journal):
-    """Tells each change with the time at which its call had returned."""
+    """Reports each change with the time at which its call had returned."""
     rng = random.Random(f"{SEED}.{round_}")
     j = os.open(journal, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     folder, mine, n = f"new/d/{round_}", [], 0

@@ -100,13 +100,13 @@ def stalled(path, killed):
 
 
 def header():
-    """Of the log: changes whenever it begins anew."""
+    """The header of the log, which changes whenever the log restarts."""
     with open(f"{s.path}/catalog.sqlite-wal", "rb") as f:
         return f.read(32)
 
 
 def wait_anew(rng):
-    """For the log to begin anew, and as long as a commit may then wait for a sync."""
+    """Waits until the log restarts, and as long as a commit may then wait for a sync."""
     was, end = header(), time.monotonic() + 12
     while header() == was:
         if time.monotonic() > end:

@@ -13,7 +13,7 @@ P = lambda name: f"{s.mnt}/{name}"
 
 
 def before(turn):
-    """What is there for long."""
+    """Older files."""
     for what in ("renamed", "gone", "linked", "changed"):
         s.write(f"m/{turn}/{what}", blob(what, 5000))
     s.write(f"m/{turn}/new", blob("old", 7000))

@@ -28,7 +28,8 @@ def sync(fd, done):
 
 
 def one(nth, rule, lose, content):
-    """Changes it and syncs, and is killed by then or a moment later. Returns what may be there."""
+    """Changes and syncs the file, and is killed during that or a moment later. Returns the possible
+    contents."""
     r = faults.Rules(*RULES)
     assert r.mount(s)
     assert s.read("m/f") == content

@@ -57,7 +57,7 @@ def paths():
 
 
 def olds():
-    """What is kept of catalogs that were replaced."""
+    """The kept copies of replaced catalogs."""
     out = set()
     for f in glob.glob(f"{s.path}/catalog.sqlite.old*"):
         if not f.endswith(("-wal", "-shm")):
@@ -251,7 +251,7 @@ def killed_after(seconds, *words):
 
 
 def use():
-    """What there is to be recorded."""
+    """The accesses to record."""
     while not stop.wait(0.02):
         for f in FILES:
             s.read(f)

@@ -27,8 +27,8 @@ def folder(path):
 
 
 def worker(number, round_, mnt, journal):
-    """Stores, loads and deletes; tells each finished change with its time to the journal. Content
-    follows from (path, version)."""
+    """Stores, loads and deletes, and writes each finished change with its time to the journal.
+    Contents follow from (path, version)."""
     rng = random.Random(SEED * 1000003 + round_ * 101 + number)
     mine = {}
     j = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)

@@ -55,7 +55,7 @@ class Life:
         [t.start() for t in self.threads]
 
     def end(self):
-        """The keepers first, and long enough for what they pinned to be in the catalog."""
+        """Ends the keepers first, and waits until the catalog has their pins."""
         self.quiet.set()
         [t.join() for t in self.threads[:2]]
         time.sleep(1.3)
@@ -119,7 +119,7 @@ class Life:
                 os.close(fd)
 
     def keeper(self, n, rng):
-        """What is fsynced and pinned has to be there."""
+        """Fsynced and pinned files must survive."""
         mine = self.kept.setdefault(n, {})
         top = f"keep{n}"
         os.makedirs(self.path(top), exist_ok=True)
@@ -181,7 +181,7 @@ class Life:
             time.sleep(rng.choice((0, 0, 0.002, 0.02)))
 
     def filler(self, n, rng):
-        """Keeps the tier full. What of it is there is right."""
+        """Keeps the tier full. Its files are right or missing."""
         os.makedirs(self.path("bulk"), exist_ok=True)
         held = []
         while not self.stop.is_set():
@@ -361,8 +361,8 @@ def try_here(kind, model, replay, seq, how, seed):
 
 
 def cuts_of(replay, n, rng):
-    """(point, how) in order: before the syncs that had most to do, when what they were to bring is
-    lost; at any syncs; and between them."""
+    """(point, how) in order: before the largest syncs, with the data lost that they would have
+    synced; at any syncs; and between syncs."""
     all = replay.all_records()
     syncs = [seq for seq, op in all if op in (SYNC, SYNC_DIR)]
     gaps = sorted(zip(syncs, syncs[1:]), key=lambda g: g[0] - g[1])[:n]

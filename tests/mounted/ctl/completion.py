@@ -11,7 +11,7 @@ ZSH = f"{root}/scripts/completion/_kvcachectl"
 
 
 def complete(*words):
-    """What bash offers for the last word."""
+    """The completions that bash offers for the last word."""
     script = (f"source {BASH}; compopt() {{ :; }}; COMP_WORDS=({CTL} \"$@\"); "
               f"COMP_CWORD={len(words)}; _kvcachectl; printf '%s\\n' \"${{COMPREPLY[@]}}\"")
     return set(run("bash", "-c", script, "-", *words, ok=True, cwd=TMP).stdout.split())

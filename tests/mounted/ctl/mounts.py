@@ -18,7 +18,7 @@ def said(p, code, *words):
 
 
 def alone(*words, mounts=(), before="true"):
-    """Where nothing of ours is mounted but these."""
+    """Runs where only these kvcachefs mounts exist."""
     keep = "|".join(map(shlex.quote, mounts)) or "-"
     return run("unshare", "-m", "bash", "-c",
                "findmnt -rno TARGET -t fuse.kvcachefs | while read -r m; do "

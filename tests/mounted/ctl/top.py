@@ -19,7 +19,7 @@ stop = threading.Event()
 
 
 def demoted():
-    """The chunk has left the pool: until its last close has come it is said to be in use."""
+    """The chunk has left the pool. Until its last close arrives, it is reported as in use."""
     while True:
         try:
             return os.setxattr(f"{s.mnt}/lame duck/c", "user.kvcachefs.demote", b"cpu")
@@ -38,7 +38,8 @@ def use():
 
 
 def at_terminal(screens, end, *words):
-    """What is seen until so many screens are whole; then how it ends, and the terminal's state."""
+    """The output until a number of screens is complete; then the exit status, and the state of the
+    terminal."""
     pid, fd = pty.fork()
     if not pid:
         os.execv(CTL, [CTL, *words])

@@ -39,7 +39,7 @@ def lower(s):
 
 
 def gone_in_turn(s, count):
-    """Files that need room are made and held open: who went before each of them."""
+    """Creates files that need space and holds them open. Returns the victims in order."""
     held, gone = [], []
     while len(lower(s)) < count:
         f = open(f"{s.mnt}/x{len(held)}", "wb")
@@ -54,7 +54,8 @@ def gone_in_turn(s, count):
 
 
 def parents(s, names):
-    """{chunk: what it follows}, as the mount knows it now; where a machine pauses one begins."""
+    """{chunk: its parent}, as the mount knows it now. A pause of the machine starts a new
+    prompt."""
     known = {}
     for n in names:
         with contextlib.suppress(OSError):
@@ -63,7 +64,7 @@ def parents(s, names):
 
 
 def in_order(gone, known, what):
-    """None went before what follows it."""
+    """No chunk was evicted before its children."""
     early = [(n, p) for n, p in known.items() if p in gone and n not in gone]
     assert not early, (what, early, gone)
 
@@ -227,7 +228,7 @@ def open_end():
 
 
 def quiet(s):
-    """All that is to be trimmed is: who looks at a folder that is about to go keeps it."""
+    """Trimming is done. (A lookup of a folder that is about to be dropped would keep it.)"""
     s.settle()
     before = None
     while (now := s.stats()["trimmed_chunks"]) != before:

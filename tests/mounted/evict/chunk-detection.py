@@ -28,7 +28,7 @@ def unit(path):
 
 
 def press(s, n, tag):
-    """Old chunks go, by so many new ones, in a flat folder of their own."""
+    """Stores new chunks, in their own flat folder, so that old ones are evicted."""
     os.makedirs(f"{s.mnt}/press", exist_ok=True)
     for i in range(n):
         put(f"{s.mnt}/press", f"{tag}{i}")

@@ -28,7 +28,7 @@ def exchange(a, b):
 
 
 def changes(s):
-    """What is done to files that the disk has. All of their paths then."""
+    """Changes to files that the disk has. Returns all of their paths afterwards."""
     m = s.mnt
     late = make(s, "m/late", 12)
     said = make(s, "m/said", 4)
@@ -80,7 +80,7 @@ def goes(policy):
 
 
 def soon(policy):
-    """What is evicted while its maker may still go on with it is in the disk's order."""
+    """A chunk that is evicted while its maker may still use it is in the disk's order."""
     s = Store(f"soon-{policy}", size="256M", cpu="16M", options=f"policy={policy},settle=0").mount()
     kids = []
     for who in range(8):

@@ -73,7 +73,8 @@ def check(s, when):
 
 
 class Filler(threading.Thread):
-    """Takes all space there is, and what becomes free, until it is told to stop; or only once."""
+    """Takes all free space, and space that becomes free later, until it is stopped; or only
+    once."""
 
     def __init__(self, greedy):
         super().__init__(daemon=True)

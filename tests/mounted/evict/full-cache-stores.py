@@ -79,8 +79,8 @@ class Load:
         return self
 
     def check(self):
-        """What is still there has its bytes; returns how many of the stored ones are. Reading
-        itself may cost others their place."""
+        """Remaining files have the right bytes. Returns the number of stored files that remain.
+        Reading may itself evict others."""
         # not hot, nor what a kill left unfinished
         there, gone = [x for x in os.listdir(self.folder) if len(x) == 8], 0
         for x in there[::7]:

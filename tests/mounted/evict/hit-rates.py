@@ -95,7 +95,7 @@ def check_stress(t):
 
 
 def check_turns(t, *clients):
-    """What follows what cannot be seen then, and nothing is to be lost by having looked for it."""
+    """The chain cannot be seen in this load, and the attempt to learn it must not cost hits."""
     for n, shares in done[t, *clients].share.items():
         print(f"{t} {n} {clients}: ahead of lru by {shares['prefix'] - shares['lru']:.4f}")
         assert shares["prefix"] >= shares["lru"] - BEHIND, (t, clients, n, shares)

@@ -78,7 +78,8 @@ with fails(errno.EBUSY):
 
 
 def demoted():
-    """Nobody holds it, as soon as the daemon has come to who closed it or died."""
+    """The lease holds nothing any more, as soon as the daemon has processed the close or the death
+    of the client."""
     def goes():
         with contextlib.suppress(OSError):
             os.setxattr(f"{s.mnt}/m/c", "user.kvcachefs.demote", b"cpu")

@@ -150,7 +150,7 @@ def rest():
 
 
 def made(prompt, *layers, after=""):
-    """The chain is told: what is learned goes by the time between calls."""
+    """Creates chunks with a told chain, because learning depends on the time between calls."""
     for l in layers or ("l",):
         for c in prompt:
             soon()
@@ -168,7 +168,7 @@ def used(prompt, *layers):
 
 
 def recorded(what, *options):
-    """Requests, as they were used, with %-codes as they are; None where a pause has parted them."""
+    """The requests in the order of use, with their %-codes; None if a pause has split them."""
     global paused, before
     r = Recording(s, "--paths", *options)
     paused, before = False, time.monotonic()
@@ -204,7 +204,7 @@ def of_renamed():
 
 
 def of_remade():
-    """What is dropped and made again is the same chunk."""
+    """A chunk that is dropped and created again is the same chunk."""
     run("rm", "-r", *(f"{MNT}/m/{c}" for c in "abcd"))
     made("abcd")
     made("ef", after="d")
@@ -307,7 +307,7 @@ RING = 24576
 
 
 def opens(s, n):
-    """So many uses, each other than the one before."""
+    """A number of accesses, each to another chunk than the one before."""
     for i in range(n):
         os.close(os.open(f"{s.mnt}/m/{'ab'[i % 2]}/l", os.O_RDONLY))
 

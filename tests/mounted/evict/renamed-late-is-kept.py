@@ -16,7 +16,8 @@ def temporaries(s):
 
 
 def others(s, count):
-    """A thread's own store, and what it made before is asked for again: not a scan."""
+    """A thread's own store, after which its earlier chunks are requested again: this is not a
+    scan."""
     for i in range(count):
         s.write(f"m/other{i}/0", blob(100 + i, MiB))
         for j in range(max(0, i - 3), i):

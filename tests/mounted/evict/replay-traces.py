@@ -44,8 +44,8 @@ def table(*words):
 
 
 def model(*tiers):
-    """What a prefix hits in each tier, and in none before it, of the last half of the requests.
-    tiers: of each its room and whether it goes by use."""
+    """The hits of a prefix in each tier, and in no tier above it, over the last half of the
+    requests. tiers: the capacity of each, and whether it is ordered by last access."""
     caches, hits, asked = [OrderedDict() for _ in tiers], [0] * len(tiers), 0
     for nr, ids in enumerate(requests):
         busy, whole = set(), True
@@ -237,7 +237,7 @@ several = f"{TMP}/several.jsonl"
 
 
 def by_model(room, own, others):
-    """Policies in classes, whose victims go in turns, in proportion to what they have."""
+    """Policies in classes, whose victims are taken in turns, in proportion to their chunks."""
     caches, turns = {c: OrderedDict() for c in (others + " of all", *own.values())}, {}
     first = next(iter(caches))
     turns = dict.fromkeys(caches, 0.0)

@@ -53,7 +53,7 @@ def may_be_dropped(w, paths):
 
 
 class Torn:
-    """A write that failed: what it was to be, as far as it came."""
+    """A failed write: its data, as far as it was written."""
 
     def __init__(self, data):
         self.data = data
@@ -71,19 +71,19 @@ def short(state):
 
 
 class Shadow:
-    """What may be there: path -> states, of which None is that it is not. Attributes and links are
-    states of paths of their own."""
+    """The possible states: path -> states, where None means absent. Attributes and links are states
+    of their own paths."""
 
     def __init__(self):
         self.may, self.refused = {}, 0
 
     def is_(self, path):
-        """Its state where it is certain, else None."""
+        """Its state if it is certain, else None."""
         states = self.may.get(path, [None])
         return states[0] if len(states) == 1 and isinstance(states[0], bytes) else None
 
     def does(self, what, *args, then, else_=None):
-        """A call, and what holds when it succeeds; what else may hold when it does not."""
+        """A call, the state after its success, and the other possible states after its failure."""
         try:
             what(*args)
         except OSError as e:
@@ -144,7 +144,7 @@ def sparse(path, n):
 
 
 def take_in():
-    """The listing of the folder, to its end, whatever comes of it."""
+    """Lists the folder to its end, with any result."""
     control = at(".kvcachefs/control")
     fd = os.open(control, os.O_WRONLY)
     try:
@@ -159,8 +159,8 @@ def take_in():
 
 
 def load(path):
-    """All of a file, None where there is none. A file that no tier serves in time is ENOENT to one
-    who only reads, and is still listed."""
+    """All bytes of a file, or None if it is missing. A file that no tier serves in time is ENOENT
+    for a reader, and is still listed."""
     try:
         with open(at(path), "rb", buffering=0) as f:
             return f.readall()
@@ -182,7 +182,7 @@ class Mix:
 
 
 def life(w, n):
-    """What clients do. Each path is new, so that nothing of it is there before."""
+    """The calls of the clients. Each path is new, so that no earlier state of it exists."""
     def put(path, size, sync=False, flags=os.O_EXCL):
         data = blob(f"{n}{path}", size)
         return w.does(store, path, data, flags, sync, then={path: data},
@@ -226,7 +226,7 @@ def life(w, n):
 
 
 def watched(work, *args):
-    """Does it, and tells what is wrong; it hangs when it takes so long."""
+    """Runs the function and reports errors; it counts as hanging after the time limit."""
     out = []
 
     def do():
@@ -243,7 +243,7 @@ def watched(work, *args):
 
 
 def look(w, when):
-    """All that is there, through the mount."""
+    """All files, as seen through the mount."""
     def ask(call, *args):
         for _ in range(200):  # a tier that was taken out comes back
             try:
@@ -323,7 +323,7 @@ def fresh():
 
 
 def checked(what):
-    """fsck finds nothing, or what it finds it mends."""
+    """fsck finds nothing, or repairs all that it finds."""
     p = s.fsck("-n", ok=None)
     if p.returncode:
         assert s.fsck("-y", ok=None).returncode in (0, 1), (what, p.stdout)
@@ -332,7 +332,7 @@ def checked(what):
 
 
 def one(place, do, nth, lasting, end):
-    """One life with a fault in it. Returns what came of it."""
+    """One life with a fault in it. Returns its result."""
     path, calls, _ = PLACES[place]
     if lasting:
         do = do.replace(":300", ":50")  # a life has hundreds of calls

@@ -73,7 +73,7 @@ def one_line(what, r):
 # ---- what is looked at behind each run: of the state, the run, and whether it was to be right ----
 
 def made(what, r, right):
-    """Of a mkfs where nothing was: there is a store, or the next one makes it."""
+    """After a mkfs in an empty place: a store exists, or the next mkfs makes it."""
     if not right:
         one_line(what, r)
     p = run(MKFS, "--size", "16M", s.path)
@@ -94,7 +94,7 @@ def replaced(what, r, right):
 
 
 def refused(what, r, right):
-    """Of a mkfs where there is a store: it is never taken for none."""
+    """After a mkfs on an existing store: the store is never taken for absent."""
     assert not right, what
     one_line(what, r)
     whole(what)
@@ -105,7 +105,7 @@ def unharmed(what, r, right):
 
 
 def rebuilt(what, r, right):
-    """What a rebuild could not read it tells, and the next one finds it."""
+    """A rebuild reports the data that it could not read, and the next one finds it."""
     if right:
         whole(what)
     p = s.fsck("--rebuild", ok=None)
@@ -114,7 +114,7 @@ def rebuilt(what, r, right):
 
 
 def old_or_new(what, r, right):
-    """A rebuild that cannot change what it wants to leaves a store that has all files."""
+    """A rebuild that cannot make its changes leaves a store that has all files."""
     if "count=0" not in what[1]:
         nothing_beside(what)
     p = s.fsck("-n", "--data", ok=None)
@@ -125,7 +125,8 @@ def old_or_new(what, r, right):
 
 
 def same(what, r, right):
-    """Of what only tells: the same, or an error, which is not taken for an absence."""
+    """For a command that only prints: the same output, or an error, which is not taken for an
+    absence."""
     if not right:
         one_line(what, r)
         for absence in ("no kvcachefs", "not in a kvcachefs", "unknown", "only a part",
@@ -153,7 +154,7 @@ def nothing_beside(what):
 
 
 def key_file(what, r, right):
-    """There are the keys that were told, whole lines, and the next one is added behind them."""
+    """The file has all reported keys in complete lines, and the next key is added after them."""
     same(what, r, right)
     nothing_beside(what)
     with open(f"{OWN}/keys") as f:
@@ -164,7 +165,7 @@ def key_file(what, r, right):
 
 
 def chart(what, r, right):
-    """The new one, or the one that was there."""
+    """The new chart, or the earlier one."""
     same(what, r, right)
     nothing_beside(what)
     with open(f"{OWN}/chart") as f:
@@ -190,7 +191,7 @@ def recording(what, r, right):
 
 
 def recording_file(what, r, right):
-    """The new one, or the one that was there."""
+    """The new recording, or the earlier one."""
     recording(what, r, right)
     with open(f"{OWN}/new") as f:
         assert (f.read() == "the old one\n") == (not right), (what, r)
@@ -202,8 +203,9 @@ def control():
 
 
 def swept(what, r, right):
-    """Of long work in the daemon: it says that it is done when it is. Who cannot read how it goes
-    does not end it, and meanwhile there is no other."""
+    """For long work in the daemon: the command reports completion only when the work is complete. A
+    command that cannot read the progress does not end the work, and no second run starts in that
+    time."""
     same(what, r, right)
     assert (" done: " in r.out) == right, (what, r)
     wait_for(lambda: " running: " not in control())
@@ -229,7 +231,7 @@ def started(what, r, right):
 # ---- what there is before each ----
 
 def unmounted():
-    """Also what the run before had left, in which no call went wrong."""
+    """Also removes the state of the previous run, in which no call failed."""
     if os.path.ismount(s.mnt):
         run("umount", s.mnt, ok=True)
         wait_for(lambda: s.fsck("-n", ok=None).returncode == 0)
@@ -311,7 +313,7 @@ def ctl(name, words, places, statuses=(0,), look=same, prepare=as_it_is, kinds=L
 
 
 def setting(words, path, name, before, after):
-    """A row of one that sets what is kept of a chunk or a model: all of it, or none."""
+    """A row for a command that sets values of a chunk or a model: all of them are set, or none."""
     def prepare():
         set_to(path, name, before)
 
@@ -444,7 +446,7 @@ def sweep(row):
 
 
 def bound(path, *commands):
-    """What is mounted by itself nothing can replace: one line tells what to do."""
+    """A file that is itself a mount point cannot be replaced: one line says what to do."""
     with open(path, "rb") as f:
         before = f.read()
     run("mount", "--bind", path, path, ok=True)

@@ -17,7 +17,7 @@ def at(path):
 
 
 def kept():
-    """What the catalog has, of an unmounted store."""
+    """The access times in the catalog of an unmounted store."""
     db = sqlite3.connect(f"{s.path}/catalog.sqlite")
     rows = dict(db.execute("SELECT m.name, n.atime_ns FROM names m JOIN nodes n ON n.ino = m.ino"))
     db.close()

@@ -42,15 +42,15 @@ def told(data):
 
 
 class File:
-    """What one of them knows of a file of its own, under whichever names."""
+    """A process's knowledge of one of its own files, under all its names."""
 
     def __init__(self, data):
         self.data, self.attr = data, None
 
 
 class Client:
-    """One of the processes. A version is its number and a count, of which everybody knows how far
-    it has come."""
+    """One of the processes. A version is its number and a count, and all processes know the highest
+    count."""
 
     def __init__(self, number, mnt, top, counts, loses):
         self.n, self.mnt, self.top, self.counts, self.loses = number, mnt, top, counts, loses
@@ -77,7 +77,7 @@ class Client:
         self.mine = {p: f for p, f in self.mine.items() if f is not file}
 
     def remove_all(self, file):
-        """What it holds is not known any more."""
+        """The contents are unknown from here on."""
         for path in [p for p, f in self.mine.items() if f is file]:
             self.remove(path)
 
@@ -148,7 +148,8 @@ class Client:
         file.data = data
 
     def still(self, path, file):
-        """Was it there when it was opened to be written anew, and not dropped before?"""
+        """Whether the file existed when it was opened for overwriting, and was not dropped
+        before."""
         others = [p for p, f in self.mine.items() if f is file and p != path]
         if file.attr is None and not others:
             return True
@@ -346,7 +347,7 @@ class Client:
         assert got == content(path, version, len(got)), f"{path}: version {version:x} is damaged"
 
     def look(self):
-        """At somebody's folder, and at what there is."""
+        """Looks at another process's folder and its files."""
         other = self.rng.choice(os.listdir(self.mnt))
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             for name in os.listdir(self.at(other))[:10]:
@@ -371,7 +372,7 @@ class Client:
 
 
 def client(n, s, tops, counts, kind, until):
-    """In a process of its own. What it knows in the end, or what was wrong, is in a file."""
+    """Runs in its own process. A file receives its final knowledge, or the error."""
     c = Client(n, s.mnt, tops[n], counts, tops[n] in kind["quotas"])
     try:
         c.run(until, kind["may"])
@@ -384,7 +385,7 @@ def client(n, s, tops, counts, kind, until):
 
 
 def compare(s, tops, counts, kind, ends, when):
-    """Everything is as its writer knows it. Returns what everybody's names hold."""
+    """Every file is as its writer knows it. Returns the contents of the shared names."""
     files = 0
     for n, (mine, *_) in enumerate(ends):
         c = Client(n, s.mnt, tops[n], counts, tops[n] in kind["quotas"])
@@ -411,7 +412,7 @@ def compare(s, tops, counts, kind, ends, when):
 
 
 class Watch:
-    """What the daemon takes, four times a second."""
+    """Samples the daemon's resources, four times a second."""
 
     def __init__(self, s, kind, until):
         self.s, self.kind, self.until, self.seen = s, kind, until, []
@@ -434,7 +435,8 @@ class Watch:
             time.sleep(0.25)
 
     def grown(self):
-        """From the second quarter to the last one: what is bounded has come there by then."""
+        """The growth from the second quarter to the last: bounded values have reached their limit
+        by then."""
         q = len(self.seen) // 4
         if q < 3:
             print("  the machine let us look too rarely to tell what grows", flush=True)

@@ -33,7 +33,8 @@ def unmounted():
 
 
 def dirty(path, data, seed):
-    """Opens and writes: all of a new file, a piece of one that is there. Returns what is to be."""
+    """Opens and writes: all of a new file, or a piece of an existing file. Returns the expected
+    contents."""
     fd = os.open(f"{s.mnt}/{path}", os.O_WRONLY | os.O_CREAT, 0o600)
     piece = blob(seed, N if not data else 5000)
     os.pwrite(fd, piece, 0)

@@ -11,7 +11,8 @@ FILE = 64 << 10
 
 
 def full(s):
-    """A file that takes all the pool that is left, and is open. Nobody has been told yet."""
+    """An open file that takes all remaining space of the pool, which the daemon does not know
+    yet."""
     fd = os.open(f"{s.mnt}/m/grown", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     asked = s.stats()["plain_writes"]
     try:

@@ -35,7 +35,7 @@ made = 0
 
 
 class Held(threading.Thread):
-    """Begins, and comes back when the call is held in the tmpfs."""
+    """Starts the call, and returns when it is held in the tmpfs."""
 
     def __init__(self, rule, what, *args):
         super().__init__()

@@ -29,7 +29,7 @@ def change(at, data):
 
 
 def evicted(name):
-    """What it is when the pool does not have it any more."""
+    """Its contents after it has left the pool."""
     s.closed()
     s.settle()
     os.setxattr(f"{s.mnt}/{name}", "user.kvcachefs.demote", b"cpu")

@@ -23,7 +23,7 @@ def pages(fd):
 
 
 def expect(fd, want):
-    """Size and bytes; want is what it has, without the zeros behind."""
+    """Size and bytes; want is the contents without the trailing zeros."""
     size = os.fstat(fd).st_size
     assert os.pread(fd, size, 0) == want + bytes(size - len(want))
 

@@ -71,7 +71,7 @@ mapped = []
 
 
 def outlived(path):
-    """Somebody still looks at what it was."""
+    """A process still reads the earlier contents."""
     with open(P(path), "rb") as f:
         mapped.append(mmap.mmap(f.fileno(), len(wanted[path]), prot=mmap.PROT_READ))
     return rewrite(path, path + "4")

@@ -69,7 +69,7 @@ def batch(call, names):
 
 
 def once(what):
-    """Of the first time, where cost() is of those after it."""
+    """The cost of the first call; cost() is that of later calls."""
     before = s.stats()["requests"]
     what()
     after = s.stats()["requests"]

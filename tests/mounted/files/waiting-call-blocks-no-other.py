@@ -17,7 +17,7 @@ HANG = 120 * SLOW  # limit for a call that is blocked after all
 
 
 def meanwhile(*calls):
-    """All of it is done, in a thread, so that who waits is told."""
+    """Runs all of it in a thread, so that the case sees a call that is blocked."""
     out = []
 
     def do():

@@ -20,7 +20,7 @@ whole = cache.gather(BLOCKS)
 
 
 def block():
-    """A load of `slow` that waits for its tier until the flag goes."""
+    """A load of `slow` that waits for its tier until the flag is removed."""
     evict(s, *[i.path for i in slow])
     open(flag, "w").close()
     load = kv.load(s.mnt, cache, slow)
@@ -80,7 +80,7 @@ assert not _queue._busy
 
 
 def told():
-    """A thread and a task hear of what another has taken."""
+    """A thread and a task learn of completions that another has taken."""
     load = block()
     queue, (nothing, end) = load._queue, os.pipe()
     queue._fd, really = nothing, queue._fd  # not by the queue itself
@@ -102,7 +102,7 @@ told()
 
 
 def interrupted():
-    """Ctrl-C in a wait, and within what tells of an end: nothing is lost."""
+    """Ctrl-C in a wait, and within the signal of a completion: nothing is lost."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have jobs ignore it
     load = block()
     try:

@@ -23,7 +23,7 @@ most = {"log": 0}
 
 
 def salt():
-    """The log's header changes whenever it begins anew."""
+    """The header of the log, which changes whenever the log restarts."""
     with open(wal, "rb") as f:
         return f.read(32)[12:24]
 

@@ -24,7 +24,7 @@ OF_PROMETHEUS = {"instance", "job"}
 
 
 def look(expr, where):
-    """All names in it, after a look at what is asked of them."""
+    """All names in the expression, after a check of its labels."""
     names = re.findall(rf"\b{PREFIX}\w+", expr)
     for name in names:
         assert name in {n for n, _, _ in m.samples}, f"{where}: there is no {name}"

@@ -12,8 +12,8 @@ SAME = {"tier": "trimmed_chunks", "quota": "quota_drops", "ttl": "expired_chunks
 
 
 def why():
-    """Counters are counted, and read, one after the other: those of one look may differ while
-    something goes."""
+    """Counters are updated and read one after the other: those of one look may differ during a
+    drop."""
     def same():
         st = s.stats()
         return all(st[f"evicted_for_{reason}"] == st[counter]

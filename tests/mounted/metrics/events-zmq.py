@@ -23,7 +23,7 @@ LAST = lambda h: int(h[-16:], 16)
 
 
 class Pair:
-    """A publisher, and one who listens."""
+    """A publisher and a subscriber."""
 
     def __init__(self, *options):
         self.at = f"ipc://{TMP}/z{id(self)}"

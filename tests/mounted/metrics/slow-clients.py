@@ -38,7 +38,7 @@ for user in range(USERS):
 
 
 def as_user(user, call):
-    """What call() returns, true or false, in a process of this user."""
+    """The result of call(), true or false, in a process of this user."""
     pid = os.fork()
     if not pid:
         os.setuid(user)

@@ -31,7 +31,7 @@ def unchanged(was):
 
 
 def mount(*words, says=()):
-    """By itself, since the store is locked meanwhile."""
+    """Mounts without other commands, because the store is locked during that time."""
     w.tell(KV, *words, says=says)
     w.told()
 

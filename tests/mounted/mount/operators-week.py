@@ -95,7 +95,7 @@ def engine(model):
 
 
 def all_there(but=()):
-    """Of what was stored all is there, byte for byte, or its chunk as a whole is not."""
+    """Every stored chunk is there, byte for byte, or is missing as a whole."""
     gone = set()
     for path, data in kept.items():
         try:

@@ -31,7 +31,7 @@ def ending(s):
 
 
 def take_over(s, hurry=False, meanwhile=lambda: None):
-    """The daemon of s is told to end, and the newer one started. hurry: told twice."""
+    """Stops the daemon of s and starts the newer one. hurry: sends SIGTERM twice."""
     old = s.daemon
     old.terminate()
     meanwhile()

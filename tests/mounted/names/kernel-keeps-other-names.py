@@ -34,7 +34,8 @@ def store(folders):
 
 
 def rounds(folders):
-    """Lookups of the hot names, by round, and the chunks that were dropped meanwhile."""
+    """The lookups of the hot names by round, and the number of chunks that were dropped in that
+    time."""
     cost, began = [], s.stats()["dropped_chunks"]
     for _ in range(ROUNDS):
         dropped = s.stats()["dropped_chunks"]
@@ -106,7 +107,7 @@ assert s.stats()["dropped_chunks"] >= began + 100
 s.settle()
 
 def goes(call, *args):
-    """The kernel is told a moment later."""
+    """Waits for a drop; the kernel is notified a moment later."""
     def gone():
         try:
             call(*args)

@@ -24,7 +24,7 @@ def lease(*paths):
 
 
 def seen(chunk, names):
-    """What of it is there, by every way to look; all must agree."""
+    """The visible files, by every way to look; all ways must agree."""
     names = sorted(names)
     by_stat = [n for n in names if os.path.exists(P(f"{chunk}/{n}"))]
     by_open = []

@@ -19,7 +19,7 @@ def pools(*words):
 
 
 def told(path):
-    """What --json says of it."""
+    """The JSON output for it."""
     return [p for p in json.loads(run(CTL, "pools", "--json", ok=True).stdout)["pools"]
             if p["path"] == path]
 

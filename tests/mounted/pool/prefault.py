@@ -10,7 +10,7 @@ need_mount()
 
 
 def pool_holds(s):
-    """What the pool's tmpfs holds, as the kernel counts it, but for the mark of whose it is."""
+    """The bytes in the pool's tmpfs, as the kernel counts them, without the pool's mark."""
     pool = s.config()["pool"]
     v = os.statvfs(pool)
     mark = sum(os.stat(f"{pool}/{n}").st_blocks for n in os.listdir(pool) if n.startswith("."))

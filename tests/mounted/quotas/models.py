@@ -27,7 +27,7 @@ def used(s, model="q"):
 
 
 def at_rest(s, quota):
-    """Not above high=, and nothing goes any more."""
+    """The pool is not above high=, and nothing is evicted any more."""
     before = used(s)
     time.sleep(0.5)
     return before == used(s) <= 0.9 * quota
@@ -320,7 +320,7 @@ def own_policy(end):
 # policies about chains, of models: one that learns them, and one whose chain is told; the mount's
 # own goes by the last use and learns none; all after a kill too
 def parents(s, model):
-    """What each follows, as far as the mount knows."""
+    """The parent of each chunk, as far as the mount knows."""
     known = {}
     for c in range(8):
         with contextlib.suppress(OSError):

@@ -23,7 +23,7 @@ os.mkdir(other)
 
 
 def took():
-    """What the model's files take, as du counts it."""
+    """The bytes of the model's files, as du counts them."""
     out = subprocess.run(["du", "-s", "--block-size=512", model], check=True,
                          stdout=subprocess.PIPE, text=True).stdout
     folders = sum(os.lstat(r).st_blocks for r, _, _ in os.walk(model))

@@ -15,7 +15,8 @@ kept = []
 
 
 class User:
-    """A process of that user, which runs functions of this file and keeps what they leave open."""
+    """A process of that user, which runs functions of this file and keeps the objects that they
+    leave open."""
     def __init__(self, uid):
         ask, self.ask = os.pipe()
         self.answer, answer = os.pipe()

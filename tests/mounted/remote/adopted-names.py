@@ -20,7 +20,7 @@ def frame(path):
 
 
 def patched(path, **fields):
-    """The frame of a path with fields changed; what it was."""
+    """Changes fields in the frame of a path. Returns the old frame."""
     with open(frame(path), "r+b") as f:
         was = f.read(frames.PAGE)
         f.seek(0)

@@ -30,7 +30,7 @@ def stop():
 
 
 def outside(code, *args):
-    """In a process of its own, since what hangs cannot be taken back, nor waited for."""
+    """Runs in its own process, because a hanging call can be neither cancelled nor awaited."""
     p = subprocess.Popen([sys.executable, "-c", code, *args], stdout=subprocess.PIPE, text=True)
     try:
         out = p.communicate(timeout=LIMIT)[0]

@@ -56,7 +56,7 @@ def refused(path):
 
 
 def lowered(top, first, n=4):
-    """So many, in the folder alone."""
+    """A number of objects that only the folder has."""
     got = {f"m/{top}{i}/l": blob(first + i, 20 * KiB) for i in range(n)}
     for path, d in got.items():
         s.write(path, d)

@@ -21,7 +21,7 @@ def there(path):
 
 
 def notes():
-    """Of an unmounted store: what is still to go."""
+    """The pending removals of an unmounted store."""
     db = sqlite3.connect(f"{s.path}/catalog.sqlite")
     n = db.execute("SELECT count(*) FROM meta WHERE key GLOB 'unshare:*'").fetchone()[0]
     db.close()

@@ -127,7 +127,7 @@ def story(url, extra, name):
 
 
 def started(kind):
-    """Its server; False where it cannot be had here. A folder needs none."""
+    """Starts its server; False if it is not available here. A folder needs none."""
     try:
         return {"dir": lambda: None, "redis": servers.Redis, "s3": servers.Ceph}[kind]()
     except SystemExit:

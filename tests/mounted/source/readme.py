@@ -37,7 +37,7 @@ def here(command):
 
 
 def alike(output):
-    """Without what differs from machine to machine, and from day to day."""
+    """The text without the parts that differ between machines and days."""
     output = re.sub(r"^kvcachefs: prefault.*\n", "", output, flags=re.M)
     for a, b in HERE[:3]:
         output = output.replace(b, a)

@@ -14,7 +14,7 @@ for n, extra in enumerate(("", f",keyfile={TMP}/keys")):
     s.umount()
 
     def write_pair(name, seed):
-        """A sparse one and a plain one; where they lie."""
+        """Writes a sparse and a plain file. Returns their places."""
         s.mount()
         with open(f"{s.mnt}/m/{name}-sparse", "wb") as f:
             f.write(blob(seed, 100 * KiB))

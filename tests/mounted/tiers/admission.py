@@ -47,12 +47,12 @@ def today():
 
 
 def pause():
-    """Longer than what parts one request from the next."""
+    """A pause that is longer than the limit between two requests."""
     time.sleep(1.5)
 
 
 def unharmed(copies=False):
-    """Where copies are to be made stores may wait for the disk."""
+    """Stores may wait for the disk while copies are to be made."""
     st = s.stats()
     assert not st["room_refusals"] and not st["behind_drops"] and (copies or not st["paced"]), st
 

@@ -22,7 +22,7 @@ def write_as(s, path, d, uid, mode):
 
 
 def headers(s):
-    """Of all frames of the store: where, and the page."""
+    """The place and the page of every frame in the store."""
     with open(f"{s.path}/data", "rb") as f:
         data = f.read()
     at = data.find(b"KVCFRAME")

@@ -15,7 +15,7 @@ MNT = "."
 
 
 def as_user(uid, what, groups=()):
-    """What `what` raised there: an errno, or 0."""
+    """The error that `what` raised there: an errno, or 0."""
     pid = os.fork()
     if not pid:
         os.setgroups(groups)
@@ -42,7 +42,7 @@ def sets(path, name, value):
 
 
 def all_but_harm(path, by=B):
-    """B's own file: what is set on it is refused where the chunk is A's."""
+    """B's own file: settings are refused if its chunk is A's."""
     for name, value in (("demote", b"all"), ("demote", b"pool"), ("ttl", b"1"), ("pin", b"1"),
                         ("parent", b"")):
         assert as_user(by, sets(path, name, value)) == errno.EPERM, (path, name)

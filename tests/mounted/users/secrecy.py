@@ -190,7 +190,7 @@ def private(name, text, mode=0o600):
 
 
 def shown(store, *secrets):
-    """Whether any of them can be found in what the daemon says and shows."""
+    """Whether any of these strings appears in the daemon's output, logs or files."""
     text = store.log()
     for name in ("config", "stats", "metrics"):
         with open(f"{store.mnt}/.kvcachefs/{name}") as f:

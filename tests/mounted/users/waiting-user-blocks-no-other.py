@@ -34,7 +34,7 @@ def crowd(threads, seconds, files):
 
 
 def victim(seconds):
-    """In a process of its own: the longest that each kind of call took, and what failed."""
+    """Runs in its own process: the longest time of each kind of call, and the failures."""
     p = subprocess.run([sys.executable, "-c", f"""
 import os, time
 os.sched_setaffinity(0, [{CPU}])

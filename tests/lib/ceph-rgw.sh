@@ -5,8 +5,8 @@
 #   ceph-rgw.sh up DIR [PORT]    start it in DIR (some seconds); prints endpoint, bucket and keys as
 #                                shell variables
 #   ceph-rgw.sh down DIR         stop the daemons that `up` started there
-# Its monitor would gather proposals for a second each, and it takes a row of them until a pool can
-# be used.
+# By default the monitor collects proposals for a second, and several proposals are needed before a
+# pool can be used. The configuration below shortens that time.
 # Needs: apt-get install --no-install-recommends
 #   ceph-mon ceph-osd ceph-mgr radosgw ceph-common uuid-runtime curl
 set -euo pipefail

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hit rates that kvcachectl replay prints for the public traces (tests/lib/traces) and for the
 traces of stress.py, and the table and curves in kvcachefs-policies(7) that show them. The case
-`figures` checks that the table matches.
+`evict/hit-rates` checks that the table matches.
 
     tests/lib/curves.py build/release
 

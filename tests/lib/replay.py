@@ -168,7 +168,7 @@ class Replay:
         elif o.op == WRITE:
             o.data = o.data[:max(result, 0)]
         elif result < 0 and o.op in (UNLINK, RENAME, MKDIR, TRUNCATE):
-            # there is no such file, or there is one
+            # the file is absent or present
             assert o.op in (UNLINK, MKDIR), (o.op, o.target, result)
         elif o.op == SYNC and result == 0:
             o.target.sync(o.seq)
@@ -205,7 +205,7 @@ class Replay:
         left = []
         for o in self.pending_names:
             paths = [o.target] if isinstance(o.target, str) else o.target
-            # whatever another folder has before it: that one's names are not waited for
+            # independent of earlier changes in another folder: a sync does not wait for those names
             if o.done and o.done < began and all(os.path.dirname(p) == folder for p in paths):
                 self.change_names(self.durable_names, self.folders, o)
             else:

@@ -127,8 +127,8 @@ os.rmdir(f"{s.path}/in")
 os.utime(s.path, ns=(before[s.path][1],) * 2)
 unchanged(before)
 
-# the mount point of another store, and a store that is mounted already; case stale covers stale
-# mounts
+# the mount point of another store, and a store that is mounted already; names/stale-after-restart
+# covers stale mounts
 two = Store("two", size="16M", cpu="32M").mount()
 mount(s.path, two.mnt, "-o", o, says=[two.mnt, "unmount"])
 mount(two.path, s.mnt, "-o", o, says=[two.path, "in use", "unmount"])

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
+# level: check
 """No program calls a file function by a name that the libraries of tests/preload, or the --wrap of
 a unit test, do not replace: with _FORTIFY_SOURCE, read() may be __read_chk, and open() __open_2.
 The replacements of these names obey the fault rules and keep libc's check."""

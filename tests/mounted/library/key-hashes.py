@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
+# level: check
 """kvcachectl hash matches Python's pickle and hashlib, and XXH3 of libxxhash: each scheme with both
 encodings, at many block lengths, with tokens of every width, and beyond the frame size of a long
 pickle. The case writes CBOR itself, and with cbor2 if that is installed."""

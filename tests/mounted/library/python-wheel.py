@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: none
+# level: check
 """The Python package matches the header: it declares every struct and function as C does, or omits
 it by name. The wheel is reproducible and can be installed. Without the library, the import fails
 with one clear ImportError. The types pass mypy if mypy is installed."""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """Two stores never share a pool. A copy of a store has the same uuid and gets its own pool; files
 that only the original's pool had are cleanly missing there. The same holds for a snapshot of a
 mounted store beside the original. kvcachectl pools lists the pools of dead daemons and of removed

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ways: fast
+# level: check
 """Stores of every earlier format of catalog, frames and superblock (tests/lib/stores), clean and
 after a kill, plain and sealed. fsck -n changes nothing, a mount upgrades them, and every byte, name
 and attribute is there."""

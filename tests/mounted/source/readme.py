@@ -2,8 +2,9 @@
 # ways: fast
 """The commands in README.md and kvcachefs-tutorial(7) work: the case runs their command blocks in
 its own folders and compares the output of the tutorial's session. The pages, files, targets and
-options that both texts name exist. README's table is a part of the table in
-kvcachefs-performance(7), and the picture is drawn from that table."""
+options that both texts name exist, and so do the paths and targets in CONTRIBUTING.md and
+SECURITY.md. README's table is a part of the table in kvcachefs-performance(7), and the picture is
+drawn from that table."""
 import os, re, shutil
 from kvtest import *
 
@@ -99,7 +100,8 @@ run("umount", MNT, ok=True)
 
 # the names in both texts
 makefile = open(f"{TOP}/Makefile").read()
-targets = set(re.findall(r"(?:`|^|&& )make (?:MODE=\w+ )?([a-z][a-z-]*)", text, re.M))
+others = "".join(open(f"{TOP}/{f}.md").read() for f in ("CONTRIBUTING", "SECURITY"))
+targets = set(re.findall(r"(?:`|^|&& )make (?:MODE=\w+ )?([a-z][a-z-]*)", text + others, re.M))
 assert len(targets) >= 8, targets
 for target in targets:
     assert re.search(rf"^(\.PHONY:.*\s)?{target}[:\s]", makefile, re.M), f"make {target}"
@@ -107,10 +109,13 @@ named = set(re.findall(r"\b([a-z.]*kvcachef?s?[a-z.-]*)`? ?\((\d)\)", text))
 assert len(named) >= 13, named
 for page, n in named:
     assert os.path.exists(f"{TOP}/man/{page}.{n}"), f"{page}({n})"
-paths = re.findall(r"\]\(([^)]+)\)|`((?:scripts|man|tests|engine)/[^` ]*)`", text)
-assert len(paths) >= 8, paths
+paths = re.findall(r"\]\(([^)]+)\)|`((?:scripts|man|tests|engine|tiers|mkfs|fs|gpu)/[^` ]*)`",
+                   text + others)
+assert len(paths) >= 40, paths
 for path in paths:
     path = path[0] or path[1]
+    if "NAME" in path:
+        continue
     assert os.path.exists(f"{TOP}/{path}"), path
 known = " ".join(run(binary(p), "--help").stdout for p in (
     "kvcachefs", "mkfs.kvcachefs", "fsck.kvcachefs", "kvcachectl"))

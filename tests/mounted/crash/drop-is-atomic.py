@@ -13,7 +13,7 @@ from kvtest import *
 KILLS = int(os.environ.get("KILLS", 2))
 SEED = int(os.environ.get("SEED", time.time_ns() % 10**6))
 LAYERS, SIZE = 1024, 4096
-MOST = 32  # files of one hold
+MOST = 32  # files per lock hold
 GONE = (errno.ENOTCONN, errno.ECONNABORTED, errno.ECANCELED, errno.EIO, errno.ESHUTDOWN)
 print(f"KILLS={KILLS} SEED={SEED}", flush=True)
 NAMES = [f"layer{l:04d}" for l in range(LAYERS)]
@@ -140,7 +140,7 @@ def dropping():
         db.close()
 
 
-# a machine that pauses would make a container of a folder, whose files go one by one
+# a pause of the machine would turn a folder into a container, whose files are dropped one by one
 s = Store(size="64M", cpu="32M", options="settle=0,pace=100,unit=dir").mount()
 fill(f"{s.mnt}/hot", "hot")
 os.setxattr(f"{s.mnt}/hot/{NAMES[0]}", "user.kvcachefs.pin", b"1")
@@ -235,7 +235,7 @@ for way in ("fsck", "mount"):
     db.close()
     s.fsck("-n")
 
-# A create by one who is in a folder that goes: it comes back, with nothing old in it.
+# A create by a process in a folder that is dropped: the folder reappears, without old files.
 s = Store("b", cpu="32M", options="disk=off,settle=0").mount()
 os.mkdir(f"{s.mnt}/m")
 for round_ in range(4):
@@ -250,7 +250,7 @@ for round_ in range(4):
         os.write(fd, b"new")
         os.close(fd)
         assert os.listdir(folder) == [name]
-        wait_for(lambda: os.path.exists(chunk))  # the kernel is told a moment later
+        wait_for(lambda: os.path.exists(chunk))  # the kernel is notified a moment later
         assert os.listdir(chunk) == [name] and os.stat(f"{chunk}/{name}").st_size == 3
         os.close(folder)
     finally:

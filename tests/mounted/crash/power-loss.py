@@ -389,7 +389,8 @@ def one(kind, seed, cuts, lives):
             replay.to(seq)
             files += try_image(kind, model, replay, seq, how, seed)
         last = None
-        if n + 1 < lives:  # the power is lost somewhere, and life goes on from there
+        # the power is lost at some point, and the next life starts from that state
+        if n + 1 < lives:
             again = Replay(log, base)
             last = rng.choice(points)[0]
             again.to(last)

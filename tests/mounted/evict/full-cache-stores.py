@@ -81,7 +81,7 @@ class Load:
     def check(self):
         """Remaining files have the right bytes. Returns the number of stored files that remain.
         Reading may itself evict others."""
-        # not hot, nor what a kill left unfinished
+        # not hot files, nor files that a kill interrupted
         there, gone = [x for x in os.listdir(self.folder) if len(x) == 8], 0
         for x in there[::7]:
             try:

@@ -78,7 +78,7 @@ goes_down("m/c0")
 fd = lease("prefetch\nm/c2\n")
 os.close(fd)
 wait_for(lambda: s.attr("m/c2", "state") == "resident+lower")
-for i in range(6):  # others go before what was just asked for
+for i in range(6):  # other chunks are evicted before the requested ones
     s.write(f"m/more{i}/l", bytes(2 * MiB))
     s.settle()
 assert s.attr("m/c2", "state") == "resident+lower"

@@ -245,7 +245,7 @@ def watched(work, *args):
 def look(w, when):
     """All files, as seen through the mount."""
     def ask(call, *args):
-        for _ in range(200):  # a tier that was taken out comes back
+        for _ in range(200):  # a suspended tier recovers
             try:
                 return call(*args)
             except OSError as e:

@@ -507,7 +507,8 @@ def campaign(name):
         os.mkdir(f"{s.mnt}/{top}")
     for top in kind["quotas"]:
         os.setxattr(f"{s.mnt}/{top}", "user.kvcachefs.quota", str(QUOTA).encode())
-    counts = memoryview(mmap.mmap(-1, 4096)).cast("Q")  # one store each, which nobody sees half
+    # one store each, which no other process sees in part
+    counts = memoryview(mmap.mmap(-1, 4096)).cast("Q")
     until = time.monotonic() + SECONDS
     kids = []
     sys.stdout.flush()

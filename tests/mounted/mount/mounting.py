@@ -48,7 +48,7 @@ assert s.read("m/c/l") == blob(1, MiB)
 run("umount", s.mnt, ok=True)
 ended()
 
-# SIGTERM finishes what is queued
+# SIGTERM finishes queued work
 s.mount("settle=5000,cpu=32M")
 for i in range(8):
     s.write(f"m/t{i}/l", blob(i, MiB))

@@ -29,9 +29,9 @@ def written_in():
         s.write("m/other", b"other")
         press(s, kind)
         wait_for(lambda: not os.path.exists(f"{m}/{kind}"))
-        wait_for(lambda: os.stat(folder).st_nlink == 0)  # the kernel is told
+        wait_for(lambda: os.stat(folder).st_nlink == 0)  # the kernel is notified
         s.write(f"m/tmp-{kind}", b"tmp")
-        if kind == "new":  # made again by another: the file goes there
+        if kind == "new":  # another process creates the folder again, and the file is created in it
             os.mkdir(f"{m}/{kind}")
             os.close(os.open("again", os.O_WRONLY | os.O_CREAT, dir_fd=folder))
             assert os.listdir(f"{m}/{kind}") == ["again"]
@@ -47,7 +47,7 @@ def written_in():
                 os.rename(f"{m}/tmp-{kind}", "again", dst_dir_fd=folder)
             else:
                 os.link(f"{m}/tmp-{kind}", "again", dst_dir_fd=folder)
-            wait_for(lambda: os.path.exists(f"{m}/{kind}"))  # the kernel is told a moment later
+            wait_for(lambda: os.path.exists(f"{m}/{kind}"))  # the kernel is notified a moment later
             assert os.listdir(f"{m}/{kind}") == ["again"], kind
             assert os.stat(folder).st_nlink == 2 + (kind == "mkdir") \
                 and os.stat(folder).st_ino == os.stat(f"{m}/{kind}").st_ino

@@ -60,7 +60,7 @@ for folders in (False, True):
     epochs = s.stats()["epochs"] - epochs
     print(f"{'folders' if folders else 'files'}: {dropped} chunks dropped, {epochs} epochs, "
           f"{sum(cost)} lookups of {HOT} names in {ROUNDS} rounds")
-    if told == "singly" or not folders:  # before 6.18 a folder is told by the epoch
+    if told == "singly" or not folders:  # before 6.18 the epoch invalidates a folder
         assert sum(cost) <= 2 * HOT and epochs <= 2, (cost, epochs)
 
 # The same while other threads use these names, so that the kernel holds some of them during the

@@ -85,12 +85,12 @@ b.mount()
 assert b.read("m/only") == blob(f"only {TMP}/b", N)
 a.mount()
 assert a.read("m/only") == blob(f"only {TMP}/a", N)
-# nobody takes what is in use
+# no command takes a pool in use
 held = a.config()["pool"]
 assert told(held)[0]["is"] == "used"
 p = run(CTL, "pools", "--free", "--yes", held)
 assert p.returncode == 1 and "in use by the daemon" in p.stdout and a.read("m/only"), p.stdout
-# nor where whether it is cannot be told just now
+# nor a pool whose state cannot be determined
 p = run(CTL, "pools", "--free", "--yes", held,
         env=faults.environment(f"calls=open path={held}/.store nth=2 do=EMFILE"))
 assert p.returncode == 1 and "in use by the daemon" in p.stdout and a.read("m/only"), p.stdout
@@ -159,7 +159,7 @@ a.kill()
 run("umount", "-l", a.mnt)
 run(CTL, "pools", "--free", "--yes", ok=True)
 assert list(pools()) == [held], "a pool is freed that its store wants"
-# a store that is away, and comes back before the answer does
+# a store that is missing, and returns before the answer is given
 os.rename(a.path, f"{TMP}/away")
 code, seen = asked(b"y\n", CTL, "pools", "--free", held,
                    meanwhile=lambda: os.rename(f"{TMP}/away", a.path))
@@ -175,7 +175,7 @@ shutil.rmtree(a.path)
 line = pools()[held]
 assert "of the deleted store" in line and a.path in line and "iB, " in line, line
 assert told(held)[0]["is"] == "free"
-# it says what it will do, and asks
+# it prints the planned action and asks
 p = run(CTL, "pools", "--free", held)
 assert p.returncode == 1 and held in p.stdout and "--yes" in p.stdout, p
 for answer in (b"n\n", b"\n", b"yess\n"):

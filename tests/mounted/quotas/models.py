@@ -174,7 +174,7 @@ def quotas():
         assert s.read(f"p/pinned{c}/l") == blob(c, 20000)
         put(f"{s.mnt}/p/pinned{c}", "pin", "0")
     assert s.read("p/11/l") == blob(11, N) and not os.path.exists(f"{s.mnt}/p/0")
-    # one file that can never fit
+    # a file that can never fit
     with fails(errno.EDQUOT):
         with open(f"{s.mnt}/q/large", "wb", buffering=0) as f:
             for _ in range(20):

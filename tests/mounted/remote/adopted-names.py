@@ -156,7 +156,7 @@ for n in range(2):
     with open(frame(f"m/own{n}"), "r+b") as f:
         page = f.read(frames.PAGE)
         f.seek(0)
-        if n:  # the very one, but whose it is
+        if n:  # the same frame with another owner
             f.write(frames.header(page, uid=1002, mode=0o104777))
         else:  # other bytes, and a header that is right for them
             fields = {k: frames.get(page, k) for k in ("ino", "gen", "flags", "mode", "uid", "gid")}

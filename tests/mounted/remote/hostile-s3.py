@@ -117,7 +117,7 @@ data = {f"m/c/{i}": blob(i, 200 * KiB) for i in range(40)}
 for path, d in data.items():
     a.write(path, d)
 a.settle()
-wait_for(lambda: len(objects) >= 40 + 2)  # one that was late is copied again
+wait_for(lambda: len(objects) >= 40 + 2)  # a late object is copied again
 assert counts["unsigned"] == 0
 a.umount()
 
@@ -157,7 +157,7 @@ for how in ("short", "long", "flip", "other", "zeros", "whole", "500", "503", "4
         assert got == data[path], f"{how}: wrong bytes"
     took = time.time() - start
     assert took < 3 * DEADLINE / 1000 + HANGS, (how, took)
-    # the mount goes on meanwhile
+    # the mount continues to work
     b.write(f"own/{how}", d)
     assert b.read(f"own/{how}") == d
     mode["get"] = None

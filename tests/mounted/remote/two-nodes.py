@@ -73,7 +73,7 @@ def story(url, extra, name):
     a.settle()
     assert later(lambda: b.read("model/moved/layer0")) == one
     assert not os.path.exists(f"{a.mnt}/model/chunk"), "a deleted name came back"
-    # deleted here: gone here, also after a while; the others have theirs
+    # deleted here: missing here, also after a while; other nodes keep their copies
     os.unlink(f"{a.mnt}/model/moved/layer1")
     time.sleep(1.2)
     assert not os.path.exists(f"{a.mnt}/model/moved/layer1")
@@ -84,7 +84,7 @@ def story(url, extra, name):
     a.write("model/moved/layer3", two)
     a.settle()
     assert later(lambda: b.read("model/moved/layer3")) == two
-    # user.kvcachefs.shared=delete takes it from all who have no copy of their own
+    # user.kvcachefs.shared=delete removes it for all nodes without their own copy
     os.setxattr(f"{a.mnt}/model", "user.kvcachefs.shared", b"delete")
     a.write("model/moved/layer4", one)
     a.settle()

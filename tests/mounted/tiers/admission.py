@@ -146,7 +146,7 @@ def twice():
     unharmed()
     wait_for(metrics_say_so)  # the metrics of an idle pool
 
-    # one that was dropped, and is made again under its name, was asked for twice
+    # a chunk that was dropped and is created again under its name counts as requested twice
     put("m/once0/l")
     # parents of a chunk that was requested twice count as requested twice, because an engine has
     # the beginning of the prompt on its device
@@ -207,7 +207,8 @@ def back():
     s.umount()
 
 
-# a remote takes all; the disk what is asked for again, also after it had left the pool
+# a remote takes everything; the disk takes chunks that are requested again, even after they left
+# the pool
 def remote():
     global s
     os.makedirs(f"{TMP}/remote")

@@ -109,7 +109,7 @@ assert s.read("m/c0/l") == b"again" and s.read("m/c1/renamed") == b""
 s.umount()
 s.fsck("-n", "--data")
 
-# write=back: nothing goes down before eviction, while little has no copy
+# write=back: nothing is copied before eviction while few objects lack a copy
 s = Store("back", cpu="64M", size="512M", options="write=back").mount()
 s.write("m/c/l", blob(9, N))
 time.sleep(0.5)
@@ -141,7 +141,7 @@ wait_for(lambda: state(s, "m/0/l") == "resident+lower")
 assert state(s, "m/23/l") == "resident"
 s.umount()
 
-# a slow tier: the deadline is kept, and others are served meanwhile
+# a slow tier: the deadline is kept, and other calls are served in the meantime
 flag = f"{TMP}/slow.flag"
 s = Store("slow", cpu="64M", size="512M").mount()
 s.write("m/c/l", blob(9, N))
@@ -158,7 +158,7 @@ wait_for(lambda: state(s, "m/c/l") == "resident+lower")
 assert s.read("m/c/l") == blob(9, N) and s.stats()["load_timeouts"] == 1
 s.umount()
 
-# a dead tier: errors, the breaker opens, stores go on, and it comes back
+# a dead tier: errors, the breaker opens, stores continue, and the tier recovers
 flag = f"{TMP}/dead.flag"
 s = Store("dead", cpu="64M", size="512M", options=f"settle=0,shim=fail-while:{flag}").mount()
 s.write("m/c/l", blob(9, N))

@@ -64,7 +64,7 @@ assert not as_user(A, sets("m/abc.json", "demote", b"all"))  # a companion of th
 assert not os.path.exists(f"{MNT}/m/abc")
 wait_for(lambda: not os.path.exists(f"{MNT}/m/abc.json"))
 
-# one that has changed hands
+# a file with a new owner
 assert not as_user(A, lambda: (make("m/def"), make("m/def.x")))
 os.chown(f"{MNT}/m/def.x", B, B)
 all_but_harm("m/def.x")
@@ -108,7 +108,7 @@ assert as_user(B, sets("b/q", "parent", b"/his/p"), [GROUP]) == errno.EACCES
 assert as_user(B, sets("b/q", "parent", b"r")) == 0 and s.attr("b/q", "parent") == "/b/r"
 assert as_user(B, sets("b/q", "parent", b"../his/p")) == errno.EINVAL
 
-# ---- what has been removed ----
+# ---- removed files ----
 
 fd = os.open(f"{MNT}/b/r", os.O_RDWR)
 os.unlink(f"{MNT}/b/r")

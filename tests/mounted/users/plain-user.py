@@ -127,7 +127,7 @@ assert p.returncode == 1 and "the store is encrypted" in p.stdout, p.stdout
 assert sorted(os.listdir(f"{shm}/{pools()[0]}")) == left and len(left) > 1, left
 mounted(sealed)
 as_user(*same, ok=True)
-# the user cannot inspect a daemon of his own that has keys (and can inspect one without keys)
+# the user cannot inspect their own daemon if it has keys, but can if it has none
 p = as_user("cat", f"/proc/{daemons()[0]}/maps")
 assert p.returncode == 1 and "Permission denied" in p.stdout, p.stdout[-200:]
 as_user("kill", "-TERM", *daemons(), ok=True)

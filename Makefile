@@ -71,18 +71,20 @@ pie_release := -pie
 LDFLAGS_ALL := $(filter -fsanitize% -fprofile%,$(opt_$(MODE))) $(link_$(MODE)) -pthread $(LDFLAGS)
 
 # Allowed includes: each folder sees its own headers and those of the folders named here.
-# The engine's layers, the lowest first (engine/README): each sees itself and the layers below.
-FLOORS := base policy frames catalog pool objects copies names evict calls
-upto    = $(foreach f,$(shell echo $(FLOORS) | sed 's/\<$(1)\>.*/$(1)/'),-Iengine/$f)
-$(foreach f,$(FLOORS),$(eval inc_engine/$f := $(call upto,$f)))
+# The engine's layers, the lowest first (engine/README): each includes itself and the layers below.
+LAYERS := base policy frames catalog pool telemetry limits objects access tiering names evict ops jobs report mount
+upto    = $(foreach f,$(shell echo $(LAYERS) | sed 's/\<$(1)\>.*/$(1)/'),-Iengine/$f)
+$(foreach f,$(LAYERS),$(eval inc_engine/$f := $(call upto,$f)))
+# These two read the structs of objects/node.h and chunk.h, but call nothing in objects.
+$(foreach f,telemetry limits,$(eval inc_engine/$f += -Iengine/objects))
 inc_tiers  := -Itiers $(call upto,frames)
-inc_fs     := -Ifs $(call upto,catalog) -Iengine/calls -Itiers
+inc_fs     := -Ifs $(call upto,catalog) -Iengine/ops -Iengine/jobs -Iengine/report -Iengine/mount -Itiers
 inc_mkfs   := -Imkfs $(call upto,catalog) -Itiers -Igpu
 inc_gpu    := -Igpu
-inc_tests  := $(call upto,calls) -Itiers -Ifs -Igpu
-inc_tests/unit := $(inc_tests) -Itests/unit/catalog -Itests/unit/house
+inc_tests  := $(call upto,mount) -Itiers -Ifs -Igpu
+inc_tests/unit := $(inc_tests) -Itests/unit/catalog -Itests/unit/support
 inc_tests/unit/catalog := $(inc_tests/unit)
-inc_tests/unit/house := $(inc_tests/unit)
+inc_tests/unit/support := $(inc_tests/unit)
 inc_tests/tools := $(inc_tests)
 inc_tests/fuzz := $(inc_tests)
 lib_engine := -lsqlite3 -lxxhash -lzstd -lcrypto -lm
@@ -94,7 +96,7 @@ lib_zmq     = $$($(PKG) --libs libzmq) $$($(PKG) --libs msgpack-c 2>/dev/null ||
 
 src = $(sort $(wildcard $(1)/*.c))
 obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
-ENGINE := $(foreach f,$(FLOORS),$(call obj,$(call src,engine/$f)))
+ENGINE := $(foreach f,$(LAYERS),$(call obj,$(call src,engine/$f)))
 TIERS  := $(call obj,$(call src,tiers))
 FS     := $(call obj,$(call src,fs))
 TOOLS  := mkfs.kvcachefs fsck.kvcachefs mount.kvcachefs kvcachectl
@@ -158,7 +160,7 @@ TIDY += $(patsubst %.c,build/lint/%.ok,$(wildcard $(1)/*.c))
 endef
 CLANG_TIDY := clang-tidy-19
 $(eval $(call compile,engine/policy,$(opt_policy)))
-$(foreach d,$(patsubst %,engine/%,$(filter-out policy,$(FLOORS))) mkfs tests/unit tests/unit/catalog tests/unit/house,$(eval $(call compile,$(d))))
+$(foreach d,$(patsubst %,engine/%,$(filter-out policy,$(LAYERS))) mkfs tests/unit tests/unit/catalog tests/unit/support,$(eval $(call compile,$(d))))
 $(eval $(call compile,tests/tools,$$$$($(PKG) --cflags hiredis)))
 $(eval $(call compile,tests/fuzz,$$$$($(PKG) --cflags hiredis hiredis_ssl libcurl fuse3)))
 $(eval $(call compile,tiers,$$$$($(PKG) --cflags hiredis hiredis_ssl libcurl)))
@@ -240,36 +242,36 @@ $(B)/bin/test-library $(B)/bin/test-queue $(B)/bin/test-stores: $(B)/bin/test-%:
 $(B)/bin/unit-rings: $(B)/obj/fs/ring.o $(B)/obj/fs/place.o
 $(B)/bin/unit-history: $(B)/obj/fs/history.o
 $(B)/bin/unit-catalog: $(call obj,$(call src,tests/unit/catalog))
-# The calls of the engine that a unit test's program replaces (tests/unit/house/alloc.h)
+# The calls of the engine that a unit test's program replaces (tests/unit/support/alloc.h)
 wrap_alloc := malloc calloc realloc reallocarray aligned_alloc strdup strndup free ZSTD_createCCtx ZSTD_createDCtx \
 	EVP_CIPHER_CTX_new EVP_MAC_CTX_new EVP_KDF_fetch EVP_KDF_CTX_new
 unitwrap_memory := $(wrap_alloc)
 unitwrap_memory_catalog := $(wrap_alloc)
-# an engine in the test itself (tests/unit/house/house.h)
-wrap_house := kvc_clock_ns
-unitwrap_accesses := $(wrap_house)
+# an engine in the test itself (tests/unit/support/engine.h)
+wrap_engine := kvc_clock_ns
+unitwrap_accesses := $(wrap_engine)
 unitwrap_acks := setsockopt
 unitwrap_array := realloc mmap64 mremap
-unitwrap_bounds := $(wrap_house) kvc_name_each
+unitwrap_bounds := $(wrap_engine) kvc_name_each
 unitwrap_extent := kvc_array_grow
-unitwrap_holds := $(wrap_house) kvc_name_each kvc_name_del kvc_row_get kvc_chunk_get \
+unitwrap_holds := $(wrap_engine) kvc_name_each kvc_name_del kvc_row_get kvc_chunk_get \
 	kvc_catalog_lock_at kvc_catalog_pause kvc_catalog_unlock kvc_catalog_seal kvc_catalog_write \
-	kvc_reader_get kvc_reader_get_held kvc_sql_step kvc_admit_locked calloc pthread_mutex_trylock
-unitwrap_spills := $(wrap_house) pthread_mutex_unlock
-unitwrap_pins := $(wrap_house) kvc_chunk_pop_locked
-unitwrap_quotas := $(wrap_house) kvc_chunk_drop kvc_trimmer_turn
-unitwrap_shown := $(wrap_house) kvc_name_of
-unitwrap_heads := $(wrap_house) pthread_mutex_lock kvc_name_of
-unitwrap_locks := $(wrap_house) pthread_mutex_lock usleep
-unitwrap_calls_memory := $(wrap_house) $(wrap_alloc)
-unitwrap_drops := $(wrap_house) $(wrap_alloc) kvc_catalog_pause kvc_name_of kvc_name_each kvc_row_get kvc_object_get \
+	kvc_reader_get kvc_reader_get_held kvc_sql_step kvc_admission_check_locked calloc pthread_mutex_trylock
+unitwrap_spills := $(wrap_engine) pthread_mutex_unlock
+unitwrap_pins := $(wrap_engine) kvc_chunk_pop_locked
+unitwrap_quotas := $(wrap_engine) kvc_chunk_drop kvc_trimmer_turn
+unitwrap_top_models := $(wrap_engine) kvc_name_of
+unitwrap_heads := $(wrap_engine) pthread_mutex_lock kvc_name_of
+unitwrap_locks := $(wrap_engine) pthread_mutex_lock usleep
+unitwrap_calls_memory := $(wrap_engine) $(wrap_alloc)
+unitwrap_drops := $(wrap_engine) $(wrap_alloc) kvc_catalog_pause kvc_name_of kvc_name_each kvc_row_get kvc_object_get \
 	kvc_place_get kvc_chunk_get kvc_xattr_get kvc_peek_inode kvc_peek_names
-unitwrap_moves := $(wrap_house) $(wrap_alloc) kvc_name_of kvc_name_each kvc_name_get kvc_row_get kvc_object_get \
+unitwrap_moves := $(wrap_engine) $(wrap_alloc) kvc_name_of kvc_name_each kvc_name_get kvc_row_get kvc_object_get \
 	kvc_place_get kvc_chunk_get kvc_xattr_get
-$(B)/bin/unit-memory $(B)/bin/unit-memory_catalog: $(call obj,tests/unit/house/alloc.c)
-$(B)/bin/unit-bounds $(B)/bin/unit-holds $(B)/bin/unit-heads $(B)/bin/unit-locks $(B)/bin/unit-shown $(B)/bin/unit-spills \
-	$(B)/bin/unit-quotas $(B)/bin/unit-pins $(B)/bin/unit-accesses: $(call obj,tests/unit/house/house.c)
-$(B)/bin/unit-drops $(B)/bin/unit-moves $(B)/bin/unit-calls_memory: $(call obj,tests/unit/house/house.c tests/unit/house/alloc.c)
+$(B)/bin/unit-memory $(B)/bin/unit-memory_catalog: $(call obj,tests/unit/support/alloc.c)
+$(B)/bin/unit-bounds $(B)/bin/unit-holds $(B)/bin/unit-heads $(B)/bin/unit-locks $(B)/bin/unit-top_models $(B)/bin/unit-spills \
+	$(B)/bin/unit-quotas $(B)/bin/unit-pins $(B)/bin/unit-accesses: $(call obj,tests/unit/support/engine.c)
+$(B)/bin/unit-drops $(B)/bin/unit-moves $(B)/bin/unit-calls_memory: $(call obj,tests/unit/support/engine.c tests/unit/support/alloc.c)
 $(B)/bin/unit-memory_catalog: $(call obj,$(call src,tests/unit/catalog))
 $(B)/bin/unit-%: $(B)/obj/tests/unit/%.o $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
@@ -286,7 +288,7 @@ $(PRELOAD): $(B)/lib/%.so: tests/preload/%.c $(wildcard tests/preload/*.h) $(B)/
 	$(Q)$(CC) -std=gnu11 -g -O2 -U_FORTIFY_SOURCE $(filter-out -Wmissing-prototypes,$(WARN)) -pthread -D_GNU_SOURCE -fPIC -shared -o $@ $<
 
 # With MODE=fuzz or fuzzcov. Libraries that feed a parser are replaced by stubs.
-wrap_lease  := kvc_survey_wait
+wrap_lease  := kvc_model_rescan_wait
 wrap_url    := kvct_redis_dial
 wrap_redis  := kvct_redis_dial kvct_redis_context kvc_mono_ns usleep
 wrap_s3     := curl_easy_init curl_easy_setopt curl_easy_perform curl_easy_getinfo curl_easy_reset curl_easy_cleanup \

@@ -15,14 +15,14 @@ struct job {
 
 struct kvfs_sample kvfs_sample_now(struct kvc *k)
 {
-	const struct kvc_stats *st = kvc_stats(k);
+	const struct kvc_stats *st = kvc_cache_stats(k);
 
 	return (struct kvfs_sample){
 		.ns = kvc_mono_ns(),
 #define X(name, counter) .name = kvc_counted(st, counter),
 		KVFS_SAMPLED(X)
 #undef X
-			.pool_used_bytes = kvc_pool_used(k),
+			.pool_used_bytes = kvc_status_pool_used(k),
 	};
 }
 

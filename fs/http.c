@@ -121,9 +121,10 @@ static const struct route {
 
 /*
  * A proxy's request names the whole URL (RFC 9112, 3.2.2), whose host counts then. Returns the
- * path, and the host in *host, which has room for `room` bytes; *host is empty if the URL has none.
+ * path, and the host in *host, which has room for `capacity` bytes; *host is empty if the URL has
+ * none.
  */
-static const char *path_of(const char *url, char *host, size_t room)
+static const char *path_of(const char *url, char *host, size_t capacity)
 {
 	const char *at = strstr(url, "://"), *slash;
 
@@ -132,7 +133,7 @@ static const char *path_of(const char *url, char *host, size_t room)
 		return url;
 	at += 3;
 	slash = strchr(at, '/');
-	snprintf(host, room, "%.*s", slash ? (int)(slash - at) : (int)strlen(at), at);
+	snprintf(host, capacity, "%.*s", slash ? (int)(slash - at) : (int)strlen(at), at);
 	return slash ?: "/";
 }
 

@@ -36,7 +36,7 @@ struct kvfs_http {
 struct kvc_library kvfs_library_microhttpd(void); /* http.c */
 /* page.c: page.html as it was built in, and what it may do: its own script and style. */
 extern const char kvfs_page[], kvfs_page_end[];
-void kvfs_page_policy(char *policy, size_t room);
+void kvfs_page_policy(char *policy, size_t capacity);
 /*
  * token.c. Reads the first line of the file at path, which the caller keeps. 0, or a negative errno
  * after a line in the log.

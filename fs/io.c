@@ -11,7 +11,7 @@
 
 static void count(fuse_req_t req)
 {
-	kvc_count(kvc_stats(kvfs_of(req)->k), requests);
+	kvc_count(kvc_cache_stats(kvfs_of(req)->k), requests);
 }
 
 static void set_way(struct fuse_file_info *fi, const struct kvc_opened *o, uint32_t uid)
@@ -32,7 +32,7 @@ static void run_open(struct call *c)
 
 	if (!kvfs_stores(c))
 		return;
-	err = kvc_file_open(c->f->k, c->ino, c->fi.flags, &o, &c->w);
+	err = kvc_open_file(c->f->k, c->ino, c->fi.flags, &o, &c->w);
 	if (kvfs_waits(c, &err))
 		return;
 	if (err) {
@@ -42,7 +42,7 @@ static void run_open(struct call *c)
 		set_way(&c->fi, &o, c->w.uid);
 		/* interrupted: no release will come */
 		if (fuse_reply_open(c->req, &c->fi) == -ENOENT) {
-			kvc_file_release(c->f->k, c->ino, c->fi.flags, c->w.uid);
+			kvc_open_release(c->f->k, c->ino, c->fi.flags, c->w.uid);
 			kvfs_stored(c->f, c->fi.flags);
 		}
 	}
@@ -74,8 +74,8 @@ static void run_create(struct call *c)
 
 	if (!kvfs_stores(c))
 		return;
-	err = kvc_create(c->f->k, c->ino, c->name, (uint32_t)c->mode, ctx->uid, ctx->gid,
-			 c->fi.flags, &c->attr, &o, &c->w);
+	err = kvc_open_create(c->f->k, c->ino, c->name, (uint32_t)c->mode, ctx->uid, ctx->gid,
+			      c->fi.flags, &c->attr, &o, &c->w);
 	if (kvfs_waits(c, &err))
 		return;
 	if (err) {
@@ -85,13 +85,13 @@ static void run_create(struct call *c)
 		uint64_t ino = e.ino = c->attr.ino;
 
 		e.attr_timeout = kvfs_timeout(&c->attr);
-		if (kvc_fleeting(c->f->k, c->ino))
+		if (kvc_lookup_fleeting(c->f->k, c->ino))
 			e.entry_timeout = 0;
 		kvfs_stat(&c->attr, &e.attr);
 		set_way(&c->fi, &o, c->w.uid);
 		if (fuse_reply_create(c->req, &e, &c->fi) == -ENOENT) {
-			kvc_file_release(c->f->k, ino, c->fi.flags, c->w.uid);
-			kvc_forget(c->f->k, ino, 1);
+			kvc_open_release(c->f->k, ino, c->fi.flags, c->w.uid);
+			kvc_entry_forget(c->f->k, ino, 1);
 			kvfs_stored(c->f, c->fi.flags);
 		}
 	}
@@ -144,7 +144,7 @@ static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 		kvfs_virtual_release(req, ino, fi);
 		return;
 	}
-	kvc_file_release(kvfs_of(req)->k, ino, fi->flags, (uint32_t)fi->fh);
+	kvc_open_release(kvfs_of(req)->k, ino, fi->flags, (uint32_t)fi->fh);
 	kvfs_stored(kvfs_of(req), fi->flags);
 	fuse_reply_err(req, 0);
 }
@@ -169,8 +169,8 @@ static void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 		kvfs_virtual_read(req, ino, size, off, fi);
 		return;
 	}
-	kvc_count(kvc_stats(k), plain_reads);
-	fd = kvc_file_fd(k, ino);
+	kvc_count(kvc_cache_stats(k), plain_reads);
+	fd = kvc_open_fd(k, ino);
 	if (fd < 0) {
 		fuse_reply_err(req, kvfs_errno(fd));
 		return;
@@ -179,12 +179,12 @@ static void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 	v.buf[0].fd = fd;
 	v.buf[0].pos = off;
 	fuse_reply_data(req, &v, 0);
-	kvc_file_fd_done(k);
+	kvc_open_fd_done(k);
 }
 
 static void run_fallocate(struct call *c)
 {
-	int err = c->w.err ?: kvc_file_fallocate(c->f->k, c->ino, c->mode, c->off, c->len, &c->w);
+	int err = c->w.err ?: kvc_io_fallocate(c->f->k, c->ino, c->mode, c->off, c->len, &c->w);
 
 	if (kvfs_waits(c, &err))
 		return;
@@ -215,7 +215,7 @@ static void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, of
 static void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence,
 		     struct fuse_file_info *fi)
 {
-	int fd = kvfs_is_virtual(ino) ? -EINVAL : kvc_file_fd(kvfs_of(req)->k, ino);
+	int fd = kvfs_is_virtual(ino) ? -EINVAL : kvc_open_fd(kvfs_of(req)->k, ino);
 	off_t at;
 
 	(void)fi;
@@ -225,7 +225,7 @@ static void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence,
 		return;
 	}
 	at = lseek(fd, off, whence); /* SEEK_DATA or SEEK_HOLE: the position itself is not used */
-	kvc_file_fd_done(kvfs_of(req)->k);
+	kvc_open_fd_done(kvfs_of(req)->k);
 	if (at < 0)
 		fuse_reply_err(req, errno);
 	else

@@ -41,7 +41,7 @@ static int fail(const char *format, const char *a, const char *b)
 	char text[2048];
 
 	snprintf(text, sizeof text, format, a, b);
-	kvc_one_line(text);
+	kvc_quote_one_line(text);
 	fprintf(stderr, "kvcachefs: %s\n", text);
 	return 1;
 }
@@ -142,7 +142,7 @@ static int run(const struct kvc_options *o, const char *store_path, const char *
 		return fail("%s%s", error, "");
 	if (kvc_store_open(&store, store_path, error))
 		return fail("%s%s", error, "");
-	if ((err = kvc_store_keyed(&store))) {
+	if ((err = kvc_super_keyed(&store))) {
 		kvc_store_close(&store);
 		return fail("cannot write the superblock of %s: %s", store_path, strerror(-err));
 	}
@@ -154,8 +154,8 @@ static int run(const struct kvc_options *o, const char *store_path, const char *
 	kvfs_notify("STATUS=recovering the pool");
 	err = kvct_open_all(&store, o, tiers, &n, error);
 	if (!err) {
-		kvfs_decide(&f, o, kvc_memory_least(tiers, n));
-		err = kvc_open(&f.k, o, &store, tiers, n, f.request_bytes, error);
+		kvfs_decide(&f, o, kvc_cache_memory_least(tiers, n));
+		err = kvc_cache_open(&f.k, o, &store, tiers, n, f.request_bytes, error);
 		if (err)
 			kvct_close_all(tiers, n);
 	}
@@ -258,7 +258,7 @@ static int run_behind(const struct kvc_options *o, const char *store, const char
 static void put_version(void)
 {
 	const struct kvc_library own[] = {
-		kvc_library_sqlite(),
+		kvc_catalog_library(),
 		{ "libfuse", fuse_pkgversion(), (const void *)fuse_pkgversion },
 		kvfs_library_microhttpd(),
 	};

@@ -121,7 +121,7 @@ static void ask_for_time(struct watch *w)
 
 	/* who comes here too late finds no engine any more, and `over` set */
 	for (uint64_t pause = 0; !paused(w, pause, &w->over); pause = LOOK_NS) {
-		uint64_t now = kvc_counted(kvc_stats(w->f->k), spills);
+		uint64_t now = kvc_counted(kvc_cache_stats(w->f->k), spills);
 
 		if (now != spills)
 			kvfs_notify(w->more_time);
@@ -160,7 +160,7 @@ int kvfs_watch_start(struct kvfs *f)
 	watch.f = f;
 	watch.mountpoint = f->mountpoint;
 	snprintf(watch.more_time, sizeof watch.more_time, "EXTEND_TIMEOUT_USEC=%llu",
-		 (unsigned long long)(60000 + 10 * kvc_options(f->k)->deadline_ms) * 1000);
+		 (unsigned long long)(60000 + 10 * kvc_cache_options(f->k)->deadline_ms) * 1000);
 	pthread_condattr_init(&a);
 	pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
 	pthread_cond_init(&watch.cond, &a);

@@ -46,7 +46,7 @@ void kvfs_wake(struct kvc_wait *w)
 {
 	struct call *c = (struct call *)w;
 
-	kvc_count(kvc_stats(c->f->k), late_replies);
+	kvc_count(kvc_cache_stats(c->f->k), late_replies);
 	c->run(c);
 }
 
@@ -136,7 +136,7 @@ static void run_long(struct call *c)
 bool kvfs_waits(struct call *c, int *err)
 {
 	if (*err == KVC_LONG && !kvfs_place(c)) { /* the thread aside has a queue, too */
-		kvc_count(kvc_stats(c->f->k), waits_refused);
+		kvc_count(kvc_cache_stats(c->f->k), waits_refused);
 		c->w.err = -ETIMEDOUT;
 		c->run(c);
 		return true;
@@ -153,7 +153,7 @@ bool kvfs_waits(struct call *c, int *err)
 
 static void count(fuse_req_t req)
 {
-	kvc_count(kvc_stats(kvfs_of(req)->k), requests);
+	kvc_count(kvc_cache_stats(kvfs_of(req)->k), requests);
 }
 
 static void reply_entry(fuse_req_t req, uint64_t parent, int err, const struct kvc_row *a)
@@ -174,12 +174,12 @@ static void reply_entry(fuse_req_t req, uint64_t parent, int err, const struct k
 	e.attr_timeout = kvfs_timeout(a);
 	if (!a->nlink) /* dropped a moment ago, and shown once more */
 		e.entry_timeout = e.attr_timeout = 0;
-	if (S_ISREG(a->mode) && kvc_fleeting(kvfs_of(req)->k, parent))
+	if (S_ISREG(a->mode) && kvc_lookup_fleeting(kvfs_of(req)->k, parent))
 		e.entry_timeout = 0;
 	kvfs_stat(a, &e.attr);
 	/* interrupted: the kernel did not take the reference */
 	if (fuse_reply_entry(req, &e) == -ENOENT)
-		kvc_forget(kvfs_of(req)->k, a->ino, 1);
+		kvc_entry_forget(kvfs_of(req)->k, a->ino, 1);
 }
 
 static void reply_new(fuse_req_t req, uint64_t parent, int err, const struct kvc_row *a)
@@ -226,14 +226,14 @@ static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 
 static void op_forget(fuse_req_t req, fuse_ino_t ino, uint64_t n)
 {
-	kvc_forget(kvfs_of(req)->k, ino, n);
+	kvc_entry_forget(kvfs_of(req)->k, ino, n);
 	fuse_reply_none(req);
 }
 
 static void op_forget_multi(fuse_req_t req, size_t count_, struct fuse_forget_data *v)
 {
 	for (size_t i = 0; i < count_; i++)
-		kvc_forget(kvfs_of(req)->k, v[i].ino, v[i].nlookup);
+		kvc_entry_forget(kvfs_of(req)->k, v[i].ino, v[i].nlookup);
 	fuse_reply_none(req);
 }
 
@@ -249,7 +249,7 @@ static void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 		kvfs_virtual_getattr(req, ino);
 		return;
 	}
-	err = kvc_getattr(kvfs_of(req)->k, ino, &a);
+	err = kvc_entry_getattr(kvfs_of(req)->k, ino, &a);
 	if (err) {
 		fuse_reply_err(req, kvfs_errno(err));
 		return;
@@ -279,7 +279,7 @@ static void op_statx(fuse_req_t req, fuse_ino_t ino, int flags, int mask, struct
 	count(req);
 	if (kvfs_is_virtual(ino)) {
 		kvfs_virtual_stat(ino, &st); /* they have no birth time */
-	} else if (!(err = kvc_getattr(kvfs_of(req)->k, ino, &a))) {
+	} else if (!(err = kvc_entry_getattr(kvfs_of(req)->k, ino, &a))) {
 		kvfs_stat(&a, &st);
 		x.stx_mask |= STATX_BTIME;
 		x.stx_btime = stamp(kvc_file_time(a.btime_ns));
@@ -308,7 +308,7 @@ static void op_statx(fuse_req_t req, fuse_ino_t ino, int flags, int mask, struct
 static void run_setattr(struct call *c)
 {
 	struct stat st;
-	int err = kvc_setattr(c->f->k, c->ino, c->set, &c->attr, &c->w);
+	int err = kvc_io_setattr(c->f->k, c->ino, c->set, &c->attr, &c->w);
 
 	if (kvfs_waits(c, &err))
 		return;
@@ -369,7 +369,7 @@ static void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_s
 static void op_readlink(fuse_req_t req, fuse_ino_t ino)
 {
 	char target[4097];
-	int err = kvc_readlink(kvfs_of(req)->k, ino, target, sizeof target);
+	int err = kvc_entry_readlink(kvfs_of(req)->k, ino, target, sizeof target);
 
 	count(req);
 	if (err)
@@ -415,8 +415,8 @@ static void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t
 
 	if (!refuse_name(req, parent, name))
 		reply_new(req, parent,
-			  kvc_make(kvfs_of(req)->k, parent, name, S_IFDIR | (mode & 07777), &who,
-				   NULL, 0, &a),
+			  kvc_entry_make(kvfs_of(req)->k, parent, name, S_IFDIR | (mode & 07777),
+					 &who, NULL, 0, &a),
 			  &a);
 }
 
@@ -427,8 +427,8 @@ static void op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, co
 
 	if (!refuse_name(req, parent, name))
 		reply_new(req, parent,
-			  kvc_make(kvfs_of(req)->k, parent, name, S_IFLNK | 0777, &who, target, 0,
-				   &a),
+			  kvc_entry_make(kvfs_of(req)->k, parent, name, S_IFLNK | 0777, &who,
+					 target, 0, &a),
 			  &a);
 }
 
@@ -436,13 +436,13 @@ static void run_mknod(struct call *c)
 {
 	const struct fuse_ctx *ctx = fuse_req_ctx(c->req);
 	struct kvc_opened o;
-	int err = kvc_create(c->f->k, c->ino, c->name, (uint32_t)c->mode, ctx->uid, ctx->gid,
-			     O_WRONLY | O_EXCL, &c->attr, &o, &c->w);
+	int err = kvc_open_create(c->f->k, c->ino, c->name, (uint32_t)c->mode, ctx->uid, ctx->gid,
+				  O_WRONLY | O_EXCL, &c->attr, &o, &c->w);
 
 	if (kvfs_waits(c, &err))
 		return;
 	if (!err)
-		kvc_file_release(c->f->k, c->attr.ino, O_WRONLY, c->w.uid);
+		kvc_open_release(c->f->k, c->attr.ino, O_WRONLY, c->w.uid);
 	reply_new(c->req, c->ino, err, &c->attr);
 	kvfs_done(c);
 }
@@ -457,8 +457,8 @@ static void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t
 		return;
 	if (!S_ISREG(mode)) {
 		reply_new(req, parent,
-			  kvc_make(kvfs_of(req)->k, parent, name, mode & (S_IFMT | 07777), &who,
-				   NULL, kvc_is_device(mode) ? rdev : 0, &a),
+			  kvc_entry_make(kvfs_of(req)->k, parent, name, mode & (S_IFMT | 07777),
+					 &who, NULL, kvc_is_device(mode) ? rdev : 0, &a),
 			  &a);
 		return;
 	}
@@ -475,12 +475,14 @@ static void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const cha
 
 	if (!refuse_name(req, parent, name) && !kvfs_refuse_virtual(req, ino))
 		reply_new(req, parent,
-			  kvc_link(kvfs_of(req)->k, ino, parent, name, client_of(req), &a), &a);
+			  kvc_entry_link(kvfs_of(req)->k, ino, parent, name, client_of(req), &a),
+			  &a);
 }
 
 static void run_unlink(struct call *c)
 {
-	int err = c->w.err == -ESHUTDOWN ? c->w.err : kvc_unlink(c->f->k, c->ino, c->name, &c->w);
+	int err = c->w.err == -ESHUTDOWN ? c->w.err
+					 : kvc_entry_unlink(c->f->k, c->ino, c->name, &c->w);
 
 	if (kvfs_waits(c, &err))
 		return;
@@ -501,7 +503,7 @@ static void op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
 static void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
 	if (!refuse_name(req, parent, name))
-		fuse_reply_err(req, kvfs_errno(kvc_rmdir(kvfs_of(req)->k, parent, name)));
+		fuse_reply_err(req, kvfs_errno(kvc_entry_rmdir(kvfs_of(req)->k, parent, name)));
 }
 
 static void run_rename(struct call *c)
@@ -580,7 +582,7 @@ static void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 		return;
 	}
 	if (off < 2)
-		err = kvc_parent(kvfs_of(req)->k, ino, &parent);
+		err = kvc_entry_parent(kvfs_of(req)->k, ino, &parent);
 	bool more = (off >= 1 || list_add(&l, ".", ino, S_IFDIR, 1)) &&
 		    (off >= 2 || list_add(&l, "..", parent, S_IFDIR, 2));
 
@@ -595,7 +597,7 @@ static void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 
 static void run_fsync(struct call *c)
 {
-	int err = c->w.err ?: kvc_fsync(c->f->k, c->ino, &c->w);
+	int err = c->w.err ?: kvc_io_fsync(c->f->k, c->ino, &c->w);
 
 	if (kvfs_waits(c, &err))
 		return;
@@ -621,11 +623,11 @@ static void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_f
 
 static void op_statfs(fuse_req_t req, fuse_ino_t ino)
 {
-	struct kvc_space s;
+	struct kvc_statfs s;
 	struct statvfs v = { .f_bsize = 4096, .f_frsize = 4096, .f_namemax = KVFS_NAME_MAX };
 
 	count(req);
-	kvc_space(kvfs_of(req)->k, kvfs_is_virtual(ino) ? KVC_ROOT : ino, &s);
+	kvc_statfs(kvfs_of(req)->k, kvfs_is_virtual(ino) ? KVC_ROOT : ino, &s);
 	v.f_blocks = s.total / 4096;
 	v.f_bfree = v.f_bavail = s.free / 4096;
 	v.f_files = s.files + s.files_free;

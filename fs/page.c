@@ -29,13 +29,13 @@ static void hash_of(const char *open, const char *close, char text[64])
 		EVP_EncodeBlock((unsigned char *)text, sum, (int)n);
 }
 
-void kvfs_page_policy(char *policy, size_t room)
+void kvfs_page_policy(char *policy, size_t capacity)
 {
 	char script[64], style[64];
 
 	hash_of("<script>", "</script>", script);
 	hash_of("<style>", "</style>", style);
-	snprintf(policy, room,
+	snprintf(policy, capacity,
 		 "default-src 'none'; script-src 'sha256-%s'; style-src 'sha256-%s'; "
 		 "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
 		 "frame-ancestors 'none'",

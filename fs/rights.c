@@ -51,17 +51,17 @@ static bool is_program(const char *path, struct stat *st)
 }
 
 /* As libfuse finds it. */
-static bool find_helper(char *path, size_t room, struct stat *st)
+static bool find_helper(char *path, size_t capacity, struct stat *st)
 {
 	const char *p = getenv("PATH") ?: "/usr/bin:/bin";
 
-	snprintf(path, room, "%s", HELPER_FIRST);
+	snprintf(path, capacity, "%s", HELPER_FIRST);
 	if (is_program(path, st))
 		return true;
 	while (*p) {
 		int n = (int)strcspn(p, ":");
 
-		snprintf(path, room, "%.*s/" HELPER, n, p);
+		snprintf(path, capacity, "%.*s/" HELPER, n, p);
 		if (n && is_program(path, st))
 			return true;
 		p += n + (p[n] == ':');

@@ -132,7 +132,7 @@ static void tell(void *arg, const struct kvc_tell *v, size_t n)
 #ifdef FUSE_CAP_OVER_IO_URING
 	if (epoch && f->epochs) {
 		fuse_lowlevel_notify_increment_epoch(f->se);
-		kvc_count(kvc_stats(f->k), epochs);
+		kvc_count(kvc_cache_stats(f->k), epochs);
 	}
 #endif
 }
@@ -170,7 +170,7 @@ bool kvfs_by_uring(struct kvfs *f)
 static void op_init(void *userdata, struct fuse_conn_info *conn)
 {
 	struct kvfs *f = userdata;
-	const struct kvc_options *o = kvc_options(f->k);
+	const struct kvc_options *o = kvc_cache_options(f->k);
 	struct kvc_events ev = { .arg = f, .tell = tell };
 
 	atomic_store(&f->mounted, true);
@@ -214,9 +214,9 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 		f->entry_timeout = KVFS_TIMEOUT;
 #endif
 	ev.holds_names = f->prunes;
-	f->miss_timeout = kvc_shares(f->k) ? KVFS_MISS_TIMEOUT : f->entry_timeout;
+	f->miss_timeout = kvc_cache_shares(f->k) ? KVFS_MISS_TIMEOUT : f->entry_timeout;
 	ev.kept_ns = f->entry_timeout == KVFS_TIMEOUT ? 0 : (uint64_t)(f->entry_timeout * 1e9);
-	kvc_set_events(f->k, &ev);
+	kvc_cache_set_events(f->k, &ev);
 	kvc_info("serving by %s, requests by %s", f->passthrough ? "passthrough" : "plain requests",
 		 f->uring ? "io_uring" : "/dev/fuse");
 	if (f->uring)
@@ -361,9 +361,9 @@ static int serve(struct kvfs *f, int ready_fd, bool debug)
 }
 
 /* A comma in the store's path would end the option there. */
-static const char *source_name(const char *store, char *buf, size_t room)
+static const char *source_name(const char *store, char *buf, size_t capacity)
 {
-	snprintf(buf, room, "%s", store);
+	snprintf(buf, capacity, "%s", store);
 	for (char *p = buf; *p; p++)
 		if (*p == ',')
 			*p = '_';
@@ -477,7 +477,7 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 	pthread_sigmask(SIG_BLOCK, &all, &old);
 	err = kvfs_http_start(f, o);
 	if (!err)
-		err = kvc_start(f->k);
+		err = kvc_cache_start(f->k);
 	if (!err)
 		err = try_threads((f->want_uring ? f->ring.queues : 0) + LOOP_THREADS);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
@@ -493,16 +493,16 @@ int kvfs_serve(struct kvfs *f, const struct kvc_options *o, const char *store,
 	}
 	kvfs_http_stop(f);
 	kvfs_aside_stop(f);
-	kvc_detach(f->k); /* unmounting closes the session's descriptor */
+	kvc_cache_detach(f->k); /* unmounting closes the session's descriptor */
 	if (mounted)
 		fuse_session_unmount(f->se);
 	if (signals)
 		fuse_remove_signal_handlers(f->se);
 	kvfs_leave_drop(f);
 	kvfs_virtual_end(f);
-	kvc_stop(f->k);
+	kvc_cache_stop(f->k);
 	kvfs_watch_stop();
-	f->left = !kvc_close(f->k);
+	f->left = !kvc_cache_close(f->k);
 	kvfs_places_fini(&f->places);
 	fuse_session_destroy(f->se);
 	return err;

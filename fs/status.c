@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* /status.json: the engine's part (engine/calls/status.c), and what only this side knows. */
+/* /status.json: the engine's part (engine/report/status.c), and what only this side knows. */
 #include "fs.h"
 
 #include "quote.h"
@@ -25,7 +25,7 @@ static void hits(FILE *out, const char *name, const struct kvfs_sample *to,
 
 const char *kvfs_unready(struct kvfs *f)
 {
-	return atomic_load(&f->mounted) ? kvc_unready(f->k) : "the mount is not ready yet";
+	return atomic_load(&f->mounted) ? kvc_status_unready(f->k) : "the mount is not ready yet";
 }
 
 void kvfs_print_status(struct kvfs *f, FILE *out)

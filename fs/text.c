@@ -17,7 +17,7 @@ struct share {
 static struct {
 	pthread_mutex_t lock; /* a leaf */
 	struct share *v;
-	size_t n, room;
+	size_t n, capacity;
 } shares = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static size_t user_max(void)
@@ -34,7 +34,7 @@ static int change(uint32_t uid, size_t more, size_t less)
 	pthread_mutex_lock(&shares.lock);
 	while (i < shares.n && shares.v[i].uid != uid)
 		i++;
-	if (i == shares.n && !(err = kvc_grow(&shares.v, i, &shares.room, sizeof *shares.v)))
+	if (i == shares.n && !(err = kvc_grow(&shares.v, i, &shares.capacity, sizeof *shares.v)))
 		shares.v[shares.n++] = (struct share){ .uid = uid };
 	if (!err && more && shares.v[i].bytes + more > user_max())
 		err = -EDQUOT;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * .kvcachefs/ in the root: not listed there, and made up here. stats, metrics and config are
- * written out at open; control takes a word that begins a sweep (engine/calls/sweep.c) and shows
+ * written out at open; control takes a word that begins a sweep (engine/jobs/sweep.c) and shows
  * how it goes; lease is a transaction file (DESIGN section 8): what is written is the list, the
  * first read takes the lease and waits, and closing ends it; trace and events have for who opened
- * them what happened since (engine/calls/stream.h), and a read gives what there is, which may be
+ * them what happened since (engine/report/stream.h), and a read gives what there is, which may be
  * nothing.
  *
  * A descriptor has one position for both. So the answer begins where the list ended, for who reads
@@ -54,18 +54,18 @@ static const struct {
 	void (*print_own)(struct kvfs *f, FILE *out); /* what the engine does not know */
 } files[V_COUNT] = {
 	[V_DIR] = { ".", S_IFDIR | 0555 },
-	[V_STATS] = { "stats", S_IFREG | 0444, kvc_print_stats },
+	[V_STATS] = { "stats", S_IFREG | 0444, kvc_text_stats },
 	[V_METRICS] = { "metrics", S_IFREG | 0444, kvc_print_metrics },
 	[V_CONFIG] = { "config", S_IFREG | 0444, .print_own = print_config },
 	[V_LEASE] = { "lease", S_IFREG | 0666 },
-	[V_CONTROL] = { "control", S_IFREG | 0600, kvc_print_control },
-	[V_POLICIES] = { "policies", S_IFREG | 0444, kvc_print_policies },
+	[V_CONTROL] = { "control", S_IFREG | 0600, kvc_sweep_print },
+	[V_POLICIES] = { "policies", S_IFREG | 0444, kvc_text_policies },
 	[V_TRACE] = { "trace", S_IFREG | 0400, NULL, kvc_trace_open, true },
 	[V_MODELS] = { "models", S_IFREG | 0400, kvc_print_models, NULL, true },
 	[V_LOG] = { "log", S_IFREG | 0400, .print_own = print_log, .names_all = true },
 	[V_EVENTS] = { "events", S_IFREG | 0400, NULL, kvc_events_open, true },
-	[V_SLOWEST] = { "slowest", S_IFREG | 0400, kvc_print_slowest, NULL, true },
-	[V_TIERS] = { "tiers", S_IFREG | 0444, kvc_print_tiers },
+	[V_SLOWEST] = { "slowest", S_IFREG | 0400, kvc_status_print_slowest, NULL, true },
+	[V_TIERS] = { "tiers", S_IFREG | 0444, kvc_status_print_tiers },
 };
 
 static enum virtual which(uint64_t ino)
@@ -86,7 +86,7 @@ struct handle {
 	pthread_mutex_t lock;
 	atomic_bool large;
 	char *text;
-	size_t len, room;
+	size_t len, capacity;
 	size_t charged; /* text.h */
 	struct kvc_stream *stream;
 	struct kvc_lease *lease;
@@ -102,7 +102,7 @@ struct handle {
 int kvfs_user_of(fuse_req_t req, struct kvc_asker *u)
 {
 	static atomic_flag told = ATOMIC_FLAG_INIT;
-	int room = 0, n = 0;
+	int capacity = 0, n = 0;
 
 	if (!fuse_req_ctx(req)->pid && fuse_req_ctx(req)->uid && !atomic_flag_test_and_set(&told))
 		kvc_warn(
@@ -111,12 +111,12 @@ int kvfs_user_of(fuse_req_t req, struct kvc_asker *u)
 			(unsigned)fuse_req_ctx(req)->uid);
 	u->uid = fuse_req_ctx(req)->uid;
 	u->gid = fuse_req_ctx(req)->gid;
-	while (u->uid && (n = fuse_req_getgroups(req, room, u->groups)) > room) {
+	while (u->uid && (n = fuse_req_getgroups(req, capacity, u->groups)) > capacity) {
 		free(u->groups);
 		u->groups = calloc((size_t)n, sizeof *u->groups);
 		if (!u->groups)
 			return ENOMEM;
-		room = n;
+		capacity = n;
 		u->ngroups = 0;
 	}
 	u->ngroups = u->uid && n > 0 ? (size_t)n : 0;
@@ -252,7 +252,7 @@ void kvfs_virtual_readdir(fuse_req_t req, uint64_t ino, size_t size, off_t off)
 
 static void print_config(struct kvfs *f, FILE *out)
 {
-	kvc_print_config(f->k, out);
+	kvc_text_config(f->k, out);
 	fprintf(out, "mountpoint=%s\nserved_by=%s\n", f->mountpoint,
 		f->passthrough ? "passthrough" : "plain requests");
 	if (!f->passthrough)
@@ -424,7 +424,7 @@ static int take(struct kvfs *f, struct handle *h, off_t off)
 	h->taken = true;
 	free(h->text); /* what is left is the answer, which the lease has */
 	h->text = NULL;
-	h->room = 0;
+	h->capacity = 0;
 	if (!err && (err = charge(h, kvc_lease_bytes(h->lease)))) {
 		kvc_lease_free(f->k, h->lease);
 		h->lease = NULL;
@@ -443,7 +443,7 @@ static void put_aside(struct call *c)
 		kvfs_aside(&c->f->aside, c, read_large);
 		return;
 	}
-	kvc_count(kvc_stats(c->f->k), waits_refused);
+	kvc_count(kvc_cache_stats(c->f->k), waits_refused);
 	fuse_reply_err(c->req, ETIMEDOUT);
 	kvfs_done(c);
 }
@@ -595,15 +595,15 @@ void kvfs_virtual_write(fuse_req_t req, uint64_t ino, const char *buf, size_t si
 		err = EBUSY; /* one list an open */
 	else if (h->len + size > LEASE_TEXT_MAX)
 		err = EFBIG;
-	while (!err && h->len + size > h->room) {
-		size_t more = h->room ? 2 * h->room : 4096;
+	while (!err && h->len + size > h->capacity) {
+		size_t more = h->capacity ? 2 * h->capacity : 4096;
 		char *p = (err = -charge(h, more)) ? NULL : realloc(h->text, more);
 
 		if (!p) {
 			err = err ?: ENOMEM;
 		} else {
 			h->text = p;
-			h->room = more;
+			h->capacity = more;
 		}
 	}
 	if (!err && size) {

@@ -33,8 +33,8 @@ static int write_data(struct call *c, size_t *n)
 	/* no copy could be made: whatever it waited for, it cannot go on */
 	if (!c->data && !c->w.err)
 		c->w.err = -ENOSPC;
-	return kvc_file_write(c->f->k, c->ino, c->data, (size_t)c->len, c->off, c->fi.flags, n,
-			      &c->w);
+	return kvc_io_write(c->f->k, c->ino, c->data, (size_t)c->len, c->off, c->fi.flags, n,
+			    &c->w);
 }
 
 static void end_write(struct call *c, int err, size_t n)
@@ -83,7 +83,7 @@ static void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t siz
 	size_t n = 0;
 	int err;
 
-	kvc_count(kvc_stats(kvfs_of(req)->k), requests);
+	kvc_count(kvc_cache_stats(kvfs_of(req)->k), requests);
 	if (kvfs_is_virtual(ino)) {
 		kvfs_virtual_write(req, ino, buf, size, off, fi);
 		return;

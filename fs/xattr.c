@@ -17,7 +17,7 @@ static void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t
 	size_t len = size;
 	int err;
 
-	kvc_count(kvc_stats(kvfs_of(req)->k), requests);
+	kvc_count(kvc_cache_stats(kvfs_of(req)->k), requests);
 	if (kvfs_is_virtual(ino) || !xattr_kept(name)) {
 		fuse_reply_err(req, kvfs_is_virtual(ino) ? ENODATA : EOPNOTSUPP);
 		return;
@@ -39,7 +39,7 @@ static void op_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
 	size_t len = size > sizeof names ? sizeof names : size;
 	int err = 0;
 
-	kvc_count(kvc_stats(kvfs_of(req)->k), requests);
+	kvc_count(kvc_cache_stats(kvfs_of(req)->k), requests);
 	if (kvfs_is_virtual(ino))
 		len = 0;
 	else

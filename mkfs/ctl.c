@@ -130,7 +130,7 @@ static int printed(int rc)
 void kvm_put_version(FILE *out)
 {
 	struct kvc_library own[] = {
-		kvc_library_sqlite(),
+		kvc_catalog_library(),
 		kvm_library_zmq(),
 		kvm_library_msgpack(),
 	};

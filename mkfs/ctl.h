@@ -101,7 +101,7 @@ void kvm_calls_print(const struct kvm_calls *c);
  * Writes a command to .kvcachefs/control, and reads what it answers at once. 0, or 1 after the
  * message.
  */
-int kvm_control(const char *mnt, const char *words, char *answer, size_t room);
+int kvm_control(const char *mnt, const char *words, char *answer, size_t capacity);
 
 /* Commands in files of their own; the table in ctl.c says what they take. */
 int kvm_run_status(int argc, char **argv);

@@ -52,11 +52,11 @@ static void put_redacted(FILE *out, const char *text)
 static void put_file(FILE *out, const char *path)
 {
 	KVC_MEM char *text = NULL;
-	size_t room = 0;
+	size_t capacity = 0;
 	FILE *f = fopen(path, "re");
 
 	fprintf(out, "%s:\n", path);
-	if (f && getdelim(&text, &room, 0, f) > 0)
+	if (f && getdelim(&text, &capacity, 0, f) > 0)
 		put_redacted(out, text);
 	if (!f || ferror(f))
 		fprintf(out, "(%s)\n", strerror(errno));

@@ -86,12 +86,12 @@ static void print_lease(char *text, bool json)
 static int hold_lease(int fd, bool json)
 {
 	KVC_MEM char *text = NULL;
-	size_t n = 0, room = 0;
+	size_t n = 0, capacity = 0;
 	ssize_t got;
 
 	do {
-		if (n + 65536 > room) {
-			char *p = realloc(text, room = 2 * room + 65537);
+		if (n + 65536 > capacity) {
+			char *p = realloc(text, capacity = 2 * capacity + 65537);
 
 			if (!p)
 				return kvm_fail("out of memory");

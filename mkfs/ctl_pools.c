@@ -16,14 +16,14 @@
 
 struct found {
 	struct kvm_pool *v;
-	size_t n, room;
+	size_t n, capacity;
 };
 
 static int collect(void *arg, const struct kvm_pool *p)
 {
 	struct found *all = arg;
 
-	if (kvc_grow(&all->v, all->n, &all->room, sizeof *all->v))
+	if (kvc_grow(&all->v, all->n, &all->capacity, sizeof *all->v))
 		return -ENOMEM;
 	all->v[all->n++] = *p;
 	return 0;

@@ -17,7 +17,7 @@ int kvm_mount_text(const char *mnt, const char *name, char **text)
 {
 	int fd = kvm_mount_open(mnt, name, O_RDONLY);
 	FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
-	size_t room = 0;
+	size_t capacity = 0;
 	ssize_t n;
 
 	if (!f) {
@@ -27,7 +27,7 @@ int kvm_mount_text(const char *mnt, const char *name, char **text)
 	}
 	*text = NULL;
 	errno = 0;
-	n = getdelim(text, &room, 0, f);
+	n = getdelim(text, &capacity, 0, f);
 	if (n < 0 && !errno)
 		*text = realloc(*text, 1); /* it is empty */
 	if (n < 0 && *text)
@@ -49,7 +49,7 @@ struct pair {
 /* Lines of a name, one of `between`, and a value. The text is cut up. */
 static int pairs_of(char *text, char between, struct pair **all, size_t *n)
 {
-	size_t room = 0;
+	size_t capacity = 0;
 	char *save = NULL;
 
 	*all = NULL;
@@ -60,7 +60,7 @@ static int pairs_of(char *text, char between, struct pair **all, size_t *n)
 		if (!value)
 			continue;
 		*value++ = 0;
-		if (kvc_grow(all, *n, &room, sizeof **all))
+		if (kvc_grow(all, *n, &capacity, sizeof **all))
 			return kvm_fail("out of memory");
 		(*all)[(*n)++] = (struct pair){ l, value + strspn(value, " "), false };
 	}
@@ -161,8 +161,8 @@ static int answered(const char *mnt, bool json, const char *name, char *answer)
 
 static bool is_level(const char *word)
 {
-	for (int i = 0; kvc_level_names[i]; i++)
-		if (!strcmp(kvc_level_names[i], word))
+	for (int i = 0; kvc_log_level_names[i]; i++)
+		if (!strcmp(kvc_log_level_names[i], word))
 			return true;
 	return false;
 }

@@ -24,7 +24,7 @@ struct figure {
 
 struct figures {
 	struct figure *v;
-	size_t n, room;
+	size_t n, capacity;
 	uint64_t at_ns; /* when they were read */
 };
 
@@ -58,7 +58,7 @@ static int read_figures(const char *mnt, struct figures *all)
 	if (!f)
 		return 1;
 	while (!err && fscanf(f, "%63s %" SCNu64, one.name, &one.v) == 2) {
-		err = kvc_grow(&all->v, all->n, &all->room, sizeof *all->v);
+		err = kvc_grow(&all->v, all->n, &all->capacity, sizeof *all->v);
 		if (!err)
 			all->v[all->n++] = one;
 	}
@@ -86,14 +86,15 @@ static uint64_t figure(const struct figures *all, const char *name)
 }
 
 /* What the config has behind "name=". */
-static const char *setting(const struct mount *m, const char *name, char *buf, size_t room)
+static const char *setting(const struct mount *m, const char *name, char *buf, size_t capacity)
 {
 	size_t n = strlen(name);
 	const char *at = m->config;
 
 	while (at && (strncmp(at, name, n) != 0 || at[n] != '='))
 		at = (at = strchr(at, '\n')) ? at + 1 : NULL;
-	snprintf(buf, room, "%.*s", at ? (int)strcspn(at + n + 1, "\n") : 0, at ? at + n + 1 : "");
+	snprintf(buf, capacity, "%.*s", at ? (int)strcspn(at + n + 1, "\n") : 0,
+		 at ? at + n + 1 : "");
 	return buf;
 }
 

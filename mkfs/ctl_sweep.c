@@ -30,7 +30,7 @@ static void leave(int sig)
 	left = 1;
 }
 
-int kvm_control(const char *mnt, const char *words, char *answer, size_t room)
+int kvm_control(const char *mnt, const char *words, char *answer, size_t capacity)
 {
 	int fd = kvm_mount_open(mnt, "control", O_RDWR), err, unread;
 	ssize_t n;
@@ -38,7 +38,7 @@ int kvm_control(const char *mnt, const char *words, char *answer, size_t room)
 	if (fd < 0)
 		return 1;
 	err = write(fd, words, strlen(words)) < 0 ? errno : 0;
-	n = pread(fd, answer, room - 1, 0);
+	n = pread(fd, answer, capacity - 1, 0);
 	unread = n < 0 ? errno : 0;
 	close(fd);
 	answer[n > 0 ? n : 0] = 0;

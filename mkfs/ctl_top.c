@@ -31,7 +31,7 @@ struct model {
 struct sample {
 	char *text;
 	struct model *v;
-	size_t n, room;
+	size_t n, capacity;
 	uint64_t at_ns;
 };
 
@@ -94,12 +94,13 @@ static bool parse(char *line, const int *column, unsigned n, struct model *m)
 	return *m->name;
 }
 
-static unsigned read_head(char *head, int *column, unsigned room)
+static unsigned read_head(char *head, int *column, unsigned capacity)
 {
 	unsigned n = 0;
 	char *save;
 
-	for (char *w = strtok_r(head, " ", &save); w && n < room; w = strtok_r(NULL, " ", &save)) {
+	for (char *w = strtok_r(head, " ", &save); w && n < capacity;
+	     w = strtok_r(NULL, " ", &save)) {
 		if (!strcmp(w, "name"))
 			return n;
 		column[n] = -1;
@@ -126,7 +127,7 @@ static int take(struct top *t)
 
 		if (!parse(line, column, n, &m))
 			continue;
-		if (kvc_grow(&s->v, s->n, &s->room, sizeof *s->v))
+		if (kvc_grow(&s->v, s->n, &s->capacity, sizeof *s->v))
 			return kvm_fail("out of memory");
 		s->v[s->n++] = m;
 	}
@@ -179,7 +180,7 @@ static void print_line(const struct model *m, const char *name, const char *end)
 }
 
 /* Up to so many models. */
-static void print(struct top *t, size_t room, const char *end)
+static void print(struct top *t, size_t capacity, const char *end)
 {
 	struct model all = { .name = "" };
 
@@ -191,7 +192,7 @@ static void print(struct top *t, size_t room, const char *end)
 	printf("%9s %7s %9s %11s %11s %11s  %s%s\n", "opens/s", "hits", "creates/s", "loaded/s",
 	       "copied/s", "in memory", "model", end);
 	print_line(&all, "(all)", end);
-	for (size_t i = 0; i < t->now.n && i < room; i++) {
+	for (size_t i = 0; i < t->now.n && i < capacity; i++) {
 		const char *name = t->now.v[i].name;
 
 		print_line(&t->now.v[i],

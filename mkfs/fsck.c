@@ -72,7 +72,7 @@ void kvm_hole(void *holes, uint64_t at, uint64_t len, int err)
 
 	if (last && last->at + last->len == at && last->err == err)
 		last->len += len;
-	else if (kvc_grow(&h->v, h->n, &h->room, sizeof *h->v))
+	else if (kvc_grow(&h->v, h->n, &h->capacity, sizeof *h->v))
 		h->err = -ENOMEM;
 	else
 		h->v[h->n++] = (struct kvm_hole){ at, len, err };
@@ -106,7 +106,7 @@ static int conclude(const struct kvm_report *r, const char *path, bool rebuild)
 
 static void put_version(void)
 {
-	struct kvc_library sqlite = kvc_library_sqlite();
+	struct kvc_library sqlite = kvc_catalog_library();
 
 	kvct_put_version(stdout, kvm_name, &sqlite, 1);
 }

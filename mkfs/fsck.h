@@ -32,7 +32,7 @@ struct kvm_holes {
 		uint64_t at, len;
 		int err;
 	} *v;
-	size_t n, room;
+	size_t n, capacity;
 	int err; /* -ENOMEM */
 };
 /* For kvct_disk_unread, with the holes as arg. The owner frees v. */

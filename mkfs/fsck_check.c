@@ -28,7 +28,7 @@ struct placements {
 		bool bad;
 		int unread;
 	} *v;
-	size_t n, room;
+	size_t n, capacity;
 };
 
 struct pass {
@@ -48,7 +48,7 @@ static int take(void *arg, uint64_t ino, const struct kvc_place *p)
 {
 	struct placements *all = arg;
 
-	if (kvc_grow(&all->v, all->n, &all->room, sizeof *all->v))
+	if (kvc_grow(&all->v, all->n, &all->capacity, sizeof *all->v))
 		return -ENOMEM;
 	all->v[all->n++] = (struct one){ .ino = ino, .p = *p };
 	return 0;
@@ -78,10 +78,10 @@ static int first_name(void *arg, const struct kvc_name *n)
 }
 
 /* Its path, as far as names lead: what is wrong is found by the rules. */
-static const char *path_of(struct kvc_catalog *c, uint64_t ino, char *buf, size_t room)
+static const char *path_of(struct kvc_catalog *c, uint64_t ino, char *buf, size_t capacity)
 {
 	struct up u = { .parent = 0 };
-	size_t at = room - 1;
+	size_t at = capacity - 1;
 
 	buf[at] = 0;
 	for (int depth = 0; ino != KVC_ROOT && depth < 64; depth++, ino = u.parent) {

@@ -17,9 +17,9 @@
 
 const char *kvm_catalog(const struct kvc_store *s, char *buf)
 {
-	return kvc_store_path(s,
-			      kvc_store_there(s, KVC_STORE_CATALOG_NEXT) ? KVC_STORE_CATALOG_NEXT
-									 : KVC_STORE_CATALOG,
+	return kvc_super_path(s,
+			      kvc_super_exists(s, KVC_STORE_CATALOG_NEXT) ? KVC_STORE_CATALOG_NEXT
+									  : KVC_STORE_CATALOG,
 			      buf);
 }
 
@@ -47,7 +47,7 @@ static int from_catalog(struct kvc_store *s)
 	err = kvc_meta_get(c, "store", text, sizeof text);
 	kvc_catalog_unlock(c);
 	kvc_catalog_close(c);
-	return err ?: kvc_store_parse(s, text);
+	return err ?: kvc_super_parse(s, text);
 }
 
 static int from_frames(struct kvc_store *s, char *error)
@@ -76,7 +76,7 @@ static int from_label(struct kvc_store *s, char *error)
 {
 	struct kvc_label l;
 	uint64_t size;
-	KVC_FD int fd = kvc_device_open(s, O_RDONLY, &size, error);
+	KVC_FD int fd = kvc_label_device_open(s, O_RDONLY, &size, error);
 	int err = fd < 0 ? fd : kvc_label_read(fd, &l);
 
 	if (err && fd >= 0)
@@ -97,14 +97,14 @@ static int find_out(struct kvc_store *s, const char *device, const char **who, c
 	int err;
 
 	memcpy(empty.dir, s->dir, sizeof empty.dir);
-	kvc_store_path(&empty, KVC_STORE_DATA, empty.data);
+	kvc_super_path(&empty, KVC_STORE_DATA, empty.data);
 	*s = empty;
 	*who = "its copy";
 	err = kvc_super_load(s, KVC_STORE_COPY, &known);
 	if (!err || (err != -EBADMSG && err != -ENOENT)) {
 		if (err)
 			snprintf(error, 512, "cannot read %s: %s",
-				 kvc_store_path(s, KVC_STORE_COPY, path), strerror(-err));
+				 kvc_super_path(s, KVC_STORE_COPY, path), strerror(-err));
 		return err;
 	}
 	*s = empty;
@@ -136,7 +136,7 @@ static int mend_super(struct kvc_store *s, const char *path, const char *device,
 
 	snprintf(before, sizeof before, "%s", error);
 	s->read_only = !r->mend;
-	if ((err = find_out(s, device, &who, error)) || (err = kvc_store_name(s)))
+	if ((err = find_out(s, device, &who, error)) || (err = kvc_super_name(s)))
 		return err;
 	*strchrnul(before, ';') = 0;
 	kvm_foundf(r, r->mend, "%s; %s%s what it was", before, who,
@@ -152,7 +152,7 @@ static int relabel(const struct kvc_store *s)
 {
 	char error[512];
 	uint64_t size;
-	KVC_FD int fd = kvc_device_open(s, O_RDWR, &size, error);
+	KVC_FD int fd = kvc_label_device_open(s, O_RDWR, &size, error);
 
 	return fd < 0 ? fd : kvc_label_mend(s, fd);
 }
@@ -168,7 +168,7 @@ static int mend_size(struct kvc_store *s, uint64_t size)
 		if (fd < 0)
 			return -errno;
 		err = -posix_fallocate(fd, 0, (off_t)s->data_size);
-		err = err ?: fsync(fd) ? -errno : kvc_store_sync_dir(s);
+		err = err ?: fsync(fd) ? -errno : kvc_super_sync_dir(s);
 	}
 	if (err != -ENOSPC || size < KVC_STORE_MIN_SIZE)
 		return err;
@@ -184,7 +184,7 @@ static int mend_size(struct kvc_store *s, uint64_t size)
 static int check_label(const struct kvc_store *s, struct kvm_report *r, char *error)
 {
 	uint64_t size;
-	KVC_FD int fd = kvc_device_open(s, r->mend ? O_RDWR : O_RDONLY, &size, error);
+	KVC_FD int fd = kvc_label_device_open(s, r->mend ? O_RDWR : O_RDONLY, &size, error);
 	int err = fd < 0 ? fd : kvc_label_check(s, fd, error);
 
 	if (err != -EBADMSG || !r->mend)

@@ -36,7 +36,7 @@ struct facts {
 	struct fact {
 		char *key, *value;
 	} *v;
-	size_t n, room;
+	size_t n, capacity;
 	uint64_t next_ino;
 };
 
@@ -44,7 +44,7 @@ struct frames {
 	const struct kvc_store *s;
 	struct kvc_tier *disk;
 	struct frame *v;
-	size_t n, room;
+	size_t n, capacity;
 	size_t foreign, older; /* frames that prove nothing; of those, without any proof */
 	bool newer;            /* one has proofs */
 	struct facts old;
@@ -80,7 +80,7 @@ static int take(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
 		return err;
 	if (!proof || all->disk->ops->claim(all->disk, w) == -ERANGE)
 		return 0; /* a user's, or cut off */
-	if (kvc_grow(&all->v, all->n, &all->room, sizeof *all->v))
+	if (kvc_grow(&all->v, all->n, &all->capacity, sizeof *all->v))
 		return -ENOMEM;
 	x = &all->v[all->n];
 	*x = (struct frame){
@@ -137,7 +137,7 @@ struct votes {
 		uint8_t uuid[16];
 		uint64_t n;
 	} *v;
-	size_t n, room;
+	size_t n, capacity;
 };
 
 static int vote(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
@@ -149,7 +149,7 @@ static int vote(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
 	while (i < all->n && memcmp(all->v[i].uuid, f->store, 16))
 		i++;
 	if (i == all->n) {
-		if (kvc_grow(&all->v, all->n, &all->room, sizeof *all->v))
+		if (kvc_grow(&all->v, all->n, &all->capacity, sizeof *all->v))
 			return -ENOMEM;
 		memcpy(all->v[i].uuid, f->store, 16);
 		all->v[all->n++].n = 0;
@@ -315,7 +315,7 @@ static int take_fact(void *facts, const char *key, const char *value)
 		i++;
 	if (i == sizeof prefixes / sizeof prefixes[0])
 		return 0;
-	if (kvc_grow(&old->v, old->n, &old->room, sizeof *old->v))
+	if (kvc_grow(&old->v, old->n, &old->capacity, sizeof *old->v))
 		return -ENOMEM;
 	old->v[old->n] = (struct fact){ strdup(key), strdup(value) };
 	i = old->n++;
@@ -334,7 +334,7 @@ static int inherit(const struct kvc_store *s, struct facts *old, struct kvm_repo
 	/* SQLite says that a page is damaged also where it could not be read: is it each time? */
 	for (int i = 0; i < READS && err == -EBADMSG; i++) {
 		free_facts(old);
-		err = kvc_check_meta(kvc_store_path(s, KVC_STORE_CATALOG, path), take_fact, old);
+		err = kvc_check_meta(kvc_super_path(s, KVC_STORE_CATALOG, path), take_fact, old);
 	}
 	if (!err || err == -ENOENT || err == -EBADMSG)
 		return 0;
@@ -394,7 +394,7 @@ static int make_new(const struct kvc_store *s, struct frames *all, size_t *files
 	unsigned wrong = 0;
 	int err;
 
-	kvc_store_path(s, KVC_STORE_CATALOG_NEW, path);
+	kvc_super_path(s, KVC_STORE_CATALOG_NEW, path);
 	snprintf(log, sizeof log, "%s-wal", path);
 	err = kvc_catalog_create(path) ?: kvc_catalog_open(&c, path, error);
 	if (err) {
@@ -428,7 +428,7 @@ static void remove_new(const struct kvc_store *s)
 	char path[1280];
 
 	for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-		unlink(kvc_store_path(s, names[i], path));
+		unlink(kvc_super_path(s, names[i], path));
 }
 
 /* They are of no use any more; a later rebuild is not to bring them back. */
@@ -453,10 +453,10 @@ static int take_place(struct kvc_store *s)
 {
 	char a[1280], b[1280];
 
-	if (rename(kvc_store_path(s, KVC_STORE_CATALOG_NEW, a),
-		   kvc_store_path(s, KVC_STORE_CATALOG_NEXT, b)))
+	if (rename(kvc_super_path(s, KVC_STORE_CATALOG_NEW, a),
+		   kvc_super_path(s, KVC_STORE_CATALOG_NEXT, b)))
 		return -errno;
-	return kvc_store_sync_dir(s) ?: kvc_store_finish(s);
+	return kvc_super_sync_dir(s) ?: kvc_store_finish(s);
 }
 
 /*
@@ -469,7 +469,7 @@ static int prove_anew(struct kvc_store *s, struct kvc_tier *disk, struct frames 
 	KVC_MEM uint8_t *page = aligned_alloc(KVC_PAGE, KVC_FRAME_HEADER);
 	KVC_MEM struct kvc_frame *f = kvc_frame_new();
 	struct iovec iov = { page, KVC_FRAME_HEADER };
-	int err = page && f ? kvc_random(s->secret, sizeof s->secret) : -ENOMEM;
+	int err = page && f ? kvc_keys_random(s->secret, sizeof s->secret) : -ENOMEM;
 
 	for (size_t i = 0; i < all->n && !err; i++) {
 		struct frame *x = &all->v[i];
@@ -483,7 +483,7 @@ static int prove_anew(struct kvc_store *s, struct kvc_tier *disk, struct frames 
 		kvc_frame_encode(f, page);
 		err = err ?: disk->ops->rehead(disk, &x->place.where, page);
 	}
-	err = err ?: disk->ops->sync(disk) ?: kvc_store_keyed(s);
+	err = err ?: disk->ops->sync(disk) ?: kvc_super_keyed(s);
 	if (!err)
 		printf("the superblock was lost: all files now belong to root, with mode 0600\n");
 	return err;

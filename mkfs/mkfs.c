@@ -53,14 +53,14 @@ static void usage(FILE *out)
 }
 
 /* How much the device or the folder's filesystem can give. */
-static int room(const struct kvc_store *s, uint64_t *bytes)
+static int capacity(const struct kvc_store *s, uint64_t *bytes)
 {
 	struct statvfs v;
 	KVC_FD int fd = -1;
 	char error[512];
 
 	if (s->device) {
-		fd = kvc_device_open(s, O_RDWR, bytes, error);
+		fd = kvc_label_device_open(s, O_RDWR, bytes, error);
 		return fd < 0 ? kvm_fail("%s", error) : 0;
 	}
 	if (statvfs(s->dir, &v))
@@ -89,7 +89,7 @@ static void remove_halfway(const struct kvc_store *s)
 
 	for (size_t i = FILES; i-- > 0;) {
 		making(s, files[i], own);
-		kvc_store_path(s, files[i], name);
+		kvc_super_path(s, files[i], name);
 		if (same_file(own, name))
 			unlink(name);
 		unlink(own);
@@ -142,7 +142,7 @@ static int make_catalog(const struct kvc_store *s, const char *path)
 
 	if (!err) {
 		kvc_catalog_lock(c);
-		err = kvc_meta_set(c, "store", kvc_store_text(s, text, sizeof text));
+		err = kvc_meta_set(c, "store", kvc_super_text(s, text, sizeof text));
 		kvc_catalog_unlock(c);
 		err = kvc_catalog_close(c) ?: err;
 		snprintf(text, sizeof text, "%s-mark", path); /* of a log that is gone */
@@ -162,7 +162,7 @@ static int check_device(const struct kvc_store *s, const struct kvc_store *there
 	const char *type = NULL;
 	struct kvc_label l;
 	uint64_t size;
-	KVC_FD int fd = kvc_device_open(s, O_RDONLY, &size, error);
+	KVC_FD int fd = kvc_label_device_open(s, O_RDONLY, &size, error);
 	blkid_probe pr;
 	int err, found;
 
@@ -201,7 +201,7 @@ static int make_label(const struct kvc_store *s)
 	KVC_MEM uint8_t *zeros = aligned_alloc(KVC_PAGE, KVC_LABEL_ROOM);
 	char error[512] = "";
 	uint64_t size;
-	KVC_FD int fd = kvc_device_open(s, O_RDWR, &size, error);
+	KVC_FD int fd = kvc_label_device_open(s, O_RDWR, &size, error);
 	int err = fd < 0 ? fd : zeros ? 0 : -ENOMEM;
 
 	if (!err) {
@@ -230,7 +230,7 @@ static int in_the_way(const struct kvc_store *s)
 	for (size_t i = 0; i < FILES + sizeof more / sizeof *more; i++) {
 		const char *name = i < FILES ? files[i] : more[i - FILES];
 
-		if (!kvc_store_there(s, name))
+		if (!kvc_super_exists(s, name))
 			continue;
 		if (kvc_store_signs(s))
 			return kvm_fail(
@@ -239,7 +239,7 @@ static int in_the_way(const struct kvc_store *s)
 				s->dir);
 		return kvm_fail("%s exists and was not made by mkfs.kvcachefs: nothing is changed; "
 				"give another folder, or remove it",
-				kvc_store_path(s, name, path));
+				kvc_super_path(s, name, path));
 	}
 	return 0;
 }
@@ -250,15 +250,15 @@ static int link_all(const struct kvc_store *s)
 
 	for (size_t i = 0; i < FILES; i++) {
 		making(s, files[i], own);
-		kvc_store_path(s, files[i], name);
-		if (!kvc_store_there(s, own + strlen(s->dir) + 1))
+		kvc_super_path(s, files[i], name);
+		if (!kvc_super_exists(s, own + strlen(s->dir) + 1))
 			continue; /* data on a device, or no room for a reserve */
-		if (i == FILES - 1 && kvc_store_sync_dir(s))
+		if (i == FILES - 1 && kvc_super_sync_dir(s))
 			return kvm_fail("%s: %s", s->dir, kvc_why(errno));
 		if (link(own, name))
 			return kvm_fail("cannot make %s: %s", name, kvc_why(errno));
 	}
-	if (kvc_store_sync_dir(s))
+	if (kvc_super_sync_dir(s))
 		return kvm_fail("%s: %s", s->dir, kvc_why(errno));
 	for (size_t i = 0; i < FILES; i++)
 		unlink(making(s, files[i], own));
@@ -293,7 +293,7 @@ static int grow_data(const struct kvc_store *s, const struct kvc_store *there)
 
 	if (s->device)
 		return 0;
-	if (there->device || !kvc_store_there(there, KVC_STORE_DATA))
+	if (there->device || !kvc_super_exists(there, KVC_STORE_DATA))
 		return make_data(s);
 	fd = kvc_open_own(there->data, O_RDWR);
 	err = fd < 0 ? errno : posix_fallocate(fd, 0, (off_t)s->data_size);
@@ -315,11 +315,11 @@ static void unmake_next(const struct kvc_store *s)
 	};
 	char path[1280];
 
-	if (kvc_store_there(s, KVC_STORE_CATALOG_NEXT))
+	if (kvc_super_exists(s, KVC_STORE_CATALOG_NEXT))
 		return;
 	for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-		unlink(kvc_store_path(s, names[i], path));
-	unlink(kvc_store_path(s, KVC_STORE_SUPER_NEXT, path));
+		unlink(kvc_super_path(s, names[i], path));
+	unlink(kvc_super_path(s, KVC_STORE_SUPER_NEXT, path));
 }
 
 /* The pool of the store that was there. */
@@ -344,7 +344,7 @@ static bool has_label(const struct kvc_store *s, const struct kvc_store *there)
 	char error[512];
 	struct kvc_label l;
 	uint64_t size;
-	KVC_FD int fd = there->device ? kvc_device_open(s, O_RDONLY, &size, error) : -1;
+	KVC_FD int fd = there->device ? kvc_label_device_open(s, O_RDONLY, &size, error) : -1;
 
 	return fd >= 0 && !kvc_label_read(fd, &l) && kvc_label_is(&l, there);
 }
@@ -364,22 +364,22 @@ static int make_instead(struct kvc_store *s, struct kvc_store *there)
 		*old.dir = 0;
 	if (grow_data(s, there))
 		return 1;
-	if (access(kvc_store_path(s, KVC_STORE_RESERVE, path), F_OK)) {
+	if (access(kvc_super_path(s, KVC_STORE_RESERVE, path), F_OK)) {
 		make_reserve(s);
 		/* without it the store works, as after a failure in there */
 		(void)!link(making(s, KVC_STORE_RESERVE, next), path);
 	}
-	if (make_catalog(s, kvc_store_path(s, KVC_STORE_CATALOG_NEW, path)))
+	if (make_catalog(s, kvc_super_path(s, KVC_STORE_CATALOG_NEW, path)))
 		return 1;
 	/* The old store's own device is labelled when the new store has become the valid one. */
 	if (s->device && !has_label(s, there) && make_label(s))
 		return 1;
-	err = kvc_super_save(s, KVC_STORE_SUPER_NEXT) ?: kvc_store_sync_dir(s);
-	if (!err && rename(path, kvc_store_path(s, KVC_STORE_CATALOG_NEXT, next)))
+	err = kvc_super_save(s, KVC_STORE_SUPER_NEXT) ?: kvc_super_sync_dir(s);
+	if (!err && rename(path, kvc_super_path(s, KVC_STORE_CATALOG_NEXT, next)))
 		err = -errno;
 	if (err)
 		return kvm_fail("cannot create the new store: %s", kvc_why(-err));
-	err = kvc_store_sync_dir(s) ?: kvc_store_finish(there);
+	err = kvc_super_sync_dir(s) ?: kvc_store_finish(there);
 	if (!err && *old.dir)
 		kvm_pools_each(NULL, free_old, &old);
 	return err ? kvm_fail("the new store is made, but the next mount has to finish it: %s",
@@ -394,7 +394,7 @@ static int check_size(struct kvc_store *s, uint64_t old)
 	char a[32], b[32];
 	uint64_t free_bytes;
 
-	if (room(s, &free_bytes))
+	if (capacity(s, &free_bytes))
 		return 1;
 	free_bytes += old;
 	if (!s->data_size)
@@ -455,7 +455,7 @@ static int make(struct kvc_store *s, bool force)
 		remove_halfway(s);
 	s->created_ns = kvc_now_ns();
 	if (check_size(s, old) || (s->device && check_device(s, &there, force)) ||
-	    kvc_store_name(s)) {
+	    kvc_super_name(s)) {
 		err = 1;
 	} else if (err < 0) {
 		err = make_new(s);
@@ -529,7 +529,7 @@ static int make_in(struct kvc_store *s, bool force)
 static void put_version(void)
 {
 	struct kvc_library own[] = {
-		kvc_library_sqlite(),
+		kvc_catalog_library(),
 		{ "libblkid", "", (const void *)blkid_get_library_version },
 	};
 
@@ -573,7 +573,7 @@ int main(int argc, char **argv)
 				*argv[optind] ? "--device" : "the store");
 	snprintf(s.dir, sizeof s.dir, "%s", argv[optind]);
 	s.device = device != NULL;
-	kvc_store_path(&s, KVC_STORE_DATA, s.data);
+	kvc_super_path(&s, KVC_STORE_DATA, s.data);
 	if (device) {
 		/* The name as it was given: links of /dev/disk/by-id follow their disk. */
 		cwd = *device == '/' ? NULL : getcwd(NULL, 0);

@@ -14,9 +14,9 @@
 #include <string.h>
 #include <unistd.h>
 
-static void beside(char *path, size_t room)
+static void beside(char *path, size_t capacity)
 {
-	ssize_t n = readlink("/proc/self/exe", path, room - 16);
+	ssize_t n = readlink("/proc/self/exe", path, capacity - 16);
 
 	path[n > 0 ? n : 0] = 0;
 	char *slash = strrchr(path, '/');
@@ -40,7 +40,7 @@ int main(int argc, char **argv)
 		return 0;
 	}
 	if (argc == 2 && !strcmp(argv[1], "--version")) {
-		struct kvc_library sqlite = kvc_library_sqlite();
+		struct kvc_library sqlite = kvc_catalog_library();
 
 		kvct_put_version(stdout, "mount.kvcachefs", &sqlite, 1);
 		return 0;

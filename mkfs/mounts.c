@@ -9,11 +9,11 @@
 #include <sys/sysmacros.h>
 
 /* The next word of the line: spaces and the like are octal there. */
-static const char *word(const char *at, char *to, size_t room)
+static const char *word(const char *at, char *to, size_t capacity)
 {
 	size_t len = strcspn(at, " \n"), n = 0;
 
-	for (size_t i = 0; i < len && n + 1 < room; i++) {
+	for (size_t i = 0; i < len && n + 1 < capacity; i++) {
 		unsigned c = (unsigned char)at[i];
 
 		if (c == '\\' && i + 3 < len && sscanf(at + i + 1, "%3o", &c) == 1)
@@ -47,12 +47,12 @@ int kvm_mounts_each(int (*fn)(void *arg, const struct kvm_mounted *m), void *arg
 	FILE *f = fopen("/proc/self/mountinfo", "re");
 	KVC_MEM struct kvm_mounted *m = malloc(sizeof *m);
 	KVC_MEM char *line = NULL;
-	size_t room = 0;
+	size_t capacity = 0;
 	int got = f ? 0 : -errno;
 
 	if (!m && !got)
 		got = -ENOMEM;
-	while (!got && getline(&line, &room, f) > 0)
+	while (!got && getline(&line, &capacity, f) > 0)
 		if (parse(line, m))
 			got = fn(arg, m);
 	if (!got && ferror(f)) /* the rest of them is not known */

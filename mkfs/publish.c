@@ -184,7 +184,7 @@ static void each_tier(struct kvm_publish *p, const char *path, const char *tiers
 /* ---- lines ---- */
 
 /* A member of a line, with what %XX stands for; "" where there is none, or it is too long. */
-static const char *member(const char *line, const char *name, char *to, size_t room)
+static const char *member(const char *line, const char *name, char *to, size_t capacity)
 {
 	char key[32];
 	const char *at;
@@ -194,11 +194,11 @@ static const char *member(const char *line, const char *name, char *to, size_t r
 
 	snprintf(key, sizeof key, "\"%s\": \"", name);
 	at = strstr(line, key);
-	for (at = at ? at + strlen(key) : ""; *at && *at != '"' && n + 1 < room; at += more) {
+	for (at = at ? at + strlen(key) : ""; *at && *at != '"' && n + 1 < capacity; at += more) {
 		more = *at == '%' && sscanf(at, "%%%2x", &byte) == 1 ? 3 : 1;
 		to[n++] = more == 3 ? (char)byte : *at;
 	}
-	to[n + 1 < room ? n : 0] = 0;
+	to[n + 1 < capacity ? n : 0] = 0;
 	return to;
 }
 

@@ -16,11 +16,11 @@
 
 static void all_policies(struct replay *o)
 {
-	for (; kvc_keep_names[o->npolicies]; o->npolicies++) {
+	for (; kvc_replacer_names[o->npolicies]; o->npolicies++) {
 		struct pair *p = &o->policy[o->npolicies];
 
 		p->pool = p->disk = o->npolicies;
-		snprintf(p->name, sizeof p->name, "%s", kvc_keep_names[o->npolicies]);
+		snprintf(p->name, sizeof p->name, "%s", kvc_replacer_names[o->npolicies]);
 	}
 }
 
@@ -82,15 +82,16 @@ static bool take_count(const char *text, char **end, uint64_t *n)
 
 static const char *const units[] = { "KiB", "MiB", "GiB", "TiB", NULL };
 
-const char *kvm_room_text(uint64_t room, bool in_bytes)
+const char *kvm_room_text(uint64_t capacity, bool in_bytes)
 {
 	static _Thread_local char text[32];
 	unsigned i = 0;
 
 	if (in_bytes)
-		for (room /= 1024; units[i + 1] && room % 1024 == 0; i++)
-			room /= 1024;
-	snprintf(text, sizeof text, "%llu%s", (unsigned long long)room, in_bytes ? units[i] : "");
+		for (capacity /= 1024; units[i + 1] && capacity % 1024 == 0; i++)
+			capacity /= 1024;
+	snprintf(text, sizeof text, "%llu%s", (unsigned long long)capacity,
+		 in_bytes ? units[i] : "");
 	return text;
 }
 
@@ -274,12 +275,12 @@ static int take_options(struct replay *o, int *argc, char **argv)
 }
 
 /* What remembers by how many chunks fit hears that; of bytes so many of the usual size. */
-static struct kvc_keep_conf conf_of(const struct replay *o, const struct kvm_trace *t,
-				    unsigned policy, uint64_t room)
+static struct kvc_replacer_conf conf_of(const struct replay *o, const struct kvm_trace *t,
+					unsigned policy, uint64_t capacity)
 {
-	uint64_t chunks = o->in_bytes ? kvc_max(room / t->mean, 1) : room;
+	uint64_t chunks = o->in_bytes ? kvc_max(capacity / t->mean, 1) : capacity;
 
-	return (struct kvc_keep_conf){ policy, room ? chunks : 0, o->seed };
+	return (struct kvc_replacer_conf){ policy, capacity ? chunks : 0, o->seed };
 }
 
 /* All cells of a trace: of each capacity those of the policies, and the optimum; *part: theirs. */

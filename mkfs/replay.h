@@ -3,7 +3,7 @@
 #ifndef KVM_REPLAY_H
 #define KVM_REPLAY_H
 
-#include "keep.h"
+#include "replacer.h"
 #include "policy.h"
 
 #include <stdio.h>
@@ -84,7 +84,7 @@ struct kvm_part {
 struct kvm_cell {
 	/* a pool over a disk, each with its policy and room for so many chunks, or bytes; 0: no
 	 * disk */
-	struct kvc_keep_conf pool, disk;
+	struct kvc_replacer_conf pool, disk;
 	uint64_t pool_room, disk_room;
 	bool in_bytes; /* the trace has sizes */
 	bool is_optimum;
@@ -102,7 +102,8 @@ int kvm_replay(const struct kvm_trace *t, const struct kvm_way *way, struct kvm_
  * Belady's optimum for single chunks: what is used again last, goes. Where sizes differ another
  * choice may be better still. Negative: out of memory.
  */
-double kvm_optimum(const struct kvm_trace *t, uint64_t room, bool in_bytes, struct kvm_part *part);
+double kvm_optimum(const struct kvm_trace *t, uint64_t capacity, bool in_bytes,
+		   struct kvm_part *part);
 
 /*
  * `n` cells, by up to so many threads; the trace, the way and the cells stay until kvm_jobs_end.
@@ -128,7 +129,7 @@ struct kvm_curve {
 void kvm_chart(FILE *out, int top, const char *title, const uint64_t *capacity, unsigned ncapacity,
 	       bool in_bytes, const struct kvm_curve *curve, unsigned ncurves);
 /* A capacity, in bytes with a unit; in static room of the thread's. */
-const char *kvm_room_text(uint64_t room, bool in_bytes);
+const char *kvm_room_text(uint64_t capacity, bool in_bytes);
 
 int kvm_run_replay(int argc, char **argv);
 

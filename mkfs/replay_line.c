@@ -17,14 +17,14 @@ void kvm_line_fini(struct kvm_line *l)
 
 int kvm_numbers_add(struct kvm_numbers *l, uint64_t number)
 {
-	if (l->n == l->room) {
-		uint64_t room = l->room ? l->room * 2 : 256, *v;
+	if (l->n == l->capacity) {
+		uint64_t capacity = l->capacity ? l->capacity * 2 : 256, *v;
 
-		v = realloc(l->v, room * sizeof *v);
+		v = realloc(l->v, capacity * sizeof *v);
 		if (!v)
 			return -ENOMEM;
 		l->v = v;
-		l->room = room;
+		l->capacity = capacity;
 	}
 	l->v[l->n++] = number;
 	return 0;
@@ -109,7 +109,7 @@ static const char *take_name(const char *at, char *name)
 }
 
 /* A model: its name, or a whole number, as text; one that is no such leaves that to a parser. */
-static const char *take_model(const char *at, char *to, size_t room)
+static const char *take_model(const char *at, char *to, size_t capacity)
 {
 	bool quoted = *at == '"';
 	const char *from = at + quoted, *end = from;
@@ -120,7 +120,7 @@ static const char *take_model(const char *at, char *to, size_t room)
 			end++;
 	else
 		end = take_number(at, &n);
-	if (!end || (quoted ? *end != '"' : *end == '.') || (size_t)(end - from) >= room)
+	if (!end || (quoted ? *end != '"' : *end == '.') || (size_t)(end - from) >= capacity)
 		return NULL;
 	memcpy(to, from, (size_t)(end - from));
 	to[end - from] = 0;

@@ -7,7 +7,7 @@
 
 struct kvm_numbers {
 	uint64_t *v; /* as two's complement */
-	uint64_t n, room;
+	uint64_t n, capacity;
 };
 
 struct kvm_line {

@@ -25,7 +25,7 @@ static void look_ahead(const struct kvm_trace *t, double *next, double *first)
 
 struct cache {
 	struct kvc_chain chain;
-	uint64_t room, used;
+	uint64_t capacity, used;
 	bool in_bytes;
 };
 
@@ -49,11 +49,11 @@ static int come_in(struct cache *k, const struct kvm_trace *t, uint32_t r, const
 		}
 		if (next[a] >= NEVER)
 			continue;
-		while (c->n && k->used + bytes > k->room && -c->key[c->leaf[0]] > next[a]) {
+		while (c->n && k->used + bytes > k->capacity && -c->key[c->leaf[0]] > next[a]) {
 			k->used -= size_of(k, t, c->id[c->leaf[0]] - 1);
 			kvc_chain_del(c, c->leaf[0]);
 		}
-		if (k->used + bytes > k->room)
+		if (k->used + bytes > k->capacity)
 			continue;
 		if (kvc_chain_add(c, t->id[a] + 1ull, KVC_NO_SLOT, -next[a]) == KVC_NO_SLOT)
 			return -1;
@@ -62,12 +62,13 @@ static int come_in(struct cache *k, const struct kvm_trace *t, uint32_t r, const
 	return 0;
 }
 
-double kvm_optimum(const struct kvm_trace *t, uint64_t room, bool in_bytes, struct kvm_part *part)
+double kvm_optimum(const struct kvm_trace *t, uint64_t capacity, bool in_bytes,
+		   struct kvm_part *part)
 {
 	double *next = malloc(t->accesses * sizeof *next);
 	double *first = malloc(t->chunks * sizeof *first);
 	uint64_t hits = 0, asked = 0;
-	struct cache k = { .room = room, .in_bytes = in_bytes };
+	struct cache k = { .capacity = capacity, .in_bytes = in_bytes };
 	struct kvc_chain *c = &k.chain;
 	int err = -1;
 

@@ -8,7 +8,7 @@
  * As in the daemon, what models have policies of their own is in classes, each with an order of its
  * own in each cache, which give in turns (turns.h).
  */
-#include "order.h"
+#include "chain_infer.h"
 #include "policy.h"
 #include "replay.h"
 #include "turns.h"
@@ -24,15 +24,15 @@
 
 /* One cache of a replay. */
 struct cache {
-	struct kvc_keep *keep; /* of the class that calls; NULL: there is no such cache */
-	struct kvc_keep *keeps[KVC_CLASSES];
+	struct kvc_replacer *keep; /* of the class that calls; NULL: there is no such cache */
+	struct kvc_replacer *keeps[KVC_CLASSES];
 	bool several; /* classes */
 	struct kvc_turns turns;
 	const struct cache *pool;                     /* by whose chunks they give */
 	struct kvc_request *request;                  /* the one of whose call it is */
 	struct kvc_request requests[1 + KVM_THREADS]; /* the process's own, and its threads' */
 	unsigned class[1 + KVM_THREADS];              /* of each, while it is under way */
-	uint64_t room, used;
+	uint64_t capacity, used;
 	const uint64_t *bytes; /* of chunks; NULL: each counts as one */
 	bool whole;            /* all of the request so far is here */
 };
@@ -52,26 +52,26 @@ struct run {
 };
 
 /* What a class's chunks are kept by, where the others' are by this one (kept.h). */
-static unsigned policy_of(const struct kvc_keep_conf *conf, unsigned class)
+static unsigned policy_of(const struct kvc_replacer_conf *conf, unsigned class)
 {
 	return class ? class - 1 : conf->policy;
 }
 
 /* classes: a bit for each that there is. */
-static int open_cache(struct cache *c, const struct kvc_keep_conf *conf, unsigned classes,
-		      uint64_t room, const uint64_t *bytes, const struct cache *pool)
+static int open_cache(struct cache *c, const struct kvc_replacer_conf *conf, unsigned classes,
+		      uint64_t capacity, const uint64_t *bytes, const struct cache *pool)
 {
 	int err = 0;
 
-	*c = (struct cache){ .room = room, .bytes = bytes, .pool = pool };
+	*c = (struct cache){ .capacity = capacity, .bytes = bytes, .pool = pool };
 	c->request = &c->requests[0];
 	c->several = classes & (classes - 1);
-	for (unsigned i = 0; i < KVC_CLASSES && room && !err; i++)
+	for (unsigned i = 0; i < KVC_CLASSES && capacity && !err; i++)
 		if (classes & 1u << i) {
-			struct kvc_keep_conf own = *conf;
+			struct kvc_replacer_conf own = *conf;
 
 			own.policy = policy_of(conf, i);
-			err = kvc_keep_open(&c->keeps[i], &own);
+			err = kvc_replacer_open(&c->keeps[i], &own);
 		}
 	return err;
 }
@@ -84,9 +84,9 @@ static uint64_t size_of(const struct cache *c, uint64_t id)
 static void close_cache(struct cache *c)
 {
 	for (int i = 0; i < KVC_CLASSES; i++)
-		kvc_keep_close(c->keeps[i]);
+		kvc_replacer_close(c->keeps[i]);
 	for (int i = 0; i <= KVM_THREADS; i++)
-		kvc_request_free(&c->requests[i]);
+		kvc_replacer_request_free(&c->requests[i]);
 }
 
 /* The calls that come are of this request's model. */
@@ -102,17 +102,17 @@ static void use_model(struct run *u, uint32_t r)
 
 static bool has(const struct cache *c, uint64_t id)
 {
-	bool is = c->keep && kvc_keep_has(c->keep, id);
+	bool is = c->keep && kvc_replacer_has(c->keep, id);
 
 	for (int i = 0; i < KVC_CLASSES && c->several && !is; i++)
-		is = c->keeps[i] && kvc_keep_has(c->keeps[i], id);
+		is = c->keeps[i] && kvc_replacer_has(c->keeps[i], id);
 	return is;
 }
 
 /* One goes. False: none can. */
 static bool evict(struct cache *c)
 {
-	struct kvc_keep *keep = c->keep;
+	struct kvc_replacer *keep = c->keep;
 	uint64_t victim;
 	unsigned class;
 
@@ -121,13 +121,13 @@ static bool evict(struct cache *c)
 		if (!victim)
 			return false;
 		keep = c->keeps[class];
-		kvc_turns_gave(&c->turns, class, kvc_keep_chunks(c->pool->keeps[class]));
+		kvc_turns_gave(&c->turns, class, kvc_replacer_chunks(c->pool->keeps[class]));
 	} else {
-		victim = kvc_keep_victim(keep);
+		victim = kvc_replacer_victim(keep);
 	}
 	if (!victim)
 		return false;
-	kvc_keep_del(keep, victim, true);
+	kvc_replacer_del(keep, victim, true);
 	c->used -= size_of(c, victim);
 	return true;
 }
@@ -141,16 +141,16 @@ static int ask(struct cache *c, uint64_t id, uint64_t parent)
 	if (!c->keep)
 		return 0;
 	bytes = size_of(c, id);
-	if (kvc_keep_touch(c->keep, c->request, id))
+	if (kvc_replacer_access(c->keep, c->request, id))
 		return 1;
 	if (parent && !c->whole)
 		return 0; /* without what it follows it is of no use */
-	while (c->used + bytes > c->room)
+	while (c->used + bytes > c->capacity)
 		if (!evict(c)) {
 			c->whole = false;
 			return 0;
 		}
-	err = kvc_keep_add(c->keep, c->request, id, parent, bytes);
+	err = kvc_replacer_add(c->keep, c->request, id, parent, bytes);
 	c->used += err ? 0 : bytes;
 	return err;
 }
@@ -161,7 +161,7 @@ static void end(struct run *u)
 		struct cache *c = &u->cache[i];
 
 		if (c->request->nr)
-			kvc_keep_end(c->keeps[c->class[c->request - c->requests]], c->request);
+			kvc_replacer_end(c->keeps[c->class[c->request - c->requests]], c->request);
 	}
 }
 
@@ -172,7 +172,7 @@ static void begin(struct run *u)
 		struct cache *c = &u->cache[i];
 
 		if (c->keep)
-			kvc_keep_begin(c->keep, c->request);
+			kvc_replacer_begin(c->keep, c->request);
 		c->class[c->request - c->requests] = u->class;
 		c->whole = true;
 	}
@@ -230,7 +230,7 @@ static uint32_t client_of(struct run *u, uint32_t r)
 	uint32_t which = u->way->threads > 1 ? r % u->way->clients % u->way->threads : 0;
 
 	which += draw(u, sharing(u)) * u->way->clients;
-	return kvc_order_client(u->order, PROCESS, PROCESS + which);
+	return kvc_chain_infer_client(u->order, PROCESS, PROCESS + which);
 }
 
 /* Is the request under way none, or of another class? */
@@ -252,10 +252,10 @@ static int call(struct run *u, uint32_t r, uint64_t a, bool known, bool *all)
 
 	for (int i = 0; i < 2; i++)
 		u->cache[i].request =
-			&u->cache[i].requests[client == PROCESS
-						      ? 0
-						      : 1 + client - PROCESS - KVC_ORDER_THREAD];
-	kvc_order_see(u->order, client, id, u->now_ns, known, u->parent[id - 1], &seen);
+			&u->cache[i].requests[client == PROCESS ? 0
+								: 1 + client - PROCESS -
+									  KVC_CHAIN_INFER_THREAD];
+	kvc_chain_infer_see(u->order, client, id, u->now_ns, known, u->parent[id - 1], &seen);
 	if (!(u->learns & 1u << u->class))
 		seen = (struct kvc_seen){ .begins = true };
 	if (seen.begins || is_of_another(u))
@@ -267,7 +267,7 @@ static int call(struct run *u, uint32_t r, uint64_t a, bool known, bool *all)
 		u->learned.mended++;
 		for (int i = 0; i < 2; i++)
 			if (u->cache[i].keep)
-				kvc_keep_follow(u->cache[i].keep, id, seen.parent);
+				kvc_replacer_set_parent(u->cache[i].keep, id, seen.parent);
 	}
 	u->parent[id - 1] = (uint32_t)seen.parent;
 	if (!known) {
@@ -428,13 +428,13 @@ static int learn(struct run *u, const struct kvm_cell *cell, unsigned classes)
 	int err;
 
 	for (unsigned i = 0; i < KVC_CLASSES; i++) {
-		bool pool = kvc_policies[policy_of(&cell->pool, i)].by_chain;
-		bool disk = cell->disk_room && kvc_policies[policy_of(&cell->disk, i)].by_chain;
+		bool pool = kvc_policy_table[policy_of(&cell->pool, i)].by_chain;
+		bool disk = cell->disk_room && kvc_policy_table[policy_of(&cell->disk, i)].by_chain;
 
 		if ((classes & 1u << i) && (pool || disk))
 			u->learns |= 1u << i;
 	}
-	err = kvc_order_open(&u->order);
+	err = kvc_chain_infer_open(&u->order);
 	u->parent = calloc(u->trace->chunks, sizeof *u->parent);
 	return err ?: u->parent ? 0 : -ENOMEM;
 }
@@ -447,13 +447,13 @@ static void describe(const struct cache *c, struct kvm_share *out)
 
 		if (!c->keeps[i])
 			continue;
-		out->bytes += kvc_keep_bytes(c->keeps[i]);
+		out->bytes += kvc_replacer_bytes(c->keeps[i]);
 		if (c->several) {
 			snprintf(out->text + n, sizeof out->text - n, "%s\n",
-				 i ? kvc_policies[i - 1].name : "the other models");
+				 i ? kvc_policy_table[i - 1].name : "the other models");
 			n = strlen(out->text);
 		}
-		kvc_keep_text(c->keeps[i], out->text + n, sizeof out->text - n);
+		kvc_replacer_text(c->keeps[i], out->text + n, sizeof out->text - n);
 	}
 }
 
@@ -490,7 +490,7 @@ int kvm_replay(const struct kvm_trace *t, const struct kvm_way *way, struct kvm_
 	};
 	add_up(cell, t, out);
 	describe(&u.cache[0], out);
-	kvc_order_close(u.order);
+	kvc_chain_infer_close(u.order);
 	free(u.parent);
 	close_cache(&u.cache[0]);
 	close_cache(&u.cache[1]);

@@ -156,13 +156,13 @@ static int take_all(struct kvm_trace *t, FILE *f, struct words *w, sqlite3_stmt 
 		    struct kvm_line *l)
 {
 	KVC_MEM char *line = NULL;
-	size_t room = 0;
+	size_t capacity = 0;
 	unsigned long long lost;
 	uint64_t nr = 0;
 	ssize_t n;
 	int err;
 
-	while ((n = getline(&line, &room, f)) > 0) {
+	while ((n = getline(&line, &capacity, f)) > 0) {
 		nr++;
 		if (strspn(line, " \t\r\n") == (size_t)n)
 			continue;

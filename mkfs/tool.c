@@ -15,7 +15,7 @@ void kvm_say(const char *format, va_list ap, const char *end)
 	if (vasprintf(&text, format, ap) < 0)
 		text = NULL;
 	else
-		kvc_one_line(text);
+		kvc_quote_one_line(text);
 	(void)fflush(stdout); /* where both go to one file, in the order in which they were said */
 	fprintf(stderr, "%s: %s%s\n", kvm_name, text ? text : "out of memory", end);
 }

@@ -15,7 +15,7 @@
 #include <string.h>
 
 #define LOOK_MS 50
-/* after which the daemon has told what a client made last (objects/used.h), at the latest */
+/* after which the daemon has told what a client made last (access/access.h), at the latest */
 #define LATE_NS 1500000000ull
 
 struct trace {
@@ -25,7 +25,7 @@ struct trace {
 	struct kvm_join *join;
 	uint64_t stop_ns; /* what is used later is not recorded */
 	char *text;       /* what was read, up to the end of which line it was looked at */
-	size_t n, room;
+	size_t n, capacity;
 };
 
 static volatile sig_atomic_t signals;
@@ -80,15 +80,15 @@ static int take_all(struct trace *t, int fd)
 	do {
 		char *line = t->text, *end;
 
-		if (t->room - t->n < 65536) {
-			char *p = realloc(t->text, t->room + (1u << 20));
+		if (t->capacity - t->n < 65536) {
+			char *p = realloc(t->text, t->capacity + (1u << 20));
 
 			if (!p)
 				return kvm_fail("%s", kvc_why(ENOMEM));
 			line = t->text = p;
-			t->room += 1u << 20;
+			t->capacity += 1u << 20;
 		}
-		n = read(fd, t->text + t->n, t->room - t->n);
+		n = read(fd, t->text + t->n, t->capacity - t->n);
 		if (n < 0 && errno == EINTR)
 			return 0;
 		if (n < 0)

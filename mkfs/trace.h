@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From the uses of chunks that a mount tells (engine/calls/trace.c) to requests, for replay. */
+/* From the uses of chunks that a mount tells (engine/report/trace.c) to requests, for replay. */
 #ifndef KVM_TRACE_H
 #define KVM_TRACE_H
 

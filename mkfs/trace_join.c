@@ -18,7 +18,7 @@
 #include "trace.h"
 
 #include "chain.h"
-#include "order.h"
+#include "chain_infer.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -55,7 +55,7 @@ struct client {
 	uint32_t model; /* of its request */
 	bool made, leased;
 	struct part *part; /* of its request */
-	size_t n, room;
+	size_t n, capacity;
 	size_t opened; /* of a lease: by others, later */
 };
 
@@ -85,7 +85,7 @@ int kvm_join_open(struct kvm_join **out, FILE *to, bool paths)
 	j->paths = paths;
 	kvc_list_init(&j->clients);
 	if (kvc_chain_init(&j->ids, false, false) || kvc_chain_init(&j->names, false, false) ||
-	    kvc_chain_init(&j->by_model, false, false) || kvc_order_open(&j->order)) {
+	    kvc_chain_init(&j->by_model, false, false) || kvc_chain_infer_open(&j->order)) {
 		kvm_join_close(j);
 		return -ENOMEM;
 	}
@@ -115,7 +115,7 @@ void kvm_join_close(struct kvm_join *j)
 	kvc_chain_fini(&j->by_model);
 	kvc_chain_fini(&j->ids);
 	kvc_chain_fini(&j->names);
-	kvc_order_close(j->order);
+	kvc_chain_infer_close(j->order);
 	free(j);
 }
 
@@ -310,7 +310,7 @@ static const struct part *in_request(const struct client *c, uint32_t nr)
 
 static int add(struct client *c, uint32_t nr, uint64_t file)
 {
-	if (kvc_grow(&c->part, c->n, &c->room, sizeof *c->part))
+	if (kvc_grow(&c->part, c->n, &c->capacity, sizeof *c->part))
 		return -ENOMEM;
 	c->part[c->n++] = (struct part){ nr, file };
 	return 0;
@@ -351,7 +351,7 @@ static uint32_t known_parent(const struct kvm_join *j, const struct client *c,
 		return k->parent;
 	if (u->parent)
 		return known_by_id(j, u->parent);
-	return !u->made && !u->learned && !c->made && u->ns - c->last_ns <= KVC_ORDER_PAUSE_NS
+	return !u->made && !u->learned && !c->made && u->ns - c->last_ns <= KVC_CHAIN_INFER_PAUSE_NS
 		       ? c->last
 		       : NONE;
 }
@@ -365,8 +365,8 @@ static bool goes_on(struct kvm_join *j, const struct client *c, uint32_t nr,
 	bool known = !u->made || u->told || k->known;
 	struct kvc_seen seen;
 
-	kvc_order_see(j->order, u->client, nr + 1ull, u->ns, known,
-		      parent == NONE ? 0 : parent + 1ull, &seen);
+	kvc_chain_infer_see(j->order, u->client, nr + 1ull, u->ns, known,
+			    parent == NONE ? 0 : parent + 1ull, &seen);
 	if (!u->told)
 		parent = seen.parent ? (uint32_t)seen.parent - 1 : NONE;
 	if (!u->told && c->last != NONE && (parent != c->last || differ(j, parent, nr)))
@@ -374,7 +374,8 @@ static bool goes_on(struct kvm_join *j, const struct client *c, uint32_t nr,
 	k->parent = parent;
 	k->told = u->told;
 	k->known |= u->told || c->last != NONE;
-	return parent != NONE && parent == c->last && u->ns - c->last_ns <= KVC_ORDER_COMPUTE_NS;
+	return parent != NONE && parent == c->last &&
+	       u->ns - c->last_ns <= KVC_CHAIN_INFER_COMPUTE_NS;
 }
 
 /* A chunk that was leased is opened now. */
@@ -444,7 +445,7 @@ void kvm_join_write(struct kvm_join *j, uint64_t now_ns)
 	kvc_list_each_safe(e, &j->clients) {
 		struct client *c = kvc_of(e, struct client, link);
 
-		if (now_ns < c->last_ns || now_ns - c->last_ns <= KVC_ORDER_COMPUTE_NS)
+		if (now_ns < c->last_ns || now_ns - c->last_ns <= KVC_CHAIN_INFER_COMPUTE_NS)
 			break;
 		finish(j, c);
 		client_free(c);

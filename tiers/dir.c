@@ -276,7 +276,7 @@ static int enter_once(struct dir *d, const struct kvc_where *w, int how, struct 
 	char sub[3];
 	int err = 0;
 
-	kvc_where_text(w, p->hex);
+	kvc_frame_where_text(w, p->hex);
 	snprintf(sub, sizeof sub, "%.2s", p->hex);
 	p->sub = -1;
 	p->ours = false;

@@ -103,7 +103,7 @@ void kvct_dir_mark_make(int root, const char *id)
 
 	if (getrandom(&random, sizeof random, 0) != sizeof random)
 		return;
-	kvc_where_text(&random, text);
+	kvc_frame_where_text(&random, text);
 	snprintf(tmp, sizeof tmp, KVCT_DIR_MARK ".%s", text);
 	/* the id is no secret, and daemons of other users have to read it */
 	if (id_write(root, tmp, id ? id : text, 0644))

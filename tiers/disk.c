@@ -151,16 +151,16 @@ static void give_buffer(struct disk *d, uint8_t *buf)
 static void put_aside(struct disk *d, uint64_t at, uint64_t len, uint64_t wait_ns)
 {
 	pthread_mutex_lock(&d->lock);
-	bool room = d->naside < ASIDE;
+	bool capacity = d->naside < ASIDE;
 
-	if (room && len)
+	if (capacity && len)
 		d->aside[d->naside++] = (struct aside){
 			{ .at = at, .len = len },
 			kvc_mono_ns() + wait_ns,
 			wait_ns,
 		};
 	pthread_mutex_unlock(&d->lock);
-	if (!room && len)
+	if (!capacity && len)
 		kvc_warn("tier disk: cannot write %llu bytes at %llu; this space is not used until "
 			 "the next mount",
 			 (unsigned long long)len, (unsigned long long)at);
@@ -537,7 +537,7 @@ static int open_data(struct disk *d, const struct kvc_store *s, uint64_t *size, 
 	struct stat st;
 
 	if (s->device) {
-		d->fd = kvc_device_open(s, mode | O_DIRECT, size, error);
+		d->fd = kvc_label_device_open(s, mode | O_DIRECT, size, error);
 		return d->fd < 0 ? d->fd : kvc_label_check(s, d->fd, error);
 	}
 	d->fd = kvc_open_own(s->data, mode | O_DIRECT);

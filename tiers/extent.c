@@ -26,7 +26,7 @@ struct node {
 
 struct kvct_extents {
 	struct node *v;
-	uint32_t room, used; /* there are, and were ever used */
+	uint32_t capacity, used; /* there are, and were ever used */
 	uint32_t unused, nunused;
 	uint32_t root;
 	uint64_t size, free;
@@ -93,18 +93,18 @@ static uint32_t merge(struct kvct_extents *x, uint32_t l, uint32_t r)
 /* Nodes that can be had without memory, after an attempt at enough of them. Others may move. */
 static uint32_t spare(struct kvct_extents *x)
 {
-	uint32_t more = x->room + (x->room / 16 > LEAST ? x->room / 16 : LEAST);
-	uint32_t there = x->nunused + (x->room - x->used);
+	uint32_t more = x->capacity + (x->capacity / 16 > LEAST ? x->capacity / 16 : LEAST);
+	uint32_t there = x->nunused + (x->capacity - x->used);
 	struct node *v;
 
-	if (there > RESERVE || more < x->room)
+	if (there > RESERVE || more < x->capacity)
 		return there;
 	v = kvc_array_grow(x->v, (size_t)more * sizeof *v);
 	if (!v)
 		return there;
-	there += more - x->room;
+	there += more - x->capacity;
 	x->v = v;
-	x->room = more;
+	x->capacity = more;
 	return there;
 }
 
@@ -192,7 +192,7 @@ struct kvct_extents *kvct_extents_new(uint64_t size)
 		free(x);
 		return NULL;
 	}
-	x->room = LEAST;
+	x->capacity = LEAST;
 	x->used = 1;
 	x->root = size ? make(x, 0, size, false) : 0;
 	return x;

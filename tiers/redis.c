@@ -78,7 +78,7 @@ static struct call call_of(struct kvc_tier *t, const struct kvc_where *w, uint64
 {
 	struct call c = { .r = of(t), .until_ns = kvct_redis_until(of(t), bytes) };
 
-	kvc_where_text(w, c.hex);
+	kvc_frame_where_text(w, c.hex);
 	c.slot = kvct_redis_slot(c.hex);
 	snprintf(c.head, sizeof c.head, "%s:{%s}", c.r->prefix, c.hex);
 	return c;

@@ -17,16 +17,16 @@
 #define SAID_AGAIN_NS (300 * 1000000000ull)
 
 /* Printable, of a bounded length, and without the password should the server repeat it. */
-static void printable(struct kvct_redis *r, const char *text, char *out, size_t room)
+static void printable(struct kvct_redis *r, const char *text, char *out, size_t capacity)
 {
 	size_t i;
 
-	for (i = 0; text[i] && i < room - 1; i++)
+	for (i = 0; text[i] && i < capacity - 1; i++)
 		out[i] = (char)(isprint((unsigned char)text[i]) ? text[i] : '?');
 	out[i] = 0;
 	pthread_mutex_lock(&r->lock);
 	if (*r->password && strstr(text, r->password))
-		snprintf(out, room, "(the answer contains the password)");
+		snprintf(out, capacity, "(the answer contains the password)");
 	pthread_mutex_unlock(&r->lock);
 }
 
@@ -131,7 +131,7 @@ static int greet(struct kvct_redis *r, struct kvct_redis_conn *c, uint64_t until
 	word(&auth, password);
 	if (*password)
 		err = greeting(r, c, until_ns, &auth, true);
-	kvc_wipe(password, sizeof password);
+	kvc_keys_wipe(password, sizeof password);
 	snprintf(db, sizeof db, "%d", r->db);
 	word(&select, "SELECT");
 	word(&select, db);

@@ -40,7 +40,7 @@ static int password_read(struct kvct_redis *r, char *error)
 		memcpy(r->password, password, sizeof password);
 		pthread_mutex_unlock(&r->lock);
 	}
-	kvc_wipe(password, sizeof password);
+	kvc_keys_wipe(password, sizeof password);
 	return err;
 }
 

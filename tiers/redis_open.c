@@ -30,7 +30,7 @@ void kvct_redis_close(struct kvc_tier *t)
 		while (r->nodes[i].nidle)
 			kvct_redis_conn_free(r->nodes[i].idle[--r->nodes[i].nidle]);
 	kvct_redis_tls_close(r->tls);
-	kvc_wipe(r->password, sizeof r->password);
+	kvc_keys_wipe(r->password, sizeof r->password);
 	pthread_mutex_destroy(&r->lock);
 	free(r);
 }
@@ -181,7 +181,7 @@ static void set_id(struct kvct_redis *r)
 		memcpy(r->tier.id, id, strlen(id) + 1);
 		return;
 	}
-	sum = kvc_where_of(id);
+	sum = kvc_frame_where_of(id);
 	snprintf(r->tier.id, sizeof r->tier.id, "%.200s...%016llx%016llx", id,
 		 (unsigned long long)sum.at, (unsigned long long)sum.hi);
 }

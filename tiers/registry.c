@@ -29,9 +29,9 @@ void kvct_close_all(struct kvc_tier **tiers, unsigned n)
 		tiers[t]->ops->close(tiers[t]);
 }
 
-static int part(char *to, size_t room, const char *from, size_t len)
+static int part(char *to, size_t capacity, const char *from, size_t len)
 {
-	if (len >= room)
+	if (len >= capacity)
 		return -EINVAL;
 	memcpy(to, from, len);
 	to[len] = 0;
@@ -111,13 +111,13 @@ bool kvct_url_has(const struct kvct_url *u, const char *name)
 	return url_value(u, name);
 }
 
-const char *kvct_url_get(const struct kvct_url *u, const char *name, char *buf, size_t room)
+const char *kvct_url_get(const struct kvct_url *u, const char *name, char *buf, size_t capacity)
 {
 	const char *value = url_value(u, name);
 
 	*buf = 0;
 	if (value)
-		part(buf, room, value, strcspn(value, "&"));
+		part(buf, capacity, value, strcspn(value, "&"));
 	return buf;
 }
 
@@ -140,7 +140,7 @@ int kvct_url_check(const struct kvct_url *u, const char *const *names, char *err
 	return 0;
 }
 
-int kvct_secret(const char *path, char *buf, size_t room, char *error)
+int kvct_secret(const char *path, char *buf, size_t capacity, char *error)
 {
 	char why[KVC_SECRET_WHY];
 	struct stat st;
@@ -151,8 +151,8 @@ int kvct_secret(const char *path, char *buf, size_t room, char *error)
 		snprintf(error, 512, "option remote: %s %s", path, why);
 		return fd == -EACCES ? -EACCES : -EINVAL;
 	}
-	n = read(fd, buf, room - 1);
-	if (n < 0 || (size_t)n == room - 1) {
+	n = read(fd, buf, capacity - 1);
+	if (n < 0 || (size_t)n == capacity - 1) {
 		snprintf(error, 512, "option remote: %s does not contain a password", path);
 		return -EINVAL;
 	}
@@ -271,7 +271,7 @@ int kvct_open_all(const struct kvc_store *s, const struct kvc_options *o,
 void kvct_put_version(FILE *out, const char *program, const struct kvc_library *own, unsigned n)
 {
 	struct kvc_library all[16] = {
-		kvc_library_openssl(),  kvc_library_zstd(),  kvc_library_xxhash(),
+		kvc_keys_library(),     kvc_codec_library(), kvc_util_library(),
 		kvct_library_hiredis(), kvct_library_curl(),
 	};
 	unsigned count = 5;
@@ -279,5 +279,5 @@ void kvct_put_version(FILE *out, const char *program, const struct kvc_library *
 	fprintf(out, "%s %s\n", program, KVC_VERSION);
 	for (unsigned i = 0; i < n && count < sizeof all / sizeof all[0]; i++)
 		all[count++] = own[i];
-	kvc_libraries_put(out, all, count);
+	kvc_library_put_all(out, all, count);
 }

@@ -47,13 +47,13 @@ struct kvct_url {
 };
 int kvct_url_parse(const char *text, struct kvct_url *u, char *error);
 /* The value of a query parameter in buf, or "" . */
-const char *kvct_url_get(const struct kvct_url *u, const char *name, char *buf, size_t room);
+const char *kvct_url_get(const struct kvct_url *u, const char *name, char *buf, size_t capacity);
 /* Is a query parameter given, be it as an empty text? */
 bool kvct_url_has(const struct kvct_url *u, const char *name);
 /* Every parameter must be one of `names` (ended by NULL): -EINVAL with a line. */
 int kvct_url_check(const struct kvct_url *u, const char *const *names, char *error);
 /* Reads the first line of a file that holds a secret (mode 0600) into buf. */
-int kvct_secret(const char *path, char *buf, size_t room, char *error);
+int kvct_secret(const char *path, char *buf, size_t capacity, char *error);
 
 /*
  * --version: the program's name and version, and a line for each of the `n` libraries of its own,

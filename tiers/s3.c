@@ -34,7 +34,7 @@ void kvct_s3_key(const struct kvct_s3 *s, const struct kvc_where *w, char key[11
 {
 	char hex[33];
 
-	kvc_where_text(w, hex);
+	kvc_frame_where_text(w, hex);
 	snprintf(key, 1100, "%s%.2s/%s", s->prefix, hex, hex);
 }
 
@@ -56,7 +56,7 @@ static int put_single(struct kvct_s3 *s, const struct kvc_put *p)
 		.creates = true,
 		.body_len = len,
 	};
-	int err = kvc_buffer_wait(&b, KVC_BUDGET_COPY, len);
+	int err = kvc_budget_buffer_wait(&b, KVC_BUDGET_COPY, len);
 
 	q.body = b.p;
 	if (!err && p->stored_len)
@@ -354,16 +354,16 @@ static int set_server(struct kvct_s3 *s, const struct kvct_url *u, const char *e
 
 /* A parameter, or the first of these environment variables that is set, or "". */
 static void value_of(const struct kvct_url *u, const char *name, const char *env, const char *also,
-		     char *to, size_t room)
+		     char *to, size_t capacity)
 {
 	const char *v = env ? getenv(env) : NULL;
 
-	kvct_url_get(u, name, to, room);
+	kvct_url_get(u, name, to, capacity);
 	if (*to)
 		return;
 	if ((!v || !*v) && also)
 		v = getenv(also);
-	snprintf(to, room, "%s", v ? v : "");
+	snprintf(to, capacity, "%s", v ? v : "");
 }
 
 static int set_place(struct kvct_s3 *s, const struct kvct_url *u, bool *amazon, char *error)
@@ -459,7 +459,7 @@ static int check_lengths(const struct kvct_url *u, char *error)
 {
 	static const struct {
 		const char *name;
-		size_t room;
+		size_t capacity;
 	} most[] = { { "endpoint", 300 }, { "region", 64 },   { "credentials", 512 },
 		     { "ca", 512 },       { "profile", 128 }, { "auth", 32 },
 		     { "sse", 32 },       { "sse_key", 256 }, { "checksum", 32 },
@@ -467,7 +467,8 @@ static int check_lengths(const struct kvct_url *u, char *error)
 	char value[sizeof u->query];
 
 	for (size_t i = 0; i < sizeof most / sizeof *most; i++)
-		if (strlen(kvct_url_get(u, most[i].name, value, sizeof value)) >= most[i].room) {
+		if (strlen(kvct_url_get(u, most[i].name, value, sizeof value)) >=
+		    most[i].capacity) {
 			snprintf(error, 512, "option remote: the value of %s= is too long",
 				 most[i].name);
 			return -EINVAL;

@@ -95,15 +95,15 @@ char *kvct_s3_element_text(struct kvct_s3_text in, const char *tag)
 }
 
 /* The word to to[room], cut, on one line. */
-static void copy_word(const struct kvct_s3_request *q, const char *tag, char *to, size_t room)
+static void copy_word(const struct kvct_s3_request *q, const char *tag, char *to, size_t capacity)
 {
 	char *text = q->text ? kvct_s3_element_text((struct kvct_s3_text){ q->text, q->text_len },
 						    tag)
 			     : NULL;
 
-	snprintf(to, room, "%s", text ? text : "");
+	snprintf(to, capacity, "%s", text ? text : "");
 	free(text);
-	kvc_one_line(to);
+	kvc_quote_one_line(to);
 }
 
 /* --- judging --- */
@@ -314,41 +314,41 @@ static const char *const verbs[] = { "reading", "writing", "deleting", "listing"
 
 /* What to do about it, to to[room]. */
 static void advise(const struct kvct_s3 *s, const struct kvct_s3_request *q, int err, char *to,
-		   size_t room)
+		   size_t capacity)
 {
 	*to = 0;
 	if (!strcmp(q->code, "RequestTimeTooSkewed") && q->date_ns)
-		snprintf(to, room,
+		snprintf(to, capacity,
 			 "this node's clock differs from the service's by %lld s: set the clock",
 			 (long long)(kvc_now_ns() / 1000000000) -
 				 (long long)(q->date_ns / 1000000000));
 	else if (*q->endpoint && (q->status == 301 || q->status == 307))
-		snprintf(to, room,
+		snprintf(to, capacity,
 			 "the bucket is at %s%s%s: set endpoint= and region=", q->endpoint,
 			 *q->region ? " in region " : "", q->region);
 	else if (*q->region && (q->status == 301 || q->status == 307 || q->status == 400))
-		snprintf(to, room,
+		snprintf(to, capacity,
 			 "the bucket is in region %s: set region= and endpoint=", q->region);
 	else if (q->status == 301 || q->status == 307 || !strncmp(q->code, "Authorization", 13))
-		snprintf(to, room, "check region= and endpoint=");
+		snprintf(to, capacity, "check region= and endpoint=");
 	else if (kvct_s3_wants_name(q))
-		snprintf(to, room, "set addressing=virtual");
+		snprintf(to, capacity, "set addressing=virtual");
 	else if (strcasestr(q->message, "Content-MD5") || has(q, "ContentMD5"))
-		snprintf(to, room, "set checksum=md5");
+		snprintf(to, capacity, "set checksum=md5");
 	else if (strstr(q->code, "Expired") || has(q, "Token") || has(q, "AccessKeyId"))
-		snprintf(to, room, "credentials from %s",
+		snprintf(to, capacity, "credentials from %s",
 			 kvct_s3_credentials_source(s->credentials));
 	else if (err == -EACCES && (q->status == 403 || q->status == 401))
-		snprintf(to, room, "check the keys, their permissions and sse=");
+		snprintf(to, capacity, "check the keys, their permissions and sse=");
 	else if (err == -EFBIG && !*q->code)
-		snprintf(to, room, "a proxy limits the size of requests");
+		snprintf(to, capacity, "a proxy limits the size of requests");
 	else if (q->status == 404)
-		snprintf(to, room,
+		snprintf(to, capacity,
 			 "the answer is not about the key: check the bucket and endpoint=");
 	else if (q->html)
-		snprintf(to, room, "the answer is an HTML page, not S3: check endpoint=");
+		snprintf(to, capacity, "the answer is an HTML page, not S3: check endpoint=");
 	else if (q->status && !*q->code)
-		snprintf(to, room,
+		snprintf(to, capacity,
 			 "the answer is not from S3: a proxy or ingress may have sent it");
 }
 

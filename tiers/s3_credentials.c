@@ -38,10 +38,10 @@ struct kvct_s3_credentials {
 	struct kvct_s3_login *now, *next; /* next: of the thread that asks */
 };
 
-int kvct_s3_field(char *to, size_t room, const char *value, size_t len)
+int kvct_s3_field(char *to, size_t capacity, const char *value, size_t len)
 {
 	*to = 0;
-	if (len >= room)
+	if (len >= capacity)
 		return -E2BIG;
 	memcpy(to, value, len);
 	to[len] = 0;
@@ -89,7 +89,7 @@ static int take_line(const char *line, struct kvct_s3_login *login)
 {
 	static const struct {
 		const char *name;
-		size_t at, room;
+		size_t at, capacity;
 	} fields[] = {
 		{ "aws_access_key_id", offsetof(struct kvct_s3_login, id), KVCT_S3_ID },
 		{ "aws_secret_access_key", offsetof(struct kvct_s3_login, secret), KVCT_S3_SECRET },
@@ -104,8 +104,8 @@ static int take_line(const char *line, struct kvct_s3_login *login)
 	value += strspn(value, " \t");
 	for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
 		if (strlen(fields[i].name) == len && !strncasecmp(line, fields[i].name, len))
-			return kvct_s3_field((char *)login + fields[i].at, fields[i].room, value,
-					     strlen(value));
+			return kvct_s3_field((char *)login + fields[i].at, fields[i].capacity,
+					     value, strlen(value));
 	return 0;
 }
 
@@ -152,7 +152,7 @@ static int from_file(struct kvct_s3_credentials *c, struct stat *st, struct kvct
 	if (!err)
 		err = parse_file(text, c->source.profile, login, why);
 	if (text)
-		kvc_wipe(text, FILE_MAX + 1);
+		kvc_keys_wipe(text, FILE_MAX + 1);
 	free(text);
 	return err;
 }
@@ -254,7 +254,7 @@ static int ask_locked(struct kvct_s3_credentials *c, uint64_t until_ns)
 	unchanged = c->from == FROM_FILE && c->number && !stat(c->source.file, &st) &&
 		    same_file(&st, &c->file) && !*c->said;
 	err = unchanged ? 0 : ask(c, until_ns, &st, c->next, why);
-	kvc_one_line(why);
+	kvc_quote_one_line(why);
 	pthread_mutex_lock(&c->lock);
 	c->asking = false;
 	c->asked_ns = kvc_mono_ns();
@@ -270,7 +270,7 @@ static int ask_locked(struct kvct_s3_credentials *c, uint64_t until_ns)
 		c->next = old;
 	}
 	if (!unchanged)
-		kvc_wipe(c->next, sizeof *c->next);
+		kvc_keys_wipe(c->next, sizeof *c->next);
 	plan_locked(c, c->asked_ns);
 	pthread_cond_broadcast(&c->done);
 	return err;
@@ -339,11 +339,11 @@ const char *kvct_s3_credentials_source(const struct kvct_s3_credentials *c)
 	return c->text;
 }
 
-static bool env(const char *name, char *to, size_t room)
+static bool env(const char *name, char *to, size_t capacity)
 {
 	const char *value = getenv(name);
 
-	return value && *value && !kvct_s3_field(to, room, value, strlen(value));
+	return value && *value && !kvct_s3_field(to, capacity, value, strlen(value));
 }
 
 /*
@@ -490,7 +490,7 @@ void kvct_s3_credentials_close(struct kvct_s3_credentials *c)
 	if (!c)
 		return;
 	both = c->now < c->next ? c->now : c->next;
-	kvc_wipe(both, 2 * sizeof *both);
+	kvc_keys_wipe(both, 2 * sizeof *both);
 	munmap(both, 2 * sizeof *both);
 	pthread_mutex_destroy(&c->lock);
 	pthread_cond_destroy(&c->done);

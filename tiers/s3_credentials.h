@@ -65,6 +65,6 @@ bool kvct_s3_has_container(void);
 /* A time such as 2026-11-27T05:03:04Z in ns since 1970; 0 if it is none. */
 uint64_t kvct_s3_time(const char *text);
 /* Copies value to to[room]: 0, or -E2BIG if it does not fit, and to is "". */
-int kvct_s3_field(char *to, size_t room, const char *value, size_t len);
+int kvct_s3_field(char *to, size_t capacity, const char *value, size_t len);
 
 #endif

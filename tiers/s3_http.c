@@ -144,10 +144,10 @@ static size_t on_data(char *p, size_t one, size_t len, void *arg)
 	return len;
 }
 
-static size_t on_send(char *p, size_t one, size_t room, void *arg)
+static size_t on_send(char *p, size_t one, size_t capacity, void *arg)
 {
 	struct kvct_s3_request *q = arg;
-	size_t n = kvc_min(one * room, q->body_len - q->body_at);
+	size_t n = kvc_min(one * capacity, q->body_len - q->body_at);
 
 	if (n)
 		memcpy(p, q->body + q->body_at, n);
@@ -166,7 +166,7 @@ static int on_seek(void *arg, curl_off_t off, int whence)
 }
 
 /* The value of the header `name`, if the line has it, on one line and cut to room. */
-static bool header_is(const char *line, size_t len, const char *name, char *to, size_t room)
+static bool header_is(const char *line, size_t len, const char *name, char *to, size_t capacity)
 {
 	size_t at = strlen(name), n = 0;
 
@@ -174,12 +174,12 @@ static bool header_is(const char *line, size_t len, const char *name, char *to, 
 		return false;
 	while (at < len && isspace((unsigned char)line[at]))
 		at++;
-	while (at < len && line[at] != '\r' && line[at] != '\n' && n + 1 < room)
+	while (at < len && line[at] != '\r' && line[at] != '\n' && n + 1 < capacity)
 		to[n++] = line[at++];
 	while (n && isspace((unsigned char)to[n - 1]))
 		n--;
 	to[n] = 0;
-	kvc_one_line(to);
+	kvc_quote_one_line(to);
 	return true;
 }
 
@@ -300,21 +300,21 @@ static int headers_of(const struct kvct_s3 *s, const struct kvct_s3_request *q,
 static void free_headers(struct curl_slist *h)
 {
 	for (struct curl_slist *e = h; e; e = e->next)
-		kvc_wipe(e->data, strlen(e->data));
+		kvc_keys_wipe(e->data, strlen(e->data));
 	curl_slist_free_all(h);
 }
 
 static int append(struct curl_slist **h, const char *name, const char *value)
 {
-	size_t room = strlen(name) + strlen(value) + 3;
-	char *line = malloc(room);
+	size_t capacity = strlen(name) + strlen(value) + 3;
+	char *line = malloc(capacity);
 	struct curl_slist *more;
 
 	if (!line)
 		return -ENOMEM;
-	snprintf(line, room, "%s: %s", name, value);
+	snprintf(line, capacity, "%s: %s", name, value);
 	more = curl_slist_append(*h, line);
-	kvc_wipe(line, room);
+	kvc_keys_wipe(line, capacity);
 	free(line);
 	if (more)
 		*h = more;
@@ -429,8 +429,8 @@ static int send_once(struct kvct_s3 *s, struct kvct_s3_request *q,
 {
 	const struct kvct_s3_place *at = &s->place[s->by_name];
 	char path[sizeof at->root + sizeof q->key + 2];
-	size_t room = sizeof at->server + sizeof path + (q->query ? strlen(q->query) : 0) + 2;
-	KVC_MEM char *url = malloc(room);
+	size_t capacity = sizeof at->server + sizeof path + (q->query ? strlen(q->query) : 0) + 2;
+	KVC_MEM char *url = malloc(capacity);
 	struct kvct_s3_handle by = { NULL, CURL_SOCKET_BAD, 0 };
 	struct curl_slist *h = NULL, *to = NULL;
 	curl_off_t first_us = 0;
@@ -442,7 +442,7 @@ static int send_once(struct kvct_s3 *s, struct kvct_s3_request *q,
 	err = url ? headers(s, q, login, path, &h) : -ENOMEM;
 	if (err)
 		return err;
-	snprintf(url, room, "%s%s%s%s", at->server, path, q->query ? "?" : "",
+	snprintf(url, capacity, "%s%s%s%s", at->server, path, q->query ? "?" : "",
 		 q->query ? q->query : "");
 	by = take(s);
 	if (!by.curl) {
@@ -487,7 +487,7 @@ static int attempt(struct kvct_s3 *s, struct kvct_s3_request *q, uint64_t until,
 		q->status = 0;
 	err = err ?: send_once(s, q, login, until - now);
 	if (login)
-		kvc_wipe(login, sizeof *login);
+		kvc_keys_wipe(login, sizeof *login);
 	free(login);
 	return err;
 }

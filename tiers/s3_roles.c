@@ -50,14 +50,14 @@ static size_t on_answer(char *p, size_t one, size_t len, void *arg)
 static void free_answer(struct answer *a)
 {
 	if (a)
-		kvc_wipe(a, sizeof *a);
+		kvc_keys_wipe(a, sizeof *a);
 	free(a);
 }
 
 static void free_headers(struct curl_slist *h)
 {
 	for (struct curl_slist *e = h; e; e = e->next)
-		kvc_wipe(e->data, strlen(e->data));
+		kvc_keys_wipe(e->data, strlen(e->data));
 	curl_slist_free_all(h);
 }
 
@@ -107,7 +107,7 @@ static int ask_service(const struct question *q, struct answer *a, char *why)
 }
 
 /* A JSON string behind "name": of an object, with simple escapes. 0, or -ENOENT or -E2BIG. */
-static int json_field(const char *text, const char *name, char *to, size_t room)
+static int json_field(const char *text, const char *name, char *to, size_t capacity)
 {
 	char key[64];
 	const char *p = text;
@@ -129,7 +129,7 @@ static int json_field(const char *text, const char *name, char *to, size_t room)
 	for (; *p && *p != '"'; p++) {
 		if (*p == '\\' && (!*++p || *p == 'u'))
 			return -ENOENT; /* keys and tokens have no such characters */
-		if (n + 1 >= room)
+		if (n + 1 >= capacity)
 			return -E2BIG;
 		to[n++] = *p;
 	}
@@ -138,7 +138,7 @@ static int json_field(const char *text, const char *name, char *to, size_t room)
 }
 
 /* The text between <name> and </name>. 0, or -ENOENT or -E2BIG. */
-static int xml_field(const char *text, const char *name, char *to, size_t room)
+static int xml_field(const char *text, const char *name, char *to, size_t capacity)
 {
 	char tag[64];
 	const char *a, *b;
@@ -151,7 +151,7 @@ static int xml_field(const char *text, const char *name, char *to, size_t room)
 	a += strlen(tag);
 	snprintf(tag, sizeof tag, "</%s>", name);
 	b = strstr(a, tag);
-	return b ? kvct_s3_field(to, room, a, (size_t)(b - a)) : -ENOENT;
+	return b ? kvct_s3_field(to, capacity, a, (size_t)(b - a)) : -ENOENT;
 }
 
 uint64_t kvct_s3_time(const char *text)
@@ -203,7 +203,7 @@ static char *read_token(const char *path, char *why)
 static void free_token(char *text)
 {
 	if (text)
-		kvc_wipe(text, strlen(text));
+		kvc_keys_wipe(text, strlen(text));
 	free(text);
 }
 
@@ -413,7 +413,7 @@ int kvct_s3_from_instance(const struct kvct_s3_source *s, uint64_t until_ns,
 	if (!err && a->status != 200)
 		err = refused(a, "the instance's metadata service", why);
 	err = err ?: take_login(a->text, "Token", json_field, login, why);
-	kvc_wipe(header, sizeof header);
+	kvc_keys_wipe(header, sizeof header);
 	free_answer(a);
 	return err;
 }

@@ -59,7 +59,8 @@ static bool feed(EVP_MD_CTX *m, const char *text)
  * The names of the signed headers, separated by semicolons, to names[room], and the digest of the
  * canonical request to hex. The request itself is never assembled, since it has the session token.
  */
-static int digest_request(const struct kvct_s3_canonical *c, char *names, size_t room, char hex[65])
+static int digest_request(const struct kvct_s3_canonical *c, char *names, size_t capacity,
+			  char hex[65])
 {
 	uint8_t sum[EVP_MAX_MD_SIZE];
 	size_t len = 0;
@@ -69,13 +70,13 @@ static int digest_request(const struct kvct_s3_canonical *c, char *names, size_t
 		    feed(m, "\n");
 
 	*names = 0;
-	for (unsigned i = 0; i < c->headers && good && len < room; i++) {
+	for (unsigned i = 0; i < c->headers && good && len < capacity; i++) {
 		good = feed(m, c->header[i].name) && feed(m, ":") && feed(m, c->header[i].value) &&
 		       feed(m, "\n");
-		len += (size_t)snprintf(names + len, room - len, "%s%s", i ? ";" : "",
+		len += (size_t)snprintf(names + len, capacity - len, "%s%s", i ? ";" : "",
 					c->header[i].name);
 	}
-	good = good && len < room && feed(m, "\n") && feed(m, names) && feed(m, "\n") &&
+	good = good && len < capacity && feed(m, "\n") && feed(m, names) && feed(m, "\n") &&
 	       feed(m, c->payload) && EVP_DigestFinal_ex(m, sum, NULL);
 	EVP_MD_CTX_free(m);
 	if (good)
@@ -90,12 +91,12 @@ static bool mac(uint8_t *key, size_t len, const char *text)
 	bool good = HMAC(EVP_sha256(), key, (int)len, (const uint8_t *)text, strlen(text), out, &n);
 
 	memcpy(key, out, 32);
-	kvc_wipe(out, sizeof out);
+	kvc_keys_wipe(out, sizeof out);
 	return good && n == 32;
 }
 
 int kvct_s3_sign(const struct kvct_s3_canonical *c, const struct kvct_s3_login *login, char *text,
-		 size_t room)
+		 size_t capacity)
 {
 	uint8_t key[KVCT_S3_SECRET + 5];
 	char day[9], scope[128], hex[65], names[512], to_sign[256];
@@ -113,11 +114,11 @@ int kvct_s3_sign(const struct kvct_s3_canonical *c, const struct kvct_s3_login *
 		err = -EIO;
 	if (!err)
 		put_hex_digest(key, hex);
-	kvc_wipe(key, sizeof key);
-	if (!err && (size_t)snprintf(text, room,
+	kvc_keys_wipe(key, sizeof key);
+	if (!err && (size_t)snprintf(text, capacity,
 				     "AWS4-HMAC-SHA256 Credential=%s/%s, SignedHeaders=%s, "
 				     "Signature=%s",
-				     login->id, scope, names, hex) >= room)
+				     login->id, scope, names, hex) >= capacity)
 		err = -ENAMETOOLONG;
 	return err;
 }

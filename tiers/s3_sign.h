@@ -39,7 +39,7 @@ struct kvct_s3_canonical {
  * -ENAMETOOLONG. Leaves no part of the secret in memory.
  */
 int kvct_s3_sign(const struct kvct_s3_canonical *c, const struct kvct_s3_login *login, char *text,
-		 size_t room);
+		 size_t capacity);
 /* SHA-256 in lower-case hex digits, and MD5 in base64: 0 or -EIO. */
 int kvct_s3_sha256(const void *data, size_t len, char hex[65]);
 int kvct_s3_md5(const void *data, size_t len, char base64[25]);

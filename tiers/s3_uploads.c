@@ -278,7 +278,7 @@ int kvct_s3_put_parts(struct kvct_s3 *s, const struct kvc_put *p)
 		return -EFBIG; /* above 80 GB, and memory= is small */
 	kvct_s3_key(s, &p->name, key);
 	u.etags = calloc(u.parts, sizeof *u.etags);
-	err = u.etags ? kvc_buffer_wait(&b, KVC_BUDGET_COPY, 2 * u.part) : -ENOMEM;
+	err = u.etags ? kvc_budget_buffer_wait(&b, KVC_BUDGET_COPY, 2 * u.part) : -ENOMEM;
 	err = err ?: begin_upload(&u, key);
 	err = err ?: send_all(&u, key, b.p, b.p + u.part);
 	/* what cannot be aborted now stays noted for the next daemon */
@@ -426,12 +426,12 @@ static void find_notes(struct kvct_s3 *s)
 	DIR *d = fd < 0 ? NULL : fdopendir(fd);
 	char mine[40];
 	struct dirent *e;
-	size_t room = 0;
+	size_t capacity = 0;
 
 	note_name(s, mine);
 	while (d && u->nfound < NOTES_MAX && (e = readdir(d)))
 		if (!strncmp(e->d_name, mine, 17) && strlen(e->d_name) < sizeof *u->found &&
-		    !kvc_grow(&u->found, u->nfound, &room, sizeof *u->found))
+		    !kvc_grow(&u->found, u->nfound, &capacity, sizeof *u->found))
 			snprintf(u->found[u->nfound++], sizeof *u->found, "%.39s", e->d_name);
 	if (d)
 		closedir(d);

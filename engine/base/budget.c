@@ -258,45 +258,45 @@ void kvc_budget_on_short(void (*release)(void))
 	pthread_mutex_unlock(&budget.lock);
 }
 
-int kvc_buffer_wait(struct kvc_buffer *b, enum kvc_budget_use use, size_t len)
+int kvc_budget_buffer_wait(struct kvc_buffer *b, enum kvc_budget_use use, size_t len)
 {
-	size_t room = kvc_round_up(len ? len : 1, KVC_PAGE);
+	size_t capacity = kvc_round_up(len ? len : 1, KVC_PAGE);
 
 	*b = (struct kvc_buffer){ .use = use };
-	if (room < len || kvc_budget_wait(use, room))
+	if (capacity < len || kvc_budget_wait(use, capacity))
 		return -ENOMEM;
-	b->p = aligned_alloc(KVC_PAGE, room);
+	b->p = aligned_alloc(KVC_PAGE, capacity);
 	if (!b->p) {
-		kvc_budget_give(use, room);
+		kvc_budget_give(use, capacity);
 		return -ENOMEM;
 	}
-	b->len = room;
+	b->len = capacity;
 	return 0;
 }
 
-int kvc_buffer_grow(struct kvc_buffer *b, size_t len)
+int kvc_budget_buffer_grow(struct kvc_buffer *b, size_t len)
 {
-	size_t room = kvc_round_up(kvc_max(len, b->len * 2), KVC_PAGE);
+	size_t capacity = kvc_round_up(kvc_max(len, b->len * 2), KVC_PAGE);
 	uint8_t *p;
 
 	if (len <= b->len)
 		return 0;
-	if (room < len || kvc_budget_take(b->use, room))
+	if (capacity < len || kvc_budget_take(b->use, capacity))
 		return -ENOMEM;
-	p = aligned_alloc(KVC_PAGE, room);
+	p = aligned_alloc(KVC_PAGE, capacity);
 	if (!p) {
-		kvc_budget_give(b->use, room);
+		kvc_budget_give(b->use, capacity);
 		return -ENOMEM;
 	}
 	if (b->len)
 		memcpy(p, b->p, b->len);
-	kvc_buffer_free(b);
+	kvc_budget_buffer_free(b);
 	b->p = p;
-	b->len = room;
+	b->len = capacity;
 	return 0;
 }
 
-void kvc_buffer_free(struct kvc_buffer *b)
+void kvc_budget_buffer_free(struct kvc_buffer *b)
 {
 	free(b->p);
 	if (b->len)

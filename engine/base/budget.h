@@ -14,7 +14,7 @@
  *
  * The budget belongs to the process. It has no limit, and still counts, until kvc_budget_start is
  * called, so the tools can use the same code. All functions are thread-safe. Their lock is a leaf;
- * only kvc_budget_wait and kvc_buffer_wait block, and must not be called with a lock held.
+ * only kvc_budget_wait and kvc_budget_buffer_wait block, and must not be called with a lock held.
  */
 #ifndef KVC_BUDGET_H
 #define KVC_BUDGET_H
@@ -87,15 +87,15 @@ struct kvc_buffer {
 	enum kvc_budget_use use;
 };
 /* Allocates; waits as kvc_budget_wait does. 0 or -ENOMEM, and *b is empty. `len` may be 0. */
-int kvc_buffer_wait(struct kvc_buffer *b, enum kvc_budget_use use, size_t len);
+int kvc_budget_buffer_wait(struct kvc_buffer *b, enum kvc_budget_use use, size_t len);
 /*
  * Makes an allocated or zeroed buffer hold at least `len` bytes, without waiting; what was in it
  * stays. 0, or -ENOMEM with *b unchanged. A zeroed buffer has to have its use set.
  */
-int kvc_buffer_grow(struct kvc_buffer *b, size_t len);
+int kvc_budget_buffer_grow(struct kvc_buffer *b, size_t len);
 /* Frees, and empties *b. */
-void kvc_buffer_free(struct kvc_buffer *b);
+void kvc_budget_buffer_free(struct kvc_buffer *b);
 /* KVC_BUFFER b = { 0 }; frees it at the end of its scope. */
-#define KVC_BUFFER __attribute__((cleanup(kvc_buffer_free))) struct kvc_buffer
+#define KVC_BUFFER __attribute__((cleanup(kvc_budget_buffer_free))) struct kvc_buffer
 
 #endif

@@ -51,7 +51,7 @@ struct kvc_wait {
 	uint64_t quota, quota_model, quota_granted;
 	bool for_quota;    /* `want` is of the quota, not of the pool */
 	uint64_t since_ns; /* a store: when it first came */
-	/* an open, create, rename or unlink: when it came (took.h) */
+	/* an open, create, rename or unlink: when it came (latency.h) */
 	uint64_t begun_ns;
 	bool loads;         /* an open: the pool did not have it */
 	bool paced, pacing; /* it had its turn; waits for it */

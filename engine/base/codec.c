@@ -76,7 +76,7 @@ static void release_kept(void)
 		work_free(w);
 }
 
-struct kvc_work *kvc_work_take(void)
+struct kvc_work *kvc_codec_work_take(void)
 {
 	struct kvc_work *w = take_kept();
 
@@ -110,7 +110,7 @@ static void charge(struct kvc_work *w)
 	}
 }
 
-void kvc_work_give(struct kvc_work *w, bool wipe)
+void kvc_codec_work_give(struct kvc_work *w, bool wipe)
 {
 	bool keep;
 
@@ -135,19 +135,19 @@ void kvc_work_give(struct kvc_work *w, bool wipe)
 		work_free(w);
 }
 
-uint8_t *kvc_work_in(struct kvc_work *w)
+uint8_t *kvc_codec_work_in(struct kvc_work *w)
 {
 	return w->in;
 }
 
-uint8_t *kvc_work_out(struct kvc_work *w)
+uint8_t *kvc_codec_work_out(struct kvc_work *w)
 {
 	return w->out;
 }
 
 /* zstd over one stretch; 0 where it fails or is not shorter. */
 static size_t squeeze(struct kvc_work *w, int level, const uint8_t *in, size_t len, uint8_t *out,
-		      size_t room)
+		      size_t capacity)
 {
 	size_t n;
 
@@ -156,7 +156,7 @@ static size_t squeeze(struct kvc_work *w, int level, const uint8_t *in, size_t l
 	ZSTD_CCtx_setParameter(w->c, ZSTD_c_checksumFlag, 0);
 	if (level < 0)
 		ZSTD_CCtx_setParameter(w->c, ZSTD_c_literalCompressionMode, ZSTD_lcm_huffman);
-	n = ZSTD_compress2(w->c, out, room, in, len);
+	n = ZSTD_compress2(w->c, out, capacity, in, len);
 	return ZSTD_isError(n) || n >= len ? 0 : n;
 }
 
@@ -196,9 +196,9 @@ static struct look look_at(const uint8_t *in, size_t len)
 }
 
 static size_t plane(struct kvc_work *w, double promise, const uint8_t *in, size_t len, uint8_t *out,
-		    size_t room)
+		    size_t capacity)
 {
-	size_t n = promise < GAIN ? squeeze(w, FAST, in, len, out, room) : 0;
+	size_t n = promise < GAIN ? squeeze(w, FAST, in, len, out, capacity) : 0;
 
 	if (!n) {
 		memcpy(out, in, len);
@@ -307,7 +307,7 @@ static int (*const decoders[KVC_KINDS])(struct kvc_work *, const uint8_t *, size
 	[KVC_KIND_PLANES] = join,
 };
 
-size_t kvc_block_encode(struct kvc_work *w, enum kvc_codec codec, int level, const uint8_t *in,
+size_t kvc_codec_encode(struct kvc_work *w, enum kvc_codec codec, int level, const uint8_t *in,
 			size_t len, uint8_t *out, uint32_t *kind)
 {
 	size_t n = codec < KVC_CODECS && encoders[codec]
@@ -322,7 +322,7 @@ size_t kvc_block_encode(struct kvc_work *w, enum kvc_codec codec, int level, con
 	return n;
 }
 
-int kvc_block_decode(struct kvc_work *w, uint32_t kind, const uint8_t *in, size_t stored,
+int kvc_codec_decode(struct kvc_work *w, uint32_t kind, const uint8_t *in, size_t stored,
 		     uint8_t *out, size_t len)
 {
 	if (kind >= KVC_KINDS || len > KVC_BLOCK || stored > KVC_BLOCK)
@@ -330,7 +330,7 @@ int kvc_block_decode(struct kvc_work *w, uint32_t kind, const uint8_t *in, size_
 	return decoders[kind](w, in, stored, out, len);
 }
 
-struct kvc_library kvc_library_zstd(void)
+struct kvc_library kvc_codec_library(void)
 {
 	return (struct kvc_library){ "zstd", ZSTD_versionString(),
 				     (const void *)ZSTD_versionString };

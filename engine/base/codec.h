@@ -35,24 +35,24 @@ enum kvc_kind { KVC_KIND_RAW, KVC_KIND_ZSTD, KVC_KIND_PLANES, KVC_KINDS };
  * through it, `wipe` clears the scratch.
  */
 struct kvc_work;
-struct kvc_work *kvc_work_take(void);
-void kvc_work_give(struct kvc_work *w, bool wipe);
+struct kvc_work *kvc_codec_work_take(void);
+void kvc_codec_work_give(struct kvc_work *w, bool wipe);
 /* Two buffers of it for the caller, of KVC_BLOCK and KVC_BLOCK_ROOM bytes. */
-uint8_t *kvc_work_in(struct kvc_work *w);
-uint8_t *kvc_work_out(struct kvc_work *w);
+uint8_t *kvc_codec_work_in(struct kvc_work *w);
+uint8_t *kvc_codec_work_out(struct kvc_work *w);
 
 /*
  * Codes `len` bytes (1 to KVC_BLOCK) into out, which has KVC_BLOCK_ROOM bytes. Returns the length
  * of what it wrote and its kind, or 0 where coding does not pay or fails: the block is then stored
  * raw. `level` is zstd's, for KVC_CODEC_ZSTD.
  */
-size_t kvc_block_encode(struct kvc_work *w, enum kvc_codec codec, int level, const uint8_t *in,
+size_t kvc_codec_encode(struct kvc_work *w, enum kvc_codec codec, int level, const uint8_t *in,
 			size_t len, uint8_t *out, uint32_t *kind);
 /*
  * The way back, from bytes that may be hostile: exactly `len` bytes into out. 0 or -EBADMSG; out
  * may hold anything then.
  */
-int kvc_block_decode(struct kvc_work *w, uint32_t kind, const uint8_t *in, size_t stored,
+int kvc_codec_decode(struct kvc_work *w, uint32_t kind, const uint8_t *in, size_t stored,
 		     uint8_t *out, size_t len);
 
 #endif

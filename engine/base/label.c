@@ -23,7 +23,7 @@ struct label {
 };
 _Static_assert(sizeof(struct label) == KVC_PAGE, "kvcachefs-format(5)");
 
-int kvc_device_open(const struct kvc_store *s, int flags, uint64_t *size, char *error)
+int kvc_label_device_open(const struct kvc_store *s, int flags, uint64_t *size, char *error)
 {
 	struct stat st;
 	int fd, err;

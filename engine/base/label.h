@@ -24,7 +24,7 @@ struct kvc_label {
  * size in bytes. Symbolic links are followed, as in /dev/disk/by-id. Returns a descriptor that the
  * caller closes, or a negative errno with one line in error[512]; -ENOTBLK: not a block device.
  */
-int kvc_device_open(const struct kvc_store *s, int flags, uint64_t *size, char *error);
+int kvc_label_device_open(const struct kvc_store *s, int flags, uint64_t *size, char *error);
 /* Reads the first page. 0; -ENODATA: no label; -EBADMSG: a damaged one; -EPROTO: a newer one. */
 int kvc_label_read(int fd, struct kvc_label *l);
 /* Does the label name this store? */

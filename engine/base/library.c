@@ -95,7 +95,7 @@ static void put_others(FILE *out, struct all *all)
 	}
 }
 
-void kvc_libraries_put(FILE *out, const struct kvc_library *libraries, size_t n)
+void kvc_library_put_all(FILE *out, const struct kvc_library *libraries, size_t n)
 {
 	struct all all = { .n = 0 };
 	struct loaded *l;

@@ -16,15 +16,15 @@ struct kvc_library {
 			      * program. NULL: it is, as a library of headers is */
 };
 
-struct kvc_library kvc_library_xxhash(void);  /* util.c */
-struct kvc_library kvc_library_zstd(void);    /* codec.c */
-struct kvc_library kvc_library_openssl(void); /* keys.c */
-struct kvc_library kvc_library_sqlite(void);  /* catalog_check.c */
+struct kvc_library kvc_util_library(void);    /* util.c */
+struct kvc_library kvc_codec_library(void);   /* codec.c */
+struct kvc_library kvc_keys_library(void);    /* keys.c */
+struct kvc_library kvc_catalog_library(void); /* catalog_check.c */
 
 /*
  * Prints a line for each of the n libraries, for libc, and for each other shared library that the
  * program names itself, by its file's name. A static library is marked. No locks, no errors.
  */
-void kvc_libraries_put(FILE *out, const struct kvc_library *libraries, size_t n);
+void kvc_library_put_all(FILE *out, const struct kvc_library *libraries, size_t n);
 
 #endif

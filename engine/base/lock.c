@@ -56,11 +56,11 @@ void kvc_lock_sampled(struct kvc_lock *l)
 		atomic_store_explicit(&l->longest_ns, ns, memory_order_relaxed);
 }
 
-#ifdef KVC_HOLDS
+#ifdef KVC_LOCK_PROFILE
 #include <stdatomic.h>
 #include <time.h>
 
-static struct kvc_hold *_Atomic places;
+static struct kvc_lock_profile *_Atomic places;
 
 static uint64_t cpu_ns(void)
 {
@@ -70,16 +70,16 @@ static uint64_t cpu_ns(void)
 	return kvc_ns(t);
 }
 
-void kvc_hold_begin(struct kvc_lock *l, struct kvc_hold *h)
+void kvc_lock_profile_begin(struct kvc_lock *l, struct kvc_lock_profile *h)
 {
 	l->by = h;
 	l->since_ns = kvc_mono_ns();
 	l->since_cpu_ns = cpu_ns();
 }
 
-struct kvc_hold *kvc_hold_end(struct kvc_lock *l)
+struct kvc_lock_profile *kvc_lock_profile_end(struct kvc_lock *l)
 {
-	struct kvc_hold *h = l->by;
+	struct kvc_lock_profile *h = l->by;
 	uint64_t took = kvc_mono_ns() - l->since_ns, cpu = cpu_ns() - l->since_cpu_ns;
 
 	if (!h->n++) {
@@ -93,16 +93,16 @@ struct kvc_hold *kvc_hold_end(struct kvc_lock *l)
 	return h;
 }
 
-void kvc_holds_print(FILE *out)
+void kvc_lock_profile_print(FILE *out)
 {
-	for (const struct kvc_hold *h = atomic_load(&places); h; h = h->next)
+	for (const struct kvc_lock_profile *h = atomic_load(&places); h; h = h->next)
 		fprintf(out, "hold_%s:%s:%d %llu %llu %llu %llu\n", h->lock, h->func, h->line,
 			(unsigned long long)h->max_cpu_ns / 1000,
 			(unsigned long long)h->max_ns / 1000, (unsigned long long)h->n,
 			(unsigned long long)h->total_ns / 1000);
 }
 #else
-void kvc_holds_print(FILE *out)
+void kvc_lock_profile_print(FILE *out)
 {
 	(void)out;
 }

@@ -17,7 +17,7 @@
 #define LINES 512 /* that are kept */
 #define LINE 512  /* bytes of each, at most */
 
-const char *const kvc_level_names[] = { "error", "warn", "info", "debug", NULL };
+const char *const kvc_log_level_names[] = { "error", "warn", "info", "debug", NULL };
 
 /* set anew when the daemon leaves its terminal, or somebody says so, with threads running */
 static atomic_bool use_syslog, use_journal;
@@ -61,8 +61,8 @@ enum kvc_level kvc_log_level(void)
 
 int kvc_log_level_set(const char *name)
 {
-	for (int i = 0; kvc_level_names[i]; i++)
-		if (!strcmp(kvc_level_names[i], name)) {
+	for (int i = 0; kvc_log_level_names[i]; i++)
+		if (!strcmp(kvc_log_level_names[i], name)) {
 			most = (enum kvc_level)i;
 			return 0;
 		}
@@ -101,7 +101,7 @@ void kvc_log_print(FILE *out)
 		gmtime_r(&l.at.tv_sec, &tm);
 		(void)strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S", &tm);
 		fprintf(out, "%s.%03ldZ %s %s\n", when, l.at.tv_nsec / 1000000,
-			kvc_level_names[l.level], l.text);
+			kvc_log_level_names[l.level], l.text);
 	} while (++i < n);
 }
 
@@ -116,7 +116,7 @@ void kvc_log(enum kvc_level level, const char *format, ...)
 	va_start(ap, format);
 	vsnprintf(line, sizeof line, format, ap);
 	va_end(ap);
-	kvc_one_line(line);
+	kvc_quote_one_line(line);
 	keep(level, line);
 	if (use_syslog)
 		syslog(priority[level], "%s", line);

@@ -11,7 +11,7 @@
 #include <stdio.h>
 
 enum kvc_level { KVC_ERROR, KVC_WARN, KVC_INFO, KVC_DEBUG };
-extern const char *const kvc_level_names[]; /* ended by NULL */
+extern const char *const kvc_log_level_names[]; /* ended by NULL */
 
 /* From now on to syslog (true) or stderr (false); `debug` lets KVC_DEBUG through. */
 void kvc_log_setup(bool to_syslog, bool debug);

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-const char *const kvc_huge_names[] = { "within_size", "always", "never", NULL };
+const char *const kvc_options_huge_names[] = { "within_size", "always", "never", NULL };
 static const char *const write_names[] = { "through", "back", NULL };
 static const char *const admit_names[] = { "all", "twice", NULL };
 static const char *const auto_names[] = { "auto", "on", "off", NULL };
@@ -60,7 +60,7 @@ static const struct row rows[] = {
 	{ "policy", "NAME", "eviction policy: lru, fifo, lfu, mru, s3fifo, arc, gdsf, leaf, prefix",
 	  CHOICE, AT(policy), kvc_policy_names, 0, 0, "prefix", FIXED },
 	{ "disk_policy", "NAME", "eviction policy of the disk tier; same: the value of policy=",
-	  CHOICE, AT(disk_policy), kvc_disk_policy_names, 0, 0, "same", FIXED },
+	  CHOICE, AT(disk_policy), kvc_policy_disk_names, 0, 0, "same", FIXED },
 	{ "unit", "auto|dir|file",
 	  "what is a chunk: detected from stores, every folder, or every file", CHOICE, AT(unit),
 	  unit_names, 0, 0, "auto", FIXED },
@@ -102,7 +102,7 @@ static const struct row rows[] = {
 	{ "io_uring", "auto|on|off", "receive requests through io_uring", CHOICE, AT(io_uring),
 	  auto_names, 0, 0, "auto", FIXED },
 	{ "huge", "within_size|always|never", "when the pool uses huge pages", CHOICE, AT(huge),
-	  kvc_huge_names, 0, 0, "within_size", FIXED },
+	  kvc_options_huge_names, 0, 0, "within_size", FIXED },
 	{ "numa", "POLICY", "NUMA policy of the pool, as for mpol= of tmpfs, with ; instead of ,",
 	  TEXT, AT(numa), NULL, 0, 64, "", FIXED },
 	{ "prefault", "auto|on|hold|off",
@@ -198,11 +198,11 @@ static void fail(char *error, const char *format, const char *a, const char *b)
 	snprintf(error, 256, format, a, b);
 }
 
-static void strcat_bounded(char *to, const char *from, size_t room)
+static void strcat_bounded(char *to, const char *from, size_t capacity)
 {
 	size_t len = strlen(to);
 
-	snprintf(to + len, room - len, "%s", from);
+	snprintf(to + len, capacity - len, "%s", from);
 }
 
 static int set_number(const struct row *r, const char *value, uint64_t *n, char *error)

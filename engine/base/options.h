@@ -13,8 +13,8 @@
 enum kvc_auto { KVC_AUTO, KVC_ON, KVC_OFF };
 enum kvc_prefault_mode { KVC_PREFAULT_AUTO, KVC_PREFAULT_ON, KVC_PREFAULT_HOLD, KVC_PREFAULT_OFF };
 enum kvc_write_mode { KVC_THROUGH, KVC_BACK };
-enum kvc_admit_mode { KVC_ADMIT_ALL, KVC_ADMIT_TWICE };
-enum kvc_partial_mode { KVC_PARTIAL_SHOW, KVC_PARTIAL_MISS };
+enum kvc_admission_mode { KVC_ADMISSION_ALL, KVC_ADMISSION_TWICE };
+enum kvc_incomplete_mode { KVC_INCOMPLETE_SHOW, KVC_INCOMPLETE_MISS };
 enum kvc_atime { KVC_ATIME_OPENS, KVC_ATIME_RELATIVE, KVC_ATIME_NEVER };
 
 #define KVC_UNSET UINT64_MAX
@@ -24,16 +24,16 @@ struct kvc_options {
 	uint64_t memory_bytes; /* limit of the memory budget (budget.h); 0: by the machine */
 	uint64_t high_pct, low_pct;
 	uint64_t pins_pct, share_pct;   /* of what pins, and of what one user's opens may keep */
-	uint64_t policy;                /* index into kvc_policies */
+	uint64_t policy;                /* index into kvc_policy_table */
 	uint64_t disk_policy;           /* 0 the same, or 1 + index */
 	uint64_t unit;                  /* 0: by behaviour; 1 + enum kvc_unit */
-	uint64_t partial;               /* enum kvc_partial_mode */
+	uint64_t partial;               /* enum kvc_incomplete_mode */
 	uint64_t write;                 /* enum kvc_write_mode */
 	uint64_t disk;                  /* bool */
-	uint64_t admit;                 /* enum kvc_admit_mode: what the disk tier takes */
+	uint64_t admit;                 /* enum kvc_admission_mode: what the disk tier takes */
 	uint64_t daily_bytes;           /* that are written to it a day; 0: no bound */
 	uint64_t passthrough, io_uring; /* enum kvc_auto */
-	uint64_t huge;                  /* index into kvc_huge_names */
+	uint64_t huge;                  /* index into kvc_options_huge_names */
 	char numa[64];                  /* tmpfs mpol=, empty: the kernel's default */
 	uint64_t prefault;              /* enum kvc_prefault_mode */
 	uint64_t keep_pool;             /* bool */
@@ -56,7 +56,7 @@ struct kvc_options {
 	enum kvc_atime atime;
 };
 
-extern const char *const kvc_huge_names[];
+extern const char *const kvc_options_huge_names[];
 
 /* Fills in the defaults. */
 void kvc_options_init(struct kvc_options *o);

@@ -9,7 +9,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
-static void handle_of(int fd, char *text, size_t room)
+static void handle_of(int fd, char *text, size_t capacity)
 {
 	union {
 		struct file_handle h;
@@ -17,14 +17,14 @@ static void handle_of(int fd, char *text, size_t room)
 	} u = { .h.handle_bytes = MAX_HANDLE_SZ };
 	int mount;
 
-	snprintf(text, room, "-");
+	snprintf(text, capacity, "-");
 	if (name_to_handle_at(fd, "", &u.h, &mount, AT_EMPTY_PATH))
 		return; /* not all filesystems have handles */
-	snprintf(text, room, "%x:", (unsigned)u.h.handle_type);
+	snprintf(text, capacity, "%x:", (unsigned)u.h.handle_type);
 	for (unsigned i = 0; i < u.h.handle_bytes; i++) {
 		size_t n = strlen(text);
 
-		snprintf(text + n, room - n, "%02x", u.h.f_handle[i]);
+		snprintf(text + n, capacity - n, "%02x", u.h.f_handle[i]);
 	}
 }
 
@@ -35,7 +35,7 @@ int kvc_owner_of(const struct kvc_store *s, int fd, struct kvc_owner *o)
 	struct stat st;
 
 	if (fd < 0)
-		fd = own = kvc_open_own(kvc_store_path(s, KVC_STORE_SUPER, path), O_RDONLY);
+		fd = own = kvc_open_own(kvc_super_path(s, KVC_STORE_SUPER, path), O_RDONLY);
 	if (fd < 0 || fstat(fd, &st))
 		return -errno;
 	memset(o, 0, sizeof *o);
@@ -53,9 +53,9 @@ bool kvc_owner_same(const struct kvc_owner *a, const struct kvc_owner *b)
 	       !strcmp(a->uuid, b->uuid);
 }
 
-static const char *mark_path(const char *pool, const char *tail, char *buf, size_t room)
+static const char *mark_path(const char *pool, const char *tail, char *buf, size_t capacity)
 {
-	snprintf(buf, room, "%s/" KVC_OWNER_MARK "%s", pool, tail);
+	snprintf(buf, capacity, "%s/" KVC_OWNER_MARK "%s", pool, tail);
 	return buf;
 }
 

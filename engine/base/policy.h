@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct kvc_use {
+struct kvc_access {
 	uint64_t created_ns; /* first publish of one of its objects */
 	uint64_t last_ns;    /* last open or publish */
 	uint64_t hits;       /* opens since */
@@ -23,10 +23,10 @@ struct kvc_use {
 
 struct kvc_policy {
 	const char *name;
-	int64_t (*rank)(const struct kvc_use *use);
+	int64_t (*rank)(const struct kvc_access *use);
 	/*
 	 * It is that rank, also in that a chunk does not go before what follows it: of a request
-	 * the last is the first to go (objects/used.c). So a tier needs no order in memory.
+	 * the last is the first to go (access/access.c). So a tier needs no order in memory.
 	 */
 	bool by_rank;
 	bool by_chain; /* it needs to know what follows what, and learns it where nobody tells */
@@ -47,8 +47,8 @@ struct kvc_policy {
 enum { KVC_CLASSES = 1 KVC_POLICIES(X) };
 #undef X
 
-extern const struct kvc_policy kvc_policies[];
+extern const struct kvc_policy kvc_policy_table[];
 extern const char *const kvc_policy_names[];      /* the same order, ended by NULL */
-extern const char *const kvc_disk_policy_names[]; /* "same" before them */
+extern const char *const kvc_policy_disk_names[]; /* "same" before them */
 
 #endif

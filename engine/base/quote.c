@@ -87,7 +87,7 @@ void kvc_quote_line(FILE *out, const char *text)
 	}
 }
 
-void kvc_one_line(char *text)
+void kvc_quote_one_line(char *text)
 {
 	while (*text) {
 		size_t n = character((const unsigned char *)text);

@@ -135,7 +135,7 @@ enum kvc_reason {
 };
 
 enum kvc_refusal {
-	KVC_ADMITTED,
+	KVC_ADMISSION_OK,
 #define X(name, what) KVC_REFUSED_##name,
 	KVC_REFUSALS(X)
 #undef X

@@ -35,10 +35,10 @@ static bool mount_seen(const char *dir)
 {
 	FILE *f = fopen("/proc/self/mountinfo", "re");
 	KVC_MEM char *line = NULL, *real = realpath(dir, NULL);
-	size_t room = 0;
+	size_t capacity = 0;
 	bool seen = false;
 
-	while (f && !seen && getline(&line, &room, f) > 0) {
+	while (f && !seen && getline(&line, &capacity, f) > 0) {
 		const char *type = strstr(line, " - fuse.kvcachefs ");
 
 		line[strcspn(line, "\n")] = 0;
@@ -132,7 +132,7 @@ static bool is_none(int err)
 static bool database(const struct kvc_store *s, const char *name)
 {
 	char path[1280], head[16];
-	KVC_FD int fd = kvc_open_own(kvc_store_path(s, name, path), O_RDONLY);
+	KVC_FD int fd = kvc_open_own(kvc_super_path(s, name, path), O_RDONLY);
 	int err = fd < 0 ? -errno : kvc_pread_all(fd, head, sizeof head, 0);
 
 	if (err)
@@ -155,7 +155,7 @@ bool kvc_store_signs(const struct kvc_store *s)
 	if (known || (err && !is_none(err)))
 		return true;
 	return database(s, KVC_STORE_CATALOG) &&
-	       (kvc_store_there(s, KVC_STORE_DATA) || kvc_store_there(s, KVC_STORE_RESERVE));
+	       (kvc_super_exists(s, KVC_STORE_DATA) || kvc_super_exists(s, KVC_STORE_RESERVE));
 }
 
 /* One line for a superblock that cannot be used. */
@@ -204,7 +204,7 @@ static void close_to_others(const struct kvc_store *s)
 	struct stat st;
 
 	for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-		kvc_store_path(s, names[i], path);
+		kvc_super_path(s, names[i], path);
 		if (!lstat(path, &st) && (st.st_mode & 077) && !S_ISLNK(st.st_mode) &&
 		    chmod(path, st.st_mode & 0700))
 			kvc_debug("%s stays readable by others: %s", path, strerror(errno));
@@ -247,7 +247,7 @@ static int open_locked(struct kvc_store *s, const char *dir, bool look, char *er
 
 	if (err)
 		return err;
-	fd = kvc_open_own(kvc_store_path(s, KVC_STORE_SUPER, path), look ? O_RDONLY : O_RDWR);
+	fd = kvc_open_own(kvc_super_path(s, KVC_STORE_SUPER, path), look ? O_RDONLY : O_RDWR);
 	if (fd < 0 && errno != ENOENT) {
 		err = -errno;
 		snprintf(error, 512, "cannot open %s: %s", path, kvc_why(-err));
@@ -297,8 +297,8 @@ int kvc_store_look(struct kvc_store *s, const char *dir, char *error)
 	int err = open_locked(s, dir, true, error);
 
 	/* A mkfs --force that was killed when all was there: it is the new one already. */
-	if (!err && kvc_store_there(s, KVC_STORE_CATALOG_NEXT) &&
-	    kvc_store_there(s, KVC_STORE_SUPER_NEXT) &&
+	if (!err && kvc_super_exists(s, KVC_STORE_CATALOG_NEXT) &&
+	    kvc_super_exists(s, KVC_STORE_SUPER_NEXT) &&
 	    (err = kvc_super_load(s, KVC_STORE_SUPER_NEXT, &known))) {
 		refuse(s, err, error);
 		kvc_store_close(s);
@@ -317,7 +317,7 @@ int kvc_store_mend(struct kvc_store *s, char *error)
 	if (!there)
 		return -ENOMEM;
 	memcpy(there->dir, s->dir, sizeof there->dir);
-	fd = kvc_open_own(kvc_store_path(s, KVC_STORE_SUPER, path), O_RDWR | O_CREAT);
+	fd = kvc_open_own(kvc_super_path(s, KVC_STORE_SUPER, path), O_RDWR | O_CREAT);
 	if (fd < 0) {
 		err = -errno;
 		snprintf(error, 512, "cannot open %s: %s", path, kvc_why(-err));
@@ -328,7 +328,7 @@ int kvc_store_mend(struct kvc_store *s, char *error)
 	err = kvc_super_read(there, fd, &known);
 	if (err != -EBADMSG)
 		return err ? refuse(there, err, error) : -EEXIST;
-	err = kvc_store_name(s) ?: kvc_super_write(s, fd) ?: kvc_store_sync_dir(s);
+	err = kvc_super_name(s) ?: kvc_super_write(s, fd) ?: kvc_super_sync_dir(s);
 	if (err) {
 		snprintf(error, 512, "cannot write %s: %s", path, kvc_why(-err));
 		return err;

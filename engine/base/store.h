@@ -27,7 +27,7 @@
 #define KVC_STORE_MIN_SIZE (16ull << 20)
 #define KVC_STORE_SERVING (1ll << 40)
 #define KVC_STORE_COPY "superblock.copy"
-/* what eviction policies have learned (objects/kept.c); it may be missing */
+/* what eviction policies have learned (objects/replacers.c); it may be missing */
 #define KVC_STORE_POLICIES "policies"
 /*
  * A new catalog, and with mkfs a new superblock, are made as *.new and get the name *.next when all
@@ -66,15 +66,15 @@ struct kvc_store {
  * here unless the uuid is set: then the store's frames are there already, and prove nothing with a
  * new secret. 0 or -errno.
  */
-int kvc_store_create(struct kvc_store *s);
+int kvc_super_create(struct kvc_store *s);
 /*
  * What the superblock says in one line, which the catalog keeps as meta "store", and reading it: 0
  * with the fields of *s, or -EBADMSG.
  */
-const char *kvc_store_text(const struct kvc_store *s, char *buf, size_t room);
-int kvc_store_parse(struct kvc_store *s, const char *text);
+const char *kvc_super_text(const struct kvc_store *s, char *buf, size_t capacity);
+int kvc_super_parse(struct kvc_store *s, const char *text);
 /* Makes the uuid, and with it a secret, where there is none, and its text. 0 or -EIO. */
-int kvc_store_name(struct kvc_store *s);
+int kvc_super_name(struct kvc_store *s);
 /*
  * Opens and locks the store in folder dir. 0, or one line for people in error[512] and: -ENOENT (no
  * such folder), -EINVAL (not a store), -EPROTO (newer format), -EBADMSG (the superblock is damaged
@@ -95,18 +95,18 @@ int kvc_store_mend(struct kvc_store *s, char *error);
  * Gives a store without a secret one: s->secret where that is set already, or else a new one. The
  * store is open. 0 or -errno.
  */
-int kvc_store_keyed(struct kvc_store *s);
+int kvc_super_keyed(struct kvc_store *s);
 /* The mount has ended: who waits for the store may know that it will be free. */
 void kvc_store_ending(const struct kvc_store *s);
 /* To be called now and then after that, when there was progress. */
 void kvc_store_alive(const struct kvc_store *s);
 void kvc_store_close(struct kvc_store *s);
 /* The path of a file in the store, in buf[1280]. */
-const char *kvc_store_path(const struct kvc_store *s, const char *name, char *buf);
+const char *kvc_super_path(const struct kvc_store *s, const char *name, char *buf);
 /* The names of files in it are on stable storage when this returns. 0 or -errno. */
-int kvc_store_sync_dir(const struct kvc_store *s);
+int kvc_super_sync_dir(const struct kvc_store *s);
 /* Is there a file of that name in it? Also where that cannot be looked at. */
-bool kvc_store_there(const struct kvc_store *s, const char *name);
+bool kvc_super_exists(const struct kvc_store *s, const char *name);
 /*
  * Does the folder s->dir hold what only a store has, whatever state its superblock is in? Also
  * where that cannot be read.

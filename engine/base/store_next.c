@@ -26,14 +26,14 @@ static int removed(const struct kvc_store *s, const char *name)
 {
 	char path[1280];
 
-	return unlink(kvc_store_path(s, name, path)) && errno != ENOENT ? -errno : 0;
+	return unlink(kvc_super_path(s, name, path)) && errno != ENOENT ? -errno : 0;
 }
 
 static int renamed(const struct kvc_store *s, const char *from, const char *to)
 {
 	char a[1280], b[1280];
 
-	return rename(kvc_store_path(s, from, a), kvc_store_path(s, to, b)) ? -errno : 0;
+	return rename(kvc_super_path(s, from, a), kvc_super_path(s, to, b)) ? -errno : 0;
 }
 
 /* The old catalog gets a name that nobody has yet. Its log first: by its name it is found again. */
@@ -42,15 +42,15 @@ static int keep_old(const struct kvc_store *s)
 	char name[64] = KVC_STORE_CATALOG ".old", log[80];
 	int err = 0;
 
-	if (!kvc_store_there(s, KVC_STORE_CATALOG))
+	if (!kvc_super_exists(s, KVC_STORE_CATALOG))
 		return 0;
-	for (unsigned n = 1; kvc_store_there(s, name); n++)
+	for (unsigned n = 1; kvc_super_exists(s, name); n++)
 		snprintf(name, sizeof name, KVC_STORE_CATALOG ".old.%u", n);
 	snprintf(log, sizeof log, "%s-wal", name);
-	if (kvc_store_there(s, KVC_STORE_CATALOG "-wal"))
+	if (kvc_super_exists(s, KVC_STORE_CATALOG "-wal"))
 		err = renamed(s, KVC_STORE_CATALOG "-wal", log);
 	snprintf(log, sizeof log, "%s-mark", name);
-	if (!err && kvc_store_there(s, KVC_STORE_CATALOG "-mark"))
+	if (!err && kvc_super_exists(s, KVC_STORE_CATALOG "-mark"))
 		err = renamed(s, KVC_STORE_CATALOG "-mark", log);
 	return err ?: renamed(s, KVC_STORE_CATALOG, name);
 }
@@ -64,7 +64,7 @@ static int label_device(const struct kvc_store *s, const struct kvc_store *next)
 	char error[512];
 	struct kvc_label l;
 	uint64_t size;
-	KVC_FD int fd = kvc_device_open(next, O_RDWR, &size, error);
+	KVC_FD int fd = kvc_label_device_open(next, O_RDWR, &size, error);
 	int err = fd < 0 ? fd : kvc_label_read(fd, &l);
 
 	if (!err && !kvc_label_is(&l, next))
@@ -92,7 +92,7 @@ static int become(struct kvc_store *s)
 		return err;
 	if (next->device && (err = label_device(s, next)))
 		return err;
-	kvc_store_path(s, KVC_STORE_DATA, path);
+	kvc_super_path(s, KVC_STORE_DATA, path);
 	if (next->device && !s->device)
 		err = removed(s, KVC_STORE_DATA);
 	else if (!next->device && !s->device && (fd = kvc_open_own(path, O_RDWR)) < 0)
@@ -115,11 +115,11 @@ static int become(struct kvc_store *s)
 
 static int swap_catalog(struct kvc_store *s)
 {
-	int err = kvc_store_there(s, KVC_STORE_SUPER_NEXT) ? become(s) : keep_old(s);
+	int err = kvc_super_exists(s, KVC_STORE_SUPER_NEXT) ? become(s) : keep_old(s);
 
-	err = err ?: removed(s, KVC_STORE_CATALOG "-shm") ?: kvc_store_sync_dir(s);
+	err = err ?: removed(s, KVC_STORE_CATALOG "-shm") ?: kvc_super_sync_dir(s);
 	err = err ?: renamed(s, KVC_STORE_CATALOG_NEXT, KVC_STORE_CATALOG);
-	return err ?: kvc_store_sync_dir(s);
+	return err ?: kvc_super_sync_dir(s);
 }
 
 int kvc_store_bound(const struct kvc_store *s, char *error)
@@ -132,7 +132,7 @@ int kvc_store_bound(const struct kvc_store *s, char *error)
 	char path[1280];
 
 	for (size_t i = 0; i < sizeof replaced / sizeof replaced[0]; i++)
-		if (kvc_is_mounted(kvc_store_path(s, replaced[i], path))) {
+		if (kvc_is_mounted(kvc_super_path(s, replaced[i], path))) {
 			snprintf(error, 512,
 				 "%.300s is mounted there by itself (a bind mount) and cannot be "
 				 "replaced; umount it, or mount the whole store's folder",
@@ -157,10 +157,10 @@ int kvc_store_finish(struct kvc_store *s)
 	};
 	int err = 0;
 
-	if (kvc_store_there(s, KVC_STORE_CATALOG_NEXT))
+	if (kvc_super_exists(s, KVC_STORE_CATALOG_NEXT))
 		err = swap_catalog(s);
-	if (!err && !s->device && !kvc_store_there(s, KVC_STORE_DATA) &&
-	    kvc_store_there(s, KVC_STORE_MAKING KVC_STORE_DATA))
+	if (!err && !s->device && !kvc_super_exists(s, KVC_STORE_DATA) &&
+	    kvc_super_exists(s, KVC_STORE_MAKING KVC_STORE_DATA))
 		err = renamed(s, KVC_STORE_MAKING KVC_STORE_DATA, KVC_STORE_DATA);
 	for (size_t i = 0; i < sizeof halfway / sizeof halfway[0] && !err; i++)
 		err = removed(s, halfway[i]);

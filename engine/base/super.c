@@ -30,21 +30,21 @@ _Static_assert(sizeof(struct super) == KVC_PAGE, "superblock");
 
 static const uint8_t no_secret[32];
 
-const char *kvc_store_path(const struct kvc_store *s, const char *name, char *buf)
+const char *kvc_super_path(const struct kvc_store *s, const char *name, char *buf)
 {
 	snprintf(buf, 1280, "%s/%s", s->dir, name);
 	return buf;
 }
 
-bool kvc_store_there(const struct kvc_store *s, const char *name)
+bool kvc_super_exists(const struct kvc_store *s, const char *name)
 {
 	char path[1280];
 	struct stat st;
 
-	return !lstat(kvc_store_path(s, name, path), &st) || errno != ENOENT;
+	return !lstat(kvc_super_path(s, name, path), &st) || errno != ENOENT;
 }
 
-int kvc_store_sync_dir(const struct kvc_store *s)
+int kvc_super_sync_dir(const struct kvc_store *s)
 {
 	KVC_FD int fd = open(s->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
@@ -60,7 +60,7 @@ static void uuid_text(struct kvc_store *s)
 			      i == 3 || i == 5 || i == 7 || i == 9 ? "-" : "");
 }
 
-int kvc_store_name(struct kvc_store *s)
+int kvc_super_name(struct kvc_store *s)
 {
 	static const uint8_t none[16];
 
@@ -77,13 +77,13 @@ int kvc_store_name(struct kvc_store *s)
 	return 0;
 }
 
-const char *kvc_store_text(const struct kvc_store *s, char *buf, size_t room)
+const char *kvc_super_text(const struct kvc_store *s, char *buf, size_t capacity)
 {
 	char secret[2 * sizeof s->secret + 1] = "-";
 
 	for (size_t i = 0; i < sizeof s->secret && s->has_secret; i++)
 		snprintf(secret + 2 * i, 3, "%02x", s->secret[i]);
-	snprintf(buf, room, "%s %" PRIu64 " %s%s%s", s->uuid_text, s->data_size, secret,
+	snprintf(buf, capacity, "%s %" PRIu64 " %s%s%s", s->uuid_text, s->data_size, secret,
 		 s->device ? " " : "", s->device ? s->data : "");
 	explicit_bzero(secret, sizeof secret);
 	return buf;
@@ -103,7 +103,7 @@ static bool unhex(const char **p, uint8_t *out, size_t n)
 	return true;
 }
 
-int kvc_store_parse(struct kvc_store *s, const char *text)
+int kvc_super_parse(struct kvc_store *s, const char *text)
 {
 	uint8_t uuid[16], secret[32] = { 0 };
 	const char *p = text;
@@ -166,7 +166,7 @@ int kvc_super_read(struct kvc_store *s, int fd, bool *known)
 	if (s->device)
 		snprintf(s->data, sizeof s->data, "%s", p->device);
 	else
-		kvc_store_path(s, KVC_STORE_DATA, s->data);
+		kvc_super_path(s, KVC_STORE_DATA, s->data);
 	return 0;
 }
 
@@ -202,7 +202,7 @@ int kvc_super_write(const struct kvc_store *s, int fd)
 int kvc_super_load(struct kvc_store *s, const char *name, bool *known)
 {
 	char path[1280];
-	KVC_FD int fd = kvc_open_own(kvc_store_path(s, name, path), O_RDONLY);
+	KVC_FD int fd = kvc_open_own(kvc_super_path(s, name, path), O_RDONLY);
 
 	*known = false;
 	return fd < 0 ? -errno : kvc_super_read(s, fd, known);
@@ -211,7 +211,7 @@ int kvc_super_load(struct kvc_store *s, const char *name, bool *known)
 int kvc_super_save(const struct kvc_store *s, const char *name)
 {
 	char path[1280];
-	KVC_FD int fd = kvc_open_own(kvc_store_path(s, name, path), O_RDWR | O_CREAT);
+	KVC_FD int fd = kvc_open_own(kvc_super_path(s, name, path), O_RDWR | O_CREAT);
 
 	return fd < 0 ? -errno : kvc_super_write(s, fd);
 }
@@ -233,21 +233,21 @@ int kvc_super_save_copy(const struct kvc_store *s)
 	/* What cannot be read may be good, and what a newer one wrote is not ours to change. */
 	if (err && err != -EBADMSG && err != -ENOENT)
 		return err;
-	return kvc_super_save(s, KVC_STORE_COPY) ?: kvc_store_sync_dir(s);
+	return kvc_super_save(s, KVC_STORE_COPY) ?: kvc_super_sync_dir(s);
 }
 
-int kvc_store_create(struct kvc_store *s)
+int kvc_super_create(struct kvc_store *s)
 {
-	int err = kvc_store_name(s);
+	int err = kvc_super_name(s);
 
 	if (err)
 		return err;
 	s->created_ns = kvc_now_ns();
 	return kvc_super_save(s, KVC_STORE_SUPER) ?: kvc_super_save(s, KVC_STORE_COPY)
-	       ?: kvc_store_sync_dir(s);
+	       ?: kvc_super_sync_dir(s);
 }
 
-int kvc_store_keyed(struct kvc_store *s)
+int kvc_super_keyed(struct kvc_store *s)
 {
 	int err = 0;
 

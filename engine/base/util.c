@@ -208,25 +208,25 @@ int kvc_pwrite_all(int fd, const void *buf, size_t len, off_t off)
 	return 0;
 }
 
-int kvc_grow(void *array, size_t n, size_t *room, size_t elem)
+int kvc_grow(void *array, size_t n, size_t *capacity, size_t elem)
 {
 	void **a = array;
 
-	if (n < *room)
+	if (n < *capacity)
 		return 0;
-	size_t more = *room ? *room * 2 : 16;
+	size_t more = *capacity ? *capacity * 2 : 16;
 	void *p = reallocarray(*a, more, elem);
 
 	if (!p)
 		return -ENOMEM;
 	*a = p;
-	*room = more;
+	*capacity = more;
 	return 0;
 }
 
 int kvc_stack_push(struct kvc_stack *s, uint64_t v)
 {
-	if (kvc_grow(&s->v, s->n, &s->room, sizeof *s->v))
+	if (kvc_grow(&s->v, s->n, &s->capacity, sizeof *s->v))
 		return -ENOMEM;
 	s->v[s->n++] = v;
 	return 0;
@@ -314,7 +314,7 @@ char *kvc_put_dec(char *to, uint64_t n)
 	return to + (sizeof text - at);
 }
 
-struct kvc_library kvc_library_xxhash(void)
+struct kvc_library kvc_util_library(void)
 {
 	static char text[32];
 	unsigned v = XXH_versionNumber();

@@ -144,7 +144,7 @@ const char *kvc_why(int err);
 bool kvc_is_mounted(const char *path);
 /* A line for people with words from outside in it: control characters and bytes that
  * are not UTF-8 become ?, so it stays one (quote.c). */
-void kvc_one_line(char *text);
+void kvc_quote_one_line(char *text);
 /*
  * What getopt_long() refused, whose words begin with ':' so that it says nothing itself: `got` is
  * what it returned, : or ?. Writes a line that names the word and `program`'s --help to error.
@@ -201,7 +201,7 @@ static inline void kvc_free_ptr(void *p)
 /* Numbers, last in first out. Zero before the first use; the owner frees v. */
 struct kvc_stack {
 	uint64_t *v;
-	size_t n, room;
+	size_t n, capacity;
 };
 int kvc_stack_push(struct kvc_stack *s, uint64_t v); /* 0 or -ENOMEM */
 bool kvc_stack_pop(struct kvc_stack *s, uint64_t *v);
@@ -210,7 +210,7 @@ bool kvc_stack_pop(struct kvc_stack *s, uint64_t *v);
  * A growing array of pointers or of plain values: 0 or -ENOMEM; *n counts what is used, *room what
  * is there.
  */
-int kvc_grow(void *array, size_t n, size_t *room, size_t elem);
+int kvc_grow(void *array, size_t n, size_t *capacity, size_t elem);
 
 /*
  * n as %x and %u write it, without the 0 behind it; returns the end. For what each call on a file

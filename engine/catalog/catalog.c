@@ -24,7 +24,7 @@ int kvc_catalog_create(const char *path)
 		return -errno;
 	rc = sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE, NULL);
 	if (!rc)
-		rc = kvc_conn_restrict(db);
+		rc = kvc_schema_restrict(db);
 	if (!rc)
 		rc = kvc_conn_settings(db);
 	if (!rc)
@@ -47,7 +47,7 @@ int kvc_catalog_create(const char *path)
 
 /*
  * For a rebuild, which knows nothing of how files came but their birth times: the same limits as in
- * names/unit.c.
+ * names/chunking.c.
  */
 static const char *const by_birth =
 	"BEGIN IMMEDIATE;"
@@ -93,7 +93,7 @@ static int open_log(struct kvc_catalog *c)
 {
 	char dir[1280];
 	KVC_FD int fd = -1;
-	int err = kvc_anew_open(c->anew);
+	int err = kvc_wal_restart_open(c->anew);
 
 	if (err)
 		return err;
@@ -106,7 +106,7 @@ static int open_log(struct kvc_catalog *c)
 static int open_all(struct kvc_catalog *c, char *error)
 {
 	char format[16] = "", why[400] = "";
-	int rc, err = c->look ? 0 : kvc_anew_mend(c->path);
+	int rc, err = c->look ? 0 : kvc_wal_restart_mend(c->path);
 	sqlite3 *db;
 
 	if (err) {
@@ -196,7 +196,7 @@ static int open_as(struct kvc_catalog **out, const char *path, bool look, char *
 	atomic_store(&c->unheld, 1);    /* until kvc_catalog_start */
 	atomic_store(&c->logged, true); /* what goes wrong here is told by the caller */
 	c->filter = kvc_filter_new();
-	c->anew = kvc_anew_new(path, kvc_checkpoint_ask, c);
+	c->anew = kvc_wal_restart_new(path, kvc_checkpoint_ask, c);
 	err = kvc_overlay_init(&c->over) ?: new_readers(c) ?: c->filter && c->anew ? 0 : -ENOMEM;
 	atomic_store(&c->txn, c->over.txn);
 	if (err)
@@ -244,7 +244,7 @@ int kvc_catalog_close(struct kvc_catalog *c)
 	}
 	free(c->reader);
 	kvc_conn_close(&c->w); /* the last connection: SQLite moves the log into the database */
-	kvc_anew_free(c->anew);
+	kvc_wal_restart_free(c->anew);
 	kvc_filter_free(c->filter);
 	kvc_usage_free(c);
 	pthread_mutex_destroy(&c->lock.m);

@@ -44,7 +44,7 @@ struct kvc_row { /* a node */
 	uint64_t chunk; /* a file: its chunk's id */
 	/*
 	 * A folder: KVC_CONTAINER it is known to be no chunk, KVC_BUCKETS those two levels down are
-	 * none; a file: its companion (names/unit.c).
+	 * none; a file: its companion (names/chunking.c).
 	 */
 	uint64_t container;
 };
@@ -84,7 +84,7 @@ struct kvc_chunk_row {
 	unsigned policy;            /* its class, see policy.h */
 	uint64_t quota;             /* the model whose quota it counts to; 0: none */
 	uint64_t parent;            /* the chunk that it follows in prompts, or 0 */
-	/* what the policies of disk and pool know of it (policy/keep.h); 0: nothing */
+	/* what the policies of disk and pool know of it (policy/replacer.h); 0: nothing */
 	uint64_t facts, pool_facts;
 	uint64_t bytes; /* that it had in the pool at most; 0: not known */
 };
@@ -128,7 +128,7 @@ int kvc_catalog_group(struct kvc_catalog *c);
 void kvc_catalog_rollback(struct kvc_catalog *c);
 /* Commits what is pending and closes; with an error that is lost. */
 int kvc_catalog_close(struct kvc_catalog *c);
-void kvc_catalog_lock_at(struct kvc_catalog *c, struct kvc_hold *here);
+void kvc_catalog_lock_at(struct kvc_catalog *c, struct kvc_lock_profile *here);
 #define kvc_catalog_lock(c) kvc_catalog_lock_at(c, KVC_HERE("tree"))
 void kvc_catalog_unlock(struct kvc_catalog *c);
 /* The lock itself, for its figures. */
@@ -181,12 +181,13 @@ struct kvc_catalog_state {
 void kvc_catalog_state(struct kvc_catalog *c, struct kvc_catalog_state *s);
 
 /* 1, 0 where there is no such key, or an error. */
-int kvc_meta_read(struct kvc_catalog *c, const char *key, char *value, size_t room);
-int kvc_meta_get(struct kvc_catalog *c, const char *key, char *value, size_t room);
+int kvc_meta_read(struct kvc_catalog *c, const char *key, char *value, size_t capacity);
+int kvc_meta_get(struct kvc_catalog *c, const char *key, char *value, size_t capacity);
 int kvc_meta_set(struct kvc_catalog *c, const char *key, const char *value);
 int kvc_meta_del(struct kvc_catalog *c, const char *key);
 /* The next key after `key` (in and out, 64 bytes) that begins with `prefix`. */
-int kvc_meta_next(struct kvc_catalog *c, const char *prefix, char *key, char *value, size_t room);
+int kvc_meta_next(struct kvc_catalog *c, const char *prefix, char *key, char *value,
+		  size_t capacity);
 
 /* Names. A name is at most 255 bytes. `kind` is S_IFMT bits. */
 struct kvc_name {
@@ -238,7 +239,7 @@ struct kvc_peek_names {
 	uint64_t age, ino;
 	bool all;  /* these are all names; false: more than KVC_PEEK_NAMES, or an error */
 	bool bare; /* the inode has no attributes */
-	size_t n, room;
+	size_t n, capacity;
 	struct kvc_peek_name {
 		uint64_t parent, hash;
 		uint32_t kind;
@@ -278,7 +279,7 @@ struct kvc_paid {
 	uint64_t bytes;
 };
 /* As for a row that is in the catalog. */
-struct kvc_paid kvc_paid_for(const struct kvc_row *r);
+struct kvc_paid kvc_usage_paid_for(const struct kvc_row *r);
 /* *paid: what was when it was put before; NULL: by a tool, and all is counted at the next start. */
 int kvc_row_put(struct kvc_catalog *c, const struct kvc_row *r, struct kvc_paid *paid);
 /* With its xattrs, link target, object and placements. paid NULL: who has paid is looked up. */
@@ -297,7 +298,7 @@ struct kvc_peeked {
 #define KVC_PEEKED_ROW 1u
 #define KVC_PEEKED_FOLDER 2u
 #define KVC_PEEKED_CHUNK 4u
-int kvc_peek_rows(struct kvc_catalog *c, uint64_t after, uint64_t below, size_t room,
+int kvc_peek_rows(struct kvc_catalog *c, uint64_t after, uint64_t below, size_t capacity,
 		  struct kvc_peeked *out, size_t *count);
 unsigned kvc_peeked_holds(struct kvc_catalog *c, const struct kvc_peeked *p);
 /*
@@ -317,7 +318,7 @@ int kvc_peek_objects(struct kvc_catalog *c, struct kvc_peeked_object *v, size_t 
 bool kvc_peeked_object_holds(struct kvc_catalog *c, const struct kvc_peeked_object *p);
 /* How many threads can read at the same time without a lock. */
 unsigned kvc_catalog_readers(const struct kvc_catalog *c);
-int kvc_target_get(struct kvc_catalog *c, uint64_t ino, char *target, size_t room);
+int kvc_target_get(struct kvc_catalog *c, uint64_t ino, char *target, size_t capacity);
 int kvc_target_put(struct kvc_catalog *c, uint64_t ino, const char *target);
 
 int kvc_object_get(struct kvc_catalog *c, uint64_t ino, struct kvc_object_row *o);
@@ -344,11 +345,11 @@ struct kvc_placed {
 	struct kvc_place place;
 };
 /*
- * Up to `room` placements after (*ino, *tier), which move on to the last one given; *n is 0 at the
- * end. Of what is committed alone: the overlay has not the rows that belong to its names before the
- * committer puts them there, so nobody else may write it while a cache lives.
+ * Up to `capacity` placements after (*ino, *tier), which move on to the last one given; *n is 0 at
+ * the end. Of what is committed alone: the overlay has not the rows that belong to its names before
+ * the committer puts them there, so nobody else may write it while a cache lives.
  */
-int kvc_place_next(struct kvc_catalog *c, uint64_t *ino, unsigned *tier, size_t room,
+int kvc_place_next(struct kvc_catalog *c, uint64_t *ino, unsigned *tier, size_t capacity,
 		   struct kvc_placed *out, size_t *n);
 
 /*
@@ -390,24 +391,26 @@ int kvc_chunk_del(struct kvc_catalog *c, uint64_t id);
  * to what that writes, to the log and later to the database. Needs no lock; blocks for the length
  * of a commit. 0, or a negative errno and nothing was changed.
  */
-int kvc_chunk_put_accesses(struct kvc_catalog *c, const struct kvc_chunk_row *r, size_t n,
-			   uint64_t *bytes);
+int kvc_catalog_put_accesses(struct kvc_catalog *c, const struct kvc_chunk_row *r, size_t n,
+			     uint64_t *bytes);
 /*
  * The next chunk by ascending (rank, id) after r's own pair (begin with rank INT64_MIN), into *r:
  * of those in r's policy class, or of those that count to the quota of a model.
  */
 int kvc_chunk_next_ranked(struct kvc_catalog *c, struct kvc_chunk_row *r);
 int kvc_chunk_next_quota(struct kvc_catalog *c, uint64_t model, struct kvc_chunk_row *r);
-/* Up to `room` of the former at once; -ENOENT: these (*count) are all that are left. */
-int kvc_chunk_ranked(struct kvc_catalog *c, const struct kvc_chunk_row *after, size_t room,
+/* Up to `capacity` of the former at once; -ENOENT: these (*count) are all that are left. */
+int kvc_chunk_ranked(struct kvc_catalog *c, const struct kvc_chunk_row *after, size_t capacity,
 		     struct kvc_chunk_row *out, size_t *count);
 /*
  * The next of those whose ttl has run out by ascending (expires_ns, id), after r's own pair (begin
  * with zeroes), into *r.
  */
 int kvc_chunk_next_expired(struct kvc_catalog *c, uint64_t now_ns, struct kvc_chunk_row *r);
-/* Up to `room` chunks above `after` that have a pin, by id. Commits what is pending of chunks. */
-int kvc_chunk_some_pinned(struct kvc_catalog *c, uint64_t after, size_t room,
+/*
+ * Up to `capacity` chunks above `after` that have a pin, by id. Commits what is pending of chunks.
+ */
+int kvc_chunk_some_pinned(struct kvc_catalog *c, uint64_t after, size_t capacity,
 			  struct kvc_chunk_row *out, size_t *n);
 /*
  * From now on what users have in the catalog is counted, and bounded by that many bytes (0: not).

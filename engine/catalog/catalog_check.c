@@ -272,10 +272,11 @@ int kvc_check_pages(const char *path, bool mend, kvc_found_fn *fn, void *arg)
 		return -EBADMSG;
 	}
 	if (!err && mend)
-		err = kvc_anew_mend(path);
+		err = kvc_wal_restart_mend(path);
 	if (err)
 		return err;
-	rc = mend ? sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE, NULL) ?: kvc_conn_restrict(db)
+	rc = mend ? sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE, NULL)
+			     ?: kvc_schema_restrict(db)
 		  : kvc_conn_look(path, &db);
 	err = rc ? verdict(db, rc) : check_pages(db, mend, fn, arg);
 	if (rc && err == -EBADMSG)
@@ -308,7 +309,7 @@ int kvc_check_rules(struct kvc_catalog *c, bool mend, kvc_found_fn *fn, void *ar
 	return err;
 }
 
-/* As names/bury.c does it at the next mount. */
+/* As names/chunk_drop.c does it at the next mount. */
 static const char *const finish[] = {
 	"CREATE TEMP TABLE dropped AS SELECT n.ino FROM nodes n JOIN names m ON m.ino = n.ino AND "
 	"m.parent = n.chunk WHERE " IS_FILE " AND " DROPPING("n.chunk"),
@@ -391,7 +392,7 @@ int kvc_check_unplace(struct kvc_catalog *c, uint64_t ino, unsigned tier)
 	return kvc_object_put(c, ino, &o);
 }
 
-struct kvc_library kvc_library_sqlite(void)
+struct kvc_library kvc_catalog_library(void)
 {
 	return (struct kvc_library){ "SQLite", sqlite3_libversion(),
 				     (const void *)sqlite3_libversion };

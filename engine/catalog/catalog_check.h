@@ -29,8 +29,8 @@ int kvc_check_meta(const char *path, int (*fn)(void *arg, const char *key, const
 		   void *arg);
 
 /*
- * Chunks whose drop a daemon did not end (names/bury.c), which is no fault: how many, and with
- * `mend` it is ended. Before the rules.
+ * Chunks whose drop a daemon did not end (names/chunk_drop.c), which is no fault: how many, and
+ * with `mend` it is ended. Before the rules.
  */
 int kvc_check_drops(struct kvc_catalog *c, bool mend, uint64_t *chunks);
 

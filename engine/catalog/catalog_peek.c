@@ -32,7 +32,7 @@ int kvc_peek_name(struct kvc_catalog *c, uint64_t parent, const char *name, stru
 		got = x->gone ? -ENOENT : 0;
 		p->ino = got ? 0 : v->ino;
 		p->kind = got ? 0 : v->kind;
-	} else if ((is = kvc_lately_find(&c->over.lately, parent, hash, name))) {
+	} else if ((is = kvc_name_cache_find(&c->over.lately, parent, hash, name))) {
 		got = is->ino ? 0 : -ENOENT;
 		p->ino = is->ino;
 		p->kind = is->kind;
@@ -146,7 +146,7 @@ static int take_names(struct kvc_conn *n, const struct kvc_name_at *at, struct k
 
 		if (!name || strlen(name) >= sizeof x->name)
 			break;
-		if (kvc_grow(&p->v, p->n, &p->room, sizeof *p->v)) {
+		if (kvc_grow(&p->v, p->n, &p->capacity, sizeof *p->v)) {
 			kvc_sql_done(st);
 			return -ENOMEM;
 		}
@@ -204,7 +204,7 @@ static int beside(struct kvc_conn *n, enum kvc_statement s, uint64_t id, struct 
 	return got < 0 ? got : 0;
 }
 
-int kvc_peek_rows(struct kvc_catalog *c, uint64_t after, uint64_t below, size_t room,
+int kvc_peek_rows(struct kvc_catalog *c, uint64_t after, uint64_t below, size_t capacity,
 		  struct kvc_peeked *out, size_t *count)
 {
 	struct kvc_conn *n;
@@ -216,8 +216,8 @@ int kvc_peek_rows(struct kvc_catalog *c, uint64_t after, uint64_t below, size_t 
 	age = c->age;
 	kvc_catalog_unlock(c);
 	n = kvc_reader_get(c);
-	st = kvc_sql(n, ST_ROW_SOME, "iii", I(after), I(below), I(room));
-	for (*count = 0; *count < room && (got = kvc_sql_step(n, st)) == 1; ++*count) {
+	st = kvc_sql(n, ST_ROW_SOME, "iii", I(after), I(below), I(capacity));
+	for (*count = 0; *count < capacity && (got = kvc_sql_step(n, st)) == 1; ++*count) {
 		out[*count] = (struct kvc_peeked){ .age = age };
 		kvc_row_columns(st, &out[*count].row);
 	}

@@ -30,7 +30,7 @@
 #ifndef KVC_CATALOG_PRIV_H
 #define KVC_CATALOG_PRIV_H
 
-#include "anew.h"
+#include "wal_restart.h"
 #include "catalog.h"
 #include "catalog_check.h"
 #include "filter.h"
@@ -175,7 +175,7 @@ struct kvc_bare { /* an inode without attributes in SQLite, as of that drop of t
 /* The account of users; usage.c writes it. */
 struct kvc_usage {
 	struct uses *v; /* by uid */
-	size_t n, room;
+	size_t n, capacity;
 	uint64_t limit;         /* 0: none */
 	uint64_t inodes, attrs; /* bytes, of all users */
 };
@@ -229,7 +229,7 @@ struct kvc_catalog {
 	struct kvc_checkpoint *checkpoint;
 	_Atomic uint64_t log_pages; /* frames in the log after the last commit */
 	_Atomic uint64_t commits;
-	struct kvc_anew *anew;          /* the log, and how it begins anew */
+	struct kvc_wal_restart *anew;   /* the log, and how it begins anew */
 	struct kvc_usage *usage;        /* usage.c, under lock; NULL: not counted */
 	bool stale;                     /* what is counted there is not true any more */
 	struct kvc_bare bare[KVC_BARE]; /* by inode number; under lock */
@@ -243,7 +243,7 @@ extern const char *const kvc_schema, *const kvc_schema_late; /* schema.c */
  * schema.c: denies a connection all that a planted schema could make SQLite run. Right after
  * opening it; a code of SQLite.
  */
-int kvc_conn_restrict(sqlite3 *db);
+int kvc_schema_restrict(sqlite3 *db);
 /*
  * Compares the file's tables and indexes with kvc_schema. `current`: all of them have to be there
  * and of this format; otherwise those of earlier formats will do, and some may be missing. 0,

@@ -42,7 +42,8 @@ static const struct kvc_change *meta_after(struct kvc_catalog *c, const char *pr
 	return best;
 }
 
-int kvc_meta_next(struct kvc_catalog *c, const char *prefix, char *key, char *value, size_t room)
+int kvc_meta_next(struct kvc_catalog *c, const char *prefix, char *key, char *value,
+		  size_t capacity)
 {
 	struct kvc_conn *n = kvc_reader_get_held(c);
 	const struct kvc_change *x;
@@ -71,7 +72,7 @@ int kvc_meta_next(struct kvc_catalog *c, const char *prefix, char *key, char *va
 	}
 	if (got == 1) {
 		snprintf(key, sizeof after, "%s", k);
-		snprintf(value, room, "%s", v ? v : "");
+		snprintf(value, capacity, "%s", v ? v : "");
 	}
 	got = done(n, st, got);
 	return got < 0 ? got : got ? 0 : -ENOENT;
@@ -266,7 +267,7 @@ static int by_text(const void *a, const void *b)
 
 struct texts {
 	const char **v;
-	size_t n, room;
+	size_t n, capacity;
 };
 
 /* The names of an inode's attributes that the overlay has, in order. */
@@ -274,7 +275,7 @@ static int pending_xattrs(struct kvc_catalog *c, uint64_t ino, struct texts *t)
 {
 	for (struct kvc_change *x = NULL; (x = kvc_overlay_xattr(&c->over, ino, x));)
 		if (!x->gone) {
-			if (kvc_grow(&t->v, t->n, &t->room, sizeof *t->v))
+			if (kvc_grow(&t->v, t->n, &t->capacity, sizeof *t->v))
 				return -ENOMEM;
 			t->v[t->n++] = x->text;
 		}
@@ -283,13 +284,13 @@ static int pending_xattrs(struct kvc_catalog *c, uint64_t ino, struct texts *t)
 	return 0;
 }
 
-static int list_one(char *list, size_t room, size_t *used, const char *name)
+static int list_one(char *list, size_t capacity, size_t *used, const char *name)
 {
 	size_t n = strlen(name) + 1;
 
-	if (room && *used + n > room)
+	if (capacity && *used + n > capacity)
 		return -ERANGE;
-	if (room)
+	if (capacity)
 		memcpy(list + *used, name, n);
 	*used += n;
 	return 0;
@@ -297,7 +298,7 @@ static int list_one(char *list, size_t room, size_t *used, const char *name)
 
 int kvc_xattr_list(struct kvc_catalog *c, uint64_t ino, char *list, size_t *len)
 {
-	size_t used = 0, room = *len, i = 0;
+	size_t used = 0, capacity = *len, i = 0;
 	struct texts t = { 0 };
 	struct kvc_conn *n;
 	sqlite3_stmt *st;
@@ -311,12 +312,12 @@ int kvc_xattr_list(struct kvc_catalog *c, uint64_t ino, char *list, size_t *len)
 		if (kvc_overlay_find(&c->over, KVC_T_XATTR, ino, 0, name))
 			continue;
 		while (!err && i < t.n && strcmp(t.v[i], name) < 0)
-			err = list_one(list, room, &used, t.v[i++]);
-		err = err ?: list_one(list, room, &used, name);
+			err = list_one(list, capacity, &used, t.v[i++]);
+		err = err ?: list_one(list, capacity, &used, name);
 	}
 	done(n, st, 0);
 	while (!err && got >= 0 && i < t.n)
-		err = list_one(list, room, &used, t.v[i++]);
+		err = list_one(list, capacity, &used, t.v[i++]);
 	free(t.v);
 	*len = used;
 	return err ?: got < 0 ? got : 0;
@@ -407,20 +408,20 @@ static int next_unchanged(struct kvc_catalog *c, struct kvc_conn *n, sqlite3_stm
 	return got;
 }
 
-/* Up to `room` rows after `r` in that order, of the query and of what is pending. */
+/* Up to `capacity` rows after `r` in that order, of the query and of what is pending. */
 static int next_chunks(struct kvc_catalog *c, struct kvc_conn *n, sqlite3_stmt *st,
 		       enum kvc_order ix, uint64_t first, const struct kvc_chunk_row *r,
-		       size_t room, struct kvc_chunk_row *out, size_t *count)
+		       size_t capacity, struct kvc_chunk_row *out, size_t *count)
 {
 	const struct kvc_chunk_row *over = pending_after(c, ix, first, r);
 	struct kvc_chunk_row row;
 	int got = next_unchanged(c, n, st, &row);
 
-	for (*count = 0; *count < room && got >= 0 && (got || over); (*count)++) {
+	for (*count = 0; *count < capacity && got >= 0 && (got || over); (*count)++) {
 		bool is_pending = !got || (over && is_before(ix, over, &row));
 
 		out[*count] = is_pending ? *over : row;
-		if (*count + 1 == room)
+		if (*count + 1 == capacity)
 			continue;
 		if (is_pending)
 			over = pending_after(c, ix, first, &out[*count]);
@@ -428,10 +429,10 @@ static int next_chunks(struct kvc_catalog *c, struct kvc_conn *n, sqlite3_stmt *
 			got = next_unchanged(c, n, st, &row);
 	}
 	done(n, st, 0);
-	return got < 0 ? got : *count < room ? -ENOENT : 0;
+	return got < 0 ? got : *count < capacity ? -ENOENT : 0;
 }
 
-int kvc_chunk_ranked(struct kvc_catalog *c, const struct kvc_chunk_row *after, size_t room,
+int kvc_chunk_ranked(struct kvc_catalog *c, const struct kvc_chunk_row *after, size_t capacity,
 		     struct kvc_chunk_row *out, size_t *count)
 {
 	uint64_t class = after->policy;
@@ -439,7 +440,7 @@ int kvc_chunk_ranked(struct kvc_catalog *c, const struct kvc_chunk_row *after, s
 	sqlite3_stmt *st = kvc_sql(n, ST_CHUNK_RANKED, "iii", I(class), I(after->rank),
 				   I(after->id));
 
-	return next_chunks(c, n, st, KVC_IX_RANK, class, after, room, out, count);
+	return next_chunks(c, n, st, KVC_IX_RANK, class, after, capacity, out, count);
 }
 
 int kvc_chunk_next_ranked(struct kvc_catalog *c, struct kvc_chunk_row *r)
@@ -472,7 +473,7 @@ int kvc_chunk_next_expired(struct kvc_catalog *c, uint64_t now_ns, struct kvc_ch
 	return next_chunks(c, n, st, KVC_IX_EXPIRE, now_ns, r, 1, r, &one);
 }
 
-int kvc_chunk_some_pinned(struct kvc_catalog *c, uint64_t after, size_t room,
+int kvc_chunk_some_pinned(struct kvc_catalog *c, uint64_t after, size_t capacity,
 			  struct kvc_chunk_row *out, size_t *count)
 {
 	int got = kvc_catalog_flush(c, 1u << KVC_T_CHUNK);
@@ -483,8 +484,8 @@ int kvc_chunk_some_pinned(struct kvc_catalog *c, uint64_t after, size_t room,
 	if (got)
 		return got;
 	n = kvc_reader_get_held(c);
-	st = kvc_sql(n, ST_CHUNK_PINNED, "ii", I(after), I(room));
-	while (*count < room && (got = kvc_sql_step(n, st)) == 1)
+	st = kvc_sql(n, ST_CHUNK_PINNED, "ii", I(after), I(capacity));
+	while (*count < capacity && (got = kvc_sql_step(n, st)) == 1)
 		kvc_chunk_columns(st, &out[(*count)++]);
 	got = done(n, st, got);
 	return got < 0 ? got : 0;
@@ -492,7 +493,7 @@ int kvc_chunk_some_pinned(struct kvc_catalog *c, uint64_t after, size_t room,
 
 struct rows {
 	struct kvc_chunk_row *v;
-	size_t n, room;
+	size_t n, capacity;
 };
 
 /* Collects a query's chunks. On an error *a is empty. */
@@ -502,7 +503,7 @@ static int chunks(struct kvc_catalog *c, struct kvc_conn *n, sqlite3_stmt *st, s
 
 	(void)c;
 	while (!err && (got = kvc_sql_step(n, st))) {
-		err = got < 0 ? got : kvc_grow(&a->v, a->n, &a->room, sizeof *a->v);
+		err = got < 0 ? got : kvc_grow(&a->v, a->n, &a->capacity, sizeof *a->v);
 		if (!err)
 			kvc_chunk_columns(st, &a->v[a->n++]);
 	}
@@ -608,7 +609,7 @@ int kvc_place_each(struct kvc_catalog *c, unsigned tier,
 	return done(n, st, got);
 }
 
-int kvc_place_next(struct kvc_catalog *c, uint64_t *ino, unsigned *tier, size_t room,
+int kvc_place_next(struct kvc_catalog *c, uint64_t *ino, unsigned *tier, size_t capacity,
 		   struct kvc_placed *out, size_t *count)
 {
 	struct kvc_conn *n = kvc_reader_get_held(c);
@@ -617,7 +618,7 @@ int kvc_place_next(struct kvc_catalog *c, uint64_t *ino, unsigned *tier, size_t 
 
 	*count = 0;
 	st = kvc_sql(n, ST_PLACE_NEXT, "ii", I(*ino), I(*tier));
-	for (; *count < room && (got = kvc_sql_step(n, st)) == 1; ++*count) {
+	for (; *count < capacity && (got = kvc_sql_step(n, st)) == 1; ++*count) {
 		out[*count].ino = *ino = kvc_sql_u64(st, 8);
 		out[*count].tier = *tier = (unsigned)kvc_sql_u64(st, 0);
 		out[*count].place = kvc_place_columns(st);

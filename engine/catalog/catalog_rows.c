@@ -92,14 +92,14 @@ static int revive(struct kvc_catalog *c, uint64_t ino)
 
 /* ---- meta ---- */
 
-int kvc_meta_read(struct kvc_catalog *c, const char *key, char *value, size_t room)
+int kvc_meta_read(struct kvc_catalog *c, const char *key, char *value, size_t capacity)
 {
-	int err = kvc_meta_get(c, key, value, room);
+	int err = kvc_meta_get(c, key, value, capacity);
 
 	return !err ? 1 : err == -ENOENT ? 0 : err;
 }
 
-int kvc_meta_get(struct kvc_catalog *c, const char *key, char *value, size_t room)
+int kvc_meta_get(struct kvc_catalog *c, const char *key, char *value, size_t capacity)
 {
 	struct kvc_change *x;
 	struct kvc_conn *n;
@@ -107,7 +107,7 @@ int kvc_meta_get(struct kvc_catalog *c, const char *key, char *value, size_t roo
 	int got = known(c, KVC_T_META, 0, 0, key, 0, &x);
 
 	if (!got)
-		snprintf(value, room, "%s", (const char *)x->value);
+		snprintf(value, capacity, "%s", (const char *)x->value);
 	if (got <= 0)
 		return got;
 	n = kvc_reader_get_held(c);
@@ -116,7 +116,7 @@ int kvc_meta_get(struct kvc_catalog *c, const char *key, char *value, size_t roo
 	if (got == 1) {
 		const char *text = (const char *)sqlite3_column_text(st, 0);
 
-		snprintf(value, room, "%s", text ? text : "");
+		snprintf(value, capacity, "%s", text ? text : "");
 	}
 	return one(n, st, got);
 }
@@ -159,7 +159,7 @@ int kvc_name_get(struct kvc_catalog *c, uint64_t parent, const char *name, uint6
 		return got;
 	if (!kvc_filter_may_have(c->filter, parent, hash))
 		return -ENOENT;
-	late = kvc_lately_find(&c->over.lately, parent, hash, name);
+	late = kvc_name_cache_find(&c->over.lately, parent, hash, name);
 	if (!late) {
 		n = kvc_reader_get_held(c);
 		st = kvc_sql(n, ST_NAME_GET, "iis", I(parent), I(hash), name);
@@ -172,7 +172,7 @@ int kvc_name_get(struct kvc_catalog *c, uint64_t parent, const char *name, uint6
 		got = one(n, st, got);
 		if (got && got != -ENOENT)
 			return got;
-		kvc_lately_add(&c->over.lately, parent, hash, name, &is);
+		kvc_name_cache_add(&c->over.lately, parent, hash, name, &is);
 		late = &is;
 	}
 	*ino = late->ino;
@@ -273,7 +273,7 @@ int kvc_row_max(struct kvc_catalog *c, uint64_t *out)
 	return 0;
 }
 
-int kvc_target_get(struct kvc_catalog *c, uint64_t ino, char *target, size_t room)
+int kvc_target_get(struct kvc_catalog *c, uint64_t ino, char *target, size_t capacity)
 {
 	struct kvc_change *x;
 	struct kvc_conn *n;
@@ -281,14 +281,14 @@ int kvc_target_get(struct kvc_catalog *c, uint64_t ino, char *target, size_t roo
 	int got = known(c, KVC_T_TARGET, ino, 0, NULL, ino, &x);
 
 	if (!got)
-		snprintf(target, room, "%s", (const char *)x->value);
+		snprintf(target, capacity, "%s", (const char *)x->value);
 	if (got <= 0)
 		return got;
 	n = kvc_reader_get_held(c);
 	st = kvc_sql(n, ST_TARGET_GET, "i", I(ino));
 	got = kvc_sql_step(n, st);
 	if (got == 1)
-		snprintf(target, room, "%s", (const char *)sqlite3_column_text(st, 0));
+		snprintf(target, capacity, "%s", (const char *)sqlite3_column_text(st, 0));
 	return one(n, st, got);
 }
 
@@ -451,12 +451,12 @@ int kvc_gone_purge(struct kvc_catalog *c, uint64_t now_ns)
 
 static int give(const void *from, size_t n, void *value, size_t *len)
 {
-	size_t room = *len;
+	size_t capacity = *len;
 
 	*len = n;
-	if (room && n > room)
+	if (capacity && n > capacity)
 		return -ERANGE;
-	if (room && n)
+	if (capacity && n)
 		memcpy(value, from, n);
 	return 0;
 }

@@ -208,8 +208,8 @@ static uint32_t pages_written(const struct kvc_catalog *c)
 	return (uint32_t)pages;
 }
 
-int kvc_chunk_put_accesses(struct kvc_catalog *c, const struct kvc_chunk_row *r, size_t n,
-			   uint64_t *bytes)
+int kvc_catalog_put_accesses(struct kvc_catalog *c, const struct kvc_chunk_row *r, size_t n,
+			     uint64_t *bytes)
 {
 	uint32_t before;
 	int err;
@@ -443,13 +443,13 @@ int kvc_catalog_spare(struct kvc_catalog *c, size_t n)
 void kvc_catalog_state(struct kvc_catalog *c, struct kvc_catalog_state *s)
 {
 	s->pending_bytes = atomic_load(&c->pending);
-	s->log_bytes = kvc_anew_bytes(c->anew);
+	s->log_bytes = kvc_wal_restart_bytes(c->anew);
 	s->ok = !atomic_load(&c->failing) && !atomic_load(&c->full);
 }
 
 int kvc_catalog_sync(struct kvc_catalog *c)
 {
-	return kvc_anew_sync(c->anew);
+	return kvc_wal_restart_sync(c->anew);
 }
 
 void kvc_catalog_use_reserve(struct kvc_catalog *c)

@@ -10,7 +10,8 @@
  * not stretch promise 1. Where the log has reached its bound all the same, he waits until all of it
  * is copied, or that was tried in vain (somebody reads for long, or the disk does not take it).
  *
- * A log that has begun anew is synced here, and the mark that lets it is written here (anew.c).
+ * A log that has begun anew is synced here, and the mark that lets it is written here
+ * (wal_restart.c).
  *
  * When little is going on the log's file is cut off. That takes SQLite's write lock, and only a
  * moment, because a PASSIVE one went before.
@@ -27,7 +28,10 @@
 #define TIDY_NS 5000000000ull   /* what is in the log goes over this often, however little it is */
 #define QUIET 16                /* commits since the last look: little is going on */
 #define KEEP_BYTES (256u << 10) /* a log of this size is not cut off */
-/* Of a mark (anew.c): what is committed while a busy disk syncs; where the log is small, less. */
+/*
+ * Of a mark (wal_restart.c): what is committed while a busy disk syncs; where the log is small,
+ * less.
+ */
 #define MARK_FRAMES 1024u
 
 struct kvc_checkpoint {
@@ -122,14 +126,14 @@ static bool checkpoint(struct kvc_catalog *c, int mode)
 	struct kvc_checkpoint *p = c->checkpoint;
 	int log = 0, done = 0, rc;
 	uint64_t seq = atomic_load(&p->seq);
-	struct kvc_salts salts = kvc_anew_salts(c->anew);
+	struct kvc_salts salts = kvc_wal_restart_salts(c->anew);
 	bool clean;
 
 	kvc_readers_unheld(c, true);
 	rc = sqlite3_wal_checkpoint_v2(p->conn.db, NULL, mode, &log, &done);
 	kvc_readers_unheld(c, false);
 	if (done > 0)
-		kvc_anew_copied(c->anew, &salts, (uint64_t)done);
+		kvc_wal_restart_copied(c->anew, &salts, (uint64_t)done);
 	pthread_mutex_lock(&p->lock);
 	/* A commit that slips in behind the comparison makes one gate pass in vain. */
 	clean = !rc && log >= 0 && log == done && seq == atomic_load(&p->seq);
@@ -180,7 +184,7 @@ static void look(struct kvc_catalog *c, bool tidy, bool quiet)
 		checkpoint(c, SQLITE_CHECKPOINT_PASSIVE);
 	if (bytes_of(atomic_load(&c->log_pages)) > p->half && !atomic_load(&p->clean))
 		gated(c);
-	if (tidy && quiet && kvc_anew_bytes(c->anew) > KEEP_BYTES &&
+	if (tidy && quiet && kvc_wal_restart_bytes(c->anew) > KEEP_BYTES &&
 	    checkpoint(c, SQLITE_CHECKPOINT_PASSIVE))
 		checkpoint(c, SQLITE_CHECKPOINT_TRUNCATE);
 }
@@ -203,8 +207,9 @@ static void *checkpointer(void *arg)
 			break;
 		p->asked = false;
 		pthread_mutex_unlock(&p->lock);
-		if (kvc_anew_unsynced(c->anew))
-			kvc_anew_sync(c->anew); /* what goes wrong the next checkpoint tells */
+		if (kvc_wal_restart_unsynced(c->anew))
+			/* what goes wrong the next checkpoint tells */
+			kvc_wal_restart_sync(c->anew);
 		if (kvc_mono_ns() - look_ns >= LOOK_NS) {
 			uint64_t n = atomic_load(&c->commits);
 
@@ -250,7 +255,7 @@ int kvc_checkpoint_start(struct kvc_catalog *c, uint64_t log_bytes)
 	c->checkpoint = p;
 	if (!err) {
 		kvc_checkpoint_watch(c);
-		kvc_anew_use(c->anew, kvc_min(MARK_FRAMES, p->step));
+		kvc_wal_restart_use(c->anew, kvc_min(MARK_FRAMES, p->step));
 	}
 	pthread_mutex_unlock(&c->writer);
 	if (!err)
@@ -273,7 +278,7 @@ void kvc_checkpoint_stop(struct kvc_catalog *c)
 	if (p->started)
 		pthread_join(p->thread, NULL);
 	pthread_mutex_lock(&c->writer);
-	kvc_anew_use(c->anew, 0);
+	kvc_wal_restart_use(c->anew, 0);
 	c->checkpoint = NULL; /* the hook looks */
 	pthread_mutex_unlock(&c->writer);
 	kvc_conn_close(&p->conn);

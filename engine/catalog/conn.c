@@ -121,7 +121,7 @@ int kvc_conn_settings(sqlite3 *db)
 int kvc_conn_look(const char *path, sqlite3 **db)
 {
 	char uri[4096] = "file:", wal[1300], *to = uri + 5;
-	int rc, stale = kvc_anew_stale(path);
+	int rc, stale = kvc_wal_restart_stale(path);
 
 	if (stale < 0)
 		return stale == -ENOMEM ? SQLITE_NOMEM : SQLITE_IOERR;
@@ -132,7 +132,7 @@ int kvc_conn_look(const char *path, sqlite3 **db)
 	rc = sqlite3_open_v2(uri, db, SQLITE_OPEN_READONLY | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_URI,
 			     NULL);
 	if (!rc)
-		rc = kvc_conn_restrict(*db);
+		rc = kvc_schema_restrict(*db);
 	if (!rc)
 		rc = sqlite3_db_config(*db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
 	if (!rc)
@@ -149,9 +149,9 @@ int kvc_conn_open(struct kvc_catalog *c, struct kvc_conn *n, bool writes)
 	if (c->look)
 		return kvc_conn_look(c->path, &n->db);
 	rc = sqlite3_open_v2(c->path, &n->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX,
-			     writes ? kvc_anew_vfs(c->anew) : NULL);
+			     writes ? kvc_wal_restart_vfs(c->anew) : NULL);
 	if (!rc)
-		rc = kvc_conn_restrict(n->db);
+		rc = kvc_schema_restrict(n->db);
 	if (!rc)
 		sqlite3_busy_timeout(n->db, 2000);
 	if (!rc && writes)
@@ -244,7 +244,7 @@ void kvc_reader_put(struct kvc_conn *n)
 	pthread_mutex_unlock(&n->lock);
 }
 
-void kvc_catalog_lock_at(struct kvc_catalog *c, struct kvc_hold *here)
+void kvc_catalog_lock_at(struct kvc_catalog *c, struct kvc_lock_profile *here)
 {
 	kvc_lock_take(&c->lock, here);
 }

@@ -30,7 +30,7 @@
 #define LOOK_NS 1000000000ull
 
 struct bits {
-	uint64_t blocks, room; /* room: names it is made for */
+	uint64_t blocks, capacity; /* room: names it is made for */
 	_Atomic uint64_t words[];
 };
 
@@ -140,13 +140,14 @@ bool kvc_filter_may_have(struct kvc_filter *f, uint64_t parent, uint64_t hash)
 
 int kvc_filter_begin(struct kvc_filter *f, uint64_t names)
 {
-	uint64_t room = names + names / 4 + LEAST, blocks = room * BITS_A_NAME / BLOCK_BITS + 1;
+	uint64_t capacity = names + names / 4 + LEAST,
+		 blocks = capacity * BITS_A_NAME / BLOCK_BITS + 1;
 	struct bits *b = calloc(1, sizeof *b + blocks * (BLOCK_BITS / 8));
 
 	if (!b)
 		return -ENOMEM;
 	b->blocks = blocks;
-	b->room = room;
+	b->capacity = capacity;
 	f->filled = 0;
 	pthread_rwlock_wrlock(&f->lock);
 	f->next = b;
@@ -182,7 +183,7 @@ bool kvc_filter_stale(struct kvc_filter *f)
 
 	if (!f->now)
 		return true;
-	return added > f->now->room || (removed > LEAST && removed > added / 2);
+	return added > f->now->capacity || (removed > LEAST && removed > added / 2);
 }
 
 /* ---- its thread ---- */

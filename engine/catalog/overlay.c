@@ -44,7 +44,7 @@ void kvc_overlay_fini(struct kvc_overlay *o)
 		o->spare = s->next;
 	o->nspare = 0;
 	kvc_table_fini(&o->table);
-	kvc_lately_fini(&o->lately);
+	kvc_name_cache_fini(&o->lately);
 }
 
 int kvc_overlay_spare(struct kvc_overlay *o, size_t n)
@@ -317,7 +317,7 @@ static void add(struct kvc_overlay *o, struct kvc_change *c, struct kvc_change *
 	if (old)
 		cover(o, old);
 	if (c->table == KVC_T_NAME)
-		kvc_lately_forget(&o->lately, c->a, c->b);
+		kvc_name_cache_forget(&o->lately, c->a, c->b);
 	o->n++;
 	o->nactive++;
 	o->bytes += c->bytes;
@@ -429,7 +429,7 @@ static void remember(struct kvc_overlay *o, const struct kvc_change *c)
 
 	if (!c->gone)
 		is = (struct kvc_named){ v->ino, v->kind };
-	kvc_lately_add(&o->lately, c->a, c->b, c->text, &is);
+	kvc_name_cache_add(&o->lately, c->a, c->b, c->text, &is);
 }
 
 bool kvc_overlay_drop(struct kvc_overlay *o, size_t max)

@@ -11,7 +11,7 @@
 #ifndef KVC_OVERLAY_H
 #define KVC_OVERLAY_H
 
-#include "lately.h"
+#include "name_cache.h"
 #include "table.h"
 #include "util.h"
 
@@ -83,7 +83,7 @@ struct kvc_overlay {
 	bool out;               /* a batch is being written, or its end is not worked in */
 	struct kvc_slot *spare; /* memory for changes that must not fail */
 	size_t nspare;
-	struct kvc_lately lately; /* what SQLite has of names that are not here */
+	struct kvc_name_cache lately; /* what SQLite has of names that are not here */
 	/*
 	 * Rows that SQLite has received: the number of the last kvc_overlay_drop that removed a
 	 * change of an inode, or of a name, by the hash of the inode or the name. Two of one hash

@@ -80,7 +80,7 @@ static const char *const appended[] = { "nodes", "chunks" };
  */
 #define ROW_MOST (1 << 20)
 
-int kvc_conn_restrict(sqlite3 *db)
+int kvc_schema_restrict(sqlite3 *db)
 {
 	static const int on[] = { SQLITE_DBCONFIG_DEFENSIVE }, off[] = {
 		SQLITE_DBCONFIG_TRUSTED_SCHEMA,        SQLITE_DBCONFIG_ENABLE_TRIGGER,

@@ -63,7 +63,7 @@ static struct uses *get(struct kvc_catalog *c, uint32_t uid)
 
 	if (find(c, uid))
 		return &all->v[at];
-	if (kvc_grow(&all->v, all->n, &all->room, sizeof *all->v))
+	if (kvc_grow(&all->v, all->n, &all->capacity, sizeof *all->v))
 		return NULL;
 	memmove(&all->v[at + 1], &all->v[at], (all->n++ - at) * sizeof *all->v);
 	all->v[at] = (struct uses){ .uid = uid };
@@ -154,7 +154,7 @@ bool kvc_usage_attrs(const struct kvc_catalog *c)
 	return c->usage && c->usage->attrs;
 }
 
-struct kvc_paid kvc_paid_for(const struct kvc_row *r)
+struct kvc_paid kvc_usage_paid_for(const struct kvc_row *r)
 {
 	return (struct kvc_paid){ true, r->uid, (uint64_t)cost(r) };
 }
@@ -176,7 +176,7 @@ static void pay(struct kvc_catalog *c, const struct kvc_row *r, struct kvc_paid 
 			charge(c, paid->uid, -(int64_t)paid->bytes, -attrs);
 		charge(c, r->uid, now, attrs);
 	}
-	*paid = kvc_paid_for(r);
+	*paid = kvc_usage_paid_for(r);
 }
 
 int kvc_row_put(struct kvc_catalog *c, const struct kvc_row *r, struct kvc_paid *paid)
@@ -198,7 +198,7 @@ int kvc_row_del(struct kvc_catalog *c, uint64_t ino, struct kvc_paid *paid)
 	if (paid)
 		was = *paid;
 	else if (!err)
-		was = kvc_paid_for(&r);
+		was = kvc_usage_paid_for(&r);
 	else if (err != -ENOENT)
 		stale(c);
 	if (c->usage && was.is)

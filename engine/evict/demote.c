@@ -7,7 +7,7 @@
  *   cpu     What has no copy that counts is copied now; after the commit the segments go, as the
  *           evictor lets them go. The wait for a copy is the one of fsync (n->sync_waiters), so it
  *           ends with the tier's own error.
- *   a tier  Its copies go, where all of the chunk is in the pool or in another tier (names/bury.c).
+ *   a tier  Its copies go, where all of the chunk is in the pool or in another tier (names/chunk_drop.c).
  *   all     The chunk is dropped, as the keeper does it.
  *
  * What is pinned is refused with EBUSY. So is what is open, leased or mapped for all of CLOSE_NS:
@@ -19,16 +19,16 @@
 
 #include "account.h"
 #include "clock.h"
-#include "dirty.h"
-#include "drop.h"
+#include "committer.h"
+#include "dir_invalidate.h"
 #include "evict.h"
 #include "file.h"
-#include "kept.h"
-#include "news.h"
+#include "replacers.h"
+#include "event_ring.h"
 #include "notify.h"
 #include "pin.h"
 #include "spill.h"
-#include "tierq.h"
+#include "tier_queue.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -117,10 +117,10 @@ static int copy_locked(struct kvc *k, struct demotion *d, struct kvc_chunk *c)
 		n->hopeless = 0; /* who asks is to be told why */
 		if (!d->node) {
 			d->node = n;
-			n->holds++;
+			n->refs++;
 			d->copied = false;
 			d->copy = (struct kvc_wait){ .wake = on_copy };
-			kvc_park_locked(k, &n->sync_waiters, &d->copy);
+			kvc_wait_park_locked(k, &n->sync_waiters, &d->copy);
 		}
 		kvc_spill_queue_locked(k, n, true);
 	}
@@ -130,29 +130,29 @@ static int copy_locked(struct kvc *k, struct demotion *d, struct kvc_chunk *c)
 /* Its segment goes. The lock is let go while its pages are freed. */
 static void leave_locked(struct kvc *k, struct kvc_node *n)
 {
-	struct kvc_segment s = kvc_segment_of(n);
-	int fd = kvc_segment_open(&k->pool, &s, O_PATH);
-	uint64_t room = n->room;
+	struct kvc_segment s = kvc_file_segment_of(n);
+	int fd = kvc_pool_segment_open(&k->pool, &s, O_PATH);
+	uint64_t reserved = n->reserved;
 
-	kvc_segment_remove(&k->pool, &s);
-	kvc_become_locked(k, n, KVC_LOWER);
+	kvc_pool_segment_remove(&k->pool, &s);
+	kvc_file_become_locked(k, n, KVC_LOWER);
 	if (fd < 0) {
-		kvc_room_set_locked(k, n, 0);
+		kvc_account_set_reserved_locked(k, n, 0);
 	} else {
-		k->room.leaving += room;
-		n->room = 0;
-		kvc_quota_count_locked(k, n);
+		k->reservations.leaving += reserved;
+		n->reserved = 0;
+		kvc_account_quota_count_locked(k, n);
 	}
 	kvc_count(&k->stats, evictions);
-	kvc_news_put_locked(k, KVC_NEWS_evicted, KVC_NEWS_POOL, n);
+	kvc_event_ring_put_locked(k, KVC_EVENT_RING_evicted, KVC_EVENT_RING_POOL, n);
 	kvc_node_settle_locked(k, n);
 	if (fd < 0)
 		return;
 	kvc_unlock(k);
 	close(fd);
 	kvc_lock(k);
-	k->room.leaving -= kvc_min(k->room.leaving, room);
-	kvc_room_put_locked(k, room);
+	k->reservations.leaving -= kvc_min(k->reservations.leaving, reserved);
+	kvc_reservation_put_locked(k, reserved);
 }
 
 static bool is_lacking(struct kvc *k, struct kvc_node *n, void *arg)
@@ -165,7 +165,7 @@ static bool is_lacking(struct kvc *k, struct kvc_node *n, void *arg)
 static bool is_uncommitted(struct kvc *k, struct kvc_node *n, void *arg)
 {
 	(void)arg;
-	return n->place_txn > k->dirty->committed;
+	return n->place_txn > k->committer->committed;
 }
 
 static int from_pool_locked(struct kvc *k, struct demotion *d, struct kvc_chunk *c)
@@ -173,7 +173,7 @@ static int from_pool_locked(struct kvc *k, struct demotion *d, struct kvc_chunk 
 	if (kvc_evict_walk_locked(k, c, is_lacking, NULL))
 		return copy_locked(k, d, c);
 	if (kvc_evict_walk_locked(k, c, is_uncommitted, NULL)) {
-		kvc_commit_soon_locked(k, true);
+		kvc_committer_wake_locked(k, true);
 		return AGAIN;
 	}
 	for (unsigned i = c->nnodes; i && c->nnodes; i--) {
@@ -185,7 +185,7 @@ static int from_pool_locked(struct kvc *k, struct demotion *d, struct kvc_chunk 
 	if (c->nnodes) /* somebody took one in hand meanwhile */
 		return AGAIN;
 	kvc_count(&k->stats, evicted_chunks);
-	kvc_kept_evicted(k, KVC_FOR_demote, KVC_FROM_POOL, c->policy);
+	kvc_replacers_evicted(k, KVC_FOR_demote, KVC_FROM_POOL, c->policy);
 	kvc_clock_since(k, &k->stats.eviction_age, c->use.created_ns);
 	return 0;
 }
@@ -202,13 +202,13 @@ static int drop_locked(struct kvc *k, struct demotion *d)
 		r.policy = 0;
 	kvc_catalog_unlock(k->cat);
 	err = d->from == FROM_ALL ? kvc_chunk_drop(k, d->chunk, KVC_DROP_WHOLE, NULL, NULL)
-				  : kvc_chunk_forget_tier(k, d->chunk, (unsigned)d->from);
+				  : kvc_chunk_drop_tier(k, d->chunk, (unsigned)d->from);
 	kvc_lock(k);
 	if (err == -EAGAIN || (err == -EBUSY && kvc_mono_ns() - d->since_ns < GRACE_NS))
 		return AGAIN;
 	if (!err)
-		kvc_kept_evicted(k, KVC_FOR_demote, d->from == FROM_ALL ? KVC_FROM_ALL : d->from,
-				 r.policy);
+		kvc_replacers_evicted(k, KVC_FOR_demote,
+				      d->from == FROM_ALL ? KVC_FROM_ALL : d->from, r.policy);
 	if (!err && d->from == FROM_ALL)
 		d->told = kvc_notify(k, KVC_TELL_PRUNE, 0, 0);
 	if (d->told)
@@ -226,7 +226,7 @@ static bool copying(struct kvc *k, struct kvc_node *n, void *arg)
 {
 	const struct demotion *d = arg;
 
-	for (unsigned t = 0; t < k->seats; t++)
+	for (unsigned t = 0; t < k->tier_slots; t++)
 		if ((n->spilling & (1u << t)) &&
 		    (d->from < 0 ? !n->in[t].queued : d->from == (int)t))
 			return true;
@@ -236,7 +236,7 @@ static bool copying(struct kvc *k, struct kvc_node *n, void *arg)
 /* What is in memory of the chunk, which the caller keeps there. */
 static int step_chunk_locked(struct kvc *k, struct demotion *d, struct kvc_chunk *c)
 {
-	if (!c->cut && kvc_evict_walk_locked(k, c, busy, NULL))
+	if (!c->detached && kvc_evict_walk_locked(k, c, busy, NULL))
 		return wait_or_refuse(d);
 	if (kvc_evict_walk_locked(k, c, copying, d)) {
 		d->used_ns = 0;
@@ -256,7 +256,7 @@ static int step_locked(struct kvc *k, struct demotion *d)
 	if (d->node && !d->copied)
 		return AGAIN;
 	if (d->node) {
-		d->node->holds--;
+		d->node->refs--;
 		kvc_node_settle_locked(k, d->node);
 		d->node = NULL;
 		d->used_ns = 0;
@@ -267,7 +267,7 @@ static int step_locked(struct kvc *k, struct demotion *d)
 	if (kvc_list_empty(&d->waiters))
 		return -ETIMEDOUT;
 	if (d->told)
-		return kvc_notified(k, d->told) ? 0 : AGAIN;
+		return kvc_notify_delivered(k, d->told) ? 0 : AGAIN;
 	if (pinned_locked(k, d->chunk))
 		return -EBUSY;
 	if (c) {
@@ -283,7 +283,7 @@ static int step_locked(struct kvc *k, struct demotion *d)
 
 static void end_locked(struct kvc *k, struct demotion *d, int err)
 {
-	kvc_wake_all_locked(k, &d->waiters, err);
+	kvc_wait_wake_all_locked(k, &d->waiters, err);
 	kvc_list_del(&d->link);
 	free(d);
 }
@@ -326,7 +326,7 @@ static void *demoter(void *arg)
 		while (d->node && !d->copied)
 			kvc_lock_wait(&k->lock, &s->cond, NULL);
 		if (d->node)
-			d->node->holds--;
+			d->node->refs--;
 		end_locked(k, d, -ESHUTDOWN);
 	}
 	kvc_unlock(k);
@@ -352,7 +352,7 @@ int kvc_demote_locked(struct kvc *k, uint64_t chunk, const char *from, struct kv
 	kvc_list_init(&d->waiters);
 	kvc_list_add_tail(&k->demotes->list, &d->link);
 	pthread_cond_signal(&k->demotes->cond);
-	return kvc_park_locked(k, &d->waiters, w);
+	return kvc_wait_park_locked(k, &d->waiters, w);
 }
 
 int kvc_demote_start(struct kvc *k)

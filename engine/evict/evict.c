@@ -2,7 +2,7 @@
 /*
  * The evictor: keeps the pool between its watermarks, by chunk, lowest rank first, and never inside
  * a request. A chunk leaves the pool when every object of it has a committed copy in a tier; one
- * that has not is copied first or, where no tier can take it, or lets it in (objects/admit.c),
+ * that has not is copied first or, where no tier can take it, or lets it in (access/admission.c),
  * dropped whole. So are the coldest that have no copy yet when stores have waited for the copies
  * long enough (pace=). A copy elsewhere is enough, but while the disk's is on its way it is waited
  * for as long, or under load what a fast remote has would never come to the disk. Bounded tiers and
@@ -10,24 +10,24 @@
  *
  * Open, leased and pinned objects, and those that a client still has mapped, stay, and their chunk
  * with them; but where a store would be refused otherwise, what is not pinned of such a chunk and
- * nobody has in hand goes. Pins beyond what may be pinned do not count (objects/pin.c).
+ * nobody has in hand goes. Pins beyond what may be pinned do not count (limits/pin.c).
  */
 #include "evict.h"
 
 #include "account.h"
-#include "admit.h"
+#include "admission.h"
 #include "clock.h"
-#include "dirty.h"
-#include "drop.h"
+#include "committer.h"
+#include "dir_invalidate.h"
 #include "file.h"
-#include "news.h"
-#include "pace.h"
+#include "event_ring.h"
+#include "throttle.h"
 #include "path.h"
 #include "pin.h"
 #include "spill.h"
-#include "tierq.h"
-#include "trash.h"
-#include "used.h"
+#include "tier_queue.h"
+#include "deferred_free.h"
+#include "access.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -71,7 +71,7 @@ struct pass {
 static bool pool_tier_possible(struct kvc *k, const struct kvc_node *n)
 {
 	kvc_tier_each(k, t)
-		if (kvc_tier_takes_locked(k, t) && !kvc_admit_locked(k, n, t) &&
+		if (kvc_tier_takes_locked(k, t) && !kvc_admission_check_locked(k, n, t) &&
 		    !(n->hopeless & (1u << t)) &&
 		    !(n->failing &&
 		      (k->tier[t].breaker.of[KVC_CALL_WRITE].failures || n->tries >= TRIES)))
@@ -86,7 +86,7 @@ static bool disk_comes(struct kvc *k, const struct kvc_node *n)
 
 	return k->tier[KVC_DISK].t && (n->spilling & bit) && !kvc_placed_in(n, KVC_DISK) &&
 	       !(n->hopeless & bit) && !n->failing && kvc_tier_takes_locked(k, KVC_DISK) &&
-	       !kvc_admit_locked(k, n, KVC_DISK);
+	       !kvc_admission_check_locked(k, n, KVC_DISK);
 }
 
 /* What of a chunk the disk tier does not let in. */
@@ -124,11 +124,11 @@ static bool judge_node_locked(struct kvc *k, struct kvc_node *n, void *arg)
 		j->v = KEEP;
 		return true;
 	}
-	if ((why = kvc_admit_locked(k, n, KVC_DISK)))
-		*j->refused = (struct refused){ why, j->refused->bytes + n->room };
+	if ((why = kvc_admission_check_locked(k, n, KVC_DISK)))
+		*j->refused = (struct refused){ why, j->refused->bytes + n->reserved };
 	if (n->state == KVC_BOTH && !n->verify) {
-		if (n->place_txn > k->dirty->committed && j->v < COPY) {
-			kvc_commit_soon_locked(k, true);
+		if (n->place_txn > k->committer->committed && j->v < COPY) {
+			kvc_committer_wake_locked(k, true);
 			j->v = COPY;
 		}
 		if (j->v == EVICT && disk_comes(k, n))
@@ -144,7 +144,7 @@ static bool judge_node_locked(struct kvc *k, struct kvc_node *n, void *arg)
 
 static bool stays_locked(struct kvc *k, const struct kvc_chunk *c)
 {
-	return kvc_pin_holds_locked(k, c->id, c->pin_until_ns, KVC_PIN_POOL) || c->cut;
+	return kvc_pin_holds_locked(k, c->id, c->pin_until_ns, KVC_PIN_POOL) || c->detached;
 }
 
 /* The lock is given back in between: whoever acts on the verdict looks at each node again. */
@@ -196,12 +196,12 @@ bool kvc_evict_mapped(struct kvc *k, struct kvc_chunk *c)
 
 	for (unsigned i = c->nnodes; i && c->nnodes && !any; i--) {
 		struct kvc_node *n = kvc_evict_turn_locked(c);
-		struct kvc_segment s = kvc_segment_of(n);
+		struct kvc_segment s = kvc_file_segment_of(n);
 
 		if (n->nopen || n->leases)
 			return true;
-		kvc_close_segment_locked(k, n);
-		any = kvc_segment_in_use(&k->pool, &s, false);
+		kvc_file_close_segment_locked(k, n);
+		any = kvc_pool_segment_in_use(&k->pool, &s, false);
 		if (i % FREE_AT == 0)
 			kvc_pause_locked(k);
 	}
@@ -211,7 +211,7 @@ bool kvc_evict_mapped(struct kvc *k, struct kvc_chunk *c)
 bool kvc_evict_may_leave(const struct kvc *k, const struct kvc_node *n)
 {
 	return n->state == KVC_BOTH && !n->verify && !n->nopen && !n->leases && !n->snapshot &&
-	       !n->backing && n->fd < 0 && n->place_txn <= k->dirty->committed;
+	       !n->backing && n->fd < 0 && n->place_txn <= k->committer->committed;
 }
 
 /*
@@ -220,29 +220,29 @@ bool kvc_evict_may_leave(const struct kvc *k, const struct kvc_node *n)
  */
 static void evict_node_locked(struct kvc *k, struct pass *p, struct kvc_node *n)
 {
-	struct kvc_segment s = kvc_segment_of(n);
-	int fd = p->nkept < FREE_AT ? kvc_segment_open(&k->pool, &s, O_PATH) : -1;
+	struct kvc_segment s = kvc_file_segment_of(n);
+	int fd = p->nkept < FREE_AT ? kvc_pool_segment_open(&k->pool, &s, O_PATH) : -1;
 
-	kvc_segment_remove(&k->pool, &s);
-	kvc_become_locked(k, n, KVC_LOWER);
+	kvc_pool_segment_remove(&k->pool, &s);
+	kvc_file_become_locked(k, n, KVC_LOWER);
 	if (fd >= 0) {
 		p->kept[p->nkept++] = fd;
-		p->kept_room += n->room;
-		k->room.leaving += n->room;
-		n->room = 0;
-		kvc_quota_count_locked(k, n);
+		p->kept_room += n->reserved;
+		k->reservations.leaving += n->reserved;
+		n->reserved = 0;
+		kvc_account_quota_count_locked(k, n);
 	} else {
-		kvc_room_set_locked(k, n, 0);
+		kvc_account_set_reserved_locked(k, n, 0);
 	}
 	kvc_count(&k->stats, evictions);
-	kvc_news_put_locked(k, KVC_NEWS_evicted, KVC_NEWS_POOL, n);
+	kvc_event_ring_put_locked(k, KVC_EVENT_RING_evicted, KVC_EVENT_RING_POOL, n);
 	kvc_node_settle_locked(k, n);
 }
 
 /* The lock is let go meanwhile. */
 static void free_kept_locked(struct kvc *k, struct pass *p)
 {
-	uint64_t room = p->kept_room;
+	uint64_t reserved = p->kept_room;
 
 	kvc_unlock(k);
 	for (size_t i = 0; i < p->nkept; i++)
@@ -251,8 +251,8 @@ static void free_kept_locked(struct kvc *k, struct pass *p)
 	p->kept_room = 0;
 	kvc_lock_pause(&k->lock);
 	kvc_lock(k);
-	k->room.leaving -= kvc_min(k->room.leaving, room);
-	kvc_room_put_locked(k, room);
+	k->reservations.leaving -= kvc_min(k->reservations.leaving, reserved);
+	kvc_reservation_put_locked(k, reserved);
 }
 
 /* What somebody takes in hand while the others leave stays. */
@@ -268,23 +268,24 @@ static void evict_chunk_locked(struct kvc *k, struct pass *p, struct kvc_chunk *
 	}
 	kvc_chunk_push_locked(k, c);
 	kvc_count(&k->stats, evicted_chunks);
-	kvc_kept_evicted(k, KVC_FOR_pool, KVC_FROM_POOL, c->policy);
+	kvc_replacers_evicted(k, KVC_FOR_pool, KVC_FROM_POOL, c->policy);
 	kvc_clock_since(k, &k->stats.eviction_age, c->use.created_ns);
 }
 
 /* How many bytes the pool should lose now, beyond what is trash already. */
 static uint64_t wanted_locked(struct kvc *k)
 {
-	const struct kvc_list *first = &k->room.waiters;
+	const struct kvc_list *first = &k->reservations.waiters;
 	uint64_t want, need = 0;
 
-	kvc_room_look_locked(k);
-	want = kvc_trim(k->room.used + k->room.unseen, k->pool.bytes, &k->opt, &k->evict->trimming);
+	kvc_reservation_look_locked(k);
+	want = kvc_reservation_excess(k->reservations.used + k->reservations.unseen, k->pool.bytes,
+				      &k->opt, &k->evict->trimming);
 	if (!kvc_list_empty(first))
 		need = kvc_of(first->next, struct kvc_wait, link)->want;
 	if (need)
-		want = kvc_max(want, kvc_room_lacks_locked(k, need));
-	return want - kvc_min(want, k->room.leaving);
+		want = kvc_max(want, kvc_reservation_lacks_locked(k, need));
+	return want - kvc_min(want, k->reservations.leaving);
 }
 
 /* What the stores need that have waited for longer than pace= says. */
@@ -292,13 +293,14 @@ static uint64_t overdue_locked(struct kvc *k)
 {
 	uint64_t now = kvc_mono_ns(), need = 0, have;
 
-	kvc_list_each(e, &k->room.waiters) {
+	kvc_list_each(e, &k->reservations.waiters) {
 		struct kvc_wait *w = kvc_of(e, struct kvc_wait, link);
 
 		if (w->since_ns && now - w->since_ns > k->opt.pace_ms * 1000000)
 			need += w->want;
 	}
-	have = k->pool.bytes - kvc_min(k->room.used, k->pool.bytes) + k->room.leaving;
+	have = k->pool.bytes - kvc_min(k->reservations.used, k->pool.bytes) +
+	       k->reservations.leaving;
 	return need - kvc_min(need, have);
 }
 
@@ -366,13 +368,13 @@ static bool one_locked(struct kvc *k, struct pass *p, struct kvc_chunk *c)
 		v = EVICT;
 	if (v == DROP && r.why == KVC_REFUSED_twice) {
 		name = name_locked(k, c->id);
-		if (kvc_admit_back_locked(k, c, name))
+		if (kvc_admission_was_dropped_locked(k, c, name))
 			v = judge_locked(k, c, &r);
 	}
 	if ((v == EVICT || v == DROP) && kvc_evict_mapped(k, c))
 		v = KEEP;
 	if (v != KEEP)
-		kvc_class_gave_locked(k, &k->chunks->turns, c->policy);
+		kvc_chunk_class_gave_locked(k, &k->chunks->turns, c->policy);
 	if (v == EVICT) {
 		evict_chunk_locked(k, p, c);
 		refused(k, &r);
@@ -385,10 +387,10 @@ static bool one_locked(struct kvc *k, struct pass *p, struct kvc_chunk *c)
 		err = drop_locked(k, c->id);
 		p->progress |= !err || err == -EAGAIN;
 		if (!err) {
-			kvc_kept_evicted(k, r.why ? KVC_FOR_refused : KVC_FOR_pool, KVC_FROM_POOL,
-					 c->policy);
+			kvc_replacers_evicted(k, r.why ? KVC_FOR_refused : KVC_FOR_pool,
+					      KVC_FROM_POOL, c->policy);
 			refused(k, &r);
-			kvc_admit_gone_locked(k, name);
+			kvc_admission_dropped_locked(k, name);
 		}
 		if (err == -EAGAIN)
 			p->coming += c->bytes;
@@ -432,7 +434,7 @@ static void drop_behind_locked(struct kvc *k, struct pass *p)
 		if (err)
 			continue;
 		kvc_count(&k->stats, behind_drops);
-		kvc_kept_evicted(k, KVC_FOR_behind, KVC_FROM_POOL, c->policy);
+		kvc_replacers_evicted(k, KVC_FOR_behind, KVC_FROM_POOL, c->policy);
 	}
 }
 
@@ -443,14 +445,14 @@ static void drop_later_locked(struct kvc *k, struct pass *p)
 		struct kvc_chunk *c = p->aside[i].chunk;
 
 		pause_aside_locked(k, i);
-		if (kvc_list_empty(&k->room.waiters))
+		if (kvc_list_empty(&k->reservations.waiters))
 			break;
 		if (p->aside[i].verdict != LATER || kvc_list_empty(&c->nodes) ||
 		    kvc_evict_mapped(k, c))
 			continue;
 		if (!drop_locked(k, c->id)) {
 			p->progress = true;
-			kvc_kept_evicted(k, KVC_FOR_pool, KVC_FROM_POOL, c->policy);
+			kvc_replacers_evicted(k, KVC_FOR_pool, KVC_FROM_POOL, c->policy);
 		}
 	}
 }
@@ -462,11 +464,12 @@ static bool evict_others_locked(struct kvc *k, struct pass *p, struct kvc_chunk 
 
 	for (unsigned i = c->nnodes; i && c->nnodes; i--) {
 		struct kvc_node *n = kvc_evict_turn_locked(c);
-		struct kvc_segment s = kvc_segment_of(n);
+		struct kvc_segment s = kvc_file_segment_of(n);
 
 		if (n->state == KVC_BOTH && !n->nopen && !n->leases) {
-			kvc_close_segment_locked(k, n);
-			if (kvc_evict_may_leave(k, n) && !kvc_segment_in_use(&k->pool, &s, false)) {
+			kvc_file_close_segment_locked(k, n);
+			if (kvc_evict_may_leave(k, n) &&
+			    !kvc_pool_segment_in_use(&k->pool, &s, false)) {
 				evict_node_locked(k, p, n);
 				any = true;
 			}
@@ -485,9 +488,10 @@ static void evict_parts_locked(struct kvc *k, struct pass *p)
 		struct kvc_chunk *c = p->aside[i].chunk;
 
 		pause_aside_locked(k, i);
-		if (k->room.stuck < STUCK_LOOKS / 2 || kvc_list_empty(&k->room.waiters))
+		if (k->reservations.stuck < STUCK_LOOKS / 2 ||
+		    kvc_list_empty(&k->reservations.waiters))
 			break;
-		if (p->aside[i].verdict == KEEP && !c->cut &&
+		if (p->aside[i].verdict == KEEP && !c->detached &&
 		    !kvc_pin_holds_locked(k, c->id, c->pin_until_ns, KVC_PIN_POOL))
 			p->progress = evict_others_locked(k, p, c);
 	}
@@ -501,25 +505,25 @@ static struct kvc_chunk *next_locked(struct kvc *k, struct pass *p)
 {
 	struct kvc_chunk *c = kvc_chunk_pop_locked(k), *last;
 
-	if (!c && kvc_used_loosen_locked(k))
+	if (!c && kvc_access_loosen_locked(k))
 		c = kvc_chunk_pop_locked(k);
 	for (; !c && p->parted < p->naside; p->parted++) {
 		last = p->aside[p->parted].chunk;
 		pause_aside_locked(k, p->parted);
 		if (last->parent) {
-			kvc_kept_part_locked(k, last);
+			kvc_replacers_part_locked(k, last);
 			c = kvc_chunk_pop_locked(k);
 		}
 	}
 	for (unsigned i = 0; !c && i < BACK && (last = kvc_pin_chained_locked(k)); i++) {
 		p->progress = true;
 		if (last->parent) {
-			kvc_kept_part_locked(k, last);
+			kvc_replacers_part_locked(k, last);
 			c = kvc_chunk_pop_locked(k);
 		}
 	}
 	if (c && c->fresh)
-		kvc_used_known_locked(k, c);
+		kvc_access_settle_locked(k, c);
 	return c;
 }
 
@@ -566,9 +570,9 @@ static bool pool_pass(struct kvc *k)
 		kvc_chunk_settle_locked(k, c);
 		pause_aside_locked(k, i);
 	}
-	if (!kvc_list_empty(&k->trash->list)) {
+	if (!kvc_list_empty(&k->deferred_free->list)) {
 		p.progress = true;
-		kvc_commit_soon_locked(k, true);
+		kvc_committer_wake_locked(k, true);
 	}
 	kvc_unlock(k);
 	free(p.aside);
@@ -584,7 +588,7 @@ void *kvc_evictor(void *arg)
 		bool pressed = wanted_locked(k) > 0;
 		struct timespec t = kvc_timespec(kvc_mono_ns() + (pressed ? LOOK_NS : IDLE_NS));
 
-		kvc_lock_wait(&k->lock, &k->room.pressed, &t);
+		kvc_lock_wait(&k->lock, &k->reservations.pressed, &t);
 		if (k->stopping)
 			break;
 		pressed = wanted_locked(k) > 0;
@@ -592,15 +596,15 @@ void *kvc_evictor(void *arg)
 		bool progress = pressed && pool_pass(k);
 
 		kvc_lock(k);
-		kvc_pace_measure_locked(k);
-		kvc_used_tick_locked(k);
-		if (progress || kvc_list_empty(&k->room.waiters) || k->work->running ||
-		    k->room.leaving) {
-			k->room.stuck = 0;
-		} else if (++k->room.stuck >= STUCK_LOOKS) {
+		kvc_throttle_measure_locked(k);
+		kvc_access_tick_locked(k);
+		if (progress || kvc_list_empty(&k->reservations.waiters) || k->work->running ||
+		    k->reservations.leaving) {
+			k->reservations.stuck = 0;
+		} else if (++k->reservations.stuck >= STUCK_LOOKS) {
 			/* All that is left is open, leased or pinned. */
-			kvc_refuse_first_locked(k, &k->room.waiters);
-			k->room.stuck = 0;
+			kvc_wait_refuse_first_locked(k, &k->reservations.waiters);
+			k->reservations.stuck = 0;
 		}
 	}
 	kvc_unlock(k);

@@ -63,7 +63,7 @@ uint64_t kvc_trimmer_model(const struct kvc_trimmer *t);
  */
 bool kvc_trimmer_turn(struct kvc_trimmer *t, uint64_t goal, bool *hopeful);
 
-/* keeper.c */
+/* quota_keeper.c */
 int kvc_keeper_start(struct kvc *k);
 void kvc_keeper_stop(struct kvc *k); /* after k->stopping was set */
 

@@ -5,9 +5,9 @@
  * them waits for another, nor the evictor of the pool (evict.c) for them.
  *
  * Who goes is a matter of the catalog's rank, or, where the policy is more than that, of the order
- * that the tier has of its own (objects/kept.h), which the trimmer fills from the catalog when it
- * starts. Of the latter a victim that goes is taken out at once, so that what it follows can go in
- * the same turn; one that stays is put aside until the walk begins anew.
+ * that the tier has of its own (objects/replacers.h), which the trimmer fills from the catalog when
+ * it starts. Of the latter a victim that goes is taken out at once, so that what it follows can go
+ * in the same turn; one that stays is put aside until the walk begins anew.
  *
  * A trimmer counts by rows: what it dropped is on its way (kvc_tier_state.leaving) until the
  * commit and the removal have given the space back, and is not asked for twice. It walks the
@@ -15,7 +15,7 @@
  * pinned and open ones at the front are looked at once a walk. What such a one follows is spared,
  * unless a whole walk finds nothing else; for two seconds also where that was only used a moment
  * ago, and could go soon. So is what was used by who uses what follows it, and has no rank of that
- * yet (objects/ancestors.h). A chunk folder's first visit only makes the kernel ask again for its
+ * yet (access/ancestors.h). A chunk folder's first visit only makes the kernel ask again for its
  * name (kvc_chunk_drop: -EAGAIN); the trimmer comes back for it.
  *
  * A model above its quota is trimmed the same way, by the keeper and of whole chunks. It has no
@@ -28,13 +28,13 @@
  * be more than a full tier has room for.
  */
 #include "chunk.h"
-#include "dirty.h"
-#include "drop.h"
+#include "committer.h"
+#include "dir_invalidate.h"
 #include "evict.h"
-#include "kept.h"
+#include "replacers.h"
 #include "log.h"
-#include "tierq.h"
-#include "used.h"
+#include "tier_queue.h"
+#include "access.h"
 
 #include <string.h>
 
@@ -100,11 +100,11 @@ static void put_back_locked(struct kvc *k, struct walk *w)
 		const struct out *o = &w->out[--w->nout];
 
 		if (!o->taken) {
-			kvc_kept_aside_locked(k, w->cache, o->row.id, o->row.policy, false);
+			kvc_replacers_exclude_locked(k, w->cache, o->row.id, o->row.policy, false);
 			continue;
 		}
-		kvc_kept_restore_locked(k, w->cache, &o->row, 0);
-		kvc_kept_join_locked(k, w->cache, &o->row);
+		kvc_replacers_restore_locked(k, w->cache, &o->row, 0);
+		kvc_replacers_join_locked(k, w->cache, &o->row);
 	}
 }
 
@@ -136,18 +136,19 @@ static bool is_ordered(const struct kvc_trimmer *t, unsigned class)
 {
 	if (t->walk.cache == KVC_CACHE_POOL)
 		return true;
-	return (t->model || !t->tier) && kvc_kept_here(t->k, KVC_CACHE_DISK, class);
+	return (t->model || !t->tier) && kvc_replacers_has_order(t->k, KVC_CACHE_DISK, class);
 }
 
 /* Does any follow it that is in the pool, or in an order of the disk's, and is not to go now? */
 static bool is_held(const struct kvc_trimmer *t, const struct kvc_chunk_row *r)
 {
 	for (int i = 0; i < KVC_CACHES; i++) {
-		uint32_t n = kvc_kept_followers_locked(t->k, (enum kvc_cache)i, r);
+		uint32_t n = kvc_replacers_children_locked(t->k, (enum kvc_cache)i, r);
 
 		for (size_t j = 0; j < t->nknocked && n; j++)
 			n -= (t->knocked[j].row.parent & ~KVC_TOLD) == r->id &&
-			     kvc_kept_holds_locked(t->k, (enum kvc_cache)i, &t->knocked[j].row);
+			     kvc_replacers_holds_locked(t->k, (enum kvc_cache)i,
+							&t->knocked[j].row);
 		if (n)
 			return true;
 	}
@@ -173,7 +174,7 @@ static int next_kept(struct kvc_trimmer *t, unsigned class, struct kvc_chunk_row
 	uint64_t id;
 
 	kvc_lock(k);
-	while (err && (id = kvc_kept_victim_locked(k, w->cache, class))) {
+	while (err && (id = kvc_replacers_victim_locked(k, w->cache, class))) {
 		struct kvc_chunk *c = kvc_chunk_find_locked(k, id);
 
 		err = 0;
@@ -184,13 +185,13 @@ static int next_kept(struct kvc_trimmer *t, unsigned class, struct kvc_chunk_row
 		r->policy = class;
 		r->id = id;
 		if (err == -ENOENT) { /* no such chunk */
-			kvc_kept_take_locked(k, w->cache, r);
+			kvc_replacers_take_locked(k, w->cache, r);
 			continue;
 		}
 		err = err ?: kvc_grow(&w->out, w->nout, &w->out_room, sizeof *w->out);
 		if (err) /* it stays where it is, and is asked about again */
 			break;
-		kvc_kept_aside_locked(k, w->cache, id, class, true);
+		kvc_replacers_exclude_locked(k, w->cache, id, class, true);
 		w->out[w->nout++] = (struct out){ .row = *r };
 		if (is_ours(t, r))
 			break;
@@ -269,7 +270,7 @@ static uint64_t goal_locked(struct kvc *k, unsigned tier, const struct kvc_tier_
 {
 	struct kvc_tier_state *ts = &k->tier[tier];
 	uint64_t used = u->used - kvc_min(u->used, ts->leaving);
-	uint64_t goal = kvc_trim(used, u->total, &k->opt, &ts->trimming);
+	uint64_t goal = kvc_reservation_excess(used, u->total, &k->opt, &ts->trimming);
 
 	ts->spare = u->total / 100 * (100 - k->opt.high_pct);
 	if (goal || !kvc_tier_refuses_locked(ts))
@@ -299,7 +300,7 @@ static void take_out(struct kvc *k, struct walk *w, const struct kvc_chunk_row *
 			continue;
 		kvc_lock(k);
 		if (!o->taken)
-			kvc_kept_take_locked(k, w->cache, &o->row);
+			kvc_replacers_take_locked(k, w->cache, &o->row);
 		kvc_unlock(k);
 		o->taken = true;
 		if (err != -EAGAIN)
@@ -327,7 +328,7 @@ static void spare_parent(struct kvc_trimmer *t, const struct kvc_chunk_row *r)
 /* What was used lately has not been seen to by all that it follows: their ranks are too low. */
 static void spare_waiting(struct kvc_trimmer *t)
 {
-	const struct kvc_ancestors *a = &t->k->used->ancestors;
+	const struct kvc_ancestors *a = &t->k->access->ancestors;
 	struct walk *w = &t->walk;
 
 	if (w->spares_none)
@@ -365,12 +366,12 @@ static int visit(struct kvc_trimmer *t, const struct kvc_chunk_row *r, uint64_t 
 	t->walk.freed += *bytes;
 	if (t->model) {
 		kvc_count(&k->stats, quota_drops);
-		kvc_kept_evicted(k, KVC_FOR_quota, KVC_FROM_ALL, r->policy);
+		kvc_replacers_evicted(k, KVC_FOR_quota, KVC_FROM_ALL, r->policy);
 		return 0;
 	}
 	kvc_count(&k->stats, trimmed_chunks);
 	kvc_lock(k);
-	kvc_class_gave_locked(k, &t->walk.turns, r->policy);
+	kvc_chunk_class_gave_locked(k, &t->walk.turns, r->policy);
 	k->tier[t->tier].jammed = false;
 	kvc_unlock(k);
 	return 0;
@@ -439,7 +440,7 @@ static void defer(struct kvc_trimmer *t, const struct kvc_chunk_row *r)
 	kvc_lock(k);
 	n = kvc_node_find_locked(k, r->id);
 	if (n && S_ISDIR(n->row.mode) && kvc_kernel_knows(n))
-		kvc_knock_locked(k, r->id, r->last_ns, where(t), r->bytes);
+		kvc_dir_probe_locked(k, r->id, r->last_ns, where(t), r->bytes);
 	kvc_unlock(k);
 	take_out(k, &t->walk, r, -EAGAIN);
 	t->knocked[t->nknocked++] = (struct knocked){ *r, r->bytes };
@@ -488,7 +489,7 @@ static bool turn(struct kvc_trimmer *t, uint64_t goal)
 	}
 	kvc_lock(k);
 	if (gone)
-		kvc_commit_soon_locked(k, true);
+		kvc_committer_wake_locked(k, true);
 	t->hopeful |= t->nknocked || !ended;
 	if (ended && !t->model && !t->filling && !t->walk.freed && !t->nknocked &&
 	    !t->walk.any_spared)
@@ -547,9 +548,9 @@ static void fill_class(struct kvc_trimmer *t, unsigned class, bool join)
 		kvc_catalog_unlock(k->cat);
 		kvc_lock(k);
 		for (size_t i = 0; i < n && join; i++)
-			kvc_kept_join_locked(k, KVC_CACHE_DISK, &r[i]);
+			kvc_replacers_join_locked(k, KVC_CACHE_DISK, &r[i]);
 		for (size_t i = 0; i < n && !join; i++)
-			kvc_kept_restore_locked(k, KVC_CACHE_DISK, &r[i], 0);
+			kvc_replacers_restore_locked(k, KVC_CACHE_DISK, &r[i], 0);
 		kvc_unlock(k);
 		if (n)
 			at = r[n - 1];
@@ -565,7 +566,7 @@ static void fill(struct kvc_trimmer *t)
 {
 	t->filling = true;
 	for (unsigned i = 0; i < KVC_CLASSES; i++)
-		if (kvc_kept_here(t->k, KVC_CACHE_DISK, i)) {
+		if (kvc_replacers_has_order(t->k, KVC_CACHE_DISK, i)) {
 			fill_class(t, i, false);
 			fill_class(t, i, true);
 		}

@@ -95,8 +95,8 @@ static int proofs(const struct kvc_frame *f, const uint8_t key[32], struct kvc_s
 	int err;
 
 	put_identity(f, &id);
-	err = kvc_mac(key, &id, sizeof id, "", 0, of_identity->b);
-	return err ?: kvc_mac(key, of_identity->b, 16, &np, len, of_name->b);
+	err = kvc_keys_mac(key, &id, sizeof id, "", 0, of_identity->b);
+	return err ?: kvc_keys_mac(key, of_identity->b, 16, &np, len, of_name->b);
 }
 
 int kvc_frame_prove(struct kvc_frame *f, const uint8_t key[32])
@@ -181,16 +181,16 @@ int kvc_frame_decode(const uint8_t page[KVC_FRAME_HEADER], struct kvc_frame *f)
 
 /* A range table: u64 count, then (offset, length) pairs, padded to a page. */
 
-size_t kvc_ranges_size(uint64_t n)
+size_t kvc_frame_ranges_size(uint64_t n)
 {
 	return n > KVC_RANGES_MAX ? 0 : (size_t)kvc_round_up(8 + n * 16, KVC_PAGE);
 }
 
-void kvc_ranges_encode(const struct kvc_range *r, size_t n, uint8_t *out)
+void kvc_frame_ranges_encode(const struct kvc_range *r, size_t n, uint8_t *out)
 {
 	uint64_t *w = (uint64_t *)out;
 
-	memset(out, 0, kvc_ranges_size(n));
+	memset(out, 0, kvc_frame_ranges_size(n));
 	*w++ = htole64(n);
 	for (size_t i = 0; i < n; i++) {
 		*w++ = htole64(r[i].off);
@@ -198,14 +198,14 @@ void kvc_ranges_encode(const struct kvc_range *r, size_t n, uint8_t *out)
 	}
 }
 
-int kvc_ranges_decode(const uint8_t *in, size_t len, uint64_t size, struct kvc_range **out,
-		      size_t *n_out)
+int kvc_frame_ranges_decode(const uint8_t *in, size_t len, uint64_t size, struct kvc_range **out,
+			    size_t *n_out)
 {
 	const uint64_t *w = (const uint64_t *)in;
 	uint64_t n, end = 0;
 	KVC_MEM struct kvc_range *r = NULL;
 
-	if (len < 8 || (n = le64toh(*w++)) > KVC_RANGES_MAX || kvc_ranges_size(n) > len)
+	if (len < 8 || (n = le64toh(*w++)) > KVC_RANGES_MAX || kvc_frame_ranges_size(n) > len)
 		return -EBADMSG;
 	r = calloc(n ? n : 1, sizeof *r);
 	if (!r)
@@ -226,7 +226,7 @@ int kvc_ranges_decode(const uint8_t *in, size_t len, uint64_t size, struct kvc_r
 	return 0;
 }
 
-struct kvc_where kvc_where_of(const char *path)
+struct kvc_where kvc_frame_where_of(const char *path)
 {
 	struct kvc_sum s = kvc_sum_of(path, strlen(path));
 	struct kvc_where w = { 0 };
@@ -238,7 +238,7 @@ struct kvc_where kvc_where_of(const char *path)
 	return w;
 }
 
-const char *kvc_where_text(const struct kvc_where *w, char *buf)
+const char *kvc_frame_where_text(const struct kvc_where *w, char *buf)
 {
 	snprintf(buf, 33, "%016llx%016llx", (unsigned long long)w->at, (unsigned long long)w->hi);
 	return buf;

@@ -83,13 +83,13 @@ struct kvc_range {
  * The size in bytes of a table of n ranges (a multiple of a page), or 0 where n is beyond what a
  * frame may hold.
  */
-size_t kvc_ranges_size(uint64_t n);
-void kvc_ranges_encode(const struct kvc_range *r, size_t n, uint8_t *out);
+size_t kvc_frame_ranges_size(uint64_t n);
+void kvc_frame_ranges_encode(const struct kvc_range *r, size_t n, uint8_t *out);
 /*
  * Reads a table of at most `len` bytes for a file of `size` bytes: ranges ascend, do not touch each
  * other's bytes and end within the size. 0 with *r (the caller frees) and *n, -EBADMSG, or -ENOMEM.
  */
-int kvc_ranges_decode(const uint8_t *in, size_t len, uint64_t size, struct kvc_range **r,
-		      size_t *n);
+int kvc_frame_ranges_decode(const uint8_t *in, size_t len, uint64_t size, struct kvc_range **r,
+			    size_t *n);
 
 #endif

@@ -41,12 +41,12 @@ struct kvc_keys {
 	struct key v[KEYS_MAX];
 };
 
-void kvc_wipe(void *p, size_t len)
+void kvc_keys_wipe(void *p, size_t len)
 {
 	OPENSSL_cleanse(p, len);
 }
 
-int kvc_random(void *out, size_t len)
+int kvc_keys_random(void *out, size_t len)
 {
 	return getrandom(out, len, 0) == (ssize_t)len ? 0 : -EIO;
 }
@@ -68,7 +68,7 @@ static void *secret_new(size_t len)
 
 static void secret_free(void *p, size_t len)
 {
-	kvc_wipe(p, len);
+	kvc_keys_wipe(p, len);
 	munmap(p, len);
 }
 
@@ -102,7 +102,7 @@ static int stage(struct kvc_keys *k, const char **why)
 			return -EINVAL;
 		same = !CRYPTO_memcmp(x->bytes, key->bytes, sizeof x->bytes) &&
 		       !strcmp(x->model, key->model);
-		kvc_wipe(key, sizeof *key);
+		kvc_keys_wipe(key, sizeof *key);
 		k->seen[i] = true;
 		*why = "its ID belongs to another key of this mount; give it a new ID";
 		return same ? 0 : -EINVAL;
@@ -226,7 +226,7 @@ void kvc_keys_read_end(struct kvc_keys *k, bool take, bool retire)
 	size_t n = k->n;
 
 	if (!take) {
-		kvc_wipe(&k->v[n], sizeof k->v[n] * (k->staged + 1 - n));
+		kvc_keys_wipe(&k->v[n], sizeof k->v[n] * (k->staged + 1 - n));
 		k->staged = n;
 	}
 	for (size_t i = 0; take && i < k->staged; i++)
@@ -310,8 +310,8 @@ int kvc_keys_each(const struct kvc_keys *k, int (*fn)(void *arg, uint32_t id), v
 	return err;
 }
 
-int kvc_hkdf(const void *key, size_t key_len, const void *salt, size_t salt_len, const void *info,
-	     size_t info_len, uint8_t *out, size_t len)
+int kvc_keys_hkdf(const void *key, size_t key_len, const void *salt, size_t salt_len,
+		  const void *info, size_t info_len, uint8_t *out, size_t len)
 {
 	EVP_KDF *kdf = EVP_KDF_fetch(NULL, "HKDF", NULL);
 	EVP_KDF_CTX *c = kdf ? EVP_KDF_CTX_new(kdf) : NULL;
@@ -337,8 +337,8 @@ int kvc_keys_proof(const struct kvc_keys *k, uint32_t id, char text[33])
 	static const char salt[] = "kvcachefs proof 1";
 	const struct key *x = find_below(k, k->staged, id);
 	uint8_t sum[16];
-	int err = x ? kvc_hkdf(x->bytes, 32, salt, sizeof salt - 1, &x->id, sizeof x->id, sum,
-			       sizeof sum)
+	int err = x ? kvc_keys_hkdf(x->bytes, 32, salt, sizeof salt - 1, &x->id, sizeof x->id, sum,
+				    sizeof sum)
 		    : -ENOENT;
 
 	for (int i = 0; i < 16 && !err; i++)
@@ -353,11 +353,11 @@ static int model_key(const struct kvc_keys *k, uint32_t id, const char *model, u
 
 	if (!x || (*x->model && strcmp(x->model, model)))
 		return -ENOKEY;
-	return kvc_hkdf(x->bytes, 32, salt, sizeof salt - 1, model, strlen(model), own, 32);
+	return kvc_keys_hkdf(x->bytes, 32, salt, sizeof salt - 1, model, strlen(model), own, 32);
 }
 
-int kvc_frame_key(const struct kvc_keys *k, uint32_t id, const char *model, const uint8_t nonce[12],
-		  uint64_t ino, uint64_t gen, uint8_t out[32])
+int kvc_keys_frame_key(const struct kvc_keys *k, uint32_t id, const char *model,
+		       const uint8_t nonce[12], uint64_t ino, uint64_t gen, uint8_t out[32])
 {
 	struct {
 		char text[17];
@@ -368,20 +368,20 @@ int kvc_frame_key(const struct kvc_keys *k, uint32_t id, const char *model, cons
 
 	memcpy(info.text, "kvcachefs frame 1", 17);
 	if (!err)
-		err = kvc_hkdf(own, 32, nonce, 12, &info, sizeof info, out, 32);
-	kvc_wipe(own, sizeof own);
+		err = kvc_keys_hkdf(own, 32, nonce, 12, &info, sizeof info, out, 32);
+	kvc_keys_wipe(own, sizeof own);
 	return err;
 }
 
-int kvc_header_key(const struct kvc_keys *k, uint32_t id, const char *model, uint8_t out[32])
+int kvc_keys_header_key(const struct kvc_keys *k, uint32_t id, const char *model, uint8_t out[32])
 {
 	static const char info[] = "kvcachefs header 1";
 	uint8_t own[32];
 	int err = model_key(k, id, model, own);
 
 	if (!err)
-		err = kvc_hkdf(own, 32, "", 0, info, sizeof info - 1, out, 32);
-	kvc_wipe(own, sizeof own);
+		err = kvc_keys_hkdf(own, 32, "", 0, info, sizeof info - 1, out, 32);
+	kvc_keys_wipe(own, sizeof own);
 	return err;
 }
 
@@ -392,8 +392,8 @@ static void find_hmac(void)
 	hmac = EVP_MAC_fetch(NULL, "HMAC", NULL);
 }
 
-int kvc_mac(const uint8_t key[32], const void *a, size_t a_len, const void *b, size_t b_len,
-	    uint8_t out[16])
+int kvc_keys_mac(const uint8_t key[32], const void *a, size_t a_len, const void *b, size_t b_len,
+		 uint8_t out[16])
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	OSSL_PARAM p[] = {
@@ -410,7 +410,7 @@ int kvc_mac(const uint8_t key[32], const void *a, size_t a_len, const void *b, s
 
 	if (ok)
 		memcpy(out, all, 16);
-	kvc_wipe(all, sizeof all);
+	kvc_keys_wipe(all, sizeof all);
 	bool none = hmac && !c;
 
 	EVP_MAC_CTX_free(c);
@@ -449,14 +449,14 @@ static int gcm(bool seal, const uint8_t key[32], uint64_t block, const void *aad
 	return good ? 0 : ok && !seal ? -EBADMSG : -EIO;
 }
 
-int kvc_seal(const uint8_t key[32], uint64_t block, const void *aad, size_t aad_len,
-	     const uint8_t *in, size_t len, uint8_t *out, uint8_t tag[16])
+int kvc_keys_seal(const uint8_t key[32], uint64_t block, const void *aad, size_t aad_len,
+		  const uint8_t *in, size_t len, uint8_t *out, uint8_t tag[16])
 {
 	return gcm(true, key, block, aad, aad_len, in, len, out, tag);
 }
 
-int kvc_unseal(const uint8_t key[32], uint64_t block, const void *aad, size_t aad_len,
-	       const uint8_t *in, size_t len, uint8_t *out, const uint8_t tag[16])
+int kvc_keys_unseal(const uint8_t key[32], uint64_t block, const void *aad, size_t aad_len,
+		    const uint8_t *in, size_t len, uint8_t *out, const uint8_t tag[16])
 {
 	uint8_t copy[16];
 	int err;
@@ -468,7 +468,7 @@ int kvc_unseal(const uint8_t key[32], uint64_t block, const void *aad, size_t aa
 	return err;
 }
 
-struct kvc_library kvc_library_openssl(void)
+struct kvc_library kvc_keys_library(void)
 {
 	return (struct kvc_library){ "OpenSSL", OpenSSL_version(OPENSSL_VERSION_STRING),
 				     (const void *)OpenSSL_version };

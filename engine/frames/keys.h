@@ -65,28 +65,28 @@ int kvc_keys_each(const struct kvc_keys *k, int (*fn)(void *arg, uint32_t id), v
 int kvc_keys_proof(const struct kvc_keys *k, uint32_t id, char text[33]);
 /*
  * What proves headers in shared tiers (frame.h): of a model, by a key of the file. As
- * kvc_frame_key.
+ * kvc_keys_frame_key.
  */
-int kvc_header_key(const struct kvc_keys *k, uint32_t id, const char *model, uint8_t key[32]);
-/* The key of one frame. 0, -ENOKEY (no such id), -EIO. The caller wipes it with kvc_wipe. */
-int kvc_frame_key(const struct kvc_keys *k, uint32_t id, const char *model, const uint8_t nonce[12],
-		  uint64_t ino, uint64_t gen, uint8_t key[32]);
+int kvc_keys_header_key(const struct kvc_keys *k, uint32_t id, const char *model, uint8_t key[32]);
+/* The key of one frame. 0, -ENOKEY (no such id), -EIO. The caller wipes it with kvc_keys_wipe. */
+int kvc_keys_frame_key(const struct kvc_keys *k, uint32_t id, const char *model,
+		       const uint8_t nonce[12], uint64_t ino, uint64_t gen, uint8_t key[32]);
 
 /*
  * Seals or opens a block, in place where in == out: 0, -ENOMEM or -EIO (it could not be done).
  * open: -EBADMSG where anything is not as it was sealed; out is zero after any error.
  */
-int kvc_seal(const uint8_t key[32], uint64_t block, const void *aad, size_t aad_len,
-	     const uint8_t *in, size_t len, uint8_t *out, uint8_t tag[16]);
-int kvc_unseal(const uint8_t key[32], uint64_t block, const void *aad, size_t aad_len,
-	       const uint8_t *in, size_t len, uint8_t *out, const uint8_t tag[16]);
+int kvc_keys_seal(const uint8_t key[32], uint64_t block, const void *aad, size_t aad_len,
+		  const uint8_t *in, size_t len, uint8_t *out, uint8_t tag[16]);
+int kvc_keys_unseal(const uint8_t key[32], uint64_t block, const void *aad, size_t aad_len,
+		    const uint8_t *in, size_t len, uint8_t *out, const uint8_t tag[16]);
 /* HKDF-SHA256: `len` bytes into out. 0 or -EIO. */
-int kvc_hkdf(const void *key, size_t key_len, const void *salt, size_t salt_len, const void *info,
-	     size_t info_len, uint8_t *out, size_t len);
+int kvc_keys_hkdf(const void *key, size_t key_len, const void *salt, size_t salt_len,
+		  const void *info, size_t info_len, uint8_t *out, size_t len);
 /* HMAC-SHA256 of a and then b, cut to 16 bytes. 0, -ENOMEM or -EIO. */
-int kvc_mac(const uint8_t key[32], const void *a, size_t a_len, const void *b, size_t b_len,
-	    uint8_t out[16]);
-int kvc_random(void *out, size_t len);
-void kvc_wipe(void *p, size_t len);
+int kvc_keys_mac(const uint8_t key[32], const void *a, size_t a_len, const void *b, size_t b_len,
+		 uint8_t out[16]);
+int kvc_keys_random(void *out, size_t len);
+void kvc_keys_wipe(void *p, size_t len);
 
 #endif

@@ -123,8 +123,8 @@ static int seal_block(struct kvc_encoder *e, uint64_t i, uint32_t kind, uint8_t 
 		      size_t stored)
 {
 	uint8_t tag[16];
-	int err = kvc_seal(e->key, i, e->aad.b, aad_block(&e->aad, i, kind, stored), data, stored,
-			   data, tag);
+	int err = kvc_keys_seal(e->key, i, e->aad.b, aad_block(&e->aad, i, kind, stored), data,
+				stored, data, tag);
 
 	if (!err)
 		entry_put(e, i, kind, stored, tag);
@@ -137,7 +137,7 @@ static int seal_block(struct kvc_encoder *e, uint64_t i, uint32_t kind, uint8_t 
  */
 static int code_all(struct kvc_encoder *e)
 {
-	uint8_t *in = kvc_work_in(e->w), *out = kvc_work_out(e->w);
+	uint8_t *in = kvc_codec_work_in(e->w), *out = kvc_codec_work_out(e->w);
 	uint64_t raw = 0;
 	int err = 0;
 
@@ -147,9 +147,9 @@ static int code_all(struct kvc_encoder *e)
 
 		if ((err = e->read(e->arg, in, len, i * KVC_BLOCK)))
 			return err;
-		stored = kvc_block_encode(e->w, e->codec, e->level, in, len, out, &kind);
+		stored = kvc_codec_encode(e->w, e->codec, e->level, in, len, out, &kind);
 		if (!i && !stored) { /* the rest will be like it */
-			if ((err = kvc_buffer_wait(&e->buf, KVC_BUDGET_COPY, KVC_BLOCK)))
+			if ((err = kvc_budget_buffer_wait(&e->buf, KVC_BUDGET_COPY, KVC_BLOCK)))
 				return err;
 			memcpy(e->buf.p, in, len);
 			e->len = len;
@@ -157,7 +157,7 @@ static int code_all(struct kvc_encoder *e)
 			return 0;
 		}
 		if (!i)
-			e->held = !kvc_buffer_grow(&e->all, e->f->raw_len);
+			e->held = !kvc_budget_buffer_grow(&e->all, e->f->raw_len);
 		raw += stored == 0;
 		if (e->held)
 			memcpy(e->all.p + e->data_len, stored ? out : in, stored ? stored : len);
@@ -190,10 +190,10 @@ static int compress(struct kvc_encoder *e)
 	int err;
 
 	e->data_len = 0;
-	e->w = kvc_work_take();
+	e->w = kvc_codec_work_take();
 	err = e->w ? code_all(e) : -ENOMEM;
 	if (err || !e->twice) {
-		kvc_work_give(e->w, e->sealed);
+		kvc_codec_work_give(e->w, e->sealed);
 		e->w = NULL;
 	}
 	if (!err && e->f->codec == KVC_CODEC_NONE && !e->held)
@@ -208,16 +208,17 @@ static int seal(struct kvc_encoder *e, const struct kvc_recipe *r)
 	int err;
 
 	f->key_id = r->key_id;
-	err = kvc_random(f->nonce, sizeof f->nonce);
+	err = kvc_keys_random(f->nonce, sizeof f->nonce);
 	if (!err)
-		err = kvc_frame_key(r->keys, f->key_id, f->key_model, f->nonce, f->ino, f->gen,
-				    e->key);
+		err = kvc_keys_frame_key(r->keys, f->key_id, f->key_model, f->nonce, f->ino, f->gen,
+					 e->key);
 	aad_frame(&e->aad, f);
 	return !err && e->held ? seal_all(e) : err;
 }
 
-int kvc_encoder_new(struct kvc_encoder **out, struct kvc_frame *f, const struct kvc_recipe *r,
-		    int (*read)(void *arg, void *buf, size_t len, uint64_t off), void *arg)
+int kvc_payload_encoder_new(struct kvc_encoder **out, struct kvc_frame *f,
+			    const struct kvc_recipe *r,
+			    int (*read)(void *arg, void *buf, size_t len, uint64_t off), void *arg)
 {
 	bool coded = r->codec != KVC_CODEC_NONE && f->raw_len > KVC_PAGE &&
 		     f->raw_len <= KVC_PAYLOAD_COMPRESS_MAX;
@@ -240,7 +241,7 @@ int kvc_encoder_new(struct kvc_encoder **out, struct kvc_frame *f, const struct 
 	e->level = r->level;
 	e->all.use = e->buf.use = KVC_BUDGET_COPY;
 	e->table_len = kvc_payload_table(f->raw_len);
-	err = kvc_buffer_wait(&e->table, KVC_BUDGET_COPY, e->table_len);
+	err = kvc_budget_buffer_wait(&e->table, KVC_BUDGET_COPY, e->table_len);
 	f->flags |= KVC_FRAME_CODED | (e->sealed ? KVC_FRAME_SEALED : 0);
 	e->data_len = f->raw_len;
 	if (!err) {
@@ -257,7 +258,7 @@ int kvc_encoder_new(struct kvc_encoder **out, struct kvc_frame *f, const struct 
 	}
 	f->stored_len = e->table_at + e->table_len;
 	if (err)
-		kvc_encoder_free(e);
+		kvc_payload_encoder_free(e);
 	else
 		*out = e;
 	return err;
@@ -266,14 +267,14 @@ int kvc_encoder_new(struct kvc_encoder **out, struct kvc_frame *f, const struct 
 /* Codes block i once more: it must become what it was. */
 static int code_again(struct kvc_encoder *e, uint64_t i, uint8_t *p, uint32_t *kind, size_t *stored)
 {
-	uint8_t *in = kvc_work_in(e->w), *out = kvc_work_out(e->w);
+	uint8_t *in = kvc_codec_work_in(e->w), *out = kvc_codec_work_out(e->w);
 	size_t len = block_len(e->f->raw_len, i), n, before;
 	uint32_t was = block_kind(e->table.p + i * ENTRY, &before);
 	int err = e->read(e->arg, in, len, i * KVC_BLOCK);
 
 	if (err)
 		return err;
-	n = kvc_block_encode(e->w, e->codec, e->level, in, len, out, kind);
+	n = kvc_codec_encode(e->w, e->codec, e->level, in, len, out, kind);
 	*stored = n ? n : len;
 	if (*stored != before || *kind != was)
 		return -ECANCELED;
@@ -320,14 +321,14 @@ static int make_some(struct kvc_encoder *e, uint8_t *p, size_t len, size_t *made
 		return make_block(e, e->next++, p);
 	}
 	if (!e->buf.p)
-		err = kvc_buffer_wait(&e->buf, KVC_BUDGET_COPY, KVC_BLOCK);
+		err = kvc_budget_buffer_wait(&e->buf, KVC_BUDGET_COPY, KVC_BLOCK);
 	err = err ?: make_block(e, e->next++, e->buf.p);
 	e->len = *made;
 	e->at = *made = 0;
 	return err;
 }
 
-int kvc_encoder_read(struct kvc_encoder *e, void *to, size_t len)
+int kvc_payload_encoder_read(struct kvc_encoder *e, void *to, size_t len)
 {
 	uint8_t *p = to;
 	int err;
@@ -361,27 +362,27 @@ int kvc_encoder_read(struct kvc_encoder *e, void *to, size_t len)
 	return 0;
 }
 
-void kvc_encoder_free(struct kvc_encoder *e)
+void kvc_payload_encoder_free(struct kvc_encoder *e)
 {
 	if (!e)
 		return;
-	kvc_wipe(e->key, sizeof e->key);
+	kvc_keys_wipe(e->key, sizeof e->key);
 	if (e->buf.p && e->sealed)
-		kvc_wipe(e->buf.p, e->buf.len);
+		kvc_keys_wipe(e->buf.p, e->buf.len);
 	if (e->all.p && e->sealed)
-		kvc_wipe(e->all.p, e->all.len);
-	kvc_work_give(e->w, e->sealed);
-	kvc_buffer_free(&e->all);
-	kvc_buffer_free(&e->buf);
-	kvc_buffer_free(&e->table);
+		kvc_keys_wipe(e->all.p, e->all.len);
+	kvc_codec_work_give(e->w, e->sealed);
+	kvc_budget_buffer_free(&e->all);
+	kvc_budget_buffer_free(&e->buf);
+	kvc_budget_buffer_free(&e->table);
 	free(e);
 }
 
 struct kvc_decoder {
 	const struct kvc_frame *f;
 	const uint8_t *table;
-	uint64_t n, next;  /* blocks: all, and the next one */
-	uint64_t at, room; /* bytes of blocks: seen, and all that there can be */
+	uint64_t n, next;      /* blocks: all, and the next one */
+	uint64_t at, capacity; /* bytes of blocks: seen, and all that there can be */
 	bool sealed;
 	struct kvc_work *w; /* NULL: no codec */
 	XXH3_state_t *sum;  /* of the raw payload; NULL: sealed */
@@ -395,8 +396,8 @@ static int decoder_init(struct kvc_decoder *d, const struct kvc_keys *keys)
 	int err = 0;
 
 	if (d->sealed) {
-		err = kvc_frame_key(keys, f->key_id, f->key_model, f->nonce, f->ino, f->gen,
-				    d->key);
+		err = kvc_keys_frame_key(keys, f->key_id, f->key_model, f->nonce, f->ino, f->gen,
+					 d->key);
 		if (!err)
 			aad_frame(&d->aad, f);
 	} else {
@@ -406,13 +407,13 @@ static int decoder_init(struct kvc_decoder *d, const struct kvc_keys *keys)
 		else
 			XXH3_128bits_reset(d->sum);
 	}
-	if (!err && f->codec != KVC_CODEC_NONE && !(d->w = kvc_work_take()))
+	if (!err && f->codec != KVC_CODEC_NONE && !(d->w = kvc_codec_work_take()))
 		err = -ENOMEM;
 	return err;
 }
 
-int kvc_decoder_new(struct kvc_decoder **out, const struct kvc_frame *f,
-		    const struct kvc_keys *keys, const uint8_t *table)
+int kvc_payload_decoder_new(struct kvc_decoder **out, const struct kvc_frame *f,
+			    const struct kvc_keys *keys, const uint8_t *table)
 {
 	uint64_t table_len = kvc_payload_table(f->raw_len);
 	bool sealed = f->flags & KVC_FRAME_SEALED;
@@ -429,17 +430,17 @@ int kvc_decoder_new(struct kvc_decoder **out, const struct kvc_frame *f,
 	d->f = f;
 	d->table = table;
 	d->n = nblocks(f->raw_len);
-	d->room = f->stored_len - table_len;
+	d->capacity = f->stored_len - table_len;
 	d->sealed = sealed;
 	err = decoder_init(d, keys);
 	if (err)
-		kvc_decoder_free(d);
+		kvc_payload_decoder_free(d);
 	else
 		*out = d;
 	return err;
 }
 
-int kvc_decoder_next(struct kvc_decoder *d, size_t *stored, size_t *raw)
+int kvc_payload_decoder_next(struct kvc_decoder *d, size_t *stored, size_t *raw)
 {
 	uint32_t kind;
 
@@ -447,14 +448,14 @@ int kvc_decoder_next(struct kvc_decoder *d, size_t *stored, size_t *raw)
 		return 0;
 	kind = block_kind(d->table + d->next * ENTRY, stored);
 	*raw = block_len(d->f->raw_len, d->next);
-	if (*stored > KVC_BLOCK || *stored > d->room - d->at || kind >= KVC_KINDS ||
+	if (*stored > KVC_BLOCK || *stored > d->capacity - d->at || kind >= KVC_KINDS ||
 	    (kind == KVC_KIND_RAW && *stored != *raw) ||
 	    (kind != KVC_KIND_RAW && d->f->codec == KVC_CODEC_NONE))
 		return -EBADMSG;
 	return 1;
 }
 
-int kvc_decoder_block(struct kvc_decoder *d, const uint8_t *in, uint8_t *to)
+int kvc_payload_decoder_block(struct kvc_decoder *d, const uint8_t *in, uint8_t *to)
 {
 	const uint8_t *e = d->table + d->next * ENTRY;
 	size_t stored, len = block_len(d->f->raw_len, d->next);
@@ -462,15 +463,15 @@ int kvc_decoder_block(struct kvc_decoder *d, const uint8_t *in, uint8_t *to)
 	int err = 0;
 
 	if (d->sealed) {
-		uint8_t *open = kind == KVC_KIND_RAW ? to : kvc_work_in(d->w);
+		uint8_t *open = kind == KVC_KIND_RAW ? to : kvc_codec_work_in(d->w);
 
-		err = kvc_unseal(d->key, d->next, d->aad.b,
-				 aad_block(&d->aad, d->next, kind, stored), in, stored, open,
-				 e + 8);
+		err = kvc_keys_unseal(d->key, d->next, d->aad.b,
+				      aad_block(&d->aad, d->next, kind, stored), in, stored, open,
+				      e + 8);
 		in = open;
 	}
 	if (!err && in != to)
-		err = d->w ? kvc_block_decode(d->w, kind, in, stored, to, len)
+		err = d->w ? kvc_codec_decode(d->w, kind, in, stored, to, len)
 			   : (memmove(to, in, len), 0);
 	if (!err && d->sum)
 		XXH3_128bits_update(d->sum, to, len);
@@ -479,11 +480,11 @@ int kvc_decoder_block(struct kvc_decoder *d, const uint8_t *in, uint8_t *to)
 	return err;
 }
 
-int kvc_decoder_end(struct kvc_decoder *d)
+int kvc_payload_decoder_end(struct kvc_decoder *d)
 {
 	struct kvc_sum s;
 
-	if (d->next != d->n || kvc_round_up(d->at, KVC_PAGE) != d->room)
+	if (d->next != d->n || kvc_round_up(d->at, KVC_PAGE) != d->capacity)
 		return -EBADMSG;
 	if (!d->sum)
 		return 0;
@@ -491,13 +492,13 @@ int kvc_decoder_end(struct kvc_decoder *d)
 	return memcmp(s.b, d->f->raw_sum.b, 16) ? -EBADMSG : 0;
 }
 
-void kvc_decoder_free(struct kvc_decoder *d)
+void kvc_payload_decoder_free(struct kvc_decoder *d)
 {
 	if (!d)
 		return;
-	kvc_work_give(d->w, d->sealed);
+	kvc_codec_work_give(d->w, d->sealed);
 	XXH3_freeState(d->sum);
-	kvc_wipe(d->key, sizeof d->key);
+	kvc_keys_wipe(d->key, sizeof d->key);
 	free(d);
 }
 
@@ -507,18 +508,18 @@ int kvc_payload_decode(const struct kvc_frame *f, const struct kvc_keys *keys, c
 	uint8_t nothing[1]; /* an empty object's, and it may be its data as well */
 	struct kvc_decoder *d;
 	size_t stored, len;
-	int err = kvc_decoder_new(&d, f, keys, table), more = 0;
+	int err = kvc_payload_decoder_new(&d, f, keys, table), more = 0;
 
 	if (err)
 		return err;
 	raw = raw ? raw : nothing;
 	data = data ? data : nothing;
-	while (!err && (more = kvc_decoder_next(d, &stored, &len)) == 1) {
-		err = kvc_decoder_block(d, data, raw);
+	while (!err && (more = kvc_payload_decoder_next(d, &stored, &len)) == 1) {
+		err = kvc_payload_decoder_block(d, data, raw);
 		data += stored;
 		raw += len;
 	}
-	err = err ?: more ?: kvc_decoder_end(d);
-	kvc_decoder_free(d);
+	err = err ?: more ?: kvc_payload_decoder_end(d);
+	kvc_payload_decoder_free(d);
 	return err;
 }

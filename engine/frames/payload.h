@@ -46,15 +46,16 @@ struct kvc_encoder;
  * without keys f stays as it was (not CODED) and *out is NULL: the payload goes as it is. Memory is
  * the budget's, for copies; waits for it. 0, -ENOMEM, -EIO, or what `read` answered.
  */
-int kvc_encoder_new(struct kvc_encoder **out, struct kvc_frame *f, const struct kvc_recipe *r,
-		    int (*read)(void *arg, void *buf, size_t len, uint64_t off), void *arg);
+int kvc_payload_encoder_new(struct kvc_encoder **out, struct kvc_frame *f,
+			    const struct kvc_recipe *r,
+			    int (*read)(void *arg, void *buf, size_t len, uint64_t off), void *arg);
 /*
  * The next `len` bytes of the stored payload; in order only. 0, what `read` answered, -EIO, or
  * -ECANCELED: the payload has changed since it was coded for its length.
  */
-int kvc_encoder_read(struct kvc_encoder *e, void *buf, size_t len);
+int kvc_payload_encoder_read(struct kvc_encoder *e, void *buf, size_t len);
 /* Wipes and frees. */
-void kvc_encoder_free(struct kvc_encoder *e);
+void kvc_payload_encoder_free(struct kvc_encoder *e);
 
 /*
  * Decodes a payload block by block. f and `table`, both from outside, must stay until the decoder
@@ -62,25 +63,25 @@ void kvc_encoder_free(struct kvc_encoder *e);
  * -ENOMEM; -EIO. Blocks in one thread.
  */
 struct kvc_decoder;
-int kvc_decoder_new(struct kvc_decoder **out, const struct kvc_frame *f,
-		    const struct kvc_keys *keys, const uint8_t *table);
+int kvc_payload_decoder_new(struct kvc_decoder **out, const struct kvc_frame *f,
+			    const struct kvc_keys *keys, const uint8_t *table);
 /*
  * The lengths of the next block: as it is stored and once it is decoded, both at most KVC_BLOCK.
  * 1; 0: there are no more blocks; or -EBADMSG.
  */
-int kvc_decoder_next(struct kvc_decoder *d, size_t *stored, size_t *raw);
+int kvc_payload_decoder_next(struct kvc_decoder *d, size_t *stored, size_t *raw);
 /*
- * Decodes the block that kvc_decoder_next told of, from `in` to `to`, which may be the same for a
- * payload without a codec. 0, -EBADMSG or -EIO; `to` may hold anything then.
+ * Decodes the block that kvc_payload_decoder_next told of, from `in` to `to`, which may be the same
+ * for a payload without a codec. 0, -EBADMSG or -EIO; `to` may hold anything then.
  */
-int kvc_decoder_block(struct kvc_decoder *d, const uint8_t *in, uint8_t *to);
+int kvc_payload_decoder_block(struct kvc_decoder *d, const uint8_t *in, uint8_t *to);
 /*
  * After the last block: 0, or -EBADMSG: the lengths or, unless it is sealed, the bytes are not
  * those that f tells of. Nothing else of f's checksums is checked.
  */
-int kvc_decoder_end(struct kvc_decoder *d);
+int kvc_payload_decoder_end(struct kvc_decoder *d);
 /* Wipes and frees; NULL is allowed. */
-void kvc_decoder_free(struct kvc_decoder *d);
+void kvc_payload_decoder_free(struct kvc_decoder *d);
 /*
  * Decodes a whole payload into raw (f->raw_len bytes). data are the blocks; it may be raw itself if
  * the codec is none, and NULL if it is empty. Errors as above.

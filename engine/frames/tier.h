@@ -6,7 +6,7 @@
  *
  * Calls are synchronous and come from the engine's tier threads, several at once. Two calls for the
  * same object never run at the same time. All fallible calls return 0 or a negative errno. The
- * circuit breaker (objects/breaker.h) tells four classes of calls apart: reads (get), writes (put,
+ * circuit breaker (limits/breaker.h) tells four classes of calls apart: reads (get), writes (put,
  * rehead), lists (list) and removals (remove). Drivers return:
  *
  * About one object; never counts against the breaker:
@@ -52,9 +52,9 @@ static inline bool kvc_same_name(const struct kvc_where *a, const struct kvc_whe
 	return a->at == b->at && a->hi == b->hi;
 }
 /* The name of a path in a shared tier; len is 0. */
-struct kvc_where kvc_where_of(const char *path);
+struct kvc_where kvc_frame_where_of(const char *path);
 /* The same as 32 hex digits in buf[33], for drivers that need a text. */
-const char *kvc_where_text(const struct kvc_where *w, char *buf);
+const char *kvc_frame_where_text(const struct kvc_where *w, char *buf);
 
 /*
  * What to store. `read` gives the next `len` bytes of the payload (always the whole length) into

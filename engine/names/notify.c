@@ -15,7 +15,7 @@ uint64_t kvc_notify(struct kvc *k, enum kvc_telling what, uint64_t parent, uint6
 
 	pthread_mutex_lock(&s->lock);
 	/* Not after the session's end; and without memory the kernel learns it when it asks. */
-	if (!s->stop && !kvc_grow(&s->v, s->n, &s->room, sizeof *s->v)) {
+	if (!s->stop && !kvc_grow(&s->v, s->n, &s->capacity, sizeof *s->v)) {
 		s->v[s->n++] = (struct kvc_tell){ what, parent, ino };
 		nr = ++s->given;
 		pthread_cond_signal(&s->cond);
@@ -24,13 +24,13 @@ uint64_t kvc_notify(struct kvc *k, enum kvc_telling what, uint64_t parent, uint6
 	return nr;
 }
 
-bool kvc_notified(struct kvc *k, uint64_t nr)
+bool kvc_notify_delivered(struct kvc *k, uint64_t nr)
 {
 	/* what it tells came before */
 	return atomic_load_explicit(&k->notices->told, memory_order_acquire) >= nr;
 }
 
-void *kvc_notifier(void *arg)
+void *kvc_notify_thread(void *arg)
 {
 	struct kvc *k = arg;
 	struct kvc_notices *s = k->notices;
@@ -51,7 +51,7 @@ void *kvc_notifier(void *arg)
 		uint64_t nr = s->given;
 
 		s->v = NULL;
-		s->n = s->room = 0;
+		s->n = s->capacity = 0;
 		pthread_mutex_unlock(&s->lock);
 		if (tell && k->ev.tell)
 			k->ev.tell(k->ev.arg, batch, n);

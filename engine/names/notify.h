@@ -12,20 +12,20 @@ struct kvc_notices {
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
 	struct kvc_tell *v;
-	size_t n, room;
+	size_t n, capacity;
 	uint64_t given; /* notices so far; told: of these, by the kernel known */
 	_Atomic uint64_t told;
 	bool stop;
 };
 
 /* The thread. */
-void *kvc_notifier(void *arg);
+void *kvc_notify_thread(void *arg);
 /* No notice from now on; the thread ends. */
 void kvc_notify_stop(struct kvc *k);
 /* Those so far are for nobody: no kernel has seen the names yet. */
 void kvc_notify_forget(struct kvc *k);
 /* The number of the notice (0: not kept), and whether the kernel has been told up to it. */
 uint64_t kvc_notify(struct kvc *k, enum kvc_telling what, uint64_t parent, uint64_t ino);
-bool kvc_notified(struct kvc *k, uint64_t nr);
+bool kvc_notify_delivered(struct kvc *k, uint64_t nr);
 
 #endif

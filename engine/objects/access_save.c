@@ -11,7 +11,7 @@
  *   - within RATE bytes a second, the log and its copy into the database both counted (BURST may be
  *     saved up). The bytes are counted (access_bytes) and are part of daily=;
  *   - a chunk that is in memory only if the row's time is behind by more than an eighth of the
- *     chunk's age (kvc_access_due), so that a hot chunk is written ever more rarely;
+ *     chunk's age (kvc_committer_access_due), so that a hot chunk is written ever more rarely;
  *   - a chunk that leaves memory, first. At most RELEASED wait; beyond that the oldest are
  *     forgotten.
  *
@@ -23,7 +23,7 @@
  */
 #include "access_save.h"
 
-#include "dirty.h"
+#include "committer.h"
 #include "log.h"
 
 #include <string.h>
@@ -64,7 +64,7 @@ static void add_credit_locked(struct kvc_accesses *a, uint64_t now)
 /* The chunk's row goes into the batch. It stays in memory until that is written. */
 static void batch_add(struct kvc *k, struct batch *b, struct kvc_chunk *c)
 {
-	kvc_access_unlink_locked(k, c);
+	kvc_committer_access_unlink_locked(k, c);
 	c->due = false;
 	c->stored_in = c->used_in;
 	c->inflight++;
@@ -75,15 +75,15 @@ static void batch_add(struct kvc *k, struct batch *b, struct kvc_chunk *c)
 /* Beyond the bound the oldest that left memory are forgotten. At most LOOKS. */
 static void forget_oldest_locked(struct kvc *k)
 {
-	struct kvc_accesses *a = &k->dirty->accesses;
+	struct kvc_accesses *a = &k->committer->accesses;
 
 	for (unsigned i = 0; i < LOOKS && a->nreleased > RELEASED; i++) {
 		struct kvc_chunk *c = kvc_of(a->released.next, struct kvc_chunk, dirty_link);
 
-		kvc_access_unlink_locked(k, c);
+		kvc_committer_access_unlink_locked(k, c);
 		kvc_count(&k->stats, accesses_forgotten);
 		if (c->inflight)
-			kvc_access_held_locked(k, c);
+			kvc_committer_access_held_locked(k, c);
 		else
 			kvc_chunk_settle_locked(k, c);
 	}
@@ -92,7 +92,7 @@ static void forget_oldest_locked(struct kvc *k)
 /* Which rows the next transaction has. */
 static void collect_locked(struct kvc *k, struct batch *b)
 {
-	struct kvc_accesses *a = &k->dirty->accesses;
+	struct kvc_accesses *a = &k->committer->accesses;
 	struct kvc_list *last = a->held.prev;
 	bool more = !kvc_list_empty(&a->held);
 
@@ -106,7 +106,7 @@ static void collect_locked(struct kvc *k, struct batch *b)
 		struct kvc_chunk *c = kvc_of(a->held.next, struct kvc_chunk, dirty_link);
 
 		more = a->held.next != last;
-		if (kvc_access_due(c)) {
+		if (kvc_committer_access_due(c)) {
 			batch_add(k, b, c);
 		} else { /* looked at again when all others were */
 			kvc_list_del(&c->dirty_link);
@@ -132,7 +132,7 @@ static void settle_batch_locked(struct kvc *k, struct batch *b, bool written)
 		if (written)
 			c->stored_ns = kvc_max(c->stored_ns, b->row[i].last_ns);
 		else if (!c->gone && !c->dirty)
-			kvc_access_held_locked(k, c);
+			kvc_committer_access_held_locked(k, c);
 		kvc_chunk_settle_locked(k, c);
 	}
 }
@@ -144,12 +144,12 @@ static int write_rows(struct kvc *k, const struct kvc_chunk_row *row, size_t n)
 	int err;
 
 	kvc_catalog_gate(k->cat);
-	err = kvc_chunk_put_accesses(k->cat, row, n, &bytes);
+	err = kvc_catalog_put_accesses(k->cat, row, n, &bytes);
 	kvc_lock(k);
 	kvc_count_by(&k->stats, access_bytes, bytes);
 	kvc_count_by(&k->stats, access_rows, err ? 0 : n);
-	kvc_written_access_add_locked(k, bytes);
-	k->dirty->accesses.credit -= (int64_t)bytes;
+	kvc_wear_access_add_locked(k, bytes);
+	k->committer->accesses.credit -= (int64_t)bytes;
 	kvc_unlock(k);
 	return err;
 }
@@ -161,8 +161,8 @@ void kvc_access_save_some(struct kvc *k)
 	int err = 0;
 
 	kvc_lock(k);
-	k->dirty->accesses.turn_ns = kvc_mono_ns();
-	add_credit_locked(&k->dirty->accesses, kvc_mono_ns());
+	k->committer->accesses.turn_ns = kvc_mono_ns();
+	add_credit_locked(&k->committer->accesses, kvc_mono_ns());
 	forget_oldest_locked(k);
 	if (!kvc_catalog_takes(k->cat, false))
 		collect_locked(k, &b);
@@ -179,7 +179,7 @@ void kvc_access_save_some(struct kvc *k)
 
 uint64_t kvc_access_pause_locked(struct kvc *k, uint64_t idle)
 {
-	const struct kvc_accesses *a = &k->dirty->accesses;
+	const struct kvc_accesses *a = &k->committer->accesses;
 
 	if (kvc_list_empty(&a->wanted) &&
 	    ((kvc_list_empty(&a->released) && kvc_list_empty(&a->held)) || a->credit <= 0))
@@ -189,11 +189,11 @@ uint64_t kvc_access_pause_locked(struct kvc *k, uint64_t idle)
 
 bool kvc_access_overdue(struct kvc *k)
 {
-	const struct kvc_accesses *a = &k->dirty->accesses;
+	const struct kvc_accesses *a = &k->committer->accesses;
 	bool is;
 
 	kvc_lock(k);
-	is = kvc_list_empty(&k->dirty->sync_waiters) && !k->dirty->now &&
+	is = kvc_list_empty(&k->committer->sync_waiters) && !k->committer->now &&
 	     (kvc_mono_ns() - a->turn_ns > OVERDUE_NS ||
 	      (!kvc_list_empty(&a->wanted) && kvc_mono_ns() - a->turn_ns > TURN_NS));
 	kvc_unlock(k);
@@ -215,20 +215,20 @@ static size_t count_all(struct kvc *k)
 void kvc_access_save_all(struct kvc *k)
 {
 	struct kvc_chunk_row *row;
-	size_t n = 0, room;
+	size_t n = 0, capacity;
 	int err = 0;
 
 	kvc_lock(k);
-	room = count_all(k);
-	row = room ? malloc(room * sizeof *row) : NULL;
+	capacity = count_all(k);
+	row = capacity ? malloc(capacity * sizeof *row) : NULL;
 	kvc_table_each(&k->chunks->table, s) {
 		struct kvc_chunk *c = kvc_of(s, struct kvc_chunk, slot);
 
-		if (row && c->later && c->use.last_ns != c->stored_ns && n < room)
+		if (row && c->later && c->use.last_ns != c->stored_ns && n < capacity)
 			kvc_chunk_row(k, c, &row[n++]);
 	}
 	kvc_unlock(k);
-	if (room && !row)
+	if (capacity && !row)
 		err = -ENOMEM;
 	if (n)
 		qsort(row, n, sizeof *row, by_id);
@@ -237,6 +237,6 @@ void kvc_access_save_all(struct kvc *k)
 	if (err)
 		kvc_warn("the latest accesses of %zu chunks are not stored: %s; the next mount may "
 			 "evict chunks in another order",
-			 room, strerror(-err));
+			 capacity, strerror(-err));
 	free(row);
 }

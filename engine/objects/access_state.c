@@ -13,8 +13,8 @@
 #include "access_state.h"
 
 #include "clock.h"
-#include "dirty.h"
-#include "kept.h"
+#include "committer.h"
+#include "replacers.h"
 
 #include <string.h>
 
@@ -23,14 +23,14 @@
 
 struct rows {
 	struct kvc_access_record *v;
-	size_t n, room;
+	size_t n, capacity;
 };
 
 /* ---- saving ---- */
 
 static void gather_chunk(struct kvc *k, struct rows *r, const struct kvc_chunk *c)
 {
-	if (!c->later || c->gone || c->use.last_ns == c->stored_ns || r->n == r->room)
+	if (!c->later || c->gone || c->use.last_ns == c->stored_ns || r->n == r->capacity)
 		return;
 	r->v[r->n++] = (struct kvc_access_record){
 		c->id,
@@ -38,8 +38,8 @@ static void gather_chunk(struct kvc *k, struct rows *r, const struct kvc_chunk *
 		c->use.last_ns,
 		c->use.hits,
 		{
-			kvc_kept_facts_locked(k, KVC_CACHE_POOL, c),
-			kvc_kept_facts_locked(k, KVC_CACHE_DISK, c),
+			kvc_replacers_saved_state_locked(k, KVC_CACHE_POOL, c),
+			kvc_replacers_saved_state_locked(k, KVC_CACHE_DISK, c),
 		},
 	};
 }
@@ -72,15 +72,15 @@ static void write_rows(struct kvc_out *o, const struct rows *r)
 	for (size_t i = 0; i < r->n; i++)
 		if (i + 1 == r->n || r->v[i].id != r->v[i + 1].id)
 			r->v[n++] = r->v[i];
-	kvc_out_32(o, VERSION);
-	kvc_out_32(o, (uint32_t)n);
+	kvc_state_out_32(o, VERSION);
+	kvc_state_out_32(o, (uint32_t)n);
 	for (size_t i = 0; i < n; i++) {
-		kvc_out_64(o, r->v[i].id);
-		kvc_out_64(o, r->v[i].created_ns);
-		kvc_out_64(o, r->v[i].last_ns);
-		kvc_out_64(o, r->v[i].hits);
+		kvc_state_out_64(o, r->v[i].id);
+		kvc_state_out_64(o, r->v[i].created_ns);
+		kvc_state_out_64(o, r->v[i].last_ns);
+		kvc_state_out_64(o, r->v[i].hits);
 		for (unsigned j = 0; j < KVC_CACHES; j++)
-			kvc_out_64(o, r->v[i].facts[j]);
+			kvc_state_out_64(o, r->v[i].facts[j]);
 	}
 }
 
@@ -92,9 +92,9 @@ int kvc_access_state_save(struct kvc *k, struct kvc_out *o)
 	bool more;
 
 	kvc_lock(k);
-	r.room = kvc_min(k->chunks->table.n, KVC_ACCESS_STATE_MOST);
+	r.capacity = kvc_min(k->chunks->table.n, KVC_ACCESS_STATE_MOST);
 	kvc_unlock(k);
-	r.v = malloc((r.room + 1) * sizeof *r.v);
+	r.v = malloc((r.capacity + 1) * sizeof *r.v);
 	if (!r.v)
 		return -ENOMEM;
 	do {
@@ -105,7 +105,7 @@ int kvc_access_state_save(struct kvc *k, struct kvc_out *o)
 	} while (more);
 	if (r.n)
 		qsort(r.v, r.n, sizeof *r.v, by_id);
-	kvc_out_bytes(o, &sum, sizeof sum);
+	kvc_state_out_bytes(o, &sum, sizeof sum);
 	write_rows(o, &r);
 	free(r.v);
 	if (o->failed) {
@@ -128,27 +128,27 @@ int kvc_access_state_load(struct kvc *k, const void *v, size_t len)
 
 	if (len < sizeof sum)
 		return -EINVAL;
-	kvc_in_skip(&in, sizeof sum);
+	kvc_state_in_skip(&in, sizeof sum);
 	sum = kvc_sum_of(in.v, in.n);
-	if (memcmp(v, &sum, sizeof sum) || kvc_in_32(&in) != VERSION)
+	if (memcmp(v, &sum, sizeof sum) || kvc_state_in_32(&in) != VERSION)
 		return -EINVAL;
-	n = kvc_in_count(&in, KVC_ACCESS_STATE_MOST, sizeof *all);
+	n = kvc_state_in_count(&in, KVC_ACCESS_STATE_MOST, sizeof *all);
 	if (in.bad || in.n != n * sizeof *all)
 		return -EINVAL;
 	all = malloc((n + 1) * sizeof *all);
 	if (!all)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < n; i++) {
-		all[i].id = kvc_in_64(&in);
-		all[i].created_ns = kvc_in_64(&in);
-		all[i].last_ns = kvc_in_64(&in);
-		all[i].hits = kvc_in_64(&in);
+		all[i].id = kvc_state_in_64(&in);
+		all[i].created_ns = kvc_state_in_64(&in);
+		all[i].last_ns = kvc_state_in_64(&in);
+		all[i].hits = kvc_state_in_64(&in);
 		for (unsigned j = 0; j < KVC_CACHES; j++)
-			all[i].facts[j] = kvc_in_64(&in);
+			all[i].facts[j] = kvc_state_in_64(&in);
 	}
 	kvc_access_state_forget(k);
-	k->dirty->accesses.loaded = all;
-	k->dirty->accesses.nloaded = n;
+	k->committer->accesses.loaded = all;
+	k->committer->accesses.nloaded = n;
 	return 0;
 }
 
@@ -162,7 +162,7 @@ static int by_key(const void *x, const void *y)
 
 bool kvc_access_state_meet_locked(struct kvc *k, struct kvc_chunk *c)
 {
-	const struct kvc_accesses *a = &k->dirty->accesses;
+	const struct kvc_accesses *a = &k->committer->accesses;
 	const struct kvc_access_record *r;
 
 	if (!a->nloaded)
@@ -180,7 +180,7 @@ bool kvc_access_state_meet_locked(struct kvc *k, struct kvc_chunk *c)
 
 void kvc_access_state_forget(struct kvc *k)
 {
-	free(k->dirty->accesses.loaded);
-	k->dirty->accesses.loaded = NULL;
-	k->dirty->accesses.nloaded = 0;
+	free(k->committer->accesses.loaded);
+	k->committer->accesses.loaded = NULL;
+	k->committer->accesses.nloaded = 0;
 }

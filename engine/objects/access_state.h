@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The accesses that the chunks' rows lack, compactly, for the next mount after a kill
- * (access_state.c): a part of the file in which policies save their state (kept_save.c).
+ * (access_state.c): a part of the file in which policies save their state (replacer_save.c).
  */
 #ifndef KVC_ACCESS_STATE_H
 #define KVC_ACCESS_STATE_H

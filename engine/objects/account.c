@@ -1,61 +1,62 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a file takes, kept as its state and its room change: n->room of the pool, n->uncopied of
- * what has no copy yet, n->charged of its model's quota. The sums are k->room and the quotas.
+ * what has no copy yet, n->charged of its model's quota. The sums are k->reservations and the
+ * quotas.
  *
  * To its quota a file counts what stat says it takes; while it is written, the room that was
  * prepared for it; from its last unlink on, nothing.
  */
 #include "account.h"
 
-#include "hold.h"
+#include "user_share.h"
 #include "node.h"
 #include "pin.h"
-#include "tally.h"
-#include "tierq.h"
+#include "model_stats.h"
+#include "tier_queue.h"
 
-void kvc_room_set_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes)
+void kvc_account_set_reserved_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes)
 {
-	uint64_t old = n->room;
+	uint64_t old = n->reserved;
 
-	n->room = bytes;
+	n->reserved = bytes;
 	if (n->state == KVC_BOTH) {
-		k->room.copied += bytes - n->copied;
+		k->reservations.copied += bytes - n->copied;
 		n->copied = bytes;
 	}
 	if (bytes > old)
-		k->room.used += bytes - old;
+		k->reservations.used += bytes - old;
 	else
-		kvc_room_put_locked(k, old - bytes);
+		kvc_reservation_put_locked(k, old - bytes);
 	kvc_chunk_count_locked(k, n);
-	kvc_hold_count_locked(k, n);
-	kvc_tally_room_locked(k, n);
-	kvc_pace_uncopied_locked(k, n);
-	kvc_quota_count_locked(k, n);
+	kvc_user_share_recount_locked(k, n);
+	kvc_model_stats_pool_bytes_locked(k, n);
+	kvc_account_uncopied_locked(k, n);
+	kvc_account_quota_count_locked(k, n);
 }
 
-void kvc_recount_locked(struct kvc *k, struct kvc_node *n)
+void kvc_account_recount_locked(struct kvc *k, struct kvc_node *n)
 {
 	struct stat st;
 
 	if (n->fd >= 0 && !fstat(n->fd, &st))
-		kvc_room_set_locked(k, n, (uint64_t)st.st_blocks * 512);
+		kvc_account_set_reserved_locked(k, n, (uint64_t)st.st_blocks * 512);
 }
 
-void kvc_ahead_set_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes)
+void kvc_account_set_ahead_locked(struct kvc *k, struct kvc_node *n, uint64_t bytes)
 {
-	k->room.ahead += bytes - n->ahead;
+	k->reservations.ahead += bytes - n->ahead;
 	n->ahead = bytes;
 }
 
-void kvc_pace_uncopied_locked(struct kvc *k, struct kvc_node *n)
+void kvc_account_uncopied_locked(struct kvc *k, struct kvc_node *n)
 {
-	uint64_t now = n->state == KVC_RESIDENT && !n->refused ? n->room : 0, was = n->uncopied;
-	bool hurried = kvc_pace_hurry_locked(k);
+	uint64_t now = n->state == KVC_RESIDENT && !n->refused ? n->reserved : 0, was = n->uncopied;
+	bool hurried = kvc_reservation_hurry_locked(k);
 
 	if (now == was)
 		return;
-	k->room.uncopied += now - was;
+	k->reservations.uncopied += now - was;
 	n->uncopied = now;
 	if (n->asked)
 		k->account->asked += now - was;
@@ -67,39 +68,39 @@ void kvc_pace_uncopied_locked(struct kvc *k, struct kvc_node *n)
 	}
 	if (now < was && !n->refused)
 		k->account->copied += was - now;
-	if (!hurried && kvc_pace_hurry_locked(k))
+	if (!hurried && kvc_reservation_hurry_locked(k))
 		kvc_tiers_wake_locked(k); /* what they wait for is due now */
 }
 
-uint64_t kvc_quota_bytes(const struct kvc_node *n)
+uint64_t kvc_account_quota_bytes(const struct kvc_node *n)
 {
 	if (n->lost || n->state == KVC_GONE || !S_ISREG(n->row.mode))
 		return 0;
-	return n->state == KVC_OPEN ? n->room : n->row.blocks * 512;
+	return n->state == KVC_OPEN ? n->reserved : n->row.blocks * 512;
 }
 
-void kvc_quota_count_locked(struct kvc *k, struct kvc_node *n)
+void kvc_account_quota_count_locked(struct kvc *k, struct kvc_node *n)
 {
 	struct kvc_quota *q = kvc_list_empty(&k->quotas.list) ? NULL
 							      : kvc_quota_of_locked(k, n->model);
-	uint64_t now = q ? kvc_quota_bytes(n) : 0, before = n->charged;
+	uint64_t now = q ? kvc_account_quota_bytes(n) : 0, before = n->charged;
 
 	kvc_pin_count_locked(k, n);
 	if (!q || now == before)
 		return;
 	n->charged = now;
-	if (kvc_survey_counts(q, n->row.ino))
+	if (kvc_model_rescan_counts(q, n->row.ino))
 		kvc_quota_changed_locked(k, q, (int64_t)(now - before));
 }
 
-void kvc_quota_move_locked(struct kvc *k, struct kvc_node *n, uint64_t model)
+void kvc_account_quota_move_locked(struct kvc *k, struct kvc_node *n, uint64_t model)
 {
 	struct kvc_quota *q = kvc_quota_of_locked(k, n->model);
 
-	if (q && kvc_survey_counts(q, n->row.ino))
+	if (q && kvc_model_rescan_counts(q, n->row.ino))
 		kvc_quota_changed_locked(k, q, -(int64_t)n->charged);
 	n->charged = 0;
 	n->model = model;
-	kvc_tally_room_locked(k, n);
-	kvc_quota_count_locked(k, n);
+	kvc_model_stats_pool_bytes_locked(k, n);
+	kvc_account_quota_count_locked(k, n);
 }

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Chunks: what is evicted as one. In memory are those with a segment in the pool, those in use, and
- * those whose row is to be written; whose turn it is of the ones with segments is kept.c's matter.
+ * those whose row is to be written; whose turn it is of the ones with segments is replacers.c's
+ * matter.
  */
 #include "chunk.h"
 
 #include "access_state.h"
-#include "admit.h"
 #include "clock.h"
-#include "dirty.h"
+#include "committer.h"
 #include "file.h"
-#include "kept.h"
+#include "replacers.h"
 #include "node.h"
 #include "pin.h"
 
@@ -26,23 +26,23 @@ static void out_no_more(struct kvc_chunk *c)
 void kvc_chunk_push_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	out_no_more(c);
-	if (!c->nnodes || c->cut || !k->kept->ready)
+	if (!c->nnodes || c->detached || !k->replacers->ready)
 		return;
-	if (kvc_kept_has_locked(k, KVC_CACHE_POOL, c))
-		kvc_kept_aside_locked(k, KVC_CACHE_POOL, c->id, c->policy, false);
+	if (kvc_replacers_has_locked(k, KVC_CACHE_POOL, c))
+		kvc_replacers_exclude_locked(k, KVC_CACHE_POOL, c->id, c->policy, false);
 	else
-		kvc_kept_in_locked(k, KVC_CACHE_POOL, c);
+		kvc_replacers_add_locked(k, KVC_CACHE_POOL, c);
 }
 
 /* Of the rank in the catalog: what tiers go by. */
 static const struct kvc_policy *policy(const struct kvc *k, unsigned class)
 {
-	return &kvc_policies[kvc_policy_of(k, KVC_CACHE_DISK, class)];
+	return &kvc_policy_table[kvc_replacers_policy_of(k, KVC_CACHE_DISK, class)];
 }
 
-void kvc_class_gave_locked(struct kvc *k, struct kvc_turns *turns, unsigned class)
+void kvc_chunk_class_gave_locked(struct kvc *k, struct kvc_turns *turns, unsigned class)
 {
-	kvc_turns_gave(turns, class, kvc_kept_count_locked(k, KVC_CACHE_POOL, class));
+	kvc_turns_gave(turns, class, kvc_replacers_count_locked(k, KVC_CACHE_POOL, class));
 }
 
 struct kvc_chunk *kvc_chunk_find_locked(struct kvc *k, uint64_t id)
@@ -54,8 +54,8 @@ struct kvc_chunk *kvc_chunk_find_locked(struct kvc *k, uint64_t id)
 
 static int by_use(const void *a, const void *b)
 {
-	const struct kvc_use *x = &(*(struct kvc_chunk *const *)a)->use;
-	const struct kvc_use *y = &(*(struct kvc_chunk *const *)b)->use;
+	const struct kvc_access *x = &(*(struct kvc_chunk *const *)a)->use;
+	const struct kvc_access *y = &(*(struct kvc_chunk *const *)b)->use;
 
 	return x->last_ns < y->last_ns ? -1 : x->last_ns > y->last_ns;
 }
@@ -68,39 +68,39 @@ int kvc_chunks_ready_locked(struct kvc *k)
 {
 	struct kvc_chunk **v = NULL;
 	struct kvc_chunk_row r;
-	size_t n = 0, room = 0;
+	size_t n = 0, capacity = 0;
 
 	kvc_table_each(&k->chunks->table, s) {
 		struct kvc_chunk *c = kvc_of(s, struct kvc_chunk, slot);
 
 		if (!c->nnodes)
 			continue;
-		if (kvc_grow(&v, n, &room, sizeof *v)) {
+		if (kvc_grow(&v, n, &capacity, sizeof *v)) {
 			free(v);
 			return -ENOMEM;
 		}
 		v[n++] = c;
 		kvc_chunk_row(k, c, &r);
 		if (r.pool_facts)
-			kvc_kept_restore_locked(k, KVC_CACHE_POOL, &r, c->bytes);
+			kvc_replacers_restore_locked(k, KVC_CACHE_POOL, &r, c->bytes);
 	}
 	if (n)
 		qsort(v, n, sizeof *v, by_use);
 	for (size_t i = 0; i < n; i++)
 		if (!v[i]->facts[KVC_CACHE_POOL])
-			kvc_kept_in_locked(k, KVC_CACHE_POOL, v[i]);
+			kvc_replacers_add_locked(k, KVC_CACHE_POOL, v[i]);
 	for (size_t i = 0; i < n; i++) {
 		kvc_chunk_row(k, v[i], &r);
-		kvc_kept_join_locked(k, KVC_CACHE_POOL, &r);
+		kvc_replacers_join_locked(k, KVC_CACHE_POOL, &r);
 	}
 	free(v);
-	k->kept->ready = true;
+	k->replacers->ready = true;
 	return 0;
 }
 
 struct kvc_chunk *kvc_chunk_pop_locked(struct kvc *k)
 {
-	struct kvc_keep *const *keep = k->kept->keep[KVC_CACHE_POOL];
+	struct kvc_replacer *const *keep = k->replacers->replacer[KVC_CACHE_POOL];
 	unsigned class;
 	uint64_t id;
 
@@ -108,23 +108,23 @@ struct kvc_chunk *kvc_chunk_pop_locked(struct kvc *k)
 		struct kvc_chunk *c = kvc_chunk_find_locked(k, id);
 
 		if (c) {
-			kvc_kept_aside_locked(k, KVC_CACHE_POOL, c->id, c->policy, true);
+			kvc_replacers_exclude_locked(k, KVC_CACHE_POOL, c->id, c->policy, true);
 			return c;
 		}
 		/* without memory for it, it was not put in order */
-		kvc_kept_forget_locked(k, id);
+		kvc_replacers_forget_locked(k, id);
 	}
 	return NULL;
 }
 
-static struct kvc_use use_of(const struct kvc_chunk_row *r)
+static struct kvc_access use_of(const struct kvc_chunk_row *r)
 {
-	return (struct kvc_use){ r->created_ns, r->last_ns, r->hits };
+	return (struct kvc_access){ r->created_ns, r->last_ns, r->hits };
 }
 
 int64_t kvc_chunk_rank_row(struct kvc *k, const struct kvc_chunk_row *r)
 {
-	struct kvc_use u = use_of(r);
+	struct kvc_access u = use_of(r);
 
 	return policy(k, r->policy)->rank(&u);
 }
@@ -170,9 +170,9 @@ struct kvc_chunk *kvc_chunk_new_locked(struct kvc *k, uint64_t id, const struct 
 
 void kvc_chunk_settle_locked(struct kvc *k, struct kvc_chunk *c)
 {
-	if (c->inflight || (c->dirty && !kvc_access_release_locked(k, c)))
+	if (c->inflight || (c->dirty && !kvc_committer_access_release_locked(k, c)))
 		return;
-	kvc_kept_out_locked(k, KVC_CACHE_POOL, c, false);
+	kvc_replacers_remove_locked(k, KVC_CACHE_POOL, c, false);
 	out_no_more(c);
 	kvc_table_del(&k->chunks->table, &c->slot);
 	if (c->pin)
@@ -194,7 +194,7 @@ void kvc_chunk_leave_locked(struct kvc *k, struct kvc_node *n)
 
 void kvc_chunk_count_locked(struct kvc *k, struct kvc_node *n)
 {
-	uint64_t now = kvc_list_empty(&n->chunk_link) ? 0 : n->room, was = n->in_pool;
+	uint64_t now = kvc_list_empty(&n->chunk_link) ? 0 : n->reserved, was = n->in_pool;
 	struct kvc_chunk *c = n->chunk;
 
 	if (!c || now == was)
@@ -208,7 +208,7 @@ void kvc_chunk_count_locked(struct kvc *k, struct kvc_node *n)
 	if (now < was)
 		c->most -= kvc_min(was - now, c->most);
 	c->most = kvc_max(c->most, c->bytes);
-	kvc_kept_resize_locked(k, c);
+	kvc_replacers_resize_locked(k, c);
 }
 
 void kvc_chunk_add_locked(struct kvc *k, struct kvc_node *n)
@@ -230,7 +230,7 @@ void kvc_chunk_remove_locked(struct kvc *k, struct kvc_node *n)
 	kvc_chunk_count_locked(k, n);
 	if (!--n->chunk->nnodes) {
 		out_no_more(n->chunk);
-		kvc_kept_out_locked(k, KVC_CACHE_POOL, n->chunk, n->state == KVC_LOWER);
+		kvc_replacers_remove_locked(k, KVC_CACHE_POOL, n->chunk, n->state == KVC_LOWER);
 	}
 }
 
@@ -238,12 +238,12 @@ void kvc_chunk_dirty_locked(struct kvc *k, struct kvc_chunk *c)
 {
 	if (c->gone || (c->dirty && (c->known || !c->later)))
 		return;
-	kvc_access_unlink_locked(k, c); /* more than the accesses has changed */
+	kvc_committer_access_unlink_locked(k, c); /* more than the accesses has changed */
 	c->dirty = true;
 	if (c->known)
-		kvc_access_held_locked(k, c);
+		kvc_committer_access_held_locked(k, c);
 	else
-		kvc_list_add_tail(&k->dirty->chunks, &c->dirty_link);
+		kvc_list_add_tail(&k->committer->chunks, &c->dirty_link);
 }
 
 /* Stamps go up with every use, so that the order of uses is total. */
@@ -260,7 +260,7 @@ void kvc_chunk_stamp_locked(struct kvc *k, struct kvc_chunk *c)
 	c->rank = policy(k, c->policy)->rank(&c->use);
 }
 
-void kvc_chunk_used_locked(struct kvc *k, struct kvc_chunk *c, bool hit)
+void kvc_chunk_accessed_locked(struct kvc *k, struct kvc_chunk *c, bool hit)
 {
 	c->use.hits += hit;
 	kvc_chunk_stamp_locked(k, c);
@@ -277,22 +277,22 @@ void kvc_chunk_forget_both(struct kvc *k, uint64_t id)
 
 	kvc_chunk_del(k->cat, id);
 	kvc_pin_forget_both(k, id);
-	kvc_kept_forget_locked(k, id);
+	kvc_replacers_forget_locked(k, id);
 	if (!c)
 		return;
 	c->gone = true;
-	kvc_access_unlink_locked(k, c);
+	kvc_committer_access_unlink_locked(k, c);
 	kvc_chunk_settle_locked(k, c);
 }
 
-void kvc_chunk_cut_locked(struct kvc *k, struct kvc_chunk *c, bool cut)
+void kvc_chunk_detach_locked(struct kvc *k, struct kvc_chunk *c, bool cut)
 {
-	c->cut = cut;
+	c->detached = cut;
 	if (cut)
-		kvc_kept_out_locked(k, KVC_CACHE_POOL, c, true);
+		kvc_replacers_remove_locked(k, KVC_CACHE_POOL, c, true);
 }
 
-void kvc_chunk_take_use_locked(struct kvc *k, struct kvc_chunk *c, const struct kvc_chunk_row *r)
+void kvc_chunk_take_access_locked(struct kvc *k, struct kvc_chunk *c, const struct kvc_chunk_row *r)
 {
 	if (r->last_ns > c->use.last_ns)
 		c->use.last_ns = r->last_ns;
@@ -319,8 +319,8 @@ void kvc_chunk_row(struct kvc *k, const struct kvc_chunk *c, struct kvc_chunk_ro
 		c->policy,
 		c->quota,
 		c->parent,
-		kvc_kept_facts_locked(k, KVC_CACHE_DISK, c),
-		kvc_kept_facts_locked(k, KVC_CACHE_POOL, c),
+		kvc_replacers_saved_state_locked(k, KVC_CACHE_DISK, c),
+		kvc_replacers_saved_state_locked(k, KVC_CACHE_POOL, c),
 		c->most,
 	};
 }
@@ -331,8 +331,8 @@ void kvc_chunk_set_class_locked(struct kvc *k, struct kvc_chunk *c, unsigned cla
 		struct kvc_chunk_row r;
 
 		kvc_chunk_row(k, c, &r);
-		kvc_kept_out_locked(k, KVC_CACHE_POOL, c, false);
-		kvc_kept_reclass_locked(k, &r, class);
+		kvc_replacers_remove_locked(k, KVC_CACHE_POOL, c, false);
+		kvc_replacers_reclass_locked(k, &r, class);
 		c->policy = class;
 		memset(c->facts, 0, sizeof c->facts); /* another policy knows nothing of it */
 		c->rank = policy(k, class)->rank(&c->use);

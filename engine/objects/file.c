@@ -3,23 +3,22 @@
 #include "file.h"
 
 #include "account.h"
-#include "admit.h"
-#include "dirty.h"
+#include "committer.h"
 #include "folder.h"
-#include "hold.h"
+#include "user_share.h"
 #include "log.h"
 #include "model.h"
-#include "news.h"
-#include "tally.h"
-#include "tierq.h"
-#include "trash.h"
+#include "event_ring.h"
+#include "model_stats.h"
+#include "tier_queue.h"
+#include "deferred_free.h"
 #include "up.h"
 
 #include <assert.h>
 #include <fcntl.h>
 #include <string.h>
 
-const char *const kvc_state_names[KVC_STATES] = {
+const char *const kvc_file_state_names[KVC_STATES] = {
 	"none", "open", "resident", "resident+lower", "lower", "loading", "gone",
 };
 
@@ -34,7 +33,7 @@ static const unsigned allowed[KVC_STATES] = {
 	[KVC_LOADING] = B(BOTH) | B(LOWER) | B(GONE),
 };
 
-void kvc_become_locked(struct kvc *k, struct kvc_node *n, enum kvc_state to)
+void kvc_file_become_locked(struct kvc *k, struct kvc_node *n, enum kvc_state to)
 {
 	bool had = kvc_has_segment(n);
 
@@ -42,29 +41,29 @@ void kvc_become_locked(struct kvc *k, struct kvc_node *n, enum kvc_state to)
 		return;
 	if (!(allowed[n->state] & (1u << to))) {
 		kvc_error("inode %llx: %s -> %s is no transition", (unsigned long long)n->row.ino,
-			  kvc_state_names[n->state], kvc_state_names[to]);
+			  kvc_file_state_names[n->state], kvc_file_state_names[to]);
 		assert(!"transition");
 	}
 	if (to == KVC_OPEN || to == KVC_LOADING)
-		kvc_chunk_stir(n->chunk);
+		kvc_chunk_mark_busy(n->chunk);
 	if (n->state == KVC_RESIDENT || n->state == KVC_BOTH)
 		k->nodes->resident--;
 	n->state = to;
 	if (to == KVC_RESIDENT || to == KVC_BOTH)
 		k->nodes->resident++;
-	k->room.copied -= n->copied;
-	n->copied = to == KVC_BOTH ? n->room : 0;
-	k->room.copied += n->copied;
+	k->reservations.copied -= n->copied;
+	n->copied = to == KVC_BOTH ? n->reserved : 0;
+	k->reservations.copied += n->copied;
 	if (kvc_has_segment(n) && !had)
 		kvc_chunk_add_locked(k, n);
 	else if (!kvc_has_segment(n) && had)
 		kvc_chunk_remove_locked(k, n);
-	kvc_hold_count_locked(k, n);
-	kvc_tally_room_locked(k, n);
-	kvc_pace_uncopied_locked(k, n);
+	kvc_user_share_recount_locked(k, n);
+	kvc_model_stats_pool_bytes_locked(k, n);
+	kvc_account_uncopied_locked(k, n);
 }
 
-struct kvc_segment kvc_segment_of(const struct kvc_node *n)
+struct kvc_segment kvc_file_segment_of(const struct kvc_node *n)
 {
 	char kind = n->state == KVC_LOADING ? 'l'
 		    : n->state != KVC_OPEN  ? 'p'
@@ -74,7 +73,7 @@ struct kvc_segment kvc_segment_of(const struct kvc_node *n)
 	return (struct kvc_segment){ kind, n->row.ino, n->object.gen };
 }
 
-void kvc_leave_both(struct kvc *k, struct kvc_node *n, unsigned tier)
+void kvc_file_leave_both(struct kvc *k, struct kvc_node *n, unsigned tier)
 {
 	struct kvc_place *p = &n->in[tier].place;
 
@@ -85,11 +84,11 @@ void kvc_leave_both(struct kvc *k, struct kvc_node *n, unsigned tier)
 		kvc_warn("the catalog does not take that the copy of inode %llx is under another "
 			 "name",
 			 (unsigned long long)n->row.ino);
-	if (n->state == KVC_BOTH && !kvc_placed(k, n))
-		kvc_become_locked(k, n, KVC_RESIDENT);
+	if (n->state == KVC_BOTH && !kvc_file_placed(k, n))
+		kvc_file_become_locked(k, n, KVC_RESIDENT);
 }
 
-bool kvc_placed(const struct kvc *k, const struct kvc_node *n)
+bool kvc_file_placed(const struct kvc *k, const struct kvc_node *n)
 {
 	kvc_tier_each(k, t)
 		if (kvc_placed_in(n, t))
@@ -97,7 +96,7 @@ bool kvc_placed(const struct kvc *k, const struct kvc_node *n)
 	return false;
 }
 
-bool kvc_placed_durably(const struct kvc *k, const struct kvc_node *n)
+bool kvc_file_placed_durably(const struct kvc *k, const struct kvc_node *n)
 {
 	kvc_tier_each(k, t)
 		if (kvc_placed_in(n, t) && kvc_tier_keeps_locked(k, t))
@@ -105,9 +104,9 @@ bool kvc_placed_durably(const struct kvc *k, const struct kvc_node *n)
 	return false;
 }
 
-bool kvc_placed_anywhere(const struct kvc *k, const struct kvc_node *n)
+bool kvc_file_placed_anywhere(const struct kvc *k, const struct kvc_node *n)
 {
-	for (unsigned t = 0; t < k->seats; t++)
+	for (unsigned t = 0; t < k->tier_slots; t++)
 		if (n->in[t].place.gen && n->in[t].place.gen == n->object.gen)
 			return true;
 	return false;
@@ -119,8 +118,8 @@ bool kvc_placed_anywhere(const struct kvc *k, const struct kvc_node *n)
  */
 static int set_fd_locked(struct kvc *k, struct kvc_node *n, int flags)
 {
-	struct kvc_segment s = kvc_segment_of(n);
-	int fd = kvc_segment_open(&k->pool, &s, flags), err;
+	struct kvc_segment s = kvc_file_segment_of(n);
+	int fd = kvc_pool_segment_open(&k->pool, &s, flags), err;
 
 	if (fd < 0)
 		return fd;
@@ -140,7 +139,7 @@ static void close_fd(struct kvc_node *n)
 	n->fd = -1;
 }
 
-int kvc_node_fd_locked(struct kvc *k, struct kvc_node *n)
+int kvc_file_node_fd_locked(struct kvc *k, struct kvc_node *n)
 {
 	int err = n->fd < 0 ? set_fd_locked(k, n, n->state == KVC_OPEN ? O_RDWR : O_RDONLY) : 0;
 
@@ -149,7 +148,7 @@ int kvc_node_fd_locked(struct kvc *k, struct kvc_node *n)
 
 /*
  * It is written no more: who has the segment open for writing is a client, for whom copies wait
- * (copies/spill.c), and not this descriptor.
+ * (tiering/spill.c), and not this descriptor.
  */
 static void only_read_locked(struct kvc *k, struct kvc_node *n)
 {
@@ -160,28 +159,28 @@ static void only_read_locked(struct kvc *k, struct kvc_node *n)
 			 (unsigned long long)n->row.ino);
 }
 
-int kvc_segment_new_locked(struct kvc *k, struct kvc_node *n)
+int kvc_file_segment_new_locked(struct kvc *k, struct kvc_node *n)
 {
 	struct kvc_segment s = { 'w', n->row.ino, n->object.gen };
-	int fd = kvc_segment_open(&k->pool, &s, O_RDWR | O_CREAT | O_EXCL);
+	int fd = kvc_pool_segment_open(&k->pool, &s, O_RDWR | O_CREAT | O_EXCL);
 
 	if (fd < 0)
 		return fd;
 	n->fd = fd;
 	n->fresh = true;
 	n->mode_ns = KVC_MARK_NS;
-	n->room = n->prepared = 0;
-	kvc_ahead_set_locked(k, n, 0);
+	n->reserved = n->prepared = 0;
+	kvc_account_set_ahead_locked(k, n, 0);
 	n->epoch++;
 	n->hopeless = 0;
-	kvc_become_locked(k, n, KVC_OPEN);
-	kvc_quota_count_locked(k, n);
+	kvc_file_become_locked(k, n, KVC_OPEN);
+	kvc_account_quota_count_locked(k, n);
 	return 0;
 }
 
-int kvc_begin_write_locked(struct kvc *k, struct kvc_node *n)
+int kvc_file_begin_write_locked(struct kvc *k, struct kvc_node *n)
 {
-	struct kvc_segment from = kvc_segment_of(n), to = from;
+	struct kvc_segment from = kvc_file_segment_of(n), to = from;
 	const struct timespec mark[2] = { { .tv_nsec = UTIME_OMIT }, kvc_file_time(KVC_MARK_NS) };
 	int err;
 
@@ -192,18 +191,18 @@ int kvc_begin_write_locked(struct kvc *k, struct kvc_node *n)
 	if ((err = set_fd_locked(k, n, O_RDWR)))
 		return err;
 	to.kind = 'o';
-	if ((err = kvc_segment_rename(&k->pool, &from, &to))) {
+	if ((err = kvc_pool_segment_rename(&k->pool, &from, &to))) {
 		only_read_locked(k, n);
 		return err;
 	}
 	futimens(n->fd, mark);
 	n->mode_ns = KVC_MARK_NS;
 	n->fresh = false;
-	kvc_become_locked(k, n, KVC_OPEN);
+	kvc_file_become_locked(k, n, KVC_OPEN);
 	return 0;
 }
 
-void kvc_close_segment_locked(struct kvc *k, struct kvc_node *n)
+void kvc_file_close_segment_locked(struct kvc *k, struct kvc_node *n)
 {
 	/* after the session's end the kernel has forgotten them all */
 	if (n->backing && k->ev.backing_close) {
@@ -214,13 +213,13 @@ void kvc_close_segment_locked(struct kvc *k, struct kvc_node *n)
 	close_fd(n);
 }
 
-void kvc_unplace_locked(struct kvc *k, struct kvc_node *n)
+void kvc_file_unplace_locked(struct kvc *k, struct kvc_node *n)
 {
-	for (unsigned t = 0; t < k->seats; t++)
+	for (unsigned t = 0; t < k->tier_slots; t++)
 		if (n->in[t].place.gen) {
 			if (n->left & (1u << t))
-				kvc_trash_shared_locked(k, t, n->row.ino, &n->in[t].place);
-			kvc_trash_extent_locked(k, t, &n->in[t].place);
+				kvc_deferred_free_shared_locked(k, t, n->row.ino, &n->in[t].place);
+			kvc_deferred_free_extent_locked(k, t, &n->in[t].place);
 			n->in[t].place = (struct kvc_place){ 0 };
 		}
 	n->left = 0;
@@ -257,17 +256,17 @@ static void give_back(struct kvc_node *n, int fd, struct stat *st, uint64_t mtim
 	n->prepared = 0;
 }
 
-void kvc_compared_locked(struct kvc_node *n, int fd)
+void kvc_file_compared_locked(struct kvc_node *n, int fd)
 {
 	set_mtime(fd, n->row.mtime_ns);
 	n->verify = false;
 }
 
-void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
+void kvc_file_publish_locked(struct kvc *k, struct kvc_node *n)
 {
-	struct kvc_segment from = kvc_segment_of(n), to;
+	struct kvc_segment from = kvc_file_segment_of(n), to;
 	struct stat st;
-	int fd = kvc_node_fd_locked(k, n), err;
+	int fd = kvc_file_node_fd_locked(k, n), err;
 
 	if (fd < 0 || fstat(fd, &st)) {
 		unpublished_locked(k, n, fd < 0 ? fd : -errno);
@@ -281,7 +280,7 @@ void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 	if (marked && written)
 		set_mtime(fd, n->row.mtime_ns);
 	to = (struct kvc_segment){ 'p', n->row.ino, n->object.gen + written };
-	if ((err = kvc_segment_rename(&k->pool, &from, &to))) {
+	if ((err = kvc_pool_segment_rename(&k->pool, &from, &to))) {
 		unpublished_locked(k, n, err);
 		return;
 	}
@@ -297,7 +296,7 @@ void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 	} else {
 		n->object.gen++;
 		n->object.has_sum = n->verify = false;
-		kvc_unplace_locked(k, n);
+		kvc_file_unplace_locked(k, n);
 		if (mtime != n->mode_ns)
 			kvc_drop_setid(&n->row);
 		if (!marked)
@@ -305,68 +304,68 @@ void kvc_publish_locked(struct kvc *k, struct kvc_node *n)
 		n->row.ctime_ns = kvc_ctime(n->row.ctime_ns, n->row.mtime_ns);
 		kvc_count(&k->stats, publishes);
 		if (size > n->object.size)
-			kvc_unit_grew_locked(k, n, size - n->object.size);
+			kvc_folder_grew_locked(k, n, size - n->object.size);
 	}
 	give_back(n, fd, &st, doubt ? KVC_MARK_NS : n->row.mtime_ns);
-	kvc_ahead_set_locked(k, n, 0);
+	kvc_account_set_ahead_locked(k, n, 0);
 	n->snapshot = false; /* who waits for one is served by the copy of what is published now */
 	n->object.size = n->row.size = size;
 	n->row.blocks = (uint64_t)st.st_blocks;
-	kvc_room_set_locked(k, n, (uint64_t)st.st_blocks * 512);
-	kvc_hint_add_locked(k, n->model, size);
-	kvc_admit_made_locked(k, n);
-	kvc_become_locked(k, n, kvc_placed(k, n) ? KVC_BOTH : KVC_RESIDENT);
+	kvc_account_set_reserved_locked(k, n, (uint64_t)st.st_blocks * 512);
+	kvc_model_hint_add_locked(k, n->model, size);
+	k->objects_up->made_locked(k, n);
+	kvc_file_become_locked(k, n, kvc_file_placed(k, n) ? KVC_BOTH : KVC_RESIDENT);
 	only_read_locked(k, n);
-	kvc_quota_count_locked(k, n);
+	kvc_account_quota_count_locked(k, n);
 	if (n->chunk)
-		kvc_chunk_used_locked(k, n->chunk, false);
+		kvc_chunk_accessed_locked(k, n->chunk, false);
 	kvc_node_dirty_locked(k, n);
 	if (written)
-		kvc_news_put_locked(k, KVC_NEWS_stored, KVC_NEWS_POOL, n);
-	kvc_wake_all_locked(k, &n->waiters, 0); /* renames that waited for it */
+		kvc_event_ring_put_locked(k, KVC_EVENT_RING_stored, KVC_EVENT_RING_POOL, n);
+	kvc_wait_wake_all_locked(k, &n->waiters, 0); /* renames that waited for it */
 	k->objects_up->published_locked(k, n);
 }
 
-void kvc_written_locked(struct kvc *k, struct kvc_node *n)
+void kvc_file_written_locked(struct kvc *k, struct kvc_node *n)
 {
 	if (n->state != KVC_OPEN || n->nwriters || n->lost || n->unnamed)
 		return;
 	if (n->temporary_ns)
 		n->temporary_ns = kvc_mono_ns();
-	kvc_publish_locked(k, n);
+	kvc_file_publish_locked(k, n);
 }
 
-bool kvc_lingers_locked(const struct kvc *k, const struct kvc_node *n)
+bool kvc_file_lingers_locked(const struct kvc *k, const struct kvc_node *n)
 {
 	return n->nlookup && (n->state == KVC_RESIDENT || n->state == KVC_BOTH) && !k->stopping &&
-	       kvc_list_empty(&k->room.waiters);
+	       kvc_list_empty(&k->reservations.waiters);
 }
 
-void kvc_linger_locked(struct kvc *k, struct kvc_node *n)
+void kvc_file_linger_locked(struct kvc *k, struct kvc_node *n)
 {
-	kvc_list_add_tail(&k->dirty->lingering[0], &n->lingers);
-	n->leaving = n->room;
-	k->room.leaving += n->leaving;
-	kvc_commit_soon_locked(k, false);
+	kvc_list_add_tail(&k->committer->lingering[0], &n->lingers);
+	n->leaving = n->reserved;
+	k->reservations.leaving += n->leaving;
+	kvc_committer_wake_locked(k, false);
 }
 
-void kvc_linger_over_locked(struct kvc *k, struct kvc_node *n)
+void kvc_file_linger_over_locked(struct kvc *k, struct kvc_node *n)
 {
 	kvc_list_del(&n->lingers);
-	k->room.leaving -= kvc_min(k->room.leaving, n->leaving);
+	k->reservations.leaving -= kvc_min(k->reservations.leaving, n->leaving);
 	n->leaving = 0;
 }
 
-void kvc_linger_end_locked(struct kvc *k, bool all)
+void kvc_file_linger_end_locked(struct kvc *k, bool all)
 {
-	struct kvc_list *young = &k->dirty->lingering[0], *old = &k->dirty->lingering[1];
+	struct kvc_list *young = &k->committer->lingering[0], *old = &k->committer->lingering[1];
 
 	if (all)
 		kvc_list_splice(old, young);
 	for (unsigned i = 1; !kvc_list_empty(old); i++) {
 		struct kvc_node *n = kvc_of(old->next, struct kvc_node, lingers);
 
-		kvc_destroy_locked(k, n);
+		kvc_file_destroy_locked(k, n);
 		kvc_node_settle_locked(k, n);
 		if (i % LINGER_AT_ONCE == 0)
 			kvc_pause_locked(k);
@@ -374,31 +373,31 @@ void kvc_linger_end_locked(struct kvc *k, bool all)
 	kvc_list_splice(old, young);
 }
 
-void kvc_destroy_locked(struct kvc *k, struct kvc_node *n)
+void kvc_file_destroy_locked(struct kvc *k, struct kvc_node *n)
 {
 	if (n->state == KVC_GONE)
 		return;
-	kvc_linger_over_locked(k, n);
+	kvc_file_linger_over_locked(k, n);
 	if (kvc_has_segment(n)) {
-		struct kvc_segment s = kvc_segment_of(n);
+		struct kvc_segment s = kvc_file_segment_of(n);
 
-		kvc_trash_segment_locked(k, &s, n->room);
-		n->room = 0;
-		kvc_close_segment_locked(k, n);
+		kvc_deferred_free_segment_locked(k, &s, n->reserved);
+		n->reserved = 0;
+		kvc_file_close_segment_locked(k, n);
 	}
 	if (S_ISREG(n->row.mode)) {
-		kvc_unplace_locked(k, n);
-		kvc_become_locked(k, n, KVC_GONE);
-		kvc_wake_all_locked(k, &n->waiters, -ESTALE);
-		kvc_wake_all_locked(k, &n->sync_waiters, 0);
+		kvc_file_unplace_locked(k, n);
+		kvc_file_become_locked(k, n, KVC_GONE);
+		kvc_wait_wake_all_locked(k, &n->waiters, -ESTALE);
+		kvc_wait_wake_all_locked(k, &n->sync_waiters, 0);
 	}
 	n->lost = true;
-	kvc_ahead_set_locked(k, n, 0);
-	kvc_quota_count_locked(k, n);
+	kvc_account_set_ahead_locked(k, n, 0);
+	kvc_account_quota_count_locked(k, n);
 	if (n->dirty) {
 		n->dirty = false;
 		kvc_list_del(&n->dirty_link);
-		k->dirty->nnodes--;
+		k->committer->nnodes--;
 	}
-	kvc_commit_soon_locked(k, false);
+	kvc_committer_wake_locked(k, false);
 }

@@ -17,7 +17,7 @@ void kvc_touch_folder_locked(struct kvc *k, struct kvc_node *folder, int nlink)
 	folder->row.nlink += (uint32_t)nlink;
 	folder->published = 0;
 	if (folder->drop)
-		kvc_chunk_stir(kvc_chunk_find_locked(k, folder->row.ino));
+		kvc_chunk_mark_busy(kvc_chunk_find_locked(k, folder->row.ino));
 	kvc_node_dirty_locked(k, folder);
 }
 
@@ -25,7 +25,7 @@ static int take_entry(void *arg, const struct kvc_name *n)
 {
 	struct kvc_entries *e = arg;
 
-	if (kvc_grow(&e->v, e->n, &e->room, sizeof *e->v))
+	if (kvc_grow(&e->v, e->n, &e->capacity, sizeof *e->v))
 		return -ENOMEM;
 	e->v[e->n].parent = n->parent;
 	e->v[e->n].ino = n->ino;
@@ -34,7 +34,7 @@ static int take_entry(void *arg, const struct kvc_name *n)
 	return 0;
 }
 
-int kvc_entries_in_both(struct kvc *k, uint64_t folder, struct kvc_entries *e)
+int kvc_folder_entries_in_both(struct kvc *k, uint64_t folder, struct kvc_entries *e)
 {
 	return kvc_name_each(k->cat, folder, 0, take_entry, e);
 }
@@ -55,7 +55,8 @@ static int take_some(void *arg, const struct kvc_name *n)
 	return take_entry(s->e, n);
 }
 
-int kvc_entries_some_both(struct kvc *k, uint64_t folder, uint64_t *after, struct kvc_entries *e)
+int kvc_folder_entries_some_both(struct kvc *k, uint64_t folder, uint64_t *after,
+				 struct kvc_entries *e)
 {
 	struct some s = { e, *after };
 	int got;
@@ -66,18 +67,19 @@ int kvc_entries_some_both(struct kvc *k, uint64_t folder, uint64_t *after, struc
 	return got;
 }
 
-int kvc_entries_of_both(struct kvc *k, uint64_t ino, struct kvc_entries *e)
+int kvc_folder_entries_of_both(struct kvc *k, uint64_t ino, struct kvc_entries *e)
 {
 	return kvc_name_of(k->cat, ino, take_entry, e);
 }
 
-int kvc_entries_of_peeked_both(struct kvc *k, const struct kvc_peek_names *p, struct kvc_entries *e)
+int kvc_folder_entries_of_peeked_both(struct kvc *k, const struct kvc_peek_names *p,
+				      struct kvc_entries *e)
 {
 	return kvc_name_of_peeked(k->cat, p, take_entry, e);
 }
 
-int kvc_entries_of_some_both(struct kvc *k, uint64_t ino, struct kvc_name_at *at,
-			     struct kvc_entries *e)
+int kvc_folder_entries_of_some_both(struct kvc *k, uint64_t ino, struct kvc_name_at *at,
+				    struct kvc_entries *e)
 {
 	e->n = 0;
 	return kvc_name_of_some(k->cat, ino, at, SOME, take_entry, e);
@@ -97,7 +99,7 @@ int kvc_folder_empty_both(struct kvc *k, uint64_t folder)
 	return err < 0 ? err : !err;
 }
 
-void kvc_unit_grew_locked(struct kvc *k, const struct kvc_node *n, uint64_t bytes)
+void kvc_folder_grew_locked(struct kvc *k, const struct kvc_node *n, uint64_t bytes)
 {
 	struct kvc_node *folder = n->row.chunk == n->row.parent
 					  ? kvc_node_find_locked(k, n->row.parent)

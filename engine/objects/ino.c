@@ -8,7 +8,7 @@
  */
 #include "ino.h"
 
-#include "dirty.h"
+#include "committer.h"
 
 #include <inttypes.h>
 
@@ -25,7 +25,7 @@ static int reserve_inos_both(struct kvc *k)
 		return err;
 	k->inos->reserved = k->inos->next + INO_STEP;
 	k->inos->txn = kvc_catalog_txn(k->cat);
-	kvc_commit_soon_locked(k, false);
+	kvc_committer_wake_locked(k, false);
 	return 0;
 }
 
@@ -33,7 +33,7 @@ int kvc_ino_new_both(struct kvc *k, uint64_t *ino)
 {
 	int err = 0;
 
-	if (k->inos->reserved > k->inos->limit && k->dirty->committed >= k->inos->txn)
+	if (k->inos->reserved > k->inos->limit && k->committer->committed >= k->inos->txn)
 		k->inos->limit = k->inos->reserved;
 	if (k->inos->reserved - k->inos->next < INO_STEP / 2)
 		err = reserve_inos_both(k);

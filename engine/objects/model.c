@@ -6,7 +6,7 @@
  */
 #include "model.h"
 
-#include "layers.h"
+#include "model_layers.h"
 #include "node.h"
 
 #include <inttypes.h>
@@ -136,7 +136,7 @@ int kvc_model_apart_both(struct kvc *k, uint64_t model)
 }
 
 /* The size to prepare: the largest of the model's last objects; 0 while none is known. */
-uint64_t kvc_hint_locked(struct kvc *k, uint64_t model)
+uint64_t kvc_model_hint_locked(struct kvc *k, uint64_t model)
 {
 	struct kvc_hint *h = hint_of(k, model);
 	uint64_t max = 0;
@@ -146,7 +146,7 @@ uint64_t kvc_hint_locked(struct kvc *k, uint64_t model)
 	return kvc_round_up(max, KVC_PAGE);
 }
 
-void kvc_hint_add_locked(struct kvc *k, uint64_t model, uint64_t size)
+void kvc_model_hint_add_locked(struct kvc *k, uint64_t model, uint64_t size)
 {
 	struct kvc_hint *h = hint_of(k, model);
 

@@ -48,7 +48,7 @@ int kvc_model_ttl_set_both(struct kvc *k, uint64_t model, uint64_t seconds);
  * folder or by a hard link? 1, 0, or an error.
  */
 int kvc_model_apart_both(struct kvc *k, uint64_t model);
-uint64_t kvc_hint_locked(struct kvc *k, uint64_t model);
-void kvc_hint_add_locked(struct kvc *k, uint64_t model, uint64_t size);
+uint64_t kvc_model_hint_locked(struct kvc *k, uint64_t model);
+void kvc_model_hint_add_locked(struct kvc *k, uint64_t model, uint64_t size);
 
 #endif

@@ -5,8 +5,8 @@
  */
 #include "node.h"
 
-#include "dirty.h"
-#include "hold.h"
+#include "committer.h"
+#include "user_share.h"
 #include "pin.h"
 #include "up.h"
 
@@ -21,7 +21,7 @@ struct kvc_node *kvc_node_find_locked(struct kvc *k, uint64_t ino)
 
 struct kvc_node *kvc_node_new_locked(struct kvc *k, const struct kvc_row *row)
 {
-	struct kvc_node *n = calloc(1, sizeof *n + k->seats * sizeof *n->in);
+	struct kvc_node *n = calloc(1, sizeof *n + k->tier_slots * sizeof *n->in);
 
 	if (!n)
 		return NULL;
@@ -39,7 +39,7 @@ struct kvc_node *kvc_node_new_locked(struct kvc *k, const struct kvc_row *row)
 	return n;
 }
 
-int kvc_row_of_both(struct kvc *k, uint64_t ino, struct kvc_row *row)
+int kvc_node_row_both(struct kvc *k, uint64_t ino, struct kvc_row *row)
 {
 	struct kvc_node *n = kvc_node_find_locked(k, ino);
 
@@ -49,18 +49,18 @@ int kvc_row_of_both(struct kvc *k, uint64_t ino, struct kvc_row *row)
 	return 0;
 }
 
-int kvc_model_of_both(struct kvc *k, uint64_t folder, uint64_t *model)
+int kvc_node_model_both(struct kvc *k, uint64_t folder, uint64_t *model)
 {
 	struct kvc_row row;
 	unsigned depth;
-	int err = kvc_row_of_both(k, folder, &row);
+	int err = kvc_node_row_both(k, folder, &row);
 
 	*model = 0;
-	return err ?: kvc_model_of_row_both(k, &row, model, &depth);
+	return err ?: kvc_node_model_of_row_both(k, &row, model, &depth);
 }
 
-int kvc_model_of_row_both(struct kvc *k, const struct kvc_row *folder, uint64_t *model,
-			  unsigned *depth)
+int kvc_node_model_of_row_both(struct kvc *k, const struct kvc_row *folder, uint64_t *model,
+			       unsigned *depth)
 {
 	struct kvc_row row = *folder;
 	int err;
@@ -70,7 +70,7 @@ int kvc_model_of_row_both(struct kvc *k, const struct kvc_row *folder, uint64_t 
 		*model = row.ino;
 		if (*depth > 4096)
 			return -ELOOP;
-		if ((err = kvc_row_of_both(k, row.parent, &row)))
+		if ((err = kvc_node_row_both(k, row.parent, &row)))
 			return err;
 	}
 	return 0;
@@ -86,10 +86,10 @@ static int bring_locked(struct kvc *k, const struct kvc_row *row,
 
 	if (!n)
 		return -ENOMEM;
-	n->paid = kvc_paid_for(row);
+	n->paid = kvc_usage_paid_for(row);
 	if (S_ISREG(row->mode)) {
 		n->object = *object;
-		for (unsigned t = 0; t < k->seats; t++) {
+		for (unsigned t = 0; t < k->tier_slots; t++) {
 			n->in[t].place = place[t];
 			n->has_places |= place[t].gen != 0;
 		}
@@ -106,7 +106,7 @@ static int bring_both(struct kvc *k, const struct kvc_row *row, const struct kvc
 		      const struct kvc_place place[KVC_TIERS], struct kvc_node **out)
 {
 	uint64_t model = 0;
-	int err = S_ISREG(row->mode) ? kvc_model_of_both(k, row->parent, &model) : 0;
+	int err = S_ISREG(row->mode) ? kvc_node_model_both(k, row->parent, &model) : 0;
 
 	/* its folder may have gone, while it is open; or be deeper than any is looked for */
 	if (err && err != -ENOENT && err != -ELOOP)
@@ -158,7 +158,7 @@ void kvc_node_settle_locked(struct kvc *k, struct kvc_node *n)
 	/*
 	 * the root: the kernel has it without a lookup, and a call that was given it may settle it
 	 */
-	if (n->row.ino == KVC_ROOT || n->nlookup || n->holds || n->dirty || n->nopen || n->leases ||
+	if (n->row.ino == KVC_ROOT || n->nlookup || n->refs || n->dirty || n->nopen || n->leases ||
 	    n->waiting || kvc_has_segment(n) || n->state == KVC_LOADING ||
 	    !kvc_list_empty(&n->waiters) || !kvc_list_empty(&n->sync_waiters))
 		return;
@@ -169,9 +169,9 @@ void kvc_node_settle_locked(struct kvc *k, struct kvc_node *n)
 	kvc_pin_unknown_locked(k, n);
 	kvc_chunk_leave_locked(k, n);
 	kvc_table_del(&k->nodes->table, &n->slot);
-	if (n->ghost)
+	if (n->dropped_dir)
 		k->objects_up->freed_locked(n);
-	kvc_hold_end_locked(k, n);
+	kvc_user_share_node_freed_locked(k, n);
 	free(n);
 }
 
@@ -179,10 +179,10 @@ void kvc_node_dirty_locked(struct kvc *k, struct kvc_node *n)
 {
 	if (!n->dirty && n->state != KVC_GONE && !n->lost) {
 		n->dirty = true;
-		k->dirty->nnodes++;
-		kvc_list_add_tail(&k->dirty->nodes, &n->dirty_link);
+		k->committer->nnodes++;
+		kvc_list_add_tail(&k->committer->nodes, &n->dirty_link);
 	}
-	kvc_commit_soon_locked(k, false);
+	kvc_committer_wake_locked(k, false);
 }
 
 void kvc_node_attr_locked(struct kvc *k, struct kvc_node *n, struct kvc_row *attr)
@@ -212,9 +212,9 @@ void kvc_node_free_all(struct kvc *k)
 
 		if (n->fd >= 0)
 			close(n->fd);
-		if (n->ghost)
+		if (n->dropped_dir)
 			k->objects_up->freed_locked(n);
-		kvc_hold_end_locked(k, n);
+		kvc_user_share_node_freed_locked(k, n);
 		free(n);
 	}
 	kvc_table_fini(&k->nodes->table);

@@ -24,7 +24,8 @@
  * that was done.
  *
  * Order on disk: frame, placement row, commit; only then may the segment go. Row deleted, commit;
- * only then are its segment freed; and brought to stable storage; only then its extents (trash.c).
+ * only then are its segment freed; and brought to stable storage; only then its extents
+ * (deferred_free.c).
  */
 #ifndef KVC_NODE_H
 #define KVC_NODE_H
@@ -37,7 +38,7 @@
 
 /*
  * mtime of a segment that nobody wrote to since it was opened for writing: the last there is, which
- * no client can set (calls/io.c)
+ * no client can set (ops/io.c)
  */
 #define KVC_MARK_NS ((uint64_t)INT64_MAX)
 
@@ -51,7 +52,7 @@ enum kvc_state {
 	KVC_GONE,
 	KVC_STATES
 };
-extern const char *const kvc_state_names[];
+extern const char *const kvc_file_state_names[];
 
 /* What a file has of a tier. */
 struct kvc_node_tier {
@@ -66,20 +67,20 @@ struct kvc_node {
 	uint64_t nlookup;     /* references of the kernel */
 	struct kvc_paid paid; /* for its row in the catalog */
 	struct kvc_list dirty_link;
-	struct kvc_list lingers; /* lost, and still to be opened (kvc_linger_locked) */
-	uint64_t leaving;        /* while it is there: its part of k->room.leaving */
+	struct kvc_list lingers; /* lost, and still to be opened (kvc_file_linger_locked) */
+	uint64_t leaving;        /* while it is there: its part of k->reservations.leaving */
 	/* references of the engine's own: workers, leases, operations under way */
-	unsigned holds;
+	unsigned refs;
 	/* opens, and of a folder creates in it, that wait for room: its chunk is not dropped */
 	unsigned waiting;
 	bool dirty, touched; /* to be written; its atime is, when it leaves memory */
 	bool lost;           /* it has no row any more: unlinked or dropped */
 	bool dropped;        /* a file whose names went without the kernel's asking */
-	bool unnamed;        /* it has no name yet (names/unnamed.c) */
+	bool unnamed;        /* it has no name yet (names/tmpfile.c) */
 
 	/* folders */
-	bool splitting;     /* its files are being given to other chunks */
-	bool regroup, anew; /* a job is to do that, or does; and then once more */
+	bool splitting;              /* its files are being given to other chunks */
+	bool regroup, regroup_again; /* a job is to do that, or does; and then once more */
 	/* its own user.kvcachefs.unit: 0 not looked up; 1 none; 2 + enum kvc_unit */
 	int8_t unit_set;
 	/*
@@ -89,12 +90,13 @@ struct kvc_node {
 	unsigned published, published_of;
 	/*
 	 * when it was made (0: not known) and last filled, with how many files and bytes
-	 * (names/unit.c)
+	 * (names/chunking.c)
 	 */
 	unsigned files;
 	uint64_t made_ns, filled_ns, fill_bytes;
-	struct kvc_ghost *ghost; /* it was dropped with its chunk (names/drop.c) */
-	struct kvc_drop *drop;   /* its chunk is being dropped (names/bury.c) */
+	/* it was dropped with its chunk (names/dir_invalidate.c) */
+	struct kvc_dropped_dir *dropped_dir;
+	struct kvc_drop *drop; /* its chunk is being dropped (names/chunk_drop.c) */
 
 	/* regular files */
 	bool unborn;     /* made here, and never published since */
@@ -106,7 +108,7 @@ struct kvc_node {
 	bool verify;
 	bool unpublished; /* closed, but its segment would not take its name: it is OPEN still */
 	bool failing;     /* the last spill failed */
-	bool refused;     /* no copy is asked for: it is not let in (admit.h) */
+	bool refused;     /* no copy is asked for: it is not let in (admission.h) */
 	bool unshared;    /* made here, and no copy to a shared tier was begun since */
 	bool snapshot;    /* fsync waits for a copy of the file as it is now */
 	bool unread;      /* a folder: a file in it was deleted that could not be read */
@@ -126,31 +128,32 @@ struct kvc_node {
 	int fd, backing; /* -1 and 0 while not there; fd is to write with while OPEN only */
 	struct kvc_object_row object;
 	uint64_t place_txn; /* the transaction that records the newest placement */
-	uint64_t room;      /* bytes accounted for the segment */
+	uint64_t reserved;  /* bytes accounted for the segment */
 	uint64_t charged;   /* bytes counted to its model's quota */
-	uint64_t uncopied;  /* bytes counted to k->room.uncopied */
+	uint64_t uncopied;  /* bytes counted to k->reservations.uncopied */
 	/* with write=back: in k->account->behind while no copy was asked for */
 	struct kvc_list behind;
 	/* open: its segment's mtime when its mode was set; a write since takes set-id bits */
 	uint64_t mode_ns;
 	uint64_t prepared; /* bytes from the start that are prepared for plain writes */
-	/* what was prepared when it was opened to be written anew; part of k->room.ahead */
+	/* what was prepared when it was opened to be written anew; part of k->reservations.ahead */
 	uint64_t ahead;
-	uint64_t copied; /* its part of k->room.copied */
+	uint64_t copied; /* its part of k->reservations.copied */
 	/*
-	 * when it got a temporary name, or was closed after that (names/partial.h); 0: it has none
+	 * when it got a temporary name, or was closed after that (names/incomplete.h); 0: it has
+	 * none
 	 */
 	uint64_t temporary_ns;
 	/* counts openings for writing, so a copy knows that it is old */
 	uint64_t epoch;
 	uint64_t model;
-	struct kvc_tally *tally; /* that counts its room, and how much (tally.h) */
+	struct kvc_model_stats *tally; /* that counts its room, and how much (model_stats.h) */
 	uint64_t tallied;
 	struct kvc_chunk *chunk;
 	struct kvc_list chunk_link;
 	uint64_t in_pool;                /* its part of chunk->bytes */
 	uint64_t pin_serial, pin_weight; /* the pin that counts it, and with how much (pin.h) */
-	struct kvc_holder *holders;      /* hold.h */
+	struct kvc_user_hold *holders;   /* user_share.h */
 	uint64_t held;                   /* what each of them is charged */
 	/* opens and leases that wait for the load, renames that wait for the publish */
 	struct kvc_list waiters;
@@ -166,7 +169,7 @@ struct kvc_nodes {
 	struct kvc_table table;
 	uint64_t opens, resident; /* opens not released; nodes RESIDENT or BOTH */
 	uint64_t backings;        /* segments registered for passthrough */
-	_Atomic uint64_t fd_uses; /* see kvc_file_fd_done; any thread */
+	_Atomic uint64_t fd_uses; /* see kvc_open_fd_done; any thread */
 };
 
 static inline bool kvc_has_segment(const struct kvc_node *n)
@@ -177,7 +180,7 @@ static inline bool kvc_has_segment(const struct kvc_node *n)
 /* Its chunk is dropped, and it goes in a moment: for everybody else it has gone. */
 static inline bool kvc_node_cut(const struct kvc_node *n)
 {
-	return n->chunk && n->chunk->cut;
+	return n->chunk && n->chunk->detached;
 }
 
 /* There is no file any more, or will not be one in a moment. */
@@ -221,12 +224,12 @@ void kvc_node_dirty_locked(struct kvc *k, struct kvc_node *n);
 /* The node's attributes as of now (an open file's come from its segment). */
 void kvc_node_attr_locked(struct kvc *k, struct kvc_node *n, struct kvc_row *attr);
 /* The row of a node, in memory or not. */
-int kvc_row_of_both(struct kvc *k, uint64_t ino, struct kvc_row *row);
+int kvc_node_row_both(struct kvc *k, uint64_t ino, struct kvc_row *row);
 /* The model of what lies in this folder; 0 at the root. */
-int kvc_model_of_both(struct kvc *k, uint64_t folder, uint64_t *model);
+int kvc_node_model_both(struct kvc *k, uint64_t folder, uint64_t *model);
 /* The same from the folder's row, with the folder's depth below the root. */
-int kvc_model_of_row_both(struct kvc *k, const struct kvc_row *folder, uint64_t *model,
-			  unsigned *depth);
+int kvc_node_model_of_row_both(struct kvc *k, const struct kvc_row *folder, uint64_t *model,
+			       unsigned *depth);
 /* At the end. */
 void kvc_node_free_all(struct kvc *k);
 

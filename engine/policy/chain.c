@@ -11,17 +11,17 @@
 #define STEP_MIN 16u /* arrays grow by so many parts of themselves (what is not touched is not */
 		     /* there), and small ones by half */
 
-static uint32_t more(uint32_t room)
+static uint32_t more(uint32_t capacity)
 {
-	uint32_t step = room < 1u << 20 ? room / 2 : room / STEP_MIN;
+	uint32_t step = capacity < 1u << 20 ? capacity / 2 : capacity / STEP_MIN;
 
-	return room ? room + step : LEAST;
+	return capacity ? capacity + step : LEAST;
 }
 
-static int grow(void *array, size_t bytes, uint32_t room)
+static int grow(void *array, size_t bytes, uint32_t capacity)
 {
 	void **v = array;
-	void *p = kvc_array_grow(*v, bytes * room);
+	void *p = kvc_array_grow(*v, bytes * capacity);
 
 	if (!p)
 		return -ENOMEM;
@@ -31,27 +31,27 @@ static int grow(void *array, size_t bytes, uint32_t room)
 
 static int grow_slots(struct kvc_chain *c)
 {
-	uint32_t room = more(c->room);
+	uint32_t capacity = more(c->capacity);
 	int err;
 
-	if (room >= KVC_CHAIN_ASIDE)
+	if (capacity >= KVC_CHAIN_ASIDE)
 		return -ENOMEM;
-	err = grow(&c->id, sizeof *c->id, room);
-	err = err ?: grow(&c->parent, sizeof *c->parent, room);
-	err = err ?: grow(&c->last, sizeof *c->last, room);
-	err = err ?: grow(&c->at, sizeof *c->at, room);
-	err = err ?: grow(&c->next, sizeof *c->next, room);
+	err = grow(&c->id, sizeof *c->id, capacity);
+	err = err ?: grow(&c->parent, sizeof *c->parent, capacity);
+	err = err ?: grow(&c->last, sizeof *c->last, capacity);
+	err = err ?: grow(&c->at, sizeof *c->at, capacity);
+	err = err ?: grow(&c->next, sizeof *c->next, capacity);
 	if (c->key)
-		err = err ?: grow(&c->key, sizeof *c->key, room);
+		err = err ?: grow(&c->key, sizeof *c->key, capacity);
 	if (c->family) {
-		err = err ?: grow(&c->child, sizeof *c->child, room);
-		err = err ?: grow(&c->after, sizeof *c->after, room);
-		err = err ?: grow(&c->before, sizeof *c->before, room);
+		err = err ?: grow(&c->child, sizeof *c->child, capacity);
+		err = err ?: grow(&c->after, sizeof *c->after, capacity);
+		err = err ?: grow(&c->before, sizeof *c->before, capacity);
 	}
 	for (unsigned i = 0; i < c->ncolumns; i++)
-		err = err ?: grow(c->column[i].v, c->column[i].bytes, room);
+		err = err ?: grow(c->column[i].v, c->column[i].bytes, capacity);
 	if (!err)
-		c->room = room;
+		c->capacity = capacity;
 	return err;
 }
 
@@ -282,7 +282,7 @@ uint32_t kvc_chain_add(struct kvc_chain *c, uint64_t id, uint32_t parent, double
 	}
 	if (slot != KVC_NO_SLOT)
 		c->free = c->parent[slot];
-	else if (c->used < c->room || !grow_slots(c))
+	else if (c->used < c->capacity || !grow_slots(c))
 		slot = c->used++;
 	else
 		return KVC_NO_SLOT;
@@ -306,7 +306,7 @@ uint32_t kvc_chain_add(struct kvc_chain *c, uint64_t id, uint32_t parent, double
 	return slot;
 }
 
-void kvc_chain_follow(struct kvc_chain *c, uint32_t slot, uint32_t parent)
+void kvc_chain_set_parent(struct kvc_chain *c, uint32_t slot, uint32_t parent)
 {
 	unfollow(c, slot);
 	follow(c, slot, parent);
@@ -320,7 +320,7 @@ bool kvc_chain_is_under(const struct kvc_chain *c, uint32_t slot, uint32_t above
 	return slot != KVC_NO_SLOT;
 }
 
-void kvc_chain_aside(struct kvc_chain *c, uint32_t slot, bool aside)
+void kvc_chain_exclude(struct kvc_chain *c, uint32_t slot, bool aside)
 {
 	if (aside) {
 		if (kvc_chain_is_leaf(c, slot)) {
@@ -339,7 +339,7 @@ void kvc_chain_del(struct kvc_chain *c, uint32_t slot)
 {
 	bool leaf;
 
-	kvc_chain_aside(c, slot, false);
+	kvc_chain_exclude(c, slot, false);
 	leaf = kvc_chain_is_leaf(c, slot);
 	unhash(c, slot);
 	if (leaf)

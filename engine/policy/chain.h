@@ -36,7 +36,7 @@ struct kvc_chain {
 	uint32_t *next;                   /* in its bucket */
 	uint32_t *child, *after, *before; /* with family: the newest child; siblings */
 	/* slots there are, were ever in use; the first free one */
-	uint32_t room, used, free;
+	uint32_t capacity, used, free;
 	uint32_t n;                     /* chunks */
 	uint32_t ngone;                 /* slots of those that went before what follows them */
 	uint32_t *head, buckets, level; /* the hash, by linear hashing */
@@ -76,11 +76,11 @@ uint32_t kvc_chain_add(struct kvc_chain *c, uint64_t id, uint32_t parent, double
  */
 void kvc_chain_del(struct kvc_chain *c, uint32_t slot);
 /* It follows another from now on (KVC_NO_SLOT: none), which does not follow it. */
-void kvc_chain_follow(struct kvc_chain *c, uint32_t slot, uint32_t parent);
+void kvc_chain_set_parent(struct kvc_chain *c, uint32_t slot, uint32_t parent);
 /* Does `slot` follow `above`, directly or not, or is it that? Too far to say: yes. */
 bool kvc_chain_is_under(const struct kvc_chain *c, uint32_t slot, uint32_t above);
 /* It is no leaf for now, or may be one again. What it follows is none in any case. */
-void kvc_chain_aside(struct kvc_chain *c, uint32_t slot, bool aside);
+void kvc_chain_exclude(struct kvc_chain *c, uint32_t slot, bool aside);
 /*
  * Of two leaves with keys, does one go before the other? Of equals the lower id, wherever they lie.
  */

@@ -17,8 +17,8 @@
 int kvc_ghosts_init(struct kvc_ghosts *g, uint64_t n, uint32_t sample)
 {
 	*g = (struct kvc_ghosts){ .rows = kvc_max(n / KVC_GHOST_ROW, 1), .sample = sample };
-	g->base = g->span = g->used = g->room = (g->rows + PARTS - 1) / PARTS;
-	g->row = kvc_array_grow(NULL, g->room * ROW_BYTES);
+	g->base = g->span = g->used = g->capacity = (g->rows + PARTS - 1) / PARTS;
+	g->row = kvc_array_grow(NULL, g->capacity * ROW_BYTES);
 	if (!g->row)
 		return -ENOMEM;
 	memset(g->row, 0, g->used * ROW_BYTES);
@@ -71,14 +71,14 @@ static struct kvc_ghost *row_of(const struct kvc_ghosts *g, uint64_t id, uint32_
 static bool add_row(struct kvc_ghosts *g)
 {
 	struct kvc_ghost *from, *to;
-	uint64_t room = kvc_min(g->room * 2, g->rows);
+	uint64_t capacity = kvc_min(g->capacity * 2, g->rows);
 
-	if (g->used == g->room) {
-		to = kvc_array_grow(g->row, room * ROW_BYTES);
+	if (g->used == g->capacity) {
+		to = kvc_array_grow(g->row, capacity * ROW_BYTES);
 		if (!to)
 			return false;
 		g->row = to;
-		g->room = room;
+		g->capacity = capacity;
 	}
 	from = g->row + (g->used - g->span) * KVC_GHOST_ROW;
 	to = g->row + g->used * KVC_GHOST_ROW;
@@ -166,12 +166,12 @@ static void save_row(const struct kvc_ghosts *g, struct kvc_saving *s, uint64_t 
 	if (s->pass < WRITE || age >= s->young || s->n[0] == SAVED)
 		return;
 	s->n[0]++;
-	kvc_out_32(&s->out, (uint32_t)own_of(g, x, i / KVC_GHOST_ROW));
-	kvc_out_32(&s->out, x->tag);
-	kvc_out_32(&s->out, x->last);
-	kvc_out_8(&s->out, x->count);
-	kvc_out_8(&s->out, x->gap);
-	kvc_out_8(&s->out, x->kids);
+	kvc_state_out_32(&s->out, (uint32_t)own_of(g, x, i / KVC_GHOST_ROW));
+	kvc_state_out_32(&s->out, x->tag);
+	kvc_state_out_32(&s->out, x->last);
+	kvc_state_out_8(&s->out, x->count);
+	kvc_state_out_8(&s->out, x->gap);
+	kvc_state_out_8(&s->out, x->kids);
 }
 
 /* The first age by which there are too many of them; AGES: none is. n: how many before it. */
@@ -199,9 +199,9 @@ static void pass_over(const struct kvc_ghosts *g, struct kvc_saving *s)
 	s->pass = i == AGES ? WRITE : s->pass + 1;
 	if (s->pass < WRITE)
 		return;
-	kvc_out_64(&s->out, g->rows);
-	kvc_out_32(&s->out, g->sample);
-	kvc_out_32(&s->out, 0);
+	kvc_state_out_64(&s->out, g->rows);
+	kvc_state_out_32(&s->out, g->sample);
+	kvc_state_out_32(&s->out, 0);
 	s->last = s->out.n - 4;
 }
 
@@ -222,26 +222,26 @@ bool kvc_ghosts_save(const struct kvc_ghosts *g, struct kvc_saving *s)
 		pass_over(g, s);
 		return true;
 	}
-	kvc_out_32_at(&s->out, s->last, s->n[0]);
+	kvc_state_out_32_at(&s->out, s->last, s->n[0]);
 	return false;
 }
 
 void kvc_ghosts_load(struct kvc_ghosts *g, struct kvc_in *in)
 {
-	bool same = kvc_in_64(in) == g->rows;
-	uint32_t sample = kvc_in_32(in), n;
+	bool same = kvc_state_in_64(in) == g->rows;
+	uint32_t sample = kvc_state_in_32(in), n;
 
 	in->bad |= !kvc_ghosts_is_sample(sample);
-	n = kvc_in_count(in, SAVED, SAVED_BYTES);
+	n = kvc_state_in_count(in, SAVED, SAVED_BYTES);
 	if (!same) {
-		kvc_in_skip(in, (uint64_t)n * SAVED_BYTES);
+		kvc_state_in_skip(in, (uint64_t)n * SAVED_BYTES);
 		return;
 	}
 	g->sample = sample;
 	while (!is_enough(g, n) && add_row(g))
 		;
 	while (n--) {
-		uint32_t own = kvc_in_32(in), tag = kvc_in_32(in);
+		uint32_t own = kvc_state_in_32(in), tag = kvc_state_in_32(in);
 		struct kvc_ghost *x;
 
 		if (own >= g->rows || !tag) {
@@ -249,9 +249,9 @@ void kvc_ghosts_load(struct kvc_ghosts *g, struct kvc_in *in)
 			return;
 		}
 		x = put(g, own, tag);
-		x->last = kvc_in_32(in);
-		x->count = kvc_in_8(in);
-		x->gap = kvc_in_8(in);
-		x->kids = kvc_in_8(in);
+		x->last = kvc_state_in_32(in);
+		x->count = kvc_state_in_8(in);
+		x->gap = kvc_state_in_8(in);
+		x->kids = kvc_state_in_8(in);
 	}
 }

@@ -26,10 +26,10 @@ struct kvc_ghost {
 
 struct kvc_ghosts {
 	struct kvc_ghost *row;
-	uint64_t rows, used, room; /* that there will be, are, and have memory */
-	uint64_t base, span;       /* rows at the beginning; base << n, the last that was reached */
-	uint64_t n;                /* ghosts, but those that made room */
-	uint32_t sample;           /* a power of two, and the caller's to change */
+	uint64_t rows, used, capacity; /* that there will be, are, and have memory */
+	uint64_t base, span; /* rows at the beginning; base << n, the last that was reached */
+	uint64_t n;          /* ghosts, but those that made room */
+	uint32_t sample;     /* a power of two, and the caller's to change */
 };
 
 /* Can it be one? */

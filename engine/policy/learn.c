@@ -235,19 +235,19 @@ static void give_back(struct kvc_learn *l, uint32_t i)
 
 static int more_records(struct kvc_learn *l)
 {
-	uint32_t room = l->room ? l->room * 2 : 4096, *bucket;
-	struct record *r = kvc_array_grow(l->record, room * sizeof *r);
+	uint32_t capacity = l->capacity ? l->capacity * 2 : 4096, *bucket;
+	struct record *r = kvc_array_grow(l->record, capacity * sizeof *r);
 
 	if (!r)
 		return -ENOMEM;
 	l->record = r;
-	bucket = kvc_array_grow(NULL, room * sizeof *bucket);
+	bucket = kvc_array_grow(NULL, capacity * sizeof *bucket);
 	if (!bucket)
 		return -ENOMEM;
 	kvc_array_free(l->bucket);
 	l->bucket = bucket;
-	l->nbuckets = l->room = room;
-	memset(bucket, 0xff, room * sizeof *bucket);
+	l->nbuckets = l->capacity = capacity;
+	memset(bucket, 0xff, capacity * sizeof *bucket);
 	for (uint32_t i = 0; i < l->used; i++)
 		if (r[i].id) {
 			uint32_t *at = bucket_of(l, r[i].id);
@@ -266,7 +266,7 @@ uint32_t kvc_learn_take_record(struct kvc_learn *l)
 		l->free = l->record[i].queue;
 		return i;
 	}
-	if (l->used < l->room || (l->room < RECORDS && !more_records(l)))
+	if (l->used < l->capacity || (l->capacity < RECORDS && !more_records(l)))
 		return l->used++;
 	for (int age = KVC_AGES - 1; age >= 0; age--)
 		if (l->first[age] != NONE) {
@@ -401,5 +401,5 @@ const struct kvc_index *kvc_learn_index(const struct kvc_learn *l)
 
 uint64_t kvc_learn_bytes(const struct kvc_learn *l)
 {
-	return sizeof *l + l->room * (sizeof *l->record + sizeof *l->bucket);
+	return sizeof *l + l->capacity * (sizeof *l->record + sizeof *l->bucket);
 }

@@ -59,7 +59,7 @@ const struct kvc_index *kvc_learn_index(const struct kvc_learn *l);
 uint8_t kvc_learn_gap(float log2_gap);
 uint64_t kvc_learn_bytes(const struct kvc_learn *l);
 /* Its weights, a line for each kind, but those of which nothing was seen so far. */
-void kvc_learn_text(const struct kvc_learn *l, char *to, size_t room);
+void kvc_learn_text(const struct kvc_learn *l, char *to, size_t capacity);
 /*
  * What it has learned, and of what it waits for the newest: that a piece at a time (true: there are
  * more), and sorted when all are there.

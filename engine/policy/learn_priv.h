@@ -43,7 +43,7 @@ struct kvc_learn {
 	uint8_t count_class[UINT8_MAX + 1], length_class[LENGTHS];
 	uint8_t rhythm[KVC_GAPS][KVC_AGES]; /* what kvc_learn_rhythm says */
 	struct record *record;
-	uint32_t room, used, free;
+	uint32_t capacity, used, free;
 	uint32_t *bucket, nbuckets; /* by id; a power of two */
 	uint32_t first[KVC_AGES], last[KVC_AGES];
 	uint32_t slice, turns;

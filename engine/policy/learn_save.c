@@ -15,35 +15,36 @@
 /* For people */
 
 /* The end of what was written, as snprintf counts. */
-static size_t put_text(char *to, size_t room, size_t at, const char *format, ...)
+static size_t put_text(char *to, size_t capacity, size_t at, const char *format, ...)
 {
 	va_list args;
 	int n;
 
-	if (at >= room)
+	if (at >= capacity)
 		return at;
 	va_start(args, format);
-	n = vsnprintf(to + at, room - at, format, args);
+	n = vsnprintf(to + at, capacity - at, format, args);
 	va_end(args);
 	return at + (n > 0 ? (size_t)n : 0);
 }
 
 /* by: what its place stands for: its number, or a name. */
-static size_t put_weights(char *to, size_t room, size_t at, const char *name,
+static size_t put_weights(char *to, size_t capacity, size_t at, const char *name,
 			  const struct weights *w, int n, const char *const *by)
 {
-	at = put_text(to, room, at, "%s", name);
+	at = put_text(to, capacity, at, "%s", name);
 	for (int i = 0; i < n; i++) {
 		char nr[16];
 
 		snprintf(nr, sizeof nr, "%d", i);
 		if (w->seen[i] > 0)
-			at = put_text(to, room, at, " %s:%.2f", by ? by[i] : nr, (double)w->w[i]);
+			at = put_text(to, capacity, at, " %s:%.2f", by ? by[i] : nr,
+				      (double)w->w[i]);
 	}
-	return put_text(to, room, at, "\n");
+	return put_text(to, capacity, at, "\n");
 }
 
-void kvc_learn_text(const struct kvc_learn *l, char *to, size_t room)
+void kvc_learn_text(const struct kvc_learn *l, char *to, size_t capacity)
 {
 	static const char *const facts[FACTS] = {
 		"weights_uses",   "weights_fresh", "weights_tail",     "weights_deepest",
@@ -56,11 +57,11 @@ void kvc_learn_text(const struct kvc_learn *l, char *to, size_t room)
 	size_t at = 0;
 
 	*to = 0;
-	at = put_weights(to, room, at, "weights_age", &l->set[AGE], KVC_AGES, NULL);
-	at = put_weights(to, room, at, "weights_rhythm", &l->set[RHYTHM], RHYTHMS, NULL);
-	at = put_weights(to, room, at, "weights", &l->number, NUMBERS, numbers);
+	at = put_weights(to, capacity, at, "weights_age", &l->set[AGE], KVC_AGES, NULL);
+	at = put_weights(to, capacity, at, "weights_rhythm", &l->set[RHYTHM], RHYTHMS, NULL);
+	at = put_weights(to, capacity, at, "weights", &l->number, NUMBERS, numbers);
 	for (int i = 0; i < FACTS; i++)
-		at = put_weights(to, room, at, facts[i], &l->set[i], CLASSES, NULL);
+		at = put_weights(to, capacity, at, facts[i], &l->set[i], CLASSES, NULL);
 }
 
 /* What survives */
@@ -68,16 +69,16 @@ void kvc_learn_text(const struct kvc_learn *l, char *to, size_t room)
 static void save_weights(struct kvc_out *o, const struct weights *w, int n)
 {
 	for (int i = 0; i < n; i++) {
-		kvc_out_float(o, w->w[i]);
-		kvc_out_float(o, w->seen[i]);
+		kvc_state_out_float(o, w->w[i]);
+		kvc_state_out_float(o, w->seen[i]);
 	}
 }
 
 static void load_weights(struct kvc_in *in, struct weights *w, int n)
 {
 	for (int i = 0; i < n; i++) {
-		w->w[i] = kvc_in_float(in);
-		w->seen[i] = kvc_in_float(in);
+		w->w[i] = kvc_state_in_float(in);
+		w->seen[i] = kvc_state_in_float(in);
 		in->bad |= fabsf(w->w[i]) > WEIGHT_MOST || w->seen[i] < 0 || w->seen[i] > SEEN_MAX;
 	}
 }
@@ -89,33 +90,33 @@ static void save_record(struct kvc_out *o, const struct record *r)
 		f->count, f->deepest, f->kids, f->gap, f->tail, f->distance, f->continues, r->age,
 	};
 
-	kvc_out_64(o, r->id);
-	kvc_out_32(o, r->since);
-	kvc_out_float(o, r->weight);
-	kvc_out_32(o, (uint32_t)f->fresh << 16 | f->length);
-	kvc_out_bytes(o, small, sizeof small);
+	kvc_state_out_64(o, r->id);
+	kvc_state_out_32(o, r->since);
+	kvc_state_out_float(o, r->weight);
+	kvc_state_out_32(o, (uint32_t)f->fresh << 16 | f->length);
+	kvc_state_out_bytes(o, small, sizeof small);
 }
 
 static void load_record(struct kvc_learn *l, struct kvc_in *in)
 {
-	uint64_t id = kvc_in_64(in);
-	struct record r = { .id = id, .since = kvc_in_32(in) };
+	uint64_t id = kvc_state_in_64(in);
+	struct record r = { .id = id, .since = kvc_state_in_32(in) };
 	struct kvc_facts *f = &r.facts;
 	uint32_t i, both;
 	uint8_t age;
 
-	r.weight = kvc_in_float(in);
-	both = kvc_in_32(in);
+	r.weight = kvc_state_in_float(in);
+	both = kvc_state_in_32(in);
 	f->fresh = (uint16_t)(both >> 16);
 	f->length = (uint16_t)both;
-	f->count = kvc_in_8(in);
-	f->deepest = kvc_in_8(in);
-	f->kids = kvc_in_8(in);
-	f->gap = kvc_in_8(in);
-	f->tail = kvc_in_8(in);
-	f->distance = kvc_in_8(in);
-	f->continues = kvc_in_8(in);
-	age = kvc_in_8(in);
+	f->count = kvc_state_in_8(in);
+	f->deepest = kvc_state_in_8(in);
+	f->kids = kvc_state_in_8(in);
+	f->gap = kvc_state_in_8(in);
+	f->tail = kvc_state_in_8(in);
+	f->distance = kvc_state_in_8(in);
+	f->continues = kvc_state_in_8(in);
+	age = kvc_state_in_8(in);
 	if (!id || !(r.weight >= 0 && r.weight <= WEIGHT_MOST) || f->gap >= KVC_GAPS ||
 	    f->tail > 1 || f->distance > 2 || f->continues > 1 || age >= KVC_AGES)
 		in->bad = true;
@@ -130,9 +131,9 @@ void kvc_learn_save(const struct kvc_learn *l, struct kvc_saving *s)
 {
 	struct kvc_out *o = &s->out;
 
-	kvc_out_32(o, l->slice);
-	kvc_out_32(o, l->row_at);
-	kvc_out_32(o, l->learned);
+	kvc_state_out_32(o, l->slice);
+	kvc_state_out_32(o, l->row_at);
+	kvc_state_out_32(o, l->learned);
 	save_weights(o, &l->set[AGE], KVC_AGES);
 	save_weights(o, &l->set[RHYTHM], RHYTHMS);
 	for (int i = 0; i < FACTS; i++)
@@ -141,7 +142,7 @@ void kvc_learn_save(const struct kvc_learn *l, struct kvc_saving *s)
 	for (int gap = 0; gap < KVC_GAPS; gap++)
 		for (int score = 0; score < KVC_SCORES; score++)
 			for (int b = 0; b <= KVC_AGES; b++)
-				kvc_out_float(o, l->index.of[gap][score][b]);
+				kvc_state_out_float(o, l->index.of[gap][score][b]);
 	s->rows_at = o->n;
 }
 
@@ -151,7 +152,7 @@ bool kvc_learn_save_records(const struct kvc_learn *l, struct kvc_saving *s)
 
 	for (; s->row < end; s->row++)
 		if (l->record[s->row].id)
-			kvc_out_bytes(&s->rows, &l->record[s->row], sizeof *l->record);
+			kvc_state_out_bytes(&s->rows, &l->record[s->row], sizeof *l->record);
 	if (end < l->used)
 		return true;
 	s->row = 0;
@@ -177,17 +178,17 @@ void kvc_learn_saved(struct kvc_saving *s)
 		r[i].turn = (r[i].turn - s->from) & TURNS;
 	if (n)
 		qsort(r, n, sizeof *r, by_turn);
-	kvc_out_32(&all, (uint32_t)(n - skip));
+	kvc_state_out_32(&all, (uint32_t)(n - skip));
 	for (size_t i = skip; i < n; i++)
 		save_record(&all, &r[i]);
-	kvc_saving_insert(s, &all);
+	kvc_state_saving_insert(s, &all);
 }
 
 void kvc_learn_load(struct kvc_learn *l, struct kvc_in *in)
 {
-	l->slice = kvc_in_32(in);
-	l->row_at = kvc_in_32(in);
-	l->learned = kvc_in_32(in);
+	l->slice = kvc_state_in_32(in);
+	l->row_at = kvc_state_in_32(in);
+	l->learned = kvc_state_in_32(in);
 	in->bad |= l->slice >= KVC_GAPS;
 	load_weights(in, &l->set[AGE], KVC_AGES);
 	load_weights(in, &l->set[RHYTHM], RHYTHMS);
@@ -195,12 +196,12 @@ void kvc_learn_load(struct kvc_learn *l, struct kvc_in *in)
 		load_weights(in, &l->set[i], CLASSES);
 	load_weights(in, &l->number, NUMBERS);
 	for (int i = 0; i < KVC_GAPS * KVC_SCORES * (KVC_AGES + 1); i++) {
-		float x = kvc_in_float(in);
+		float x = kvc_state_in_float(in);
 
 		in->bad |= !(x >= 0 && x <= INDEX_MOST);
 		l->index.of[i / (KVC_AGES + 1) / KVC_SCORES][i / (KVC_AGES + 1) % KVC_SCORES]
 			   [i % (KVC_AGES + 1)] = x;
 	}
-	for (uint32_t n = kvc_in_count(in, SAVED, RECORD_BYTES); n && !in->bad; n--)
+	for (uint32_t n = kvc_state_in_count(in, SAVED, RECORD_BYTES); n && !in->bad; n--)
 		load_record(l, in);
 }

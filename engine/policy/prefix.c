@@ -35,7 +35,7 @@ static uint8_t mean_of(uint8_t mean, uint32_t gap)
 
 /* Uses */
 
-static void begin(struct kvc_keep *k)
+static void begin(struct kvc_replacer *k)
 {
 	struct prefix *p = k->own;
 
@@ -57,14 +57,14 @@ static void remember(struct prefix *p, struct kvc_ghost *g, uint64_t id, uint32_
 }
 
 /* Where it is, if it is where it was: it may have gone, and another have come. */
-static uint32_t still(const struct kvc_keep *k, const struct kvc_touched *t)
+static uint32_t still(const struct kvc_replacer *k, const struct kvc_touched *t)
 {
 	bool is = t->slot < k->chain.used && k->chain.id[t->slot] == t->id;
 
 	return is ? t->slot : KVC_NO_SLOT;
 }
 
-static void touch(struct kvc_keep *k, struct kvc_request *r, uint32_t slot)
+static void touch(struct kvc_replacer *k, struct kvc_request *r, uint32_t slot)
 {
 	struct prefix *p = k->own;
 	struct kvc_touched *t = &r->touched[r->n - 1];
@@ -112,7 +112,7 @@ static void touch(struct kvc_keep *k, struct kvc_request *r, uint32_t slot)
 	kvc_prefix_shadow_touch(k, r);
 }
 
-static void add(struct kvc_keep *k, struct kvc_request *r, uint32_t slot, uint64_t bytes)
+static void add(struct kvc_replacer *k, struct kvc_request *r, uint32_t slot, uint64_t bytes)
 {
 	struct prefix *p = k->own;
 	const struct kvc_touched *t = r && r->n ? &r->touched[r->n - 1] : NULL;
@@ -129,7 +129,7 @@ static void add(struct kvc_keep *k, struct kvc_request *r, uint32_t slot, uint64
 	p->worth[slot].gap = t->gap;
 }
 
-static void resize(struct kvc_keep *k, uint32_t slot, uint64_t bytes)
+static void resize(struct kvc_replacer *k, uint32_t slot, uint64_t bytes)
 {
 	struct prefix *p = k->own;
 
@@ -137,7 +137,7 @@ static void resize(struct kvc_keep *k, uint32_t slot, uint64_t bytes)
 	p->drawn[0].nr = 0; /* its index is another now */
 }
 
-static void del(struct kvc_keep *k, uint32_t slot, bool evicted)
+static void del(struct kvc_replacer *k, uint32_t slot, bool evicted)
 {
 	struct prefix *p = k->own;
 
@@ -150,7 +150,7 @@ static void del(struct kvc_keep *k, uint32_t slot, bool evicted)
  * What was not known, and shortly before what was, has gone the same way: it is of those that are
  * not remembered, or another took its place.
  */
-static void fill_in(struct kvc_keep *k, struct kvc_request *r)
+static void fill_in(struct kvc_replacer *k, struct kvc_request *r)
 {
 	struct prefix *p = k->own;
 	uint32_t reach = 3 * p->ghosts.sample, at = r->n;
@@ -185,7 +185,7 @@ static void judge(struct kvc_chain *c, struct worth *w, const struct kvc_touched
 	w[slot].gap = t->gap;
 }
 
-static void end(struct kvc_keep *k, struct kvc_request *r)
+static void end(struct kvc_replacer *k, struct kvc_request *r)
 {
 	struct prefix *p = k->own;
 	struct kvc_facts f, before = { 0 };
@@ -219,7 +219,7 @@ static void end(struct kvc_keep *k, struct kvc_request *r)
 
 /* Its life */
 
-static void close_(struct kvc_keep *k)
+static void close_(struct kvc_replacer *k)
 {
 	struct prefix *p = k->own;
 
@@ -230,7 +230,7 @@ static void close_(struct kvc_keep *k)
 	free(p);
 }
 
-static int open_(struct kvc_keep *k)
+static int open_(struct kvc_replacer *k)
 {
 	struct prefix *p = calloc(1, sizeof *p);
 	uint64_t n = kvc_max(k->conf.chunks, 1), ghosts;
@@ -268,7 +268,7 @@ static int open_(struct kvc_keep *k)
 	return err;
 }
 
-static uint64_t bytes(const struct kvc_keep *k)
+static uint64_t bytes(const struct kvc_replacer *k)
 {
 	const struct prefix *p = k->own;
 	uint64_t sum = sizeof *p + kvc_ghosts_bytes(&p->ghosts);
@@ -278,7 +278,7 @@ static uint64_t bytes(const struct kvc_keep *k)
 	return sum + kvc_learn_bytes(p->learn);
 }
 
-const struct kvc_keep_ops kvc_keep_prefix = {
+const struct kvc_replacer_ops kvc_replacer_prefix = {
 	.open = open_,
 	.close = close_,
 	.begin = begin,

@@ -33,7 +33,7 @@ static inline bool is_before(const struct kvc_chain *c, float index, uint32_t sl
 
 /* Who draws, of what. */
 struct who {
-	struct kvc_keep *k;
+	struct kvc_replacer *k;
 	struct drawn *d;
 	const struct kvc_chain *c;
 	const struct worth *w;
@@ -53,7 +53,7 @@ static inline __attribute__((always_inline)) void offer(const struct who *o, uin
 	unsigned at = d->n;
 	float index;
 
-	if (o->shadow ? o->c->last[slot] == o->k->now : kvc_keep_busy(o->k, slot))
+	if (o->shadow ? o->c->last[slot] == o->k->now : kvc_replacer_busy(o->k, slot))
 		return;
 	index = index_of(o, slot);
 	if (at == KEPT && !is_before(o->c, index, slot, &d->kept[--at]))
@@ -72,7 +72,7 @@ static inline __attribute__((always_inline)) void draw(const struct who *o, uint
 	if (n == c->nleaf)
 		o->d->n = 0;
 	for (uint32_t i = 0; i < n; i++) {
-		slot[i] = c->leaf[n < c->nleaf ? kvc_keep_draw(o->k, c->nleaf) : i];
+		slot[i] = c->leaf[n < c->nleaf ? kvc_replacer_draw(o->k, c->nleaf) : i];
 		__builtin_prefetch(&c->last[slot[i]]);
 		__builtin_prefetch(&o->w[slot[i]]);
 	}
@@ -123,7 +123,7 @@ static inline __attribute__((always_inline)) uint32_t pick(const struct who *o)
 	return take(d, o->c);
 }
 
-uint32_t kvc_prefix_shadow_victim(struct kvc_keep *k)
+uint32_t kvc_prefix_shadow_victim(struct kvc_replacer *k)
 {
 	struct prefix *p = k->own;
 	struct shadow *s = &p->shadow[0];
@@ -135,7 +135,7 @@ uint32_t kvc_prefix_shadow_victim(struct kvc_keep *k)
  * The one that was used longest ago, nearly: such a one as `pick` finds by the last use takes a
  * piece out of many prompts, each of which then is worth little.
  */
-static uint32_t oldest(struct kvc_keep *k)
+static uint32_t oldest(struct kvc_replacer *k)
 {
 	struct prefix *p = k->own;
 	const struct kvc_chain *c = &k->chain;
@@ -145,18 +145,18 @@ static uint32_t oldest(struct kvc_keep *k)
 	if (p->old_up < c->used && is_still(c, p->old_up))
 		kvc_oldest_offer(&p->oldest, c, p->old_up);
 	for (uint32_t i = 0; i < n; i++) {
-		slot = c->leaf[n < c->nleaf ? kvc_keep_draw(k, c->nleaf) : i];
-		if (kvc_chain_is_orphan(c, slot) && !kvc_keep_busy(k, slot))
+		slot = c->leaf[n < c->nleaf ? kvc_replacer_draw(k, c->nleaf) : i];
+		if (kvc_chain_is_orphan(c, slot) && !kvc_replacer_busy(k, slot))
 			return slot;
 		kvc_oldest_offer(&p->oldest, c, slot);
 	}
-	while ((slot = kvc_oldest_take(&p->oldest, c)) != KVC_NO_SLOT && kvc_keep_busy(k, slot))
+	while ((slot = kvc_oldest_take(&p->oldest, c)) != KVC_NO_SLOT && kvc_replacer_busy(k, slot))
 		;
 	p->old_up = slot == KVC_NO_SLOT ? KVC_NO_SLOT : c->parent[slot];
 	return slot;
 }
 
-uint32_t kvc_prefix_victim(struct kvc_keep *k)
+uint32_t kvc_prefix_victim(struct kvc_replacer *k)
 {
 	struct prefix *p = k->own;
 

@@ -4,7 +4,7 @@
 #define KVC_PREFIX_PRIV_H
 
 #include "ghosts.h"
-#include "keep_priv.h"
+#include "replacer_priv.h"
 #include "learn.h"
 #include "oldest.h"
 
@@ -90,7 +90,7 @@ static inline uint32_t kvc_prefix_age(uint32_t now, uint32_t last)
 }
 
 /* Of a chunk of `c`, which is ours or a shadow's. */
-static inline float kvc_prefix_index(const struct kvc_keep *k, const struct kvc_chain *c,
+static inline float kvc_prefix_index(const struct kvc_replacer *k, const struct kvc_chain *c,
 				     const struct worth *w, uint32_t slot)
 {
 	const struct prefix *p = k->own;
@@ -107,13 +107,13 @@ struct kvc_facts kvc_prefix_learned(const struct kvc_request *r, const struct kv
 uint8_t kvc_prefix_score_now(struct prefix *p, const struct kvc_request *r);
 
 /* prefix_pick.c */
-uint32_t kvc_prefix_victim(struct kvc_keep *k);
-uint32_t kvc_prefix_shadow_victim(struct kvc_keep *k);
+uint32_t kvc_prefix_victim(struct kvc_replacer *k);
+uint32_t kvc_prefix_shadow_victim(struct kvc_replacer *k);
 
 /* prefix_shadow.c */
 bool kvc_prefix_in_shadow(const struct prefix *p, uint64_t id);
 /* What was touched last is asked of the shadows too. */
-void kvc_prefix_shadow_touch(struct kvc_keep *k, struct kvc_request *r);
+void kvc_prefix_shadow_touch(struct kvc_replacer *k, struct kvc_request *r);
 /* By which of the two is more hit? At a request's end. */
 void kvc_prefix_guard(struct prefix *p, const struct kvc_request *r);
 /* Of n the one in so many (a power of two, 1 up to `most`) that leaves `least` of them. */
@@ -121,17 +121,17 @@ uint32_t kvc_prefix_sample(uint64_t n, uint64_t least, uint32_t most);
 /* The samples go one step towards what they are to be. */
 void kvc_prefix_resample(struct prefix *p);
 
-/* prefix_text.c: what kvc_keep_text says of it */
-void kvc_prefix_text(const struct kvc_keep *k, char *to, size_t room);
+/* prefix_text.c: what kvc_replacer_text says of it */
+void kvc_prefix_text(const struct kvc_replacer *k, char *to, size_t capacity);
 
 /* prefix_save.c */
 uint8_t kvc_prefix_size(uint64_t bytes);
 /* A chunk has come, and not by a request. */
-void kvc_prefix_came(struct kvc_keep *k, uint32_t slot, uint64_t bytes);
-uint64_t kvc_prefix_facts(const struct kvc_keep *k, uint32_t slot);
-void kvc_prefix_restore(struct kvc_keep *k, uint32_t slot, uint64_t bytes, uint64_t facts);
-bool kvc_prefix_save(const struct kvc_keep *k, struct kvc_saving *s);
+void kvc_prefix_came(struct kvc_replacer *k, uint32_t slot, uint64_t bytes);
+uint64_t kvc_prefix_facts(const struct kvc_replacer *k, uint32_t slot);
+void kvc_prefix_restore(struct kvc_replacer *k, uint32_t slot, uint64_t bytes, uint64_t facts);
+bool kvc_prefix_save(const struct kvc_replacer *k, struct kvc_saving *s);
 void kvc_prefix_saved(struct kvc_saving *s);
-void kvc_prefix_load(struct kvc_keep *k, struct kvc_in *in);
+void kvc_prefix_load(struct kvc_replacer *k, struct kvc_in *in);
 
 #endif

@@ -18,7 +18,7 @@
 #define SHADOW_BYTES 26    /* of one of them */
 #define NUMBERS_END 0x1p53
 
-uint64_t kvc_prefix_facts(const struct kvc_keep *k, uint32_t slot)
+uint64_t kvc_prefix_facts(const struct kvc_replacer *k, uint32_t slot)
 {
 	const struct prefix *p = k->own;
 	uint8_t gap = p->mean[slot] == NO_MEAN ? p->worth[slot].gap : p->mean[slot];
@@ -32,7 +32,7 @@ uint8_t kvc_prefix_size(uint64_t bytes)
 	return (uint8_t)(8 * log2f((float)kvc_min(kvc_max(bytes, 1), 1u << 30)));
 }
 
-void kvc_prefix_came(struct kvc_keep *k, uint32_t slot, uint64_t bytes)
+void kvc_prefix_came(struct kvc_replacer *k, uint32_t slot, uint64_t bytes)
 {
 	struct prefix *p = k->own;
 	const struct kvc_ghost *g = kvc_ghosts_find(&p->ghosts, k->chain.id[slot]);
@@ -51,7 +51,7 @@ void kvc_prefix_came(struct kvc_keep *k, uint32_t slot, uint64_t bytes)
 	}
 }
 
-void kvc_prefix_restore(struct kvc_keep *k, uint32_t slot, uint64_t bytes, uint64_t facts)
+void kvc_prefix_restore(struct kvc_replacer *k, uint32_t slot, uint64_t bytes, uint64_t facts)
 {
 	struct prefix *p = k->own;
 	uint8_t gap = (uint8_t)(facts >> 32), count = (uint8_t)(facts >> 48);
@@ -98,15 +98,15 @@ static void gather_shadow(const struct shadow *s, struct kvc_out *o)
 	uint32_t used = c->n <= SHADOW_MOST ? c->used : 0;
 	struct lies head = { s->hits, used, used ? c->n : 0, c->key != NULL };
 
-	kvc_out_bytes(o, &head, sizeof head);
+	kvc_state_out_bytes(o, &head, sizeof head);
 	if (!used)
 		return;
-	kvc_out_bytes(o, c->id, used * sizeof *c->id);
+	kvc_state_out_bytes(o, c->id, used * sizeof *c->id);
 	if (c->key)
-		kvc_out_bytes(o, c->key, used * sizeof *c->key);
-	kvc_out_bytes(o, c->parent, used * sizeof *c->parent);
-	kvc_out_bytes(o, c->last, used * sizeof *c->last);
-	kvc_out_bytes(o, s->worth, used * sizeof *s->worth);
+		kvc_state_out_bytes(o, c->key, used * sizeof *c->key);
+	kvc_state_out_bytes(o, c->parent, used * sizeof *c->parent);
+	kvc_state_out_bytes(o, c->last, used * sizeof *c->last);
+	kvc_state_out_bytes(o, s->worth, used * sizeof *s->worth);
 }
 
 /* So much of it as save_shadow looks at. */
@@ -139,12 +139,12 @@ static void save_one(const struct shadow *s, struct kvc_out *o, uint32_t slot, u
 	const struct kvc_chain *c = &s->chain;
 	uint32_t up = c->parent[slot];
 
-	kvc_out_64(o, c->id[slot]);
-	kvc_out_32(o, up == KVC_NO_SLOT ? 0 : nr[up]);
-	kvc_out_32(o, c->last[slot]);
-	kvc_out_8(o, s->worth[slot].score);
-	kvc_out_8(o, s->worth[slot].gap);
-	kvc_out_double(o, c->key ? c->key[slot] : 0);
+	kvc_state_out_64(o, c->id[slot]);
+	kvc_state_out_32(o, up == KVC_NO_SLOT ? 0 : nr[up]);
+	kvc_state_out_32(o, c->last[slot]);
+	kvc_state_out_8(o, s->worth[slot].score);
+	kvc_state_out_8(o, s->worth[slot].gap);
+	kvc_state_out_double(o, c->key ? c->key[slot] : 0);
 	nr[slot] = ++*n;
 }
 
@@ -153,8 +153,8 @@ static void save_shadow(const struct shadow *s, struct kvc_out *o)
 	const struct kvc_chain *c = &s->chain;
 	uint32_t *nr, *way, n = 0;
 
-	kvc_out_double(o, s->hits);
-	kvc_out_32(o, c->n);
+	kvc_state_out_double(o, s->hits);
+	kvc_state_out_32(o, c->n);
 	nr = calloc(c->used + 1, sizeof *nr); /* by slot: its number, from 1 on */
 	way = malloc((c->used + 1) * sizeof *way);
 	o->failed |= !nr || !way;
@@ -173,15 +173,15 @@ static void save_shadow(const struct shadow *s, struct kvc_out *o)
 
 static void load_shadow(struct shadow *s, struct kvc_in *in)
 {
-	uint32_t n = kvc_in_count(in, SHADOW_MOST, SHADOW_BYTES);
+	uint32_t n = kvc_state_in_count(in, SHADOW_MOST, SHADOW_BYTES);
 	uint32_t *slots = malloc((n + 1) * sizeof *slots);
 
 	in->bad |= !slots;
 	for (uint32_t i = 0; i < n && !in->bad; i++) {
-		uint64_t id = kvc_in_64(in);
-		uint32_t up = kvc_in_32(in), last = kvc_in_32(in), slot;
-		uint8_t score = kvc_in_8(in), gap = kvc_in_8(in);
-		double key = kvc_in_double(in);
+		uint64_t id = kvc_state_in_64(in);
+		uint32_t up = kvc_state_in_32(in), last = kvc_state_in_32(in), slot;
+		uint8_t score = kvc_state_in_8(in), gap = kvc_state_in_8(in);
+		double key = kvc_state_in_double(in);
 
 		if (!id || up > i || score >= KVC_SCORES || gap >= KVC_GAPS ||
 		    kvc_chain_find(&s->chain, id) != KVC_NO_SLOT)
@@ -202,22 +202,22 @@ static void load_shadow(struct shadow *s, struct kvc_in *in)
 
 static void save_numbers(const struct prefix *p, struct kvc_out *o)
 {
-	kvc_out_32(o, p->sample);
-	kvc_out_64(o, p->fits);
-	kvc_out_double(o, p->asked);
-	kvc_out_double(o, p->loose);
-	kvc_out_double(o, p->uses);
-	kvc_out_8(o, p->by_use);
-	kvc_out_64(o, p->switches);
-	kvc_out_double(o, p->guard.now);
-	kvc_out_double(o, p->guard.lead);
-	kvc_out_double(o, p->guard.spread);
-	kvc_out_double(o, p->guard.recent);
-	kvc_out_32(o, p->guard.requests);
-	kvc_out_32(o, p->guard.blocks);
+	kvc_state_out_32(o, p->sample);
+	kvc_state_out_64(o, p->fits);
+	kvc_state_out_double(o, p->asked);
+	kvc_state_out_double(o, p->loose);
+	kvc_state_out_double(o, p->uses);
+	kvc_state_out_8(o, p->by_use);
+	kvc_state_out_64(o, p->switches);
+	kvc_state_out_double(o, p->guard.now);
+	kvc_state_out_double(o, p->guard.lead);
+	kvc_state_out_double(o, p->guard.spread);
+	kvc_state_out_double(o, p->guard.recent);
+	kvc_state_out_32(o, p->guard.requests);
+	kvc_state_out_32(o, p->guard.blocks);
 }
 
-bool kvc_prefix_save(const struct kvc_keep *k, struct kvc_saving *s)
+bool kvc_prefix_save(const struct kvc_replacer *k, struct kvc_saving *s)
 {
 	enum { NUMBERS, RECORDS, GHOSTS, ROOM, FIRST };
 	const struct prefix *p = k->own;
@@ -233,7 +233,7 @@ bool kvc_prefix_save(const struct kvc_keep *k, struct kvc_saving *s)
 		more = kvc_ghosts_save(&p->ghosts, s);
 	} else if (s->part == ROOM) {
 		for (unsigned i = 0; i < SHADOWS; i++)
-			s->room[i] = bytes_of(&p->shadow[i]) / 16 * 17;
+			s->capacity[i] = bytes_of(&p->shadow[i]) / 16 * 17;
 	} else {
 		gather_shadow(&p->shadow[s->part - FIRST], &s->more[s->part - FIRST]);
 	}
@@ -253,7 +253,7 @@ void kvc_prefix_saved(struct kvc_saving *s)
 
 static double load_signed(struct kvc_in *in)
 {
-	double v = kvc_in_double(in);
+	double v = kvc_state_in_double(in);
 
 	in->bad |= fabs(v) >= NUMBERS_END;
 	return v;
@@ -273,28 +273,28 @@ static void load_guard(struct guard *g, struct kvc_in *in)
 	g->lead = load_signed(in);
 	g->spread = load_number(in);
 	g->recent = load_signed(in);
-	g->requests = kvc_in_32(in);
-	g->blocks = kvc_in_32(in);
+	g->requests = kvc_state_in_32(in);
+	g->blocks = kvc_state_in_32(in);
 	in->bad |= g->recent > 0 || g->blocks > 2 * BLOCKS;
 }
 
-void kvc_prefix_load(struct kvc_keep *k, struct kvc_in *in)
+void kvc_prefix_load(struct kvc_replacer *k, struct kvc_in *in)
 {
 	struct prefix *p = k->own;
 	uint8_t by_use;
 
-	p->sample = kvc_in_32(in);
+	p->sample = kvc_state_in_32(in);
 	in->bad |= !kvc_ghosts_is_sample(p->sample);
-	p->fits = kvc_in_64(in);
+	p->fits = kvc_state_in_64(in);
 	in->bad |= p->fits > KVC_CHAIN_ASIDE;
 	p->asked = load_number(in);
 	p->loose = load_number(in);
 	in->bad |= p->loose > 1;
 	p->uses = load_number(in);
-	by_use = kvc_in_8(in);
+	by_use = kvc_state_in_8(in);
 	in->bad |= by_use > 1;
 	p->by_use = by_use == 1;
-	p->switches = kvc_in_64(in);
+	p->switches = kvc_state_in_64(in);
 	load_guard(&p->guard, in);
 	kvc_learn_load(p->learn, in);
 	kvc_ghosts_load(&p->ghosts, in);

@@ -30,7 +30,7 @@
 #define USES 4096.   /* of chunks, of the share that is loose */
 #define SHRINK 8     /* chunks that go from a shadow for one that comes, at most */
 
-static void touch_one(struct kvc_keep *k, struct kvc_request *r, unsigned i)
+static void touch_one(struct kvc_replacer *k, struct kvc_request *r, unsigned i)
 {
 	struct prefix *p = k->own;
 	struct shadow *s = &p->shadow[i];
@@ -72,7 +72,7 @@ bool kvc_prefix_in_shadow(const struct prefix *p, uint64_t id)
 	return p->sample == 1 || (kvc_chain_hash(id) >> 20) % p->sample == 0;
 }
 
-void kvc_prefix_shadow_touch(struct kvc_keep *k, struct kvc_request *r)
+void kvc_prefix_shadow_touch(struct kvc_replacer *k, struct kvc_request *r)
 {
 	struct prefix *p = k->own;
 

@@ -4,11 +4,11 @@
 
 #include <stdio.h>
 
-void kvc_prefix_text(const struct kvc_keep *k, char *to, size_t room)
+void kvc_prefix_text(const struct kvc_replacer *k, char *to, size_t capacity)
 {
 	const struct prefix *p = k->own;
 	bool loose = kvc_prefix_is_loose(p);
-	int n = snprintf(to, room,
+	int n = snprintf(to, capacity,
 			 "by %s\nguard %s\nloose %.4f\nshadow_hits_index %.4f\n"
 			 "shadow_hits_use %.4f\nshadow_chunks %u %u\nsample %u\nswitches %llu\n",
 			 p->by_use || loose ? "use" : "index",
@@ -19,6 +19,6 @@ void kvc_prefix_text(const struct kvc_keep *k, char *to, size_t room)
 			 p->asked > 0 ? p->shadow[1].hits / p->asked : 0, p->shadow[0].chain.n,
 			 p->shadow[1].chain.n, p->sample, (unsigned long long)p->switches);
 
-	if (n > 0 && (size_t)n < room)
-		kvc_learn_text(p->learn, to + n, room - (size_t)n);
+	if (n > 0 && (size_t)n < capacity)
+		kvc_learn_text(p->learn, to + n, capacity - (size_t)n);
 }

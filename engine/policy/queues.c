@@ -9,7 +9,7 @@
  * (late) by its turn, and goes into the list when whoever walks from the head comes by its place.
  */
 #include "array.h"
-#include "keep_priv.h"
+#include "replacer_priv.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -29,7 +29,7 @@ enum { FIRST, SECOND, QUEUES };
 
 /* Slots by their turns, the lowest first; a slot's place here is its prev. */
 struct late {
-	uint32_t *slot, n, room;
+	uint32_t *slot, n, capacity;
 };
 
 /* Queues of the slots of a chain; each slot is in one. */
@@ -92,14 +92,14 @@ static bool add_late(struct queues *q, int of, uint32_t slot)
 {
 	struct late *l = &q->late[of];
 
-	if (l->n == l->room) {
-		uint32_t room = l->room ? l->room * 2 : 64, *v;
+	if (l->n == l->capacity) {
+		uint32_t capacity = l->capacity ? l->capacity * 2 : 64, *v;
 
-		v = kvc_array_grow(l->slot, room * sizeof *v);
+		v = kvc_array_grow(l->slot, capacity * sizeof *v);
 		if (!v)
 			return false;
 		l->slot = v;
-		l->room = room;
+		l->capacity = capacity;
 	}
 	q->in[slot] = (uint8_t)(of | LATE);
 	l->n++;
@@ -202,7 +202,7 @@ static void forget(struct own *o, uint32_t slot)
 	kvc_chain_del(&o->remembered, slot);
 }
 
-static int open_(struct kvc_keep *k)
+static int open_(struct kvc_replacer *k)
 {
 	struct own *o = calloc(1, sizeof *o);
 
@@ -219,7 +219,7 @@ static int open_(struct kvc_keep *k)
 	return 0;
 }
 
-static void close_(struct kvc_keep *k)
+static void close_(struct kvc_replacer *k)
 {
 	struct own *o = k->own;
 
@@ -233,7 +233,7 @@ static void close_(struct kvc_keep *k)
  * As kvc_chain_leaf_under, but where the way is long it begins where the last one came to: of one
  * long prompt one chunk after another goes, and each of them needs a step.
  */
-static uint32_t leaf_below(const struct kvc_keep *k, struct queues *q, int of, uint32_t top,
+static uint32_t leaf_below(const struct kvc_replacer *k, struct queues *q, int of, uint32_t top,
 			   uint32_t *steps)
 {
 	const struct kvc_chain *c = &k->chain;
@@ -257,7 +257,7 @@ static uint32_t leaf_below(const struct kvc_keep *k, struct queues *q, int of, u
  * The leaf to take for the first of a queue, or of those after it; or KVC_NO_SLOT. What is aside
  * has another round, or each choice would begin with a walk over it.
  */
-static uint32_t leaf_for(const struct kvc_keep *k, struct queues *q, int of, uint32_t *steps)
+static uint32_t leaf_for(const struct kvc_replacer *k, struct queues *q, int of, uint32_t *steps)
 {
 	uint32_t before = KVC_NO_SLOT, at, n = (uint32_t)kvc_min(q->n[of], STEPS);
 
@@ -268,7 +268,7 @@ static uint32_t leaf_for(const struct kvc_keep *k, struct queues *q, int of, uin
 		leaf = leaf_below(k, q, of, at, steps);
 		if (leaf == KVC_NO_SLOT)
 			move(q, of, at);
-		else if (kvc_chain_is_leaf(&k->chain, leaf) && !kvc_keep_busy(k, leaf))
+		else if (kvc_chain_is_leaf(&k->chain, leaf) && !kvc_replacer_busy(k, leaf))
 			return leaf;
 		else
 			before = at;
@@ -276,7 +276,7 @@ static uint32_t leaf_for(const struct kvc_keep *k, struct queues *q, int of, uin
 	return KVC_NO_SLOT;
 }
 
-static uint32_t leaf_for_either(const struct kvc_keep *k, struct queues *q, int of)
+static uint32_t leaf_for_either(const struct kvc_replacer *k, struct queues *q, int of)
 {
 	uint32_t steps = DOWN, leaf = leaf_for(k, q, of, &steps);
 
@@ -287,7 +287,7 @@ static uint32_t leaf_for_either(const struct kvc_keep *k, struct queues *q, int 
 }
 
 /* What is remembered has been used before. */
-static void add(struct kvc_keep *k, struct kvc_request *r, uint32_t slot, uint64_t size)
+static void add(struct kvc_replacer *k, struct kvc_request *r, uint32_t slot, uint64_t size)
 {
 	struct own *o = k->own;
 	uint32_t known = kvc_chain_find(&o->remembered, k->chain.id[slot]);
@@ -299,17 +299,17 @@ static void add(struct kvc_keep *k, struct kvc_request *r, uint32_t slot, uint64
 		forget(o, known);
 }
 
-static uint64_t bytes(const struct kvc_keep *k)
+static uint64_t bytes(const struct kvc_replacer *k)
 {
 	const struct own *o = k->own;
 
 	return sizeof *o + kvc_chain_bytes(&o->remembered) +
-	       4ull * (o->here.late[FIRST].room + o->here.late[SECOND].room);
+	       4ull * (o->here.late[FIRST].capacity + o->here.late[SECOND].capacity);
 }
 
 /* What survives */
 
-static uint64_t facts(const struct kvc_keep *k, uint32_t slot)
+static uint64_t facts(const struct kvc_replacer *k, uint32_t slot)
 {
 	const struct queues *q = &((struct own *)k->own)->here;
 
@@ -317,7 +317,7 @@ static uint64_t facts(const struct kvc_keep *k, uint32_t slot)
 	       (unsigned)queue_of(q, slot);
 }
 
-static void restore(struct kvc_keep *k, uint32_t slot, uint64_t size, uint64_t facts_)
+static void restore(struct kvc_replacer *k, uint32_t slot, uint64_t size, uint64_t facts_)
 {
 	struct queues *q = &((struct own *)k->own)->here;
 	uint64_t turn = (facts_ & ~KNOWN) >> TURN_BITS;
@@ -354,24 +354,24 @@ static bool gather(const struct own *o, struct kvc_saving *s, int of)
 	for (uint32_t i = 0; i < KVC_PIECE && at != KVC_NO_SLOT && s->n[of] < SAVED; i++) {
 		s->row = at;
 		s->last = c->id[at];
-		kvc_out_64(&s->rows, s->last);
+		kvc_state_out_64(&s->rows, s->last);
 		s->n[of]++;
 		at = q->prev[at];
 	}
 	return at != KVC_NO_SLOT && s->n[of] < SAVED;
 }
 
-static bool save(const struct kvc_keep *k, struct kvc_saving *s)
+static bool save(const struct kvc_replacer *k, struct kvc_saving *s)
 {
 	const struct own *o = k->own;
 
 	if (s->part == QUEUES) {
-		kvc_out_64_at(&s->out, s->rows_at - 16, o->here.turns);
+		kvc_state_out_64_at(&s->out, s->rows_at - 16, o->here.turns);
 		return false;
 	}
 	if (!s->rows_at) {
-		kvc_out_64(&s->out, o->here.turns);
-		kvc_out_double(&s->out, o->share);
+		kvc_state_out_64(&s->out, o->here.turns);
+		kvc_state_out_double(&s->out, o->share);
 		s->rows_at = s->out.n;
 	}
 	s->part += !gather(o, s, (int)s->part);
@@ -385,25 +385,25 @@ static void saved(struct kvc_saving *s)
 	size_t end = 0;
 
 	for (int of = 0; of < QUEUES; of++) {
-		kvc_out_32(&all, s->n[of]);
+		kvc_state_out_32(&all, s->n[of]);
 		for (uint32_t n = s->n[of]; n; n--)
-			kvc_out_bytes(&all, s->rows.v + 8 * (end + n - 1), 8);
+			kvc_state_out_bytes(&all, s->rows.v + 8 * (end + n - 1), 8);
 		end += s->n[of];
 	}
-	kvc_saving_insert(s, &all);
+	kvc_state_saving_insert(s, &all);
 }
 
-static void load(struct kvc_keep *k, struct kvc_in *in)
+static void load(struct kvc_replacer *k, struct kvc_in *in)
 {
 	struct own *o = k->own;
 	uint64_t id;
 
-	o->here.turns = kvc_in_64(in);
-	o->share = kvc_in_double(in);
+	o->here.turns = kvc_state_in_64(in);
+	o->share = kvc_state_in_double(in);
 	in->bad |= o->here.turns >= TURNS_END || o->share < 0;
 	for (int of = 0; of < QUEUES; of++)
-		for (uint32_t n = kvc_in_count(in, SAVED, sizeof id); n; n--) {
-			id = kvc_in_64(in);
+		for (uint32_t n = kvc_state_in_count(in, SAVED, sizeof id); n; n--) {
+			id = kvc_state_in_64(in);
 			if (id)
 				remember(o, of, id);
 			else
@@ -420,7 +420,7 @@ static void load(struct kvc_keep *k, struct kvc_in *in)
  * not goes and is remembered. SECOND goes round, one use less each time.
  */
 
-static void touch_s3(struct kvc_keep *k, struct kvc_request *r, uint32_t slot)
+static void touch_s3(struct kvc_replacer *k, struct kvc_request *r, uint32_t slot)
 {
 	struct own *o = k->own;
 
@@ -429,7 +429,7 @@ static void touch_s3(struct kvc_keep *k, struct kvc_request *r, uint32_t slot)
 		o->here.uses[slot] += o->here.uses[slot] < 3;
 }
 
-static void del_s3(struct kvc_keep *k, uint32_t slot, bool evicted)
+static void del_s3(struct kvc_replacer *k, uint32_t slot, bool evicted)
 {
 	struct own *o = k->own;
 
@@ -441,7 +441,7 @@ static void del_s3(struct kvc_keep *k, uint32_t slot, bool evicted)
 	pull(&o->here, slot);
 }
 
-static uint32_t victim_s3(struct kvc_keep *k)
+static uint32_t victim_s3(struct kvc_replacer *k)
 {
 	struct own *o = k->own;
 	struct queues *q = &o->here;
@@ -459,15 +459,15 @@ static uint32_t victim_s3(struct kvc_keep *k)
 	return leaf_for_either(k, q, SECOND);
 }
 
-static void text_s3(const struct kvc_keep *k, char *to, size_t room)
+static void text_s3(const struct kvc_replacer *k, char *to, size_t capacity)
 {
 	const struct own *o = k->own;
 
-	snprintf(to, room, "queue_new %u\nqueue_used %u\nremembered %u\n", o->here.n[FIRST],
+	snprintf(to, capacity, "queue_new %u\nqueue_used %u\nremembered %u\n", o->here.n[FIRST],
 		 o->here.n[SECOND], o->gone.n[FIRST]);
 }
 
-const struct kvc_keep_ops kvc_keep_s3fifo = {
+const struct kvc_replacer_ops kvc_replacer_s3fifo = {
 	BY_QUEUE, .touch = touch_s3, .del = del_s3, .victim = victim_s3, .text = text_s3,
 };
 
@@ -476,7 +476,7 @@ const struct kvc_keep_ops kvc_keep_s3fifo = {
  * of each is remembered, and when it comes back that queue is to have more.
  */
 
-static void touch_arc(struct kvc_keep *k, struct kvc_request *r, uint32_t slot)
+static void touch_arc(struct kvc_replacer *k, struct kvc_request *r, uint32_t slot)
 {
 	struct own *o = k->own;
 	uint32_t known, *gone = o->gone.n;
@@ -494,7 +494,7 @@ static void touch_arc(struct kvc_keep *k, struct kvc_request *r, uint32_t slot)
 		o->share = fmax(o->share - fmax(gone[FIRST] / (double)gone[SECOND], 1), 0);
 }
 
-static void del_arc(struct kvc_keep *k, uint32_t slot, bool evicted)
+static void del_arc(struct kvc_replacer *k, uint32_t slot, bool evicted)
 {
 	struct own *o = k->own;
 	uint32_t n = k->chain.n, *here = o->here.n, *gone = o->gone.n;
@@ -508,7 +508,7 @@ static void del_arc(struct kvc_keep *k, uint32_t slot, bool evicted)
 		forget(o, o->gone.head[SECOND]);
 }
 
-static uint32_t victim_arc(struct kvc_keep *k)
+static uint32_t victim_arc(struct kvc_replacer *k)
 {
 	struct own *o = k->own;
 	struct queues *q = &o->here;
@@ -517,17 +517,17 @@ static uint32_t victim_arc(struct kvc_keep *k)
 	return leaf_for_either(k, q, first ? FIRST : SECOND);
 }
 
-static void text_arc(const struct kvc_keep *k, char *to, size_t room)
+static void text_arc(const struct kvc_replacer *k, char *to, size_t capacity)
 {
 	const struct own *o = k->own;
 
-	snprintf(to, room,
+	snprintf(to, capacity,
 		 "share_once %.0f\nqueue_once %u\nqueue_again %u\nremembered_once %u\n"
 		 "remembered_again %u\n",
 		 o->share, o->here.n[FIRST], o->here.n[SECOND], o->gone.n[FIRST],
 		 o->gone.n[SECOND]);
 }
 
-const struct kvc_keep_ops kvc_keep_arc = {
+const struct kvc_replacer_ops kvc_replacer_arc = {
 	BY_QUEUE, .touch = touch_arc, .del = del_arc, .victim = victim_arc, .text = text_arc,
 };

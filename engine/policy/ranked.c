@@ -7,7 +7,7 @@
  *     gdsf       L + uses * cost / bytes, where L is the key of the last victim, and what it costs
  *                to compute a chunk grows with its place in the prompt: attention to all before it
  */
-#include "keep_priv.h"
+#include "replacer_priv.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -35,18 +35,18 @@ struct ranked {
 	float *bytes;
 };
 
-static int open_(struct kvc_keep *k)
+static int open_(struct kvc_replacer *k)
 {
 	k->own = calloc(1, sizeof(struct ranked));
 	return k->own ? 0 : -ENOMEM;
 }
 
-static void close_(struct kvc_keep *k)
+static void close_(struct kvc_replacer *k)
 {
 	free(k->own);
 }
 
-static uint32_t victim(struct kvc_keep *k)
+static uint32_t victim(struct kvc_replacer *k)
 {
 	const struct kvc_chain *c = &k->chain;
 	uint32_t best = KVC_NO_SLOT, at[HEAP_DEPTH] = { 0 }, n = c->nleaf ? 1 : 0;
@@ -57,7 +57,7 @@ static uint32_t victim(struct kvc_keep *k)
 
 		if (best != KVC_NO_SLOT && !kvc_chain_before(c, slot, best))
 			continue;
-		if (!kvc_keep_busy(k, slot)) {
+		if (!kvc_replacer_busy(k, slot)) {
 			best = slot;
 			continue;
 		}
@@ -68,7 +68,7 @@ static uint32_t victim(struct kvc_keep *k)
 	return best;
 }
 
-static double tick(struct kvc_keep *k)
+static double tick(struct kvc_replacer *k)
 {
 	struct ranked *r = k->own;
 
@@ -77,26 +77,26 @@ static double tick(struct kvc_keep *k)
 
 /* lru, fifo, mru */
 
-static double key_newest(struct kvc_keep *k, uint32_t parent, uint64_t bytes)
+static double key_newest(struct kvc_replacer *k, uint32_t parent, uint64_t bytes)
 {
 	(void)parent;
 	(void)bytes;
 	return tick(k);
 }
 
-static double key_oldest(struct kvc_keep *k, uint32_t parent, uint64_t bytes)
+static double key_oldest(struct kvc_replacer *k, uint32_t parent, uint64_t bytes)
 {
 	return -key_newest(k, parent, bytes);
 }
 
-static void touch_newest(struct kvc_keep *k, struct kvc_request *r, uint32_t slot)
+static void touch_newest(struct kvc_replacer *k, struct kvc_request *r, uint32_t slot)
 {
 	(void)r;
 	if (slot != KVC_NO_SLOT)
 		kvc_chain_order(&k->chain, slot, tick(k));
 }
 
-static void touch_oldest(struct kvc_keep *k, struct kvc_request *r, uint32_t slot)
+static void touch_oldest(struct kvc_replacer *k, struct kvc_request *r, uint32_t slot)
 {
 	(void)r;
 	if (slot != KVC_NO_SLOT)
@@ -121,7 +121,7 @@ static double double_of(uint64_t bits)
 
 /* What survives: the key, and what it says of the clock. */
 
-static uint64_t facts_key(const struct kvc_keep *k, uint32_t slot)
+static uint64_t facts_key(const struct kvc_replacer *k, uint32_t slot)
 {
 	return bits_of(k->chain.key[slot]);
 }
@@ -129,7 +129,7 @@ static uint64_t facts_key(const struct kvc_keep *k, uint32_t slot)
 /*
  * The key in these, or of one that was used before all that are known: in the order of restoring.
  */
-static double restored(struct kvc_keep *k, uint64_t facts)
+static double restored(struct kvc_replacer *k, uint64_t facts)
 {
 	struct ranked *o = k->own;
 	double key = double_of(facts);
@@ -142,33 +142,33 @@ static double restored(struct kvc_keep *k, uint64_t facts)
 	return o->unknown;
 }
 
-static void restore_newest(struct kvc_keep *k, uint32_t slot, uint64_t bytes, uint64_t facts)
+static void restore_newest(struct kvc_replacer *k, uint32_t slot, uint64_t bytes, uint64_t facts)
 {
 	(void)bytes;
 	kvc_chain_order(&k->chain, slot, fabs(restored(k, facts)));
 }
 
-static void restore_oldest(struct kvc_keep *k, uint32_t slot, uint64_t bytes, uint64_t facts)
+static void restore_oldest(struct kvc_replacer *k, uint32_t slot, uint64_t bytes, uint64_t facts)
 {
 	(void)bytes;
 	kvc_chain_order(&k->chain, slot, -fabs(restored(k, facts)));
 }
 
-static bool save(const struct kvc_keep *k, struct kvc_saving *s)
+static bool save(const struct kvc_replacer *k, struct kvc_saving *s)
 {
 	const struct ranked *o = k->own;
 
-	kvc_out_double(&s->out, o->clock);
-	kvc_out_double(&s->out, o->floor);
+	kvc_state_out_double(&s->out, o->clock);
+	kvc_state_out_double(&s->out, o->floor);
 	return false;
 }
 
-static void load(struct kvc_keep *k, struct kvc_in *in)
+static void load(struct kvc_replacer *k, struct kvc_in *in)
 {
 	struct ranked *o = k->own;
 
-	o->clock = kvc_in_double(in);
-	o->floor = kvc_in_double(in);
+	o->clock = kvc_state_in_double(in);
+	o->floor = kvc_state_in_double(in);
 	o->loaded = true;
 	in->bad |= o->clock < 0 || o->clock >= KEYS_END || o->floor < 0;
 }
@@ -178,10 +178,10 @@ static void load(struct kvc_keep *k, struct kvc_in *in)
 
 #define BY_NEWEST BY_USE, .key = key_newest, .restore = restore_newest
 
-const struct kvc_keep_ops kvc_keep_lru = { BY_NEWEST, .touch = touch_newest };
-const struct kvc_keep_ops kvc_keep_leaf = { BY_NEWEST, .touch = touch_newest };
-const struct kvc_keep_ops kvc_keep_fifo = { BY_NEWEST };
-const struct kvc_keep_ops kvc_keep_mru = {
+const struct kvc_replacer_ops kvc_replacer_lru = { BY_NEWEST, .touch = touch_newest };
+const struct kvc_replacer_ops kvc_replacer_leaf = { BY_NEWEST, .touch = touch_newest };
+const struct kvc_replacer_ops kvc_replacer_fifo = { BY_NEWEST };
+const struct kvc_replacer_ops kvc_replacer_mru = {
 	BY_USE,
 	.key = key_oldest,
 	.touch = touch_oldest,
@@ -190,7 +190,7 @@ const struct kvc_keep_ops kvc_keep_mru = {
 
 /* lfu */
 
-static int open_lfu(struct kvc_keep *k)
+static int open_lfu(struct kvc_replacer *k)
 {
 	int err = open_(k);
 	struct ranked *o = k->own;
@@ -200,7 +200,7 @@ static int open_lfu(struct kvc_keep *k)
 	return err;
 }
 
-static void touch_lfu(struct kvc_keep *k, struct kvc_request *r, uint32_t slot)
+static void touch_lfu(struct kvc_replacer *k, struct kvc_request *r, uint32_t slot)
 {
 	struct ranked *o = k->own;
 
@@ -211,7 +211,7 @@ static void touch_lfu(struct kvc_keep *k, struct kvc_request *r, uint32_t slot)
 	kvc_chain_order(&k->chain, slot, o->uses[slot] * PER_USE + tick(k));
 }
 
-static void restore_lfu(struct kvc_keep *k, uint32_t slot, uint64_t bytes, uint64_t facts)
+static void restore_lfu(struct kvc_replacer *k, uint32_t slot, uint64_t bytes, uint64_t facts)
 {
 	struct ranked *o = k->own;
 
@@ -219,7 +219,7 @@ static void restore_lfu(struct kvc_keep *k, uint32_t slot, uint64_t bytes, uint6
 	o->uses[slot] = (uint32_t)(k->chain.key[slot] / PER_USE);
 }
 
-const struct kvc_keep_ops kvc_keep_lfu = {
+const struct kvc_replacer_ops kvc_replacer_lfu = {
 	BY_KEY,
 	.open = open_lfu,
 	.key = key_newest,
@@ -230,7 +230,7 @@ const struct kvc_keep_ops kvc_keep_lfu = {
 
 /* gdsf */
 
-static int open_gdsf(struct kvc_keep *k)
+static int open_gdsf(struct kvc_replacer *k)
 {
 	int err = open_lfu(k);
 	struct ranked *o = k->own;
@@ -242,7 +242,7 @@ static int open_gdsf(struct kvc_keep *k)
 	return err;
 }
 
-static double key_gdsf(struct kvc_keep *k, uint32_t parent, uint64_t bytes)
+static double key_gdsf(struct kvc_replacer *k, uint32_t parent, uint64_t bytes)
 {
 	(void)parent;
 	(void)bytes;
@@ -262,14 +262,14 @@ static double rounded(double key)
 	return double_of(bits_of(key) >> GDSF_LOST << GDSF_LOST);
 }
 
-static void order_gdsf(struct kvc_keep *k, uint32_t slot)
+static void order_gdsf(struct kvc_replacer *k, uint32_t slot)
 {
 	struct ranked *o = k->own;
 
 	kvc_chain_order(&k->chain, slot, rounded(o->floor + worth_gdsf(o, slot)));
 }
 
-static uint16_t depth_of(const struct kvc_keep *k, uint32_t slot)
+static uint16_t depth_of(const struct kvc_replacer *k, uint32_t slot)
 {
 	const struct ranked *o = k->own;
 	uint32_t parent = k->chain.parent[slot];
@@ -277,7 +277,7 @@ static uint16_t depth_of(const struct kvc_keep *k, uint32_t slot)
 	return parent == KVC_NO_SLOT ? 0 : (uint16_t)kvc_min(o->depth[parent] + 1u, GDSF_DEPTH);
 }
 
-static void add_gdsf(struct kvc_keep *k, struct kvc_request *r, uint32_t slot, uint64_t bytes)
+static void add_gdsf(struct kvc_replacer *k, struct kvc_request *r, uint32_t slot, uint64_t bytes)
 {
 	struct ranked *o = k->own;
 
@@ -288,7 +288,7 @@ static void add_gdsf(struct kvc_keep *k, struct kvc_request *r, uint32_t slot, u
 }
 
 /* What follows it was, as a rule, told after it; where not, it hears of that when it is told. */
-static void follow_gdsf(struct kvc_keep *k, uint32_t slot)
+static void follow_gdsf(struct kvc_replacer *k, uint32_t slot)
 {
 	struct ranked *o = k->own;
 	uint16_t depth = depth_of(k, slot);
@@ -300,7 +300,7 @@ static void follow_gdsf(struct kvc_keep *k, uint32_t slot)
 	kvc_chain_order(&k->chain, slot, rounded(fmax(key, 0) + worth_gdsf(o, slot)));
 }
 
-static void resize_gdsf(struct kvc_keep *k, uint32_t slot, uint64_t bytes)
+static void resize_gdsf(struct kvc_replacer *k, uint32_t slot, uint64_t bytes)
 {
 	struct ranked *o = k->own;
 	double key = k->chain.key[slot] - worth_gdsf(o, slot);
@@ -311,7 +311,7 @@ static void resize_gdsf(struct kvc_keep *k, uint32_t slot, uint64_t bytes)
 	kvc_chain_order(&k->chain, slot, rounded(fmax(key, 0) + worth_gdsf(o, slot)));
 }
 
-static uint64_t facts_gdsf(const struct kvc_keep *k, uint32_t slot)
+static uint64_t facts_gdsf(const struct kvc_replacer *k, uint32_t slot)
 {
 	const struct ranked *o = k->own;
 
@@ -320,7 +320,7 @@ static uint64_t facts_gdsf(const struct kvc_keep *k, uint32_t slot)
 }
 
 /* Without what was saved beside them, L is the lowest of the keys, as it is after an eviction. */
-static void restore_gdsf(struct kvc_keep *k, uint32_t slot, uint64_t bytes, uint64_t facts)
+static void restore_gdsf(struct kvc_replacer *k, uint32_t slot, uint64_t bytes, uint64_t facts)
 {
 	struct ranked *o = k->own;
 	double key = double_of(facts >> 24 << GDSF_LOST);
@@ -339,7 +339,7 @@ static void restore_gdsf(struct kvc_keep *k, uint32_t slot, uint64_t bytes, uint
 		o->floor = k->chain.n == 1 ? key : fmin(o->floor, key);
 }
 
-static void touch_gdsf(struct kvc_keep *k, struct kvc_request *r, uint32_t slot)
+static void touch_gdsf(struct kvc_replacer *k, struct kvc_request *r, uint32_t slot)
 {
 	struct ranked *o = k->own;
 
@@ -350,7 +350,7 @@ static void touch_gdsf(struct kvc_keep *k, struct kvc_request *r, uint32_t slot)
 	order_gdsf(k, slot);
 }
 
-static void del_gdsf(struct kvc_keep *k, uint32_t slot, bool evicted)
+static void del_gdsf(struct kvc_replacer *k, uint32_t slot, bool evicted)
 {
 	struct ranked *o = k->own;
 
@@ -358,14 +358,14 @@ static void del_gdsf(struct kvc_keep *k, uint32_t slot, bool evicted)
 		o->floor = k->chain.key[slot];
 }
 
-static void text_gdsf(const struct kvc_keep *k, char *to, size_t room)
+static void text_gdsf(const struct kvc_replacer *k, char *to, size_t capacity)
 {
 	const struct ranked *o = k->own;
 
-	snprintf(to, room, "floor %.9g\n", o->floor);
+	snprintf(to, capacity, "floor %.9g\n", o->floor);
 }
 
-const struct kvc_keep_ops kvc_keep_gdsf = {
+const struct kvc_replacer_ops kvc_replacer_gdsf = {
 	BY_KEY,          .open = open_gdsf,   .key = key_gdsf,         .touch = touch_gdsf,
 	.add = add_gdsf, .claim = add_gdsf,   .follow = follow_gdsf,   .resize = resize_gdsf,
 	.del = del_gdsf, .facts = facts_gdsf, .restore = restore_gdsf, .text = text_gdsf,

@@ -6,27 +6,27 @@
 #include <math.h>
 #include <string.h>
 
-void kvc_out_room(struct kvc_out *o, size_t n)
+void kvc_state_out_room(struct kvc_out *o, size_t n)
 {
-	uint8_t *p = o->failed || o->room >= n ? NULL : realloc(o->v, n);
+	uint8_t *p = o->failed || o->capacity >= n ? NULL : realloc(o->v, n);
 
 	if (!p)
 		return;
 	memset(p + o->n, 0, n - o->n); /* the kernel gives pages when they are written to */
 	o->v = p;
-	o->room = n;
+	o->capacity = n;
 }
 
-void kvc_out_bytes(struct kvc_out *o, const void *v, size_t n)
+void kvc_state_out_bytes(struct kvc_out *o, const void *v, size_t n)
 {
-	while (!o->failed && o->room - o->n < n) {
-		size_t room = o->room ? o->room * 2 : 4096;
-		uint8_t *p = realloc(o->v, room);
+	while (!o->failed && o->capacity - o->n < n) {
+		size_t capacity = o->capacity ? o->capacity * 2 : 4096;
+		uint8_t *p = realloc(o->v, capacity);
 
 		o->failed = !p;
 		if (p) {
 			o->v = p;
-			o->room = room;
+			o->capacity = capacity;
 		}
 	}
 	if (o->failed)
@@ -35,38 +35,38 @@ void kvc_out_bytes(struct kvc_out *o, const void *v, size_t n)
 	o->n += n;
 }
 
-void kvc_out_8(struct kvc_out *o, uint8_t v)
+void kvc_state_out_8(struct kvc_out *o, uint8_t v)
 {
-	kvc_out_bytes(o, &v, sizeof v);
+	kvc_state_out_bytes(o, &v, sizeof v);
 }
 
-void kvc_out_32(struct kvc_out *o, uint32_t v)
+void kvc_state_out_32(struct kvc_out *o, uint32_t v)
 {
 	v = htole32(v);
-	kvc_out_bytes(o, &v, sizeof v);
+	kvc_state_out_bytes(o, &v, sizeof v);
 }
 
-void kvc_out_64(struct kvc_out *o, uint64_t v)
+void kvc_state_out_64(struct kvc_out *o, uint64_t v)
 {
 	v = htole64(v);
-	kvc_out_bytes(o, &v, sizeof v);
+	kvc_state_out_bytes(o, &v, sizeof v);
 }
 
-void kvc_out_32_at(struct kvc_out *o, size_t at, uint32_t v)
+void kvc_state_out_32_at(struct kvc_out *o, size_t at, uint32_t v)
 {
 	v = htole32(v);
 	if (!o->failed)
 		memcpy(o->v + at, &v, sizeof v);
 }
 
-void kvc_out_64_at(struct kvc_out *o, size_t at, uint64_t v)
+void kvc_state_out_64_at(struct kvc_out *o, size_t at, uint64_t v)
 {
 	v = htole64(v);
 	if (!o->failed)
 		memcpy(o->v + at, &v, sizeof v);
 }
 
-void kvc_saving_fini(struct kvc_saving *s)
+void kvc_state_saving_fini(struct kvc_saving *s)
 {
 	free(s->out.v);
 	free(s->rows.v);
@@ -76,13 +76,13 @@ void kvc_saving_fini(struct kvc_saving *s)
 	*s = (struct kvc_saving){ 0 };
 }
 
-void kvc_saving_insert(struct kvc_saving *s, struct kvc_out *from)
+void kvc_state_saving_insert(struct kvc_saving *s, struct kvc_out *from)
 {
 	size_t rest = s->out.n - s->rows_at;
 
 	s->out.failed |= from->failed;
 	if (from->n) /* makes room; what it writes is the end of what comes */
-		kvc_out_bytes(&s->out, from->v, from->n);
+		kvc_state_out_bytes(&s->out, from->v, from->n);
 	if (!s->out.failed && from->n) {
 		memmove(s->out.v + s->rows_at + from->n, s->out.v + s->rows_at, rest);
 		memcpy(s->out.v + s->rows_at, from->v, from->n);
@@ -91,20 +91,20 @@ void kvc_saving_insert(struct kvc_saving *s, struct kvc_out *from)
 	*from = (struct kvc_out){ 0 };
 }
 
-void kvc_out_float(struct kvc_out *o, float v)
+void kvc_state_out_float(struct kvc_out *o, float v)
 {
 	uint32_t bits;
 
 	memcpy(&bits, &v, sizeof bits);
-	kvc_out_32(o, bits);
+	kvc_state_out_32(o, bits);
 }
 
-void kvc_out_double(struct kvc_out *o, double v)
+void kvc_state_out_double(struct kvc_out *o, double v)
 {
 	uint64_t bits;
 
 	memcpy(&bits, &v, sizeof bits);
-	kvc_out_64(o, bits);
+	kvc_state_out_64(o, bits);
 }
 
 static void take(struct kvc_in *in, void *to, size_t n)
@@ -119,7 +119,7 @@ static void take(struct kvc_in *in, void *to, size_t n)
 	in->n -= n;
 }
 
-uint8_t kvc_in_8(struct kvc_in *in)
+uint8_t kvc_state_in_8(struct kvc_in *in)
 {
 	uint8_t v;
 
@@ -127,7 +127,7 @@ uint8_t kvc_in_8(struct kvc_in *in)
 	return v;
 }
 
-uint32_t kvc_in_32(struct kvc_in *in)
+uint32_t kvc_state_in_32(struct kvc_in *in)
 {
 	uint32_t v;
 
@@ -135,7 +135,7 @@ uint32_t kvc_in_32(struct kvc_in *in)
 	return le32toh(v);
 }
 
-uint64_t kvc_in_64(struct kvc_in *in)
+uint64_t kvc_state_in_64(struct kvc_in *in)
 {
 	uint64_t v;
 
@@ -143,9 +143,9 @@ uint64_t kvc_in_64(struct kvc_in *in)
 	return le64toh(v);
 }
 
-float kvc_in_float(struct kvc_in *in)
+float kvc_state_in_float(struct kvc_in *in)
 {
-	uint32_t bits = kvc_in_32(in);
+	uint32_t bits = kvc_state_in_32(in);
 	float v;
 
 	memcpy(&v, &bits, sizeof v);
@@ -155,9 +155,9 @@ float kvc_in_float(struct kvc_in *in)
 	return 0;
 }
 
-double kvc_in_double(struct kvc_in *in)
+double kvc_state_in_double(struct kvc_in *in)
 {
-	uint64_t bits = kvc_in_64(in);
+	uint64_t bits = kvc_state_in_64(in);
 	double v;
 
 	memcpy(&v, &bits, sizeof v);
@@ -167,9 +167,9 @@ double kvc_in_double(struct kvc_in *in)
 	return 0;
 }
 
-uint32_t kvc_in_count(struct kvc_in *in, uint64_t most, size_t bytes)
+uint32_t kvc_state_in_count(struct kvc_in *in, uint64_t most, size_t bytes)
 {
-	uint32_t n = kvc_in_32(in);
+	uint32_t n = kvc_state_in_32(in);
 
 	if (n <= most && n <= in->n / bytes)
 		return n;
@@ -177,7 +177,7 @@ uint32_t kvc_in_count(struct kvc_in *in, uint64_t most, size_t bytes)
 	return 0;
 }
 
-void kvc_in_skip(struct kvc_in *in, uint64_t n)
+void kvc_state_in_skip(struct kvc_in *in, uint64_t n)
 {
 	in->bad |= n > in->n;
 	if (in->bad)

@@ -10,7 +10,7 @@
 
 struct kvc_out {
 	uint8_t *v; /* the caller's, who frees it */
-	size_t n, room;
+	size_t n, capacity;
 	bool failed; /* out of memory */
 };
 
@@ -22,7 +22,8 @@ struct kvc_in {
 
 /*
  * Writing in pieces, each of a bounded time: what is saved may change between two of them
- * (kvc_keep_save_piece). Where it goes on is the policy's to use: a part, a pass over that, a row.
+ * (kvc_replacer_save_piece). Where it goes on is the policy's to use: a part, a pass over that, a
+ * row.
  */
 struct kvc_saving {
 	struct kvc_out out;
@@ -34,7 +35,7 @@ struct kvc_saving {
 	 * and what becomes of the others behind it
 	 */
 	struct kvc_out rows, more[2];
-	size_t rows_at, room[2]; /* that `more` will take, about */
+	size_t rows_at, capacity[2]; /* that `more` will take, about */
 	uint32_t n[2], now, from;
 	/* ghosts.c: how many there are by age; and who is younger than that is new enough */
 	uint32_t *ages;
@@ -43,32 +44,32 @@ struct kvc_saving {
 
 #define KVC_PIECE 4096u /* rows of a table: some 0.1 ms */
 
-void kvc_saving_fini(struct kvc_saving *s);
+void kvc_state_saving_fini(struct kvc_saving *s);
 /* What was written elsewhere comes in at s->rows_at; it is freed. */
-void kvc_saving_insert(struct kvc_saving *s, struct kvc_out *from);
+void kvc_state_saving_insert(struct kvc_saving *s, struct kvc_out *from);
 
 /* It has room for so much in all, and that memory is there. Without it room is made as it goes. */
-void kvc_out_room(struct kvc_out *o, size_t n);
-void kvc_out_bytes(struct kvc_out *o, const void *v, size_t n);
-void kvc_out_8(struct kvc_out *o, uint8_t v);
-void kvc_out_32(struct kvc_out *o, uint32_t v);
-void kvc_out_64(struct kvc_out *o, uint64_t v);
+void kvc_state_out_room(struct kvc_out *o, size_t n);
+void kvc_state_out_bytes(struct kvc_out *o, const void *v, size_t n);
+void kvc_state_out_8(struct kvc_out *o, uint8_t v);
+void kvc_state_out_32(struct kvc_out *o, uint32_t v);
+void kvc_state_out_64(struct kvc_out *o, uint64_t v);
 /* In the place of one that is there. */
-void kvc_out_32_at(struct kvc_out *o, size_t at, uint32_t v);
-void kvc_out_64_at(struct kvc_out *o, size_t at, uint64_t v);
-void kvc_out_float(struct kvc_out *o, float v);
-void kvc_out_double(struct kvc_out *o, double v);
+void kvc_state_out_32_at(struct kvc_out *o, size_t at, uint32_t v);
+void kvc_state_out_64_at(struct kvc_out *o, size_t at, uint64_t v);
+void kvc_state_out_float(struct kvc_out *o, float v);
+void kvc_state_out_double(struct kvc_out *o, double v);
 
 /* Zero past the end. */
-uint8_t kvc_in_8(struct kvc_in *in);
-uint32_t kvc_in_32(struct kvc_in *in);
-uint64_t kvc_in_64(struct kvc_in *in);
+uint8_t kvc_state_in_8(struct kvc_in *in);
+uint32_t kvc_state_in_32(struct kvc_in *in);
+uint64_t kvc_state_in_64(struct kvc_in *in);
 /* Only finite ones are good. */
-float kvc_in_float(struct kvc_in *in);
-double kvc_in_double(struct kvc_in *in);
+float kvc_state_in_float(struct kvc_in *in);
+double kvc_state_in_double(struct kvc_in *in);
 /* A number that is at most that, and of things with `bytes` each, which must be there: else 0. */
-uint32_t kvc_in_count(struct kvc_in *in, uint64_t most, size_t bytes);
+uint32_t kvc_state_in_count(struct kvc_in *in, uint64_t most, size_t bytes);
 /* Goes over so many bytes. */
-void kvc_in_skip(struct kvc_in *in, uint64_t n);
+void kvc_state_in_skip(struct kvc_in *in, uint64_t n);
 
 #endif

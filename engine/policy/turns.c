@@ -20,16 +20,16 @@ void kvc_turns_gave(struct kvc_turns *t, unsigned class, uint64_t chunks)
 	t->at[class] += 1.0 / (double)(1 + chunks);
 }
 
-uint64_t kvc_turns_victim(const struct kvc_turns *t, struct kvc_keep *const keep[KVC_CLASSES],
+uint64_t kvc_turns_victim(const struct kvc_turns *t, struct kvc_replacer *const keep[KVC_CLASSES],
 			  unsigned *class)
 {
 	unsigned mask = 0;
 	int next;
 
 	for (unsigned i = 0; i < KVC_CLASSES; i++)
-		mask |= keep[i] && kvc_keep_chunks(keep[i]) ? 1u << i : 0;
+		mask |= keep[i] && kvc_replacer_chunks(keep[i]) ? 1u << i : 0;
 	while ((next = kvc_turns_next(t, mask)) >= 0) {
-		uint64_t id = kvc_keep_victim(keep[next]);
+		uint64_t id = kvc_replacer_victim(keep[next]);
 
 		if (id) {
 			*class = (unsigned)next;

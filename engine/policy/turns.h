@@ -7,7 +7,7 @@
 #ifndef KVC_TURNS_H
 #define KVC_TURNS_H
 
-#include "keep.h"
+#include "replacer.h"
 #include "policy.h"
 
 /* The lowest gives next; each victim moves it on by its part of the class. Zeroed at first. */
@@ -20,7 +20,7 @@ int kvc_turns_next(const struct kvc_turns *t, unsigned mask);
 /* It gave one, of so many that it has in the pool, with that one. */
 void kvc_turns_gave(struct kvc_turns *t, unsigned class, uint64_t chunks);
 /* Who goes next of all, and *class, its own; 0: nobody can. keep: NULL where there is none. */
-uint64_t kvc_turns_victim(const struct kvc_turns *t, struct kvc_keep *const keep[KVC_CLASSES],
+uint64_t kvc_turns_victim(const struct kvc_turns *t, struct kvc_replacer *const keep[KVC_CLASSES],
 			  unsigned *class);
 
 #endif

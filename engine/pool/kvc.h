@@ -5,13 +5,13 @@
  * Here is what is basic, and what the pool's floor keeps. Each floor above has its state in structs
  * of its own, in its own headers, which say what they guard and by which lock; of those there are
  * only pointers here, so that who may not include such a header cannot reach into it either.
- * calls/cache.c makes them all. They are there from before the first call until after the last.
+ * mount/cache.c makes them all. They are there from before the first call until after the last.
  *
- * Threads: any number of callers; one committer (objects/commit.c), one syncer (objects/trash.c),
- * one evictor (evict/evict.c), one keeper (evict/keeper.c), one demoter (evict/demote.c), a trimmer
- * for each bounded tier (evict/trim.c), one answerer that runs the wakes (pool/wait.c), one
- * notifier (names/notify.c), tier workers (objects/tierq.c), one that touches the pool
- * (pool/prefault.c), now and then a sweep (calls/sweep.c).
+ * Threads: any number of callers; one committer (objects/commit_batch.c), one syncer
+ * (objects/deferred_free.c), one evictor (evict/evict.c), one keeper (evict/quota_keeper.c), one
+ * demoter (evict/demote.c), a trimmer for each bounded tier (evict/trim.c), one answerer that runs
+ * the wakes (pool/wait.c), one notifier (names/notify.c), tier workers (objects/tier_queue.c), one
+ * that touches the pool (pool/prefault.c), now and then a sweep (jobs/sweep.c).
  *
  * Locks, in this order:
  *   0. trash->rehead_lock: rewriting a header and freeing an extent exclude each other.
@@ -20,7 +20,7 @@
  *   2. k->lock: nodes in memory, chunks, room, queues; all of the structs below whose headers do
  *      not say otherwise. Held for short: memory, and single system calls on the pool's tmpfs
  *      (open, rename, unlink of a name whose pages stay, fstat, fallocate and ftruncate of few
- *      pages: calls/pages.c), never tier I/O, a commit, a reply or a wake. Long work gives it back
+ *      pages: ops/pages.c), never tier I/O, a commit, a reply or a wake. Long work gives it back
  *      in between (kvc_pause_locked).
  *   3. leaf locks inside tiers and the notifier.
  * A function that needs k->lock ends in _locked; one that needs both ends in _both.
@@ -34,24 +34,24 @@
 #include "options.h"
 #include "pool.h"
 #include "quota.h"
-#include "room.h"
+#include "reservation.h"
 #include "stats.h"
 #include "wait.h"
 
 #include <pthread.h>
 
 struct kvc {
-	/* set by kvc_open, read by all */
+	/* set by kvc_cache_open, read by all */
 	struct kvc_options opt;
 	struct kvc_store *store;
 	struct kvc_catalog *cat;
 	struct kvc_keys *keys;       /* NULL: frames are not sealed */
-	_Atomic uint64_t learned_ns; /* the last try to learn an unknown key (copies/keyring.c) */
+	_Atomic uint64_t learned_ns; /* the last try to learn an unknown key (tiering/keyring.c) */
 	/* the tiers there are, in the order in which they are asked */
 	unsigned order[KVC_TIERS], ntiers;
-	unsigned seats;        /* the catalog has placements in tiers below this one only */
+	unsigned tier_slots;   /* the catalog has placements in tiers below this one only */
 	bool shared;           /* one of them is a shared one */
-	uint8_t shared_id[16]; /* who put what there (copies/identity.c) */
+	uint8_t shared_id[16]; /* who put what there (tiering/identity.c) */
 	struct kvc_stats stats;
 	struct kvc_events ev; /* under k->lock */
 
@@ -60,43 +60,44 @@ struct kvc {
 
 	/* this floor */
 	struct kvc_pool pool;
-	struct kvc_room room;
+	struct kvc_reservations reservations;
 	struct kvc_waits waits;
 	struct kvc_quotas quotas;
 	struct kvc_prefault *prefault; /* NULL before the start and after the end */
 
 	/* objects/ */
 	const struct kvc_objects_up *objects_up; /* up.h: what it asks of those above */
-	struct kvc_dirty *dirty;
+	struct kvc_committer *committer;
 	struct kvc_inos *inos;
 	struct kvc_nodes *nodes;
 	struct kvc_chunks *chunks;
-	struct kvc_kept *kept;
-	struct kvc_used *used;
-	struct kvc_news *news; /* NULL: nobody reads it */
+	struct kvc_replacers *replacers;
+	struct kvc_access_tracker *access;
+	struct kvc_event_ring *event_ring;   /* NULL if no reader is open */
+	struct kvc_access_ring *access_ring; /* NULL if no reader is open */
 	struct kvc_users *users;
 	struct kvc_pins *pins;
 	struct kvc_clock *clock;
 	struct kvc_models *models;
-	struct kvc_tallies *tallies;
-	struct kvc_tooks *tooks;
+	struct kvc_model_stats_table *model_stats;
+	struct kvc_latency *latency;
 	struct kvc_account *account;
-	struct kvc_admits *admit;
-	struct kvc_surveys *surveys;
+	struct kvc_admission *admission;
+	struct kvc_model_rescan *model_rescan;
 	struct kvc_work *work;
-	struct kvc_tier_state *tier; /* KVC_TIERS + 1 of them: tierq.h */
-	struct kvc_trashcan *trash;
+	struct kvc_tier_state *tier; /* KVC_TIERS + 1 of them: tier_queue.h */
+	struct kvc_deferred_free *deferred_free;
 
 	/* copies/ */
-	const struct kvc_copies_up *copies_up;
+	const struct kvc_tiering_up *tiering_up;
 	struct kvc_folders *folders;
-	struct kvc_pace *pace;
+	struct kvc_throttle *throttle;
 
 	/* names/ */
 	struct kvc_notices *notices;
-	struct kvc_units *units;
+	struct kvc_chunking *chunking;
 	struct kvc_drops *drops;
-	struct kvc_share *share;
+	struct kvc_remote_lookup *remote_lookup;
 
 	/* evict/ */
 	struct kvc_evict *evict;

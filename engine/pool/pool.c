@@ -164,10 +164,11 @@ static int mount_tmpfs(struct kvc_pool *p, const struct kvc_options *o, uint64_t
 				*c = ',';
 	}
 	for (int without = 0; without < 4; without++) {
-		p->huge = !(without & 1) && strcmp(kvc_huge_names[o->huge], "never");
+		p->huge = !(without & 1) && strcmp(kvc_options_huge_names[o->huge], "never");
 		p->noswap = !(without & 2);
 		snprintf(data, sizeof data, "size=%" PRIu64 ",nr_inodes=0,mode=0700%s%s%s%s", size,
-			 without & 1 ? "" : ",huge=", without & 1 ? "" : kvc_huge_names[o->huge],
+			 without & 1 ? "" : ",huge=",
+			 without & 1 ? "" : kvc_options_huge_names[o->huge],
 			 p->noswap ? ",noswap" : "", mpol);
 		if (!mount("kvcachefs", p->path, "tmpfs", flags | MS_NOSUID | MS_NODEV | MS_NOEXEC,
 			   data))
@@ -208,7 +209,7 @@ static int fits(const struct kvc_pool *p, uint64_t there, char *error)
 static int shares(const struct kvc_pool *p, char *error)
 {
 	DIR *d = opendir(p->path);
-	uint64_t there = 0, room;
+	uint64_t there = 0, capacity;
 	struct dirent *e;
 	struct statfs st;
 	struct stat file;
@@ -221,14 +222,14 @@ static int shares(const struct kvc_pool *p, char *error)
 		closedir(d);
 	if (statfs(p->path, &st) || !st.f_blocks) /* without a bound */
 		return 0;
-	room = there + st.f_bavail * (uint64_t)st.f_bsize;
-	if (p->size <= room)
+	capacity = there + st.f_bavail * (uint64_t)st.f_bsize;
+	if (p->size <= capacity)
 		return 0;
 	snprintf(error, 512,
 		 "cpu=%s is more than the tmpfs at %s has free (%s); give a smaller cpu=, or it "
 		 "more "
 		 "room (mount -o remount,size=; a container's shm size)",
-		 kvc_size_text(p->size, a), p->path, kvc_size_text(room, b));
+		 kvc_size_text(p->size, a), p->path, kvc_size_text(capacity, b));
 	if (!there)
 		rmdir(p->path);
 	return -ENOMEM;
@@ -370,7 +371,7 @@ static void remove_segments(struct kvc_pool *p)
 	if (!d && fd >= 0)
 		close(fd);
 	while (d && (e = readdir(d)))
-		if (kvc_segment_parse(e->d_name, &s))
+		if (kvc_pool_segment_parse(e->d_name, &s))
 			unlinkat(p->dir, e->d_name, 0);
 	if (d)
 		closedir(d);
@@ -425,7 +426,7 @@ static uint64_t parse_hex(const char **p)
 	return n;
 }
 
-bool kvc_segment_parse(const char *name, struct kvc_segment *s)
+bool kvc_pool_segment_parse(const char *name, struct kvc_segment *s)
 {
 	const char *at = name + (*name != 0);
 	char check[48];
@@ -436,7 +437,7 @@ bool kvc_segment_parse(const char *name, struct kvc_segment *s)
 	return s->kind && strchr("wolp", s->kind) && !strcmp(segment_name(s, check), name);
 }
 
-int kvc_segment_open(struct kvc_pool *p, const struct kvc_segment *s, int flags)
+int kvc_pool_segment_open(struct kvc_pool *p, const struct kvc_segment *s, int flags)
 {
 	char name[48];
 	int fd = openat(p->dir, segment_name(s, name), flags | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -444,22 +445,22 @@ int kvc_segment_open(struct kvc_pool *p, const struct kvc_segment *s, int flags)
 	return fd < 0 ? -errno : fd;
 }
 
-int kvc_segment_stat(struct kvc_pool *p, const struct kvc_segment *s, struct stat *st)
+int kvc_pool_segment_stat(struct kvc_pool *p, const struct kvc_segment *s, struct stat *st)
 {
 	char name[48];
 
 	return fstatat(p->dir, segment_name(s, name), st, AT_SYMLINK_NOFOLLOW) ? -errno : 0;
 }
 
-int kvc_segment_rename(struct kvc_pool *p, const struct kvc_segment *from,
-		       const struct kvc_segment *to)
+int kvc_pool_segment_rename(struct kvc_pool *p, const struct kvc_segment *from,
+			    const struct kvc_segment *to)
 {
 	char a[48], b[48];
 
 	return renameat(p->dir, segment_name(from, a), p->dir, segment_name(to, b)) ? -errno : 0;
 }
 
-int kvc_segment_remove(struct kvc_pool *p, const struct kvc_segment *s)
+int kvc_pool_segment_remove(struct kvc_pool *p, const struct kvc_segment *s)
 {
 	char name[48];
 
@@ -481,9 +482,9 @@ static bool leased(int fd, int how)
 	return true;
 }
 
-bool kvc_segment_in_use(struct kvc_pool *p, const struct kvc_segment *s, bool for_writing)
+bool kvc_pool_segment_in_use(struct kvc_pool *p, const struct kvc_segment *s, bool for_writing)
 {
-	KVC_FD int fd = kvc_segment_open(p, s, O_RDONLY);
+	KVC_FD int fd = kvc_pool_segment_open(p, s, O_RDONLY);
 
 	return fd < 0 ? fd != -ENOENT : !leased(fd, for_writing ? F_RDLCK : F_WRLCK);
 }

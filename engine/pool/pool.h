@@ -37,18 +37,18 @@ struct kvc_segment {
 	char kind; /* which, and what a start makes of it: objects/node.h */
 	uint64_t ino, gen;
 };
-bool kvc_segment_parse(const char *name, struct kvc_segment *s);
+bool kvc_pool_segment_parse(const char *name, struct kvc_segment *s);
 /* a descriptor or -errno */
-int kvc_segment_open(struct kvc_pool *p, const struct kvc_segment *s, int flags);
+int kvc_pool_segment_open(struct kvc_pool *p, const struct kvc_segment *s, int flags);
 /* 0 or -errno; a symbolic link is not followed. */
-int kvc_segment_stat(struct kvc_pool *p, const struct kvc_segment *s, struct stat *st);
-int kvc_segment_rename(struct kvc_pool *p, const struct kvc_segment *from,
-		       const struct kvc_segment *to);
-int kvc_segment_remove(struct kvc_pool *p, const struct kvc_segment *s);
+int kvc_pool_segment_stat(struct kvc_pool *p, const struct kvc_segment *s, struct stat *st);
+int kvc_pool_segment_rename(struct kvc_pool *p, const struct kvc_segment *from,
+			    const struct kvc_segment *to);
+int kvc_pool_segment_remove(struct kvc_pool *p, const struct kvc_segment *s);
 /*
  * Whether anybody but the caller has it open or mapped: for writing, or at all. True also where
  * that cannot be told now, for want of descriptors or memory.
  */
-bool kvc_segment_in_use(struct kvc_pool *p, const struct kvc_segment *s, bool for_writing);
+bool kvc_pool_segment_in_use(struct kvc_pool *p, const struct kvc_segment *s, bool for_writing);
 
 #endif

@@ -56,7 +56,7 @@ struct kvc_prefault {
 	pthread_t thread;
 	pthread_cond_t cond;
 	int fd;
-	uint64_t held; /* the file's size; accounted in k->room.used */
+	uint64_t held; /* the file's size; accounted in k->reservations.used */
 	uint64_t bytes, total, piece;
 	char *data; /* PART bytes to write */
 	char what[200];
@@ -84,9 +84,9 @@ static uint64_t bound(const struct kvc_prefault *p)
 static uint64_t needed_locked(const struct kvc_prefault *p)
 {
 	const struct kvc *k = p->k;
-	uint64_t over = k->room.used > bound(p) ? k->room.used - bound(p) : 0;
+	uint64_t over = k->reservations.used > bound(p) ? k->reservations.used - bound(p) : 0;
 
-	if (!kvc_list_empty(&k->room.waiters) || k->stopping)
+	if (!kvc_list_empty(&k->reservations.waiters) || k->stopping)
 		return p->held;
 	return kvc_min(p->held, kvc_round_up(over, p->piece));
 }
@@ -101,15 +101,15 @@ static void give_back_locked(struct kvc_prefault *p, uint64_t bytes)
 		kvc_warn("prefault: %" PRIu64 " bytes stay held: %s", bytes, strerror(errno));
 	kvc_lock(p->k);
 	p->held -= bytes;
-	kvc_room_put_locked(p->k, bytes);
+	kvc_reservation_put_locked(p->k, bytes);
 }
 
 static bool take_locked(struct kvc_prefault *p, uint64_t bytes)
 {
 	struct kvc *k = p->k;
 
-	if (!kvc_list_empty(&k->room.waiters) || k->room.used + bytes > bound(p) ||
-	    kvc_room_get_locked(k, bytes, NULL))
+	if (!kvc_list_empty(&k->reservations.waiters) || k->reservations.used + bytes > bound(p) ||
+	    kvc_reservation_get_locked(k, bytes, NULL))
 		return false;
 	p->held += bytes;
 	return true;
@@ -255,17 +255,19 @@ static void run_locked(struct kvc_prefault *p)
 	int err = 0;
 
 	memcpy(decided, p->what, sizeof decided);
-	p->total = k->room.used < bound(p) ? (bound(p) - k->room.used) / p->piece * p->piece : 0;
+	p->total = k->reservations.used < bound(p)
+			   ? (bound(p) - k->reservations.used) / p->piece * p->piece
+			   : 0;
 	while (!k->stopping && !err && (!all || p->held)) {
 		uint64_t over = needed_locked(p);
 
 		if (over) {
 			give_back_locked(p, over);
-		} else if (!kvc_list_empty(&k->room.waiters) || (all && hold)) {
+		} else if (!kvc_list_empty(&k->reservations.waiters) || (all && hold)) {
 			rest_locked(p, look_ns(p));
 		} else if (all) {
 			give_back_locked(p, kvc_min(p->held, p->piece));
-		} else if (p->bytes >= p->total || k->room.used + p->piece > bound(p)) {
+		} else if (p->bytes >= p->total || k->reservations.used + p->piece > bound(p)) {
 			all = true;
 			p->total = p->bytes; /* the rest was touched by those who use it */
 			if (hold)
@@ -318,8 +320,8 @@ static int open_file(struct kvc_prefault *p)
 {
 	const struct kvc_segment s = { 'w', UINT64_MAX, 1 };
 
-	p->fd = kvc_segment_open(&p->k->pool, &s, O_RDWR | O_CREAT | O_EXCL);
-	return p->fd < 0 ? p->fd : kvc_segment_remove(&p->k->pool, &s);
+	p->fd = kvc_pool_segment_open(&p->k->pool, &s, O_RDWR | O_CREAT | O_EXCL);
+	return p->fd < 0 ? p->fd : kvc_pool_segment_remove(&p->k->pool, &s);
 }
 
 static void free_all(struct kvc_prefault *p)

@@ -9,7 +9,7 @@ struct kvc;
 
 struct kvc_prefaulted {
 	uint64_t bytes, total; /* touched so far, and what there is to touch */
-	/* of k->room.used: touched, kept to the end or until somebody needs it */
+	/* of k->reservations.used: touched, kept to the end or until somebody needs it */
 	uint64_t held;
 	char what[200]; /* what was decided, and why: one line */
 };

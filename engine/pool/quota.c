@@ -6,7 +6,8 @@
  * q->used is the sum of what all files of the model count (n->charged, objects/account.c). Bytes
  * are granted before they are written, in the order in which they were asked for: so files of such
  * a model are written by plain requests, because what passthrough writes is learnt of at the close
- * only. Where they would not fit, the keeper drops the model's own chunks whole (evict/keeper.c).
+ * only. Where they would not fit, the keeper drops the model's own chunks whole
+ * (evict/quota_keeper.c).
  */
 #include "quota.h"
 
@@ -36,7 +37,7 @@ void kvc_quota_grant_locked(struct kvc *k, struct kvc_quota *q)
 		w->quota_granted = w->want;
 		w->want = 0;
 		w->for_quota = false;
-		kvc_wake_locked(k, w, 0);
+		kvc_wait_wake_locked(k, w, 0);
 	}
 }
 
@@ -45,7 +46,7 @@ void kvc_quota_grant_locked(struct kvc *k, struct kvc_quota *q)
  */
 uint64_t kvc_quota_wanted(const struct kvc *k, struct kvc_quota *q)
 {
-	uint64_t want = kvc_trim(q->used, q->limit, &k->opt, &q->trimming);
+	uint64_t want = kvc_reservation_excess(q->used, q->limit, &k->opt, &q->trimming);
 
 	if (!kvc_list_empty(&q->waiters)) {
 		uint64_t need = q->used + kvc_of(q->waiters.next, struct kvc_wait, link)->want;
@@ -109,12 +110,12 @@ int kvc_quota_get_locked(struct kvc *k, uint64_t model, uint64_t bytes, struct k
 		kvc_count(&k->stats, quota_refusals);
 		return -EDQUOT;
 	}
-	kvc_room_cancel_locked(k, w); /* others may have the pool's room while this waits */
+	kvc_reservation_cancel_locked(k, w); /* others may have the pool's room while this waits */
 	kvc_count(&k->stats, quota_waits);
 	w->want = bytes;
 	w->for_quota = true;
 	w->quota_model = model;
-	int err = kvc_park_locked(k, &q->waiters, w);
+	int err = kvc_wait_park_locked(k, &q->waiters, w);
 
 	if (q->waiters.prev == q->waiters.next) /* the first */
 		kvc_quota_press_locked(k, q);
@@ -171,7 +172,7 @@ void kvc_quota_remove_locked(struct kvc *k, struct kvc_quota *q)
 {
 	kvc_list_each_safe(e, &q->waiters)
 		kvc_of(e, struct kvc_wait, link)->want = 0;
-	kvc_wake_all_locked(k, &q->waiters, 0);
+	kvc_wait_wake_all_locked(k, &q->waiters, 0);
 	kvc_list_del(&q->link);
 	kvc_list_del(&q->press);
 	kvc_table_del(&k->quotas.table, &q->slot);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The bounds on what the files of a model take: bytes that are counted, and who waits for some. All
- * under k->lock. What a file counts is objects/account.h's, who sets a bound objects/limit.h's, and
- * who makes room evict/keeper.c.
+ * under k->lock. What a file counts is objects/account.h's, who sets a bound
+ * objects/model_quota.h's, and who makes room evict/quota_keeper.c.
  */
 #ifndef KVC_QUOTA_H
 #define KVC_QUOTA_H
@@ -19,14 +19,15 @@ struct kvc_quota {
 	uint64_t model, limit, used; /* bytes */
 	uint64_t serial;
 	/*
-	 * evict/keeper.c: looks in vain, the last of them, and the commit they wait for (0: none)
+	 * evict/quota_keeper.c: looks in vain, the last of them, and the commit they wait for (0:
+	 * none)
 	 */
 	unsigned stuck;
 	uint64_t looked_ns, stuck_txn;
 	bool trimming;
 	/*
-	 * objects/survey.c: its files are being counted; those up to `at` were, and those from
-	 * `below` on are new
+	 * objects/model_rescan.c: its files are being counted; those up to `at` were, and those
+	 * from `below` on are new
 	 */
 	bool counting;
 	uint64_t at, below;
@@ -45,7 +46,7 @@ struct kvc_quotas {
 };
 
 /* Does a change of this file count now? Else the survey will come to it. */
-static inline bool kvc_survey_counts(const struct kvc_quota *q, uint64_t ino)
+static inline bool kvc_model_rescan_counts(const struct kvc_quota *q, uint64_t ino)
 {
 	return !q->counting || ino <= q->at || ino >= q->below;
 }
@@ -53,8 +54,8 @@ static inline bool kvc_survey_counts(const struct kvc_quota *q, uint64_t ino)
 struct kvc_quota *kvc_quota_of_locked(struct kvc *k, uint64_t model);
 /*
  * May the model grow by so many bytes? 0, KVC_WAIT (parked; w keeps what is granted) or -EDQUOT.
- * The growth itself is counted by kvc_quota_count_locked; kvc_room_cancel_locked then gives back
- * what was granted.
+ * The growth itself is counted by kvc_account_quota_count_locked; kvc_reservation_cancel_locked
+ * then gives back what was granted.
  */
 int kvc_quota_get_locked(struct kvc *k, uint64_t model, uint64_t bytes, struct kvc_wait *w);
 /* The same without waiting. */

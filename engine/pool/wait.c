@@ -81,7 +81,7 @@ static struct kvc_wait *deadline_first(struct kvc_wait *t)
 	return t;
 }
 
-int kvc_park_locked(struct kvc *k, struct kvc_list *on, struct kvc_wait *w)
+int kvc_wait_park_locked(struct kvc *k, struct kvc_list *on, struct kvc_wait *w)
 {
 	w->err = 0;
 	if (!kvc_wait_has_place(w)) {
@@ -96,7 +96,7 @@ int kvc_park_locked(struct kvc *k, struct kvc_list *on, struct kvc_wait *w)
 	if (deadline_first(k->waits.timed) == w)
 		pthread_cond_signal(&k->waits.cond);
 	if (k->stopping)
-		kvc_wake_locked(k, w, -ESHUTDOWN);
+		kvc_wait_wake_locked(k, w, -ESHUTDOWN);
 	return KVC_WAIT;
 }
 
@@ -108,39 +108,39 @@ static void refuse_locked(struct kvc *k, struct kvc_wait *w)
 		struct kvc_quota *q = kvc_quota_of_locked(k, w->quota_model);
 
 		kvc_count(&k->stats, quota_refusals);
-		kvc_wake_locked(k, w, -EDQUOT);
+		kvc_wait_wake_locked(k, w, -EDQUOT);
 		if (q)
 			kvc_quota_grant_locked(k, q);
 	} else {
 		kvc_count(&k->stats, room_refusals);
-		kvc_wake_locked(k, w, -ENOSPC);
-		kvc_room_grant_locked(k);
+		kvc_wait_wake_locked(k, w, -ENOSPC);
+		kvc_reservation_grant_locked(k);
 	}
 }
 
-void kvc_refuse_first_locked(struct kvc *k, struct kvc_list *waiters)
+void kvc_wait_refuse_first_locked(struct kvc *k, struct kvc_list *waiters)
 {
 	refuse_locked(k, kvc_of(waiters->next, struct kvc_wait, link));
 }
 
-void kvc_wake_locked(struct kvc *k, struct kvc_wait *w, int err)
+void kvc_wait_wake_locked(struct kvc *k, struct kvc_wait *w, int err)
 {
 	kvc_list_del(&w->link);
 	deadline_del(&k->waits.timed, w);
 	w->err = err;
 	if (err && (w->granted || w->quota_granted))
-		kvc_room_cancel_locked(k, w);
+		kvc_reservation_cancel_locked(k, w);
 	kvc_list_add_tail(&k->waits.woken, &w->link);
 	pthread_cond_signal(&k->waits.cond);
 }
 
-void kvc_wake_all_locked(struct kvc *k, struct kvc_list *on, int err)
+void kvc_wait_wake_all_locked(struct kvc *k, struct kvc_list *on, int err)
 {
 	while (!kvc_list_empty(on))
-		kvc_wake_locked(k, kvc_of(on->next, struct kvc_wait, link), err);
+		kvc_wait_wake_locked(k, kvc_of(on->next, struct kvc_wait, link), err);
 }
 
-void *kvc_answerer(void *arg)
+void *kvc_wait_answerer(void *arg)
 {
 	struct kvc *k = arg;
 
@@ -156,14 +156,14 @@ void *kvc_answerer(void *arg)
 				break;
 			}
 			if (w->pacing && !k->stopping) {
-				w->pacing = false; /* its turn has come (copies/pace.c) */
+				w->pacing = false; /* its turn has come (tiering/throttle.c) */
 				w->deadline_ns = 0;
-				kvc_wake_locked(k, w, 0);
+				kvc_wait_wake_locked(k, w, 0);
 			} else if (w->want) {
 				refuse_locked(k, w);
 			} else {
 				kvc_count(&k->stats, load_timeouts);
-				kvc_wake_locked(k, w, k->stopping ? -ESHUTDOWN : -ETIMEDOUT);
+				kvc_wait_wake_locked(k, w, k->stopping ? -ESHUTDOWN : -ETIMEDOUT);
 			}
 		}
 		if (!kvc_list_empty(&k->waits.woken)) {

@@ -16,20 +16,20 @@ struct kvc_waits {
 };
 
 /* The thread. */
-void *kvc_answerer(void *arg);
+void *kvc_wait_answerer(void *arg);
 /* While the cache stops: waits, for deadline= at most, until all that was parked has been woken. */
 void kvc_waits_end(struct kvc *k);
 /*
- * Parks a wait on a list; it is woken by kvc_wake_locked or at its deadline, which has passed if
- * the wait has no place (caller.h). Always KVC_WAIT. Takes O(log n) of the n parked waits.
+ * Parks a wait on a list; it is woken by kvc_wait_wake_locked or at its deadline, which has passed
+ * if the wait has no place (caller.h). Always KVC_WAIT. Takes O(log n) of the n parked waits.
  */
-int kvc_park_locked(struct kvc *k, struct kvc_list *on, struct kvc_wait *w);
-void kvc_wake_locked(struct kvc *k, struct kvc_wait *w, int err);
-void kvc_wake_all_locked(struct kvc *k, struct kvc_list *on, int err);
+int kvc_wait_park_locked(struct kvc *k, struct kvc_list *on, struct kvc_wait *w);
+void kvc_wait_wake_locked(struct kvc *k, struct kvc_wait *w, int err);
+void kvc_wait_wake_all_locked(struct kvc *k, struct kvc_list *on, int err);
 /*
  * The first that waits for room or a quota gets none: -ENOSPC or -EDQUOT. Those behind it get what
  * there is.
  */
-void kvc_refuse_first_locked(struct kvc *k, struct kvc_list *waiters);
+void kvc_wait_refuse_first_locked(struct kvc *k, struct kvc_list *waiters);
 
 #endif

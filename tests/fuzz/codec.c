@@ -18,9 +18,9 @@ static void decode(struct kvc_work *w, uint32_t kind, size_t len, const uint8_t 
 	fuzz_must(a && b);
 	memset(a, 0, len);
 	memset(b, 0xff, len);
-	err = kvc_block_decode(w, kind, in, n, a, len);
+	err = kvc_codec_decode(w, kind, in, n, a, len);
 	fuzz_must(!err || err == -EBADMSG);
-	fuzz_must(err == kvc_block_decode(w, kind, in, n, b, len));
+	fuzz_must(err == kvc_codec_decode(w, kind, in, n, b, len));
 	fuzz_must(err || !memcmp(a, b, len));
 	free(a);
 	free(b);
@@ -29,7 +29,7 @@ static void decode(struct kvc_work *w, uint32_t kind, size_t len, const uint8_t 
 static void code(struct kvc_work *w, enum kvc_codec codec, int level, size_t len, const uint8_t *in,
 		 size_t n)
 {
-	static uint8_t room[KVC_BLOCK_ROOM];
+	static uint8_t capacity[KVC_BLOCK_ROOM];
 	uint8_t *block = malloc(len), *back = malloc(len), *out = NULL;
 	uint32_t kind = KVC_KINDS;
 	size_t stored;
@@ -37,13 +37,13 @@ static void code(struct kvc_work *w, enum kvc_codec codec, int level, size_t len
 	fuzz_must(block && back);
 	for (size_t i = 0; i < len; i++)
 		block[i] = n ? (uint8_t)(in[i % n] + (i & 1 ? 0 : i / n)) : 0;
-	stored = kvc_block_encode(w, codec, level, block, len, room, &kind);
+	stored = kvc_codec_encode(w, codec, level, block, len, capacity, &kind);
 	fuzz_must(kind < KVC_KINDS && stored < len && !stored == (kind == KVC_KIND_RAW));
 	if (stored) {
 		out = malloc(stored);
 		fuzz_must(out);
-		memcpy(out, room, stored);
-		fuzz_must(!kvc_block_decode(w, kind, out, stored, back, len));
+		memcpy(out, capacity, stored);
+		fuzz_must(!kvc_codec_decode(w, kind, out, stored, back, len));
 		fuzz_must(!memcmp(block, back, len));
 	}
 	free(block);
@@ -57,7 +57,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	unsigned how = (unsigned)fuzz_number(&in, 1);
 	size_t len = fuzz_number(&in, 3), n = in.n;
 	uint8_t *bytes = fuzz_bytes(&in, n);
-	struct kvc_work *w = kvc_work_take();
+	struct kvc_work *w = kvc_codec_work_take();
 
 	fuzz_must(w);
 	if (how & 1)
@@ -66,7 +66,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		     1 + (len % 257 ? len % 16384 : len % KVC_BLOCK), bytes, n);
 	else
 		decode(w, how >> 1 & 3, len % 257 ? len % 16384 : len % (KVC_BLOCK + 2), bytes, n);
-	kvc_work_give(w, how == 255);
+	kvc_codec_work_give(w, how == 255);
 	free(bytes);
 	return 0;
 }

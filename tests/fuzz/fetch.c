@@ -6,7 +6,7 @@
  *
  * Input: a byte of how it is asked for, the header's page, the payload.
  * Longest input: 24576
- * Covers: engine/copies/fetch.c, engine/frames/frame.c, engine/frames/payload.c
+ * Covers: engine/tiering/fetch.c, engine/frames/frame.c, engine/frames/payload.c
  */
 #include "fuzz.h"
 #include "fetch.h"
@@ -72,7 +72,7 @@ static struct kvc_want want_of(unsigned how, const uint8_t *page, size_t len)
 	w.size = told.size % MOST;
 	w.sum = told.raw_sum;
 	w.place.gen = told.gen;
-	w.place.where = kvc_where_of(told.path);
+	w.place.where = kvc_frame_where_of(told.path);
 	w.place.where.len = len;
 	w.place.sum = told.stored_sum;
 	w.place.codec = (how & CODED ? KVC_PLACE_CODED : 0) | (how & COMPRESSED ? told.codec : 0);
@@ -80,12 +80,12 @@ static struct kvc_want want_of(unsigned how, const uint8_t *page, size_t len)
 	return w;
 }
 
-size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t room, unsigned seed)
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned seed)
 {
 	static struct kvc_frame f;
 	static uint8_t page[KVC_FRAME_HEADER] __attribute__((aligned(8)));
 
-	size = LLVMFuzzerMutate(data, size, room);
+	size = LLVMFuzzerMutate(data, size, capacity);
 	if (seed % 8 == 0 || size <= KVC_FRAME_HEADER)
 		return size;
 	fuzz_mend_header(data + 1, size - 1);
@@ -101,7 +101,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t room, unsigned
 		f.size = have;
 	if (f.stored_len <= have)
 		f.stored_sum = kvc_sum_of(data + 1 + KVC_FRAME_HEADER, f.stored_len);
-	kvc_prove(&k, data[0] & SHARED, &f);
+	kvc_proof_check(&k, data[0] & SHARED, &f);
 	kvc_frame_encode(&f, page);
 	memcpy(data + 1, page, sizeof page);
 	return size;

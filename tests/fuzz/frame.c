@@ -39,9 +39,9 @@ static void header(const uint8_t *page)
 	fuzz_must(!kvc_frame_decode(again, &b));
 	same(&a, &b);
 
-	struct kvc_where w = kvc_where_of(a.path);
+	struct kvc_where w = kvc_frame_where_of(a.path);
 
-	fuzz_must(strlen(kvc_where_text(&w, text)) == 32);
+	fuzz_must(strlen(kvc_frame_where_text(&w, text)) == 32);
 }
 
 static void ranges(const uint8_t *table, size_t len, uint64_t size)
@@ -51,26 +51,26 @@ static void ranges(const uint8_t *table, size_t len, uint64_t size)
 	uint8_t *again;
 	size_t n, m;
 
-	if (kvc_ranges_decode(table, len, size, &a, &n))
+	if (kvc_frame_ranges_decode(table, len, size, &a, &n))
 		return;
 	for (size_t i = 0; i < n; i++) {
 		fuzz_must(a[i].len && a[i].off >= end && a[i].off + a[i].len > a[i].off);
 		end = a[i].off + a[i].len;
 	}
-	fuzz_must(end <= size && kvc_ranges_size(n) && kvc_ranges_size(n) <= len);
-	again = malloc(kvc_ranges_size(n));
+	fuzz_must(end <= size && kvc_frame_ranges_size(n) && kvc_frame_ranges_size(n) <= len);
+	again = malloc(kvc_frame_ranges_size(n));
 	fuzz_must(again);
-	kvc_ranges_encode(a, n, again);
-	fuzz_must(!kvc_ranges_decode(again, kvc_ranges_size(n), size, &b, &m));
+	kvc_frame_ranges_encode(a, n, again);
+	fuzz_must(!kvc_frame_ranges_decode(again, kvc_frame_ranges_size(n), size, &b, &m));
 	fuzz_must(m == n && !memcmp(a, b, n * sizeof *a));
 	free(again);
 	free(a);
 	free(b);
 }
 
-size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t room, unsigned seed)
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned seed)
 {
-	size = LLVMFuzzerMutate(data, size, room);
+	size = LLVMFuzzerMutate(data, size, capacity);
 	if (seed % 8)
 		fuzz_mend_header(data, size);
 	return size;

@@ -63,7 +63,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	fuzz_must(!id || kvc_keys_has(k, id));
 	if (id)
-		fuzz_must(!kvc_frame_key(k, id, "model", nonce, 1, 2, key));
+		fuzz_must(!kvc_keys_frame_key(k, id, "model", nonce, 1, 2, key));
 	kvc_keys_close(k);
 	return 0;
 }

@@ -5,11 +5,11 @@
  *
  * Input: calls, each a byte of which, two of a length and that many bytes.
  * Longest input: 4096
- * Covers: fs/virtual.c, engine/calls/lease.c, engine/calls/xattr.c, engine/calls/virtuals.c,
+ * Covers: fs/virtual.c, engine/ops/lease.c, engine/ops/xattr.c, engine/ops/virtuals.c,
  * engine/base/util.c
  */
 #include "fuzz.h"
-#include "../unit/house/apart.h"
+#include "../unit/support/apart.h"
 #include "fs.h"
 #include "registry.h"
 
@@ -180,8 +180,8 @@ uint64_t kvfs_ring_bytes(const struct kvfs_ring *r)
 }
 
 /* It waits for a thread, a tenth of a second. */
-void __wrap_kvc_survey_wait(struct kvc *k);
-void __wrap_kvc_survey_wait(struct kvc *k)
+void __wrap_kvc_model_rescan_wait(struct kvc *k);
+void __wrap_kvc_model_rescan_wait(struct kvc *k)
 {
 	(void)k;
 }
@@ -193,7 +193,7 @@ static uint64_t make(uint64_t parent, const char *name, uint32_t mode)
 	const struct kvc_caller root = { 0 };
 	struct kvc_row r;
 
-	fuzz_must(!kvc_make(fs.k, parent, name, mode, &root, NULL, 0, &r));
+	fuzz_must(!kvc_entry_make(fs.k, parent, name, mode, &root, NULL, 0, &r));
 	return r.ino;
 }
 
@@ -204,9 +204,10 @@ static uint64_t file(uint64_t parent, const char *name, uint32_t mode, uint32_t 
 	struct kvc_row r;
 	size_t n;
 
-	fuzz_must(!kvc_create(fs.k, parent, name, S_IFREG | mode, uid, uid, O_RDWR, &r, &o, &w));
-	fuzz_must(!kvc_file_write(fs.k, r.ino, "bytes", 5, 0, O_RDWR, &n, &w));
-	kvc_file_release(fs.k, r.ino, O_RDWR, 0);
+	fuzz_must(!kvc_open_create(fs.k, parent, name, S_IFREG | mode, uid, uid, O_RDWR, &r, &o,
+				   &w));
+	fuzz_must(!kvc_io_write(fs.k, r.ino, "bytes", 5, 0, O_RDWR, &n, &w));
+	kvc_open_release(fs.k, r.ino, O_RDWR, 0);
 	return r.ino;
 }
 
@@ -225,15 +226,15 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	fuzz_must(!kvc_options_parse(&o, text, error));
 	snprintf(store.dir, sizeof store.dir, "%s", fuzz_folder());
 	store.data_size = KVC_STORE_MIN_SIZE;
-	fuzz_must(!kvc_store_create(&store));
-	fuzz_must(!kvc_catalog_create(kvc_store_path(&store, KVC_STORE_CATALOG, path)));
+	fuzz_must(!kvc_super_create(&store));
+	fuzz_must(!kvc_catalog_create(kvc_super_path(&store, KVC_STORE_CATALOG, path)));
 	fuzz_must(!kvc_store_open(&store, fuzz_folder(), error));
 	fuzz_must(!kvct_open_all(&store, &o, tiers, &n, error));
-	if (kvc_open(&fs.k, &o, &store, tiers, n, 0, error)) {
+	if (kvc_cache_open(&fs.k, &o, &store, tiers, n, 0, error)) {
 		fprintf(stderr, "%s\n", error);
 		exit(77);
 	}
-	fuzz_must(!kvc_start(fs.k));
+	fuzz_must(!kvc_cache_start(fs.k));
 	subjects[0] = KVC_ROOT;
 	subjects[1] = make(KVC_ROOT, "m", S_IFDIR | 0755);
 	subjects[2] = make(subjects[1], "chunk", S_IFDIR | 0755);
@@ -314,7 +315,7 @@ static void xattr(const char *text, size_t len, unsigned how)
 	const char *equals = memchr(text, '=', len);
 	char name[256] = "user.", back[4096];
 	uint64_t ino = subjects[how & 3];
-	size_t room = sizeof back, n;
+	size_t capacity = sizeof back, n;
 	int err;
 
 	if (!equals || equals - text > 200 || memchr(text, 0, (size_t)(equals - text)))
@@ -324,11 +325,11 @@ static void xattr(const char *text, size_t len, unsigned how)
 	n = len - (size_t)(equals + 1 - text);
 	err = kvc_setxattr(fs.k, ino, name, equals + 1, n, 0, NULL, NULL);
 	fuzz_must(err <= 0);
-	err = err ?: kvc_getxattr(fs.k, ino, name, back, &room);
+	err = err ?: kvc_getxattr(fs.k, ino, name, back, &capacity);
 	if (!err && strncmp(name, "user.kvcachefs.", 15))
-		fuzz_must(room == n && !memcmp(back, equals + 1, n));
-	room = sizeof back;
-	fuzz_must(!kvc_listxattr(fs.k, ino, back, &room));
+		fuzz_must(capacity == n && !memcmp(back, equals + 1, n));
+	capacity = sizeof back;
+	fuzz_must(!kvc_listxattr(fs.k, ino, back, &capacity));
 	/* those that do not go are given their beginning */
 	if (kvc_removexattr(fs.k, ino, name, NULL)) {
 		kvc_setxattr(fs.k, ino, "user.kvcachefs.ttl", "0", 1, 0, NULL, NULL);

@@ -77,15 +77,16 @@ static void round_trip(struct fuzz_in *in)
 	fuzz_must(raw && back);
 	repeat(in, raw, f.raw_len);
 	f.raw_sum = kvc_sum_of(raw, f.raw_len);
-	fuzz_must(!kvc_encoder_new(&e, &f, &r, give, raw));
+	fuzz_must(!kvc_payload_encoder_new(&e, &f, &r, give, raw));
 	if (!e)
 		goto out;
 	/* as tiers have it: up to a page, zeros behind its end */
 	stored = calloc(1, kvc_round_up(f.stored_len, KVC_PAGE) + 1);
 	fuzz_must(stored);
 	for (uint64_t i = 0; i < f.stored_len; i += piece)
-		fuzz_must(!kvc_encoder_read(e, stored + i, kvc_min(piece, f.stored_len - i)));
-	kvc_encoder_free(e);
+		fuzz_must(!kvc_payload_encoder_read(e, stored + i,
+						    kvc_min(piece, f.stored_len - i)));
+	kvc_payload_encoder_free(e);
 	if (f.flags & KVC_FRAME_CODED) {
 		table = stored + f.stored_len - kvc_payload_table(f.raw_len);
 		fuzz_must(!kvc_payload_decode(&f, keys, stored, table, back));

@@ -32,9 +32,9 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	return 0;
 }
 
-size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t room, unsigned seed)
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned seed)
 {
-	size = LLVMFuzzerMutate(data, size, room);
+	size = LLVMFuzzerMutate(data, size, capacity);
 	if (seed % 8)
 		fuzz_mend(data, size, 0, KVC_PAGE - 16);
 	for (size_t at = KVC_PAGE; at + KVC_PAGE <= size && seed % 4; at += KVC_PAGE)
@@ -101,7 +101,7 @@ static void again(const struct kvc_store *s)
 	memcpy(made.uuid, s->uuid, 16);
 	snprintf(made.dir, sizeof made.dir, "%s", other);
 	snprintf(made.data, sizeof made.data, "%s", s->data);
-	fuzz_must(!kvc_store_create(&made));
+	fuzz_must(!kvc_super_create(&made));
 	fuzz_must(!kvc_store_open(&back, other, error));
 	fuzz_must(back.data_size == s->data_size && back.device == s->device);
 	fuzz_must(!memcmp(back.uuid, made.uuid, 16) && (!s->device || !strcmp(back.data, s->data)));
@@ -113,11 +113,11 @@ static void line(const uint8_t *data, size_t size)
 {
 	struct kvc_store s = { 0 }, back = { 0 };
 	char *text = strndup((const char *)data, size), now[2048];
-	int err = kvc_store_parse(&s, text);
+	int err = kvc_super_parse(&s, text);
 
 	fuzz_must(!err || err == -EBADMSG);
 	if (!err) {
-		fuzz_must(!kvc_store_parse(&back, kvc_store_text(&s, now, sizeof now)));
+		fuzz_must(!kvc_super_parse(&back, kvc_super_text(&s, now, sizeof now)));
 		fuzz_must(!memcmp(back.uuid, s.uuid, 16) && back.data_size == s.data_size);
 		fuzz_must(back.has_secret == s.has_secret &&
 			  !memcmp(back.secret, s.secret, sizeof s.secret));

@@ -17,7 +17,7 @@ WAYS = {"fast": "", "plain": "passthrough=off,io_uring=off", "passthrough": "io_
 # By default a full pool drops objects without a committed copy after 0.1 s. On a busy machine the
 # disk can stand still for that time. Cases about kept files wait longer; cases about drops set
 # pace= themselves.
-# Less than the pause that makes a folder a container (names/unit.c).
+# Less than the pause that makes a folder a container (names/chunking.c).
 PATIENT = "pace=4000"
 
 

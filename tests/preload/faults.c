@@ -196,23 +196,23 @@ ssize_t pread(int fd, void *buf, size_t len, off_t off)
 }
 
 /* What the compiler calls instead with _FORTIFY_SOURCE; room is the size of the buffer. */
-ssize_t __read_chk(int fd, void *buf, size_t len, size_t room)
+ssize_t __read_chk(int fd, void *buf, size_t len, size_t capacity)
 {
-	if (len > room)
+	if (len > capacity)
 		__chk_fail();
 	return read(fd, buf, len);
 }
 
-ssize_t __pread64_chk(int fd, void *buf, size_t len, off_t off, size_t room)
+ssize_t __pread64_chk(int fd, void *buf, size_t len, off_t off, size_t capacity)
 {
-	if (len > room)
+	if (len > capacity)
 		__chk_fail();
 	return pread64(fd, buf, len, off);
 }
 
-ssize_t __pread_chk(int fd, void *buf, size_t len, off_t off, size_t room)
+ssize_t __pread_chk(int fd, void *buf, size_t len, off_t off, size_t capacity)
 {
-	return __pread64_chk(fd, buf, len, off, room);
+	return __pread64_chk(fd, buf, len, off, capacity);
 }
 
 ssize_t preadv64(int fd, const struct iovec *v, int n, off_t off)

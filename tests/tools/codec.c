@@ -57,7 +57,7 @@ int main(void)
 	size_t len = (size_t)BLOCKS * KVC_BLOCK;
 	uint8_t *in = malloc(len), *out = malloc((size_t)BLOCKS * KVC_BLOCK_ROOM),
 		*back = malloc(KVC_BLOCK);
-	struct kvc_work *w = kvc_work_take();
+	struct kvc_work *w = kvc_codec_work_take();
 
 	if (!in || !out || !back || !w)
 		return 2;
@@ -77,14 +77,14 @@ int main(void)
 					uint32_t k;
 
 					t = kvc_mono_ns();
-					size_t n = kvc_block_encode(w, (enum kvc_codec)codec, 1,
+					size_t n = kvc_codec_encode(w, (enum kvc_codec)codec, 1,
 								    in + (size_t)b * KVC_BLOCK,
 								    KVC_BLOCK, to, &k);
 
 					e += kvc_mono_ns() - t;
 					total += n ? n : KVC_BLOCK;
 					t = kvc_mono_ns();
-					if (kvc_block_decode(w, k,
+					if (kvc_codec_decode(w, k,
 							     n ? to : in + (size_t)b * KVC_BLOCK,
 							     n ? n : KVC_BLOCK, back, KVC_BLOCK))
 						return 1;
@@ -99,7 +99,7 @@ int main(void)
 			       kinds[kind], (double)len / (double)total, enc, dec);
 		}
 	}
-	kvc_work_give(w, false);
+	kvc_codec_work_give(w, false);
 	free(in);
 	free(out);
 	free(back);

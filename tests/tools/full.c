@@ -45,7 +45,7 @@ struct worker {
 	enum phase phase;
 	unsigned number;
 	double *us; /* of each call */
-	size_t n, room;
+	size_t n, capacity;
 	unsigned long errors, misses;
 	int err; /* the first */
 	double end;
@@ -289,9 +289,9 @@ static void *work(void *arg)
 			w->misses++;
 			continue;
 		}
-		if (w->n == w->room) {
-			w->room = w->room ? 2 * w->room : 1024;
-			double *more = realloc(w->us, w->room * sizeof *w->us);
+		if (w->n == w->capacity) {
+			w->capacity = w->capacity ? 2 * w->capacity : 1024;
+			double *more = realloc(w->us, w->capacity * sizeof *w->us);
 
 			if (!more)
 				die("memory");

@@ -8,7 +8,7 @@
  * at its end. BYTES are those of memory for a chunk after CHAINS, at CHUNKS and at MORE. 0 for
  * CHUNKS or MORE: it is not looked at.
  */
-#include "keep.h"
+#include "replacer.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -68,21 +68,22 @@ static void make_chains(struct access *v, uint64_t chunks)
 }
 
 /* The cache is full of the least popular, from the last on. chains: of documents. */
-static int fill(struct kvc_keep *k, uint64_t chunks, bool chains)
+static int fill(struct kvc_replacer *k, uint64_t chunks, bool chains)
 {
 	int err = 0;
 
-	for (uint64_t d = chains ? chunks / 2 : 8 * chunks; !err && kvc_keep_chunks(k) < chunks;) {
+	for (uint64_t d = chains ? chunks / 2 : 8 * chunks;
+	     !err && kvc_replacer_chunks(k) < chunks;) {
 		uint32_t n = chains ? document(--d) : 1;
 		uint64_t first = chains ? 1 + d * LONGEST : d--;
 
-		for (uint32_t b = 0; b < n && !err && kvc_keep_chunks(k) < chunks; b++)
-			err = kvc_keep_add(k, NULL, first + b, b ? first + b - 1 : 0, 1);
+		for (uint32_t b = 0; b < n && !err && kvc_replacer_chunks(k) < chunks; b++)
+			err = kvc_replacer_add(k, NULL, first + b, b ? first + b - 1 : 0, 1);
 	}
 	return err;
 }
 
-static int play(struct kvc_keep *k, struct kvc_request *r, const struct access *v, uint32_t n,
+static int play(struct kvc_replacer *k, struct kvc_request *r, const struct access *v, uint32_t n,
 		uint64_t chunks)
 {
 	for (uint32_t i = 0; i < n; i++) {
@@ -90,18 +91,19 @@ static int play(struct kvc_keep *k, struct kvc_request *r, const struct access *
 
 		if (!v[i].parent) {
 			if (r->nr)
-				kvc_keep_end(k, r);
-			kvc_keep_begin(k, r);
+				kvc_replacer_end(k, r);
+			kvc_replacer_begin(k, r);
 		}
-		if (kvc_keep_touch(k, r, v[i].id) || (v[i].parent && !kvc_keep_has(k, v[i].parent)))
+		if (kvc_replacer_access(k, r, v[i].id) ||
+		    (v[i].parent && !kvc_replacer_has(k, v[i].parent)))
 			continue;
-		if (kvc_keep_chunks(k) >= chunks) {
-			victim = kvc_keep_victim(k);
+		if (kvc_replacer_chunks(k) >= chunks) {
+			victim = kvc_replacer_victim(k);
 			if (!victim)
 				continue;
-			kvc_keep_del(k, victim, true);
+			kvc_replacer_del(k, victim, true);
 		}
-		if (kvc_keep_add(k, r, v[i].id, v[i].parent, 1))
+		if (kvc_replacer_add(k, r, v[i].id, v[i].parent, 1))
 			return -ENOMEM;
 	}
 	return 0;
@@ -111,11 +113,11 @@ static int play(struct kvc_keep *k, struct kvc_request *r, const struct access *
 static double measure(unsigned policy, const struct access *v, uint64_t chunks, bool chains,
 		      double *bytes)
 {
-	struct kvc_keep_conf conf = { policy, chunks, 1 };
+	struct kvc_replacer_conf conf = { policy, chunks, 1 };
 	struct kvc_request r = { 0 };
-	struct kvc_keep *k;
+	struct kvc_replacer *k;
 	uint64_t began, took;
-	int err = kvc_keep_open(&k, &conf);
+	int err = kvc_replacer_open(&k, &conf);
 
 	if (err)
 		return err;
@@ -124,10 +126,10 @@ static double measure(unsigned policy, const struct access *v, uint64_t chunks, 
 	err = err ?: play(k, &r, v + WARM, ACCESSES, chunks);
 	took = kvc_mono_ns() - began;
 	if (r.nr)
-		kvc_keep_end(k, &r);
-	*bytes = (double)kvc_keep_bytes(k) / (double)chunks;
-	kvc_request_free(&r);
-	kvc_keep_close(k);
+		kvc_replacer_end(k, &r);
+	*bytes = (double)kvc_replacer_bytes(k) / (double)chunks;
+	kvc_replacer_request_free(&r);
+	kvc_replacer_close(k);
 	return err ? err : ACCESSES * 1e3 / (double)(took + 1);
 }
 
@@ -148,7 +150,8 @@ static int look_at(unsigned policy, struct access *v, uint64_t chunks, uint64_t 
 	}
 	if (zipf < 0 || chains < 0 || there < 0)
 		return -ENOMEM;
-	printf("%s %.2f %.2f %.1f %.1f\n", kvc_keep_names[policy], zipf, chains, bytes, at_more);
+	printf("%s %.2f %.2f %.1f %.1f\n", kvc_replacer_names[policy], zipf, chains, bytes,
+	       at_more);
 	return fflush(stdout);
 }
 
@@ -159,8 +162,8 @@ int main(int argc, char **argv)
 	struct access *v = calloc(WARM + ACCESSES, sizeof *v);
 	int rc = !v || chunks == 1 || more == 1 || chunks > 1ull << 26 || more > 1ull << 26;
 
-	for (unsigned p = 0; !rc && kvc_keep_names[p]; p++)
-		if (argc <= 3 || !strcmp(argv[3], kvc_keep_names[p]))
+	for (unsigned p = 0; !rc && kvc_replacer_names[p]; p++)
+		if (argc <= 3 || !strcmp(argv[3], kvc_replacer_names[p]))
 			rc = look_at(p, v, chunks, more) != 0;
 	if (rc)
 		fprintf(stderr, "policies: out of memory, or no such number of chunks\n");

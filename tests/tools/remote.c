@@ -52,7 +52,7 @@ static int put(struct kvc_tier *t, const char *path, uint64_t gen, const uint8_t
 		.ino = 7,
 		.gen = gen,
 		.stored_len = len,
-		.name = kvc_where_of(path),
+		.name = kvc_frame_where_of(path),
 		.arg = b,
 		.read = body_read,
 		.head = body_head,
@@ -79,7 +79,7 @@ static long whole(struct kvc_tier *t, const char *path, uint64_t len, const uint
 	uint64_t span = kvc_round_up(len, KVC_PAGE);
 	uint8_t *page = aligned_alloc(4096, 4096), *back = aligned_alloc(4096, span + 4096);
 	struct iovec iov[2] = { { page, 4096 }, { back, span } };
-	struct kvc_where w = kvc_where_of(path);
+	struct kvc_where w = kvc_frame_where_of(path);
 	struct kvc_frame *f = calloc(1, sizeof *f);
 	long gen = -1;
 	int err = t->ops->get(t, &w, 0, iov, len ? 2 : 1);
@@ -110,7 +110,7 @@ static int see(void *arg, const struct kvc_where *w, const struct kvc_frame *f)
 
 	if (!w)
 		return 0;
-	named = kvc_where_of(f->path);
+	named = kvc_frame_where_of(f->path);
 	s->bad += named.at != w->at || named.hi != w->hi;
 	s->n++;
 	return 0;
@@ -137,8 +137,8 @@ static void *many(void *arg)
 		if (put(m->t, "many/one", (uint64_t)m->me + 1, m->data, 300000, 0, &w) ||
 		    whole(m->t, "many/one", 300000, m->data) < 1)
 			m->failed++;
-		m->t->ops->remove(m->t, &(struct kvc_where){ .at = kvc_where_of(path).at,
-							     .hi = kvc_where_of(path).hi });
+		m->t->ops->remove(m->t, &(struct kvc_where){ .at = kvc_frame_where_of(path).at,
+							     .hi = kvc_frame_where_of(path).hi });
 	}
 	return NULL;
 }
@@ -171,7 +171,7 @@ static void conformance(struct kvc_tier *t, const uint8_t *data)
 		check(whole(t, path, sizes[i], data) == 0);
 		check(put(t, path, 1, data, sizes[i], 0, &w) == 0);
 		check(w.len == KVC_FRAME_HEADER + kvc_round_up(sizes[i], KVC_PAGE) &&
-		      w.at == kvc_where_of(path).at && w.hi == kvc_where_of(path).hi);
+		      w.at == kvc_frame_where_of(path).at && w.hi == kvc_frame_where_of(path).hi);
 		check(whole(t, path, sizes[i], data) == 1);
 	}
 	/* parts of it, and beyond its end */

@@ -139,7 +139,7 @@ static int make(const char *path, uint64_t n)
 
 	if ((err = kvc_store_open(&store, path, error)) ||
 	    (err = kvct_disk_open(&store, &disk, error)) ||
-	    (err = kvc_catalog_open(&cat, kvc_store_path(&store, KVC_STORE_CATALOG, file),
+	    (err = kvc_catalog_open(&cat, kvc_super_path(&store, KVC_STORE_CATALOG, file),
 				    error))) {
 		fprintf(stderr, "scale: %s\n", error);
 		return 1;
@@ -209,7 +209,7 @@ static int resize(const char *path, uint64_t size)
 		return 1;
 	}
 	store.data_size = size;
-	if (truncate(store.data, (off_t)size) || kvc_store_create(&store))
+	if (truncate(store.data, (off_t)size) || kvc_super_create(&store))
 		return 1;
 	kvc_store_close(&store);
 	return 0;

@@ -90,10 +90,10 @@ static size_t frame(struct kvc_frame *f, const struct kvc_recipe *r, uint8_t *pa
 	struct kvc_encoder *e;
 
 	f->raw_sum = kvc_sum_of(raw, f->raw_len);
-	if (kvc_encoder_new(&e, f, r, give, NULL) ||
-	    (e ? kvc_encoder_read(e, out, f->stored_len) : give(NULL, out, f->raw_len, 0)))
+	if (kvc_payload_encoder_new(&e, f, r, give, NULL) ||
+	    (e ? kvc_payload_encoder_read(e, out, f->stored_len) : give(NULL, out, f->raw_len, 0)))
 		die("a frame cannot be made");
-	kvc_encoder_free(e);
+	kvc_payload_encoder_free(e);
 	f->stored_sum = kvc_sum_of(out, f->stored_len);
 	if (f->flags & KVC_FRAME_SEALED)
 		memset(&f->raw_sum, 0, sizeof f->raw_sum);
@@ -125,8 +125,8 @@ static struct kvc_frame *sparse(void)
 	struct kvc_frame *f = plain(16384);
 
 	f->flags = KVC_FRAME_SPARSE;
-	f->raw_len = kvc_ranges_size(2) + 150;
-	kvc_ranges_encode(r, 2, raw);
+	f->raw_len = kvc_frame_ranges_size(2) + 150;
+	kvc_frame_ranges_encode(r, 2, raw);
 	return f;
 }
 
@@ -182,7 +182,7 @@ static void frames(void)
 	frame(f, &none, page, out);
 	bytes(&s, page, sizeof page);
 	number(&s, f->size, 8);
-	bytes(&s, raw, kvc_ranges_size(2));
+	bytes(&s, raw, kvc_frame_ranges_size(2));
 	save(&s, "frame", "sparse");
 }
 
@@ -284,9 +284,9 @@ static void stores(void)
 	int fd;
 
 	snprintf(store.dir, sizeof store.dir, "%s", dir);
-	if (kvc_store_create(&store))
+	if (kvc_super_create(&store))
 		die(dir);
-	fd = open(kvc_store_path(&store, KVC_STORE_SUPER, path), O_RDONLY | O_CLOEXEC);
+	fd = open(kvc_super_path(&store, KVC_STORE_SUPER, path), O_RDONLY | O_CLOEXEC);
 	if (fd < 0 || kvc_pread_all(fd, page, sizeof page, 0))
 		die(path);
 	close(fd);

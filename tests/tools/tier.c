@@ -46,7 +46,7 @@ static int put(struct kvc_tier *t, const char *name, size_t len)
 		.ino = 7,
 		.gen = 1,
 		.stored_len = len,
-		.name = kvc_where_of(name),
+		.name = kvc_frame_where_of(name),
 		.arg = b,
 		.read = body_read,
 		.head = body_head,
@@ -72,7 +72,7 @@ static int get(struct kvc_tier *t, const char *name, size_t len, bool known)
 	KVC_MEM uint8_t *back = aligned_alloc(KVC_PAGE, span + KVC_PAGE);
 	KVC_MEM uint8_t *want = bytes_of(name, len);
 	struct iovec iov[2] = { { page, KVC_FRAME_HEADER }, { back, span } };
-	struct kvc_where w = kvc_where_of(name);
+	struct kvc_where w = kvc_frame_where_of(name);
 	int err;
 
 	if (!page || !back || !want)
@@ -116,7 +116,7 @@ static void serve(struct kvc_tier *t)
 		*name = 0;
 		if (sscanf(line, "%31s %255s %llu", verb, name, &len) < 1)
 			continue;
-		struct kvc_where w = kvc_where_of(name);
+		struct kvc_where w = kvc_frame_where_of(name);
 
 		if (!strcmp(verb, "put")) {
 			answer(put(t, name, len));

@@ -4,12 +4,12 @@
  * The committer's thread does not run; each transaction is a call of this test.
  */
 #include "access_save.h"
-#include "dirty.h"
-#include "house.h"
-#include "kept.h"
-#include "member.h"
+#include "committer.h"
+#include "engine.h"
+#include "replacers.h"
+#include "membership.h"
 #include "store.h"
-#include "used.h"
+#include "access.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -28,32 +28,32 @@ static uint64_t ino[FILES];
 
 static uint64_t rows_written(void)
 {
-	return kvc_counted(&house->stats, access_rows);
+	return kvc_counted(&engine->stats, access_rows);
 }
 
 static void credit(int64_t bytes)
 {
-	kvc_lock(house);
-	house->dirty->accesses.credit = bytes;
-	house->dirty->accesses.credit_ns = kvc_mono_ns();
-	kvc_unlock(house);
+	kvc_lock(engine);
+	engine->committer->accesses.credit = bytes;
+	engine->committer->accesses.credit_ns = kvc_mono_ns();
+	kvc_unlock(engine);
 }
 
 static void use(unsigned i)
 {
-	kvc_lock(house);
-	kvc_used_locked(house, kvc_chunk_find_locked(house, ino[i]), ino[i], 0, true);
-	kvc_unlock(house);
-	house_later_ns += SECOND_NS;
+	kvc_lock(engine);
+	kvc_access_record_locked(engine, kvc_chunk_find_locked(engine, ino[i]), ino[i], 0, true);
+	kvc_unlock(engine);
+	engine_later_ns += SECOND_NS;
 }
 
 static uint64_t last_use(unsigned i)
 {
 	uint64_t ns;
 
-	kvc_lock(house);
-	ns = kvc_chunk_find_locked(house, ino[i])->use.last_ns;
-	kvc_unlock(house);
+	kvc_lock(engine);
+	ns = kvc_chunk_find_locked(engine, ino[i])->use.last_ns;
+	kvc_unlock(engine);
 	return ns;
 }
 
@@ -61,9 +61,9 @@ static uint64_t stored(unsigned i)
 {
 	struct kvc_chunk_row r;
 
-	kvc_lock_both(house);
-	assert_int_equal(kvc_chunk_get(house->cat, ino[i], &r), 0);
-	kvc_unlock_both(house);
+	kvc_lock_both(engine);
+	assert_int_equal(kvc_chunk_get(engine->cat, ino[i], &r), 0);
+	kvc_unlock_both(engine);
 	return r.last_ns;
 }
 
@@ -72,10 +72,10 @@ static void in_memory(unsigned i)
 {
 	struct kvc_node *n;
 
-	kvc_lock_both(house);
-	assert_int_equal(kvc_node_get_both(house, ino[i], &n), 0);
-	assert_int_equal(kvc_chunk_join_both(house, n), 0);
-	kvc_unlock_both(house);
+	kvc_lock_both(engine);
+	assert_int_equal(kvc_node_get_both(engine, ino[i], &n), 0);
+	assert_int_equal(kvc_membership_join_both(engine, n), 0);
+	kvc_unlock_both(engine);
 }
 
 /* A reader at full rate uses every chunk again between two transactions; no row is left out. */
@@ -84,15 +84,15 @@ static void every_row_has_its_turn(void **state)
 	uint64_t was[FILES], rows = rows_written();
 
 	(void)state;
-	house_later_ns += 24 * HOUR_NS;
+	engine_later_ns += 24 * HOUR_NS;
 	for (unsigned i = 0; i < FILES; i++) {
 		use(i);
 		was[i] = last_use(i);
 	}
 	for (unsigned turn = 0; turn < TURNS; turn++) {
 		credit(1 << 20);
-		kvc_access_save_some(house);
-		house_later_ns += 8 * HOUR_NS; /* so that each use is worth a write again */
+		kvc_access_save_some(engine);
+		engine_later_ns += 8 * HOUR_NS; /* so that each use is worth a write again */
 		for (unsigned i = 0; i < FILES; i++)
 			use(i);
 	}
@@ -110,7 +110,7 @@ static void rows_are_behind_by_an_eighth(void **state)
 	(void)state;
 	for (unsigned turn = 0; turn < TURNS; turn++) {
 		credit(1 << 20);
-		kvc_access_save_some(house);
+		kvc_access_save_some(engine);
 	}
 	for (unsigned i = 0; i < FILES; i++)
 		assert_true(stored(i) <= last_use(i) && last_use(i) - stored(i) <= 600 * SECOND_NS);
@@ -119,12 +119,12 @@ static void rows_are_behind_by_an_eighth(void **state)
 	for (unsigned i = 0; i < FILES; i++)
 		use(i);
 	credit(1 << 20);
-	kvc_access_save_some(house);
+	kvc_access_save_some(engine);
 	assert_int_equal(rows_written(), rows);
 	/* the bound is ten minutes, however old the chunk is */
-	house_later_ns += 601 * SECOND_NS;
+	engine_later_ns += 601 * SECOND_NS;
 	use(7);
-	kvc_access_save_some(house);
+	kvc_access_save_some(engine);
 	assert_int_equal(rows_written(), rows + 1);
 	assert_int_equal(stored(7), last_use(7));
 }
@@ -135,21 +135,21 @@ static void no_row_without_credit(void **state)
 	uint64_t rows, bytes;
 
 	(void)state;
-	house_later_ns += HOUR_NS;
+	engine_later_ns += HOUR_NS;
 	for (unsigned i = 0; i < FILES; i++)
 		use(i);
 	rows = rows_written();
 	credit(-(64 << 20)); /* what comes back in a minute is less */
 	for (unsigned turn = 0; turn < TURNS; turn++)
-		kvc_access_save_some(house);
+		kvc_access_save_some(engine);
 	assert_int_equal(rows_written(), rows);
-	bytes = kvc_counted(&house->stats, access_bytes);
+	bytes = kvc_counted(&engine->stats, access_bytes);
 	credit(1);
-	kvc_access_save_some(house); /* one transaction, and the credit is spent */
+	kvc_access_save_some(engine); /* one transaction, and the credit is spent */
 	assert_int_equal(rows_written(), rows + 64);
-	assert_true(kvc_counted(&house->stats, access_bytes) > bytes);
-	assert_true(house->dirty->accesses.credit < 0);
-	kvc_access_save_some(house);
+	assert_true(kvc_counted(&engine->stats, access_bytes) > bytes);
+	assert_true(engine->committer->accesses.credit < 0);
+	kvc_access_save_some(engine);
 	assert_int_equal(rows_written(), rows + 64);
 }
 
@@ -166,12 +166,12 @@ static void rows_have_the_order_of_uses(void **state)
 	unsigned order[FILES];
 
 	(void)state;
-	house_later_ns += HOUR_NS;
+	engine_later_ns += HOUR_NS;
 	for (unsigned i = 0; i < FILES; i++)
 		use(i * 77 % FILES);
 	for (unsigned turn = 0; turn < TURNS; turn++) {
 		credit(1 << 20);
-		kvc_access_save_some(house);
+		kvc_access_save_some(engine);
 	}
 	for (unsigned i = 0; i < FILES; i++)
 		order[i] = i;
@@ -190,9 +190,9 @@ static void the_saver_keeps_the_order(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < FILES; i++)
-		house_place(ino[i]);
-	house_commit();
-	house_later_ns += HOUR_NS;
+		engine_place(ino[i]);
+	engine_commit();
+	engine_later_ns += HOUR_NS;
 	credit(-(64 << 20));
 	for (unsigned i = 0; i < FILES; i++)
 		use(i * 33 % FILES);
@@ -201,12 +201,12 @@ static void the_saver_keeps_the_order(void **state)
 		row[i] = stored(i);
 		assert_true(row[i] < was[i]);
 	}
-	bytes = kvc_counted(&house->stats, access_bytes);
-	kvc_kept_save(house);
-	assert_in_range(kvc_counted(&house->stats, access_bytes) - bytes, FILES * 48, FILES * 49);
+	bytes = kvc_counted(&engine->stats, access_bytes);
+	kvc_replacers_save(engine);
+	assert_in_range(kvc_counted(&engine->stats, access_bytes) - bytes, FILES * 48, FILES * 49);
 	for (unsigned i = 0; i < FILES / 2; i++)
 		use(i);
-	house_again(true);
+	engine_again(true);
 	for (unsigned i = 0; i < FILES; i++) {
 		in_memory(i);
 		assert_int_equal(last_use(i), was[i]);
@@ -215,7 +215,7 @@ static void the_saver_keeps_the_order(void **state)
 	/* rows follow, as after any use */
 	for (unsigned turn = 0; turn < TURNS; turn++) {
 		credit(1 << 20);
-		kvc_access_save_some(house);
+		kvc_access_save_some(engine);
 	}
 	for (unsigned i = 0; i < FILES; i++)
 		assert_int_equal(stored(i), was[i]);
@@ -230,34 +230,34 @@ static void an_old_state_is_not_used(void **state)
 	int fd;
 
 	(void)state;
-	house_later_ns += HOUR_NS;
+	engine_later_ns += HOUR_NS;
 	for (unsigned i = 0; i < FILES; i++)
 		use(i);
-	kvc_kept_save(house);
-	house_later_ns += HOUR_NS;
+	kvc_replacers_save(engine);
+	engine_later_ns += HOUR_NS;
 	for (unsigned i = 0; i < FILES; i++)
 		use(i);
 	for (unsigned turn = 0; turn < TURNS; turn++) {
 		credit(1 << 20);
-		kvc_access_save_some(house);
+		kvc_access_save_some(engine);
 	}
 	for (unsigned i = 0; i < FILES; i++)
 		was[i] = stored(i);
-	house_again(true);
+	engine_again(true);
 	for (unsigned i = 0; i < FILES; i++) {
 		in_memory(i);
 		assert_int_equal(last_use(i), was[i]);
 	}
 	for (unsigned i = 0; i < FILES; i++)
 		use(i);
-	kvc_kept_save(house);
-	fd = open(kvc_store_path(house->store, KVC_STORE_POLICIES, path), O_RDWR | O_CLOEXEC);
+	kvc_replacers_save(engine);
+	fd = open(kvc_super_path(engine->store, KVC_STORE_POLICIES, path), O_RDWR | O_CLOEXEC);
 	assert_true(fd >= 0);
 	assert_int_equal(pread(fd, &byte, 1, lseek(fd, 0, SEEK_END) - 100), 1);
 	byte ^= 16;
 	assert_int_equal(pwrite(fd, &byte, 1, lseek(fd, 0, SEEK_END) - 100), 1);
 	close(fd);
-	house_again(true);
+	engine_again(true);
 	for (unsigned i = 0; i < FILES; i++) {
 		in_memory(i);
 		assert_int_equal(last_use(i), was[i]);
@@ -270,22 +270,22 @@ static int begin(void **state)
 	char name[16];
 
 	(void)state;
-	house_new("policy=lru");
-	model = house_folder(KVC_ROOT, "m");
+	engine_new("policy=lru");
+	model = engine_folder(KVC_ROOT, "m");
 	assert_int_equal(
-		kvc_setxattr(house, model, "user.kvcachefs.unit", "file", 4, 0, NULL, NULL), 0);
+		kvc_setxattr(engine, model, "user.kvcachefs.unit", "file", 4, 0, NULL, NULL), 0);
 	for (unsigned i = 0; i < FILES; i++) {
 		snprintf(name, sizeof name, "f%u", i);
-		ino[i] = house_file(model, name);
+		ino[i] = engine_file(model, name);
 	}
-	house_commit();
+	engine_commit();
 	return 0;
 }
 
 static int end(void **state)
 {
 	(void)state;
-	house_end();
+	engine_end();
 	return 0;
 }
 

@@ -31,11 +31,11 @@ int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t 
 int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t len)
 {
 	struct sockaddr_in to;
-	socklen_t room = sizeof to;
+	socklen_t capacity = sizeof to;
 	int err = __real_setsockopt(fd, level, name, value, len);
 
 	if (level == IPPROTO_TCP && name == TCP_QUICKACK && *(const int *)value && !err &&
-	    !getpeername(fd, (struct sockaddr *)&to, &room))
+	    !getpeername(fd, (struct sockaddr *)&to, &capacity))
 		asked++;
 	return err;
 }

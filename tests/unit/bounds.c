@@ -4,8 +4,8 @@
  * as the catalog gives them, in an engine without threads. Nor does it give more than there is room
  * for.
  */
-#include "house.h"
-#include "partial.h"
+#include "engine.h"
+#include "incomplete.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -60,7 +60,7 @@ static const char *text(char of, unsigned i)
 
 static void set_layers(const char *n)
 {
-	assert_int_equal(kvc_setxattr(house, model, "user.kvcachefs.layers", n, strlen(n), 0, NULL,
+	assert_int_equal(kvc_setxattr(engine, model, "user.kvcachefs.layers", n, strlen(n), 0, NULL,
 				      NULL),
 			 0);
 }
@@ -69,7 +69,7 @@ static void del(unsigned i)
 {
 	struct kvc_wait w = { 0 };
 
-	assert_int_equal(kvc_unlink(house, folder, text('f', i), &w), 0);
+	assert_int_equal(kvc_entry_unlink(engine, folder, text('f', i), &w), 0);
 }
 
 static bool partial(void)
@@ -77,10 +77,10 @@ static bool partial(void)
 	struct kvc_node *n;
 	bool is;
 
-	kvc_lock_both(house);
-	assert_int_equal(kvc_node_get_both(house, folder, &n), 0);
-	is = kvc_partial_both(house, n);
-	kvc_unlock_both(house);
+	kvc_lock_both(engine);
+	assert_int_equal(kvc_node_get_both(engine, folder, &n), 0);
+	is = kvc_incomplete_both(engine, n);
+	kvc_unlock_both(engine);
 	return is;
 }
 
@@ -94,7 +94,7 @@ static void counted(void **state)
 		del(i);
 		if (seen > FEW)
 			fail_msg("%ld names were looked at", seen);
-		house_commit();
+		engine_commit();
 	}
 	/* how far it was counted depends on what was asked */
 	assert_false(partial());
@@ -110,13 +110,13 @@ static void counted(void **state)
 	assert_false(partial());
 	set_layers("398");
 	assert_true(partial());
-	house_file(folder, text('f', 2));
+	engine_file(folder, text('f', 2));
 	assert_false(partial());
-	house_check();
+	engine_check();
 }
 
 /* An attribute of ours is given whole, or not at all. */
-static void room(void **state)
+static void capacity(void **state)
 {
 	static const char *const name = "user.kvcachefs.layers";
 	char value[8] = "xxxxxxx";
@@ -124,26 +124,26 @@ static void room(void **state)
 
 	(void)state;
 	set_layers("398");
-	assert_int_equal(kvc_getxattr(house, model, name, value, &len), 0);
+	assert_int_equal(kvc_getxattr(engine, model, name, value, &len), 0);
 	assert_int_equal(len, 3);
 	len = 2;
-	assert_int_equal(kvc_getxattr(house, model, name, value, &len), -ERANGE);
+	assert_int_equal(kvc_getxattr(engine, model, name, value, &len), -ERANGE);
 	assert_string_equal(value, "xxxxxxx");
 	len = 3;
-	assert_int_equal(kvc_getxattr(house, model, name, value, &len), 0);
+	assert_int_equal(kvc_getxattr(engine, model, name, value, &len), 0);
 	assert_string_equal(value, "398xxxx");
 }
 
 static int begin(void **state)
 {
 	(void)state;
-	house_new("partial=miss");
-	model = house_folder(KVC_ROOT, "m");
+	engine_new("partial=miss");
+	model = engine_folder(KVC_ROOT, "m");
 	set_layers(LAYERS);
-	folder = house_folder(model, "c");
+	folder = engine_folder(model, "c");
 	for (unsigned i = 0; i < MANY; i++)
-		house_file(folder, text('f', i));
-	house_commit();
+		engine_file(folder, text('f', i));
+	engine_commit();
 	return 0;
 }
 
@@ -152,8 +152,8 @@ static int end(void **state)
 	(void)state;
 	for (unsigned i = 2; i < MANY; i++)
 		del(i);
-	house_commit();
-	house_end();
+	engine_commit();
+	engine_end();
 	return 0;
 }
 
@@ -161,7 +161,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(counted),
-		cmocka_unit_test(room),
+		cmocka_unit_test(capacity),
 	};
 
 	return cmocka_run_group_tests_name("bounds", tests, begin, end);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A tier's circuit breaker (engine/objects/breaker.c) without a tier: reads, writes, lists and
+ * A tier's circuit breaker (engine/limits/breaker.c) without a tier: reads, writes, lists and
  * removals fail separately; refusals are no outage; answers about an object count as answers; a
  * suspended class is probed, and comes back.
  */

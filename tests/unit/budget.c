@@ -163,21 +163,21 @@ static void buffers_are_counted(void **state)
 	struct kvc_budget_state s;
 
 	(void)state;
-	assert_int_equal(kvc_buffer_grow(&b, 5), 0);
+	assert_int_equal(kvc_budget_buffer_grow(&b, 5), 0);
 	memcpy(b.p, "hallo", 5);
-	assert_int_equal(kvc_buffer_grow(&b, MIB), 0);
+	assert_int_equal(kvc_budget_buffer_grow(&b, MIB), 0);
 	assert_memory_equal(b.p, "hallo", 5);
 	kvc_budget_state(&s);
 	assert_true(s.used == b.len && b.len >= MIB && !((uintptr_t)b.p % KVC_PAGE));
-	assert_int_equal(kvc_buffer_grow(&b, LIMIT), -ENOMEM);
+	assert_int_equal(kvc_budget_buffer_grow(&b, LIMIT), -ENOMEM);
 	assert_memory_equal(b.p, "hallo", 5);
-	assert_int_equal(kvc_buffer_wait(&c, KVC_BUDGET_COPY, SIZE_MAX), -ENOMEM);
+	assert_int_equal(kvc_budget_buffer_wait(&c, KVC_BUDGET_COPY, SIZE_MAX), -ENOMEM);
 	assert_null(c.p);
-	kvc_buffer_free(&c);
-	assert_int_equal(kvc_buffer_wait(&c, KVC_BUDGET_COPY, 0), 0);
-	kvc_buffer_free(&c);
-	kvc_buffer_free(&b);
-	kvc_buffer_free(&b);
+	kvc_budget_buffer_free(&c);
+	assert_int_equal(kvc_budget_buffer_wait(&c, KVC_BUDGET_COPY, 0), 0);
+	kvc_budget_buffer_free(&c);
+	kvc_budget_buffer_free(&b);
+	kvc_budget_buffer_free(&b);
 }
 
 static _Atomic bool exceeded;

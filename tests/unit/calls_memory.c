@@ -6,7 +6,7 @@
  * through a commit and a start; and what is there can be deleted, to the last row of the catalog.
  */
 #include "alloc.h"
-#include "house.h"
+#include "engine.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -50,28 +50,28 @@ static void make(int i)
 
 	if (name[i].ino)
 		return;
-	if (alloc_none(kvc_create(house, folder, text(i), S_IFREG | 0644, 0, 0, O_RDWR | O_EXCL, &r,
-				  &o, &w)))
+	if (alloc_none(kvc_open_create(engine, folder, text(i), S_IFREG | 0644, 0, 0,
+				       O_RDWR | O_EXCL, &r, &o, &w)))
 		return;
 	name[i].ino = r.ino;
 	name[i].link = false;
 	memset(bytes, byte_of(r.ino), LEN);
 	w = (struct kvc_wait){ 0 };
-	name[i].full = !alloc_none(kvc_file_write(house, r.ino, bytes, LEN, 0, O_RDWR, &n, &w));
-	kvc_file_release(house, r.ino, O_RDWR, 0);
-	kvc_forget(house, r.ino, 1);
+	name[i].full = !alloc_none(kvc_io_write(engine, r.ino, bytes, LEN, 0, O_RDWR, &n, &w));
+	kvc_open_release(engine, r.ino, O_RDWR, 0);
+	kvc_entry_forget(engine, r.ino, 1);
 }
 
 static void symlink_to(int i, const char *target)
 {
 	struct kvc_row r;
 
-	if (name[i].ino ||
-	    alloc_none(kvc_make(house, folder, text(i), S_IFLNK | 0777, &root, target, 0, &r)))
+	if (name[i].ino || alloc_none(kvc_entry_make(engine, folder, text(i), S_IFLNK | 0777, &root,
+						     target, 0, &r)))
 		return;
 	name[i].ino = r.ino;
 	name[i].link = true;
-	kvc_forget(house, r.ino, 1);
+	kvc_entry_forget(engine, r.ino, 1);
 }
 
 static void move(int i, int j, unsigned flags)
@@ -81,7 +81,7 @@ static void move(int i, int j, unsigned flags)
 
 	if (!name[i].ino || (flags && !name[j].ino))
 		return;
-	err = kvc_rename(house, folder, text(i), folder, text(j), flags, &w);
+	err = kvc_rename(engine, folder, text(i), folder, text(j), flags, &w);
 	if (alloc_none(err) || name[i].ino == name[j].ino)
 		return;
 	__typeof__(name[0]) was = name[j];
@@ -97,17 +97,17 @@ static void link_to(int i, int j)
 	struct kvc_row r;
 
 	if (!name[i].ino || name[j].ino ||
-	    alloc_none(kvc_link(house, name[i].ino, folder, text(j), 0, &r)))
+	    alloc_none(kvc_entry_link(engine, name[i].ino, folder, text(j), 0, &r)))
 		return;
 	name[j] = name[i];
-	kvc_forget(house, r.ino, 1);
+	kvc_entry_forget(engine, r.ino, 1);
 }
 
 static void del(int i)
 {
 	struct kvc_wait w = { 0 };
 
-	if (name[i].ino && !alloc_none(kvc_unlink(house, folder, text(i), &w)))
+	if (name[i].ino && !alloc_none(kvc_entry_unlink(engine, folder, text(i), &w)))
 		name[i].ino = 0;
 }
 
@@ -118,13 +118,13 @@ static void check_bytes(uint64_t ino)
 	uint8_t got[LEN + 1], want[LEN];
 	int fd;
 
-	assert_int_equal(kvc_file_open(house, ino, O_RDONLY | O_NOATIME, &o, &w), 0);
-	fd = kvc_file_fd(house, ino);
+	assert_int_equal(kvc_open_file(engine, ino, O_RDONLY | O_NOATIME, &o, &w), 0);
+	fd = kvc_open_fd(engine, ino);
 	assert_true(fd >= 0);
 	memset(want, byte_of(ino), LEN);
 	assert_int_equal(pread(fd, got, sizeof got, 0), LEN);
 	assert_memory_equal(got, want, LEN);
-	kvc_file_release(house, ino, O_RDONLY, 0);
+	kvc_open_release(engine, ino, O_RDONLY, 0);
 }
 
 static void check(void)
@@ -132,7 +132,7 @@ static void check(void)
 	for (int i = 0; i < NAMES; i++) {
 		struct kvc_row r;
 		unsigned links = 0;
-		int err = kvc_lookup(house, folder, text(i), &r, NULL);
+		int err = kvc_lookup(engine, folder, text(i), &r, NULL);
 
 		if (!name[i].ino) {
 			assert_int_equal(err, -ENOENT);
@@ -145,7 +145,7 @@ static void check(void)
 		assert_int_equal(r.nlink, links);
 		if (name[i].full && !name[i].link)
 			check_bytes(r.ino);
-		kvc_forget(house, r.ino, 1);
+		kvc_entry_forget(engine, r.ino, 1);
 	}
 }
 
@@ -166,9 +166,9 @@ static void story(void)
 	symlink_to(5, "short");
 	move(4, 5, 0);
 	if (name[3].ino)
-		alloc_none(kvc_setxattr(house, name[3].ino, "user.a", value, sizeof value, 0, NULL,
+		alloc_none(kvc_setxattr(engine, name[3].ino, "user.a", value, sizeof value, 0, NULL,
 					NULL));
-	alloc_none(kvc_commit_once(house));
+	alloc_none(kvc_commit_once(engine));
 	del(2);
 	move(3, 2, 0);
 	del(5);
@@ -183,37 +183,37 @@ static void use_calls(void)
 
 	memset(name, 0, sizeof name);
 	snprintf(folder_name, sizeof folder_name, "m%u", serial++);
-	if (alloc_none(kvc_make(house, KVC_ROOT, folder_name, S_IFDIR | 0755, &root, NULL, 0,
-				&r))) {
-		assert_int_equal(kvc_lookup(house, KVC_ROOT, folder_name, &r, NULL), -ENOENT);
+	if (alloc_none(kvc_entry_make(engine, KVC_ROOT, folder_name, S_IFDIR | 0755, &root, NULL, 0,
+				      &r))) {
+		assert_int_equal(kvc_lookup(engine, KVC_ROOT, folder_name, &r, NULL), -ENOENT);
 		return;
 	}
 	folder = r.ino;
 	story();
 	alloc_disarm();
 	check();
-	house_commit();
+	engine_commit();
 	check();
 	if (serial % 40 == 0) {
-		house_check();
-		assert_int_equal(kvc_lookup(house, KVC_ROOT, folder_name, &r, NULL), 0);
+		engine_check();
+		assert_int_equal(kvc_lookup(engine, KVC_ROOT, folder_name, &r, NULL), 0);
 		check();
 	}
 	for (int i = 0; i < NAMES; i++)
 		del(i);
 	check();
-	assert_int_equal(kvc_rmdir(house, KVC_ROOT, folder_name), 0);
-	house_forget(folder);
-	house_commit();
+	assert_int_equal(kvc_entry_rmdir(engine, KVC_ROOT, folder_name), 0);
+	engine_forget(folder);
+	engine_commit();
 }
 
 static void calls(void **state)
 {
 	(void)state;
-	house_new("");
+	engine_new("");
 	alloc_sweep("calls", use_calls, 400, false);
-	house_check();
-	house_end();
+	engine_check();
+	engine_end();
 }
 
 int main(void)

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chunks that are dropped (engine/names/bury.c), in an engine without threads: what somebody takes
- * in hand while a drop looks at it stays; and a drop that meets an error of the catalog, at any
- * read, or no memory, at any allocation, has either not happened or goes on later. Nobody ever sees
- * some files of a chunk and not the others, nothing is left of one that went, and nothing is lost
- * of one that did not. A folder that the kernel knows goes when it was told, and a kill in the
+ * Chunks that are dropped (engine/names/chunk_drop.c), in an engine without threads: what somebody
+ * takes in hand while a drop looks at it stays; and a drop that meets an error of the catalog, at
+ * any read, or no memory, at any allocation, has either not happened or goes on later. Nobody ever
+ * sees some files of a chunk and not the others, nothing is left of one that went, and nothing is
+ * lost of one that did not. A folder that the kernel knows goes when it was told, and a kill in the
  * middle is an error like others.
  */
 #include "alloc.h"
-#include "house.h"
+#include "engine.h"
 #include "notify.h"
 
 #include <fcntl.h>
@@ -95,25 +95,25 @@ static void chunk_of(unsigned n)
 
 	now.n = n;
 	snprintf(now.name, sizeof now.name, "c%u", serial++);
-	now.folder = house_folder(model, now.name);
+	now.folder = engine_folder(model, now.name);
 	for (unsigned i = 0; i < n; i++) {
 		snprintf(name, sizeof name, "l%u", i);
-		now.file[i] = house_file(now.folder, name);
+		now.file[i] = engine_file(now.folder, name);
 		if (i % 4 == 0)
-			house_place(now.file[i]);
+			engine_place(now.file[i]);
 	}
 	snprintf(name, sizeof name, "also-%s", now.name);
-	assert_int_equal(kvc_link(house, now.file[2], model, name, 0, &r), 0);
+	assert_int_equal(kvc_entry_link(engine, now.file[2], model, name, 0, &r), 0);
 	/* its chunk is that of its newest name */
 	snprintf(name, sizeof name, "l2-%s", now.name);
 	struct kvc_wait w = { 0 };
 
-	assert_int_equal(kvc_rename(house, now.folder, "l2", now.folder, name, 0, &w), 0);
+	assert_int_equal(kvc_rename(engine, now.folder, "l2", now.folder, name, 0, &w), 0);
 	for (unsigned i = 0; i < n; i++)
-		house_forget(now.file[i]);
-	house_forget(now.folder);
-	house_commit();
-	house_later_ns += LATER_NS;
+		engine_forget(now.file[i]);
+	engine_forget(now.folder);
+	engine_commit();
+	engine_later_ns += LATER_NS;
 }
 
 static bool has(unsigned i)
@@ -124,7 +124,7 @@ static bool has(unsigned i)
 		snprintf(name, sizeof name, "l2-%s", now.name);
 	else
 		snprintf(name, sizeof name, "l%u", i);
-	return house_has(now.folder, name);
+	return engine_has(now.folder, name);
 }
 
 /* How many of its files are there: all, or none. */
@@ -137,7 +137,7 @@ static unsigned there(void)
 	for (unsigned i = 0; i < now.n; i++)
 		n += has(i);
 	snprintf(also, sizeof also, "also-%s", now.name);
-	linked = house_has(model, also);
+	linked = engine_has(model, also);
 	if (n != (linked ? now.n : 0))
 		fail_msg("%u of %u files are there, and a link is%s", n, now.n,
 			 linked ? "" : " not");
@@ -146,7 +146,7 @@ static unsigned there(void)
 
 static int drop(void)
 {
-	return kvc_chunk_drop(house, now.folder, KVC_DROP_WHOLE, NULL, NULL);
+	return kvc_chunk_drop(engine, now.folder, KVC_DROP_WHOLE, NULL, NULL);
 }
 
 static void goes(void **state)
@@ -156,12 +156,12 @@ static void goes(void **state)
 		chunk_of(large ? MANY : FEW);
 		assert_int_equal(there(), now.n);
 		assert_int_equal(drop(), -EBUSY); /* it was just looked at */
-		house_later_ns += LATER_NS;
+		engine_later_ns += LATER_NS;
 		assert_int_equal(drop(), 0);
 		assert_int_equal(there(), 0);
-		assert_true(house->drops->ncut == 0 && house->drops->most <= 32);
+		assert_true(engine->drops->ndetached == 0 && engine->drops->most <= 32);
 	}
-	house_check();
+	engine_check();
 }
 
 /*
@@ -177,20 +177,20 @@ static void found_and_forgotten(void **state)
 		int err;
 
 		chunk_of(FEW);
-		assert_int_equal(kvc_lookup(house, model, now.name, &r, NULL), 0);
-		house_forget(now.folder);
+		assert_int_equal(kvc_lookup(engine, model, now.name, &r, NULL), 0);
+		engine_forget(now.folder);
 		usleep(later ? 150000 : 0);
-		house->started = true;
+		engine->started = true;
 		err = drop();
-		house->started = false;
+		engine->started = false;
 		if (later)
 			assert_int_equal(err, 0);
 		else
 			assert_int_not_equal(err, 0);
 		assert_int_equal(there(), later ? 0 : FEW);
 	}
-	house_later_ns += LATER_NS;
-	house_check();
+	engine_later_ns += LATER_NS;
+	engine_check();
 }
 
 /* ---- somebody takes one in hand ---- */
@@ -201,22 +201,22 @@ static void opens_first(void)
 	struct kvc_wait w = { 0 };
 	struct kvc_row r;
 
-	assert_int_equal(kvc_lookup(house, now.folder, "l0", &r, NULL), 0);
-	assert_int_equal(kvc_file_open(house, r.ino, O_RDONLY | O_NOATIME, &o, &w), 0);
-	house_later_ns += LATER_NS; /* and it is not young any more, when it is cut */
+	assert_int_equal(kvc_lookup(engine, now.folder, "l0", &r, NULL), 0);
+	assert_int_equal(kvc_open_file(engine, r.ino, O_RDONLY | O_NOATIME, &o, &w), 0);
+	engine_later_ns += LATER_NS; /* and it is not young any more, when it is cut */
 }
 
 static void opens_and_closes(void)
 {
 	opens_first();
-	kvc_file_release(house, now.file[0], O_RDONLY, 0);
-	house_forget(now.file[0]);
+	kvc_open_release(engine, now.file[0], O_RDONLY, 0);
+	engine_forget(now.file[0]);
 }
 
 static void makes(void)
 {
-	house_file(now.folder, "new");
-	house_later_ns += LATER_NS;
+	engine_file(now.folder, "new");
+	engine_later_ns += LATER_NS;
 }
 
 static void leases(void)
@@ -226,11 +226,11 @@ static void leases(void)
 	char path[64];
 
 	snprintf(path, sizeof path, "m/%s/l1\n", now.name);
-	assert_int_equal(kvc_lease_new(house, path, strlen(path), KVC_LEASE_HOLD, &user, 1 << 20,
+	assert_int_equal(kvc_lease_new(engine, path, strlen(path), KVC_LEASE_HOLD, &user, 1 << 20,
 				       false, &l),
 			 0);
-	house_later_ns += LATER_NS;
-	kvc_lease_free(house, l);
+	engine_later_ns += LATER_NS;
+	kvc_lease_free(engine, l);
 }
 
 /* After the drop has looked at some of the files, and before it has at all. */
@@ -246,13 +246,13 @@ static void stays_in_hand(void **state)
 		assert_null(meanwhile); /* it came about */
 		assert_int_equal(there(), MANY);
 		if (what[i] == opens_first)
-			kvc_file_release(house, now.file[0], O_RDONLY, 0);
-		house_forget(now.file[0]);
-		house_later_ns += LATER_NS;
+			kvc_open_release(engine, now.file[0], O_RDONLY, 0);
+		engine_forget(now.file[0]);
+		engine_later_ns += LATER_NS;
 		assert_int_equal(drop(), 0);
 		assert_int_equal(there(), 0);
 	}
-	house_check();
+	engine_check();
 }
 
 /* A chunk in a folder of its own, of which the kernel knows; the caller's model was this. */
@@ -261,30 +261,30 @@ static uint64_t known_chunk(void)
 	const uint64_t before = model;
 	struct kvc_row r;
 
-	model = house_folder(KVC_ROOT, "told");
+	model = engine_folder(KVC_ROOT, "told");
 	/* as with threads, of which only the one that tells would do a thing */
-	house->started = true;
+	engine->started = true;
 	chunk_of(FEW);
-	assert_int_equal(kvc_lookup(house, model, now.name, &r, NULL), 0);
-	house_later_ns += LATER_NS;
+	assert_int_equal(kvc_lookup(engine, model, now.name, &r, NULL), 0);
+	engine_later_ns += LATER_NS;
 	return before;
 }
 
 /* What there is to tell, and that it was. */
 static enum kvc_telling last_told(void)
 {
-	house->notices->told = house->notices->given;
-	return house->notices->v[house->notices->n - 1].what;
+	engine->notices->told = engine->notices->given;
+	return engine->notices->v[engine->notices->n - 1].what;
 }
 
 static void known_no_more(uint64_t before)
 {
-	house_forget(now.folder);
-	house_forget(model);
-	house->started = false;
+	engine_forget(now.folder);
+	engine_forget(model);
+	engine->started = false;
 	model = before;
-	house_commit();
-	house_check();
+	engine_commit();
+	engine_check();
 }
 
 /*
@@ -305,9 +305,9 @@ static void told_first(void **state)
 	assert_int_equal(last_told(), KVC_TELL_KNOCK);
 	assert_int_equal(drop(), 0);
 	assert_int_equal(there(), 0);
-	assert_int_equal(kvc_rmdir(house, KVC_ROOT, "told"), 0);
-	assert_int_equal(kvc_create(house, now.folder, "new", S_IFREG | 0644, 0, 0, O_RDWR | O_EXCL,
-				    &r, &o, &w),
+	assert_int_equal(kvc_entry_rmdir(engine, KVC_ROOT, "told"), 0);
+	assert_int_equal(kvc_open_create(engine, now.folder, "new", S_IFREG | 0644, 0, 0,
+					 O_RDWR | O_EXCL, &r, &o, &w),
 			 -ENOENT);
 	known_no_more(before);
 }
@@ -321,7 +321,7 @@ static void told_again_where_it_is_held(void **state)
 	uint64_t epochs = 0;
 
 	(void)state;
-	house->ev.holds_names = true;
+	engine->ev.holds_names = true;
 	for (int looked = 1; looked >= 0; looked--) {
 		struct kvc_row r;
 
@@ -333,17 +333,17 @@ static void told_again_where_it_is_held(void **state)
 		assert_int_equal(last_told(), KVC_TELL_KNOCK_ALL);
 		if (!looked)
 			break;
-		assert_int_equal(kvc_getattr(house, now.folder, &r), 0);
+		assert_int_equal(kvc_entry_getattr(engine, now.folder, &r), 0);
 		assert_int_equal(drop(), -EAGAIN); /* it begins anew */
 		usleep(400000);
 	}
 	assert_int_equal(drop(), 0);
 	assert_int_equal(there(), 0);
-	for (size_t i = 0; i < house->notices->n; i++)
-		epochs += house->notices->v[i].what == KVC_TELL_FOLDER;
+	for (size_t i = 0; i < engine->notices->n; i++)
+		epochs += engine->notices->v[i].what == KVC_TELL_FOLDER;
 	assert_int_equal(epochs, 0); /* its name is asked for already */
-	assert_int_equal(kvc_rmdir(house, KVC_ROOT, "told"), 0);
-	house->ev.holds_names = false;
+	assert_int_equal(kvc_entry_rmdir(engine, KVC_ROOT, "told"), 0);
+	engine->ev.holds_names = false;
 	known_no_more(before);
 }
 
@@ -364,30 +364,30 @@ static void one_drop(void (*arm)(void), void (*disarm)(void))
 	arm();
 	err = drop();
 	disarm();
-	if (!house->drops->ncut && err)
+	if (!engine->drops->ndetached && err)
 		assert_int_equal(there(), now.n);
 	else
 		assert_int_equal(there(), 0);
 	whole += err != 0;
-	cut += house->drops->ncut > 0;
+	cut += engine->drops->ndetached > 0;
 	/* while it cannot be ended it is not there either */
 	arm();
-	kvc_drops_resume(house);
+	kvc_chunk_drop_resume(engine);
 	disarm();
-	if (!err || house->drops->ncut)
+	if (!err || engine->drops->ndetached)
 		assert_int_equal(there(), 0);
-	kvc_drops_resume(house);
-	assert_int_equal(house->drops->ncut, 0);
-	house_commit();
+	kvc_chunk_drop_resume(engine);
+	assert_int_equal(engine->drops->ndetached, 0);
+	engine_commit();
 	if (!err)
 		assert_int_equal(there(), 0);
 	else
 		assert_int_equal(there(), now.n);
-	house_later_ns += LATER_NS;
+	engine_later_ns += LATER_NS;
 	if (err)
 		assert_int_equal(drop(), 0);
 	assert_int_equal(there(), 0);
-	house_commit();
+	engine_commit();
 }
 
 static void arm_read(void)
@@ -409,11 +409,11 @@ static void reads_fail(void **state)
 		for_ever = way & 2;
 		one_drop(arm_read, disarm_read);
 		if (way % 40 == 0)
-			house_check();
+			engine_check();
 	}
 	print_message("%ld drops did not happen, %ld were ended later\n", whole, cut);
 	assert_true(whole > 15 && cut > 10);
-	house_check();
+	engine_check();
 }
 
 static void arm_memory(void)
@@ -428,11 +428,11 @@ static void memory_fails(void **state)
 	for (way = 4; way < 4 * 200; way++) {
 		one_drop(arm_memory, alloc_disarm);
 		if (way % 100 == 0)
-			house_check();
+			engine_check();
 	}
 	print_message("%ld drops did not happen, %ld were ended later\n", whole, cut);
 	assert_true(whole > 15 && cut > 10);
-	house_check();
+	engine_check();
 }
 
 /* Killed when it was cut and that was committed: the next start ends it. */
@@ -448,33 +448,33 @@ static void ends_after_a_kill(void **state)
 		arm_read();
 		drop();
 		disarm_read();
-		is_cut = house->drops->ncut;
-		house_later_ns += LATER_NS;
+		is_cut = engine->drops->ndetached;
+		engine_later_ns += LATER_NS;
 		if (!is_cut)
 			assert_int_equal(drop(), 0);
 		assert_true(way < 1000);
 	}
 	/* by their numbers they are not there either, buried or not */
 	for (unsigned i = 0; i < MANY; i++)
-		assert_true(kvc_getattr(house, now.file[i], &r) < 0);
-	house_commit();
-	house_again(true);
+		assert_true(kvc_entry_getattr(engine, now.file[i], &r) < 0);
+	engine_commit();
+	engine_again(true);
 	assert_int_equal(there(), 0);
-	house_check();
+	engine_check();
 }
 
 static int begin(void **state)
 {
 	(void)state;
-	house_new("unit=dir");
-	model = house_folder(KVC_ROOT, "m");
+	engine_new("unit=dir");
+	model = engine_folder(KVC_ROOT, "m");
 	return 0;
 }
 
 static int end(void **state)
 {
 	(void)state;
-	house_end();
+	engine_end();
 	return 0;
 }
 

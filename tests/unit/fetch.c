@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a load compares (engine/copies/fetch.c), one thing at a time: frames that are all that they
+ * What a load compares (engine/tiering/fetch.c), one thing at a time: frames that are all that they
  * should be but in one thing, which the catalog, the store, the header or the bytes say otherwise.
  * Sums, proofs and tags that go with a lie are right, so that no other comparison finds it.
  */
@@ -95,7 +95,7 @@ static void tell(const struct lie *l, enum where where, void *of)
 
 static void make_file(enum kind kind)
 {
-	size_t at = kvc_ranges_size(2);
+	size_t at = kvc_frame_ranges_size(2);
 
 	memset(file, 0, sizeof file);
 	if (kind != SPARSE) {
@@ -104,7 +104,7 @@ static void make_file(enum kind kind)
 		memcpy(raw, file, SIZE);
 		return;
 	}
-	kvc_ranges_encode(ranges, 2, raw);
+	kvc_frame_ranges_encode(ranges, 2, raw);
 	for (size_t r = 0; r < 2; r++)
 		for (uint64_t i = 0; i < ranges[r].len; i++)
 			raw[at++] = file[ranges[r].off + i] = (uint8_t)(i * 2654435761u >> 9);
@@ -118,9 +118,9 @@ static void put_payload(enum kind kind)
 	struct kvc_encoder *e;
 
 	if (kind == SEALED) {
-		assert_int_equal(kvc_encoder_new(&e, &frame, &r, give, raw), 0);
-		assert_int_equal(kvc_encoder_read(e, to, frame.stored_len), 0);
-		kvc_encoder_free(e);
+		assert_int_equal(kvc_payload_encoder_new(&e, &frame, &r, give, raw), 0);
+		assert_int_equal(kvc_payload_encoder_read(e, to, frame.stored_len), 0);
+		kvc_payload_encoder_free(e);
 	} else {
 		frame.stored_len = frame.raw_len;
 		frame.raw_sum = kvc_sum_of(raw, frame.raw_len);
@@ -142,7 +142,7 @@ static void make(enum kind kind, bool shared, const struct lie *l)
 		.gen = 9,
 		.size = kind == SPARSE ? SPARSE_SIZE : SIZE,
 		.flags = (shared ? KVC_FRAME_SHARED : 0) | (kind == SPARSE ? KVC_FRAME_SPARSE : 0),
-		.raw_len = kind == SPARSE ? kvc_ranges_size(2) + ranges[0].len + ranges[1].len
+		.raw_len = kind == SPARSE ? kvc_frame_ranges_size(2) + ranges[0].len + ranges[1].len
 					  : SIZE,
 		.mode = 0100644,
 		.uid = 1000,
@@ -159,14 +159,14 @@ static void make(enum kind kind, bool shared, const struct lie *l)
 		.sum = kvc_sum_of(file, frame.size),
 	};
 	want.place.gen = frame.gen;
-	want.place.where = kvc_where_of(frame.path);
+	want.place.where = kvc_frame_where_of(frame.path);
 	want.place.where.len = KVC_FRAME_HEADER + kvc_round_up(frame.stored_len, KVC_PAGE);
 	want.place.codec = kind == SEALED ? KVC_PLACE_CODED : 0;
 	want.place.key = kind == SEALED ? KEY : 0;
 	tell(l, FRAME, &frame);
 	/* others of a shared tier were put where there were no keys */
 	if (!shared || kind == SEALED)
-		assert_int_equal(kvc_prove(&k, shared, &frame), 0);
+		assert_int_equal(kvc_proof_check(&k, shared, &frame), 0);
 	tell(l, PROVED, &frame);
 	kvc_frame_encode(&frame, memory.bytes);
 	tell(l, STORED, memory.bytes);
@@ -287,12 +287,13 @@ static void bomb(void **state)
 	memcpy(zeros, raw, frame.raw_len);
 	frame.raw_len = len;
 	frame.raw_sum = kvc_sum_of(zeros, len);
-	assert_int_equal(kvc_encoder_new(&e, &frame, &r, give, zeros), 0);
+	assert_int_equal(kvc_payload_encoder_new(&e, &frame, &r, give, zeros), 0);
 	assert_true(KVC_FRAME_HEADER + frame.stored_len < ROOM);
-	assert_int_equal(kvc_encoder_read(e, memory.bytes + KVC_FRAME_HEADER, frame.stored_len), 0);
-	kvc_encoder_free(e);
+	assert_int_equal(
+		kvc_payload_encoder_read(e, memory.bytes + KVC_FRAME_HEADER, frame.stored_len), 0);
+	kvc_payload_encoder_free(e);
 	frame.stored_sum = kvc_sum_of(memory.bytes + KVC_FRAME_HEADER, frame.stored_len);
-	assert_int_equal(kvc_prove(&k, false, &frame), 0);
+	assert_int_equal(kvc_proof_check(&k, false, &frame), 0);
 	kvc_frame_encode(&frame, memory.bytes);
 	want.place.where.len = KVC_FRAME_HEADER + kvc_round_up(frame.stored_len, KVC_PAGE);
 	want.place.codec = KVC_PLACE_CODED | KVC_CODEC_ZSTD;
@@ -336,7 +337,7 @@ static void other_models(void **state)
 		f->key_id = tries[i].key;
 		snprintf(f->path, sizeof f->path, "%s", tries[i].path);
 		snprintf(f->key_model, sizeof f->key_model, "%s", tries[i].model);
-		err = kvc_prove(&k, true, f);
+		err = kvc_proof_check(&k, true, f);
 		assert_int_equal(err, tries[i].err == -ENOKEY ? -ENOKEY : 0);
 		assert_int_equal(kvc_proof_found(&k, f), tries[i].err);
 		if (!tries[i].folder)

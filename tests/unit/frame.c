@@ -147,23 +147,24 @@ static void ranges(void **state)
 	size_t n;
 
 	(void)state;
-	assert_int_equal(kvc_ranges_size(3), 4096);
-	kvc_ranges_encode(r, 3, page);
-	assert_int_equal(kvc_ranges_decode(page, sizeof page, (1 << 20) + 1, &back, &n), 0);
+	assert_int_equal(kvc_frame_ranges_size(3), 4096);
+	kvc_frame_ranges_encode(r, 3, page);
+	assert_int_equal(kvc_frame_ranges_decode(page, sizeof page, (1 << 20) + 1, &back, &n), 0);
 	assert_int_equal(n, 3);
 	assert_memory_equal(r, back, sizeof r);
 	free(back);
 	/* beyond the size */
-	assert_int_equal(kvc_ranges_decode(page, sizeof page, 1 << 20, &back, &n), -EBADMSG);
-	assert_int_equal(kvc_ranges_decode(page, 7, 1 << 21, &back, &n), -EBADMSG);
+	assert_int_equal(kvc_frame_ranges_decode(page, sizeof page, 1 << 20, &back, &n), -EBADMSG);
+	assert_int_equal(kvc_frame_ranges_decode(page, 7, 1 << 21, &back, &n), -EBADMSG);
 	r[1].off = 4000; /* overlap */
-	kvc_ranges_encode(r, 3, page);
-	assert_int_equal(kvc_ranges_decode(page, sizeof page, 1 << 21, &back, &n), -EBADMSG);
+	kvc_frame_ranges_encode(r, 3, page);
+	assert_int_equal(kvc_frame_ranges_decode(page, sizeof page, 1 << 21, &back, &n), -EBADMSG);
 	r[1].off = UINT64_MAX - 10; /* wraps */
-	kvc_ranges_encode(r, 3, page);
-	assert_int_equal(kvc_ranges_decode(page, sizeof page, 1 << 21, &back, &n), -EBADMSG);
+	kvc_frame_ranges_encode(r, 3, page);
+	assert_int_equal(kvc_frame_ranges_decode(page, sizeof page, 1 << 21, &back, &n), -EBADMSG);
 	memset(page, 0xff, sizeof page);
-	assert_int_equal(kvc_ranges_decode(page, sizeof page, UINT64_MAX, &back, &n), -EBADMSG);
+	assert_int_equal(kvc_frame_ranges_decode(page, sizeof page, UINT64_MAX, &back, &n),
+			 -EBADMSG);
 }
 
 /* Whatever comes from a disk: an answer, no crash. */
@@ -182,7 +183,7 @@ static void noise(void **state)
 		for (int k = rand_r(&seed) % 20; k >= 0; k--)
 			page[rand_r(&seed) % sizeof page] = (uint8_t)rand_r(&seed);
 		kvc_frame_decode(page, &g);
-		if (!kvc_ranges_decode(page, sizeof page, rand_r(&seed), &r, &n))
+		if (!kvc_frame_ranges_decode(page, sizeof page, rand_r(&seed), &r, &n))
 			free(r);
 	}
 }

@@ -49,7 +49,7 @@ static struct kvc_ghosts loaded(const struct kvc_ghosts *g, uint64_t n, uint32_t
 	kvc_ghosts_load(&to, &in);
 	assert_false(in.bad);
 	assert_int_equal(in.n, 0);
-	kvc_saving_fini(&s);
+	kvc_state_saving_fini(&s);
 	return to;
 }
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Headers are rewritten after a rename (engine/copies/rehead.c), in an engine of the test's own
- * with a tier of the test's own: never of a frame that is being removed, whose place may be
- * another's by then; and where the tier fails it is tried again until it is done.
+ * Headers are rewritten after a rename (engine/tiering/header_rewrite.c), in an engine of the
+ * test's own with a tier of the test's own: never of a frame that is being removed, whose place may
+ * be another's by then; and where the tier fails it is tried again until it is done.
  */
-#include "house.h"
+#include "engine.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -45,18 +45,18 @@ static uint64_t placed_at(uint64_t ino)
 	struct kvc_node *n;
 	uint64_t at = UINT64_MAX;
 
-	kvc_lock(house);
-	n = kvc_node_find_locked(house, ino);
+	kvc_lock(engine);
+	n = kvc_node_find_locked(engine, ino);
 	if (n && kvc_placed_in(n, 0) && n->state == KVC_BOTH && !n->spilling)
 		at = n->in[0].place.where.at;
-	kvc_unlock(house);
+	kvc_unlock(engine);
 	return at;
 }
 
 /* A file that was copied down. */
 static uint64_t copied(const char *name, uint64_t *at)
 {
-	uint64_t ino = house_file(folder, name);
+	uint64_t ino = engine_file(folder, name);
 
 	while ((*at = placed_at(ino)) == UINT64_MAX)
 		usleep(1000);
@@ -67,7 +67,7 @@ static void rename_it(const char *from, const char *to)
 {
 	struct kvc_wait w = { 0 };
 
-	assert_int_equal(kvc_rename(house, folder, from, folder, to, 0, &w), 0);
+	assert_int_equal(kvc_rename(engine, folder, from, folder, to, 0, &w), 0);
 }
 
 /* Stays until the remover has come to the lock, or to the place itself. */
@@ -97,26 +97,26 @@ static void not_of_what_goes(void **state)
 
 	(void)state;
 	ino = copied("a", &at);
-	watched = &house->trash->rehead_lock;
-	house_tier.on_rehead = while_reheading;
-	house_tier.on_remove = while_removing;
+	watched = &engine->deferred_free->rehead_lock;
+	engine_tier.on_rehead = while_reheading;
+	engine_tier.on_remove = while_removing;
 	rename_it("a", "b");
 	while (!begun)
 		usleep(1000);
 	assert_int_equal(came, 1);
-	assert_int_equal(kvc_unlink(house, folder, "b", &w), 0);
-	house_forget(ino);
+	assert_int_equal(kvc_entry_unlink(engine, folder, "b", &w), 0);
+	engine_forget(ino);
 	/* the removal is queued when the commit is synced; now it waits, or it does not */
 	while (came < 2 && !go_on)
 		usleep(1000);
 	assert_false(go_on);
-	assert_int_equal(house_tier.removes, 0);
+	assert_int_equal(engine_tier.removes, 0);
 	go_on = true;
-	while (!house_tier.removes)
+	while (!engine_tier.removes)
 		usleep(1000);
 	assert_false(both);
-	house_tier.on_rehead = NULL;
-	house_tier.on_remove = NULL;
+	engine_tier.on_rehead = NULL;
+	engine_tier.on_remove = NULL;
 	watched = NULL;
 }
 
@@ -144,17 +144,17 @@ static void nor_while_others_go(void **state)
 {
 	struct kvc_wait w = { 0 };
 	uint64_t at, ino = copied("c", &at);
-	unsigned reheads = house_tier.reheads;
+	unsigned reheads = engine_tier.reheads;
 
 	(void)state;
 	copied("d", &at);
 	came = 0;
 	begun = go_on = both = false;
-	house_tier.on_remove = slow_removal;
-	house_tier.on_rehead = late_header;
-	watched = &house->trash->rehead_lock;
-	assert_int_equal(kvc_unlink(house, folder, "c", &w), 0);
-	house_forget(ino);
+	engine_tier.on_remove = slow_removal;
+	engine_tier.on_rehead = late_header;
+	watched = &engine->deferred_free->rehead_lock;
+	assert_int_equal(kvc_entry_unlink(engine, folder, "c", &w), 0);
+	engine_forget(ino);
 	while (!begun)
 		usleep(1000);
 	rename_it("d", "e");
@@ -162,11 +162,11 @@ static void nor_while_others_go(void **state)
 		usleep(1000);
 	assert_false(go_on);
 	go_on = true;
-	while (house_tier.reheads == reheads)
+	while (engine_tier.reheads == reheads)
 		usleep(1000);
 	assert_false(both);
-	house_tier.on_rehead = NULL;
-	house_tier.on_remove = NULL;
+	engine_tier.on_rehead = NULL;
+	engine_tier.on_remove = NULL;
 	watched = NULL;
 }
 
@@ -200,11 +200,11 @@ static unsigned waiting(void)
 
 	do {
 		usleep(1000);
-		kvc_lock(house);
-		again = house->tier[0].nagain;
-		busy = house->work->running || house->work->queued > again ||
-		       !kvc_list_empty(&house->tier[0].jobs[KVC_P_PARKED]);
-		kvc_unlock(house);
+		kvc_lock(engine);
+		again = engine->tier[0].nagain;
+		busy = engine->work->running || engine->work->queued > again ||
+		       !kvc_list_empty(&engine->tier[0].jobs[KVC_P_PARKED]);
+		kvc_unlock(engine);
 	} while (busy);
 	return again;
 }
@@ -213,19 +213,19 @@ static const char *name_in(uint64_t at)
 {
 	static struct kvc_frame f;
 
-	assert_int_equal(house_header(at, &f), 0);
+	assert_int_equal(engine_header(at, &f), 0);
 	return f.path;
 }
 
 static void heal(void)
 {
-	house_tier.on_get = NULL;
-	house_tier.on_rehead = NULL;
+	engine_tier.on_get = NULL;
+	engine_tier.on_rehead = NULL;
 	unread = false;
 	waiting(); /* for what was begun while it failed */
-	kvc_lock(house);
-	kvc_tier_retry_locked(house, 0);
-	kvc_unlock(house);
+	kvc_lock(engine);
+	kvc_tier_retry_locked(engine, 0);
+	kvc_unlock(engine);
 }
 
 static void again_until_done(void **state)
@@ -244,9 +244,9 @@ static void again_until_done(void **state)
 		snprintf(new, sizeof new, "m/%s", to);
 		failed = 0;
 		if (i == 0)
-			house_tier.on_rehead = no_header;
+			engine_tier.on_rehead = no_header;
 		else if (i == 1)
-			house_tier.on_get = no_read;
+			engine_tier.on_get = no_read;
 		else
 			unread = true;
 		rename_it(from, to);
@@ -263,7 +263,7 @@ static void again_until_done(void **state)
 static void renames(uint64_t ino)
 {
 	(void)ino;
-	house_tier.on_put = NULL;
+	engine_tier.on_put = NULL;
 	rename_it("g", "h");
 	begun = true;
 }
@@ -277,18 +277,18 @@ static void under_a_copy(void **state)
 
 	(void)state;
 	begun = false;
-	house_tier.on_put = renames;
-	house_file(folder, "g");
+	engine_tier.on_put = renames;
+	engine_file(folder, "g");
 	while (!begun)
 		usleep(1000);
 	while (waiting())
 		;
-	assert_int_equal(kvc_lookup(house, folder, "h", &r, NULL), 0);
-	kvc_lock(house);
-	n = kvc_node_find_locked(house, r.ino);
+	assert_int_equal(kvc_lookup(engine, folder, "h", &r, NULL), 0);
+	kvc_lock(engine);
+	n = kvc_node_find_locked(engine, r.ino);
 	at = n->in[0].place.where.at;
 	assert_true(kvc_placed_in(n, 0));
-	kvc_unlock(house);
+	kvc_unlock(engine);
 	assert_string_equal(name_in(at), "m/h");
 }
 
@@ -302,10 +302,10 @@ int main(void)
 	};
 	int wrong;
 
-	house_new("");
-	house_start();
-	folder = house_folder(KVC_ROOT, "m");
+	engine_new("");
+	engine_start();
+	folder = engine_folder(KVC_ROOT, "m");
 	wrong = cmocka_run_group_tests_name("heads", tests, NULL, NULL);
-	house_end();
+	engine_end();
 	return wrong;
 }

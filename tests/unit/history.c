@@ -50,14 +50,14 @@ static void before(void **state)
 }
 
 /* The numbers of a field of what is printed, between its brackets. */
-static size_t numbers(const char *text, const char *field, double *v, size_t room)
+static size_t numbers(const char *text, const char *field, double *v, size_t capacity)
 {
 	const char *p = strstr(text, field);
 	size_t n = 0;
 	char *end;
 
 	assert_non_null(p);
-	for (p = strchr(p, '[') + 1; n < room; p = end + 1) {
+	for (p = strchr(p, '[') + 1; n < capacity; p = end + 1) {
 		v[n++] = strtod(p, &end);
 		assert_true(end > p && (*end == ',' || *end == ']'));
 		if (*end == ']')

@@ -4,13 +4,13 @@
  * folder, a model, a commit or what an operator asks for again and again: counted in steps, in an
  * engine without threads where nothing else is said.
  */
-#include "house.h"
-#include "admit.h"
-#include "dirty.h"
+#include "engine.h"
+#include "admission.h"
+#include "committer.h"
 #include "overlay.h"
 #include "pin.h"
-#include "survey.h"
-#include "unit.h"
+#include "model_rescan.h"
+#include "chunking.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -125,9 +125,9 @@ int __wrap_kvc_sql_step(struct kvc_conn *n, struct sqlite3_stmt *st)
 	return __real_kvc_sql_step(n, st);
 }
 
-void __real_kvc_catalog_lock_at(struct kvc_catalog *c, struct kvc_hold *here);
-void __wrap_kvc_catalog_lock_at(struct kvc_catalog *c, struct kvc_hold *here);
-void __wrap_kvc_catalog_lock_at(struct kvc_catalog *c, struct kvc_hold *here)
+void __real_kvc_catalog_lock_at(struct kvc_catalog *c, struct kvc_lock_profile *here);
+void __wrap_kvc_catalog_lock_at(struct kvc_catalog *c, struct kvc_lock_profile *here);
+void __wrap_kvc_catalog_lock_at(struct kvc_catalog *c, struct kvc_lock_profile *here)
 {
 	__real_kvc_catalog_lock_at(c, here);
 	holding = true;
@@ -194,19 +194,22 @@ int __wrap_pthread_mutex_trylock(pthread_mutex_t *m);
 int __wrap_pthread_mutex_trylock(pthread_mutex_t *m)
 {
 	locked++;
-	if (house && m == &house->lock.m)
+	if (engine && m == &engine->lock.m)
 		note(&most_judged, &judged);
 	return __real_pthread_mutex_trylock(m);
 }
 
 /* Of each node that the evictor looks at. */
-enum kvc_refusal __real_kvc_admit_locked(struct kvc *k, const struct kvc_node *n, unsigned tier);
-enum kvc_refusal __wrap_kvc_admit_locked(struct kvc *k, const struct kvc_node *n, unsigned tier);
-enum kvc_refusal __wrap_kvc_admit_locked(struct kvc *k, const struct kvc_node *n, unsigned tier)
+enum kvc_refusal __real_kvc_admission_check_locked(struct kvc *k, const struct kvc_node *n,
+						   unsigned tier);
+enum kvc_refusal __wrap_kvc_admission_check_locked(struct kvc *k, const struct kvc_node *n,
+						   unsigned tier);
+enum kvc_refusal __wrap_kvc_admission_check_locked(struct kvc *k, const struct kvc_node *n,
+						   unsigned tier)
 {
 	judged++;
 	all_judged++;
-	return __real_kvc_admit_locked(k, n, tier);
+	return __real_kvc_admission_check_locked(k, n, tier);
 }
 /* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 
@@ -217,7 +220,7 @@ static void set(const char *name, const char *value)
 	char full[64];
 
 	snprintf(full, sizeof full, "user.kvcachefs.%s", name);
-	assert_int_equal(kvc_setxattr(house, model, full, value, strlen(value), 0, NULL, NULL), 0);
+	assert_int_equal(kvc_setxattr(engine, model, full, value, strlen(value), 0, NULL, NULL), 0);
 }
 
 static int count_name(void *arg, const struct kvc_name *n)
@@ -234,7 +237,7 @@ static void listed(void **state)
 
 	(void)state;
 	most_names = 0;
-	assert_int_equal(kvc_readdir(house, model, 2, count_name, &n), 0);
+	assert_int_equal(kvc_readdir(engine, model, 2, count_name, &n), 0);
 	assert_int_equal(n, FILES);
 	if (most_names > FEW_NAMES)
 		fail_msg("%u names were looked at", most_names);
@@ -243,22 +246,22 @@ static void listed(void **state)
 /* Folders become the upper level of buckets, beside as many names as a user likes. */
 static void bucketed(void **state)
 {
-	uint64_t top = house_folder(KVC_ROOT, "top"), upper[3];
+	uint64_t top = engine_folder(KVC_ROOT, "top"), upper[3];
 	char name[16];
 
 	(void)state;
 	for (int u = 0; u < 3; u++) {
 		snprintf(name, sizeof name, "%x", 10 + u);
-		upper[u] = house_folder(top, name);
+		upper[u] = engine_folder(top, name);
 		for (int i = 0; i < FILES; i++) {
 			snprintf(name, sizeof name, "file%d", i);
-			house_file(upper[u], name);
+			engine_file(upper[u], name);
 		}
 	}
-	house_commit();
+	engine_commit();
 	most_names = 0;
 	for (int u = 0; u < 3; u++)
-		house_folder(upper[u], "1");
+		engine_folder(upper[u], "1");
 	if (most_names > FEW_NAMES)
 		fail_msg("%u names were looked at", most_names);
 }
@@ -266,7 +269,7 @@ static void bucketed(void **state)
 /* A file with many names is dropped: they go in pieces, and all of them. */
 static void linked(void **state)
 {
-	uint64_t id = house_file(model, "linked");
+	uint64_t id = engine_file(model, "linked");
 	struct kvc_row r;
 	char name[16];
 
@@ -274,22 +277,22 @@ static void linked(void **state)
 	for (int committed = 0; committed < 2; committed++)
 		for (int i = 0; i < FILES / 2; i++) {
 			snprintf(name, sizeof name, "l%d_%d", committed, i);
-			assert_int_equal(kvc_link(house, id, model, name, 0, &r), 0);
+			assert_int_equal(kvc_entry_link(engine, id, model, name, 0, &r), 0);
 			if (!committed && i == FILES / 2 - 1)
-				house_commit();
+				engine_commit();
 		}
-	house_later_ns += 1000000000;
+	engine_later_ns += 1000000000;
 	most_deleted = 0;
-	assert_int_equal(kvc_chunk_drop(house, id, KVC_DROP_WHOLE, NULL, NULL), 0);
+	assert_int_equal(kvc_chunk_drop(engine, id, KVC_DROP_WHOLE, NULL, NULL), 0);
 	assert_in_range(most_deleted, 1, FEW_NAMES / 2);
 	for (int i = 0; i < FILES / 2; i++) {
 		snprintf(name, sizeof name, "l0_%d", i);
-		assert_false(house_has(model, name));
+		assert_false(engine_has(model, name));
 		snprintf(name, sizeof name, "l1_%d", i);
-		assert_false(house_has(model, name));
+		assert_false(engine_has(model, name));
 	}
-	assert_false(house_has(model, "linked"));
-	house_commit();
+	assert_false(engine_has(model, "linked"));
+	engine_commit();
 }
 
 /* A cold chunk is dropped: what SQLite has of its files is read without the locks. */
@@ -299,42 +302,42 @@ static void unread(void **state)
 	char name[16];
 
 	(void)state;
-	folder = house_folder(model, "dir");
-	few = house_folder(model, "few");
+	folder = engine_folder(model, "dir");
+	few = engine_folder(model, "few");
 	for (int i = 0; i < FILES; i++) {
 		snprintf(name, sizeof name, "f%d", i);
-		house_place(house_file(i % 16 ? folder : few, name));
+		engine_place(engine_file(i % 16 ? folder : few, name));
 	}
 	id[0] = folder;
 	id[1] = few;
-	house_commit();
-	house_again(false);
-	house_later_ns += 1000000000;
+	engine_commit();
+	engine_again(false);
+	engine_later_ns += 1000000000;
 	for (int i = 0; i < 2; i++) {
 		most_reads = 0;
-		assert_int_equal(kvc_chunk_drop(house, id[i], KVC_DROP_WHOLE, NULL, NULL), 0);
+		assert_int_equal(kvc_chunk_drop(engine, id[i], KVC_DROP_WHOLE, NULL, NULL), 0);
 		if (most_reads > FEW_READS)
 			fail_msg("SQLite was asked %u times under a hold", most_reads);
 	}
-	house_commit();
+	engine_commit();
 }
 
 /* One chunk of many files is judged by the evictor. */
 static void evicted(void **state)
 {
-	uint64_t folder = house_folder(model, "large");
+	uint64_t folder = engine_folder(model, "large");
 	char name[16];
 
 	(void)state;
 	for (int i = 0; i < LARGE; i++) {
 		snprintf(name, sizeof name, "f%d", i);
-		house_forget(house_file(folder, name));
+		engine_forget(engine_file(folder, name));
 	}
-	house_commit();
-	house_later_ns += 1000000000;
-	house_start(); /* which looks at all that is in the pool, before anybody asks for it */
-	kvc_lock(house);
-	kvc_unlock(house);
+	engine_commit();
+	engine_later_ns += 1000000000;
+	engine_start(); /* which looks at all that is in the pool, before anybody asks for it */
+	kvc_lock(engine);
+	kvc_unlock(engine);
 	most_judged = all_judged = 0;
 	for (int i = 0; i < 10000 && all_judged < 2 * LARGE; i++)
 		usleep(1000);
@@ -353,7 +356,7 @@ static int by_hash(const void *a, const void *b)
 /* Names of one file are removed in the order in which the catalog has them, before a commit. */
 static void unlinked(void **state)
 {
-	uint64_t id = house_file(model, "first");
+	uint64_t id = engine_file(model, "first");
 	static char name[FILES][16];
 	struct kvc_wait w = { 0 };
 	struct kvc_row r;
@@ -361,19 +364,19 @@ static void unlinked(void **state)
 	(void)state;
 	for (int i = 0; i < FILES; i++) {
 		snprintf(name[i], sizeof name[i], "u%d", i);
-		assert_int_equal(kvc_link(house, id, model, name[i], 0, &r), 0);
+		assert_int_equal(kvc_entry_link(engine, id, model, name[i], 0, &r), 0);
 	}
-	house_commit();
+	engine_commit();
 	qsort(name, FILES, sizeof name[0], by_hash);
 	most_steps = 0;
 	for (int i = 0; i < FILES; i++)
-		assert_int_equal(kvc_unlink(house, model, name[i], &w), 0);
+		assert_int_equal(kvc_entry_unlink(engine, model, name[i], &w), 0);
 	if (most_steps > FEW_STEPS)
 		fail_msg("%u rows were read under a hold", most_steps);
-	assert_true(house_has(model, "first"));
-	house_commit();
-	assert_int_equal(kvc_unlink(house, model, "first", &w), 0);
-	house_commit();
+	assert_true(engine_has(model, "first"));
+	engine_commit();
+	assert_int_equal(kvc_entry_unlink(engine, model, "first", &w), 0);
+	engine_commit();
 }
 
 static uint64_t elsewhere;
@@ -386,25 +389,25 @@ static void others_call(void)
 	struct kvc_row r;
 	char name[16];
 
-	if (!house->drops->ncut) {
+	if (!engine->drops->ndetached) {
 		meanwhile = others_call; /* it is looked at only */
 		return;
 	}
 	all_deleted = 0;
-	house_file(model, "new");
-	house_file(model, "l7");
-	assert_int_equal(kvc_unlink(house, model, "l8", &w), -ENOENT);
-	house_file(model, "from");
-	assert_int_equal(kvc_rename(house, model, "from", model, "l9", 0, &w), 0);
-	assert_int_equal(kvc_rename(house, model, "l10", model, "x", 0, &w), -ENOENT);
-	assert_int_equal(kvc_link(house, house_file(model, "two"), model, "l11", 0, &r), 0);
-	assert_int_equal(kvc_lookup(house, model, "l12", &r, NULL), -ENOENT);
+	engine_file(model, "new");
+	engine_file(model, "l7");
+	assert_int_equal(kvc_entry_unlink(engine, model, "l8", &w), -ENOENT);
+	engine_file(model, "from");
+	assert_int_equal(kvc_rename(engine, model, "from", model, "l9", 0, &w), 0);
+	assert_int_equal(kvc_rename(engine, model, "l10", model, "x", 0, &w), -ENOENT);
+	assert_int_equal(kvc_entry_link(engine, engine_file(model, "two"), model, "l11", 0, &r), 0);
+	assert_int_equal(kvc_lookup(engine, model, "l12", &r, NULL), -ENOENT);
 	helped = all_deleted;
-	assert_int_equal(house->drops->ncut, 1);
-	assert_int_equal(kvc_rmdir(house, model, "sub"), 0);
-	assert_int_equal(kvc_getattr(house, elsewhere, &r), 0);
+	assert_int_equal(engine->drops->ndetached, 1);
+	assert_int_equal(kvc_entry_rmdir(engine, model, "sub"), 0);
+	assert_int_equal(kvc_entry_getattr(engine, elsewhere, &r), 0);
 	snprintf(name, sizeof name, "busy");
-	assert_int_equal(kvc_rmdir(house, model, name), -ENOTEMPTY);
+	assert_int_equal(kvc_entry_rmdir(engine, model, name), -ENOTEMPTY);
 }
 
 /* While a file with many names is dropped a call elsewhere removes the names that it asks for. */
@@ -415,33 +418,33 @@ static void unhindered(void **state)
 	char name[16];
 
 	(void)state;
-	house_end();
-	house_new("");
-	model = house_folder(KVC_ROOT, "m");
+	engine_end();
+	engine_new("");
+	model = engine_folder(KVC_ROOT, "m");
 	set("unit", "file");
-	id = house_file(model, "linked");
-	sub = house_folder(model, "sub");
-	busy = house_folder(model, "busy");
-	elsewhere = house_file(busy, "stays");
+	id = engine_file(model, "linked");
+	sub = engine_folder(model, "sub");
+	busy = engine_folder(model, "busy");
+	elsewhere = engine_file(busy, "stays");
 	for (int i = 0; i < FILES; i++) {
 		snprintf(name, sizeof name, "l%d", i);
-		assert_int_equal(kvc_link(house, id, model, name, 0, &r), 0);
-		assert_int_equal(kvc_link(house, id, i % 2 ? sub : busy, name, 0, &r), 0);
+		assert_int_equal(kvc_entry_link(engine, id, model, name, 0, &r), 0);
+		assert_int_equal(kvc_entry_link(engine, id, i % 2 ? sub : busy, name, 0, &r), 0);
 	}
-	house_commit();
-	house_later_ns += 1000000000;
+	engine_commit();
+	engine_later_ns += 1000000000;
 	helped = 0;
 	meanwhile = others_call;
-	assert_int_equal(kvc_chunk_drop(house, id, KVC_DROP_WHOLE, NULL, NULL), 0);
+	assert_int_equal(kvc_chunk_drop(engine, id, KVC_DROP_WHOLE, NULL, NULL), 0);
 	assert_null(meanwhile);
 	assert_in_range(helped, 1, FEW_READS);
 	for (int i = 0; i < FILES; i++) {
 		snprintf(name, sizeof name, "l%d", i);
-		assert_true(house_has(model, name) == (i == 7 || i == 9 || i == 11));
-		assert_false(house_has(busy, name));
+		assert_true(engine_has(model, name) == (i == 7 || i == 9 || i == 11));
+		assert_false(engine_has(busy, name));
 	}
-	assert_true(house_has(busy, "stays"));
-	house_check();
+	assert_true(engine_has(busy, "stays"));
+	engine_check();
 }
 
 static uint64_t pinned_folder;
@@ -456,18 +459,18 @@ static void change_some(void)
 
 	changed++;
 	snprintf(name, sizeof name, "f%u", changed * 37 % FILES);
-	if (!kvc_lookup(house, pinned_folder, name, &r, NULL) && changed % 3)
-		kvc_forget(house, r.ino, 1);
+	if (!kvc_lookup(engine, pinned_folder, name, &r, NULL) && changed % 3)
+		kvc_entry_forget(engine, r.ino, 1);
 	snprintf(name, sizeof name, "f%u", changed * 53 % FILES);
 	if (changed % 4 == 0)
-		kvc_unlink(house, pinned_folder, name, &w);
+		kvc_entry_unlink(engine, pinned_folder, name, &w);
 	snprintf(name, sizeof name, "n%u", changed);
 	if (changed % 4 == 1)
-		house_forget(house_file(pinned_folder, name));
+		engine_forget(engine_file(pinned_folder, name));
 	if (changed == 5) {
 		snprintf(name, sizeof name, "other%u", FILES);
 		snprintf(to, sizeof to, "other");
-		assert_int_equal(kvc_rename(house, model, name, pinned_folder, to, 0, &w), 0);
+		assert_int_equal(kvc_rename(engine, model, name, pinned_folder, to, 0, &w), 0);
 	}
 	if (changed < 100)
 		meanwhile = change_some;
@@ -475,7 +478,7 @@ static void change_some(void)
 
 static void pin(const char *value)
 {
-	assert_int_equal(kvc_setxattr(house, pinned_folder, "user.kvcachefs.pin", value,
+	assert_int_equal(kvc_setxattr(engine, pinned_folder, "user.kvcachefs.pin", value,
 				      strlen(value), 0, NULL, NULL),
 			 0);
 }
@@ -488,45 +491,45 @@ static void counted(void **state)
 	char name[16];
 
 	(void)state;
-	house_end();
-	house_new("unit=dir,pins=90");
-	model = house_folder(KVC_ROOT, "m");
-	pinned_folder = house_folder(model, "pinned");
+	engine_end();
+	engine_new("unit=dir,pins=90");
+	model = engine_folder(KVC_ROOT, "m");
+	pinned_folder = engine_folder(model, "pinned");
 	for (int i = 0; i < FILES; i++) {
 		snprintf(name, sizeof name, "f%d", i);
-		house_place(house_file(pinned_folder, name));
+		engine_place(engine_file(pinned_folder, name));
 	}
 	snprintf(name, sizeof name, "other%u", FILES);
-	house_file(model, name);
-	house_commit();
-	house_again(false);
+	engine_file(model, name);
+	engine_commit();
+	engine_again(false);
 	for (int warm = 0; warm < 2; warm++) {
 		most_names = most_reads = 0;
 		pin("1");
-		assert_int_equal(house->pins->disk, KVC_PAGE + FILES * (8192 + KVC_PAGE));
+		assert_int_equal(engine->pins->disk, KVC_PAGE + FILES * (8192 + KVC_PAGE));
 		if (most_names > FEW_NAMES || most_reads > FEW_READS)
 			fail_msg("%u names and %u rows under a hold", most_names, most_reads);
 		pin("0");
-		assert_int_equal(house->pins->disk, 0);
+		assert_int_equal(engine->pins->disk, 0);
 		for (int i = 0; i < FILES; i++) {
 			snprintf(name, sizeof name, "f%d", i);
-			assert_true(house_has(pinned_folder, name));
+			assert_true(engine_has(pinned_folder, name));
 		}
 	}
-	house_commit();
-	house_again(true); /* none is in memory */
+	engine_commit();
+	engine_again(true); /* none is in memory */
 	/* the kernel holds the folders that a call is about */
-	assert_int_equal(kvc_lookup(house, KVC_ROOT, "m", &r, NULL), 0);
-	assert_int_equal(kvc_lookup(house, model, "pinned", &r, NULL), 0);
+	assert_int_equal(kvc_lookup(engine, KVC_ROOT, "m", &r, NULL), 0);
+	assert_int_equal(kvc_lookup(engine, model, "pinned", &r, NULL), 0);
 	changed = 0;
 	meanwhile = change_some;
 	pin("1");
 	meanwhile = NULL;
 	assert_true(changed > 10);
-	bytes = house->pins->disk;
+	bytes = engine->pins->disk;
 	pin("0");
 	pin("1");
-	assert_int_equal(house->pins->disk, bytes);
+	assert_int_equal(engine->pins->disk, bytes);
 }
 
 /*
@@ -540,35 +543,35 @@ static void gated(void **state)
 	char name[16];
 
 	(void)state;
-	house_end();
-	house_new("");
-	m = model = house_folder(KVC_ROOT, "m");
+	engine_end();
+	engine_new("");
+	m = model = engine_folder(KVC_ROOT, "m");
 	set("unit", "file");
 	for (int i = 0; i < DROPS; i++) {
 		snprintf(name, sizeof name, "f%d", i);
-		id[i] = house_file(m, name);
-		house_forget(id[i]);
+		id[i] = engine_file(m, name);
+		engine_forget(id[i]);
 	}
-	house_commit();
-	house_start();
+	engine_commit();
+	engine_start();
 	for (int i = 0; i < 10000 && busy; i++) { /* copies are recorded, too */
 		usleep(1000);
-		kvc_lock(house);
-		busy = house->work->running || house->work->queued;
-		kvc_unlock(house);
+		kvc_lock(engine);
+		busy = engine->work->running || engine->work->queued;
+		kvc_unlock(engine);
 	}
-	house_commit();
-	house_later_ns += 1000000000;
+	engine_commit();
+	engine_later_ns += 1000000000;
 	slow_us = 50000;
 	most_changes = 0;
 	for (int i = 0; i < DROPS; i++) {
-		kvc_lock(house);
-		house->dirty->each_ns = 1000000000; /* as commits before have shown */
-		kvc_unlock(house);
-		assert_int_equal(kvc_chunk_drop(house, id[i], KVC_DROP_WHOLE, NULL, NULL), 0);
+		kvc_lock(engine);
+		engine->committer->each_ns = 1000000000; /* as commits before have shown */
+		kvc_unlock(engine);
+		assert_int_equal(kvc_chunk_drop(engine, id[i], KVC_DROP_WHOLE, NULL, NULL), 0);
 	}
 	slow_us = 0;
-	house_commit();
+	engine_commit();
 	if (most_changes > FEW_CHANGES)
 		fail_msg("a commit had %zu changes", (size_t)most_changes);
 	assert_true(most_changes > 0);
@@ -578,10 +581,10 @@ static unsigned asked(void)
 {
 	unsigned n = 0;
 
-	kvc_lock(house);
-	kvc_list_each(e, &house->surveys->asked)
+	kvc_lock(engine);
+	kvc_list_each(e, &engine->model_rescan->asked)
 		n++;
-	kvc_unlock(house);
+	kvc_unlock(engine);
 	return n;
 }
 
@@ -589,10 +592,10 @@ static unsigned jobs(enum kvc_priority p)
 {
 	unsigned n = 0;
 
-	kvc_lock(house);
-	kvc_list_each(e, &house->tier[KVC_COMMON].jobs[p])
+	kvc_lock(engine);
+	kvc_list_each(e, &engine->tier[KVC_COMMON].jobs[p])
 		n++;
-	kvc_unlock(house);
+	kvc_unlock(engine);
 	return n;
 }
 
@@ -617,8 +620,8 @@ static void surveyed(void **state)
 	size_t len = sizeof text - 1;
 
 	(void)state;
-	house_again(true);
-	house_start();
+	engine_again(true);
+	engine_start();
 	for (int i = 0; i < 10000 && asked(); i++)
 		usleep(1000);
 	most_rows = 0;
@@ -629,15 +632,15 @@ static void surveyed(void **state)
 	assert_int_equal(asked(), 0);
 	if (most_rows > FEW_ROWS)
 		fail_msg("%u rows were asked for", most_rows);
-	assert_int_equal(kvc_getxattr(house, model, "user.kvcachefs.used", text, &len), 0);
+	assert_int_equal(kvc_getxattr(engine, model, "user.kvcachefs.used", text, &len), 0);
 	assert_int_equal(strtoull(text, NULL, 10), FILES * 8192);
-	kvc_catalog_lock(house->cat);
+	kvc_catalog_lock(engine->cat);
 	for (int i = 0; i < FILES; i++) {
-		assert_int_equal(kvc_chunk_get(house->cat, ino[i], &r), 0);
+		assert_int_equal(kvc_chunk_get(engine->cat, ino[i], &r), 0);
 		assert_int_equal(r.quota, model);
-		assert_string_equal(kvc_policies[r.policy - 1].name, "gdsf");
+		assert_string_equal(kvc_policy_table[r.policy - 1].name, "gdsf");
 	}
-	kvc_catalog_unlock(house->cat);
+	kvc_catalog_unlock(engine->cat);
 }
 
 /* A folder is renamed, and so are the frames of all files in it. */
@@ -648,12 +651,12 @@ static void renamed(void **state)
 
 	(void)state;
 	most_rows = 0;
-	assert_int_equal(kvc_rename(house, KVC_ROOT, "m", KVC_ROOT, "m2", 0, &w), 0);
+	assert_int_equal(kvc_rename(engine, KVC_ROOT, "m", KVC_ROOT, "m2", 0, &w), 0);
 	for (int i = 0; i < 10000 && (busy || jobs(KVC_P_SPILL)); i++) {
 		usleep(1000);
-		kvc_lock(house);
-		busy = house->tier[KVC_COMMON].running;
-		kvc_unlock(house);
+		kvc_lock(engine);
+		busy = engine->tier[KVC_COMMON].running;
+		kvc_unlock(engine);
 	}
 	assert_false(busy);
 	if (most_rows > FEW_ROWS)
@@ -662,17 +665,17 @@ static void renamed(void **state)
 
 static unsigned locks_of_a_commit(void)
 {
-	house_commit(); /* which has all that is dirty now */
+	engine_commit(); /* which has all that is dirty now */
 	for (int i = 0; i < FILES; i++) {
 		struct kvc_chunk *c;
 
-		kvc_lock(house);
-		if ((c = kvc_chunk_find_locked(house, ino[i])))
-			kvc_chunk_used_locked(house, c, true);
-		kvc_unlock(house);
+		kvc_lock(engine);
+		if ((c = kvc_chunk_find_locked(engine, ino[i])))
+			kvc_chunk_accessed_locked(engine, c, true);
+		kvc_unlock(engine);
 	}
 	locked = 0;
-	house_commit();
+	engine_commit();
 	return locked;
 }
 
@@ -711,30 +714,30 @@ static int begin(void **state)
 	char name[16];
 
 	(void)state;
-	house_new("");
-	model = house_folder(KVC_ROOT, "m");
+	engine_new("");
+	model = engine_folder(KVC_ROOT, "m");
 	set("unit", "file"); /* each is a chunk of its own */
 	for (int i = 0; i < FILES; i++) {
 		snprintf(name, sizeof name, "f%d", i);
-		ino[i] = house_file(model, name);
-		house_place(ino[i]);
+		ino[i] = engine_file(model, name);
+		engine_place(ino[i]);
 	}
-	house_commit();
+	engine_commit();
 	return 0;
 }
 
 static int end(void **state)
 {
 	(void)state;
-	house_end();
+	engine_end();
 	return 0;
 }
 
 static int begin_empty(void **state)
 {
 	(void)state;
-	house_new("");
-	model = house_folder(KVC_ROOT, "m");
+	engine_new("");
+	model = engine_folder(KVC_ROOT, "m");
 	set("unit", "file");
 	return 0;
 }
@@ -742,8 +745,8 @@ static int begin_empty(void **state)
 static int begin_chunks(void **state)
 {
 	(void)state;
-	house_new("unit=dir,high=6,low=5");
-	model = house_folder(KVC_ROOT, "m");
+	engine_new("unit=dir,high=6,low=5");
+	model = engine_folder(KVC_ROOT, "m");
 	return 0;
 }
 

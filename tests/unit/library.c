@@ -112,9 +112,10 @@ static void layout(int f, uint32_t elem, bool by_block, bool padded, bool fused,
 	};
 	uint32_t kvs = is_single(f) || f == KVCACHEFS_NL_X_NB_BS_NH_HS ? 1 : 2,
 		 outer = fused ? 1 : kvs, inner = fused ? kvs : 1;
-	uint64_t room = (6ull * block_size * 2 * 5 + 3) * NB * 2 * elem,
+	uint64_t capacity = (6ull * block_size * 2 * 5 + 3) * NB * 2 * elem,
 		 n = by_block ? 3 * block_size : 9, at = 0, changed = 0, moved = 0;
-	uint8_t *cache = malloc(room * POINTERS), *again = malloc(room * POINTERS), *out, *back;
+	uint8_t *cache = malloc(capacity * POINTERS), *again = malloc(capacity * POINTERS), *out,
+		*back;
 	void *pointers[POINTERS], *pointers2[POINTERS];
 	int64_t slots[9], blocks[3] = { 4, -1, 1 };
 	struct kvcachefs_tokens t =
@@ -132,10 +133,10 @@ static void layout(int f, uint32_t elem, bool by_block, bool padded, bool fused,
 	for (int i = 0; i < 9; i++)
 		slots[i] = i == 5 ? -1 : (i * 7 + 3) % 24;
 	for (int i = 0; i < POINTERS; i++) {
-		pointers[i] = cache + (uint64_t)i * room;
-		pointers2[i] = again + (uint64_t)i * room;
+		pointers[i] = cache + (uint64_t)i * capacity;
+		pointers2[i] = again + (uint64_t)i * capacity;
 	}
-	for (uint64_t i = 0; i < room * POINTERS; i++)
+	for (uint64_t i = 0; i < capacity * POINTERS; i++)
 		cache[i] = (uint8_t)rand_r(seed);
 	p.pointers = NULL;
 	uint64_t file = kvcachefs_file_size(&p, 2, &t);
@@ -166,7 +167,7 @@ static void layout(int f, uint32_t elem, bool by_block, bool padded, bool fused,
 								      (uint64_t)slot, h, e, &which);
 
 							assert_true(which < POINTERS &&
-								    (off + 1) * elem <= room);
+								    (off + 1) * elem <= capacity);
 							assert_memory_equal(
 								out + at,
 								(uint8_t *)pointers[which] +
@@ -175,12 +176,12 @@ static void layout(int f, uint32_t elem, bool by_block, bool padded, bool fused,
 							moved += elem;
 						}
 	/* and back into another cache: what was given is there, nothing else is touched */
-	memcpy(again, cache, room * POINTERS);
+	memcpy(again, cache, capacity * POINTERS);
 	for (uint64_t i = 0; i < file; i++)
 		out[i] ^= 0x5a;
 	p.pointers = pointers2;
 	assert_int_equal(kvcachefs_scatter(&p, 1, 2, &t, out), 0);
-	for (uint64_t i = 0; i < room * POINTERS; i++)
+	for (uint64_t i = 0; i < capacity * POINTERS; i++)
 		changed += again[i] != cache[i];
 	assert_int_equal(changed, moved);
 	assert_int_equal(kvcachefs_gather(&p, 1, 2, &t, back), 0);

@@ -3,9 +3,9 @@
  * Calls that come from any thread wait for who holds the lock of what they look at or change: each
  * is made while another thread holds it, and must come to it before it has ended.
  */
-#include "house.h"
+#include "engine.h"
 #include "notify.h"
-#include "took.h"
+#include "latency.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -44,36 +44,36 @@ static struct kvc_list trash;
 
 static pthread_mutex_t *tree(void)
 {
-	return (pthread_mutex_t *)&kvc_catalog_lock_of(house->cat)->m;
+	return (pthread_mutex_t *)&kvc_catalog_lock_of(engine->cat)->m;
 }
 
 static pthread_mutex_t *objects(void)
 {
-	return &house->lock.m;
+	return &engine->lock.m;
 }
 
 static pthread_mutex_t *notices(void)
 {
-	return &house->notices->lock;
+	return &engine->notices->lock;
 }
 
 static pthread_mutex_t *slow(void)
 {
-	return &house->tooks->lock;
+	return &engine->latency->lock;
 }
 
 static void peek_name(void)
 {
 	struct kvc_peek p;
 
-	assert_int_equal(kvc_peek_name(house->cat, folder, "a", &p), 0);
+	assert_int_equal(kvc_peek_name(engine->cat, folder, "a", &p), 0);
 }
 
 static void peek_node(void)
 {
 	struct kvc_peek p = { .ino = file };
 
-	assert_int_equal(kvc_peek_node(house->cat, &p), 0);
+	assert_int_equal(kvc_peek_node(engine->cat, &p), 0);
 }
 
 static void peek_rows(void)
@@ -81,28 +81,28 @@ static void peek_rows(void)
 	struct kvc_peeked p[4];
 	size_t n;
 
-	assert_int_equal(kvc_peek_rows(house->cat, 0, INT64_MAX, 4, p, &n), 0);
+	assert_int_equal(kvc_peek_rows(engine->cat, 0, INT64_MAX, 4, p, &n), 0);
 }
 
 /* The connection that writes is whose who seals. */
 static void seal(void)
 {
-	house_file(folder, "b");
-	kvc_catalog_lock(house->cat);
-	kvc_catalog_seal(house->cat);
-	kvc_catalog_unlock(house->cat);
+	engine_file(folder, "b");
+	kvc_catalog_lock(engine->cat);
+	kvc_catalog_seal(engine->cat);
+	kvc_catalog_unlock(engine->cat);
 }
 
 static void write_sealed(void)
 {
-	assert_int_equal(kvc_catalog_write(house->cat), 0);
+	assert_int_equal(kvc_catalog_write(engine->cat), 0);
 }
 
 static void getattr(void)
 {
 	struct kvc_row r;
 
-	assert_int_equal(kvc_getattr(house, file, &r), 0);
+	assert_int_equal(kvc_entry_getattr(engine, file, &r), 0);
 }
 
 static void open_file(void)
@@ -110,74 +110,74 @@ static void open_file(void)
 	struct kvc_opened o = { 0 };
 	struct kvc_wait w = { 0 };
 
-	assert_int_equal(kvc_file_open(house, file, O_RDONLY, &o, &w), 0);
+	assert_int_equal(kvc_open_file(engine, file, O_RDONLY, &o, &w), 0);
 }
 
 static void file_fd(void)
 {
-	assert_true(kvc_file_fd(house, file) >= 0);
+	assert_true(kvc_open_fd(engine, file) >= 0);
 }
 
 static void release(void)
 {
-	kvc_file_release(house, file, O_RDONLY, 0);
+	kvc_open_release(engine, file, O_RDONLY, 0);
 }
 
 static void forget(void)
 {
-	kvc_forget(house, file, 0);
+	kvc_entry_forget(engine, file, 0);
 }
 
 static void waits_end(void)
 {
-	kvc_waits_end(house);
+	kvc_waits_end(engine);
 }
 
 static void stopping(void)
 {
-	assert_false(kvc_stopping(house));
+	assert_false(kvc_stopping(engine));
 }
 
 /* What is deleted is trash of the next commit; here it is taken as one that was committed. */
 static void delete_one(void)
 {
 	struct kvc_wait w = { 0 };
-	uint64_t ino = house_file(folder, "c");
+	uint64_t ino = engine_file(folder, "c");
 
-	assert_int_equal(kvc_unlink(house, folder, "c", &w), 0);
-	house_forget(ino);
+	assert_int_equal(kvc_entry_unlink(engine, folder, "c", &w), 0);
+	engine_forget(ino);
 	kvc_list_init(&trash);
-	kvc_lock(house);
-	kvc_list_splice(&trash, &house->trash->list);
-	kvc_unlock(house);
+	kvc_lock(engine);
+	kvc_list_splice(&trash, &engine->deferred_free->list);
+	kvc_unlock(engine);
 	assert_false(kvc_list_empty(&trash));
 }
 
 static void trash_committed(void)
 {
-	kvc_trash_committed(house, &trash);
+	kvc_deferred_free_committed(engine, &trash);
 }
 
 static void notify(void)
 {
-	kvc_notify(house, KVC_TELL_PRUNE, 0, file);
+	kvc_notify(engine, KVC_TELL_PRUNE, 0, file);
 }
 
 static void notify_stop(void)
 {
-	kvc_notify_stop(house);
+	kvc_notify_stop(engine);
 }
 
 static void took(void)
 {
-	kvc_took(house, KVC_OP_commit, KVC_OF_POOL, 0, 0);
+	kvc_latency_record(engine, KVC_OP_commit, KVC_OF_POOL, 0, 0);
 }
 
 static void slowest(void)
 {
-	struct kvc_slow v[KVC_SLOWEST];
+	struct kvc_latency_slow v[KVC_SLOWEST];
 
-	assert_true(kvc_slowest(house, v));
+	assert_true(kvc_latency_slowest(engine, v));
 }
 
 static const struct call {
@@ -252,12 +252,12 @@ static unsigned pauses_of(unsigned files)
 
 	for (unsigned i = 0; i < files; i++) {
 		snprintf(name, sizeof name, "p%u.%u", files, i);
-		house_file(folder, name);
+		engine_file(folder, name);
 	}
 	pauses = 0;
-	atomic_fetch_add(&house->lock.waiting, 1);
-	house_commit();
-	atomic_fetch_sub(&house->lock.waiting, 1);
+	atomic_fetch_add(&engine->lock.waiting, 1);
+	engine_commit();
+	atomic_fetch_sub(&engine->lock.waiting, 1);
 	return pauses;
 }
 
@@ -275,10 +275,10 @@ static void a_small_commit_does_not_pause(void **state)
 static int begin(void **state)
 {
 	(void)state;
-	house_new("");
-	folder = house_folder(KVC_ROOT, "m");
-	file = house_file(folder, "a");
-	house_commit();
+	engine_new("");
+	folder = engine_folder(KVC_ROOT, "m");
+	file = engine_file(folder, "a");
+	engine_commit();
 	return 0;
 }
 
@@ -287,10 +287,10 @@ static int end(void **state)
 	struct kvc_wait w = { 0 };
 
 	(void)state;
-	assert_int_equal(kvc_unlink(house, folder, "a", &w), 0);
-	assert_int_equal(kvc_unlink(house, folder, "b", &w), 0);
-	house_commit();
-	house_end();
+	assert_int_equal(kvc_entry_unlink(engine, folder, "a", &w), 0);
+	assert_int_equal(kvc_entry_unlink(engine, folder, "b", &w), 0);
+	engine_commit();
+	engine_end();
 	return 0;
 }
 

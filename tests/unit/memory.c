@@ -2,14 +2,14 @@
 /*
  * Memory runs out in what stands by itself: tables, options, free extents, policies and what they
  * learn, frames and payloads. For each a workload with a model beside it, in which every allocation
- * in turn gets none, once and from there on (house/alloc.h): nothing crashes or is left behind,
+ * in turn gets none, once and from there on (engine/alloc.h): nothing crashes or is left behind,
  * what says -ENOMEM has not happened, and what goes on without memory goes on right.
  */
 #include "alloc.h"
 #include "chain.h"
 #include "extent.h"
 #include "ghosts.h"
-#include "keep.h"
+#include "replacer.h"
 #include "learn.h"
 #include "options.h"
 #include "payload.h"
@@ -167,62 +167,62 @@ static uint32_t up[CHUNKS + 1];
 static bool here[CHUNKS + 1];
 static uint32_t nhere;
 
-static void evict(struct kvc_keep *k)
+static void evict(struct kvc_replacer *k)
 {
-	uint32_t v = (uint32_t)kvc_keep_victim(k);
+	uint32_t v = (uint32_t)kvc_replacer_victim(k);
 
 	assert_true(v && v <= CHUNKS && here[v]);
-	kvc_keep_del(k, v, true);
+	kvc_replacer_del(k, v, true);
 	here[v] = false;
 	nhere--;
 }
 
 /* One request: what it misses is stored, where there is memory for it. */
-static void ask(struct kvc_keep *k, struct kvc_request *r, uint32_t end)
+static void ask(struct kvc_replacer *k, struct kvc_request *r, uint32_t end)
 {
 	uint32_t prompt[DEPTH], n = 0;
 
 	for (uint32_t i = end; i && n < DEPTH; i = up[i])
 		prompt[n++] = i;
-	kvc_keep_begin(k, r);
+	kvc_replacer_begin(k, r);
 	while (n-- > 0) {
 		uint32_t c = prompt[n];
 
-		assert_int_equal(kvc_keep_touch(k, r, c), here[c]);
-		if (here[c] || alloc_none(kvc_keep_add(k, r, c, up[c], 4096)))
+		assert_int_equal(kvc_replacer_access(k, r, c), here[c]);
+		if (here[c] || alloc_none(kvc_replacer_add(k, r, c, up[c], 4096)))
 			continue;
 		here[c] = true;
 		nhere++;
 	}
-	kvc_keep_end(k, r);
+	kvc_replacer_end(k, r);
 }
 
 static void use_keep(void)
 {
-	struct kvc_keep_conf conf = { policy, FIT, 1 };
+	struct kvc_replacer_conf conf = { policy, FIT, 1 };
 	struct kvc_request r = { 0 };
-	struct kvc_keep *k = NULL;
+	struct kvc_replacer *k = NULL;
 	unsigned state = 5;
 	char text[4096];
 
 	memset(here, 0, sizeof here);
 	nhere = 0;
-	if (alloc_none(kvc_keep_open(&k, &conf))) {
+	if (alloc_none(kvc_replacer_open(&k, &conf))) {
 		assert_null(k);
 		return;
 	}
 	for (uint32_t i = 0; i < 80; i++) {
 		ask(k, &r, 1 + (uint32_t)rand_r(&state) % CHUNKS);
-		assert_int_equal(kvc_keep_chunks(k), nhere);
+		assert_int_equal(kvc_replacer_chunks(k), nhere);
 		while (nhere > FIT)
 			evict(k);
 	}
 	while (nhere)
 		evict(k);
-	assert_int_equal(kvc_keep_victim(k), 0);
-	kvc_keep_text(k, text, sizeof text);
-	kvc_request_free(&r);
-	kvc_keep_close(k);
+	assert_int_equal(kvc_replacer_victim(k), 0);
+	kvc_replacer_text(k, text, sizeof text);
+	kvc_replacer_request_free(&r);
+	kvc_replacer_close(k);
 }
 
 static void keep(void **state)
@@ -230,8 +230,8 @@ static void keep(void **state)
 	(void)state;
 	for (uint32_t i = 1; i <= CHUNKS; i++)
 		up[i] = i > 40 ? i - 40 : 0;
-	for (policy = 0; kvc_keep_names[policy]; policy++)
-		alloc_sweep(kvc_keep_names[policy], use_keep, 0, true);
+	for (policy = 0; kvc_replacer_names[policy]; policy++)
+		alloc_sweep(kvc_replacer_names[policy], use_keep, 0, true);
 }
 
 static void use_learn(void)
@@ -311,8 +311,8 @@ static void use_ranges(void)
 	static uint8_t page[4096];
 	size_t n = 77;
 
-	kvc_ranges_encode(r, 2, page);
-	if (alloc_none(kvc_ranges_decode(page, sizeof page, 1 << 20, &back, &n))) {
+	kvc_frame_ranges_encode(r, 2, page);
+	if (alloc_none(kvc_frame_ranges_decode(page, sizeof page, 1 << 20, &back, &n))) {
 		assert_ptr_equal(back, r);
 		assert_int_equal(n, 77);
 	} else {
@@ -348,7 +348,7 @@ static void code(void)
 	f = (struct kvc_frame){ .ino = 5, .gen = 6, .size = LEN, .raw_len = LEN };
 	f.raw_sum = kvc_sum_of(raw, LEN);
 	strcpy(f.key_model, "m");
-	err = kvc_encoder_new(&e, &f, &recipe, give, NULL);
+	err = kvc_payload_encoder_new(&e, &f, &recipe, give, NULL);
 	assert_true(!err || !e);
 	/* OpenSSL does not say why it gives nothing */
 	if (err == -EIO && sealed && alloc_failed)
@@ -357,8 +357,8 @@ static void code(void)
 		return;
 	assert_non_null(e);
 	for (uint64_t at = 0; !err && at < f.stored_len; at += 300000)
-		err = kvc_encoder_read(e, stored + at, kvc_min(300000, f.stored_len - at));
-	kvc_encoder_free(e);
+		err = kvc_payload_encoder_read(e, stored + at, kvc_min(300000, f.stored_len - at));
+	kvc_payload_encoder_free(e);
 	if ((err == -EIO && sealed && alloc_failed) || alloc_none(err))
 		return;
 	err = kvc_payload_decode(&f, recipe.keys, stored, stored + f.stored_len - table, back);
@@ -374,7 +374,7 @@ static struct kvc_work *kept[WORKS];
 static void take_kept(void)
 {
 	for (unsigned i = 0; i < WORKS; i++)
-		assert_non_null(kept[i] = kvc_work_take());
+		assert_non_null(kept[i] = kvc_codec_work_take());
 }
 
 static void use_payload(void)
@@ -383,10 +383,10 @@ static void use_payload(void)
 
 	code();
 	alloc_disarm();
-	own = kvc_work_take(); /* what it has made, if it has */
+	own = kvc_codec_work_take(); /* what it has made, if it has */
 	for (unsigned i = 0; i < WORKS; i++)
-		kvc_work_give(kept[i], false);
-	kvc_work_give(own, false); /* that is one too many, and is freed */
+		kvc_codec_work_give(kept[i], false);
+	kvc_codec_work_give(own, false); /* that is one too many, and is freed */
 	take_kept();
 }
 
@@ -414,7 +414,7 @@ static void payload(void **state)
 		alloc_sweep(sealed ? "sealed" : "coded", use_payload, 0, true);
 	}
 	for (unsigned i = 0; i < WORKS; i++)
-		kvc_work_give(kept[i], false);
+		kvc_codec_work_give(kept[i], false);
 	kvc_keys_close(keys);
 }
 

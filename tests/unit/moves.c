@@ -8,9 +8,9 @@
  * on its model. Where nothing fails: who takes no place and who writes last.
  */
 #include "alloc.h"
-#include "house.h"
+#include "engine.h"
 #include "model.h"
-#include "unit.h"
+#include "chunking.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -80,13 +80,13 @@ static void disarm(void)
 /* What was queued for threads, and is about files' chunks, now or, after an error, later. */
 static void regroup(enum kvc_priority p)
 {
-	kvc_list_each_safe(e, &house->tier[KVC_COMMON].jobs[p]) {
+	kvc_list_each_safe(e, &engine->tier[KVC_COMMON].jobs[p]) {
 		struct kvc_job *j = kvc_of(e, struct kvc_job, link);
 
 		later++;
-		j->run(house, j);
+		j->run(engine, j);
 		kvc_list_del(&j->link);
-		j->node->holds--;
+		j->node->refs--;
 		free(j);
 	}
 }
@@ -94,7 +94,7 @@ static void regroup(enum kvc_priority p)
 /* It can leave the pool, whichever its chunk is. */
 static void can_go(uint64_t ino)
 {
-	struct kvc_node *n = kvc_node_find_locked(house, ino);
+	struct kvc_node *n = kvc_node_find_locked(engine, ino);
 
 	if (!n || !kvc_has_segment(n))
 		return;
@@ -111,12 +111,12 @@ static void in_chunk(uint64_t ino, uint64_t chunk)
 	uint64_t of;
 	int err;
 
-	kvc_lock_both(house);
-	err = kvc_row_of_both(house, ino, &row) ?: kvc_model_of_both(house, row.parent, &of);
-	kvc_unlock_both(house);
+	kvc_lock_both(engine);
+	err = kvc_node_row_both(engine, ino, &row) ?: kvc_node_model_both(engine, row.parent, &of);
+	kvc_unlock_both(engine);
 	assert_int_equal(err, 0);
 	assert_int_equal(row.chunk, chunk);
-	if ((n = kvc_node_find_locked(house, ino)))
+	if ((n = kvc_node_find_locked(engine, ino)))
 		assert_int_equal(n->model, of);
 	can_go(ino);
 }
@@ -140,16 +140,16 @@ static void begin_one(void)
 	char name[32];
 
 	snprintf(name, sizeof name, "c%u", serial);
-	from = house_folder(model[0], name);
+	from = engine_folder(model[0], name);
 	snprintf(name, sizeof name, "d%u", serial);
-	to = house_folder(model[serial % 2], name);
+	to = engine_folder(model[serial % 2], name);
 	snprintf(also, sizeof also, "also%u", serial++);
-	file = house_file(from, "a");
-	house_file(from, "b");
-	house_file(to, "x");
-	house_forget(file);
-	house_commit();
-	house_forget(to);
+	file = engine_file(from, "a");
+	engine_file(from, "b");
+	engine_file(to, "x");
+	engine_forget(file);
+	engine_commit();
+	engine_forget(to);
 	in_chunk(file, from);
 }
 
@@ -158,15 +158,15 @@ static void end_one(bool moved)
 	bool queued;
 
 	can_go(file);
-	queued = !kvc_list_empty(&house->tier[KVC_COMMON].jobs[KVC_P_URGENT]);
+	queued = !kvc_list_empty(&engine->tier[KVC_COMMON].jobs[KVC_P_URGENT]);
 	regroup(KVC_P_URGENT);
 	if (!memory || !for_ever || queued || !moved) /* there was none for the job */
 		in_chunk(file, moved ? to : from);
-	house_commit();
+	engine_commit();
 	for (unsigned i = 0; i < 10; i++) {
 		const char *const names[] = { "a", "b", "x", "y", also };
 		struct kvc_wait w = { 0 };
-		int err = kvc_unlink(house, i < 5 ? from : to, names[i % 5], &w);
+		int err = kvc_entry_unlink(engine, i < 5 ? from : to, names[i % 5], &w);
 
 		assert_true(!err || err == -ENOENT);
 	}
@@ -179,11 +179,11 @@ static void renames(void)
 
 	begin_one();
 	arm();
-	err = kvc_rename(house, from, "a", to, "y", 0, &w);
+	err = kvc_rename(engine, from, "a", to, "y", 0, &w);
 	disarm();
 	only(err);
-	assert_int_equal(house_has(from, "a"), err != 0);
-	assert_int_equal(house_has(to, "y"), err == 0);
+	assert_int_equal(engine_has(from, "a"), err != 0);
+	assert_int_equal(engine_has(to, "y"), err == 0);
 	end_one(!err);
 }
 
@@ -194,7 +194,7 @@ static void exchanges(void)
 
 	begin_one();
 	arm();
-	err = kvc_rename(house, from, "a", to, "x", RENAME_EXCHANGE, &w);
+	err = kvc_rename(engine, from, "a", to, "x", RENAME_EXCHANGE, &w);
 	disarm();
 	only(err);
 	end_one(!err);
@@ -207,11 +207,11 @@ static void links(void)
 
 	begin_one();
 	arm();
-	err = kvc_link(house, file, to, "y", 0, &r);
+	err = kvc_entry_link(engine, file, to, "y", 0, &r);
 	disarm();
 	only(err);
-	assert_true(house_has(from, "a"));
-	assert_int_equal(house_has(to, "y"), err == 0);
+	assert_true(engine_has(from, "a"));
+	assert_int_equal(engine_has(to, "y"), err == 0);
 	end_one(!err);
 }
 
@@ -223,17 +223,17 @@ static void unlinks(void)
 	int err;
 
 	begin_one();
-	assert_int_equal(kvc_link(house, file, to, "y", 0, &r), 0);
-	assert_int_equal(kvc_rename(house, from, "a", from, also, 0, &w), 0);
+	assert_int_equal(kvc_entry_link(engine, file, to, "y", 0, &r), 0);
+	assert_int_equal(kvc_rename(engine, from, "a", from, also, 0, &w), 0);
 	in_chunk(file, from);
-	house_forget(file);
-	house_commit();
+	engine_forget(file);
+	engine_commit();
 	arm();
-	err = kvc_unlink(house, from, also, &w);
+	err = kvc_entry_unlink(engine, from, also, &w);
 	disarm();
 	only(err);
-	assert_int_equal(house_has(from, also), err != 0);
-	assert_true(house_has(to, "y"));
+	assert_int_equal(engine_has(from, also), err != 0);
+	assert_true(engine_has(to, "y"));
 	end_one(!err);
 }
 
@@ -247,13 +247,13 @@ static int create(uint64_t folder, const char *name, uint64_t *ino)
 	struct kvc_opened o = { 0 };
 	struct kvc_wait w = { 0 };
 	struct kvc_row r;
-	int err = kvc_create(house, folder, name, S_IFREG | 0644, 0, 0, O_RDWR | O_EXCL, &r, &o,
-			     &w);
+	int err = kvc_open_create(engine, folder, name, S_IFREG | 0644, 0, 0, O_RDWR | O_EXCL, &r,
+				  &o, &w);
 
 	if (err)
 		return err;
 	*ino = r.ino;
-	kvc_file_release(house, r.ino, O_RDWR, 0);
+	kvc_open_release(engine, r.ino, O_RDWR, 0);
 	return 0;
 }
 
@@ -268,11 +268,11 @@ static void makes(void)
 
 	snprintf(name, sizeof name, "n%u", serial++);
 	if (serial % 2) {
-		folder = house_folder(set, name);
-		house_forget(folder);
+		folder = engine_folder(set, name);
+		engine_forget(folder);
 	}
-	house_commit();
-	memset(house->models->hints, 0, sizeof house->models->hints);
+	engine_commit();
+	memset(engine->models->hints, 0, sizeof engine->models->hints);
 	arm();
 	err = create(folder, name, &ino);
 	disarm();
@@ -280,13 +280,13 @@ static void makes(void)
 	if (err)
 		return;
 	in_chunk(ino, folder == set ? ino : folder);
-	c = kvc_chunk_find_locked(house, folder == set ? ino : folder);
+	c = kvc_chunk_find_locked(engine, folder == set ? ino : folder);
 	assert_non_null(c);
 	assert_int_equal(c->ttl_s, TTL);
 	assert_true(c->expires_ns > 0);
-	assert_string_equal(kvc_policies[c->policy - 1].name, "fifo");
-	house_forget(ino);
-	house_commit();
+	assert_string_equal(kvc_policy_table[c->policy - 1].name, "fifo");
+	engine_forget(ino);
+	engine_commit();
 }
 
 /* A folder that was one chunk is none any more. */
@@ -298,22 +298,22 @@ static void splits(void)
 	char name[32];
 
 	snprintf(name, sizeof name, "s%u", serial++);
-	folder = house_folder(model[0], name);
+	folder = engine_folder(model[0], name);
 	for (unsigned i = 0; i < 3; i++) {
 		snprintf(name, sizeof name, "%u", i);
-		ino[i] = house_file(folder, name);
+		ino[i] = engine_file(folder, name);
 		in_chunk(ino[i], folder);
-		house_forget(ino[i]);
+		engine_forget(ino[i]);
 	}
-	house_commit();
-	kvc_lock_both(house);
-	assert_int_equal(kvc_node_get_both(house, folder, &n), 0);
-	assert_int_equal(kvc_unit_set_both(house, n, "file"), 0);
-	kvc_unlock_both(house);
+	engine_commit();
+	kvc_lock_both(engine);
+	assert_int_equal(kvc_node_get_both(engine, folder, &n), 0);
+	assert_int_equal(kvc_chunking_set_both(engine, n, "file"), 0);
+	kvc_unlock_both(engine);
 	arm();
 	regroup(KVC_P_URGENT);
 	disarm();
-	bool again = !kvc_list_empty(&house->tier[KVC_COMMON].jobs[KVC_P_SPILL]);
+	bool again = !kvc_list_empty(&engine->tier[KVC_COMMON].jobs[KVC_P_SPILL]);
 
 	for (unsigned i = 0; i < 3; i++)
 		can_go(ino[i]);
@@ -324,12 +324,12 @@ static void splits(void)
 			in_chunk(ino[i], ino[i]);
 		can_go(ino[i]);
 	}
-	house_commit();
+	engine_commit();
 	for (unsigned i = 0; i < 3; i++) {
 		struct kvc_wait w = { 0 };
 
 		snprintf(name, sizeof name, "%u", i);
-		assert_int_equal(kvc_unlink(house, folder, name, &w), 0);
+		assert_int_equal(kvc_entry_unlink(engine, folder, name, &w), 0);
 	}
 }
 
@@ -340,11 +340,11 @@ static void all(void (*what)(void), long least)
 		for_ever = way & 1;
 		what();
 		if (way % 20 == 0)
-			house_check();
+			engine_check();
 	}
 	print_message("%ld calls failed, %ld were ended later\n", failed, later);
 	assert_true(failed >= least);
-	house_check();
+	engine_check();
 }
 
 static void reads_fail(void **state)
@@ -374,21 +374,21 @@ static void memory_fails(void **state)
 /* Where asked so, it takes nobody's place; the kernel asks for it only when it knows of nobody. */
 static void takes_no_place(void **state)
 {
-	uint64_t folder = house_folder(model[0], "c"), one = house_file(folder, "one");
+	uint64_t folder = engine_folder(model[0], "c"), one = engine_file(folder, "one");
 	struct kvc_wait w = { 0 };
 
 	(void)state;
-	house_file(folder, "two");
-	assert_int_equal(kvc_rename(house, folder, "one", folder, "two", RENAME_NOREPLACE, &w),
+	engine_file(folder, "two");
+	assert_int_equal(kvc_rename(engine, folder, "one", folder, "two", RENAME_NOREPLACE, &w),
 			 -EEXIST);
-	assert_true(house_has(folder, "one") && house_has(folder, "two"));
-	assert_int_equal(kvc_rename(house, folder, "one", folder, "three", RENAME_NOREPLACE, &w),
+	assert_true(engine_has(folder, "one") && engine_has(folder, "two"));
+	assert_int_equal(kvc_rename(engine, folder, "one", folder, "three", RENAME_NOREPLACE, &w),
 			 0);
-	assert_true(!house_has(folder, "one") && house_has(folder, "two"));
-	house_forget(one);
-	assert_int_equal(kvc_unlink(house, folder, "two", &w), 0);
-	assert_int_equal(kvc_unlink(house, folder, "three", &w), 0);
-	house_check();
+	assert_true(!engine_has(folder, "one") && engine_has(folder, "two"));
+	engine_forget(one);
+	assert_int_equal(kvc_entry_unlink(engine, folder, "two", &w), 0);
+	assert_int_equal(kvc_entry_unlink(engine, folder, "three", &w), 0);
+	engine_check();
 }
 
 static enum kvc_state state_of(uint64_t ino)
@@ -396,11 +396,11 @@ static enum kvc_state state_of(uint64_t ino)
 	struct kvc_node *n;
 	enum kvc_state is;
 
-	kvc_lock(house);
-	n = kvc_node_find_locked(house, ino);
+	kvc_lock(engine);
+	n = kvc_node_find_locked(engine, ino);
 	assert_non_null(n);
 	is = n->state;
-	kvc_unlock(house);
+	kvc_unlock(engine);
 	return is;
 }
 
@@ -412,37 +412,37 @@ static void last_of_two(void **state)
 	struct kvc_row r;
 
 	(void)state;
-	assert_int_equal(kvc_create(house, model[0], "two", S_IFREG | 0644, 0, 0, O_RDWR | O_EXCL,
-				    &r, &o, &w),
+	assert_int_equal(kvc_open_create(engine, model[0], "two", S_IFREG | 0644, 0, 0,
+					 O_RDWR | O_EXCL, &r, &o, &w),
 			 0);
-	assert_int_equal(kvc_file_open(house, r.ino, O_WRONLY, &o, &w), 0);
-	kvc_file_release(house, r.ino, O_RDWR, 0);
+	assert_int_equal(kvc_open_file(engine, r.ino, O_WRONLY, &o, &w), 0);
+	kvc_open_release(engine, r.ino, O_RDWR, 0);
 	assert_int_equal(state_of(r.ino), KVC_OPEN);
-	kvc_file_release(house, r.ino, O_WRONLY, 0);
+	kvc_open_release(engine, r.ino, O_WRONLY, 0);
 	assert_int_equal(state_of(r.ino), KVC_RESIDENT);
-	assert_int_equal(kvc_unlink(house, model[0], "two", &w), 0);
-	house_forget(r.ino);
-	house_check();
+	assert_int_equal(kvc_entry_unlink(engine, model[0], "two", &w), 0);
+	engine_forget(r.ino);
+	engine_check();
 }
 
 static int begin(void **state)
 {
 	(void)state;
-	house_new("unit=dir");
-	model[0] = house_folder(KVC_ROOT, "m");
-	model[1] = house_folder(KVC_ROOT, "o");
-	set = house_folder(KVC_ROOT, "s");
-	kvc_lock_both(house);
-	assert_int_equal(kvc_model_ttl_set_both(house, set, TTL), 0);
-	assert_int_equal(kvc_model_attr_set_both(house, set, KVC_MODEL_POLICY, "fifo"), 0);
-	kvc_unlock_both(house);
+	engine_new("unit=dir");
+	model[0] = engine_folder(KVC_ROOT, "m");
+	model[1] = engine_folder(KVC_ROOT, "o");
+	set = engine_folder(KVC_ROOT, "s");
+	kvc_lock_both(engine);
+	assert_int_equal(kvc_model_ttl_set_both(engine, set, TTL), 0);
+	assert_int_equal(kvc_model_attr_set_both(engine, set, KVC_MODEL_POLICY, "fifo"), 0);
+	kvc_unlock_both(engine);
 	return 0;
 }
 
 static int end(void **state)
 {
 	(void)state;
-	house_end();
+	engine_end();
 	return 0;
 }
 

@@ -31,10 +31,10 @@ static void defaults_and_values(void **state)
 	assert_string_equal(kvc_policy_names[o.policy], "mru");
 	assert_int_equal(o.write, KVC_BACK);
 	assert_int_equal(o.keep_pool, 1);
-	assert_int_equal(o.admit, KVC_ADMIT_ALL);
+	assert_int_equal(o.admit, KVC_ADMISSION_ALL);
 	assert_int_equal(o.daily_bytes, 0);
 	assert_int_equal(kvc_options_parse(&o, "admit=twice,daily=50G", error), 0);
-	assert_int_equal(o.admit, KVC_ADMIT_TWICE);
+	assert_int_equal(o.admit, KVC_ADMISSION_TWICE);
 	assert_int_equal(o.daily_bytes, 50ull << 30);
 	assert_int_equal(o.passthrough, KVC_OFF);
 	assert_string_equal(o.generic, "ro,nosuid");
@@ -170,7 +170,7 @@ static void sizes(void **state)
 
 static void ranks(void **state)
 {
-	struct kvc_use old = { 1000000000000000000, 1000000000000000000, 5 }, new = {
+	struct kvc_access old = { 1000000000000000000, 1000000000000000000, 5 }, new = {
 		1000000001000000000,
 		1000000009000000000,
 		1,
@@ -179,8 +179,8 @@ static void ranks(void **state)
 
 	(void)state;
 	for (int i = 0; i < 4; i++) {
-		a[i] = kvc_policies[i].rank(&old);
-		b[i] = kvc_policies[i].rank(&new);
+		a[i] = kvc_policy_table[i].rank(&old);
+		b[i] = kvc_policy_table[i].rank(&new);
 	}
 	assert_string_equal(kvc_policy_names[0], "lru");
 	assert_true(a[0] < b[0]); /* lru: old goes first */
@@ -188,8 +188,8 @@ static void ranks(void **state)
 	assert_true(a[2] > b[2]); /* lfu: the less used goes first */
 	assert_true(a[3] > b[3]); /* mru */
 	old.hits = new.hits = UINT64_MAX;
-	assert_true(kvc_policies[2].rank(&old) < kvc_policies[2].rank(&new) &&
-		    kvc_policies[2].rank(&old) > 0);
+	assert_true(kvc_policy_table[2].rank(&old) < kvc_policy_table[2].rank(&new) &&
+		    kvc_policy_table[2].rank(&old) > 0);
 }
 
 static void name_hashes(void **state)

@@ -41,12 +41,12 @@ static void hkdf_vectors(void **state)
 	n = unhex("3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf34007208d5b88718"
 		  "5865",
 		  want);
-	assert_int_equal(kvc_hkdf(key, k, salt, s, info, i, got, n), 0);
+	assert_int_equal(kvc_keys_hkdf(key, k, salt, s, info, i, got, n), 0);
 	assert_memory_equal(got, want, n);
 	n = unhex("8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d9d201395faa4b61a"
 		  "96c8",
 		  want);
-	assert_int_equal(kvc_hkdf(key, k, salt, 0, info, 0, got, n), 0);
+	assert_int_equal(kvc_keys_hkdf(key, k, salt, 0, info, 0, got, n), 0);
 	assert_memory_equal(got, want, n);
 }
 
@@ -70,11 +70,11 @@ static void mac_vectors(void **state)
 
 	(void)state;
 	memset(key, 0x0b, 20);
-	assert_int_equal(kvc_mac(key, "Hi There", 8, "", 0, got), 0);
+	assert_int_equal(kvc_keys_mac(key, "Hi There", 8, "", 0, got), 0);
 	assert_memory_equal(got, one, 16);
 	memset(key, 0, sizeof key);
 	memcpy(key, jefe, sizeof jefe);
-	assert_int_equal(kvc_mac(key, "what do ya want ", 16, "for nothing?", 12, got), 0);
+	assert_int_equal(kvc_keys_mac(key, "what do ya want ", 16, "for nothing?", 12, got), 0);
 	assert_memory_equal(got, two, 16);
 }
 
@@ -83,15 +83,15 @@ static void gcm_vectors(void **state)
 	uint8_t key[32] = { 0 }, zero[16] = { 0 }, out[16], tag[16], want[16];
 
 	(void)state;
-	assert_int_equal(kvc_seal(key, 0, "", 0, zero, 0, out, tag), 0);
+	assert_int_equal(kvc_keys_seal(key, 0, "", 0, zero, 0, out, tag), 0);
 	unhex("530f8afbc74536b9a963b4f1c4cb738b", want);
 	assert_memory_equal(tag, want, 16);
-	assert_int_equal(kvc_seal(key, 0, "", 0, zero, 16, out, tag), 0);
+	assert_int_equal(kvc_keys_seal(key, 0, "", 0, zero, 16, out, tag), 0);
 	unhex("cea7403d4d606b6e074ec5d3baf39d18", want);
 	assert_memory_equal(out, want, 16);
 	unhex("d0d1c8a799996bf0265b98b5d48ab919", want);
 	assert_memory_equal(tag, want, 16);
-	assert_int_equal(kvc_unseal(key, 0, "", 0, out, 16, out, tag), 0);
+	assert_int_equal(kvc_keys_unseal(key, 0, "", 0, out, 16, out, tag), 0);
 	assert_memory_equal(out, zero, 16);
 }
 
@@ -151,22 +151,22 @@ static void key_files(void **state)
 	assert_int_equal(kvc_keys_proof(k, 1, a), 0);
 	assert_int_equal(kvc_keys_proof(k, 5, b), 0);
 	assert_string_not_equal(a, b);
-	assert_int_equal(kvc_frame_key(k, 1, "m", nonce, 2, 3, one), 0);
-	assert_int_equal(kvc_frame_key(k, 1, "m", nonce, 2, 4, two), 0);
+	assert_int_equal(kvc_keys_frame_key(k, 1, "m", nonce, 2, 3, one), 0);
+	assert_int_equal(kvc_keys_frame_key(k, 1, "m", nonce, 2, 4, two), 0);
 	assert_memory_not_equal(one, two, 32);
-	assert_int_equal(kvc_frame_key(k, 1, "n", nonce, 2, 3, two), 0);
+	assert_int_equal(kvc_keys_frame_key(k, 1, "n", nonce, 2, 3, two), 0);
 	assert_memory_not_equal(one, two, 32);
 	/* another model's own */
-	assert_int_equal(kvc_frame_key(k, 9, "m", nonce, 2, 3, two), -ENOKEY);
-	assert_int_equal(kvc_frame_key(k, 2, "m", nonce, 2, 3, two), -ENOKEY);
+	assert_int_equal(kvc_keys_frame_key(k, 9, "m", nonce, 2, 3, two), -ENOKEY);
+	assert_int_equal(kvc_keys_frame_key(k, 2, "m", nonce, 2, 3, two), -ENOKEY);
 	/* what proves headers is of the model too, and no frame's key */
-	assert_int_equal(kvc_header_key(k, 1, "m", one), 0);
-	assert_int_equal(kvc_header_key(k, 1, "n", two), 0);
+	assert_int_equal(kvc_keys_header_key(k, 1, "m", one), 0);
+	assert_int_equal(kvc_keys_header_key(k, 1, "n", two), 0);
 	assert_memory_not_equal(one, two, 32);
-	assert_int_equal(kvc_header_key(k, 5, "m", two), 0);
+	assert_int_equal(kvc_keys_header_key(k, 5, "m", two), 0);
 	assert_memory_not_equal(one, two, 32);
-	assert_int_equal(kvc_header_key(k, 9, "m", two), -ENOKEY);
-	assert_int_equal(kvc_header_key(k, 9, "llama", two), 0);
+	assert_int_equal(kvc_keys_header_key(k, 9, "m", two), -ENOKEY);
+	assert_int_equal(kvc_keys_header_key(k, 9, "llama", two), 0);
 	kvc_keys_close(k);
 	unlink(key_text("x", 0600));
 }
@@ -228,16 +228,16 @@ static struct coded *code(const uint8_t *p, size_t len, enum kvc_codec codec, st
 	c->f.flags = shared ? KVC_FRAME_SHARED : 0;
 	strcpy(c->f.path, "model/chunk/layer");
 	strcpy(c->f.key_model, "model");
-	assert_int_equal(kvc_encoder_new(&e, &c->f, &r, give, &s), 0);
+	assert_int_equal(kvc_payload_encoder_new(&e, &c->f, &r, give, &s), 0);
 	c->f.raw_sum = keys ? (struct kvc_sum){ 0 } : kvc_sum_of(p, len);
 	c->stored = malloc(c->f.stored_len + 1);
 	for (uint64_t at = 0; e && at < c->f.stored_len; at += step)
-		assert_int_equal(kvc_encoder_read(e, c->stored + at,
-						  kvc_min(step, c->f.stored_len - at)),
+		assert_int_equal(kvc_payload_encoder_read(e, c->stored + at,
+							  kvc_min(step, c->f.stored_len - at)),
 				 0);
 	if (!e)
 		memcpy(c->stored, p, len);
-	kvc_encoder_free(e);
+	kvc_payload_encoder_free(e);
 	return c;
 }
 
@@ -418,15 +418,15 @@ static const struct told told[] = {
 
 static void no_further(void **state)
 {
-	const size_t raw_len = KVC_BLOCK + LAST, room = raw_len + KVC_PAGE;
+	const size_t raw_len = KVC_BLOCK + LAST, capacity = raw_len + KVC_PAGE;
 	struct kvc_frame *f = kvc_frame_new();
 	uint8_t *out = malloc(raw_len), *in = malloc(raw_len), table[KVC_PAGE] = { 0 };
-	uint8_t *map = mmap(NULL, room + KVC_PAGE, PROT_READ | PROT_WRITE,
+	uint8_t *map = mmap(NULL, capacity + KVC_PAGE, PROT_READ | PROT_WRITE,
 			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	(void)state;
 	assert_ptr_not_equal(map, MAP_FAILED);
-	assert_int_equal(mprotect(map + room, KVC_PAGE, PROT_NONE), 0);
+	assert_int_equal(mprotect(map + capacity, KVC_PAGE, PROT_NONE), 0);
 	assert_int_equal(kvc_payload_table(raw_len), sizeof table);
 	fill(in, raw_len, 1, 3);
 	f->flags = KVC_FRAME_CODED;
@@ -434,7 +434,7 @@ static void no_further(void **state)
 	f->raw_sum = kvc_sum_of(in, raw_len);
 	for (size_t i = 0; i < sizeof told / sizeof told[0]; i++) {
 		const struct told *t = &told[i];
-		uint8_t *data = map + room - t->data;
+		uint8_t *data = map + capacity - t->data;
 
 		memcpy(data, in, kvc_min(t->data, raw_len));
 		for (int b = 0; b < 2; b++)
@@ -450,8 +450,8 @@ static void no_further(void **state)
 	memcpy(table, told[0].table[0], 8);
 	f->codec = KVC_CODEC_NONE;
 	f->stored_len = sizeof table - 1;
-	assert_int_equal(kvc_payload_decode(f, NULL, map + room, table, out), -EBADMSG);
-	munmap(map, room + KVC_PAGE);
+	assert_int_equal(kvc_payload_decode(f, NULL, map + capacity, table, out), -EBADMSG);
+	munmap(map, capacity + KVC_PAGE);
 	free(in);
 	free(out);
 	free(f);
@@ -479,16 +479,16 @@ static void hostile(void **state)
 	}
 	for (unsigned long r = 0; r < rounds; r++) {
 		const struct coded *b = base[r & 3];
-		uint64_t table_len = kvc_payload_table(len), room = b->f.stored_len;
+		uint64_t table_len = kvc_payload_table(len), capacity = b->f.stored_len;
 		/* exact allocations, so that a sanitizer sees the first byte beyond */
-		uint8_t *stored = malloc(room);
+		uint8_t *stored = malloc(capacity);
 		struct coded c = { b->f, stored };
 		int flips = 1 + (int)(rand_r(&seed) % 8), err;
 
-		memcpy(stored, b->stored, room);
+		memcpy(stored, b->stored, capacity);
 		for (int i = 0; i < flips; i++) {
-			uint64_t at = rand_r(&seed) % 3 ? room - table_len + rand_r(&seed) % 24
-							: rand_r(&seed) % (room - table_len);
+			uint64_t at = rand_r(&seed) % 3 ? capacity - table_len + rand_r(&seed) % 24
+							: rand_r(&seed) % (capacity - table_len);
 
 			if (rand_r(&seed) & 1)
 				at = rand_r(&seed) % 64; /* the codec's own headers */

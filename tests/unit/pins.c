@@ -3,7 +3,7 @@
  * Pinned chunks cost the evictor nothing: each is met once and then stays out of the eviction order
  * until its pin holds no more. Chunks met are counted; only the evictor's thread runs.
  */
-#include "house.h"
+#include "engine.h"
 #include "evict.h"
 #include "pin.h"
 
@@ -47,7 +47,7 @@ static void woken(struct kvc_wait *w)
 
 static void pin(unsigned i, const char *value)
 {
-	assert_int_equal(kvc_setxattr(house, ino[i], "user.kvcachefs.pin", value, strlen(value), 0,
+	assert_int_equal(kvc_setxattr(engine, ino[i], "user.kvcachefs.pin", value, strlen(value), 0,
 				      NULL, NULL),
 			 0);
 }
@@ -60,18 +60,18 @@ static unsigned pressed(unsigned least)
 	struct kvc_wait w = { .wake = woken };
 
 	met = passes = 0;
-	kvc_lock(house);
-	house->room.stuck = 0;
-	assert_int_equal(kvc_room_get_locked(house, house->pool.bytes, &w), KVC_WAIT);
-	kvc_unlock(house);
+	kvc_lock(engine);
+	engine->reservations.stuck = 0;
+	assert_int_equal(kvc_reservation_get_locked(engine, engine->pool.bytes, &w), KVC_WAIT);
+	kvc_unlock(engine);
 	for (int i = 0; i < 20000 && (least ? met < least : passes < PASSES); i++)
 		usleep(1000);
 	if (least ? met < least : passes < PASSES)
 		fail_msg("%u passes met %u chunks", passes, met);
-	kvc_lock(house);
-	kvc_list_del(&w.link);     /* refused, or waiting still */
-	house->waits.timed = NULL; /* it was the only one */
-	kvc_unlock(house);
+	kvc_lock(engine);
+	kvc_list_del(&w.link);      /* refused, or waiting still */
+	engine->waits.timed = NULL; /* it was the only one */
+	kvc_unlock(engine);
 	return met;
 }
 
@@ -96,13 +96,13 @@ static void back(void **state)
 	pin(0, "1");
 	assert_true(pressed(1) >= 1);
 	assert_int_equal(pressed(0), 0);
-	kvc_lock(house);
-	house->opt.pins_pct = 0; /* all have too much now */
-	kvc_unlock(house);
+	kvc_lock(engine);
+	engine->opt.pins_pct = 0; /* all have too much now */
+	kvc_unlock(engine);
 	assert_true(pressed(FILES) >= FILES);
-	kvc_lock(house);
-	house->opt.pins_pct = 50;
-	kvc_unlock(house);
+	kvc_lock(engine);
+	engine->opt.pins_pct = 50;
+	kvc_unlock(engine);
 	pressed(FILES);
 	assert_int_equal(pressed(0), 0);
 	/* a chunk that is out of the order is freed with its file */
@@ -111,10 +111,10 @@ static void back(void **state)
 		char name[16];
 
 		snprintf(name, sizeof name, "f%u", i);
-		assert_int_equal(kvc_unlink(house, model, name, &w), 0);
-		house_forget(ino[i]);
+		assert_int_equal(kvc_entry_unlink(engine, model, name, &w), 0);
+		engine_forget(ino[i]);
 	}
-	house_commit();
+	engine_commit();
 	assert_int_equal(pressed(0), 0);
 }
 
@@ -123,32 +123,32 @@ static int begin(void **state)
 	char name[16];
 
 	(void)state;
-	house_new("pins=50");
-	model = house_folder(KVC_ROOT, "m");
+	engine_new("pins=50");
+	model = engine_folder(KVC_ROOT, "m");
 	assert_int_equal(
-		kvc_setxattr(house, model, "user.kvcachefs.unit", "file", 4, 0, NULL, NULL), 0);
+		kvc_setxattr(engine, model, "user.kvcachefs.unit", "file", 4, 0, NULL, NULL), 0);
 	for (unsigned i = 0; i < FILES; i++) {
 		snprintf(name, sizeof name, "f%u", i);
-		ino[i] = house_file(model, name);
+		ino[i] = engine_file(model, name);
 		pin(i, "1");
 	}
-	house_commit();
-	house_later_ns += OLD_NS;
-	return pthread_create(&evictor, NULL, kvc_evictor, house);
+	engine_commit();
+	engine_later_ns += OLD_NS;
+	return pthread_create(&evictor, NULL, kvc_evictor, engine);
 }
 
 static int end(void **state)
 {
 	(void)state;
-	kvc_lock(house);
-	house->stopping = true;
-	pthread_cond_broadcast(&house->room.pressed);
-	kvc_unlock(house);
+	kvc_lock(engine);
+	engine->stopping = true;
+	pthread_cond_broadcast(&engine->reservations.pressed);
+	kvc_unlock(engine);
 	pthread_join(evictor, NULL);
-	kvc_lock(house);
-	house->stopping = false;
-	kvc_unlock(house);
-	house_end();
+	kvc_lock(engine);
+	engine->stopping = false;
+	kvc_unlock(engine);
+	engine_end();
 	return 0;
 }
 

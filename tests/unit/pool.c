@@ -37,7 +37,7 @@ static int without_root(const char *run, bool keep)
 	snprintf(s.uuid_text, sizeof s.uuid_text, "a-store");
 	if (kvc_pool_open(&p, &o, &s, error) || p.mounted)
 		return __LINE__;
-	fd = kvc_segment_open(&p, &seg, O_RDWR | O_CREAT | O_EXCL);
+	fd = kvc_pool_segment_open(&p, &seg, O_RDWR | O_CREAT | O_EXCL);
 	if (fd < 0 || write(fd, "x", 1) != 1)
 		return __LINE__;
 	close(fd);
@@ -90,14 +90,14 @@ static void names_of_segments(void **state)
 	for (size_t i = 0; i < sizeof n / sizeof *n; i++)
 		for (size_t j = 0; j < sizeof n / sizeof *n; j++) {
 			snprintf(name, sizeof name, "w-%" PRIx64 "-%" PRIx64, n[i], n[j]);
-			assert_true(kvc_segment_parse(name, &s));
+			assert_true(kvc_pool_segment_parse(name, &s));
 			assert_true(s.kind == 'w' && s.ino == n[i] && s.gen == n[j]);
 			*kvc_put_dec(name, n[i]) = 0;
 			assert_true(strtoull(name, &end, 10) == n[i] && !*end);
 			assert_true(*name != '0' || !n[i]);
 		}
 	for (size_t i = 0; i < sizeof none / sizeof *none; i++)
-		assert_false(kvc_segment_parse(none[i], &s));
+		assert_false(kvc_pool_segment_parse(none[i], &s));
 }
 
 int main(void)

@@ -4,10 +4,10 @@
  * that has much to lose, not for all of it. And a store is refused only after a commit has shown
  * the keeper every chunk of the model. Only the keeper's thread runs here; drops are counted.
  */
-#include "house.h"
-#include "dirty.h"
+#include "engine.h"
+#include "committer.h"
 #include "evict.h"
-#include "limit.h"
+#include "model_quota.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -57,15 +57,15 @@ static void set(uint64_t model, const char *name, const char *value)
 	char full[64];
 
 	snprintf(full, sizeof full, "user.kvcachefs.%s", name);
-	assert_int_equal(kvc_setxattr(house, model, full, value, strlen(value), 0, NULL, NULL), 0);
+	assert_int_equal(kvc_setxattr(engine, model, full, value, strlen(value), 0, NULL, NULL), 0);
 }
 
 /* Less than an attribute may say. */
 static void bound(uint64_t model, uint64_t limit)
 {
-	kvc_lock_both(house);
-	assert_int_equal(kvc_quota_set_both(house, model, limit), 0);
-	kvc_unlock_both(house);
+	kvc_lock_both(engine);
+	assert_int_equal(kvc_quota_set_both(engine, model, limit), 0);
+	kvc_unlock_both(engine);
 }
 
 static uint64_t files(uint64_t model, unsigned n)
@@ -75,16 +75,16 @@ static uint64_t files(uint64_t model, unsigned n)
 
 	for (unsigned i = 0; i < n; i++) {
 		snprintf(name, sizeof name, "f%u", i);
-		last = house_file(model, name);
+		last = engine_file(model, name);
 	}
 	return last;
 }
 
 static void begin(unsigned many)
 {
-	house_new("");
-	large = house_folder(KVC_ROOT, "large");
-	small = house_folder(KVC_ROOT, "small");
+	engine_new("");
+	large = engine_folder(KVC_ROOT, "large");
+	small = engine_folder(KVC_ROOT, "small");
 	set(large, "unit", "file");
 	set(small, "unit", "file");
 	bound(large, 40u << 20);
@@ -107,10 +107,10 @@ static void store(struct kvc_wait *w)
 	size_t n;
 
 	*w = (struct kvc_wait){ .wake = woken };
-	assert_int_equal(kvc_create(house, small, "one more", S_IFREG | 0644, 0, 0, O_RDWR | O_EXCL,
-				    &r, &o, w),
+	assert_int_equal(kvc_open_create(engine, small, "one more", S_IFREG | 0644, 0, 0,
+					 O_RDWR | O_EXCL, &r, &o, w),
 			 0);
-	assert_int_equal(kvc_file_write(house, r.ino, bytes, sizeof bytes, 0, O_RDWR, &n, w),
+	assert_int_equal(kvc_io_write(engine, r.ino, bytes, sizeof bytes, 0, O_RDWR, &n, w),
 			 KVC_WAIT);
 }
 
@@ -118,9 +118,9 @@ static bool granted(const struct kvc_wait *w)
 {
 	bool is;
 
-	kvc_lock(house);
+	kvc_lock(engine);
 	is = w->quota_granted;
-	kvc_unlock(house);
+	kvc_unlock(engine);
 	return is;
 }
 
@@ -128,24 +128,24 @@ static int refused(const struct kvc_wait *w)
 {
 	int err;
 
-	kvc_lock(house);
+	kvc_lock(engine);
 	err = w->err;
-	kvc_unlock(house);
+	kvc_unlock(engine);
 	return err;
 }
 
 static void stop(void)
 {
-	kvc_lock(house);
-	house->stopping = true;
-	kvc_unlock(house);
-	kvc_keeper_stop(house);
-	kvc_lock(house);
-	house->stopping = false;
-	kvc_list_init(&house->waits.woken);
-	house->waits.timed = NULL;
-	kvc_unlock(house);
-	house_end();
+	kvc_lock(engine);
+	engine->stopping = true;
+	kvc_unlock(engine);
+	kvc_keeper_stop(engine);
+	kvc_lock(engine);
+	engine->stopping = false;
+	kvc_list_init(&engine->waits.woken);
+	engine->waits.timed = NULL;
+	kvc_unlock(engine);
+	engine_end();
 }
 
 static void turns(void **state)
@@ -155,11 +155,11 @@ static void turns(void **state)
 	(void)state;
 	begin(MANY);
 	files(small, SOME);
-	house_commit();
-	house_later_ns += OLD_NS;
+	engine_commit();
+	engine_later_ns += OLD_NS;
 	store(&w);
 	bound(large, 8192);
-	assert_int_equal(kvc_keeper_start(house), 0);
+	assert_int_equal(kvc_keeper_start(engine), 0);
 	for (int i = 0; i < 10000 && !(granted(&w) && dropped_large >= MANY - 1); i++)
 		usleep(1000);
 	assert_true(granted(&w));
@@ -176,18 +176,18 @@ static void uncommitted(void **state)
 
 	(void)state;
 	begin(1);
-	house_commit();
+	engine_commit();
 	files(small, SOME);
-	house_later_ns += OLD_NS;
+	engine_later_ns += OLD_NS;
 	store(&w);
-	assert_int_equal(kvc_keeper_start(house), 0);
+	assert_int_equal(kvc_keeper_start(engine), 0);
 	for (int i = 0; i < 10000 && looks < 40; i++)
 		usleep(1000);
 	assert_true(looks >= 40);
 	assert_int_equal(refused(&w), 0);
 	assert_false(granted(&w));
-	house_commit();
-	house_commit();
+	engine_commit();
+	engine_commit();
 	for (int i = 0; i < 10000 && !granted(&w); i++)
 		usleep(1000);
 	assert_true(granted(&w));
@@ -208,28 +208,28 @@ static void nothing(void **state)
 	files(small, SOME);
 	for (unsigned i = 0; i < SOME; i++) {
 		snprintf(name, sizeof name, "f%u", i);
-		assert_int_equal(kvc_lookup(house, small, name, &r, NULL), 0);
+		assert_int_equal(kvc_lookup(engine, small, name, &r, NULL), 0);
 		o = (struct kvc_opened){ 0 };
 		w = (struct kvc_wait){ .wake = woken };
-		assert_int_equal(kvc_file_open(house, r.ino, O_RDONLY, &o, &w), 0);
+		assert_int_equal(kvc_open_file(engine, r.ino, O_RDONLY, &o, &w), 0);
 	}
-	house_commit();
-	house_later_ns += OLD_NS;
+	engine_commit();
+	engine_later_ns += OLD_NS;
 	store(&w);
-	assert_int_equal(kvc_keeper_start(house), 0);
+	assert_int_equal(kvc_keeper_start(engine), 0);
 	for (int i = 0; i < 100; i++)
 		usleep(1000);
 	assert_int_equal(refused(&w), 0);
-	house_commit();
-	house_commit();
+	engine_commit();
+	engine_commit();
 	for (int i = 0; i < 10000 && !refused(&w); i++)
 		usleep(1000);
 	assert_int_equal(refused(&w), -EDQUOT);
 	assert_int_equal(dropped_large, 0);
 	for (unsigned i = 0; i < SOME; i++) {
 		snprintf(name, sizeof name, "f%u", i);
-		assert_int_equal(kvc_lookup(house, small, name, &r, NULL), 0);
-		kvc_file_release(house, r.ino, O_RDONLY, 0);
+		assert_int_equal(kvc_lookup(engine, small, name, &r, NULL), 0);
+		kvc_open_release(engine, r.ino, O_RDONLY, 0);
 	}
 	stop();
 }

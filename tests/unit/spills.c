@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies that fail (engine/copies/spill.c), in an engine of the test's own with a tier of the
+ * Copies that fail (engine/tiering/spill.c), in an engine of the test's own with a tier of the
  * test's own: what the length of their waits goes by, and what ends them. And whose segment is open
  * when somebody else has the lock.
  */
-#include "house.h"
+#include "engine.h"
 
 #include "sweep.h"
 
@@ -29,15 +29,15 @@ static void look(void)
 	struct kvc_node *n;
 	struct kvc_segment seg;
 
-	pthread_mutex_lock(&house->lock.m);
-	n = kvc_node_find_locked(house, watched);
+	pthread_mutex_lock(&engine->lock.m);
+	n = kvc_node_find_locked(engine, watched);
 	if (n && n->state == KVC_BOTH && !n->verify && !n->nopen && !n->leases && !n->snapshot) {
-		kvc_close_segment_locked(house, n);
-		seg = kvc_segment_of(n);
+		kvc_file_close_segment_locked(engine, n);
+		seg = kvc_file_segment_of(n);
 		looked++;
-		in_use += kvc_segment_in_use(&house->pool, &seg, false);
+		in_use += kvc_pool_segment_in_use(&engine->pool, &seg, false);
 	}
-	__real_pthread_mutex_unlock(&house->lock.m);
+	__real_pthread_mutex_unlock(&engine->lock.m);
 }
 
 int __wrap_pthread_mutex_unlock(pthread_mutex_t *m);
@@ -45,7 +45,7 @@ int __wrap_pthread_mutex_unlock(pthread_mutex_t *m)
 {
 	int err = __real_pthread_mutex_unlock(m);
 
-	if (watched && m == &house->lock.m)
+	if (watched && m == &engine->lock.m)
 		look();
 	return err;
 }
@@ -67,12 +67,12 @@ static int level_of(uint64_t ino)
 	const struct kvc_node *n;
 	int level = -1;
 
-	kvc_lock(house);
-	n = kvc_node_find_locked(house, ino);
+	kvc_lock(engine);
+	n = kvc_node_find_locked(engine, ino);
 	if (n && n->in[0].queued && n->in[0].queued->priority >= KVC_P_AGAIN &&
 	    n->in[0].queued->priority < KVC_P_SPILL)
 		level = (int)n->in[0].queued->priority - KVC_P_AGAIN;
-	kvc_unlock(house);
+	kvc_unlock(engine);
 	return level;
 }
 
@@ -101,7 +101,7 @@ static int synced(uint64_t ino)
 
 	do {
 		woken = false;
-		if ((err = kvc_fsync(house, ino, &w)) == KVC_WAIT) {
+		if ((err = kvc_io_fsync(engine, ino, &w)) == KVC_WAIT) {
 			while (!woken)
 				usleep(1000);
 			err = w.err;
@@ -117,8 +117,8 @@ static void hurried(void **state)
 	unsigned before;
 
 	(void)state;
-	house_tier.on_write = refuse;
-	ino = house_file(folder, "hurried");
+	engine_tier.on_write = refuse;
+	ino = engine_file(folder, "hurried");
 	waits(ino);
 	before = failed;
 	for (int i = 0; i < KVC_AGAINS; i++)
@@ -126,7 +126,7 @@ static void hurried(void **state)
 	assert_true(failed >= before + KVC_AGAINS);
 	/* what it has come to by itself, on a machine that was busy for so many seconds, at most */
 	assert_true(waits(ino) < KVC_AGAINS - 2);
-	house_tier.on_write = NULL;
+	engine_tier.on_write = NULL;
 	assert_int_equal(synced(ino), 0);
 }
 
@@ -135,9 +135,9 @@ static bool tried(void)
 {
 	bool is;
 
-	kvc_lock(house);
-	is = kvc_list_empty(&house->tier[0].jobs[KVC_P_PARKED]) && !house->work->running;
-	kvc_unlock(house);
+	kvc_lock(engine);
+	is = kvc_list_empty(&engine->tier[0].jobs[KVC_P_PARKED]) && !engine->work->running;
+	kvc_unlock(engine);
 	return is;
 }
 
@@ -145,10 +145,10 @@ static bool tried(void)
 static void waits_long(uint64_t ino)
 {
 	waits(ino);
-	kvc_lock(house);
-	kvc_node_find_locked(house, ino)->tries = KVC_AGAINS;
-	kvc_tier_retry_locked(house, 0);
-	kvc_unlock(house);
+	kvc_lock(engine);
+	kvc_node_find_locked(engine, ino)->tries = KVC_AGAINS;
+	kvc_tier_retry_locked(engine, 0);
+	kvc_unlock(engine);
 	while (level_of(ino) != KVC_AGAINS - 1 || !tried())
 		usleep(1000);
 }
@@ -158,10 +158,10 @@ static bool placed(uint64_t ino)
 	const struct kvc_node *n;
 	bool is;
 
-	kvc_lock(house);
-	n = kvc_node_find_locked(house, ino);
+	kvc_lock(engine);
+	n = kvc_node_find_locked(engine, ino);
 	is = n && kvc_placed_in(n, 0) && n->state != KVC_RESIDENT && !n->spilling;
-	kvc_unlock(house);
+	kvc_unlock(engine);
 	return is;
 }
 
@@ -179,13 +179,13 @@ static void others(void **state)
 	uint64_t ino[2];
 
 	(void)state;
-	house_tier.on_write = refuse;
-	ino[0] = house_file(folder, "one");
-	ino[1] = house_file(folder, "two");
+	engine_tier.on_write = refuse;
+	ino[0] = engine_file(folder, "one");
+	ino[1] = engine_file(folder, "two");
 	waits_long(ino[0]);
 	waits_long(ino[1]);
-	house_tier.on_write = NULL;
-	assert_true(comes(house_file(folder, "three")));
+	engine_tier.on_write = NULL;
+	assert_true(comes(engine_file(folder, "three")));
 	assert_true(comes(ino[0]));
 	assert_true(comes(ino[1]));
 }
@@ -204,17 +204,17 @@ static void its_own_fault(void **state)
 	char name[16];
 
 	(void)state;
-	house_tier.on_write = refuse;
-	bad = house_file(folder, "bad");
+	engine_tier.on_write = refuse;
+	bad = engine_file(folder, "bad");
 	waits(bad);
 	failed = 0;
-	house_tier.on_write = refuse_bad;
+	engine_tier.on_write = refuse_bad;
 	for (int i = 0; i < 100; i++) {
 		snprintf(name, sizeof name, "good%d", i);
-		assert_true(comes(house_file(folder, name)));
+		assert_true(comes(engine_file(folder, name)));
 	}
 	assert_true(failed < 30);
-	house_tier.on_write = NULL;
+	engine_tier.on_write = NULL;
 	assert_int_equal(synced(bad), 0);
 }
 
@@ -223,12 +223,12 @@ static void flush(void)
 	char words[] = "";
 	bool done = false;
 
-	assert_int_equal(kvc_sweep_begin(house, "flush", words, NULL), 0);
+	assert_int_equal(kvc_sweep_begin(engine, "flush", words, NULL), 0);
 	while (!done) {
 		usleep(1000);
-		kvc_lock(house);
-		done = house->sweep->done;
-		kvc_unlock(house);
+		kvc_lock(engine);
+		done = engine->sweep->done;
+		kvc_unlock(engine);
 	}
 }
 
@@ -242,12 +242,12 @@ static void flushed(void **state)
 	size_t n;
 
 	(void)state;
-	house_tier.on_write = refuse;
-	ino = house_file(folder, "flushed");
-	assert_int_equal(kvc_create(house, folder, "open", S_IFREG | 0644, 0, 0, O_RDWR | O_EXCL,
-				    &open, &o, &w),
+	engine_tier.on_write = refuse;
+	ino = engine_file(folder, "flushed");
+	assert_int_equal(kvc_open_create(engine, folder, "open", S_IFREG | 0644, 0, 0,
+					 O_RDWR | O_EXCL, &open, &o, &w),
 			 0);
-	assert_int_equal(kvc_file_write(house, open.ino, "x", 1, 0, O_RDWR, &n, &w), 0);
+	assert_int_equal(kvc_io_write(engine, open.ino, "x", 1, 0, O_RDWR, &n, &w), 0);
 	assert_int_equal(synced(open.ino), -EIO);
 	waits_long(ino);
 	waits_long(open.ino);
@@ -256,11 +256,11 @@ static void flushed(void **state)
 	assert_int_equal(waits(ino), KVC_AGAINS - 1);
 	assert_int_equal(waits(open.ino), KVC_AGAINS - 1);
 	assert_int_equal(failed, 2);
-	house_tier.on_write = NULL;
+	engine_tier.on_write = NULL;
 	flush();
 	assert_true(comes(ino));
 	assert_true(comes(open.ino));
-	kvc_file_release(house, open.ino, O_RDWR, 0);
+	kvc_open_release(engine, open.ino, O_RDWR, 0);
 }
 
 /* What may be evicted is open nowhere, or the evictor would take it for mapped and take another. */
@@ -278,16 +278,16 @@ static void closed(void **state)
 		struct kvc_row r;
 		size_t n;
 
-		assert_int_equal(kvc_create(house, folder, files[i].name, S_IFREG | 0644, 0, 0,
-					    O_RDWR | O_EXCL, &r, &o, &w),
+		assert_int_equal(kvc_open_create(engine, folder, files[i].name, S_IFREG | 0644, 0,
+						 0, O_RDWR | O_EXCL, &r, &o, &w),
 				 0);
-		assert_int_equal(kvc_file_write(house, r.ino, "x", 1, files[i].at, O_RDWR, &n, &w),
+		assert_int_equal(kvc_io_write(engine, r.ino, "x", 1, files[i].at, O_RDWR, &n, &w),
 				 0);
 		assert_int_equal(synced(r.ino), 0);
 		looked = in_use = 0;
 		watched = r.ino;
 		/* nothing was written since: it is compared, or copied anew */
-		kvc_file_release(house, r.ino, O_RDWR, 0);
+		kvc_open_release(engine, r.ino, O_RDWR, 0);
 		assert_true(comes(r.ino));
 		while (looked < 10)
 			placed(r.ino);
@@ -305,10 +305,10 @@ int main(void)
 	};
 	int wrong;
 
-	house_new("");
-	house_start();
-	folder = house_folder(KVC_ROOT, "m");
+	engine_new("");
+	engine_start();
+	folder = engine_folder(KVC_ROOT, "m");
 	wrong = cmocka_run_group_tests_name("spills", tests, NULL, NULL);
-	house_end();
+	engine_end();
 	return wrong;
 }

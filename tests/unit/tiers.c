@@ -245,13 +245,13 @@ static int make_store(void **state)
 	if (!mkdtemp(dir))
 		return -1;
 	snprintf(store.dir, sizeof store.dir, "%s", dir);
-	kvc_store_path(&store, KVC_STORE_DATA, store.data);
+	kvc_super_path(&store, KVC_STORE_DATA, store.data);
 	store.data_size = SIZE;
-	fd = open(kvc_store_path(&store, KVC_STORE_DATA, path), O_CREAT | O_RDWR, 0600);
+	fd = open(kvc_super_path(&store, KVC_STORE_DATA, path), O_CREAT | O_RDWR, 0600);
 	if (fd < 0 || ftruncate(fd, SIZE))
 		return -1;
 	close(fd);
-	return kvc_store_create(&store);
+	return kvc_super_create(&store);
 }
 
 static int remove_store(void **state)
@@ -259,8 +259,8 @@ static int remove_store(void **state)
 	char path[1280];
 
 	(void)state;
-	unlink(kvc_store_path(&store, KVC_STORE_DATA, path));
-	unlink(kvc_store_path(&store, KVC_STORE_SUPER, path));
+	unlink(kvc_super_path(&store, KVC_STORE_DATA, path));
+	unlink(kvc_super_path(&store, KVC_STORE_SUPER, path));
 	return rmdir(dir);
 }
 

@@ -8,12 +8,12 @@
 
 #include <cmocka.h>
 
-static struct kvc_keep *opened(unsigned policy)
+static struct kvc_replacer *opened(unsigned policy)
 {
-	struct kvc_keep_conf conf = { policy, 400, 1 };
-	struct kvc_keep *k;
+	struct kvc_replacer_conf conf = { policy, 400, 1 };
+	struct kvc_replacer *k;
 
-	assert_int_equal(kvc_keep_open(&k, &conf), 0);
+	assert_int_equal(kvc_replacer_open(&k, &conf), 0);
 	return k;
 }
 
@@ -23,41 +23,41 @@ static struct kvc_keep *opened(unsigned policy)
  */
 static void in_turns(void **state)
 {
-	struct kvc_keep *keep[KVC_CLASSES] = { opened(0), NULL, opened(1) };
+	struct kvc_replacer *keep[KVC_CLASSES] = { opened(0), NULL, opened(1) };
 	unsigned gave[KVC_CLASSES] = { 0 }, class;
 	struct kvc_turns turns = { 0 };
 	struct kvc_request r = { 0 };
 
 	(void)state;
 	for (int i = 0; i < 3; i += 2) {
-		kvc_keep_begin(keep[i], &r);
-		kvc_keep_end(keep[i], &r);
+		kvc_replacer_begin(keep[i], &r);
+		kvc_replacer_end(keep[i], &r);
 		for (uint64_t id = 1; id <= (i ? 100 : 300); id++)
-			assert_int_equal(kvc_keep_add(keep[i], NULL, 1000 * (unsigned)i + id, 0, 1),
-					 0);
-		kvc_keep_begin(keep[i], &r);
-		kvc_keep_end(keep[i], &r);
+			assert_int_equal(
+				kvc_replacer_add(keep[i], NULL, 1000 * (unsigned)i + id, 0, 1), 0);
+		kvc_replacer_begin(keep[i], &r);
+		kvc_replacer_end(keep[i], &r);
 	}
 	for (int round = 0; round < 4; round++) {
 		bool only = round == 1;
 
 		memset(gave, 0, sizeof gave);
 		for (uint64_t id = 1; id <= 100; id++)
-			kvc_keep_aside(keep[2], 2000 + id, only);
+			kvc_replacer_exclude(keep[2], 2000 + id, only);
 		for (int i = 0; i < 40; i++) {
 			uint64_t id = kvc_turns_victim(&turns, keep, &class);
 
 			assert_true(id && id / 2000 == class / 2);
-			kvc_turns_gave(&turns, class, kvc_keep_chunks(keep[class]));
-			kvc_keep_del(keep[class], id, true);
+			kvc_turns_gave(&turns, class, kvc_replacer_chunks(keep[class]));
+			kvc_replacer_del(keep[class], id, true);
 			gave[class]++;
 		}
 		assert_in_range(gave[0], only ? 40 : 25, only ? 40 : 31);
 		assert_int_equal(gave[0] + gave[2], 40);
 	}
-	kvc_request_free(&r);
-	kvc_keep_close(keep[0]);
-	kvc_keep_close(keep[2]);
+	kvc_replacer_request_free(&r);
+	kvc_replacer_close(keep[0]);
+	kvc_replacer_close(keep[2]);
 }
 
 int main(void)

@@ -43,7 +43,7 @@ static void fresh(void)
 	atomic_store(&nended, 0);
 	kvc_list_init(&on);
 	kvc_list_init(&k.waits.woken);
-	kvc_list_init(&k.room.waiters);
+	kvc_list_init(&k.reservations.waiters);
 	kvc_list_init(&k.quotas.list);
 	pthread_mutex_init(&k.lock.m, NULL);
 	pthread_condattr_t a;
@@ -51,7 +51,7 @@ static void fresh(void)
 	pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
 	pthread_cond_init(&k.waits.cond, &a);
 	pthread_cond_init(&k.waits.idle, &a);
-	pthread_cond_init(&k.room.pressed, &a);
+	pthread_cond_init(&k.reservations.pressed, &a);
 	k.opt.deadline_ms = 1000000;
 }
 
@@ -89,20 +89,20 @@ static void flat(void **state)
 					   : order == 1 ? 1000 + WAITS - i
 					   : order == 2 ? 1000 /* all at one time */
 							: 1000 + draw() % 512;
-			assert_int_equal(kvc_park_locked(&k, &on, &w[i]), KVC_WAIT);
+			assert_int_equal(kvc_wait_park_locked(&k, &on, &w[i]), KVC_WAIT);
 		}
 		check_tree(WAITS);
 		for (unsigned i = 0; i < WAITS; i += 2)
-			kvc_wake_locked(&k, &w[i], 0);
+			kvc_wait_wake_locked(&k, &w[i], 0);
 		check_tree(WAITS / 2);
-		kvc_wake_all_locked(&k, &on, -EIO);
+		kvc_wait_wake_all_locked(&k, &on, -EIO);
 		check_tree(0);
 	}
 }
 
 static void *answerer(void *arg)
 {
-	return kvc_answerer(arg);
+	return kvc_wait_answerer(arg);
 }
 
 static void until_ended(unsigned n)
@@ -131,7 +131,7 @@ static void in_order(void **state)
 	for (unsigned i = 0; i < WAITS; i++) {
 		w[i].wake = wake;
 		w[i].deadline_ns = now + draw() % 200000000;
-		kvc_park_locked(&k, &on, &w[i]);
+		kvc_wait_park_locked(&k, &on, &w[i]);
 	}
 	assert_false(pthread_create(&t, NULL, answerer, &k));
 	until_ended(WAITS);
@@ -162,7 +162,7 @@ static void without_place(void **state)
 		w[i].place = i < 2 ? NULL : no_place;
 		w[i].want = i == 3 ? KVC_PAGE : 0;
 		w[i].pacing = i == 4;
-		kvc_park_locked(&k, i == 3 ? &k.room.waiters : &on, &w[i]);
+		kvc_wait_park_locked(&k, i == 3 ? &k.reservations.waiters : &on, &w[i]);
 	}
 	assert_int_equal(kvc_counted(&k.stats, waits_refused), 3);
 	assert_false(pthread_create(&t, NULL, answerer, &k));
@@ -172,7 +172,7 @@ static void without_place(void **state)
 	assert_true(!w[4].err && !w[4].pacing);
 	kvc_lock(&k);
 	check_tree(2);
-	kvc_wake_all_locked(&k, &on, 0);
+	kvc_wait_wake_all_locked(&k, &on, 0);
 	kvc_unlock(&k);
 	until_ended(5);
 	assert_true(!w[0].err && !w[1].err);

@@ -103,9 +103,9 @@ static struct kvcachefs_paged cache = {
 
 /* The linker has reserved these names for who uses them (--wrap). */
 /* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
-ssize_t __wrap_pread64(int fd, void *buf, size_t room, off_t at);
+ssize_t __wrap_pread64(int fd, void *buf, size_t capacity, off_t at);
 /* A lease's answer, about the items. */
-ssize_t __wrap_pread64(int fd, void *buf, size_t room, off_t at)
+ssize_t __wrap_pread64(int fd, void *buf, size_t capacity, off_t at)
 {
 	size_t len = 0;
 
@@ -116,7 +116,7 @@ ssize_t __wrap_pread64(int fd, void *buf, size_t room, off_t at)
 
 		snprintf(full, sizeof full, "%s/%s", dir, paths[i]);
 		assert_int_equal(stat(full, &st), 0);
-		len += (size_t)snprintf((char *)buf + len, room - len, "%s %lu %lu resident\n",
+		len += (size_t)snprintf((char *)buf + len, capacity - len, "%s %lu %lu resident\n",
 					paths[i], (unsigned long)st.st_ino,
 					(unsigned long)st.st_size);
 	}

@@ -218,7 +218,7 @@ static int compare_order(struct kvc_catalog *c, const struct model *m, bool by_q
 }
 
 /* Those of a policy, some at once, are those that come one after the other. */
-static int compare_batches(struct kvc_catalog *c, uint64_t policy, size_t room)
+static int compare_batches(struct kvc_catalog *c, uint64_t policy, size_t capacity)
 {
 	struct kvc_chunk_row one = { .rank = INT64_MIN, .policy = (unsigned)policy }, some[CHUNKS];
 	struct kvc_chunk_row after = one;
@@ -226,11 +226,11 @@ static int compare_batches(struct kvc_catalog *c, uint64_t policy, size_t room)
 	int err;
 
 	do {
-		err = kvc_chunk_ranked(c, &after, room, some, &n);
+		err = kvc_chunk_ranked(c, &after, capacity, some, &n);
 		if (GIVE_UP(err))
 			return err;
-		if (n > room || (!err && n < room))
-			return differs("rows at once", policy, n, (int)room);
+		if (n > capacity || (!err && n < capacity))
+			return differs("rows at once", policy, n, (int)capacity);
 		for (size_t i = 0; i < n; i++) {
 			int got = kvc_chunk_next_ranked(c, &one);
 

@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See access.h. */
+#include "access.h"
+
+#include "admission.h"
+#include "clock.h"
+#include "committer.h"
+#include "node.h"
+#include "chain_infer.h"
+
+#include <string.h>
+
+#define PAUSE_NS 1000000000ull /* without a call: the request is over */
+#define LONGEST 512u           /* chunks of a request: its end is work under the lock */
+#define LEASE (1u << 31)       /* in a client's id: no thread has such a one */
+
+_Static_assert(KVC_CHAIN_INFER_THREAD == KVC_CLIENTS_END && KVC_CHAIN_INFER_THREAD < LEASE,
+	       "client ids");
+
+/* For who records. */
+static void record(struct kvc *k, struct kvc_client *u, const struct kvc_chunk *c, uint64_t file,
+		   bool made, uint64_t ns)
+{
+	if (!k->access_ring || (made ? u->recorded : u->ahead))
+		return;
+	u->recorded |= made;
+	kvc_access_ring_put_locked(
+		k,
+		&(struct kvc_access_seen){
+			.ns = ns,
+			.id = c->id,
+			.file = file,
+			.bytes = c->bytes,
+			.parent = c->parent,
+			.client = u->id,
+			.what = (made ? KVC_USE_MADE : 0u) | (u->id & LEASE ? KVC_USE_LEASED : 0u) |
+				(kvc_replacers_infer_parents(k, c->policy) ? KVC_USE_LEARNED : 0u),
+		});
+}
+
+/* ---- what policies hear ---- */
+
+static void begin(struct kvc *k, struct kvc_client *u, unsigned class)
+{
+	for (int i = 0; i < KVC_CACHES; i++) {
+		struct kvc_replacer *keep = kvc_replacers_of_locked(k, (enum kvc_cache)i, class);
+
+		if (!keep)
+			continue;
+		kvc_replacer_begin(keep, &u->request[i]);
+		u->request[i].loose = u->loose;
+	}
+	u->class = class;
+	u->serial = ++k->access->serial;
+	u->n = 0;
+}
+
+/*
+ * Policies judge what was used at its end; that goes into the rows of those in memory. Of what was
+ * used together the first counts as used last, so that by their ranks none goes before what follows
+ * it.
+ */
+static void end(struct kvc *k, struct kvc_client *u)
+{
+	struct kvc_request *one = &u->request[KVC_CACHE_POOL];
+	bool several = one->nr && one->n > 1;
+
+	for (int i = 0; i < KVC_CACHES; i++) {
+		struct kvc_request *r = &u->request[i];
+
+		if (!r->nr)
+			continue;
+		kvc_replacer_end(k->replacers->replacer[i][u->class], r);
+		for (uint32_t j = r->n; j-- > 0;) {
+			struct kvc_chunk *c = kvc_chunk_find_locked(k, r->touched[j].id);
+
+			if (c && several && r == one)
+				kvc_chunk_stamp_locked(k, c);
+			if (c) /* what the row has was true before the end */
+				c->due |= c->stored_in == u->serial;
+			if (c)
+				kvc_chunk_dirty_locked(k, c);
+			if (c && !j && r == one)
+				kvc_ancestors_of_locked(k, c);
+		}
+	}
+	u->serial = 0;
+}
+
+/* made: by its request, and it is still there. */
+static void touch(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c, bool made)
+{
+	c->used_in = u->serial;
+	u->noted = c->id;
+	u->n++;
+	for (int i = 0; i < KVC_CACHES; i++) {
+		struct kvc_request *r = &u->request[i];
+
+		if (r->nr && made)
+			kvc_replacers_claim_locked(k, (enum kvc_cache)i, c, r);
+		else if (r->nr)
+			kvc_replacer_access(k->replacers->replacer[i][u->class], r, c->id);
+	}
+}
+
+/* Used by nobody that is known: a request of its own. */
+static void alone(struct kvc *k, struct kvc_chunk *c, uint64_t file)
+{
+	struct kvc_client u = { 0 };
+
+	record(k, &u, c, file, false, kvc_mono_ns());
+	begin(k, &u, c->policy);
+	touch(k, &u, c, false);
+	end(k, &u);
+	for (int i = 0; i < KVC_CACHES; i++)
+		kvc_replacer_request_free(&u.request[i]);
+}
+
+/* What it follows: as it was told, or as calls come. Does a request begin with it? */
+static bool place(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c, bool made, uint64_t ns)
+{
+	struct kvc_seen seen = { .parent = c->parent & ~KVC_TOLD };
+
+	u->loose = false;
+	if (!kvc_replacers_infer_parents(k, c->policy) ||
+	    (!k->access->infer && kvc_chain_infer_open(&k->access->infer)))
+		return !seen.parent || seen.parent != u->noted;
+	kvc_chain_infer_see(k->access->infer, u->id, c->id, ns, !made || c->parent, seen.parent,
+			    &seen);
+	u->loose = seen.unsure && !(u->id & LEASE) && !(c->parent & KVC_TOLD);
+	if (seen.parent != c->parent && !(c->parent & KVC_TOLD)) {
+		c->parent = seen.parent;
+		/* learned, so no more than a hint: it is written with the accesses */
+		c->due = true;
+		kvc_chunk_dirty_locked(k, c);
+		kvc_replacers_set_parent_locked(k, c, seen.parent);
+	}
+	return seen.begins;
+}
+
+static void note(struct kvc *k, struct kvc_client *u, struct kvc_chunk *c, bool made, uint64_t ns)
+{
+	bool again = u->serial && c->used_in == u->serial, begins;
+
+	record(k, u, c, made ? 0 : c->used_first, made, ns);
+	begins = place(k, u, c, made, ns) || again;
+
+	if (u->serial && (begins || u->class != c->policy || u->n >= LONGEST))
+		end(k, u);
+	if (!u->serial)
+		begin(k, u, c->policy);
+	touch(k, u, c, made && c->nnodes && !c->detached);
+}
+
+/* ---- clients ---- */
+
+static uint32_t id_of(struct kvc *k, uint64_t who)
+{
+	uint32_t process = (uint32_t)who, thread = (uint32_t)(who >> 32);
+
+	return thread && k->access->infer
+		       ? kvc_chain_infer_client(k->access->infer, process, thread)
+		       : process;
+}
+
+/* What it has made is known from now on. */
+static void flush(struct kvc *k, struct kvc_client *u)
+{
+	struct kvc_chunk *c = u->fresh;
+
+	if (!c)
+		return;
+	u->fresh = NULL;
+	c->fresh = false;
+	if (!c->gone)
+		note(k, u, c, true, u->made_ns);
+	c->inflight--;
+	kvc_chunk_settle_locked(k, c);
+}
+
+static void quiet(struct kvc *k, struct kvc_client *u)
+{
+	flush(k, u);
+	if (u->serial)
+		end(k, u);
+	u->last = u->noted = 0;
+}
+
+static struct kvc_client *find(struct kvc *k, uint32_t id)
+{
+	struct kvc_access_tracker *used = k->access;
+
+	/* one thread's calls come in a row */
+	if (used->ids[used->latest] == id)
+		return &used->client[used->latest];
+	for (unsigned i = 0; i < KVC_CLIENTS; i++)
+		if (used->ids[i] == id) {
+			used->latest = i;
+			return &used->client[i];
+		}
+	return NULL;
+}
+
+/* Its own, or the one that was silent for longest. */
+static struct kvc_client *client_of(struct kvc *k, uint32_t id)
+{
+	struct kvc_client *u = find(k, id), *old = &k->access->client[0];
+
+	if (u)
+		return u;
+	for (int i = 1; i < KVC_CLIENTS; i++)
+		if (k->access->client[i].last_ns < old->last_ns)
+			old = &k->access->client[i];
+	quiet(k, old);
+	old->id = k->access->ids[old - k->access->client] = id;
+	old->ahead = false;
+	return old;
+}
+
+/*
+ * What its client has made before is used for the first time: of a request of which nobody knows
+ * what is together, that is another use, if it does not come at once.
+ */
+static bool is_anew(const struct kvc_client *u, const struct kvc_chunk *c, bool soon)
+{
+	return u->loose && !soon && !c->used_first && u->last != c->id;
+}
+
+/* Another chunk of this client's, or of its request again? soon: at once after its use before. */
+static struct kvc_client *goes_on(struct kvc *k, struct kvc_chunk *c, uint64_t file, uint32_t id,
+				  bool soon)
+{
+	struct kvc_client *u = client_of(k, id);
+	uint64_t now = kvc_mono_ns();
+
+	if (now - u->last_ns > PAUSE_NS)
+		quiet(k, u);
+	u->last_ns = now;
+	if ((u->last == c->id || (u->serial && c->used_in == u->serial)) &&
+	    (!file || (c->used_first != file && !is_anew(u, c, soon)))) {
+		/* to policies it is of the same request; who records may see that another began */
+		if (k->access_ring && u->last != c->id && file && !c->used_first) {
+			if (u->fresh)
+				record(k, u, u->fresh, 0, true, u->made_ns);
+			record(k, u, c, file, false, now);
+		}
+		return NULL;
+	}
+	flush(k, u);
+	u->last = c->id;
+	c->used_first = file;
+	return u;
+}
+
+void kvc_access_settle_locked(struct kvc *k, struct kvc_chunk *c)
+{
+	for (int i = 0; i < KVC_CLIENTS && c->fresh; i++)
+		if (k->access->client[i].fresh == c)
+			flush(k, &k->access->client[i]);
+}
+
+uint64_t kvc_access_lease_client_locked(struct kvc *k)
+{
+	return LEASE | k->access->leases++;
+}
+
+void kvc_access_record_locked(struct kvc *k, struct kvc_chunk *c, uint64_t file, uint64_t who,
+			      bool hit)
+{
+	uint32_t client = id_of(k, who);
+	/* what comes at once after another use is of the same */
+	bool soon = kvc_chunk_young(k, c->use.last_ns), asks = hit && !soon;
+	struct kvc_client *u;
+
+	if (hit && !soon)
+		kvc_clock_since(k, &k->stats.use_gap, c->use.last_ns);
+	kvc_chunk_accessed_locked(k, c, hit);
+	if (c->fresh) { /* of no order yet; but another than who makes it has asked for it */
+		u = client ? find(k, client) : NULL;
+		asks = asks && client && !(u && u->fresh == c);
+	} else if (!client) {
+		alone(k, c, file);
+	} else if ((u = goes_on(k, c, file, client, soon))) {
+		u->ahead = !hit;
+		note(k, u, c, false, u->last_ns);
+		asks = hit;
+	} else {
+		asks = false;
+	}
+	if (asks)
+		kvc_admission_asked_locked(k, c);
+}
+
+static void made(struct kvc *k, struct kvc_chunk *c, uint32_t client)
+{
+	struct kvc_client *u;
+
+	if (c->fresh || !client || !(u = goes_on(k, c, 0, client, true)))
+		return;
+	if (c->use.created_ns || kvc_replacers_has_locked(k, KVC_CACHE_POOL, c)) {
+		note(k, u, c, false, u->last_ns);
+		return;
+	}
+	u->fresh = c;
+	u->recorded = false;
+	u->made_ns = u->last_ns;
+	c->fresh = true;
+	c->inflight++;
+}
+
+void kvc_access_made_locked(struct kvc *k, struct kvc_chunk *c, uint64_t who)
+{
+	made(k, c, id_of(k, who));
+}
+
+void kvc_access_moved_locked(struct kvc *k, uint64_t from, struct kvc_chunk *c, uint64_t who)
+{
+	uint32_t client = id_of(k, who);
+	struct kvc_client *u = client ? find(k, client) : NULL;
+	struct kvc_chunk *was = u ? u->fresh : NULL;
+
+	if (!was || was->id != from || c->fresh || c->use.created_ns) {
+		made(k, c, client);
+		return;
+	}
+	u->fresh = c;
+	u->recorded = false;
+	u->last = c->id;
+	c->fresh = true;
+	c->inflight++;
+	c->parent = c->parent ?: was->parent;
+	was->fresh = false;
+	was->inflight--;
+	kvc_chunk_settle_locked(k, was);
+}
+
+void kvc_access_set_parent_locked(struct kvc *k, struct kvc_chunk *c, uint64_t parent)
+{
+	c->parent = parent | KVC_TOLD;
+	c->known = false; /* write it with the next commit */
+	kvc_chunk_dirty_locked(k, c);
+	kvc_replacers_set_parent_locked(k, c, parent);
+	if (!c->fresh) /* its request may be over, as where stores wait for room */
+		kvc_ancestors_of_locked(k, c);
+}
+
+void kvc_access_renamed_locked(struct kvc *k, uint64_t ino)
+{
+	struct kvc_access_seen u = { .what = KVC_USE_RENAMED };
+
+	if (!k->access_ring)
+		return;
+	u.id = kvc_chunk_find_locked(k, ino) ? ino : 0;
+	kvc_access_ring_put_locked(k, &u);
+}
+
+void kvc_access_request_end_locked(struct kvc *k, uint64_t who)
+{
+	uint32_t client = id_of(k, who);
+	struct kvc_client *u = find(k, client);
+
+	if (!u)
+		return;
+	quiet(k, u);
+	if (k->access_ring)
+		kvc_access_ring_put_locked(k, &(struct kvc_access_seen){ .ns = kvc_mono_ns(),
+									 .client = client,
+									 .what = KVC_USE_END });
+}
+
+void kvc_access_tick_locked(struct kvc *k)
+{
+	uint64_t now = kvc_mono_ns();
+
+	for (int i = 0; i < KVC_CLIENTS; i++) {
+		struct kvc_client *u = &k->access->client[i];
+
+		if ((u->fresh || u->serial) && now - u->last_ns > PAUSE_NS)
+			quiet(k, u);
+	}
+}
+
+bool kvc_access_loosen_locked(struct kvc *k)
+{
+	bool any = false;
+
+	for (int i = 0; i < KVC_CLIENTS; i++) {
+		struct kvc_client *u = &k->access->client[i];
+
+		any |= u->fresh || u->serial;
+		if (u->fresh || u->serial)
+			quiet(k, u);
+	}
+	return any;
+}
+
+void kvc_access_free(struct kvc *k)
+{
+	for (int i = 0; i < KVC_CLIENTS; i++) {
+		struct kvc_client *u = &k->access->client[i];
+
+		quiet(k, u);
+		for (int j = 0; j < KVC_CACHES; j++)
+			kvc_replacer_request_free(&u->request[j]);
+	}
+	if (k->access->infer)
+		kvc_chain_infer_close(k->access->infer);
+	free(k->access_ring);
+}

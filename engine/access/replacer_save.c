@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What policies have learned, beside what the chunks' rows have: a file in the store, a part for
+ * each order. It is written anew at the unmount, and before that by a thread, each time that save=
+ * has passed and something was used, so that a kill takes no more than that. The thread has the
+ * lock for a piece at a time, and not while it writes. The last part has the accesses that the rows
+ * lack (access_state.h). With a short save= the file is written less often than that, so that it
+ * takes no more than RATE.
+ */
+#include "replacers.h"
+
+#include "access_state.h"
+#include "log.h"
+#include "store.h"
+#include "access.h"
+#include "wear.h"
+
+#include <fcntl.h>
+#include <string.h>
+
+#define LOOK_NS 1000000000ull
+#define RATE (1 << 20)      /* bytes a second */
+#define ACCESSES KVC_CACHES /* in part.cache: access_state.h; class is 0 */
+
+struct part {
+	uint32_t cache, class;
+	uint64_t len; /* of what follows, as kvc_replacer_save gives it */
+};
+
+static char *read_all(const char *path, size_t *len)
+{
+	KVC_FD int fd = kvc_open_own(path, O_RDONLY);
+	struct stat st;
+	char *all;
+
+	if (fd < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size > 1L << 30)
+		return NULL;
+	*len = (size_t)st.st_size;
+	all = malloc(*len + 1);
+	if (all && read(fd, all, *len) == (ssize_t)*len)
+		return all;
+	free(all);
+	return NULL;
+}
+
+void kvc_replacers_load(struct kvc *k)
+{
+	char path[1280];
+	size_t len = 0;
+	KVC_MEM char *all = read_all(kvc_super_path(k->store, KVC_STORE_POLICIES, path), &len);
+	struct kvc_replacer *keep;
+	struct part part;
+
+	for (size_t at = 0; all && len - at >= sizeof part; at += part.len) {
+		memcpy(&part, all + at, sizeof part);
+		at += sizeof part;
+		if (part.cache > ACCESSES || part.class >= KVC_CLASSES || part.len > len - at) {
+			kvc_warn("%s is damaged: policies learn anew", path);
+			return;
+		}
+		if (part.cache == ACCESSES) {
+			if (kvc_access_state_load(k, all + at, part.len))
+				kvc_info("the order of use is as the catalog has it");
+			continue;
+		}
+		if (!kvc_replacers_has_order(k, (enum kvc_cache)part.cache, part.class))
+			continue;
+		keep = kvc_replacers_of_locked(k, (enum kvc_cache)part.cache, part.class);
+		/* of another policy that the mount had then, or damaged */
+		if (keep && kvc_replacer_load(keep, all + at, part.len))
+			kvc_info(
+				"the policy %s begins anew",
+				kvc_policy_table[kvc_replacers_policy_of(
+							 k, (enum kvc_cache)part.cache, part.class)]
+					.name);
+	}
+}
+
+/* All of one order; the lock is let go between the pieces of it. */
+static int save_one(struct kvc *k, const struct kvc_replacer *keep, void **blob, size_t *len)
+{
+	struct kvc_saving *s = NULL;
+	int more;
+
+	do {
+		kvc_lock(k);
+		more = kvc_replacer_save_piece(keep, &s);
+		kvc_unlock(k);
+		kvc_replacer_save_between(s);
+		kvc_lock_pause(&k->lock);
+	} while (more > 0);
+	return kvc_replacer_save_end(s, blob, len);
+}
+
+static int write_accesses(struct kvc *k, int fd, off_t *at)
+{
+	struct part part = { ACCESSES, 0, 0 };
+	struct kvc_out o = { 0 };
+	int err = kvc_access_state_save(k, &o);
+
+	part.len = o.n;
+	err = err ?: kvc_pwrite_all(fd, &part, sizeof part, *at);
+	*at += (off_t)sizeof part;
+	err = err ?: kvc_pwrite_all(fd, o.v, o.n, *at);
+	*at += (off_t)o.n;
+	free(o.v);
+	if (!err) {
+		kvc_lock(k);
+		kvc_count_by(&k->stats, access_bytes, sizeof part + o.n);
+		kvc_wear_access_add_locked(k, sizeof part + o.n);
+		kvc_unlock(k);
+	}
+	return err;
+}
+
+static int write_parts(struct kvc *k, int fd)
+{
+	off_t at = 0;
+	int err = 0;
+
+	for (uint32_t i = 0; i < KVC_CACHES; i++)
+		for (uint32_t j = 0; j < KVC_CLASSES; j++) {
+			KVC_MEM void *blob = NULL;
+			struct part part = { i, j, 0 };
+			struct kvc_replacer *keep;
+
+			kvc_lock(k);
+			keep = k->replacers->replacer[i][j];
+			kvc_unlock(k);
+			if (!keep)
+				continue;
+			err = save_one(k, keep, &blob, &part.len);
+			err = err ?: kvc_pwrite_all(fd, &part, sizeof part, at);
+			at += (off_t)sizeof part;
+			err = err ?: kvc_pwrite_all(fd, blob, part.len, at);
+			at += (off_t)part.len;
+			if (err)
+				return err;
+		}
+	if (!k->draining) /* at the end the rows have all */
+		err = write_accesses(k, fd, &at);
+	k->replacers->bytes = (uint64_t)at;
+	return err;
+}
+
+void kvc_replacers_save(struct kvc *k)
+{
+	char path[1280], beside[1280];
+	KVC_FD int fd = -1;
+	int err;
+
+	kvc_super_path(k->store, KVC_STORE_POLICIES, path);
+	kvc_super_path(k->store, KVC_STORE_POLICIES ".new", beside);
+	fd = kvc_open_own(beside, O_WRONLY | O_CREAT | O_TRUNC);
+	err = fd < 0 ? -errno : write_parts(k, fd);
+	if (!err && (fsync(fd) || rename(beside, path)))
+		err = -errno;
+	if (err && !k->replacers->unsaved)
+		kvc_warn("%s cannot be written: %s; what policies learn now is lost with the mount",
+			 path, strerror(-err));
+	if (err)
+		unlink(beside);
+	k->replacers->unsaved = err;
+	if (!err) { /* the file has them no more; who lacks them by now is not in memory */
+		kvc_lock(k);
+		kvc_access_state_forget(k);
+		kvc_unlock(k);
+	}
+}
+
+/* How long after a save the next one begins. */
+static uint64_t pause_ns(const struct kvc *k)
+{
+	return kvc_max(k->opt.save_s * 1000000000, k->replacers->bytes * (1000000000 / RATE));
+}
+
+void *kvc_replacers_saver(void *arg)
+{
+	struct kvc *k = arg;
+	uint64_t began = kvc_mono_ns(), serial = 0;
+
+	kvc_lock(k);
+	while (!k->stopping) {
+		struct timespec until = kvc_timespec(kvc_mono_ns() + LOOK_NS);
+
+		kvc_lock_wait(&k->lock, &k->replacers->cond, &until);
+		if (k->stopping || !k->opt.save_s || k->access->serial == serial ||
+		    kvc_mono_ns() - began < pause_ns(k))
+			continue;
+		if (kvc_catalog_takes(k->cat, false))
+			continue; /* what space there is is the catalog's */
+		serial = k->access->serial;
+		kvc_unlock(k);
+		kvc_replacers_save(k);
+		began = kvc_mono_ns();
+		kvc_lock(k);
+	}
+	kvc_unlock(k);
+	return NULL;
+}

@@ -1,0 +1,556 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How the log begins anew.
+ *
+ * When all of the log is in the database the next commit writes over it from the front: a header
+ * with new salts, then frames that carry them. SQLite syncs the header between the two, within the
+ * COMMIT, and on a busy disk that takes longer than a change may be in memory only. What it is for:
+ * should the power fail with some of the new frames on the medium and the header not, the old
+ * header and those old frames that are still whole would pass for a log. They are in the database,
+ * but they are not the last that is: a part of the old log over it is no state that ever was.
+ *
+ * So here the sync is left for later, and a part of an old log is told from a log by a mark: a
+ * small file beside the log, with its salts and a number N, so many of its frames are on stable
+ * storage. It is written, and synced, before the log may begin anew. Who finds a log with the
+ * mark's salts, of which the first N frames are not whole, knows that they were written over, and
+ * therefore that all of the log is in the database, and synced: SQLite writes over nothing else. He
+ * empties it (kvc_wal_restart_mend, before SQLite sees it). Where the first N are whole nothing was
+ * written over, and the log is as it was, as long as nothing beyond the N is written over before
+ * the header is synced; to that the VFS below sees. Where the new header is there, old frames have
+ * the wrong salts, and are none. And the new log holds nothing that the database has before it was
+ * synced, header and all: a checkpoint begins with that.
+ *
+ * The VFS, for the connection that commits, passes everything on to the one below it, but
+ * - the lock of all readers' marks, by which a commit makes sure that it may begin anew, is not had
+ *   before there is a mark: the commit goes to the log's end instead;
+ * - the sync that follows the header is not made, but asked of the checkpoint thread; any sync of
+ *   the log that begins after the header was written is good for it;
+ * - until then a write beyond frame N, or a cut behind it, syncs first. N is large enough to take a
+ *   while to fill (checkpoint.c).
+ * A log that was cut off entirely has nothing to be taken for one, and filesystems keep the order
+ * of lengths: what is written after is not there if the cut is not.
+ *
+ * `limit` belongs to who commits (under c->writer), the mark's file to the checkpoint thread.
+ */
+#include "wal_restart.h"
+
+#include "log.h"
+
+#include <endian.h>
+#include <fcntl.h>
+#include <sqlite3.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <xxhash.h>
+
+#define LOG_HEADER 32
+#define FRAME_HEADER 24
+#define PAGE_MAX 65536u
+#define SLOT 4096 /* of two: one is written while the other holds */
+#define READERS 4 /* SQLite's lock of the first reader's mark but one, and how many from there */
+
+struct mark {
+	char magic[8];
+	struct kvc_salts salts;
+	uint64_t frames;
+	uint64_t sum; /* of what precedes it */
+};
+_Static_assert(sizeof(struct mark) == 32, "kvcachefs-format(5)");
+static const char magic[8] = "KVCMARK";
+
+struct kvc_wal_restart {
+	sqlite3_vfs vfs, *below;
+	sqlite3_io_methods methods;
+	char path[1280], name[32];
+	void (*ask)(void *arg);
+	void *arg;
+	int log_fd, mark_fd;
+	unsigned slot;           /* to be written next */
+	_Atomic uint64_t frames; /* of a mark; 0: not in use */
+	_Atomic uint64_t marked; /* what the mark in force says; 0: there is none */
+	_Atomic bool broken;     /* no mark can be written: commits sync */
+	struct kvc_salts salts;  /* of the mark in force; written before `marked` is set */
+	/* headers written, and how many of them are synced */
+	_Atomic uint64_t began, synced;
+	uint64_t limit; /* bytes of the log that may be written while began != synced */
+};
+
+struct file {
+	sqlite3_file base;
+	struct kvc_wal_restart *a;
+	bool log;   /* it is the log */
+	bool fresh; /* its header was written just now, over a log that the mark is of */
+	sqlite3_file *below;
+};
+
+static struct file *of(sqlite3_file *f)
+{
+	return (struct file *)f;
+}
+
+/* ---- the log and its mark ---- */
+
+static uint64_t get_be32(const uint8_t *p)
+{
+	return (uint64_t)p[0] << 24 | (uint64_t)p[1] << 16 | (uint64_t)p[2] << 8 | p[3];
+}
+
+struct kvc_salts kvc_wal_restart_salts(const struct kvc_wal_restart *a)
+{
+	struct kvc_salts s = { { 0 } };
+
+	if (kvc_pread_all(a->log_fd, &s, sizeof s, 16))
+		memset(&s, 0, sizeof s);
+	return s;
+}
+
+uint64_t kvc_wal_restart_bytes(const struct kvc_wal_restart *a)
+{
+	struct stat st;
+
+	return fstat(a->log_fd, &st) ? 0 : (uint64_t)st.st_size;
+}
+
+bool kvc_wal_restart_unsynced(const struct kvc_wal_restart *a)
+{
+	return atomic_load(&a->began) != atomic_load(&a->synced);
+}
+
+/* Headers up to this one are on stable storage. */
+static void synced(struct kvc_wal_restart *a, uint64_t upto)
+{
+	uint64_t now = atomic_load(&a->synced);
+
+	while (now < upto && !atomic_compare_exchange_weak(&a->synced, &now, upto))
+		;
+}
+
+int kvc_wal_restart_sync(struct kvc_wal_restart *a)
+{
+	uint64_t upto = atomic_load(&a->began);
+
+	if (fdatasync(a->log_fd))
+		return -errno;
+	synced(a, upto);
+	return 0;
+}
+
+static uint64_t sum_of(const struct mark *m)
+{
+	return htole64(XXH3_64bits(m, offsetof(struct mark, sum)));
+}
+
+void kvc_wal_restart_copied(struct kvc_wal_restart *a, const struct kvc_salts *before,
+			    uint64_t frames)
+{
+	struct mark m = { .salts = *before, .frames = htole64(frames) };
+	struct kvc_salts now = kvc_wal_restart_salts(a);
+	uint64_t least = atomic_load(&a->frames);
+	int err;
+
+	/*
+	 * The log that the checkpoint was of is there still: salts are random, and never the same
+	 */
+	if (!least || frames < least || atomic_load(&a->marked) || a->mark_fd < 0 ||
+	    memcmp(&now, before, sizeof now))
+		return;
+	memcpy(m.magic, magic, sizeof m.magic);
+	m.sum = sum_of(&m);
+	err = kvc_pwrite_all(a->mark_fd, &m, sizeof m, a->slot * SLOT);
+	if (!err && fdatasync(a->mark_fd))
+		err = -errno;
+	if (err && !atomic_exchange(&a->broken, true))
+		kvc_error("catalog: the mark beside its log cannot be written: %s; commits sync",
+			  strerror(-err));
+	if (err)
+		return;
+	atomic_store(&a->broken, false);
+	a->slot ^= 1;
+	a->salts = *before;
+	atomic_store(&a->marked, frames);
+}
+
+/* The frames that the newest mark of a log with these salts speaks of; 0: there is none. */
+static uint64_t marked_frames(const char *path, const struct kvc_salts *salts)
+{
+	char name[1300];
+	KVC_FD int fd = -1;
+	uint64_t most = 0;
+	struct mark m;
+
+	snprintf(name, sizeof name, "%s-mark", path);
+	fd = kvc_open_own(name, O_RDONLY);
+	for (int i = 0; i < 2 && fd >= 0; i++)
+		if (!kvc_pread_all(fd, &m, sizeof m, i * SLOT) &&
+		    !memcmp(m.magic, magic, sizeof magic) && m.sum == sum_of(&m) &&
+		    !memcmp(&m.salts, salts, sizeof *salts))
+			most = kvc_max(most, le64toh(m.frames));
+	return most;
+}
+
+/* SQLite's checksum of a log. */
+struct chain {
+	uint32_t s0, s1;
+	bool big;
+};
+
+static void chain_add(struct chain *c, const uint8_t *p, size_t len)
+{
+	for (size_t i = 0; i < len; i += 8) {
+		uint32_t x[2];
+
+		memcpy(x, p + i, 8);
+		for (int k = 0; k < 2; k++)
+			x[k] = c->big ? be32toh(x[k]) : le32toh(x[k]);
+		c->s0 += x[0] + c->s1;
+		c->s1 += x[1] + c->s0;
+	}
+}
+
+static bool chain_is(const struct chain *c, const uint8_t *p)
+{
+	return get_be32(p) == c->s0 && get_be32(p + 4) == c->s1;
+}
+
+/* Are that many frames of the log whole? 1, 0, or -errno. */
+static int whole(int fd, const uint8_t header[LOG_HEADER], uint64_t frames)
+{
+	struct chain c = { .big = header[3] & 1 };
+	size_t page = get_be32(header + 8), len = FRAME_HEADER + page;
+	KVC_MEM uint8_t *f = NULL;
+
+	chain_add(&c, header, LOG_HEADER - 8);
+	if (page < 512 || page > PAGE_MAX || page & (page - 1) || !chain_is(&c, header + 24))
+		return 1; /* no header: SQLite takes it for an empty log too */
+	if (!(f = malloc(len)))
+		return -ENOMEM;
+	for (uint64_t i = 0; i < frames; i++) {
+		int err = kvc_pread_all(fd, f, len, (off_t)(LOG_HEADER + i * len));
+
+		if (err && err != -ENODATA)
+			return err;
+		if (err || memcmp(f + 8, header + 16, 8))
+			return 0;
+		chain_add(&c, f, 8);
+		chain_add(&c, f + FRAME_HEADER, page);
+		if (!chain_is(&c, f + 16))
+			return 0;
+	}
+	return 1;
+}
+
+int kvc_wal_restart_stale(const char *path)
+{
+	uint8_t header[LOG_HEADER];
+	char name[1300];
+	KVC_FD int fd = -1;
+	struct kvc_salts salts;
+	uint64_t frames;
+	int is;
+
+	snprintf(name, sizeof name, "%s-wal", path);
+	fd = kvc_open_own(name, O_RDONLY);
+	if (fd < 0)
+		return errno == ENOENT ? 0 : -errno;
+	if ((is = kvc_pread_all(fd, header, sizeof header, 0)))
+		return is == -ENODATA ? 0 : is;
+	memcpy(&salts, header + 16, sizeof salts);
+	frames = marked_frames(path, &salts);
+	is = frames ? whole(fd, header, frames) : 1;
+	return is < 0 ? is : !is;
+}
+
+int kvc_wal_restart_mend(const char *path)
+{
+	char name[1300];
+	KVC_FD int fd = -1;
+	int stale = kvc_wal_restart_stale(path);
+
+	if (stale <= 0)
+		return stale;
+	snprintf(name, sizeof name, "%s-wal", path);
+	fd = kvc_open_own(name, O_RDWR);
+	if (fd < 0)
+		return -errno;
+	kvc_info("the catalog's log is what is left of one that is in the database, and is "
+		 "emptied");
+	return ftruncate(fd, 0) || fdatasync(fd) ? -errno : 0;
+}
+
+/* ---- the VFS ---- */
+
+static int x_close(sqlite3_file *f)
+{
+	sqlite3_file *b = of(f)->below;
+
+	return b->pMethods ? b->pMethods->xClose(b) : SQLITE_OK;
+}
+
+static int x_read(sqlite3_file *f, void *p, int n, sqlite3_int64 at)
+{
+	sqlite3_file *b = of(f)->below;
+
+	return b->pMethods->xRead(b, p, n, at);
+}
+
+/* Brings the header to stable storage now, if it is not there. */
+static int settle(struct file *f)
+{
+	uint64_t upto = atomic_load(&f->a->began);
+	int rc;
+
+	if (!kvc_wal_restart_unsynced(f->a))
+		return SQLITE_OK;
+	rc = f->below->pMethods->xSync(f->below, SQLITE_SYNC_NORMAL);
+	if (!rc)
+		synced(f->a, upto);
+	return rc;
+}
+
+/* Before a header goes over what is there: how far may the log be written until it is synced? */
+static void begin(struct file *f)
+{
+	struct kvc_wal_restart *a = f->a;
+	struct kvc_salts now = kvc_wal_restart_salts(a);
+	uint64_t marked = atomic_exchange(&a->marked, 0);
+	sqlite3_int64 size = -1;
+	uint8_t page[4];
+
+	f->fresh = true;
+	if (!atomic_load(&a->frames))
+		f->fresh = false;
+	else if (!f->below->pMethods->xFileSize(f->below, &size) && !size)
+		a->limit = UINT64_MAX;
+	else if (marked && !memcmp(&now, &a->salts, sizeof now) &&
+		 !kvc_pread_all(a->log_fd, page, sizeof page, 8))
+		a->limit = LOG_HEADER + marked * (FRAME_HEADER + get_be32(page));
+	else if (!kvc_wal_restart_unsynced(
+			 a)) /* else it is a second try, and the limit is the first's */
+		f->fresh = false;
+}
+
+static int x_write(sqlite3_file *f, const void *p, int n, sqlite3_int64 at)
+{
+	struct file *x = of(f);
+	int rc = SQLITE_OK;
+
+	if (x->log && !at) {
+		begin(x);
+	} else if (x->log) {
+		x->fresh = false;
+		if ((uint64_t)at + (uint64_t)n > x->a->limit)
+			rc = settle(x);
+	}
+	if (!rc)
+		rc = x->below->pMethods->xWrite(x->below, p, n, at);
+	if (x->fresh) /* a write that failed may have come to something too */
+		atomic_fetch_add(&x->a->began, 1);
+	x->fresh &= !rc;
+	return rc;
+}
+
+static int x_truncate(sqlite3_file *f, sqlite3_int64 size)
+{
+	struct file *x = of(f);
+	int rc = x->log && (uint64_t)size >= x->a->limit ? settle(x) : SQLITE_OK;
+
+	return rc ? rc : x->below->pMethods->xTruncate(x->below, size);
+}
+
+static int x_sync(sqlite3_file *f, int flags)
+{
+	struct file *x = of(f);
+
+	if (!x->log || !x->fresh)
+		return x->below->pMethods->xSync(x->below, flags);
+	x->fresh = false;
+	x->a->ask(x->a->arg);
+	return SQLITE_OK;
+}
+
+static int x_size(sqlite3_file *f, sqlite3_int64 *size)
+{
+	sqlite3_file *b = of(f)->below;
+
+	return b->pMethods->xFileSize(b, size);
+}
+
+static int x_lock(sqlite3_file *f, int how)
+{
+	sqlite3_file *b = of(f)->below;
+
+	return b->pMethods->xLock(b, how);
+}
+
+static int x_unlock(sqlite3_file *f, int how)
+{
+	sqlite3_file *b = of(f)->below;
+
+	return b->pMethods->xUnlock(b, how);
+}
+
+static int x_reserved(sqlite3_file *f, int *out)
+{
+	sqlite3_file *b = of(f)->below;
+
+	return b->pMethods->xCheckReservedLock(b, out);
+}
+
+static int x_control(sqlite3_file *f, int op, void *arg)
+{
+	sqlite3_file *b = of(f)->below;
+
+	return b->pMethods->xFileControl(b, op, arg);
+}
+
+static int x_sector(sqlite3_file *f)
+{
+	sqlite3_file *b = of(f)->below;
+
+	return b->pMethods->xSectorSize(b);
+}
+
+static int x_device(sqlite3_file *f)
+{
+	sqlite3_file *b = of(f)->below;
+
+	return b->pMethods->xDeviceCharacteristics(b);
+}
+
+static int x_shm_map(sqlite3_file *f, int page, int size, int extend, void volatile **out)
+{
+	sqlite3_file *b = of(f)->below;
+
+	return b->pMethods->xShmMap(b, page, size, extend, out);
+}
+
+static int x_shm_lock(sqlite3_file *f, int at, int n, int flags)
+{
+	struct kvc_wal_restart *a = of(f)->a;
+	sqlite3_file *b = of(f)->below;
+
+	if (at == READERS && n == READERS && flags == (SQLITE_SHM_LOCK | SQLITE_SHM_EXCLUSIVE) &&
+	    atomic_load(&a->frames) && !atomic_load(&a->marked) && !atomic_load(&a->broken))
+		return SQLITE_BUSY;
+	return b->pMethods->xShmLock(b, at, n, flags);
+}
+
+static void x_shm_barrier(sqlite3_file *f)
+{
+	sqlite3_file *b = of(f)->below;
+
+	b->pMethods->xShmBarrier(b);
+}
+
+static int x_shm_unmap(sqlite3_file *f, int del)
+{
+	sqlite3_file *b = of(f)->below;
+
+	return b->pMethods->xShmUnmap(b, del);
+}
+
+static int x_open(sqlite3_vfs *v, const char *name, sqlite3_file *f, int flags, int *out)
+{
+	struct kvc_wal_restart *a = v->pAppData;
+	struct file *x = of(f);
+	int rc;
+
+	memset(x, 0, sizeof *x);
+	x->a = a;
+	x->log = flags & SQLITE_OPEN_WAL;
+	x->below = (sqlite3_file *)(x + 1);
+	rc = a->below->xOpen(a->below, name, x->below, flags, out);
+	if (x->below->pMethods)
+		x->base.pMethods = &a->methods;
+	return rc;
+}
+
+struct kvc_wal_restart *kvc_wal_restart_new(const char *path, void (*ask)(void *arg), void *arg)
+{
+	struct kvc_wal_restart *a = calloc(1, sizeof *a);
+
+	if (!a)
+		return NULL;
+	a->below = sqlite3_vfs_find(NULL);
+	a->ask = ask;
+	a->arg = arg;
+	a->log_fd = a->mark_fd = -1;
+	a->limit = UINT64_MAX;
+	snprintf(a->path, sizeof a->path, "%s", path);
+	snprintf(a->name, sizeof a->name, "kvcachefs-%p", (void *)a);
+	a->vfs = *a->below;
+	a->vfs.zName = a->name;
+	a->vfs.szOsFile = (int)sizeof(struct file) + a->below->szOsFile;
+	a->vfs.pAppData = a;
+	a->vfs.xOpen = x_open;
+	a->methods = (sqlite3_io_methods){
+		.iVersion = 2, /* no mapping */
+		.xClose = x_close,
+		.xRead = x_read,
+		.xWrite = x_write,
+		.xTruncate = x_truncate,
+		.xSync = x_sync,
+		.xFileSize = x_size,
+		.xLock = x_lock,
+		.xUnlock = x_unlock,
+		.xCheckReservedLock = x_reserved,
+		.xFileControl = x_control,
+		.xSectorSize = x_sector,
+		.xDeviceCharacteristics = x_device,
+		.xShmMap = x_shm_map,
+		.xShmLock = x_shm_lock,
+		.xShmBarrier = x_shm_barrier,
+		.xShmUnmap = x_shm_unmap,
+	};
+	if (sqlite3_vfs_register(&a->vfs, 0)) {
+		free(a);
+		return NULL;
+	}
+	return a;
+}
+
+void kvc_wal_restart_free(struct kvc_wal_restart *a)
+{
+	if (!a)
+		return;
+	sqlite3_vfs_unregister(&a->vfs);
+	kvc_close_fd(&a->log_fd);
+	kvc_close_fd(&a->mark_fd);
+	free(a);
+}
+
+const char *kvc_wal_restart_vfs(const struct kvc_wal_restart *a)
+{
+	return a->name;
+}
+
+int kvc_wal_restart_open(struct kvc_wal_restart *a)
+{
+	static const uint8_t none[2 * SLOT];
+	char name[1300];
+	struct stat st;
+
+	snprintf(name, sizeof name, "%s-wal", a->path);
+	a->log_fd = kvc_open_own(name, O_RDWR);
+	if (a->log_fd < 0)
+		return -errno;
+	snprintf(name, sizeof name, "%s-mark", a->path);
+	a->mark_fd = kvc_open_own(name, O_RDWR | O_CREAT);
+	/* All of it at once: a full filesystem is not to keep the log from beginning anew. */
+	if (a->mark_fd < 0 || fstat(a->mark_fd, &st) ||
+	    (st.st_size < (off_t)sizeof none &&
+	     (kvc_pwrite_all(a->mark_fd, none, sizeof none, 0) || fdatasync(a->mark_fd)))) {
+		kvc_warn("catalog: no mark beside its log: %s; commits sync", strerror(errno));
+		atomic_store(&a->broken, true);
+		kvc_close_fd(&a->mark_fd);
+		a->mark_fd = -1;
+	}
+	return 0;
+}
+
+void kvc_wal_restart_use(struct kvc_wal_restart *a, uint64_t frames)
+{
+	atomic_store(&a->frames, frames);
+}

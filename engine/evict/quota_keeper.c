@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The keeper: a thread that keeps models within their quotas and drops chunks whose ttl has run
+ * out. If the bytes that a store asks for would not fit a quota, the keeper drops the model's own
+ * chunks whole, in the order of their policy (trim.c), down to low= of the quota, and refuses the
+ * first wait with EDQUOT when nothing can be dropped. Models take turns, those with waiters first,
+ * and so do expired chunks, without a pause between the turns: whatever one model has to lose, the
+ * stores of the others wait for a turn of it. The keeper also stamps the chunks that used chunks
+ * follow (access/ancestors.h).
+ */
+#include "chunk.h"
+#include "clock.h"
+#include "committer.h"
+#include "dir_invalidate.h"
+#include "evict.h"
+#include "pin_set.h"
+#include "access.h"
+#include "wear.h"
+
+#include <string.h>
+
+#define STUCK_LOOKS 12
+#define SAVE_NS 60000000000ull
+#define IDLE_NS 250000000ull
+#define WHOLE_NS 10000000000ull /* between two walks of all that has expired */
+#define PRESSED_NS 10000000ull
+#define TURN 256       /* expired chunks between two rounds of quotas */
+#define TRIMMERS 64u   /* models whose walks are remembered */
+#define LOOKS 64u      /* models looked at under one hold of the lock */
+#define WAITING_EACH 8 /* turns of models with waiters in a round */
+
+/* The trimmers of models that are above their quotas, the oldest first. */
+struct trimmers {
+	struct kvc_trimmer *v[TRIMMERS];
+	size_t n;
+};
+
+static bool pressed_locked(const struct kvc *k)
+{
+	return !kvc_list_empty(&k->quotas.waiting) || !kvc_list_empty(&k->quotas.over);
+}
+
+/* The bytes that the model should lose now. */
+static uint64_t wanted_locked(struct kvc *k, uint64_t model)
+{
+	struct kvc_quota *q = kvc_quota_of_locked(k, model);
+
+	return q && !k->stopping ? kvc_quota_wanted(k, q) : 0;
+}
+
+/* Ends the trimmers of models within their quotas; all: every trimmer. */
+static void trimmers_end(struct kvc *k, struct trimmers *s, bool all)
+{
+	size_t left = 0;
+
+	for (size_t i = 0; i < s->n; i++) {
+		uint64_t want;
+
+		kvc_lock(k);
+		want = all ? 0 : wanted_locked(k, kvc_trimmer_model(s->v[i]));
+		kvc_unlock(k);
+		if (want)
+			s->v[left++] = s->v[i];
+		else
+			kvc_trimmer_free(s->v[i]);
+	}
+	s->n = left;
+}
+
+/* NULL: out of memory. If there are TRIMMERS already the oldest ends; its walk begins again. */
+static struct kvc_trimmer *trimmer_of(struct kvc *k, struct trimmers *s, uint64_t model)
+{
+	struct kvc_trimmer *t;
+
+	for (size_t i = 0; i < s->n; i++)
+		if (kvc_trimmer_model(s->v[i]) == model)
+			return s->v[i];
+	if (!(t = kvc_trimmer_new(k, model)))
+		return NULL;
+	if (s->n == TRIMMERS) {
+		kvc_trimmer_free(s->v[0]);
+		memmove(s->v, s->v + 1, --s->n * sizeof *s->v);
+	}
+	return s->v[s->n++] = t;
+}
+
+/*
+ * A turn of this model found nothing to drop. The first waiter is refused after STUCK_LOOKS such
+ * turns, but not before a commit that began after the first of them has returned: chunks stored
+ * before have their rows then, so the walks since have seen every victim.
+ */
+static void in_vain_locked(struct kvc *k, struct kvc_quota *q)
+{
+	if (!q->stuck_txn) {
+		q->stuck_txn = kvc_catalog_txn(k->cat) + 1;
+		q->stuck = 0;
+	}
+	if (k->committer->committed < q->stuck_txn) {
+		kvc_committer_wake_locked(k, true);
+	} else if (++q->stuck >= STUCK_LOOKS) {
+		/* all that is left of the model is open, leased or pinned */
+		kvc_wait_refuse_first_locked(k, &q->waiters);
+		q->stuck = 0;
+		q->stuck_txn = 0;
+	}
+}
+
+/* The next of these models, which becomes the last of its list; *goal. NULL: none is due. */
+static struct kvc_quota *next_quota_locked(struct kvc *k, struct kvc_list *list, uint64_t *goal)
+{
+	uint64_t now = kvc_mono_ns();
+
+	for (unsigned i = 0; i < LOOKS && !kvc_list_empty(list); i++) {
+		struct kvc_quota *q = kvc_of(list->next, struct kvc_quota, press);
+
+		kvc_list_del(&q->press);
+		if (!(*goal = kvc_quota_wanted(k, q)))
+			continue; /* it comes back when it has more again */
+		kvc_list_add_tail(kvc_list_empty(&q->waiters) ? &k->quotas.over
+							      : &k->quotas.waiting,
+				  &q->press);
+		if (now - q->looked_ns >= PRESSED_NS)
+			return q;
+	}
+	return NULL;
+}
+
+/* One turn of the next model on this list. Returns whether a model had one and lost something. */
+static bool quota_turn(struct kvc *k, struct trimmers *s, struct kvc_list *list)
+{
+	bool any = false, hopeful = false;
+	struct kvc_trimmer *t;
+	struct kvc_quota *q;
+	uint64_t model, goal;
+
+	kvc_lock(k);
+	q = next_quota_locked(k, list, &goal);
+	model = q ? q->model : 0;
+	kvc_unlock(k);
+	if (!q)
+		return false;
+	if ((t = trimmer_of(k, s, model)))
+		any = kvc_trimmer_turn(t, goal, &hopeful);
+	kvc_lock(k);
+	if ((q = kvc_quota_of_locked(k, model))) {
+		q->looked_ns = any ? 0 : kvc_mono_ns();
+		if (hopeful || kvc_list_empty(&q->waiters))
+			q->stuck = 0, q->stuck_txn = 0;
+		else
+			in_vain_locked(k, q);
+	}
+	kvc_unlock(k);
+	return any;
+}
+
+/*
+ * One turn of some models with waiters and of one without, so that a model with much to lose delays
+ * the stores of others by a turn and no more. Returns whether there is more to do at once.
+ */
+static bool quota_round(struct kvc *k, struct trimmers *s)
+{
+	bool any = false;
+
+	for (unsigned i = 0; i < WAITING_EACH; i++)
+		any |= quota_turn(k, s, &k->quotas.waiting);
+	any |= quota_turn(k, s, &k->quotas.over);
+	trimmers_end(k, s, false);
+	return any;
+}
+
+/* Where the walk of what expires is. */
+struct expiry {
+	struct kvc_chunk_row at;   /* by (expires_ns, id) */
+	struct kvc_chunk_row from; /* where the next walk begins, if `again` */
+	bool again, under_way;
+	uint64_t whole_ns; /* when it begins anew, for those that were in use */
+};
+
+/*
+ * Drops what has outlived its ttl since the last walk; those that were knocked at, and now and then
+ * those that were in use, are looked at again. One turn of it: true where the walk goes on.
+ */
+static bool expire_some(struct kvc *k, struct expiry *x)
+{
+	unsigned n = 0;
+	int err = 0;
+
+	if (!x->under_way && kvc_mono_ns() > x->whole_ns) {
+		x->at = (struct kvc_chunk_row){ 0 };
+		x->whole_ns = kvc_mono_ns() + WHOLE_NS;
+	}
+	for (; n < TURN && !kvc_stopping(k); n++) {
+		struct kvc_chunk_row last = x->at;
+
+		kvc_catalog_lock(k->cat);
+		err = kvc_chunk_next_expired(k->cat, kvc_clock_ns(k), &x->at);
+		kvc_catalog_unlock(k->cat);
+		if (err)
+			break;
+		err = kvc_chunk_drop(k, x->at.id, KVC_DROP_WHOLE, NULL, NULL);
+		if (!err) {
+			kvc_count(&k->stats, expired_chunks);
+			kvc_replacers_evicted(k, KVC_FOR_ttl, KVC_FROM_ALL, x->at.policy);
+		}
+		if (err == -EAGAIN && !x->again) {
+			x->from = last;
+			x->again = true;
+		}
+	}
+	x->under_way = n == TURN;
+	if (!x->under_way && x->again) {
+		x->at = x->from;
+		x->again = false;
+	}
+	return x->under_way;
+}
+
+static void purge_gone(struct kvc *k)
+{
+	if (!k->shared)
+		return;
+	kvc_catalog_lock(k->cat);
+	kvc_gone_purge(k->cat, kvc_clock_ns(k));
+	kvc_catalog_unlock(k->cat);
+}
+
+/* Where nothing is committed nothing needs a time. */
+static void save_clock(struct kvc *k, uint64_t *saved_ns)
+{
+	uint64_t now = kvc_mono_ns();
+
+	if (now < *saved_ns + SAVE_NS)
+		return;
+	kvc_lock_both(k);
+	if (k->committer->committed != k->evict->saved_txn && !kvc_clock_save_both(k)) {
+		kvc_wear_save_both(k);
+		k->evict->saved_txn = kvc_catalog_txn(k->cat);
+		*saved_ns = now;
+	}
+	kvc_unlock_both(k);
+}
+
+static void *keeper(void *arg)
+{
+	struct kvc *k = arg;
+	struct expiry expiry = { 0 };
+	struct trimmers trimmers = { 0 };
+	uint64_t expire_ns = 0, saved_ns = kvc_mono_ns();
+	bool more = false, trims = false;
+
+	kvc_lock(k);
+	while (!k->stopping) {
+		uint64_t pause = more || trims ? 0 : pressed_locked(k) ? PRESSED_NS : IDLE_NS;
+		struct timespec until = kvc_timespec(kvc_mono_ns() + pause);
+
+		kvc_lock_wait(&k->lock, &k->quotas.pressed, &until);
+		if (k->stopping)
+			break;
+		kvc_quotas_look_locked(k);
+		kvc_unlock(k);
+		kvc_ancestors_stamp(k);
+		trims = quota_round(k, &trimmers);
+		bool due = kvc_mono_ns() > expire_ns;
+
+		if (due || more)
+			more = expire_some(k, &expiry);
+		if (due) {
+			purge_gone(k);
+			save_clock(k, &saved_ns);
+			kvc_chunk_drop_resume(k);
+			kvc_pool_shrink(&k->pool);
+			kvc_lock_both(k);
+			while (kvc_pins_end_both(k) && !k->stopping)
+				kvc_pause_both(k);
+			kvc_unlock_both(k);
+			expire_ns = kvc_mono_ns() + 1000000000;
+			kvc_lock(k);
+			kvc_dir_probes_free_locked(k, 60000000000ull);
+			kvc_unlock(k);
+		}
+		kvc_lock(k);
+	}
+	kvc_unlock(k);
+	trimmers_end(k, &trimmers, true);
+	return NULL;
+}
+
+int kvc_keeper_start(struct kvc *k)
+{
+	int err = -pthread_create(&k->evict->keeper, NULL, keeper, k);
+
+	k->evict->has_keeper = !err;
+	return err;
+}
+
+void kvc_keeper_stop(struct kvc *k)
+{
+	kvc_lock(k);
+	pthread_cond_signal(&k->quotas.pressed);
+	kvc_unlock(k);
+	if (k->evict->has_keeper)
+		pthread_join(k->evict->keeper, NULL);
+	k->evict->has_keeper = false;
+}

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The sweep "rekey": seals again, with the key that new frames get, what is sealed with another or
+ * not at all. Each object is brought into the pool and copied down anew; the old copy goes when the
+ * new one is recorded.
+ */
+#include "ops.h"
+#include "file.h"
+#include "keyring.h"
+#include "load.h"
+#include "path.h"
+#include "spill.h"
+#include "sweep.h"
+#include "tier_queue.h"
+
+#include <string.h>
+
+/* Brings an object into the pool and holds it there by n->leases. */
+static int bring(struct kvc *k, uint64_t ino, struct kvc_node **n)
+{
+	struct kvc_sweeper x;
+	int err;
+
+	kvc_lock_both(k);
+	err = kvc_node_get_both(k, ino, n);
+	if (err)
+		*n = NULL;
+	if (!err) {
+		kvc_chunk_mark_busy((*n)->chunk);
+		(*n)->leases++;
+	}
+	if (!err && (*n)->state == KVC_LOWER)
+		err = kvc_load_start_locked(k, *n, true);
+	while (!err && (*n)->state == KVC_LOADING) {
+		kvc_sweeper_init(&x);
+		kvc_wait_park_locked(k, &(*n)->waiters, &x.w);
+		kvc_unlock_both(k);
+		err = kvc_sweeper_wait(&x);
+		kvc_lock_both(k);
+	}
+	if (!err && (*n)->state != KVC_BOTH && (*n)->state != KVC_RESIDENT)
+		err = -EBUSY; /* open for writing: its next publish uses the new key anyway */
+	kvc_unlock_both(k);
+	return err;
+}
+
+static void let_go(struct kvc *k, struct kvc_node *n)
+{
+	kvc_lock(k);
+	n->leases--;
+	if (n->lost && !n->nopen && !n->leases)
+		kvc_file_destroy_locked(k, n);
+	kvc_node_settle_locked(k, n);
+	kvc_unlock(k);
+}
+
+static void rekey_one(struct kvc_sweep *s, const struct kvc_placed *p)
+{
+	struct kvc *k = s->k;
+	struct kvc_node *n = NULL;
+	char path[KVC_FRAME_PATH_MAX + 1], model[KVC_MODEL_NAME + 1];
+	uint32_t want;
+	bool again;
+	int err;
+
+	kvc_lock_both(k);
+	err = kvc_path_both(k, p->ino, path);
+	kvc_unlock_both(k);
+	if (err) {
+		s->failed += err != -ENOENT && err != -ESTALE;
+		return;
+	}
+	kvc_path_model_name(path, model);
+	want = kvc_keys_for(k->keys, model);
+	if (p->place.key == want)
+		return;
+	if (!k->tier[p->tier].t) { /* of a remote that this mount does not have */
+		s->failed++;
+		return;
+	}
+	err = bring(k, p->ino, &n);
+	if (!err) {
+		kvc_lock_both(k);
+		again = !n->lost && n->in[p->tier].place.gen && n->in[p->tier].place.key != want &&
+			(n->state == KVC_BOTH || n->in[p->tier].place.codec & KVC_PLACE_LEFT);
+		if (again) {
+			n->resealing |= 1u << p->tier;
+			kvc_spill_queue_locked(k, n, true);
+		}
+		kvc_unlock_both(k);
+		/* One after the other, so that the pool keeps room for those it is for. */
+		for (int i = 0; again && i < 10000 && !s->stop; i++) {
+			kvc_lock(k);
+			again = !n->lost && (n->resealing & (1u << p->tier));
+			kvc_unlock(k);
+			if (again)
+				usleep(1000);
+		}
+		kvc_lock(k);
+		n->resealing &= ~(1u << p->tier);
+		kvc_unlock(k);
+		err = again ? -EIO : 0;
+		s->changed += !err;
+		kvc_count_by(&k->stats, rekeyed, !err);
+	}
+	if (n)
+		let_go(k, n);
+	if (err && err != -ENOENT && err != -ESTALE)
+		s->failed++;
+}
+
+/* Calls fn for all placements of before; a non-zero answer ends it and is returned. */
+static int each_placed(struct kvc_sweep *s,
+		       int (*fn)(struct kvc_sweep *s, const struct kvc_placed *p, void *arg),
+		       void *arg)
+{
+	struct kvc *k = s->k;
+	struct kvc_placed batch[KVC_SWEEP_BATCH];
+	uint64_t ino = 0;
+	unsigned tier = 0;
+	size_t n;
+	int err = kvc_sweeper_commit(s);
+
+	while (!err && !s->stop) {
+		kvc_catalog_lock(k->cat);
+		err = kvc_place_next(k->cat, &ino, &tier, KVC_SWEEP_BATCH, batch, &n);
+		kvc_catalog_unlock(k->cat);
+		if (err || !n)
+			break;
+		for (size_t i = 0; i < n && !s->stop && !err; i++)
+			err = fn(s, &batch[i], arg);
+	}
+	return err;
+}
+
+static int is_of_key(struct kvc_sweep *s, const struct kvc_placed *p, void *arg)
+{
+	(void)s;
+	return p->place.key == *(const uint32_t *)arg ? -EBUSY : 0;
+}
+
+/* A key that is not in the file any more: may it be given up? */
+static int may_lose(struct kvc *k, uint32_t id, char *error)
+{
+	struct kvc_sweep all = { .k = k };
+	int err = each_placed(&all, is_of_key, &id);
+
+	if (err == -EBUSY)
+		snprintf(error, 512,
+			 "option keyfile: %s has lost key %u, which copies need: put its line back",
+			 k->opt.keyfile, id);
+	else if (err)
+		snprintf(error, 512, "the catalog cannot be read: %s", strerror(-err));
+	return err;
+}
+
+static int rekey_placed(struct kvc_sweep *s, const struct kvc_placed *p, void *arg)
+{
+	bool *first = arg;
+
+	s->seen += *first;
+	rekey_one(s, p);
+	return 0;
+}
+
+int kvc_rekey_run(struct kvc_sweep *s)
+{
+	struct kvc *k = s->k;
+	bool first = true;
+	uint64_t before;
+	int err = k->keys ? kvc_keyring_read(k, may_lose, s->why) : -ENOKEY;
+
+	if (err)
+		return err;
+	/* Other nodes may have stored names with an old key in the meantime. */
+	do {
+		before = s->changed;
+		err = each_placed(s, rekey_placed, &first);
+		first = false;
+	} while (!err && !s->stop && !s->failed && s->changed != before);
+	return err;
+}

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The sweep "verify": reads every copy in the tiers and checks it, no faster than it is told to. It
+ * is no use of a file: nothing comes into the pool, and the order of eviction stays. A copy is read
+ * into memory of its own, one at a time.
+ *
+ * Found damaged, and once more by a second look (a header may be rewritten meanwhile), it is
+ * treated as a load treats it: forgotten, and made anew where the pool or another tier has the
+ * file; without any other copy the file goes.
+ */
+#include "ops.h"
+#include "fetch.h"
+#include "load.h"
+#include "log.h"
+#include "sweep.h"
+#include "tier_queue.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define SLICE_US 20000
+
+int kvc_verify_words(struct kvc_sweep *s, char *words, FILE *answer)
+{
+	char *save = NULL;
+
+	s->tiers = (1u << KVC_TIERS) - 1;
+	for (char *w = strtok_r(words, " ", &save); w; w = strtok_r(NULL, " ", &save)) {
+		if (!strncmp(w, "tier=", 5)) {
+			s->tiers = 0;
+			kvc_tier_each(s->k, t)
+				if (!strcmp(s->k->tier[t].t->ops->name, w + 5))
+					s->tiers |= 1u << t;
+			if (!s->tiers) {
+				fprintf(answer,
+					"this mount has no tier %s below memory; kvcachectl config "
+					"lists them\n",
+					w + 5);
+				return -EINVAL;
+			}
+		} else if (strncmp(w, "rate=", 5) != 0 || kvc_size_parse(w + 5, &s->rate) ||
+			   !s->rate) {
+			fprintf(answer, "%s: it is no size\n", w);
+			return -EINVAL;
+		}
+	}
+	return 0;
+}
+
+/* What there is to read of this copy now. -ENOENT: there is none that counts any more. */
+static int want_both(struct kvc *k, uint64_t ino, unsigned tier, struct kvc_want *want)
+{
+	struct kvc_node *n = kvc_node_find_locked(k, ino);
+	struct kvc_object_row object;
+	struct kvc_place place[KVC_TIERS];
+	int err = 0;
+
+	if (n && (n->lost || kvc_node_cut(n)))
+		return -ENOENT;
+	if (!n)
+		err = kvc_object_get(k->cat, ino, &object) ?: kvc_place_get(k->cat, ino, place);
+	if (err)
+		return err;
+	if (n) {
+		object = n->object;
+		place[tier] = n->in[tier].place;
+	}
+	if (!place[tier].gen || place[tier].gen != object.gen)
+		return -ENOENT;
+	*want = (struct kvc_want){
+		.ino = ino,
+		.size = object.size,
+		.place = place[tier],
+		.shared = k->tier[tier].t->ops->caps & KVC_TIER_SHARED,
+		.has_sum = object.has_sum,
+		.sum = object.sum,
+	};
+	return 0;
+}
+
+static bool same(const struct kvc_want *a, const struct kvc_want *b)
+{
+	return a->place.gen == b->place.gen && a->place.where.at == b->place.where.at &&
+	       a->place.where.hi == b->place.where.hi && a->size == b->size &&
+	       !memcmp(a->place.sum.b, b->place.sum.b, sizeof a->place.sum.b);
+}
+
+static bool is_damage(int err)
+{
+	return err == -EBADMSG || err == -ENOENT || err == -EPROTO || err == -ESTALE;
+}
+
+/*
+ * One reading. -EAGAIN: the copy is not there any more, or another is: what was read says nothing.
+ */
+static int read_once(struct kvc *k, unsigned tier, struct kvc_want *want, int fd)
+{
+	struct kvc_want now;
+	bool older, allowed;
+	int err, still;
+
+	kvc_lock(k);
+	allowed = kvc_tier_allowed_locked(k, tier, KVC_CALL_READ);
+	kvc_unlock(k);
+	if (!allowed)
+		return -EIO;
+	err = kvc_fetch(k, k->tier[tier].t, want, fd, &older);
+	kvc_lock_both(k);
+	kvc_tier_result_locked(k, tier, KVC_CALL_READ, want->ino, err == -ENOSPC ? 0 : err);
+	still = want_both(k, want->ino, tier, &now);
+	kvc_unlock_both(k);
+	return still || !same(want, &now) ? -EAGAIN : err;
+}
+
+/* Not faster than so many bytes a second since it began. */
+static void pace(struct kvc_sweep *s, uint64_t began_ns)
+{
+	while (s->rate && !s->stop &&
+	       (double)s->bytes / (double)s->rate > (double)(kvc_mono_ns() - began_ns) / 1e9)
+		usleep(SLICE_US);
+}
+
+static void discard(struct kvc_sweep *s, const struct kvc_want *want, unsigned tier, int err)
+{
+	struct kvc *k = s->k;
+	struct kvc_want now;
+	bool lost = false;
+
+	kvc_lock_both(k);
+	if (!want_both(k, want->ino, tier, &now) && same(want, &now) &&
+	    !kvc_load_bad_copy_both(k, want->ino, tier, &lost)) {
+		s->changed++;
+		s->tier_failed[tier]++;
+		s->lost += lost;
+		kvc_count(&k->stats, corrupt);
+		kvc_warn("tier %s: verify: the copy of inode %llx is %s and is discarded%s",
+			 k->tier[tier].t->ops->name, (unsigned long long)want->ino,
+			 err == -ENOENT   ? "missing"
+			 : err == -ESTALE ? "another node's by now"
+					  : "damaged",
+			 lost ? "; it was the last: the file is gone" : "");
+	}
+	kvc_unlock_both(k);
+}
+
+static void verify_one(struct kvc_sweep *s, uint64_t ino, unsigned tier)
+{
+	struct kvc *k = s->k;
+	struct kvc_want want;
+	KVC_FD int fd = -1;
+	int err = -EAGAIN;
+
+	if (!k->tier[tier].t || !(s->tiers & (1u << tier)))
+		return;
+	kvc_lock_both(k);
+	err = want_both(k, ino, tier, &want);
+	kvc_unlock_both(k);
+	if (err == -ENOENT)
+		return;
+	fd = memfd_create("kvcachefs-verify", MFD_CLOEXEC);
+	if (!err && fd < 0)
+		err = -errno;
+	err = err ?: read_once(k, tier, &want, fd);
+	if (is_damage(err))
+		err = read_once(k, tier, &want, fd);
+	if (err == -EAGAIN)
+		return;
+	s->seen++;
+	s->bytes += want.place.where.len;
+	if (is_damage(err)) {
+		discard(s, &want, tier, err);
+	} else if (err) {
+		s->failed++;
+		s->tier_failed[tier]++;
+	}
+}
+
+/* What there is to read; 0: nobody knows, since others fill a tier, too. */
+static uint64_t used(const struct kvc_sweep *s)
+{
+	uint64_t all = 0;
+
+	kvc_tier_each(s->k, t) {
+		struct kvc_tier *tier = s->k->tier[t].t;
+		struct kvc_tier_usage u;
+
+		if (!(s->tiers & (1u << t)))
+			continue;
+		if (tier->ops->caps & KVC_TIER_SHARED)
+			return 0;
+		tier->ops->usage(tier, &u);
+		all += u.used;
+	}
+	return all;
+}
+
+int kvc_verify_run(struct kvc_sweep *s)
+{
+	struct kvc *k = s->k;
+	struct kvc_placed batch[KVC_SWEEP_BATCH];
+	uint64_t ino = 0, began_ns = kvc_mono_ns();
+	unsigned tier = 0;
+	size_t n;
+	int err = kvc_sweeper_commit(s);
+
+	s->all_bytes = used(s);
+	while (!err && !s->stop) {
+		kvc_catalog_lock(k->cat);
+		err = kvc_place_next(k->cat, &ino, &tier, KVC_SWEEP_BATCH, batch, &n);
+		kvc_catalog_unlock(k->cat);
+		if (err || !n)
+			break;
+		for (size_t i = 0; i < n && !s->stop; i++) {
+			verify_one(s, batch[i].ino, batch[i].tier);
+			pace(s, began_ns);
+		}
+	}
+	return err;
+}

@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The account of pins (user.kvcachefs.pin; set and loaded in pin_set.c).
+ *
+ * What is pinned is kept from all others, so it is bounded: pins= of the pool for what pinned
+ * chunks have there, and pins= of the disk tier for what their files take, wherever they are; half
+ * of each for one user who is not root. Which user: who set the pin, kept under meta pin:CHUNK.
+ *
+ * A pin beyond that is refused when it is set. But a pinned chunk can grow afterwards, and what was
+ * on the disk only can be loaded. So the sums are kept as that happens (O(1): the chunk's bytes
+ * with each segment, a file's with each change of what it takes), and where a user has more than
+ * his share, or all more than pins= and he not less than the average, his pins do not hold: the
+ * evictor and the trimmer take his chunks as they come, in the order of their policy, until the sum
+ * is within the bound. So what the pins of one user keep from the others is bounded at any time.
+ * His pins also give way in the pool where they and what he holds open would be more than share=.
+ *
+ * Pins that end are in a heap, and are forgotten within a second (evict/quota_keeper.c). There is a
+ * record for each pin, and so at most PINS of them.
+ */
+#include "pin.h"
+
+#include "clock.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#define PINS (1u << 20)
+#define LOOKS 64       /* users that one call of kvc_pin_back_locked looks at */
+#define LEAST KVC_PAGE /* what a pin, and each file, counts at least: its header on the disk */
+
+struct kvc_pin *kvc_pin_find_locked(struct kvc *k, uint64_t id)
+{
+	struct kvc_slot *s = k->pins->table.n ? kvc_table_find(&k->pins->table, id) : NULL;
+
+	return s ? kvc_of(s, struct kvc_pin, slot) : NULL;
+}
+
+/* ---- those that end ---- */
+
+static void place(struct kvc_pins *p, size_t at, struct kvc_pin *pin)
+{
+	p->heap[at] = pin;
+	pin->heap_at = at + 1;
+}
+
+static void sift(struct kvc_pins *p, size_t at)
+{
+	struct kvc_pin *pin = p->heap[at];
+
+	for (; at && pin->until_ns < p->heap[(at - 1) / 2]->until_ns; at = (at - 1) / 2)
+		place(p, at, p->heap[(at - 1) / 2]);
+	for (size_t child; (child = 2 * at + 1) < p->nheap; at = child) {
+		if (child + 1 < p->nheap && p->heap[child + 1]->until_ns < p->heap[child]->until_ns)
+			child++;
+		if (p->heap[child]->until_ns >= pin->until_ns)
+			break;
+		place(p, at, p->heap[child]);
+	}
+	place(p, at, pin);
+}
+
+static void heap_remove(struct kvc_pins *p, struct kvc_pin *pin)
+{
+	size_t at = pin->heap_at - 1;
+	struct kvc_pin *last;
+
+	if (!pin->heap_at)
+		return;
+	last = p->heap[--p->nheap];
+	pin->heap_at = 0;
+	if (last != pin) {
+		place(p, at, last);
+		sift(p, at);
+	}
+}
+
+int kvc_pin_end_locked(struct kvc *k, struct kvc_pin *p, uint64_t until_ns)
+{
+	struct kvc_pins *all = k->pins;
+
+	if (until_ns != INT64_MAX && !p->heap_at &&
+	    kvc_grow(&all->heap, all->nheap, &all->heap_room, sizeof *all->heap))
+		return -ENOMEM;
+	p->until_ns = until_ns;
+	if (until_ns == INT64_MAX) {
+		heap_remove(all, p);
+	} else {
+		if (!p->heap_at)
+			place(all, all->nheap++, p);
+		sift(all, p->heap_at - 1);
+	}
+	return 0;
+}
+
+struct kvc_pin *kvc_pin_ended_locked(struct kvc *k)
+{
+	struct kvc_pin *p = k->pins->nheap ? k->pins->heap[0] : NULL;
+
+	return p && p->until_ns <= kvc_clock_ns(k) ? p : NULL;
+}
+
+/* ---- whose, and how much ---- */
+
+static uint64_t chunk_bytes(const struct kvc_pin *p)
+{
+	return p->chunk ? p->chunk->bytes : 0;
+}
+
+static void take(struct kvc *k, struct kvc_pin *p, struct kvc_user *u)
+{
+	p->user = u;
+	k->pins->users += !u->pins++;
+	u->pinned_pool += chunk_bytes(p);
+	u->pinned_disk += p->disk;
+}
+
+static void untake(struct kvc *k, struct kvc_pin *p)
+{
+	struct kvc_user *u = p->user;
+
+	if (p->chunk && !kvc_list_empty(&p->chunk->out)) {
+		kvc_list_del(&p->chunk->out);
+		kvc_list_add_tail(&k->pins->back, &p->chunk->out);
+	}
+	u->pinned_pool -= chunk_bytes(p);
+	u->pinned_disk -= p->disk;
+	k->pins->users -= !--u->pins;
+	kvc_user_settle_locked(k, u);
+}
+
+struct kvc_pin *kvc_pin_new_locked(struct kvc *k, uint64_t id, uint32_t uid, uint64_t until_ns,
+				   struct kvc_chunk *c)
+{
+	struct kvc_pin *p = calloc(1, sizeof *p);
+	struct kvc_user *u = p ? kvc_user_get_locked(k, uid) : NULL;
+
+	if (!u || kvc_pin_end_locked(k, p, until_ns)) {
+		if (u)
+			kvc_user_settle_locked(k, u);
+		free(p);
+		return NULL;
+	}
+	p->serial = ++k->pins->serial;
+	p->disk = LEAST;
+	p->chunk = c;
+	if (c)
+		c->pin = p;
+	p->slot.key = id;
+	kvc_table_add(&k->pins->table, &p->slot);
+	take(k, p, u);
+	k->pins->pool += chunk_bytes(p);
+	k->pins->disk += p->disk;
+	return p;
+}
+
+void kvc_pin_free_locked(struct kvc *k, struct kvc_pin *p)
+{
+	heap_remove(k->pins, p);
+	k->pins->pool -= chunk_bytes(p);
+	k->pins->disk -= p->disk;
+	untake(k, p);
+	kvc_table_del(&k->pins->table, &p->slot);
+	if (p->chunk)
+		p->chunk->pin = NULL;
+	free(p);
+}
+
+int kvc_pin_give_locked(struct kvc *k, struct kvc_pin *p, uint32_t uid)
+{
+	struct kvc_user *u = kvc_user_get_locked(k, uid);
+
+	if (!u)
+		return -ENOMEM;
+	if (u != p->user) {
+		untake(k, p);
+		take(k, p, u);
+	}
+	return 0;
+}
+
+void kvc_pin_pool_locked(struct kvc *k, struct kvc_pin *p, int64_t by)
+{
+	p->user->pinned_pool += (uint64_t)by;
+	k->pins->pool += (uint64_t)by;
+}
+
+void kvc_pin_disk_locked(struct kvc *k, struct kvc_pin *p, int64_t by)
+{
+	/* A file whose row was lost may have been counted otherwise. */
+	if (by < 0 && p->disk - LEAST < (uint64_t)-by)
+		by = -(int64_t)(p->disk - LEAST);
+	p->disk += (uint64_t)by;
+	p->user->pinned_disk += (uint64_t)by;
+	k->pins->disk += (uint64_t)by;
+}
+
+/* ---- the bound ---- */
+
+static uint64_t pool_most(const struct kvc *k)
+{
+	return k->pool.bytes * k->opt.pins_pct / 100;
+}
+
+static uint64_t disk_most(const struct kvc *k)
+{
+	return k->pins->disk_size ? k->pins->disk_size * k->opt.pins_pct / 100 : UINT64_MAX;
+}
+
+int kvc_pin_excess_locked(struct kvc *k, const struct kvc_pin *p)
+{
+	const struct kvc_user *u = p->user;
+
+	if (k->opt.pins_pct && u->slot.key &&
+	    (u->pinned_pool > pool_most(k) / 2 || u->pinned_disk > disk_most(k) / 2 ||
+	     u->pins > PINS / 2))
+		return -EDQUOT; /* where all have too much, too: this he can mend himself */
+	if (!k->opt.pins_pct || k->pins->pool > pool_most(k) || k->pins->disk > disk_most(k) ||
+	    k->pins->table.n > PINS)
+		return -ENOSPC;
+	return 0;
+}
+
+/* Has this user more than his share; or, where all have too much, not less than the average? */
+static bool beyond(const struct kvc *k, const struct kvc_user *u, uint64_t has, uint64_t all,
+		   uint64_t most)
+{
+	return (u->slot.key && has > most / 2) || (all > most && has >= all / k->pins->users);
+}
+
+bool kvc_pin_holds_locked(struct kvc *k, uint64_t id, uint64_t until_ns, enum kvc_pin_against what)
+{
+	const struct kvc_pin *p = until_ns ? kvc_pin_find_locked(k, id) : NULL;
+	const struct kvc_user *u = p ? p->user : NULL;
+
+	if (!p || (until_ns != INT64_MAX && until_ns <= kvc_clock_ns(k)))
+		return false;
+	switch (what) {
+	case KVC_PIN_POOL:
+		return !beyond(k, u, u->pinned_pool, k->pins->pool, pool_most(k)) &&
+		       !(u->slot.key && u->held + u->pinned_pool > kvc_user_share(k));
+	case KVC_PIN_DISK: return !beyond(k, u, u->pinned_disk, k->pins->disk, disk_most(k));
+	case KVC_PIN_ALL: break;
+	}
+	return true;
+}
+
+/* ---- out of the pool's order ---- */
+
+bool kvc_pin_out_locked(struct kvc *k, struct kvc_chunk *c)
+{
+	struct kvc_user *u;
+
+	if (!c->pin || !kvc_pin_holds_locked(k, c->id, c->pin_until_ns, KVC_PIN_POOL))
+		return false;
+	u = c->pin->user;
+	kvc_list_del(&c->out);
+	kvc_list_add_tail(&u->out, &c->out);
+	if (kvc_list_empty(&u->out_link))
+		kvc_list_add_tail(&k->pins->out_users, &u->out_link);
+	kvc_list_del(&c->out_chain);
+	kvc_list_add_tail(&k->pins->chained, &c->out_chain);
+	return true;
+}
+
+static struct kvc_chunk *first_out(struct kvc_list *list)
+{
+	struct kvc_chunk *c = kvc_of(list->next, struct kvc_chunk, out);
+
+	kvc_list_del(&c->out);
+	return c;
+}
+
+/* A user's pins all hold or none does, but for those that have ended, which are freed soon. */
+struct kvc_chunk *kvc_pin_back_locked(struct kvc *k)
+{
+	struct kvc_pins *p = k->pins;
+
+	if (!kvc_list_empty(&p->back))
+		return first_out(&p->back);
+	for (unsigned i = 0; i < LOOKS && !kvc_list_empty(&p->out_users); i++) {
+		struct kvc_user *u = kvc_of(p->out_users.next, struct kvc_user, out_link);
+		const struct kvc_chunk *c = kvc_of(u->out.next, struct kvc_chunk, out);
+
+		kvc_list_del(&u->out_link);
+		if (kvc_list_empty(&u->out))
+			continue;
+		kvc_list_add_tail(&p->out_users, &u->out_link);
+		if (!kvc_pin_holds_locked(k, c->id, c->pin_until_ns, KVC_PIN_POOL))
+			return first_out(&u->out);
+	}
+	return NULL;
+}
+
+struct kvc_chunk *kvc_pin_chained_locked(struct kvc *k)
+{
+	struct kvc_list *e = k->pins->chained.next;
+
+	if (e == &k->pins->chained)
+		return NULL;
+	kvc_list_del(e);
+	return kvc_of(e, struct kvc_chunk, out_chain);
+}
+
+/* ---- its files ---- */
+
+uint64_t kvc_pin_weight(uint64_t blocks)
+{
+	return kvc_round_up(blocks * 512, KVC_PAGE) + LEAST;
+}
+
+uint64_t kvc_pin_weight_of(const struct kvc_node *n)
+{
+	if (n->lost || n->state == KVC_GONE || !S_ISREG(n->row.mode))
+		return 0;
+	return kvc_pin_weight(n->state == KVC_OPEN ? n->reserved / 512 : n->row.blocks);
+}
+
+void kvc_pin_count_locked(struct kvc *k, struct kvc_node *n)
+{
+	struct kvc_pin *p = kvc_pin_find_locked(k, n->row.chunk);
+	uint64_t now;
+
+	if (!p)
+		return;
+	now = kvc_pin_weight_of(n);
+	kvc_pin_disk_locked(k, p,
+			    (int64_t)(now - (n->pin_serial == p->serial ? n->pin_weight : 0)));
+	n->pin_serial = p->serial;
+	n->pin_weight = now;
+}
+
+void kvc_pin_leave_locked(struct kvc *k, struct kvc_node *n)
+{
+	struct kvc_pin *p = kvc_pin_find_locked(k, n->row.chunk);
+
+	if (p && n->pin_serial == p->serial)
+		kvc_pin_disk_locked(k, p, -(int64_t)n->pin_weight);
+	n->pin_serial = 0;
+}
+
+void kvc_pin_joined_locked(struct kvc *k, struct kvc_node *n)
+{
+	struct kvc_pin *p = kvc_pin_find_locked(k, n->row.chunk);
+
+	if (p && p->counting)
+		p->again = true;
+	kvc_pin_count_locked(k, n);
+}
+
+/* The walk that counts the pin's files has yet to come to this one. */
+static bool to_be_counted(const struct kvc_pin *p, const struct kvc_node *n)
+{
+	return p->counting && n->row.ino > p->at && n->row.ino < p->below;
+}
+
+void kvc_pin_unknown_locked(struct kvc *k, struct kvc_node *n)
+{
+	struct kvc_pin *p = n->pin_serial ? kvc_pin_find_locked(k, n->row.chunk) : NULL;
+
+	if (p && n->pin_serial == p->serial && to_be_counted(p, n))
+		kvc_pin_disk_locked(k, p, -(int64_t)n->pin_weight);
+}
+
+void kvc_pin_known_locked(struct kvc *k, struct kvc_node *n)
+{
+	struct kvc_pin *p = kvc_pin_find_locked(k, n->row.chunk);
+
+	if (!p || to_be_counted(p, n))
+		return;
+	n->pin_serial = p->serial;
+	n->pin_weight = kvc_pin_weight_of(n);
+}
+
+void kvc_pin_meet_locked(struct kvc *k, struct kvc_chunk *c)
+{
+	c->pin = kvc_pin_find_locked(k, c->id);
+	if (c->pin)
+		c->pin->chunk = c;
+}
+
+void kvc_pin_forget_both(struct kvc *k, uint64_t id)
+{
+	struct kvc_pin *p = kvc_pin_find_locked(k, id);
+	char key[40];
+
+	if (!p)
+		return;
+	snprintf(key, sizeof key, KVC_PIN_KEY "%" PRIx64, id);
+	kvc_meta_del(k->cat, key); /* without memory: the next start finds that it is none */
+	kvc_pin_free_locked(k, p);
+}
+
+void kvc_pins_free(struct kvc *k)
+{
+	kvc_table_each(&k->pins->table, s)
+		free(kvc_of(s, struct kvc_pin, slot));
+	kvc_table_fini(&k->pins->table);
+	free(k->pins->heap);
+}

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How much is written to each tier, since flash wears by it: every frame that was put there, be it
+ * of use afterwards or not; and to the catalog for accesses (access_save.c). A day begins at
+ * midnight UTC by the store's clock. Kept in the catalog (meta written:TIER: DAY TODAY ALL)
+ * together with that clock.
+ */
+#include "wear.h"
+
+#include "clock.h"
+#include "committer.h"
+#include "tier_queue.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#define DAY_NS 86400000000000ull
+#define KEY "written:"
+#define ACCESS_KEY KEY "accesses"
+
+static struct kvc_wear written_now(const struct kvc *k, struct kvc_wear w)
+{
+	uint64_t day = kvc_clock_ns(k) / DAY_NS;
+
+	if (w.day != day)
+		w.today = 0;
+	w.day = day;
+	return w;
+}
+
+static void written_add(const struct kvc *k, struct kvc_wear *w, uint64_t bytes)
+{
+	*w = written_now(k, *w);
+	w->today += bytes;
+	w->all += bytes;
+}
+
+struct kvc_wear kvc_wear_show_locked(struct kvc *k, unsigned tier)
+{
+	return written_now(k, k->tier[tier].written);
+}
+
+void kvc_wear_add_locked(struct kvc *k, unsigned tier, uint64_t bytes)
+{
+	written_add(k, &k->tier[tier].written, bytes);
+}
+
+struct kvc_wear kvc_wear_access_show_locked(struct kvc *k)
+{
+	return written_now(k, k->committer->accesses.written);
+}
+
+void kvc_wear_access_add_locked(struct kvc *k, uint64_t bytes)
+{
+	written_add(k, &k->committer->accesses.written, bytes);
+}
+
+static void written_save(struct kvc *k, const char *key, const struct kvc_wear *w)
+{
+	char value[80];
+
+	snprintf(value, sizeof value, "%" PRIu64 " %" PRIu64 " %" PRIu64, w->day, w->today, w->all);
+	if (w->all)
+		kvc_meta_set(k->cat, key, value);
+}
+
+void kvc_wear_save_both(struct kvc *k)
+{
+	char key[32];
+
+	kvc_tier_each(k, t) {
+		snprintf(key, sizeof key, KEY "%u", t);
+		written_save(k, key, &k->tier[t].written);
+	}
+	written_save(k, ACCESS_KEY, &k->committer->accesses.written);
+}
+
+static int written_load(struct kvc *k, const char *key, struct kvc_wear *to)
+{
+	char value[80];
+	struct kvc_wear w;
+	int err = kvc_meta_get(k->cat, key, value, sizeof value);
+
+	if (!err &&
+	    sscanf(value, "%" SCNu64 " %" SCNu64 " %" SCNu64, &w.day, &w.today, &w.all) == 3)
+		*to = w;
+	return err == -ENOENT ? 0 : err;
+}
+
+int kvc_wear_load_both(struct kvc *k)
+{
+	char key[32];
+	int err = written_load(k, ACCESS_KEY, &k->committer->accesses.written);
+
+	kvc_tier_each(k, t) {
+		snprintf(key, sizeof key, KEY "%u", t);
+		err = err ?: written_load(k, key, &k->tier[t].written);
+	}
+	return err;
+}
+
+int kvc_wear_forget_both(struct kvc *k, unsigned tier)
+{
+	char key[32];
+
+	snprintf(key, sizeof key, KEY "%u", tier);
+	return kvc_meta_del(k->cat, key);
+}

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See context.h. */
+#include "context.h"
+
+#include "incomplete.h"
+#include "remove.h"
+#include "up.h"
+
+static void published_locked(struct kvc *k, struct kvc_node *n)
+{
+	kvc_incomplete_published_locked(k, n);
+	kvc_throttle_published_locked(k, n);
+}
+
+/* No copy of it is left: its chunk may not be whole any more. */
+static int lost_both(struct kvc *k, struct kvc_node *n)
+{
+	struct kvc_node *folder = kvc_node_find_locked(k, n->row.parent);
+	bool whole = folder && kvc_incomplete_was_whole_both(k, folder);
+	int err;
+
+	if (!whole)
+		return kvc_dir_drop_file_both(k, n, NULL);
+	folder->refs++;
+	err = kvc_dir_drop_file_both(k, n, NULL);
+	folder->refs--;
+	kvc_incomplete_after_both(k, folder, true);
+	kvc_node_settle_locked(k, folder);
+	return err;
+}
+
+static const struct kvc_objects_up objects_up = {
+	.published_locked = published_locked,
+	.made_locked = kvc_admission_made_locked,
+	.freed_locked = kvc_dir_dropped_free_locked,
+	.remove_shared = kvc_remove_shared,
+};
+
+static const struct kvc_tiering_up copies_up = {
+	.lost_both = lost_both,
+};
+
+static void init_lists(struct kvc *k)
+{
+	struct kvc_list *all[] = {
+		&k->reservations.waiters,
+		&k->waits.woken,
+		&k->quotas.list,
+		&k->committer->nodes,
+		&k->committer->chunks,
+		&k->committer->sync_waiters,
+		&k->committer->lingering[0],
+		&k->committer->lingering[1],
+		&k->account->behind,
+		&k->deferred_free->list,
+		&k->deferred_free->unsynced,
+		&k->throttle->waiters,
+		&k->model_rescan->asked,
+		&k->model_rescan->waiters,
+		&k->drops->detached,
+		&k->models->layered,
+		&k->demotes->list,
+		&k->quotas.waiting,
+		&k->quotas.over,
+		&k->committer->accesses.wanted,
+		&k->committer->accesses.released,
+		&k->committer->accesses.held,
+		&k->pins->out_users,
+		&k->pins->back,
+		&k->pins->chained,
+	};
+	pthread_cond_t *conds[] = {
+		&k->waits.cond,
+		&k->waits.idle,
+		&k->reservations.pressed,
+		&k->quotas.pressed,
+		&k->committer->cond,
+		&k->committer->committed_cond,
+		&k->deferred_free->sync_cond,
+		&k->model_rescan->cond,
+		&k->demotes->cond,
+		&k->replacers->cond,
+	};
+	pthread_condattr_t attr;
+
+	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+		kvc_list_init(all[i]);
+	kvc_remote_lookup_init(k->remote_lookup);
+	for (size_t i = 0; i < KVC_DIR_DROPPED; i++)
+		kvc_list_init(&k->drops->dropped[i]);
+	for (size_t i = 0; i < KVC_DIR_PROBES; i++)
+		kvc_list_init(&k->drops->probes[i]);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	for (size_t i = 0; i < sizeof conds / sizeof conds[0]; i++)
+		pthread_cond_init(conds[i], &attr);
+	for (unsigned t = 0; t <= KVC_COMMON; t++) {
+		k->tier[t].k = k;
+		for (int p = 0; p < KVC_PRIORITIES; p++)
+			kvc_list_init(&k->tier[t].jobs[p]);
+		pthread_cond_init(&k->tier[t].cond, &attr);
+		pthread_cond_init(&k->tier[t].load_cond, &attr);
+		pthread_cond_init(&k->tier[t].trim_cond, &attr);
+	}
+	pthread_condattr_destroy(&attr);
+	pthread_mutex_init(&k->lock.m, NULL);
+	pthread_mutex_init(&k->deferred_free->rehead_lock, NULL);
+	pthread_mutex_init(&k->notices->lock, NULL);
+	pthread_mutex_init(&k->latency->lock, NULL);
+	pthread_cond_init(&k->notices->cond, NULL);
+}
+
+struct kvc *kvc_context_new(void)
+{
+	struct kvc_context *h = calloc(1, sizeof *h);
+
+	if (!h)
+		return NULL;
+	h->k.objects_up = &objects_up;
+	h->k.tiering_up = &copies_up;
+	h->k.committer = &h->committer;
+	h->k.inos = &h->inos;
+	h->k.nodes = &h->nodes;
+	h->k.chunks = &h->chunks;
+	h->k.replacers = &h->replacers;
+	h->k.access = &h->access;
+	h->k.users = &h->users;
+	h->k.pins = &h->pins;
+	h->k.clock = &h->clock;
+	h->k.models = &h->models;
+	h->k.model_stats = &h->model_stats;
+	h->k.latency = &h->latency;
+	h->k.account = &h->account;
+	h->k.admission = &h->admission;
+	h->k.model_rescan = &h->model_rescan;
+	h->k.work = &h->work;
+	h->k.tier = h->tier;
+	h->k.deferred_free = &h->deferred_free;
+	h->k.folders = &h->folders;
+	h->k.throttle = &h->throttle;
+	h->k.notices = &h->notices;
+	h->k.chunking = &h->chunking;
+	h->k.drops = &h->drops;
+	h->k.remote_lookup = &h->remote_lookup;
+	h->k.evict = &h->evict;
+	h->k.demotes = &h->demotes;
+	init_lists(&h->k);
+	return &h->k;
+}
+
+void kvc_context_empty(struct kvc *k)
+{
+	kvc_deferred_free_clear(k);
+	kvc_node_free_all(k);
+	kvc_access_free(k);
+	kvc_chunks_free(k);
+	kvc_replacers_free(k);
+	kvc_admission_free(k);
+	kvc_pins_free(k);
+	kvc_users_free(k);
+	kvc_quotas_free(k);
+	kvc_layers_free(k);
+	kvc_model_stats_free(k);
+	kvc_model_rescan_free(k);
+}
+
+void kvc_context_free(struct kvc *k)
+{
+	kvc_dir_probes_free_locked(k, 0);
+	kvc_chunk_drop_free(k);
+	free(k->notices->v);
+	kvc_remote_lookup_fini(k->remote_lookup);
+	free(k->chunking->runs);
+	free(k->chunking->trees);
+	free(kvc_context_of(k));
+}

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The state of all floors: made, joined by the hooks (engine/README) and freed as one. */
+#ifndef KVC_CONTEXT_H
+#define KVC_CONTEXT_H
+
+#include "account.h"
+#include "admission.h"
+#include "clock.h"
+#include "tiering.h"
+#include "demote.h"
+#include "committer.h"
+#include "dir_invalidate.h"
+#include "evict.h"
+#include "folders.h"
+#include "ino.h"
+#include "replacers.h"
+#include "model_layers.h"
+#include "model_quota.h"
+#include "model.h"
+#include "node.h"
+#include "notify.h"
+#include "throttle.h"
+#include "pin.h"
+#include "remote_lookup.h"
+#include "model_rescan.h"
+#include "model_stats.h"
+#include "tier_queue.h"
+#include "latency.h"
+#include "deferred_free.h"
+#include "chunking.h"
+#include "access.h"
+
+#include <pthread.h>
+
+enum { KVC_COMMITTER, KVC_SYNCER, KVC_ANSWERER, KVC_NOTIFIER, KVC_EVICTOR, KVC_SAVER, KVC_THREADS };
+
+struct kvc_context {
+	struct kvc k; /* first */
+	struct kvc_committer committer;
+	struct kvc_inos inos;
+	struct kvc_nodes nodes;
+	struct kvc_chunks chunks;
+	struct kvc_replacers replacers;
+	struct kvc_access_tracker access;
+	struct kvc_users users;
+	struct kvc_pins pins;
+	struct kvc_clock clock;
+	struct kvc_models models;
+	struct kvc_model_stats_table model_stats;
+	struct kvc_latency latency;
+	struct kvc_account account;
+	struct kvc_admission admission;
+	struct kvc_model_rescan model_rescan;
+	struct kvc_work work;
+	struct kvc_tier_state tier[KVC_TIERS + 1];
+	struct kvc_deferred_free deferred_free;
+	struct kvc_folders folders;
+	struct kvc_throttle throttle;
+	struct kvc_notices notices;
+	struct kvc_chunking chunking;
+	struct kvc_drops drops;
+	struct kvc_remote_lookup remote_lookup;
+	struct kvc_evict evict;
+	struct kvc_demotes demotes;
+	pthread_t thread[KVC_THREADS];
+	unsigned nthreads; /* that run, in the order of the enum */
+};
+
+static inline struct kvc_context *kvc_context_of(struct kvc *k)
+{
+	return kvc_of(k, struct kvc_context, k);
+}
+
+/* With nothing in it; NULL: out of memory. */
+struct kvc *kvc_context_new(void);
+/* What is in memory goes: files are closed before their pool is. Of one thread. */
+void kvc_context_empty(struct kvc *k);
+/* When catalog and pool are closed, too. */
+void kvc_context_free(struct kvc *k);
+
+#endif

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Whole chunks. A model can say how many files its chunks have (user.kvcachefs.layers). A chunk's
+ * folder with fewer is partial; with partial=miss its files are then not found by anybody: not by
+ * name, nor in a list, nor in a lease, nor by an open of what the kernel still knew. The folder
+ * itself always is, so that its files can be made in it by who makes them, whatever names and
+ * flags he uses.
+ *
+ * What counts is a regular file that was published with data, under any name but one that is
+ * renamed when the file is done (kvc_incomplete_temporary). Such names are never hidden, or that
+ * rename would not find them.
+ *
+ * The number is counted when it is asked for, up to that of a whole chunk, and kept in the folder's
+ * node (n->published) until a name in the folder changes, or a file of it is published. Nothing of
+ * it is in the catalog, so a start has nothing to recover.
+ *
+ * The kernel is given no time to keep a name in a partial folder, be it there or missing. So when
+ * the last file is published all of them are there at once, and nobody has to be told but who has
+ * listed the folder. The other way, when a file of a whole chunk goes, all names are made old.
+ */
+#include "incomplete.h"
+
+#include "folder.h"
+#include "notify.h"
+#include "chunking.h"
+
+#include <string.h>
+
+#define AT_ONCE 256 /* buckets under one hold of the lock */
+
+bool kvc_incomplete_temporary(const char *name)
+{
+	return *name == '.' || strstr(name, ".tmp");
+}
+
+void kvc_incomplete_named_locked(struct kvc_node *n, const char *name)
+{
+	n->temporary_ns = kvc_incomplete_temporary(name) ? kvc_mono_ns() : 0;
+}
+
+static bool is_published_both(struct kvc *k, uint64_t ino, int *err)
+{
+	const struct kvc_node *n = kvc_node_find_locked(k, ino);
+	struct kvc_object_row o = { 0 };
+
+	if (n)
+		return n->object.gen && n->object.size && !n->unborn && !kvc_node_gone(n);
+	*err = kvc_object_get(k->cat, ino, &o);
+	*err = *err == -ENOENT ? 0 : *err;
+	return !*err && o.gen && o.size;
+}
+
+/*
+ * How many files the folder has that count, at most `want`: what is beyond them is not looked at;
+ * or an error.
+ */
+static int count_both(struct kvc *k, struct kvc_node *folder, unsigned want)
+{
+	struct kvc_entries e = { 0 };
+	int more = 1, err = 0;
+	uint64_t after = 0;
+	unsigned n = 0;
+
+	if (folder->published > want ||
+	    (folder->published && folder->published <= folder->published_of))
+		return (int)kvc_min(folder->published - 1, want);
+	while (more == 1 && n < want && !err) {
+		more = kvc_folder_entries_some_both(k, folder->row.ino, &after, &e);
+		err = more < 0 ? more : 0;
+		for (size_t i = 0; i < e.n && n < want && !err; i++)
+			n += S_ISREG(e.v[i].kind) && !kvc_incomplete_temporary(e.v[i].name) &&
+			     is_published_both(k, e.v[i].ino, &err);
+	}
+	free(e.v);
+	if (!err) {
+		folder->published = n + 1;
+		folder->published_of = want;
+	}
+	return err ?: (int)n;
+}
+
+int kvc_incomplete_is_both(struct kvc *k, struct kvc_node *folder)
+{
+	uint64_t model;
+	unsigned want;
+	int err;
+
+	if (!kvc_layers_any(k) || !S_ISDIR(folder->row.mode) || folder->row.ino == KVC_ROOT)
+		return 0;
+	err = kvc_node_model_both(k, folder->row.ino, &model);
+	want = err || model == folder->row.ino ? 0 : kvc_layers_of_locked(k, model);
+	if (!want)
+		return err == -ENOENT ? 0 : err;
+	if ((err = kvc_chunking_whole_both(k, folder)) != 1)
+		return err;
+	err = count_both(k, folder, want);
+	return err < 0 ? err : (unsigned)err < want;
+}
+
+bool kvc_incomplete_both(struct kvc *k, struct kvc_node *folder)
+{
+	return kvc_incomplete_is_both(k, folder) != 0; /* who cannot tell makes a miss of it */
+}
+
+bool kvc_incomplete_hides_both(struct kvc *k, struct kvc_node *folder, const char *name)
+{
+	return kvc_incomplete_on(k) && !kvc_incomplete_temporary(name) &&
+	       kvc_incomplete_both(k, folder);
+}
+
+static int other_name(void *arg, const struct kvc_name *n)
+{
+	return n->parent != *(const uint64_t *)arg || kvc_incomplete_temporary(n->name);
+}
+
+bool kvc_incomplete_hidden_both(struct kvc *k, struct kvc_node *n)
+{
+	uint64_t parent = n->row.parent;
+	struct kvc_node *folder;
+	bool hidden;
+
+	if (!kvc_incomplete_on(k) || n->unnamed || n->lost || kvc_node_get_both(k, parent, &folder))
+		return false;
+	hidden = kvc_incomplete_both(k, folder) &&
+		 !kvc_name_of(k->cat, n->row.ino, other_name, &parent);
+	kvc_node_settle_locked(k, folder);
+	return hidden;
+}
+
+void kvc_incomplete_published_locked(struct kvc *k, struct kvc_node *n)
+{
+	struct kvc_node *folder = kvc_layers_any(k) ? kvc_node_find_locked(k, n->row.parent) : NULL;
+
+	if (!folder || !kvc_layers_of_locked(k, n->model))
+		return;
+	folder->published = 0;
+	if (k->opt.partial != KVC_INCOMPLETE_MISS || !kvc_kernel_knows(folder))
+		return;
+	/* It may be the last one: what was listed is old. Or there is nothing in it any more. */
+	kvc_touch_folder_locked(k, folder, 0);
+	if (n->object.size)
+		kvc_notify(k, KVC_TELL_PRUNE, folder->row.ino, 0);
+	else
+		kvc_notify(k, KVC_TELL_FOLDER, 0, folder->row.ino);
+}
+
+bool kvc_incomplete_was_whole_both(struct kvc *k, struct kvc_node *folder)
+{
+	return kvc_incomplete_on(k) && !kvc_incomplete_both(k, folder);
+}
+
+void kvc_incomplete_after_both(struct kvc *k, struct kvc_node *folder, bool whole)
+{
+	if (whole && !folder->lost && kvc_incomplete_both(k, folder))
+		kvc_notify(k, KVC_TELL_FOLDER, 0, folder->row.ino);
+}
+
+void kvc_incomplete_moved_both(struct kvc *k, struct kvc_node *n, struct kvc_node *to)
+{
+	if (!kvc_incomplete_on(k) || !kvc_kernel_knows(n))
+		return;
+	if (S_ISDIR(n->row.mode))
+		kvc_notify(k, KVC_TELL_FOLDER, 0, n->row.ino);
+	else if (S_ISREG(n->row.mode) && kvc_incomplete_both(k, to))
+		kvc_notify(k, KVC_TELL_NAME, 0, n->row.ino);
+}
+
+void kvc_incomplete_set_both(struct kvc *k, struct kvc_node *model)
+{
+	if (k->opt.partial == KVC_INCOMPLETE_MISS)
+		kvc_notify(k, KVC_TELL_FOLDER, 0, model->row.ino);
+}
+
+void kvc_incomplete_listings(struct kvc *k)
+{
+	if (k->opt.partial != KVC_INCOMPLETE_MISS)
+		return;
+	kvc_lock(k);
+	for (size_t b = 0; b < k->nodes->table.buckets; b++) {
+		for (struct kvc_slot *s = kvc_table_bucket(&k->nodes->table, b); s; s = s->next) {
+			struct kvc_node *n = kvc_of(s, struct kvc_node, slot);
+
+			if (!S_ISDIR(n->row.mode) || !kvc_kernel_knows(n))
+				continue;
+			n->row.mtime_ns++; /* what was listed of it is old; not worth a row */
+			kvc_notify(k, KVC_TELL_PRUNE, n->row.ino, 0);
+		}
+		if (b % AT_ONCE == AT_ONCE - 1)
+			kvc_pause_locked(k);
+	}
+	kvc_unlock(k);
+}

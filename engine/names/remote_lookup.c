@@ -1,0 +1,561 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sharing: what other nodes stored in a shared tier opens here too. A name that the catalog does
+ * not know is asked for there by its path: one request for the header, in a worker of that tier,
+ * while the lookup waits; then one of the next, by its own workers, since a tier that hangs is to
+ * stop nobody but itself. All who ask for the same name share the question, and a miss is
+ * remembered for a moment. What is found gets a node (LOWER, placed there) and is loaded when it is
+ * opened. So are folders (tiering/folders.c).
+ *
+ * A user may have thousands of questions waiting. Each tier's queue is given a few at a time, of
+ * the users in turn, so that another user's question or load does not wait for all of them. A
+ * question for which nobody waits any more is forgotten.
+ *
+ * Engines write a file under a temporary name and rename it. The lookup before that create costs no
+ * request: a temporary name that has the digits of a key or of a random number in it is never asked
+ * for. Other temporary names may be folders. They are asked for, and only a folder is taken in,
+ * until a file with a temporary name is made in the same model.
+ *
+ * A path that is deleted here while others may still have it is remembered as gone for GONE_NS, so
+ * that it does not come back.
+ */
+#include "remote_lookup.h"
+
+#include "account.h"
+#include "clock.h"
+#include "dir_invalidate.h"
+#include "folder.h"
+#include "folders.h"
+#include "ino.h"
+#include "keyring.h"
+#include "membership.h"
+#include "model.h"
+#include "node.h"
+#include "path.h"
+#include "proof.h"
+#include "remove.h"
+#include "tier_queue.h"
+#include "deferred_free.h"
+#include "chunking.h"
+
+#include <string.h>
+
+#define RANDOM_DIGITS 8u /* of a key or a random number, at least */
+#define MISSES 4096u
+#define MISS_NS 1000000000ull
+#define ASK_MS 2000ull              /* the longest that a lookup waits */
+#define GIVEN_MAX (2 * KVC_WORKERS) /* enough that no thread of a tier lacks work */
+#define GONE_NS (24ull * 3600 * 1000000000)
+#define GONE_SOON_NS 10000000000ull
+
+struct kvc_miss {
+	uint64_t parent, hash, until_ns;
+};
+
+struct ask {
+	struct kvc_job job; /* first: the queue frees it */
+	struct kvc_list link, waiters;
+	struct kvc_list lane; /* empty: the tier's own queue has it, or it is being asked */
+	uint64_t parent;
+	uint32_t uid;   /* whose lookup was the first */
+	unsigned tried; /* bit per tier */
+	bool folder;    /* only a folder is taken in */
+	char name[256];
+	char path[KVC_FRAME_PATH_MAX + 1];
+};
+
+/*
+ * Has it the shape of the temporary names that engines use: ".tmp" at the end, before a dot, or
+ * before digits: K.tmp, K.tmp.PID.N, K.tmp1f2e3d4c? "qwen.tmpl" and "v1.tmp-model" have not.
+ */
+static bool is_temporary(const char *name)
+{
+	for (const char *p = name; (p = strstr(p, ".tmp")); p += 4)
+		if (p[4] == '.' || !p[4 + strspn(p + 4, "0123456789abcdefABCDEF-_")])
+			return true;
+	return false;
+}
+
+/* Has it so many hexadecimal digits in a row? */
+static bool has_digits(const char *name, size_t n)
+{
+	static const char digits[] = "0123456789abcdefABCDEF";
+
+	for (const char *p = name; *(p += strcspn(p, digits)); p += strspn(p, digits))
+		if (strspn(p, digits) >= n)
+			return true;
+	return false;
+}
+
+/* Where it is noted that files with temporary names are made in a model. */
+static uint64_t *temps_of(struct kvc *k, uint64_t model)
+{
+	return &k->remote_lookup->temps[model % KVC_REMOTE_LOOKUP_TEMPS];
+}
+
+void kvc_remote_lookup_made_locked(struct kvc *k, uint64_t model, const char *name)
+{
+	model = model ? model : KVC_ROOT;
+	if (k->shared && is_temporary(name))
+		*temps_of(k, model) = model;
+}
+
+/* May the name be asked for; and *folder: as that of a folder alone? 0, -ENOENT or an error. */
+static int askable_both(struct kvc *k, uint64_t parent, const char *name, bool *folder)
+{
+	uint64_t model;
+	int err;
+
+	*folder = is_temporary(name);
+	if (!*folder)
+		return 0;
+	if (has_digits(name, RANDOM_DIGITS))
+		return -ENOENT;
+	if ((err = kvc_node_model_both(k, parent, &model)))
+		return err;
+	model = model ? model : KVC_ROOT;
+	return *temps_of(k, model) == model ? -ENOENT : 0;
+}
+
+static uint64_t ask_hash(uint64_t parent, const char *name)
+{
+	return kvc_name_hash(name) ^ parent * 0x9e3779b97f4a7c15ull;
+}
+
+static struct kvc_miss *miss_of(struct kvc *k, uint64_t parent, const char *name)
+{
+	if (!k->remote_lookup->misses)
+		k->remote_lookup->misses = calloc(MISSES, sizeof *k->remote_lookup->misses);
+	return k->remote_lookup->misses ? &k->remote_lookup->misses[ask_hash(parent, name) % MISSES]
+					: NULL;
+}
+
+void kvc_remote_lookup_init(struct kvc_remote_lookup *s)
+{
+	for (unsigned i = 0; i < KVC_REMOTE_LOOKUP_BUCKETS; i++)
+		kvc_list_init(&s->asks[i]);
+	for (unsigned t = 0; t < KVC_TIERS; t++)
+		for (unsigned i = 0; i < KVC_REMOTE_LOOKUP_LANES; i++)
+			kvc_list_init(&s->queues[t].lanes[i]);
+}
+
+void kvc_remote_lookup_fini(struct kvc_remote_lookup *s)
+{
+	for (unsigned t = 0; t < KVC_TIERS; t++)
+		for (unsigned i = 0; i < KVC_REMOTE_LOOKUP_LANES; i++)
+			kvc_list_each_safe(e, &s->queues[t].lanes[i])
+				free(kvc_of(e, struct ask, lane));
+	free(s->misses);
+}
+
+int kvc_remote_lookup_head(struct kvc *k, unsigned tier, const char *path, uint8_t *page,
+			   struct kvc_frame *f)
+{
+	struct kvc_tier *t = k->tier[tier].t;
+	struct kvc_where w = kvc_frame_where_of(path);
+	struct iovec iov = { page, KVC_FRAME_HEADER };
+	int err;
+
+	kvc_lock(k);
+	bool allowed = kvc_tier_allowed_locked(k, tier, KVC_CALL_READ);
+	kvc_unlock(k);
+	if (!allowed)
+		return -EIO;
+	err = t->ops->get(t, &w, 0, &iov, 1);
+	kvc_lock(k);
+	kvc_tier_result_locked(k, tier, KVC_CALL_READ, w.at, err);
+	kvc_unlock(k);
+	err = err ?: kvc_frame_decode(page, f);
+	if (!err && (!(f->flags & KVC_FRAME_SHARED) || strcmp(f->path, path)))
+		err = -EBADMSG; /* another's frame under this name */
+	err = err ?: kvc_proof_found(k, f);
+	if (err == -ENOKEY && kvc_keyring_learn(k, f->key_id))
+		err = kvc_proof_found(k, f);
+	if (err == -EBADMSG)
+		kvc_count(&k->stats, corrupt);
+	return err;
+}
+
+static void ask_run(struct kvc *k, struct kvc_job *j);
+
+static void ask_give_locked(struct kvc *k, struct ask *a, unsigned tier)
+{
+	k->remote_lookup->queues[tier].given++;
+	a->job = (struct kvc_job){ .run = ask_run, .tier = tier };
+	kvc_tier_job_put_locked(k, &a->job);
+}
+
+/* A question of this tier is over: the next, of the next user who has one. */
+static void ask_next_turn_locked(struct kvc *k, unsigned tier)
+{
+	struct kvc_remote_lookup_queue *q = &k->remote_lookup->queues[tier];
+
+	q->given--;
+	for (unsigned i = 0; i < KVC_REMOTE_LOOKUP_LANES && q->given < GIVEN_MAX && !k->stopping;
+	     i++) {
+		struct kvc_list *lane;
+		struct ask *a;
+
+		q->turn = (q->turn + 1) % KVC_REMOTE_LOOKUP_LANES;
+		lane = &q->lanes[q->turn];
+		if (kvc_list_empty(lane))
+			continue;
+		a = kvc_of(lane->next, struct ask, lane);
+		kvc_list_del(&a->lane);
+		ask_give_locked(k, a, tier);
+	}
+}
+
+/* Asks the next tier that may be asked: false if none may. */
+static bool ask_next_locked(struct kvc *k, struct ask *a)
+{
+	for (unsigned i = 0; i < k->ntiers; i++) {
+		unsigned t = k->order[i];
+		struct kvc_remote_lookup_queue *q = &k->remote_lookup->queues[t];
+
+		if (!(k->tier[t].t->ops->caps & KVC_TIER_SHARED) || (a->tried & (1u << t)) ||
+		    kvc_tier_out_locked(k, t, KVC_CALL_READ))
+			continue;
+		a->tried |= 1u << t;
+		kvc_list_init(&a->lane);
+		if (q->given < GIVEN_MAX)
+			ask_give_locked(k, a, t);
+		else
+			kvc_list_add_tail(&q->lanes[a->uid % KVC_REMOTE_LOOKUP_LANES], &a->lane);
+		return true;
+	}
+	return false;
+}
+
+/* Nobody can choose names of one bucket without knowing where the struct lies. */
+static struct kvc_list *ask_bucket(struct kvc *k, uint64_t parent, const char *name)
+{
+	uint64_t hash = (ask_hash(parent, name) ^ (uintptr_t)k->remote_lookup) *
+			0xd6e8feb86659fd93ull;
+
+	return &k->remote_lookup->asks[(hash >> 32) % KVC_REMOTE_LOOKUP_BUCKETS];
+}
+
+static struct ask *ask_find_locked(struct kvc *k, uint64_t parent, const char *name)
+{
+	kvc_list_each(e, ask_bucket(k, parent, name)) {
+		struct ask *a = kvc_of(e, struct ask, link);
+
+		if (a->parent == parent && !strcmp(a->name, name))
+			return a;
+	}
+	return NULL;
+}
+
+/* The last lookup that waited for the answer has given up, before the question had its turn. */
+static void ask_forget_locked(struct ask *a)
+{
+	if (!a || !kvc_list_empty(&a->waiters) || kvc_list_empty(&a->lane))
+		return;
+	kvc_list_del(&a->lane);
+	kvc_list_del(&a->link);
+	free(a);
+}
+
+/* This tier does not have it: the question goes on in memory of its own. */
+static bool pass_on_locked(struct kvc *k, struct ask *a)
+{
+	struct ask *next = malloc(sizeof *next);
+
+	if (!next)
+		return false;
+	*next = *a;
+	if (!ask_next_locked(k, next)) {
+		free(next);
+		return false;
+	}
+	kvc_list_init(&next->waiters);
+	kvc_list_splice(&next->waiters, &a->waiters);
+	kvc_list_add_tail(ask_bucket(k, a->parent, a->name), &next->link);
+	kvc_list_del(&a->link);
+	return true;
+}
+
+static void ask_run(struct kvc *k, struct kvc_job *j)
+{
+	struct ask *a = kvc_of(j, struct ask, job);
+	KVC_MEM uint8_t *page = aligned_alloc(KVC_PAGE, KVC_FRAME_HEADER);
+	KVC_MEM struct kvc_frame *f = kvc_frame_new();
+	struct kvc_where w = kvc_frame_where_of(a->path);
+	struct kvc_miss *m;
+	bool found = false;
+
+	if (page && f && !kvc_remote_lookup_head(k, j->tier, a->path, page, f) &&
+	    (!a->folder || (f->flags & KVC_FRAME_FOLDER))) {
+		kvc_lock_both(k);
+		w.len = KVC_FRAME_HEADER + kvc_round_up(f->stored_len, KVC_PAGE);
+		int err = kvc_remote_lookup_adopt_both(k, j->tier, a->parent, a->name, &w, f);
+
+		found = !err || err == -EEXIST;
+		kvc_unlock_both(k);
+	}
+	kvc_lock(k);
+	ask_next_turn_locked(k, j->tier);
+	if (!found && pass_on_locked(k, a)) {
+		kvc_unlock(k);
+		return;
+	}
+	if (found)
+		kvc_count(&k->stats, ask_hits);
+	else if ((m = miss_of(k, a->parent, a->name)))
+		*m = (struct kvc_miss){
+			a->parent,
+			kvc_name_hash(a->name),
+			kvc_mono_ns() + MISS_NS,
+		};
+	kvc_list_del(&a->link);
+	kvc_wait_wake_all_locked(k, &a->waiters, 0);
+	kvc_unlock(k);
+}
+
+int kvc_remote_lookup_ask_both(struct kvc *k, uint64_t parent, const char *name, struct kvc_wait *w)
+{
+	struct kvc_miss *m;
+	struct kvc_where where;
+	struct ask *a;
+	bool folder;
+	int err;
+
+	if (!k->shared || k->stopping)
+		return -ENOENT;
+	if ((err = askable_both(k, parent, name, &folder)))
+		return err;
+	m = miss_of(k, parent, name);
+	if (m && m->parent == parent && m->hash == kvc_name_hash(name) &&
+	    m->until_ns > kvc_mono_ns())
+		return -ENOENT;
+	if (!w)
+		return -EAGAIN;
+	a = ask_find_locked(k, parent, name);
+	if (w->deadline_ns && kvc_mono_ns() >= w->deadline_ns) {
+		ask_forget_locked(a);
+		return -ENOENT;
+	}
+	if (!kvc_wait_has_place(w)) {
+		kvc_count(&k->stats, waits_refused);
+		return -ENOENT;
+	}
+	if (!a) {
+		a = calloc(1, sizeof *a);
+		if (!a)
+			return -ENOMEM;
+		if ((err = kvc_path_in_both(k, parent, name, a->path))) {
+			free(a);
+			return err == -ENAMETOOLONG ? -ENOENT : err;
+		}
+		where = kvc_frame_where_of(a->path);
+		err = kvc_gone_get(k->cat, &where, kvc_clock_ns(k));
+		if (err != -ENOENT) { /* deleted here, or that is not known now */
+			free(a);
+			return err ?: -ENOENT;
+		}
+		a->parent = parent;
+		a->folder = folder;
+		a->uid = w->uid;
+		snprintf(a->name, sizeof a->name, "%s", name);
+		if (!ask_next_locked(k, a)) { /* all are out: a miss, at once */
+			free(a);
+			return -ENOENT;
+		}
+		kvc_list_init(&a->waiters);
+		kvc_list_add_tail(ask_bucket(k, parent, name), &a->link);
+		kvc_count(&k->stats, asks);
+	}
+	if (!w->deadline_ns)
+		w->deadline_ns = kvc_mono_ns() + kvc_min(k->opt.deadline_ms, ASK_MS) * 1000000;
+	return kvc_wait_park_locked(k, &a->waiters, w);
+}
+
+/* A frame on its way into the catalog. */
+struct adoption {
+	struct kvc_row row;
+	uint64_t bytes, chunk, model; /* bytes: what the file takes */
+};
+
+/* May the frame be taken in as a file of this folder; and which chunk and model is it in? */
+static int judge_both(struct kvc *k, struct kvc_node *folder, const char *name,
+		      const struct kvc_frame *f, struct adoption *a)
+{
+	int err;
+
+	if (f->size > k->pool.bytes || a->bytes > f->size + (16u << 20) ||
+	    (f->flags & KVC_FRAME_CODED ? 0 : f->raw_len != f->stored_len))
+		return -EBADMSG;
+	if (f->flags & KVC_FRAME_SEALED ? !kvc_keys_has(k->keys, f->key_id) : k->keys != NULL)
+		return -ENOKEY; /* with keys, what is not sealed is not trusted */
+	err = kvc_chunking_join_both(k, folder, NULL, name, false, &a->chunk);
+	err = err ?: kvc_node_model_both(k, a->row.parent, &a->model);
+	return err ?: kvc_quota_allows_locked(k, a->model, a->row.blocks * 512);
+}
+
+/* The file is LOWER: this tier has it. */
+static int take_file_both(struct kvc *k, struct kvc_node *n, unsigned tier,
+			  const struct kvc_where *w, const struct kvc_frame *f,
+			  const struct adoption *a)
+{
+	int err;
+
+	n->object = (struct kvc_object_row){
+		1, f->size, f->raw_sum, !(f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_SEALED)), true,
+	};
+	n->in[tier].place = kvc_place_of(1, w, f);
+	n->has_places = true;
+	n->model = a->model;
+	kvc_folder_grew_locked(k, n, f->size);
+	err = kvc_membership_join_both(k, n);
+	if (!err)
+		kvc_chunk_accessed_locked(k, n->chunk, false);
+	err = err ?: kvc_row_put(k->cat, &a->row, &n->paid);
+	err = err ?: kvc_object_put(k->cat, n->row.ino, &n->object);
+	return err ?: kvc_place_put(k->cat, n->row.ino, tier, &n->in[tier].place);
+}
+
+/*
+ * Without a key file anybody who writes to the remote can say whose a file is: that is then for who
+ * mounts to say. Never a set-id bit.
+ */
+static void own(const struct kvc *k, struct kvc_row *row)
+{
+	const struct kvc_options *o = &k->opt;
+	uint32_t mode = o->adopt_mode == KVC_UNSET ? 0600 : (uint32_t)o->adopt_mode & 0777;
+
+	if (k->keys)
+		return;
+	row->uid = o->adopt_uid == KVC_UNSET ? geteuid() : (uint32_t)o->adopt_uid;
+	row->gid = o->adopt_gid == KVC_UNSET ? getegid() : (uint32_t)o->adopt_gid;
+	if (S_ISDIR(row->mode)) /* who may read it may search it */
+		mode |= (mode & 0444) >> 2;
+	row->mode = (row->mode & S_IFMT) | mode;
+}
+
+int kvc_remote_lookup_adopt_both(struct kvc *k, unsigned tier, uint64_t parent, const char *name,
+				 const struct kvc_where *w, const struct kvc_frame *f)
+{
+	bool is_folder = f->flags & KVC_FRAME_FOLDER;
+	struct adoption a = { .bytes = f->flags & KVC_FRAME_SPARSE ? f->raw_len : f->size };
+	struct kvc_node *folder, *n;
+	uint64_t now = kvc_now_ns(), other;
+	uint32_t kind;
+	int err = kvc_node_get_both(k, parent, &folder);
+
+	a.row = (struct kvc_row){
+		.mode = (is_folder ? S_IFDIR : S_IFREG) | (f->mode & 0777),
+		.uid = f->uid,
+		.gid = f->gid,
+		.nlink = is_folder ? 2 : 1,
+		.size = is_folder ? 0 : f->size,
+		.blocks = is_folder ? 0 : kvc_round_up(a.bytes, KVC_PAGE) / 512,
+		.atime_ns = now,
+		.mtime_ns = f->mtime_ns,
+		.ctime_ns = now,
+		.btime_ns = f->btime_ns,
+		.parent = parent,
+	};
+	own(k, &a.row);
+	if (!err &&
+	    (folder->lost || kvc_chunk_drop_is_detached(folder) || !S_ISDIR(folder->row.mode)))
+		err = -ENOENT;
+	if (!err) {
+		err = kvc_name_get(k->cat, parent, name, &other, &kind);
+		err = !err ? -EEXIST : err == -ENOENT ? 0 : err;
+	}
+	if (!err && !is_folder)
+		err = judge_both(k, folder, name, f, &a);
+	err = err ?: kvc_catalog_takes(k->cat, false) ?: kvc_ino_new_both(k, &a.row.ino);
+	if (err)
+		return err;
+	a.row.chunk = is_folder ? 0 : a.chunk ? a.chunk : a.row.ino;
+	n = kvc_node_new_locked(k, &a.row);
+	if (!n)
+		return -ENOMEM;
+	if (is_folder) {
+		if (w->at || w->hi) /* otherwise an import made it up */
+			k->folders->put[tier][a.row.ino % KVC_FOLDERS] = a.row.ino;
+		err = kvc_row_put(k->cat, &a.row, &n->paid);
+	} else {
+		err = take_file_both(k, n, tier, w, f, &a);
+	}
+	err = err ?: kvc_name_put(k->cat, parent, name, a.row.ino, a.row.mode & S_IFMT);
+	if (!err) {
+		kvc_touch_folder_locked(k, folder, is_folder ? 1 : 0);
+		kvc_account_quota_count_locked(k, n);
+	}
+	kvc_node_settle_locked(k, n);
+	return err;
+}
+
+/*
+ * May the removal be an engine's answer to a failed load? Engines delete a file that they cannot
+ * read, and then its folder. Other nodes still have it, so it is asked for again soon. A file that
+ * can be read here is deleted because somebody wants it gone, whatever state the tiers are in.
+ */
+static bool unreadable_locked(const struct kvc *k, const struct kvc_node *n)
+{
+	bool out = false;
+
+	if (S_ISDIR(n->row.mode))
+		return n->unread;
+	if (kvc_has_segment(n))
+		return false;
+	if (n->load_error || n->state == KVC_LOADING)
+		return true;
+	kvc_tier_each(k, t) {
+		if (!n->in[t].place.gen || n->in[t].place.gen != n->object.gen)
+			continue;
+		if (!(k->tier[t].t->ops->caps & KVC_TIER_SHARED) ||
+		    (!kvc_tier_out_locked(k, t, KVC_CALL_READ) &&
+		     k->tier[t].breaker.of[KVC_CALL_READ].is == KVC_BREAKER_CLOSED))
+			return false;
+		out = true;
+	}
+	return out;
+}
+
+/* Marks the folder of a file, or folder, that was unreadable: it may be removed next. */
+static void unread_folder_locked(struct kvc *k, const struct kvc_node *n)
+{
+	struct kvc_node *folder = kvc_node_find_locked(k, n->row.parent);
+
+	if (folder && S_ISDIR(folder->row.mode))
+		folder->unread = true;
+}
+
+void kvc_remote_lookup_unshare_both(struct kvc *k, struct kvc_node *n, const char *path, bool moved)
+{
+	struct kvc_where w = kvc_frame_where_of(path);
+	/* soon: whether the name is asked for again after some seconds, and not after a day */
+	bool soon = !moved && unreadable_locked(k, n);
+	uint64_t model;
+	int shared;
+
+	if (!k->shared || !*path || n->unshared)
+		/* nobody else can have it: a name that was only for a while costs nothing */
+		return;
+	if (soon)
+		unread_folder_locked(k, n);
+	/* Not where what was renamed, or has another name, has no copy but this. */
+	if (S_ISREG(n->row.mode) && (!moved || kvc_has_segment(n)) &&
+	    !kvc_node_model_both(k, n->row.parent, &model) &&
+	    !kvc_model_attr_both(k, model, KVC_MODEL_SHARED, &shared) &&
+	    shared == KVC_SHARED_DELETE) {
+		kvc_tier_each(k, t)
+			if (n->in[t].place.gen && (k->tier[t].t->ops->caps & KVC_TIER_SHARED)) {
+				if (moved) { /* once there is another */
+					n->left |= kvc_same_name(&n->in[t].place.where, &w) << t;
+					soon |= n->left & (1u << t) &&
+						!kvc_tier_out_locked(k, t, KVC_CALL_WRITE);
+					continue;
+				}
+				soon = false; /* forget_note (remove.c) says when */
+				kvc_remove_note_both(k, t, n->row.ino, &n->in[t].place);
+				kvc_deferred_free_shared_locked(k, t, n->row.ino, &n->in[t].place);
+				n->left &= ~(1u << t);
+			}
+	}
+	kvc_gone_put(k->cat, &w, kvc_clock_ns(k) + (soon ? GONE_SOON_NS : GONE_NS));
+}

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The committer: every few milliseconds it puts what is dirty in memory into the catalog's overlay,
+ * makes that a batch, commits it, and frees what the transaction made dispensable
+ * (deferred_free.c). Both locks are held for the first two, k->lock for a few nodes at a time; none
+ * while the batch is written. After a failure all stays as it is and is tried again.
+ *
+ * The trash is taken before the dirty nodes, so that a batch has every change that its trash
+ * belongs to.
+ */
+#include "commit_batch.h"
+
+#include "access_save.h"
+#include "committer.h"
+#include "file.h"
+#include "node.h"
+#include "tier_queue.h"
+#include "latency.h"
+#include "deferred_free.h"
+
+#include <string.h>
+
+#define IDLE_NS 1000000000ull /* between two looks while nothing is to be committed */
+#define AGAIN_NS 100000000ull /* after a failure */
+#define AT_ONCE 64            /* nodes or chunks under one hold of k->lock */
+#define FEW 256               /* nodes, and chunks, put under one hold of the catalog's lock */
+#define ROUNDS 8
+#define GATE_NS 500000000ull
+#define GATE_FROM 256u /* fewer changes are never too many */
+#define MEASURED 64u   /* changes of a commit that tells how long they take */
+
+struct sync_job {
+	struct kvc_job job;
+	struct kvc_list waits;
+};
+
+static int put_node_both(struct kvc *k, struct kvc_node *n)
+{
+	int err = kvc_row_put(k->cat, &n->row, &n->paid);
+
+	if (err || !S_ISREG(n->row.mode))
+		return err;
+	err = kvc_object_put(k->cat, n->row.ino, &n->object);
+	for (unsigned t = 0; t < k->tier_slots && !err && n->has_places && !n->object.lower; t++)
+		err = kvc_place_del(k->cat, n->row.ino, t);
+	n->has_places &= err || n->object.lower;
+	return err;
+}
+
+/* Between two holds of k->lock; gently: of the catalog's as well. */
+static void pause_put(struct kvc *k, bool gently)
+{
+	if (gently)
+		kvc_pause_both(k);
+	else
+		kvc_pause_locked(k);
+}
+
+/* The dirty nodes go into the overlay. Under the catalog's lock. -ENOMEM: those that are left stay
+ * dirty. */
+static int put_nodes(struct kvc *k, bool gently)
+{
+	struct kvc_list todo;
+	int err = 0;
+
+	kvc_list_init(&todo);
+	kvc_lock(k);
+	kvc_list_splice(&todo, &k->committer->nodes);
+	while (!err && !kvc_list_empty(&todo)) {
+		for (int i = 0; i < AT_ONCE && !err && !kvc_list_empty(&todo); i++) {
+			struct kvc_node *n = kvc_of(todo.next, struct kvc_node, dirty_link);
+
+			if ((err = put_node_both(k, n)))
+				break;
+			kvc_list_del(&n->dirty_link);
+			k->committer->nnodes--;
+			n->dirty = n->touched = false;
+			if (n->unpublished)
+				kvc_file_written_locked(k, n);
+			kvc_node_settle_locked(k, n);
+		}
+		if (!kvc_list_empty(&todo)) /* a pause can take a scheduler's slice */
+			pause_put(k, gently);
+	}
+	kvc_list_splice(&todo, &k->committer->nodes); /* none, but after an error */
+	kvc_list_splice(&k->committer->nodes, &todo);
+	kvc_unlock(k);
+	return err;
+}
+
+/*
+ * The same for chunks. A spill may have written the row already (chunk->known): of such a chunk
+ * only the accesses may be newer, and they are not part of a commit (access_save.c).
+ */
+static int put_chunks(struct kvc *k, bool gently)
+{
+	struct kvc_chunk_row r;
+	struct kvc_list todo;
+	int err = 0;
+
+	kvc_list_init(&todo);
+	kvc_lock(k);
+	kvc_list_splice(&todo, &k->committer->chunks);
+	while (!err && !kvc_list_empty(&todo)) {
+		for (int i = 0; i < AT_ONCE && !err && !kvc_list_empty(&todo); i++) {
+			struct kvc_chunk *c = kvc_of(todo.next, struct kvc_chunk, dirty_link);
+
+			if (c->known) {
+				kvc_list_del(&c->dirty_link);
+				kvc_committer_access_held_locked(k, c);
+				kvc_chunk_settle_locked(k, c);
+				continue;
+			}
+			kvc_chunk_row(k, c, &r);
+			if ((err = kvc_chunk_put(k->cat, &r)))
+				break;
+			kvc_list_del(&c->dirty_link);
+			c->dirty = c->due = false;
+			c->known = true;
+			c->stored_ns = r.last_ns;
+			c->stored_in = c->used_in;
+			kvc_chunk_settle_locked(k, c);
+		}
+		if (!kvc_list_empty(&todo)) /* a pause can take a scheduler's slice */
+			pause_put(k, gently);
+	}
+	kvc_list_splice(&k->committer->chunks, &todo);
+	kvc_unlock(k);
+	return err;
+}
+
+static bool is_long(const struct kvc_list *l)
+{
+	unsigned n = 0;
+
+	kvc_list_each(e, l)
+		if (++n > FEW)
+			return true;
+	return false;
+}
+
+/*
+ * Dirty nodes and chunks go into the overlay, gently, until few are left: the caller puts those
+ * under one hold of the catalog's lock. A flood of stores can make more as fast as they are put, so
+ * the number of rounds is bounded. Returns with both locks held.
+ */
+static int put_most_lock_both(struct kvc *k)
+{
+	int err;
+
+	for (int round = 0;; round++) {
+		kvc_catalog_lock(k->cat);
+		err = put_nodes(k, true) ?: put_chunks(k, true);
+		kvc_lock(k);
+		if (err || round == ROUNDS ||
+		    (!is_long(&k->committer->nodes) && !is_long(&k->committer->chunks)))
+			return err;
+		kvc_unlock_both(k);
+	}
+}
+
+static void sync_run(struct kvc *k, struct kvc_job *j)
+{
+	struct sync_job *s = kvc_of(j, struct sync_job, job);
+	int err = 0;
+
+	kvc_tier_each(k, t)
+		if (!err && k->tier[t].t->ops->sync)
+			err = k->tier[t].t->ops->sync(k->tier[t].t);
+	if (!err)
+		err = kvc_catalog_sync(k->cat);
+	kvc_lock(k);
+	kvc_wait_wake_all_locked(k, &s->waits, err);
+	kvc_unlock(k);
+}
+
+/* Who waited for the commit in fsync now waits for the disk. */
+static void sync_locked(struct kvc *k, struct kvc_list *waits)
+{
+	struct sync_job *s;
+
+	if (kvc_list_empty(waits))
+		return;
+	s = calloc(1, sizeof *s);
+	if (!s) {
+		kvc_wait_wake_all_locked(k, waits, -ENOMEM);
+		return;
+	}
+	kvc_list_init(&s->waits);
+	kvc_list_splice(&s->waits, waits);
+	s->job.run = sync_run;
+	s->job.tier = KVC_COMMON;
+	kvc_tier_job_put_locked(k, &s->job);
+}
+
+void kvc_commit_gate(struct kvc *k)
+{
+	struct timespec until = kvc_timespec(kvc_mono_ns() + GATE_NS);
+	int rc = 0;
+
+	if (kvc_catalog_changes(k->cat) < GATE_FROM)
+		return;
+	kvc_lock(k);
+	while (k->started && !k->stopping && !rc &&
+	       kvc_committer_changes_locked(k) >= kvc_committer_batch_max_locked(k)) {
+		kvc_committer_wake_locked(k, true);
+		rc = kvc_lock_wait(&k->lock, &k->committer->committed_cond, &until);
+	}
+	kvc_unlock(k);
+}
+
+/* How long a change takes, from the batches that are large enough to tell. */
+static void measure_locked(struct kvc *k, size_t changes, uint64_t took_ns)
+{
+	uint64_t each = changes ? took_ns * 1024 / changes : 0, was = k->committer->each_ns;
+
+	if (changes >= MEASURED)
+		k->committer->each_ns = was ? (was * 3 + each) / 4 : each;
+}
+
+int kvc_commit_once(struct kvc *k)
+{
+	struct kvc_list trash, waits;
+	uint64_t txn = 0, begun = kvc_mono_ns(), since = begun;
+	size_t changes = 0;
+	int err;
+
+	kvc_list_init(&trash);
+	kvc_list_init(&waits);
+	kvc_catalog_gate(k->cat);
+	kvc_lock(k);
+	kvc_file_linger_end_locked(k, k->stopping);
+	kvc_unlock(k);
+	err = put_most_lock_both(k);
+	k->committer->soon = !kvc_list_empty(&k->committer->lingering[1]);
+	k->committer->now = false;
+	kvc_list_splice(&trash, &k->deferred_free->list);
+	kvc_list_splice(&waits, &k->committer->sync_waiters);
+	kvc_unlock(k);
+	err = err ?: put_nodes(k, false) ?: put_chunks(k, false);
+	if (!err) {
+		changes = kvc_catalog_changes(k->cat);
+		txn = kvc_catalog_seal(k->cat);
+	}
+	kvc_catalog_unlock(k->cat);
+	if (!err) {
+		/*
+		 * Callers of kvc_commit_gate() go on while the batch is written. The writer is held
+		 * from the seal on, so k->lock must not be taken here: who holds it may wait for
+		 * the writer. A caller that misses this wakes at the end of the commit, or when its
+		 * own time is over.
+		 */
+		pthread_cond_broadcast(&k->committer->committed_cond);
+		since = kvc_mono_ns();
+		err = kvc_catalog_write(k->cat);
+	}
+
+	kvc_lock(k);
+	if (err) {
+		kvc_count(&k->stats, commit_failures);
+		kvc_list_splice(&trash, &k->deferred_free->list);
+		kvc_list_splice(&k->deferred_free->list, &trash);
+		kvc_wait_wake_all_locked(k, &waits, err);
+		k->committer->soon = true;
+	} else {
+		kvc_count(&k->stats, commits);
+		kvc_latency_record(k, KVC_OP_commit, KVC_OF_POOL, 0, begun);
+		measure_locked(k, changes, kvc_mono_ns() - since);
+		k->committer->committed = txn;
+		pthread_cond_broadcast(&k->committer->committed_cond);
+		pthread_cond_signal(&k->reservations.pressed);
+		sync_locked(k, &waits);
+	}
+	kvc_unlock(k);
+	kvc_deferred_free_committed(k, &trash);
+	return err;
+}
+
+/*
+ * Nothing is to be committed: accesses are written, a few, and a failing catalog is tried again.
+ * Returns whether a commit is due. Called and returns with k->lock.
+ */
+static bool idle_locked(struct kvc *k)
+{
+	struct timespec t = kvc_timespec(kvc_mono_ns() + kvc_access_pause_locked(k, IDLE_NS));
+
+	kvc_lock_wait(&k->lock, &k->committer->cond, &t);
+	if (k->committer->soon || k->draining)
+		return k->committer->soon;
+	kvc_unlock(k);
+	kvc_access_save_some(k);
+	kvc_lock(k);
+	return k->committer->soon || !kvc_list_empty(&k->committer->chunks) ||
+	       kvc_catalog_takes(k->cat, false);
+}
+
+void *kvc_commit_thread(void *arg)
+{
+	struct kvc *k = arg;
+
+	kvc_lock(k);
+	while (!k->draining) {
+		struct timespec t;
+
+		if (!k->committer->soon && !idle_locked(k))
+			continue;
+		t = kvc_timespec(kvc_mono_ns() + k->opt.commit_ms * 1000000);
+		while (!k->committer->now && !k->draining &&
+		       kvc_lock_wait(&k->lock, &k->committer->cond, &t) != ETIMEDOUT)
+			;
+		kvc_unlock(k);
+		if (kvc_commit_once(k))
+			usleep(AGAIN_NS / 1000);
+		else if (kvc_access_overdue(k))
+			kvc_access_save_some(k);
+		kvc_lock(k);
+	}
+	kvc_unlock(k);
+	return NULL;
+}

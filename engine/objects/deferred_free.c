@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Trash: what a transaction makes dispensable, on its way out. Segments are memory, and go once it
+ * is committed. Extents and shared frames outlive a power failure, and what a failure undoes must
+ * find them as they were: they go once the commit is on stable storage. That is a sync of the log,
+ * by a thread of its own, for all that was committed within SYNC_NS; sooner where the tier is above
+ * its mark or refuses a frame, or what waits is a good part of what a trimmed tier has free (the
+ * trimmer takes it for gone, stores cannot have it yet), or we stop.
+ *
+ * k->trash->list belongs to the transaction that is being collected; the committer takes it with
+ * the batch, and gives it back (a failure) or on (kvc_deferred_free_committed). k->trash->unsynced
+ * waits for a sync. All under k->lock.
+ */
+#include "deferred_free.h"
+
+#include "committer.h"
+#include "log.h"
+#include "tier_queue.h"
+#include "up.h"
+
+#include <string.h>
+
+#define SYNC_NS 1000000000ull
+#define BUSY_NS 50000000ull
+#define REMOVAL_TRIES 8u         /* while the tier removes others */
+#define REMOVAL_NS 1000000000ull /* doubled by each of them */
+#define PRESSED_NS 5000000ull    /* between two syncs where a tier is pressed */
+#define AGAIN_MAX_NS (256 * SYNC_NS)
+#define FAILED_MAX_NS (32 * SYNC_NS) /* between two syncs that fail */
+#define AT_ONCE 128u                 /* frames given to the tiers' threads under one hold */
+#define SPARE_PART 4                 /* so much of what is kept free may wait for a second */
+
+/* What a transaction made dispensable. */
+struct kvc_deferred_item {
+	struct kvc_list link;
+	char kind; /* of the segment: p, o, w; 0: none */
+	uint64_t ino, gen, reserved;
+	int tier; /* of the extent; -1: none */
+	struct kvc_where where;
+	struct kvc_sum sum;
+	uint64_t copy; /* of a shared frame: only where it is ours, of this generation; or 0 */
+};
+
+static void trash_add(struct kvc *k, const struct kvc_deferred_item *t)
+{
+	struct kvc_deferred_item *copy = malloc(sizeof *copy);
+
+	if (!copy) {
+		kvc_error("out of memory: space is not given back before the next start");
+		return;
+	}
+	*copy = *t;
+	kvc_list_add_tail(&k->deferred_free->list, &copy->link);
+	k->reservations.leaving += t->reserved;
+	if (t->tier >= 0)
+		k->tier[t->tier].leaving += t->where.len;
+	kvc_committer_wake_locked(k, !kvc_list_empty(&k->reservations.waiters));
+}
+
+void kvc_deferred_free_segment_locked(struct kvc *k, const struct kvc_segment *s, uint64_t reserved)
+{
+	trash_add(k, &(struct kvc_deferred_item){ .kind = s->kind,
+						  .ino = s->ino,
+						  .gen = s->gen,
+						  .reserved = reserved,
+						  .tier = -1 });
+}
+
+/* A shared tier's frame stays for the others: it goes only by kvc_remote_lookup_unshare_both. */
+void kvc_deferred_free_extent_locked(struct kvc *k, unsigned tier, const struct kvc_place *p)
+{
+	if (k->tier[tier].t && !(k->tier[tier].t->ops->caps & KVC_TIER_SHARED))
+		trash_add(k, &(struct kvc_deferred_item){ .tier = (int)tier, .where = p->where });
+}
+
+void kvc_deferred_free_shared_locked(struct kvc *k, unsigned tier, uint64_t ino,
+				     const struct kvc_place *p)
+{
+	trash_add(k, &(struct kvc_deferred_item){
+			     .tier = (int)tier, .ino = ino, .where = p->where, .sum = p->sum });
+}
+
+void kvc_deferred_free_undone_locked(struct kvc *k, unsigned tier, uint64_t ino,
+				     const struct kvc_place *p)
+{
+	trash_add(k, &(struct kvc_deferred_item){ .tier = (int)tier,
+						  .ino = ino,
+						  .where = p->where,
+						  .sum = p->sum,
+						  .copy = p->gen });
+}
+
+static void remove_run(struct kvc *k, struct kvc_job *j);
+
+/* The same removal, later: on the list of urgent work or on that of removals that failed. */
+static int remove_later_locked(struct kvc *k, const struct kvc_job *j, enum kvc_priority p,
+			       uint64_t wait_ns, bool failed)
+{
+	struct kvc_job *later;
+	int err = kvc_tier_job_add_locked(k, p, remove_run, NULL, j->tier, kvc_mono_ns() + wait_ns,
+					  &later);
+
+	if (err)
+		return err;
+	later->where = j->where;
+	later->sum = j->sum;
+	later->ino = j->ino;
+	later->copy = j->copy;
+	later->tries = j->tries + failed;
+	later->uncounted = j->uncounted;
+	return 0;
+}
+
+/*
+ * A shared tier did not remove a frame. The removal is tried again when the breaker lets it
+ * through, or later; a frame that the tier does not give up while it removes others is left there.
+ */
+static void removal_failed_locked(struct kvc *k, const struct kvc_job *j, int err)
+{
+	const struct kvc_tier_state *ts = &k->tier[j->tier];
+	bool of_it = ts->breaker.of[KVC_CALL_REMOVE].is == KVC_BREAKER_CLOSED;
+
+	if (k->stopping)
+		return; /* the next start finds it */
+	if (j->tries < REMOVAL_TRIES &&
+	    !(err = remove_later_locked(k, j, KVC_P_REMOVE_AGAIN, REMOVAL_NS << j->tries, of_it)))
+		return;
+	kvc_count(&k->stats, removals_given_up);
+	kvc_warn("tier %s: cannot remove a frame: %s; it is not tried again before the next start",
+		 ts->t->ops->name, strerror(-err));
+}
+
+static void remove_shared_run(struct kvc *k, struct kvc_job *j)
+{
+	int err, wait = 0;
+
+	kvc_lock(k);
+	if (!kvc_tier_allowed_locked(k, j->tier, KVC_CALL_REMOVE)) {
+		err = kvc_tier_why_locked(k, j->tier, KVC_CALL_REMOVE);
+	} else {
+		kvc_unlock(k);
+		err = k->objects_up->remove_shared(k, j);
+		kvc_lock(k);
+		if (err > 0 || err == -EALREADY)
+			kvc_tier_uncalled_locked(k, j->tier, KVC_CALL_REMOVE);
+		else
+			kvc_tier_result_locked(k, j->tier, KVC_CALL_REMOVE, j->where.at, err);
+	}
+	if (err == -EALREADY) /* a copy is being put under that name: when it is there */
+		wait = !remove_later_locked(k, j, KVC_P_URGENT, BUSY_NS, false);
+	if (!wait && !j->uncounted) { /* tried once: from here on nobody waits for these bytes */
+		k->tier[j->tier].leaving -= kvc_min(k->tier[j->tier].leaving, j->where.len);
+		j->uncounted = true;
+	}
+	if (err < 0 && !wait)
+		removal_failed_locked(k, j, err);
+	kvc_unlock(k);
+}
+
+static void remove_run(struct kvc *k, struct kvc_job *j)
+{
+	struct kvc_tier *t = k->tier[j->tier].t;
+	int err;
+
+	if (t->ops->caps & KVC_TIER_SHARED) {
+		remove_shared_run(k, j);
+		return;
+	}
+	pthread_mutex_lock(&k->deferred_free->rehead_lock);
+	err = t->ops->remove(t, &j->where);
+	pthread_mutex_unlock(&k->deferred_free->rehead_lock);
+	kvc_lock(k);
+	kvc_tier_result_locked(k, j->tier, KVC_CALL_REMOVE, j->where.at, err);
+	/* there is room where there was none */
+	if (k->tier[j->tier].full || k->tier[j->tier].starved)
+		kvc_tier_retry_locked(k, j->tier);
+	k->tier[j->tier].full = k->tier[j->tier].starved = false;
+	/* what was refused while this was on its way says nothing of pieces: it is tried again */
+	k->tier[j->tier].refused = k->tier[j->tier].refused_until_ns = 0;
+	k->tier[j->tier].leaving -= kvc_min(k->tier[j->tier].leaving, j->where.len);
+	kvc_unlock(k);
+	if (err)
+		kvc_warn("tier %s: cannot remove a frame: %s", t->ops->name, strerror(-err));
+}
+
+/* The trash of a transaction that is committed. Empties the list. */
+void kvc_deferred_free_committed(struct kvc *k, struct kvc_list *trash)
+{
+	kvc_list_each_safe(e, trash) {
+		struct kvc_deferred_item *t = kvc_of(e, struct kvc_deferred_item, link);
+		struct kvc_segment s = { t->kind, t->ino, t->gen };
+
+		kvc_list_del(e);
+		if (t->kind)
+			kvc_pool_segment_remove(&k->pool, &s);
+		kvc_lock(k);
+		k->reservations.leaving -= kvc_min(k->reservations.leaving, t->reserved);
+		kvc_reservation_put_locked(k, t->reserved);
+		if (t->tier >= 0) {
+			if (kvc_list_empty(&k->deferred_free->unsynced))
+				k->deferred_free->unsynced_ns = kvc_mono_ns();
+			kvc_list_add_tail(&k->deferred_free->unsynced, &t->link);
+			k->deferred_free->nunsynced++;
+			k->deferred_free->unsynced_bytes += t->where.len;
+			k->tier[t->tier].unsynced += t->where.len;
+			pthread_cond_signal(&k->deferred_free->sync_cond);
+			t = NULL;
+		}
+		kvc_unlock(k);
+		free(t);
+	}
+}
+
+static bool pressed_locked(struct kvc *k)
+{
+	if (k->stopping)
+		return true;
+	kvc_tier_each(k, t) {
+		const struct kvc_tier_state *ts = &k->tier[t];
+
+		if (ts->unsynced && ts->has_trimmer &&
+		    (ts->trimming || kvc_tier_refuses_locked(ts) ||
+		     ts->unsynced > ts->spare / SPARE_PART))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * The commits are on stable storage: the tiers' threads remove the frames. Gives the lock back
+ * after every few of them.
+ */
+static void remove_all_locked(struct kvc *k, struct kvc_list *all)
+{
+	unsigned n = 0;
+
+	while (!kvc_list_empty(all)) {
+		struct kvc_list *e = all->next;
+		struct kvc_deferred_item *t = kvc_of(e, struct kvc_deferred_item, link);
+		struct kvc_tier_state *ts = &k->tier[t->tier];
+		struct kvc_job *j;
+
+		kvc_list_del(e);
+		if (ts->t && !kvc_tier_job_add_locked(k, KVC_P_REMOVE, remove_run, NULL,
+						      (unsigned)t->tier, 0, &j))
+			j->where = t->where, j->sum = t->sum, j->ino = t->ino, j->copy = t->copy;
+		else
+			ts->leaving -= kvc_min(ts->leaving, t->where.len);
+		k->deferred_free->nunsynced--;
+		k->deferred_free->unsynced_bytes -= t->where.len;
+		ts->unsynced -= t->where.len;
+		free(t);
+		if (++n % AT_ONCE == 0)
+			kvc_pause_locked(k);
+	}
+}
+
+/* A tier tries again what it could not clear when it is used, and here, where it is not. */
+static void clear_again(struct kvc *k, uint64_t *due_ns, uint64_t *pause_ns)
+{
+	struct kvc_tier_usage u;
+	uint64_t left = 0;
+
+	if (kvc_mono_ns() < *due_ns)
+		return;
+	kvc_tier_each(k, t) {
+		struct kvc_tier *tier = k->tier[t].t;
+
+		if (!(tier->ops->caps & KVC_TIER_BOUNDED))
+			continue;
+		memset(&u, 0, sizeof u);
+		tier->ops->usage(tier, &u);
+		if (!u.uncleared)
+			continue;
+		tier->ops->sync(tier);
+		tier->ops->usage(tier, &u);
+		left += u.uncleared;
+	}
+	*pause_ns = left ? kvc_min(*pause_ns * 2, AGAIN_MAX_NS) : SYNC_NS;
+	*due_ns = kvc_mono_ns() + *pause_ns;
+}
+
+/* When the next sync is due, if there is anything for it. */
+static uint64_t sync_due_locked(struct kvc *k, uint64_t now, uint64_t last_ns, uint64_t failed_ns)
+{
+	uint64_t due = pressed_locked(k)
+			       ? last_ns + PRESSED_NS
+			       : kvc_max(k->deferred_free->unsynced_ns, last_ns) + SYNC_NS;
+
+	if (kvc_list_empty(&k->deferred_free->unsynced))
+		return now + SYNC_NS;
+	return kvc_max(due, last_ns + (k->stopping ? kvc_min(failed_ns, SYNC_NS) : failed_ns));
+}
+
+void *kvc_deferred_free_syncer(void *arg)
+{
+	struct kvc *k = arg;
+	uint64_t last_ns = 0, clear_ns = 0, pause_ns = SYNC_NS;
+	uint64_t failed_ns = 0; /* the pause after one that failed, which doubles; or 0 */
+
+	kvc_lock(k);
+	while (!k->draining) {
+		uint64_t now = kvc_mono_ns(), due;
+		struct kvc_list all;
+		struct timespec t;
+		int err;
+
+		due = sync_due_locked(k, now, last_ns, failed_ns);
+		if (due > now) {
+			t = kvc_timespec(due);
+			kvc_lock_wait(&k->lock, &k->deferred_free->sync_cond, &t);
+			kvc_unlock(k);
+			clear_again(k, &clear_ns, &pause_ns);
+			kvc_lock(k);
+			continue;
+		}
+		kvc_list_init(&all);
+		kvc_list_splice(&all, &k->deferred_free->unsynced);
+		kvc_unlock(k);
+		err = kvc_catalog_sync(k->cat);
+		kvc_lock(k);
+		last_ns = kvc_mono_ns();
+		if (err && !failed_ns)
+			kvc_error("catalog: its log cannot be brought to stable storage: %s; the "
+				  "space of what is deleted "
+				  "waits for it",
+				  strerror(-err));
+		if (!err) {
+			failed_ns = 0;
+			kvc_count(&k->stats, syncs);
+			remove_all_locked(k, &all);
+			continue;
+		}
+		failed_ns = failed_ns ? kvc_min(2 * failed_ns, FAILED_MAX_NS) : SYNC_NS;
+		kvc_list_splice(&all, &k->deferred_free->unsynced);
+		kvc_list_splice(&k->deferred_free->unsynced, &all);
+	}
+	kvc_unlock(k);
+	return NULL;
+}
+
+void kvc_deferred_free_clear(struct kvc *k)
+{
+	struct kvc_list *all[] = { &k->deferred_free->list, &k->deferred_free->unsynced };
+
+	for (int i = 0; i < 2; i++)
+		kvc_list_each_safe(e, all[i])
+			free(kvc_of(e, struct kvc_deferred_item, link));
+}

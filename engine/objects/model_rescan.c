@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Surveys: what is set on a model's folder (quota, policy) reaches the files that are there
+ * already, and a quota learns how much they take. A thread of its own goes over all inodes in order
+ * of their number, a few under each hold of the locks, so that a model of ten million files keeps
+ * nobody waiting. Their rows are read before, without locks, and only what has changed since is
+ * asked for again under them. Small stores are done before the call that asked returns.
+ * user.kvcachefs.survey shows how far it is.
+ *
+ *   asked: in k->surveys->asked, and in the catalog (meta survey:MODEL): a kill does not end it
+ *   begins when the commit has returned that has all inodes below `limit`, the next number then
+ *   at inode i: its chunk gets the class and the quota of its model; the file is counted
+ *   done: the key is deleted; in the same transaction as the quota's sum
+ *
+ * Exact while files change (kvc_model_rescan_counts): inodes up to q->at were counted and their
+ * changes count at once, as do those from q->below on, which are younger than the survey; the
+ * others will be counted as they are when the survey comes to them. Numbers are never used twice,
+ * and folders do not move in or out of a model that has a quota or a policy. Who asks again while
+ * one is under way begins anew, but counts no file twice.
+ */
+#include "model_rescan.h"
+
+#include "account.h"
+#include "commit_batch.h"
+#include "committer.h"
+#include "ino.h"
+#include "log.h"
+#include "membership.h"
+#include "node.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define KEY "survey:"
+#define SOME 64  /* inodes read at once */
+#define HOLD 128 /* steps under one hold of the locks */
+#define READ 16  /* steps that it counts for where SQLite has to be asked under them */
+/*
+ * Inodes and names, in bytes: with more (some ten thousand files) nobody waits for the end of it,
+ * since the kernel lets nobody make anything in the folder meanwhile.
+ */
+#define SMALL (8ull << 20)
+#define SMALL_MS 100 /* so long a caller waits for it */
+#define AGAIN_NS 100000000ull
+
+struct survey {
+	struct kvc_list link; /* in k->surveys->asked */
+	uint64_t model, at, limit, txn;
+	bool begun, stale; /* stale: asked for anew since it has begun */
+};
+
+/* A file's folder and its model, remembered, since files of one folder mostly follow each other. */
+struct memo {
+	uint64_t folder, model;
+};
+
+static void key_of(uint64_t model, char key[64])
+{
+	snprintf(key, 64, KEY "%" PRIx64, model);
+}
+
+int kvc_model_rescan_ask_both(struct kvc *k, uint64_t model)
+{
+	struct survey *s = NULL, *under_way = NULL;
+	char key[64];
+	int err;
+
+	/* one that is under way and one that waits, however often it is asked for */
+	kvc_list_each(e, &k->model_rescan->asked) {
+		struct survey *x = kvc_of(e, struct survey, link);
+
+		if (x->model == model && x->begun)
+			under_way = x;
+		else if (x->model == model)
+			s = x;
+	}
+	key_of(model, key);
+	err = kvc_meta_set(k->cat, key, "1");
+	if (err)
+		return err;
+	if (s)
+		kvc_list_del(&s->link);
+	else if (!(s = calloc(1, sizeof *s)))
+		return -ENOMEM;
+	if (under_way)
+		under_way->stale = true;
+	s->model = model;
+	s->limit = k->inos->next;
+	s->txn = kvc_catalog_txn(k->cat);
+	kvc_list_add_tail(&k->model_rescan->asked, &s->link);
+	kvc_committer_wake_locked(k, true);
+	pthread_cond_broadcast(&k->model_rescan->cond);
+	return 0;
+}
+
+void kvc_model_rescan_count_locked(struct kvc *k, struct kvc_quota *q)
+{
+	q->counting = true;
+	q->at = 0;
+	q->below = k->inos->next;
+}
+
+bool kvc_model_rescan_show_locked(struct kvc *k, uint64_t model, uint64_t *at, uint64_t *limit)
+{
+	kvc_list_each(e, &k->model_rescan->asked) {
+		const struct survey *s = kvc_of(e, struct survey, link);
+
+		if (s->model == model && !s->stale) {
+			*at = s->at;
+			*limit = s->limit;
+			return true;
+		}
+	}
+	return false;
+}
+
+int kvc_model_rescan_park(struct kvc *k, struct kvc_wait *w)
+{
+	uint64_t inodes, attrs, limit;
+	int err = 0;
+
+	kvc_usage_show(k->cat, &inodes, &attrs, &limit);
+	if (inodes > SMALL)
+		return 0;
+	kvc_lock(k);
+	if (!kvc_list_empty(&k->model_rescan->asked)) {
+		w->deadline_ns = kvc_mono_ns() + SMALL_MS * 1000000ull;
+		err = kvc_wait_park_locked(k, &k->model_rescan->waiters, w);
+	}
+	kvc_unlock(k);
+	return err;
+}
+
+void kvc_model_rescan_wait(struct kvc *k)
+{
+	struct timespec until = kvc_timespec(kvc_mono_ns() + SMALL_MS * 1000000ull);
+	int rc = 0;
+
+	kvc_lock(k);
+	while (!kvc_list_empty(&k->model_rescan->asked) && !k->stopping && !rc)
+		rc = kvc_lock_wait(&k->lock, &k->model_rescan->cond, &until);
+	kvc_unlock(k);
+}
+
+/* The model of a folder; its row is *row, where that is not NULL. */
+static int model_of_both(struct kvc *k, uint64_t folder, const struct kvc_row *row, struct memo *m,
+			 unsigned *steps)
+{
+	unsigned depth;
+	int err = 0;
+
+	if (m->folder == folder && folder)
+		return 0;
+	*steps += row ? 1 : READ;
+	if (row)
+		err = kvc_node_model_of_row_both(k, row, &m->model, &depth);
+	else
+		err = kvc_node_model_both(k, folder, &m->model);
+	m->folder = err ? 0 : folder;
+	return err;
+}
+
+/* One inode of any model, as it was read; it may have gone. */
+static int visit_both(struct kvc *k, struct survey *s, const struct kvc_peeked *p, struct memo *m,
+		      unsigned *steps)
+{
+	uint64_t ino = p->row.ino;
+	struct kvc_quota *q = kvc_quota_of_locked(k, s->model);
+	struct kvc_node *n = kvc_node_find_locked(k, ino);
+	unsigned holds = kvc_peeked_holds(k->cat, p);
+	const struct kvc_row *folder = NULL;
+	struct kvc_row row = p->row;
+	int err = 0;
+
+	++*steps;
+	if (n || !(holds & KVC_PEEKED_ROW)) {
+		*steps += n ? 0 : READ;
+		err = kvc_node_row_both(k, ino, &row);
+	}
+	if (!err && S_ISDIR(row.mode))
+		folder = &row;
+	else if (!err && (holds & KVC_PEEKED_FOLDER) && row.parent == p->folder.ino &&
+		 !kvc_node_find_locked(k, row.parent))
+		folder = &p->folder;
+	if (!err)
+		err = model_of_both(k, S_ISDIR(row.mode) ? ino : row.parent, folder, m, steps);
+	if (!err && m->model == s->model) {
+		bool read = holds & KVC_PEEKED_CHUNK;
+
+		*steps += read || kvc_chunk_find_locked(k, ino) ? 0 : READ;
+		err = kvc_membership_reclass_both(k, ino, s->model, read ? &p->chunk : NULL);
+		if (q && q->counting && ino > q->at && S_ISREG(row.mode)) {
+			uint64_t bytes = n ? kvc_account_quota_bytes(n) : row.blocks * 512;
+
+			q->used += bytes;
+			if (n)
+				n->charged = bytes;
+		}
+	}
+	if (!err && n && S_ISREG(row.mode))
+		n->model = m->model; /* a folder above it may have moved since it learnt that */
+	if (q && q->counting && ino < q->below)
+		q->at = kvc_max(q->at, ino);
+	return err == -ENOENT ? 0 : err;
+}
+
+static void end_both(struct kvc *k, struct survey *s)
+{
+	struct kvc_quota *q = kvc_quota_of_locked(k, s->model);
+	char key[64];
+
+	if (!s->stale) {
+		key_of(s->model, key);
+		kvc_meta_del(k->cat, key);
+		if (q) {
+			q->counting = false;
+			kvc_quota_save_both(k, q);
+			kvc_quota_grant_locked(k, q);
+			kvc_quota_press_locked(k, q);
+		}
+	}
+	kvc_list_del(&s->link);
+	free(s);
+	kvc_committer_wake_locked(k, false);
+	pthread_cond_broadcast(&k->model_rescan->cond);
+	if (kvc_list_empty(&k->model_rescan->asked))
+		kvc_wait_wake_all_locked(k, &k->model_rescan->waiters, 0);
+}
+
+/*
+ * Some inodes of it. Returns their number, 0 at the end, or a negative errno: -ECANCELED, it is
+ * over.
+ */
+static int some(struct kvc *k, struct survey *s, struct memo *m)
+{
+	struct kvc_peeked p[SOME];
+	size_t n = 0;
+	int err = kvc_peek_rows(k->cat, s->at, s->limit, SOME, p, &n);
+
+	kvc_commit_gate(k);
+	kvc_lock_both(k);
+	for (size_t i = 0; i < n && !err;) {
+		m->folder = 0; /* it may have moved */
+		for (unsigned steps = 0; i < n && steps < HOLD && !err; i++) {
+			err = k->stopping || s->stale ? -ECANCELED
+						      : visit_both(k, s, &p[i], m, &steps);
+			if (!err)
+				s->at = p[i].row.ino;
+		}
+		kvc_pause_both(k);
+	}
+	kvc_unlock_both(k);
+	return err ?: (int)n;
+}
+
+static void run(struct kvc *k, struct survey *s)
+{
+	struct memo m = { 0 };
+	bool told = false;
+	int got;
+
+	while ((got = some(k, s, &m)) && got != -ECANCELED)
+		if (got < 0) {
+			if (!told)
+				kvc_warn("the survey of a model's files waits: %s", strerror(-got));
+			told = true;
+			if (kvc_stopping(k))
+				break;
+			usleep(AGAIN_NS / 1000);
+		}
+	kvc_lock_both(k);
+	if (!k->stopping)
+		end_both(k, s);
+	kvc_unlock_both(k);
+}
+
+/* The first that can begin: SQLite has every inode below its limit. */
+static struct survey *next_locked(struct kvc *k)
+{
+	kvc_list_each(e, &k->model_rescan->asked) {
+		struct survey *s = kvc_of(e, struct survey, link);
+
+		if (k->committer->committed >= s->txn)
+			return s;
+	}
+	return NULL;
+}
+
+static void *surveyor(void *arg)
+{
+	struct kvc *k = arg;
+
+	kvc_lock(k);
+	while (!k->stopping) {
+		struct timespec until = kvc_timespec(kvc_mono_ns() + AGAIN_NS);
+		struct survey *s = next_locked(k);
+
+		if (kvc_list_empty(&k->model_rescan->asked)) {
+			kvc_lock_wait(&k->lock, &k->model_rescan->cond, NULL);
+			continue;
+		}
+		if (!s) {
+			kvc_lock_wait(&k->lock, &k->committer->committed_cond, &until);
+			continue;
+		}
+		s->begun = true;
+		kvc_unlock(k);
+		run(k, s);
+		kvc_lock(k);
+	}
+	kvc_unlock(k);
+	return NULL;
+}
+
+int kvc_model_rescan_load_both(struct kvc *k)
+{
+	char key[64] = KEY, value[64];
+	int err;
+
+	while (!(err = kvc_meta_next(k->cat, KEY, key, value, sizeof value))) {
+		uint64_t model = 0;
+		struct kvc_quota *q;
+		struct kvc_row row;
+
+		if (sscanf(key, KEY "%" SCNx64, &model) != 1 || kvc_row_get(k->cat, model, &row)) {
+			kvc_meta_del(k->cat, key);
+			continue;
+		}
+		if ((q = kvc_quota_of_locked(k, model)) && !q->counting) {
+			q->used = 0;
+			kvc_model_rescan_count_locked(k, q);
+		}
+		if ((err = kvc_model_rescan_ask_both(k, model)))
+			return err;
+	}
+	return err == -ENOENT ? 0 : err;
+}
+
+int kvc_model_rescan_start(struct kvc *k)
+{
+	int err = -pthread_create(&k->model_rescan->thread, NULL, surveyor, k);
+
+	k->model_rescan->has_thread = !err;
+	return err;
+}
+
+void kvc_model_rescan_stop(struct kvc *k)
+{
+	kvc_lock(k);
+	pthread_cond_broadcast(&k->model_rescan->cond);
+	pthread_cond_broadcast(&k->committer->committed_cond);
+	kvc_unlock(k);
+	if (k->model_rescan->has_thread)
+		pthread_join(k->model_rescan->thread, NULL);
+	k->model_rescan->has_thread = false;
+}
+
+void kvc_model_rescan_free(struct kvc *k)
+{
+	kvc_list_each_safe(e, &k->model_rescan->asked)
+		free(kvc_of(e, struct survey, link));
+	kvc_list_init(&k->model_rescan->asked);
+}

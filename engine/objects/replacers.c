@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See replacers.h. */
+#include "replacers.h"
+
+#include "pin.h"
+#include "tier_queue.h"
+#include "latency.h"
+
+#include <string.h>
+
+#define USUAL (1u << 20) /* bytes of a chunk, where they are not known */
+
+unsigned kvc_replacers_policy_of(const struct kvc *k, enum kvc_cache cache, unsigned class)
+{
+	if (class)
+		return class - 1;
+	return (unsigned)(cache == KVC_CACHE_DISK && k->opt.disk_policy ? k->opt.disk_policy - 1
+									: k->opt.policy);
+}
+
+void kvc_replacers_evicted(struct kvc *k, enum kvc_reason why, int from, unsigned class)
+{
+	enum kvc_cache cache = from == KVC_FROM_POOL ? KVC_CACHE_POOL : KVC_CACHE_DISK;
+	unsigned place = from == KVC_FROM_POOL  ? KVC_OF_POOL
+			 : from == KVC_FROM_ALL ? KVC_PLACES
+						: (unsigned)from;
+
+	kvc_count(&k->stats, evicted_for[why]);
+	kvc_count(&k->stats, evicted_by[place][kvc_replacers_policy_of(k, cache, class)][why]);
+}
+
+bool kvc_replacers_has_order(const struct kvc *k, enum kvc_cache cache, unsigned class)
+{
+	return cache == KVC_CACHE_POOL ||
+	       (k->tier[0].t &&
+		!kvc_policy_table[kvc_replacers_policy_of(k, cache, class)].by_rank);
+}
+
+bool kvc_replacers_infer_parents(const struct kvc *k, unsigned class)
+{
+	for (int i = 0; i < KVC_CACHES; i++)
+		if (kvc_policy_table[kvc_replacers_policy_of(k, (enum kvc_cache)i, class)].by_chain)
+			return true;
+	return false;
+}
+
+struct kvc_replacer *kvc_replacers_of_locked(struct kvc *k, enum kvc_cache cache, unsigned class)
+{
+	struct kvc_replacer **keep = &k->replacers->replacer[cache][class];
+	uint64_t bytes = cache == KVC_CACHE_POOL ? k->pool.bytes : k->pins->disk_size;
+	struct kvc_replacer_conf conf = {
+		kvc_replacers_policy_of(k, cache, class),
+		bytes / USUAL,
+		1,
+	};
+
+	if (!*keep && kvc_replacers_has_order(k, cache, class) && kvc_replacer_open(keep, &conf))
+		*keep = NULL;
+	return *keep;
+}
+
+bool kvc_replacers_has_locked(const struct kvc *k, enum kvc_cache cache, const struct kvc_chunk *c)
+{
+	struct kvc_replacer *keep = k->replacers->replacer[cache][c->policy];
+
+	return keep && kvc_replacer_has(keep, c->id);
+}
+
+static uint64_t bytes_of(enum kvc_cache cache, const struct kvc_chunk *c)
+{
+	uint64_t bytes = cache == KVC_CACHE_POOL ? c->bytes : c->most;
+
+	return bytes ? bytes : USUAL;
+}
+
+/* Without memory it is nobody's victim until it comes again. */
+void kvc_replacers_add_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk *c)
+{
+	struct kvc_replacer *keep = kvc_replacers_of_locked(k, cache, c->policy);
+
+	if (keep)
+		kvc_replacer_add(keep, NULL, c->id, c->parent & ~KVC_TOLD, bytes_of(cache, c));
+}
+
+void kvc_replacers_claim_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk *c,
+				struct kvc_request *r)
+{
+	kvc_replacer_claim(k->replacers->replacer[cache][c->policy], r, c->id,
+			   c->parent & ~KVC_TOLD, bytes_of(cache, c));
+}
+
+uint64_t kvc_replacers_saved_state_locked(const struct kvc *k, enum kvc_cache cache,
+					  const struct kvc_chunk *c)
+{
+	struct kvc_replacer *keep = k->replacers->replacer[cache][c->policy];
+
+	return keep && kvc_replacer_has(keep, c->id) ? kvc_replacer_saved_state(keep, c->id)
+						     : c->facts[cache];
+}
+
+void kvc_replacers_resize_locked(struct kvc *k, const struct kvc_chunk *c)
+{
+	for (int i = 0; i < KVC_CACHES; i++)
+		if (k->replacers->replacer[i][c->policy])
+			kvc_replacer_resize(k->replacers->replacer[i][c->policy], c->id,
+					    bytes_of((enum kvc_cache)i, c));
+}
+
+void kvc_replacers_remove_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk *c,
+				 bool evicted)
+{
+	struct kvc_replacer *keep = k->replacers->replacer[cache][c->policy];
+
+	if (!keep || !kvc_replacer_has(keep, c->id))
+		return;
+	c->facts[cache] = kvc_replacer_saved_state(keep, c->id);
+	kvc_replacer_del(keep, c->id, evicted);
+}
+
+void kvc_replacers_forget_locked(struct kvc *k, uint64_t id)
+{
+	for (int i = 0; i < KVC_CACHES; i++)
+		for (int j = 0; j < KVC_CLASSES; j++)
+			if (k->replacers->replacer[i][j])
+				kvc_replacer_del(k->replacers->replacer[i][j], id, true);
+}
+
+uint64_t kvc_replacers_count_locked(const struct kvc *k, enum kvc_cache cache, unsigned class)
+{
+	return k->replacers->replacer[cache][class]
+		       ? kvc_replacer_chunks(k->replacers->replacer[cache][class])
+		       : 0;
+}
+
+uint64_t kvc_replacers_victim_locked(struct kvc *k, enum kvc_cache cache, unsigned class)
+{
+	return k->replacers->replacer[cache][class]
+		       ? kvc_replacer_victim(k->replacers->replacer[cache][class])
+		       : 0;
+}
+
+void kvc_replacers_exclude_locked(struct kvc *k, enum kvc_cache cache, uint64_t id, unsigned class,
+				  bool aside)
+{
+	struct kvc_replacer *keep = k->replacers->replacer[cache][class];
+
+	if (keep && kvc_replacer_has(keep, id))
+		kvc_replacer_exclude(keep, id, aside);
+}
+
+void kvc_replacers_set_parent_locked(struct kvc *k, struct kvc_chunk *c, uint64_t parent)
+{
+	for (int i = 0; i < KVC_CACHES; i++)
+		if (k->replacers->replacer[i][c->policy])
+			kvc_replacer_set_parent(k->replacers->replacer[i][c->policy], c->id,
+						parent);
+}
+
+void kvc_replacers_part_locked(struct kvc *k, struct kvc_chunk *c)
+{
+	if (k->replacers->replacer[KVC_CACHE_POOL][c->policy])
+		kvc_replacer_set_parent(k->replacers->replacer[KVC_CACHE_POOL][c->policy], c->id,
+					0);
+}
+
+void kvc_replacers_restore_locked(struct kvc *k, enum kvc_cache cache,
+				  const struct kvc_chunk_row *r, uint64_t bytes)
+{
+	struct kvc_replacer *keep = kvc_replacers_of_locked(k, cache, r->policy);
+
+	if (keep)
+		kvc_replacer_restore(keep, r->id, 0, bytes ?: r->bytes ?: USUAL,
+				 cache == KVC_CACHE_POOL ? r->pool_facts : r->facts);
+}
+
+void kvc_replacers_join_locked(struct kvc *k, enum kvc_cache cache, const struct kvc_chunk_row *r)
+{
+	struct kvc_replacer *keep = k->replacers->replacer[cache][r->policy];
+
+	if (keep && r->parent)
+		kvc_replacer_set_parent(keep, r->id, r->parent & ~KVC_TOLD);
+}
+
+void kvc_replacers_take_locked(struct kvc *k, enum kvc_cache cache, struct kvc_chunk_row *r)
+{
+	struct kvc_replacer *keep = k->replacers->replacer[cache][r->policy];
+
+	if (!keep || !kvc_replacer_has(keep, r->id))
+		return;
+	*(cache == KVC_CACHE_POOL ? &r->pool_facts : &r->facts) = kvc_replacer_saved_state(keep,
+											   r->id);
+	kvc_replacer_del(keep, r->id, true);
+}
+
+bool kvc_replacers_holds_locked(const struct kvc *k, enum kvc_cache cache,
+				const struct kvc_chunk_row *r)
+{
+	struct kvc_replacer *keep = k->replacers->replacer[cache][r->policy];
+
+	return keep && kvc_replacer_has(keep, r->id);
+}
+
+uint32_t kvc_replacers_children_locked(const struct kvc *k, enum kvc_cache cache,
+				       const struct kvc_chunk_row *r)
+{
+	struct kvc_replacer *keep = k->replacers->replacer[cache][r->policy];
+
+	return keep ? kvc_replacer_children(keep, r->id) : 0;
+}
+
+void kvc_replacers_reclass_locked(struct kvc *k, const struct kvc_chunk_row *r, unsigned class)
+{
+	struct kvc_chunk_row to = *r;
+
+	if (k->replacers->replacer[KVC_CACHE_DISK][r->policy])
+		kvc_replacer_del(k->replacers->replacer[KVC_CACHE_DISK][r->policy], r->id, false);
+	to.policy = class;
+	to.facts = to.pool_facts = 0; /* another policy knows nothing of it */
+	kvc_replacers_restore_locked(k, KVC_CACHE_DISK, &to, 0);
+	kvc_replacers_join_locked(k, KVC_CACHE_DISK, &to);
+}
+
+void kvc_replacers_free(struct kvc *k)
+{
+	for (int i = 0; i < KVC_CACHES; i++)
+		for (int j = 0; j < KVC_CLASSES; j++)
+			kvc_replacer_close(k->replacers->replacer[i][j]);
+}
+
+void kvc_replacers_text_locked(struct kvc *k, FILE *f)
+{
+	for (int i = 0; i < KVC_CACHES; i++)
+		for (unsigned j = 0; j < KVC_CLASSES; j++) {
+			struct kvc_replacer *keep = k->replacers->replacer[i][j];
+			char text[4096], *save = NULL;
+
+			if (!keep)
+				continue;
+			fprintf(f, "%s %s%s\n  chunks %llu\n  memory %llu\n", i ? "disk" : "pool",
+				kvc_policy_table[kvc_replacers_policy_of(k, (enum kvc_cache)i, j)]
+					.name,
+				j ? " (models of their own)" : "",
+				(unsigned long long)kvc_replacer_chunks(keep),
+				(unsigned long long)kvc_replacer_bytes(keep));
+			kvc_replacer_text(keep, text, sizeof text);
+			for (char *l = strtok_r(text, "\n", &save); l;
+			     l = strtok_r(NULL, "\n", &save))
+				fprintf(f, "  %s\n", l);
+		}
+}

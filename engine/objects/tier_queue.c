@@ -1,0 +1,598 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The queues of tier work and their threads. Priorities: loads that a caller waits for, prefetch,
+ * removals, urgent copies, copies. Each tier has its own queues and threads, so that a slow tier
+ * delays no other, and one thread of each tier never makes copies, so that a load does not wait for
+ * a copy.
+ *
+ * The breaker (breaker.c) decides which calls may be made: reads, writes, lists and removals each
+ * for themselves. Copies that it refuses are parked until it lets writes through; so are removals.
+ *
+ * Calls to a filesystem have no end of their own (KVC_TIER_PATIENT). A thread that is in such a
+ * call for longer than deadline=, plus the time that the bytes take on a slow line, takes its tier
+ * out until it returns. The loads in its queue are then run by the threads of the common queue,
+ * for which the tier is out: they go on to another tier. At the end the thread is left behind.
+ *
+ * A copy that fails is tried again after a second, then after twice that, and so on to two minutes;
+ * sooner if the breaker closes or room was made, and at once if a caller waits for it, which makes
+ * no wait longer. The breaker does not open for a few objects: if one copy is taken after another
+ * failed, all are tried again, but the more rarely the more often that was in vain: the fault may
+ * be in the copies themselves.
+ */
+#include "tier_queue.h"
+
+#include "log.h"
+#include "node.h"
+#include "deferred_free.h"
+
+#include <string.h>
+
+#define ANEW_MIN_NS 1000000000ull
+#define ANEW_MAX_NS (ANEW_MIN_NS << (KVC_AGAINS - 1))
+#define UNTOLD_PARTS 16u /* of what is free above high=: so much before its trimmer looks */
+#define COPIES_MAX 4096u /* that wait for a shared tier; then the oldest are dropped */
+#define SETTLE_LEAST_MS 5u
+#define REFUSED_NS 100000000ull /* several tries of the frame (tiering/spill.c) */
+#define REMOVALS_MAX 65536u     /* that wait for a tier; further ones are left to the next start */
+#define SLOWEST (4ull << 20)    /* bytes a second that a call is given time for */
+#define OUT_NS 10000000ull      /* between two looks at a tier that is out */
+#define STUCK_NS 100000000ull   /* and at one that may hang */
+#define OWN_WORKERS 5u          /* of a tier that only this node uses */
+#define COMMON_WORKERS 2u       /* of the common queue */
+#define OTHER_THREADS 2u        /* that call tiers: sweeps, and a verify beside them */
+#define LEAVE_NS 1000000000ull  /* for threads of a tier that does not answer, at the end */
+
+void kvc_tier_job_unlink_locked(struct kvc_tier_state *ts, struct kvc_job *j)
+{
+	kvc_list_del(&j->link);
+	ts->ncopies -= j->priority >= KVC_P_PARKED;
+	ts->nagain -= j->priority >= KVC_P_AGAIN && j->priority < KVC_P_SPILL;
+	ts->nremovals -= j->priority == KVC_P_REMOVE_AGAIN;
+}
+
+static void drop_oldest_locked(struct kvc *k, struct kvc_tier_state *ts)
+{
+	int p = KVC_P_PARKED;
+	struct kvc_job *j;
+	struct kvc_node *n;
+
+	while (kvc_list_empty(&ts->jobs[p]))
+		p++;
+	j = kvc_of(ts->jobs[p].next, struct kvc_job, link);
+	n = j->node;
+	kvc_tier_job_unlink_locked(ts, j);
+	k->work->queued--;
+	kvc_count(&k->stats, spills_dropped);
+	if (n) {
+		n->spilling &= ~(1u << j->tier);
+		if (n->in[j->tier].queued == j)
+			n->in[j->tier].queued = NULL;
+		kvc_wait_wake_all_locked(k, &n->sync_waiters, 0); /* an fsync asks anew */
+		n->refs--;
+		kvc_node_settle_locked(k, n);
+	}
+	free(j);
+}
+
+/*
+ * Were there one condition for all, a copy's signal could be lost on the thread that takes no
+ * copies.
+ */
+void kvc_tier_tell_locked(struct kvc_tier_state *ts, enum kvc_priority p)
+{
+	if (p < KVC_P_URGENT && ts->load_idle) {
+		ts->load_idle = false; /* the next job is for another thread */
+		pthread_cond_signal(&ts->load_cond);
+	} else {
+		pthread_cond_signal(&ts->cond);
+	}
+}
+
+int kvc_tier_job_add_locked(struct kvc *k, enum kvc_priority p,
+			    void (*run)(struct kvc *, struct kvc_job *), struct kvc_node *n,
+			    unsigned tier, uint64_t due_ns, struct kvc_job **out)
+{
+	struct kvc_tier_state *ts = &k->tier[tier];
+	struct kvc_job *j = calloc(1, sizeof *j);
+
+	if (!j)
+		return -ENOMEM;
+	if (p == KVC_P_REMOVE_AGAIN && ts->nremovals >= REMOVALS_MAX) {
+		free(j);
+		return -ENOBUFS;
+	}
+	j->run = run;
+	j->node = n;
+	j->tier = tier;
+	j->due_ns = due_ns;
+	j->priority = p;
+	if (n)
+		n->refs++;
+	if (p >= KVC_P_PARKED && ts->t && (ts->t->ops->caps & KVC_TIER_SHARED) &&
+	    ts->ncopies >= COPIES_MAX)
+		drop_oldest_locked(k, ts);
+	/*
+	 * Copies wait for their time: only the first of them tells a worker until when to sleep,
+	 * which spares a store its wake.
+	 */
+	bool tell = p < KVC_P_PARKED || kvc_list_empty(&ts->jobs[p]) || due_ns <= kvc_mono_ns();
+
+	kvc_list_add_tail(&ts->jobs[p], &j->link);
+	ts->ncopies += p >= KVC_P_PARKED;
+	ts->nagain += p >= KVC_P_AGAIN && p < KVC_P_SPILL;
+	ts->nremovals += p == KVC_P_REMOVE_AGAIN;
+	k->work->queued++;
+	if (tell)
+		kvc_tier_tell_locked(ts, p);
+	if (out)
+		*out = j;
+	return 0;
+}
+
+/* Is a thread in a call that should have come back? */
+static bool overdue_locked(const struct kvc_tier_state *ts)
+{
+	uint64_t now = 0;
+
+	for (unsigned i = 0; i < ts->nthreads; i++)
+		if (ts->overdue_ns[i] && ts->overdue_ns[i] < (now ? now : (now = kvc_mono_ns())))
+			return true;
+	return false;
+}
+
+bool kvc_tier_hangs_locked(const struct kvc *k, unsigned tier)
+{
+	return overdue_locked(&k->tier[tier]);
+}
+
+bool kvc_tiers_busy_locked(const struct kvc *k, bool removes)
+{
+	for (unsigned t = 0; t <= KVC_COMMON; t++) {
+		const struct kvc_tier_state *ts = &k->tier[t];
+		bool any = ts->running > (removes ? 0 : ts->removing);
+
+		for (int p = 0; p < KVC_PRIORITIES && !any; p++)
+			/* removals that the tier did not make are left to the next start */
+			any = !kvc_list_empty(&ts->jobs[p]) && p != KVC_P_REMOVE_AGAIN &&
+			      (removes || p != KVC_P_REMOVE);
+		if (any && !overdue_locked(ts))
+			return true;
+	}
+	return false;
+}
+
+bool kvc_tier_out_locked(const struct kvc *k, unsigned tier, enum kvc_call call)
+{
+	const struct kvc_tier_state *ts = &k->tier[tier];
+
+	return overdue_locked(ts) || kvc_breaker_refuses(&ts->breaker, call, kvc_mono_ns());
+}
+
+int kvc_tier_why_locked(const struct kvc *k, unsigned tier, enum kvc_call call)
+{
+	const struct kvc_breaker_class *c = &k->tier[tier].breaker.of[call];
+
+	return c->is == KVC_BREAKER_REFUSED ? c->why : -EIO;
+}
+
+static bool hangs_locked(struct kvc *k, struct kvc_tier_state *t)
+{
+	bool hangs = overdue_locked(t);
+
+	if (!t->stuck && hangs) {
+		t->stuck = true;
+		kvc_warn("tier %s does not answer: it is taken out until it does", t->t->ops->name);
+		kvc_count(&k->stats, breaker_opened);
+	}
+	return hangs;
+}
+
+bool kvc_tier_allowed_locked(struct kvc *k, unsigned tier, enum kvc_call call)
+{
+	struct kvc_tier_state *t = &k->tier[tier];
+
+	return !hangs_locked(k, t) && kvc_breaker_allows(&t->breaker, call, kvc_mono_ns());
+}
+
+void kvc_tier_uncalled_locked(struct kvc *k, unsigned tier, enum kvc_call call)
+{
+	kvc_breaker_uncalled(&k->tier[tier].breaker, call);
+}
+
+void kvc_tier_retry_locked(struct kvc *k, unsigned tier)
+{
+	struct kvc_tier_state *ts = &k->tier[tier];
+
+	/*
+	 * they keep their own priority: they have failed, and are counted so until they are tried
+	 */
+	for (int p = KVC_P_AGAIN; p < KVC_P_SPILL; p++)
+		kvc_list_splice(&ts->jobs[KVC_P_PARKED], &ts->jobs[p]);
+	if (!kvc_list_empty(&ts->jobs[KVC_P_PARKED]))
+		kvc_tier_tell_locked(ts, KVC_P_SPILL);
+}
+
+bool kvc_tier_name_take_locked(struct kvc_tier_state *ts, const struct kvc_where *name)
+{
+	for (unsigned i = 0; i < ts->nnamed; i++)
+		if (kvc_same_name(&ts->named[i], name))
+			return false;
+	if (ts->nnamed == KVC_WORKERS)
+		return false; /* a thread has one at most, so this is not seen */
+	ts->named[ts->nnamed++] = *name;
+	return true;
+}
+
+void kvc_tier_name_give_locked(struct kvc_tier_state *ts, const struct kvc_where *name)
+{
+	for (unsigned i = 0; i < ts->nnamed; i++)
+		if (kvc_same_name(&ts->named[i], name)) {
+			ts->named[i] = ts->named[--ts->nnamed];
+			return;
+		}
+}
+
+static void tell_suspended(const struct kvc_tier_state *t, enum kvc_call call, bool all)
+{
+	const struct kvc_breaker_class *c = &t->breaker.of[call];
+
+	kvc_warn("tier %s: %s %s (%s); probed again in %llu ms%s", t->t->ops->name,
+		 all ? "all calls" : kvc_breaker_call_words[call],
+		 c->is == KVC_BREAKER_REFUSED ? "are refused" : "fail", kvc_breaker_reason(c->why),
+		 (unsigned long long)(c->backoff_ns / 1000000), all ? "" : "; other calls go on");
+}
+
+void kvc_tier_result_locked(struct kvc *k, unsigned tier, enum kvc_call call, uint64_t object,
+			    int err)
+{
+	struct kvc_tier_state *t = &k->tier[tier];
+	bool writes = t->breaker.of[KVC_CALL_WRITE].is != KVC_BREAKER_CLOSED;
+	enum kvc_breaker_is was = t->breaker.of[call].is;
+	enum kvc_breaker_event event;
+
+	switch (kvc_breaker_says(t->t->ops->caps, call, err)) {
+	case KVC_SAYS_ANSWER:
+	case KVC_SAYS_NOTHING: break;
+	case KVC_SAYS_OBJECT:
+	case KVC_SAYS_REFUSED: kvc_count(&k->stats, tier_refusals); break;
+	default: kvc_count(&k->stats, tier_errors);
+	}
+	event = kvc_breaker_result(&t->breaker, t->t->ops->caps, call, object, err, kvc_mono_ns());
+	/* a refusal is no outage: the breaker's counters tell of calls that fail */
+	if (event == KVC_BREAKER_TRIPPED || event == KVC_BREAKER_TRIPPED_ALL)
+		if (t->breaker.of[call].is == KVC_BREAKER_OUT)
+			kvc_count(&k->stats, breaker_opened);
+	if (event == KVC_BREAKER_RESTORED && was == KVC_BREAKER_OUT)
+		kvc_count(&k->stats, breaker_closed);
+	if (event == KVC_BREAKER_RESTORED)
+		kvc_info("tier %s: %s work again", t->t->ops->name, kvc_breaker_call_words[call]);
+	else if (event != KVC_BREAKER_SAME)
+		tell_suspended(t, call, event == KVC_BREAKER_TRIPPED_ALL);
+	if (writes && t->breaker.of[KVC_CALL_WRITE].is == KVC_BREAKER_CLOSED)
+		kvc_tier_retry_locked(k, tier);
+}
+
+/*
+ * What a tier that hangs was to read and has not begun to, for a thread of the common queue: none
+ * of its own may ever come for it.
+ */
+static struct kvc_job *take_stuck_locked(struct kvc *k, uint64_t *until)
+{
+	kvc_tier_each(k, t) {
+		struct kvc_tier_state *ts = &k->tier[t];
+
+		if (!ts->running || !(ts->t->ops->caps & KVC_TIER_PATIENT))
+			continue;
+		*until = kvc_min(*until, kvc_mono_ns() + STUCK_NS);
+		if (!hangs_locked(k, ts))
+			continue;
+		for (int p = KVC_P_LOAD; p <= KVC_P_PREFETCH; p++)
+			if (!kvc_list_empty(&ts->jobs[p])) {
+				struct kvc_job *j = kvc_of(ts->jobs[p].next, struct kvc_job, link);
+
+				kvc_tier_job_unlink_locked(ts, j);
+				return j;
+			}
+	}
+	return NULL;
+}
+
+/* Does this queue wait for the breaker? Then *until is when to look again at the latest. */
+static bool suspended_locked(const struct kvc *k, const struct kvc_tier_state *ts, int p,
+			     uint64_t now, uint64_t *until)
+{
+	enum kvc_call call = p == KVC_P_PARKED ? KVC_CALL_WRITE : KVC_CALL_REMOVE;
+
+	if ((p != KVC_P_PARKED && p != KVC_P_REMOVE_AGAIN) || kvc_list_empty(&ts->jobs[p]) ||
+	    !ts->t || (p == KVC_P_PARKED && k->stopping) ||
+	    !kvc_tier_out_locked(k, (unsigned)(ts - k->tier), call))
+		return false;
+	*until = kvc_min(*until, kvc_max(ts->breaker.of[call].until_ns, now + OUT_NS));
+	return true;
+}
+
+/* The next job for this thread, or NULL with the time until which none is due. */
+static struct kvc_job *take_locked(struct kvc *k, struct kvc_tier_state *ts, bool copies,
+				   uint64_t *until)
+{
+	uint64_t now = kvc_mono_ns(), early = 0;
+
+	/* A file's rename comes at once after its close; so much they wait all the same. */
+	if (kvc_reservation_hurry_locked(k) && k->opt.settle_ms > SETTLE_LEAST_MS)
+		early = (k->opt.settle_ms - SETTLE_LEAST_MS) * 1000000;
+	for (int p = 0; p < KVC_PRIORITIES; p++) {
+		if (p >= KVC_P_URGENT && !copies)
+			break;
+		if ((p == KVC_P_REMOVE || p == KVC_P_REMOVE_AGAIN) && k->draining)
+			continue;
+		if (suspended_locked(k, ts, p, now, until))
+			continue;
+		kvc_list_each(e, &ts->jobs[p]) {
+			struct kvc_job *j = kvc_of(e, struct kvc_job, link);
+
+			uint64_t due = p == KVC_P_PARKED
+					       ? 0
+					       : j->due_ns - (p == KVC_P_SPILL
+								      ? kvc_min(early, j->due_ns)
+								      : 0);
+
+			if (due <= now || (k->stopping && p >= KVC_P_PARKED)) {
+				kvc_tier_job_unlink_locked(ts, j);
+				return j;
+			}
+			*until = kvc_min(*until, due);
+			if (p >= KVC_P_PARKED || p == KVC_P_REMOVE_AGAIN)
+				break; /* in order of their time */
+		}
+	}
+	return NULL;
+}
+
+/* A thread goes into a call that has no end of its own, and comes back. */
+static void calling_locked(struct kvc *k, struct kvc_tier_state *ts, unsigned me,
+			   const struct kvc_node *n)
+{
+	if (ts->t && (ts->t->ops->caps & KVC_TIER_PATIENT))
+		ts->overdue_ns[me] = kvc_mono_ns() + k->opt.deadline_ms * 1000000 +
+				     (n ? n->row.size / SLOWEST * 1000000000 : 0);
+}
+
+static void called_locked(struct kvc *k, struct kvc_tier_state *ts, unsigned me)
+{
+	ts->overdue_ns[me] = 0;
+	if (!ts->stuck || overdue_locked(ts))
+		return;
+	ts->stuck = false;
+	kvc_info("tier %s answers again", ts->t->ops->name);
+	kvc_count(&k->stats, breaker_closed);
+	kvc_tier_retry_locked(k, (unsigned)(ts - k->tier));
+}
+
+/* A copy was taken: those that failed may be, too. */
+static void anew_locked(struct kvc *k, struct kvc_tier_state *ts)
+{
+	uint64_t now = kvc_mono_ns();
+
+	if (now < ts->anew_ns)
+		return;
+	ts->anew_wait_ns = !ts->failing       ? 0
+			   : ts->anew_wait_ns ? kvc_min(2 * ts->anew_wait_ns, ANEW_MAX_NS)
+					      : ANEW_MIN_NS;
+	ts->anew_ns = now + ts->anew_wait_ns;
+	if (ts->failing)
+		kvc_tier_retry_locked(k, (unsigned)(ts - k->tier));
+	ts->failing = ts->taking = false;
+}
+
+void kvc_tier_failed_locked(struct kvc *k, unsigned tier)
+{
+	k->tier[tier].failing = true;
+	k->tier[tier].taking = false;
+}
+
+static void *work(void *arg)
+{
+	struct kvc_tier_state *ts = arg;
+	struct kvc *k = ts->k;
+
+	kvc_lock(k);
+	unsigned me = ts->started++;
+	bool copies = me > 0;
+
+	for (;;) {
+		uint64_t until = kvc_mono_ns() + 1000000000;
+		struct kvc_job *j;
+
+		if (k->work->over)
+			break;
+		if (ts->taking)
+			anew_locked(k, ts);
+		j = take_locked(k, ts, copies, &until);
+		if (!j && !ts->t)
+			j = take_stuck_locked(k, &until);
+		if (j) {
+			struct kvc_node *n = j->node;
+			bool removes = j->priority == KVC_P_REMOVE ||
+				       j->priority == KVC_P_REMOVE_AGAIN;
+
+			if (n && j->tier < KVC_TIERS && n->in[j->tier].queued == j)
+				/* from here on nobody may move it to another queue */
+				n->in[j->tier].queued = NULL;
+			k->work->queued--;
+			k->work->running++;
+			ts->running++;
+			ts->removing += removes;
+			if (k->work->queued)
+				/* the next may be due too, and nobody else be awake */
+				kvc_tier_tell_locked(ts, copies ? KVC_P_SPILL : KVC_P_LOAD);
+			calling_locked(k, ts, me, n);
+			kvc_unlock(k);
+			j->run(k, j);
+			kvc_lock(k);
+			called_locked(k, ts, me);
+			k->work->running--;
+			ts->running--;
+			ts->removing -= removes;
+			if (n) {
+				n->refs--;
+				kvc_node_settle_locked(k, n);
+			}
+			free(j);
+			continue;
+		}
+		if (k->draining && !kvc_tiers_busy_locked(k, false))
+			break;
+		struct timespec t = kvc_timespec(k->draining ? kvc_mono_ns() + 10000000 : until);
+
+		if (!copies)
+			ts->load_idle = true;
+		kvc_lock_wait(&k->lock, copies ? &ts->cond : &ts->load_cond, &t);
+		if (!copies)
+			ts->load_idle = false;
+	}
+	kvc_tiers_wake_locked(k);
+	kvc_unlock(k);
+	return NULL;
+}
+
+void kvc_tiers_wake_locked(struct kvc *k)
+{
+	for (unsigned t = 0; t <= KVC_COMMON; t++) {
+		pthread_cond_broadcast(&k->tier[t].cond);
+		pthread_cond_broadcast(&k->tier[t].load_cond);
+	}
+}
+
+static unsigned threads_of(const struct kvc_tier *t)
+{
+	return t->ops->caps & KVC_TIER_SHARED ? KVC_WORKERS : OWN_WORKERS;
+}
+
+uint64_t kvc_tiers_bytes(struct kvc_tier *const *tiers, unsigned n)
+{
+	uint64_t threads = COMMON_WORKERS + OTHER_THREADS;
+
+	for (unsigned t = 0; t < n; t++)
+		threads += threads_of(tiers[t]);
+	return threads * KVC_TIER_CALL_BYTES;
+}
+
+int kvc_tiers_start(struct kvc *k)
+{
+	int err = 0;
+
+	for (unsigned t = 0; t <= KVC_COMMON && !err; t++) {
+		struct kvc_tier_state *ts = &k->tier[t];
+		unsigned want = t == KVC_COMMON ? COMMON_WORKERS : ts->t ? threads_of(ts->t) : 0;
+
+		kvc_lock(k); /* the first ones look how many they are */
+		while (ts->nthreads < want && !err)
+			if (!(err = -pthread_create(&ts->workers[ts->nthreads], NULL, work, ts)))
+				ts->nthreads++;
+		kvc_unlock(k);
+	}
+	return err;
+}
+
+static void free_jobs(struct kvc_list *jobs)
+{
+	kvc_list_each_safe(e, jobs) {
+		kvc_list_del(e);
+		free(kvc_of(e, struct kvc_job, link));
+	}
+}
+
+void kvc_tiers_join(struct kvc *k)
+{
+	uint64_t until = kvc_mono_ns() + LEAVE_NS;
+
+	for (unsigned t = 0; t <= KVC_COMMON; t++) {
+		struct kvc_tier_state *ts = &k->tier[t];
+		bool patient = ts->t && (ts->t->ops->caps & KVC_TIER_PATIENT);
+
+		for (unsigned i = 0; i < ts->nthreads; i++) {
+			if (!patient)
+				pthread_join(ts->workers[i], NULL);
+			else if (kvc_join(ts->workers[i], until))
+				ts->left += !pthread_detach(ts->workers[i]);
+		}
+		if (ts->left)
+			kvc_warn("tier %s does not answer: %u of its threads are left behind",
+				 ts->t->ops->name, ts->left);
+		k->work->left += ts->left;
+	}
+	for (unsigned t = 0; t <= KVC_COMMON && !k->work->left; t++)
+		for (int p = 0; p < KVC_PRIORITIES; p++)
+			if (k->work->over || p == KVC_P_REMOVE || p == KVC_P_REMOVE_AGAIN)
+				free_jobs(&k->tier[t].jobs[p]);
+}
+
+void kvc_tier_refused_locked(struct kvc *k, unsigned tier, uint64_t bytes)
+{
+	struct kvc_tier_state *ts = &k->tier[tier];
+
+	ts->full = true;
+	ts->refused = kvc_max(kvc_tier_refuses_locked(ts) ? ts->refused : 0, bytes);
+	ts->refused_until_ns = kvc_mono_ns() + REFUSED_NS;
+	if (ts->unsynced) /* what waits there for a sync at leisure is what the frame waits for */
+		pthread_cond_signal(&k->deferred_free->sync_cond);
+	kvc_tier_trim_tell_locked(k, tier);
+}
+
+bool kvc_tier_refuses_locked(const struct kvc_tier_state *ts)
+{
+	return ts->full || kvc_mono_ns() < ts->refused_until_ns;
+}
+
+void kvc_tier_took_locked(struct kvc *k, unsigned tier, uint64_t bytes)
+{
+	struct kvc_tier_state *ts = &k->tier[tier];
+
+	ts->taking = true;
+	kvc_wear_add_locked(k, tier, bytes);
+	ts->full = false;
+	if (bytes >= ts->refused)
+		ts->refused = ts->refused_until_ns = 0;
+	/* A copy is little: waking a thread for each costs more than the copy of a small file. */
+	ts->untold += bytes;
+	if (ts->untold > ts->spare / UNTOLD_PARTS) {
+		ts->untold = 0;
+		kvc_tier_trim_tell_locked(k, tier);
+	}
+}
+
+void kvc_tier_trim_tell_locked(struct kvc *k, unsigned tier)
+{
+	struct kvc_tier_state *ts = &k->tier[tier];
+
+	if (ts->has_trimmer)
+		pthread_cond_signal(&ts->trim_cond);
+}
+
+bool kvc_tier_keeps_locked(const struct kvc *k, unsigned tier)
+{
+	unsigned caps = k->tier[tier].t->ops->caps;
+
+	for (unsigned i = 0; (caps & KVC_TIER_SHARED) && i < k->ntiers; i++) {
+		const struct kvc_tier_state *ts = &k->tier[k->order[i]];
+
+		if ((ts->t->ops->caps & (KVC_TIER_DURABLE | KVC_TIER_SHARED)) == KVC_TIER_DURABLE &&
+		    ts->breaker.of[KVC_CALL_WRITE].is == KVC_BREAKER_CLOSED)
+			return false;
+	}
+	return caps & KVC_TIER_DURABLE;
+}
+
+bool kvc_tier_takes_locked(const struct kvc *k, unsigned tier)
+{
+	const struct kvc_tier_state *ts = &k->tier[tier];
+
+	return !kvc_tier_out_locked(k, tier, KVC_CALL_WRITE) && !(ts->full && ts->jammed);
+}
+
+void kvc_tier_job_put_locked(struct kvc *k, struct kvc_job *j)
+{
+	kvc_list_add_tail(&k->tier[j->tier].jobs[KVC_P_LOAD], &j->link);
+	k->work->queued++;
+	kvc_tier_tell_locked(&k->tier[j->tier], KVC_P_LOAD);
+}

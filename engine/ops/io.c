@@ -1,0 +1,452 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Changing a file's bytes and size by requests: plain writes, truncate, fallocate; and fsync. Each
+ * gets room in the account before the pages, and waits for it.
+ */
+#include "account.h"
+#include "cache.h"
+#include "ops.h"
+#include "committer.h"
+#include "file.h"
+#include "user_share.h"
+#include "load.h"
+#include "membership.h"
+#include "model.h"
+#include "throttle.h"
+#include "pages.h"
+#include "spill.h"
+#include "tier_queue.h"
+
+#include <fcntl.h>
+#include <string.h>
+
+#define KVC_USUAL_LEAST (1ull << 20) /* while a model's usual size is not known, or small */
+#define AHEAD (8ull << 20)           /* plain writes prepare so far ahead at most */
+
+static struct kvc_node *open_node_locked(struct kvc *k, uint64_t ino)
+{
+	struct kvc_node *n = kvc_node_find_locked(k, ino);
+
+	return n && S_ISREG(n->row.mode) && n->state != KVC_GONE ? n : NULL;
+}
+
+/*
+ * A quota that has a place for so much has it until the locks are taken again; with that it is the
+ * wait's, as if that had waited for it.
+ */
+static void reserve_locked(struct kvc *k, const struct kvc_node *n, uint64_t bytes,
+			   struct kvc_wait *w)
+{
+	if (bytes > KVC_PAGES_HELD)
+		kvc_quota_reserve_locked(k, n->model, bytes, w);
+}
+
+/* Makes sure that [off, off + len) has pages of its own. */
+static int prepare_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int fd,
+			  uint64_t off, uint64_t len, struct kvc_wait *w)
+{
+	uint64_t start = off / KVC_PAGE * KVC_PAGE, end = kvc_round_up(off + len, KVC_PAGE), ahead;
+	int err;
+
+	if (end <= n->prepared)
+		return 0;
+	if (len > KVC_PAGES_QUICK && !w->aside)
+		return KVC_LONG;
+	/* goes on where it ended: take more at a time, as long as there is plenty */
+	if (start <= n->prepared) {
+		start = n->prepared;
+		ahead = kvc_min(kvc_max(n->prepared, end - start), AHEAD);
+		if (!w->granted && end - start < ahead &&
+		    k->reservations.used + ahead < k->pool.bytes / 100 * k->opt.low_pct &&
+		    !kvc_quota_allows_locked(k, n->model, ahead))
+			end = start + ahead;
+	}
+	if ((err = kvc_user_share_check_locked(k, w, NULL, end - start)) ||
+	    (err = kvc_throttle_store_locked(k, end - start, w)) ||
+	    (err = kvc_quota_get_locked(k, n->model, end - start, w)) ||
+	    (err = kvc_reservation_get_locked(k, end - start, w)))
+		return err;
+	reserve_locked(k, n, end - start, w);
+	err = kvc_pages_locked(k, n, held, fd, FALLOC_FL_KEEP_SIZE, start, end - start, NULL);
+	if (err) {
+		kvc_reservation_put_locked(k, end - start);
+		if (n->state == KVC_OPEN && end - start > KVC_PAGES_HELD)
+			kvc_account_recount_locked(k, n); /* some of it is there */
+		return err == -ENOSPC ? kvc_reservation_retry_locked(k, end - start, w) : err;
+	}
+	/* kvc_account_recount_locked accounts for what it really was */
+	k->reservations.used -= kvc_min(k->reservations.used, end - start);
+	if (start <= n->prepared)
+		n->prepared = end;
+	kvc_account_recount_locked(k, n);
+	return 0;
+}
+
+static int write_once(struct kvc *k, uint64_t ino, const void *buf, size_t len, off_t off,
+		      int flags, size_t *done, struct kvc_wait *w)
+{
+	struct kvc_node *n;
+	struct stat st;
+	int fd = -1, err = 0;
+
+	kvc_count(&k->stats, plain_writes);
+	kvc_lock(k);
+	n = open_node_locked(k, ino);
+	if (w->err) /* what it waited for it does not get */
+		err = w->err;
+	else if (!n || !n->nopen)
+		err = -EBADF;
+	else if (n->state !=
+		 KVC_OPEN) /* a mapping's pages written back after the last writer's close */
+		err = kvc_file_begin_write_locked(k, n);
+	if (!err)
+		fd = kvc_file_node_fd_locked(k, n);
+	if (!err && fd < 0)
+		err = fd;
+	if (!err && (flags & O_APPEND) && !fstat(fd, &st))
+		off = st.st_size;
+	if (!err)
+		err = prepare_locked(k, n, KVC_HELD_ONE, fd, (uint64_t)off, len, w);
+	if (err != KVC_WAIT)
+		kvc_reservation_cancel_locked(k, w);
+	if (!err) { /* stays, and open, also where another's write ends meanwhile */
+		n->refs++;
+		n->nwriters++;
+	} else if (err != KVC_WAIT && n) {
+		kvc_file_written_locked(k, n); /* as it was */
+	}
+	kvc_unlock(k);
+	if (err)
+		return err;
+	err = kvc_pwrite_all(fd, buf, len, off);
+	if (!err)
+		*done = len;
+	kvc_lock(k);
+	n->refs--;
+	n->nwriters--;
+	if (n->state == KVC_OPEN && !n->nwriters)
+		kvc_account_recount_locked(k, n);
+	kvc_file_written_locked(k, n);
+	kvc_node_settle_locked(k, n);
+	kvc_unlock(k);
+	return err;
+}
+
+int kvc_io_write(struct kvc *k, uint64_t ino, const void *buf, size_t len, off_t off, int flags,
+		 size_t *done, struct kvc_wait *w)
+{
+	int err;
+
+	do
+		err = write_once(k, ino, buf, len, off, flags, done, w);
+	while (kvc_share_retry_call(k, w, &err));
+	return err;
+}
+
+/*
+ * Is it open for a reader, with its segment registered, in a model with a quota? Then a writer's
+ * mapping can fill every hole without asking: there may be none.
+ */
+static bool granted_ahead_locked(struct kvc *k, const struct kvc_node *n)
+{
+	return n->nopen && !n->plain && kvc_quota_of_locked(k, n->model);
+}
+
+/*
+ * A file that grows to the usual size of its model's objects is about to be written, perhaps
+ * through a mapping, which dies of a page that it cannot have: it gets its room now. What grows
+ * beyond that is an arena and stays sparse.
+ */
+static int prepare_ahead_both(struct kvc *k, struct kvc_node *n, int fd, uint64_t size,
+			      struct kvc_wait *w)
+{
+	uint64_t usual = kvc_model_hint_locked(k, n->model);
+	struct stat st;
+
+	if (granted_ahead_locked(k, n) && !fstat(fd, &st)) {
+		uint64_t from = (uint64_t)st.st_size;
+
+		return size > from ? prepare_locked(k, n, KVC_HELD_BOTH, fd, from, size - from, w)
+				   : 0;
+	}
+	if (!n->nwriters || size <= n->prepared || size > kvc_max(usual, KVC_USUAL_LEAST))
+		return 0;
+	return prepare_locked(k, n, KVC_HELD_BOTH, fd, n->prepared, size - n->prepared, w);
+}
+
+/* Sets the size of a file that may be open or not. */
+static int truncate_both(struct kvc *k, struct kvc_node *n, uint64_t size, struct kvc_wait *w)
+{
+	int fd, err;
+
+	if (n->state == KVC_LOWER && !size) {
+		if ((err = kvc_membership_join_both(k, n)) ||
+		    (err = kvc_file_segment_new_locked(k, n)))
+			return err;
+	} else if (n->state == KVC_LOWER || n->state == KVC_LOADING) {
+		err = kvc_load_start_locked(k, n, false);
+		return err ? (err == -ENOENT ? -EIO : err)
+			   : kvc_wait_park_locked(k, &n->waiters, w);
+	}
+	if (!w->aside && kvc_pages_many_locked(n, size))
+		return KVC_LONG;
+	if ((err = kvc_file_begin_write_locked(k, n)))
+		return err;
+	fd = kvc_file_node_fd_locked(k, n);
+	err = fd < 0 ? fd : prepare_ahead_both(k, n, fd, size, w);
+	err = err ?: kvc_pages_cut_locked(k, n, KVC_HELD_BOTH, fd, size);
+	if (!err) {
+		n->prepared = kvc_min(n->prepared, size / KVC_PAGE * KVC_PAGE);
+		kvc_account_recount_locked(k, n);
+	}
+	if (err != KVC_WAIT)
+		kvc_file_written_locked(k, n); /* as it was, where it failed */
+	return err;
+}
+
+/* The new attributes but the size and ctime. */
+static void set_row_locked(struct kvc *k, struct kvc_node *n, unsigned set, struct kvc_row *attr)
+{
+	bool open = n->state == KVC_OPEN && (set & (KVC_SET_MODE | KVC_SET_MTIME)) &&
+		    kvc_file_node_fd_locked(k, n) >= 0;
+	struct stat st = { 0 };
+	uint64_t mtime = open && !fstat(n->fd, &st) ? kvc_ns(st.st_mtim) : KVC_MARK_NS;
+
+	if (set & KVC_SET_MODE) {
+		n->row.mode = (n->row.mode & S_IFMT) | (attr->mode & 07777);
+		n->mode_ns = mtime;
+	}
+	if ((set & (KVC_SET_UID | KVC_SET_GID | KVC_SET_SIZE)) && !S_ISDIR(n->row.mode))
+		kvc_drop_setid(&n->row);
+	if (set & KVC_SET_UID)
+		n->row.uid = attr->uid;
+	if (set & KVC_SET_GID)
+		n->row.gid = attr->gid;
+	if (set & KVC_SET_ATIME)
+		n->row.atime_ns = attr->atime_ns;
+	if (set & KVC_SET_MTIME) {
+		attr->mtime_ns -= attr->mtime_ns == KVC_MARK_NS;
+		n->row.mtime_ns = attr->mtime_ns;
+	}
+	/*
+	 * Unless nothing was written yet, the time is kept with the segment, where writes move it
+	 * on.
+	 */
+	if ((set & KVC_SET_MTIME) && mtime != KVC_MARK_NS) {
+		const struct timespec t[2] = {
+			{ .tv_nsec = UTIME_OMIT },
+			kvc_file_time(attr->mtime_ns),
+		};
+
+		if (!futimens(n->fd, t) && n->mode_ns == mtime)
+			n->mode_ns = attr->mtime_ns;
+	}
+}
+
+static int setattr_once(struct kvc *k, uint64_t ino, unsigned set, struct kvc_row *attr,
+			struct kvc_wait *w)
+{
+	struct kvc_node *n = NULL;
+	uint64_t now = kvc_now_ns();
+	int err = 0;
+
+	if ((set & KVC_SET_SIZE) && attr->size >> 62)
+		return -EFBIG;
+	kvc_lock_both(k);
+	err = kvc_node_get_both(k, ino, &n);
+	if (!err && w->err && S_ISREG(n->row.mode))
+		kvc_file_written_locked(k, n); /* as it was */
+	err = err ?: w->err ?: kvc_takes(k, false);
+	if (!err && (set & KVC_SET_SIZE))
+		err = S_ISREG(n->row.mode) ? truncate_both(k, n, attr->size, w) : -EISDIR;
+	if (err)
+		goto out;
+	set_row_locked(k, n, set, attr);
+	n->row.ctime_ns = set & KVC_SET_CTIME ? attr->ctime_ns : now;
+	kvc_node_dirty_locked(k, n);
+	kvc_node_attr_locked(k, n, attr);
+out:
+	if (err != KVC_WAIT)
+		kvc_reservation_cancel_locked(k, w);
+	if (n) /* it may have been forgotten while the locks were let go */
+		kvc_node_settle_locked(k, n);
+	kvc_unlock_both(k);
+	return err;
+}
+
+int kvc_io_setattr(struct kvc *k, uint64_t ino, unsigned set, struct kvc_row *attr,
+		   struct kvc_wait *w)
+{
+	int err;
+
+	do
+		err = setattr_once(k, ino, set, attr, w);
+	while (kvc_share_retry_call(k, w, &err));
+	return err;
+}
+
+/*
+ * At most so many bytes of pages are not there yet between off and end: of all that the file has,
+ * as much lies elsewhere as there is room for.
+ */
+static uint64_t missing(const struct kvc_node *n, uint64_t off, uint64_t end, uint64_t size)
+{
+	uint64_t start = off / KVC_PAGE * KVC_PAGE, range, span, elsewhere, there;
+
+	end = kvc_round_up(end, KVC_PAGE);
+	range = end - start;
+	span = kvc_max(kvc_max(kvc_round_up(size, KVC_PAGE), n->prepared), end);
+	elsewhere = span - range;
+	there = n->reserved > elsewhere ? n->reserved - elsewhere : 0;
+	if (start < n->prepared)
+		there = kvc_max(there, kvc_min(n->prepared, end) - start);
+	return range - kvc_min(range, there);
+}
+
+static int punch_locked(struct kvc *k, struct kvc_node *n, int fd, int mode, uint64_t off,
+			uint64_t len)
+{
+	int err = kvc_pages_locked(k, n, KVC_HELD_ONE, fd, mode, off, len, NULL);
+
+	n->prepared = kvc_min(n->prepared, off / KVC_PAGE * KVC_PAGE);
+	if (!err && granted_ahead_locked(k, n))
+		err = kvc_pages_locked(k, n, KVC_HELD_ONE, fd, FALLOC_FL_KEEP_SIZE, off, len, NULL);
+	kvc_account_recount_locked(k, n);
+	return err;
+}
+
+/* With the room for it, which is given back, for what it took is counted then. */
+static int fill_locked(struct kvc *k, struct kvc_node *n, int fd, int mode, uint64_t off,
+		       uint64_t len, uint64_t need, struct kvc_wait *w)
+{
+	uint64_t done = 0, was = n->prepared, skip;
+	int err = 0;
+
+	/* whatever fails then, the range reads as zeros or as it was */
+	if (mode & FALLOC_FL_ZERO_RANGE) {
+		mode &= ~FALLOC_FL_ZERO_RANGE;
+		err = kvc_pages_locked(k, n, KVC_HELD_ONE, fd,
+				       FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off, len, NULL);
+		n->prepared = kvc_min(n->prepared, off / KVC_PAGE * KVC_PAGE);
+	}
+	/* pages that are there, but that nobody wrote yet, the kernel would clear for this */
+	skip = off < n->prepared ? kvc_min(n->prepared - off, len) : 0;
+	if (!err && skip < len)
+		err = kvc_pages_locked(k, n, KVC_HELD_ONE, fd, mode, off + skip, len - skip, &done);
+	else if (!err && !(mode & FALLOC_FL_KEEP_SIZE))
+		err = kvc_pages_size(fd, off + len);
+	done += skip;
+	if (!err)
+		n->prepared = kvc_max(n->prepared, was);
+	if (off / KVC_PAGE * KVC_PAGE <= n->prepared)
+		n->prepared = kvc_max(n->prepared, (off + done) / KVC_PAGE * KVC_PAGE);
+	/* the account never shows less than what is there */
+	k->reservations.used -= kvc_min(k->reservations.used, need);
+	kvc_account_recount_locked(k, n);
+	kvc_reservation_grant_locked(k);
+	return err == -ENOSPC ? kvc_reservation_retry_locked(k, need, w) : err;
+}
+
+static int fallocate_once(struct kvc *k, uint64_t ino, int mode, off_t off, off_t len,
+			  struct kvc_wait *w)
+{
+	struct kvc_node *n;
+	struct stat st;
+	uint64_t need;
+	int fd, err = 0;
+
+	if (mode & ~(FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE))
+		return -EOPNOTSUPP;
+	if ((uint64_t)len > KVC_PAGES_QUICK && !w->aside)
+		return KVC_LONG;
+	kvc_lock(k);
+	n = open_node_locked(k, ino);
+	if (!n || n->state != KVC_OPEN || (fd = kvc_file_node_fd_locked(k, n)) < 0) {
+		err = -EBADF;
+		goto out;
+	}
+	if (mode & FALLOC_FL_PUNCH_HOLE) {
+		err = punch_locked(k, n, fd, mode, (uint64_t)off, (uint64_t)len);
+		goto out;
+	}
+	if (fstat(fd, &st)) {
+		err = -errno;
+		goto out;
+	}
+	kvc_account_set_reserved_locked(k, n, (uint64_t)st.st_blocks * 512);
+	need = missing(n, (uint64_t)off, (uint64_t)off + (uint64_t)len, (uint64_t)st.st_size);
+	if ((err = kvc_user_share_check_locked(k, w, NULL, need)) ||
+	    (err = kvc_throttle_store_locked(k, need, w)) ||
+	    (err = kvc_quota_get_locked(k, n->model, need, w)) ||
+	    (err = kvc_reservation_get_locked(k, need, w)))
+		goto out;
+	reserve_locked(k, n, need, w);
+	err = fill_locked(k, n, fd, mode, (uint64_t)off, (uint64_t)len, need, w);
+out:
+	if (!err) {
+		kvc_drop_setid(&n->row);
+		kvc_node_dirty_locked(k, n);
+	}
+	if (err != KVC_WAIT)
+		kvc_reservation_cancel_locked(k, w);
+	if (n && (uint64_t)len > KVC_PAGES_HELD) {
+		kvc_file_written_locked(k, n); /* another's last close may have come meanwhile */
+		kvc_node_settle_locked(k, n);
+	}
+	kvc_unlock(k);
+	return err;
+}
+
+int kvc_io_fallocate(struct kvc *k, uint64_t ino, int mode, off_t off, off_t len,
+		     struct kvc_wait *w)
+{
+	int err;
+
+	do
+		err = fallocate_once(k, ino, mode, off, len, w);
+	while (kvc_share_retry_call(k, w, &err));
+	return err;
+}
+
+/*
+ * First the bytes of a file are to be in a durable tier: ask for a copy and wait for it. Then wait
+ * for a commit that has been brought to stable storage (w->stage: enum kvc_sync). Without a durable
+ * tier the promise ends at the catalog.
+ */
+int kvc_io_fsync(struct kvc *k, uint64_t ino, struct kvc_wait *w)
+{
+	struct kvc_node *n;
+	struct stat st;
+	bool durable = false, needed = false;
+	int err = 0;
+
+	if (w->stage == KVC_SYNC_DONE)
+		return 0;
+	kvc_lock(k);
+	n = kvc_node_find_locked(k, ino);
+	kvc_tier_each(k, t)
+		durable |= kvc_snapshot_takes(k, n, t);
+	if (n && S_ISREG(n->row.mode) && durable && !n->lost && w->stage < KVC_SYNC_COPIED) {
+		if (n->state == KVC_OPEN &&
+		    (kvc_file_node_fd_locked(k, n) < 0 || fstat(n->fd, &st)))
+			err = -EIO;
+		else if (n->state == KVC_OPEN) /* a snapshot that failed has left its mark */
+			needed = n->fresh || n->snapshot || kvc_ns(st.st_mtim) != KVC_MARK_NS ||
+				 !kvc_file_placed_durably(k, n);
+		else if (n->state == KVC_RESIDENT || n->state == KVC_BOTH)
+			needed = !kvc_file_placed_durably(k, n) || n->verify;
+	}
+	if (!err && needed) {
+		w->stage = KVC_SYNC_ASKED;
+		n->snapshot = n->state == KVC_OPEN;
+		n->hopeless = 0; /* who asks is to be told why */
+		err = kvc_wait_park_locked(k, &n->sync_waiters, w);
+		kvc_spill_queue_locked(k, n, true); /* at once: somebody waits */
+	} else if (!err) {
+		w->stage = KVC_SYNC_DONE;
+		err = kvc_wait_park_locked(k, &k->committer->sync_waiters, w);
+		kvc_committer_wake_locked(k, true);
+	}
+	kvc_unlock(k);
+	return err;
+}

@@ -1,0 +1,406 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Leases: many objects loaded at once and held. A lease belongs to an open of .kvcachefs/lease; it
+ * counts on each node (n->leases), which the evictor respects, and ends with the descriptor. Loads
+ * run side by side; the text is given when none is under way any more. An object that cannot be had
+ * has its error in its line.
+ */
+#include "cache.h"
+#include "ops.h"
+#include "file.h"
+#include "folder.h"
+#include "user_share.h"
+#include "load.h"
+#include "membership.h"
+#include "incomplete.h"
+#include "access.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define LEASE_MAX 1000000
+#define LINE 64 /* bytes of an answer's line beside the path, about */
+#define HOLD 64 /* objects under one hold of the locks */
+
+struct item {
+	char *path;
+	size_t line;        /* of the request */
+	struct kvc_node *n; /* held by n->leases (LOOK: n->holds), or NULL */
+	int err;
+};
+
+struct kvc_lease {
+	struct item *v;
+	size_t n, capacity;
+	size_t at; /* before it none is being loaded any more */
+	char *text;
+	size_t len;
+	enum kvc_lease_mode mode;
+	uint32_t uid;
+	uint64_t client;
+	/* chunks of this prompt: the first, and that of the path before; lines so far */
+	uint64_t first, before, line;
+	const struct kvc_asker *user; /* who asks; only while it is made */
+	bool quick;
+	size_t bytes, most; /* what it takes, and may */
+};
+
+static void hold_locked(struct kvc *k, struct kvc_lease *l, struct kvc_node *n)
+{
+	kvc_chunk_mark_busy(n->chunk);
+	if (l->mode == KVC_LEASE_LOOK) {
+		n->refs++; /* it stays in memory, not in the pool */
+		return;
+	}
+	n->leases++;
+	kvc_user_share_add_locked(k, n, l->uid, false);
+}
+
+static void let_go_locked(struct kvc *k, struct kvc_lease *l, struct kvc_node *n)
+{
+	if (l->mode == KVC_LEASE_LOOK) {
+		n->refs--;
+	} else {
+		n->leases--;
+		kvc_user_share_remove_locked(k, n, l->uid, false);
+	}
+}
+
+/* May it hold this one too? What is to be loaded is held from when its load begins. */
+static int ask_locked(struct kvc *k, const struct kvc_lease *l, const struct kvc_node *n,
+		      uint64_t load)
+{
+	if (l->mode == KVC_LEASE_LOOK || kvc_user_share_fits_locked(k, l->uid, n, load))
+		return 0;
+	kvc_count(&k->stats, share_refusals);
+	return -EDQUOT;
+}
+
+/*
+ * The paths of a lease are a prompt, each chunk follows the one before; after an empty line the
+ * next begins. A folder of several chunks says nothing of their order, nor does a prompt that
+ * begins anew, with the next layer of each chunk.
+ */
+static void use_locked(struct kvc *k, struct kvc_lease *l, size_t i)
+{
+	struct kvc_chunk *c = l->v[i].n->chunk;
+	bool inside = i && l->v[i - 1].line == l->v[i].line;
+
+	if (!i || l->v[i - 1].line + 1 < l->v[i].line)
+		l->first = l->before = 0;
+	l->first = l->first ?: c->id;
+	if (l->before && l->before != c->id && !inside && !c->parent && c->id != l->first)
+		kvc_access_set_parent_locked(k, c, l->before);
+	if (!l->before || l->before != c->id)
+		l->before = inside ? 0 : c->id;
+	kvc_access_record_locked(k, c, l->v[i].n->row.ino, l->client, l->mode == KVC_LEASE_HOLD);
+}
+
+/* Asked for is used: else what was loaded would be the next to go. */
+static int begin_both(struct kvc *k, struct kvc_lease *l, size_t i)
+{
+	struct kvc_node *n = l->v[i].n;
+	int err = 0;
+
+	if (n->state == KVC_LOWER)
+		err = ask_locked(k, l, NULL, n->row.blocks * 512)
+			      ?: kvc_load_start_locked(k, n, l->mode == KVC_LEASE_PREFETCH);
+	if (!kvc_membership_join_both(k, n))
+		use_locked(k, l, i);
+	return err;
+}
+
+static int add_item(struct kvc_lease *l, const char *path, const char *name, struct kvc_node *n,
+		    int err)
+{
+	struct item *i;
+
+	if (l->quick && l->n >= KVC_LEASE_QUICK)
+		return -EAGAIN;
+	if (l->n >= LEASE_MAX)
+		return -E2BIG;
+	l->bytes += sizeof *i + 2 * (strlen(path) + (name ? strlen(name) + 1 : 0)) + LINE;
+	if (l->bytes > l->most)
+		return -EDQUOT;
+	if (kvc_grow(&l->v, l->n, &l->capacity, sizeof *l->v))
+		return -ENOMEM;
+	i = &l->v[l->n];
+	i->path = NULL;
+	i->line = l->line;
+	if (asprintf(&i->path, "%s%s%s", path, name ? "/" : "", name ? name : "") < 0)
+		return -ENOMEM;
+	i->n = n;
+	i->err = err;
+	l->n++;
+	return 0;
+}
+
+/* An object of the lease, or why it is none. */
+static int add(struct kvc *k, struct kvc_lease *l, const char *path, const char *name,
+	       struct kvc_node *n, int err)
+{
+	if (n && kvc_has_segment(n) && (err = ask_locked(k, l, n, 0))) {
+		kvc_node_settle_locked(k, n);
+		n = NULL;
+	}
+	err = add_item(l, path, name, n, err);
+	if (n && err)
+		kvc_node_settle_locked(k, n);
+	else if (n)
+		hold_locked(k, l, n);
+	return err;
+}
+
+static bool in_group(const struct kvc_asker *u, uint32_t gid)
+{
+	bool in = u->gid == gid;
+
+	for (size_t i = 0; i < u->ngroups && !in; i++)
+		in = u->groups[i] == gid;
+	return in;
+}
+
+bool kvc_lease_asker_may(const struct kvc_asker *u, const struct kvc_row *r, uint32_t bits)
+{
+	uint32_t mode = r->uid == u->uid      ? r->mode >> 6
+			: in_group(u, r->gid) ? r->mode >> 3
+					      : r->mode;
+
+	return !u->uid || (mode & bits) == bits;
+}
+
+/* Walks a path from the root; *n is not counted. */
+static int walk_both(struct kvc *k, const struct kvc_lease *l, const char *path,
+		     struct kvc_node **n)
+{
+	KVC_MEM char *copy = strdup(path);
+	char *save = NULL;
+	uint64_t ino = KVC_ROOT;
+	uint32_t kind = S_IFDIR;
+	int err = 0;
+
+	if (!copy)
+		return -ENOMEM;
+	for (char *w = strtok_r(copy, "/", &save); w && !err; w = strtok_r(NULL, "/", &save)) {
+		if (!strcmp(w, "."))
+			continue;
+		err = !strcmp(w, "..")  ? -EINVAL
+		      : strlen(w) > 255 ? -ENAMETOOLONG
+					: kvc_node_get_both(k, ino, n);
+		if (!err) {
+			err = kvc_lease_asker_may(l->user, &(*n)->row, 1) ? 0 : -EACCES;
+			err = err ?: kvc_name_get(k->cat, ino, w, &ino, &kind);
+			if (!err && S_ISREG(kind) && kvc_incomplete_hides_both(k, *n, w))
+				err = -ENOENT;
+			kvc_node_settle_locked(k, *n);
+		}
+	}
+	err = err ?: kvc_node_get_both(k, ino, n);
+	if (!err && !kvc_lease_asker_may(l->user, &(*n)->row, S_ISDIR((*n)->row.mode) ? 5 : 4)) {
+		kvc_node_settle_locked(k, *n);
+		err = -EACCES;
+	}
+	return err;
+}
+
+static int add_entry_both(struct kvc *k, struct kvc_lease *l, const char *path,
+			  const struct kvc_entry *e)
+{
+	struct kvc_node *n = NULL;
+	int missing = kvc_node_get_both(k, e->ino, &n);
+
+	if (!missing && !kvc_lease_asker_may(l->user, &n->row, 4)) {
+		kvc_node_settle_locked(k, n);
+		missing = -EACCES;
+	}
+	return add(k, l, path, e->name, missing ? NULL : n, missing);
+}
+
+static int given_up(const struct kvc_lease *l)
+{
+	return l->user->ends && atomic_load(l->user->ends) ? -ECANCELED : 0;
+}
+
+/* One path of the request. The locks are let go in between where it is a large folder. */
+static int add_path_both(struct kvc *k, struct kvc_lease *l, const char *path)
+{
+	struct kvc_entries e = { 0 };
+	struct kvc_node *n;
+	uint64_t after = 0;
+	int err = walk_both(k, l, path, &n);
+
+	if (err)
+		return err == -ENOMEM ? err : add(k, l, path, NULL, NULL, err);
+	if (S_ISREG(n->row.mode))
+		return add(k, l, path, NULL, n, 0);
+	if (!S_ISDIR(n->row.mode)) {
+		kvc_node_settle_locked(k, n);
+		return add(k, l, path, NULL, NULL, -EINVAL);
+	}
+	n->refs++;
+	for (int more = 1; more == 1 && !err;) {
+		more = kvc_folder_entries_some_both(k, n->row.ino, &after, &e);
+		err = more < 0 ? more : 0;
+		for (size_t i = 0; i < e.n && !err; i++)
+			if (S_ISREG(e.v[i].kind) && !kvc_incomplete_hides_both(k, n, e.v[i].name))
+				err = add_entry_both(k, l, path, &e.v[i]);
+		if (more == 1)
+			kvc_pause_both(k);
+		err = err ?: given_up(l);
+	}
+	n->refs--;
+	kvc_node_settle_locked(k, n);
+	free(e.v);
+	return err;
+}
+
+/* Lets others in now and then; what is in the lease already stays, by n->leases. */
+static void pause_both(struct kvc *k, size_t done)
+{
+	if (done % HOLD == 0)
+		kvc_pause_both(k);
+}
+
+static void pause_locked(struct kvc *k, size_t done)
+{
+	if (done % HOLD == 0)
+		kvc_pause_locked(k);
+}
+
+int kvc_lease_new(struct kvc *k, const char *paths, size_t len, enum kvc_lease_mode mode,
+		  const struct kvc_asker *user, size_t most, bool quick, struct kvc_lease **out)
+{
+	KVC_MEM char *copy = strndup(paths, len);
+	struct kvc_lease *l = calloc(1, sizeof *l);
+	char *rest = copy;
+	size_t done = 0;
+	int err = 0;
+
+	if (!copy || !l) {
+		free(l);
+		return -ENOMEM;
+	}
+	l->mode = mode;
+	l->uid = user->uid;
+	l->user = user;
+	l->most = most;
+	l->quick = quick;
+	kvc_share_retry_free_idle(k, l->uid);
+	kvc_lock_both(k);
+	l->client = kvc_access_lease_client_locked(k);
+	for (char *p; (p = strsep(&rest, "\n")) && !err; l->line++)
+		if (*p) {
+			err = add_path_both(k, l, p) ?: given_up(l);
+			pause_both(k, ++done);
+		}
+	for (size_t i = 0; i < l->n && !err; i++) {
+		struct kvc_node *n = l->v[i].n;
+
+		pause_both(k, i);
+		err = given_up(l);
+		if (n && mode != KVC_LEASE_LOOK)
+			l->v[i].err = begin_both(k, l, i);
+	}
+	kvc_access_request_end_locked(k, l->client);
+	kvc_unlock_both(k);
+	if (err) {
+		kvc_lease_free(k, l);
+		return err;
+	}
+	kvc_count(&k->stats, leases);
+	*out = l;
+	return 0;
+}
+
+size_t kvc_lease_bytes(const struct kvc_lease *l)
+{
+	return l->bytes;
+}
+
+int kvc_lease_text(struct kvc *k, struct kvc_lease *l, const char **text, size_t *len,
+		   struct kvc_wait *w)
+{
+	FILE *f;
+
+	if (w->err == -ESHUTDOWN)
+		return w->err;
+	if (!l->text && l->mode == KVC_LEASE_HOLD) {
+		kvc_lock(k);
+		for (size_t i = l->at; i < l->n; i++) {
+			struct kvc_node *n = l->v[i].n;
+
+			l->at = i;
+			pause_locked(k, i);
+			/* What one object's wait ended with is its own line's matter. */
+			if (n && w->err && w->ino == n->row.ino)
+				l->v[i].err = w->err;
+			if (n && !l->v[i].err && n->state == KVC_LOADING) {
+				w->ino = n->row.ino;
+				int err = kvc_wait_park_locked(k, &n->waiters, w);
+
+				kvc_unlock(k);
+				return err;
+			}
+		}
+		kvc_unlock(k);
+	}
+	if (!l->text) {
+		f = open_memstream(&l->text, &l->len);
+		if (!f)
+			return -ENOMEM;
+		kvc_lock(k);
+		for (size_t i = 0; i < l->n; i++) {
+			struct item *it = &l->v[i];
+			struct kvc_row a;
+
+			pause_locked(k, i);
+			if (!it->n || it->n->state == KVC_GONE) {
+				fprintf(f, "%s 0 0 %s\n", it->path,
+					strerrorname_np(it->err ? -it->err : ENOENT));
+				continue;
+			}
+			kvc_node_attr_locked(k, it->n, &a);
+			if (!it->err && it->n->state == KVC_LOWER)
+				it->err = it->n->load_error;
+			if (it->err && it->n->state != KVC_GONE && kvc_load_unserved(it->err)) {
+				if (l->mode == KVC_LEASE_HOLD)
+					kvc_count(&k->stats, unserved_loads);
+				it->err = 0; /* a miss: the state says that it is not resident */
+			}
+			fprintf(f, "%s %" PRIu64 " %" PRIu64 " %s\n", it->path, a.ino, a.size,
+				it->err ? strerrorname_np(-it->err)
+					: kvc_file_state_names[it->n->state]);
+		}
+		kvc_unlock(k);
+		if (fclose(f)) { /* a part of it would tell less than is there */
+			free(l->text);
+			l->text = NULL;
+			return -ENOMEM;
+		}
+	}
+	*text = l->text;
+	*len = l->len;
+	return 0;
+}
+
+void kvc_lease_free(struct kvc *k, struct kvc_lease *l)
+{
+	kvc_lock(k);
+	for (size_t i = 0; i < l->n; i++) {
+		struct kvc_node *n = l->v[i].n;
+
+		pause_locked(k, i);
+		free(l->v[i].path);
+		if (!n)
+			continue;
+		let_go_locked(k, l, n);
+		if (n->lost && !n->nopen && !n->leases)
+			kvc_file_destroy_locked(k, n);
+		kvc_node_settle_locked(k, n);
+	}
+	pthread_cond_signal(&k->reservations.pressed);
+	kvc_unlock(k);
+	free(l->v);
+	free(l->text);
+	free(l);
+}

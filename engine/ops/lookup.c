@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Looking names up where files of partial chunks are hidden (names/incomplete.c). The kernel keeps
+ * no name of such a folder, be it there or missing, so each look at one comes here.
+ */
+#include "cache.h"
+#include "ops.h"
+#include "incomplete.h"
+
+/* Is the folder a partial chunk, whose files are hidden? And is there one of this name? */
+static bool fleeting(struct kvc *k, uint64_t parent, const char *name, uint64_t *hidden)
+{
+	struct kvc_node *folder;
+	uint64_t ino;
+	uint32_t kind;
+	bool is = false;
+
+	kvc_lock_both(k);
+	if (!kvc_node_get_both(k, parent, &folder)) {
+		is = kvc_incomplete_both(k, folder);
+		if (is && name && !kvc_incomplete_temporary(name) &&
+		    !kvc_name_get(k->cat, parent, name, &ino, &kind) && S_ISREG(kind))
+			*hidden = ino;
+		kvc_node_settle_locked(k, folder);
+	}
+	kvc_unlock_both(k);
+	return is;
+}
+
+bool kvc_lookup_fleeting(struct kvc *k, uint64_t parent)
+{
+	return kvc_incomplete_on(k) && fleeting(k, parent, NULL, NULL);
+}
+
+int kvc_lookup(struct kvc *k, uint64_t parent, const char *name, struct kvc_row *attr,
+	       struct kvc_wait *w)
+{
+	uint64_t hidden = 0;
+	bool partial = kvc_incomplete_on(k) && fleeting(k, parent, name, &hidden);
+	int err = hidden ? -ENOENT : kvc_entry_lookup_any(k, parent, name, attr, w);
+
+	if (hidden)
+		attr->ino = hidden;
+	else if (err == -ENOENT && partial && !attr->ino)
+		attr->ino = parent;
+	return err;
+}

@@ -1,0 +1,631 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opening, creating and releasing files. An open answered from the pool takes k->lock once and, the
+ * first time, two system calls to register the segment for passthrough; the registration is kept
+ * for the next open. All opens of a file that are there together are served the same way
+ * (n->plain), as the kernel asks for.
+ */
+#include "account.h"
+#include "cache.h"
+#include "ops.h"
+#include "file.h"
+#include "folder.h"
+#include "user_share.h"
+#include "ino.h"
+#include "load.h"
+#include "membership.h"
+#include "model.h"
+#include "throttle.h"
+#include "pages.h"
+#include "incomplete.h"
+#include "remote_lookup.h"
+#include "model_stats.h"
+#include "latency.h"
+#include "chunking.h"
+#include "tmpfile.h"
+#include "access.h"
+
+#include <fcntl.h>
+#include <string.h>
+
+#define BACKINGS_MAX 32768      /* registrations kept for files that nobody has open */
+#define AHEAD_MAX (64ull << 20) /* prepared by an open of what is there: a help, no condition */
+#define DAY_NS 86400000000000ll
+
+static bool writes(int flags)
+{
+	return (flags & O_ACCMODE) != O_RDONLY;
+}
+
+/* May the model's files be written by passthrough? Not where every byte must be granted first. */
+static bool passes_locked(struct kvc *k, uint64_t model)
+{
+	return k->ev.backing_open && !kvc_quota_of_locked(k, model);
+}
+
+/*
+ * Registers the segment unless that is done. Where it fails, plain requests serve. Where a quota
+ * has to grant each byte, a reader's open passes if all of the file has its pages: then a writer
+ * that comes while it is open, and has to be registered too, finds by a mapping no hole to fill.
+ * Nor is one that is written anew with no room prepared (bare): each of its writes asks.
+ */
+static void back_locked(struct kvc *k, struct kvc_node *n, bool writer, bool bare)
+{
+	struct kvc_segment s = kvc_file_segment_of(n);
+	KVC_FD int fd = -1;
+	int id;
+
+	if (n->nopen) /* as the others have it */
+		return;
+	n->plain = true;
+	if (bare || !k->ev.backing_open ||
+	    (!passes_locked(k, n->model) &&
+	     (writer || n->reserved < kvc_round_up(n->object.size, KVC_PAGE))))
+		return;
+	if (!n->backing) {
+		fd = kvc_pool_segment_open(&k->pool, &s, O_RDONLY);
+		id = fd < 0 ? fd : k->ev.backing_open(k->ev.arg, fd);
+		if (id <= 0)
+			return;
+		n->backing = id;
+		k->nodes->backings++;
+	}
+	n->plain = false;
+}
+
+static int opened_locked(struct kvc *k, struct kvc_node *n, int flags, uint32_t uid,
+			 struct kvc_opened *out)
+{
+	out->requests = !n->plain && writes(flags) && !passes_locked(k, n->model);
+	if (n->plain || out->requests) {
+		int fd = kvc_file_node_fd_locked(k, n);
+
+		if (fd < 0)
+			return fd;
+		kvc_count(&k->stats, plain_opens);
+	} else {
+		kvc_count(&k->stats, passthrough_opens);
+	}
+	kvc_chunk_mark_busy(n->chunk);
+	kvc_file_linger_over_locked(k, n);
+	n->nopen++;
+	n->nwriters += writes(flags);
+	k->nodes->opens++;
+	kvc_user_share_add_locked(k, n, uid, true);
+	out->backing = n->plain ? 0 : n->backing;
+	kvc_count(&k->stats, opens);
+	return 0;
+}
+
+/*
+ * What to prepare for a file of this model that is written anew: its usual size where passthrough
+ * serves; plain writes get room as they come. Not more than half of the pool lies prepared: many
+ * files open together, whose model had one large file lately, would take all. Nor more than the
+ * user's share.
+ */
+static uint64_t room_ahead_locked(struct kvc *k, uint64_t model, uint32_t uid)
+{
+	uint64_t hint = passes_locked(k, model) ? kvc_model_hint_locked(k, model) : 0;
+
+	return k->reservations.ahead + hint > k->pool.bytes / 2 ||
+			       !kvc_user_share_fits_locked(k, uid, NULL, hint)
+		       ? 0
+		       : hint;
+}
+
+/* The locks are let go meanwhile, where that is much. What it could not have it does without. */
+static int prepare_both(struct kvc *k, struct kvc_node *n, int fd, uint64_t bytes)
+{
+	uint64_t done = 0;
+
+	if (bytes)
+		kvc_pages_locked(k, n, KVC_HELD_BOTH, fd, FALLOC_FL_KEEP_SIZE, 0, bytes, &done);
+	if (n->state != KVC_OPEN)
+		return -ESTALE;
+	n->prepared = kvc_max(n->prepared, done); /* who wrote meanwhile may have more */
+	kvc_account_set_ahead_locked(k, n, done);
+	kvc_account_recount_locked(k, n);
+	return 0;
+}
+
+/* O_TRUNC: the file starts anew; what it held, here or below, is not needed. */
+static int truncate_open_both(struct kvc *k, struct kvc_node *n, struct kvc_wait *w)
+{
+	uint64_t hint = room_ahead_locked(k, n->model, w->uid), more;
+	int err, fd;
+
+	hint = hint > AHEAD_MAX ? 0 : hint;
+	if (!w->aside && (kvc_pages_many_locked(n, 0) || hint > KVC_PAGES_QUICK))
+		return KVC_LONG;
+
+	if (n->state == KVC_LOADING)
+		return kvc_wait_park_locked(k, &n->waiters, w);
+	if (n->state == KVC_LOWER && (err = kvc_membership_join_both(k, n)))
+		return err;
+	more = hint - kvc_min(hint, n->reserved);
+	if ((err = kvc_throttle_store_locked(k, more, w)) ||
+	    (err = kvc_reservation_get_locked(k, more, w)))
+		return err;
+	err = n->state == KVC_LOWER ? kvc_file_segment_new_locked(k, n)
+				    : kvc_file_begin_write_locked(k, n);
+	fd = err ?: kvc_file_node_fd_locked(k, n);
+	err = fd < 0 ? fd : kvc_pages_cut_locked(k, n, KVC_HELD_BOTH, fd, 0);
+	n->prepared = err ? n->prepared : 0;
+	err = err ?: prepare_both(k, n, fd, hint);
+	kvc_reservation_put_locked(k, more); /* what it took is counted */
+	if (err)
+		kvc_file_written_locked(k, n); /* as it was */
+	return err;
+}
+
+/* While a call waits, the chunk of this node is not dropped, however long ago it was used. */
+static void wait_in_locked(struct kvc_node *n, struct kvc_wait *w)
+{
+	kvc_chunk_mark_busy(n->chunk);
+	n->waiting++;
+	w->ino = n->row.ino;
+}
+
+static void wait_out_locked(struct kvc *k, struct kvc_wait *w)
+{
+	struct kvc_node *n = w->ino ? kvc_node_find_locked(k, w->ino) : NULL;
+
+	w->ino = 0;
+	if (n) {
+		n->waiting--;
+		kvc_node_settle_locked(k, n);
+	}
+}
+
+/* Does an open for reading show in the file's access time? As mount(8) has noatime and relatime. */
+static bool stamps(const struct kvc *k, const struct kvc_row *r, uint64_t now)
+{
+	int64_t atime = (int64_t)r->atime_ns;
+
+	if (k->opt.atime != KVC_ATIME_RELATIVE)
+		return k->opt.atime == KVC_ATIME_OPENS;
+	return atime <= (int64_t)r->mtime_ns || atime <= (int64_t)r->ctime_ns ||
+	       atime <= (int64_t)now - DAY_NS;
+}
+
+/* What an open leaves behind beside the open file. */
+static void noted_locked(struct kvc *k, struct kvc_node *n, int flags, const struct kvc_wait *w)
+{
+	uint64_t now = kvc_now_ns();
+
+	if (n->chunk)
+		kvc_access_record_locked(k, n->chunk, n->row.ino, w->client, true);
+	if (!(flags & O_NOATIME) && (flags & O_ACCMODE) != O_WRONLY && stamps(k, &n->row, now)) {
+		n->row.atime_ns = now;
+		n->touched = true;
+	}
+	if (!(flags & O_TRUNC))
+		kvc_latency_record(k, KVC_OP_open, w->loads ? n->loaded : KVC_OF_POOL, n->model,
+				   w->begun_ns);
+}
+
+static int open_once(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out,
+		     struct kvc_wait *w)
+{
+	struct kvc_node *n;
+	bool waited = w->deadline_ns != 0;
+	bool anew = (flags & O_TRUNC) && writes(flags); /* may need the chunk's row */
+	int err = 0;
+
+	if (anew)
+		kvc_catalog_lock(k->cat);
+	kvc_lock(k);
+	wait_out_locked(k, w);
+	n = kvc_node_find_locked(k, ino);
+	if ((err = w->err ?: writes(flags) ? kvc_takes(k, false) : 0))
+		goto out;
+	if (!n || kvc_node_gone(n) || (n->lost && !n->nopen && kvc_list_empty(&n->lingers))) {
+		err = -ESTALE;
+		goto out;
+	}
+	if (!S_ISREG(n->row.mode)) {
+		err = -EINVAL;
+		goto out;
+	}
+	if ((err = kvc_user_share_may_open_locked(k, w->uid, n)) ||
+	    (!anew && (err = kvc_user_share_check_locked(k, w, n, 0))))
+		goto out;
+	if (anew) {
+		err = truncate_open_both(k, n, w);
+	} else if (n->state == KVC_LOWER || n->state == KVC_LOADING) {
+		if (!waited) {
+			kvc_count(&k->stats, pool_misses);
+			kvc_model_stats_locked(k, n->model, misses);
+			w->loads = true;
+		}
+		if (!kvc_wait_has_place(w)) { /* nor is a load begun for which nobody waits */
+			kvc_count(&k->stats, waits_refused);
+			err = -ETIMEDOUT;
+			goto out;
+		}
+		err = kvc_load_start_locked(k, n, false);
+		if (err == -ENOENT)
+			/* no copy anywhere: recovery or the load would have dropped it */
+			err = -EIO;
+		if (!err)
+			err = kvc_wait_park_locked(k, &n->waiters, w);
+	} else if (writes(flags)) {
+		err = kvc_file_begin_write_locked(k, n);
+	}
+	if (err)
+		goto out;
+	if (!waited && !(flags & O_TRUNC)) {
+		kvc_count(&k->stats, pool_hits);
+		kvc_model_stats_locked(k, n->model, hits);
+	}
+	back_locked(k, n, writes(flags), anew && !n->prepared);
+	err = opened_locked(k, n, flags, w->uid, out);
+	if (err)
+		kvc_file_written_locked(k, n);
+	else
+		noted_locked(k, n, flags, w);
+out:
+	if (err == KVC_WAIT)
+		wait_in_locked(n, w);
+	else
+		kvc_reservation_cancel_locked(k, w);
+	kvc_unlock(k);
+	if (anew)
+		kvc_catalog_unlock(k->cat);
+	return err;
+}
+
+/* Of a chunk that is not whole. What the kernel knew of it is asked for anew. */
+static bool hidden(struct kvc *k, uint64_t ino)
+{
+	struct kvc_node *n;
+	bool is;
+
+	kvc_lock_both(k);
+	n = kvc_node_find_locked(k, ino);
+	is = n && S_ISREG(n->row.mode) && kvc_incomplete_hidden_both(k, n);
+	kvc_unlock_both(k);
+	return is;
+}
+
+/*
+ * A load that no tier served in time is a miss to a reader (load.h). The kernel keeps the name: an
+ * error of an open leaves no negative entry. So stat still finds the file, and a later open loads
+ * it.
+ */
+static int miss_if_unserved(struct kvc *k, int flags, const struct kvc_wait *w, int err)
+{
+	if (!w->loads || writes(flags) || (flags & (O_TRUNC | O_CREAT)) || !kvc_load_unserved(err))
+		return err;
+	kvc_count(&k->stats, unserved_loads);
+	return -ENOENT;
+}
+
+static int open_any(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out,
+		    struct kvc_wait *w)
+{
+	int err;
+
+	do
+		err = open_once(k, ino, flags, out, w);
+	while (kvc_share_retry_call(k, w, &err));
+	return err == KVC_WAIT ? err : miss_if_unserved(k, flags, w, err);
+}
+
+int kvc_open_file(struct kvc *k, uint64_t ino, int flags, struct kvc_opened *out,
+		  struct kvc_wait *w)
+{
+	if (!w->begun_ns)
+		w->begun_ns = kvc_mono_ns();
+	if (kvc_incomplete_on(k) && !w->ino && !w->err && hidden(k, ino))
+		return -ESTALE;
+	return open_any(k, ino, flags, out, w);
+}
+
+struct creation {
+	struct kvc_row row;
+	uint64_t model, reserved;
+	bool opens;   /* or one that is there already */
+	uint32_t uid; /* who makes it; row.uid is whose it is */
+	uint64_t client;
+};
+
+/* The first half of a create: may it be, and how? */
+static int plan_both(struct kvc *k, uint64_t parent, const char *name, struct creation *c,
+		     uint64_t *existing)
+{
+	struct kvc_node *folder;
+	uint32_t kind;
+	int err = kvc_entry_folder_both(k, parent, name, true, &folder);
+
+	if (err)
+		return err;
+	c->row.parent = folder->row.ino; /* another, where this one was dropped and made again */
+	err = name ? kvc_name_get(k->cat, c->row.parent, name, existing, &kind) : -ENOENT;
+	if (err != -ENOENT)
+		return err ?: -EEXIST;
+	err = kvc_takes(k, false) ?: kvc_usage_allows(k->cat, c->row.uid, true, 0);
+	if ((err = err ?: kvc_user_share_may_open_locked(k, c->uid, NULL)))
+		return err;
+	if ((err = kvc_node_model_both(k, c->row.parent, &c->model)))
+		return err;
+	if (folder->row.mode & S_ISGID)
+		c->row.gid = folder->row.gid;
+	c->reserved = room_ahead_locked(k, c->model, c->uid);
+	return 0;
+}
+
+/* The second half: the segment is there, the file becomes visible. */
+static int enter_both(struct kvc *k, const struct creation *c, const char *name, int fd,
+		      int backing, int flags, struct kvc_row *attr, struct kvc_opened *out)
+{
+	struct kvc_node *folder, *n;
+	uint64_t other;
+	uint32_t kind;
+	int err = kvc_entry_folder_both(k, c->row.parent, name, true, &folder)
+			  ?: kvc_catalog_spare(k->cat, KVC_SPARES);
+
+	/*
+	 * Since the first half an import, or who reached the folder by another inode of the
+	 * kernel's, may have put something there.
+	 */
+	if (!err && name) {
+		err = kvc_name_get(k->cat, folder->row.ino, name, &other, &kind);
+		err = err == -ENOENT ? 0 : err ?: -EEXIST;
+	}
+	if (err)
+		return err;
+	n = kvc_node_new_locked(k, &c->row);
+	if (!n)
+		return -ENOMEM;
+	n->row.parent = folder->row.ino;
+	n->model = c->model;
+	err = name ? kvc_chunking_join_both(k, folder, n, name, true, &n->row.chunk) : 0;
+	if (!err && !n->row.chunk) {
+		n->row.chunk = n->row.ino;
+		err = kvc_membership_found_both(k, n);
+	} else if (!err) {
+		err = kvc_membership_join_both(k, n);
+	}
+	if (!err)
+		err = name ? kvc_name_put(k->cat, n->row.parent, name, c->row.ino, S_IFREG)
+			   : kvc_tmpfile_note_both(k, n);
+	if (err) {
+		kvc_node_settle_locked(k, n);
+		return err;
+	}
+	n->fd = fd;
+	n->fresh = n->unshared = n->unborn = true;
+	n->mode_ns = c->row.mtime_ns;
+	/* it is in k->reservations.ahead already */
+	n->reserved = n->prepared = n->ahead = c->reserved;
+	n->epoch = 1;
+	n->nlookup = 1;
+	n->backing = backing;
+	n->plain = !backing;
+	k->nodes->backings += backing > 0;
+	kvc_access_made_locked(k, n->chunk, c->client);
+	kvc_file_become_locked(k, n, KVC_OPEN);
+	kvc_account_quota_count_locked(k, n);
+	kvc_node_dirty_locked(k, n);
+	if (name) {
+		kvc_incomplete_named_locked(n, name);
+		kvc_remote_lookup_made_locked(k, n->model, name);
+		kvc_touch_folder_locked(k, folder, 0);
+	}
+	opened_locked(k, n, flags, c->uid, out); /* cannot fail: fd is there */
+	kvc_count(&k->stats, creates);
+	kvc_model_stats_locked(k, n->model, creates);
+	*attr = n->row;
+	return 0;
+}
+
+/*
+ * The first half of a create, and the room for it. 0, KVC_WAIT, or why not; -EEXIST with the one
+ * that is there.
+ */
+static int ask_both(struct kvc *k, const char *name, struct creation *c, uint64_t *existing,
+		    struct kvc_wait *w)
+{
+	struct kvc_node *folder;
+	int err;
+
+	wait_out_locked(k, w);
+	/*
+	 * Preparing the usual size is a help, no condition: who cannot have it writes by plain
+	 * requests, each of which asks.
+	 */
+	if (w->err == -ENOSPC && !w->stage) {
+		w->err = 0;
+		w->stage = 1;
+		w->deadline_ns = w->since_ns = 0;
+	}
+	err = w->err ?: plan_both(k, c->row.parent, name, c, existing);
+	if (w->stage)
+		c->reserved = 0;
+	if (!err) {
+		err = kvc_ino_new_both(k, &c->row.ino)
+			      ?: kvc_throttle_store_locked(k, c->reserved, w);
+		err = err ?: kvc_reservation_get_locked(k, c->reserved, w);
+		k->reservations.ahead += err ? 0 : c->reserved;
+	}
+	if (err && err != KVC_WAIT && !(err == -EEXIST && *existing && c->opens))
+		/* granted, but the folder or the name has changed meanwhile */
+		kvc_reservation_cancel_locked(k, w);
+	/* While it waits its chunk is in use, however long ago the last file of it was written. */
+	if (err == KVC_WAIT && (folder = kvc_node_find_locked(k, c->row.parent)))
+		wait_in_locked(folder, w);
+	return err;
+}
+
+/* Another made it meanwhile: open that one. */
+static int open_existing(struct kvc *k, uint64_t parent, const char *name, int flags,
+			 struct kvc_row *attr, struct kvc_opened *out, struct kvc_wait *w)
+{
+	int err = kvc_entry_lookup_any(k, parent, name, attr, NULL);
+	uint64_t ino = err ? 0 : attr->ino; /* when it waits, attr may be gone */
+	bool opens = ino && S_ISREG(attr->mode);
+
+	if (!opens || !(flags & O_TRUNC)) { /* the room that was granted is for one written anew */
+		kvc_lock(k);
+		kvc_reservation_cancel_locked(k, w);
+		kvc_unlock(k);
+	}
+	err = opens ? open_any(k, ino, flags, out, w) : err ?: -EEXIST;
+	if (err && ino)
+		kvc_entry_forget(k, ino, 1);
+	else if (!err)
+		kvc_entry_getattr(k, ino, attr);
+	return err;
+}
+
+/* The segment, with its room prepared and registered for passthrough. Without locks. */
+static int make_segment(struct kvc *k, struct creation *c, const struct kvc_segment *s, int *fd,
+			int *backing)
+{
+	struct stat st;
+
+	*fd = kvc_pool_segment_open(&k->pool, s, O_RDWR | O_CREAT | O_EXCL);
+	if (*fd < 0)
+		return *fd;
+	if (c->reserved && fallocate(*fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)c->reserved)) {
+		kvc_lock(k); /* files that grow by passthrough have it: without, then */
+		kvc_reservation_put_locked(k, c->reserved);
+		k->reservations.ahead -= c->reserved;
+		kvc_unlock(k);
+		c->reserved = 0;
+	}
+	if (!fstat(*fd, &st)) /* the times that a file carries while nobody writes it */
+		c->row.atime_ns = c->row.mtime_ns = c->row.ctime_ns = c->row.btime_ns =
+			kvc_ns(st.st_mtim);
+	if (c->reserved) {
+		/*
+		 * A read-only descriptor: the kernel opens the segment anew with the caller's
+		 * flags, and one that writes, kept by it, would be a writer that no lease on the
+		 * segment gets past (pool.c).
+		 */
+		KVC_FD int ro = kvc_pool_segment_open(&k->pool, s, O_RDONLY);
+
+		*backing = ro < 0 ? 0 : k->ev.backing_open(k->ev.arg, ro);
+		if (*backing < 0)
+			*backing = 0;
+	}
+	return 0;
+}
+
+int kvc_open_create(struct kvc *k, uint64_t parent, const char *name, uint32_t mode, uint32_t uid,
+		    uint32_t gid, int flags, struct kvc_row *attr, struct kvc_opened *out,
+		    struct kvc_wait *w)
+{
+	uint64_t now = kvc_now_ns(), existing = 0;
+	struct creation c = {
+		.row = { .mode = S_IFREG | (mode & 07777),
+			 .uid = uid,
+			 .gid = gid,
+			 .nlink = 1,
+			 .atime_ns = now,
+			 .mtime_ns = now,
+			 .ctime_ns = now,
+			 .btime_ns = now,
+			 .parent = parent },
+		.opens = !(flags & O_EXCL),
+		.uid = w->uid,
+		.client = w->client,
+	};
+	int fd = -1, backing = 0, err;
+
+	if (!w->begun_ns)
+		w->begun_ns = kvc_mono_ns();
+	kvc_lock_both(k);
+	err = ask_both(k, name, &c, &existing, w);
+	kvc_unlock_both(k);
+	if (err == -EEXIST && existing && c.opens)
+		return open_existing(k, c.row.parent, name, flags, attr, out, w);
+	if (err)
+		return err;
+
+	struct kvc_segment s = { 'w', c.row.ino, 0 };
+
+	err = make_segment(k, &c, &s, &fd, &backing);
+	kvc_lock_both(k);
+	if (!err)
+		err = enter_both(k, &c, name, fd, backing, flags, attr, out);
+	if (err) {
+		kvc_reservation_put_locked(k, c.reserved);
+		k->reservations.ahead -= c.reserved;
+		kvc_pool_segment_remove(&k->pool, &s);
+		if (backing)
+			k->ev.backing_close(k->ev.arg, backing);
+		if (fd >= 0)
+			close(fd);
+	}
+	kvc_unlock_both(k);
+	if (err == -EEXIST && c.opens)
+		return open_existing(k, c.row.parent, name, flags, attr, out, w);
+	if (!err)
+		kvc_latency_record(k, KVC_OP_create, KVC_OF_POOL, c.model, w->begun_ns);
+	return err;
+}
+
+void kvc_open_release(struct kvc *k, uint64_t ino, int flags, uint32_t uid)
+{
+	struct kvc_node *n;
+	bool both = false;
+
+	kvc_lock(k);
+	n = kvc_node_find_locked(k, ino);
+	if (n && n->unnamed) { /* its row may go */
+		both = true;
+		kvc_unlock(k);
+		kvc_lock_both(k);
+		n = kvc_node_find_locked(k, ino);
+	}
+	if (!n || !n->nopen)
+		goto out;
+	if (!both && writes(flags))
+		kvc_pages_spare_locked(k, n);
+	atomic_load_explicit(&k->nodes->fd_uses, memory_order_acquire);
+	n->nopen--;
+	k->nodes->opens--;
+	n->nwriters -= writes(flags) && n->nwriters;
+	kvc_user_share_remove_locked(k, n, uid, true);
+	if (n->state == KVC_OPEN && !n->nwriters && !n->lost && !n->unnamed)
+		kvc_file_publish_locked(k, n);
+	if (both)
+		kvc_tmpfile_settle_both(k, n);
+	if (!n->nopen && n->lost && !n->leases) {
+		kvc_file_destroy_locked(k, n);
+	} else if (!n->nopen && n->state != KVC_OPEN) {
+		if (n->fd >= 0)
+			close(n->fd);
+		n->fd = -1;
+		if (n->backing && k->nodes->backings > BACKINGS_MAX)
+			kvc_file_close_segment_locked(k, n);
+	}
+	kvc_node_settle_locked(k, n);
+	if (!kvc_list_empty(&k->reservations.waiters))
+		pthread_cond_signal(&k->reservations.pressed);
+out:
+	kvc_unlock(k);
+	if (both)
+		kvc_catalog_unlock(k->cat);
+}
+
+void kvc_open_fd_done(struct kvc *k)
+{
+	/* pairs with the load before the close */
+	atomic_fetch_add_explicit(&k->nodes->fd_uses, 1, memory_order_release);
+}
+
+int kvc_open_fd(struct kvc *k, uint64_t ino)
+{
+	struct kvc_node *n;
+	int fd = -EBADF;
+
+	kvc_lock(k);
+	n = kvc_node_find_locked(k, ino);
+	if (n && n->nopen)
+		fd = kvc_file_node_fd_locked(k, n);
+	kvc_unlock(k);
+	return fd;
+}

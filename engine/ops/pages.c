@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A client gives a file a size or room of any number of bytes by one call, and the kernel clears or
+ * frees page after page: seconds for some GiB. Whoever needs k->lock or the catalog's would wait
+ * for that, so they are let go, and a call that takes pages goes by steps, between which it sees
+ * whether it is for nothing by now. Nor is a handler kept for so long: such calls return KVC_LONG
+ * until the caller runs them aside (base/caller.h).
+ *
+ * Meanwhile the node stays (n->holds) and is not published (n->nwriters), its bytes are accounted
+ * for already, and the kernel lets nobody else change the file's size. It may be unlinked or
+ * dropped, which closes n->fd: so the calls are made by a descriptor of their own.
+ */
+#include "pages.h"
+
+#include "file.h"
+
+#include <fcntl.h>
+
+#define STEP (64ull << 20)
+#define SPARE (2ull << 20) /* a huge page */
+
+/* Nobody has any use for it now? */
+static int over(struct kvc *k, const struct kvc_node *n)
+{
+	int err;
+
+	kvc_lock(k);
+	err = n->state == KVC_GONE ? -ESTALE : k->stopping ? -ESHUTDOWN : 0;
+	kvc_unlock(k);
+	return err;
+}
+
+int kvc_pages_size(int fd, uint64_t least)
+{
+	struct stat st;
+
+	if (fstat(fd, &st))
+		return -errno;
+	return (uint64_t)st.st_size < least && ftruncate(fd, (off_t)least) ? -errno : 0;
+}
+
+/* The size comes last: what a step cannot have is not seen. */
+static int in_steps(struct kvc *k, const struct kvc_node *n, int fd, int mode, uint64_t off,
+		    uint64_t len, uint64_t *done)
+{
+	int err = 0;
+
+	for (uint64_t at = off, part; at < off + len && !err; at += part) {
+		part = kvc_min(STEP - at % STEP, off + len - at);
+		if (fallocate(fd, mode | FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)part))
+			return -errno;
+		*done = at + part - off;
+		err = over(k, n);
+	}
+	return err || mode & FALLOC_FL_KEEP_SIZE ? err : kvc_pages_size(fd, off + len);
+}
+
+static int begin_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int fd)
+{
+	int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+
+	if (own < 0)
+		return -errno;
+	n->refs++;
+	n->nwriters++;
+	if (held == KVC_HELD_BOTH)
+		kvc_unlock_both(k);
+	else
+		kvc_unlock(k);
+	return own;
+}
+
+static int end_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int own, int err)
+{
+	close(own);
+	if (held == KVC_HELD_BOTH)
+		kvc_lock_both(k);
+	else
+		kvc_lock(k);
+	n->nwriters--;
+	n->refs--;
+	n->epoch++;
+	return err ?: n->state == KVC_OPEN ? 0 : -ESTALE;
+}
+
+int kvc_pages_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int fd, int mode,
+		     uint64_t off, uint64_t len, uint64_t *done)
+{
+	uint64_t none;
+	int own, err;
+
+	done = done ?: &none;
+	*done = 0;
+	if (len <= KVC_PAGES_HELD) {
+		if (fallocate(fd, mode, (off_t)off, (off_t)len))
+			return -errno;
+		*done = len;
+		return 0;
+	}
+	if ((own = begin_locked(k, n, held, fd)) < 0)
+		return own;
+	err = in_steps(k, n, own, mode, off, len, done);
+	return end_locked(k, n, held, own, err);
+}
+
+/* Are those more than `some` that a cut of this node to `size` would free? */
+static bool frees(const struct kvc_node *n, uint64_t size, uint64_t some)
+{
+	uint64_t has = n->object.size, reserved = n->reserved;
+	struct stat st;
+
+	if (!kvc_has_segment(n))
+		return false;
+	if (n->state == KVC_OPEN && n->fd >= 0 && !fstat(n->fd, &st)) {
+		has = (uint64_t)st.st_size;
+		reserved = (uint64_t)st.st_blocks * 512;
+	}
+	/* also what lies prepared behind its end */
+	return reserved > some && kvc_max(has, n->prepared) > size + some;
+}
+
+int kvc_pages_cut_locked(struct kvc *k, struct kvc_node *n, enum kvc_held held, int fd,
+			 uint64_t size)
+{
+	int own, err = 0;
+
+	if (!frees(n, size, KVC_PAGES_HELD))
+		return ftruncate(fd, (off_t)size) ? -errno : 0;
+	if ((own = begin_locked(k, n, held, fd)) < 0)
+		return own;
+	if (ftruncate(own, (off_t)size))
+		err = -errno;
+	return end_locked(k, n, held, own, err);
+}
+
+/*
+ * Under the lock nobody begins to write, and who is about to close it writes no more. By whole huge
+ * pages: of half a one the kernel clears what stays, and splits it.
+ */
+void kvc_pages_spare_locked(struct kvc *k, struct kvc_node *n)
+{
+	struct stat st;
+	int fd;
+
+	while (n->state == KVC_OPEN && n->nwriters == 1 &&
+	       (fd = kvc_file_node_fd_locked(k, n)) >= 0 && !fstat(fd, &st) &&
+	       n->prepared > (uint64_t)st.st_size + 2 * SPARE) {
+		const struct timespec t[2] = { { .tv_nsec = UTIME_OMIT }, st.st_mtim };
+		uint64_t end = n->prepared;
+
+		n->prepared = (end - 1) / SPARE * SPARE;
+		if (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)n->prepared,
+			      (off_t)(end - n->prepared)))
+			return;
+		futimens(fd, t);
+		kvc_pause_locked(k);
+	}
+}
+
+bool kvc_pages_many_locked(const struct kvc_node *n, uint64_t size)
+{
+	return frees(n, size, KVC_PAGES_QUICK);
+}

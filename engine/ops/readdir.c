@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Listing folders: the names in order of their hash, in pieces, since lookups wait for the
+ * catalog's lock meanwhile. What is hidden, or about to go, is left out.
+ */
+#include "cache.h"
+#include "ops.h"
+#include "dir_invalidate.h"
+#include "folder.h"
+#include "incomplete.h"
+
+#include <sys/stat.h>
+
+#define NAMES 128 /* under one hold of the catalog's lock */
+
+/*
+ * Some of the names but those of files whose chunk is dropped. Under the catalog's lock. 1: there
+ * are more, above *after.
+ */
+static int some_left(struct kvc *k, uint64_t ino, uint64_t *after, struct kvc_entries *e,
+		     kvc_name_fn *fn, void *arg)
+{
+	int more, end = 0;
+
+	kvc_lock(k);
+	more = kvc_folder_entries_some_both(k, ino, after, e);
+	for (size_t i = 0; i < e->n; i++) {
+		struct kvc_node *n = kvc_node_find_locked(k, e->v[i].ino);
+
+		e->v[i].ino = n && kvc_node_cut(n) ? 0 : e->v[i].ino;
+	}
+	kvc_unlock(k);
+	for (size_t i = 0; i < e->n && !end; i++) {
+		const struct kvc_name n = {
+			ino, kvc_name_hash(e->v[i].name), e->v[i].ino, e->v[i].kind, e->v[i].name,
+		};
+
+		end = n.ino ? fn(arg, &n) : 0;
+	}
+	return more < 0 ? more : end ? 0 : more;
+}
+
+struct piece {
+	kvc_name_fn *fn;
+	void *arg;
+	uint64_t hash; /* of the last one */
+	unsigned n;
+	bool ended; /* by fn */
+};
+
+/* It ends between two hashes, so that no name is passed over. */
+static int take_piece(void *arg, const struct kvc_name *n)
+{
+	struct piece *p = arg;
+
+	if (p->n >= NAMES && n->hash != p->hash)
+		return 1;
+	p->n++;
+	p->hash = n->hash;
+	p->ended = p->fn(p->arg, n);
+	return p->ended;
+}
+
+/* The same where no chunk is being dropped. */
+static int some_names(struct kvc *k, uint64_t ino, uint64_t *after, kvc_name_fn *fn, void *arg)
+{
+	struct piece p = { .fn = fn, .arg = arg, .hash = *after };
+	int more = kvc_name_each(k->cat, ino, *after, take_piece, &p);
+
+	*after = p.hash;
+	return p.ended ? 0 : more;
+}
+
+struct shown {
+	kvc_name_fn *fn;
+	void *arg;
+};
+
+static int show(void *arg, const struct kvc_name *n)
+{
+	const struct shown *s = arg;
+
+	return S_ISREG(n->kind) && !kvc_incomplete_temporary(n->name) ? 0 : s->fn(s->arg, n);
+}
+
+int kvc_readdir(struct kvc *k, uint64_t ino, uint64_t after, kvc_name_fn *fn, void *arg)
+{
+	struct shown shown = { fn, arg };
+	struct kvc_entries e = { 0 };
+	int more = 1;
+
+	while (more == 1) {
+		bool lost, some, partial;
+		struct kvc_node *folder;
+
+		kvc_catalog_lock(k->cat);
+		kvc_lock(k);
+		folder = kvc_node_find_locked(k, ino);
+		lost = folder && folder->lost;
+		some = k->drops->ndetached > 0;
+		partial = kvc_incomplete_on(k) && folder && !lost && kvc_incomplete_both(k, folder);
+		kvc_unlock(k);
+		fn = partial ? show : shown.fn;
+		arg = partial ? &shown : shown.arg;
+		if (lost)
+			more = 0;
+		else if (some)
+			more = some_left(k, ino, &after, &e, fn, arg);
+		else
+			more = some_names(k, ino, &after, fn, arg);
+		kvc_catalog_unlock(k->cat);
+		if (more == 1)
+			kvc_catalog_pause(k->cat);
+	}
+	free(e.v);
+	return more;
+}

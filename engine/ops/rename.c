@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Renames: to a name that is free or taken, and two that change their places. */
+#include "account.h"
+#include "cache.h"
+#include "ops.h"
+#include "committer.h"
+#include "file.h"
+#include "folder.h"
+#include "model_quota.h"
+#include "model.h"
+#include "incomplete.h"
+#include "header_rewrite.h"
+#include "remote_lookup.h"
+#include "name_events.h"
+#include "latency.h"
+#include "chunking.h"
+#include "access.h"
+
+#include <sys/stat.h>
+
+/* May n take the place of what is at the target? Takes a folder away. */
+static int replace_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder,
+			const char *name, uint64_t old_ino, struct kvc_node **left,
+			struct kvc_wait *w)
+{
+	struct kvc_node *old;
+	int err = kvc_node_get_both(k, old_ino, &old);
+
+	if (err)
+		return err;
+	if (S_ISDIR(n->row.mode) && !S_ISDIR(old->row.mode))
+		return -ENOTDIR;
+	if (!S_ISDIR(n->row.mode) && S_ISDIR(old->row.mode))
+		return -EISDIR;
+	if (S_ISDIR(old->row.mode))
+		return kvc_entry_rmdir_both(k, folder, NULL, old);
+	return kvc_entry_keep_at_hand_both(k, old, w)
+		       ?: kvc_entry_unlinked_known_both(k, old, folder->row.ino, name, left);
+}
+
+/*
+ * A folder does not move in or out of a model with a quota or a policy of its own: that would count
+ * and class all in it anew. A file does, where the quota has room for its `bytes`.
+ */
+static int may_move_both(struct kvc *k, struct kvc_node *n, uint64_t bytes, uint64_t parent,
+			 uint64_t to)
+{
+	uint64_t from_model, to_model;
+	int apart, err = kvc_node_model_both(k, parent, &from_model)
+				 ?: kvc_node_model_both(k, to, &to_model);
+
+	if (err)
+		return err;
+	if (S_ISDIR(n->row.mode)) { /* in the root it is a model itself */
+		from_model = parent == KVC_ROOT ? n->row.ino : from_model;
+		to_model = to == KVC_ROOT ? n->row.ino : to_model;
+	}
+	if (from_model == to_model)
+		return 0;
+	if (S_ISDIR(n->row.mode)) {
+		apart = kvc_model_apart_both(k, from_model) ?: kvc_model_apart_both(k, to_model);
+		return apart > 0 ? -EXDEV : apart;
+	}
+	return S_ISREG(n->row.mode) ? kvc_quota_allows_locked(k, to_model, bytes) : 0;
+}
+
+static int rename_both(struct kvc *k, uint64_t parent, const char *name, uint64_t to,
+		       const char *to_name, unsigned flags, struct kvc_wait *w)
+{
+	KVC_MEM char *path = NULL;
+	struct kvc_node *from_folder, *to_folder, *n, *old, *left = NULL;
+	uint64_t ino, old_ino = 0;
+	uint32_t kind, old_kind;
+	bool whole, to_whole;
+	int err = kvc_entry_folder_both(k, parent, name, false, &from_folder)
+			  ?: kvc_entry_folder_both(k, to, to_name, true, &to_folder);
+
+	if (!err) {
+		to = to_folder->row.ino;
+		err = kvc_name_get(k->cat, parent, name, &ino, &kind)
+			      ?: kvc_node_get_both(k, ino, &n);
+	}
+	if (!err)
+		err = kvc_entry_takes_both(k, false)
+			      ?: may_move_both(k, n, kvc_account_quota_bytes(n), parent, to);
+	if (err)
+		return err;
+	err = kvc_name_get(k->cat, to, to_name, &old_ino, &old_kind);
+	if (err && err != -ENOENT)
+		return err;
+	if (!err && (flags & RENAME_NOREPLACE))
+		return -EEXIST;
+	if (!err && old_ino == ino)
+		return 0;
+	if ((err = kvc_entry_at_hand_both(k, n, w)) ||
+	    (err = kvc_entry_shared_path_both(k, parent, name, &path)) ||
+	    (err = kvc_rechunk_known_both(k, n, to_folder)) ||
+	    (old_ino && (err = replace_both(k, n, to_folder, to_name, old_ino, &left, w))))
+		return err;
+	if (path)
+		kvc_remote_lookup_unshare_both(k, n, path, true);
+	whole = kvc_incomplete_was_whole_both(k, from_folder);
+	to_whole = kvc_incomplete_was_whole_both(k, to_folder);
+	err = kvc_name_del(k->cat, parent, name) ?: kvc_name_put(k->cat, to, to_name, ino, kind);
+	if (err) {
+		kvc_entry_unlinked_not_locked(k, to, left);
+		return err;
+	}
+	if (old_ino && !S_ISDIR(old_kind) && !kvc_node_get_both(k, old_ino, &old)) {
+		n->unshared &= old->unshared;
+		kvc_name_events_tell_both(k, KVC_EVENT_RING_dropped, old, to, to_name);
+		kvc_entry_unlinked_both(k, old, to, left);
+		kvc_node_settle_locked(k, old);
+	}
+	kvc_access_renamed_locked(k, ino);
+	kvc_name_events_tell_both(k, KVC_EVENT_RING_renamed, n, parent, name);
+	n->row.ctime_ns = kvc_now_ns();
+	n->row.parent = to;
+	kvc_incomplete_named_locked(n, to_name);
+	if (S_ISREG(n->row.mode))
+		kvc_rechunk_both(k, n, to_folder, to_name, w->client);
+	else if (!S_ISLNK(n->row.mode))
+		kvc_chunking_folder_arrived_both(k, to_folder);
+	kvc_node_dirty_locked(k, n);
+	kvc_header_rewrite_both(k, n);
+	kvc_touch_folder_locked(k, from_folder, S_ISDIR(kind) ? -1 : 0);
+	kvc_touch_folder_locked(k, to_folder, S_ISDIR(kind) ? 1 : 0);
+	kvc_incomplete_after_both(k, from_folder, whole);
+	kvc_incomplete_after_both(k, to_folder, to_whole);
+	if (from_folder != to_folder)
+		kvc_incomplete_moved_both(k, n, to_folder);
+	kvc_node_settle_locked(k, n);
+	return 0;
+}
+
+/* One of two that change their places: it has come to `folder`. */
+static void arrived_both(struct kvc *k, struct kvc_node *n, struct kvc_node *folder)
+{
+	kvc_access_renamed_locked(k, n->row.ino);
+	n->temporary_ns = 0;
+	n->row.ctime_ns = kvc_now_ns();
+	n->row.parent = folder->row.ino;
+	if (S_ISREG(n->row.mode))
+		kvc_rechunk_both(k, n, folder, NULL, 0);
+	else if (!S_ISLNK(n->row.mode))
+		kvc_chunking_folder_arrived_both(k, folder);
+	kvc_node_dirty_locked(k, n);
+	kvc_header_rewrite_both(k, n);
+	kvc_node_settle_locked(k, n);
+}
+
+/* May both of RENAME_EXCHANGE? Between two models each makes room for the other. */
+static int may_exchange_both(struct kvc *k, struct kvc_node *a, struct kvc_node *b, uint64_t from,
+			     uint64_t to)
+{
+	uint64_t a_bytes = kvc_account_quota_bytes(a), b_bytes = kvc_account_quota_bytes(b),
+		 less = kvc_min(a_bytes, b_bytes);
+
+	return may_move_both(k, a, a_bytes - less, from, to)
+		       ?: may_move_both(k, b, b_bytes - less, to, from);
+}
+
+/*
+ * Where both are to be loaded before they change places: does the pool keep one beside the other?
+ */
+static bool fit_locked(const struct kvc *k, const struct kvc_node *a, const struct kvc_node *b)
+{
+	if ((kvc_has_segment(a) && kvc_has_segment(b)) || !kvc_entry_only_shared_locked(k, a) ||
+	    !kvc_entry_only_shared_locked(k, b))
+		return true;
+	return (a->row.blocks + b->row.blocks) * 512 <= k->pool.bytes / 100 * k->opt.high_pct;
+}
+
+/* RENAME_EXCHANGE: two names change what they name, in one step. */
+static int exchange_both(struct kvc *k, uint64_t parent, const char *name, uint64_t to,
+			 const char *to_name, struct kvc_wait *w)
+{
+	KVC_MEM char *a_path = NULL;
+	KVC_MEM char *b_path = NULL;
+	struct kvc_node *from_folder, *to_folder, *a, *b;
+	uint64_t a_ino, b_ino;
+	uint32_t a_kind, b_kind;
+	int err = kvc_entry_folder_both(k, parent, name, false, &from_folder)
+			  ?: kvc_entry_folder_both(k, to, to_name, false, &to_folder);
+
+	err = err ?: kvc_name_get(k->cat, parent, name, &a_ino, &a_kind);
+	err = err ?: kvc_name_get(k->cat, to, to_name, &b_ino, &b_kind);
+	err = err ?: kvc_node_get_both(k, a_ino, &a) ?: kvc_node_get_both(k, b_ino, &b);
+	if (err || a == b)
+		return err;
+	err = kvc_entry_takes_both(k, false) ?: may_exchange_both(k, a, b, parent, to);
+	if (!err && !fit_locked(k, a, b))
+		err = -ENOSPC;
+	err = err ?: kvc_entry_at_hand_both(k, a, w) ?: kvc_entry_at_hand_both(k, b, w);
+	if (err)
+		return err;
+	err = kvc_entry_shared_path_both(k, parent, name, &a_path)
+		      ?: kvc_entry_shared_path_both(k, to, to_name, &b_path);
+	err = err ?: kvc_rechunk_known_both(k, a, to_folder);
+	err = err ?: kvc_rechunk_known_both(k, b, from_folder);
+	if (err)
+		return err;
+	if (a_path)
+		kvc_remote_lookup_unshare_both(k, a, a_path, true);
+	if (b_path)
+		kvc_remote_lookup_unshare_both(k, b, b_path, true);
+	err = kvc_name_put(k->cat, parent, name, b_ino, b_kind);
+	if (!err && (err = kvc_name_put(k->cat, to, to_name, a_ino, a_kind)))
+		kvc_name_put(k->cat, parent, name, a_ino, a_kind);
+	if (err)
+		return err;
+	int moved = S_ISDIR(a_kind) - S_ISDIR(b_kind); /* folders from the one to the other */
+
+	kvc_name_events_tell_both(k, KVC_EVENT_RING_renamed, a, parent, name);
+	kvc_name_events_tell_both(k, KVC_EVENT_RING_renamed, b, to, to_name);
+	kvc_incomplete_moved_both(k, a, to_folder);
+	kvc_incomplete_moved_both(k, b, from_folder);
+
+	a->unshared = b->unshared = a->unshared && b->unshared;
+	arrived_both(k, a, to_folder);
+	arrived_both(k, b, from_folder);
+	kvc_touch_folder_locked(k, from_folder, -moved);
+	kvc_touch_folder_locked(k, to_folder, moved);
+	return 0;
+}
+
+/*
+ * close() and rename() in a row: the kernel sends the close without waiting, so the rename can come
+ * first. An unfinished file must not replace a finished one (a kill now would lose both), so the
+ * rename waits a moment for the close; who really renames an open file over another waits for
+ * nothing and goes on.
+ */
+#define CLOSE_WAIT_NS 50000000ull
+
+static bool unfinished_both(struct kvc *k, uint64_t parent, const char *name, uint64_t to,
+			    const char *to_name, struct kvc_node **n)
+{
+	uint64_t ino, old;
+	uint32_t kind;
+
+	return !kvc_name_get(k->cat, to, to_name, &old, &kind) &&
+	       !kvc_name_get(k->cat, parent, name, &ino, &kind) &&
+	       (*n = kvc_node_find_locked(k, ino)) && (*n)->state == KVC_OPEN && (*n)->fresh &&
+	       old != ino;
+}
+
+int kvc_rename(struct kvc *k, uint64_t parent, const char *name, uint64_t to, const char *to_name,
+	       unsigned flags, struct kvc_wait *w)
+{
+	bool exchange = flags == RENAME_EXCHANGE;
+	struct kvc_node *n;
+	int err;
+
+	if (!w->begun_ns)
+		w->begun_ns = kvc_mono_ns();
+	if (flags & ~(unsigned)RENAME_NOREPLACE && !exchange)
+		return -EINVAL;
+	kvc_lock_both(k);
+	if ((err = kvc_entry_empty_both(k, to, to_name))) {
+		kvc_unlock_both(k);
+		return err;
+	}
+	if ((w->stage < KVC_STAGE_CLOSED && unfinished_both(k, parent, name, to, to_name, &n)) ||
+	    (w->stage < KVC_STAGE_BOTH_CLOSED && exchange &&
+	     unfinished_both(k, to, to_name, parent, name, &n))) {
+		w->stage++;
+		w->deadline_ns = kvc_mono_ns() + CLOSE_WAIT_NS;
+		err = kvc_wait_park_locked(k, &n->waiters, w);
+	} else {
+		err = exchange ? exchange_both(k, parent, name, to, to_name, w)
+			       : rename_both(k, parent, name, to, to_name, flags, w);
+	}
+	kvc_unlock_both(k);
+	if (!err)
+		kvc_latency_record(k, KVC_OP_rename, KVC_OF_POOL, 0, w->begun_ns);
+	return err;
+}

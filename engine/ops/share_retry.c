@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A call that would take its user over his share (limits/user_share.c) is made again after his idle
+ * holds were looked at: those of files that he does not have mapped are forgotten. From any thread
+ * that serves a request; a look is some system calls, so LOOKS of them at most, AT_ONCE under one
+ * hold of the lock. It goes on where it ended the last time, and stops when a quarter of the share
+ * is free, so that few calls have to look.
+ */
+#include "ops.h"
+#include "file.h"
+#include "user_share.h"
+
+#define LOOKS 1024
+#define AT_ONCE 16
+
+/* Nobody else holds it who could be the one that has it mapped. */
+static bool alone(const struct kvc_node *n)
+{
+	return !n->nopen && !n->leases && !n->holders->next;
+}
+
+static bool enough_locked(struct kvc *k, uint32_t uid)
+{
+	const struct kvc_user *u = kvc_user_find_locked(k, uid);
+
+	return !u || u->held <= kvc_user_share(k) / 4 * 3;
+}
+
+void kvc_share_retry_free_idle(struct kvc *k, uint32_t uid)
+{
+	struct kvc_user_hold *h, *first = NULL;
+
+	kvc_lock(k);
+	for (unsigned i = 0; i < LOOKS && !enough_locked(k, uid) &&
+			     (h = kvc_user_share_idle_locked(k, uid)) && h != first;) {
+		struct kvc_node *n = h->node;
+		struct kvc_segment s = kvc_file_segment_of(n);
+		bool needed = alone(n);
+
+		if (needed) {
+			kvc_file_close_segment_locked(k, n);
+			needed = kvc_pool_segment_in_use(&k->pool, &s, false);
+		}
+		if (!needed)
+			kvc_user_share_forget_locked(k, h);
+		else if (!first)
+			first = h;
+		if (++i % AT_ONCE == 0) {
+			kvc_pause_locked(k);
+			first = NULL; /* it may have gone */
+		}
+	}
+	kvc_unlock(k);
+}
+
+bool kvc_share_retry_call(struct kvc *k, struct kvc_wait *w, int *err)
+{
+	if (*err != KVC_OVER_SHARE)
+		return false;
+	if (!w->looked) {
+		w->looked = true;
+		kvc_share_retry_free_idle(k, w->uid);
+		return true;
+	}
+	w->looked = false;
+	kvc_count(&k->stats, share_refusals);
+	*err = -EDQUOT;
+	return false;
+}

@@ -1,0 +1,446 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See virtuals.h. All under both locks. */
+#include "virtuals.h"
+
+#include "clock.h"
+#include "demote.h"
+#include "file.h"
+#include "folder.h"
+#include "model_quota.h"
+#include "incomplete.h"
+#include "path.h"
+#include "pin.h"
+#include "pin_set.h"
+#include "model_rescan.h"
+#include "tier_queue.h"
+#include "chunking.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define QUOTA_MIN (1u << 20)
+#define TTL_MAX 7000000000ull /* seconds: the end of it is a time that the catalog can keep */
+#define AT_ONCE 16            /* files that are looked at under one hold of the locks */
+
+struct summary { /* of a chunk's files */
+	struct kvc *k;
+	uint64_t chunk;
+	unsigned tiers; /* bit 0 the pool, then the tiers */
+	int state;      /* enum kvc_state, or -1: several */
+	bool any;
+};
+
+static void add_node(struct kvc *k, struct summary *s, const struct kvc_node *n)
+{
+	if (kvc_has_segment(n))
+		s->tiers |= 1;
+	kvc_tier_each(k, t)
+		if (kvc_placed_in(n, t) && !n->verify)
+			s->tiers |= 2u << t;
+	s->state = !s->any || s->state == (int)n->state ? (int)n->state : -1;
+	s->any = true;
+}
+
+static int summarize_one_both(struct kvc *k, struct summary *sum, uint64_t ino)
+{
+	struct kvc_node *n;
+	int err = kvc_node_get_both(k, ino, &n);
+
+	if (err)
+		return err == -ENOENT ? 0 : err; /* it is dropped this moment */
+	if (n->row.chunk == sum->chunk)
+		add_node(k, sum, n);
+	kvc_node_settle_locked(k, n);
+	return 0;
+}
+
+static int summarize_both(struct kvc *k, struct kvc_subject *s, struct summary *sum)
+{
+	struct kvc_entries e = { 0 };
+	uint64_t after = 0;
+	size_t done = 0;
+	int err = 0;
+
+	*sum = (struct summary){ .k = k, .chunk = s->chunk };
+	if (s->kind & ON_FILE) {
+		add_node(k, sum, s->n);
+		return 0;
+	}
+	s->n->refs++; /* others are let in */
+	for (int more = 1; more == 1 && !err;) {
+		more = kvc_folder_entries_some_both(k, s->n->row.ino, &after, &e);
+		err = more < 0 ? more : 0;
+		for (size_t i = 0; i < e.n && !err; i++)
+			if (S_ISREG(e.v[i].kind)) {
+				err = summarize_one_both(k, sum, e.v[i].ino);
+				if (++done % AT_ONCE == 0)
+					kvc_pause_both(k);
+			}
+	}
+	s->n->refs--;
+	free(e.v);
+	return err;
+}
+
+static int get_tiers(struct kvc *k, struct kvc_subject *s, char *value)
+{
+	struct summary sum;
+	int err = summarize_both(k, s, &sum);
+
+	value[0] = 0;
+	for (unsigned t = 0; t <= KVC_TIERS && !err; t++)
+		if ((sum.tiers & (1u << t)) && (!t || k->tier[t - 1].t))
+			snprintf(value + strlen(value), 128 - strlen(value), "%s%s",
+				 *value ? "," : "", t ? k->tier[t - 1].t->ops->name : "cpu");
+	return err;
+}
+
+static int get_state(struct kvc *k, struct kvc_subject *s, char *value)
+{
+	bool partial = kvc_incomplete_both(k, s->n);
+	struct summary sum;
+	int err = summarize_both(k, s, &sum);
+
+	if (!err)
+		snprintf(value, 128, "%s",
+			 partial         ? "partial"
+			 : !sum.any      ? "empty"
+			 : sum.state < 0 ? "mixed"
+					 : kvc_file_state_names[sum.state]);
+	return err;
+}
+
+static int get_checksum(struct kvc *k, struct kvc_subject *s, char *value)
+{
+	(void)k;
+	if (!s->n->object.has_sum || s->n->state == KVC_OPEN || s->n->verify)
+		return -ENODATA;
+	kvc_sum_text(&s->n->object.sum, value);
+	return 0;
+}
+
+static int get_hits(struct kvc *k, struct kvc_subject *s, char *value)
+{
+	(void)k;
+	snprintf(value, 128, "%" PRIu64, s->row.hits);
+	return 0;
+}
+
+static int get_pin(struct kvc *k, struct kvc_subject *s, char *value)
+{
+	uint64_t now = kvc_clock_ns(k), until = s->row.pin_until_ns;
+
+	snprintf(value, 128, "%" PRIu64,
+		 until == INT64_MAX ? 1
+		 : until > now      ? kvc_max(2, (until - now) / 1000000000)
+				    : 0);
+	return 0;
+}
+
+static int get_ttl(struct kvc *k, struct kvc_subject *s, char *value)
+{
+	(void)k;
+	snprintf(value, 128, "%" PRIu64, s->row.ttl_s);
+	return 0;
+}
+
+static int number(const char *value, uint64_t *v)
+{
+	char *end;
+
+	if (*value < '0' || *value > '9')
+		return -EINVAL;
+	errno = 0;
+	*v = strtoull(value, &end, 10);
+	return *end || errno || *v > TTL_MAX ? -EINVAL : 0;
+}
+
+/* The chunk's row as it is after others were let in. */
+static int row_again_both(struct kvc *k, struct kvc_subject *s)
+{
+	struct kvc_chunk *c = kvc_chunk_find_locked(k, s->chunk);
+	int err;
+
+	if (c) {
+		kvc_chunk_row(k, c, &s->row);
+		return 0;
+	}
+	err = kvc_chunk_get(k->cat, s->chunk, &s->row);
+	if (err == -ENOENT && S_ISDIR(s->n->row.mode)) { /* no file is in it yet */
+		s->row = (struct kvc_chunk_row){ .id = s->chunk };
+		return 0;
+	}
+	return err;
+}
+
+static int set_pin(struct kvc *k, struct kvc_subject *s, const char *value)
+{
+	uint64_t v, until;
+	int err;
+
+	if (number(value, &v))
+		return -EINVAL;
+	until = v == 0 ? 0 : v == 1 ? INT64_MAX : kvc_clock_ns(k) + v * 1000000000;
+	s->n->refs++; /* others are let in while the files are counted */
+	err = kvc_pin_set_both(k, s->chunk, s->uid, until);
+	s->n->refs--;
+	if (err)
+		return err;
+	err = s->n->lost ? -ENOENT : row_again_both(k, s);
+	if (err)
+		kvc_pin_forget_both(k, s->chunk);
+	else
+		s->row.pin_until_ns = until;
+	return err;
+}
+
+static int set_ttl(struct kvc *k, struct kvc_subject *s, const char *value)
+{
+	uint64_t v;
+
+	if (number(value, &v))
+		return -EINVAL;
+	s->row.ttl_s = v;
+	s->row.expires_ns = v ? kvc_clock_ns(k) + v * 1000000000 : 0;
+	return 0;
+}
+
+/* What it follows, by a path in the mount; nothing for what begins a prompt. */
+static int get_parent(struct kvc *k, struct kvc_subject *s, char *value)
+{
+	char path[KVC_FRAME_PATH_MAX + 1];
+	uint64_t parent = s->row.parent & ~KVC_TOLD;
+
+	if (!parent)
+		return -ENODATA;
+	kvc_path_both(k, parent, path);
+	if (!*path) /* it has gone, or nobody can say it in so few letters */
+		return -ENODATA;
+	return (size_t)snprintf(value, KVC_VIRTUAL_MAX, "/%s", path) < KVC_VIRTUAL_MAX ? 0
+										       : -ENODATA;
+}
+
+/* One step of a path that a user names. He may know what he could open by it, and no more. */
+static int step_both(struct kvc *k, const struct kvc_subject *s, uint64_t *at, const char *name)
+{
+	struct kvc_node *n;
+	uint32_t kind;
+	int err = !strcmp(name, "..") ? -EINVAL : kvc_node_get_both(k, *at, &n);
+
+	if (err)
+		return err;
+	err = s->user && !kvc_lease_asker_may(s->user, &n->row, 1) ? -EACCES : 0;
+	kvc_node_settle_locked(k, n);
+	return err ?: kvc_name_get(k->cat, *at, name, at, &kind);
+}
+
+/* A path in the mount from "/", or from the folder that the chunk is in. "": it follows nothing. */
+static int set_parent(struct kvc *k, struct kvc_subject *s, const char *value)
+{
+	uint64_t at = *value == '/' ? KVC_ROOT : s->n->row.parent;
+	char copy[KVC_VIRTUAL_MAX], *save = NULL;
+	struct kvc_node *n;
+	uint64_t chunk;
+	int err = 0, whole;
+
+	if (!*value) {
+		s->row.parent = KVC_TOLD;
+		return 0;
+	}
+	snprintf(copy, sizeof copy, "%s", value);
+	for (char *w = strtok_r(copy, "/", &save); w && !err; w = strtok_r(NULL, "/", &save))
+		err = step_both(k, s, &at, w);
+	err = err ?: kvc_node_get_both(k, at, &n);
+	if (err)
+		return err;
+	if (s->user && !kvc_lease_asker_may(s->user, &n->row, S_ISDIR(n->row.mode) ? 5 : 4)) {
+		kvc_node_settle_locked(k, n);
+		return -EACCES;
+	}
+	whole = S_ISREG(n->row.mode) ? 0 : kvc_chunking_whole_both(k, n);
+	chunk = S_ISREG(n->row.mode) ? n->row.chunk : whole == 1 ? at : 0;
+	kvc_node_settle_locked(k, n);
+	if (whole < 0)
+		return whole;
+	if (!chunk || chunk == s->chunk)
+		return -EINVAL;
+	s->row.parent = chunk | KVC_TOLD;
+	return 0;
+}
+
+/* The ttl that chunks of the model begin with. */
+static int get_default_ttl(struct kvc *k, struct kvc_subject *s, char *value)
+{
+	uint64_t v;
+	int err = kvc_model_ttl_both(k, s->n->row.ino, &v);
+
+	if (err)
+		return err;
+	snprintf(value, 128, "%" PRIu64, v);
+	return v ? 0 : -ENODATA;
+}
+
+static int set_default_ttl(struct kvc *k, struct kvc_subject *s, const char *value)
+{
+	uint64_t v = 0;
+
+	if (value && number(value, &v))
+		return -EINVAL;
+	return kvc_model_ttl_set_both(k, s->n->row.ino, v);
+}
+
+static int get_layers(struct kvc *k, struct kvc_subject *s, char *value)
+{
+	unsigned v = kvc_layers_of_locked(k, s->n->row.ino);
+
+	snprintf(value, 128, "%u", v);
+	return v ? 0 : -ENODATA;
+}
+
+/* Its folders are chunks from now on, or found by behaviour again. */
+static int set_layers(struct kvc *k, struct kvc_subject *s, const char *value)
+{
+	bool had = kvc_layers_of_locked(k, s->n->row.ino);
+	uint64_t v = 0;
+	int err;
+
+	if (value && (number(value, &v) || v > KVC_LAYERS_MAX))
+		return -EINVAL;
+	err = kvc_layers_set_both(k, s->n->row.ino, (unsigned)v);
+	if (!err) {
+		s->relist = true;
+		kvc_incomplete_set_both(k, s->n);
+	}
+	if (!err && had != (v > 0))
+		kvc_chunking_regroup_locked(k, s->n);
+	return err;
+}
+
+/* Those of a model with a fixed set of values (model.c). */
+#define MODEL_ATTR(name, which)                                                        \
+	static int get_##name(struct kvc *k, struct kvc_subject *s, char *value)       \
+	{                                                                              \
+		int v, err = kvc_model_attr_both(k, s->n->row.ino, which, &v);         \
+                                                                                       \
+		if (!err && v >= 0)                                                    \
+			snprintf(value, 128, "%s", kvc_model_attr_text(which, v));     \
+		return err ?: v < 0 ? -ENODATA : 0;                                    \
+	}                                                                              \
+	static int put_##name(struct kvc *k, struct kvc_subject *s, const char *value) \
+	{                                                                              \
+		return kvc_model_attr_set_both(k, s->n->row.ino, which, value);        \
+	}
+MODEL_ATTR(codec, KVC_MODEL_CODEC)
+MODEL_ATTR(shared, KVC_MODEL_SHARED)
+MODEL_ATTR(policy, KVC_MODEL_POLICY)
+
+/* The chunks that are there already change their class. */
+static int set_policy(struct kvc *k, struct kvc_subject *s, const char *value)
+{
+	return put_policy(k, s, value) ?: kvc_model_rescan_ask_both(k, s->n->row.ino);
+}
+
+static int get_unit(struct kvc *k, struct kvc_subject *s, char *value)
+{
+	int v = kvc_chunking_get_both(k, s->n);
+
+	if (v >= 0)
+		snprintf(value, 128, "%s", kvc_chunking_text(v));
+	return v >= 0 ? 0 : v == KVC_UNIT_NONE ? -ENODATA : v;
+}
+
+static int set_unit(struct kvc *k, struct kvc_subject *s, const char *value)
+{
+	return kvc_chunking_set_both(k, s->n, value);
+}
+
+/* What holds for its files now, asked for or found. */
+static int get_unit_now(struct kvc *k, struct kvc_subject *s, char *value)
+{
+	int whole = kvc_chunking_whole_both(k, s->n);
+
+	if (whole < 0)
+		return whole;
+	snprintf(value, 128, "%s", kvc_chunking_text(whole ? KVC_UNIT_DIR : KVC_UNIT_FILE));
+	return 0;
+}
+
+static int get_quota(struct kvc *k, struct kvc_subject *s, char *value)
+{
+	struct kvc_quota *q = kvc_quota_of_locked(k, s->n->row.ino);
+
+	if (q)
+		snprintf(value, 128, "%" PRIu64, q->limit);
+	return q ? 0 : -ENODATA;
+}
+
+static int get_used(struct kvc *k, struct kvc_subject *s, char *value)
+{
+	struct kvc_quota *q = kvc_quota_of_locked(k, s->n->row.ino);
+
+	if (q)
+		snprintf(value, 128, "%" PRIu64, q->used);
+	return q ? 0 : -ENODATA;
+}
+
+static int set_quota(struct kvc *k, struct kvc_subject *s, const char *value)
+{
+	uint64_t limit = 0;
+
+	if (value && strcmp(value, "0") && (kvc_size_parse(value, &limit) || limit < QUOTA_MIN))
+		return -EINVAL;
+	return kvc_quota_set_both(k, s->n->row.ino, limit);
+}
+
+/* A request, of which nothing stays: how it ends is the answer. */
+static int set_demote(struct kvc *k, struct kvc_subject *s, const char *value)
+{
+	if (s->w)
+		s->w->stage = 1;
+	return kvc_demote_locked(k, s->chunk, value, s->w);
+}
+
+/* How far a survey of the model's files is: inodes of all there are in the store. */
+static int get_survey(struct kvc *k, struct kvc_subject *s, char *value)
+{
+	uint64_t at, of;
+
+	if (!kvc_model_rescan_show_locked(k, s->n->row.ino, &at, &of))
+		return -ENODATA;
+	snprintf(value, 128, "%" PRIu64 " of %" PRIu64, at, of);
+	return 0;
+}
+
+/* Of two rows of one name the first that is of this kind holds. */
+const struct kvc_virtual kvc_virtuals[] = {
+	{ "checksum", ON_FILE, get_checksum, NULL },
+	{ "codec", ON_MODEL, get_codec, put_codec },
+	{ "demote", ON_FILE | ON_CHUNK_FOLDER, NULL, set_demote },
+	{ "hits", ON_FILE | ON_CHUNK_FOLDER | EACH, get_hits, NULL },
+	{ "layers", ON_MODEL, get_layers, set_layers },
+	{ "parent", ON_FILE | ON_CHUNK_FOLDER, get_parent, set_parent },
+	{ "pin", ON_FILE | ON_CHUNK_FOLDER, get_pin, set_pin },
+	{ "policy", ON_MODEL, get_policy, set_policy },
+	{ "quota", ON_MODEL, get_quota, set_quota },
+	{ "shared", ON_MODEL, get_shared, put_shared },
+	{ "state", ON_FILE | ON_CHUNK_FOLDER | EACH, get_state, NULL },
+	{ "survey", ON_MODEL, get_survey, NULL },
+	{ "tiers", ON_FILE | ON_CHUNK_FOLDER | EACH, get_tiers, NULL },
+	{ "ttl", ON_FILE | ON_CHUNK_FOLDER, get_ttl, set_ttl },
+	{ "ttl", ON_MODEL, get_default_ttl, set_default_ttl },
+	{ "unit", ON_FOLDER, get_unit, set_unit },
+	{ "unit_now", ON_FOLDER | EACH, get_unit_now, NULL },
+	{ "used", ON_MODEL, get_used, NULL },
+};
+const size_t kvc_nvirtuals = sizeof kvc_virtuals / sizeof kvc_virtuals[0];
+
+const struct kvc_virtual *kvc_virtual_of(const char *name, unsigned kind)
+{
+	const struct kvc_virtual *any = NULL;
+
+	for (size_t i = 0; i < kvc_nvirtuals; i++)
+		if (!strcmp(kvc_virtuals[i].name, name + strlen(KVC_VIRTUAL)) &&
+		    (!any || ((kvc_virtuals[i].on & kind) && !(any->on & kind))))
+			any = &kvc_virtuals[i];
+	return any;
+}

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What .kvcachefs/control takes: a command and its words, one row each in `commands`; any other
+ * word is a sweep's (sweep.c).
+ */
+#include "ops.h"
+#include "keyring.h"
+#include "log.h"
+#include "sweep.h"
+#include "tier_queue.h"
+
+#include <string.h>
+
+/* log [LEVEL] */
+static int set_log(struct kvc *k, char *words, FILE *answer)
+{
+	(void)k;
+	if (*words && kvc_log_level_set(words)) {
+		fprintf(answer, "there is no level %s; it is one of", words);
+		for (int i = 0; kvc_log_level_names[i]; i++)
+			fprintf(answer, "%s %s", i ? "," : "", kvc_log_level_names[i]);
+		return -EINVAL;
+	}
+	fprintf(answer, "%s\n", kvc_log_level_names[kvc_log_level()]);
+	return 0;
+}
+
+/* reload without options: keys that were added to the key file. Those that it lacks stay in use. */
+static int reload_keys(struct kvc *k, FILE *answer)
+{
+	char error[512] = "the mount has no key file; -o OPTIONS changes options";
+	int err = k->keys ? kvc_keyring_read(k, NULL, error) : -EINVAL;
+
+	if (err)
+		fprintf(answer, "%s\n", error);
+	return err;
+}
+
+/* reload OPTIONS: all of them, or none. Who acts on one when something changes looks at once. */
+static int reload(struct kvc *k, char *words, FILE *answer)
+{
+	char error[256];
+	int err;
+
+	if (!*words)
+		return reload_keys(k, answer);
+	kvc_lock(k);
+	err = kvc_options_reload(&k->opt, words, error);
+	if (!err) {
+		pthread_cond_signal(&k->reservations.pressed);
+		pthread_cond_signal(&k->quotas.pressed);
+		kvc_tier_each(k, t)
+			kvc_tier_trim_tell_locked(k, t);
+		kvc_tiers_wake_locked(k);
+	}
+	kvc_unlock(k);
+	if (err)
+		fprintf(answer, "%s\n", error);
+	else
+		kvc_info("options changed: %s", words);
+	return err;
+}
+
+static int stop(struct kvc *k, char *words, FILE *answer)
+{
+	(void)answer;
+	return kvc_sweep_end(k, words);
+}
+
+static const struct {
+	const char *name;
+	int (*run)(struct kvc *k, char *words, FILE *answer);
+} commands[] = {
+	{ "log", set_log },
+	{ "reload", reload },
+	{ "stop", stop },
+};
+
+int kvc_control(struct kvc *k, char *text, FILE *answer)
+{
+	char *words = text + strcspn(text, " ");
+
+	if (*words)
+		*words++ = 0;
+	for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+		if (!strcmp(text, commands[i].name))
+			return commands[i].run(k, words, answer);
+	return kvc_sweep_begin(k, text, words, answer);
+}

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * .kvcachefs/metrics, in Prometheus' text format 0.0.4: base units, _total behind what only grows,
+ * each family with its HELP and TYPE before its samples. The names are in kvcachefs-metrics(7),
+ * which a test holds against this.
+ */
+#include "cache.h"
+#include "gauges.h"
+#include "replacers.h"
+#include "quote.h"
+#include "top_models.h"
+#include "tier_queue.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define P "kvcachefs_"
+
+static void family(FILE *out, const char *name, const char *type, const char *what)
+{
+	bool total = !strcmp(type, "counter");
+
+	fprintf(out, "# HELP " P "%s%s %s\n# TYPE " P "%s%s %s\n", name, total ? "_total" : "",
+		what, name, total ? "_total" : "", type);
+}
+
+/* Samples of a histogram; `labels` may be empty. */
+static void histogram(FILE *out, const char *name, const char *labels, uint64_t unit_ns,
+		      const struct kvc_histogram *h)
+{
+	const char *comma = *labels ? "," : "", *open = *labels ? "{" : "",
+		   *end = *labels ? "}" : "";
+	uint64_t n = 0;
+
+	for (unsigned i = 0; i < KVC_SPANS - 1; i++)
+		fprintf(out, P "%s_bucket{%s%sle=\"%.10g\"} %" PRIu64 "\n", name, labels, comma,
+			(double)(1u << i) * (double)unit_ns / 1e9, n += kvc_read(&h->n[i]));
+	n += kvc_read(&h->n[KVC_SPANS - 1]);
+	fprintf(out,
+		P "%s_bucket{%s%sle=\"+Inf\"} %" PRIu64 "\n" P "%s_sum%s%s%s %.9f\n" P
+		  "%s_count%s%s%s %" PRIu64 "\n",
+		name, labels, comma, n, name, open, labels, end, (double)kvc_read(&h->sum_ns) / 1e9,
+		name, open, labels, end, n);
+}
+
+/* One row a figure of the tiers. */
+static const struct {
+	const char *name, *type, *what;
+	size_t at;
+} tier_rows[] = {
+#define AT(field) offsetof(struct kvc_tier_gauges, field)
+	{ "tier_bytes", "gauge", "size of a tier; 0: not known", AT(bytes) },
+	{ "tier_used_bytes", "gauge", "bytes in use in a tier", AT(used) },
+	{ "tier_up", "gauge", "1: the tier is in use; 0: its breaker suspended calls", AT(up) },
+	{ "tier_copies_waiting", "gauge", "copies to a tier that wait", AT(waiting) },
+	{ "tier_copies_failing", "gauge", "waiting copies to a tier that failed before",
+	  AT(failing) },
+	{ "tier_removals_waiting", "gauge",
+	  "removals that a tier failed or refused and that wait for a retry", AT(removals) },
+	{ "tier_jobs_running", "gauge", "calls to a tier in progress", AT(running) },
+	{ "tier_written_bytes", "counter", "bytes written to a tier by all mounts of the store",
+	  AT(written) },
+	{ "tier_today_bytes", "gauge", "bytes written to a tier since midnight UTC", AT(today) },
+#undef AT
+};
+
+static void tiers(struct kvc *k, const struct kvc_tier_gauges *tier, FILE *out)
+{
+	for (size_t i = 0; i < sizeof tier_rows / sizeof tier_rows[0]; i++) {
+		const char *total = strcmp(tier_rows[i].type, "counter") ? "" : "_total";
+
+		family(out, tier_rows[i].name, tier_rows[i].type, tier_rows[i].what);
+		kvc_tier_each(k, t)
+			fprintf(out, P "%s%s{tier=\"%s\"} %" PRIu64 "\n", tier_rows[i].name, total,
+				tier[t].label,
+				*(const uint64_t *)((const char *)&tier[t] + tier_rows[i].at));
+	}
+}
+
+/* The breaker, class by class. */
+static void calls(struct kvc *k, const struct kvc_tier_gauges *tier, FILE *out)
+{
+	family(out, "tier_calls_up", "gauge",
+	       "1: calls of this class are made; 0: they are suspended and probed");
+	kvc_tier_each(k, t)
+		for (unsigned i = 0; i < KVC_CALLS; i++)
+			fprintf(out, P "tier_calls_up{tier=\"%s\",call=\"%s\"} %" PRIu64 "\n",
+				tier[t].label, kvc_breaker_call_names[i], tier[t].call[i].up);
+}
+
+static void reasons(FILE *out, const char *name, const char *what, const char *const names[],
+		    const _Atomic uint64_t n[], size_t from, size_t to)
+{
+	family(out, name, "counter", what);
+	for (size_t i = from; i < to; i++)
+		fprintf(out, P "%s_total{reason=\"%s\"} %" PRIu64 "\n", name, names[i],
+			kvc_read(&n[i]));
+}
+
+/* By the mount's own policies all, by those of models what has come about. */
+static void evictions(struct kvc *k, const struct kvc_tier_gauges *tier, FILE *out)
+{
+	family(out, "evictions_by_policy", "counter",
+	       "chunks that left the pool (cpu), a tier, or all, by policy and reason");
+	for (unsigned n = 0; n < (KVC_PLACES + 1) * (KVC_CLASSES - 1) * KVC_REASONS_N; n++) {
+		unsigned reason = n % KVC_REASONS_N, policy = n / KVC_REASONS_N % (KVC_CLASSES - 1);
+		unsigned at = n / KVC_REASONS_N / (KVC_CLASSES - 1);
+		bool pool = at == KVC_OF_POOL, all = at == KVC_PLACES;
+		uint64_t v = kvc_read(&k->stats.evicted_by[at][policy][reason]);
+
+		if (!v && (policy != kvc_replacers_policy_of(
+					     k, pool ? KVC_CACHE_POOL : KVC_CACHE_DISK, 0) ||
+			   (!pool && !all && !k->tier[at].t)))
+			continue;
+		fprintf(out,
+			P "evictions_by_policy_total{tier=\"%s\",policy=\"%s\",reason=\"%s\"} "
+			  "%" PRIu64 "\n",
+			all    ? "all"
+			: pool ? "cpu"
+			       : tier[at].label,
+			kvc_policy_names[policy], kvc_gauges_reason_names[reason], v);
+	}
+}
+
+static void why(struct kvc *k, const struct kvc_tier_gauges *tier, FILE *out)
+{
+	const struct kvc_stats *s = &k->stats;
+	char name[64];
+
+	reasons(out, "evictions_by_reason", "chunks that left the pool or a tier, by reason",
+		kvc_gauges_reason_names, s->evicted_for, 0, KVC_REASONS_N);
+	evictions(k, tier, out);
+	reasons(out, "refused_chunks",
+		"chunks that left the pool and were refused by the disk tier, by reason",
+		kvc_gauges_refusal_names, s->refused_chunks, KVC_ADMISSION_OK + 1, KVC_REFUSALS_N);
+	reasons(out, "refused_bytes", "bytes of refused chunks of which the disk tier has no copy",
+		kvc_gauges_refusal_names, s->refused_bytes, KVC_ADMISSION_OK + 1, KVC_REFUSALS_N);
+	for (size_t h = 0; h < kvc_gauges_histogram_rows_n; h++) {
+		snprintf(name, sizeof name, "%s_seconds", kvc_gauges_histogram_rows[h].name);
+		family(out, name, "histogram", kvc_gauges_histogram_rows[h].what);
+		histogram(out, name, "", KVC_IN_SECONDS, kvc_histogram(k, h));
+	}
+}
+
+static const struct {
+	const char *name;
+	enum kvc_by by;
+} operations[] = {
+#define X(name, by, what) { #name, by },
+	KVC_OPERATIONS(X)
+#undef X
+};
+
+static void times(struct kvc *k, const struct kvc_tier_gauges *tier, FILE *out)
+{
+	static const char name[] = "operation_seconds";
+	char labels[96];
+
+	family(out, name, "histogram",
+	       "duration of successful operations, from the request to the answer");
+	for (size_t i = 0; i < KVC_OPERATIONS_N; i++) {
+		const struct kvc_histogram *h = k->stats.took[i];
+		enum kvc_by by = operations[i].by;
+
+		if (by != KVC_BY_TIERS) {
+			snprintf(labels, sizeof labels, "operation=\"%s\"%s", operations[i].name,
+				 by == KVC_BY_NONE ? "" : ",tier=\"cpu\"");
+			histogram(out, name, labels, KVC_IN_MICROSECONDS, &h[KVC_OF_POOL]);
+		}
+		if (by == KVC_BY_NONE || by == KVC_BY_POOL)
+			continue;
+		kvc_tier_each(k, t) {
+			snprintf(labels, sizeof labels, "operation=\"%s\",tier=\"%s\"",
+				 operations[i].name, tier[t].label);
+			histogram(out, name, labels, KVC_IN_MICROSECONDS, &h[t]);
+		}
+	}
+}
+
+static void locks(struct kvc *k, FILE *out)
+{
+	const struct {
+		const char *labels;
+		const struct kvc_lock *lock;
+	} v[] = { { "lock=\"objects\"", &k->lock },
+		  { "lock=\"catalog\"", kvc_catalog_lock_of(k->cat) } };
+
+	family(out, "lock_held_seconds", "histogram",
+	       "time that a lock was held, measured on one of 64 holds");
+	for (size_t i = 0; i < 2; i++)
+		histogram(out, "lock_held_seconds", v[i].labels, KVC_IN_MICROSECONDS,
+			  &v[i].lock->held);
+	family(out, "lock_waited_seconds", "histogram",
+	       "time that threads waited for a contended lock");
+	for (size_t i = 0; i < 2; i++)
+		histogram(out, "lock_waited_seconds", v[i].labels, KVC_IN_MICROSECONDS,
+			  &v[i].lock->waited);
+	family(out, "lock_longest_held_seconds", "gauge", "the longest measured hold of a lock");
+	for (size_t i = 0; i < 2; i++)
+		fprintf(out, P "lock_longest_held_seconds{%s} %.9f\n", v[i].labels,
+			(double)kvc_read(&v[i].lock->longest_ns) / 1e9);
+}
+
+static void model(FILE *out, const char *name, const struct kvc_opens *n)
+{
+	const uint64_t v[] = { n->hits, n->misses };
+	static const char *const results[] = { "hit", "miss" };
+
+	for (int i = 0; i < 2; i++) {
+		fputs(P "model_opens_total{model=", out);
+		kvc_quote(out, name);
+		fprintf(out, ",result=\"%s\"} %" PRIu64 "\n", results[i], v[i]);
+	}
+}
+
+static void models(struct kvc *k, FILE *out)
+{
+	struct kvc_top_models_list list;
+
+	if (kvc_top_models(k, &list))
+		return; /* no memory: the next time */
+	family(out, "models", "gauge", "models with at least one opened file");
+	fprintf(out, P "models %zu\n", list.models);
+	family(out, "model_opens", "counter",
+	       "opens by model and result; the label model is empty for the sum of all others");
+	for (size_t i = 0; i < list.n; i++)
+		model(out, list.v[i].name, &list.v[i].n);
+	model(out, "", &list.rest);
+	free(list.v);
+}
+
+void kvc_print_metrics(struct kvc *k, FILE *out)
+{
+	struct kvc_tier_gauges tier[KVC_TIERS];
+	struct kvc_gauges g;
+
+	kvc_gauges(k, &g);
+	kvc_tier_gauges(k, tier);
+	family(out, "build_info", "gauge", "constant 1, labelled with the version");
+	fprintf(out, P "build_info{version=\"%s\"} 1\n", KVC_VERSION);
+#define X(name, metric, what)                \
+	family(out, #metric, "gauge", what); \
+	fprintf(out, P "%s %" PRIu64 "\n", #metric, g.name);
+	KVC_GAUGES(X)
+#undef X
+	for (size_t i = 0; i < kvc_gauges_counter_rows_n; i++) {
+		family(out, kvc_gauges_counter_rows[i].name, "counter",
+		       kvc_gauges_counter_rows[i].what);
+		fprintf(out, P "%s_total %" PRIu64 "\n", kvc_gauges_counter_rows[i].name,
+			kvc_counter(k, i));
+	}
+	tiers(k, tier, out);
+	calls(k, tier, out);
+	why(k, tier, out);
+	times(k, tier, out);
+	locks(k, out);
+	models(k, out);
+}

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine's part of /status.json: members of an object, each with a comma behind it. The whole
+ * is described in kvcachefs-metrics(7). And .kvcachefs/slowest, which has one of them for who has
+ * no metrics=.
+ */
+#include "cache.h"
+#include "gauges.h"
+#include "quote.h"
+#include "top_models.h"
+#include "tier_queue.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A limit that is not known is null. */
+static void limit(FILE *out, uint64_t bytes)
+{
+	if (bytes)
+		fprintf(out, "%" PRIu64, bytes);
+	else
+		fputs("null", out);
+}
+
+/* The breaker, class by class. */
+static void calls(FILE *out, const struct kvc_call_figures v[KVC_CALLS])
+{
+	fputs(",\"calls\":{", out);
+	for (unsigned i = 0; i < KVC_CALLS; i++)
+		fprintf(out,
+			"%s\"%s\":{\"state\":\"%s\",\"reason\":\"%s\",\"next_ms\":%" PRIu64 "}",
+			i ? "," : "", kvc_breaker_call_names[i], v[i].state, v[i].reason,
+			v[i].next_ms);
+	fputs("}", out);
+}
+
+static void tiers(struct kvc *k, const struct kvc_gauges *g, FILE *out)
+{
+	struct kvc_tier_gauges tier[KVC_TIERS];
+
+	kvc_tier_gauges(k, tier);
+	fprintf(out,
+		"\"tiers\":[{\"name\":\"cpu\",\"used_bytes\":%" PRIu64 ",\"limit_bytes\":%" PRIu64
+		",\"breaker\":null,\"up\":true,\"calls\":null,\"waiting\":%" PRIu64
+		",\"failing\":0,\"running\":0,\"removals\":0,\"written_bytes\":null,\"today_"
+		"bytes\":null}",
+		g->pool_used_bytes, g->pool_bytes, g->room_waiters);
+	for (unsigned i = 0; i < k->ntiers; i++) {
+		const struct kvc_tier_gauges *t = &tier[k->order[i]];
+
+		fprintf(out,
+			",{\"name\":\"%s\",\"used_bytes\":%" PRIu64 ",\"limit_bytes\":", t->label,
+			t->used);
+		limit(out, t->bytes);
+		fprintf(out,
+			",\"breaker\":\"%s\",\"up\":%s,\"waiting\":%" PRIu64 ",\"failing\":%" PRIu64
+			",\"running\":%" PRIu64 ",\"removals\":%" PRIu64
+			",\"written_bytes\":%" PRIu64 ",\"today_bytes\":%" PRIu64,
+			t->breaker, t->up ? "true" : "false", t->waiting, t->failing, t->running,
+			t->removals, t->written, t->today);
+		calls(out, t->call);
+		fputs("}", out);
+	}
+	fputs("],\n", out);
+}
+
+void kvc_status_print_tiers(struct kvc *k, FILE *out)
+{
+	struct kvc_tier_gauges tier[KVC_TIERS];
+
+	kvc_tier_gauges(k, tier);
+	fputs("tier call state next_ms reason\n", out);
+	for (unsigned i = 0; i < k->ntiers; i++)
+		for (unsigned c = 0; c < KVC_CALLS; c++) {
+			const struct kvc_tier_gauges *t = &tier[k->order[i]];
+
+			fprintf(out, "%s %s %s %" PRIu64 " %s\n", t->label,
+				kvc_breaker_call_names[c], t->call[c].state, t->call[c].next_ms,
+				*t->call[c].reason ? t->call[c].reason : "-");
+		}
+}
+
+static void opens(FILE *out, const struct kvc_opens *n)
+{
+	fprintf(out, "\"hits\":%" PRIu64 ",\"misses\":%" PRIu64, n->hits, n->misses);
+}
+
+static void models(struct kvc *k, FILE *out)
+{
+	struct kvc_top_models_list list;
+
+	if (kvc_top_models(k, &list))
+		list = (struct kvc_top_models_list){ 0 };
+	fprintf(out, "\"models_count\":%zu,\"models\":[", list.models);
+	for (size_t i = 0; i < list.n; i++) {
+		fputs(i ? ",\n{\"name\":" : "{\"name\":", out);
+		kvc_quote(out, list.v[i].name);
+		putc(',', out);
+		opens(out, &list.v[i].total);
+		list.all.hits -= list.v[i].total.hits;
+		list.all.misses -= list.v[i].total.misses;
+		putc('}', out);
+	}
+	fputs("],\n\"models_rest\":{", out);
+	opens(out, &list.all);
+	fputs("},\n", out);
+	free(list.v);
+}
+
+/* One of the slowest, in words. */
+struct slow_words {
+	const char *operation, *tier; /* tier NULL: of none */
+	char model[256];              /* "": of none, or it has no name any more */
+	double seconds, ago_seconds;
+};
+
+/* Those words, n of them, the slowest first. */
+static size_t slow_words(struct kvc *k, struct slow_words w[KVC_SLOWEST],
+			 struct kvc_tier_gauges tier[KVC_TIERS])
+{
+	static const char *const names[] = {
+#define X(name, by, what) #name,
+		KVC_OPERATIONS(X)
+#undef X
+	};
+	struct kvc_latency_slow v[KVC_SLOWEST];
+	size_t n = kvc_latency_slowest(k, v);
+	uint64_t now = kvc_mono_ns();
+
+	kvc_tier_gauges(k, tier);
+	for (size_t i = 0; i < n; i++) {
+		bool none = v[i].op == KVC_OP_commit || v[i].op == KVC_OP_rename;
+
+		w[i] = (struct slow_words){
+			.operation = names[v[i].op],
+			.tier = v[i].tier != KVC_OF_POOL ? tier[v[i].tier].label
+				: none                   ? NULL
+							 : "cpu",
+			.seconds = (double)v[i].took_ns / 1e9,
+			.ago_seconds = (double)(now - kvc_min(now, v[i].ended_ns)) / 1e9,
+		};
+		if (!v[i].model || kvc_top_models_name(k, v[i].model, w[i].model) != 1)
+			*w[i].model = 0;
+	}
+	return n;
+}
+
+static void slowest(struct kvc *k, FILE *out)
+{
+	struct kvc_tier_gauges tier[KVC_TIERS];
+	struct slow_words w[KVC_SLOWEST];
+	size_t n = slow_words(k, w, tier);
+
+	fputs("\"slowest\":[", out);
+	for (size_t i = 0; i < n; i++) {
+		fprintf(out, "%s{\"operation\":\"%s\",\"tier\":", i ? ",\n" : "", w[i].operation);
+		fprintf(out, w[i].tier ? "\"%s\"" : "null", w[i].tier);
+		fputs(",\"model\":", out);
+		if (*w[i].model)
+			kvc_quote(out, w[i].model);
+		else
+			fputs("null", out);
+		fprintf(out, ",\"seconds\":%.6f,\"ago_seconds\":%.1f}", w[i].seconds,
+			w[i].ago_seconds);
+	}
+	fputs("],\n", out);
+}
+
+/* As .kvcachefs/models is: a head, and the name last. */
+void kvc_status_print_slowest(struct kvc *k, FILE *out)
+{
+	struct kvc_tier_gauges tier[KVC_TIERS];
+	struct slow_words w[KVC_SLOWEST];
+	size_t n = slow_words(k, w, tier);
+
+	fputs("seconds ago_seconds operation tier name\n", out);
+	for (size_t i = 0; i < n; i++) {
+		fprintf(out, "%.6f %.1f %s %s ", w[i].seconds, w[i].ago_seconds, w[i].operation,
+			w[i].tier ?: "-");
+		if (*w[i].model)
+			kvc_put_plain(out, w[i].model, strlen(w[i].model));
+		else
+			fputs("//", out);
+		fputc('\n', out);
+	}
+}
+
+void kvc_print_status(struct kvc *k, FILE *out)
+{
+	struct kvc_gauges g;
+
+	kvc_gauges(k, &g);
+	tiers(k, &g, out);
+	fputs("\"gauges\":{\"tiers\":", out);
+	fprintf(out, "%u", k->ntiers);
+#define X(name, metric, what) fprintf(out, ",\n\"" #metric "\":%" PRIu64, g.name);
+	KVC_GAUGES(X)
+#undef X
+	fputs("},\n\"counters\":{", out);
+	for (size_t i = 0; i < kvc_gauges_counter_rows_n; i++)
+		fprintf(out, "%s\"%s\":%" PRIu64, i ? ",\n" : "", kvc_gauges_counter_rows[i].name,
+			kvc_counter(k, i));
+	fputs("},\n", out);
+	models(k, out);
+	slowest(k, out);
+}
+
+const char *kvc_status_unready(struct kvc *k)
+{
+	struct kvc_catalog_state c;
+
+	kvc_catalog_state(k->cat, &c);
+	if (kvc_stopping(k))
+		return "the mount is about to end";
+	return c.ok ? NULL : "the catalog takes no changes: its disk is full or fails; see the log";
+}
+
+uint64_t kvc_status_pool_used(struct kvc *k)
+{
+	struct kvc_gauges g;
+
+	kvc_gauges(k, &g);
+	return g.pool_used_bytes;
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * See latency.h. An operation that is none of the slowest, which nearly all are, pays for a clock
+ * reading and its histogram: it is compared with the least of those that are kept, without the
+ * lock. Those that are old make room when one comes that is slow, or when somebody looks.
+ */
+#include "latency.h"
+
+#include <stdlib.h>
+
+#define RECENT_NS (600 * 1000000000ull)
+
+_Static_assert(KVC_PLACES == KVC_TIERS + 1, "a place for each tier and one for the pool");
+
+static bool old(const struct kvc_latency_slow *s, uint64_t now)
+{
+	return !s->took_ns || now - s->ended_ns > RECENT_NS;
+}
+
+/* What one has to exceed from now on. */
+static void set_least(struct kvc_latency_slow_set *t, uint64_t now)
+{
+	uint64_t least = UINT64_MAX, until = UINT64_MAX;
+
+	for (unsigned i = 0; i < KVC_SLOW_EACH; i++) {
+		least = kvc_min(least, old(&t->v[i], now) ? 0 : t->v[i].took_ns);
+		until = kvc_min(until, t->v[i].ended_ns + RECENT_NS);
+	}
+	atomic_store_explicit(&t->least_ns, least, memory_order_relaxed);
+	atomic_store_explicit(&t->until_ns, until, memory_order_relaxed);
+}
+
+static void keep(struct kvc_latency_slow_set *t, const struct kvc_latency_slow *s)
+{
+	struct kvc_latency_slow *to = &t->v[0];
+
+	for (unsigned i = 0; i < KVC_SLOW_EACH && !old(to, s->ended_ns); i++)
+		if (old(&t->v[i], s->ended_ns) || t->v[i].took_ns < to->took_ns)
+			to = &t->v[i];
+	if (old(to, s->ended_ns) || to->took_ns < s->took_ns)
+		*to = *s;
+	set_least(t, s->ended_ns);
+}
+
+void kvc_latency_record(struct kvc *k, enum kvc_operation op, unsigned tier, uint64_t model,
+			uint64_t begun_ns)
+{
+	uint64_t now = kvc_mono_ns();
+	struct kvc_latency_slow s = { now, now - begun_ns, model, op, tier };
+	struct kvc_latency_slow_set *t = &k->latency->of[op];
+
+	kvc_histogram_add(&k->stats.took[op][tier], KVC_IN_MICROSECONDS, s.took_ns);
+	if (s.took_ns <= atomic_load_explicit(&t->least_ns, memory_order_relaxed) &&
+	    now <= atomic_load_explicit(&t->until_ns, memory_order_relaxed))
+		return;
+	pthread_mutex_lock(&k->latency->lock);
+	keep(t, &s);
+	pthread_mutex_unlock(&k->latency->lock);
+}
+
+static int slower(const void *a, const void *b)
+{
+	const struct kvc_latency_slow *x = a, *y = b;
+
+	return (x->took_ns < y->took_ns) - (x->took_ns > y->took_ns);
+}
+
+size_t kvc_latency_slowest(struct kvc *k, struct kvc_latency_slow v[KVC_SLOWEST])
+{
+	struct kvc_latency *t = k->latency;
+	uint64_t now = kvc_mono_ns();
+	size_t n = 0;
+
+	pthread_mutex_lock(&t->lock);
+	for (unsigned op = 0; op < KVC_OPERATIONS_N; op++)
+		for (unsigned i = 0; i < KVC_SLOW_EACH; i++)
+			if (!old(&t->of[op].v[i], now))
+				v[n++] = t->of[op].v[i];
+	pthread_mutex_unlock(&t->lock);
+	qsort(v, n, sizeof *v, slower);
+	return n;
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See model_stats.h. Who is forgotten is found by a hand that goes round, a few under each hold. */
+#include "model_stats.h"
+
+#define LOOKS 32
+
+void kvc_model_stats_add(struct kvc_model_stats *to, const struct kvc_model_stats *t)
+{
+#define X(name, what) to->name += t->name;
+	KVC_MODEL_STATS(X)
+#undef X
+}
+
+/* One that nothing in the pool is counted in, and that was not used for long. */
+static struct kvc_model_stats *oldest(struct kvc_model_stats_table *all)
+{
+	struct kvc_model_stats *old = NULL;
+
+	for (unsigned i = 0; i < LOOKS; i++) {
+		struct kvc_model_stats *t = all->v[all->hand++ % all->n];
+
+		if (!t->pool_bytes && (!old || t->last < old->last))
+			old = t;
+	}
+	return old;
+}
+
+static struct kvc_model_stats *add_new(struct kvc_model_stats_table *all, uint64_t model)
+{
+	struct kvc_model_stats *t;
+
+	if (all->n == KVC_MODEL_STATS_MAX) {
+		if (!(t = oldest(all)))
+			return &all->others;
+		kvc_table_del(&all->table, &t->slot);
+		kvc_model_stats_add(&all->others, t);
+		all->shown -= t->shown;
+		*t = (struct kvc_model_stats){ .hits = 0 };
+	} else {
+		if (kvc_grow(&all->v, all->n, &all->capacity, sizeof(struct kvc_model_stats *)) ||
+		    !(t = calloc(1, sizeof *t)))
+			return &all->others;
+		all->v[all->n++] = t;
+	}
+	t->slot.key = model;
+	t->shown = model && all->shown < KVC_TOP_MODELS;
+	all->shown += t->shown;
+	kvc_table_add(&all->table, &t->slot);
+	return t;
+}
+
+struct kvc_model_stats *kvc_model_stats_of_locked(struct kvc *k, uint64_t model)
+{
+	struct kvc_model_stats_table *all = k->model_stats;
+	struct kvc_slot *s = kvc_table_find(&all->table, model);
+	struct kvc_model_stats *t = s ? kvc_of(s, struct kvc_model_stats, slot)
+				      : add_new(all, model);
+
+	t->last = ++all->uses;
+	return t;
+}
+
+void kvc_model_stats_pool_bytes_locked(struct kvc *k, struct kvc_node *n)
+{
+	uint64_t now = kvc_has_segment(n) ? n->reserved : 0;
+
+	if (now == n->tallied && (!now || n->tally->slot.key == n->model))
+		return;
+	if (n->tally)
+		n->tally->pool_bytes -= n->tallied;
+	n->tally = now ? kvc_model_stats_of_locked(k, n->model) : NULL;
+	n->tallied = now;
+	if (n->tally)
+		n->tally->pool_bytes += now;
+}
+
+size_t kvc_model_stats_show_locked(struct kvc *k, size_t *at, struct kvc_model_stats *to,
+				   size_t capacity)
+{
+	const struct kvc_model_stats_table *all = k->model_stats;
+	size_t n = 0;
+
+	for (; n < capacity && *at <= all->n; ++*at)
+		to[n++] = *at ? *all->v[*at - 1] : all->others;
+	if (n && *at == n)
+		to[0].slot.key = KVC_UNSET;
+	return n;
+}
+
+void kvc_model_stats_free(struct kvc *k)
+{
+	for (size_t i = 0; i < k->model_stats->n; i++)
+		free(k->model_stats->v[i]);
+	free(k->model_stats->v);
+	kvc_table_fini(&k->model_stats->table);
+}

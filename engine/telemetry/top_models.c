@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * See top_models.h. The first models are shown as they come (model_stats.c). Later one takes the
+ * place of another where it has twice its opens, so that they do not change places with each look.
+ * Of a model counts what was opened since it is shown; all else is in the sum of the rest, also
+ * what was counted for one that is shown no more. So neither ever shrinks.
+ */
+#include "top_models.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define AT_ONCE 256u /* tallies under one hold */
+
+struct seen {
+	uint64_t model, opens;
+	bool shown;
+};
+
+static struct kvc_model_stats *find_locked(struct kvc *k, uint64_t model)
+{
+	struct kvc_slot *s = kvc_table_find(&k->model_stats->table, model);
+
+	return s ? kvc_of(s, struct kvc_model_stats, slot) : NULL;
+}
+
+static int more(const void *a, const void *b)
+{
+	const struct seen *x = a, *y = b;
+
+	return (x->opens < y->opens) - (x->opens > y->opens);
+}
+
+/*
+ * All of which something was opened, the most opens first; and behind them who is shown without.
+ * NULL: no memory.
+ */
+static struct seen *look(struct kvc *k, size_t *n)
+{
+	const struct kvc_model_stats_table *all = k->model_stats;
+	struct seen *v = calloc(KVC_MODEL_STATS_MAX, sizeof *v);
+
+	*n = 0;
+	if (!v)
+		return NULL;
+	kvc_lock(k);
+	for (size_t i = 0; i < all->n; i++) {
+		const struct kvc_model_stats *t = all->v[i];
+
+		if (t->slot.key && (t->hits + t->misses || t->shown) && t->nameless != t->last)
+			v[(*n)++] = (struct seen){ t->slot.key, t->hits + t->misses, t->shown };
+		if (i % AT_ONCE == AT_ONCE - 1)
+			kvc_pause_locked(k);
+	}
+	kvc_unlock(k);
+	qsort(v, *n, sizeof *v, more);
+	return v;
+}
+
+static void show_locked(struct kvc *k, uint64_t model, bool show)
+{
+	struct kvc_model_stats *t = find_locked(k, model);
+
+	if (!t || t->shown == show || (show && k->model_stats->shown >= KVC_TOP_MODELS))
+		return;
+	t->shown = show;
+	t->hits_before = t->hits;
+	t->misses_before = t->misses;
+	k->model_stats->shown = show ? k->model_stats->shown + 1 : k->model_stats->shown - 1;
+}
+
+/* Who is shown from now on, of all from the most opens to the fewest. */
+static void choose(struct kvc *k, const struct seen *v, size_t n)
+{
+	size_t up = 0, down = n;
+
+	kvc_lock(k);
+	while (up < n && k->model_stats->shown < KVC_TOP_MODELS) /* where one has gone */
+		show_locked(k, v[up++].model, true);
+	for (up = 0; up < KVC_TOP_MODELS && up < n; up++) {
+		if (v[up].shown)
+			continue;
+		while (down > up && !v[down - 1].shown)
+			down--;
+		if (down <= up || v[up].opens <= 2 * v[down - 1].opens)
+			break;
+		show_locked(k, v[--down].model, false);
+		show_locked(k, v[up].model, true);
+	}
+	kvc_unlock(k);
+}
+
+static int take_name(void *arg, const struct kvc_name *n)
+{
+	snprintf(arg, 256, "%s", n->name);
+	return n->parent == KVC_ROOT;
+}
+
+int kvc_top_models_name(struct kvc *k, uint64_t model, char *name)
+{
+	int is;
+
+	*name = 0;
+	kvc_catalog_lock(k->cat);
+	is = kvc_name_of(k->cat, model, take_name, name);
+	kvc_catalog_unlock(k->cat);
+	return is;
+}
+
+/* A folder that has gone makes room for another. One renamed meanwhile is not there twice. */
+static bool named(struct kvc *k, const struct kvc_top_models_list *out, struct kvc_top_models *s)
+{
+	int is = kvc_top_models_name(k, s->model, s->name);
+
+	if (!is) {
+		struct kvc_model_stats *t;
+
+		kvc_lock(k);
+		show_locked(k, s->model, false);
+		if ((t = find_locked(k, s->model)))
+			t->nameless = t->last;
+		kvc_unlock(k);
+	}
+	if (is != 1)
+		return false;
+	for (size_t i = 0; i < out->n; i++)
+		if (!strcmp(out->v[i].name, s->name))
+			return false;
+	return true;
+}
+
+/* Of those that were seen the ones that are shown. */
+static size_t take(struct kvc *k, const struct seen *v, size_t n, struct kvc_top_models_list *out)
+{
+	size_t at = 0;
+
+	kvc_lock(k);
+	for (size_t i = 0; i < n && at < KVC_TOP_MODELS; i++) {
+		const struct kvc_model_stats *t = find_locked(k, v[i].model);
+
+		if (t && t->shown && v[i].opens)
+			out->v[at++] = (struct kvc_top_models){
+				.model = v[i].model,
+				.n = { t->hits - t->hits_before, t->misses - t->misses_before },
+				.total = { t->hits, t->misses },
+			};
+	}
+	out->all = (struct kvc_opens){
+		kvc_counted(&k->stats, pool_hits),
+		kvc_counted(&k->stats, pool_misses),
+	};
+	kvc_unlock(k);
+	return at;
+}
+
+int kvc_top_models(struct kvc *k, struct kvc_top_models_list *out)
+{
+	size_t n, at;
+	KVC_MEM struct seen *v = look(k, &n);
+
+	*out = (struct kvc_top_models_list){ .models = n };
+	while (v && out->models && !v[out->models - 1].opens)
+		out->models--;
+	out->v = calloc(KVC_TOP_MODELS, sizeof *out->v);
+	if (!v || !out->v) {
+		free(out->v);
+		return -ENOMEM;
+	}
+	choose(k, v, n);
+	at = take(k, v, n, out);
+	out->rest = out->all;
+	for (size_t i = 0; i < at; i++) {
+		struct kvc_top_models *to = &out->v[out->n];
+
+		*to = out->v[i];
+		/* also of one that has no name now: it may have it again */
+		out->rest.hits -= to->n.hits;
+		out->rest.misses -= to->n.misses;
+		if (named(k, out, to))
+			out->n++;
+		else
+			out->models--;
+	}
+	return 0;
+}

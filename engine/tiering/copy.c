@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One copy in the making. It reads the segment through a descriptor of its own (no mapping: a
+ * client may truncate the file meanwhile), sums what it reads, codes and seals it where that is
+ * asked for (payload.h), and the driver writes the header last.
+ */
+#include "copy.h"
+
+#include "clock.h"
+#include "file.h"
+#include "folders.h"
+#include "model.h"
+#include "node.h"
+#include "path.h"
+#include "proof.h"
+#include "tier_queue.h"
+
+#include <string.h>
+
+#define SPARSE_GAIN (256u << 10) /* holes of this much make it worth a range table */
+#define MORE_RANGES 64u
+
+/*
+ * The next range of a file that holds data, from r->off + r->len on. 1; 0: there are no more; or a
+ * negative errno.
+ */
+static int next_range(int fd, uint64_t size, struct kvc_range *r)
+{
+	off_t at = lseek(fd, (off_t)(r->off + r->len), SEEK_DATA), end;
+
+	if (at < 0 && errno != ENXIO) /* which says that no more comes */
+		return -errno;
+	if (at < 0 || (uint64_t)at >= size)
+		return 0; /* or it has grown since it was looked at */
+	end = lseek(fd, at, SEEK_HOLE);
+	if (end < 0)
+		return -errno;
+	*r = (struct kvc_range){ (uint64_t)at, kvc_min((uint64_t)end, size) - (uint64_t)at };
+	return 1;
+}
+
+/*
+ * The ranges of the file that hold data, and their table. They are counted first, for the budget:
+ * -E2BIG: they are more than a frame can have.
+ */
+static int find_ranges(struct kvc_copy *c, uint64_t size)
+{
+	struct kvc_range r = { 0 };
+	size_t n = 0;
+	int err;
+
+	while ((err = next_range(c->fd, size, &r)) == 1)
+		if (!kvc_frame_ranges_size(++n))
+			return -E2BIG;
+	if (err)
+		return err;
+	n += n / 8 + MORE_RANGES; /* a writer may make more meanwhile */
+	if ((err = kvc_budget_buffer_wait(&c->memory, KVC_BUDGET_COPY,
+					  n * sizeof r +
+						  kvc_round_up(n * sizeof r + KVC_PAGE, KVC_PAGE))))
+		return err;
+	c->ranges = (struct kvc_range *)c->memory.p;
+	r = (struct kvc_range){ 0 };
+	while (c->nranges < n && (err = next_range(c->fd, size, &r)) == 1)
+		c->ranges[c->nranges++] = r;
+	if (err < 0 || c->nranges == n)
+		return err < 0 ? err : -ECANCELED;
+	c->table_len = kvc_frame_ranges_size(c->nranges);
+	if (!c->table_len)
+		return -E2BIG;
+	c->table = c->memory.p + n * sizeof r;
+	kvc_frame_ranges_encode(c->ranges, c->nranges, c->table);
+	return 0;
+}
+
+/*
+ * The raw payload in order: of a dense object its bytes, of a sparse one the table and the ranges.
+ */
+static int raw_read(void *arg, void *buf, size_t len, uint64_t off)
+{
+	struct kvc_copy *c = arg;
+	uint8_t *p = buf;
+	size_t left = len;
+	int err;
+
+	if (!off) { /* the first time, or once more from the beginning (payload.h) */
+		XXH3_128bits_reset(c->sum);
+		c->at = 0;
+		c->at_off = 0;
+	}
+	if (!c->table) {
+		err = kvc_pread_all(c->fd, p, len, (off_t)off);
+		if (err)
+			return err == -ENODATA ? -ECANCELED : err; /* truncated meanwhile */
+	} else {
+		if (off < c->table_len) {
+			size_t n = kvc_min(left, c->table_len - off);
+
+			memcpy(p, c->table + off, n);
+			p += n;
+			left -= n;
+		}
+		while (left) {
+			struct kvc_range *r = &c->ranges[c->at];
+			size_t n = kvc_min(left, r->len - c->at_off);
+
+			err = kvc_pread_all(c->fd, p, n, (off_t)(r->off + c->at_off));
+			if (err)
+				return err == -ENODATA ? -ECANCELED : err;
+			p += n;
+			left -= n;
+			c->at_off += n;
+			if (c->at_off == r->len) {
+				c->at++;
+				c->at_off = 0;
+			}
+		}
+	}
+	XXH3_128bits_update(c->sum, buf, len);
+	return 0;
+}
+
+static int copy_read(void *arg, void *buf, size_t len, uint64_t off)
+{
+	struct kvc_copy *c = arg;
+	int err;
+
+	if (!c->enc)
+		return raw_read(c, buf, len, off);
+	err = kvc_payload_encoder_read(c->enc, buf, len);
+	if (!err)
+		XXH3_128bits_update(c->stored_sum, buf, len);
+	return err;
+}
+
+static int copy_head(void *arg, uint8_t page[KVC_FRAME_HEADER])
+{
+	struct kvc_copy *c = arg;
+	int err = 0;
+
+	c->raw = c->f->raw_sum = kvc_sum_digest(c->sum);
+	c->f->stored_sum = c->enc ? kvc_sum_digest(c->stored_sum) : c->raw;
+	if (c->f->flags & KVC_FRAME_SEALED)
+		c->f->raw_sum = (struct kvc_sum){ 0 };
+	if (!c->shared) {
+		kvc_lock_both(c->k);
+		err = kvc_path_frame_name_both(c->k, c->n, c->f);
+		kvc_unlock_both(c->k);
+	}
+	err = err ?: kvc_proof_check(c->k, c->shared, c->f);
+	kvc_frame_encode(c->f, page);
+	return err;
+}
+
+/*
+ * How this object goes to this tier. Fills in the name part, which a shared tier's frame is checked
+ * by.
+ */
+static int choose_both(struct kvc_copy *c, struct kvc_recipe *r)
+{
+	struct kvc *k = c->k;
+	uint64_t model; /* as of now: the folder may have moved since the node came into memory */
+	int codec = -1, err = kvc_node_model_both(k, c->n->row.parent, &model);
+
+	if (!err)
+		err = kvc_model_attr_both(k, model, KVC_MODEL_CODEC, &codec);
+	err = err == -ENOENT ? 0 : err; /* its folder may have gone */
+	err = err ?: kvc_path_frame_name_both(k, c->n, c->f);
+
+	if (err)
+		return err;
+	kvc_path_model_name(c->f->path, c->f->key_model);
+	r->level = (int)k->opt.level;
+	r->codec = codec >= 0 ? (enum kvc_codec)codec
+			      : (enum kvc_codec)(k->tier[c->tier].t->codec < KVC_CODECS
+							 ? k->tier[c->tier].t->codec
+							 : k->opt.compress);
+	r->keys = k->keys;
+	r->key_id = k->keys ? kvc_keys_for(k->keys, c->f->key_model) : 0;
+	if (c->shared && !*c->f->path)
+		return -ENAMETOOLONG;
+	return k->keys && !r->key_id ? -ENOKEY : 0;
+}
+
+/*
+ * In a shared tier: has the name, or -EALREADY. What the node has there is overwritten by the put,
+ * whatever comes of it.
+ */
+static int name_both(struct kvc_copy *c)
+{
+	struct kvc_place *p = &c->n->in[c->tier].place;
+
+	c->name = kvc_frame_where_of(c->f->path);
+	c->f->flags |= KVC_FRAME_SHARED;
+	if (!kvc_tier_name_take_locked(&c->k->tier[c->tier], &c->name))
+		return -EALREADY;
+	c->named = true;
+	if (p->gen && kvc_same_name(&p->where, &c->name))
+		kvc_file_leave_both(c->k, c->n, c->tier);
+	return 0;
+}
+
+/* The frame's identity, and what of the segment it carries. */
+static int begin(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t blocks)
+{
+	int err = 0;
+
+	c->f = kvc_frame_new();
+	c->sum = XXH3_createState();
+	c->stored_sum = XXH3_createState();
+	if (!c->f || !c->sum || !c->stored_sum)
+		return -ENOMEM;
+	XXH3_128bits_reset(c->sum);
+	XXH3_128bits_reset(c->stored_sum);
+	c->shared = c->k->tier[c->tier].t->ops->caps & KVC_TIER_SHARED;
+	memcpy(c->f->store, c->shared ? c->k->shared_id : c->k->store->uuid, 16);
+	c->f->ino = c->n->row.ino;
+	c->f->gen = gen;
+	c->f->size = c->f->raw_len = size;
+	if (blocks * 512 + SPARSE_GAIN < size) {
+		err = find_ranges(c, size);
+		if (!err) {
+			c->f->flags = KVC_FRAME_SPARSE;
+			c->f->raw_len = c->table_len;
+			for (size_t i = 0; i < c->nranges; i++)
+				c->f->raw_len += c->ranges[i].len;
+		} else if (err == -E2BIG) {
+			err = 0; /* too many holes: as they are */
+		}
+	}
+	return err;
+}
+
+/*
+ * How long the copy is wanted, by the store's own time: it is none that a server could compare with
+ * its own. 0: for ever.
+ */
+static uint64_t ttl_ms_locked(const struct kvc_copy *c)
+{
+	uint64_t at = c->n->chunk ? c->n->chunk->expires_ns : 0, now = kvc_clock_ns(c->k);
+
+	return !at ? 0 : at > now ? (at - now + 999999) / 1000000 : 1;
+}
+
+int kvc_copy_write(struct kvc_copy *c, uint64_t gen, uint64_t size, uint64_t blocks,
+		   struct kvc_where *where)
+{
+	struct kvc *k = c->k;
+	struct kvc_tier *t = k->tier[c->tier].t;
+	struct kvc_put put = {
+		.ino = c->n->row.ino, .gen = gen, .arg = c, .read = copy_read, .head = copy_head
+	};
+	struct kvc_recipe r = { 0 };
+	int err = begin(c, gen, size, blocks);
+
+	if (!err) {
+		kvc_lock_both(k);
+		err = choose_both(c, &r);
+		if (!err && c->shared)
+			err = name_both(c);
+		put.ttl_ms = ttl_ms_locked(c);
+		kvc_unlock_both(k);
+	}
+	if (!err && c->shared)
+		err = kvc_folders_share(k, c->n, c->tier);
+	if (!err)
+		err = kvc_payload_encoder_new(&c->enc, c->f, &r, raw_read, c);
+	if (err)
+		return err;
+	put.name = c->name;
+	put.stored_len = c->f->stored_len;
+	err = t->ops->put(t, &put, where);
+	if (!err && c->enc) {
+		kvc_count_by(&k->stats, coded_bytes, c->f->raw_len);
+		kvc_count_by(&k->stats, coded_stored_bytes, c->f->stored_len);
+	}
+	return err;
+}
+
+bool kvc_copy_newest(const struct kvc_copy *c)
+{
+	const struct kvc *k = c->k;
+
+	return !k->keys || c->f->key_id == kvc_keys_for(k->keys, c->f->key_model);
+}
+
+void kvc_copy_unname_locked(struct kvc_copy *c)
+{
+	if (c->named)
+		kvc_tier_name_give_locked(&c->k->tier[c->tier], &c->name);
+	c->named = false;
+}
+
+int kvc_copy_sum(int fd, uint64_t size, struct kvc_sum *sum)
+{
+	KVC_MEM uint8_t *buf = malloc(1 << 20);
+	XXH3_state_t *x = XXH3_createState();
+	uint64_t off = 0;
+	int err = buf && x ? 0 : -ENOMEM;
+
+	if (!err)
+		XXH3_128bits_reset(x);
+	while (!err && off < size) {
+		size_t len = kvc_min(size - off, 1 << 20);
+
+		err = kvc_pread_all(fd, buf, len, (off_t)off);
+		if (!err)
+			XXH3_128bits_update(x, buf, len);
+		off += len;
+	}
+	if (!err)
+		*sum = kvc_sum_digest(x);
+	XXH3_freeState(x);
+	return err;
+}
+
+void kvc_copy_close(struct kvc_copy *c)
+{
+	if (c->fd >= 0)
+		close(c->fd);
+	c->fd = -1;
+}
+
+void kvc_copy_fini(struct kvc_copy *c)
+{
+	kvc_copy_close(c);
+	XXH3_freeState(c->sum);
+	XXH3_freeState(c->stored_sum);
+	kvc_payload_encoder_free(c->enc);
+	free(c->f);
+	kvc_budget_buffer_free(&c->memory);
+}

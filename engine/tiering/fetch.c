@@ -1,0 +1,507 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reading a frame into a segment. A plain one comes straight into the segment's pages in the same
+ * call as its header; so does a sealed one without codec, and is opened in place. Coded and sparse
+ * ones pass, piece by piece, through a buffer of bounded size, whatever their length. Then the
+ * frame is checked: is it the frame that the catalog speaks of, and are its bytes what was written?
+ */
+#include "fetch.h"
+
+#include "keyring.h"
+#include "payload.h"
+#include "proof.h"
+
+#include <endian.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <xxhash.h>
+
+#define PIECE (2u << 20)        /* bytes that are read at once */
+#define PIECE_SHARED (8u << 20) /* the same from a service, if the budget has so much now */
+#define SLOWEST (4ull << 20)    /* bytes a second that a fetch is given time for */
+
+/* One fetch in hand. */
+struct fetch {
+	struct kvc *k;
+	struct kvc_tier *t;
+	const struct kvc_want *w;
+	struct kvc_frame *f;
+	uint8_t *page; /* the header */
+	uint8_t *map;  /* the segment, span bytes; NULL while not mapped */
+	uint64_t span;
+	int fd;
+};
+
+/* Is this the frame that the catalog speaks of? */
+static int check(const struct fetch *x)
+{
+	static const struct kvc_sum none;
+	const struct kvc_want *w = x->w;
+	struct kvc_frame *f = x->f;
+	int err = kvc_frame_decode(x->page, f);
+
+	if (err)
+		return err;
+	err = kvc_proof_placed(x->k, w->shared, f);
+	if (err == -ENOKEY && w->shared && kvc_keyring_learn(x->k, f->key_id))
+		err = kvc_proof_placed(x->k, true, f);
+	if (err)
+		return err;
+	if (w->shared && w->place.key && f->flags & KVC_FRAME_SEALED && w->place.key != f->key_id)
+		return -ESTALE; /* another node has sealed it again */
+	if (w->place.key != (f->flags & KVC_FRAME_SEALED ? f->key_id : 0))
+		return -EBADMSG; /* a clear frame where a sealed one was put is not ours */
+	if (w->shared && memcmp(w->place.sum.b, none.b, 16) &&
+	    memcmp(w->place.sum.b, f->stored_sum.b, 16))
+		return -ESTALE; /* whatever it is */
+	if (KVC_FRAME_HEADER + f->stored_len > w->place.where.len || (f->flags & KVC_FRAME_FOLDER))
+		return -EBADMSG;
+	if (!(f->flags & KVC_FRAME_CODED) &&
+	    (f->raw_len != f->stored_len || f->codec != KVC_CODEC_NONE ||
+	     (f->flags & KVC_FRAME_SEALED)))
+		return -EBADMSG;
+	if (!(f->flags & KVC_FRAME_SPARSE) && f->raw_len != f->size)
+		return -EBADMSG;
+	/*
+	 * A power failure, or an older catalog put back, can be of before a frame was made, and
+	 * what was made then is of the same generation, and may lie in the same extent.
+	 */
+	if (memcmp(w->place.sum.b, none.b, 16) && memcmp(w->place.sum.b, f->stored_sum.b, 16))
+		return -EBADMSG;
+	if (w->has_sum && !(f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_SEALED)) &&
+	    memcmp(f->raw_sum.b, w->sum.b, 16))
+		return w->shared ? -ESTALE : -EBADMSG;
+	if (w->shared) {
+		struct kvc_where named = kvc_frame_where_of(f->path);
+
+		if (!(f->flags & KVC_FRAME_SHARED) || named.at != w->place.where.at ||
+		    named.hi != w->place.where.hi)
+			return -EBADMSG; /* another's frame under this name */
+		return f->size != w->size ? -ESTALE : 0;
+	}
+	return memcmp(f->store, x->k->store->uuid, 16) || f->ino != w->ino ||
+			       f->gen != w->place.gen || f->size != w->size ||
+			       (f->flags & KVC_FRAME_SHARED)
+		       ? -EBADMSG
+		       : 0;
+}
+
+static int map_segment(struct fetch *x)
+{
+	x->map = mmap(NULL, x->span, PROT_READ | PROT_WRITE, MAP_SHARED, x->fd, 0);
+	if (x->map == MAP_FAILED) {
+		x->map = NULL;
+		return -errno;
+	}
+	return 0;
+}
+
+/* Pages for all of it, mapped. */
+static int prepare_dense(struct fetch *x)
+{
+	if (!x->span)
+		return 0;
+	if (fallocate(x->fd, 0, 0, (off_t)x->w->size))
+		return -errno;
+	return x->map ? 0 : map_segment(x);
+}
+
+static int sum_is(const void *p, uint64_t len, const struct kvc_sum *want)
+{
+	struct kvc_sum s = kvc_sum_of(p, len);
+
+	return memcmp(s.b, want->b, 16) ? -EBADMSG : 0;
+}
+
+/* Not coded, and not known to be sparse: header and bytes in one go. */
+static int fetch_plain(struct fetch *x)
+{
+	struct iovec iov[2] = { { x->page, KVC_FRAME_HEADER }, { NULL, x->span } };
+	int err = prepare_dense(x);
+
+	iov[1].iov_base = x->map;
+	err = err ?: x->t->ops->get(x->t, &x->w->place.where, 0, iov, x->span ? 2 : 1) ?: check(x);
+	if (!err && !(x->f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_CODED)))
+		err = sum_is(x->map, x->w->size, &x->f->stored_sum);
+	return err;
+}
+
+static int fetch_through(struct fetch *x, bool have_header);
+
+/* Sealed, without codec, dense: into the pages and opened there. */
+static int fetch_sealed(struct fetch *x)
+{
+	uint64_t table_len = kvc_payload_table(x->w->size);
+	KVC_BUFFER table = { 0 };
+	struct iovec iov[3] = { { x->page, KVC_FRAME_HEADER },
+				{ NULL, x->span },
+				{ NULL, table_len } };
+	int err = prepare_dense(x) ?: kvc_budget_buffer_wait(&table, KVC_BUDGET_LOAD, table_len);
+
+	iov[1].iov_base = x->map;
+	iov[2].iov_base = table.p;
+	if (!x->span)
+		iov[1] = iov[2];
+	err = err ?: x->t->ops->get(x->t, &x->w->place.where, 0, iov, x->span ? 3 : 2) ?: check(x);
+	if (err)
+		return err;
+	if ((x->f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_CODED)) != KVC_FRAME_CODED ||
+	    x->f->codec != KVC_CODEC_NONE) {
+		kvc_budget_buffer_free(&table);
+		return fetch_through(x, true); /* it only was as long as a dense one */
+	}
+	return kvc_payload_decode(x->f, x->k->keys, x->map, table.p, x->map);
+}
+
+/* ---- piece by piece ---- */
+
+/*
+ * The stored payload, read in order. Bytes that were read and not used yet lie before `mid`, right
+ * in front of those of the next piece.
+ */
+struct source {
+	struct fetch *x;
+	struct kvc_buffer buf;
+	size_t mid, piece;
+	uint64_t off, end; /* of the payload: read so far, and its length in whole pages */
+	size_t at, left;   /* in buf: what is there to use */
+	uint64_t until_ns; /* 0: no deadline */
+	XXH3_state_t *sum; /* of stored_len bytes as they are read; NULL: not wanted */
+};
+
+static int source_open(struct source *s, struct fetch *x)
+{
+	const struct kvc_frame *f = x->f;
+	uint64_t deadline_ms = x->k->opt.deadline_ms;
+	int err = -ENOMEM;
+
+	s->x = x;
+	s->end = kvc_round_up(f->stored_len, KVC_PAGE);
+	s->mid = KVC_BLOCK;
+	s->buf.use = KVC_BUDGET_LOAD;
+	s->piece = kvc_min(s->end, PIECE_SHARED);
+	if (x->w->shared)
+		err = kvc_budget_buffer_grow(&s->buf, s->mid + s->piece);
+	if (err) {
+		s->piece = kvc_min(s->end, PIECE);
+		err = kvc_budget_buffer_wait(&s->buf, KVC_BUDGET_LOAD, s->mid + s->piece);
+	}
+	if (deadline_ms)
+		s->until_ns = kvc_mono_ns() + deadline_ms * 1000000 + s->end / SLOWEST * 1000000000;
+	if (!err && !(f->flags & KVC_FRAME_SEALED)) {
+		s->sum = XXH3_createState();
+		if (s->sum)
+			XXH3_128bits_reset(s->sum);
+		else
+			err = -ENOMEM;
+	}
+	return err;
+}
+
+static void source_close(struct source *s)
+{
+	XXH3_freeState(s->sum);
+	kvc_budget_buffer_free(&s->buf);
+}
+
+/* Reads the next piece; there is room for it once less than a block is left to use. */
+static int source_more(struct source *s)
+{
+	size_t len = (size_t)kvc_min(s->piece, s->end - s->off);
+	struct iovec iov = { s->buf.p + s->mid, len };
+	int err;
+
+	if (!len)
+		return -EBADMSG;
+	if (s->until_ns && kvc_mono_ns() > s->until_ns)
+		return -ETIMEDOUT;
+	memmove(s->buf.p + s->mid - s->left, s->buf.p + s->at, s->left);
+	s->at = s->mid - s->left;
+	err = s->x->t->ops->get(s->x->t, &s->x->w->place.where, KVC_FRAME_HEADER + s->off, &iov, 1);
+	if (err)
+		return err;
+	if (s->sum)
+		XXH3_128bits_update(s->sum, iov.iov_base,
+				    kvc_min(len, s->x->f->stored_len - s->off));
+	s->off += len;
+	s->left += len;
+	return 0;
+}
+
+/* The next `len` bytes, at most a block, in one piece: valid until the next call. */
+static int source_next(struct source *s, size_t len, const uint8_t **p)
+{
+	int err = 0;
+
+	while (!err && s->left < len)
+		err = source_more(s);
+	if (err)
+		return err;
+	*p = s->buf.p + s->at;
+	s->at += len;
+	s->left -= len;
+	return 0;
+}
+
+/* What has not been read yet is read for the sum, which is compared. */
+static int source_end(struct source *s)
+{
+	struct kvc_sum sum;
+	int err = 0;
+
+	while (s->sum && !err && s->off < s->end) {
+		s->left = 0;
+		err = source_more(s);
+	}
+	if (err || !s->sum)
+		return err;
+	sum = kvc_sum_digest(s->sum);
+	return memcmp(sum.b, s->x->f->stored_sum.b, 16) ? -EBADMSG : 0;
+}
+
+/*
+ * The raw payload of a sparse object as it arrives: first the table, then each range to its place.
+ */
+struct spread {
+	struct fetch *x;
+	struct kvc_buffer table;
+	size_t have, want; /* bytes of the table; want 0: not known yet */
+	struct kvc_range *r;
+	size_t n, i;
+	uint64_t at;      /* bytes of range i that are there */
+	uint64_t charged; /* for r */
+};
+
+static void spread_close(struct spread *s)
+{
+	free(s->r);
+	if (s->charged)
+		kvc_budget_give(KVC_BUDGET_LOAD, s->charged);
+	kvc_budget_buffer_free(&s->table);
+}
+
+/* The table is there. */
+static int spread_begin(struct spread *s)
+{
+	struct fetch *x = s->x;
+	uint64_t all = s->want, n;
+	int err;
+
+	memcpy(&n, s->table.p, 8);
+	n = le64toh(n) * sizeof *s->r;
+	if ((err = kvc_budget_wait(KVC_BUDGET_LOAD, n)))
+		return err;
+	s->charged = n;
+	if ((err = kvc_frame_ranges_decode(s->table.p, s->want, x->f->size, &s->r, &s->n)))
+		return err;
+	kvc_budget_buffer_free(&s->table);
+	for (size_t i = 0; i < s->n; i++)
+		all += s->r[i].len;
+	if (all != x->f->raw_len)
+		return -EBADMSG;
+	/* Should pages be there already (the row knew no better), they go back first. */
+	if (x->map) {
+		munmap(x->map, x->span);
+		x->map = NULL;
+	}
+	if (ftruncate(x->fd, 0) || ftruncate(x->fd, (off_t)x->f->size))
+		return -errno;
+	return x->span ? map_segment(x) : 0;
+}
+
+/* Takes of the table what p has of it. */
+static int spread_table(struct spread *s, const uint8_t *p, size_t len, size_t *took)
+{
+	uint64_t n;
+	int err;
+
+	*took = kvc_min(len, (s->want ?: KVC_PAGE) - s->have);
+	if ((err = kvc_budget_buffer_grow(&s->table, s->have + *took)))
+		return err;
+	memcpy(s->table.p + s->have, p, *took);
+	s->have += *took;
+	if (!s->want && s->have == KVC_PAGE) {
+		memcpy(&n, s->table.p, 8);
+		s->want = kvc_frame_ranges_size(le64toh(n));
+		if (!s->want || s->want > s->x->f->raw_len)
+			return -EBADMSG;
+	}
+	return s->have == s->want ? spread_begin(s) : 0;
+}
+
+static int spread_put(struct spread *s, const uint8_t *p, size_t len)
+{
+	int err = 0;
+
+	while (len && !err) {
+		size_t n;
+
+		if (!s->want || s->have < s->want) {
+			err = spread_table(s, p, len, &n);
+		} else {
+			const struct kvc_range *r = &s->r[s->i];
+
+			if (s->i == s->n)
+				return -EBADMSG;
+			if (!s->at && fallocate(s->x->fd, 0, (off_t)r->off, (off_t)r->len))
+				return -errno;
+			n = kvc_min(len, r->len - s->at);
+			memcpy(s->x->map + r->off + s->at, p, n);
+			s->at += n;
+			if (s->at == r->len) {
+				s->i++;
+				s->at = 0;
+			}
+		}
+		p += n;
+		len -= n;
+	}
+	return err;
+}
+
+static int spread_end(const struct spread *s)
+{
+	return s->want && s->have == s->want && s->i == s->n ? 0 : -EBADMSG;
+}
+
+/* Not coded, sparse. */
+static int through_sparse(struct source *src, struct spread *to)
+{
+	uint64_t left = src->x->f->stored_len;
+	int err = 0;
+
+	while (left && !err) {
+		const uint8_t *p;
+		size_t n = (size_t)kvc_min(left, KVC_BLOCK);
+
+		err = source_next(src, n, &p) ?: spread_put(to, p, n);
+		left -= n;
+	}
+	return err;
+}
+
+/* Coded; `to` NULL: dense, and decoded straight into the segment's pages. */
+static int through_decoder(struct source *src, struct kvc_decoder *d, struct spread *to)
+{
+	KVC_BUFFER raw = { 0 };
+	uint8_t nothing[1];
+	struct fetch *x = src->x;
+	uint8_t *at = x->map ? x->map : nothing;
+	size_t stored, len;
+	int more, err = to ? kvc_budget_buffer_wait(&raw, KVC_BUDGET_LOAD, KVC_BLOCK) : 0;
+
+	if (err)
+		return err;
+	while ((more = kvc_payload_decoder_next(d, &stored, &len)) == 1) {
+		const uint8_t *p;
+
+		if ((err = source_next(src, stored, &p)) ||
+		    (err = kvc_payload_decoder_block(d, p, to ? raw.p : at)) ||
+		    (to && (err = spread_put(to, raw.p, len))))
+			break;
+		at += to ? 0 : len;
+	}
+	if (to && x->f->flags & KVC_FRAME_SEALED)
+		kvc_keys_wipe(raw.p, raw.len);
+	return err ?: more < 0 ? more : kvc_payload_decoder_end(d);
+}
+
+/* Reads the table, which follows the blocks, and decodes. */
+static int through_coded(struct fetch *x, struct source *src, struct spread *to)
+{
+	uint64_t table_len = kvc_payload_table(x->f->raw_len);
+	KVC_BUFFER table = { 0 };
+	struct iovec iov = { NULL, table_len };
+	struct kvc_decoder *d = NULL;
+	int err;
+
+	/* A sparse one is at most as long as its file and the largest table. */
+	if (x->f->stored_len < table_len || x->f->stored_len % KVC_PAGE ||
+	    (to && x->f->raw_len > x->w->size + kvc_frame_ranges_size(KVC_RANGES_MAX)))
+		return -EBADMSG;
+	err = to ? 0 : prepare_dense(x);
+	err = err ?: kvc_budget_buffer_wait(&table, KVC_BUDGET_LOAD, table_len);
+	iov.iov_base = table.p;
+	err = err
+		      ?: x->t->ops->get(x->t, &x->w->place.where,
+					KVC_FRAME_HEADER + x->f->stored_len - table_len, &iov, 1);
+	err = err ?: kvc_payload_decoder_new(&d, x->f, x->k->keys, table.p);
+	err = err ?: through_decoder(src, d, to);
+	kvc_payload_decoder_free(d);
+	return err;
+}
+
+/* All others: the header, then the payload through a buffer. */
+static int fetch_through(struct fetch *x, bool have_header)
+{
+	struct iovec iov = { x->page, KVC_FRAME_HEADER };
+	struct spread spread = { .x = x, .table.use = KVC_BUDGET_LOAD };
+	struct source src = { 0 };
+	int err = 0;
+
+	if (!have_header)
+		err = x->t->ops->get(x->t, &x->w->place.where, 0, &iov, 1) ?: check(x);
+	if (err)
+		return err;
+	bool coded = x->f->flags & KVC_FRAME_CODED, sparse = x->f->flags & KVC_FRAME_SPARSE;
+
+	if (!coded && !sparse)
+		return fetch_plain(x);
+	err = source_open(&src, x);
+	if (!err)
+		err = coded ? through_coded(x, &src, sparse ? &spread : NULL)
+			    : through_sparse(&src, &spread);
+	if (!err && sparse)
+		err = spread_end(&spread);
+	err = err ?: source_end(&src);
+	spread_close(&spread);
+	source_close(&src);
+	return err;
+}
+
+int kvc_fetch(struct kvc *k, struct kvc_tier *t, const struct kvc_want *w, int fd, bool *older)
+{
+	KVC_MEM uint8_t *page = aligned_alloc(KVC_PAGE, KVC_FRAME_HEADER);
+	KVC_MEM struct kvc_frame *f = kvc_frame_new();
+	struct fetch x = {
+		.k = k,
+		.t = t,
+		.w = w,
+		.f = f,
+		.page = page,
+		.span = kvc_round_up(w->size, KVC_PAGE),
+		.fd = fd,
+	};
+	/*
+	 * Not by the row's blocks: with huge pages a sparse file's segment may have them all. What
+	 * lies in the tier tells: a dense one is at least as long as its bytes.
+	 */
+	bool dense = w->place.where.len >=
+		     KVC_FRAME_HEADER + x.span +
+			     (w->place.codec & KVC_PLACE_CODED ? kvc_payload_table(w->size) : 0);
+	int err;
+
+	if (!page || !f)
+		return -ENOMEM;
+	if (ftruncate(fd, 0) || ftruncate(fd, (off_t)w->size))
+		return -errno;
+	if (!dense || (w->place.codec & ~(KVC_PLACE_CODED | KVC_PLACE_LEFT)))
+		err = fetch_through(&x, false);
+	else if (w->place.codec & KVC_PLACE_CODED)
+		err = fetch_sealed(&x);
+	else if (!(err = fetch_plain(&x)) && (x.f->flags & (KVC_FRAME_SPARSE | KVC_FRAME_CODED)))
+		err = fetch_through(&x, true);
+	/* A sealed one does not tell the sum of what it holds. */
+	if (!err && w->has_sum && (f->flags & KVC_FRAME_SEALED) && !(f->flags & KVC_FRAME_SPARSE) &&
+	    (x.map || !w->size))
+		err = sum_is(x.map, w->size, &w->sum);
+	/* What came with the last page was summed by nobody, and a mapping shows it. */
+	if (!err && x.map && !(f->flags & KVC_FRAME_SPARSE))
+		memset(x.map + w->size, 0, x.span - w->size);
+	if (x.map)
+		munmap(x.map, x.span);
+	if (!err)
+		*older = f->version < KVC_FRAME_VERSION;
+	return err;
+}

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Folders have frames of their own in shared tiers (KVC_FRAME_FOLDER), header only, so that another
+ * node's walk from the root finds its way.
+ */
+#include "folders.h"
+
+#include "node.h"
+#include "path.h"
+#include "proof.h"
+#include "tier_queue.h"
+
+#include <string.h>
+
+/* A folder's frame: header only. */
+static int put_read(void *arg, void *buf, size_t len, uint64_t off)
+{
+	(void)arg;
+	(void)buf;
+	(void)len;
+	(void)off;
+	return -EIO;
+}
+
+static int put_head(void *arg, uint8_t page[KVC_FRAME_HEADER])
+{
+	kvc_frame_encode(arg, page);
+	return 0;
+}
+
+static int put_folder(struct kvc *k, unsigned tier, struct kvc_frame *f)
+{
+	struct kvc_tier *t = k->tier[tier].t;
+	struct kvc_put put = {
+		.ino = f->ino,
+		.gen = 1,
+		.name = kvc_frame_where_of(f->path),
+		.arg = f,
+		.read = put_read,
+		.head = put_head,
+	};
+	size_t len = strcspn(f->path, "/");
+	struct kvc_where where;
+	int err;
+
+	memcpy(f->store, k->shared_id, 16);
+	f->gen = 1;
+	f->flags = KVC_FRAME_SHARED | KVC_FRAME_FOLDER;
+	f->raw_sum = f->stored_sum = kvc_sum_of("", 0);
+	if (k->keys) { /* the model's own folder is proven by the model's key too */
+		memcpy(f->key_model, f->path, kvc_min(len, KVC_MODEL_NAME));
+		f->key_id = kvc_keys_for(k->keys, f->key_model);
+	}
+	if (k->keys && !f->key_id)
+		return -ENOKEY;
+	if ((err = kvc_proof_check(k, true, f)))
+		return err;
+	return t->ops->put(t, &put, &where);
+}
+
+/* It has been put under its path of then: renamed meanwhile, it is put again. */
+static void note_both(struct kvc *k, unsigned tier, const struct kvc_frame *f, char *now)
+{
+	if (!kvc_path_both(k, f->ino, now) && !strcmp(now, f->path))
+		k->folders->put[tier][f->ino % KVC_FOLDERS] = f->ino;
+}
+
+int kvc_folders_share(struct kvc *k, struct kvc_node *n, unsigned tier)
+{
+	KVC_MEM struct kvc_frame *f = kvc_frame_new();
+	KVC_MEM char *now = malloc(KVC_FRAME_PATH_MAX + 1);
+	uint64_t ino, up;
+	int err = f && now ? 0 : -ENOMEM;
+
+	kvc_lock(k); /* it may be renamed now */
+	ino = n->row.parent;
+	kvc_unlock(k);
+
+	/* From the file upwards, until one that was put before: all above it were, too. */
+	while (!err && ino != KVC_ROOT) {
+		struct kvc_node *folder;
+
+		kvc_lock_both(k);
+		if (k->folders->put[tier][ino % KVC_FOLDERS] == ino ||
+		    kvc_node_get_both(k, ino, &folder)) {
+			kvc_unlock_both(k);
+			return 0;
+		}
+		memset(f, 0, sizeof *f);
+		f->ino = ino;
+		up = folder->row.parent;
+		err = kvc_path_frame_name_both(k, folder, f);
+		kvc_node_settle_locked(k, folder);
+		kvc_unlock_both(k);
+		err = err ?: *f->path ? put_folder(k, tier, f) : -ENAMETOOLONG;
+		if (!err) {
+			kvc_lock_both(k);
+			note_both(k, tier, f, now);
+			kvc_unlock_both(k);
+		}
+		ino = up;
+	}
+	return err;
+}

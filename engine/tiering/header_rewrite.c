@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Renames, as the tiers see them. In a tier of our own the header's name part is rewritten, so that
+ * a rebuild finds the new path. In a shared one the path is the place: under the new one it is
+ * another frame. The old one stays until the new one is recorded (KVC_PLACE_LEFT), so that a kill
+ * that takes the pool along finds a copy; but nothing leaves the pool for it, since whoever makes a
+ * file of the old name writes over it. The mark stays when the name is given back: who had it
+ * meanwhile may have written there.
+ */
+#include "header_rewrite.h"
+
+#include "file.h"
+#include "folder.h"
+#include "folders.h"
+#include "log.h"
+#include "path.h"
+#include "proof.h"
+#include "spill.h"
+#include "tier_queue.h"
+#include "deferred_free.h"
+
+/* Each list of what is tried again has its own wait (spill.c). */
+#define AGAIN_NS(list) (1000000000ull << (list))
+enum { BUSY = 0, FAILED = KVC_AGAINS - 1 };
+
+static void rehead_run(struct kvc *k, struct kvc_job *j);
+
+static void again_locked(struct kvc *k, const struct kvc_job *j, unsigned list)
+{
+	if (k->stopping)
+		return;
+	if (list == FAILED)
+		kvc_tier_failed_locked(k, j->tier);
+	if (kvc_tier_job_add_locked(k, KVC_P_AGAIN + list, rehead_run, j->node, j->tier,
+				    kvc_mono_ns() + AGAIN_NS(list), NULL))
+		kvc_warn("inode %llx: its frame keeps the old name",
+			 (unsigned long long)j->node->row.ino);
+}
+
+/* The frame of the placement p gets the name that the file has now, if it still is that one. */
+static int write_name(struct kvc *k, const struct kvc_job *j, const struct kvc_place *p,
+		      struct kvc_frame *f, uint8_t *page)
+{
+	struct kvc_tier *t = k->tier[j->tier].t;
+	const struct kvc_node *n = j->node;
+	bool wanted;
+	int err;
+
+	pthread_mutex_lock(&k->deferred_free->rehead_lock);
+	kvc_lock_both(k);
+	err = kvc_path_frame_name_both(k, j->node, f);
+	wanted = !n->lost && n->in[j->tier].place.gen == p->gen &&
+		 n->in[j->tier].place.where.at == p->where.at;
+	kvc_unlock_both(k);
+	if (wanted && !err && !(err = kvc_proof_check(k, false, f))) {
+		kvc_frame_encode(f, page);
+		err = t->ops->rehead(t, &p->where, page);
+	}
+	pthread_mutex_unlock(&k->deferred_free->rehead_lock);
+	return err;
+}
+
+/* What lies there is no frame of ours: its name is of no use to anybody. */
+static bool none_there(int err)
+{
+	return err == -EBADMSG || err == -EPROTO || err == -ENOENT;
+}
+
+/*
+ * A rename: brings the path in the frame up to date, so that a rebuild finds the new one. Where
+ * that cannot be done now, for whatever reason, it is done later.
+ */
+static void rehead_run(struct kvc *k, struct kvc_job *j)
+{
+	KVC_MEM uint8_t *page = aligned_alloc(KVC_PAGE, KVC_FRAME_HEADER);
+	KVC_MEM struct kvc_frame *f = kvc_frame_new();
+	struct kvc_tier *t = k->tier[j->tier].t;
+	struct kvc_node *n = j->node;
+	struct iovec iov = { page, KVC_FRAME_HEADER };
+	enum kvc_call call = KVC_CALL_READ;
+	struct kvc_place p;
+	int err = page && f ? 0 : -ENOMEM;
+
+	kvc_lock(k);
+	/* a copy that is being made may have taken the old name */
+	bool busy = n->spilling & (1u << j->tier);
+	bool wanted = !n->lost && (n->in[j->tier].place.gen || busy);
+
+	p = n->in[j->tier].place;
+	if (wanted && !busy)
+		/* nobody else calls the tier for this object meanwhile */
+		n->spilling |= 1u << j->tier;
+	else if (wanted)
+		again_locked(k, j, BUSY);
+	kvc_unlock(k);
+	if (!wanted || busy)
+		return;
+	err = err ?: t->ops->get(t, &p.where, 0, &iov, 1);
+	err = err ?: kvc_frame_decode(page, f) ?: kvc_proof_placed(k, false, f);
+	if (!err && f->ino == n->row.ino && f->gen == p.gen) {
+		call = KVC_CALL_WRITE;
+		err = write_name(k, j, &p, f, page);
+	}
+	kvc_lock(k);
+	kvc_tier_result_locked(k, j->tier, call, n->row.ino, err);
+	n->spilling &= ~(1u << j->tier);
+	if (err && !none_there(err) && !n->lost && n->in[j->tier].place.gen == p.gen)
+		again_locked(k, j, FAILED);
+	/* Asked for while we were here; by an fsync, it waits, or looks anew if none is made. */
+	if (!n->lost && (n->snapshot || ((n->state == KVC_RESIDENT || n->state == KVC_BOTH) &&
+					 kvc_spill_needed(k, n, j->tier))))
+		kvc_spill_queue_locked(k, n, !kvc_list_empty(&n->sync_waiters));
+	else
+		kvc_wait_wake_all_locked(k, &n->sync_waiters, 0);
+	kvc_unlock(k);
+}
+
+#define AT_ONCE 8 /* files under one hold of the locks, each of a few rows */
+
+/* Of a folder: of all that lies below it. */
+static void rehead_folder_run(struct kvc *k, struct kvc_job *j)
+{
+	struct kvc_entries e = { 0 };
+	uint64_t after = 0;
+	int more = 1;
+
+	kvc_lock_both(k);
+	while (more == 1) {
+		more = kvc_folder_entries_some_both(k, j->node->row.ino, &after, &e);
+		for (size_t i = 0; i < e.n && more >= 0; i++) {
+			struct kvc_node *n;
+
+			if (!kvc_node_get_both(k, e.v[i].ino, &n)) {
+				kvc_header_rewrite_both(k, n);
+				kvc_node_settle_locked(k, n);
+			}
+			if (i % AT_ONCE == AT_ONCE - 1)
+				kvc_pause_both(k);
+		}
+		kvc_pause_both(k);
+	}
+	kvc_unlock_both(k);
+	free(e.v);
+}
+
+void kvc_header_rewrite_moved_both(struct kvc *k, struct kvc_node *n)
+{
+	KVC_MEM char *path = NULL;
+	struct kvc_where now = { 0 };
+
+	for (unsigned t = 0; t < k->tier_slots; t++) {
+		const struct kvc_where *at = &n->in[t].place.where;
+
+		if (!n->in[t].place.gen || !k->tier[t].t ||
+		    !(k->tier[t].t->ops->caps & KVC_TIER_SHARED))
+			continue;
+		if (!path) {
+			if (!(path = malloc(KVC_FRAME_PATH_MAX + 1)))
+				return; /* others do not find it by its new name */
+			if (kvc_path_both(k, n->row.ino, path))
+				*path = 0; /* that is seen when a copy is made */
+			now = kvc_frame_where_of(path);
+		}
+		if (*path && !kvc_same_name(at, &now))
+			kvc_file_leave_both(k, n, t);
+	}
+}
+
+void kvc_header_rewrite_both(struct kvc *k, struct kvc_node *n)
+{
+	/* its frame has the old path */
+	for (unsigned t = 0; t < KVC_TIERS && S_ISDIR(n->row.mode); t++)
+		if (k->folders->put[t][n->row.ino % KVC_FOLDERS] == n->row.ino)
+			k->folders->put[t][n->row.ino % KVC_FOLDERS] = 0;
+	if (S_ISDIR(n->row.mode))
+		kvc_tier_job_add_locked(k, KVC_P_SPILL, rehead_folder_run, n, KVC_COMMON,
+					kvc_mono_ns(), NULL);
+	if (!S_ISREG(n->row.mode))
+		return;
+	if (n->hopeless && k->opt.write == KVC_THROUGH && kvc_has_segment(n) &&
+	    n->state != KVC_OPEN) {
+		n->hopeless = 0; /* under this name there may be a key for it */
+		kvc_spill_queue_locked(k, n, false);
+	}
+	n->hopeless = 0;
+	kvc_tier_each(k, t) {
+		if (!(k->tier[t].t->ops->caps & KVC_TIER_SHARED)) {
+			/* a copy that waits will have the new name, one under way perhaps not */
+			if (n->in[t].place.gen || (n->spilling & (1u << t) && !n->in[t].queued))
+				kvc_tier_job_add_locked(k, KVC_P_SPILL, rehead_run, n, t,
+							kvc_mono_ns(), NULL);
+		} else if (n->in[t].place.gen) {
+			/* What is not in memory is copied when it comes there. */
+			kvc_header_rewrite_moved_both(k, n);
+			if (kvc_has_segment(n) && n->state != KVC_OPEN)
+				kvc_spill_queue_locked(k, n, false);
+		}
+	}
+}

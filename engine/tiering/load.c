@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Loads: LOWER -> LOADING -> BOTH. First room is asked for, then a worker of the first tier that
+ * has a copy reads the frame into a new segment (fetch.c) and gives the segment its published name.
+ * Who opened meanwhile waits on n->waiters; all share the one load. Where a tier fails the load
+ * goes to the next one's workers. A copy that is damaged, missing or no longer ours is forgotten;
+ * where none is left, the file is dropped.
+ */
+#include "load.h"
+
+#include "account.h"
+#include "tiering.h"
+#include "fetch.h"
+#include "file.h"
+#include "log.h"
+#include "membership.h"
+#include "event_ring.h"
+#include "header_rewrite.h"
+#include "spill.h"
+#include "model_stats.h"
+#include "tier_queue.h"
+#include "latency.h"
+#include "deferred_free.h"
+
+#include <fcntl.h>
+#include <string.h>
+
+/* Forgets the copies of this generation that a bit mask names. */
+static void forget_both(struct kvc *k, struct kvc_node *n, unsigned bad)
+{
+	for (unsigned t = 0; t < k->tier_slots; t++)
+		/* where the catalog does not take it, it is tried, and found bad, once more */
+		if ((bad & (1u << t)) && !kvc_place_del(k->cat, n->row.ino, t)) {
+			kvc_deferred_free_extent_locked(k, t, &n->in[t].place);
+			n->in[t].place = (struct kvc_place){ 0 };
+			kvc_event_ring_put_locked(k, KVC_EVENT_RING_evicted, (int)t, n);
+		}
+	n->object.lower = kvc_file_placed_anywhere(k, n);
+	kvc_node_dirty_locked(k, n);
+}
+
+int kvc_load_bad_copy_both(struct kvc *k, uint64_t ino, unsigned tier, bool *lost)
+{
+	struct kvc_node *n;
+	int err = kvc_node_get_both(k, ino, &n);
+
+	if (err)
+		return err;
+	if (n->state == KVC_LOADING || n->state == KVC_GONE) {
+		err = -EBUSY;
+	} else {
+		forget_both(k, n, 1u << tier);
+		if (n->state == KVC_BOTH && !kvc_file_placed(k, n))
+			kvc_file_become_locked(k, n, KVC_RESIDENT);
+		if (n->state == KVC_BOTH || n->state == KVC_RESIDENT)
+			kvc_spill_queue_locked(k, n, false);
+		*lost = n->state == KVC_LOWER && !kvc_file_placed_anywhere(k, n);
+		if (*lost)
+			k->tiering_up->lost_both(k, n);
+	}
+	kvc_node_settle_locked(k, n);
+	return err;
+}
+
+static void load_run(struct kvc *k, struct kvc_job *j);
+
+/*
+ * The next tier to try: in order, has a copy, not tried, not taken out by its breaker. -1: none;
+ * *err is -EIO where one was out.
+ */
+static int next_tier_locked(struct kvc *k, struct kvc_node *n, unsigned tried, int *err)
+{
+	for (unsigned i = 0; i < k->ntiers; i++) {
+		unsigned t = k->order[i];
+
+		if ((tried & (1u << t)) || !n->in[t].place.gen ||
+		    n->in[t].place.gen != n->object.gen)
+			continue;
+		if (kvc_tier_allowed_locked(k, t, KVC_CALL_READ))
+			return (int)t;
+		*err = -EIO;
+	}
+	return -1;
+}
+
+/* Queues the load with the next tier: 0, or why there is none. */
+static int queue_load_locked(struct kvc *k, struct kvc_node *n, bool prefetch,
+			     const struct kvc_job *before)
+{
+	int err = before ? before->err : -EIO,
+	    t = next_tier_locked(k, n, before ? before->tried : 0, &err);
+	struct kvc_job *j;
+
+	if (t < 0)
+		return err ?: -EIO;
+	if (kvc_tier_job_add_locked(k, prefetch ? KVC_P_PREFETCH : KVC_P_LOAD, load_run, n,
+				    (unsigned)t, 0, &j)) {
+		kvc_tier_uncalled_locked(k, (unsigned)t, KVC_CALL_READ);
+		return -ENOMEM;
+	}
+	j->prefetch = prefetch;
+	j->tried = (before ? before->tried : 0) | 1u << t;
+	j->bad = before ? before->bad : 0;
+	return 0;
+}
+
+/* One try of one tier. */
+static int try_tier(struct kvc *k, struct kvc_job *j, const struct kvc_segment *seg, uint64_t mtime,
+		    struct kvc_want *want, struct stat *st, bool *older)
+{
+	struct kvc_tier *tier = k->tier[j->tier].t;
+	KVC_FD int fd = kvc_pool_segment_open(&k->pool, seg, O_RDWR | O_CREAT | O_TRUNC);
+	uint64_t begun;
+	int err;
+
+	if (fd < 0) {
+		kvc_lock(k);
+		kvc_tier_uncalled_locked(k, j->tier, KVC_CALL_READ);
+		kvc_unlock(k);
+		return fd;
+	}
+	begun = kvc_mono_ns();
+	err = kvc_fetch(k, tier, want, fd, older);
+	kvc_lock(k);
+	if (!err)
+		kvc_latency_record(k, KVC_OP_load, j->tier, j->node->model, begun);
+	kvc_tier_result_locked(k, j->tier, KVC_CALL_READ, want->ino, err);
+	bool wanted = j->node->state == KVC_LOADING;
+	kvc_unlock(k);
+	if (!wanted)
+		return -ESTALE; /* unlinked: what was read may be anything */
+	if (err == -EBADMSG || err == -ENOENT || err == -EPROTO || err == -ESTALE) {
+		kvc_warn("tier %s: the copy of inode %llx is %s and is discarded", tier->ops->name,
+			 (unsigned long long)seg->ino,
+			 err == -ENOENT   ? "missing"
+			 : err == -ESTALE ? "another node's by now"
+					  : "damaged");
+		kvc_count(&k->stats, corrupt);
+		j->bad |= 1u << j->tier;
+	} else if (err && err != -ENOSPC) {
+		if (err == -ENOKEY)
+			kvc_count(&k->stats, unsealable);
+		kvc_warn("tier %s: loading inode %llx: %s", tier->ops->name,
+			 (unsigned long long)seg->ino,
+			 err == -ENOKEY ? "it is sealed with a key that the key file does not have"
+					: strerror(-err));
+	} else {
+		const struct timespec times[2] = {
+			{ .tv_nsec = UTIME_OMIT },
+			kvc_file_time(mtime),
+		};
+
+		futimens(fd, times);
+		fstat(fd, st);
+	}
+	return err;
+}
+
+/* The pool has it. */
+static void loaded_both(struct kvc *k, struct kvc_job *j, uint64_t blocks, uint64_t size,
+			bool older)
+{
+	struct kvc_node *n = j->node;
+
+	n->loaded = (uint8_t)j->tier;
+	n->row.blocks = blocks;
+	kvc_account_set_reserved_locked(k, n, blocks * 512);
+	kvc_file_become_locked(k, n, KVC_BOTH);
+	if (!kvc_file_placed(k, n))
+		kvc_file_become_locked(k, n, KVC_RESIDENT);
+	n->load_error = 0;
+	kvc_count(&k->stats, loads);
+	kvc_count_by(&k->stats, load_bytes, size);
+	kvc_model_stats_bytes_locked(k, n->model, load, size);
+	kvc_event_ring_put_locked(k, KVC_EVENT_RING_loaded, (int)j->tier, n);
+	if (j->bad)
+		forget_both(k, n, j->bad);
+	if (older && !(k->tier[j->tier].t->ops->caps & KVC_TIER_SHARED))
+		kvc_header_rewrite_both(k, n); /* with a header that a rebuild believes too */
+	if (k->opt.write == KVC_THROUGH || n->state == KVC_RESIDENT)
+		kvc_spill_queue_locked(k, n, false); /* to the tiers that lack it */
+	kvc_wait_wake_all_locked(k, &n->waiters, 0);
+}
+
+/* What an application is told of a tier's error: nothing of how the tier is reached. */
+static int told(int err)
+{
+	switch (err) {
+	case -ENOKEY:
+	case -ETIMEDOUT:
+	case -ESTALE:
+	case -ENOSPC: /* the pool's */
+	case -ENOMEM: return err;
+	default: return -EIO;
+	}
+}
+
+/* No tier could give it; where none has a good copy it is lost. */
+static void failed_both(struct kvc *k, struct kvc_job *j, int err)
+{
+	struct kvc_node *n = j->node;
+
+	err = told(err);
+	kvc_count(&k->stats, load_failures);
+	n->load_error = err;
+	kvc_file_become_locked(k, n, KVC_LOWER);
+	if (j->bad)
+		forget_both(k, n, j->bad);
+	if (!kvc_file_placed_anywhere(k, n)) {
+		k->tiering_up->lost_both(k, n);
+		err = -ESTALE;
+	}
+	kvc_wait_wake_all_locked(k, &n->waiters, err);
+}
+
+/* A load's own wait for room. */
+struct waiting {
+	struct kvc_wait w; /* stage: is it a prefetch? */
+	struct kvc *k;
+	struct kvc_node *node;
+};
+
+static void room_ready(struct kvc_wait *w);
+
+/*
+ * get: kvc_reservation_get_locked or kvc_reservation_retry_locked, and as they: 0, KVC_WAIT or an
+ * error.
+ */
+static int want_room_locked(struct kvc *k, struct kvc_node *n, uint64_t reserved, bool prefetch,
+			    int (*get)(struct kvc *, uint64_t, struct kvc_wait *))
+{
+	struct waiting *x = calloc(1, sizeof *x);
+	int err;
+
+	if (!x)
+		return -ENOMEM;
+	x->w = (struct kvc_wait){ .wake = room_ready, .stage = prefetch };
+	x->k = k;
+	x->node = n;
+	err = get(k, reserved, &x->w);
+	if (err == KVC_WAIT)
+		n->refs++;
+	else
+		free(x);
+	return err;
+}
+
+/* The pool had no pages for room that was given: the load waits for them. */
+static bool wait_again_locked(struct kvc *k, struct kvc_job *j, const struct kvc_segment *seg)
+{
+	struct kvc_node *n = j->node;
+	uint64_t reserved = n->reserved ?: kvc_round_up(n->object.size, KVC_PAGE);
+
+	kvc_pool_segment_remove(&k->pool, seg);
+	kvc_account_set_reserved_locked(k, n, 0);
+	return want_room_locked(k, n, reserved, j->prefetch && kvc_list_empty(&n->waiters),
+				kvc_reservation_retry_locked) == KVC_WAIT;
+}
+
+static void load_run(struct kvc *k, struct kvc_job *j)
+{
+	struct kvc_node *n = j->node;
+	struct kvc_segment seg, to;
+	struct kvc_want want;
+	struct stat st;
+	uint64_t mtime;
+	int err;
+
+	kvc_lock(k);
+	seg = (struct kvc_segment){ 'l', n->row.ino, n->object.gen };
+	want = (struct kvc_want){
+		n->row.ino,           n->object.size,
+		n->in[j->tier].place, k->tier[j->tier].t->ops->caps & KVC_TIER_SHARED,
+		n->object.has_sum,    n->object.sum,
+	};
+	mtime = n->row.mtime_ns;
+	bool older = false, wanted = n->state == KVC_LOADING && want.place.gen == n->object.gen;
+	bool hangs = kvc_tier_hangs_locked(k, j->tier); /* since it was queued: the next one's */
+
+	if (!wanted || hangs)
+		kvc_tier_uncalled_locked(k, j->tier, KVC_CALL_READ);
+	kvc_unlock(k);
+	err = !wanted ? -ESTALE : hangs ? -EIO : try_tier(k, j, &seg, mtime, &want, &st, &older);
+
+	kvc_lock_both(k);
+	j->err = err;
+	if (err && n->state == KVC_LOADING && n->object.gen == seg.gen &&
+	    (err == -ENOSPC
+		     ? wait_again_locked(k, j, &seg)
+		     : !queue_load_locked(k, n, j->prefetch && kvc_list_empty(&n->waiters), j))) {
+		kvc_unlock_both(k);
+		return; /* the next one's turn */
+	}
+	to = (struct kvc_segment){ 'p', seg.ino, seg.gen };
+	if (n->state != KVC_LOADING || n->object.gen != seg.gen) {
+		err = -ESTALE;
+	} else if (!err) {
+		err = kvc_membership_join_both(k, n);
+		if (!err)
+			err = kvc_pool_segment_rename(&k->pool, &seg, &to);
+	}
+	if (err) {
+		kvc_pool_segment_remove(&k->pool, &seg);
+		kvc_account_set_reserved_locked(k, n, 0);
+	}
+	if (!err)
+		loaded_both(k, j, (uint64_t)st.st_blocks, want.size, older);
+	else if (n->state == KVC_LOADING)
+		failed_both(k, j, err);
+	kvc_unlock_both(k);
+}
+
+static void fail_locked(struct kvc *k, struct kvc_node *n, int err)
+{
+	if (n->state != KVC_LOADING)
+		return;
+	n->load_error = err;
+	kvc_file_become_locked(k, n, KVC_LOWER);
+	kvc_wait_wake_all_locked(k, &n->waiters, err);
+}
+
+/* The load has its room, or will not get it. */
+static void room_ready(struct kvc_wait *w)
+{
+	struct waiting *x = kvc_of(w, struct waiting, w);
+	struct kvc_node *n = x->node;
+	struct kvc *k = x->k;
+	int err = w->err;
+
+	kvc_lock(k);
+	if (!err && n->state == KVC_LOADING) {
+		n->reserved = w->granted;
+		w->granted = 0;
+		err = queue_load_locked(k, n, w->stage, NULL);
+	} else {
+		kvc_reservation_cancel_locked(k, w);
+	}
+	if (err) {
+		kvc_account_set_reserved_locked(k, n, 0);
+		fail_locked(k, n, err);
+	}
+	n->refs--;
+	kvc_node_settle_locked(k, n);
+	kvc_unlock(k);
+	free(x);
+}
+
+/* A copy in a tier that there is, under whatever name. */
+static bool somewhere(const struct kvc *k, const struct kvc_node *n)
+{
+	kvc_tier_each(k, t)
+		if (n->in[t].place.gen && n->in[t].place.gen == n->object.gen)
+			return true;
+	return false;
+}
+
+int kvc_load_start_locked(struct kvc *k, struct kvc_node *n, bool prefetch)
+{
+	uint64_t span = kvc_round_up(n->object.size, KVC_PAGE),
+		 reserved = kvc_min(n->row.blocks * 512, span);
+	int err;
+
+	if (n->state == KVC_LOADING)
+		return 0;
+	if (!somewhere(k, n))
+		return -ENOENT;
+	kvc_file_become_locked(k, n, KVC_LOADING);
+	err = want_room_locked(k, n, reserved, prefetch, kvc_reservation_get_locked);
+	if (err == KVC_WAIT)
+		return 0;
+	if (!err) {
+		n->reserved = reserved;
+		err = queue_load_locked(k, n, prefetch, NULL);
+		if (err)
+			kvc_account_set_reserved_locked(k, n, 0);
+	}
+	if (err) {
+		n->load_error = err;
+		kvc_file_become_locked(k, n, KVC_LOWER);
+	}
+	return err;
+}

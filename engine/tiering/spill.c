@@ -1,0 +1,594 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Spills: copies of published objects to the tiers, and of files still open where fsync asks for
+ * one (a snapshot). A worker makes the copy (copy.c). When the object changed meanwhile (its epoch
+ * tells) the copy is undone. What the disk tier does not let in (access/admission.c) is not queued
+ * for it.
+ */
+#include "spill.h"
+
+#include "admission.h"
+#include "copy.h"
+#include "file.h"
+#include "replacers.h"
+#include "log.h"
+#include "event_ring.h"
+#include "path.h"
+#include "remove.h"
+#include "model_stats.h"
+#include "tier_queue.h"
+#include "latency.h"
+#include "deferred_free.h"
+#include "payload.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <xxhash.h>
+
+#define AGAIN_NS 200000000ull
+#define FAILED_AGAIN_NS 1000000000ull /* doubled each time, KVC_AGAINS - 1 times at most */
+#define QUICK 3                       /* tries after AGAIN_NS each, where nothing failed */
+#define SOON_NS 10000000ull
+
+bool kvc_spill_needed(const struct kvc *k, const struct kvc_node *n, unsigned tier)
+{
+	(void)k;
+	return !kvc_placed_in(n, tier) || n->verify || (n->resealing & (1u << tier));
+}
+
+/*
+ * The file was open for writing and seems untouched: has a mapping changed it? A sparse file has no
+ * sum to compare (its holes are not read): it is copied anew, synced, and only then the copy goes
+ * that an fsync may have brought down. One that was opened for writing meanwhile (it has another
+ * epoch) may have been changed where it was read already: it stays in doubt. Comes back with
+ * k->lock.
+ */
+static int verify(struct kvc *k, struct kvc_node *n, int fd, uint64_t size, uint64_t epoch)
+{
+	struct kvc_sum sum;
+	int err = kvc_copy_sum(fd, size, &sum);
+
+	kvc_lock(k);
+	if (err)
+		return err;
+	if (n->verify && n->epoch == epoch && (n->state == KVC_BOTH || n->state == KVC_RESIDENT)) {
+		if (!n->object.has_sum || memcmp(sum.b, n->object.sum.b, 16)) {
+			struct kvc_segment from = kvc_file_segment_of(n), to = from;
+
+			to.gen++;
+			if ((err = kvc_pool_segment_rename(&k->pool, &from, &to)))
+				return err; /* it is compared again */
+			n->object.gen++;
+			n->object.has_sum = false;
+			kvc_file_unplace_locked(k, n);
+			kvc_file_become_locked(k, n, KVC_RESIDENT);
+			kvc_node_dirty_locked(k, n);
+		}
+		kvc_file_compared_locked(n, fd);
+	}
+	return err;
+}
+
+/* The new copy takes the place of the one that was there, under this name or an earlier one. */
+static void replace_both(struct kvc *k, struct kvc_node *n, unsigned tier, struct kvc_place p)
+{
+	unsigned bit = 1u << tier;
+
+	if (n->in[tier].place.gen && (n->left & bit)) {
+		kvc_remove_note_both(k, tier, n->row.ino, &n->in[tier].place);
+		kvc_deferred_free_shared_locked(k, tier, n->row.ino, &n->in[tier].place);
+	}
+	if (n->in[tier].place.gen)
+		kvc_deferred_free_extent_locked(k, tier, &n->in[tier].place);
+	n->in[tier].place = p;
+	if (tier == KVC_DISK && n->chunk)
+		n->chunk->begun = true;
+	n->resealing &= ~bit;
+	n->left &= ~bit;
+}
+
+static void count_locked(struct kvc *k, const struct kvc_node *n, uint64_t bytes)
+{
+	kvc_count(&k->stats, spills);
+	kvc_count_by(&k->stats, spill_bytes, bytes);
+	kvc_model_stats_bytes_locked(k, n->model, spill, bytes);
+}
+
+/*
+ * Row and object are written with the placement, which is of no use without them. And so is the
+ * chunk, or a flush that comes before the next commit leaves a file that nobody evicts.
+ */
+static void put_rows_both(struct kvc *k, struct kvc_node *n, unsigned tier)
+{
+	if (n->chunk && !n->chunk->known) {
+		struct kvc_chunk_row r;
+
+		kvc_chunk_row(k, n->chunk, &r);
+		n->chunk->known = !kvc_chunk_put(k->cat, &r);
+		n->chunk->stored_ns = r.last_ns;
+	}
+	if (kvc_row_put(k->cat, &n->row, &n->paid) ||
+	    kvc_object_put(k->cat, n->row.ino, &n->object) ||
+	    kvc_place_put(k->cat, n->row.ino, tier, &n->in[tier].place))
+		kvc_warn("the catalog does not take the placement of inode %llx",
+			 (unsigned long long)n->row.ino);
+}
+
+/* A file in doubt has a copy in this tier of what it is now: those elsewhere are made anew too. */
+static void doubt_elsewhere_locked(struct kvc *k, struct kvc_node *n, unsigned tier)
+{
+	kvc_tier_each(k, t)
+		if (t != tier && n->in[t].place.gen)
+			n->resealing |= 1u << t;
+	n->verify = false;
+	kvc_spill_queue_locked(k, n, false);
+}
+
+/*
+ * Of a file that is written meanwhile, a copy has what those had written who waited when it began;
+ * who came later, or saw one to another tier begin since, looks anew when it ends.
+ */
+static void began_locked(struct kvc_node *n, unsigned tier)
+{
+	kvc_list_each(e, &n->sync_waiters)
+		kvc_of(e, struct kvc_wait, link)->stage = KVC_SYNC_BEGUN(tier);
+}
+
+/* What they waited for is in the tier: now the commit. */
+static void in_tier_locked(struct kvc_node *n, unsigned tier, bool snap)
+{
+	kvc_list_each(e, &n->sync_waiters) {
+		struct kvc_wait *w = kvc_of(e, struct kvc_wait, link);
+
+		if (!snap || w->stage == KVC_SYNC_BEGUN(tier))
+			w->stage = KVC_SYNC_COPIED;
+	}
+}
+
+/* The copy is good: record it. Returns whether it still is of the object as it stands. */
+static bool record_both(struct kvc *k, struct kvc_node *n, unsigned tier, const struct kvc_copy *c,
+			uint64_t gen, bool snap, const struct kvc_where *where)
+{
+	struct kvc_segment from = kvc_file_segment_of(n), to;
+
+	if (n->lost || kvc_node_cut(n) ||
+	    (snap ? n->state != KVC_OPEN || gen != n->object.gen + 1 : n->object.gen != gen))
+		return false;
+	if (snap) {
+		to = (struct kvc_segment){ 'o', n->row.ino, gen };
+		if (kvc_pool_segment_rename(&k->pool, &from, &to))
+			return false;
+		kvc_file_unplace_locked(k, n);
+		n->object.gen = gen;
+		n->object.size = n->row.size = c->f->size;
+		n->fresh = n->snapshot = false;
+	}
+	if (c->shared) {
+		struct kvc_where now;
+
+		if (kvc_path_both(k, n->row.ino, c->f->path))
+			return false; /* that is not known now */
+		now = kvc_frame_where_of(c->f->path);
+		if (!kvc_same_name(&now, &c->name))
+			return false; /* renamed meanwhile */
+		kvc_gone_del(k->cat, &now);
+	}
+	replace_both(k, n, tier, kvc_place_of(gen, where, c->f));
+	/* rows of an older generation, forgotten and not yet written */
+	for (unsigned t = 0; t < k->tier_slots && k->shared; t++)
+		if (!n->in[t].place.gen)
+			kvc_place_del(k->cat, n->row.ino, t);
+	if (!c->table) {
+		n->object.sum = c->raw;
+		n->object.has_sum = true;
+	} else if (snap) {
+		n->object.has_sum = false; /* it was of what was there before */
+	}
+	n->object.lower = true;
+	n->place_txn = kvc_catalog_txn(k->cat);
+	n->has_places = true;
+	kvc_node_dirty_locked(k, n);
+	put_rows_both(k, n, tier);
+	if (n->state == KVC_RESIDENT)
+		kvc_file_become_locked(k, n, KVC_BOTH);
+	if (!tier && n->chunk && !n->chunk->fresh &&
+	    kvc_replacers_has_order(k, KVC_CACHE_DISK, n->chunk->policy))
+		kvc_replacers_add_locked(k, KVC_CACHE_DISK, n->chunk);
+	n->failing = false;
+	n->tries = 0;
+	if (kvc_tier_keeps_locked(k, tier))
+		in_tier_locked(n, tier, snap);
+	count_locked(k, n, c->f->stored_len);
+	kvc_event_ring_put_locked(k, KVC_EVENT_RING_stored, (int)tier, n);
+	return true;
+}
+
+static void queue_locked(struct kvc *k, struct kvc_node *n, unsigned tier, enum kvc_priority p,
+			 uint64_t due_ns);
+
+/* A job under way. */
+struct spill {
+	struct kvc_node *n;
+	unsigned tier;
+	bool snap;   /* the file is open: fsync asked for it as it is now */
+	bool marked; /* and its segment got the mark for it, which it had not */
+	bool reseal; /* it has a copy of this generation, which is made anew */
+	bool check;  /* the tier has it, unless a mapping changed it: compare */
+	bool doubt;  /* likewise, and there is no sum to compare: made anew */
+	uint64_t model;
+	uint64_t gen, epoch; /* the generation that is copied; as of the begin */
+	struct stat st;
+	struct kvc_copy c;
+	struct kvc_where where;
+	uint64_t of_today; /* bytes of daily= that are kept for it */
+	uint64_t wait_ns;  /* it was hurried: until then it was to wait */
+	bool again;
+	bool out;        /* the breaker refused it, or the tier refuses all copies */
+	bool name_taken; /* another copy of ours to that name is under way */
+	int err;
+};
+
+/* A snapshot: the segment's time is taken, and marks from now on that nothing was written since. */
+static void mark_locked(struct spill *s)
+{
+	const struct timespec mark[2] = { { .tv_nsec = UTIME_OMIT }, kvc_file_time(KVC_MARK_NS) };
+	uint64_t mtime = kvc_ns(s->st.st_mtim);
+	struct kvc_node *n = s->n;
+
+	if (mtime != KVC_MARK_NS) {
+		if (mtime != n->mode_ns)
+			kvc_drop_setid(&n->row);
+		n->row.mtime_ns = mtime;
+		n->mode_ns = KVC_MARK_NS;
+		s->marked = true;
+	}
+	futimens(s->c.fd, mark);
+	/* The mark takes the trace of what was written before it: the size of then is to count. */
+	if (fstat(s->c.fd, &s->st))
+		kvc_warn("inode %llx: fstat: %s", (unsigned long long)n->row.ino, strerror(errno));
+	n->row.blocks = (uint64_t)s->st.st_blocks;
+}
+
+/*
+ * The snapshot came to nothing: what was written before it is in the segment only, which must not
+ * be taken for what the catalog knows. A write that comes between the two calls is not lost: any
+ * other time than the mark tells of it.
+ */
+static void unmark_locked(struct spill *s)
+{
+	const struct timespec t[2] = {
+		{ .tv_nsec = UTIME_OMIT },
+		kvc_file_time(s->n->row.mtime_ns),
+	};
+	struct stat st;
+
+	if (fstat(s->c.fd, &st) || kvc_ns(st.st_mtim) != KVC_MARK_NS || futimens(s->c.fd, t))
+		return;
+	if (s->n->mode_ns == KVC_MARK_NS)
+		s->n->mode_ns = s->n->row.mtime_ns;
+}
+
+/* Is a copy of it to another tier on its way? */
+static bool elsewhere(const struct kvc *k, const struct spill *s)
+{
+	kvc_tier_each(k, t)
+		if (t != s->tier && (s->n->spilling & (1u << t)))
+			return true;
+	return false;
+}
+
+/* And to one that fsyncs wait for? */
+static bool kept_elsewhere(const struct kvc *k, const struct spill *s)
+{
+	kvc_tier_each(k, t)
+		if (t != s->tier && (s->n->spilling & (1u << t)) && kvc_tier_keeps_locked(k, t))
+			return true;
+	return false;
+}
+
+/* Is there something to copy, and may it be now? Then the segment is open. */
+static bool begin_locked(struct kvc *k, struct spill *s)
+{
+	struct kvc_node *n = s->n;
+	struct kvc_segment seg;
+	bool here;
+
+	s->snap = n->state == KVC_OPEN && n->snapshot && kvc_snapshot_takes(k, n, s->tier);
+	if (n->lost || kvc_node_cut(n) ||
+	    (!s->snap && n->state != KVC_RESIDENT && n->state != KVC_BOTH) ||
+	    (!s->snap && !kvc_spill_needed(k, n, s->tier)))
+		return false;
+	seg = kvc_file_segment_of(n);
+	/* May a client still write to it, through a mapping that has outlived its file? */
+	if (!s->snap && !k->stopping && kvc_pool_segment_in_use(&k->pool, &seg, true)) {
+		s->again = true; /* its bytes are taken when it has gone */
+		return false;
+	}
+	if (!kvc_tier_allowed_locked(k, s->tier, KVC_CALL_WRITE)) {
+		s->err = kvc_tier_why_locked(k, s->tier, KVC_CALL_WRITE);
+		s->again = s->out = true;
+		return false;
+	}
+	s->model = n->model;
+	s->epoch = n->epoch;
+	s->gen = n->object.gen + s->snap;
+	s->c.fd = kvc_pool_segment_open(&k->pool, &seg, O_RDONLY);
+	if (s->c.fd < 0 || fstat(s->c.fd, &s->st)) {
+		s->err = s->c.fd < 0 ? s->c.fd : -errno;
+		kvc_tier_uncalled_locked(k, s->tier, KVC_CALL_WRITE);
+		return false;
+	}
+	if (kvc_admission_begin_locked(k, n, s->tier, &s->of_today)) {
+		kvc_admission_refused_locked(k, n, n->state == KVC_RESIDENT && !elsewhere(k, s));
+		kvc_tier_uncalled_locked(k, s->tier, KVC_CALL_WRITE);
+		return false;
+	}
+	if (s->snap) {
+		began_locked(n, s->tier);
+		mark_locked(s);
+	}
+	here = !s->snap && n->verify && n->in[s->tier].place.gen == n->object.gen;
+	s->check = here && n->object.has_sum;
+	s->doubt = here && !n->object.has_sum;
+	s->reseal = (n->resealing & (1u << s->tier)) || s->doubt;
+	if (!s->check && (k->tier[s->tier].t->ops->caps & KVC_TIER_SHARED))
+		n->unshared = false;
+	return true;
+}
+
+/* Compares. Comes back with k->lock. */
+static void compare(struct kvc *k, struct spill *s)
+{
+	s->err = verify(k, s->n, s->c.fd, (uint64_t)s->st.st_size, s->epoch);
+	kvc_tier_uncalled_locked(k, s->tier, KVC_CALL_WRITE);
+	s->again = !s->err && kvc_has_segment(s->n) && s->n->state != KVC_OPEN &&
+		   kvc_spill_needed(k, s->n, s->tier);
+}
+
+/* The copy was made, but not of the object as it stands: it is undone. */
+static void undo_both(struct kvc *k, struct spill *s)
+{
+	struct kvc_place stale = kvc_place_of(s->gen, &s->where, s->c.f);
+	struct kvc_node *n = s->n;
+
+	kvc_count(&k->stats, spill_stale);
+	if (s->c.shared)
+		kvc_deferred_free_undone_locked(k, s->tier, n->row.ino, &stale);
+	else
+		kvc_deferred_free_extent_locked(k, s->tier, &stale);
+	s->again = !n->lost && (n->state == KVC_RESIDENT || n->state == KVC_BOTH);
+	if (n->state == KVC_OPEN && n->snapshot && s->snap)
+		s->again = true;
+}
+
+/* An error that stays the same until the file is another, or the key file. */
+static bool hopeless(int err)
+{
+	return err == -ENOKEY || err == -E2BIG || err == -EFBIG || err == -EINVAL;
+}
+
+/* Copies. Comes back with k->lock. */
+static void copy(struct kvc *k, struct spill *s)
+{
+	struct kvc_tier *t = k->tier[s->tier].t;
+	struct kvc_node *n = s->n;
+	uint64_t begun = kvc_mono_ns();
+	bool marked = kvc_ns(s->st.st_mtim) == KVC_MARK_NS;
+
+	s->err = kvc_copy_write(&s->c, s->gen, (uint64_t)s->st.st_size, (uint64_t)s->st.st_blocks,
+				&s->where);
+	if (!s->err)
+		kvc_latency_record(k, KVC_OP_spill, s->tier, s->model, begun);
+	/* The copy that it replaces may be the only one that an fsync has brought down. */
+	if (!s->err && s->reseal && t->ops->sync && (s->err = t->ops->sync(t)) && !s->c.shared)
+		t->ops->remove(t, &s->where);
+	/* What has no mark is not needed any more, and closed where nobody waits for it. */
+	if (!s->snap && !marked)
+		kvc_copy_close(&s->c);
+	kvc_lock_both(k);
+	kvc_tier_result_locked(k, s->tier, KVC_CALL_WRITE, n->row.ino, s->err);
+	if (!s->err)
+		kvc_tier_took_locked(k, s->tier, s->c.f->stored_len);
+	if (!s->err && ((s->snap || n->epoch == s->epoch) && kvc_copy_newest(&s->c) &&
+			record_both(k, n, s->tier, &s->c, s->gen, s->snap, &s->where))) {
+		s->again = false;
+		if (s->doubt && n->verify)
+			doubt_elsewhere_locked(k, n, s->tier);
+		if (!s->snap && !n->verify && !n->resealing && marked)
+			kvc_file_compared_locked(n, s->c.fd); /* it was the last of them */
+	} else if (!s->err) {
+		undo_both(k, s);
+	} else if (s->err == -ENOSPC) {
+		s->again = true;
+		if (k->tier[s->tier].has_trimmer)
+			kvc_tier_refused_locked(k, s->tier, s->c.f->stored_len);
+		else /* others fill it too: room is made by them or by the server */
+			s->out = true;
+	} else if (s->err == -ENAMETOOLONG) {
+		s->err = 0; /* a path that no frame can carry is not shared */
+	} else if (s->err == -EALREADY && !s->c.named) {
+		s->again = s->name_taken = true;
+		s->err = 0;
+	} else if (s->err == -ECANCELED) {
+		s->again = n->state == KVC_RESIDENT || n->state == KVC_BOTH;
+		kvc_count(&k->stats, spill_stale);
+	} else if (!hopeless(s->err) && kvc_tier_out_locked(k, s->tier, KVC_CALL_WRITE)) {
+		s->again = s->out = true; /* the breaker has logged it */
+	} else {
+		s->again = !hopeless(s->err);
+		if (!s->again) {
+			n->hopeless |= 1u << s->tier;
+			kvc_count(&k->stats, spills_given_up);
+		}
+		if (!n->failing || !s->again)
+			kvc_warn("tier %s: copying inode %llx: %s; %s",
+				 k->tier[s->tier].t->ops->name, (unsigned long long)n->row.ino,
+				 strerror(-s->err),
+				 s->again ? "tried again" : "not tried again before it changes");
+	}
+	if (s->marked && n->state == KVC_OPEN && n->snapshot)
+		unmark_locked(s);
+	kvc_copy_unname_locked(&s->c);
+	kvc_catalog_unlock(k->cat);
+}
+
+/*
+ * It waits, the longer the more often it has failed. A try that somebody hurried is one more only
+ * when the wait is over that it cut short, or a few fsyncs would make it one of two minutes. It
+ * begins to wait anew, since what is in one list is in order of time; but the end of the first wait
+ * is kept, so that who hurries it all the time does not keep it from being taken for hopeless.
+ */
+static void wait_locked(struct kvc *k, struct spill *s, uint64_t now)
+{
+	struct kvc_node *n = s->n;
+	bool early = n->tries && now < s->wait_ns;
+	unsigned level = (unsigned)kvc_min(n->tries - early, s->err ? KVC_AGAINS - 1 : QUICK);
+
+	n->tries += !early && n->tries < UINT8_MAX;
+	queue_locked(k, n, s->tier, KVC_P_AGAIN + level, now + (FAILED_AGAIN_NS << level));
+	if (early && n->in[s->tier].queued)
+		n->in[s->tier].queued->wait_ns = s->wait_ns;
+}
+
+/* It is queued again: soon where room is being made or its name will be free. */
+static void again_locked(struct kvc *k, struct spill *s, bool makes_room)
+{
+	struct kvc_node *n = s->n;
+	uint64_t now = kvc_mono_ns();
+
+	if (makes_room || s->name_taken) {
+		queue_locked(k, n, s->tier, KVC_P_URGENT, now + SOON_NS);
+	} else if (s->out) {
+		queue_locked(k, n, s->tier, KVC_P_PARKED, 0);
+	} else if (!s->err && !kvc_list_empty(&n->sync_waiters)) {
+		/* not behind those that wait for settle= */
+		queue_locked(k, n, s->tier, KVC_P_URGENT, now + AGAIN_NS);
+	} else if (!s->err && n->tries < QUICK) {
+		n->tries++;
+		queue_locked(k, n, s->tier, KVC_P_SPILL, now + AGAIN_NS);
+	} else {
+		k->tier[s->tier].starved |= s->err == -ENOSPC;
+		wait_locked(k, s, now);
+	}
+}
+
+/* Who waits for the copy is told, or it is queued again. */
+static void finish_locked(struct kvc *k, struct spill *s)
+{
+	const struct kvc_tier_state *ts = &k->tier[s->tier];
+	/* not full any more: something was removed meanwhile, and who waited was told */
+	bool full = s->err == -ENOSPC && ts->has_trimmer;
+	bool makes_room = full && (!ts->jammed || !ts->full);
+	bool failed = s->err && s->err != -ECANCELED;
+	struct kvc_node *n = s->n;
+
+	n->spilling &= ~(1u << s->tier);
+	kvc_admission_end_locked(k, s->of_today);
+	if (failed) {
+		kvc_count(&k->stats, spill_failures);
+		n->failing = true;
+	}
+	s->again = s->again && !n->lost &&
+		   (!k->stopping || ((makes_room || s->name_taken) && !k->draining));
+	if (s->again)
+		again_locked(k, s, makes_room);
+	if (s->again && failed && !full && !s->out)
+		kvc_tier_failed_locked(k, s->tier);
+	/* An error of a tier that nobody waits for is none of theirs. */
+	if (failed ? kvc_snapshot_takes(k, n, s->tier) && (!s->again || !full) &&
+			     !(s->out && kept_elsewhere(k, s))
+		   : !s->again || s->err)
+		kvc_wait_wake_all_locked(k, &n->sync_waiters, failed ? s->err : 0);
+	kvc_reservation_tell_locked(k); /* there may be more to evict */
+}
+
+static void spill_run(struct kvc *k, struct kvc_job *j)
+{
+	struct spill s = { .n = j->node,
+			   .tier = j->tier,
+			   .wait_ns = j->wait_ns,
+			   .c = { .k = k, .n = j->node, .tier = j->tier, .fd = -1 } };
+
+	kvc_lock(k);
+	if (begin_locked(k, &s)) {
+		kvc_unlock(k);
+		if (s.check)
+			compare(k, &s);
+		else
+			copy(k, &s);
+	}
+	finish_locked(k, &s);
+	/*
+	 * The evictor takes an open segment for a client's, and the next chunk goes in its place.
+	 * So it is closed before anybody sees that this one may go: also that of a mark, which
+	 * ended just now. One without a name is closed below: that frees its pages.
+	 */
+	if (!s.n->lost && kvc_has_segment(s.n))
+		kvc_copy_close(&s.c);
+	kvc_unlock(k);
+	kvc_copy_fini(&s.c);
+}
+
+/* A job that waits goes to the front. */
+static void hurry_locked(struct kvc *k, unsigned tier, struct kvc_job *j)
+{
+	struct kvc_tier_state *ts = &k->tier[tier];
+
+	kvc_tier_job_unlink_locked(ts, j);
+	if (!j->wait_ns && j->priority >= KVC_P_AGAIN && j->priority < KVC_P_SPILL)
+		j->wait_ns = j->due_ns;
+	j->priority = KVC_P_URGENT;
+	j->due_ns = 0;
+	kvc_list_add_tail(&ts->jobs[KVC_P_URGENT], &j->link);
+	kvc_tier_tell_locked(ts, KVC_P_URGENT);
+}
+
+static void queue_locked(struct kvc *k, struct kvc_node *n, unsigned tier, enum kvc_priority p,
+			 uint64_t due_ns)
+{
+	struct kvc_job *j = n->in[tier].queued;
+
+	if (n->hopeless & (1u << tier))
+		return;
+	/* Sooner than it was going to be; what failed only where somebody waits for it. */
+	if (j && p == KVC_P_URGENT &&
+	    (j->priority == KVC_P_SPILL || k->stopping || !kvc_list_empty(&n->sync_waiters)))
+		hurry_locked(k, tier, j);
+	if (n->spilling & (1u << tier))
+		return;
+	if (kvc_tier_job_add_locked(k, p, spill_run, n, tier, due_ns, &n->in[tier].queued)) {
+		n->failing = true;
+		if (!n->spilling)
+			kvc_wait_wake_all_locked(k, &n->sync_waiters, -ENOMEM);
+		return;
+	}
+	n->spilling |= 1u << tier;
+}
+
+void kvc_spill_queue_locked(struct kvc *k, struct kvc_node *n, bool urgent)
+{
+	uint64_t due = urgent ? 0 : kvc_mono_ns() + k->opt.settle_ms * 1000000;
+	bool refused = false, asked = false;
+
+	kvc_tier_each(k, t) {
+		if (!(n->snapshot ? kvc_snapshot_takes(k, n, t) : kvc_spill_needed(k, n, t)))
+			continue;
+		if (kvc_admission_check_locked(k, n, t)) {
+			refused = true;
+			continue;
+		}
+		asked = true;
+		queue_locked(k, n, t, urgent ? KVC_P_URGENT : KVC_P_SPILL, due);
+	}
+	kvc_admission_refused_locked(k, n, refused && !asked);
+}
+
+void kvc_spill_now_locked(struct kvc *k, struct kvc_node *n)
+{
+	n->hopeless = 0;
+	n->failing = false;
+	kvc_spill_queue_locked(k, n, true);
+	kvc_tier_each(k, t)
+		if (n->in[t].queued && n->in[t].queued->priority >= KVC_P_PARKED)
+			hurry_locked(k, t, n->in[t].queued);
+}

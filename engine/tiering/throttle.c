@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Pacing: a store is as fast as memory, a copy as fast as the disk, so under load the pool fills
+ * with objects that have no copy yet and cannot leave. From a quarter of the pool on copies do not
+ * wait for settle= any more, and with write=back those of the oldest are made although nothing has
+ * to leave yet. From half of it on stores get turns: so many bytes a second as copies are made,
+ * twice that where there are few without a copy and ever less as they become more. So stores settle
+ * at the pace of the disk with some of the pool to spare; each waits a little, and none finds a
+ * wall. No turn is further away than pace=; who then still finds no room waits for it, and the
+ * evictor drops the coldest chunks that have no copy (evict/evict.c).
+ *
+ * A store also waits a moment when the next commit has changes enough for twice the length that
+ * commits are to have (kvc_committer_batch_max_locked), so that a flood of stores does not make
+ * commits, and with them the time until a store is durable, longer and longer.
+ *
+ * Loads are not paced, nor anything where no tier takes copies. A wait for a turn is in
+ * k->pace->waiters until its time has come (pool/wait.c).
+ */
+#include "throttle.h"
+
+#include "account.h"
+#include "committer.h"
+#include "node.h"
+#include "spill.h"
+#include "tier_queue.h"
+
+#define RATE_FIRST (500ull << 20) /* bytes a second, until it is known */
+#define RATE_LEAST (1ull << 20)
+#define WINDOW_NS 25000000ull
+#define COMMIT_WAIT_NS 15000000ull
+#define WORTH_NS 100000ull /* shorter waits are not worth the wake */
+
+struct zone {
+	/* bytes: now, and where pacing begins and where nothing goes any more */
+	uint64_t at, from, to;
+};
+
+static struct zone zone_locked(const struct kvc *k)
+{
+	return (struct zone){ k->reservations.uncopied, k->pool.bytes / 2,
+			      k->pool.bytes / 20 * 19 };
+}
+
+/* With write=back: asks for copies of the oldest while too much has none. */
+static void behind_locked(struct kvc *k)
+{
+	while (k->reservations.uncopied - k->account->asked > k->pool.bytes / 4 &&
+	       !kvc_list_empty(&k->account->behind)) {
+		struct kvc_node *n = kvc_of(k->account->behind.next, struct kvc_node, behind);
+
+		kvc_list_del(&n->behind);
+		n->asked = true;
+		k->account->asked += n->uncopied;
+		kvc_spill_queue_locked(k, n, false);
+	}
+}
+
+void kvc_throttle_published_locked(struct kvc *k, struct kvc_node *n)
+{
+	if (k->opt.write == KVC_THROUGH || n->verify)
+		kvc_spill_queue_locked(k, n, false);
+	else
+		behind_locked(k);
+}
+
+void kvc_throttle_measure_locked(struct kvc *k)
+{
+	struct kvc_throttle *p = k->throttle;
+	uint64_t now = kvc_mono_ns(), took = now - p->since_ns, seen;
+
+	if (took < WINDOW_NS)
+		return;
+	seen = (uint64_t)((double)k->account->copied * 1e9 / (double)took);
+	/* While there is little to do, little is done: that tells nothing. A slow moment must not
+	 * slow down the next ones. */
+	if (p->busy && kvc_reservation_hurry_locked(k))
+		p->rate = kvc_max(!p->rate         ? seen
+				  : seen > p->rate ? (p->rate + seen) / 2
+						   : (p->rate * 7 + seen) / 8,
+				  RATE_LEAST);
+	p->busy = kvc_reservation_hurry_locked(k);
+	k->account->copied = 0;
+	p->since_ns = now;
+}
+
+static bool any_takes_locked(const struct kvc *k)
+{
+	kvc_tier_each(k, t)
+		if (kvc_tier_takes_locked(k, t))
+			return true;
+	return false;
+}
+
+int kvc_throttle_store_locked(struct kvc *k, uint64_t bytes, struct kvc_wait *w)
+{
+	struct kvc_throttle *p = k->throttle;
+	uint64_t now = kvc_mono_ns(), most = k->opt.pace_ms * 1000000, left, rate, due;
+	struct zone z = zone_locked(k);
+
+	if (!w->since_ns)
+		w->since_ns = now;
+	if (!w->paced && !k->stopping && k->started &&
+	    kvc_committer_changes_locked(k) >= 2 * kvc_committer_batch_max_locked(k)) {
+		kvc_committer_wake_locked(k, true);
+		kvc_count(&k->stats, paced);
+		w->paced = w->pacing = true;
+		w->deadline_ns = now + COMMIT_WAIT_NS;
+		return kvc_wait_park_locked(k, &p->waiters, w);
+	}
+	if (w->paced || !bytes || z.at <= z.from || !most || k->stopping || !any_takes_locked(k))
+		return 0;
+	left = z.to - kvc_min(z.at, z.to);
+	rate = (uint64_t)(2.0 * (double)(p->rate ? p->rate : RATE_FIRST) * (double)left /
+			  (double)(z.to - z.from + 1));
+	due = kvc_max(p->next_ns, now);
+	/* its turn is now if it may not wait; if it fails then, others do not wait longer for it */
+	if (due - now >= WORTH_NS && !kvc_wait_has_place(w))
+		return 0;
+	p->next_ns =
+		kvc_min(due + (uint64_t)((double)bytes * 1e9 / (double)kvc_max(rate, RATE_LEAST)),
+			now + most);
+	if (due - now < WORTH_NS)
+		return 0;
+	kvc_count(&k->stats, paced);
+	w->paced = w->pacing = true;
+	w->deadline_ns = due;
+	return kvc_wait_park_locked(k, &p->waiters, w);
+}

@@ -1,0 +1,434 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Chains learned from calls: what engines do, call by call, and what is made of it.
+ */
+#include "chain_infer.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define MS 1000000ull
+
+static struct kvc_order *o;
+static uint64_t now;
+
+static struct kvc_seen by(uint32_t client, uint64_t id, bool known, uint64_t parent)
+{
+	struct kvc_seen seen;
+
+	kvc_chain_infer_see(o, client, id, now, known, parent, &seen);
+	now += MS;
+	return seen;
+}
+
+/* A client opens a prompt whose chain is known: it is one of those who have prompts. */
+static void shows(uint32_t client)
+{
+	for (uint64_t i = 0; i < 17; i++)
+		by(client, 5000000 + i, true, i ? 5000000 + i - 1 : 0);
+}
+
+static int begin(void **state)
+{
+	int err;
+
+	(void)state;
+	now = 5000 * MS;
+	err = kvc_chain_infer_open(&o);
+	if (err)
+		return err;
+	shows(1);
+	now += 40000 * MS; /* it has forgotten them */
+	return 0;
+}
+
+static int end(void **state)
+{
+	(void)state;
+	kvc_chain_infer_close(o);
+	return 0;
+}
+
+static void created(uint64_t id, uint64_t parent, bool begins)
+{
+	struct kvc_seen seen = by(1, id, false, 0);
+
+	assert_int_equal(seen.parent, parent);
+	assert_int_equal(seen.begins, begins);
+}
+
+/* As it was known, and as it is now. */
+static void opened(uint64_t id, uint64_t known, uint64_t parent, bool begins)
+{
+	struct kvc_seen seen = by(1, id, true, known);
+
+	assert_int_equal(seen.parent, parent);
+	assert_int_equal(seen.begins, begins);
+}
+
+/* A prompt of which a part is there, computed for a while; the next one; and with a pause. */
+static void prompts(void **state)
+{
+	(void)state;
+	opened(10, 0, 0, true);
+	opened(11, 10, 10, false);
+	opened(12, 11, 11, false);
+	now += 4000 * MS;
+	created(13, 12, false);
+	created(13, 12, false); /* another layer */
+	opened(13, 12, 12, false);
+	created(14, 13, false);
+	opened(10, 0, 0, true);
+	opened(11, 10, 10, false);
+	created(20, 11, false);
+	opened(12, 11, 11, true); /* its beginning is in the engine, and it opens the end only */
+	opened(13, 12, 12, false);
+	now += 2000 * MS;
+	opened(14, 13, 13, true);
+	opened(14, 13, 13, false);
+	now += 2000 * MS;
+	opened(14, 13, 13, true);
+	now += 40000 * MS; /* it has forgotten why */
+	created(30, 0, true);
+}
+
+/* Prompts of which nothing is there: bursts of creates, with a pause to compute between. */
+static void bursts(void **state)
+{
+	uint64_t id = 100;
+
+	(void)state;
+	for (int burst = 0; burst < 18; burst++) {
+		int n = burst ? 5 + burst % 6 : 12;
+
+		now += 200 * MS;
+		for (int i = 0; i < n; i++, id++)
+			if (i || burst != 1)
+				created(id, i ? id - 1 : 0, !i);
+			else /* a first one may be a step */
+				assert_int_equal(by(1, id, false, 0).parent, id - 1);
+	}
+}
+
+/* Long ones, in steps of 16 chunks, of which the last is shorter. */
+static void steps(void **state)
+{
+	uint64_t id = 1000;
+
+	(void)state;
+	for (int prompt = 0; prompt < 20; prompt++)
+		for (int i = 0; i < 40; i++, id++) {
+			if (i % 16 == 0)
+				now += 300 * MS;
+			if (prompt && !i)
+				created(id, 0, true);
+			else if (i)
+				created(id, id - 1, false);
+			else
+				by(1, id, false, 0);
+		}
+}
+
+/* Nothing is a prompt without an end; a long one is joined when it is opened. */
+static void endless(void **state)
+{
+	enum { N = 2000, LONG = 512 };
+
+	(void)state;
+	for (uint64_t i = 0; i < N; i++)
+		created(1 + i, i % LONG ? i : 0, i % LONG == 0);
+	for (uint64_t i = 0; i < N; i++)
+		assert_int_equal(by(1, 1 + i, true, i % LONG ? i : 0).parent, i);
+}
+
+/* What was said of the first of a burst is looked at when it is opened. */
+static void doubts(void **state)
+{
+	(void)state;
+	/* all of a prompt was there, and then nothing of another */
+	opened(1, 0, 0, true);
+	opened(2, 1, 1, false);
+	created(3, 2, false);
+	created(4, 3, false);
+	opened(9, 0, 0, true);
+	opened(3, 2, 0, true);
+	opened(4, 3, 3, false);
+	opened(9, 0, 0, true);
+	opened(3, 0, 0, true); /* that was it */
+	/* a step was taken for a prompt */
+	created(20, 3, false);
+	created(21, 20, false);
+	now += 900 * MS;
+	created(22, 0, true);
+	opened(21, 20, 20, true);
+	opened(22, 0, 21, false);
+	opened(1, 0, 0, true);
+	opened(22, 21, 21, true);
+}
+
+/* Clients do not mix; past 256 the one that was silent longest is new again. */
+static void clients(void **state)
+{
+	(void)state;
+	for (uint32_t c = 1; c <= 256; c++)
+		shows(c);
+	now += 40000 * MS;
+	for (uint32_t c = 1; c <= 256; c++, now -= MS)
+		assert_true(by(c, 1000 + c, false, 0).begins);
+	for (uint32_t c = 1; c <= 256; c++, now -= MS)
+		assert_int_equal(by(c, 2000 + c, false, 0).parent, 1000 + c);
+	shows(257);
+	now += 40000 * MS;
+	assert_int_equal(by(257, 3000, false, 0).parent, 0);
+	now -= 40000 * MS;
+	assert_int_equal(by(257, 3001, false, 0).parent, 3000);
+	assert_int_equal(by(2, 3002, false, 0).parent, 2002);
+	assert_int_equal(by(1, 3003, false, 0).parent, 0);
+	assert_int_equal(by(3, 3004, false, 0).parent, 0); /* which made room for 1 */
+	for (uint32_t c = 1000; c < 100000; c++)
+		by(c * 2654435761u, c, c % 2, 0);
+}
+
+/* A chunk is used by a thread of process 7, when the client is this one. */
+static void by_thread(uint32_t thread, bool apart, uint64_t id, bool known_, uint64_t parent)
+{
+	uint32_t client = kvc_chain_infer_client(o, 7, thread);
+
+	assert_int_equal(client, apart ? thread | KVC_CHAIN_INFER_THREAD : 7);
+	by(client, id, known_, parent);
+}
+
+/*
+ * Threads that take the chunks of one prompt in turn are one client. Those with prompts of their
+ * own are each one: found out by what they open, where one waits for the other or not.
+ */
+static void threads(void **state)
+{
+	(void)state;
+	for (uint64_t i = 0; i < 1000; i++)
+		by_thread(100 + i % 3, false, 1 + i, i % 2, i);
+	for (unsigned length = 1; length <= 20; length += 19) {
+		kvc_chain_infer_close(o);
+		assert_int_equal(kvc_chain_infer_open(&o), 0);
+		for (uint64_t i = 0; i < 400; i++) {
+			uint64_t thread = i / length % 2, at = i / length / 2 * length + i % length;
+			uint32_t client = kvc_chain_infer_client(o, 7, (uint32_t)(100 + thread));
+
+			by(client, 1000 * (thread + 1) + at, true,
+			   at ? 1000 * (thread + 1) + at - 1 : 0);
+		}
+		by_thread(100, true, 1, true, 0);
+		by_thread(7, true, 2, true, 0); /* the main thread too, and not as the process */
+		by_thread(101, true, 3, true, 0);
+		assert_int_equal(kvc_chain_infer_client(o, 8, 8), 8);
+	}
+}
+
+/*
+ * Files that are made in a row follow nothing, as long as nobody has opened any in that order; then
+ * those that were, and what is made next. The reader may be another client, who makes nothing.
+ */
+static void proof(void **state)
+{
+	struct kvc_seen seen;
+
+	(void)state;
+	for (uint32_t reader = 2; reader <= 3; reader++) {
+		uint64_t of = reader * 1000;
+
+		for (uint64_t i = 0; i < 40; i++) {
+			seen = by(2, of + i, false, 0);
+			assert_true(!seen.parent && seen.unsure && seen.begins == !i);
+		}
+		now += 2000 * MS;
+		for (uint64_t i = 40; i-- > 0;) { /* in no order, or in another */
+			seen = by(reader, of + i * 7 % 40, true, 0);
+			assert_true(!seen.parent && seen.unsure);
+		}
+		now += 40000 * MS;
+		for (uint64_t i = 40; i < 80; i++)
+			by(2, of + i, false, 0);
+		now += 2000 * MS;
+		for (uint64_t i = 40; i < 80; i++) {
+			seen = by(reader, of + i, true, 0);
+			assert_int_equal(seen.parent, i > 40 ? of + i - 1 : 0);
+			assert_int_equal(seen.unsure, reader == 3 || i < 56);
+		}
+		now += 40000 * MS;
+		by(2, of + 80, false, 0);
+		seen = by(2, of + 81, false, 0);
+		assert_true(seen.parent == of + 80 && !seen.unsure);
+		kvc_chain_infer_close(o);
+		assert_int_equal(kvc_chain_infer_open(&o), 0);
+	}
+	/* or it opens what is known to be one */
+	shows(2);
+	now += 40000 * MS;
+	by(2, 1, false, 0);
+	assert_int_equal(by(2, 2, false, 0).parent, 1);
+}
+
+/*
+ * What one thread of several gets wrong is of all: they do the same work. Each of eight takes two
+ * prompts in turns, and none gets much wrong by itself.
+ */
+static void threads_are_one(void **state)
+{
+	struct kvc_seen seen = { 0 };
+	uint64_t id = 1;
+
+	(void)state;
+	for (uint64_t i = 0; i < 400; i++) { /* each with its own prompt: found out to be several */
+		uint32_t client = kvc_chain_infer_client(o, 7, (uint32_t)(100 + i % 8));
+
+		by(client, 1000000 + 1000 * (i % 8) + i / 8, true,
+		   i / 8 ? 1000000 + 1000 * (i % 8) + i / 8 - 1 : 0);
+	}
+	by_thread(100, true, 2000000, false, 0);
+	for (int round = 0; round < 2; round++)
+		for (uint32_t t = 100; t < 108; t++, id += 64) {
+			/* made 16 of each in turns; and one of them opened from its beginning */
+			for (uint64_t i = 0; i < 64; i++)
+				by_thread(t, true, id + i / 16 % 2 * 32 + i / 32 * 16 + i % 16,
+					  false, 0);
+			now += 2000 * MS;
+			for (uint64_t i = 0; i < 64; i++) /* something else for long */
+				by_thread(t, true, 4000000 + i, true, i ? 4000000 + i - 1 : 0);
+			now += 2000 * MS;
+			for (uint64_t i = 0; i < 32; i++)
+				seen = by(kvc_chain_infer_client(o, 7, t), id + i, true,
+					  i == 16 ? id + 47
+					  : i     ? id + i - 1
+						  : 0);
+			now += 2000 * MS;
+		}
+	assert_true(seen.unsure);
+	by_thread(100, true, 3000000, false, 0);
+	seen = by(kvc_chain_infer_client(o, 7, 100), 3000001, false, 0);
+	assert_true(seen.unsure && !seen.parent);
+}
+
+/*
+ * Documents of some popularity with a question at their end, `width` of them in turns: of each
+ * `open_turn` chunks are opened, then of the next; what is not there is made, `make_turn` at a
+ * time. All that was made stays. The share of wrong parents among what was made in the last
+ * quarter.
+ */
+#define DOCUMENTS 200
+#define LONGEST 40
+#define REQUESTS 4096
+
+static uint64_t known[DOCUMENTS * LONGEST + REQUESTS + 1]; /* 1: it is here, with no parent */
+static uint64_t chance;
+
+static uint32_t draw(uint32_t n)
+{
+	chance = chance * 6364136223846793005u + 1442695040888963407u;
+	return (uint32_t)((chance >> 32) * n >> 32);
+}
+
+struct prompt {
+	uint32_t document, question, length, at;
+};
+
+static uint64_t chunk(const struct prompt *p, uint32_t at)
+{
+	return at + 1 == p->length ? 1 + DOCUMENTS * LONGEST + p->question
+				   : 1 + p->document * LONGEST + at;
+}
+
+static bool use(struct prompt *p, bool makes, unsigned *made, unsigned *wrong, bool *unsure)
+{
+	uint64_t id = chunk(p, p->at), truth = p->at ? chunk(p, p->at - 1) : 0;
+	struct kvc_seen seen;
+
+	if (!makes && !known[id])
+		return false;
+	p->at++;
+	if (makes && known[id])
+		return true; /* another prompt has made it by now */
+	seen = by(1, id, !makes, known[id] > 1 ? known[id] - 1 : 0);
+	known[id] = seen.parent + 1;
+	*made += makes;
+	*wrong += makes && seen.parent && seen.parent != truth;
+	*unsure = seen.unsure;
+	return true;
+}
+
+static void play(struct prompt *p, uint32_t width, bool makes, uint32_t turn, unsigned *made,
+		 unsigned *wrong, bool *unsure)
+{
+	for (bool more = true; more;) {
+		more = false;
+		for (uint32_t i = 0; i < width; i++)
+			for (uint32_t n = 0; n < turn && p[i].at < p[i].length; n++) {
+				if (!use(&p[i], makes, made, wrong, unsure))
+					break;
+				more = true;
+			}
+		now += makes ? 200 * MS : 20 * MS;
+	}
+}
+
+static double turns(uint32_t width, uint32_t open_turn, uint32_t make_turn, bool *unsure)
+{
+	unsigned made = 0, wrong = 0;
+	struct prompt p[32];
+
+	kvc_chain_infer_close(o);
+	assert_int_equal(kvc_chain_infer_open(&o), 0);
+	memset(known, 0, sizeof known);
+	for (uint32_t r = 0; r < REQUESTS; r += width) {
+		if (r == REQUESTS / 4 * 3)
+			made = wrong = 0;
+		for (uint32_t i = 0; i < width; i++) {
+			uint32_t d = kvc_min(draw(DOCUMENTS), draw(DOCUMENTS));
+
+			p[i] = (struct prompt){ d, r + i, 3 + d * 7 % (LONGEST - 3), 0 };
+		}
+		now += 500 * MS;
+		play(p, width, false, open_turn, &made, &wrong, unsure);
+		play(p, width, true, make_turn, &made, &wrong, unsure);
+	}
+	return (double)wrong / made;
+}
+
+/* Of a client that works on several prompts in turns nothing wrong is said for long. */
+static void in_turns(void **state)
+{
+	static const uint32_t turn[][2] = { { 1, 1 }, { 4, 4 }, { 1, 16 }, { LONGEST, 16 } };
+	bool unsure;
+
+	(void)state;
+	for (unsigned t = 0; t < sizeof turn / sizeof *turn; t++)
+		for (uint32_t width = 1; width <= 32; width *= 2) {
+			double wrong;
+
+			chance = width;
+			wrong = turns(width, turn[t][0], turn[t][1], &unsure);
+			assert_true(wrong < .02);
+			assert_true(width > 1 || !unsure);
+		}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(prompts, begin, end),
+		cmocka_unit_test_setup_teardown(bursts, begin, end),
+		cmocka_unit_test_setup_teardown(steps, begin, end),
+		cmocka_unit_test_setup_teardown(endless, begin, end),
+		cmocka_unit_test_setup_teardown(doubts, begin, end),
+		cmocka_unit_test_setup_teardown(clients, begin, end),
+		cmocka_unit_test_setup_teardown(in_turns, begin, end),
+		cmocka_unit_test_setup_teardown(threads, begin, end),
+		cmocka_unit_test_setup_teardown(proof, begin, end),
+		cmocka_unit_test_setup_teardown(threads_are_one, begin, end),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

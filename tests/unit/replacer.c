@@ -1,0 +1,642 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * All policies under one suite, with a plain model beside them: random requests, one after another
+ * or several at once, stores, victims, deletions, chunks put aside and chains that are told late,
+ * over a forest of prompts. Then what is particular to some.
+ */
+#include "replacer.h"
+
+#include "chain.h"
+#include "learn.h"
+#include "prefix_priv.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#define CHUNKS 3000 /* of all prompts */
+#define FIT 300
+#define DEPTH 40
+#define POLICIES 9
+#define CLIENTS 3
+#define FEW 12
+#define MANY (1u << 17) /* chunks that a cache expects of which one in 32 goes into a shadow */
+
+/* The model: chunk i follows up[i] in its prompt, and link_of[i] in the cache; 0 none. */
+static uint32_t up[CHUNKS + 1], link_of[CHUNKS + 1];
+static bool here[CHUNKS + 1], away[CHUNKS + 1]; /* aside */
+static unsigned followers[CHUNKS + 1];          /* that are here */
+static uint8_t held[CHUNKS + 1];                /* by which client, from 1 on; 0: nobody's */
+static unsigned nhere, capacity;
+
+static uint64_t draw(uint64_t *state)
+{
+	*state ^= *state << 13;
+	*state ^= *state >> 7;
+	*state ^= *state << 17;
+	return *state;
+}
+
+static struct kvc_replacer *opened(unsigned policy, uint64_t chunks, uint64_t seed)
+{
+	struct kvc_replacer_conf conf = { policy, chunks, seed };
+	struct kvc_replacer *k;
+
+	assert_int_equal(kvc_replacer_open(&k, &conf), 0);
+	return k;
+}
+
+static void plant(uint64_t *seed)
+{
+	memset(here, 0, sizeof here);
+	memset(away, 0, sizeof away);
+	memset(link_of, 0, sizeof link_of);
+	memset(followers, 0, sizeof followers);
+	memset(held, 0, sizeof held);
+	nhere = 0;
+	for (uint32_t i = 1; i <= CHUNKS; i++)
+		up[i] = i > 8 && draw(seed) % 10 ? (uint32_t)(i - 1 - draw(seed) % 8) : 0;
+}
+
+/* The prompt that ends with a chunk, from its first on: their number. */
+static unsigned prompt_of(uint32_t end, uint32_t *to)
+{
+	unsigned n = 0;
+
+	for (uint32_t i = end; i && n < DEPTH; i = up[i])
+		n++;
+	for (unsigned j = n; j-- > 0; end = up[end])
+		to[j] = end;
+	return n;
+}
+
+static void model_add(uint32_t i, uint32_t parent)
+{
+	here[i] = true;
+	nhere++;
+	link_of[i] = parent;
+	followers[parent]++;
+}
+
+/* What follows it follows nothing from now on, also when it comes back. */
+static void model_del(uint32_t i)
+{
+	here[i] = away[i] = false;
+	nhere--;
+	followers[link_of[i]]--;
+	followers[i] = 0;
+	for (uint32_t j = 1; j <= CHUNKS; j++)
+		if (here[j] && link_of[j] == i) {
+			link_of[j] = 0;
+			followers[0]++;
+		}
+}
+
+static bool can_go(uint32_t v)
+{
+	return here[v] && !away[v] && !followers[v] && !held[v];
+}
+
+/* Did one go? If not, none can. */
+static bool evict(struct kvc_replacer *k)
+{
+	uint32_t v = (uint32_t)kvc_replacer_victim(k);
+
+	if (!v) {
+		for (uint32_t i = 1; i <= CHUNKS; i++)
+			assert_false(can_go(i));
+		return false;
+	}
+	assert_true(v <= CHUNKS);
+	assert_true(can_go(v));
+	kvc_replacer_del(k, v, true);
+	model_del(v);
+	return true;
+}
+
+/* Some chunk is put aside, or back, twice at times. */
+static void put_aside(struct kvc_replacer *k, uint64_t *seed)
+{
+	uint32_t i = (uint32_t)(1 + draw(seed) % CHUNKS);
+	bool aside = draw(seed) % 2;
+
+	assert_int_equal(kvc_replacer_has(k, i), here[i]);
+	assert_int_equal(kvc_replacer_children(k, i), here[i] ? followers[i] : 0);
+	kvc_replacer_exclude(k, i, aside);
+	if (here[i])
+		away[i] = aside;
+}
+
+/* Some chunk is told to follow another, mostly that of its prompt: where that can be, it does. */
+static void tell(struct kvc_replacer *k, uint64_t *seed)
+{
+	uint32_t i = (uint32_t)(1 + draw(seed) % CHUNKS), parent = up[i], at;
+
+	if (draw(seed) % 4 == 0)
+		parent = (uint32_t)(draw(seed) % (CHUNKS + 1));
+	kvc_replacer_set_parent(k, i, parent);
+	if (!here[i] || (parent && !here[parent]))
+		return;
+	for (at = parent; at; at = link_of[at])
+		if (at == i)
+			return;
+	followers[link_of[i]]--;
+	link_of[i] = parent;
+	followers[parent]++;
+}
+
+/* It was made by this request, or came by itself before that was known. */
+static void claim(struct kvc_replacer *k, struct kvc_request *r, uint32_t i, uint32_t parent,
+		  bool came)
+{
+	if (came)
+		assert_int_equal(kvc_replacer_add(k, NULL, i, 0, 1), 0);
+	assert_int_equal(kvc_replacer_claim(k, r, i, parent, 4096), 0);
+	assert_true(kvc_replacer_has(k, i));
+}
+
+/* Some chunk has another size from now on, as its files come and go. */
+static void resize(struct kvc_replacer *k, uint64_t *seed)
+{
+	kvc_replacer_resize(k, 1 + draw(seed) % CHUNKS,
+			    draw(seed) % 3 ? 1ull << draw(seed) % 40 : 0);
+}
+
+/* A request under way: the prompt, and how far it got. */
+struct client {
+	struct kvc_request r;
+	uint32_t prompt[DEPTH];
+	unsigned n, j;
+	uint8_t nr;
+};
+
+static void finish(struct kvc_replacer *k, struct client *c)
+{
+	kvc_replacer_end(k, &c->r);
+	for (uint32_t i = 1; i <= CHUNKS; i++)
+		held[i] = held[i] == c->nr ? 0 : held[i];
+	c->n = c->j = 0;
+}
+
+/* The next of its chunks: what it misses is stored, as far as there is room. Is it over? */
+static bool ask(struct kvc_replacer *k, struct client *c, uint64_t *seed)
+{
+	uint32_t i, parent;
+	bool claims;
+
+	if (c->j == c->n) {
+		finish(k, c);
+		return true;
+	}
+	parent = c->j ? c->prompt[c->j - 1] : 0;
+	i = c->prompt[c->j++];
+	claims = !here[i] && draw(seed) % 4 == 0;
+	if (!claims)
+		assert_int_equal(kvc_replacer_access(k, &c->r, i), here[i]);
+	if (!here[i]) {
+		if (nhere >= capacity && !evict(k)) {
+			finish(k, c);
+			return true;
+		}
+		if (claims)
+			claim(k, &c->r, i, parent, draw(seed) % 2);
+		else
+			assert_int_equal(kvc_replacer_add(k, &c->r, i, parent, 4096 + c->j), 0);
+		assert_int_equal(kvc_replacer_add(k, &c->r, i, 0, 1), -EEXIST);
+		/* another's request may have touched it since, and have ended, and it went */
+		model_add(i, here[parent] ? parent : 0);
+	}
+	held[i] = c->nr;
+	return false;
+}
+
+/* One request from its beginning to its end, or a step of one of several. */
+static void ask_some(struct kvc_replacer *k, struct client *c, unsigned clients, uint64_t *seed)
+{
+	bool over;
+
+	c += draw(seed) % clients;
+	if (!c->r.nr) {
+		c->n = prompt_of((uint32_t)(1 + draw(seed) % CHUNKS), c->prompt);
+		kvc_replacer_begin(k, &c->r);
+	}
+	do
+		over = ask(k, c, seed);
+	while (!over && clients == 1);
+}
+
+/* What it would save is whole: another takes it. */
+static void saves(const struct kvc_replacer *k, unsigned policy, uint64_t chunks)
+{
+	struct kvc_replacer *other = opened(policy, chunks, 1);
+	void *blob;
+	size_t len;
+
+	assert_int_equal(kvc_replacer_save(k, &blob, &len), 0);
+	assert_int_equal(kvc_replacer_load(other, blob, len), 0);
+	free(blob);
+	kvc_replacer_close(other);
+}
+
+/* Somebody puts chunks aside, tells what follows what, or deletes one, whatever follows. */
+static void meddle(struct kvc_replacer *k, uint64_t *seed)
+{
+	for (int n = (int)(draw(seed) % 8); n > 0; n--)
+		put_aside(k, seed);
+	for (int n = (int)(draw(seed) % 8); n > 0; n--)
+		tell(k, seed);
+	for (int n = (int)(draw(seed) % 8); n > 0; n--)
+		resize(k, seed);
+	if (draw(seed) % 8 == 0) {
+		uint32_t v = (uint32_t)(1 + draw(seed) % CHUNKS);
+
+		kvc_replacer_del(k, v, false);
+		if (here[v])
+			model_del(v);
+	}
+}
+
+/* fit: chunks; of which it was told that there are to be `chunks`. */
+static void holds(unsigned policy, unsigned clients, unsigned fit, uint64_t chunks, uint64_t *seed)
+{
+	struct kvc_replacer *k = opened(policy, chunks, *seed);
+	struct client c[CLIENTS] = { { .nr = 1 }, { .nr = 2 }, { .nr = 3 } };
+	char text[4096];
+
+	plant(seed);
+	capacity = fit;
+	for (int i = 0; i < (clients == 1 ? 3000 : 30000); i++) {
+		ask_some(k, c, clients, seed);
+		assert_int_equal(kvc_replacer_chunks(k), nhere);
+		if (clients == 1 || i % 64 == 0)
+			meddle(k, seed);
+	}
+	for (unsigned i = 0; i < clients; i++)
+		if (c[i].r.nr)
+			finish(k, &c[i]);
+	saves(k, policy, chunks);
+	while (evict(k))
+		;
+	for (uint32_t i = 1; i <= CHUNKS; i++)
+		if (away[i]) {
+			away[i] = false;
+			kvc_replacer_exclude(k, i, false);
+		}
+	while (evict(k))
+		;
+	assert_int_equal(nhere, 0);
+	kvc_replacer_text(k, text, sizeof text);
+	for (unsigned i = 0; i < clients; i++)
+		kvc_replacer_request_free(&c[i].r);
+	kvc_replacer_close(k);
+}
+
+static void all_hold(void **state)
+{
+	uint64_t seed = (uint64_t)time(NULL) | 1;
+
+	(void)state;
+	printf("seed %llu\n", (unsigned long long)seed);
+	for (unsigned p = 0; p < POLICIES; p++) {
+		holds(p, 1, FIT, FIT, &seed);
+		holds(p, CLIENTS, FIT, FIT, &seed);
+		holds(p, CLIENTS, FEW, FEW, &seed);
+		holds(p, CLIENTS, FEW, MANY, &seed);
+	}
+	assert_null(kvc_replacer_names[POLICIES]);
+}
+
+/* What is claimed keeps its place: it goes before what came after it. */
+static void keeps_its_place(void **state)
+{
+	static const char *const orders[] = { "lru", "leaf", "fifo", "lfu", "s3fifo", "arc" };
+
+	(void)state;
+	for (unsigned p = 0; p < sizeof orders / sizeof *orders; p++) {
+		struct kvc_replacer *k;
+		struct kvc_request r = { 0 };
+		unsigned policy = 0;
+
+		while (strcmp(kvc_replacer_names[policy], orders[p]))
+			policy++;
+		k = opened(policy, FIT, 1);
+		for (uint64_t i = 1; i <= 4; i++)
+			assert_int_equal(kvc_replacer_add(k, NULL, i, 0, 1), 0);
+		kvc_replacer_begin(k, &r);
+		assert_int_equal(kvc_replacer_claim(k, &r, 1, 0, 4096), 0);
+		assert_int_equal(kvc_replacer_victim(k), 2); /* it is under way */
+		kvc_replacer_end(k, &r);
+		assert_int_equal(kvc_replacer_victim(k), 1);
+		kvc_replacer_request_free(&r);
+		kvc_replacer_close(k);
+	}
+}
+
+/* With requests under way that hold all there is, nobody goes; a loose one holds nothing. */
+static void busy(void **state)
+{
+	(void)state;
+	for (unsigned p = 0; p < POLICIES; p++) {
+		struct kvc_replacer *k = opened(p, 8, 1);
+		struct kvc_request a = { 0 }, b = { 0 };
+
+		kvc_replacer_begin(k, &a);
+		kvc_replacer_begin(k, &b);
+		for (uint64_t i = 1; i <= 4; i++) {
+			kvc_replacer_access(k, &a, i);
+			assert_int_equal(kvc_replacer_add(k, &a, i, i - 1, 1), 0);
+			kvc_replacer_access(k, &b, 100 + i);
+			assert_int_equal(kvc_replacer_add(k, &b, 100 + i, i > 1 ? 99 + i : 0, 1),
+					 0);
+		}
+		assert_int_equal(kvc_replacer_victim(k), 0);
+		kvc_replacer_end(k, &a);
+		assert_int_equal(kvc_replacer_victim(k), 4);
+		kvc_replacer_end(k, &b);
+		assert_true(kvc_replacer_victim(k) == 4 || kvc_replacer_victim(k) == 104);
+		kvc_replacer_begin(k, &a);
+		a.loose = true;
+		for (uint64_t i = 1; i <= 104; i = i == 4 ? 101 : i + 1)
+			kvc_replacer_access(k, &a, i);
+		assert_true(kvc_replacer_victim(k) == 4 || kvc_replacer_victim(k) == 104);
+		kvc_replacer_end(k, &a);
+		kvc_replacer_request_free(&a);
+		kvc_replacer_request_free(&b);
+		kvc_replacer_close(k);
+	}
+}
+
+/* Of two at the end of one prompt the aside one stays, and what both follow; then that too. */
+static void aside(void **state)
+{
+	(void)state;
+	for (unsigned p = 0; p < POLICIES; p++) {
+		struct kvc_replacer *k = opened(p, 8, 1);
+		struct kvc_request r = { 0 };
+
+		kvc_replacer_begin(k, &r);
+		assert_int_equal(kvc_replacer_add(k, NULL, 1, 0, 1), 0);
+		assert_int_equal(kvc_replacer_add(k, NULL, 2, 1, 1), 0);
+		assert_int_equal(kvc_replacer_add(k, NULL, 3, 1, 1), 0);
+		kvc_replacer_end(k, &r);
+		kvc_replacer_begin(k, &r);
+		kvc_replacer_end(k, &r);
+		kvc_replacer_exclude(k, 3, true);
+		kvc_replacer_exclude(k, 3, true);
+		kvc_replacer_exclude(k, 7, true);
+		assert_int_equal(kvc_replacer_victim(k), 2);
+		kvc_replacer_del(k, 2, true);
+		assert_int_equal(kvc_replacer_victim(k), 0);
+		kvc_replacer_exclude(k, 3, false);
+		assert_int_equal(kvc_replacer_victim(k), 3);
+		kvc_replacer_exclude(k, 1, true); /* what is followed may be aside too */
+		kvc_replacer_del(k, 3, true);
+		assert_int_equal(kvc_replacer_victim(k), 0);
+		kvc_replacer_del(k, 1, false); /* and go as it is */
+		assert_false(kvc_replacer_has(k, 1));
+		assert_int_equal(kvc_replacer_add(k, NULL, 1, 0, 1), 0);
+		kvc_replacer_begin(k, &r);
+		kvc_replacer_end(k, &r);
+		assert_int_equal(kvc_replacer_victim(k), 1);
+		kvc_replacer_request_free(&r);
+		kvc_replacer_close(k);
+	}
+}
+
+/* Four single chunks, the second used twice more, then the first; who goes, in order? */
+static void order_of(const char *policy, const char *want)
+{
+	unsigned p = 0;
+	char got[8] = "";
+	struct kvc_request r = { 0 };
+	struct kvc_replacer *k;
+	static const uint64_t uses[] = { 1, 2, 3, 4, 2, 2, 1 };
+
+	while (strcmp(kvc_replacer_names[p], policy))
+		p++;
+	k = opened(p, 4, 1);
+	for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) {
+		kvc_replacer_begin(k, &r);
+		if (!kvc_replacer_access(k, &r, uses[i]))
+			kvc_replacer_add(k, &r, uses[i], 0, 1);
+		kvc_replacer_end(k, &r);
+	}
+	for (uint64_t v; (v = kvc_replacer_victim(k));) {
+		got[strlen(got)] = (char)('0' + v);
+		kvc_replacer_del(k, v, true);
+	}
+	assert_string_equal(got, want);
+	kvc_replacer_request_free(&r);
+	kvc_replacer_close(k);
+}
+
+static void orders(void **state)
+{
+	(void)state;
+	order_of("lru", "3421");
+	order_of("leaf", "3421");
+	order_of("fifo", "1234");
+	order_of("lfu", "3412");
+	order_of("mru", "1243");
+	order_of("arc", "3421");
+}
+
+/*
+ * gdsf: a large one goes before a small one, and the start of a prompt before what is deep in it.
+ */
+static void sizes(void **state)
+{
+	struct kvc_replacer_conf conf = { 6, 100, 1 };
+	struct kvc_replacer *k;
+	struct kvc_request r = { 0 };
+
+	(void)state;
+	assert_string_equal(kvc_replacer_names[conf.policy], "gdsf");
+	assert_int_equal(kvc_replacer_open(&k, &conf), 0);
+	kvc_replacer_begin(k, &r);
+	assert_int_equal(kvc_replacer_add(k, NULL, 1, 0, 4096), 0);
+	assert_int_equal(kvc_replacer_add(k, NULL, 2, 0, 65536), 0);
+	for (uint64_t i = 10; i < 40; i++)
+		assert_int_equal(kvc_replacer_add(k, NULL, i, i > 10 ? i - 1 : 0, 4096), 0);
+	kvc_replacer_end(k, &r);
+	kvc_replacer_begin(k, &r);
+	kvc_replacer_end(k, &r);
+	assert_int_equal(kvc_replacer_victim(k), 2);
+	kvc_replacer_del(k, 2, true);
+	assert_int_equal(kvc_replacer_victim(k), 1);
+	kvc_replacer_request_free(&r);
+	kvc_replacer_close(k);
+}
+
+/* Of one prompt that is longer than anybody's the last goes each time, and a choice has its end. */
+static void deep(void **state)
+{
+	enum { N = 300000 };
+
+	(void)state;
+	for (unsigned p = 0; p < POLICIES; p++) {
+		struct kvc_replacer *k = opened(p, FIT, 1);
+		struct kvc_request r = { 0 };
+
+		for (uint64_t i = 1; i <= N; i++)
+			assert_int_equal(kvc_replacer_add(k, NULL, i, i - 1, 4096), 0);
+		kvc_replacer_begin(k, &r); /* what came in it is held no more */
+		for (uint64_t i = N; i; i--) {
+			assert_int_equal(kvc_replacer_victim(k), i);
+			kvc_replacer_del(k, i, true);
+		}
+		kvc_replacer_end(k, &r);
+		kvc_replacer_request_free(&r);
+		kvc_replacer_close(k);
+	}
+}
+
+/*
+ * What grows is weighed anew, and what shrinks: with gdsf and prefix it goes sooner, or later; and
+ * as if it had come with that size. Where prefix goes by the last use, as its guard begins, the
+ * size is nothing to it.
+ */
+static void grows(void **state)
+{
+	static const struct {
+		unsigned policy;
+		bool by_use;
+	} ways[] = { { 6, false }, { 8, false }, { 8, true } };
+
+	(void)state;
+	for (unsigned w = 0; w < sizeof ways / sizeof *ways; w++) {
+		bool by_use = ways[w].by_use;
+		struct kvc_replacer *k = opened(ways[w].policy, FIT, 1);
+		struct kvc_request r = { 0 };
+		uint64_t facts;
+
+		if (ways[w].policy == 8)
+			((struct prefix *)k->own)->by_use = by_use;
+		for (uint64_t i = 1; i <= 4; i++) {
+			kvc_replacer_begin(k, &r);
+			kvc_replacer_access(k, &r, i);
+			assert_int_equal(kvc_replacer_add(k, &r, i, 0, i == 4 ? 65536 : 4096), 0);
+			kvc_replacer_end(k, &r);
+		}
+		assert_int_equal(kvc_replacer_victim(k), by_use ? 1 : 4);
+		kvc_replacer_resize(k, 3, 1 << 20);
+		kvc_replacer_resize(k, 77, 1 << 20); /* of nobody */
+		assert_int_equal(kvc_replacer_victim(k), by_use ? 1 : 3);
+		kvc_replacer_resize(k, 3, 4096);
+		assert_int_equal(kvc_replacer_victim(k), by_use ? 1 : 4);
+		facts = kvc_replacer_saved_state(k, 2);
+		kvc_replacer_resize(k, 2, 4096);
+		assert_int_equal(kvc_replacer_saved_state(k, 2), facts);
+		kvc_replacer_resize(k, 4, 0);
+		assert_int_not_equal(kvc_replacer_victim(k), 4);
+		kvc_replacer_request_free(&r);
+		kvc_replacer_close(k);
+	}
+}
+
+/* A parent that was deleted is no slot of another chunk while what followed it is here. */
+static void orphans(void **state)
+{
+	struct kvc_chain c;
+	uint32_t a, b, d;
+
+	(void)state;
+	for (int family = 0; family < 2; family++) {
+		assert_int_equal(kvc_chain_init(&c, false, family), 0);
+		a = kvc_chain_add(&c, 1, KVC_NO_SLOT, 0);
+		b = kvc_chain_add(&c, 2, a, 0);
+		assert_false(kvc_chain_is_leaf(&c, a));
+		kvc_chain_del(&c, a);
+		assert_int_equal(kvc_chain_find(&c, 1), KVC_NO_SLOT);
+		assert_true(kvc_chain_is_orphan(&c, b));
+		d = kvc_chain_add(&c, 3, KVC_NO_SLOT, 0);
+		assert_int_not_equal(d, a);
+		kvc_chain_del(&c, b);
+		assert_int_equal(kvc_chain_add(&c, 4, KVC_NO_SLOT, 0), b);
+		assert_int_equal(kvc_chain_add(&c, 5, KVC_NO_SLOT, 0), a);
+		assert_int_equal(c.n, 3);
+		assert_int_equal(c.nleaf, 3);
+		kvc_chain_fini(&c);
+	}
+}
+
+/* What is used every tenth request is worth more when it is due than what never came back. */
+static void learned(void **state)
+{
+	struct kvc_learn *l = kvc_learn_new();
+	struct kvc_facts often = { .fresh = 0, .length = 1, .count = 9, .deepest = 9, .gap = 5 };
+	struct kvc_facts once = { .fresh = 1, .length = 1, .count = 1, .tail = 1 };
+	const struct kvc_index *x;
+
+	(void)state;
+	assert_non_null(l);
+	often.gap = kvc_learn_gap(3.3f);
+	assert_int_equal(kvc_learn_gap(-1), 0);
+	assert_int_equal(kvc_learn_gap(100), KVC_GAPS - 1);
+	for (uint32_t now = 1; now < 5000; now++) {
+		kvc_learn_advance(l, now);
+		if (now % 10 == 0) {
+			kvc_learn_used(l, 7, now);
+			kvc_learn_track(l, 7, &often, now, 1);
+		}
+		kvc_learn_track(l, 1000 + now, &once, now, 1);
+	}
+	x = kvc_learn_index(l);
+	assert_true(kvc_index_of(x, often.gap, kvc_learn_score(l, &often), 9) >
+		    20 * kvc_index_of(x, 0, kvc_learn_score(l, &once), 9));
+	/* and when it is long overdue, less than when it was due */
+	assert_true(kvc_index_of(x, often.gap, kvc_learn_score(l, &often), 9) >
+		    kvc_index_of(x, often.gap, kvc_learn_score(l, &often), 2000));
+	assert_true(kvc_learn_bytes(l) < 64u << 20);
+	kvc_learn_free(l);
+}
+
+/*
+ * So that what is asked for too much is an error and not the end. The sanitizers have reserved
+ * these names for who uses them.
+ */
+/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+const char *__asan_default_options(void);
+const char *__asan_default_options(void)
+{
+	return "allocator_may_return_null=1";
+}
+const char *__tsan_default_options(void);
+const char *__tsan_default_options(void)
+{
+	return "allocator_may_return_null=1";
+}
+/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+
+/*
+ * Room to remember more than any machine has: prefix cannot be opened, and gives back what it had.
+ */
+static void too_much(void **state)
+{
+	struct kvc_replacer_conf conf = { POLICIES - 1, 1ull << 45, 1 };
+	struct kvc_replacer *k = NULL;
+
+	(void)state;
+	assert_string_equal(kvc_replacer_names[conf.policy], "prefix");
+	assert_int_equal(kvc_replacer_open(&k, &conf), -ENOMEM);
+	assert_null(k);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(all_hold), cmocka_unit_test(keeps_its_place),
+		cmocka_unit_test(busy),     cmocka_unit_test(aside),
+		cmocka_unit_test(orders),   cmocka_unit_test(sizes),
+		cmocka_unit_test(grows),    cmocka_unit_test(orphans),
+		cmocka_unit_test(learned),  cmocka_unit_test(too_much),
+		cmocka_unit_test(deep),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The catalog's log begins anew (engine/catalog/wal_restart.c) while the disk does not get a sync
+ * done: no commit waits for one, until it would write over more of the old log than the mark speaks
+ * of. And the power fails meanwhile: images are made of the old log and the new one, sector by
+ * sector, with the old header or the new; each opens as it was after a whole commit, and not before
+ * the checkpoint. That they are dangerous is seen when the mark is taken away.
+ *
+ * fdatasync and fsync are ours here, for the catalog's calls and SQLite's, and bring nothing to any
+ * disk: those of the log by other threads wait while its header is not synced and `hold` is set,
+ * those by the committing thread are counted.
+ */
+#include "catalog_check.h"
+#include "catalog_priv.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <xxhash.h>
+
+#include <cmocka.h>
+
+#define KEYS 40
+#define VALUE 900 /* so that a commit touches many pages */
+#define HEADER 32
+#define SECTOR 512
+#define IMAGES 40
+
+static char dir[] = "/dev/shm/kvc-anew-XXXXXX"; /* memory: a thousand stores are made */
+static char path[128], wal[160], mark[160], image[160];
+static pthread_t committer;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t let_go = PTHREAD_COND_INITIALIZER;
+static bool hold;
+static uint8_t synced[HEADER];
+static unsigned forced; /* syncs of the log by the committing thread */
+
+struct bytes {
+	uint8_t *b;
+	size_t n;
+};
+
+static struct bytes load(const char *from)
+{
+	KVC_FD int fd = open(from, O_RDONLY | O_CLOEXEC);
+	struct bytes x = { 0 };
+	struct stat st;
+	int err;
+
+	assert_true(fd >= 0);
+	do { /* the log may be cut just now */
+		assert_int_equal(fstat(fd, &st), 0);
+		free(x.b);
+		x.n = (size_t)st.st_size;
+		x.b = malloc(x.n + 1);
+		assert_non_null(x.b);
+		err = kvc_pread_all(fd, x.b, x.n, 0);
+	} while (err == -ENODATA);
+	assert_int_equal(err, 0);
+	return x;
+}
+
+static void store(const char *to, const struct bytes *x)
+{
+	KVC_FD int fd = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+	assert_true(fd >= 0);
+	assert_int_equal(kvc_pwrite_all(fd, x->b, x->n, 0), 0);
+}
+
+static void header(uint8_t h[HEADER])
+{
+	KVC_FD int fd = open(wal, O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0 || kvc_pread_all(fd, h, HEADER, 0))
+		memset(h, 0, HEADER);
+}
+
+static bool is_log(int fd)
+{
+	struct stat a, b;
+
+	return !fstat(fd, &a) && !stat(wal, &b) && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+int fdatasync(int fd)
+{
+	uint8_t now[HEADER];
+
+	if (!*wal || !is_log(fd))
+		return 0;
+	header(now);
+	pthread_mutex_lock(&lock);
+	if (pthread_equal(pthread_self(), committer))
+		forced++;
+	else
+		while (hold && memcmp(now, synced, HEADER))
+			pthread_cond_wait(&let_go, &lock);
+	memcpy(synced, now, HEADER);
+	pthread_mutex_unlock(&lock);
+	return 0; /* what is on the medium is ours to say */
+}
+
+int fsync(int fd)
+{
+	return fdatasync(fd);
+}
+
+static void holds(bool on)
+{
+	pthread_mutex_lock(&lock);
+	hold = on;
+	if (on) /* from the next header on */
+		header(synced);
+	pthread_cond_broadcast(&let_go);
+	pthread_mutex_unlock(&lock);
+}
+
+/* Commit number i: every key has it. */
+static void commit(struct kvc_catalog *c, unsigned i)
+{
+	char key[16], value[VALUE + 1];
+
+	memset(value, 'x', VALUE);
+	value[VALUE] = 0;
+	snprintf(value, sizeof value, "%08u", i);
+	value[8] = ' ';
+	kvc_catalog_gate(c);
+	kvc_catalog_lock(c);
+	for (int k = 0; k < KEYS; k++) {
+		snprintf(key, sizeof key, "key%02d", k);
+		assert_int_equal(kvc_meta_set(c, key, value), 0);
+	}
+	assert_int_equal(kvc_catalog_commit(c), 0);
+	kvc_catalog_unlock(c);
+}
+
+static void found(void *arg, bool mended, const char *what)
+{
+	(void)mended;
+	snprintf(arg, 256, "%s", what);
+}
+
+/* What the image is of: the number of a commit, or -1: of none. */
+static long look(void)
+{
+	char error[512], what[256] = "", key[16], value[VALUE + 1];
+	struct kvc_catalog *c;
+	long all = -2;
+
+	if (kvc_check_pages(image, false, found, what) || kvc_catalog_open(&c, image, error))
+		return -1;
+	kvc_catalog_lock(c);
+	for (int k = 0; k < KEYS; k++) {
+		snprintf(key, sizeof key, "key%02d", k);
+		long n = kvc_meta_get(c, key, value, sizeof value) ? -1 : strtol(value, NULL, 10);
+
+		all = all == -2 || all == n ? n : -1;
+	}
+	kvc_catalog_unlock(c);
+	kvc_catalog_close(c);
+	return all;
+}
+
+/* The power fails: of the log each sector is the old one or the new one. */
+static long power_off(const struct bytes *db, const struct bytes *old, const struct bytes *new,
+		      const struct bytes *marks, unsigned *seed)
+{
+	int part = rand_r(seed) % 3 ? 1 : rand_r(seed) % 100, first = rand_r(seed) % 4 == 0;
+	struct bytes x = { malloc(old->n + new->n), old->n };
+	char name[200];
+
+	assert_non_null(x.b);
+	if (new->n > old->n && rand_r(seed) % 2) { /* its length is there */
+		memset(x.b + old->n, 0, new->n - old->n);
+		x.n = new->n;
+	}
+	memcpy(x.b, old->b, old->n);
+	for (size_t at = 0; at < kvc_min(x.n, new->n); at += SECTOR) {
+		bool takes = at ? rand_r(seed) % 100 < part : first;
+		size_t n = kvc_min(SECTOR, kvc_min(x.n, new->n) - at);
+
+		if (takes)
+			memcpy(x.b + at, new->b + at, n);
+	}
+	store(image, db);
+	snprintf(name, sizeof name, "%s-wal", image);
+	store(name, &x);
+	snprintf(name, sizeof name, "%s-shm", image);
+	unlink(name);
+	snprintf(name, sizeof name, "%s-mark", image);
+	unlink(name);
+	if (marks)
+		store(name, marks);
+	free(x.b);
+	return look();
+}
+
+/* Commits until the log begins anew. Returns the number of the commit that did; *old: before. */
+static unsigned until_anew(struct kvc_catalog *c, unsigned i, struct bytes *old)
+{
+	uint8_t was[HEADER], is[HEADER];
+	unsigned end = i + 3000;
+
+	for (; i < end; i++) {
+		usleep(1000);
+		header(was);
+		free(old->b);
+		*old = load(wal);
+		forced = 0;
+		commit(c, i);
+		header(is);
+		/* it was cut: nothing is before this header, and nobody waits for it */
+		if (!old->n)
+			holds(true);
+		else if (memcmp(was, is, HEADER))
+			return i;
+	}
+	fail_msg("the log does not begin anew");
+	return 0;
+}
+
+static void power_fails(struct kvc_catalog *c, unsigned *i, unsigned *seed, unsigned *dangerous)
+{
+	struct bytes old = { 0 }, new, db, marks;
+	unsigned base, wrong = 0;
+
+	holds(true);
+	base = until_anew(c, *i, &old);
+	/* not in the commit: before there was the mark this was 1 */
+	assert_int_equal(forced, 0);
+	db = load(path);
+	marks = load(mark);
+	for (*i = base; *i < base + 3 && !forced; ++*i) {
+		if (*i > base)
+			commit(c, *i);
+		if (forced)
+			break; /* the header is there from now on */
+		new = load(wal);
+		for (int n = 0; n < IMAGES; n++) {
+			long is = power_off(&db, &old, &new, &marks, seed);
+
+			if (is < (long)base - 1 || is > (long)*i)
+				fail_msg("an image is of commit %ld, and not of %u to %u", is,
+					 base - 1, *i);
+		}
+		for (int n = 0; n < IMAGES; n++) {
+			long is = power_off(&db, &old, &new, NULL, seed);
+
+			wrong += is < (long)base - 1 || is > (long)*i;
+		}
+		free(new.b);
+	}
+	/* Up to there, and not beyond. */
+	for (; !forced; ++*i) {
+		assert_true(*i < base + 100);
+		new = load(wal);
+		commit(c, *i);
+		if (!forced)
+			for (int n = 0; n < 3; n++) {
+				long is = power_off(&db, &old, &new, &marks, seed);
+
+				assert_true(is >= (long)base - 1 && is <= (long)*i);
+			}
+		free(new.b);
+	}
+	holds(false);
+	*dangerous += wrong;
+	print_message("anew at commit %u, synced by %u; %u images are wrong without the mark\n",
+		      base, *i, wrong);
+	free(old.b);
+	free(db.b);
+	free(marks.b);
+}
+
+/* One that is half written speaks of nothing: else a log that is needed were emptied. */
+static void torn_mark(struct kvc_catalog *c, unsigned i)
+{
+	struct {
+		char magic[8];
+		uint8_t salts[8];
+		uint64_t frames, sum;
+	} m = { .magic = "KVCMARK", .frames = htole64(1 << 20) };
+	const struct bytes x = { (uint8_t *)&m, sizeof m };
+	struct bytes log = { 0 };
+	char name[200];
+
+	/* it is emptied at any time, once all of it is in the database */
+	while (log.n <= HEADER) {
+		free(log.b);
+		commit(c, i++);
+		log = load(wal);
+	}
+	memcpy(m.salts, log.b + 16, sizeof m.salts);
+	m.sum = htole64(XXH3_64bits(&m, sizeof m - sizeof m.sum));
+	snprintf(name, sizeof name, "%s-wal", image);
+	store(name, &log);
+	snprintf(name, sizeof name, "%s-mark", image);
+	store(name, &x);
+	assert_int_equal(kvc_wal_restart_stale(image), 1); /* so many frames it has not */
+	m.frames ^= htole64(2);
+	store(name, &x);
+	assert_int_equal(kvc_wal_restart_stale(image), 0);
+	snprintf(name, sizeof name, "%s-wal", image);
+	unlink(name);
+	free(log.b);
+}
+
+static void anew(void **state)
+{
+	unsigned seed = getenv("SEED") ? (unsigned)atoi(getenv("SEED")) : (unsigned)time(NULL);
+	unsigned i = 1, dangerous = 0;
+	struct kvc_catalog *c;
+	char error[512];
+
+	(void)state;
+	print_message("SEED=%u\n", seed);
+	committer = pthread_self();
+	assert_non_null(mkdtemp(dir));
+	snprintf(path, sizeof path, "%s/catalog", dir);
+	snprintf(wal, sizeof wal, "%s-wal", path);
+	snprintf(mark, sizeof mark, "%s-mark", path);
+	snprintf(image, sizeof image, "%s/image", dir);
+	assert_int_equal(kvc_catalog_create(path), 0);
+	assert_int_equal(kvc_catalog_open(&c, path, error), 0);
+	assert_int_equal(kvc_catalog_start(c, 1 << 20), 0);
+	commit(c, i++); /* the first log has nothing before it */
+	for (int round = 0; round < 2; round++)
+		power_fails(c, &i, &seed, &dangerous);
+	assert_true(dangerous > 0);
+	torn_mark(c, i);
+	kvc_catalog_close(c);
+	*wal = 0;
+	snprintf(error, sizeof error, "%s", dir);
+	for (const char *const *n = (const char *const[]){ "catalog", "catalog-mark", "image",
+							   "image-mark", NULL };
+	     *n; n++) {
+		char name[200];
+
+		snprintf(name, sizeof name, "%s/%s", dir, *n);
+		unlink(name);
+	}
+	rmdir(dir);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = { cmocka_unit_test(anew) };
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

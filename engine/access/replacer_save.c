@@ -55,7 +55,7 @@ void kvc_replacers_load(struct kvc *k)
 		memcpy(&part, all + at, sizeof part);
 		at += sizeof part;
 		if (part.cache > ACCESSES || part.class >= KVC_CLASSES || part.len > len - at) {
-			kvc_warn("%s is damaged: policies learn anew", path);
+			kvc_warn("%s is damaged: policies start without their learned state", path);
 			return;
 		}
 		if (part.cache == ACCESSES) {
@@ -69,7 +69,7 @@ void kvc_replacers_load(struct kvc *k)
 		/* of another policy that the mount had then, or damaged */
 		if (keep && kvc_replacer_load(keep, all + at, part.len))
 			kvc_info(
-				"the policy %s begins anew",
+				"the policy %s starts without its learned state",
 				kvc_policy_table[kvc_replacers_policy_of(
 							 k, (enum kvc_cache)part.cache, part.class)]
 					.name);
@@ -156,7 +156,8 @@ void kvc_replacers_save(struct kvc *k)
 	if (!err && (fsync(fd) || rename(beside, path)))
 		err = -errno;
 	if (err && !k->replacers->unsaved)
-		kvc_warn("%s cannot be written: %s; what policies learn now is lost with the mount",
+		kvc_warn("%s cannot be written: %s; the learned state of policies is lost at "
+			 "unmount",
 			 path, strerror(-err));
 	if (err)
 		unlink(beside);

@@ -127,7 +127,7 @@ int kvc_label_check(const struct kvc_store *s, int fd, char *error)
 	if (err == -EBADMSG && !read_page(fd, s->data_size - KVC_PAGE, &copy) &&
 	    kvc_label_is(&copy, s))
 		snprintf(error, 512,
-			 "the label of the device %s is damaged; fsck.kvcachefs -y mends it from "
+			 "the label of the device %s is damaged; fsck.kvcachefs -y repairs it from "
 			 "its copy",
 			 s->data);
 	else

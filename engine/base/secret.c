@@ -23,7 +23,8 @@ const char *kvc_secret_why(const struct stat *st)
 		return "is not a regular file";
 	if (st->st_uid && st->st_uid != geteuid())
 		return "belongs to another user: chown it to the daemon's user or root";
-	return "can be used by others: chmod 600 (in a Kubernetes secret, defaultMode: 0400)";
+	return "is accessible to other users: chmod 600 it (in a Kubernetes secret, defaultMode: "
+	       "0400)";
 }
 
 int kvc_secret_open(const char *path, struct stat *st, char *why)

@@ -85,8 +85,8 @@ static int lock_store(int fd, const char *dir, short type, char *error)
 			}
 			if (now - since > ENDING_NS) {
 				snprintf(error, 512,
-					 "the store %s is in use by a daemon that is ending and "
-					 "does not get on",
+					 "the store %s is in use by a daemon that is ending but "
+					 "makes no progress; kill it",
 					 dir);
 				return -EBUSY;
 			}
@@ -175,7 +175,7 @@ static int refuse(const struct kvc_store *s, int err, char *error)
 			 s->dir);
 		return -EINVAL;
 	}
-	snprintf(error, 512, "the superblock of %s is %s; fsck.kvcachefs -y mends it", s->dir,
+	snprintf(error, 512, "the superblock of %s is %s; fsck.kvcachefs -y repairs it", s->dir,
 		 err == -ENOENT ? "missing" : "damaged");
 	return -EBADMSG;
 }
@@ -219,7 +219,7 @@ static int folder_of(struct kvc_store *s, const char *dir, bool look, char *erro
 	memset(s, 0, sizeof *s);
 	s->lock_fd = -1;
 	if (!*dir || strlen(dir) >= sizeof s->dir) {
-		snprintf(error, 512, "the store's path is %s; give the folder of a store",
+		snprintf(error, 512, "the path of the store is %s; give the folder of a store",
 			 *dir ? "too long" : "empty");
 		return *dir ? -ENAMETOOLONG : -ENOENT;
 	}
@@ -274,14 +274,14 @@ static int settle(struct kvc_store *s, char *error)
 	if (err) {
 		if (!kvc_store_bound(s, error))
 			snprintf(error, 512,
-				 "what was begun on the store %s cannot be finished: %s", s->dir,
+				 "cannot finish an interrupted change of the store %s: %s", s->dir,
 				 kvc_why(-err));
 		kvc_store_close(s);
 		return err;
 	}
 	close_to_others(s);
 	if ((err = kvc_super_save_copy(s)))
-		kvc_warn("the superblock's copy %s/%s cannot be written: %s", s->dir,
+		kvc_warn("cannot write the copy of the superblock %s/%s: %s", s->dir,
 			 KVC_STORE_COPY, strerror(-err));
 	return 0;
 }

@@ -64,7 +64,7 @@ static int refuse(const char *path, int err, char *error)
 	else if (err == -EISDIR || err == -EINVAL)
 		snprintf(error, 512, "%.300s is not a regular file: remove it", path);
 	else
-		snprintf(error, 512, "cannot look at %.300s: %s", path, kvc_why(-err));
+		snprintf(error, 512, "cannot examine %.300s: %s", path, kvc_why(-err));
 	return err;
 }
 

@@ -40,7 +40,7 @@ int kvc_catalog_create(const char *path)
 	if (!rc)
 		rc = sqlite3_exec(db, sql, NULL, NULL, NULL);
 	if (rc)
-		kvc_error("cannot make the catalog %s: %s", path, sqlite3_errmsg(db));
+		kvc_error("cannot create the catalog %s: %s", path, sqlite3_errmsg(db));
 	sqlite3_close(db);
 	return rc ? kvc_sql_errno(NULL, rc) : fsync(fd) ? -errno : 0;
 }
@@ -110,7 +110,7 @@ static int open_all(struct kvc_catalog *c, char *error)
 	sqlite3 *db;
 
 	if (err) {
-		snprintf(error, 512, "the log of the catalog %s cannot be looked at: %s", c->path,
+		snprintf(error, 512, "cannot examine the log of the catalog %s: %s", c->path,
 			 strerror(-err));
 		return err;
 	}

@@ -222,7 +222,7 @@ static int check_pages(sqlite3 *db, bool mend, kvc_found_fn *fn, void *arg)
 			return verdict(db, rc);
 		n = rc ? 1 : lines(db, "PRAGMA integrity_check(1)", "ok", false, fn, arg);
 		if (!n)
-			fn(arg, true, "the catalog's indexes are made anew");
+			fn(arg, true, "the catalog's indexes are rebuilt");
 	}
 	if (n)
 		return n < 0 ? n : -EBADMSG;
@@ -268,7 +268,7 @@ int kvc_check_pages(const char *path, bool mend, kvc_found_fn *fn, void *arg)
 	int err = both_readable(path), rc;
 
 	if (err == -ENOENT) {
-		fn(arg, false, "there is no catalog");
+		fn(arg, false, "the catalog is missing");
 		return -EBADMSG;
 	}
 	if (!err && mend)

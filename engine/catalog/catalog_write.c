@@ -299,14 +299,12 @@ static void told_locked(struct kvc_catalog *c, int err)
 		return;
 	c->told = trouble;
 	if (!trouble)
-		kvc_info("catalog: changes are written again, and all are taken");
+		kvc_info("catalog: writing works again; all changes are accepted");
 	else if (atomic_load(&c->full))
-		kvc_error("catalog: there is no space left on the store's filesystem: what is "
-			  "there is served, deleting "
-			  "goes on, all other changes are refused");
+		kvc_error("catalog: no space left on the store's filesystem: reads and deletes "
+			  "work, all other changes are refused; free space there");
 	else
-		kvc_error("catalog: changes cannot be written (%s) and wait in memory; more than "
-			  "%u MiB are refused",
+		kvc_error("catalog: cannot write changes (%s): they wait in memory, up to %u MiB",
 			  *c->why ? c->why : strerror(-err), KVC_PENDING_MAX >> 20);
 }
 

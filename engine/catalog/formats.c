@@ -61,7 +61,7 @@ static int step(struct kvc_catalog *c, unsigned long from)
 	char end[96];
 	int rc;
 
-	kvc_info("the catalog has format %lu and is brought to %lu", from, from + 1);
+	kvc_info("the catalog has format %lu and is upgraded to %lu", from, from + 1);
 	snprintf(end, sizeof end, "UPDATE meta SET value = '%lu' WHERE key = 'format'; COMMIT",
 		 from + 1);
 	rc = sqlite3_exec(c->w.db, "BEGIN IMMEDIATE", NULL, NULL, NULL);

@@ -249,7 +249,7 @@ static int find_foreign(sqlite3 *db, bool current, unsigned skip, struct foreign
 static void describe(const struct foreign *f, char text[400])
 {
 	snprintf(text, 400,
-		 f->fit == ALTERED ? "the %s %s has another definition than kvcachefs's"
+		 f->fit == ALTERED ? "the %s %s has an unexpected definition"
 				   : "the %s %s was not made by kvcachefs",
 		 f->type, f->name);
 }

@@ -97,7 +97,7 @@ static int stage(struct kvc_keys *k, const char **why)
 
 		if (x->id != key->id)
 			continue;
-		*why = "an ID may be there once only";
+		*why = "each ID may appear only once";
 		if (k->seen[i])
 			return -EINVAL;
 		same = !CRYPTO_memcmp(x->bytes, key->bytes, sizeof x->bytes) &&
@@ -131,10 +131,10 @@ static int parse_line(struct kvc_keys *k, char *line, const char **why)
 	if (!isdigit((unsigned char)*id) || !hex || strtok_r(NULL, " \t\r", &save))
 		return -EINVAL;
 	n = strtoull(id, &end, 10);
-	*why = "ID goes from 1 to 4294967295";
+	*why = "ID must be from 1 to 4294967295";
 	if (*end || !n || n > UINT32_MAX)
 		return -EINVAL;
-	*why = "HEX is 64 hexadecimal digits";
+	*why = "HEX must be 64 hexadecimal digits";
 	if (strlen(hex) != 64)
 		return -EINVAL;
 	for (int i = 0; i < 32; i++) {
@@ -144,7 +144,7 @@ static int parse_line(struct kvc_keys *k, char *line, const char **why)
 			return -EINVAL;
 		key->bytes[i] = (uint8_t)(a << 4 | b);
 	}
-	*why = "MODEL is a folder's name";
+	*why = "MODEL must be the name of a folder";
 	if (model && (strlen(model) > KVC_MODEL_NAME || strchr(model, '/')))
 		return -EINVAL;
 	key->id = (uint32_t)n;
@@ -174,14 +174,16 @@ static int read_text(const char *path, char **text, size_t *len, char *error)
 	}
 	*text = secret_new(FILE_MAX + 1);
 	if (!*text) {
-		snprintf(error, 512, "option keyfile: cannot lock memory for keys (ulimit -l)");
+		snprintf(
+			error, 512,
+			"option keyfile: cannot lock memory for keys; raise the limit (ulimit -l)");
 		return -ENOMEM;
 	}
 	if ((err = kvc_pread_all(fd, *text, *len, 0)))
 		snprintf(error, 512, "option keyfile: cannot read %s: %s", path, strerror(-err));
 	if (!err && memchr(*text, 0, *len)) { /* keys behind it would not be seen */
 		err = -EINVAL;
-		snprintf(error, 512, "option keyfile: %s has a zero byte in it", path);
+		snprintf(error, 512, "option keyfile: %s contains a zero byte", path);
 	}
 	if (err)
 		secret_free(*text, FILE_MAX + 1);
@@ -253,7 +255,9 @@ int kvc_keys_open(struct kvc_keys **out, const char *path, char *error)
 	int err;
 
 	if (!k) {
-		snprintf(error, 512, "option keyfile: cannot lock memory for keys (ulimit -l)");
+		snprintf(
+			error, 512,
+			"option keyfile: cannot lock memory for keys; raise the limit (ulimit -l)");
 		return -ENOMEM;
 	}
 	pthread_mutex_init(&k->reading, NULL);

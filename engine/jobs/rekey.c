@@ -147,7 +147,8 @@ static int may_lose(struct kvc *k, uint32_t id, char *error)
 
 	if (err == -EBUSY)
 		snprintf(error, 512,
-			 "option keyfile: %s has lost key %u, which copies need: put its line back",
+			 "option keyfile: %s no longer has key %u, which copies need: restore its "
+			 "line",
 			 k->opt.keyfile, id);
 	else if (err)
 		snprintf(error, 512, "the catalog cannot be read: %s", strerror(-err));

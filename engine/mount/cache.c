@@ -189,7 +189,7 @@ int kvc_cache_open(struct kvc **out, const struct kvc_options *o, struct kvc_sto
 		if (!err)
 			err = kvc_recover(k, error);
 		if (!err && (err = own_root(k)))
-			snprintf(error, 512, "the root folder cannot be given its owner: %s",
+			snprintf(error, 512, "cannot set the owner of the root folder: %s",
 				 strerror(-err));
 	}
 	if (err) { /* the tiers stay the caller's */
@@ -283,8 +283,8 @@ int kvc_cache_start(struct kvc *k)
 	if (!err)
 		err = kvc_model_rescan_start(k);
 	if (err) {
-		kvc_error("cannot start threads: %s; allow more (ulimit -u, or the pids.max of the "
-			  "cgroup)",
+		kvc_error("cannot start threads: %s; raise the limit (ulimit -u, or pids.max of "
+			  "the cgroup)",
 			  strerror(-err));
 		unstart(k);
 		return err;
@@ -336,7 +336,8 @@ static void drain_jobs(struct kvc *k, bool trash)
 		if (!busy)
 			return;
 		if (!copies && kvc_mono_ns() - begun > deadline) {
-			kvc_info("what was deleted last is not all removed from its tiers");
+			kvc_info("the copies of some recently deleted files are not yet removed "
+				 "from their tiers; the next mount removes them");
 			return;
 		}
 		if (kvc_counted(&k->stats, spills) != spills) {
@@ -348,7 +349,7 @@ static void drain_jobs(struct kvc *k, bool trash)
 			}
 		}
 		if (kvc_mono_ns() - since > 2 * deadline) {
-			kvc_warn("a tier does not finish; what it did not take stays in the pool");
+			kvc_warn("a tier does not finish; files without a copy stay in the pool");
 			return;
 		}
 		usleep(2000);
@@ -485,7 +486,7 @@ bool kvc_cache_close(struct kvc *k)
 			 only_here, k->pool.path);
 		keep = true;
 	} else if (only_here && !keep) {
-		kvc_info("%" PRIu64 " objects were in the pool only (disk=off) and go with it",
+		kvc_info("%" PRIu64 " objects were only in the pool (disk=off) and are lost",
 			 only_here);
 	}
 	if (left) { /* a thread that comes back finds all as it was; what counts is committed */

@@ -235,7 +235,7 @@ void kvc_access_save_all(struct kvc *k)
 	for (size_t i = 0; i < n && !err; i += ROWS_LAST)
 		err = write_rows(k, row + i, kvc_min(n - i, (size_t)ROWS_LAST));
 	if (err)
-		kvc_warn("the latest accesses of %zu chunks are not stored: %s; the next mount may "
+		kvc_warn("cannot save the latest accesses of %zu chunks: %s; the next mount may "
 			 "evict chunks in another order",
 			 capacity, strerror(-err));
 	free(row);

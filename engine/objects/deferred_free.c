@@ -126,8 +126,8 @@ static void removal_failed_locked(struct kvc *k, const struct kvc_job *j, int er
 	    !(err = remove_later_locked(k, j, KVC_P_REMOVE_AGAIN, REMOVAL_NS << j->tries, of_it)))
 		return;
 	kvc_count(&k->stats, removals_given_up);
-	kvc_warn("tier %s: cannot remove a frame: %s; it is not tried again before the next start",
-		 ts->t->ops->name, strerror(-err));
+	kvc_warn("tier %s: cannot remove a frame: %s; the next mount retries", ts->t->ops->name,
+		 strerror(-err));
 }
 
 static void remove_shared_run(struct kvc *k, struct kvc_job *j)
@@ -321,9 +321,8 @@ void *kvc_deferred_free_syncer(void *arg)
 		kvc_lock(k);
 		last_ns = kvc_mono_ns();
 		if (err && !failed_ns)
-			kvc_error("catalog: its log cannot be brought to stable storage: %s; the "
-				  "space of what is deleted "
-				  "waits for it",
+			kvc_error("catalog: cannot sync its log: %s; the space of deleted files is "
+				  "not freed until it is synced",
 				  strerror(-err));
 		if (!err) {
 			failed_ns = 0;

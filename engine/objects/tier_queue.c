@@ -181,7 +181,8 @@ static bool hangs_locked(struct kvc *k, struct kvc_tier_state *t)
 
 	if (!t->stuck && hangs) {
 		t->stuck = true;
-		kvc_warn("tier %s does not answer: it is taken out until it does", t->t->ops->name);
+		kvc_warn("tier %s does not answer: it is suspended until it answers",
+			 t->t->ops->name);
 		kvc_count(&k->stats, breaker_opened);
 	}
 	return hangs;

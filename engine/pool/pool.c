@@ -126,7 +126,7 @@ static int choose(struct kvc_pool *p, const struct kvc_options *o, const struct 
 		if (err == -ENOENT && (empty = is_empty(path)) < 0)
 			err = empty;
 		if (err && err != -ENOENT) {
-			snprintf(error, 512, "cannot tell whose the pool %s is: %s", path,
+			snprintf(error, 512, "cannot find the owner of the pool %s: %s", path,
 				 kvc_why(-err));
 			return err;
 		}
@@ -246,7 +246,7 @@ static int look(struct kvc_pool *p, uint64_t *there, char *error)
 	if (p->mounted && statfs(p->path, &st))
 		is = -errno;
 	if (is < 0)
-		snprintf(error, 512, "cannot look at the pool %s: %s", p->path, kvc_why(-is));
+		snprintf(error, 512, "cannot examine the pool %s: %s", p->path, kvc_why(-is));
 	else if (is)
 		*there = (st.f_blocks - st.f_bfree) * (uint64_t)st.f_bsize;
 	return is < 0 ? is : 0;
@@ -266,23 +266,23 @@ static int open_locked(struct kvc_pool *p, const struct kvc_options *o, const st
 		return err;
 	if ((err = make_dirs(p->path, 0700))) {
 		if (err == -EACCES || err == -EPERM)
-			snprintf(error, 512, "cannot make %s for the pool: %s%s", p->path,
+			snprintf(error, 512, "cannot create %s for the pool: %s%s", p->path,
 				 strerror(-err), NO_RIGHT);
 		else
-			snprintf(error, 512, "cannot make %s for the pool: %s", p->path,
+			snprintf(error, 512, "cannot create %s for the pool: %s", p->path,
 				 kvc_why(-err));
 		return err;
 	}
 	p->large = there > p->size;
 	err = mount_tmpfs(p, o, p->large ? there + MARKS : p->size, p->mounted ? MS_REMOUNT : 0);
 	if (p->large && !err)
-		kvc_info("the pool %s holds more than cpu=: the coldest is evicted, and nothing "
-			 "comes in before",
+		kvc_info("the pool %s is larger than cpu=: the coldest chunks are evicted before "
+			 "new data is accepted",
 			 p->path);
 	if (err == -EPERM && is_tmpfs(p->path)) {
 		if ((err = shares(p, error)))
 			return err;
-		kvc_info("no right to mount a tmpfs: the pool is a folder of the one at %s",
+		kvc_info("no permission to mount a tmpfs: the pool is a folder of the tmpfs at %s",
 			 o->run_dir);
 		p->noswap = p->huge = false;
 	} else if (!err) {
@@ -292,10 +292,10 @@ static int open_locked(struct kvc_pool *p, const struct kvc_options *o, const st
 		snprintf(error, 512, "cannot mount the pool's tmpfs at %s: %s%s", p->path,
 			 strerror(-err), err == -EPERM ? NO_RIGHT : "");
 		if (err == -EINVAL && *o->numa)
-			snprintf(error + strlen(error), 512 - strlen(error),
-				 "; numa=%s has to be a policy of this machine, as tmpfs(5) has "
-				 "them for mpol=",
-				 o->numa);
+			snprintf(
+				error + strlen(error), 512 - strlen(error),
+				"; numa=%s must be a policy of this machine; see mpol= in tmpfs(5)",
+				o->numa);
 		rmdir(p->path);
 		return err;
 	}
@@ -321,7 +321,7 @@ int kvc_pool_open(struct kvc_pool *p, const struct kvc_options *o, const struct 
 	memset(p, 0, sizeof *p);
 	p->dir = p->mark = -1;
 	if ((err = kvc_owner_of(s, s->lock_fd, &us))) {
-		snprintf(error, 512, "cannot look at the superblock of %s: %s", s->dir,
+		snprintf(error, 512, "cannot examine the superblock of %s: %s", s->dir,
 			 strerror(-err));
 		return err;
 	}

@@ -362,7 +362,7 @@ void kvc_prefault_start(struct kvc *k)
 		err = -pthread_create(&p->thread, NULL, work, p);
 	}
 	if (err) {
-		kvc_warn("prefault: cannot begin: %s", strerror(-err));
+		kvc_warn("prefault: cannot start: %s", strerror(-err));
 		kvc_lock(k);
 		k->prefault = NULL;
 		kvc_unlock(k);

@@ -16,7 +16,7 @@ static int set_log(struct kvc *k, char *words, FILE *answer)
 {
 	(void)k;
 	if (*words && kvc_log_level_set(words)) {
-		fprintf(answer, "there is no level %s; it is one of", words);
+		fprintf(answer, "unknown level %s; give one of", words);
 		for (int i = 0; kvc_log_level_names[i]; i++)
 			fprintf(answer, "%s %s", i ? "," : "", kvc_log_level_names[i]);
 		return -EINVAL;
@@ -28,7 +28,7 @@ static int set_log(struct kvc *k, char *words, FILE *answer)
 /* reload without options: keys that were added to the key file. Those that it lacks stay in use. */
 static int reload_keys(struct kvc *k, FILE *answer)
 {
-	char error[512] = "the mount has no key file; -o OPTIONS changes options";
+	char error[512] = "the mount has no key file to read again; -o OPTIONS changes options";
 	int err = k->keys ? kvc_keyring_read(k, NULL, error) : -EINVAL;
 
 	if (err)

@@ -212,8 +212,10 @@ const char *kvc_status_unready(struct kvc *k)
 
 	kvc_catalog_state(k->cat, &c);
 	if (kvc_stopping(k))
-		return "the mount is about to end";
-	return c.ok ? NULL : "the catalog takes no changes: its disk is full or fails; see the log";
+		return "the mount is ending";
+	return c.ok ? NULL
+		    : "the catalog accepts no changes, because its disk is full or fails; see the "
+		      "log";
 }
 
 uint64_t kvc_status_pool_used(struct kvc *k)

@@ -179,7 +179,7 @@ delete(s, 50)
 f.empty()
 wait_for(lambda: s.stats()["catalog_ok"] == 1)
 assert os.stat(reserve).st_blocks * 512 >= 8 * MiB
-assert "all are taken" in s.log()
+assert "all changes are accepted" in s.log()
 for i in range(200):
     assert create(s, "m/b") == 0
 check(s, "after it was emptied")

@@ -40,7 +40,7 @@ r.heal()
 wait_for(lambda: s.stats()["catalog_ok"] == 1)
 s.committed()
 said = [l for l in s.log().splitlines() if "catalog" in l]
-assert len(said) == 2 and "are refused" in said[0] and "all are taken" in said[1], said
+assert len(said) == 2 and "wait in memory" in said[0] and "accepted" in said[1], said
 
 
 def right():

@@ -105,7 +105,7 @@ for EXAMPLE in EXAMPLES:
 # stores and mount points that are none
 LONG = "/x" * 2100
 for store in (f"{TMP}/nothing", "", FILE, EMPTY, OTHER, "/dev/null", f"{FILE}/below", LONG):
-    says = [store] if store and store != LONG else ["store's path"] if store else ["empty"]
+    says = [store] if store and store != LONG else ["path of the store"] if store else ["empty"]
     for program in (KV, MOUNT):
         w.tell(program, store, s.mnt, "-o", o, says=says if store else ["empty"],
                name="kvcachefs")

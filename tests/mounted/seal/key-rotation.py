@@ -91,7 +91,7 @@ rekey(s)
 
 # files that rekey refuses, and the keys stay
 wrong = one.replace(one[2:10], "00000000").replace("1 ", "2 ", 1)
-for text, words in (([], ("no keys",)), ([one], ("lost key 2", "put its line back")),
+for text, words in (([], ("no keys",)), ([one], ("no longer has key 2", "restore its line")),
                     (["9 zz\n"], ("HEX",)), ([wrong], ("another key",))):
     keep(keys, text)
     refused(s, *words)

@@ -78,6 +78,7 @@ for block in blocks:
         continue
     if "mkfs.kvcachefs" in block and os.path.exists(f"{TMP}/store"):
         run("umount", MNT, ok=True)
+        run(binary("fsck.kvcachefs"), "-n", f"{TMP}/store", ok=True)  # waits for the daemon's end
         shutil.rmtree(f"{TMP}/store")
     if "kvcachectl pin" in block:
         os.makedirs(f"{MNT}/MODEL/CHUNK")

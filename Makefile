@@ -79,7 +79,11 @@ $(foreach f,$(LAYERS),$(eval inc_engine/$f := $(call upto,$f)))
 $(foreach f,telemetry limits,$(eval inc_engine/$f += -Iengine/objects))
 inc_tiers  := -Itiers $(call upto,frames)
 inc_fs     := -Ifs $(call upto,catalog) -Iengine/ops -Iengine/jobs -Iengine/report -Iengine/mount -Itiers
-inc_mkfs   := -Imkfs $(call upto,catalog) -Itiers -Igpu
+inc_mkfs   := -Imkfs $(call upto,catalog) -Itiers
+# a folder for each tool; kvcachectl consists of ctl and replay, and contains the library of gpu
+$(foreach t,mkfs fsck mount ctl replay,$(eval inc_mkfs/$t := $(inc_mkfs)))
+inc_mkfs/ctl += -Igpu
+inc_mkfs/replay += -Imkfs/ctl
 inc_gpu    := -Igpu
 inc_tests  := $(call upto,mount) -Itiers -Ifs -Igpu
 inc_tests/unit := $(inc_tests) -Itests/unit/catalog -Itests/unit/support
@@ -160,7 +164,7 @@ TIDY += $(patsubst %.c,build/lint/%.ok,$(wildcard $(1)/*.c))
 endef
 CLANG_TIDY := clang-tidy-19
 $(eval $(call compile,engine/policy,$(opt_policy)))
-$(foreach d,$(patsubst %,engine/%,$(filter-out policy,$(LAYERS))) mkfs tests/unit tests/unit/catalog tests/unit/support,$(eval $(call compile,$(d))))
+$(foreach d,$(patsubst %,engine/%,$(filter-out policy,$(LAYERS))) mkfs $(addprefix mkfs/,mkfs fsck mount ctl replay) tests/unit tests/unit/catalog tests/unit/support,$(eval $(call compile,$(d))))
 $(eval $(call compile,tests/tools,$$$$($(PKG) --cflags hiredis)))
 $(eval $(call compile,tests/fuzz,$$$$($(PKG) --cflags hiredis hiredis_ssl libcurl fuse3)))
 $(eval $(call compile,tiers,$$$$($(PKG) --cflags hiredis hiredis_ssl libcurl)))
@@ -172,10 +176,10 @@ $(B)/bin/kvcachefs: $(FS) $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) $(pie_$(MODE)) -o $@ $^ $$($(PKG) --static --libs fuse3) $$($(PKG) --libs libmicrohttpd) $(lib_tiers) $(lib_engine)
 
-$(B)/bin/mkfs.kvcachefs: $(call obj,mkfs/mkfs.c mkfs/mounts.c mkfs/pools.c mkfs/tool.c)
-$(B)/bin/fsck.kvcachefs: $(call obj,$(wildcard mkfs/fsck*.c) mkfs/tool.c)
-$(B)/bin/mount.kvcachefs: $(call obj,mkfs/mount.c)
-$(B)/bin/kvcachectl: $(call obj,$(wildcard mkfs/ctl*.c mkfs/replay*.c mkfs/trace*.c) mkfs/beside.c mkfs/json.c mkfs/mounts.c mkfs/pools.c mkfs/publish.c mkfs/tool.c) $(B)/lib/libkvcachefs.a
+$(B)/bin/mkfs.kvcachefs: $(call obj,$(call src,mkfs/mkfs) $(addprefix mkfs/,mounts.c pools.c tool.c))
+$(B)/bin/fsck.kvcachefs: $(call obj,$(call src,mkfs/fsck) mkfs/tool.c)
+$(B)/bin/mount.kvcachefs: $(call obj,$(call src,mkfs/mount))
+$(B)/bin/kvcachectl: $(call obj,$(call src,mkfs/ctl) $(call src,mkfs/replay) $(call src,mkfs)) $(B)/lib/libkvcachefs.a
 $(TOOLS:%=$(B)/bin/%): $(TIERS) $(ENGINE)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) $(pie_$(MODE)) -o $@ $(filter $(B)/obj/mkfs/% %.a,$^) $(TIERS) $(ENGINE) $(lib_tiers) $(lib_engine) $(if $(filter %/mkfs.kvcachefs,$@),-lblkid) \

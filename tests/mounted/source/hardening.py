@@ -34,7 +34,7 @@ def tracked(f):
 
 
 # Not the kernels of the GPU: nvcc compiles them. A compiler notes its flags in each object.
-sources = [f"{d}/*.c" for d in ("engine/*", "fs", "mkfs", "tiers", "gpu")]
+sources = [f"{d}/*.c" for d in ("engine/*", "fs", "mkfs", "mkfs/*", "tiers", "gpu")]
 top = os.path.abspath(f"{BUILD}/../..")
 objects = [f"{BUILD}/obj/{os.path.relpath(f, top)[:-1]}o" for s in sources
            for f in glob.glob(f"{top}/{s}")]

@@ -16,7 +16,13 @@ assert folders == set(layers), f"folders and layers differ: {folders ^ set(layer
 may = {f"engine/{f}": {f"engine/{g}" for g in layers[: i + 1]} for i, f in enumerate(layers)}
 seen = {f"engine/{f}" for f in ("base", "frames", "catalog")}
 may |= {"tiers": {"tiers", "engine/base", "engine/frames"},
-        "mkfs": {"mkfs", "tiers", "gpu", "engine/policy"} | seen,
+        "mkfs": {"mkfs", "tiers"} | seen,
+        "mkfs/mkfs": {"mkfs/mkfs", "mkfs", "tiers"} | seen,
+        "mkfs/fsck": {"mkfs/fsck", "mkfs", "tiers"} | seen,
+        "mkfs/mount": {"mkfs/mount", "mkfs", "tiers"} | seen,
+        # The table of commands in ctl names those of replay.
+        "mkfs/ctl": {"mkfs/ctl", "mkfs/replay", "mkfs", "tiers", "gpu"} | seen,
+        "mkfs/replay": {"mkfs/replay", "mkfs/ctl", "mkfs", "tiers", "engine/policy"} | seen,
         "fs": {"fs", "tiers", "engine/ops", "engine/jobs", "engine/report", "engine/mount"} | seen}
 
 objects = [p for d in may for p in glob.glob(f"{BUILD}/obj/{d}/*.o")

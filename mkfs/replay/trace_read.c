@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See replay.h: traces. SQLite reads the JSON, but lines of the usual form, for which replay_line.h
+ * See replay.h: traces. SQLite reads the JSON, but lines of the usual form, for which line.h
  * takes a tenth of the time.
  */
 #include "replay.h"
 
 #include "chain.h"
-#include "replay_line.h"
+#include "line.h"
 #include "tool.h"
 
 #include <sqlite3.h>

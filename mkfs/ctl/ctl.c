@@ -7,8 +7,6 @@
 
 #include "publish.h"
 #include "registry.h"
-#include "replay.h"
-#include "trace.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The parts of fsck.kvcachefs: the report, opening a store whatever state its superblock is in
- * (fsck_open.c), the checks (fsck_check.c), and the rebuild (fsck_rebuild.c).
+ * (open.c), the checks (check.c), and the rebuild (rebuild.c).
  *
  * All of them keep three things apart: what was read and is right, what was read and is wrong, and
  * what could not be read. Only the second is ever mended; the third is told, counted, and left as

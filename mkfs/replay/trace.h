@@ -38,6 +38,4 @@ void kvm_join_show(const struct kvm_join *j, struct kvm_joined *to);
 /* A model's name, by its number in what is written, and its requests; NULL: there are no more. */
 const char *kvm_join_model(const struct kvm_join *j, size_t nr, uint64_t *requests);
 
-int kvm_run_trace(int argc, char **argv);
-
 #endif

@@ -64,7 +64,7 @@ int kvm_mount_open(const char *mnt, const char *name, int flags);
  * All of a file of its .kvcachefs, which is then the caller's to free. 0, or 1 after the message.
  */
 int kvm_mount_text(const char *mnt, const char *name, char **text);
-/* The slowest operations of the last minutes (ctl_slowest.c). */
+/* The slowest operations of the last minutes (slowest.c). */
 #define KVM_SLOWEST 64
 struct kvm_slow {
 	double seconds, ago_seconds;
@@ -77,7 +77,7 @@ int kvm_slowest(const char *mnt, struct kvm_slow v[KVM_SLOWEST], size_t *n);
 void kvm_slowest_json(struct kvm_json *j, const struct kvm_slow *v, size_t n);
 void kvm_slowest_print(const struct kvm_slow *v, size_t n);
 
-/* The classes of calls of each tier, in the tiers' order (ctl_calls.c). */
+/* The classes of calls of each tier, in the tiers' order (calls.c). */
 #define KVM_CALLS 64u
 struct kvm_call {
 	char tier[24], call[16];
@@ -131,5 +131,7 @@ int kvm_run_ttl(int argc, char **argv);
 int kvm_run_quota(int argc, char **argv);
 int kvm_run_policy(int argc, char **argv);
 int kvm_run_evict(int argc, char **argv);
+int kvm_run_replay(int argc, char **argv);
+int kvm_run_trace(int argc, char **argv);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See replay_line.h. What it reads it reads as a parser of JSON would. */
-#include "replay_line.h"
+/* See line.h. What it reads it reads as a parser of JSON would. */
+#include "line.h"
 
 #include <string.h>
 

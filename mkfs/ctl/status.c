@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kvcachectl status: a mount on one screen, from the figures in .kvcachefs/stats and the lines of
- * .kvcachefs/config, the classes of calls (ctl_calls.c) and the slowest operations
- * (ctl_slowest.c). A figure that an older daemon does
+ * .kvcachefs/config, the classes of calls (calls.c) and the slowest operations
+ * (slowest.c). A figure that an older daemon does
  * not have counts as 0. With an interval the figures are read twice, and what lies between them is
  * shown beside.
  */

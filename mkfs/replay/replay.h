@@ -131,6 +131,4 @@ void kvm_chart(FILE *out, int top, const char *title, const uint64_t *capacity, 
 /* A capacity, in bytes with a unit; in static room of the thread's. */
 const char *kvm_room_text(uint64_t capacity, bool in_bytes);
 
-int kvm_run_replay(int argc, char **argv);
-
 #endif
